@@ -1,0 +1,43 @@
+/* error.h: what went wrong, filled once where the cause is known and carried unchanged to whoever
+ * answers the caller. Plain data, no ownership, any thread (each caller has its own). Texts are for
+ * people: they name the field or byte offset, the value and the limit; they never carry pointers,
+ * internal names or paths outside the model root. */
+#pragma once
+
+#include <stdint.h>
+
+#include "base/status.h"
+
+enum { ERROR_MESSAGE_BYTES = 512, ERROR_FIELD_BYTES = 96, ERROR_REASON_BYTES = 40 };
+
+struct error {
+    int status;                    /* enum status; STATUS_OK when nothing failed */
+    uint32_t retry_after_ms;       /* > 0: google.rpc.RetryInfo */
+    char field[ERROR_FIELD_BYTES]; /* request field at fault ("sampling.top_p"), or empty:
+                                      google.rpc.BadRequest */
+    char
+        reason[ERROR_REASON_BYTES]; /* UPPER_SNAKE machine reason, or empty: google.rpc.ErrorInfo */
+    char message[ERROR_MESSAGE_BYTES]; /* UTF-8, NUL-terminated, cut at a code point */
+};
+
+/* Fills *err and returns `status`, so callers write `return error_set(err, STATUS_X, "...", ...)`.
+ */
+int error_set(struct error *err, int status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* The same for a bad request field: status INVALID_ARGUMENT, the message is "<field>: <text>". */
+int error_field(struct error *err, const char *field, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Adds the machine-readable reason to an error already set; returns err->status. */
+int error_reason(struct error *err, const char *reason);
+
+/* Fills *err from an errno value: "<text>: No such file or directory". Returns the status of
+ * status_from_errno. */
+int error_errno(struct error *err, int err_no, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Puts "<text>: " before the message that is there. Returns err->status. */
+int error_prefix(struct error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+void error_clear(struct error *err);

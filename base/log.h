@@ -1,0 +1,50 @@
+/* log.h: one line per event on stderr, key=value or JSON. Programs log; libraries log only at
+ * debug. Any thread: a line is one write(2). Values that come from outside are escaped, so no value
+ * can add a line or an escape sequence.
+ *
+ *     log_info(LOG_EVENT("replica ready"), LOG_STR("replica", id), LOG_U64("load_ms", ms));
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum log_level { LOG_LEVEL_DEBUG, LOG_LEVEL_INFO, LOG_LEVEL_WARN, LOG_LEVEL_ERROR };
+enum log_format { LOG_FORMAT_KV, LOG_FORMAT_JSON };
+enum log_value_type { LOG_VALUE_END, LOG_VALUE_STR, LOG_VALUE_U64, LOG_VALUE_I64, LOG_VALUE_F64 };
+
+struct log_pair {
+    enum log_value_type type;
+    const char *key;
+    const char *str;
+    uint64_t u64;
+    double f64;
+};
+
+#define LOG_EVENT(text)  ((struct log_pair){.type = LOG_VALUE_STR, .key = "event", .str = (text)})
+#define LOG_STR(name, s) ((struct log_pair){.type = LOG_VALUE_STR, .key = (name), .str = (s)})
+#define LOG_U64(name, n)                                                                           \
+    ((struct log_pair){.type = LOG_VALUE_U64, .key = (name), .u64 = (uint64_t)(n)})
+#define LOG_I64(name, n)                                                                           \
+    ((struct log_pair){.type = LOG_VALUE_I64, .key = (name), .u64 = (uint64_t)(n)})
+#define LOG_F64(name, x) ((struct log_pair){.type = LOG_VALUE_F64, .key = (name), .f64 = (x)})
+#define LOG_END          ((struct log_pair){.type = LOG_VALUE_END})
+
+#define log_debug(...) log_write(LOG_LEVEL_DEBUG, (const struct log_pair[]){__VA_ARGS__, LOG_END})
+#define log_info(...)  log_write(LOG_LEVEL_INFO, (const struct log_pair[]){__VA_ARGS__, LOG_END})
+#define log_warn(...)  log_write(LOG_LEVEL_WARN, (const struct log_pair[]){__VA_ARGS__, LOG_END})
+#define log_error(...) log_write(LOG_LEVEL_ERROR, (const struct log_pair[]){__VA_ARGS__, LOG_END})
+
+/* Sets what is written from now on; call once at start. `program` is borrowed for the life of the
+ * process. */
+void log_init(const char *program, enum log_level min_level, enum log_format format);
+
+/* Parses "debug", "info", "warn" or "error" ("kv" or "json"). False, output untouched, on anything
+ * else. */
+bool log_level_parse(const char *text, enum log_level *out_level);
+bool log_format_parse(const char *text, enum log_format *out_format);
+
+bool log_enabled(enum log_level level);
+
+/* `pairs` ends with LOG_END. Lines over 4 KiB are cut. A NULL string is written as an empty one. */
+void log_write(enum log_level level, const struct log_pair *pairs);

@@ -1,0 +1,381 @@
+#include "base/options.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ini.h>
+
+#include "base/arena.h"
+#include "base/error.h"
+
+enum origin { ORIGIN_DEFAULT, ORIGIN_FILE, ORIGIN_ENVIRONMENT, ORIGIN_FLAG };
+
+struct options {
+    const struct option_spec *specs;
+    size_t n_specs;
+    enum origin *origins;
+    const char **positionals;
+    size_t n_positionals;
+    struct arena arena;
+};
+
+struct parse {
+    struct options *options;
+    const char *section;
+    char *settings;
+    struct error *err;
+    int status;
+};
+
+static int parse_u64(const char *text, uint64_t *out)
+{
+    char *end;
+    errno = 0;
+    if (!isdigit((unsigned char)text[0]))
+        return -1;
+    unsigned long long n = strtoull(text, &end, 10);
+    unsigned shift = 0;
+    if (*end == 'K' || *end == 'k')
+        shift = 10;
+    else if (*end == 'M' || *end == 'm')
+        shift = 20;
+    else if (*end == 'G' || *end == 'g')
+        shift = 30;
+    if (shift) {
+        end++;
+        if (strcmp(end, "iB") == 0)
+            end += 2;
+    }
+    if (errno || *end || n > UINT64_MAX >> shift)
+        return -1;
+    *out = (uint64_t)n << shift;
+    return 0;
+}
+
+static int parse_ms(const char *text, uint64_t *out)
+{
+    char *end;
+    errno = 0;
+    if (!isdigit((unsigned char)text[0]))
+        return -1;
+    double n = strtod(text, &end);
+    double scale = strcmp(end, "ms") == 0                  ? 1
+                   : *end == '\0' || strcmp(end, "s") == 0 ? 1e3
+                   : strcmp(end, "m") == 0                 ? 60e3
+                   : strcmp(end, "h") == 0                 ? 3600e3
+                                                           : 0;
+    if (errno || scale <= 0 || !isfinite(n) || n * scale > 1e15)
+        return -1;
+    *out = (uint64_t)(n * scale + 0.5);
+    return 0;
+}
+
+static int parse_bool(const char *text, bool *out)
+{
+    if (strcmp(text, "true") == 0 || strcmp(text, "1") == 0 || strcmp(text, "yes") == 0 ||
+        strcmp(text, "on") == 0)
+        *out = true;
+    else if (strcmp(text, "false") == 0 || strcmp(text, "0") == 0 || strcmp(text, "no") == 0 ||
+             strcmp(text, "off") == 0)
+        *out = false;
+    else
+        return -1;
+    return 0;
+}
+
+static int check_range(struct parse *p, const struct option_spec *spec, uint64_t value,
+                       const char *text)
+{
+    if (value >= spec->min_u64 && (!spec->max_u64 || value <= spec->max_u64))
+        return 0;
+    const char *unit = spec->type == OPTION_MS ? " ms" : "";
+    if (spec->max_u64)
+        return error_set(p->err, STATUS_INVALID_ARGUMENT,
+                         "--%s: %s is not between %" PRIu64 " and %" PRIu64 "%s", spec->name, text,
+                         spec->min_u64, spec->max_u64, unit);
+    return error_set(p->err, STATUS_INVALID_ARGUMENT, "--%s: %s is less than %" PRIu64 "%s",
+                     spec->name, text, spec->min_u64, unit);
+}
+
+static int set_value(struct parse *p, size_t i, const char *text, enum origin origin)
+{
+    const struct option_spec *spec = &p->options->specs[i];
+    char *field = p->settings + spec->offset;
+    uint64_t n = 0;
+    double f = 0;
+    bool b = false;
+    const char *want = NULL;
+    switch (spec->type) {
+    case OPTION_STRING: {
+        char *copy = arena_strndup(&p->options->arena, text, strlen(text));
+        if (!copy)
+            return error_set(p->err, STATUS_RESOURCE_EXHAUSTED, "--%s: out of memory", spec->name);
+        memcpy(field, &copy, sizeof(copy));
+        break;
+    }
+    case OPTION_BOOL:
+        if (parse_bool(text, &b) != 0)
+            want = "true or false";
+        else
+            memcpy(field, &b, sizeof(b));
+        break;
+    case OPTION_U64:
+    case OPTION_MS:
+        if ((spec->type == OPTION_MS ? parse_ms(text, &n) : parse_u64(text, &n)) != 0)
+            want = spec->type == OPTION_MS ? "a time such as 500ms, 10s or 2m" : "a whole number";
+        else if (check_range(p, spec, n, text) != 0)
+            return p->err->status;
+        else
+            memcpy(field, &n, sizeof(n));
+        break;
+    case OPTION_F64: {
+        char *end;
+        f = strtod(text, &end);
+        if (end == text || *end || !isfinite(f))
+            want = "a finite number";
+        else
+            memcpy(field, &f, sizeof(f));
+        break;
+    }
+    }
+    if (want)
+        return error_set(p->err, STATUS_INVALID_ARGUMENT, "--%s: \"%s\" is not %s", spec->name,
+                         text, want);
+    p->options->origins[i] = origin;
+    return 0;
+}
+
+static void env_name(const char *name, char *out, size_t n_bytes)
+{
+    snprintf(out, n_bytes, "SLUICE_%s", name);
+    for (char *c = out; *c; c++)
+        *c = *c == '-' ? '_' : (char)toupper((unsigned char)*c);
+}
+
+static int apply_defaults(struct parse *p)
+{
+    for (size_t i = 0; i < p->options->n_specs; i++) {
+        if (!p->options->specs[i].default_text)
+            continue;
+        int rc = set_value(p, i, p->options->specs[i].default_text, ORIGIN_DEFAULT);
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+static int apply_environment(struct parse *p)
+{
+    for (size_t i = 0; i < p->options->n_specs; i++) {
+        char name[96];
+        env_name(p->options->specs[i].name, name, sizeof(name));
+        const char *value = getenv(name);
+        if (!value)
+            continue;
+        int rc = set_value(p, i, value, ORIGIN_ENVIRONMENT);
+        if (rc)
+            return error_prefix(p->err, "%s", name);
+    }
+    return 0;
+}
+
+static bool same_key(const char *key, const char *name)
+{
+    for (; *key && *name; key++, name++) {
+        char k = *key == '_' ? '-' : *key;
+        if (k != *name)
+            return false;
+    }
+    return !*key && !*name;
+}
+
+static int on_ini(void *user, const char *section, const char *key, const char *value)
+{
+    struct parse *p = user;
+    if (section[0] && strcmp(section, p->section) != 0)
+        return 1;
+    for (size_t i = 0; i < p->options->n_specs; i++) {
+        if (!same_key(key, p->options->specs[i].name))
+            continue;
+        p->status = set_value(p, i, value, ORIGIN_FILE);
+        return p->status == 0;
+    }
+    if (!section[0])
+        return 1; /* keys before any section are shared between programs */
+    p->status =
+        error_set(p->err, STATUS_INVALID_ARGUMENT, "[%s] %s: no such setting", section, key);
+    return 0;
+}
+
+static int apply_file(struct parse *p, const char *path)
+{
+    int line = ini_parse(path, on_ini, p);
+    if (line < 0)
+        return error_set(p->err, STATUS_NOT_FOUND, "--config: cannot read %s", path);
+    if (line > 0 && p->status == 0)
+        return error_set(p->err, STATUS_INVALID_ARGUMENT,
+                         "%s:%d: not an ini line (want key = value)", path, line);
+    if (line > 0)
+        return error_prefix(p->err, "%s:%d", path, line);
+    return 0;
+}
+
+static const char *config_path(int argc, char *const argv[])
+{
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        if (strncmp(argv[i], "--config=", 9) == 0)
+            return argv[i] + 9;
+        if (strcmp(argv[i], "--config") == 0 && i + 1 < argc)
+            return argv[i + 1];
+    }
+    return getenv("SLUICE_CONFIG");
+}
+
+static int find_flag(const struct options *o, const char *word, size_t n_bytes)
+{
+    for (size_t i = 0; i < o->n_specs; i++)
+        if (strncmp(o->specs[i].name, word, n_bytes) == 0 && o->specs[i].name[n_bytes] == '\0')
+            return (int)i;
+    return -1;
+}
+
+static int find_letter(const struct options *o, char letter)
+{
+    for (size_t i = 0; i < o->n_specs; i++)
+        if (o->specs[i].letter == letter)
+            return (int)i;
+    return -1;
+}
+
+/* One word that starts with '-'. Advances *i past a separate value. */
+static int apply_flag(struct parse *p, int argc, char *const argv[], int *i)
+{
+    const char *word = argv[*i];
+    const char *equals = NULL;
+    int index;
+    if (word[1] == '-') {
+        equals = strchr(word, '=');
+        size_t n = equals ? (size_t)(equals - word - 2) : strlen(word + 2);
+        if (n == 6 && strncmp(word + 2, "config", 6) == 0) {
+            *i += equals ? 0 : 1;
+            if (!equals && *i >= argc)
+                return error_set(p->err, STATUS_INVALID_ARGUMENT, "--config: needs a FILE");
+            return 0; /* read before */
+        }
+        index = find_flag(p->options, word + 2, n);
+    } else {
+        index = word[2] ? -1 : find_letter(p->options, word[1]);
+    }
+    if (index < 0)
+        return error_set(p->err, STATUS_INVALID_ARGUMENT, "%s: no such option (see --help)", word);
+    const struct option_spec *spec = &p->options->specs[index];
+    if (equals)
+        return set_value(p, (size_t)index, equals + 1, ORIGIN_FLAG);
+    if (spec->type == OPTION_BOOL)
+        return set_value(p, (size_t)index, "true", ORIGIN_FLAG);
+    if (*i + 1 >= argc)
+        return error_set(p->err, STATUS_INVALID_ARGUMENT, "--%s: needs a %s", spec->name,
+                         spec->value_name ? spec->value_name : "value");
+    (*i)++;
+    return set_value(p, (size_t)index, argv[*i], ORIGIN_FLAG);
+}
+
+static int apply_flags(struct parse *p, int argc, char *const argv[])
+{
+    bool flags = true;
+    for (int i = 1; i < argc; i++) {
+        if (flags && strcmp(argv[i], "--") == 0) {
+            flags = false;
+        } else if (flags && argv[i][0] == '-' && argv[i][1]) {
+            int rc = apply_flag(p, argc, argv, &i);
+            if (rc)
+                return rc;
+        } else {
+            p->options->positionals[p->options->n_positionals++] = argv[i];
+        }
+    }
+    return 0;
+}
+
+int options_parse(const char *section, const struct option_spec *specs, size_t n_specs, int argc,
+                  char *const argv[], void *settings, struct options **out_options,
+                  struct error *err)
+{
+    struct options *o = calloc(1, sizeof(*o));
+    if (!o)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "options: out of memory");
+    arena_init(&o->arena, 0, 0);
+    o->specs = specs;
+    o->n_specs = n_specs;
+    o->origins = calloc(n_specs + 1, sizeof(*o->origins));
+    o->positionals = calloc((size_t)argc + 1, sizeof(*o->positionals));
+    struct parse p = {.options = o, .section = section, .settings = settings, .err = err};
+    int rc = o->origins && o->positionals
+                 ? 0
+                 : error_set(err, STATUS_RESOURCE_EXHAUSTED, "options: out of memory");
+    const char *config = config_path(argc, argv);
+    if (!rc)
+        rc = apply_defaults(&p);
+    if (!rc && config)
+        rc = apply_file(&p, config);
+    if (!rc)
+        rc = apply_environment(&p);
+    if (!rc)
+        rc = apply_flags(&p, argc, argv);
+    if (rc) {
+        options_destroy(o);
+        return rc;
+    }
+    *out_options = o;
+    return 0;
+}
+
+void options_destroy(struct options *options)
+{
+    if (!options)
+        return;
+    arena_fini(&options->arena);
+    free(options->origins);
+    free(options->positionals);
+    free(options);
+}
+
+size_t options_n_positionals(const struct options *options)
+{
+    return options->n_positionals;
+}
+
+const char *options_positional(const struct options *options, size_t i)
+{
+    return i < options->n_positionals ? options->positionals[i] : NULL;
+}
+
+const char *options_origin(const struct options *options, size_t i_spec)
+{
+    static const char *const names[] = {"default", "file", "environment", "flag"};
+    return names[options->origins[i_spec]];
+}
+
+void options_help(const struct option_spec *specs, size_t n_specs, struct strbuf *out)
+{
+    for (size_t i = 0; i < n_specs; i++) {
+        const struct option_spec *s = &specs[i];
+        char flag[96];
+        const char *value = s->type == OPTION_BOOL ? NULL : s->value_name ? s->value_name : "VALUE";
+        if (s->letter)
+            snprintf(flag, sizeof(flag), "-%c, --%s%s%s", s->letter, s->name, value ? " " : "",
+                     value ? value : "");
+        else
+            snprintf(flag, sizeof(flag), "    --%s%s%s", s->name, value ? " " : "",
+                     value ? value : "");
+        strbuf_printf(out, "  %-34s %s", flag, s->help);
+        if (s->default_text && s->default_text[0] && s->type != OPTION_BOOL)
+            strbuf_printf(out, " [%s]", s->default_text);
+        strbuf_add_char(out, '\n');
+    }
+}

@@ -1,0 +1,53 @@
+/* options.h: one table per program describes every setting; from it come flag parsing, environment,
+ * config file, defaults and --help. Precedence: flags > environment > config file (+ conf.d, issue
+ * of the operator) > defaults. One thread, at start. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/strbuf.h"
+
+struct error;
+
+enum option_type {
+    OPTION_STRING, /* const char ** (owned by the options object) */
+    OPTION_BOOL,   /* bool * ; --name or --name=true|false */
+    OPTION_U64,    /* uint64_t * ; decimal, with K M G (×1024) suffixes */
+    OPTION_F64,    /* double * ; finite */
+    OPTION_MS,     /* uint64_t * milliseconds ; "250ms", "10s", "2m", plain number = seconds */
+};
+
+struct option_spec {
+    const char *name; /* long flag without dashes: "max-batch"; env SLUICE_MAX_BATCH; config key
+                         max_batch */
+    char letter;      /* short flag or 0 */
+    enum option_type type;
+    size_t offset;             /* offsetof() in the settings struct */
+    const char *default_text;  /* parsed like a flag's value; NULL leaves the field as it is */
+    const char *value_name;    /* "PATH", "N": for --help */
+    const char *help;          /* one line */
+    uint64_t min_u64, max_u64; /* for U64 and MS; max 0 = no bound */
+};
+
+struct options; /* keeps the strings alive */
+
+/* Parses argv[1..] into `settings` by `specs` (n_specs rows). Non-flag words are collected as
+ * positionals ("--" ends flags).
+ * "--config FILE" and SLUICE_CONFIG name an ini file (section ignored or named after `section`).
+ * Flags that are unknown, lack a value or are out of range: INVALID_ARGUMENT naming the flag, the
+ * value and the range. *out_options is owned; strings in `settings` and the positionals are
+ * borrowed from it. */
+int options_parse(const char *section, const struct option_spec *specs, size_t n_specs, int argc,
+                  char *const argv[], void *settings, struct options **out_options,
+                  struct error *err);
+void options_destroy(struct options *options);
+
+size_t options_n_positionals(const struct options *options);
+const char *options_positional(const struct options *options, size_t i);
+/* Where a setting came from: "flag", "environment", "file", "default". */
+const char *options_origin(const struct options *options, size_t i_spec);
+
+/* Appends the aligned table of flags with defaults and environment names. */
+void options_help(const struct option_spec *specs, size_t n_specs, struct strbuf *out);
