@@ -1,0 +1,23 @@
+/* backend.h: finds devices by name. "cpu" or "cpu:0-1" is the CPU (restricted to those processors);
+ * "cuda:0" needs the CUDA module. */
+#pragma once
+
+#include <stdint.h>
+
+struct device_ops;
+struct error;
+struct op_table;
+
+const struct device_ops *backend_cpu(void);
+
+/* What an opened backend module offers: its devices and its one kernel set. */
+struct backend_module {
+    const struct device_ops *device_ops;
+    const struct op_table *op_table;
+    uint32_t n_devices;
+};
+
+/* Opens libsluice_cuda.so (SLUICE_CUDA_MODULE or beside the program) once per process. NOT_FOUND /
+ * FAILED_PRECONDITION say why there is no usable device ("no CUDA driver", "driver too old",
+ * "module not built"). Any thread. */
+int backend_cuda(struct backend_module *out_module, struct error *err);

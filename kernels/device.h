@@ -1,0 +1,69 @@
+/* device.h: where tensors live and work is queued: memory, streams, events, captured graphs. Two
+ * implementations: the CPU (synchronous, kernels/cpu/device_cpu.c) and CUDA (own shared object,
+ * opened at run time). */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct error;
+struct device; /* base struct of an implementation's own */
+struct stream; /* an ordered queue of ops; on the CPU it carries the thread pool and runs each op
+                  before returning */
+struct event;
+struct graph;
+struct op_table;
+
+struct device_memory {
+    uint64_t total_bytes, free_bytes;
+};
+
+struct device_ops {
+    const char *name; /* "cpu", "cuda" */
+
+    /* Opens device `index`. *out_device is owned. NOT_FOUND where there is none, with what was
+     * looked for. */
+    int (*open)(uint32_t index, struct device **out_device, struct error *err);
+    void (*close)(struct device *device);
+    int (*memory)(struct device *device, struct device_memory *out_memory, struct error *err);
+
+    /* Device memory, 256-byte aligned. Synchronous. RESOURCE_EXHAUSTED names needed and free bytes.
+     */
+    int (*alloc)(struct device *device, size_t n_bytes, void **out_data, struct error *err);
+    void (*free)(struct device *device, void *data, size_t n_bytes);
+
+    /* n_threads is for the CPU (0 = all); others ignore it. *out_stream is owned. Used by one
+     * thread at a time. */
+    int (*stream_create)(struct device *device, uint32_t n_threads, struct stream **out_stream,
+                         struct error *err);
+    void (*stream_destroy)(struct stream *stream);
+    /* Waits for all queued work; returns the stream's sticky error, if any. */
+    int (*stream_sync)(struct stream *stream, struct error *err);
+    /* Stream-ordered copies between host and device (plain memcpy on the CPU). Host memory must
+     * stay until the sync. */
+    int (*upload)(struct stream *stream, void *device_dst, const void *host_src, size_t n_bytes);
+    int (*download)(struct stream *stream, void *host_dst, const void *device_src, size_t n_bytes);
+
+    /* Events: stream-ordered marks. Optional: default NULL, where every op is synchronous (CPU). */
+    int (*event_create)(struct device *device, struct event **out_event, struct error *err);
+    void (*event_destroy)(struct event *event);
+    int (*event_record)(struct stream *stream, struct event *event);
+    int (*event_wait)(struct event *event, struct error *err);
+
+    /* Capture of a step and its replay. Optional: default NULL = the step is always run op by op.
+     */
+    int (*capture_begin)(struct stream *stream, struct error *err);
+    int (*capture_end)(struct stream *stream, struct graph **out_graph, struct error *err);
+    int (*graph_launch)(struct stream *stream, struct graph *graph);
+    void (*graph_destroy)(struct graph *graph);
+};
+
+struct device {
+    const struct device_ops *ops;
+    uint32_t index;
+};
+
+struct stream {
+    struct device *device;
+    const struct op_table *ops; /* the kernel set chosen for this stream */
+};

@@ -1,0 +1,50 @@
+/* dtype.h: element and block formats of tensors, and their exact expansion to f32. Any thread.
+ * Block layouts are those of ggml (GGUF specification); expansion is bit-equal to the `gguf`
+ * package's (tests/golden/dequant). */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum dtype {
+    DTYPE_F32,
+    DTYPE_F16,
+    DTYPE_BF16,
+    DTYPE_Q8_0,
+    DTYPE_Q4_0,
+    DTYPE_Q4_1,
+    DTYPE_Q5_0,
+    DTYPE_Q5_1,
+    DTYPE_Q2_K,
+    DTYPE_Q3_K,
+    DTYPE_Q4_K,
+    DTYPE_Q5_K,
+    DTYPE_Q6_K,
+    DTYPE_I8,
+    DTYPE_I32,
+    DTYPE_U32,
+    N_DTYPES,
+};
+
+/* "Q4_1"; "?" outside the enum. */
+const char *dtype_name(enum dtype type);
+/* Elements per block (1 for plain types, 32 or 256) and bytes per block. */
+uint32_t dtype_block_elems(enum dtype type);
+uint32_t dtype_block_bytes(enum dtype type);
+/* True for the block formats Q*. */
+bool dtype_is_quantized(enum dtype type);
+
+/* Bytes of one row of n_elems, which must be a multiple of the block's; 0 where it is not, or on
+ * overflow. */
+size_t dtype_row_bytes(enum dtype type, uint64_t n_elems);
+
+/* Expands n_elems (a multiple of the block's) from src to f32. Types without an expansion (I8, I32,
+ * U32) give false. */
+bool dtype_to_f32(enum dtype type, const void *src, size_t n_elems, float *dst);
+
+float f16_to_f32(uint16_t bits);
+float bf16_to_f32(uint16_t bits);
+/* Round to nearest, ties to even; NaN stays NaN. */
+uint16_t f32_to_f16(float value);
+uint16_t f32_to_bf16(float value);

@@ -1,0 +1,176 @@
+/* ops.h: the maths of a transformer step as a table of functions, one table per backend and kernel
+ * set. Callers use the op_x() wrappers below, which check shapes (INTERNAL on a mismatch: a
+ * programming error of the caller, never of a user).
+ *
+ * All activations are f32 [n_rows, n_cols]. Every op's result for a row depends on that row alone,
+ * never on n_rows, threads or how rows were grouped (docs/architecture.md, numerics contract). Ops
+ * are stream-ordered; the CPU's are done when they return. kernels/cpu/ref.c computes every plain
+ * op and is the oracle. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/sample.h"
+#include "kernels/tensor.h"
+#include "kernels/weight.h"
+
+struct act;
+struct comm;
+struct device;
+struct error;
+struct stream;
+
+enum act_kind {
+    ACT_F32 = 1,   /* the rows as they are (dense weights) */
+    ACT_INT8 = 2,  /* one int8 row with a scale per token and an outlier plane (arithmetic S,
+                      docs/performance.md) */
+    ACT_BLOCK = 4, /* int8 with a scale per block of 32 (arithmetic A) */
+};
+
+enum activation { ACTIVATION_SILU, ACTIVATION_GELU_TANH, ACTIVATION_GELU_ERF, ACTIVATION_RELU };
+
+enum rope_style {
+    ROPE_NONE,
+    ROPE_INTERLEAVED, /* pairs (2i, 2i+1): GGUF's permuted llama */
+    ROPE_HALF,        /* pairs (i, i + n/2): Hugging Face, NeoX */
+};
+
+struct rope_params {
+    enum rope_style style;
+    uint32_t head_dim, n_rot; /* n_rot ≤ head_dim, even */
+    const float *inv_freq;    /* [n_rot/2], on the device; frequency scaling is already inside */
+    float attention_factor;   /* multiplies cos and sin (YaRN), 1 otherwise */
+};
+
+/* One layer's paged K and V of this rank: [n_blocks][n_kv_heads][block_size][head_dim]. */
+struct kv_layer {
+    void *k, *v;
+    enum dtype dtype; /* F32, F16 or BF16 */
+    uint32_t n_blocks, block_size, n_kv_heads, head_dim;
+};
+
+/* Rows of a ragged batch: row r belongs to sequence seq_of_row[r] at position positions[r] and sees
+ * 0..positions[r] of it. Rows of one sequence are adjacent and ascending. Position p lies in block
+ * block_tables[seq·table_stride + p/block_size] at p % block_size. */
+struct attention_rows {
+    const uint32_t *positions;  /* [n_rows] */
+    const uint32_t *seq_of_row; /* [n_rows] */
+    const uint32_t
+        *kv_slots; /* [n_rows] block · block_size + offset, where this row's K and V go */
+    const uint32_t *block_tables;
+    uint32_t table_stride;
+    uint32_t n_rows, n_seqs;
+};
+
+struct attention_params {
+    uint32_t n_heads; /* query heads of this rank */
+    uint32_t head_begin,
+        kv_begin;          /* global indices of its first query head and first held KV head */
+    uint32_t heads_per_kv; /* query head h (global) reads KV head h / heads_per_kv */
+    float scale;           /* usually 1/√head_dim */
+    uint32_t window;       /* sliding window in positions, 0 = all */
+    float softcap;         /* 0 = off */
+};
+
+struct op_table {
+    const char *name; /* "f32", "ref", "avx2", "avx512", "cuda" */
+    const char
+        *numerics; /* names the bits: equal strings promise equal bits (part of numerics_id) */
+    size_t (*weight_bytes)(const struct weight_desc *desc, struct error *err);
+    int (*weight_init)(const struct weight_desc *desc, void *memory, struct error *err);
+    int (*weight_pack_rows)(struct weight *weight, uint32_t row_begin, uint32_t n_rows,
+                            const void *raw, struct error *err);
+
+    /* Scratch for prepared activations of up to max_rows × max_k. Owned; freed by act_destroy. */
+    int (*act_create)(struct device *device, uint32_t max_rows, uint32_t max_k,
+                      struct act **out_act, struct error *err);
+    void (*act_destroy)(struct act *act);
+
+    /* y[m, dim] = row ids[r] of w. ids on the device. Bytes: m rows of w + 4·m·dim. */
+    int (*embed)(struct stream *s, struct tensor *y, const uint32_t *ids, const struct weight *w);
+    /* y = x / rms(x) · w; f32, 16 lanes then a fixed tree. arXiv 1910.07467, eq. 4. y may be x. */
+    int (*rms_norm)(struct stream *s, struct tensor *y, const struct tensor *x, const float *w,
+                    float eps);
+    /* y = (x − mean)/√(var + eps) · w + b (b may be NULL). */
+    int (*layer_norm)(struct stream *s, struct tensor *y, const struct tensor *x, const float *w,
+                      const float *b, float eps);
+    /* y += x; y += bias broadcast over rows. */
+    int (*add)(struct stream *s, struct tensor *y, const struct tensor *x);
+    int (*add_bias)(struct stream *s, struct tensor *y, const float *bias);
+    /* y = activation(gate) · up (up NULL: activation alone). y may be gate. */
+    int (*act_mul)(struct stream *s, struct tensor *y, const struct tensor *gate,
+                   const struct tensor *up, enum activation kind);
+
+    /* Prepares x for the linears that will read it: `kinds` = bits of enum act_kind. `segments`
+     * (NULL: x is the whole row) tells which columns of the whole K these are; with comm size > 1
+     * the per-token mean and maximum are reduced over ranks. x stays borrowed until the last linear
+     * that reads `act`. */
+    int (*act_prepare)(struct stream *s, struct act *act, const struct tensor *x, uint32_t kinds,
+                       const struct segments *segments, struct comm *comm);
+    /* y[m, n] = x · Wᵀ from prepared activations; for LINEAR_ROW only at tp 1 (8-segment tree
+     * inside where sums are floats). */
+    int (*linear)(struct stream *s, struct tensor *y, const struct act *act,
+                  const struct weight *w);
+    /* LINEAR_ROW at tp > 1: this rank's partial sums into `partial` (i32 for integer arithmetic:
+     * exact; f32: its subtree) … */
+    int (*linear_partial)(struct stream *s, struct tensor *partial, const struct act *act,
+                          const struct weight *w);
+    /* … and, after the sum over ranks, the final scaling into y. */
+    int (*linear_finish)(struct stream *s, struct tensor *y, const struct tensor *partial,
+                         const struct act *act, const struct weight *w);
+
+    /* In place on x[m, n_heads·head_dim]. */
+    int (*rope)(struct stream *s, struct tensor *x, const uint32_t *positions,
+                const struct rope_params *params);
+    /* Stores k and v [m, n_kv_heads·head_dim] at kv_slots. */
+    int (*kv_write)(struct stream *s, const struct kv_layer *kv, const struct tensor *k,
+                    const struct tensor *v, const uint32_t *kv_slots);
+    /* y[m, n_heads·head_dim]; partitions of 128 positions aligned to 0, combined in index order. */
+    int (*attention)(struct stream *s, struct tensor *y, const struct tensor *q,
+                     const struct kv_layer *kv, const struct attention_rows *rows,
+                     const struct attention_params *params);
+
+    /* Picks rows: y[i] = x[index[i]]. */
+    int (*gather_rows)(struct stream *s, struct tensor *y, const struct tensor *x,
+                       const uint32_t *index);
+    /* sample.h: one result per row of logits[n, vocab]. params and results are host memory; done
+     * when the stream is synchronised. The logits are left unmodified. */
+    int (*sample)(struct stream *s, const struct tensor *logits, const struct sample_params *params,
+                  struct sample_result *results);
+};
+
+/* Chooses a kernel set of the CPU backend: "auto" (best by CPUID), "ref", "avx2", "avx512" or "f32"
+ * (dequantized weights, f32 activations: the truth that accuracy is measured against). NOT_FOUND
+ * for an unknown name, FAILED_PRECONDITION where the CPU lacks it. */
+int op_table_cpu(const char *name, const struct op_table **out_ops, struct error *err);
+
+/* Wrappers with shape checks; int results as above. */
+int op_embed(struct stream *s, struct tensor *y, const uint32_t *ids, const struct weight *w);
+int op_rms_norm(struct stream *s, struct tensor *y, const struct tensor *x, const float *w,
+                float eps);
+int op_layer_norm(struct stream *s, struct tensor *y, const struct tensor *x, const float *w,
+                  const float *b, float eps);
+int op_add(struct stream *s, struct tensor *y, const struct tensor *x);
+int op_add_bias(struct stream *s, struct tensor *y, const float *bias);
+int op_act_mul(struct stream *s, struct tensor *y, const struct tensor *gate,
+               const struct tensor *up, enum activation kind);
+int op_act_prepare(struct stream *s, struct act *act, const struct tensor *x, uint32_t kinds,
+                   const struct segments *segments, struct comm *comm);
+int op_linear(struct stream *s, struct tensor *y, const struct act *act, const struct weight *w);
+/* The row-parallel linear as a whole: at comm size 1 op_linear; else partial → all-reduce → finish.
+ * `partial` is scratch [m, n] f32/i32. */
+int op_linear_row(struct stream *s, struct tensor *y, const struct act *act, const struct weight *w,
+                  struct tensor *partial, struct comm *comm);
+int op_rope(struct stream *s, struct tensor *x, const uint32_t *positions,
+            const struct rope_params *params);
+int op_kv_write(struct stream *s, const struct kv_layer *kv, const struct tensor *k,
+                const struct tensor *v, const uint32_t *kv_slots);
+int op_attention(struct stream *s, struct tensor *y, const struct tensor *q,
+                 const struct kv_layer *kv, const struct attention_rows *rows,
+                 const struct attention_params *params);
+int op_gather_rows(struct stream *s, struct tensor *y, const struct tensor *x,
+                   const uint32_t *index);
+int op_sample(struct stream *s, const struct tensor *logits, const struct sample_params *params,
+              struct sample_result *results);
