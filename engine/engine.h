@@ -1,0 +1,204 @@
+/* engine.h: the engine's only door. One model on one device group: load → tokenize → schedule →
+ * step → emit; an embeddable C library.
+ *
+ *     engine_open → engine_submit … engine_read_events … engine_release → engine_close
+ *
+ * Threads: open and close belong to the owner; everything else from any thread. The engine runs its
+ * own loop thread. Submit copies everything in; events are copied out; nothing is shared
+ * afterwards. The notify callback runs on the engine thread after each step that produced events
+ * and may only wake somebody. Templates and tokenization are functions here, run on the caller's
+ * thread, never on the loop. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/executor.h"
+
+struct chat_template;
+struct engine;
+struct error;
+struct tokenizer;
+
+struct engine_config {
+    const char *model_path;          /* checkpoint file */
+    struct executor_config executor; /* kv_tokens 0 = what max_concurrent full-context sequences
+                                        need, at most 1/2 of free memory */
+    uint32_t max_concurrent;         /* sequences running at once (choices count), default 256 */
+    uint32_t max_queued;             /* requests waiting, default 512 */
+    uint32_t max_batch_tokens;       /* rows per step, default 512 */
+    uint32_t prefill_chunk_tokens;   /* longest prompt piece per step, default 256 */
+    bool prefix_cache;               /* default on */
+    executor_progress_fn *progress;  /* may be NULL */
+    void *progress_ctx;
+    const volatile bool *cancel_load; /* may be NULL */
+    void (*notify)(void *ctx);        /* may be NULL */
+    void *notify_ctx;
+};
+
+/* Fills *cfg with the defaults named above and in DESIGN section 9. */
+void engine_config_init(struct engine_config *cfg);
+
+int engine_open(const struct engine_config *cfg, struct engine **out_engine, struct error *err);
+/* Ends what still runs with CANCELLED events lost, frees everything. */
+void engine_close(struct engine *engine);
+
+/* Immutable, borrowed until close, safe from any thread. chat_template is NULL where the model
+ * carries none. */
+const struct tokenizer *engine_tokenizer(const struct engine *engine);
+const struct chat_template *engine_chat_template(const struct engine *engine);
+const struct model_info *engine_model_info(const struct engine *engine);
+const struct executor_plan *engine_memory(const struct engine *engine);
+const char *engine_numerics_id(const struct engine *engine);
+/* 64 hex digits: identity of the loaded version (DESIGN section 6). */
+const char *engine_weights_digest(const struct engine *engine);
+
+enum { ENGINE_MAX_STOP_STRINGS = 4, ENGINE_MAX_STOP_BYTES = 256, ENGINE_MAX_CHOICES = 8 };
+
+enum finish_reason {
+    FINISH_NONE,
+    FINISH_STOP,   /* end-of-sequence token, stop string or stop id */
+    FINISH_LENGTH, /* max_tokens or the context length */
+    FINISH_CANCELLED,
+    FINISH_DEADLINE, /* expired in queue, prefill or decode: DEADLINE_EXCEEDED on the wire */
+    FINISH_ERROR,    /* event carries the error */
+};
+
+struct engine_sampling {
+    float temperature; /* 0 = greedy */
+    uint32_t top_k;    /* 0 = off */
+    float top_p, min_p, typical_p;
+    float repetition_penalty, presence_penalty, frequency_penalty;
+    uint64_t seed; /* always resolved before submit */
+    const struct sample_bias *logit_bias;
+    uint32_t n_logit_bias;
+    uint32_t n; /* choices, 1..8 */
+};
+
+struct engine_stopping {
+    uint32_t max_tokens; /* ≥ 1; cut to what the context leaves */
+    uint32_t min_tokens; /* end-of-sequence and stops are masked before */
+    const char *const *stop;
+    uint32_t n_stop;
+    const uint32_t *stop_token_ids;
+    uint32_t n_stop_token_ids;
+    bool include_stop, ignore_eos;
+};
+
+/* A choice's tokens generated earlier, elsewhere: replayed through path D, counted as generated,
+ * not emitted again. */
+struct engine_resume {
+    const uint32_t *ids;
+    uint32_t n_ids;
+    uint32_t n_text_bytes; /* text already given to the client */
+};
+
+/* Arrays and strings are borrowed for the call. Fill with engine_request_init() first. */
+struct engine_request {
+    const uint32_t *prompt_ids;
+    uint32_t n_prompt_ids; /* ≥ 1 */
+    struct engine_sampling sampling;
+    struct engine_stopping stopping;
+    bool want_logprobs;
+    uint32_t n_top_logprobs;  /* ≤ 20 */
+    bool keep_special_tokens; /* text includes special tokens */
+    int32_t priority;         /* higher runs first; 0 = normal */
+    int64_t deadline_ns;      /* CLOCK_MONOTONIC; 0 = none */
+    const char
+        *cache_salt;    /* identity + salt: prefix blocks are shared only among equals; NULL = "" */
+    const char *caller; /* fairness key; NULL = "" */
+    const struct engine_resume *resume; /* [sampling.n] or NULL */
+    uint64_t user_data;                 /* returned in every event */
+};
+
+void engine_request_init(struct engine_request *request);
+
+/* Checks everything against the model and the limits; the error names the field ("sampling.top_p:
+ * …"). RESOURCE_EXHAUSTED (reason QUEUE_FULL, retry_after_ms set) where the queue is full or the
+ * predicted wait passes the deadline (reason DEADLINE_UNREACHABLE); INVALID_ARGUMENT with reason
+ * CONTEXT_TOO_LONG where the prompt does not fit; UNAVAILABLE while draining. *out_id is unique for
+ * the engine's life. */
+int engine_submit(struct engine *engine, const struct engine_request *request, uint64_t *out_id,
+                  struct error *err);
+
+/* Takes effect within one step wherever the request is; unknown ids are ignored (it may have just
+ * ended). */
+void engine_cancel(struct engine *engine, uint64_t id);
+
+/* Changes a running request; -1 / NULL leaves a part as it is. NOT_FOUND where it ended. */
+struct engine_update {
+    int64_t max_tokens;
+    bool set_priority;
+    int32_t priority;
+};
+int engine_update(struct engine *engine, uint64_t id, const struct engine_update *update,
+                  struct error *err);
+
+/* Back-pressure: a paused request keeps its KV but takes no step until resumed. */
+void engine_pause(struct engine *engine, uint64_t id, bool paused);
+
+struct engine_logprob {
+    uint32_t id;
+    float logprob;
+    uint32_t n_top;
+    uint32_t top_ids[SAMPLE_MAX_TOP];
+    float top_logprobs[SAMPLE_MAX_TOP];
+};
+
+struct engine_usage {
+    uint32_t n_prompt_tokens, n_generated_tokens, n_cached_tokens, n_preemptions;
+    int64_t queue_ns, prefill_ns, decode_ns;
+};
+
+enum engine_event_type { ENGINE_EVENT_STARTED, ENGINE_EVENT_TOKENS, ENGINE_EVENT_FINISHED };
+
+/* One event of one choice. Pointers live until the next engine_read_events call with the same
+ * reader buffer. */
+struct engine_event {
+    enum engine_event_type type;
+    uint64_t id, user_data;
+    uint32_t choice;
+    const uint32_t *ids; /* generated in this event, in order */
+    uint32_t n_ids;
+    uint32_t n_released; /* of all ids of this choice so far: how many have their text out (stop and
+                            UTF-8 hold-back) */
+    const char *text;    /* complete UTF-8 that n_released brought, not NUL-terminated */
+    uint32_t n_text_bytes;
+    const struct engine_logprob *logprobs; /* [n_ids] or NULL */
+    enum finish_reason reason;             /* FINISHED */
+    const char *matched_stop;              /* FINISHED by a stop string, else NULL */
+    int64_t matched_stop_id;               /* FINISHED by a token id, else -1 */
+    bool last; /* FINISHED: of the request's last choice; usage is valid */
+    struct engine_usage usage;
+    int status; /* FINISH_ERROR: enum status */
+    const char *message;
+};
+
+struct engine_event_buffer; /* a reader's own memory for events */
+int engine_event_buffer_create(struct engine_event_buffer **out_buffer, struct error *err);
+void engine_event_buffer_destroy(struct engine_event_buffer *buffer);
+
+/* Takes all events there are. Returns their number (0: none); *out_events is borrowed from `buffer`
+ * until the next call. Tokens of one choice that piled up since the last read are one event. Meant
+ * for one reader; several need their own lock. */
+size_t engine_read_events(struct engine *engine, struct engine_event_buffer *buffer,
+                          const struct engine_event **out_events);
+
+struct engine_stats {
+    uint32_t n_queued, n_running, n_paused;
+    uint32_t n_blocks, n_blocks_free,
+        n_blocks_cached; /* cached blocks are free to take: free = unused + cached */
+    uint64_t n_steps, n_decode_steps, n_decode_rows, n_prefill_rows;
+    uint64_t n_decode_active; /* Σ over decode steps of requests that could decode: mean batching =
+                                 n_decode_rows / n_decode_active */
+    uint64_t n_preemptions, n_prefix_hit_tokens, n_prefix_query_tokens;
+    uint64_t n_submitted, n_finished, n_cancelled, n_expired, n_refused;
+    uint64_t progress_counter; /* layers finished */
+    int64_t last_step_ns;
+};
+void engine_get_stats(const struct engine *engine, struct engine_stats *out_stats);
+
+/* Refuses new requests from now on; running ones go on. engine_is_idle tells when all are done. */
+void engine_drain(struct engine *engine);
+bool engine_is_idle(const struct engine *engine);

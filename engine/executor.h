@@ -1,0 +1,85 @@
+/* executor.h: one loaded model on one device group, ready to run steps. Owns the ranks (one thread
+ * each above the first), their packed weights, KV pools and workspaces. Engine thread only, except
+ * where said. Knows nothing of requests or sampling policy. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/dtype.h"
+#include "kernels/sample.h"
+
+struct checkpoint;
+struct error;
+struct executor;
+struct step_batch;
+struct step_limits;
+
+struct executor_config {
+    const char *kernels;         /* "auto", "f32", "ref", "avx2", "avx512" */
+    uint32_t n_threads;          /* over all ranks; 0 = one per CPU */
+    uint32_t tp;                 /* 1, 2, 4 or 8 */
+    enum dtype kv_dtype;         /* F32, F16 or BF16 */
+    uint32_t kv_block_size;      /* tokens per block, power of two ≤ 128 */
+    uint64_t kv_tokens;          /* pool capacity in tokens, rounded up to blocks */
+    uint32_t max_context_tokens; /* per sequence; 0 = the model's */
+    uint32_t max_rows, max_seqs; /* per step */
+};
+
+/* Bytes and shapes a load would take; nothing is allocated. */
+struct executor_plan {
+    uint64_t weights_bytes, kv_bytes, workspace_bytes; /* all ranks together */
+    uint64_t kv_tokens;
+    uint32_t n_blocks, context_tokens;
+};
+
+/* Facts of the loaded model that callers need. Strings are borrowed from the executor. */
+struct model_info {
+    const char *architecture; /* "llama" */
+    const char *name;         /* general.name or empty */
+    const char *quantization; /* dtype that holds most bytes, "Q4_1" */
+    uint32_t vocab_size, n_layers, hidden_dim, n_heads, n_kv_heads, head_dim, ffn_dim;
+    uint32_t context_tokens; /* the model's own limit */
+    uint64_t n_params, file_bytes;
+};
+
+/* Called during open from loader threads, serialised: bytes of weights packed so far by `rank` and
+ * in all. */
+typedef void executor_progress_fn(void *ctx, uint32_t rank, uint64_t bytes_done,
+                                  uint64_t bytes_total);
+
+/* What the config would take for this checkpoint. UNIMPLEMENTED names an unknown architecture or
+ * tensor type; FAILED_PRECONDITION (reason MODEL_FILE_INVALID) a missing tensor or a shape that
+ * contradicts the metadata. */
+int executor_plan(struct checkpoint *ckpt, const struct executor_config *cfg,
+                  struct executor_plan *out_plan, struct error *err);
+
+/* Loads and packs. `ckpt` is borrowed for the call only. `cancel` (may be NULL) is polled: true
+ * ends the load with CANCELLED and everything given back. *out_executor is owned. */
+int executor_open(struct checkpoint *ckpt, const struct executor_config *cfg,
+                  executor_progress_fn *progress, void *ctx, const volatile bool *cancel,
+                  struct executor **out_executor, struct error *err);
+void executor_close(struct executor *ex);
+
+const struct model_info *executor_model_info(const struct executor *ex);
+const struct executor_plan *
+executor_actual(const struct executor *ex); /* as a plan, but what was really taken */
+/* "cpu/avx512/…/bf16/<build>": equal ids promise equal bits. Borrowed. */
+const char *executor_numerics_id(const struct executor *ex);
+
+/* Runs one step: embeds the rows, writes K and V, and leaves logits of batch->sample_rows as f32
+ * [n_sample_rows, vocab_size], valid until the next step. Layers finished are counted in
+ * executor_progress_counter() for stall detection (any thread). No allocation. An error is a device
+ * failure: the executor must be closed. */
+int executor_step(struct executor *ex, const struct step_batch *batch, struct error *err);
+const float *executor_logits(const struct executor *ex, uint32_t i_sample_row);
+uint64_t executor_progress_counter(const struct executor *ex);
+
+/* Samples the first n rows of the last step's logits by sample.h, on the device's threads. */
+int executor_sample(struct executor *ex, uint32_t n, const struct sample_params *params,
+                    struct sample_result *results, struct error *err);
+
+/* Copies KV block `from` to `to` in every layer and rank (copy on write of a shared partial block).
+ */
+int executor_copy_block(struct executor *ex, uint32_t from, uint32_t to, struct error *err);

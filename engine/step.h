@@ -1,0 +1,36 @@
+/* step.h: everything one engine step reads, in fixed-address, fixed-capacity arrays, so that a
+ * captured graph, a rank broadcast or a speculative verification needs no other interface. The
+ * scheduler fills it, the executor and forward only read it. Engine thread. */
+#pragma once
+
+#include <stdint.h>
+
+struct error;
+
+struct step_limits {
+    uint32_t max_rows;           /* tokens per step */
+    uint32_t max_seqs;           /* sequences per step */
+    uint32_t max_blocks_per_seq; /* = block table stride */
+};
+
+/* Ragged: sequence s owns rows [seq_start[s], seq_start[s + 1]), adjacent, in ascending position.
+ */
+struct step_batch {
+    struct step_limits limits;
+    uint32_t n_rows, n_seqs, n_sample_rows;
+    uint32_t *token_ids;    /* [max_rows] */
+    uint32_t *positions;    /* [max_rows] 0-based in the sequence */
+    uint32_t *kv_slots;     /* [max_rows] block · block_size + offset */
+    uint32_t *seq_of_row;   /* [max_rows] */
+    uint8_t *is_generated;  /* [max_rows] 1: path D, 0: prompt token, path P (DESIGN, roles) */
+    uint32_t *seq_start;    /* [max_seqs + 1] */
+    uint32_t *block_tables; /* [max_seqs][max_blocks_per_seq] */
+    uint32_t *sample_rows;  /* [max_seqs] rows whose logits are wanted, ascending */
+};
+
+/* All arrays live in one allocation. *out_batch is owned. */
+int step_batch_create(const struct step_limits *limits, struct step_batch **out_batch,
+                      struct error *err);
+void step_batch_destroy(struct step_batch *batch);
+/* Empties the counts; arrays keep their addresses. */
+void step_batch_clear(struct step_batch *batch);
