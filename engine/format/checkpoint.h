@@ -1,0 +1,142 @@
+/* checkpoint.h: a model file as its loader sees it, whatever the format: metadata by key, a tensor
+ * directory, rows of tensors on request. Opening parses and checks everything the file claims;
+ * afterwards the object is immutable and any thread may read it (one owner closes it). Never maps
+ * the file. Knows nothing of architectures.
+ *
+ * Errors about the file's content: status INVALID_ARGUMENT, reason MODEL_FILE_INVALID, text
+ * "<file>: offset <byte>: <field>: <what and the limit>". What is well-formed but not built:
+ * UNIMPLEMENTED. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/sha256.h"
+#include "kernels/dtype.h"
+
+struct checkpoint;
+struct error;
+struct source;
+struct strbuf;
+
+enum { CHECKPOINT_MAX_DIMS = 4 };
+
+struct checkpoint_tensor {
+    const char *name; /* UTF-8 without control characters */
+    enum dtype dtype;
+    uint32_t n_dims;
+    uint64_t dims[CHECKPOINT_MAX_DIMS]; /* dims[0] is contiguous (one row); unused ones are 1 */
+    uint64_t n_elems;
+    uint64_t n_rows;    /* n_elems / dims[0] */
+    uint64_t row_bytes; /* dims[0] elements; rows follow each other without gaps */
+    uint64_t n_bytes;
+    uint64_t offset_bytes;    /* absolute, in the file */
+    uint64_t directory_bytes; /* where its directory entry stands, for messages */
+};
+
+/* Reads and checks the header of the file at `path`; *out_checkpoint is owned. Reads no weights. */
+int checkpoint_open(const char *path, struct checkpoint **out_checkpoint, struct error *err);
+void checkpoint_close(struct checkpoint *ckpt);
+
+/* Last component of the path, for messages; "gguf"; format version. */
+const char *checkpoint_name(const struct checkpoint *ckpt);
+const char *checkpoint_format(const struct checkpoint *ckpt);
+uint32_t checkpoint_format_version(const struct checkpoint *ckpt);
+uint64_t checkpoint_file_bytes(const struct checkpoint *ckpt);
+
+/* Identity of the version: SHA-256 over header and tensor directory as they stand in the file, then
+ * the file's size as 8 little-endian bytes. */
+void checkpoint_digest(const struct checkpoint *ckpt, uint8_t out_digest[SHA256_BYTES]);
+
+/* FAILED_PRECONDITION (reason MODEL_FILE_CHANGED) where the file changed since it was opened. Call
+ * after the last read. */
+int checkpoint_check(const struct checkpoint *ckpt, struct error *err);
+
+/* --- metadata ---
+ * Getters: NOT_FOUND where the key is absent, INVALID_ARGUMENT (MODEL_FILE_INVALID, key and offset
+ * named) where its type or value does not fit; outputs untouched on failure. */
+bool checkpoint_has(const struct checkpoint *ckpt, const char *key);
+/* Any integer type, not negative. */
+int checkpoint_get_u64(const struct checkpoint *ckpt, const char *key, uint64_t *out,
+                       struct error *err);
+/* f32, f64 or any integer; finite. */
+int checkpoint_get_f64(const struct checkpoint *ckpt, const char *key, double *out,
+                       struct error *err);
+int checkpoint_get_bool(const struct checkpoint *ckpt, const char *key, bool *out,
+                        struct error *err);
+/* Valid UTF-8 with a terminator, no NUL inside; borrowed until close. out_n_bytes may be NULL. */
+int checkpoint_get_string(const struct checkpoint *ckpt, const char *key, const char **out_text,
+                          size_t *out_n_bytes, struct error *err);
+/* The same with an answer for an absent key; a key that is there with a wrong type still fails. */
+int checkpoint_get_u64_or(const struct checkpoint *ckpt, const char *key, uint64_t fallback,
+                          uint64_t *out, struct error *err);
+int checkpoint_get_f64_or(const struct checkpoint *ckpt, const char *key, double fallback,
+                          double *out, struct error *err);
+int checkpoint_get_bool_or(const struct checkpoint *ckpt, const char *key, bool fallback, bool *out,
+                           struct error *err);
+int checkpoint_get_string_or(const struct checkpoint *ckpt, const char *key, const char *fallback,
+                             const char **out_text, struct error *err);
+
+enum checkpoint_kind {
+    CHECKPOINT_BOOL,
+    CHECKPOINT_INT,
+    CHECKPOINT_FLOAT,
+    CHECKPOINT_STRING,
+    CHECKPOINT_ARRAY,
+};
+
+/* A view of an array value; plain data borrowed from the checkpoint. Read elements by the calls. */
+struct checkpoint_array {
+    enum checkpoint_kind kind; /* of the elements; never CHECKPOINT_ARRAY */
+    uint32_t element_type;     /* the format's own number */
+    uint64_t n;
+    const unsigned char *data; /* fixed-size elements, or all strings one after the other */
+    const uint64_t *ends;      /* strings: end of each in `data` */
+};
+
+/* An array of the given kind of elements (INT: any integer width). */
+int checkpoint_get_array(const struct checkpoint *ckpt, const char *key, enum checkpoint_kind kind,
+                         struct checkpoint_array *out_array, struct error *err);
+int64_t checkpoint_array_int(const struct checkpoint_array *array, uint64_t i); /* u64 saturates */
+double checkpoint_array_float(const struct checkpoint_array *array, uint64_t i);
+/* Not terminated. */
+const char *checkpoint_array_string(const struct checkpoint_array *array, uint64_t i,
+                                    size_t *out_n_bytes);
+
+/* Fills *err for a value that a caller refuses: "<file>: offset N: key "<key>": <text>". Returns
+ * INVALID_ARGUMENT. */
+int checkpoint_bad_key(const struct checkpoint *ckpt, const char *key, struct error *err,
+                       const char *format, ...) __attribute__((format(printf, 4, 5)));
+
+/* All metadata in file order, for inspection. Type names: "u32", "string", "array of i32". */
+uint64_t checkpoint_n_keys(const struct checkpoint *ckpt);
+const char *checkpoint_key(const struct checkpoint *ckpt, uint64_t i);
+void checkpoint_key_type(const struct checkpoint *ckpt, uint64_t i, struct strbuf *out);
+/* The value as text for people: strings quoted and escaped, arrays as their first elements and
+ * their length; at most about max_bytes. */
+void checkpoint_key_value(const struct checkpoint *ckpt, uint64_t i, size_t max_bytes,
+                          struct strbuf *out);
+
+/* --- tensors --- */
+uint64_t checkpoint_n_tensors(const struct checkpoint *ckpt);
+/* In directory order. Borrowed until close. */
+const struct checkpoint_tensor *checkpoint_tensor_at(const struct checkpoint *ckpt, uint64_t i);
+/* NULL where there is none of that name. */
+const struct checkpoint_tensor *checkpoint_tensor_find(const struct checkpoint *ckpt,
+                                                       const char *name);
+/* Fills *err about a tensor: "<file>: offset N: tensor "<name>": <text>". Returns
+ * INVALID_ARGUMENT. */
+int checkpoint_bad_tensor(const struct checkpoint *ckpt, const struct checkpoint_tensor *tensor,
+                          struct error *err, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* Reads rows [row_begin, row_begin + n_rows) into dst (n_rows × row_bytes). OUT_OF_RANGE beyond the
+ * tensor. Any thread. */
+int checkpoint_read_tensor_rows(const struct checkpoint *ckpt,
+                                const struct checkpoint_tensor *tensor, uint64_t row_begin,
+                                uint64_t n_rows, void *dst, struct error *err);
+/* The rows' pages are not needed again. */
+void checkpoint_drop_tensor_rows(const struct checkpoint *ckpt,
+                                 const struct checkpoint_tensor *tensor, uint64_t row_begin,
+                                 uint64_t n_rows);

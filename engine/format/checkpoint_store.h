@@ -1,0 +1,73 @@
+/* checkpoint_store.h: what the format readers fill in for checkpoint.h. Private to engine/format. A
+ * reader has checked every value it stores. Built by one thread, then immutable. */
+#pragma once
+
+#include "base/arena.h"
+#include "engine/format/checkpoint.h"
+
+/* Numbers of the GGUF specification; other readers map their types onto them. */
+enum value_type {
+    VALUE_U8,
+    VALUE_I8,
+    VALUE_U16,
+    VALUE_I16,
+    VALUE_U32,
+    VALUE_I32,
+    VALUE_F32,
+    VALUE_BOOL,
+    VALUE_STRING,
+    VALUE_ARRAY,
+    VALUE_U64,
+    VALUE_I64,
+    VALUE_F64,
+    N_VALUE_TYPES,
+};
+
+struct checkpoint_entry {
+    const char *key; /* arena */
+    uint64_t offset; /* of the value, for messages */
+    enum value_type type;
+    union {
+        uint64_t u; /* unsigned types and bool */
+        int64_t i;
+        double f;
+        struct {
+            const char *data; /* arena, terminated */
+            size_t n_bytes;
+        } string;
+        struct {
+            enum value_type type;
+            uint64_t n;
+            const unsigned char *data; /* arena */
+            const uint64_t *ends;      /* arena; strings only */
+        } array;
+    };
+};
+
+struct checkpoint {
+    struct source *source;
+    struct arena arena;
+    const char *format;
+    uint32_t version;
+    uint8_t digest[SHA256_BYTES];
+    struct checkpoint_entry *entries; /* file order */
+    uint64_t n_entries;
+    uint32_t *entries_by_key;
+    struct checkpoint_tensor *tensors; /* file order */
+    uint64_t n_tensors;
+    uint32_t *tensors_by_name;
+};
+
+const char *value_type_name(enum value_type type); /* "u32" */
+uint32_t value_type_bytes(enum value_type type);   /* 0 for strings and arrays */
+/* Value of element i of a fixed-size array, little-endian. */
+int64_t value_int(enum value_type type, const unsigned char *data, uint64_t i);
+double value_float(enum value_type type, const unsigned char *data, uint64_t i);
+
+/* Sorts the two indices. Where a name occurs twice the pair is returned (first < second) and the
+ * call gives false. */
+bool checkpoint_index_entries(struct checkpoint *ckpt, uint64_t *out_first, uint64_t *out_second);
+bool checkpoint_index_tensors(struct checkpoint *ckpt, uint64_t *out_first, uint64_t *out_second);
+
+const struct checkpoint_entry *checkpoint_entry_find(const struct checkpoint *ckpt,
+                                                     const char *key);
