@@ -1,0 +1,86 @@
+/* rpc_call.h: one call on the server's side. Reference counted; every function may be called from
+ * any thread unless said otherwise, and after the call has ended (sends are then refused).
+ * Callbacks come from the call's server thread, one at a time. Nothing here blocks. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <protobuf-c/protobuf-c.h>
+
+struct error;
+struct rpc_call;
+struct rpc_out;
+
+/* Callbacks, all optional. */
+struct rpc_call_events {
+    /* A message of a client stream, decoded and validated; borrowed for the callback. The next one
+     * is read after it returns, unless reads are paused. A message that cannot be decoded never
+     * gets here: it ends the call INVALID_ARGUMENT. */
+    void (*on_message)(void *arg, struct rpc_call *call, const ProtobufCMessage *message);
+    /* The client will send no more. */
+    void (*on_half_close)(void *arg, struct rpc_call *call);
+    /* After rpc_call_send refused a message: half of the cap is free again. */
+    void (*on_writable)(void *arg, struct rpc_call *call);
+    /* The client cancelled or is gone, or the deadline passed. At most once; what is queued is
+     * dropped. */
+    void (*on_cancel)(void *arg, struct rpc_call *call);
+    /* The call is over, whether well or not. Exactly once if events were set, and the last
+     * callback. */
+    void (*on_done)(void *arg, struct rpc_call *call);
+    /* Pull side, instead of rpc_call_send: nothing is in flight, so put the next message
+     * (rpc_out_put) or the end (rpc_out_finish) or both, or nothing. Called under the call's lock,
+     * by rpc_call_kick or on a server thread: it must not block nor use the call other than through
+     * `out`. All that is ready belongs in one message: that is how a slow reader gets bigger
+     * messages and not a longer queue. */
+    void (*next)(void *arg, struct rpc_out *out);
+};
+
+/* From the handler only, before it returns. `events` is borrowed until on_done. */
+void rpc_call_set_events(struct rpc_call *call, const struct rpc_call_events *events, void *arg);
+
+void rpc_call_retain(struct rpc_call *call);
+void rpc_call_release(struct rpc_call *call); /* NULL is accepted */
+
+/* Packs a message and sends it, or queues it behind what is in flight. 0, or
+ * RESOURCE_EXHAUSTED: the queue would hold more than max_pending_bytes (a message is always taken
+ * by an empty queue); nothing was queued, on_writable will follow; CANCELLED: the call was
+ * finished, cancelled or lost. */
+int rpc_call_send(struct rpc_call *call, const ProtobufCMessage *message);
+
+/* Ends the call after what is queued; the last message rides with the status. `status` NULL or
+ * status->status 0: OK. Its details travel as google.rpc.Status (rpc_status.h). 0, or CANCELLED as
+ * above. The first end wins. A unary call that ends OK must have sent exactly one message. */
+int rpc_call_finish(struct rpc_call *call, const struct error *status);
+
+/* Unary: one message and OK. */
+int rpc_call_reply(struct rpc_call *call, const ProtobufCMessage *message);
+
+/* Asks `next` for work if nothing is in flight. The caller holds no lock that `next` takes. */
+void rpc_call_kick(struct rpc_call *call);
+/* Inside `next` only; a second message in one turn is ignored. */
+void rpc_out_put(struct rpc_out *out, const ProtobufCMessage *message);
+void rpc_out_finish(struct rpc_out *out, const struct error *status);
+
+/* Stops and restarts reading from the client, at the next message boundary. */
+void rpc_call_pause_reads(struct rpc_call *call);
+void rpc_call_resume_reads(struct rpc_call *call);
+
+/* Bytes queued and not yet taken by flow control. */
+size_t rpc_call_pending_bytes(struct rpc_call *call);
+/* Cancelled, lost or expired (not: finished). */
+bool rpc_call_cancelled(struct rpc_call *call);
+
+/* Facts, fixed from the start; strings are borrowed from the call. */
+const char *rpc_call_method(const struct rpc_call *call); /* "/sluice.v1.Inference/Generate" */
+const char *rpc_call_peer(const struct rpc_call *call);   /* "ipv4:127.0.0.1:51234", "unix:" */
+/* On the clock of clock_now_ns(); INT64_MAX without a deadline. */
+int64_t rpc_call_deadline_ns(const struct rpc_call *call);
+/* Value of a request metadata key (lower case; "-bin" values decoded), or NULL. out_n_bytes may be
+ * NULL; the value is NUL-terminated beyond its length. */
+const char *rpc_call_metadata(const struct rpc_call *call, const char *key, size_t *out_n_bytes);
+
+/* Adds to the answer's trailing metadata (ASCII keys and values, at most 8); before the end only.
+ * RESOURCE_EXHAUSTED beyond 8, INVALID_ARGUMENT for a key or value gRPC would refuse. */
+int rpc_call_add_trailer(struct rpc_call *call, const char *key, const char *value);

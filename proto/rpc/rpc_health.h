@@ -1,0 +1,14 @@
+/* rpc_health.h: grpc.health.v1 Check, List and Watch. Names: "" (the whole process, NOT_SERVING
+ * until set), service names, "model/<name>/<version>". Any thread; lock inside. */
+#pragma once
+
+#include <stdbool.h>
+
+struct rpc_health;
+
+/* Sets a name's status; every Watch of it hears at once. Names over 256 bytes are ignored. */
+void rpc_health_set(struct rpc_health *health, const char *name, bool serving);
+/* The name is known no longer: Check answers NOT_FOUND, Watch SERVICE_UNKNOWN. */
+void rpc_health_forget(struct rpc_health *health, const char *name);
+/* Every name NOT_SERVING, whatever is set from now on. */
+void rpc_health_shutdown(struct rpc_health *health);

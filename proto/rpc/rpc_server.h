@@ -1,0 +1,120 @@
+/* rpc_server.h: a gRPC server: tables of handlers, listeners, graceful shutdown. With rpc_client.h
+ * the only code that touches gRPC core. Health and reflection (v1, v1alpha) are always served.
+ *
+ * Threads: n_threads of its own; every callback of one call comes from one of them, so callbacks of
+ * a call never overlap. Handlers must not block: they answer at once, or retain the call and answer
+ * later from any thread (rpc_call.h). After rpc_init no process may fork: use posix_spawn.
+ *
+ *     static const struct rpc_method methods[] = {
+ *         {"Tokenize", RPC_SHAPE_UNARY, handle_tokenize},
+ *         {"Generate", RPC_SHAPE_SERVER_STREAM, handle_generate},
+ *         {"GenerateStream", RPC_SHAPE_BIDI, rpc_unimplemented},
+ *     };
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <protobuf-c/protobuf-c.h>
+
+struct error;
+struct rpc_call;
+struct rpc_health;
+struct rpc_server;
+
+enum rpc_shape {
+    RPC_SHAPE_UNARY,
+    RPC_SHAPE_SERVER_STREAM,
+    RPC_SHAPE_CLIENT_STREAM,
+    RPC_SHAPE_BIDI,
+};
+
+/* One call has arrived. `request` is decoded and validated (rpc_message.h), borrowed until the call
+ * is destroyed, that is as long as the caller holds a reference; NULL where the client streams. The
+ * handler's own reference ends when it returns, unless it retains the call. It must see to it that
+ * rpc_call_finish (or reply, fail) happens in the end. */
+typedef void rpc_handler_fn(void *context, struct rpc_call *call, const ProtobufCMessage *request);
+
+struct rpc_method {
+    const char *name;
+    enum rpc_shape shape;
+    rpc_handler_fn *handle; /* required; rpc_unimplemented for what is declared but not built */
+};
+
+/* Answers UNIMPLEMENTED with the RPC's full name. */
+rpc_handler_fn rpc_unimplemented;
+
+/* One service: every method of `descriptor` must have its row. */
+struct rpc_service {
+    const ProtobufCServiceDescriptor
+        *descriptor; /* generated: &sluice__v1__inference__descriptor */
+    const struct rpc_method *methods;
+    size_t n_methods;
+    void *context; /* handed to each handler */
+};
+
+struct rpc_server_config {
+    const struct rpc_service *services; /* borrowed until destroy */
+    size_t n_services;
+    uint32_t n_threads;
+    size_t
+        max_message_bytes; /* one received message, before and after decoding: see rpc_message.h */
+    size_t max_metadata_bytes;  /* all metadata of one call */
+    size_t max_pending_bytes;   /* queued to send per call, see rpc_call_send */
+    uint32_t max_streams;       /* per connection */
+    uint32_t max_calls;         /* live calls in all; beyond: RESOURCE_EXHAUSTED, TOO_MANY_CALLS */
+    uint32_t keepalive_time_ms; /* a silent connection is pinged after this long ... */
+    uint32_t keepalive_timeout_ms; /* ... and dropped after this long without an answer */
+    /* Optional: looks at a call's metadata and peer before anything is decoded. A negative status
+     * (with err) refuses the call. Health and reflection are asked about too. */
+    int (*authorize)(void *context, struct rpc_call *call, struct error *err);
+    void *authorize_context;
+};
+
+/* The limits of DESIGN section 9: 4 MiB, 16 KiB, 64 KiB pending, 100 streams, 60 s / 20 s; 2
+ * threads, 4,096 calls. */
+void rpc_server_config_init(struct rpc_server_config *config);
+
+/* Checks the tables against the embedded descriptor set and creates a server. FAILED_PRECONDITION,
+ * naming the method, where a row is missing, is there twice, is unknown or has another shape.
+ * *out_server is owned. */
+int rpc_server_create(const struct rpc_server_config *config, struct rpc_server **out_server,
+                      struct error *err);
+
+/* Before start. The socket file gets mode 0600. A file nobody listens behind is replaced; a live
+ * one is ALREADY_EXISTS naming the path; a path over 107 bytes is INVALID_ARGUMENT. */
+int rpc_server_listen_unix(struct rpc_server *server, const char *path, struct error *err);
+/* Before start. "127.0.0.1:8001", "[::]:8001", "localhost:0". *out_port (may be NULL) is the port
+ * bound. ALREADY_EXISTS naming address and port where it is in use. */
+int rpc_server_listen_tcp(struct rpc_server *server, const char *address, uint16_t *out_port,
+                          struct error *err);
+
+int rpc_server_start(struct rpc_server *server, struct error *err);
+
+/* From now on new calls (health and reflection aside) are refused: UNAVAILABLE, reason DRAINING;
+ * live ones go on, and every health status is NOT_SERVING. Any thread; returns at once. */
+void rpc_server_drain(struct rpc_server *server);
+
+/* Drains, sends GOAWAY, waits until every call has ended or grace_ms are over, then cancels what is
+ * left and waits for its callbacks (at most 5 s more). When it returns no callback runs and none
+ * will. Unix sockets are unlinked. Not from a callback; calling it again is harmless. */
+void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms);
+
+/* Shuts down with no grace if that has not happened. Calls still retained elsewhere stay valid
+ * objects on which every send fails. NULL is accepted. */
+void rpc_server_destroy(struct rpc_server *server);
+
+/* Statuses of grpc.health.v1; see rpc_health.h. Borrowed until destroy. */
+struct rpc_health *rpc_server_health(struct rpc_server *server);
+
+/* Totals since start: n_accepted = Σ n_ended[] + n_live at any moment. */
+struct rpc_server_stats {
+    uint64_t n_accepted; /* calls that reached dispatch, refused ones included */
+    uint64_t n_live;
+    uint64_t
+        n_ended[17]; /* by gRPC code as the client saw it; cancelled or lost ones under 1 or 4 */
+    uint64_t n_messages_in, n_messages_out, bytes_in, bytes_out;
+};
+void rpc_server_stats(struct rpc_server *server, struct rpc_server_stats *out_stats);
