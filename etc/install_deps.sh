@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Installs the Debian 12 packages Sluice needs: `build` (compile and run) or `test` (these and what the tests use).
+# Prints what it installs; does nothing, and needs no root, where everything is there already.
+set -euo pipefail
+
+build=(cmake ninja-build pkg-config gcc g++ libc6-dev libgrpc-dev protobuf-compiler libprotobuf-dev libprotobuf-c-dev
+       protobuf-c-compiler libev-dev libsqlite3-dev libjansson-dev libpcre2-dev libutf8proc-dev libinih-dev libssl-dev
+       zlib1g-dev python3 python3-pip python3-venv ca-certificates)
+test=(libcmocka-dev clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev sqlite3 git procps)
+
+packages=("${build[@]}")
+case "${1:-build}" in
+build) ;;
+test) packages+=("${test[@]}") ;;
+*) echo "usage: etc/install_deps.sh [build|test]" >&2; exit 2 ;;
+esac
+
+missing=()
+for p in "${packages[@]}"; do
+    dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q 'ok installed' || missing+=("$p")
+done
+if [ ${#missing[@]} -eq 0 ]; then
+    echo "packages: all ${#packages[@]} are installed"
+    exit 0
+fi
+echo "packages: installing ${missing[*]}"
+sudo=()
+if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || { echo "packages: not root and no sudo; run as root: apt-get install ${missing[*]}" >&2; exit 1; }
+    sudo=(sudo)
+fi
+export DEBIAN_FRONTEND=noninteractive
+"${sudo[@]}" apt-get update -q >/dev/null
+"${sudo[@]}" apt-get install -y -q --no-install-recommends "${missing[@]}" >/dev/null
+echo "packages: done"

@@ -1,0 +1,5 @@
+#!/usr/bin/env bash
+# clang-format 14 must have nothing to change.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+git ls-files -- '*.c' '*.h' | xargs -r clang-format-14 --dry-run -Werror

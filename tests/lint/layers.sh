@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# The house has an order: includes go only down it (docs/architecture.md). Prints every include that runs against it.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+bad=0
+# deny FOLDERS PATTERN WHY: no source below FOLDERS may include what matches PATTERN.
+deny() {
+    local hits
+    # shellcheck disable=SC2086
+    hits=$(grep -rnE "#[[:space:]]*include[[:space:]]*[<\"]($2)" --include='*.c' --include='*.h' --include='*.cu' --include='*.cuh' $1 || true)
+    if [ -n "$hits" ]; then
+        printf '%s: %s\n%s\n' "$1" "$3" "$hits"
+        bad=1
+    fi
+}
+
+upper='server/|manager/|clients/|tests/'
+deny base "(kernels|engine|proto|sluice)/|$upper" "base is the ground floor"
+deny kernels "(engine|proto|sluice)/|$upper" "kernels know tensors, not models"
+deny engine "(proto|sluice)/|$upper" "the engine is an embeddable library: no wire, no programs"
+deny proto "(engine|kernels)/|$upper" "the wire knows neither engine nor programs"
+deny server/gateway "engine/|kernels/|manager/|clients/|server/worker/|tests/" "the gateway links no engine"
+deny server/worker "manager/|clients/|server/gateway/|tests/" "the worker knows neither manager nor gateway"
+deny manager "engine/|kernels/|server/|clients/|tests/" "the manager links no engine"
+deny clients "engine/|kernels/|server/|manager/|tests/" "clients speak the wire only"
+deny "base kernels engine" "grpc|protobuf-c|sqlite3|ev\.h" "no wire, store or event loop below proto"
+deny "server manager clients" "grpc/" "only proto/rpc touches gRPC core"
+deny "base engine proto server manager clients" "cuda|cublas|nccl" "only kernels/cuda and kernels/comm see CUDA and NCCL"
+deny "kernels/cpu" "cuda|cublas|nccl" "only kernels/cuda and kernels/comm see CUDA and NCCL"
+
+exit $bad

@@ -1,0 +1,125 @@
+#!/usr/bin/env bash
+# Every test, with shortened timers (≤ 25 minutes on 2 cores): installs what it needs, builds, runs, ends with `N passed, N failed`.
+#   tests/run.sh            everything
+#   tests/run.sh PART...    only some: lint unit cuda asan fuzz e2e
+# A missing prerequisite fails the run; nothing is skipped silently.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+root=$PWD
+parts=("$@")
+[ ${#parts[@]} -gt 0 ] || parts=(lint unit asan fuzz e2e)
+logs=$root/build/test-logs
+mkdir -p "$logs"
+passed=0
+failed=0
+started=$SECONDS
+
+say() { printf '[%4ds] %s\n' $((SECONDS - started)) "$*"; }
+
+# check NAME COMMAND...: one test of its own.
+check() {
+    local name=$1 log=$logs/${1//[^A-Za-z0-9_.-]/_}.log
+    shift
+    if "$@" >"$log" 2>&1; then
+        passed=$((passed + 1))
+        say "ok    $name"
+    else
+        failed=$((failed + 1))
+        say "FAIL  $name"
+        tail -n 40 "$log" | sed 's/^/      /'
+    fi
+}
+
+# must NAME COMMAND...: a prerequisite; without it nothing that follows means anything.
+must() {
+    local name=$1 log=$logs/${1//[^A-Za-z0-9_.-]/_}.log
+    shift
+    say "      $name"
+    if ! "$@" >"$log" 2>&1; then
+        tail -n 60 "$log"
+        say "FAIL  $name"
+        echo "$passed passed, $((failed + 1)) failed"
+        exit 1
+    fi
+}
+
+# count_ctest NAME DIR ARGS...: ctest, each of its tests counted.
+count_ctest() {
+    local name=$1 dir=$2 log=$logs/${1//[^A-Za-z0-9_.-]/_}.log
+    shift 2
+    ctest --test-dir "$dir" --output-on-failure --no-tests=error "$@" >"$log" 2>&1
+    local rc=$? bad good
+    bad=$(grep -cE '\*\*\*(Failed|Timeout|Exception|Not Run)' "$log")
+    good=$(grep -cE ' Passed +[0-9.]+ sec' "$log")
+    passed=$((passed + good))
+    failed=$((failed + bad))
+    if [ $rc -ne 0 ] && [ "$bad" -eq 0 ]; then failed=$((failed + 1)); fi
+    say "$([ $rc -eq 0 ] && echo ok || echo FAIL)    $name: $good passed, $bad failed"
+    if [ $rc -ne 0 ]; then tail -n 80 "$log" | sed 's/^/      /'; fi
+}
+
+# count_pytest NAME ARGS...
+count_pytest() {
+    local name=$1 log=$logs/${1//[^A-Za-z0-9_.-]/_}.log
+    shift
+    build/venv/bin/python -m pytest -q -p no:cacheprovider "$@" >"$log" 2>&1
+    local rc=$? good bad
+    good=$(tail -n 3 "$log" | grep -oE '[0-9]+ passed' | grep -oE '[0-9]+' || echo 0)
+    bad=$(tail -n 3 "$log" | grep -oE '[0-9]+ (failed|error)' | grep -oE '[0-9]+' | paste -sd+ | bc 2>/dev/null || echo 0)
+    passed=$((passed + ${good:-0}))
+    failed=$((failed + ${bad:-0}))
+    if [ $rc -ne 0 ] && [ "${bad:-0}" -eq 0 ]; then failed=$((failed + 1)); fi
+    say "$([ $rc -eq 0 ] && echo ok || echo FAIL)    $name: ${good:-0} passed, ${bad:-0} failed"
+    if [ $rc -ne 0 ]; then tail -n 120 "$log" | sed 's/^/      /'; fi
+}
+
+wants() {
+    local p
+    for p in "${parts[@]}"; do [ "$p" = "$1" ] && return 0; done
+    return 1
+}
+
+must "install packages" etc/install_deps.sh test
+must "sample model" etc/fetch_model.sh
+model=$(tail -n 1 "$logs/sample_model.log")
+export SLUICE_MODEL=$model SLUICE_TEST_MODEL=$model
+must "python tools for tests" tests/support/venv.sh build/venv
+# A compiler of CUDA that is there must be used: the backend compiles and links in every such build.
+if [ -x /usr/local/cuda/bin/nvcc ]; then export PATH=$PATH:/usr/local/cuda/bin; fi
+
+must "configure (dev)" cmake --preset dev
+must "build (dev)" cmake --build build/dev
+
+if wants lint; then
+    check "lint: layers" tests/lint/layers.sh
+    check "lint: banned functions" tests/lint/banned.sh
+    check "lint: clang-format" tests/lint/format.sh
+    check "lint: clang-tidy" tests/lint/tidy.sh build/dev
+    check "lint: buf" tests/lint/buf.sh
+    check "lint: docs match the programs" tests/lint/docs.sh build/dev/bin
+fi
+if wants unit; then
+    count_ctest "unit" build/dev -j "$(nproc)"
+fi
+if wants asan; then
+    must "configure (asan)" cmake --preset asan
+    must "build (asan)" cmake --build build/asan
+    count_ctest "unit under ASan + UBSan" build/asan -LE "model|accuracy"
+    SLUICE_BIN=$root/build/asan/bin count_pytest "smoke under ASan + UBSan" tests/e2e/test_smoke.py
+fi
+if wants fuzz; then
+    must "configure (fuzz)" cmake --preset fuzz -DSLUICE_TESTS=OFF
+    must "build (fuzz)" cmake --build build/fuzz --target fuzzers
+    for target in build/fuzz/bin/fuzz_*; do
+        check "fuzz: $(basename "$target") 30 s" tests/fuzz/run_one.sh "$target" 30
+    done
+    check "fuzz: a planted bug is found" tests/fuzz/seeded_bug.sh
+fi
+if wants e2e; then
+    SLUICE_BIN=$root/build/dev/bin count_pytest "end to end" tests/e2e
+    check "quickstart, from nothing but the tree" tests/e2e/quickstart.sh
+fi
+
+say "all parts done"
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
