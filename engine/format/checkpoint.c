@@ -211,7 +211,8 @@ static int find_or_fail(const struct checkpoint *ckpt, const char *key,
     *out_entry = checkpoint_entry_find(ckpt, key);
     if (*out_entry)
         return 0;
-    error_set(err, STATUS_NOT_FOUND, "%s: key \"%s\" is missing", checkpoint_name(ckpt), key);
+    error_set(err, STATUS_INVALID_ARGUMENT, "%s: key \"%s\" is missing", checkpoint_name(ckpt),
+              key);
     return error_reason(err, "MODEL_FILE_INVALID");
 }
 

@@ -54,8 +54,8 @@ void checkpoint_digest(const struct checkpoint *ckpt, uint8_t out_digest[SHA256_
 int checkpoint_check(const struct checkpoint *ckpt, struct error *err);
 
 /* --- metadata ---
- * Getters: NOT_FOUND where the key is absent, INVALID_ARGUMENT (MODEL_FILE_INVALID, key and offset
- * named) where its type or value does not fit; outputs untouched on failure. */
+ * Getters: INVALID_ARGUMENT (MODEL_FILE_INVALID, key and offset named) where the key is missing or
+ * its type or value does not fit; outputs untouched on failure. */
 bool checkpoint_has(const struct checkpoint *ckpt, const char *key);
 /* Any integer type, not negative. */
 int checkpoint_get_u64(const struct checkpoint *ckpt, const char *key, uint64_t *out,

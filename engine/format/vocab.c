@@ -1,0 +1,350 @@
+#include "engine/format/vocab.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/hash_map.h"
+#include "base/rng.h"
+#include "base/utf8.h"
+#include "engine/format/checkpoint.h"
+#include "engine/format/escape.h"
+
+#define TOKENS_KEY "tokenizer.ggml.tokens"
+#define TYPES_KEY  "tokenizer.ggml.token_type"
+
+/* Values of tokenizer.ggml.token_type. */
+enum { TYPE_NORMAL = 1, TYPE_UNKNOWN, TYPE_CONTROL, TYPE_USER_DEFINED, TYPE_UNUSED, TYPE_BYTE };
+
+static int out_of_memory(struct error *err)
+{
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "vocabulary: out of memory");
+}
+
+/* --- GPT-2's byte alphabet: printable Latin-1 stands for itself, the other 68 bytes for U+0100 and
+ * up in their order. --- */
+
+static bool is_printable(uint32_t byte)
+{
+    return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
+}
+
+/* The byte a code point stands for, or -1. */
+static int alphabet_byte(uint32_t point)
+{
+    if (point < 0x100)
+        return is_printable(point) ? (int)point : -1;
+    uint32_t rank = point - 0x100;
+    for (uint32_t byte = 0; byte < 0x100 && rank < 68; byte++)
+        if (!is_printable(byte) && !rank--)
+            return (int)byte;
+    return -1;
+}
+
+/* Decodes a normal token into out (as long as the text at most). False where a character is not in
+ * the alphabet: such a token stands for its own text. */
+static bool spell_bytes(const int16_t map[0x144], const char *text, size_t n_text, char *out,
+                        uint32_t *out_n)
+{
+    uint32_t n = 0;
+    for (size_t i = 0; i < n_text;) {
+        uint32_t point;
+        i += utf8_decode(text + i, n_text - i, &point);
+        if (point >= 0x144 || map[point] < 0)
+            return false;
+        out[n++] = (char)map[point];
+    }
+    *out_n = n;
+    return true;
+}
+
+/* "<0x1F>" → 0x1F, or -1. */
+static int byte_token(const char *text, size_t n)
+{
+    if (n != 6 || memcmp(text, "<0x", 3) != 0 || text[5] != '>')
+        return -1;
+    int value = 0;
+    for (int i = 3; i < 5; i++) {
+        char c = text[i];
+        int digit = c >= '0' && c <= '9'   ? c - '0'
+                    : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                    : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                                           : -1;
+        if (digit < 0)
+            return -1;
+        value = value * 16 + digit;
+    }
+    return value;
+}
+
+/* --- index --- */
+
+static int index_init(struct vocab_index *index, struct arena *arena, uint32_t n_tokens,
+                      struct error *err)
+{
+    uint32_t n_slots = 16;
+    while (n_slots < 2 * n_tokens)
+        n_slots *= 2;
+    index->slots = arena_calloc(arena, n_slots, sizeof(*index->slots));
+    index->mask = n_slots - 1;
+    index->seed = rng_u64(); /* a hostile file cannot choose its collisions */
+    return index->slots ? 0 : out_of_memory(err);
+}
+
+static bool spelled(const struct token *t, bool text, const char *bytes, size_t n_bytes)
+{
+    const char *own = text ? t->text : t->bytes;
+    uint32_t n_own = text ? t->n_text : t->n_bytes;
+    return n_own == n_bytes && memcmp(own, bytes, n_bytes) == 0;
+}
+
+/* The slot of a spelling: its holder's, or the free one where it belongs. */
+static uint32_t *index_slot(const struct vocab *vocab, const struct vocab_index *index,
+                            const char *bytes, size_t n_bytes)
+{
+    bool text = index == &vocab->by_text;
+    uint32_t i = (uint32_t)hash_bytes(bytes, n_bytes, index->seed) & index->mask;
+    while (index->slots[i] && !spelled(&vocab->tokens[index->slots[i] - 1], text, bytes, n_bytes))
+        i = (i + 1) & index->mask;
+    return &index->slots[i];
+}
+
+int32_t vocab_find_text(const struct vocab *vocab, const char *text, size_t n_bytes)
+{
+    return (int32_t)*index_slot(vocab, &vocab->by_text, text, n_bytes) - 1;
+}
+
+int32_t vocab_find_bytes(const struct vocab *vocab, const char *bytes, size_t n_bytes)
+{
+    return (int32_t)*index_slot(vocab, &vocab->by_bytes, bytes, n_bytes) - 1;
+}
+
+/* --- loading --- */
+
+static int bad_token(const struct checkpoint *ckpt, uint64_t i, const char *text, size_t n_text,
+                     const char *why, struct error *err)
+{
+    char escaped[ESCAPE_MAX_BYTES];
+    return checkpoint_bad_key(ckpt, TOKENS_KEY, err, "element [%" PRIu64 "] \"%s\" %s", i,
+                              escape_text(text, n_text, escaped), why);
+}
+
+static int load_kind(const struct checkpoint *ckpt, const struct checkpoint_array *types,
+                     uint64_t i, enum token_kind *out_kind, bool *out_is_byte, struct error *err)
+{
+    int64_t type = types->n ? checkpoint_array_int(types, i) : TYPE_NORMAL;
+    *out_is_byte = type == TYPE_BYTE;
+    switch (type) {
+    case TYPE_NORMAL:
+    case TYPE_BYTE:
+        *out_kind = TOKEN_NORMAL;
+        return 0;
+    case TYPE_UNKNOWN:
+    case TYPE_CONTROL:
+        *out_kind = TOKEN_CONTROL;
+        return 0;
+    case TYPE_USER_DEFINED:
+        *out_kind = TOKEN_USER_DEFINED;
+        return 0;
+    case TYPE_UNUSED:
+        *out_kind = TOKEN_UNUSED;
+        return 0;
+    default:
+        return checkpoint_bad_key(ckpt, TYPES_KEY, err,
+                                  "element [%" PRIu64 "] is %" PRId64 ", want %d to %d", i, type,
+                                  TYPE_NORMAL, TYPE_BYTE);
+    }
+}
+
+static int check_token(const struct checkpoint *ckpt, uint64_t i, const char *text, size_t n_text,
+                       enum token_kind kind, struct error *err)
+{
+    if (!n_text)
+        return bad_token(ckpt, i, text, n_text, "is empty", err);
+    if (n_text > TOKENIZER_MAX_TOKEN_BYTES)
+        return bad_token(ckpt, i, text, n_text, "is over the limit of 8192 bytes", err);
+    if ((kind == TOKEN_CONTROL || kind == TOKEN_USER_DEFINED) &&
+        n_text > TOKENIZER_MAX_SPECIAL_BYTES)
+        return bad_token(ckpt, i, text, n_text,
+                         "is over the limit of 512 bytes for a special token", err);
+    return 0;
+}
+
+static int load_token(struct vocab *vocab, const struct checkpoint *ckpt,
+                      const struct checkpoint_array *tokens, const struct checkpoint_array *types,
+                      const int16_t map[0x144], uint64_t i, struct error *err)
+{
+    struct token *t = &vocab->tokens[i];
+    size_t n_text;
+    bool is_byte;
+    const char *text = checkpoint_array_string(tokens, i, &n_text);
+    int rc = load_kind(ckpt, types, i, &t->kind, &is_byte, err);
+    if (!rc)
+        rc = check_token(ckpt, i, text, n_text, t->kind, err);
+    if (rc)
+        return rc;
+    char *bytes = arena_alloc(&vocab->arena, n_text + 1);
+    char *copy = arena_strndup(&vocab->arena, text, n_text);
+    if (!bytes || !copy)
+        return out_of_memory(err);
+    t->text = copy;
+    t->n_text = (uint32_t)n_text;
+    if (is_byte) {
+        int value = byte_token(text, n_text);
+        if (value < 0)
+            return bad_token(ckpt, i, text, n_text, "is of type byte and not of the form <0xNN>",
+                             err);
+        bytes[0] = (char)value;
+        t->n_bytes = 1;
+    } else if (t->kind != TOKEN_NORMAL || !spell_bytes(map, text, n_text, bytes, &t->n_bytes)) {
+        memcpy(bytes, text, n_text);
+        t->n_bytes = (uint32_t)n_text;
+    }
+    t->bytes = bytes;
+    if (t->n_bytes > vocab->max_token_bytes)
+        vocab->max_token_bytes = t->n_bytes;
+    uint32_t *slot = index_slot(vocab, &vocab->by_text, text, n_text);
+    if (*slot)
+        return bad_token(ckpt, i, text, n_text, "occurs twice", err);
+    *slot = (uint32_t)i + 1;
+    return 0;
+}
+
+/* Normal tokens first, so that they win. */
+static void index_bytes(struct vocab *vocab)
+{
+    for (int pass = 0; pass < 2; pass++)
+        for (uint32_t i = 0; i < vocab->n_tokens; i++) {
+            const struct token *t = &vocab->tokens[i];
+            if ((t->kind == TOKEN_NORMAL) != (pass == 0))
+                continue;
+            uint32_t *slot = index_slot(vocab, &vocab->by_bytes, t->bytes, t->n_bytes);
+            if (!*slot)
+                *slot = i + 1;
+        }
+    for (int b = 0; b < 256; b++) {
+        char byte = (char)b;
+        int32_t id = vocab_find_bytes(vocab, &byte, 1);
+        bool normal = id >= 0 && vocab->tokens[id].kind == TOKEN_NORMAL;
+        vocab->byte_ids[b] = normal ? id : TOKENIZER_NO_ID;
+    }
+}
+
+static int compare_specials(const void *a, const void *b)
+{
+    const struct special *x = a;
+    const struct special *y = b;
+    uint32_t n = x->n_bytes < y->n_bytes ? x->n_bytes : y->n_bytes;
+    int order = memcmp(x->bytes, y->bytes, n);
+    if (order)
+        return order;
+    return x->n_bytes < y->n_bytes ? -1 : x->n_bytes > y->n_bytes;
+}
+
+static int sort_specials(struct vocab *vocab, struct error *err)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < vocab->n_tokens; i++)
+        n += vocab->tokens[i].kind == TOKEN_CONTROL || vocab->tokens[i].kind == TOKEN_USER_DEFINED;
+    vocab->specials = arena_calloc(&vocab->arena, n + 1, sizeof(*vocab->specials));
+    if (!vocab->specials)
+        return out_of_memory(err);
+    for (uint32_t i = 0; i < vocab->n_tokens; i++) {
+        const struct token *t = &vocab->tokens[i];
+        if (t->kind == TOKEN_CONTROL || t->kind == TOKEN_USER_DEFINED)
+            vocab->specials[vocab->n_specials++] = (struct special){t->bytes, t->n_bytes, i};
+    }
+    qsort(vocab->specials, n, sizeof(*vocab->specials), compare_specials);
+    uint32_t at = 0;
+    for (int b = 0; b < 256; b++) {
+        vocab->specials_begin[b] = at;
+        while (at < n && (unsigned char)vocab->specials[at].bytes[0] == b)
+            at++;
+    }
+    vocab->specials_begin[256] = n;
+    return 0;
+}
+
+int vocab_load(struct vocab *vocab, const struct checkpoint *ckpt, struct error *err)
+{
+    struct checkpoint_array tokens, types = {0};
+    int16_t map[0x144];
+    arena_init(&vocab->arena, 1 << 20, 0);
+    int rc = checkpoint_get_array(ckpt, TOKENS_KEY, CHECKPOINT_STRING, &tokens, err);
+    if (rc)
+        return rc;
+    if (tokens.n < 1 || tokens.n > TOKENIZER_MAX_VOCAB)
+        return checkpoint_bad_key(ckpt, TOKENS_KEY, err, "%" PRIu64 " tokens, want 1 to %d",
+                                  tokens.n, TOKENIZER_MAX_VOCAB);
+    if (checkpoint_has(ckpt, TYPES_KEY)) {
+        rc = checkpoint_get_array(ckpt, TYPES_KEY, CHECKPOINT_INT, &types, err);
+        if (rc)
+            return rc;
+        if (types.n != tokens.n)
+            return checkpoint_bad_key(ckpt, TYPES_KEY, err,
+                                      "%" PRIu64 " elements for %" PRIu64 " tokens", types.n,
+                                      tokens.n);
+    }
+    for (uint32_t point = 0; point < 0x144; point++)
+        map[point] = (int16_t)alphabet_byte(point);
+    vocab->n_tokens = (uint32_t)tokens.n;
+    vocab->tokens = arena_calloc(&vocab->arena, tokens.n, sizeof(*vocab->tokens));
+    if (!vocab->tokens)
+        return out_of_memory(err);
+    rc = index_init(&vocab->by_text, &vocab->arena, vocab->n_tokens, err);
+    if (!rc)
+        rc = index_init(&vocab->by_bytes, &vocab->arena, vocab->n_tokens, err);
+    for (uint64_t i = 0; i < tokens.n && !rc; i++)
+        rc = load_token(vocab, ckpt, &tokens, &types, map, i, err);
+    if (rc)
+        return rc;
+    index_bytes(vocab);
+    return sort_specials(vocab, err);
+}
+
+void vocab_fini(struct vocab *vocab)
+{
+    arena_fini(&vocab->arena);
+    *vocab = (struct vocab){0};
+}
+
+/* First entry of [low, high) whose byte at `depth` is at least `byte`; all share the bytes before
+ * and are longer than depth. */
+static uint32_t lower_bound(const struct special *specials, uint32_t low, uint32_t high,
+                            uint32_t depth, int byte)
+{
+    while (low < high) {
+        uint32_t mid = low + (high - low) / 2;
+        if ((unsigned char)specials[mid].bytes[depth] < byte)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low;
+}
+
+int32_t vocab_match_special(const struct vocab *vocab, const char *text, size_t n_bytes,
+                            bool control)
+{
+    if (!n_bytes)
+        return TOKENIZER_NO_ID;
+    int32_t found = TOKENIZER_NO_ID;
+    uint32_t low = vocab->specials_begin[(unsigned char)text[0]];
+    uint32_t high = vocab->specials_begin[(unsigned char)text[0] + 1];
+    for (uint32_t depth = 1; low < high; depth++) {
+        /* Sorted: the entry that ends here comes first; spellings are unique. */
+        if (vocab->specials[low].n_bytes == depth) {
+            uint32_t id = vocab->specials[low].id;
+            if (control || vocab->tokens[id].kind == TOKEN_USER_DEFINED)
+                found = (int32_t)id;
+            low++;
+        }
+        if (depth == n_bytes)
+            break;
+        int byte = (unsigned char)text[depth];
+        low = lower_bound(vocab->specials, low, high, depth, byte);
+        high = lower_bound(vocab->specials, low, high, depth, byte + 1);
+    }
+    return found;
+}
