@@ -1,0 +1,88 @@
+/* gateway.h: sluice-server as an object: routes, links to workers, the data plane's RPCs.
+ * Everything here may be called from any thread.
+ *
+ * A request: service.c (handler) → validate.c → route_table.c (version) → gateway_dispatch
+ * (replica) → link.c (Serve stream) and back: link.c (step frame) → relay.c (record, release) →
+ * client. Locks, in the order they may be taken: gateway, link, relay; none of them is held while
+ * an RPC function runs that may call back. */
+#pragma once
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/rng.h"
+#include "server/gateway/registry.h"
+#include "server/gateway/route_table.h"
+
+struct error;
+struct link;
+struct relay;
+struct rpc_server;
+struct route_watch;
+
+struct gateway_config {
+    const char *listen;         /* "127.0.0.1:8001"; empty: no TCP */
+    const char *listen_unix;    /* path or empty */
+    const char *manager_socket; /* empty: routes come from routes_file alone */
+    const char *routes_file;    /* last routes known, rewritten on each change; empty: none */
+    uint64_t threads;
+    uint64_t max_message_bytes, max_metadata_bytes, max_streams, max_calls;
+    uint64_t keepalive_time_ms, keepalive_timeout_ms;
+    uint64_t max_pending_bytes; /* per stream towards a client */
+    uint64_t slow_reader_ms;    /* a stream whose reader takes nothing for this long is ended */
+    uint64_t resume_ms;         /* how long a request whose replica was lost waits for another */
+    uint64_t drain_grace_ms;
+};
+
+/* Totals since start. accepted = ok + failed + cancelled + live at any moment. */
+struct gateway_counters {
+    _Atomic uint64_t accepted, ok, failed, cancelled, live;
+    _Atomic uint64_t tokens, resumes, pauses, slow_readers;
+};
+
+struct gateway {
+    struct gateway_config config; /* strings borrowed from the caller of gateway_create */
+    char server_id[UUID_BYTES];
+    uint64_t server_epoch;
+    struct rpc_server *server;
+    struct route_watch *watch;
+    struct registry registry;
+    struct gateway_counters counters;
+
+    pthread_mutex_t lock;
+    struct route_table *routes; /* the snapshot in force; never NULL */
+    struct link **links;
+    uint32_t n_links;
+    struct relay *waiting; /* requests whose replica was lost, linked by relay->next_waiting */
+
+    pthread_t ticker;
+    pthread_cond_t tick;
+    bool ticking, stopping;
+};
+
+/* Builds everything and starts serving. `config` strings are borrowed until destroy. *out_gateway
+ * is owned. */
+int gateway_create(const struct gateway_config *config, struct gateway **out_gateway,
+                   struct error *err);
+/* NOT_SERVING and refusing at once; accepted streams get the grace; then everything is freed. NULL
+ * is accepted. */
+void gateway_destroy(struct gateway *gateway, uint32_t grace_ms);
+/* Address in use is answered while listening; the port that was bound when listen ended in ":0". */
+uint16_t gateway_port(const struct gateway *gateway);
+
+/* The routes in force; release with route_table_release. */
+struct route_table *gateway_routes(struct gateway *gateway);
+/* Puts a new table in force: opens links to replicas that are new, closes those that are gone.
+ * Takes the reference. */
+void gateway_apply_routes(struct gateway *gateway, struct route_table *table);
+
+/* The least busy usable link of a version, retained; NULL where there is none. */
+struct link *gateway_pick_link(struct gateway *gateway, const char *model, const char *version);
+
+/* Sends a relay to a replica, or queues it until one is there or its time is over. */
+void gateway_dispatch(struct gateway *gateway, struct relay *relay);
+
+/* A link came up, went down or drains: health and waiting requests follow. */
+void gateway_link_changed(struct gateway *gateway);

@@ -1,0 +1,61 @@
+/* link.h: the one Serve stream between this server and one worker process. It carries every request
+ * of that replica: submits, cancels, pauses up; step frames down, handed item by item to the
+ * relays. Reference counted; lock inside; any thread. A link that loses its stream hands its
+ * requests back to the gateway (gateway_dispatch) and reconnects with backoff until it is retired.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "sluice/manager/v1/routing.pb-c.h"
+#include "sluice/worker/v1/worker.pb-c.h"
+
+struct error;
+struct gateway;
+struct link;
+struct relay;
+struct rpc_client;
+
+/* Starts connecting. `gateway` outlives the link. *out_link is owned (release). */
+int link_create(struct gateway *gateway, const Sluice__Manager__V1__Route *route,
+                const Sluice__Manager__V1__RouteReplica *replica, struct link **out_link,
+                struct error *err);
+void link_retain(struct link *link);
+void link_release(struct link *link); /* NULL is accepted */
+
+/* No new requests; the stream closes when the last of its requests has ended. */
+void link_retire(struct link *link);
+/* Ends the stream at once and waits for its callbacks; for the end of the program. */
+void link_shutdown(struct link *link);
+/* Tries to connect again where the backoff allows; called by the gateway's ticker. */
+void link_tick(struct link *link, int64_t now_ns);
+
+/* True where this link is the one for that replica process. */
+bool link_matches(const struct link *link, const Sluice__Manager__V1__RouteReplica *replica);
+bool link_serves(const struct link *link, const char *model, const char *version);
+/* Whether it takes new requests now, and how many it carries. */
+bool link_usable(struct link *link);
+uint32_t link_n_live(struct link *link);
+/* Route state as the manager sees it: only READY replicas take new requests. */
+void link_set_route_state(struct link *link, Sluice__Manager__V1__ReplicaState state);
+
+/* Facts from the worker's hello; false while there was none. */
+struct link_facts {
+    char numerics_id[128];
+    char device_group[64];
+    char replica_id[64];
+    uint32_t n_running, n_queued;
+};
+bool link_get_facts(struct link *link, struct link_facts *out_facts);
+
+/* Submits a relay. The link keeps a reference until the request ends there. UNAVAILABLE where the
+ * link is not usable (any more). */
+int link_submit(struct link *link, struct relay *relay, struct error *err);
+/* Forgets a request and tells the worker; nothing of it arrives afterwards. Unknown ids are
+ * ignored. */
+void link_cancel(struct link *link, uint64_t id);
+void link_pause(struct link *link, uint64_t id, bool paused);
+
+/* The channel, for the unary RPCs of the worker. Borrowed while the link is retained. */
+struct rpc_client *link_client(struct link *link);

@@ -1,0 +1,113 @@
+/* relay.h: one request on its way through the server. It records every id the worker generated (a
+ * resume needs them), keeps what is released until the client takes it, and ends the call once.
+ * Reference counted; lock inside; any thread.
+ *
+ * Back-pressure: `next` puts all that is ready into one message, so a slow reader gets bigger
+ * messages, never a longer queue; beyond max_pending_bytes the sequence is paused in the worker,
+ * and goes on when the client has taken everything. */
+#pragma once
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "base/strbuf.h"
+#include "sluice/v1/inference.pb-c.h"
+#include "sluice/worker/v1/worker.pb-c.h"
+
+struct gateway;
+struct link;
+struct rpc_call;
+struct rpc_call_events;
+
+enum { RELAY_MAX_CHOICES = 8, CALLER_BYTES = 160 };
+
+struct relay_ids {
+    uint32_t *ids; /* owned */
+    size_t n, capacity;
+};
+
+/* One choice. All but `pending_*` is the record that a resume or a whole answer is made from. */
+struct relay_choice {
+    struct relay_ids generated;          /* every id received, released or not */
+    size_t n_released;                   /* of them */
+    size_t n_sent;                       /* released and taken by the client's stream */
+    uint64_t text_bytes;                 /* released so far */
+    struct strbuf pending_text;          /* released, not yet sent (Complete: the whole text) */
+    Sluice__V1__TokenLogprob **logprobs; /* per id, from logprob_base on; owned */
+    size_t n_logprobs, logprobs_capacity, logprob_base;
+    Sluice__V1__Finished *finished; /* owned; NULL until the worker said so */
+    bool finished_sent;
+};
+
+struct relay {
+    _Atomic uint32_t n_refs;
+    struct gateway *gateway;
+    struct rpc_call *call;                      /* retained */
+    bool whole;                                 /* Complete: one message at the end */
+    const Sluice__V1__GenerateRequest *request; /* borrowed from the call */
+    char caller[CALLER_BYTES];
+    char request_id[129];
+    char model[65], version[65];
+    uint64_t seed;
+    int64_t template_time_ns;   /* since the epoch */
+    int64_t arrived_ns;         /* clock_now_ns() */
+    struct relay *next_waiting; /* gateway->waiting, under gateway->lock */
+
+    pthread_mutex_t lock;
+    struct link *link; /* retained while the request is at a worker */
+    uint64_t link_id;
+    struct relay_choice choices[RELAY_MAX_CHOICES];
+    uint32_t n_choices;
+    Sluice__V1__PromptInfo *prompt_info; /* owned; with prompt_token_ids always */
+    bool prompt_info_sent;
+    char numerics_id[128]; /* of the first worker */
+    bool numerics_changed;
+    uint32_t n_resumes;
+    int64_t lost_ns;        /* when its replica was lost; 0: not waiting */
+    int64_t first_token_ns; /* 0 until the first token left for the client */
+    size_t pending_bytes;
+    bool paused;
+    int64_t paused_ns;
+    bool ended;           /* outcome is fixed; what is pending still goes out before it */
+    struct error outcome; /* status 0: well */
+    bool settled;         /* counted and removed from registry and link */
+};
+
+/* Retains the call. `request` is borrowed from it. *out_relay is owned (one reference). */
+int relay_create(struct gateway *gateway, struct rpc_call *call,
+                 const Sluice__V1__GenerateRequest *request, bool whole, struct relay **out_relay,
+                 struct error *err);
+void relay_retain(struct relay *relay);
+void relay_release(struct relay *relay);
+
+/* The call's callbacks; `arg` is the relay, whose creation reference on_done drops. */
+extern const struct rpc_call_events relay_events;
+
+/* One item of a step frame. Returns true where the request is over at the worker. */
+bool relay_on_item(struct relay *relay, Sluice__Worker__V1__StepItem *item);
+
+/* Its replica is gone: back to the gateway for another one. */
+void relay_on_lost(struct relay *relay);
+
+/* Fixes the outcome (the first one counts) and lets the stream end after what is pending. */
+void relay_end(struct relay *relay, const struct error *outcome);
+/* As CANCELLED, also in the worker. Returns tokens sent. */
+uint64_t relay_cancel(struct relay *relay, const struct error *why);
+
+/* The submit frame; everything in it is borrowed from the relay under its lock, which the caller
+ * holds. */
+struct relay_submit {
+    Sluice__Worker__V1__Submit submit;
+    Sluice__Worker__V1__ResumeState resume;
+    Sluice__Worker__V1__ResumedChoice choices[RELAY_MAX_CHOICES];
+    Sluice__Worker__V1__ResumedChoice *choice_list[RELAY_MAX_CHOICES];
+    uint8_t cache_key[400];
+};
+void relay_fill_submit(struct relay *relay, struct relay_submit *out);
+
+/* Ends streams whose reader has taken nothing for the configured time; called by the ticker. */
+bool relay_is_slow(struct relay *relay, int64_t now_ns);

@@ -1,0 +1,22 @@
+/* validate.h: is this request well formed, within the limits and made of what is built? Pure
+ * functions; errors name the field. */
+#pragma once
+
+#include <stdint.h>
+
+#include "sluice/v1/inference.pb-c.h"
+
+struct error;
+
+/* Everything that can be told without the model: INVALID_ARGUMENT (field, value, limit),
+ * UNIMPLEMENTED for declared fields that are not built (with the field's name). */
+int validate_generate(const Sluice__V1__GenerateRequest *request, struct error *err);
+/* What needs the model's facts: token ids below the vocabulary, max_tokens, capabilities. */
+int validate_for_model(const Sluice__V1__GenerateRequest *request,
+                       const Sluice__V1__ModelInfo *info, struct error *err);
+int validate_tokenize(const Sluice__V1__TokenizeRequest *request, struct error *err);
+int validate_detokenize(const Sluice__V1__DetokenizeRequest *request, struct error *err);
+int validate_chat(const Sluice__V1__Chat *chat, const char *field, struct error *err);
+
+/* Choices the request will produce, 1..8. */
+uint32_t request_n_choices(const Sluice__V1__GenerateRequest *request);
