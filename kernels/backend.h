@@ -17,6 +17,11 @@ struct backend_module {
     uint32_t n_devices;
 };
 
+/* The one function that libsluice_cuda.so exports, under SLUICE_CUDA_ENTRY; backend_cuda() calls it
+ * once. */
+#define SLUICE_CUDA_ENTRY "sluice_cuda_module"
+typedef int backend_module_fn(struct backend_module *out_module, struct error *err);
+
 /* Opens libsluice_cuda.so (SLUICE_CUDA_MODULE or beside the program) once per process. NOT_FOUND /
  * FAILED_PRECONDITION say why there is no usable device ("no CUDA driver", "driver too old",
  * "module not built"). Any thread. */

@@ -1,0 +1,281 @@
+/* Ranks as threads of one process. A message is copied into the rank's slot, all meet at a barrier,
+ * and each rank then reads all slots in the same fixed order, so every rank computes the same bits.
+ * Slots are doubled: a rank can be at most one call ahead of the slowest reader, so one barrier per
+ * call is enough. Bytes per call and rank: (1 + size) · message. */
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/cpu.h"
+#include "base/error.h"
+#include "kernels/comm.h"
+#include "kernels/futex.h"
+#include "kernels/segments.h"
+#include "kernels/tensor.h"
+
+enum { CACHE_LINE = 64, N_SPINS = 4000, N_SPINS_OVERCOMMITTED = 100, MAX_RANKS = N_SEGMENTS };
+
+/* One direction between two ranks: the receiver copies straight from the sender's memory. */
+struct mailbox {
+    _Alignas(CACHE_LINE) _Atomic uint32_t full; /* 1 while an offer is open */
+    const void *data;
+    size_t n_bytes;
+};
+
+struct group {
+    uint32_t size, n_spins;
+    size_t slot_bytes;
+    uint8_t *slots; /* [2][size][slot_bytes] */
+    size_t slots_bytes;
+    _Atomic uint32_t n_members; /* the last comm destroyed frees the group */
+    _Alignas(CACHE_LINE) _Atomic uint32_t n_arrived;
+    _Alignas(CACHE_LINE) _Atomic uint32_t generation;
+    _Atomic uint32_t n_sleeping;
+    struct mailbox mail[MAX_RANKS][MAX_RANKS]; /* [from][to] */
+};
+
+struct comm_shm {
+    struct comm base;
+    struct group *group;
+    uint32_t parity; /* which half of the slots the next call uses */
+};
+
+static struct comm_shm *comm_shm(struct comm *comm)
+{
+    return (struct comm_shm *)comm;
+}
+
+/* Waits, spinning first, until *word is no longer `old`. */
+static void wait_while_equal(struct group *group, _Atomic uint32_t *word, uint32_t old)
+{
+    for (uint32_t i = 0; i < group->n_spins; i++) {
+        if (atomic_load_explicit(word, memory_order_acquire) != old)
+            return;
+        __builtin_ia32_pause();
+    }
+    atomic_fetch_add(&group->n_sleeping, 1);
+    while (atomic_load(word) == old)
+        futex_wait(word, old);
+    atomic_fetch_sub(&group->n_sleeping, 1);
+}
+
+static void change_and_wake(struct group *group, _Atomic uint32_t *word, uint32_t value)
+{
+    atomic_store(word, value);
+    if (atomic_load(&group->n_sleeping) != 0)
+        futex_wake_all(word);
+}
+
+static void barrier(struct group *group)
+{
+    uint32_t generation = atomic_load(&group->generation);
+    if (atomic_fetch_add(&group->n_arrived, 1) + 1 == group->size) {
+        atomic_store(&group->n_arrived, 0);
+        change_and_wake(group, &group->generation, generation + 1);
+    } else {
+        wait_while_equal(group, &group->generation, generation);
+    }
+}
+
+static uint8_t *slot(const struct comm_shm *comm, uint32_t rank)
+{
+    return comm->group->slots +
+           ((size_t)comm->parity * comm->group->size + rank) * comm->group->slot_bytes;
+}
+
+static void reduce_i32(int32_t *out, const uint8_t *const slots[], uint32_t size, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t sum = 0; /* wraps like every other adder of the contract */
+        for (uint32_t r = 0; r < size; r++)
+            sum += ((const uint32_t *)(const void *)slots[r])[i];
+        out[i] = (int32_t)sum;
+    }
+}
+
+static void reduce_tree(float *out, const uint8_t *const slots[], uint32_t size, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        float part[MAX_RANKS] = {0};
+        for (uint32_t r = 0; r < size; r++)
+            part[r] = ((const float *)(const void *)slots[r])[i];
+        for (uint32_t width = size; width > 1; width /= 2)
+            for (uint32_t r = 0; r < width / 2; r++)
+                part[r] = part[2 * r] + part[2 * r + 1];
+        out[i] = part[0];
+    }
+}
+
+static void reduce_max(float *out, const uint8_t *const slots[], uint32_t size, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        float max = ((const float *)(const void *)slots[0])[i];
+        for (uint32_t r = 1; r < size; r++) {
+            float other = ((const float *)(const void *)slots[r])[i];
+            max = other > max || other != other ? other : max;
+        }
+        out[i] = max;
+    }
+}
+
+static void reduce_message(struct comm_shm *comm, void *data, size_t n, enum comm_reduce how)
+{
+    const uint8_t *slots[MAX_RANKS];
+    memcpy(slot(comm, comm->base.index), data, n * sizeof(float));
+    barrier(comm->group);
+    for (uint32_t r = 0; r < comm->group->size; r++)
+        slots[r] = slot(comm, r);
+    if (how == COMM_SUM_I32)
+        reduce_i32(data, slots, comm->group->size, n);
+    else if (how == COMM_SUM_TREE_F32)
+        reduce_tree(data, slots, comm->group->size, n);
+    else
+        reduce_max(data, slots, comm->group->size, n);
+    comm->parity ^= 1;
+}
+
+static int all_reduce(struct comm *base, struct stream *s, struct tensor *t, enum comm_reduce how)
+{
+    (void)s;
+    struct comm_shm *comm = comm_shm(base);
+    if (t->dtype != (how == COMM_SUM_I32 ? DTYPE_I32 : DTYPE_F32))
+        return STATUS_INTERNAL;
+    uint32_t n_rows = t->n_rows;
+    size_t n_cols = t->n_cols;
+    if (t->row_stride == n_cols) {
+        n_cols *= n_rows;
+        n_rows = 1;
+    }
+    size_t limit = comm->group->slot_bytes / sizeof(float);
+    for (uint32_t row = 0; row < n_rows; row++) {
+        float *data = (float *)t->data + (size_t)row * t->row_stride;
+        for (size_t done = 0; done < n_cols; done += limit)
+            reduce_message(comm, data + done, n_cols - done < limit ? n_cols - done : limit, how);
+    }
+    return 0;
+}
+
+static int all_gather(struct comm *base, struct stream *s, void *dst, const void *src,
+                      size_t n_bytes)
+{
+    (void)s;
+    struct comm_shm *comm = comm_shm(base);
+    size_t limit = comm->group->slot_bytes;
+    for (size_t done = 0; done < n_bytes; done += limit) {
+        size_t n = n_bytes - done < limit ? n_bytes - done : limit;
+        memcpy(slot(comm, base->index), (const uint8_t *)src + done, n);
+        barrier(comm->group);
+        for (uint32_t r = 0; r < base->size; r++)
+            memcpy((uint8_t *)dst + r * n_bytes + done, slot(comm, r), n);
+        comm->parity ^= 1;
+    }
+    return 0;
+}
+
+static int send_message(struct comm *base, struct stream *s, uint32_t to, const void *src,
+                        size_t n_bytes)
+{
+    (void)s;
+    struct group *group = comm_shm(base)->group;
+    if (to >= base->size || to == base->index)
+        return STATUS_INTERNAL;
+    struct mailbox *box = &group->mail[base->index][to];
+    box->data = src;
+    box->n_bytes = n_bytes;
+    change_and_wake(group, &box->full, 1);
+    wait_while_equal(group, &box->full, 1);
+    return 0;
+}
+
+static int recv_message(struct comm *base, struct stream *s, uint32_t from, void *dst,
+                        size_t n_bytes)
+{
+    (void)s;
+    struct group *group = comm_shm(base)->group;
+    if (from >= base->size || from == base->index)
+        return STATUS_INTERNAL;
+    struct mailbox *box = &group->mail[from][base->index];
+    wait_while_equal(group, &box->full, 0);
+    int rc = box->n_bytes == n_bytes ? 0 : STATUS_INTERNAL;
+    if (rc == 0 && n_bytes > 0)
+        memcpy(dst, box->data, n_bytes);
+    change_and_wake(group, &box->full, 0);
+    return rc;
+}
+
+static void group_release(struct group *group)
+{
+    if (atomic_fetch_sub(&group->n_members, 1) != 1)
+        return;
+    munmap(group->slots, group->slots_bytes);
+    free(group);
+}
+
+static void destroy(struct comm *comm)
+{
+    group_release(comm_shm(comm)->group);
+    free(comm);
+}
+
+static const struct comm_ops ops = {
+    .name = "shm",
+    .destroy = destroy,
+    .all_reduce = all_reduce,
+    .all_gather = all_gather,
+    .send = send_message,
+    .recv = recv_message,
+};
+
+static int group_create(uint32_t size, size_t max_bytes, struct group **out_group,
+                        struct error *err)
+{
+    if (max_bytes == 0 || max_bytes > SIZE_MAX / 4 / MAX_RANKS)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "comm: messages of %zu bytes", max_bytes);
+    struct group *group = aligned_alloc(CACHE_LINE, sizeof(*group));
+    if (group == NULL)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "comm: out of memory");
+    memset(group, 0, sizeof(*group));
+    group->size = size;
+    group->n_spins = size <= (uint32_t)cpu_count() ? N_SPINS : N_SPINS_OVERCOMMITTED;
+    group->slot_bytes = (max_bytes + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
+    group->slots_bytes = 2 * size * group->slot_bytes;
+    void *slots = mmap(NULL, group->slots_bytes, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (slots == MAP_FAILED) {
+        free(group);
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "comm: %zu bytes needed for slots",
+                         2 * size * max_bytes);
+    }
+    group->slots = slots;
+    *out_group = group;
+    return 0;
+}
+
+int comm_shm_create(uint32_t size, size_t max_bytes, struct comm *out_comms[], struct error *err)
+{
+    if (size != 1 && size != 2 && size != 4 && size != 8)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "comm: %u ranks, limit: one of 1, 2, 4, 8",
+                         size);
+    struct group *group = NULL;
+    struct comm_shm *comms[MAX_RANKS] = {NULL};
+    int rc = group_create(size, max_bytes, &group, err);
+    if (rc != 0)
+        return rc;
+    for (uint32_t r = 0; r < size; r++) {
+        comms[r] = calloc(1, sizeof(*comms[r]));
+        if (comms[r] == NULL) {
+            while (r-- > 0)
+                free(comms[r]);
+            munmap(group->slots, group->slots_bytes);
+            free(group);
+            return error_set(err, STATUS_RESOURCE_EXHAUSTED, "comm: out of memory");
+        }
+        comms[r]->base = (struct comm){&ops, r, size};
+        comms[r]->group = group;
+    }
+    atomic_store(&group->n_members, size);
+    for (uint32_t r = 0; r < size; r++)
+        out_comms[r] = &comms[r]->base;
+    return 0;
+}

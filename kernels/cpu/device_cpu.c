@@ -1,0 +1,154 @@
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/cpu.h"
+#include "base/error.h"
+#include "kernels/backend.h"
+#include "kernels/cpu/stream_cpu.h"
+#include "kernels/device.h"
+#include "kernels/ops.h"
+
+enum { ALIGNMENT = 256, HUGE_PAGE_BYTES = 2 << 20 };
+
+static int open_device(uint32_t index, struct device **out_device, struct error *err)
+{
+    if (index != 0)
+        return error_set(err, STATUS_NOT_FOUND, "cpu:%u: the CPU is one device, cpu:0", index);
+    struct device *device = calloc(1, sizeof(*device));
+    if (device == NULL)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "cpu: out of memory");
+    device->ops = backend_cpu();
+    device->index = index;
+    *out_device = device;
+    return 0;
+}
+
+static void close_device(struct device *device)
+{
+    free(device);
+}
+
+/* kB of a line of /proc/meminfo, or 0. */
+static uint64_t meminfo_kib(const char *text, const char *key)
+{
+    const char *line = strstr(text, key);
+    return line != NULL ? strtoull(line + strlen(key), NULL, 10) : 0;
+}
+
+static int memory(struct device *device, struct device_memory *out_memory, struct error *err)
+{
+    (void)device;
+    char text[2048];
+    FILE *file = fopen("/proc/meminfo", "re");
+    if (file == NULL)
+        return error_errno(err, errno, "cpu: memory figures of the system");
+    size_t length = fread(text, 1, sizeof(text) - 1, file);
+    fclose(file);
+    text[length] = '\0';
+    out_memory->total_bytes = meminfo_kib(text, "MemTotal:") * 1024;
+    out_memory->free_bytes = meminfo_kib(text, "MemAvailable:") * 1024;
+    return 0;
+}
+
+static int alloc(struct device *device, size_t n_bytes, void **out_data, struct error *err)
+{
+    struct device_memory now;
+    int rc = memory(device, &now, err);
+    if (rc != 0)
+        return rc;
+    size_t align = n_bytes >= HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : ALIGNMENT;
+    void *data = NULL;
+    if (n_bytes > now.free_bytes ||
+        posix_memalign(&data, align, n_bytes > 0 ? n_bytes : ALIGNMENT) != 0)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "cpu: %zu bytes needed, %llu bytes free",
+                         n_bytes, (unsigned long long)now.free_bytes);
+    if (align == HUGE_PAGE_BYTES)
+        madvise(data, n_bytes, MADV_HUGEPAGE); /* a wish: refusal costs speed only */
+    *out_data = data;
+    return 0;
+}
+
+static void free_memory(struct device *device, void *data, size_t n_bytes)
+{
+    (void)device;
+    (void)n_bytes;
+    free(data);
+}
+
+static void stream_destroy(struct stream *stream)
+{
+    if (stream == NULL)
+        return;
+    struct stream_cpu *cpu = stream_cpu(stream);
+    thread_pool_destroy(cpu->pool);
+    if (cpu->scratch != NULL)
+        munmap(cpu->scratch, cpu->scratch_bytes);
+    free(cpu);
+}
+
+static int stream_create(struct device *device, uint32_t n_threads, struct stream **out_stream,
+                         struct error *err)
+{
+    if (n_threads == 0)
+        n_threads = (uint32_t)cpu_count();
+    struct stream_cpu *cpu = calloc(1, sizeof(*cpu));
+    if (cpu == NULL)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "cpu: out of memory");
+    cpu->base.device = device;
+    int rc = op_table_cpu("auto", &cpu->base.ops, err);
+    if (rc == 0)
+        rc = thread_pool_create(n_threads, &cpu->pool, err);
+    if (rc == 0) {
+        cpu->scratch_bytes = (size_t)n_threads * STREAM_SCRATCH_BYTES;
+        void *scratch = mmap(NULL, cpu->scratch_bytes, PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (scratch == MAP_FAILED)
+            rc = error_errno(err, errno, "cpu: scratch of %zu bytes", cpu->scratch_bytes);
+        else
+            cpu->scratch = scratch;
+    }
+    if (rc != 0) {
+        stream_destroy(&cpu->base);
+        return rc;
+    }
+    *out_stream = &cpu->base;
+    return 0;
+}
+
+static int stream_sync(struct stream *stream, struct error *err)
+{
+    (void)stream; /* every op is done when it returns, and reports its own status */
+    (void)err;
+    return 0;
+}
+
+static int copy(struct stream *stream, void *dst, const void *src, size_t n_bytes)
+{
+    (void)stream;
+    if (n_bytes > 0)
+        memcpy(dst, src, n_bytes);
+    return 0;
+}
+
+static const struct device_ops ops = {
+    .name = "cpu",
+    .open = open_device,
+    .close = close_device,
+    .memory = memory,
+    .alloc = alloc,
+    .free = free_memory,
+    .stream_create = stream_create,
+    .stream_destroy = stream_destroy,
+    .stream_sync = stream_sync,
+    .upload = copy,
+    .download = copy,
+};
+
+const struct device_ops *backend_cpu(void)
+{
+    return &ops;
+}

@@ -1,0 +1,167 @@
+#include "kernels/dequant.h"
+
+#include <assert.h>
+
+/* The order of the float operations below is part of the format as the `gguf` package reads it:
+ * first scale × sub-scale, then × code, then the offset. */
+
+static float half_at(const uint8_t *bytes)
+{
+    return f16_to_f32((uint16_t)(bytes[0] | bytes[1] << 8));
+}
+
+/* Codes of the formats with blocks of 32: low nibbles are elements 0..15, high 16..31. */
+static unsigned nibble_of(const uint8_t *qs, unsigned i)
+{
+    return i < 16 ? qs[i] & 15u : qs[i - 16] >> 4;
+}
+
+static void dequant_32(enum dtype type, const uint8_t *block, float *dst)
+{
+    float d = half_at(block);
+    if (type == DTYPE_Q8_0) {
+        for (unsigned i = 0; i < 32; i++)
+            dst[i] = d * (float)(int8_t)block[2 + i];
+    } else if (type == DTYPE_Q4_0) {
+        for (unsigned i = 0; i < 32; i++)
+            dst[i] = d * (float)((int)nibble_of(block + 2, i) - 8);
+    } else if (type == DTYPE_Q4_1) {
+        float m = half_at(block + 2);
+        for (unsigned i = 0; i < 32; i++)
+            dst[i] = d * (float)nibble_of(block + 4, i) + m;
+    } else if (type == DTYPE_Q5_0) {
+        for (unsigned i = 0; i < 32; i++) {
+            unsigned high = (block[2 + i / 8] >> i % 8 & 1u) << 4;
+            dst[i] = d * (float)((int)(nibble_of(block + 6, i) | high) - 16);
+        }
+    } else {
+        assert(type == DTYPE_Q5_1);
+        float m = half_at(block + 2);
+        for (unsigned i = 0; i < 32; i++) {
+            unsigned high = (block[4 + i / 8] >> i % 8 & 1u) << 4;
+            dst[i] = d * (float)(nibble_of(block + 8, i) | high) + m;
+        }
+    }
+}
+
+/* Two-bit code of element e: 32 bytes carry 128 elements, four runs of 32 in ascending bit pairs.
+ */
+static unsigned code2_of(const uint8_t *qs, unsigned e)
+{
+    return qs[e / 128 * 32 + e % 32] >> e / 32 % 4 * 2 & 3u;
+}
+
+static void dequant_q2_k(const uint8_t *block, float *dst)
+{
+    const uint8_t *scales = block, *qs = block + 16;
+    float d = half_at(block + 80), dmin = half_at(block + 82);
+    for (unsigned e = 0; e < 256; e++) {
+        float dl = d * (float)(scales[e / 16] & 15), ml = dmin * (float)(scales[e / 16] >> 4);
+        dst[e] = dl * (float)code2_of(qs, e) - ml;
+    }
+}
+
+static void dequant_q3_k(const uint8_t *block, float *dst)
+{
+    const uint8_t *hmask = block, *qs = block + 32, *scales = block + 96;
+    float d = half_at(block + 108);
+    for (unsigned e = 0; e < 256; e++) {
+        unsigned i = e / 16;
+        unsigned low = scales[i % 8] >> i / 8 * 4 & 15u, high = scales[8 + i % 4] >> i / 4 * 2 & 3u;
+        float dl = d * (float)((int)(low | high << 4) - 32);
+        /* a clear mask bit subtracts 4 */
+        int q = (int)code2_of(qs, e) - (hmask[e % 32] >> e / 32 & 1 ? 0 : 4);
+        dst[e] = dl * (float)q;
+    }
+}
+
+/* The 6-bit scale and minimum of sub-block i of a Q4_K or Q5_K block. */
+static void scale_min_k(const uint8_t *scales, unsigned i, unsigned *out_scale, unsigned *out_min)
+{
+    if (i < 4) {
+        *out_scale = scales[i] & 63u;
+        *out_min = scales[4 + i] & 63u;
+    } else {
+        *out_scale = (scales[4 + i] & 15u) | (scales[i - 4] >> 2 & 0x30u);
+        *out_min = (unsigned)(scales[4 + i] >> 4) | (scales[i] >> 2 & 0x30u);
+    }
+}
+
+static void dequant_q45_k(enum dtype type, const uint8_t *block, float *dst)
+{
+    float d = half_at(block), dmin = half_at(block + 2);
+    const uint8_t *scales = block + 4, *qh = block + 16,
+                  *qs = type == DTYPE_Q5_K ? block + 48 : block + 16;
+    for (unsigned sub = 0; sub < 8; sub++) {
+        unsigned scale, min;
+        scale_min_k(scales, sub, &scale, &min);
+        float dl = d * (float)scale, ml = dmin * (float)min;
+        for (unsigned i = 0; i < 32; i++) {
+            unsigned q = qs[sub / 2 * 32 + i] >> sub % 2 * 4 & 15u;
+            if (type == DTYPE_Q5_K)
+                q |= (qh[i] >> sub & 1u) << 4;
+            dst[sub * 32 + i] = dl * (float)q - ml;
+        }
+    }
+}
+
+static void dequant_q6_k(const uint8_t *block, float *dst)
+{
+    const uint8_t *ql = block, *qh = block + 128, *scales = block + 192;
+    float d = half_at(block + 208);
+    for (unsigned e = 0; e < 256; e++) {
+        unsigned half = e / 128, run = e / 32 % 4, i = e % 32;
+        unsigned low = ql[half * 64 + run % 2 * 32 + i] >> run / 2 * 4 & 15u,
+                 high = qh[half * 32 + i] >> run * 2 & 3u;
+        float dl = d * (float)(int8_t)scales[e / 16];
+        dst[e] = dl * (float)((int)(low | high << 4) - 32);
+    }
+}
+
+void dequant_block(enum dtype type, const uint8_t *block, float *dst)
+{
+    switch (type) {
+    case DTYPE_Q2_K:
+        dequant_q2_k(block, dst);
+        break;
+    case DTYPE_Q3_K:
+        dequant_q3_k(block, dst);
+        break;
+    case DTYPE_Q4_K:
+    case DTYPE_Q5_K:
+        dequant_q45_k(type, block, dst);
+        break;
+    case DTYPE_Q6_K:
+        dequant_q6_k(block, dst);
+        break;
+    default:
+        dequant_32(type, block, dst);
+        break;
+    }
+}
+
+bool dequant_is_4bit(enum dtype type)
+{
+    return type == DTYPE_Q4_0 || type == DTYPE_Q4_1 || type == DTYPE_Q4_K;
+}
+
+void dequant_run_4bit(enum dtype type, const uint8_t *row, size_t i_run, float *out_d, float *out_m,
+                      uint8_t out_q[32])
+{
+    if (type == DTYPE_Q4_K) {
+        const uint8_t *block = row + i_run / 8 * 144;
+        unsigned sub = (unsigned)(i_run % 8), scale, min;
+        scale_min_k(block + 4, sub, &scale, &min);
+        *out_d = half_at(block) * (float)scale;
+        *out_m = -(half_at(block + 2) * (float)min);
+        for (unsigned i = 0; i < 32; i++)
+            out_q[i] = block[16 + sub / 2 * 32 + i] >> sub % 2 * 4 & 15u;
+        return;
+    }
+    const uint8_t *block = row + i_run * dtype_block_bytes(type);
+    *out_d = half_at(block);
+    *out_m = type == DTYPE_Q4_0 ? -8.0f * *out_d : half_at(block + 2);
+    const uint8_t *qs = block + (type == DTYPE_Q4_0 ? 2 : 4);
+    for (unsigned i = 0; i < 32; i++)
+        out_q[i] = (uint8_t)nibble_of(qs, i);
+}

@@ -1,0 +1,22 @@
+/* dequant.h: block formats seen from inside, for dtype.c and the packing of weights. Any thread.
+ * Layouts: GGUF specification (ggml). All blocks are little-endian byte strings without alignment.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/dtype.h"
+
+/* Expands one block of a quantized type (dtype_block_elems values). */
+void dequant_block(enum dtype type, const uint8_t *block, float *dst);
+
+/* True for the formats whose weights are d·q + m with q in 0..15 over runs of 32: Q4_0, Q4_1, Q4_K.
+ */
+bool dequant_is_4bit(enum dtype type);
+
+/* The run of 32 elements number i_run of a raw row of a 4-bit format: its scale, its offset and the
+ * 32 codes (0..15) in element order. */
+void dequant_run_4bit(enum dtype type, const uint8_t *row, size_t i_run, float *out_d, float *out_m,
+                      uint8_t out_q[32]);

@@ -1,0 +1,165 @@
+#include "kernels/ops.h"
+
+#include "base/status.h"
+#include "kernels/act_header.h"
+#include "kernels/comm.h"
+#include "kernels/device.h"
+#include "kernels/weight_header.h"
+
+static bool is_f32(const struct tensor *t)
+{
+    return t->dtype == DTYPE_F32 && t->row_stride >= t->n_cols;
+}
+
+static bool same_shape(const struct tensor *a, const struct tensor *b)
+{
+    return is_f32(a) && is_f32(b) && a->n_rows == b->n_rows && a->n_cols == b->n_cols;
+}
+
+static bool reads_act(const struct act *act, const struct weight *w)
+{
+    return w->magic == WEIGHT_MAGIC && (act->kinds & w->act_kind) != 0 && act->k == w->k_local;
+}
+
+int op_embed(struct stream *s, struct tensor *y, const uint32_t *ids, const struct weight *w)
+{
+    if (!is_f32(y) || w->magic != WEIGHT_MAGIC || w->role != WEIGHT_EMBEDDING ||
+        y->n_cols != w->k_local)
+        return STATUS_INTERNAL;
+    return y->n_rows == 0 ? 0 : s->ops->embed(s, y, ids, w);
+}
+
+int op_rms_norm(struct stream *s, struct tensor *y, const struct tensor *x, const float *w,
+                float eps)
+{
+    if (!same_shape(y, x) || w == NULL)
+        return STATUS_INTERNAL;
+    return y->n_rows == 0 ? 0 : s->ops->rms_norm(s, y, x, w, eps);
+}
+
+int op_layer_norm(struct stream *s, struct tensor *y, const struct tensor *x, const float *w,
+                  const float *b, float eps)
+{
+    if (!same_shape(y, x) || w == NULL)
+        return STATUS_INTERNAL;
+    return y->n_rows == 0 ? 0 : s->ops->layer_norm(s, y, x, w, b, eps);
+}
+
+int op_add(struct stream *s, struct tensor *y, const struct tensor *x)
+{
+    if (!same_shape(y, x))
+        return STATUS_INTERNAL;
+    return y->n_rows == 0 ? 0 : s->ops->add(s, y, x);
+}
+
+int op_add_bias(struct stream *s, struct tensor *y, const float *bias)
+{
+    if (!is_f32(y) || bias == NULL)
+        return STATUS_INTERNAL;
+    return y->n_rows == 0 ? 0 : s->ops->add_bias(s, y, bias);
+}
+
+int op_act_mul(struct stream *s, struct tensor *y, const struct tensor *gate,
+               const struct tensor *up, enum activation kind)
+{
+    if (!same_shape(y, gate) || (up != NULL && !same_shape(y, up)) ||
+        (unsigned)kind > ACTIVATION_RELU)
+        return STATUS_INTERNAL;
+    return y->n_rows == 0 ? 0 : s->ops->act_mul(s, y, gate, up, kind);
+}
+
+int op_act_prepare(struct stream *s, struct act *act, const struct tensor *x, uint32_t kinds,
+                   const struct segments *segments, struct comm *comm)
+{
+    if (!is_f32(x) || x->n_rows > act->max_rows || x->n_cols > act->max_k || x->n_cols == 0 ||
+        kinds == 0 || (segments != NULL && segments_len(segments) != x->n_cols))
+        return STATUS_INTERNAL;
+    return s->ops->act_prepare(s, act, x, kinds, segments, comm);
+}
+
+int op_linear(struct stream *s, struct tensor *y, const struct act *act, const struct weight *w)
+{
+    if (!is_f32(y) || !reads_act(act, w) || y->n_rows != act->n_rows || y->n_cols != w->n_rows ||
+        (w->role == WEIGHT_LINEAR_ROW && w->k_local != w->k_total))
+        return STATUS_INTERNAL;
+    return y->n_rows == 0 ? 0 : s->ops->linear(s, y, act, w);
+}
+
+int op_linear_row(struct stream *s, struct tensor *y, const struct act *act, const struct weight *w,
+                  struct tensor *partial, struct comm *comm)
+{
+    if (comm == NULL || comm->size == 1)
+        return op_linear(s, y, act, w);
+    if (!is_f32(y) || !reads_act(act, w) || w->role != WEIGHT_LINEAR_ROW ||
+        y->n_rows != act->n_rows || y->n_cols != w->n_rows || partial->n_rows != y->n_rows ||
+        partial->n_cols != y->n_cols || partial->row_stride < partial->n_cols)
+        return STATUS_INTERNAL;
+    if (y->n_rows == 0)
+        return 0;
+    struct tensor sums = *partial;
+    sums.dtype = w->act_kind == ACT_INT8 ? DTYPE_I32 : DTYPE_F32;
+    int rc = s->ops->linear_partial(s, &sums, act, w);
+    if (rc == 0)
+        rc = comm_all_reduce(comm, s, &sums,
+                             sums.dtype == DTYPE_I32 ? COMM_SUM_I32 : COMM_SUM_TREE_F32);
+    if (rc == 0)
+        rc = s->ops->linear_finish(s, y, &sums, act, w);
+    return rc;
+}
+
+int op_rope(struct stream *s, struct tensor *x, const uint32_t *positions,
+            const struct rope_params *params)
+{
+    if (params->style == ROPE_NONE)
+        return 0;
+    if (!is_f32(x) || params->head_dim == 0 || x->n_cols % params->head_dim != 0 ||
+        params->n_rot > params->head_dim || params->n_rot % 2 != 0 ||
+        (params->style != ROPE_INTERLEAVED && params->style != ROPE_HALF))
+        return STATUS_INTERNAL;
+    return x->n_rows == 0 || params->n_rot == 0 ? 0 : s->ops->rope(s, x, positions, params);
+}
+
+static bool kv_is_sound(const struct kv_layer *kv)
+{
+    return (kv->dtype == DTYPE_F32 || kv->dtype == DTYPE_F16 || kv->dtype == DTYPE_BF16) &&
+           kv->block_size > 0 && kv->n_kv_heads > 0 && kv->head_dim > 0;
+}
+
+int op_kv_write(struct stream *s, const struct kv_layer *kv, const struct tensor *k,
+                const struct tensor *v, const uint32_t *kv_slots)
+{
+    if (!kv_is_sound(kv) || !same_shape(k, v) || k->n_cols != kv->n_kv_heads * kv->head_dim)
+        return STATUS_INTERNAL;
+    return k->n_rows == 0 ? 0 : s->ops->kv_write(s, kv, k, v, kv_slots);
+}
+
+int op_attention(struct stream *s, struct tensor *y, const struct tensor *q,
+                 const struct kv_layer *kv, const struct attention_rows *rows,
+                 const struct attention_params *params)
+{
+    if (!kv_is_sound(kv) || !same_shape(y, q) || params->n_heads == 0 ||
+        params->heads_per_kv == 0 || q->n_rows != rows->n_rows ||
+        q->n_cols != params->n_heads * kv->head_dim)
+        return STATUS_INTERNAL;
+    uint32_t first = params->head_begin / params->heads_per_kv,
+             last = (params->head_begin + params->n_heads - 1) / params->heads_per_kv;
+    if (first < params->kv_begin || last - params->kv_begin >= kv->n_kv_heads)
+        return STATUS_INTERNAL;
+    return q->n_rows == 0 ? 0 : s->ops->attention(s, y, q, kv, rows, params);
+}
+
+int op_gather_rows(struct stream *s, struct tensor *y, const struct tensor *x,
+                   const uint32_t *index)
+{
+    if (!is_f32(y) || !is_f32(x) || y->n_cols != x->n_cols)
+        return STATUS_INTERNAL;
+    return y->n_rows == 0 ? 0 : s->ops->gather_rows(s, y, x, index);
+}
+
+int op_sample(struct stream *s, const struct tensor *logits, const struct sample_params *params,
+              struct sample_result *results)
+{
+    if (!is_f32(logits) || logits->n_cols == 0)
+        return STATUS_INTERNAL;
+    return logits->n_rows == 0 ? 0 : s->ops->sample(s, logits, params, results);
+}

@@ -1,0 +1,91 @@
+#include "kernels/weight.h"
+
+#include <assert.h>
+
+#include "base/error.h"
+#include "kernels/ops.h"
+#include "kernels/weight_header.h"
+
+/* What every kernel set demands of a description. */
+static int check_desc(const struct weight_desc *desc, struct error *err)
+{
+    if ((unsigned)desc->source >= N_DTYPES)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "weight: unknown type %d", desc->source);
+    if (desc->n_rows == 0 || desc->k_total == 0)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "weight: shape %u x %u is empty",
+                         desc->n_rows, desc->k_total);
+    if (dtype_row_bytes(desc->source, desc->k_total) == 0)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "weight: rows of %u elements are no multiple of %s's block of %u",
+                         desc->k_total, dtype_name(desc->source), dtype_block_elems(desc->source));
+    if (desc->role == WEIGHT_VECTOR && desc->n_rows != 1)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "weight: a vector of %u rows", desc->n_rows);
+    if (desc->role != WEIGHT_LINEAR_ROW)
+        return 0;
+    const struct segments *seg = &desc->k_segments;
+    if (seg->bounds[N_SEGMENTS] != desc->k_total || seg->count == 0 ||
+        seg->first + seg->count > N_SEGMENTS || segments_len(seg) == 0)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "weight: segments cover %u of %u columns, segments %u..%u",
+                         seg->bounds[N_SEGMENTS], desc->k_total, seg->first,
+                         seg->first + seg->count);
+    for (uint32_t s = 0; s < N_SEGMENTS; s++)
+        if (seg->bounds[s] > seg->bounds[s + 1] || seg->bounds[s] % 32 != 0)
+            return error_set(err, STATUS_INVALID_ARGUMENT,
+                             "weight: segment %u begins at column %u, not a multiple of 32", s,
+                             seg->bounds[s]);
+    return 0;
+}
+
+size_t weight_bytes(const struct op_table *ops, const struct weight_desc *desc, struct error *err)
+{
+    if (check_desc(desc, err) != 0)
+        return 0;
+    return ops->weight_bytes(desc, err);
+}
+
+int weight_init(const struct op_table *ops, const struct weight_desc *desc, void *memory,
+                struct weight **out_weight, struct error *err)
+{
+    int rc = check_desc(desc, err);
+    if (rc == 0)
+        rc = ops->weight_init(desc, memory, err);
+    if (rc == 0)
+        *out_weight = memory;
+    return rc;
+}
+
+int weight_pack_rows(const struct op_table *ops, struct weight *weight, uint32_t row_begin,
+                     uint32_t n_rows, const void *raw, struct error *err)
+{
+    uint32_t total = weight_n_rows(weight);
+    if (row_begin % WEIGHT_PACK_ROWS != 0 || row_begin > total || n_rows > total - row_begin ||
+        (n_rows % WEIGHT_PACK_ROWS != 0 && row_begin + n_rows != total))
+        return error_set(err, STATUS_INTERNAL, "weight: rows %u..%u of %u are no chunk", row_begin,
+                         row_begin + n_rows, total);
+    return ops->weight_pack_rows(weight, row_begin, n_rows, raw, err);
+}
+
+uint32_t weight_n_rows(const struct weight *weight)
+{
+    assert(weight->magic == WEIGHT_MAGIC);
+    return weight->n_rows;
+}
+
+uint32_t weight_k_local(const struct weight *weight)
+{
+    assert(weight->magic == WEIGHT_MAGIC);
+    return weight->k_local;
+}
+
+const float *weight_vector(const struct weight *weight)
+{
+    assert(weight->magic == WEIGHT_MAGIC && weight->role == WEIGHT_VECTOR);
+    return (const float *)(const void *)((const char *)weight + weight->vector_offset);
+}
+
+uint32_t weight_act_kind(const struct weight *weight)
+{
+    assert(weight->magic == WEIGHT_MAGIC);
+    return weight->act_kind;
+}
