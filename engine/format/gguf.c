@@ -239,7 +239,7 @@ static int read_string_array(struct gguf *g, uint64_t n, struct checkpoint_entry
 static int read_array(struct gguf *g, struct checkpoint_entry *entry, struct error *err)
 {
     uint64_t start = g->reader.offset;
-    enum value_type type;
+    enum value_type type = VALUE_U8;
     uint64_t n;
     at(g, "element type", NO_INDEX);
     int rc = read_type(g, &type, err);
