@@ -1,0 +1,55 @@
+#include "engine/arch/arch.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct arch *const architectures[] = {&arch_llama};
+
+enum { N_ARCHITECTURES = sizeof(architectures) / sizeof(architectures[0]) };
+
+const struct arch *arch_find(const char *name)
+{
+    for (uint32_t i = 0; i < N_ARCHITECTURES; i++)
+        if (strcmp(architectures[i]->name, name) == 0)
+            return architectures[i];
+    return NULL;
+}
+
+const char *arch_names(void)
+{
+    return "llama";
+}
+
+const struct arch_source *arch_find_source(const struct arch *arch, const char *format)
+{
+    for (uint32_t i = 0; i < arch->n_sources; i++)
+        if (strcmp(arch->sources[i].format, format) == 0)
+            return &arch->sources[i];
+    return NULL;
+}
+
+const struct arch_tensor *arch_find_tensor(const struct arch_source *source, enum arch_slot slot)
+{
+    for (uint32_t i = 0; i < source->n_tensors; i++)
+        if (source->tensors[i].slot == slot)
+            return &source->tensors[i];
+    return NULL;
+}
+
+const struct arch_param *arch_find_param(const struct arch_source *source, enum arch_param_id id)
+{
+    for (uint32_t i = 0; i < source->n_params; i++)
+        if (source->params[i].id == id)
+            return &source->params[i];
+    return NULL;
+}
+
+bool arch_tensor_name(const struct arch_tensor *tensor, uint32_t layer, char *out, uint32_t n_bytes)
+{
+    const char *mark = strstr(tensor->name, "%u");
+    size_t n_before = mark ? (size_t)(mark - tensor->name) : strlen(tensor->name);
+    int n = snprintf(out, n_bytes, "%.*s", (int)n_before, tensor->name);
+    if (mark && n >= 0 && (uint32_t)n < n_bytes)
+        n += snprintf(out + n, n_bytes - (uint32_t)n, "%u%s", layer, mark + 2);
+    return n >= 0 && (uint32_t)n < n_bytes && !strchr(out, '%');
+}
