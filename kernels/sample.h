@@ -4,7 +4,22 @@
  * the inverse CDF in ascending token id over the surviving candidates, by one Philox4x32-10 number
  * keyed by the seed and indexed by (choice, position) [Salmon et al., SC 2011], so it depends on
  * nothing else. temperature 0 = argmax (lowest id among equals), after penalties, bias and masks.
- */
+ *
+ * In full, for one row x of the vocabulary's V logits (f32 unless said otherwise):
+ *  - penalties, per listed token: x = x > 0 ? x / r : x · r; then x −= frequency · n_generated;
+ * then, where n_generated > 0, x −= presence;
+ *  - x += bias, in list order; x = −∞ where the mask has no bit;
+ *  - w = exp((x − max x) / temperature), by the polynomial of sample_math.h; exactly 0 below −87;
+ *  - top-k keeps the k largest x (ties: lower id); typical keeps the tokens whose −log p lies
+ * nearest the entropy, until their p reach typical_p [arXiv 2202.00666]; top-p keeps the largest w
+ * (ties: lower id) until they reach top_p of the sum; min-p keeps w ≥ min_p of the largest. Each
+ * stage sees only what the one before kept, and keeps at least one;
+ *  - sums over the vocabulary: 8 segments of 32-token units (segments.h); within one, 16 lanes by
+ *    (id − begin) mod 16 in ascending id, lanes added as a tree 8 4 2 1; segments added as
+ *    ((s0+s1)+(s2+s3))+((s4+s5)+(s6+s7));
+ *  - u = (first word of Philox4x32-10(counter = position, choice, 0, 0; key = low and high word of
+ *    the seed) + 1/2) / 2^32, in f64; t = u · Σw; segments are skipped while t ≥ their sum (which t
+ *    loses), then the first token is drawn at which the running f64 sum of w passes t. */
 #pragma once
 
 #include <stdint.h>
@@ -49,4 +64,8 @@ struct sample_result {
     float logprob; /* of id, under the unmodified logits; NaN unless wanted */
     uint32_t top_ids[SAMPLE_MAX_TOP];
     float top_logprobs[SAMPLE_MAX_TOP]; /* descending, ties by id */
+    /* This row's own: 0; STATUS_DATA_LOSS where a logit is NaN or +∞ (a broken step);
+     * STATUS_FAILED_PRECONDITION where bias and masks ban every token. id is then 0. Rows do not
+     * spoil each other. */
+    int status;
 };

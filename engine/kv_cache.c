@@ -1,0 +1,241 @@
+#include "engine/kv_cache.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+
+struct block {
+    uint32_t n_refs;
+    uint32_t prev, next; /* in the LRU list: kept and held by nobody */
+    bool kept;
+};
+
+struct kv_cache {
+    struct kv_cache_config cfg;
+    struct block *blocks; /* [n_blocks + 1], the last is the LRU list's head */
+    uint32_t *unused;     /* stack */
+    uint32_t n_unused, n_kept_free;
+    uint32_t *tables; /* [n_slots][max_blocks_per_seq] */
+    uint32_t *lens;   /* [n_slots] */
+};
+
+int kv_cache_create(const struct kv_cache_config *cfg, struct kv_cache **out_cache,
+                    struct error *err)
+{
+    if (!cfg->n_blocks || !cfg->n_slots || !cfg->max_blocks_per_seq ||
+        cfg->n_blocks >= KV_BLOCK_NONE)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "KV cache: %u blocks, %u slots, %u blocks per sequence: none may be 0",
+                         cfg->n_blocks, cfg->n_slots, cfg->max_blocks_per_seq);
+    struct kv_cache *cache = calloc(1, sizeof(*cache));
+    if (!cache)
+        goto no_memory;
+    cache->cfg = *cfg;
+    cache->blocks = calloc((size_t)cfg->n_blocks + 1, sizeof(*cache->blocks));
+    cache->unused = calloc(cfg->n_blocks, sizeof(*cache->unused));
+    cache->tables = calloc(cfg->n_slots, (size_t)cfg->max_blocks_per_seq * sizeof(*cache->tables));
+    cache->lens = calloc(cfg->n_slots, sizeof(*cache->lens));
+    if (!cache->blocks || !cache->unused || !cache->tables || !cache->lens)
+        goto no_memory;
+    cache->blocks[cfg->n_blocks].prev = cache->blocks[cfg->n_blocks].next = cfg->n_blocks;
+    for (uint32_t i = 0; i < cfg->n_blocks; i++)
+        cache->unused[i] = cfg->n_blocks - 1 - i;
+    cache->n_unused = cfg->n_blocks;
+    *out_cache = cache;
+    return 0;
+no_memory:
+    kv_cache_destroy(cache);
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "KV cache: no memory for %u block tables",
+                     cfg->n_slots);
+}
+
+void kv_cache_destroy(struct kv_cache *cache)
+{
+    if (!cache)
+        return;
+    free(cache->blocks);
+    free(cache->unused);
+    free(cache->tables);
+    free(cache->lens);
+    free(cache);
+}
+
+uint32_t kv_cache_n_blocks(const struct kv_cache *cache)
+{
+    return cache->cfg.n_blocks;
+}
+
+uint32_t kv_cache_n_free(const struct kv_cache *cache)
+{
+    return cache->n_unused + cache->n_kept_free;
+}
+
+uint32_t kv_cache_n_kept_free(const struct kv_cache *cache)
+{
+    return cache->n_kept_free;
+}
+
+uint32_t kv_cache_n_refs(const struct kv_cache *cache, uint32_t block)
+{
+    return cache->blocks[block].n_refs;
+}
+
+static uint32_t *table_of(const struct kv_cache *cache, uint32_t slot)
+{
+    assert(slot < cache->cfg.n_slots);
+    return cache->tables + (size_t)slot * cache->cfg.max_blocks_per_seq;
+}
+
+const uint32_t *kv_cache_table(const struct kv_cache *cache, uint32_t slot)
+{
+    return table_of(cache, slot);
+}
+
+uint32_t kv_cache_table_len(const struct kv_cache *cache, uint32_t slot)
+{
+    return cache->lens[slot];
+}
+
+/* --- the LRU list: head.next is the least recently used --- */
+
+static void lru_unlink(struct kv_cache *cache, uint32_t i)
+{
+    struct block *block = &cache->blocks[i];
+    cache->blocks[block->prev].next = block->next;
+    cache->blocks[block->next].prev = block->prev;
+    cache->n_kept_free--;
+}
+
+static void lru_push(struct kv_cache *cache, uint32_t i)
+{
+    uint32_t head = cache->cfg.n_blocks;
+    struct block *block = &cache->blocks[i];
+    block->prev = cache->blocks[head].prev;
+    block->next = head;
+    cache->blocks[block->prev].next = i;
+    cache->blocks[head].prev = i;
+    cache->n_kept_free++;
+}
+
+static void forget(struct kv_cache *cache, uint32_t i)
+{
+    cache->blocks[i].kept = false;
+    if (cache->cfg.on_evict)
+        cache->cfg.on_evict(cache->cfg.ctx, i);
+}
+
+/* A block with one holder and unknown content, or KV_BLOCK_NONE. */
+static uint32_t take_block(struct kv_cache *cache)
+{
+    uint32_t i;
+    if (cache->n_unused) {
+        i = cache->unused[--cache->n_unused];
+    } else if (cache->n_kept_free) {
+        i = cache->blocks[cache->cfg.n_blocks].next;
+        lru_unlink(cache, i);
+        forget(cache, i);
+    } else {
+        return KV_BLOCK_NONE;
+    }
+    cache->blocks[i].n_refs = 1;
+    return i;
+}
+
+static void hold_block(struct kv_cache *cache, uint32_t i)
+{
+    struct block *block = &cache->blocks[i];
+    if (!block->n_refs) {
+        assert(block->kept);
+        lru_unlink(cache, i);
+    }
+    block->n_refs++;
+}
+
+static void drop_block(struct kv_cache *cache, uint32_t i)
+{
+    struct block *block = &cache->blocks[i];
+    assert(block->n_refs);
+    if (--block->n_refs)
+        return;
+    if (block->kept)
+        lru_push(cache, i);
+    else
+        cache->unused[cache->n_unused++] = i;
+}
+
+bool kv_cache_grow(struct kv_cache *cache, uint32_t slot)
+{
+    if (cache->lens[slot] == cache->cfg.max_blocks_per_seq)
+        return false;
+    uint32_t i = take_block(cache);
+    if (i == KV_BLOCK_NONE)
+        return false;
+    table_of(cache, slot)[cache->lens[slot]++] = i;
+    return true;
+}
+
+void kv_cache_attach(struct kv_cache *cache, uint32_t slot, uint32_t block)
+{
+    assert(block < cache->cfg.n_blocks && cache->lens[slot] < cache->cfg.max_blocks_per_seq);
+    hold_block(cache, block);
+    table_of(cache, slot)[cache->lens[slot]++] = block;
+}
+
+void kv_cache_share(struct kv_cache *cache, uint32_t from, uint32_t to, uint32_t n)
+{
+    assert(!cache->lens[to] && n <= cache->lens[from]);
+    const uint32_t *src = table_of(cache, from);
+    for (uint32_t i = 0; i < n; i++)
+        kv_cache_attach(cache, to, src[i]);
+}
+
+bool kv_cache_needs_copy(const struct kv_cache *cache, uint32_t slot, uint32_t i)
+{
+    return cache->blocks[table_of(cache, slot)[i]].n_refs > 1;
+}
+
+bool kv_cache_make_writable(struct kv_cache *cache, uint32_t slot, uint32_t i, uint32_t *out_from,
+                            uint32_t *out_to)
+{
+    assert(i < cache->lens[slot]);
+    uint32_t *entry = table_of(cache, slot) + i;
+    uint32_t from = *entry;
+    *out_from = *out_to = KV_BLOCK_NONE;
+    if (cache->blocks[from].n_refs == 1) {
+        if (cache->blocks[from].kept)
+            forget(cache, from);
+        return true;
+    }
+    uint32_t to = take_block(cache);
+    if (to == KV_BLOCK_NONE)
+        return false;
+    drop_block(cache, from);
+    *entry = to;
+    *out_from = from;
+    *out_to = to;
+    return true;
+}
+
+void kv_cache_clear(struct kv_cache *cache, uint32_t slot)
+{
+    const uint32_t *table = table_of(cache, slot);
+    while (cache->lens[slot])
+        drop_block(cache, table[--cache->lens[slot]]);
+}
+
+uint32_t kv_cache_n_exclusive(const struct kv_cache *cache, uint32_t slot)
+{
+    const uint32_t *table = table_of(cache, slot);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < cache->lens[slot]; i++)
+        n += cache->blocks[table[i]].n_refs == 1;
+    return n;
+}
+
+void kv_cache_keep(struct kv_cache *cache, uint32_t block)
+{
+    assert(cache->blocks[block].n_refs);
+    cache->blocks[block].kept = true;
+}

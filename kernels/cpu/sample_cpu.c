@@ -1,0 +1,311 @@
+#include "kernels/cpu/sample_cpu.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "base/status.h"
+#include "kernels/cpu/sample_math.h"
+#include "kernels/cpu/sample_passes.h"
+#include "kernels/cpu/sample_philox.h"
+#include "kernels/cpu/sample_select.h"
+#include "kernels/cpu/stream_cpu.h"
+#include "kernels/tensor.h"
+
+/* Up to here top-k takes one pass with a heap on the stack. */
+enum { SMALL_K = 256 };
+
+#define LARGEST_LOGIT 1e30f
+
+/* One row under way. */
+struct row {
+    const struct sample_passes *passes;
+    const struct sample_params *params;
+    const float *logits;
+    uint32_t vocab;
+    struct sample_segments segments;
+    float *x;      /* [vocab] adjusted logits, later weights; removed tokens are −∞, later 0 */
+    uint32_t *ids; /* [vocab] */
+};
+
+static float sum_weights(const struct row *row)
+{
+    float sums[SAMPLE_SEGMENTS];
+    row->passes->sum_segments(row->x, &row->segments, sums);
+    return sample_tree(sums);
+}
+
+/* Extreme penalties must not turn a sound logit into an infinite one, which means a broken step. */
+static float bounded(float x)
+{
+    return x > LARGEST_LOGIT                     ? LARGEST_LOGIT
+           : x < -LARGEST_LOGIT && x > -INFINITY ? -LARGEST_LOGIT
+                                                 : x;
+}
+
+static void apply_penalties(const struct row *row)
+{
+    const struct sample_params *p = row->params;
+    for (uint32_t i = 0; i < p->n_counts; i++) {
+        const struct sample_count *count = &p->counts[i];
+        if (count->id >= row->vocab)
+            continue;
+        float *x = &row->x[count->id];
+        *x = bounded(*x > 0.0f ? *x / p->repetition_penalty : *x * p->repetition_penalty);
+        *x -= p->frequency_penalty * (float)count->n_generated;
+        if (count->n_generated)
+            *x -= p->presence_penalty;
+        *x = bounded(*x);
+    }
+    for (uint32_t i = 0; i < p->n_biases; i++)
+        if (p->biases[i].id < row->vocab)
+            row->x[p->biases[i].id] += p->biases[i].value;
+    if (!p->allowed_mask)
+        return;
+    for (uint32_t i = 0; i < row->vocab; i++)
+        if (!(p->allowed_mask[i / 32] >> (i % 32) & 1))
+            row->x[i] = -INFINITY;
+}
+
+/* The k largest stay, the others become −∞. */
+static void keep_top_k(const struct row *row, uint32_t k)
+{
+    uint32_t small[SMALL_K];
+    uint32_t *kept = small, last;
+    if (k <= SMALL_K) {
+        sample_top(row->x, row->vocab, k, kept);
+        last = kept[k - 1];
+    } else {
+        kept = row->ids;
+        for (uint32_t i = 0; i < row->vocab; i++)
+            kept[i] = i;
+        sample_select(row->x, kept, row->vocab, k);
+        last = kept[0];
+        for (uint32_t i = 1; i < k; i++)
+            if (row->x[kept[i]] < row->x[last] ||
+                (row->x[kept[i]] == row->x[last] && kept[i] > last))
+                last = kept[i];
+    }
+    float bound = row->x[last];
+    for (uint32_t i = 0; i < row->vocab; i++)
+        if (row->x[i] < bound || (row->x[i] == bound && i > last))
+            row->x[i] = -INFINITY;
+}
+
+/* Distance of a token's −log p from the entropy. */
+static float typical_distance(float w, float log_sum, float entropy)
+{
+    return fabsf((log_sum - sample_log(w)) - entropy);
+}
+
+/* Keeps the tokens nearest the entropy. −log p falls as w grows, so in descending order of w they
+ * are one window around the entropy: two ends walk outwards, the nearer first (equal: the
+ * likelier). */
+static void keep_typical(const struct row *row, float typical_p)
+{
+    float sum = sum_weights(row), log_sum = sample_log(sum), entropy = 0.0f;
+    uint32_t n = 0, right = 0;
+    for (uint32_t i = 0; i < row->vocab; i++)
+        if (row->x[i] >= FLT_MIN) {
+            entropy += (row->x[i] / sum) * (log_sum - sample_log(row->x[i]));
+            row->ids[n++] = i;
+        } else {
+            row->x[i] = 0.0f;
+        }
+    sample_select_sorted(row->x, row->ids, n, n);
+    while (right < n && log_sum - sample_log(row->x[row->ids[right]]) < entropy)
+        right++;
+    uint32_t left = right;
+    double mass = 0.0, wanted = (double)typical_p * (double)sum;
+    while ((left > 0 || right < n) && (left == right || mass < wanted)) {
+        float before = INFINITY, after = INFINITY;
+        if (left > 0)
+            before = typical_distance(row->x[row->ids[left - 1]], log_sum, entropy);
+        if (right < n)
+            after = typical_distance(row->x[row->ids[right]], log_sum, entropy);
+        uint32_t chosen = before <= after ? --left : right++;
+        mass += (double)row->x[row->ids[chosen]];
+    }
+    for (uint32_t i = 0; i < n; i++)
+        if (i < left || i >= right)
+            row->x[row->ids[i]] = 0.0f;
+}
+
+/* Gathers the tokens with w ≥ the highest of a few bounds that surely covers `wanted`: the nucleus
+ * lies among them, and only they need an order. */
+static uint32_t gather_nucleus(const struct row *row, double wanted)
+{
+    static const float bounds[] = {0x1p-5f, 0x1p-9f, 0x1p-14f, 0.0f};
+    uint32_t n = 0;
+    for (size_t b = 0; b < sizeof(bounds) / sizeof(bounds[0]); b++) {
+        double mass = 0.0;
+        n = 0;
+        for (uint32_t i = 0; i < row->vocab; i++)
+            if (row->x[i] > bounds[b]) {
+                mass += (double)row->x[i];
+                row->ids[n++] = i;
+            }
+        if (mass > wanted * 1.0001)
+            break;
+    }
+    return n;
+}
+
+static void keep_top_p(const struct row *row, float top_p)
+{
+    double wanted = (double)top_p * (double)sum_weights(row), mass = 0.0;
+    uint32_t n = gather_nucleus(row, wanted), done = 0, step = 64, kept = 0;
+    while (kept < n) {
+        if (kept == done) {
+            uint32_t k = n - done < step ? n - done : step;
+            sample_select_sorted(row->x, row->ids + done, n - done, k);
+            done += k;
+            step *= 4;
+        }
+        mass += (double)row->x[row->ids[kept++]];
+        if (mass >= wanted)
+            break;
+    }
+    if (!kept)
+        return;
+    uint32_t last = row->ids[kept - 1];
+    float bound = row->x[last];
+    row->passes->cut_below(row->x, row->vocab, bound);
+    for (uint32_t i = last + 1; i < row->vocab; i++)
+        if (row->x[i] == bound)
+            row->x[i] = 0.0f;
+}
+
+static uint32_t draw(const struct row *row)
+{
+    const struct sample_params *p = row->params;
+    uint32_t counter[4] = {p->position, p->choice, 0, 0}, random[4];
+    uint32_t key[2] = {(uint32_t)p->seed, (uint32_t)(p->seed >> 32)};
+    float sums[SAMPLE_SEGMENTS];
+    philox4x32_10(counter, key, random);
+    row->passes->sum_segments(row->x, &row->segments, sums);
+    double target = ((double)random[0] + 0.5) * 0x1p-32 * (double)sample_tree(sums);
+    uint32_t s = 0, last = 0;
+    while (s < SAMPLE_SEGMENTS && target >= (double)sums[s])
+        target -= (double)sums[s++];
+    /* Rounding may leave the target just past the end: then the last token with weight is drawn. */
+    uint32_t begin = s < SAMPLE_SEGMENTS ? row->segments.bounds[s] : 0;
+    uint32_t end = s < SAMPLE_SEGMENTS ? row->segments.bounds[s + 1] : row->vocab;
+    double sum = 0.0;
+    for (uint32_t i = begin; i < end; i++) {
+        if (row->x[i] <= 0.0f)
+            continue;
+        last = i;
+        sum += (double)row->x[i];
+        if (sum > target && s < SAMPLE_SEGMENTS)
+            break;
+    }
+    return last;
+}
+
+static uint32_t first_equal(const float *x, uint32_t n, float value)
+{
+    uint32_t i = 0;
+    while (i + 1 < n && x[i] != value)
+        i++;
+    return i;
+}
+
+static void fill_logprobs(struct row *row, struct sample_result *out)
+{
+    const struct sample_params *p = row->params;
+    float max;
+    row->passes->max_checked(row->logits, row->vocab, &max);
+    row->passes->exp_row(row->x, row->logits, row->vocab, max, 1.0f);
+    float log_sum = sample_log(sum_weights(row));
+    if (p->want_logprob)
+        out->logprob = (row->logits[out->id] - max) - log_sum;
+    uint32_t n_top = p->n_top < SAMPLE_MAX_TOP ? p->n_top : SAMPLE_MAX_TOP;
+    out->n_top = sample_top(row->logits, row->vocab, n_top, out->top_ids);
+    for (uint32_t i = 0; i < out->n_top; i++)
+        out->top_logprobs[i] = (row->logits[out->top_ids[i]] - max) - log_sum;
+}
+
+static int choose(struct row *row, uint32_t *out_id)
+{
+    const struct sample_params *p = row->params;
+    float max;
+    if (!row->passes->max_checked(row->x, row->vocab, &max))
+        return STATUS_DATA_LOSS;
+    if (max <= -FLT_MAX)
+        return STATUS_FAILED_PRECONDITION;
+    if (p->temperature <= 0.0f || p->top_k == 1) {
+        *out_id = first_equal(row->x, row->vocab, max);
+        return 0;
+    }
+    if (p->top_k && p->top_k < row->vocab)
+        keep_top_k(row, p->top_k);
+    row->passes->exp_row(row->x, row->x, row->vocab, max, p->temperature);
+    if (p->typical_p < 1.0f)
+        keep_typical(row, p->typical_p);
+    if (p->top_p < 1.0f)
+        keep_top_p(row, p->top_p);
+    if (p->min_p > 0.0f) {
+        float largest;
+        row->passes->max_checked(row->x, row->vocab, &largest);
+        row->passes->cut_below(row->x, row->vocab, p->min_p * largest);
+    }
+    *out_id = draw(row);
+    return 0;
+}
+
+void sample_row_cpu(const float *logits, uint32_t vocab, const struct sample_params *params,
+                    void *scratch, struct sample_result *out_result)
+{
+    struct row row = {.passes = sample_passes(),
+                      .params = params,
+                      .logits = logits,
+                      .vocab = vocab,
+                      .x = scratch,
+                      .ids = (uint32_t *)scratch + vocab};
+    out_result->id = 0;
+    out_result->n_top = 0;
+    out_result->logprob = NAN;
+    float max;
+    if (!row.passes->max_checked(logits, vocab, &max)) {
+        out_result->status = STATUS_DATA_LOSS;
+        return;
+    }
+    sample_segments_init(&row.segments, vocab);
+    memcpy(row.x, logits, vocab * sizeof(*logits));
+    apply_penalties(&row);
+    out_result->status = choose(&row, &out_result->id);
+    if (!out_result->status && (params->want_logprob || params->n_top))
+        fill_logprobs(&row, out_result);
+}
+
+struct sample_job {
+    struct stream_cpu *stream;
+    const struct tensor *logits;
+    const struct sample_params *params;
+    struct sample_result *results;
+};
+
+static void sample_share(void *ctx, uint32_t index, uint32_t n_threads)
+{
+    const struct sample_job *job = ctx;
+    void *scratch = stream_scratch(job->stream, index);
+    for (uint32_t r = index; r < job->logits->n_rows; r += n_threads)
+        sample_row_cpu(tensor_row_f32(job->logits, r), job->logits->n_cols, &job->params[r],
+                       scratch, &job->results[r]);
+}
+
+_Static_assert(SAMPLE_SCRATCH_BYTES(SAMPLE_MAX_VOCAB) <= STREAM_SCRATCH_BYTES,
+               "a stream's scratch holds one row of the largest vocabulary");
+
+int sample_rows_cpu(struct stream *s, const struct tensor *logits,
+                    const struct sample_params *params, struct sample_result *results)
+{
+    if (logits->dtype != DTYPE_F32 || !logits->n_cols || logits->n_cols > SAMPLE_MAX_VOCAB)
+        return STATUS_INTERNAL;
+    struct sample_job job = {stream_cpu(s), logits, params, results};
+    if (logits->n_rows)
+        thread_pool_run(job.stream->pool, sample_share, &job);
+    return 0;
+}

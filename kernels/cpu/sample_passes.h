@@ -1,0 +1,35 @@
+/* sample_passes.h: the sampler's passes over a whole vocabulary row, as a small table per ISA. One
+ * source (sample_passes_impl.h) compiled with different flags: no multiplication is fused with an
+ * addition, and the order of every sum is written out, so all give the same bits. Any thread. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { SAMPLE_LANES = 16, SAMPLE_UNIT = 32, SAMPLE_SEGMENTS = 8 };
+
+/* Bounds of the vocabulary's 8 segments. */
+struct sample_segments {
+    uint32_t bounds[SAMPLE_SEGMENTS + 1];
+};
+void sample_segments_init(struct sample_segments *seg, uint32_t vocab);
+
+struct sample_passes {
+    /* Largest of x[0..n); false where one is NaN or +∞. n ≥ 1. */
+    bool (*max_checked)(const float *x, uint32_t n, float *out_max);
+    /* w[i] = exp((x[i] − max) / divisor); w may be x. */
+    void (*exp_row)(float *w, const float *x, uint32_t n, float max, float divisor);
+    /* Σ w per segment, by lanes. */
+    void (*sum_segments)(const float *w, const struct sample_segments *seg,
+                         float out_sums[SAMPLE_SEGMENTS]);
+    /* Zeroes w[i] < threshold. */
+    void (*cut_below)(float *w, uint32_t n, float threshold);
+};
+
+extern const struct sample_passes sample_passes_base, sample_passes_avx2, sample_passes_avx512;
+
+/* The fastest this CPU runs. */
+const struct sample_passes *sample_passes(void);
+
+/* The contract's tree over segment sums. */
+float sample_tree(const float sums[SAMPLE_SEGMENTS]);

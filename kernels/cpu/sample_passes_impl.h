@@ -1,0 +1,78 @@
+/* sample_passes_impl.h: the one source of the passes; each sample_passes*.c defines PASSES (the
+ * name of its table) and includes it. Plain loops of 16 lanes that the compiler turns into vectors.
+ */
+#include <float.h>
+
+#include "kernels/cpu/sample_math.h"
+#include "kernels/cpu/sample_passes.h"
+
+static bool max_checked(const float *x, uint32_t n, float *out_max)
+{
+    float lanes[SAMPLE_LANES];
+    uint32_t bad[SAMPLE_LANES] = {0};
+    uint32_t whole = n - n % SAMPLE_LANES, any = 0;
+    for (int j = 0; j < SAMPLE_LANES; j++)
+        lanes[j] = -FLT_MAX;
+    for (uint32_t i = 0; i < whole; i += SAMPLE_LANES)
+        for (int j = 0; j < SAMPLE_LANES; j++) {
+            float v = x[i + (uint32_t)j];
+            bad[j] |= v <= FLT_MAX ? 0u : 1u;
+            lanes[j] = v > lanes[j] ? v : lanes[j];
+        }
+    for (uint32_t i = whole; i < n; i++) {
+        bad[0] |= x[i] <= FLT_MAX ? 0u : 1u;
+        lanes[0] = x[i] > lanes[0] ? x[i] : lanes[0];
+    }
+    float max = lanes[0];
+    for (int j = 0; j < SAMPLE_LANES; j++) {
+        any |= bad[j];
+        max = lanes[j] > max ? lanes[j] : max;
+    }
+    *out_max = max;
+    return !any;
+}
+
+static void exp_row(float *w, const float *x, uint32_t n, float max, float divisor)
+{
+    uint32_t whole = n - n % SAMPLE_LANES;
+    for (uint32_t i = 0; i < whole; i += SAMPLE_LANES)
+        for (uint32_t j = 0; j < SAMPLE_LANES; j++)
+            w[i + j] = sample_exp((x[i + j] - max) / divisor);
+    for (uint32_t i = whole; i < n; i++)
+        w[i] = sample_exp((x[i] - max) / divisor);
+}
+
+static float sum_lanes(const float *w, uint32_t n)
+{
+    float lanes[SAMPLE_LANES] = {0};
+    uint32_t whole = n - n % SAMPLE_LANES;
+    for (uint32_t i = 0; i < whole; i += SAMPLE_LANES)
+        for (uint32_t j = 0; j < SAMPLE_LANES; j++)
+            lanes[j] += w[i + j];
+    for (uint32_t i = whole; i < n; i++)
+        lanes[i - whole] += w[i];
+    for (int half = SAMPLE_LANES / 2; half; half /= 2)
+        for (int j = 0; j < half; j++)
+            lanes[j] += lanes[j + half];
+    return lanes[0];
+}
+
+static void sum_segments(const float *w, const struct sample_segments *seg,
+                         float out_sums[SAMPLE_SEGMENTS])
+{
+    for (int s = 0; s < SAMPLE_SEGMENTS; s++)
+        out_sums[s] = sum_lanes(w + seg->bounds[s], seg->bounds[s + 1] - seg->bounds[s]);
+}
+
+static void cut_below(float *w, uint32_t n, float threshold)
+{
+    for (uint32_t i = 0; i < n; i++)
+        w[i] = w[i] < threshold ? 0.0f : w[i];
+}
+
+const struct sample_passes PASSES = {
+    .max_checked = max_checked,
+    .exp_row = exp_row,
+    .sum_segments = sum_segments,
+    .cut_below = cut_below,
+};
