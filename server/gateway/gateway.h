@@ -13,13 +13,13 @@
 #include <stdint.h>
 
 #include "base/rng.h"
+#include "proto/rpc/rpc_server.h"
 #include "server/gateway/registry.h"
 #include "server/gateway/route_table.h"
 
 struct error;
 struct link;
 struct relay;
-struct rpc_server;
 struct route_watch;
 
 struct gateway_config {
@@ -47,6 +47,8 @@ struct gateway {
     char server_id[UUID_BYTES];
     uint64_t server_epoch;
     struct rpc_server *server;
+    struct rpc_service service;
+    uint16_t port;
     struct route_watch *watch;
     struct registry registry;
     struct gateway_counters counters;

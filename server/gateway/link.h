@@ -16,6 +16,7 @@ struct gateway;
 struct link;
 struct relay;
 struct rpc_client;
+struct rpc_stream;
 
 /* Starts connecting. `gateway` outlives the link. *out_link is owned (release). */
 int link_create(struct gateway *gateway, const Sluice__Manager__V1__Route *route,
@@ -28,6 +29,8 @@ void link_release(struct link *link); /* NULL is accepted */
 void link_retire(struct link *link);
 /* Ends the stream at once and waits for its callbacks; for the end of the program. */
 void link_shutdown(struct link *link);
+/* Retired, its stream ended and held by nobody but the gateway and the caller. */
+bool link_is_finished(struct link *link);
 /* Tries to connect again where the backoff allows; called by the gateway's ticker. */
 void link_tick(struct link *link, int64_t now_ns);
 
@@ -55,7 +58,9 @@ int link_submit(struct link *link, struct relay *relay, struct error *err);
 /* Forgets a request and tells the worker; nothing of it arrives afterwards. Unknown ids are
  * ignored. */
 void link_cancel(struct link *link, uint64_t id);
-void link_pause(struct link *link, uint64_t id, bool paused);
+/* Takes the sequence out of the batch, or back in. On the stream itself, so that a relay can call
+ * it under its lock. */
+void link_send_pause(struct rpc_stream *stream, uint64_t id, bool paused);
 
 /* The channel, for the unary RPCs of the worker. Borrowed while the link is retained. */
 struct rpc_client *link_client(struct link *link);

@@ -22,6 +22,7 @@ struct gateway;
 struct link;
 struct rpc_call;
 struct rpc_call_events;
+struct rpc_stream;
 
 enum { RELAY_MAX_CHOICES = 8, CALLER_BYTES = 160 };
 
@@ -58,7 +59,8 @@ struct relay {
     struct relay *next_waiting; /* gateway->waiting, under gateway->lock */
 
     pthread_mutex_t lock;
-    struct link *link; /* retained while the request is at a worker */
+    struct link *link;         /* retained while the request is at a worker */
+    struct rpc_stream *stream; /* the link's stream at that time, retained with it */
     uint64_t link_id;
     struct relay_choice choices[RELAY_MAX_CHOICES];
     uint32_t n_choices;
@@ -88,7 +90,7 @@ void relay_release(struct relay *relay);
 extern const struct rpc_call_events relay_events;
 
 /* One item of a step frame. Returns true where the request is over at the worker. */
-bool relay_on_item(struct relay *relay, Sluice__Worker__V1__StepItem *item);
+bool relay_on_item(struct relay *relay, const Sluice__Worker__V1__StepItem *item);
 
 /* Its replica is gone: back to the gateway for another one. */
 void relay_on_lost(struct relay *relay);

@@ -1,0 +1,499 @@
+#include "server/gateway/gateway.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "proto/rpc/rpc_health.h"
+#include "proto/rpc/rpc_server.h"
+#include "server/gateway/link.h"
+#include "server/gateway/relay.h"
+#include "server/gateway/route_watch.h"
+#include "server/gateway/service.h"
+
+enum { TICK_MS = 50 };
+
+struct route_table *gateway_routes(struct gateway *gateway)
+{
+    pthread_mutex_lock(&gateway->lock);
+    struct route_table *table = route_table_retain(gateway->routes);
+    pthread_mutex_unlock(&gateway->lock);
+    return table;
+}
+
+static bool listed(const Sluice__Manager__V1__RouteTable *table, const struct link *link)
+{
+    for (size_t i = 0; i < table->n_routes; i++)
+        for (size_t k = 0; k < table->routes[i]->n_replicas; k++)
+            if (link_matches(link, table->routes[i]->replicas[k]))
+                return true;
+    return false;
+}
+
+/* Under the gateway's lock. */
+static struct link *find_link(struct gateway *gateway,
+                              const Sluice__Manager__V1__RouteReplica *replica)
+{
+    for (uint32_t i = 0; i < gateway->n_links; i++)
+        if (link_matches(gateway->links[i], replica))
+            return gateway->links[i];
+    return NULL;
+}
+
+/* A replica can be linked to as soon as its worker may answer. */
+static bool linkable(const Sluice__Manager__V1__RouteReplica *replica)
+{
+    return replica->socket_path[0] &&
+           (replica->state == SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_READY ||
+            replica->state == SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_DRAINING);
+}
+
+static void add_link(struct gateway *gateway, struct link *link)
+{
+    pthread_mutex_lock(&gateway->lock);
+    struct link **grown = realloc(gateway->links, (gateway->n_links + 1) * sizeof(*grown));
+    if (grown) {
+        gateway->links = grown;
+        gateway->links[gateway->n_links++] = link;
+    }
+    pthread_mutex_unlock(&gateway->lock);
+    if (!grown)
+        link_shutdown(link);
+}
+
+static void sync_replica(struct gateway *gateway, const route *r,
+                         const Sluice__Manager__V1__RouteReplica *replica)
+{
+    struct error err;
+    struct link *link;
+    pthread_mutex_lock(&gateway->lock);
+    link = find_link(gateway, replica);
+    if (link)
+        link_set_route_state(link, replica->state);
+    pthread_mutex_unlock(&gateway->lock);
+    if (link || !linkable(replica))
+        return;
+    if (link_create(gateway, r, replica, &link, &err) != 0)
+        log_error(LOG_EVENT("replica not linked"), LOG_STR("replica", replica->id),
+                  LOG_STR("message", err.message));
+    else
+        add_link(gateway, link);
+}
+
+static void retire_unlisted(struct gateway *gateway, const Sluice__Manager__V1__RouteTable *table)
+{
+    uint32_t n = 0;
+    pthread_mutex_lock(&gateway->lock);
+    struct link **gone = malloc((gateway->n_links + 1) * sizeof(struct link *));
+    for (uint32_t i = 0; gone && i < gateway->n_links; i++) {
+        if (listed(table, gateway->links[i]))
+            continue;
+        gone[n++] = gateway->links[i];
+        link_retain(gateway->links[i]);
+    }
+    pthread_mutex_unlock(&gateway->lock);
+    for (uint32_t i = 0; i < n; i++) {
+        link_retire(gone[i]);
+        link_release(gone[i]);
+    }
+    free(gone);
+}
+
+/* Versions that are no longer in the table have no health. */
+static void forget_health(struct gateway *gateway, const Sluice__Manager__V1__RouteTable *before,
+                          const Sluice__Manager__V1__RouteTable *now)
+{
+    for (size_t i = 0; i < before->n_routes; i++) {
+        char name[160];
+        const route *old = before->routes[i];
+        bool kept = false;
+        for (size_t k = 0; k < now->n_routes; k++)
+            kept = kept || (strcmp(now->routes[k]->model, old->model) == 0 &&
+                            strcmp(now->routes[k]->version, old->version) == 0);
+        snprintf(name, sizeof(name), "model/%s/%s", old->model, old->version);
+        if (!kept)
+            rpc_health_forget(rpc_server_health(gateway->server), name);
+    }
+}
+
+void gateway_apply_routes(struct gateway *gateway, struct route_table *table)
+{
+    const Sluice__Manager__V1__RouteTable *message = route_table_message(table);
+    struct route_table *old;
+    pthread_mutex_lock(&gateway->lock);
+    old = gateway->routes;
+    gateway->routes = route_table_retain(table);
+    pthread_mutex_unlock(&gateway->lock);
+    retire_unlisted(gateway, message);
+    for (size_t i = 0; i < message->n_routes; i++)
+        for (size_t k = 0; k < message->routes[i]->n_replicas; k++)
+            sync_replica(gateway, message->routes[i], message->routes[i]->replicas[k]);
+    for (uint32_t i = 0; i < n_gone; i++) {
+        link_retire(gone[i]);
+        link_release(gone[i]);
+    }
+    const Sluice__Manager__V1__RouteTable *before = route_table_message(old);
+    for (size_t i = 0; i < before->n_routes; i++) {
+        char name[160];
+        snprintf(name, sizeof(name), "model/%s/%s", before->routes[i]->model,
+                 before->routes[i]->version);
+        bool kept = false;
+        for (size_t k = 0; k < message->n_routes; k++)
+            kept = kept || (strcmp(message->routes[k]->model, before->routes[i]->model) == 0 &&
+                            strcmp(message->routes[k]->version, before->routes[i]->version) == 0);
+        if (!kept)
+            rpc_health_forget(rpc_server_health(gateway->server), name);
+    }
+    route_table_release(old);
+    route_table_release(table);
+    gateway_link_changed(gateway);
+}
+
+struct link *gateway_pick_link(struct gateway *gateway, const char *model, const char *version)
+{
+    struct link *best = NULL;
+    uint32_t best_live = 0;
+    pthread_mutex_lock(&gateway->lock);
+    for (uint32_t i = 0; i < gateway->n_links; i++) {
+        struct link *link = gateway->links[i];
+        if (!link_serves(link, model, version) || !link_usable(link))
+            continue;
+        uint32_t n_live = link_n_live(link);
+        if (!best || n_live < best_live) {
+            best = link;
+            best_live = n_live;
+        }
+    }
+    if (best)
+        link_retain(best);
+    pthread_mutex_unlock(&gateway->lock);
+    return best;
+}
+
+void gateway_link_changed(struct gateway *gateway)
+{
+    struct route_table *routes = gateway_routes(gateway);
+    const Sluice__Manager__V1__RouteTable *table = route_table_message(routes);
+    struct rpc_health *health = rpc_server_health(gateway->server);
+    bool any = false;
+    for (size_t i = 0; i < table->n_routes; i++) {
+        char name[160];
+        const route *r = table->routes[i];
+        struct link *link = gateway_pick_link(gateway, r->model, r->version);
+        snprintf(name, sizeof(name), "model/%s/%s", r->model, r->version);
+        rpc_health_set(health, name, link != NULL);
+        any = any || link;
+        link_release(link);
+    }
+    rpc_health_set(health, "", any);
+    rpc_health_set(health, "sluice.v1.Inference", any);
+    route_table_release(routes);
+    pthread_mutex_lock(&gateway->lock);
+    pthread_cond_signal(&gateway->tick); /* waiting requests are retried at once */
+    pthread_mutex_unlock(&gateway->lock);
+}
+
+static void end_without_replica(struct relay *relay, bool was_lost)
+{
+    struct error err;
+    uint64_t n_sent = 0;
+    pthread_mutex_lock(&relay->lock);
+    for (uint32_t i = 0; i < relay->n_choices; i++)
+        n_sent += relay->choices[i].n_sent;
+    pthread_mutex_unlock(&relay->lock);
+    if (was_lost) {
+        error_set(&err, STATUS_UNAVAILABLE,
+                  "the replica was lost and no other came back in time; tokens sent: %llu",
+                  (unsigned long long)n_sent);
+        error_reason(&err, "REPLICA_LOST");
+    } else {
+        error_set(&err, STATUS_UNAVAILABLE, "model: no replica of \"%s\" version \"%s\" is ready",
+                  relay->model, relay->version);
+        error_reason(&err, "NO_REPLICA_READY");
+    }
+    err.retry_after_ms = 1000;
+    relay_end(relay, &err);
+}
+
+static void wait_for_replica(struct gateway *gateway, struct relay *relay)
+{
+    relay_retain(relay);
+    pthread_mutex_lock(&gateway->lock);
+    relay->next_waiting = gateway->waiting;
+    gateway->waiting = relay;
+    pthread_mutex_unlock(&gateway->lock);
+}
+
+void gateway_dispatch(struct gateway *gateway, struct relay *relay)
+{
+    struct error err;
+    struct link *link = gateway_pick_link(gateway, relay->model, relay->version);
+    pthread_mutex_lock(&relay->lock);
+    bool ended = relay->ended;
+    int64_t lost_ns = relay->lost_ns;
+    if (link && lost_ns) {
+        relay->n_resumes++;
+        relay->lost_ns = 0;
+    }
+    pthread_mutex_unlock(&relay->lock);
+    int rc = ended || !link ? -1 : link_submit(link, relay, &err);
+    link_release(link);
+    if (ended || rc == 0) {
+        if (rc == 0 && lost_ns)
+            atomic_fetch_add(&gateway->counters.resumes, 1);
+        return;
+    }
+    if (!lost_ns && !link) {
+        end_without_replica(relay, false);
+        return;
+    }
+    /* Lost, or lost between the choice and the submit: another one may come. */
+    int64_t since = lost_ns ? lost_ns : clock_now_ns();
+    pthread_mutex_lock(&relay->lock);
+    relay->lost_ns = since;
+    pthread_mutex_unlock(&relay->lock);
+    if (clock_now_ns() - since > (int64_t)gateway->config.resume_ms * NS_PER_MS)
+        end_without_replica(relay, true);
+    else
+        wait_for_replica(gateway, relay);
+}
+
+static void retry_waiting(struct gateway *gateway)
+{
+    pthread_mutex_lock(&gateway->lock);
+    struct relay *list = gateway->waiting;
+    gateway->waiting = NULL;
+    pthread_mutex_unlock(&gateway->lock);
+    while (list) {
+        struct relay *relay = list;
+        list = relay->next_waiting;
+        gateway_dispatch(gateway, relay);
+        relay_release(relay);
+    }
+}
+
+struct slow_list {
+    struct relay *relays[64];
+    uint32_t n;
+    int64_t now_ns;
+};
+
+static void collect_slow(void *ctx, struct relay *relay)
+{
+    struct slow_list *slow = ctx;
+    if (slow->n < 64 && relay_is_slow(relay, slow->now_ns)) {
+        relay_retain(relay);
+        slow->relays[slow->n++] = relay;
+    }
+}
+
+static void end_slow_readers(struct gateway *gateway, int64_t now_ns)
+{
+    struct slow_list slow = {.n = 0, .now_ns = now_ns};
+    registry_each(&gateway->registry, collect_slow, &slow);
+    for (uint32_t i = 0; i < slow.n; i++) {
+        struct error err;
+        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "the client has taken nothing for %llu ms",
+                  (unsigned long long)gateway->config.slow_reader_ms);
+        error_reason(&err, "SLOW_READER");
+        atomic_fetch_add(&gateway->counters.slow_readers, 1);
+        relay_cancel(slow.relays[i], &err);
+        relay_release(slow.relays[i]);
+    }
+}
+
+/* Links whose replica is gone and which nobody else holds end here, on the ticker: a channel must
+ * not be closed from its callbacks. */
+static void tick_links(struct gateway *gateway, int64_t now_ns)
+{
+    struct link *dead = NULL;
+    pthread_mutex_lock(&gateway->lock);
+    uint32_t n = gateway->n_links;
+    struct link **links = malloc((n + 1) * sizeof(struct link *));
+    for (uint32_t i = 0; links && i < n; i++) {
+        links[i] = gateway->links[i];
+        link_retain(links[i]);
+    }
+    pthread_mutex_unlock(&gateway->lock);
+    for (uint32_t i = 0; links && i < n; i++) {
+        link_tick(links[i], now_ns);
+        if (!dead && link_is_finished(links[i]))
+            dead = links[i];
+        else
+            link_release(links[i]);
+    }
+    free(links);
+    if (!dead)
+        return;
+    pthread_mutex_lock(&gateway->lock);
+    for (uint32_t i = 0; i < gateway->n_links; i++) {
+        if (gateway->links[i] != dead)
+            continue;
+        gateway->links[i] = gateway->links[--gateway->n_links];
+        link_release(dead); /* the gateway's reference; ours is left */
+        break;
+    }
+    pthread_mutex_unlock(&gateway->lock);
+    link_shutdown(dead);
+    link_release(dead);
+}
+
+static void *run_ticker(void *arg)
+{
+    struct gateway *gateway = arg;
+    int64_t next_slow_ns = 0;
+    pthread_mutex_lock(&gateway->lock);
+    while (!gateway->stopping) {
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += TICK_MS * 1000000L;
+        until.tv_sec += until.tv_nsec / NS_PER_S;
+        until.tv_nsec %= NS_PER_S;
+        pthread_cond_timedwait(&gateway->tick, &gateway->lock, &until);
+        pthread_mutex_unlock(&gateway->lock);
+        int64_t now_ns = clock_now_ns();
+        tick_links(gateway, now_ns);
+        retry_waiting(gateway);
+        if (now_ns >= next_slow_ns) {
+            end_slow_readers(gateway, now_ns);
+            next_slow_ns = now_ns + NS_PER_S / 2;
+        }
+        pthread_mutex_lock(&gateway->lock);
+    }
+    pthread_mutex_unlock(&gateway->lock);
+    return NULL;
+}
+
+static int start_server(struct gateway *gateway, struct error *err)
+{
+    const struct gateway_config *c = &gateway->config;
+    struct rpc_server_config config;
+    rpc_server_config_init(&config);
+    inference_service(gateway, &gateway->service);
+    config.services = &gateway->service;
+    config.n_services = 1;
+    config.n_threads = (uint32_t)c->threads;
+    config.max_message_bytes = c->max_message_bytes;
+    config.max_metadata_bytes = c->max_metadata_bytes;
+    config.max_pending_bytes = c->max_pending_bytes;
+    config.max_streams = (uint32_t)c->max_streams;
+    config.max_calls = (uint32_t)c->max_calls;
+    config.keepalive_time_ms = (uint32_t)c->keepalive_time_ms;
+    config.keepalive_timeout_ms = (uint32_t)c->keepalive_timeout_ms;
+    int rc = rpc_server_create(&config, &gateway->server, err);
+    if (!rc && c->listen[0])
+        rc = rpc_server_listen_tcp(gateway->server, c->listen, &gateway->port, err);
+    if (!rc && c->listen_unix[0])
+        rc = rpc_server_listen_unix(gateway->server, c->listen_unix, err);
+    return rc;
+}
+
+static void load_routes(struct gateway *gateway)
+{
+    struct error err;
+    struct route_table *table;
+    const char *path = gateway->config.routes_file;
+    if (!path || !path[0])
+        return;
+    int rc = route_table_load(path, &table, &err);
+    if (!rc)
+        gateway_apply_routes(gateway, table);
+    else if (rc != STATUS_NOT_FOUND)
+        log_warn(LOG_EVENT("routes file not used"), LOG_STR("message", err.message));
+}
+
+static int start_threads(struct gateway *gateway, struct error *err)
+{
+    if (pthread_create(&gateway->ticker, NULL, run_ticker, gateway) != 0)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "server: cannot start a thread");
+    gateway->ticking = true;
+    load_routes(gateway);
+    if (gateway->config.manager_socket[0])
+        return route_watch_create(gateway, &gateway->watch, err);
+    return 0;
+}
+
+int gateway_create(const struct gateway_config *config, struct gateway **out_gateway,
+                   struct error *err)
+{
+    struct gateway *gateway = calloc(1, sizeof(*gateway));
+    if (!gateway)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "server: out of memory");
+    gateway->config = *config;
+    rng_uuid(gateway->server_id);
+    gateway->server_epoch = (uint64_t)clock_wall_ns();
+    registry_init(&gateway->registry);
+    pthread_mutex_init(&gateway->lock, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&gateway->tick, &attr);
+    pthread_condattr_destroy(&attr);
+    gateway->routes = route_table_empty();
+    int rc =
+        gateway->routes ? 0 : error_set(err, STATUS_RESOURCE_EXHAUSTED, "server: out of memory");
+    if (!rc)
+        rc = start_server(gateway, err);
+    if (!rc)
+        rc = start_threads(gateway, err);
+    if (!rc)
+        rc = rpc_server_start(gateway->server, err);
+    if (rc) {
+        gateway_destroy(gateway, 0);
+        return rc;
+    }
+    *out_gateway = gateway;
+    return 0;
+}
+
+static void end_waiting(struct gateway *gateway)
+{
+    pthread_mutex_lock(&gateway->lock);
+    struct relay *list = gateway->waiting;
+    gateway->waiting = NULL;
+    pthread_mutex_unlock(&gateway->lock);
+    while (list) {
+        struct relay *relay = list;
+        list = relay->next_waiting;
+        end_without_replica(relay, true);
+        relay_release(relay);
+    }
+}
+
+void gateway_destroy(struct gateway *gateway, uint32_t grace_ms)
+{
+    if (!gateway)
+        return;
+    if (gateway->server)
+        rpc_server_shutdown(gateway->server, grace_ms);
+    route_watch_destroy(gateway->watch);
+    if (gateway->ticking) {
+        pthread_mutex_lock(&gateway->lock);
+        gateway->stopping = true;
+        pthread_cond_signal(&gateway->tick);
+        pthread_mutex_unlock(&gateway->lock);
+        pthread_join(gateway->ticker, NULL);
+    }
+    end_waiting(gateway);
+    for (uint32_t i = 0; i < gateway->n_links; i++) {
+        link_shutdown(gateway->links[i]);
+        link_release(gateway->links[i]);
+    }
+    end_waiting(gateway);
+    free(gateway->links);
+    rpc_server_destroy(gateway->server);
+    route_table_release(gateway->routes);
+    registry_fini(&gateway->registry);
+    pthread_cond_destroy(&gateway->tick);
+    pthread_mutex_destroy(&gateway->lock);
+    free(gateway);
+}
+
+uint16_t gateway_port(const struct gateway *gateway)
+{
+    return gateway->port;
+}

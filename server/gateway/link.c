@@ -1,0 +1,496 @@
+#include "server/gateway/link.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/hash_map.h"
+#include "base/log.h"
+#include "proto/rpc/rpc_client.h"
+#include "proto/rpc/rpc_stream.h"
+#include "server/gateway/gateway.h"
+#include "server/gateway/relay.h"
+
+enum { PROTOCOL_MIN = 1, PROTOCOL_MAX = 1 };
+enum { RETRY_MIN_MS = 50, RETRY_MAX_MS = 1000 };
+enum { MAX_SUBMIT_BACKLOG_BYTES = 16 << 20, MAX_LINK_BACKLOG_BYTES = 64 << 20 };
+
+enum link_state { LINK_DOWN, LINK_CONNECTING, LINK_READY, LINK_DRAINING };
+
+struct link {
+    _Atomic uint32_t n_refs;
+    struct gateway *gateway;
+    struct rpc_client *client;
+    char replica_id[64], model[65], version[65], socket_path[128];
+    uint64_t epoch;
+
+    pthread_mutex_t lock;
+    enum link_state state;
+    Sluice__Manager__V1__ReplicaState route_state;
+    bool retired;
+    struct rpc_stream *stream; /* owned while not LINK_DOWN */
+    struct hash_map live;      /* u64 id → relay, each retained */
+    uint64_t next_id;
+    int64_t retry_at_ns;
+    uint32_t retry_ms;
+    bool has_facts;
+    struct link_facts facts;
+};
+
+static void open_stream(struct link *link);
+
+int link_create(struct gateway *gateway, const Sluice__Manager__V1__Route *served,
+                const Sluice__Manager__V1__RouteReplica *replica, struct link **out_link,
+                struct error *err)
+{
+    struct rpc_client_config config;
+    char target[160];
+    struct link *link = calloc(1, sizeof(*link));
+    if (!link)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "link: out of memory");
+    atomic_init(&link->n_refs, 1);
+    pthread_mutex_init(&link->lock, NULL);
+    link->gateway = gateway;
+    link->epoch = replica->epoch;
+    link->next_id = 1;
+    link->route_state = replica->state;
+    link->retry_ms = RETRY_MIN_MS;
+    snprintf(link->replica_id, sizeof(link->replica_id), "%s", replica->id);
+    snprintf(link->model, sizeof(link->model), "%s", served->model);
+    snprintf(link->version, sizeof(link->version), "%s", served->version);
+    snprintf(link->socket_path, sizeof(link->socket_path), "%s", replica->socket_path);
+    snprintf(target, sizeof(target), "unix:%s", link->socket_path);
+    rpc_client_config_init(&config);
+    config.target = target;
+    config.max_pending_bytes = MAX_LINK_BACKLOG_BYTES;
+    config.max_message_bytes = MAX_LINK_BACKLOG_BYTES;
+    config.reconnect_min_ms = RETRY_MIN_MS;
+    config.reconnect_max_ms = RETRY_MAX_MS;
+    int rc = rpc_client_create(&config, &link->client, err);
+    if (rc) {
+        pthread_mutex_destroy(&link->lock);
+        free(link);
+        return rc;
+    }
+    open_stream(link);
+    *out_link = link;
+    return 0;
+}
+
+void link_retain(struct link *link)
+{
+    atomic_fetch_add(&link->n_refs, 1);
+}
+
+void link_release(struct link *link)
+{
+    if (!link || atomic_fetch_sub(&link->n_refs, 1) != 1)
+        return;
+    rpc_client_destroy(link->client);
+    rpc_stream_release(link->stream);
+    hash_map_fini(&link->live);
+    pthread_mutex_destroy(&link->lock);
+    free(link);
+}
+
+/* Takes the relay of an id off the map; the caller gets the map's reference. */
+static struct relay *take_live(struct link *link, uint64_t id)
+{
+    pthread_mutex_lock(&link->lock);
+    struct relay *relay = hash_map_remove(&link->live, &id, sizeof(id));
+    bool close = link->retired && !link->live.n_entries && link->stream;
+    struct rpc_stream *stream = link->stream;
+    if (close)
+        rpc_stream_retain(stream);
+    pthread_mutex_unlock(&link->lock);
+    if (close) {
+        rpc_stream_cancel(stream);
+        rpc_stream_release(stream);
+    }
+    return relay;
+}
+
+static struct relay *find_live(struct link *link, uint64_t id)
+{
+    pthread_mutex_lock(&link->lock);
+    struct relay *relay = hash_map_get(&link->live, &id, sizeof(id));
+    if (relay)
+        relay_retain(relay);
+    pthread_mutex_unlock(&link->lock);
+    return relay;
+}
+
+static void on_item(struct link *link, const Sluice__Worker__V1__StepItem *item)
+{
+    struct relay *relay = find_live(link, item->id);
+    if (!relay)
+        return; /* cancelled here; the worker does not know yet */
+    if (relay_on_item(relay, item))
+        relay_release(take_live(link, item->id));
+    relay_release(relay);
+}
+
+static void on_load(struct link *link, const Sluice__Worker__V1__Load *load)
+{
+    if (!load)
+        return;
+    pthread_mutex_lock(&link->lock);
+    link->facts.n_running = load->n_running;
+    link->facts.n_queued = load->n_queued;
+    pthread_mutex_unlock(&link->lock);
+}
+
+static void on_hello(struct link *link, const Sluice__Worker__V1__HelloReply *hello)
+{
+    pthread_mutex_lock(&link->lock);
+    if (link->state == LINK_CONNECTING)
+        link->state = LINK_READY;
+    link->retry_ms = RETRY_MIN_MS;
+    link->has_facts = true;
+    snprintf(link->facts.numerics_id, sizeof(link->facts.numerics_id), "%s", hello->numerics_id);
+    snprintf(link->facts.device_group, sizeof(link->facts.device_group), "%s", hello->device_group);
+    snprintf(link->facts.replica_id, sizeof(link->facts.replica_id), "%s", link->replica_id);
+    pthread_mutex_unlock(&link->lock);
+    on_load(link, hello->load);
+    log_info(LOG_EVENT("replica linked"), LOG_STR("replica", link->replica_id),
+             LOG_U64("epoch", link->epoch), LOG_STR("model", link->model),
+             LOG_STR("version", link->version));
+    gateway_link_changed(link->gateway);
+}
+
+static void on_message(void *arg, struct rpc_stream *stream, const ProtobufCMessage *message)
+{
+    struct link *link = arg;
+    const Sluice__Worker__V1__ServeResponse *response =
+        (const Sluice__Worker__V1__ServeResponse *)message;
+    (void)stream;
+    switch (response->frame_case) {
+    case SLUICE__WORKER__V1__SERVE_RESPONSE__FRAME_HELLO:
+        on_hello(link, response->hello);
+        break;
+    case SLUICE__WORKER__V1__SERVE_RESPONSE__FRAME_STEP:
+        for (size_t i = 0; i < response->step->n_items; i++)
+            on_item(link, response->step->items[i]);
+        on_load(link, response->step->load);
+        break;
+    case SLUICE__WORKER__V1__SERVE_RESPONSE__FRAME_DRAINING:
+        pthread_mutex_lock(&link->lock);
+        link->state = LINK_DRAINING;
+        pthread_mutex_unlock(&link->lock);
+        gateway_link_changed(link->gateway);
+        break;
+    default:
+        break;
+    }
+}
+
+/* Every request that was live; the caller gets the references. */
+static struct relay **take_all(struct link *link, size_t *out_n)
+{
+    pthread_mutex_lock(&link->lock);
+    struct relay **all = calloc(link->live.n_entries + 1, sizeof(*all));
+    size_t cursor = 0, n = 0;
+    struct relay *relay;
+    while (all && (relay = hash_map_next(&link->live, &cursor, NULL, NULL)))
+        all[n++] = relay;
+    if (all)
+        hash_map_fini(&link->live);
+    pthread_mutex_unlock(&link->lock);
+    *out_n = n;
+    return all;
+}
+
+static void on_status(void *arg, struct rpc_stream *stream, const struct error *status)
+{
+    struct link *link = arg;
+    size_t n_lost = 0;
+    (void)stream;
+    pthread_mutex_lock(&link->lock);
+    bool was_up = link->state == LINK_READY || link->state == LINK_DRAINING;
+    bool retired = link->retired;
+    struct rpc_stream *old = link->stream;
+    link->stream = NULL;
+    link->state = LINK_DOWN;
+    link->retry_at_ns = clock_now_ns() + (int64_t)link->retry_ms * NS_PER_MS;
+    link->retry_ms = link->retry_ms * 2 > RETRY_MAX_MS ? RETRY_MAX_MS : link->retry_ms * 2;
+    pthread_mutex_unlock(&link->lock);
+    rpc_stream_release(old);
+    struct relay **lost = take_all(link, &n_lost);
+    if (was_up && !retired)
+        log_warn(LOG_EVENT("replica lost"), LOG_STR("replica", link->replica_id),
+                 LOG_U64("epoch", link->epoch), LOG_STR("status", status_name(status->status)),
+                 LOG_STR("message", status->message), LOG_U64("requests", n_lost));
+    gateway_link_changed(link->gateway);
+    for (size_t i = 0; i < n_lost; i++) {
+        relay_on_lost(lost[i]);
+        relay_release(lost[i]);
+    }
+    free(lost);
+    link_release(link); /* the stream's reference; never the last one: the gateway holds its own */
+}
+
+static const struct rpc_stream_events stream_events = {.on_message = on_message,
+                                                       .on_status = on_status};
+
+static void send_hello(struct link *link, struct rpc_stream *stream)
+{
+    Sluice__Worker__V1__ServeRequest request = SLUICE__WORKER__V1__SERVE_REQUEST__INIT;
+    Sluice__Worker__V1__Hello hello = SLUICE__WORKER__V1__HELLO__INIT;
+    char version[] = SLUICE_VERSION;
+    hello.protocol_min = PROTOCOL_MIN;
+    hello.protocol_max = PROTOCOL_MAX;
+    hello.server_id = link->gateway->server_id;
+    hello.server_epoch = link->gateway->server_epoch;
+    hello.software_version = version;
+    hello.expected_epoch = link->epoch;
+    request.frame_case = SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_HELLO;
+    request.hello = &hello;
+    rpc_stream_send(stream, &request.base);
+}
+
+static void open_stream(struct link *link)
+{
+    struct error err;
+    struct rpc_stream *stream = NULL;
+    pthread_mutex_lock(&link->lock);
+    bool wanted = link->state == LINK_DOWN && !link->retired;
+    if (wanted)
+        link->state = LINK_CONNECTING;
+    pthread_mutex_unlock(&link->lock);
+    if (!wanted)
+        return;
+    link_retain(link);
+    int rc = rpc_stream_open(link->client, &sluice__worker__v1__worker__descriptor, "Serve", NULL,
+                             NULL, &stream_events, link, &stream, &err);
+    if (rc) {
+        pthread_mutex_lock(&link->lock);
+        link->state = LINK_DOWN;
+        link->retry_at_ns = clock_now_ns() + RETRY_MAX_MS * NS_PER_MS;
+        pthread_mutex_unlock(&link->lock);
+        link_release(link);
+        return;
+    }
+    send_hello(link, stream);
+    pthread_mutex_lock(&link->lock);
+    if (link->state != LINK_DOWN) {
+        link->stream = stream;
+        stream = NULL;
+    }
+    pthread_mutex_unlock(&link->lock);
+    rpc_stream_release(stream); /* it ended before we could keep it */
+}
+
+void link_tick(struct link *link, int64_t now_ns)
+{
+    pthread_mutex_lock(&link->lock);
+    bool due = link->state == LINK_DOWN && !link->retired && now_ns >= link->retry_at_ns;
+    pthread_mutex_unlock(&link->lock);
+    if (due)
+        open_stream(link);
+}
+
+void link_retire(struct link *link)
+{
+    pthread_mutex_lock(&link->lock);
+    link->retired = true;
+    struct rpc_stream *stream = link->live.n_entries ? NULL : link->stream;
+    if (stream)
+        rpc_stream_retain(stream);
+    pthread_mutex_unlock(&link->lock);
+    if (stream)
+        rpc_stream_cancel(stream);
+    rpc_stream_release(stream);
+}
+
+bool link_is_finished(struct link *link)
+{
+    pthread_mutex_lock(&link->lock);
+    bool ended = link->retired && link->state == LINK_DOWN && !link->stream;
+    pthread_mutex_unlock(&link->lock);
+    return ended && atomic_load(&link->n_refs) == 2;
+}
+
+void link_shutdown(struct link *link)
+{
+    pthread_mutex_lock(&link->lock);
+    link->retired = true;
+    struct rpc_client *client = link->client;
+    link->client = NULL;
+    pthread_mutex_unlock(&link->lock);
+    rpc_client_destroy(client);
+}
+
+bool link_matches(const struct link *link, const Sluice__Manager__V1__RouteReplica *replica)
+{
+    return link->epoch == replica->epoch && strcmp(link->replica_id, replica->id) == 0 &&
+           strcmp(link->socket_path, replica->socket_path) == 0;
+}
+
+bool link_serves(const struct link *link, const char *model, const char *version)
+{
+    return strcmp(link->model, model) == 0 && strcmp(link->version, version) == 0;
+}
+
+bool link_usable(struct link *link)
+{
+    pthread_mutex_lock(&link->lock);
+    bool usable = link->state == LINK_READY && !link->retired && link->stream &&
+                  link->route_state == SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_READY;
+    pthread_mutex_unlock(&link->lock);
+    return usable;
+}
+
+uint32_t link_n_live(struct link *link)
+{
+    pthread_mutex_lock(&link->lock);
+    uint32_t n = (uint32_t)link->live.n_entries;
+    pthread_mutex_unlock(&link->lock);
+    return n;
+}
+
+void link_set_route_state(struct link *link, Sluice__Manager__V1__ReplicaState state)
+{
+    pthread_mutex_lock(&link->lock);
+    link->route_state = state;
+    pthread_mutex_unlock(&link->lock);
+}
+
+bool link_get_facts(struct link *link, struct link_facts *out_facts)
+{
+    pthread_mutex_lock(&link->lock);
+    bool has = link->has_facts;
+    *out_facts = link->facts;
+    pthread_mutex_unlock(&link->lock);
+    return has;
+}
+
+struct rpc_client *link_client(struct link *link)
+{
+    return link->client;
+}
+
+/* The stream, retained, or NULL. */
+static struct rpc_stream *live_stream(struct link *link)
+{
+    pthread_mutex_lock(&link->lock);
+    struct rpc_stream *stream = link->stream;
+    if (stream)
+        rpc_stream_retain(stream);
+    pthread_mutex_unlock(&link->lock);
+    return stream;
+}
+
+static int lost_before_submit(struct error *err)
+{
+    error_set(err, STATUS_UNAVAILABLE, "the replica is not reachable");
+    err->retry_after_ms = 1000;
+    return error_reason(err, "REPLICA_LOST");
+}
+
+/* Enters the relay under a fresh id. */
+static int adopt(struct link *link, struct relay *relay, struct rpc_stream **out_stream,
+                 struct error *err)
+{
+    pthread_mutex_lock(&link->lock);
+    uint64_t id = link->next_id++;
+    bool usable = link->state == LINK_READY && !link->retired && link->stream;
+    bool known = usable && hash_map_put(&link->live, &id, sizeof(id), relay);
+    if (known) {
+        relay_retain(relay);
+        link_retain(link);
+        pthread_mutex_lock(&relay->lock);
+        relay->link = link;
+        relay->link_id = id;
+        relay->stream = link->stream;
+        rpc_stream_retain(relay->stream);
+        if (relay->numerics_id[0] && strcmp(relay->numerics_id, link->facts.numerics_id) != 0)
+            relay->numerics_changed = true;
+        else
+            snprintf(relay->numerics_id, sizeof(relay->numerics_id), "%s", link->facts.numerics_id);
+        pthread_mutex_unlock(&relay->lock);
+        *out_stream = link->stream;
+        rpc_stream_retain(*out_stream);
+    }
+    pthread_mutex_unlock(&link->lock);
+    return known ? 0 : lost_before_submit(err);
+}
+
+int link_submit(struct link *link, struct relay *relay, struct error *err)
+{
+    struct rpc_stream *stream;
+    struct relay_submit *fill = malloc(sizeof(*fill));
+    if (!fill)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "request: out of memory");
+    int rc = adopt(link, relay, &stream, err);
+    if (rc) {
+        free(fill);
+        return rc;
+    }
+    Sluice__Worker__V1__ServeRequest frame = SLUICE__WORKER__V1__SERVE_REQUEST__INIT;
+    pthread_mutex_lock(&relay->lock);
+    uint64_t id = relay->link_id;
+    relay_fill_submit(relay, fill);
+    frame.frame_case = SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_SUBMIT;
+    frame.submit = &fill->submit;
+    bool full = rpc_stream_pending_bytes(stream) > MAX_SUBMIT_BACKLOG_BYTES;
+    rc = full ? STATUS_RESOURCE_EXHAUSTED : rpc_stream_send(stream, &frame.base);
+    pthread_mutex_unlock(&relay->lock);
+    free(fill);
+    struct relay *mine = rc ? take_live(link, id) : NULL;
+    if (!mine) { /* sent; or the stream ended meanwhile and has handed it back already */
+        rpc_stream_release(stream);
+        return 0;
+    }
+    pthread_mutex_lock(&relay->lock);
+    relay->link = NULL;
+    relay->stream = NULL;
+    pthread_mutex_unlock(&relay->lock);
+    rpc_stream_release(stream); /* the relay's reference */
+    rpc_stream_release(stream);
+    link_release(link);
+    relay_release(mine);
+    return lost_before_submit(err);
+}
+
+/* A worker that takes nothing any more is a lost worker. */
+static void send_frame(struct rpc_stream *stream, const Sluice__Worker__V1__ServeRequest *frame)
+{
+    if (rpc_stream_send(stream, &frame->base) == STATUS_RESOURCE_EXHAUSTED)
+        rpc_stream_cancel(stream);
+}
+
+void link_cancel(struct link *link, uint64_t id)
+{
+    Sluice__Worker__V1__ServeRequest frame = SLUICE__WORKER__V1__SERVE_REQUEST__INIT;
+    Sluice__Worker__V1__Cancel cancel = SLUICE__WORKER__V1__CANCEL__INIT;
+    struct rpc_stream *stream = live_stream(link);
+    struct relay *relay = take_live(link, id);
+    cancel.id = id;
+    frame.frame_case = SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_CANCEL;
+    frame.cancel = &cancel;
+    if (relay && stream)
+        send_frame(stream, &frame);
+    relay_release(relay);
+    rpc_stream_release(stream);
+}
+
+void link_send_pause(struct rpc_stream *stream, uint64_t id, bool paused)
+{
+    Sluice__Worker__V1__ServeRequest frame = SLUICE__WORKER__V1__SERVE_REQUEST__INIT;
+    Sluice__Worker__V1__Pause pause = SLUICE__WORKER__V1__PAUSE__INIT;
+    Sluice__Worker__V1__Resume resume = SLUICE__WORKER__V1__RESUME__INIT;
+    if (paused) {
+        pause.id = id;
+        frame.frame_case = SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_PAUSE;
+        frame.pause = &pause;
+    } else {
+        resume.id = id;
+        frame.frame_case = SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_RESUME;
+        frame.resume = &resume;
+    }
+    send_frame(stream, &frame);
+}

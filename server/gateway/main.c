@@ -1,0 +1,158 @@
+/* sluice-server: the data plane. Serves sluice.v1.Inference, follows the manager's routes and
+ * relays to workers. */
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/options.h"
+#include "server/gateway/gateway.h"
+
+struct settings {
+    struct gateway_config gateway;
+    const char *log_level, *log_format;
+    bool help, version;
+};
+
+#define FIELD(name) offsetof(struct settings, name)
+
+static const struct option_spec specs[] = {
+    {"listen", 'l', OPTION_STRING, FIELD(gateway.listen), "127.0.0.1:8001", "ADDR:PORT",
+     "address of the data plane; empty: none", 0, 0},
+    {"listen-unix", 0, OPTION_STRING, FIELD(gateway.listen_unix), "", "PATH",
+     "also serve on a unix socket (mode 0600)", 0, 0},
+    {"manager", 'm', OPTION_STRING, FIELD(gateway.manager_socket), "", "PATH",
+     "the manager's unix socket", 0, 0},
+    {"routes-file", 0, OPTION_STRING, FIELD(gateway.routes_file), "", "PATH",
+     "keeps the last routes, to serve without a manager", 0, 0},
+    {"rpc-threads", 0, OPTION_U64, FIELD(gateway.threads), "2", "N", "threads that serve RPCs", 1,
+     256},
+    {"max-message-bytes", 0, OPTION_U64, FIELD(gateway.max_message_bytes), "4M", "N",
+     "largest request", 1024, 1073741824},
+    {"max-metadata-bytes", 0, OPTION_U64, FIELD(gateway.max_metadata_bytes), "16K", "N",
+     "all metadata of a call", 1024, 1048576},
+    {"max-streams", 0, OPTION_U64, FIELD(gateway.max_streams), "100", "N", "streams per connection",
+     1, 1000000},
+    {"max-calls", 0, OPTION_U64, FIELD(gateway.max_calls), "4096", "N", "live calls in all", 1,
+     1000000},
+    {"keepalive-time", 0, OPTION_MS, FIELD(gateway.keepalive_time_ms), "60s", "TIME",
+     "a silent connection is pinged after this long", 1000, 86400000},
+    {"keepalive-timeout", 0, OPTION_MS, FIELD(gateway.keepalive_timeout_ms), "20s", "TIME",
+     "and dropped after this long without an answer", 100, 86400000},
+    {"max-pending-bytes", 0, OPTION_U64, FIELD(gateway.max_pending_bytes), "64K", "N",
+     "unsent bytes per stream before its sequence pauses", 1024, 67108864},
+    {"slow-reader-timeout", 0, OPTION_MS, FIELD(gateway.slow_reader_ms), "30s", "TIME",
+     "a paused stream is ended after this long", 100, 86400000},
+    {"resume-timeout", 0, OPTION_MS, FIELD(gateway.resume_ms), "30s", "TIME",
+     "how long a request whose replica was lost waits for another", 0, 86400000},
+    {"drain-grace", 0, OPTION_MS, FIELD(gateway.drain_grace_ms), "60s", "TIME",
+     "time accepted streams get after SIGTERM", 0, 86400000},
+    {"log-level", 0, OPTION_STRING, FIELD(log_level), "info", "LEVEL", "debug, info, warn or error",
+     0, 0},
+    {"log-format", 0, OPTION_STRING, FIELD(log_format), "kv", "FORMAT", "kv or json", 0, 0},
+    {"help", 'h', OPTION_BOOL, FIELD(help), "false", NULL, "this text", 0, 0},
+    {"version", 'V', OPTION_BOOL, FIELD(version), "false", NULL, "print the version", 0, 0},
+};
+
+enum { N_SPECS = sizeof(specs) / sizeof(specs[0]) };
+
+static void print_help(void)
+{
+    struct strbuf text;
+    strbuf_init(&text, 0);
+    strbuf_add_str(
+        &text,
+        "sluice-server: the data plane of Sluice.\n\n"
+        "Serves sluice.v1.Inference over gRPC (with health and reflection), routes requests to "
+        "workers as\n"
+        "the manager tells, and keeps serving the last routes while the manager is away.\n\n"
+        "usage: sluice-server --manager STATE/run/manager.sock [--listen ADDR:PORT] [options]\n\n");
+    options_help(specs, N_SPECS, &text);
+    strbuf_add_str(&text,
+                   "\nEvery option is also an environment variable (SLUICE_LISTEN, ...) and a key "
+                   "of --config FILE.\n\n"
+                   "examples:\n"
+                   "  sluice-server --manager /run/sluice/manager.sock --routes-file "
+                   "/var/lib/sluice/routes.pb\n"
+                   "  sluice-server --manager ./state/run/manager.sock --listen 0.0.0.0:8001\n");
+    fputs(strbuf_str(&text), stdout);
+    strbuf_fini(&text);
+}
+
+/* Waits for SIGTERM or SIGINT; a second one while draining ends at once. */
+static void wait_for_signal(const sigset_t *set)
+{
+    int got = 0;
+    while (sigwait(set, &got) != 0 || got == SIGHUP)
+        ;
+    log_info(LOG_EVENT("stopping"), LOG_STR("signal", strsignal(got)));
+}
+
+static void *end_on_second_signal(void *arg)
+{
+    wait_for_signal(arg);
+    _Exit(1);
+}
+
+static int serve(const struct settings *settings)
+{
+    struct error err;
+    struct gateway *gateway;
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    if (gateway_create(&settings->gateway, &gateway, &err) != 0) {
+        log_error(LOG_EVENT("cannot start"), LOG_STR("message", err.message));
+        return 1;
+    }
+    log_info(LOG_EVENT("serving"), LOG_STR("listen", settings->gateway.listen),
+             LOG_U64("port", gateway_port(gateway)), LOG_STR("version", SLUICE_VERSION));
+    wait_for_signal(&set);
+    pthread_t watcher;
+    if (pthread_create(&watcher, NULL, end_on_second_signal, &set) == 0)
+        pthread_detach(watcher);
+    gateway_destroy(gateway, (uint32_t)settings->gateway.drain_grace_ms);
+    log_info(LOG_EVENT("stopped"));
+    return 0;
+}
+
+int main(int argc, char *argv[])
+{
+    struct settings settings = {0};
+    struct options *options;
+    struct error err;
+    enum log_level level;
+    enum log_format format;
+    if (options_parse("server", specs, N_SPECS, argc, argv, &settings, &options, &err) != 0) {
+        fprintf(stderr, "sluice-server: %s\n", err.message);
+        return 2;
+    }
+    int rc = 0;
+    if (settings.help) {
+        print_help();
+    } else if (settings.version) {
+        puts("sluice-server " SLUICE_VERSION);
+    } else if (options_n_positionals(options)) {
+        fprintf(stderr, "sluice-server: unexpected word \"%s\" (see --help)\n",
+                options_positional(options, 0));
+        rc = 2;
+    } else if (!log_level_parse(settings.log_level, &level) ||
+               !log_format_parse(settings.log_format, &format)) {
+        fprintf(stderr, "sluice-server: --log-level wants debug, info, warn or error; --log-format "
+                        "kv or json\n");
+        rc = 2;
+    } else {
+        log_init("sluice-server", level, format);
+        rc = serve(&settings);
+    }
+    options_destroy(options);
+    return rc;
+}

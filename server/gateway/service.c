@@ -1,0 +1,115 @@
+#include "server/gateway/service.h"
+
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "proto/rpc/rpc_call.h"
+#include "server/gateway/gateway.h"
+#include "server/gateway/relay.h"
+#include "server/gateway/validate.h"
+
+/* Finds the version and notes it in the relay. */
+static int resolve_version(struct gateway *gateway, struct relay *relay, struct error *err)
+{
+    const Sluice__V1__GenerateRequest *request = relay->request;
+    struct route_table *routes = gateway_routes(gateway);
+    const route *found;
+    int rc = route_table_pick(routes, request->model, request->version, request->session_key,
+                              rng_u64(), &found, err);
+    if (!rc)
+        rc = validate_for_model(request, found->info, err);
+    if (!rc) {
+        snprintf(relay->model, sizeof(relay->model), "%s", found->model);
+        snprintf(relay->version, sizeof(relay->version), "%s", found->version);
+    }
+    route_table_release(routes);
+    return rc;
+}
+
+static void start_generation(struct gateway *gateway, struct rpc_call *call,
+                             const ProtobufCMessage *message, bool whole)
+{
+    const Sluice__V1__GenerateRequest *request = (const Sluice__V1__GenerateRequest *)message;
+    struct relay *relay = NULL;
+    struct error err;
+    int rc = validate_generate(request, &err);
+    if (!rc)
+        rc = relay_create(gateway, call, request, whole, &relay, &err);
+    if (!rc)
+        rc = resolve_version(gateway, relay, &err);
+    if (!rc)
+        rc = registry_add(&gateway->registry, relay->caller, relay->request_id, relay, &err);
+    atomic_fetch_add(&gateway->counters.accepted, 1);
+    if (rc) {
+        atomic_fetch_add(&gateway->counters.failed, 1);
+        rpc_call_finish(call, &err);
+        relay_release(relay);
+        return;
+    }
+    atomic_fetch_add(&gateway->counters.live, 1);
+    rpc_call_set_events(call, &relay_events, relay); /* on_done drops the creation reference */
+    relay_retain(relay);
+    gateway_dispatch(gateway, relay);
+    relay_release(relay);
+}
+
+static void handle_generate(void *context, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    start_generation(context, call, request, false);
+}
+
+static void handle_complete(void *context, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    start_generation(context, call, request, true);
+}
+
+static void handle_cancel(void *context, struct rpc_call *call, const ProtobufCMessage *message)
+{
+    struct gateway *gateway = context;
+    const Sluice__V1__CancelRequest *request = (const Sluice__V1__CancelRequest *)message;
+    Sluice__V1__CancelResponse response = SLUICE__V1__CANCEL_RESPONSE__INIT;
+    struct error err, why;
+    if (!request->request_id[0]) {
+        error_field(&err, "request_id", "is empty");
+        rpc_call_finish(call, &err);
+        return;
+    }
+    struct relay *relay = registry_find(&gateway->registry, "anonymous", request->request_id);
+    if (!relay) {
+        error_set(&err, STATUS_NOT_FOUND, "request_id: no live request \"%.128s\"",
+                  request->request_id);
+        error_reason(&err, "REQUEST_NOT_FOUND");
+        rpc_call_finish(call, &err);
+        return;
+    }
+    error_set(&why, STATUS_CANCELLED, "cancelled by request_id");
+    response.n_tokens_sent = relay_cancel(relay, &why);
+    relay_release(relay);
+    rpc_call_reply(call, &response.base);
+}
+
+static const struct rpc_method methods[] = {
+    {"Generate", RPC_SHAPE_SERVER_STREAM, handle_generate},
+    {"GenerateStream", RPC_SHAPE_BIDI, rpc_unimplemented},
+    {"Complete", RPC_SHAPE_UNARY, handle_complete},
+    {"Tokenize", RPC_SHAPE_UNARY, handle_tokenize},
+    {"Detokenize", RPC_SHAPE_UNARY, handle_detokenize},
+    {"ApplyChatTemplate", RPC_SHAPE_UNARY, rpc_unimplemented},
+    {"ListModels", RPC_SHAPE_UNARY, handle_list_models},
+    {"GetModel", RPC_SHAPE_UNARY, handle_get_model},
+    {"Cancel", RPC_SHAPE_UNARY, handle_cancel},
+};
+
+void inference_service(struct gateway *gateway, struct rpc_service *out_service)
+{
+    *out_service = (struct rpc_service){
+        .descriptor = &sluice__v1__inference__descriptor,
+        .methods = methods,
+        .n_methods = sizeof(methods) / sizeof(methods[0]),
+        .context = gateway,
+    };
+}
