@@ -132,22 +132,7 @@ void gateway_apply_routes(struct gateway *gateway, struct route_table *table)
     for (size_t i = 0; i < message->n_routes; i++)
         for (size_t k = 0; k < message->routes[i]->n_replicas; k++)
             sync_replica(gateway, message->routes[i], message->routes[i]->replicas[k]);
-    for (uint32_t i = 0; i < n_gone; i++) {
-        link_retire(gone[i]);
-        link_release(gone[i]);
-    }
-    const Sluice__Manager__V1__RouteTable *before = route_table_message(old);
-    for (size_t i = 0; i < before->n_routes; i++) {
-        char name[160];
-        snprintf(name, sizeof(name), "model/%s/%s", before->routes[i]->model,
-                 before->routes[i]->version);
-        bool kept = false;
-        for (size_t k = 0; k < message->n_routes; k++)
-            kept = kept || (strcmp(message->routes[k]->model, before->routes[i]->model) == 0 &&
-                            strcmp(message->routes[k]->version, before->routes[i]->version) == 0);
-        if (!kept)
-            rpc_health_forget(rpc_server_health(gateway->server), name);
-    }
+    forget_health(gateway, route_table_message(old), message);
     route_table_release(old);
     route_table_release(table);
     gateway_link_changed(gateway);

@@ -421,7 +421,7 @@ static int adopt(struct link *link, struct relay *relay, struct rpc_stream **out
 
 int link_submit(struct link *link, struct relay *relay, struct error *err)
 {
-    struct rpc_stream *stream;
+    struct rpc_stream *stream = NULL;
     struct relay_submit *fill = malloc(sizeof(*fill));
     if (!fill)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "request: out of memory");
