@@ -73,7 +73,7 @@ static void check_ids(const struct tokenizer *tok, const char *text, unsigned fl
     struct error err = {0};
     if (tokenizer_encode(tok, text, strlen(text), flags, &list, NULL, &err))
         fail_msg("\"%s\": %s", text, err.message);
-    bool same = list.n_ids == n_ids && memcmp(list.ids, ids, n_ids * sizeof(*ids)) == 0;
+    bool same = list.n_ids == n_ids && (!n_ids || memcmp(list.ids, ids, n_ids * sizeof(*ids)) == 0);
     if (!same) {
         for (size_t i = 0; i < list.n_ids; i++)
             print_message("%u ", list.ids[i]);

@@ -1,0 +1,82 @@
+/* Any bytes as a model file: they open or are refused with MODEL_FILE_INVALID (or as not built),
+ * and what opens can be walked, read and tokenized with. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/strbuf.h"
+#include "engine/format/checkpoint.h"
+#include "engine/format/tokenizer.h"
+
+static void require(int condition, const char *what, const struct error *err)
+{
+    if (condition)
+        return;
+    fprintf(stderr, "%s: %d %s [%s]\n", what, err->status, err->message, err->reason);
+    abort();
+}
+
+static void walk(const struct checkpoint *ckpt)
+{
+    struct strbuf text = {0};
+    struct error err = {0};
+    unsigned char row[4096];
+    for (uint64_t i = 0; i < checkpoint_n_keys(ckpt); i++) {
+        checkpoint_key_type(ckpt, i, &text);
+        checkpoint_key_value(ckpt, i, 200, &text);
+    }
+    strbuf_fini(&text);
+    for (uint64_t i = 0; i < checkpoint_n_tensors(ckpt); i++) {
+        const struct checkpoint_tensor *t = checkpoint_tensor_at(ckpt, i);
+        require(checkpoint_tensor_find(ckpt, t->name) == t, "find", &err);
+        if (t->row_bytes <= sizeof(row))
+            require(checkpoint_read_tensor_rows(ckpt, t, t->n_rows - 1, 1, row, &err) == 0,
+                    "last row", &err);
+    }
+}
+
+static void tokenize(const struct checkpoint *ckpt)
+{
+    static const char text[] = "Hello, world! 123 <|end|>\n  \xC3\xA9";
+    struct tokenizer *tok = NULL;
+    struct error err = {0};
+    struct token_list list = {0};
+    int rc = tokenizer_open(ckpt, &tok, &err);
+    if (rc == 0)
+        require(tokenizer_encode(tok, text, sizeof(text) - 1, TOKENIZER_PARSE_SPECIAL, &list, NULL,
+                                 &err) == 0,
+                "encode", &err);
+    else
+        require(rc == STATUS_UNIMPLEMENTED || strcmp(err.reason, "MODEL_FILE_INVALID") == 0,
+                "tokenizer", &err);
+    token_list_fini(&list);
+    tokenizer_close(tok);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
+{
+    static int fd = -1;
+    char path[64];
+    struct checkpoint *ckpt = NULL;
+    struct error err = {0};
+    if (fd < 0)
+        fd = memfd_create("fuzz.gguf", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, 0) != 0 || pwrite(fd, data, n_bytes, 0) != (ssize_t)n_bytes)
+        abort();
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    int rc = checkpoint_open(path, &ckpt, &err);
+    if (rc == 0) {
+        walk(ckpt);
+        tokenize(ckpt);
+    } else {
+        require(rc == STATUS_UNIMPLEMENTED || (rc == STATUS_INVALID_ARGUMENT &&
+                                               strcmp(err.reason, "MODEL_FILE_INVALID") == 0),
+                "open", &err);
+        require(strstr(err.message, ": offset ") != NULL, "no offset", &err);
+    }
+    checkpoint_close(ckpt);
+    return 0;
+}

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# The fuzzer is only worth its time if it finds what is there: builds fuzz_gguf with the bug
+# "gguf_bounds" planted (engine/format/gguf.c: the limit on a tensor's dimensions is left out) and
+# requires a crash within 60 seconds from the committed corpus.
+# usage: tests/fuzz/seeded_bug.sh [BUILD_DIR]
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+build=${1:-build/fuzz-seeded}
+limit_s=60
+cmake --preset fuzz -B "$build" -DSLUICE_SEEDED_BUG=gguf_bounds >/dev/null
+ninja -C "$build" fuzz_gguf >/dev/null
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cp tests/fuzz/corpus/gguf/* "$work/"
+program=$(find "$build" -name fuzz_gguf -type f -perm -u+x | head -1)
+start=$(date +%s)
+if timeout $((limit_s + 30)) "$program" -max_total_time=$limit_s -max_len=4096 -timeout=10 \
+    -artifact_prefix="$work/" "$work" >"$work/log" 2>&1; then
+    echo "seeded bug gguf_bounds: NOT found in ${limit_s} s" >&2
+    tail -5 "$work/log" >&2
+    exit 1
+fi
+if ! grep -q 'gguf.c:.*runtime error: index' "$work/log"; then
+    echo "seeded bug gguf_bounds: the fuzzer ended for another reason" >&2
+    tail -20 "$work/log" >&2
+    exit 1
+fi
+echo "seeded bug gguf_bounds: found after $(($(date +%s) - start)) s"
