@@ -97,9 +97,10 @@ int rpc_server_start(struct rpc_server *server, struct error *err);
  * live ones go on, and every health status is NOT_SERVING. Any thread; returns at once. */
 void rpc_server_drain(struct rpc_server *server);
 
-/* Drains, sends GOAWAY, waits until every call has ended or grace_ms are over, then cancels what is
- * left and waits for its callbacks (at most 5 s more). When it returns no callback runs and none
- * will. Unix sockets are unlinked. Not from a callback; calling it again is harmless. */
+/* Drains, sends GOAWAY, waits until every call (health and reflection aside) has ended or grace_ms
+ * are over, then cancels what is left, which takes milliseconds unless a callback blocks. When it
+ * returns no callback runs and none will. Unix sockets are gone. Not from a callback; calling it
+ * again is harmless. */
 void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms);
 
 /* Shuts down with no grace if that has not happened. Calls still retained elsewhere stay valid

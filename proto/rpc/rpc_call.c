@@ -1,0 +1,534 @@
+#include "proto/rpc/rpc_call.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <grpc/byte_buffer.h>
+#include <grpc/slice.h>
+#include <grpc/support/alloc.h>
+
+#include "base/clock.h"
+#include "proto/rpc/rpc_call_internal.h"
+#include "proto/rpc/rpc_message.h"
+#include "proto/rpc/rpc_status.h"
+
+enum { BUILT_IN_PENDING_BYTES = 1 << 20 };
+
+static void on_close(struct rpc_tag *tag, bool ok);
+static void on_read(struct rpc_tag *tag, bool ok);
+static void on_sent(struct rpc_tag *tag, bool ok);
+
+/* --- birth and death --- */
+
+static bool copy_metadata(struct rpc_call *call, const grpc_metadata_array *metadata)
+{
+    size_t n_bytes = 1;
+    for (size_t i = 0; i < metadata->count; i++)
+        n_bytes += GRPC_SLICE_LENGTH(metadata->metadata[i].key) +
+                   GRPC_SLICE_LENGTH(metadata->metadata[i].value) + 2;
+    call->headers = calloc(metadata->count + 1, sizeof(*call->headers));
+    call->header_bytes = malloc(n_bytes);
+    if (call->headers == NULL || call->header_bytes == NULL)
+        return false;
+    char *at = call->header_bytes;
+    for (size_t i = 0; i < metadata->count; i++) {
+        const grpc_slice *parts[2] = {&metadata->metadata[i].key, &metadata->metadata[i].value};
+        const char *copies[2];
+        for (size_t j = 0; j < 2; j++) {
+            size_t n = GRPC_SLICE_LENGTH(*parts[j]);
+            memcpy(at, GRPC_SLICE_START_PTR(*parts[j]), n);
+            at[n] = '\0';
+            copies[j] = at;
+            at += n + 1;
+        }
+        call->headers[i] =
+            (struct rpc_call_header){copies[0], copies[1], GRPC_SLICE_LENGTH(*parts[1])};
+    }
+    call->n_headers = metadata->count;
+    return true;
+}
+
+static void destroy(struct rpc_call *call)
+{
+    for (size_t i = 0; i < call->n_trailers; i++) {
+        grpc_slice_unref(call->trailers[i].key);
+        grpc_slice_unref(call->trailers[i].value);
+    }
+    rpc_message_free(call->request);
+    free(call->headers);
+    free(call->header_bytes);
+    free(call->peer);
+    pthread_mutex_destroy(&call->lock);
+    free(call);
+}
+
+struct rpc_call *rpc_call_create(struct rpc_server *server, grpc_call *core,
+                                 const grpc_call_details *details,
+                                 const grpc_metadata_array *metadata, size_t max_pending_bytes)
+{
+    struct rpc_call *call = calloc(1, sizeof(*call));
+    if (call == NULL) {
+        grpc_call_unref(core);
+        return NULL;
+    }
+    call->server = server;
+    call->core = core;
+    call->max_pending_bytes = max_pending_bytes;
+    call->deadline_ns = rpc_core_deadline_ns(details->deadline);
+    atomic_init(&call->n_refs, 1);
+    pthread_mutex_init(&call->lock, NULL);
+    rpc_tag_init(&call->close_tag, on_close, call);
+    rpc_tag_init(&call->read_tag, on_read, call);
+    rpc_tag_init(&call->send_tag, on_sent, call);
+    snprintf(call->path, sizeof(call->path), "%.*s", (int)GRPC_SLICE_LENGTH(details->method),
+             (const char *)GRPC_SLICE_START_PTR(details->method));
+    char *peer = grpc_call_get_peer(core);
+    call->peer = strdup(peer);
+    gpr_free(peer);
+    if (call->peer == NULL || !copy_metadata(call, metadata)) {
+        grpc_call_unref(core);
+        destroy(call);
+        return NULL;
+    }
+    return call;
+}
+
+void rpc_call_retain(struct rpc_call *call)
+{
+    atomic_fetch_add_explicit(&call->n_refs, 1, memory_order_relaxed);
+}
+
+void rpc_call_release(struct rpc_call *call)
+{
+    if (call == NULL || atomic_fetch_sub_explicit(&call->n_refs, 1, memory_order_acq_rel) != 1)
+        return;
+    destroy(call);
+}
+
+static int final_code(const struct rpc_call *call)
+{
+    if (!call->peer_cancelled)
+        return status_to_grpc(call->status.status);
+    return status_to_grpc(clock_now_ns() >= call->deadline_ns ? STATUS_DEADLINE_EXCEEDED
+                                                              : STATUS_CANCELLED);
+}
+
+/* Server thread only: ends the call's life with gRPC once nothing is outstanding. */
+static void end_if_over(struct rpc_call *call)
+{
+    pthread_mutex_lock(&call->lock);
+    bool over = call->closed && !call->send_in_flight && !call->reading && !call->done;
+    grpc_call *core = over ? call->core : NULL;
+    if (over) {
+        call->done = true;
+        call->dead = true;
+        call->core = NULL;
+        rpc_queue_clear(&call->queue);
+    }
+    pthread_mutex_unlock(&call->lock);
+    if (!over)
+        return;
+    if (call->events != NULL && call->events->on_done != NULL)
+        call->events->on_done(call->events_arg, call);
+    grpc_call_unref(core);
+    rpc_server_call_done(call->server, call, final_code(call));
+    rpc_call_release(call);
+}
+
+void rpc_call_watch_close(struct rpc_call *call)
+{
+    grpc_op op;
+    memset(&op, 0, sizeof(op));
+    op.op = GRPC_OP_RECV_CLOSE_ON_SERVER;
+    op.data.recv_close_on_server.cancelled = &call->peer_cancelled;
+    if (grpc_call_start_batch(call->core, &op, 1, &call->close_tag, NULL) != GRPC_CALL_OK)
+        call->closed = true;
+}
+
+static void on_close(struct rpc_tag *tag, bool ok)
+{
+    struct rpc_call *call = tag->object;
+    (void)ok;
+    pthread_mutex_lock(&call->lock);
+    call->closed = true;
+    bool cancelled = call->peer_cancelled != 0;
+    if (cancelled) {
+        call->dead = true;
+        rpc_queue_clear(&call->queue);
+    }
+    pthread_mutex_unlock(&call->lock);
+    if (cancelled && call->events != NULL && call->events->on_cancel != NULL) {
+        call->events->on_cancel(call->events_arg, call);
+    }
+    end_if_over(call);
+}
+
+/* --- sending --- */
+
+/* Fills the status op; the slices stay alive in the caller's variables until the batch is started.
+ */
+static void add_status_op(struct rpc_call *call, grpc_op *op, grpc_metadata *metadata,
+                          grpc_slice *message, grpc_slice *details)
+{
+    void *bytes = NULL;
+    size_t n_bytes = 0;
+    size_t n_metadata = 0;
+    for (size_t i = 0; i < call->n_trailers; i++) {
+        metadata[n_metadata].key = call->trailers[i].key;
+        metadata[n_metadata++].value = call->trailers[i].value;
+    }
+    if (call->status.status != 0)
+        rpc_status_pack(&call->status, &bytes, &n_bytes);
+    *message = grpc_slice_from_copied_string(call->status.message);
+    *details = grpc_slice_from_copied_buffer(bytes, n_bytes);
+    free(bytes);
+    if (n_bytes > 0) {
+        metadata[n_metadata].key = grpc_slice_from_static_string("grpc-status-details-bin");
+        metadata[n_metadata++].value = *details;
+    }
+    op->op = GRPC_OP_SEND_STATUS_FROM_SERVER;
+    op->data.send_status_from_server.status = (grpc_status_code)status_to_grpc(call->status.status);
+    op->data.send_status_from_server.status_details = message;
+    op->data.send_status_from_server.trailing_metadata = metadata;
+    op->data.send_status_from_server.trailing_metadata_count = n_metadata;
+}
+
+/* One batch: initial metadata if not yet sent, a message if there is one, the status if it is time.
+ */
+static void start_send(struct rpc_call *call, grpc_byte_buffer *buffer, size_t n_bytes, bool end)
+{
+    grpc_op ops[3];
+    grpc_metadata metadata[RPC_CALL_MAX_TRAILERS + 1];
+    grpc_slice message = grpc_empty_slice(), details = grpc_empty_slice();
+    size_t n_ops = 0;
+    memset(ops, 0, sizeof(ops));
+    memset(metadata, 0, sizeof(metadata));
+    if (!call->headers_sent)
+        ops[n_ops++].op = GRPC_OP_SEND_INITIAL_METADATA;
+    if (buffer != NULL) {
+        ops[n_ops].op = GRPC_OP_SEND_MESSAGE;
+        ops[n_ops++].data.send_message.send_message = buffer;
+    }
+    if (end)
+        add_status_op(call, &ops[n_ops++], metadata, &message, &details);
+    call->headers_sent = true;
+    call->status_sent = end;
+    call->send_in_flight = true;
+    call->n_in_flight_bytes = n_bytes;
+    if (grpc_call_start_batch(call->core, ops, n_ops, &call->send_tag, NULL) != GRPC_CALL_OK) {
+        call->send_in_flight = false;
+        call->dead = true;
+    }
+    if (buffer != NULL) {
+        grpc_byte_buffer_destroy(buffer);
+        rpc_server_count_message(call->server, false, n_bytes);
+    }
+    grpc_slice_unref(message);
+    grpc_slice_unref(details);
+}
+
+static bool answers_once(const struct rpc_call *call)
+{
+    return call->route != NULL && (call->route->method->shape == RPC_SHAPE_UNARY ||
+                                   call->route->method->shape == RPC_SHAPE_CLIENT_STREAM);
+}
+
+/* Under the lock: sends what is ready if nothing is in flight. */
+static void pump(struct rpc_call *call)
+{
+    if (call->dead || call->send_in_flight || call->status_sent)
+        return;
+    size_t n_bytes = 0;
+    grpc_byte_buffer *buffer = rpc_queue_pop(&call->queue, &n_bytes);
+    if (buffer == NULL && !call->ended && call->events != NULL && call->events->next != NULL) {
+        struct rpc_out out;
+        memset(&out, 0, sizeof(out));
+        call->events->next(call->events_arg, &out);
+        buffer = out.buffer;
+        n_bytes = out.n_bytes;
+        call->queue.pending_bytes += n_bytes;
+        if (out.finished) {
+            call->ended = true;
+            call->status = out.status;
+        }
+    }
+    bool end = call->ended && call->queue.head == NULL;
+    call->has_messages |= buffer != NULL;
+    if (end && call->status.status == 0 && !call->has_messages && answers_once(call))
+        error_set(&call->status, STATUS_INTERNAL, "%s ended without an answer", call->path);
+    if (buffer != NULL || end)
+        start_send(call, buffer, n_bytes, end);
+}
+
+static void on_sent(struct rpc_tag *tag, bool ok)
+{
+    struct rpc_call *call = tag->object;
+    pthread_mutex_lock(&call->lock);
+    call->send_in_flight = false;
+    bool writable = rpc_queue_sent(&call->queue, call->n_in_flight_bytes, call->max_pending_bytes);
+    call->n_in_flight_bytes = 0;
+    if (ok) {
+        pump(call);
+    } else {
+        call->dead = true;
+        rpc_queue_clear(&call->queue);
+    }
+    writable = writable && !call->dead && !call->ended;
+    pthread_mutex_unlock(&call->lock);
+    if (writable && call->events != NULL && call->events->on_writable != NULL) {
+        call->events->on_writable(call->events_arg, call);
+    }
+    end_if_over(call);
+}
+
+static int queue_message(struct rpc_call *call, const ProtobufCMessage *message, bool finish)
+{
+    size_t n_bytes = 0;
+    int status = STATUS_CANCELLED;
+    grpc_byte_buffer *buffer = rpc_core_pack(message, &n_bytes);
+    pthread_mutex_lock(&call->lock);
+    if (call->dead || call->ended) {
+        grpc_byte_buffer_destroy(buffer);
+    } else if (!rpc_queue_push(&call->queue, buffer, n_bytes, call->max_pending_bytes)) {
+        status = STATUS_RESOURCE_EXHAUSTED;
+    } else {
+        status = 0;
+        call->ended = finish;
+        pump(call);
+    }
+    pthread_mutex_unlock(&call->lock);
+    return status;
+}
+
+int rpc_call_send(struct rpc_call *call, const ProtobufCMessage *message)
+{
+    return queue_message(call, message, false);
+}
+
+int rpc_call_reply(struct rpc_call *call, const ProtobufCMessage *message)
+{
+    return queue_message(call, message, true);
+}
+
+int rpc_call_finish(struct rpc_call *call, const struct error *status)
+{
+    int result = STATUS_CANCELLED;
+    pthread_mutex_lock(&call->lock);
+    if (!call->dead && !call->ended) {
+        call->ended = true;
+        if (status != NULL)
+            call->status = *status;
+        pump(call);
+        result = 0;
+    }
+    pthread_mutex_unlock(&call->lock);
+    return result;
+}
+
+void rpc_call_kick(struct rpc_call *call)
+{
+    pthread_mutex_lock(&call->lock);
+    pump(call);
+    pthread_mutex_unlock(&call->lock);
+}
+
+/* --- receiving --- */
+
+/* Under the lock. */
+static void start_read(struct rpc_call *call)
+{
+    grpc_op op;
+    if (call->reading || call->reads_paused || call->half_closed || call->dead || call->closed)
+        return;
+    memset(&op, 0, sizeof(op));
+    op.op = GRPC_OP_RECV_MESSAGE;
+    op.data.recv_message.recv_message = &call->read_buffer;
+    call->read_buffer = NULL;
+    call->reading =
+        grpc_call_start_batch(call->core, &op, 1, &call->read_tag, NULL) == GRPC_CALL_OK;
+}
+
+static bool client_streams(const struct rpc_call *call)
+{
+    return call->route->method->shape == RPC_SHAPE_BIDI ||
+           call->route->method->shape == RPC_SHAPE_CLIENT_STREAM;
+}
+
+void rpc_call_dispatch(struct rpc_call *call, const struct rpc_route *route)
+{
+    call->route = route;
+    if (route->built_in)
+        call->max_pending_bytes = BUILT_IN_PENDING_BYTES; /* reflection's answers are whole files */
+    if (client_streams(call)) {
+        route->method->handle(route->context, call, NULL);
+    }
+    pthread_mutex_lock(&call->lock);
+    start_read(call);
+    pthread_mutex_unlock(&call->lock);
+    end_if_over(call);
+}
+
+void rpc_call_refuse(struct rpc_call *call, const struct error *status)
+{
+    rpc_call_finish(call, status);
+    end_if_over(call);
+}
+
+static void deliver(struct rpc_call *call, ProtobufCMessage *message)
+{
+    if (client_streams(call)) {
+        if (call->events != NULL && call->events->on_message != NULL)
+            call->events->on_message(call->events_arg, call, message);
+        rpc_message_free(message);
+    } else {
+        call->request = message;
+        call->route->method->handle(call->route->context, call, message);
+    }
+}
+
+/* The client half-closed, or a read failed because the call is over. */
+static void end_of_reads(struct rpc_call *call, bool ok)
+{
+    struct error err;
+    bool streams = client_streams(call);
+    if (!ok || (call->request != NULL && !streams))
+        return;
+    if (!streams) {
+        error_set(&err, STATUS_INVALID_ARGUMENT, "no %s was sent",
+                  call->route->descriptor->input->name);
+        rpc_call_finish(call, &err);
+    } else if (call->events != NULL && call->events->on_half_close != NULL) {
+        call->events->on_half_close(call->events_arg, call);
+    }
+}
+
+static void on_read(struct rpc_tag *tag, bool ok)
+{
+    struct rpc_call *call = tag->object;
+    struct error err;
+    ProtobufCMessage *message = NULL;
+    size_t n_bytes = 0;
+    grpc_byte_buffer *buffer = call->read_buffer;
+    call->read_buffer = NULL;
+    pthread_mutex_lock(&call->lock);
+    call->reading = false;
+    call->half_closed = !ok || buffer == NULL;
+    bool dead = call->dead;
+    pthread_mutex_unlock(&call->lock);
+
+    if (!ok || buffer == NULL) {
+        if (buffer != NULL)
+            grpc_byte_buffer_destroy(buffer);
+        end_of_reads(call, ok && !dead && grpc_call_failed_before_recv_message(call->core) == 0);
+    } else if (rpc_core_parse(call->route->descriptor->input, buffer, &message, &n_bytes, &err) !=
+               0) {
+        rpc_call_finish(call, &err);
+    } else if (dead) {
+        rpc_message_free(message);
+    } else {
+        rpc_server_count_message(call->server, true, n_bytes);
+        deliver(call, message);
+        if (client_streams(call)) {
+            pthread_mutex_lock(&call->lock);
+            if (!call->ended)
+                start_read(call);
+            pthread_mutex_unlock(&call->lock);
+        }
+    }
+    end_if_over(call);
+}
+
+void rpc_call_pause_reads(struct rpc_call *call)
+{
+    pthread_mutex_lock(&call->lock);
+    call->reads_paused = true;
+    pthread_mutex_unlock(&call->lock);
+}
+
+void rpc_call_resume_reads(struct rpc_call *call)
+{
+    pthread_mutex_lock(&call->lock);
+    call->reads_paused = false;
+    if (!call->ended && client_streams(call))
+        start_read(call);
+    pthread_mutex_unlock(&call->lock);
+}
+
+/* --- facts --- */
+
+void rpc_call_set_events(struct rpc_call *call, const struct rpc_call_events *events, void *arg)
+{
+    pthread_mutex_lock(&call->lock);
+    call->events = events;
+    call->events_arg = arg;
+    pthread_mutex_unlock(&call->lock);
+}
+
+size_t rpc_call_pending_bytes(struct rpc_call *call)
+{
+    pthread_mutex_lock(&call->lock);
+    size_t n_bytes = call->queue.pending_bytes;
+    pthread_mutex_unlock(&call->lock);
+    return n_bytes;
+}
+
+bool rpc_call_cancelled(struct rpc_call *call)
+{
+    pthread_mutex_lock(&call->lock);
+    bool cancelled = call->closed && call->peer_cancelled != 0;
+    pthread_mutex_unlock(&call->lock);
+    return cancelled;
+}
+
+const char *rpc_call_method(const struct rpc_call *call)
+{
+    return call->path;
+}
+
+const char *rpc_call_peer(const struct rpc_call *call)
+{
+    return call->peer;
+}
+
+int64_t rpc_call_deadline_ns(const struct rpc_call *call)
+{
+    return call->deadline_ns;
+}
+
+const char *rpc_call_metadata(const struct rpc_call *call, const char *key, size_t *out_n_bytes)
+{
+    for (size_t i = 0; i < call->n_headers; i++) {
+        if (strcmp(call->headers[i].key, key) != 0)
+            continue;
+        if (out_n_bytes != NULL)
+            *out_n_bytes = call->headers[i].n_value;
+        return call->headers[i].value;
+    }
+    return NULL;
+}
+
+int rpc_call_add_trailer(struct rpc_call *call, const char *key, const char *value)
+{
+    grpc_slice key_slice = grpc_slice_from_copied_string(key);
+    grpc_slice value_slice = grpc_slice_from_copied_string(value);
+    int status = 0;
+    if (!grpc_header_key_is_legal(key_slice) || grpc_is_binary_header(key_slice) ||
+        !grpc_header_nonbin_value_is_legal(value_slice))
+        status = STATUS_INVALID_ARGUMENT;
+    pthread_mutex_lock(&call->lock);
+    if (status == 0 && (call->dead || call->ended))
+        status = STATUS_CANCELLED;
+    if (status == 0 && call->n_trailers == RPC_CALL_MAX_TRAILERS)
+        status = STATUS_RESOURCE_EXHAUSTED;
+    if (status == 0) {
+        call->trailers[call->n_trailers].key = key_slice;
+        call->trailers[call->n_trailers++].value = value_slice;
+    }
+    pthread_mutex_unlock(&call->lock);
+    if (status != 0) {
+        grpc_slice_unref(key_slice);
+        grpc_slice_unref(value_slice);
+    }
+    return status;
+}

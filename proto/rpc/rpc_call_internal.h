@@ -1,0 +1,86 @@
+/* rpc_call_internal.h: struct rpc_call as rpc_server.c and rpc_call.c share it. Private to
+ * proto/rpc.
+ *
+ * A call is born when a request slot completes, and is "done" when RECV_CLOSE has completed and no
+ * batch of it is outstanding; then on_done is called, gRPC's object is let go, and the server's
+ * reference dropped. References that others hold keep only this struct alive. */
+#pragma once
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "proto/rpc/rpc_call.h"
+#include "proto/rpc/rpc_core.h"
+#include "proto/rpc/rpc_server.h"
+
+enum { RPC_CALL_MAX_TRAILERS = 8, RPC_CALL_MAX_METHOD = 256 };
+
+struct rpc_call_header {
+    const char *key, *value; /* into the call's header memory */
+    size_t n_value;
+};
+
+/* What a call is dispatched to. */
+struct rpc_route {
+    const struct rpc_method *method;
+    const ProtobufCMethodDescriptor *descriptor;
+    void *context;
+    bool built_in; /* health and reflection: not waited for, served while draining */
+};
+
+struct rpc_call {
+    /* Fixed once dispatched. */
+    struct rpc_server *server; /* not touched after done */
+    const struct rpc_route *route;
+    char path[RPC_CALL_MAX_METHOD];
+    char *peer;
+    int64_t deadline_ns;
+    size_t max_pending_bytes;
+    struct rpc_call_header *headers;
+    size_t n_headers;
+    char *header_bytes;
+
+    atomic_uint n_refs;
+    struct rpc_tag close_tag, read_tag, send_tag;
+
+    /* Server thread of the call only. */
+    const struct rpc_call_events *events;
+    void *events_arg;
+    ProtobufCMessage *request;
+    int peer_cancelled; /* out of RECV_CLOSE_ON_SERVER */
+    grpc_byte_buffer *read_buffer;
+
+    pthread_mutex_t lock; /* everything below, and starting batches */
+    grpc_call *core;      /* NULL once done */
+    struct rpc_queue queue;
+    size_t n_in_flight_bytes;
+    bool send_in_flight, reading, reads_paused, half_closed;
+    bool headers_sent; /* initial metadata */
+    bool ended;        /* finish was asked for */
+    bool status_sent;  /* the status batch has been started */
+    bool dead;         /* cancelled or lost: nothing more is sent */
+    bool closed;       /* RECV_CLOSE completed */
+    bool done;
+    bool has_messages; /* something was put on the wire */
+    struct error status;
+    struct {
+        grpc_slice key, value;
+    } trailers[RPC_CALL_MAX_TRAILERS];
+    size_t n_trailers;
+};
+
+/* Takes over a call that has arrived, with one reference for the server. The strings and metadata
+ * are copied. NULL where memory is exhausted (the core call is then dropped). */
+struct rpc_call *rpc_call_create(struct rpc_server *server, grpc_call *core,
+                                 const grpc_call_details *details,
+                                 const grpc_metadata_array *metadata, size_t max_pending_bytes);
+/* Starts listening for the end. Then exactly one of the following. */
+void rpc_call_watch_close(struct rpc_call *call);
+/* Reads the request (shapes with one) or hands over at once (client streams). */
+void rpc_call_dispatch(struct rpc_call *call, const struct rpc_route *route);
+/* Ends it with an error before any handler saw it. */
+void rpc_call_refuse(struct rpc_call *call, const struct error *status);
+
+/* rpc_server.c: bookkeeping. */
+void rpc_server_call_done(struct rpc_server *server, struct rpc_call *call, int grpc_code);
+void rpc_server_count_message(struct rpc_server *server, bool incoming, size_t n_bytes);

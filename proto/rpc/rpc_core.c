@@ -1,0 +1,198 @@
+#include "proto/rpc/rpc_core.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <grpc/byte_buffer.h>
+#include <grpc/byte_buffer_reader.h>
+#include <grpc/slice.h>
+#include <grpc/support/log.h>
+#include <grpc/support/time.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "proto/rpc/rpc_call.h"
+#include "proto/rpc/rpc_message.h"
+
+enum { TAG_MAGIC = 0x7461672E };
+
+static void log_line(gpr_log_func_args *args)
+{
+    log_debug(LOG_EVENT("grpc"), LOG_STR("message", args->message), LOG_STR("file", args->file),
+              LOG_I64("line", args->line));
+}
+
+static void log_once(void)
+{
+    gpr_set_log_function(log_line);
+}
+
+void rpc_core_init(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, log_once);
+    grpc_init();
+}
+
+void rpc_core_fini(void)
+{
+    grpc_shutdown();
+}
+
+void rpc_tag_init(struct rpc_tag *tag, void (*complete)(struct rpc_tag *tag, bool ok), void *object)
+{
+    tag->magic = TAG_MAGIC;
+    tag->complete = complete;
+    tag->object = object;
+}
+
+void *rpc_core_run_queue(void *queue)
+{
+    for (;;) {
+        grpc_event event =
+            grpc_completion_queue_next(queue, gpr_inf_future(GPR_CLOCK_REALTIME), NULL);
+        if (event.type == GRPC_QUEUE_SHUTDOWN)
+            return NULL;
+        if (event.type != GRPC_OP_COMPLETE)
+            continue;
+        struct rpc_tag *tag = event.tag;
+#if SLUICE_DEBUG_CHECKS
+        if (tag->magic != TAG_MAGIC)
+            abort();
+#endif
+        tag->complete(tag, event.success != 0);
+    }
+}
+
+grpc_byte_buffer *rpc_core_pack(const ProtobufCMessage *message, size_t *out_n_bytes)
+{
+    size_t n_bytes = protobuf_c_message_get_packed_size(message);
+    grpc_slice slice = grpc_slice_malloc(n_bytes);
+    protobuf_c_message_pack(message, GRPC_SLICE_START_PTR(slice));
+    grpc_byte_buffer *buffer = grpc_raw_byte_buffer_create(&slice, 1);
+    grpc_slice_unref(slice);
+    *out_n_bytes = n_bytes;
+    return buffer;
+}
+
+int rpc_core_parse(const ProtobufCMessageDescriptor *descriptor, grpc_byte_buffer *buffer,
+                   ProtobufCMessage **out_message, size_t *out_n_bytes, struct error *err)
+{
+    grpc_byte_buffer_reader reader;
+    if (buffer == NULL)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "no %s was sent", descriptor->name);
+    if (!grpc_byte_buffer_reader_init(&reader, buffer)) {
+        grpc_byte_buffer_destroy(buffer);
+        return error_set(err, STATUS_INVALID_ARGUMENT, "%s cannot be decompressed",
+                         descriptor->name);
+    }
+    grpc_slice slice = grpc_byte_buffer_reader_readall(&reader);
+    *out_n_bytes = GRPC_SLICE_LENGTH(slice);
+    int status = rpc_message_parse(descriptor, GRPC_SLICE_START_PTR(slice),
+                                   GRPC_SLICE_LENGTH(slice), out_message, err);
+    grpc_slice_unref(slice);
+    grpc_byte_buffer_reader_destroy(&reader);
+    grpc_byte_buffer_destroy(buffer);
+    return status;
+}
+
+gpr_timespec rpc_core_deadline(int64_t deadline_ns)
+{
+    if (deadline_ns == INT64_MAX)
+        return gpr_inf_future(GPR_CLOCK_MONOTONIC);
+    int64_t left_ns = deadline_ns - clock_now_ns();
+    return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(left_ns, GPR_TIMESPAN));
+}
+
+int64_t rpc_core_deadline_ns(gpr_timespec deadline)
+{
+    gpr_timespec infinite = gpr_inf_future(deadline.clock_type);
+    if (gpr_time_cmp(deadline, infinite) == 0)
+        return INT64_MAX;
+    gpr_timespec left = gpr_time_sub(deadline, gpr_now(deadline.clock_type));
+    if (left.tv_sec > INT32_MAX)
+        return INT64_MAX;
+    return clock_now_ns() + left.tv_sec * NS_PER_S + left.tv_nsec;
+}
+
+struct rpc_queue_node {
+    struct rpc_queue_node *next;
+    grpc_byte_buffer *buffer;
+    size_t n_bytes;
+};
+
+bool rpc_queue_push(struct rpc_queue *queue, grpc_byte_buffer *buffer, size_t n_bytes,
+                    size_t cap_bytes)
+{
+    bool fits = queue->pending_bytes == 0 || queue->pending_bytes + n_bytes <= cap_bytes;
+    struct rpc_queue_node *node = fits ? malloc(sizeof(*node)) : NULL;
+    if (node == NULL) {
+        queue->refused = true;
+        grpc_byte_buffer_destroy(buffer);
+        return false;
+    }
+    *node = (struct rpc_queue_node){.buffer = buffer, .n_bytes = n_bytes};
+    if (queue->tail != NULL)
+        queue->tail->next = node;
+    else
+        queue->head = node;
+    queue->tail = node;
+    queue->pending_bytes += n_bytes;
+    return true;
+}
+
+grpc_byte_buffer *rpc_queue_pop(struct rpc_queue *queue, size_t *out_n_bytes)
+{
+    struct rpc_queue_node *node = queue->head;
+    if (node == NULL)
+        return NULL;
+    grpc_byte_buffer *buffer = node->buffer;
+    *out_n_bytes = node->n_bytes;
+    queue->head = node->next;
+    if (queue->head == NULL)
+        queue->tail = NULL;
+    free(node);
+    return buffer;
+}
+
+bool rpc_queue_sent(struct rpc_queue *queue, size_t n_bytes, size_t cap_bytes)
+{
+    queue->pending_bytes -= n_bytes;
+    if (!queue->refused || queue->pending_bytes > cap_bytes / 2)
+        return false;
+    queue->refused = false;
+    return true;
+}
+
+void rpc_queue_clear(struct rpc_queue *queue)
+{
+    size_t n_bytes = 0;
+    for (grpc_byte_buffer *buffer; (buffer = rpc_queue_pop(queue, &n_bytes)) != NULL;) {
+        queue->pending_bytes -= n_bytes;
+        grpc_byte_buffer_destroy(buffer);
+    }
+}
+
+void rpc_out_put(struct rpc_out *out, const ProtobufCMessage *message)
+{
+    if (out->buffer == NULL)
+        out->buffer = rpc_core_pack(message, &out->n_bytes);
+}
+
+void rpc_out_finish(struct rpc_out *out, const struct error *status)
+{
+    if (out->finished)
+        return;
+    out->finished = true;
+    if (status != NULL)
+        out->status = *status;
+}
+
+const ProtobufCMethodDescriptor *rpc_core_method(const ProtobufCServiceDescriptor *service,
+                                                 const char *method)
+{
+    for (unsigned i = 0; i < service->n_methods; i++)
+        if (strcmp(service->methods[i].name, method) == 0)
+            return &service->methods[i];
+    return NULL;
+}

@@ -1,0 +1,181 @@
+#include "proto/rpc/rpc_listen.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <netdb.h>
+
+#include "base/error.h"
+
+enum { MAX_UNIX_PATH = 107, MAX_HOST = 256 };
+
+static int connect_unix(const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return errno;
+    snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
+    int err_no = connect(fd, (const struct sockaddr *)&address, sizeof(address)) == 0 ? 0 : errno;
+    close(fd);
+    return err_no;
+}
+
+int rpc_listen_claim_unix(const char *path, struct error *err)
+{
+    struct stat info;
+    size_t n_path = strlen(path);
+    if (n_path == 0 || n_path > MAX_UNIX_PATH)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "socket path of %zu bytes: it must have 1 to %d: %s", n_path,
+                         MAX_UNIX_PATH, path);
+    if (lstat(path, &info) != 0)
+        return errno == ENOENT ? 0 : error_errno(err, errno, "socket %s", path);
+    if (!S_ISSOCK(info.st_mode))
+        return error_set(err, STATUS_FAILED_PRECONDITION, "%s exists and is not a socket", path);
+    int err_no = connect_unix(path);
+    if (err_no == ENOENT)
+        return 0;
+    if (err_no != ECONNREFUSED) {
+        error_set(err, STATUS_ALREADY_EXISTS, "socket %s is in use by a running process", path);
+        return error_reason(err, "ADDRESS_IN_USE");
+    }
+    if (unlink(path) != 0 && errno != ENOENT)
+        return error_errno(err, errno, "cannot remove the stale socket %s", path);
+    return 0;
+}
+
+/* Inode of the socket that listens on a port, from /proc/net/tcp or tcp6; 0: none seen. */
+static unsigned long listening_inode(const char *table, unsigned port)
+{
+    char line[512];
+    unsigned long inode = 0;
+    FILE *file = fopen(table, "re");
+    if (file == NULL)
+        return 0;
+    while (inode == 0 && fgets(line, sizeof(line), file) != NULL) {
+        /* "  0: 0100007F:1F41 00000000:0000 0A ... uid timeout inode" */
+        char *words[10] = {NULL};
+        char *save = NULL;
+        size_t n_words = 0;
+        for (char *word = strtok_r(line, " \n", &save); word != NULL && n_words < 10;
+             word = strtok_r(NULL, " \n", &save))
+            words[n_words++] = word;
+        if (n_words < 10 || strcmp(words[3], "0A") != 0)
+            continue;
+        const char *colon = strrchr(words[1], ':');
+        if (colon != NULL && strtoul(colon + 1, NULL, 16) == port)
+            inode = strtoul(words[9], NULL, 10);
+    }
+    fclose(file);
+    return inode;
+}
+
+static bool process_has_socket(const char *pid, const char *wanted)
+{
+    char path[300], link[64];
+    bool found = false;
+    snprintf(path, sizeof(path), "/proc/%s/fd", pid);
+    DIR *dir = opendir(path);
+    if (dir == NULL)
+        return false;
+    for (struct dirent *entry; !found && (entry = readdir(dir)) != NULL;) {
+        ssize_t n = readlinkat(dirfd(dir), entry->d_name, link, sizeof(link) - 1);
+        if (n <= 0)
+            continue;
+        link[n] = '\0';
+        found = strcmp(link, wanted) == 0;
+    }
+    closedir(dir);
+    return found;
+}
+
+/* Pid of the process that listens on a port; 0 where it cannot be told. */
+static unsigned long port_holder(unsigned port)
+{
+    char wanted[64];
+    unsigned long holder = 0;
+    unsigned long inode = listening_inode("/proc/net/tcp", port);
+    if (inode == 0)
+        inode = listening_inode("/proc/net/tcp6", port);
+    DIR *dir = inode != 0 ? opendir("/proc") : NULL;
+    if (dir == NULL)
+        return 0;
+    snprintf(wanted, sizeof(wanted), "socket:[%lu]", inode);
+    for (struct dirent *entry; holder == 0 && (entry = readdir(dir)) != NULL;)
+        if (entry->d_name[0] >= '1' && entry->d_name[0] <= '9' &&
+            process_has_socket(entry->d_name, wanted))
+            holder = strtoul(entry->d_name, NULL, 10);
+    closedir(dir);
+    return holder;
+}
+
+/* "host:port" or "[v6]:port" into its parts. */
+static bool split_address(const char *address, char host[MAX_HOST], const char **out_port)
+{
+    const char *colon = strrchr(address, ':');
+    if (colon == NULL || colon == address || colon[1] == '\0' ||
+        (size_t)(colon - address) >= MAX_HOST)
+        return false;
+    size_t n_host = (size_t)(colon - address);
+    bool bracketed = address[0] == '[' && address[n_host - 1] == ']';
+    if (!bracketed && memchr(address, ':', n_host) != NULL)
+        return false;
+    memcpy(host, address + (bracketed ? 1 : 0), n_host - (bracketed ? 2 : 0));
+    host[n_host - (bracketed ? 2 : 0)] = '\0';
+    char *end = NULL;
+    unsigned long port = strtoul(colon + 1, &end, 10);
+    *out_port = colon + 1;
+    return colon[1] >= '0' && colon[1] <= '9' && *end == '\0' && port <= 65535;
+}
+
+static int try_bind(const struct addrinfo *info)
+{
+    int one = 1;
+    int fd = socket(info->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return errno;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+    int err_no = bind(fd, info->ai_addr, info->ai_addrlen) == 0 && listen(fd, 1) == 0 ? 0 : errno;
+    close(fd);
+    return err_no;
+}
+
+int rpc_listen_probe_tcp(const char *address, struct error *err)
+{
+    char host[MAX_HOST];
+    const char *port = NULL;
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
+    struct addrinfo *infos = NULL;
+    if (!split_address(address, host, &port))
+        return error_set(err, STATUS_INVALID_ARGUMENT, "%s is not an address of the form HOST:PORT",
+                         address);
+    int failed = getaddrinfo(host, port, &hints, &infos);
+    if (failed != 0)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "address %s: %s", address,
+                         gai_strerror(failed));
+    int err_no = 0;
+    for (const struct addrinfo *info = infos; info != NULL && err_no == 0; info = info->ai_next)
+        err_no = try_bind(info);
+    freeaddrinfo(infos);
+    if (err_no == 0)
+        return 0;
+    if (err_no != EADDRINUSE)
+        return error_errno(err, err_no, "cannot listen on %s", address);
+    unsigned long holder = port_holder((unsigned)strtoul(port, NULL, 10));
+    if (holder != 0)
+        error_set(err, STATUS_ALREADY_EXISTS, "address %s is in use by process %lu", address,
+                  holder);
+    else
+        error_set(err, STATUS_ALREADY_EXISTS, "address %s is in use", address);
+    return error_reason(err, "ADDRESS_IN_USE");
+}

@@ -1,0 +1,16 @@
+/* rpc_listen.h: what must be true before gRPC core binds an address, which alone would replace a
+ * live socket and not say why it failed. Private to proto/rpc; at start, one thread. */
+#pragma once
+
+#include <stdint.h>
+
+struct error;
+
+/* Removes a socket file nobody listens behind. ALREADY_EXISTS where somebody does,
+ * FAILED_PRECONDITION where the file is no socket, INVALID_ARGUMENT where the path is too long for
+ * a socket. */
+int rpc_listen_claim_unix(const char *path, struct error *err);
+
+/* Tries to bind "host:port" and lets it go again. ALREADY_EXISTS where it is in use, with the
+ * process that holds it where that can be told; INVALID_ARGUMENT where it is no address. */
+int rpc_listen_probe_tcp(const char *address, struct error *err);

@@ -1,0 +1,521 @@
+#include "proto/rpc/rpc_server.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <grpc/grpc_security.h>
+#include <grpc/slice.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/hash_map.h"
+#include "proto/rpc/rpc_call_internal.h"
+#include "proto/rpc/rpc_core.h"
+#include "proto/rpc/rpc_health_internal.h"
+#include "proto/rpc/rpc_listen.h"
+#include "proto/rpc/rpc_reflection.h"
+#include "proto/rpc/rpc_schema.h"
+
+enum { SLOTS_PER_THREAD = 4, MAX_THREADS = 64, N_BUILT_IN = 3 };
+
+/* A standing request for the next call, re-armed as soon as it is used. */
+struct slot {
+    struct rpc_tag tag;
+    struct rpc_server *server;
+    grpc_completion_queue *queue;
+    grpc_call *core;
+    grpc_call_details details;
+    grpc_metadata_array metadata;
+};
+
+struct rpc_server {
+    struct rpc_server_config config;
+    struct rpc_schema *schema;
+    struct rpc_health *health;
+    struct rpc_reflection *reflection;
+    struct rpc_service built_in[N_BUILT_IN];
+    struct rpc_route *routes;
+    size_t n_routes;
+    struct hash_map by_path; /* read-only after creation */
+
+    grpc_server *core;
+    grpc_completion_queue *queues[MAX_THREADS];
+    pthread_t threads[MAX_THREADS];
+    uint32_t n_threads; /* running */
+    struct slot *slots;
+    size_t n_slots;
+    struct rpc_tag shutdown_tag;
+    atomic_bool draining;
+    atomic_ullong n_messages[2], n_message_bytes[2]; /* in, out */
+
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool started, shut_down, core_is_down;
+    uint64_t n_live_user; /* without health and reflection */
+    struct rpc_server_stats stats;
+};
+
+void rpc_server_config_init(struct rpc_server_config *config)
+{
+    *config = (struct rpc_server_config){
+        .n_threads = 2,
+        .max_message_bytes = 4u << 20,
+        .max_metadata_bytes = 16u << 10,
+        .max_pending_bytes = 64u << 10,
+        .max_streams = 100,
+        .max_calls = 4096,
+        .keepalive_time_ms = 60000,
+        .keepalive_timeout_ms = 20000,
+    };
+}
+
+void rpc_unimplemented(void *context, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct error err;
+    const char *path = rpc_call_method(call);
+    (void)context;
+    (void)request;
+    error_set(&err, STATUS_UNIMPLEMENTED, "%s is declared but not built in this version",
+              path[0] == '/' ? path + 1 : path);
+    error_reason(&err, "NOT_BUILT");
+    rpc_call_finish(call, &err);
+}
+
+/* --- tables --- */
+
+static int check_row(const struct rpc_server *server, const struct rpc_service *service,
+                     const struct rpc_method *method, struct error *err)
+{
+    const char *name = service->descriptor->name;
+    int shape = rpc_schema_method_shape(server->schema, name, method->name);
+    if (shape < 0 || rpc_core_method(service->descriptor, method->name) == NULL)
+        return error_set(err, STATUS_FAILED_PRECONDITION,
+                         "%s.%s: no such method in the .proto files", name, method->name);
+    if (shape != (int)method->shape)
+        return error_set(err, STATUS_FAILED_PRECONDITION,
+                         "%s.%s: the handler table's shape is %d, the .proto file's %d", name,
+                         method->name, (int)method->shape, shape);
+    if (method->handle == NULL)
+        return error_set(err, STATUS_FAILED_PRECONDITION, "%s.%s has no handler", name,
+                         method->name);
+    return 0;
+}
+
+static int add_route(struct rpc_server *server, const struct rpc_service *service,
+                     const struct rpc_method *method, bool built_in, struct error *err)
+{
+    char path[RPC_CALL_MAX_METHOD];
+    int status = check_row(server, service, method, err);
+    if (status != 0)
+        return status;
+    snprintf(path, sizeof(path), "/%s/%s", service->descriptor->name, method->name);
+    if (hash_map_get_str(&server->by_path, path) != NULL)
+        return error_set(err, STATUS_FAILED_PRECONDITION, "%s has two handlers", path);
+    struct rpc_route *route = &server->routes[server->n_routes++];
+    *route = (struct rpc_route){method, rpc_core_method(service->descriptor, method->name),
+                                service->context, built_in};
+    if (!hash_map_put_str(&server->by_path, path, route))
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for the method table");
+    return 0;
+}
+
+static int add_service(struct rpc_server *server, const struct rpc_service *service, bool built_in,
+                       struct error *err)
+{
+    char path[RPC_CALL_MAX_METHOD];
+    const ProtobufCServiceDescriptor *descriptor = service->descriptor;
+    for (size_t i = 0; i < service->n_methods; i++) {
+        int status = add_route(server, service, &service->methods[i], built_in, err);
+        if (status != 0)
+            return status;
+    }
+    for (unsigned i = 0; i < descriptor->n_methods; i++) {
+        snprintf(path, sizeof(path), "/%s/%s", descriptor->name, descriptor->methods[i].name);
+        if (hash_map_get_str(&server->by_path, path) == NULL)
+            return error_set(err, STATUS_FAILED_PRECONDITION,
+                             "%s.%s has no row in the handler table", descriptor->name,
+                             descriptor->methods[i].name);
+    }
+    return 0;
+}
+
+static int add_built_in(struct rpc_server *server, struct error *err)
+{
+    const char *names[64];
+    size_t n_names = 0;
+    int status = rpc_health_create(&server->health, err);
+    if (status != 0)
+        return status;
+    rpc_health_service(server->health, &server->built_in[0]);
+    names[n_names++] = server->built_in[0].descriptor->name;
+    names[n_names++] = "grpc.reflection.v1.ServerReflection";
+    names[n_names++] = "grpc.reflection.v1alpha.ServerReflection";
+    for (size_t i = 0; i < server->config.n_services && n_names < 64; i++)
+        names[n_names++] = server->config.services[i].descriptor->name;
+    status = rpc_reflection_create(server->schema, names, n_names, &server->reflection, err);
+    if (status != 0)
+        return status;
+    rpc_reflection_services(server->reflection, &server->built_in[1]);
+    for (size_t i = 0; i < N_BUILT_IN && status == 0; i++)
+        status = add_service(server, &server->built_in[i], true, err);
+    return status;
+}
+
+static int build_tables(struct rpc_server *server, struct error *err)
+{
+    size_t n_rows = 16;
+    int status = rpc_schema_create(&server->schema, err);
+    for (size_t i = 0; i < server->config.n_services; i++)
+        n_rows += server->config.services[i].n_methods;
+    server->routes = calloc(n_rows, sizeof(*server->routes));
+    if (status == 0 && server->routes == NULL)
+        status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for the method table");
+    if (status == 0)
+        status = add_built_in(server, err);
+    for (size_t i = 0; i < server->config.n_services && status == 0; i++)
+        status = add_service(server, &server->config.services[i], false, err);
+    return status;
+}
+
+/* --- creation --- */
+
+static grpc_arg int_arg(const char *key, uint64_t value)
+{
+    union {
+        const char *in;
+        char *out;
+    } name = {key};
+    grpc_arg arg;
+    memset(&arg, 0, sizeof(arg));
+    arg.type = GRPC_ARG_INTEGER;
+    arg.key = name.out;
+    arg.value.integer = value > INT32_MAX ? INT32_MAX : (int)value;
+    return arg;
+}
+
+static grpc_server *create_core(const struct rpc_server_config *config)
+{
+    grpc_arg args[] = {
+        int_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, config->max_message_bytes),
+        int_arg(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, INT32_MAX),
+        int_arg(GRPC_ARG_MAX_METADATA_SIZE, config->max_metadata_bytes),
+        int_arg(GRPC_ARG_MAX_CONCURRENT_STREAMS, config->max_streams),
+        int_arg(GRPC_ARG_KEEPALIVE_TIME_MS, config->keepalive_time_ms),
+        int_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, config->keepalive_timeout_ms),
+        int_arg(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
+        int_arg(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
+        int_arg(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000),
+        int_arg(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10000),
+        int_arg(GRPC_ARG_ALLOW_REUSEPORT, 0),
+        /* Identity only: nothing a peer sends is inflated. */
+        int_arg(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1),
+    };
+    grpc_channel_args list = {sizeof(args) / sizeof(args[0]), args};
+    return grpc_server_create(&list, NULL);
+}
+
+int rpc_server_create(const struct rpc_server_config *config, struct rpc_server **out_server,
+                      struct error *err)
+{
+    struct rpc_server *server = calloc(1, sizeof(*server));
+    if (server == NULL)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a server");
+    server->config = *config;
+    if (server->config.n_threads == 0 || server->config.n_threads > MAX_THREADS)
+        server->config.n_threads = server->config.n_threads == 0 ? 1 : MAX_THREADS;
+    pthread_mutex_init(&server->lock, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&server->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    rpc_core_init();
+    server->core = create_core(&server->config);
+    for (uint32_t i = 0; i < server->config.n_threads; i++) {
+        server->queues[i] = grpc_completion_queue_create_for_next(NULL);
+        grpc_server_register_completion_queue(server->core, server->queues[i], NULL);
+    }
+    int status = build_tables(server, err);
+    if (status != 0) {
+        rpc_server_destroy(server);
+        return status;
+    }
+    *out_server = server;
+    return 0;
+}
+
+/* --- listening --- */
+
+static int bind_core(struct rpc_server *server, const char *address)
+{
+    grpc_server_credentials *credentials = grpc_insecure_server_credentials_create();
+    int port = grpc_server_add_http2_port(server->core, address, credentials);
+    grpc_server_credentials_release(credentials);
+    return port;
+}
+
+int rpc_server_listen_unix(struct rpc_server *server, const char *path, struct error *err)
+{
+    char address[128];
+    int status = rpc_listen_claim_unix(path, err);
+    if (status != 0)
+        return status;
+    snprintf(address, sizeof(address), "unix:%s", path);
+    mode_t mask = umask(0177);
+    int port = bind_core(server, address);
+    umask(mask);
+    if (port == 0)
+        return error_set(err, STATUS_UNAVAILABLE, "cannot listen on socket %s", path);
+    return 0;
+}
+
+int rpc_server_listen_tcp(struct rpc_server *server, const char *address, uint16_t *out_port,
+                          struct error *err)
+{
+    int status = rpc_listen_probe_tcp(address, err);
+    if (status != 0)
+        return status;
+    int port = bind_core(server, address);
+    if (port == 0)
+        return error_set(err, STATUS_UNAVAILABLE, "cannot listen on %s", address);
+    if (out_port != NULL)
+        *out_port = (uint16_t)port;
+    return 0;
+}
+
+/* --- dispatch --- */
+
+static void arm(struct slot *slot)
+{
+    grpc_call_details_init(&slot->details);
+    grpc_metadata_array_init(&slot->metadata);
+    slot->core = NULL;
+    if (grpc_server_request_call(slot->server->core, &slot->core, &slot->details, &slot->metadata,
+                                 slot->queue, slot->queue, &slot->tag) != GRPC_CALL_OK) {
+        grpc_call_details_destroy(&slot->details);
+        grpc_metadata_array_destroy(&slot->metadata);
+    }
+}
+
+/* Counts the call; negative where it must be refused. */
+static int admit(struct rpc_server *server, const struct rpc_route *route, struct error *err)
+{
+    bool built_in = route != NULL && route->built_in;
+    pthread_mutex_lock(&server->lock);
+    server->stats.n_accepted++;
+    bool full = server->stats.n_live >= server->config.max_calls;
+    server->stats.n_live++;
+    server->n_live_user += built_in ? 0 : 1;
+    pthread_mutex_unlock(&server->lock);
+    if (atomic_load(&server->draining) && !built_in) {
+        error_set(err, STATUS_UNAVAILABLE, "the server is shutting down");
+        return error_reason(err, "DRAINING");
+    }
+    if (full) {
+        error_set(err, STATUS_RESOURCE_EXHAUSTED, "more than %u calls at once",
+                  server->config.max_calls);
+        err->retry_after_ms = 1000;
+        return error_reason(err, "TOO_MANY_CALLS");
+    }
+    return 0;
+}
+
+static void dispatch(struct rpc_server *server, struct rpc_call *call)
+{
+    struct error err;
+    const char *path = rpc_call_method(call);
+    const struct rpc_route *route = hash_map_get_str(&server->by_path, path);
+    int status = admit(server, route, &err);
+    call->route = route;
+    rpc_call_watch_close(call);
+    if (status == 0 && route == NULL) {
+        status = error_set(&err, STATUS_UNIMPLEMENTED, "unknown method %s", path);
+        error_reason(&err, "UNKNOWN_METHOD");
+    }
+    if (status == 0 && server->config.authorize != NULL)
+        status = server->config.authorize(server->config.authorize_context, call, &err);
+    if (status != 0)
+        rpc_call_refuse(call, &err);
+    else if (route->method->handle == rpc_unimplemented) {
+        rpc_unimplemented(NULL, call, NULL);
+        rpc_call_refuse(call, NULL);
+    } else
+        rpc_call_dispatch(call, route);
+}
+
+static void on_call(struct rpc_tag *tag, bool ok)
+{
+    struct slot *slot = tag->object;
+    struct rpc_server *server = slot->server;
+    struct rpc_call *call = NULL;
+    if (ok)
+        call = rpc_call_create(server, slot->core, &slot->details, &slot->metadata,
+                               server->config.max_pending_bytes);
+    grpc_call_details_destroy(&slot->details);
+    grpc_metadata_array_destroy(&slot->metadata);
+    if (!ok)
+        return;
+    arm(slot);
+    if (call != NULL)
+        dispatch(server, call);
+}
+
+int rpc_server_start(struct rpc_server *server, struct error *err)
+{
+    uint32_t n_threads = server->config.n_threads;
+    server->slots = calloc((size_t)n_threads * SLOTS_PER_THREAD, sizeof(*server->slots));
+    if (server->slots == NULL)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for call slots");
+    grpc_server_start(server->core);
+    server->started = true;
+    for (uint32_t i = 0; i < n_threads; i++) {
+        int err_no =
+            pthread_create(&server->threads[i], NULL, rpc_core_run_queue, server->queues[i]);
+        if (err_no != 0)
+            return error_errno(err, err_no, "cannot start a server thread");
+        server->n_threads++;
+    }
+    for (uint32_t i = 0; i < n_threads * SLOTS_PER_THREAD; i++) {
+        struct slot *slot = &server->slots[server->n_slots++];
+        slot->server = server;
+        slot->queue = server->queues[i % n_threads];
+        rpc_tag_init(&slot->tag, on_call, slot);
+        arm(slot);
+    }
+    return 0;
+}
+
+/* --- bookkeeping --- */
+
+void rpc_server_call_done(struct rpc_server *server, struct rpc_call *call, int grpc_code)
+{
+    bool built_in = call->route != NULL && call->route->built_in;
+    pthread_mutex_lock(&server->lock);
+    server->stats.n_live--;
+    server->n_live_user -= built_in ? 0 : 1;
+    if (grpc_code >= 0 && grpc_code < 17)
+        server->stats.n_ended[grpc_code]++;
+    pthread_cond_broadcast(&server->changed);
+    pthread_mutex_unlock(&server->lock);
+}
+
+void rpc_server_count_message(struct rpc_server *server, bool incoming, size_t n_bytes)
+{
+    size_t i = incoming ? 0 : 1;
+    atomic_fetch_add_explicit(&server->n_messages[i], 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&server->n_message_bytes[i], n_bytes, memory_order_relaxed);
+}
+
+void rpc_server_stats(struct rpc_server *server, struct rpc_server_stats *out_stats)
+{
+    pthread_mutex_lock(&server->lock);
+    *out_stats = server->stats;
+    pthread_mutex_unlock(&server->lock);
+    out_stats->n_messages_in = atomic_load(&server->n_messages[0]);
+    out_stats->n_messages_out = atomic_load(&server->n_messages[1]);
+    out_stats->bytes_in = atomic_load(&server->n_message_bytes[0]);
+    out_stats->bytes_out = atomic_load(&server->n_message_bytes[1]);
+}
+
+struct rpc_health *rpc_server_health(struct rpc_server *server)
+{
+    return server->health;
+}
+
+/* --- the end --- */
+
+void rpc_server_drain(struct rpc_server *server)
+{
+    atomic_store(&server->draining, true);
+    rpc_health_shutdown(server->health);
+}
+
+static void on_shutdown(struct rpc_tag *tag, bool ok)
+{
+    struct rpc_server *server = tag->object;
+    (void)ok;
+    pthread_mutex_lock(&server->lock);
+    server->core_is_down = true;
+    pthread_cond_broadcast(&server->changed);
+    pthread_mutex_unlock(&server->lock);
+}
+
+static void wait_for_calls(struct rpc_server *server, uint32_t grace_ms)
+{
+    int64_t end_ns = clock_now_ns() + grace_ms * NS_PER_MS;
+    struct timespec until = {end_ns / NS_PER_S, end_ns % NS_PER_S};
+    pthread_mutex_lock(&server->lock);
+    while (server->n_live_user > 0 && clock_now_ns() < end_ns)
+        pthread_cond_timedwait(&server->changed, &server->lock, &until);
+    pthread_mutex_unlock(&server->lock);
+}
+
+static void stop_core(struct rpc_server *server, uint32_t grace_ms)
+{
+    rpc_tag_init(&server->shutdown_tag, on_shutdown, server);
+    grpc_server_shutdown_and_notify(server->core, server->queues[0], &server->shutdown_tag);
+    wait_for_calls(server, grace_ms);
+    grpc_server_cancel_all_calls(server->core);
+    pthread_mutex_lock(&server->lock);
+    while (server->stats.n_live > 0 || !server->core_is_down)
+        pthread_cond_wait(&server->changed, &server->lock);
+    pthread_mutex_unlock(&server->lock);
+}
+
+/* A queue without its thread (start failed half-way) is emptied here. */
+static void stop_queues(struct rpc_server *server)
+{
+    for (uint32_t i = 0; i < server->config.n_threads; i++)
+        grpc_completion_queue_shutdown(server->queues[i]);
+    for (uint32_t i = 0; i < server->config.n_threads; i++) {
+        if (i < server->n_threads)
+            pthread_join(server->threads[i], NULL);
+        else
+            rpc_core_run_queue(server->queues[i]);
+    }
+    server->n_threads = 0;
+}
+
+void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms)
+{
+    pthread_mutex_lock(&server->lock);
+    bool again = server->shut_down;
+    server->shut_down = true;
+    pthread_mutex_unlock(&server->lock);
+    if (again)
+        return;
+    if (server->health != NULL)
+        rpc_server_drain(server);
+    if (server->n_threads > 0) {
+        stop_core(server, grace_ms);
+    } else {
+        /* Nothing was served; gRPC still wants its shutdown acknowledged. */
+        rpc_tag_init(&server->shutdown_tag, on_shutdown, server);
+        grpc_server_shutdown_and_notify(server->core, server->queues[0], &server->shutdown_tag);
+    }
+    stop_queues(server);
+    grpc_server_destroy(server->core);
+    for (uint32_t i = 0; i < server->config.n_threads; i++)
+        grpc_completion_queue_destroy(server->queues[i]);
+    rpc_core_fini();
+}
+
+void rpc_server_destroy(struct rpc_server *server)
+{
+    if (server == NULL)
+        return;
+    rpc_server_shutdown(server, 0);
+    rpc_health_destroy(server->health);
+    rpc_reflection_destroy(server->reflection);
+    rpc_schema_destroy(server->schema);
+    hash_map_fini(&server->by_path);
+    free(server->slots);
+    free(server->routes);
+    pthread_cond_destroy(&server->changed);
+    pthread_mutex_destroy(&server->lock);
+    free(server);
+}
