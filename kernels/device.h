@@ -43,6 +43,8 @@ struct device_ops {
      * stay until the sync. */
     int (*upload)(struct stream *stream, void *device_dst, const void *host_src, size_t n_bytes);
     int (*download)(struct stream *stream, void *host_dst, const void *device_src, size_t n_bytes);
+    /* Stream-ordered copy within the device; the ranges do not overlap. */
+    int (*copy)(struct stream *stream, void *device_dst, const void *device_src, size_t n_bytes);
 
     /* Events: stream-ordered marks. Optional: default NULL, where every op is synchronous (CPU). */
     int (*event_create)(struct device *device, struct event **out_event, struct error *err);

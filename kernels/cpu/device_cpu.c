@@ -146,6 +146,7 @@ static const struct device_ops ops = {
     .stream_sync = stream_sync,
     .upload = copy,
     .download = copy,
+    .copy = copy,
 };
 
 const struct device_ops *backend_cpu(void)
