@@ -32,6 +32,7 @@ struct executor_plan {
     uint64_t weights_bytes, kv_bytes, workspace_bytes; /* all ranks together */
     uint64_t kv_tokens;
     uint32_t n_blocks, context_tokens;
+    uint64_t huge_page_bytes; /* of the weights; known after a load only */
 };
 
 /* Facts of the loaded model that callers need. Strings are borrowed from the executor. */
@@ -50,8 +51,8 @@ typedef void executor_progress_fn(void *ctx, uint32_t rank, uint64_t bytes_done,
                                   uint64_t bytes_total);
 
 /* What the config would take for this checkpoint. UNIMPLEMENTED names an unknown architecture or
- * tensor type; FAILED_PRECONDITION (reason MODEL_FILE_INVALID) a missing tensor or a shape that
- * contradicts the metadata. */
+ * tensor type; INVALID_ARGUMENT (reason MODEL_FILE_INVALID) a missing tensor or a shape that
+ * contradicts the metadata, or (with a field) a bad config. */
 int executor_plan(struct checkpoint *ckpt, const struct executor_config *cfg,
                   struct executor_plan *out_plan, struct error *err);
 

@@ -1,0 +1,40 @@
+/* decoder.h: runs steps of one rank: interprets the architecture's descriptor over packed weights,
+ * KV pools and fixed workspaces. One thread (the rank's own); calls of all ranks match. No
+ * allocation in a step. */
+#pragma once
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "engine/loader.h"
+#include "engine/plan.h"
+#include "engine/step.h"
+
+struct decoder;
+struct device;
+struct error;
+struct stream;
+
+struct decoder_config {
+    const struct model *model;    /* all borrowed until destroy */
+    const struct rank_plan *plan; /* rank.comm and rank.device are set */
+    const struct packed_weights *weights;
+    struct stream *stream; /* with its kernel set */
+    float *logits;         /* [max_seqs, vocab_size], shared: each rank writes its columns */
+    atomic_uint_fast64_t
+        *progress; /* incremented after each layer; NULL on ranks above the first */
+};
+
+/* *out_decoder is owned. INTERNAL where descriptor, weights and plan do not fit together. */
+int decoder_create(const struct decoder_config *cfg, struct decoder **out_decoder,
+                   struct error *err);
+void decoder_destroy(struct decoder *dec);
+
+/* One step; this rank's columns of the logits of batch->sample_rows stand in cfg.logits when the
+ * stream is synchronised. */
+int decoder_step(struct decoder *dec, const struct step_batch *batch, struct error *err);
+int decoder_copy_block(struct decoder *dec, uint32_t from, uint32_t to, struct error *err);
+
+uint64_t decoder_kv_bytes(const struct rank_plan *plan, const struct model_shape *shape);
+/* Activations, prepared activations and step inputs; the first rank's logits included. */
+uint64_t decoder_workspace_bytes(const struct rank_plan *plan, const struct model_shape *shape);

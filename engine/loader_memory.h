@@ -1,0 +1,28 @@
+/* loader_memory.h: the memfd under packed weights: created writable, sealed when full, mapped
+ * read-only by whoever uses it. Internal to the loader. One thread per object. */
+#pragma once
+
+#include <stdint.h>
+
+#include "engine/loader.h"
+
+struct error;
+
+enum { LOADER_MAGIC_BYTES = 8, LOADER_VERSION = 1 };
+#define LOADER_MAGIC "SLUICEPW"
+
+struct loader_memory {
+    int fd;
+    unsigned char *base; /* writable, 2 MiB aligned, zeroed */
+    uint64_t n_bytes;
+};
+
+/* RESOURCE_EXHAUSTED where memory or descriptors ran out. loader_memory_fini() in any case. */
+int loader_memory_init(struct loader_memory *memory, const struct rank_plan *plan,
+                       struct error *err);
+void loader_memory_fini(struct loader_memory *memory);
+
+/* Writes the header, ends the writable mapping, seals, and maps again read-only. Takes the memory
+ * on success. */
+int loader_memory_seal(struct loader_memory *memory, const struct rank_plan *plan,
+                       struct packed_weights *out_weights, struct error *err);

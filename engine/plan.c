@@ -1,0 +1,231 @@
+#include "engine/plan.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "engine/decoder.h"
+#include "engine/executor.h"
+#include "engine/format/checkpoint.h"
+#include "engine/loader.h"
+#include "kernels/ops.h"
+
+enum {
+    WEIGHT_ALIGN = 64,
+    MAX_BLOCK_SIZE = 128, /* one attention partition */
+    MAX_STEP_ROWS = 1 << 16,
+    MAX_STEP_SEQS = 1 << 14,
+};
+
+static bool is_power_of_two(uint32_t n)
+{
+    return n && (n & (n - 1)) == 0;
+}
+
+int plan_steps(const struct model_shape *shape, const struct executor_config *cfg,
+               struct step_shape *out_steps, uint32_t *out_context_tokens, struct error *err)
+{
+    uint32_t bs = cfg->kv_block_size;
+    uint32_t context = cfg->max_context_tokens ? cfg->max_context_tokens : shape->context_tokens;
+    if (!is_power_of_two(bs) || bs > MAX_BLOCK_SIZE)
+        return error_field(err, "kv_block_size", "%u is not a power of two in 1..%d", bs,
+                           MAX_BLOCK_SIZE);
+    if (cfg->kv_dtype != DTYPE_F32 && cfg->kv_dtype != DTYPE_F16 && cfg->kv_dtype != DTYPE_BF16)
+        return error_field(err, "kv_dtype", "%s is not one of F32, F16, BF16",
+                           dtype_name(cfg->kv_dtype));
+    if (context > shape->context_tokens)
+        return error_field(err, "max_context_tokens", "%u exceeds the model's %u", context,
+                           shape->context_tokens);
+    if (!cfg->max_rows || cfg->max_rows > MAX_STEP_ROWS)
+        return error_field(err, "max_rows", "%u is not in 1..%d", cfg->max_rows, MAX_STEP_ROWS);
+    if (!cfg->max_seqs || cfg->max_seqs > MAX_STEP_SEQS)
+        return error_field(err, "max_seqs", "%u is not in 1..%d", cfg->max_seqs, MAX_STEP_SEQS);
+    uint64_t n_blocks = cfg->kv_tokens / bs + (cfg->kv_tokens % bs != 0);
+    /* Slot numbers (block · block_size + offset) are 32 bits. */
+    uint64_t max_blocks = UINT32_MAX / bs;
+    if (!n_blocks || n_blocks > max_blocks)
+        return error_field(err, "kv_tokens", "%" PRIu64 " tokens are not in 1..%" PRIu64,
+                           cfg->kv_tokens, max_blocks * bs);
+    *out_steps = (struct step_shape){
+        .max_rows = cfg->max_rows,
+        .max_seqs = cfg->max_seqs,
+        .max_blocks_per_seq = context / bs + (context % bs != 0),
+        .n_blocks = (uint32_t)n_blocks,
+        .block_size = bs,
+        .kv_dtype = cfg->kv_dtype,
+    };
+    *out_context_tokens = context;
+    return 0;
+}
+
+/* The part [begin, end) of a dimension that the rank holds. */
+static void rank_range(const struct rank_plan *plan, const struct model_shape *shape,
+                       enum arch_dim dim, uint32_t *out_begin, uint32_t *out_end)
+{
+    const struct rank_split *split = &plan->split;
+    switch (dim) {
+    case ARCH_DIM_HEADS:
+        *out_begin = segments_begin(&split->heads);
+        *out_end = segments_end(&split->heads);
+        return;
+    case ARCH_DIM_KV:
+        *out_begin = split->kv_begin * shape->head_dim;
+        *out_end = *out_begin + split->n_kv_heads * shape->head_dim;
+        return;
+    case ARCH_DIM_FFN:
+        *out_begin = segments_begin(&split->ffn);
+        *out_end = segments_end(&split->ffn);
+        return;
+    case ARCH_DIM_VOCAB:
+        *out_begin = segments_begin(&split->vocab);
+        *out_end = segments_end(&split->vocab);
+        return;
+    case ARCH_DIM_ONE:
+    case ARCH_DIM_HIDDEN:
+    case ARCH_DIM_ROT_HALF:
+        break;
+    }
+    *out_begin = 0;
+    *out_end = model_dim(shape, dim);
+}
+
+static int bad_split(const struct model *model, const struct arch_tensor *row, struct error *err)
+{
+    return error_set(err, STATUS_INTERNAL, "architecture %s: \"%s\" cannot be split that way",
+                     model->arch->name, row->name);
+}
+
+static int describe(const struct rank_plan *plan, const struct model *model,
+                    const struct arch_tensor *row, struct weight_place *place, struct error *err)
+{
+    const struct model_shape *shape = &model->shape;
+    bool vector = row->rows == ARCH_DIM_ONE;
+    enum arch_dim out_dim = vector ? row->cols : row->rows;
+    uint32_t begin = 0, end = model_dim(shape, out_dim);
+    if (row->split == ARCH_SPLIT_COLUMN)
+        rank_range(plan, shape, out_dim, &begin, &end);
+    struct weight_desc *desc = &place->desc;
+    desc->source = place->tensor->dtype;
+    desc->n_rows = vector ? 1 : end - begin;
+    desc->k_total = vector ? end - begin : (uint32_t)place->tensor->dims[0];
+    place->row_begin = vector ? 0 : begin;
+    place->col_begin = vector ? begin : 0;
+    if (vector) {
+        desc->role = WEIGHT_VECTOR;
+    } else if (row->slot == ARCH_TOKEN_EMBD) {
+        desc->role = WEIGHT_EMBEDDING;
+    } else if (row->split == ARCH_SPLIT_ROW) {
+        desc->role = WEIGHT_LINEAR_ROW;
+        if (row->cols == ARCH_DIM_HEADS)
+            desc->k_segments = plan->split.heads;
+        else if (row->cols == ARCH_DIM_FFN)
+            desc->k_segments = plan->split.ffn;
+        else
+            return bad_split(model, row, err);
+    } else {
+        desc->role = WEIGHT_LINEAR_COLUMN;
+    }
+    if (row->split == ARCH_SPLIT_ROW && (vector || row->slot == ARCH_TOKEN_EMBD))
+        return bad_split(model, row, err);
+    return 0;
+}
+
+static int add_place(struct rank_plan *plan, const struct model *model, const struct op_table *ops,
+                     const struct arch_tensor *row, uint32_t layer, struct error *err)
+{
+    const struct checkpoint_tensor *tensor = model_tensor(model, row->slot, layer);
+    if (!tensor)
+        return 0;
+    struct weight_place *place = &plan->places[plan->n_places];
+    *place = (struct weight_place){.slot = row->slot, .layer = layer, .tensor = tensor};
+    int rc = describe(plan, model, row, place, err);
+    if (rc)
+        return rc;
+    error_clear(err);
+    size_t n_bytes = weight_bytes(ops, &place->desc, err);
+    if (!n_bytes)
+        return error_prefix(err, "%s: tensor \"%.100s\"", checkpoint_name(model->ckpt),
+                            tensor->name);
+    place->offset_bytes = plan->weights_bytes;
+    place->n_bytes = n_bytes;
+    plan->weights_bytes += (n_bytes + WEIGHT_ALIGN - 1) / WEIGHT_ALIGN * WEIGHT_ALIGN;
+    plan->source_bytes += place->desc.role == WEIGHT_VECTOR
+                              ? tensor->n_bytes
+                              : place->desc.n_rows * tensor->row_bytes;
+    plan->n_places++;
+    return 0;
+}
+
+static int place_weights(struct rank_plan *plan, const struct model *model,
+                         const struct op_table *ops, struct error *err)
+{
+    const struct arch_source *source = model->source;
+    uint32_t n_layers = plan->split.n_layers;
+    plan->places = calloc((size_t)source->n_tensors * n_layers, sizeof(*plan->places));
+    if (!plan->places)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for the plan of %u layers",
+                         n_layers);
+    /* Layer by layer, as the decoder reads them. */
+    for (uint32_t layer = 0; layer < n_layers; layer++) {
+        for (uint32_t i = 0; i < source->n_tensors; i++) {
+            const struct arch_tensor *row = &source->tensors[i];
+            if (row->slot < ARCH_FIRST_LAYER_SLOT && layer > 0)
+                continue;
+            int rc = add_place(plan, model, ops, row, layer, err);
+            if (rc)
+                return rc;
+        }
+    }
+    return 0;
+}
+
+static int make_digest(struct rank_plan *plan, const struct model *model,
+                       const struct op_table *ops, struct error *err)
+{
+    struct sha256 *hash;
+    int rc = sha256_create(&hash, err);
+    if (rc)
+        return rc;
+    uint8_t source[SHA256_BYTES];
+    checkpoint_digest(model->ckpt, source);
+    sha256_update(hash, source, sizeof(source));
+    sha256_update(hash, ops->name, strlen(ops->name) + 1);
+    sha256_update(hash, ops->numerics, strlen(ops->numerics) + 1);
+    sha256_update(hash, SLUICE_VERSION, sizeof(SLUICE_VERSION));
+    uint32_t where[] = {plan->rank.index, plan->rank.tp, plan->rank.stage, plan->rank.n_stages};
+    sha256_update(hash, where, sizeof(where));
+    for (uint32_t i = 0; i < plan->n_places; i++) {
+        const struct weight_place *p = &plan->places[i];
+        uint64_t row[] = {p->slot, p->layer, p->row_begin, p->offset_bytes, p->n_bytes};
+        sha256_update(hash, row, sizeof(row));
+    }
+    sha256_final(hash, plan->digest);
+    return 0;
+}
+
+int rank_plan_init(struct rank_plan *plan, const struct model *model, const struct op_table *ops,
+                   const struct rank *rank, const struct step_shape *steps, struct error *err)
+{
+    *plan = (struct rank_plan){.rank = *rank, .steps = *steps};
+    int rc = rank_split_init(&plan->split, rank, &model->shape, err);
+    if (rc)
+        return rc;
+    plan->header_bytes = LOADER_HEADER_BYTES;
+    plan->weights_bytes = plan->header_bytes;
+    rc = place_weights(plan, model, ops, err);
+    if (!rc)
+        rc = make_digest(plan, model, ops, err);
+    if (rc)
+        return rc;
+    plan->kv_bytes = decoder_kv_bytes(plan, &model->shape);
+    plan->workspace_bytes = decoder_workspace_bytes(plan, &model->shape);
+    return 0;
+}
+
+void rank_plan_fini(struct rank_plan *plan)
+{
+    free(plan->places);
+    plan->places = NULL;
+    plan->n_places = 0;
+}

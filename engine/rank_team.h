@@ -1,0 +1,18 @@
+/* rank_team.h: one thread per rank above the first, which is the caller's. Runs one function on all
+ * ranks at a time, like a thread pool, but members may wait for each other inside (collectives).
+ * Members spin briefly for the next job, then sleep. One caller at a time. */
+#pragma once
+
+#include <stdint.h>
+
+struct error;
+struct rank_team;
+
+typedef void rank_team_fn(void *job, uint32_t rank);
+
+/* *out_team is owned. */
+int rank_team_create(uint32_t n_ranks, struct rank_team **out_team, struct error *err);
+void rank_team_destroy(struct rank_team *team);
+
+/* Runs fn(job, 0..n_ranks-1), rank 0 here, and returns when all are done. */
+void rank_team_run(struct rank_team *team, rank_team_fn *fn, void *job);
