@@ -1,0 +1,51 @@
+/* support_rpc.h: a server with known behaviour on a unix socket of its own and a client of it. The
+ * behaviour is chosen by the request's `model`:
+ *   Tokenize  "echo" answers version = text · "late" the same from another thread after 20 ms ·
+ * "fail" an error with every detail · "never" nothing until cancelled · "silent" OK without a
+ * message Generate  "push" n messages by rpc_call_send · "pull" n messages by next (n =
+ * sampling.seed) · "hang" one message, then nothing until cancelled GenerateStream  echoes each
+ * request's id and priority; "pause" as id: stops reading for 50 ms */
+#pragma once
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "proto/rpc/rpc_call.h"
+#include "proto/rpc/rpc_client.h"
+#include "proto/rpc/rpc_server.h"
+#include "proto/rpc/rpc_stream.h"
+#include "sluice/v1/inference.pb-c.h"
+
+struct error;
+
+struct rpc_fixture {
+    struct rpc_server *server;
+    struct rpc_client *client;
+    char dir[64], socket[96], target[104];
+
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    unsigned n_cancelled, n_done, n_hanging; /* of "never" and "hang" */
+    int64_t cancelled_ns;                    /* clock_now_ns() of the last on_cancel */
+    uint64_t n_refused;                      /* pushes refused by the cap */
+    uint64_t max_pending_seen;
+};
+
+/* Starts both; `config` NULL for defaults (services are set here). Asserts. */
+void rpc_fixture_start(struct rpc_fixture *fixture, const struct rpc_server_config *config);
+void rpc_fixture_stop(struct rpc_fixture *fixture);
+/* Creates a server with the fixture's handlers, without listening. */
+int rpc_fixture_server(struct rpc_fixture *fixture, const struct rpc_server_config *config,
+                       struct rpc_server **out_server, struct error *err);
+
+/* Waits up to 5 s until *counter >= n. */
+bool rpc_fixture_wait(struct rpc_fixture *fixture, const unsigned *counter, unsigned n);
+
+/* A new folder under TMPDIR for sockets. */
+void rpc_fixture_dir(char out_dir[64]);
+
+/* Tokenize on the fixture; *out_version (owned) is what was echoed. */
+int rpc_fixture_tokenize(struct rpc_client *client, const char *model, const char *text,
+                         uint64_t timeout_ms, char **out_version, struct error *err);
