@@ -1,0 +1,136 @@
+#include "engine/template/chat_template.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/utf8.h"
+#include "engine/template/context.h"
+#include "engine/template/interp.h"
+#include "engine/template/parser.h"
+#include "engine/template/unicode.h"
+
+enum { MAX_COMPILED_BYTES = 256 * 1024 * 1024 };
+
+struct chat_template {
+    struct arena arena; /* tokens, nodes and constants; never changes after compile */
+    struct node *body;
+};
+
+bool compiler_fail(struct compiler *c, int status, uint32_t line, const char *format, ...)
+{
+    char text[ERROR_MESSAGE_BYTES];
+    va_list args;
+    if (c->failed)
+        return false;
+    c->failed = true;
+    va_start(args, format);
+    vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    error_set(c->err, status, "chat template, line %u: %s", line, text);
+    return false;
+}
+
+void *compiler_alloc(struct compiler *c, size_t n, size_t size, uint32_t line)
+{
+    if (c->failed)
+        return NULL;
+    void *memory = arena_calloc(c->arena, n, size);
+    if (!memory)
+        compiler_fail(c, STATUS_RESOURCE_EXHAUSTED, line, "template takes more than %d MiB",
+                      MAX_COMPILED_BYTES / (1024 * 1024));
+    return memory;
+}
+
+const struct text *compiler_text(struct compiler *c, const char *data, size_t n_bytes,
+                                 uint32_t line)
+{
+    char *copy = compiler_alloc(c, n_bytes + 1, 1, line);
+    struct text *text = compiler_alloc(c, 1, sizeof(*text), line);
+    if (!copy || !text)
+        return NULL;
+    memcpy(copy, data, n_bytes);
+    *text = (struct text){copy, n_bytes, unicode_count(copy, n_bytes), NULL};
+    return text;
+}
+
+const struct text *compiler_intern(struct compiler *c, const char *data, size_t n_bytes,
+                                   uint32_t line)
+{
+    const struct text *known = hash_map_get(&c->names, data, n_bytes);
+    if (known || c->failed)
+        return known;
+    const struct text *text = compiler_text(c, data, n_bytes, line);
+    if (text && !hash_map_put(&c->names, data, n_bytes, (void *)(uintptr_t)text)) {
+        compiler_fail(c, STATUS_RESOURCE_EXHAUSTED, line, "out of memory");
+        return NULL;
+    }
+    return text;
+}
+
+static int check_text(const char *text, size_t n_bytes, struct error *err)
+{
+    size_t offset;
+    if (n_bytes > CHAT_TEMPLATE_MAX_TEXT_BYTES)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                         "chat template: %zu bytes of text, the limit is %d", n_bytes,
+                         CHAT_TEMPLATE_MAX_TEXT_BYTES);
+    if (!utf8_valid(text, n_bytes, &offset))
+        return error_set(err, STATUS_INVALID_ARGUMENT, "chat template: byte %zu is not UTF-8",
+                         offset);
+    return STATUS_OK;
+}
+
+int chat_template_compile(const char *text, size_t n_bytes, struct chat_template **out_template,
+                          struct error *err)
+{
+    int rc = check_text(text, n_bytes, err);
+    if (rc)
+        return rc;
+    struct chat_template *template = calloc(1, sizeof(*template));
+    if (!template)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "chat template: out of memory");
+    arena_init(&template->arena, 32 * 1024, MAX_COMPILED_BYTES);
+    struct compiler c = {.arena = &template->arena, .err = err};
+    const struct token *tokens;
+    bool ok = lexer_run(&c, text, n_bytes, &tokens) && parser_run(&c, tokens, &template->body);
+    hash_map_fini(&c.names);
+    if (!ok) {
+        chat_template_destroy(template);
+        return err->status;
+    }
+    *out_template = template;
+    return STATUS_OK;
+}
+
+void chat_template_destroy(struct chat_template *template)
+{
+    if (!template)
+        return;
+    arena_fini(&template->arena);
+    free(template);
+}
+
+static void run(struct interp *in, const struct chat_template *template,
+                const struct chat_template_input *input)
+{
+    if (!context_build(in, input) || !scope_push(in))
+        return;
+    exec_list(in, template->body);
+}
+
+int chat_template_render(const struct chat_template *template,
+                         const struct chat_template_input *input, struct strbuf *out,
+                         struct error *err)
+{
+    struct interp in;
+    interp_init(&in, err);
+    run(&in, template, input);
+    int rc = in.failed ? err->status : STATUS_OK;
+    if (!rc && !strbuf_add(out, strbuf_str(&in.out), in.out.n_bytes))
+        rc = error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                       "chat template: no memory for %zu bytes of output", in.out.n_bytes);
+    interp_fini(&in);
+    return rc;
+}

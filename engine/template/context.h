@@ -1,0 +1,10 @@
+/* context.h: the variables of a render. Private to engine/template. */
+#pragma once
+
+#include "engine/template/interp.h"
+
+struct chat_template_input;
+
+/* Makes in->context from the caller's input. False (failed, with the field's name) on bad JSON,
+ * UTF-8 or nesting. */
+bool context_build(struct interp *in, const struct chat_template_input *input);
