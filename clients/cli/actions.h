@@ -1,0 +1,18 @@
+/* actions.h: what several commands do: register a file, load a model and wait for it. Responses are
+ * owned (rpc_message_free). */
+#pragma once
+
+#include <protobuf-c/protobuf-c.h>
+
+struct cli;
+struct error;
+
+/* RegisterModelVersion with the command's --version, --verify, --request-id. */
+int action_register(struct cli *cli, const char *name, const char *path,
+                    ProtobufCMessage **out_response, struct error *err);
+
+/* LoadModelVersion with the command's options; unless --no-wait, follows the operation to its end
+ * with progress shown. *out_response is the last message: a LoadModelVersionResponse (validate
+ * only, no wait) or a WatchOperationResponse. */
+int action_load(struct cli *cli, const char *name, const char *version,
+                ProtobufCMessage **out_response, struct error *err);

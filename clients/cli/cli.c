@@ -1,0 +1,94 @@
+#include "clients/cli/cli.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/rpc/rpc_client.h"
+#include "sluice/manager/v1/manager.pb-c.h"
+
+enum { CALL_TIMEOUT_MS = 120000 };
+
+const struct cli_command *cli_commands(size_t *out_n)
+{
+    static struct cli_command table[12];
+    const struct cli_command *const all[] = {&cmd_serve, &cmd_stop,   &cmd_run,    &cmd_register,
+                                             &cmd_load,  &cmd_unload, &cmd_rm,     &cmd_ls,
+                                             &cmd_ps,    &cmd_show,   &cmd_status, &cmd_version};
+    size_t n = sizeof(all) / sizeof(all[0]);
+    for (size_t i = 0; i < n; i++)
+        table[i] = *all[i];
+    *out_n = n;
+    return table;
+}
+
+const char *cli_word(const struct cli *cli, size_t i)
+{
+    return options_positional(cli->options, i);
+}
+
+static int open_client(const char *target, struct rpc_client **out_client, struct error *err)
+{
+    struct rpc_client_config config;
+    rpc_client_config_init(&config);
+    config.target = target;
+    config.max_message_bytes = 64 << 20;
+    return rpc_client_create(&config, out_client, err);
+}
+
+int cli_manager(struct cli *cli, struct rpc_client **out_client, struct error *err)
+{
+    int rc = cli->manager ? 0 : open_client(cli->manager_target, &cli->manager, err);
+    if (!rc)
+        *out_client = cli->manager;
+    return rc;
+}
+
+int cli_server(struct cli *cli, struct rpc_client **out_client, struct error *err)
+{
+    int rc = cli->server ? 0 : open_client(cli->settings.server, &cli->server, err);
+    if (!rc)
+        *out_client = cli->server;
+    return rc;
+}
+
+int cli_call(struct cli *cli, const char *method, const ProtobufCMessage *request,
+             ProtobufCMessage **out_response, struct error *err)
+{
+    struct rpc_call_options options = {.timeout_ms = CALL_TIMEOUT_MS};
+    struct rpc_client *client;
+    int rc = cli_manager(cli, &client, err);
+    if (!rc)
+        rc = rpc_client_unary(client, &sluice__manager__v1__model_manager__descriptor, method,
+                              request, &options, out_response, err);
+    return rc;
+}
+
+/* What a person should try next. */
+static const char *advice(const struct error *err)
+{
+    if (err->status == STATUS_UNAVAILABLE && !err->reason[0])
+        return "is it running? start it with: sluice serve MODEL.gguf";
+    if (strcmp(err->reason, "MODEL_NOT_FOUND") == 0)
+        return "sluice ls lists the models; sluice register NAME FILE adds one";
+    if (strcmp(err->reason, "MODEL_NOT_LOADED") == 0)
+        return "load it with: sluice load NAME";
+    if (strcmp(err->reason, "NO_REPLICA_READY") == 0)
+        return "sluice ps shows what its replicas do";
+    return NULL;
+}
+
+int cli_fail(const struct cli *cli, const struct error *err)
+{
+    const char *hint = advice(err);
+    fprintf(stderr, "sluice %s: %s", cli->command->name,
+            err->message[0] ? err->message : status_name(err->status));
+    if (err->reason[0])
+        fprintf(stderr, " (%s, %s)", status_name(err->status), err->reason);
+    else
+        fprintf(stderr, " (%s)", status_name(err->status));
+    fprintf(stderr, "\n");
+    if (hint)
+        fprintf(stderr, "%s\n", hint);
+    return 1;
+}

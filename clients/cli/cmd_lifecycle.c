@@ -1,0 +1,229 @@
+/* load and unload. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/rng.h"
+#include "clients/cli/actions.h"
+#include "clients/cli/cli.h"
+#include "clients/cli/output.h"
+#include "clients/cli/progress.h"
+#include "proto/rpc/rpc_message.h"
+#include "sluice/manager/v1/manager.pb-c.h"
+
+static void fill_config(const struct cli_settings *s, Sluice__Manager__V1__ModelConfig *config)
+{
+    *config = (Sluice__Manager__V1__ModelConfig)SLUICE__MANAGER__V1__MODEL_CONFIG__INIT;
+    if (s->context_length) {
+        config->has_context_length = true;
+        config->context_length = (uint32_t)s->context_length;
+    }
+    if (s->kv_tokens) {
+        config->has_kv_tokens = true;
+        config->kv_tokens = s->kv_tokens;
+    }
+    if (s->threads) {
+        config->has_n_threads = true;
+        config->n_threads = (uint32_t)s->threads;
+    }
+    if (s->kv_dtype && s->kv_dtype[0])
+        config->kv_dtype = (char *)(uintptr_t)s->kv_dtype;
+    if (s->kernels && s->kernels[0])
+        config->kernels = (char *)(uintptr_t)s->kernels;
+}
+
+int action_load(struct cli *cli, const char *name, const char *version,
+                ProtobufCMessage **out_response, struct error *err)
+{
+    const struct cli_settings *s = &cli->settings;
+    Sluice__Manager__V1__LoadModelVersionRequest request =
+        SLUICE__MANAGER__V1__LOAD_MODEL_VERSION_REQUEST__INIT;
+    Sluice__Manager__V1__ModelConfig config;
+    char id[UUID_BYTES];
+    rng_uuid(id); /* so that a retry after a lost connection is one load, not two */
+    fill_config(s, &config);
+    request.model = (char *)(uintptr_t)name;
+    request.version = (char *)(uintptr_t)version;
+    request.request_id = s->request_id && s->request_id[0] ? (char *)(uintptr_t)s->request_id : id;
+    request.validate_only = s->validate_only;
+    request.config = &config;
+    if (s->device_group && s->device_group[0])
+        request.device_group = (char *)(uintptr_t)s->device_group;
+    if (s->replicas) {
+        request.has_n_replicas = true;
+        request.n_replicas = (uint32_t)s->replicas;
+    }
+    if (s->tp) {
+        request.has_tp = true;
+        request.tp = (uint32_t)s->tp;
+    }
+    int rc = cli_call(cli, "LoadModelVersion", &request.base, out_response, err);
+    const Sluice__Manager__V1__LoadModelVersionResponse *response =
+        (const Sluice__Manager__V1__LoadModelVersionResponse *)*out_response;
+    if (rc || s->validate_only || s->no_wait || !response->operation)
+        return rc;
+    Sluice__Manager__V1__WatchOperationResponse *last = NULL;
+    rc = progress_follow(cli, response->operation->id, &last, err);
+    rpc_message_free(*out_response);
+    *out_response = last ? &last->base : NULL;
+    return rc;
+}
+
+static void print_plan(const Sluice__V1__Plan *plan)
+{
+    char weights[32], kv[32], workspace[32], free_bytes[32];
+    for (size_t i = 0; i < plan->n_devices; i++) {
+        const Sluice__V1__DevicePlan *d = plan->devices[i];
+        printf("%s rank %" PRIu32 ": weights %s, KV %s, workspace %s, free %s\n", d->device,
+               d->rank, format_bytes(d->weight_bytes, weights), format_bytes(d->kv_bytes, kv),
+               format_bytes(d->workspace_bytes, workspace),
+               format_bytes(d->free_bytes, free_bytes));
+    }
+    printf("KV tokens %" PRIu64 ", replicas %" PRIu32 ", tp %" PRIu32 ": %s\n", plan->n_kv_tokens,
+           plan->n_replicas, plan->tp, plan->fits ? "fits" : "does not fit");
+    for (size_t i = 0; i < plan->n_notes; i++)
+        printf("note: %s\n", plan->notes[i]);
+}
+
+static void print_operation(const Sluice__Manager__V1__Operation *op)
+{
+    char state[32], elapsed[32], before[32], after[32], expected[32];
+    enum_short(&sluice__manager__v1__operation_state__descriptor, (int)op->state, state);
+    printf("%s %s: %s", op->model, op->version, state);
+    if (op->result && op->result->elapsed_ms)
+        printf(" in %s", format_ms(op->result->elapsed_ms, elapsed));
+    putchar('\n');
+    for (size_t i = 0; op->result && i < op->result->n_memory; i++) {
+        const Sluice__V1__DeviceMemory *m = op->result->memory[i];
+        printf("  %s: before %s, after %s, expected %s\n", m->device,
+               format_bytes(m->before_bytes, before), format_bytes(m->after_bytes, after),
+               format_bytes(m->expected_bytes, expected));
+    }
+}
+
+static void print_started(const Sluice__Manager__V1__Operation *op)
+{
+    printf("operation %s started\n", op->id);
+}
+
+static int run_load(struct cli *cli)
+{
+    struct error err;
+    ProtobufCMessage *message = NULL;
+    int rc = action_load(cli, cli_word(cli, 0), cli->settings.version, &message, &err);
+    if (rc) {
+        rpc_message_free(message);
+        return cli_fail(cli, &err);
+    }
+    if (cli->settings.json) {
+        print_json(message);
+    } else if (message->descriptor == &sluice__manager__v1__watch_operation_response__descriptor) {
+        print_operation(((const Sluice__Manager__V1__WatchOperationResponse *)message)->operation);
+    } else {
+        const Sluice__Manager__V1__LoadModelVersionResponse *r =
+            (const Sluice__Manager__V1__LoadModelVersionResponse *)message;
+        if (r->plan)
+            print_plan(r->plan);
+        else if (r->operation)
+            print_started(r->operation);
+    }
+    rpc_message_free(message);
+    return 0;
+}
+
+static int run_unload(struct cli *cli)
+{
+    Sluice__Manager__V1__UnloadModelVersionRequest request =
+        SLUICE__MANAGER__V1__UNLOAD_MODEL_VERSION_REQUEST__INIT;
+    struct error err;
+    ProtobufCMessage *message = NULL;
+    char id[UUID_BYTES];
+    rng_uuid(id);
+    request.model = (char *)(uintptr_t)cli_word(cli, 0);
+    request.version = (char *)(uintptr_t)cli->settings.version;
+    request.request_id =
+        cli->settings.request_id[0] ? (char *)(uintptr_t)cli->settings.request_id : id;
+    request.has_grace_ms = true;
+    request.grace_ms = (uint32_t)cli->settings.grace_ms;
+    int rc = cli_call(cli, "UnloadModelVersion", &request.base, &message, &err);
+    if (rc)
+        return cli_fail(cli, &err);
+    const Sluice__Manager__V1__Operation *op =
+        ((const Sluice__Manager__V1__UnloadModelVersionResponse *)message)->operation;
+    Sluice__Manager__V1__WatchOperationResponse *last = NULL;
+    if (op && !cli->settings.no_wait)
+        rc = progress_follow(cli, op->id, &last, &err);
+    const Sluice__Manager__V1__Operation *shown = last && last->operation ? last->operation : op;
+    if (rc)
+        cli_fail(cli, &err);
+    else if (cli->settings.json)
+        print_json(last ? &last->base : message);
+    else if (shown && cli->settings.no_wait)
+        print_started(shown);
+    else if (shown)
+        print_operation(shown);
+    if (last)
+        rpc_message_free(&last->base);
+    rpc_message_free(message);
+    return rc ? 1 : 0;
+}
+
+static const struct option_spec load_specs[] = {
+    {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION",
+     "empty: the one registered last", 0, 0},
+    {"replicas", 'n', OPTION_U64, CLI_OPTION(replicas), "1", "N", "worker processes", 1, 64},
+    {"group", 'g', OPTION_STRING, CLI_OPTION(device_group), "cpu", "NAME", "device group", 0, 0},
+    {"tp", 0, OPTION_U64, CLI_OPTION(tp), "1", "N", "ranks that split every layer: 1, 2, 4 or 8", 1,
+     8},
+    {"threads", 't', OPTION_U64, CLI_OPTION(threads), "0", "N",
+     "compute threads per replica; 0: all", 0, 1024},
+    {"context-length", 'c', OPTION_U64, CLI_OPTION(context_length), "0", "N",
+     "tokens per sequence; 0: the model's", 0, 16777216},
+    {"kv-tokens", 0, OPTION_U64, CLI_OPTION(kv_tokens), "0", "N", "KV pool; 0: by memory", 0,
+     1099511627776},
+    {"kv-dtype", 0, OPTION_STRING, CLI_OPTION(kv_dtype), "", "TYPE", "bf16, f16 or f32", 0, 0},
+    {"kernels", 0, OPTION_STRING, CLI_OPTION(kernels), "", "SET", "auto, avx512, avx2, ref or f32",
+     0, 0},
+    {"validate-only", 0, OPTION_BOOL, CLI_OPTION(validate_only), "false", NULL,
+     "print the plan, change nothing", 0, 0},
+    {"no-wait", 0, OPTION_BOOL, CLI_OPTION(no_wait), "false", NULL,
+     "return when the operation has started", 0, 0},
+    {"request-id", 0, OPTION_STRING, CLI_OPTION(request_id), "", "ID",
+     "the same id again changes nothing", 0, 0},
+    CLI_COMMON_OPTIONS,
+};
+static const struct option_spec unload_specs[] = {
+    {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION",
+     "empty: every loaded version", 0, 0},
+    {"grace", 0, OPTION_MS, CLI_OPTION(grace_ms), "60s", "TIME",
+     "running requests may take this long", 0, 86400000},
+    {"no-wait", 0, OPTION_BOOL, CLI_OPTION(no_wait), "false", NULL,
+     "return when the operation has started", 0, 0},
+    {"request-id", 0, OPTION_STRING, CLI_OPTION(request_id), "", "ID",
+     "the same id again changes nothing", 0, 0},
+    CLI_COMMON_OPTIONS,
+};
+
+const struct cli_command cmd_load = {
+    "load",
+    "MODEL ",
+    "start replicas of a registered model",
+    "Shows the progress of reading and packing; ends when every replica is ready.\n\nexamples:\n"
+    "  sluice load smol\n  sluice load smol --replicas 2 --threads 1\n  sluice load smol "
+    "--validate-only\n",
+    load_specs,
+    sizeof(load_specs) / sizeof(load_specs[0]),
+    1,
+    1,
+    run_load};
+const struct cli_command cmd_unload = {
+    "unload",
+    "MODEL ",
+    "drain and stop a model's replicas",
+    "Running requests get the grace; then the workers end and their memory is back.\n\nexamples:\n"
+    "  sluice unload smol\n  sluice unload smol --version 1 --grace 5s\n",
+    unload_specs,
+    sizeof(unload_specs) / sizeof(unload_specs[0]),
+    1,
+    1,
+    run_unload};

@@ -1,0 +1,347 @@
+/* register, ls, show, rm, ps, status, version. */
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/rng.h"
+#include "clients/cli/actions.h"
+#include "clients/cli/cli.h"
+#include "clients/cli/output.h"
+#include "proto/rpc/rpc_message.h"
+#include "sluice/manager/v1/manager.pb-c.h"
+
+int action_register(struct cli *cli, const char *name, const char *path,
+                    ProtobufCMessage **out_response, struct error *err)
+{
+    Sluice__Manager__V1__RegisterModelVersionRequest request =
+        SLUICE__MANAGER__V1__REGISTER_MODEL_VERSION_REQUEST__INIT;
+    char absolute[PATH_MAX];
+    const char *full = realpath(path, absolute);
+    request.model = (char *)(uintptr_t)name;
+    request.version = (char *)(uintptr_t)cli->settings.version;
+    request.path =
+        full ? absolute
+             : (char *)(uintptr_t)path; /* relative to the model root, where it is not here */
+    request.request_id = (char *)(uintptr_t)cli->settings.request_id;
+    request.verify = cli->settings.verify;
+    return cli_call(cli, "RegisterModelVersion", &request.base, out_response, err);
+}
+
+static int run_register(struct cli *cli)
+{
+    struct error err;
+    ProtobufCMessage *message;
+    char bytes[32];
+    if (action_register(cli, cli_word(cli, 0), cli_word(cli, 1), &message, &err) != 0)
+        return cli_fail(cli, &err);
+    const Sluice__Manager__V1__RegisterModelVersionResponse *response =
+        (const Sluice__Manager__V1__RegisterModelVersionResponse *)message;
+    const Sluice__Manager__V1__ModelVersion *v = response->version;
+    if (cli->settings.json)
+        print_json(message);
+    else if (v && v->info)
+        printf("%s %s version %s: %s, %s, %s, digest %.12s\n",
+               response->existed ? "known already:" : "registered", v->model, v->version,
+               v->info->architecture, v->info->quantization, format_bytes(v->size_bytes, bytes),
+               v->info->weights_digest);
+    rpc_message_free(message);
+    return 0;
+}
+
+static void print_models(const Sluice__Manager__V1__ListModelsResponse *response)
+{
+    static const char *const headers[] = {"MODEL",  "VERSION", "STATE",    "ARCH",
+                                          "FORMAT", "SIZE",    "REPLICAS", "AGE"};
+    struct table table;
+    table_init(&table, 8, headers);
+    for (size_t i = 0; i < response->n_models; i++)
+        for (size_t k = 0; k < response->models[i]->n_versions; k++) {
+            const Sluice__Manager__V1__ModelVersion *v = response->models[i]->versions[k];
+            char state[32], size[32], age[32], replicas[48];
+            snprintf(replicas, sizeof(replicas), "%" PRIu32 "/%" PRIu32, v->n_ready_replicas,
+                     v->n_replicas);
+            const char *cells[] = {v->model,
+                                   v->version,
+                                   enum_short(&sluice__manager__v1__model_version_state__descriptor,
+                                              (int)v->state, state),
+                                   v->info ? v->info->architecture : "",
+                                   v->info ? v->info->quantization : "",
+                                   format_bytes(v->size_bytes, size),
+                                   replicas,
+                                   format_age(v->created_unix_ns, age)};
+            table_add(&table, cells);
+        }
+    table_print(&table);
+    table_fini(&table);
+}
+
+static int run_ls(struct cli *cli)
+{
+    Sluice__Manager__V1__ListModelsRequest request = SLUICE__MANAGER__V1__LIST_MODELS_REQUEST__INIT;
+    ProtobufCMessage *message;
+    struct error err;
+    if (cli_call(cli, "ListModels", &request.base, &message, &err) != 0)
+        return cli_fail(cli, &err);
+    if (cli->settings.json)
+        print_json(message);
+    else
+        print_models((const Sluice__Manager__V1__ListModelsResponse *)message);
+    rpc_message_free(message);
+    return 0;
+}
+
+static void print_version(const Sluice__Manager__V1__ModelVersion *v)
+{
+    char state[32], size[32], age[32];
+    printf("model       %s\nversion     %s\nstate       %s\npath        %s\n", v->model, v->version,
+           enum_short(&sluice__manager__v1__model_version_state__descriptor, (int)v->state, state),
+           v->path);
+    printf("size        %s\nregistered  %s ago\nreplicas    %" PRIu32 " ready of %" PRIu32 "\n",
+           format_bytes(v->size_bytes, size), format_age(v->created_unix_ns, age),
+           v->n_ready_replicas, v->n_replicas);
+    if (v->info) {
+        const Sluice__V1__ModelInfo *info = v->info;
+        printf("name        %s\narchitecture %s, %s, %" PRIu64 " parameters\n", info->display_name,
+               info->architecture, info->quantization, info->n_parameters);
+        printf("shape       %" PRIu32 " layers, hidden %" PRIu32 ", %" PRIu32 " heads (%" PRIu32
+               " KV) of %" PRIu32 ", vocabulary %" PRIu32 "\n",
+               info->n_layers, info->hidden_dim, info->n_heads, info->n_kv_heads, info->head_dim,
+               info->vocab_size);
+        printf("context     %" PRIu32
+               " tokens\ntokenizer   %s (%s)\nchat        %s\ndigest      %s\n",
+               info->trained_context_length, info->tokenizer, info->pre_tokenizer,
+               info->capabilities && info->capabilities->chat ? "yes" : "no", info->weights_digest);
+    }
+    if (v->last_error && v->last_error->message[0])
+        printf("last error  %s (%s)\n", v->last_error->message, v->last_error->reason);
+}
+
+static int run_show(struct cli *cli)
+{
+    Sluice__Manager__V1__GetModelRequest request = SLUICE__MANAGER__V1__GET_MODEL_REQUEST__INIT;
+    ProtobufCMessage *message;
+    struct error err;
+    request.model = (char *)(uintptr_t)cli_word(cli, 0);
+    if (cli_call(cli, "GetModel", &request.base, &message, &err) != 0)
+        return cli_fail(cli, &err);
+    const Sluice__Manager__V1__Model *model =
+        ((const Sluice__Manager__V1__GetModelResponse *)message)->model;
+    if (cli->settings.json)
+        print_json(message);
+    else
+        for (size_t i = 0; model && i < model->n_versions; i++) {
+            if (i)
+                putchar('\n');
+            print_version(model->versions[i]);
+        }
+    rpc_message_free(message);
+    return 0;
+}
+
+static int run_rm(struct cli *cli)
+{
+    Sluice__Manager__V1__DeleteModelVersionRequest request =
+        SLUICE__MANAGER__V1__DELETE_MODEL_VERSION_REQUEST__INIT;
+    ProtobufCMessage *message;
+    struct error err;
+    request.model = (char *)(uintptr_t)cli_word(cli, 0);
+    request.version = (char *)(uintptr_t)cli_word(cli, 1);
+    request.request_id = (char *)(uintptr_t)cli->settings.request_id;
+    if (cli_call(cli, "DeleteModelVersion", &request.base, &message, &err) != 0)
+        return cli_fail(cli, &err);
+    if (cli->settings.json)
+        print_json(message);
+    else
+        printf("removed %s version %s\n", request.model, request.version);
+    rpc_message_free(message);
+    return 0;
+}
+
+static void print_replicas(const Sluice__Manager__V1__ListReplicasResponse *response)
+{
+    static const char *const headers[] = {"REPLICA", "MODEL",    "VERSION", "GROUP",
+                                          "STATE",   "PID",      "RUNNING", "QUEUED",
+                                          "MEMORY",  "RESTARTS", "AGE"};
+    struct table table;
+    table_init(&table, 11, headers);
+    for (size_t i = 0; i < response->n_replicas; i++) {
+        const Sluice__Manager__V1__Replica *r = response->replicas[i];
+        char state[80], short_state[32], pid[16], running[16], queued[16], memory[32], restarts[16],
+            age[32];
+        enum_short(&sluice__manager__v1__replica_state__descriptor, (int)r->state, short_state);
+        snprintf(state, sizeof(state), "%s%s%s", short_state, r->reason[0] ? " " : "", r->reason);
+        snprintf(pid, sizeof(pid), "%" PRIu32, r->pid);
+        snprintf(running, sizeof(running), "%" PRIu32, r->n_running);
+        snprintf(queued, sizeof(queued), "%" PRIu32, r->n_queued);
+        snprintf(restarts, sizeof(restarts), "%" PRIu32, r->n_restarts);
+        const char *cells[] = {r->id,
+                               r->model,
+                               r->version,
+                               r->device_group,
+                               state,
+                               pid,
+                               running,
+                               queued,
+                               format_bytes(r->resident_bytes, memory),
+                               restarts,
+                               format_age(r->started_unix_ns, age)};
+        table_add(&table, cells);
+    }
+    table_print(&table);
+    table_fini(&table);
+}
+
+static int run_ps(struct cli *cli)
+{
+    Sluice__Manager__V1__ListReplicasRequest request =
+        SLUICE__MANAGER__V1__LIST_REPLICAS_REQUEST__INIT;
+    ProtobufCMessage *message;
+    struct error err;
+    request.include_stopped = cli->settings.all;
+    if (cli_call(cli, "ListReplicas", &request.base, &message, &err) != 0)
+        return cli_fail(cli, &err);
+    if (cli->settings.json)
+        print_json(message);
+    else
+        print_replicas((const Sluice__Manager__V1__ListReplicasResponse *)message);
+    rpc_message_free(message);
+    return 0;
+}
+
+static void print_status(const Sluice__Manager__V1__GetStatusResponse *s)
+{
+    char age[32], store[32], memory[32];
+    printf("manager     version %s, pid %" PRIu32 ", up %s, resident %s\n", s->software_version,
+           s->pid, format_age(s->started_unix_ns, age), format_bytes(s->resident_bytes, memory));
+    printf("store       schema %" PRIu32 ", %s, generation %" PRIu64 ", %" PRIu64 " events, %s\n",
+           s->store_schema_version, format_bytes(s->store_bytes, store), s->generation,
+           s->last_event_seq, s->store_reason[0] ? s->store_reason : "writable");
+    printf("models      %" PRIu32 " (%" PRIu32 " versions)\nreplicas    %" PRIu32
+           " ready of %" PRIu32 ", %" PRIu32 " adopted\noperations  %" PRIu32 " open\n",
+           s->n_models, s->n_model_versions, s->n_ready_replicas, s->n_replicas,
+           s->n_adopted_workers, s->n_open_operations);
+    for (size_t i = 0; i < s->n_servers; i++)
+        printf("server      pid %" PRIu32 ", routes generation %" PRIu64 ", connected %s\n",
+               s->servers[i]->pid, s->servers[i]->routes_generation,
+               format_age(s->servers[i]->connected_unix_ns, age));
+    if (!s->n_servers)
+        puts("server      none is connected");
+}
+
+static int run_status(struct cli *cli)
+{
+    Sluice__Manager__V1__GetStatusRequest request = SLUICE__MANAGER__V1__GET_STATUS_REQUEST__INIT;
+    ProtobufCMessage *message;
+    struct error err;
+    if (cli_call(cli, "GetStatus", &request.base, &message, &err) != 0)
+        return cli_fail(cli, &err);
+    if (cli->settings.json)
+        print_json(message);
+    else
+        print_status((const Sluice__Manager__V1__GetStatusResponse *)message);
+    rpc_message_free(message);
+    return 0;
+}
+
+static int run_version(struct cli *cli)
+{
+    if (cli->settings.json)
+        printf("{\"version\":\"%s\"}\n", SLUICE_VERSION);
+    else
+        puts("sluice " SLUICE_VERSION);
+    return 0;
+}
+
+static const struct option_spec common_specs[] = {CLI_COMMON_OPTIONS};
+static const struct option_spec register_specs[] = {
+    {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION", "empty: the next number", 0,
+     0},
+    {"verify", 0, OPTION_BOOL, CLI_OPTION(verify), "false", NULL,
+     "also hash the contents (reads the whole file)", 0, 0},
+    {"request-id", 0, OPTION_STRING, CLI_OPTION(request_id), "", "ID",
+     "the same id again changes nothing", 0, 0},
+    CLI_COMMON_OPTIONS,
+};
+static const struct option_spec rm_specs[] = {
+    {"request-id", 0, OPTION_STRING, CLI_OPTION(request_id), "", "ID",
+     "the same id again changes nothing", 0, 0},
+    CLI_COMMON_OPTIONS,
+};
+static const struct option_spec ps_specs[] = {
+    {"all", 'a', OPTION_BOOL, CLI_OPTION(all), "false", NULL, "also those that have stopped", 0, 0},
+    CLI_COMMON_OPTIONS,
+};
+
+#define N(specs) (sizeof(specs) / sizeof((specs)[0]))
+
+const struct cli_command cmd_register = {
+    "register",
+    "NAME FILE ",
+    "record a checkpoint as a version of a model",
+    "The file is read in a sandboxed process, its identity (digest) is pinned. Nothing is "
+    "loaded.\n\nexamples:\n"
+    "  sluice register smol ./SmolLM2-135M-Instruct.Q4_1.gguf\n"
+    "  sluice register smol ./new.gguf --version 2024-11 --verify\n",
+    register_specs,
+    N(register_specs),
+    2,
+    2,
+    run_register};
+const struct cli_command cmd_ls = {
+    "ls",
+    "",
+    "list models and versions",
+    "examples:\n  sluice ls\n  sluice ls --json | jq '.models[].name'\n",
+    common_specs,
+    N(common_specs),
+    0,
+    0,
+    run_ls};
+const struct cli_command cmd_show = {"show",
+                                     "MODEL ",
+                                     "tell everything about a model",
+                                     "examples:\n  sluice show smol\n",
+                                     common_specs,
+                                     N(common_specs),
+                                     1,
+                                     1,
+                                     run_show};
+const struct cli_command cmd_rm = {
+    "rm",
+    "MODEL VERSION ",
+    "remove a version that is not loaded",
+    "The file itself is left alone.\n\nexamples:\n  sluice rm smol 1\n",
+    rm_specs,
+    N(rm_specs),
+    2,
+    2,
+    run_rm};
+const struct cli_command cmd_ps = {"ps",
+                                   "",
+                                   "list replicas (worker processes)",
+                                   "examples:\n  sluice ps\n  sluice ps --all --json\n",
+                                   ps_specs,
+                                   N(ps_specs),
+                                   0,
+                                   0,
+                                   run_ps};
+const struct cli_command cmd_status = {"status",
+                                       "",
+                                       "the manager, its store and the servers",
+                                       "examples:\n  sluice status\n",
+                                       common_specs,
+                                       N(common_specs),
+                                       0,
+                                       0,
+                                       run_status};
+const struct cli_command cmd_version = {"version",
+                                        "",
+                                        "print the version",
+                                        "examples:\n  sluice version --json\n",
+                                        common_specs,
+                                        N(common_specs),
+                                        0,
+                                        0,
+                                        run_version};

@@ -1,0 +1,352 @@
+/* serve and stop: `sluice serve` starts manager and server, keeps them running, and loads the
+ * models it is given. Two threads: the supervisor (signals, children) and one that registers and
+ * loads. */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/file.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "clients/cli/actions.h"
+#include "clients/cli/cli.h"
+#include "clients/cli/model_name.h"
+#include "clients/cli/supervise.h"
+#include "proto/rpc/rpc_client.h"
+#include "proto/rpc/rpc_message.h"
+
+enum { MANAGER_TRIES_MS = 15000, MAX_EARLY_ENDS = 5 };
+
+struct serve {
+    struct cli *cli;
+    char bin_dir[PATH_MAX];
+    char manager_path[PATH_MAX + 32], server_path[PATH_MAX + 32], worker_path[PATH_MAX + 32];
+    char manager_log[1100], server_log[1100], socket_path[1100], routes_path[1100], lock_path[1100];
+    int lock_fd;
+    struct child children[2]; /* manager, server */
+    int signals, loaded;      /* signalfd; eventfd: the loader is done */
+    int load_status;          /* 0 or 1, set before `loaded` */
+};
+
+static int make_dir(const char *path, struct error *err)
+{
+    char part[1100];
+    snprintf(part, sizeof(part), "%s", path);
+    for (char *p = part + 1; *p; p++) {
+        if (*p != '/')
+            continue;
+        *p = '\0';
+        mkdir(part, 0700);
+        *p = '/';
+    }
+    if (mkdir(part, 0700) != 0 && errno != EEXIST)
+        return error_errno(err, errno, "cannot make %s", path);
+    return 0;
+}
+
+/* One `serve` per state directory; the kernel drops the lock however we end. */
+static int take_lock(struct serve *s, struct error *err)
+{
+    char text[32] = {0};
+    s->lock_fd = open(s->lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (s->lock_fd < 0)
+        return error_errno(err, errno, "cannot open %s", s->lock_path);
+    if (flock(s->lock_fd, LOCK_EX | LOCK_NB) != 0) {
+        ssize_t n = pread(s->lock_fd, text, sizeof(text) - 1, 0);
+        text[n > 0 ? n : 0] = '\0';
+        return error_set(err, STATUS_FAILED_PRECONDITION,
+                         "already serving from %s (pid %ld); stop it with: sluice stop",
+                         s->cli->state_dir, strtol(text, NULL, 10));
+    }
+    snprintf(text, sizeof(text), "%d\n", (int)getpid());
+    if (ftruncate(s->lock_fd, 0) != 0 || pwrite(s->lock_fd, text, strlen(text), 0) < 0)
+        return error_errno(err, errno, "cannot write %s", s->lock_path);
+    return 0;
+}
+
+static int prepare_paths(struct serve *s, struct error *err)
+{
+    const char *state = s->cli->state_dir;
+    ssize_t n = readlink("/proc/self/exe", s->bin_dir, sizeof(s->bin_dir) - 1);
+    if (n <= 0)
+        return error_errno(err, errno, "cannot find the directory of this program");
+    s->bin_dir[n] = '\0';
+    *strrchr(s->bin_dir, '/') = '\0';
+    snprintf(s->manager_path, sizeof(s->manager_path), "%s/sluice-manager", s->bin_dir);
+    snprintf(s->server_path, sizeof(s->server_path), "%s/sluice-server", s->bin_dir);
+    snprintf(s->worker_path, sizeof(s->worker_path), "%s/sluice-worker", s->bin_dir);
+    snprintf(s->manager_log, sizeof(s->manager_log), "%s/log/manager.log", state);
+    snprintf(s->server_log, sizeof(s->server_log), "%s/log/server.log", state);
+    snprintf(s->socket_path, sizeof(s->socket_path), "%s/run/manager.sock", state);
+    snprintf(s->routes_path, sizeof(s->routes_path), "%s/routes.pb", state);
+    snprintf(s->lock_path, sizeof(s->lock_path), "%s/serve.lock", state);
+    char log_dir[1100];
+    snprintf(log_dir, sizeof(log_dir), "%s/log", state);
+    return make_dir(log_dir, err);
+}
+
+static void prepare_children(struct serve *s)
+{
+    const struct cli_settings *set = &s->cli->settings;
+    struct child manager = {
+        .name = "manager",
+        .log_path = s->manager_log,
+        .pidfd = -1,
+        .argv = {s->manager_path, "--state-dir", s->cli->state_dir, "--socket", s->socket_path,
+                 "--worker", s->worker_path, "--log-level", set->log_level,
+                 "--stop-workers-on-exit"},
+    };
+    struct child server = {
+        .name = "server",
+        .log_path = s->server_log,
+        .pidfd = -1,
+        .argv = {s->server_path, "--manager", s->socket_path, "--routes-file", s->routes_path,
+                 "--listen", set->listen, "--log-level", set->log_level},
+    };
+    if (set->model_root[0]) {
+        size_t n = 0;
+        while (manager.argv[n])
+            n++;
+        manager.argv[n] = "--model-root";
+        manager.argv[n + 1] = set->model_root;
+    }
+    s->children[0] = manager;
+    s->children[1] = server;
+}
+
+/* The manager answers, or does not within the time. */
+static int wait_for_manager(struct serve *s, struct error *err)
+{
+    struct rpc_client *client;
+    int rc = cli_manager(s->cli, &client, err);
+    return rc ? rc : rpc_client_wait_connected(client, MANAGER_TRIES_MS, err);
+}
+
+static int load_one(struct serve *s, const char *path, struct error *err)
+{
+    char name[64];
+    ProtobufCMessage *message = NULL;
+    if (s->cli->settings.name[0])
+        snprintf(name, sizeof(name), "%s", s->cli->settings.name);
+    else
+        model_name_from_path(path, name);
+    fprintf(stderr, "registering %s as %s\n", path, name);
+    int rc = action_register(s->cli, name, path, &message, err);
+    rpc_message_free(message);
+    message = NULL;
+    if (!rc || rc == STATUS_ALREADY_EXISTS) {
+        fprintf(stderr, "loading %s\n", name);
+        rc = action_load(s->cli, name, s->cli->settings.version, &message, err);
+        rpc_message_free(message);
+    }
+    if (!rc)
+        fprintf(stderr, "ready: sluice run %s \"Why is the sky blue?\"\n", name);
+    return rc;
+}
+
+static void *load_models(void *arg)
+{
+    struct serve *s = arg;
+    struct error err;
+    uint64_t one = 1;
+    int rc = wait_for_manager(s, &err);
+    for (size_t i = 0; !rc && cli_word(s->cli, i); i++)
+        rc = load_one(s, cli_word(s->cli, i), &err);
+    if (rc)
+        cli_fail(s->cli, &err);
+    s->load_status = rc ? 1 : 0;
+    ssize_t n = write(s->loaded, &one, sizeof(one));
+    (void)n; /* an eventfd that was never read takes one */
+    return NULL;
+}
+
+/* A child that ends at once, again and again, never will run: its own words are in its log. */
+static bool watch_child(struct child *child, int64_t now_ns)
+{
+    char text[64];
+    if (child_reap(child, now_ns)) {
+        fprintf(stderr, "%s ended: %s; it said more in %s\n", child->name,
+                child_end_text(child, text), child->log_path);
+        if (child->n_early_ends >= MAX_EARLY_ENDS)
+            return false;
+    }
+    struct error err;
+    if (child->pid <= 0 && now_ns >= child->restart_at_ns) {
+        child->n_restarts++;
+        if (child_start(child, &err) != 0) {
+            fprintf(stderr, "%s\n", err.message);
+            child->restart_at_ns = now_ns + NS_PER_S;
+        }
+    }
+    return true;
+}
+
+static int wait_ms(const struct serve *s, int64_t now_ns)
+{
+    int64_t next = now_ns + 10 * NS_PER_S;
+    for (int i = 0; i < 2; i++)
+        if (s->children[i].pid <= 0 && s->children[i].restart_at_ns < next)
+            next = s->children[i].restart_at_ns;
+    return next <= now_ns ? 0 : (int)((next - now_ns) / NS_PER_MS) + 1;
+}
+
+/* Until a signal, a child that cannot run, or a failed load of what the command line asked for.
+ * Returns the exit code. */
+static int supervise(struct serve *s)
+{
+    bool loading = true;
+    for (;;) {
+        int64_t now = clock_now_ns();
+        for (int i = 0; i < 2; i++)
+            if (!watch_child(&s->children[i], now))
+                return 1;
+        struct pollfd fds[4] = {
+            {.fd = s->signals, .events = POLLIN},
+            {.fd = loading ? s->loaded : -1, .events = POLLIN},
+            {.fd = s->children[0].pidfd, .events = POLLIN},
+            {.fd = s->children[1].pidfd, .events = POLLIN},
+        };
+        poll(fds, 4, wait_ms(s, now));
+        if (fds[0].revents)
+            return 0;
+        if (loading && fds[1].revents) {
+            loading = false;
+            if (s->load_status)
+                return 1;
+        }
+    }
+}
+
+static int open_signals(struct serve *s, struct error *err)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    s->signals = signalfd(-1, &set, SFD_CLOEXEC);
+    s->loaded = eventfd(0, EFD_CLOEXEC);
+    return s->signals < 0 || s->loaded < 0 ? error_errno(err, errno, "cannot watch signals") : 0;
+}
+
+static int run_serve(struct cli *cli)
+{
+    struct serve s = {.cli = cli, .lock_fd = -1, .signals = -1, .loaded = -1};
+    struct error err;
+    pthread_t loader;
+    bool loading = false;
+    int rc = prepare_paths(&s, &err);
+    if (!rc)
+        rc = take_lock(&s, &err);
+    if (!rc)
+        rc = open_signals(&s, &err);
+    if (rc)
+        return cli_fail(cli, &err);
+    prepare_children(&s);
+    for (int i = 0; !rc && i < 2; i++)
+        rc = child_start(&s.children[i], &err);
+    if (!rc && pthread_create(&loader, NULL, load_models, &s) != 0)
+        rc = error_set(&err, STATUS_RESOURCE_EXHAUSTED, "cannot start a thread");
+    if (rc) {
+        cli_fail(cli, &err);
+    } else {
+        loading = true;
+        fprintf(stderr, "sluice %s: serving on %s, state in %s, logs in %s/log\n", SLUICE_VERSION,
+                cli->settings.listen, cli->state_dir, cli->state_dir);
+        rc = supervise(&s);
+        fprintf(stderr, "stopping\n");
+    }
+    child_stop(&s.children[1], (uint32_t)cli->settings.grace_ms + 5000);
+    child_stop(&s.children[0], (uint32_t)cli->settings.grace_ms + 15000);
+    if (loading)
+        pthread_join(loader, NULL); /* its calls fail now that the manager is gone */
+    close(s.lock_fd);
+    return rc;
+}
+
+static int run_stop(struct cli *cli)
+{
+    char path[1100], text[32] = {0};
+    struct error err;
+    snprintf(path, sizeof(path), "%s/serve.lock", cli->state_dir);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || flock(fd, LOCK_SH | LOCK_NB) == 0) {
+        if (fd >= 0)
+            close(fd);
+        error_set(&err, STATUS_FAILED_PRECONDITION, "nothing is serving from %s", cli->state_dir);
+        return cli_fail(cli, &err);
+    }
+    ssize_t n = pread(fd, text, sizeof(text) - 1, 0);
+    long pid = n > 0 ? strtol(text, NULL, 10) : 0;
+    if (pid <= 1 || kill((pid_t)pid, SIGTERM) != 0) {
+        close(fd);
+        error_errno(&err, errno, "cannot signal pid %ld", pid);
+        return cli_fail(cli, &err);
+    }
+    flock(fd, LOCK_SH); /* granted when the other has ended */
+    close(fd);
+    printf("stopped\n");
+    return 0;
+}
+
+static const struct option_spec serve_specs[] = {
+    {"listen", 'l', OPTION_STRING, CLI_OPTION(listen), "127.0.0.1:8001", "ADDR:PORT",
+     "address of the data plane", 0, 0},
+    {"name", 0, OPTION_STRING, CLI_OPTION(name), "", "NAME",
+     "name of the model; empty: from the file's", 0, 0},
+    {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION", "empty: the next number", 0,
+     0},
+    {"replicas", 'n', OPTION_U64, CLI_OPTION(replicas), "1", "N", "worker processes", 1, 64},
+    {"tp", 0, OPTION_U64, CLI_OPTION(tp), "1", "N", "ranks that split every layer: 1, 2, 4 or 8", 1,
+     8},
+    {"threads", 't', OPTION_U64, CLI_OPTION(threads), "0", "N",
+     "compute threads per replica; 0: all", 0, 1024},
+    {"context-length", 'c', OPTION_U64, CLI_OPTION(context_length), "0", "N",
+     "tokens per sequence; 0: the model's", 0, 16777216},
+    {"kv-tokens", 0, OPTION_U64, CLI_OPTION(kv_tokens), "0", "N", "KV pool; 0: by memory", 0,
+     1099511627776},
+    {"kernels", 0, OPTION_STRING, CLI_OPTION(kernels), "", "SET", "auto, avx512, avx2, ref or f32",
+     0, 0},
+    {"model-root", 0, OPTION_STRING, CLI_OPTION(model_root), "", "DIR",
+     "model files must lie below it", 0, 0},
+    {"drain-grace", 0, OPTION_MS, CLI_OPTION(grace_ms), "60s", "TIME",
+     "running requests get this long at the end", 0, 86400000},
+    {"log-level", 0, OPTION_STRING, CLI_OPTION(log_level), "info", "LEVEL",
+     "debug, info, warn or error", 0, 0},
+    CLI_COMMON_OPTIONS,
+};
+static const struct option_spec stop_specs[] = {CLI_COMMON_OPTIONS};
+
+const struct cli_command cmd_serve = {
+    "serve",
+    "[FILE...] ",
+    "start manager and server, load the given models, keep all running",
+    "Restarts what dies. Ctrl-C or SIGTERM (or `sluice stop`) drains and stops "
+    "everything.\n\nexamples:\n"
+    "  sluice serve ./SmolLM2-135M-Instruct.Q4_1.gguf\n"
+    "  sluice serve ./model.gguf --name smol --listen 0.0.0.0:8001 --replicas 2 --threads 1\n"
+    "  sluice serve --state-dir /var/lib/sluice          # what was loaded before comes back\n",
+    serve_specs,
+    sizeof(serve_specs) / sizeof(serve_specs[0]),
+    0,
+    16,
+    run_serve};
+const struct cli_command cmd_stop = {
+    "stop",
+    "",
+    "stop a `sluice serve`, and wait for its end",
+    "examples:\n  sluice stop\n  sluice stop --state-dir /var/lib/sluice\n",
+    stop_specs,
+    sizeof(stop_specs) / sizeof(stop_specs[0]),
+    0,
+    0,
+    run_stop};

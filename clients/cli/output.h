@@ -1,0 +1,33 @@
+/* output.h: tables, JSON and human units on stdout. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <protobuf-c/protobuf-c.h>
+
+enum { TABLE_MAX_COLUMNS = 12 };
+
+/* Rows of cells, aligned when printed. Cells are copied. */
+struct table {
+    size_t n_columns, n_rows, capacity;
+    char **cells;
+};
+
+void table_init(struct table *table, size_t n_columns, const char *const *headers);
+void table_add(struct table *table, const char *const *cells);
+void table_print(const struct table *table);
+void table_fini(struct table *table);
+
+/* "94.1 MiB", "1.2 s", "3 min ago" into out; return out. */
+const char *format_bytes(uint64_t n_bytes, char out[32]);
+const char *format_ms(uint64_t ms, char out[32]);
+const char *format_age(int64_t unix_ns, char out[32]);
+
+/* The message as JSON with the field names of the .proto (64-bit numbers as numbers, bytes as
+ * base64, enums by name, absent optionals and empty repeated fields left out); one line with a
+ * newline. */
+void print_json(const ProtobufCMessage *message);
+/* Name of an enum value without its common prefix, lower case: REPLICA_STATE_READY → "ready". */
+const char *enum_short(const ProtobufCEnumDescriptor *descriptor, int value, char out[32]);

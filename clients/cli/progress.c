@@ -1,0 +1,125 @@
+#include "clients/cli/progress.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "clients/cli/cli.h"
+#include "clients/cli/output.h"
+#include "proto/rpc/rpc_client.h"
+#include "proto/rpc/rpc_message.h"
+#include "proto/rpc/rpc_stream.h"
+
+enum { BAR_WIDTH = 30, RECONNECT_TRIES = 50, RECONNECT_MS = 200 };
+
+struct progress {
+    bool quiet, terminal;
+    char stage[32];
+    int tenth;
+    bool drawn;
+};
+
+static void draw_bar(struct progress *p, const Sluice__Manager__V1__Operation *op)
+{
+    char done[32], total[32], eta[32], bar[BAR_WIDTH + 1];
+    double part = op->bytes_total ? (double)op->bytes_done / (double)op->bytes_total : 0;
+    int filled = (int)(part * BAR_WIDTH);
+    for (int i = 0; i < BAR_WIDTH; i++)
+        bar[i] = i < filled ? '#' : '.';
+    bar[BAR_WIDTH] = '\0';
+    fprintf(stderr, "\r\033[K%-8s [%s] %3.0f %%  %s / %s", op->stage, bar, part * 100,
+            format_bytes(op->bytes_done, done), format_bytes(op->bytes_total, total));
+    if (op->eta_ms)
+        fprintf(stderr, "  %s left", format_ms(op->eta_ms, eta));
+    p->drawn = true;
+}
+
+static void show(struct progress *p, const Sluice__Manager__V1__Operation *op)
+{
+    int tenth = op->bytes_total ? (int)(op->bytes_done * 10 / op->bytes_total) : 0;
+    if (p->quiet)
+        return;
+    if (p->terminal) {
+        draw_bar(p, op);
+        return;
+    }
+    if (strcmp(p->stage, op->stage) == 0 && tenth == p->tenth)
+        return;
+    snprintf(p->stage, sizeof(p->stage), "%s", op->stage);
+    p->tenth = tenth;
+    if (op->bytes_total)
+        fprintf(stderr, "%s %d %%\n", op->stage, (int)(op->bytes_done * 100 / op->bytes_total));
+    else
+        fprintf(stderr, "%s\n", op->stage);
+}
+
+static bool ended(const Sluice__Manager__V1__Operation *op)
+{
+    return op->state == SLUICE__MANAGER__V1__OPERATION_STATE__OPERATION_STATE_DONE ||
+           op->state == SLUICE__MANAGER__V1__OPERATION_STATE__OPERATION_STATE_FAILED ||
+           op->state == SLUICE__MANAGER__V1__OPERATION_STATE__OPERATION_STATE_CANCELLED;
+}
+
+/* Reads one watch to its end; keeps the last message. */
+static int watch_once(struct cli *cli, const char *id, struct progress *p,
+                      Sluice__Manager__V1__WatchOperationResponse **last, struct error *err)
+{
+    Sluice__Manager__V1__WatchOperationRequest request =
+        SLUICE__MANAGER__V1__WATCH_OPERATION_REQUEST__INIT;
+    struct rpc_client *client;
+    struct rpc_reader *reader;
+    ProtobufCMessage *message = NULL;
+    request.id = (char *)(uintptr_t)id;
+    int rc = cli_manager(cli, &client, err);
+    if (!rc)
+        rc = rpc_reader_open(client, &sluice__manager__v1__model_manager__descriptor,
+                             "WatchOperation", &request.base, NULL, &reader, err);
+    if (rc)
+        return rc;
+    while ((rc = rpc_reader_next(reader, &message, err)) == 0 && message) {
+        if (*last)
+            rpc_message_free(&(*last)->base);
+        *last = (Sluice__Manager__V1__WatchOperationResponse *)message;
+        if ((*last)->operation)
+            show(p, (*last)->operation);
+    }
+    rpc_reader_close(reader);
+    return rc;
+}
+
+static int outcome(const Sluice__Manager__V1__Operation *op, struct error *err)
+{
+    if (op->state == SLUICE__MANAGER__V1__OPERATION_STATE__OPERATION_STATE_DONE)
+        return 0;
+    if (!op->error)
+        return error_set(err, STATUS_INTERNAL, "operation %s ended without saying why", op->id);
+    error_set(err, status_from_grpc(op->error->code), "%s", op->error->message);
+    return error_reason(err, op->error->reason);
+}
+
+int progress_follow(struct cli *cli, const char *id,
+                    Sluice__Manager__V1__WatchOperationResponse **out_last, struct error *err)
+{
+    struct progress p = {
+        .quiet = cli->settings.json, .terminal = isatty(STDERR_FILENO) == 1, .tenth = -1};
+    Sluice__Manager__V1__WatchOperationResponse *last = NULL;
+    int rc = STATUS_UNAVAILABLE;
+    for (int i = 0; i < RECONNECT_TRIES; i++) {
+        rc = watch_once(cli, id, &p, &last, err);
+        if (rc != STATUS_UNAVAILABLE && rc != STATUS_CANCELLED)
+            break;
+        struct timespec pause = {.tv_nsec = RECONNECT_MS * NS_PER_MS};
+        nanosleep(&pause, NULL); /* the manager restarts: it is back within seconds */
+    }
+    if (p.drawn)
+        fputs("\r\033[K", stderr);
+    if (!rc && (!last || !last->operation || !ended(last->operation)))
+        rc = error_set(err, STATUS_INTERNAL, "operation %s: the watch ended before it did", id);
+    if (!rc)
+        rc = outcome(last->operation, err);
+    *out_last = last;
+    return rc;
+}

@@ -1,0 +1,104 @@
+#include "clients/cli/supervise.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+
+enum { BACKOFF_MIN_MS = 100, BACKOFF_MAX_MS = 5000, STEADY_MS = 10000 };
+
+extern char **environ;
+
+int child_start(struct child *child, struct error *err)
+{
+    posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attributes;
+    sigset_t none;
+    pid_t pid;
+    sigemptyset(&none);
+    posix_spawn_file_actions_init(&actions);
+    posix_spawnattr_init(&attributes);
+    posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_addopen(&actions, 1, child->log_path, O_WRONLY | O_CREAT | O_APPEND,
+                                     0600);
+    posix_spawn_file_actions_adddup2(&actions, 1, 2);
+    posix_spawn_file_actions_addclosefrom_np(&actions, 3);
+    posix_spawnattr_setsigmask(&attributes, &none);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK);
+    int rc = posix_spawn(&pid, child->argv[0], &actions, &attributes,
+                         (char *const *)(uintptr_t)child->argv, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    posix_spawnattr_destroy(&attributes);
+    if (rc)
+        return error_errno(err, rc, "cannot start %s (%s)", child->name, child->argv[0]);
+    child->pid = pid;
+    child->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+    child->started_ns = clock_now_ns();
+    return 0;
+}
+
+bool child_reap(struct child *child, int64_t now_ns)
+{
+    if (child->pid <= 0 || waitpid(child->pid, &child->last_status, WNOHANG) != child->pid)
+        return false;
+    if (child->pidfd >= 0)
+        close(child->pidfd);
+    child->pid = 0;
+    child->pidfd = -1;
+    bool steady = now_ns - child->started_ns > STEADY_MS * NS_PER_MS;
+    child->n_early_ends = steady ? 0 : child->n_early_ends + 1;
+    if (steady || !child->backoff_ms)
+        child->backoff_ms = BACKOFF_MIN_MS;
+    else
+        child->backoff_ms =
+            child->backoff_ms * 2 > BACKOFF_MAX_MS ? BACKOFF_MAX_MS : child->backoff_ms * 2;
+    child->restart_at_ns = now_ns + (int64_t)child->backoff_ms * NS_PER_MS;
+    return true;
+}
+
+/* True where the child has ended within the time. */
+static bool wait_end(struct child *child, uint32_t timeout_ms)
+{
+    int64_t until = clock_now_ns() + (int64_t)timeout_ms * NS_PER_MS;
+    for (;;) {
+        int64_t now = clock_now_ns();
+        if (child_reap(child, now) || child->pid <= 0)
+            return true;
+        if (now >= until)
+            return false;
+        struct pollfd fd = {.fd = child->pidfd, .events = POLLIN};
+        int left_ms = (int)((until - now) / NS_PER_MS) + 1;
+        /* Without a pidfd (an old kernel) the end is looked for every 20 ms. */
+        poll(&fd, child->pidfd >= 0 ? 1 : 0, child->pidfd >= 0 || left_ms < 20 ? left_ms : 20);
+    }
+}
+
+void child_stop(struct child *child, uint32_t grace_ms)
+{
+    if (child->pid <= 0)
+        return;
+    kill(child->pid, SIGTERM);
+    if (wait_end(child, grace_ms))
+        return;
+    kill(child->pid, SIGKILL);
+    wait_end(child, 5000);
+}
+
+const char *child_end_text(const struct child *child, char out[64])
+{
+    if (WIFSIGNALED(child->last_status))
+        snprintf(out, 64, "signal %d (%s)", WTERMSIG(child->last_status),
+                 strsignal(WTERMSIG(child->last_status)));
+    else
+        snprintf(out, 64, "exit status %d", WEXITSTATUS(child->last_status));
+    return out;
+}

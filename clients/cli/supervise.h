@@ -1,0 +1,33 @@
+/* supervise.h: keeps a few child programs running: starts them, restarts what ends (backoff 100 ms
+ * → 5 s), stops them in order. One thread. Children run in sessions of their own, so that a Ctrl-C
+ * reaches only the supervisor, which then stops them properly. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct error;
+
+enum { CHILD_MAX_ARGS = 32 };
+
+struct child {
+    const char *name; /* "manager" */
+    const char *log_path;
+    const char *argv[CHILD_MAX_ARGS]; /* NULL-terminated; argv[0] is the program's path */
+    /* state, the supervisor's own */
+    pid_t pid;
+    int pidfd;
+    int64_t started_ns, restart_at_ns;
+    uint32_t backoff_ms, n_restarts, n_early_ends;
+    int last_status; /* as waitpid gives it */
+};
+
+/* Starts the program with stdout and stderr appended to its log. */
+int child_start(struct child *child, struct error *err);
+/* Reaps it if it has ended: true then, with the restart time set. */
+bool child_reap(struct child *child, int64_t now_ns);
+/* SIGTERM, then SIGKILL after grace_ms; waits for the end. No-op where it does not run. */
+void child_stop(struct child *child, uint32_t grace_ms);
+/* What the last end was: "exit status 75", "signal 9 (Killed)". */
+const char *child_end_text(const struct child *child, char out[64]);
