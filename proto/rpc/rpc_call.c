@@ -152,7 +152,7 @@ static void on_close(struct rpc_tag *tag, bool ok)
     (void)ok;
     pthread_mutex_lock(&call->lock);
     call->closed = true;
-    bool cancelled = call->peer_cancelled != 0;
+    bool cancelled = call->peer_cancelled != 0 || call->aborted;
     if (cancelled) {
         call->dead = true;
         rpc_queue_clear(&call->queue);
@@ -375,6 +375,20 @@ void rpc_call_refuse(struct rpc_call *call, const struct error *status)
     end_if_over(call);
 }
 
+void rpc_call_abort(struct rpc_call *call, const struct error *status)
+{
+    pthread_mutex_lock(&call->lock);
+    if (!call->dead && !call->status_sent) {
+        rpc_queue_clear(&call->queue);
+        if (!call->ended)
+            call->status = *status;
+        call->aborted = !call->ended;
+        call->ended = true;
+        pump(call);
+    }
+    pthread_mutex_unlock(&call->lock);
+}
+
 static void deliver(struct rpc_call *call, ProtobufCMessage *message)
 {
     if (client_streams(call)) {
@@ -476,7 +490,7 @@ size_t rpc_call_pending_bytes(struct rpc_call *call)
 bool rpc_call_cancelled(struct rpc_call *call)
 {
     pthread_mutex_lock(&call->lock);
-    bool cancelled = call->closed && call->peer_cancelled != 0;
+    bool cancelled = call->aborted || (call->closed && call->peer_cancelled != 0);
     pthread_mutex_unlock(&call->lock);
     return cancelled;
 }

@@ -23,8 +23,8 @@ struct rpc_call_events {
     void (*on_half_close)(void *arg, struct rpc_call *call);
     /* After rpc_call_send refused a message: half of the cap is free again. */
     void (*on_writable)(void *arg, struct rpc_call *call);
-    /* The client cancelled or is gone, or the deadline passed. At most once; what is queued is
-     * dropped. */
+    /* The client cancelled or is gone, the deadline passed, or the server's shutdown ended the
+     * call. At most once; what is queued is dropped. */
     void (*on_cancel)(void *arg, struct rpc_call *call);
     /* The call is over, whether well or not. Exactly once if events were set, and the last
      * callback. */

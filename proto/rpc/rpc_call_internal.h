@@ -30,7 +30,8 @@ struct rpc_route {
 
 struct rpc_call {
     /* Fixed once dispatched. */
-    struct rpc_server *server; /* not touched after done */
+    struct rpc_server *server;             /* not touched after done */
+    struct rpc_call *next_live, **at_live; /* rpc_server.c: its list, its lock */
     const struct rpc_route *route;
     char path[RPC_CALL_MAX_METHOD];
     char *peer;
@@ -61,6 +62,7 @@ struct rpc_call {
     bool dead;         /* cancelled or lost: nothing more is sent */
     bool closed;       /* RECV_CLOSE completed */
     bool done;
+    bool aborted;      /* ended by the server's shutdown: the handler hears on_cancel */
     bool has_messages; /* something was put on the wire */
     struct error status;
     struct {
@@ -80,6 +82,9 @@ void rpc_call_watch_close(struct rpc_call *call);
 void rpc_call_dispatch(struct rpc_call *call, const struct rpc_route *route);
 /* Ends it with an error before any handler saw it. */
 void rpc_call_refuse(struct rpc_call *call, const struct error *status);
+
+/* Ends it whatever its handler does: what is queued is dropped. Any thread. */
+void rpc_call_abort(struct rpc_call *call, const struct error *status);
 
 /* rpc_server.c: bookkeeping. */
 void rpc_server_call_done(struct rpc_server *server, struct rpc_call *call, int grpc_code);

@@ -20,7 +20,7 @@
 #include "proto/rpc/rpc_reflection.h"
 #include "proto/rpc/rpc_schema.h"
 
-enum { SLOTS_PER_THREAD = 4, MAX_THREADS = 64, N_BUILT_IN = 3 };
+enum { SLOTS_PER_THREAD = 4, MAX_THREADS = 64, N_BUILT_IN = 3, ABORT_MS = 500 };
 
 /* A standing request for the next call, re-armed as soon as it is used. */
 struct slot {
@@ -55,6 +55,7 @@ struct rpc_server {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool started, shut_down, core_is_down;
+    struct rpc_call *live;
     uint64_t n_live_user; /* without health and reflection */
     struct rpc_server_stats stats;
 };
@@ -302,7 +303,8 @@ static void arm(struct slot *slot)
 }
 
 /* Counts the call; negative where it must be refused. */
-static int admit(struct rpc_server *server, const struct rpc_route *route, struct error *err)
+static int admit(struct rpc_server *server, const struct rpc_route *route, struct rpc_call *call,
+                 struct error *err)
 {
     bool built_in = route != NULL && route->built_in;
     pthread_mutex_lock(&server->lock);
@@ -310,6 +312,11 @@ static int admit(struct rpc_server *server, const struct rpc_route *route, struc
     bool full = server->stats.n_live >= server->config.max_calls;
     server->stats.n_live++;
     server->n_live_user += built_in ? 0 : 1;
+    call->next_live = server->live;
+    call->at_live = &server->live;
+    if (call->next_live != NULL)
+        call->next_live->at_live = &call->next_live;
+    server->live = call;
     pthread_mutex_unlock(&server->lock);
     if (atomic_load(&server->draining) && !built_in) {
         error_set(err, STATUS_UNAVAILABLE, "the server is shutting down");
@@ -329,7 +336,7 @@ static void dispatch(struct rpc_server *server, struct rpc_call *call)
     struct error err;
     const char *path = rpc_call_method(call);
     const struct rpc_route *route = hash_map_get_str(&server->by_path, path);
-    int status = admit(server, route, &err);
+    int status = admit(server, route, call, &err);
     call->route = route;
     rpc_call_watch_close(call);
     if (status == 0 && route == NULL) {
@@ -395,6 +402,9 @@ void rpc_server_call_done(struct rpc_server *server, struct rpc_call *call, int 
 {
     bool built_in = call->route != NULL && call->route->built_in;
     pthread_mutex_lock(&server->lock);
+    *call->at_live = call->next_live;
+    if (call->next_live != NULL)
+        call->next_live->at_live = call->at_live;
     server->stats.n_live--;
     server->n_live_user -= built_in ? 0 : 1;
     if (grpc_code >= 0 && grpc_code < 17)
@@ -454,11 +464,25 @@ static void wait_for_calls(struct rpc_server *server, uint32_t grace_ms)
     pthread_mutex_unlock(&server->lock);
 }
 
+/* What outlives the grace hears why, unless its client does not even read. */
+static void abort_calls(struct rpc_server *server)
+{
+    struct error err;
+    error_set(&err, STATUS_UNAVAILABLE, "the server is shutting down");
+    error_reason(&err, "DRAINING");
+    pthread_mutex_lock(&server->lock);
+    for (struct rpc_call *call = server->live; call != NULL; call = call->next_live)
+        rpc_call_abort(call, &err);
+    pthread_mutex_unlock(&server->lock);
+}
+
 static void stop_core(struct rpc_server *server, uint32_t grace_ms)
 {
     rpc_tag_init(&server->shutdown_tag, on_shutdown, server);
     grpc_server_shutdown_and_notify(server->core, server->queues[0], &server->shutdown_tag);
     wait_for_calls(server, grace_ms);
+    abort_calls(server);
+    wait_for_calls(server, ABORT_MS);
     grpc_server_cancel_all_calls(server->core);
     pthread_mutex_lock(&server->lock);
     while (server->stats.n_live > 0 || !server->core_is_down)

@@ -56,7 +56,7 @@ struct rpc_service {
 };
 
 struct rpc_server_config {
-    const struct rpc_service *services; /* borrowed until destroy */
+    const struct rpc_service *services; /* read by create; what they point to: until destroy */
     size_t n_services;
     uint32_t n_threads;
     size_t
@@ -98,9 +98,9 @@ int rpc_server_start(struct rpc_server *server, struct error *err);
 void rpc_server_drain(struct rpc_server *server);
 
 /* Drains, sends GOAWAY, waits until every call (health and reflection aside) has ended or grace_ms
- * are over, then cancels what is left, which takes milliseconds unless a callback blocks. When it
- * returns no callback runs and none will. Unix sockets are gone. Not from a callback; calling it
- * again is harmless. */
+ * are over, then ends what is left UNAVAILABLE (DRAINING; their handlers hear on_cancel), which
+ * takes milliseconds unless a callback blocks. When it returns no callback runs and none will. Unix
+ * sockets are gone. Not from a callback; calling it again is harmless. */
 void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms);
 
 /* Shuts down with no grace if that has not happened. Calls still retained elsewhere stay valid
