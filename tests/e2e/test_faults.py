@@ -1,0 +1,161 @@
+"""Processes are killed under live streams; the streams must not notice (manager) or go on elsewhere (worker)."""
+import os
+import signal
+import threading
+import time
+
+import grpc
+import psutil
+import pytest
+
+from conftest import model_path
+
+N_STREAMS = 8
+PROMPTS = [f"Write a long story about the number {i}. It begins:" for i in range(N_STREAMS)]
+
+
+def load(sluice, **kwargs):
+    sluice.start()
+    sluice.cli("register", "smol", model_path(), "--version", "1")
+    sluice.cli("load", "smol", *[w for k, v in kwargs.items() for w in (f"--{k}", str(v))])
+    sluice.wait(lambda: sluice.run("smol", "hi", "-n", "1", check=False).returncode == 0, 30, "the model answers")
+    return sluice
+
+
+class Stream(threading.Thread):
+    """One generation that counts its tokens as they come."""
+
+    def __init__(self, sluice, request):
+        super().__init__(daemon=True)
+        self.sluice, self.request = sluice, request
+        self.ids, self.text, self.finished, self.error = [], "", None, None
+        self.start()
+
+    def run(self):
+        try:
+            for response in self.sluice.inference.Generate(self.request, timeout=120):
+                kind = response.WhichOneof("event")
+                if kind == "tokens":
+                    self.ids += list(response.tokens.ids)
+                    self.text += response.tokens.text
+                elif kind == "finished":
+                    self.finished = response.finished
+        except grpc.RpcError as e:
+            self.error = e
+
+
+def requests(sluice, max_tokens):
+    return [sluice.request("smol", p, max_tokens=max_tokens, temperature=0.7 * (i % 2), seed=i, ignore_eos=True)
+            for i, p in enumerate(PROMPTS)]
+
+
+def wait_tokens(streams, n):
+    until = time.monotonic() + 60
+    while any(len(s.ids) < n for s in streams):
+        assert time.monotonic() < until and not any(s.error for s in streams), [s.error for s in streams]
+        time.sleep(0.005)
+
+
+def check_equal(streams, references):
+    for stream, (text, ids, _) in zip(streams, references):
+        assert stream.error is None, stream.error
+        assert stream.ids == ids and stream.text == text
+
+
+def test_killed_manager_is_not_noticed_and_the_next_one_adopts(fresh):
+    sluice = load(fresh)
+    references = [sluice.generate(r) for r in requests(sluice, 300)]
+    workers = sluice.children("sluice-worker")
+    streams = [Stream(sluice, r) for r in requests(sluice, 300)]
+    wait_tokens(streams, 50)
+    (manager,) = sluice.children("sluice-manager")
+    os.kill(manager, signal.SIGKILL)
+    at_kill = [len(s.ids) for s in streams]
+    for s in streams:
+        s.join(120)
+    check_equal(streams, references)
+    assert all(len(s.ids) - n >= 50 for s, n in zip(streams, at_kill)), "too little ran after the kill"
+    sluice.wait(lambda: sluice.cli("status", check=False).returncode == 0, 10, "a new manager answers")
+    sluice.wait(lambda: len(sluice.ready()) == 1, 10, "the worker is adopted")
+    assert sluice.children("sluice-worker") == workers, "the worker was restarted"
+    status = sluice.manager_stub().GetStatus(sluice.stubs.manager.GetStatusRequest())
+    assert status.n_adopted_workers == 1
+    assert sluice.generate(requests(sluice, 300)[0])[1] == references[0][1]
+    sluice.cli("unload", "smol", "--grace", "5s")  # the adopted worker is managed like any other
+    assert sluice.children("sluice-worker") == []
+
+
+def test_killed_worker_comes_back_and_its_streams_go_on(fresh):
+    sluice = load(fresh)
+    references = [sluice.generate(r) for r in requests(sluice, 200)]
+    streams = [Stream(sluice, r) for r in requests(sluice, 200)]
+    wait_tokens(streams, 20)
+    (worker,) = sluice.children("sluice-worker")
+    os.kill(worker, signal.SIGKILL)
+    for s in streams:
+        s.join(120)
+    check_equal(streams, references)
+    assert all(s.finished.receipt.n_resumes == 1 for s in streams if s.finished.HasField("receipt"))
+    sluice.wait(lambda: len(sluice.ready()) == 1, 20, "the replica is ready again")
+    assert sluice.children("sluice-worker") != [worker]
+
+
+def test_killed_server_comes_back_and_serves(fresh):
+    sluice = load(fresh)
+    (server,) = sluice.children("sluice-server")
+    os.kill(server, signal.SIGKILL)
+    sluice.wait(lambda: sluice.children("sluice-server") not in ([], [server]), 5, "a new server")
+    sluice.wait(lambda: sluice.run("smol", "hi", "-n", "1", check=False).returncode == 0, 10, "it serves")
+
+
+def test_cancelled_and_abandoned_requests_free_the_worker(fresh):
+    sluice = load(fresh)
+    streams = [Stream(sluice, r) for r in requests(sluice, 2000)]
+    wait_tokens(streams, 5)
+    inference = sluice.stubs.inference
+    request = sluice.request("smol", "Count.", max_tokens=2000, ignore_eos=True, request_id="mine")
+    mine = Stream(sluice, request)
+    wait_tokens([mine], 3)
+    with pytest.raises(grpc.RpcError) as e:
+        list(sluice.inference.Generate(request))
+    assert e.value.code() == grpc.StatusCode.ALREADY_EXISTS
+    assert sluice.inference.Cancel(inference.CancelRequest(request_id="mine")).n_tokens_sent >= 3
+    mine.join(5)
+    assert mine.error.code() == grpc.StatusCode.CANCELLED
+    sluice.channel.close()  # every stream's client is gone
+    for s in streams:
+        s.join(5)
+    sluice.channel = grpc.insecure_channel(sluice.address)
+    sluice.inference = sluice.stubs.inference_grpc.InferenceStub(sluice.channel)
+
+    def idle():
+        version = sluice.inference.GetModel(inference.GetModelRequest(model="smol")).model.versions[0]
+        if version.n_running + version.n_queued:  # load figures ride on step frames: make a step
+            sluice.generate(sluice.request("smol", "x", max_tokens=1))
+        return version.n_running + version.n_queued == 0
+
+    sluice.wait(idle, 10, "no request runs for a client that is gone")
+
+
+def test_second_serve_and_second_manager_are_refused(fresh):
+    fresh.start()
+    from conftest import BIN
+    import subprocess
+    second = fresh.cli("serve", check=False, timeout=20)
+    assert second.returncode == 1 and "already serving" in second.stderr
+    started = time.monotonic()
+    manager = subprocess.run([BIN / "sluice-manager", "--state-dir", fresh.state, "--worker", BIN / "sluice-worker"],
+                             capture_output=True, text=True, timeout=10)
+    assert manager.returncode == 75 and "locked by pid" in manager.stderr
+    assert time.monotonic() - started < 5
+
+
+def test_no_process_is_left_and_memory_is_flat(fresh):
+    sluice = load(fresh)
+    (worker,) = sluice.children("sluice-worker")
+    for _ in range(3):
+        sluice.generate(sluice.request("smol", "Hello", max_tokens=16))
+    before = psutil.Process(worker).memory_info().rss
+    for i in range(200):
+        sluice.generate(sluice.request("smol", f"Hello {i}", max_tokens=4))
+    assert psutil.Process(worker).memory_info().rss - before < before // 100 + (8 << 20)

@@ -1,0 +1,112 @@
+"""Register, load, watch, unload, remove; device groups; operations; bad files."""
+import json
+import os
+import struct
+
+import grpc
+import pytest
+
+from conftest import model_path
+
+
+def test_life_of_a_version(fresh):
+    sluice = fresh.start()
+    out = json.loads(sluice.cli("register", "smol", model_path(), "--json").stdout)
+    assert out["version"]["version"] == "1" and len(out["version"]["info"]["weights_digest"]) == 64
+    assert json.loads(sluice.cli("register", "smol", model_path(), "--version", "1", "--json").stdout)["existed"]
+    plan = json.loads(sluice.cli("load", "smol", "--validate-only", "--json").stdout)["plan"]
+    assert plan["fits"] and plan["packed_bytes"] > 50 << 20
+    assert sluice.children("sluice-worker") == []
+
+    manager, m = sluice.manager_stub(), sluice.stubs.manager
+    operation = manager.LoadModelVersion(m.LoadModelVersionRequest(model="smol", request_id="once")).operation
+    seen = [r.operation for r in manager.WatchOperation(m.WatchOperationRequest(id=operation.id))]
+    assert seen[-1].state == sluice.stubs.types.OPERATION_STATE_DONE, seen[-1]
+    assert len({o.bytes_done for o in seen}) >= 5, [o.bytes_done for o in seen]
+    assert all(a.bytes_done <= b.bytes_done for a, b in zip(seen, seen[1:]) if b.bytes_total)
+    again = manager.LoadModelVersion(m.LoadModelVersionRequest(model="smol", request_id="once")).operation
+    assert again.id == operation.id and len(sluice.children("sluice-worker")) == 1
+    assert manager.WaitOperation(m.WaitOperationRequest(id=operation.id)).operation.state == seen[-1].state
+    assert manager.GetOperation(m.GetOperationRequest(id=operation.id)).operation.id == operation.id
+    assert [o.id for o in manager.ListOperations(m.ListOperationsRequest()).operations] == [operation.id]
+
+    refused = sluice.cli("rm", "smol", "1", check=False)
+    assert refused.returncode == 1 and "FAILED_PRECONDITION" in refused.stderr
+    receipt = json.loads(sluice.cli("unload", "smol", "--json").stdout)["operation"]["result"]
+    memory = receipt["memory"][0]
+    assert memory["before_bytes"] > memory["after_bytes"]
+    assert sluice.children("sluice-worker") == []
+    with pytest.raises(grpc.RpcError) as e:
+        sluice.generate(sluice.request("smol", "x"))
+    assert e.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+    sluice.cli("rm", "smol", "1")
+    assert json.loads(sluice.cli("ls", "--json").stdout).get("models", []) == []
+
+
+def test_device_groups(fresh):
+    sluice = fresh.start()
+    manager, m = sluice.manager_stub(), sluice.stubs.manager
+    devices = manager.ListDevices(m.ListDevicesRequest())
+    assert any(d.device.name.startswith("cpu") for d in devices.devices)
+    assert [g.name for g in manager.ListDeviceGroups(m.ListDeviceGroupsRequest()).groups] == ["cpu"]
+    manager.CreateDeviceGroup(m.CreateDeviceGroupRequest(name="half", devices=["cpu:0"]))
+    assert {g.name for g in manager.ListDeviceGroups(m.ListDeviceGroupsRequest()).groups} == {"cpu", "half"}
+    with pytest.raises(grpc.RpcError) as e:
+        manager.CreateDeviceGroup(m.CreateDeviceGroupRequest(name="bad", devices=["cuda:99"]))
+    assert e.value.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)
+    manager.DeleteDeviceGroup(m.DeleteDeviceGroupRequest(name="half"))
+    assert [g.name for g in manager.ListDeviceGroups(m.ListDeviceGroupsRequest()).groups] == ["cpu"]
+
+
+def hostile_files(folder):
+    good = open(model_path(), "rb").read(4 << 20)
+    cases = {
+        "empty": b"",
+        "seven": b"GGUF\x03\x00\x00",
+        "magic": b"FUGG" + good[4:4096],
+        "version": b"GGUF" + struct.pack("<I", 99) + good[8:4096],
+        "tensors": good[:8] + struct.pack("<Q", 2**63) + good[16:4096],
+        "keys": good[:16] + struct.pack("<Q", 2**63) + good[24:4096],
+        "string": good[:24] + struct.pack("<Q", 2**64 - 1) + good[32:4096],
+        "cut": good,
+    }
+    for name, data in cases.items():
+        path = folder / f"{name}.gguf"
+        path.write_bytes(data)
+        yield name, path
+    os.mkfifo(folder / "fifo.gguf")
+    yield "fifo", folder / "fifo.gguf"
+    yield "directory", folder
+    yield "absent", folder / "nothing.gguf"
+
+
+def test_bad_model_files_are_refused_precisely(fresh, tmp_path_factory):
+    sluice = fresh.start()
+    for name, path in hostile_files(tmp_path_factory.mktemp("files")):
+        result = sluice.cli("register", "bad", path, check=False, timeout=30)
+        assert result.returncode == 1, name
+        assert any(s in result.stderr for s in ("INVALID_ARGUMENT", "FAILED_PRECONDITION", "NOT_FOUND")), result.stderr
+        if name in ("magic", "version", "tensors", "keys", "string", "cut", "seven", "empty"):
+            assert "MODEL_FILE_INVALID" in result.stderr, (name, result.stderr)
+    assert sluice.cli("status").returncode == 0
+
+
+def test_what_was_loaded_comes_back_after_a_restart(fresh):
+    sluice = fresh.start()
+    sluice.cli("register", "smol", model_path(), "--version", "1")
+    sluice.cli("load", "smol")
+    first = sluice.generate(sluice.request("smol", "Hello", max_tokens=8))
+    sluice.stop()
+    sluice.start()
+    sluice.wait(lambda: len(sluice.ready()) == 1, 30, "the replica is back")
+    sluice.wait(lambda: sluice.run("smol", "hi", "-n", "1", check=False).returncode == 0, 20, "it serves")
+    assert sluice.generate(sluice.request("smol", "Hello", max_tokens=8))[1] == first[1]
+
+
+def test_help_and_wrong_usage(fresh):
+    for command in ("serve", "stop", "run", "register", "load", "unload", "rm", "ls", "ps", "show", "status", "version"):
+        out = fresh.cli(command, "--help").stdout
+        assert "usage: sluice " + command in out and "examples:" in out
+    assert fresh.cli("load", check=False).returncode == 2
+    assert fresh.cli("load", "x", "--tp", "17", check=False).returncode == 2
+    assert "is it running?" in fresh.cli("ls", check=False).stderr

@@ -1,0 +1,147 @@
+"""Bad input: the right status, the field's name, and everybody else unharmed."""
+import math
+import socket
+import threading
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2, status_pb2
+
+
+def details(error):
+    for key, value in error.trailing_metadata():
+        if key == "grpc-status-details-bin":
+            return status_pb2.Status.FromString(value).details
+    return []
+
+
+def bad_field(error):
+    for d in details(error):
+        bad = error_details_pb2.BadRequest()
+        if d.Unpack(bad):
+            return bad.field_violations[0].field
+    return None
+
+
+CASES = [
+    ("sampling.temperature", lambda r: setattr(r.sampling, "temperature", math.nan)),
+    ("sampling.temperature", lambda r: setattr(r.sampling, "temperature", -1)),
+    ("sampling.temperature", lambda r: setattr(r.sampling, "temperature", math.inf)),
+    ("sampling.top_p", lambda r: setattr(r.sampling, "top_p", 0)),
+    ("sampling.top_p", lambda r: setattr(r.sampling, "top_p", 1.5)),
+    ("sampling.min_p", lambda r: setattr(r.sampling, "min_p", -0.1)),
+    ("sampling.repetition_penalty", lambda r: setattr(r.sampling, "repetition_penalty", 0)),
+    ("sampling.presence_penalty", lambda r: setattr(r.sampling, "presence_penalty", 2.5)),
+    ("sampling.n", lambda r: setattr(r.sampling, "n", 0)),
+    ("sampling.n", lambda r: setattr(r.sampling, "n", 2**31)),
+    ("sampling.logit_bias", lambda r: [r.sampling.logit_bias.add(token_id=1) for _ in range(5000)]),
+    ("sampling.logit_bias[0]", lambda r: r.sampling.logit_bias.add(token_id=2**31, bias=1)),
+    ("sampling.logit_bias[0].bias", lambda r: r.sampling.logit_bias.add(token_id=1, bias=math.nan)),
+    ("stopping.max_tokens", lambda r: setattr(r.stopping, "max_tokens", 0)),
+    ("stopping.max_tokens", lambda r: setattr(r.stopping, "max_tokens", 2**31)),
+    ("stopping.stop", lambda r: r.stopping.stop.extend(["x"] * 10000)),
+    ("stopping.stop[0]", lambda r: r.stopping.stop.append("x" * 1000000)),
+    ("stopping.stop[0]", lambda r: r.stopping.stop.append("")),
+    ("stopping.stop_token_ids[0]", lambda r: r.stopping.stop_token_ids.append(10**9)),
+    ("output.top_n", lambda r: (setattr(r.output, "logprobs", True), setattr(r.output, "top_n", 49152))),
+    ("request_id", lambda r: setattr(r, "request_id", "x" * 129)),
+    ("priority", lambda r: setattr(r, "priority", 1000)),
+    ("token_ids.ids", lambda r: r.token_ids.SetInParent()),
+    ("token_ids.ids[1]", lambda r: r.token_ids.ids.extend([1, 49152])),
+    ("prompt", lambda r: r.ClearField("text")),
+    ("chat.messages", lambda r: r.chat.SetInParent()),
+    ("model", lambda r: setattr(r, "model", "")),
+]
+
+
+@pytest.mark.parametrize("field,change", CASES, ids=[f"{i}-{c[0]}" for i, c in enumerate(CASES)])
+def test_a_bad_field_is_refused_by_name(served, field, change):
+    request = served.request("smol", "x", max_tokens=4)
+    change(request)
+    with pytest.raises(grpc.RpcError) as e:
+        list(served.inference.Generate(request, timeout=20))
+    assert e.value.code() == grpc.StatusCode.INVALID_ARGUMENT, e.value
+    assert bad_field(e.value) == field, e.value
+
+
+def raw_call(served, method, body):
+    call = served.channel.unary_stream(method, request_serializer=lambda b: b, response_deserializer=lambda b: b)
+    return list(call(body, timeout=20))
+
+
+@pytest.mark.parametrize("body,words", [
+    (b"\xff\xff\xff", "GenerateRequest"),
+    (b"\x0a\x05ab", "GenerateRequest"),
+    (b"\x0a\x02\xc3\x28", "model"),
+    (b"\x0a\x04smol\x22\x03a\x00b", "text"),
+    (b"\x0a\x04smol\x22\x02\xed\xa0", "text"),
+    (b"\x00\x01", "GenerateRequest"),
+    (b"\x0b" * 20000, "GenerateRequest"),
+], ids=["varint", "length", "utf8-model", "nul", "surrogate", "field-0", "groups"])
+def test_malformed_bytes_are_refused(served, body, words):
+    with pytest.raises(grpc.RpcError) as e:
+        raw_call(served, "/sluice.v1.Inference/Generate", body)
+    assert e.value.code() == grpc.StatusCode.INVALID_ARGUMENT and words in e.value.details(), e.value
+
+
+def test_too_large_unknown_method_and_empty_service(served):
+    with pytest.raises(grpc.RpcError) as e:
+        raw_call(served, "/sluice.v1.Inference/Generate", b"\x22" + b"\x80\x80\x80\x04" + b"a" * (8 << 20))
+    assert e.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    for method in ("/sluice.v1.Inference/Nothing", "/no.Such/Thing"):
+        with pytest.raises(grpc.RpcError) as e:
+            raw_call(served, method, b"")
+        assert e.value.code() == grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_a_prompt_that_cannot_fit_is_refused(served):
+    with pytest.raises(grpc.RpcError) as e:
+        served.generate(served.request("smol", "word " * 20000))
+    assert e.value.code() == grpc.StatusCode.INVALID_ARGUMENT and "context" in e.value.details().lower()
+
+
+def test_deadline_ends_deadline_exceeded(served):
+    with pytest.raises(grpc.RpcError) as e:
+        served.generate(served.request("smol", "Write forever.", max_tokens=8000, ignore_eos=True), timeout=0.5)
+    assert e.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+def test_garbage_on_the_port_harms_nobody(served):
+    for junk in (b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 4096, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 500):
+        with socket.create_connection(("127.0.0.1", served.port)) as s:
+            s.sendall(junk)
+    text, _, _ = served.generate(served.request("smol", "The capital of France is", max_tokens=8))
+    assert "Paris" in text
+
+
+def test_stop_strings_logprobs_and_choices(served):
+    request = served.request("smol", "Count: 1, 2, 3, 4,", max_tokens=40, stop=["8,"])
+    request.output.logprobs = True
+    request.output.top_n = 3
+    responses = list(served.inference.Generate(request))
+    text = "".join(r.tokens.text for r in responses)
+    finished = responses[-1].finished
+    assert finished.stop == "8," and "8," not in text and "7" in text
+    logprobs = [lp for r in responses for lp in r.tokens.logprobs]
+    assert logprobs and all(lp.logprob <= 0 and len(lp.top) == 3 for lp in logprobs)
+    assert all(lp.id == lp.top[0].id for lp in logprobs)  # greedy
+    request = served.request("smol", "Once", max_tokens=12, temperature=0.9, seed=3, n=3)
+    whole = served.inference.Complete(request)
+    assert len(whole.choices) == 3 and len({c.text for c in whole.choices}) == 3
+    again = served.inference.Complete(request)
+    assert [c.text for c in again.choices] == [c.text for c in whole.choices]
+
+
+def test_many_at_once_answer_as_each_alone(served):
+    requests = [served.request("smol", f"Tell me about {w}.", max_tokens=8 + 5 * i, temperature=0.6 * (i % 3), seed=i)
+                for i, w in enumerate("cats dogs rivers trains paint bread snow salt wind stone glass iron".split())]
+    alone = [served.generate(r) for r in requests]
+    together = [None] * len(requests)
+
+    def one(i):
+        together[i] = served.generate(requests[i])
+
+    threads = [threading.Thread(target=one, args=(i,)) for i in range(len(requests))]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    assert [t[1] for t in together] == [a[1] for a in alone]
