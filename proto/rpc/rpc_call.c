@@ -142,7 +142,7 @@ void rpc_call_watch_close(struct rpc_call *call)
     memset(&op, 0, sizeof(op));
     op.op = GRPC_OP_RECV_CLOSE_ON_SERVER;
     op.data.recv_close_on_server.cancelled = &call->peer_cancelled;
-    if (grpc_call_start_batch(call->core, &op, 1, &call->close_tag, NULL) != GRPC_CALL_OK)
+    if (!rpc_core_start(call->core, &op, 1, &call->close_tag))
         call->closed = true;
 }
 
@@ -216,7 +216,7 @@ static void start_send(struct rpc_call *call, grpc_byte_buffer *buffer, size_t n
     call->status_sent = end;
     call->send_in_flight = true;
     call->n_in_flight_bytes = n_bytes;
-    if (grpc_call_start_batch(call->core, ops, n_ops, &call->send_tag, NULL) != GRPC_CALL_OK) {
+    if (!rpc_core_start(call->core, ops, n_ops, &call->send_tag)) {
         call->send_in_flight = false;
         call->dead = true;
     }
@@ -345,8 +345,7 @@ static void start_read(struct rpc_call *call)
     op.op = GRPC_OP_RECV_MESSAGE;
     op.data.recv_message.recv_message = &call->read_buffer;
     call->read_buffer = NULL;
-    call->reading =
-        grpc_call_start_batch(call->core, &op, 1, &call->read_tag, NULL) == GRPC_CALL_OK;
+    call->reading = rpc_core_start(call->core, &op, 1, &call->read_tag);
 }
 
 static bool client_streams(const struct rpc_call *call)

@@ -204,6 +204,7 @@ int rpc_client_wait_connected(struct rpc_client *client, uint32_t timeout_ms, st
         if (clock_now_ns() >= end_ns)
             break;
         watch.fired = false;
+        rpc_tag_arm(&watch.tag);
         grpc_channel_watch_connectivity_state(client->channel, state, rpc_core_deadline(end_ns),
                                               client->queue, &watch.tag);
         pthread_mutex_lock(&watch.lock);

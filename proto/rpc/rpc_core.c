@@ -42,8 +42,20 @@ void rpc_core_fini(void)
 void rpc_tag_init(struct rpc_tag *tag, void (*complete)(struct rpc_tag *tag, bool ok), void *object)
 {
     tag->magic = TAG_MAGIC;
+    atomic_init(&tag->armed, 0);
     tag->complete = complete;
     tag->object = object;
+}
+
+void rpc_tag_arm(struct rpc_tag *tag)
+{
+    atomic_store_explicit(&tag->armed, 1, memory_order_release);
+}
+
+bool rpc_core_start(grpc_call *call, const grpc_op *ops, size_t n_ops, struct rpc_tag *tag)
+{
+    rpc_tag_arm(tag);
+    return grpc_call_start_batch(call, ops, n_ops, tag, NULL) == GRPC_CALL_OK;
 }
 
 void *rpc_core_run_queue(void *queue)
@@ -56,6 +68,7 @@ void *rpc_core_run_queue(void *queue)
         if (event.type != GRPC_OP_COMPLETE)
             continue;
         struct rpc_tag *tag = event.tag;
+        (void)atomic_load_explicit(&tag->armed, memory_order_acquire);
 #if SLUICE_DEBUG_CHECKS
         if (tag->magic != TAG_MAGIC)
             abort();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -19,11 +20,18 @@ void rpc_core_fini(void);
 /* What travels through a completion queue: embedded in a reference-counted object. */
 struct rpc_tag {
     uint32_t magic;
+    atomic_uint armed; /* release when handed over, acquire when it comes back: what was written
+                          before is seen, and sanitizers that cannot look into gRPC know it */
     void (*complete)(struct rpc_tag *tag, bool ok);
     void *object;
 };
 void rpc_tag_init(struct rpc_tag *tag, void (*complete)(struct rpc_tag *tag, bool ok),
                   void *object);
+
+/* Before a tag is handed to gRPC; rpc_core_start does it for batches. */
+void rpc_tag_arm(struct rpc_tag *tag);
+/* False where gRPC refuses the batch; the tag will then not come back. */
+bool rpc_core_start(grpc_call *call, const grpc_op *ops, size_t n_ops, struct rpc_tag *tag);
 
 /* Hands each event of a queue to its tag until the queue is shut down and empty. A pthread start
  * routine: arg is the grpc_completion_queue. */

@@ -295,6 +295,7 @@ static void arm(struct slot *slot)
     grpc_call_details_init(&slot->details);
     grpc_metadata_array_init(&slot->metadata);
     slot->core = NULL;
+    rpc_tag_arm(&slot->tag);
     if (grpc_server_request_call(slot->server->core, &slot->core, &slot->details, &slot->metadata,
                                  slot->queue, slot->queue, &slot->tag) != GRPC_CALL_OK) {
         grpc_call_details_destroy(&slot->details);
@@ -479,6 +480,7 @@ static void abort_calls(struct rpc_server *server)
 static void stop_core(struct rpc_server *server, uint32_t grace_ms)
 {
     rpc_tag_init(&server->shutdown_tag, on_shutdown, server);
+    rpc_tag_arm(&server->shutdown_tag);
     grpc_server_shutdown_and_notify(server->core, server->queues[0], &server->shutdown_tag);
     wait_for_calls(server, grace_ms);
     abort_calls(server);
@@ -519,6 +521,7 @@ void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms)
     } else {
         /* Nothing was served; gRPC still wants its shutdown acknowledged. */
         rpc_tag_init(&server->shutdown_tag, on_shutdown, server);
+        rpc_tag_arm(&server->shutdown_tag);
         grpc_server_shutdown_and_notify(server->core, server->queues[0], &server->shutdown_tag);
     }
     stop_queues(server);

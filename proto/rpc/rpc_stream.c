@@ -159,8 +159,7 @@ static void start_send(struct rpc_stream *stream, grpc_byte_buffer *buffer, size
         ops[n_ops++].op = GRPC_OP_SEND_CLOSE_FROM_CLIENT;
     stream->close_sent |= close;
     stream->n_in_flight_bytes = n_bytes;
-    stream->send_in_flight =
-        grpc_call_start_batch(stream->core, ops, n_ops, &stream->send_tag, NULL) == GRPC_CALL_OK;
+    stream->send_in_flight = rpc_core_start(stream->core, ops, n_ops, &stream->send_tag);
     if (buffer != NULL)
         grpc_byte_buffer_destroy(buffer);
 }
@@ -256,8 +255,7 @@ static void start_read(struct rpc_stream *stream)
     op.op = GRPC_OP_RECV_MESSAGE;
     op.data.recv_message.recv_message = &stream->read_buffer;
     stream->read_buffer = NULL;
-    stream->reading =
-        grpc_call_start_batch(stream->core, &op, 1, &stream->read_tag, NULL) == GRPC_CALL_OK;
+    stream->reading = rpc_core_start(stream->core, &op, 1, &stream->read_tag);
 }
 
 static void fail_locally(struct rpc_stream *stream, struct error *err)
@@ -378,8 +376,7 @@ static void start_call(struct rpc_stream *stream, grpc_byte_buffer *request, siz
     ops[1].data.recv_status_on_client.trailing_metadata = &stream->trailing_metadata;
     ops[1].data.recv_status_on_client.status = &stream->code;
     ops[1].data.recv_status_on_client.status_details = &stream->details;
-    grpc_call_error failed = grpc_call_start_batch(stream->core, ops, 2, &stream->status_tag, NULL);
-    stream->status_known = failed != GRPC_CALL_OK;
+    stream->status_known = !rpc_core_start(stream->core, ops, 2, &stream->status_tag);
 
     memset(ops, 0, sizeof(ops));
     size_t n_ops = 0;
@@ -399,8 +396,7 @@ static void start_call(struct rpc_stream *stream, grpc_byte_buffer *request, siz
         stream->n_in_flight_bytes = n_request;
         stream->queue.pending_bytes = n_request;
     }
-    stream->send_in_flight =
-        grpc_call_start_batch(stream->core, ops, n_ops, &stream->send_tag, NULL) == GRPC_CALL_OK;
+    stream->send_in_flight = rpc_core_start(stream->core, ops, n_ops, &stream->send_tag);
     start_read(stream);
 }
 

@@ -355,6 +355,14 @@ bool rpc_fixture_wait(struct rpc_fixture *fixture, const unsigned *counter, unsi
     return reached;
 }
 
+unsigned rpc_fixture_read(struct rpc_fixture *fixture, const unsigned *counter)
+{
+    pthread_mutex_lock(&fixture->lock);
+    unsigned n = *counter;
+    pthread_mutex_unlock(&fixture->lock);
+    return n;
+}
+
 static char *dup_text(const char *text)
 {
     char *copy = strdup(text);

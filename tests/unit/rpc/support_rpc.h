@@ -43,6 +43,8 @@ int rpc_fixture_server(struct rpc_fixture *fixture, const struct rpc_server_conf
 /* Waits up to 5 s until *counter >= n. */
 bool rpc_fixture_wait(struct rpc_fixture *fixture, const unsigned *counter, unsigned n);
 
+unsigned rpc_fixture_read(struct rpc_fixture *fixture, const unsigned *counter);
+
 /* A new folder under TMPDIR for sockets. */
 void rpc_fixture_dir(char out_dir[64]);
 

@@ -84,7 +84,7 @@ static void test_unary_when_deadline_passes_then_both_sides_know(void **state)
     struct error err;
     (void)state;
     int64_t start_ns = clock_now_ns();
-    unsigned n_before = fx.n_cancelled;
+    unsigned n_before = rpc_fixture_read(&fx, &fx.n_cancelled);
     assert_int_equal(rpc_fixture_tokenize(fx.client, "never", "", 150, NULL, &err),
                      STATUS_DEADLINE_EXCEEDED);
     assert_in_range(clock_now_ns() - start_ns, 140 * NS_PER_MS, 1000 * NS_PER_MS);
@@ -272,7 +272,9 @@ static void test_stream_when_reader_is_slow_then_pending_stays_under_cap(void **
     assert_int_equal(rpc_reader_next(reader, &message, &err), 0);
     assert_null(message);
     rpc_reader_close(reader);
+    pthread_mutex_lock(&fx.lock);
     assert_true(fx.max_pending_seen <= 64u << 10);
+    pthread_mutex_unlock(&fx.lock);
 }
 
 static void test_stream_when_client_cancels_then_server_knows_within_100_ms(void **state)
@@ -284,7 +286,8 @@ static void test_stream_when_client_cancels_then_server_knows_within_100_ms(void
     Sluice__V1__GenerateRequest request = SLUICE__V1__GENERATE_REQUEST__INIT;
     (void)state;
     request.model = name;
-    unsigned n_before = fx.n_cancelled, n_done = fx.n_done;
+    unsigned n_before = rpc_fixture_read(&fx, &fx.n_cancelled);
+    unsigned n_done = rpc_fixture_read(&fx, &fx.n_done);
     assert_int_equal(
         rpc_reader_open(fx.client, INFERENCE, "Generate", &request.base, NULL, &reader, &err), 0);
     assert_int_equal(rpc_reader_next(reader, &message, &err), 0);
@@ -294,7 +297,9 @@ static void test_stream_when_client_cancels_then_server_knows_within_100_ms(void
     assert_int_equal(rpc_reader_next(reader, &message, &err), STATUS_CANCELLED);
     assert_true(rpc_fixture_wait(&fx, &fx.n_cancelled, n_before + 1));
     assert_true(rpc_fixture_wait(&fx, &fx.n_done, n_done + 1));
+    pthread_mutex_lock(&fx.lock);
     assert_true(fx.cancelled_ns - cancel_ns < 100 * NS_PER_MS);
+    pthread_mutex_unlock(&fx.lock);
     rpc_reader_close(reader);
 }
 
@@ -406,7 +411,7 @@ static void test_bidi_when_last_reference_goes_then_stream_is_cancelled(void **s
     struct error err;
     (void)state;
     talk_init(&talk);
-    unsigned n_before = fx.n_cancelled;
+    unsigned n_before = rpc_fixture_read(&fx, &fx.n_cancelled);
     assert_int_equal(rpc_stream_open(fx.client, INFERENCE, "GenerateStream", NULL, NULL,
                                      &talk_events, &talk, &stream, &err),
                      0);
@@ -454,7 +459,9 @@ static void test_stream_when_reads_are_paused_then_end_waits_for_messages(void *
         say(stream, "go", i);
     rpc_stream_close_send(stream);
     sleep_ms(100);
+    pthread_mutex_lock(&talk.lock);
     assert_int_equal(talk.n_ended, 0);
+    pthread_mutex_unlock(&talk.lock);
     rpc_stream_resume_reads(stream);
     talk_wait(&talk, &talk.n_ended, 1);
     assert_int_equal(talk.n_received, 10);

@@ -258,7 +258,13 @@ static void test_metadata_when_over_16_kib_then_call_fails_and_server_lives(void
     assert_int_equal(rpc_client_unary(fx.client, INFERENCE, "Tokenize", &request.base, &options,
                                       &response, &err),
                      STATUS_RESOURCE_EXHAUSTED);
-    assert_int_equal(rpc_fixture_tokenize(fx.client, "echo", "x", 5000, NULL, &err), 0);
+    /* gRPC core 1.51 sometimes closes the offender's connection too: a new one must work. */
+    int status = STATUS_UNAVAILABLE;
+    for (int i = 0; i < 50 && status == STATUS_UNAVAILABLE; i++) {
+        status = rpc_fixture_tokenize(fx.client, "echo", "x", 5000, NULL, &err);
+        rpc_client_wait_connected(fx.client, 100, &err);
+    }
+    assert_int_equal(status, 0);
     rpc_fixture_stop(&fx);
 }
 
@@ -340,8 +346,8 @@ static void test_shutdown_when_streams_hang_then_they_are_ended_after_grace(void
     struct shutdown_job job = {fx.server, 200, 0};
     run_shutdown(&job);
     assert_in_range(job.took_ns, 190 * NS_PER_MS, 2 * NS_PER_S);
-    assert_int_equal(fx.n_cancelled, N);
-    assert_int_equal(fx.n_done, N);
+    assert_int_equal(rpc_fixture_read(&fx, &fx.n_cancelled), N);
+    assert_int_equal(rpc_fixture_read(&fx, &fx.n_done), N);
     for (size_t i = 0; i < N; i++) {
         assert_int_equal(rpc_reader_next(readers[i], &message, &err), STATUS_UNAVAILABLE);
         assert_string_equal(err.reason, "DRAINING");
@@ -365,7 +371,7 @@ static void test_drain_when_set_then_new_calls_are_refused_and_live_ones_go_on(v
     assert_int_equal(rpc_fixture_tokenize(fx.client, "echo", "x", 5000, NULL, &err),
                      STATUS_UNAVAILABLE);
     assert_string_equal(err.reason, "DRAINING");
-    assert_int_equal(fx.n_cancelled, 0);
+    assert_int_equal(rpc_fixture_read(&fx, &fx.n_cancelled), 0);
     rpc_reader_close(reader);
     rpc_fixture_stop(&fx);
 }
