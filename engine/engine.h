@@ -48,6 +48,9 @@ void engine_close(struct engine *engine);
  * carries none. */
 const struct tokenizer *engine_tokenizer(const struct engine *engine);
 const struct chat_template *engine_chat_template(const struct engine *engine);
+/* Why a template that the model carries could not be compiled (status 0 where it could, or there is
+ * none): the model serves all the same, chat requests are answered with this. */
+const struct error *engine_chat_template_error(const struct engine *engine);
 const struct model_info *engine_model_info(const struct engine *engine);
 const struct executor_plan *engine_memory(const struct engine *engine);
 const char *engine_numerics_id(const struct engine *engine);
@@ -113,6 +116,9 @@ struct engine_request {
 };
 
 void engine_request_init(struct engine_request *request);
+
+/* Longest sequence this engine takes, prompt and answer: the model's, or what its KV pool holds. */
+uint32_t engine_context_tokens(const struct engine *engine);
 
 /* Checks everything against the model and the limits; the error names the field ("sampling.top_p:
  * …"). RESOURCE_EXHAUSTED (reason QUEUE_FULL, retry_after_ms set) where the queue is full or the
@@ -193,12 +199,20 @@ struct engine_stats {
     uint64_t n_decode_active; /* Σ over decode steps of requests that could decode: mean batching =
                                  n_decode_rows / n_decode_active */
     uint64_t n_preemptions, n_prefix_hit_tokens, n_prefix_query_tokens;
+    /* n_submitted = n_finished + n_cancelled + n_expired + those that live; n_refused ones were
+     * never taken. */
     uint64_t n_submitted, n_finished, n_cancelled, n_expired, n_refused;
-    uint64_t progress_counter; /* layers finished */
+    uint64_t n_generated_tokens, queued_prompt_tokens; /* the latter wait for prefill */
+    int64_t prefill_ns, decode_ns; /* time of steps with and without prompt rows */
+    uint64_t progress_counter;     /* layers finished */
     int64_t last_step_ns;
 };
+/* Any thread; never waits for the engine. */
 void engine_get_stats(const struct engine *engine, struct engine_stats *out_stats);
 
 /* Refuses new requests from now on; running ones go on. engine_is_idle tells when all are done. */
 void engine_drain(struct engine *engine);
 bool engine_is_idle(const struct engine *engine);
+
+/* 0 while the device works; else the error that ended it: the engine can only be closed. */
+int engine_health(struct engine *engine, struct error *err);

@@ -1,0 +1,334 @@
+#include "engine/engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "engine/engine_private.h"
+#include "engine/executor.h"
+#include "engine/format/checkpoint.h"
+#include "engine/format/tokenizer.h"
+#include "engine/step.h"
+#include "engine/template/chat_template.h"
+#include "kernels/backend.h"
+#include "kernels/device.h"
+
+enum { LARGEST_CONCURRENT = 4096, LARGEST_QUEUE = 1 << 16 };
+
+void engine_config_init(struct engine_config *cfg)
+{
+    *cfg = (struct engine_config){
+        .executor =
+            {
+                .kernels = "auto",
+                .tp = 1,
+                .kv_dtype = DTYPE_BF16,
+                .kv_block_size = 32,
+            },
+        .max_concurrent = 256,
+        .max_queued = 512,
+        .max_batch_tokens = 512,
+        .prefill_chunk_tokens = 256,
+        .prefix_cache = true,
+    };
+}
+
+static int check_config(const struct engine_config *cfg, struct error *err)
+{
+    const struct {
+        const char *field;
+        uint32_t value, low, high;
+    } ranges[] = {
+        {"max_concurrent", cfg->max_concurrent, 1, LARGEST_CONCURRENT},
+        {"max_queued", cfg->max_queued, 1, LARGEST_QUEUE},
+        {"max_batch_tokens", cfg->max_batch_tokens, 1, 1 << 16},
+        {"prefill_chunk_tokens", cfg->prefill_chunk_tokens, 1, 1 << 16},
+    };
+    if (!cfg->model_path || !cfg->model_path[0])
+        return error_field(err, "model_path", "empty");
+    for (size_t i = 0; i < sizeof(ranges) / sizeof(ranges[0]); i++)
+        if (ranges[i].value < ranges[i].low || ranges[i].value > ranges[i].high)
+            return error_field(err, ranges[i].field, "%u is not in %u..%u", ranges[i].value,
+                               ranges[i].low, ranges[i].high);
+    return 0;
+}
+
+/* --- opening --- */
+
+/* KV tokens where none are asked for: full contexts for all that may run, at most half of the
+ * memory that is free once the weights are loaded. */
+static int choose_kv_tokens(struct checkpoint *ckpt, struct executor_config *cfg, struct error *err)
+{
+    struct executor_plan plan;
+    struct device_memory memory;
+    struct device *device;
+    struct executor_config probe = *cfg;
+    probe.kv_tokens = probe.kv_block_size;
+    int rc = executor_plan(ckpt, &probe, &plan, err);
+    if (rc)
+        return rc;
+    rc = backend_cpu()->open(0, &device, err);
+    if (rc)
+        return rc;
+    rc = backend_cpu()->memory(device, &memory, err);
+    backend_cpu()->close(device);
+    if (rc)
+        return rc;
+    uint64_t per_token = plan.kv_bytes / plan.kv_tokens;
+    uint64_t taken = plan.weights_bytes + plan.workspace_bytes;
+    uint64_t room = memory.free_bytes > taken ? (memory.free_bytes - taken) / 2 : 0;
+    uint64_t wanted = (uint64_t)cfg->max_seqs * plan.context_tokens;
+    uint64_t fits = per_token ? room / per_token : wanted;
+    cfg->kv_tokens = wanted < fits ? wanted : fits;
+    uint64_t most = UINT32_MAX / cfg->kv_block_size * (uint64_t)cfg->kv_block_size;
+    if (cfg->kv_tokens > most)
+        cfg->kv_tokens = most;
+    if (cfg->kv_tokens < cfg->kv_block_size)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                         "no memory for the KV pool: %llu bytes are free, the weights take %llu",
+                         (unsigned long long)memory.free_bytes,
+                         (unsigned long long)plan.weights_bytes);
+    return 0;
+}
+
+static int open_template(struct engine *e, struct error *err)
+{
+    const char *text = tokenizer_info(e->tokenizer)->chat_template;
+    if (!text)
+        return 0;
+    struct error why;
+    int rc = chat_template_compile(text, strlen(text), &e->chat_template, &why);
+    if (!rc)
+        return 0;
+    e->chat_template = NULL;
+    e->template_error = why;
+    error_prefix(&e->template_error, "the model's chat template");
+    (void)err;
+    return 0;
+}
+
+static int open_model(struct engine *e, struct error *err)
+{
+    struct checkpoint *ckpt = NULL;
+    struct executor_config *cfg = &e->cfg.executor;
+    uint8_t digest[SHA256_BYTES];
+    cfg->max_rows = e->cfg.max_batch_tokens;
+    cfg->max_seqs = e->cfg.max_concurrent;
+    int rc = checkpoint_open(e->cfg.model_path, &ckpt, err);
+    if (rc)
+        return rc;
+    checkpoint_digest(ckpt, digest);
+    sha256_hex(digest, e->digest);
+    rc = tokenizer_open(ckpt, &e->tokenizer, err);
+    if (!rc)
+        rc = open_template(e, err);
+    if (!rc && !cfg->kv_tokens)
+        rc = choose_kv_tokens(ckpt, cfg, err);
+    if (!rc)
+        rc = executor_open(ckpt, cfg, e->cfg.progress, e->cfg.progress_ctx, e->cfg.cancel_load,
+                           &e->executor, err);
+    checkpoint_close(ckpt);
+    return rc;
+}
+
+static void set_limits(struct engine *e)
+{
+    const struct executor_plan *plan = executor_actual(e->executor);
+    const struct tokenizer_info *tok = tokenizer_info(e->tokenizer);
+    uint64_t pool = (uint64_t)plan->n_blocks * e->cfg.executor.kv_block_size;
+    uint32_t vocab = executor_model_info(e->executor)->vocab_size;
+    e->limits = (struct request_limits){
+        .vocab_size = tok->vocab_size < vocab ? tok->vocab_size : vocab,
+        .context_tokens = plan->context_tokens < pool ? plan->context_tokens : (uint32_t)pool,
+        .max_concurrent = e->cfg.max_concurrent,
+    };
+    for (uint32_t i = 0; i < tok->n_end_ids; i++)
+        if (tok->end_ids[i] < e->limits.vocab_size)
+            e->limits.end_ids[e->limits.n_end_ids++] = tok->end_ids[i];
+}
+
+static int open_scheduler(struct engine *e, struct error *err)
+{
+    const struct executor_plan *plan = executor_actual(e->executor);
+    uint32_t bs = e->cfg.executor.kv_block_size;
+    struct step_limits limits = {
+        .max_rows = e->cfg.max_batch_tokens,
+        .max_seqs = e->cfg.max_concurrent,
+        .max_blocks_per_seq = plan->context_tokens / bs + (plan->context_tokens % bs != 0),
+    };
+    struct scheduler_config cfg = {
+        .max_rows = limits.max_rows,
+        .max_seqs = limits.max_seqs,
+        .max_blocks_per_seq = limits.max_blocks_per_seq,
+        .n_blocks = plan->n_blocks,
+        .block_size = bs,
+        .prefill_chunk_tokens = e->cfg.prefill_chunk_tokens,
+        .max_requests = e->cfg.max_queued + e->cfg.max_concurrent,
+        .prefix_cache = e->cfg.prefix_cache,
+        .share_generated = true, /* the CPU backend: path P equals path D to the bit */
+    };
+    int rc = scheduler_create(&cfg, &e->scheduler, err);
+    if (!rc)
+        rc = step_batch_create(&limits, &e->batch, err);
+    if (rc)
+        return rc;
+    e->params = calloc(limits.max_seqs, sizeof(*e->params));
+    e->results = calloc(limits.max_seqs, sizeof(*e->results));
+    if (!e->params || !e->results)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for %u sequences",
+                         limits.max_seqs);
+    atomic_store(&e->admission.n_places, limits.max_seqs);
+    return 0;
+}
+
+static int start_thread(struct engine *e, struct error *err)
+{
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_mutex_init(&e->sleep_lock, NULL);
+    pthread_mutex_init(&e->registry_lock, NULL);
+    pthread_mutex_init(&e->events_lock, NULL);
+    pthread_cond_init(&e->wake, &attr);
+    pthread_condattr_destroy(&attr);
+    e->has_locks = true;
+    stats_publish(e);
+    int rc = pthread_create(&e->thread, NULL, engine_loop_run, e);
+    if (rc)
+        return error_errno(err, rc, "the engine thread cannot be started");
+    e->has_thread = true;
+    return 0;
+}
+
+int engine_open(const struct engine_config *cfg, struct engine **out_engine, struct error *err)
+{
+    int rc = check_config(cfg, err);
+    if (rc)
+        return rc;
+    struct engine *e = calloc(1, sizeof(*e));
+    if (!e)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for an engine");
+    e->cfg = *cfg;
+    rc = open_model(e, err);
+    e->cfg.model_path = NULL; /* borrowed for the call */
+    if (!rc) {
+        set_limits(e);
+        rc = open_scheduler(e, err);
+    }
+    if (!rc)
+        rc = start_thread(e, err);
+    if (!rc)
+        *out_engine = e;
+    else
+        engine_close(e);
+    return rc;
+}
+
+void engine_close(struct engine *e)
+{
+    if (!e)
+        return;
+    if (e->has_thread) {
+        pthread_mutex_lock(&e->sleep_lock);
+        atomic_store(&e->closing, true);
+        pthread_cond_signal(&e->wake);
+        pthread_mutex_unlock(&e->sleep_lock);
+        pthread_join(e->thread, NULL);
+    }
+    size_t cursor = 0;
+    struct request *r;
+    while ((r = hash_map_next(&e->registry, &cursor, NULL, NULL)))
+        request_release(r);
+    hash_map_fini(&e->registry);
+    if (e->has_locks) {
+        pthread_mutex_destroy(&e->sleep_lock);
+        pthread_mutex_destroy(&e->registry_lock);
+        pthread_mutex_destroy(&e->events_lock);
+        pthread_cond_destroy(&e->wake);
+    }
+    scheduler_destroy(e->scheduler);
+    step_batch_destroy(e->batch);
+    free(e->params);
+    free(e->results);
+    executor_close(e->executor);
+    chat_template_destroy(e->chat_template);
+    tokenizer_close(e->tokenizer);
+    free(e);
+}
+
+/* --- what is fixed --- */
+
+const struct tokenizer *engine_tokenizer(const struct engine *e)
+{
+    return e->tokenizer;
+}
+
+const struct chat_template *engine_chat_template(const struct engine *e)
+{
+    return e->chat_template;
+}
+
+const struct error *engine_chat_template_error(const struct engine *e)
+{
+    return &e->template_error;
+}
+
+const struct model_info *engine_model_info(const struct engine *e)
+{
+    return executor_model_info(e->executor);
+}
+
+const struct executor_plan *engine_memory(const struct engine *e)
+{
+    return executor_actual(e->executor);
+}
+
+const char *engine_numerics_id(const struct engine *e)
+{
+    return executor_numerics_id(e->executor);
+}
+
+const char *engine_weights_digest(const struct engine *e)
+{
+    return e->digest;
+}
+
+uint32_t engine_context_tokens(const struct engine *e)
+{
+    return e->limits.context_tokens;
+}
+
+/* --- statistics --- */
+
+void stats_publish(struct engine *e)
+{
+    struct shared_stats *shared = &e->shared_stats;
+    uint64_t words[STATS_WORDS] = {0};
+    memcpy(words, &e->stats, sizeof(e->stats));
+    uint32_t sequence = atomic_load_explicit(&shared->sequence, memory_order_relaxed);
+    atomic_store_explicit(&shared->sequence, sequence + 1, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release);
+    for (size_t i = 0; i < STATS_WORDS; i++)
+        atomic_store_explicit(&shared->words[i], words[i], memory_order_relaxed);
+    atomic_store_explicit(&shared->sequence, sequence + 2, memory_order_release);
+}
+
+void engine_get_stats(const struct engine *e, struct engine_stats *out_stats)
+{
+    const struct shared_stats *shared = &e->shared_stats;
+    uint64_t words[STATS_WORDS];
+    uint32_t before, after;
+    do {
+        before = atomic_load_explicit(&shared->sequence, memory_order_acquire);
+        for (size_t i = 0; i < STATS_WORDS; i++)
+            words[i] = atomic_load_explicit(&shared->words[i], memory_order_relaxed);
+        atomic_thread_fence(memory_order_acquire);
+        after = atomic_load_explicit(&shared->sequence, memory_order_relaxed);
+    } while (before != after || (before & 1));
+    memcpy(out_stats, words, sizeof(*out_stats));
+    /* What the loop has not seen yet waits too. */
+    out_stats->n_queued += atomic_load_explicit(&e->n_incoming, memory_order_relaxed);
+    out_stats->n_submitted = atomic_load_explicit(&e->n_submitted, memory_order_relaxed);
+    out_stats->n_refused = atomic_load_explicit(&e->n_refused, memory_order_relaxed);
+    out_stats->progress_counter = executor_progress_counter(e->executor);
+}

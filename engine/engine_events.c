@@ -1,0 +1,303 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "engine/engine_private.h"
+#include "engine/request_output.h"
+#include "engine/stop.h"
+
+/* --- engine thread: publishing --- */
+
+void events_mark(struct engine *e, struct request *r)
+{
+    if (r->dirty)
+        return;
+    r->dirty = true;
+    r->dirty_next = e->dirty;
+    e->dirty = r;
+}
+
+static void fill_usage(struct request *r)
+{
+    struct engine_usage *u = &r->published.usage;
+    int64_t active = r->active_ns ? r->active_ns : r->ended_ns;
+    int64_t first = r->first_token_ns ? r->first_token_ns : r->ended_ns;
+    u->n_prompt_tokens = r->n_prompt;
+    u->n_cached_tokens = r->n_cached_tokens;
+    u->n_preemptions = r->n_preemptions;
+    u->n_generated_tokens = 0;
+    for (uint32_t i = 0; i < r->n_choices; i++)
+        u->n_generated_tokens += r->choices[i].n_ids;
+    u->queue_ns = active ? active - r->submitted_ns : 0;
+    u->prefill_ns = r->active_ns && first ? first - r->active_ns : 0;
+    u->decode_ns = r->ended_ns && r->first_token_ns ? r->ended_ns - r->first_token_ns : 0;
+}
+
+static void put_ready(struct engine *e, struct request *r)
+{
+    if (r->published.in_ready_list)
+        return;
+    r->published.in_ready_list = true;
+    r->published.ready_next = NULL;
+    *(e->ready_last ? &e->ready_last->published.ready_next : &e->ready_first) = r;
+    e->ready_last = r;
+}
+
+/* Under the events lock. */
+static bool publish_request(struct engine *e, struct request *r)
+{
+    bool news = r->active_ns && !r->published.started;
+    for (uint32_t i = 0; i < r->n_choices; i++)
+        news |= request_output_publish(&r->choices[i]);
+    r->published.started = r->active_ns != 0;
+    r->published.ended = r->state == REQUEST_ENDED;
+    fill_usage(r);
+    if (news)
+        put_ready(e, r);
+    return news;
+}
+
+bool events_publish(struct engine *e, bool wait)
+{
+    struct request *ended = NULL, *next;
+    uint32_t n_ended = 0;
+    bool news = false;
+    if (!e->dirty)
+        return false;
+    if (wait)
+        pthread_mutex_lock(&e->events_lock);
+    else if (pthread_mutex_trylock(&e->events_lock))
+        return false;
+    for (struct request *r = e->dirty; r; r = next) {
+        next = r->dirty_next;
+        r->dirty = false;
+        news |= publish_request(e, r);
+        if (r->published.ended) {
+            r->dirty_next = ended;
+            ended = r;
+            n_ended++;
+        }
+    }
+    pthread_mutex_unlock(&e->events_lock);
+    e->dirty = NULL;
+    atomic_fetch_sub(&e->n_unfinished, n_ended);
+    for (; ended; ended = next) {
+        next = ended->dirty_next;
+        request_release(ended);
+    }
+    return news;
+}
+
+/* --- the reader --- */
+
+/* Offsets while arrays still grow, pointers at the end. */
+struct slices {
+    size_t ids, text, logprobs, stop, message;
+};
+
+struct engine_event_buffer {
+    struct engine_event *events;
+    struct slices *slices; /* of each event */
+    size_t n_events, events_capacity;
+    uint32_t *ids;
+    size_t n_ids, ids_capacity;
+    char *text;
+    size_t n_text, text_capacity;
+    struct engine_logprob *logprobs;
+    size_t n_logprobs, logprobs_capacity;
+};
+
+int engine_event_buffer_create(struct engine_event_buffer **out_buffer, struct error *err)
+{
+    struct engine_event_buffer *buffer = calloc(1, sizeof(*buffer));
+    if (!buffer)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for an event buffer");
+    *out_buffer = buffer;
+    return 0;
+}
+
+void engine_event_buffer_destroy(struct engine_event_buffer *buffer)
+{
+    if (!buffer)
+        return;
+    free(buffer->events);
+    free(buffer->slices);
+    free(buffer->ids);
+    free(buffer->text);
+    free(buffer->logprobs);
+    free(buffer);
+}
+
+static bool grow(void *array, size_t *capacity, size_t needed, size_t elem_bytes)
+{
+    if (needed <= *capacity)
+        return true;
+    size_t want = needed + needed / 2 + 16;
+    void *old, *grown;
+    memcpy(&old, array, sizeof(old));
+    grown = realloc(old, want * elem_bytes);
+    if (!grown)
+        return false;
+    memcpy(array, &grown, sizeof(grown));
+    *capacity = want;
+    return true;
+}
+
+/* Room for everything the request has to say. */
+static bool reserve(struct engine_event_buffer *b, const struct request *r)
+{
+    size_t n_ids = b->n_ids, n_text = b->n_text, n_logprobs = b->n_logprobs;
+    size_t n_events = b->n_events + 1 + 2 * (size_t)r->n_choices, slices = b->events_capacity;
+    for (uint32_t i = 0; i < r->n_choices; i++) {
+        const struct request_output *out = r->choices[i].output;
+        uint32_t n_new = out->published.n_ids - out->published.n_ids_read;
+        n_ids += n_new;
+        n_logprobs += r->want_logprobs ? n_new : 0;
+        n_text += out->published.text.n_bytes + sizeof(out->message) + STOP_MAX_BYTES + 1;
+    }
+    return grow(&b->slices, &slices, n_events, sizeof(*b->slices)) &&
+           grow(&b->events, &b->events_capacity, n_events, sizeof(*b->events)) &&
+           grow(&b->ids, &b->ids_capacity, n_ids, sizeof(*b->ids)) &&
+           grow(&b->text, &b->text_capacity, n_text, 1) &&
+           grow(&b->logprobs, &b->logprobs_capacity, n_logprobs, sizeof(*b->logprobs));
+}
+
+static struct engine_event *add_event(struct engine_event_buffer *b, const struct request *r,
+                                      enum engine_event_type type, uint32_t choice)
+{
+    struct engine_event *event = &b->events[b->n_events];
+    *event = (struct engine_event){.type = type,
+                                   .id = r->id,
+                                   .user_data = r->user_data,
+                                   .choice = choice,
+                                   .usage = r->published.usage,
+                                   .matched_stop_id = -1};
+    b->slices[b->n_events++] = (struct slices){b->n_ids, b->n_text, b->n_logprobs, 0, 0};
+    return event;
+}
+
+static void read_tokens(struct engine_event_buffer *b, const struct request *r,
+                        struct sequence *seq)
+{
+    struct request_output *out = seq->output;
+    uint32_t begin = out->published.n_ids_read, n = out->published.n_ids - begin;
+    if (!n && !out->published.text.n_bytes &&
+        out->published.n_released == out->published.n_released_read)
+        return;
+    struct engine_event *event = add_event(b, r, ENGINE_EVENT_TOKENS, seq->choice);
+    event->n_ids = n;
+    event->n_released = out->published.n_released;
+    event->n_text_bytes = (uint32_t)out->published.text.n_bytes;
+    if (n)
+        memcpy(b->ids + b->n_ids, seq->ids + begin, n * sizeof(*b->ids));
+    b->n_ids += n;
+    if (n && seq->logprobs) {
+        memcpy(b->logprobs + b->n_logprobs, seq->logprobs + begin, n * sizeof(*b->logprobs));
+        b->n_logprobs += n;
+        event->logprobs = b->logprobs; /* marks that there are any */
+    }
+    memcpy(b->text + b->n_text, out->published.text.data, out->published.text.n_bytes);
+    b->n_text += out->published.text.n_bytes;
+    out->published.text.n_bytes = 0;
+    out->published.n_ids_read = out->published.n_ids;
+    out->published.n_released_read = out->published.n_released;
+}
+
+/* A terminated copy; where it begins. */
+static size_t copy_string(struct engine_event_buffer *b, const char *text)
+{
+    size_t at = b->n_text, n = strlen(text) + 1;
+    memcpy(b->text + at, text, n);
+    b->n_text += n;
+    return at;
+}
+
+static void read_finish(struct engine_event_buffer *b, struct request *r, struct sequence *seq)
+{
+    struct request_output *out = seq->output;
+    if (out->published.reason == FINISH_NONE || out->published.finish_read)
+        return;
+    bool last = r->published.n_finishes_read + 1 == r->n_choices;
+    if (last && !r->published.ended)
+        return; /* the books are not closed: with the next publication */
+    struct engine_event *event = add_event(b, r, ENGINE_EVENT_FINISHED, seq->choice);
+    struct slices *slices = &b->slices[b->n_events - 1];
+    event->reason = out->published.reason;
+    event->n_released = out->published.n_released;
+    event->matched_stop_id = out->matched_stop_id;
+    event->last = last;
+    event->status = event->reason == FINISH_ERROR ? out->status : 0;
+    slices->message = copy_string(b, out->message);
+    if (out->i_matched_stop >= 0) {
+        slices->stop = copy_string(b, stop_set_string(r->stop_set, (uint32_t)out->i_matched_stop));
+        event->matched_stop = b->text; /* marks that there is one */
+    }
+    out->published.finish_read = true;
+    r->published.n_finishes_read++;
+}
+
+static void read_request(struct engine_event_buffer *b, struct request *r)
+{
+    if (r->published.started && !r->published.start_read) {
+        add_event(b, r, ENGINE_EVENT_STARTED, 0);
+        r->published.start_read = true;
+    }
+    for (uint32_t i = 0; i < r->n_choices; i++)
+        read_tokens(b, r, &r->choices[i]);
+    for (uint32_t i = 0; i < r->n_choices; i++)
+        read_finish(b, r, &r->choices[i]);
+}
+
+static void set_pointers(struct engine_event_buffer *b)
+{
+    for (size_t i = 0; i < b->n_events; i++) {
+        struct engine_event *event = &b->events[i];
+        const struct slices *s = &b->slices[i];
+        event->ids = event->n_ids ? b->ids + s->ids : NULL;
+        event->text = event->n_text_bytes ? b->text + s->text : "";
+        event->logprobs = event->logprobs ? b->logprobs + s->logprobs : NULL;
+        event->matched_stop = event->matched_stop ? b->text + s->stop : NULL;
+        event->message = event->type == ENGINE_EVENT_FINISHED ? b->text + s->message : "";
+    }
+}
+
+/* Requests whose last event was taken are forgotten. */
+static void forget(struct engine *e, struct request *done)
+{
+    struct request *next;
+    pthread_mutex_lock(&e->registry_lock);
+    for (struct request *r = done; r; r = r->published.ready_next)
+        hash_map_remove(&e->registry, &r->id, sizeof(r->id));
+    pthread_mutex_unlock(&e->registry_lock);
+    for (; done; done = next) {
+        next = done->published.ready_next;
+        atomic_fetch_sub(&e->n_live, 1);
+        request_release(done);
+    }
+}
+
+size_t engine_read_events(struct engine *e, struct engine_event_buffer *b,
+                          const struct engine_event **out_events)
+{
+    struct request *done = NULL;
+    b->n_events = b->n_ids = b->n_text = b->n_logprobs = 0;
+    pthread_mutex_lock(&e->events_lock);
+    while (e->ready_first && reserve(b, e->ready_first)) {
+        struct request *r = e->ready_first;
+        e->ready_first = r->published.ready_next;
+        if (!e->ready_first)
+            e->ready_last = NULL;
+        r->published.in_ready_list = false;
+        read_request(b, r);
+        if (r->published.n_finishes_read == r->n_choices) {
+            r->published.ready_next = done;
+            done = r;
+        }
+    }
+    pthread_mutex_unlock(&e->events_lock);
+    if (done)
+        forget(e, done);
+    set_pointers(b);
+    *out_events = b->events;
+    return b->n_events;
+}

@@ -1,0 +1,300 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "engine/engine_private.h"
+#include "engine/executor.h"
+#include "engine/request_output.h"
+#include "engine/step.h"
+
+/* --- the end of requests --- */
+
+/* The scheduler has forgotten it; the books are closed and readers are told. */
+static void request_ended(struct engine *e, struct request *r, enum finish_reason reason)
+{
+    r->ended_ns = clock_now_ns();
+    if (r->active_ns)
+        admission_saw_end(&e->admission, r->ended_ns - r->active_ns);
+    *(reason == FINISH_CANCELLED  ? &e->stats.n_cancelled
+      : reason == FINISH_DEADLINE ? &e->stats.n_expired
+                                  : &e->stats.n_finished) += 1;
+    events_mark(e, r);
+}
+
+/* Ends all choices that go on. */
+static void end_request(struct engine *e, struct request *r, enum finish_reason reason, int status,
+                        const char *message)
+{
+    if (r->state == REQUEST_ENDED)
+        return;
+    for (uint32_t i = 0; i < r->n_choices; i++)
+        request_output_end(&r->choices[i], reason, status, message);
+    scheduler_end_request(e->scheduler, r);
+    request_ended(e, r, reason);
+}
+
+static void end_choice(struct engine *e, struct sequence *seq)
+{
+    struct request *r = seq->request;
+    scheduler_end_sequence(e->scheduler, seq);
+    if (r->state == REQUEST_ENDED)
+        request_ended(e, r, seq->output->reason);
+}
+
+/* --- the inbox --- */
+
+static void take_submitted(struct engine *e, struct request *r)
+{
+    bool live = false;
+    request_retain(r); /* the engine thread's, until its end is published */
+    for (uint32_t i = 0; i < r->n_choices; i++)
+        live |= r->choices[i].state != SEQUENCE_ENDED;
+    if (!live) { /* a resume that had ended where it broke off */
+        r->state = REQUEST_ENDED;
+        request_ended(e, r, FINISH_STOP);
+        return;
+    }
+    scheduler_add(e->scheduler, r);
+    if (atomic_load(&e->failed))
+        end_request(e, r, FINISH_ERROR, e->failure.status, e->failure.message);
+}
+
+static void change_max_tokens(struct engine *e, struct request *r)
+{
+    uint32_t max_tokens = atomic_load(&r->new_max_tokens);
+    /* A raise moves arrays that readers copy from. */
+    pthread_mutex_lock(&e->events_lock);
+    bool ok = request_resize(r, max_tokens);
+    pthread_mutex_unlock(&e->events_lock);
+    if (!ok) {
+        end_request(e, r, FINISH_ERROR, STATUS_RESOURCE_EXHAUSTED, "no memory for max_tokens");
+        return;
+    }
+    for (uint32_t i = 0; i < r->n_choices && r->state != REQUEST_ENDED; i++) {
+        struct sequence *seq = &r->choices[i];
+        if (seq->state == SEQUENCE_ENDED || seq->n_ids < r->max_tokens)
+            continue;
+        request_output_finish_length(seq);
+        end_choice(e, seq);
+    }
+    events_mark(e, r);
+}
+
+static void take_message(struct engine *e, struct request *r)
+{
+    unsigned bits = atomic_exchange(&r->control, 0);
+    if (bits & CONTROL_SUBMIT) {
+        r->paused = atomic_load(&r->want_paused);
+        take_submitted(e, r);
+    }
+    if (r->state == REQUEST_ENDED)
+        return;
+    if (bits & CONTROL_CANCEL) {
+        end_request(e, r, FINISH_CANCELLED, STATUS_CANCELLED, "cancelled");
+        return;
+    }
+    if (bits & CONTROL_PRIORITY)
+        scheduler_set_priority(e->scheduler, r, atomic_load(&r->new_priority));
+    if (bits & CONTROL_PAUSE)
+        scheduler_pause(e->scheduler, r, atomic_load(&r->want_paused));
+    if (bits & CONTROL_MAX_TOKENS)
+        change_max_tokens(e, r);
+}
+
+/* Takes what was posted, in order. */
+static uint32_t drain_inbox(struct engine *e)
+{
+    struct request *newest = atomic_exchange(&e->inbox, NULL), *oldest = NULL;
+    uint32_t n_submitted = 0;
+    while (newest) {
+        struct request *next = atomic_load_explicit(&newest->inbox_next, memory_order_relaxed);
+        atomic_store_explicit(&newest->inbox_next, oldest, memory_order_relaxed);
+        oldest = newest;
+        newest = next;
+    }
+    while (oldest) {
+        struct request *next = atomic_load_explicit(&oldest->inbox_next, memory_order_relaxed);
+        n_submitted += (atomic_load(&oldest->control) & CONTROL_SUBMIT) != 0;
+        take_message(e, oldest);
+        request_release(oldest);
+        oldest = next;
+    }
+    return n_submitted;
+}
+
+/* --- a step --- */
+
+static void fail_engine(struct engine *e, const struct error *why)
+{
+    struct request *r;
+    e->failure = *why;
+    e->failure.status = STATUS_UNAVAILABLE;
+    error_prefix(&e->failure, "the device failed");
+    atomic_store(&e->failed, true);
+    while ((r = scheduler_any(e->scheduler)))
+        end_request(e, r, FINISH_ERROR, e->failure.status, e->failure.message);
+}
+
+static int execute(struct engine *e, const struct scheduler_plan *plan, struct error *err)
+{
+    int rc = 0;
+    for (uint32_t i = 0; i < plan->n_copies && !rc; i++)
+        rc = executor_copy_block(e->executor, plan->copies[i].from, plan->copies[i].to, err);
+    if (!rc)
+        rc = executor_step(e->executor, e->batch, err);
+    if (rc || !plan->n_samples)
+        return rc;
+    for (uint32_t i = 0; i < plan->n_samples; i++)
+        sequence_sample_params(plan->samples[i], &e->params[i]);
+    return executor_sample(e->executor, plan->n_samples, e->params, e->results, err);
+}
+
+static const char *sample_failure(int status)
+{
+    if (status == STATUS_DATA_LOSS)
+        return "the model's output is not a number: no token can be drawn";
+    return "every token is banned by bias or mask: no token can be drawn";
+}
+
+static void keep_logprob(struct sequence *seq, const struct sample_result *result)
+{
+    struct engine_logprob *to = &seq->logprobs[seq->n_ids - 1];
+    to->id = result->id;
+    to->logprob = result->logprob;
+    to->n_top = result->n_top;
+    memcpy(to->top_ids, result->top_ids, result->n_top * sizeof(*to->top_ids));
+    memcpy(to->top_logprobs, result->top_logprobs, result->n_top * sizeof(*to->top_logprobs));
+}
+
+static void take_result(struct engine *e, struct sequence *seq, const struct sample_result *result,
+                        int64_t now_ns)
+{
+    struct request *r = seq->request;
+    if (result->status) {
+        request_output_end(seq, FINISH_ERROR, result->status, sample_failure(result->status));
+    } else {
+        if (!r->first_token_ns)
+            r->first_token_ns = now_ns;
+        if (seq->logprobs)
+            keep_logprob(seq, result);
+        request_output_take(seq);
+        e->stats.n_generated_tokens++;
+    }
+    events_mark(e, r);
+    if (seq->output->reason != FINISH_NONE)
+        end_choice(e, seq);
+}
+
+static void count_step(struct engine *e, const struct scheduler_plan *plan, int64_t ns)
+{
+    struct engine_stats *s = &e->stats;
+    s->n_steps++;
+    s->n_decode_steps += plan->n_decode_rows > 0;
+    s->n_decode_rows += plan->n_decode_rows;
+    s->n_decode_active += plan->n_decode_rows ? plan->n_decode_ready : 0;
+    s->n_prefill_rows += plan->n_prefill_rows;
+    s->last_step_ns = ns;
+    *(plan->n_prefill_rows ? &s->prefill_ns : &s->decode_ns) += ns;
+    admission_saw_step(&e->admission, e->batch->n_rows, plan->n_prefill_rows, ns);
+}
+
+/* False where nothing could run. */
+static bool run_step(struct engine *e)
+{
+    struct scheduler_plan plan;
+    struct error err;
+    int64_t begin = clock_now_ns();
+    if (!scheduler_schedule(e->scheduler, e->batch, begin, &plan))
+        return false;
+    for (uint32_t i = 0; i < plan.n_started; i++)
+        events_mark(e, plan.started[i]);
+    int rc = execute(e, &plan, &err);
+    if (rc) {
+        for (uint32_t i = 0; i < plan.n_samples; i++)
+            e->results[i].status = rc;
+        scheduler_commit(e->scheduler, e->results);
+        fail_engine(e, &err);
+        return true;
+    }
+    scheduler_commit(e->scheduler, e->results);
+    int64_t end = clock_now_ns();
+    for (uint32_t i = 0; i < plan.n_samples; i++)
+        take_result(e, plan.samples[i], &e->results[i], end);
+    count_step(e, &plan, end - begin);
+    return true;
+}
+
+static void end_expired(struct engine *e)
+{
+    struct request *r;
+    while ((r = scheduler_expired(e->scheduler, clock_now_ns()))) {
+        end_request(e, r, FINISH_DEADLINE, STATUS_DEADLINE_EXCEEDED, "the deadline passed");
+    }
+}
+
+/* --- the loop --- */
+
+static void refresh_stats(struct engine *e)
+{
+    struct scheduler_stats s;
+    scheduler_get_stats(e->scheduler, &s);
+    e->stats.n_queued = s.n_queued;
+    e->stats.n_running = s.n_running;
+    e->stats.n_paused = s.n_paused;
+    e->stats.n_blocks = s.n_blocks;
+    e->stats.n_blocks_free = s.n_blocks_free;
+    e->stats.n_blocks_cached = s.n_blocks_cached;
+    e->stats.n_preemptions = s.n_preemptions;
+    e->stats.n_prefix_hit_tokens = s.n_prefix_hit_tokens;
+    e->stats.n_prefix_query_tokens = s.n_prefix_query_tokens;
+    e->stats.queued_prompt_tokens = s.queued_tokens;
+    atomic_store(&e->n_queued, s.n_queued);
+    atomic_store(&e->admission.tokens_ahead, s.queued_tokens);
+    atomic_store(&e->admission.requests_ahead, s.n_queued);
+    atomic_store(&e->admission.n_used, s.n_used_slots);
+    stats_publish(e);
+}
+
+/* Sleeps until something is posted or a deadline passes. */
+static void wait_for_work(struct engine *e)
+{
+    int64_t until = scheduler_next_deadline(e->scheduler);
+    struct timespec ts = {.tv_sec = until / NS_PER_S, .tv_nsec = until % NS_PER_S};
+    int rc = 0;
+    pthread_mutex_lock(&e->sleep_lock);
+    atomic_store(&e->sleeping, true);
+    while (!atomic_load(&e->inbox) && !atomic_load(&e->closing) && !rc)
+        rc = until == INT64_MAX ? pthread_cond_wait(&e->wake, &e->sleep_lock)
+                                : pthread_cond_timedwait(&e->wake, &e->sleep_lock, &ts);
+    atomic_store(&e->sleeping, false);
+    pthread_mutex_unlock(&e->sleep_lock);
+}
+
+/* Everything that still runs is dropped; the registry's references go with engine_close(). */
+static void abandon_all(struct engine *e)
+{
+    struct request *r;
+    drain_inbox(e);
+    while ((r = scheduler_any(e->scheduler)))
+        end_request(e, r, FINISH_CANCELLED, STATUS_CANCELLED, "the engine closes");
+    events_publish(e, true);
+}
+
+void *engine_loop_run(void *arg)
+{
+    struct engine *e = arg;
+    pthread_setname_np(pthread_self(), "sluice-engine");
+    while (!atomic_load(&e->closing)) {
+        uint32_t n_new = drain_inbox(e);
+        end_expired(e);
+        bool ran = run_step(e);
+        refresh_stats(e);
+        atomic_fetch_sub(&e->n_incoming, n_new);
+        if (events_publish(e, !ran) && e->cfg.notify)
+            e->cfg.notify(e->cfg.notify_ctx);
+        if (!ran)
+            wait_for_work(e);
+    }
+    abandon_all(e);
+    return NULL;
+}

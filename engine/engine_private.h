@@ -1,0 +1,92 @@
+/* engine_private.h: the engine's state, shared by its files alone: engine.c opens and closes,
+ * engine_submit.c is the callers' side, engine_loop.c the engine thread, engine_events.c the way
+ * back.
+ *
+ * Callers reach the engine thread through one lock-free inbox of requests, each with the bits of
+ * what is asked of it. The engine thread never waits for a lock while it has steps to run: news
+ * that it cannot publish at once (a reader holds the events lock) go out with the next step's. */
+#pragma once
+
+#include <pthread.h>
+
+#include "base/error.h"
+#include "base/hash_map.h"
+#include "base/sha256.h"
+#include "engine/admission.h"
+#include "engine/request.h"
+#include "engine/scheduler.h"
+
+struct step_batch;
+
+enum request_control {
+    CONTROL_QUEUED = 1, /* is in the inbox */
+    CONTROL_SUBMIT = 2,
+    CONTROL_CANCEL = 4,
+    CONTROL_PAUSE = 8, /* to want_paused */
+    CONTROL_PRIORITY = 16,
+    CONTROL_MAX_TOKENS = 32,
+};
+
+/* Engine statistics as words that any thread may read while the engine thread writes: the number is
+ * odd during a write. */
+enum { STATS_WORDS = (sizeof(struct engine_stats) + 7) / 8 };
+struct shared_stats {
+    _Atomic uint32_t sequence;
+    _Atomic uint64_t words[STATS_WORDS];
+};
+
+struct engine {
+    /* immutable after open */
+    struct tokenizer *tokenizer;
+    struct chat_template *chat_template;
+    struct error template_error;
+    struct executor *executor;
+    struct engine_config cfg;
+    struct request_limits limits;
+    char digest[SHA256_HEX_BYTES];
+
+    /* engine thread */
+    pthread_t thread;
+    bool has_thread;
+    struct scheduler *scheduler;
+    struct step_batch *batch;
+    struct sample_params *params;  /* [max_concurrent] */
+    struct sample_result *results; /* [max_concurrent] */
+    struct request *dirty;         /* with news to publish */
+    struct engine_stats stats;
+    struct admission admission;
+
+    /* inbox: any thread */
+    _Atomic(struct request *) inbox;
+    atomic_bool closing, draining, sleeping, failed;
+    pthread_mutex_t sleep_lock;
+    pthread_cond_t wake;
+    bool has_locks;
+    struct error failure; /* written once, before `failed` is set */
+
+    /* submitters */
+    pthread_mutex_t registry_lock;
+    struct hash_map registry; /* id → request whose last event is not read; holds a reference */
+    uint64_t last_id;
+    atomic_uint n_live;       /* requests in the registry */
+    atomic_uint n_unfinished; /* of them, not yet published as ended */
+    atomic_uint n_incoming;   /* submitted, not yet seen by the engine thread */
+    atomic_uint n_queued;     /* as the engine thread last said */
+    atomic_ullong n_submitted, n_refused;
+
+    pthread_mutex_t events_lock;
+    struct request *ready_first, *ready_last; /* with news to read */
+    struct shared_stats shared_stats;
+};
+
+/* The engine thread's function. */
+void *engine_loop_run(void *engine);
+/* Puts a request with `bits` into the inbox and wakes the loop. */
+void engine_post(struct engine *engine, struct request *request, unsigned bits);
+
+/* engine_events.c, engine thread: notes that a request has news; publishes all noted (where `wait`
+ * is false: unless a reader holds the lock); tells whether anything was published. */
+void events_mark(struct engine *engine, struct request *request);
+bool events_publish(struct engine *engine, bool wait);
+
+void stats_publish(struct engine *engine);

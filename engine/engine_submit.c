@@ -1,0 +1,267 @@
+#include <string.h>
+
+#include "base/clock.h"
+#include "engine/engine_private.h"
+#include "engine/request_output.h"
+
+void engine_request_init(struct engine_request *request)
+{
+    *request = (struct engine_request){
+        .sampling =
+            {
+                .top_p = 1.0f,
+                .typical_p = 1.0f,
+                .repetition_penalty = 1.0f,
+                .n = 1,
+            },
+        .stopping = {.max_tokens = UINT32_MAX},
+    };
+}
+
+void engine_post(struct engine *e, struct request *r, unsigned bits)
+{
+    if (!(atomic_fetch_or(&r->control, bits | CONTROL_QUEUED) & CONTROL_QUEUED)) {
+        request_retain(r);
+        struct request *head = atomic_load_explicit(&e->inbox, memory_order_relaxed);
+        do
+            atomic_store_explicit(&r->inbox_next, head, memory_order_relaxed);
+        while (!atomic_compare_exchange_weak(&e->inbox, &head, r));
+    }
+    if (!atomic_load(&e->sleeping))
+        return;
+    pthread_mutex_lock(&e->sleep_lock);
+    pthread_cond_signal(&e->wake);
+    pthread_mutex_unlock(&e->sleep_lock);
+}
+
+/* --- submit --- */
+
+static int refuse(struct engine *e, struct error *err, const char *reason)
+{
+    atomic_fetch_add_explicit(&e->n_refused, 1, memory_order_relaxed);
+    if (reason[0])
+        error_reason(err, reason);
+    return err->status;
+}
+
+static int check_open(struct engine *e, struct error *err)
+{
+    if (atomic_load(&e->failed)) {
+        *err = e->failure;
+        return refuse(e, err, "DEVICE_FAILED");
+    }
+    if (atomic_load(&e->draining)) {
+        error_set(err, STATUS_UNAVAILABLE, "draining: no new requests are taken");
+        return refuse(e, err, "DRAINING");
+    }
+    return 0;
+}
+
+static int check_deadline(struct engine *e, const struct engine_request *req, struct error *err)
+{
+    if (!req->deadline_ns)
+        return 0;
+    int64_t left = req->deadline_ns - clock_now_ns();
+    if (left <= 0) {
+        error_set(err, STATUS_DEADLINE_EXCEEDED, "the deadline passed before the request came");
+        return refuse(e, err, "");
+    }
+    int64_t wait = admission_predict_ns(&e->admission, req->n_prompt_ids, req->sampling.n);
+    if (wait <= left)
+        return 0;
+    error_set(err, STATUS_RESOURCE_EXHAUSTED,
+              "the first token is expected in %lld ms, the deadline is in %lld ms",
+              (long long)(wait / NS_PER_MS), (long long)(left / NS_PER_MS));
+    err->retry_after_ms = admission_retry_ms(&e->admission);
+    return refuse(e, err, "DEADLINE_UNREACHABLE");
+}
+
+/* Takes a place in the queue, and one among the requests whose events may be unread. */
+static int take_place(struct engine *e, struct error *err)
+{
+    uint32_t most = e->cfg.max_queued + e->cfg.max_concurrent;
+    if (atomic_fetch_add(&e->n_live, 1) < most) {
+        uint32_t incoming = atomic_fetch_add(&e->n_incoming, 1);
+        if (incoming + atomic_load(&e->n_queued) < e->cfg.max_queued)
+            return 0;
+        atomic_fetch_sub(&e->n_incoming, 1);
+    }
+    atomic_fetch_sub(&e->n_live, 1);
+    error_set(err, STATUS_RESOURCE_EXHAUSTED, "the queue is full: %u requests wait",
+              e->cfg.max_queued);
+    err->retry_after_ms = admission_retry_ms(&e->admission);
+    return refuse(e, err, "QUEUE_FULL");
+}
+
+static int make_request(struct engine *e, const struct engine_request *req,
+                        struct request **out_request, struct error *err)
+{
+    struct request *r;
+    int rc = request_create(req, &e->limits, &r, err);
+    if (rc)
+        return rc;
+    r->submitted_ns = clock_now_ns();
+    for (uint32_t i = 0; i < r->n_choices; i++) {
+        const struct engine_resume *resume = req->resume ? &req->resume[i] : NULL;
+        rc = request_output_create(&r->choices[i], e->tokenizer, resume, err);
+        if (rc) {
+            request_release(r);
+            return rc;
+        }
+    }
+    *out_request = r;
+    return 0;
+}
+
+static int register_request(struct engine *e, struct request *r, struct error *err)
+{
+    pthread_mutex_lock(&e->registry_lock);
+    r->id = ++e->last_id;
+    bool ok = hash_map_put(&e->registry, &r->id, sizeof(r->id), r);
+    pthread_mutex_unlock(&e->registry_lock);
+    if (ok)
+        return 0;
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for another request");
+}
+
+int engine_submit(struct engine *e, const struct engine_request *req, uint64_t *out_id,
+                  struct error *err)
+{
+    struct request *r = NULL;
+    int rc = check_open(e, err);
+    if (rc)
+        return rc;
+    rc = request_check(req, &e->limits, err);
+    if (rc)
+        return refuse(e, err, "");
+    rc = check_deadline(e, req, err);
+    if (!rc)
+        rc = take_place(e, err);
+    if (rc)
+        return rc;
+    rc = make_request(e, req, &r, err);
+    if (!rc)
+        rc = register_request(e, r, err);
+    if (rc) {
+        request_release(r);
+        atomic_fetch_sub(&e->n_incoming, 1);
+        atomic_fetch_sub(&e->n_live, 1);
+        return refuse(e, err, "");
+    }
+    *out_id = r->id;
+    atomic_fetch_add(&e->n_unfinished, 1);
+    atomic_fetch_add_explicit(&e->n_submitted, 1, memory_order_relaxed);
+    /* The registry's reference is the one from create; the inbox takes its own, and the engine
+     * thread another as long as it works on it. */
+    request_retain(r);
+    engine_post(e, r, CONTROL_SUBMIT);
+    request_release(r);
+    return 0;
+}
+
+/* --- changes --- */
+
+/* The request of an id, with a reference for the caller, or NULL. */
+static struct request *find_request(struct engine *e, uint64_t id)
+{
+    pthread_mutex_lock(&e->registry_lock);
+    struct request *r = hash_map_get(&e->registry, &id, sizeof(id));
+    if (r)
+        request_retain(r);
+    pthread_mutex_unlock(&e->registry_lock);
+    return r;
+}
+
+void engine_cancel(struct engine *e, uint64_t id)
+{
+    struct request *r = find_request(e, id);
+    if (!r)
+        return;
+    engine_post(e, r, CONTROL_CANCEL);
+    request_release(r);
+}
+
+void engine_pause(struct engine *e, uint64_t id, bool paused)
+{
+    struct request *r = find_request(e, id);
+    if (!r)
+        return;
+    atomic_store(&r->want_paused, paused);
+    engine_post(e, r, CONTROL_PAUSE);
+    request_release(r);
+}
+
+/* What readers can have seen of it. */
+static bool has_ended(struct engine *e, const struct request *r, uint32_t *out_most_ids)
+{
+    pthread_mutex_lock(&e->events_lock);
+    bool ended = r->published.ended;
+    *out_most_ids = 0;
+    for (uint32_t i = 0; i < r->n_choices; i++)
+        if (r->choices[i].output->published.n_ids > *out_most_ids)
+            *out_most_ids = r->choices[i].output->published.n_ids;
+    pthread_mutex_unlock(&e->events_lock);
+    return ended;
+}
+
+static int check_update(struct engine *e, const struct request *r, uint64_t id,
+                        const struct engine_update *update, struct error *err)
+{
+    uint32_t n_ids;
+    if (has_ended(e, r, &n_ids))
+        return error_set(err, STATUS_NOT_FOUND, "request %llu has ended", (unsigned long long)id);
+    if (update->max_tokens != -1 && (update->max_tokens < 1 || update->max_tokens < n_ids))
+        return error_field(err, "update.max_tokens",
+                           "%lld is below the tokens already generated (%u), or below 1",
+                           (long long)update->max_tokens, n_ids);
+    if (update->set_priority &&
+        (update->priority < -REQUEST_MAX_PRIORITY || update->priority > REQUEST_MAX_PRIORITY))
+        return error_field(err, "update.priority", "%d is not in [-%d, %d]", update->priority,
+                           REQUEST_MAX_PRIORITY, REQUEST_MAX_PRIORITY);
+    return 0;
+}
+
+int engine_update(struct engine *e, uint64_t id, const struct engine_update *update,
+                  struct error *err)
+{
+    struct request *r = find_request(e, id);
+    if (!r)
+        return error_set(err, STATUS_NOT_FOUND, "no request %llu", (unsigned long long)id);
+    unsigned bits = 0;
+    int rc = check_update(e, r, id, update, err);
+    if (rc)
+        goto out;
+    if (update->max_tokens != -1) {
+        int64_t room = e->limits.context_tokens - r->n_prompt;
+        int64_t most = update->max_tokens < room ? update->max_tokens : room;
+        atomic_store(&r->new_max_tokens, (uint32_t)most);
+        bits |= CONTROL_MAX_TOKENS;
+    }
+    if (update->set_priority) {
+        atomic_store(&r->new_priority, update->priority);
+        bits |= CONTROL_PRIORITY;
+    }
+    if (bits)
+        engine_post(e, r, bits);
+out:
+    request_release(r);
+    return rc;
+}
+
+void engine_drain(struct engine *e)
+{
+    atomic_store(&e->draining, true);
+}
+
+bool engine_is_idle(const struct engine *e)
+{
+    return atomic_load(&e->n_unfinished) == 0;
+}
+
+int engine_health(struct engine *e, struct error *err)
+{
+    if (!atomic_load(&e->failed))
+        return 0;
+    *err = e->failure;
+    return err->status;
+}

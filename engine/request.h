@@ -1,0 +1,154 @@
+/* request.h: one request inside the engine: everything its submitter gave, copied, and the state of
+ * its choices. Made on the submitter's thread by request_create(); from the moment it is queued the
+ * engine thread alone changes it, save for the fields marked otherwise. */
+#pragma once
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/engine.h"
+#include "engine/prefix_cache.h"
+#include "engine/request_counts.h"
+
+struct request_output;
+struct stop_set;
+
+/* Of this engine; what a request is checked against. */
+struct request_limits {
+    uint32_t vocab_size;
+    uint32_t context_tokens; /* of one sequence: the model's, cut to what the KV pool holds */
+    uint32_t max_concurrent;
+    uint32_t end_ids[8]; /* tokens that end a choice unless ignore_eos */
+    uint32_t n_end_ids;
+};
+
+enum {
+    REQUEST_MAX_LOGIT_BIAS = 1024,
+    REQUEST_MAX_STOP_IDS = 128,
+    REQUEST_MAX_PRIORITY = 100,
+    REQUEST_MAX_SALT_BYTES = 1024,
+    REQUEST_MAX_CALLER_BYTES = 256,
+};
+
+/* Everything DESIGN section 9 and the protocol bound, by field name. No state. Any thread. */
+int request_check(const struct engine_request *req, const struct request_limits *limits,
+                  struct error *err);
+
+enum sequence_state {
+    SEQUENCE_WAITING, /* its request is queued */
+    SEQUENCE_FORKING, /* waits until the leader has computed the prompt they share */
+    SEQUENCE_RUNNING, /* takes steps; has no blocks after a preemption */
+    SEQUENCE_ENDED,
+};
+
+/* One choice. */
+struct sequence {
+    struct request *request;
+    uint32_t choice;
+    enum sequence_state state;
+    uint32_t *ids;  /* [max_ids] generated */
+    uint32_t n_ids; /* the first n_replayed of them came with the request (resume) */
+    uint32_t n_replayed, max_ids;
+    struct engine_logprob *logprobs; /* [max_ids] or NULL */
+    struct token_counts counts;      /* for penalties; empty where there are none */
+
+    /* scheduler */
+    uint32_t slot;       /* its block table */
+    uint32_t n_computed; /* tokens whose K and V are in its blocks */
+    uint32_t n_rows;     /* in the step under way */
+    bool samples;        /* a token is drawn in the step under way */
+    uint32_t n_hashed;   /* full blocks known to the prefix cache, */
+    uint64_t chain_node; /* and the node of the last of them */
+    uint64_t last_step;
+
+    struct request_output *output; /* engine; NULL in tests of the scheduler alone */
+};
+
+enum request_state { REQUEST_WAITING, REQUEST_ACTIVE, REQUEST_ENDED };
+
+struct request {
+    uint64_t id, user_data;
+    uint32_t *prompt;
+    uint32_t n_prompt;
+    struct engine_sampling sampling; /* its logit_bias is NULL: see biases */
+    struct sample_bias *biases; /* n_user_biases of the caller, then −∞ for every stop id, in */
+    uint32_t n_user_biases;     /* force before min_tokens */
+    uint32_t n_biases;
+    uint32_t min_tokens, max_tokens;
+    uint32_t *stop_ids; /* end-of-sequence ids first, unless ignored; then the caller's */
+    uint32_t n_stop_ids;
+    struct stop_set *stop_set; /* NULL without stop strings */
+    bool include_stop, want_logprobs, keep_special_tokens;
+    uint32_t n_top_logprobs;
+    int32_t priority;
+    int64_t deadline_ns; /* 0: none */
+    struct prefix_salt salt;
+    char *caller;
+
+    struct sequence *choices; /* [n_choices] */
+    uint32_t n_choices, n_live;
+    uint32_t leader; /* choice that computes the prompt for all */
+
+    /* scheduler */
+    enum request_state state;
+    uint64_t arrival; /* order of arrival */
+    bool paused;
+    struct request *prev, *next;           /* all live requests */
+    struct request *wait_prev, *wait_next; /* of its caller's queue */
+    uint32_t i_caller;
+    uint32_t n_cached_tokens, n_preemptions;
+    int64_t submitted_ns, active_ns, first_token_ns;
+
+    /* engine: any thread */
+    atomic_uint n_refs;
+    atomic_uint control;     /* what the engine thread has been asked, enum in engine_loop.c */
+    atomic_bool want_paused; /* with it: the values asked for */
+    _Atomic int32_t new_priority;
+    _Atomic uint32_t new_max_tokens;
+    _Atomic(struct request *) inbox_next;
+    /* engine thread */
+    bool dirty; /* has news to publish */
+    struct request *dirty_next;
+    int64_t ended_ns;
+    /* under the engine's events lock */
+    struct {
+        bool started, ended, start_read, in_ready_list;
+        uint32_t n_finishes_read;
+        struct engine_usage usage;
+        struct request *ready_next;
+    } published;
+};
+
+/* Copies a checked request. *out_request is owned, with one reference. The output side
+ * (detokenizer, events) is added by the engine. RESOURCE_EXHAUSTED without memory. */
+int request_create(const struct engine_request *req, const struct request_limits *limits,
+                   struct request **out_request, struct error *err);
+void request_retain(struct request *request);
+/* The last one frees it. NULL is allowed. Any thread. */
+void request_release(struct request *request);
+
+/* Prompt and generated tokens of a choice. */
+static inline uint32_t sequence_n_tokens(const struct sequence *seq)
+{
+    return seq->request->n_prompt + seq->n_ids;
+}
+
+static inline uint32_t sequence_token(const struct sequence *seq, uint32_t i)
+{
+    uint32_t n_prompt = seq->request->n_prompt;
+    return i < n_prompt ? seq->request->prompt[i] : seq->ids[i - n_prompt];
+}
+
+/* Appends a generated token, counting it. There is room: n_ids < max_ids. */
+void sequence_append(struct sequence *seq, uint32_t id);
+
+/* The sampler's parameters for the choice's next token. Borrowed from the request. */
+void sequence_sample_params(const struct sequence *seq, struct sample_params *out_params);
+
+/* Makes room for max_tokens per choice (not below what each has). False, unchanged, without memory.
+ * Moves arrays: the caller keeps readers out. */
+bool request_resize(struct request *request, uint32_t max_tokens);
+
+/* Whether `id` ends a choice of this request, once stops are armed. */
+bool request_is_stop_id(const struct request *request, uint32_t id);

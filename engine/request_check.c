@@ -1,0 +1,187 @@
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/utf8.h"
+#include "engine/request.h"
+
+struct range {
+    const char *field;
+    double value, low, high;
+    bool low_open; /* the low end itself is out */
+};
+
+/* Names as in the protocol. NaN lies in no range. */
+static int check_ranges(const struct engine_sampling *s, struct error *err)
+{
+    const struct range ranges[] = {
+        {"sampling.temperature", (double)s->temperature, 0, 100, false},
+        {"sampling.top_p", (double)s->top_p, 0, 1, true},
+        {"sampling.min_p", (double)s->min_p, 0, 1, false},
+        {"sampling.typical_p", (double)s->typical_p, 0, 1, true},
+        {"sampling.repetition_penalty", (double)s->repetition_penalty, 0, 10, true},
+        {"sampling.presence_penalty", (double)s->presence_penalty, -2, 2, false},
+        {"sampling.frequency_penalty", (double)s->frequency_penalty, -2, 2, false},
+        {"sampling.n", (double)s->n, 1, ENGINE_MAX_CHOICES, false},
+    };
+    for (size_t i = 0; i < sizeof(ranges) / sizeof(ranges[0]); i++) {
+        const struct range *r = &ranges[i];
+        if (r->value >= r->low && r->value <= r->high && !(r->low_open && r->value == r->low))
+            continue;
+        return error_field(err, r->field, "%g is not in %s%g, %g]", r->value,
+                           r->low_open ? "(" : "[", r->low, r->high);
+    }
+    return 0;
+}
+
+static int check_id(const char *field, uint32_t i, const char *member, uint32_t id,
+                    const struct request_limits *limits, struct error *err)
+{
+    char name[ERROR_FIELD_BYTES];
+    if (id < limits->vocab_size)
+        return 0;
+    snprintf(name, sizeof(name), "%s[%u]%s", field, i, member);
+    return error_field(err, name, "%u is not a token: the vocabulary has %u", id,
+                       limits->vocab_size);
+}
+
+static int check_ids(const char *field, const uint32_t *ids, uint32_t n,
+                     const struct request_limits *limits, struct error *err)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        int rc = check_id(field, i, "", ids[i], limits, err);
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+static int check_biases(const struct engine_sampling *s, const struct request_limits *limits,
+                        struct error *err)
+{
+    if (s->n_logit_bias > REQUEST_MAX_LOGIT_BIAS)
+        return error_field(err, "sampling.logit_bias", "%u entries are more than %d",
+                           s->n_logit_bias, REQUEST_MAX_LOGIT_BIAS);
+    for (uint32_t i = 0; i < s->n_logit_bias; i++) {
+        char name[ERROR_FIELD_BYTES];
+        const struct sample_bias *b = &s->logit_bias[i];
+        int rc = check_id("sampling.logit_bias", i, ".token_id", b->id, limits, err);
+        if (rc)
+            return rc;
+        if (!(b->value >= -100.0f && b->value <= 100.0f) && b->value != -INFINITY) {
+            snprintf(name, sizeof(name), "sampling.logit_bias[%u].bias", i);
+            return error_field(err, name, "%g is not in [-100, 100]", (double)b->value);
+        }
+        for (uint32_t j = 0; j < i; j++)
+            if (s->logit_bias[j].id == b->id) {
+                snprintf(name, sizeof(name), "sampling.logit_bias[%u].token_id", i);
+                return error_field(err, name, "%u is given twice (also entry %u)", b->id, j);
+            }
+    }
+    return 0;
+}
+
+static int check_stops(const struct engine_stopping *s, struct error *err)
+{
+    if (s->n_stop > ENGINE_MAX_STOP_STRINGS)
+        return error_field(err, "stopping.stop", "%u stop strings are more than %d", s->n_stop,
+                           ENGINE_MAX_STOP_STRINGS);
+    for (uint32_t i = 0; i < s->n_stop; i++) {
+        char name[ERROR_FIELD_BYTES];
+        size_t n = s->stop[i] ? strlen(s->stop[i]) : 0, offset;
+        snprintf(name, sizeof(name), "stopping.stop[%u]", i);
+        if (!n)
+            return error_field(err, name, "may not be empty");
+        if (n > ENGINE_MAX_STOP_BYTES)
+            return error_field(err, name, "%zu bytes are more than %d", n, ENGINE_MAX_STOP_BYTES);
+        if (!utf8_valid(s->stop[i], n, &offset))
+            return error_field(err, name, "not UTF-8 at byte %zu", offset);
+    }
+    return 0;
+}
+
+static int check_stopping(const struct engine_stopping *s, const struct request_limits *limits,
+                          struct error *err)
+{
+    int rc = check_stops(s, err);
+    if (rc)
+        return rc;
+    if (!s->max_tokens)
+        return error_field(err, "stopping.max_tokens", "0 is not at least 1");
+    if (s->min_tokens > s->max_tokens)
+        return error_field(err, "stopping.min_tokens", "%u is more than max_tokens (%u)",
+                           s->min_tokens, s->max_tokens);
+    if (s->n_stop_token_ids > REQUEST_MAX_STOP_IDS)
+        return error_field(err, "stopping.stop_token_ids", "%u ids are more than %d",
+                           s->n_stop_token_ids, REQUEST_MAX_STOP_IDS);
+    return check_ids("stopping.stop_token_ids", s->stop_token_ids, s->n_stop_token_ids, limits,
+                     err);
+}
+
+static int check_prompt(const struct engine_request *req, const struct request_limits *limits,
+                        struct error *err)
+{
+    if (!req->n_prompt_ids)
+        return error_field(err, "prompt", "empty: at least one token is needed");
+    if (req->n_prompt_ids >= limits->context_tokens) {
+        error_field(err, "prompt",
+                    "%u tokens leave no room to generate: the context holds %u tokens",
+                    req->n_prompt_ids, limits->context_tokens);
+        return error_reason(err, "CONTEXT_TOO_LONG");
+    }
+    return check_ids("prompt.token_ids", req->prompt_ids, req->n_prompt_ids, limits, err);
+}
+
+static int check_resume(const struct engine_request *req, const struct request_limits *limits,
+                        struct error *err)
+{
+    uint32_t room = limits->context_tokens - req->n_prompt_ids;
+    uint32_t most = req->stopping.max_tokens < room ? req->stopping.max_tokens : room;
+    for (uint32_t i = 0; req->resume && i < req->sampling.n; i++) {
+        char name[ERROR_FIELD_BYTES];
+        const struct engine_resume *resume = &req->resume[i];
+        snprintf(name, sizeof(name), "resume[%u].generated_ids", i);
+        if (resume->n_ids > most)
+            return error_field(err, name, "%u ids are more than the %u that may be generated",
+                               resume->n_ids, most);
+        int rc = check_ids(name, resume->ids, resume->n_ids, limits, err);
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+static int check_text(const char *field, const char *text, size_t limit, struct error *err)
+{
+    size_t n = text ? strlen(text) : 0;
+    if (n > limit)
+        return error_field(err, field, "%zu bytes are more than %zu", n, limit);
+    return 0;
+}
+
+int request_check(const struct engine_request *req, const struct request_limits *limits,
+                  struct error *err)
+{
+    int rc = check_ranges(&req->sampling, err);
+    if (rc || (rc = check_stopping(&req->stopping, limits, err)) ||
+        (rc = check_biases(&req->sampling, limits, err)) ||
+        (rc = check_text("cache_salt", req->cache_salt, REQUEST_MAX_SALT_BYTES, err)) ||
+        (rc = check_text("caller", req->caller, REQUEST_MAX_CALLER_BYTES, err)) ||
+        (rc = check_prompt(req, limits, err)) || (rc = check_resume(req, limits, err)))
+        return rc;
+    if (req->sampling.n > limits->max_concurrent)
+        return error_field(err, "sampling.n", "%u choices are more than the %u that run at once",
+                           req->sampling.n, limits->max_concurrent);
+    if (req->n_top_logprobs > SAMPLE_MAX_TOP)
+        return error_field(err, "output.top_n", "%u is more than %d", req->n_top_logprobs,
+                           SAMPLE_MAX_TOP);
+    if (req->n_top_logprobs && !req->want_logprobs)
+        return error_field(err, "output.top_n", "%u needs output.logprobs", req->n_top_logprobs);
+    if (req->priority < -REQUEST_MAX_PRIORITY || req->priority > REQUEST_MAX_PRIORITY)
+        return error_field(err, "priority", "%d is not in [-%d, %d]", req->priority,
+                           REQUEST_MAX_PRIORITY, REQUEST_MAX_PRIORITY);
+    if (req->deadline_ns < 0)
+        return error_field(err, "deadline", "%lld ns is negative", (long long)req->deadline_ns);
+    return 0;
+}

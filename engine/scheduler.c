@@ -1,0 +1,477 @@
+#include "engine/scheduler.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "engine/scheduler_private.h"
+
+static void on_evict(void *ctx, uint32_t block)
+{
+    struct scheduler *sched = ctx;
+    if (sched->prefix)
+        prefix_cache_remove(sched->prefix, block);
+}
+
+static bool allocate_arrays(struct scheduler *sched)
+{
+    uint32_t n = sched->cfg.max_seqs;
+    sched->running = calloc(n, sizeof(struct sequence *));
+    sched->samples = calloc(n, sizeof(struct sequence *));
+    sched->scheduled = calloc(n, sizeof(struct sequence *));
+    sched->order = calloc(n, sizeof(struct sequence *));
+    sched->started = calloc(n, sizeof(struct request *));
+    sched->free_slots = calloc(n, sizeof(*sched->free_slots));
+    sched->copies = calloc(n, sizeof(*sched->copies));
+    sched->block_tokens = calloc(sched->cfg.block_size, sizeof(*sched->block_tokens));
+    if (!sched->running || !sched->samples || !sched->scheduled || !sched->order ||
+        !sched->started || !sched->free_slots || !sched->copies || !sched->block_tokens)
+        return false;
+    for (uint32_t i = 0; i < n; i++)
+        sched->free_slots[i] = n - 1 - i;
+    sched->n_free_slots = n;
+    return true;
+}
+
+int scheduler_create(const struct scheduler_config *cfg, struct scheduler **out_sched,
+                     struct error *err)
+{
+    int rc = 0;
+    struct scheduler *sched = calloc(1, sizeof(*sched));
+    if (!sched)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for the scheduler");
+    sched->cfg = *cfg;
+    sched->next_deadline_ns = INT64_MAX;
+    if (!cfg->max_rows || !cfg->max_seqs || !cfg->block_size || !cfg->prefill_chunk_tokens ||
+        !cfg->max_requests) {
+        rc = error_set(err, STATUS_INVALID_ARGUMENT,
+                       "scheduler: rows, sequences, block size, chunk and queue may not be 0");
+        goto out;
+    }
+    if (!allocate_arrays(sched)) {
+        rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for %u sequences", cfg->max_seqs);
+        goto out;
+    }
+    struct kv_cache_config kv = {
+        .n_blocks = cfg->n_blocks,
+        .n_slots = cfg->max_seqs,
+        .max_blocks_per_seq = cfg->max_blocks_per_seq,
+        .on_evict = on_evict,
+        .ctx = sched,
+    };
+    rc = kv_cache_create(&kv, &sched->kv, err);
+    if (!rc && cfg->prefix_cache)
+        rc = prefix_cache_create(cfg->n_blocks, cfg->block_size, &sched->prefix, err);
+    if (!rc)
+        rc = scheduler_queue_create(cfg->max_requests, &sched->queue, err);
+    if (!rc)
+        *out_sched = sched;
+out:
+    if (rc)
+        scheduler_destroy(sched);
+    return rc;
+}
+
+void scheduler_destroy(struct scheduler *sched)
+{
+    if (!sched)
+        return;
+    kv_cache_destroy(sched->kv);
+    prefix_cache_destroy(sched->prefix);
+    scheduler_queue_destroy(sched->queue);
+    free(sched->running);
+    free(sched->samples);
+    free(sched->scheduled);
+    free(sched->order);
+    free(sched->started);
+    free(sched->free_slots);
+    free(sched->copies);
+    free(sched->block_tokens);
+    free(sched);
+}
+
+/* --- requests come, change and go --- */
+
+void scheduler_add(struct scheduler *sched, struct request *r)
+{
+    r->state = REQUEST_WAITING;
+    r->arrival = sched->n_arrivals++;
+    r->n_live = 0;
+    for (uint32_t i = r->n_choices; i-- > 0;)
+        if (r->choices[i].state != SEQUENCE_ENDED) {
+            r->leader = i;
+            r->n_live++;
+        }
+    assert(r->n_live);
+    r->prev = NULL;
+    r->next = sched->live;
+    if (r->next)
+        r->next->prev = r;
+    sched->live = r;
+    sched->n_live++;
+    if (r->deadline_ns && r->deadline_ns < sched->next_deadline_ns)
+        sched->next_deadline_ns = r->deadline_ns;
+    if (r->paused)
+        sched->n_paused++;
+    else
+        scheduler_queue_add(sched->queue, r);
+}
+
+static void forget_request(struct scheduler *sched, struct request *r)
+{
+    if (r->state == REQUEST_ACTIVE)
+        sched->n_active--;
+    else if (!r->paused)
+        scheduler_queue_remove(sched->queue, r);
+    if (r->paused)
+        sched->n_paused--;
+    *(r->prev ? &r->prev->next : &sched->live) = r->next;
+    if (r->next)
+        r->next->prev = r->prev;
+    r->prev = r->next = NULL;
+    r->state = REQUEST_ENDED;
+    sched->n_live--;
+    sched->deadlines_changed |= r->deadline_ns == sched->next_deadline_ns;
+}
+
+static void leave_running(struct scheduler *sched, struct sequence *seq)
+{
+    uint32_t i = 0;
+    while (sched->running[i] != seq)
+        i++;
+    sched->n_running--;
+    memmove(&sched->running[i], &sched->running[i + 1],
+            (sched->n_running - i) * sizeof(struct sequence *));
+    blocks_release(sched, seq);
+    sched->free_slots[sched->n_free_slots++] = seq->slot;
+}
+
+void scheduler_end_sequence(struct scheduler *sched, struct sequence *seq)
+{
+    struct request *r = seq->request;
+    if (seq->state == SEQUENCE_ENDED)
+        return;
+    if (seq->state != SEQUENCE_WAITING)
+        leave_running(sched, seq);
+    seq->state = SEQUENCE_ENDED;
+    if (!--r->n_live) {
+        forget_request(sched, r);
+        return;
+    }
+    if (seq->choice != r->leader)
+        return;
+    /* The prompt is computed by now, or the next one takes it over. */
+    for (uint32_t i = 0; i < r->n_choices; i++)
+        if (r->choices[i].state != SEQUENCE_ENDED) {
+            r->leader = i;
+            if (r->choices[i].state == SEQUENCE_FORKING)
+                r->choices[i].state = SEQUENCE_RUNNING;
+            return;
+        }
+}
+
+void scheduler_end_request(struct scheduler *sched, struct request *r)
+{
+    /* From the last on: the leader goes last, so none takes over. */
+    for (uint32_t i = r->n_choices; i-- > 0;)
+        scheduler_end_sequence(sched, &r->choices[i]);
+}
+
+void scheduler_pause(struct scheduler *sched, struct request *r, bool paused)
+{
+    if (r->paused == paused || r->state == REQUEST_ENDED)
+        return;
+    r->paused = paused;
+    sched->n_paused += paused ? 1 : UINT32_MAX;
+    if (r->state == REQUEST_WAITING && paused)
+        scheduler_queue_remove(sched->queue, r);
+    else if (r->state == REQUEST_WAITING)
+        scheduler_queue_add(sched->queue, r);
+}
+
+static bool runs_before(const struct sequence *a, const struct sequence *b)
+{
+    const struct request *ra = a->request, *rb = b->request;
+    if (ra->priority != rb->priority)
+        return ra->priority > rb->priority;
+    return ra->arrival != rb->arrival ? ra->arrival < rb->arrival : a->choice < b->choice;
+}
+
+static void sort_sequences(struct sequence **seqs, uint32_t n,
+                           bool (*before)(const struct sequence *, const struct sequence *))
+{
+    for (uint32_t i = 1; i < n; i++) {
+        struct sequence *seq = seqs[i];
+        uint32_t j = i;
+        for (; j > 0 && before(seq, seqs[j - 1]); j--)
+            seqs[j] = seqs[j - 1];
+        seqs[j] = seq;
+    }
+}
+
+void scheduler_set_priority(struct scheduler *sched, struct request *r, int32_t priority)
+{
+    bool waits = r->state == REQUEST_WAITING && !r->paused;
+    if (waits)
+        scheduler_queue_remove(sched->queue, r);
+    r->priority = priority;
+    if (waits)
+        scheduler_queue_add(sched->queue, r);
+    sort_sequences(sched->running, sched->n_running, runs_before);
+}
+
+struct request *scheduler_any(const struct scheduler *sched)
+{
+    return sched->live;
+}
+
+struct request *scheduler_expired(struct scheduler *sched, int64_t now_ns)
+{
+    if (now_ns < sched->next_deadline_ns && !sched->deadlines_changed)
+        return NULL;
+    int64_t next = INT64_MAX;
+    for (struct request *r = sched->live; r; r = r->next) {
+        if (r->deadline_ns && r->deadline_ns <= now_ns)
+            return r;
+        if (r->deadline_ns && r->deadline_ns < next)
+            next = r->deadline_ns;
+    }
+    sched->next_deadline_ns = next;
+    sched->deadlines_changed = false;
+    return NULL;
+}
+
+int64_t scheduler_next_deadline(const struct scheduler *sched)
+{
+    return sched->next_deadline_ns;
+}
+
+/* --- a step --- */
+
+static uint32_t n_left(const struct sequence *seq)
+{
+    return sequence_n_tokens(seq) - seq->n_computed;
+}
+
+static bool is_decoding(const struct sequence *seq)
+{
+    return seq->n_ids && n_left(seq) == 1 && seq->n_computed;
+}
+
+static uint32_t budget(const struct scheduler *sched)
+{
+    return sched->cfg.max_rows - sched->batch->n_rows;
+}
+
+/* Writes the sequence's next n rows into the batch. */
+static void emit(struct scheduler *sched, struct sequence *seq, uint32_t n)
+{
+    struct step_batch *b = sched->batch;
+    const uint32_t *table = kv_cache_table(sched->kv, seq->slot);
+    uint32_t bs = sched->cfg.block_size, s = b->n_seqs++;
+    b->seq_start[s] = b->n_rows;
+    memcpy(b->block_tables + (size_t)s * b->limits.max_blocks_per_seq, table,
+           kv_cache_table_len(sched->kv, seq->slot) * sizeof(*table));
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t at = seq->n_computed + i, row = b->n_rows++;
+        b->token_ids[row] = sequence_token(seq, at);
+        b->positions[row] = at;
+        b->kv_slots[row] = table[at / bs] * bs + at % bs;
+        b->seq_of_row[row] = s;
+        b->is_generated[row] = at >= seq->request->n_prompt;
+    }
+    b->seq_start[s + 1] = b->n_rows;
+    seq->samples = n == n_left(seq);
+    if (seq->samples) {
+        b->sample_rows[b->n_sample_rows++] = b->n_rows - 1;
+        sched->samples[sched->plan.n_samples++] = seq;
+    }
+    seq->n_rows = n;
+    seq->last_step = sched->n_steps;
+    sched->scheduled[sched->n_scheduled++] = seq;
+}
+
+static bool waited_longer(const struct sequence *a, const struct sequence *b)
+{
+    if (a->request->priority != b->request->priority)
+        return a->request->priority > b->request->priority;
+    return a->last_step != b->last_step ? a->last_step < b->last_step : runs_before(a, b);
+}
+
+static void schedule_decodes(struct scheduler *sched, bool force)
+{
+    uint32_t n = 0;
+    sched->plan.n_decode_ready = 0;
+    for (uint32_t i = 0; i < sched->n_running; i++) {
+        struct sequence *seq = sched->running[i];
+        if (seq->state != SEQUENCE_RUNNING || seq->request->paused)
+            continue;
+        if (is_decoding(seq))
+            sched->order[n++] = seq;
+        if (is_decoding(seq) || (seq->n_ids > seq->n_replayed && !seq->n_computed))
+            sched->plan.n_decode_ready++;
+    }
+    if (n > sched->cfg.max_rows)
+        sort_sequences(sched->order, n, waited_longer);
+    for (uint32_t i = 0; i < n && budget(sched); i++) {
+        /* An earlier one may have taken its blocks meanwhile. */
+        if (is_decoding(sched->order[i]) &&
+            blocks_reserve(sched, sched->order[i], 1, true, force)) {
+            emit(sched, sched->order[i], 1);
+            sched->plan.n_decode_rows++;
+        }
+    }
+}
+
+/* A piece of a prompt (or of a replay). While nothing else runs, others' blocks may be taken, so
+ * that there is always progress. */
+static bool schedule_piece(struct scheduler *sched, struct sequence *seq)
+{
+    bool alone = !sched->batch->n_rows;
+    if (!kv_cache_table_len(sched->kv, seq->slot)) {
+        uint32_t spare = alone ? 0 : 1 + sched->plan.n_decode_rows / 8;
+        if (!alone && !blocks_can_start(sched, seq, spare))
+            return false;
+        blocks_attach_prefix(sched, seq);
+        if (!seq->request->n_cached_tokens && !seq->request->n_preemptions)
+            seq->request->n_cached_tokens =
+                seq->n_computed < seq->request->n_prompt ? seq->n_computed : seq->request->n_prompt;
+    }
+    uint32_t n = n_left(seq);
+    n = n < sched->cfg.prefill_chunk_tokens ? n : sched->cfg.prefill_chunk_tokens;
+    n = n < budget(sched) ? n : budget(sched);
+    n = blocks_reserve(sched, seq, n, alone, alone);
+    if (!n)
+        return false;
+    emit(sched, seq, n);
+    sched->plan.n_prefill_rows += n;
+    return true;
+}
+
+/* Returns the priority below which nothing new may start: someone started already waits for blocks.
+ */
+static int32_t schedule_prefills(struct scheduler *sched)
+{
+    int32_t floor = INT32_MIN;
+    for (uint32_t i = 0; i < sched->n_running && budget(sched); i++) {
+        struct sequence *seq = sched->running[i];
+        if (seq->state != SEQUENCE_RUNNING || seq->request->paused || seq->n_rows ||
+            is_decoding(seq))
+            continue;
+        bool starts = !kv_cache_table_len(sched->kv, seq->slot);
+        if (starts && floor > INT32_MIN)
+            continue;
+        if (!schedule_piece(sched, seq) && floor == INT32_MIN)
+            floor = seq->request->priority;
+    }
+    return floor;
+}
+
+static void activate(struct scheduler *sched, struct request *r, int64_t now_ns)
+{
+    scheduler_queue_take(sched->queue, r);
+    r->state = REQUEST_ACTIVE;
+    r->active_ns = now_ns;
+    sched->n_active++;
+    sched->started[sched->plan.n_started++] = r;
+    for (uint32_t i = 0; i < r->n_choices; i++) {
+        struct sequence *seq = &r->choices[i];
+        if (seq->state != SEQUENCE_WAITING)
+            continue;
+        seq->state = i == r->leader ? SEQUENCE_RUNNING : SEQUENCE_FORKING;
+        seq->slot = sched->free_slots[--sched->n_free_slots];
+        seq->n_computed = seq->n_hashed = seq->n_rows = 0;
+        seq->chain_node = PREFIX_ROOT;
+        sched->running[sched->n_running++] = seq;
+    }
+    sort_sequences(sched->running, sched->n_running, runs_before);
+}
+
+static void schedule_new(struct scheduler *sched, int32_t floor, int64_t now_ns)
+{
+    struct request *r;
+    while (budget(sched) && (r = scheduler_queue_peek(sched->queue))) {
+        struct sequence *leader = &r->choices[r->leader];
+        bool alone = !sched->batch->n_rows;
+        if (r->n_live > sched->n_free_slots || r->priority <= floor)
+            return;
+        if (!alone && !blocks_can_start(sched, leader, 1 + sched->plan.n_decode_rows / 8))
+            return;
+        activate(sched, r, now_ns);
+        if (!schedule_piece(sched, leader))
+            return;
+    }
+}
+
+bool scheduler_schedule(struct scheduler *sched, struct step_batch *batch, int64_t now_ns,
+                        struct scheduler_plan *out_plan)
+{
+    step_batch_clear(batch);
+    sched->batch = batch;
+    sched->plan = (struct scheduler_plan){0};
+    sched->n_scheduled = 0;
+    sched->n_steps++;
+    schedule_decodes(sched, false);
+    int32_t floor = schedule_prefills(sched);
+    schedule_new(sched, floor, now_ns);
+    if (!batch->n_rows) /* all blocks are with paused requests of higher priority */
+        schedule_decodes(sched, true);
+    sched->plan.copies = sched->copies;
+    sched->plan.samples = sched->samples;
+    sched->plan.started = sched->started;
+    *out_plan = sched->plan;
+    return batch->n_rows > 0;
+}
+
+/* The leader has the prompt: the choices that wait for it share its blocks. */
+static void fork_choices(struct scheduler *sched, const struct sequence *leader)
+{
+    struct request *r = leader->request;
+    for (uint32_t i = 0; i < r->n_choices; i++)
+        if (r->choices[i].state == SEQUENCE_FORKING) {
+            blocks_fork(sched, leader, &r->choices[i]);
+            r->choices[i].state = SEQUENCE_RUNNING;
+        }
+}
+
+void scheduler_commit(struct scheduler *sched, const struct sample_result *results)
+{
+    for (uint32_t i = 0; i < sched->n_scheduled; i++) {
+        struct sequence *seq = sched->scheduled[i];
+        seq->n_computed += seq->n_rows;
+        seq->n_rows = 0;
+        blocks_record(sched, seq);
+        if (seq->choice == seq->request->leader && seq->n_computed >= seq->request->n_prompt)
+            fork_choices(sched, seq);
+    }
+    for (uint32_t i = 0; i < sched->plan.n_samples; i++)
+        if (!results[i].status)
+            sequence_append(sched->samples[i], results[i].id);
+    sched->n_scheduled = 0;
+}
+
+void scheduler_get_stats(const struct scheduler *sched, struct scheduler_stats *out_stats)
+{
+    uint64_t queued = 0;
+    for (const struct request *r = sched->live; r; r = r->next)
+        for (uint32_t i = 0; i < r->n_choices; i++) {
+            const struct sequence *seq = &r->choices[i];
+            if (seq->state == SEQUENCE_RUNNING ||
+                (seq->state == SEQUENCE_WAITING && i == r->leader))
+                queued += n_left(seq) > 1 ? n_left(seq) : 0;
+        }
+    *out_stats = (struct scheduler_stats){
+        .n_queued = sched->n_live - sched->n_active,
+        .n_running = sched->n_active,
+        .n_paused = sched->n_paused,
+        .n_used_slots = sched->n_running,
+        .n_blocks = kv_cache_n_blocks(sched->kv),
+        .n_blocks_free = kv_cache_n_free(sched->kv),
+        .n_blocks_cached = kv_cache_n_kept_free(sched->kv),
+        .queued_tokens = queued,
+        .n_preemptions = sched->n_preemptions,
+        .n_prefix_hit_tokens = sched->n_prefix_hit_tokens,
+        .n_prefix_query_tokens = sched->n_prefix_query_tokens,
+    };
+}

@@ -1,0 +1,91 @@
+/* scheduler.h: who takes part in the next step. Continuous batching under a token budget: first
+ * every sequence that decodes, then pieces of prompts (chunked prefill), then new requests while
+ * there is room. When KV blocks run out, the sequence whose recompute costs least gives its blocks
+ * back and starts over (its generated tokens are replayed, not drawn again).
+ *
+ * It always gets on: sequences are served by priority and arrival, and the first that is not paused
+ * may take the blocks of all others, and a single sequence always fits (checked at submit).
+ *
+ * Pure: it touches no executor and no clock; it fills a step_batch, and is told the results. Engine
+ * thread only. Allocates at create, never after. Requests are borrowed between scheduler_add() and
+ * their end. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct error;
+struct request;
+struct sample_result;
+struct scheduler;
+struct sequence;
+struct step_batch;
+
+struct scheduler_config {
+    uint32_t max_rows, max_seqs; /* per step, as in step_limits; max_seqs = slots */
+    uint32_t max_blocks_per_seq;
+    uint32_t n_blocks, block_size;
+    uint32_t prefill_chunk_tokens; /* longest piece of a prompt per step */
+    uint32_t max_requests;         /* that wait */
+    bool prefix_cache;
+    bool share_generated; /* generated tokens' KV equals prompt tokens' to the bit (roles P ≡ D) */
+};
+
+struct kv_copy {
+    uint32_t from, to;
+};
+
+/* What a step is to do besides the batch. Arrays belong to the scheduler until the next schedule.
+ */
+struct scheduler_plan {
+    const struct kv_copy *copies; /* to be made in this order before the step */
+    uint32_t n_copies;
+    struct sequence *const *samples; /* per sample row of the batch */
+    uint32_t n_samples;
+    struct request *const *started; /* that left the queue for this step */
+    uint32_t n_started;
+    uint32_t n_decode_rows;  /* rows of sequences that went on decoding */
+    uint32_t n_decode_ready; /* sequences that could have: those, and the preempted ones */
+    uint32_t n_prefill_rows;
+};
+
+struct scheduler_stats {
+    uint32_t n_queued, n_running, n_paused;            /* requests */
+    uint32_t n_used_slots;                             /* sequences that run */
+    uint32_t n_blocks, n_blocks_free, n_blocks_cached; /* free includes cached */
+    uint64_t queued_tokens; /* prompt tokens that wait for prefill, queued or running */
+    uint64_t n_preemptions, n_prefix_hit_tokens, n_prefix_query_tokens;
+};
+
+int scheduler_create(const struct scheduler_config *cfg, struct scheduler **out_sched,
+                     struct error *err);
+void scheduler_destroy(struct scheduler *sched);
+
+/* Queues a request (fewer than max_requests are live). Choices that are SEQUENCE_ENDED already (a
+ * resume that had finished) take no part. */
+void scheduler_add(struct scheduler *sched, struct request *request);
+/* Ends one choice, or all: blocks and slot are free at once. The request is REQUEST_ENDED and
+ * forgotten after its last one. */
+void scheduler_end_sequence(struct scheduler *sched, struct sequence *seq);
+void scheduler_end_request(struct scheduler *sched, struct request *request);
+void scheduler_pause(struct scheduler *sched, struct request *request, bool paused);
+void scheduler_set_priority(struct scheduler *sched, struct request *request, int32_t priority);
+
+/* A live request whose deadline has passed, or NULL. The caller ends it and asks again. */
+struct request *scheduler_expired(struct scheduler *sched, int64_t now_ns);
+/* Earliest deadline of all live requests, INT64_MAX without one. */
+int64_t scheduler_next_deadline(const struct scheduler *sched);
+/* Any live request, or NULL: to end them all. */
+struct request *scheduler_any(const struct scheduler *sched);
+
+/* Plans a step into `batch` (cleared first). False where nothing can run. A true plan must be
+ * followed by scheduler_commit() before anything else is called. */
+bool scheduler_schedule(struct scheduler *sched, struct step_batch *batch, int64_t now_ns,
+                        struct scheduler_plan *out_plan);
+/* The step is done: results[n_samples] belong to the plan's samples; those with status 0 are
+ * appended to their sequences. Ending sequences is up to the caller. */
+void scheduler_commit(struct scheduler *sched, const struct sample_result *results);
+
+void scheduler_get_stats(const struct scheduler *sched, struct scheduler_stats *out_stats);
+/* Tokens of work lost if the sequence were preempted now. */
+uint32_t scheduler_lost_tokens(const struct scheduler *sched, const struct sequence *seq);
