@@ -31,12 +31,12 @@ enum node_type {
     NODE_TEST,        /* a, name, list: NODE_ARG, builtin */
     NODE_BLOCK_VALUE, /* the text of the filter block around */
     /* statements */
-    NODE_DATA,         /* constant: text */
-    NODE_PRINT,        /* a */
-    NODE_IF,           /* list: NODE_BRANCH */
-    NODE_BRANCH,       /* a test or NULL, list: body */
-    NODE_FOR,          /* a target, b iterable, c filter or NULL, list: body, d: else body */
-    NODE_SET,          /* a target, b value */
+    NODE_DATA,   /* constant: text */
+    NODE_PRINT,  /* a */
+    NODE_IF,     /* list: NODE_BRANCH */
+    NODE_BRANCH, /* a test or NULL, list: body */
+    NODE_FOR, /* a target, b iterable, c filter or NULL, list: body, d: else body, op: recursive */
+    NODE_SET, /* a target, b value */
     NODE_SET_BLOCK,    /* a target, b filters over NODE_BLOCK_VALUE or NULL, list: body */
     NODE_MACRO,        /* macro */
     NODE_CALL_BLOCK,   /* a NODE_CALL, macro: the caller() */

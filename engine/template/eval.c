@@ -90,19 +90,26 @@ static struct value eval_slice(struct interp *in, const struct node *node)
                       : value_slice(in, v, parts[0], parts[1], parts[2]);
 }
 
-/* Grows a list of arguments from its space on the stack into the arena. */
+/* Room for argument n: the space on the stack, then arrays of the arena that double at powers of
+ * two (ARG_SPACE is one). NULL after a failure. */
+static void *arg_room(struct interp *in, void *items, size_t n, size_t size)
+{
+    if (n < ARG_SPACE || (n & (n - 1)) != 0)
+        return items;
+    void *grown = interp_alloc(in, n * 2, size);
+    if (grown && interp_step(in, n))
+        memcpy(grown, items, n * size);
+    return grown;
+}
+
 static bool add_positional(struct interp *in, struct arg_space *space, struct value v)
 {
     size_t n = space->args.n_positional;
-    struct value *items = space->positional;
-    if (n >= ARG_SPACE) {
-        items = interp_alloc(in, n + 1, sizeof(*items));
-        if (!items || !interp_step(in, n))
-            return false;
-        memcpy(items, space->args.positional, n * sizeof(*items));
-    }
+    struct value *items = arg_room(in, space->positional_items, n, sizeof(*items));
+    if (!items)
+        return false;
     items[n] = v;
-    space->args.positional = items;
+    space->args.positional = space->positional_items = items;
     space->args.n_positional = n + 1;
     return interp_ok(in);
 }
@@ -111,21 +118,17 @@ static bool add_keyword(struct interp *in, struct arg_space *space, const struct
                         struct value v)
 {
     size_t n = space->args.n_keywords;
-    struct keyword *items = space->keywords;
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n && interp_step(in, 1); i++)
         if (text_equal(space->args.keywords[i].name, name)) {
             interp_fail(in, "keyword argument '%.*s' is given twice",
                         (int)(name->n_bytes > 40 ? 40 : name->n_bytes), name->data);
             return false;
         }
-    if (n >= ARG_SPACE) {
-        items = interp_alloc(in, n + 1, sizeof(*items));
-        if (!items || !interp_step(in, n))
-            return false;
-        memcpy(items, space->args.keywords, n * sizeof(*items));
-    }
+    struct keyword *items = arg_room(in, space->keyword_items, n, sizeof(*items));
+    if (!items)
+        return false;
     items[n] = (struct keyword){name, v};
-    space->args.keywords = items;
+    space->args.keywords = space->keyword_items = items;
     space->args.n_keywords = n + 1;
     return interp_ok(in);
 }
@@ -162,6 +165,8 @@ static bool add_double_star(struct interp *in, struct arg_space *space, struct v
 
 bool eval_args(struct interp *in, const struct node *list, struct arg_space *out_space)
 {
+    out_space->positional_items = out_space->positional;
+    out_space->keyword_items = out_space->keywords;
     out_space->args =
         (struct args){.positional = out_space->positional, .keywords = out_space->keywords};
     bool ok = interp_ok(in);
@@ -197,6 +202,8 @@ struct value eval_call(struct interp *in, struct value callee, const struct args
         return builtin_call(in, callee.u.method->builtin, "method", callee.u.method->self, args);
     case VALUE_MACRO:
         return macro_call(in, callee.u.macro, args);
+    case VALUE_LOOP:
+        return loop_call(in, callee.u.loop, args);
     case VALUE_JOINER:
         if (!callee.u.joiner->used) {
             callee.u.joiner->used = true;

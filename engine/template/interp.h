@@ -124,9 +124,11 @@ struct value eval(struct interp *in, const struct node *node);
 struct value eval_call(struct interp *in, struct value callee, const struct args *args);
 
 /* Evaluated arguments; the common few live here and not in the arena. */
-enum { ARG_SPACE = 6 };
+enum { ARG_SPACE = 8 }; /* power of two */
 struct arg_space {
     struct args args;
+    struct value *positional_items; /* args.positional, writable */
+    struct keyword *keyword_items;
     struct value positional[ARG_SPACE];
     struct keyword keywords[ARG_SPACE];
 };
@@ -135,6 +137,8 @@ bool eval_args(struct interp *in, const struct node *list, struct arg_space *out
 /* loop.c */
 struct value loop_getattr(struct interp *in, struct loop *loop, const struct text *name);
 enum flow { FLOW_NEXT, FLOW_BREAK, FLOW_CONTINUE };
+/* loop(iterable) in a recursive loop: the loop's text over another iterable. */
+struct value loop_call(struct interp *in, struct loop *loop, const struct args *args);
 enum flow loop_run(struct interp *in, const struct node *node);
 
 /* exec.c */

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/template/chat_template.h"
 #include "engine/template/interp.h"
 
 struct loop {
@@ -14,6 +15,7 @@ struct loop {
     size_t index0;
     size_t length; /* once known, else SIZE_MAX */
     struct value previous, current;
+    unsigned depth0;      /* of a recursive loop */
     struct value changed; /* last arguments of loop.changed() */
 };
 
@@ -120,9 +122,9 @@ struct value loop_getattr(struct interp *in, struct loop *loop, const struct tex
     if (text_equal_str(name, "nextitem"))
         return has_ahead(in, loop) ? loop->ahead->items[loop->i_ahead] : value_undefined(name, 0);
     if (text_equal_str(name, "depth"))
-        return value_int(1);
+        return value_int((int64_t)loop->depth0 + 1);
     if (text_equal_str(name, "depth0"))
-        return value_int(0);
+        return value_int(loop->depth0);
     for (size_t i = 0; i < sizeof(loop_methods) / sizeof(loop_methods[0]); i++) {
         if (!text_equal_str(name, loop_methods[i].name))
             continue;
@@ -135,9 +137,9 @@ struct value loop_getattr(struct interp *in, struct loop *loop, const struct tex
     return value_undefined(name, VALUE_LOOP);
 }
 
-static struct loop *loop_open(struct interp *in, const struct node *node)
+static struct loop *loop_open(struct interp *in, const struct node *node, struct value iterable,
+                              unsigned depth0)
 {
-    struct value iterable = eval(in, node->b);
     struct loop *loop = interp_alloc(in, 1, sizeof(*loop));
     in->line = node->line;
     in->construct = "for";
@@ -149,6 +151,7 @@ static struct loop *loop_open(struct interp *in, const struct node *node)
     loop->outer = in->scope;
     loop->ahead = list_new(in, 0);
     loop->length = SIZE_MAX;
+    loop->depth0 = depth0;
     loop->previous = loop->current = value_undefined(node->name, 0);
     return loop->ahead ? loop : NULL;
 }
@@ -164,9 +167,10 @@ static bool renew_scope(struct interp *in, struct loop *loop)
     return scope_push(in) != NULL;
 }
 
-enum flow loop_run(struct interp *in, const struct node *node)
+static enum flow run_items(struct interp *in, const struct node *node, struct value iterable,
+                           unsigned depth0)
 {
-    struct loop *loop = loop_open(in, node);
+    struct loop *loop = loop_open(in, node, iterable, depth0);
     if (!loop)
         return FLOW_BREAK;
     struct value item;
@@ -191,4 +195,31 @@ enum flow loop_run(struct interp *in, const struct node *node)
     flow = scope_push(in) ? exec_list(in, node->d) : FLOW_BREAK;
     in->scope = loop->outer;
     return flow;
+}
+
+enum flow loop_run(struct interp *in, const struct node *node)
+{
+    struct value iterable = eval(in, node->b);
+    return interp_ok(in) ? run_items(in, node, iterable, 0) : FLOW_BREAK;
+}
+
+struct value loop_call(struct interp *in, struct loop *loop, const struct args *args)
+{
+    if (!loop->node->op)
+        return interp_fail(in, "the loop needs the 'recursive' marker to be called");
+    if (args->n_positional != 1 || args->n_keywords)
+        return interp_fail(in, "loop() takes one iterable");
+    if (in->macro_depth >= CHAT_TEMPLATE_MAX_DEPTH)
+        return interp_fail_status(in, STATUS_RESOURCE_EXHAUSTED,
+                                  "loop() is called more than %d levels deep",
+                                  CHAT_TEMPLATE_MAX_DEPTH);
+    struct scope *saved = in->scope;
+    in->macro_depth++;
+    in->scope = loop->outer;
+    size_t mark = capture_begin(in);
+    run_items(in, loop->node, args->positional[0], loop->depth0 + 1);
+    struct value text = capture_end(in, mark);
+    in->scope = saved;
+    in->macro_depth--;
+    return text;
 }

@@ -101,11 +101,7 @@ static struct node *parse_for(struct parser *p)
         return NULL;
     if (parser_skip_name(p, "if") && !(node->c = parse_expression(p)))
         return NULL;
-    if (parser_is_name(p, "recursive")) {
-        compiler_fail(p->c, STATUS_UNIMPLEMENTED, p->token->line,
-                      "'for ... recursive' is not supported");
-        return NULL;
-    }
+    node->op = parser_skip_name(p, "recursive");
     if (!expect_block_end(p))
         return NULL;
     p->loop_depth++;
@@ -402,7 +398,7 @@ static struct node *parse_data(struct parser *p)
 static struct node *parse_body(struct parser *p, end_words ends)
 {
     struct node *first = NULL, **tail = &first;
-    uint32_t opened = p->token->line;
+    uint32_t opened = ends ? p->token[-1].line : 1; /* the opening tag's end */
     if (!parser_enter(p, "block"))
         return NULL;
     while (!p->c->failed && p->token->type != TOKEN_EOF) {

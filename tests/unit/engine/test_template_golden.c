@@ -1,0 +1,161 @@
+/* Chat templates against jinja2's own output: the families in tests/golden/templates and the small
+ * pieces in tests/golden/template_cases. */
+#include <dirent.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "base/error.h"
+#include "base/strbuf.h"
+#include "engine/template/chat_template.h"
+
+#define GOLDEN SLUICE_SOURCE_DIR "/tests/golden/"
+
+static json_t *load_json(const char *path)
+{
+    json_error_t where;
+    json_t *root = json_load_file(path, JSON_ALLOW_NUL, &where);
+    if (!root)
+        fail_msg("%s: line %d: %s", path, where.line, where.text);
+    return root;
+}
+
+static char *load_text(const char *path, size_t *out_bytes)
+{
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        fail_msg("%s cannot be opened", path);
+    struct strbuf text = {0};
+    char chunk[4096];
+    size_t n;
+    while ((n = fread(chunk, 1, sizeof(chunk), file)) > 0)
+        strbuf_add(&text, chunk, n);
+    fclose(file);
+    *out_bytes = text.n_bytes;
+    return strbuf_take(&text);
+}
+
+/* Renders with all variables as keyword arguments. True: *out holds text; false: err is set. */
+static bool render(const char *text, size_t n_bytes, const json_t *variables, int64_t clock,
+                   struct strbuf *out, struct error *err)
+{
+    struct chat_template *template = NULL;
+    char *json = json_dumps(variables, JSON_ENCODE_ANY);
+    struct chat_template_input input = {.kwargs_json = json, .now_unix_s = clock};
+    int rc = chat_template_compile(text, n_bytes, &template, err);
+    if (!rc)
+        rc = chat_template_render(template, &input, out, err);
+    chat_template_destroy(template);
+    free(json);
+    assert_int_equal(rc, err->status);
+    return rc == 0;
+}
+
+/* True where the outcome is as expected; says so otherwise. */
+static bool check(const char *what, const char *text, size_t n_bytes, const json_t *variables,
+                  int64_t clock, const json_t *expected, const char *error_part)
+{
+    struct strbuf out = {0};
+    struct error err = {0};
+    bool ok = render(text, n_bytes, variables, clock, &out, &err);
+    bool good;
+    if (json_is_string(expected))
+        good = ok && out.n_bytes == json_string_length(expected) &&
+               !memcmp(strbuf_str(&out), json_string_value(expected), out.n_bytes);
+    else
+        good = !ok && out.n_bytes == 0 && (!error_part || strstr(err.message, error_part));
+    if (!good)
+        print_error("%s\n  expected: %s\n  got:      %s\n", what,
+                    json_is_string(expected) ? json_string_value(expected) : error_part,
+                    ok ? strbuf_str(&out) : err.message);
+    strbuf_fini(&out);
+    return good;
+}
+
+static int64_t parse_clock(const char *text)
+{
+    struct tm tm = {0};
+    assert_non_null(strptime(text, "%Y-%m-%dT%H:%M:%S", &tm));
+    return (int64_t)timegm(&tm);
+}
+
+static size_t check_family(const char *name, size_t *n_bad)
+{
+    char path[512], what[256];
+    size_t n_bytes;
+    snprintf(path, sizeof(path), GOLDEN "templates/%s", name);
+    json_t *golden = load_json(path);
+    snprintf(path, sizeof(path), GOLDEN "templates/%s",
+             json_string_value(json_object_get(golden, "template")));
+    char *text = load_text(path, &n_bytes);
+    int64_t clock = parse_clock(json_string_value(json_object_get(golden, "clock")));
+    const json_t *cases = json_object_get(golden, "cases");
+    for (size_t i = 0; i < json_array_size(cases); i++) {
+        const json_t *one = json_array_get(cases, i);
+        snprintf(what, sizeof(what), "%s: %s", name,
+                 json_string_value(json_object_get(one, "name")));
+        *n_bad += !check(what, text, n_bytes, json_object_get(one, "inputs"), clock,
+                         json_object_get(one, "expected"),
+                         json_string_value(json_object_get(one, "error")));
+    }
+    size_t n = json_array_size(cases);
+    free(text);
+    json_decref(golden);
+    return n;
+}
+
+static void test_families_render_as_jinja_does(void **state)
+{
+    (void)state;
+    DIR *dir = opendir(GOLDEN "templates");
+    assert_non_null(dir);
+    size_t n_families = 0, n_cases = 0, n_bad = 0;
+    struct dirent *entry;
+    while ((entry = readdir(dir))) {
+        const char *dot = strrchr(entry->d_name, '.');
+        if (!dot || strcmp(dot, ".json") != 0)
+            continue;
+        n_families++;
+        n_cases += check_family(entry->d_name, &n_bad);
+    }
+    closedir(dir);
+    print_message("%zu templates, %zu cases, %zu differ\n", n_families, n_cases, n_bad);
+    assert_true(n_families >= 30);
+    assert_int_equal(n_bad, 0);
+}
+
+static void test_pieces_render_as_jinja_does(void **state)
+{
+    (void)state;
+    json_t *golden = load_json(GOLDEN "template_cases/cases.json");
+    const json_t *cases = json_object_get(golden, "cases");
+    const json_t *context = json_object_get(golden, "context");
+    int64_t clock = json_integer_value(json_object_get(golden, "clock"));
+    size_t n_bad = 0;
+    assert_true(json_array_size(cases) > 600);
+    for (size_t i = 0; i < json_array_size(cases); i++) {
+        const json_t *one = json_array_get(cases, i);
+        const json_t *text = json_object_get(one, "template");
+        n_bad += !check(json_string_value(text), json_string_value(text), json_string_length(text),
+                        context, clock, json_object_get(one, "expected"), NULL);
+    }
+    assert_int_equal(n_bad, 0);
+    json_decref(golden);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_families_render_as_jinja_does),
+        cmocka_unit_test(test_pieces_render_as_jinja_does),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
