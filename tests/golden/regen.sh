@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# regen.sh: makes the golden files again from pinned packages, in a virtual environment of its own
+# (${XDG_CACHE_HOME:-~/.cache}/sluice/golden-venv, some 7 GB because of torch). Takes a few minutes.
+#
+#   regen.sh               everything but the arithmetic table
+#   regen.sh NAME ...      make_NAME.py only: templates tokenizer dequant logits tiny sampler
+#   regen.sh arithmetic    prints the table of docs/performance.md, writes nothing
+#   regen.sh --compare     builds llama-cpp-python and compares its tokenizer with the golden ids
+#
+# Integer and text files come out the same to the byte; logits may differ in the last bits on another CPU.
+set -euo pipefail
+cd -- "$(dirname -- "${BASH_SOURCE[0]}")"
+
+venv=${XDG_CACHE_HOME:-$HOME/.cache}/sluice/golden-venv
+if [[ ! -x $venv/bin/python ]] || ! cmp -s requirements.txt "$venv/requirements.txt"; then
+    python3 -m venv "$venv"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r requirements.txt
+    cp requirements.txt "$venv/requirements.txt"
+fi
+export PYTHONDONTWRITEBYTECODE=1
+python=$venv/bin/python
+
+if [[ ${1:-} == --compare ]]; then
+    CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_OPENMP=OFF" "$python" -m pip install --quiet --disable-pip-version-check \
+        llama-cpp-python==0.3.36
+    exec "$python" make_tokenizer.py --compare
+fi
+if [[ ${1:-} == arithmetic ]]; then
+    exec "$python" arithmetic.py
+fi
+for name in "${@:-templates tokenizer dequant logits tiny sampler}"; do
+    for one in $name; do
+        echo "== $one"
+        "$python" "make_$one.py"
+    done
+done
