@@ -174,6 +174,8 @@ static int bind_weights(struct decoder *dec, struct error *err)
         if (rc)
             return rc;
     }
+    if (dec->cfg.model->tied_output && !dec->globals.linear[ARCH_OUTPUT])
+        dec->globals.linear[ARCH_OUTPUT] = dec->globals.linear[ARCH_TOKEN_EMBD];
     int rc = check_globals(dec, err);
     for (uint32_t i = 0; !rc && i < dec->split.n_layers; i++)
         rc = check_layer(dec, i, err);

@@ -1,0 +1,31 @@
+/* support_tiny.h: makes small Llama checkpoints in memory, whole or broken in one place. Weights
+ * come from a fixed generator: peaked attention, norms away from one, biases away from zero. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "support_gguf.h"
+
+struct tiny_spec {
+    uint32_t n_layers, hidden, ffn, n_heads, n_kv_heads, head_dim, vocab, context;
+    uint32_t matrix_type; /* GGML_F32, GGML_Q8_0 or GGML_Q4_1 */
+    bool untied, biases, rope_freqs;
+    const char *architecture; /* NULL: "llama" */
+    const char *skip;         /* a key or tensor that is left out */
+    const char *wide;         /* a tensor that gets 32 more columns */
+    const char *extra_tensor; /* f32, 32 elements */
+    const char *set_key;      /* a u32 key that takes set_value instead of its own, or is added */
+    uint32_t set_value;
+    const char *text_key, *text_value; /* a string key that is added */
+    const char *real_key;              /* an f32 key that is added or changed */
+    float real_value;
+};
+
+/* 2 layers, hidden 64, MLP 256, 8 heads of 32 over 4 KV heads, 300 tokens, 256 positions, f32. */
+struct tiny_spec tiny_spec_default(void);
+
+/* The file's bytes in *w (zeroed before; gguf_writer_fini() after). */
+void tiny_write(const struct tiny_spec *spec, struct gguf_writer *w);
+/* Writes and opens; fails the test where the reader refuses it. */
+struct checkpoint *tiny_open(const struct tiny_spec *spec);
