@@ -13,7 +13,7 @@
 #include "proto/rpc/rpc_message.h"
 #include "proto/rpc/rpc_status.h"
 
-enum { BUILT_IN_PENDING_BYTES = 1 << 20 };
+enum { BUILT_IN_PENDING_BYTES = 1 << 20, DEADLINE_SLACK_NS = 10000000 };
 
 static void on_close(struct rpc_tag *tag, bool ok);
 static void on_read(struct rpc_tag *tag, bool ok);
@@ -108,10 +108,12 @@ void rpc_call_release(struct rpc_call *call)
 
 static int final_code(const struct rpc_call *call)
 {
-    if (!call->peer_cancelled)
+    if (!call->peer_cancelled || call->aborted)
         return status_to_grpc(call->status.status);
-    return status_to_grpc(clock_now_ns() >= call->deadline_ns ? STATUS_DEADLINE_EXCEEDED
-                                                              : STATUS_CANCELLED);
+    /* The client's clock started first, so its end of the deadline comes a little before ours. */
+    bool expired =
+        call->deadline_ns != INT64_MAX && clock_now_ns() + DEADLINE_SLACK_NS >= call->deadline_ns;
+    return status_to_grpc(expired ? STATUS_DEADLINE_EXCEEDED : STATUS_CANCELLED);
 }
 
 /* Server thread only: ends the call's life with gRPC once nothing is outstanding. */
@@ -174,6 +176,7 @@ static void add_status_op(struct rpc_call *call, grpc_op *op, grpc_metadata *met
     void *bytes = NULL;
     size_t n_bytes = 0;
     size_t n_metadata = 0;
+    char pushback[16];
     for (size_t i = 0; i < call->n_trailers; i++) {
         metadata[n_metadata].key = call->trailers[i].key;
         metadata[n_metadata++].value = call->trailers[i].value;
@@ -183,6 +186,11 @@ static void add_status_op(struct rpc_call *call, grpc_op *op, grpc_metadata *met
     *message = grpc_slice_from_copied_string(call->status.message);
     *details = grpc_slice_from_copied_buffer(bytes, n_bytes);
     free(bytes);
+    if (call->status.status != 0 && call->status.retry_after_ms > 0) {
+        snprintf(pushback, sizeof(pushback), "%u", call->status.retry_after_ms);
+        metadata[n_metadata].key = grpc_slice_from_static_string("grpc-retry-pushback-ms");
+        metadata[n_metadata++].value = grpc_slice_from_copied_buffer(pushback, strlen(pushback));
+    }
     if (n_bytes > 0) {
         metadata[n_metadata].key = grpc_slice_from_static_string("grpc-status-details-bin");
         metadata[n_metadata++].value = *details;
@@ -199,7 +207,7 @@ static void add_status_op(struct rpc_call *call, grpc_op *op, grpc_metadata *met
 static void start_send(struct rpc_call *call, grpc_byte_buffer *buffer, size_t n_bytes, bool end)
 {
     grpc_op ops[3];
-    grpc_metadata metadata[RPC_CALL_MAX_TRAILERS + 1];
+    grpc_metadata metadata[RPC_CALL_MAX_TRAILERS + 2];
     grpc_slice message = grpc_empty_slice(), details = grpc_empty_slice();
     size_t n_ops = 0;
     memset(ops, 0, sizeof(ops));
@@ -381,8 +389,16 @@ void rpc_call_abort(struct rpc_call *call, const struct error *status)
         rpc_queue_clear(&call->queue);
         if (!call->ended)
             call->status = *status;
-        call->aborted = !call->ended;
+        call->aborted = true;
         call->ended = true;
+        if (call->send_in_flight) {
+            /* Stuck in flow control: only a cancel overtakes it. It tells code and message, no
+             * details. */
+            call->dead = true;
+            grpc_call_cancel_with_status(call->core,
+                                         (grpc_status_code)status_to_grpc(call->status.status),
+                                         call->status.message, NULL);
+        }
         pump(call);
     }
     pthread_mutex_unlock(&call->lock);

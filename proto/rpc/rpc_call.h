@@ -23,8 +23,8 @@ struct rpc_call_events {
     void (*on_half_close)(void *arg, struct rpc_call *call);
     /* After rpc_call_send refused a message: half of the cap is free again. */
     void (*on_writable)(void *arg, struct rpc_call *call);
-    /* The client cancelled or is gone, the deadline passed, or the server's shutdown ended the
-     * call. At most once; what is queued is dropped. */
+    /* The client cancelled or is gone, the deadline passed, or the call was aborted (by
+     * rpc_call_abort or the server's shutdown). At most once; what is queued is dropped. */
     void (*on_cancel)(void *arg, struct rpc_call *call);
     /* The call is over, whether well or not. Exactly once if events were set, and the last
      * callback. */
@@ -53,6 +53,11 @@ int rpc_call_send(struct rpc_call *call, const ProtobufCMessage *message);
  * status->status 0: OK. Its details travel as google.rpc.Status (rpc_status.h). 0, or CANCELLED as
  * above. The first end wins. A unary call that ends OK must have sent exactly one message. */
 int rpc_call_finish(struct rpc_call *call, const struct error *status);
+
+/* Ends the call now: what is queued is dropped, and a message stuck behind a reader that does not
+ * read is overtaken (the client then gets code and message without details). on_cancel follows. For
+ * slow readers and shutdown. */
+void rpc_call_abort(struct rpc_call *call, const struct error *status);
 
 /* Unary: one message and OK. */
 int rpc_call_reply(struct rpc_call *call, const ProtobufCMessage *message);

@@ -83,9 +83,6 @@ void rpc_call_dispatch(struct rpc_call *call, const struct rpc_route *route);
 /* Ends it with an error before any handler saw it. */
 void rpc_call_refuse(struct rpc_call *call, const struct error *status);
 
-/* Ends it whatever its handler does: what is queued is dropped. Any thread. */
-void rpc_call_abort(struct rpc_call *call, const struct error *status);
-
 /* rpc_server.c: bookkeeping. */
 void rpc_server_call_done(struct rpc_server *server, struct rpc_call *call, int grpc_code);
 void rpc_server_count_message(struct rpc_server *server, bool incoming, size_t n_bytes);

@@ -30,6 +30,19 @@ static int connect_unix(const char *path)
     return err_no;
 }
 
+/* A socket can be made in the folder of `path`. */
+static int check_folder(const char *path, struct error *err)
+{
+    char folder[MAX_UNIX_PATH + 1];
+    snprintf(folder, sizeof(folder), "%s", path);
+    char *slash = strrchr(folder, '/');
+    if (slash == NULL)
+        return 0;
+    slash[slash == folder ? 1 : 0] = '\0';
+    return access(folder, W_OK | X_OK) == 0 ? 0
+                                            : error_errno(err, errno, "socket folder %s", folder);
+}
+
 int rpc_listen_claim_unix(const char *path, struct error *err)
 {
     struct stat info;
@@ -39,7 +52,8 @@ int rpc_listen_claim_unix(const char *path, struct error *err)
                          "socket path of %zu bytes: it must have 1 to %d: %s", n_path,
                          MAX_UNIX_PATH, path);
     if (lstat(path, &info) != 0)
-        return errno == ENOENT ? 0 : error_errno(err, errno, "socket %s", path);
+        return errno == ENOENT ? check_folder(path, err)
+                               : error_errno(err, errno, "socket %s", path);
     if (!S_ISSOCK(info.st_mode))
         return error_set(err, STATUS_FAILED_PRECONDITION, "%s exists and is not a socket", path);
     int err_no = connect_unix(path);

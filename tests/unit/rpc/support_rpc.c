@@ -189,6 +189,30 @@ static const struct rpc_call_events pull_events = {
     .on_done = generation_done,
 };
 
+static void generation_cancelled(void *arg, struct rpc_call *call)
+{
+    struct generation *generation = arg;
+    count_cancel(generation->fixture, call);
+}
+
+static void *abort_later(void *arg)
+{
+    struct timespec pause = {0, 100 * NS_PER_MS};
+    struct error err;
+    nanosleep(&pause, NULL);
+    error_set(&err, STATUS_RESOURCE_EXHAUSTED, "the reader is too slow");
+    error_reason(&err, "SLOW_READER");
+    rpc_call_abort(arg, &err);
+    rpc_call_release(arg);
+    return NULL;
+}
+
+static const struct rpc_call_events stuck_events = {
+    .on_writable = push_all,
+    .on_cancel = generation_cancelled,
+    .on_done = generation_done,
+};
+
 static void handle_generate(void *context, struct rpc_call *call, const ProtobufCMessage *message)
 {
     const Sluice__V1__GenerateRequest *request = (const Sluice__V1__GenerateRequest *)message;
@@ -209,6 +233,13 @@ static void handle_generate(void *context, struct rpc_call *call, const Protobuf
     } else if (strcmp(request->model, "push") == 0) {
         rpc_call_set_events(call, &push_events, generation);
         push_all(generation, call);
+    } else if (strcmp(request->model, "stuck") == 0) {
+        pthread_t thread;
+        rpc_call_set_events(call, &stuck_events, generation);
+        push_all(generation, call);
+        rpc_call_retain(call);
+        assert_int_equal(pthread_create(&thread, NULL, abort_later, call), 0);
+        pthread_detach(thread);
     } else {
         Sluice__V1__Tokens tokens;
         Sluice__V1__GenerateResponse response;

@@ -303,6 +303,46 @@ static void test_stream_when_client_cancels_then_server_knows_within_100_ms(void
     rpc_reader_close(reader);
 }
 
+static void *never_next(void *arg)
+{
+    struct rpc_reader *reader = arg;
+    struct error err;
+    ProtobufCMessage *message = NULL;
+    int status = 0;
+    do {
+        status = rpc_reader_next(reader, &message, &err);
+        rpc_message_free(status == 0 ? message : NULL);
+    } while (status == 0 && message != NULL);
+    return (void *)(intptr_t)status;
+}
+
+/* A reader that has stopped reading is ended all the same, and hears why. */
+static void test_abort_when_reader_is_stuck_then_it_ends_with_status(void **state)
+{
+    static char name[] = "stuck";
+    struct error err;
+    struct rpc_reader *reader = NULL;
+    pthread_t thread;
+    void *status = NULL;
+    Sluice__V1__Sampling sampling = SLUICE__V1__SAMPLING__INIT;
+    Sluice__V1__GenerateRequest request = SLUICE__V1__GENERATE_REQUEST__INIT;
+    (void)state;
+    request.model = name;
+    request.sampling = &sampling;
+    sampling.has_seed = 1;
+    sampling.seed = 3000;
+    sampling.has_top_k = 1;
+    sampling.top_k = 10000;
+    unsigned n_before = rpc_fixture_read(&fx, &fx.n_cancelled);
+    assert_int_equal(
+        rpc_reader_open(fx.client, INFERENCE, "Generate", &request.base, NULL, &reader, &err), 0);
+    assert_true(rpc_fixture_wait(&fx, &fx.n_cancelled, n_before + 1));
+    assert_int_equal(pthread_create(&thread, NULL, never_next, reader), 0);
+    pthread_join(thread, &status);
+    assert_int_equal((intptr_t)status, STATUS_RESOURCE_EXHAUSTED);
+    rpc_reader_close(reader);
+}
+
 /* --- bidirectional --- */
 
 struct conversation {
@@ -503,6 +543,7 @@ int main(void)
         cmocka_unit_test(test_stream_when_pulled_then_all_arrive_in_order),
         cmocka_unit_test(test_stream_when_reader_is_slow_then_pending_stays_under_cap),
         cmocka_unit_test(test_stream_when_client_cancels_then_server_knows_within_100_ms),
+        cmocka_unit_test(test_abort_when_reader_is_stuck_then_it_ends_with_status),
         cmocka_unit_test(test_bidi_when_64_streams_talk_then_each_is_in_order),
         cmocka_unit_test(test_bidi_when_last_reference_goes_then_stream_is_cancelled),
         cmocka_unit_test(test_bidi_when_message_is_bad_then_stream_ends_invalid),
