@@ -23,8 +23,8 @@ static bool reads_act(const struct act *act, const struct weight *w)
 
 int op_embed(struct stream *s, struct tensor *y, const uint32_t *ids, const struct weight *w)
 {
-    if (!is_f32(y) || w->magic != WEIGHT_MAGIC || w->role != WEIGHT_EMBEDDING ||
-        y->n_cols != w->k_local)
+    if (!is_f32(y) || w->magic != WEIGHT_MAGIC ||
+        (w->role != WEIGHT_EMBEDDING && w->role != WEIGHT_LINEAR_COLUMN) || y->n_cols != w->k_local)
         return STATUS_INTERNAL;
     return y->n_rows == 0 ? 0 : s->ops->embed(s, y, ids, w);
 }
@@ -96,12 +96,15 @@ int op_linear_row(struct stream *s, struct tensor *y, const struct act *act, con
         return STATUS_INTERNAL;
     if (y->n_rows == 0)
         return 0;
-    struct tensor sums = *partial;
-    sums.dtype = w->act_kind == ACT_INT8 ? DTYPE_I32 : DTYPE_F32;
-    int rc = s->ops->linear_partial(s, &sums, act, w);
+    bool integer = w->act_kind == ACT_INT8;
+    struct tensor sums = *partial, high = *y;
+    sums.dtype = integer ? DTYPE_I32 : DTYPE_F32;
+    high.dtype = DTYPE_I32;
+    int rc = s->ops->linear_partial(s, &sums, &high, act, w);
     if (rc == 0)
-        rc = comm_all_reduce(comm, s, &sums,
-                             sums.dtype == DTYPE_I32 ? COMM_SUM_I32 : COMM_SUM_TREE_F32);
+        rc = comm_all_reduce(comm, s, &sums, integer ? COMM_SUM_I32 : COMM_SUM_TREE_F32);
+    if (rc == 0 && w->n_partial_planes == 2)
+        rc = comm_all_reduce(comm, s, &high, COMM_SUM_I32);
     if (rc == 0)
         rc = s->ops->linear_finish(s, y, &sums, act, w);
     return rc;

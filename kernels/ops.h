@@ -23,10 +23,9 @@ struct error;
 struct stream;
 
 enum act_kind {
-    ACT_F32 = 1,   /* the rows as they are (dense weights) */
-    ACT_INT8 = 2,  /* one int8 row with a scale per token and an outlier plane (arithmetic S,
-                      docs/performance.md) */
-    ACT_BLOCK = 4, /* int8 with a scale per block of 32 (arithmetic A) */
+    ACT_F32 = 1,  /* the rows as they are (dense weights) */
+    ACT_INT8 = 2, /* integers with one scale per token and a sparse outlier plane (block integers,
+                     docs/performance.md): every quantized weight */
 };
 
 enum activation { ACTIVATION_SILU, ACTIVATION_GELU_TANH, ACTIVATION_GELU_ERF, ACTIVATION_RELU };
@@ -88,7 +87,8 @@ struct op_table {
                       struct act **out_act, struct error *err);
     void (*act_destroy)(struct act *act);
 
-    /* y[m, dim] = row ids[r] of w. ids on the device. Bytes: m rows of w + 4·m·dim. */
+    /* y[m, dim] = row ids[r] of w, an embedding or a LINEAR_COLUMN weight (a tied LM head). ids on
+     * the device. Bytes: m rows of w + 4·m·dim. */
     int (*embed)(struct stream *s, struct tensor *y, const uint32_t *ids, const struct weight *w);
     /* y = x / rms(x) · w; f32, 16 lanes then a fixed tree. arXiv 1910.07467, eq. 4. y may be x. */
     int (*rms_norm)(struct stream *s, struct tensor *y, const struct tensor *x, const float *w,
@@ -113,11 +113,12 @@ struct op_table {
      * inside where sums are floats). */
     int (*linear)(struct stream *s, struct tensor *y, const struct act *act,
                   const struct weight *w);
-    /* LINEAR_ROW at tp > 1: this rank's partial sums into `partial` (i32 for integer arithmetic:
-     * exact; f32: its subtree) … */
-    int (*linear_partial)(struct stream *s, struct tensor *partial, const struct act *act,
-                          const struct weight *w);
-    /* … and, after the sum over ranks, the final scaling into y. */
+    /* LINEAR_ROW at tp > 1: this rank's partial sums into `partial` (integer weights: exact i32;
+     * f32: its subtree). Weights of two planes (weight_header.h) have sums T beyond 32 bits:
+     * `partial` takes T & 0xffff and `high`, an i32 view of y, T >> 16 … */
+    int (*linear_partial)(struct stream *s, struct tensor *partial, struct tensor *high,
+                          const struct act *act, const struct weight *w);
+    /* … and, after the sum over ranks, the final scaling into y (which still holds `high`). */
     int (*linear_finish)(struct stream *s, struct tensor *y, const struct tensor *partial,
                          const struct act *act, const struct weight *w);
 
@@ -160,7 +161,7 @@ int op_act_prepare(struct stream *s, struct act *act, const struct tensor *x, ui
                    const struct segments *segments, struct comm *comm);
 int op_linear(struct stream *s, struct tensor *y, const struct act *act, const struct weight *w);
 /* The row-parallel linear as a whole: at comm size 1 op_linear; else partial → all-reduce → finish.
- * `partial` is scratch [m, n] f32/i32. */
+ * `partial` is scratch [m, n] of 4-byte elements; y must not alias it. */
 int op_linear_row(struct stream *s, struct tensor *y, const struct act *act, const struct weight *w,
                   struct tensor *partial, struct comm *comm);
 int op_rope(struct stream *s, struct tensor *x, const uint32_t *positions,

@@ -13,6 +13,8 @@ struct weight {
     uint32_t source;   /* enum dtype of the raw rows */
     uint32_t act_kind; /* enum act_kind bit that its linear reads; 0 for embeddings and vectors */
     uint32_t n_rows, k_total;
+    uint32_t
+        n_partial_planes; /* of linear_partial: 1, or 2 where sums exceed 32 bits; 0 = no linear */
     uint32_t k_begin, k_local; /* columns [k_begin, k_begin + k_local) of the whole are here */
     int64_t vector_offset;     /* WEIGHT_VECTOR: f32 data, in bytes from this struct */
 };

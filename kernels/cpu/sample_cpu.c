@@ -227,18 +227,35 @@ static void fill_logprobs(struct row *row, struct sample_result *out)
         out->top_logprobs[i] = (row->logits[out->top_ids[i]] - max) - log_sum;
 }
 
-static int choose(struct row *row, uint32_t *out_id)
+static struct row start_row(const float *logits, uint32_t vocab, const struct sample_params *params,
+                            void *scratch)
+{
+    struct row row = {.passes = sample_passes(),
+                      .params = params,
+                      .logits = logits,
+                      .vocab = vocab,
+                      .x = scratch,
+                      .ids = (uint32_t *)scratch + vocab};
+    sample_segments_init(&row.segments, vocab);
+    return row;
+}
+
+/* Penalties, bias and masks; *out_max is the largest adjusted logit. */
+static int adjust(struct row *row, float *out_max)
+{
+    if (!row->passes->max_checked(row->logits, row->vocab, out_max))
+        return STATUS_DATA_LOSS;
+    memcpy(row->x, row->logits, row->vocab * sizeof(*row->x));
+    apply_penalties(row);
+    if (!row->passes->max_checked(row->x, row->vocab, out_max))
+        return STATUS_DATA_LOSS;
+    return *out_max <= -FLT_MAX ? STATUS_FAILED_PRECONDITION : 0;
+}
+
+/* The rest of the chain before the draw. */
+static void weigh(struct row *row, float max)
 {
     const struct sample_params *p = row->params;
-    float max;
-    if (!row->passes->max_checked(row->x, row->vocab, &max))
-        return STATUS_DATA_LOSS;
-    if (max <= -FLT_MAX)
-        return STATUS_FAILED_PRECONDITION;
-    if (p->temperature <= 0.0f || p->top_k == 1) {
-        *out_id = first_equal(row->x, row->vocab, max);
-        return 0;
-    }
     if (p->top_k && p->top_k < row->vocab)
         keep_top_k(row, p->top_k);
     row->passes->exp_row(row->x, row->x, row->vocab, max, p->temperature);
@@ -251,32 +268,39 @@ static int choose(struct row *row, uint32_t *out_id)
         row->passes->max_checked(row->x, row->vocab, &largest);
         row->passes->cut_below(row->x, row->vocab, p->min_p * largest);
     }
-    *out_id = draw(row);
+}
+
+int sample_weights_cpu(const float *logits, uint32_t vocab, const struct sample_params *params,
+                       void *scratch, const float **out_weights)
+{
+    struct row row = start_row(logits, vocab, params, scratch);
+    float max;
+    int rc = adjust(&row, &max);
+    if (rc)
+        return rc;
+    weigh(&row, max);
+    *out_weights = row.x;
     return 0;
 }
 
 void sample_row_cpu(const float *logits, uint32_t vocab, const struct sample_params *params,
                     void *scratch, struct sample_result *out_result)
 {
-    struct row row = {.passes = sample_passes(),
-                      .params = params,
-                      .logits = logits,
-                      .vocab = vocab,
-                      .x = scratch,
-                      .ids = (uint32_t *)scratch + vocab};
+    struct row row = start_row(logits, vocab, params, scratch);
+    float max;
     out_result->id = 0;
     out_result->n_top = 0;
     out_result->logprob = NAN;
-    float max;
-    if (!row.passes->max_checked(logits, vocab, &max)) {
-        out_result->status = STATUS_DATA_LOSS;
+    out_result->status = adjust(&row, &max);
+    if (out_result->status)
         return;
+    if (params->temperature <= 0.0f || params->top_k == 1) {
+        out_result->id = first_equal(row.x, row.vocab, max);
+    } else {
+        weigh(&row, max);
+        out_result->id = draw(&row);
     }
-    sample_segments_init(&row.segments, vocab);
-    memcpy(row.x, logits, vocab * sizeof(*logits));
-    apply_penalties(&row);
-    out_result->status = choose(&row, &out_result->id);
-    if (!out_result->status && (params->want_logprob || params->n_top))
+    if (params->want_logprob || params->n_top)
         fill_logprobs(&row, out_result);
 }
 

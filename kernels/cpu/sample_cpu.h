@@ -19,3 +19,8 @@ int sample_rows_cpu(struct stream *s, const struct tensor *logits,
 #define SAMPLE_SCRATCH_BYTES(vocab) ((size_t)(vocab)*8)
 void sample_row_cpu(const float *logits, uint32_t vocab, const struct sample_params *params,
                     void *scratch, struct sample_result *out_result);
+
+/* The chain up to the draw (temperature > 0): *out_weights[vocab], in scratch, is each token's
+ * weight, 0 for those removed. Returns what sample_row_cpu() puts into status. */
+int sample_weights_cpu(const float *logits, uint32_t vocab, const struct sample_params *params,
+                       void *scratch, const float **out_weights);

@@ -1,0 +1,162 @@
+#include "kernels/cpu/act_cpu.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "kernels/comm.h"
+#include "kernels/cpu/ops_cpu.h"
+#include "kernels/cpu/stream_cpu.h"
+
+/* Rows below this many elements in all are done by the caller alone: waking a member costs more. */
+enum { ALIGN = 64, MIN_PARALLEL = 16384 };
+
+/* s = max(3.5 · √(π/2) · mean|x| / 127, max|x| / 32000, 1e-30): docs/performance.md. */
+static const float MEAN_FACTOR = 0.034539763f, MAX_DIVISOR = 32000.0f, MIN_SCALE = 1e-30f;
+
+static size_t padded(size_t n)
+{
+    return (n + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+int act_create_cpu(struct device *device, uint32_t max_rows, uint32_t max_k, struct act **out_act,
+                   struct error *err)
+{
+    (void)device;
+    if (max_rows == 0 || max_k == 0)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "activations: %u rows of %u elements",
+                         max_rows, max_k);
+    size_t rows = max_rows, k_pad = ((size_t)max_k + ACT_RUN - 1) / ACT_RUN * ACT_RUN;
+    size_t lo = padded(rows * k_pad),
+           sums = padded(rows * (k_pad / ACT_RUN) * sizeof(struct act_sums)),
+           outliers = padded(rows * (k_pad / ACT_GROUP) * sizeof(struct act_outlier)),
+           words = padded(rows * 4);
+    size_t total = padded(sizeof(struct act_cpu)) + lo + sums + outliers + 20 * words;
+    void *memory = NULL;
+    if (posix_memalign(&memory, ALIGN, total) != 0)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "activations: %zu bytes needed", total);
+    struct act_cpu *act = memory;
+    memset(act, 0, sizeof(*act));
+    uint8_t *at = (uint8_t *)memory + padded(sizeof(*act));
+    act->base.max_rows = max_rows;
+    act->base.max_k = max_k;
+    act->lo = (int8_t *)at;
+    act->sums = (struct act_sums *)(void *)(at += lo);
+    act->outliers = (struct act_outlier *)(void *)(at += sums);
+    act->scale = (float *)(void *)(at += outliers);
+    act->n_outliers = (uint32_t *)(void *)(at += words);
+    act->stats = (float *)(void *)(at += words);
+    act->all_stats = (float *)(void *)(at + 2 * words);
+    *out_act = &act->base;
+    return 0;
+}
+
+void act_destroy_cpu(struct act *act)
+{
+    free(act);
+}
+
+struct prepare_job {
+    struct act_cpu *act;
+    const struct tensor *x;
+    const struct segments *segments;
+    const struct cpu_inner *inner;
+    uint32_t n_ranks;
+};
+
+/* Σ|x| and max|x| of the part of each row that this rank holds: segment sums by the tree. */
+static void stats_of_rows(void *arg, uint32_t index, uint32_t n_threads)
+{
+    struct prepare_job *job = arg;
+    const struct segments *seg = job->segments;
+    uint32_t begin, end, k = job->x->n_cols;
+    const uint32_t whole[2] = {0, k};
+    const uint32_t *bounds = seg != NULL ? seg->bounds + seg->first : whole;
+    uint32_t n_parts = seg != NULL ? seg->count : 1;
+    thread_pool_share(job->x->n_rows, 1, index, n_threads, &begin, &end);
+    for (uint32_t row = begin; row < end; row++) {
+        const float *x = tensor_row_f32(job->x, row);
+        float sums[N_SEGMENTS] = {0}, max = 0.0f;
+        for (uint32_t p = 0; p < n_parts; p++) {
+            float part_max = 0.0f;
+            uint32_t n = bounds[p + 1] - bounds[p];
+            if (n > 0)
+                job->inner->abs_stats(x + (bounds[p] - bounds[0]), n, &sums[p], &part_max);
+            max = part_max > max ? part_max : max;
+        }
+        job->act->stats[2 * row] = tree_sum(sums, bounds, n_parts);
+        job->act->stats[2 * row + 1] = max;
+    }
+}
+
+/* The whole row's figures from those of all ranks. */
+static void combine_stats(const struct prepare_job *job, uint32_t row, float *out_sum,
+                          float *out_max)
+{
+    static const uint32_t all_present[N_SEGMENTS + 1] = {0, 1, 2, 3, 4, 5, 6, 7, 8};
+    const struct act_cpu *act = job->act;
+    float sums[N_SEGMENTS], max = 0.0f;
+    if (job->n_ranks == 1) {
+        *out_sum = act->stats[2 * row];
+        *out_max = act->stats[2 * row + 1];
+        return;
+    }
+    for (uint32_t r = 0; r < job->n_ranks; r++) {
+        const float *stats = act->all_stats + 2 * ((size_t)r * job->x->n_rows + row);
+        sums[r] = stats[0];
+        max = stats[1] > max ? stats[1] : max;
+    }
+    *out_sum = tree_sum(sums, all_present, job->n_ranks);
+    *out_max = max;
+}
+
+static void quantize_rows(void *arg, uint32_t index, uint32_t n_threads)
+{
+    struct prepare_job *job = arg;
+    struct act_cpu *act = job->act;
+    uint32_t begin, end, k = job->x->n_cols;
+    uint32_t k_total = job->segments != NULL ? job->segments->bounds[N_SEGMENTS] : k;
+    thread_pool_share(job->x->n_rows, 1, index, n_threads, &begin, &end);
+    for (uint32_t row = begin; row < end; row++) {
+        float sum, max;
+        combine_stats(job, row, &sum, &max);
+        float by_mean = sum / (float)k_total * MEAN_FACTOR, by_max = max / MAX_DIVISOR;
+        float scale = by_mean > by_max ? by_mean : by_max;
+        scale = scale > MIN_SCALE ? scale : MIN_SCALE;
+        /* not finite: all a = 0 and s = NaN, so the row's results are NaN as they would be in
+         * floats */
+        bool finite = isfinite(sum);
+        act->scale[row] = finite ? scale : NAN;
+        job->inner->quantize(act, row, finite ? tensor_row_f32(job->x, row) : NULL, k,
+                             1.0f / scale);
+    }
+}
+
+int act_prepare_cpu(struct stream *s, struct act *base, const struct tensor *x, uint32_t kinds,
+                    const struct segments *segments, struct comm *comm)
+{
+    struct act_cpu *act = (struct act_cpu *)base;
+    if ((kinds & ~(uint32_t)(ACT_F32 | ACT_INT8)) != 0)
+        return STATUS_INTERNAL;
+    act->base.n_rows = x->n_rows;
+    act->base.k = x->n_cols;
+    act->base.kinds = kinds;
+    act->x = x->data;
+    act->x_stride = x->row_stride;
+    act->k_pad = (x->n_cols + ACT_RUN - 1) / ACT_RUN * ACT_RUN;
+    if (!(kinds & ACT_INT8))
+        return 0;
+    struct prepare_job job = {act, x, segments, inner_of(s->ops), 1};
+    bool parallel = (uint64_t)x->n_rows * x->n_cols >= MIN_PARALLEL;
+    run_job(s, stats_of_rows, &job, parallel);
+    if (segments != NULL && comm != NULL && comm->size > 1) {
+        job.n_ranks = comm->size;
+        int rc = comm_all_gather(comm, s, act->all_stats, act->stats,
+                                 (size_t)x->n_rows * 2 * sizeof(float));
+        if (rc != 0)
+            return rc;
+    }
+    run_job(s, quantize_rows, &job, parallel);
+    return 0;
+}

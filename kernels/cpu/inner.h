@@ -1,0 +1,106 @@
+/* inner.h: the loops that differ between kernel sets. Everything around them (shapes, threads,
+ * segments, partitions of work) is shared by all sets and lives in *_cpu.c. Each function computes
+ * what one thread does for one row, span or tile; no function allocates. Implementations: plain C
+ * (ref_*.c), AVX2 and AVX-512 (*_avx2.c, *_avx512.c from the same *_impl.h in 16-lane vectors).
+ *
+ * Sums over a row run in 16 lanes (lane = index mod 16, ascending) added by one tree:
+ * l[i] + l[i + 8], then + 4, + 2, + 1. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/ops.h"
+
+/* Tiles are written once and specialised by constant arguments. */
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+struct act_cpu;
+struct weight_cpu;
+
+/* One linear: rows of act × rows of w. */
+struct linear_job {
+    const struct act_cpu *act;
+    const struct weight_cpu *w;
+    float *y; /* finished results [m][y_stride]; NULL: integer weights leave their sums T instead */
+    int32_t *sums; /* [m][sums_stride]: T, or T & 0xffff where there is a high plane */
+    int32_t *high; /* [m][y_stride]: T >> 16, for weights with two planes */
+    size_t y_stride, sums_stride;
+};
+
+/* What one thread does of a job. */
+struct linear_share {
+    uint32_t row_begin, row_end; /* of act */
+    uint32_t n_begin, n_end;     /* rows of w; multiples of PANEL_ROWS but for the last */
+};
+
+/* Query rows of one sequence against one KV head. */
+struct attention_tile {
+    const float *q; /* first row, first head; rows q_stride apart, heads head_dim apart */
+    float *y;
+    size_t q_stride, y_stride;
+    const uint32_t *positions; /* [n_rows], ascending */
+    const uint32_t *table;     /* block table of the sequence */
+    const struct kv_layer *kv;
+    uint32_t i_kv;            /* KV head */
+    uint32_t n_rows, n_heads; /* n_rows · n_heads ≤ ATTENTION_MAX_Q */
+    uint32_t window;
+    float scale, softcap;
+};
+
+enum { ATTENTION_PARTITION = 128, ATTENTION_MAX_Q = 128, ATTENTION_MAX_HEAD_DIM = 1024 };
+
+struct cpu_inner {
+    const char *name;
+
+    /* Σ|x| (lanes and tree) and max|x|. */
+    void (*abs_stats)(const float *x, uint32_t n, float *out_sum, float *out_max);
+    /* Fills row `row` of act from x[n]: a = rint(x · inv). x NULL: all zero. */
+    void (*quantize)(struct act_cpu *act, uint32_t row, const float *x, uint32_t n, float inv);
+    void (*linear_int)(const struct linear_job *job, const struct linear_share *share);
+    /* FMA chains per lane and segment, lanes by the tree, segments by the tree of 8. */
+    void (*linear_dense)(const struct linear_job *job, const struct linear_share *share);
+
+    void (*rms_norm)(float *y, const float *x, const float *w, uint32_t n, float eps);
+    void (*layer_norm)(float *y, const float *x, const float *w, const float *b, uint32_t n,
+                       float eps);
+    void (*add)(float *y, const float *x, uint32_t n);
+    void (*act_mul)(float *y, const float *gate, const float *up, uint32_t n, enum activation kind);
+    /* One row of heads in place. */
+    void (*rope)(float *x, uint32_t n_heads, uint32_t position, const struct rope_params *params);
+    void (*kv_store)(void *dst, enum dtype type, const float *src, uint32_t n);
+    void (*attention)(const struct attention_tile *tile, void *scratch);
+};
+
+extern const struct cpu_inner cpu_inner_ref, cpu_inner_avx2, cpu_inner_avx512;
+
+/* A kernel set: `ops` first, so that a stream's table leads back to it. */
+struct cpu_set {
+    struct op_table ops;
+    const struct cpu_inner *inner;
+};
+
+static inline const struct cpu_inner *inner_of(const struct op_table *ops)
+{
+    return ((const struct cpu_set *)ops)->inner;
+}
+
+/* The tree over the 8 segments of the contract, or an aligned subtree of count = 1, 2, 4 or 8 of
+ * them; parts of no length (bounds[i] == bounds[i + 1]) are skipped. Destroys parts. */
+static inline float tree_sum(float parts[], const uint32_t bounds[], uint32_t count)
+{
+    uint32_t present = 0;
+    for (uint32_t i = 0; i < count; i++)
+        present |= (uint32_t)(bounds[i] < bounds[i + 1]) << i;
+    for (; count > 1; count /= 2) {
+        uint32_t next = 0;
+        for (uint32_t i = 0; i < count / 2; i++) {
+            uint32_t left = present >> 2 * i & 1, right = present >> (2 * i + 1) & 1;
+            parts[i] =
+                left && right ? parts[2 * i] + parts[2 * i + 1] : parts[2 * i + (right ? 1 : 0)];
+            next |= (left | right) << i;
+        }
+        present = next;
+    }
+    return parts[0];
+}

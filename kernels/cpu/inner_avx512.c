@@ -1,0 +1,32 @@
+/* 16-lane loops in AVX-512 registers. */
+/* The vectors come first, then the loops written in them. */
+/* clang-format off */
+#include "kernels/cpu/vec_avx512.h"
+
+/* Tiles that fit the register file. */
+#define DENSE_NR     4
+#define DENSE_NM     6
+#define ATTENTION_NQ 6
+#define ATTENTION_NV 4
+
+#include "kernels/cpu/vector_impl.h"
+#include "kernels/cpu/dense_impl.h"
+#include "kernels/cpu/attention_impl.h"
+#include "kernels/cpu/rope_impl.h"
+#include "kernels/cpu/linear_int.h"
+/* clang-format on */
+
+const struct cpu_inner cpu_inner_avx512 = {
+    .name = "avx512",
+    .abs_stats = abs_stats,
+    .quantize = quantize,
+    .linear_int = linear_int_avx512,
+    .linear_dense = linear_dense,
+    .rms_norm = rms_norm,
+    .layer_norm = layer_norm,
+    .add = add,
+    .act_mul = act_mul,
+    .rope = rope_row,
+    .kv_store = kv_store,
+    .attention = attention,
+};

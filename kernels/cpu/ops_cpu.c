@@ -1,0 +1,228 @@
+#include "kernels/cpu/ops_cpu.h"
+
+#include <string.h>
+
+#include "base/status.h"
+#include "kernels/cpu/stream_cpu.h"
+#include "kernels/cpu/weight_cpu.h"
+
+/* Elements of a job below which the caller works alone. */
+enum { MIN_PARALLEL = 16384 };
+
+void run_job(struct stream *s, thread_pool_fn *fn, void *job, bool parallel)
+{
+    if (parallel)
+        thread_pool_run(stream_cpu(s)->pool, fn, job);
+    else
+        fn(job, 0, 1);
+}
+
+/* The arguments of every op that works row by row. */
+struct rows_job {
+    const struct cpu_inner *inner;
+    struct tensor *y;
+    const struct tensor *x, *x2;
+    const float *w, *b;
+    float eps;
+    enum activation kind;
+    const uint32_t *ids;
+    const struct weight_cpu *weight;
+    const struct rope_params *rope;
+    const struct kv_layer *kv;
+};
+
+static void run_rows(struct stream *s, thread_pool_fn *fn, struct rows_job *job)
+{
+    job->inner = inner_of(s->ops);
+    run_job(s, fn, job, (uint64_t)job->y->n_rows * job->y->n_cols >= MIN_PARALLEL);
+}
+
+/* The rows of y that this member does. */
+static uint32_t share_rows(const struct rows_job *job, uint32_t index, uint32_t n_threads,
+                           uint32_t *out_end)
+{
+    uint32_t begin;
+    thread_pool_share(job->y->n_rows, 1, index, n_threads, &begin, out_end);
+    return begin;
+}
+
+/* Row `row` of an embedding, or of a linear weight that serves as one. */
+static void embed_row(const struct weight_cpu *w, uint32_t row, float *y)
+{
+    const uint8_t *data = weight_data(w) + w->row_bytes * row;
+    switch ((enum pack_format)w->format) {
+    case PACK_INT4:
+    case PACK_INT8:
+        for (uint32_t k = 0; k < w->base.k_local; k++)
+            y[k] = (float)weight_at(w, row, k) * weight_units(w)[row];
+        break;
+    case PACK_F32:
+        dtype_to_f32(DTYPE_F32, data, w->base.k_local, y);
+        break;
+    default: /* raw, F16 and BF16 rows are as they were in the checkpoint */
+        dtype_to_f32((enum dtype)w->base.source, data, w->base.k_local, y);
+        break;
+    }
+}
+
+static void embed_rows(void *arg, uint32_t index, uint32_t n_threads)
+{
+    const struct rows_job *job = arg;
+    uint32_t end;
+    for (uint32_t r = share_rows(job, index, n_threads, &end); r < end; r++)
+        embed_row(job->weight, job->ids[r], tensor_row_f32(job->y, r));
+}
+
+int embed_cpu(struct stream *s, struct tensor *y, const uint32_t *ids, const struct weight *w)
+{
+    for (uint32_t r = 0; r < y->n_rows; r++)
+        if (ids[r] >= w->n_rows)
+            return STATUS_INTERNAL;
+    struct rows_job job = {.y = y, .ids = ids, .weight = weight_cpu(w)};
+    run_rows(s, embed_rows, &job);
+    return 0;
+}
+
+static void rms_norm_rows(void *arg, uint32_t index, uint32_t n_threads)
+{
+    const struct rows_job *job = arg;
+    uint32_t end;
+    for (uint32_t r = share_rows(job, index, n_threads, &end); r < end; r++)
+        job->inner->rms_norm(tensor_row_f32(job->y, r), tensor_row_f32(job->x, r), job->w,
+                             job->y->n_cols, job->eps);
+}
+
+int rms_norm_cpu(struct stream *s, struct tensor *y, const struct tensor *x, const float *w,
+                 float eps)
+{
+    struct rows_job job = {.y = y, .x = x, .w = w, .eps = eps};
+    run_rows(s, rms_norm_rows, &job);
+    return 0;
+}
+
+static void layer_norm_rows(void *arg, uint32_t index, uint32_t n_threads)
+{
+    const struct rows_job *job = arg;
+    uint32_t end;
+    for (uint32_t r = share_rows(job, index, n_threads, &end); r < end; r++)
+        job->inner->layer_norm(tensor_row_f32(job->y, r), tensor_row_f32(job->x, r), job->w, job->b,
+                               job->y->n_cols, job->eps);
+}
+
+int layer_norm_cpu(struct stream *s, struct tensor *y, const struct tensor *x, const float *w,
+                   const float *b, float eps)
+{
+    struct rows_job job = {.y = y, .x = x, .w = w, .b = b, .eps = eps};
+    run_rows(s, layer_norm_rows, &job);
+    return 0;
+}
+
+static void add_rows(void *arg, uint32_t index, uint32_t n_threads)
+{
+    const struct rows_job *job = arg;
+    uint32_t end;
+    for (uint32_t r = share_rows(job, index, n_threads, &end); r < end; r++)
+        job->inner->add(tensor_row_f32(job->y, r),
+                        job->x != NULL ? tensor_row_f32(job->x, r) : job->b, job->y->n_cols);
+}
+
+int add_cpu(struct stream *s, struct tensor *y, const struct tensor *x)
+{
+    struct rows_job job = {.y = y, .x = x};
+    run_rows(s, add_rows, &job);
+    return 0;
+}
+
+int add_bias_cpu(struct stream *s, struct tensor *y, const float *bias)
+{
+    struct rows_job job = {.y = y, .b = bias};
+    run_rows(s, add_rows, &job);
+    return 0;
+}
+
+static void act_mul_rows(void *arg, uint32_t index, uint32_t n_threads)
+{
+    const struct rows_job *job = arg;
+    uint32_t end;
+    for (uint32_t r = share_rows(job, index, n_threads, &end); r < end; r++)
+        job->inner->act_mul(tensor_row_f32(job->y, r), tensor_row_f32(job->x, r),
+                            job->x2 != NULL ? tensor_row_f32(job->x2, r) : NULL, job->y->n_cols,
+                            job->kind);
+}
+
+int act_mul_cpu(struct stream *s, struct tensor *y, const struct tensor *gate,
+                const struct tensor *up, enum activation kind)
+{
+    struct rows_job job = {.y = y, .x = gate, .x2 = up, .kind = kind};
+    run_rows(s, act_mul_rows, &job);
+    return 0;
+}
+
+static void rope_rows(void *arg, uint32_t index, uint32_t n_threads)
+{
+    const struct rows_job *job = arg;
+    uint32_t end;
+    for (uint32_t r = share_rows(job, index, n_threads, &end); r < end; r++)
+        job->inner->rope(tensor_row_f32(job->y, r), job->y->n_cols / job->rope->head_dim,
+                         job->ids[r], job->rope);
+}
+
+int rope_cpu(struct stream *s, struct tensor *x, const uint32_t *positions,
+             const struct rope_params *params)
+{
+    struct rows_job job = {.y = x, .ids = positions, .rope = params};
+    run_rows(s, rope_rows, &job);
+    return 0;
+}
+
+static void kv_write_rows(void *arg, uint32_t index, uint32_t n_threads)
+{
+    const struct rows_job *job = arg;
+    const struct kv_layer *kv = job->kv;
+    size_t item = (size_t)kv->head_dim * dtype_block_bytes(kv->dtype);
+    uint32_t end;
+    for (uint32_t r = share_rows(job, index, n_threads, &end); r < end; r++) {
+        uint32_t block = job->ids[r] / kv->block_size, offset = job->ids[r] % kv->block_size;
+        for (uint32_t h = 0; h < kv->n_kv_heads; h++) {
+            size_t place = (((size_t)block * kv->n_kv_heads + h) * kv->block_size + offset) * item;
+            job->inner->kv_store((uint8_t *)kv->k + place, kv->dtype,
+                                 tensor_row_f32(job->x, r) + (size_t)h * kv->head_dim,
+                                 kv->head_dim);
+            job->inner->kv_store((uint8_t *)kv->v + place, kv->dtype,
+                                 tensor_row_f32(job->x2, r) + (size_t)h * kv->head_dim,
+                                 kv->head_dim);
+        }
+    }
+}
+
+int kv_write_cpu(struct stream *s, const struct kv_layer *kv, const struct tensor *k,
+                 const struct tensor *v, const uint32_t *kv_slots)
+{
+    for (uint32_t r = 0; r < k->n_rows; r++)
+        if (kv_slots[r] / kv->block_size >= kv->n_blocks)
+            return STATUS_INTERNAL;
+    struct tensor rows = *k;
+    struct rows_job job = {.y = &rows, .x = k, .x2 = v, .ids = kv_slots, .kv = kv};
+    run_rows(s, kv_write_rows, &job);
+    return 0;
+}
+
+static void gather_some_rows(void *arg, uint32_t index, uint32_t n_threads)
+{
+    const struct rows_job *job = arg;
+    uint32_t end;
+    for (uint32_t r = share_rows(job, index, n_threads, &end); r < end; r++)
+        memcpy(tensor_row_f32(job->y, r), tensor_row_f32(job->x, job->ids[r]),
+               job->y->n_cols * sizeof(float));
+}
+
+int gather_rows_cpu(struct stream *s, struct tensor *y, const struct tensor *x,
+                    const uint32_t *index)
+{
+    for (uint32_t r = 0; r < y->n_rows; r++)
+        if (index[r] >= x->n_rows)
+            return STATUS_INTERNAL;
+    struct rows_job job = {.y = y, .x = x, .ids = index};
+    run_rows(s, gather_some_rows, &job);
+    return 0;
+}

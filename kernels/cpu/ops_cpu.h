@@ -1,0 +1,43 @@
+/* ops_cpu.h: the slots of the CPU's op tables, shared by all its kernel sets; each finds its inner
+ * loops (inner.h) through the stream's table. None allocates. */
+#pragma once
+
+#include <stdbool.h>
+
+#include "kernels/cpu/inner.h"
+#include "kernels/thread_pool.h"
+
+/* On the whole team, or on the caller alone where the work is too small to share. */
+void run_job(struct stream *s, thread_pool_fn *fn, void *job, bool parallel);
+
+int act_create_cpu(struct device *device, uint32_t max_rows, uint32_t max_k, struct act **out_act,
+                   struct error *err);
+void act_destroy_cpu(struct act *act);
+int act_prepare_cpu(struct stream *s, struct act *base, const struct tensor *x, uint32_t kinds,
+                    const struct segments *segments, struct comm *comm);
+
+int embed_cpu(struct stream *s, struct tensor *y, const uint32_t *ids, const struct weight *w);
+int rms_norm_cpu(struct stream *s, struct tensor *y, const struct tensor *x, const float *w,
+                 float eps);
+int layer_norm_cpu(struct stream *s, struct tensor *y, const struct tensor *x, const float *w,
+                   const float *b, float eps);
+int add_cpu(struct stream *s, struct tensor *y, const struct tensor *x);
+int add_bias_cpu(struct stream *s, struct tensor *y, const float *bias);
+int act_mul_cpu(struct stream *s, struct tensor *y, const struct tensor *gate,
+                const struct tensor *up, enum activation kind);
+int rope_cpu(struct stream *s, struct tensor *x, const uint32_t *positions,
+             const struct rope_params *params);
+int kv_write_cpu(struct stream *s, const struct kv_layer *kv, const struct tensor *k,
+                 const struct tensor *v, const uint32_t *kv_slots);
+int gather_rows_cpu(struct stream *s, struct tensor *y, const struct tensor *x,
+                    const uint32_t *index);
+
+int linear_cpu(struct stream *s, struct tensor *y, const struct act *act, const struct weight *w);
+int linear_partial_cpu(struct stream *s, struct tensor *partial, struct tensor *high,
+                       const struct act *act, const struct weight *w);
+int linear_finish_cpu(struct stream *s, struct tensor *y, const struct tensor *partial,
+                      const struct act *act, const struct weight *w);
+
+int attention_cpu(struct stream *s, struct tensor *y, const struct tensor *q,
+                  const struct kv_layer *kv, const struct attention_rows *rows,
+                  const struct attention_params *params);

@@ -1,0 +1,12 @@
+/* pack_int.h: one raw row onto integer multiples of its unit (block integers, weight_cpu.h). The
+ * unit is taken from the whole row, so all ranks that hold parts of it agree. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct weight_cpu;
+
+/* False where a value is not finite. `row` is local; raw is the whole raw row. */
+bool pack_int4_row(struct weight_cpu *w, uint32_t row, const uint8_t *raw);
+bool pack_int8_row(struct weight_cpu *w, uint32_t row, const uint8_t *raw);

@@ -1,0 +1,133 @@
+#include <string.h>
+
+#include "kernels/cpu/act_cpu.h"
+#include "kernels/cpu/linear_int.h"
+#include "kernels/cpu/ref.h"
+#include "kernels/cpu/rope_impl.h"
+
+void ref_abs_stats(const float *x, uint32_t n, float *out_sum, float *out_max)
+{
+    float lanes[LANES] = {0}, max = 0.0f;
+    for (uint32_t i = 0; i < n; i++) {
+        lanes[i % LANES] += fabsf(x[i]);
+        max = fabsf(x[i]) > max ? fabsf(x[i]) : max;
+    }
+    *out_sum = ref_sum_lanes(lanes);
+    *out_max = max;
+}
+
+void ref_quantize(struct act_cpu *act, uint32_t row, const float *x, uint32_t n, float inv)
+{
+    int8_t *lo_row = act->lo + (size_t)row * act->k_pad;
+    struct act_outlier *outliers = act->outliers + (size_t)row * (act->k_pad / ACT_GROUP);
+    uint32_t n_outliers = 0;
+    for (uint32_t run = 0; run < act->k_pad / ACT_RUN; run++) {
+        int32_t total = 0;
+        for (uint32_t group = run * 8; group < run * 8 + 8; group++) {
+            int8_t hi[ACT_GROUP];
+            int32_t hi_total = 0, any = 0;
+            for (uint32_t j = 0; j < ACT_GROUP; j++) {
+                uint32_t k = group * ACT_GROUP + j;
+                float a = x != NULL && k < n ? rintf(x[k] * inv) : 0.0f;
+                float high = rintf(a * (1.0f / 255.0f));
+                hi[j] = (int8_t)high;
+                lo_row[k] = (int8_t)(a - 255.0f * high);
+                total += lo_row[k];
+                hi_total += hi[j];
+                any |= hi[j];
+            }
+            if (any == 0)
+                continue;
+            struct act_outlier *o = &outliers[n_outliers++];
+            o->group = group;
+            memcpy(&o->hi, hi, sizeof(o->hi));
+            o->sums = act_sums_of(hi_total);
+        }
+        act->sums[(size_t)row * (act->k_pad / ACT_RUN) + run] = act_sums_of(total);
+    }
+    act->n_outliers[row] = n_outliers;
+}
+
+void ref_rms_norm(float *y, const float *x, const float *w, uint32_t n, float eps)
+{
+    float lanes[LANES] = {0};
+    for (uint32_t i = 0; i < n; i++)
+        lanes[i % LANES] = fmaf(x[i], x[i], lanes[i % LANES]);
+    float scale = 1.0f / sqrtf(ref_sum_lanes(lanes) / (float)n + eps);
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = x[i] * scale * w[i];
+}
+
+void ref_layer_norm(float *y, const float *x, const float *w, const float *b, uint32_t n, float eps)
+{
+    float sums[LANES] = {0}, squares[LANES] = {0};
+    for (uint32_t i = 0; i < n; i++)
+        sums[i % LANES] += x[i];
+    float mean = ref_sum_lanes(sums) / (float)n;
+    for (uint32_t i = 0; i < n; i++)
+        squares[i % LANES] = fmaf(x[i] - mean, x[i] - mean, squares[i % LANES]);
+    float scale = 1.0f / sqrtf(ref_sum_lanes(squares) / (float)n + eps);
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = (x[i] - mean) * scale * w[i] + (b != NULL ? b[i] : 0.0f);
+}
+
+void ref_add(float *y, const float *x, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] += x[i];
+}
+
+static float ref_erfc(float z)
+{
+    static const float coefficients[ERFC_N] = ERFC_COEFFICIENTS;
+    float a = fabsf(z), t = 1.0f / fmaf(a, 0.5f, 1.0f), p = coefficients[ERFC_N - 1];
+    for (int i = ERFC_N - 2; i >= 0; i--)
+        p = fmaf(p, t, coefficients[i]);
+    float e = t * ref_exp(p - a * a);
+    return z < 0.0f ? 2.0f - e : e;
+}
+
+static float activate(float x, enum activation kind)
+{
+    switch (kind) {
+    case ACTIVATION_SILU:
+        return x / (1.0f + ref_exp(0.0f - x));
+    case ACTIVATION_GELU_TANH: /* x·σ(2·√(2/π)·(x + 0.044715·x³)) */
+        return x / (1.0f + ref_exp((x + x * x * x * 0.044715f) * -1.5957691216057308f));
+    case ACTIVATION_GELU_ERF:
+        return x * 0.5f * ref_erfc(x * -0.70710678118654752f);
+    default:
+        return x < 0.0f ? 0.0f : x;
+    }
+}
+
+void ref_act_mul(float *y, const float *gate, const float *up, uint32_t n, enum activation kind)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = up != NULL ? activate(gate[i], kind) * up[i] : activate(gate[i], kind);
+}
+
+void ref_kv_store(void *dst, enum dtype type, const float *src, uint32_t n)
+{
+    uint16_t *halves = dst;
+    if (type == DTYPE_F32)
+        memcpy(dst, src, n * sizeof(*src));
+    else
+        for (uint32_t i = 0; i < n; i++)
+            halves[i] = type == DTYPE_F16 ? f32_to_f16(src[i]) : f32_to_bf16(src[i]);
+}
+
+const struct cpu_inner cpu_inner_ref = {
+    .name = "ref",
+    .abs_stats = ref_abs_stats,
+    .quantize = ref_quantize,
+    .linear_int = linear_exact,
+    .linear_dense = ref_linear_dense,
+    .rms_norm = ref_rms_norm,
+    .layer_norm = ref_layer_norm,
+    .add = ref_add,
+    .act_mul = ref_act_mul,
+    .rope = rope_row,
+    .kv_store = ref_kv_store,
+    .attention = ref_attention,
+};

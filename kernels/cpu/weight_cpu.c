@@ -1,0 +1,239 @@
+#include "kernels/cpu/weight_cpu.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "kernels/cpu/pack_int.h"
+#include "kernels/dequant.h"
+#include "kernels/ops.h"
+
+enum { ALIGN = 64, CHUNK = 256 };
+
+static uint64_t round_up(uint64_t n, uint64_t multiple)
+{
+    return (n + multiple - 1) / multiple * multiple;
+}
+
+static enum pack_format format_of(const struct weight_desc *desc, bool expand)
+{
+    switch (desc->role) {
+    case WEIGHT_EMBEDDING:
+        return PACK_RAW;
+    case WEIGHT_VECTOR:
+        return PACK_VECTOR;
+    default:
+        break;
+    }
+    if (desc->source == DTYPE_F16)
+        return PACK_F16;
+    if (desc->source == DTYPE_BF16)
+        return PACK_BF16;
+    if (desc->source == DTYPE_F32 || expand)
+        return PACK_F32;
+    return dequant_is_4bit(desc->source) ? PACK_INT4 : PACK_INT8;
+}
+
+static uint32_t element_bytes(enum pack_format format)
+{
+    return format == PACK_F32 ? 4 : 2;
+}
+
+static void lay_out_parts(struct weight_cpu *w, const struct weight_desc *desc)
+{
+    w->n_parts = 1;
+    w->part_bounds[1] = w->base.k_local;
+    if (desc->role != WEIGHT_LINEAR_ROW)
+        return;
+    const struct segments *seg = &desc->k_segments;
+    w->n_parts = seg->count;
+    for (uint32_t s = 0; s <= seg->count; s++)
+        w->part_bounds[s] = seg->bounds[seg->first + s] - segments_begin(seg);
+}
+
+/* Fills the header and with it every offset and size. */
+static int lay_out(const struct weight_desc *desc, bool expand, struct weight_cpu *w,
+                   struct error *err)
+{
+    if (desc->source == DTYPE_I8 || desc->source == DTYPE_I32 || desc->source == DTYPE_U32)
+        return error_set(err, STATUS_UNIMPLEMENTED, "weight: type %s is not taken on the CPU",
+                         dtype_name(desc->source));
+    bool is_row = desc->role == WEIGHT_LINEAR_ROW;
+    enum pack_format format = format_of(desc, expand);
+    *w = (struct weight_cpu){
+        .base = {.magic = WEIGHT_MAGIC,
+                 .role = desc->role,
+                 .source = desc->source,
+                 .n_rows = desc->n_rows,
+                 .k_total = desc->k_total,
+                 .k_begin = is_row ? segments_begin(&desc->k_segments) : 0,
+                 .k_local = is_row ? segments_len(&desc->k_segments) : desc->k_total},
+        .format = format,
+        .data_offset = round_up(sizeof(*w), ALIGN),
+    };
+    lay_out_parts(w, desc);
+    uint64_t data_bytes = 0;
+    if (format == PACK_RAW) {
+        w->row_bytes = dtype_row_bytes(desc->source, desc->k_total);
+        data_bytes = w->row_bytes * desc->n_rows;
+    } else if (format == PACK_VECTOR) {
+        w->base.vector_offset = (int64_t)w->data_offset;
+        data_bytes = (uint64_t)desc->k_total * sizeof(float);
+    } else if (format == PACK_INT8 || format == PACK_INT4) {
+        uint32_t limit = format == PACK_INT8 ? INT8_MAX_K : INT4_MAX_K;
+        if (w->base.k_local > limit)
+            return error_set(err, STATUS_INVALID_ARGUMENT, "weight: %u columns of %s, limit %u",
+                             w->base.k_local, dtype_name(desc->source), limit);
+        w->base.act_kind = ACT_INT8;
+        w->base.n_partial_planes = format == PACK_INT8 ? 2 : 1;
+        w->k_pad = (uint32_t)round_up(w->base.k_local, RUN_K);
+        uint64_t n_runs = w->k_pad / RUN_K;
+        w->panel_bytes = format == PACK_INT8
+                             ? round_up(n_runs * (INT8_RUN_BYTES + INT8_SCALE_BYTES), ALIGN)
+                             : n_runs * INT4_RUN_BYTES;
+        data_bytes = w->panel_bytes * weight_n_panels(w);
+    } else {
+        w->base.act_kind = ACT_F32;
+        w->base.n_partial_planes = 1;
+        w->k_pad = (uint32_t)round_up(w->base.k_local, 16);
+        w->row_bytes = (uint64_t)w->k_pad * element_bytes(format);
+        data_bytes = w->row_bytes * desc->n_rows;
+    }
+    w->units_offset = w->data_offset + round_up(data_bytes, ALIGN);
+    uint64_t units_bytes =
+        w->base.act_kind == ACT_INT8 ? (uint64_t)weight_n_panels(w) * PANEL_ROWS * 4 : 0;
+    w->total_bytes = w->units_offset + round_up(units_bytes, ALIGN);
+    return 0;
+}
+
+static size_t bytes_of(const struct weight_desc *desc, bool expand, struct error *err)
+{
+    struct weight_cpu w;
+    return lay_out(desc, expand, &w, err) == 0 ? w.total_bytes : 0;
+}
+
+size_t weight_bytes_cpu(const struct weight_desc *desc, struct error *err)
+{
+    return bytes_of(desc, false, err);
+}
+
+size_t weight_bytes_f32(const struct weight_desc *desc, struct error *err)
+{
+    return bytes_of(desc, true, err);
+}
+
+static int init(const struct weight_desc *desc, bool expand, void *memory, struct error *err)
+{
+    struct weight_cpu w;
+    int rc = lay_out(desc, expand, &w, err);
+    if (rc == 0)
+        memcpy(memory, &w, sizeof(w));
+    return rc;
+}
+
+int weight_init_cpu(const struct weight_desc *desc, void *memory, struct error *err)
+{
+    return init(desc, false, memory, err);
+}
+
+int weight_init_f32(const struct weight_desc *desc, void *memory, struct error *err)
+{
+    return init(desc, true, memory, err);
+}
+
+int weight_at(const struct weight_cpu *w, uint32_t row, uint32_t k)
+{
+    const uint8_t *panel = weight_panel(w, row / PANEL_ROWS);
+    uint32_t run = k / RUN_K, in_run = k % RUN_K, lane = row % PANEL_ROWS;
+    if (w->format == PACK_INT8) {
+        const uint8_t *codes = panel + (size_t)run * INT8_RUN_BYTES;
+        int q = codes[in_run / 4 * 64 + lane * 4 + in_run % 4] - 128;
+        return q * panel_scales(w, panel)[run * PANEL_ROWS + lane];
+    }
+    const uint8_t *codes = panel + (size_t)run * INT4_RUN_BYTES;
+    int q = codes[in_run % 16 / 4 * 64 + lane * 4 + in_run % 4] >> in_run / 16 * 4 & 15;
+    int16_t pair[2];
+    memcpy(pair, codes + 256 + lane * 4, sizeof(pair));
+    return (q - 8) * pair[0] + pair[1];
+}
+
+static int not_finite(struct error *err, uint32_t row, enum dtype source)
+{
+    return error_set(err, STATUS_FAILED_PRECONDITION,
+                     "weight: row %u (%s) holds a value that is not finite", row,
+                     dtype_name(source));
+}
+
+/* Expands columns [begin, begin + n) of a raw row; block formats may be cut at multiples of 32. */
+static bool expand_columns(const struct weight_cpu *w, const uint8_t *raw, uint32_t begin,
+                           uint32_t n, float *dst)
+{
+    enum dtype source = (enum dtype)w->base.source;
+    uint32_t elems = dtype_block_elems(source), bytes = dtype_block_bytes(source);
+    bool finite = true;
+    for (uint32_t k = begin; k < begin + n;) {
+        uint32_t skip = k % elems, take = elems - skip;
+        if (elems == 1)
+            take = CHUNK;
+        if (take > begin + n - k)
+            take = begin + n - k;
+        float block[CHUNK];
+        dtype_to_f32(source, raw + (size_t)(k / elems) * bytes, elems == 1 ? take : elems, block);
+        for (uint32_t i = 0; i < take; i++) {
+            dst[k - begin + i] = block[skip + i];
+            finite &= isfinite(block[skip + i]) != 0;
+        }
+        k += take;
+    }
+    return finite;
+}
+
+static int pack_dense_row(struct weight_cpu *w, uint32_t row, const uint8_t *raw, struct error *err)
+{
+    uint8_t *dst = (uint8_t *)w + w->data_offset + w->row_bytes * row;
+    float values[CHUNK];
+    uint32_t begin = w->base.k_begin, n = w->base.k_local;
+    for (uint32_t done = 0; done < n; done += CHUNK) {
+        uint32_t take = n - done < CHUNK ? n - done : CHUNK;
+        if (!expand_columns(w, raw, begin + done, take, values))
+            return not_finite(err, row, (enum dtype)w->base.source);
+        if (w->format == PACK_F32)
+            memcpy(dst + (size_t)done * 4, values, take * sizeof(float));
+    }
+    if (w->format != PACK_F32)
+        memcpy(dst, raw + (size_t)begin * 2, (size_t)n * 2);
+    return 0;
+}
+
+static int pack_row(struct weight_cpu *w, uint32_t row, const uint8_t *raw, struct error *err)
+{
+    uint8_t *data = (uint8_t *)w + w->data_offset;
+    switch ((enum pack_format)w->format) {
+    case PACK_RAW:
+        memcpy(data + w->row_bytes * row, raw, w->row_bytes);
+        return 0;
+    case PACK_VECTOR:
+        if (!expand_columns(w, raw, 0, w->base.k_total, (float *)(void *)data))
+            return not_finite(err, row, (enum dtype)w->base.source);
+        return 0;
+    case PACK_INT4:
+        return pack_int4_row(w, row, raw) ? 0 : not_finite(err, row, (enum dtype)w->base.source);
+    case PACK_INT8:
+        return pack_int8_row(w, row, raw) ? 0 : not_finite(err, row, (enum dtype)w->base.source);
+    default:
+        return pack_dense_row(w, row, raw, err);
+    }
+}
+
+int weight_pack_rows_cpu(struct weight *weight, uint32_t row_begin, uint32_t n_rows,
+                         const void *raw, struct error *err)
+{
+    struct weight_cpu *w = (struct weight_cpu *)weight;
+    size_t raw_bytes = dtype_row_bytes((enum dtype)w->base.source, w->base.k_total);
+    for (uint32_t i = 0; i < n_rows; i++) {
+        int rc = pack_row(w, row_begin + i, (const uint8_t *)raw + i * raw_bytes, err);
+        if (rc != 0)
+            return rc;
+    }
+    return 0;
+}
