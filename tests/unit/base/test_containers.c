@@ -1,0 +1,129 @@
+/* arena, strbuf, hash_map against what they promise. */
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/hash_map.h"
+#include "base/strbuf.h"
+#include "tests/unit/base/support_cmocka.h"
+
+static void test_arena_objects_are_zeroed_aligned_and_apart(void **state)
+{
+    (void)state;
+    struct arena arena;
+    arena_init(&arena, 256, 0);
+    unsigned char *last = NULL;
+    for (size_t n = 1; n < 2000; n += 37) {
+        unsigned char *p = arena_alloc(&arena, n);
+        assert_non_null(p);
+        assert_int_equal((uintptr_t)p % 16, 0);
+        for (size_t i = 0; i < n; i++)
+            assert_int_equal(p[i], 0);
+        memset(p, 0xAA, n);
+        if (last)
+            assert_int_equal(last[0], 0xAA);
+        last = p;
+    }
+    arena_reset(&arena);
+    assert_int_equal(arena.used_bytes, 0);
+    arena_fini(&arena);
+}
+
+static void test_arena_refuses_over_its_limit_and_on_overflow(void **state)
+{
+    (void)state;
+    struct arena arena;
+    arena_init(&arena, 0, 1000);
+    assert_non_null(arena_alloc(&arena, 900));
+    assert_null(arena_alloc(&arena, 200));
+    assert_null(arena_calloc(&arena, SIZE_MAX / 2, 16));
+    assert_null(arena_alloc(&arena, SIZE_MAX));
+    assert_null(arena_strndup(&arena, "x", SIZE_MAX - 1));
+    arena_fini(&arena);
+}
+
+static void test_strbuf_builds_consumes_and_limits(void **state)
+{
+    (void)state;
+    struct strbuf buf;
+    strbuf_init(&buf, 0);
+    assert_string_equal(strbuf_str(&buf), "");
+    for (int i = 0; i < 1000; i++)
+        assert_true(strbuf_printf(&buf, "%d,", i));
+    assert_memory_equal(strbuf_str(&buf), "0,1,2,", 6);
+    strbuf_consume(&buf, 4);
+    assert_memory_equal(strbuf_str(&buf), "2,3,", 4);
+    strbuf_consume(&buf, SIZE_MAX);
+    assert_int_equal(buf.n_bytes, 0);
+    char *taken = strbuf_take(&buf);
+    assert_string_equal(taken, "");
+    free(taken);
+    strbuf_init(&buf, 8);
+    assert_true(strbuf_add_str(&buf, "12345678"));
+    assert_false(strbuf_add_char(&buf, '9'));
+    assert_true(strbuf_failed(&buf));
+    assert_null(strbuf_take(&buf));
+}
+
+static void test_hash_map_against_an_array(void **state)
+{
+    (void)state;
+    enum { N = 512 };
+    static int values[N];
+    bool there[N] = {false};
+    struct hash_map map = {0};
+    uint32_t random = 12345;
+    size_t n_there = 0;
+    for (int step = 0; step < 200000; step++) {
+        random = random * 1664525 + 1013904223;
+        uint32_t key = (random >> 8) % N;
+        if (random >> 31) {
+            assert_true(hash_map_put(&map, &key, sizeof(key), &values[key]));
+            n_there += !there[key];
+            there[key] = true;
+        } else {
+            void *gone = hash_map_remove(&map, &key, sizeof(key));
+            assert_ptr_equal(gone, there[key] ? (void *)&values[key] : NULL);
+            n_there -= there[key];
+            there[key] = false;
+        }
+        assert_int_equal(map.n_entries, n_there);
+    }
+    size_t cursor = 0, n_seen = 0;
+    while (hash_map_next(&map, &cursor, NULL, NULL))
+        n_seen++;
+    assert_int_equal(n_seen, n_there);
+    for (uint32_t key = 0; key < N; key++)
+        assert_int_equal(hash_map_get(&map, &key, sizeof(key)) != NULL, there[key]);
+    assert_true(map.n_slots <= 4 * N); /* deleted slots are taken again */
+    hash_map_fini(&map);
+}
+
+static void test_hash_map_keys_are_bytes_of_any_length(void **state)
+{
+    (void)state;
+    int a, b, c;
+    struct hash_map map = {0};
+    assert_true(hash_map_put(&map, "", 0, &a));
+    assert_true(hash_map_put(&map, "x\0y", 3, &b));
+    assert_true(hash_map_put_str(&map, "x", &c));
+    assert_ptr_equal(hash_map_get(&map, NULL, 0), &a);
+    assert_ptr_equal(hash_map_get(&map, "x\0y", 3), &b);
+    assert_ptr_equal(hash_map_get_str(&map, "x"), &c);
+    assert_null(hash_map_get_str(&map, "y"));
+    hash_map_fini(&map);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_arena_objects_are_zeroed_aligned_and_apart),
+        cmocka_unit_test(test_arena_refuses_over_its_limit_and_on_overflow),
+        cmocka_unit_test(test_strbuf_builds_consumes_and_limits),
+        cmocka_unit_test(test_hash_map_against_an_array),
+        cmocka_unit_test(test_hash_map_keys_are_bytes_of_any_length),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,139 @@
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/options.h"
+#include "tests/unit/base/support_cmocka.h"
+
+struct settings {
+    const char *name;
+    bool quick;
+    uint64_t size, wait_ms;
+    double ratio;
+};
+
+static const struct option_spec specs[] = {
+    {"test-name", 'n', OPTION_STRING, offsetof(struct settings, name), "nobody", "NAME", "a name",
+     0, 0},
+    {"test-quick", 'q', OPTION_BOOL, offsetof(struct settings, quick), "false", NULL, "be quick", 0,
+     0},
+    {"test-size", 0, OPTION_U64, offsetof(struct settings, size), "4M", "N", "a size", 1, 1 << 30},
+    {"test-wait", 0, OPTION_MS, offsetof(struct settings, wait_ms), "10s", "TIME", "a time", 10,
+     3600000},
+    {"test-ratio", 0, OPTION_F64, offsetof(struct settings, ratio), "0.5", "X", "a ratio", 0, 0},
+};
+enum { N_SPECS = sizeof(specs) / sizeof(specs[0]) };
+
+static int parse(struct settings *s, struct options **o, struct error *err, int argc,
+                 const char *const *argv)
+{
+    *s = (struct settings){0};
+    *o = NULL;
+    return options_parse("unit", specs, N_SPECS, argc, (char *const *)(uintptr_t)argv, s, o, err);
+}
+
+static void test_defaults_then_environment_then_flags(void **state)
+{
+    (void)state;
+    struct settings s;
+    struct options *o;
+    struct error err;
+    const char *none[] = {"x", NULL};
+    assert_int_equal(parse(&s, &o, &err, 1, none), 0);
+    assert_string_equal(s.name, "nobody");
+    assert_int_equal(s.size, 4 << 20);
+    assert_int_equal(s.wait_ms, 10000);
+    assert_string_equal(options_origin(o, 0), "default");
+    options_destroy(o);
+    setenv("SLUICE_TEST_NAME", "env", 1);
+    setenv("SLUICE_TEST_WAIT", "250ms", 1);
+    const char *flags[] = {"x",  "-n",           "flag", "word", "-q", "--test-size=1G",
+                           "--", "--not-a-flag", NULL};
+    assert_int_equal(parse(&s, &o, &err, 8, flags), 0);
+    assert_string_equal(s.name, "flag");
+    assert_int_equal(s.wait_ms, 250);
+    assert_int_equal(s.size, 1 << 30);
+    assert_true(s.quick);
+    assert_int_equal(options_n_positionals(o), 2);
+    assert_string_equal(options_positional(o, 1), "--not-a-flag");
+    assert_string_equal(options_origin(o, 0), "flag");
+    assert_string_equal(options_origin(o, 3), "environment");
+    options_destroy(o);
+    unsetenv("SLUICE_TEST_NAME");
+    unsetenv("SLUICE_TEST_WAIT");
+}
+
+static void test_bad_flags_are_named(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *word, *value, *says;
+    } cases[] = {
+        {"--nothing", NULL, "--nothing"},
+        {"--test-size", NULL, "--test-size: needs a N"},
+        {"--test-size", "0", "0 is less than 1|between 1"},
+        {"--test-size", "2G", "between 1 and 1073741824"},
+        {"--test-size", "-1", "not a whole number"},
+        {"--test-size", "99999999999999999999", "not a whole number"},
+        {"--test-size", "17179869185G", "not a whole number"},
+        {"--test-wait", "5 parsecs", "not a time"},
+        {"--test-wait", "2h", "between 10 and 3600000 ms"},
+        {"--test-ratio", "nan", "not a finite number"},
+        {"--test-quick=maybe", NULL, "not true or false"},
+        {"-z", NULL, "-z"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct settings s;
+        struct options *o;
+        struct error err;
+        const char *argv[] = {"x", cases[i].word, cases[i].value, NULL};
+        assert_int_equal(parse(&s, &o, &err, cases[i].value ? 3 : 2, argv),
+                         STATUS_INVALID_ARGUMENT);
+        assert_null(o);
+        const char *bar = strchr(cases[i].says, '|');
+        if (!bar)
+            assert_non_null(strstr(err.message, cases[i].says));
+        else
+            assert_non_null(strstr(err.message, bar + 1));
+    }
+}
+
+static void test_config_file_names_its_bad_line(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/sluice-options-XXXXXX";
+    int fd = mkstemp(path);
+    static const char good[] = "test_size = 2M\n[unit]\ntest_name = file\n[other]\nanything = 1\n";
+    assert_int_equal(write(fd, good, sizeof(good) - 1), (ssize_t)sizeof(good) - 1);
+    struct settings s;
+    struct options *o;
+    struct error err;
+    const char *argv[] = {"x", "--config", path, NULL};
+    assert_int_equal(parse(&s, &o, &err, 3, argv), 0);
+    assert_string_equal(s.name, "file");
+    assert_int_equal(s.size, 2 << 20);
+    assert_string_equal(options_origin(o, 2), "file");
+    options_destroy(o);
+    static const char bad[] = "[unit]\ntest_name = x\ntest_sise = 3\n";
+    assert_int_equal(ftruncate(fd, 0), 0);
+    assert_int_equal(pwrite(fd, bad, sizeof(bad) - 1, 0), (ssize_t)sizeof(bad) - 1);
+    assert_int_equal(parse(&s, &o, &err, 3, argv), STATUS_INVALID_ARGUMENT);
+    assert_non_null(strstr(err.message, ":3:"));
+    assert_non_null(strstr(err.message, "test_sise"));
+    close(fd);
+    unlink(path);
+    assert_int_equal(parse(&s, &o, &err, 3, argv), STATUS_NOT_FOUND);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_defaults_then_environment_then_flags),
+        cmocka_unit_test(test_bad_flags_are_named),
+        cmocka_unit_test(test_config_file_names_its_bad_line),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
