@@ -180,6 +180,8 @@ static struct value filter_truncate(struct interp *in, struct value self, const 
         return interp_fail(in, "length must be at least the end's, leeway not negative");
     if ((int64_t)text->n_chars <= length || (int64_t)text->n_chars - length <= leeway)
         return value_text(text);
+    if (!interp_step(in, text->n_bytes / 64))
+        return self;
     size_t cut = text_offset(text, (size_t)length - tail->n_chars);
     if (!value_truth(argv[1])) {
         const char *space = memrchr(text->data, ' ', cut);

@@ -80,7 +80,7 @@ static struct value edge_is(struct interp *in, struct value self, struct value e
         if (value_is_undefined(one))
             return fail_undefined(in, one);
         const struct text *part = arg_text(in, one, at_end ? "suffix" : "prefix");
-        if (part && part->n_bytes <= text->n_bytes &&
+        if (part && part->n_bytes <= text->n_bytes && interp_step(in, part->n_bytes / 256) &&
             !memcmp(text->data + (at_end ? text->n_bytes - part->n_bytes : 0), part->data,
                     part->n_bytes))
             return value_bool(true);
@@ -174,8 +174,12 @@ METHOD(split)
     return in->failed ? self : value_list(VALUE_LIST, parts);
 }
 
-static const char *find_last(const char *data, size_t n_bytes, const struct text *what)
+/* Tries every place: the steps are charged for the worst text. */
+static const char *find_last(struct interp *in, const char *data, size_t n_bytes,
+                             const struct text *what)
 {
+    if (!interp_step(in, n_bytes / 16 * (what->n_bytes / 64 + 1)))
+        return NULL;
     for (size_t i = n_bytes + 1; i-- > 0;)
         if (n_bytes - i >= what->n_bytes && !memcmp(data + i, what->data, what->n_bytes))
             return data + i;
@@ -197,7 +201,7 @@ METHOD(rsplit)
     size_t end = self.u.text->n_bytes;
     const char *found;
     while (reversed && (int64_t)reversed->n < n_max && interp_step(in, end / 64) &&
-           (found = find_last(self.u.text->data, end, on))) {
+           (found = find_last(in, self.u.text->data, end, on))) {
         size_t at = (size_t)(found - self.u.text->data);
         if (!list_add(in, reversed, text_part(in, self.u.text, at + on->n_bytes, end)))
             return self;
@@ -225,7 +229,7 @@ static struct value partition(struct interp *in, struct value self, struct value
         return interp_fail(in, "empty separator");
     if (!interp_step(in, text->n_bytes / 64))
         return self;
-    const char *found = last ? find_last(text->data, text->n_bytes, what)
+    const char *found = last ? find_last(in, text->data, text->n_bytes, what)
                              : memmem(text->data, text->n_bytes, what->data, what->n_bytes);
     struct list *parts = list_new(in, 3);
     struct value empty = text_new(in, "", 0);
@@ -286,7 +290,7 @@ static int64_t find(struct interp *in, struct value self, const struct value *ar
     if (value_is_integral(start) && value_integer(start) > (int64_t)text->n_chars)
         return -1;
     const struct text *in_text = part.u.text;
-    const char *found = last ? find_last(in_text->data, in_text->n_bytes, what)
+    const char *found = last ? find_last(in, in_text->data, in_text->n_bytes, what)
                              : memmem(in_text->data, in_text->n_bytes, what->data, what->n_bytes);
     if (!found)
         return -1;

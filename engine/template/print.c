@@ -94,6 +94,7 @@ static void write_text_repr(struct interp *in, const struct text *text)
     uint32_t quote = has_single && !has_double ? '"' : '\'';
     char escape[16];
     interp_write_char(in, quote);
+    interp_step(in, text->n_bytes / 8);
     for (size_t i = 0; i < text->n_bytes && interp_ok(in);) {
         uint32_t cp;
         size_t n = utf8_decode(text->data + i, text->n_bytes - i, &cp);
@@ -261,6 +262,7 @@ static void write_json_text(struct interp *in, const struct text *text, bool ens
 {
     char escape[32];
     interp_write_str(in, "\"");
+    interp_step(in, text->n_bytes / 8);
     for (size_t i = 0; i < text->n_bytes && interp_ok(in);) {
         uint32_t cp;
         size_t n = utf8_decode(text->data + i, text->n_bytes - i, &cp);

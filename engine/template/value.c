@@ -169,7 +169,7 @@ struct dict *dict_new(struct interp *in)
 }
 
 /* Equal values have equal hashes: 1, 1.0 and true are one key. False: unhashable. */
-static bool hash_value(struct value v, uint64_t *hash, unsigned depth)
+static bool hash_value(struct interp *in, struct value v, uint64_t *hash, unsigned depth)
 {
     if (value_is_integral(v) ||
         (v.type == VALUE_FLOAT && floor(v.u.real) == v.u.real && fabs(v.u.real) < 9e18)) {
@@ -178,10 +178,11 @@ static bool hash_value(struct value v, uint64_t *hash, unsigned depth)
     } else if (v.type == VALUE_FLOAT) {
         *hash = hash_bytes(&v.u.real, sizeof(v.u.real), *hash);
     } else if (v.type == VALUE_STRING) {
-        *hash = hash_bytes(v.u.text->data, v.u.text->n_bytes, *hash);
+        if (interp_step(in, v.u.text->n_bytes / 64))
+            *hash = hash_bytes(v.u.text->data, v.u.text->n_bytes, *hash);
     } else if (v.type == VALUE_TUPLE && depth < CHAT_TEMPLATE_MAX_DEPTH) {
         for (size_t i = 0; i < v.u.list->n; i++)
-            if (!hash_value(v.u.list->items[i], hash, depth + 1))
+            if (!hash_value(in, v.u.list->items[i], hash, depth + 1))
                 return false;
     } else if (v.type == VALUE_NONE || value_is_undefined(v)) {
         *hash = hash_bytes(&v.type, 1, *hash);
@@ -233,7 +234,7 @@ static bool dict_grow(struct interp *in, struct dict *dict)
     dict->n_slots = capacity * 2;
     for (size_t i = 0; i < dict->n && interp_ok(in); i++) {
         uint64_t hash = 0;
-        hash_value(entries[i].key, &hash, 0);
+        hash_value(in, entries[i].key, &hash, 0);
         dict->slots[find_slot(in, dict, entries[i].key, hash)] = (uint32_t)i + 1;
     }
     return interp_ok(in);
@@ -244,7 +245,7 @@ bool dict_set(struct interp *in, struct dict *dict, struct value key, struct val
     uint64_t hash = 0;
     if (!dict || !interp_step(in, 1))
         return false;
-    if (!hash_value(key, &hash, 0)) {
+    if (!hash_value(in, key, &hash, 0)) {
         interp_fail(in, "unhashable type: '%s' as a dict key", value_type_name(key));
         return false;
     }
@@ -272,7 +273,7 @@ const struct value *dict_get(struct interp *in, const struct dict *dict, struct 
                              bool *out_unhashable)
 {
     uint64_t hash = 0;
-    bool hashable = hash_value(key, &hash, 0);
+    bool hashable = hash_value(in, key, &hash, 0);
     if (out_unhashable)
         *out_unhashable = !hashable;
     const struct dict_entry *entry = hashable ? find_entry(in, dict, key, hash) : NULL;
@@ -421,7 +422,7 @@ bool value_order(struct interp *in, struct value a, struct value b, int *out_ord
     }
     if (a.type == VALUE_STRING && b.type == VALUE_STRING) {
         *out_order = order_texts(a.u.text, b.u.text);
-        return true;
+        return interp_step(in, a.u.text->n_bytes / 256);
     }
     if (a.type == b.type && (a.type == VALUE_LIST || a.type == VALUE_TUPLE)) {
         const struct list *x = a.u.list, *y = b.u.list;
