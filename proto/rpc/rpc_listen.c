@@ -68,27 +68,41 @@ int rpc_listen_claim_unix(const char *path, struct error *err)
     return 0;
 }
 
-/* Inode of the socket that listens on a port, from /proc/net/tcp or tcp6; 0: none seen. */
+/* The i-th word (from 0) of a line of words and spaces, cut off in place; NULL: fewer words. */
+static char *word_at(char *line, size_t i)
+{
+    for (;; i--) {
+        line += strspn(line, " \n");
+        size_t n = strcspn(line, " \n");
+        if (n == 0)
+            return NULL;
+        if (i > 0) {
+            line += n;
+            continue;
+        }
+        line[n] = '\0';
+        return line;
+    }
+}
+
+/* Inode of the socket that listens on a port, from /proc/net/tcp or tcp6; 0: none seen. A row is
+ * "0: 0100007F:1F41 00000000:0000 0A 0:0 0:0 0 uid timeout inode ..."; state 0A is LISTEN. */
 static unsigned long listening_inode(const char *table, unsigned port)
 {
+    enum { WORD_LOCAL = 1, WORD_STATE = 3, WORD_INODE = 9 };
     char line[512];
     unsigned long inode = 0;
     FILE *file = fopen(table, "re");
     if (file == NULL)
         return 0;
     while (inode == 0 && fgets(line, sizeof(line), file) != NULL) {
-        /* "  0: 0100007F:1F41 00000000:0000 0A ... uid timeout inode" */
-        char *words[10] = {NULL};
-        char *save = NULL;
-        size_t n_words = 0;
-        for (char *word = strtok_r(line, " \n", &save); word != NULL && n_words < 10;
-             word = strtok_r(NULL, " \n", &save))
-            words[n_words++] = word;
-        if (n_words < 10 || strcmp(words[3], "0A") != 0)
-            continue;
-        const char *colon = strrchr(words[1], ':');
-        if (colon != NULL && strtoul(colon + 1, NULL, 16) == port)
-            inode = strtoul(words[9], NULL, 10);
+        /* From the right, because each word is cut off in place. */
+        const char *number = word_at(line, WORD_INODE);
+        const char *state = number != NULL ? word_at(line, WORD_STATE) : NULL;
+        const char *local = state != NULL ? word_at(line, WORD_LOCAL) : NULL;
+        const char *colon = local != NULL ? strrchr(local, ':') : NULL;
+        if (colon != NULL && strcmp(state, "0A") == 0 && strtoul(colon + 1, NULL, 16) == port)
+            inode = strtoul(number, NULL, 10);
     }
     fclose(file);
     return inode;
