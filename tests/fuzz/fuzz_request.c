@@ -1,0 +1,61 @@
+/* fuzz_request.c: bytes from a client. First byte chooses the message; the rest goes the way a
+ * request goes: wire checks, decoding, field validation. Whatever is accepted must be valid UTF-8
+ * and pack again. */
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "proto/rpc/rpc_message.h"
+#include "server/gateway/validate.h"
+#include "sluice/manager/v1/manager.pb-c.h"
+#include "sluice/manager/v1/routing.pb-c.h"
+#include "sluice/v1/inference.pb-c.h"
+#include "sluice/worker/v1/worker.pb-c.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static const ProtobufCMessageDescriptor *const messages[] = {
+    &sluice__v1__generate_request__descriptor,
+    &sluice__v1__tokenize_request__descriptor,
+    &sluice__v1__detokenize_request__descriptor,
+    &sluice__v1__generate_stream_request__descriptor,
+    &sluice__worker__v1__serve_request__descriptor,
+    &sluice__worker__v1__serve_response__descriptor,
+    &sluice__manager__v1__register_model_version_request__descriptor,
+    &sluice__manager__v1__load_model_version_request__descriptor,
+    &sluice__manager__v1__route_table__descriptor,
+};
+
+static void validate(size_t kind, const ProtobufCMessage *message)
+{
+    struct error err;
+    int rc = 0;
+    error_clear(&err);
+    if (kind == 0)
+        rc = validate_generate((const Sluice__V1__GenerateRequest *)message, &err);
+    else if (kind == 1)
+        rc = validate_tokenize((const Sluice__V1__TokenizeRequest *)message, &err);
+    else if (kind == 2)
+        rc = validate_detokenize((const Sluice__V1__DetokenizeRequest *)message, &err);
+    if (rc && (!err.message[0] || err.status != rc))
+        abort(); /* a refusal says why */
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    ProtobufCMessage *message;
+    struct error err;
+    void *bytes;
+    size_t n_bytes;
+    if (!size)
+        return 0;
+    size_t kind = data[0] % (sizeof(messages) / sizeof(messages[0]));
+    if (rpc_message_parse(messages[kind], data + 1, size - 1, &message, &err) != 0)
+        return 0;
+    validate(kind, message);
+    if (rpc_message_pack(message, &bytes, &n_bytes, &err) == 0)
+        free(bytes);
+    rpc_message_free(message);
+    return 0;
+}

@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# What takes longer than every commit can wait for; each part ≤ 60 minutes. Run before an issue is resolved; figures go to docs/testing.md.
+#   tests/long.sh PART...      sanitizers tsan fuzz accuracy load bench, or all
+set -uo pipefail
+cd "$(dirname "$0")/.."
+root=$PWD
+failed=0
+passed=0
+run() {
+    local name=$1
+    shift
+    echo "== $name"
+    local started=$SECONDS
+    if "$@"; then passed=$((passed + 1)); echo "== ok $name ($((SECONDS - started)) s)"; else failed=$((failed + 1)); echo "== FAIL $name ($((SECONDS - started)) s)"; fi
+}
+
+model=$(etc/fetch_model.sh | tail -n 1)
+export SLUICE_MODEL=$model SLUICE_TEST_MODEL=$model
+if [ -x /usr/local/cuda/bin/nvcc ]; then export PATH=$PATH:/usr/local/cuda/bin; fi
+etc/install_deps.sh test && tests/support/venv.sh build/venv || exit 1
+pytest() { build/venv/bin/python -m pytest -q -p no:cacheprovider "$@"; }
+build() { cmake --preset "$1" >/dev/null && cmake --build "build/$1" -- --quiet; }
+
+part_sanitizers() { # address + undefined behaviour over every unit test and every end-to-end test
+    run "build asan" build asan
+    run "unit tests under ASan + UBSan" ctest --test-dir build/asan --output-on-failure --timeout 1500 -j 2
+    SLUICE_BIN=$root/build/asan/bin run "end to end under ASan + UBSan" pytest tests/e2e
+}
+
+part_tsan() { # threads: runtime, thread pool, collectives, engine
+    run "build tsan" build tsan
+    TSAN_OPTIONS="suppressions=$root/tests/tsan.supp history_size=4" run "unit tests under TSan" \
+        ctest --test-dir build/tsan --output-on-failure --timeout 1500 -R 'test_(rpc|kernels_(thread|comm)|engine_(engine|scheduler|executor|rank)|manager|worker|gateway)' -LE 'model|accuracy'
+}
+
+part_fuzz() { # ≥ 60 s and ≥ 10⁵ runs each; then a planted bug must be found
+    run "build fuzz" build fuzz
+    local target
+    for target in build/fuzz/bin/fuzz_*; do run "$(basename "$target")" tests/fuzz/run_one.sh "$target" 60 100000; done
+    run "planted bug" tests/fuzz/seeded_bug.sh
+}
+
+part_accuracy() { # logits, perplexity, KL and greedy agreement on the sample model
+    run "build dev" build dev
+    run "accuracy" build/dev/bin/accuracy
+    run "engine on the sample model" ctest --test-dir build/dev --output-on-failure -L model
+}
+
+part_load() { # real timers and load over the real programs
+    run "build dev" build dev
+    export SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1
+    for round in 1 2 3 4 5; do run "faults, round $round" pytest tests/e2e/test_faults.py; done
+    run "load" pytest -s tests/e2e/long_load.py
+}
+
+part_bench() { # figures for docs/performance.md
+    run "build release" build release
+    run "release benches" cmake --preset release -DSLUICE_TESTS=ON
+    run "build benches" cmake --build build/release -- --quiet
+    run "kernels" build/release/bin/bench_kernels
+    run "engine" build/release/bin/bench_engine
+}
+
+[ $# -gt 0 ] || { sed -n '2,3s/^# //p' "$0"; exit 2; }
+parts=("$@")
+[ "$1" = all ] && parts=(sanitizers tsan fuzz accuracy load bench)
+for part in "${parts[@]}"; do
+    declare -F "part_$part" >/dev/null || { echo "no part $part" >&2; exit 2; }
+    started=$SECONDS
+    "part_$part"
+    echo "part $part: $((SECONDS - started)) s, commit $(git rev-parse --short HEAD), $(date -u +%F)"
+done
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]
