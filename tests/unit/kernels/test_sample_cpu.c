@@ -1,0 +1,484 @@
+/* The sampler against golden references (tests/golden/sampler.json, made in f64 and compared with
+ * transformers' processors), against f64 here, and against itself over instruction sets and
+ * threads. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "base/cpu.h"
+#include "base/error.h"
+#include "kernels/backend.h"
+#include "kernels/cpu/sample_cpu.h"
+#include "kernels/cpu/sample_math.h"
+#include "kernels/cpu/sample_passes.h"
+#include "kernels/cpu/sample_philox.h"
+#include "kernels/cpu/sample_select.h"
+#include "kernels/device.h"
+#include "kernels/tensor.h"
+
+enum { MAX_VOCAB = 50000, MAX_LIST = 512 };
+
+static float logits[MAX_VOCAB];
+static _Alignas(64) unsigned char scratch[SAMPLE_SCRATCH_BYTES(MAX_VOCAB)];
+
+static struct sample_params plain_params(void)
+{
+    return (struct sample_params){
+        .temperature = 1.0f, .top_p = 1.0f, .typical_p = 1.0f, .repetition_penalty = 1.0f};
+}
+
+static uint32_t lcg_state = 12345;
+static float random_normal(void)
+{
+    float sum = 0.0f;
+    for (int i = 0; i < 4; i++) {
+        lcg_state = lcg_state * 1664525u + 1013904223u;
+        sum += (float)(lcg_state >> 8) / 16777216.0f - 0.5f;
+    }
+    return sum * 1.7f;
+}
+
+static void fill_logits(uint32_t n, float spread)
+{
+    for (uint32_t i = 0; i < n; i++)
+        logits[i] = random_normal() * spread;
+}
+
+/* --- golden cases --- */
+
+struct golden_case {
+    struct sample_params params;
+    struct sample_count counts[MAX_LIST];
+    struct sample_bias biases[MAX_LIST];
+    uint32_t mask[MAX_LIST];
+};
+
+static double number(const json_t *params, const json_t *defaults, const char *key)
+{
+    const json_t *value = json_object_get(params, key);
+    return json_number_value(value ? value : json_object_get(defaults, key));
+}
+
+static void count_ids(struct golden_case *c, const json_t *ids, bool generated)
+{
+    for (size_t i = 0; i < json_array_size(ids); i++) {
+        uint32_t id = (uint32_t)json_integer_value(json_array_get(ids, i)), at = 0;
+        while (at < c->params.n_counts && c->counts[at].id != id)
+            at++;
+        if (at == c->params.n_counts)
+            c->counts[c->params.n_counts++] = (struct sample_count){.id = id};
+        c->counts[at].n_generated += generated;
+    }
+}
+
+static void load_case(struct golden_case *c, const json_t *params, const json_t *defaults)
+{
+    memset(c, 0, sizeof(*c));
+    c->params = (struct sample_params){
+        .temperature = (float)number(params, defaults, "temperature"),
+        .top_k = (uint32_t)number(params, defaults, "top_k"),
+        .top_p = (float)number(params, defaults, "top_p"),
+        .min_p = (float)number(params, defaults, "min_p"),
+        .typical_p = (float)number(params, defaults, "typical_p"),
+        .repetition_penalty = (float)number(params, defaults, "repetition_penalty"),
+        .presence_penalty = (float)number(params, defaults, "presence_penalty"),
+        .frequency_penalty = (float)number(params, defaults, "frequency_penalty"),
+        .counts = c->counts,
+        .biases = c->biases,
+    };
+    count_ids(c, json_object_get(params, "prompt_ids"), false);
+    count_ids(c, json_object_get(params, "generated_ids"), true);
+    const json_t *biases = json_object_get(params, "logit_bias");
+    for (size_t i = 0; i < json_array_size(biases); i++) {
+        const json_t *pair = json_array_get(biases, i);
+        c->biases[c->params.n_biases++] =
+            (struct sample_bias){(uint32_t)json_integer_value(json_array_get(pair, 0)),
+                                 (float)json_number_value(json_array_get(pair, 1))};
+    }
+    const json_t *allowed = json_object_get(params, "allowed");
+    for (size_t i = 0; i < json_array_size(allowed); i++) {
+        json_int_t id = json_integer_value(json_array_get(allowed, i));
+        c->mask[id / 32] |= 1u << (id % 32);
+    }
+    if (json_is_array(allowed))
+        c->params.allowed_mask = c->mask;
+}
+
+static void check_kept(const struct golden_case *c, uint32_t n, const json_t *item, size_t i_case)
+{
+    const json_t *kept = json_object_get(item, "kept"), *probs = json_object_get(item, "probs");
+    const float *weights;
+    double sum = 0.0;
+    size_t k = 0;
+    assert_int_equal(sample_weights_cpu(logits, n, &c->params, scratch, &weights), 0);
+    for (uint32_t i = 0; i < n; i++)
+        sum += (double)weights[i];
+    for (uint32_t i = 0; i < n; i++) {
+        bool listed = (json_int_t)i == json_integer_value(json_array_get(kept, k));
+        double p = listed ? json_number_value(json_array_get(probs, k++)) : 0.0;
+        /* Golden keeps tokens of any weight; here those below exp(-87) of the largest vanish. */
+        if (listed != (weights[i] > 0.0f) && !(listed && p < 1e-37))
+            fail_msg("case %zu: token %u is %s", i_case, i, listed ? "not kept" : "kept");
+        if (fabs((double)weights[i] / sum - p) > 2e-6 + 1e-5 * p)
+            fail_msg("case %zu: token %u has p %.9g, expected %.9g", i_case, i,
+                     (double)weights[i] / sum, p);
+    }
+    assert_int_equal(k, json_array_size(kept));
+}
+
+static void check_draws(struct golden_case *c, uint32_t n, const json_t *item, size_t i_case)
+{
+    const json_t *draws = json_object_get(item, "draws");
+    for (size_t i = 0; i < json_array_size(draws); i++) {
+        const json_t *d = json_array_get(draws, i);
+        struct sample_result result;
+        c->params.seed = strtoull(json_string_value(json_object_get(d, "seed")), NULL, 10);
+        c->params.choice = (uint32_t)json_integer_value(json_object_get(d, "choice"));
+        c->params.position = (uint32_t)json_integer_value(json_object_get(d, "position"));
+        sample_row_cpu(logits, n, &c->params, scratch, &result);
+        assert_int_equal(result.status, 0);
+        if ((json_int_t)result.id != json_integer_value(json_object_get(d, "id")))
+            fail_msg("case %zu, draw %zu: token %u, expected %lld", i_case, i, result.id,
+                     json_integer_value(json_object_get(d, "id")));
+    }
+}
+
+static json_t *load_golden(void)
+{
+    json_error_t why;
+    json_t *doc = json_load_file(SLUICE_SOURCE_DIR "/tests/golden/sampler.json", 0, &why);
+    if (!doc)
+        fail_msg("sampler.json:%d: %s", why.line, why.text);
+    return doc;
+}
+
+static void test_chain_golden_cases_agree(void **state)
+{
+    (void)state;
+    static struct golden_case c;
+    json_t *doc = load_golden(), *item;
+    size_t i_case;
+    json_array_foreach(json_object_get(doc, "cases"), i_case, item)
+    {
+        const json_t *row = json_array_get(
+            json_object_get(doc, "rows"), (size_t)json_integer_value(json_object_get(item, "row")));
+        uint32_t n = (uint32_t)json_array_size(row);
+        for (uint32_t i = 0; i < n; i++)
+            logits[i] = (float)json_number_value(json_array_get(row, i));
+        load_case(&c, json_object_get(item, "params"), json_object_get(doc, "defaults"));
+        const json_t *greedy = json_object_get(item, "greedy");
+        if (greedy) {
+            struct sample_result result;
+            sample_row_cpu(logits, n, &c.params, scratch, &result);
+            assert_int_equal(result.id, json_integer_value(greedy));
+            continue;
+        }
+        check_kept(&c, n, item, i_case);
+        check_draws(&c, n, item, i_case);
+    }
+    assert_true(i_case >= 150);
+    json_decref(doc);
+}
+
+static void test_philox_known_answers(void **state)
+{
+    (void)state;
+    json_t *doc = load_golden(), *item;
+    size_t i;
+    json_array_foreach(json_object_get(doc, "philox"), i, item)
+    {
+        uint32_t counter[4], key[2], out[4];
+        for (size_t j = 0; j < 4; j++)
+            counter[j] =
+                (uint32_t)json_integer_value(json_array_get(json_object_get(item, "counter"), j));
+        for (size_t j = 0; j < 2; j++)
+            key[j] = (uint32_t)json_integer_value(json_array_get(json_object_get(item, "key"), j));
+        philox4x32_10(counter, key, out);
+        for (size_t j = 0; j < 4; j++)
+            assert_int_equal(out[j],
+                             json_integer_value(json_array_get(json_object_get(item, "out"), j)));
+    }
+    json_decref(doc);
+    /* Random123 1.14, tests/kat_vectors, philox4x32 10. */
+    static const struct {
+        uint32_t counter[4], key[2], out[4];
+    } vectors[] = {
+        {{0, 0, 0, 0}, {0, 0}, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+        {{0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff},
+         {0xffffffff, 0xffffffff},
+         {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+        {{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344},
+         {0xa4093822, 0x299f31d0},
+         {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
+    };
+    for (size_t v = 0; v < sizeof(vectors) / sizeof(vectors[0]); v++) {
+        uint32_t out[4];
+        philox4x32_10(vectors[v].counter, vectors[v].key, out);
+        assert_memory_equal(out, vectors[v].out, sizeof(out));
+    }
+}
+
+/* --- arithmetic --- */
+
+static void test_exp_and_log_close_to_exact(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 87000; i++) {
+        float x = -(float)i * 1e-3f;
+        double exact = exp((double)x);
+        assert_true(fabs((double)sample_exp(x) - exact) <= 3e-7 * exact);
+    }
+    assert_true(sample_exp(0.0f) == 1.0f);
+    assert_true(sample_exp(-87.5f) == 0.0f && sample_exp(-INFINITY) == 0.0f);
+    for (float x = 1e-30f; x < 1e30f; x *= 1.013f)
+        assert_true(fabs((double)sample_log(x) - log((double)x)) <=
+                    2e-7 * fmax(1.0, fabs(log((double)x))));
+    assert_true(sample_log(1.0f) == 0.0f);
+}
+
+static void test_passes_every_isa_same_bits(void **state)
+{
+    (void)state;
+    static float a[5000], b[5000];
+    static const uint32_t sizes[] = {1, 2, 15, 16, 17, 31, 32, 33, 255, 288, 1000, 4097};
+    const struct sample_passes *others[2];
+    size_t n_others = 0;
+    if (cpu_features()->avx2)
+        others[n_others++] = &sample_passes_avx2;
+    if (cpu_features()->avx512_vnni)
+        others[n_others++] = &sample_passes_avx512;
+    for (size_t o = 0; o < n_others; o++)
+        for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
+            uint32_t n = sizes[s];
+            float max_a, max_b, sums_a[SAMPLE_SEGMENTS], sums_b[SAMPLE_SEGMENTS];
+            struct sample_segments seg;
+            fill_logits(n, 5.0f);
+            sample_segments_init(&seg, n);
+            assert_true(sample_passes_base.max_checked(logits, n, &max_a));
+            assert_true(others[o]->max_checked(logits, n, &max_b));
+            assert_true(max_a == max_b);
+            sample_passes_base.exp_row(a, logits, n, max_a, 0.7f);
+            others[o]->exp_row(b, logits, n, max_b, 0.7f);
+            assert_memory_equal(a, b, n * sizeof(float));
+            sample_passes_base.sum_segments(a, &seg, sums_a);
+            others[o]->sum_segments(b, &seg, sums_b);
+            assert_memory_equal(sums_a, sums_b, sizeof(sums_a));
+            sample_passes_base.cut_below(a, n, 0.1f);
+            others[o]->cut_below(b, n, 0.1f);
+            assert_memory_equal(a, b, n * sizeof(float));
+        }
+}
+
+static int compare_ids(const void *pa, const void *pb)
+{
+    uint32_t a = *(const uint32_t *)pa, b = *(const uint32_t *)pb;
+    if (logits[a] != logits[b])
+        return logits[a] > logits[b] ? -1 : 1;
+    return a < b ? -1 : 1;
+}
+
+static void test_select_equals_full_sort(void **state)
+{
+    (void)state;
+    static uint32_t sorted[3000], ids[3000], top[3000];
+    static const float spreads[] = {0.0f, 3.0f, 1e-6f};
+    for (size_t s = 0; s < 3; s++) {
+        fill_logits(3000, spreads[s]);
+        for (uint32_t i = 0; i < 3000; i += 7)
+            logits[i] = -INFINITY;
+        for (uint32_t i = 0; i < 3000; i++)
+            sorted[i] = i;
+        qsort(sorted, 3000, sizeof(*sorted), compare_ids);
+        static const uint32_t counts[] = {1, 2, 20, 64, 999, 2999, 3000};
+        for (size_t c = 0; c < sizeof(counts) / sizeof(counts[0]); c++) {
+            for (uint32_t i = 0; i < 3000; i++)
+                ids[i] = i;
+            sample_select_sorted(logits, ids, 3000, counts[c]);
+            assert_memory_equal(ids, sorted, counts[c] * sizeof(*ids));
+            assert_int_equal(sample_top(logits, 3000, counts[c], top), counts[c]);
+            assert_memory_equal(top, sorted, counts[c] * sizeof(*top));
+        }
+    }
+}
+
+/* --- results --- */
+
+static void test_logprobs_are_log_softmax_of_unmodified_logits(void **state)
+{
+    (void)state;
+    uint32_t n = 49152;
+    fill_logits(n, 4.0f);
+    struct sample_bias bias = {77, 40.0f};
+    struct sample_params params = plain_params();
+    struct sample_result result;
+    double max = -1e30, sum = 0.0;
+    params.temperature = 0.0f;
+    params.biases = &bias;
+    params.n_biases = 1;
+    params.want_logprob = 1;
+    params.n_top = 20;
+    for (uint32_t i = 0; i < n; i++)
+        max = (double)logits[i] > max ? (double)logits[i] : max;
+    for (uint32_t i = 0; i < n; i++)
+        sum += exp((double)logits[i] - max);
+    sample_row_cpu(logits, n, &params, scratch, &result);
+    assert_int_equal(result.id, 77);
+    assert_true(fabs((double)result.logprob - ((double)logits[77] - max - log(sum))) < 1e-5);
+    assert_int_equal(result.n_top, 20);
+    for (uint32_t i = 0; i < 20; i++) {
+        double exact = (double)logits[result.top_ids[i]] - max - log(sum);
+        assert_true(fabs((double)result.top_logprobs[i] - exact) < 1e-5);
+        assert_true(!i || result.top_logprobs[i] <= result.top_logprobs[i - 1]);
+    }
+}
+
+static void test_bad_rows_have_a_status_of_their_own(void **state)
+{
+    (void)state;
+    static const struct {
+        float value;
+        int status;
+    } bad[] = {{NAN, STATUS_DATA_LOSS}, {INFINITY, STATUS_DATA_LOSS}, {-INFINITY, 0}};
+    struct sample_params params = plain_params();
+    struct sample_result result;
+    for (size_t i = 0; i < 3; i++)
+        for (uint32_t at = 0; at < 300; at += 37) {
+            fill_logits(300, 2.0f);
+            logits[at] = bad[i].value;
+            sample_row_cpu(logits, 300, &params, scratch, &result);
+            assert_int_equal(result.status, bad[i].status);
+            assert_true(bad[i].status || result.id != at);
+        }
+    fill_logits(300, 2.0f);
+    static const uint32_t none[10];
+    params.allowed_mask = none;
+    sample_row_cpu(logits, 300, &params, scratch, &result);
+    assert_int_equal(result.status, STATUS_FAILED_PRECONDITION);
+}
+
+static void test_extreme_parameters_give_a_token(void **state)
+{
+    (void)state;
+    static const struct {
+        float temperature, top_p, min_p, typical_p, repetition, presence;
+        uint32_t top_k;
+    } rows[] = {
+        {1e-45f, 1, 0, 1, 1, 0, 0},      {1e-30f, 0.5f, 0.5f, 0.5f, 1, 0, 3},
+        {100, 1e-38f, 0, 1, 1, 0, 0},    {100, 1, 1, 1, 1, 0, 0},
+        {1, 1, 0, 1e-38f, 1, 0, 0},      {1, 1, 0, 1, 1e-45f, 0, 0},
+        {1, 1, 0, 1, 10, 2, 0xFFFFFFFF}, {1, 0.999999f, 0, 0.999999f, 1, -2, 999},
+        {100, 0.9999f, 0, 1, 1, 0, 0},   {100, 1, 0, 0.9999f, 1, 0, 700},
+    };
+    struct sample_count counts[] = {{5, 3}, {900, 0}, {999, 4000000000u}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct sample_params params = plain_params();
+        struct sample_result result;
+        params.temperature = rows[i].temperature;
+        params.top_p = rows[i].top_p;
+        params.min_p = rows[i].min_p;
+        params.typical_p = rows[i].typical_p;
+        params.repetition_penalty = rows[i].repetition;
+        params.presence_penalty = rows[i].presence;
+        params.frequency_penalty = rows[i].presence;
+        params.top_k = rows[i].top_k;
+        params.counts = counts;
+        params.n_counts = 3;
+        for (uint32_t seed = 0; seed < 20; seed++) {
+            fill_logits(1000, 3.0f);
+            params.seed = seed;
+            sample_row_cpu(logits, 1000, &params, scratch, &result);
+            assert_int_equal(result.status, 0);
+            assert_true(result.id < 1000);
+        }
+    }
+}
+
+/* 20,000 draws follow the distribution: chi-squared over 50 tokens, far beyond its 1 - 1e-9 point.
+ */
+static void test_draws_follow_weights(void **state)
+{
+    (void)state;
+    enum { VOCAB = 50, DRAWS = 20000 };
+    uint32_t seen[VOCAB] = {0};
+    struct sample_params params = plain_params();
+    fill_logits(VOCAB, 1.0f);
+    params.seed = 99;
+    for (uint32_t i = 0; i < DRAWS; i++) {
+        struct sample_result result;
+        params.position = i / 8;
+        params.choice = i % 8;
+        sample_row_cpu(logits, VOCAB, &params, scratch, &result);
+        seen[result.id]++;
+    }
+    double sum = 0.0, chi = 0.0;
+    for (uint32_t i = 0; i < VOCAB; i++)
+        sum += exp((double)logits[i]);
+    for (uint32_t i = 0; i < VOCAB; i++) {
+        double expected = exp((double)logits[i]) / sum * DRAWS;
+        chi += (seen[i] - expected) * (seen[i] - expected) / expected;
+    }
+    assert_true(chi < 130.0);
+}
+
+static void test_rows_any_thread_count_same_results(void **state)
+{
+    (void)state;
+    enum { ROWS = 9, VOCAB = 777 };
+    static float all[ROWS * VOCAB];
+    struct sample_params params[ROWS];
+    struct sample_result results[3][ROWS];
+    static const uint32_t n_threads[] = {1, 2, 4};
+    struct error err;
+    struct device *device;
+    memset(results, 0, sizeof(results));
+    fill_logits(ROWS * VOCAB, 2.0f);
+    memcpy(all, logits, sizeof(all));
+    all[4 * VOCAB + 3] = NAN; /* one broken row among the others */
+    for (uint32_t r = 0; r < ROWS; r++) {
+        params[r] = plain_params();
+        params[r].seed = r;
+        params[r].top_p = 0.9f;
+        params[r].want_logprob = 1;
+        params[r].n_top = 3;
+    }
+    assert_int_equal(backend_cpu()->open(0, &device, &err), 0);
+    struct tensor t = tensor_view(all, DTYPE_F32, ROWS, VOCAB);
+    for (size_t i = 0; i < 3; i++) {
+        struct stream *stream;
+        assert_int_equal(backend_cpu()->stream_create(device, n_threads[i], &stream, &err), 0);
+        assert_int_equal(sample_rows_cpu(stream, &t, params, results[i]), 0);
+        backend_cpu()->stream_destroy(stream);
+        for (uint32_t r = 0; r < ROWS; r++)
+            assert_int_equal(results[i][r].status, r == 4 ? STATUS_DATA_LOSS : 0);
+        results[i][4].logprob = 0.0f; /* NaN differs from itself only in name */
+    }
+    assert_memory_equal(results[0], results[1], sizeof(results[0]));
+    assert_memory_equal(results[0], results[2], sizeof(results[0]));
+    t.n_cols = 0;
+    assert_int_equal(sample_rows_cpu(NULL, &t, params, results[0]), STATUS_INTERNAL);
+    backend_cpu()->close(device);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_philox_known_answers),
+        cmocka_unit_test(test_chain_golden_cases_agree),
+        cmocka_unit_test(test_exp_and_log_close_to_exact),
+        cmocka_unit_test(test_passes_every_isa_same_bits),
+        cmocka_unit_test(test_select_equals_full_sort),
+        cmocka_unit_test(test_logprobs_are_log_softmax_of_unmodified_logits),
+        cmocka_unit_test(test_bad_rows_have_a_status_of_their_own),
+        cmocka_unit_test(test_extreme_parameters_give_a_token),
+        cmocka_unit_test(test_draws_follow_weights),
+        cmocka_unit_test(test_rows_any_thread_count_same_results),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
