@@ -1,0 +1,250 @@
+#include "manager/heritage.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/strbuf.h"
+#include "manager/message.h"
+
+enum { MAX_ARGUMENTS = 64 };
+
+struct heritage {
+    char *argv[MAX_ARGUMENTS + 1];
+    size_t n_arguments;
+    bool failed;
+};
+
+static void add_text(struct heritage *heritage, const char *text)
+{
+    if (heritage->n_arguments == MAX_ARGUMENTS) {
+        heritage->failed = true;
+        return;
+    }
+    char *copy = strdup(text);
+    if (!copy)
+        heritage->failed = true;
+    else
+        heritage->argv[heritage->n_arguments++] = copy;
+}
+
+static void add(struct heritage *heritage, const char *flag, const char *value)
+{
+    if (!value || !*value)
+        return;
+    add_text(heritage, flag);
+    add_text(heritage, value);
+}
+
+static void add_number(struct heritage *heritage, const char *flag, uint64_t value)
+{
+    char text[24];
+    snprintf(text, sizeof(text), "%" PRIu64, value);
+    if (value)
+        add(heritage, flag, text);
+}
+
+static void add_config(struct heritage *heritage, const pb_config *config)
+{
+    if (!config)
+        return;
+    add_number(heritage, "--context-length", config->context_length);
+    add(heritage, "--kv-dtype", config->kv_dtype);
+    add_number(heritage, "--kv-bytes", config->kv_bytes);
+    add_number(heritage, "--kv-tokens", config->kv_tokens);
+    add(heritage, "--kernels", config->kernels);
+    add_number(heritage, "--threads", config->n_threads);
+    add_number(heritage, "--max-concurrent", config->max_concurrent_requests);
+    add_number(heritage, "--max-queued", config->max_queued_requests);
+    add_number(heritage, "--max-batch-tokens", config->max_batch_tokens);
+    if (config->has_prefix_cache)
+        add(heritage, "--prefix-cache", config->prefix_cache ? "true" : "false");
+}
+
+static void add_plan(struct heritage *heritage, const struct heritage_plan *plan)
+{
+    struct strbuf devices;
+    strbuf_init(&devices, 0);
+    for (size_t i = 0; i < plan->n_devices; i++)
+        strbuf_printf(&devices, "%s%s", i ? "," : "", plan->devices[i]);
+    if (strbuf_failed(&devices))
+        heritage->failed = true;
+    add(heritage, "--model", plan->model_path);
+    add(heritage, "--digest", plan->digest);
+    add(heritage, "--devices", strbuf_str(&devices));
+    add_number(heritage, "--tp", plan->tp);
+    add_number(heritage, "--pp", plan->pp);
+    add_config(heritage, plan->config);
+    strbuf_fini(&devices);
+}
+
+static struct heritage *create(const char *mode)
+{
+    struct heritage *heritage = calloc(1, sizeof(*heritage));
+    if (!heritage)
+        return NULL;
+    add_text(heritage, "sluice-worker");
+    add_text(heritage, mode);
+    return heritage;
+}
+
+static int finish(struct heritage *heritage, struct heritage **out_heritage, struct error *err)
+{
+    if (!heritage || heritage->failed) {
+        heritage_destroy(heritage);
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    }
+    *out_heritage = heritage;
+    return 0;
+}
+
+void heritage_destroy(struct heritage *heritage)
+{
+    if (!heritage)
+        return;
+    for (size_t i = 0; i < heritage->n_arguments; i++)
+        free(heritage->argv[i]);
+    free(heritage);
+}
+
+char *const *heritage_argv(const struct heritage *heritage)
+{
+    return heritage->argv;
+}
+
+void model_path_absolute(const struct manager *manager, const char *recorded, char *out,
+                         size_t n_bytes)
+{
+    const char *root = manager->settings.model_root;
+    if (recorded[0] == '/' || !*root)
+        snprintf(out, n_bytes, "%s", recorded);
+    else
+        snprintf(out, n_bytes, "%s/%s", root, recorded);
+}
+
+#define MERGE_NUMBER(field)                                                                        \
+    do {                                                                                           \
+        if (over->has_##field) {                                                                   \
+            merged->has_##field = 1;                                                               \
+            merged->field = over->field;                                                           \
+        }                                                                                          \
+    } while (0)
+
+pb_config *config_merge(const pb_config *under, const pb_config *over)
+{
+    pb_config *merged = under
+                            ? MESSAGE_COPY(pb_config, under)
+                            : MESSAGE_NEW(pb_config, sluice__manager__v1__model_config__descriptor);
+    if (!merged || !over)
+        return merged;
+    MERGE_NUMBER(context_length);
+    MERGE_NUMBER(n_threads);
+    MERGE_NUMBER(max_concurrent_requests);
+    MERGE_NUMBER(max_queued_requests);
+    MERGE_NUMBER(max_batch_tokens);
+    MERGE_NUMBER(prefix_cache);
+    if (over->has_kv_bytes || over->has_kv_tokens)
+        merged->has_kv_bytes = merged->has_kv_tokens =
+            0; /* one way of saying it replaces the other */
+    MERGE_NUMBER(kv_bytes);
+    MERGE_NUMBER(kv_tokens);
+    if (*over->kv_dtype)
+        message_set(&merged->kv_dtype, over->kv_dtype);
+    if (*over->kernels)
+        message_set(&merged->kernels, over->kernels);
+    if (*over->chat_template)
+        message_set(&merged->chat_template, over->chat_template);
+    return merged;
+}
+
+/* The template given at register or load, as a file beside the socket. */
+static int write_template(const struct manager *manager, const char *replica_id, const char *text,
+                          char *out_path, size_t n_bytes, struct error *err)
+{
+    snprintf(out_path, n_bytes, "%s/replica-%s/chat_template.jinja", manager->settings.run_dir,
+             replica_id);
+    int fd = open(out_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return error_errno(err, errno, "chat_template.jinja");
+    size_t n = strlen(text);
+    ssize_t written = write(fd, text, n);
+    int err_no = errno;
+    close(fd);
+    return written == (ssize_t)n
+               ? 0
+               : error_errno(err, written < 0 ? err_no : ENOSPC, "chat_template.jinja");
+}
+
+int heritage_create(const struct manager *manager, const char *replica_id,
+                    struct heritage **out_heritage, struct error *err)
+{
+    const struct catalog *catalog = &manager->catalog;
+    const pb_replica *replica = catalog_replica(catalog, replica_id);
+    const pb_version *version =
+        replica ? catalog_version(catalog, replica->model, replica->version) : NULL;
+    const pb_deployment *deployment =
+        replica
+            ? catalog_deployment(catalog, replica->model, replica->version, replica->device_group)
+            : NULL;
+    const pb_group *group = replica ? catalog_group(catalog, replica->device_group) : NULL;
+    if (!version || !deployment || !group)
+        return error_set(err, STATUS_NOT_FOUND, "replica %s has lost its version or device group",
+                         replica_id);
+    pb_config *config = config_merge(version->config, deployment->config);
+    if (!config)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    char model_path[4096], path[4096];
+    model_path_absolute(manager, version->path, model_path, sizeof(model_path));
+    struct heritage_plan plan = {
+        .model_path = model_path,
+        .digest = version->info ? version->info->weights_digest : "",
+        .devices = group->devices,
+        .n_devices = group->n_devices,
+        .tp = deployment->tp,
+        .pp = deployment->pp,
+        .config = config,
+    };
+    int status = 0;
+    struct heritage *heritage = create("serve");
+    if (heritage) {
+        const char *run_dir = manager->settings.run_dir;
+        snprintf(path, sizeof(path), "%s/replica-%s/worker.sock", run_dir, replica_id);
+        add(heritage, "--socket", path);
+        snprintf(path, sizeof(path), "%s/replica-%s/exit.pb", run_dir, replica_id);
+        add(heritage, "--exit-report", path);
+        add(heritage, "--replica", replica_id);
+        add_number(heritage, "--epoch", replica->epoch);
+        add(heritage, "--name", replica->model);
+        add(heritage, "--version-id", replica->version);
+        add(heritage, "--device-group", replica->device_group);
+        add_plan(heritage, &plan);
+        add(heritage, "--log-level", manager->settings.log_level);
+        if (*config->chat_template) {
+            status =
+                write_template(manager, replica_id, config->chat_template, path, sizeof(path), err);
+            add(heritage, "--chat-template-file", path);
+        }
+    }
+    message_free(&config->base);
+    if (status == 0)
+        return finish(heritage, out_heritage, err);
+    heritage_destroy(heritage);
+    return status;
+}
+
+int heritage_create_plan(const struct heritage_plan *plan, uint32_t n_replicas,
+                         struct heritage **out_heritage, struct error *err)
+{
+    struct heritage *heritage = create("plan");
+    if (heritage) {
+        add_plan(heritage, plan);
+        add_number(heritage, "--replicas", n_replicas);
+    }
+    return finish(heritage, out_heritage, err);
+}

@@ -1,0 +1,37 @@
+/* heritage.h: the command line of a worker, made from the records of its replica, version,
+ * deployment and device group: everything a worker is told. Loop thread only. */
+#pragma once
+
+#include <stddef.h>
+
+#include "manager/manager.h"
+#include "manager/pb.h"
+
+struct heritage;
+
+/* NOT_FOUND where one of the records is gone. *out_heritage is owned. */
+int heritage_create(const struct manager *manager, const char *replica_id,
+                    struct heritage **out_heritage, struct error *err);
+void heritage_destroy(struct heritage *heritage); /* NULL is accepted */
+
+/* NULL-terminated; borrowed until destroy. */
+char *const *heritage_argv(const struct heritage *heritage);
+
+/* The part that `sluice-worker plan` shares: model, devices, split and configuration. Appended to
+ * argv[*n..]; -1 where memory or room is exhausted. */
+struct heritage_plan {
+    const char *model_path, *digest;
+    char *const *devices;
+    size_t n_devices;
+    uint32_t tp, pp;
+    const pb_config *config; /* may be NULL */
+};
+int heritage_create_plan(const struct heritage_plan *plan, uint32_t n_replicas,
+                         struct heritage **out_heritage, struct error *err);
+
+/* `over` laid on `under`: its fields where it has them. Owned. NULL where memory is exhausted. */
+pb_config *config_merge(const pb_config *under, const pb_config *over);
+
+/* Absolute path of a version's file: below the model root where it was recorded relative to it. */
+void model_path_absolute(const struct manager *manager, const char *recorded, char *out,
+                         size_t n_bytes);

@@ -1,0 +1,61 @@
+/* manager.h: the running manager: its settings and its parts. Everything here belongs to the loop
+ * thread; other threads reach it through loop_queue_post and store_submit. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "manager/catalog.h"
+
+struct error;
+struct ev_loop;
+struct loop_queue;
+struct operations;
+struct routes;
+struct rpc_server;
+struct service;
+struct store;
+struct supervisor;
+struct tool_runner;
+
+struct settings {
+    const char *state_dir;
+    const char *run_dir;
+    const char *socket;
+    const char *worker;
+    const char *model_root;
+    const char *log_level;
+    const char *log_format;
+    uint64_t drain_grace_ms;
+    uint64_t restart_backoff_initial_ms;
+    uint64_t restart_backoff_max_ms;
+    uint64_t crash_window_ms;
+    uint64_t kill_grace_ms;
+    uint64_t connect_timeout_ms;
+    uint64_t load_timeout_ms;
+    uint64_t tool_timeout_ms;
+    uint64_t max_open_operations;
+    uint64_t max_replicas;
+    bool stop_workers_on_exit;
+    bool help;
+    bool version;
+};
+
+struct manager {
+    struct settings settings;
+    char **environment; /* of workers */
+    int64_t started_unix_ns;
+    struct ev_loop *loop;
+    struct loop_queue *queue;
+    struct store *store;
+    struct catalog catalog;
+    struct tool_runner *tools;
+    struct supervisor *supervisor;
+    struct operations *operations;
+    struct routes *routes;
+    struct service *service;
+    struct rpc_server *server;
+};
+
+/* To be called after every committed change: supervises, moves operations on, publishes routes. */
+void manager_changed(struct manager *manager);

@@ -1,0 +1,110 @@
+#include "manager/message.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "manager/pb.h"
+
+const char *replica_state_name(int state)
+{
+    static const char *const names[] = {
+        [REPLICA_PENDING] = "PENDING",   [REPLICA_LOADING] = "LOADING",
+        [REPLICA_WARMING] = "WARMING",   [REPLICA_READY] = "READY",
+        [REPLICA_DRAINING] = "DRAINING", [REPLICA_STOPPED] = "STOPPED",
+        [REPLICA_PARKED] = "PARKED",     [REPLICA_FAILED] = "FAILED",
+    };
+    return state > 0 && state <= REPLICA_FAILED ? names[state] : "UNSPECIFIED";
+}
+
+const char *operation_state_name(int state)
+{
+    static const char *const names[] = {
+        [OPERATION_PENDING] = "PENDING",     [OPERATION_RUNNING] = "RUNNING",
+        [OPERATION_DONE] = "DONE",           [OPERATION_FAILED] = "FAILED",
+        [OPERATION_CANCELLED] = "CANCELLED",
+    };
+    return state > 0 && state <= OPERATION_CANCELLED ? names[state] : "UNSPECIFIED";
+}
+
+ProtobufCMessage *message_new(const ProtobufCMessageDescriptor *descriptor)
+{
+    ProtobufCMessage *message = malloc(descriptor->sizeof_message);
+    if (message)
+        protobuf_c_message_init(descriptor, message);
+    return message;
+}
+
+ProtobufCMessage *message_copy(const ProtobufCMessage *message)
+{
+    if (!message)
+        return NULL;
+    size_t n_bytes = protobuf_c_message_get_packed_size(message);
+    uint8_t *bytes = malloc(n_bytes ? n_bytes : 1);
+    if (!bytes)
+        return NULL;
+    protobuf_c_message_pack(message, bytes);
+    ProtobufCMessage *copy = protobuf_c_message_unpack(message->descriptor, NULL, n_bytes, bytes);
+    free(bytes);
+    return copy;
+}
+
+void message_free(ProtobufCMessage *message)
+{
+    protobuf_c_message_free_unpacked(message, NULL);
+}
+
+void message_set(char **field, const char *text)
+{
+    if (*field == text)
+        return;
+    char *copy = text && *text ? strdup(text) : NULL;
+    if (*field != (const char *)protobuf_c_empty_string)
+        free(*field);
+    /* protobuf-c's own empty string: it never frees it, and never writes through it. */
+    *field = copy ? copy : (char *)(uintptr_t)protobuf_c_empty_string;
+}
+
+bool message_append(size_t *n_items, void *items_field, void *item)
+{
+    void **items;
+    memcpy(&items, items_field, sizeof(items));
+    void **grown = realloc(items, (*n_items + 1) * sizeof(*grown));
+    if (!grown)
+        return false;
+    grown[(*n_items)++] = item;
+    memcpy(items_field, &grown, sizeof(grown));
+    return true;
+}
+
+ProtobufCMessage *message_from_error(const struct error *err)
+{
+    pb_error *out = MESSAGE_NEW(pb_error, sluice__v1__error__descriptor);
+    if (!out)
+        return NULL;
+    out->code = status_to_grpc(err->status);
+    out->retry_after_ms = err->retry_after_ms;
+    message_set(&out->message, err->message);
+    message_set(&out->field, err->field);
+    message_set(&out->reason, err->reason);
+    return &out->base;
+}
+
+static void copy_text(char *out, size_t n_bytes, const char *text)
+{
+    size_t n = strlen(text);
+    if (n >= n_bytes)
+        n = n_bytes - 1;
+    memcpy(out, text, n);
+    out[n] = '\0';
+}
+
+void message_to_error(const ProtobufCMessage *message, struct error *out_err)
+{
+    const pb_error *from = (const pb_error *)message;
+    int status = status_from_grpc(from->code);
+    error_set(out_err, status ? status : STATUS_UNKNOWN, "%s", from->message);
+    copy_text(out_err->field, sizeof(out_err->field), from->field);
+    copy_text(out_err->reason, sizeof(out_err->reason), from->reason);
+    out_err->retry_after_ms = from->retry_after_ms;
+}

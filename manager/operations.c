@@ -1,0 +1,542 @@
+#include "manager/operations.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ev.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/hash_map.h"
+#include "base/log.h"
+#include "manager/failpoint.h"
+#include "manager/loop_queue.h"
+#include "manager/message.h"
+#include "manager/receipt.h"
+#include "manager/store.h"
+#include "manager/stream_watch.h"
+#include "manager/supervise.h"
+#include "proto/rpc/rpc_call.h"
+
+enum { ID_BYTES = 24, MAX_ENDED = 1000 };
+static const int64_t refused_hold_ns = NS_PER_S;
+
+/* One that is open, or that somebody watches. */
+struct entry {
+    char id[ID_BYTES];
+    bool busy; /* its end is on its way to the store */
+    int64_t hold_until_ns;
+    uint64_t n_changes;
+    uint8_t *last; /* what was last shown, packed; owned */
+    size_t n_last;
+};
+
+struct watch {
+    struct stream_watch stream; /* first */
+    struct operations *operations;
+    struct watch *next;
+    bool once;
+    bool linked;
+    uint64_t sent_revision;
+    uint32_t timeout_ms;
+    ev_timer timer;
+    char id[];
+};
+
+struct operations {
+    struct manager *manager;
+    struct hash_map entries; /* id → struct entry */
+    struct watch *watches;
+};
+
+static bool is_open(const pb_operation *operation)
+{
+    return (int)operation->state == OPERATION_PENDING || (int)operation->state == OPERATION_RUNNING;
+}
+
+static struct entry *ensure_entry(struct operations *operations, const char *id)
+{
+    struct entry *entry = hash_map_get_str(&operations->entries, id);
+    if (entry || strlen(id) >= ID_BYTES || !(entry = calloc(1, sizeof(*entry))))
+        return entry;
+    memcpy(entry->id, id, strlen(id) + 1);
+    if (hash_map_put_str(&operations->entries, id, entry))
+        return entry;
+    free(entry);
+    return NULL;
+}
+
+static void entry_destroy(struct entry *entry)
+{
+    free(entry->last);
+    free(entry);
+}
+
+/* -- the view -------------------------------------------------------------------------------------
+ */
+
+/* Stages in their order; an operation is as far as its last replica. */
+enum stage {
+    STAGE_PLACE,
+    STAGE_START,
+    STAGE_PACK,
+    STAGE_WARM,
+    STAGE_DRAIN,
+    STAGE_STOP,
+    STAGE_DONE
+};
+static const char *const stage_names[] = {
+    [STAGE_PLACE] = "place", [STAGE_START] = "start", [STAGE_PACK] = "pack", [STAGE_WARM] = "warm",
+    [STAGE_DRAIN] = "drain", [STAGE_STOP] = "stop",   [STAGE_DONE] = "done",
+};
+
+static enum stage replica_stage(int kind, const pb_replica *replica, const pb_status *status)
+{
+    if (!replica)
+        return STAGE_DONE;
+    if (kind == OPERATION_UNLOAD)
+        return (int)replica->state == REPLICA_STOPPED           ? STAGE_DONE
+               : status && (int)status->state != WORKER_STOPPED ? STAGE_DRAIN
+                                                                : STAGE_STOP;
+    switch ((int)replica->state) {
+    case REPLICA_PENDING:
+        return STAGE_PLACE;
+    case REPLICA_LOADING:
+        return status && status->n_ranks && status->ranks[0]->bytes_total ? STAGE_PACK
+                                                                          : STAGE_START;
+    case REPLICA_WARMING:
+        return STAGE_WARM;
+    default:
+        return STAGE_DONE;
+    }
+}
+
+static void add_ranks(pb_operation *operation, const char *replica_id, const pb_status *status)
+{
+    for (size_t i = 0; i < status->n_ranks; i++) {
+        pb_operation_rank *rank =
+            MESSAGE_NEW(pb_operation_rank, sluice__manager__v1__operation_rank__descriptor);
+        if (!rank)
+            return;
+        message_set(&rank->replica_id, replica_id);
+        rank->progress = MESSAGE_COPY(pb_rank, status->ranks[i]);
+        if (!message_append(&operation->n_ranks, &operation->ranks, rank)) {
+            message_free(&rank->base);
+            return;
+        }
+        operation->bytes_done += status->ranks[i]->bytes_done;
+        operation->bytes_total += status->ranks[i]->bytes_total;
+    }
+    if (status->eta_ms > operation->eta_ms)
+        operation->eta_ms = status->eta_ms;
+}
+
+static void lay_over(struct operations *operations, pb_operation *operation)
+{
+    struct manager *manager = operations->manager;
+    enum stage stage = STAGE_DONE;
+    for (size_t i = 0; i < operation->n_replica_ids; i++) {
+        const char *id = operation->replica_ids[i];
+        const pb_replica *replica = catalog_replica(&manager->catalog, id);
+        struct replica_view view = {0};
+        supervisor_view(manager->supervisor, id, &view);
+        if (view.status)
+            add_ranks(operation, id, view.status);
+        enum stage of_replica = replica_stage(operation->kind, replica, view.status);
+        stage = of_replica < stage ? of_replica : stage;
+    }
+    message_set(&operation->stage, stage_names[stage]);
+}
+
+/* Numbers the view: one more with every difference from what was last shown. */
+static void number(struct operations *operations, struct entry *entry, pb_operation *operation)
+{
+    uint64_t first = operations->manager->catalog.manager_epoch << 32;
+    if (!entry)
+        return;
+    operation->revision = 0;
+    size_t n_bytes = protobuf_c_message_get_packed_size(&operation->base);
+    uint8_t *bytes = malloc(n_bytes ? n_bytes : 1);
+    if (bytes) {
+        protobuf_c_message_pack(&operation->base, bytes);
+        if (!entry->last || entry->n_last != n_bytes || memcmp(entry->last, bytes, n_bytes) != 0) {
+            free(entry->last);
+            entry->last = bytes;
+            entry->n_last = n_bytes;
+            entry->n_changes++;
+        } else {
+            free(bytes);
+        }
+    }
+    operation->revision = first + entry->n_changes;
+}
+
+pb_operation *operations_build(struct operations *operations, const char *id)
+{
+    const struct catalog *catalog = &operations->manager->catalog;
+    const pb_operation *row = catalog_operation(catalog, id);
+    pb_operation *operation = MESSAGE_COPY(pb_operation, row);
+    if (!operation)
+        return NULL;
+    if (is_open(row)) {
+        lay_over(operations, operation);
+        number(operations, ensure_entry(operations, id), operation);
+    } else {
+        operation->revision = catalog->manager_epoch << 32 | UINT32_MAX; /* it will not change */
+    }
+    return operation;
+}
+
+/* -- watches --------------------------------------------------------------------------------------
+ */
+
+static void answer_wait(struct watch *watch, pb_operation *operation)
+{
+    Sluice__Manager__V1__WaitOperationResponse response =
+        SLUICE__MANAGER__V1__WAIT_OPERATION_RESPONSE__INIT;
+    response.operation = operation;
+    rpc_call_reply(watch->stream.call, &response.base);
+}
+
+static void show(struct watch *watch, pb_operation *operation)
+{
+    bool ended = !is_open(operation);
+    if (watch->once) {
+        if (ended)
+            answer_wait(watch, operation);
+        return;
+    }
+    if (operation->revision == watch->sent_revision || watch->stream.blocked)
+        return;
+    Sluice__Manager__V1__WatchOperationResponse response =
+        SLUICE__MANAGER__V1__WATCH_OPERATION_RESPONSE__INIT;
+    response.operation = operation;
+    stream_watch_send(&watch->stream, &response.base);
+    if (watch->stream.blocked)
+        return;
+    watch->sent_revision = operation->revision;
+    if (ended)
+        stream_watch_finish(&watch->stream, NULL);
+}
+
+static void show_now(struct watch *watch)
+{
+    struct error err;
+    pb_operation *operation = operations_build(watch->operations, watch->id);
+    if (operation) {
+        show(watch, operation);
+        message_free(&operation->base);
+        return;
+    }
+    error_set(&err, STATUS_NOT_FOUND, "id: no operation \"%.40s\"", watch->id);
+    snprintf(err.field, sizeof(err.field), "id");
+    stream_watch_finish(&watch->stream, &err);
+}
+
+static void on_wait_timeout(struct ev_loop *loop, ev_timer *timer, int events)
+{
+    struct watch *watch = timer->data;
+    (void)loop;
+    (void)events;
+    pb_operation *operation = operations_build(watch->operations, watch->id);
+    if (operation) {
+        answer_wait(watch, operation);
+        message_free(&operation->base);
+    }
+}
+
+static void watch_start(struct stream_watch *stream)
+{
+    struct watch *watch = (struct watch *)stream;
+    watch->next = watch->operations->watches;
+    watch->operations->watches = watch;
+    watch->linked = true;
+    if (watch->once && watch->timeout_ms) {
+        ev_timer_set(&watch->timer, (double)watch->timeout_ms / 1e3, 0.);
+        ev_timer_start(watch->operations->manager->loop, &watch->timer);
+    }
+    show_now(watch);
+}
+
+static void watch_writable(struct stream_watch *stream)
+{
+    show_now((struct watch *)stream);
+}
+
+static void watch_done(struct stream_watch *stream)
+{
+    struct watch *watch = (struct watch *)stream;
+    struct watch **at = &watch->operations->watches;
+    while (*at && *at != watch)
+        at = &(*at)->next;
+    if (*at)
+        *at = watch->next;
+    ev_timer_stop(watch->operations->manager->loop, &watch->timer);
+    free(watch);
+}
+
+static const struct stream_watch_ops watch_ops = {
+    .start = watch_start,
+    .writable = watch_writable,
+    .done = watch_done,
+};
+
+void operations_watch(struct operations *operations, struct rpc_call *call, const char *id,
+                      bool once, uint32_t timeout_ms)
+{
+    size_t n_id = strlen(id) + 1;
+    struct watch *watch = calloc(1, sizeof(*watch) + n_id);
+    if (!watch) {
+        struct error err;
+        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        rpc_call_finish(call, &err);
+        return;
+    }
+    watch->operations = operations;
+    watch->once = once;
+    watch->timeout_ms = timeout_ms;
+    memcpy(watch->id, id, n_id);
+    ev_timer_init(&watch->timer, on_wait_timeout, 0., 0.);
+    watch->timer.data = watch;
+    stream_watch_begin(&watch->stream, call, operations->manager->queue, &watch_ops);
+}
+
+static void show_all(struct operations *operations, const char *replica_id)
+{
+    for (struct watch *watch = operations->watches; watch; watch = watch->next) {
+        const pb_operation *row = catalog_operation(&operations->manager->catalog, watch->id);
+        bool concerned = !replica_id || !row;
+        for (size_t i = 0; !concerned && i < row->n_replica_ids; i++)
+            concerned = strcmp(row->replica_ids[i], replica_id) == 0;
+        if (concerned)
+            show_now(watch);
+    }
+}
+
+void operations_progress(struct operations *operations, const char *replica_id)
+{
+    show_all(operations, replica_id);
+}
+
+void operations_changed(struct operations *operations)
+{
+    size_t cursor = 0;
+    struct entry *entry;
+    show_all(operations, NULL);
+    while ((entry = hash_map_next(&operations->entries, &cursor, NULL, NULL))) {
+        const pb_operation *row = catalog_operation(&operations->manager->catalog, entry->id);
+        if (entry->busy || (row && is_open(row)))
+            continue;
+        hash_map_remove_str(&operations->entries, entry->id);
+        entry_destroy(entry);
+    }
+}
+
+void operations_end_watches(struct operations *operations, const struct error *status)
+{
+    for (struct watch *watch = operations->watches; watch; watch = watch->next)
+        stream_watch_finish(&watch->stream, status);
+}
+
+/* -- the end --------------------------------------------------------------------------------------
+ */
+
+bool operations_busy(struct operations *operations, const char *id, int64_t now_ns)
+{
+    struct entry *entry = hash_map_get_str(&operations->entries, id);
+    return entry && (entry->busy || entry->hold_until_ns > now_ns);
+}
+
+int64_t operations_hold_ns(struct operations *operations, int64_t now_ns)
+{
+    int64_t at = INT64_MAX;
+    size_t cursor = 0;
+    struct entry *entry;
+    while ((entry = hash_map_next(&operations->entries, &cursor, NULL, NULL)))
+        if (entry->hold_until_ns > now_ns && entry->hold_until_ns < at)
+            at = entry->hold_until_ns;
+    return at;
+}
+
+uint32_t operations_grace_ms(struct operations *operations, const char *replica_id)
+{
+    const struct catalog *catalog = &operations->manager->catalog;
+    for (size_t i = 0; catalog_operation_at(catalog, i); i++) {
+        const pb_operation *row = catalog_operation_at(catalog, i);
+        if (!is_open(row) || (int)row->kind != OPERATION_UNLOAD)
+            continue;
+        for (size_t j = 0; j < row->n_replica_ids; j++)
+            if (strcmp(row->replica_ids[j], replica_id) == 0)
+                return (uint32_t)row_extra(catalog_at(catalog, TABLE_OPERATION, i));
+    }
+    return (uint32_t)operations->manager->settings.drain_grace_ms;
+}
+
+struct ending {
+    struct operations *operations;
+    char id[ID_BYTES];
+    pb_operation *operation; /* as it will be recorded; owned */
+};
+
+static int prune_ended(struct txn *txn, struct error *err)
+{
+    const struct catalog *catalog = txn_catalog(txn);
+    size_t n_ended = 0, oldest = 0;
+    for (size_t i = 0; catalog_operation_at(catalog, i); i++)
+        if (!is_open(catalog_operation_at(catalog, i)) && n_ended++ == 0)
+            oldest = i;
+    if (n_ended <= MAX_ENDED)
+        return 0;
+    return txn_delete(txn, TABLE_OPERATION, row_key(catalog_at(catalog, TABLE_OPERATION, oldest)),
+                      err);
+}
+
+/* Why the last load of the version failed, or that it did not. */
+static int note_on_version(struct txn *txn, const pb_operation *operation, struct error *err)
+{
+    const pb_version *row = catalog_version(txn_catalog(txn), operation->model, operation->version);
+    if ((int)operation->kind != OPERATION_LOAD || !row || (!operation->error && !row->last_error))
+        return 0;
+    pb_version *version = MESSAGE_COPY(pb_version, row);
+    if (!version)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    if (version->last_error)
+        message_free(&version->last_error->base);
+    version->last_error = MESSAGE_COPY(pb_error, operation->error);
+    return txn_put(txn, TABLE_MODEL_VERSION, &version->base, err);
+}
+
+static int run_ending(struct txn *txn, void *arg, struct error *err)
+{
+    struct ending *ending = arg;
+    const pb_operation *row = catalog_operation(txn_catalog(txn), ending->id);
+    if (!row || !is_open(row))
+        return 0;
+    pb_operation *operation = MESSAGE_COPY(pb_operation, ending->operation);
+    if (!operation)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    operation->updated_unix_ns = operation->ended_unix_ns = txn_now_unix_ns(txn);
+    if (operation->result)
+        operation->result->elapsed_ms =
+            (uint64_t)(operation->ended_unix_ns - operation->created_unix_ns) / 1000000;
+    if (note_on_version(txn, operation, err) != 0) {
+        message_free(&operation->base);
+        return err->status;
+    }
+    if (txn_put_extra(txn, TABLE_OPERATION, &operation->base, 0, err) != 0)
+        return err->status;
+    const pb_operation *done = ending->operation;
+    struct txn_event event = {
+        .type = (int)done->state == OPERATION_DONE     ? "operation.done"
+                : (int)done->state == OPERATION_FAILED ? "operation.failed"
+                                                       : "operation.cancelled",
+        .model = done->model,
+        .version = done->version,
+        .device_group = done->device_group,
+        .operation_id = done->id,
+        .message = done->error ? done->error->message : "",
+    };
+    if (txn_event(txn, &event, err) != 0)
+        return err->status;
+    failpoint("finish.before_commit");
+    return prune_ended(txn, err);
+}
+
+static void end_ending(void *arg, const struct error *status)
+{
+    struct ending *ending = arg;
+    struct manager *manager = ending->operations->manager;
+    struct entry *entry = hash_map_get_str(&ending->operations->entries, ending->id);
+    failpoint("finish.after_commit");
+    if (entry)
+        entry->busy = false;
+    if (status->status != 0 && entry)
+        entry->hold_until_ns = clock_now_ns() + refused_hold_ns;
+    if (status->status == 0)
+        log_info(LOG_EVENT("operation ended"), LOG_STR("operation", ending->id),
+                 LOG_STR("state", operation_state_name(ending->operation->state)));
+    message_free(&ending->operation->base);
+    free(ending);
+    if (status->status != STATUS_CANCELLED)
+        manager_changed(manager);
+}
+
+/* The first failed replica's own error, or the reason it has. */
+static pb_error *failure(struct operations *operations, const pb_operation *operation,
+                         const char *reason)
+{
+    struct manager *manager = operations->manager;
+    struct error err;
+    for (size_t i = 0; i < operation->n_replica_ids; i++) {
+        const pb_replica *replica = catalog_replica(&manager->catalog, operation->replica_ids[i]);
+        if (!replica || (int)replica->state != REPLICA_FAILED)
+            continue;
+        if (replica->last_error && strcmp(replica->reason, "LOAD_FAILED") == 0)
+            return MESSAGE_COPY(pb_error, replica->last_error);
+        error_set(&err, STATUS_UNAVAILABLE, "replica %s failed (%s)%s%s", replica->id,
+                  replica->reason, replica->last_error ? ": " : "",
+                  replica->last_error ? replica->last_error->message : "");
+        error_reason(&err, replica->reason);
+        return (pb_error *)message_from_error(&err);
+    }
+    error_set(&err, STATUS_CANCELLED, "the version was unloaded before it was ready");
+    error_reason(&err, reason ? reason : "CANCELLED");
+    return (pb_error *)message_from_error(&err);
+}
+
+void operations_finish(struct operations *operations, const char *id, enum operation_state state,
+                       const char *reason)
+{
+    struct error err;
+    struct entry *entry = ensure_entry(operations, id);
+    struct ending *ending = calloc(1, sizeof(*ending));
+    pb_operation *operation = operations_build(operations, id);
+    if (!entry || !ending || !operation) {
+        free(ending);
+        if (operation)
+            message_free(&operation->base);
+        return;
+    }
+    failpoint("finish.before_record");
+    operation->state = (Sluice__Manager__V1__OperationState)state;
+    operation->eta_ms = 0;
+    operation->revision = 0;
+    message_set(&operation->stage, "done");
+    if (state != OPERATION_DONE)
+        operation->error = failure(operations, operation, reason);
+    operation->result = receipt_build(operations->manager, operation);
+    ending->operations = operations;
+    ending->operation = operation;
+    memcpy(ending->id, entry->id, sizeof(ending->id));
+    if (store_submit(operations->manager->store, run_ending, end_ending, ending, &err) == 0) {
+        entry->busy = true;
+        return;
+    }
+    entry->hold_until_ns = clock_now_ns() + refused_hold_ns;
+    message_free(&operation->base);
+    free(ending);
+}
+
+int operations_create(struct manager *manager, struct operations **out_operations,
+                      struct error *err)
+{
+    struct operations *operations = calloc(1, sizeof(*operations));
+    if (!operations)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    operations->manager = manager;
+    *out_operations = operations;
+    return 0;
+}
+
+void operations_destroy(struct operations *operations)
+{
+    size_t cursor = 0;
+    struct entry *entry;
+    if (!operations)
+        return;
+    while ((entry = hash_map_next(&operations->entries, &cursor, NULL, NULL)))
+        entry_destroy(entry);
+    hash_map_fini(&operations->entries);
+    free(operations);
+}

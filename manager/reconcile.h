@@ -1,0 +1,111 @@
+/* reconcile.h: what is to be done next, as a pure function of what is wanted, what is recorded,
+ * what is seen and what time it is. It does nothing, allocates nothing, reads no clock: the same
+ * input gives the same actions. supervise.c fills the input, carries the actions out and calls
+ * again after every change and when `wake_ns` is reached.
+ *
+ * A replica is a slot: its id stays while its process is started again and again, with a larger
+ * epoch each time. At most one process per slot lives: START is never given while a process is
+ * there.
+ *
+ *   PENDING ─START→ LOADING → WARMING → READY ─DRAIN→ DRAINING → STOPPED
+ *      ▲               └───────┴─ exit ─┴──────────────┘ (not wanted: STOPPED)
+ *      └─RETRY (backoff) ──────┘   └─FAIL→ FAILED (crash loop, load error, load timeout) */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "manager/pb.h"
+
+enum { RECONCILE_CRASH_LIMIT = 5 };
+
+struct reconcile_config {
+    int64_t backoff_initial_ns; /* doubled with each death ... */
+    int64_t backoff_max_ns;     /* ... up to this */
+    int64_t crash_window_ns;    /* RECONCILE_CRASH_LIMIT deaths within it end the trying */
+    int64_t stable_ns;     /* READY for this long: earlier deaths count no more for the backoff */
+    int64_t kill_grace_ns; /* after the drain's deadline, before SIGKILL */
+    int64_t connect_timeout_ns; /* from spawn to the first word over the socket */
+    int64_t load_timeout_ns;    /* from spawn to READY */
+};
+
+/* 1 s, 60 s, 60 s, 60 s, 5 s, 30 s, 30 min. */
+void reconcile_config_init(struct reconcile_config *config);
+
+/* How a replica's earlier processes ended; kept by the caller, changed by reconcile_note_death. */
+struct reconcile_deaths {
+    int64_t at_ns[RECONCILE_CRASH_LIMIT]; /* the latest ones, a ring */
+    uint32_t n_total;
+    uint32_t n_in_a_row;    /* since it was last READY for stable_ns */
+    uint32_t n_never_ready; /* since it was last READY at all */
+};
+
+enum process_state {
+    PROCESS_NONE,    /* no process, and what became of the last one is dealt with */
+    PROCESS_RUNNING, /* alive, as far as its pidfd says */
+    PROCESS_EXITED,  /* seen to end; not yet dealt with */
+};
+
+struct reconcile_replica {
+    size_t deployment;        /* index, or SIZE_MAX: nobody wants it */
+    enum replica_state state; /* as recorded */
+    enum process_state process;
+    enum worker_state worker; /* last word over the socket from this epoch; WORKER_UNKNOWN: none */
+    bool busy;                /* an action on it is under way: leave it alone */
+    bool fenced;              /* another epoch answers on its socket */
+    bool permanent; /* PROCESS_EXITED: the exit report says that trying again cannot help */
+    bool drain_sent, kill_sent;
+    int64_t started_ns;        /* of the process */
+    int64_t next_start_ns;     /* PENDING: not before */
+    int64_t ready_ns;          /* since when READY; 0: not */
+    int64_t drain_deadline_ns; /* with drain_sent */
+    int64_t grace_ns;          /* DRAIN gives running requests this long */
+    struct reconcile_deaths deaths;
+};
+
+struct reconcile_operation {
+    enum operation_kind kind;
+    const size_t *replicas; /* indices; SIZE_MAX: its row is gone */
+    size_t n_replicas;
+    bool busy;
+};
+
+struct reconcile_input {
+    const uint32_t *n_wanted; /* replicas per deployment */
+    size_t n_deployments;
+    const struct reconcile_replica *replicas; /* in order of creation */
+    size_t n_replicas;
+    const struct reconcile_operation *operations; /* those that have not ended */
+    size_t n_operations;
+};
+
+enum action_type {
+    ACTION_START,  /* record LOADING and the next epoch, then spawn */
+    ACTION_STATE,  /* record `state` as the worker reports it */
+    ACTION_RETRY,  /* record PENDING, next start at `at_ns`, and forget the process */
+    ACTION_FAIL,   /* record FAILED with `reason`, and forget the process */
+    ACTION_DRAIN,  /* record DRAINING, then ask for Shutdown with its grace */
+    ACTION_KILL,   /* SIGKILL; `reason` says why */
+    ACTION_STOP,   /* record STOPPED, and forget the process */
+    ACTION_FINISH, /* end operation `index` with operation_state `state` */
+};
+
+struct action {
+    enum action_type type;
+    size_t index; /* replica; FINISH: operation */
+    int state;
+    const char *reason; /* UPPER_SNAKE, static */
+    int64_t at_ns;
+};
+
+/* At most one action per replica and operation: `actions` must hold n_replicas + n_operations.
+ * Returns how many there are; *out_wake_ns is when to call again though nothing changed (INT64_MAX:
+ * never). */
+size_t reconcile(const struct reconcile_config *config, const struct reconcile_input *input,
+                 int64_t now_ns, struct action *actions, int64_t *out_wake_ns);
+
+/* To be called once per death of a wanted replica, before ACTION_RETRY or ACTION_FAIL is carried
+ * out (reconcile works on a copy). `ready_ns`: since when it had been READY, 0: it never was. */
+void reconcile_note_death(const struct reconcile_config *config, struct reconcile_deaths *deaths,
+                          int64_t ready_ns, int64_t now_ns);

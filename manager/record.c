@@ -1,0 +1,211 @@
+#include "manager/record.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "manager/failpoint.h"
+#include "manager/message.h"
+#include "manager/store.h"
+
+enum { MAX_STOPPED = 100 };
+
+struct pending_record {
+    struct supervisor *supervisor;
+    struct record record;
+    char id[SLOT_ID_BYTES];
+    uint32_t pid;
+    uint64_t start_ticks;
+    char numerics_id[256];
+    pb_error *last_error; /* owned */
+};
+
+static const char *const event_types[] = {
+    [RECORD_STARTING] = "replica.starting", [RECORD_PID] = "replica.started",
+    [RECORD_STATE] = "replica.state",       [RECORD_RETRY] = "replica.died",
+    [RECORD_FAIL] = "replica.failed",       [RECORD_DRAIN] = "replica.draining",
+    [RECORD_STOP] = "replica.stopped",      [RECORD_ADOPT] = "replica.adopted",
+};
+
+static const char *event_type(const struct record *record)
+{
+    if (record->kind != RECORD_STATE)
+        return event_types[record->kind];
+    switch (record->state) {
+    case REPLICA_LOADING:
+        return "replica.loading";
+    case REPLICA_WARMING:
+        return "replica.warming";
+    case REPLICA_READY:
+        return "replica.ready";
+    case REPLICA_DRAINING:
+        return "replica.draining";
+    default:
+        return event_types[RECORD_STATE];
+    }
+}
+
+static void set_state(pb_replica *row, enum replica_state state, const char *reason)
+{
+    row->state = (Sluice__Manager__V1__ReplicaState)state;
+    message_set(&row->reason, reason);
+}
+
+static void clear_process(pb_replica *row)
+{
+    row->pid = 0;
+    row->start_ticks = 0;
+    row->ready_unix_ns = 0;
+    row->adopted = 0;
+    message_set(&row->numerics_id, NULL);
+}
+
+static void set_last_error(pb_replica *row, const struct pending_record *pending)
+{
+    if (row->last_error)
+        message_free(&row->last_error->base);
+    row->last_error = MESSAGE_COPY(pb_error, pending->last_error);
+}
+
+/* The row as it is after the record. */
+static void change_row(pb_replica *row, const struct pending_record *pending, int64_t now_unix_ns)
+{
+    const struct record *record = &pending->record;
+    char socket_name[64];
+    switch (record->kind) {
+    case RECORD_STARTING:
+        clear_process(row);
+        set_state(row, REPLICA_LOADING, NULL);
+        if (row->epoch)
+            row->n_restarts++;
+        row->epoch++;
+        row->next_start_unix_ns = 0;
+        row->started_unix_ns = now_unix_ns;
+        snprintf(socket_name, sizeof(socket_name), "replica-%s/worker.sock", pending->id);
+        message_set(&row->socket, socket_name);
+        break;
+    case RECORD_PID:
+    case RECORD_ADOPT:
+        row->pid = pending->pid;
+        row->start_ticks = pending->start_ticks;
+        row->adopted = record->kind == RECORD_ADOPT;
+        break;
+    case RECORD_STATE:
+        set_state(row, record->state, record->reason);
+        message_set(&row->numerics_id, pending->numerics_id);
+        if (record->state == REPLICA_READY) {
+            row->ready_unix_ns = now_unix_ns;
+            set_last_error(row, pending);
+        }
+        break;
+    case RECORD_RETRY:
+        clear_process(row);
+        set_state(row, REPLICA_PENDING, record->reason);
+        row->next_start_unix_ns = now_unix_ns + (record->at_ns - clock_now_ns());
+        set_last_error(row, pending);
+        break;
+    case RECORD_FAIL:
+        clear_process(row);
+        set_state(row, REPLICA_FAILED, record->reason);
+        set_last_error(row, pending);
+        break;
+    case RECORD_DRAIN:
+        set_state(row, REPLICA_DRAINING, record->reason);
+        break;
+    case RECORD_STOP:
+        clear_process(row);
+        set_state(row, REPLICA_STOPPED, NULL);
+        break;
+    }
+    row->generation++;
+}
+
+/* Stopped replicas are kept for ListReplicas, the oldest go first. */
+static int prune_stopped(struct txn *txn, struct error *err)
+{
+    const struct catalog *catalog = txn_catalog(txn);
+    size_t n_stopped = 0, oldest = SIZE_MAX;
+    for (size_t i = 0; catalog_replica_at(catalog, i); i++)
+        if ((int)catalog_replica_at(catalog, i)->state == REPLICA_STOPPED) {
+            oldest = n_stopped++ ? oldest : i;
+        }
+    if (n_stopped <= MAX_STOPPED)
+        return 0;
+    return txn_delete(txn, TABLE_REPLICA, row_key(catalog_at(catalog, TABLE_REPLICA, oldest)), err);
+}
+
+static int run_record(struct txn *txn, void *arg, struct error *err)
+{
+    struct pending_record *pending = arg;
+    const pb_replica *old = catalog_replica(txn_catalog(txn), pending->id);
+    if (!old)
+        return error_set(err, STATUS_NOT_FOUND, "no replica %s", pending->id);
+    pb_replica *row = MESSAGE_COPY(pb_replica, old);
+    if (!row)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    change_row(row, pending, txn_now_unix_ns(txn));
+    char message[ERROR_MESSAGE_BYTES];
+    snprintf(message, sizeof(message), "%s",
+             row->last_error &&
+                     (pending->record.kind == RECORD_RETRY || pending->record.kind == RECORD_FAIL)
+                 ? row->last_error->message
+                 : row->reason);
+    char model[80], version[48], group[80];
+    snprintf(model, sizeof(model), "%s", row->model);
+    snprintf(version, sizeof(version), "%s", row->version);
+    snprintf(group, sizeof(group), "%s", row->device_group);
+    if (txn_put(txn, TABLE_REPLICA, &row->base, err) != 0)
+        return err->status;
+    struct txn_event event = {
+        .type = event_type(&pending->record),
+        .model = model,
+        .version = version,
+        .replica_id = pending->id,
+        .device_group = group,
+        .message = message,
+    };
+    if (txn_event(txn, &event, err) != 0)
+        return err->status;
+    failpoint("record.before_commit");
+    return pending->record.kind == RECORD_STOP ? prune_stopped(txn, err) : 0;
+}
+
+static void record_end(void *arg, const struct error *status)
+{
+    struct pending_record *pending = arg;
+    supervisor_record_done(pending->supervisor, pending->id, &pending->record, status);
+    if (pending->last_error)
+        message_free(&pending->last_error->base);
+    free(pending);
+}
+
+int record_submit(struct slot *slot, const struct record *record, struct error *err)
+{
+    struct pending_record *pending = calloc(1, sizeof(*pending));
+    if (!pending)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    pending->supervisor = slot->supervisor;
+    pending->record = *record;
+    memcpy(pending->id, slot->id, sizeof(pending->id));
+    if (slot->process.pidfd >= 0) {
+        pending->pid = (uint32_t)slot->process.pid;
+        pending->start_ticks = slot->process.start_ticks;
+    }
+    if (slot->status)
+        snprintf(pending->numerics_id, sizeof(pending->numerics_id), "%s",
+                 slot->status->numerics_id);
+    if (slot->last_error.status)
+        pending->last_error = (pb_error *)message_from_error(&slot->last_error);
+    int status =
+        store_submit(slot->supervisor->manager->store, run_record, record_end, pending, err);
+    if (status == 0) {
+        slot->busy = true;
+        return 0;
+    }
+    if (pending->last_error)
+        message_free(&pending->last_error->base);
+    free(pending);
+    return status;
+}

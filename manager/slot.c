@@ -1,0 +1,281 @@
+#include "manager/slot.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "manager/heritage.h"
+#include "manager/message.h"
+#include "manager/operations.h"
+#include "proto/rpc/rpc_message.h"
+
+enum { EXIT_REPORT_MAX_BYTES = 1 << 20 };
+
+void slot_path(const struct slot *slot, const char *name, char out_path[SLOT_PATH_BYTES])
+{
+    snprintf(out_path, SLOT_PATH_BYTES, "%s/replica-%s/%s",
+             slot->supervisor->manager->settings.run_dir, slot->id, name);
+}
+
+struct slot *slot_find(struct supervisor *supervisor, const char *id)
+{
+    return hash_map_get_str(&supervisor->slots, id);
+}
+
+struct slot *slot_ensure(struct supervisor *supervisor, const char *id)
+{
+    struct slot *slot = slot_find(supervisor, id);
+    if (slot)
+        return slot;
+    if (strlen(id) >= SLOT_ID_BYTES || !(slot = calloc(1, sizeof(*slot))))
+        return NULL;
+    slot->supervisor = supervisor;
+    slot->process.pidfd = -1;
+    memcpy(slot->id, id, strlen(id) + 1);
+    if (!hash_map_put_str(&supervisor->slots, id, slot)) {
+        free(slot);
+        return NULL;
+    }
+    return slot;
+}
+
+static void clear_status(struct slot *slot)
+{
+    if (slot->status)
+        message_free(&slot->status->base);
+    slot->status = NULL;
+}
+
+void slot_forget(struct slot *slot)
+{
+    if (slot->process.pidfd >= 0)
+        ev_io_stop(slot->supervisor->manager->loop, &slot->exit_watch);
+    process_fini(&slot->process);
+    worker_link_close(slot->link);
+    slot->link = NULL;
+    clear_status(slot);
+    slot->process_state = PROCESS_NONE;
+    slot->fenced = slot->permanent = slot->drain_sent = slot->kill_sent = false;
+    slot->adopted = false;
+    slot->ready_ns = slot->started_ns = slot->drain_deadline_ns = 0;
+}
+
+void slot_destroy(struct slot *slot)
+{
+    if (!slot)
+        return;
+    slot_forget(slot);
+    free(slot);
+}
+
+/* -- what the worker says -------------------------------------------------------------------------
+ */
+
+static bool same_process(const struct slot *slot, const pb_replica *row, const pb_status *status)
+{
+    return row && status->epoch == row->epoch && strcmp(status->replica_id, slot->id) == 0 &&
+           (slot->process.pidfd < 0 || (pid_t)status->pid == slot->process.pid);
+}
+
+static void on_status(void *arg, const pb_status *status)
+{
+    struct slot *slot = arg;
+    struct manager *manager = slot->supervisor->manager;
+    const pb_replica *row = catalog_replica(&manager->catalog, slot->id);
+    if (!same_process(slot, row, status)) {
+        if (!slot->fenced)
+            log_warn(LOG_EVENT("another worker answers on the socket"),
+                     LOG_STR("replica", slot->id), LOG_U64("epoch", status->epoch),
+                     LOG_U64("pid", status->pid));
+        slot->fenced = true;
+        supervisor_kick(slot->supervisor);
+        return;
+    }
+    bool changed = !slot->status || slot->status->state != status->state || !slot->settled;
+    pb_status *copy = MESSAGE_COPY(pb_status, status);
+    if (!copy)
+        return;
+    clear_status(slot);
+    slot->status = copy;
+    slot->settled = true;
+    if (status->error)
+        message_to_error(&status->error->base, &slot->last_error);
+    operations_progress(manager->operations, slot->id);
+    if (changed)
+        manager_changed(manager);
+}
+
+static void on_shutdown(void *arg, const Sluice__Worker__V1__ShutdownResponse *response,
+                        const struct error *status)
+{
+    struct slot *slot = arg;
+    if (response) {
+        slot->n_finished = response->n_finished;
+        slot->n_ended = response->n_ended;
+    } else if (slot->process_state == PROCESS_RUNNING && status->status != STATUS_CANCELLED) {
+        log_warn(LOG_EVENT("worker did not answer Shutdown"), LOG_STR("replica", slot->id),
+                 LOG_STR("why", status->message));
+        process_signal(&slot->process, SIGTERM);
+    }
+}
+
+static const struct worker_link_events link_events = {
+    .on_status = on_status,
+    .on_shutdown = on_shutdown,
+};
+
+/* -- the process ----------------------------------------------------------------------------------
+ */
+
+static bool cannot_help(int status)
+{
+    switch (status) {
+    case STATUS_INVALID_ARGUMENT:
+    case STATUS_FAILED_PRECONDITION:
+    case STATUS_UNIMPLEMENTED:
+    case STATUS_NOT_FOUND:
+    case STATUS_PERMISSION_DENIED:
+    case STATUS_RESOURCE_EXHAUSTED:
+    case STATUS_OUT_OF_RANGE:
+    case STATUS_DATA_LOSS:
+        return true;
+    default:
+        return false;
+    }
+}
+
+bool slot_read_exit(struct slot *slot, uint64_t epoch)
+{
+    char path[SLOT_PATH_BYTES];
+    struct stat st;
+    ProtobufCMessage *message = NULL;
+    struct error err;
+    slot_path(slot, "exit.pb", path);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return false;
+    bool found = false;
+    char *bytes = NULL;
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 &&
+        st.st_size <= EXIT_REPORT_MAX_BYTES && (bytes = malloc((size_t)st.st_size)) &&
+        read(fd, bytes, (size_t)st.st_size) == st.st_size &&
+        rpc_message_parse(&sluice__worker__v1__exit_report__descriptor, bytes, (size_t)st.st_size,
+                          &message, &err) == 0) {
+        const pb_exit *report = (const pb_exit *)message;
+        found = report->epoch == epoch && strcmp(report->replica_id, slot->id) == 0;
+        if (found && report->error) {
+            message_to_error(&report->error->base, &slot->last_error);
+            slot->permanent =
+                report->cause == SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_MODEL_FILE_CHANGED ||
+                (report->cause == SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_LOAD_FAILED &&
+                 cannot_help(slot->last_error.status));
+        }
+        if (found) {
+            slot->n_finished = report->n_finished ? report->n_finished : slot->n_finished;
+            slot->n_ended = report->n_ended ? report->n_ended : slot->n_ended;
+        }
+    }
+    rpc_message_free(message);
+    free(bytes);
+    close(fd);
+    return found;
+}
+
+static void on_exit_seen(struct ev_loop *loop, ev_io *watcher, int events)
+{
+    struct slot *slot = watcher->data;
+    struct manager *manager = slot->supervisor->manager;
+    const pb_replica *row = catalog_replica(&manager->catalog, slot->id);
+    (void)events;
+    if (!process_ended(&slot->process, &slot->end))
+        return;
+    ev_io_stop(loop, watcher);
+    slot->process_state = PROCESS_EXITED;
+    slot->settled = true;
+    bool told = row && slot_read_exit(slot, row->epoch);
+    if (!slot->last_error.status && slot->end.known && slot->end.signal_number)
+        error_set(&slot->last_error, STATUS_UNAVAILABLE, "the worker was ended by signal %d (%s)",
+                  slot->end.signal_number, sigdescr_np(slot->end.signal_number));
+    else if (!slot->last_error.status && !told)
+        error_set(&slot->last_error, STATUS_UNAVAILABLE,
+                  "the worker ended with status %d and left no report", slot->end.exit_status);
+    log_info(LOG_EVENT("worker ended"), LOG_STR("replica", slot->id),
+             LOG_I64("pid", slot->process.pid), LOG_I64("status", slot->end.exit_status),
+             LOG_I64("signal", slot->end.signal_number),
+             LOG_STR("error", slot->last_error.status ? slot->last_error.message : ""));
+    manager_changed(manager);
+}
+
+int slot_attach(struct slot *slot, struct process *process, struct error *err)
+{
+    struct manager *manager = slot->supervisor->manager;
+    char path[SLOT_PATH_BYTES];
+    slot_path(slot, "worker.sock", path);
+    struct worker_link *link = NULL;
+    int status =
+        worker_link_open(manager->loop, manager->queue, path, &link_events, slot, &link, err);
+    if (status != 0)
+        return status;
+    slot->link = link;
+    slot->process = *process;
+    *process = (struct process){.pidfd = -1};
+    slot->process_state = PROCESS_RUNNING;
+    slot->started_ns = clock_now_ns();
+    error_clear(&slot->last_error);
+    ev_io_init(&slot->exit_watch, on_exit_seen, slot->process.pidfd, EV_READ);
+    slot->exit_watch.data = slot;
+    ev_io_start(manager->loop, &slot->exit_watch);
+    return 0;
+}
+
+static int prepare_folder(const struct slot *slot, struct error *err)
+{
+    static const char *const leftovers[] = {"worker.sock", "exit.pb", "exit.pb.tmp"};
+    char path[SLOT_PATH_BYTES];
+    snprintf(path, sizeof(path), "%s/replica-%s", slot->supervisor->manager->settings.run_dir,
+             slot->id);
+    if (mkdir(path, 0700) != 0 && errno != EEXIST)
+        return error_errno(err, errno, "run/replica-%s", slot->id);
+    for (size_t i = 0; i < sizeof(leftovers) / sizeof(leftovers[0]); i++) {
+        slot_path(slot, leftovers[i], path);
+        if (unlink(path) != 0 && errno != ENOENT)
+            return error_errno(err, errno, "run/replica-%s/%s", slot->id, leftovers[i]);
+    }
+    return 0;
+}
+
+int slot_spawn(struct slot *slot, struct error *err)
+{
+    struct manager *manager = slot->supervisor->manager;
+    struct heritage *heritage = NULL;
+    struct process process = {.pidfd = -1};
+    char log_path[SLOT_PATH_BYTES];
+    slot_path(slot, "log", log_path);
+    int status = prepare_folder(slot, err);
+    if (status == 0)
+        status = heritage_create(manager, slot->id, &heritage, err);
+    if (status == 0) {
+        struct process_heritage parts = {
+            .program = manager->settings.worker,
+            .argv = heritage_argv(heritage),
+            .env = manager->environment,
+            .log_path = log_path,
+        };
+        status = process_spawn(&parts, &process, err);
+    }
+    if (status == 0)
+        status = slot_attach(slot, &process, err);
+    if (status != 0 && process.pidfd >= 0)
+        process_signal(&process, SIGKILL);
+    process_fini(&process);
+    heritage_destroy(heritage);
+    return status;
+}

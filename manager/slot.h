@@ -1,0 +1,74 @@
+/* slot.h: one replica as the supervisor sees it: process, line to the worker, what is under way.
+ * Internal to supervise*.c. Loop thread only. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <ev.h>
+
+#include "base/error.h"
+#include "base/hash_map.h"
+#include "manager/manager.h"
+#include "manager/pb.h"
+#include "manager/process.h"
+#include "manager/reconcile.h"
+#include "manager/supervise.h"
+#include "manager/worker_link.h"
+
+enum { SLOT_ID_BYTES = 24, SLOT_PATH_BYTES = 4096 };
+
+struct slot {
+    struct supervisor *supervisor;
+    char id[SLOT_ID_BYTES];
+    struct process process; /* pidfd -1: none */
+    enum process_state process_state;
+    struct process_end end;
+    ev_io exit_watch;
+    struct worker_link *link;
+    pb_status *status; /* owned */
+    bool busy;         /* a record of it is on its way to the store */
+    bool fenced, permanent, drain_sent, kill_sent;
+    bool settled; /* adopted, and has said what it is */
+    bool adopted;
+    int64_t hold_until_ns; /* after a refused record: not before */
+    int64_t started_ns, next_start_ns, ready_ns, drain_deadline_ns;
+    uint32_t grace_ms;
+    struct reconcile_deaths deaths;
+    uint64_t drained_bytes;
+    uint32_t n_finished, n_ended;
+    struct error last_error; /* status 0: none */
+};
+
+struct supervisor {
+    struct manager *manager;
+    struct hash_map slots; /* id → struct slot */
+    struct reconcile_config config;
+    ev_timer soon, wake, settle;
+    bool settled_timeout;
+    uint32_t n_adopted;
+    bool stopping; /* supervisor_stop_workers: nothing is started any more */
+    bool finished;
+    ev_timer stop_timer;
+    void (*stopped)(void *arg);
+    void *stopped_arg;
+};
+
+/* The slot of a replica, made where there is none. NULL where memory is exhausted. */
+struct slot *slot_ensure(struct supervisor *supervisor, const char *id);
+struct slot *slot_find(struct supervisor *supervisor, const char *id);
+void slot_destroy(struct slot *slot); /* lets go of its process; NULL is accepted */
+
+/* run/replica-ID/NAME. */
+void slot_path(const struct slot *slot, const char *name, char out_path[SLOT_PATH_BYTES]);
+
+/* Starts the process of a replica recorded as LOADING. */
+int slot_spawn(struct slot *slot, struct error *err);
+/* Watches a process (takes *process) and opens the line to it. */
+int slot_attach(struct slot *slot, struct process *process, struct error *err);
+/* Forgets the process that has ended and what it said. */
+void slot_forget(struct slot *slot);
+
+/* The exit report of a process that was started with this epoch, turned into last_error and
+ * permanent. False: there is none. */
+bool slot_read_exit(struct slot *slot, uint64_t epoch);

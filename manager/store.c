@@ -1,0 +1,336 @@
+#include "manager/store.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/error.h"
+#include "manager/store_db.h"
+#include "manager/store_internal.h"
+
+struct store_job {
+    struct store_job *next;
+    store_txn_fn *run;
+    store_done_fn *done;
+    void *arg;
+    struct error err;
+    struct store_change *changes; /* committed, for the loop's catalog */
+    size_t n_changes;
+    uint64_t generation, last_event_seq;
+};
+
+struct job_list {
+    struct store_job *head, **tail;
+};
+
+struct store {
+    char *path;
+    void (*wake)(void *arg);
+    void *wake_arg;
+    size_t max_jobs;
+    struct catalog *loop_catalog; /* loop thread only */
+    size_t n_outstanding;         /* loop thread only: submitted, not yet polled */
+
+    struct store_db db;     /* store thread only */
+    struct catalog catalog; /* store thread only */
+    bool broken;            /* store thread only: reopen before the next job */
+
+    pthread_t thread;
+    pthread_mutex_t mutex; /* guards what follows */
+    pthread_cond_t wanted;
+    struct job_list queued, finished;
+    bool stopping;
+    struct store_stats stats;
+};
+
+static void list_init(struct job_list *list)
+{
+    list->head = NULL;
+    list->tail = &list->head;
+}
+
+static void list_add(struct job_list *list, struct store_job *job)
+{
+    job->next = NULL;
+    *list->tail = job;
+    list->tail = &job->next;
+}
+
+static struct store_job *list_take(struct job_list *list)
+{
+    struct store_job *job = list->head;
+    if (job) {
+        list->head = job->next;
+        if (!list->head)
+            list->tail = &list->head;
+    }
+    return job;
+}
+
+/* Opens the database again after the disk gave an answer that can be read two ways, and takes over
+ * what it holds now. */
+static int reopen(struct store *store, struct error *err)
+{
+    struct store_db db;
+    struct catalog catalog = {0};
+    store_db_close(&store->db);
+    store->broken = true;
+    if (store_db_open(store->path, &db, err) != 0)
+        return err->status;
+    if (store_db_load(&db, &catalog, err) != 0) {
+        catalog_fini(&catalog);
+        store_db_close(&db);
+        return err->status;
+    }
+    catalog_fini(&store->catalog);
+    store->catalog = catalog;
+    store->db = db;
+    store->broken = false;
+    return 0;
+}
+
+/* A later try to open the database that could not be opened after a failed commit. Whether that
+ * commit was done decides: it was answered as failed, so a manager that finds it done starts anew
+ * rather than go on with two truths. */
+static int recover(struct store *store, struct error *err)
+{
+    uint64_t known = store->catalog.generation;
+    if (reopen(store, err) != 0)
+        return err->status;
+    if (store->catalog.generation == known)
+        return 0;
+    store->broken = true;
+    return error_set(
+        err, STATUS_INTERNAL,
+        "state store: a change that was answered as failed was found done; restart the "
+        "manager to go on from there");
+}
+
+static void run_job(struct store *store, struct store_job *job)
+{
+    struct txn txn;
+    bool unknown = false;
+    error_clear(&job->err);
+    if (store->broken && recover(store, &job->err) != 0)
+        return;
+    if (txn_begin(&txn, &store->db, &store->catalog, &job->err) != 0)
+        return;
+    if (job->run(&txn, job->arg, &job->err) != 0) {
+        txn_rollback(&txn);
+        return;
+    }
+    uint64_t wanted = store->catalog.generation + 1;
+    if (txn_commit(&txn, &unknown, &job->err) != 0) {
+        if (!unknown)
+            return;
+        struct error reopen_err;
+        if (reopen(store, &reopen_err) != 0) {
+            txn_undo(&txn);
+            return;
+        }
+        /* The commit is done if and only if the database, read anew, has its generation. */
+        if (store->catalog.generation != wanted) {
+            txn_free_changes(txn.changes, txn.n_changes);
+            return;
+        }
+        error_clear(&job->err);
+    }
+    job->changes = txn.changes;
+    job->n_changes = txn.n_changes;
+}
+
+static uint64_t file_bytes(const char *path, const char *suffix)
+{
+    char name[4200];
+    struct stat st;
+    snprintf(name, sizeof(name), "%s%s", path, suffix);
+    return stat(name, &st) == 0 ? (uint64_t)st.st_size : 0;
+}
+
+static void note_result(struct store *store, const struct store_job *job)
+{
+    uint64_t n_bytes = file_bytes(store->path, "") + file_bytes(store->path, "-wal");
+    bool store_failed = strncmp(job->err.message, "state store:", 12) == 0;
+    pthread_mutex_lock(&store->mutex);
+    store->stats.n_bytes = n_bytes;
+    if (job->err.status == 0) {
+        store->stats.n_commits++;
+        if (job->n_changes)
+            store->stats.reason[0] = '\0';
+    } else if (store_failed) {
+        store->stats.n_failed++;
+        snprintf(store->stats.reason, sizeof(store->stats.reason), "%s",
+                 job->err.reason[0] ? job->err.reason : "STATE_STORE_FAILED");
+    }
+    pthread_mutex_unlock(&store->mutex);
+}
+
+static void *store_main(void *arg)
+{
+    struct store *store = arg;
+    pthread_mutex_lock(&store->mutex);
+    for (;;) {
+        struct store_job *job = list_take(&store->queued);
+        if (!job) {
+            if (store->stopping)
+                break;
+            pthread_cond_wait(&store->wanted, &store->mutex);
+            continue;
+        }
+        pthread_mutex_unlock(&store->mutex);
+        run_job(store, job);
+        job->generation = store->catalog.generation;
+        job->last_event_seq = store->catalog.last_event_seq;
+        note_result(store, job);
+        pthread_mutex_lock(&store->mutex);
+        list_add(&store->finished, job);
+        store->wake(store->wake_arg);
+    }
+    pthread_mutex_unlock(&store->mutex);
+    return NULL;
+}
+
+static int share_catalog(const struct catalog *from, struct catalog *to, struct error *err)
+{
+    for (enum table t = 0; t < N_CATALOG_TABLES; t++)
+        for (size_t i = 0; i < catalog_count(from, t); i++)
+            if (catalog_put(to, catalog_at(from, t, i)) != 0)
+                return error_set(err, STATUS_RESOURCE_EXHAUSTED, "state store: out of memory");
+    to->generation = from->generation;
+    to->last_event_seq = from->last_event_seq;
+    to->manager_epoch = from->manager_epoch;
+    return 0;
+}
+
+int store_open(const struct store_config *config, struct catalog *catalog, struct store **out_store,
+               struct error *err)
+{
+    struct store *store = calloc(1, sizeof(*store));
+    if (!store || !(store->path = strdup(config->path))) {
+        free(store);
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "state store: out of memory");
+    }
+    store->wake = config->wake;
+    store->wake_arg = config->wake_arg;
+    store->max_jobs = config->max_jobs ? config->max_jobs : 1024;
+    store->loop_catalog = catalog;
+    list_init(&store->queued);
+    list_init(&store->finished);
+    pthread_mutex_init(&store->mutex, NULL);
+    pthread_cond_init(&store->wanted, NULL);
+    int status = store_db_open(store->path, &store->db, err);
+    if (status == 0)
+        status = store_db_load(&store->db, &store->catalog, err);
+    if (status == 0)
+        status =
+            store_db_set_counter(&store->db, "manager_epoch", ++store->catalog.manager_epoch, err);
+    if (status == 0)
+        status = share_catalog(&store->catalog, catalog, err);
+    store->stats.schema_version = store->db.schema_version;
+    if (status == 0 && pthread_create(&store->thread, NULL, store_main, store) != 0)
+        status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "state store: no thread to be had");
+    if (status == 0) {
+        *out_store = store;
+        return 0;
+    }
+    store_db_close(&store->db);
+    catalog_fini(&store->catalog);
+    catalog_fini(catalog);
+    free(store->path);
+    free(store);
+    return status;
+}
+
+void store_close(struct store *store)
+{
+    if (!store)
+        return;
+    pthread_mutex_lock(&store->mutex);
+    store->stopping = true;
+    pthread_cond_signal(&store->wanted);
+    pthread_mutex_unlock(&store->mutex);
+    pthread_join(store->thread, NULL);
+    struct store_job *job;
+    while ((job = list_take(&store->finished))) {
+        struct error err;
+        error_set(&err, STATUS_CANCELLED, "the manager is stopping");
+        job->done(job->arg, &err);
+        txn_free_changes(job->changes, job->n_changes);
+        free(job);
+    }
+    store_db_close(&store->db);
+    catalog_fini(&store->catalog);
+    pthread_cond_destroy(&store->wanted);
+    pthread_mutex_destroy(&store->mutex);
+    free(store->path);
+    free(store);
+}
+
+int store_submit(struct store *store, store_txn_fn *run, store_done_fn *done, void *arg,
+                 struct error *err)
+{
+    if (store->n_outstanding >= store->max_jobs) {
+        error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                  "%zu changes wait for the state store, which is "
+                  "its limit",
+                  store->max_jobs);
+        err->retry_after_ms = 100;
+        return error_reason(err, "STORE_BUSY");
+    }
+    struct store_job *job = calloc(1, sizeof(*job));
+    if (!job)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "state store: out of memory");
+    job->run = run;
+    job->done = done;
+    job->arg = arg;
+    store->n_outstanding++;
+    pthread_mutex_lock(&store->mutex);
+    list_add(&store->queued, job);
+    pthread_cond_signal(&store->wanted);
+    pthread_mutex_unlock(&store->mutex);
+    return 0;
+}
+
+/* Repeats committed changes in the loop's catalog. It cannot fail for lack of memory in a way that
+ * leaves the two apart: the next start reads everything again, so a failure ends in a log line of
+ * the caller at worst. */
+static void apply(struct catalog *catalog, const struct store_job *job)
+{
+    for (size_t i = 0; i < job->n_changes; i++) {
+        const struct store_change *change = &job->changes[i];
+        if (change->after)
+            catalog_put(catalog, change->after);
+        else
+            catalog_remove(catalog, change->table, row_key(change->before));
+    }
+    catalog->generation = job->generation;
+    catalog->last_event_seq = job->last_event_seq;
+}
+
+void store_poll(struct store *store)
+{
+    struct job_list finished;
+    pthread_mutex_lock(&store->mutex);
+    finished = store->finished;
+    if (!finished.head)
+        list_init(&finished);
+    list_init(&store->finished);
+    pthread_mutex_unlock(&store->mutex);
+    for (struct store_job *job = finished.head, *next; job; job = next) {
+        next = job->next;
+        store->n_outstanding--;
+        apply(store->loop_catalog, job);
+        job->done(job->arg, &job->err);
+        txn_free_changes(job->changes, job->n_changes);
+        free(job);
+    }
+}
+
+void store_stats(struct store *store, struct store_stats *out_stats)
+{
+    pthread_mutex_lock(&store->mutex);
+    *out_stats = store->stats;
+    pthread_mutex_unlock(&store->mutex);
+}

@@ -1,0 +1,95 @@
+/* store.h: the state database. One connection, opened and used by one thread (the store thread);
+ * everybody else hands it jobs. A job is one transaction: it reads the store's catalog, writes rows
+ * and events, and is committed as a whole or not at all. Jobs run in the order they were submitted;
+ * their results come back to the loop thread in that order, through store_poll().
+ *
+ * Threads: store_open, store_submit, store_poll and store_close belong to the loop thread;
+ * store_txn_fn runs on the store thread. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <protobuf-c/protobuf-c.h>
+
+#include "manager/catalog.h"
+#include "manager/table.h"
+
+struct error;
+struct store;
+struct txn;
+
+struct store_config {
+    const char *path;        /* of sluice.db; created where it is absent */
+    size_t max_jobs;         /* submitted and not yet polled; 0: 1,024 */
+    void (*wake)(void *arg); /* any thread: results are there, call store_poll */
+    void *wake_arg;
+};
+
+/* Opens or creates the database, migrates it in one transaction, loads it into `catalog` (the
+ * loop's) and starts the thread. Errors: DATA_LOSS: not a database, damaged, or empty;
+ * FAILED_PRECONDITION: its schema is newer than this program; RESOURCE_EXHAUSTED, reason
+ * STATE_STORE_FULL. */
+int store_open(const struct store_config *config, struct catalog *catalog, struct store **out_store,
+               struct error *err);
+/* Runs what was submitted, delivers no more results (jobs' done functions are called with
+ * CANCELLED where they had not been polled), closes the database. NULL is accepted. */
+void store_close(struct store *store);
+
+/* Does the work of a job inside its transaction. A negative return rolls everything back. */
+typedef int store_txn_fn(struct txn *txn, void *arg, struct error *err);
+/* The job's end, on the loop thread, after the loop's catalog has the changes: status->status 0 or
+ * why nothing was changed. */
+typedef void store_done_fn(void *arg, const struct error *status);
+
+/* RESOURCE_EXHAUSTED, reason STORE_BUSY, where the queue is full; `done` is then not called. */
+int store_submit(struct store *store, store_txn_fn *run, store_done_fn *done, void *arg,
+                 struct error *err);
+/* Applies finished jobs to the loop's catalog and calls their done functions. */
+void store_poll(struct store *store);
+
+struct store_stats {
+    uint32_t schema_version;
+    uint64_t n_bytes; /* of database and log, as last seen */
+    uint64_t n_commits, n_failed;
+    char reason[40]; /* why the last change was refused ("STATE_STORE_FULL"), or empty */
+};
+void store_stats(struct store *store, struct store_stats *out_stats);
+
+/* -- inside store_txn_fn only ---------------------------------------------------------------------
+ */
+
+/* The catalog as this transaction sees it: with its own writes. Borrowed until the next write. */
+const struct catalog *txn_catalog(const struct txn *txn);
+/* Wall time of the transaction. */
+int64_t txn_now_unix_ns(const struct txn *txn);
+
+/* Inserts or replaces a row. Takes `message` in any case. */
+int txn_put(struct txn *txn, enum table table, ProtobufCMessage *message, struct error *err);
+int txn_put_extra(struct txn *txn, enum table table, ProtobufCMessage *message, int64_t extra,
+                  struct error *err);
+int txn_delete(struct txn *txn, enum table table, const char *key, struct error *err);
+
+/* What an event is about; NULL members are empty. */
+struct txn_event {
+    const char *type; /* "replica.ready" */
+    const char *model, *version, *replica_id, *device_group, *operation_id;
+    const char *message;
+};
+int txn_event(struct txn *txn, const struct txn_event *event, struct error *err);
+
+/* A counter that only grows, kept in the database: 1, 2, 3, ... Rolled back with the transaction.
+ */
+int txn_next(struct txn *txn, const char *counter, uint64_t *out_value, struct error *err);
+
+/* Answers by request id. find: *out_response is what the same request was answered (owned), or NULL
+ * where the id is new; INVALID_ARGUMENT, reason REQUEST_ID_REUSED, where another request had it.
+ * record: remembers an answer; the oldest of more than 10,000 are dropped. An empty id is never
+ * found nor recorded. */
+int txn_idempotency_find(struct txn *txn, const char *request_id, const char *method,
+                         const ProtobufCMessage *request,
+                         const ProtobufCMessageDescriptor *response_type,
+                         ProtobufCMessage **out_response, struct error *err);
+int txn_idempotency_record(struct txn *txn, const char *request_id, const char *method,
+                           const ProtobufCMessage *request, const ProtobufCMessage *response,
+                           struct error *err);

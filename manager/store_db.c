@@ -1,0 +1,332 @@
+#include "manager/store_db.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <sqlite3.h>
+
+#include "base/error.h"
+#include "base/strbuf.h"
+#include "manager/schema.h"
+
+static const char restore_hint[] = "stop here, keep the file, and put a backup in its place";
+
+int store_db_error(struct store_db *db, int rc, struct error *err)
+{
+    int err_no = db->sqlite ? sqlite3_system_errno(db->sqlite) : 0;
+    bool full =
+        (rc & 0xff) == SQLITE_FULL ||
+        ((rc & 0xff) == SQLITE_IOERR && (err_no == ENOSPC || err_no == EDQUOT || err_no == EFBIG));
+    const char *text = db->sqlite ? sqlite3_errmsg(db->sqlite) : sqlite3_errstr(rc);
+    if (full) {
+        error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                  "state store: no space is left on its disk; nothing was changed");
+        err->retry_after_ms = 1000;
+        return error_reason(err, "STATE_STORE_FULL");
+    }
+    switch (rc & 0xff) {
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB:
+        error_set(err, STATUS_DATA_LOSS, "state store: %s; %s", text, restore_hint);
+        return error_reason(err, "STATE_STORE_DAMAGED");
+    case SQLITE_NOMEM:
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "state store: out of memory");
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED:
+        error_set(err, STATUS_FAILED_PRECONDITION, "state store: in use by another process");
+        return error_reason(err, "LOCKED");
+    case SQLITE_READONLY:
+    case SQLITE_CANTOPEN:
+    case SQLITE_PERM:
+        return error_set(err, STATUS_PERMISSION_DENIED, "state store: %s", text);
+    default:
+        return error_set(err, STATUS_INTERNAL, "state store: %s (%d)", text, rc);
+    }
+}
+
+int store_db_exec(struct store_db *db, const char *sql, struct error *err)
+{
+    int rc = sqlite3_exec(db->sqlite, sql, NULL, NULL, NULL);
+    return rc == SQLITE_OK ? 0 : store_db_error(db, rc, err);
+}
+
+int store_db_prepare(struct store_db *db, const char *sql, struct sqlite3_stmt **out_stmt,
+                     struct error *err)
+{
+    int rc = sqlite3_prepare_v3(db->sqlite, sql, -1, SQLITE_PREPARE_PERSISTENT, out_stmt, NULL);
+    return rc == SQLITE_OK ? 0 : store_db_error(db, rc, err);
+}
+
+/* First column of the first row as a number; the text of it, if wanted, into out_text. */
+static int query(struct store_db *db, const char *sql, int64_t *out_value, char *out_text,
+                 size_t n_text, struct error *err)
+{
+    sqlite3_stmt *stmt = NULL;
+    if (store_db_prepare(db, sql, &stmt, err) != 0)
+        return err->status;
+    int rc = sqlite3_step(stmt);
+    if (rc == SQLITE_ROW) {
+        *out_value = sqlite3_column_int64(stmt, 0);
+        const unsigned char *text = sqlite3_column_text(stmt, 0);
+        if (out_text)
+            snprintf(out_text, n_text, "%s", text ? (const char *)text : "");
+    }
+    sqlite3_finalize(stmt);
+    if (rc == SQLITE_ROW)
+        return 0;
+    if (rc == SQLITE_DONE)
+        return error_set(err, STATUS_INTERNAL, "state store: no answer to %s", sql);
+    return store_db_error(db, rc, err);
+}
+
+int store_db_counter(struct store_db *db, const char *name, uint64_t *out_value, struct error *err)
+{
+    sqlite3_stmt *stmt = NULL;
+    if (store_db_prepare(db, "SELECT value FROM meta WHERE name = ?1", &stmt, err) != 0)
+        return err->status;
+    sqlite3_bind_text(stmt, 1, name, -1, SQLITE_STATIC);
+    int rc = sqlite3_step(stmt);
+    if (rc == SQLITE_ROW || rc == SQLITE_DONE)
+        *out_value = rc == SQLITE_ROW ? (uint64_t)sqlite3_column_int64(stmt, 0) : 0;
+    sqlite3_finalize(stmt);
+    return rc == SQLITE_ROW || rc == SQLITE_DONE ? 0 : store_db_error(db, rc, err);
+}
+
+int store_db_set_counter(struct store_db *db, const char *name, uint64_t value, struct error *err)
+{
+    sqlite3_stmt *stmt = NULL;
+    if (store_db_prepare(db,
+                         "INSERT INTO meta (name, value) VALUES (?1, ?2)"
+                         " ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+                         &stmt, err) != 0)
+        return err->status;
+    sqlite3_bind_text(stmt, 1, name, -1, SQLITE_STATIC);
+    sqlite3_bind_int64(stmt, 2, (sqlite3_int64)value);
+    int rc = sqlite3_step(stmt);
+    sqlite3_finalize(stmt);
+    return rc == SQLITE_DONE ? 0 : store_db_error(db, rc, err);
+}
+
+static int migrate(struct store_db *db, struct error *err)
+{
+    int64_t version = 0, application = 0;
+    if (query(db, "PRAGMA user_version", &version, NULL, 0, err) != 0 ||
+        query(db, "PRAGMA application_id", &application, NULL, 0, err) != 0)
+        return err->status;
+    size_t n = schema_n_migrations();
+    if (version < 0 || (version > 0 && application != SCHEMA_APPLICATION_ID)) {
+        error_set(err, STATUS_DATA_LOSS, "state store: the file is another program's database; %s",
+                  restore_hint);
+        return error_reason(err, "STATE_STORE_DAMAGED");
+    }
+    if ((size_t)version > n) {
+        error_set(err, STATUS_FAILED_PRECONDITION,
+                  "state store: schema %" PRId64 " is newer than this program, which knows schemas "
+                  "up to %zu; start the newer program or restore an older backup",
+                  version, n);
+        return error_reason(err, "STATE_STORE_NEWER");
+    }
+    db->schema_version = (uint32_t)n;
+    if ((size_t)version == n)
+        return 0;
+    if (store_db_exec(db, "BEGIN IMMEDIATE", err) != 0)
+        return err->status;
+    for (size_t i = (size_t)version; i < n; i++)
+        if (store_db_exec(db, schema_migration(i), err) != 0)
+            goto fail;
+    char pragma[128];
+    snprintf(pragma, sizeof(pragma), "PRAGMA application_id = %d; PRAGMA user_version = %zu",
+             SCHEMA_APPLICATION_ID, n);
+    if (store_db_exec(db, pragma, err) == 0 && store_db_exec(db, "COMMIT", err) == 0)
+        return 0;
+fail:
+    sqlite3_exec(db->sqlite, "ROLLBACK", NULL, NULL, NULL);
+    return error_prefix(err, "migration from schema %" PRId64 " to %zu", version, n);
+}
+
+static int check(struct store_db *db, struct error *err)
+{
+    int64_t unused;
+    char text[128] = "";
+    if (query(db, "PRAGMA quick_check(1)", &unused, text, sizeof(text), err) != 0)
+        return err->status;
+    if (strcmp(text, "ok") == 0)
+        return 0;
+    error_set(err, STATUS_DATA_LOSS, "state store: damaged: %s; %s", text, restore_hint);
+    return error_reason(err, "STATE_STORE_DAMAGED");
+}
+
+static int configure(struct store_db *db, struct error *err)
+{
+    char mode[16] = "";
+    int64_t unused;
+    sqlite3_extended_result_codes(db->sqlite, 1);
+    sqlite3_busy_timeout(db->sqlite, 0);
+    if (store_db_exec(db, "PRAGMA locking_mode = EXCLUSIVE", err) != 0 ||
+        query(db, "PRAGMA journal_mode = WAL", &unused, mode, sizeof(mode), err) != 0)
+        return err->status;
+    if (strcmp(mode, "wal") != 0)
+        return error_set(err, STATUS_FAILED_PRECONDITION,
+                         "state store: journal mode is %s where wal is needed", mode);
+    return store_db_exec(db,
+                         "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;"
+                         "PRAGMA temp_store = MEMORY; PRAGMA journal_size_limit = 4194304;"
+                         "PRAGMA trusted_schema = OFF",
+                         err);
+}
+
+static int open_file(const char *path, bool create, struct store_db *db, struct error *err)
+{
+    int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | (create ? SQLITE_OPEN_CREATE : 0);
+    int rc = sqlite3_open_v2(path, &db->sqlite, flags, NULL);
+    if (rc != SQLITE_OK)
+        return store_db_error(db, rc, err);
+    if (configure(db, err) != 0 || (!create && check(db, err) != 0))
+        return err->status;
+    return migrate(db, err);
+}
+
+static int sync_folder(const char *path)
+{
+    char folder[4096];
+    snprintf(folder, sizeof(folder), "%s", path);
+    char *slash = strrchr(folder, '/');
+    if (!slash)
+        snprintf(folder, sizeof(folder), ".");
+    else
+        slash[slash == folder] = '\0';
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    int rc = fsync(fd);
+    close(fd);
+    return rc;
+}
+
+/* Makes the database under another name, so that a crash leaves either none or a whole one. */
+static int create_file(const char *path, struct error *err)
+{
+    char temporary[4096], beside[4104];
+    struct store_db db = {0};
+    if ((size_t)snprintf(temporary, sizeof(temporary), "%s.new", path) >= sizeof(temporary))
+        return error_set(err, STATUS_INVALID_ARGUMENT, "state store: the path is too long");
+    static const char *const suffixes[] = {"", "-wal", "-shm", "-journal"};
+    for (size_t i = 0; i < sizeof(suffixes) / sizeof(suffixes[0]); i++) {
+        snprintf(beside, sizeof(beside), "%s%s", temporary, suffixes[i]);
+        if (unlink(beside) != 0 && errno != ENOENT)
+            return error_errno(err, errno, "%s", beside);
+    }
+    int status = open_file(temporary, true, &db, err);
+    store_db_close(&db);
+    if (status != 0)
+        return status;
+    if (rename(temporary, path) != 0 || sync_folder(path) != 0)
+        return error_errno(err, errno, "%s", path);
+    return 0;
+}
+
+static int prepare_all(struct store_db *db, struct error *err)
+{
+    struct strbuf sql;
+    strbuf_init(&sql, 0);
+    int status = 0;
+    for (int t = 0; t < N_TABLES && status == 0; t++) {
+        strbuf_clear(&sql);
+        table_sql_upsert(table_spec(t), &sql);
+        status = store_db_prepare(db, strbuf_str(&sql), &db->upsert[t], err);
+        if (t >= N_CATALOG_TABLES || status != 0)
+            continue;
+        strbuf_clear(&sql);
+        table_sql_delete(table_spec(t), &sql);
+        status = store_db_prepare(db, strbuf_str(&sql), &db->remove[t], err);
+    }
+    strbuf_fini(&sql);
+    return status;
+}
+
+int store_db_open(const char *path, struct store_db *out_db, struct error *err)
+{
+    struct store_db db = {0};
+    struct stat st;
+    mode_t old_mask = umask(0077);
+    int status = 0;
+    if (stat(path, &st) != 0)
+        status = errno == ENOENT ? create_file(path, err) : error_errno(err, errno, "%s", path);
+    else if (!S_ISREG(st.st_mode))
+        status = error_set(err, STATUS_FAILED_PRECONDITION, "%s: not a regular file", path);
+    else if (st.st_size == 0) {
+        error_set(err, STATUS_DATA_LOSS,
+                  "state store: the file is empty; %s, or remove it to start "
+                  "with nothing",
+                  restore_hint);
+        status = error_reason(err, "STATE_STORE_DAMAGED");
+    }
+    if (status == 0)
+        status = open_file(path, false, &db, err);
+    if (status == 0)
+        status = prepare_all(&db, err);
+    umask(old_mask);
+    if (status == 0)
+        *out_db = db;
+    else
+        store_db_close(&db);
+    return status;
+}
+
+void store_db_close(struct store_db *db)
+{
+    for (int t = 0; t < N_TABLES; t++)
+        sqlite3_finalize(db->upsert[t]);
+    for (int t = 0; t < N_CATALOG_TABLES; t++)
+        sqlite3_finalize(db->remove[t]);
+    sqlite3_close(db->sqlite);
+    memset(db, 0, sizeof(*db));
+}
+
+static int load_table(struct store_db *db, enum table table, struct catalog *catalog,
+                      struct error *err)
+{
+    struct strbuf sql;
+    sqlite3_stmt *stmt = NULL;
+    strbuf_init(&sql, 0);
+    table_sql_select(table_spec(table), &sql);
+    int status = store_db_prepare(db, strbuf_str(&sql), &stmt, err);
+    strbuf_fini(&sql);
+    if (status != 0)
+        return status;
+    int rc;
+    while ((rc = sqlite3_step(stmt)) == SQLITE_ROW) {
+        struct row *row = NULL;
+        if ((status = row_read(table, stmt, &row, err)) != 0)
+            break;
+        if (catalog_put(catalog, row) != 0)
+            status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "state store: out of memory");
+        row_release(row);
+        if (status != 0)
+            break;
+    }
+    if (status == 0 && rc != SQLITE_DONE)
+        status = store_db_error(db, rc, err);
+    sqlite3_finalize(stmt);
+    return status;
+}
+
+int store_db_load(struct store_db *db, struct catalog *catalog, struct error *err)
+{
+    for (enum table t = 0; t < N_CATALOG_TABLES; t++)
+        if (load_table(db, t, catalog, err) != 0)
+            return err->status;
+    int64_t seq = 0;
+    if (store_db_counter(db, "generation", &catalog->generation, err) != 0 ||
+        store_db_counter(db, "manager_epoch", &catalog->manager_epoch, err) != 0 ||
+        query(db, "SELECT coalesce(max(seq), 0) FROM event", &seq, NULL, 0, err) != 0)
+        return err->status;
+    catalog->last_event_seq = (uint64_t)seq;
+    return 0;
+}

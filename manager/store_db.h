@@ -1,0 +1,39 @@
+/* store_db.h: the one SQLite connection: opening, checking, migrating, error texts. Store thread
+ * only (store_open runs it before the thread starts). */
+#pragma once
+
+#include <stdint.h>
+
+#include "manager/catalog.h"
+#include "manager/table.h"
+
+struct error;
+struct sqlite3;
+struct sqlite3_stmt;
+
+struct store_db {
+    struct sqlite3 *sqlite;
+    struct sqlite3_stmt *upsert[N_TABLES];
+    struct sqlite3_stmt *remove[N_CATALOG_TABLES];
+    uint32_t schema_version;
+};
+
+/* Opens or creates the file at `path`, migrates it, prepares the statements. A new database appears
+ * under its name only when it is whole. */
+int store_db_open(const char *path, struct store_db *out_db, struct error *err);
+void store_db_close(struct store_db *db);
+
+/* Fills an empty catalog. */
+int store_db_load(struct store_db *db, struct catalog *catalog, struct error *err);
+
+/* One statement without result. */
+int store_db_exec(struct store_db *db, const char *sql, struct error *err);
+int store_db_prepare(struct store_db *db, const char *sql, struct sqlite3_stmt **out_stmt,
+                     struct error *err);
+/* Value of a counter in table meta, 0 where it has none. */
+int store_db_counter(struct store_db *db, const char *name, uint64_t *out_value, struct error *err);
+int store_db_set_counter(struct store_db *db, const char *name, uint64_t value, struct error *err);
+
+/* What the connection's last failure means: RESOURCE_EXHAUSTED STATE_STORE_FULL on a full disk,
+ * DATA_LOSS for a damaged file, else INTERNAL. */
+int store_db_error(struct store_db *db, int rc, struct error *err);

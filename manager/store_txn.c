@@ -1,0 +1,326 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include <sqlite3.h>
+
+#include "base/clock.h"
+#include "base/sha256.h"
+#include "manager/message.h"
+#include "manager/store_internal.h"
+
+enum { IDEMPOTENCY_ROWS = 10000, EVENT_ROWS = 100000 };
+
+int txn_begin(struct txn *txn, struct store_db *db, struct catalog *catalog, struct error *err)
+{
+    memset(txn, 0, sizeof(*txn));
+    txn->db = db;
+    txn->catalog = catalog;
+    txn->now_unix_ns = clock_wall_ns();
+    txn->last_event_seq_before = catalog->last_event_seq;
+    return store_db_exec(db, "BEGIN IMMEDIATE", err);
+}
+
+void txn_free_changes(struct store_change *changes, size_t n_changes)
+{
+    for (size_t i = 0; i < n_changes; i++) {
+        row_release(changes[i].before);
+        row_release(changes[i].after);
+    }
+    free(changes);
+}
+
+void txn_undo(struct txn *txn)
+{
+    for (size_t i = txn->n_changes; i-- > 0;) {
+        struct store_change *change = &txn->changes[i];
+        /* Putting back a row never needs memory: its place in the list is still there. */
+        if (change->before)
+            catalog_put(txn->catalog, change->before);
+        else
+            catalog_remove(txn->catalog, change->table, row_key(change->after));
+    }
+    txn_free_changes(txn->changes, txn->n_changes);
+    txn->changes = NULL;
+    txn->n_changes = 0;
+    txn->catalog->last_event_seq = txn->last_event_seq_before;
+}
+
+void txn_rollback(struct txn *txn)
+{
+    if (!sqlite3_get_autocommit(txn->db->sqlite))
+        sqlite3_exec(txn->db->sqlite, "ROLLBACK", NULL, NULL, NULL);
+    txn_undo(txn);
+}
+
+int txn_commit(struct txn *txn, bool *out_unknown, struct error *err)
+{
+    *out_unknown = false;
+    if (!txn->wrote) {
+        txn_rollback(txn);
+        return 0;
+    }
+    uint64_t generation = txn->catalog->generation + 1;
+    if (store_db_set_counter(txn->db, "generation", generation, err) != 0) {
+        txn_rollback(txn);
+        return err->status;
+    }
+    int rc = sqlite3_exec(txn->db->sqlite, "COMMIT", NULL, NULL, NULL);
+    if (rc == SQLITE_OK) {
+        txn->catalog->generation = generation;
+        return 0;
+    }
+    int status = store_db_error(txn->db, rc, err);
+    if ((rc & 0xff) == SQLITE_IOERR && status == STATUS_INTERNAL) {
+        *out_unknown = true;
+        return status;
+    }
+    txn_rollback(txn);
+    return status;
+}
+
+const struct catalog *txn_catalog(const struct txn *txn)
+{
+    return txn->catalog;
+}
+
+int64_t txn_now_unix_ns(const struct txn *txn)
+{
+    return txn->now_unix_ns;
+}
+
+static int out_of_memory(struct error *err)
+{
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "state store: out of memory");
+}
+
+static int step(struct txn *txn, sqlite3_stmt *stmt, struct error *err)
+{
+    int rc = sqlite3_step(stmt);
+    int status = rc == SQLITE_DONE ? 0 : store_db_error(txn->db, rc, err);
+    sqlite3_reset(stmt);
+    sqlite3_clear_bindings(stmt);
+    txn->wrote = true;
+    return status;
+}
+
+/* Notes a change (taking both references on success) after making room for it. */
+static bool reserve_change(struct txn *txn)
+{
+    if (txn->n_changes < txn->capacity)
+        return true;
+    size_t capacity = txn->capacity ? txn->capacity * 2 : 8;
+    struct store_change *changes = realloc(txn->changes, capacity * sizeof(*changes));
+    if (!changes)
+        return false;
+    txn->changes = changes;
+    txn->capacity = capacity;
+    return true;
+}
+
+static void note_change(struct txn *txn, enum table table, struct row *before, struct row *after)
+{
+    txn->changes[txn->n_changes++] =
+        (struct store_change){.table = table, .before = before, .after = after};
+}
+
+int txn_put_extra(struct txn *txn, enum table table, ProtobufCMessage *message, int64_t extra,
+                  struct error *err)
+{
+    struct row *row = row_create(table, message, extra);
+    if (!row || !reserve_change(txn)) {
+        row_release(row);
+        return out_of_memory(err);
+    }
+    sqlite3_stmt *stmt = txn->db->upsert[table];
+    int status = row_bind(row, stmt, 0, err);
+    if (status == 0)
+        status = step(txn, stmt, err);
+    if (status == 0) {
+        struct row *before = catalog_get(txn->catalog, table, row_key(row));
+        if (before)
+            row_retain(before);
+        if (catalog_put(txn->catalog, row) == 0) {
+            note_change(txn, table, before, row);
+            return 0;
+        }
+        row_release(before);
+        status = out_of_memory(err);
+    }
+    row_release(row);
+    return status;
+}
+
+int txn_put(struct txn *txn, enum table table, ProtobufCMessage *message, struct error *err)
+{
+    return txn_put_extra(txn, table, message, 0, err);
+}
+
+int txn_delete(struct txn *txn, enum table table, const char *key, struct error *err)
+{
+    struct row *row = catalog_get(txn->catalog, table, key);
+    if (!row)
+        return 0;
+    if (!reserve_change(txn))
+        return out_of_memory(err);
+    sqlite3_stmt *stmt = txn->db->remove[table];
+    int status = row_bind(row, stmt, 1, err);
+    if (status == 0)
+        status = step(txn, stmt, err);
+    if (status != 0)
+        return status;
+    note_change(txn, table, row_retain(row), NULL);
+    catalog_remove(txn->catalog, table, row_key(row));
+    return 0;
+}
+
+static int run_with_number(struct txn *txn, const char *sql, int64_t number, struct error *err)
+{
+    sqlite3_stmt *stmt = NULL;
+    if (store_db_prepare(txn->db, sql, &stmt, err) != 0)
+        return err->status;
+    sqlite3_bind_int64(stmt, 1, number);
+    int status = step(txn, stmt, err);
+    sqlite3_finalize(stmt);
+    return status;
+}
+
+int txn_event(struct txn *txn, const struct txn_event *event, struct error *err)
+{
+    pb_event *message = MESSAGE_NEW(pb_event, sluice__manager__v1__event__descriptor);
+    if (!message)
+        return out_of_memory(err);
+    message->seq = txn->catalog->last_event_seq + 1;
+    message->time_unix_ns = txn->now_unix_ns;
+    message_set(&message->type, event->type);
+    message_set(&message->model, event->model);
+    message_set(&message->version, event->version);
+    message_set(&message->replica_id, event->replica_id);
+    message_set(&message->device_group, event->device_group);
+    message_set(&message->operation_id, event->operation_id);
+    message_set(&message->message, event->message);
+    int64_t seq = (int64_t)message->seq;
+    struct row *row = row_create(TABLE_EVENT, &message->base, 0);
+    if (!row)
+        return out_of_memory(err);
+    int status = row_bind(row, txn->db->upsert[TABLE_EVENT], 0, err);
+    if (status == 0)
+        status = step(txn, txn->db->upsert[TABLE_EVENT], err);
+    row_release(row);
+    if (status != 0)
+        return status;
+    txn->catalog->last_event_seq = (uint64_t)seq;
+    if (seq % 1000 == 0 && seq > EVENT_ROWS)
+        return run_with_number(txn, "DELETE FROM event WHERE seq <= ?1", seq - EVENT_ROWS, err);
+    return 0;
+}
+
+int txn_next(struct txn *txn, const char *counter, uint64_t *out_value, struct error *err)
+{
+    uint64_t value = 0;
+    if (store_db_counter(txn->db, counter, &value, err) != 0 ||
+        store_db_set_counter(txn->db, counter, value + 1, err) != 0)
+        return err->status;
+    txn->wrote = true;
+    *out_value = value + 1;
+    return 0;
+}
+
+static int digest(const ProtobufCMessage *request, uint8_t out_digest[SHA256_BYTES],
+                  struct error *err)
+{
+    struct sha256 *sha = NULL;
+    size_t n_bytes = protobuf_c_message_get_packed_size(request);
+    uint8_t *bytes = malloc(n_bytes ? n_bytes : 1);
+    if (!bytes)
+        return out_of_memory(err);
+    protobuf_c_message_pack(request, bytes);
+    int status = sha256_create(&sha, err);
+    if (status == 0) {
+        sha256_update(sha, bytes, n_bytes);
+        sha256_final(sha, out_digest);
+    }
+    free(bytes);
+    return status;
+}
+
+static int read_answer(struct txn *txn, sqlite3_stmt *stmt, const char *method,
+                       const uint8_t *wanted, const ProtobufCMessageDescriptor *response_type,
+                       ProtobufCMessage **out_response, struct error *err)
+{
+    int rc = sqlite3_step(stmt);
+    if (rc == SQLITE_DONE)
+        return 0;
+    if (rc != SQLITE_ROW)
+        return store_db_error(txn->db, rc, err);
+    const char *stored_method = (const char *)sqlite3_column_text(stmt, 0);
+    const void *stored = sqlite3_column_blob(stmt, 1);
+    if (!stored_method || !stored || sqlite3_column_bytes(stmt, 1) != SHA256_BYTES ||
+        strcmp(stored_method, method) != 0 || memcmp(stored, wanted, SHA256_BYTES) != 0) {
+        error_field(err, "request_id", "was used before by another request");
+        return error_reason(err, "REQUEST_ID_REUSED");
+    }
+    *out_response = protobuf_c_message_unpack(
+        response_type, NULL, (size_t)sqlite3_column_bytes(stmt, 2), sqlite3_column_blob(stmt, 2));
+    return *out_response ? 0
+                         : error_set(err, STATUS_DATA_LOSS,
+                                     "state store: a recorded answer cannot be decoded");
+}
+
+int txn_idempotency_find(struct txn *txn, const char *request_id, const char *method,
+                         const ProtobufCMessage *request,
+                         const ProtobufCMessageDescriptor *response_type,
+                         ProtobufCMessage **out_response, struct error *err)
+{
+    uint8_t wanted[SHA256_BYTES];
+    sqlite3_stmt *stmt = NULL;
+    *out_response = NULL;
+    if (!*request_id)
+        return 0;
+    if (digest(request, wanted, err) != 0 ||
+        store_db_prepare(txn->db,
+                         "SELECT method, request_sha256, response FROM idempotency"
+                         " WHERE request_id = ?1",
+                         &stmt, err) != 0)
+        return err->status;
+    sqlite3_bind_text(stmt, 1, request_id, -1, SQLITE_STATIC);
+    int status = read_answer(txn, stmt, method, wanted, response_type, out_response, err);
+    sqlite3_finalize(stmt);
+    return status;
+}
+
+int txn_idempotency_record(struct txn *txn, const char *request_id, const char *method,
+                           const ProtobufCMessage *request, const ProtobufCMessage *response,
+                           struct error *err)
+{
+    uint8_t sha[SHA256_BYTES];
+    sqlite3_stmt *stmt = NULL;
+    if (!*request_id)
+        return 0;
+    size_t n_bytes = protobuf_c_message_get_packed_size(response);
+    uint8_t *bytes = malloc(n_bytes ? n_bytes : 1);
+    if (!bytes)
+        return out_of_memory(err);
+    protobuf_c_message_pack(response, bytes);
+    if (digest(request, sha, err) != 0 ||
+        store_db_prepare(txn->db,
+                         "INSERT INTO idempotency (request_id, method, request_sha256, response,"
+                         " created_unix_ns) VALUES (?1, ?2, ?3, ?4, ?5)",
+                         &stmt, err) != 0) {
+        free(bytes);
+        return err->status;
+    }
+    sqlite3_bind_text(stmt, 1, request_id, -1, SQLITE_STATIC);
+    sqlite3_bind_text(stmt, 2, method, -1, SQLITE_STATIC);
+    sqlite3_bind_blob(stmt, 3, sha, sizeof(sha), SQLITE_STATIC);
+    sqlite3_bind_blob64(stmt, 4, bytes, n_bytes, SQLITE_STATIC);
+    sqlite3_bind_int64(stmt, 5, txn->now_unix_ns);
+    int status = step(txn, stmt, err);
+    sqlite3_finalize(stmt);
+    free(bytes);
+    if (status != 0)
+        return status;
+    return run_with_number(txn,
+                           "DELETE FROM idempotency WHERE serial <="
+                           " (SELECT max(serial) FROM idempotency) - ?1",
+                           IDEMPOTENCY_ROWS, err);
+}

@@ -1,0 +1,528 @@
+#include "manager/supervise.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "manager/adopt.h"
+#include "manager/failpoint.h"
+#include "manager/message.h"
+#include "manager/operations.h"
+#include "manager/record.h"
+#include "manager/slot.h"
+
+static const double settle_s = 3.0;              /* for adopted workers to say what they are */
+static const int64_t refused_hold_ns = NS_PER_S; /* before a refused record is tried again */
+
+/* -- input ----------------------------------------------------------------------------------------
+ */
+
+struct picture {
+    struct reconcile_input input;
+    uint32_t *n_wanted;
+    struct reconcile_replica *replicas;
+    struct reconcile_operation *operations;
+    const char **operation_ids;
+    size_t *members; /* replica indices of all operations, one after the other */
+    struct action *actions;
+};
+
+static void picture_fini(struct picture *picture)
+{
+    free(picture->n_wanted);
+    free(picture->replicas);
+    free(picture->operations);
+    free(picture->operation_ids);
+    free(picture->members);
+    free(picture->actions);
+}
+
+static size_t find_index(const struct catalog *catalog, enum table table, const char *key)
+{
+    size_t i = catalog_find(catalog, table, key);
+    struct row *row = catalog_at(catalog, table, i);
+    return row && strcmp(row_key(row), key) == 0 ? i : SIZE_MAX;
+}
+
+static void fill_replica(struct supervisor *supervisor, const pb_replica *row, int64_t now_ns,
+                         struct reconcile_replica *out)
+{
+    const struct catalog *catalog = &supervisor->manager->catalog;
+    struct slot *slot = slot_ensure(supervisor, row->id);
+    char key[TABLE_KEY_BYTES];
+    table_key(key, row->model, row->version, row->device_group);
+    *out = (struct reconcile_replica){
+        .deployment = find_index(catalog, TABLE_DEPLOYMENT, key),
+        .state = (enum replica_state)row->state,
+        .busy = true,
+    };
+    if (!slot)
+        return;
+    out->process = slot->process_state;
+    out->worker = slot->status ? (enum worker_state)slot->status->state : WORKER_UNKNOWN;
+    out->busy = slot->busy || slot->hold_until_ns > now_ns;
+    out->fenced = slot->fenced;
+    out->permanent = slot->permanent;
+    out->drain_sent = slot->drain_sent;
+    out->kill_sent = slot->kill_sent;
+    out->started_ns = slot->started_ns;
+    out->next_start_ns = slot->next_start_ns;
+    out->ready_ns = slot->ready_ns;
+    out->drain_deadline_ns = slot->drain_deadline_ns;
+    out->deaths = slot->deaths;
+}
+
+static bool allocate(struct picture *picture, size_t n_deployments, size_t n_replicas,
+                     size_t n_operations, size_t n_members)
+{
+    picture->n_wanted = calloc(n_deployments + 1, sizeof(*picture->n_wanted));
+    picture->replicas = calloc(n_replicas + 1, sizeof(*picture->replicas));
+    picture->operations = calloc(n_operations + 1, sizeof(*picture->operations));
+    picture->operation_ids = calloc(n_operations + 1, sizeof(*picture->operation_ids));
+    picture->members = calloc(n_members + 1, sizeof(*picture->members));
+    picture->actions = calloc(n_replicas + n_operations + 1, sizeof(*picture->actions));
+    return picture->n_wanted && picture->replicas && picture->operations &&
+           picture->operation_ids && picture->members && picture->actions;
+}
+
+static bool is_open(const pb_operation *operation)
+{
+    return (int)operation->state == OPERATION_PENDING || (int)operation->state == OPERATION_RUNNING;
+}
+
+static bool take_picture(struct supervisor *supervisor, int64_t now_ns, struct picture *picture)
+{
+    const struct catalog *catalog = &supervisor->manager->catalog;
+    size_t n_deployments = catalog_count(catalog, TABLE_DEPLOYMENT);
+    size_t n_replicas = catalog_count(catalog, TABLE_REPLICA);
+    size_t n_operations = 0, n_members = 0, n = 0;
+    for (size_t i = 0; catalog_operation_at(catalog, i); i++)
+        if (is_open(catalog_operation_at(catalog, i))) {
+            n_operations++;
+            n_members += catalog_operation_at(catalog, i)->n_replica_ids;
+        }
+    memset(picture, 0, sizeof(*picture));
+    if (!allocate(picture, n_deployments, n_replicas, n_operations, n_members))
+        return false;
+    for (size_t i = 0; i < n_deployments; i++)
+        picture->n_wanted[i] = catalog_deployment_at(catalog, i)->n_replicas;
+    for (size_t i = 0; i < n_replicas; i++)
+        fill_replica(supervisor, catalog_replica_at(catalog, i), now_ns, &picture->replicas[i]);
+    n_members = 0;
+    for (size_t i = 0; catalog_operation_at(catalog, i); i++) {
+        const pb_operation *row = catalog_operation_at(catalog, i);
+        if (!is_open(row))
+            continue;
+        picture->operation_ids[n] = row->id;
+        picture->operations[n++] = (struct reconcile_operation){
+            .kind = (enum operation_kind)row->kind,
+            .replicas = &picture->members[n_members],
+            .n_replicas = row->n_replica_ids,
+            .busy = operations_busy(supervisor->manager->operations, row->id, now_ns),
+        };
+        for (size_t j = 0; j < row->n_replica_ids; j++)
+            picture->members[n_members++] = find_index(catalog, TABLE_REPLICA, row->replica_ids[j]);
+    }
+    picture->input = (struct reconcile_input){
+        .n_wanted = picture->n_wanted,
+        .n_deployments = n_deployments,
+        .replicas = picture->replicas,
+        .n_replicas = n_replicas,
+        .operations = picture->operations,
+        .n_operations = n_operations,
+    };
+    return true;
+}
+
+/* -- actions --------------------------------------------------------------------------------------
+ */
+
+static void submit(struct slot *slot, const struct record *record)
+{
+    struct error err;
+    if (record_submit(slot, record, &err) == 0)
+        return;
+    log_warn(LOG_EVENT("record refused"), LOG_STR("replica", slot->id),
+             LOG_STR("why", err.message));
+    slot->hold_until_ns = clock_now_ns() + refused_hold_ns;
+}
+
+static void drain(struct slot *slot)
+{
+    struct manager *manager = slot->supervisor->manager;
+    slot->grace_ms = operations_grace_ms(manager->operations, slot->id);
+    slot->drained_bytes = process_resident_bytes(slot->process.pid);
+    submit(slot, &(struct record){.kind = RECORD_DRAIN});
+}
+
+static void kill_worker(struct slot *slot, const char *reason)
+{
+    log_warn(LOG_EVENT("killing worker"), LOG_STR("replica", slot->id),
+             LOG_I64("pid", slot->process.pid), LOG_STR("reason", reason));
+    slot->kill_sent = true;
+    if (!slot->last_error.status) {
+        error_set(&slot->last_error, STATUS_UNAVAILABLE, "the worker was ended: %s", reason);
+        error_reason(&slot->last_error, reason);
+    }
+    process_signal(&slot->process, SIGKILL);
+}
+
+static void carry_out(struct supervisor *supervisor, const struct picture *picture,
+                      const struct action *action)
+{
+    struct manager *manager = supervisor->manager;
+    if (action->type == ACTION_FINISH) {
+        operations_finish(manager->operations, picture->operation_ids[action->index],
+                          (enum operation_state)action->state, action->reason);
+        return;
+    }
+    const pb_replica *row = catalog_replica_at(&manager->catalog, action->index);
+    struct slot *slot = slot_find(supervisor, row->id);
+    struct record record = {.reason = action->reason, .at_ns = action->at_ns};
+    switch (action->type) {
+    case ACTION_START:
+        failpoint("start.before_record");
+        record.kind = RECORD_STARTING;
+        break;
+    case ACTION_STATE:
+        failpoint(action->state == REPLICA_READY ? "ready.before_record" : "state.before_record");
+        record.kind = RECORD_STATE;
+        record.state = (enum replica_state)action->state;
+        if (record.state == REPLICA_READY)
+            error_clear(&slot->last_error);
+        break;
+    case ACTION_RETRY:
+        record.kind = RECORD_RETRY;
+        record.reason = "BACKOFF";
+        break;
+    case ACTION_FAIL:
+        record.kind = RECORD_FAIL;
+        break;
+    case ACTION_DRAIN:
+        failpoint("drain.before_record");
+        drain(slot);
+        return;
+    case ACTION_KILL:
+        kill_worker(slot, action->reason);
+        return;
+    case ACTION_STOP:
+        failpoint("stop.before_record");
+        record.kind = RECORD_STOP;
+        break;
+    case ACTION_FINISH:
+        return;
+    }
+    submit(slot, &record);
+}
+
+static void after_starting(struct slot *slot)
+{
+    struct error err;
+    failpoint("spawn.before");
+    if (slot->supervisor->stopping)
+        return;
+    slot->n_finished = slot->n_ended = 0;
+    slot->drained_bytes = 0;
+    if (slot_spawn(slot, &err) != 0) {
+        log_error(LOG_EVENT("worker not started"), LOG_STR("replica", slot->id),
+                  LOG_STR("why", err.message));
+        slot->last_error = err;
+        slot->permanent = err.status != STATUS_RESOURCE_EXHAUSTED && err.status != STATUS_INTERNAL;
+        slot->process_state = PROCESS_EXITED;
+        return;
+    }
+    failpoint("spawn.after");
+    log_info(LOG_EVENT("worker started"), LOG_STR("replica", slot->id),
+             LOG_I64("pid", slot->process.pid));
+    submit(slot, &(struct record){.kind = RECORD_PID});
+}
+
+static void after_drain(struct slot *slot)
+{
+    struct error err;
+    failpoint("drain.after_record");
+    uint32_t grace_ms = slot->grace_ms;
+    bool loading = slot->status && ((int)slot->status->state == WORKER_LOADING ||
+                                    (int)slot->status->state == WORKER_WARMING);
+    if (!slot->status || loading)
+        grace_ms = 0; /* nothing can be running on it */
+    slot->drain_sent = true;
+    slot->drain_deadline_ns = clock_now_ns() + (int64_t)grace_ms * NS_PER_MS;
+    if (slot->process_state == PROCESS_RUNNING &&
+        (!slot->link || worker_link_shutdown(slot->link, grace_ms, &err) != 0))
+        process_signal(&slot->process, SIGTERM);
+}
+
+static void after_death(struct slot *slot, const struct record *record)
+{
+    if (slot->process_state == PROCESS_EXITED)
+        reconcile_note_death(&slot->supervisor->config, &slot->deaths, slot->ready_ns,
+                             clock_now_ns());
+    slot_forget(slot);
+    slot->next_start_ns = record->kind == RECORD_RETRY ? record->at_ns : 0;
+}
+
+void supervisor_record_done(struct supervisor *supervisor, const char *replica_id,
+                            const struct record *record, const struct error *status)
+{
+    struct slot *slot = slot_find(supervisor, replica_id);
+    if (!slot)
+        return;
+    slot->busy = false;
+    if (status->status != 0) {
+        if (status->status != STATUS_CANCELLED)
+            log_warn(LOG_EVENT("record refused"), LOG_STR("replica", replica_id),
+                     LOG_STR("why", status->message));
+        slot->hold_until_ns = clock_now_ns() + refused_hold_ns;
+        supervisor_kick(supervisor);
+        return;
+    }
+    switch (record->kind) {
+    case RECORD_STARTING:
+        failpoint("start.after_record");
+        after_starting(slot);
+        break;
+    case RECORD_PID:
+        failpoint("pid.after_record");
+        break;
+    case RECORD_STATE:
+        failpoint(record->state == REPLICA_READY ? "ready.after_record" : "state.after_record");
+        if (record->state == REPLICA_READY && !slot->ready_ns)
+            slot->ready_ns = clock_now_ns();
+        break;
+    case RECORD_RETRY:
+    case RECORD_FAIL:
+        after_death(slot, record);
+        break;
+    case RECORD_DRAIN:
+        after_drain(slot);
+        break;
+    case RECORD_STOP:
+        failpoint("stop.after_record");
+        slot_forget(slot);
+        break;
+    case RECORD_ADOPT:
+        break;
+    }
+    operations_progress(supervisor->manager->operations, replica_id);
+    manager_changed(supervisor->manager);
+}
+
+/* Slots of replicas whose rows are gone. */
+static void drop_slots(struct supervisor *supervisor)
+{
+    size_t cursor = 0;
+    struct slot *slot;
+    while ((slot = hash_map_next(&supervisor->slots, &cursor, NULL, NULL))) {
+        if (slot->busy || slot->process_state == PROCESS_RUNNING ||
+            catalog_replica(&supervisor->manager->catalog, slot->id))
+            continue;
+        hash_map_remove_str(&supervisor->slots, slot->id);
+        adopt_remove_folder(supervisor->manager->settings.run_dir, slot->id);
+        slot_destroy(slot);
+    }
+}
+
+static int64_t earliest_hold(struct supervisor *supervisor, int64_t now_ns)
+{
+    int64_t at = INT64_MAX;
+    size_t cursor = 0;
+    struct slot *slot;
+    while ((slot = hash_map_next(&supervisor->slots, &cursor, NULL, NULL)))
+        if (slot->hold_until_ns > now_ns && slot->hold_until_ns < at)
+            at = slot->hold_until_ns;
+    int64_t operations_at = operations_hold_ns(supervisor->manager->operations, now_ns);
+    return operations_at < at ? operations_at : at;
+}
+
+static bool check_stopped(struct supervisor *supervisor)
+{
+    size_t cursor = 0;
+    struct slot *slot;
+    while ((slot = hash_map_next(&supervisor->slots, &cursor, NULL, NULL)))
+        if (slot->process_state == PROCESS_RUNNING)
+            return false;
+    if (!supervisor->finished) {
+        supervisor->finished = true;
+        ev_timer_stop(supervisor->manager->loop, &supervisor->stop_timer);
+        supervisor->stopped(supervisor->stopped_arg);
+    }
+    return true;
+}
+
+static void run(struct supervisor *supervisor)
+{
+    struct ev_loop *loop = supervisor->manager->loop;
+    struct picture picture;
+    int64_t wake_ns = INT64_MAX, now_ns = clock_now_ns();
+    if (supervisor->stopping) {
+        check_stopped(supervisor);
+        return;
+    }
+    ev_timer_stop(loop, &supervisor->wake);
+    if (take_picture(supervisor, now_ns, &picture)) {
+        size_t n =
+            reconcile(&supervisor->config, &picture.input, now_ns, picture.actions, &wake_ns);
+        for (size_t i = 0; i < n; i++)
+            carry_out(supervisor, &picture, &picture.actions[i]);
+    } else {
+        wake_ns = now_ns + NS_PER_S;
+    }
+    picture_fini(&picture);
+    drop_slots(supervisor);
+    int64_t hold_ns = earliest_hold(supervisor, now_ns);
+    wake_ns = hold_ns < wake_ns ? hold_ns : wake_ns;
+    if (wake_ns == INT64_MAX)
+        return;
+    double delay = (double)(wake_ns - now_ns) / 1e9;
+    ev_timer_set(&supervisor->wake, delay > 0.001 ? delay : 0.001, 0.);
+    ev_timer_start(loop, &supervisor->wake);
+}
+
+static void on_timer(struct ev_loop *loop, ev_timer *timer, int events)
+{
+    (void)loop;
+    (void)events;
+    run(timer->data);
+}
+
+void supervisor_kick(struct supervisor *supervisor)
+{
+    if (!supervisor)
+        return;
+    ev_timer_stop(supervisor->manager->loop, &supervisor->soon);
+    ev_timer_set(&supervisor->soon, 0., 0.);
+    ev_timer_start(supervisor->manager->loop, &supervisor->soon);
+}
+
+/* -- life -----------------------------------------------------------------------------------------
+ */
+
+static void on_settled(struct ev_loop *loop, ev_timer *timer, int events)
+{
+    struct supervisor *supervisor = timer->data;
+    (void)loop;
+    (void)events;
+    supervisor->settled_timeout = true;
+    manager_changed(supervisor->manager);
+}
+
+bool supervisor_settled(const struct supervisor *supervisor)
+{
+    size_t cursor = 0;
+    struct slot *slot;
+    if (supervisor->settled_timeout)
+        return true;
+    while ((slot = hash_map_next(&supervisor->slots, &cursor, NULL, NULL)))
+        if (slot->adopted && !slot->settled)
+            return false;
+    return true;
+}
+
+uint32_t supervisor_n_adopted(const struct supervisor *supervisor)
+{
+    return supervisor->n_adopted;
+}
+
+static void configure(struct supervisor *supervisor, const struct settings *settings)
+{
+    struct reconcile_config *config = &supervisor->config;
+    reconcile_config_init(config);
+    config->backoff_initial_ns = (int64_t)settings->restart_backoff_initial_ms * NS_PER_MS;
+    config->backoff_max_ns = (int64_t)settings->restart_backoff_max_ms * NS_PER_MS;
+    config->crash_window_ns = (int64_t)settings->crash_window_ms * NS_PER_MS;
+    config->stable_ns = config->crash_window_ns;
+    config->kill_grace_ns = (int64_t)settings->kill_grace_ms * NS_PER_MS;
+    config->connect_timeout_ns = (int64_t)settings->connect_timeout_ms * NS_PER_MS;
+    config->load_timeout_ns = (int64_t)settings->load_timeout_ms * NS_PER_MS;
+}
+
+int supervisor_create(struct manager *manager, struct supervisor **out_supervisor,
+                      struct error *err)
+{
+    struct supervisor *supervisor = calloc(1, sizeof(*supervisor));
+    if (!supervisor)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    supervisor->manager = manager;
+    configure(supervisor, &manager->settings);
+    ev_timer_init(&supervisor->soon, on_timer, 0., 0.);
+    ev_timer_init(&supervisor->wake, on_timer, 0., 0.);
+    ev_timer_init(&supervisor->settle, on_settled, settle_s, 0.);
+    supervisor->soon.data = supervisor->wake.data = supervisor->settle.data = supervisor;
+    ev_timer_start(manager->loop, &supervisor->settle);
+    adopt_all(supervisor);
+    supervisor_kick(supervisor);
+    *out_supervisor = supervisor;
+    return 0;
+}
+
+void supervisor_destroy(struct supervisor *supervisor)
+{
+    size_t cursor = 0;
+    struct slot *slot;
+    if (!supervisor)
+        return;
+    struct ev_loop *loop = supervisor->manager->loop;
+    ev_timer_stop(loop, &supervisor->soon);
+    ev_timer_stop(loop, &supervisor->wake);
+    ev_timer_stop(loop, &supervisor->settle);
+    ev_timer_stop(loop, &supervisor->stop_timer);
+    while ((slot = hash_map_next(&supervisor->slots, &cursor, NULL, NULL)))
+        slot_destroy(slot);
+    hash_map_fini(&supervisor->slots);
+    free(supervisor);
+}
+
+static void signal_all(struct supervisor *supervisor, int signal_number)
+{
+    size_t cursor = 0;
+    struct slot *slot;
+    while ((slot = hash_map_next(&supervisor->slots, &cursor, NULL, NULL)))
+        if (slot->process_state == PROCESS_RUNNING)
+            process_signal(&slot->process, signal_number);
+}
+
+static void on_stop_timeout(struct ev_loop *loop, ev_timer *timer, int events)
+{
+    (void)loop;
+    (void)events;
+    signal_all(timer->data, SIGKILL);
+}
+
+void supervisor_stop_workers(struct supervisor *supervisor, void (*done)(void *arg), void *arg)
+{
+    supervisor->stopping = true;
+    supervisor->stopped = done;
+    supervisor->stopped_arg = arg;
+    double grace_s = (double)supervisor->config.kill_grace_ns / 1e9;
+    ev_timer_init(&supervisor->stop_timer, on_stop_timeout, grace_s, 0.);
+    supervisor->stop_timer.data = supervisor;
+    ev_timer_start(supervisor->manager->loop, &supervisor->stop_timer);
+    signal_all(supervisor, SIGTERM);
+    supervisor_kick(supervisor);
+}
+
+bool supervisor_view(struct supervisor *supervisor, const char *replica_id,
+                     struct replica_view *out_view)
+{
+    struct slot *slot = slot_find(supervisor, replica_id);
+    if (!slot)
+        return false;
+    *out_view = (struct replica_view){
+        .status = slot->process_state == PROCESS_RUNNING ? slot->status : NULL,
+        .resident_bytes =
+            slot->process_state == PROCESS_RUNNING ? process_resident_bytes(slot->process.pid) : 0,
+        .drained_bytes = slot->drained_bytes,
+        .n_finished = slot->n_finished,
+        .n_ended = slot->n_ended,
+        .last_error = slot->last_error.status ? &slot->last_error : NULL,
+    };
+    return true;
+}

@@ -1,0 +1,43 @@
+/* supervise.h: the worker processes. Carries out what reconcile.h decides, records what it sees,
+ * and takes over the workers that an earlier manager left running. Workers outlive the manager:
+ * nothing here ends one because the manager ends, save supervisor_stop_workers. Loop thread only.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "manager/manager.h"
+#include "manager/pb.h"
+
+struct supervisor;
+
+/* Looks at every process and record, adopts, kills what nobody owns, and starts supervising. */
+int supervisor_create(struct manager *manager, struct supervisor **out_supervisor,
+                      struct error *err);
+/* Lets go of every worker; they run on. NULL is accepted. */
+void supervisor_destroy(struct supervisor *supervisor);
+
+/* Something may have to be done: looks at everything once, soon. */
+void supervisor_kick(struct supervisor *supervisor);
+
+/* Ends all workers (SIGTERM, after the kill grace SIGKILL) and calls `done` when none is left. They
+ * stay wanted: the next manager starts them again. */
+void supervisor_stop_workers(struct supervisor *supervisor, void (*done)(void *arg), void *arg);
+
+/* True once every adopted worker has said what it is, or had time to. */
+bool supervisor_settled(const struct supervisor *supervisor);
+uint32_t supervisor_n_adopted(const struct supervisor *supervisor);
+
+/* What is seen of a replica beyond its row; valid until the loop goes on. False: nothing is. */
+struct replica_view {
+    const pb_status *status;        /* last word of the process that runs, or NULL */
+    uint64_t resident_bytes;        /* now */
+    uint64_t drained_bytes;         /* resident when its drain began */
+    uint32_t n_finished, n_ended;   /* requests, as told by its shutdown */
+    const struct error *last_error; /* of its last process, or NULL */
+};
+bool supervisor_view(struct supervisor *supervisor, const char *replica_id,
+                     struct replica_view *out_view);

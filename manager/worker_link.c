@@ -1,0 +1,254 @@
+#include "manager/worker_link.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <ev.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "manager/loop_queue.h"
+#include "manager/message.h"
+#include "proto/rpc/rpc_client.h"
+#include "proto/rpc/rpc_stream.h"
+
+enum {
+    PROTOCOL = 1,
+    INTERVAL_BUSY_MS = 50,    /* while loading: progress is to be seen */
+    INTERVAL_CALM_MS = 1000,  /* once ready */
+    SHUTDOWN_EXTRA_MS = 5000, /* beyond the grace, for the answer */
+};
+static const double socket_poll_s = 0.01; /* until the worker has bound its socket */
+static const double retry_s = 0.1;
+
+struct worker_link {
+    atomic_uint n_refs; /* the owner's, the stream's, one per shutdown call and posted task */
+    struct ev_loop *loop;
+    struct loop_queue *queue;
+    const struct worker_link_events *events;
+    void *arg;
+    char socket_path[sizeof(((struct sockaddr_un *)0)->sun_path)];
+    struct rpc_client *client;
+    struct rpc_stream *stream;
+    ev_timer timer;
+    uint32_t interval_ms;
+    bool closed;
+};
+
+/* Something that happened on the client's thread, on its way to the loop. */
+struct news {
+    struct worker_link *link;
+    struct rpc_stream *stream; /* which one; compared, never followed */
+    ProtobufCMessage *message;
+    struct error err;
+};
+
+static void link_release(struct worker_link *link)
+{
+    if (atomic_fetch_sub_explicit(&link->n_refs, 1, memory_order_acq_rel) == 1)
+        free(link);
+}
+
+static void link_retain(struct worker_link *link)
+{
+    atomic_fetch_add_explicit(&link->n_refs, 1, memory_order_relaxed);
+}
+
+static void post(struct worker_link *link, struct rpc_stream *stream, loop_fn *fn,
+                 const ProtobufCMessage *message, const struct error *err)
+{
+    struct news *news = calloc(1, sizeof(*news));
+    if (!news)
+        return; /* the next status replaces this one; a lost end shows when the process ends */
+    news->link = link;
+    news->stream = stream;
+    news->message = message_copy(message);
+    if (err)
+        news->err = *err;
+    link_retain(link);
+    if (loop_queue_post(link->queue, fn, news) != 0) {
+        message_free(news->message);
+        free(news);
+        link_release(link);
+    }
+}
+
+static void news_free(struct news *news)
+{
+    message_free(news->message);
+    link_release(news->link);
+    free(news);
+}
+
+static int open_stream(struct worker_link *link);
+
+static void deliver_status(void *arg)
+{
+    struct news *news = arg;
+    struct worker_link *link = news->link;
+    const pb_status *status = (const pb_status *)news->message;
+    if (!link->closed && status && news->stream == link->stream) {
+        bool calm = (int)status->state == WORKER_READY && link->interval_ms != INTERVAL_CALM_MS;
+        link->events->on_status(link->arg, status);
+        if (calm && !link->closed) {
+            link->interval_ms = INTERVAL_CALM_MS;
+            open_stream(link);
+        }
+    }
+    news_free(news);
+}
+
+static void deliver_end(void *arg)
+{
+    struct news *news = arg;
+    struct worker_link *link = news->link;
+    if (!link->closed && news->stream == link->stream) {
+        log_debug(LOG_EVENT("worker link lost"), LOG_STR("socket", link->socket_path),
+                  LOG_STR("why", news->err.message));
+        rpc_stream_release(link->stream);
+        link->stream = NULL;
+        ev_timer_stop(link->loop, &link->timer);
+        ev_timer_set(&link->timer, retry_s, 0.);
+        ev_timer_start(link->loop, &link->timer);
+    }
+    news_free(news);
+}
+
+static void on_message(void *arg, struct rpc_stream *stream, const ProtobufCMessage *message)
+{
+    post(arg, stream, deliver_status, message, NULL);
+}
+
+static void on_end(void *arg, struct rpc_stream *stream, const struct error *status)
+{
+    post(arg, stream, deliver_end, NULL, status);
+    link_release(arg);
+}
+
+static const struct rpc_stream_events stream_events = {
+    .on_message = on_message,
+    .on_status = on_end,
+};
+
+/* Starts the status stream, in place of the one there was. */
+static int open_stream(struct worker_link *link)
+{
+    Sluice__Worker__V1__WatchStatusRequest request = SLUICE__WORKER__V1__WATCH_STATUS_REQUEST__INIT;
+    struct rpc_stream *stream = NULL;
+    struct error err;
+    request.interval_ms = link->interval_ms;
+    request.protocol_min = request.protocol_max = PROTOCOL;
+    rpc_stream_release(link->stream);
+    link->stream = NULL;
+    link_retain(link);
+    int status =
+        rpc_stream_open(link->client, &sluice__worker__v1__worker__descriptor, "WatchStatus",
+                        &request.base, NULL, &stream_events, link, &stream, &err);
+    if (status != 0)
+        link_release(link);
+    link->stream = stream;
+    return status;
+}
+
+static int connect_client(struct worker_link *link)
+{
+    char target[160];
+    struct rpc_client_config config;
+    struct error err;
+    if (link->client)
+        return 0;
+    snprintf(target, sizeof(target), "unix:%s", link->socket_path);
+    rpc_client_config_init(&config);
+    config.target = target;
+    return rpc_client_create(&config, &link->client, &err);
+}
+
+static void on_timer(struct ev_loop *loop, ev_timer *timer, int events)
+{
+    struct worker_link *link = timer->data;
+    (void)events;
+    /* gRPC waits long after a failed attempt, so none is made before there is a socket. */
+    bool there = access(link->socket_path, F_OK) == 0;
+    if (there && connect_client(link) == 0 && open_stream(link) == 0)
+        return;
+    ev_timer_set(timer, there ? retry_s : socket_poll_s, 0.);
+    ev_timer_start(loop, timer);
+}
+
+int worker_link_open(struct ev_loop *loop, struct loop_queue *queue, const char *socket_path,
+                     const struct worker_link_events *events, void *arg,
+                     struct worker_link **out_link, struct error *err)
+{
+    struct worker_link *link = calloc(1, sizeof(*link));
+    if (!link)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    if (strlen(socket_path) >= sizeof(link->socket_path)) {
+        free(link);
+        return error_set(err, STATUS_INVALID_ARGUMENT, "socket path of %zu bytes; %zu is the limit",
+                         strlen(socket_path), sizeof(link->socket_path) - 1);
+    }
+    atomic_init(&link->n_refs, 1);
+    link->loop = loop;
+    link->queue = queue;
+    link->events = events;
+    link->arg = arg;
+    link->interval_ms = INTERVAL_BUSY_MS;
+    memcpy(link->socket_path, socket_path, strlen(socket_path) + 1);
+    ev_timer_init(&link->timer, on_timer, 0., 0.);
+    link->timer.data = link;
+    ev_timer_start(loop, &link->timer);
+    *out_link = link;
+    return 0;
+}
+
+void worker_link_close(struct worker_link *link)
+{
+    if (!link)
+        return;
+    link->closed = true;
+    ev_timer_stop(link->loop, &link->timer);
+    rpc_stream_release(link->stream);
+    link->stream = NULL;
+    rpc_client_destroy(link->client);
+    link->client = NULL;
+    link_release(link);
+}
+
+static void deliver_shutdown(void *arg)
+{
+    struct news *news = arg;
+    struct worker_link *link = news->link;
+    if (!link->closed)
+        link->events->on_shutdown(
+            link->arg, (const Sluice__Worker__V1__ShutdownResponse *)news->message, &news->err);
+    news_free(news);
+}
+
+static void on_shutdown_reply(void *arg, const ProtobufCMessage *response,
+                              const struct error *status)
+{
+    post(arg, NULL, deliver_shutdown, response, status);
+    link_release(arg);
+}
+
+int worker_link_shutdown(struct worker_link *link, uint32_t grace_ms, struct error *err)
+{
+    Sluice__Worker__V1__ShutdownRequest request = SLUICE__WORKER__V1__SHUTDOWN_REQUEST__INIT;
+    struct rpc_call_options options = {.timeout_ms = (uint64_t)grace_ms + SHUTDOWN_EXTRA_MS};
+    if (!link->client)
+        return error_set(err, STATUS_UNAVAILABLE, "the worker has not opened its socket");
+    request.has_grace_ms = 1;
+    request.grace_ms = grace_ms;
+    link_retain(link);
+    int status =
+        rpc_client_unary_async(link->client, &sluice__worker__v1__worker__descriptor, "Shutdown",
+                               &request.base, &options, on_shutdown_reply, link, err);
+    if (status != 0)
+        link_release(link);
+    return status;
+}

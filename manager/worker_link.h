@@ -1,0 +1,30 @@
+/* worker_link.h: the manager's line to one worker: its status stream, and the request to shut down.
+ * Connects by itself and again after a loss, until closed. Loop thread only; callbacks come on the
+ * loop thread and never after close. */
+#pragma once
+
+#include <stdint.h>
+
+#include "manager/pb.h"
+
+struct error;
+struct ev_loop;
+struct loop_queue;
+struct worker_link;
+
+struct worker_link_events {
+    /* What the worker says of itself; borrowed for the call. */
+    void (*on_status)(void *arg, const pb_status *status);
+    /* The answer to worker_link_shutdown: borrowed; NULL where it failed or never came. */
+    void (*on_shutdown)(void *arg, const Sluice__Worker__V1__ShutdownResponse *response,
+                        const struct error *status);
+};
+
+/* `events` is borrowed until close. *out_link is owned. */
+int worker_link_open(struct ev_loop *loop, struct loop_queue *queue, const char *socket_path,
+                     const struct worker_link_events *events, void *arg,
+                     struct worker_link **out_link, struct error *err);
+void worker_link_close(struct worker_link *link); /* NULL is accepted */
+
+/* Asks the worker to drain within grace_ms and end. */
+int worker_link_shutdown(struct worker_link *link, uint32_t grace_ms, struct error *err);
