@@ -1,5 +1,6 @@
 #include "proto/rpc/rpc_core.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -69,10 +70,7 @@ void *rpc_core_run_queue(void *queue)
             continue;
         struct rpc_tag *tag = event.tag;
         (void)atomic_load_explicit(&tag->armed, memory_order_acquire);
-#if SLUICE_DEBUG_CHECKS
-        if (tag->magic != TAG_MAGIC)
-            abort();
-#endif
+        assert(tag->magic == TAG_MAGIC);
         tag->complete(tag, event.success != 0);
     }
 }

@@ -52,15 +52,19 @@ static void on_sent(struct rpc_tag *tag, bool ok);
 static void on_read(struct rpc_tag *tag, bool ok);
 static void on_peer_status(struct rpc_tag *tag, bool ok);
 
-static void drop(struct rpc_stream *stream)
+static void destroy(struct rpc_stream *stream)
 {
-    if (atomic_fetch_sub_explicit(&stream->n_refs, 1, memory_order_acq_rel) != 1)
-        return;
     grpc_metadata_array_destroy(&stream->initial_metadata);
     grpc_metadata_array_destroy(&stream->trailing_metadata);
     grpc_slice_unref(stream->details);
     pthread_mutex_destroy(&stream->lock);
     free(stream);
+}
+
+static void drop(struct rpc_stream *stream)
+{
+    if (atomic_fetch_sub_explicit(&stream->n_refs, 1, memory_order_acq_rel) == 1)
+        destroy(stream);
 }
 
 void rpc_stream_retain(struct rpc_stream *stream)
@@ -450,8 +454,7 @@ int rpc_stream_open(struct rpc_client *client, const ProtobufCServiceDescriptor 
     if (status == 0 && stream == NULL)
         status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a call");
     if (status == 0 && !rpc_client_enter(client, &stream->live)) {
-        drop(stream);
-        drop(stream);
+        destroy(stream);
         status = error_set(err, STATUS_CANCELLED, "the client is being closed");
     }
     if (status != 0) {

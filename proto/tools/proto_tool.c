@@ -48,7 +48,7 @@ static void add(struct bytes *to, const void *data, size_t n_bytes)
         if (to->data == NULL)
             die("memory", "exhausted");
     }
-    if (n_bytes > 0)
+    if (n_bytes > 0 && to->data != NULL)
         memcpy(to->data + to->n_bytes, data, n_bytes);
     to->n_bytes += n_bytes;
 }
@@ -174,8 +174,8 @@ struct names {
 
 static void copy_name(char out[MAX_NAME], const struct field *field)
 {
-    if (field->n_payload >= MAX_NAME)
-        die("name too long", "in a descriptor");
+    if (field->payload == NULL || field->n_payload >= MAX_NAME)
+        die("a name is missing or too long", "in a descriptor");
     memcpy(out, field->payload, field->n_payload);
     out[field->n_payload] = '\0';
 }
@@ -324,7 +324,8 @@ static size_t rewrite_rows(const struct bytes *in, const struct names *names, st
     char *text = calloc(1, in->n_bytes + 1);
     if (text == NULL)
         die("memory", "exhausted");
-    memcpy(text, in->data, in->n_bytes);
+    if (in->data != NULL)
+        memcpy(text, in->data, in->n_bytes);
     char *at = text;
     for (char *row; (row = strstr(at, row_start)) != NULL;) {
         char *end = strstr(row, row_end);
