@@ -213,6 +213,9 @@ int model_init(struct model *model, const struct checkpoint *ckpt, const struct 
         return error_set(err, STATUS_UNIMPLEMENTED,
                          "%s: architecture %s is not described for the format %s",
                          checkpoint_name(ckpt), model->arch->name, checkpoint_format(ckpt));
+    if (!arch_source_is_sound(model->source))
+        return error_set(err, STATUS_INTERNAL, "architecture %s: its table for %s is not sound",
+                         model->arch->name, model->source->format);
     rc = model_read_shape(ckpt, model->arch, model->source, &model->shape, err);
     if (!rc)
         rc = bind_tensors(model, err);

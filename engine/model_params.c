@@ -158,12 +158,12 @@ static int read_vocab(struct reader *r, struct model_shape *s)
 {
     const struct arch_tensor *row = arch_find_tensor(r->source, ARCH_TOKEN_EMBD);
     const struct checkpoint_tensor *embd = row ? checkpoint_tensor_find(r->ckpt, row->name) : NULL;
-    if (!embd) {
+    if (!embd && row && row->required) {
         error_set(r->err, STATUS_INVALID_ARGUMENT, "%s: tensor \"%s\" is missing",
-                  checkpoint_name(r->ckpt), row ? row->name : "(token embedding)");
+                  checkpoint_name(r->ckpt), row->name);
         return error_reason(r->err, "MODEL_FILE_INVALID");
     }
-    return read_u32(r, ARCH_PARAM_VOCAB, MODEL_MAX_VOCAB, embd->n_rows, &s->vocab_size);
+    return read_u32(r, ARCH_PARAM_VOCAB, MODEL_MAX_VOCAB, embd ? embd->n_rows : 0, &s->vocab_size);
 }
 
 static int read_scaling_type(struct reader *r, struct model_shape *s)
@@ -199,17 +199,17 @@ static int read_rope(struct reader *r, struct model_shape *s)
 {
     const struct {
         enum arch_param_id id;
-        double min, max, derived;
+        double min, max, derived; /* NAN: follows from nothing */
         double *out;
     } rows[] = {
-        {ARCH_PARAM_ROPE_BASE, 1.0001, 1e12, 0, &s->rope_base},
-        {ARCH_PARAM_ROPE_FACTOR, 1e-3, 1e6, 1, &s->rope_factor},
+        {ARCH_PARAM_ROPE_BASE, 1.0001, 1e12, NAN, &s->rope_base},
+        {ARCH_PARAM_ROPE_FACTOR, 1e-3, 1e6, NAN, &s->rope_factor},
         {ARCH_PARAM_ROPE_ORIGINAL_CONTEXT, 1, MODEL_MAX_CONTEXT, s->context_tokens,
          &s->rope_original_context},
-        {ARCH_PARAM_ROPE_ATTN_FACTOR, 1e-3, 1e3, 1, &s->rope_attn_factor},
-        {ARCH_PARAM_ROPE_EXT_FACTOR, 0, 1, 1, &s->rope_ext_factor},
-        {ARCH_PARAM_ROPE_BETA_FAST, 1e-3, 1e6, 32, &s->rope_beta_fast},
-        {ARCH_PARAM_ROPE_BETA_SLOW, 1e-3, 1e6, 1, &s->rope_beta_slow},
+        {ARCH_PARAM_ROPE_ATTN_FACTOR, 1e-3, 1e3, NAN, &s->rope_attn_factor},
+        {ARCH_PARAM_ROPE_EXT_FACTOR, 0, 1, NAN, &s->rope_ext_factor},
+        {ARCH_PARAM_ROPE_BETA_FAST, 1e-3, 1e6, NAN, &s->rope_beta_fast},
+        {ARCH_PARAM_ROPE_BETA_SLOW, 1e-3, 1e6, NAN, &s->rope_beta_slow},
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         int rc = read_f64(r, rows[i].id, rows[i].min, rows[i].max, rows[i].derived, rows[i].out);

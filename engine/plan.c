@@ -96,6 +96,12 @@ static int bad_split(const struct model *model, const struct arch_tensor *row, s
                      model->arch->name, row->name);
 }
 
+static bool dim_is_divided(enum arch_dim dim)
+{
+    return dim == ARCH_DIM_HEADS || dim == ARCH_DIM_KV || dim == ARCH_DIM_FFN ||
+           dim == ARCH_DIM_VOCAB;
+}
+
 static int describe(const struct rank_plan *plan, const struct model *model,
                     const struct arch_tensor *row, struct weight_place *place, struct error *err)
 {
@@ -103,6 +109,8 @@ static int describe(const struct rank_plan *plan, const struct model *model,
     bool vector = row->rows == ARCH_DIM_ONE;
     enum arch_dim out_dim = vector ? row->cols : row->rows;
     uint32_t begin = 0, end = model_dim(shape, out_dim);
+    if (row->split == ARCH_SPLIT_COLUMN && !dim_is_divided(out_dim))
+        return bad_split(model, row, err);
     if (row->split == ARCH_SPLIT_COLUMN)
         rank_range(plan, shape, out_dim, &begin, &end);
     struct weight_desc *desc = &place->desc;

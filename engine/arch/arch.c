@@ -53,3 +53,35 @@ bool arch_tensor_name(const struct arch_tensor *tensor, uint32_t layer, char *ou
         n += snprintf(out + n, n_bytes - (uint32_t)n, "%u%s", layer, mark + 2);
     return n >= 0 && (uint32_t)n < n_bytes && !strchr(out, '%');
 }
+
+static bool params_are_sound(const struct arch_source *source)
+{
+    bool seen[N_ARCH_PARAMS] = {false};
+    for (uint32_t i = 0; i < source->n_params; i++) {
+        const struct arch_param *p = &source->params[i];
+        if ((unsigned)p->id >= N_ARCH_PARAMS || seen[p->id] ||
+            (unsigned)p->absent > ARCH_ABSENT_FALLBACK ||
+            (p->absent != ARCH_ABSENT_FALLBACK && p->fallback != 0) ||
+            (p->absent == ARCH_ABSENT_FALLBACK && p->id == ARCH_PARAM_ROPE_SCALING))
+            return false;
+        seen[p->id] = true;
+    }
+    return source->n_params == N_ARCH_PARAMS;
+}
+
+bool arch_source_is_sound(const struct arch_source *source)
+{
+    bool seen[N_ARCH_SLOTS] = {false};
+    for (uint32_t i = 0; i < source->n_fixed_keys; i++)
+        if (source->fixed_keys[i].any_value && source->fixed_keys[i].value != 0)
+            return false;
+    for (uint32_t i = 0; i < source->n_tensors; i++) {
+        const struct arch_tensor *t = &source->tensors[i];
+        if ((unsigned)t->slot >= N_ARCH_SLOTS || seen[t->slot] ||
+            (unsigned)t->rows > ARCH_DIM_ROT_HALF || (unsigned)t->cols > ARCH_DIM_ROT_HALF ||
+            (unsigned)t->split > ARCH_SPLIT_ROW)
+            return false;
+        seen[t->slot] = true;
+    }
+    return params_are_sound(source);
+}

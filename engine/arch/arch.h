@@ -170,6 +170,9 @@ const struct arch_source *arch_find_source(const struct arch *arch, const char *
 /* NULL where the source has no such slot. */
 const struct arch_tensor *arch_find_tensor(const struct arch_source *source, enum arch_slot slot);
 const struct arch_param *arch_find_param(const struct arch_source *source, enum arch_param_id id);
+/* True for a table that makes sense by itself: numbers within their enums, no slot or parameter
+ * twice, no value where none is read. */
+bool arch_source_is_sound(const struct arch_source *source);
 /* The tensor's name in a layer (any number for slots that are there once). False where it would not
  * fit or the pattern holds anything but one %u. */
 bool arch_tensor_name(const struct arch_tensor *tensor, uint32_t layer, char *out,

@@ -210,6 +210,17 @@ static void write_extra_keys(struct maker *m)
         gguf_kv_string(m->w, s->text_key, s->text_value);
     if (s->real_key && !is_own_key(s->real_key))
         key_f32(m, s->real_key, s->real_value);
+    for (uint32_t i = 0; i < s->n_keys; i++) {
+        const struct tiny_key *k = &s->keys[i];
+        if (k->type == GGUF_STRING)
+            gguf_kv_string(m->w, k->key, k->text);
+        else if (k->type == GGUF_F32)
+            key_f32(m, k->key, k->real);
+        else if (k->type == GGUF_BOOL)
+            gguf_kv_bool(m->w, k->key, (uint8_t)k->number);
+        else
+            gguf_kv_u32(m->w, k->key, k->number);
+    }
 }
 
 static void list_tensors(struct maker *m)

@@ -7,6 +7,15 @@
 
 #include "support_gguf.h"
 
+/* A further key: a text, an f32 or (type GGUF_U32, GGUF_BOOL) a number. */
+struct tiny_key {
+    const char *key;
+    uint32_t type;
+    uint32_t number;
+    float real;
+    const char *text;
+};
+
 struct tiny_spec {
     uint32_t n_layers, hidden, ffn, n_heads, n_kv_heads, head_dim, vocab, context;
     uint32_t matrix_type; /* GGML_F32, GGML_Q8_0 or GGML_Q4_1 */
@@ -20,6 +29,8 @@ struct tiny_spec {
     const char *text_key, *text_value; /* a string key that is added */
     const char *real_key;              /* an f32 key that is added or changed */
     float real_value;
+    const struct tiny_key *keys; /* [n_keys], added */
+    uint32_t n_keys;
 };
 
 /* 2 layers, hidden 64, MLP 256, 8 heads of 32 over 4 KV heads, 300 tokens, 256 positions, f32. */
