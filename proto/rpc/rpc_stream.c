@@ -453,13 +453,14 @@ int rpc_stream_open(struct rpc_client *client, const ProtobufCServiceDescriptor 
     struct rpc_stream *stream = status == 0 ? create(client, row, events, arg) : NULL;
     if (status == 0 && stream == NULL)
         status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a call");
-    if (status == 0 && !rpc_client_enter(client, &stream->live)) {
-        destroy(stream);
-        status = error_set(err, STATUS_CANCELLED, "the client is being closed");
-    }
     if (status != 0) {
         free_metadata(metadata, n_metadata);
         return status;
+    }
+    if (!rpc_client_enter(client, &stream->live)) {
+        destroy(stream);
+        free_metadata(metadata, n_metadata);
+        return error_set(err, STATUS_CANCELLED, "the client is being closed");
     }
     grpc_byte_buffer *buffer = request != NULL ? rpc_core_pack(request, &n_request) : NULL;
     *out_stream = stream; /* before any callback can ask for it */
