@@ -17,7 +17,7 @@ static const struct {
     [VALUE_F64] = {"f64", 8},
 };
 
-const char *value_type_name(enum value_type type)
+const char *stored_type_name(enum value_type type)
 {
     return type < N_VALUE_TYPES ? types[type].name : "?";
 }
@@ -82,9 +82,9 @@ void checkpoint_key_type(const struct checkpoint *ckpt, uint64_t i, struct strbu
 {
     const struct checkpoint_entry *e = &ckpt->entries[i];
     if (e->type == VALUE_ARRAY)
-        strbuf_printf(out, "array of %s", value_type_name(e->array.type));
+        strbuf_printf(out, "array of %s", stored_type_name(e->array.type));
     else
-        strbuf_add_str(out, value_type_name(e->type));
+        strbuf_add_str(out, stored_type_name(e->type));
 }
 
 static void add_quoted(struct strbuf *out, const char *text, size_t n_bytes, size_t max_bytes)

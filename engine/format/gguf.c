@@ -351,7 +351,7 @@ static int read_alignment(struct gguf *g, struct error *err)
     scope_name(g, "key", e->key);
     at(g, "", NO_INDEX);
     if (e->type != VALUE_U32)
-        return bad(g, e->offset, err, "type %s, want u32", value_type_name(e->type));
+        return bad(g, e->offset, err, "type %s, want u32", stored_type_name(e->type));
     if (e->u < GGUF_MIN_ALIGNMENT || e->u > GGUF_MAX_ALIGNMENT || (e->u & (e->u - 1)))
         return bad(g, e->offset, err, "alignment %" PRIu64 ", want a power of two from %d to %d",
                    e->u, GGUF_MIN_ALIGNMENT, GGUF_MAX_ALIGNMENT);
