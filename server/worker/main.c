@@ -1,0 +1,173 @@
+/* sluice-worker: one model on one device group. `serve` is a replica; the other modes do one thing
+ * and end. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/strbuf.h"
+#include "server/worker/generate.h"
+#include "server/worker/message.h"
+#include "server/worker/process.h"
+#include "server/worker/serve.h"
+#include "server/worker/settings.h"
+#include "server/worker/tool.h"
+
+static void print_help(void)
+{
+    printf("sluice-worker: one model on one device group (part of Sluice %s).\n\n"
+           "usage: sluice-worker MODE [options]   (sluice-worker MODE --help tells them)\n\n",
+           SLUICE_VERSION);
+    for (int i = 0; i < N_MODES; i++) {
+        const struct mode_info *mode = settings_mode_info((enum settings_mode)i);
+        printf("  %-10s %s\n", mode->name, mode->what);
+    }
+    printf("\nexamples:\n"
+           "  sluice-worker generate SmolLM2-135M-Instruct.Q4_1.gguf \"Why is the sky blue?\" "
+           "--stats\n"
+           "  sluice-worker inspect model.gguf --text --metadata\n"
+           "  sluice-worker bench model.gguf --text --threads 2\n");
+}
+
+static int usage_error(const struct error *err)
+{
+    fprintf(stderr, "sluice-worker: %s\n", err->message);
+    return 1;
+}
+
+static int write_all(const void *bytes, size_t n_bytes)
+{
+    const char *at = bytes;
+    while (n_bytes) {
+        ssize_t n = write(STDOUT_FILENO, at, n_bytes);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return -1;
+        at += n;
+        n_bytes -= (size_t)n;
+    }
+    return 0;
+}
+
+static int print_report(const Sluice__Worker__V1__ToolReport *report, bool text)
+{
+    int rc;
+    if (text) {
+        struct strbuf out = {0};
+        message_print(&report->base, 0, &out);
+        rc = write_all(strbuf_str(&out), out.n_bytes);
+        strbuf_fini(&out);
+        return rc;
+    }
+    size_t n = sluice__worker__v1__tool_report__get_packed_size(report);
+    uint8_t *bytes = malloc(n + 1);
+    if (!bytes)
+        return -1;
+    sluice__worker__v1__tool_report__pack(report, bytes);
+    rc = write_all(bytes, n);
+    free(bytes);
+    return rc;
+}
+
+static int quantize(const struct settings *settings, struct arena *arena,
+                    Sluice__Worker__V1__ToolReport *report, struct error *err)
+{
+    (void)settings;
+    (void)arena;
+    (void)report;
+    return error_set(err, STATUS_UNIMPLEMENTED, "quantize: not built");
+}
+
+static int run_tool(enum settings_mode mode, const struct settings *settings)
+{
+    int (*const tools[N_MODES])(const struct settings *, struct arena *,
+                                Sluice__Worker__V1__ToolReport *, struct error *) = {
+        [MODE_INSPECT] = tool_inspect, [MODE_PLAN] = tool_plan,    [MODE_PROBE] = tool_probe,
+        [MODE_BENCH] = tool_bench,     [MODE_QUANTIZE] = quantize,
+    };
+    Sluice__Worker__V1__ToolReport report = SLUICE__WORKER__V1__TOOL_REPORT__INIT;
+    struct error err = {0};
+    struct arena arena;
+    arena_init(&arena, 64 * 1024, 0);
+    int rc = tools[mode](settings, &arena, &report, &err);
+    if (rc) {
+        report.result_case = SLUICE__WORKER__V1__TOOL_REPORT__RESULT_ERROR;
+        report.error = message_error(&arena, &err);
+        fprintf(stderr, "sluice-worker: %s: %s\n", status_name(err.status), err.message);
+    }
+    if (report.result_case && print_report(&report, settings->text) != 0) {
+        fprintf(stderr, "sluice-worker: standard output: %s\n", strerror(errno));
+        rc = STATUS_UNAVAILABLE;
+    }
+    arena_fini(&arena);
+    return rc ? 1 : 0;
+}
+
+static int run_mode(enum settings_mode mode, const struct settings *settings)
+{
+    struct error err = {0};
+    bool one_shot = mode != MODE_SERVE && mode != MODE_GENERATE && mode != MODE_BENCH;
+    process_harden(one_shot);
+    if (mode == MODE_SERVE)
+        return serve_run(settings);
+    if (mode != MODE_GENERATE)
+        return run_tool(mode, settings);
+    if (generate_run(settings, &err) == 0)
+        return 0;
+    fprintf(stderr, "sluice-worker: %s: %s\n", status_name(err.status), err.message);
+    return 1;
+}
+
+static int start(enum settings_mode mode, int argc, char *argv[])
+{
+    struct settings settings;
+    struct options *options = NULL;
+    struct error err;
+    enum log_level level;
+    enum log_format format;
+    if (settings_parse(mode, argc, argv, &settings, &options, &err) != 0)
+        return usage_error(&err);
+    int status = 0;
+    if (settings.help) {
+        struct strbuf text = {0};
+        settings_help(mode, &text);
+        fputs(strbuf_str(&text), stdout);
+        strbuf_fini(&text);
+    } else if (!log_level_parse(settings.log_level, &level)) {
+        error_set(&err, STATUS_INVALID_ARGUMENT, "--log-level: \"%s\" is not a level",
+                  settings.log_level);
+        status = usage_error(&err);
+    } else if (!log_format_parse(settings.log_format, &format)) {
+        error_set(&err, STATUS_INVALID_ARGUMENT, "--log-format: \"%s\" is not kv or json",
+                  settings.log_format);
+        status = usage_error(&err);
+    } else {
+        log_init("sluice-worker", level, format);
+        status = run_mode(mode, &settings);
+    }
+    options_destroy(options);
+    return status;
+}
+
+int main(int argc, char *argv[])
+{
+    if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+        print_help();
+        return argc < 2 ? 1 : 0;
+    }
+    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
+        printf("sluice-worker %s\n", SLUICE_VERSION);
+        return 0;
+    }
+    enum settings_mode mode = settings_find_mode(argv[1]);
+    if (mode == N_MODES) {
+        fprintf(stderr, "sluice-worker: \"%s\" is not a mode (see sluice-worker --help)\n",
+                argv[1]);
+        return 1;
+    }
+    return start(mode, argc - 1, argv + 1);
+}

@@ -1,0 +1,227 @@
+#include "server/worker/prompt.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "base/arena.h"
+#include "base/error.h"
+#include "base/strbuf.h"
+#include "engine/format/tokenizer.h"
+#include "engine/template/chat_template.h"
+
+enum { ARENA_LIMIT_BYTES = 64 << 20 };
+
+static int out_of_memory(struct error *err)
+{
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "prompt: out of memory");
+}
+
+/* The text of a token, or NULL where the model has no such token. */
+static const char *token_text(const struct tokenizer *tok, int32_t id)
+{
+    size_t n_bytes;
+    return id == TOKENIZER_NO_ID ? NULL : tokenizer_token_bytes(tok, (uint32_t)id, &n_bytes);
+}
+
+/* Parses JSON of one kind; *out_json is owned. */
+static int load_json(const char *text, json_type type, const char *field, json_t **out_json,
+                     struct error *err)
+{
+    json_error_t why;
+    json_t *json = json_loads(text, JSON_REJECT_DUPLICATES, &why);
+    if (!json)
+        return error_field(err, field, "not JSON at line %d, column %d: %s", why.line, why.column,
+                           why.text);
+    if (json_typeof(json) != type) {
+        json_decref(json);
+        return error_field(err, field, "not a JSON %s", type == JSON_ARRAY ? "array" : "object");
+    }
+    *out_json = json;
+    return 0;
+}
+
+static char *dump_json(struct arena *arena, const json_t *json)
+{
+    char *text = json_dumps(json, JSON_COMPACT);
+    char *copy = text ? arena_strndup(arena, text, strlen(text)) : NULL;
+    free(text);
+    return copy;
+}
+
+/* What a message has beyond role and content, as one JSON object. */
+static int extra_json(const Sluice__V1__ChatMessage *m, const char *field, struct arena *arena,
+                      const char **out_text, struct error *err)
+{
+    char name[ERROR_FIELD_BYTES];
+    json_t *calls = NULL;
+    if (!m->tool_calls_json[0] && !m->tool_call_id[0] && !m->reasoning_content[0])
+        return 0;
+    if (m->tool_calls_json[0]) {
+        snprintf(name, sizeof(name), "%.60s.tool_calls_json", field);
+        int rc = load_json(m->tool_calls_json, JSON_ARRAY, name, &calls, err);
+        if (rc)
+            return rc;
+    }
+    json_t *object = json_object();
+    if (calls)
+        json_object_set_new(object, "tool_calls", calls);
+    if (m->tool_call_id[0])
+        json_object_set_new(object, "tool_call_id", json_string(m->tool_call_id));
+    if (m->reasoning_content[0])
+        json_object_set_new(object, "reasoning_content", json_string(m->reasoning_content));
+    *out_text = dump_json(arena, object);
+    json_decref(object);
+    return *out_text ? 0 : out_of_memory(err);
+}
+
+static int fill_messages(const Sluice__V1__Chat *chat, const char *field, struct arena *arena,
+                         struct chat_template_input *input, struct error *err)
+{
+    struct chat_message *messages = arena_calloc(arena, chat->n_messages + 1, sizeof(*messages));
+    if (!messages)
+        return out_of_memory(err);
+    for (size_t i = 0; i < chat->n_messages; i++) {
+        char name[ERROR_FIELD_BYTES];
+        const Sluice__V1__ChatMessage *m = chat->messages[i];
+        snprintf(name, sizeof(name), "%.60s.messages[%zu]", field, i);
+        messages[i] = (struct chat_message){.role = m->role,
+                                            .content = m->content,
+                                            .n_content_bytes = strlen(m->content),
+                                            .name = m->name[0] ? m->name : NULL};
+        int rc = extra_json(m, name, arena, &messages[i].extra_json, err);
+        if (rc)
+            return rc;
+    }
+    input->messages = messages;
+    input->n_messages = chat->n_messages;
+    return 0;
+}
+
+static int fill_tools(const Sluice__V1__Chat *chat, const char *field, struct arena *arena,
+                      struct chat_template_input *input, struct error *err)
+{
+    int rc = 0;
+    if (!chat->n_tools_json)
+        return 0;
+    json_t *tools = json_array();
+    for (size_t i = 0; i < chat->n_tools_json && !rc; i++) {
+        char name[ERROR_FIELD_BYTES];
+        json_t *tool;
+        snprintf(name, sizeof(name), "%.60s.tools_json[%zu]", field, i);
+        rc = load_json(chat->tools_json[i], JSON_OBJECT, name, &tool, err);
+        if (!rc)
+            json_array_append_new(tools, tool);
+    }
+    input->tools_json = rc ? NULL : dump_json(arena, tools);
+    json_decref(tools);
+    return rc ? rc : input->tools_json ? 0 : out_of_memory(err);
+}
+
+/* Leaves the last message open: cuts the text after the last place where its content stands. */
+static int cut_after_content(const char *content, const char *field, struct strbuf *out,
+                             size_t begin, struct error *err)
+{
+    char name[ERROR_FIELD_BYTES];
+    size_t n = strlen(content);
+    while (n && isspace((unsigned char)content[0])) {
+        content++;
+        n--;
+    }
+    size_t n_trimmed = n;
+    while (n_trimmed && isspace((unsigned char)content[n_trimmed - 1]))
+        n_trimmed--;
+    for (size_t at = out->n_bytes; at-- > begin;) {
+        size_t left = out->n_bytes - at;
+        if (left < n_trimmed || memcmp(out->data + at, content, n_trimmed) != 0)
+            continue;
+        /* Templates may or may not trim: keep the space after the content where it is there. */
+        bool whole = left >= n && memcmp(out->data + at, content, n) == 0;
+        out->n_bytes = at + (whole ? n : n_trimmed);
+        out->data[out->n_bytes] = '\0';
+        return 0;
+    }
+    snprintf(name, sizeof(name), "%.60s.continue_final_message", field);
+    return error_field(err, name, "the template does not render the last message's content");
+}
+
+static int render(const struct chat_template *template, const struct tokenizer *tok,
+                  const Sluice__V1__Chat *chat, const char *field, int64_t now_unix_s,
+                  struct arena *arena, struct strbuf *out, struct error *err)
+{
+    const struct tokenizer_info *info = tokenizer_info(tok);
+    size_t begin = out->n_bytes;
+    struct chat_template_input input = {
+        .kwargs_json = chat->template_variables_json[0] ? chat->template_variables_json : NULL,
+        .bos_token = token_text(tok, info->bos_id),
+        .eos_token = token_text(tok, info->eos_id),
+        .unk_token = token_text(tok, info->unknown_id),
+        .pad_token = token_text(tok, info->padding_id),
+        .add_generation_prompt =
+            chat->has_add_generation_prompt ? chat->add_generation_prompt : true,
+        .now_unix_s = now_unix_s};
+    if (chat->continue_final_message)
+        input.add_generation_prompt = false;
+    int rc = fill_messages(chat, field, arena, &input, err);
+    if (!rc)
+        rc = fill_tools(chat, field, arena, &input, err);
+    if (!rc)
+        rc = chat_template_render(template, &input, out, err);
+    if (!rc && chat->continue_final_message && chat->n_messages)
+        rc = cut_after_content(chat->messages[chat->n_messages - 1]->content, field, out, begin,
+                               err);
+    return rc;
+}
+
+int prompt_render_chat(const struct chat_template *template, const struct tokenizer *tok,
+                       const Sluice__V1__Chat *chat, const char *field, int64_t now_unix_s,
+                       struct strbuf *out, struct error *err)
+{
+    char name[ERROR_FIELD_BYTES];
+    struct chat_template *own = NULL;
+    struct arena arena;
+    if (!chat->n_messages) {
+        snprintf(name, sizeof(name), "%.60s.messages", field);
+        return error_field(err, name, "is empty");
+    }
+    if (chat->template_override[0]) {
+        const char *text = chat->template_override;
+        int rc = chat_template_compile(text, strlen(text), &own, err);
+        if (rc) {
+            snprintf(err->field, sizeof(err->field), "%s.template_override", field);
+            return error_prefix(err, "%s.template_override", field);
+        }
+        template = own;
+    }
+    if (!template) {
+        error_set(err, STATUS_FAILED_PRECONDITION,
+                  "%s: the model has no chat template; give text or token_ids, or "
+                  "template_override",
+                  field);
+        return error_reason(err, "NO_CHAT_TEMPLATE");
+    }
+    arena_init(&arena, 0, ARENA_LIMIT_BYTES);
+    int rc = render(template, tok, chat, field, now_unix_s, &arena, out, err);
+    arena_fini(&arena);
+    chat_template_destroy(own);
+    return rc;
+}
+
+int prompt_encode_rendered(const struct tokenizer *tok, const struct strbuf *text,
+                           struct token_list *ids, struct error *err)
+{
+    return tokenizer_encode(tok, strbuf_str(text), text->n_bytes, TOKENIZER_PARSE_SPECIAL, ids,
+                            NULL, err);
+}
+
+int prompt_encode_text(const struct tokenizer *tok, const char *text, bool add_special,
+                       bool parse_special, struct token_list *ids, struct error *err)
+{
+    unsigned flags = parse_special ? TOKENIZER_PARSE_SPECIAL : 0;
+    if (add_special && tokenizer_info(tok)->add_bos)
+        flags |= TOKENIZER_ADD_BOS;
+    return tokenizer_encode(tok, text, strlen(text), flags, ids, NULL, err);
+}

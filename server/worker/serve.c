@@ -1,0 +1,357 @@
+#include "server/worker/serve.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "engine/engine.h"
+#include "engine/format/checkpoint.h"
+#include "engine/format/tokenizer.h"
+#include "engine/model.h"
+#include "engine/template/chat_template.h"
+#include "proto/rpc/rpc_health.h"
+#include "proto/rpc/rpc_server.h"
+#include "server/worker/drain.h"
+#include "server/worker/events.h"
+#include "server/worker/exit_report.h"
+#include "server/worker/facts.h"
+#include "server/worker/kv_size.h"
+#include "server/worker/message.h"
+#include "server/worker/session.h"
+#include "server/worker/settings.h"
+#include "server/worker/status.h"
+#include "server/worker/template_file.h"
+#include "server/worker/text_rpc.h"
+#include "server/worker/work_pool.h"
+#include "server/worker/worker.h"
+
+enum { MAX_QUEUED_WORK = 4096, MAX_PENDING_BYTES = 64 << 20, END_GRACE_MS = 2000, WARM_TOKENS = 4 };
+
+static const struct rpc_method methods[] = {
+    {"Serve", RPC_SHAPE_BIDI, handle_serve},
+    {"WatchStatus", RPC_SHAPE_SERVER_STREAM, handle_watch_status},
+    {"Drain", RPC_SHAPE_UNARY, handle_drain},
+    {"Shutdown", RPC_SHAPE_UNARY, handle_shutdown},
+    {"Tokenize", RPC_SHAPE_UNARY, handle_tokenize},
+    {"Detokenize", RPC_SHAPE_UNARY, handle_detokenize},
+    {"ApplyChatTemplate", RPC_SHAPE_UNARY, handle_apply_chat_template},
+};
+
+/* --- signals --- */
+
+/* All but this thread have them blocked. SIGUSR1 ends the thread. */
+static void *run_signals(void *arg)
+{
+    struct worker *worker = arg;
+    sigset_t set;
+    int number;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGUSR1);
+    while (sigwait(&set, &number) == 0 && number != SIGUSR1) {
+        log_info(LOG_EVENT("signal"), LOG_I64("number", number));
+        drain_on_signal(worker);
+    }
+    return NULL;
+}
+
+static void block_signals(void)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGUSR1);
+    sigaddset(&set, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+}
+
+/* --- loading --- */
+
+static void on_notify(void *ctx)
+{
+    wake_signal(ctx);
+}
+
+static int open_template(struct worker *worker, struct error *err)
+{
+    const char *path = worker->settings->chat_template_file;
+    if (path[0]) {
+        int rc = template_file_load(path, &worker->own_template, err);
+        worker->template = worker->own_template;
+        return rc;
+    }
+    worker->template = engine_chat_template(worker->engine);
+    worker->template_error = *engine_chat_template_error(worker->engine);
+    return 0;
+}
+
+/* What the file says, before the long part. Also refuses another file than the pinned one. */
+static int look_at_file(struct worker *worker, struct engine_config *cfg,
+                        struct checkpoint **out_ckpt, struct error *err)
+{
+    struct checkpoint *ckpt = NULL;
+    int rc = checkpoint_open(cfg->model_path, &ckpt, err);
+    if (rc)
+        return rc;
+    rc = facts_check_digest(ckpt, worker->settings->digest, err);
+    if (!rc && worker->settings->kv_bytes)
+        rc = kv_size_resolve(ckpt, worker->settings, cfg, err);
+    if (rc)
+        checkpoint_close(ckpt);
+    else
+        *out_ckpt = ckpt;
+    return rc;
+}
+
+static int publish_facts(struct worker *worker, const struct checkpoint *ckpt,
+                         const struct engine_config *cfg, struct engine *engine, struct error *err)
+{
+    struct facts_limits limits = {.context_tokens = engine_context_tokens(engine),
+                                  .max_concurrent = cfg->max_concurrent,
+                                  .max_queued = cfg->max_queued,
+                                  .chat = worker->template != NULL};
+    Sluice__V1__ModelInfo *info;
+    int rc = facts_model_info(&worker->facts, ckpt, engine_tokenizer(engine),
+                              engine_model_info(engine), &limits, &info, err);
+    if (rc)
+        return rc;
+    pthread_mutex_lock(&worker->lock);
+    worker->info = info;
+    pthread_mutex_unlock(&worker->lock);
+    return 0;
+}
+
+/* A few tokens through prefill and decode: memory is touched and the first request is not the one
+ * that finds out. */
+static int warm(struct worker *worker, struct error *err)
+{
+    struct engine_event_buffer *buffer = NULL;
+    struct engine_request request;
+    uint32_t ids[WARM_TOKENS] = {0};
+    uint64_t id;
+    bool over = false;
+    engine_request_init(&request);
+    request.prompt_ids = ids;
+    request.n_prompt_ids =
+        engine_context_tokens(worker->engine) > 2 * WARM_TOKENS ? WARM_TOKENS : 1;
+    request.stopping.max_tokens = 2;
+    request.stopping.ignore_eos = true;
+    int rc = engine_event_buffer_create(&buffer, err);
+    if (!rc)
+        rc = engine_submit(worker->engine, &request, &id, err);
+    while (!rc && !over) {
+        const struct engine_event *events;
+        size_t n = engine_read_events(worker->engine, buffer, &events);
+        if (!n)
+            wake_wait(&worker->events, -1);
+        for (size_t i = 0; i < n; i++) {
+            if (events[i].type != ENGINE_EVENT_FINISHED)
+                continue;
+            over = true;
+            if (events[i].reason == FINISH_ERROR)
+                rc = error_set(err, events[i].status, "%s", events[i].message);
+        }
+    }
+    engine_event_buffer_destroy(buffer);
+    return rc;
+}
+
+static uint64_t ms_since(int64_t start_ns)
+{
+    return (uint64_t)((clock_now_ns() - start_ns) / NS_PER_MS);
+}
+
+static int open_engine(struct worker *worker, struct engine_config *cfg, struct error *err)
+{
+    struct checkpoint *ckpt = NULL;
+    struct engine *engine = NULL;
+    int64_t start_ns = clock_now_ns();
+    int rc = look_at_file(worker, cfg, &ckpt, err);
+    if (!rc)
+        rc = engine_open(cfg, &engine, err);
+    if (!rc) {
+        pthread_mutex_lock(&worker->lock);
+        worker->engine = engine; /* worker_fini closes it */
+        worker->load_ms = ms_since(start_ns);
+        pthread_mutex_unlock(&worker->lock);
+        worker->kv_block_tokens = cfg->executor.kv_block_size;
+        rc = facts_check_digest(ckpt, engine_weights_digest(engine), err);
+    }
+    if (!rc)
+        rc = open_template(worker, err);
+    if (!rc)
+        rc = publish_facts(worker, ckpt, cfg, engine, err);
+    checkpoint_close(ckpt);
+    return rc;
+}
+
+static int load(struct worker *worker, struct error *err)
+{
+    struct engine_config cfg;
+    int rc = settings_engine_config(worker->settings, &cfg, err);
+    if (rc)
+        return rc;
+    cfg.notify = on_notify;
+    cfg.notify_ctx = &worker->events;
+    cfg.progress = status_on_progress;
+    cfg.progress_ctx = worker;
+    cfg.cancel_load = &worker->cancel_load;
+    rc = open_engine(worker, &cfg, err);
+    if (rc)
+        return rc;
+    int64_t start_ns = clock_now_ns();
+    worker_set_state(worker, SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_WARMING);
+    rc = warm(worker, err);
+    pthread_mutex_lock(&worker->lock);
+    worker->warm_ms = ms_since(start_ns);
+    pthread_mutex_unlock(&worker->lock);
+    return rc;
+}
+
+/* --- the process --- */
+
+static int start_server(struct worker *worker, const struct rpc_service *service, struct error *err)
+{
+    const struct settings *s = worker->settings;
+    struct rpc_server_config config;
+    rpc_server_config_init(&config);
+    config.services = service;
+    config.n_services = 1;
+    config.max_message_bytes = s->max_message_bytes;
+    config.max_pending_bytes = MAX_PENDING_BYTES;
+    int rc = work_pool_create((uint32_t)s->request_threads, MAX_QUEUED_WORK, &worker->pool, err);
+    if (!rc)
+        rc = rpc_server_create(&config, &worker->server, err);
+    if (!rc)
+        rc = rpc_server_listen_unix(worker->server, s->socket, err);
+    if (!rc)
+        rc = rpc_server_start(worker->server, err);
+    return rc;
+}
+
+static int start_thread(pthread_t *out_thread, void *(*run)(void *), struct worker *worker,
+                        struct error *err)
+{
+    int rc = pthread_create(out_thread, NULL, run, worker);
+    return rc ? error_errno(err, rc, "worker thread") : 0;
+}
+
+static void report_end(struct worker *worker, const struct error *failure)
+{
+    Sluice__Worker__V1__ExitReport report;
+    struct arena arena;
+    struct error err;
+    arena_init(&arena, 0, 0);
+    exit_report_init(&report, worker->settings, worker->start_ticks);
+    report.cause = SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_REQUESTED;
+    if (failure) {
+        bool changed = strcmp(failure->reason, "MODEL_FILE_CHANGED") == 0;
+        report.cause = changed ? SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_MODEL_FILE_CHANGED
+                               : SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_LOAD_FAILED;
+        report.exit_status = 1;
+        report.error = message_error(&arena, failure);
+    }
+    status_memory(worker, &arena, &report.n_memory, &report.memory);
+    report.n_finished = worker->n_finished;
+    report.n_ended = worker->n_ended;
+    if (exit_report_write(worker->settings, &report, &err) != 0)
+        log_error(LOG_EVENT("exit report not written"), LOG_STR("message", err.message));
+    arena_fini(&arena);
+}
+
+static void be_ready(struct worker *worker)
+{
+    worker_set_state(worker, SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_READY);
+    rpc_health_set(rpc_server_health(worker->server), "", true);
+    log_info(LOG_EVENT("ready"), LOG_STR("replica", worker->settings->replica),
+             LOG_U64("epoch", worker->settings->epoch), LOG_STR("model", worker->settings->name),
+             LOG_STR("numerics_id", engine_numerics_id(worker->engine)),
+             LOG_U64("load_ms", worker->load_ms), LOG_U64("warm_ms", worker->warm_ms));
+}
+
+static void fail(struct worker *worker, const struct error *why)
+{
+    log_error(LOG_EVENT("load failed"), LOG_STR("status", status_name(why->status)),
+              LOG_STR("reason", why->reason), LOG_STR("message", why->message));
+    pthread_mutex_lock(&worker->lock);
+    worker->failure = *why;
+    pthread_mutex_unlock(&worker->lock);
+    worker_set_state(worker, SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_FAILED);
+}
+
+/* Loads, serves until asked to end, and ends. True where a load failed: *err says why. */
+static bool live(struct worker *worker, struct error *err)
+{
+    pthread_t events_thread;
+    bool has_events = false;
+    int rc = load(worker, err);
+    if (!rc)
+        rc = start_thread(&events_thread, events_run, worker, err);
+    has_events = !rc;
+    bool asked = rc == STATUS_CANCELLED && worker->cancel_load;
+    if (rc && !asked)
+        fail(worker, err);
+    if (!rc) {
+        be_ready(worker);
+        drain_wait_for_end(worker);
+    }
+    drain_answer_all(worker);
+    if (!rc || asked)
+        worker_set_state(worker, SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_STOPPED);
+    session_finish_all(worker);
+    atomic_store(&worker->ending, true);
+    wake_signal(&worker->events);
+    if (has_events)
+        pthread_join(events_thread, NULL);
+    return rc && !asked;
+}
+
+int serve_run(const struct settings *settings)
+{
+    struct worker worker;
+    struct error err = {0};
+    pthread_t signal_thread, status_thread;
+    block_signals();
+    worker_init(&worker, settings);
+    exit_report_arm(settings, worker.start_ticks);
+    const struct rpc_service service = {.descriptor = &sluice__worker__v1__worker__descriptor,
+                                        .methods = methods,
+                                        .n_methods = sizeof(methods) / sizeof(methods[0]),
+                                        .context = &worker};
+    bool failed = true, has_signals = false, has_status = false;
+    int rc = start_server(&worker, &service, &err);
+    if (!rc)
+        rc = start_thread(&signal_thread, run_signals, &worker, &err);
+    has_signals = !rc;
+    if (!rc)
+        rc = start_thread(&status_thread, status_run, &worker, &err);
+    has_status = !rc;
+    if (!rc)
+        failed = live(&worker, &err);
+    else
+        log_error(LOG_EVENT("cannot serve"), LOG_STR("message", err.message));
+    report_end(&worker, failed ? &err : NULL);
+    if (has_status) {
+        atomic_store(&worker.ending, true);
+        wake_signal(&worker.status);
+        pthread_join(status_thread, NULL);
+    }
+    if (worker.server)
+        rpc_server_shutdown(worker.server, END_GRACE_MS);
+    work_pool_destroy(worker.pool);
+    rpc_server_destroy(worker.server);
+    status_sweep(&worker);
+    if (has_signals) {
+        pthread_kill(signal_thread, SIGUSR1);
+        pthread_join(signal_thread, NULL);
+    }
+    log_info(LOG_EVENT("ended"), LOG_I64("status", failed ? 1 : 0));
+    worker_fini(&worker);
+    return failed ? 1 : 0;
+}

@@ -1,0 +1,307 @@
+#include "server/worker/settings.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/strbuf.h"
+
+enum {
+    GROUP_MODEL = 1,
+    GROUP_RUN = 2,
+    GROUP_SERVE = 4,
+    GROUP_GENERATE = 8,
+    GROUP_TOOL = 16,
+    GROUP_BENCH = 32,
+    GROUP_ALL = 64
+};
+
+#define FIELD(name) offsetof(struct settings, name)
+
+struct grouped_spec {
+    unsigned groups;
+    struct option_spec spec;
+};
+
+static const struct grouped_spec table[] = {
+    {GROUP_MODEL,
+     {"model", 'm', OPTION_STRING, FIELD(model), "", "PATH", "model file (GGUF)", 0, 0}},
+    {GROUP_MODEL,
+     {"digest", 0, OPTION_STRING, FIELD(digest), "", "HEX",
+      "refuse another model file than the one of this digest", 0, 0}},
+    {GROUP_RUN,
+     {"kernels", 'k', OPTION_STRING, FIELD(kernels), "", "NAME",
+      "f32, ref, avx2 or avx512; empty: the best this CPU has", 0, 0}},
+    {GROUP_RUN,
+     {"threads", 't', OPTION_U64, FIELD(threads), "0", "N", "compute threads; 0: every CPU", 0,
+      1024}},
+    {GROUP_RUN, {"tp", 0, OPTION_U64, FIELD(tp), "1", "N", "ranks that share each layer", 1, 8}},
+    {GROUP_RUN, {"pp", 0, OPTION_U64, FIELD(pp), "1", "N", "ranks that share the layers", 1, 64}},
+    {GROUP_RUN,
+     {"devices", 0, OPTION_STRING, FIELD(devices), "cpu:0", "LIST", "devices, by commas", 0, 0}},
+    {GROUP_RUN,
+     {"context-length", 0, OPTION_U64, FIELD(context_length), "0", "N",
+      "tokens of a sequence; 0: the model's", 0, 1 << 24}},
+    {GROUP_RUN,
+     {"kv-dtype", 0, OPTION_STRING, FIELD(kv_dtype), "bf16", "NAME",
+      "format of the KV cache: bf16, f16 or f32", 0, 0}},
+    {GROUP_RUN,
+     {"kv-tokens", 0, OPTION_U64, FIELD(kv_tokens), "0", "N",
+      "tokens the KV cache holds; 0: default", 0, 1ULL << 40}},
+    {GROUP_RUN,
+     {"kv-bytes", 0, OPTION_U64, FIELD(kv_bytes), "0", "N", "or its size in bytes", 0, 1ULL << 50}},
+    {GROUP_RUN,
+     {"max-concurrent", 0, OPTION_U64, FIELD(max_concurrent), "0", "N",
+      "sequences that run at once; 0: 256", 0, 4096}},
+    {GROUP_RUN,
+     {"max-queued", 0, OPTION_U64, FIELD(max_queued), "0", "N", "requests that wait; 0: 512", 0,
+      1 << 20}},
+    {GROUP_RUN,
+     {"max-batch-tokens", 0, OPTION_U64, FIELD(max_batch_tokens), "0", "N",
+      "tokens of one step; 0: 512", 0, 1 << 16}},
+    {GROUP_RUN,
+     {"prefix-cache", 0, OPTION_BOOL, FIELD(prefix_cache), "true", NULL,
+      "share the KV of equal prefixes", 0, 0}},
+    {GROUP_RUN,
+     {"chat-template-file", 0, OPTION_STRING, FIELD(chat_template_file), "", "PATH",
+      "chat template instead of the model's", 0, 0}},
+    {GROUP_SERVE,
+     {"socket", 0, OPTION_STRING, FIELD(socket), "", "PATH", "unix socket to serve on (mode 0600)",
+      0, 0}},
+    {GROUP_SERVE,
+     {"exit-report", 0, OPTION_STRING, FIELD(exit_report), "", "PATH",
+      "file that tells how the process ended", 0, 0}},
+    {GROUP_SERVE,
+     {"replica", 0, OPTION_STRING, FIELD(replica), "", "ID", "name of this replica", 0, 0}},
+    {GROUP_SERVE,
+     {"epoch", 0, OPTION_U64, FIELD(epoch), "0", "N", "fencing number of this start", 0,
+      UINT64_MAX}},
+    {GROUP_SERVE,
+     {"name", 0, OPTION_STRING, FIELD(name), "", "NAME", "name clients know the model by", 0, 0}},
+    {GROUP_SERVE,
+     {"version-id", 0, OPTION_STRING, FIELD(version_id), "", "ID", "version of it", 0, 0}},
+    {GROUP_SERVE,
+     {"device-group", 0, OPTION_STRING, FIELD(device_group), "", "NAME", "group of the devices", 0,
+      0}},
+    {GROUP_SERVE,
+     {"drain-grace", 0, OPTION_MS, FIELD(drain_grace_ms), "60s", "TIME",
+      "time running requests get after SIGTERM", 0, 86400000}},
+    {GROUP_SERVE,
+     {"request-threads", 0, OPTION_U64, FIELD(request_threads), "2", "N",
+      "threads for templates and tokenization", 1, 64}},
+    {GROUP_SERVE,
+     {"max-message-bytes", 0, OPTION_U64, FIELD(max_message_bytes), "16M", "N",
+      "largest message from a server", 65536, 1 << 30}},
+    {GROUP_GENERATE,
+     {"max-tokens", 'n', OPTION_U64, FIELD(max_tokens), "256", "N", "tokens to generate at most", 1,
+      1 << 24}},
+    {GROUP_GENERATE,
+     {"temperature", 0, OPTION_F64, FIELD(temperature), "0", "X", "0: greedy", 0, 0}},
+    {GROUP_GENERATE,
+     {"seed", 0, OPTION_U64, FIELD(seed), "0", "N", "seed of the draw", 0, UINT64_MAX}},
+    {GROUP_GENERATE,
+     {"top-k", 0, OPTION_U64, FIELD(top_k), "0", "N", "draw from the N most likely; 0: off", 0,
+      1 << 24}},
+    {GROUP_GENERATE, {"top-p", 0, OPTION_F64, FIELD(top_p), "1", "X", "in (0, 1]; 1: off", 0, 0}},
+    {GROUP_GENERATE, {"min-p", 0, OPTION_F64, FIELD(min_p), "0", "X", "in [0, 1]; 0: off", 0, 0}},
+    {GROUP_GENERATE,
+     {"repetition-penalty", 0, OPTION_F64, FIELD(repetition_penalty), "1", "X", "1: off", 0, 0}},
+    {GROUP_GENERATE,
+     {"stop", 0, OPTION_STRING, FIELD(stop), "", "TEXT", "end where this text appears", 0, 0}},
+    {GROUP_GENERATE,
+     {"system", 0, OPTION_STRING, FIELD(system), "", "TEXT", "system message of the chat", 0, 0}},
+    {GROUP_GENERATE,
+     {"chat", 0, OPTION_BOOL, FIELD(chat), "false", NULL,
+      "render the chat template; the default where the model has one", 0, 0}},
+    {GROUP_GENERATE,
+     {"raw", 0, OPTION_BOOL, FIELD(raw), "false", NULL, "continue the prompt as it is", 0, 0}},
+    {GROUP_GENERATE,
+     {"special", 0, OPTION_BOOL, FIELD(special), "false", NULL,
+      "special tokens: parse them in a raw prompt, show them in the answer", 0, 0}},
+    {GROUP_GENERATE,
+     {"ids", 0, OPTION_BOOL, FIELD(ids), "false", NULL,
+      "print token ids, one a line, in place of text", 0, 0}},
+    {GROUP_GENERATE,
+     {"stats", 0, OPTION_BOOL, FIELD(stats), "false", NULL, "figures on standard error", 0, 0}},
+    {GROUP_TOOL,
+     {"text", 0, OPTION_BOOL, FIELD(text), "false", NULL, "for people, in place of one protobuf", 0,
+      0}},
+    {GROUP_TOOL,
+     {"tensors", 0, OPTION_BOOL, FIELD(tensors), "false", NULL, "inspect: list every tensor", 0,
+      0}},
+    {GROUP_TOOL,
+     {"metadata", 0, OPTION_BOOL, FIELD(metadata), "false", NULL, "inspect: list every key", 0, 0}},
+    {GROUP_TOOL,
+     {"verify", 0, OPTION_BOOL, FIELD(verify), "false", NULL, "inspect: hash the contents", 0, 0}},
+    {GROUP_TOOL,
+     {"replicas", 0, OPTION_U64, FIELD(replicas), "1", "N", "plan: replicas on the devices", 1,
+      64}},
+    {GROUP_BENCH,
+     {"prompt-tokens", 0, OPTION_U64, FIELD(prompt_tokens), "256", "N", "length of the prompts", 1,
+      1 << 20}},
+    {GROUP_BENCH,
+     {"gen-tokens", 'n', OPTION_U64, FIELD(max_tokens), "64", "N", "tokens generated after them", 2,
+      1 << 20}},
+    {GROUP_BENCH, {"batch", 0, OPTION_U64, FIELD(batch), "1", "N", "sequences at once", 1, 256}},
+    {GROUP_ALL,
+     {"log-level", 0, OPTION_STRING, FIELD(log_level), "info", "LEVEL",
+      "debug, info, warn or error", 0, 0}},
+    {GROUP_ALL,
+     {"log-format", 0, OPTION_STRING, FIELD(log_format), "kv", "FORMAT", "kv or json", 0, 0}},
+    {GROUP_ALL, {"help", 'h', OPTION_BOOL, FIELD(help), "false", NULL, "this text", 0, 0}},
+};
+
+enum { N_TABLE = sizeof(table) / sizeof(table[0]) };
+
+static const struct mode_info modes[N_MODES] = {
+    [MODE_SERVE] = {"serve", "serve --socket PATH --model PATH [options]",
+                    "one replica: loads the model and serves it on a unix socket",
+                    GROUP_MODEL | GROUP_RUN | GROUP_SERVE | GROUP_ALL},
+    [MODE_GENERATE] = {"generate", "generate MODEL \"PROMPT\" [options]",
+                       "answers one prompt on standard output",
+                       GROUP_MODEL | GROUP_RUN | GROUP_GENERATE | GROUP_ALL},
+    [MODE_INSPECT] = {"inspect", "inspect MODEL [options]", "what a model file holds",
+                      GROUP_MODEL | GROUP_TOOL | GROUP_ALL},
+    [MODE_PLAN] = {"plan", "plan MODEL [options]", "what a load would take",
+                   GROUP_MODEL | GROUP_RUN | GROUP_TOOL | GROUP_ALL},
+    [MODE_PROBE] = {"probe", "probe [options]", "the machine's devices", GROUP_TOOL | GROUP_ALL},
+    [MODE_BENCH] = {"bench", "bench MODEL [options]", "tokens per second of prefill and decode",
+                    GROUP_MODEL | GROUP_RUN | GROUP_TOOL | GROUP_BENCH | GROUP_ALL},
+    [MODE_QUANTIZE] = {"quantize", "quantize", "not built: answers UNIMPLEMENTED", GROUP_ALL},
+};
+
+const struct mode_info *settings_mode_info(enum settings_mode mode)
+{
+    return mode < N_MODES ? &modes[mode] : NULL;
+}
+
+enum settings_mode settings_find_mode(const char *word)
+{
+    int i = 0;
+    while (i < N_MODES && strcmp(word, modes[i].name) != 0)
+        i++;
+    return (enum settings_mode)i;
+}
+
+/* The flags of a mode, gathered. */
+static size_t mode_specs(enum settings_mode mode, struct option_spec out[N_TABLE])
+{
+    size_t n = 0;
+    for (size_t i = 0; i < N_TABLE; i++)
+        if (table[i].groups & modes[mode].groups)
+            out[n++] = table[i].spec;
+    return n;
+}
+
+static int take_positionals(enum settings_mode mode, const struct options *options,
+                            struct settings *s, struct error *err)
+{
+    size_t n = options_n_positionals(options);
+    size_t n_max = mode == MODE_GENERATE ? 2 : (modes[mode].groups & GROUP_MODEL) ? 1 : 0;
+    if (mode == MODE_QUANTIZE)
+        return 0;
+    if (n > n_max)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "\"%s\": one word too many; usage: "
+                         "sluice-worker %s",
+                         options_positional(options, n_max), modes[mode].usage);
+    if (n > 0)
+        s->model = options_positional(options, 0);
+    if (n > 1)
+        s->prompt = options_positional(options, 1);
+    if (s->help || !(modes[mode].groups & GROUP_MODEL))
+        return 0;
+    if (!s->model[0])
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--model: no model given; usage: "
+                         "sluice-worker %s",
+                         modes[mode].usage);
+    if (mode == MODE_GENERATE && !s->prompt)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "no prompt given; usage: sluice-worker %s",
+                         modes[mode].usage);
+    if (mode == MODE_SERVE && !s->socket[0])
+        return error_set(err, STATUS_INVALID_ARGUMENT, "--socket: no path given");
+    if (mode == MODE_GENERATE && s->raw && s->chat)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "--raw: not together with --chat");
+    return 0;
+}
+
+int settings_parse(enum settings_mode mode, int argc, char *const argv[],
+                   struct settings *out_settings, struct options **out_options, struct error *err)
+{
+    /* options.c keeps a pointer to its table: one per process is enough. */
+    static struct option_spec specs[N_TABLE];
+    struct settings s = {.model = "", .digest = "", .kernels = "", .socket = ""};
+    struct options *options = NULL;
+    size_t n = mode_specs(mode, specs);
+    int rc = options_parse("worker", specs, n, argc, argv, &s, &options, err);
+    if (rc)
+        return rc;
+    rc = take_positionals(mode, options, &s, err);
+    if (rc) {
+        options_destroy(options);
+        return rc;
+    }
+    *out_settings = s;
+    *out_options = options;
+    return 0;
+}
+
+void settings_help(enum settings_mode mode, struct strbuf *out)
+{
+    struct option_spec specs[N_TABLE];
+    size_t n = mode_specs(mode, specs);
+    strbuf_printf(out, "usage: sluice-worker %s\n\n%s\n\noptions:\n", modes[mode].usage,
+                  modes[mode].what);
+    options_help(specs, n, out);
+}
+
+static int kv_dtype(const char *name, enum dtype *out, struct error *err)
+{
+    static const struct {
+        const char *name;
+        enum dtype dtype;
+    } names[] = {{"bf16", DTYPE_BF16}, {"f16", DTYPE_F16}, {"f32", DTYPE_F32}};
+    if (!name || !name[0])
+        name = "bf16";
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strcmp(name, names[i].name) == 0) {
+            *out = names[i].dtype;
+            return 0;
+        }
+    return error_set(err, STATUS_INVALID_ARGUMENT, "--kv-dtype: \"%s\" is not bf16, f16 or f32",
+                     name);
+}
+
+int settings_engine_config(const struct settings *s, struct engine_config *out_config,
+                           struct error *err)
+{
+    struct engine_config cfg;
+    engine_config_init(&cfg);
+    if (s->pp > 1)
+        return error_set(err, STATUS_UNIMPLEMENTED,
+                         "--pp: a model split into stages is not built; use --tp");
+    if (s->kv_tokens && s->kv_bytes)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "--kv-bytes: not together with --kv-tokens");
+    if (strncmp(s->devices, "cuda", 4) == 0)
+        return error_set(err, STATUS_UNIMPLEMENTED,
+                         "--devices: models on CUDA devices are not built; use cpu:0");
+    int rc = kv_dtype(s->kv_dtype, &cfg.executor.kv_dtype, err);
+    if (rc)
+        return rc;
+    cfg.model_path = s->model;
+    cfg.executor.kernels = s->kernels[0] ? s->kernels : "auto";
+    cfg.executor.n_threads = (uint32_t)s->threads;
+    cfg.executor.tp = s->tp ? (uint32_t)s->tp : 1;
+    cfg.executor.kv_tokens = s->kv_tokens;
+    cfg.executor.max_context_tokens = (uint32_t)s->context_length;
+    if (s->max_concurrent)
+        cfg.max_concurrent = (uint32_t)s->max_concurrent;
+    if (s->max_queued)
+        cfg.max_queued = (uint32_t)s->max_queued;
+    if (s->max_batch_tokens)
+        cfg.max_batch_tokens = (uint32_t)s->max_batch_tokens;
+    cfg.prefix_cache = s->prefix_cache;
+    *out_config = cfg;
+    return 0;
+}

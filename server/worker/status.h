@@ -1,0 +1,29 @@
+/* status.h: WatchStatus: what the worker is and does, pushed at once, on every change and at the
+ * asked interval. */
+#pragma once
+
+#include <stddef.h>
+
+#include <protobuf-c/protobuf-c.h>
+
+#include "base/arena.h"
+#include "sluice/worker/v1/worker.pb-c.h"
+
+struct rpc_call;
+struct worker;
+
+/* rpc_handler_fn; context is the worker. */
+void handle_watch_status(void *context, struct rpc_call *call, const ProtobufCMessage *request);
+
+/* Pthread start routine: pushes until worker->ending, then ends every watcher's stream. */
+void *status_run(void *worker);
+
+/* executor_progress_fn; ctx is the worker. */
+void status_on_progress(void *ctx, uint32_t rank, uint64_t bytes_done, uint64_t bytes_total);
+
+/* Memory of each of the worker's devices, in the arena. */
+void status_memory(struct worker *worker, struct arena *arena, size_t *out_n,
+                   Sluice__V1__DeviceMemory ***out_memory);
+
+/* Frees the watchers whose calls have ended: all of them, once the server was shut down. */
+void status_sweep(struct worker *worker);

@@ -1,0 +1,18 @@
+/* tool.h: the one-shot modes that answer with one ToolReport. Each fills *report with messages of
+ * the arena; on failure only *err. One thread. */
+#pragma once
+
+#include "base/arena.h"
+#include "sluice/worker/v1/report.pb-c.h"
+
+struct error;
+struct settings;
+
+int tool_inspect(const struct settings *settings, struct arena *arena,
+                 Sluice__Worker__V1__ToolReport *report, struct error *err);
+int tool_plan(const struct settings *settings, struct arena *arena,
+              Sluice__Worker__V1__ToolReport *report, struct error *err);
+int tool_probe(const struct settings *settings, struct arena *arena,
+               Sluice__Worker__V1__ToolReport *report, struct error *err);
+int tool_bench(const struct settings *settings, struct arena *arena,
+               Sluice__Worker__V1__ToolReport *report, struct error *err);

@@ -1,0 +1,132 @@
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/strbuf.h"
+#include "engine/engine.h"
+#include "engine/format/checkpoint.h"
+#include "engine/model.h"
+#include "server/worker/facts.h"
+#include "server/worker/kv_size.h"
+#include "server/worker/message.h"
+#include "server/worker/process.h"
+#include "server/worker/settings.h"
+#include "server/worker/tool.h"
+
+static int out_of_memory(struct error *err)
+{
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "plan: out of memory");
+}
+
+/* One row per rank; ranks take the devices in turn. Each replica has ranks of its own, and the rows
+ * carry the bytes of all replicas. */
+static int add_devices(const struct settings *settings, const struct executor_plan *sizes,
+                       struct arena *arena, Sluice__V1__Plan *plan, struct error *err)
+{
+    uint32_t tp = plan->tp;
+    uint64_t total_bytes, free_bytes, needed = 0;
+    const char *names[64];
+    size_t n_names = 0;
+    for (const char *at = settings->devices; *at && n_names < 64;) {
+        size_t n = strcspn(at, ",");
+        if (n)
+            names[n_names++] = message_text_n(arena, at, n);
+        at += n + (at[n] == ',');
+    }
+    if (!n_names)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "--devices: names no device");
+    plan->devices = arena_calloc(arena, tp, sizeof(*plan->devices));
+    Sluice__V1__DevicePlan *rows = arena_calloc(arena, tp, sizeof(*rows));
+    if (!plan->devices || !rows)
+        return out_of_memory(err);
+    process_machine_memory(&total_bytes, &free_bytes);
+    for (uint32_t r = 0; r < tp; r++) {
+        Sluice__V1__DevicePlan *row = &rows[r];
+        sluice__v1__device_plan__init(row);
+        row->device = message_text(arena, names[r % n_names]);
+        row->rank = r;
+        row->weight_bytes = sizes->weights_bytes / tp * plan->n_replicas;
+        row->kv_bytes = sizes->kv_bytes / tp * plan->n_replicas;
+        row->workspace_bytes = sizes->workspace_bytes / tp * plan->n_replicas;
+        row->free_bytes = free_bytes;
+        needed += row->weight_bytes + row->kv_bytes + row->workspace_bytes;
+        plan->devices[r] = row;
+    }
+    plan->n_devices = tp;
+    plan->fits = needed <= free_bytes;
+    rows[0].missing_bytes = plan->fits ? 0 : needed - free_bytes;
+    return 0;
+}
+
+static int add_notes(const struct settings *settings, const struct model *model,
+                     const struct executor_plan *sizes, struct arena *arena, Sluice__V1__Plan *plan,
+                     struct error *err)
+{
+    struct strbuf text = {0};
+    plan->notes = arena_calloc(arena, 2, sizeof(*plan->notes));
+    if (!plan->notes)
+        return out_of_memory(err);
+    if (sizes->context_tokens < model->shape.context_tokens) {
+        strbuf_printf(&text, "context length %" PRIu32 ", the model was trained for %" PRIu32,
+                      sizes->context_tokens, model->shape.context_tokens);
+        plan->notes[plan->n_notes++] = message_text(arena, strbuf_str(&text));
+    }
+    if (settings->context_length > model->shape.context_tokens) {
+        strbuf_clear(&text);
+        strbuf_printf(&text, "context length cut from %" PRIu64 " to %" PRIu32,
+                      settings->context_length, sizes->context_tokens);
+        plan->notes[plan->n_notes++] = message_text(arena, strbuf_str(&text));
+    }
+    strbuf_fini(&text);
+    return 0;
+}
+
+static int make_plan(const struct settings *settings, struct checkpoint *ckpt,
+                     const struct model *model, struct arena *arena, Sluice__V1__Plan *plan,
+                     struct error *err)
+{
+    struct engine_config cfg;
+    struct executor_plan sizes;
+    int rc = settings_engine_config(settings, &cfg, err);
+    if (!rc)
+        rc = kv_size_resolve(ckpt, settings, &cfg, err);
+    if (!rc)
+        rc = executor_plan(ckpt, &cfg.executor, &sizes, err);
+    if (rc)
+        return rc;
+    plan->n_kv_tokens = sizes.kv_tokens;
+    plan->n_kv_blocks = sizes.n_blocks;
+    plan->kv_block_tokens = cfg.executor.kv_block_size;
+    plan->packed_bytes = sizes.weights_bytes;
+    plan->tp = cfg.executor.tp;
+    plan->pp = 1;
+    plan->n_replicas = (uint32_t)settings->replicas;
+    rc = add_devices(settings, &sizes, arena, plan, err);
+    return rc ? rc : add_notes(settings, model, &sizes, arena, plan, err);
+}
+
+int tool_plan(const struct settings *settings, struct arena *arena,
+              Sluice__Worker__V1__ToolReport *report, struct error *err)
+{
+    struct checkpoint *ckpt = NULL;
+    struct model model = {0};
+    Sluice__V1__Plan *plan = arena_alloc(arena, sizeof(*plan));
+    if (!plan)
+        return out_of_memory(err);
+    sluice__v1__plan__init(plan);
+    int rc = checkpoint_open(settings->model, &ckpt, err);
+    if (rc)
+        return rc;
+    rc = facts_check_digest(ckpt, settings->digest, err);
+    if (!rc)
+        rc = model_init(&model, ckpt, NULL, err);
+    if (!rc)
+        rc = make_plan(settings, ckpt, &model, arena, plan, err);
+    model_fini(&model);
+    checkpoint_close(ckpt);
+    if (rc)
+        return rc;
+    report->result_case = SLUICE__WORKER__V1__TOOL_REPORT__RESULT_PLAN;
+    report->plan = plan;
+    return 0;
+}

@@ -1,0 +1,94 @@
+/* worker.h: the state of one serving process, shared by its RPC handlers, request threads, event
+ * thread and main thread. One per process; lives from serve_run's start to its end. */
+#pragma once
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "base/error.h"
+#include "server/worker/wake.h"
+#include "sluice/worker/v1/worker.pb-c.h"
+
+struct chat_template;
+struct engine;
+struct rpc_call;
+struct rpc_server;
+struct session;
+struct settings;
+struct watcher;
+struct work_pool;
+
+enum { WORKER_PROTOCOL_MIN = 1, WORKER_PROTOCOL_MAX = 1, WORKER_MAX_RANKS = 8 };
+
+/* A Drain or Shutdown that waits for its answer. */
+struct drain_call {
+    struct rpc_call *call; /* retained */
+    bool shutdown;
+    int64_t deadline_ns;
+    struct drain_call *next;
+};
+
+struct worker {
+    const struct settings *settings;
+    struct rpc_server *server;
+    struct work_pool *pool;
+    uint64_t start_ticks, memory_at_start_bytes;
+    int64_t started_ns;
+
+    /* Set by the main thread before state leaves LOADING, constant after; NULL while loading. Read
+     * through worker_engine(). */
+    struct engine *engine;
+    const struct chat_template *template; /* may stay NULL */
+    struct chat_template *own_template;
+    struct error template_error; /* why there is none, though the model carries one */
+    uint32_t kv_block_tokens;
+    struct arena facts;
+    Sluice__V1__ModelInfo *info;
+
+    pthread_mutex_t lock;
+    Sluice__Worker__V1__WorkerState state;
+    struct error failure;
+    struct session *sessions;
+    struct watcher *watchers;
+    struct drain_call *drain_calls;
+    bool shutdown_asked, fast; /* by a signal */
+    uint64_t load_ms, warm_ms;
+    uint32_t n_finished, n_ended; /* requests since the drain began */
+
+    volatile bool cancel_load; /* polled by the loader */
+    _Atomic uint64_t rank_done[WORKER_MAX_RANKS], rank_total[WORKER_MAX_RANKS];
+    _Atomic uint32_t n_ranks;
+    _Atomic uint32_t n_live; /* requests between submit and their last event */
+    _Atomic bool ending;     /* event and status threads stop */
+    struct wake events, status, main;
+
+    /* totals since the start */
+    _Atomic uint64_t n_accepted, n_ok, n_failed, n_cancelled, n_expired, n_refused;
+    _Atomic uint64_t n_generated_tokens, n_cached_tokens, prefill_ns, decode_ns;
+};
+
+void worker_init(struct worker *worker, const struct settings *settings);
+void worker_fini(struct worker *worker);
+
+/* The engine once it serves, else NULL with *err: UNAVAILABLE while it loads (reason LOADING), the
+ * load's error after it failed. Any thread. */
+struct engine *worker_engine(struct worker *worker, struct error *err);
+
+void worker_set_state(struct worker *worker, Sluice__Worker__V1__WorkerState state);
+Sluice__Worker__V1__WorkerState worker_state(struct worker *worker);
+
+/* FAILED_PRECONDITION (reason PROTOCOL_MISMATCH, both ranges) where a peer speaks no common
+ * version. */
+int worker_check_protocol(uint32_t peer_min, uint32_t peer_max, struct error *err);
+
+/* A request is under way (its engine may still refuse it), and over. The last one wakes the main
+ * thread. */
+void worker_request_begin(struct worker *worker);
+void worker_request_end(struct worker *worker);
+
+/* Fills *load (init'ed) from the engine's figures. */
+void worker_fill_load(const struct worker *worker, struct engine *engine,
+                      Sluice__Worker__V1__Load *load);
