@@ -19,18 +19,16 @@
 #define INTEGER_WEIGHTS .weight_bytes = weight_bytes_cpu, .weight_init = weight_init_cpu
 #define FLOAT_WEIGHTS   .weight_bytes = weight_bytes_f32, .weight_init = weight_init_f32
 
-/* avx2 and avx512 are one numerics: the same 16-lane expressions in vectors of 8 and of 16. */
+/* ref, avx2 and avx512 are one numerics: the same expressions, lane for lane (tests/unit/kernels).
+ */
 static const struct cpu_set
-    ref = {{.name = "ref", .numerics = "cpu-ref-s1", INTEGER_WEIGHTS, SHARED_OPS}, &cpu_inner_ref},
-    avx2 = {{.name = "avx2", .numerics = "cpu-v16-s1", INTEGER_WEIGHTS, SHARED_OPS},
-            &cpu_inner_avx2},
-    avx512 = {{.name = "avx512", .numerics = "cpu-v16-s1", INTEGER_WEIGHTS, SHARED_OPS},
+    ref = {{.name = "ref", .numerics = "cpu-b1", INTEGER_WEIGHTS, SHARED_OPS}, &cpu_inner_ref},
+    avx2 = {{.name = "avx2", .numerics = "cpu-b1", INTEGER_WEIGHTS, SHARED_OPS}, &cpu_inner_avx2},
+    avx512 = {{.name = "avx512", .numerics = "cpu-b1", INTEGER_WEIGHTS, SHARED_OPS},
               &cpu_inner_avx512},
-    f32_ref = {{.name = "f32", .numerics = "cpu-ref-f32", FLOAT_WEIGHTS, SHARED_OPS},
-               &cpu_inner_ref},
-    f32_avx2 = {{.name = "f32", .numerics = "cpu-v16-f32", FLOAT_WEIGHTS, SHARED_OPS},
-                &cpu_inner_avx2},
-    f32_avx512 = {{.name = "f32", .numerics = "cpu-v16-f32", FLOAT_WEIGHTS, SHARED_OPS},
+    f32_ref = {{.name = "f32", .numerics = "cpu-f32", FLOAT_WEIGHTS, SHARED_OPS}, &cpu_inner_ref},
+    f32_avx2 = {{.name = "f32", .numerics = "cpu-f32", FLOAT_WEIGHTS, SHARED_OPS}, &cpu_inner_avx2},
+    f32_avx512 = {{.name = "f32", .numerics = "cpu-f32", FLOAT_WEIGHTS, SHARED_OPS},
                   &cpu_inner_avx512};
 
 int op_table_cpu(const char *name, const struct op_table **out_ops, struct error *err)

@@ -1,0 +1,312 @@
+/* Attention and the KV cache: the same bits in every kernel set, for every head size, KV type,
+ * block size, chunking, batch and thread count; right against float64; blind to what it may not
+ * see. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/status.h"
+#include "support_kernels.h"
+
+struct setup {
+    uint32_t head_dim, n_heads, n_kv, block_size;
+    enum dtype kv_type;
+    uint32_t window;
+    float softcap;
+    uint32_t lengths[3]; /* tokens of each sequence; 0 ends the list */
+};
+
+static const struct setup setups[] = {
+    {64, 9, 3, 16, DTYPE_BF16, 0, 0.0f, {300, 1, 129}},
+    {80, 4, 4, 32, DTYPE_F32, 0, 0.0f, {140, 33, 0}},
+    {96, 6, 2, 8, DTYPE_F16, 0, 30.0f, {130, 0, 0}},
+    {112, 2, 1, 64, DTYPE_BF16, 50, 0.0f, {257, 20, 0}},
+    {128, 8, 1, 16, DTYPE_F16, 128, 0.0f, {400, 128, 0}},
+    {256, 4, 2, 16, DTYPE_F32, 0, 50.0f, {131, 5, 0}},
+    {20, 3, 3, 1, DTYPE_BF16, 7, 0.0f, {40, 2, 0}},
+};
+enum { N_SETUPS = sizeof(setups) / sizeof(setups[0]) };
+
+/* All tokens of all sequences, with their queries, keys, values and places in the cache. */
+struct world {
+    const struct setup *s;
+    uint32_t n_tokens, n_seqs, n_blocks, stride;
+    uint32_t *positions, *seqs, *slots, *tables;
+    float *q, *k, *v;
+};
+
+static struct world make_world(const struct setup *s, struct random *r)
+{
+    struct world w = {.s = s};
+    while (w.n_seqs < 3 && s->lengths[w.n_seqs] > 0)
+        w.n_tokens += s->lengths[w.n_seqs++];
+    w.stride = 512 / s->block_size + 1;
+    w.n_blocks = w.n_seqs * w.stride;
+    w.positions = calloc(w.n_tokens, 4);
+    w.seqs = calloc(w.n_tokens, 4);
+    w.slots = calloc(w.n_tokens, 4);
+    w.tables = calloc(w.n_blocks, 4);
+    for (uint32_t i = 0; i < w.n_blocks; i++) /* scattered: 7919 is prime to every count here */
+        w.tables[i] = (uint32_t)((uint64_t)i * 7919 % w.n_blocks);
+    uint32_t t = 0;
+    for (uint32_t seq = 0; seq < w.n_seqs; seq++)
+        for (uint32_t p = 0; p < s->lengths[seq]; p++, t++) {
+            w.positions[t] = p;
+            w.seqs[t] = seq;
+            w.slots[t] =
+                w.tables[seq * w.stride + p / s->block_size] * s->block_size + p % s->block_size;
+        }
+    w.q = random_floats(r, (size_t)w.n_tokens * s->n_heads * s->head_dim, 0.0f);
+    w.k = random_floats(r, (size_t)w.n_tokens * s->n_kv * s->head_dim, 0.0f);
+    w.v = random_floats(r, (size_t)w.n_tokens * s->n_kv * s->head_dim, 0.0f);
+    for (size_t i = 0; i < (size_t)w.n_tokens * s->n_heads * s->head_dim; i++)
+        w.q[i] *= 3.0f; /* peaked */
+    return w;
+}
+
+static void free_world(struct world *w)
+{
+    free(w->positions);
+    free(w->seqs);
+    free(w->slots);
+    free(w->tables);
+    free(w->q);
+    free(w->k);
+    free(w->v);
+}
+
+static struct kv_layer make_cache(const struct world *w)
+{
+    const struct setup *s = w->s;
+    size_t n =
+        (size_t)w->n_blocks * s->n_kv * s->block_size * s->head_dim * dtype_block_bytes(s->kv_type);
+    struct kv_layer kv = {malloc(n),     malloc(n), s->kv_type, w->n_blocks,
+                          s->block_size, s->n_kv,   s->head_dim};
+    memset(kv.k, 0xFF, n); /* NaN in every type: what is unwritten must not be seen */
+    memset(kv.v, 0xFF, n);
+    return kv;
+}
+
+static void free_cache(struct kv_layer *kv)
+{
+    free(kv->k);
+    free(kv->v);
+}
+
+/* Writes and attends tokens [begin, begin + n). */
+static void step(const struct rig *rig, const struct world *w, const struct kv_layer *kv,
+                 uint32_t begin, uint32_t n, float *y)
+{
+    const struct setup *s = w->s;
+    uint32_t kv_cols = s->n_kv * s->head_dim, q_cols = s->n_heads * s->head_dim;
+    struct tensor k = tensor_view(w->k + (size_t)begin * kv_cols, DTYPE_F32, n, kv_cols),
+                  v = tensor_view(w->v + (size_t)begin * kv_cols, DTYPE_F32, n, kv_cols),
+                  q = tensor_view(w->q + (size_t)begin * q_cols, DTYPE_F32, n, q_cols),
+                  out = tensor_view(y + (size_t)begin * q_cols, DTYPE_F32, n, q_cols);
+    struct attention_rows rows = {.positions = w->positions + begin,
+                                  .seq_of_row = w->seqs + begin,
+                                  .kv_slots = w->slots + begin,
+                                  .block_tables = w->tables,
+                                  .table_stride = w->stride,
+                                  .n_rows = n,
+                                  .n_seqs = w->n_seqs};
+    struct attention_params params = {.n_heads = s->n_heads,
+                                      .heads_per_kv = s->n_heads / s->n_kv,
+                                      .scale = 1.0f / sqrtf((float)s->head_dim),
+                                      .window = s->window,
+                                      .softcap = s->softcap};
+    assert_int_equal(op_kv_write(rig->stream, kv, &k, &v, w->slots + begin), 0);
+    assert_int_equal(op_attention(rig->stream, &out, &q, kv, &rows, &params), 0);
+}
+
+/* All tokens in chunks of `chunk`. */
+static float *run_world(const char *set, uint32_t threads, const struct world *w, uint32_t chunk)
+{
+    struct rig rig = rig_open(set, threads);
+    struct kv_layer kv = make_cache(w);
+    float *y = poisoned((size_t)w->n_tokens * w->s->n_heads * w->s->head_dim);
+    for (uint32_t t = 0; t < w->n_tokens; t += chunk)
+        step(&rig, w, &kv, t, w->n_tokens - t < chunk ? w->n_tokens - t : chunk, y);
+    free_cache(&kv);
+    rig_close(&rig);
+    return y;
+}
+
+/* As stored in the cache. */
+static double stored(float x, enum dtype type)
+{
+    if (type == DTYPE_F32)
+        return (double)x;
+    return (double)(type == DTYPE_F16 ? f16_to_f32(f32_to_f16(x)) : bf16_to_f32(f32_to_bf16(x)));
+}
+
+static void check_against_float64(const struct world *w, const float *y)
+{
+    const struct setup *s = w->s;
+    uint32_t first_of_seq = 0;
+    for (uint32_t t = 0; t < w->n_tokens; t++) {
+        if (w->positions[t] == 0)
+            first_of_seq = t;
+        if (t % 7 != 0 && t + 1 != w->n_tokens)
+            continue;
+        for (uint32_t h = 0; h < s->n_heads; h++) {
+            double p[512], max = -1e300, sum = 0;
+            uint32_t g = h / (s->n_heads / s->n_kv), n = w->positions[t] + 1,
+                     begin = s->window > 0 && n > s->window ? n - s->window : 0;
+            for (uint32_t j = begin; j < n; j++) {
+                double dot = 0;
+                for (uint32_t d = 0; d < s->head_dim; d++)
+                    dot +=
+                        (double)w->q[((size_t)t * s->n_heads + h) * s->head_dim + d] *
+                        stored(w->k[((size_t)(first_of_seq + j) * s->n_kv + g) * s->head_dim + d],
+                               s->kv_type);
+                p[j] = dot / sqrt((double)s->head_dim);
+                if (s->softcap > 0.0f)
+                    p[j] = (double)s->softcap * tanh(p[j] / (double)s->softcap);
+                max = fmax(max, p[j]);
+            }
+            for (uint32_t j = begin; j < n; j++)
+                sum += p[j] = exp(p[j] - max);
+            for (uint32_t d = 0; d < s->head_dim; d++) {
+                double want = 0;
+                for (uint32_t j = begin; j < n; j++)
+                    want +=
+                        p[j] / sum *
+                        stored(w->v[((size_t)(first_of_seq + j) * s->n_kv + g) * s->head_dim + d],
+                               s->kv_type);
+                double got = (double)y[((size_t)t * s->n_heads + h) * s->head_dim + d];
+                if (!(fabs(got - want) < 2e-5)) /* |v| up to 5, f32 scores up to 60 */
+                    fail_msg("token %u head %u element %u: %g, float64 %g", t, h, d, got, want);
+            }
+        }
+    }
+}
+
+static void test_attention_has_one_result_whatever_the_set_chunk_and_threads(void **state)
+{
+    (void)state;
+    struct random r = {11};
+    for (int i = 0; i < N_SETUPS; i++) {
+        struct world w = make_world(&setups[i], &r);
+        size_t n_bytes = (size_t)w.n_tokens * w.s->n_heads * w.s->head_dim * sizeof(float);
+        float *first = run_world("ref", 1, &w, w.n_tokens);
+        check_against_float64(&w, first);
+        for (const char *const *set = kernel_sets(); *set != NULL; set++) {
+            static const uint32_t chunks[] = {1, 5, 64, 100000};
+            for (int c = 0; c < 4; c++) {
+                char what[96];
+                snprintf(what, sizeof(what), "%s setup %d chunk %u", *set, i, chunks[c]);
+                float *y = run_world(*set, 1 + (uint32_t)c % 3, &w, chunks[c]);
+                assert_same_bits(first, y, n_bytes, what);
+                free(y);
+            }
+        }
+        free(first);
+        free_world(&w);
+    }
+}
+
+/* Rows of different sequences in one batch, as decode has them, equal the rows run alone. */
+static void test_decode_rows_of_many_sequences_equal_the_rows_alone(void **state)
+{
+    (void)state;
+    struct random r = {12};
+    for (int i = 0; i < N_SETUPS; i++) {
+        struct world w = make_world(&setups[i], &r);
+        const struct setup *s = w.s;
+        uint32_t cols = s->n_heads * s->head_dim, last[3], t = 0;
+        for (uint32_t seq = 0; seq < w.n_seqs; seq++) {
+            t += s->lengths[seq];
+            last[seq] = t - 1;
+        }
+        for (const char *const *set = kernel_sets(); *set != NULL; set++) {
+            struct rig rig = rig_open(*set, 2);
+            struct kv_layer kv = make_cache(&w);
+            float *y = poisoned((size_t)w.n_tokens * cols);
+            step(&rig, &w, &kv, 0, w.n_tokens, y);
+            float *q = malloc(w.n_seqs * cols * sizeof(float)),
+                  *out = poisoned((size_t)w.n_seqs * cols);
+            uint32_t positions[3], seqs[3];
+            for (uint32_t seq = 0; seq < w.n_seqs; seq++) {
+                memcpy(q + seq * cols, w.q + (size_t)last[seq] * cols, cols * sizeof(float));
+                positions[seq] = w.positions[last[seq]];
+                seqs[seq] = seq;
+            }
+            struct tensor tq = tensor_view(q, DTYPE_F32, w.n_seqs, cols),
+                          ty = tensor_view(out, DTYPE_F32, w.n_seqs, cols);
+            struct attention_rows rows = {.positions = positions,
+                                          .seq_of_row = seqs,
+                                          .block_tables = w.tables,
+                                          .table_stride = w.stride,
+                                          .n_rows = w.n_seqs,
+                                          .n_seqs = w.n_seqs};
+            struct attention_params params = {.n_heads = s->n_heads,
+                                              .heads_per_kv = s->n_heads / s->n_kv,
+                                              .scale = 1.0f / sqrtf((float)s->head_dim),
+                                              .window = s->window,
+                                              .softcap = s->softcap};
+            assert_int_equal(op_attention(rig.stream, &ty, &tq, &kv, &rows, &params), 0);
+            for (uint32_t seq = 0; seq < w.n_seqs; seq++)
+                assert_same_bits(out + seq * cols, y + (size_t)last[seq] * cols,
+                                 cols * sizeof(float), *set);
+            free(q);
+            free(out);
+            free(y);
+            free_cache(&kv);
+            rig_close(&rig);
+        }
+        free_world(&w);
+    }
+}
+
+/* A rank that holds query heads 3..6 of 9 and the KV heads 1 and 2 they read. */
+static void test_a_rank_with_part_of_the_heads_computes_the_same(void **state)
+{
+    (void)state;
+    enum { D = 64, N = 150, HEADS = 9, BEGIN = 3, COUNT = 4, KV = 3, HELD = 2 };
+    struct random r = {13};
+    static const struct setup whole = {D, HEADS, KV, 16, DTYPE_BF16, 0, 0.0f, {N, 0, 0}};
+    struct world w = make_world(&whole, &r);
+    for (const char *const *set = kernel_sets(); *set != NULL; set++) {
+        float *all = run_world(*set, 1, &w, N);
+        struct rig rig = rig_open(*set, 2);
+        static const struct setup part = {D, COUNT, HELD, 16, DTYPE_BF16, 0, 0.0f, {N, 0, 0}};
+        struct world held = w;
+        held.s = &part;
+        struct kv_layer kv = make_cache(&held);
+        struct tensor k = {w.k + D, DTYPE_F32, N, HELD * D, KV * D},
+                      v = {w.v + D, DTYPE_F32, N, HELD * D, KV * D},
+                      q = {w.q + BEGIN * D, DTYPE_F32, N, COUNT * D, HEADS * D};
+        float *y = poisoned(N * COUNT * D);
+        struct tensor out = tensor_view(y, DTYPE_F32, N, COUNT * D);
+        struct attention_rows rows = {w.positions, w.seqs, w.slots, w.tables, w.stride, N, 1};
+        struct attention_params params = {.n_heads = COUNT,
+                                          .head_begin = BEGIN,
+                                          .kv_begin = 1,
+                                          .heads_per_kv = 3,
+                                          .scale = 0.125f};
+        assert_int_equal(op_kv_write(rig.stream, &kv, &k, &v, w.slots), 0);
+        assert_int_equal(op_attention(rig.stream, &out, &q, &kv, &rows, &params), 0);
+        for (uint32_t t = 0; t < N; t++)
+            assert_same_bits(y + t * COUNT * D, all + (t * HEADS + BEGIN) * D,
+                             COUNT * D * sizeof(float), *set);
+        params.kv_begin = 2; /* its first head reads KV head 1, which it then would not hold */
+        assert_int_equal(op_attention(rig.stream, &out, &q, &kv, &rows, &params), STATUS_INTERNAL);
+        free(y);
+        free(all);
+        free_cache(&kv);
+        rig_close(&rig);
+    }
+    free_world(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_attention_has_one_result_whatever_the_set_chunk_and_threads),
+        cmocka_unit_test(test_decode_rows_of_many_sequences_equal_the_rows_alone),
+        cmocka_unit_test(test_a_rank_with_part_of_the_heads_computes_the_same),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
