@@ -124,7 +124,7 @@ static int describe(const struct rank_plan *plan, const struct model *model,
     } else if (row->slot == ARCH_TOKEN_EMBD) {
         /* One pack serves lookup and head. Also where ranks hold a part of the head besides: the
          * lookup's bits must not depend on tp. */
-        desc->role = WEIGHT_EMBEDDING;
+        desc->role = model->tied_output ? WEIGHT_LINEAR_COLUMN : WEIGHT_EMBEDDING;
     } else if (row->split == ARCH_SPLIT_ROW) {
         desc->role = WEIGHT_LINEAR_ROW;
         if (row->cols == ARCH_DIM_HEADS)
@@ -147,7 +147,7 @@ static int add_place(struct rank_plan *plan, const struct model *model, const st
     const struct checkpoint_tensor *tensor = model_tensor(model, row->slot, layer);
     if (!tensor)
         return 0;
-    if (row->slot == ARCH_OUTPUT && false)
+    if (row->slot == ARCH_OUTPUT && model->tied_output && plan->rank.tp == 1)
         return 0; /* the decoder takes the embedding's pack */
     struct weight_place *place = &plan->places[plan->n_places];
     *place = (struct weight_place){.slot = row->slot, .layer = layer, .tensor = tensor};
