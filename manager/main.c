@@ -1,0 +1,290 @@
+/* main.c: sluice-manager, the control plane: one libev loop, the store's thread, the gRPC server's
+ * threads. */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <ev.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/options.h"
+#include "base/strbuf.h"
+#include "manager/loop_queue.h"
+#include "manager/manager.h"
+#include "manager/notify.h"
+#include "manager/operations.h"
+#include "manager/paths.h"
+#include "manager/process.h"
+#include "manager/routes.h"
+#include "manager/service.h"
+#include "manager/settings.h"
+#include "manager/store.h"
+#include "manager/store_lock.h"
+#include "manager/supervise.h"
+#include "manager/tool.h"
+#include "proto/rpc/rpc_health.h"
+#include "proto/rpc/rpc_server.h"
+
+enum { EXIT_USAGE = 2, EXIT_LOCKED = 75, SHUTDOWN_GRACE_MS = 2000, STOP_POLL_MS = 20 };
+
+struct program {
+    struct manager manager; /* first */
+    struct paths paths;
+    struct rpc_service tables[SERVICE_COUNT];
+    int lock_fd;
+    ev_async store_wake;
+    ev_signal on_term, on_int;
+    ev_timer stop_poll;
+    bool stopping;
+    int64_t stop_deadline_ns;
+};
+
+/* -- parts ----------------------------------------------------------------------------------------
+ */
+
+static void wake_store(void *arg)
+{
+    struct program *program = arg;
+    ev_async_send(program->manager.loop, &program->store_wake);
+}
+
+static void on_store(struct ev_loop *loop, ev_async *watcher, int events)
+{
+    struct program *program = watcher->data;
+    (void)loop;
+    (void)events;
+    store_poll(program->manager.store);
+}
+
+static int create_server(struct program *program, struct error *err)
+{
+    struct manager *manager = &program->manager;
+    struct rpc_server_config config;
+    rpc_server_config_init(&config);
+    service_tables(manager->service, program->tables);
+    config.services = program->tables;
+    config.n_services = SERVICE_COUNT;
+    if (rpc_server_create(&config, &manager->server, err) != 0 ||
+        rpc_server_listen_unix(manager->server, manager->settings.socket, err) != 0 ||
+        rpc_server_start(manager->server, err) != 0)
+        return err->status;
+    struct rpc_health *health = rpc_server_health(manager->server);
+    rpc_health_set(health, "", true);
+    rpc_health_set(health, "sluice.manager.v1.ModelManager", true);
+    rpc_health_set(health, "sluice.manager.v1.Routing", true);
+    return 0;
+}
+
+static int create_parts(struct program *program, struct error *err)
+{
+    struct manager *manager = &program->manager;
+    struct store_config store_config = {
+        .path = program->paths.database,
+        .wake = wake_store,
+        .wake_arg = program,
+    };
+    struct tool_config tool_config = {
+        .loop = manager->loop,
+        .program = manager->settings.worker,
+        .environment = manager->environment,
+        .timeout_ms = manager->settings.tool_timeout_ms,
+    };
+    if (loop_queue_create(manager->loop, &manager->queue, err) != 0 ||
+        store_open(&store_config, &manager->catalog, &manager->store, err) != 0 ||
+        tool_runner_create(&tool_config, &manager->tools, err) != 0 ||
+        operations_create(manager, &manager->operations, err) != 0 ||
+        routes_create(manager, &manager->routes, err) != 0 ||
+        service_create(manager, &manager->service, err) != 0 ||
+        supervisor_create(manager, &manager->supervisor, err) != 0)
+        return err->status;
+    return create_server(program, err);
+}
+
+/* In the order that lets nothing call what is gone: first no more calls, then no more results. */
+static void destroy_parts(struct program *program)
+{
+    struct manager *manager = &program->manager;
+    if (manager->server)
+        rpc_server_shutdown(manager->server, 0);
+    if (manager->queue)
+        loop_queue_run(manager->queue);
+    tool_runner_destroy(manager->tools);
+    store_close(manager->store);
+    if (manager->queue)
+        loop_queue_run(manager->queue);
+    supervisor_destroy(manager->supervisor);
+    manager->supervisor = NULL;
+    if (manager->queue)
+        loop_queue_run(manager->queue);
+    rpc_server_destroy(manager->server);
+    loop_queue_destroy(manager->queue);
+    service_destroy(manager->service);
+    routes_destroy(manager->routes);
+    operations_destroy(manager->operations);
+    catalog_fini(&manager->catalog);
+}
+
+/* -- the end --------------------------------------------------------------------------------------
+ */
+
+static void on_stop_poll(struct ev_loop *loop, ev_timer *timer, int events)
+{
+    struct program *program = timer->data;
+    struct rpc_server_stats stats;
+    (void)events;
+    rpc_server_stats(program->manager.server, &stats);
+    if (stats.n_live == 0 || clock_now_ns() >= program->stop_deadline_ns)
+        ev_break(loop, EVBREAK_ALL);
+}
+
+static void end_calls(void *arg)
+{
+    struct program *program = arg;
+    program->stop_deadline_ns = clock_now_ns() + SHUTDOWN_GRACE_MS * NS_PER_MS;
+    ev_timer_init(&program->stop_poll, on_stop_poll, 0., STOP_POLL_MS / 1e3);
+    program->stop_poll.data = program;
+    ev_timer_start(program->manager.loop, &program->stop_poll);
+}
+
+static void on_signal(struct ev_loop *loop, ev_signal *watcher, int events)
+{
+    struct program *program = watcher->data;
+    struct manager *manager = &program->manager;
+    struct error err;
+    (void)events;
+    if (program->stopping) {
+        ev_break(loop, EVBREAK_ALL); /* asked twice: at once */
+        return;
+    }
+    program->stopping = true;
+    log_info(LOG_EVENT("stopping"), LOG_I64("signal", watcher->signum));
+    notify_send("STOPPING=1");
+    rpc_server_drain(manager->server);
+    error_set(&err, STATUS_UNAVAILABLE, "the manager is stopping");
+    error_reason(&err, "DRAINING");
+    operations_end_watches(manager->operations, &err);
+    routes_end_watches(manager->routes, &err);
+    if (manager->settings.stop_workers_on_exit)
+        supervisor_stop_workers(manager->supervisor, end_calls, program);
+    else
+        end_calls(program);
+}
+
+static void watch_signals(struct program *program)
+{
+    struct ev_loop *loop = program->manager.loop;
+    ev_signal_init(&program->on_term, on_signal, SIGTERM);
+    ev_signal_init(&program->on_int, on_signal, SIGINT);
+    program->on_term.data = program->on_int.data = program;
+    ev_signal_start(loop, &program->on_term);
+    ev_signal_start(loop, &program->on_int);
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a full disk is an error of write(), never the end */
+}
+
+/* -- life -----------------------------------------------------------------------------------------
+ */
+
+static int run(struct program *program)
+{
+    struct manager *manager = &program->manager;
+    struct error err;
+    int status = create_parts(program, &err);
+    if (status != 0) {
+        log_error(LOG_EVENT("not started"), LOG_STR("why", err.message));
+        fprintf(stderr, "sluice-manager: %s\n", err.message);
+    } else {
+        log_info(LOG_EVENT("manager ready"), LOG_STR("socket", manager->settings.socket),
+                 LOG_U64("epoch", manager->catalog.manager_epoch),
+                 LOG_U64("models", catalog_count(&manager->catalog, TABLE_MODEL)),
+                 LOG_U64("adopted", supervisor_n_adopted(manager->supervisor)));
+        service_probe_devices(manager->service);
+        manager_changed(manager);
+        notify_send("READY=1");
+        ev_run(manager->loop, 0);
+        log_info(LOG_EVENT("stopped"));
+    }
+    destroy_parts(program);
+    return status == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+static int run_locked(struct program *program)
+{
+    struct manager *manager = &program->manager;
+    manager->started_unix_ns = clock_wall_ns();
+    manager->environment = process_environment(environ);
+    /* Not the default loop: that one would reap our children by itself. */
+    manager->loop = ev_loop_new(EVFLAG_NOENV);
+    if (!manager->loop || !manager->environment) {
+        fprintf(stderr, "sluice-manager: no event loop: %s\n", strerror(errno));
+        free(manager->environment);
+        return EXIT_FAILURE;
+    }
+    ev_async_init(&program->store_wake, on_store);
+    program->store_wake.data = program;
+    ev_async_start(manager->loop, &program->store_wake);
+    watch_signals(program);
+    int status = run(program);
+    ev_loop_destroy(manager->loop);
+    free(manager->environment);
+    return status;
+}
+
+static int start(struct program *program)
+{
+    struct settings *settings = &program->manager.settings;
+    struct error err;
+    enum log_level level;
+    enum log_format format;
+    if (!log_level_parse(settings->log_level, &level) ||
+        !log_format_parse(settings->log_format, &format)) {
+        fprintf(stderr, "sluice-manager: --log-level is debug, info, warn or error, --log-format "
+                        "is kv or json\n");
+        return EXIT_USAGE;
+    }
+    log_init("sluice-manager", level, format);
+    if (paths_prepare(settings, &program->paths, &err) != 0) {
+        fprintf(stderr, "sluice-manager: %s\n", err.message);
+        return err.status == STATUS_INVALID_ARGUMENT ? EXIT_USAGE : EXIT_FAILURE;
+    }
+    if (store_lock(program->paths.lock, &program->lock_fd, &err) != 0) {
+        fprintf(stderr, "sluice-manager: %s\n", err.message);
+        return strcmp(err.reason, "LOCKED") == 0 ? EXIT_LOCKED : EXIT_FAILURE;
+    }
+    int status = run_locked(program);
+    close(program->lock_fd);
+    return status;
+}
+
+int main(int argc, char *argv[])
+{
+    struct program *program = calloc(1, sizeof(*program));
+    struct options *options = NULL;
+    struct error err;
+    int status = EXIT_SUCCESS;
+    if (!program)
+        return EXIT_FAILURE;
+    if (settings_parse(argc, argv, &program->manager.settings, &options, &err) != 0) {
+        fprintf(stderr, "sluice-manager: %s\n", err.message);
+        status = EXIT_USAGE;
+    } else if (program->manager.settings.help) {
+        struct strbuf text;
+        strbuf_init(&text, 0);
+        settings_help(&text);
+        fputs(strbuf_str(&text), stdout);
+        strbuf_fini(&text);
+    } else if (program->manager.settings.version) {
+        printf("sluice-manager %s\n", SLUICE_VERSION);
+    } else {
+        status = start(program);
+    }
+    options_destroy(options);
+    free(program);
+    return status;
+}

@@ -1,0 +1,14 @@
+#include "manager/manager.h"
+
+#include "manager/operations.h"
+#include "manager/routes.h"
+#include "manager/supervise.h"
+
+void manager_changed(struct manager *manager)
+{
+    if (!manager->supervisor)
+        return;
+    supervisor_kick(manager->supervisor);
+    operations_changed(manager->operations);
+    routes_changed(manager->routes);
+}

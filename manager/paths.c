@@ -1,0 +1,137 @@
+#include "manager/paths.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/error.h"
+
+static const char longest_worker_socket[] = "/replica-r999999999/worker.sock";
+
+enum { SOCKET_MAX_BYTES = sizeof(((struct sockaddr_un *)0)->sun_path) - 1 };
+
+static int join(const char *option, const char *folder, const char *name, char out[PATH_MAX],
+                struct error *err)
+{
+    size_t n_folder = strlen(folder), n_name = strlen(name);
+    if (n_folder + 1 + n_name >= PATH_MAX)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "--%s: the path is too long", option);
+    memcpy(out, folder, n_folder);
+    out[n_folder] = '/';
+    memcpy(out + n_folder + 1, name, n_name + 1);
+    return 0;
+}
+
+/* The folder, made where it is not there, as an absolute path without links. */
+static int ensure_folder(const char *option, const char *path, char out[PATH_MAX],
+                         struct error *err)
+{
+    struct stat st;
+    if (mkdir(path, 0700) != 0 && errno != EEXIST)
+        return error_errno(err, errno, "--%s: %s", option, path);
+    if (!realpath(path, out) || stat(out, &st) != 0)
+        return error_errno(err, errno, "--%s: %s", option, path);
+    if (!S_ISDIR(st.st_mode))
+        return error_set(err, STATUS_INVALID_ARGUMENT, "--%s: %s is not a folder", option, path);
+    if (access(out, R_OK | W_OK | X_OK) != 0)
+        return error_errno(err, errno, "--%s: %s", option, path);
+    return 0;
+}
+
+static int default_state_dir(char out[PATH_MAX], struct error *err)
+{
+    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+    char folder[PATH_MAX];
+    if (state && state[0] == '/')
+        return join("state-dir", state, "sluice", out, err);
+    if (!home || home[0] != '/')
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--state-dir: is required where HOME is not set");
+    if (join("state-dir", home, ".local", folder, err) != 0)
+        return err->status;
+    (void)mkdir(folder, 0755);
+    if (join("state-dir", home, ".local/state", folder, err) != 0)
+        return err->status;
+    (void)mkdir(folder, 0700);
+    return join("state-dir", folder, "sluice", out, err);
+}
+
+static int find_worker(const char *given, char out[PATH_MAX], struct error *err)
+{
+    char path[PATH_MAX] = "";
+    if (*given) {
+        snprintf(path, sizeof(path), "%s", given);
+    } else {
+        ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - sizeof("sluice-worker"));
+        char *slash = n > 0 ? memrchr(path, '/', (size_t)n) : NULL;
+        if (!slash)
+            return error_set(err, STATUS_INTERNAL, "--worker: cannot be found; give its path");
+        memcpy(slash + 1, "sluice-worker", sizeof("sluice-worker"));
+    }
+    if (!realpath(path, out))
+        return error_errno(err, errno, "--worker: %s", path);
+    if (access(out, X_OK) != 0)
+        return error_errno(err, errno, "--worker: %s", path);
+    return 0;
+}
+
+static int check_socket(const char *option, size_t n_bytes, const char *path, struct error *err)
+{
+    if (n_bytes <= SOCKET_MAX_BYTES)
+        return 0;
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "--%s: sockets below %s would have paths of up to %zu bytes; %d is the limit: "
+                     "choose a shorter one",
+                     option, path, n_bytes, SOCKET_MAX_BYTES);
+}
+
+static int prepare_socket(const struct settings *settings, struct paths *paths, struct error *err)
+{
+    if (!*settings->socket)
+        return join("run-dir", paths->run_dir, "manager.sock", paths->socket, err);
+    if (settings->socket[0] != '/')
+        return error_set(err, STATUS_INVALID_ARGUMENT, "--socket: %s is not an absolute path",
+                         settings->socket);
+    snprintf(paths->socket, sizeof(paths->socket), "%s", settings->socket);
+    return check_socket("socket", strlen(paths->socket), paths->socket, err);
+}
+
+int paths_prepare(struct settings *settings, struct paths *out_paths, struct error *err)
+{
+    struct paths *paths = out_paths;
+    char given[PATH_MAX];
+    memset(paths, 0, sizeof(*paths));
+    if (*settings->state_dir)
+        snprintf(given, sizeof(given), "%s", settings->state_dir);
+    else if (default_state_dir(given, err) != 0)
+        return err->status;
+    if (ensure_folder("state-dir", given, paths->state_dir, err) != 0 ||
+        join("state-dir", paths->state_dir, "sluice.db", paths->database, err) != 0 ||
+        join("state-dir", paths->state_dir, "sluice.lock", paths->lock, err) != 0)
+        return err->status;
+    if (*settings->run_dir)
+        snprintf(given, sizeof(given), "%s", settings->run_dir);
+    else if (join("state-dir", paths->state_dir, "run", given, err) != 0)
+        return err->status;
+    if (ensure_folder("run-dir", given, paths->run_dir, err) != 0)
+        return err->status;
+    if (chmod(paths->run_dir, 0700) != 0)
+        return error_errno(err, errno, "--run-dir: %s", paths->run_dir);
+    if (check_socket("run-dir", strlen(paths->run_dir) + sizeof(longest_worker_socket) - 1,
+                     paths->run_dir, err) != 0 ||
+        prepare_socket(settings, paths, err) != 0 ||
+        find_worker(settings->worker, paths->worker, err) != 0)
+        return err->status;
+    if (*settings->model_root && !realpath(settings->model_root, paths->model_root))
+        return error_errno(err, errno, "--model-root: %s", settings->model_root);
+    settings->state_dir = paths->state_dir;
+    settings->run_dir = paths->run_dir;
+    settings->socket = paths->socket;
+    settings->worker = paths->worker;
+    settings->model_root = paths->model_root;
+    return 0;
+}

@@ -1,0 +1,77 @@
+/* service.h: the RPCs of ModelManager and Routing. Handlers arrive on the server's threads, are
+ * handed to the loop, read the loop's catalog there, and change things only through transactions on
+ * the store thread (service_change). */
+#pragma once
+
+#include <stddef.h>
+
+#include <protobuf-c/protobuf-c.h>
+
+#include "base/error.h"
+#include "manager/manager.h"
+#include "manager/pb.h"
+#include "proto/rpc/rpc_server.h"
+
+struct rpc_call;
+struct service;
+struct txn;
+
+int service_create(struct manager *manager, struct service **out_service, struct error *err);
+void service_destroy(struct service *service); /* NULL is accepted */
+
+/* The two services' tables, for rpc_server_config. */
+enum { SERVICE_COUNT = 2 };
+void service_tables(struct service *service, struct rpc_service out_services[SERVICE_COUNT]);
+
+/* Looks at the devices now and makes the built-in group `cpu` at the first start; answers nobody.
+ */
+void service_probe_devices(struct service *service);
+
+/* -- inside service_*.c ---------------------------------------------------------------------------
+ */
+
+struct service {
+    struct manager *manager;
+    char cuda_unusable_reason[256]; /* of the last probe */
+};
+
+/* A handler on the loop thread; it must answer or keep a reference and answer later. */
+typedef void service_fn(struct service *service, struct rpc_call *call,
+                        const ProtobufCMessage *request);
+
+service_fn service_register, service_get_model, service_list_models, service_delete_version;
+service_fn service_load, service_unload;
+service_fn service_list_replicas, service_get_status;
+service_fn service_get_operation, service_list_operations;
+service_fn service_list_devices, service_create_group, service_list_groups, service_delete_group;
+
+/* Answers with an error. */
+void service_fail(struct rpc_call *call, const struct error *err);
+
+/* Applies a change on the store thread, once per request id. On 0 *out_response is owned by the
+ * caller. It must look at nothing but its arguments. */
+typedef int service_change_fn(struct txn *txn, const ProtobufCMessage *request, void *arg,
+                              ProtobufCMessage **out_response, struct error *err);
+
+struct service_change {
+    const char *method; /* its name is part of a request id's identity */
+    const ProtobufCMessageDescriptor *response_type;
+    service_change_fn *apply;
+    void (*free_arg)(void *arg); /* optional; called exactly once in any case */
+};
+
+/* Submits the change and answers the call when it is durable or refused. `request` is kept alive
+ * through the call. */
+void service_change(struct service *service, struct rpc_call *call, const ProtobufCMessage *request,
+                    const char *request_id, const struct service_change *change, void *arg);
+
+/* Only looks whether the request was answered before: then answers the call again, else calls
+ * `go_on` on the loop thread (also where the request id is empty). */
+void service_once(struct service *service, struct rpc_call *call, const ProtobufCMessage *request,
+                  const char *request_id, const struct service_change *change, void *arg,
+                  void (*go_on)(struct service *service, struct rpc_call *call,
+                                const ProtobufCMessage *request, void *arg));
+
+/* ABORTED, reason STALE_GENERATION, where `has` and the generations differ. */
+int service_check_generation(const char *what, int has, uint64_t expected, uint64_t is,
+                             struct error *err);

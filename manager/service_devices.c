@@ -1,0 +1,466 @@
+/* service_devices.c: devices as the worker program finds them, and device groups. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "manager/build.h"
+#include "manager/message.h"
+#include "manager/names.h"
+#include "manager/service.h"
+#include "manager/store.h"
+#include "manager/supervise.h"
+#include "manager/tool.h"
+#include "proto/rpc/rpc_call.h"
+
+typedef Sluice__Manager__V1__DeviceUse device_use;
+typedef Sluice__Manager__V1__ListDevicesResponse list_response;
+typedef Sluice__Manager__V1__CreateDeviceGroupRequest create_request;
+typedef Sluice__Manager__V1__DeleteDeviceGroupRequest delete_request;
+
+enum { MAX_GROUPS = 256 };
+
+static int out_of_memory(struct error *err)
+{
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+}
+
+/* -- the probe ------------------------------------------------------------------------------------
+ */
+
+struct probe {
+    struct service *service;
+    struct rpc_call *call; /* a reference, or NULL: nobody waits */
+    pb_tool *report;       /* owned */
+};
+
+static bool device_is_same(const pb_device *a, const pb_device *b)
+{
+    return (int)a->kind == (int)b->kind && a->memory_total_bytes == b->memory_total_bytes &&
+           strcmp(a->description, b->description) == 0 &&
+           strcmp(a->unusable_reason, b->unusable_reason) == 0 && strcmp(a->uuid, b->uuid) == 0 &&
+           a->n_threads == b->n_threads && a->n_cores == b->n_cores;
+}
+
+static bool is_probed(const Sluice__Worker__V1__ProbeReport *probe, const char *name)
+{
+    for (size_t i = 0; i < probe->n_devices; i++)
+        if (strcmp(probe->devices[i]->name, name) == 0)
+            return true;
+    return false;
+}
+
+/* The table follows the machine; free memory alone is no change. */
+static int update_devices(struct txn *txn, const Sluice__Worker__V1__ProbeReport *probe,
+                          struct error *err)
+{
+    const struct catalog *catalog = txn_catalog(txn);
+    bool changed = false;
+    for (size_t i = 0; i < probe->n_devices; i++) {
+        struct row *row = catalog_get(catalog, TABLE_DEVICE, probe->devices[i]->name);
+        if (row && device_is_same((const pb_device *)row_message(row), probe->devices[i]))
+            continue;
+        changed = true;
+        if (txn_put(txn, TABLE_DEVICE, message_copy(&probe->devices[i]->base), err) != 0)
+            return err->status;
+    }
+    for (size_t i = 0; catalog_device_at(catalog, i);) {
+        const pb_device *device = catalog_device_at(catalog, i);
+        if (is_probed(probe, device->name)) {
+            i++;
+            continue;
+        }
+        changed = true;
+        if (txn_delete(txn, TABLE_DEVICE, device->name, err) != 0)
+            return err->status;
+    }
+    struct txn_event event = {.type = "devices.changed"};
+    return changed ? txn_event(txn, &event, err) : 0;
+}
+
+static bool add_device_name(pb_group *group, const char *name)
+{
+    char *copy = strdup(name);
+    if (copy && message_append(&group->n_devices, &group->devices, copy))
+        return true;
+    free(copy);
+    return false;
+}
+
+/* The group `cpu` holds every CPU device, from the first probe on. */
+static int ensure_cpu_group(struct txn *txn, struct error *err)
+{
+    const struct catalog *catalog = txn_catalog(txn);
+    if (catalog_group(catalog, "cpu"))
+        return 0;
+    pb_group *group = MESSAGE_NEW(pb_group, sluice__manager__v1__device_group__descriptor);
+    if (!group)
+        return out_of_memory(err);
+    message_set(&group->name, "cpu");
+    group->generation = 1;
+    group->built_in = 1;
+    group->created_unix_ns = txn_now_unix_ns(txn);
+    for (size_t i = 0; catalog_device_at(catalog, i); i++)
+        if (catalog_device_at(catalog, i)->kind == SLUICE__V1__DEVICE_KIND__DEVICE_KIND_CPU &&
+            !add_device_name(group, catalog_device_at(catalog, i)->name)) {
+            message_free(&group->base);
+            return out_of_memory(err);
+        }
+    if (group->n_devices == 0) {
+        message_free(&group->base);
+        return 0;
+    }
+    struct txn_event event = {.type = "device_group.created", .device_group = "cpu"};
+    return txn_put(txn, TABLE_DEVICE_GROUP, &group->base, err) == 0 ? txn_event(txn, &event, err)
+                                                                    : err->status;
+}
+
+static int run_probe(struct txn *txn, void *arg, struct error *err)
+{
+    const struct probe *probe = arg;
+    if (update_devices(txn, probe->report->probe, err) != 0)
+        return err->status;
+    return ensure_cpu_group(txn, err);
+}
+
+/* -- ListDevices ----------------------------------------------------------------------------------
+ */
+
+static bool in_group(const pb_group *group, const char *device)
+{
+    for (size_t i = 0; i < group->n_devices; i++)
+        if (strcmp(group->devices[i], device) == 0)
+            return true;
+    return false;
+}
+
+static bool append_text(size_t *n, void *field, const char *text)
+{
+    char *copy = strdup(text);
+    if (copy && message_append(n, field, copy))
+        return true;
+    free(copy);
+    return false;
+}
+
+static bool fill_use(struct manager *manager, const pb_device *device, device_use *use)
+{
+    const struct catalog *catalog = &manager->catalog;
+    for (size_t i = 0; catalog_group_at(catalog, i); i++)
+        if (in_group(catalog_group_at(catalog, i), device->name) &&
+            !append_text(&use->n_device_groups, &use->device_groups,
+                         catalog_group_at(catalog, i)->name))
+            return false;
+    for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
+        const pb_replica *replica = catalog_replica_at(catalog, i);
+        const pb_group *group = catalog_group(catalog, replica->device_group);
+        struct replica_view view = {0};
+        if ((int)replica->state == REPLICA_STOPPED || !group || !in_group(group, device->name))
+            continue;
+        if (!append_text(&use->n_replica_ids, &use->replica_ids, replica->id))
+            return false;
+        supervisor_view(manager->supervisor, replica->id, &view);
+        for (size_t j = 0; view.status && j < view.status->n_memory; j++) {
+            const pb_memory *memory = view.status->memory[j];
+            if (strcmp(memory->device, device->name) == 0)
+                use->planned_bytes +=
+                    memory->weight_bytes + memory->kv_bytes + memory->workspace_bytes;
+        }
+    }
+    return true;
+}
+
+/* `fresh` (may be NULL) has the free memory of now. */
+static void answer_devices(struct service *service, struct rpc_call *call,
+                           const Sluice__Worker__V1__ProbeReport *fresh)
+{
+    const struct catalog *catalog = &service->manager->catalog;
+    list_response *response =
+        MESSAGE_NEW(list_response, sluice__manager__v1__list_devices_response__descriptor);
+    struct error err;
+    bool complete = response != NULL;
+    for (size_t i = 0; complete && catalog_device_at(catalog, i); i++) {
+        const pb_device *device = catalog_device_at(catalog, i);
+        device_use *use = MESSAGE_NEW(device_use, sluice__manager__v1__device_use__descriptor);
+        if (use)
+            use->device = MESSAGE_COPY(pb_device, device);
+        complete = use && use->device && fill_use(service->manager, device, use) &&
+                   message_append(&response->n_devices, &response->devices, use);
+        if (!complete && use)
+            message_free(&use->base);
+        for (size_t j = 0; complete && fresh && j < fresh->n_devices; j++)
+            if (strcmp(fresh->devices[j]->name, device->name) == 0)
+                use->device->memory_free_bytes = fresh->devices[j]->memory_free_bytes;
+    }
+    if (complete) {
+        message_set(&response->cuda_unusable_reason, service->cuda_unusable_reason);
+        rpc_call_reply(call, &response->base);
+    } else {
+        out_of_memory(&err);
+        service_fail(call, &err);
+    }
+    if (response)
+        message_free(&response->base);
+}
+
+static void free_probe(struct probe *probe)
+{
+    rpc_call_release(probe->call);
+    if (probe->report)
+        message_free(&probe->report->base);
+    free(probe);
+}
+
+static void end_probe(void *arg, const struct error *status)
+{
+    struct probe *probe = arg;
+    if (status->status != 0 && probe->call)
+        service_fail(probe->call, status);
+    else if (probe->call)
+        answer_devices(probe->service, probe->call, probe->report->probe);
+    else if (status->status != 0)
+        log_warn(LOG_EVENT("devices not recorded"), LOG_STR("why", status->message));
+    if (status->status == 0)
+        manager_changed(probe->service->manager);
+    free_probe(probe);
+}
+
+static void on_probed(void *arg, const pb_tool *report, const struct error *status)
+{
+    struct probe *probe = arg;
+    struct service *service = probe->service;
+    struct error err = *status;
+    if (report && report->result_case != SLUICE__WORKER__V1__TOOL_REPORT__RESULT_PROBE)
+        error_set(&err, STATUS_INTERNAL, "the probing process made another report");
+    if (err.status == 0) {
+        snprintf(service->cuda_unusable_reason, sizeof(service->cuda_unusable_reason), "%s",
+                 report->probe->cuda_unusable_reason);
+        probe->report = MESSAGE_COPY(pb_tool, report);
+        if (!probe->report)
+            out_of_memory(&err);
+        else if (store_submit(service->manager->store, run_probe, end_probe, probe, &err) == 0)
+            return;
+    }
+    if (probe->call)
+        service_fail(probe->call, &err);
+    else if (err.status != STATUS_CANCELLED)
+        log_error(LOG_EVENT("devices not probed"), LOG_STR("why", err.message));
+    free_probe(probe);
+}
+
+static int start_probe(struct service *service, struct rpc_call *call, struct error *err)
+{
+    static const char *const arguments[] = {"probe", NULL};
+    struct probe *probe = calloc(1, sizeof(*probe));
+    if (!probe)
+        return out_of_memory(err);
+    probe->service = service;
+    if (call) {
+        rpc_call_retain(call);
+        probe->call = call;
+    }
+    int status = tool_run(service->manager->tools, arguments, on_probed, probe, err);
+    if (status != 0)
+        free_probe(probe);
+    return status;
+}
+
+void service_probe_devices(struct service *service)
+{
+    struct error err;
+    if (start_probe(service, NULL, &err) != 0)
+        log_error(LOG_EVENT("devices not probed"), LOG_STR("why", err.message));
+}
+
+void service_list_devices(struct service *service, struct rpc_call *call,
+                          const ProtobufCMessage *message)
+{
+    const Sluice__Manager__V1__ListDevicesRequest *request =
+        (const Sluice__Manager__V1__ListDevicesRequest *)message;
+    struct error err;
+    if (!request->refresh)
+        answer_devices(service, call, NULL);
+    else if (start_probe(service, call, &err) != 0)
+        service_fail(call, &err);
+}
+
+/* -- groups ---------------------------------------------------------------------------------------
+ */
+
+static int check_devices(const struct catalog *catalog, const struct device_names *names,
+                         struct error *err)
+{
+    for (size_t i = 0; i < names->n_names; i++) {
+        struct row *row = catalog_get(catalog, TABLE_DEVICE, names->names[i]);
+        const pb_device *device = row ? (const pb_device *)row_message(row) : NULL;
+        if (!device) {
+            error_set(err, STATUS_NOT_FOUND, "devices: this machine has no %s", names->names[i]);
+            return error_reason(err, "DEVICE_NOT_FOUND");
+        }
+        if (*device->unusable_reason) {
+            error_set(err, STATUS_FAILED_PRECONDITION, "devices: %s cannot be used: %.300s",
+                      names->names[i], device->unusable_reason);
+            return error_reason(err, "DEVICE_UNUSABLE");
+        }
+    }
+    return 0;
+}
+
+static int apply_create(struct txn *txn, const ProtobufCMessage *message, void *arg,
+                        ProtobufCMessage **out_response, struct error *err)
+{
+    const create_request *request = (const create_request *)message;
+    const struct device_names *names = arg;
+    const struct catalog *catalog = txn_catalog(txn);
+    const pb_group *old = catalog_group(catalog, request->name);
+    if (service_check_generation(request->name, request->has_expected_generation,
+                                 request->expected_generation, old ? old->generation : 0, err) != 0)
+        return err->status;
+    if (old) {
+        error_set(err, STATUS_ALREADY_EXISTS, "name: device group %s exists", request->name);
+        return error_reason(err, "DEVICE_GROUP_EXISTS");
+    }
+    if (check_devices(catalog, names, err) != 0)
+        return err->status;
+    if (catalog_count(catalog, TABLE_DEVICE_GROUP) >= MAX_GROUPS)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "%d device groups, which is the limit",
+                         MAX_GROUPS);
+    pb_group *group = MESSAGE_NEW(pb_group, sluice__manager__v1__device_group__descriptor);
+    Sluice__Manager__V1__CreateDeviceGroupResponse *response =
+        MESSAGE_NEW(Sluice__Manager__V1__CreateDeviceGroupResponse,
+                    sluice__manager__v1__create_device_group_response__descriptor);
+    bool complete = group && response;
+    for (size_t i = 0; complete && i < names->n_names; i++)
+        complete = add_device_name(group, names->names[i]);
+    if (complete) {
+        message_set(&group->name, request->name);
+        group->generation = 1;
+        group->created_unix_ns = txn_now_unix_ns(txn);
+        response->group = MESSAGE_COPY(pb_group, group);
+    }
+    if (!complete || !response->group) {
+        if (group)
+            message_free(&group->base);
+        if (response)
+            message_free(&response->base);
+        return out_of_memory(err);
+    }
+    struct txn_event event = {.type = "device_group.created", .device_group = request->name};
+    if (txn_put(txn, TABLE_DEVICE_GROUP, &group->base, err) != 0 ||
+        txn_event(txn, &event, err) != 0) {
+        message_free(&response->base);
+        return err->status;
+    }
+    *out_response = &response->base;
+    return 0;
+}
+
+static const struct service_change create_change = {
+    .method = "CreateDeviceGroup",
+    .response_type = &sluice__manager__v1__create_device_group_response__descriptor,
+    .apply = apply_create,
+    .free_arg = free,
+};
+
+void service_create_group(struct service *service, struct rpc_call *call,
+                          const ProtobufCMessage *message)
+{
+    const create_request *request = (const create_request *)message;
+    struct error err;
+    struct device_names *names = malloc(sizeof(*names));
+    if (!names)
+        out_of_memory(&err);
+    if (!names || name_check("name", request->name, &err) != 0 ||
+        device_names_parse("devices", request->devices, request->n_devices, names, &err) != 0) {
+        free(names);
+        service_fail(call, &err);
+        return;
+    }
+    service_change(service, call, message, request->request_id, &create_change, names);
+}
+
+void service_list_groups(struct service *service, struct rpc_call *call,
+                         const ProtobufCMessage *message)
+{
+    const struct catalog *catalog = &service->manager->catalog;
+    Sluice__Manager__V1__ListDeviceGroupsResponse *response =
+        MESSAGE_NEW(Sluice__Manager__V1__ListDeviceGroupsResponse,
+                    sluice__manager__v1__list_device_groups_response__descriptor);
+    struct error err;
+    bool complete = response != NULL;
+    (void)message;
+    for (size_t i = 0; complete && catalog_group_at(catalog, i); i++) {
+        pb_group *group = build_group(catalog, catalog_group_at(catalog, i));
+        complete = group && message_append(&response->n_groups, &response->groups, group);
+        if (!complete && group)
+            message_free(&group->base);
+    }
+    if (complete) {
+        rpc_call_reply(call, &response->base);
+    } else {
+        out_of_memory(&err);
+        service_fail(call, &err);
+    }
+    if (response)
+        message_free(&response->base);
+}
+
+static int check_unused(const struct catalog *catalog, const char *group, struct error *err)
+{
+    const char *user = NULL;
+    for (size_t i = 0; catalog_deployment_at(catalog, i); i++)
+        if (strcmp(catalog_deployment_at(catalog, i)->device_group, group) == 0)
+            user = catalog_deployment_at(catalog, i)->model;
+    for (size_t i = 0; catalog_replica_at(catalog, i); i++)
+        if (strcmp(catalog_replica_at(catalog, i)->device_group, group) == 0 &&
+            (int)catalog_replica_at(catalog, i)->state != REPLICA_STOPPED)
+            user = catalog_replica_at(catalog, i)->model;
+    if (!user)
+        return 0;
+    error_set(err, STATUS_FAILED_PRECONDITION, "name: %s is used by model %s", group, user);
+    return error_reason(err, "DEVICE_GROUP_IN_USE");
+}
+
+static int apply_delete(struct txn *txn, const ProtobufCMessage *message, void *arg,
+                        ProtobufCMessage **out_response, struct error *err)
+{
+    const delete_request *request = (const delete_request *)message;
+    const struct catalog *catalog = txn_catalog(txn);
+    const pb_group *group = catalog_group(catalog, request->name);
+    (void)arg;
+    if (!group) {
+        error_set(err, STATUS_NOT_FOUND, "name: no device group \"%.64s\"", request->name);
+        return error_reason(err, "DEVICE_GROUP_NOT_FOUND");
+    }
+    if (group->built_in) {
+        error_set(err, STATUS_FAILED_PRECONDITION, "name: %s is built in", request->name);
+        return error_reason(err, "DEVICE_GROUP_BUILT_IN");
+    }
+    struct txn_event event = {.type = "device_group.deleted", .device_group = request->name};
+    if (service_check_generation(request->name, request->has_expected_generation,
+                                 request->expected_generation, group->generation, err) != 0 ||
+        check_unused(catalog, request->name, err) != 0 ||
+        txn_delete(txn, TABLE_DEVICE_GROUP, request->name, err) != 0 ||
+        txn_event(txn, &event, err) != 0)
+        return err->status;
+    *out_response = message_new(&sluice__manager__v1__delete_device_group_response__descriptor);
+    return *out_response ? 0 : out_of_memory(err);
+}
+
+static const struct service_change delete_change = {
+    .method = "DeleteDeviceGroup",
+    .response_type = &sluice__manager__v1__delete_device_group_response__descriptor,
+    .apply = apply_delete,
+};
+
+void service_delete_group(struct service *service, struct rpc_call *call,
+                          const ProtobufCMessage *message)
+{
+    const delete_request *request = (const delete_request *)message;
+    struct error err;
+    if (name_check("name", request->name, &err) != 0) {
+        service_fail(call, &err);
+        return;
+    }
+    service_change(service, call, message, request->request_id, &delete_change, NULL);
+}

@@ -1,0 +1,370 @@
+/* service_load.c: LoadModelVersion. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "manager/build.h"
+#include "manager/config_check.h"
+#include "manager/failpoint.h"
+#include "manager/heritage.h"
+#include "manager/lifecycle.h"
+#include "manager/message.h"
+#include "manager/names.h"
+#include "manager/service.h"
+#include "manager/store.h"
+#include "manager/tool.h"
+#include "proto/rpc/rpc_call.h"
+
+typedef Sluice__Manager__V1__LoadModelVersionRequest load_request;
+typedef Sluice__Manager__V1__LoadModelVersionResponse load_response;
+
+enum { MAX_PER_DEPLOYMENT = 64 };
+
+/* The request with its defaults filled in, and the limits it is held to. */
+struct load_args {
+    char group[NAME_MAX_BYTES + 1];
+    uint32_t n_replicas, tp, pp;
+    uint64_t max_open_operations, max_replicas;
+};
+
+static int check_split(const load_request *request, struct load_args *args, struct error *err)
+{
+    args->tp = request->has_tp ? request->tp : 1;
+    args->pp = request->has_pp ? request->pp : 1;
+    args->n_replicas = request->has_n_replicas ? request->n_replicas : 1;
+    if (args->tp != 1 && args->tp != 2 && args->tp != 4 && args->tp != 8)
+        return error_field(err, "tp", "%u is none of 1, 2, 4, 8", args->tp);
+    if (args->pp != 1) {
+        error_field(err, "pp", "%u pipeline stages are not built yet; 1 is", args->pp);
+        return err->status = STATUS_UNIMPLEMENTED;
+    }
+    if (args->n_replicas < 1 || args->n_replicas > MAX_PER_DEPLOYMENT)
+        return error_field(err, "n_replicas", "%u is not between 1 and %d", args->n_replicas,
+                           MAX_PER_DEPLOYMENT);
+    if (request->evict) {
+        error_field(err, "evict", "is not built yet");
+        return err->status = STATUS_UNIMPLEMENTED;
+    }
+    return 0;
+}
+
+static int check_load(const struct manager *manager, const load_request *request,
+                      struct load_args *args, struct error *err)
+{
+    const char *group = *request->device_group ? request->device_group : "cpu";
+    if (request_id_check(request->request_id, err) != 0 ||
+        name_check("model", request->model, err) != 0 ||
+        (*request->version && version_check("version", request->version, err) != 0) ||
+        name_check("device_group", group, err) != 0 || check_split(request, args, err) != 0 ||
+        config_check("config", request->config, err) != 0)
+        return err->status;
+    snprintf(args->group, sizeof(args->group), "%s", group);
+    args->max_open_operations = manager->settings.max_open_operations;
+    args->max_replicas = manager->settings.max_replicas;
+    return 0;
+}
+
+static int no_group(const char *group, struct error *err)
+{
+    error_set(err, STATUS_NOT_FOUND, "device_group: no device group \"%.64s\"", group);
+    return error_reason(err, "DEVICE_GROUP_NOT_FOUND");
+}
+
+/* -- the change -----------------------------------------------------------------------------------
+ */
+
+static int check_free(const struct catalog *catalog, const pb_version *version,
+                      const struct load_args *args, struct error *err)
+{
+    uint64_t n_open = 0;
+    for (size_t i = 0; catalog_operation_at(catalog, i); i++) {
+        const pb_operation *operation = catalog_operation_at(catalog, i);
+        if (!lifecycle_is_open(operation))
+            continue;
+        n_open++;
+        if (strcmp(operation->model, version->model) == 0 &&
+            (!*operation->version || strcmp(operation->version, version->version) == 0) &&
+            (!*operation->device_group || strcmp(operation->device_group, args->group) == 0)) {
+            error_set(err, STATUS_FAILED_PRECONDITION, "operation %s on %s/%s has not ended",
+                      operation->id, version->model, version->version);
+            return error_reason(err, "OPERATION_IN_PROGRESS");
+        }
+    }
+    if (n_open < args->max_open_operations)
+        return 0;
+    error_set(err, STATUS_RESOURCE_EXHAUSTED, "%llu operations are open, which is the limit",
+              (unsigned long long)n_open);
+    err->retry_after_ms = 1000;
+    return error_reason(err, "TOO_MANY_OPERATIONS");
+}
+
+/* What is loaded already must be what is asked for, or less of it. */
+static int check_same(const pb_deployment *deployment, const load_request *request,
+                      const struct load_args *args, struct error *err)
+{
+    if (deployment->tp != args->tp || deployment->pp != args->pp ||
+        !config_equal(deployment->config, request->config)) {
+        error_set(err, STATUS_FAILED_PRECONDITION,
+                  "%s/%s is loaded on %s with another split or configuration; unload it first",
+                  request->model, deployment->version, args->group);
+        return error_reason(err, "ALREADY_LOADED");
+    }
+    if (deployment->n_replicas > args->n_replicas) {
+        error_set(err, STATUS_FAILED_PRECONDITION,
+                  "n_replicas: %s/%s is loaded on %s with %u replicas; a load never removes any",
+                  request->model, deployment->version, args->group, deployment->n_replicas);
+        return error_reason(err, "ALREADY_LOADED");
+    }
+    return 0;
+}
+
+static int put_deployment(struct txn *txn, const pb_version *version, const pb_deployment *old,
+                          const load_request *request, const struct load_args *args,
+                          struct error *err)
+{
+    pb_deployment *deployment =
+        old ? MESSAGE_COPY(pb_deployment, old)
+            : MESSAGE_NEW(pb_deployment, sluice__manager__v1__deployment__descriptor);
+    if (!deployment)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    if (!old) {
+        message_set(&deployment->model, version->model);
+        message_set(&deployment->version, version->version);
+        message_set(&deployment->device_group, args->group);
+        deployment->tp = args->tp;
+        deployment->pp = args->pp;
+        deployment->config = MESSAGE_COPY(pb_config, request->config);
+    }
+    deployment->n_replicas = args->n_replicas;
+    deployment->generation++;
+    return txn_put(txn, TABLE_DEPLOYMENT, &deployment->base, err);
+}
+
+static int put_replica(struct txn *txn, const pb_version *version, const struct load_args *args,
+                       pb_operation *operation, struct error *err)
+{
+    uint64_t number = 0;
+    char id[24];
+    if (txn_next(txn, "replica", &number, err) != 0)
+        return err->status;
+    pb_replica *replica = MESSAGE_NEW(pb_replica, sluice__manager__v1__replica__descriptor);
+    snprintf(id, sizeof(id), "r%llu", (unsigned long long)number);
+    if (!replica || !lifecycle_add_replica(operation, id)) {
+        if (replica)
+            message_free(&replica->base);
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    }
+    message_set(&replica->id, id);
+    message_set(&replica->model, version->model);
+    message_set(&replica->version, version->version);
+    message_set(&replica->device_group, args->group);
+    replica->state = (Sluice__Manager__V1__ReplicaState)REPLICA_PENDING;
+    replica->generation = 1;
+    return txn_put(txn, TABLE_REPLICA, &replica->base, err);
+}
+
+static int retire_failed(struct txn *txn, const pb_replica *failed, struct error *err)
+{
+    pb_replica *replica = MESSAGE_COPY(pb_replica, failed);
+    if (!replica)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    replica->state = (Sluice__Manager__V1__ReplicaState)REPLICA_STOPPED;
+    replica->generation++;
+    return txn_put(txn, TABLE_REPLICA, &replica->base, err);
+}
+
+/* Live replicas stay, failed ones make room for new ones; all of them belong to the operation. */
+static int put_replicas(struct txn *txn, const pb_version *version, const struct load_args *args,
+                        pb_operation *operation, struct error *err)
+{
+    const struct catalog *catalog = txn_catalog(txn);
+    uint32_t n_live = 0;
+    uint64_t n_all = 0;
+    for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
+        const pb_replica *replica = catalog_replica_at(catalog, i);
+        if ((int)replica->state == REPLICA_STOPPED)
+            continue;
+        n_all++;
+        if (strcmp(replica->model, version->model) != 0 ||
+            strcmp(replica->version, version->version) != 0 ||
+            strcmp(replica->device_group, args->group) != 0 ||
+            (int)replica->state == REPLICA_DRAINING)
+            continue;
+        if ((int)replica->state == REPLICA_FAILED) {
+            if (retire_failed(txn, replica, err) != 0)
+                return err->status;
+            n_all--;
+        } else {
+            n_live++;
+            if (!lifecycle_add_replica(operation, replica->id))
+                return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        }
+    }
+    for (; n_live < args->n_replicas; n_live++, n_all++) {
+        if (n_all >= args->max_replicas) {
+            error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                      "n_replicas: %llu replicas, which is the "
+                      "limit",
+                      (unsigned long long)n_all);
+            return error_reason(err, "TOO_MANY_REPLICAS");
+        }
+        if (put_replica(txn, version, args, operation, err) != 0)
+            return err->status;
+    }
+    return 0;
+}
+
+static int answer(pb_operation *operation, ProtobufCMessage **out_response, struct error *err)
+{
+    load_response *response =
+        MESSAGE_NEW(load_response, sluice__manager__v1__load_model_version_response__descriptor);
+    if (response)
+        response->operation = MESSAGE_COPY(pb_operation, operation);
+    if (!response || !response->operation) {
+        if (response)
+            message_free(&response->base);
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    }
+    *out_response = &response->base;
+    return 0;
+}
+
+static int apply_load(struct txn *txn, const ProtobufCMessage *message, void *arg,
+                      ProtobufCMessage **out_response, struct error *err)
+{
+    const load_request *request = (const load_request *)message;
+    const struct load_args *args = arg;
+    const struct catalog *catalog = txn_catalog(txn);
+    const pb_version *row = find_version(catalog, request->model, request->version);
+    char key[TABLE_KEY_BYTES];
+    if (!row)
+        return lifecycle_no_version(request->model, request->version, err);
+    table_key(key, row->model, row->version, NULL);
+    if (service_check_generation(key, request->has_expected_generation,
+                                 request->expected_generation, row->generation, err) != 0 ||
+        config_check_fits("config", request->config, row->info, err) != 0)
+        return err->status;
+    if (!catalog_group(catalog, args->group))
+        return no_group(args->group, err);
+    if (check_free(catalog, row, args, err) != 0)
+        return err->status;
+    const pb_deployment *old = catalog_deployment(catalog, row->model, row->version, args->group);
+    if (old && check_same(old, request, args, err) != 0)
+        return err->status;
+    /* Rows move when others are written: work on a copy. */
+    pb_version *version = MESSAGE_COPY(pb_version, row);
+    pb_operation *operation =
+        version ? lifecycle_operation(txn, OPERATION_LOAD, request->request_id, version->model,
+                                      version->version, args->group, err)
+                : NULL;
+    int status = operation ? 0 : err->status;
+    if (operation) {
+        failpoint("load.before_write");
+        status = put_deployment(txn, version, old, request, args, err);
+        if (status == 0)
+            status = put_replicas(txn, version, args, operation, err);
+        if (status == 0)
+            status = lifecycle_bump(txn, version->model, version->version, err);
+        if (status == 0)
+            status = answer(operation, out_response, err);
+        if (status == 0)
+            status = lifecycle_put(txn, operation, 0, err);
+        else
+            message_free(&operation->base);
+    }
+    if (version)
+        message_free(&version->base);
+    if (status != 0) {
+        message_free(*out_response);
+        *out_response = NULL;
+    }
+    return status;
+}
+
+static const struct service_change load_change = {
+    .method = "LoadModelVersion",
+    .response_type = &sluice__manager__v1__load_model_version_response__descriptor,
+    .apply = apply_load,
+    .free_arg = free,
+};
+
+/* -- validate_only --------------------------------------------------------------------------------
+ */
+
+static void on_planned(void *arg, const pb_tool *report, const struct error *status)
+{
+    struct rpc_call *call = arg;
+    load_response response = SLUICE__MANAGER__V1__LOAD_MODEL_VERSION_RESPONSE__INIT;
+    struct error err = *status;
+    if (report && report->result_case != SLUICE__WORKER__V1__TOOL_REPORT__RESULT_PLAN)
+        error_set(&err, STATUS_INTERNAL, "the planning process made another report");
+    if (err.status == 0) {
+        response.plan = report->plan;
+        rpc_call_reply(call, &response.base);
+    } else {
+        service_fail(call, &err);
+    }
+    rpc_call_release(call);
+}
+
+static int plan(struct service *service, struct rpc_call *call, const load_request *request,
+                const struct load_args *args, struct error *err)
+{
+    struct manager *manager = service->manager;
+    const struct catalog *catalog = &manager->catalog;
+    const pb_version *version = find_version(catalog, request->model, request->version);
+    const pb_group *group = catalog_group(catalog, args->group);
+    struct heritage *heritage = NULL;
+    char path[4096];
+    if (!version)
+        return lifecycle_no_version(request->model, request->version, err);
+    if (!group)
+        return no_group(args->group, err);
+    if (config_check_fits("config", request->config, version->info, err) != 0)
+        return err->status;
+    pb_config *config = config_merge(version->config, request->config);
+    if (!config)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    model_path_absolute(manager, version->path, path, sizeof(path));
+    struct heritage_plan parts = {.model_path = path,
+                                  .digest = version->info ? version->info->weights_digest : "",
+                                  .devices = group->devices,
+                                  .n_devices = group->n_devices,
+                                  .tp = args->tp,
+                                  .pp = args->pp,
+                                  .config = config};
+    int status = heritage_create_plan(&parts, args->n_replicas, &heritage, err);
+    if (status == 0) {
+        rpc_call_retain(call);
+        const char *const *arguments = (const char *const *)heritage_argv(heritage) + 1;
+        status = tool_run(manager->tools, arguments, on_planned, call, err);
+        if (status != 0)
+            rpc_call_release(call);
+    }
+    heritage_destroy(heritage);
+    message_free(&config->base);
+    return status;
+}
+
+void service_load(struct service *service, struct rpc_call *call, const ProtobufCMessage *message)
+{
+    const load_request *request = (const load_request *)message;
+    struct load_args args, *copy;
+    struct error err;
+    int status = check_load(service->manager, request, &args, &err);
+    if (status == 0 && request->validate_only)
+        status = plan(service, call, request, &args, &err);
+    if (status != 0) {
+        service_fail(call, &err);
+        return;
+    }
+    if (request->validate_only)
+        return;
+    if (!(copy = malloc(sizeof(*copy)))) {
+        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        service_fail(call, &err);
+        return;
+    }
+    *copy = args;
+    service_change(service, call, message, request->request_id, &load_change, copy);
+}

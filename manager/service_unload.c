@@ -1,0 +1,248 @@
+/* service_unload.c: UnloadModelVersion. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "manager/build.h"
+#include "manager/failpoint.h"
+#include "manager/lifecycle.h"
+#include "manager/message.h"
+#include "manager/names.h"
+#include "manager/service.h"
+#include "manager/store.h"
+#include "manager/supervise.h"
+#include "proto/rpc/rpc_call.h"
+
+typedef Sluice__Manager__V1__UnloadModelVersionRequest unload_request;
+typedef Sluice__Manager__V1__UnloadModelVersionResponse unload_response;
+
+enum { MAX_GRACE_MS = 24 * 3600 * 1000 };
+
+struct unload_args {
+    uint32_t grace_ms;
+    uint64_t max_open_operations;
+};
+
+static int check_unload(const struct manager *manager, const unload_request *request,
+                        struct unload_args *args, struct error *err)
+{
+    if (request_id_check(request->request_id, err) != 0 ||
+        name_check("model", request->model, err) != 0 ||
+        (*request->version && version_check("version", request->version, err) != 0) ||
+        (*request->device_group && name_check("device_group", request->device_group, err) != 0))
+        return err->status;
+    if (request->has_grace_ms && request->grace_ms > MAX_GRACE_MS)
+        return error_field(err, "grace_ms", "%u; %d is the limit", request->grace_ms, MAX_GRACE_MS);
+    args->grace_ms =
+        request->has_grace_ms ? request->grace_ms : (uint32_t)manager->settings.drain_grace_ms;
+    args->max_open_operations = manager->settings.max_open_operations;
+    return 0;
+}
+
+static bool concerns(const unload_request *request, const char *model, const char *version,
+                     const char *group)
+{
+    return strcmp(model, request->model) == 0 &&
+           (!*request->version || strcmp(version, request->version) == 0) &&
+           (!*request->device_group || strcmp(group, request->device_group) == 0);
+}
+
+static int check_loaded(const struct catalog *catalog, const unload_request *request,
+                        struct error *err)
+{
+    if (!find_version(catalog, request->model, request->version))
+        return lifecycle_no_version(request->model, request->version, err);
+    for (size_t i = 0; catalog_deployment_at(catalog, i); i++) {
+        const pb_deployment *deployment = catalog_deployment_at(catalog, i);
+        if (concerns(request, deployment->model, deployment->version, deployment->device_group))
+            return 0;
+    }
+    error_set(err, STATUS_FAILED_PRECONDITION, "%s%s%s is not loaded%s%s", request->model,
+              *request->version ? "/" : "", request->version, *request->device_group ? " on " : "",
+              request->device_group);
+    return error_reason(err, "NOT_LOADED");
+}
+
+/* -- the change -----------------------------------------------------------------------------------
+ */
+
+/* Forgets what is wanted, and gives every version concerned a new generation. */
+static int delete_deployments(struct txn *txn, const unload_request *request, struct error *err)
+{
+    const struct catalog *catalog = txn_catalog(txn);
+    for (size_t i = 0; catalog_deployment_at(catalog, i);) {
+        const pb_deployment *deployment = catalog_deployment_at(catalog, i);
+        char key[TABLE_KEY_BYTES], version[48];
+        if (!concerns(request, deployment->model, deployment->version, deployment->device_group)) {
+            i++;
+            continue;
+        }
+        table_key(key, deployment->model, deployment->version, deployment->device_group);
+        snprintf(version, sizeof(version), "%s", deployment->version);
+        if (txn_delete(txn, TABLE_DEPLOYMENT, key, err) != 0 ||
+            lifecycle_bump(txn, request->model, version, err) != 0)
+            return err->status;
+    }
+    return 0;
+}
+
+static int check_generations(const struct catalog *catalog, const unload_request *request,
+                             struct error *err)
+{
+    char key[TABLE_KEY_BYTES];
+    const pb_version *version = find_version(catalog, request->model, request->version);
+    if (!request->has_expected_generation)
+        return 0;
+    if (!*request->version)
+        return error_field(err, "expected_generation",
+                           "is of a version, and the request names none");
+    table_key(key, request->model, request->version, NULL);
+    return service_check_generation(key, 1, request->expected_generation, version->generation, err);
+}
+
+static int check_room(const struct catalog *catalog, const struct unload_args *args,
+                      struct error *err)
+{
+    uint64_t n_open = 0;
+    for (size_t i = 0; catalog_operation_at(catalog, i); i++)
+        n_open += lifecycle_is_open(catalog_operation_at(catalog, i));
+    if (n_open < args->max_open_operations)
+        return 0;
+    error_set(err, STATUS_RESOURCE_EXHAUSTED, "%llu operations are open, which is the limit",
+              (unsigned long long)n_open);
+    err->retry_after_ms = 1000;
+    return error_reason(err, "TOO_MANY_OPERATIONS");
+}
+
+static int collect(const struct catalog *catalog, const unload_request *request,
+                   pb_operation *operation, struct error *err)
+{
+    for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
+        const pb_replica *replica = catalog_replica_at(catalog, i);
+        if ((int)replica->state != REPLICA_STOPPED &&
+            concerns(request, replica->model, replica->version, replica->device_group) &&
+            !lifecycle_add_replica(operation, replica->id))
+            return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    }
+    return 0;
+}
+
+static int apply_unload(struct txn *txn, const ProtobufCMessage *message, void *arg,
+                        ProtobufCMessage **out_response, struct error *err)
+{
+    const unload_request *request = (const unload_request *)message;
+    const struct unload_args *args = arg;
+    const struct catalog *catalog = txn_catalog(txn);
+    if (check_loaded(catalog, request, err) != 0 || check_generations(catalog, request, err) != 0 ||
+        check_room(catalog, args, err) != 0)
+        return err->status;
+    pb_operation *operation =
+        lifecycle_operation(txn, OPERATION_UNLOAD, request->request_id, request->model,
+                            request->version, request->device_group, err);
+    if (!operation)
+        return err->status;
+    failpoint("unload.before_write");
+    unload_response *response = NULL;
+    int status = collect(catalog, request, operation, err);
+    if (status == 0)
+        status = delete_deployments(txn, request, err);
+    if (status == 0) {
+        response = MESSAGE_NEW(unload_response,
+                               sluice__manager__v1__unload_model_version_response__descriptor);
+        if (!response || !(response->operation = MESSAGE_COPY(pb_operation, operation)))
+            status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    }
+    if (status == 0)
+        status = lifecycle_put(txn, operation, args->grace_ms, err);
+    else
+        message_free(&operation->base);
+    if (status == 0)
+        *out_response = &response->base;
+    else if (response)
+        message_free(&response->base);
+    return status;
+}
+
+static const struct service_change unload_change = {
+    .method = "UnloadModelVersion",
+    .response_type = &sluice__manager__v1__unload_model_version_response__descriptor,
+    .apply = apply_unload,
+    .free_arg = free,
+};
+
+/* -- validate_only: what would be given back ------------------------------------------------------
+ */
+
+static bool add_memory(Sluice__V1__Plan *plan, const pb_memory *memory)
+{
+    Sluice__V1__DevicePlan *device =
+        MESSAGE_NEW(Sluice__V1__DevicePlan, sluice__v1__device_plan__descriptor);
+    if (!device)
+        return false;
+    message_set(&device->device, memory->device);
+    device->weight_bytes = memory->weight_bytes;
+    device->kv_bytes = memory->kv_bytes;
+    device->workspace_bytes = memory->workspace_bytes;
+    device->free_bytes = memory->free_bytes;
+    if (message_append(&plan->n_devices, &plan->devices, device))
+        return true;
+    message_free(&device->base);
+    return false;
+}
+
+static int plan(struct service *service, struct rpc_call *call, const unload_request *request,
+                struct error *err)
+{
+    struct manager *manager = service->manager;
+    const struct catalog *catalog = &manager->catalog;
+    if (check_loaded(catalog, request, err) != 0)
+        return err->status;
+    unload_response *response = MESSAGE_NEW(
+        unload_response, sluice__manager__v1__unload_model_version_response__descriptor);
+    if (response)
+        response->plan = MESSAGE_NEW(Sluice__V1__Plan, sluice__v1__plan__descriptor);
+    bool complete = response && response->plan;
+    for (size_t i = 0; complete && catalog_replica_at(catalog, i); i++) {
+        const pb_replica *replica = catalog_replica_at(catalog, i);
+        struct replica_view view = {0};
+        if ((int)replica->state == REPLICA_STOPPED ||
+            !concerns(request, replica->model, replica->version, replica->device_group))
+            continue;
+        response->plan->n_replicas++;
+        supervisor_view(manager->supervisor, replica->id, &view);
+        for (size_t j = 0; complete && view.status && j < view.status->n_memory; j++)
+            complete = add_memory(response->plan, view.status->memory[j]);
+    }
+    if (complete) {
+        response->plan->fits = 1;
+        rpc_call_reply(call, &response->base);
+    } else {
+        error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    }
+    if (response)
+        message_free(&response->base);
+    return complete ? 0 : err->status;
+}
+
+void service_unload(struct service *service, struct rpc_call *call, const ProtobufCMessage *message)
+{
+    const unload_request *request = (const unload_request *)message;
+    struct unload_args args, *copy;
+    struct error err;
+    int status = check_unload(service->manager, request, &args, &err);
+    if (status == 0 && request->validate_only)
+        status = plan(service, call, request, &err);
+    if (status != 0) {
+        service_fail(call, &err);
+        return;
+    }
+    if (request->validate_only)
+        return;
+    if (!(copy = malloc(sizeof(*copy)))) {
+        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        service_fail(call, &err);
+        return;
+    }
+    *copy = args;
+    service_change(service, call, message, request->request_id, &unload_change, copy);
+}

@@ -1,0 +1,85 @@
+#include "manager/settings.h"
+
+#include <stddef.h>
+
+#include "base/error.h"
+#include "base/options.h"
+#include "base/strbuf.h"
+
+#define FIELD(name) offsetof(struct settings, name)
+
+enum { HOUR_MS = 3600 * 1000, DAY_MS = 24 * HOUR_MS };
+
+static const struct option_spec specs[] = {
+    {"state-dir", 'd', OPTION_STRING, FIELD(state_dir), "", "DIR",
+     "database and lock; empty: $XDG_STATE_HOME/sluice", 0, 0},
+    {"run-dir", 0, OPTION_STRING, FIELD(run_dir), "", "DIR",
+     "sockets, worker logs and exit reports; empty: STATE_DIR/run", 0, 0},
+    {"socket", 's', OPTION_STRING, FIELD(socket), "", "PATH",
+     "unix socket to listen on, mode 0600; empty: RUN_DIR/manager.sock", 0, 0},
+    {"worker", 0, OPTION_STRING, FIELD(worker), "", "PATH",
+     "the program sluice-worker; empty: beside this one", 0, 0},
+    {"model-root", 'm', OPTION_STRING, FIELD(model_root), "", "DIR",
+     "models must lie below it; empty: anywhere", 0, 0},
+    {"drain-grace", 0, OPTION_MS, FIELD(drain_grace_ms), "60s", "TIME",
+     "running requests of an unloaded model may take this long", 0, DAY_MS},
+    {"restart-backoff-initial", 0, OPTION_MS, FIELD(restart_backoff_initial_ms), "1s", "TIME",
+     "wait before a dead worker is started again; doubled each time", 1, HOUR_MS},
+    {"restart-backoff-max", 0, OPTION_MS, FIELD(restart_backoff_max_ms), "60s", "TIME",
+     "longest such wait", 1, HOUR_MS},
+    {"crash-window", 0, OPTION_MS, FIELD(crash_window_ms), "60s", "TIME",
+     "five deaths of a replica within it end the trying", 1, DAY_MS},
+    {"kill-grace", 0, OPTION_MS, FIELD(kill_grace_ms), "5s", "TIME",
+     "a worker that should have ended is killed after this", 1, HOUR_MS},
+    {"connect-timeout", 0, OPTION_MS, FIELD(connect_timeout_ms), "30s", "TIME",
+     "a started worker must answer on its socket within it", 1, HOUR_MS},
+    {"load-timeout", 0, OPTION_MS, FIELD(load_timeout_ms), "30m", "TIME",
+     "a started worker must be ready within it", 1, DAY_MS},
+    {"tool-timeout", 0, OPTION_MS, FIELD(tool_timeout_ms), "60s", "TIME",
+     "reading a model file, planning or probing may take this long", 1, HOUR_MS},
+    {"max-open-operations", 0, OPTION_U64, FIELD(max_open_operations), "64", "N",
+     "loads and unloads under way at once", 1, 1024},
+    {"max-replicas", 0, OPTION_U64, FIELD(max_replicas), "64", "N", "worker processes at once", 1,
+     1024},
+    {"stop-workers-on-exit", 0, OPTION_BOOL, FIELD(stop_workers_on_exit), "false", NULL,
+     "end the workers with the manager (else they run on)", 0, 0},
+    {"log-level", 0, OPTION_STRING, FIELD(log_level), "info", "LEVEL",
+     "debug, info, warn or error; also the workers'", 0, 0},
+    {"log-format", 0, OPTION_STRING, FIELD(log_format), "kv", "FORMAT", "kv or json", 0, 0},
+    {"help", 'h', OPTION_BOOL, FIELD(help), "false", NULL, "this text", 0, 0},
+    {"version", 'V', OPTION_BOOL, FIELD(version), "false", NULL, "print the version", 0, 0},
+};
+
+enum { N_SPECS = sizeof(specs) / sizeof(specs[0]) };
+
+int settings_parse(int argc, char *const argv[], struct settings *out_settings,
+                   struct options **out_options, struct error *err)
+{
+    struct options *options = NULL;
+    if (options_parse("manager", specs, N_SPECS, argc, argv, out_settings, &options, err) != 0)
+        return err->status;
+    if (options_n_positionals(options) > 0) {
+        error_set(err, STATUS_INVALID_ARGUMENT, "\"%.80s\" is no option; see --help",
+                  options_positional(options, 0));
+        options_destroy(options);
+        return err->status;
+    }
+    *out_options = options;
+    return 0;
+}
+
+void settings_help(struct strbuf *out)
+{
+    strbuf_add_str(out,
+                   "sluice-manager: keeps models, replicas and operations, and supervises the "
+                   "workers.\n\n"
+                   "usage: sluice-manager [options]\n\n"
+                   "examples:\n"
+                   "  sluice-manager --state-dir /var/lib/sluice --model-root /srv/models\n"
+                   "  sluice-manager -d ./state --restart-backoff-initial 100ms --log-level debug\n"
+                   "  grpcurl -plaintext -unix ./state/run/manager.sock "
+                   "sluice.manager.v1.ModelManager/GetStatus\n\n"
+                   "SIGTERM ends the manager and leaves the workers running; the next one takes "
+                   "them over.\n\noptions:\n");
+    options_help(specs, N_SPECS, out);
+}
