@@ -299,10 +299,9 @@ static bool waited_longer(const struct sequence *a, const struct sequence *b)
     return a->last_step != b->last_step ? a->last_step < b->last_step : runs_before(a, b);
 }
 
-static void schedule_decodes(struct scheduler *sched, bool force)
+static void schedule_decodes(struct scheduler *sched)
 {
     uint32_t n = 0;
-    sched->plan.n_decode_ready = 0;
     for (uint32_t i = 0; i < sched->n_running; i++) {
         struct sequence *seq = sched->running[i];
         if (seq->state != SEQUENCE_RUNNING || seq->request->paused)
@@ -312,16 +311,16 @@ static void schedule_decodes(struct scheduler *sched, bool force)
         if (is_decoding(seq) || (seq->n_ids > seq->n_replayed && !seq->n_computed))
             sched->plan.n_decode_ready++;
     }
-    if (n > sched->cfg.max_rows)
+    if (n > sched->cfg.max_rows) {
         sort_sequences(sched->order, n, waited_longer);
-    for (uint32_t i = 0; i < n && budget(sched); i++) {
-        /* An earlier one may have taken its blocks meanwhile. */
-        if (is_decoding(sched->order[i]) &&
-            blocks_reserve(sched, sched->order[i], 1, true, force)) {
+        n = sched->cfg.max_rows;
+    }
+    n = blocks_make_room(sched, sched->order, n);
+    for (uint32_t i = 0; i < n; i++)
+        if (blocks_reserve(sched, sched->order[i], 1, false)) {
             emit(sched, sched->order[i], 1);
             sched->plan.n_decode_rows++;
         }
-    }
 }
 
 /* A piece of a prompt (or of a replay). While nothing else runs, others' blocks may be taken, so
@@ -341,7 +340,7 @@ static bool schedule_piece(struct scheduler *sched, struct sequence *seq)
     uint32_t n = n_left(seq);
     n = n < sched->cfg.prefill_chunk_tokens ? n : sched->cfg.prefill_chunk_tokens;
     n = n < budget(sched) ? n : budget(sched);
-    n = blocks_reserve(sched, seq, n, alone, alone);
+    n = blocks_reserve(sched, seq, n, alone);
     if (!n)
         return false;
     emit(sched, seq, n);
@@ -412,11 +411,9 @@ bool scheduler_schedule(struct scheduler *sched, struct step_batch *batch, int64
     sched->plan = (struct scheduler_plan){0};
     sched->n_scheduled = 0;
     sched->n_steps++;
-    schedule_decodes(sched, false);
+    schedule_decodes(sched);
     int32_t floor = schedule_prefills(sched);
     schedule_new(sched, floor, now_ns);
-    if (!batch->n_rows) /* all blocks are with paused requests of higher priority */
-        schedule_decodes(sched, true);
     sched->plan.copies = sched->copies;
     sched->plan.samples = sched->samples;
     sched->plan.started = sched->started;

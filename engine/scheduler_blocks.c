@@ -39,41 +39,106 @@ static bool is_better_victim(const struct scheduler *sched, const struct sequenc
            (a->request->arrival == b->request->arrival && a->choice > b->choice);
 }
 
-static bool preempt_one(struct scheduler *sched, const struct sequence *for_whom, bool force)
+static void preempt(struct scheduler *sched, struct sequence *victim)
+{
+    blocks_release(sched, victim);
+    victim->request->n_preemptions++;
+    sched->n_preemptions++;
+}
+
+/* Whom it costs least to preempt, other than `spared` and those in the step already; or NULL. */
+static struct sequence *find_victim(const struct scheduler *sched, const struct sequence *spared)
 {
     struct sequence *victim = NULL;
     for (uint32_t i = 0; i < sched->n_running; i++) {
         struct sequence *seq = sched->running[i];
-        if (seq == for_whom || seq->n_rows || !kv_cache_table_len(sched->kv, seq->slot))
-            continue;
-        if (!force && seq->request->priority > for_whom->request->priority)
+        if (seq == spared || seq->n_rows || !kv_cache_table_len(sched->kv, seq->slot))
             continue;
         if (!victim || is_better_victim(sched, seq, victim))
             victim = seq;
     }
-    if (!victim)
-        return false;
-    blocks_release(sched, victim);
-    victim->request->n_preemptions++;
-    sched->n_preemptions++;
-    return true;
+    return victim;
 }
 
-uint32_t blocks_reserve(struct scheduler *sched, struct sequence *seq, uint32_t n_rows,
-                        bool preempt, bool force)
+static uint32_t write_block(const struct scheduler *sched, const struct sequence *seq)
+{
+    uint32_t i = seq->n_computed / sched->cfg.block_size;
+    if (i >= kv_cache_table_len(sched->kv, seq->slot))
+        return KV_BLOCK_NONE;
+    return kv_cache_table(sched->kv, seq->slot)[i];
+}
+
+/* Whether the sequence takes a block for its next token. A block that choices of one request share
+ * is copied by all but the last that writes to it. */
+static bool takes_block(const struct scheduler *sched, const struct sequence *seq)
+{
+    uint32_t block = write_block(sched, seq), n_before = 0;
+    if (block == KV_BLOCK_NONE)
+        return true;
+    for (uint32_t i = 0; i < seq->choice; i++) {
+        const struct sequence *other = &seq->request->choices[i];
+        if (other->state == SEQUENCE_RUNNING && other->n_computed &&
+            write_block(sched, other) == block)
+            n_before++;
+    }
+    return kv_cache_n_refs(sched->kv, block) > 1 + n_before;
+}
+
+/* The first that could run and has begun: it is never preempted for others, so that someone always
+ * gets on. */
+static const struct sequence *first_runner(const struct scheduler *sched)
+{
+    for (uint32_t i = 0; i < sched->n_running; i++) {
+        const struct sequence *seq = sched->running[i];
+        if (seq->state == SEQUENCE_RUNNING && !seq->request->paused &&
+            kv_cache_table_len(sched->kv, seq->slot))
+            return seq;
+    }
+    return NULL;
+}
+
+uint32_t blocks_make_room(struct scheduler *sched, struct sequence **seqs, uint32_t n)
+{
+    const struct sequence *spared = first_runner(sched);
+    for (;;) {
+        uint32_t needed = 0, n_kept = 0;
+        for (uint32_t i = 0; i < n; i++)
+            if (kv_cache_table_len(sched->kv, seqs[i]->slot))
+                seqs[n_kept++] = seqs[i];
+        n = n_kept;
+        for (uint32_t i = 0; i < n; i++)
+            needed += takes_block(sched, seqs[i]);
+        if (needed <= kv_cache_n_free(sched->kv))
+            return n;
+        struct sequence *victim = find_victim(sched, spared);
+        if (!victim)
+            return n;
+        preempt(sched, victim);
+    }
+}
+
+static bool preempt_for(struct scheduler *sched, const struct sequence *seq)
+{
+    struct sequence *victim = find_victim(sched, seq);
+    if (victim)
+        preempt(sched, victim);
+    return victim != NULL;
+}
+
+uint32_t blocks_reserve(struct scheduler *sched, struct sequence *seq, uint32_t n_rows, bool force)
 {
     uint32_t bs = sched->cfg.block_size, first = seq->n_computed / bs;
     uint32_t last = (seq->n_computed + n_rows - 1) / bs;
     if (first < kv_cache_table_len(sched->kv, seq->slot)) {
         struct kv_copy copy;
         while (!kv_cache_make_writable(sched->kv, seq->slot, first, &copy.from, &copy.to))
-            if (!preempt || !preempt_one(sched, seq, force))
+            if (!force || !preempt_for(sched, seq))
                 return 0;
         if (copy.to != KV_BLOCK_NONE)
             sched->copies[sched->plan.n_copies++] = copy;
     }
     while (kv_cache_table_len(sched->kv, seq->slot) <= last)
-        if (!kv_cache_grow(sched->kv, seq->slot) && (!preempt || !preempt_one(sched, seq, force)))
+        if (!kv_cache_grow(sched->kv, seq->slot) && (!force || !preempt_for(sched, seq)))
             break;
     uint32_t room = kv_cache_table_len(sched->kv, seq->slot) * bs;
     if (room <= seq->n_computed)

@@ -40,10 +40,13 @@ struct scheduler {
 
 /* --- scheduler_blocks.c --- */
 
-/* Makes room for n_rows more tokens of the sequence, preempting others where `preempt` (of any
- * priority where `force`). Returns how many have room; > 0 means the first row may be written. */
-uint32_t blocks_reserve(struct scheduler *sched, struct sequence *seq, uint32_t n_rows,
-                        bool preempt, bool force);
+/* Preempts until each of the sequences (that decode, in the order they are served) can take its
+ * next token: the least lost work of all goes first, the asking ones not excepted, save the first
+ * of them. Those preempted leave the array; returns how many are left. */
+uint32_t blocks_make_room(struct scheduler *sched, struct sequence **seqs, uint32_t n);
+/* Makes room for n_rows more tokens of the sequence, where `force` at the cost of all others.
+ * Returns how many have room; > 0 means the first row may be written. */
+uint32_t blocks_reserve(struct scheduler *sched, struct sequence *seq, uint32_t n_rows, bool force);
 /* Whether a sequence without blocks can start: all its tokens and `spare` blocks besides. */
 bool blocks_can_start(struct scheduler *sched, const struct sequence *seq, uint32_t spare);
 /* Attaches the cached blocks that the tokens of a sequence without blocks begin with. */

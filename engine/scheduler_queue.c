@@ -20,7 +20,7 @@ struct scheduler_queue {
     struct caller *callers; /* [max_requests] */
     uint32_t *unused;       /* stack of free entries */
     uint32_t n_unused, max_requests;
-    uint32_t cursor; /* caller whose turn it is; meaningless while the ring is empty */
+    uint32_t cursor; /* caller whose turn it is or was last; meaningless while the ring is empty */
     uint32_t n_callers, n_requests;
     struct request *candidate; /* what peek found */
 };
@@ -95,7 +95,7 @@ static void remove_caller(struct scheduler_queue *q, uint32_t i)
     q->callers[c->prev].next = c->next;
     q->callers[c->next].prev = c->prev;
     if (q->cursor == i)
-        q->cursor = c->next;
+        q->cursor = c->prev; /* so that the next one's turn comes next */
     q->n_callers--;
     q->unused[q->n_unused++] = i;
 }
@@ -146,13 +146,35 @@ static int32_t top_priority(const struct scheduler_queue *q)
     return top;
 }
 
-/* Rounds of a quantum each until the caller can pay for its first request. */
+/* Rounds of a quantum each, at least one, until the caller can pay for its first request. */
 static uint64_t rounds_needed(const struct caller *c)
 {
     uint64_t cost = cost_of(c->first);
     if (cost <= c->deficit)
-        return 0;
+        return 1;
     return (cost - c->deficit + SCHEDULER_QUEUE_QUANTUM - 1) / SCHEDULER_QUEUE_QUANTUM;
+}
+
+/* Goes on round the callers after the one whose turn it was, a quantum to each, until one can pay:
+ * in one go, as if the rounds had been walked. */
+static uint32_t next_turn(struct scheduler_queue *q, int32_t top)
+{
+    uint32_t best = UINT32_MAX, first = q->callers[q->cursor].next, i = first;
+    uint64_t fewest = UINT64_MAX, rounds;
+    for (uint32_t n = 0; n < q->n_callers; n++, i = q->callers[i].next)
+        if (q->callers[i].first->priority == top && rounds_needed(&q->callers[i]) < fewest) {
+            fewest = rounds_needed(&q->callers[i]);
+            best = i;
+        }
+    rounds = fewest;
+    i = first;
+    for (uint32_t n = 0; n < q->n_callers; n++, i = q->callers[i].next) {
+        if (q->callers[i].first->priority == top)
+            q->callers[i].deficit += rounds * SCHEDULER_QUEUE_QUANTUM;
+        if (i == best)
+            rounds--; /* those after it have not had the last one */
+    }
+    return best;
 }
 
 struct request *scheduler_queue_peek(struct scheduler_queue *q)
@@ -160,26 +182,10 @@ struct request *scheduler_queue_peek(struct scheduler_queue *q)
     if (q->candidate || !q->n_callers)
         return q->candidate;
     int32_t top = top_priority(q);
-    uint32_t best = UINT32_MAX, i = q->cursor;
-    uint64_t fewest = UINT64_MAX;
-    for (uint32_t n = 0; n < q->n_callers; n++, i = q->callers[i].next) {
-        const struct caller *c = &q->callers[i];
-        if (c->first->priority == top && rounds_needed(c) < fewest) {
-            fewest = rounds_needed(c);
-            best = i;
-        }
-    }
-    /* As if the rounds had been walked: every caller passed gets its quantum. */
-    i = q->cursor;
-    for (uint32_t n = 0, passed = 0; n < q->n_callers; n++, i = q->callers[i].next) {
-        struct caller *c = &q->callers[i];
-        if (c->first->priority == top && fewest)
-            c->deficit += (fewest - passed) * SCHEDULER_QUEUE_QUANTUM;
-        if (i == best)
-            passed = 1; /* those after it have not had the last round */
-    }
-    q->cursor = best;
-    q->candidate = q->callers[best].first;
+    const struct caller *at = &q->callers[q->cursor];
+    if (at->first->priority != top || cost_of(at->first) > at->deficit)
+        q->cursor = next_turn(q, top);
+    q->candidate = q->callers[q->cursor].first;
     return q->candidate;
 }
 

@@ -1,0 +1,232 @@
+#include "support_engine.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/utf8.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t news = PTHREAD_COND_INITIALIZER;
+static bool has_news;
+static struct engine_event_buffer *buffer;
+
+static void on_notify(void *ctx)
+{
+    (void)ctx;
+    pthread_mutex_lock(&lock);
+    has_news = true;
+    pthread_cond_signal(&news);
+    pthread_mutex_unlock(&lock);
+}
+
+void run_pause(void)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += 100 * NS_PER_MS;
+    until.tv_sec += until.tv_nsec / NS_PER_S;
+    until.tv_nsec %= NS_PER_S;
+    pthread_mutex_lock(&lock);
+    if (!has_news)
+        pthread_cond_timedwait(&news, &lock, &until);
+    has_news = false;
+    pthread_mutex_unlock(&lock);
+}
+
+struct engine_config run_config(const char *name)
+{
+    static char path[512];
+    struct engine_config cfg;
+    engine_config_init(&cfg);
+    if (strchr(name, '/'))
+        snprintf(path, sizeof(path), "%s", name);
+    else
+        snprintf(path, sizeof(path), SLUICE_SOURCE_DIR "/tests/golden/tiny/%s.gguf", name);
+    cfg.model_path = path;
+    cfg.executor.n_threads = 2;
+    cfg.executor.kv_block_size = 16;
+    cfg.executor.kv_tokens = 4096;
+    cfg.max_concurrent = 32;
+    cfg.max_queued = 64;
+    cfg.max_batch_tokens = 128;
+    cfg.prefill_chunk_tokens = 32;
+    return cfg;
+}
+
+struct engine *run_open(struct engine_config *cfg)
+{
+    struct engine *engine;
+    struct error err;
+    cfg->notify = on_notify;
+    if (engine_open(cfg, &engine, &err))
+        fail_msg("%s: %s", cfg->model_path, err.message);
+    assert_int_equal(engine_event_buffer_create(&buffer, &err), 0);
+    return engine;
+}
+
+void run_close(struct engine *engine)
+{
+    engine_close(engine);
+    engine_event_buffer_destroy(buffer);
+    buffer = NULL;
+}
+
+void run_submit(struct engine *engine, struct engine_request *req, struct run_result *result)
+{
+    struct error err;
+    memset(result, 0, sizeof(*result));
+    result->n_choices = req->sampling.n;
+    req->user_data = (uint64_t)(uintptr_t)result;
+    if (engine_submit(engine, req, &result->id, &err))
+        fail_msg("submit: %s", err.message);
+}
+
+static void *grown(void *array, size_t n, size_t elem_bytes)
+{
+    void *p = realloc(array, (n ? n : 1) * elem_bytes);
+    assert_non_null(p);
+    return p;
+}
+
+static void take_tokens(struct run_choice *c, const struct engine_event *event)
+{
+    assert_false(c->finished);
+    c->ids = grown(c->ids, c->n_ids + event->n_ids, sizeof(*c->ids));
+    c->text = grown(c->text, c->n_text + event->n_text_bytes + 1, 1);
+    if (event->n_ids)
+        memcpy(c->ids + c->n_ids, event->ids, event->n_ids * sizeof(*c->ids));
+    memcpy(c->text + c->n_text, event->text, event->n_text_bytes);
+    c->n_text += event->n_text_bytes;
+    c->text[c->n_text] = '\0';
+    assert_true(utf8_valid(event->text, event->n_text_bytes, NULL));
+    if (event->logprobs) {
+        c->logprobs = grown(c->logprobs, c->n_logprobs + event->n_ids, sizeof(*c->logprobs));
+        memcpy(c->logprobs + c->n_logprobs, event->logprobs, event->n_ids * sizeof(*c->logprobs));
+        c->n_logprobs += event->n_ids;
+    }
+    c->n_ids += event->n_ids;
+    assert_true(event->n_released >= c->n_released);
+    c->n_released = event->n_released;
+}
+
+static void take_event(const struct engine_event *event)
+{
+    struct run_result *r = (struct run_result *)(uintptr_t)event->user_data;
+    assert_int_equal(event->id, r->id);
+    assert_false(r->done);
+    assert_true(event->choice < r->n_choices);
+    struct run_choice *c = &r->choices[event->choice];
+    r->n_events++;
+    switch (event->type) {
+    case ENGINE_EVENT_STARTED:
+        assert_false(r->started);
+        r->started = true;
+        break;
+    case ENGINE_EVENT_TOKENS:
+        if (!r->first_ns)
+            r->first_ns = clock_now_ns();
+        take_tokens(c, event);
+        break;
+    case ENGINE_EVENT_FINISHED:
+        assert_false(c->finished);
+        c->finished = true;
+        c->reason = event->reason;
+        c->status = event->status;
+        c->matched_stop_id = event->matched_stop_id;
+        snprintf(c->message, sizeof(c->message), "%s", event->message);
+        if (event->matched_stop)
+            snprintf(c->matched_stop, sizeof(c->matched_stop), "%s", event->matched_stop);
+        r->n_finished++;
+        assert_int_equal(event->last, r->n_finished == r->n_choices);
+        if (event->last) {
+            r->done = true;
+            r->done_ns = clock_now_ns();
+            r->usage = event->usage;
+        }
+        break;
+    }
+}
+
+void run_poll(struct engine *engine)
+{
+    const struct engine_event *events;
+    size_t n = engine_read_events(engine, buffer, &events);
+    for (size_t i = 0; i < n; i++)
+        take_event(&events[i]);
+}
+
+void run_wait(struct engine *engine, struct run_result *results, size_t n)
+{
+    int64_t end = clock_now_ns() + 120 * NS_PER_S;
+    for (;;) {
+        size_t n_done = 0;
+        run_poll(engine);
+        for (size_t i = 0; i < n; i++)
+            n_done += results[i].done;
+        if (n_done == n)
+            return;
+        if (clock_now_ns() > end) {
+            struct engine_stats s;
+            engine_get_stats(engine, &s);
+            fail_msg("%zu of %zu requests ended in 120 s (queued %u, running %u, %llu steps)",
+                     n_done, n, s.n_queued, s.n_running, (unsigned long long)s.n_steps);
+        }
+        run_pause();
+    }
+}
+
+void run_wait_ids(struct engine *engine, struct run_result *result, uint32_t n)
+{
+    int64_t end = clock_now_ns() + 120 * NS_PER_S;
+    for (run_poll(engine); !result->done && result->choices[0].n_ids < n; run_poll(engine)) {
+        if (clock_now_ns() > end)
+            fail_msg("%u of %u ids in 120 s", result->choices[0].n_ids, n);
+        run_pause();
+    }
+}
+
+void run_result_fini(struct run_result *result)
+{
+    for (uint32_t i = 0; i < RUN_MAX_CHOICES; i++) {
+        free(result->choices[i].ids);
+        free(result->choices[i].text);
+        free(result->choices[i].logprobs);
+    }
+    memset(result, 0, sizeof(*result));
+}
+
+void run_random_prompt(uint32_t seed, uint32_t *ids, uint32_t n, uint32_t vocab)
+{
+    uint32_t x = seed * 2654435761u + 17;
+    for (uint32_t i = 0; i < n; i++) {
+        x = x * 1664525u + 1013904223u;
+        ids[i] = 3 + (x >> 8) % (vocab - 3);
+    }
+}
+
+void run_assert_same(const struct run_result *a, const struct run_result *b, const char *what)
+{
+    assert_int_equal(a->n_choices, b->n_choices);
+    for (uint32_t i = 0; i < a->n_choices; i++) {
+        const struct run_choice *x = &a->choices[i], *y = &b->choices[i];
+        uint32_t n = x->n_ids < y->n_ids ? x->n_ids : y->n_ids, at = 0;
+        while (at < n && x->ids[at] == y->ids[at])
+            at++;
+        if (x->n_ids != y->n_ids || at < n)
+            fail_msg("%s: choice %u: ids part at %u of %u and %u", what, i, at, x->n_ids, y->n_ids);
+        if (x->n_text != y->n_text || (x->n_text && memcmp(x->text, y->text, x->n_text)))
+            fail_msg("%s: choice %u: texts differ: \"%s\" and \"%s\"", what, i, x->text, y->text);
+        if (x->reason != y->reason || x->n_released != y->n_released)
+            fail_msg("%s: choice %u: ends %d after %u and %d after %u", what, i, (int)x->reason,
+                     x->n_released, (int)y->reason, y->n_released);
+    }
+}

@@ -1,0 +1,60 @@
+/* support_engine.h: runs requests through an engine and collects what comes back, per choice. One
+ * reader; every event is checked for what holds of all of them (order, counts, one ending). */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/engine.h"
+
+enum { RUN_MAX_CHOICES = 8 };
+
+struct run_choice {
+    uint32_t *ids;
+    uint32_t n_ids, n_released;
+    char *text;
+    size_t n_text;
+    struct engine_logprob *logprobs;
+    uint32_t n_logprobs;
+    enum finish_reason reason;
+    int status;
+    char message[128];
+    char matched_stop[64];
+    int64_t matched_stop_id;
+    bool finished;
+};
+
+struct run_result {
+    uint64_t id; /* set by run_submit() */
+    struct run_choice choices[RUN_MAX_CHOICES];
+    uint32_t n_choices, n_finished, n_events;
+    bool started, done;
+    struct engine_usage usage;
+    int64_t first_ns, done_ns; /* clock when the first ids and the end were read */
+};
+
+/* A small engine on tests/golden/tiny/<name>.gguf (or a path with a slash in it): 2 threads, blocks
+ * of 16, 4,096 KV tokens, 32 sequences, 128 rows per step, chunks of 32. */
+struct engine_config run_config(const char *name);
+/* Fails the test with the error's text where it cannot open. Until run_close() the engine's events
+ * wake run_wait(). One engine at a time. */
+struct engine *run_open(struct engine_config *cfg);
+void run_close(struct engine *engine);
+
+/* Submits with user_data = result, which must stay. Fails the test on an error. */
+void run_submit(struct engine *engine, struct engine_request *req, struct run_result *result);
+/* Reads what there is. */
+void run_poll(struct engine *engine);
+/* Reads until all n are done; fails the test after 120 s. */
+void run_wait(struct engine *engine, struct run_result *results, size_t n);
+/* Until the result has n ids in its first choice, or is done. */
+void run_wait_ids(struct engine *engine, struct run_result *result, uint32_t n);
+/* Waits for news at most 100 ms. */
+void run_pause(void);
+void run_result_fini(struct run_result *result);
+
+/* Prompts of any length from a generator, ids below `vocab`, never special ones (≥ 3). */
+void run_random_prompt(uint32_t seed, uint32_t *ids, uint32_t n, uint32_t vocab);
+/* Same ids, text and ending of every choice; fails with `what` otherwise. */
+void run_assert_same(const struct run_result *a, const struct run_result *b, const char *what);
