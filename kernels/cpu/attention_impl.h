@@ -50,36 +50,105 @@ static inline v16 load_cached(const uint8_t *item, enum dtype type, uint32_t d, 
     return v_load(values);
 }
 
+/* Stands for positions beyond the context: all zero. */
+static const uint8_t no_position[ATTENTION_MAX_HEAD_DIM * sizeof(float)];
+
+/* K of 16 positions into columns [first, first + 16) of the transposed K, and V into rows. */
+static void load_16_any(const struct attention_scratch *s, const uint8_t *const k_items[16],
+                        const uint8_t *const v_items[16], uint32_t first, enum dtype type,
+                        uint32_t head_dim)
+{
+    for (uint32_t d = 0; d < s->dim; d += 16) {
+        v16 rows[16];
+        for (uint32_t i = 0; i < 16; i++)
+            rows[i] = load_cached(k_items[i], type, d, head_dim);
+        v_transpose(rows);
+        for (uint32_t i = 0; i < 16; i++)
+            v_store(s->k + (size_t)(d + i) * PART + first, rows[i]);
+        for (uint32_t i = 0; i < 16; i++)
+            v_store(s->v + (size_t)(first + i) * s->dim + d,
+                    load_cached(v_items[i], type, d, head_dim));
+    }
+}
+
+/* The same for 16-bit types and head_dim a multiple of 32: pairs of elements are transposed as
+ * dwords and split afterwards, which halves the shuffles. */
+ALWAYS_INLINE void load_16_halves(const struct attention_scratch *s,
+                                  const uint8_t *const k_items[16],
+                                  const uint8_t *const v_items[16], uint32_t first, enum dtype type)
+{
+    for (uint32_t d = 0; d < s->dim; d += 32) {
+        v16 rows[16];
+#pragma GCC unroll 16
+        for (uint32_t i = 0; i < 16; i++)
+            rows[i] = v_load((const float *)(const void *)(k_items[i] + 2 * d));
+        v_transpose(rows);
+#pragma GCC unroll 16
+        for (uint32_t i = 0; i < 16; i++) {
+            float *even = s->k + (size_t)(d + 2 * i) * PART + first;
+            v16 low, high;
+            if (type == DTYPE_F16)
+                v_split_f16(rows[i], &low, &high);
+            else
+                v_split_bf16(rows[i], &low, &high);
+            v_store(even, low);
+            v_store(even + PART, high);
+        }
+    }
+    for (uint32_t i = 0; i < 16; i++)
+        for (uint32_t d = 0; d < s->dim; d += 16)
+            v_store(s->v + (size_t)(first + i) * s->dim + d,
+                    load_cached(v_items[i], type, d, s->dim));
+}
+
+/* Byte offset of a position's vector in K and V. */
+static size_t place_of(const struct attention_tile *t, uint32_t position)
+{
+    const struct kv_layer *kv = t->kv;
+    size_t block = t->table[position / kv->block_size];
+    return ((block * kv->n_kv_heads + t->i_kv) * kv->block_size + position % kv->block_size) *
+           ((size_t)kv->head_dim * dtype_block_bytes(kv->dtype));
+}
+
+/* Where 16 positions from `position` on lie, of which the first `count` exist. */
+static void find_16(const struct attention_tile *t, uint32_t position, uint32_t count,
+                    const uint8_t *k_items[16], const uint8_t *v_items[16])
+{
+    const struct kv_layer *kv = t->kv;
+    const uint8_t *k = kv->k, *v = kv->v;
+    size_t item = (size_t)kv->head_dim * dtype_block_bytes(kv->dtype),
+           place = place_of(t, position);
+    bool one_block = kv->block_size % 16 == 0;
+    for (uint32_t i = 0; i < 16; i++, place += item) {
+        if (!one_block && i < count)
+            place = place_of(t, position + i);
+        k_items[i] = i < count ? k + place : no_position;
+        v_items[i] = i < count ? v + place : no_position;
+    }
+}
+
 /* Loads positions [base, base + n) of a partition, the rest up to a multiple of 16 as zeros. */
 static void load_partition(const struct attention_tile *t, const struct attention_scratch *s,
                            uint32_t base, uint32_t n)
 {
     const struct kv_layer *kv = t->kv;
-    size_t item = (size_t)kv->head_dim * dtype_block_bytes(kv->dtype);
+    size_t run_bytes = (size_t)kv->head_dim * dtype_block_bytes(kv->dtype) * 16;
     for (uint32_t first = 0; first < n; first += 16) {
         const uint8_t *k_items[16], *v_items[16];
-        uint32_t count = n - first < 16 ? n - first : 16;
-        for (uint32_t i = 0; i < count; i++) {
-            uint32_t position = base + first + i;
-            size_t block = t->table[position / kv->block_size];
-            size_t place =
-                ((block * kv->n_kv_heads + t->i_kv) * kv->block_size + position % kv->block_size) *
-                item;
-            k_items[i] = (const uint8_t *)kv->k + place;
-            v_items[i] = (const uint8_t *)kv->v + place;
+        find_16(t, base + first, n - first < 16 ? n - first : 16, k_items, v_items);
+        if (first + 16 < n) { /* the next run comes while this one is worked on */
+            size_t next = place_of(t, base + first + 16);
+            for (size_t at = 0; at < run_bytes; at += 64) {
+                _mm_prefetch((const char *)kv->k + next + at, _MM_HINT_T0);
+                _mm_prefetch((const char *)kv->v + next + at, _MM_HINT_T0);
+            }
         }
-        for (uint32_t d = 0; d < s->dim; d += 16) {
-            v16 rows[16];
-            for (uint32_t i = 0; i < 16; i++)
-                rows[i] =
-                    i < count ? load_cached(k_items[i], kv->dtype, d, kv->head_dim) : v_zero();
-            v_transpose(rows);
-            for (uint32_t i = 0; i < 16; i++)
-                v_store(s->k + (size_t)(d + i) * PART + first, rows[i]);
-            for (uint32_t i = 0; i < 16; i++)
-                v_store(s->v + (size_t)(first + i) * s->dim + d,
-                        i < count ? load_cached(v_items[i], kv->dtype, d, kv->head_dim) : v_zero());
-        }
+        if (kv->dtype == DTYPE_BF16 && kv->head_dim % 32 == 0)
+            load_16_halves(s, k_items, v_items, first, DTYPE_BF16);
+        else if (kv->dtype == DTYPE_F16 && kv->head_dim % 32 == 0)
+            load_16_halves(s, k_items, v_items, first, DTYPE_F16);
+        else
+            load_16_any(s, k_items, v_items, first, kv->dtype, kv->head_dim);
     }
 }
 

@@ -164,27 +164,54 @@ static inline void v_store_bf16(uint16_t *p, v16 a)
     _mm256_storeu_si256((__m256i *)(void *)p, words_of(round_bf16(a.lo), round_bf16(a.hi)));
 }
 
+static inline void v_split_bf16(v16 pairs, v16 *out_low, v16 *out_high)
+{
+    __m256i lo = _mm256_castps_si256(pairs.lo), hi = _mm256_castps_si256(pairs.hi),
+            mask = _mm256_set1_epi32(-65536);
+    *out_low = (v16){_mm256_castsi256_ps(_mm256_slli_epi32(lo, 16)),
+                     _mm256_castsi256_ps(_mm256_slli_epi32(hi, 16))};
+    *out_high = (v16){_mm256_castsi256_ps(_mm256_and_si256(lo, mask)),
+                      _mm256_castsi256_ps(_mm256_and_si256(hi, mask))};
+}
+static inline v16 widen_words(__m256i words)
+{
+    return (v16){_mm256_cvtph_ps(_mm256_castsi256_si128(words)),
+                 _mm256_cvtph_ps(_mm256_extracti128_si256(words, 1))};
+}
+static inline void v_split_f16(v16 pairs, v16 *out_low, v16 *out_high)
+{
+    __m256i lo = _mm256_castps_si256(pairs.lo), hi = _mm256_castps_si256(pairs.hi),
+            mask = _mm256_set1_epi32(65535);
+    *out_low = widen_words(words_of(_mm256_and_si256(lo, mask), _mm256_and_si256(hi, mask)));
+    *out_high = widen_words(words_of(_mm256_srli_epi32(lo, 16), _mm256_srli_epi32(hi, 16)));
+}
+
 /* In place 8 × 8. */
-static inline void transpose8(__m256 r[8])
+static inline __attribute__((always_inline)) void transpose8(__m256 r[8])
 {
     __m256 t[8], u[8];
+#pragma GCC unroll 8
     for (int i = 0; i < 4; i++) {
         t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
         t[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
     }
+#pragma GCC unroll 8
     for (int i = 0; i < 2; i++)
+#pragma GCC unroll 8
         for (int h = 0; h < 2; h++) {
             u[4 * i + 2 * h] = _mm256_shuffle_ps(t[4 * i + h], t[4 * i + 2 + h], 0x44);
             u[4 * i + 2 * h + 1] = _mm256_shuffle_ps(t[4 * i + h], t[4 * i + 2 + h], 0xEE);
         }
+#pragma GCC unroll 8
     for (int c = 0; c < 4; c++) {
         r[c] = _mm256_permute2f128_ps(u[c], u[4 + c], 0x20);
         r[4 + c] = _mm256_permute2f128_ps(u[c], u[4 + c], 0x31);
     }
 }
-static inline void v_transpose(v16 rows[16])
+static inline __attribute__((always_inline)) void v_transpose(v16 rows[16])
 {
     __m256 a[8], b[8], c[8], d[8];
+#pragma GCC unroll 8
     for (int i = 0; i < 8; i++) {
         a[i] = rows[i].lo;
         b[i] = rows[i].hi;
@@ -195,6 +222,7 @@ static inline void v_transpose(v16 rows[16])
     transpose8(b);
     transpose8(c);
     transpose8(d);
+#pragma GCC unroll 8
     for (int i = 0; i < 8; i++) {
         rows[i] = (v16){a[i], c[i]};
         rows[8 + i] = (v16){b[i], d[i]};

@@ -1,0 +1,324 @@
+/* bench_kernels: speed of the linear layers and of attention, per kernel set and number of rows,
+ * beside the limits measured in the same run: read bandwidth and the integer dot rate.
+ *
+ *   bench_kernels [--kernels auto] [--threads 2] [--ms 200]
+ *
+ * A set of weights is as large as the model's, so that no cache holds what a real step would not
+ * find there. Wall time, or CPU time with one thread; medians. */
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "kernels/backend.h"
+#include "kernels/device.h"
+#include "kernels/ops.h"
+#include "kernels/thread_pool.h"
+
+struct layer {
+    const char *name;
+    enum dtype type;
+    uint32_t n, k, copies; /* copies: how many of them a model has */
+};
+
+static const struct layer sample_layers[] = {
+    {"q", DTYPE_Q4_1, 576, 576, 30},     {"k", DTYPE_Q4_1, 192, 576, 30},
+    {"v", DTYPE_Q4_1, 192, 576, 30},     {"o", DTYPE_Q4_1, 576, 576, 30},
+    {"gate", DTYPE_Q4_1, 1536, 576, 30}, {"up", DTYPE_Q4_1, 1536, 576, 30},
+    {"down", DTYPE_Q4_1, 576, 1536, 30}, {NULL, 0, 0, 0, 0},
+};
+static const struct layer head_layers[] = {
+    {"lm head Q8_0", DTYPE_Q8_0, 49152, 576, 1},
+    {NULL, 0, 0, 0, 0},
+};
+static const struct layer tiny_llama_layers[] = {
+    {"attention", DTYPE_Q4_1, 2560, 2048, 22},
+    {"o", DTYPE_Q4_1, 2048, 2048, 22},
+    {"gate, up", DTYPE_Q4_1, 11264, 2048, 22},
+    {"down", DTYPE_Q4_1, 2048, 5632, 22},
+    {NULL, 0, 0, 0, 0},
+};
+static const struct layer dense_layers[] = {
+    {"BF16 mlp", DTYPE_BF16, 1536, 576, 60},
+    {NULL, 0, 0, 0, 0},
+};
+
+struct bench {
+    struct device *device;
+    struct stream *stream;
+    const struct op_table *ops;
+    uint32_t n_threads;
+    double budget_s, read_gbs;
+};
+
+static bool cpu_time;
+
+/* Wall time; with one thread its CPU time, which other load on the machine disturbs less. */
+static double seconds(void)
+{
+    return (double)(cpu_time ? clock_thread_cpu_ns() : clock_now_ns()) * 1e-9;
+}
+
+static void die(const struct error *err)
+{
+    fprintf(stderr, "bench_kernels: %s\n", err->message);
+    exit(1);
+}
+
+static void *take(size_t n_bytes)
+{
+    void *data = NULL;
+    if (posix_memalign(&data, 4096, n_bytes) != 0)
+        exit(1);
+    memset(data, 0, n_bytes);
+    return data;
+}
+
+static uint64_t noise_state = 1;
+static uint32_t noise(void)
+{
+    noise_state = noise_state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(noise_state >> 33);
+}
+
+struct read_job {
+    const uint64_t *data;
+    uint32_t n; /* in units of 4 KiB */
+    uint64_t sum[64];
+};
+
+static void read_share(void *arg, uint32_t index, uint32_t n_threads)
+{
+    struct read_job *job = arg;
+    uint32_t begin, end;
+    uint64_t s[8] = {0};
+    thread_pool_share(job->n, 1, index, n_threads, &begin, &end);
+    for (const uint64_t *p = job->data + (size_t)begin * 512, *e = job->data + (size_t)end * 512;
+         p < e; p += 8)
+        for (int i = 0; i < 8; i++)
+            s[i] += p[i];
+    for (int i = 1; i < 8; i++)
+        s[0] += s[i];
+    job->sum[index % 64] += s[0];
+}
+
+/* GB/s of reading a buffer of the size of a model's weights. */
+static double read_bandwidth(const struct bench *b, size_t n_bytes)
+{
+    struct error err = {0};
+    struct thread_pool *pool = NULL;
+    if (thread_pool_create(b->n_threads, &pool, &err) != 0)
+        die(&err);
+    struct read_job job = {.data = take(n_bytes), .n = (uint32_t)(n_bytes / 4096)};
+    memset((void *)(uintptr_t)job.data, 1, n_bytes);
+    double best = 0;
+    for (int i = 0; i < 9; i++) {
+        double begin = seconds();
+        thread_pool_run(pool, read_share, &job);
+        double rate = (double)n_bytes / (seconds() - begin) * 1e-9;
+        best = rate > best ? rate : best;
+    }
+    volatile uint64_t keep = job.sum[0]; /* the sums are used */
+    (void)keep;
+    free((void *)(uintptr_t)job.data);
+    thread_pool_destroy(pool);
+    return best;
+}
+
+static struct weight *make_weight(const struct bench *b, const struct layer *layer)
+{
+    struct error err = {0};
+    struct weight_desc desc = {.role = WEIGHT_LINEAR_COLUMN,
+                               .source = layer->type,
+                               .n_rows = layer->n,
+                               .k_total = layer->k};
+    size_t n_bytes = weight_bytes(b->ops, &desc, &err);
+    if (n_bytes == 0)
+        die(&err);
+    struct weight *w = NULL;
+    if (weight_init(b->ops, &desc, take(n_bytes), &w, &err) != 0)
+        die(&err);
+    size_t row_bytes = dtype_row_bytes(layer->type, layer->k),
+           block = dtype_block_bytes(layer->type);
+    uint8_t *raw = take(row_bytes * 64);
+    for (uint32_t row = 0; row < layer->n; row += 64) {
+        uint32_t n = layer->n - row < 64 ? layer->n - row : 64;
+        for (size_t i = 0; i < row_bytes * n; i++)
+            raw[i] = (uint8_t)noise();
+        for (size_t at = 0; at < row_bytes * n; at += block) {
+            uint16_t d = f32_to_f16(0.01f), half = f32_to_bf16((float)(noise() % 1000) * 1e-4f);
+            memcpy(raw + at, layer->type == DTYPE_BF16 ? &half : &d, 2);
+            if (layer->type == DTYPE_Q4_1)
+                memcpy(raw + at + 2, &d, 2);
+        }
+        if (weight_pack_rows(b->ops, w, row, n, raw, &err) != 0)
+            die(&err);
+    }
+    free(raw);
+    return w;
+}
+
+/* A pass over all copies of all layers, the way a step goes through them; time per pass. */
+static double time_pass(const struct bench *b, const struct layer *layers, struct weight ***weights,
+                        struct act **acts, float *x, float *y, uint32_t m)
+{
+    uint32_t n_copies = layers[0].copies;
+    double begin = seconds();
+    for (uint32_t copy = 0; copy < n_copies; copy++)
+        for (uint32_t i = 0; layers[i].name != NULL; i++) {
+            struct tensor ty = {y, DTYPE_F32, m, layers[i].n, layers[i].n};
+            if (op_linear(b->stream, &ty, acts[i], weights[i][copy]) != 0)
+                exit(1);
+        }
+    (void)x;
+    return seconds() - begin;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static void bench_layers(const struct bench *b, const char *title, const struct layer *layers,
+                         const uint32_t *rows)
+{
+    enum { MAX_LAYERS = 8, MAX_M = 512, MAX_RUNS = 50 };
+    struct weight **weights[MAX_LAYERS];
+    struct act *acts[MAX_LAYERS];
+    uint64_t n_macs = 0, n_bytes = 0;
+    uint32_t widest = 0, deepest = 0;
+    struct error err = {0};
+    for (uint32_t i = 0; layers[i].name != NULL; i++) {
+        weights[i] = take(layers[i].copies * sizeof(struct weight *));
+        for (uint32_t c = 0; c < layers[i].copies; c++)
+            weights[i][c] = make_weight(b, &layers[i]);
+        n_macs += (uint64_t)layers[i].n * layers[i].k * layers[i].copies;
+        n_bytes += dtype_row_bytes(layers[i].type, layers[i].k) * layers[i].n * layers[i].copies;
+        widest = layers[i].n > widest ? layers[i].n : widest;
+        deepest = layers[i].k > deepest ? layers[i].k : deepest;
+        if (b->ops->act_create(b->device, MAX_M, layers[i].k, &acts[i], &err) != 0)
+            die(&err);
+    }
+    float *x = take((size_t)MAX_M * deepest * 4), *y = take((size_t)MAX_M * widest * 4);
+    for (size_t i = 0; i < (size_t)MAX_M * deepest; i++) {
+        x[i] = (float)((int)(noise() % 2001) - 1000) * 1e-3f;
+        if (noise() % 100 == 0)
+            x[i] *= 20.0f; /* outliers, as real activations have */
+    }
+    printf("%s: %.1f M weights, %.1f MB as stored, limit at 1 row %.0f passes/s\n", title,
+           (double)n_macs * 1e-6, (double)n_bytes * 1e-6, b->read_gbs * 1e9 / (double)n_bytes);
+    printf("  %6s %12s %12s %10s %10s %12s\n", "rows", "ms", "rows/s", "Gop/s", "GB/s",
+           "of read rate");
+    for (; *rows != 0; rows++) {
+        double times[MAX_RUNS], spent = 0;
+        int n = 0;
+        for (uint32_t i = 0; layers[i].name != NULL; i++) {
+            struct tensor tx = {x, DTYPE_F32, *rows, layers[i].k, layers[i].k};
+            if (op_act_prepare(b->stream, acts[i], &tx, ACT_INT8 | ACT_F32, NULL, NULL) != 0)
+                exit(1);
+        }
+        time_pass(b, layers, weights, acts, x, y, *rows);
+        while (n < MAX_RUNS && (n < 5 || spent < b->budget_s))
+            spent += times[n++] = time_pass(b, layers, weights, acts, x, y, *rows);
+        qsort(times, (size_t)n, sizeof(times[0]), by_value);
+        double t = times[n / 2], gbs = (double)n_bytes / t * 1e-9;
+        printf("  %6u %12.3f %12.0f %10.1f %10.1f %11.0f%%\n", *rows, t * 1e3, *rows / t,
+               2.0 * (double)n_macs * *rows / t * 1e-9, gbs, 100 * gbs / b->read_gbs);
+    }
+    for (uint32_t i = 0; layers[i].name != NULL; i++) {
+        for (uint32_t c = 0; c < layers[i].copies; c++)
+            free(weights[i][c]);
+        free(weights[i]);
+        b->ops->act_destroy(acts[i]);
+    }
+    free(x);
+    free(y);
+}
+
+/* The sample model's attention: n_rows queries at the end of a context. */
+static void bench_attention(const struct bench *b, uint32_t context, uint32_t n_rows)
+{
+    enum { HEADS = 9, KV = 3, D = 64, BLOCK = 16, LAYERS = 30 };
+    uint32_t n_blocks = (context + BLOCK - 1) / BLOCK, *table = take(n_blocks * 4),
+             *positions = take(n_rows * 4), *seqs = take(n_rows * 4);
+    size_t kv_bytes = (size_t)n_blocks * KV * BLOCK * D * 2;
+    struct kv_layer layers[LAYERS];
+    for (int l = 0; l < LAYERS; l++)
+        layers[l] =
+            (struct kv_layer){take(kv_bytes), take(kv_bytes), DTYPE_BF16, n_blocks, BLOCK, KV, D};
+    for (uint32_t i = 0; i < n_blocks; i++)
+        table[i] = i;
+    for (uint32_t i = 0; i < n_rows; i++)
+        positions[i] = context - n_rows + i;
+    float *q = take((size_t)n_rows * HEADS * D * 4), *y = take((size_t)n_rows * HEADS * D * 4);
+    struct tensor tq = {q, DTYPE_F32, n_rows, HEADS * D, HEADS * D},
+                  ty = {y, DTYPE_F32, n_rows, HEADS * D, HEADS * D};
+    struct attention_rows rows = {positions, seqs, NULL, table, n_blocks, n_rows, 1};
+    struct attention_params params = {.n_heads = HEADS, .heads_per_kv = 3, .scale = 0.125f};
+    double times[50];
+    int n = 0;
+    for (double spent = 0; n < 50 && (n < 5 || spent < b->budget_s); n++) {
+        double begin = seconds();
+        for (int l = 0; l < LAYERS; l++)
+            if (op_attention(b->stream, &ty, &tq, &layers[l], &rows, &params) != 0)
+                exit(1);
+        spent += times[n] = seconds() - begin;
+    }
+    qsort(times, (size_t)n, sizeof(times[0]), by_value);
+    double ops = 0;
+    for (uint32_t i = 0; i < n_rows; i++)
+        ops += 4.0 * (positions[i] + 1) * D * HEADS * LAYERS;
+    printf("  attention, %u rows at context %u, 30 layers: %.3f ms, %.1f Gop/s\n", n_rows, context,
+           times[n / 2] * 1e3, ops / times[n / 2] * 1e-9);
+    for (int l = 0; l < LAYERS; l++) {
+        free(layers[l].k);
+        free(layers[l].v);
+    }
+    free(table);
+    free(positions);
+    free(seqs);
+    free(q);
+    free(y);
+}
+
+int main(int argc, char **argv)
+{
+    struct bench b = {.n_threads = 2, .budget_s = 0.2};
+    const char *set = "auto";
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (strcmp(argv[i], "--kernels") == 0)
+            set = argv[i + 1];
+        else if (strcmp(argv[i], "--threads") == 0)
+            b.n_threads = (uint32_t)strtoul(argv[i + 1], NULL, 10);
+        else if (strcmp(argv[i], "--ms") == 0)
+            b.budget_s = (double)strtoul(argv[i + 1], NULL, 10) * 1e-3;
+        else {
+            fprintf(stderr, "usage: bench_kernels [--kernels SET] [--threads N] [--ms MS]\n");
+            return 2;
+        }
+    }
+    cpu_time = b.n_threads == 1;
+    struct error err = {0};
+    if (backend_cpu()->open(0, &b.device, &err) != 0 ||
+        backend_cpu()->stream_create(b.device, b.n_threads, &b.stream, &err) != 0 ||
+        op_table_cpu(set, &b.ops, &err) != 0)
+        die(&err);
+    b.stream->ops = b.ops;
+    b.read_gbs = read_bandwidth(&b, 96u << 20);
+    printf("kernels %s, %u threads, read bandwidth %.1f GB/s (96 MiB)\n", b.ops->name, b.n_threads,
+           b.read_gbs);
+    static const uint32_t rows[] = {1, 2, 4, 8, 32, 128, 512, 0}, few[] = {1, 4, 32, 0};
+    bench_layers(&b, "sample model, Q4_1 layers", sample_layers, rows);
+    bench_layers(&b, "sample model, head", head_layers, few);
+    bench_layers(&b, "dense BF16", dense_layers, few);
+    bench_layers(&b, "1.1B shape, Q4_1 layers", tiny_llama_layers, few);
+    bench_attention(&b, 128, 1);
+    bench_attention(&b, 1024, 1);
+    bench_attention(&b, 512, 512);
+    backend_cpu()->stream_destroy(b.stream);
+    backend_cpu()->close(b.device);
+    return 0;
+}
