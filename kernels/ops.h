@@ -82,6 +82,13 @@ struct op_table {
     int (*weight_pack_rows)(struct weight *weight, uint32_t row_begin, uint32_t n_rows,
                             const void *raw, struct error *err);
 
+    /* Copies a packed weight to the device; *out_weight (owned, a host header of device data) takes
+     * its place in every op. `packed` is not needed afterwards. Synchronous. Optional: default NULL
+     * = ops read the packed memory itself (CPU). */
+    int (*weight_upload)(struct device *device, const struct weight *packed,
+                         struct weight **out_weight, struct error *err);
+    void (*weight_release)(struct device *device, struct weight *weight);
+
     /* Scratch for prepared activations of up to max_rows × max_k. Owned; freed by act_destroy. */
     int (*act_create)(struct device *device, uint32_t max_rows, uint32_t max_k,
                       struct act **out_act, struct error *err);

@@ -5,9 +5,15 @@
 #include <stdint.h>
 #include <string.h>
 
+#ifdef __CUDACC__ /* the CUDA sampler computes the same bits from the same lines */
+#define SAMPLE_MATH_FN __host__ __device__ static inline
+#else
+#define SAMPLE_MATH_FN static inline
+#endif
+
 /* exp(x) for x ≤ 0 (0 below −87), error under 2 ulp. Cody–Waite reduction x = n·ln 2 + r,
  * |r| ≤ ln 2 / 2, then e^r = 1 + r + r²·p(r), p of degree 5 (minimax, Cephes expf). */
-static inline float sample_exp(float x)
+SAMPLE_MATH_FN float sample_exp(float x)
 {
     const float round_magic = 12582912.0f; /* 1.5 · 2^23: adding it rounds to an integer */
     float clamped = x < -87.0f ? -87.0f : x;
@@ -29,7 +35,7 @@ static inline float sample_exp(float x)
 
 /* log(x) for finite normal x > 0, error under 2 ulp. x = m·2^e with m in [√½, √2), then the minimax
  * polynomial of Cephes logf in m − 1. */
-static inline float sample_log(float x)
+SAMPLE_MATH_FN float sample_log(float x)
 {
     uint32_t bits;
     memcpy(&bits, &x, sizeof(bits));

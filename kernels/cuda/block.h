@@ -1,0 +1,127 @@
+/* block.h: the threads that work together on one row: a CUDA block, or, in tests, a few threads of
+ * the CPU, so that the parallel code itself runs where there is no GPU. Reductions are by fixed
+ * trees and never depend on the number of threads where floats are summed. */
+#pragma once
+
+#include "kernels/cuda/index.h"
+
+enum { BLOCK_MAX_THREADS = 256 };
+
+/* Memory that all threads of a block see (CUDA: __shared__). */
+struct block_shared {
+    float lanes[CUDA_SEGMENTS * CUDA_LANES];
+    float segments[CUDA_SEGMENTS]; /* of the last block_sum_lanes */
+    double lanes_f64[CUDA_SEGMENTS * CUDA_LANES];
+    uint32_t words[BLOCK_MAX_THREADS];
+    float floats[BLOCK_MAX_THREADS];
+};
+
+struct block {
+    struct block_shared *shared;
+    uint32_t tid, n_threads;     /* n_threads is a power of two, at most BLOCK_MAX_THREADS */
+    void (*sync)(void *context); /* CPU only */
+    void *context;
+};
+
+#ifdef __CUDACC__
+#define BLOCK_FN __device__ static inline
+#else
+#define BLOCK_FN static inline
+#endif
+
+/* All threads of the block reach this before one goes on. */
+BLOCK_FN void block_sync(const struct block *b)
+{
+#ifdef __CUDACC__
+    (void)b;
+    __syncthreads();
+#else
+    if (b->sync)
+        b->sync(b->context);
+#endif
+}
+
+/* The sum, largest or smallest of one word per thread, the same in every thread. */
+enum block_word_op { BLOCK_WORD_SUM, BLOCK_WORD_MIN, BLOCK_WORD_MAX };
+
+BLOCK_FN uint32_t block_reduce_word(const struct block *b, uint32_t word, enum block_word_op op)
+{
+    uint32_t *words = b->shared->words;
+    words[b->tid] = word;
+    for (uint32_t half = b->n_threads / 2; half > 0; half /= 2) {
+        block_sync(b);
+        if (b->tid < half) {
+            uint32_t x = words[b->tid], y = words[b->tid + half];
+            words[b->tid] = op == BLOCK_WORD_SUM   ? x + y
+                            : op == BLOCK_WORD_MIN ? (x < y ? x : y)
+                                                   : (x > y ? x : y);
+        }
+    }
+    block_sync(b);
+    uint32_t result = words[0];
+    block_sync(b); /* words may be written again */
+    return result;
+}
+
+BLOCK_FN float block_max(const struct block *b, float x)
+{
+    float *floats = b->shared->floats;
+    floats[b->tid] = x;
+    for (uint32_t half = b->n_threads / 2; half > 0; half /= 2) {
+        block_sync(b);
+        if (b->tid < half && floats[b->tid + half] > floats[b->tid])
+            floats[b->tid] = floats[b->tid + half];
+    }
+    block_sync(b);
+    float result = floats[0];
+    block_sync(b);
+    return result;
+}
+
+/* Adds lanes [0, 16) of each group by the tree 8 4 2 1; group g's sum ends in lane 16·g. */
+BLOCK_FN void block_fold_lanes(const struct block *b, float *lanes, uint32_t n_groups)
+{
+    for (uint32_t half = CUDA_LANES / 2; half > 0; half /= 2) {
+        block_sync(b);
+        for (uint32_t i = b->tid; i < n_groups * half; i += b->n_threads) {
+            uint32_t lane = i / half * CUDA_LANES + i % half;
+            lanes[lane] += lanes[lane + half];
+        }
+    }
+    block_sync(b);
+}
+
+/* The sum over w[0, n) as the contract has it: 8 segments of 16 lanes, then the trees. The
+ * segments' sums stay in shared->segments until the next call. */
+BLOCK_FN float block_sum(const struct block *b, const float *w, uint32_t n)
+{
+    float *lanes = b->shared->lanes, *sums = b->shared->segments;
+    for (uint32_t l = b->tid; l < CUDA_SEGMENTS * CUDA_LANES; l += b->n_threads) {
+        uint32_t s = l / CUDA_LANES, end = cuda_segment_bound(n, s + 1);
+        float sum = 0.0f;
+        for (uint32_t i = cuda_segment_bound(n, s) + l % CUDA_LANES; i < end; i += CUDA_LANES)
+            sum += w[i];
+        lanes[l] = sum;
+    }
+    block_fold_lanes(b, lanes, CUDA_SEGMENTS);
+    for (uint32_t s = b->tid; s < CUDA_SEGMENTS; s += b->n_threads)
+        sums[s] = lanes[s * CUDA_LANES];
+    block_sync(b);
+    return ((sums[0] + sums[1]) + (sums[2] + sums[3])) +
+           ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
+
+/* The f64 sum of one value per lane of 128, written by the caller to shared->lanes_f64: a tree. */
+BLOCK_FN double block_fold_f64(const struct block *b)
+{
+    double *lanes = b->shared->lanes_f64;
+    for (uint32_t half = CUDA_SEGMENTS * CUDA_LANES / 2; half > 0; half /= 2) {
+        block_sync(b);
+        for (uint32_t i = b->tid; i < half; i += b->n_threads)
+            lanes[i] += lanes[i + half];
+    }
+    block_sync(b);
+    double result = lanes[0];
+    block_sync(b);
+    return result;
+}

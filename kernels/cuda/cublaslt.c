@@ -1,0 +1,66 @@
+#include "kernels/cuda/cublaslt.h"
+
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+
+static void *open_library(struct error *err)
+{
+    const char *chosen = getenv("SLUICE_CUBLASLT");
+    const char *const names[] = {
+        "libcublasLt.so.13",
+        "/usr/local/cuda/lib64/libcublasLt.so.13",
+    };
+    size_t n_names = sizeof(names) / sizeof(names[0]);
+    bool has_choice = chosen != NULL && chosen[0] != '\0';
+    void *library = has_choice ? dlopen(chosen, RTLD_NOW | RTLD_LOCAL) : NULL;
+    for (size_t i = 0; !has_choice && library == NULL && i < n_names; i++)
+        library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL) {
+        const char *why = dlerror();
+        error_set(err, STATUS_FAILED_PRECONDITION, "cuBLASLt cannot be opened: %s",
+                  why != NULL ? why : "unknown reason");
+    }
+    return library;
+}
+
+struct symbol {
+    const char *name;
+    void *slot; /* of a function pointer */
+};
+
+int cublaslt_load(struct cublaslt_api *out_api, struct error *err)
+{
+    struct cublaslt_api api = {0};
+    const struct symbol symbols[] = {
+        {"cublasLtCreate", &api.create},
+        {"cublasLtDestroy", &api.destroy},
+        {"cublasLtGetStatusName", &api.status_name},
+        {"cublasLtMatmulDescCreate", &api.desc_create},
+        {"cublasLtMatmulDescDestroy", &api.desc_destroy},
+        {"cublasLtMatmulDescSetAttribute", &api.desc_set},
+        {"cublasLtMatrixLayoutCreate", &api.layout_create},
+        {"cublasLtMatrixLayoutDestroy", &api.layout_destroy},
+        {"cublasLtMatrixLayoutSetAttribute", &api.layout_set},
+        {"cublasLtMatmulPreferenceCreate", &api.preference_create},
+        {"cublasLtMatmulPreferenceDestroy", &api.preference_destroy},
+        {"cublasLtMatmulPreferenceSetAttribute", &api.preference_set},
+        {"cublasLtMatmulAlgoGetHeuristic", &api.heuristic},
+        {"cublasLtMatmul", &api.matmul},
+    };
+    api.library = open_library(err);
+    if (api.library == NULL)
+        return err->status;
+    for (size_t i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++) {
+        void *found = dlsym(api.library, symbols[i].name);
+        if (found == NULL)
+            return error_set(err, STATUS_FAILED_PRECONDITION, "cuBLASLt has no %s",
+                             symbols[i].name);
+        memcpy(symbols[i].slot, &found, sizeof(found));
+    }
+    *out_api = api;
+    return 0;
+}

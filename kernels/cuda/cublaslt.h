@@ -1,0 +1,28 @@
+/* cublaslt.h: cuBLASLt as a table of functions, opened when first needed. Private to kernels/cuda.
+ * SLUICE_CUBLASLT names the file; else the loader's path and CUDA's usual place are tried. */
+#pragma once
+
+#include <cublasLt.h>
+
+struct error;
+
+struct cublaslt_api {
+    void *library;
+    __typeof__(cublasLtCreate) *create;
+    __typeof__(cublasLtDestroy) *destroy;
+    __typeof__(cublasLtGetStatusName) *status_name;
+    __typeof__(cublasLtMatmulDescCreate) *desc_create;
+    __typeof__(cublasLtMatmulDescDestroy) *desc_destroy;
+    __typeof__(cublasLtMatmulDescSetAttribute) *desc_set;
+    __typeof__(cublasLtMatrixLayoutCreate) *layout_create;
+    __typeof__(cublasLtMatrixLayoutDestroy) *layout_destroy;
+    __typeof__(cublasLtMatrixLayoutSetAttribute) *layout_set;
+    __typeof__(cublasLtMatmulPreferenceCreate) *preference_create;
+    __typeof__(cublasLtMatmulPreferenceDestroy) *preference_destroy;
+    __typeof__(cublasLtMatmulPreferenceSetAttribute) *preference_set;
+    __typeof__(cublasLtMatmulAlgoGetHeuristic) *heuristic;
+    __typeof__(cublasLtMatmul) *matmul;
+};
+
+/* FAILED_PRECONDITION names the file or function that is missing. The library is never closed. */
+int cublaslt_load(struct cublaslt_api *out_api, struct error *err);

@@ -1,0 +1,67 @@
+/* device_cuda.h: devices and streams of the CUDA backend, private to kernels/cuda. A stream is used
+ * by one thread at a time; a device by any (lock inside where it has state). */
+#pragma once
+
+#include <stdbool.h>
+
+#include <cuda_runtime_api.h>
+
+#include "base/error.h"
+#include "kernels/device.h"
+
+struct cublaslt;
+
+enum {
+    STREAM_WORKSPACE_BYTES = 32 << 20, /* cuBLASLt's */
+    STREAM_MAX_GROWTH = 2,             /* buffers at least double */
+};
+
+struct device_cuda {
+    struct device base;
+    struct cublaslt *lt; /* opened by the first linear; the device's linear_cuda.c locks */
+};
+
+/* Device memory that grows with use, stream-ordered; never while a graph is captured. */
+struct grown {
+    void *data;
+    size_t n_bytes;
+};
+
+struct stream_cuda {
+    struct stream base;
+    cudaStream_t handle;
+    bool capturing;
+    struct error sticky; /* the first failure; told by stream_sync */
+    struct grown workspace, planes, sample_scratch, sample_device;
+    void *sample_host; /* pinned, as large as sample_device */
+    size_t sample_host_bytes;
+    cudaEvent_t sample_uploaded; /* the pinned memory may be written again */
+};
+
+static inline struct stream_cuda *stream_cuda(struct stream *s)
+{
+    return (struct stream_cuda *)s;
+}
+
+static inline struct device_cuda *device_cuda(struct device *device)
+{
+    return (struct device_cuda *)device;
+}
+
+extern const struct device_ops device_ops_cuda;
+
+/* 0, or fills err: "cuda:0: <what>: <CUDA's words>". Memory exhaustion is RESOURCE_EXHAUSTED. */
+int cuda_check(struct error *err, uint32_t index, const char *what, int code);
+/* The same for an op: keeps the first failure for stream_sync. */
+int stream_check(struct stream_cuda *s, const char *what, int code);
+/* Keeps a failure that is not CUDA's; returns status. */
+int stream_fail(struct stream_cuda *s, int status, const char *what);
+/* Makes the buffer at least n_bytes. FAILED_PRECONDITION while capturing: a step is run once before
+ * it is captured, and then nothing grows. */
+int stream_grow(struct stream_cuda *s, struct grown *buffer, size_t n_bytes, const char *what);
+/* Makes the stream's device current for this thread. */
+int stream_enter(struct stream_cuda *s);
+
+/* Counts usable devices; the message says why there is none: no driver, a driver too old, no GPU.
+ */
+int device_count_cuda(uint32_t *out_n_devices, struct error *err);

@@ -1,0 +1,84 @@
+/* index.h: index arithmetic of the CUDA kernels, as functions of plain numbers that compile for the
+ * GPU (C++) and for the CPU (C11), where tests/unit/kernels/test_cuda_index.c checks them. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define CUDA_HD __host__ __device__ static inline
+#else
+#define CUDA_HD static inline
+#endif
+
+enum {
+    CUDA_LANES = 16,       /* the contract's lanes of a sum */
+    CUDA_SEGMENTS = 8,     /* the contract's segments of a dimension */
+    CUDA_UNIT = 32,        /* elements a segment's bound is a multiple of */
+    CUDA_ROW_THREADS = 128 /* threads that work on one row of a norm */
+};
+
+/* Blocks of `size` that cover n items, at most `limit` (a kernel strides over the rest). */
+CUDA_HD uint32_t cuda_n_blocks(uint64_t n, uint32_t size, uint32_t limit)
+{
+    uint64_t blocks = (n + size - 1) / size;
+    return blocks > limit ? limit : (uint32_t)blocks;
+}
+
+/* Bound s (0..8) of a dimension of n elements: units of 32, as kernels/segments.h cuts them. */
+CUDA_HD uint32_t cuda_segment_bound(uint32_t n, uint32_t s)
+{
+    uint64_t units = ((uint64_t)n + CUDA_UNIT - 1) / CUDA_UNIT;
+    uint64_t bound = units * s / CUDA_SEGMENTS * CUDA_UNIT;
+    return bound < n ? (uint32_t)bound : n;
+}
+
+/* The piece [begin, end) number i of n_pieces nearly equal pieces of [from, to). */
+CUDA_HD void cuda_piece(uint32_t from, uint32_t to, uint32_t i, uint32_t n_pieces,
+                        uint32_t *out_begin, uint32_t *out_end)
+{
+    uint64_t n = to - from;
+    *out_begin = from + (uint32_t)(n * i / n_pieces);
+    *out_end = from + (uint32_t)(n * (i + 1) / n_pieces);
+}
+
+/* Element i of a dense [n_rows, n_cols] array in an array with a row stride. */
+CUDA_HD size_t cuda_strided(uint64_t i, uint32_t n_cols, size_t row_stride)
+{
+    return (size_t)(i / n_cols) * row_stride + (size_t)(i % n_cols);
+}
+
+/* A float's bits as an unsigned number that sorts as the float does; −0 and +0 are one. Not for
+ * NaN. */
+CUDA_HD uint32_t cuda_ordered_key(float x)
+{
+    union {
+        float f;
+        uint32_t u;
+    } bits;
+    bits.f = x + 0.0f; /* −0 + 0 = +0 */
+    return bits.u & 0x80000000u ? ~bits.u : bits.u | 0x80000000u;
+}
+
+/* Round up to a multiple (a power of two). */
+CUDA_HD size_t cuda_round_up(size_t n, size_t multiple)
+{
+    return (n + multiple - 1) & ~(multiple - 1);
+}
+
+/* The sum of up to 8 planes by the contract's tree (inner.h has it in C for the CPU): parts[i] is
+ * present where bounds[i] < bounds[i + 1]; count is 1, 2, 4 or 8. */
+CUDA_HD float cuda_tree_sum(float parts[], uint32_t present, uint32_t count)
+{
+    for (; count > 1; count /= 2) {
+        uint32_t next = 0;
+        for (uint32_t i = 0; i < count / 2; i++) {
+            uint32_t left = present >> (2 * i) & 1, right = present >> (2 * i + 1) & 1;
+            parts[i] =
+                left && right ? parts[2 * i] + parts[2 * i + 1] : parts[2 * i + (right ? 1 : 0)];
+            next |= (left | right) << i;
+        }
+        present = next;
+    }
+    return parts[0];
+}
