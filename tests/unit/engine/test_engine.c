@@ -1,0 +1,553 @@
+/* The engine on tiny checkpoints: same request, same tokens, whatever runs beside it, however it is
+ * cut, preempted, cached or resumed; ends, cancels, deadlines, memory. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "engine/format/tokenizer.h"
+#include "support_engine.h"
+
+enum { N = 64, MAX_PROMPT = 100, REQUEST_TEST_MAX_BIASES = 1024 };
+
+struct job {
+    uint32_t prompt[MAX_PROMPT];
+    struct engine_request req;
+};
+
+static struct job jobs[N];
+
+/* Mixed lengths, some greedy, most drawn, some with penalties, choices and stops. Every fourth
+ * prompt begins like the others of its kind. */
+static void make_jobs(uint32_t vocab)
+{
+    static const char *const stops[] = {"e", "th"};
+    for (uint32_t i = 0; i < N; i++) {
+        struct engine_request *req = &jobs[i].req;
+        uint32_t n = 1 + (i * 37) % MAX_PROMPT;
+        run_random_prompt(i, jobs[i].prompt, n, vocab);
+        if (i % 4 == 0)
+            run_random_prompt(1000, jobs[i].prompt, n < 50 ? n : 50, vocab);
+        engine_request_init(req);
+        req->prompt_ids = jobs[i].prompt;
+        req->n_prompt_ids = n;
+        req->stopping.max_tokens = 4 + (i * 13) % 40;
+        req->sampling.temperature = i % 3 ? 0.9f : 0.0f;
+        req->sampling.seed = 1000 + i;
+        req->sampling.top_k = i % 5 ? 0 : 20;
+        req->sampling.top_p = i % 2 ? 0.95f : 1.0f;
+        if (i % 7 == 0)
+            req->sampling.repetition_penalty = 1.2f;
+        if (i % 11 == 0)
+            req->sampling.frequency_penalty = 0.5f;
+        if (i % 8 == 3)
+            req->sampling.n = 3;
+        if (i % 6 == 1) {
+            req->stopping.stop = stops;
+            req->stopping.n_stop = 2;
+            req->stopping.min_tokens = 2;
+        }
+        req->stopping.ignore_eos = i % 2;
+        req->want_logprobs = i % 10 == 0;
+        req->n_top_logprobs = req->want_logprobs ? 3 : 0;
+    }
+}
+
+static void run_all(struct engine *engine, struct run_result *results, bool together)
+{
+    for (uint32_t i = 0; i < N; i++) {
+        run_submit(engine, &jobs[i].req, &results[i]);
+        if (!together)
+            run_wait(engine, &results[i], 1);
+    }
+    run_wait(engine, results, N);
+}
+
+static void free_all(struct run_result *results, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        run_result_fini(&results[i]);
+}
+
+static void wait_idle(struct engine *engine, struct engine_stats *s)
+{
+    int64_t end = clock_now_ns() + 20 * NS_PER_S;
+    for (;;) {
+        engine_get_stats(engine, s);
+        if (engine_is_idle(engine) && !s->n_running && !s->n_queued)
+            return;
+        assert_true(clock_now_ns() < end);
+        run_poll(engine);
+        run_pause();
+    }
+}
+
+struct variant {
+    const char *name;
+    uint32_t tp, n_threads, block_size, kv_tokens, chunk, max_rows, max_concurrent;
+    bool no_prefix_cache, expect_preemptions;
+    double least_batching;
+};
+
+static const struct variant variants[] = {
+    {"as it was", 1, 2, 16, 4096, 32, 128, 64, false, false, 0.75},
+    {"1 thread", 1, 1, 16, 4096, 32, 128, 64, false, false, 0.75},
+    {"tp 2", 2, 2, 16, 4096, 32, 128, 64, false, false, 0.75},
+    {"no prefix cache", 1, 2, 16, 4096, 32, 128, 64, true, false, 0.75},
+    {"chunks of 5, blocks of 32", 1, 2, 32, 4096, 5, 128, 64, false, false, 0.75},
+    {"whole prompts, large steps", 1, 2, 16, 4096, 512, 512, 256, false, false, 0.75},
+    {"small pool", 1, 2, 4, 320, 32, 64, 64, false, true, 0.0},
+    {"small pool, no prefix cache", 1, 2, 4, 320, 32, 64, 64, true, true, 0.0},
+    {"small pool, tp 2, 7 rows", 2, 2, 8, 320, 7, 7, 16, false, true, 0.0},
+};
+
+static struct engine_config variant_config(const char *model, const struct variant *v)
+{
+    struct engine_config cfg = run_config(model);
+    cfg.executor.tp = v->tp;
+    cfg.executor.n_threads = v->n_threads;
+    cfg.executor.kv_block_size = v->block_size;
+    cfg.executor.kv_tokens = v->kv_tokens;
+    cfg.prefill_chunk_tokens = v->chunk;
+    cfg.max_batch_tokens = v->max_rows;
+    cfg.max_concurrent = v->max_concurrent;
+    cfg.prefix_cache = !v->no_prefix_cache;
+    return cfg;
+}
+
+static void check_variant(const char *model, const struct variant *v,
+                          const struct run_result *alone)
+{
+    static struct run_result results[N];
+    struct engine_config cfg = variant_config(model, v);
+    struct engine *engine = run_open(&cfg);
+    struct engine_stats s;
+    char what[96];
+    run_all(engine, results, true);
+    wait_idle(engine, &s);
+    for (uint32_t i = 0; i < N; i++) {
+        snprintf(what, sizeof(what), "%s, %s, request %u", model, v->name, i);
+        run_assert_same(&results[i], &alone[i], what);
+    }
+    assert_int_equal(s.n_blocks_free, s.n_blocks);
+    assert_int_equal(s.n_finished, N);
+    if ((s.n_preemptions > 0) != v->expect_preemptions)
+        fail_msg("%s, %s: %llu preemptions", model, v->name, (unsigned long long)s.n_preemptions);
+    assert_int_equal(s.n_prefix_hit_tokens > 0, !v->no_prefix_cache);
+    double batching = (double)s.n_decode_rows / (double)s.n_decode_active;
+    if (batching < v->least_batching)
+        fail_msg("%s, %s: %.2f rows per sequence that could decode", model, v->name, batching);
+    free_all(results, N);
+    run_close(engine);
+}
+
+static void check_same_tokens(const char *model, size_t n_variants)
+{
+    static struct run_result alone[N];
+    struct engine_config cfg = variant_config(model, &variants[0]);
+    struct engine *engine = run_open(&cfg);
+    make_jobs(engine_model_info(engine)->vocab_size);
+    run_all(engine, alone, false);
+    run_close(engine);
+    uint32_t n_different = 0; /* the model says something */
+    for (uint32_t i = 0; i < N; i++)
+        n_different += alone[i].choices[0].n_ids > 1 &&
+                       alone[i].choices[0].ids[0] != alone[i].choices[0].ids[1];
+    assert_true(n_different > N / 2);
+    for (size_t i = 0; i < n_variants; i++)
+        check_variant(model, &variants[i], alone);
+    free_all(alone, N);
+}
+
+static void test_64_alone_equal_64_at_once_q4(void **state)
+{
+    (void)state;
+    check_same_tokens("q4_1", sizeof(variants) / sizeof(variants[0]));
+}
+
+static void test_64_alone_equal_64_at_once_dense(void **state)
+{
+    (void)state;
+    check_same_tokens("bf16", 4);
+    check_same_tokens("q8_0", 4);
+}
+
+/* --- resume --- */
+
+/* Cut after every few tokens: what was had and what comes is the undisturbed answer. */
+static void test_resume_goes_on_as_if_undisturbed(void **state)
+{
+    (void)state;
+    struct engine_config cfg = run_config("q4_1");
+    struct engine *engine = run_open(&cfg);
+    make_jobs(engine_model_info(engine)->vocab_size);
+    for (uint32_t i = 0; i < N; i += 3) {
+        struct run_result whole, rest;
+        struct engine_request req = jobs[i].req;
+        struct engine_resume resume[RUN_MAX_CHOICES];
+        run_submit(engine, &req, &whole);
+        run_wait(engine, &whole, 1);
+        for (uint32_t cut = 0; cut <= whole.choices[0].n_ids; cut += 1 + cut / 3) {
+            size_t n_sent[RUN_MAX_CHOICES];
+            for (uint32_t c = 0; c < req.sampling.n; c++) {
+                const struct run_choice *w = &whole.choices[c];
+                uint32_t n = cut < w->n_ids ? cut : w->n_ids;
+                /* Any amount of text up to a byte count that is surely released already. */
+                n_sent[c] = n == w->n_ids ? w->n_text : 0;
+                resume[c] = (struct engine_resume){w->ids, n, (uint32_t)n_sent[c]};
+            }
+            req.resume = resume;
+            run_submit(engine, &req, &rest);
+            run_wait(engine, &rest, 1);
+            assert_int_equal(rest.usage.n_generated_tokens, whole.usage.n_generated_tokens);
+            for (uint32_t c = 0; c < req.sampling.n; c++) {
+                const struct run_choice *w = &whole.choices[c], *r = &rest.choices[c];
+                assert_int_equal(resume[c].n_ids + r->n_ids, w->n_ids);
+                if (r->n_ids)
+                    assert_memory_equal(r->ids, w->ids + resume[c].n_ids,
+                                        r->n_ids * sizeof(*r->ids));
+                assert_int_equal(r->n_text, w->n_text - n_sent[c]);
+                if (r->n_text)
+                    assert_memory_equal(r->text, w->text + n_sent[c], r->n_text);
+                assert_int_equal(r->reason, w->reason);
+                assert_true(!r->n_text || r->n_released == w->n_released);
+            }
+            run_result_fini(&rest);
+        }
+        run_result_fini(&whole);
+    }
+    run_close(engine);
+}
+
+static void test_resume_bad_state_is_refused(void **state)
+{
+    (void)state;
+    struct engine_config cfg = run_config("q4_1");
+    struct engine *engine = run_open(&cfg);
+    struct engine_request req;
+    struct error err;
+    uint64_t id;
+    const uint32_t prompt[] = {5, 6, 7}, ids[] = {40, 41, 42}, ended[] = {40, 2, 42},
+                   bad[] = {9999};
+    struct engine_resume resume = {ids, 3, 10000};
+    engine_request_init(&req);
+    req.prompt_ids = prompt;
+    req.n_prompt_ids = 3;
+    req.resume = &resume;
+    assert_int_equal(engine_submit(engine, &req, &id, &err), STATUS_INVALID_ARGUMENT);
+    assert_string_equal(err.field, "resume[0].text_bytes_sent");
+    resume = (struct engine_resume){ended, 3, 0};
+    assert_int_equal(engine_submit(engine, &req, &id, &err), STATUS_INVALID_ARGUMENT);
+    assert_string_equal(err.field, "resume[0].generated_ids");
+    resume = (struct engine_resume){bad, 1, 0};
+    assert_int_equal(engine_submit(engine, &req, &id, &err), STATUS_INVALID_ARGUMENT);
+    resume = (struct engine_resume){ids, 3, 0};
+    req.stopping.max_tokens = 2;
+    assert_int_equal(engine_submit(engine, &req, &id, &err), STATUS_INVALID_ARGUMENT);
+    run_close(engine);
+}
+
+/* --- ends --- */
+
+static uint32_t end_id(const struct engine *engine)
+{
+    return tokenizer_info(engine_tokenizer(engine))->end_ids[0];
+}
+
+static void test_ends_by_id_string_and_length(void **state)
+{
+    (void)state;
+    struct engine_config cfg = run_config("q4_1");
+    struct engine *engine = run_open(&cfg);
+    struct engine_request req;
+    struct run_result plain, r;
+    uint32_t prompt[8];
+    run_random_prompt(4, prompt, 8, 200);
+    engine_request_init(&req);
+    req.prompt_ids = prompt;
+    req.n_prompt_ids = 8;
+    req.stopping.max_tokens = 24;
+    req.stopping.ignore_eos = true;
+    req.sampling.temperature = 1.0f;
+    req.sampling.seed = 5;
+    run_submit(engine, &req, &plain);
+    run_wait(engine, &plain, 1);
+    const struct run_choice *p = &plain.choices[0];
+    assert_int_equal(p->reason, FINISH_LENGTH);
+    assert_int_equal(p->n_ids, 24);
+    assert_int_equal(p->n_released, 24);
+
+    /* A stop id: the first place where the token at 10 stands; its text and id are not released. */
+    uint32_t stop_id = p->ids[10], at = 0;
+    while (p->ids[at] != stop_id)
+        at++;
+    req.stopping.stop_token_ids = &stop_id;
+    req.stopping.n_stop_token_ids = 1;
+    run_submit(engine, &req, &r);
+    run_wait(engine, &r, 1);
+    assert_int_equal(r.choices[0].reason, FINISH_STOP);
+    assert_int_equal(r.choices[0].matched_stop_id, stop_id);
+    assert_int_equal(r.choices[0].n_ids, at + 1);
+    assert_int_equal(r.choices[0].n_released, at);
+    assert_memory_equal(r.choices[0].text, p->text, r.choices[0].n_text);
+    run_result_fini(&r);
+
+    /* Until min_tokens the id cannot be drawn at all. */
+    req.stopping.min_tokens = 20;
+    run_submit(engine, &req, &r);
+    run_wait(engine, &r, 1);
+    for (uint32_t i = 0; i < 20; i++)
+        assert_true(r.choices[0].ids[i] != stop_id);
+    run_result_fini(&r);
+    req.stopping.min_tokens = 0;
+    req.stopping.n_stop_token_ids = 0;
+
+    /* A stop string taken out of the text (it may stand there earlier too). */
+    char stop[8] = {0};
+    size_t begin = p->n_text / 2;
+    while (((unsigned char)p->text[begin] & 0xC0) == 0x80)
+        begin++;
+    size_t end = begin + 3;
+    while (((unsigned char)p->text[end] & 0xC0) == 0x80)
+        end++;
+    memcpy(stop, p->text + begin, end - begin);
+    const char *stops[] = {stop};
+    req.stopping.stop = stops;
+    req.stopping.n_stop = 1;
+    for (int include = 0; include < 2; include++) {
+        size_t expected = (size_t)(strstr(p->text, stop) - p->text) + (include ? strlen(stop) : 0);
+        req.stopping.include_stop = include;
+        run_submit(engine, &req, &r);
+        run_wait(engine, &r, 1);
+        assert_int_equal(r.choices[0].reason, FINISH_STOP);
+        assert_string_equal(r.choices[0].matched_stop, stop);
+        assert_int_equal(r.choices[0].n_text, expected);
+        assert_memory_equal(r.choices[0].text, p->text, expected);
+        assert_true(r.choices[0].n_released <= r.choices[0].n_ids);
+        run_result_fini(&r);
+    }
+    run_result_fini(&plain);
+    run_close(engine);
+}
+
+static void test_end_of_sequence_by_bias(void **state)
+{
+    (void)state;
+    struct engine_config cfg = run_config("q4_1");
+    struct engine *engine = run_open(&cfg);
+    struct engine_request req;
+    struct run_result r;
+    const uint32_t prompt[] = {50, 51};
+    struct sample_bias bias = {end_id(engine), 100.0f};
+    engine_request_init(&req);
+    req.prompt_ids = prompt;
+    req.n_prompt_ids = 2;
+    req.stopping.min_tokens = 5;
+    req.stopping.max_tokens = 30;
+    req.sampling.logit_bias = &bias;
+    req.sampling.n_logit_bias = 1;
+    run_submit(engine, &req, &r);
+    run_wait(engine, &r, 1);
+    assert_int_equal(r.choices[0].reason, FINISH_STOP);
+    assert_int_equal(r.choices[0].n_ids, 6); /* five others, then the end */
+    assert_int_equal(r.choices[0].n_released, 5);
+    assert_int_equal(r.choices[0].matched_stop_id, bias.id);
+    run_result_fini(&r);
+    req.stopping.ignore_eos = true;
+    run_submit(engine, &req, &r);
+    run_wait(engine, &r, 1);
+    assert_int_equal(r.choices[0].reason, FINISH_LENGTH);
+    assert_int_equal(r.choices[0].n_ids, 30);
+    assert_int_equal(r.choices[0].n_text, 0); /* special tokens leave no text */
+    assert_int_equal(r.choices[0].n_released, 30);
+    run_result_fini(&r);
+    run_close(engine);
+}
+
+static void test_all_banned_ends_that_choice_alone(void **state)
+{
+    (void)state;
+    static struct sample_bias bans[REQUEST_TEST_MAX_BIASES];
+    struct engine_config cfg = run_config("q4_1");
+    struct engine *engine = run_open(&cfg);
+    struct engine_request bad, good;
+    struct run_result results[2];
+    const uint32_t prompt[] = {50, 51};
+    uint32_t vocab = engine_model_info(engine)->vocab_size;
+    assert_true(vocab <= REQUEST_TEST_MAX_BIASES);
+    for (uint32_t i = 0; i < vocab; i++)
+        bans[i] = (struct sample_bias){i, -INFINITY};
+    engine_request_init(&bad);
+    bad.prompt_ids = prompt;
+    bad.n_prompt_ids = 2;
+    bad.stopping.max_tokens = 20;
+    good = bad;
+    bad.sampling.logit_bias = bans;
+    bad.sampling.n_logit_bias = vocab;
+    run_submit(engine, &good, &results[0]);
+    run_submit(engine, &bad, &results[1]);
+    run_wait(engine, results, 2);
+    assert_int_equal(results[0].choices[0].status, 0);
+    assert_true(results[0].choices[0].reason != FINISH_ERROR);
+    assert_int_equal(results[1].choices[0].reason, FINISH_ERROR);
+    assert_int_equal(results[1].choices[0].status, STATUS_FAILED_PRECONDITION);
+    free_all(results, 2);
+    run_close(engine);
+}
+
+static void test_context_cuts_max_tokens_and_long_prompts_are_refused(void **state)
+{
+    (void)state;
+    struct engine_config cfg = run_config("q4_1");
+    cfg.executor.kv_tokens =
+        48; /* the pool is smaller than the context: nothing may ever not fit */
+    struct engine *engine = run_open(&cfg);
+    struct engine_request req;
+    struct run_result r;
+    struct error err;
+    uint64_t id;
+    uint32_t prompt[64];
+    run_random_prompt(1, prompt, 64, 200);
+    assert_int_equal(engine_context_tokens(engine), 48);
+    engine_request_init(&req);
+    req.prompt_ids = prompt;
+    req.stopping.ignore_eos = true;
+    for (uint32_t n = 40; n <= 47; n += 7) {
+        req.n_prompt_ids = n;
+        run_submit(engine, &req, &r);
+        run_wait(engine, &r, 1);
+        assert_int_equal(r.choices[0].reason, FINISH_LENGTH);
+        assert_int_equal(r.choices[0].n_ids, 48 - n);
+        run_result_fini(&r);
+    }
+    req.n_prompt_ids = 48;
+    assert_int_equal(engine_submit(engine, &req, &id, &err), STATUS_INVALID_ARGUMENT);
+    assert_string_equal(err.reason, "CONTEXT_TOO_LONG");
+    assert_string_equal(err.field, "prompt");
+    run_close(engine);
+}
+
+/* --- logprobs, choices, caching --- */
+
+static void test_logprobs_sum_and_order(void **state)
+{
+    (void)state;
+    struct engine_config cfg = run_config("f32");
+    struct engine *engine = run_open(&cfg);
+    struct engine_request req;
+    struct run_result r;
+    const uint32_t prompt[] = {50, 51, 60};
+    engine_request_init(&req);
+    req.prompt_ids = prompt;
+    req.n_prompt_ids = 3;
+    req.stopping.max_tokens = 10;
+    req.want_logprobs = true;
+    req.n_top_logprobs = 20;
+    run_submit(engine, &req, &r);
+    run_wait(engine, &r, 1);
+    assert_int_equal(r.choices[0].n_logprobs, r.choices[0].n_ids);
+    for (uint32_t i = 0; i < r.choices[0].n_ids; i++) {
+        const struct engine_logprob *l = &r.choices[0].logprobs[i];
+        double sum = 0.0;
+        assert_int_equal(l->id, r.choices[0].ids[i]);
+        assert_int_equal(l->n_top, 20);
+        assert_int_equal(l->top_ids[0], l->id); /* greedy */
+        assert_true(l->logprob <= 0.0f && l->logprob == l->top_logprobs[0]);
+        for (uint32_t j = 0; j < 20; j++)
+            sum += exp((double)l->top_logprobs[j]);
+        assert_true(sum <= 1.0 + 1e-5);
+    }
+    run_result_fini(&r);
+    run_close(engine);
+}
+
+static void test_choices_are_those_of_their_index_and_seed(void **state)
+{
+    (void)state;
+    struct engine_config cfg = run_config("q4_1");
+    struct engine *engine = run_open(&cfg);
+    struct engine_request req;
+    struct run_result four, again, two;
+    uint32_t prompt[37], n_same = 0;
+    run_random_prompt(9, prompt, 37, 200);
+    engine_request_init(&req);
+    req.prompt_ids = prompt;
+    req.n_prompt_ids = 37;
+    req.stopping.max_tokens = 20;
+    req.stopping.ignore_eos = true;
+    req.sampling.temperature = 1.0f;
+    req.sampling.seed = 77;
+    req.sampling.n = 4;
+    run_submit(engine, &req, &four);
+    run_wait(engine, &four, 1);
+    run_submit(engine, &req, &again);
+    run_wait(engine, &again, 1);
+    run_assert_same(&four, &again, "n = 4 again");
+    assert_int_equal(four.usage.n_generated_tokens, 80);
+    assert_int_equal(four.usage.n_cached_tokens, 0);
+    assert_int_equal(again.usage.n_cached_tokens, 32); /* the two full blocks of 16 */
+    for (uint32_t i = 1; i < 4; i++)
+        n_same += !memcmp(four.choices[0].ids, four.choices[i].ids, 20 * sizeof(uint32_t));
+    assert_int_equal(n_same, 0);
+    req.sampling.n = 2;
+    run_submit(engine, &req, &two);
+    run_wait(engine, &two, 1);
+    for (uint32_t i = 0; i < 2; i++)
+        assert_memory_equal(two.choices[i].ids, four.choices[i].ids, 20 * sizeof(uint32_t));
+    run_result_fini(&four);
+    run_result_fini(&again);
+    run_result_fini(&two);
+    run_close(engine);
+}
+
+static void test_prefix_is_not_shared_across_salts(void **state)
+{
+    (void)state;
+    struct engine_config cfg = run_config("q4_1");
+    struct engine *engine = run_open(&cfg);
+    struct engine_request req;
+    static const struct {
+        const char *salt;
+        uint32_t n_cached;
+    } rows[] = {{"a", 0}, {"a", 48}, {"b", 0}, {NULL, 0}, {"", 48}, {"b", 48}, {"ab", 0}};
+    uint32_t prompt[60];
+    run_random_prompt(3, prompt, 60, 200);
+    engine_request_init(&req);
+    req.prompt_ids = prompt;
+    req.n_prompt_ids = 60;
+    req.stopping.max_tokens = 2;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct run_result r;
+        req.cache_salt = rows[i].salt;
+        run_submit(engine, &req, &r);
+        run_wait(engine, &r, 1);
+        assert_int_equal(r.usage.n_cached_tokens, rows[i].n_cached);
+        run_result_fini(&r);
+    }
+    run_close(engine);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_64_alone_equal_64_at_once_q4),
+        cmocka_unit_test(test_64_alone_equal_64_at_once_dense),
+        cmocka_unit_test(test_resume_goes_on_as_if_undisturbed),
+        cmocka_unit_test(test_resume_bad_state_is_refused),
+        cmocka_unit_test(test_ends_by_id_string_and_length),
+        cmocka_unit_test(test_end_of_sequence_by_bias),
+        cmocka_unit_test(test_all_banned_ends_that_choice_alone),
+        cmocka_unit_test(test_context_cuts_max_tokens_and_long_prompts_are_refused),
+        cmocka_unit_test(test_logprobs_sum_and_order),
+        cmocka_unit_test(test_choices_are_those_of_their_index_and_seed),
+        cmocka_unit_test(test_prefix_is_not_shared_across_salts),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
