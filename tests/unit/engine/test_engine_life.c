@@ -1,0 +1,661 @@
+/* The engine's life around its answers: cancels, deadlines, full queues, pauses, changes, slow and
+ * absent readers, drain, close at any moment, quiet when idle, no allocation while decoding. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "support_engine.h"
+
+/* Allocations of the whole process while `counting`; the sanitizers bring hooks of their own. */
+static atomic_bool counting;
+static atomic_uint n_allocations;
+
+static void count_allocation(void)
+{
+    if (atomic_load_explicit(&counting, memory_order_relaxed))
+        atomic_fetch_add(&n_allocations, 1);
+}
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+int __sanitizer_install_malloc_and_free_hooks(void (*on_malloc)(const volatile void *, size_t),
+                                              void (*on_free)(const volatile void *));
+static void on_malloc(const volatile void *p, size_t n)
+{
+    (void)p;
+    (void)n;
+    count_allocation();
+}
+static void on_free(const volatile void *p)
+{
+    (void)p;
+}
+static void install_counter(void)
+{
+    assert_true(__sanitizer_install_malloc_and_free_hooks(on_malloc, on_free) != 0);
+}
+#else
+void *__libc_malloc(size_t n);
+void *__libc_calloc(size_t n, size_t size);
+void *__libc_realloc(void *p, size_t n);
+void *malloc(size_t n)
+{
+    count_allocation();
+    return __libc_malloc(n);
+}
+void *calloc(size_t n, size_t size)
+{
+    count_allocation();
+    return __libc_calloc(n, size);
+}
+void *realloc(void *p, size_t n)
+{
+    count_allocation();
+    return __libc_realloc(p, n);
+}
+static void install_counter(void)
+{
+}
+#endif
+
+static uint32_t prompt[512];
+
+static struct engine_request simple(uint32_t n_prompt, uint32_t max_tokens)
+{
+    struct engine_request req;
+    engine_request_init(&req);
+    req.prompt_ids = prompt;
+    req.n_prompt_ids = n_prompt;
+    req.stopping.max_tokens = max_tokens;
+    req.stopping.ignore_eos = true;
+    return req;
+}
+
+static void sleep_ms(int64_t ms)
+{
+    struct timespec ts = {ms / 1000, ms % 1000 * NS_PER_MS};
+    nanosleep(&ts, NULL);
+}
+
+static struct engine_stats stats_of(struct engine *engine)
+{
+    struct engine_stats s;
+    engine_get_stats(engine, &s);
+    return s;
+}
+
+static void wait_idle(struct engine *engine)
+{
+    int64_t end = clock_now_ns() + 60 * NS_PER_S;
+    while (!engine_is_idle(engine) || stats_of(engine).n_running || stats_of(engine).n_queued) {
+        assert_true(clock_now_ns() < end);
+        run_poll(engine);
+        run_pause();
+    }
+}
+
+/* --- cancel --- */
+
+enum { STORM = 1000, AT_ONCE = 60 };
+
+/* Where a request is when its cancel is sent: by its kind the queue, prefill or decode. */
+enum phase { IN_QUEUE, IN_PREFILL, IN_DECODE, N_PHASES };
+
+static enum phase phase_of(const struct run_result *r)
+{
+    if (!r->started)
+        return IN_QUEUE;
+    return r->choices[0].n_ids ? IN_DECODE : IN_PREFILL;
+}
+
+/* What a request became, seen from its books: never started, started without a token, or with one.
+ */
+static enum phase ended_in(const struct run_result *r)
+{
+    if (!r->started)
+        return IN_QUEUE;
+    return r->usage.n_generated_tokens ? IN_DECODE : IN_PREFILL;
+}
+
+static void test_1000_cancels_give_all_blocks_back(void **state)
+{
+    (void)state;
+    static struct run_result results[STORM];
+    struct engine_config cfg = run_config("q4_1");
+    cfg.max_concurrent = 16;
+    cfg.max_queued = 64;
+    cfg.prefill_chunk_tokens = 8;
+    cfg.max_batch_tokens = 24;
+    struct engine *engine = run_open(&cfg);
+    uint32_t n_free = stats_of(engine).n_blocks_free, n_cancelled[N_PHASES] = {0};
+    uint32_t n_next = 0, n_done = 0, x = 5, n_first = 0;
+    while (n_done < STORM) {
+        uint32_t n_alive = 0;
+        run_poll(engine);
+        for (uint32_t i = n_first; i < n_next; i++) {
+            if (results[i].done) {
+                n_first += i == n_first;
+                continue;
+            }
+            n_alive++;
+            /* Every request has a phase it is cancelled in, about; after a random number of looks.
+             */
+            x = x * 1664525u + 1013904223u;
+            if (phase_of(&results[i]) == i % N_PHASES &&
+                (i % N_PHASES == IN_PREFILL || (x >> 8) % 3 == 0))
+                engine_cancel(engine, results[i].id);
+        }
+        for (; n_alive < AT_ONCE && n_next < STORM; n_alive++, n_next++) {
+            struct engine_request req =
+                simple(n_next % 3 == IN_PREFILL ? 400 : 20 + n_next % 60, 100);
+            req.sampling.n = 1 + n_next % 4 / 3;
+            req.sampling.temperature = 1.0f;
+            req.sampling.seed = n_next;
+            char salt[16]; /* a long prompt that is cached would be computed at once */
+            snprintf(salt, sizeof(salt), "%u", n_next % 3 == IN_PREFILL ? n_next : n_next % 2);
+            req.cache_salt = salt;
+            run_submit(engine, &req, &results[n_next]);
+        }
+        n_done = 0;
+        for (uint32_t i = 0; i < n_next; i++)
+            n_done += results[i].done;
+        if (n_done < STORM)
+            run_pause();
+    }
+    for (uint32_t i = 0; i < STORM; i++) {
+        if (results[i].choices[0].reason == FINISH_CANCELLED)
+            n_cancelled[ended_in(&results[i])]++;
+        else
+            assert_int_equal(results[i].choices[0].reason, FINISH_LENGTH);
+        run_result_fini(&results[i]);
+    }
+    wait_idle(engine);
+    for (int p = 0; p < N_PHASES; p++)
+        if (n_cancelled[p] < 200)
+            fail_msg("%u cancels in the queue, %u in prefill, %u in decode", n_cancelled[0],
+                     n_cancelled[1], n_cancelled[2]);
+    assert_int_equal(stats_of(engine).n_blocks_free, n_free);
+    assert_int_equal(stats_of(engine).n_cancelled + stats_of(engine).n_finished, STORM);
+    engine_cancel(engine, 123456789); /* unknown ids are ignored */
+    run_close(engine);
+}
+
+static void test_cancel_takes_effect_within_a_step(void **state)
+{
+    (void)state;
+    struct engine_config cfg = run_config("q4_1");
+    struct engine *engine = run_open(&cfg);
+    struct run_result r;
+    struct engine_request req = simple(10, 400);
+    run_submit(engine, &req, &r);
+    run_wait_ids(engine, &r, 5);
+    engine_cancel(engine, r.id);
+    uint64_t n_steps = stats_of(engine).n_steps;
+    run_wait(engine, &r, 1);
+    assert_int_equal(r.choices[0].reason, FINISH_CANCELLED);
+    assert_true(stats_of(engine).n_steps <=
+                n_steps + 2); /* the one under way, and a late reading */
+    run_result_fini(&r);
+    run_close(engine);
+}
+
+/* --- deadlines --- */
+
+static void test_deadline_in_queue_prefill_and_decode(void **state)
+{
+    (void)state;
+    struct engine_config cfg = run_config("q4_1");
+    cfg.max_concurrent = 2;
+    cfg.prefill_chunk_tokens = 1;
+    cfg.max_batch_tokens = 2;
+    struct engine *engine = run_open(&cfg);
+    struct run_result r[3];
+    struct engine_request req[] = {simple(4, 500), simple(500, 5), simple(4, 4)};
+    int64_t begin = clock_now_ns();
+    for (uint32_t i = 0; i < 3; i++) { /* decodes slowly enough, is in prefill, waits for a place */
+        req[i].deadline_ns = begin + 15 * NS_PER_MS;
+        run_submit(engine, &req[i], &r[i]);
+    }
+    run_wait(engine, r, 3);
+    assert_true(clock_now_ns() - begin < 2 * NS_PER_S);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(r[i].choices[0].reason, FINISH_DEADLINE);
+        assert_int_equal(r[i].usage.n_prompt_tokens, req[i].n_prompt_ids);
+    }
+    assert_true(r[0].choices[0].n_ids > 0 && r[0].started);
+    assert_true(r[1].choices[0].n_ids == 0 && r[1].started);
+    assert_true(!r[2].started);
+    wait_idle(engine);
+    assert_int_equal(stats_of(engine).n_expired, 3);
+    assert_int_equal(stats_of(engine).n_blocks_free, stats_of(engine).n_blocks);
+    for (uint32_t i = 0; i < 3; i++)
+        run_result_fini(&r[i]);
+    run_close(engine);
+}
+
+static void test_deadline_that_cannot_be_met_is_refused(void **state)
+{
+    (void)state;
+    struct engine_config cfg = run_config("q4_1");
+    struct engine *engine = run_open(&cfg);
+    struct run_result r;
+    struct error err;
+    uint64_t id;
+    struct engine_request req = simple(400, 2);
+    req.deadline_ns = clock_now_ns() - 1;
+    assert_int_equal(engine_submit(engine, &req, &id, &err), STATUS_DEADLINE_EXCEEDED);
+    req.deadline_ns = 0;
+    for (int i = 0; i < 3; i++) { /* the speed of prefill becomes known */
+        req.cache_salt = i ? (i == 1 ? "x" : "y") : "z";
+        run_submit(engine, &req, &r);
+        run_wait(engine, &r, 1);
+        run_result_fini(&r);
+    }
+    req.deadline_ns = clock_now_ns() + 200 * NS_PER_US; /* 400 tokens take longer */
+    assert_int_equal(engine_submit(engine, &req, &id, &err), STATUS_RESOURCE_EXHAUSTED);
+    assert_string_equal(err.reason, "DEADLINE_UNREACHABLE");
+    assert_true(err.retry_after_ms > 0);
+    req.deadline_ns = clock_now_ns() + 20 * NS_PER_S;
+    run_submit(engine, &req, &r);
+    run_wait(engine, &r, 1);
+    assert_int_equal(r.choices[0].reason, FINISH_LENGTH);
+    run_result_fini(&r);
+    assert_int_equal(stats_of(engine).n_refused, 2);
+    run_close(engine);
+}
+
+/* --- pressure --- */
+
+static void test_full_queue_is_refused_and_recovers(void **state)
+{
+    (void)state;
+    static struct run_result results[12];
+    struct engine_config cfg = run_config("q4_1");
+    cfg.max_concurrent = 2;
+    cfg.max_queued = 10;
+    struct engine *engine = run_open(&cfg);
+    struct engine_request req = simple(10, 400);
+    struct error err;
+    uint64_t id;
+    for (uint32_t i = 0; i < 2; i++) {
+        run_submit(engine, &req, &results[i]);
+        run_wait_ids(engine, &results[i], 1);
+    }
+    for (uint32_t i = 2; i < 12; i++)
+        run_submit(engine, &req, &results[i]);
+    for (uint32_t i = 0; i < 5; i++) {
+        assert_int_equal(engine_submit(engine, &req, &id, &err), STATUS_RESOURCE_EXHAUSTED);
+        assert_string_equal(err.reason, "QUEUE_FULL");
+        assert_true(err.retry_after_ms >= 50);
+    }
+    assert_int_equal(stats_of(engine).n_queued, 10);
+    for (uint32_t i = 0; i < 12; i++)
+        engine_cancel(engine, results[i].id);
+    run_wait(engine, results, 12);
+    for (uint32_t i = 0; i < 12; i++)
+        run_result_fini(&results[i]);
+    req = simple(10, 4);
+    run_submit(engine, &req, &results[0]);
+    run_wait(engine, results, 1);
+    run_result_fini(&results[0]);
+    run_close(engine);
+}
+
+static void test_slow_reader_gets_bigger_events_not_more(void **state)
+{
+    (void)state;
+    struct engine_config cfg = run_config("q4_1");
+    struct engine *engine = run_open(&cfg);
+    struct run_result r;
+    struct engine_request req = simple(10, 300);
+    run_submit(engine, &req, &r);
+    int64_t end = clock_now_ns() + 60 * NS_PER_S;
+    while (!engine_is_idle(engine) && clock_now_ns() < end)
+        sleep_ms(1);
+    run_wait(engine, &r, 1);
+    assert_int_equal(r.choices[0].n_ids, 300);
+    assert_int_equal(r.n_events, 3); /* started, tokens, finished */
+    run_result_fini(&r);
+    run_close(engine);
+}
+
+static void test_pause_keeps_still_and_resume_goes_on(void **state)
+{
+    (void)state;
+    struct engine_config cfg = run_config("q4_1");
+    struct engine *engine = run_open(&cfg);
+    struct run_result whole, r, queued;
+    struct engine_request req = simple(10, 200);
+    run_submit(engine, &req, &whole);
+    run_wait(engine, &whole, 1);
+    run_submit(engine, &req, &r);
+    run_wait_ids(engine, &r, 5);
+    engine_pause(engine, r.id, true);
+    engine_pause(engine, r.id, true);
+    int64_t end = clock_now_ns() + 5 * NS_PER_S;
+    while (!stats_of(engine).n_paused && clock_now_ns() < end)
+        sleep_ms(1);
+    run_poll(engine);
+    uint32_t n = r.choices[0].n_ids;
+    uint64_t n_steps = stats_of(engine).n_steps;
+    sleep_ms(30);
+    run_poll(engine);
+    assert_int_equal(r.choices[0].n_ids, n);
+    assert_int_equal(stats_of(engine).n_steps, n_steps);
+    run_submit(engine, &req, &queued); /* others are not held up */
+    run_wait(engine, &queued, 1);
+    engine_pause(engine, r.id, false);
+    run_wait(engine, &r, 1);
+    run_assert_same(&whole, &r, "paused");
+    run_result_fini(&whole);
+    run_result_fini(&r);
+    run_result_fini(&queued);
+    run_close(engine);
+}
+
+static void test_update_changes_limits_while_running(void **state)
+{
+    (void)state;
+    struct engine_config cfg = run_config("q4_1");
+    struct engine *engine = run_open(&cfg);
+    struct run_result whole, r;
+    struct error err;
+    struct engine_update update = {.max_tokens = 120};
+    struct engine_request req = simple(10, 300);
+    req.sampling.frequency_penalty = 0.3f; /* its counts must move too */
+    run_submit(engine, &req, &whole);
+    run_wait(engine, &whole, 1);
+
+    req.stopping.max_tokens = 40;
+    run_submit(engine, &req, &r);
+    engine_pause(engine, r.id, true); /* so that it is not over before */
+    assert_int_equal(engine_update(engine, r.id, &update, &err), 0);
+    engine_pause(engine, r.id, false);
+    run_wait(engine, &r, 1);
+    assert_int_equal(r.choices[0].n_ids, 120);
+    assert_memory_equal(r.choices[0].ids, whole.choices[0].ids, 120 * sizeof(uint32_t));
+    assert_int_equal(engine_update(engine, r.id, &update, &err), STATUS_NOT_FOUND);
+    run_result_fini(&r);
+
+    req.stopping.max_tokens = 300;
+    run_submit(engine, &req, &r);
+    run_wait_ids(engine, &r, 3);
+    update.max_tokens = 1;
+    assert_int_equal(engine_update(engine, r.id, &update, &err), STATUS_INVALID_ARGUMENT);
+    assert_string_equal(err.field, "update.max_tokens");
+    update = (struct engine_update){.max_tokens = -1, .set_priority = true, .priority = 101};
+    assert_int_equal(engine_update(engine, r.id, &update, &err), STATUS_INVALID_ARGUMENT);
+    assert_string_equal(err.field, "update.priority");
+    update.priority = 100;
+    assert_int_equal(engine_update(engine, r.id, &update, &err), 0);
+    run_poll(engine);
+    update = (struct engine_update){.max_tokens = r.choices[0].n_ids + 20};
+    assert_int_equal(engine_update(engine, r.id, &update, &err), 0);
+    run_wait(engine, &r, 1);
+    assert_true(r.choices[0].n_ids < 300);
+    assert_int_equal(r.choices[0].reason, FINISH_LENGTH);
+    assert_memory_equal(r.choices[0].ids, whole.choices[0].ids,
+                        r.choices[0].n_ids * sizeof(uint32_t));
+    run_result_fini(&r);
+    run_result_fini(&whole);
+    run_close(engine);
+}
+
+/* --- start and end --- */
+
+static void test_drain_refuses_new_and_finishes_old(void **state)
+{
+    (void)state;
+    struct engine_config cfg = run_config("q4_1");
+    struct engine *engine = run_open(&cfg);
+    struct run_result r;
+    struct error err;
+    uint64_t id;
+    struct engine_request req = simple(10, 100);
+    run_submit(engine, &req, &r);
+    engine_drain(engine);
+    assert_int_equal(engine_submit(engine, &req, &id, &err), STATUS_UNAVAILABLE);
+    assert_string_equal(err.reason, "DRAINING");
+    run_wait(engine, &r, 1);
+    assert_int_equal(r.choices[0].n_ids, 100);
+    wait_idle(engine);
+    assert_int_equal(engine_health(engine, &err), 0);
+    run_result_fini(&r);
+    run_close(engine);
+}
+
+/* Queued, running, paused, ended and unread, just posted: leaks show in the sanitizer's run. */
+static void test_close_at_any_moment(void **state)
+{
+    (void)state;
+    static struct run_result results[20];
+    for (int round = 0; round < 12; round++) {
+        struct engine_config cfg = run_config("q4_1");
+        cfg.max_concurrent = 4;
+        struct engine *engine = run_open(&cfg);
+        for (uint32_t i = 0; i < 20; i++) {
+            struct engine_request req = simple(1 + i * 17, 1 + i * 9);
+            req.sampling.n = 1 + i % 3;
+            run_submit(engine, &req, &results[i]);
+            if (i % 5 == 1)
+                engine_pause(engine, results[i].id, true);
+            if (i % 5 == 2)
+                engine_cancel(engine, results[i].id);
+        }
+        sleep_ms(round * 2);
+        if (round % 2)
+            run_poll(engine);
+        run_close(engine);
+        for (uint32_t i = 0; i < 20; i++)
+            run_result_fini(&results[i]);
+    }
+    engine_close(NULL);
+}
+
+static void test_open_bad_config_is_refused(void **state)
+{
+    (void)state;
+    struct engine *engine = NULL;
+    struct error err;
+    static const struct {
+        const char *field;
+        uint32_t concurrent, queued, batch, chunk, block;
+    } rows[] = {
+        {"max_concurrent", 0, 1, 1, 1, 16},    {"max_queued", 1, 0, 1, 1, 16},
+        {"max_batch_tokens", 1, 1, 0, 1, 16},  {"prefill_chunk_tokens", 1, 1, 1, 0, 16},
+        {"max_concurrent", 5000, 1, 1, 1, 16}, {"kv_block_size", 1, 1, 1, 1, 24},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct engine_config cfg = run_config("q4_1");
+        cfg.max_concurrent = rows[i].concurrent;
+        cfg.max_queued = rows[i].queued;
+        cfg.max_batch_tokens = rows[i].batch;
+        cfg.prefill_chunk_tokens = rows[i].chunk;
+        cfg.executor.kv_block_size = rows[i].block;
+        assert_int_equal(engine_open(&cfg, &engine, &err), STATUS_INVALID_ARGUMENT);
+        assert_string_equal(err.field, rows[i].field);
+    }
+    struct engine_config cfg = run_config("/no/such/file.gguf");
+    assert_int_equal(engine_open(&cfg, &engine, &err), STATUS_NOT_FOUND);
+    assert_null(engine);
+    cfg = run_config("q4_1"); /* the pool's size is chosen */
+    cfg.executor.kv_tokens = 0;
+    engine = run_open(&cfg);
+    assert_int_equal(engine_memory(engine)->kv_tokens, 32 * 512);
+    assert_int_equal(engine_context_tokens(engine), 512);
+    assert_non_null(engine_chat_template(engine));
+    assert_int_equal(engine_chat_template_error(engine)->status, 0);
+    assert_int_equal(strlen(engine_weights_digest(engine)), 64);
+    run_close(engine);
+}
+
+/* --- costs --- */
+
+static void test_idle_engine_burns_no_cpu(void **state)
+{
+    (void)state;
+    struct engine_config cfg = run_config("q4_1");
+    struct engine *engine = run_open(&cfg);
+    struct run_result r;
+    struct engine_request req = simple(10, 20);
+    struct rusage before, after;
+    run_submit(engine, &req, &r);
+    run_wait(engine, &r, 1);
+    sleep_ms(50); /* threads of the pool spin shortly before they sleep */
+    getrusage(RUSAGE_SELF, &before);
+    sleep_ms(300);
+    getrusage(RUSAGE_SELF, &after);
+    int64_t us = (after.ru_utime.tv_sec - before.ru_utime.tv_sec) * 1000000 +
+                 after.ru_utime.tv_usec - before.ru_utime.tv_usec +
+                 (after.ru_stime.tv_sec - before.ru_stime.tv_sec) * 1000000 +
+                 after.ru_stime.tv_usec - before.ru_stime.tv_usec;
+    assert_true(us < 15000);
+    run_result_fini(&r);
+    run_close(engine);
+}
+
+/* 16 sequences with penalties, stops and logprobs decode 100 steps and more. */
+static void test_decode_steps_allocate_nothing(void **state)
+{
+    (void)state;
+    static struct run_result results[16];
+    static const char *const stops[] = {"no such text", "abcabcabcabc"};
+    struct engine_config cfg = run_config("q4_1");
+    cfg.notify = NULL;
+    struct engine *engine = run_open(&cfg);
+    for (uint32_t i = 0; i < 16; i++) {
+        struct engine_request req = simple(10 + i, 400);
+        req.sampling.temperature = 1.0f;
+        req.sampling.top_p = 0.9f;
+        req.sampling.top_k = i % 2 ? 40 : 0;
+        req.sampling.repetition_penalty = 1.1f;
+        req.stopping.stop = stops;
+        req.stopping.n_stop = 2;
+        req.want_logprobs = i % 2;
+        req.n_top_logprobs = i % 2 ? 5 : 0;
+        run_submit(engine, &req, &results[i]);
+    }
+    for (uint32_t i = 0; i < 16; i++)
+        run_wait_ids(engine, &results[i], 2);
+    run_poll(engine); /* an unread event's text would have to grow once it is long */
+    uint64_t n_steps = stats_of(engine).n_decode_steps;
+    atomic_store(&counting, true);
+    int64_t end = clock_now_ns() + 60 * NS_PER_S;
+    while (stats_of(engine).n_decode_steps < n_steps + 100 && clock_now_ns() < end)
+        sleep_ms(1);
+    atomic_store(&counting, false);
+    assert_true(stats_of(engine).n_decode_steps >= n_steps + 100);
+    assert_int_equal(stats_of(engine).n_running, 16);
+    assert_int_equal(atomic_load(&n_allocations), 0);
+    run_close(engine);
+    for (uint32_t i = 0; i < 16; i++)
+        run_result_fini(&results[i]);
+}
+
+/* Callers on several threads at once: the books balance. (The thread sanitizer looks on.) */
+static atomic_uint n_sent;
+
+static void *submit_many(void *arg)
+{
+    struct engine *engine = arg;
+    for (uint32_t i = 0; i < 60; i++) {
+        struct engine_request req = simple(5 + i % 20, 1 + i % 9);
+        struct engine_stats s;
+        struct error err;
+        uint64_t id;
+        req.sampling.n = 1 + i % 2;
+        req.user_data = UINT64_MAX;
+        int rc = engine_submit(engine, &req, &id, &err);
+        if (rc == STATUS_RESOURCE_EXHAUSTED) {
+            sleep_ms(2);
+            continue;
+        }
+        atomic_fetch_add(&n_sent, rc == 0);
+        if (i % 4 == 0)
+            engine_cancel(engine, id);
+        if (i % 4 == 1)
+            engine_pause(engine, id, true);
+        if (i % 4 == 1)
+            engine_pause(engine, id, false);
+        if (i % 4 == 2)
+            engine_update(engine, id, &(struct engine_update){.max_tokens = 12}, &err);
+        engine_get_stats(engine, &s);
+    }
+    return NULL;
+}
+
+static void test_many_submitters_one_reader_books_balance(void **state)
+{
+    (void)state;
+    enum { N_THREADS = 4 };
+    struct engine_config cfg = run_config("q4_1");
+    struct engine *engine = run_open(&cfg);
+    struct engine_event_buffer *buffer;
+    struct error err;
+    pthread_t threads[N_THREADS];
+    uint32_t n_ended = 0;
+    bool joined = false;
+    int64_t end = clock_now_ns() + 100 * NS_PER_S;
+    assert_int_equal(engine_event_buffer_create(&buffer, &err), 0);
+    for (int i = 0; i < N_THREADS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, submit_many, engine), 0);
+    while (!joined || n_ended < atomic_load(&n_sent)) {
+        const struct engine_event *events;
+        size_t n = engine_read_events(engine, buffer, &events);
+        for (size_t i = 0; i < n; i++)
+            n_ended += events[i].type == ENGINE_EVENT_FINISHED && events[i].last;
+        if (!joined &&
+            stats_of(engine).n_submitted + stats_of(engine).n_refused == N_THREADS * 60) {
+            for (int i = 0; i < N_THREADS; i++)
+                pthread_join(threads[i], NULL);
+            joined = true;
+        }
+        assert_true(clock_now_ns() < end);
+        sleep_ms(1);
+    }
+    struct engine_stats s = stats_of(engine);
+    assert_int_equal(s.n_submitted, n_ended);
+    assert_int_equal(s.n_finished + s.n_cancelled, n_ended);
+    assert_int_equal(s.n_blocks_free, s.n_blocks);
+    assert_true(engine_is_idle(engine));
+    engine_event_buffer_destroy(buffer);
+    run_close(engine);
+}
+
+static int make_prompt(void **state)
+{
+    (void)state;
+    install_counter();
+    run_random_prompt(1, prompt, 512, 280);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_1000_cancels_give_all_blocks_back),
+        cmocka_unit_test(test_cancel_takes_effect_within_a_step),
+        cmocka_unit_test(test_deadline_in_queue_prefill_and_decode),
+        cmocka_unit_test(test_deadline_that_cannot_be_met_is_refused),
+        cmocka_unit_test(test_full_queue_is_refused_and_recovers),
+        cmocka_unit_test(test_slow_reader_gets_bigger_events_not_more),
+        cmocka_unit_test(test_pause_keeps_still_and_resume_goes_on),
+        cmocka_unit_test(test_update_changes_limits_while_running),
+        cmocka_unit_test(test_drain_refuses_new_and_finishes_old),
+        cmocka_unit_test(test_close_at_any_moment),
+        cmocka_unit_test(test_open_bad_config_is_refused),
+        cmocka_unit_test(test_idle_engine_burns_no_cpu),
+        cmocka_unit_test(test_decode_steps_allocate_nothing),
+        cmocka_unit_test(test_many_submitters_one_reader_books_balance),
+    };
+    return cmocka_run_group_tests(tests, make_prompt, NULL);
+}
