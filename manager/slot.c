@@ -204,9 +204,11 @@ static void on_exit_seen(struct ev_loop *loop, ev_io *watcher, int events)
     if (!slot->last_error.status && slot->end.known && slot->end.signal_number)
         error_set(&slot->last_error, STATUS_UNAVAILABLE, "the worker was ended by signal %d (%s)",
                   slot->end.signal_number, sigdescr_np(slot->end.signal_number));
+    else if (!slot->last_error.status && slot->end.known && (!told || slot->end.exit_status))
+        error_set(&slot->last_error, STATUS_UNAVAILABLE, "the worker ended with status %d",
+                  slot->end.exit_status);
     else if (!slot->last_error.status && !told)
-        error_set(&slot->last_error, STATUS_UNAVAILABLE,
-                  "the worker ended with status %d and left no report", slot->end.exit_status);
+        error_set(&slot->last_error, STATUS_UNAVAILABLE, "the worker ended and left no report");
     log_info(LOG_EVENT("worker ended"), LOG_STR("replica", slot->id),
              LOG_I64("pid", slot->process.pid), LOG_I64("status", slot->end.exit_status),
              LOG_I64("signal", slot->end.signal_number),
