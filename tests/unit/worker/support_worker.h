@@ -1,0 +1,85 @@
+/* support_worker.h: a worker inside the test's process, on a socket of its own, and a server's side
+ * of its Serve stream that keeps what comes down. Fails the test where anything cannot be had. */
+#pragma once
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "base/strbuf.h"
+#include "sluice/v1/inference.pb-c.h"
+#include "sluice/worker/v1/report.pb-c.h"
+#include "sluice/worker/v1/worker.pb-c.h"
+
+struct rpc_client;
+struct rpc_stream;
+
+enum { TEST_EPOCH = 7, MAX_ANSWERS = 128, MAX_ANSWER_IDS = 512 };
+
+struct test_worker {
+    pthread_t thread;
+    char dir[64], socket[96], exit_report[96];
+    int status; /* of serve_run, after test_worker_join() */
+    struct rpc_client *client;
+};
+
+/* Serves <model>, a path in the source tree (NULL: the sample model), with the given further flags
+ * (NULL-terminated, may be NULL), and waits until it is READY (or, with wait = false, does not). */
+void test_worker_start(struct test_worker *worker, const char *model, const char *const *flags,
+                       bool wait);
+/* Shutdown with that grace, and the end of the process-in-a-thread. */
+void test_worker_stop(struct test_worker *worker, uint32_t grace_ms);
+void test_worker_join(struct test_worker *worker);
+/* exit.pb, owned (rpc_message_free); NULL where there is none. */
+Sluice__Worker__V1__ExitReport *test_worker_exit_report(struct test_worker *worker);
+/* The newest status; owned. */
+Sluice__Worker__V1__WorkerStatus *test_worker_status(struct test_worker *worker);
+void test_worker_wait_idle(struct test_worker *worker);
+
+/* What came for choice 0 of one id. */
+struct answer {
+    uint32_t ids[MAX_ANSWER_IDS];
+    uint32_t n_ids, n_released, n_items;
+    struct strbuf text;
+    bool has_prompt, finished, failed;
+    uint32_t n_prompt, n_cached;
+    uint32_t n_finished; /* over all choices */
+    int reason;
+    uint32_t n_tokens;
+    bool has_receipt;
+    struct error error;
+};
+
+struct test_stream {
+    struct rpc_stream *stream;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct answer answers[MAX_ANSWERS]; /* by id */
+    uint64_t n_steps, last_step;
+    bool hello, draining, ended;
+    char numerics_id[128];
+    struct error status;
+};
+
+/* Opens Serve and says hello (with TEST_EPOCH), unless epoch is 0: then nothing is said. */
+void test_stream_open(struct test_stream *s, struct test_worker *worker, uint64_t epoch);
+void test_stream_close(struct test_stream *s); /* cancels it and waits for its end */
+void test_stream_send(struct test_stream *s, const Sluice__Worker__V1__ServeRequest *frame);
+/* A submit with id, seed = id and no further fields than `request` has. */
+void test_stream_submit(struct test_stream *s, uint64_t id, Sluice__V1__GenerateRequest *request);
+/* Waits (20 s) until the request has finished or failed. */
+struct answer *test_stream_wait(struct test_stream *s, uint64_t id);
+/* Waits until so many tokens came for it. */
+void test_stream_wait_tokens(struct test_stream *s, uint64_t id, uint32_t n);
+void test_stream_wait_ended(struct test_stream *s);
+
+/* A greedy request of a text; the structs are the caller's. */
+struct text_request {
+    Sluice__V1__GenerateRequest request;
+    Sluice__V1__Stopping stopping;
+    Sluice__V1__Sampling sampling;
+    Sluice__V1__Output output;
+};
+void text_request_init(struct text_request *r, const char *text, uint32_t max_tokens);
