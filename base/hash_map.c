@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/rng.h"
+
 struct hash_map_entry {
     uint64_t hash;
     void *key; /* owned; NULL with value NULL = never used, NULL with value TOMBSTONE = deleted */
@@ -23,6 +25,51 @@ uint64_t hash_bytes(const void *bytes, size_t n_bytes, uint64_t seed)
     h *= 0xff51afd7ed558ccdULL;
     h ^= h >> 33;
     return h;
+}
+
+/* SipHash-1-3 (Aumasson, Bernstein 2012; one round per word, three at the end), keyed per map:
+ * nobody outside can choose keys that fall into one slot. */
+static uint64_t rotate(uint64_t x, int n)
+{
+    return x << n | x >> (64 - n);
+}
+
+static void sip_round(uint64_t v[4])
+{
+    v[0] += v[1];
+    v[2] += v[3];
+    v[1] = rotate(v[1], 13) ^ v[0];
+    v[3] = rotate(v[3], 16) ^ v[2];
+    v[0] = rotate(v[0], 32) + v[3];
+    v[2] += v[1];
+    v[3] = rotate(v[3], 21) ^ v[0];
+    v[1] = rotate(v[1], 17) ^ v[2];
+    v[2] = rotate(v[2], 32);
+}
+
+static uint64_t keyed_hash(const struct hash_map *map, const void *bytes, size_t n_bytes)
+{
+    const unsigned char *p = bytes;
+    uint64_t v[4] = {map->key[0] ^ 0x736f6d6570736575ULL, map->key[1] ^ 0x646f72616e646f6dULL,
+                     map->key[0] ^ 0x6c7967656e657261ULL, map->key[1] ^ 0x7465646279746573ULL};
+    uint64_t word = 0;
+    size_t i = 0;
+    for (; i + 8 <= n_bytes; i += 8) {
+        memcpy(&word, p + i, 8);
+        v[3] ^= word;
+        sip_round(v);
+        v[0] ^= word;
+    }
+    word = (uint64_t)n_bytes << 56;
+    for (size_t k = 0; i + k < n_bytes; k++)
+        word |= (uint64_t)p[i + k] << (8 * k);
+    v[3] ^= word;
+    sip_round(v);
+    v[0] ^= word;
+    v[2] ^= 0xff;
+    for (int round = 0; round < 3; round++)
+        sip_round(v);
+    return v[0] ^ v[1] ^ v[2] ^ v[3];
 }
 
 void hash_map_fini(struct hash_map *map)
@@ -70,13 +117,15 @@ static bool rehash(struct hash_map *map, size_t n_slots)
 
 void *hash_map_get(const struct hash_map *map, const void *key, size_t n_bytes)
 {
-    struct hash_map_entry *e = find(map, key, n_bytes, hash_bytes(key, n_bytes, 0));
+    struct hash_map_entry *e = find(map, key, n_bytes, keyed_hash(map, key, n_bytes));
     return e ? e->value : NULL;
 }
 
 bool hash_map_put(struct hash_map *map, const void *key, size_t n_bytes, void *value)
 {
-    uint64_t hash = hash_bytes(key, n_bytes, 0);
+    if (!map->n_slots)
+        rng_bytes(map->key, sizeof(map->key));
+    uint64_t hash = keyed_hash(map, key, n_bytes);
     struct hash_map_entry *old = find(map, key, n_bytes, hash);
     if (old) {
         old->value = value;
@@ -105,7 +154,7 @@ bool hash_map_put(struct hash_map *map, const void *key, size_t n_bytes, void *v
 
 void *hash_map_remove(struct hash_map *map, const void *key, size_t n_bytes)
 {
-    struct hash_map_entry *e = find(map, key, n_bytes, hash_bytes(key, n_bytes, 0));
+    struct hash_map_entry *e = find(map, key, n_bytes, keyed_hash(map, key, n_bytes));
     if (!e)
         return NULL;
     void *value = e->value;

@@ -12,8 +12,9 @@ struct hash_map_entry;
 struct hash_map {
     struct hash_map_entry *entries;
     size_t n_entries;
-    size_t n_slots; /* power of two, or 0 before the first put */
-    size_t n_used;  /* live + deleted slots */
+    size_t n_slots;  /* power of two, or 0 before the first put */
+    size_t n_used;   /* live + deleted slots */
+    uint64_t key[2]; /* drawn at the first put: keys may be hostile */
 };
 
 /* A zeroed struct is a valid empty map. */
@@ -35,6 +36,6 @@ void *hash_map_remove_str(struct hash_map *map, const char *key);
 void *hash_map_next(const struct hash_map *map, size_t *cursor, const void **out_key,
                     size_t *out_key_bytes);
 
-/* The hash used inside, for others who want one: 64 bits, FNV-1a folded by a final mix; not for
- * hostile keys in bulk. */
+/* A hash without a secret, the same in every process: 64 bits, FNV-1a folded by a final mix; not
+ * for hostile keys in bulk. */
 uint64_t hash_bytes(const void *bytes, size_t n_bytes, uint64_t seed);
