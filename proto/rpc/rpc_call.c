@@ -385,9 +385,9 @@ void rpc_call_refuse(struct rpc_call *call, const struct error *status)
 void rpc_call_abort(struct rpc_call *call, const struct error *status)
 {
     pthread_mutex_lock(&call->lock);
-    if (!call->dead && !call->status_sent) {
+    if (!call->dead && (!call->status_sent || call->send_in_flight)) {
         rpc_queue_clear(&call->queue);
-        if (!call->ended)
+        if (call->status.status == 0) /* also where it had ended well: that did not arrive */
             call->status = *status;
         call->aborted = true;
         call->ended = true;
@@ -508,6 +508,11 @@ bool rpc_call_cancelled(struct rpc_call *call)
     bool cancelled = call->aborted || (call->closed && call->peer_cancelled != 0);
     pthread_mutex_unlock(&call->lock);
     return cancelled;
+}
+
+int rpc_call_result(const struct rpc_call *call)
+{
+    return status_from_grpc(final_code(call));
 }
 
 const char *rpc_call_method(const struct rpc_call *call)

@@ -76,6 +76,8 @@ void rpc_call_resume_reads(struct rpc_call *call);
 size_t rpc_call_pending_bytes(struct rpc_call *call);
 /* Cancelled, lost or expired (not: finished). */
 bool rpc_call_cancelled(struct rpc_call *call);
+/* The status the client saw, as the server's statistics count it; in on_done only. */
+int rpc_call_result(const struct rpc_call *call);
 
 /* Facts, fixed from the start; strings are borrowed from the call. */
 const char *rpc_call_method(const struct rpc_call *call); /* "/sluice.v1.Inference/Generate" */
