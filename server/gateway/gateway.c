@@ -15,7 +15,7 @@
 #include "server/gateway/route_watch.h"
 #include "server/gateway/service.h"
 
-enum { TICK_MS = 50 };
+enum { TICK_MS = 50, SLOW_CHECK_MS = 250 };
 
 struct route_table *gateway_routes(struct gateway *gateway)
 {
@@ -73,7 +73,7 @@ static void sync_replica(struct gateway *gateway, const route *r,
     pthread_mutex_lock(&gateway->lock);
     link = find_link(gateway, replica);
     if (link)
-        link_set_route_state(link, replica->state);
+        link_set_listed(link, replica->state);
     pthread_mutex_unlock(&gateway->lock);
     if (link || !linkable(replica))
         return;
@@ -132,25 +132,31 @@ void gateway_apply_routes(struct gateway *gateway, struct route_table *table)
     for (size_t i = 0; i < message->n_routes; i++)
         for (size_t k = 0; k < message->routes[i]->n_replicas; k++)
             sync_replica(gateway, message->routes[i], message->routes[i]->replicas[k]);
+    pthread_mutex_lock(&gateway->health_lock);
     forget_health(gateway, route_table_message(old), message);
+    pthread_mutex_unlock(&gateway->health_lock);
     route_table_release(old);
     route_table_release(table);
     gateway_link_changed(gateway);
 }
 
-struct link *gateway_pick_link(struct gateway *gateway, const char *model, const char *version)
+struct link *gateway_pick_link(struct gateway *gateway, const char *model, const char *version,
+                               const char *numerics_id)
 {
     struct link *best = NULL;
     uint32_t best_live = 0;
+    bool best_same = false;
     pthread_mutex_lock(&gateway->lock);
     for (uint32_t i = 0; i < gateway->n_links; i++) {
         struct link *link = gateway->links[i];
         if (!link_serves(link, model, version) || !link_usable(link))
             continue;
         uint32_t n_live = link_n_live(link);
-        if (!best || n_live < best_live) {
+        bool same = numerics_id[0] && link_has_numerics(link, numerics_id);
+        if (!best || same > best_same || (same == best_same && n_live < best_live)) {
             best = link;
             best_live = n_live;
+            best_same = same;
         }
     }
     if (best)
@@ -161,14 +167,16 @@ struct link *gateway_pick_link(struct gateway *gateway, const char *model, const
 
 void gateway_link_changed(struct gateway *gateway)
 {
-    struct route_table *routes = gateway_routes(gateway);
-    const Sluice__Manager__V1__RouteTable *table = route_table_message(routes);
     struct rpc_health *health = rpc_server_health(gateway->server);
     bool any = false;
+    /* Held from looking to telling, or an older view could be told last. */
+    pthread_mutex_lock(&gateway->health_lock);
+    struct route_table *routes = gateway_routes(gateway);
+    const Sluice__Manager__V1__RouteTable *table = route_table_message(routes);
     for (size_t i = 0; i < table->n_routes; i++) {
         char name[160];
         const route *r = table->routes[i];
-        struct link *link = gateway_pick_link(gateway, r->model, r->version);
+        struct link *link = gateway_pick_link(gateway, r->model, r->version, "");
         snprintf(name, sizeof(name), "model/%s/%s", r->model, r->version);
         rpc_health_set(health, name, link != NULL);
         any = any || link;
@@ -177,6 +185,7 @@ void gateway_link_changed(struct gateway *gateway)
     rpc_health_set(health, "", any);
     rpc_health_set(health, "sluice.v1.Inference", any);
     route_table_release(routes);
+    pthread_mutex_unlock(&gateway->health_lock);
     pthread_mutex_lock(&gateway->lock);
     pthread_cond_signal(&gateway->tick); /* waiting requests are retried at once */
     pthread_mutex_unlock(&gateway->lock);
@@ -185,15 +194,10 @@ void gateway_link_changed(struct gateway *gateway)
 static void end_without_replica(struct relay *relay, bool was_lost)
 {
     struct error err;
-    uint64_t n_sent = 0;
-    pthread_mutex_lock(&relay->lock);
-    for (uint32_t i = 0; i < relay->n_choices; i++)
-        n_sent += relay->choices[i].n_sent;
-    pthread_mutex_unlock(&relay->lock);
     if (was_lost) {
         error_set(&err, STATUS_UNAVAILABLE,
                   "the replica was lost and no other came back in time; tokens sent: %llu",
-                  (unsigned long long)n_sent);
+                  (unsigned long long)relay_n_released(relay));
         error_reason(&err, "REPLICA_LOST");
     } else {
         error_set(&err, STATUS_UNAVAILABLE, "model: no replica of \"%s\" version \"%s\" is ready",
@@ -213,38 +217,48 @@ static void wait_for_replica(struct gateway *gateway, struct relay *relay)
     pthread_mutex_unlock(&gateway->lock);
 }
 
+/* Whether the version is still meant to be served. */
+static bool still_loaded(struct gateway *gateway, const struct relay *relay)
+{
+    struct error err;
+    const route *found;
+    struct route_table *routes = gateway_routes(gateway);
+    int rc = route_table_pick(routes, relay->model, relay->version, "", 0, &found, &err);
+    route_table_release(routes);
+    return rc == 0;
+}
+
 void gateway_dispatch(struct gateway *gateway, struct relay *relay)
 {
     struct error err;
-    struct link *link = gateway_pick_link(gateway, relay->model, relay->version);
+    char numerics_id[sizeof(relay->numerics_id)];
     pthread_mutex_lock(&relay->lock);
     bool ended = relay->ended;
     int64_t lost_ns = relay->lost_ns;
-    if (link && lost_ns) {
-        relay->n_resumes++;
-        relay->lost_ns = 0;
-    }
+    memcpy(numerics_id, relay->numerics_id, sizeof(numerics_id));
     pthread_mutex_unlock(&relay->lock);
-    int rc = ended || !link ? -1 : link_submit(link, relay, &err);
+    if (ended)
+        return;
+    struct link *link = gateway_pick_link(gateway, relay->model, relay->version, numerics_id);
+    int rc = link ? link_submit(link, relay, &err) : STATUS_UNAVAILABLE;
+    bool had_link = link != NULL;
     link_release(link);
-    if (ended || rc == 0) {
-        if (rc == 0 && lost_ns)
-            atomic_fetch_add(&gateway->counters.resumes, 1);
+    if (rc == 0)
         return;
-    }
-    if (!lost_ns && !link) {
+    if (!lost_ns && rc == STATUS_RESOURCE_EXHAUSTED) {
+        relay_end(relay, &err);
+    } else if (!lost_ns && !had_link) {
         end_without_replica(relay, false);
-        return;
+    } else {
+        /* Lost, now or between the choice and the submit: another one may come. */
+        int64_t now_ns = clock_now_ns();
+        int64_t since_ns = relay_lost_since(relay, now_ns);
+        if (now_ns - since_ns > (int64_t)gateway->config.resume_ms * NS_PER_MS ||
+            !still_loaded(gateway, relay))
+            end_without_replica(relay, true);
+        else
+            wait_for_replica(gateway, relay);
     }
-    /* Lost, or lost between the choice and the submit: another one may come. */
-    int64_t since = lost_ns ? lost_ns : clock_now_ns();
-    pthread_mutex_lock(&relay->lock);
-    relay->lost_ns = since;
-    pthread_mutex_unlock(&relay->lock);
-    if (clock_now_ns() - since > (int64_t)gateway->config.resume_ms * NS_PER_MS)
-        end_without_replica(relay, true);
-    else
-        wait_for_replica(gateway, relay);
 }
 
 static void retry_waiting(struct gateway *gateway)
@@ -282,20 +296,38 @@ static void end_slow_readers(struct gateway *gateway, int64_t now_ns)
     registry_each(&gateway->registry, collect_slow, &slow);
     for (uint32_t i = 0; i < slow.n; i++) {
         struct error err;
-        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "the client has taken nothing for %llu ms",
+        /* A message is stuck in flight: the client gets code and text only, so the reason is in
+         * the text too. */
+        error_set(&err, STATUS_RESOURCE_EXHAUSTED,
+                  "SLOW_READER: the client has taken nothing for %llu ms",
                   (unsigned long long)gateway->config.slow_reader_ms);
         error_reason(&err, "SLOW_READER");
-        atomic_fetch_add(&gateway->counters.slow_readers, 1);
-        relay_cancel(slow.relays[i], &err);
+        gateway_count_event(gateway, GATEWAY_SLOW_READER);
+        relay_abort(slow.relays[i], &err);
         relay_release(slow.relays[i]);
     }
 }
 
-/* Links whose replica is gone and which nobody else holds end here, on the ticker: a channel must
- * not be closed from its callbacks. */
-static void tick_links(struct gateway *gateway, int64_t now_ns)
+/* Takes a link that is over off the list; the caller gets the gateway's reference. Nobody can find
+ * it afterwards, so nobody else holds it. */
+static struct link *take_finished(struct gateway *gateway)
 {
     struct link *dead = NULL;
+    pthread_mutex_lock(&gateway->lock);
+    for (uint32_t i = 0; !dead && i < gateway->n_links; i++) {
+        if (!link_is_finished(gateway->links[i]))
+            continue;
+        dead = gateway->links[i];
+        gateway->links[i] = gateway->links[--gateway->n_links];
+    }
+    pthread_mutex_unlock(&gateway->lock);
+    return dead;
+}
+
+/* Links are closed on the ticker: a channel must not be closed from its own callbacks. */
+static void tick_links(struct gateway *gateway, int64_t now_ns)
+{
+    struct link *dead;
     pthread_mutex_lock(&gateway->lock);
     uint32_t n = gateway->n_links;
     struct link **links = malloc((n + 1) * sizeof(struct link *));
@@ -306,25 +338,13 @@ static void tick_links(struct gateway *gateway, int64_t now_ns)
     pthread_mutex_unlock(&gateway->lock);
     for (uint32_t i = 0; links && i < n; i++) {
         link_tick(links[i], now_ns);
-        if (!dead && link_is_finished(links[i]))
-            dead = links[i];
-        else
-            link_release(links[i]);
+        link_release(links[i]);
     }
     free(links);
-    if (!dead)
-        return;
-    pthread_mutex_lock(&gateway->lock);
-    for (uint32_t i = 0; i < gateway->n_links; i++) {
-        if (gateway->links[i] != dead)
-            continue;
-        gateway->links[i] = gateway->links[--gateway->n_links];
-        link_release(dead); /* the gateway's reference; ours is left */
-        break;
+    while ((dead = take_finished(gateway))) {
+        link_shutdown(dead);
+        link_release(dead);
     }
-    pthread_mutex_unlock(&gateway->lock);
-    link_shutdown(dead);
-    link_release(dead);
 }
 
 static void *run_ticker(void *arg)
@@ -345,7 +365,7 @@ static void *run_ticker(void *arg)
         retry_waiting(gateway);
         if (now_ns >= next_slow_ns) {
             end_slow_readers(gateway, now_ns);
-            next_slow_ns = now_ns + NS_PER_S / 2;
+            next_slow_ns = now_ns + SLOW_CHECK_MS * NS_PER_MS;
         }
         pthread_mutex_lock(&gateway->lock);
     }
@@ -413,6 +433,8 @@ int gateway_create(const struct gateway_config *config, struct gateway **out_gat
     gateway->server_epoch = (uint64_t)clock_wall_ns();
     registry_init(&gateway->registry);
     pthread_mutex_init(&gateway->lock, NULL);
+    pthread_mutex_init(&gateway->health_lock, NULL);
+    pthread_mutex_init(&gateway->counters_lock, NULL);
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -464,18 +486,60 @@ void gateway_destroy(struct gateway *gateway, uint32_t grace_ms)
         pthread_join(gateway->ticker, NULL);
     }
     end_waiting(gateway);
-    for (uint32_t i = 0; i < gateway->n_links; i++) {
+    /* All are shut down before one is freed: the callbacks of each look through the list. */
+    for (uint32_t i = 0; i < gateway->n_links; i++)
         link_shutdown(gateway->links[i]);
-        link_release(gateway->links[i]);
-    }
     end_waiting(gateway);
+    for (uint32_t i = 0; i < gateway->n_links; i++)
+        link_release(gateway->links[i]);
     free(gateway->links);
     rpc_server_destroy(gateway->server);
     route_table_release(gateway->routes);
     registry_fini(&gateway->registry);
     pthread_cond_destroy(&gateway->tick);
+    pthread_mutex_destroy(&gateway->counters_lock);
+    pthread_mutex_destroy(&gateway->health_lock);
     pthread_mutex_destroy(&gateway->lock);
     free(gateway);
+}
+
+void gateway_get_counters(struct gateway *gateway, struct gateway_counters *out_counters)
+{
+    pthread_mutex_lock(&gateway->counters_lock);
+    *out_counters = gateway->counters;
+    pthread_mutex_unlock(&gateway->counters_lock);
+}
+
+void gateway_count_begin(struct gateway *gateway)
+{
+    pthread_mutex_lock(&gateway->counters_lock);
+    gateway->counters.accepted++;
+    gateway->counters.live++;
+    pthread_mutex_unlock(&gateway->counters_lock);
+}
+
+void gateway_count_end(struct gateway *gateway, int status, uint64_t n_tokens)
+{
+    struct gateway_counters *c = &gateway->counters;
+    pthread_mutex_lock(&gateway->counters_lock);
+    c->live--;
+    c->tokens += n_tokens;
+    if (status == STATUS_CANCELLED)
+        c->cancelled++;
+    else if (status)
+        c->failed++;
+    else
+        c->ok++;
+    pthread_mutex_unlock(&gateway->counters_lock);
+}
+
+void gateway_count_event(struct gateway *gateway, enum gateway_event event)
+{
+    struct gateway_counters *c = &gateway->counters;
+    uint64_t *which[] = {&c->resumes, &c->pauses, &c->slow_readers};
+    pthread_mutex_lock(&gateway->counters_lock);
+    ++*which[event];
+    pthread_mutex_unlock(&gateway->counters_lock);
 }
 
 uint16_t gateway_port(const struct gateway *gateway)

@@ -3,12 +3,11 @@
  *
  * A request: service.c (handler) → validate.c → route_table.c (version) → gateway_dispatch
  * (replica) → link.c (Serve stream) and back: link.c (step frame) → relay.c (record, release) →
- * client. Locks, in the order they may be taken: gateway, link, relay; none of them is held while
- * an RPC function runs that may call back. */
+ * client. Locks, in the order they may be taken: health, gateway, link, relay, counters; a call's
+ * lock (relay_events.next) comes before the relay's, so a call is kicked with none of them held. */
 #pragma once
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -36,10 +35,10 @@ struct gateway_config {
     uint64_t drain_grace_ms;
 };
 
-/* Totals since start. accepted = ok + failed + cancelled + live at any moment. */
+/* Totals since start. accepted = ok + failed + cancelled + live in every snapshot. */
 struct gateway_counters {
-    _Atomic uint64_t accepted, ok, failed, cancelled, live;
-    _Atomic uint64_t tokens, resumes, pauses, slow_readers;
+    uint64_t accepted, ok, failed, cancelled, live;
+    uint64_t tokens, resumes, pauses, slow_readers;
 };
 
 struct gateway {
@@ -51,8 +50,11 @@ struct gateway {
     uint16_t port;
     struct route_watch *watch;
     struct registry registry;
+
+    pthread_mutex_t counters_lock; /* innermost */
     struct gateway_counters counters;
 
+    pthread_mutex_t health_lock; /* what is told is what was seen last; outermost */
     pthread_mutex_t lock;
     struct route_table *routes; /* the snapshot in force; never NULL */
     struct link **links;
@@ -80,11 +82,21 @@ struct route_table *gateway_routes(struct gateway *gateway);
  * Takes the reference. */
 void gateway_apply_routes(struct gateway *gateway, struct route_table *table);
 
-/* The least busy usable link of a version, retained; NULL where there is none. */
-struct link *gateway_pick_link(struct gateway *gateway, const char *model, const char *version);
+/* The least busy usable link of a version, retained; NULL where there is none. `numerics_id`
+ * (empty: any) goes before load: a request that moves should find the same arithmetic. */
+struct link *gateway_pick_link(struct gateway *gateway, const char *model, const char *version,
+                               const char *numerics_id);
 
 /* Sends a relay to a replica, or queues it until one is there or its time is over. */
 void gateway_dispatch(struct gateway *gateway, struct relay *relay);
+
+/* A snapshot, and how it moves: a request begins (live), ends with a status, or is refused at once.
+ */
+void gateway_get_counters(struct gateway *gateway, struct gateway_counters *out_counters);
+void gateway_count_begin(struct gateway *gateway);
+void gateway_count_end(struct gateway *gateway, int status, uint64_t n_tokens);
+enum gateway_event { GATEWAY_RESUME, GATEWAY_PAUSE, GATEWAY_SLOW_READER };
+void gateway_count_event(struct gateway *gateway, enum gateway_event event);
 
 /* A link came up, went down or drains: health and waiting requests follow. */
 void gateway_link_changed(struct gateway *gateway);

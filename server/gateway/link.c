@@ -49,7 +49,17 @@ int link_create(struct gateway *gateway, const Sluice__Manager__V1__Route *serve
 {
     struct rpc_client_config config;
     char target[160];
-    struct link *link = calloc(1, sizeof(*link));
+    struct link *link;
+    if (strlen(replica->id) >= sizeof(link->replica_id) ||
+        strlen(replica->socket_path) >= sizeof(link->socket_path) ||
+        strlen(served->model) >= sizeof(link->model) ||
+        strlen(served->version) >= sizeof(link->version))
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "route: replica id, socket path, model or version is over %zu, %zu, %zu, "
+                         "%zu bytes",
+                         sizeof(link->replica_id) - 1, sizeof(link->socket_path) - 1,
+                         sizeof(link->model) - 1, sizeof(link->version) - 1);
+    link = calloc(1, sizeof(*link));
     if (!link)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "link: out of memory");
     atomic_init(&link->n_refs, 1);
@@ -129,8 +139,13 @@ static void on_item(struct link *link, const Sluice__Worker__V1__StepItem *item)
     struct relay *relay = find_live(link, item->id);
     if (!relay)
         return; /* cancelled here; the worker does not know yet */
-    if (relay_on_item(relay, item))
-        relay_release(take_live(link, item->id));
+    enum relay_progress progress = relay_on_item(relay, item);
+    struct relay *mine = progress == RELAY_GOES_ON ? NULL : take_live(link, item->id);
+    if (mine && progress == RELAY_MOVES) {
+        link_set_draining(link);
+        relay_on_lost(relay, true);
+    }
+    relay_release(mine);
     relay_release(relay);
 }
 
@@ -144,8 +159,17 @@ static void on_load(struct link *link, const Sluice__Worker__V1__Load *load)
     pthread_mutex_unlock(&link->lock);
 }
 
-static void on_hello(struct link *link, const Sluice__Worker__V1__HelloReply *hello)
+static void on_hello(struct link *link, struct rpc_stream *stream,
+                     const Sluice__Worker__V1__HelloReply *hello)
 {
+    if (hello->protocol < PROTOCOL_MIN || hello->protocol > PROTOCOL_MAX ||
+        hello->epoch != link->epoch) {
+        log_error(LOG_EVENT("replica refused"), LOG_STR("replica", link->replica_id),
+                  LOG_U64("epoch", link->epoch), LOG_U64("its_epoch", hello->epoch),
+                  LOG_U64("protocol", hello->protocol));
+        rpc_stream_cancel(stream);
+        return;
+    }
     pthread_mutex_lock(&link->lock);
     if (link->state == LINK_CONNECTING)
         link->state = LINK_READY;
@@ -167,10 +191,9 @@ static void on_message(void *arg, struct rpc_stream *stream, const ProtobufCMess
     struct link *link = arg;
     const Sluice__Worker__V1__ServeResponse *response =
         (const Sluice__Worker__V1__ServeResponse *)message;
-    (void)stream;
     switch (response->frame_case) {
     case SLUICE__WORKER__V1__SERVE_RESPONSE__FRAME_HELLO:
-        on_hello(link, response->hello);
+        on_hello(link, stream, response->hello);
         break;
     case SLUICE__WORKER__V1__SERVE_RESPONSE__FRAME_STEP:
         for (size_t i = 0; i < response->step->n_items; i++)
@@ -178,58 +201,66 @@ static void on_message(void *arg, struct rpc_stream *stream, const ProtobufCMess
         on_load(link, response->step->load);
         break;
     case SLUICE__WORKER__V1__SERVE_RESPONSE__FRAME_DRAINING:
-        pthread_mutex_lock(&link->lock);
-        link->state = LINK_DRAINING;
-        pthread_mutex_unlock(&link->lock);
-        gateway_link_changed(link->gateway);
+        link_set_draining(link);
         break;
     default:
         break;
     }
 }
 
-/* Every request that was live; the caller gets the references. */
-static struct relay **take_all(struct link *link, size_t *out_n)
+void link_set_draining(struct link *link)
 {
     pthread_mutex_lock(&link->lock);
-    struct relay **all = calloc(link->live.n_entries + 1, sizeof(*all));
-    size_t cursor = 0, n = 0;
-    struct relay *relay;
-    while (all && (relay = hash_map_next(&link->live, &cursor, NULL, NULL)))
-        all[n++] = relay;
-    if (all)
-        hash_map_fini(&link->live);
+    bool changed = link->state == LINK_READY;
+    if (changed)
+        link->state = LINK_DRAINING;
     pthread_mutex_unlock(&link->lock);
-    *out_n = n;
-    return all;
+    if (changed)
+        gateway_link_changed(link->gateway);
 }
 
-static void on_status(void *arg, struct rpc_stream *stream, const struct error *status)
+/* The stream is gone. Returns every request that was live, linked by next_lost; the caller gets the
+ * references. */
+static struct relay *go_down(struct link *link, bool *out_news, size_t *out_n)
 {
-    struct link *link = arg;
-    size_t n_lost = 0;
-    (void)stream;
+    struct relay *lost = NULL, *relay;
+    size_t cursor = 0;
     pthread_mutex_lock(&link->lock);
-    bool was_up = link->state == LINK_READY || link->state == LINK_DRAINING;
-    bool retired = link->retired;
+    *out_news = !link->retired && (link->state == LINK_READY || link->state == LINK_DRAINING);
+    *out_n = link->live.n_entries;
     struct rpc_stream *old = link->stream;
     link->stream = NULL;
     link->state = LINK_DOWN;
     link->retry_at_ns = clock_now_ns() + (int64_t)link->retry_ms * NS_PER_MS;
     link->retry_ms = link->retry_ms * 2 > RETRY_MAX_MS ? RETRY_MAX_MS : link->retry_ms * 2;
+    while ((relay = hash_map_next(&link->live, &cursor, NULL, NULL))) {
+        relay->next_lost = lost;
+        lost = relay;
+    }
+    hash_map_fini(&link->live);
     pthread_mutex_unlock(&link->lock);
     rpc_stream_release(old);
-    struct relay **lost = take_all(link, &n_lost);
-    if (was_up && !retired)
+    return lost;
+}
+
+static void on_status(void *arg, struct rpc_stream *stream, const struct error *status)
+{
+    struct link *link = arg;
+    size_t n_lost;
+    bool news;
+    (void)stream;
+    struct relay *lost = go_down(link, &news, &n_lost);
+    if (news)
         log_warn(LOG_EVENT("replica lost"), LOG_STR("replica", link->replica_id),
                  LOG_U64("epoch", link->epoch), LOG_STR("status", status_name(status->status)),
                  LOG_STR("message", status->message), LOG_U64("requests", n_lost));
     gateway_link_changed(link->gateway);
-    for (size_t i = 0; i < n_lost; i++) {
-        relay_on_lost(lost[i]);
-        relay_release(lost[i]);
+    while (lost) {
+        struct relay *relay = lost;
+        lost = relay->next_lost;
+        relay_on_lost(relay, false);
+        relay_release(relay);
     }
-    free(lost);
     link_release(link); /* the stream's reference; never the last one: the gateway holds its own */
 }
 
@@ -274,14 +305,18 @@ static void open_stream(struct link *link)
         link_release(link);
         return;
     }
-    send_hello(link, stream);
+    /* Kept before the hello is sent: the answer to it makes the link usable, and only a link that
+     * has its stream. */
     pthread_mutex_lock(&link->lock);
-    if (link->state != LINK_DOWN) {
+    bool lasts = link->state != LINK_DOWN;
+    if (lasts) {
         link->stream = stream;
-        stream = NULL;
+        rpc_stream_retain(stream);
     }
     pthread_mutex_unlock(&link->lock);
-    rpc_stream_release(stream); /* it ended before we could keep it */
+    if (lasts)
+        send_hello(link, stream);
+    rpc_stream_release(stream);
 }
 
 void link_tick(struct link *link, int64_t now_ns)
@@ -311,7 +346,7 @@ bool link_is_finished(struct link *link)
     pthread_mutex_lock(&link->lock);
     bool ended = link->retired && link->state == LINK_DOWN && !link->stream;
     pthread_mutex_unlock(&link->lock);
-    return ended && atomic_load(&link->n_refs) == 2;
+    return ended && atomic_load(&link->n_refs) == 1;
 }
 
 void link_shutdown(struct link *link)
@@ -352,11 +387,20 @@ uint32_t link_n_live(struct link *link)
     return n;
 }
 
-void link_set_route_state(struct link *link, Sluice__Manager__V1__ReplicaState state)
+void link_set_listed(struct link *link, Sluice__Manager__V1__ReplicaState state)
 {
     pthread_mutex_lock(&link->lock);
     link->route_state = state;
+    link->retired = false;
     pthread_mutex_unlock(&link->lock);
+}
+
+bool link_has_numerics(struct link *link, const char *numerics_id)
+{
+    pthread_mutex_lock(&link->lock);
+    bool same = strcmp(link->facts.numerics_id, numerics_id) == 0;
+    pthread_mutex_unlock(&link->lock);
+    return same;
 }
 
 bool link_get_facts(struct link *link, struct link_facts *out_facts)
@@ -391,18 +435,24 @@ static int lost_before_submit(struct error *err)
     return error_reason(err, "REPLICA_LOST");
 }
 
-/* Enters the relay under a fresh id. */
-static int adopt(struct link *link, struct relay *relay, struct rpc_stream **out_stream,
-                 struct error *err)
+/* Enters the relay under a fresh id, and on success leaves the relay locked: nothing may move it
+ * elsewhere before its submit is on the stream. *out_id is 0 where the relay has ended. */
+static int adopt(struct link *link, struct relay *relay, uint64_t *out_id, struct error *err)
 {
+    int rc = 0;
+    *out_id = 0;
     pthread_mutex_lock(&link->lock);
     uint64_t id = link->next_id++;
-    bool usable = link->state == LINK_READY && !link->retired && link->stream;
-    bool known = usable && hash_map_put(&link->live, &id, sizeof(id), relay);
-    if (known) {
+    pthread_mutex_lock(&relay->lock);
+    if (relay->ended) {
+        /* Nothing to do, and no work for the dead. */
+    } else if (link->state != LINK_READY || link->retired || !link->stream) {
+        rc = lost_before_submit(err);
+    } else if (!hash_map_put(&link->live, &id, sizeof(id), relay)) {
+        rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "request: out of memory");
+    } else {
         relay_retain(relay);
         link_retain(link);
-        pthread_mutex_lock(&relay->lock);
         relay->link = link;
         relay->link_id = id;
         relay->stream = link->stream;
@@ -411,49 +461,58 @@ static int adopt(struct link *link, struct relay *relay, struct rpc_stream **out
             relay->numerics_changed = true;
         else
             snprintf(relay->numerics_id, sizeof(relay->numerics_id), "%s", link->facts.numerics_id);
-        pthread_mutex_unlock(&relay->lock);
-        *out_stream = link->stream;
-        rpc_stream_retain(*out_stream);
+        *out_id = id;
     }
+    if (!*out_id)
+        pthread_mutex_unlock(&relay->lock);
     pthread_mutex_unlock(&link->lock);
-    return known ? 0 : lost_before_submit(err);
+    return rc;
+}
+
+/* Under the relay's lock. */
+static int send_submit(struct relay *relay, struct relay_submit *fill, struct error *err)
+{
+    Sluice__Worker__V1__ServeRequest frame = SLUICE__WORKER__V1__SERVE_REQUEST__INIT;
+    relay_fill_submit(relay, fill);
+    frame.frame_case = SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_SUBMIT;
+    frame.submit = &fill->submit;
+    bool full = rpc_stream_pending_bytes(relay->stream) > MAX_SUBMIT_BACKLOG_BYTES;
+    int rc = full ? STATUS_RESOURCE_EXHAUSTED : rpc_stream_send(relay->stream, &frame.base);
+    if (rc == STATUS_RESOURCE_EXHAUSTED) {
+        error_set(err, rc, "model: the replica does not keep up with what it is sent");
+        err->retry_after_ms = 1000;
+        return error_reason(err, "QUEUE_FULL");
+    }
+    return rc ? lost_before_submit(err) : 0;
 }
 
 int link_submit(struct link *link, struct relay *relay, struct error *err)
 {
-    struct rpc_stream *stream = NULL;
+    uint64_t id;
     struct relay_submit *fill = malloc(sizeof(*fill));
     if (!fill)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "request: out of memory");
-    int rc = adopt(link, relay, &stream, err);
-    if (rc) {
+    int rc = adopt(link, relay, &id, err);
+    if (!id) {
         free(fill);
         return rc;
     }
-    Sluice__Worker__V1__ServeRequest frame = SLUICE__WORKER__V1__SERVE_REQUEST__INIT;
-    pthread_mutex_lock(&relay->lock);
-    uint64_t id = relay->link_id;
-    relay_fill_submit(relay, fill);
-    frame.frame_case = SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_SUBMIT;
-    frame.submit = &fill->submit;
-    bool full = rpc_stream_pending_bytes(stream) > MAX_SUBMIT_BACKLOG_BYTES;
-    rc = full ? STATUS_RESOURCE_EXHAUSTED : rpc_stream_send(stream, &frame.base);
+    rc = send_submit(relay, fill, err);
+    bool resumed = !rc && relay->lost_ns;
+    if (resumed) {
+        relay->n_resumes++;
+        relay->lost_ns = 0;
+    }
     pthread_mutex_unlock(&relay->lock);
     free(fill);
+    if (resumed)
+        gateway_count_event(link->gateway, GATEWAY_RESUME);
     struct relay *mine = rc ? take_live(link, id) : NULL;
-    if (!mine) { /* sent; or the stream ended meanwhile and has handed it back already */
-        rpc_stream_release(stream);
+    if (!mine) /* sent; or ended or handed back meanwhile by whoever took it off the list */
         return 0;
-    }
-    pthread_mutex_lock(&relay->lock);
-    relay->link = NULL;
-    relay->stream = NULL;
-    pthread_mutex_unlock(&relay->lock);
-    rpc_stream_release(stream); /* the relay's reference */
-    rpc_stream_release(stream);
-    link_release(link);
+    relay_leave(relay);
     relay_release(mine);
-    return lost_before_submit(err);
+    return rc;
 }
 
 /* A worker that takes nothing any more is a lost worker. */

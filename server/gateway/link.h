@@ -29,7 +29,7 @@ void link_release(struct link *link); /* NULL is accepted */
 void link_retire(struct link *link);
 /* Ends the stream at once and waits for its callbacks; for the end of the program. */
 void link_shutdown(struct link *link);
-/* Retired, its stream ended and held by nobody but the gateway and the caller. */
+/* Retired, its stream ended and held by nobody but the gateway. Under the gateway's lock. */
 bool link_is_finished(struct link *link);
 /* Tries to connect again where the backoff allows; called by the gateway's ticker. */
 void link_tick(struct link *link, int64_t now_ns);
@@ -40,8 +40,9 @@ bool link_serves(const struct link *link, const char *model, const char *version
 /* Whether it takes new requests now, and how many it carries. */
 bool link_usable(struct link *link);
 uint32_t link_n_live(struct link *link);
-/* Route state as the manager sees it: only READY replicas take new requests. */
-void link_set_route_state(struct link *link, Sluice__Manager__V1__ReplicaState state);
+/* The replica is in the routes (again), in this state: only READY ones take new requests. */
+void link_set_listed(struct link *link, Sluice__Manager__V1__ReplicaState state);
+bool link_has_numerics(struct link *link, const char *numerics_id);
 
 /* Facts from the worker's hello; false while there was none. */
 struct link_facts {
@@ -52,12 +53,15 @@ struct link_facts {
 };
 bool link_get_facts(struct link *link, struct link_facts *out_facts);
 
-/* Submits a relay. The link keeps a reference until the request ends there. UNAVAILABLE where the
- * link is not usable (any more). */
+/* Submits a relay. The link keeps a reference until the request ends there. 0 also where the relay
+ * has ended meanwhile; UNAVAILABLE where the link is not usable (any more); RESOURCE_EXHAUSTED
+ * where the worker does not keep up with what is sent to it. */
 int link_submit(struct link *link, struct relay *relay, struct error *err);
 /* Forgets a request and tells the worker; nothing of it arrives afterwards. Unknown ids are
  * ignored. */
 void link_cancel(struct link *link, uint64_t id);
+/* The worker refuses what it is sent: no new requests until it is linked again. */
+void link_set_draining(struct link *link);
 /* Takes the sequence out of the batch, or back in. On the stream itself, so that a relay can call
  * it under its lock. */
 void link_send_pause(struct rpc_stream *stream, uint64_t id, bool paused);

@@ -46,7 +46,7 @@ static const struct option_spec specs[] = {
     {"max-pending-bytes", 0, OPTION_U64, FIELD(gateway.max_pending_bytes), "64K", "N",
      "unsent bytes per stream before its sequence pauses", 1024, 67108864},
     {"slow-reader-timeout", 0, OPTION_MS, FIELD(gateway.slow_reader_ms), "30s", "TIME",
-     "a paused stream is ended after this long", 100, 86400000},
+     "a stream whose client takes nothing for this long is ended", 100, 86400000},
     {"resume-timeout", 0, OPTION_MS, FIELD(gateway.resume_ms), "30s", "TIME",
      "how long a request whose replica was lost waits for another", 0, 86400000},
     {"drain-grace", 0, OPTION_MS, FIELD(gateway.drain_grace_ms), "60s", "TIME",

@@ -116,7 +116,9 @@ static bool append_logprobs(struct relay_choice *choice, Sluice__V1__TokenLogpro
 static bool record_item(struct relay *relay, const Sluice__Worker__V1__StepItem *item)
 {
     struct relay_choice *choice = &relay->choices[item->choice];
-    size_t text_bytes = strlen(item->text);
+    size_t text_bytes = strlen(item->text), logprob_bytes = 0;
+    for (size_t i = 0; i < item->n_logprobs; i++)
+        logprob_bytes += protobuf_c_message_get_packed_size(&item->logprobs[i]->base);
     if (item->prompt_info && !relay->prompt_info) {
         relay->prompt_info = (Sluice__V1__PromptInfo *)relay_message_copy(&item->prompt_info->base);
         if (!relay->prompt_info)
@@ -129,7 +131,7 @@ static bool record_item(struct relay *relay, const Sluice__Worker__V1__StepItem 
     size_t held = choice->generated.n - choice->n_released;
     choice->n_released += item->n_released < held ? item->n_released : held;
     choice->text_bytes += text_bytes;
-    relay->pending_bytes += text_bytes + 4 * item->n_token_ids + 64 * item->n_logprobs;
+    relay->pending_bytes += text_bytes + 4 * item->n_token_ids + logprob_bytes;
     if (item->finished && !choice->finished) {
         choice->finished = (Sluice__V1__Finished *)relay_message_copy(&item->finished->base);
         if (!choice->finished)
@@ -171,36 +173,54 @@ static void fix_outcome(struct relay *relay, const struct error *outcome)
 static void set_paused(struct relay *relay, bool paused)
 {
     relay->paused = paused;
-    relay->paused_ns = clock_now_ns();
     if (paused)
-        atomic_fetch_add(&relay->gateway->counters.pauses, 1);
+        gateway_count_event(relay->gateway, GATEWAY_PAUSE);
     if (relay->stream)
         link_send_pause(relay->stream, relay->link_id, paused);
 }
 
-bool relay_on_item(struct relay *relay, const Sluice__Worker__V1__StepItem *item)
+/* Under the relay's lock: what the worker reported goes into the record. *out_ours: the error was
+ * found here, the worker knows nothing of it. */
+static enum relay_progress take_item(struct relay *relay, const Sluice__Worker__V1__StepItem *item,
+                                     bool *out_ours)
 {
     struct error err;
-    bool over = true;
-    pthread_mutex_lock(&relay->lock);
     error_clear(&err);
-    if (item->error)
+    if (relay->ended) /* cancelled a moment ago; whoever did it tells the worker */
+        return item->error ? RELAY_OVER : RELAY_GOES_ON;
+    if (item->error) {
         error_from_wire(item->error, &err);
-    else if (item->choice >= relay->n_choices)
+        if (err.status == STATUS_UNAVAILABLE && strcmp(err.reason, "DRAINING") == 0)
+            return RELAY_MOVES;
+        fix_outcome(relay, &err);
+        return RELAY_OVER;
+    }
+    if (item->choice >= relay->n_choices)
         error_set(&err, STATUS_INTERNAL, "the worker answered for choice %" PRIu32 " of %" PRIu32,
                   item->choice, relay->n_choices);
     else if (!record_item(relay, item))
         error_set(&err, STATUS_RESOURCE_EXHAUSTED, "response: out of memory");
-    else
-        over = all_finished(relay);
-    if (over)
-        fix_outcome(relay, err.status ? &err : NULL);
-    else if (!relay->whole && !relay->paused && !relay->ended &&
-             relay->pending_bytes > relay->gateway->config.max_pending_bytes)
+    *out_ours = err.status != STATUS_OK;
+    if (*out_ours)
+        fix_outcome(relay, &err);
+    else if (all_finished(relay))
+        fix_outcome(relay, NULL);
+    return relay->ended && !*out_ours ? RELAY_OVER : RELAY_GOES_ON;
+}
+
+enum relay_progress relay_on_item(struct relay *relay, const Sluice__Worker__V1__StepItem *item)
+{
+    bool ours = false;
+    pthread_mutex_lock(&relay->lock);
+    enum relay_progress progress = take_item(relay, item, &ours);
+    if (progress == RELAY_GOES_ON && !relay->ended && !relay->whole && !relay->paused &&
+        relay->pending_bytes + relay->in_flight_bytes > relay->gateway->config.max_pending_bytes)
         set_paused(relay, true);
     pthread_mutex_unlock(&relay->lock);
+    if (ours)
+        relay_leave(relay);
     rpc_call_kick(relay->call);
-    return over;
+    return progress;
 }
 
 /* Takes the link off the relay, under its lock; the caller releases what it gets. */
@@ -224,18 +244,40 @@ static void release_held(struct held_link *held)
     link_release(held->link);
 }
 
-void relay_on_lost(struct relay *relay)
+/* Under the relay's lock. */
+static bool is_fruitless(struct relay *relay)
 {
+    uint64_t n = 1;
+    for (uint32_t i = 0; i < relay->n_choices; i++)
+        n += relay->choices[i].generated.n;
+    relay->n_fruitless = n == relay->n_at_loss ? relay->n_fruitless + 1 : 1;
+    relay->n_at_loss = n;
+    return relay->n_fruitless >= RELAY_MAX_FRUITLESS;
+}
+
+void relay_on_lost(struct relay *relay, bool drained)
+{
+    struct error err;
     pthread_mutex_lock(&relay->lock);
     struct held_link held = detach(relay);
     bool over = relay->ended;
+    bool give_up = !drained && !over && is_fruitless(relay);
     if (!relay->lost_ns)
         relay->lost_ns = clock_now_ns();
     relay->paused = false;
     pthread_mutex_unlock(&relay->lock);
     release_held(&held);
-    if (!over)
+    if (give_up) {
+        error_set(&err, STATUS_UNAVAILABLE,
+                  "%d replicas were lost one after the other while they worked on this request; "
+                  "tokens sent: %" PRIu64,
+                  RELAY_MAX_FRUITLESS, relay_n_released(relay));
+        error_reason(&err, "REPLICA_LOST");
+        err.retry_after_ms = 1000;
+        relay_end(relay, &err);
+    } else if (!over) {
         gateway_dispatch(relay->gateway, relay);
+    }
 }
 
 void relay_end(struct relay *relay, const struct error *outcome)
@@ -246,8 +288,7 @@ void relay_end(struct relay *relay, const struct error *outcome)
     rpc_call_kick(relay->call);
 }
 
-/* Takes the link off the relay and cancels the request there. */
-static void leave_link(struct relay *relay)
+void relay_leave(struct relay *relay)
 {
     pthread_mutex_lock(&relay->lock);
     struct held_link held = detach(relay);
@@ -257,17 +298,41 @@ static void leave_link(struct relay *relay)
     release_held(&held);
 }
 
+uint64_t relay_n_released(struct relay *relay)
+{
+    uint64_t n = 0;
+    pthread_mutex_lock(&relay->lock);
+    for (uint32_t i = 0; i < relay->n_choices && !relay->whole; i++)
+        n += relay->choices[i].n_released;
+    pthread_mutex_unlock(&relay->lock);
+    return n;
+}
+
+int64_t relay_lost_since(struct relay *relay, int64_t now_ns)
+{
+    pthread_mutex_lock(&relay->lock);
+    if (!relay->lost_ns)
+        relay->lost_ns = now_ns;
+    int64_t since_ns = relay->lost_ns;
+    pthread_mutex_unlock(&relay->lock);
+    return since_ns;
+}
+
 uint64_t relay_cancel(struct relay *relay, const struct error *why)
 {
-    uint64_t n_sent = 0;
+    relay_end(relay, why);
+    relay_leave(relay);
+    return relay_n_released(relay);
+}
+
+void relay_abort(struct relay *relay, const struct error *why)
+{
     pthread_mutex_lock(&relay->lock);
-    for (uint32_t i = 0; i < relay->n_choices; i++)
-        n_sent += relay->choices[i].n_sent;
     fix_outcome(relay, why);
+    struct error status = relay->outcome.status ? relay->outcome : *why;
     pthread_mutex_unlock(&relay->lock);
-    leave_link(relay);
-    rpc_call_kick(relay->call);
-    return n_sent;
+    relay_leave(relay);
+    rpc_call_abort(relay->call, &status);
 }
 
 void relay_fill_submit(struct relay *relay, struct relay_submit *out)
@@ -316,22 +381,23 @@ void relay_fill_submit(struct relay *relay, struct relay_submit *out)
 bool relay_is_slow(struct relay *relay, int64_t now_ns)
 {
     pthread_mutex_lock(&relay->lock);
-    bool slow =
-        relay->paused && !relay->ended &&
-        now_ns - relay->paused_ns > (int64_t)relay->gateway->config.slow_reader_ms * NS_PER_MS;
+    bool slow = relay->put_ns &&
+                now_ns - relay->put_ns > (int64_t)relay->gateway->config.slow_reader_ms * NS_PER_MS;
     pthread_mutex_unlock(&relay->lock);
     return slow;
 }
 
+/* Called with nothing in flight: what was has been taken. */
 static void on_next(void *arg, struct rpc_out *out)
 {
     struct relay *relay = arg;
     pthread_mutex_lock(&relay->lock);
-    if (relay->whole)
-        relay_put_whole(relay, out);
-    else
-        relay_put_next(relay, out);
-    if (relay->paused && !relay->pending_bytes)
+    size_t before = relay->pending_bytes;
+    bool put = relay->whole ? relay_put_whole(relay, out) : relay_put_next(relay, out);
+    relay->put_ns = put ? clock_now_ns() : 0;
+    relay->in_flight_bytes = before - relay->pending_bytes;
+    if (relay->paused && relay->pending_bytes + relay->in_flight_bytes <=
+                             relay->gateway->config.max_pending_bytes / 2)
         set_paused(relay, false);
     pthread_mutex_unlock(&relay->lock);
 }
@@ -347,26 +413,15 @@ static void on_cancel(void *arg, struct rpc_call *call)
 static void on_done(void *arg, struct rpc_call *call)
 {
     struct relay *relay = arg;
-    struct gateway_counters *counters = &relay->gateway->counters;
-    bool cancelled = rpc_call_cancelled(call);
-    leave_link(relay);
     pthread_mutex_lock(&relay->lock);
-    relay->ended = true;
-    relay->settled = true;
-    int status = relay->outcome.status;
+    relay->ended = true; /* a retry under way must not submit it any more */
     uint64_t n_tokens = 0;
     for (uint32_t i = 0; i < relay->n_choices; i++)
         n_tokens += relay->choices[i].n_sent;
     pthread_mutex_unlock(&relay->lock);
+    relay_leave(relay);
     registry_remove(&relay->gateway->registry, relay->caller, relay->request_id, relay);
-    atomic_fetch_add(&counters->tokens, n_tokens);
-    atomic_fetch_sub(&counters->live, 1);
-    if (cancelled || status == STATUS_CANCELLED)
-        atomic_fetch_add(&counters->cancelled, 1);
-    else if (status)
-        atomic_fetch_add(&counters->failed, 1);
-    else
-        atomic_fetch_add(&counters->ok, 1);
+    gateway_count_end(relay->gateway, rpc_call_result(call), n_tokens);
     relay_release(relay);
 }
 

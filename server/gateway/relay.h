@@ -3,8 +3,9 @@
  * Reference counted; lock inside; any thread.
  *
  * Back-pressure: `next` puts all that is ready into one message, so a slow reader gets bigger
- * messages, never a longer queue; beyond max_pending_bytes the sequence is paused in the worker,
- * and goes on when the client has taken everything. */
+ * messages, never a longer queue; with more than max_pending_bytes pending and in flight the
+ * sequence is paused in the worker, and goes on when half of that has been taken. A reader that
+ * takes nothing for slow_reader_ms is ended (relay_abort), also when all it misses is the end. */
 #pragma once
 
 #include <pthread.h>
@@ -24,7 +25,8 @@ struct rpc_call;
 struct rpc_call_events;
 struct rpc_stream;
 
-enum { RELAY_MAX_CHOICES = 8, CALLER_BYTES = 160 };
+/* A request that takes three replicas with it, one after the other, gets no fourth. */
+enum { RELAY_MAX_CHOICES = 8, RELAY_MAX_FRUITLESS = 3, CALLER_BYTES = 160 };
 
 struct relay_ids {
     uint32_t *ids; /* owned */
@@ -38,8 +40,8 @@ struct relay_choice {
     size_t n_sent;                       /* released and taken by the client's stream */
     uint64_t text_bytes;                 /* released so far */
     struct strbuf pending_text;          /* released, not yet sent (Complete: the whole text) */
-    Sluice__V1__TokenLogprob **logprobs; /* per id, from logprob_base on; owned */
-    size_t n_logprobs, logprobs_capacity, logprob_base;
+    Sluice__V1__TokenLogprob **logprobs; /* per id, from n_sent on; owned */
+    size_t n_logprobs, logprobs_capacity;
     Sluice__V1__Finished *finished; /* owned; NULL until the worker said so */
     bool finished_sent;
 };
@@ -57,6 +59,7 @@ struct relay {
     int64_t template_time_ns;   /* since the epoch */
     int64_t arrived_ns;         /* clock_now_ns() */
     struct relay *next_waiting; /* gateway->waiting, under gateway->lock */
+    struct relay *next_lost;    /* of the link that lost it, until relay_on_lost */
 
     pthread_mutex_t lock;
     struct link *link;         /* retained while the request is at a worker */
@@ -69,14 +72,16 @@ struct relay {
     char numerics_id[128]; /* of the first worker */
     bool numerics_changed;
     uint32_t n_resumes;
+    uint64_t n_at_loss;     /* tokens it had when its replica was lost last */
+    uint32_t n_fruitless;   /* replicas lost in a row without a token in between */
     int64_t lost_ns;        /* when its replica was lost; 0: not waiting */
     int64_t first_token_ns; /* 0 until the first token left for the client */
-    size_t pending_bytes;
-    bool paused;
-    int64_t paused_ns;
-    bool ended;           /* outcome is fixed; what is pending still goes out before it */
-    struct error outcome; /* status 0: well */
-    bool settled;         /* counted and removed from registry and link */
+    size_t pending_bytes;   /* recorded and not yet put into a message */
+    size_t in_flight_bytes; /* put into the message that flow control has not taken yet */
+    int64_t put_ns;         /* when that message was put; 0: nothing is in flight */
+    bool paused;            /* in the worker */
+    bool ended;             /* outcome is fixed; what is pending still goes out before it */
+    struct error outcome;   /* status 0: well */
 };
 
 /* Retains the call. `request` is borrowed from it. *out_relay is owned (one reference). */
@@ -89,16 +94,30 @@ void relay_release(struct relay *relay);
 /* The call's callbacks; `arg` is the relay, whose creation reference on_done drops. */
 extern const struct rpc_call_events relay_events;
 
-/* One item of a step frame. Returns true where the request is over at the worker. */
-bool relay_on_item(struct relay *relay, const Sluice__Worker__V1__StepItem *item);
+/* One item of a step frame, and what it means for the request at that worker. */
+enum relay_progress {
+    RELAY_GOES_ON,
+    RELAY_OVER,
+    RELAY_MOVES, /* the worker drains and will not finish it: relay_on_lost is next */
+};
+enum relay_progress relay_on_item(struct relay *relay, const Sluice__Worker__V1__StepItem *item);
 
-/* Its replica is gone: back to the gateway for another one. */
-void relay_on_lost(struct relay *relay);
+/* Its replica is gone (or, `drained`, gives it back): to the gateway for another one. */
+void relay_on_lost(struct relay *relay, bool drained);
 
 /* Fixes the outcome (the first one counts) and lets the stream end after what is pending. */
 void relay_end(struct relay *relay, const struct error *outcome);
-/* As CANCELLED, also in the worker. Returns tokens sent. */
+/* The same, and at once in the worker. Returns tokens sent. */
 uint64_t relay_cancel(struct relay *relay, const struct error *why);
+/* The same, overtaking a message the client does not take. */
+void relay_abort(struct relay *relay, const struct error *why);
+/* Lets go of the link, cancelling the request there if it still runs. */
+void relay_leave(struct relay *relay);
+
+/* Tokens that are or will be sent. */
+uint64_t relay_n_released(struct relay *relay);
+/* Since when it waits for a replica: now_ns where it did not. */
+int64_t relay_lost_since(struct relay *relay, int64_t now_ns);
 
 /* The submit frame; everything in it is borrowed from the relay under its lock, which the caller
  * holds. */
@@ -111,5 +130,5 @@ struct relay_submit {
 };
 void relay_fill_submit(struct relay *relay, struct relay_submit *out);
 
-/* Ends streams whose reader has taken nothing for the configured time; called by the ticker. */
+/* Whether the client has taken nothing for the configured time. */
 bool relay_is_slow(struct relay *relay, int64_t now_ns);

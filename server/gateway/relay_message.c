@@ -55,12 +55,19 @@ static size_t n_logprobs_of(const struct relay_choice *choice, size_t n_ids)
     return choice->n_logprobs < n_ids ? choice->n_logprobs : n_ids;
 }
 
-static void drop_logprobs(struct relay_choice *choice, size_t n)
+/* Returns their size as they were counted when they came. */
+static size_t drop_logprobs(struct relay_choice *choice, size_t n)
 {
-    for (size_t i = 0; i < n; i++)
+    size_t n_bytes = 0;
+    for (size_t i = 0; i < n; i++) {
+        n_bytes += protobuf_c_message_get_packed_size(&choice->logprobs[i]->base);
         protobuf_c_message_free_unpacked(&choice->logprobs[i]->base, NULL);
+    }
     choice->n_logprobs -= n;
-    memmove(choice->logprobs, choice->logprobs + n, choice->n_logprobs * sizeof(*choice->logprobs));
+    if (choice->n_logprobs)
+        memmove(choice->logprobs, choice->logprobs + n,
+                choice->n_logprobs * sizeof(*choice->logprobs));
+    return n_bytes;
 }
 
 static void put_tokens(struct relay *relay, uint32_t index, struct rpc_out *out)
@@ -82,9 +89,8 @@ static void put_tokens(struct relay *relay, uint32_t index, struct rpc_out *out)
     rpc_out_put(out, &response.base);
     if (!relay->first_token_ns)
         relay->first_token_ns = clock_now_ns();
-    size_t taken = choice->pending_text.n_bytes + 4 * n_ids + 64 * n_logprobs;
-    relay->pending_bytes -= taken < relay->pending_bytes ? taken : relay->pending_bytes;
-    drop_logprobs(choice, n_logprobs);
+    relay->pending_bytes -=
+        choice->pending_text.n_bytes + 4 * n_ids + drop_logprobs(choice, n_logprobs);
     strbuf_clear(&choice->pending_text);
     choice->n_sent = choice->n_released;
 }
@@ -122,7 +128,7 @@ static struct relay_choice *finished_to_send(struct relay *relay)
     return last;
 }
 
-void relay_put_next(struct relay *relay, struct rpc_out *out)
+bool relay_put_next(struct relay *relay, struct rpc_out *out)
 {
     bool failed = relay->ended && relay->outcome.status != STATUS_OK;
     if (relay->prompt_info && !relay->prompt_info_sent) {
@@ -132,22 +138,22 @@ void relay_put_next(struct relay *relay, struct rpc_out *out)
         response.prompt_info = &info;
         rpc_out_put(out, &response.base);
         relay->prompt_info_sent = true;
-        return;
+        return true;
     }
     for (uint32_t i = 0; i < relay->n_choices; i++) {
         const struct relay_choice *choice = &relay->choices[i];
         if (choice->n_released > choice->n_sent || choice->pending_text.n_bytes) {
             put_tokens(relay, i, out);
-            return;
+            return true;
         }
     }
     struct relay_choice *finished = failed ? NULL : finished_to_send(relay);
     if (finished)
         put_finished(relay, finished, out);
-    if (failed)
-        rpc_out_finish(out, &relay->outcome);
-    else if (relay->ended && all_sent(relay))
-        rpc_out_finish(out, NULL);
+    bool end = failed || (relay->ended && all_sent(relay));
+    if (end)
+        rpc_out_finish(out, failed ? &relay->outcome : NULL);
+    return finished || end;
 }
 
 struct whole_answer {
@@ -181,13 +187,13 @@ static void fill_choice(struct relay *relay, uint32_t i, struct whole_answer *an
     answer->list[i] = out;
 }
 
-void relay_put_whole(struct relay *relay, struct rpc_out *out)
+bool relay_put_whole(struct relay *relay, struct rpc_out *out)
 {
     if (!relay->ended)
-        return;
+        return false;
     if (relay->outcome.status) {
         rpc_out_finish(out, &relay->outcome);
-        return;
+        return true;
     }
     Sluice__V1__CompleteResponse response = SLUICE__V1__COMPLETE_RESPONSE__INIT;
     struct whole_answer answer;
@@ -204,4 +210,5 @@ void relay_put_whole(struct relay *relay, struct rpc_out *out)
     relay->pending_bytes = 0;
     rpc_out_put(out, &response.base);
     rpc_out_finish(out, NULL);
+    return true;
 }

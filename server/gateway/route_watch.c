@@ -54,21 +54,49 @@ static bool set_reader(struct route_watch *watch, struct rpc_reader *reader)
     return go;
 }
 
+static uint64_t known_generation(struct gateway *gateway)
+{
+    struct route_table *routes = gateway_routes(gateway);
+    uint64_t generation = route_table_message(routes)->generation;
+    route_table_release(routes);
+    return generation;
+}
+
+/* Where clients reach this server: TCP with the port that was bound, the unix socket. */
+static size_t address_list(const struct gateway *gateway, char *tcp, size_t tcp_bytes,
+                           char *out_list[2])
+{
+    size_t n = 0;
+    const char *listen = gateway->config.listen, *colon = strrchr(listen, ':');
+    if (colon) {
+        snprintf(tcp, tcp_bytes, "%.*s:%u", (int)(colon - listen), listen, (unsigned)gateway->port);
+        out_list[n++] = tcp;
+    }
+    if (gateway->config.listen_unix[0])
+        out_list[n++] = (char *)(uintptr_t)gateway->config.listen_unix;
+    return n;
+}
+
 static void follow(struct route_watch *watch)
 {
     Sluice__Manager__V1__WatchRoutesRequest request =
         SLUICE__MANAGER__V1__WATCH_ROUTES_REQUEST__INIT;
-    char version[] = SLUICE_VERSION;
+    char version[] = SLUICE_VERSION, tcp[128];
+    char *addresses[2];
     struct rpc_reader *reader;
     struct error err;
     request.server_id = watch->gateway->server_id;
     request.pid = (uint32_t)getpid();
     request.software_version = version;
+    request.known_generation = known_generation(watch->gateway);
+    request.addresses = addresses;
+    request.n_addresses = address_list(watch->gateway, tcp, sizeof(tcp), addresses);
     int rc = rpc_reader_open(watch->client, &sluice__manager__v1__routing__descriptor,
                              "WatchRoutes", &request.base, NULL, &reader, &err);
     if (rc)
         return;
     ProtobufCMessage *message = NULL;
+    error_set(&err, STATUS_UNAVAILABLE, "the stream of routes ended");
     bool go = set_reader(watch, reader);
     while (go && rpc_reader_next(reader, &message, &err) == 0 && message) {
         if (!watch->connected)

@@ -1,7 +1,6 @@
 #include "server/gateway/service.h"
 
 #include <inttypes.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -43,17 +42,17 @@ static void start_generation(struct gateway *gateway, struct rpc_call *call,
         rc = resolve_version(gateway, relay, &err);
     if (!rc)
         rc = registry_add(&gateway->registry, relay->caller, relay->request_id, relay, &err);
-    atomic_fetch_add(&gateway->counters.accepted, 1);
+    gateway_count_begin(gateway);
     if (rc) {
-        atomic_fetch_add(&gateway->counters.failed, 1);
+        gateway_count_end(gateway, rc, 0);
         rpc_call_finish(call, &err);
         relay_release(relay);
         return;
     }
-    atomic_fetch_add(&gateway->counters.live, 1);
     rpc_call_set_events(call, &relay_events, relay); /* on_done drops the creation reference */
     relay_retain(relay);
     gateway_dispatch(gateway, relay);
+    rpc_call_kick(call); /* a Cancel may have come before there was anyone to tell */
     relay_release(relay);
 }
 

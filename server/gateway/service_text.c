@@ -33,7 +33,13 @@ static void on_reply(void *arg, const ProtobufCMessage *response, const struct e
 {
     struct forward *forward = arg;
     if (!response) {
-        rpc_call_finish(forward->call, status);
+        struct error err = *status;
+        if (err.status == STATUS_UNAVAILABLE && !err.reason[0]) { /* gRPC's text names our socket */
+            error_set(&err, STATUS_UNAVAILABLE, "the replica was lost");
+            error_reason(&err, "REPLICA_LOST");
+            err.retry_after_ms = 1000;
+        }
+        rpc_call_finish(forward->call, &err);
     } else if (response->descriptor == &sluice__v1__tokenize_response__descriptor) {
         Sluice__V1__TokenizeResponse reply = *(const Sluice__V1__TokenizeResponse *)response;
         reply.version = forward->version;
@@ -54,7 +60,7 @@ static int pick(struct gateway *gateway, const char *model, const char *version,
     int rc = route_table_pick(routes, model, version, "", rng_u64(), &found, err);
     if (!rc) {
         snprintf(forward->version, sizeof(forward->version), "%s", found->version);
-        forward->link = gateway_pick_link(gateway, found->model, found->version);
+        forward->link = gateway_pick_link(gateway, found->model, found->version, "");
         if (!forward->link) {
             rc = error_set(err, STATUS_UNAVAILABLE, "model: no replica of \"%s\" is ready", model);
             error_reason(err, "NO_REPLICA_READY");
