@@ -192,7 +192,7 @@ static int start_thread(struct engine *e, struct error *err)
     pthread_cond_init(&e->wake, &attr);
     pthread_condattr_destroy(&attr);
     e->has_locks = true;
-    stats_publish(e);
+    stats_refresh(e);
     int rc = pthread_create(&e->thread, NULL, engine_loop_run, e);
     if (rc)
         return error_errno(err, rc, "the engine thread cannot be started");
@@ -300,7 +300,7 @@ uint32_t engine_context_tokens(const struct engine *e)
 
 /* --- statistics --- */
 
-void stats_publish(struct engine *e)
+static void publish_stats(struct engine *e)
 {
     struct shared_stats *shared = &e->shared_stats;
     uint64_t words[STATS_WORDS] = {0};
@@ -311,6 +311,27 @@ void stats_publish(struct engine *e)
     for (size_t i = 0; i < STATS_WORDS; i++)
         atomic_store_explicit(&shared->words[i], words[i], memory_order_relaxed);
     atomic_store_explicit(&shared->sequence, sequence + 2, memory_order_release);
+}
+
+void stats_refresh(struct engine *e)
+{
+    struct scheduler_stats s;
+    scheduler_get_stats(e->scheduler, &s);
+    e->stats.n_queued = s.n_queued;
+    e->stats.n_running = s.n_running;
+    e->stats.n_paused = s.n_paused;
+    e->stats.n_blocks = s.n_blocks;
+    e->stats.n_blocks_free = s.n_blocks_free;
+    e->stats.n_blocks_cached = s.n_blocks_cached;
+    e->stats.n_preemptions = s.n_preemptions;
+    e->stats.n_prefix_hit_tokens = s.n_prefix_hit_tokens;
+    e->stats.n_prefix_query_tokens = s.n_prefix_query_tokens;
+    e->stats.queued_prompt_tokens = s.queued_tokens;
+    atomic_store(&e->n_queued, s.n_queued);
+    atomic_store(&e->admission.tokens_ahead, s.queued_tokens);
+    atomic_store(&e->admission.requests_ahead, s.n_queued);
+    atomic_store(&e->admission.n_used, s.n_used_slots);
+    publish_stats(e);
 }
 
 void engine_get_stats(const struct engine *e, struct engine_stats *out_stats)

@@ -234,27 +234,6 @@ static void end_expired(struct engine *e)
 
 /* --- the loop --- */
 
-static void refresh_stats(struct engine *e)
-{
-    struct scheduler_stats s;
-    scheduler_get_stats(e->scheduler, &s);
-    e->stats.n_queued = s.n_queued;
-    e->stats.n_running = s.n_running;
-    e->stats.n_paused = s.n_paused;
-    e->stats.n_blocks = s.n_blocks;
-    e->stats.n_blocks_free = s.n_blocks_free;
-    e->stats.n_blocks_cached = s.n_blocks_cached;
-    e->stats.n_preemptions = s.n_preemptions;
-    e->stats.n_prefix_hit_tokens = s.n_prefix_hit_tokens;
-    e->stats.n_prefix_query_tokens = s.n_prefix_query_tokens;
-    e->stats.queued_prompt_tokens = s.queued_tokens;
-    atomic_store(&e->n_queued, s.n_queued);
-    atomic_store(&e->admission.tokens_ahead, s.queued_tokens);
-    atomic_store(&e->admission.requests_ahead, s.n_queued);
-    atomic_store(&e->admission.n_used, s.n_used_slots);
-    stats_publish(e);
-}
-
 /* Sleeps until something is posted or a deadline passes. */
 static void wait_for_work(struct engine *e)
 {
@@ -288,7 +267,7 @@ void *engine_loop_run(void *arg)
         uint32_t n_new = drain_inbox(e);
         end_expired(e);
         bool ran = run_step(e);
-        refresh_stats(e);
+        stats_refresh(e);
         atomic_fetch_sub(&e->n_incoming, n_new);
         if (events_publish(e, !ran) && e->cfg.notify)
             e->cfg.notify(e->cfg.notify_ctx);

@@ -89,4 +89,6 @@ void engine_post(struct engine *engine, struct request *request, unsigned bits);
 void events_mark(struct engine *engine, struct request *request);
 bool events_publish(struct engine *engine, bool wait);
 
-void stats_publish(struct engine *engine);
+/* Takes the scheduler's figures and lets other threads see all. Engine thread, and before it
+ * starts. */
+void stats_refresh(struct engine *engine);
