@@ -110,47 +110,43 @@ BLOCK_FN uint32_t sample_row_key_of(const struct sample_cut *cut, float x)
     return (~cuda_ordered_key(distance) << 1) | likelier;
 }
 
-/* Number of candidates with key ≥ bound (f64 mass where by_mass). */
+/* Number of candidates with key ≥ bound; their f64 mass where by_mass. */
 BLOCK_FN double sample_row_weigh_keys(const struct sample_row *r, const struct sample_cut *cut,
                                       uint32_t bound, int by_mass)
 {
-    if (!by_mass) {
-        uint32_t n = 0;
-        for (uint32_t i = r->block.tid; i < r->vocab; i += r->block.n_threads)
-            n += sample_row_key_of(cut, r->x[i]) >= bound;
-        return (double)block_reduce_word(&r->block, n, BLOCK_WORD_SUM);
-    }
     for (uint32_t l = r->block.tid; l < SAMPLE_ROW_PIECES; l += r->block.n_threads) {
-        double mass = 0.0;
+        double weight = 0.0;
         for (uint32_t i = l; i < r->vocab; i += SAMPLE_ROW_PIECES)
             if (sample_row_key_of(cut, r->x[i]) >= bound)
-                mass += (double)r->x[i];
-        r->block.shared->lanes_f64[l] = mass;
+                weight += by_mass ? (double)r->x[i] : 1.0;
+        r->block.shared->lanes_f64[l] = weight;
     }
     return block_fold_f64(&r->block);
 }
 
-/* The same among candidates with exactly this key and id ≤ last. */
+/* Order among candidates of one key: the lower id first, but of typical's likelier side, which is
+ * reached from its low end, the higher. */
+BLOCK_FN uint32_t sample_row_rank(const struct sample_row *r, const struct sample_cut *cut,
+                                  uint32_t key, uint32_t id)
+{
+    return cut->kind == SAMPLE_KEY_TYPICAL && (key & 1) ? r->vocab - 1 - id : id;
+}
+
+/* The same among candidates with exactly this key and rank ≤ last. */
 BLOCK_FN double sample_row_weigh_ids(const struct sample_row *r, const struct sample_cut *cut,
                                      uint32_t key, uint32_t last, int by_mass)
 {
-    if (!by_mass) {
-        uint32_t n = 0;
-        for (uint32_t i = r->block.tid; i < r->vocab && i <= last; i += r->block.n_threads)
-            n += sample_row_key_of(cut, r->x[i]) == key;
-        return (double)block_reduce_word(&r->block, n, BLOCK_WORD_SUM);
-    }
     for (uint32_t l = r->block.tid; l < SAMPLE_ROW_PIECES; l += r->block.n_threads) {
-        double mass = 0.0;
-        for (uint32_t i = l; i < r->vocab && i <= last; i += SAMPLE_ROW_PIECES)
-            if (sample_row_key_of(cut, r->x[i]) == key)
-                mass += (double)r->x[i];
-        r->block.shared->lanes_f64[l] = mass;
+        double weight = 0.0;
+        for (uint32_t i = l; i < r->vocab; i += SAMPLE_ROW_PIECES)
+            if (sample_row_rank(r, cut, key, i) <= last && sample_row_key_of(cut, r->x[i]) == key)
+                weight += by_mass ? (double)r->x[i] : 1.0;
+        r->block.shared->lanes_f64[l] = weight;
     }
     return block_fold_f64(&r->block);
 }
 
-/* Keeps the first candidates by (key descending, id ascending) whose count or mass reaches
+/* Keeps the first candidates by (key descending, rank ascending) whose count or mass reaches
  * `wanted`; the others become `removed`. Keeps all where the whole does not reach it. */
 BLOCK_FN void sample_row_keep(const struct sample_row *r, const struct sample_cut *cut,
                               double wanted, int by_mass, float removed)
@@ -172,7 +168,7 @@ BLOCK_FN void sample_row_keep(const struct sample_row *r, const struct sample_cu
             last |= bit;
     for (uint32_t i = r->block.tid; i < r->vocab; i += r->block.n_threads) {
         uint32_t own = sample_row_key_of(cut, r->x[i]);
-        if (own < key || (own == key && i > last))
+        if (own < key || (own == key && sample_row_rank(r, cut, key, i) > last))
             r->x[i] = removed;
     }
     block_sync(&r->block);

@@ -1,0 +1,74 @@
+/* The CUDA module as the programs see it: built beside them or not, opened at run time, and with a
+ * clear reason where there is nothing to run on. What it computes is tested on a GPU machine
+ * (tests/gpu). */
+#include <dlfcn.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/error.h"
+#include "kernels/backend.h"
+#include "kernels/device.h"
+#include "kernels/ops.h"
+
+#ifndef SLUICE_CUDA_BUILT
+#define SLUICE_CUDA_BUILT 0
+#endif
+
+#define MODULE SLUICE_BIN_DIR "/libsluice_cuda.so"
+
+static void test_module_says_why_it_cannot_be_used(void **state)
+{
+    (void)state;
+    struct backend_module module = {0};
+    struct error err = {0}, again = {0};
+    int rc = backend_cuda(&module, &err);
+    assert_int_equal(rc, err.status);
+    assert_int_equal(backend_cuda(&module, &again), rc); /* opened once, told every time */
+    assert_string_equal(err.message, again.message);
+    if (!SLUICE_CUDA_BUILT) {
+        assert_int_equal(rc, STATUS_NOT_FOUND);
+        assert_non_null(strstr(err.message, "no CUDA module"));
+    } else if (rc == 0) {
+        print_message("%u CUDA devices\n", module.n_devices);
+        assert_true(module.n_devices > 0);
+        assert_string_equal(module.device_ops->name, "cuda");
+        assert_string_equal(module.op_table->name, "cuda");
+    } else {
+        print_message("%s\n", err.message);
+        assert_true(rc == STATUS_FAILED_PRECONDITION || rc == STATUS_NOT_FOUND);
+        assert_true(strstr(err.message, "no CUDA driver") || strstr(err.message, "too old") ||
+                    strstr(err.message, "no CUDA device") ||
+                    strstr(err.message, "CUDA does not start"));
+    }
+}
+
+static void test_module_needs_neither_driver_nor_cublas_to_load(void **state)
+{
+    (void)state;
+    if (!SLUICE_CUDA_BUILT) {
+        assert_null(dlopen(MODULE, RTLD_NOW | RTLD_LOCAL));
+        return;
+    }
+    void *handle = dlopen(MODULE, RTLD_NOW | RTLD_LOCAL);
+    if (!handle)
+        fail_msg("%s", dlerror());
+    assert_non_null(dlsym(handle, SLUICE_CUDA_ENTRY));
+    assert_null(dlsym(handle, "device_ops_cuda")); /* one exported name */
+    dlclose(handle);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_module_says_why_it_cannot_be_used),
+        cmocka_unit_test(test_module_needs_neither_driver_nor_cublas_to_load),
+    };
+    unsetenv("SLUICE_CUDA_MODULE"); /* beside the program, which the tests are */
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
