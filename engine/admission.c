@@ -2,6 +2,10 @@
 
 #include "base/clock.h"
 
+#define LARGEST_TOKENS  1000000000ULL
+#define LARGEST_QUEUE   1000000ULL
+#define LARGEST_HOLD_NS (3600 * 1000000000ULL)
+
 enum { MIN_PREFILL_ROWS = 16, RETRY_MIN_MS = 50, RETRY_MAX_MS = 30000 };
 
 /* A quarter of the way to the new value. */
@@ -25,19 +29,27 @@ void admission_saw_end(struct admission *a, int64_t active_ns)
         smooth(&a->ns_per_request, (uint64_t)active_ns);
 }
 
+static uint64_t at_most(uint64_t value, uint64_t limit)
+{
+    return value < limit ? value : limit;
+}
+
 int64_t admission_predict_ns(const struct admission *a, uint32_t n_prompt, uint32_t n_choices)
 {
     uint64_t per_token = atomic_load_explicit(&a->ns_per_token, memory_order_relaxed);
     uint64_t per_request = atomic_load_explicit(&a->ns_per_request, memory_order_relaxed);
-    uint64_t tokens = atomic_load_explicit(&a->tokens_ahead, memory_order_relaxed) + n_prompt;
+    uint64_t tokens = atomic_load_explicit(&a->tokens_ahead, memory_order_relaxed);
     uint64_t ahead = atomic_load_explicit(&a->requests_ahead, memory_order_relaxed);
     uint64_t places = atomic_load_explicit(&a->n_places, memory_order_relaxed);
     uint64_t used = atomic_load_explicit(&a->n_used, memory_order_relaxed);
-    uint64_t ns = tokens * per_token;
+    /* Cut so that no product overflows. */
+    uint64_t ns = (at_most(tokens, LARGEST_TOKENS) + n_prompt) * at_most(per_token, NS_PER_S);
     /* All places taken: they come free evenly over the time a request holds one. */
-    if (places && used + ahead + n_choices > places)
-        ns += (used + ahead + n_choices - places) * (per_request / places);
-    return ns < INT64_MAX / 2 ? (int64_t)ns : INT64_MAX / 2;
+    uint64_t wanted = used + ahead + n_choices;
+    if (places && wanted > places)
+        ns += at_most(wanted - places, LARGEST_QUEUE) *
+              at_most(per_request / places, LARGEST_HOLD_NS);
+    return (int64_t)at_most(ns, INT64_MAX / 2);
 }
 
 uint32_t admission_retry_ms(const struct admission *a)
