@@ -19,7 +19,11 @@ static const char restore_hint[] = "stop here, keep the file, and put a backup i
 
 int store_db_error(struct store_db *db, int rc, struct error *err)
 {
+    /* The connection keeps the error number of some failures only; the others leave it in errno. */
+    int thread_errno = errno;
     int err_no = db->sqlite ? sqlite3_system_errno(db->sqlite) : 0;
+    if (err_no == 0)
+        err_no = thread_errno;
     bool full =
         (rc & 0xff) == SQLITE_FULL ||
         ((rc & 0xff) == SQLITE_IOERR && (err_no == ENOSPC || err_no == EDQUOT || err_no == EFBIG));

@@ -1,3 +1,4 @@
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -64,6 +65,7 @@ int txn_commit(struct txn *txn, bool *out_unknown, struct error *err)
         txn_rollback(txn);
         return err->status;
     }
+    errno = 0; /* store_db_error looks at it */
     int rc = sqlite3_exec(txn->db->sqlite, "COMMIT", NULL, NULL, NULL);
     if (rc == SQLITE_OK) {
         txn->catalog->generation = generation;
@@ -95,6 +97,7 @@ static int out_of_memory(struct error *err)
 
 static int step(struct txn *txn, sqlite3_stmt *stmt, struct error *err)
 {
+    errno = 0; /* store_db_error looks at it */
     int rc = sqlite3_step(stmt);
     int status = rc == SQLITE_DONE ? 0 : store_db_error(txn->db, rc, err);
     sqlite3_reset(stmt);
