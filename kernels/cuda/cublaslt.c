@@ -11,8 +11,8 @@ static void *open_library(struct error *err)
 {
     const char *chosen = getenv("SLUICE_CUBLASLT");
     const char *const names[] = {
-        "libcublasLt.so.13",
-        "/usr/local/cuda/lib64/libcublasLt.so.13",
+        SLUICE_CUBLASLT,
+        "/usr/local/cuda/lib64/" SLUICE_CUBLASLT,
     };
     size_t n_names = sizeof(names) / sizeof(names[0]);
     bool has_choice = chosen != NULL && chosen[0] != '\0';
