@@ -1,0 +1,370 @@
+/* fake_worker.c: a sluice-worker without an engine, for tests of the manager. It has the real one's
+ * command line and speaks its service, and behaves as the "model" file tells it, a text of words:
+ *
+ *   load_ms=N         time from start to READY (default 100), in ten steps of progress
+ *   bytes=N           packed bytes it claims (default 1000000)
+ *   crash_ms=N        dies by SIGABRT so long after its start
+ *   fail=STATUS       ends with an exit report whose error has this gRPC code
+ *   silent            never opens its socket
+ *   stubborn          answers Shutdown and SIGTERM with nothing
+ *   context=N         context length that inspect tells
+ *   bad               inspect finds a broken file
+ *   slow_tool         one-shot modes never end
+ *   crash_tool        one-shot modes die */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/sha256.h"
+#include "proto/rpc/rpc_call.h"
+#include "proto/rpc/rpc_server.h"
+#include "sluice/worker/v1/report.pb-c.h"
+#include "sluice/worker/v1/worker.pb-c.h"
+
+enum { MAX_WATCHES = 16, N_STEPS = 10, TURN_MS = 10 };
+
+static char script[4096];
+static const char *socket_path, *exit_path, *replica_id, *epoch_text, *model_path;
+static int64_t started_ns;
+static bool shutting_down;
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct rpc_call *watches[MAX_WATCHES]; /* under the mutex */
+
+static char *word(const char *text)
+{
+    char *copy = strdup(text);
+    if (!copy)
+        abort();
+    return copy;
+}
+
+static long number(const char *name, long otherwise)
+{
+    const char *at = strstr(script, name);
+    return at ? strtol(at + strlen(name), NULL, 10) : otherwise;
+}
+
+static bool has(const char *name)
+{
+    return strstr(script, name) != NULL;
+}
+
+static void read_script(const char *path)
+{
+    FILE *file = fopen(path, "re");
+    size_t n = file ? fread(script, 1, sizeof(script) - 1, file) : 0;
+    script[n] = '\0';
+    if (file)
+        fclose(file);
+}
+
+static uint64_t start_ticks(void)
+{
+    char text[1024] = "";
+    FILE *file = fopen("/proc/self/stat", "re");
+    size_t n = file ? fread(text, 1, sizeof(text) - 1, file) : 0;
+    text[n] = '\0';
+    if (file)
+        fclose(file);
+    const char *at = strrchr(text, ')');
+    for (int field = 2; field < 22 && at; field++)
+        at = strchr(at + 1, ' ');
+    return at ? strtoull(at + 1, NULL, 10) : 0;
+}
+
+/* -- one-shot modes -------------------------------------------------------------------------------
+ */
+
+static int print_report(const Sluice__Worker__V1__ToolReport *report, int status)
+{
+    size_t n = protobuf_c_message_get_packed_size(&report->base);
+    uint8_t *bytes = malloc(n ? n : 1);
+    if (!bytes)
+        return 1;
+    protobuf_c_message_pack(&report->base, bytes);
+    fwrite(bytes, 1, n, stdout);
+    free(bytes);
+    return status;
+}
+
+static int inspect(void)
+{
+    Sluice__Worker__V1__ToolReport report = SLUICE__WORKER__V1__TOOL_REPORT__INIT;
+    Sluice__Worker__V1__InspectReport result = SLUICE__WORKER__V1__INSPECT_REPORT__INIT;
+    Sluice__V1__Error problem = SLUICE__V1__ERROR__INIT;
+    Sluice__V1__ModelInfo info = SLUICE__V1__MODEL_INFO__INIT;
+    struct sha256 *sha = NULL;
+    struct error err;
+    uint8_t digest[SHA256_BYTES];
+    char hex[SHA256_HEX_BYTES];
+    if (has("bad")) {
+        problem.code = 3;
+        problem.message = word("offset 8: n_tensors: 9223372036854775808 is over the limit 65536");
+        problem.reason = word("MODEL_FILE_INVALID");
+        report.result_case = SLUICE__WORKER__V1__TOOL_REPORT__RESULT_ERROR;
+        report.error = &problem;
+        return print_report(&report, 1);
+    }
+    if (sha256_create(&sha, &err) != 0)
+        return 1;
+    sha256_update(sha, script, strlen(script));
+    sha256_final(sha, digest);
+    sha256_hex(digest, hex);
+    info.architecture = word("fake");
+    info.format = word("script");
+    info.weights_digest = hex;
+    info.context_length = info.trained_context_length = (uint32_t)number("context=", 2048);
+    result.info = &info;
+    report.result_case = SLUICE__WORKER__V1__TOOL_REPORT__RESULT_INSPECT;
+    report.inspect = &result;
+    return print_report(&report, 0);
+}
+
+static int probe(void)
+{
+    Sluice__Worker__V1__ToolReport report = SLUICE__WORKER__V1__TOOL_REPORT__INIT;
+    Sluice__Worker__V1__ProbeReport result = SLUICE__WORKER__V1__PROBE_REPORT__INIT;
+    Sluice__V1__Device devices[3] = {SLUICE__V1__DEVICE__INIT, SLUICE__V1__DEVICE__INIT,
+                                     SLUICE__V1__DEVICE__INIT};
+    Sluice__V1__Device *list[3] = {&devices[0], &devices[1], &devices[2]};
+    devices[0].name = word("cpu:0");
+    devices[1].name = word("cpu:1");
+    devices[2].name = word("cuda:0");
+    devices[2].unusable_reason = word("no driver");
+    devices[0].kind = devices[1].kind = SLUICE__V1__DEVICE_KIND__DEVICE_KIND_CPU;
+    devices[2].kind = SLUICE__V1__DEVICE_KIND__DEVICE_KIND_CUDA;
+    result.n_devices = 3;
+    result.devices = list;
+    result.cuda_unusable_reason = word("no driver");
+    report.result_case = SLUICE__WORKER__V1__TOOL_REPORT__RESULT_PROBE;
+    report.probe = &result;
+    return print_report(&report, 0);
+}
+
+static int plan(void)
+{
+    Sluice__Worker__V1__ToolReport report = SLUICE__WORKER__V1__TOOL_REPORT__INIT;
+    Sluice__V1__Plan result = SLUICE__V1__PLAN__INIT;
+    result.packed_bytes = (uint64_t)number("bytes=", 1000000);
+    result.fits = 1;
+    report.result_case = SLUICE__WORKER__V1__TOOL_REPORT__RESULT_PLAN;
+    report.plan = &result;
+    return print_report(&report, 0);
+}
+
+/* -- serve ----------------------------------------------------------------------------------------
+ */
+
+static void leave(Sluice__Worker__V1__ExitCause cause, int code, const char *text, int exit_status)
+{
+    Sluice__Worker__V1__ExitReport report = SLUICE__WORKER__V1__EXIT_REPORT__INIT;
+    Sluice__V1__Error problem = SLUICE__V1__ERROR__INIT;
+    char temporary[256];
+    report.replica_id = word(replica_id);
+    report.epoch = strtoull(epoch_text, NULL, 10);
+    report.pid = (uint32_t)getpid();
+    report.cause = cause;
+    report.n_finished = 3;
+    problem.code = code;
+    problem.message = word(text);
+    if (code)
+        report.error = &problem;
+    size_t n = protobuf_c_message_get_packed_size(&report.base);
+    uint8_t *bytes = malloc(n ? n : 1);
+    snprintf(temporary, sizeof(temporary), "%s.tmp", exit_path);
+    FILE *file = bytes ? fopen(temporary, "we") : NULL;
+    if (file) {
+        protobuf_c_message_pack(&report.base, bytes);
+        fwrite(bytes, 1, n, file);
+        fclose(file);
+        (void)rename(temporary, exit_path);
+    }
+    _exit(exit_status);
+}
+
+static int64_t age_ms(void)
+{
+    return (clock_now_ns() - started_ns) / NS_PER_MS;
+}
+
+static Sluice__Worker__V1__WorkerState state_now(void)
+{
+    int64_t load_ms = number("load_ms=", 100);
+    if (shutting_down)
+        return SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_DRAINING;
+    if (age_ms() < load_ms * 9 / 10)
+        return SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_LOADING;
+    return age_ms() < load_ms ? SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_WARMING
+                              : SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_READY;
+}
+
+static void send_status(struct rpc_call *call)
+{
+    Sluice__Worker__V1__WorkerStatus status = SLUICE__WORKER__V1__WORKER_STATUS__INIT;
+    Sluice__V1__RankProgress rank = SLUICE__V1__RANK_PROGRESS__INIT, *ranks[1] = {&rank};
+    Sluice__V1__DeviceMemory memory = SLUICE__V1__DEVICE_MEMORY__INIT, *memories[1] = {&memory};
+    static char numerics[] = "fake/1", pack[] = "pack", device[] = "cpu:0";
+    char id[64];
+    uint64_t total = (uint64_t)number("bytes=", 1000000);
+    int64_t load_ms = number("load_ms=", 100);
+    uint64_t step = (uint64_t)(load_ms ? age_ms() * N_STEPS / load_ms : N_STEPS);
+    snprintf(id, sizeof(id), "%s", replica_id);
+    rank.stage = pack;
+    rank.bytes_total = total;
+    rank.bytes_done = step >= N_STEPS ? total : total * step / N_STEPS;
+    memory.device = device;
+    memory.weight_bytes = total;
+    status.state = state_now();
+    status.replica_id = id;
+    status.numerics_id = numerics;
+    status.pid = (uint32_t)getpid();
+    status.start_ticks = start_ticks();
+    status.epoch = strtoull(epoch_text, NULL, 10);
+    status.n_ranks = status.n_memory = 1;
+    status.ranks = ranks;
+    status.memory = memories;
+    (void)rpc_call_send(call, &status.base);
+}
+
+static void unwatch(void *arg, struct rpc_call *call)
+{
+    (void)arg;
+    pthread_mutex_lock(&mutex);
+    for (size_t i = 0; i < MAX_WATCHES; i++)
+        if (watches[i] == call) {
+            watches[i] = NULL;
+            rpc_call_release(call);
+        }
+    pthread_mutex_unlock(&mutex);
+    struct error err;
+    error_set(&err, STATUS_CANCELLED, "cancelled");
+    (void)rpc_call_finish(call, &err);
+}
+
+static const struct rpc_call_events watch_events = {.on_cancel = unwatch};
+
+static void watch_status(void *context, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    (void)context;
+    (void)request;
+    rpc_call_set_events(call, &watch_events, NULL);
+    pthread_mutex_lock(&mutex);
+    size_t i = 0;
+    while (i < MAX_WATCHES && watches[i])
+        i++;
+    if (i < MAX_WATCHES) {
+        rpc_call_retain(call);
+        watches[i] = call;
+    }
+    pthread_mutex_unlock(&mutex);
+    send_status(call);
+}
+
+static void on_shutdown(void *context, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    Sluice__Worker__V1__ShutdownResponse response = SLUICE__WORKER__V1__SHUTDOWN_RESPONSE__INIT;
+    (void)context;
+    (void)request;
+    response.n_finished = 3;
+    if (!has("stubborn"))
+        shutting_down = true;
+    (void)rpc_call_reply(call, &response.base);
+}
+
+static const struct rpc_method methods[] = {
+    {"Serve", RPC_SHAPE_BIDI, rpc_unimplemented},
+    {"WatchStatus", RPC_SHAPE_SERVER_STREAM, watch_status},
+    {"Drain", RPC_SHAPE_UNARY, rpc_unimplemented},
+    {"Shutdown", RPC_SHAPE_UNARY, on_shutdown},
+    {"Tokenize", RPC_SHAPE_UNARY, rpc_unimplemented},
+    {"Detokenize", RPC_SHAPE_UNARY, rpc_unimplemented},
+    {"ApplyChatTemplate", RPC_SHAPE_UNARY, rpc_unimplemented},
+};
+
+static void on_term(int signal_number)
+{
+    (void)signal_number;
+    if (!has("stubborn"))
+        shutting_down = true;
+}
+
+static void turn(void)
+{
+    struct timespec pause_time = {.tv_nsec = TURN_MS * NS_PER_MS};
+    long crash_ms = number("crash_ms=", -1), fail = number("fail=", 0);
+    nanosleep(&pause_time, NULL);
+    if (crash_ms >= 0 && age_ms() >= crash_ms)
+        abort();
+    if (fail && age_ms() >= number("load_ms=", 100))
+        leave(SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_LOAD_FAILED, (int)fail,
+              "needs 5000000 bytes, 1000 are free", 1);
+    pthread_mutex_lock(&mutex);
+    for (size_t i = 0; i < MAX_WATCHES; i++)
+        if (watches[i])
+            send_status(watches[i]);
+    pthread_mutex_unlock(&mutex);
+}
+
+static int serve(void)
+{
+    struct rpc_service service = {.descriptor = &sluice__worker__v1__worker__descriptor,
+                                  .methods = methods,
+                                  .n_methods = sizeof(methods) / sizeof(methods[0])};
+    struct rpc_server_config config;
+    struct rpc_server *server = NULL;
+    struct error err;
+    started_ns = clock_now_ns();
+    signal(SIGTERM, on_term);
+    rpc_server_config_init(&config);
+    config.services = &service;
+    config.n_services = 1;
+    if (!has("silent") && (rpc_server_create(&config, &server, &err) != 0 ||
+                           rpc_server_listen_unix(server, socket_path, &err) != 0 ||
+                           rpc_server_start(server, &err) != 0)) {
+        fprintf(stderr, "%s\n", err.message);
+        return 1;
+    }
+    while (!shutting_down)
+        turn();
+    if (server)
+        rpc_server_shutdown(server, 50);
+    leave(SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_REQUESTED, 0, "", 0);
+    return 0;
+}
+
+int main(int argc, char *argv[])
+{
+    const char *mode = argc > 1 ? argv[1] : "";
+    for (int i = 2; i + 1 < argc; i++) {
+        const char **value = strcmp(argv[i], "--socket") == 0        ? &socket_path
+                             : strcmp(argv[i], "--exit-report") == 0 ? &exit_path
+                             : strcmp(argv[i], "--replica") == 0     ? &replica_id
+                             : strcmp(argv[i], "--epoch") == 0       ? &epoch_text
+                             : strcmp(argv[i], "--model") == 0       ? &model_path
+                                                                     : NULL;
+        if (value)
+            *value = argv[++i];
+    }
+    if (model_path)
+        read_script(model_path);
+    if (strcmp(mode, "serve") == 0 && socket_path && exit_path && replica_id && epoch_text)
+        return serve();
+    if (has("slow_tool"))
+        pause();
+    if (has("crash_tool"))
+        abort();
+    if (strcmp(mode, "inspect") == 0)
+        return inspect();
+    if (strcmp(mode, "plan") == 0)
+        return plan();
+    if (strcmp(mode, "probe") == 0)
+        return probe();
+    return 2;
+}
