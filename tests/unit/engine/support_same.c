@@ -1,0 +1,150 @@
+#include "support_same.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "support_engine.h"
+
+enum { N = SAME_N_JOBS };
+
+struct job {
+    uint32_t prompt[SAME_MAX_PROMPT];
+    struct engine_request req;
+};
+
+static struct job jobs[N];
+
+/* Mixed lengths, some greedy, most drawn, some with penalties, choices and stops. Every fourth
+ * prompt begins like the others of its kind. */
+void same_make_jobs(uint32_t vocab, uint32_t max_tokens)
+{
+    static const char *const stops[] = {"e", "th"};
+    for (uint32_t i = 0; i < N; i++) {
+        struct engine_request *req = &jobs[i].req;
+        uint32_t n = 1 + (i * 37) % SAME_MAX_PROMPT;
+        run_random_prompt(i, jobs[i].prompt, n, vocab);
+        if (i % 4 == 0)
+            run_random_prompt(1000, jobs[i].prompt, n < 50 ? n : 50, vocab);
+        engine_request_init(req);
+        req->prompt_ids = jobs[i].prompt;
+        req->n_prompt_ids = n;
+        req->stopping.max_tokens = 4 + (i * 13) % (max_tokens - 4);
+        req->sampling.temperature = i % 3 ? 0.9f : 0.0f;
+        req->sampling.seed = 1000 + i;
+        req->sampling.top_k = i % 5 ? 0 : 20;
+        req->sampling.top_p = i % 2 ? 0.95f : 1.0f;
+        if (i % 7 == 0)
+            req->sampling.repetition_penalty = 1.2f;
+        if (i % 11 == 0)
+            req->sampling.frequency_penalty = 0.5f;
+        if (i % 8 == 3)
+            req->sampling.n = 3;
+        if (i % 6 == 1) {
+            req->stopping.stop = stops;
+            req->stopping.n_stop = 2;
+            req->stopping.min_tokens = 2;
+        }
+        req->stopping.ignore_eos = i % 2;
+        req->want_logprobs = i % 10 == 0;
+        req->n_top_logprobs = req->want_logprobs ? 3 : 0;
+    }
+}
+
+static void run_all(struct engine *engine, struct run_result *results, bool together)
+{
+    for (uint32_t i = 0; i < N; i++) {
+        run_submit(engine, &jobs[i].req, &results[i]);
+        if (!together)
+            run_wait(engine, &results[i], 1);
+    }
+    run_wait(engine, results, N);
+}
+
+static void free_all(struct run_result *results, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        run_result_fini(&results[i]);
+}
+
+static void wait_idle(struct engine *engine, struct engine_stats *s)
+{
+    int64_t end = clock_now_ns() + 20 * NS_PER_S;
+    for (;;) {
+        engine_get_stats(engine, s);
+        if (engine_is_idle(engine) && !s->n_running && !s->n_queued)
+            return;
+        assert_true(clock_now_ns() < end);
+        run_poll(engine);
+        run_pause();
+    }
+}
+
+static struct engine_config variant_config(const char *model, const struct same_variant *v)
+{
+    struct engine_config cfg = run_config(model);
+    cfg.executor.tp = v->tp;
+    cfg.executor.n_threads = v->n_threads;
+    cfg.executor.kv_block_size = v->block_size;
+    cfg.executor.kv_tokens = v->kv_tokens;
+    cfg.prefill_chunk_tokens = v->chunk;
+    cfg.max_batch_tokens = v->max_rows;
+    cfg.max_concurrent = v->max_concurrent;
+    cfg.prefix_cache = !v->no_prefix_cache;
+    return cfg;
+}
+
+static void check_variant(const char *model, const struct same_variant *v,
+                          const struct run_result *alone)
+{
+    static struct run_result results[N];
+    struct engine_config cfg = variant_config(model, v);
+    struct engine *engine = run_open(&cfg);
+    struct engine_stats s;
+    char what[96];
+    run_all(engine, results, true);
+    wait_idle(engine, &s);
+    for (uint32_t i = 0; i < N; i++) {
+        snprintf(what, sizeof(what), "%s, %s, request %u", model, v->name, i);
+        run_assert_same(&results[i], &alone[i], what);
+    }
+    assert_int_equal(s.n_blocks_free, s.n_blocks);
+    assert_int_equal(s.n_finished, N);
+    if ((s.n_preemptions > 0) != v->expect_preemptions)
+        fail_msg("%s, %s: %llu preemptions", model, v->name, (unsigned long long)s.n_preemptions);
+    assert_int_equal(s.n_prefix_hit_tokens > 0, !v->no_prefix_cache);
+    double batching = (double)s.n_decode_rows / (double)s.n_decode_active;
+    if (batching < v->least_batching)
+        fail_msg("%s, %s: %.2f rows per sequence that could decode", model, v->name, batching);
+    free_all(results, N);
+    run_close(engine);
+}
+
+struct engine_request *same_job(uint32_t i)
+{
+    return &jobs[i].req;
+}
+
+void same_check(const char *model, const struct same_variant *variants, size_t n_variants,
+                uint32_t max_tokens)
+{
+    static struct run_result alone[N];
+    struct engine_config cfg = variant_config(model, &variants[0]);
+    struct engine *engine = run_open(&cfg);
+    same_make_jobs(engine_model_info(engine)->vocab_size, max_tokens);
+    run_all(engine, alone, false);
+    run_close(engine);
+    uint32_t n_different = 0; /* the model says something */
+    for (uint32_t i = 0; i < N; i++)
+        n_different += alone[i].choices[0].n_ids > 1 &&
+                       alone[i].choices[0].ids[0] != alone[i].choices[0].ids[1];
+    assert_true(n_different > N / 2);
+    for (size_t i = 0; i < n_variants; i++)
+        check_variant(model, &variants[i], alone);
+    free_all(alone, N);
+}
