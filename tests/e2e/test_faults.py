@@ -56,6 +56,15 @@ def wait_tokens(streams, n):
         time.sleep(0.005)
 
 
+def undisturbed(sluice, max_tokens):
+    """The same requests with nobody killed; together, since being batched changes nothing (test_requests)."""
+    streams = [Stream(sluice, r) for r in requests(sluice, max_tokens)]
+    for s in streams:
+        s.join(120)
+        assert s.error is None and len(s.ids) == max_tokens, s.error
+    return [(s.text, s.ids, s.finished) for s in streams]
+
+
 def check_equal(streams, references):
     for stream, (text, ids, _) in zip(streams, references):
         assert stream.error is None, stream.error
@@ -64,9 +73,9 @@ def check_equal(streams, references):
 
 def test_killed_manager_is_not_noticed_and_the_next_one_adopts(fresh):
     sluice = load(fresh)
-    references = [sluice.generate(r) for r in requests(sluice, 300)]
+    references = undisturbed(sluice, 200)
     workers = sluice.children("sluice-worker")
-    streams = [Stream(sluice, r) for r in requests(sluice, 300)]
+    streams = [Stream(sluice, r) for r in requests(sluice, 200)]
     wait_tokens(streams, 50)
     (manager,) = sluice.children("sluice-manager")
     os.kill(manager, signal.SIGKILL)
@@ -80,14 +89,14 @@ def test_killed_manager_is_not_noticed_and_the_next_one_adopts(fresh):
     assert sluice.children("sluice-worker") == workers, "the worker was restarted"
     status = sluice.manager_stub().GetStatus(sluice.stubs.manager.GetStatusRequest())
     assert status.n_adopted_workers == 1
-    assert sluice.generate(requests(sluice, 300)[0])[1] == references[0][1]
+    assert sluice.generate(requests(sluice, 200)[0])[1] == references[0][1]
     sluice.cli("unload", "smol", "--grace", "5s")  # the adopted worker is managed like any other
     assert sluice.children("sluice-worker") == []
 
 
 def test_killed_worker_comes_back_and_its_streams_go_on(fresh):
     sluice = load(fresh)
-    references = [sluice.generate(r) for r in requests(sluice, 200)]
+    references = undisturbed(sluice, 200)
     streams = [Stream(sluice, r) for r in requests(sluice, 200)]
     wait_tokens(streams, 20)
     (worker,) = sluice.children("sluice-worker")
@@ -156,6 +165,6 @@ def test_no_process_is_left_and_memory_is_flat(fresh):
     for _ in range(3):
         sluice.generate(sluice.request("smol", "Hello", max_tokens=16))
     before = psutil.Process(worker).memory_info().rss
-    for i in range(200):
-        sluice.generate(sluice.request("smol", f"Hello {i}", max_tokens=4))
+    for i in range(100):
+        sluice.generate(sluice.request("smol", f"Hello {i}", max_tokens=2))
     assert psutil.Process(worker).memory_info().rss - before < before // 100 + (8 << 20)
