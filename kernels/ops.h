@@ -43,7 +43,9 @@ struct rope_params {
     float attention_factor;   /* multiplies cos and sin (YaRN), 1 otherwise */
 };
 
-/* One layer's paged K and V of this rank: [n_blocks][n_kv_heads][block_size][head_dim]. */
+/* One layer's paged K and V of this rank: [n_blocks][n_kv_heads][block_size][head_dim]. The order
+ * within one block and head is the backend's own (the CPU's: cpu/kv_layout.h): only op_kv_write and
+ * op_attention look inside, others copy whole blocks. */
 struct kv_layer {
     void *k, *v;
     enum dtype dtype; /* F32, F16 or BF16 */

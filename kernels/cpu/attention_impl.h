@@ -1,24 +1,35 @@
 /* attention_impl.h: attention of a tile of query rows of one sequence against one KV head, in
- * 16-lane vectors. Partition by partition of 128 positions: K transposed and V widened to f32 once
- * for all queries of the tile, then scores (a chain of FMAs over head_dim per position), softmax
- * within the partition, P·V (a chain over positions per element), and the partition is folded into
- * the running result in index order. What a query computes depends on its own position only.
- * Operations per query and partition: 4·128·head_dim; bytes: 2·128·head_dim elements per tile.
- * Sources: arXiv 2205.14135 (online softmax), 2309.06180 (paged KV). */
+ * 16-lane vectors. Partition by partition of 128 positions: scores (a chain of FMAs over head_dim
+ * per position, 16 positions to a vector), softmax within the partition, P·V (a chain over
+ * positions per element), and the partition is folded into the running result in index order. What
+ * a query computes depends on its own position only. K and V are read from the cache as it lies
+ * (kv_layout.h), widened on the way; shapes that have no 16-position tiles are first copied to such
+ * tiles of f32. Operations per query and partition: 4·128·head_dim; bytes: 2·128·head_dim elements
+ * per six queries, from L2 after the first. Sources: arXiv 2205.14135 (online softmax), 2309.06180
+ * (paged KV). */
+#pragma once
 
-/* ATTENTION_NQ queries at a time; ATTENTION_NV vectors of positions or elements. */
+#include "kernels/cpu/kv_layout.h"
+#include "kernels/cpu/vector_impl.h"
 
-enum { PART = ATTENTION_PARTITION };
+enum { PART = ATTENTION_PARTITION, N_TILES = PART / KV_TILE };
 
 struct attention_scratch {
-    float *k;         /* [head_dim][PART] */
-    float *v;         /* [PART][head_dim padded to 16] */
+    float *k, *v;     /* [N_TILES][dim][KV_TILE] and [N_TILES][KV_TILE][dim]: copied tiles */
     float *p;         /* [MAX_Q][PART] scores, then weights */
     float *out;       /* [MAX_Q][dim] running P·V */
     float *part;      /* [MAX_Q][dim] P·V of this partition */
     float *max, *sum; /* [MAX_Q] running */
     float *part_max, *part_sum;
     uint32_t dim; /* head_dim padded to 16 */
+};
+
+/* The tiles of one partition. */
+struct partition {
+    const uint8_t *k[N_TILES], *v[N_TILES];
+    enum dtype dtype;
+    uint32_t base;
+    size_t v_item; /* bytes from one position's V to the next */
 };
 
 static struct attention_scratch lay_out_scratch(float *at, uint32_t head_dim)
@@ -36,185 +47,199 @@ static struct attention_scratch lay_out_scratch(float *at, uint32_t head_dim)
     return s;
 }
 
-/* Elements [d, d + 16) of a cached vector; beyond head_dim they are 0. */
-static inline v16 load_cached(const uint8_t *item, enum dtype type, uint32_t d, uint32_t head_dim)
-{
-    if (d + 16 <= head_dim) {
-        if (type == DTYPE_F32)
-            return v_load((const float *)(const void *)item + d);
-        const uint16_t *halves = (const uint16_t *)(const void *)item + d;
-        return type == DTYPE_F16 ? v_load_f16(halves) : v_load_bf16(halves);
-    }
-    float values[16] = {0};
-    dtype_to_f32(type, item + (size_t)d * dtype_block_bytes(type), head_dim - d, values);
-    return v_load(values);
-}
-
-/* Stands for positions beyond the context: all zero. */
-static const uint8_t no_position[ATTENTION_MAX_HEAD_DIM * sizeof(float)];
-
-/* K of 16 positions into columns [first, first + 16) of the transposed K, and V into rows. */
-static void load_16_any(const struct attention_scratch *s, const uint8_t *const k_items[16],
-                        const uint8_t *const v_items[16], uint32_t first, enum dtype type,
-                        uint32_t head_dim)
-{
-    for (uint32_t d = 0; d < s->dim; d += 16) {
-        v16 rows[16];
-        for (uint32_t i = 0; i < 16; i++)
-            rows[i] = load_cached(k_items[i], type, d, head_dim);
-        v_transpose(rows);
-        for (uint32_t i = 0; i < 16; i++)
-            v_store(s->k + (size_t)(d + i) * PART + first, rows[i]);
-        for (uint32_t i = 0; i < 16; i++)
-            v_store(s->v + (size_t)(first + i) * s->dim + d,
-                    load_cached(v_items[i], type, d, head_dim));
-    }
-}
-
-/* The same for 16-bit types and head_dim a multiple of 32: pairs of elements are transposed as
- * dwords and split afterwards, which halves the shuffles. */
-ALWAYS_INLINE void load_16_halves(const struct attention_scratch *s,
-                                  const uint8_t *const k_items[16],
-                                  const uint8_t *const v_items[16], uint32_t first, enum dtype type)
-{
-    for (uint32_t d = 0; d < s->dim; d += 32) {
-        v16 rows[16];
-#pragma GCC unroll 16
-        for (uint32_t i = 0; i < 16; i++)
-            rows[i] = v_load((const float *)(const void *)(k_items[i] + 2 * d));
-        v_transpose(rows);
-#pragma GCC unroll 16
-        for (uint32_t i = 0; i < 16; i++) {
-            float *even = s->k + (size_t)(d + 2 * i) * PART + first;
-            v16 low, high;
-            if (type == DTYPE_F16)
-                v_split_f16(rows[i], &low, &high);
-            else
-                v_split_bf16(rows[i], &low, &high);
-            v_store(even, low);
-            v_store(even + PART, high);
-        }
-    }
-    for (uint32_t i = 0; i < 16; i++)
-        for (uint32_t d = 0; d < s->dim; d += 16)
-            v_store(s->v + (size_t)(first + i) * s->dim + d,
-                    load_cached(v_items[i], type, d, s->dim));
-}
-
-/* Byte offset of a position's vector in K and V. */
-static size_t place_of(const struct attention_tile *t, uint32_t position)
-{
-    const struct kv_layer *kv = t->kv;
-    size_t block = t->table[position / kv->block_size];
-    return ((block * kv->n_kv_heads + t->i_kv) * kv->block_size + position % kv->block_size) *
-           ((size_t)kv->head_dim * dtype_block_bytes(kv->dtype));
-}
-
-/* Where 16 positions from `position` on lie, of which the first `count` exist. */
-static void find_16(const struct attention_tile *t, uint32_t position, uint32_t count,
-                    const uint8_t *k_items[16], const uint8_t *v_items[16])
-{
-    const struct kv_layer *kv = t->kv;
-    const uint8_t *k = kv->k, *v = kv->v;
-    size_t item = (size_t)kv->head_dim * dtype_block_bytes(kv->dtype),
-           place = place_of(t, position);
-    bool one_block = kv->block_size % 16 == 0;
-    for (uint32_t i = 0; i < 16; i++, place += item) {
-        if (!one_block && i < count)
-            place = place_of(t, position + i);
-        k_items[i] = i < count ? k + place : no_position;
-        v_items[i] = i < count ? v + place : no_position;
-    }
-}
-
-/* Loads positions [base, base + n) of a partition, the rest up to a multiple of 16 as zeros. */
-static void load_partition(const struct attention_tile *t, const struct attention_scratch *s,
+/* Copies n positions of an untiled cache to f32 tiles; V beyond head_dim is 0. */
+static void copy_partition(const struct attention_tile *t, const struct attention_scratch *s,
                            uint32_t base, uint32_t n)
 {
     const struct kv_layer *kv = t->kv;
-    size_t run_bytes = (size_t)kv->head_dim * dtype_block_bytes(kv->dtype) * 16;
-    for (uint32_t first = 0; first < n; first += 16) {
-        const uint8_t *k_items[16], *v_items[16];
-        find_16(t, base + first, n - first < 16 ? n - first : 16, k_items, v_items);
-        if (first + 16 < n) { /* the next run comes while this one is worked on */
-            size_t next = place_of(t, base + first + 16);
-            for (size_t at = 0; at < run_bytes; at += 64) {
-                _mm_prefetch((const char *)kv->k + next + at, _MM_HINT_T0);
-                _mm_prefetch((const char *)kv->v + next + at, _MM_HINT_T0);
-            }
-        }
-        if (kv->dtype == DTYPE_BF16 && kv->head_dim % 32 == 0)
-            load_16_halves(s, k_items, v_items, first, DTYPE_BF16);
-        else if (kv->dtype == DTYPE_F16 && kv->head_dim % 32 == 0)
-            load_16_halves(s, k_items, v_items, first, DTYPE_F16);
-        else
-            load_16_any(s, k_items, v_items, first, kv->dtype, kv->head_dim);
+    size_t bytes = dtype_block_bytes(kv->dtype);
+    float item[ATTENTION_MAX_HEAD_DIM];
+    for (uint32_t i = 0; i < n; i++) {
+        size_t place = kv_item_of(kv, t->table, t->i_kv, base + i) * kv->head_dim * bytes;
+        float *k = s->k + (size_t)(i / KV_TILE * KV_TILE) * s->dim + i % KV_TILE,
+              *v = s->v + (size_t)i * s->dim;
+        dtype_to_f32(kv->dtype, (const uint8_t *)kv->k + place, kv->head_dim, item);
+        for (uint32_t d = 0; d < kv->head_dim; d++)
+            k[(size_t)d * KV_TILE] = item[d];
+        dtype_to_f32(kv->dtype, (const uint8_t *)kv->v + place, kv->head_dim, v);
+        for (uint32_t d = kv->head_dim; d < s->dim; d++)
+            v[d] = 0.0f;
     }
 }
 
-/* out[q][c] = Σ_j a[q][j] · b[j][c], j ascending: a chain of FMAs per element. nq rows of a, n_vec
- * vectors of columns. */
-ALWAYS_INLINE void product_tile(const float *const a[], const float *b, size_t b_stride,
-                                uint32_t n_j, float *const out[], int nq, int n_vec)
+/* Where the first n positions of a partition are. */
+static struct partition find_partition(const struct attention_tile *t,
+                                       const struct attention_scratch *s, uint32_t base, uint32_t n)
+{
+    const struct kv_layer *kv = t->kv;
+    struct partition part = {.base = base, .dtype = kv->dtype};
+    bool tiled = kv_is_tiled(kv);
+    part.v_item = (size_t)kv->head_dim * dtype_block_bytes(kv->dtype);
+    if (!tiled) {
+        copy_partition(t, s, base, n);
+        part.dtype = DTYPE_F32;
+        part.v_item = s->dim * sizeof(float);
+    }
+    for (uint32_t i = 0; i * KV_TILE < n; i++) {
+        size_t tile = (size_t)i * KV_TILE * part.v_item;
+        if (tiled)
+            tile = kv_item_of(kv, t->table, t->i_kv, base + i * KV_TILE) * part.v_item;
+        part.k[i] = (tiled ? (const uint8_t *)kv->k : (const uint8_t *)s->k) + tile;
+        part.v[i] = (tiled ? (const uint8_t *)kv->v : (const uint8_t *)s->v) + tile;
+    }
+    return part;
+}
+
+/* Scores of nq queries against n_tiles tiles: out[q][16·c + lane] = Σ_d q[d]·K[position][d]. */
+ALWAYS_INLINE void score_tiles(const float *const q[], const uint8_t *const k[], uint32_t head_dim,
+                               enum dtype type, float *const out[], int nq, int n_tiles)
 {
     v16 acc[ATTENTION_NQ][ATTENTION_NV];
 #pragma GCC unroll 16
-    for (int q = 0; q < nq; q++)
+    for (int i = 0; i < nq; i++)
+#pragma GCC unroll 16
+        for (int c = 0; c < n_tiles; c++)
+            acc[i][c] = v_zero();
+    for (uint32_t d = 0; d < head_dim; d += type == DTYPE_F32 ? 1 : 2) {
+        v16 low[ATTENTION_NV], high[ATTENTION_NV];
+#pragma GCC unroll 16
+        for (int c = 0; c < n_tiles; c++) {
+            v16 dwords = v_load((const float *)(const void *)k[c] +
+                                (size_t)d / (type == DTYPE_F32 ? 1 : 2) * KV_TILE);
+            if (type == DTYPE_F32)
+                low[c] = dwords;
+            else if (type == DTYPE_F16)
+                v_split_f16(dwords, &low[c], &high[c]);
+            else
+                v_split_bf16(dwords, &low[c], &high[c]);
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < nq; i++) {
+            v16 qd = v_set1(q[i][d]);
+#pragma GCC unroll 16
+            for (int c = 0; c < n_tiles; c++)
+                acc[i][c] = v_fma(qd, low[c], acc[i][c]);
+        }
+        if (type == DTYPE_F32)
+            continue;
+#pragma GCC unroll 16
+        for (int i = 0; i < nq; i++) {
+            v16 qd = v_set1(q[i][d + 1]);
+#pragma GCC unroll 16
+            for (int c = 0; c < n_tiles; c++)
+                acc[i][c] = v_fma(qd, high[c], acc[i][c]);
+        }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < nq; i++)
+#pragma GCC unroll 16
+        for (int c = 0; c < n_tiles; c++)
+            v_store(out[i] + KV_TILE * c, acc[i][c]);
+}
+
+ALWAYS_INLINE v16 load_v(const uint8_t *at, enum dtype type)
+{
+    if (type == DTYPE_F32)
+        return v_load((const float *)(const void *)at);
+    const uint16_t *halves = (const uint16_t *)(const void *)at;
+    return type == DTYPE_F16 ? v_load_f16(halves) : v_load_bf16(halves);
+}
+
+/* out[q][16·c + lane] = Σ_j p[q][j]·V[j][element], j < n, for n_vec vectors of elements from byte
+ * `offset` of each V. */
+ALWAYS_INLINE void weigh_values(const float *const p[], const struct partition *part, uint32_t n,
+                                size_t offset, enum dtype type, float *const out[], int nq,
+                                int n_vec)
+{
+    v16 acc[ATTENTION_NQ][ATTENTION_NV];
+#pragma GCC unroll 16
+    for (int i = 0; i < nq; i++)
 #pragma GCC unroll 16
         for (int c = 0; c < n_vec; c++)
-            acc[q][c] = v_zero();
-    for (uint32_t j = 0; j < n_j; j++, b += b_stride) {
-        v16 bj[ATTENTION_NV];
-#pragma GCC unroll 16
-        for (int c = 0; c < n_vec; c++)
-            bj[c] = v_load(b + 16 * c);
-#pragma GCC unroll 16
-        for (int q = 0; q < nq; q++) {
-            v16 aq = v_set1(a[q][j]);
+            acc[i][c] = v_zero();
+    for (uint32_t tile = 0; tile * KV_TILE < n; tile++) {
+        const uint8_t *v = part->v[tile] + offset;
+        uint32_t end = n - tile * KV_TILE < KV_TILE ? n : (tile + 1) * KV_TILE;
+        for (uint32_t j = tile * KV_TILE; j < end; j++, v += part->v_item) {
+            v16 vj[ATTENTION_NV];
 #pragma GCC unroll 16
             for (int c = 0; c < n_vec; c++)
-                acc[q][c] = v_fma(aq, bj[c], acc[q][c]);
+                vj[c] = load_v(v + (size_t)c * 16 * (type == DTYPE_F32 ? 4 : 2), type);
+#pragma GCC unroll 16
+            for (int i = 0; i < nq; i++) {
+                v16 pj = v_set1(p[i][j]);
+#pragma GCC unroll 16
+                for (int c = 0; c < n_vec; c++)
+                    acc[i][c] = v_fma(pj, vj[c], acc[i][c]);
+            }
         }
     }
 #pragma GCC unroll 16
-    for (int q = 0; q < nq; q++)
+    for (int i = 0; i < nq; i++)
 #pragma GCC unroll 16
         for (int c = 0; c < n_vec; c++)
-            v_store(out[q] + 16 * c, acc[q][c]);
+            v_store(out[i] + 16 * c, acc[i][c]);
 }
 
-/* The same for any width: columns in runs of ATTENTION_NV vectors, then one by one. */
-ALWAYS_INLINE void product_rows(const float *const a[], const float *b, size_t b_stride,
-                                uint32_t n_j, float *const out[], uint32_t n_cols, int nq)
+/* All scores, or all of P·V, of nq queries: widths in runs of ATTENTION_NV vectors, then singly. */
+ALWAYS_INLINE void scores_as(const float *const q[], const struct partition *part,
+                             uint32_t head_dim, uint32_t n, enum dtype type, float *const p[],
+                             int nq)
 {
-    float *at[ATTENTION_NQ];
-    uint32_t c = 0;
-    for (; c < n_cols;) {
-        for (int q = 0; q < nq; q++)
-            at[q] = out[q] + c;
-        if (c + 16 * ATTENTION_NV <= n_cols) {
-            product_tile(a, b + c, b_stride, n_j, at, nq, ATTENTION_NV);
-            c += 16 * ATTENTION_NV;
-        } else {
-            product_tile(a, b + c, b_stride, n_j, at, nq, 1);
-            c += 16;
-        }
+    for (uint32_t tile = 0; tile * KV_TILE < n;) {
+        float *at[ATTENTION_NQ];
+        bool many = (tile + ATTENTION_NV) * KV_TILE <= n;
+        for (int i = 0; i < nq; i++)
+            at[i] = p[i] + (size_t)tile * KV_TILE;
+        if (many)
+            score_tiles(q, part->k + tile, head_dim, type, at, nq, ATTENTION_NV);
+        else
+            score_tiles(q, part->k + tile, head_dim, type, at, nq, 1);
+        tile += many ? ATTENTION_NV : 1;
     }
 }
 
-static void product(const float *const a[], const float *b, size_t b_stride, uint32_t n_j,
-                    float *const out[], uint32_t n_cols, uint32_t nq)
+ALWAYS_INLINE void values_as(const float *const p[], const struct partition *part, uint32_t dim,
+                             uint32_t n, enum dtype type, float *const out[], int nq)
 {
-    if (nq == ATTENTION_NQ) {
-        product_rows(a, b, b_stride, n_j, out, n_cols, ATTENTION_NQ);
-        return;
+    for (uint32_t d = 0; d < dim;) {
+        float *at[ATTENTION_NQ];
+        bool many = d + 16 * ATTENTION_NV <= dim;
+        size_t offset = (size_t)d * (type == DTYPE_F32 ? 4 : 2);
+        for (int i = 0; i < nq; i++)
+            at[i] = out[i] + d;
+        if (many)
+            weigh_values(p, part, n, offset, type, at, nq, ATTENTION_NV);
+        else
+            weigh_values(p, part, n, offset, type, at, nq, 1);
+        d += many ? 16 * ATTENTION_NV : 16;
     }
-    uint32_t q = 0;
-    for (; q + 3 <= nq; q += 3)
-        product_rows(a + q, b, b_stride, n_j, out + q, n_cols, 3);
-    for (; q < nq; q++)
-        product_rows(a + q, b, b_stride, n_j, out + q, n_cols, 1);
 }
+
+#define SPECIALISE(name, call)                                                                     \
+    static void name(const float *const a[], const struct partition *part, uint32_t dim,           \
+                     uint32_t n, float *const out[], uint32_t nq)                                  \
+    {                                                                                              \
+        uint32_t i = 0;                                                                            \
+        for (; i + ATTENTION_NQ <= nq; i += ATTENTION_NQ)                                          \
+            call(a + i, part, dim, n, TYPE, out + i, ATTENTION_NQ);                                \
+        for (; i + 3 <= nq; i += 3)                                                                \
+            call(a + i, part, dim, n, TYPE, out + i, 3);                                           \
+        for (; i < nq; i++)                                                                        \
+            call(a + i, part, dim, n, TYPE, out + i, 1);                                           \
+    }
+#define TYPE DTYPE_F32
+SPECIALISE(scores_f32, scores_as)
+SPECIALISE(values_f32, values_as)
+#undef TYPE
+#define TYPE DTYPE_F16
+SPECIALISE(scores_f16, scores_as)
+SPECIALISE(values_f16, values_as)
+#undef TYPE
+#define TYPE DTYPE_BF16
+SPECIALISE(scores_bf16, scores_as)
+SPECIALISE(values_bf16, values_as)
+#undef TYPE
 
 /* softcap·tanh(x / softcap) = softcap·(1 − 2 / (1 + exp(2x / softcap))) */
 static inline v16 v_softcap(v16 x, float cap)
@@ -287,9 +312,9 @@ static void visible(const struct attention_tile *t, uint32_t position, uint32_t 
     *out_first = begin <= base ? 0 : begin - base < PART ? (uint32_t)(begin - base) : PART;
 }
 
-/* Queries [q, q + nq) of the tile against the loaded partition. */
-static void attend(const struct attention_tile *t, const struct attention_scratch *s, uint32_t base,
-                   uint32_t q, uint32_t nq)
+/* Queries [q, q + nq) of the tile against a partition. */
+static void attend(const struct attention_tile *t, const struct attention_scratch *s,
+                   const struct partition *part, uint32_t q, uint32_t nq)
 {
     const float *a[ATTENTION_NQ];
     float *out[ATTENTION_NQ];
@@ -298,19 +323,29 @@ static void attend(const struct attention_tile *t, const struct attention_scratc
         uint32_t row = (q + i) / t->n_heads, head = (q + i) % t->n_heads;
         a[i] = t->q + row * t->q_stride + (size_t)head * t->kv->head_dim;
         out[i] = s->p + (size_t)(q + i) * PART;
-        visible(t, t->positions[row], base, &first[i], &last[i]);
+        visible(t, t->positions[row], part->base, &first[i], &last[i]);
         most = last[i] > most ? last[i] : most;
     }
-    most = (most + 15) & ~15u;
-    product(a, s->k, PART, t->kv->head_dim, out, most, nq);
+    uint32_t whole = (most + KV_TILE - 1) / KV_TILE * KV_TILE, n = t->kv->head_dim;
+    if (part->dtype == DTYPE_F32)
+        scores_f32(a, part, n, whole, out, nq);
+    else if (part->dtype == DTYPE_F16)
+        scores_f16(a, part, n, whole, out, nq);
+    else
+        scores_bf16(a, part, n, whole, out, nq);
     for (uint32_t i = 0; i < nq; i++) {
         if (first[i] < last[i])
-            softmax_partition(t, out[i], first[i], last[i], most, &s->part_max[q + i],
+            softmax_partition(t, out[i], first[i], last[i], whole, &s->part_max[q + i],
                               &s->part_sum[q + i]);
         a[i] = out[i];
         out[i] = s->part + (size_t)(q + i) * s->dim;
     }
-    product(a, s->v, s->dim, most, out, s->dim, nq);
+    if (part->dtype == DTYPE_F32)
+        values_f32(a, part, s->dim, most, out, nq);
+    else if (part->dtype == DTYPE_F16)
+        values_f16(a, part, s->dim, most, out, nq);
+    else
+        values_bf16(a, part, s->dim, most, out, nq);
     for (uint32_t i = 0; i < nq; i++)
         if (first[i] < last[i])
             fold(s, q + i);
@@ -325,12 +360,13 @@ static void attention(const struct attention_tile *t, void *scratch)
         begin = (t->positions[0] + 1 - t->window) / PART * PART;
     memset(s.sum, 0, n_q * sizeof(float));
     for (uint32_t base = begin; base < longest; base += PART) {
-        load_partition(t, &s, base, longest - base < PART ? longest - base : PART);
+        struct partition part =
+            find_partition(t, &s, base, longest - base < PART ? longest - base : PART);
         uint32_t q = 0; /* rows ascend: those before the partition come first */
         while (t->positions[q / t->n_heads] < base)
             q += t->n_heads;
         for (; q < n_q; q += ATTENTION_NQ)
-            attend(t, &s, base, q, n_q - q < ATTENTION_NQ ? n_q - q : ATTENTION_NQ);
+            attend(t, &s, &part, q, n_q - q < ATTENTION_NQ ? n_q - q : ATTENTION_NQ);
     }
     for (uint32_t q = 0; q < n_q; q++) {
         const float *out = s.out + (size_t)q * s.dim;

@@ -3,6 +3,8 @@
  * any tile. Per call, m rows × n outputs: 2·m·n·k operations, n·k·(2 or 4) bytes of weights. Bound
  * at m = 1: memory; at m ≥ 12: one FMA per cycle. DENSE_NR, DENSE_NM: outputs and rows of a tile.
  */
+#pragma once
+
 #include "kernels/cpu/weight_cpu.h"
 
 ALWAYS_INLINE v16 load_weights(const uint8_t *row, uint32_t k, enum pack_format format)

@@ -1,26 +1,33 @@
 #include <string.h>
 
+#include "kernels/cpu/kv_layout.h"
 #include "kernels/cpu/ref.h"
 
-/* Element d of the cached vector of a position. */
-static float cached(const struct attention_tile *t, const void *pool, uint32_t position, uint32_t d)
+static float element(const struct kv_layer *kv, const void *pool, size_t at)
 {
-    const struct kv_layer *kv = t->kv;
-    size_t block = t->table[position / kv->block_size];
-    size_t at = ((block * kv->n_kv_heads + t->i_kv) * kv->block_size + position % kv->block_size) *
-                    kv->head_dim +
-                d;
     if (kv->dtype == DTYPE_F32)
         return ((const float *)pool)[at];
     uint16_t half = ((const uint16_t *)pool)[at];
     return kv->dtype == DTYPE_F16 ? f16_to_f32(half) : bf16_to_f32(half);
 }
 
+static float key(const struct attention_tile *t, uint32_t position, uint32_t d)
+{
+    size_t item = kv_item_of(t->kv, t->table, t->i_kv, position);
+    return element(t->kv, t->kv->k, kv_key_at(t->kv, item, d));
+}
+
+static float value(const struct attention_tile *t, uint32_t position, uint32_t d)
+{
+    size_t item = kv_item_of(t->kv, t->table, t->i_kv, position);
+    return element(t->kv, t->kv->v, item * t->kv->head_dim + d);
+}
+
 static float score(const struct attention_tile *t, const float *q, uint32_t position)
 {
     float sum = 0.0f;
     for (uint32_t d = 0; d < t->kv->head_dim; d++)
-        sum = fmaf(q[d], cached(t, t->kv->k, position, d), sum);
+        sum = fmaf(q[d], key(t, position, d), sum);
     sum *= t->scale;
     if (t->softcap > 0.0f)
         sum = t->softcap * (1.0f - 2.0f / (1.0f + ref_exp(sum * (2.0f / t->softcap))));
@@ -62,7 +69,7 @@ static void attend(const struct attention_tile *t, const float *q, uint32_t posi
         for (uint32_t d = 0; d < n; d++) {
             float part = 0.0f;
             for (uint32_t i = first; i < last; i++)
-                part = fmaf(p[i], cached(t, t->kv->v, base + i, d), part);
+                part = fmaf(p[i], value(t, base + i, d), part);
             out[d] = sum == 0.0f ? part : out[d] * keep + part * take;
         }
         sum = sum == 0.0f ? part_sum : sum * keep + part_sum * take;

@@ -2,6 +2,8 @@
  * only mul, add, sub in f64 and f32, so the bits do not depend on how the compiler vectorises it.
  * The angle is position · inv_freq rounded to f32, as the models were trained; its sine and cosine
  * are exact to f32 rounding: argument reduction by π/2 in f64, Taylor to r^13. */
+#pragma once
+
 #include "kernels/ops.h"
 
 enum { ROPE_CHUNK = 64 };

@@ -147,35 +147,3 @@ static inline void v_split_f16(v16 pairs, v16 *out_low, v16 *out_high)
     *out_low = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(bits));
     *out_high = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16)));
 }
-
-/* rows[i][j] and rows[j][i] change places. */
-static inline __attribute__((always_inline)) void v_transpose(v16 rows[16])
-{
-    __m512 t[16];
-#pragma GCC unroll 16
-    for (int i = 0; i < 8; i++) { /* pairs of rows, 32-bit interleave */
-        t[2 * i] = _mm512_unpacklo_ps(rows[2 * i], rows[2 * i + 1]);
-        t[2 * i + 1] = _mm512_unpackhi_ps(rows[2 * i], rows[2 * i + 1]);
-    }
-    __m512 u[16];
-#pragma GCC unroll 16
-    for (int i = 0; i < 4; i++) { /* fours of rows: lane l of u[4i + c] is column 4l + c */
-#pragma GCC unroll 2
-        for (int h = 0; h < 2; h++) {
-            __m512d a = _mm512_castps_pd(t[4 * i + h]), b = _mm512_castps_pd(t[4 * i + 2 + h]);
-            u[4 * i + 2 * h] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
-            u[4 * i + 2 * h + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
-        }
-    }
-#pragma GCC unroll 16
-    for (int c = 0; c < 4; c++) { /* 4 × 4 transposition of 128-bit lanes */
-        __m512 a = _mm512_shuffle_f32x4(u[c], u[4 + c], 0x44),
-               b = _mm512_shuffle_f32x4(u[8 + c], u[12 + c], 0x44),
-               d = _mm512_shuffle_f32x4(u[c], u[4 + c], 0xEE),
-               e = _mm512_shuffle_f32x4(u[8 + c], u[12 + c], 0xEE);
-        rows[c] = _mm512_shuffle_f32x4(a, b, 0x88);
-        rows[4 + c] = _mm512_shuffle_f32x4(a, b, 0xDD);
-        rows[8 + c] = _mm512_shuffle_f32x4(d, e, 0x88);
-        rows[12 + c] = _mm512_shuffle_f32x4(d, e, 0xDD);
-    }
-}

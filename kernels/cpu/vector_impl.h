@@ -1,5 +1,7 @@
 /* vector_impl.h: the inner loops (inner.h) over one row, in the 16-lane vectors of vec_*.h.
  * Included once by each of inner_avx2.c and inner_avx512.c. */
+#pragma once
+
 #include <math.h>
 #include <string.h>
 
