@@ -1,0 +1,72 @@
+/* support_worker.h: a worker that speaks the real Serve protocol over a real unix socket and makes
+ * its tokens from prompt, seed, choice and index alone, so that every test knows what a client must
+ * see. What it does is set by the fields under "script"; what it saw is in the counters. Any
+ * thread; lock inside. */
+#pragma once
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "sluice/worker/v1/worker.pb-c.h"
+
+struct fake_session;
+struct rpc_server;
+
+enum { FAKE_MAX_CHOICES = 8, FAKE_TEXT_BYTES = 4096 };
+
+struct fake_worker {
+    char socket[108], replica_id[32];
+    uint64_t epoch;
+
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct rpc_server *server; /* NULL while dead */
+    struct fake_session *sessions;
+    pthread_t engine;
+    bool stopping, draining;
+
+    /* Script; written under the lock, or before the start. */
+    uint32_t step_us; /* pause between steps */
+    uint32_t tokens_per_step;
+    uint32_t hold;       /* ids held back before they are released */
+    uint32_t text_bytes; /* per token, at least what its number takes */
+    uint32_t stop_after; /* tokens per choice after which it makes no more */
+    int fail_status;     /* not 0: each request fails so once it has made fail_after tokens */
+    uint32_t fail_after;
+    const char *fail_reason;
+    uint32_t bad_choice;  /* not 0: it answers for this choice */
+    uint64_t hello_epoch; /* not 0: what its hello claims */
+    char numerics_id[32];
+
+    /* Seen since creation. */
+    unsigned n_hellos, n_submits, n_resumed, n_cancels, n_pauses, n_resumes, n_live,
+        n_streams_ended;
+    unsigned n_wrong; /* resumes that do not continue what was generated, ids used twice */
+    int64_t cancel_ns;
+    uint64_t deadline_remaining_ns; /* of the last submit; 0: none */
+    char last_numerics_id[32];      /* of the last resume */
+};
+
+/* Fills in the defaults: epoch 1, 1 ms steps, one token each, nothing held. */
+void fake_worker_init(struct fake_worker *worker, const char *dir, const char *replica_id);
+void fake_worker_fini(struct fake_worker *worker);
+void fake_worker_start(struct fake_worker *worker);
+/* Ends every stream at once, as a killed process does. May be started again. */
+void fake_worker_kill(struct fake_worker *worker);
+/* Says Draining on every stream and refuses what comes; end: gives back what runs. */
+void fake_worker_drain(struct fake_worker *worker, bool end);
+
+/* Changes the script. */
+void fake_worker_stop_after(struct fake_worker *worker, uint32_t n_tokens);
+/* Waits up to 10 s until a counter has reached n. */
+bool fake_worker_wait(struct fake_worker *worker, const unsigned *counter, unsigned n);
+unsigned fake_worker_read(struct fake_worker *worker, const unsigned *counter);
+/* Waits up to 10 s until it carries exactly n requests. */
+bool fake_worker_wait_live(struct fake_worker *worker, unsigned n);
+
+/* What the tokens are. Prompts of text are one id per byte. */
+uint32_t fake_token(const uint32_t *prompt, size_t n_prompt, uint64_t seed, uint32_t choice,
+                    uint32_t index);
+/* out_text holds FAKE_TEXT_BYTES. */
+void fake_text(uint32_t id, uint32_t n_bytes, char *out_text);
