@@ -44,6 +44,8 @@ static struct value map_attribute(struct interp *in, struct value self, const st
     struct list *list = list_new(in, 0);
     struct cursor cursor;
     struct value item;
+    if (!value_truth(self)) /* whatever it is: nothing to map */
+        return value_list(VALUE_ITERATOR, list);
     if (args->n_keywords > (fallback ? 2U : 1U))
         return interp_fail(in, "got an unexpected keyword argument");
     if (!cursor_open(in, self, &cursor))
@@ -86,6 +88,8 @@ static struct value filter_map(struct interp *in, struct value self, const struc
     struct list *list = list_new(in, 0);
     struct cursor cursor;
     struct value item;
+    if (filter && !value_truth(self))
+        return value_list(VALUE_ITERATOR, list);
     if (!filter || !cursor_open(in, self, &cursor))
         return self;
     struct args rest = args_after(args, 1);
@@ -110,6 +114,8 @@ static struct value select_items(struct interp *in, struct value self, const str
         path = args->positional[0];
     if (args->n_positional > n_skip && !(test = named(in, args, n_skip, test_find, "test")))
         return self;
+    if (!value_truth(self))
+        return value_list(VALUE_ITERATOR, list);
     if (!cursor_open(in, self, &cursor))
         return self;
     struct args rest = args_after(args, test ? n_skip + 1 : n_skip);

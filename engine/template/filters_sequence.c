@@ -224,7 +224,8 @@ static struct value filter_reverse(struct interp *in, struct value self, const s
         items->items[i] = items->items[items->n - 1 - i];
         items->items[items->n - 1 - i] = swap;
     }
-    return as_list(VALUE_ITERATOR, items);
+    /* Python cannot read a generator backwards: Jinja makes it a list first */
+    return as_list(self.type == VALUE_ITERATOR ? VALUE_LIST : VALUE_ITERATOR, items);
 }
 
 static struct value filter_join(struct interp *in, struct value self, const struct value *argv,

@@ -104,13 +104,19 @@ static struct value filter_escape(struct interp *in, struct value self, const st
     return capture_end(in, mark);
 }
 
+/* For filters that take strings and nothing else. NULL after a failure. */
+static const struct text *own_text(struct interp *in, struct value self)
+{
+    if (value_is_undefined(self))
+        fail_undefined(in, self);
+    return arg_text(in, self, "input");
+}
+
 static struct value filter_indent(struct interp *in, struct value self, const struct value *argv,
                                   args_in args)
 {
     (void)args;
-    if (value_is_undefined(self))
-        return fail_undefined(in, self);
-    const struct text *text = value_to_text(in, self);
+    const struct text *text = own_text(in, self);
     const struct text *pad = argv[0].type == VALUE_STRING ? argv[0].u.text : NULL;
     int64_t width = pad ? 0 : arg_integer(in, argv[0], 4, "width");
     bool first = value_truth(argv[1]), blank = value_truth(argv[2]);
@@ -169,7 +175,9 @@ static struct value filter_truncate(struct interp *in, struct value self, const 
                                     args_in args)
 {
     (void)args;
-    const struct text *text = value_to_text(in, self);
+    if (value_is_undefined(self))
+        return self;
+    const struct text *text = own_text(in, self);
     int64_t length = arg_integer(in, argv[0], 255, "length");
     struct value end = argv[2].type == VALUE_UNSET ? text_new(in, "...", 3) : argv[2];
     const struct text *tail = arg_text(in, end, "end");

@@ -171,23 +171,41 @@ static struct value slice_text(struct interp *in, const struct text *text,
     return capture_end(in, mark);
 }
 
+static struct value slice_range(struct interp *in, const struct range *range,
+                                const struct slice_bounds *b)
+{
+    struct range *part = interp_alloc(in, 1, sizeof(*part));
+    int64_t start, stop, step;
+    if (!part)
+        return value_of_type(VALUE_UNSET);
+    if (__builtin_mul_overflow(range->step, b->step, &step) ||
+        __builtin_mul_overflow(range->step, b->start, &start) ||
+        __builtin_add_overflow(range->start, start, &start) ||
+        __builtin_mul_overflow(range->step, b->stop, &stop) ||
+        __builtin_add_overflow(range->start, stop, &stop) || step == INT64_MIN)
+        return interp_fail(in, "slice of a range is outside 64 bits");
+    *part = (struct range){start, stop, step, slice_count(b)};
+    return (struct value){.type = VALUE_RANGE, .u.range = part};
+}
+
 struct value value_slice(struct interp *in, struct value v, struct value start, struct value stop,
                          struct value step)
 {
     struct slice_bounds b;
     if (value_is_undefined(v))
         return in->failed ? v : fail_undefined(in, v);
-    if (v.type == VALUE_RANGE)
-        v = value_list(VALUE_LIST, value_to_list(in, v));
-    if (v.type == VALUE_DICT)
-        return interp_fail(in, "a dict cannot be sliced");
-    if (in->failed || (v.type != VALUE_STRING && v.type != VALUE_LIST && v.type != VALUE_TUPLE))
-        return value_undefined(NULL, 0);
-    size_t n = v.type == VALUE_STRING ? v.u.text->n_chars : v.u.list->n;
+    if (v.type != VALUE_STRING && v.type != VALUE_LIST && v.type != VALUE_TUPLE &&
+        v.type != VALUE_RANGE)
+        return interp_fail(in, "'%s' object cannot be sliced", value_type_name(v));
+    size_t n = v.type == VALUE_STRING  ? v.u.text->n_chars
+               : v.type == VALUE_RANGE ? (size_t)v.u.range->n
+                                       : v.u.list->n;
     if (!slice_bounds(in, (int64_t)n, start, stop, step, &b))
         return value_of_type(VALUE_UNSET);
     if (v.type == VALUE_STRING)
         return slice_text(in, v.u.text, &b);
+    if (v.type == VALUE_RANGE)
+        return slice_range(in, v.u.range, &b);
     size_t n_taken = slice_count(&b);
     struct list *list = list_new(in, n_taken);
     for (size_t i = 0; list && i < n_taken; i++)

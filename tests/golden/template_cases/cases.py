@@ -496,6 +496,14 @@ undef or 1
 '%s' % undef
 '{}'.format(undef)
 [undef]|join
+range(4)[::2] ~ range(9, 0, -2)[1:3] ~ range(5)[::-1]|list
+none|map('upper')|list
+0|select|list
+xs|map('string')|reverse
+undef|truncate(5)
+1|indent
+n[1:]
+(1,2)[1:] ~ [1,2][::-1]
 undef.a|default('x')
 (undef.a)|default('x')
 d.q|default('x')
