@@ -17,12 +17,8 @@ enum { SOCKET_MAX_BYTES = sizeof(((struct sockaddr_un *)0)->sun_path) - 1 };
 static int join(const char *option, const char *folder, const char *name, char out[PATH_MAX],
                 struct error *err)
 {
-    size_t n_folder = strlen(folder), n_name = strlen(name);
-    if (n_folder + 1 + n_name >= PATH_MAX)
+    if ((size_t)snprintf(out, PATH_MAX, "%s/%s", folder, name) >= PATH_MAX)
         return error_set(err, STATUS_INVALID_ARGUMENT, "--%s: the path is too long", option);
-    memcpy(out, folder, n_folder);
-    out[n_folder] = '/';
-    memcpy(out + n_folder + 1, name, n_name + 1);
     return 0;
 }
 

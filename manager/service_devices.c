@@ -230,9 +230,10 @@ static void on_probed(void *arg, const pb_tool *report, const struct error *stat
     struct probe *probe = arg;
     struct service *service = probe->service;
     struct error err = *status;
-    if (report && report->result_case != SLUICE__WORKER__V1__TOOL_REPORT__RESULT_PROBE)
+    if (err.status == 0 &&
+        (!report || report->result_case != SLUICE__WORKER__V1__TOOL_REPORT__RESULT_PROBE))
         error_set(&err, STATUS_INTERNAL, "the probing process made another report");
-    if (err.status == 0) {
+    if (err.status == 0 && report) {
         snprintf(service->cuda_unusable_reason, sizeof(service->cuda_unusable_reason), "%s",
                  report->probe->cuda_unusable_reason);
         probe->report = MESSAGE_COPY(pb_tool, report);

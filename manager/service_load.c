@@ -296,9 +296,10 @@ static void on_planned(void *arg, const pb_tool *report, const struct error *sta
     struct rpc_call *call = arg;
     load_response response = SLUICE__MANAGER__V1__LOAD_MODEL_VERSION_RESPONSE__INIT;
     struct error err = *status;
-    if (report && report->result_case != SLUICE__WORKER__V1__TOOL_REPORT__RESULT_PLAN)
+    if (err.status == 0 &&
+        (!report || report->result_case != SLUICE__WORKER__V1__TOOL_REPORT__RESULT_PLAN))
         error_set(&err, STATUS_INTERNAL, "the planning process made another report");
-    if (err.status == 0) {
+    if (err.status == 0 && report) {
         response.plan = report->plan;
         rpc_call_reply(call, &response.base);
     } else {

@@ -279,7 +279,8 @@ static void on_inspected(void *arg, const pb_tool *report, const struct error *s
     struct rpc_call *call = registration->call;
     const register_request *request = registration->request;
     struct error err = *status;
-    if (report && report->result_case != SLUICE__WORKER__V1__TOOL_REPORT__RESULT_INSPECT)
+    if (err.status == 0 &&
+        (!report || report->result_case != SLUICE__WORKER__V1__TOOL_REPORT__RESULT_INSPECT))
         error_set(&err, STATUS_INTERNAL, "the inspecting process made another report");
     if (err.status == STATUS_INVALID_ARGUMENT && !err.reason[0])
         error_reason(&err, "MODEL_FILE_INVALID");
@@ -309,7 +310,8 @@ static void inspect(struct service *service, struct rpc_call *call, const Protob
                                registration->request->verify ? "--verify" : NULL, NULL};
     (void)message;
     rpc_call_retain(call);
-    if (tool_run(service->manager->tools, arguments, on_inspected, registration, &err) == 0)
+    if (resolve_path(service->manager, registration->request->path, registration, &err) == 0 &&
+        tool_run(service->manager->tools, arguments, on_inspected, registration, &err) == 0)
         return;
     service_fail(call, &err);
     rpc_call_release(call);
@@ -330,8 +332,7 @@ void service_register(struct service *service, struct rpc_call *call,
     registration->service = service;
     registration->call = call;
     registration->request = request;
-    if (check_register(request, &err) != 0 ||
-        resolve_path(service->manager, request->path, registration, &err) != 0) {
+    if (check_register(request, &err) != 0) {
         service_fail(call, &err);
         free_registration(registration);
         return;

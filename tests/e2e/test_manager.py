@@ -1,9 +1,9 @@
 """sluice-manager by itself, with fake workers (tests/support/fake_worker.c) that load, crash and hang as a text file tells
 them: idempotency, generations, crash loops, kills at every named point, full disks, two managers, drains that never end."""
-import json
 import os
 import pathlib
 import resource
+import shutil
 import signal
 import socket
 import sqlite3
@@ -54,6 +54,7 @@ class Manager:
     def connect(self):
         if self.channel:
             self.channel.close()
+        self.wait(self.listens, 10, "it listens")  # a channel that fails once waits long
         self.channel = grpc.insecure_channel(f"unix:{self.state}/run/manager.sock",
                                              options=[("grpc.use_local_subchannel_pool", 1)])
         grpc.channel_ready_future(self.channel).result(timeout=10)
@@ -64,6 +65,10 @@ class Manager:
     def up(self, *args, **kwargs):
         self.start(*args, **kwargs)
         return self.connect()
+
+    def listens(self):
+        with socket.socket(socket.AF_UNIX) as s:
+            return s.connect_ex(str(self.state / "run/manager.sock")) == 0
 
     def text(self):
         return (self.folder / "log").read_text(errors="replace")[-4000:]
@@ -310,8 +315,6 @@ def test_killed_manager_adopts_and_restarts_none(manager):
     manager.register("a")
     manager.done(manager.load("a", n_replicas=3))
     before = {r.id: (r.pid, r.epoch) for r in manager.replicas()}
-    routes = manager.stubs_routes()[0] if hasattr(manager, "stubs_routes") else None
-    assert routes is None
     for _ in range(3):
         manager.kill()
         manager.up()
@@ -350,7 +353,7 @@ def test_workers_nobody_owns_are_killed(manager):
     manager.register("a")
     manager.done(manager.load("a"))
     manager.kill()
-    (state,) = [manager.state / "run"]
+    state = manager.state / "run"
     (state / "replica-r99").mkdir()
     stranger = subprocess.Popen([BIN / "fake_worker", "serve", "--socket", state / "replica-r99/worker.sock", "--exit-report",
                                  state / "replica-r99/exit.pb", "--replica", "r99", "--epoch", "1", "--model",
@@ -361,7 +364,7 @@ def test_workers_nobody_owns_are_killed(manager):
     manager.up()
     assert stranger.wait(5) == -signal.SIGKILL and old.wait(5) == -signal.SIGKILL
     assert len(manager.workers()) == 1 and manager.status().n_adopted_workers == 1
-    assert not (state / "replica-r99").exists() or True
+    assert not (state / "replica-r99").exists()
 
 
 def test_second_manager_is_refused_at_once(manager):
@@ -387,7 +390,7 @@ def test_wrong_settings_are_refused_with_the_options_name(tmp_path, args, code, 
                             timeout=10)
     assert result.returncode == code and text in result.stderr, result
     if len(args) > 1 and args[1].startswith("/tmp/x"):
-        os.path.isdir(args[1]) and subprocess.run(["rm", "-r", args[1]], check=True)
+        shutil.rmtree(args[1], ignore_errors=True)
 
 
 def test_newer_state_is_refused(manager):
@@ -433,7 +436,7 @@ def test_full_disk_refuses_changes_and_recovers(manager):
 
 POINTS_LOAD = ["load.before_write", "load.before_commit", "start.before_record", "start.after_record", "spawn.before",
                "spawn.after", "pid.after_record", "state.before_record", "state.after_record", "ready.before_record",
-               "ready.after_record", "record.before_commit:1", "record.before_commit:2", "record.before_commit:4",
+               "ready.after_record", "record.before_commit:1", "record.before_commit:2", "record.before_commit:3",
                "finish.before_record", "finish.before_commit", "finish.after_commit"]
 POINTS_UNLOAD = ["unload.before_write", "unload.before_commit", "drain.before_record", "drain.after_record",
                  "stop.before_record", "stop.after_record", "record.before_commit:1", "record.before_commit:2",
