@@ -27,6 +27,7 @@ struct start {
     struct test_worker *worker;
     struct settings settings;
     struct options *options;
+    char model[4096]; /* the settings point to it */
 };
 
 /* SLUICE_MODEL, or where etc/fetch_model.sh puts it. */
@@ -77,7 +78,7 @@ static void wait_ready(struct test_worker *worker)
 void test_worker_start(struct test_worker *worker, const char *model, const char *const *flags,
                        bool wait)
 {
-    char path[4096], target[128];
+    char target[128];
     char *argv[MAX_FLAGS];
     int argc = 0;
     struct start *start = calloc(1, sizeof(*start));
@@ -91,16 +92,16 @@ void test_worker_start(struct test_worker *worker, const char *model, const char
     snprintf(worker->socket, sizeof(worker->socket), "%s/worker.sock", worker->dir);
     snprintf(worker->exit_report, sizeof(worker->exit_report), "%s/exit.pb", worker->dir);
     if (model)
-        snprintf(path, sizeof(path), "%s/%s", SLUICE_SOURCE_DIR, model);
+        snprintf(start->model, sizeof(start->model), "%s/%s", SLUICE_SOURCE_DIR, model);
     else
-        snprintf(path, sizeof(path), "%s", sample_path());
+        snprintf(start->model, sizeof(start->model), "%s", sample_path());
     const char *const fixed[] = {"serve",
                                  "--socket",
                                  worker->socket,
                                  "--exit-report",
                                  worker->exit_report,
                                  "--model",
-                                 path,
+                                 start->model,
                                  "--replica",
                                  "r1",
                                  "--epoch",
@@ -123,10 +124,6 @@ void test_worker_start(struct test_worker *worker, const char *model, const char
     log_init("test", LOG_LEVEL_ERROR, LOG_FORMAT_KV);
     if (settings_parse(MODE_SERVE, argc, argv, &start->settings, &start->options, &err) != 0)
         fail_msg("%s", err.message);
-    /* The settings point into argv, which is this frame's. */
-    start->settings.socket = strdup(worker->socket);
-    start->settings.exit_report = strdup(worker->exit_report);
-    start->settings.model = strdup(path);
     assert_int_equal(pthread_create(&worker->thread, NULL, run, start), 0);
     rpc_client_config_init(&config);
     snprintf(target, sizeof(target), "unix:%s", worker->socket);
