@@ -1,0 +1,443 @@
+/* Workers that die, drain, come back or are somebody else: a stream goes on with the same tokens on
+ * another replica, or ends with one clear status. */
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "proto/rpc/rpc_stream.h"
+#include "support_gateway.h"
+#include "tests/unit/base/support_cmocka.h"
+
+static struct fixture f;
+
+/* A test that failed left its own behind. */
+static int forget(void **state)
+{
+    (void)state;
+    memset(&f, 0, sizeof(f));
+    return 0;
+}
+
+static void pause_ms(long ms)
+{
+    struct timespec pause = {ms / 1000, ms % 1000 * NS_PER_MS};
+    nanosleep(&pause, NULL);
+}
+
+/* The worker that carries a request. */
+static unsigned busy_worker(unsigned n_workers)
+{
+    for (unsigned i = 0; i < n_workers; i++)
+        if (fake_worker_read(&f.workers[i], &f.workers[i].n_live))
+            return i;
+    fail_msg("no worker has the request");
+    return 0;
+}
+
+static void test_a_stream_goes_on_at_another_replica(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t n, hold, died_after;
+        bool logprobs;
+    } rows[] = {
+        {1, 0, 40, false}, {3, 0, 20, false}, {1, 3, 40, true}, {3, 2, 1, true}, {1, 0, 79, false}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct client_request request = {
+            .seed = i, .max_tokens = 80, .n = rows[i].n, .logprobs = rows[i].logprobs};
+        struct client_stream stream;
+        fixture_init(&f);
+        for (unsigned k = 0; k < 2; k++) {
+            f.workers[k].hold = rows[i].hold;
+            f.workers[k].stop_after = rows[i].died_after + rows[i].hold;
+        }
+        fixture_start(&f, 2);
+        client_open(&f, &request, &stream);
+        client_wait_tokens(&stream, rows[i].n * (rows[i].died_after));
+        unsigned first = busy_worker(2);
+        fake_worker_stop_after(&f.workers[1 - first], UINT32_MAX);
+        fake_worker_kill(&f.workers[first]);
+        client_expect_whole(&stream, &request);
+        assert_string_equal(stream.receipt_replica, f.workers[1 - first].replica_id);
+        assert_int_equal(stream.n_resumes, 1);
+        assert_false(stream.numerics_changed);
+        assert_int_equal(f.workers[1 - first].n_resumed, 1);
+        client_close(&stream);
+        fixture_stop(&f);
+    }
+}
+
+static void test_before_the_first_token_the_request_is_simply_moved(void **state)
+{
+    (void)state;
+    struct client_request request = {.seed = 5};
+    struct client_stream stream;
+    fixture_init(&f);
+    f.workers[0].stop_after = f.workers[1].stop_after = 0;
+    fixture_start(&f, 2);
+    client_open(&f, &request, &stream);
+    for (int i = 0; i < 1000 && f.workers[0].n_submits + f.workers[1].n_submits == 0; i++)
+        pause_ms(5);
+    unsigned first = busy_worker(2);
+    fake_worker_stop_after(&f.workers[1 - first], UINT32_MAX);
+    fake_worker_kill(&f.workers[first]);
+    client_expect_whole(&stream, &request);
+    assert_int_equal(f.workers[1 - first].n_resumed, 0);
+    client_close(&stream);
+    fixture_stop(&f);
+}
+
+static void test_a_stream_goes_on_at_the_restarted_replica(void **state)
+{
+    (void)state;
+    static const struct fixture_route row = {"m", "1", true, 1, 0};
+    struct client_request request = {.seed = 6, .max_tokens = 90};
+    struct client_stream stream;
+    fixture_init(&f);
+    f.workers[0].stop_after = 30;
+    fixture_start(&f, 1);
+    client_open(&f, &request, &stream);
+    client_wait_tokens(&stream, 30);
+    fake_worker_kill(&f.workers[0]);
+    pause_ms(300);
+    f.workers[0].stop_after = UINT32_MAX;
+    f.workers[0].epoch = 2;
+    fake_worker_start(&f.workers[0]);
+    fixture_routes(&f, &row, 1);
+    client_expect_whole(&stream, &request);
+    assert_int_equal(stream.n_resumes, 1);
+    client_close(&stream);
+    fixture_wait_usable(&f, 1);
+    struct gateway_counters c = fixture_wait_rest(&f);
+    assert_int_equal(c.resumes, 1);
+    fixture_stop(&f);
+}
+
+static void test_many_streams_survive_one_death_each(void **state)
+{
+    (void)state;
+    enum { N = 24 };
+    static struct client_stream streams[N];
+    static struct client_request requests[N];
+    fixture_init(&f);
+    for (unsigned i = 0; i < 3; i++)
+        f.workers[i].hold = 1;
+    fixture_start(&f, 3);
+    for (unsigned i = 0; i < N; i++) {
+        requests[i] = (struct client_request){.seed = i, .max_tokens = 400, .n = 1 + i % 2};
+        client_open(&f, &requests[i], &streams[i]);
+    }
+    client_wait_tokens(&streams[N - 1], 20);
+    fake_worker_kill(&f.workers[0]);
+    client_wait_tokens(&streams[0], 100);
+    fake_worker_kill(&f.workers[1]);
+    for (unsigned i = 0; i < N; i++) {
+        client_expect_whole(&streams[i], &requests[i]);
+        client_close(&streams[i]);
+    }
+    fixture_stop(&f);
+}
+
+static void test_no_replica_in_time_is_told_with_the_tokens_sent(void **state)
+{
+    (void)state;
+    static const uint32_t sent[] = {0, 12};
+    for (size_t i = 0; i < 2; i++) {
+        struct client_request request = {.seed = 6, .max_tokens = 90};
+        struct client_stream stream;
+        char text[64];
+        fixture_init(&f);
+        f.config.resume_ms = 300;
+        f.workers[0].stop_after = sent[i];
+        fixture_start(&f, 1);
+        client_open(&f, &request, &stream);
+        client_wait_tokens(&stream, sent[i]);
+        assert_true(fake_worker_wait_live(&f.workers[0], 1));
+        int64_t since_ns = clock_now_ns();
+        fake_worker_kill(&f.workers[0]);
+        assert_int_equal(client_wait_end(&stream), STATUS_UNAVAILABLE);
+        assert_true(clock_now_ns() - since_ns >= 300 * NS_PER_MS);
+        assert_string_equal(stream.status.reason, "REPLICA_LOST");
+        assert_true(stream.status.retry_after_ms > 0);
+        snprintf(text, sizeof(text), "tokens sent: %u", sent[i]);
+        assert_non_null(strstr(stream.status.message, text));
+        assert_int_equal(stream.n_tokens, sent[i]);
+        client_close(&stream);
+        assert_int_equal(fixture_wait_rest(&f).failed, 1);
+        fixture_stop(&f);
+    }
+}
+
+static void test_a_version_that_is_unloaded_is_not_waited_for(void **state)
+{
+    (void)state;
+    static const struct fixture_route gone = {"m", "1", false, 0, 0};
+    struct client_request request = {.seed = 6, .max_tokens = 90};
+    struct client_stream stream;
+    fixture_init(&f);
+    f.workers[0].stop_after = 5;
+    fixture_start(&f, 1);
+    client_open(&f, &request, &stream);
+    client_wait_tokens(&stream, 5);
+    fixture_routes(&f, &gone, 1);
+    fixture_wait_health(&f, "model/m/1", 0);
+    int64_t since_ns = clock_now_ns();
+    fake_worker_kill(&f.workers[0]);
+    assert_int_equal(client_wait_end(&stream), STATUS_UNAVAILABLE);
+    assert_true(clock_now_ns() - since_ns < 5 * NS_PER_S);
+    client_close(&stream);
+    fixture_stop(&f);
+}
+
+static void test_a_waiting_request_can_be_cancelled_and_expires(void **state)
+{
+    (void)state;
+    struct client_request plain = {.max_tokens = 90}, timed = {.max_tokens = 90, .timeout_ms = 800};
+    struct client_stream streams[2];
+    fixture_init(&f);
+    f.workers[0].stop_after = 5;
+    fixture_start(&f, 1);
+    client_open(&f, &plain, &streams[0]);
+    client_open(&f, &timed, &streams[1]);
+    client_wait_tokens(&streams[0], 5);
+    client_wait_tokens(&streams[1], 5);
+    fake_worker_kill(&f.workers[0]);
+    pause_ms(100);
+    rpc_stream_cancel(streams[0].stream);
+    assert_int_equal(client_wait_end(&streams[0]), STATUS_CANCELLED);
+    assert_int_equal(client_wait_end(&streams[1]), STATUS_DEADLINE_EXCEEDED);
+    for (int i = 0; i < 2; i++)
+        client_close(&streams[i]);
+    struct gateway_counters c = fixture_wait_rest(&f);
+    assert_int_equal(c.cancelled, 1);
+    assert_int_equal(c.failed, 1);
+    fixture_stop(&f);
+}
+
+static void test_a_request_that_takes_replicas_with_it_gets_no_fourth(void **state)
+{
+    (void)state;
+    struct client_request request = {.text = "poison"};
+    struct client_stream stream;
+    fixture_init(&f);
+    for (unsigned i = 0; i < 4; i++)
+        f.workers[i].stop_after = 0;
+    fixture_start(&f, 4);
+    client_open(&f, &request, &stream);
+    for (unsigned i = 0; i < 3; i++) {
+        unsigned n_live = 0, at = 0;
+        for (int wait = 0; wait < 2000 && !n_live; wait++) {
+            for (unsigned k = 0; k < 4 && !n_live; k++) {
+                n_live = fake_worker_read(&f.workers[k], &f.workers[k].n_live);
+                at = k;
+            }
+            pause_ms(n_live ? 0 : 5);
+        }
+        assert_int_equal(n_live, 1);
+        fake_worker_kill(&f.workers[at]);
+    }
+    assert_int_equal(client_wait_end(&stream), STATUS_UNAVAILABLE);
+    assert_string_equal(stream.status.reason, "REPLICA_LOST");
+    client_close(&stream);
+    fixture_stop(&f);
+}
+
+static void test_a_draining_worker_gets_nothing_new_and_gives_back_what_runs(void **state)
+{
+    (void)state;
+    struct client_request request = {.seed = 8, .max_tokens = 60, .n = 2};
+    struct client_stream stream;
+    fixture_init(&f);
+    f.workers[0].stop_after = f.workers[1].stop_after = 10;
+    fixture_start(&f, 2);
+    client_open(&f, &request, &stream);
+    client_wait_tokens(&stream, 20);
+    unsigned first = busy_worker(2);
+    fake_worker_stop_after(&f.workers[1 - first], UINT32_MAX);
+    fake_worker_drain(&f.workers[first], false);
+    fixture_wait_usable(&f, 1);
+    unsigned n_before = f.workers[first].n_submits;
+    for (int i = 0; i < 4; i++)
+        client_run(&f, &request);
+    assert_int_equal(f.workers[first].n_submits, n_before);
+    assert_false(stream.over);
+    fake_worker_drain(&f.workers[first], true);
+    client_expect_whole(&stream, &request);
+    assert_int_equal(stream.n_resumes, 1);
+    client_close(&stream);
+    fixture_stop(&f);
+}
+
+static void test_a_replica_the_routes_drain_finishes_what_it_has(void **state)
+{
+    (void)state;
+    static const struct fixture_route draining = {"m", "1", true, 2, 1};
+    static const struct fixture_route without = {"m", "1", true, 2, 0};
+    static const struct fixture_route both = {"m", "1", true, 3, 0};
+    struct client_request request = {.seed = 8, .max_tokens = 60};
+    struct client_stream stream;
+    fixture_init(&f);
+    f.workers[0].stop_after = 10;
+    fixture_start(&f, 1);
+    client_open(&f, &request, &stream);
+    client_wait_tokens(&stream, 10);
+    fake_worker_start(&f.workers[1]);
+    fixture_routes(&f, &draining, 1);
+    for (int i = 0; i < 1000 && !fake_worker_read(&f.workers[1], &f.workers[1].n_hellos); i++)
+        pause_ms(5);
+    fixture_wait_usable(&f, 1);
+    client_run(&f, &request);
+    assert_int_equal(f.workers[1].n_submits, 1);
+    fixture_routes(&f, &without, 1);
+    pause_ms(100);
+    fake_worker_stop_after(&f.workers[0], UINT32_MAX);
+    client_expect_whole(&stream, &request);
+    assert_int_equal(stream.n_resumes, 0);
+    client_close(&stream);
+    assert_true(fake_worker_wait(&f.workers[0], &f.workers[0].n_streams_ended, 1));
+    fixture_routes(&f, &both, 1); /* the same process is back in the routes */
+    fixture_wait_usable(&f, 2);
+    fixture_stop(&f);
+}
+
+static void test_another_process_behind_the_socket_is_not_used(void **state)
+{
+    (void)state;
+    static const struct fixture_route row = {"m", "1", true, 1, 0};
+    struct client_request request = {.seed = 8};
+    struct error err;
+    fixture_init(&f);
+    f.workers[0].epoch = 7;
+    fake_worker_start(&f.workers[0]);
+    fixture_routes(&f, &row, 1);
+    pthread_mutex_lock(&f.workers[0].lock);
+    f.workers[0].epoch = 8; /* refuses the epoch the routes know */
+    pthread_mutex_unlock(&f.workers[0].lock);
+    fixture_start_gateway(&f);
+    pause_ms(1500);
+    unsigned n_hellos = fake_worker_read(&f.workers[0], &f.workers[0].n_hellos);
+    assert_true(n_hellos >= 2 && n_hellos <= 12); /* with backoff, not in a tight loop */
+    assert_int_equal(client_fail(&f, &request, &err), STATUS_UNAVAILABLE);
+    fixture_routes(&f, &row, 1);
+    fixture_wait_usable(&f, 1);
+    client_run(&f, &request);
+    fixture_stop(&f);
+}
+
+static void test_a_hello_of_the_wrong_epoch_is_refused(void **state)
+{
+    (void)state;
+    static const struct fixture_route row = {"m", "1", true, 1, 0};
+    struct client_request request = {.seed = 8};
+    struct error err;
+    fixture_init(&f);
+    f.workers[0].hello_epoch = 9;
+    fake_worker_start(&f.workers[0]);
+    fixture_routes(&f, &row, 1);
+    fixture_start_gateway(&f);
+    assert_true(fake_worker_wait(&f.workers[0], &f.workers[0].n_streams_ended, 2));
+    assert_int_equal(client_fail(&f, &request, &err), STATUS_UNAVAILABLE);
+    fixture_stop(&f);
+}
+
+static void test_a_resume_prefers_the_same_arithmetic(void **state)
+{
+    (void)state;
+    struct client_request request = {.seed = 2, .max_tokens = 50};
+    struct client_stream stream;
+    for (unsigned same = 0; same < 2; same++) {
+        fixture_init(&f);
+        for (unsigned i = 0; i < 3; i++) {
+            f.workers[i].stop_after = 10;
+            snprintf(f.workers[i].numerics_id, sizeof(f.workers[i].numerics_id), "set %u", i);
+        }
+        fixture_start(&f, 3);
+        client_open(&f, &request, &stream);
+        client_wait_tokens(&stream, 10);
+        unsigned first = busy_worker(3), last = (first + 2) % 3;
+        if (same) { /* the last one in the list comes back with the first one's arithmetic */
+            static const struct fixture_route row = {"m", "1", true, 7, 0};
+            fake_worker_kill(&f.workers[last]);
+            f.workers[last].epoch = 2;
+            snprintf(f.workers[last].numerics_id, sizeof(f.workers[last].numerics_id), "set %u",
+                     first);
+            fake_worker_start(&f.workers[last]);
+            fixture_routes(&f, &row, 1);
+            assert_true(fake_worker_wait(&f.workers[last], &f.workers[last].n_hellos, 2));
+            fixture_wait_usable(&f, 3);
+        }
+        for (unsigned i = 0; i < 3; i++)
+            fake_worker_stop_after(&f.workers[i], i == first ? 10 : UINT32_MAX);
+        fake_worker_kill(&f.workers[first]);
+        client_expect_whole(&stream, &request);
+        assert_int_equal(stream.numerics_changed, !same);
+        if (same)
+            assert_string_equal(stream.receipt_replica, f.workers[last].replica_id);
+        client_close(&stream);
+        fixture_stop(&f);
+    }
+}
+
+/* Deaths and returns at every moment, with cancels between: each request ends once, and what was
+ * sent is a prefix of the truth (the client checks each token). */
+static void test_a_storm_of_deaths_and_cancels(void **state)
+{
+    (void)state;
+    enum { N = 24, ROUNDS = 4 };
+    static struct client_stream streams[N];
+    struct fixture_route row = {"m", "1", true, 3, 0};
+    fixture_init(&f);
+    f.workers[0].hold = f.workers[1].hold = 2;
+    fixture_start(&f, 2);
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        for (unsigned i = 0; i < N; i++) {
+            struct client_request request = {.seed = i, .max_tokens = 60 + 10 * i};
+            client_open(&f, &request, &streams[i]);
+        }
+        pause_ms(round * 7);
+        struct fake_worker *victim = &f.workers[round % 2];
+        fake_worker_kill(victim);
+        for (unsigned i = 0; i < N; i += 3)
+            rpc_stream_cancel(streams[i].stream);
+        victim->epoch++;
+        fake_worker_start(victim);
+        fixture_routes(&f, &row, 1);
+        for (unsigned i = 0; i < N; i++) {
+            int status = client_wait_end(&streams[i]);
+            assert_true(status == 0 || (i % 3 == 0 && status == STATUS_CANCELLED));
+            if (!status)
+                assert_int_equal(streams[i].n_tokens, 60 + 10 * i);
+            client_close(&streams[i]);
+        }
+        fixture_wait_usable(&f, 2);
+    }
+    struct gateway_counters c = fixture_wait_rest(&f);
+    assert_int_equal(c.accepted, N * ROUNDS);
+    assert_int_equal(c.failed, 0);
+    fixture_stop(&f);
+}
+
+int main(int argc, char *argv[])
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_a_stream_goes_on_at_another_replica, forget),
+        cmocka_unit_test_setup(test_before_the_first_token_the_request_is_simply_moved, forget),
+        cmocka_unit_test_setup(test_a_stream_goes_on_at_the_restarted_replica, forget),
+        cmocka_unit_test_setup(test_many_streams_survive_one_death_each, forget),
+        cmocka_unit_test_setup(test_no_replica_in_time_is_told_with_the_tokens_sent, forget),
+        cmocka_unit_test_setup(test_a_version_that_is_unloaded_is_not_waited_for, forget),
+        cmocka_unit_test_setup(test_a_waiting_request_can_be_cancelled_and_expires, forget),
+        cmocka_unit_test_setup(test_a_request_that_takes_replicas_with_it_gets_no_fourth, forget),
+        cmocka_unit_test_setup(test_a_draining_worker_gets_nothing_new_and_gives_back_what_runs,
+                               forget),
+        cmocka_unit_test_setup(test_a_replica_the_routes_drain_finishes_what_it_has, forget),
+        cmocka_unit_test_setup(test_another_process_behind_the_socket_is_not_used, forget),
+        cmocka_unit_test_setup(test_a_hello_of_the_wrong_epoch_is_refused, forget),
+        cmocka_unit_test_setup(test_a_resume_prefers_the_same_arithmetic, forget),
+        cmocka_unit_test_setup(test_a_storm_of_deaths_and_cancels, forget),
+    };
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
