@@ -94,7 +94,6 @@ static void stats_of_rows(void *arg, uint32_t index, uint32_t n_threads)
 static void combine_stats(const struct prepare_job *job, uint32_t row, float *out_sum,
                           float *out_max)
 {
-    static const uint32_t all_present[N_SEGMENTS + 1] = {0, 1, 2, 3, 4, 5, 6, 7, 8};
     const struct act_cpu *act = job->act;
     float sums[N_SEGMENTS], max = 0.0f;
     if (job->n_ranks == 1) {
@@ -107,7 +106,7 @@ static void combine_stats(const struct prepare_job *job, uint32_t row, float *ou
         sums[r] = stats[0];
         max = stats[1] > max ? stats[1] : max;
     }
-    *out_sum = tree_sum(sums, all_present, job->n_ranks);
+    *out_sum = tree_sum_present(sums, (1U << job->n_ranks) - 1, job->n_ranks);
     *out_max = max;
 }
 

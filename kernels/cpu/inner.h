@@ -86,12 +86,9 @@ static inline const struct cpu_inner *inner_of(const struct op_table *ops)
 }
 
 /* The tree over the 8 segments of the contract, or an aligned subtree of count = 1, 2, 4 or 8 of
- * them; parts of no length (bounds[i] == bounds[i + 1]) are skipped. Destroys parts. */
-static inline float tree_sum(float parts[], const uint32_t bounds[], uint32_t count)
+ * them; bit i of present says that part i is not empty: the others are skipped. Destroys parts. */
+static inline float tree_sum_present(float parts[N_SEGMENTS], uint32_t present, uint32_t count)
 {
-    uint32_t present = 0;
-    for (uint32_t i = 0; i < count; i++)
-        present |= (uint32_t)(bounds[i] < bounds[i + 1]) << i;
     for (; count > 1; count /= 2) {
         uint32_t next = 0;
         for (uint32_t i = 0; i < count / 2; i++) {
@@ -103,4 +100,13 @@ static inline float tree_sum(float parts[], const uint32_t bounds[], uint32_t co
         present = next;
     }
     return parts[0];
+}
+
+/* The same where part i has the elements [bounds[i], bounds[i + 1]). */
+static inline float tree_sum(float parts[], const uint32_t bounds[], uint32_t count)
+{
+    uint32_t present = 0;
+    for (uint32_t i = 0; i < count; i++)
+        present |= (uint32_t)(bounds[i] < bounds[i + 1]) << i;
+    return tree_sum_present(parts, present, count);
 }
