@@ -52,6 +52,15 @@ static bool linkable(const Sluice__Manager__V1__RouteReplica *replica)
             replica->state == SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_DRAINING);
 }
 
+/* A replica that is ready (a link to it may yet be made) or on its way there. */
+static bool replica_is_coming(Sluice__Manager__V1__ReplicaState state)
+{
+    return state == SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PENDING ||
+           state == SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_LOADING ||
+           state == SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_WARMING ||
+           state == SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_READY;
+}
+
 static void add_link(struct gateway *gateway, struct link *link)
 {
     pthread_mutex_lock(&gateway->lock);
@@ -165,6 +174,20 @@ struct link *gateway_pick_link(struct gateway *gateway, const char *model, const
     return best;
 }
 
+bool gateway_still_loaded(struct gateway *gateway, const char *model, const char *version,
+                          bool *out_coming)
+{
+    struct error err;
+    const route *found;
+    struct route_table *routes = gateway_routes(gateway);
+    int rc = route_table_pick(routes, model, version, "", 0, &found, &err);
+    *out_coming = false;
+    for (size_t i = 0; !rc && i < found->n_replicas; i++)
+        *out_coming = *out_coming || replica_is_coming(found->replicas[i]->state);
+    route_table_release(routes);
+    return rc == 0;
+}
+
 void gateway_link_changed(struct gateway *gateway)
 {
     struct rpc_health *health = rpc_server_health(gateway->server);
@@ -217,15 +240,15 @@ static void wait_for_replica(struct gateway *gateway, struct relay *relay)
     pthread_mutex_unlock(&gateway->lock);
 }
 
-/* Whether the version is still meant to be served. */
-static bool still_loaded(struct gateway *gateway, const struct relay *relay)
+/* No link took the request: another may come, for a new one and for one whose replica was lost. */
+static bool may_wait(struct gateway *gateway, struct relay *relay, bool was_lost)
 {
-    struct error err;
-    const route *found;
-    struct route_table *routes = gateway_routes(gateway);
-    int rc = route_table_pick(routes, relay->model, relay->version, "", 0, &found, &err);
-    route_table_release(routes);
-    return rc == 0;
+    bool coming;
+    bool loaded = gateway_still_loaded(gateway, relay->model, relay->version, &coming);
+    int64_t now_ns = clock_now_ns();
+    int64_t since_ns = was_lost ? relay_lost_since(relay, now_ns) : relay->arrived_ns;
+    uint64_t limit_ms = was_lost ? gateway->config.resume_ms : gateway->config.replica_wait_ms;
+    return loaded && (was_lost || coming) && now_ns - since_ns <= (int64_t)limit_ms * NS_PER_MS;
 }
 
 void gateway_dispatch(struct gateway *gateway, struct relay *relay)
@@ -245,20 +268,14 @@ void gateway_dispatch(struct gateway *gateway, struct relay *relay)
     link_release(link);
     if (rc == 0)
         return;
-    if (!lost_ns && rc == STATUS_RESOURCE_EXHAUSTED) {
+    /* Lost: earlier, or now, between the choice and the submit. */
+    bool was_lost = lost_ns || had_link;
+    if (!lost_ns && rc == STATUS_RESOURCE_EXHAUSTED)
         relay_end(relay, &err);
-    } else if (!lost_ns && !had_link) {
-        end_without_replica(relay, false);
-    } else {
-        /* Lost, now or between the choice and the submit: another one may come. */
-        int64_t now_ns = clock_now_ns();
-        int64_t since_ns = relay_lost_since(relay, now_ns);
-        if (now_ns - since_ns > (int64_t)gateway->config.resume_ms * NS_PER_MS ||
-            !still_loaded(gateway, relay))
-            end_without_replica(relay, true);
-        else
-            wait_for_replica(gateway, relay);
-    }
+    else if (may_wait(gateway, relay, was_lost))
+        wait_for_replica(gateway, relay);
+    else
+        end_without_replica(relay, was_lost);
 }
 
 static void retry_waiting(struct gateway *gateway)
@@ -273,6 +290,7 @@ static void retry_waiting(struct gateway *gateway)
         gateway_dispatch(gateway, relay);
         relay_release(relay);
     }
+    text_retry_waiting(gateway);
 }
 
 struct slow_list {
@@ -469,6 +487,7 @@ static void end_waiting(struct gateway *gateway)
         end_without_replica(relay, true);
         relay_release(relay);
     }
+    text_end_waiting(gateway);
 }
 
 void gateway_destroy(struct gateway *gateway, uint32_t grace_ms)

@@ -20,6 +20,7 @@ struct error;
 struct link;
 struct relay;
 struct route_watch;
+struct text_forward;
 
 struct gateway_config {
     const char *listen;         /* "127.0.0.1:8001"; empty: no TCP */
@@ -32,6 +33,7 @@ struct gateway_config {
     uint64_t max_pending_bytes; /* per stream towards a client */
     uint64_t slow_reader_ms;    /* a stream whose reader takes nothing for this long is ended */
     uint64_t resume_ms;         /* how long a request whose replica was lost waits for another */
+    uint64_t replica_wait_ms;   /* how long a new one waits for a replica that is coming up */
     uint64_t drain_grace_ms;
 };
 
@@ -59,7 +61,9 @@ struct gateway {
     struct route_table *routes; /* the snapshot in force; never NULL */
     struct link **links;
     uint32_t n_links;
-    struct relay *waiting; /* requests whose replica was lost, linked by relay->next_waiting */
+    /* Requests without a replica: lost, or not up yet; linked by their next_waiting. */
+    struct relay *waiting;
+    struct text_forward *waiting_texts;
 
     pthread_t ticker;
     pthread_cond_t tick;
@@ -86,6 +90,11 @@ void gateway_apply_routes(struct gateway *gateway, struct route_table *table);
  * (empty: any) goes before load: a request that moves should find the same arithmetic. */
 struct link *gateway_pick_link(struct gateway *gateway, const char *model, const char *version,
                                const char *numerics_id);
+
+/* Whether a version is still meant to be served; *out_coming: one of its replicas is ready or on
+ * its way there, so that a link to it may come up soon. */
+bool gateway_still_loaded(struct gateway *gateway, const char *model, const char *version,
+                          bool *out_coming);
 
 /* Sends a relay to a replica, or queues it until one is there or its time is over. */
 void gateway_dispatch(struct gateway *gateway, struct relay *relay);

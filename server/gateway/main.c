@@ -49,6 +49,8 @@ static const struct option_spec specs[] = {
      "a stream whose client takes nothing for this long is ended", 100, 86400000},
     {"resume-timeout", 0, OPTION_MS, FIELD(gateway.resume_ms), "30s", "TIME",
      "how long a request whose replica was lost waits for another", 0, 86400000},
+    {"replica-wait", 0, OPTION_MS, FIELD(gateway.replica_wait_ms), "5s", "TIME",
+     "how long a new request waits for a replica that is coming up", 0, 86400000},
     {"drain-grace", 0, OPTION_MS, FIELD(gateway.drain_grace_ms), "60s", "TIME",
      "time accepted streams get after SIGTERM", 0, 86400000},
     {"log-level", 0, OPTION_STRING, FIELD(log_level), "info", "LEVEL", "debug, info, warn or error",

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/rng.h"
 #include "proto/rpc/rpc_call.h"
@@ -14,13 +15,18 @@
 enum { TEXT_TIMEOUT_MS = 30000 };
 
 /* A forwarded call, from its arrival to the worker's answer. */
-struct forward {
-    struct rpc_call *call; /* retained */
-    struct link *link;     /* retained */
-    char version[65];
+struct text_forward {
+    struct gateway *gateway;
+    struct rpc_call *call;           /* retained */
+    const ProtobufCMessage *request; /* borrowed from the call */
+    const char *method;
+    char model[65], version[65];
+    int64_t arrived_ns;
+    struct link *link;                 /* retained; NULL while it waits */
+    struct text_forward *next_waiting; /* gateway->waiting_texts, under gateway->lock */
 };
 
-static void forward_free(struct forward *forward)
+static void forward_free(struct text_forward *forward)
 {
     rpc_call_release(forward->call);
     link_release(forward->link);
@@ -31,7 +37,7 @@ static void forward_free(struct forward *forward)
  * answered. */
 static void on_reply(void *arg, const ProtobufCMessage *response, const struct error *status)
 {
-    struct forward *forward = arg;
+    struct text_forward *forward = arg;
     if (!response) {
         struct error err = *status;
         if (err.status == STATUS_UNAVAILABLE && !err.reason[0]) { /* gRPC's text names our socket */
@@ -52,48 +58,111 @@ static void on_reply(void *arg, const ProtobufCMessage *response, const struct e
     forward_free(forward);
 }
 
-static int pick(struct gateway *gateway, const char *model, const char *version,
-                struct forward *forward, struct error *err)
+static void forward_fail(struct text_forward *forward, const struct error *err)
 {
-    struct route_table *routes = gateway_routes(gateway);
-    const route *found;
-    int rc = route_table_pick(routes, model, version, "", rng_u64(), &found, err);
-    if (!rc) {
-        snprintf(forward->version, sizeof(forward->version), "%s", found->version);
-        forward->link = gateway_pick_link(gateway, found->model, found->version, "");
-        if (!forward->link) {
-            rc = error_set(err, STATUS_UNAVAILABLE, "model: no replica of \"%s\" is ready", model);
-            error_reason(err, "NO_REPLICA_READY");
-            err->retry_after_ms = 1000;
-        }
+    rpc_call_finish(forward->call, err);
+    forward_free(forward);
+}
+
+static void fail_without_replica(struct text_forward *forward)
+{
+    struct error err;
+    error_set(&err, STATUS_UNAVAILABLE, "model: no replica of \"%s\" version \"%s\" is ready",
+              forward->model, forward->version);
+    error_reason(&err, "NO_REPLICA_READY");
+    err.retry_after_ms = 1000;
+    forward_fail(forward, &err);
+}
+
+static void wait_for_replica(struct text_forward *forward)
+{
+    struct gateway *gateway = forward->gateway;
+    pthread_mutex_lock(&gateway->lock);
+    forward->next_waiting = gateway->waiting_texts;
+    gateway->waiting_texts = forward;
+    pthread_mutex_unlock(&gateway->lock);
+}
+
+/* To a worker, into the queue of those that wait for one, or to its end. */
+static void dispatch(struct text_forward *forward)
+{
+    struct gateway *gateway = forward->gateway;
+    struct error err;
+    struct rpc_call_options options = {.timeout_ms = TEXT_TIMEOUT_MS};
+    int64_t deadline = rpc_call_deadline_ns(forward->call), now_ns = clock_now_ns();
+    int64_t until_ns = forward->arrived_ns + (int64_t)gateway->config.replica_wait_ms * NS_PER_MS;
+    bool coming;
+    if (deadline != INT64_MAX)
+        options.deadline_ns = deadline;
+    forward->link = gateway_pick_link(gateway, forward->model, forward->version, "");
+    if (forward->link) {
+        if (rpc_client_unary_async(link_client(forward->link),
+                                   &sluice__worker__v1__worker__descriptor, forward->method,
+                                   forward->request, &options, on_reply, forward, &err) != 0)
+            forward_fail(forward, &err);
+    } else if (now_ns < until_ns && now_ns < deadline &&
+               gateway_still_loaded(gateway, forward->model, forward->version, &coming) && coming) {
+        wait_for_replica(forward);
+    } else {
+        fail_without_replica(forward);
     }
-    route_table_release(routes);
-    return rc;
+}
+
+static struct text_forward *take_waiting(struct gateway *gateway)
+{
+    pthread_mutex_lock(&gateway->lock);
+    struct text_forward *list = gateway->waiting_texts;
+    gateway->waiting_texts = NULL;
+    pthread_mutex_unlock(&gateway->lock);
+    return list;
+}
+
+void text_retry_waiting(struct gateway *gateway)
+{
+    struct text_forward *list = take_waiting(gateway);
+    while (list) {
+        struct text_forward *forward = list;
+        list = forward->next_waiting;
+        dispatch(forward);
+    }
+}
+
+void text_end_waiting(struct gateway *gateway)
+{
+    struct text_forward *list = take_waiting(gateway);
+    while (list) {
+        struct text_forward *forward = list;
+        list = forward->next_waiting;
+        fail_without_replica(forward);
+    }
 }
 
 static void forward_call(struct gateway *gateway, struct rpc_call *call, const char *method,
                          const ProtobufCMessage *request, const char *model, const char *version)
 {
     struct error err;
-    struct rpc_call_options options = {.timeout_ms = TEXT_TIMEOUT_MS};
-    int64_t deadline = rpc_call_deadline_ns(call);
-    if (deadline != INT64_MAX)
-        options.deadline_ns = deadline;
-    struct forward *forward = calloc(1, sizeof(*forward));
-    int rc = forward ? pick(gateway, model, version, forward, &err)
+    const route *found;
+    struct text_forward *forward = calloc(1, sizeof(*forward));
+    struct route_table *routes = gateway_routes(gateway);
+    int rc = forward ? route_table_pick(routes, model, version, "", rng_u64(), &found, &err)
                      : error_set(&err, STATUS_RESOURCE_EXHAUSTED, "request: out of memory");
     if (!rc) {
+        forward->gateway = gateway;
         forward->call = call;
+        forward->request = request;
+        forward->method = method;
+        forward->arrived_ns = clock_now_ns();
+        snprintf(forward->model, sizeof(forward->model), "%s", found->model);
+        snprintf(forward->version, sizeof(forward->version), "%s", found->version);
         rpc_call_retain(call);
-        rc = rpc_client_unary_async(link_client(forward->link),
-                                    &sluice__worker__v1__worker__descriptor, method, request,
-                                    &options, on_reply, forward, &err);
     }
-    if (rc) {
-        rpc_call_finish(call, &err);
-        if (forward)
-            forward_free(forward);
+    route_table_release(routes);
+    if (!rc) {
+        dispatch(forward);
+        return;
     }
+    rpc_call_finish(call, &err);
+    free(forward);
 }
 
 void handle_tokenize(void *context, struct rpc_call *call, const ProtobufCMessage *message)

@@ -183,6 +183,7 @@ void fixture_init(struct fixture *f)
         .max_pending_bytes = 65536,
         .slow_reader_ms = 30000,
         .resume_ms = 10000,
+        .replica_wait_ms = 10000,
         .drain_grace_ms = 1000,
     };
     fake_manager_start(&f->manager);

@@ -190,6 +190,46 @@ static void test_a_version_that_is_unloaded_is_not_waited_for(void **state)
     fixture_stop(&f);
 }
 
+/* The routes know a replica before the link to it is up: a request in between waits for it. */
+static void test_a_new_request_waits_for_a_replica_that_comes_up(void **state)
+{
+    (void)state;
+    static const struct fixture_route routes[] = {{"m", "1", true, 1, 0}, {"n", "1", true, 2, 0}};
+    struct client_request request = {.model = "n", .seed = 6, .max_tokens = 20};
+    struct client_stream stream;
+    struct timespec pause = {0, 200 * NS_PER_MS};
+    fixture_start(&f, 1);
+    fixture_routes(&f, routes, 2);
+    fixture_wait_health(&f, "model/n/1", 0);
+    client_open(&f, &request, &stream);
+    nanosleep(&pause, NULL);
+    assert_int_equal(stream.n_tokens, 0);
+    assert_false(stream.over);
+    fake_worker_start(&f.workers[1]);
+    client_expect_whole(&stream, &request);
+    client_close(&stream);
+    fixture_stop(&f);
+}
+
+static void test_a_replica_that_does_not_come_up_is_told(void **state)
+{
+    (void)state;
+    static const struct fixture_route routes[] = {{"m", "1", true, 1, 0}, {"n", "1", true, 2, 0}};
+    struct client_request request = {.model = "n", .seed = 6, .max_tokens = 20};
+    struct error err;
+    fixture_init(&f);
+    f.config.replica_wait_ms = 300;
+    fixture_start(&f, 1);
+    fixture_routes(&f, routes, 2);
+    fixture_wait_health(&f, "model/n/1", 0);
+    int64_t since_ns = clock_now_ns();
+    assert_int_equal(client_fail(&f, &request, &err), STATUS_UNAVAILABLE);
+    assert_true(clock_now_ns() - since_ns >= 300 * NS_PER_MS);
+    assert_string_equal(err.reason, "NO_REPLICA_READY");
+    assert_true(err.retry_after_ms > 0);
+    fixture_stop(&f);
+}
+
 static void test_a_waiting_request_can_be_cancelled_and_expires(void **state)
 {
     (void)state;
@@ -427,6 +467,8 @@ int main(int argc, char *argv[])
         cmocka_unit_test_setup(test_many_streams_survive_one_death_each, forget),
         cmocka_unit_test_setup(test_no_replica_in_time_is_told_with_the_tokens_sent, forget),
         cmocka_unit_test_setup(test_a_version_that_is_unloaded_is_not_waited_for, forget),
+        cmocka_unit_test_setup(test_a_new_request_waits_for_a_replica_that_comes_up, forget),
+        cmocka_unit_test_setup(test_a_replica_that_does_not_come_up_is_told, forget),
         cmocka_unit_test_setup(test_a_waiting_request_can_be_cancelled_and_expires, forget),
         cmocka_unit_test_setup(test_a_request_that_takes_replicas_with_it_gets_no_fourth, forget),
         cmocka_unit_test_setup(test_a_draining_worker_gets_nothing_new_and_gives_back_what_runs,
