@@ -89,7 +89,8 @@ static struct hash_map_entry *find(const struct hash_map *map, const void *key, 
         struct hash_map_entry *e = &map->entries[i];
         if (!e->value)
             return NULL;
-        if (e->key && e->hash == hash && e->n_bytes == n_bytes && memcmp(e->key, key, n_bytes) == 0)
+        if (e->key && e->hash == hash && e->n_bytes == n_bytes &&
+            (n_bytes == 0 || memcmp(e->key, key, n_bytes) == 0))
             return e;
     }
 }
