@@ -41,3 +41,19 @@ int error_errno(struct error *err, int err_no, const char *format, ...)
 int error_prefix(struct error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 void error_clear(struct error *err);
+
+/* clang's analyzer sees one source file at a time: this shows it what error.c promises, a
+ * negative status that err has too, so that it follows no path on which a failure is a success. */
+#if defined(__clang_analyzer__) && !defined(ERROR_BODIES)
+static inline int error_is_set(const struct error *err, int status)
+{
+    if (status >= 0 || err->status != status)
+        __builtin_unreachable();
+    return status;
+}
+#define error_set(err, ...)    error_is_set(err, error_set(err, __VA_ARGS__))
+#define error_field(err, ...)  error_is_set(err, error_field(err, __VA_ARGS__))
+#define error_reason(err, ...) error_is_set(err, error_reason(err, __VA_ARGS__))
+#define error_errno(err, ...)  error_is_set(err, error_errno(err, __VA_ARGS__))
+#define error_prefix(err, ...) error_is_set(err, error_prefix(err, __VA_ARGS__))
+#endif

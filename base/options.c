@@ -1,5 +1,6 @@
 #include "base/options.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -230,8 +231,10 @@ static const char *config_path(int argc, char *const argv[])
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
         if (strncmp(argv[i], "--config=", 9) == 0)
             return argv[i] + 9;
-        if (strcmp(argv[i], "--config") == 0 && i + 1 < argc)
+        if (strcmp(argv[i], "--config") == 0 && i + 1 < argc) {
+            assert(argv[i + 1]); /* argc counts it */
             return argv[i + 1];
+        }
     }
     return getenv("SLUICE_CONFIG");
 }
