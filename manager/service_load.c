@@ -350,7 +350,7 @@ static int plan(struct service *service, struct rpc_call *call, const load_reque
 void service_load(struct service *service, struct rpc_call *call, const ProtobufCMessage *message)
 {
     const load_request *request = (const load_request *)message;
-    struct load_args args, *copy;
+    struct load_args args = {0}, *copy;
     struct error err;
     int status = check_load(service->manager, request, &args, &err);
     if (status == 0 && request->validate_only)

@@ -59,6 +59,12 @@ static void link_retain(struct worker_link *link)
     atomic_fetch_add_explicit(&link->n_refs, 1, memory_order_relaxed);
 }
 
+/* Takes a link_retain back where the caller holds a reference of its own: it is never the last. */
+static void link_unretain(struct worker_link *link)
+{
+    atomic_fetch_sub_explicit(&link->n_refs, 1, memory_order_relaxed);
+}
+
 static void post(struct worker_link *link, struct rpc_stream *stream, loop_fn *fn,
                  const ProtobufCMessage *message, const struct error *err)
 {
@@ -74,7 +80,7 @@ static void post(struct worker_link *link, struct rpc_stream *stream, loop_fn *f
     if (loop_queue_post(link->queue, fn, news) != 0) {
         message_free(news->message);
         free(news);
-        link_release(link);
+        link_unretain(link);
     }
 }
 
@@ -87,6 +93,13 @@ static void news_free(struct news *news)
 
 static int open_stream(struct worker_link *link);
 
+static void try_again_in(struct worker_link *link, ev_tstamp seconds)
+{
+    ev_timer_stop(link->loop, &link->timer);
+    ev_timer_set(&link->timer, seconds, 0.);
+    ev_timer_start(link->loop, &link->timer);
+}
+
 static void deliver_status(void *arg)
 {
     struct news *news = arg;
@@ -97,7 +110,8 @@ static void deliver_status(void *arg)
         link->events->on_status(link->arg, status);
         if (calm && !link->closed) {
             link->interval_ms = INTERVAL_CALM_MS;
-            open_stream(link);
+            if (open_stream(link) != 0)
+                try_again_in(link, retry_s);
         }
     }
     news_free(news);
@@ -112,9 +126,7 @@ static void deliver_end(void *arg)
                   LOG_STR("why", news->err.message));
         rpc_stream_release(link->stream);
         link->stream = NULL;
-        ev_timer_stop(link->loop, &link->timer);
-        ev_timer_set(&link->timer, retry_s, 0.);
-        ev_timer_start(link->loop, &link->timer);
+        try_again_in(link, retry_s);
     }
     news_free(news);
 }
@@ -150,7 +162,7 @@ static int open_stream(struct worker_link *link)
         rpc_stream_open(link->client, &sluice__worker__v1__worker__descriptor, "WatchStatus",
                         &request.base, NULL, &stream_events, link, &stream, &err);
     if (status != 0)
-        link_release(link);
+        link_unretain(link);
     link->stream = stream;
     return status;
 }
@@ -171,13 +183,13 @@ static int connect_client(struct worker_link *link)
 static void on_timer(struct ev_loop *loop, ev_timer *timer, int events)
 {
     struct worker_link *link = timer->data;
+    (void)loop;
     (void)events;
     /* gRPC waits long after a failed attempt, so none is made before there is a socket. */
     bool there = access(link->socket_path, F_OK) == 0;
     if (there && connect_client(link) == 0 && open_stream(link) == 0)
         return;
-    ev_timer_set(timer, there ? retry_s : socket_poll_s, 0.);
-    ev_timer_start(loop, timer);
+    try_again_in(link, there ? retry_s : socket_poll_s);
 }
 
 int worker_link_open(struct ev_loop *loop, struct loop_queue *queue, const char *socket_path,
@@ -249,6 +261,6 @@ int worker_link_shutdown(struct worker_link *link, uint32_t grace_ms, struct err
         rpc_client_unary_async(link->client, &sluice__worker__v1__worker__descriptor, "Shutdown",
                                &request.base, &options, on_shutdown_reply, link, err);
     if (status != 0)
-        link_release(link);
+        link_unretain(link);
     return status;
 }
