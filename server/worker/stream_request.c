@@ -102,7 +102,7 @@ static int submit(struct stream_request *r, struct engine *engine, struct arena 
     stream_request_retain(r); /* the engine's, until the last event */
     rc = engine_submit(engine, &request, &engine_id, err);
     if (rc) {
-        stream_request_release(r);
+        atomic_fetch_sub(&r->n_refs, 1); /* the caller has one: it is never the last */
         return rc;
     }
     atomic_fetch_add(&worker->n_accepted, 1);
