@@ -1,4 +1,5 @@
 /* load and unload. */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -64,6 +65,7 @@ int action_load(struct cli *cli, const char *name, const char *version,
         return rc;
     Sluice__Manager__V1__WatchOperationResponse *last = NULL;
     rc = progress_follow(cli, response->operation->id, &last, err);
+    assert(rc || last); /* a success is told by the last answer */
     rpc_message_free(*out_response);
     *out_response = last ? &last->base : NULL;
     return rc;
