@@ -62,9 +62,10 @@ void decoder_memory_kv(const struct rank_plan *plan, const struct model_shape *s
                        unsigned char *base, uint32_t i_layer, struct kv_layer *out_kv)
 {
     uint64_t bytes = pool_bytes(plan, shape);
+    unsigned char *keys = base + 2 * i_layer * bytes;
     *out_kv = (struct kv_layer){
-        .k = base + 2 * i_layer * bytes,
-        .v = base + (2 * i_layer + 1) * bytes,
+        .k = keys,
+        .v = keys + bytes,
         .dtype = plan->steps.kv_dtype,
         .n_blocks = plan->steps.n_blocks,
         .block_size = plan->steps.block_size,

@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -121,6 +122,7 @@ static int read_heads(struct reader *r, struct model_shape *s)
     rc = read_u32(r, ARCH_PARAM_KV_HEADS, s->n_heads, s->n_heads, &s->n_kv_heads);
     if (rc)
         return rc;
+    assert(s->n_kv_heads);
     if (s->n_heads % s->n_kv_heads)
         return checkpoint_bad_key(r->ckpt, r->key, r->err,
                                   "%" PRIu32 " KV heads do not divide the %" PRIu32 " heads",

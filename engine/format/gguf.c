@@ -137,8 +137,8 @@ static int read_string(struct gguf *g, uint64_t limit_bytes, const char **out_te
 static int read_name(struct gguf *g, uint64_t limit_bytes, const char **out_name, struct error *err)
 {
     uint64_t start = g->reader.offset;
-    uint64_t n;
-    const char *name;
+    uint64_t n = 0;
+    const char *name = NULL;
     int rc = read_string(g, limit_bytes, &name, &n, err);
     if (rc)
         return rc;
@@ -207,15 +207,15 @@ static int read_string_array(struct gguf *g, uint64_t n, struct checkpoint_entry
                      GGUF_MAX_ARRAY_STRING_BYTES);
         if (!rc)
             rc = need(g, length, err);
-        if (!rc && used + length > capacity) {
+        if (!rc && (!data || used + length > capacity)) {
             uint64_t wider = 2 * (used + length) + 4096;
             unsigned char *grown = realloc(data, (size_t)wider);
-            if (grown) {
-                data = grown;
-                capacity = wider;
-            } else {
-                rc = out_of_memory(g, err);
+            if (!grown) {
+                free(data);
+                return out_of_memory(g, err);
             }
+            data = grown;
+            capacity = wider;
         }
         if (!rc && length)
             rc = byte_reader_take(&g->reader, data + used, (size_t)length, err);
@@ -311,9 +311,9 @@ static int read_entry(struct gguf *g, uint64_t i, struct checkpoint_entry *entry
         return read_array(g, entry, err);
     if (entry->type != VALUE_STRING)
         return read_scalar(g, entry, err);
-    uint64_t n;
+    uint64_t n = 0;
     rc = read_string(g, GGUF_MAX_STRING_BYTES, &entry->string.data, &n, err);
-    entry->string.n_bytes = rc ? 0 : (size_t)n;
+    entry->string.n_bytes = (size_t)n;
     return rc;
 }
 

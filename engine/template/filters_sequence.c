@@ -47,9 +47,9 @@ static struct value fold_case(struct interp *in, struct value v, bool case_sensi
 static struct value sort_key(struct interp *in, struct value item, struct value path,
                              bool case_sensitive)
 {
-    const struct text *text = path.type == VALUE_STRING ? path.u.text : NULL;
-    if (!text || !memchr(text->data, ',', text->n_bytes))
+    if (path.type != VALUE_STRING || !memchr(path.u.text->data, ',', path.u.text->n_bytes))
         return fold_case(in, attribute_get(in, item, path), case_sensitive);
+    const struct text *text = path.u.text;
     struct list *keys = list_new(in, 0);
     for (size_t i = 0; i <= text->n_bytes && interp_ok(in);) {
         const char *comma = memchr(text->data + i, ',', text->n_bytes - i);

@@ -49,7 +49,9 @@ static struct dict *dict_from_args(struct interp *in, args_in args)
     if (from.type != VALUE_DICT && cursor_open(in, from, &cursor))
         while (cursor_next(in, &cursor, &item)) {
             struct list *pair = value_to_list(in, item);
-            if (pair && pair->n != 2)
+            if (!pair)
+                return NULL;
+            if (pair->n != 2)
                 interp_fail(in, "needs pairs");
             if (in->failed || !dict_set(in, dict, pair->items[0], pair->items[1]))
                 return NULL;

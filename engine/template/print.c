@@ -64,7 +64,7 @@ void float_repr(double x, char out[FLOAT_REPR_BYTES])
         snprintf(out, FLOAT_REPR_BYTES, "%s", isnan(x) ? "nan" : x < 0 ? "-inf" : "inf");
         return;
     }
-    char text[FLOAT_REPR_BYTES], digits[FLOAT_REPR_BYTES];
+    char text[FLOAT_REPR_BYTES], digits[FLOAT_REPR_BYTES] = {0};
     for (int precision = 0; precision < 17; precision++) {
         snprintf(text, sizeof(text), "%.*e", precision, x);
         double back = strtod(text, NULL);
@@ -78,7 +78,6 @@ void float_repr(double x, char out[FLOAT_REPR_BYTES])
     for (; *c && *c != 'e'; c++)
         if (*c != '.')
             digits[n_digits++] = *c;
-    digits[n_digits] = '\0';
     int exponent = *c ? (int)strtol(c + 1, NULL, 10) : 0;
     if (exponent < -4 || exponent >= 16)
         layout_scientific(digits, exponent, out, &n);
