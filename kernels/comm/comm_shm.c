@@ -2,6 +2,7 @@
  * and each rank then reads all slots in the same fixed order, so every rank computes the same bits.
  * Slots are doubled: a rank can be at most one call ahead of the slowest reader, so one barrier per
  * call is enough. Bytes per call and rank: (1 + size) · message. */
+#include <assert.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -122,16 +123,18 @@ static void reduce_max(float *out, const uint8_t *const slots[], uint32_t size, 
 static void reduce_message(struct comm_shm *comm, void *data, size_t n, enum comm_reduce how)
 {
     const uint8_t *slots[MAX_RANKS];
+    uint32_t size = comm->group->size;
+    assert(size > 0);
     memcpy(slot(comm, comm->base.index), data, n * sizeof(float));
     barrier(comm->group);
-    for (uint32_t r = 0; r < comm->group->size; r++)
+    for (uint32_t r = 0; r < size; r++)
         slots[r] = slot(comm, r);
     if (how == COMM_SUM_I32)
-        reduce_i32(data, slots, comm->group->size, n);
+        reduce_i32(data, slots, size, n);
     else if (how == COMM_SUM_TREE_F32)
-        reduce_tree(data, slots, comm->group->size, n);
+        reduce_tree(data, slots, size, n);
     else
-        reduce_max(data, slots, comm->group->size, n);
+        reduce_max(data, slots, size, n);
     comm->parity ^= 1;
 }
 

@@ -1,5 +1,6 @@
 #include "kernels/cpu/act_cpu.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -101,6 +102,7 @@ static void combine_stats(const struct prepare_job *job, uint32_t row, float *ou
         *out_max = act->stats[2 * row + 1];
         return;
     }
+    assert(job->n_ranks > 1);
     for (uint32_t r = 0; r < job->n_ranks; r++) {
         const float *stats = act->all_stats + 2 * ((size_t)r * job->x->n_rows + row);
         sums[r] = stats[0];

@@ -56,7 +56,7 @@ static void attend(const struct attention_tile *t, const float *q, uint32_t posi
 {
     uint32_t end = position + 1, begin = t->window > 0 && end > t->window ? end - t->window : 0;
     uint32_t n = t->kv->head_dim;
-    float max = 0.0f, sum = 0.0f, out[ATTENTION_MAX_HEAD_DIM];
+    float max = 0.0f, sum = 0.0f, out[ATTENTION_MAX_HEAD_DIM] = {0};
     for (uint32_t base = begin / ATTENTION_PARTITION * ATTENTION_PARTITION; base < end;
          base += ATTENTION_PARTITION) {
         float p[ATTENTION_PARTITION], part_max;

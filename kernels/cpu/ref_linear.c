@@ -52,7 +52,7 @@ void ref_linear_dense(const struct linear_job *job, const struct linear_share *s
     for (uint32_t row = share->row_begin; row < share->row_end; row++) {
         const float *x = job->act->x + (size_t)row * job->act->x_stride;
         for (uint32_t n = share->n_begin; n < share->n_end; n++) {
-            float parts[N_SEGMENTS];
+            float parts[N_SEGMENTS] = {0};
             for (uint32_t p = 0; p < w->n_parts; p++) {
                 float lanes[LANES] = {0};
                 uint32_t begin = w->part_bounds[p];

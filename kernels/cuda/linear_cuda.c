@@ -185,19 +185,19 @@ static int plan_algorithm(struct stream_cuda *s, struct cublaslt *lt, struct pla
     return rc;
 }
 
-static int find_plan(struct stream_cuda *s, struct cublaslt *lt, const struct product *p,
-                     struct plan **out_plan)
+/* NULL where the stream has failed. */
+static struct plan *find_plan(struct stream_cuda *s, struct cublaslt *lt, const struct product *p)
 {
     for (struct plan *plan = lt->plans; plan != NULL; plan = plan->next)
         if (plan->type == p->type && plan->n == p->n && plan->k == p->k &&
             plan->w_stride == p->w_stride && plan->x_stride == p->x_stride &&
-            plan->y_stride == p->y_stride) {
-            *out_plan = plan;
-            return 0;
-        }
+            plan->y_stride == p->y_stride)
+            return plan;
     struct plan *plan = calloc(1, sizeof(*plan));
-    if (plan == NULL)
-        return stream_fail(s, STATUS_RESOURCE_EXHAUSTED, "linear: out of memory");
+    if (plan == NULL) {
+        stream_fail(s, STATUS_RESOURCE_EXHAUSTED, "linear: out of memory");
+        return NULL;
+    }
     plan->type = p->type;
     plan->n = p->n;
     plan->k = p->k;
@@ -209,26 +209,25 @@ static int find_plan(struct stream_cuda *s, struct cublaslt *lt, const struct pr
         rc = plan_algorithm(s, lt, plan);
     if (rc != 0) {
         plan_destroy(&lt->api, plan);
-        return rc;
+        return NULL;
     }
     plan->next = lt->plans;
     lt->plans = plan;
-    *out_plan = plan;
-    return 0;
+    return plan;
 }
 
 static int run_product(struct stream_cuda *s, struct cublaslt *lt, const struct product *p)
 {
     const float one = 1.0f, zero = 0.0f;
     uint64_t columns = p->m;
-    struct plan *plan = NULL;
     if (((uintptr_t)p->w | (uintptr_t)p->x | (uintptr_t)p->y) % POINTER_ALIGN != 0)
         return stream_fail(s, STATUS_INTERNAL, "linear: an operand is not 16-byte aligned");
-    int rc = find_plan(s, lt, p, &plan);
-    if (rc == 0)
-        rc = lt_check(
-            s, lt, "rows",
-            lt->api.layout_set(plan->b, CUBLASLT_MATRIX_LAYOUT_COLS, &columns, sizeof(columns)));
+    struct plan *plan = find_plan(s, lt, p);
+    if (plan == NULL)
+        return s->sticky.status;
+    int rc = lt_check(
+        s, lt, "rows",
+        lt->api.layout_set(plan->b, CUBLASLT_MATRIX_LAYOUT_COLS, &columns, sizeof(columns)));
     if (rc == 0)
         rc = lt_check(
             s, lt, "rows",
