@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +25,7 @@
 #include "proto/rpc/rpc_client.h"
 #include "proto/rpc/rpc_message.h"
 
-enum { MANAGER_TRIES_MS = 15000, MAX_EARLY_ENDS = 5 };
+enum { MANAGER_TRIES_MS = 15000, MANAGER_TRY_MS = 200, MAX_EARLY_ENDS = 5 };
 
 struct serve {
     struct cli *cli;
@@ -35,6 +36,8 @@ struct serve {
     struct child children[2]; /* manager, server */
     int signals, loaded;      /* signalfd; eventfd: the loader is done */
     int load_status;          /* 0 or 1, set before `loaded` */
+    _Atomic bool stopping;    /* the loader should not wait any longer */
+    char grace[32];
 };
 
 static int make_dir(const char *path, struct error *err)
@@ -97,6 +100,7 @@ static int prepare_paths(struct serve *s, struct error *err)
 static void prepare_children(struct serve *s)
 {
     const struct cli_settings *set = &s->cli->settings;
+    snprintf(s->grace, sizeof(s->grace), "%llums", (unsigned long long)set->grace_ms);
     struct child manager = {
         .name = "manager",
         .log_path = s->manager_log,
@@ -110,7 +114,7 @@ static void prepare_children(struct serve *s)
         .log_path = s->server_log,
         .pidfd = -1,
         .argv = {s->server_path, "--manager", s->socket_path, "--routes-file", s->routes_path,
-                 "--listen", set->listen, "--log-level", set->log_level},
+                 "--listen", set->listen, "--log-level", set->log_level, "--drain-grace", s->grace},
     };
     if (set->model_root[0]) {
         size_t n = 0;
@@ -123,12 +127,18 @@ static void prepare_children(struct serve *s)
     s->children[1] = server;
 }
 
-/* The manager answers, or does not within the time. */
+/* The manager answers, or does not within the time, or nobody wants to know any more. */
 static int wait_for_manager(struct serve *s, struct error *err)
 {
     struct rpc_client *client;
+    int64_t until_ns = clock_now_ns() + MANAGER_TRIES_MS * NS_PER_MS;
     int rc = cli_manager(s->cli, &client, err);
-    return rc ? rc : rpc_client_wait_connected(client, MANAGER_TRIES_MS, err);
+    if (rc)
+        return rc;
+    do
+        rc = rpc_client_wait_connected(client, MANAGER_TRY_MS, err);
+    while (rc && !s->stopping && clock_now_ns() < until_ns);
+    return rc;
 }
 
 static int load_one(struct serve *s, const char *path, struct error *err)
@@ -161,7 +171,7 @@ static void *load_models(void *arg)
     int rc = wait_for_manager(s, &err);
     for (size_t i = 0; !rc && cli_word(s->cli, i); i++)
         rc = load_one(s, cli_word(s->cli, i), &err);
-    if (rc)
+    if (rc && !s->stopping)
         cli_fail(s->cli, &err);
     s->load_status = rc ? 1 : 0;
     ssize_t n = write(s->loaded, &one, sizeof(one));
@@ -263,6 +273,7 @@ static int run_serve(struct cli *cli)
         fprintf(stderr, "sluice %s: serving on %s, state in %s, logs in %s/log\n", SLUICE_VERSION,
                 cli->settings.listen, cli->state_dir, cli->state_dir);
         rc = supervise(&s);
+        s.stopping = true;
         fprintf(stderr, "stopping\n");
     }
     child_stop(&s.children[1], (uint32_t)cli->settings.grace_ms + 5000);
