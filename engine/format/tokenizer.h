@@ -71,8 +71,8 @@ enum tokenizer_flags {
 int tokenizer_encode(const struct tokenizer *tok, const char *text, size_t n_bytes, unsigned flags,
                      struct token_list *list, size_t *out_n_lost, struct error *err);
 
-/* The bytes a token stands for (not necessarily UTF-8 on their own), with a NUL after them. NULL for
- * an id outside the vocabulary. Borrowed until close. */
+/* The bytes a token stands for (not necessarily UTF-8 on their own), with a NUL after them. NULL
+ * for an id outside the vocabulary. Borrowed until close. */
 const char *tokenizer_token_bytes(const struct tokenizer *tok, uint32_t id, size_t *out_n_bytes);
 /* TOKEN_UNUSED for an id outside the vocabulary. */
 enum token_kind tokenizer_token_kind(const struct tokenizer *tok, uint32_t id);
