@@ -131,7 +131,7 @@ static void add_tokens(struct gather *g, struct stream_request *r, const struct 
     /* The engine's arrays live until the next read, the frame until it is packed below. */
     item->token_ids = (uint32_t *)(uintptr_t)event->ids;
     item->n_token_ids = event->n_ids;
-    item->text = message_text_n(&g->arena, event->text, event->n_text_bytes);
+    item->text = message_model_text(&g->arena, event->text, event->n_text_bytes);
     if (event->n_released > choice->n_released) {
         item->n_released = event->n_released - choice->n_released;
         choice->n_released = event->n_released;

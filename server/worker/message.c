@@ -8,13 +8,22 @@
 #include "base/error.h"
 #include "base/strbuf.h"
 
-enum { MAX_PRINTED_BYTES = 400 };
+enum { MAX_PRINTED_BYTES = 400, SUBSTITUTE = 0x1A };
 
 char *message_text_n(struct arena *arena, const char *text, size_t n_bytes)
 {
     char *copy = text && n_bytes ? arena_strndup(arena, text, n_bytes) : NULL;
     /* protobuf-c's fields are not const; nobody writes through them. */
     return copy ? copy : (char *)(uintptr_t)protobuf_c_empty_string;
+}
+
+char *message_model_text(struct arena *arena, const char *text, size_t n_bytes)
+{
+    char *copy = text && n_bytes ? arena_strndup(arena, text, n_bytes) : NULL;
+    for (size_t i = 0; copy && i < n_bytes; i++)
+        if (copy[i] == '\0')
+            copy[i] = SUBSTITUTE;
+    return copy ? copy : message_text(arena, NULL);
 }
 
 char *message_text(struct arena *arena, const char *text)

@@ -15,6 +15,9 @@ struct strbuf;
 /* A copy for a string field; the empty string of protobuf-c for NULL, "" or no memory. */
 char *message_text(struct arena *arena, const char *text);
 char *message_text_n(struct arena *arena, const char *text, size_t n_bytes);
+/* The same for what a model wrote: it may hold a NUL, which would end the field there; each becomes
+ * U+001A (SUBSTITUTE), which is as long, so that a resume counts the same bytes. */
+char *message_model_text(struct arena *arena, const char *text, size_t n_bytes);
 
 /* NULL where there is no memory. */
 Sluice__V1__Error *message_error(struct arena *arena, const struct error *err);

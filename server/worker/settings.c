@@ -60,6 +60,9 @@ static const struct grouped_spec table[] = {
      {"max-batch-tokens", 0, OPTION_U64, FIELD(max_batch_tokens), "0", "N",
       "tokens of one step; 0: 512", 0, 1 << 16}},
     {GROUP_RUN,
+     {"prefill-chunk-tokens", 0, OPTION_U64, FIELD(prefill_chunk_tokens), "0", "N",
+      "longest piece of a prompt in one step; 0: 256", 0, 1 << 16}},
+    {GROUP_RUN,
      {"prefix-cache", 0, OPTION_BOOL, FIELD(prefix_cache), "true", NULL,
       "share the KV of equal prefixes", 0, 0}},
     {GROUP_RUN,
@@ -301,6 +304,8 @@ int settings_engine_config(const struct settings *s, struct engine_config *out_c
         cfg.max_queued = (uint32_t)s->max_queued;
     if (s->max_batch_tokens)
         cfg.max_batch_tokens = (uint32_t)s->max_batch_tokens;
+    if (s->prefill_chunk_tokens)
+        cfg.prefill_chunk_tokens = (uint32_t)s->prefill_chunk_tokens;
     cfg.prefix_cache = s->prefix_cache;
     *out_config = cfg;
     return 0;

@@ -14,6 +14,9 @@
 
 enum { MIN_INTERVAL_MS = 50, DEFAULT_INTERVAL_MS = 1000, PROGRESS_STEPS = 32, MAX_DEVICES = 64 };
 
+/* What weights are aligned to and advised for. */
+enum { HUGE_PAGE_BYTES = 2 << 20 };
+
 struct watcher {
     struct rpc_call *call; /* retained */
     int64_t interval_ns, due_ns;
@@ -166,6 +169,8 @@ static void fill_status(struct worker *worker, struct arena *arena,
     if (!engine)
         return;
     status->numerics_id = message_text(arena, engine_numerics_id(engine));
+    status->huge_page_bytes = engine_memory(engine)->huge_page_bytes;
+    status->huge_page_size = status->huge_page_bytes ? HUGE_PAGE_BYTES : 0;
     status->load = arena_alloc(arena, sizeof(*status->load));
     if (status->load) {
         sluice__worker__v1__load__init(status->load);

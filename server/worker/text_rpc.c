@@ -1,5 +1,6 @@
 #include "server/worker/text_rpc.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -133,7 +134,17 @@ static int decode(const struct tokenizer *tok, const Sluice__V1__DetokenizeReque
     struct detokenizer *detok = NULL;
     struct detokenizer_delta delta;
     bool skip = request->has_skip_special_tokens ? request->skip_special_tokens : true;
-    int rc = detokenizer_create(tok, skip, &detok, err);
+    uint32_t vocab_size = tokenizer_info(tok)->vocab_size;
+    int rc = 0;
+    for (size_t i = 0; i < request->n_ids && !rc; i++) {
+        char name[ERROR_FIELD_BYTES];
+        snprintf(name, sizeof(name), "ids[%zu]", i);
+        if (request->ids[i] >= vocab_size)
+            rc = error_field(err, name, "%u is not below the vocabulary size %u", request->ids[i],
+                             vocab_size);
+    }
+    if (!rc)
+        rc = detokenizer_create(tok, skip, &detok, err);
     for (size_t i = 0; i < request->n_ids && !rc; i++) {
         rc = detokenizer_push(detok, request->ids[i], &delta, err);
         if (!rc)
@@ -155,16 +166,16 @@ static int detokenize(struct text_call *text, struct engine *engine, struct erro
         (const Sluice__V1__DetokenizeRequest *)text->request;
     Sluice__V1__DetokenizeResponse reply = SLUICE__V1__DETOKENIZE_RESPONSE__INIT;
     struct strbuf out = {0};
+    struct arena arena;
+    arena_init(&arena, 0, 0);
     int rc = decode(engine_tokenizer(engine), request, &out, err);
-    /* A string field cannot hold a NUL. */
-    if (!rc && out.n_bytes && memchr(out.data, '\0', out.n_bytes))
-        rc = error_field(err, "ids", "their text has a NUL character");
     if (!rc) {
-        reply.text = (char *)(uintptr_t)strbuf_str(&out);
+        reply.text = message_model_text(&arena, strbuf_str(&out), out.n_bytes);
         reply.version = (char *)(uintptr_t)text->worker->settings->version_id;
         rpc_call_reply(text->call, &reply.base);
     }
     strbuf_fini(&out);
+    arena_fini(&arena);
     return rc;
 }
 

@@ -107,4 +107,5 @@ void worker_fill_load(const struct worker *worker, struct engine *engine,
     load->total_kv_tokens = (uint64_t)stats.n_blocks * worker->kv_block_tokens;
     load->step_ns = stats.last_step_ns > 0 ? (uint64_t)stats.last_step_ns : 0;
     load->progress = stats.progress_counter;
+    load->queued_prompt_tokens = stats.queued_prompt_tokens;
 }

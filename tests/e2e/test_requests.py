@@ -132,6 +132,28 @@ def test_stop_strings_logprobs_and_choices(served):
     assert [c.text for c in again.choices] == [c.text for c in whole.choices]
 
 
+def test_a_generated_nul_is_text_of_its_id(served):
+    """A string holds no NUL: the text of its id, and all that followed in the same message, was lost."""
+    inference = served.stubs.inference
+
+    def text_of(ids):
+        return served.inference.Detokenize(inference.DetokenizeRequest(model="smol", ids=ids)).text
+
+    nul = next(i for i in range(600) if text_of([i]) == "\x1a")
+    request = served.request("smol", "x", max_tokens=6)
+    request.stopping.ignore_eos = True
+    request.sampling.logit_bias.add(token_id=nul, bias=100)
+    answer = served.inference.Complete(request).choices[0]
+    assert list(answer.ids) == [nul] * 6 and answer.text == "\x1a" * 6
+    assert text_of([nul] * 2) == "\x1a" * 2
+
+
+def test_detokenize_names_the_id(served):
+    with pytest.raises(grpc.RpcError) as e:
+        served.inference.Detokenize(served.stubs.inference.DetokenizeRequest(model="smol", ids=[1, 2, 49152]))
+    assert e.value.code() == grpc.StatusCode.INVALID_ARGUMENT and bad_field(e.value) == "ids[2]"
+
+
 def test_many_at_once_answer_as_each_alone(served):
     requests = [served.request("smol", f"Tell me about {w}.", max_tokens=8 + 5 * i, temperature=0.6 * (i % 3), seed=i)
                 for i, w in enumerate("cats dogs rivers trains paint bread snow salt wind stone glass iron".split())]
