@@ -11,6 +11,13 @@
 
 enum { TILE_PANELS = 2, TILE_ROWS = 4, INT8_TILE_ROWS = 6 };
 
+/* The panels of a tile: n of them, each so many outputs and bytes after the one before. */
+struct panels {
+    int n;
+    uint32_t apart_rows;
+    size_t apart_bytes;
+};
+
 /* What one row of activations gives a tile. */
 struct row_view {
     const int8_t *lo;
@@ -39,7 +46,7 @@ ALWAYS_INLINE __m512i with_sum(__m512i d, int32_t in_high_half)
 ALWAYS_INLINE __mmask16 output_mask(const struct linear_job *job, uint32_t n)
 {
     uint32_t left = job->w->base.n_rows - n;
-    return left >= PANEL_ROWS ? 0xFFFF : (__mmask16)((1u << left) - 1);
+    return (__mmask16)(left >= PANEL_ROWS ? 0xFFFF : (1u << left) - 1);
 }
 
 ALWAYS_INLINE void put_int4(const struct linear_job *job, uint32_t row, uint32_t n, __m512i total)
@@ -55,15 +62,15 @@ ALWAYS_INLINE void put_int4(const struct linear_job *job, uint32_t row, uint32_t
                           _mm512_mul_ps(_mm512_cvtepi32_ps(total), scale));
 }
 
-/* Adds 255 times the outlier plane of a row to the totals of n_panels panels. */
+/* Adds 255 times the outlier plane of a row to the totals of the panels. */
 ALWAYS_INLINE void add_outliers_int4(const struct linear_job *job, uint32_t row,
-                                     const uint8_t *panel, int n_panels, __m512i total[])
+                                     const uint8_t *panel, struct panels at, __m512i total[])
 {
     const struct act_outlier *o = act_outliers(job->act, row);
     uint32_t n = job->act->n_outliers[row];
     __m512i plane[TILE_PANELS], nibble = _mm512_set1_epi8(15);
 #pragma GCC unroll 4
-    for (int p = 0; p < n_panels; p++)
+    for (int p = 0; p < at.n; p++)
         plane[p] = _mm512_setzero_si512();
     for (; n > 0; n--, o++) {
         const uint8_t *run = panel + (size_t)(o->group / 8) * INT4_RUN_BYTES;
@@ -71,23 +78,23 @@ ALWAYS_INLINE void add_outliers_int4(const struct linear_job *job, uint32_t row,
         __m128i shift = _mm_cvtsi32_si128((int)(in_run / 4 * 4));
         __m512i hi = _mm512_set1_epi32(o->hi), start = _mm512_set1_epi32(o->sums.times_minus_8);
 #pragma GCC unroll 4
-        for (int p = 0; p < n_panels; p++) {
-            const uint8_t *at = run + (size_t)p * job->w->panel_bytes;
-            __m512i w = _mm512_load_si512(at + in_run % 4 * 64);
+        for (int p = 0; p < at.n; p++) {
+            const uint8_t *here = run + (size_t)p * at.apart_bytes;
+            __m512i w = _mm512_load_si512(here + in_run % 4 * 64);
             w = _mm512_and_si512(_mm512_srl_epi16(w, shift), nibble);
             __m512i d = _mm512_dpbusd_epi32(start, w, hi);
             plane[p] = _mm512_dpwssd_epi32(plane[p], with_sum(d, o->sums.in_high_half),
-                                           _mm512_load_si512(at + 256));
+                                           _mm512_load_si512(here + 256));
         }
     }
 #pragma GCC unroll 4
-    for (int p = 0; p < n_panels; p++)
+    for (int p = 0; p < at.n; p++)
         total[p] =
             _mm512_add_epi32(total[p], _mm512_sub_epi32(_mm512_slli_epi32(plane[p], 8), plane[p]));
 }
 
-ALWAYS_INLINE void tile_int4(const struct linear_job *job, uint32_t row, uint32_t n, int n_panels,
-                             int n_rows)
+ALWAYS_INLINE void tile_int4(const struct linear_job *job, uint32_t row, uint32_t n,
+                             struct panels at, int n_rows)
 {
     const struct weight_cpu *w = job->w;
     const uint8_t *panel = weight_panel(w, n / PANEL_ROWS), *run = panel;
@@ -98,21 +105,21 @@ ALWAYS_INLINE void tile_int4(const struct linear_job *job, uint32_t row, uint32_
     for (int m = 0; m < n_rows; m++) {
         x[m] = view_row(job, row + (uint32_t)m);
 #pragma GCC unroll 4
-        for (int p = 0; p < n_panels; p++)
+        for (int p = 0; p < at.n; p++)
             total[m][p] = _mm512_setzero_si512();
     }
     for (uint32_t i = 0; i < w->k_pad / RUN_K; i++, run += INT4_RUN_BYTES) {
 #pragma GCC unroll 8
         for (int m = 0; m < n_rows; m++)
 #pragma GCC unroll 4
-            for (int p = 0; p < n_panels; p++)
+            for (int p = 0; p < at.n; p++)
                 d[m][p] = _mm512_set1_epi32(x[m].sums[i].times_minus_8);
 #pragma GCC unroll 4
         for (int v = 0; v < 4; v++) {
             __m512i low[TILE_PANELS], high[TILE_PANELS];
 #pragma GCC unroll 4
-            for (int p = 0; p < n_panels; p++) {
-                __m512i codes = _mm512_load_si512(run + (size_t)p * w->panel_bytes + v * 64);
+            for (int p = 0; p < at.n; p++) {
+                __m512i codes = _mm512_load_si512(run + (size_t)p * at.apart_bytes + v * 64);
                 low[p] = _mm512_and_si512(codes, nibble);
                 high[p] = _mm512_and_si512(_mm512_srli_epi16(codes, 4), nibble);
             }
@@ -121,15 +128,15 @@ ALWAYS_INLINE void tile_int4(const struct linear_job *job, uint32_t row, uint32_
                 const int8_t *lo = x[m].lo + (size_t)i * RUN_K + v * 4;
                 __m512i a = broadcast4(lo), b = broadcast4(lo + 16);
 #pragma GCC unroll 4
-                for (int p = 0; p < n_panels; p++) {
+                for (int p = 0; p < at.n; p++) {
                     d[m][p] = _mm512_dpbusd_epi32(d[m][p], low[p], a);
                     d[m][p] = _mm512_dpbusd_epi32(d[m][p], high[p], b);
                 }
             }
         }
 #pragma GCC unroll 4
-        for (int p = 0; p < n_panels; p++) {
-            __m512i pairs = _mm512_load_si512(run + (size_t)p * w->panel_bytes + 256);
+        for (int p = 0; p < at.n; p++) {
+            __m512i pairs = _mm512_load_si512(run + (size_t)p * at.apart_bytes + 256);
 #pragma GCC unroll 8
             for (int m = 0; m < n_rows; m++)
                 total[m][p] = _mm512_dpwssd_epi32(
@@ -139,28 +146,28 @@ ALWAYS_INLINE void tile_int4(const struct linear_job *job, uint32_t row, uint32_
 #pragma GCC unroll 8
     for (int m = 0; m < n_rows; m++) {
         if (job->act->n_outliers[row + (uint32_t)m] > 0)
-            add_outliers_int4(job, row + (uint32_t)m, panel, n_panels, total[m]);
+            add_outliers_int4(job, row + (uint32_t)m, panel, at, total[m]);
 #pragma GCC unroll 4
-        for (int p = 0; p < n_panels; p++)
-            put_int4(job, row + (uint32_t)m, n + (uint32_t)p * PANEL_ROWS, total[m][p]);
+        for (int p = 0; p < at.n; p++)
+            put_int4(job, row + (uint32_t)m, n + (uint32_t)p * at.apart_rows, total[m][p]);
     }
 }
 
 ALWAYS_INLINE void rows_int4(const struct linear_job *job, const struct linear_share *share,
-                             uint32_t n, int n_panels)
+                             uint32_t n, struct panels at)
 {
     uint32_t row = share->row_begin;
     for (; row + TILE_ROWS <= share->row_end; row += TILE_ROWS)
-        tile_int4(job, row, n, n_panels, TILE_ROWS);
+        tile_int4(job, row, n, at, TILE_ROWS);
     switch (share->row_end - row) {
     case 3:
-        tile_int4(job, row, n, n_panels, 3);
+        tile_int4(job, row, n, at, 3);
         break;
     case 2:
-        tile_int4(job, row, n, n_panels, 2);
+        tile_int4(job, row, n, at, 2);
         break;
     case 1:
-        tile_int4(job, row, n, n_panels, 1);
+        tile_int4(job, row, n, at, 1);
         break;
     default:
         break;
@@ -278,9 +285,15 @@ void linear_int_avx512(const struct linear_job *job, const struct linear_share *
             rows_int8(job, share, n);
         return;
     }
-    if (share->row_end - share->row_begin > 1) /* one row streams panels one after the other */
-        for (; n + TILE_PANELS * PANEL_ROWS <= share->n_end; n += TILE_PANELS * PANEL_ROWS)
-            rows_int4(job, share, n, TILE_PANELS);
+    if (share->row_end - share->row_begin > 1) {
+        /* One panel from each half of the share: two long streams. Neighbours would be two short
+         * ones, often in one page, and the prefetcher loses both. One row needs no second one. */
+        uint32_t n_pairs = (share->n_end - n) / (TILE_PANELS * PANEL_ROWS);
+        struct panels pair = {TILE_PANELS, n_pairs * PANEL_ROWS, n_pairs * job->w->panel_bytes};
+        for (uint32_t i = 0; i < n_pairs; i++, n += PANEL_ROWS)
+            rows_int4(job, share, n, pair);
+        n += n_pairs * PANEL_ROWS;
+    }
     for (; n < share->n_end; n += PANEL_ROWS)
-        rows_int4(job, share, n, 1);
+        rows_int4(job, share, n, (struct panels){.n = 1});
 }

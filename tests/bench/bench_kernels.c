@@ -310,7 +310,7 @@ int main(int argc, char **argv)
     b.read_gbs = read_bandwidth(&b, 96u << 20);
     printf("kernels %s, %u threads, read bandwidth %.1f GB/s (96 MiB)\n", b.ops->name, b.n_threads,
            b.read_gbs);
-    static const uint32_t rows[] = {1, 2, 4, 8, 32, 128, 512, 0}, few[] = {1, 4, 32, 0};
+    static const uint32_t rows[] = {1, 2, 3, 4, 8, 32, 128, 512, 0}, few[] = {1, 2, 3, 4, 8, 32, 0};
     bench_layers(&b, "sample model, Q4_1 layers", sample_layers, rows);
     bench_layers(&b, "sample model, head", head_layers, few);
     bench_layers(&b, "dense BF16", dense_layers, few);
