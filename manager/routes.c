@@ -66,7 +66,8 @@ static void add_replica(struct routes *routes, pb_route *route, const pb_replica
     struct manager *manager = routes->manager;
     struct replica_view view = {0};
     char path[256];
-    if ((int)row->state != REPLICA_READY && (int)row->state != REPLICA_DRAINING)
+    bool up = (int)row->state == REPLICA_READY || (int)row->state == REPLICA_DRAINING;
+    if ((int)row->state == REPLICA_STOPPED)
         return;
     supervisor_view(manager->supervisor, row->id, &view);
     pb_route_replica *replica =
@@ -77,7 +78,8 @@ static void add_replica(struct routes *routes, pb_route *route, const pb_replica
         remember_info(routes, key, view.status->info);
     snprintf(path, sizeof(path), "%s/%s", manager->settings.run_dir, row->socket);
     message_set(&replica->id, row->id);
-    message_set(&replica->socket_path, path);
+    /* One that is on its way is listed too: a server lets requests wait for it. */
+    message_set(&replica->socket_path, up ? path : NULL);
     message_set(&replica->numerics_id, row->numerics_id);
     message_set(&replica->device_group, row->device_group);
     replica->epoch = row->epoch;

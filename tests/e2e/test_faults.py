@@ -101,6 +101,8 @@ def test_killed_worker_comes_back_and_its_streams_go_on(fresh):
     wait_tokens(streams, 20)
     (worker,) = sluice.children("sluice-worker")
     os.kill(worker, signal.SIGKILL)
+    sluice.wait(lambda: len(sluice.ready()) == 0, 5, "the death is seen")
+    assert sluice.generate(requests(sluice, 200)[0])[1] == references[0][1]  # one that came meanwhile has waited
     for s in streams:
         s.join(120)
     check_equal(streams, references)

@@ -513,8 +513,11 @@ def test_routes_follow_and_their_generation_grows_over_restarts(manager):
     table = next(tables)
     assert table.routes[0].model == "a" and not table.routes[0].loaded and table.routes[0].info.architecture == "fake"
     manager.load("a")
-    while not table.routes[0].replicas:
+    seen = []  # requests may wait for a replica that is on its way: it is listed, without a socket
+    while not table.routes[0].replicas or table.routes[0].replicas[0].state != manager.t.REPLICA_STATE_READY:
+        seen += [(r.state, r.socket_path) for r in table.routes[0].replicas]
         table = next(tables)
+    assert (manager.t.REPLICA_STATE_LOADING, "") in seen and not any(path for _, path in seen)
     (replica,) = table.routes[0].replicas
     assert replica.state == manager.t.REPLICA_STATE_READY and replica.epoch == 1 and table.routes[0].is_default
     assert os.path.exists(replica.socket_path) and replica.numerics_id == "fake/1"
