@@ -36,11 +36,12 @@ static bool add_detail(Google__Rpc__Status *status, char *url, const ProtobufCMe
     return true;
 }
 
+/* Every error has a reason: where nobody gave a narrower one, the status itself. */
 static void add_info(Google__Rpc__Status *wire, struct error *copy)
 {
     Google__Rpc__ErrorInfo info = GOOGLE__RPC__ERROR_INFO__INIT;
     if (copy->reason[0] == '\0')
-        return;
+        error_reason(copy, status_name(copy->status));
     info.reason = copy->reason;
     info.domain = domain;
     add_detail(wire, info_url, &info.base);
@@ -97,7 +98,8 @@ void rpc_status_pack(const struct error *status, void **out_bytes, size_t *out_n
 
 static void take_info(const Google__Rpc__ErrorInfo *info, struct error *out)
 {
-    snprintf(out->reason, sizeof(out->reason), "%s", info->reason);
+    if (strcmp(info->reason, status_name(out->status)) != 0)
+        snprintf(out->reason, sizeof(out->reason), "%s", info->reason);
 }
 
 static void take_bad_request(const Google__Rpc__BadRequest *bad_request, struct error *out)

@@ -7,10 +7,12 @@
 
 struct error;
 
-/* The details of an error; *out_bytes is owned (free()) and NULL where there are none to tell. */
+/* The details of an error: ErrorInfo always (the reason is the status's name where none is given),
+ * BadRequest and RetryInfo where there is a field and a time. *out_bytes is owned (free()); NULL
+ * where memory is exhausted. */
 void rpc_status_pack(const struct error *status, void **out_bytes, size_t *out_n_bytes);
 
 /* Fills *out_error from what a peer sent. Details that are absent or malformed leave code and
- * message. */
+ * message; a reason that only repeats the status is none. */
 void rpc_status_unpack(int grpc_code, const char *message, size_t n_message, const void *details,
                        size_t n_details, struct error *out_error);

@@ -62,6 +62,7 @@ def test_a_bad_field_is_refused_by_name(served, field, change):
         list(served.inference.Generate(request, timeout=20))
     assert e.value.code() == grpc.StatusCode.INVALID_ARGUMENT, e.value
     assert bad_field(e.value) == field, e.value
+    assert any(d.Is(error_details_pb2.ErrorInfo.DESCRIPTOR) for d in details(e.value)), e.value
 
 
 def raw_call(served, method, body):
