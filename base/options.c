@@ -381,4 +381,9 @@ void options_help(const struct option_spec *specs, size_t n_specs, struct strbuf
             strbuf_printf(out, " [%s]", s->default_text);
         strbuf_add_char(out, '\n');
     }
+    strbuf_printf(out, "  %-34s %s\n", "    --config FILE", "settings from an ini file");
+    strbuf_add_str(
+        out, "\nEach is also an environment variable (--log-level: SLUICE_LOG_LEVEL) and a key "
+             "of the file (log_level).\nA flag goes before the environment, that before the "
+             "file.\n");
 }

@@ -49,5 +49,5 @@ const char *options_positional(const struct options *options, size_t i);
 /* Where a setting came from: "flag", "environment", "file", "default". */
 const char *options_origin(const struct options *options, size_t i_spec);
 
-/* Appends the aligned table of flags with defaults and environment names. */
+/* Appends the aligned table of flags with defaults, and how else they can be given. */
 void options_help(const struct option_spec *specs, size_t n_specs, struct strbuf *out);

@@ -75,9 +75,7 @@ static void print_help(void)
         "usage: sluice-server --manager STATE/run/manager.sock [--listen ADDR:PORT] [options]\n\n");
     options_help(specs, N_SPECS, &text);
     strbuf_add_str(&text,
-                   "\nEvery option is also an environment variable (SLUICE_LISTEN, ...) and a key "
-                   "of --config FILE.\n\n"
-                   "examples:\n"
+                   "\nexamples:\n"
                    "  sluice-server --manager /run/sluice/manager.sock --routes-file "
                    "/var/lib/sluice/routes.pb\n"
                    "  sluice-server --manager ./state/run/manager.sock --listen 0.0.0.0:8001\n");
