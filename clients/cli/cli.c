@@ -27,6 +27,14 @@ const char *cli_word(const struct cli *cli, size_t i)
     return options_positional(cli->options, i);
 }
 
+bool cli_given(const struct cli *cli, const char *name)
+{
+    for (size_t i = 0; i < cli->command->n_specs; i++)
+        if (strcmp(cli->command->specs[i].name, name) == 0)
+            return strcmp(options_origin(cli->options, i), "default") != 0;
+    return false;
+}
+
 static int open_client(const char *target, struct rpc_client **out_client, struct error *err)
 {
     struct rpc_client_config config;

@@ -55,6 +55,8 @@ struct cli_command {
 const struct cli_command *cli_commands(size_t *out_n);
 
 const char *cli_word(const struct cli *cli, size_t i); /* NULL beyond the end */
+/* Whether an option was set, by flag, environment or file. */
+bool cli_given(const struct cli *cli, const char *name);
 
 /* Connections to the manager (its unix socket) and to the server; borrowed from cli. */
 int cli_manager(struct cli *cli, struct rpc_client **out_client, struct error *err);

@@ -145,7 +145,7 @@ static int run_unload(struct cli *cli)
     request.version = (char *)(uintptr_t)cli->settings.version;
     request.request_id =
         cli->settings.request_id[0] ? (char *)(uintptr_t)cli->settings.request_id : id;
-    request.has_grace_ms = true;
+    request.has_grace_ms = cli_given(cli, "grace"); /* else the manager's own holds */
     request.grace_ms = (uint32_t)cli->settings.grace_ms;
     int rc = cli_call(cli, "UnloadModelVersion", &request.base, &message, &err);
     if (rc)
@@ -197,8 +197,8 @@ static const struct option_spec load_specs[] = {
 static const struct option_spec unload_specs[] = {
     {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION",
      "empty: every loaded version", 0, 0},
-    {"grace", 0, OPTION_MS, CLI_OPTION(grace_ms), "60s", "TIME",
-     "running requests may take this long", 0, 86400000},
+    {"grace", 0, OPTION_MS, CLI_OPTION(grace_ms), NULL, "TIME",
+     "running requests may take this long; default: the manager's --drain-grace", 0, 86400000},
     {"no-wait", 0, OPTION_BOOL, CLI_OPTION(no_wait), "false", NULL,
      "return when the operation has started", 0, 0},
     {"request-id", 0, OPTION_STRING, CLI_OPTION(request_id), "", "ID",
