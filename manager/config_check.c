@@ -59,6 +59,10 @@ static int check_word(const char *field, const char *member, const char *value,
 
 static int check_built(const char *field, const pb_config *config, struct error *err)
 {
+    if (strcmp(config->kv_dtype, "int8") == 0 || strcmp(config->kv_dtype, "fp8") == 0)
+        return not_built(field, "kv_dtype", err);
+    if (strcmp(config->kernels, "amx") == 0)
+        return not_built(field, "kernels", err);
     if (config->has_gpu_layers)
         return not_built(field, "gpu_layers", err);
     if (config->has_default_temperature)
@@ -74,8 +78,8 @@ static int check_built(const char *field, const pb_config *config, struct error 
 
 int config_check(const char *field, const pb_config *config, struct error *err)
 {
-    static const char *const kv_dtypes[] = {"bf16", "f16", "int8", "fp8", NULL};
-    static const char *const kernel_sets[] = {"f32", "ref", "avx2", "avx512", "amx", NULL};
+    static const char *const kv_dtypes[] = {"bf16", "f16", "f32", "int8", "fp8", NULL};
+    static const char *const kernel_sets[] = {"auto", "f32", "ref", "avx2", "avx512", "amx", NULL};
     if (!config)
         return 0;
     if (check_built(field, config, err) != 0 ||

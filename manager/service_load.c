@@ -316,12 +316,15 @@ static int plan(struct service *service, struct rpc_call *call, const load_reque
     const pb_version *version = find_version(catalog, request->model, request->version);
     const pb_group *group = catalog_group(catalog, args->group);
     struct heritage *heritage = NULL;
-    char path[4096];
+    char path[4096], key[TABLE_KEY_BYTES];
     if (!version)
         return lifecycle_no_version(request->model, request->version, err);
     if (!group)
         return no_group(args->group, err);
-    if (config_check_fits("config", request->config, version->info, err) != 0)
+    table_key(key, version->model, version->version, NULL);
+    if (service_check_generation(key, request->has_expected_generation,
+                                 request->expected_generation, version->generation, err) != 0 ||
+        config_check_fits("config", request->config, version->info, err) != 0)
         return err->status;
     pb_config *config = config_merge(version->config, request->config);
     if (!config)

@@ -195,7 +195,7 @@ static int plan(struct service *service, struct rpc_call *call, const unload_req
 {
     struct manager *manager = service->manager;
     const struct catalog *catalog = &manager->catalog;
-    if (check_loaded(catalog, request, err) != 0)
+    if (check_loaded(catalog, request, err) != 0 || check_generations(catalog, request, err) != 0)
         return err->status;
     unload_response *response = MESSAGE_NEW(
         unload_response, sluice__manager__v1__unload_model_version_response__descriptor);

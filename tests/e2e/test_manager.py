@@ -219,6 +219,12 @@ def test_load_shows_progress_and_is_done_once(manager):
     fails(C.NOT_FOUND, manager.load, "nobody", why="MODEL_NOT_FOUND")
     fails(C.NOT_FOUND, manager.load, "a", device_group="none", why="DEVICE_GROUP_NOT_FOUND")
     fails(C.ABORTED, manager.load, "a", expected_generation=77, why="STALE_GENERATION")
+    fails(C.ABORTED, manager.load, "a", expected_generation=77, validate_only=True, why="STALE_GENERATION")
+    fails(C.ABORTED, manager.unload, "a", version="1", expected_generation=77, validate_only=True, why="STALE_GENERATION")
+    for name, values in {"kv_dtype": ("int8", "fp8"), "kernels": ("amx",), "gpu_layers": (1,)}.items():
+        for value in values:
+            config = manager.t.ModelConfig(**{name: value})
+            assert f"config.{name}" in fails(C.UNIMPLEMENTED, manager.load, "a", config=config)
     assert manager.rpc.LoadModelVersion(manager.m.LoadModelVersionRequest(model="a", validate_only=True)).plan.packed_bytes == 777000
     fails(C.FAILED_PRECONDITION, manager.rpc.DeleteModelVersion,
           manager.m.DeleteModelVersionRequest(model="a", version="1"), why="VERSION_LOADED")
