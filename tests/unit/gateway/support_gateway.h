@@ -27,10 +27,10 @@ struct fake_manager {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct watcher *watchers;
-    unsigned n_watches; /* ever */
-    void *table;        /* packed */
+    _Atomic unsigned n_watches; /* ever */
+    void *table;                /* packed */
     size_t n_table;
-    uint64_t known_generation; /* of the last watch */
+    _Atomic uint64_t known_generation; /* of the last watch */
 };
 
 /* One row of the table: a version and the workers behind it. */

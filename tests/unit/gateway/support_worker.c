@@ -546,7 +546,7 @@ void fake_worker_stop_after(struct fake_worker *worker, uint32_t n_tokens)
     pthread_mutex_unlock(&worker->lock);
 }
 
-static bool wait_counter(struct fake_worker *worker, const unsigned *counter, unsigned n,
+static bool wait_counter(struct fake_worker *worker, const _Atomic unsigned *counter, unsigned n,
                          bool exactly)
 {
     struct timespec until;
@@ -561,7 +561,7 @@ static bool wait_counter(struct fake_worker *worker, const unsigned *counter, un
     return reached;
 }
 
-bool fake_worker_wait(struct fake_worker *worker, const unsigned *counter, unsigned n)
+bool fake_worker_wait(struct fake_worker *worker, const _Atomic unsigned *counter, unsigned n)
 {
     return wait_counter(worker, counter, n, false);
 }
@@ -571,7 +571,7 @@ bool fake_worker_wait_live(struct fake_worker *worker, unsigned n)
     return wait_counter(worker, &worker->n_live, n, true);
 }
 
-unsigned fake_worker_read(struct fake_worker *worker, const unsigned *counter)
+unsigned fake_worker_read(struct fake_worker *worker, const _Atomic unsigned *counter)
 {
     pthread_mutex_lock(&worker->lock);
     unsigned n = *counter;

@@ -39,13 +39,13 @@ struct fake_worker {
     uint64_t hello_epoch; /* not 0: what its hello claims */
     char numerics_id[32];
 
-    /* Seen since creation. */
-    unsigned n_hellos, n_submits, n_resumed, n_cancels, n_pauses, n_resumes, n_live,
+    /* Seen since creation; read by tests while it runs. */
+    _Atomic unsigned n_hellos, n_submits, n_resumed, n_cancels, n_pauses, n_resumes, n_live,
         n_streams_ended;
-    unsigned n_wrong; /* resumes that do not continue what was generated, ids used twice */
-    int64_t cancel_ns;
-    uint64_t deadline_remaining_ns; /* of the last submit; 0: none */
-    char last_numerics_id[32];      /* of the last resume */
+    _Atomic unsigned n_wrong; /* resumes that do not continue what was generated, ids used twice */
+    _Atomic int64_t cancel_ns;
+    _Atomic uint64_t deadline_remaining_ns; /* of the last submit; 0: none */
+    char last_numerics_id[32];              /* of the last resume */
 };
 
 /* Fills in the defaults: epoch 1, 1 ms steps, one token each, nothing held. */
@@ -60,8 +60,8 @@ void fake_worker_drain(struct fake_worker *worker, bool end);
 /* Changes the script. */
 void fake_worker_stop_after(struct fake_worker *worker, uint32_t n_tokens);
 /* Waits up to 10 s until a counter has reached n. */
-bool fake_worker_wait(struct fake_worker *worker, const unsigned *counter, unsigned n);
-unsigned fake_worker_read(struct fake_worker *worker, const unsigned *counter);
+bool fake_worker_wait(struct fake_worker *worker, const _Atomic unsigned *counter, unsigned n);
+unsigned fake_worker_read(struct fake_worker *worker, const _Atomic unsigned *counter);
 /* Waits up to 10 s until it carries exactly n requests. */
 bool fake_worker_wait_live(struct fake_worker *worker, unsigned n);
 

@@ -453,7 +453,8 @@ static void test_a_storm_of_deaths_and_cancels(void **state)
         fixture_wait_usable(&f, 2);
     }
     struct gateway_counters c = fixture_wait_rest(&f);
-    assert_int_equal(c.accepted, N * ROUNDS);
+    /* A cancel may overtake its request. */
+    assert_in_range(c.accepted, (N - N / 3) * ROUNDS, N * ROUNDS);
     assert_int_equal(c.failed, 0);
     fixture_stop(&f);
 }

@@ -10,7 +10,6 @@
 
 #include <cmocka.h>
 
-#include "base/log.h"
 #include "proto/rpc/rpc_client.h"
 #include "proto/rpc/rpc_message.h"
 #include "proto/rpc/rpc_stream.h"
@@ -121,7 +120,6 @@ void test_worker_start(struct test_worker *worker, const char *model, const char
     for (size_t i = 0; flags && flags[i] && argc < MAX_FLAGS - 1; i++)
         argv[argc++] = (char *)(uintptr_t)flags[i];
     argv[argc] = NULL;
-    log_init("test", LOG_LEVEL_ERROR, LOG_FORMAT_KV);
     if (settings_parse(MODE_SERVE, argc, argv, &start->settings, &start->options, &err) != 0)
         fail_msg("%s", err.message);
     assert_int_equal(pthread_create(&worker->thread, NULL, run, start), 0);
@@ -226,8 +224,9 @@ static void on_item(struct test_stream *s, const Sluice__Worker__V1__StepItem *i
     if (item->error)
         copy_error(a, item->error);
     if (item->finished) {
+        if (item->finished->receipt && item->finished->usage)
+            a->has_receipt = true;
         a->n_finished++;
-        a->has_receipt |= item->finished->receipt && item->finished->usage;
     }
     if (item->choice)
         return;

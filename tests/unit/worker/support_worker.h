@@ -41,14 +41,14 @@ void test_worker_wait_idle(struct test_worker *worker);
 /* What came for choice 0 of one id. */
 struct answer {
     uint32_t ids[MAX_ANSWER_IDS];
-    uint32_t n_ids, n_released, n_items;
+    _Atomic uint32_t n_ids, n_released, n_items;
     struct strbuf text;
     bool has_prompt, finished, failed;
     uint32_t n_prompt, n_cached;
-    uint32_t n_finished; /* over all choices */
+    _Atomic uint32_t n_finished; /* over all choices */
     int reason;
     uint32_t n_tokens;
-    bool has_receipt;
+    _Atomic bool has_receipt;
     struct error error;
 };
 
@@ -57,8 +57,8 @@ struct test_stream {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct answer answers[MAX_ANSWERS]; /* by id */
-    uint64_t n_steps, last_step;
-    bool hello, draining, ended;
+    _Atomic uint64_t n_steps, last_step;
+    _Atomic bool hello, draining, ended;
     char numerics_id[128];
     struct error status;
 };

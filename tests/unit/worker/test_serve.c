@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "base/log.h"
 #include "base/sha256.h"
 #include "proto/rpc/rpc_client.h"
 #include "proto/rpc/rpc_message.h"
@@ -634,6 +635,7 @@ static void test_load_when_it_fails_then_status_report_and_exit_say_why(void **s
 
 int main(void)
 {
+    log_init("test", LOG_LEVEL_ERROR, LOG_FORMAT_KV); /* before there are threads */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_submit_when_good_then_every_part_of_the_answer_is_there),
         cmocka_unit_test(test_submit_when_many_at_once_then_each_answers_as_alone),
