@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "base/log.h"
+#include "base/sha256.h"
 #include "manager/build.h"
 #include "manager/config_check.h"
 #include "manager/failpoint.h"
@@ -36,6 +37,7 @@ struct registration {
     char path[PATH_MAX];       /* absolute */
     const char *recorded_path; /* into path: relative to the model root where it lies below it */
     pb_info *info;             /* owned */
+    char content_sha256[SHA256_HEX_BYTES]; /* with verify, else empty */
     uint64_t size_bytes;
 };
 
@@ -175,6 +177,7 @@ static int put_version(struct txn *txn, const struct registration *registration,
     message_set(&version->model, request->model);
     message_set(&version->version, version_name);
     message_set(&version->path, registration->recorded_path);
+    message_set(&version->content_sha256, registration->content_sha256);
     version->info = MESSAGE_COPY(pb_info, registration->info);
     version->config = MESSAGE_COPY(pb_config, request->config);
     version->generation = 1;
@@ -187,6 +190,38 @@ static int put_version(struct txn *txn, const struct registration *registration,
             message_free(label);
     }
     return txn_put(txn, TABLE_MODEL_VERSION, &version->base, err);
+}
+
+/* The contents of a version that is there: compared, or noted where nobody had looked at them. */
+static int verify_version(struct txn *txn, const struct registration *registration,
+                          const pb_version *row, struct error *err)
+{
+    const char *seen = registration->content_sha256;
+    if (!*seen || strcmp(row->content_sha256, seen) == 0)
+        return 0;
+    if (*row->content_sha256) {
+        error_set(
+            err, STATUS_FAILED_PRECONDITION,
+            "path: the contents of %s/%s have changed: SHA-256 %.16s..., recorded is %.16s...",
+            row->model, row->version, seen, row->content_sha256);
+        return error_reason(err, "CONTENT_CHANGED");
+    }
+    pb_version *version = MESSAGE_COPY(pb_version, row);
+    if (!version)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    message_set(&version->content_sha256, seen);
+    version->generation++;
+    struct txn_event event = {.type = "model.verified",
+                              .model = registration->request->model,
+                              .version = row->version,
+                              .message = seen};
+    if (txn_event(txn, &event, err) != 0) {
+        message_free(&version->base);
+        return err->status;
+    }
+    if (txn_put(txn, TABLE_MODEL_VERSION, &version->base, err) != 0)
+        return err->status;
+    return put_model(txn, registration->request->model, err);
 }
 
 static int answer_register(const struct catalog *catalog, const char *model, const char *version,
@@ -222,6 +257,8 @@ static int apply_register(struct txn *txn, const ProtobufCMessage *message, void
     const pb_version *same = find_same(catalog, registration);
     if (same) {
         snprintf(version, sizeof(version), "%s", same->version);
+        if (verify_version(txn, registration, same, err) != 0)
+            return err->status;
         return answer_register(catalog, request->model, version, true, out_response, err);
     }
     if (*request->version && catalog_version(catalog, request->model, request->version)) {
@@ -291,6 +328,9 @@ static void on_inspected(void *arg, const pb_tool *report, const struct error *s
     if (err.status == 0) {
         for (size_t i = 0; i < report->inspect->n_files; i++)
             registration->size_bytes += report->inspect->files[i]->size_bytes;
+        if (request->verify && report->inspect->n_files)
+            snprintf(registration->content_sha256, sizeof(registration->content_sha256), "%s",
+                     report->inspect->files[0]->sha256);
         service_change(service, call, &request->base, request->request_id, &register_change,
                        registration);
     } else {

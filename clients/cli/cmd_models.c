@@ -114,6 +114,8 @@ static void print_version(const Sluice__Manager__V1__ModelVersion *v)
                info->trained_context_length, info->tokenizer, info->pre_tokenizer,
                info->capabilities && info->capabilities->chat ? "yes" : "no", info->weights_digest);
     }
+    if (v->content_sha256[0])
+        printf("contents    %s\n", v->content_sha256);
     if (v->last_error && v->last_error->message[0])
         printf("last error  %s (%s)\n", v->last_error->message, v->last_error->reason);
 }

@@ -1,4 +1,5 @@
 """Register, load, watch, unload, remove; device groups; operations; bad files."""
+import hashlib
 import json
 import os
 import struct
@@ -41,6 +42,24 @@ def test_life_of_a_version(fresh):
     assert e.value.code() == grpc.StatusCode.FAILED_PRECONDITION
     sluice.cli("rm", "smol", "1")
     assert json.loads(sluice.cli("ls", "--json").stdout).get("models", []) == []
+
+
+def test_verify_tells_contents_apart_that_the_digest_does_not(fresh, tmp_path):
+    sluice = fresh.start()
+    file = tmp_path / "model.gguf"
+    contents = bytearray(open(model_path(), "rb").read())
+    file.write_bytes(contents)
+    register = ["register", "smol", file, "--version", "1", "--json"]
+    assert not json.loads(sluice.cli(*register).stdout)["version"].get("content_sha256")
+    verified = json.loads(sluice.cli(*register, "--verify").stdout)
+    assert verified["existed"] and verified["version"]["content_sha256"] == hashlib.sha256(contents).hexdigest()
+    assert verified["version"]["content_sha256"] in sluice.cli("show", "smol").stdout
+    sluice.cli(*register, "--verify")
+    contents[-1] ^= 1  # a weight: header, directory and size are as they were
+    file.write_bytes(contents)
+    assert json.loads(sluice.cli(*register).stdout)["existed"]
+    refused = sluice.cli(*register, "--verify", check=False)
+    assert refused.returncode == 1 and "CONTENT_CHANGED" in refused.stderr
 
 
 def test_device_groups(fresh):
