@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t news = PTHREAD_COND_INITIALIZER;
 static bool has_news;
 static struct engine_event_buffer *buffer;
+static _Atomic int64_t step_ns;
 
 static void on_notify(void *ctx)
 {
@@ -26,6 +28,14 @@ static void on_notify(void *ctx)
     has_news = true;
     pthread_cond_signal(&news);
     pthread_mutex_unlock(&lock);
+    struct timespec pause = {.tv_nsec = atomic_load(&step_ns)};
+    if (pause.tv_nsec)
+        nanosleep(&pause, NULL);
+}
+
+void run_slow_steps(int64_t ns)
+{
+    atomic_store(&step_ns, ns);
 }
 
 void run_pause(void)
@@ -75,6 +85,7 @@ struct engine *run_open(struct engine_config *cfg)
 
 void run_close(struct engine *engine)
 {
+    run_slow_steps(0);
     engine_close(engine);
     engine_event_buffer_destroy(buffer);
     buffer = NULL;

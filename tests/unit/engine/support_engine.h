@@ -42,6 +42,10 @@ struct engine_config run_config(const char *name);
 struct engine *run_open(struct engine_config *cfg);
 void run_close(struct engine *engine);
 
+/* From now until run_close() every step with news takes so long at least: a request of 400 tokens
+ * is still under way when the test comes round to it, however busy the machine is. */
+void run_slow_steps(int64_t ns);
+
 /* Submits with user_data = result, which must stay. Fails the test on an error. */
 void run_submit(struct engine *engine, struct engine_request *req, struct run_result *result);
 /* Reads what there is. */

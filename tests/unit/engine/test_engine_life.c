@@ -1,5 +1,6 @@
 /* The engine's life around its answers: cancels, deadlines, full queues, pauses, changes, slow and
  * absent readers, drain, close at any moment, quiet when idle, no allocation while decoding. */
+#include <dlfcn.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -64,6 +65,41 @@ void *realloc(void *p, size_t n)
 }
 static void install_counter(void)
 {
+}
+#endif
+
+/* Locks that the engine thread had to wait for while `watching`. */
+static atomic_bool watching;
+static atomic_uint n_lock_waits;
+
+#if defined(__SANITIZE_THREAD__)
+enum { LOCKS_ARE_COUNTED = 0 }; /* the thread sanitizer brings its own pthread_mutex_lock() */
+#else
+enum { LOCKS_ARE_COUNTED = 1 };
+
+static bool is_engine_thread(void)
+{
+    char name[16];
+    return pthread_getname_np(pthread_self(), name, sizeof(name)) == 0 &&
+           strcmp(name, "sluice-engine") == 0;
+}
+
+int pthread_mutex_lock(pthread_mutex_t *mutex)
+{
+    static _Atomic(void *) found;
+    int (*real)(pthread_mutex_t *);
+    void *symbol = atomic_load(&found);
+    if (atomic_load(&watching) && is_engine_thread()) {
+        if (pthread_mutex_trylock(mutex) == 0)
+            return 0;
+        atomic_fetch_add(&n_lock_waits, 1);
+    }
+    if (!symbol) {
+        symbol = dlsym(RTLD_NEXT, "pthread_mutex_lock");
+        atomic_store(&found, symbol);
+    }
+    memcpy(&real, &symbol, sizeof(real));
+    return real(mutex);
 }
 #endif
 
@@ -196,6 +232,7 @@ static void test_cancel_takes_effect_within_a_step(void **state)
     struct engine *engine = run_open(&cfg);
     struct run_result r;
     struct engine_request req = simple(10, 400);
+    run_slow_steps(NS_PER_MS);
     run_submit(engine, &req, &r);
     run_wait_ids(engine, &r, 5);
     engine_cancel(engine, r.id);
@@ -220,9 +257,10 @@ static void test_deadline_in_queue_prefill_and_decode(void **state)
     struct engine *engine = run_open(&cfg);
     struct run_result r[3];
     struct engine_request req[] = {simple(4, 500), simple(500, 5), simple(4, 4)};
+    run_slow_steps(NS_PER_MS);
     int64_t begin = clock_now_ns();
     for (uint32_t i = 0; i < 3; i++) { /* decodes slowly enough, is in prefill, waits for a place */
-        req[i].deadline_ns = begin + 15 * NS_PER_MS;
+        req[i].deadline_ns = begin + 100 * NS_PER_MS;
         run_submit(engine, &req[i], &r[i]);
     }
     run_wait(engine, r, 3);
@@ -286,6 +324,7 @@ static void test_full_queue_is_refused_and_recovers(void **state)
     struct engine_request req = simple(10, 400);
     struct error err;
     uint64_t id;
+    run_slow_steps(2 * NS_PER_MS);
     for (uint32_t i = 0; i < 2; i++) {
         run_submit(engine, &req, &results[i]);
         run_wait_ids(engine, &results[i], 1);
@@ -337,6 +376,7 @@ static void test_pause_keeps_still_and_resume_goes_on(void **state)
     struct engine_request req = simple(10, 200);
     run_submit(engine, &req, &whole);
     run_wait(engine, &whole, 1);
+    run_slow_steps(2 * NS_PER_MS);
     run_submit(engine, &req, &r);
     run_wait_ids(engine, &r, 5);
     engine_pause(engine, r.id, true);
@@ -387,6 +427,7 @@ static void test_update_changes_limits_while_running(void **state)
     run_result_fini(&r);
 
     req.stopping.max_tokens = 300;
+    run_slow_steps(2 * NS_PER_MS);
     run_submit(engine, &req, &r);
     run_wait_ids(engine, &r, 3);
     update.max_tokens = 1;
@@ -523,15 +564,47 @@ static void test_idle_engine_burns_no_cpu(void **state)
     run_close(engine);
 }
 
-/* 16 sequences with penalties, stops and logprobs decode 100 steps and more. */
-static void test_decode_steps_allocate_nothing(void **state)
+static void *lock_as_the_engine(void *mutex)
+{
+    pthread_setname_np(pthread_self(), "sluice-engine");
+    pthread_mutex_lock(mutex);
+    pthread_mutex_unlock(mutex);
+    return NULL;
+}
+
+static void test_locks_waited_for_are_counted(void **state)
+{
+    (void)state;
+    pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    pthread_t thread;
+    if (!LOCKS_ARE_COUNTED)
+        return;
+    atomic_store(&watching, true);
+    pthread_mutex_lock(&mutex);
+    assert_int_equal(pthread_create(&thread, NULL, lock_as_the_engine, &mutex), 0);
+    int64_t end = clock_now_ns() + 60 * NS_PER_S;
+    while (!atomic_load(&n_lock_waits) && clock_now_ns() < end)
+        sleep_ms(1);
+    pthread_mutex_unlock(&mutex);
+    pthread_join(thread, NULL);
+    atomic_store(&watching, false);
+    assert_int_equal(atomic_exchange(&n_lock_waits, 0), 1);
+}
+
+/* 16 sequences with penalties, stops and logprobs decode 100 steps and more, while this thread asks
+ * for statistics and news and holds the engine's locks for as much of the time as it can. */
+static void test_decode_steps_allocate_nothing_and_wait_for_no_lock(void **state)
 {
     (void)state;
     static struct run_result results[16];
     static const char *const stops[] = {"no such text", "abcabcabcabc"};
     struct engine_config cfg = run_config("q4_1");
-    cfg.notify = NULL;
     struct engine *engine = run_open(&cfg);
+    struct engine_event_buffer *reader;
+    struct error err;
+    uint64_t n_reads = 0;
+    assert_int_equal(engine_event_buffer_create(&reader, &err), 0);
+    run_slow_steps(NS_PER_MS / 2);
     for (uint32_t i = 0; i < 16; i++) {
         struct engine_request req = simple(10 + i, 400);
         req.sampling.temperature = 1.0f;
@@ -548,14 +621,25 @@ static void test_decode_steps_allocate_nothing(void **state)
         run_wait_ids(engine, &results[i], 2);
     run_poll(engine); /* an unread event's text would have to grow once it is long */
     uint64_t n_steps = stats_of(engine).n_decode_steps;
-    atomic_store(&counting, true);
     int64_t end = clock_now_ns() + 60 * NS_PER_S;
-    while (stats_of(engine).n_decode_steps < n_steps + 100 && clock_now_ns() < end)
+    atomic_store(&counting, true);
+    while (stats_of(engine).n_decode_steps < n_steps + 50 && clock_now_ns() < end)
         sleep_ms(1);
-    atomic_store(&counting, false);
+    atomic_store(&counting, false); /* reading may allocate */
+    atomic_store(&watching, true);
+    while (stats_of(engine).n_decode_steps < n_steps + 100 && clock_now_ns() < end) {
+        const struct engine_event *events;
+        engine_read_events(engine, reader, &events);
+        engine_pause(engine, 1 << 30, true); /* takes the registry's lock */
+        n_reads++;
+    }
+    atomic_store(&watching, false);
     assert_true(stats_of(engine).n_decode_steps >= n_steps + 100);
     assert_int_equal(stats_of(engine).n_running, 16);
     assert_int_equal(atomic_load(&n_allocations), 0);
+    assert_int_equal(atomic_load(&n_lock_waits), 0);
+    assert_true(n_reads > 100);
+    engine_event_buffer_destroy(reader);
     run_close(engine);
     for (uint32_t i = 0; i < 16; i++)
         run_result_fini(&results[i]);
@@ -654,7 +738,8 @@ int main(void)
         cmocka_unit_test(test_close_at_any_moment),
         cmocka_unit_test(test_open_bad_config_is_refused),
         cmocka_unit_test(test_idle_engine_burns_no_cpu),
-        cmocka_unit_test(test_decode_steps_allocate_nothing),
+        cmocka_unit_test(test_locks_waited_for_are_counted),
+        cmocka_unit_test(test_decode_steps_allocate_nothing_and_wait_for_no_lock),
         cmocka_unit_test(test_many_submitters_one_reader_books_balance),
     };
     return cmocka_run_group_tests(tests, make_prompt, NULL);
