@@ -70,8 +70,7 @@ static int create_server(struct program *program, struct error *err)
     config.services = program->tables;
     config.n_services = SERVICE_COUNT;
     if (rpc_server_create(&config, &manager->server, err) != 0 ||
-        rpc_server_listen_unix(manager->server, manager->settings.socket, err) != 0 ||
-        rpc_server_start(manager->server, err) != 0)
+        rpc_server_listen_unix(manager->server, manager->settings.socket, err) != 0)
         return err->status;
     struct rpc_health *health = rpc_server_health(manager->server);
     rpc_health_set(health, "", true);
@@ -191,11 +190,25 @@ static void watch_signals(struct program *program)
 /* -- life -----------------------------------------------------------------------------------------
  */
 
+/* Nobody is answered before the built-in group is there: a first start looks at the machine first.
+ * Where it cannot, the manager serves all the same and says why in its log. */
+static int start_server(struct program *program, struct error *err)
+{
+    struct manager *manager = &program->manager;
+    service_probe_devices(manager->service);
+    while (!catalog_group(&manager->catalog, "cpu") && service_is_probing(manager->service) &&
+           !program->stopping)
+        ev_run(manager->loop, EVRUN_ONCE);
+    return program->stopping ? 0 : rpc_server_start(manager->server, err);
+}
+
 static int run(struct program *program)
 {
     struct manager *manager = &program->manager;
     struct error err;
     int status = create_parts(program, &err);
+    if (status == 0)
+        status = start_server(program, &err);
     if (status != 0) {
         log_error(LOG_EVENT("not started"), LOG_STR("why", err.message));
         fprintf(stderr, "sluice-manager: %s\n", err.message);
@@ -204,9 +217,9 @@ static int run(struct program *program)
                  LOG_U64("epoch", manager->catalog.manager_epoch),
                  LOG_U64("models", catalog_count(&manager->catalog, TABLE_MODEL)),
                  LOG_U64("adopted", supervisor_n_adopted(manager->supervisor)));
-        service_probe_devices(manager->service);
         manager_changed(manager);
-        notify_send("READY=1");
+        if (!program->stopping)
+            notify_send("READY=1");
         ev_run(manager->loop, 0);
         log_info(LOG_EVENT("stopped"));
     }

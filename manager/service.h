@@ -3,6 +3,7 @@
  * the store thread (service_change). */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include <protobuf-c/protobuf-c.h>
@@ -26,12 +27,15 @@ void service_tables(struct service *service, struct rpc_service out_services[SER
 /* Looks at the devices now and makes the built-in group `cpu` at the first start; answers nobody.
  */
 void service_probe_devices(struct service *service);
+/* Until that look has ended, well or not. */
+bool service_is_probing(const struct service *service);
 
 /* -- inside service_*.c ---------------------------------------------------------------------------
  */
 
 struct service {
     struct manager *manager;
+    bool probing;                   /* the look at the start has not ended */
     char cuda_unusable_reason[256]; /* of the last probe */
 };
 

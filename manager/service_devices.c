@@ -205,6 +205,8 @@ static void answer_devices(struct service *service, struct rpc_call *call,
 
 static void free_probe(struct probe *probe)
 {
+    if (!probe->call)
+        probe->service->probing = false;
     rpc_call_release(probe->call);
     if (probe->report)
         message_free(&probe->report->base);
@@ -269,8 +271,16 @@ static int start_probe(struct service *service, struct rpc_call *call, struct er
 void service_probe_devices(struct service *service)
 {
     struct error err;
-    if (start_probe(service, NULL, &err) != 0)
-        log_error(LOG_EVENT("devices not probed"), LOG_STR("why", err.message));
+    service->probing = true;
+    if (start_probe(service, NULL, &err) == 0)
+        return;
+    service->probing = false;
+    log_error(LOG_EVENT("devices not probed"), LOG_STR("why", err.message));
+}
+
+bool service_is_probing(const struct service *service)
+{
+    return service->probing;
 }
 
 void service_list_devices(struct service *service, struct rpc_call *call,
