@@ -34,7 +34,8 @@ part_tsan() { # threads: runtime, thread pool, collectives, engine
 }
 
 part_fuzz() { # ≥ 60 s and ≥ 10⁵ runs each; then a planted bug must be found
-    run "build fuzz" build fuzz
+    run "configure fuzz" cmake --preset fuzz -DSLUICE_TESTS=OFF
+    run "build fuzz" cmake --build build/fuzz --target fuzzers -- --quiet
     local target
     for target in build/fuzz/bin/fuzz_*; do run "$(basename "$target")" tests/fuzz/run_one.sh "$target" 60 100000; done
     run "planted bug" tests/fuzz/seeded_bug.sh
