@@ -6,25 +6,23 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Cuts a string that vsnprintf may have ended inside a code point. */
-static void trim_partial_utf8(char *text)
+#include "base/utf8.h"
+
+/* Texts of peers and files stand in messages, and vsnprintf cuts them (its own end, or a "%.128s")
+ * inside a code point: a message goes into proto3 strings, which hold complete UTF-8 only. */
+static void repair_utf8(char *text)
 {
-    size_t n = strlen(text);
-    size_t back = 0;
-    while (back < 3 && back < n && ((unsigned char)text[n - 1 - back] & 0xC0) == 0x80)
-        back++;
-    if (back >= n)
-        return;
-    unsigned char lead = (unsigned char)text[n - 1 - back];
-    size_t need = lead < 0x80 ? 0 : lead >= 0xF0 ? 3 : lead >= 0xE0 ? 2 : 1;
-    if (need > back)
-        text[n - 1 - back] = '\0';
+    size_t n = strlen(text), bad;
+    n -= utf8_incomplete_tail(text, n);
+    text[n] = '\0';
+    for (size_t at = 0; !utf8_valid(text + at, n - at, &bad); at += bad + 1)
+        text[at + bad] = '?';
 }
 
 static void format_message(struct error *err, const char *format, va_list args)
 {
     vsnprintf(err->message, sizeof(err->message), format, args);
-    trim_partial_utf8(err->message);
+    repair_utf8(err->message);
 }
 
 int error_set(struct error *err, int status, const char *format, ...)
@@ -48,7 +46,7 @@ int error_field(struct error *err, const char *field, const char *format, ...)
     va_start(args, format);
     vsnprintf(err->message + n, sizeof(err->message) - (size_t)n, format, args);
     va_end(args);
-    trim_partial_utf8(err->message);
+    repair_utf8(err->message);
     return err->status;
 }
 
@@ -82,7 +80,7 @@ int error_prefix(struct error *err, const char *format, ...)
     int n = snprintf(err->message, sizeof(err->message), "%s: ", text);
     if (n > 0 && (size_t)n < sizeof(err->message))
         snprintf(err->message + n, sizeof(err->message) - (size_t)n, "%s", old);
-    trim_partial_utf8(err->message);
+    repair_utf8(err->message);
     return err->status;
 }
 

@@ -50,6 +50,20 @@ static void test_error_message_that_is_cut_stays_utf8(void **state)
     }
 }
 
+static void test_error_message_with_cut_arguments_stays_utf8(void **state)
+{
+    (void)state;
+    struct error err;
+    error_set(&err, STATUS_NOT_FOUND, "no \"%.3s\" here", "x\xC3\xA9\xC3\xA9");
+    assert_string_equal(err.message, "no \"x\xC3\xA9\" here");
+    error_set(&err, STATUS_NOT_FOUND, "no \"%.2s\" here", "x\xC3\xA9");
+    assert_string_equal(err.message, "no \"x?\" here");
+    error_field(&err, "f", "%.5s|%s|", "\xF0\x9F\x98\x80\xF0", "\xFF\x80");
+    assert_string_equal(err.message, "f: \xF0\x9F\x98\x80?|\?\?|");
+    error_prefix(&err, "%.1s:", "\xC3\xA9");
+    assert_true(utf8_valid(err.message, strlen(err.message), NULL));
+}
+
 static void test_error_errno_says_why(void **state)
 {
     (void)state;
@@ -64,6 +78,7 @@ int main(void)
         cmocka_unit_test(test_status_names_and_wire_codes_agree),
         cmocka_unit_test(test_error_field_names_the_field_in_text_and_detail),
         cmocka_unit_test(test_error_message_that_is_cut_stays_utf8),
+        cmocka_unit_test(test_error_message_with_cut_arguments_stays_utf8),
         cmocka_unit_test(test_error_errno_says_why),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
