@@ -75,6 +75,7 @@ struct rpc_call *rpc_call_create(struct rpc_server *server, grpc_call *core,
     call->server = server;
     call->core = core;
     call->max_pending_bytes = max_pending_bytes;
+    call->arrived_ns = clock_now_ns();
     call->deadline_ns = rpc_core_deadline_ns(details->deadline);
     atomic_init(&call->n_refs, 1);
     pthread_mutex_init(&call->lock, NULL);
@@ -374,6 +375,14 @@ void rpc_call_dispatch(struct rpc_call *call, const struct rpc_route *route)
     start_read(call);
     pthread_mutex_unlock(&call->lock);
     end_if_over(call);
+}
+
+bool rpc_call_awaits_request(struct rpc_call *call)
+{
+    pthread_mutex_lock(&call->lock); /* `reading` also says that the route is there */
+    bool awaits = call->reading && !call->ended && !client_streams(call);
+    pthread_mutex_unlock(&call->lock);
+    return awaits;
 }
 
 void rpc_call_refuse(struct rpc_call *call, const struct error *status)

@@ -35,7 +35,7 @@ struct rpc_call {
     const struct rpc_route *route;
     char path[RPC_CALL_MAX_METHOD];
     char *peer;
-    int64_t deadline_ns;
+    int64_t arrived_ns, deadline_ns;
     size_t max_pending_bytes;
     struct rpc_call_header *headers;
     size_t n_headers;
@@ -82,6 +82,9 @@ void rpc_call_watch_close(struct rpc_call *call);
 void rpc_call_dispatch(struct rpc_call *call, const struct rpc_route *route);
 /* Ends it with an error before any handler saw it. */
 void rpc_call_refuse(struct rpc_call *call, const struct error *status);
+
+/* Dispatched, of a shape with one request, and that has not come whole. Any thread. */
+bool rpc_call_awaits_request(struct rpc_call *call);
 
 /* rpc_server.c: bookkeeping. */
 void rpc_server_call_done(struct rpc_server *server, struct rpc_call *call, int grpc_code);

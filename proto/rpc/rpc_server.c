@@ -477,6 +477,20 @@ static void abort_calls(struct rpc_server *server)
     pthread_mutex_unlock(&server->lock);
 }
 
+void rpc_server_end_overdue(struct rpc_server *server, uint64_t limit_ms)
+{
+    struct error err;
+    int64_t oldest_ns = clock_now_ns() - (int64_t)limit_ms * NS_PER_MS;
+    error_set(&err, STATUS_DEADLINE_EXCEEDED, "the request did not arrive whole within %llu ms",
+              (unsigned long long)limit_ms);
+    error_reason(&err, "REQUEST_TIMEOUT");
+    pthread_mutex_lock(&server->lock);
+    for (struct rpc_call *call = server->live; call != NULL; call = call->next_live)
+        if (call->arrived_ns < oldest_ns && rpc_call_awaits_request(call))
+            rpc_call_abort(call, &err);
+    pthread_mutex_unlock(&server->lock);
+}
+
 static void stop_core(struct rpc_server *server, uint32_t grace_ms)
 {
     rpc_tag_init(&server->shutdown_tag, on_shutdown, server);

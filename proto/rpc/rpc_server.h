@@ -107,6 +107,11 @@ void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms);
  * objects on which every send fails. NULL is accepted. */
 void rpc_server_destroy(struct rpc_server *server);
 
+/* Ends every call whose request has not come whole within limit_ms of its start: DEADLINE_EXCEEDED,
+ * reason REQUEST_TIMEOUT. To be called now and then: without it, calls that never send their
+ * request hold their share of max_calls for as long as the connection lives. Any thread. */
+void rpc_server_end_overdue(struct rpc_server *server, uint64_t limit_ms);
+
 /* Statuses of grpc.health.v1; see rpc_health.h. Borrowed until destroy. */
 struct rpc_health *rpc_server_health(struct rpc_server *server);
 

@@ -383,6 +383,7 @@ static void *run_ticker(void *arg)
         retry_waiting(gateway);
         if (now_ns >= next_slow_ns) {
             end_slow_readers(gateway, now_ns);
+            rpc_server_end_overdue(gateway->server, gateway->config.request_timeout_ms);
             next_slow_ns = now_ns + SLOW_CHECK_MS * NS_PER_MS;
         }
         pthread_mutex_lock(&gateway->lock);

@@ -30,10 +30,11 @@ struct gateway_config {
     uint64_t threads;
     uint64_t max_message_bytes, max_metadata_bytes, max_streams, max_calls;
     uint64_t keepalive_time_ms, keepalive_timeout_ms;
-    uint64_t max_pending_bytes; /* per stream towards a client */
-    uint64_t slow_reader_ms;    /* a stream whose reader takes nothing for this long is ended */
-    uint64_t resume_ms;         /* how long a request whose replica was lost waits for another */
-    uint64_t replica_wait_ms;   /* how long a new one waits for a replica that is coming up */
+    uint64_t max_pending_bytes;  /* per stream towards a client */
+    uint64_t request_timeout_ms; /* a call whose request is not whole after this is ended */
+    uint64_t slow_reader_ms;     /* a stream whose reader takes nothing for this long is ended */
+    uint64_t resume_ms;          /* how long a request whose replica was lost waits for another */
+    uint64_t replica_wait_ms;    /* how long a new one waits for a replica that is coming up */
     uint64_t drain_grace_ms;
 };
 

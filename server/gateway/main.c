@@ -45,6 +45,8 @@ static const struct option_spec specs[] = {
      "and dropped after this long without an answer", 100, 86400000},
     {"max-pending-bytes", 0, OPTION_U64, FIELD(gateway.max_pending_bytes), "64K", "N",
      "unsent bytes per stream before its sequence pauses", 1024, 67108864},
+    {"request-timeout", 0, OPTION_MS, FIELD(gateway.request_timeout_ms), "30s", "TIME",
+     "time a call has to send its request", 100, 86400000},
     {"slow-reader-timeout", 0, OPTION_MS, FIELD(gateway.slow_reader_ms), "30s", "TIME",
      "a stream whose client takes nothing for this long is ended", 100, 86400000},
     {"resume-timeout", 0, OPTION_MS, FIELD(gateway.resume_ms), "30s", "TIME",

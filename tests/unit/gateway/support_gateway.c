@@ -181,6 +181,7 @@ void fixture_init(struct fixture *f)
         .keepalive_time_ms = 60000,
         .keepalive_timeout_ms = 20000,
         .max_pending_bytes = 65536,
+        .request_timeout_ms = 30000,
         .slow_reader_ms = 30000,
         .resume_ms = 10000,
         .replica_wait_ms = 10000,

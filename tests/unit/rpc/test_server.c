@@ -420,6 +420,91 @@ static void test_shutdown_when_streams_live_then_they_finish_within_grace(void *
     rpc_fixture_stop(&fx);
 }
 
+/* --- requests that never come --- */
+
+static size_t add_frame(uint8_t *out, size_t at, uint8_t type, uint8_t flags, uint8_t stream,
+                        const void *payload, uint8_t n)
+{
+    const uint8_t head[9] = {0, 0, n, type, flags, 0, 0, 0, stream};
+    memcpy(out + at, head, sizeof(head));
+    if (n)
+        memcpy(out + at + sizeof(head), payload, n);
+    return at + sizeof(head) + n;
+}
+
+/* A connection that opens two calls of Tokenize and sends nothing, and half a message. */
+static int open_silent_calls(const char *socket_path)
+{
+    static const char preface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    static const char *const headers[][2] = {
+        {":method", "POST"},
+        {":scheme", "http"},
+        {":path", "/sluice.v1.Inference/Tokenize"},
+        {":authority", "a"},
+        {"content-type", "application/grpc"},
+        {"te", "trailers"},
+    };
+    uint8_t block[256], bytes[1024];
+    size_t n_block = 0, n = sizeof(preface) - 1;
+    for (size_t i = 0; i < sizeof(headers) / sizeof(headers[0]); i++) {
+        block[n_block++] = 0; /* literal, not indexed */
+        for (size_t j = 0; j < 2; j++) {
+            size_t length = strlen(headers[i][j]);
+            block[n_block++] = (uint8_t)length;
+            memcpy(block + n_block, headers[i][j], length);
+            n_block += length;
+        }
+    }
+    memcpy(bytes, preface, n);
+    n = add_frame(bytes, n, 4, 0, 0, NULL, 0);
+    n = add_frame(bytes, n, 1, 4, 1, block, (uint8_t)n_block);
+    n = add_frame(bytes, n, 1, 4, 3, block, (uint8_t)n_block);
+    n = add_frame(bytes, n, 0, 0, 3, "\0\0\0\0\x08\x0a\x06", 7);
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof(address.sun_path), "%s", socket_path);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+    assert_int_equal(write(fd, bytes, n), (ssize_t)n);
+    return fd;
+}
+
+static uint64_t wait_live(struct rpc_server *server, uint64_t n_live, bool end_overdue)
+{
+    struct rpc_server_stats stats;
+    int64_t until = clock_now_ns() + 5 * NS_PER_S;
+    do {
+        nanosleep(&(struct timespec){0, 10 * NS_PER_MS}, NULL);
+        if (end_overdue)
+            rpc_server_end_overdue(server, 50);
+        rpc_server_stats(server, &stats);
+    } while (stats.n_live != n_live && clock_now_ns() < until);
+    assert_int_equal(stats.n_live, n_live);
+    return stats.n_ended[4];
+}
+
+static void test_calls_when_their_request_does_not_come_then_they_are_ended(void **state)
+{
+    static char hang[] = "hang";
+    struct rpc_fixture fx;
+    struct rpc_server_stats stats;
+    struct error err;
+    ProtobufCMessage *message = NULL;
+    (void)state;
+    rpc_fixture_start(&fx, NULL);
+    struct rpc_reader *reader = open_generate(&fx, hang, 1);
+    assert_int_equal(rpc_reader_next(reader, &message, &err), 0);
+    rpc_message_free(message);
+    int fd = open_silent_calls(fx.socket);
+    wait_live(fx.server, 3, false);
+    rpc_server_end_overdue(fx.server, 60000);
+    rpc_server_stats(fx.server, &stats);
+    assert_int_equal(stats.n_live, 3);
+    assert_int_equal(wait_live(fx.server, 1, true), 2); /* the one with a request goes on */
+    close(fd);
+    rpc_reader_close(reader);
+    rpc_fixture_stop(&fx);
+}
+
 static void test_shutdown_when_streams_hang_then_they_are_ended_after_grace(void **state)
 {
     enum { N = 8 };
@@ -499,6 +584,7 @@ int main(void)
         cmocka_unit_test(test_calls_when_over_max_then_resource_exhausted_with_retry),
         cmocka_unit_test(test_metadata_when_over_16_kib_then_call_fails_and_server_lives),
         cmocka_unit_test(test_shutdown_when_streams_live_then_they_finish_within_grace),
+        cmocka_unit_test(test_calls_when_their_request_does_not_come_then_they_are_ended),
         cmocka_unit_test(test_shutdown_when_streams_hang_then_they_are_ended_after_grace),
         cmocka_unit_test(test_drain_when_set_then_new_calls_are_refused_and_live_ones_go_on),
         cmocka_unit_test(test_destroy_when_call_is_retained_then_sends_are_refused),
