@@ -25,7 +25,7 @@
 #include "proto/rpc/rpc_client.h"
 #include "proto/rpc/rpc_message.h"
 
-enum { MANAGER_TRIES_MS = 15000, MANAGER_TRY_MS = 200, MAX_EARLY_ENDS = 5 };
+enum { MANAGER_TRIES_MS = 15000, MANAGER_TRY_MS = 200 };
 
 struct serve {
     struct cli *cli;
@@ -179,14 +179,14 @@ static void *load_models(void *arg)
     return NULL;
 }
 
-/* A child that ends at once, again and again, never will run: its own words are in its log. */
+/* False: there is no use in going on; the child's own words are in its log. */
 static bool watch_child(struct child *child, int64_t now_ns)
 {
     char text[64];
     if (child_reap(child, now_ns)) {
         fprintf(stderr, "%s ended: %s; it said more in %s\n", child->name,
                 child_end_text(child, text), child->log_path);
-        if (child->n_early_ends >= MAX_EARLY_ENDS)
+        if (child_is_hopeless(child))
             return false;
     }
     struct error err;

@@ -14,7 +14,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 
-enum { BACKOFF_MIN_MS = 100, BACKOFF_MAX_MS = 5000, STEADY_MS = 10000 };
+enum { BACKOFF_MIN_MS = 100, BACKOFF_MAX_MS = 5000, STEADY_MS = 10000, MAX_EARLY_ENDS = 5 };
 
 extern char **environ;
 
@@ -56,6 +56,7 @@ bool child_reap(struct child *child, int64_t now_ns)
     child->pidfd = -1;
     bool steady = now_ns - child->started_ns > STEADY_MS * NS_PER_MS;
     child->n_early_ends = steady ? 0 : child->n_early_ends + 1;
+    child->proven |= steady;
     if (steady || !child->backoff_ms)
         child->backoff_ms = BACKOFF_MIN_MS;
     else
@@ -63,6 +64,11 @@ bool child_reap(struct child *child, int64_t now_ns)
             child->backoff_ms * 2 > BACKOFF_MAX_MS ? BACKOFF_MAX_MS : child->backoff_ms * 2;
     child->restart_at_ns = now_ns + (int64_t)child->backoff_ms * NS_PER_MS;
     return true;
+}
+
+bool child_is_hopeless(const struct child *child)
+{
+    return !child->proven && child->n_early_ends >= MAX_EARLY_ENDS;
 }
 
 /* True where the child has ended within the time. */

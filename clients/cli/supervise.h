@@ -20,6 +20,7 @@ struct child {
     int pidfd;
     int64_t started_ns, restart_at_ns;
     uint32_t backoff_ms, n_restarts, n_early_ends;
+    bool proven;     /* it ran for a while once: what ends it is no mistake of its command line */
     int last_status; /* as waitpid gives it */
 };
 
@@ -27,6 +28,8 @@ struct child {
 int child_start(struct child *child, struct error *err);
 /* Reaps it if it has ended: true then, with the restart time set. */
 bool child_reap(struct child *child, int64_t now_ns);
+/* It ended at once, again and again, and never ran for a while: it never will. */
+bool child_is_hopeless(const struct child *child);
 /* SIGTERM, then SIGKILL after grace_ms; waits for the end. No-op where it does not run. */
 void child_stop(struct child *child, uint32_t grace_ms);
 /* What the last end was: "exit status 75", "signal 9 (Killed)". */
