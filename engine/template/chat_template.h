@@ -48,6 +48,7 @@ struct chat_template_input {
     const char *messages_json; /* instead of `messages`: a JSON array, taken as it is */
     const char *tools_json;    /* JSON array; NULL: tools is none */
     const char *kwargs_json; /* JSON object: further top-level variables; they win over the rest */
+    const char *kwargs_name; /* what errors call it; NULL: "kwargs" */
     const char *bos_token, *eos_token, *unk_token, *pad_token;
     bool add_generation_prompt;
     int64_t now_unix_s; /* what strftime_now shows, in UTC: a re-run renders the same text */

@@ -172,7 +172,8 @@ bool context_build(struct interp *in, const struct chat_template_input *input)
     set_text(in, dict, "unk_token", input->unk_token);
     set_text(in, dict, "pad_token", input->pad_token);
     if (input->kwargs_json && interp_ok(in))
-        merge_json(in, dict, "kwargs", input->kwargs_json);
+        merge_json(in, dict, input->kwargs_name ? input->kwargs_name : "kwargs",
+                   input->kwargs_json);
     in->context = dict;
     in->now_unix_s = input->now_unix_s;
     return interp_ok(in);

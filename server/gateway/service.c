@@ -72,14 +72,13 @@ static void handle_cancel(void *context, struct rpc_call *call, const ProtobufCM
     const Sluice__V1__CancelRequest *request = (const Sluice__V1__CancelRequest *)message;
     Sluice__V1__CancelResponse response = SLUICE__V1__CANCEL_RESPONSE__INIT;
     struct error err, why;
-    if (!request->request_id[0]) {
-        error_field(&err, "request_id", "is empty");
+    if (validate_cancel(request, &err) != 0) {
         rpc_call_finish(call, &err);
         return;
     }
     struct relay *relay = registry_find(&gateway->registry, "anonymous", request->request_id);
     if (!relay) {
-        error_set(&err, STATUS_NOT_FOUND, "request_id: no live request \"%.128s\"",
+        error_set(&err, STATUS_NOT_FOUND, "request_id: no live request \"%s\"",
                   request->request_id);
         error_reason(&err, "REQUEST_NOT_FOUND");
         rpc_call_finish(call, &err);

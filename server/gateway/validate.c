@@ -277,6 +277,13 @@ int validate_detokenize(const Sluice__V1__DetokenizeRequest *r, struct error *er
     return check_model(r->model, r->version, err);
 }
 
+int validate_cancel(const Sluice__V1__CancelRequest *r, struct error *err)
+{
+    if (!r->request_id[0])
+        return error_field(err, "request_id", "is empty");
+    return check_length(r->request_id, MAX_KEY_BYTES, "request_id", err);
+}
+
 uint32_t request_n_choices(const Sluice__V1__GenerateRequest *r)
 {
     return r->sampling && r->sampling->has_n ? r->sampling->n : 1;

@@ -16,6 +16,7 @@ int validate_for_model(const Sluice__V1__GenerateRequest *request,
                        const Sluice__V1__ModelInfo *info, struct error *err);
 int validate_tokenize(const Sluice__V1__TokenizeRequest *request, struct error *err);
 int validate_detokenize(const Sluice__V1__DetokenizeRequest *request, struct error *err);
+int validate_cancel(const Sluice__V1__CancelRequest *request, struct error *err);
 int validate_chat(const Sluice__V1__Chat *chat, const char *field, struct error *err);
 
 /* Choices the request will produce, 1..8. */

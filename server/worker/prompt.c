@@ -154,7 +154,10 @@ static int render(const struct chat_template *template, const struct tokenizer *
 {
     const struct tokenizer_info *info = tokenizer_info(tok);
     size_t begin = out->n_bytes;
+    char kwargs_name[ERROR_FIELD_BYTES];
+    snprintf(kwargs_name, sizeof(kwargs_name), "%.60s.template_variables_json", field);
     struct chat_template_input input = {
+        .kwargs_name = kwargs_name,
         .kwargs_json = chat->template_variables_json[0] ? chat->template_variables_json : NULL,
         .bos_token = token_text(tok, info->bos_id),
         .eos_token = token_text(tok, info->eos_id),

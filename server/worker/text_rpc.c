@@ -17,6 +17,9 @@
 #include "server/worker/work_pool.h"
 #include "server/worker/worker.h"
 
+/* Every piece is an allocation of whoever reads the answer. */
+enum { MAX_PIECES = 1 << 18 };
+
 /* A unary call on its way through the pool. */
 struct text_call {
     struct worker *worker;
@@ -75,6 +78,8 @@ static int render(struct text_call *text, struct engine *engine, const Sluice__V
 static int add_pieces(const struct tokenizer *tok, const struct token_list *ids,
                       struct arena *arena, Sluice__V1__TokenizeResponse *reply, struct error *err)
 {
+    if (ids->n_ids > MAX_PIECES)
+        return error_field(err, "with_pieces", "%zu tokens, limit %d", ids->n_ids, MAX_PIECES);
     reply->pieces = arena_calloc(arena, ids->n_ids + 1, sizeof(*reply->pieces));
     if (!reply->pieces)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "pieces: out of memory");

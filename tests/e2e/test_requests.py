@@ -85,6 +85,23 @@ def test_malformed_bytes_are_refused(served, body, words):
     assert e.value.code() == grpc.StatusCode.INVALID_ARGUMENT and words in e.value.details(), e.value
 
 
+def test_other_calls_name_the_field_too(served):
+    inference = served.stubs.inference
+    chat = inference.TokenizeRequest(model="smol")
+    chat.chat.messages.add(role="user", content="x")
+    chat.chat.template_variables_json = "[1]"
+    for method, request, field in (
+        (served.inference.Cancel, inference.CancelRequest(request_id="\u00e9" * 65), "request_id"),
+        (served.inference.Detokenize, inference.DetokenizeRequest(model="smol", ids=[1, 49152]), "ids[1]"),
+        (served.inference.Tokenize, inference.TokenizeRequest(model="smol", text="ab1 " * 300000, with_pieces=True),
+         "with_pieces"),
+        (served.inference.Tokenize, chat, "chat.template_variables_json"),
+    ):
+        with pytest.raises(grpc.RpcError) as e:
+            method(request, timeout=20)
+        assert e.value.code() == grpc.StatusCode.INVALID_ARGUMENT and bad_field(e.value) == field, e.value
+
+
 def test_too_large_unknown_method_and_empty_service(served):
     with pytest.raises(grpc.RpcError) as e:
         raw_call(served, "/sluice.v1.Inference/Generate", b"\x22" + b"\x80\x80\x80\x04" + b"a" * (8 << 20))
