@@ -121,6 +121,10 @@ static void check_variant(const char *model, const struct same_variant *v,
     double batching = (double)s.n_decode_rows / (double)s.n_decode_active;
     if (batching < v->least_batching)
         fail_msg("%s, %s: %.2f rows per sequence that could decode", model, v->name, batching);
+    double rows = (double)s.n_decode_rows / (double)s.n_decode_steps;
+    print_message("%s: %.1f rows per decode step\n", v->name, rows);
+    if (rows < v->least_rows)
+        fail_msg("%s, %s: %.1f rows per decode step", model, v->name, rows);
     free_all(results, N);
     run_close(engine);
 }

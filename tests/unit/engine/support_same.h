@@ -15,6 +15,7 @@ struct same_variant {
     uint32_t tp, n_threads, block_size, kv_tokens, chunk, max_rows, max_concurrent;
     bool no_prefix_cache, expect_preemptions;
     double least_batching; /* decode rows per sequence that could have decoded */
+    double least_rows;     /* decode rows per step with any */
 };
 
 /* Job i of 64: mixed lengths, some greedy, most drawn, some with penalties, choices, stops and
