@@ -30,6 +30,7 @@ struct settings {
     uint64_t restart_backoff_initial_ms;
     uint64_t restart_backoff_max_ms;
     uint64_t crash_window_ms;
+    uint64_t crash_limit;
     uint64_t kill_grace_ms;
     uint64_t connect_timeout_ms;
     uint64_t load_timeout_ms;

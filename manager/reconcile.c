@@ -8,6 +8,7 @@ void reconcile_config_init(struct reconcile_config *config)
         .backoff_initial_ns = 1 * NS_PER_S,
         .backoff_max_ns = 60 * NS_PER_S,
         .crash_window_ns = 60 * NS_PER_S,
+        .crash_limit = 5,
         .stable_ns = 60 * NS_PER_S,
         .kill_grace_ns = 5 * NS_PER_S,
         .connect_timeout_ns = 30 * NS_PER_S,
@@ -45,7 +46,7 @@ void reconcile_note_death(const struct reconcile_config *config, struct reconcil
     if (ready_ns && now_ns - ready_ns >= config->stable_ns)
         deaths->n_in_a_row = 0;
     deaths->n_never_ready = ready_ns ? 0 : deaths->n_never_ready + 1;
-    deaths->at_ns[deaths->n_total % RECONCILE_CRASH_LIMIT] = now_ns;
+    deaths->at_ns[deaths->n_total % RECONCILE_MAX_CRASHES] = now_ns;
     deaths->n_total++;
     deaths->n_in_a_row++;
 }
@@ -54,11 +55,11 @@ void reconcile_note_death(const struct reconcile_config *config, struct reconcil
 static bool crash_loop(const struct reconcile_config *config, const struct reconcile_deaths *deaths,
                        int64_t now_ns)
 {
-    if (deaths->n_never_ready >= RECONCILE_CRASH_LIMIT)
+    if (deaths->n_never_ready >= config->crash_limit)
         return true;
-    if (deaths->n_total < RECONCILE_CRASH_LIMIT)
+    if (deaths->n_total < config->crash_limit)
         return false;
-    int64_t oldest = deaths->at_ns[deaths->n_total % RECONCILE_CRASH_LIMIT];
+    int64_t oldest = deaths->at_ns[(deaths->n_total - config->crash_limit) % RECONCILE_MAX_CRASHES];
     return now_ns - oldest <= config->crash_window_ns;
 }
 
@@ -144,10 +145,8 @@ static void want(struct pass *pass, size_t i, const struct reconcile_replica *re
         else if (replica->worker == WORKER_UNKNOWN &&
                  due(pass, replica->started_ns + config->connect_timeout_ns))
             kill_once(pass, i, replica, "CONNECT_TIMEOUT");
-        else if (replica->worker == WORKER_FAILED &&
-                 due(pass, replica->started_ns + config->load_timeout_ns))
-            kill_once(pass, i, replica, "LOAD_TIMEOUT");
-        else if ((replica->worker == WORKER_LOADING || replica->worker == WORKER_WARMING) &&
+        else if ((replica->worker == WORKER_LOADING || replica->worker == WORKER_WARMING ||
+                  replica->worker == WORKER_FAILED) &&
                  due(pass, replica->started_ns + config->load_timeout_ns))
             kill_once(pass, i, replica, "LOAD_TIMEOUT");
         else

@@ -18,24 +18,25 @@
 
 #include "manager/pb.h"
 
-enum { RECONCILE_CRASH_LIMIT = 5 };
+enum { RECONCILE_MAX_CRASHES = 64 }; /* the highest crash_limit */
 
 struct reconcile_config {
     int64_t backoff_initial_ns; /* doubled with each death ... */
     int64_t backoff_max_ns;     /* ... up to this */
-    int64_t crash_window_ns;    /* RECONCILE_CRASH_LIMIT deaths within it end the trying */
+    int64_t crash_window_ns;    /* crash_limit deaths within it end the trying */
+    uint32_t crash_limit;       /* 1 to RECONCILE_MAX_CRASHES */
     int64_t stable_ns;     /* READY for this long: earlier deaths count no more for the backoff */
     int64_t kill_grace_ns; /* after the drain's deadline, before SIGKILL */
     int64_t connect_timeout_ns; /* from spawn to the first word over the socket */
     int64_t load_timeout_ns;    /* from spawn to READY */
 };
 
-/* 1 s, 60 s, 60 s, 60 s, 5 s, 30 s, 30 min. */
+/* 1 s, 60 s, 60 s, 5 deaths, 60 s, 5 s, 30 s, 30 min. */
 void reconcile_config_init(struct reconcile_config *config);
 
 /* How a replica's earlier processes ended; kept by the caller, changed by reconcile_note_death. */
 struct reconcile_deaths {
-    int64_t at_ns[RECONCILE_CRASH_LIMIT]; /* the latest ones, a ring */
+    int64_t at_ns[RECONCILE_MAX_CRASHES]; /* the latest ones, a ring */
     uint32_t n_total;
     uint32_t n_in_a_row;    /* since it was last READY for stable_ns */
     uint32_t n_never_ready; /* since it was last READY at all */

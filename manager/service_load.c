@@ -173,7 +173,8 @@ static int retire_failed(struct txn *txn, const pb_replica *failed, struct error
     return txn_put(txn, TABLE_REPLICA, &replica->base, err);
 }
 
-/* Live replicas stay, failed ones make room for new ones; all of them belong to the operation. */
+/* Live replicas stay, failed ones make room for new ones; all of them belong to the operation. One
+ * that drains without an unload was told so by a signal: it is wanted and comes back. */
 static int put_replicas(struct txn *txn, const pb_version *version, const struct load_args *args,
                         pb_operation *operation, struct error *err)
 {
@@ -187,8 +188,7 @@ static int put_replicas(struct txn *txn, const pb_version *version, const struct
         n_all++;
         if (strcmp(replica->model, version->model) != 0 ||
             strcmp(replica->version, version->version) != 0 ||
-            strcmp(replica->device_group, args->group) != 0 ||
-            (int)replica->state == REPLICA_DRAINING)
+            strcmp(replica->device_group, args->group) != 0)
             continue;
         if ((int)replica->state == REPLICA_FAILED) {
             if (retire_failed(txn, replica, err) != 0)

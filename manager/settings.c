@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "base/strbuf.h"
+#include "manager/reconcile.h"
 
 #define FIELD(name) offsetof(struct settings, name)
 
@@ -28,7 +29,9 @@ static const struct option_spec specs[] = {
     {"restart-backoff-max", 0, OPTION_MS, FIELD(restart_backoff_max_ms), "60s", "TIME",
      "longest such wait", 1, HOUR_MS},
     {"crash-window", 0, OPTION_MS, FIELD(crash_window_ms), "60s", "TIME",
-     "five deaths of a replica within it end the trying", 1, DAY_MS},
+     "so many deaths of a replica as --crash-limit within it end the trying", 1, DAY_MS},
+    {"crash-limit", 0, OPTION_U64, FIELD(crash_limit), "5", "N",
+     "also the starts in a row that never became ready", 1, RECONCILE_MAX_CRASHES},
     {"kill-grace", 0, OPTION_MS, FIELD(kill_grace_ms), "5s", "TIME",
      "a worker that should have ended is killed after this", 1, HOUR_MS},
     {"connect-timeout", 0, OPTION_MS, FIELD(connect_timeout_ms), "30s", "TIME",

@@ -438,6 +438,7 @@ static void configure(struct supervisor *supervisor, const struct settings *sett
     config->backoff_initial_ns = (int64_t)settings->restart_backoff_initial_ms * NS_PER_MS;
     config->backoff_max_ns = (int64_t)settings->restart_backoff_max_ms * NS_PER_MS;
     config->crash_window_ns = (int64_t)settings->crash_window_ms * NS_PER_MS;
+    config->crash_limit = (uint32_t)settings->crash_limit;
     config->stable_ns = config->crash_window_ns;
     config->kill_grace_ns = (int64_t)settings->kill_grace_ms * NS_PER_MS;
     config->connect_timeout_ns = (int64_t)settings->connect_timeout_ms * NS_PER_MS;

@@ -243,6 +243,28 @@ static void test_crash_loop_when_five_deaths_within_the_window_then_fails(void *
     }
 }
 
+static void test_crash_loop_when_the_limit_is_another_then_it_holds(void **state)
+{
+    (void)state;
+    for (uint32_t limit = 1; limit <= RECONCILE_MAX_CRASHES; limit += 21) {
+        struct reconcile_config c = config();
+        struct reconcile_replica replica = {.state = REPLICA_READY, .process = PROCESS_EXITED};
+        struct reconcile_input input = {.n_wanted = (const uint32_t[]){1},
+                                        .n_deployments = 1,
+                                        .replicas = &replica,
+                                        .n_replicas = 1};
+        struct action action = {0};
+        int64_t wake;
+        c.crash_limit = limit;
+        for (uint32_t i = 1; i <= limit; i++) {
+            replica.ready_ns = now + i - NS_PER_S;
+            assert_int_equal(reconcile(&c, &input, now + i, &action, &wake), 1);
+            assert_int_equal(action.type, i < limit ? ACTION_RETRY : ACTION_FAIL);
+            reconcile_note_death(&c, &replica.deaths, replica.ready_ns, now + i);
+        }
+    }
+}
+
 static void test_crash_loop_when_never_ready_then_fails_however_slow(void **state)
 {
     (void)state;
@@ -560,6 +582,7 @@ int main(void)
         cmocka_unit_test(test_reconcile_when_waiting_then_wakes_at_the_earliest_time),
         cmocka_unit_test(test_backoff_when_dying_again_then_doubles_up_to_the_limit),
         cmocka_unit_test(test_crash_loop_when_five_deaths_within_the_window_then_fails),
+        cmocka_unit_test(test_crash_loop_when_the_limit_is_another_then_it_holds),
         cmocka_unit_test(test_crash_loop_when_never_ready_then_fails_however_slow),
         cmocka_unit_test(test_surplus_when_fewer_are_wanted_then_the_youngest_drain),
         cmocka_unit_test(test_operation_when_its_replicas_have_ended_then_it_ends),
