@@ -284,6 +284,16 @@ void decoder_destroy(struct decoder *dec)
     free(dec);
 }
 
+void decoder_get_taken(const struct decoder *dec, uint64_t *out_kv_bytes,
+                       uint64_t *out_workspace_bytes)
+{
+    const struct rank_plan *plan = dec->cfg.plan;
+    uint32_t max_k = decoder_memory_max_k(plan, dec->shape);
+    *out_kv_bytes = dec->kv_bytes;
+    *out_workspace_bytes =
+        dec->memory_bytes + dec->stream->ops->act_bytes(plan->steps.max_rows, max_k);
+}
+
 /* --- a step --- */
 
 static struct tensor view(float *data, uint32_t n_rows, uint32_t n_cols)

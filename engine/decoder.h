@@ -13,6 +13,7 @@
 struct decoder;
 struct device;
 struct error;
+struct op_table;
 struct stream;
 
 struct decoder_config {
@@ -35,6 +36,12 @@ void decoder_destroy(struct decoder *dec);
 int decoder_step(struct decoder *dec, const struct step_batch *batch, struct error *err);
 int decoder_copy_block(struct decoder *dec, uint32_t from, uint32_t to, struct error *err);
 
+/* Bytes of KV cache, and of all else, that this decoder holds. */
+void decoder_get_taken(const struct decoder *dec, uint64_t *out_kv_bytes,
+                       uint64_t *out_workspace_bytes);
+
+/* What a decoder would take: */
 uint64_t decoder_kv_bytes(const struct rank_plan *plan, const struct model_shape *shape);
 /* Activations, prepared activations and step inputs; the first rank's logits included. */
-uint64_t decoder_workspace_bytes(const struct rank_plan *plan, const struct model_shape *shape);
+uint64_t decoder_workspace_bytes(const struct rank_plan *plan, const struct model_shape *shape,
+                                 const struct op_table *ops);

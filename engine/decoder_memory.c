@@ -84,18 +84,13 @@ uint32_t decoder_memory_max_k(const struct rank_plan *plan, const struct model_s
     return most;
 }
 
-/* Prepared activations: two int8 planes and a list of flagged chunks per row, scales and sums. */
-static uint64_t act_bytes(const struct rank_plan *plan, const struct model_shape *shape)
-{
-    uint64_t k = decoder_memory_max_k(plan, shape);
-    return plan->steps.max_rows * (2 * k + k / 32 + 96);
-}
-
-uint64_t decoder_workspace_bytes(const struct rank_plan *plan, const struct model_shape *shape)
+uint64_t decoder_workspace_bytes(const struct rank_plan *plan, const struct model_shape *shape,
+                                 const struct op_table *ops)
 {
     struct decoder_memory mem;
     decoder_memory_layout(plan, shape, NULL, &mem);
     uint64_t logits =
         plan->rank.index == 0 ? aligned((uint64_t)plan->steps.max_seqs * shape->vocab_size * 4) : 0;
-    return mem.n_bytes + act_bytes(plan, shape) + logits;
+    return mem.n_bytes + ops->act_bytes(plan->steps.max_rows, decoder_memory_max_k(plan, shape)) +
+           logits;
 }

@@ -186,6 +186,24 @@ static int make_decoders(struct executor *ex, struct error *err)
     return rc;
 }
 
+/* What was planned gives way to what was really taken. */
+static void add_up_taken(struct executor *ex)
+{
+    struct executor_plan *actual = &ex->actual;
+    actual->weights_bytes = actual->kv_bytes = actual->huge_page_bytes = 0;
+    actual->workspace_bytes = ex->logits_bytes;
+    if (ex->n_ranks > 1)
+        actual->workspace_bytes += 2 * (uint64_t)ex->n_ranks * COMM_BYTES;
+    for (uint32_t r = 0; r < ex->n_ranks; r++) {
+        uint64_t kv_bytes, workspace_bytes;
+        decoder_get_taken(ex->decoders[r], &kv_bytes, &workspace_bytes);
+        actual->weights_bytes += ex->weights[r].n_bytes;
+        actual->huge_page_bytes += ex->weights[r].huge_bytes;
+        actual->kv_bytes += kv_bytes;
+        actual->workspace_bytes += workspace_bytes;
+    }
+}
+
 /* Copies what outlives the checkpoint. */
 static int keep_info(struct executor *ex, const struct executor_config *cfg, struct error *err)
 {
@@ -196,8 +214,7 @@ static int keep_info(struct executor *ex, const struct executor_config *cfg, str
     ex->model.ckpt = NULL;
     snprintf(ex->numerics_id, sizeof(ex->numerics_id), "%s/%s/kv-%s/%s", ex->device->ops->name,
              ex->ops->numerics, dtype_name(cfg->kv_dtype), SLUICE_VERSION);
-    for (uint32_t r = 0; r < ex->n_ranks; r++)
-        ex->actual.huge_page_bytes += ex->weights[r].huge_bytes;
+    add_up_taken(ex);
     return 0;
 }
 

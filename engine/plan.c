@@ -231,7 +231,7 @@ int rank_plan_init(struct rank_plan *plan, const struct model *model, const stru
     if (rc)
         return rc;
     plan->kv_bytes = decoder_kv_bytes(plan, &model->shape);
-    plan->workspace_bytes = decoder_workspace_bytes(plan, &model->shape);
+    plan->workspace_bytes = decoder_workspace_bytes(plan, &model->shape, ops);
     return 0;
 }
 

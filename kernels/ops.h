@@ -91,6 +91,8 @@ struct op_table {
                          struct weight **out_weight, struct error *err);
     void (*weight_release)(struct device *device, struct weight *weight);
 
+    /* Bytes that act_create() takes on the device. No state; any thread. */
+    size_t (*act_bytes)(uint32_t max_rows, uint32_t max_k);
     /* Scratch for prepared activations of up to max_rows × max_k. Owned; freed by act_destroy. */
     int (*act_create)(struct device *device, uint32_t max_rows, uint32_t max_k,
                       struct act **out_act, struct error *err);

@@ -21,6 +21,30 @@ static size_t padded(size_t n)
     return (n + ALIGN - 1) / ALIGN * ALIGN;
 }
 
+struct act_layout {
+    size_t lo, sums, outliers, words; /* words: one of 4 bytes per row */
+    size_t total;
+};
+
+static struct act_layout lay_out(uint32_t max_rows, uint32_t max_k)
+{
+    size_t rows = max_rows, k_pad = ((size_t)max_k + ACT_RUN - 1) / ACT_RUN * ACT_RUN;
+    struct act_layout layout = {
+        .lo = padded(rows * k_pad),
+        .sums = padded(rows * (k_pad / ACT_RUN) * sizeof(struct act_sums)),
+        .outliers = padded(rows * (k_pad / ACT_GROUP) * sizeof(struct act_outlier)),
+        .words = padded(rows * 4),
+    };
+    layout.total = padded(sizeof(struct act_cpu)) + layout.lo + layout.sums + layout.outliers +
+                   20 * layout.words;
+    return layout;
+}
+
+size_t act_bytes_cpu(uint32_t max_rows, uint32_t max_k)
+{
+    return lay_out(max_rows, max_k).total;
+}
+
 int act_create_cpu(struct device *device, uint32_t max_rows, uint32_t max_k, struct act **out_act,
                    struct error *err)
 {
@@ -28,27 +52,23 @@ int act_create_cpu(struct device *device, uint32_t max_rows, uint32_t max_k, str
     if (max_rows == 0 || max_k == 0)
         return error_set(err, STATUS_INVALID_ARGUMENT, "activations: %u rows of %u elements",
                          max_rows, max_k);
-    size_t rows = max_rows, k_pad = ((size_t)max_k + ACT_RUN - 1) / ACT_RUN * ACT_RUN;
-    size_t lo = padded(rows * k_pad),
-           sums = padded(rows * (k_pad / ACT_RUN) * sizeof(struct act_sums)),
-           outliers = padded(rows * (k_pad / ACT_GROUP) * sizeof(struct act_outlier)),
-           words = padded(rows * 4);
-    size_t total = padded(sizeof(struct act_cpu)) + lo + sums + outliers + 20 * words;
+    struct act_layout size = lay_out(max_rows, max_k);
     void *memory = NULL;
-    if (posix_memalign(&memory, ALIGN, total) != 0)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "activations: %zu bytes needed", total);
+    if (posix_memalign(&memory, ALIGN, size.total) != 0)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "activations: %zu bytes needed",
+                         size.total);
     struct act_cpu *act = memory;
     memset(act, 0, sizeof(*act));
     uint8_t *at = (uint8_t *)memory + padded(sizeof(*act));
     act->base.max_rows = max_rows;
     act->base.max_k = max_k;
     act->lo = (int8_t *)at;
-    act->sums = (struct act_sums *)(void *)(at += lo);
-    act->outliers = (struct act_outlier *)(void *)(at += sums);
-    act->scale = (float *)(void *)(at += outliers);
-    act->n_outliers = (uint32_t *)(void *)(at += words);
-    act->stats = (float *)(void *)(at += words);
-    act->all_stats = (float *)(void *)(at + 2 * words);
+    act->sums = (struct act_sums *)(void *)(at += size.lo);
+    act->outliers = (struct act_outlier *)(void *)(at += size.sums);
+    act->scale = (float *)(void *)(at += size.outliers);
+    act->n_outliers = (uint32_t *)(void *)(at += size.words);
+    act->stats = (float *)(void *)(at += size.words);
+    act->all_stats = (float *)(void *)(at + 2 * size.words);
     *out_act = &act->base;
     return 0;
 }

@@ -10,6 +10,7 @@
 /* On the whole team, or on the caller alone where the work is too small to share. */
 void run_job(struct stream *s, thread_pool_fn *fn, void *job, bool parallel);
 
+size_t act_bytes_cpu(uint32_t max_rows, uint32_t max_k);
 int act_create_cpu(struct device *device, uint32_t max_rows, uint32_t max_k, struct act **out_act,
                    struct error *err);
 void act_destroy_cpu(struct act *act);

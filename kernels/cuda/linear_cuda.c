@@ -240,6 +240,11 @@ static int run_product(struct stream_cuda *s, struct cublaslt *lt, const struct 
     return rc;
 }
 
+size_t act_bytes_cuda(uint32_t max_rows, uint32_t max_k)
+{
+    return (size_t)max_rows * max_k * sizeof(uint16_t);
+}
+
 int act_create_cuda(struct device *device, uint32_t max_rows, uint32_t max_k, struct act **out_act,
                     struct error *err)
 {
@@ -247,7 +252,7 @@ int act_create_cuda(struct device *device, uint32_t max_rows, uint32_t max_k, st
     void *narrow = NULL;
     if (act == NULL)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "cuda:%u: out of memory", device->index);
-    int rc = device->ops->alloc(device, (size_t)max_rows * max_k * sizeof(uint16_t), &narrow, err);
+    int rc = device->ops->alloc(device, act_bytes_cuda(max_rows, max_k), &narrow, err);
     if (rc != 0) {
         free(act);
         return rc;
@@ -265,8 +270,7 @@ void act_destroy_cuda(struct act *act)
     struct act_cuda *cuda = (struct act_cuda *)act;
     if (cuda == NULL)
         return;
-    cuda->device->ops->free(cuda->device, cuda->narrow,
-                            (size_t)act->max_rows * act->max_k * sizeof(uint16_t));
+    cuda->device->ops->free(cuda->device, cuda->narrow, act_bytes_cuda(act->max_rows, act->max_k));
     free(cuda);
 }
 

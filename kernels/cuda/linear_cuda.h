@@ -12,6 +12,7 @@ struct error;
 int cublaslt_create(struct cublaslt **out_lt, struct error *err);
 void cublaslt_destroy(struct cublaslt *lt);
 
+size_t act_bytes_cuda(uint32_t max_rows, uint32_t max_k);
 int act_create_cuda(struct device *device, uint32_t max_rows, uint32_t max_k, struct act **out_act,
                     struct error *err);
 void act_destroy_cuda(struct act *act);

@@ -93,6 +93,7 @@ const struct op_table op_table_cuda_set = {
     .weight_pack_rows = weight_pack_rows_cuda,
     .weight_upload = weight_upload_cuda,
     .weight_release = weight_release_cuda,
+    .act_bytes = act_bytes_cuda,
     .act_create = act_create_cuda,
     .act_destroy = act_destroy_cuda,
     .embed = embed,

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <malloc.h>
+
 #include "base/cpu.h"
 #include "base/error.h"
 #include "kernels/backend.h"
@@ -136,6 +138,23 @@ static void test_no_op_allocates(void **state)
     }
 }
 
+static void test_prepared_activations_take_what_they_say(void **state)
+{
+    (void)state;
+    static const uint32_t shapes[][2] = {{1, 1}, {3, 33}, {64, 576}, {512, 1536}};
+    for (const char *const *set = kernel_sets(); *set != NULL; set++) {
+        struct rig rig = rig_open(*set, 1);
+        for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+            size_t said = rig.ops->act_bytes(shapes[i][0], shapes[i][1]);
+            struct act *act = make_act(&rig, shapes[i][0], shapes[i][1]);
+            size_t taken = malloc_usable_size(act);
+            assert_true(said <= taken && taken < said + 8192); /* whole pages, at most */
+            rig.ops->act_destroy(act);
+        }
+        rig_close(&rig);
+    }
+}
+
 static void test_sets_are_found_by_name_and_auto_takes_the_best(void **state)
 {
     (void)state;
@@ -207,6 +226,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_op_allocates),
+        cmocka_unit_test(test_prepared_activations_take_what_they_say),
         cmocka_unit_test(test_sets_are_found_by_name_and_auto_takes_the_best),
         cmocka_unit_test(test_cpu_device_reports_memory_and_refuses_what_does_not_fit),
         cmocka_unit_test(test_cuda_module_that_is_not_there_is_said_so),
