@@ -16,6 +16,9 @@
 #include "server/gateway/service.h"
 
 enum { TICK_MS = 50, SLOW_CHECK_MS = 250 };
+/* So many requests more than the least busy replica may the home of a session carry: a prefix found
+ * again is worth a wait, a queue is not. */
+enum { HOME_MAX_BUSIER = 8 };
 
 struct route_table *gateway_routes(struct gateway *gateway)
 {
@@ -150,11 +153,12 @@ void gateway_apply_routes(struct gateway *gateway, struct route_table *table)
 }
 
 struct link *gateway_pick_link(struct gateway *gateway, const char *model, const char *version,
-                               const char *numerics_id)
+                               const char *numerics_id, const char *session_key)
 {
-    struct link *best = NULL;
-    uint32_t best_live = 0;
-    bool best_same = false;
+    struct link *best = NULL, *home = NULL;
+    uint32_t best_live = 0, home_live = 0;
+    uint64_t home_affinity = 0;
+    bool best_same = false, home_same = false;
     pthread_mutex_lock(&gateway->lock);
     for (uint32_t i = 0; i < gateway->n_links; i++) {
         struct link *link = gateway->links[i];
@@ -167,7 +171,16 @@ struct link *gateway_pick_link(struct gateway *gateway, const char *model, const
             best_live = n_live;
             best_same = same;
         }
+        uint64_t affinity = session_key[0] ? link_affinity(link, session_key) : 0;
+        if (session_key[0] && (!home || affinity > home_affinity)) {
+            home = link;
+            home_live = n_live;
+            home_affinity = affinity;
+            home_same = same;
+        }
     }
+    if (home && home_same == best_same && home_live <= best_live + HOME_MAX_BUSIER)
+        best = home;
     if (best)
         link_retain(best);
     pthread_mutex_unlock(&gateway->lock);
@@ -199,7 +212,7 @@ void gateway_link_changed(struct gateway *gateway)
     for (size_t i = 0; i < table->n_routes; i++) {
         char name[160];
         const route *r = table->routes[i];
-        struct link *link = gateway_pick_link(gateway, r->model, r->version, "");
+        struct link *link = gateway_pick_link(gateway, r->model, r->version, "", "");
         snprintf(name, sizeof(name), "model/%s/%s", r->model, r->version);
         rpc_health_set(health, name, link != NULL);
         any = any || link;
@@ -262,7 +275,8 @@ void gateway_dispatch(struct gateway *gateway, struct relay *relay)
     pthread_mutex_unlock(&relay->lock);
     if (ended)
         return;
-    struct link *link = gateway_pick_link(gateway, relay->model, relay->version, numerics_id);
+    struct link *link = gateway_pick_link(gateway, relay->model, relay->version, numerics_id,
+                                          relay->request->session_key);
     int rc = link ? link_submit(link, relay, &err) : STATUS_UNAVAILABLE;
     bool had_link = link != NULL;
     link_release(link);

@@ -88,9 +88,10 @@ struct route_table *gateway_routes(struct gateway *gateway);
 void gateway_apply_routes(struct gateway *gateway, struct route_table *table);
 
 /* The least busy usable link of a version, retained; NULL where there is none. `numerics_id`
- * (empty: any) goes before load: a request that moves should find the same arithmetic. */
+ * (empty: any) goes before load: a request that moves should find the same arithmetic. A session
+ * (empty: none) stays with its home, which may hold its prefix, unless that is much busier. */
 struct link *gateway_pick_link(struct gateway *gateway, const char *model, const char *version,
-                               const char *numerics_id);
+                               const char *numerics_id, const char *session_key);
 
 /* Whether a version is still meant to be served; *out_coming: one of its replicas is ready or on
  * its way there, so that a link to it may come up soon. */

@@ -395,6 +395,12 @@ void link_set_listed(struct link *link, Sluice__Manager__V1__ReplicaState state)
     pthread_mutex_unlock(&link->lock);
 }
 
+uint64_t link_affinity(const struct link *link, const char *session_key)
+{
+    uint64_t session = hash_bytes(session_key, strlen(session_key), 0);
+    return hash_bytes(link->replica_id, strlen(link->replica_id), session);
+}
+
 bool link_has_numerics(struct link *link, const char *numerics_id)
 {
     pthread_mutex_lock(&link->lock);

@@ -43,6 +43,9 @@ uint32_t link_n_live(struct link *link);
 /* The replica is in the routes (again), in this state: only READY ones take new requests. */
 void link_set_listed(struct link *link, Sluice__Manager__V1__ReplicaState state);
 bool link_has_numerics(struct link *link, const char *numerics_id);
+/* Of all links, the one with the highest value is the home of a session: it stays the same while
+ * others come and go, and every server finds the same one. */
+uint64_t link_affinity(const struct link *link, const char *session_key);
 
 /* Facts from the worker's hello; false while there was none. */
 struct link_facts {

@@ -94,7 +94,7 @@ static void dispatch(struct text_forward *forward)
     bool coming;
     if (deadline != INT64_MAX)
         options.deadline_ns = deadline;
-    forward->link = gateway_pick_link(gateway, forward->model, forward->version, "");
+    forward->link = gateway_pick_link(gateway, forward->model, forward->version, "", "");
     if (forward->link) {
         if (rpc_client_unary_async(link_client(forward->link),
                                    &sluice__worker__v1__worker__descriptor, forward->method,

@@ -421,6 +421,8 @@ void client_message_fill(const struct client_request *request, struct client_mes
     out->request.model = (char *)(uintptr_t)(request->model ? request->model : "m");
     out->request.version = (char *)(uintptr_t)(request->version ? request->version : "");
     out->request.request_id = (char *)(uintptr_t)(request->request_id ? request->request_id : "");
+    out->request.session_key =
+        (char *)(uintptr_t)(request->session_key ? request->session_key : "");
     out->request.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT;
     out->request.text = (char *)(uintptr_t)(request->text ? request->text : "a prompt");
     out->sampling.has_seed = true;

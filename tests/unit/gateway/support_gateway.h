@@ -96,7 +96,7 @@ struct client_stream {
 };
 
 struct client_request {
-    const char *model, *version, *text, *request_id;
+    const char *model, *version, *text, *request_id, *session_key;
     uint64_t seed;
     uint32_t max_tokens, n;
     bool logprobs;

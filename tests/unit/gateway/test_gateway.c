@@ -161,6 +161,25 @@ static void test_a_live_request_id_is_refused_a_second_time(void **state)
     fixture_stop(&f);
 }
 
+static void test_a_session_stays_with_its_replica(void **state)
+{
+    (void)state;
+    enum { N_KEYS = 16, N_EACH = 3 };
+    char key[16];
+    fixture_start(&f, 2);
+    for (unsigned k = 0; k < N_KEYS; k++) {
+        snprintf(key, sizeof(key), "session %u", k);
+        unsigned before = (unsigned)f.workers[0].n_submits;
+        for (unsigned i = 0; i < N_EACH; i++)
+            client_run(&f,
+                       &(struct client_request){.seed = i, .max_tokens = 2, .session_key = key});
+        unsigned n = (unsigned)f.workers[0].n_submits - before;
+        assert_true(n == 0 || n == N_EACH);
+    }
+    assert_true(f.workers[0].n_submits > 0 && f.workers[1].n_submits > 0);
+    fixture_stop(&f);
+}
+
 static void test_many_streams_at_once(void **state)
 {
     (void)state;
@@ -452,6 +471,7 @@ int main(int argc, char *argv[])
         cmocka_unit_test_setup(test_an_answer_that_makes_no_sense_ends_the_request_everywhere,
                                forget),
         cmocka_unit_test_setup(test_a_live_request_id_is_refused_a_second_time, forget),
+        cmocka_unit_test_setup(test_a_session_stays_with_its_replica, forget),
         cmocka_unit_test_setup(test_many_streams_at_once, forget),
         cmocka_unit_test_setup(test_cancel_by_request_id, forget),
         cmocka_unit_test_setup(test_cancel_by_the_client, forget),
