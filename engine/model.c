@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "engine/format/checkpoint.h"
+#include "engine/format/escape.h"
 
 enum {
     N_LAYER_SLOTS = N_ARCH_SLOTS - ARCH_FIRST_LAYER_SLOT,
@@ -66,9 +67,9 @@ static int check_tensor(const struct model *model, const struct arch_tensor *row
             "shape is [%" PRIu64 ", %" PRIu64 "] in %u dimensions, the metadata say [%u, %u] in %u",
             tensor->dims[0], tensor->n_rows, tensor->n_dims, cols, rows, n_dims);
     if (row->rows == ARCH_DIM_ONE && !plain_type(tensor->dtype))
-        return error_set(err, STATUS_UNIMPLEMENTED,
-                         "%s: tensor \"%.100s\": a vector of type %s is not built (F32, F16, BF16)",
-                         checkpoint_name(model->ckpt), tensor->name, dtype_name(tensor->dtype));
+        return checkpoint_unbuilt_tensor(model->ckpt, tensor, err,
+                                         "a vector of type %s is not built (F32, F16, BF16)",
+                                         dtype_name(tensor->dtype));
     return 0;
 }
 
@@ -113,10 +114,9 @@ static int refuse_leftover(const struct model *model, struct error *err)
     for (uint64_t i = 0; i < checkpoint_n_tensors(model->ckpt); i++) {
         const struct checkpoint_tensor *tensor = checkpoint_tensor_at(model->ckpt, i);
         if (!is_bound(model, tensor))
-            return error_set(err, STATUS_UNIMPLEMENTED,
-                             "%s: tensor \"%.100s\" has no place in architecture %s with %u layers",
-                             checkpoint_name(model->ckpt), tensor->name, model->arch->name,
-                             model->shape.n_layers);
+            return checkpoint_unbuilt_tensor(model->ckpt, tensor, err,
+                                             "it has no place in architecture %s with %u layers",
+                                             model->arch->name, model->shape.n_layers);
     }
     return 0;
 }
@@ -194,11 +194,12 @@ static int find_arch(const struct checkpoint *ckpt, const struct arch **out_arch
     if (rc)
         return rc;
     *out_arch = arch_find(name);
-    if (!*out_arch)
-        return error_set(err, STATUS_UNIMPLEMENTED,
-                         "%s: general.architecture \"%.60s\" is not built (built: %s)",
-                         checkpoint_name(ckpt), name, arch_names());
-    return 0;
+    if (*out_arch)
+        return 0;
+    char text[ESCAPE_MAX_BYTES];
+    return checkpoint_unbuilt_key(ckpt, "general.architecture", err,
+                                  "\"%s\" is not built (built: %s)",
+                                  escape_text(name, strlen(name), text), arch_names());
 }
 
 int model_init(struct model *model, const struct checkpoint *ckpt, const struct arch *arch,

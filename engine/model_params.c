@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "engine/format/checkpoint.h"
+#include "engine/format/escape.h"
 #include "engine/model.h"
 
 enum { MAX_KEY_BYTES = 128 };
@@ -135,19 +136,17 @@ static int read_heads(struct reader *r, struct model_shape *s)
     rc = read_u32(r, ARCH_PARAM_KEY_DIM, MODEL_MAX_HEAD_DIM, derived, &s->head_dim);
     if (rc)
         return rc;
-    if (s->head_dim % 2) {
-        error_set(r->err, STATUS_INVALID_ARGUMENT, "%s: head dimension %" PRIu32 " is odd",
-                  checkpoint_name(r->ckpt), s->head_dim);
-        return error_reason(r->err, "MODEL_FILE_INVALID");
-    }
+    if (s->head_dim % 2)
+        return checkpoint_bad_key(r->ckpt, r->key, r->err, "head dimension %" PRIu32 " is odd",
+                                  s->head_dim);
     rc = read_u32(r, ARCH_PARAM_VALUE_DIM, MODEL_MAX_HEAD_DIM, s->head_dim, &value_dim);
     if (rc)
         return rc;
     if (value_dim != s->head_dim)
-        return error_set(r->err, STATUS_UNIMPLEMENTED,
-                         "%s: key \"%s\": value dimension %" PRIu32
-                         " differs from the key dimension %" PRIu32,
-                         checkpoint_name(r->ckpt), r->key, value_dim, s->head_dim);
+        return checkpoint_unbuilt_key(r->ckpt, r->key, r->err,
+                                      "value dimension %" PRIu32
+                                      " differs from the key dimension %" PRIu32,
+                                      value_dim, s->head_dim);
     rc = read_u32(r, ARCH_PARAM_ROT_DIM, s->head_dim, s->head_dim, &s->n_rot);
     if (!rc && s->n_rot % 2)
         rc = checkpoint_bad_key(r->ckpt, r->key, r->err, "%" PRIu32 " is odd", s->n_rot);
@@ -173,6 +172,7 @@ static int read_scaling_type(struct reader *r, struct model_shape *s)
     bool present;
     int rc;
     const char *type = NULL;
+    char name[ESCAPE_MAX_BYTES];
     locate(r, ARCH_PARAM_ROPE_SCALING, &present, &rc);
     if (rc)
         return rc;
@@ -191,9 +191,9 @@ static int read_scaling_type(struct reader *r, struct model_shape *s)
     else if (strcmp(type, "yarn") == 0)
         s->rope_scaling = MODEL_ROPE_YARN;
     else
-        return error_set(r->err, STATUS_UNIMPLEMENTED,
-                         "%s: key \"%s\": scaling \"%.40s\" is not built (none, linear, yarn)",
-                         checkpoint_name(r->ckpt), r->key, type);
+        return checkpoint_unbuilt_key(r->ckpt, r->key, r->err,
+                                      "scaling \"%s\" is not built (none, linear, yarn)",
+                                      escape_text(type, strlen(type), name));
     return 0;
 }
 
@@ -253,8 +253,8 @@ static int check_fixed(struct reader *r, const char *full, const struct arch_fix
     }
     if (value == fixed->value)
         return 0;
-    return error_set(r->err, STATUS_UNIMPLEMENTED, "%s: key \"%s\": %g is not built (only %g)",
-                     checkpoint_name(r->ckpt), full, value, fixed->value);
+    return checkpoint_unbuilt_key(r->ckpt, full, r->err, "%g is not built (only %g)", value,
+                                  fixed->value);
 }
 
 /* A key of the architecture that we do not know could change what the model computes. */
@@ -270,9 +270,8 @@ static int check_keys(struct reader *r)
             continue;
         const struct arch_fixed_key *fixed = fixed_key(r->source, key);
         if (!fixed)
-            return error_set(r->err, STATUS_UNIMPLEMENTED,
-                             "%s: key \"%.100s\" is not known for architecture %s",
-                             checkpoint_name(r->ckpt), full, r->arch->name);
+            return checkpoint_unbuilt_key(
+                r->ckpt, full, r->err, "the key is not known for architecture %s", r->arch->name);
         int rc = check_fixed(r, full, fixed);
         if (rc)
             return rc;

@@ -168,39 +168,82 @@ const struct checkpoint_tensor *checkpoint_tensor_find(const struct checkpoint *
 
 /* --- errors --- */
 
-int checkpoint_bad_key(const struct checkpoint *ckpt, const char *key, struct error *err,
-                       const char *format, ...)
+static void about_key(const struct checkpoint *ckpt, const char *key, int status, struct error *err,
+                      const char *format, va_list args)
 {
     char text[ERROR_MESSAGE_BYTES];
     char name[ESCAPE_MAX_BYTES];
-    va_list args;
-    va_start(args, format);
     vsnprintf(text, sizeof(text), format, args);
-    va_end(args);
     escape_text(key, strlen(key), name);
     const struct checkpoint_entry *entry = checkpoint_entry_find(ckpt, key);
     if (entry)
-        error_set(err, STATUS_INVALID_ARGUMENT, "%s: offset %" PRIu64 ": key \"%s\": %s",
-                  checkpoint_name(ckpt), entry->offset, name, text);
+        error_set(err, status, "%s: offset %" PRIu64 ": key \"%s\": %s", checkpoint_name(ckpt),
+                  entry->offset, name, text);
     else
-        error_set(err, STATUS_INVALID_ARGUMENT, "%s: key \"%s\" (absent): %s",
-                  checkpoint_name(ckpt), name, text);
+        error_set(err, status, "%s: key \"%s\" (absent): %s", checkpoint_name(ckpt), name, text);
+}
+
+int checkpoint_bad_key(const struct checkpoint *ckpt, const char *key, struct error *err,
+                       const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    about_key(ckpt, key, STATUS_INVALID_ARGUMENT, err, format, args);
+    va_end(args);
     return error_reason(err, "MODEL_FILE_INVALID");
+}
+
+int checkpoint_unbuilt_key(const struct checkpoint *ckpt, const char *key, struct error *err,
+                           const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    about_key(ckpt, key, STATUS_UNIMPLEMENTED, err, format, args);
+    va_end(args);
+    return STATUS_UNIMPLEMENTED;
+}
+
+static void about_tensor(const struct checkpoint *ckpt, const struct checkpoint_tensor *tensor,
+                         int status, struct error *err, const char *format, va_list args)
+    __attribute__((format(printf, 5, 0)));
+
+static void about_tensor(const struct checkpoint *ckpt, const struct checkpoint_tensor *tensor,
+                         int status, struct error *err, const char *format, va_list args)
+    __attribute__((format(printf, 5, 0)));
+
+static void about_tensor(const struct checkpoint *ckpt, const struct checkpoint_tensor *tensor,
+                         int status, struct error *err, const char *format, va_list args)
+    __attribute__((format(printf, 5, 0)));
+
+static void about_tensor(const struct checkpoint *ckpt, const struct checkpoint_tensor *tensor,
+                         int status, struct error *err, const char *format, va_list args)
+{
+    char text[ERROR_MESSAGE_BYTES];
+    char name[ESCAPE_MAX_BYTES];
+    vsnprintf(text, sizeof(text), format, args);
+    escape_text(tensor->name, strlen(tensor->name), name);
+    error_set(err, status, "%s: offset %" PRIu64 ": tensor \"%s\": %s", checkpoint_name(ckpt),
+              tensor->directory_bytes, name, text);
 }
 
 int checkpoint_bad_tensor(const struct checkpoint *ckpt, const struct checkpoint_tensor *tensor,
                           struct error *err, const char *format, ...)
 {
-    char text[ERROR_MESSAGE_BYTES];
-    char name[ESCAPE_MAX_BYTES];
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof(text), format, args);
+    about_tensor(ckpt, tensor, STATUS_INVALID_ARGUMENT, err, format, args);
     va_end(args);
-    escape_text(tensor->name, strlen(tensor->name), name);
-    error_set(err, STATUS_INVALID_ARGUMENT, "%s: offset %" PRIu64 ": tensor \"%s\": %s",
-              checkpoint_name(ckpt), tensor->directory_bytes, name, text);
     return error_reason(err, "MODEL_FILE_INVALID");
+}
+
+int checkpoint_unbuilt_tensor(const struct checkpoint *ckpt, const struct checkpoint_tensor *tensor,
+                              struct error *err, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    about_tensor(ckpt, tensor, STATUS_UNIMPLEMENTED, err, format, args);
+    va_end(args);
+    return STATUS_UNIMPLEMENTED;
 }
 
 /* --- metadata --- */

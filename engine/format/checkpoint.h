@@ -108,6 +108,9 @@ const char *checkpoint_array_string(const struct checkpoint_array *array, uint64
  * INVALID_ARGUMENT. */
 int checkpoint_bad_key(const struct checkpoint *ckpt, const char *key, struct error *err,
                        const char *format, ...) __attribute__((format(printf, 4, 5)));
+/* The same for a sound value that is not built: UNIMPLEMENTED. */
+int checkpoint_unbuilt_key(const struct checkpoint *ckpt, const char *key, struct error *err,
+                           const char *format, ...) __attribute__((format(printf, 4, 5)));
 
 /* All metadata in file order, for inspection. Type names: "u32", "string", "array of i32". */
 uint64_t checkpoint_n_keys(const struct checkpoint *ckpt);
@@ -129,6 +132,9 @@ const struct checkpoint_tensor *checkpoint_tensor_find(const struct checkpoint *
  * INVALID_ARGUMENT. */
 int checkpoint_bad_tensor(const struct checkpoint *ckpt, const struct checkpoint_tensor *tensor,
                           struct error *err, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+int checkpoint_unbuilt_tensor(const struct checkpoint *ckpt, const struct checkpoint_tensor *tensor,
+                              struct error *err, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
 /* Reads rows [row_begin, row_begin + n_rows) into dst (n_rows × row_bytes). OUT_OF_RANGE beyond the

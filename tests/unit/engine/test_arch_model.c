@@ -67,7 +67,7 @@ static const struct refusal refusals[] = {
     {"no architecture", no_architecture, STATUS_INVALID_ARGUMENT,
      "key \"general.architecture\" is missing"},
     {"other architecture", other_architecture, STATUS_UNIMPLEMENTED,
-     "general.architecture \"mamba\" is not built (built: llama)"},
+     "key \"general.architecture\": \"mamba\" is not built (built: llama)"},
     {"no layers", no_layers, STATUS_INVALID_ARGUMENT, "key \"llama.block_count\" is missing"},
     {"0 layers", zero_layers, STATUS_INVALID_ARGUMENT, "0 is not in 1..1024"},
     {"4e9 layers", many_layers, STATUS_INVALID_ARGUMENT, "4000000000 is not in 1..1024"},
@@ -94,7 +94,7 @@ static const struct refusal refusals[] = {
     {"no eps", no_eps, STATUS_INVALID_ARGUMENT, "layer_norm_rms_epsilon\" is missing"},
     {"negative base", negative_base, STATUS_INVALID_ARGUMENT, "llama.rope.freq_base"},
     {"unknown key", unknown_key, STATUS_UNIMPLEMENTED,
-     "key \"llama.attention.sliding_window\" is not known"},
+     "key \"llama.attention.sliding_window\": the key is not known"},
     {"experts", experts, STATUS_UNIMPLEMENTED, "llama.expert_count\": 8 is not built (only 0)"},
     {"scaling", scaling, STATUS_UNIMPLEMENTED, "scaling \"longrope\" is not built"},
     {"scaling's type", scaling_type, STATUS_INVALID_ARGUMENT, "llama.rope.scaling.type"},
@@ -108,7 +108,8 @@ static const struct refusal refusals[] = {
     {"wide norm", wide_norm, STATUS_INVALID_ARGUMENT,
      "shape is [96, 1] in 1 dimensions, the metadata say [64, 1] in 1"},
     {"wide output", wide_output, STATUS_INVALID_ARGUMENT, "tensor \"output.weight\""},
-    {"leftover", leftover, STATUS_UNIMPLEMENTED, "tensor \"blk.0.attn_sinks.weight\" has no place"},
+    {"leftover", leftover, STATUS_UNIMPLEMENTED,
+     "tensor \"blk.0.attn_sinks.weight\": it has no place"},
 };
 
 static void test_init_bad_file_says_what_and_where(void **state)
@@ -129,6 +130,8 @@ static void test_init_bad_file_says_what_and_where(void **state)
                      status_name(r->status), r->text);
         if (rc == STATUS_INVALID_ARGUMENT)
             assert_string_equal(err.reason, "MODEL_FILE_INVALID");
+        if (!strstr(err.message, "missing") && !strstr(err.message, ": offset "))
+            fail_msg("%s: \"%s\" names no offset", r->change, err.message);
     }
 }
 
