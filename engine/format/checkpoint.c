@@ -169,6 +169,9 @@ const struct checkpoint_tensor *checkpoint_tensor_find(const struct checkpoint *
 /* --- errors --- */
 
 static void about_key(const struct checkpoint *ckpt, const char *key, int status, struct error *err,
+                      const char *format, va_list args) __attribute__((format(printf, 5, 0)));
+
+static void about_key(const struct checkpoint *ckpt, const char *key, int status, struct error *err,
                       const char *format, va_list args)
 {
     char text[ERROR_MESSAGE_BYTES];
@@ -202,14 +205,6 @@ int checkpoint_unbuilt_key(const struct checkpoint *ckpt, const char *key, struc
     va_end(args);
     return STATUS_UNIMPLEMENTED;
 }
-
-static void about_tensor(const struct checkpoint *ckpt, const struct checkpoint_tensor *tensor,
-                         int status, struct error *err, const char *format, va_list args)
-    __attribute__((format(printf, 5, 0)));
-
-static void about_tensor(const struct checkpoint *ckpt, const struct checkpoint_tensor *tensor,
-                         int status, struct error *err, const char *format, va_list args)
-    __attribute__((format(printf, 5, 0)));
 
 static void about_tensor(const struct checkpoint *ckpt, const struct checkpoint_tensor *tensor,
                          int status, struct error *err, const char *format, va_list args)
