@@ -19,7 +19,8 @@ static void repair_utf8(char *text)
         text[at + bad] = '?';
 }
 
-static void format_message(struct error *err, const char *format, va_list args)
+__attribute__((format(printf, 2, 0))) static void format_message(struct error *err,
+                                                                 const char *format, va_list args)
 {
     vsnprintf(err->message, sizeof(err->message), format, args);
     repair_utf8(err->message);

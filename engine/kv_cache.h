@@ -10,7 +10,7 @@
 struct error;
 struct kv_cache;
 
-enum { KV_BLOCK_NONE = UINT32_MAX };
+#define KV_BLOCK_NONE UINT32_MAX
 
 struct kv_cache_config {
     uint32_t n_blocks;           /* whole pool */

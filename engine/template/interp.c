@@ -23,7 +23,8 @@ void interp_fini(struct interp *in)
     strbuf_fini(&in->out);
 }
 
-static void fail_va(struct interp *in, int status, const char *format, va_list args)
+__attribute__((format(printf, 3, 0))) static void fail_va(struct interp *in, int status,
+                                                          const char *format, va_list args)
 {
     if (in->failed)
         return;
