@@ -20,12 +20,13 @@
 #include "base/clock.h"
 #include "clients/cli/actions.h"
 #include "clients/cli/cli.h"
+#include "clients/cli/leftover.h"
 #include "clients/cli/model_name.h"
 #include "clients/cli/supervise.h"
 #include "proto/rpc/rpc_client.h"
 #include "proto/rpc/rpc_message.h"
 
-enum { MANAGER_TRIES_MS = 15000, MANAGER_TRY_MS = 200 };
+enum { MANAGER_TRIES_MS = 15000, MANAGER_TRY_MS = 200, LEFTOVER_GRACE_MS = 90000 };
 
 struct serve {
     struct cli *cli;
@@ -257,6 +258,12 @@ static int run_serve(struct cli *cli)
     int rc = prepare_paths(&s, &err);
     if (!rc)
         rc = take_lock(&s, &err);
+    pid_t leftover = rc ? 0 : leftover_manager(cli->state_dir);
+    if (leftover)
+        rc = error_set(&err, STATUS_FAILED_PRECONDITION,
+                       "a manager (pid %ld) runs on %s without a `sluice serve`; end it with: "
+                       "sluice stop",
+                       (long)leftover, cli->state_dir);
     if (!rc)
         rc = open_signals(&s, &err);
     if (rc)
@@ -293,7 +300,11 @@ static int run_stop(struct cli *cli)
     if (fd < 0 || flock(fd, LOCK_SH | LOCK_NB) == 0) {
         if (fd >= 0)
             close(fd);
-        error_set(&err, STATUS_FAILED_PRECONDITION, "nothing is serving from %s", cli->state_dir);
+        if (!leftover_manager(cli->state_dir))
+            error_set(&err, STATUS_FAILED_PRECONDITION, "nothing is serving from %s",
+                      cli->state_dir);
+        else if (leftover_stop(cli, LEFTOVER_GRACE_MS, &err) == 0)
+            return puts("stopped what an earlier `sluice serve` had left") < 0;
         return cli_fail(cli, &err);
     }
     ssize_t n = pread(fd, text, sizeof(text) - 1, 0);

@@ -161,6 +161,22 @@ def test_second_serve_and_second_manager_are_refused(fresh):
     assert time.monotonic() - started < 5
 
 
+def test_what_a_killed_serve_leaves_can_be_stopped(fresh):
+    """Manager and server ran on, `serve` could not start again and `stop` found nothing to stop."""
+    import psutil
+    sluice = load(fresh)
+    left = [p for name in ("sluice-manager", "sluice-server", "sluice-worker") for p in sluice.children(name)]
+    assert len(left) == 3
+    sluice.process.kill()
+    sluice.process.wait()
+    refused = sluice.cli("serve", check=False, timeout=20)
+    assert refused.returncode == 1 and "sluice stop" in refused.stderr
+    sluice.cli("stop", timeout=60)
+    assert not any(psutil.pid_exists(p) and psutil.Process(p).status() != "zombie" for p in left)
+    sluice.start()
+    sluice.wait(lambda: len(sluice.ready()) == 1, 20, "what was loaded is back")
+
+
 def test_no_process_is_left_and_memory_is_flat(fresh):
     sluice = load(fresh)
     (worker,) = sluice.children("sluice-worker")

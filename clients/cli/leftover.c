@@ -1,0 +1,76 @@
+#include "clients/cli/leftover.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "clients/cli/cli.h"
+#include "proto/rpc/rpc_message.h"
+#include "sluice/manager/v1/manager.pb-c.h"
+
+pid_t leftover_manager(const char *state_dir)
+{
+    char path[1100], text[32] = {0};
+    snprintf(path, sizeof(path), "%s/sluice.lock", state_dir);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    long pid = 0;
+    if (fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) != 0 && pread(fd, text, sizeof(text) - 1, 0) > 0)
+        pid = strtol(text, NULL, 10);
+    if (fd >= 0)
+        close(fd);
+    return pid > 1 ? (pid_t)pid : 0;
+}
+
+/* A pid from a message may by now be anybody's. */
+static bool runs_program(pid_t pid, const char *name)
+{
+    char link[64], path[1100];
+    snprintf(link, sizeof(link), "/proc/%ld/exe", (long)pid);
+    ssize_t n = readlink(link, path, sizeof(path) - 1);
+    path[n > 0 ? n : 0] = '\0';
+    const char *slash = strrchr(path, '/');
+    return slash && strncmp(slash + 1, name, strlen(name)) == 0;
+}
+
+static int stop_one(pid_t pid, const char *name, uint32_t grace_ms, struct error *err)
+{
+    int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+    if (pidfd < 0)
+        return errno == ESRCH ? 0 : error_errno(err, errno, "%s, pid %ld", name, (long)pid);
+    struct pollfd end = {.fd = pidfd, .events = POLLIN};
+    int status = 0;
+    if (runs_program(pid, name)) {
+        syscall(SYS_pidfd_send_signal, pidfd, SIGTERM, NULL, 0);
+        if (poll(&end, 1, (int)grace_ms) == 0)
+            status = error_set(err, STATUS_DEADLINE_EXCEEDED, "%s, pid %ld, has not ended in %u ms",
+                               name, (long)pid, grace_ms);
+    }
+    close(pidfd);
+    return status;
+}
+
+int leftover_stop(struct cli *cli, uint32_t grace_ms, struct error *err)
+{
+    Sluice__Manager__V1__GetStatusRequest request = SLUICE__MANAGER__V1__GET_STATUS_REQUEST__INIT;
+    ProtobufCMessage *message = NULL;
+    int status = cli_call(cli, "GetStatus", &request.base, &message, err);
+    if (status != 0)
+        return status;
+    const Sluice__Manager__V1__GetStatusResponse *known =
+        (const Sluice__Manager__V1__GetStatusResponse *)message;
+    for (size_t i = 0; i < known->n_servers && status == 0; i++)
+        status = stop_one((pid_t)known->servers[i]->pid, "sluice-server", grace_ms, err);
+    if (status == 0)
+        status = stop_one((pid_t)known->pid, "sluice-manager", grace_ms, err);
+    rpc_message_free(message);
+    return status;
+}
