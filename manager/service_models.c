@@ -24,7 +24,13 @@ typedef Sluice__Manager__V1__RegisterModelVersionResponse register_response;
 typedef Sluice__Manager__V1__DeleteModelVersionRequest delete_request;
 typedef Sluice__Manager__V1__DeleteModelVersionResponse delete_response;
 
-enum { MAX_LABELS = 64, LABEL_MAX_BYTES = 256, MAX_VERSIONS = 1000, MAX_MODELS = 10000 };
+enum {
+    MAX_LABELS = 64,
+    LABEL_MAX_BYTES = 256,
+    MAX_VERSIONS = 1000,
+    MAX_MODELS = 10000,
+    DIGEST_DIGITS = 64
+};
 
 /* -- RegisterModelVersion -------------------------------------------------------------------------
  */
@@ -51,6 +57,11 @@ static void free_registration(void *arg)
     free(registration);
 }
 
+static bool is_digest(const char *text)
+{
+    return strlen(text) == DIGEST_DIGITS && strspn(text, "0123456789abcdef") == DIGEST_DIGITS;
+}
+
 static int check_register(const register_request *request, struct error *err)
 {
     if (request_id_check(request->request_id, err) != 0 ||
@@ -62,6 +73,9 @@ static int check_register(const register_request *request, struct error *err)
     if (strlen(request->path) >= PATH_MAX)
         return error_field(err, "path", "%zu bytes; %d is the limit", strlen(request->path),
                            PATH_MAX - 1);
+    if (*request->expected_digest && !is_digest(request->expected_digest))
+        return error_field(err, "expected_digest", "is not %d lower-case hexadecimal digits",
+                           DIGEST_DIGITS);
     if (request->n_labels > MAX_LABELS)
         return error_field(err, "labels", "%zu of them; %d is the limit", request->n_labels,
                            MAX_LABELS);

@@ -175,6 +175,8 @@ def test_register_reads_once_per_request_id_and_checks_everything(manager):
     manager.script("hostile", "crash_tool")
     fails(C.INTERNAL, manager.register, "hostile", why="TOOL_CRASHED")
     fails(C.FAILED_PRECONDITION, manager.register, "a", version="7", expected_digest="00" * 32, why="DIGEST_MISMATCH")
+    for digest in ("00" * 31, "00" * 33, "zz" * 32, "../" * 21 + "x", "AA" * 32):
+        assert "expected_digest" in fails(C.INVALID_ARGUMENT, manager.register, "a", version="7", expected_digest=digest)
     os.symlink("/etc/hostname", manager.models / "link")
     text = fails(C.PERMISSION_DENIED, manager.register, "x", "link", why="OUTSIDE_MODEL_ROOT")
     assert "hostname" not in text
