@@ -197,21 +197,24 @@ static int read_scaling_type(struct reader *r, struct model_shape *s)
     return 0;
 }
 
+/* A parameter whose absence stands for nothing derived from others. */
+#define UNSET ((double)NAN)
+
 static int read_rope(struct reader *r, struct model_shape *s)
 {
     const struct {
         enum arch_param_id id;
-        double min, max, derived; /* NAN: follows from nothing */
+        double min, max, derived; /* UNSET: follows from nothing */
         double *out;
     } rows[] = {
-        {ARCH_PARAM_ROPE_BASE, 1.0001, 1e12, NAN, &s->rope_base},
-        {ARCH_PARAM_ROPE_FACTOR, 1e-3, 1e6, NAN, &s->rope_factor},
+        {ARCH_PARAM_ROPE_BASE, 1.0001, 1e12, UNSET, &s->rope_base},
+        {ARCH_PARAM_ROPE_FACTOR, 1e-3, 1e6, UNSET, &s->rope_factor},
         {ARCH_PARAM_ROPE_ORIGINAL_CONTEXT, 1, MODEL_MAX_CONTEXT, s->context_tokens,
          &s->rope_original_context},
-        {ARCH_PARAM_ROPE_ATTN_FACTOR, 1e-3, 1e3, NAN, &s->rope_attn_factor},
-        {ARCH_PARAM_ROPE_EXT_FACTOR, 0, 1, NAN, &s->rope_ext_factor},
-        {ARCH_PARAM_ROPE_BETA_FAST, 1e-3, 1e6, NAN, &s->rope_beta_fast},
-        {ARCH_PARAM_ROPE_BETA_SLOW, 1e-3, 1e6, NAN, &s->rope_beta_slow},
+        {ARCH_PARAM_ROPE_ATTN_FACTOR, 1e-3, 1e3, UNSET, &s->rope_attn_factor},
+        {ARCH_PARAM_ROPE_EXT_FACTOR, 0, 1, UNSET, &s->rope_ext_factor},
+        {ARCH_PARAM_ROPE_BETA_FAST, 1e-3, 1e6, UNSET, &s->rope_beta_fast},
+        {ARCH_PARAM_ROPE_BETA_SLOW, 1e-3, 1e6, UNSET, &s->rope_beta_slow},
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         int rc = read_f64(r, rows[i].id, rows[i].min, rows[i].max, rows[i].derived, rows[i].out);
