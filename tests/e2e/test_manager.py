@@ -623,6 +623,8 @@ def test_children_and_descriptors_return_to_rest(manager):
         manager.done(manager.unload("a"))
     time.sleep(0.3)
     assert process.num_fds() <= fds + 2 and process.num_threads() <= threads + 2
-    assert process.memory_info().rss <= rss * 1.01 + (8 << 20)
+    # AddressSanitizer keeps up to 256 MiB of what was freed.
+    quarantine = 256 << 20 if b"__asan_init" in (BIN / "sluice-manager").read_bytes() else 0
+    assert process.memory_info().rss <= rss * 1.01 + (8 << 20) + quarantine
     assert process.children() == []
     assert len(manager.replicas(include_stopped=True)) == 41
