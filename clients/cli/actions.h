@@ -16,3 +16,11 @@ int action_register(struct cli *cli, const char *name, const char *path,
  * only, no wait) or a WatchOperationResponse. */
 int action_load(struct cli *cli, const char *name, const char *version,
                 ProtobufCMessage **out_response, struct error *err);
+
+/* UnloadModelVersion, and its end as action_load's (no --validate-only). */
+int action_unload(struct cli *cli, const char *name, const char *version,
+                  ProtobufCMessage **out_response, struct error *err);
+
+/* Waits for the end of what is under way on a model, with progress shown; how it ended does not
+ * matter. */
+int action_settle(struct cli *cli, const char *name, struct error *err);

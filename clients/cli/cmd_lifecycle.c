@@ -33,6 +33,17 @@ static void fill_config(const struct cli_settings *s, Sluice__Manager__V1__Model
         config->kernels = (char *)(uintptr_t)s->kernels;
 }
 
+/* To the operation's end; its last answer takes the place of *response, which holds the id. */
+static int follow(struct cli *cli, const char *id, ProtobufCMessage **response, struct error *err)
+{
+    Sluice__Manager__V1__WatchOperationResponse *last = NULL;
+    int rc = progress_follow(cli, id, &last, err);
+    assert(rc || last); /* a success is told by the last answer */
+    rpc_message_free(*response);
+    *response = last ? &last->base : NULL;
+    return rc;
+}
+
 int action_load(struct cli *cli, const char *name, const char *version,
                 ProtobufCMessage **out_response, struct error *err)
 {
@@ -63,12 +74,7 @@ int action_load(struct cli *cli, const char *name, const char *version,
         (const Sluice__Manager__V1__LoadModelVersionResponse *)*out_response;
     if (rc || s->validate_only || s->no_wait || !response->operation)
         return rc;
-    Sluice__Manager__V1__WatchOperationResponse *last = NULL;
-    rc = progress_follow(cli, response->operation->id, &last, err);
-    assert(rc || last); /* a success is told by the last answer */
-    rpc_message_free(*out_response);
-    *out_response = last ? &last->base : NULL;
-    return rc;
+    return follow(cli, response->operation->id, out_response, err);
 }
 
 static void print_plan(const Sluice__V1__Plan *plan)
@@ -133,41 +139,73 @@ static int run_load(struct cli *cli)
     return 0;
 }
 
-static int run_unload(struct cli *cli)
+int action_unload(struct cli *cli, const char *name, const char *version,
+                  ProtobufCMessage **out_response, struct error *err)
 {
     Sluice__Manager__V1__UnloadModelVersionRequest request =
         SLUICE__MANAGER__V1__UNLOAD_MODEL_VERSION_REQUEST__INIT;
-    struct error err;
-    ProtobufCMessage *message = NULL;
+    const struct cli_settings *s = &cli->settings;
     char id[UUID_BYTES];
     rng_uuid(id);
-    request.model = (char *)(uintptr_t)cli_word(cli, 0);
-    request.version = (char *)(uintptr_t)cli->settings.version;
-    request.request_id =
-        cli->settings.request_id[0] ? (char *)(uintptr_t)cli->settings.request_id : id;
+    request.model = (char *)(uintptr_t)name;
+    request.version = (char *)(uintptr_t)version;
+    request.request_id = s->request_id && s->request_id[0] ? (char *)(uintptr_t)s->request_id : id;
     request.has_grace_ms = cli_given(cli, "grace"); /* else the manager's own holds */
-    request.grace_ms = (uint32_t)cli->settings.grace_ms;
-    int rc = cli_call(cli, "UnloadModelVersion", &request.base, &message, &err);
-    if (rc)
-        return cli_fail(cli, &err);
-    const Sluice__Manager__V1__Operation *op =
-        ((const Sluice__Manager__V1__UnloadModelVersionResponse *)message)->operation;
-    Sluice__Manager__V1__WatchOperationResponse *last = NULL;
-    if (op && !cli->settings.no_wait)
-        rc = progress_follow(cli, op->id, &last, &err);
-    const Sluice__Manager__V1__Operation *shown = last && last->operation ? last->operation : op;
-    if (rc)
-        cli_fail(cli, &err);
-    else if (cli->settings.json)
-        print_json(last ? &last->base : message);
-    else if (shown && cli->settings.no_wait)
-        print_started(shown);
-    else if (shown)
-        print_operation(shown);
-    if (last)
-        rpc_message_free(&last->base);
+    request.grace_ms = (uint32_t)s->grace_ms;
+    int rc = cli_call(cli, "UnloadModelVersion", &request.base, out_response, err);
+    const Sluice__Manager__V1__UnloadModelVersionResponse *response =
+        (const Sluice__Manager__V1__UnloadModelVersionResponse *)*out_response;
+    if (rc || s->no_wait || !response->operation)
+        return rc;
+    return follow(cli, response->operation->id, out_response, err);
+}
+
+int action_settle(struct cli *cli, const char *name, struct error *err)
+{
+    Sluice__Manager__V1__ListOperationsRequest request =
+        SLUICE__MANAGER__V1__LIST_OPERATIONS_REQUEST__INIT;
+    ProtobufCMessage *message = NULL;
+    request.open_only = 1;
+    request.model = (char *)(uintptr_t)name;
+    int rc = cli_call(cli, "ListOperations", &request.base, &message, err);
+    const Sluice__Manager__V1__ListOperationsResponse *response =
+        (const Sluice__Manager__V1__ListOperationsResponse *)message;
+    for (size_t i = 0; !rc && i < response->n_operations; i++) {
+        Sluice__Manager__V1__WatchOperationResponse *last = NULL;
+        struct error outcome;
+        int ended = progress_follow(cli, response->operations[i]->id, &last, &outcome);
+        if (ended && (!last || !last->operation)) { /* the watch failed, not the operation */
+            *err = outcome;
+            rc = ended;
+        }
+        if (last)
+            rpc_message_free(&last->base);
+    }
     rpc_message_free(message);
-    return rc ? 1 : 0;
+    return rc;
+}
+
+static int run_unload(struct cli *cli)
+{
+    struct error err;
+    ProtobufCMessage *message = NULL;
+    int rc = action_unload(cli, cli_word(cli, 0), cli->settings.version, &message, &err);
+    if (rc) {
+        rpc_message_free(message);
+        return cli_fail(cli, &err);
+    }
+    if (cli->settings.json) {
+        print_json(message);
+    } else if (message->descriptor == &sluice__manager__v1__watch_operation_response__descriptor) {
+        print_operation(((const Sluice__Manager__V1__WatchOperationResponse *)message)->operation);
+    } else {
+        const Sluice__Manager__V1__UnloadModelVersionResponse *r =
+            (const Sluice__Manager__V1__UnloadModelVersionResponse *)message;
+        if (r->operation)
+            print_started(r->operation);
+    }
+    rpc_message_free(message);
+    return 0;
 }
 
 static const struct option_spec load_specs[] = {

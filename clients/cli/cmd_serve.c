@@ -142,6 +142,33 @@ static int wait_for_manager(struct serve *s, struct error *err)
     return rc;
 }
 
+/* What the command line asks for is wanted now: a load that an earlier end left open is followed,
+ * a version that is loaded otherwise is loaded again. */
+static int load_as_asked(struct serve *s, const char *name, struct error *err)
+{
+    const char *version = s->cli->settings.version;
+    int rc = 0;
+    for (int i = 0; i < 3; i++) {
+        ProtobufCMessage *message = NULL;
+        rc = action_load(s->cli, name, version, &message, err);
+        rpc_message_free(message);
+        message = NULL;
+        if (rc && strcmp(err->reason, "OPERATION_IN_PROGRESS") == 0) {
+            fprintf(stderr, "%s is being loaded or unloaded: waiting for that\n", name);
+            rc = action_settle(s->cli, name, err);
+        } else if (rc && strcmp(err->reason, "ALREADY_LOADED") == 0) {
+            fprintf(stderr, "%s is loaded with other options: loading it again\n", name);
+            rc = action_unload(s->cli, name, version, &message, err);
+            rpc_message_free(message);
+        } else {
+            return rc;
+        }
+        if (rc)
+            return rc;
+    }
+    return error_set(err, STATUS_ABORTED, "%s: others load and unload it at the same time", name);
+}
+
 static int load_one(struct serve *s, const char *path, struct error *err)
 {
     char name[64];
@@ -156,8 +183,7 @@ static int load_one(struct serve *s, const char *path, struct error *err)
     message = NULL;
     if (!rc || rc == STATUS_ALREADY_EXISTS) {
         fprintf(stderr, "loading %s\n", name);
-        rc = action_load(s->cli, name, s->cli->settings.version, &message, err);
-        rpc_message_free(message);
+        rc = load_as_asked(s, name, err);
     }
     if (!rc)
         fprintf(stderr, "ready: sluice run %s \"Why is the sky blue?\"\n", name);

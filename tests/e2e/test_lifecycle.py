@@ -2,6 +2,7 @@
 import hashlib
 import json
 import os
+import signal
 import struct
 
 import grpc
@@ -120,6 +121,30 @@ def test_what_was_loaded_comes_back_after_a_restart(fresh):
     sluice.wait(lambda: len(sluice.ready()) == 1, 30, "the replica is back")
     sluice.wait(lambda: sluice.run("smol", "hi", "-n", "1", check=False).returncode == 0, 20, "it serves")
     assert sluice.generate(sluice.request("smol", "Hello", max_tokens=8))[1] == first[1]
+
+
+def test_serve_takes_up_what_an_earlier_one_left(fresh):
+    def started(text):
+        return lambda: text in (fresh.state / "serve.out").read_text()
+
+    fresh.start(model_path(), "--name", "smol")
+    fresh.wait(started("pack "), 20, "it loads")
+    for pid in [fresh.process.pid, *(p for n in ("manager", "server", "worker") for p in fresh.children(f"sluice-{n}"))]:
+        os.kill(pid, signal.SIGKILL)  # all at once, in the middle of the load
+    fresh.process.wait()
+    (fresh.state / "serve.out").unlink()
+    fresh.start(model_path(), "--name", "smol")  # follows that load
+    fresh.wait(started("ready: "), 20, "it is loaded")
+    fresh.stop()
+    (fresh.state / "serve.out").unlink()
+    fresh.start(model_path(), "--name", "smol", "--threads", "1", "--context-length", "512")  # the command line is what is wanted
+    fresh.wait(started("ready: "), 20, "it is loaded again")
+    assert "loaded with other options" in (fresh.state / "serve.out").read_text()
+    long = fresh.request("smol", "word " * 600, max_tokens=1)
+    with pytest.raises(grpc.RpcError) as error:
+        fresh.generate(long)
+    assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT and "512" in error.value.details()
+    fresh.stop()
 
 
 def test_help_and_wrong_usage(fresh):
