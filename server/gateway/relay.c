@@ -130,6 +130,8 @@ static bool record_item(struct relay *relay, const Sluice__Worker__V1__StepItem 
         return false;
     size_t held = choice->generated.n - choice->n_released;
     choice->n_released += item->n_released < held ? item->n_released : held;
+    if (relay->whole && choice->n_released && !relay->first_token_ns)
+        relay->first_token_ns = clock_now_ns();
     choice->text_bytes += text_bytes;
     relay->pending_bytes += text_bytes + 4 * item->n_token_ids + logprob_bytes;
     if (item->finished && !choice->finished) {

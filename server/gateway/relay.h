@@ -75,7 +75,7 @@ struct relay {
     uint64_t n_at_loss;     /* tokens it had when its replica was lost last */
     uint32_t n_fruitless;   /* replicas lost in a row without a token in between */
     int64_t lost_ns;        /* when its replica was lost; 0: not waiting */
-    int64_t first_token_ns; /* 0 until the first token left for the client */
+    int64_t first_token_ns; /* 0 until the first token left (Complete: came from the worker) */
     size_t pending_bytes;   /* recorded and not yet put into a message */
     size_t in_flight_bytes; /* put into the message that flow control has not taken yet */
     int64_t put_ns;         /* when that message was put; 0: nothing is in flight */

@@ -198,7 +198,6 @@ bool relay_put_whole(struct relay *relay, struct rpc_out *out)
     Sluice__V1__CompleteResponse response = SLUICE__V1__COMPLETE_RESPONSE__INIT;
     struct whole_answer answer;
     Sluice__V1__PromptInfo info;
-    relay->first_token_ns = clock_now_ns();
     if (relay->prompt_info) {
         info = client_prompt_info(relay);
         response.prompt_info = &info;

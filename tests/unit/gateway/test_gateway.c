@@ -45,17 +45,22 @@ static void test_complete_answers_once_with_every_choice(void **state)
     struct rpc_call_options options = {.timeout_ms = 20000};
     ProtobufCMessage *answer = NULL;
     struct error err;
+    fixture_init(&f);
+    f.workers[0].step_us = 4000;
     fixture_start(&f, 1);
     client_message_fill(&request, &message);
     message.output.return_prompt_token_ids = true;
+    int64_t start_ns = clock_now_ns();
     assert_int_equal(rpc_client_unary(f.client, &sluice__v1__inference__descriptor, "Complete",
                                       &message.request.base, &options, &answer, &err),
                      0);
+    uint64_t call_ns = (uint64_t)(clock_now_ns() - start_ns);
     const Sluice__V1__CompleteResponse *whole = (const Sluice__V1__CompleteResponse *)answer;
     uint32_t prompt[] = {'a', ' ', 'p', 'r', 'o', 'm', 'p', 't'};
     assert_int_equal(whole->n_choices, 3);
     assert_int_equal(whole->prompt_info->n_prompt_token_ids, 8);
     assert_non_null(whole->receipt);
+    assert_in_range(whole->receipt->first_token_ns, 1, call_ns / 2);
     assert_non_null(whole->usage);
     for (uint32_t i = 0; i < 3; i++) {
         const Sluice__V1__Choice *choice = whole->choices[i];
