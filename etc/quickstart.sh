@@ -4,7 +4,7 @@
 #
 #   etc/quickstart.sh ["prompt"] [--once]
 #
-#   --once          stop everything after the answer
+#   --once          stop what this run has started after the answer
 #   SLUICE_MODEL    another GGUF file than the sample model
 #   SLUICE_STATE    state directory (default ~/.local/state/sluice-quickstart)
 #   SLUICE_LISTEN   address of the data plane (default 127.0.0.1:8001)
@@ -48,21 +48,32 @@ echo "$model"
 step "start"
 mkdir -p "$state"
 sluice() { "$bin/sluice" "$@" --state-dir "$state"; }
-name=$(basename "$model" .gguf | tr '[:upper:]' '[:lower:]' | tr -c 'a-z0-9._-\n' '-')
-if sluice status >/dev/null 2>&1; then
-    echo "already running in $state"
+name=$(basename "$model" .gguf | tr '[:upper:]' '[:lower:]' | tr -c 'a-z0-9._\n-' '-')
+# The address the data plane listens on, as the manager knows it; empty while there is none.
+address() { sluice status --json 2>/dev/null | sed -n 's/.*"addresses":\["\([^"]*\)".*/\1/p'; }
+if [ -n "$(address)" ]; then
+    echo "already running in $state, on $(address)"
+    started=no
 else
     setsid "$bin/sluice" serve --state-dir "$state" --listen "$listen" </dev/null >"$state/serve.out" 2>&1 &
+    serve=$!
+    started=yes
     for _ in $(seq 100); do
-        if sluice status >/dev/null 2>&1; then break; fi
-        if ! kill -0 $! 2>/dev/null; then cat "$state/serve.out" >&2; exit 1; fi
+        if [ -n "$(address)" ] || ! kill -0 $serve 2>/dev/null; then break; fi
         sleep 0.1
     done
-    sluice status >/dev/null || { cat "$state/serve.out" >&2; exit 1; }
+    if [ -z "$(address)" ]; then
+        cat "$state/serve.out" >&2
+        tail -n 3 "$state/log/server.log" >&2 || true
+        echo "quickstart: the server does not listen on $listen (another address: SLUICE_LISTEN=127.0.0.1:PORT)" >&2
+        sluice stop >/dev/null 2>&1 || true
+        exit 1
+    fi
     echo "manager and server run; state, sockets and logs are in $state"
 fi
+listen=$(address)
 stop() { sluice stop >/dev/null 2>&1 || true; }
-[ $once = no ] || trap stop EXIT
+[ $once = no ] || [ $started = no ] || trap stop EXIT
 
 step "load"
 sluice register "$name" "$model" --version 1
@@ -72,7 +83,7 @@ step "ask: $prompt"
 sluice run "$name" "$prompt" --stats --server "$listen"
 
 step "next"
-if [ $once = yes ]; then
+if [ $once = yes ] && [ $started = yes ]; then
     echo "stopping (--once)"
 else
     cat <<TEXT
