@@ -15,6 +15,7 @@
 #include <sys/file.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -25,7 +26,10 @@
 #include "clients/cli/supervise.h"
 #include "proto/rpc/rpc_client.h"
 #include "proto/rpc/rpc_message.h"
+#include "sluice/manager/v1/manager.pb-c.h"
+#include "sluice/v1/inference.pb-c.h"
 
+enum { READY_TRIES_MS = 10000, READY_TRY_MS = 50, READY_CALL_MS = 2000 };
 enum { MANAGER_TRIES_MS = 15000, MANAGER_TRY_MS = 200, LEFTOVER_GRACE_MS = 90000 };
 
 struct serve {
@@ -38,6 +42,8 @@ struct serve {
     int signals, loaded;      /* signalfd; eventfd: the loader is done */
     int load_status;          /* 0 or 1, set before `loaded` */
     _Atomic bool stopping;    /* the loader should not wait any longer */
+    _Atomic pid_t server_pid; /* of the server that runs now; 0: none */
+    char dial[300];           /* where the data plane is reached from here; empty: unknown */
     char grace[32];
 };
 
@@ -142,6 +148,101 @@ static int wait_for_manager(struct serve *s, struct error *err)
     return rc;
 }
 
+static void pause_ms(int64_t ms)
+{
+    struct timespec pause = {.tv_nsec = ms * NS_PER_MS};
+    nanosleep(&pause, NULL);
+}
+
+/* The server that runs now follows the manager's routes: it has its address by then. */
+static bool server_is_up(struct serve *s, struct rpc_client *client)
+{
+    Sluice__Manager__V1__GetStatusRequest request = SLUICE__MANAGER__V1__GET_STATUS_REQUEST__INIT;
+    struct rpc_call_options options = {.timeout_ms = READY_CALL_MS};
+    ProtobufCMessage *message = NULL;
+    struct error err;
+    bool up = false;
+    if (rpc_client_unary(client, &sluice__manager__v1__model_manager__descriptor, "GetStatus",
+                         &request.base, &options, &message, &err) != 0)
+        return false;
+    const Sluice__Manager__V1__GetStatusResponse *known =
+        (const Sluice__Manager__V1__GetStatusResponse *)message;
+    for (size_t i = 0; i < known->n_servers; i++)
+        up |= known->servers[i]->pid != 0 && (pid_t)known->servers[i]->pid == s->server_pid;
+    rpc_message_free(message);
+    return up;
+}
+
+static int wait_for_server(struct serve *s, struct error *err)
+{
+    struct rpc_client *client;
+    int64_t until_ns = clock_now_ns() + MANAGER_TRIES_MS * NS_PER_MS;
+    int rc = cli_manager(s->cli, &client, err);
+    while (!rc && !server_is_up(s, client)) {
+        if (s->stopping || clock_now_ns() >= until_ns)
+            return error_set(err, STATUS_UNAVAILABLE, "the server does not come up; its log: %s",
+                             s->server_log);
+        pause_ms(READY_TRY_MS);
+    }
+    if (!rc)
+        fprintf(stderr, "sluice %s: serving on %s, state in %s, logs in %s/log\n", SLUICE_VERSION,
+                s->cli->settings.listen, s->cli->state_dir, s->cli->state_dir);
+    return rc;
+}
+
+/* The data plane has a replica of the model that takes requests. */
+static bool is_served(struct rpc_client *client, const char *name)
+{
+    Sluice__V1__GetModelRequest request = SLUICE__V1__GET_MODEL_REQUEST__INIT;
+    struct rpc_call_options options = {.timeout_ms = READY_CALL_MS};
+    ProtobufCMessage *message = NULL;
+    struct error err;
+    uint64_t n_ready = 0;
+    request.model = (char *)(uintptr_t)name;
+    if (rpc_client_unary(client, &sluice__v1__inference__descriptor, "GetModel", &request.base,
+                         &options, &message, &err) != 0)
+        return false;
+    const Sluice__V1__ServedModel *served = ((const Sluice__V1__GetModelResponse *)message)->model;
+    for (size_t i = 0; served && i < served->n_versions; i++)
+        n_ready += served->versions[i]->n_ready_replicas;
+    rpc_message_free(message);
+    return n_ready > 0;
+}
+
+/* "ready" is a promise: what is printed after it works at once. */
+static int tell_ready(struct serve *s, const char *name, struct error *err)
+{
+    struct rpc_client *client;
+    int64_t until_ns = clock_now_ns() + READY_TRIES_MS * NS_PER_MS;
+    int rc = s->dial[0] ? cli_server(s->cli, &client, err) : 0;
+    while (!rc && s->dial[0] && !is_served(client, name)) {
+        if (s->stopping || clock_now_ns() >= until_ns) {
+            fprintf(stderr, "%s is loaded, but not served on %s yet\n", name, s->dial);
+            return 0;
+        }
+        pause_ms(READY_TRY_MS);
+    }
+    if (!rc)
+        fprintf(stderr, "ready: sluice run %s \"Why is the sky blue?\"\n", name);
+    return rc;
+}
+
+/* Where a client on this machine reaches what listens on `listen`: a wildcard is its loopback. A
+ * port that the kernel chooses is not known. */
+static void dial_address(const char *listen, char *out, size_t n_out)
+{
+    const char *colon = strrchr(listen, ':');
+    size_t n_host = colon ? (size_t)(colon - listen) : 0;
+    bool any4 = n_host == 7 && strncmp(listen, "0.0.0.0", 7) == 0;
+    bool any6 = n_host == 4 && strncmp(listen, "[::]", 4) == 0;
+    if (!colon || strtoul(colon + 1, NULL, 10) == 0)
+        out[0] = '\0';
+    else if (any4 || any6)
+        snprintf(out, n_out, "%s%s", any4 ? "127.0.0.1" : "[::1]", colon);
+    else
+        snprintf(out, n_out, "%s", listen);
+}
+
 /* What the command line asks for is wanted now: a load that an earlier end left open is followed,
  * a version that is loaded otherwise is loaded again. */
 static int load_as_asked(struct serve *s, const char *name, struct error *err)
@@ -185,9 +286,7 @@ static int load_one(struct serve *s, const char *path, struct error *err)
         fprintf(stderr, "loading %s\n", name);
         rc = load_as_asked(s, name, err);
     }
-    if (!rc)
-        fprintf(stderr, "ready: sluice run %s \"Why is the sky blue?\"\n", name);
-    return rc;
+    return rc ? rc : tell_ready(s, name, err);
 }
 
 static void *load_models(void *arg)
@@ -196,6 +295,8 @@ static void *load_models(void *arg)
     struct error err;
     uint64_t one = 1;
     int rc = wait_for_manager(s, &err);
+    if (!rc)
+        rc = wait_for_server(s, &err);
     for (size_t i = 0; !rc && cli_word(s->cli, i); i++)
         rc = load_one(s, cli_word(s->cli, i), &err);
     if (rc && !s->stopping)
@@ -206,25 +307,37 @@ static void *load_models(void *arg)
     return NULL;
 }
 
-/* False: there is no use in going on; the child's own words are in its log. */
-static bool watch_child(struct child *child, int64_t now_ns)
+/* Why there is no use in going on, in the child's own words. */
+static int give_up(const struct child *child, struct error *err)
+{
+    char end[64], words[ERROR_MESSAGE_BYTES / 2];
+    child_last_words(child, words, sizeof(words));
+    if (!words[0])
+        snprintf(words, sizeof(words), "ended with %s", child_end_text(child, end));
+    return error_set(err, STATUS_FAILED_PRECONDITION, "the %s cannot run: %s (log: %s)",
+                     child->name, words, child->log_path);
+}
+
+/* Restarts it where it has ended; fails where that has no use. */
+static int watch_child(struct child *child, int64_t now_ns, struct error *err)
 {
     char text[64];
     if (child_reap(child, now_ns)) {
+        if (child_refused(child))
+            return give_up(child, err);
         fprintf(stderr, "%s ended: %s; it said more in %s\n", child->name,
                 child_end_text(child, text), child->log_path);
         if (child_is_hopeless(child))
-            return false;
+            return give_up(child, err);
     }
-    struct error err;
     if (child->pid <= 0 && now_ns >= child->restart_at_ns) {
         child->n_restarts++;
-        if (child_start(child, &err) != 0) {
-            fprintf(stderr, "%s\n", err.message);
+        if (child_start(child, err) != 0) {
+            fprintf(stderr, "%s\n", err->message);
             child->restart_at_ns = now_ns + NS_PER_S;
         }
     }
-    return true;
+    return 0;
 }
 
 static int wait_ms(const struct serve *s, int64_t now_ns)
@@ -241,11 +354,15 @@ static int wait_ms(const struct serve *s, int64_t now_ns)
 static int supervise(struct serve *s)
 {
     bool loading = true;
+    struct error err;
     for (;;) {
         int64_t now = clock_now_ns();
         for (int i = 0; i < 2; i++)
-            if (!watch_child(&s->children[i], now))
-                return 1;
+            if (watch_child(&s->children[i], now, &err) != 0) {
+                s->stopping = true; /* what the loader meets now follows from this */
+                return cli_fail(s->cli, &err);
+            }
+        s->server_pid = s->children[1].pid;
         struct pollfd fds[4] = {
             {.fd = s->signals, .events = POLLIN},
             {.fd = loading ? s->loaded : -1, .events = POLLIN},
@@ -295,16 +412,17 @@ static int run_serve(struct cli *cli)
     if (rc)
         return cli_fail(cli, &err);
     prepare_children(&s);
+    dial_address(cli->settings.listen, s.dial, sizeof(s.dial));
+    cli->settings.server = s.dial;
     for (int i = 0; !rc && i < 2; i++)
         rc = child_start(&s.children[i], &err);
+    s.server_pid = s.children[1].pid;
     if (!rc && pthread_create(&loader, NULL, load_models, &s) != 0)
         rc = error_set(&err, STATUS_RESOURCE_EXHAUSTED, "cannot start a thread");
     if (rc) {
         cli_fail(cli, &err);
     } else {
         loading = true;
-        fprintf(stderr, "sluice %s: serving on %s, state in %s, logs in %s/log\n", SLUICE_VERSION,
-                cli->settings.listen, cli->state_dir, cli->state_dir);
         rc = supervise(&s);
         s.stopping = true;
         fprintf(stderr, "stopping\n");

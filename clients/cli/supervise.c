@@ -7,6 +7,7 @@
 #include <spawn.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,6 +15,8 @@
 #include "base/clock.h"
 #include "base/error.h"
 
+/* Exit statuses of manager and server: wrong usage, state locked by another, bad settings. */
+enum { EXIT_USAGE = 2, EXIT_LOCKED = 75, EXIT_BAD_SETTINGS = 78 };
 enum { BACKOFF_MIN_MS = 100, BACKOFF_MAX_MS = 5000, STEADY_MS = 10000, MAX_EARLY_ENDS = 5 };
 
 extern char **environ;
@@ -23,7 +26,9 @@ int child_start(struct child *child, struct error *err)
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
     sigset_t none;
+    struct stat log;
     pid_t pid;
+    child->log_from = stat(child->log_path, &log) == 0 ? log.st_size : 0;
     sigemptyset(&none);
     posix_spawn_file_actions_init(&actions);
     posix_spawnattr_init(&attributes);
@@ -69,6 +74,68 @@ bool child_reap(struct child *child, int64_t now_ns)
 bool child_is_hopeless(const struct child *child)
 {
     return !child->proven && child->n_early_ends >= MAX_EARLY_ENDS;
+}
+
+bool child_refused(const struct child *child)
+{
+    if (child->pid > 0 || child->n_restarts || child->proven || !child->n_early_ends ||
+        !WIFEXITED(child->last_status))
+        return false;
+    int code = WEXITSTATUS(child->last_status);
+    return code == EXIT_USAGE || code == EXIT_LOCKED || code == EXIT_BAD_SETTINGS;
+}
+
+/* Copies up to the end of a quoted value, or of a bare one; backslashes lose their meaning. */
+static void copy_value(const char *value, char *out, size_t n_out)
+{
+    bool quoted = *value == '"';
+    size_t n = 0;
+    for (const char *p = value + (quoted ? 1 : 0); *p && n + 1 < n_out; p++) {
+        if (quoted ? *p == '"' : *p == ' ')
+            break;
+        if (quoted && *p == '\\' && p[1])
+            p++;
+        out[n++] = *p;
+    }
+    out[n] = '\0';
+}
+
+/* The message of one line of a log: of a log record, else what stands after "program: ". */
+static void line_message(const char *line, char *out, size_t n_out)
+{
+    static const char *const keys[] = {" message=", "\"message\":", " why=", "\"why\":"};
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        const char *at = strstr(line, keys[i]);
+        if (at) {
+            copy_value(at + strlen(keys[i]), out, n_out);
+            return;
+        }
+    }
+    const char *colon = strncmp(line, "sluice-", 7) == 0 ? strstr(line, ": ") : NULL;
+    snprintf(out, n_out, "%s", colon ? colon + 2 : line);
+}
+
+void child_last_words(const struct child *child, char *out, size_t n_out)
+{
+    char text[4096];
+    struct stat log;
+    out[0] = '\0';
+    int fd = open(child->log_path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &log) != 0) {
+        if (fd >= 0)
+            close(fd);
+        return;
+    }
+    off_t from = child->log_from;
+    if (log.st_size - from > (off_t)sizeof(text) - 1)
+        from = log.st_size - (off_t)sizeof(text) + 1;
+    ssize_t n = pread(fd, text, sizeof(text) - 1, from);
+    close(fd);
+    while (n > 0 && text[n - 1] == '\n')
+        n--;
+    text[n > 0 ? n : 0] = '\0';
+    const char *last = strrchr(text, '\n');
+    line_message(last ? last + 1 : text, out, n_out);
 }
 
 /* True where the child has ended within the time. */

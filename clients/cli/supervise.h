@@ -4,6 +4,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -17,6 +18,7 @@ struct child {
     const char *argv[CHILD_MAX_ARGS]; /* NULL-terminated; argv[0] is the program's path */
     /* state, the supervisor's own */
     pid_t pid;
+    int64_t log_from; /* where the log of this start begins */
     int pidfd;
     int64_t started_ns, restart_at_ns;
     uint32_t backoff_ms, n_restarts, n_early_ends;
@@ -30,6 +32,11 @@ int child_start(struct child *child, struct error *err);
 bool child_reap(struct child *child, int64_t now_ns);
 /* It ended at once, again and again, and never ran for a while: it never will. */
 bool child_is_hopeless(const struct child *child);
+/* Its very first start ended because of its settings (exit status 2 or 78) or because what it needs
+ * is held by another (75): nothing gets better by trying again. */
+bool child_refused(const struct child *child);
+/* The message of the last line its last start wrote to its log; empty where there is none. */
+void child_last_words(const struct child *child, char *out, size_t n_out);
 /* SIGTERM, then SIGKILL after grace_ms; waits for the end. No-op where it does not run. */
 void child_stop(struct child *child, uint32_t grace_ms);
 /* What the last end was: "exit status 75", "signal 9 (Killed)". */

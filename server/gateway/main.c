@@ -18,6 +18,10 @@ struct settings {
     bool help, version;
 };
 
+/* EX_CONFIG of sysexits.h: settings that cannot work as they are, an address that is in use:
+ * whoever supervises this program need not try again. */
+enum { EXIT_BAD_SETTINGS = 78 };
+
 #define FIELD(name) offsetof(struct settings, name)
 
 static const struct option_spec specs[] = {
@@ -113,7 +117,10 @@ static int serve(const struct settings *settings)
     signal(SIGPIPE, SIG_IGN);
     if (gateway_create(&settings->gateway, &gateway, &err) != 0) {
         log_error(LOG_EVENT("cannot start"), LOG_STR("message", err.message));
-        return 1;
+        return err.status == STATUS_INVALID_ARGUMENT || err.status == STATUS_ALREADY_EXISTS ||
+                       err.status == STATUS_PERMISSION_DENIED
+                   ? EXIT_BAD_SETTINGS
+                   : 1;
     }
     log_info(LOG_EVENT("serving"), LOG_STR("listen", settings->gateway.listen),
              LOG_U64("port", gateway_port(gateway)), LOG_STR("version", SLUICE_VERSION));

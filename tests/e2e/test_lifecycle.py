@@ -3,12 +3,14 @@ import hashlib
 import json
 import os
 import signal
+import socket
 import struct
+import subprocess
 
 import grpc
 import pytest
 
-from conftest import model_path
+from conftest import BIN, model_path
 
 
 def test_life_of_a_version(fresh):
@@ -145,6 +147,23 @@ def test_serve_takes_up_what_an_earlier_one_left(fresh):
         fresh.generate(long)
     assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT and "512" in error.value.details()
     fresh.stop()
+
+
+def test_serve_tells_at_once_that_its_address_is_taken(fresh):
+    """It said "serving on", loaded the model and said "ready", and then that the server had ended, five times."""
+    with socket.create_server(("127.0.0.1", fresh.port)):
+        result = subprocess.run([BIN / "sluice", "serve", model_path(), "--state-dir", fresh.state, "--listen",
+                                 fresh.address], capture_output=True, text=True, timeout=10)
+    assert result.returncode == 1
+    assert f"address {fresh.address} is in use" in result.stderr, result.stderr
+    assert not any(s in result.stderr for s in ("serving on", "ready", "ended")), result.stderr
+    assert not any(fresh.children(f"sluice-{n}") for n in ("manager", "server", "worker"))
+
+
+def test_ready_means_that_it_answers(fresh):
+    fresh.start(model_path(), "--name", "smol")
+    fresh.wait(lambda: "ready: " in (fresh.state / "serve.out").read_text(), 30, "it is ready")
+    assert fresh.run("smol", "hi", "-n", "1").returncode == 0
 
 
 def test_help_and_wrong_usage(fresh):

@@ -1,3 +1,7 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
 #include "base/clock.h"
 #include "base/error.h"
 #include "clients/cli/supervise.h"
@@ -43,11 +47,55 @@ static void test_a_child_that_ran_is_restarted_for_ever(void **state)
     assert_int_equal(child.backoff_ms, 5000);
 }
 
+/* A shell that writes `line` to the log and ends with `code`. */
+static struct child shell(const char *log_path, char *script, size_t n_script, const char *line,
+                          int code)
+{
+    snprintf(script, n_script, "printf '%%s\\n' '%s'; exit %d", line, code);
+    return (struct child){
+        .name = "test", .log_path = log_path, .argv = {"/bin/sh", "-c", script}, .pidfd = -1};
+}
+
+static void test_a_first_start_that_cannot_work_is_told_in_its_own_words(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *line;
+        int code;
+        bool refused;
+        const char *words;
+    } cases[] = {
+        {"ts=1 level=error event=\"cannot start\" message=\"address \\\"a\\\" is in use\"", 78,
+         true, "address \"a\" is in use"},
+        {"{\"level\":\"error\",\"message\":\"no\"}", 78, true, "no"},
+        {"sluice-manager: locked by pid 1", 75, true, "locked by pid 1"},
+        {"sluice-server: --x: no such option", 2, true, "--x: no such option"},
+        {"plain words", 1, false, "plain words"},
+        {"", 0, false, ""},
+    };
+    char path[] = "/tmp/test_supervise.XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char script[256], words[128];
+        struct child child = shell(path, script, sizeof(script), cases[i].line, cases[i].code);
+        run_once(&child, 10);
+        child_last_words(&child, words, sizeof(words));
+        assert_int_equal(child_refused(&child), cases[i].refused);
+        assert_string_equal(words, cases[i].words);
+        child.n_restarts = 1; /* what ran before is started again */
+        assert_false(child_refused(&child));
+    }
+    close(fd);
+    unlink(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_child_that_never_runs_is_given_up),
         cmocka_unit_test(test_a_child_that_ran_is_restarted_for_ever),
+        cmocka_unit_test(test_a_first_start_that_cannot_work_is_told_in_its_own_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
