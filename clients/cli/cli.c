@@ -72,31 +72,77 @@ int cli_call(struct cli *cli, const char *method, const ProtobufCMessage *reques
     return rc;
 }
 
-/* What a person should try next. */
-static const char *advice(const struct error *err)
+/* Adds " --name value", quoted for a shell where it has to be. */
+static void add_flag(struct strbuf *out, const char *name, const char *value)
 {
+    static const char plain[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_";
+    strbuf_printf(out, " --%s ", name);
+    if (value[0] && value[strspn(value, plain)] == '\0') {
+        strbuf_add_str(out, value);
+        return;
+    }
+    strbuf_add_char(out, '\'');
+    for (const char *p = value; *p; p++)
+        if (*p == '\'')
+            strbuf_add_str(out, "'\\''");
+        else
+            strbuf_add_char(out, *p);
+    strbuf_add_char(out, '\'');
+}
+
+const char *cli_hint_flags(const struct cli *cli, unsigned hints, char out[CLI_HINT_BYTES])
+{
+    const struct cli_settings *s = &cli->settings;
+    bool elsewhere = s->server[0] && strcmp(s->server, CLI_DEFAULT_SERVER) != 0;
+    struct strbuf text;
+    strbuf_init(&text, CLI_HINT_BYTES - 1);
+    if ((hints & CLI_HINT_SERVER) && elsewhere)
+        add_flag(&text, "server", s->server);
+    if ((hints & CLI_HINT_LISTEN) && elsewhere && strncmp(s->server, "unix:", 5) != 0)
+        add_flag(&text, "listen", s->server);
+    if ((hints & CLI_HINT_STATE) && s->state_dir[0])
+        add_flag(&text, "state-dir", s->state_dir);
+    snprintf(out, CLI_HINT_BYTES, "%s", strbuf_str(&text));
+    strbuf_fini(&text);
+    return out;
+}
+
+/* What a person should try next. */
+static bool advice(const struct cli *cli, const struct error *err, struct strbuf *out)
+{
+    char flags[CLI_HINT_BYTES];
+    const char *model = cli_word(cli, 0);
+    if (strcmp(cli->command->name, "serve") == 0)
+        return false; /* it is what the others are advised to run */
     if (err->status == STATUS_UNAVAILABLE && !err->reason[0])
-        return "is it running? start it with: sluice serve MODEL.gguf";
+        return strbuf_printf(out, "is it running? start it with: sluice serve MODEL.gguf%s",
+                             cli_hint_flags(cli, CLI_HINT_LISTEN | CLI_HINT_STATE, flags));
+    cli_hint_flags(cli, CLI_HINT_STATE, flags);
     if (strcmp(err->reason, "MODEL_NOT_FOUND") == 0)
-        return "sluice ls lists the models; sluice register NAME FILE adds one";
+        return strbuf_printf(out,
+                             "sluice ls%s lists the models; sluice register NAME FILE%s adds one",
+                             flags, flags);
     if (strcmp(err->reason, "MODEL_NOT_LOADED") == 0)
-        return "load it with: sluice load NAME";
+        return strbuf_printf(out, "load it with: sluice load %s%s",
+                             model && !strchr(model, '/') ? model : "NAME", flags);
     if (strcmp(err->reason, "NO_REPLICA_READY") == 0)
-        return "sluice ps shows what its replicas do";
-    return NULL;
+        return strbuf_printf(out, "sluice ps%s shows what its replicas do", flags);
+    return false;
 }
 
 int cli_fail(const struct cli *cli, const struct error *err)
 {
-    const char *hint = advice(err);
+    struct strbuf hint;
+    strbuf_init(&hint, 0);
     fprintf(stderr, "sluice %s: %s", cli->command->name,
             err->message[0] ? err->message : status_name(err->status));
     if (err->reason[0])
-        fprintf(stderr, " (%s, %s)", status_name(err->status), err->reason);
+        fprintf(stderr, " (%s, %s)\n", status_name(err->status), err->reason);
     else
-        fprintf(stderr, " (%s)", status_name(err->status));
-    fprintf(stderr, "\n");
-    if (hint)
-        fprintf(stderr, "%s\n", hint);
+        fprintf(stderr, " (%s)\n", status_name(err->status));
+    if (advice(cli, err, &hint))
+        fprintf(stderr, "%s\n", strbuf_str(&hint));
+    strbuf_fini(&hint);
     return 1;
 }

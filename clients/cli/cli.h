@@ -66,11 +66,18 @@ int cli_server(struct cli *cli, struct rpc_client **out_client, struct error *er
 int cli_call(struct cli *cli, const char *method, const ProtobufCMessage *request,
              ProtobufCMessage **out_response, struct error *err);
 
+/* What a command that is suggested must be given to mean the same manager and server: " --server
+ * ADDR:PORT", " --state-dir DIR"; nothing for what is the default. Returns out. */
+enum cli_hint { CLI_HINT_SERVER = 1, CLI_HINT_LISTEN = 2, CLI_HINT_STATE = 4 };
+enum { CLI_HINT_BYTES = 2560 };
+const char *cli_hint_flags(const struct cli *cli, unsigned hints, char out[CLI_HINT_BYTES]);
+
 /* Prints "sluice COMMAND: text" and what to do next, where it is known. Returns the exit code 1. */
 int cli_fail(const struct cli *cli, const struct error *err);
 
 /* Rows that every command's table starts with. */
-#define CLI_OPTION(field) offsetof(struct cli_settings, field)
+#define CLI_DEFAULT_SERVER "127.0.0.1:8001"
+#define CLI_OPTION(field)  offsetof(struct cli_settings, field)
 #define CLI_COMMON_OPTIONS                                                                         \
     {"state-dir",                                                                                  \
      0,                                                                                            \
@@ -94,7 +101,7 @@ int cli_fail(const struct cli *cli, const struct error *err);
          0,                                                                                        \
          OPTION_STRING,                                                                            \
          CLI_OPTION(server),                                                                       \
-         "127.0.0.1:8001",                                                                         \
+         CLI_DEFAULT_SERVER,                                                                       \
          "ADDR:PORT",                                                                              \
          "the data plane",                                                                         \
          0,                                                                                        \

@@ -66,7 +66,7 @@ static int make_dir(const char *path, struct error *err)
 /* One `serve` per state directory; the kernel drops the lock however we end. */
 static int take_lock(struct serve *s, struct error *err)
 {
-    char text[32] = {0};
+    char text[32] = {0}, flags[CLI_HINT_BYTES];
     s->lock_fd = open(s->lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (s->lock_fd < 0)
         return error_errno(err, errno, "cannot open %s", s->lock_path);
@@ -74,8 +74,9 @@ static int take_lock(struct serve *s, struct error *err)
         ssize_t n = pread(s->lock_fd, text, sizeof(text) - 1, 0);
         text[n > 0 ? n : 0] = '\0';
         return error_set(err, STATUS_FAILED_PRECONDITION,
-                         "already serving from %s (pid %ld); stop it with: sluice stop",
-                         s->cli->state_dir, strtol(text, NULL, 10));
+                         "already serving from %s (pid %ld); stop it with: sluice stop%s",
+                         s->cli->state_dir, strtol(text, NULL, 10),
+                         cli_hint_flags(s->cli, CLI_HINT_STATE, flags));
     }
     snprintf(text, sizeof(text), "%d\n", (int)getpid());
     if (ftruncate(s->lock_fd, 0) != 0 || pwrite(s->lock_fd, text, strlen(text), 0) < 0)
@@ -212,6 +213,7 @@ static bool is_served(struct rpc_client *client, const char *name)
 /* "ready" is a promise: what is printed after it works at once. */
 static int tell_ready(struct serve *s, const char *name, struct error *err)
 {
+    char flags[CLI_HINT_BYTES];
     struct rpc_client *client;
     int64_t until_ns = clock_now_ns() + READY_TRIES_MS * NS_PER_MS;
     int rc = s->dial[0] ? cli_server(s->cli, &client, err) : 0;
@@ -223,7 +225,8 @@ static int tell_ready(struct serve *s, const char *name, struct error *err)
         pause_ms(READY_TRY_MS);
     }
     if (!rc)
-        fprintf(stderr, "ready: sluice run %s \"Why is the sky blue?\"\n", name);
+        fprintf(stderr, "ready: sluice run %s%s \"Why is the sky blue?\"\n", name,
+                cli_hint_flags(s->cli, CLI_HINT_SERVER, flags));
     return rc;
 }
 
@@ -397,6 +400,7 @@ static int run_serve(struct cli *cli)
     struct serve s = {.cli = cli, .lock_fd = -1, .signals = -1, .loaded = -1};
     struct error err;
     pthread_t loader;
+    char flags[CLI_HINT_BYTES];
     bool loading = false;
     int rc = prepare_paths(&s, &err);
     if (!rc)
@@ -405,8 +409,8 @@ static int run_serve(struct cli *cli)
     if (leftover)
         rc = error_set(&err, STATUS_FAILED_PRECONDITION,
                        "a manager (pid %ld) runs on %s without a `sluice serve`; end it with: "
-                       "sluice stop",
-                       (long)leftover, cli->state_dir);
+                       "sluice stop%s",
+                       (long)leftover, cli->state_dir, cli_hint_flags(cli, CLI_HINT_STATE, flags));
     if (!rc)
         rc = open_signals(&s, &err);
     if (rc)

@@ -113,6 +113,36 @@ def test_bad_model_files_are_refused_precisely(fresh, tmp_path_factory):
     assert sluice.cli("status").returncode == 0
 
 
+def test_memory_promised_to_one_replica_is_not_promised_again(fresh):
+    """KV pages are taken as they are touched: what is free now may be spoken for."""
+    sluice = fresh.start()
+    manager, m = sluice.manager_stub(), sluice.stubs.manager
+    with open("/proc/meminfo") as lines:
+        available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+
+    def plan(**kwargs):
+        request = m.LoadModelVersionRequest(model="smol", validate_only=True, **kwargs)
+        return manager.LoadModelVersion(request).plan
+
+    def planned(p):
+        return sum(d.weight_bytes + d.kv_bytes + d.workspace_bytes for d in p.devices)
+
+    sluice.cli("register", "smol", model_path(), "--version", "1")
+    assert plan(n_replicas=3).fits and planned(plan(n_replicas=3)) <= available
+    operation = manager.LoadModelVersion(m.LoadModelVersionRequest(model="smol", n_replicas=3)).operation
+    list(manager.WatchOperation(m.WatchOperationRequest(id=operation.id)))
+    replicas = manager.ListReplicas(m.ListReplicasRequest()).replicas
+    promised = [sum(d.expected_bytes for d in r.memory) for r in replicas]
+    assert len(promised) == 3 and min(promised) > 0 and sum(promised) <= available, (promised, available)
+    resident = sum(r.resident_bytes for r in replicas)
+    later = plan(n_replicas=1)
+    assert later.devices[0].free_bytes < available - (sum(promised) - resident) * 0.9
+    assert any("promised to other replicas" in note for note in later.notes)
+    tight = sluice.stubs.types.ModelConfig(kv_bytes=later.devices[0].free_bytes + (64 << 20))
+    refused = plan(n_replicas=1, config=tight)
+    assert not refused.fits and refused.devices[0].missing_bytes > 0
+
+
 def test_what_was_loaded_comes_back_after_a_restart(fresh):
     sluice = fresh.start()
     sluice.cli("register", "smol", model_path(), "--version", "1")
@@ -163,7 +193,10 @@ def test_serve_tells_at_once_that_its_address_is_taken(fresh):
 def test_ready_means_that_it_answers(fresh):
     fresh.start(model_path(), "--name", "smol")
     fresh.wait(lambda: "ready: " in (fresh.state / "serve.out").read_text(), 30, "it is ready")
+    assert f"sluice run smol --server {fresh.address} " in (fresh.state / "serve.out").read_text()
     assert fresh.run("smol", "hi", "-n", "1").returncode == 0
+    refused = fresh.cli("serve", check=False).stderr
+    assert f"sluice stop --state-dir {fresh.state} " in refused, refused
 
 
 def test_help_and_wrong_usage(fresh):
@@ -172,4 +205,6 @@ def test_help_and_wrong_usage(fresh):
         assert "usage: sluice " + command in out and "examples:" in out
     assert fresh.cli("load", check=False).returncode == 2
     assert fresh.cli("load", "x", "--tp", "17", check=False).returncode == 2
-    assert "is it running?" in fresh.cli("ls", check=False).stderr
+    hint = fresh.cli("ls", check=False).stderr
+    assert "is it running?" in hint and f"sluice serve MODEL.gguf --state-dir {fresh.state}\n" in hint
+    assert f"--listen {fresh.address} --state-dir" in fresh.run("smol", "hi", check=False).stderr
