@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/strbuf.h"
 #include "manager/message.h"
+#include "manager/supervise.h"
 
 enum { MAX_ARGUMENTS = 64 };
 
@@ -80,6 +81,7 @@ static void add_plan(struct heritage *heritage, const struct heritage_plan *plan
     add(heritage, "--devices", strbuf_str(&devices));
     add_number(heritage, "--tp", plan->tp);
     add_number(heritage, "--pp", plan->pp);
+    add_number(heritage, "--memory-promised", plan->promised_bytes);
     add_config(heritage, plan->config);
     strbuf_fini(&devices);
 }
@@ -200,6 +202,7 @@ int heritage_create(const struct manager *manager, const char *replica_id,
     if (!config)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     char model_path[4096], path[4096];
+    struct supervisor_promises promises = supervisor_promises(manager->supervisor, replica_id);
     model_path_absolute(manager, version->path, model_path, sizeof(model_path));
     struct heritage_plan plan = {
         .model_path = model_path,
@@ -209,6 +212,7 @@ int heritage_create(const struct manager *manager, const char *replica_id,
         .tp = deployment->tp,
         .pp = deployment->pp,
         .config = config,
+        .promised_bytes = promises.n_bytes,
     };
     int status = 0;
     struct heritage *heritage = create("serve");
@@ -224,6 +228,7 @@ int heritage_create(const struct manager *manager, const char *replica_id,
         add(heritage, "--version-id", replica->version);
         add(heritage, "--device-group", replica->device_group);
         add_plan(heritage, &plan);
+        add_number(heritage, "--replicas", promises.n_unsized + 1);
         add(heritage, "--log-level", manager->settings.log_level);
         if (*config->chat_template) {
             status =

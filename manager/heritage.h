@@ -25,6 +25,7 @@ struct heritage_plan {
     size_t n_devices;
     uint32_t tp, pp;
     const pb_config *config; /* may be NULL */
+    uint64_t promised_bytes; /* of free memory, to other replicas */
 };
 int heritage_create_plan(const struct heritage_plan *plan, uint32_t n_replicas,
                          struct heritage **out_heritage, struct error *err);

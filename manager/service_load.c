@@ -12,6 +12,7 @@
 #include "manager/names.h"
 #include "manager/service.h"
 #include "manager/store.h"
+#include "manager/supervise.h"
 #include "manager/tool.h"
 #include "proto/rpc/rpc_call.h"
 
@@ -336,7 +337,9 @@ static int plan(struct service *service, struct rpc_call *call, const load_reque
                                   .n_devices = group->n_devices,
                                   .tp = args->tp,
                                   .pp = args->pp,
-                                  .config = config};
+                                  .config = config,
+                                  .promised_bytes =
+                                      supervisor_promises(manager->supervisor, NULL).n_bytes};
     int status = heritage_create_plan(&parts, args->n_replicas, &heritage, err);
     if (status == 0) {
         rpc_call_retain(call);

@@ -54,6 +54,16 @@ static void clear_status(struct slot *slot)
     slot->status = NULL;
 }
 
+uint64_t slot_planned_bytes(const struct slot *slot)
+{
+    uint64_t n_bytes = 0;
+    if (slot->process_state != PROCESS_RUNNING || !slot->status)
+        return 0;
+    for (size_t i = 0; i < slot->status->n_memory; i++)
+        n_bytes += slot->status->memory[i]->expected_bytes;
+    return n_bytes;
+}
+
 void slot_forget(struct slot *slot)
 {
     if (slot->process.pidfd >= 0)
@@ -65,7 +75,7 @@ void slot_forget(struct slot *slot)
     slot->process_state = PROCESS_NONE;
     slot->fenced = slot->permanent = slot->drain_sent = slot->kill_sent = false;
     slot->adopted = false;
-    slot->ready_ns = slot->started_ns = slot->drain_deadline_ns = 0;
+    slot->ready_ns = slot->started_ns = slot->drain_deadline_ns = slot->sizing_until_ns = 0;
 }
 
 void slot_destroy(struct slot *slot)
@@ -106,6 +116,11 @@ static void on_status(void *arg, const pb_status *status)
     clear_status(slot);
     slot->status = copy;
     slot->settled = true;
+    if (slot->sizing_until_ns &&
+        (slot_planned_bytes(slot) || (int)status->state != WORKER_LOADING)) {
+        slot->sizing_until_ns = 0;
+        changed = true;
+    }
     if (status->error)
         message_to_error(&status->error->base, &slot->last_error);
     operations_progress(manager->operations, slot->id);
@@ -200,6 +215,7 @@ static void on_exit_seen(struct ev_loop *loop, ev_io *watcher, int events)
     ev_io_stop(loop, watcher);
     slot->process_state = PROCESS_EXITED;
     slot->settled = true;
+    slot->sizing_until_ns = 0;
     bool told = row && slot_read_exit(slot, row->epoch);
     if (!slot->last_error.status && slot->end.known && slot->end.signal_number)
         error_set(&slot->last_error, STATUS_UNAVAILABLE, "the worker was ended by signal %d (%s)",

@@ -37,6 +37,7 @@ struct slot {
     struct reconcile_deaths deaths;
     uint64_t drained_bytes;
     uint32_t n_finished, n_ended;
+    int64_t sizing_until_ns; /* started, and has not said what memory it plans */
     struct error last_error; /* status 0: none */
 };
 
@@ -66,6 +67,8 @@ void slot_path(const struct slot *slot, const char *name, char out_path[SLOT_PAT
 int slot_spawn(struct slot *slot, struct error *err);
 /* Watches a process (takes *process) and opens the line to it. */
 int slot_attach(struct slot *slot, struct process *process, struct error *err);
+/* What its running process will take; 0: it has not said. */
+uint64_t slot_planned_bytes(const struct slot *slot);
 /* Forgets the process that has ended and what it said. */
 void slot_forget(struct slot *slot);
 

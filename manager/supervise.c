@@ -18,7 +18,11 @@
 #include "manager/record.h"
 #include "manager/slot.h"
 
-static const double settle_s = 3.0;              /* for adopted workers to say what they are */
+static const double settle_s = 3.0; /* for adopted workers to say what they are */
+/* A started worker says what memory it plans within moments; the next one waits for that, since
+ * both would count the same free bytes. One that says nothing is waited for no longer than this. */
+static const int64_t sizing_ns = 3 * NS_PER_S;
+static const int64_t sizing_hold_ns = 50 * NS_PER_MS;
 static const int64_t refused_hold_ns = NS_PER_S; /* before a refused record is tried again */
 
 /* -- input ----------------------------------------------------------------------------------------
@@ -174,6 +178,28 @@ static void kill_worker(struct slot *slot, const char *reason)
     process_signal(&slot->process, SIGKILL);
 }
 
+static bool another_sizes(struct supervisor *supervisor, const struct slot *but, int64_t now_ns)
+{
+    size_t cursor = 0;
+    struct slot *slot;
+    while ((slot = hash_map_next(&supervisor->slots, &cursor, NULL, NULL)))
+        if (slot != but && slot->sizing_until_ns > now_ns)
+            return true;
+    return false;
+}
+
+static void start(struct slot *slot)
+{
+    int64_t now_ns = clock_now_ns();
+    if (another_sizes(slot->supervisor, slot, now_ns)) {
+        slot->hold_until_ns = now_ns + sizing_hold_ns;
+        return;
+    }
+    slot->sizing_until_ns = now_ns + sizing_ns;
+    failpoint("start.before_record");
+    submit(slot, &(struct record){.kind = RECORD_STARTING});
+}
+
 static void carry_out(struct supervisor *supervisor, const struct picture *picture,
                       const struct action *action)
 {
@@ -188,9 +214,8 @@ static void carry_out(struct supervisor *supervisor, const struct picture *pictu
     struct record record = {.reason = action->reason, .at_ns = action->at_ns};
     switch (action->type) {
     case ACTION_START:
-        failpoint("start.before_record");
-        record.kind = RECORD_STARTING;
-        break;
+        start(slot);
+        return;
     case ACTION_STATE:
         failpoint(action->state == REPLICA_READY ? "ready.before_record" : "state.before_record");
         record.kind = RECORD_STATE;
@@ -236,6 +261,7 @@ static void after_starting(struct slot *slot)
         slot->last_error = err;
         slot->permanent = err.status != STATUS_RESOURCE_EXHAUSTED && err.status != STATUS_INTERNAL;
         slot->process_state = PROCESS_EXITED;
+        slot->sizing_until_ns = 0;
         return;
     }
     failpoint("spawn.after");
@@ -277,6 +303,8 @@ void supervisor_record_done(struct supervisor *supervisor, const char *replica_i
         return;
     slot->busy = false;
     if (status->status != 0) {
+        if (record->kind == RECORD_STARTING)
+            slot->sizing_until_ns = 0;
         if (status->status != STATUS_CANCELLED)
             log_warn(LOG_EVENT("record refused"), LOG_STR("replica", replica_id),
                      LOG_STR("why", status->message));
@@ -526,4 +554,25 @@ bool supervisor_view(struct supervisor *supervisor, const char *replica_id,
         .last_error = slot->last_error.status ? &slot->last_error : NULL,
     };
     return true;
+}
+
+struct supervisor_promises supervisor_promises(struct supervisor *supervisor, const char *but_id)
+{
+    struct supervisor_promises promises = {0};
+    if (!supervisor)
+        return promises;
+    const struct catalog *catalog = &supervisor->manager->catalog;
+    for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
+        const pb_replica *row = catalog_replica_at(catalog, i);
+        const struct slot *slot = slot_find(supervisor, row->id);
+        if (but_id && strcmp(row->id, but_id) == 0)
+            continue;
+        uint64_t planned = slot ? slot_planned_bytes(slot) : 0;
+        uint64_t resident = planned ? process_resident_bytes(slot->process.pid) : 0;
+        if (planned)
+            promises.n_bytes += planned > resident ? planned - resident : 0;
+        else if ((int)row->state == REPLICA_PENDING || (int)row->state == REPLICA_LOADING)
+            promises.n_unsized++;
+    }
+    return promises;
 }

@@ -31,6 +31,14 @@ void supervisor_stop_workers(struct supervisor *supervisor, void (*done)(void *a
 bool supervisor_settled(const struct supervisor *supervisor);
 uint32_t supervisor_n_adopted(const struct supervisor *supervisor);
 
+/* What the live replicas will take of the memory that is free now. */
+struct supervisor_promises {
+    uint64_t n_bytes;   /* planned and not resident */
+    uint32_t n_unsized; /* replicas to come that have not said what they plan */
+};
+/* Over all replicas but `but_id` (NULL: all). `supervisor` may be NULL: nothing. */
+struct supervisor_promises supervisor_promises(struct supervisor *supervisor, const char *but_id);
+
 /* What is seen of a replica beyond its row; valid until the loop goes on. False: nothing is. */
 struct replica_view {
     const pb_status *status;        /* last word of the process that runs, or NULL */

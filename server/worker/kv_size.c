@@ -7,13 +7,26 @@
 #include "server/worker/process.h"
 #include "server/worker/settings.h"
 
+uint64_t kv_size_available(const struct settings *settings, uint64_t *out_free_bytes)
+{
+    uint64_t total_bytes, free_bytes;
+    process_machine_memory(&total_bytes, &free_bytes);
+    *out_free_bytes = free_bytes;
+    return free_bytes > settings->memory_promised ? free_bytes - settings->memory_promised : 0;
+}
+
+static uint64_t share_of(const struct settings *settings, uint64_t available_bytes)
+{
+    return available_bytes / (settings->replicas ? settings->replicas : 1);
+}
+
 int kv_size_resolve(struct checkpoint *ckpt, const struct settings *settings,
                     struct engine_config *cfg, struct error *err)
 {
     struct executor_config *ex = &cfg->executor;
     struct executor_config probe;
     struct executor_plan plan;
-    uint64_t total_bytes, free_bytes;
+    uint64_t free_bytes;
     ex->max_rows = cfg->max_batch_tokens;
     ex->max_seqs = cfg->max_concurrent;
     if (ex->kv_tokens)
@@ -33,11 +46,43 @@ int kv_size_resolve(struct checkpoint *ckpt, const struct settings *settings,
                          " tokens (%" PRIu64 " bytes)",
                          settings->kv_bytes, ex->kv_block_size, token_bytes * ex->kv_block_size);
     }
-    process_machine_memory(&total_bytes, &free_bytes);
+    uint64_t share = share_of(settings, kv_size_available(settings, &free_bytes));
     uint64_t taken = plan.weights_bytes + plan.workspace_bytes;
-    uint64_t fits = (free_bytes > taken ? (free_bytes - taken) / 2 : 0) / token_bytes;
+    uint64_t fits = (share > taken ? (share - taken) / 2 : 0) / token_bytes;
+    uint64_t most = UINT32_MAX / ex->kv_block_size * (uint64_t)ex->kv_block_size;
     ex->kv_tokens = (uint64_t)ex->max_seqs * plan.context_tokens;
     if (ex->kv_tokens > fits)
         ex->kv_tokens = fits > ex->kv_block_size ? fits : ex->kv_block_size;
+    if (ex->kv_tokens > most)
+        ex->kv_tokens = most;
     return 0;
+}
+
+static double gib(uint64_t n_bytes)
+{
+    return (double)n_bytes / (double)(1ULL << 30);
+}
+
+int kv_size_check(struct checkpoint *ckpt, const struct settings *settings,
+                  const struct engine_config *cfg, struct executor_plan *out_plan,
+                  struct error *err)
+{
+    uint64_t free_bytes;
+    int rc = executor_plan(ckpt, &cfg->executor, out_plan, err);
+    if (rc)
+        return rc;
+    uint64_t needed = out_plan->weights_bytes + out_plan->kv_bytes + out_plan->workspace_bytes;
+    uint64_t available = kv_size_available(settings, &free_bytes);
+    if (!settings->kv_tokens && !settings->kv_bytes)
+        available = share_of(settings, available);
+    if (needed <= available)
+        return 0;
+    error_set(err, STATUS_RESOURCE_EXHAUSTED,
+              "%.2f GiB of memory needed (weights %.2f, KV cache %.2f, workspace %.2f), %.2f GiB "
+              "available (%.2f GiB free, of which %.2f GiB are promised to other replicas); lower "
+              "kv_tokens or context_length, or unload something",
+              gib(needed), gib(out_plan->weights_bytes), gib(out_plan->kv_bytes),
+              gib(out_plan->workspace_bytes), gib(available), gib(free_bytes),
+              gib(settings->memory_promised));
+    return error_reason(err, "DEVICE_MEMORY");
 }

@@ -1,13 +1,26 @@
-/* kv_size.h: how many tokens a KV cache gets. Any thread. */
+/* kv_size.h: how many tokens a KV cache gets, and whether a load fits. Any thread. */
 #pragma once
+
+#include <stdint.h>
 
 struct checkpoint;
 struct engine_config;
 struct error;
+struct executor_plan;
 struct settings;
+
+/* The machine's free memory less what other replicas were promised and do not use yet: memory is
+ * taken as it is touched, so what is free now may be spoken for. *out_free_bytes: without that. */
+uint64_t kv_size_available(const struct settings *settings, uint64_t *out_free_bytes);
 
 /* Sets cfg->executor.kv_tokens (and max_rows, max_seqs) where the settings give bytes or nothing:
  * bytes are turned into tokens; by default what max_concurrent sequences of full context need, but
- * at most half of the memory that is left beside the weights, as engine_open() chooses. */
+ * at most half of what this replica's share of the available memory leaves beside the weights. */
 int kv_size_resolve(struct checkpoint *ckpt, const struct settings *settings,
                     struct engine_config *cfg, struct error *err);
+
+/* RESOURCE_EXHAUSTED (reason DEVICE_MEMORY) where the resolved sizes are more than is available:
+ * than the share where they were chosen by memory. Fills *out_plan whenever the file allows. */
+int kv_size_check(struct checkpoint *ckpt, const struct settings *settings,
+                  const struct engine_config *cfg, struct executor_plan *out_plan,
+                  struct error *err);

@@ -96,12 +96,17 @@ static int look_at_file(struct worker *worker, struct engine_config *cfg,
                         struct checkpoint **out_ckpt, struct error *err)
 {
     struct checkpoint *ckpt = NULL;
+    struct executor_plan plan;
     int rc = checkpoint_open(cfg->model_path, &ckpt, err);
     if (rc)
         return rc;
     rc = facts_check_digest(ckpt, worker->settings->digest, err);
-    if (!rc && worker->settings->kv_bytes)
+    if (!rc)
         rc = kv_size_resolve(ckpt, worker->settings, cfg, err);
+    if (!rc)
+        rc = kv_size_check(ckpt, worker->settings, cfg, &plan, err);
+    if (!rc)
+        worker_set_planned(worker, plan.weights_bytes + plan.kv_bytes + plan.workspace_bytes);
     if (rc)
         checkpoint_close(ckpt);
     else

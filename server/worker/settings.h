@@ -14,7 +14,7 @@ struct error;
 struct settings {
     /* the model and how it runs */
     const char *model, *digest, *devices, *kernels, *kv_dtype, *chat_template_file;
-    uint64_t tp, pp, threads, context_length, kv_tokens, kv_bytes;
+    uint64_t tp, pp, threads, context_length, kv_tokens, kv_bytes, memory_promised;
     uint64_t max_concurrent, max_queued, max_batch_tokens, prefill_chunk_tokens;
     bool prefix_cache;
     /* serve */

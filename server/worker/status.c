@@ -57,6 +57,9 @@ void status_memory(struct worker *worker, struct arena *arena, size_t *out_n,
     Sluice__V1__DeviceMemory *rows = arena_calloc(arena, n, sizeof(*rows));
     struct engine *engine = loaded_engine(worker);
     struct executor_plan plan = {0};
+    pthread_mutex_lock(&worker->lock);
+    uint64_t planned_bytes = worker->planned_bytes;
+    pthread_mutex_unlock(&worker->lock);
     *out_n = 0;
     if (!list || !rows)
         return;
@@ -73,7 +76,7 @@ void status_memory(struct worker *worker, struct arena *arena, size_t *out_n,
         rows[i].weight_bytes = plan.weights_bytes / n;
         rows[i].kv_bytes = plan.kv_bytes / n;
         rows[i].workspace_bytes = plan.workspace_bytes / n;
-        rows[i].expected_bytes = rows[i].weight_bytes + rows[i].kv_bytes + rows[i].workspace_bytes;
+        rows[i].expected_bytes = planned_bytes / n;
         rows[i].free_bytes = free_bytes;
         rows[i].total_bytes = total_bytes;
         list[i] = &rows[i];

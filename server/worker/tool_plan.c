@@ -9,7 +9,6 @@
 #include "server/worker/facts.h"
 #include "server/worker/kv_size.h"
 #include "server/worker/message.h"
-#include "server/worker/process.h"
 #include "server/worker/settings.h"
 #include "server/worker/tool.h"
 
@@ -24,7 +23,8 @@ static int add_devices(const struct settings *settings, const struct executor_pl
                        struct arena *arena, Sluice__V1__Plan *plan, struct error *err)
 {
     uint32_t tp = plan->tp;
-    uint64_t total_bytes, free_bytes, needed = 0;
+    uint64_t machine_bytes, needed = 0;
+    uint64_t free_bytes = kv_size_available(settings, &machine_bytes);
     const char *names[64];
     size_t n_names = 0;
     for (const char *at = settings->devices; *at && n_names < 64;) {
@@ -39,7 +39,6 @@ static int add_devices(const struct settings *settings, const struct executor_pl
     Sluice__V1__DevicePlan *rows = arena_calloc(arena, tp, sizeof(*rows));
     if (!plan->devices || !rows)
         return out_of_memory(err);
-    process_machine_memory(&total_bytes, &free_bytes);
     for (uint32_t r = 0; r < tp; r++) {
         Sluice__V1__DevicePlan *row = &rows[r];
         sluice__v1__device_plan__init(row);
@@ -63,7 +62,7 @@ static int add_notes(const struct settings *settings, const struct model *model,
                      struct error *err)
 {
     struct strbuf text = {0};
-    plan->notes = arena_calloc(arena, 2, sizeof(*plan->notes));
+    plan->notes = arena_calloc(arena, 3, sizeof(*plan->notes));
     if (!plan->notes)
         return out_of_memory(err);
     if (sizes->context_tokens < model->shape.context_tokens) {
@@ -75,6 +74,14 @@ static int add_notes(const struct settings *settings, const struct model *model,
         strbuf_clear(&text);
         strbuf_printf(&text, "context length cut from %" PRIu64 " to %" PRIu32,
                       settings->context_length, sizes->context_tokens);
+        plan->notes[plan->n_notes++] = message_text(arena, strbuf_str(&text));
+    }
+    if (settings->memory_promised) {
+        strbuf_clear(&text);
+        strbuf_printf(&text,
+                      "%" PRIu64 " bytes of free memory are promised to other replicas and not "
+                      "counted as free",
+                      settings->memory_promised);
         plan->notes[plan->n_notes++] = message_text(arena, strbuf_str(&text));
     }
     strbuf_fini(&text);

@@ -66,6 +66,14 @@ void worker_set_state(struct worker *worker, Sluice__Worker__V1__WorkerState sta
     wake_signal(&worker->status);
 }
 
+void worker_set_planned(struct worker *worker, uint64_t n_bytes)
+{
+    pthread_mutex_lock(&worker->lock);
+    worker->planned_bytes = n_bytes;
+    pthread_mutex_unlock(&worker->lock);
+    wake_signal(&worker->status);
+}
+
 Sluice__Worker__V1__WorkerState worker_state(struct worker *worker)
 {
     pthread_mutex_lock(&worker->lock);

@@ -56,6 +56,7 @@ struct worker {
     struct drain_call *drain_calls;
     bool shutdown_asked, fast; /* by a signal */
     uint64_t load_ms, warm_ms;
+    uint64_t planned_bytes;       /* that the load will take; 0: not known yet */
     uint32_t n_finished, n_ended; /* requests since the drain began */
 
     volatile bool cancel_load; /* polled by the loader */
@@ -79,6 +80,9 @@ struct engine *worker_engine(struct worker *worker, struct error *err);
 
 void worker_set_state(struct worker *worker, Sluice__Worker__V1__WorkerState state);
 Sluice__Worker__V1__WorkerState worker_state(struct worker *worker);
+
+/* What the load will take, told to whoever watches before any of it is taken. */
+void worker_set_planned(struct worker *worker, uint64_t n_bytes);
 
 /* FAILED_PRECONDITION (reason PROTOCOL_MISMATCH, both ranges) where a peer speaks no common
  * version. */

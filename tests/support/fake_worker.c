@@ -218,7 +218,7 @@ static void send_status(struct rpc_call *call)
     rank.bytes_total = total;
     rank.bytes_done = step >= N_STEPS ? total : total * step / N_STEPS;
     memory.device = device;
-    memory.weight_bytes = total;
+    memory.weight_bytes = memory.expected_bytes = total;
     status.state = state_now();
     status.replica_id = id;
     status.numerics_id = numerics;
