@@ -334,6 +334,8 @@ def test_killed_manager_adopts_and_restarts_none(manager):
     dead, _ = before["r2"]
     os.kill(dead, signal.SIGKILL)  # while nobody looks
     manager.up()
+    epoch = {"r2": 1}  # its row says READY until the manager has looked
+    manager.wait(lambda: epoch.update({r.id: r.epoch for r in manager.replicas()}) or epoch["r2"] == 2, 5, "it starts again")
     manager.wait(lambda: manager.status().n_ready_replicas == 3, 5, "the dead one is back")
     after = {r.id: (r.pid, r.epoch) for r in manager.replicas()}
     assert after["r1"] == before["r1"] and after["r3"] == before["r3"] and after["r2"][1] == before["r2"][1] + 1
