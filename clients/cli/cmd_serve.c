@@ -1,4 +1,4 @@
-/* serve and stop: `sluice serve` starts manager and server, keeps them running, and loads the
+/* serve: starts manager and server, keeps them running, and loads the
  * models it is given. Two threads: the supervisor (signals, children) and one that registers and
  * loads. */
 #include <errno.h>
@@ -23,6 +23,7 @@
 #include "clients/cli/cli.h"
 #include "clients/cli/leftover.h"
 #include "clients/cli/model_name.h"
+#include "clients/cli/output.h"
 #include "clients/cli/supervise.h"
 #include "proto/rpc/rpc_client.h"
 #include "proto/rpc/rpc_message.h"
@@ -30,7 +31,8 @@
 #include "sluice/v1/inference.pb-c.h"
 
 enum { READY_TRIES_MS = 10000, READY_TRY_MS = 50, READY_CALL_MS = 2000 };
-enum { MANAGER_TRIES_MS = 15000, MANAGER_TRY_MS = 200, LEFTOVER_GRACE_MS = 90000 };
+enum { MANAGER_TRIES_MS = 15000, MANAGER_TRY_MS = 200 };
+enum { STOP_TALK_MS = 300, STOP_HURRY_MS = 1000, STOP_KILL_MS = 5000 };
 
 struct serve {
     struct cli *cli;
@@ -395,6 +397,79 @@ static int open_signals(struct serve *s, struct error *err)
     return s->signals < 0 || s->loaded < 0 ? error_errno(err, errno, "cannot watch signals") : 0;
 }
 
+/* Requests that run or wait now; 0 also where nobody tells. */
+static uint64_t count_requests(struct serve *s)
+{
+    Sluice__V1__ListModelsRequest request = SLUICE__V1__LIST_MODELS_REQUEST__INIT;
+    struct rpc_call_options options = {.timeout_ms = STOP_TALK_MS};
+    struct rpc_client *client;
+    ProtobufCMessage *message = NULL;
+    struct error err;
+    uint64_t n = 0;
+    if (!s->dial[0] || cli_server(s->cli, &client, &err) != 0 ||
+        rpc_client_unary(client, &sluice__v1__inference__descriptor, "ListModels", &request.base,
+                         &options, &message, &err) != 0)
+        return 0;
+    const Sluice__V1__ListModelsResponse *response =
+        (const Sluice__V1__ListModelsResponse *)message;
+    for (size_t i = 0; i < response->n_models; i++)
+        for (size_t k = 0; k < response->models[i]->n_versions; k++)
+            n += (uint64_t)response->models[i]->versions[k]->n_running +
+                 response->models[i]->versions[k]->n_queued;
+    rpc_message_free(message);
+    return n;
+}
+
+static void tell_draining(const struct serve *s, uint64_t n)
+{
+    char grace[32];
+    format_ms(s->cli->settings.grace_ms, grace);
+    if (n)
+        fprintf(stderr, "draining %llu request%s, up to %s; Ctrl-C again to stop now\n",
+                (unsigned long long)n, n == 1 ? "" : "s", grace);
+    else
+        fprintf(stderr, "draining requests, up to %s; Ctrl-C again to stop now\n", grace);
+}
+
+/* True where it had to be killed. */
+static bool stop_child(struct serve *s, struct child *child, uint64_t grace_ms)
+{
+    if (child_wait(child, (uint32_t)grace_ms, s->signals) || child_wait(child, STOP_HURRY_MS, -1))
+        return false;
+    child_signal(child, SIGKILL);
+    child_wait(child, STOP_KILL_MS, -1);
+    return true;
+}
+
+/* The server drains, then the manager ends the workers. Another signal is a hurry: who has not
+ * ended a second later is killed, and the workers of a killed manager with it. */
+static void stop_children(struct serve *s)
+{
+    struct child *manager = &s->children[0], *server = &s->children[1];
+    uint64_t grace_ms = s->cli->settings.grace_ms;
+    struct signalfd_siginfo info;
+    struct pollfd hurry = {.fd = s->signals, .events = POLLIN};
+    fprintf(stderr, "stopping\n");
+    uint64_t n = server->pid > 0 ? count_requests(s) : 0;
+    child_signal(server, SIGTERM);
+    bool ended = child_wait(server, STOP_TALK_MS, -1);
+    /* What came until now was not meant as a second wish: `timeout` sends its signal twice. */
+    while (poll(&hurry, 1, 0) > 0 && read(s->signals, &info, sizeof(info)) > 0)
+        ;
+    if (!ended) {
+        tell_draining(s, n);
+        if (!child_wait(server, (uint32_t)grace_ms + STOP_KILL_MS, s->signals))
+            child_signal(server, SIGTERM); /* its own second one: it ends at once */
+        stop_child(s, server, 0);
+    }
+    if (poll(&hurry, 1, 0) > 0)
+        fprintf(stderr, "stopping now\n");
+    bool ran = manager->pid > 0;
+    child_signal(manager, SIGTERM);
+    if (stop_child(s, manager, grace_ms + 3 * (uint64_t)STOP_KILL_MS) || !ran)
+        leftover_end_workers(s->cli->state_dir);
+}
+
 static int run_serve(struct cli *cli)
 {
     struct serve s = {.cli = cli, .lock_fd = -1, .signals = -1, .loaded = -1};
@@ -418,6 +493,11 @@ static int run_serve(struct cli *cli)
     prepare_children(&s);
     dial_address(cli->settings.listen, s.dial, sizeof(s.dial));
     cli->settings.server = s.dial;
+    struct rpc_client *client; /* both are made here, before there are two threads */
+    if (!rc)
+        rc = cli_manager(cli, &client, &err);
+    if (!rc && s.dial[0])
+        rc = cli_server(cli, &client, &err);
     for (int i = 0; !rc && i < 2; i++)
         rc = child_start(&s.children[i], &err);
     s.server_pid = s.children[1].pid;
@@ -429,43 +509,12 @@ static int run_serve(struct cli *cli)
         loading = true;
         rc = supervise(&s);
         s.stopping = true;
-        fprintf(stderr, "stopping\n");
     }
-    child_stop(&s.children[1], (uint32_t)cli->settings.grace_ms + 5000);
-    child_stop(&s.children[0], (uint32_t)cli->settings.grace_ms + 15000);
+    stop_children(&s);
     if (loading)
         pthread_join(loader, NULL); /* its calls fail now that the manager is gone */
     close(s.lock_fd);
     return rc;
-}
-
-static int run_stop(struct cli *cli)
-{
-    char path[1100], text[32] = {0};
-    struct error err;
-    snprintf(path, sizeof(path), "%s/serve.lock", cli->state_dir);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || flock(fd, LOCK_SH | LOCK_NB) == 0) {
-        if (fd >= 0)
-            close(fd);
-        if (!leftover_manager(cli->state_dir))
-            error_set(&err, STATUS_FAILED_PRECONDITION, "nothing is serving from %s",
-                      cli->state_dir);
-        else if (leftover_stop(cli, LEFTOVER_GRACE_MS, &err) == 0)
-            return puts("stopped what an earlier `sluice serve` had left") < 0;
-        return cli_fail(cli, &err);
-    }
-    ssize_t n = pread(fd, text, sizeof(text) - 1, 0);
-    long pid = n > 0 ? strtol(text, NULL, 10) : 0;
-    if (pid <= 1 || kill((pid_t)pid, SIGTERM) != 0) {
-        close(fd);
-        error_errno(&err, errno, "cannot signal pid %ld", pid);
-        return cli_fail(cli, &err);
-    }
-    flock(fd, LOCK_SH); /* granted when the other has ended */
-    close(fd);
-    printf("stopped\n");
-    return 0;
 }
 
 static const struct option_spec serve_specs[] = {
@@ -494,7 +543,6 @@ static const struct option_spec serve_specs[] = {
      "debug, info, warn or error", 0, 0},
     CLI_COMMON_OPTIONS,
 };
-static const struct option_spec stop_specs[] = {CLI_COMMON_OPTIONS};
 
 const struct cli_command cmd_serve = {
     "serve",
@@ -510,13 +558,3 @@ const struct cli_command cmd_serve = {
     0,
     16,
     run_serve};
-const struct cli_command cmd_stop = {
-    "stop",
-    "",
-    "stop a `sluice serve`, and wait for its end",
-    "examples:\n  sluice stop\n  sluice stop --state-dir /var/lib/sluice\n",
-    stop_specs,
-    sizeof(stop_specs) / sizeof(stop_specs[0]),
-    0,
-    0,
-    run_stop};

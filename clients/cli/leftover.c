@@ -1,7 +1,9 @@
 #include "clients/cli/leftover.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -16,6 +18,8 @@
 #include "clients/cli/cli.h"
 #include "proto/rpc/rpc_message.h"
 #include "sluice/manager/v1/manager.pb-c.h"
+
+enum { WORKER_END_MS = 2000 };
 
 pid_t leftover_manager(const char *state_dir)
 {
@@ -73,4 +77,50 @@ int leftover_stop(struct cli *cli, uint32_t grace_ms, struct error *err)
         status = stop_one((pid_t)known->pid, "sluice-manager", grace_ms, err);
     rpc_message_free(message);
     return status;
+}
+
+/* Whether one of a program's words is a path below a directory. */
+static bool is_told_of(const char *pid, const char *dir)
+{
+    char path[300], words[8192];
+    size_t n_dir = strlen(dir);
+    snprintf(path, sizeof(path), "/proc/%s/cmdline", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, words, sizeof(words) - 1) : 0;
+    if (fd >= 0)
+        close(fd);
+    words[n > 0 ? n : 0] = '\0';
+    for (const char *w = words; w < words + n; w += strlen(w) + 1)
+        if (strncmp(w, dir, n_dir) == 0 && w[n_dir] == '/')
+            return true;
+    return false;
+}
+
+static void kill_worker(pid_t pid)
+{
+    int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+    struct pollfd end = {.fd = pidfd, .events = POLLIN};
+    if (pidfd < 0)
+        return;
+    if (runs_program(pid, "sluice-worker")) {
+        syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, NULL, 0);
+        poll(&end, 1, WORKER_END_MS);
+    }
+    close(pidfd);
+}
+
+void leftover_end_workers(const char *state_dir)
+{
+    char real[PATH_MAX];
+    const char *dirs[] = {state_dir, realpath(state_dir, real)};
+    DIR *proc = leftover_manager(state_dir) ? NULL : opendir("/proc");
+    if (!proc)
+        return;
+    for (const struct dirent *entry; (entry = readdir(proc)) != NULL;) {
+        long pid = strtol(entry->d_name, NULL, 10);
+        if (pid > 1 && runs_program((pid_t)pid, "sluice-worker") &&
+            (is_told_of(entry->d_name, dirs[0]) || (dirs[1] && is_told_of(entry->d_name, dirs[1]))))
+            kill_worker((pid_t)pid);
+    }
+    closedir(proc);
 }

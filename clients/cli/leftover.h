@@ -14,3 +14,7 @@ pid_t leftover_manager(const char *state_dir);
 /* Ends the servers of that manager, then it, with SIGTERM, and waits up to grace_ms for each.
  * DEADLINE_EXCEEDED where one has not ended. */
 int leftover_stop(struct cli *cli, uint32_t grace_ms, struct error *err);
+
+/* Kills the workers of a state directory whose manager is gone; leaves them alone where one runs.
+ */
+void leftover_end_workers(const char *state_dir);

@@ -138,8 +138,13 @@ void child_last_words(const struct child *child, char *out, size_t n_out)
     line_message(last ? last + 1 : text, out, n_out);
 }
 
-/* True where the child has ended within the time. */
-static bool wait_end(struct child *child, uint32_t timeout_ms)
+void child_signal(const struct child *child, int signal_number)
+{
+    if (child->pid > 0)
+        kill(child->pid, signal_number);
+}
+
+bool child_wait(struct child *child, uint32_t timeout_ms, int hurry_fd)
 {
     int64_t until = clock_now_ns() + (int64_t)timeout_ms * NS_PER_MS;
     for (;;) {
@@ -148,22 +153,14 @@ static bool wait_end(struct child *child, uint32_t timeout_ms)
             return true;
         if (now >= until)
             return false;
-        struct pollfd fd = {.fd = child->pidfd, .events = POLLIN};
+        struct pollfd fds[2] = {{.fd = hurry_fd, .events = POLLIN},
+                                {.fd = child->pidfd, .events = POLLIN}};
         int left_ms = (int)((until - now) / NS_PER_MS) + 1;
         /* Without a pidfd (an old kernel) the end is looked for every 20 ms. */
-        poll(&fd, child->pidfd >= 0 ? 1 : 0, child->pidfd >= 0 || left_ms < 20 ? left_ms : 20);
+        poll(fds, 2, child->pidfd >= 0 || left_ms < 20 ? left_ms : 20);
+        if (fds[0].revents)
+            return child_reap(child, clock_now_ns());
     }
-}
-
-void child_stop(struct child *child, uint32_t grace_ms)
-{
-    if (child->pid <= 0)
-        return;
-    kill(child->pid, SIGTERM);
-    if (wait_end(child, grace_ms))
-        return;
-    kill(child->pid, SIGKILL);
-    wait_end(child, 5000);
 }
 
 const char *child_end_text(const struct child *child, char out[64])

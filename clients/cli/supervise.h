@@ -37,7 +37,10 @@ bool child_is_hopeless(const struct child *child);
 bool child_refused(const struct child *child);
 /* The message of the last line its last start wrote to its log; empty where there is none. */
 void child_last_words(const struct child *child, char *out, size_t n_out);
-/* SIGTERM, then SIGKILL after grace_ms; waits for the end. No-op where it does not run. */
-void child_stop(struct child *child, uint32_t grace_ms);
+/* No-op where it does not run. */
+void child_signal(const struct child *child, int signal_number);
+/* Whether it has ended within the time, which is cut short once hurry_fd is readable (-1: never).
+ */
+bool child_wait(struct child *child, uint32_t timeout_ms, int hurry_fd);
 /* What the last end was: "exit status 75", "signal 9 (Killed)". */
 const char *child_end_text(const struct child *child, char out[64]);

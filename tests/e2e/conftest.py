@@ -64,8 +64,8 @@ class Sluice:
 
     def start(self, *args):
         self.log = open(self.state / "serve.out", "ab")
-        self.process = subprocess.Popen([BIN / "sluice", "serve", *args, "--state-dir", self.state, "--listen",
-                                         self.address, "--drain-grace", "5s"], stdout=self.log, stderr=self.log)
+        self.process = subprocess.Popen([BIN / "sluice", "serve", "--state-dir", self.state, "--listen", self.address,
+                                         "--drain-grace", "5s", *args], stdout=self.log, stderr=self.log)
         self.wait(lambda: self.cli("status", check=False).returncode == 0, 20, "the manager answers")
         return self
 

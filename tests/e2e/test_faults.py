@@ -177,6 +177,31 @@ def test_what_a_killed_serve_leaves_can_be_stopped(fresh):
     sluice.wait(lambda: len(sluice.ready()) == 1, 20, "what was loaded is back")
 
 
+@pytest.mark.parametrize("manager", ["works", "is stuck"])
+def test_a_second_signal_ends_serve_at_once(fresh, manager):
+    """The first one drains, and says so: it was silent for as long as the streams ran."""
+    fresh.start(model_path(), "--name", "smol", "--drain-grace", "60s")
+    fresh.wait(lambda: "ready: " in (fresh.state / "serve.out").read_text(), 30, "it is ready")
+    streams = [Stream(fresh, fresh.request("smol", p, max_tokens=7000, ignore_eos=True)) for p in PROMPTS]
+    wait_tokens(streams, 5)
+    programs = [p for n in ("manager", "server", "worker") for p in fresh.children(f"sluice-{n}")]
+    assert len(programs) == 3
+    fresh.process.send_signal(signal.SIGINT)
+    fresh.wait(lambda: "draining " in (fresh.state / "serve.out").read_text(), 5, "it says that it drains")
+    assert f"draining {N_STREAMS} requests, up to 60" in (fresh.state / "serve.out").read_text()
+    n = [len(s.ids) for s in streams]
+    time.sleep(0.5)
+    assert all(len(s.ids) > before for s, before in zip(streams, n)), "draining streams go on"
+    if manager == "is stuck":
+        os.kill(fresh.children("sluice-manager")[0], signal.SIGSTOP)
+    started = time.monotonic()
+    fresh.process.send_signal(signal.SIGINT)
+    assert fresh.process.wait(10) == 0
+    assert time.monotonic() - started < 4
+    assert not any(fresh.children(f"sluice-{n}") for n in ("manager", "server", "worker"))
+    assert not any(psutil.pid_exists(p) and psutil.Process(p).status() != "zombie" for p in programs)
+
+
 def test_no_process_is_left_and_memory_is_flat(fresh):
     sluice = load(fresh)
     (worker,) = sluice.children("sluice-worker")
