@@ -99,6 +99,25 @@ static int check_free(const struct catalog *catalog, const pb_version *version,
     return error_reason(err, "TOO_MANY_OPERATIONS");
 }
 
+static bool replica_of(const pb_replica *replica, const char *model, const char *version,
+                       const char *group)
+{
+    return strcmp(replica->model, model) == 0 && strcmp(replica->version, version) == 0 &&
+           strcmp(replica->device_group, group) == 0;
+}
+
+/* Does any replica of it still live, or is to come back? */
+static bool lives(const struct catalog *catalog, const pb_deployment *deployment)
+{
+    for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
+        const pb_replica *replica = catalog_replica_at(catalog, i);
+        if ((int)replica->state != REPLICA_FAILED && (int)replica->state != REPLICA_STOPPED &&
+            replica_of(replica, deployment->model, deployment->version, deployment->device_group))
+            return true;
+    }
+    return false;
+}
+
 /* What is loaded already must be what is asked for, or less of it. */
 static int check_same(const pb_deployment *deployment, const load_request *request,
                       const struct load_args *args, struct error *err)
@@ -119,25 +138,35 @@ static int check_same(const pb_deployment *deployment, const load_request *reque
     return 0;
 }
 
+static pb_deployment *new_deployment(const pb_version *version, const load_request *request,
+                                     const struct load_args *args)
+{
+    pb_deployment *deployment =
+        MESSAGE_NEW(pb_deployment, sluice__manager__v1__deployment__descriptor);
+    if (!deployment)
+        return NULL;
+    message_set(&deployment->model, version->model);
+    message_set(&deployment->version, version->version);
+    message_set(&deployment->device_group, args->group);
+    deployment->tp = args->tp;
+    deployment->pp = args->pp;
+    deployment->config = MESSAGE_COPY(pb_config, request->config);
+    return deployment;
+}
+
+/* One of which no replica lives (its load failed, say) becomes what is asked for now. */
 static int put_deployment(struct txn *txn, const pb_version *version, const pb_deployment *old,
                           const load_request *request, const struct load_args *args,
                           struct error *err)
 {
+    bool kept = old && lives(txn_catalog(txn), old);
+    uint64_t generation = old ? old->generation : 0;
     pb_deployment *deployment =
-        old ? MESSAGE_COPY(pb_deployment, old)
-            : MESSAGE_NEW(pb_deployment, sluice__manager__v1__deployment__descriptor);
+        kept ? MESSAGE_COPY(pb_deployment, old) : new_deployment(version, request, args);
     if (!deployment)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-    if (!old) {
-        message_set(&deployment->model, version->model);
-        message_set(&deployment->version, version->version);
-        message_set(&deployment->device_group, args->group);
-        deployment->tp = args->tp;
-        deployment->pp = args->pp;
-        deployment->config = MESSAGE_COPY(pb_config, request->config);
-    }
     deployment->n_replicas = args->n_replicas;
-    deployment->generation++;
+    deployment->generation = generation + 1;
     return txn_put(txn, TABLE_DEPLOYMENT, &deployment->base, err);
 }
 
@@ -187,9 +216,7 @@ static int put_replicas(struct txn *txn, const pb_version *version, const struct
         if ((int)replica->state == REPLICA_STOPPED)
             continue;
         n_all++;
-        if (strcmp(replica->model, version->model) != 0 ||
-            strcmp(replica->version, version->version) != 0 ||
-            strcmp(replica->device_group, args->group) != 0)
+        if (!replica_of(replica, version->model, version->version, args->group))
             continue;
         if ((int)replica->state == REPLICA_FAILED) {
             if (retire_failed(txn, replica, err) != 0)
@@ -250,7 +277,7 @@ static int apply_load(struct txn *txn, const ProtobufCMessage *message, void *ar
     if (check_free(catalog, row, args, err) != 0)
         return err->status;
     const pb_deployment *old = catalog_deployment(catalog, row->model, row->version, args->group);
-    if (old && check_same(old, request, args, err) != 0)
+    if (old && lives(catalog, old) && check_same(old, request, args, err) != 0)
         return err->status;
     /* Rows move when others are written: work on a copy. */
     pb_version *version = MESSAGE_COPY(pb_version, row);

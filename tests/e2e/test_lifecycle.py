@@ -141,6 +141,13 @@ def test_memory_promised_to_one_replica_is_not_promised_again(fresh):
     tight = sluice.stubs.types.ModelConfig(kv_bytes=later.devices[0].free_bytes + (64 << 20))
     refused = plan(n_replicas=1, config=tight)
     assert not refused.fits and refused.devices[0].missing_bytes > 0
+    sluice.cli("unload", "smol")
+    huge = sluice.stubs.types.ModelConfig(kv_bytes=4 * available)
+    operation = manager.LoadModelVersion(m.LoadModelVersionRequest(model="smol", config=huge)).operation
+    ended = [r.operation for r in manager.WatchOperation(m.WatchOperationRequest(id=operation.id))][-1]
+    assert ended.state == sluice.stubs.types.OPERATION_STATE_FAILED
+    assert "GiB of memory needed" in ended.error.message and "lower kv_tokens" in ended.error.message, ended.error
+    sluice.cli("load", "smol")  # nothing of that load lives: another configuration may follow
 
 
 def test_what_was_loaded_comes_back_after_a_restart(fresh):
@@ -197,6 +204,17 @@ def test_ready_means_that_it_answers(fresh):
     assert fresh.run("smol", "hi", "-n", "1").returncode == 0
     refused = fresh.cli("serve", check=False).stderr
     assert f"sluice stop --state-dir {fresh.state} " in refused, refused
+
+
+def test_output_that_is_lost_is_an_error(fresh):
+    fresh.start(model_path(), "--name", "smol")
+    fresh.wait(lambda: "ready: " in (fresh.state / "serve.out").read_text(), 30, "it is ready")
+    for args in (["ls", "--json"], ["ls"], ["run", "smol", "hi", "-n", "2000", "--server", fresh.address], ["--help"]):
+        command = [BIN / "sluice", *args, *(["--state-dir", fresh.state] if args[0] != "--help" else [])]
+        with open("/dev/full", "w") as full:
+            result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=10)
+        assert result.returncode == 1 and "No space left" in result.stderr, (args, result)
+        assert result.stderr.count("stdout") == 1, result.stderr
 
 
 def test_help_and_wrong_usage(fresh):

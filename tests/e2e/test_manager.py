@@ -256,6 +256,25 @@ def test_load_that_cannot_work_tells_the_workers_own_error(manager):
     assert len(manager.workers()) == 1
 
 
+def test_a_load_of_which_nothing_lives_takes_another_configuration(manager):
+    manager.up()
+    manager.script("a", "fail=8")
+    manager.register("a")
+    config = manager.t.ModelConfig
+    failed = manager.end(manager.load("a", n_replicas=2, config=config(kv_tokens=1 << 30)))
+    assert failed.state == manager.t.OPERATION_STATE_FAILED
+    manager.wait(lambda: all(r.state == manager.t.REPLICA_STATE_FAILED for r in manager.replicas()), 5, "none lives")
+    generation = manager.rpc.GetModel(manager.m.GetModelRequest(model="a")).model.versions[0].deployments[0].generation
+    manager.script("a", "load_ms=50")
+    manager.done(manager.load("a", tp=2, config=config(kv_tokens=4096)))
+    (row,) = manager.rpc.GetModel(manager.m.GetModelRequest(model="a")).model.versions[0].deployments
+    assert (row.n_replicas, row.tp, row.config.kv_tokens, row.generation) == (1, 2, 4096, generation + 1)
+    (pid,) = manager.workers()
+    with open(f"/proc/{pid}/cmdline") as f:
+        assert "--kv-tokens\0004096\0" in f.read()
+    fails(C.FAILED_PRECONDITION, manager.load, "a", tp=2, config=config(kv_tokens=8192), why="ALREADY_LOADED")
+
+
 def test_crash_loop_ends_failed_and_others_go_on(manager):
     manager.up()
     manager.script("good")
