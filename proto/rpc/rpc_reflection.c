@@ -26,6 +26,7 @@ struct answer {
     reflection_response response;
     Grpc__Reflection__V1__FileDescriptorResponse files;
     ProtobufCBinaryData bytes[MAX_FILES];
+    Grpc__Reflection__V1__ExtensionNumberResponse extensions;
     Grpc__Reflection__V1__ListServiceResponse list;
     Grpc__Reflection__V1__ServiceResponse services[MAX_SERVICES];
     Grpc__Reflection__V1__ServiceResponse *service_pointers[MAX_SERVICES];
@@ -113,6 +114,16 @@ static void answer_list(const struct rpc_reflection *reflection, struct answer *
     answer->response.list_services_response = &answer->list;
 }
 
+/* No file here declares extensions: every message has none, which is not an error. */
+static void answer_extensions(struct answer *answer, char *type)
+{
+    grpc__reflection__v1__extension_number_response__init(&answer->extensions);
+    answer->extensions.base_type_name = type;
+    answer->response.message_response_case =
+        GRPC__REFLECTION__V1__SERVER_REFLECTION_RESPONSE__MESSAGE_RESPONSE_ALL_EXTENSION_NUMBERS_RESPONSE;
+    answer->response.all_extension_numbers_response = &answer->extensions;
+}
+
 static void fill_answer(const struct rpc_reflection *reflection, reflection_request *request,
                         struct answer *answer)
 {
@@ -141,8 +152,11 @@ static void fill_answer(const struct rpc_reflection *reflection, reflection_requ
                      request->file_containing_extension->containing_type);
         break;
     case GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__MESSAGE_REQUEST_ALL_EXTENSION_NUMBERS_OF_TYPE:
-        answer_error(answer, STATUS_NOT_FOUND, "no extensions of",
-                     request->all_extension_numbers_of_type);
+        if (rpc_schema_is_message(reflection->schema, request->all_extension_numbers_of_type))
+            answer_extensions(answer, request->all_extension_numbers_of_type);
+        else
+            answer_error(answer, STATUS_NOT_FOUND, "no such message",
+                         request->all_extension_numbers_of_type);
         break;
     case GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__MESSAGE_REQUEST_LIST_SERVICES:
         answer_list(reflection, answer);

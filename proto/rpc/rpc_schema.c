@@ -39,6 +39,7 @@ struct rpc_schema {
     size_t n_files;
     struct hash_map by_name;   /* values: index + 1 */
     struct hash_map by_symbol; /* values: index + 1 of the declaring file */
+    struct hash_map messages;  /* values: index + 1 of the declaring file */
     struct hash_map shapes;    /* "package.Service/Method" → shape + 1 */
 };
 
@@ -153,7 +154,8 @@ static bool index_message(struct rpc_schema *schema, size_t i_file, const char *
     char symbol[MAX_SYMBOL_BYTES], inner[MAX_SYMBOL_BYTES];
     struct cursor cursor = inside(item);
     struct item member;
-    bool ok = declare(schema, i_file, scope, item, symbol);
+    bool ok = declare(schema, i_file, scope, item, symbol) &&
+              hash_map_put_str(&schema->messages, symbol, index_value(i_file));
     while (ok && next_item(&cursor, &member)) {
         if (member.number == MESSAGE_NESTED)
             ok = index_message(schema, i_file, symbol, &member);
@@ -295,6 +297,7 @@ void rpc_schema_destroy(struct rpc_schema *schema)
     free(schema->files);
     hash_map_fini(&schema->by_name);
     hash_map_fini(&schema->by_symbol);
+    hash_map_fini(&schema->messages);
     hash_map_fini(&schema->shapes);
     free(schema);
 }
@@ -317,6 +320,11 @@ size_t rpc_schema_find_file(const struct rpc_schema *schema, const char *name)
 size_t rpc_schema_find_symbol(const struct rpc_schema *schema, const char *symbol)
 {
     return value_index(hash_map_get_str(&schema->by_symbol, symbol));
+}
+
+bool rpc_schema_is_message(const struct rpc_schema *schema, const char *symbol)
+{
+    return hash_map_get_str(&schema->messages, symbol) != NULL;
 }
 
 int rpc_schema_method_shape(const struct rpc_schema *schema, const char *service,

@@ -2,6 +2,7 @@
  * tables are checked against. Read-only after creation; any thread. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -29,6 +30,8 @@ const struct rpc_schema_file *rpc_schema_file(const struct rpc_schema *schema, s
  */
 size_t rpc_schema_find_file(const struct rpc_schema *schema, const char *name);
 size_t rpc_schema_find_symbol(const struct rpc_schema *schema, const char *symbol);
+
+bool rpc_schema_is_message(const struct rpc_schema *schema, const char *symbol);
 
 /* Shape of a method, -1 where the service has none of that name. */
 int rpc_schema_method_shape(const struct rpc_schema *schema, const char *service,

@@ -68,3 +68,11 @@ def test_unbuilt_rpcs_and_fields_say_so_by_name(served):
         raise AssertionError("constraint was ignored")
     except grpc.RpcError as e:
         assert e.code() == grpc.StatusCode.UNIMPLEMENTED and "constraint" in e.details()
+
+
+def test_grpcurl_prints_the_details_of_an_error(served):
+    body = json.dumps({"model": "smol", "text": "x", "sampling": {"temperature": -1}})
+    result = subprocess.run([GRPCURL, "-plaintext", "-d", body, served.address, "sluice.v1.Inference/Generate"],
+                            capture_output=True, text=True, timeout=60)
+    assert result.returncode != 0 and "not recognized" not in result.stderr
+    assert '"reason":"INVALID_ARGUMENT"' in result.stderr and '"field":"sampling.temperature"' in result.stderr

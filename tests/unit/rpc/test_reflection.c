@@ -115,7 +115,8 @@ static void check_answers(const ProtobufCServiceDescriptor *service)
     static char all[] = "*", file[] = "sluice/v1/common.proto",
                 message[] = "sluice.v1.GenerateRequest", rpc[] = "sluice.v1.Inference.Generate",
                 field[] = "sluice.v1.Sampling.temperature", value[] = "sluice.v1.FINISH_REASON_EOS",
-                nothing[] = "sluice.v1.Nothing", no_file[] = "etc/passwd";
+                nothing[] = "sluice.v1.Nothing", no_file[] = "etc/passwd",
+                error_info[] = "google.rpc.ErrorInfo", status_file[] = "google/rpc/status.proto";
     const reflection_request requests[] = {
         question(LIST, all),
         question(BY_FILE, file),
@@ -125,8 +126,11 @@ static void check_answers(const ProtobufCServiceDescriptor *service)
         question(BY_SYMBOL, value),
         question(BY_SYMBOL, nothing),
         question(BY_FILE, no_file),
-        question(ALL_EXTENSIONS, message),
+        question(ALL_EXTENSIONS, field),
         question(0, NULL),
+        question(BY_SYMBOL, error_info),
+        question(BY_FILE, status_file),
+        question(ALL_EXTENSIONS, error_info),
     };
     struct rpc_fixture fx;
     struct questions questions;
@@ -161,6 +165,14 @@ static void check_answers(const ProtobufCServiceDescriptor *service)
             GRPC__REFLECTION__V1__SERVER_REFLECTION_RESPONSE__MESSAGE_RESPONSE_ERROR_RESPONSE);
         assert_int_equal(response->error_response->error_code, codes[i - 6]);
     }
+    /* What a client needs to print the details of a status. */
+    assert_true(has_file((const reflection_response *)questions.answers[10],
+                         "google/rpc/error_details.proto"));
+    assert_true(has_file((const reflection_response *)questions.answers[11], status_file));
+    const reflection_response *extensions = (const reflection_response *)questions.answers[12];
+    assert_non_null(extensions->all_extension_numbers_response);
+    assert_string_equal(extensions->all_extension_numbers_response->base_type_name, error_info);
+    assert_int_equal(extensions->all_extension_numbers_response->n_extension_number, 0);
     for (size_t i = 0; i < questions.n_answers; i++)
         rpc_message_free(questions.answers[i]);
     rpc_fixture_stop(&fx);
