@@ -267,7 +267,7 @@ static int apply_flag(struct parse *p, int argc, char *const argv[], int *i)
         if (n == 6 && strncmp(word + 2, "config", 6) == 0) {
             *i += equals ? 0 : 1;
             if (!equals && *i >= argc)
-                return error_set(p->err, STATUS_INVALID_ARGUMENT, "--config: needs a FILE");
+                return error_set(p->err, STATUS_INVALID_ARGUMENT, "--config: needs a value: FILE");
             return 0; /* read before */
         }
         index = find_flag(p->options, word + 2, n);
@@ -282,8 +282,8 @@ static int apply_flag(struct parse *p, int argc, char *const argv[], int *i)
     if (spec->type == OPTION_BOOL)
         return set_value(p, (size_t)index, "true", ORIGIN_FLAG);
     if (*i + 1 >= argc)
-        return error_set(p->err, STATUS_INVALID_ARGUMENT, "--%s: needs a %s", spec->name,
-                         spec->value_name ? spec->value_name : "value");
+        return error_set(p->err, STATUS_INVALID_ARGUMENT, "--%s: needs a value: %s", spec->name,
+                         spec->value_name ? spec->value_name : "any");
     (*i)++;
     return set_value(p, (size_t)index, argv[*i], ORIGIN_FLAG);
 }

@@ -73,7 +73,7 @@ static void test_bad_flags_are_named(void **state)
         const char *word, *value, *says;
     } cases[] = {
         {"--nothing", NULL, "--nothing"},
-        {"--test-size", NULL, "--test-size: needs a N"},
+        {"--test-size", NULL, "--test-size: needs a value: N"},
         {"--test-size", "0", "0 is less than 1|between 1"},
         {"--test-size", "2G", "between 1 and 1073741824"},
         {"--test-size", "-1", "not a whole number"},
