@@ -93,25 +93,44 @@ static void print_plan(const Sluice__V1__Plan *plan)
         printf("note: %s\n", plan->notes[i]);
 }
 
+/* After a load what the replica may grow to: its plan counts a KV pool that fills as it is used. */
+static void print_memory(const Sluice__V1__DeviceMemory *m, bool load)
+{
+    char before[32], after[32], expected[32];
+    format_bytes(m->after_bytes, after);
+    format_bytes(m->expected_bytes, expected);
+    if (load)
+        printf("  %s: %s resident, at most %s with a full KV pool\n", m->device, after, expected);
+    else
+        printf("  %s: before %s, after %s, expected %s\n", m->device,
+               format_bytes(m->before_bytes, before), after, expected);
+}
+
 static void print_operation(const Sluice__Manager__V1__Operation *op)
 {
-    char state[32], elapsed[32], before[32], after[32], expected[32];
+    char state[32], elapsed[32];
+    bool load = op->kind == SLUICE__MANAGER__V1__OPERATION_KIND__OPERATION_KIND_LOAD;
     enum_short(&sluice__manager__v1__operation_state__descriptor, (int)op->state, state);
-    printf("%s %s: %s", op->model, op->version, state);
+    printf("%s%s%s: %s", op->model, op->version[0] ? " " : "", op->version, state);
     if (op->result && op->result->elapsed_ms)
         printf(" in %s", format_ms(op->result->elapsed_ms, elapsed));
     putchar('\n');
-    for (size_t i = 0; op->result && i < op->result->n_memory; i++) {
-        const Sluice__V1__DeviceMemory *m = op->result->memory[i];
-        printf("  %s: before %s, after %s, expected %s\n", m->device,
-               format_bytes(m->before_bytes, before), format_bytes(m->after_bytes, after),
-               format_bytes(m->expected_bytes, expected));
-    }
+    for (size_t i = 0; op->result && i < op->result->n_memory; i++)
+        print_memory(op->result->memory[i], load);
 }
 
 static void print_started(const Sluice__Manager__V1__Operation *op)
 {
     printf("operation %s started\n", op->id);
+}
+
+static bool plan_fits(const ProtobufCMessage *message)
+{
+    if (message->descriptor != &sluice__manager__v1__load_model_version_response__descriptor)
+        return true;
+    const Sluice__V1__Plan *plan =
+        ((const Sluice__Manager__V1__LoadModelVersionResponse *)message)->plan;
+    return !plan || plan->fits;
 }
 
 static int run_load(struct cli *cli)
@@ -135,8 +154,9 @@ static int run_load(struct cli *cli)
         else if (r->operation)
             print_started(r->operation);
     }
+    rc = cli->settings.validate_only && !plan_fits(message) ? 1 : 0;
     rpc_message_free(message);
-    return 0;
+    return rc;
 }
 
 int action_unload(struct cli *cli, const char *name, const char *version,
@@ -225,7 +245,7 @@ static const struct option_spec load_specs[] = {
     {"kernels", 0, OPTION_STRING, CLI_OPTION(kernels), "", "SET", "auto, avx512, avx2, ref or f32",
      0, 0},
     {"validate-only", 0, OPTION_BOOL, CLI_OPTION(validate_only), "false", NULL,
-     "print the plan, change nothing", 0, 0},
+     "print the plan, change nothing; exit status 1 where it does not fit", 0, 0},
     {"no-wait", 0, OPTION_BOOL, CLI_OPTION(no_wait), "false", NULL,
      "return when the operation has started", 0, 0},
     {"request-id", 0, OPTION_STRING, CLI_OPTION(request_id), "", "ID",
