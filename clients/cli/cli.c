@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "clients/cli/output.h"
 #include "proto/rpc/rpc_client.h"
 #include "sluice/manager/v1/manager.pb-c.h"
 
@@ -52,9 +53,29 @@ int cli_manager(struct cli *cli, struct rpc_client **out_client, struct error *e
     return rc;
 }
 
+/* Without a port gRPC would try 443. "unix:PATH" and gRPC's own "dns:///…" pass. */
+static int check_server(const char *target, struct error *err)
+{
+    const char *colon = strrchr(target, ':');
+    const char *port = colon ? colon + 1 : "";
+    size_t n_digits = strspn(port, "0123456789");
+    bool bare_ipv6 = target[0] != '[' && colon && strchr(target, ':') != colon;
+    if (strncmp(target, "unix:", 5) == 0 || strncmp(target, "dns:", 4) == 0 ||
+        strncmp(target, "ipv4:", 5) == 0 || strncmp(target, "ipv6:", 5) == 0)
+        return 0;
+    if (colon == target || bare_ipv6 || n_digits == 0 || n_digits > 5 || port[n_digits] ||
+        strtoul(port, NULL, 10) < 1 || strtoul(port, NULL, 10) > 65535)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--server: \"%s\" is not an ADDR:PORT such as %s", target,
+                         CLI_DEFAULT_SERVER);
+    return 0;
+}
+
 int cli_server(struct cli *cli, struct rpc_client **out_client, struct error *err)
 {
-    int rc = cli->server ? 0 : open_client(cli->settings.server, &cli->server, err);
+    int rc = cli->server ? 0 : check_server(cli->settings.server, err);
+    if (!rc && !cli->server)
+        rc = open_client(cli->settings.server, &cli->server, err);
     if (!rc)
         *out_client = cli->server;
     return rc;
@@ -134,6 +155,10 @@ static bool advice(const struct cli *cli, const struct error *err, struct strbuf
 int cli_fail(const struct cli *cli, const struct error *err)
 {
     struct strbuf hint;
+    if (cli->settings.json) {
+        print_json_error(err);
+        return 1;
+    }
     strbuf_init(&hint, 0);
     fprintf(stderr, "sluice %s: %s", cli->command->name,
             err->message[0] ? err->message : status_name(err->status));

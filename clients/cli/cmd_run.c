@@ -1,4 +1,5 @@
 /* run: one prompt, its answer streamed to stdout. */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,6 +14,8 @@
 #include "proto/rpc/rpc_message.h"
 #include "proto/rpc/rpc_stream.h"
 #include "sluice/v1/inference.pb-c.h"
+
+enum { MAX_PROMPT_BYTES = 4 << 20 };
 
 /* Room for everything a request points to. */
 struct run_request {
@@ -49,7 +52,8 @@ static void fill_prompt(const struct cli_settings *s, bool chat, char *prompt,
     r->request.chat = &r->chat;
 }
 
-static void fill_request(const struct cli *cli, const char *model, bool chat, struct run_request *r)
+static void fill_request(const struct cli *cli, const char *model, const char *prompt, bool chat,
+                         struct run_request *r)
 {
     const struct cli_settings *s = &cli->settings;
     r->request = (Sluice__V1__GenerateRequest)SLUICE__V1__GENERATE_REQUEST__INIT;
@@ -57,7 +61,7 @@ static void fill_request(const struct cli *cli, const char *model, bool chat, st
     r->stopping = (Sluice__V1__Stopping)SLUICE__V1__STOPPING__INIT;
     r->request.model = (char *)(uintptr_t)model;
     r->request.version = (char *)(uintptr_t)s->version;
-    fill_prompt(s, chat, (char *)(uintptr_t)cli_word(cli, 1), r);
+    fill_prompt(s, chat, (char *)(uintptr_t)prompt, r);
     r->sampling.has_temperature = true;
     r->sampling.temperature = (float)s->temperature;
     r->sampling.has_top_p = true;
@@ -102,8 +106,9 @@ struct figures {
     uint64_t n_tokens;
 };
 
-static void on_event(const struct cli *cli, const Sluice__V1__GenerateResponse *response,
-                     struct figures *f)
+/* Fails where stdout takes no more. */
+static int on_event(const struct cli *cli, const Sluice__V1__GenerateResponse *response,
+                    struct figures *f, struct error *err)
 {
     if (cli->settings.json)
         print_json(&response->base);
@@ -115,7 +120,9 @@ static void on_event(const struct cli *cli, const Sluice__V1__GenerateResponse *
         if (!cli->settings.json)
             fputs(response->tokens->text, stdout);
     }
-    fflush(stdout);
+    if (fflush(stdout) != 0 || ferror(stdout))
+        return error_errno(err, errno, "cannot write the answer to stdout");
+    return 0;
 }
 
 static void print_figures(const struct figures *f)
@@ -128,25 +135,25 @@ static void print_figures(const struct figures *f)
 }
 
 static int stream_answer(struct cli *cli, struct rpc_client *client, const char *model,
-                         struct error *err)
+                         const char *prompt, struct error *err)
 {
     struct run_request r;
     struct rpc_reader *reader;
     struct rpc_call_options options = {.timeout_ms = cli->settings.timeout_ms};
     struct figures f = {.start_ns = 0};
     ProtobufCMessage *message = NULL;
-    fill_request(cli, model, !cli->settings.raw && can_chat(client, model), &r);
+    fill_request(cli, model, prompt, !cli->settings.raw && can_chat(client, model), &r);
     f.start_ns = clock_now_ns();
     int rc = rpc_reader_open(client, &sluice__v1__inference__descriptor, "Generate",
                              &r.request.base, &options, &reader, err);
     if (rc)
         return rc;
-    while ((rc = rpc_reader_next(reader, &message, err)) == 0 && message) {
-        on_event(cli, (const Sluice__V1__GenerateResponse *)message, &f);
+    while (rc == 0 && (rc = rpc_reader_next(reader, &message, err)) == 0 && message) {
+        rc = on_event(cli, (const Sluice__V1__GenerateResponse *)message, &f, err);
         rpc_message_free(message);
     }
-    rpc_reader_close(reader);
-    if (!cli->settings.json)
+    rpc_reader_close(reader); /* cancels what has not ended */
+    if (!cli->settings.json && (f.n_tokens || !rc))
         putchar('\n');
     fflush(stdout);
     if (!rc && cli->settings.stats)
@@ -169,21 +176,59 @@ static int prepare_file(struct cli *cli, const char *path, char name[64], struct
     return rc;
 }
 
+/* All of stdin, less one newline at its end. */
+static int read_prompt(struct strbuf *out, struct error *err)
+{
+    char part[4096];
+    size_t n;
+    while ((n = fread(part, 1, sizeof(part), stdin)) > 0)
+        if (!strbuf_add(out, part, n))
+            return error_set(err, STATUS_INVALID_ARGUMENT,
+                             "the prompt on stdin is too long: at most %d bytes", MAX_PROMPT_BYTES);
+    if (ferror(stdin))
+        return error_errno(err, errno, "cannot read the prompt from stdin");
+    if (out->n_bytes && out->data[out->n_bytes - 1] == '\n')
+        out->data[--out->n_bytes] = '\0';
+    const char *nul = out->n_bytes ? memchr(out->data, '\0', out->n_bytes) : NULL;
+    if (nul)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "the prompt on stdin has a NUL at byte %zu",
+                         (size_t)(nul - out->data));
+    return out->n_bytes ? 0
+                        : error_set(err, STATUS_INVALID_ARGUMENT, "the prompt on stdin is empty");
+}
+
+/* No model's name has a slash. */
+static bool looks_like_path(const char *word)
+{
+    size_t n = strlen(word);
+    return strchr(word, '/') || (n > 5 && strcmp(word + n - 5, ".gguf") == 0);
+}
+
 static int run_run(struct cli *cli)
 {
     struct error err;
     struct rpc_client *client;
     char from_file[64];
-    const char *model = cli_word(cli, 0);
+    const char *model = cli_word(cli, 0), *prompt = cli_word(cli, 1);
+    struct strbuf typed;
+    strbuf_init(&typed, MAX_PROMPT_BYTES);
     int rc = 0;
-    if (strchr(model, '/') && access(model, R_OK) == 0) {
+    if (looks_like_path(model) && access(model, R_OK) != 0)
+        rc = errno == ENOENT ? error_set(&err, STATUS_NOT_FOUND, "%s: no such file", model)
+                             : error_errno(&err, errno, "%s", model);
+    if (!rc && strcmp(prompt, "-") == 0) {
+        rc = read_prompt(&typed, &err);
+        prompt = strbuf_str(&typed);
+    }
+    if (!rc && looks_like_path(model)) {
         rc = prepare_file(cli, model, from_file, &err);
         model = from_file;
     }
     if (!rc)
         rc = cli_server(cli, &client, &err);
     if (!rc)
-        rc = stream_answer(cli, client, model, &err);
+        rc = stream_answer(cli, client, model, prompt, &err);
+    strbuf_fini(&typed);
     return rc ? cli_fail(cli, &err) : 0;
 }
 
@@ -208,18 +253,20 @@ static const struct option_spec run_specs[] = {
     CLI_COMMON_OPTIONS,
 };
 
-const struct cli_command cmd_run = {"run",
-                                    "MODEL PROMPT ",
-                                    "stream an answer to a prompt",
-                                    "MODEL is a served model's name, or the path of a checkpoint "
-                                    "file, which is then registered and loaded first.\n\n"
-                                    "examples:\n  sluice run smol \"Why is the sky blue?\"\n"
-                                    "  sluice run ./SmolLM2-135M-Instruct.Q4_1.gguf \"Tell a "
-                                    "story.\" --temperature 0.8 --seed 7 --stats\n"
-                                    "  sluice run smol \"def fib(n):\" --raw --stop $'\\n\\n'\n  "
-                                    "sluice run smol hello --json | jq -r .tokens.text\n",
-                                    run_specs,
-                                    sizeof(run_specs) / sizeof(run_specs[0]),
-                                    2,
-                                    2,
-                                    run_run};
+const struct cli_command cmd_run = {
+    "run",
+    "MODEL PROMPT ",
+    "stream an answer to a prompt",
+    "MODEL is a served model's name, or the path of a checkpoint "
+    "file, which is then registered and loaded first. PROMPT - reads the prompt from stdin, less "
+    "one newline at its end.\n\n"
+    "examples:\n  sluice run smol \"Why is the sky blue?\"\n"
+    "  sluice run ./SmolLM2-135M-Instruct.Q4_1.gguf \"Tell a "
+    "story.\" --temperature 0.8 --seed 7 --stats\n"
+    "  sluice run smol \"def fib(n):\" --raw --stop $'\\n\\n'\n  "
+    "sluice run smol hello --json | jq -r .tokens.text\n",
+    run_specs,
+    sizeof(run_specs) / sizeof(run_specs[0]),
+    2,
+    2,
+    run_run};

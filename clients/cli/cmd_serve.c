@@ -496,8 +496,8 @@ static int run_serve(struct cli *cli)
     struct rpc_client *client; /* both are made here, before there are two threads */
     if (!rc)
         rc = cli_manager(cli, &client, &err);
-    if (!rc && s.dial[0])
-        rc = cli_server(cli, &client, &err);
+    if (!rc && s.dial[0] && cli_server(cli, &client, &err) != 0)
+        s.dial[0] = '\0'; /* the server itself says what is wrong with its address */
     for (int i = 0; !rc && i < 2; i++)
         rc = child_start(&s.children[i], &err);
     s.server_pid = s.children[1].pid;

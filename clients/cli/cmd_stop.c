@@ -12,6 +12,12 @@
 
 enum { LEFTOVER_GRACE_MS = 90000 };
 
+static int tell_stopped(const struct cli *cli, const char *text)
+{
+    puts(cli->settings.json ? "{\"stopped\":true}" : text);
+    return 0;
+}
+
 static int run_stop(struct cli *cli)
 {
     char path[1100], text[32] = {0};
@@ -25,7 +31,7 @@ static int run_stop(struct cli *cli)
             error_set(&err, STATUS_FAILED_PRECONDITION, "nothing is serving from %s",
                       cli->state_dir);
         else if (leftover_stop(cli, LEFTOVER_GRACE_MS, &err) == 0)
-            return puts("stopped what an earlier `sluice serve` had left") < 0;
+            return tell_stopped(cli, "stopped what an earlier `sluice serve` had left");
         return cli_fail(cli, &err);
     }
     ssize_t n = pread(fd, text, sizeof(text) - 1, 0);
@@ -37,19 +43,18 @@ static int run_stop(struct cli *cli)
     }
     flock(fd, LOCK_SH); /* granted when the other has ended */
     close(fd);
-    printf("stopped\n");
-    return 0;
+    return tell_stopped(cli, "stopped");
 }
 
 static const struct option_spec stop_specs[] = {CLI_COMMON_OPTIONS};
 
-const struct cli_command cmd_stop = {
-    "stop",
-    "",
-    "stop a `sluice serve`, and wait for its end",
-    "examples:\n  sluice stop\n  sluice stop --state-dir /var/lib/sluice\n",
-    stop_specs,
-    sizeof(stop_specs) / sizeof(stop_specs[0]),
-    0,
-    0,
-    run_stop};
+const struct cli_command cmd_stop = {"stop",
+                                     "",
+                                     "stop a `sluice serve`, and wait for its end",
+                                     "--json prints {\"stopped\":true}.\n\nexamples:\n  sluice "
+                                     "stop\n  sluice stop --state-dir /var/lib/sluice\n",
+                                     stop_specs,
+                                     sizeof(stop_specs) / sizeof(stop_specs[0]),
+                                     0,
+                                     0,
+                                     run_stop};

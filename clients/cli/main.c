@@ -1,11 +1,13 @@
 /* sluice: the command line. The table of commands gives dispatch and help; each command is a file
  * of its own (cmd_*.c). */
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "clients/cli/cli.h"
+#include "clients/cli/output.h"
 #include "proto/rpc/rpc_client.h"
 
 static void print_overview(FILE *out)
@@ -68,13 +70,38 @@ static void resolve_paths(struct cli *cli)
                  cli->state_dir);
 }
 
+/* Options that cannot be parsed are not there to say that JSON is wanted: the words are. */
+static void usage_error(const struct cli_command *command, int argc, char *argv[],
+                        const struct error *err)
+{
+    bool json = false;
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
+        json |= strcmp(argv[i], "--json") == 0 || strcmp(argv[i], "-j") == 0;
+    if (json)
+        print_json_error(err);
+    else
+        fprintf(stderr, "sluice %s: %s\n", command->name, err->message);
+}
+
+/* What was printed has arrived, or the command has failed, however well it did its work. */
+static int check_output(const char *command, int rc)
+{
+    errno = 0;
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return rc;
+    if (!rc) /* else it is told already */
+        fprintf(stderr, "sluice %s: cannot write to stdout: %s\n", command,
+                errno ? strerror(errno) : "an earlier write failed");
+    return rc ? rc : 1;
+}
+
 static int run_command(const struct cli_command *command, int argc, char *argv[])
 {
     struct cli cli = {.command = command};
     struct error err;
     if (options_parse("cli", command->specs, command->n_specs, argc, argv, &cli.settings,
                       &cli.options, &err) != 0) {
-        fprintf(stderr, "sluice %s: %s\n", command->name, err.message);
+        usage_error(command, argc, argv, &err);
         return 2;
     }
     int rc = 2;
@@ -84,8 +111,13 @@ static int run_command(const struct cli_command *command, int argc, char *argv[]
         print_help(command);
         rc = 0;
     } else if (n_words < command->min_words || n_words > command->max_words) {
-        fprintf(stderr, "usage: sluice %s %s[options]   (sluice %s --help tells more)\n",
-                command->name, command->arguments, command->name);
+        error_set(&err, STATUS_INVALID_ARGUMENT,
+                  "usage: sluice %s %s[options]   (sluice %s --help tells more)", command->name,
+                  command->arguments, command->name);
+        if (cli.settings.json)
+            print_json_error(&err);
+        else
+            fprintf(stderr, "%s\n", err.message);
     } else {
         rc = command->run(&cli);
     }
@@ -106,7 +138,7 @@ int main(int argc, char *argv[])
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 ||
         (strcmp(name, "help") == 0 && argc == 2)) {
         print_overview(stdout);
-        return 0;
+        return check_output("help", 0);
     }
     if (strcmp(name, "--version") == 0)
         name = "version";
@@ -118,7 +150,7 @@ int main(int argc, char *argv[])
     }
     if (strcmp(name, "help") == 0) {
         print_help(command);
-        return 0;
+        return check_output(name, 0);
     }
-    return run_command(command, argc - 1, argv + 1);
+    return check_output(command->name, run_command(command, argc - 1, argv + 1));
 }

@@ -12,6 +12,7 @@
 #include <openssl/evp.h>
 
 #include "base/clock.h"
+#include "base/error.h"
 #include "base/utf8.h"
 
 void table_init(struct table *table, size_t n_columns, const char *const *headers)
@@ -253,6 +254,16 @@ void print_json(const ProtobufCMessage *message)
     json_t *object = message_json(message);
     char *text = json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(9));
     puts(text ? text : "{}");
+    free(text);
+    json_decref(object);
+}
+
+void print_json_error(const struct error *err)
+{
+    json_t *object = json_pack("{s:{s:s,s:s,s:s}}", "error", "code", status_name(err->status),
+                               "reason", err->reason, "message", err->message);
+    char *text = object ? json_dumps(object, JSON_COMPACT) : NULL;
+    fprintf(stderr, "%s\n", text ? text : "{\"error\":{\"code\":\"INTERNAL\"}}");
     free(text);
     json_decref(object);
 }

@@ -7,6 +7,8 @@
 
 #include <protobuf-c/protobuf-c.h>
 
+struct error;
+
 enum { TABLE_MAX_COLUMNS = 12 };
 
 /* Rows of cells, aligned when printed. Cells are copied. */
@@ -29,5 +31,9 @@ const char *format_age(int64_t unix_ns, char out[32]);
  * base64, enums by name, absent optionals and empty repeated fields left out); one line with a
  * newline. */
 void print_json(const ProtobufCMessage *message);
+/* {"error":{"code":"NOT_FOUND","reason":"MODEL_NOT_FOUND","message":"..."}} and a newline on
+ * stderr.
+ */
+void print_json_error(const struct error *err);
 /* Name of an enum value without its common prefix, lower case: REPLICA_STATE_READY → "ready". */
 const char *enum_short(const ProtobufCEnumDescriptor *descriptor, int value, char out[32]);

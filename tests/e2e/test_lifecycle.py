@@ -226,3 +226,33 @@ def test_help_and_wrong_usage(fresh):
     hint = fresh.cli("ls", check=False).stderr
     assert "is it running?" in hint and f"sluice serve MODEL.gguf --state-dir {fresh.state}\n" in hint
     assert f"--listen {fresh.address} --state-dir" in fresh.run("smol", "hi", check=False).stderr
+
+
+def test_errors_name_what_is_wrong_and_are_json_where_asked(fresh):
+    def error(*args):
+        result = fresh.cli(*args, "--json", check=False)
+        assert result.returncode in (1, 2) and result.stdout == "", result
+        return json.loads(result.stderr)["error"]
+
+    assert error("load")["code"] == "INVALID_ARGUMENT"
+    assert "17" in error("load", "x", "--tp", "17")["message"]
+    assert "ADDR:PORT" in error("run", "smol", "hi", "--server", "127.0.0.1")["message"]
+    assert error("run", "/nonexistent.gguf", "hi") == {"code": "NOT_FOUND", "reason": "",
+                                                       "message": "/nonexistent.gguf: no such file"}
+    fresh.start(model_path(), "--name", "smol")
+    fresh.wait(lambda: "ready: " in (fresh.state / "serve.out").read_text(), 30, "it is ready")
+    assert error("show", "none")["reason"] == "MODEL_NOT_FOUND"
+    refused = fresh.run("none", "hi", check=False)
+    assert refused.returncode == 1 and refused.stdout == "" and refused.stderr.startswith("sluice run: ")
+    command = [BIN / "sluice", "run", "smol", "--server", fresh.address, "-n", "4"]
+    typed = subprocess.run([*command, "-"], input="Say hello.\n", capture_output=True, text=True, timeout=20)
+    assert typed.stdout == fresh.run("smol", "Say hello.", "-n", "4").stdout
+    assert "is empty" in subprocess.run([*command, "-"], input="", capture_output=True, text=True, timeout=20).stderr
+    plan = fresh.cli("load", "smol", "--validate-only", "--kv-tokens", "900000000", check=False)
+    assert plan.returncode == 1 and "does not fit" in plan.stdout
+    unloaded = fresh.cli("unload", "smol").stdout
+    assert unloaded.startswith("smol: done") and "before" in unloaded
+    loaded = fresh.cli("load", "smol").stdout
+    assert "resident, at most" in loaded and "before" not in loaded
+    assert json.loads(fresh.cli("stop", "--json").stdout) == {"stopped": True}
+    assert error("stop")["code"] == "FAILED_PRECONDITION"
