@@ -153,6 +153,11 @@ int main(int argc, char *argv[])
         fprintf(stderr, "sluice-server: unexpected word \"%s\" (see --help)\n",
                 options_positional(options, 0));
         rc = 2;
+    } else if (!*settings.gateway.manager_socket && !*settings.gateway.routes_file) {
+        fprintf(stderr, "sluice-server: nothing tells where models are: give --manager "
+                        "STATE/run/manager.sock, or the --routes-file of an earlier run (see "
+                        "--help)\n");
+        rc = 2;
     } else if (!log_level_parse(settings.log_level, &level) ||
                !log_format_parse(settings.log_format, &format)) {
         fprintf(stderr, "sluice-server: --log-level wants debug, info, warn or error; --log-format "

@@ -16,6 +16,8 @@
 #include "server/worker/settings.h"
 #include "server/worker/tool.h"
 
+enum { EXIT_FAILED = 1, EXIT_USAGE = 2 };
+
 static void print_help(void)
 {
     printf("sluice-worker: one model on one device group (part of Sluice %s).\n\n"
@@ -35,7 +37,7 @@ static void print_help(void)
 static int usage_error(const struct error *err)
 {
     fprintf(stderr, "sluice-worker: %s\n", err->message);
-    return 1;
+    return EXIT_USAGE;
 }
 
 static int write_all(const void *bytes, size_t n_bytes)
@@ -97,6 +99,9 @@ static int run_tool(enum settings_mode mode, const struct settings *settings)
     if (rc) {
         report.result_case = SLUICE__WORKER__V1__TOOL_REPORT__RESULT_ERROR;
         report.error = message_error(&arena, &err);
+        /* Whoever reads the report is told there; people are told on standard error alone. */
+        if (settings->text || mode == MODE_QUANTIZE)
+            report.result_case = SLUICE__WORKER__V1__TOOL_REPORT__RESULT__NOT_SET;
         fprintf(stderr, "sluice-worker: %s: %s\n", status_name(err.status), err.message);
     }
     if (report.result_case && print_report(&report, settings->text) != 0) {
@@ -104,7 +109,7 @@ static int run_tool(enum settings_mode mode, const struct settings *settings)
         rc = STATUS_UNAVAILABLE;
     }
     arena_fini(&arena);
-    return rc ? 1 : 0;
+    return rc ? EXIT_FAILED : 0;
 }
 
 static int run_mode(enum settings_mode mode, const struct settings *settings)
@@ -119,7 +124,7 @@ static int run_mode(enum settings_mode mode, const struct settings *settings)
     if (generate_run(settings, &err) == 0)
         return 0;
     fprintf(stderr, "sluice-worker: %s: %s\n", status_name(err.status), err.message);
-    return 1;
+    return EXIT_FAILED;
 }
 
 static int start(enum settings_mode mode, int argc, char *argv[])
@@ -157,7 +162,7 @@ int main(int argc, char *argv[])
 {
     if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
         print_help();
-        return argc < 2 ? 1 : 0;
+        return argc < 2 ? EXIT_USAGE : 0;
     }
     if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
         printf("sluice-worker %s\n", SLUICE_VERSION);
@@ -167,7 +172,7 @@ int main(int argc, char *argv[])
     if (mode == N_MODES) {
         fprintf(stderr, "sluice-worker: \"%s\" is not a mode (see sluice-worker --help)\n",
                 argv[1]);
-        return 1;
+        return EXIT_USAGE;
     }
     return start(mode, argc - 1, argv + 1);
 }

@@ -1,0 +1,50 @@
+"""How the programs below `sluice` end when they are called wrongly: 2 and one line on standard error."""
+import subprocess
+
+import pytest
+
+from conftest import BIN, model_path
+
+
+def call(program, *args, text=True):
+    return subprocess.run([BIN / program, *args], capture_output=True, text=text, timeout=30)
+
+
+@pytest.mark.parametrize("program, args, what", [
+    ("sluice-server", ["--listen", "127.0.0.1:0"], "--manager"),
+    ("sluice-server", ["--surprise"], "--surprise"),
+    ("sluice-worker", ["dance"], "dance"),
+    ("sluice-worker", ["plan"], "--model"),
+    ("sluice-worker", ["serve", "--model", "x"], "--socket"),
+    ("sluice-worker", ["inspect", "a", "b"], "one word too many"),
+    ("sluice-worker", ["probe", "--log-level", "loud"], "--log-level"),
+])
+def test_wrong_usage_ends_with_2_and_one_line(program, args, what):
+    result = call(program, *args)
+    assert result.returncode == 2 and result.stdout == ""
+    assert what in result.stderr and result.stderr.count("\n") == 1 and result.stderr.endswith("\n")
+
+
+@pytest.mark.parametrize("args, what", [
+    (["quantize"], "UNIMPLEMENTED"),
+    (["inspect", "/nonexistent.gguf", "--text"], "nonexistent.gguf"),
+    (["plan", "/nonexistent.gguf", "--text"], "nonexistent.gguf"),
+])
+def test_a_tools_error_is_told_once(args, what):
+    result = call("sluice-worker", *args)
+    assert result.returncode == 1 and result.stdout == ""
+    assert what in result.stderr and result.stderr.count("\n") == 1 and result.stderr.endswith("\n")
+
+
+def test_a_report_carries_the_error_too():
+    result = call("sluice-worker", "inspect", "/nonexistent.gguf", text=False)
+    assert result.returncode == 1 and b"nonexistent.gguf" in result.stdout and b"nonexistent.gguf" in result.stderr
+
+
+def test_a_plan_counts_what_is_promised_to_others():
+    def plan(*args):
+        return call("sluice-worker", "plan", model_path(), "--text", *args).stdout
+
+    assert "fits: true" in plan("--kv-tokens", "4096")
+    promised = plan("--kv-tokens", "4096", "--memory-promised", str(1 << 60))
+    assert "fits: true" not in promised and "missing_bytes" in promised and "promised to other replicas" in promised
