@@ -38,6 +38,7 @@ struct cli {
     char state_dir[1024];                /* resolved */
     char manager_target[1200];           /* "unix:…" */
     struct rpc_client *manager, *server; /* opened on first use */
+    _Atomic bool ending;                 /* serve stops: nothing that is away now comes back */
 };
 
 struct cli_command {

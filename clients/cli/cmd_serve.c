@@ -43,7 +43,6 @@ struct serve {
     struct child children[2]; /* manager, server */
     int signals, loaded;      /* signalfd; eventfd: the loader is done */
     int load_status;          /* 0 or 1, set before `loaded` */
-    _Atomic bool stopping;    /* the loader should not wait any longer */
     _Atomic pid_t server_pid; /* of the server that runs now; 0: none */
     char dial[300];           /* where the data plane is reached from here; empty: unknown */
     char grace[32];
@@ -147,7 +146,7 @@ static int wait_for_manager(struct serve *s, struct error *err)
         return rc;
     do
         rc = rpc_client_wait_connected(client, MANAGER_TRY_MS, err);
-    while (rc && !s->stopping && clock_now_ns() < until_ns);
+    while (rc && !s->cli->ending && clock_now_ns() < until_ns);
     return rc;
 }
 
@@ -182,7 +181,7 @@ static int wait_for_server(struct serve *s, struct error *err)
     int64_t until_ns = clock_now_ns() + MANAGER_TRIES_MS * NS_PER_MS;
     int rc = cli_manager(s->cli, &client, err);
     while (!rc && !server_is_up(s, client)) {
-        if (s->stopping || clock_now_ns() >= until_ns)
+        if (s->cli->ending || clock_now_ns() >= until_ns)
             return error_set(err, STATUS_UNAVAILABLE, "the server does not come up; its log: %s",
                              s->server_log);
         pause_ms(READY_TRY_MS);
@@ -220,7 +219,7 @@ static int tell_ready(struct serve *s, const char *name, struct error *err)
     int64_t until_ns = clock_now_ns() + READY_TRIES_MS * NS_PER_MS;
     int rc = s->dial[0] ? cli_server(s->cli, &client, err) : 0;
     while (!rc && s->dial[0] && !is_served(client, name)) {
-        if (s->stopping || clock_now_ns() >= until_ns) {
+        if (s->cli->ending || clock_now_ns() >= until_ns) {
             fprintf(stderr, "%s is loaded, but not served on %s yet\n", name, s->dial);
             return 0;
         }
@@ -304,7 +303,7 @@ static void *load_models(void *arg)
         rc = wait_for_server(s, &err);
     for (size_t i = 0; !rc && cli_word(s->cli, i); i++)
         rc = load_one(s, cli_word(s->cli, i), &err);
-    if (rc && !s->stopping)
+    if (rc && !s->cli->ending)
         cli_fail(s->cli, &err);
     s->load_status = rc ? 1 : 0;
     ssize_t n = write(s->loaded, &one, sizeof(one));
@@ -364,7 +363,7 @@ static int supervise(struct serve *s)
         int64_t now = clock_now_ns();
         for (int i = 0; i < 2; i++)
             if (watch_child(&s->children[i], now, &err) != 0) {
-                s->stopping = true; /* what the loader meets now follows from this */
+                s->cli->ending = true; /* what the loader meets now follows from this */
                 return cli_fail(s->cli, &err);
             }
         s->server_pid = s->children[1].pid;
@@ -470,46 +469,58 @@ static void stop_children(struct serve *s)
         leftover_end_workers(s->cli->state_dir);
 }
 
+/* The state directory is this serve's own from here on. */
+static int claim_state(struct serve *s, struct error *err)
+{
+    char flags[CLI_HINT_BYTES];
+    int rc = prepare_paths(s, err);
+    if (!rc)
+        rc = take_lock(s, err);
+    if (rc)
+        return rc;
+    pid_t leftover = leftover_manager(s->cli->state_dir);
+    if (leftover)
+        return error_set(err, STATUS_FAILED_PRECONDITION,
+                         "a manager (pid %ld) runs on %s without a `sluice serve`; end it with: "
+                         "sluice stop%s",
+                         (long)leftover, s->cli->state_dir,
+                         cli_hint_flags(s->cli, CLI_HINT_STATE, flags));
+    return open_signals(s, err);
+}
+
+/* Before there are two threads, which both use them. */
+static int open_clients(struct serve *s, struct error *err)
+{
+    struct rpc_client *client;
+    dial_address(s->cli->settings.listen, s->dial, sizeof(s->dial));
+    s->cli->settings.server = s->dial;
+    if (s->dial[0] && cli_server(s->cli, &client, err) != 0)
+        s->dial[0] = '\0'; /* the server itself says what is wrong with its address */
+    return cli_manager(s->cli, &client, err);
+}
+
 static int run_serve(struct cli *cli)
 {
     struct serve s = {.cli = cli, .lock_fd = -1, .signals = -1, .loaded = -1};
     struct error err;
     pthread_t loader;
-    char flags[CLI_HINT_BYTES];
     bool loading = false;
-    int rc = prepare_paths(&s, &err);
-    if (!rc)
-        rc = take_lock(&s, &err);
-    pid_t leftover = rc ? 0 : leftover_manager(cli->state_dir);
-    if (leftover)
-        rc = error_set(&err, STATUS_FAILED_PRECONDITION,
-                       "a manager (pid %ld) runs on %s without a `sluice serve`; end it with: "
-                       "sluice stop%s",
-                       (long)leftover, cli->state_dir, cli_hint_flags(cli, CLI_HINT_STATE, flags));
-    if (!rc)
-        rc = open_signals(&s, &err);
-    if (rc)
+    if (claim_state(&s, &err) != 0)
         return cli_fail(cli, &err);
     prepare_children(&s);
-    dial_address(cli->settings.listen, s.dial, sizeof(s.dial));
-    cli->settings.server = s.dial;
-    struct rpc_client *client; /* both are made here, before there are two threads */
-    if (!rc)
-        rc = cli_manager(cli, &client, &err);
-    if (!rc && s.dial[0] && cli_server(cli, &client, &err) != 0)
-        s.dial[0] = '\0'; /* the server itself says what is wrong with its address */
+    int rc = open_clients(&s, &err);
     for (int i = 0; !rc && i < 2; i++)
         rc = child_start(&s.children[i], &err);
     s.server_pid = s.children[1].pid;
     if (!rc && pthread_create(&loader, NULL, load_models, &s) != 0)
         rc = error_set(&err, STATUS_RESOURCE_EXHAUSTED, "cannot start a thread");
     if (rc) {
-        cli_fail(cli, &err);
+        rc = cli_fail(cli, &err);
     } else {
         loading = true;
         rc = supervise(&s);
-        s.stopping = true;
     }
+    cli->ending = true;
     stop_children(&s);
     if (loading)
         pthread_join(loader, NULL); /* its calls fail now that the manager is gone */

@@ -109,7 +109,7 @@ int progress_follow(struct cli *cli, const char *id,
     int rc = STATUS_UNAVAILABLE;
     for (int i = 0; i < RECONNECT_TRIES; i++) {
         rc = watch_once(cli, id, &p, &last, err);
-        if (rc != STATUS_UNAVAILABLE && rc != STATUS_CANCELLED)
+        if ((rc != STATUS_UNAVAILABLE && rc != STATUS_CANCELLED) || cli->ending)
             break;
         struct timespec pause = {.tv_nsec = RECONNECT_MS * NS_PER_MS};
         nanosleep(&pause, NULL); /* the manager restarts: it is back within seconds */

@@ -202,6 +202,16 @@ def test_a_second_signal_ends_serve_at_once(fresh, manager):
     assert not any(psutil.pid_exists(p) and psutil.Process(p).status() != "zombie" for p in programs)
 
 
+def test_serve_that_loads_ends_as_soon_as_asked(fresh):
+    """Its loader went on asking for a manager that was gone, for ten seconds."""
+    fresh.start(model_path(), "--name", "smol")
+    fresh.wait(lambda: "start" in (fresh.state / "serve.out").read_text(), 20, "it loads")
+    started = time.monotonic()
+    fresh.process.send_signal(signal.SIGTERM)
+    assert fresh.process.wait(20) == 0
+    assert time.monotonic() - started < 5
+
+
 def test_no_process_is_left_and_memory_is_flat(fresh):
     sluice = load(fresh)
     (worker,) = sluice.children("sluice-worker")
