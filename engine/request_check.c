@@ -41,7 +41,7 @@ static int check_id(const char *field, uint32_t i, const char *member, uint32_t 
     char name[ERROR_FIELD_BYTES];
     if (id < limits->vocab_size)
         return 0;
-    snprintf(name, sizeof(name), "%s[%u]%s", field, i, member);
+    snprintf(name, sizeof(name), "%.60s[%u]%.16s", field, i, member);
     return error_field(err, name, "%u is not a token: the vocabulary has %u", id,
                        limits->vocab_size);
 }

@@ -108,7 +108,7 @@ static int lay_out(const struct weight_desc *desc, bool expand, struct weight_cp
 
 static size_t bytes_of(const struct weight_desc *desc, bool expand, struct error *err)
 {
-    struct weight_cpu w;
+    struct weight_cpu w = {0};
     return lay_out(desc, expand, &w, err) == 0 ? w.total_bytes : 0;
 }
 

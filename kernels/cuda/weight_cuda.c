@@ -58,7 +58,7 @@ static int lay_out(const struct weight_desc *desc, struct weight_cuda *w, struct
 
 size_t weight_bytes_cuda(const struct weight_desc *desc, struct error *err)
 {
-    struct weight_cuda w;
+    struct weight_cuda w = {0};
     return lay_out(desc, &w, err) == 0 ? cuda_round_up(data_offset + w.n_bytes, ALIGN) : 0;
 }
 

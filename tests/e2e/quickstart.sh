@@ -7,8 +7,9 @@ trap 'rm -rf "$work"' EXIT
 git ls-files -z | grep -zv '^tests/golden/' | xargs -0 cp --parents -t "$work" 2>/dev/null
 cd "$work"
 export SLUICE_STATE=$work/state SLUICE_LISTEN=127.0.0.1:$((20000 + RANDOM % 20000))
-etc/quickstart.sh "Why is the sky blue?" --once | tee first.txt
+etc/quickstart.sh "Why is the sky blue?" --once 2>&1 | tee first.txt
 grep -qi sky first.txt
+! grep 'warning:' first.txt || exit 1
 started=$SECONDS
 etc/quickstart.sh "Why is the sky blue?" --once | tee second.txt
 grep -qi sky second.txt
