@@ -154,7 +154,7 @@ static pb_deployment *new_deployment(const pb_version *version, const load_reque
     return deployment;
 }
 
-/* One of which no replica lives (its load failed, say) becomes what is asked for now. */
+/* One of which no replica lives (its load failed, say) takes what this request asks. */
 static int put_deployment(struct txn *txn, const pb_version *version, const pb_deployment *old,
                           const load_request *request, const struct load_args *args,
                           struct error *err)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every test, with shortened timers (≤ 25 minutes on 2 cores): installs what it needs, builds, runs, ends with `N passed, N failed`.
 #   tests/run.sh            everything
-#   tests/run.sh PART...    only some: lint unit cuda asan fuzz e2e
+#   tests/run.sh PART...    only some: lint unit asan fuzz e2e
 # A missing prerequisite fails the run; nothing is skipped silently.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -89,6 +89,7 @@ if [ -x /usr/local/cuda/bin/nvcc ]; then export PATH=$PATH:/usr/local/cuda/bin; 
 
 must "configure (dev)" cmake --preset dev
 must "build (dev)" cmake --build build/dev
+say "      $(grep -h 'CUDA backend' "$logs"/configure__dev_.log | sed 's/^-- //')"
 
 if wants lint; then
     check "lint: layers" tests/lint/layers.sh
