@@ -1,4 +1,5 @@
 """How the programs below `sluice` end when they are called wrongly: 2 and one line on standard error."""
+import os
 import subprocess
 
 import pytest
@@ -7,7 +8,8 @@ from conftest import BIN, model_path
 
 
 def call(program, *args, text=True):
-    return subprocess.run([BIN / program, *args], capture_output=True, text=text, timeout=30)
+    env = {k: v for k, v in os.environ.items() if not k.startswith("SLUICE_")}  # options too
+    return subprocess.run([BIN / program, *args], capture_output=True, text=text, timeout=30, env=env)
 
 
 @pytest.mark.parametrize("program, args, what", [
