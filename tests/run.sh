@@ -65,7 +65,7 @@ count_pytest() {
     build/venv/bin/python -m pytest -q -p no:cacheprovider "$@" >"$log" 2>&1
     local rc=$? good bad
     good=$(tail -n 3 "$log" | grep -oE '[0-9]+ passed' | grep -oE '[0-9]+' || echo 0)
-    bad=$(tail -n 3 "$log" | grep -oE '[0-9]+ (failed|error)' | grep -oE '[0-9]+' | paste -sd+ | bc 2>/dev/null || echo 0)
+    bad=$(tail -n 3 "$log" | grep -oE '[0-9]+ (failed|error)' | awk '{n += $1} END {print n + 0}')
     passed=$((passed + ${good:-0}))
     failed=$((failed + ${bad:-0}))
     if [ $rc -ne 0 ] && [ "${bad:-0}" -eq 0 ]; then failed=$((failed + 1)); fi
