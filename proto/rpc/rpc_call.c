@@ -551,6 +551,20 @@ const char *rpc_call_metadata(const struct rpc_call *call, const char *key, size
     return NULL;
 }
 
+int rpc_call_set_tenant(struct rpc_call *call, const char *tenant)
+{
+    size_t n = strlen(tenant);
+    if (n > RPC_MAX_TENANT)
+        return STATUS_INVALID_ARGUMENT;
+    memcpy(call->tenant, tenant, n + 1);
+    return 0;
+}
+
+const char *rpc_call_tenant(const struct rpc_call *call)
+{
+    return call->tenant;
+}
+
 int rpc_call_add_trailer(struct rpc_call *call, const char *key, const char *value)
 {
     grpc_slice key_slice = grpc_slice_from_copied_string(key);

@@ -88,6 +88,13 @@ int64_t rpc_call_deadline_ns(const struct rpc_call *call);
  * NULL; the value is NUL-terminated beyond its length. */
 const char *rpc_call_metadata(const struct rpc_call *call, const char *key, size_t *out_n_bytes);
 
+/* Who calls, as far as that was established: set by the server's authorize hook and nobody else,
+ * before the handler runs; copied. INVALID_ARGUMENT where it is longer than RPC_MAX_TENANT. */
+enum { RPC_MAX_TENANT = 128 };
+int rpc_call_set_tenant(struct rpc_call *call, const char *tenant);
+/* Never NULL; empty where nobody said. */
+const char *rpc_call_tenant(const struct rpc_call *call);
+
 /* Adds to the answer's trailing metadata (ASCII keys and values, at most 8); before the end only.
  * RESOURCE_EXHAUSTED beyond 8, INVALID_ARGUMENT for a key or value gRPC would refuse. */
 int rpc_call_add_trailer(struct rpc_call *call, const char *key, const char *value);

@@ -35,6 +35,7 @@ struct rpc_call {
     const struct rpc_route *route;
     char path[RPC_CALL_MAX_METHOD];
     char *peer;
+    char tenant[RPC_MAX_TENANT + 1]; /* before the handler only */
     int64_t arrived_ns, deadline_ns;
     size_t max_pending_bytes;
     struct rpc_call_header *headers;

@@ -11,9 +11,12 @@
 #include "proto/rpc/rpc_message.h"
 #include "proto/rpc/rpc_stream.h"
 #include "server/gateway/gateway.h"
+#include "server/gateway/identity.h"
 #include "server/gateway/link.h"
 #include "server/gateway/relay_message.h"
 #include "server/gateway/validate.h"
+
+_Static_assert(CALLER_BYTES == RPC_MAX_TENANT + 1, "a relay's caller is a call's tenant");
 
 int relay_create(struct gateway *gateway, struct rpc_call *call,
                  const Sluice__V1__GenerateRequest *request, bool whole, struct relay **out_relay,
@@ -34,7 +37,7 @@ int relay_create(struct gateway *gateway, struct rpc_call *call,
     relay->template_time_ns = clock_wall_ns();
     const Sluice__V1__Sampling *sampling = request->sampling;
     relay->seed = sampling && sampling->has_seed ? sampling->seed : rng_u64();
-    snprintf(relay->caller, sizeof(relay->caller), "anonymous");
+    snprintf(relay->caller, sizeof(relay->caller), "%s", gateway_caller(call));
     if (request->request_id[0])
         snprintf(relay->request_id, sizeof(relay->request_id), "%s", request->request_id);
     else

@@ -26,7 +26,7 @@ struct rpc_call_events;
 struct rpc_stream;
 
 /* A request that takes three replicas with it, one after the other, gets no fourth. */
-enum { RELAY_MAX_CHOICES = 8, RELAY_MAX_FRUITLESS = 3, CALLER_BYTES = 160 };
+enum { RELAY_MAX_CHOICES = 8, RELAY_MAX_FRUITLESS = 3, CALLER_BYTES = 129 };
 
 struct relay_ids {
     uint32_t *ids; /* owned */

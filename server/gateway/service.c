@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "proto/rpc/rpc_call.h"
 #include "server/gateway/gateway.h"
+#include "server/gateway/identity.h"
 #include "server/gateway/relay.h"
 #include "server/gateway/validate.h"
 
@@ -76,7 +77,8 @@ static void handle_cancel(void *context, struct rpc_call *call, const ProtobufCM
         rpc_call_finish(call, &err);
         return;
     }
-    struct relay *relay = registry_find(&gateway->registry, "anonymous", request->request_id);
+    struct relay *relay =
+        registry_find(&gateway->registry, gateway_caller(call), request->request_id);
     if (!relay) {
         error_set(&err, STATUS_NOT_FOUND, "request_id: no live request \"%s\"",
                   request->request_id);

@@ -1,0 +1,12 @@
+/* identity.h: who a call belongs to. Everything that is a caller's own (request ids, Cancel,
+ * reattach, the prefix cache's key, fairness) is scoped by this name. Any thread. */
+#pragma once
+
+struct rpc_call;
+
+/* The name of callers who need not say who they are; no key may carry it. */
+#define GATEWAY_ANONYMOUS "anonymous"
+
+/* The tenant of the call; never empty, at most RPC_MAX_TENANT bytes, printable ASCII; borrowed
+ * from the call. */
+const char *gateway_caller(const struct rpc_call *call);
