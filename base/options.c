@@ -338,6 +338,24 @@ int options_parse(const char *section, const struct option_spec *specs, size_t n
     return 0;
 }
 
+int options_defaults(const struct option_spec *specs, size_t n_specs, void *settings,
+                     struct error *err)
+{
+    struct options o = {.specs = specs, .n_specs = n_specs};
+    struct parse p = {.options = &o, .settings = settings, .err = err};
+    arena_init(&o.arena, 0, 0);
+    o.origins = calloc(n_specs + 1, sizeof(*o.origins));
+    int rc = o.origins ? apply_defaults(&p)
+                       : error_set(err, STATUS_RESOURCE_EXHAUSTED, "options: out of memory");
+    for (size_t i = 0; !rc && i < n_specs; i++)
+        if (specs[i].type == OPTION_STRING && specs[i].default_text)
+            memcpy((char *)settings + specs[i].offset, &specs[i].default_text,
+                   sizeof(specs[i].default_text));
+    arena_fini(&o.arena);
+    free(o.origins);
+    return rc;
+}
+
 void options_destroy(struct options *options)
 {
     if (!options)

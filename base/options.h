@@ -44,6 +44,11 @@ int options_parse(const char *section, const struct option_spec *specs, size_t n
                   struct error *err);
 void options_destroy(struct options *options);
 
+/* Sets every field that has a default to it; strings are the table's own. What flags, environment
+ * or a file say is not looked at. */
+int options_defaults(const struct option_spec *specs, size_t n_specs, void *settings,
+                     struct error *err);
+
 size_t options_n_positionals(const struct options *options);
 const char *options_positional(const struct options *options, size_t i);
 /* Where a setting came from: "flag", "environment", "file", "default". */

@@ -1,5 +1,6 @@
 #include "server/gateway/gateway.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -260,7 +261,8 @@ static bool may_wait(struct gateway *gateway, struct relay *relay, bool was_lost
     bool loaded = gateway_still_loaded(gateway, relay->model, relay->version, &coming);
     int64_t now_ns = clock_now_ns();
     int64_t since_ns = was_lost ? relay_lost_since(relay, now_ns) : relay->arrived_ns;
-    uint64_t limit_ms = was_lost ? gateway->config.resume_ms : gateway->config.replica_wait_ms;
+    uint64_t limit_ms =
+        was_lost ? gateway->config.limits.resume_ms : gateway->config.limits.replica_wait_ms;
     return loaded && (was_lost || coming) && now_ns - since_ns <= (int64_t)limit_ms * NS_PER_MS;
 }
 
@@ -332,7 +334,7 @@ static void end_slow_readers(struct gateway *gateway, int64_t now_ns)
          * the text too. */
         error_set(&err, STATUS_RESOURCE_EXHAUSTED,
                   "SLOW_READER: the client has taken nothing for %llu ms",
-                  (unsigned long long)gateway->config.slow_reader_ms);
+                  (unsigned long long)gateway->config.limits.slow_reader_ms);
         error_reason(&err, "SLOW_READER");
         gateway_count_event(gateway, GATEWAY_SLOW_READER);
         relay_abort(slow.relays[i], &err);
@@ -397,7 +399,7 @@ static void *run_ticker(void *arg)
         retry_waiting(gateway);
         if (now_ns >= next_slow_ns) {
             end_slow_readers(gateway, now_ns);
-            rpc_server_end_overdue(gateway->server, gateway->config.request_timeout_ms);
+            rpc_server_end_overdue(gateway->server, gateway->config.limits.request_timeout_ms);
             next_slow_ns = now_ns + SLOW_CHECK_MS * NS_PER_MS;
         }
         pthread_mutex_lock(&gateway->lock);
@@ -415,11 +417,11 @@ static int start_server(struct gateway *gateway, struct error *err)
     config.services = &gateway->service;
     config.n_services = 1;
     config.n_threads = (uint32_t)c->threads;
-    config.max_message_bytes = c->max_message_bytes;
-    config.max_metadata_bytes = c->max_metadata_bytes;
-    config.max_pending_bytes = c->max_pending_bytes;
-    config.max_streams = (uint32_t)c->max_streams;
-    config.max_calls = (uint32_t)c->max_calls;
+    config.max_message_bytes = c->limits.max_message_bytes;
+    config.max_metadata_bytes = c->limits.max_metadata_bytes;
+    config.max_pending_bytes = c->limits.max_pending_bytes;
+    config.max_streams = (uint32_t)c->limits.max_streams;
+    config.max_calls = (uint32_t)c->limits.max_calls;
     config.keepalive_time_ms = (uint32_t)c->keepalive_time_ms;
     config.keepalive_timeout_ms = (uint32_t)c->keepalive_timeout_ms;
     int rc = rpc_server_create(&config, &gateway->server, err);
@@ -574,6 +576,16 @@ void gateway_count_event(struct gateway *gateway, enum gateway_event event)
     pthread_mutex_lock(&gateway->counters_lock);
     ++*which[event];
     pthread_mutex_unlock(&gateway->counters_lock);
+}
+
+void gateway_count_refusal(struct gateway *gateway, enum gateway_limit limit)
+{
+    atomic_fetch_add_explicit(&gateway->refusals[limit], 1, memory_order_relaxed);
+}
+
+uint64_t gateway_n_refusals(struct gateway *gateway, enum gateway_limit limit)
+{
+    return atomic_load_explicit(&gateway->refusals[limit], memory_order_relaxed);
 }
 
 uint16_t gateway_port(const struct gateway *gateway)

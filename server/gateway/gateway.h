@@ -13,6 +13,7 @@
 
 #include "base/rng.h"
 #include "proto/rpc/rpc_server.h"
+#include "server/gateway/limits.h"
 #include "server/gateway/registry.h"
 #include "server/gateway/route_table.h"
 
@@ -28,14 +29,9 @@ struct gateway_config {
     const char *manager_socket; /* empty: routes come from routes_file alone */
     const char *routes_file;    /* last routes known, rewritten on each change; empty: none */
     uint64_t threads;
-    uint64_t max_message_bytes, max_metadata_bytes, max_streams, max_calls;
     uint64_t keepalive_time_ms, keepalive_timeout_ms;
-    uint64_t max_pending_bytes;  /* per stream towards a client */
-    uint64_t request_timeout_ms; /* a call whose request is not whole after this is ended */
-    uint64_t slow_reader_ms;     /* a stream whose reader takes nothing for this long is ended */
-    uint64_t resume_ms;          /* how long a request whose replica was lost waits for another */
-    uint64_t replica_wait_ms;    /* how long a new one waits for a replica that is coming up */
     uint64_t drain_grace_ms;
+    struct gateway_limits limits;
 };
 
 /* Totals since start. accepted = ok + failed + cancelled + live in every snapshot. */
@@ -56,6 +52,7 @@ struct gateway {
 
     pthread_mutex_t counters_lock; /* innermost */
     struct gateway_counters counters;
+    _Atomic uint64_t refusals[N_GATEWAY_LIMITS];
 
     pthread_mutex_t health_lock; /* what is told is what was seen last; outermost */
     pthread_mutex_t lock;
@@ -108,6 +105,10 @@ void gateway_count_begin(struct gateway *gateway);
 void gateway_count_end(struct gateway *gateway, int status, uint64_t n_tokens);
 enum gateway_event { GATEWAY_RESUME, GATEWAY_PAUSE, GATEWAY_SLOW_READER };
 void gateway_count_event(struct gateway *gateway, enum gateway_event event);
+
+/* One more refused (or paused, or ended) because of a limit, and how many there were. No lock. */
+void gateway_count_refusal(struct gateway *gateway, enum gateway_limit limit);
+uint64_t gateway_n_refusals(struct gateway *gateway, enum gateway_limit limit);
 
 /* A link came up, went down or drains: health and waiting requests follow. */
 void gateway_link_changed(struct gateway *gateway);

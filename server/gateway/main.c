@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/options.h"
 #include "server/gateway/gateway.h"
+#include "server/gateway/limits.h"
 
 struct settings {
     struct gateway_config gateway;
@@ -24,7 +25,8 @@ enum { EXIT_BAD_SETTINGS = 78 };
 
 #define FIELD(name) offsetof(struct settings, name)
 
-static const struct option_spec specs[] = {
+/* And the table of limits.c. */
+static const struct option_spec own_specs[] = {
     {"listen", 'l', OPTION_STRING, FIELD(gateway.listen), "127.0.0.1:8001", "ADDR:PORT",
      "address of the data plane; empty: none", 0, 0},
     {"listen-unix", 0, OPTION_STRING, FIELD(gateway.listen_unix), "", "PATH",
@@ -35,28 +37,10 @@ static const struct option_spec specs[] = {
      "keeps the last routes, to serve without a manager", 0, 0},
     {"rpc-threads", 0, OPTION_U64, FIELD(gateway.threads), "2", "N", "threads that serve RPCs", 1,
      256},
-    {"max-message-bytes", 0, OPTION_U64, FIELD(gateway.max_message_bytes), "4M", "N",
-     "largest request", 1024, 1073741824},
-    {"max-metadata-bytes", 0, OPTION_U64, FIELD(gateway.max_metadata_bytes), "16K", "N",
-     "all metadata of a call", 1024, 1048576},
-    {"max-streams", 0, OPTION_U64, FIELD(gateway.max_streams), "100", "N", "streams per connection",
-     1, 1000000},
-    {"max-calls", 0, OPTION_U64, FIELD(gateway.max_calls), "4096", "N", "live calls in all", 1,
-     1000000},
     {"keepalive-time", 0, OPTION_MS, FIELD(gateway.keepalive_time_ms), "60s", "TIME",
      "a silent connection is pinged after this long", 1000, 86400000},
     {"keepalive-timeout", 0, OPTION_MS, FIELD(gateway.keepalive_timeout_ms), "20s", "TIME",
      "and dropped after this long without an answer", 100, 86400000},
-    {"max-pending-bytes", 0, OPTION_U64, FIELD(gateway.max_pending_bytes), "64K", "N",
-     "unsent bytes per stream before its sequence pauses", 1024, 67108864},
-    {"request-timeout", 0, OPTION_MS, FIELD(gateway.request_timeout_ms), "30s", "TIME",
-     "time a call has to send its request", 100, 86400000},
-    {"slow-reader-timeout", 0, OPTION_MS, FIELD(gateway.slow_reader_ms), "30s", "TIME",
-     "a stream whose client takes nothing for this long is ended", 100, 86400000},
-    {"resume-timeout", 0, OPTION_MS, FIELD(gateway.resume_ms), "30s", "TIME",
-     "how long a request whose replica was lost waits for another", 0, 86400000},
-    {"replica-wait", 0, OPTION_MS, FIELD(gateway.replica_wait_ms), "5s", "TIME",
-     "how long a new request waits for a replica that is coming up", 0, 86400000},
     {"drain-grace", 0, OPTION_MS, FIELD(gateway.drain_grace_ms), "60s", "TIME",
      "time accepted streams get after SIGTERM", 0, 86400000},
     {"log-level", 0, OPTION_STRING, FIELD(log_level), "info", "LEVEL", "debug, info, warn or error",
@@ -66,9 +50,21 @@ static const struct option_spec specs[] = {
     {"version", 'V', OPTION_BOOL, FIELD(version), "false", NULL, "print the version", 0, 0},
 };
 
-enum { N_SPECS = sizeof(specs) / sizeof(specs[0]) };
+enum { N_OWN_SPECS = sizeof(own_specs) / sizeof(own_specs[0]) };
 
-static void print_help(void)
+struct spec_list {
+    struct option_spec specs[N_OWN_SPECS + N_GATEWAY_LIMITS];
+    size_t n;
+};
+
+static void list_specs(struct spec_list *out)
+{
+    memcpy(out->specs, own_specs, sizeof(own_specs));
+    out->n = N_OWN_SPECS;
+    out->n += gateway_limits_options(out->specs + out->n, FIELD(gateway.limits));
+}
+
+static void print_help(const struct spec_list *list)
 {
     struct strbuf text;
     strbuf_init(&text, 0);
@@ -79,7 +75,7 @@ static void print_help(void)
         "workers as\n"
         "the manager tells, and keeps serving the last routes while the manager is away.\n\n"
         "usage: sluice-server --manager STATE/run/manager.sock [--listen ADDR:PORT] [options]\n\n");
-    options_help(specs, N_SPECS, &text);
+    options_help(list->specs, list->n, &text);
     strbuf_add_str(&text,
                    "\nexamples:\n"
                    "  sluice-server --manager /run/sluice/manager.sock --routes-file "
@@ -140,13 +136,15 @@ int main(int argc, char *argv[])
     struct error err;
     enum log_level level;
     enum log_format format;
-    if (options_parse("server", specs, N_SPECS, argc, argv, &settings, &options, &err) != 0) {
+    struct spec_list list;
+    list_specs(&list);
+    if (options_parse("server", list.specs, list.n, argc, argv, &settings, &options, &err) != 0) {
         fprintf(stderr, "sluice-server: %s\n", err.message);
         return 2;
     }
     int rc = 0;
     if (settings.help) {
-        print_help();
+        print_help(&list);
     } else if (settings.version) {
         puts("sluice-server " SLUICE_VERSION);
     } else if (options_n_positionals(options)) {

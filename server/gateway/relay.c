@@ -219,7 +219,8 @@ enum relay_progress relay_on_item(struct relay *relay, const Sluice__Worker__V1_
     pthread_mutex_lock(&relay->lock);
     enum relay_progress progress = take_item(relay, item, &ours);
     if (progress == RELAY_GOES_ON && !relay->ended && !relay->whole && !relay->paused &&
-        relay->pending_bytes + relay->in_flight_bytes > relay->gateway->config.max_pending_bytes)
+        relay->pending_bytes + relay->in_flight_bytes >
+            relay->gateway->config.limits.max_pending_bytes)
         set_paused(relay, true);
     pthread_mutex_unlock(&relay->lock);
     if (ours)
@@ -386,8 +387,9 @@ void relay_fill_submit(struct relay *relay, struct relay_submit *out)
 bool relay_is_slow(struct relay *relay, int64_t now_ns)
 {
     pthread_mutex_lock(&relay->lock);
-    bool slow = relay->put_ns &&
-                now_ns - relay->put_ns > (int64_t)relay->gateway->config.slow_reader_ms * NS_PER_MS;
+    bool slow =
+        relay->put_ns &&
+        now_ns - relay->put_ns > (int64_t)relay->gateway->config.limits.slow_reader_ms * NS_PER_MS;
     pthread_mutex_unlock(&relay->lock);
     return slow;
 }
@@ -402,7 +404,7 @@ static void on_next(void *arg, struct rpc_out *out)
     relay->put_ns = put ? clock_now_ns() : 0;
     relay->in_flight_bytes = before - relay->pending_bytes;
     if (relay->paused && relay->pending_bytes + relay->in_flight_bytes <=
-                             relay->gateway->config.max_pending_bytes / 2)
+                             relay->gateway->config.limits.max_pending_bytes / 2)
         set_paused(relay, false);
     pthread_mutex_unlock(&relay->lock);
 }

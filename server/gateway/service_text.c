@@ -90,7 +90,8 @@ static void dispatch(struct text_forward *forward)
     struct error err;
     struct rpc_call_options options = {.timeout_ms = TEXT_TIMEOUT_MS};
     int64_t deadline = rpc_call_deadline_ns(forward->call), now_ns = clock_now_ns();
-    int64_t until_ns = forward->arrived_ns + (int64_t)gateway->config.replica_wait_ms * NS_PER_MS;
+    int64_t until_ns =
+        forward->arrived_ns + (int64_t)gateway->config.limits.replica_wait_ms * NS_PER_MS;
     bool coming;
     if (deadline != INT64_MAX)
         options.deadline_ns = deadline;

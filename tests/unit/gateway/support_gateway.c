@@ -174,19 +174,15 @@ void fixture_init(struct fixture *f)
         .manager_socket = f->manager.socket,
         .routes_file = f->routes_file,
         .threads = 2,
-        .max_message_bytes = 1 << 20,
-        .max_metadata_bytes = 16384,
-        .max_streams = 200,
-        .max_calls = 4096,
         .keepalive_time_ms = 60000,
         .keepalive_timeout_ms = 20000,
-        .max_pending_bytes = 65536,
-        .request_timeout_ms = 30000,
-        .slow_reader_ms = 30000,
-        .resume_ms = 10000,
-        .replica_wait_ms = 10000,
         .drain_grace_ms = 1000,
     };
+    gateway_limits_init(&f->config.limits);
+    f->config.limits.max_message_bytes = 1 << 20;
+    f->config.limits.max_streams = 200;
+    f->config.limits.resume_ms = 10000;
+    f->config.limits.replica_wait_ms = 10000;
     fake_manager_start(&f->manager);
 }
 

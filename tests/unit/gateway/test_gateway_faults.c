@@ -148,7 +148,7 @@ static void test_no_replica_in_time_is_told_with_the_tokens_sent(void **state)
         struct client_stream stream;
         char text[64];
         fixture_init(&f);
-        f.config.resume_ms = 300;
+        f.config.limits.resume_ms = 300;
         f.workers[0].stop_after = sent[i];
         fixture_start(&f, 1);
         client_open(&f, &request, &stream);
@@ -218,7 +218,7 @@ static void test_a_replica_that_does_not_come_up_is_told(void **state)
     struct client_request request = {.model = "n", .seed = 6, .max_tokens = 20};
     struct error err;
     fixture_init(&f);
-    f.config.replica_wait_ms = 300;
+    f.config.limits.replica_wait_ms = 300;
     fixture_start(&f, 1);
     fixture_routes(&f, routes, 2);
     fixture_wait_health(&f, "model/n/1", 0);

@@ -1,0 +1,148 @@
+#include "server/gateway/limits.h"
+
+#include <assert.h>
+
+#include "base/error.h"
+
+#define AT(field)   offsetof(struct gateway_limits, field)
+#define DAY_MS      86400000u
+#define COUNT_MAX   1000000u
+#define CHOICES_MAX 8u   /* relay.h, engine.h: arrays of a fixed size */
+#define STOPS_MAX   4u   /* engine.h */
+#define STOP_MAX    256u /* engine.h */
+#define TOP_MAX     20u  /* the sampler's */
+
+/* In the order of the enum; the texts are what --help says. */
+const struct gateway_limit_row gateway_limit_rows[N_GATEWAY_LIMITS] = {
+    [LIMIT_MESSAGE_BYTES] = {"message_bytes",
+                             false,
+                             {"max-message-bytes", 0, OPTION_U64, AT(max_message_bytes), "4M", "N",
+                              "largest request", 1024, 1u << 30}},
+    [LIMIT_METADATA_BYTES] = {"metadata_bytes",
+                              false,
+                              {"max-metadata-bytes", 0, OPTION_U64, AT(max_metadata_bytes), "16K",
+                               "N", "all metadata of a call", 1024, 1u << 20}},
+    [LIMIT_STREAMS] = {"streams",
+                       false,
+                       {"max-streams", 0, OPTION_U64, AT(max_streams), "100", "N",
+                        "streams per connection", 1, COUNT_MAX}},
+    [LIMIT_CALLS] = {"calls",
+                     true,
+                     {"max-calls", 0, OPTION_U64, AT(max_calls), "4096", "N", "live calls in all",
+                      1, COUNT_MAX}},
+    [LIMIT_REQUEST_TIMEOUT] = {"request_timeout",
+                               true,
+                               {"request-timeout", 0, OPTION_MS, AT(request_timeout_ms), "30s",
+                                "TIME", "time a call has to send its request", 100, DAY_MS}},
+    [LIMIT_PENDING_BYTES] = {"pending_bytes",
+                             true,
+                             {"max-pending-bytes", 0, OPTION_U64, AT(max_pending_bytes), "64K", "N",
+                              "unsent bytes per stream before its sequence pauses", 1024,
+                              64u << 20}},
+    [LIMIT_SLOW_READER] = {"slow_reader",
+                           true,
+                           {"slow-reader-timeout", 0, OPTION_MS, AT(slow_reader_ms), "30s", "TIME",
+                            "a stream whose client takes nothing for this long is ended", 100,
+                            DAY_MS}},
+    [LIMIT_QUEUED] = {"queued",
+                      true,
+                      {"max-queued", 0, OPTION_U64, AT(max_queued), "512", "N",
+                       "requests of one model version that wait", 0, COUNT_MAX}},
+    [LIMIT_CONCURRENT] = {"concurrent",
+                          true,
+                          {"max-concurrent", 0, OPTION_U64, AT(max_concurrent), "256", "N",
+                           "requests at one replica; more of them wait", 1, COUNT_MAX}},
+    [LIMIT_DEADLINE] = {"deadline_unreachable", true, {.name = NULL}},
+    [LIMIT_REPLICA_WAIT] = {"replica_wait",
+                            true,
+                            {"replica-wait", 0, OPTION_MS, AT(replica_wait_ms), "5s", "TIME",
+                             "how long a new request waits for a replica that is coming up", 0,
+                             DAY_MS}},
+    [LIMIT_RESUME] = {"resume",
+                      true,
+                      {"resume-timeout", 0, OPTION_MS, AT(resume_ms), "30s", "TIME",
+                       "how long a request whose replica was lost waits for another", 0, DAY_MS}},
+    [LIMIT_STALL] = {"stall",
+                     true,
+                     {"stall-timeout", 0, OPTION_MS, AT(stall_ms), "10s", "TIME",
+                      "a replica that has work and finishes no layer for this long is lost", 500,
+                      DAY_MS}},
+    [LIMIT_STREAM_REQUESTS] = {"stream_requests",
+                               true,
+                               {"max-stream-requests", 0, OPTION_U64, AT(max_stream_requests),
+                                "256", "N", "live requests on one GenerateStream", 1, COUNT_MAX}},
+    [LIMIT_REPLAY_BYTES] = {"replay_bytes",
+                            true,
+                            {"max-replay-bytes", 0, OPTION_U64, AT(max_replay_bytes), "64K", "N",
+                             "kept for a request that waits to be reattached", 1024, 64u << 20}},
+    [LIMIT_REATTACH] = {"reattach_window",
+                        true,
+                        {"max-reattach-window", 0, OPTION_MS, AT(max_reattach_ms), "30s", "TIME",
+                         "longest reattach_window_ms a request may ask for", 0, DAY_MS}},
+    [LIMIT_CHOICES] = {"choices",
+                       true,
+                       {"max-choices", 0, OPTION_U64, AT(max_choices), "8", "N",
+                        "n and best_of of a request", 1, CHOICES_MAX}},
+    [LIMIT_STOP_STRINGS] = {"stop_strings",
+                            true,
+                            {"max-stop-strings", 0, OPTION_U64, AT(max_stop_strings), "4", "N",
+                             "stop strings of a request", 0, STOPS_MAX}},
+    [LIMIT_STOP_BYTES] = {"stop_bytes",
+                          true,
+                          {"max-stop-bytes", 0, OPTION_U64, AT(max_stop_bytes), "256", "N",
+                           "bytes of a stop string", 1, STOP_MAX}},
+    [LIMIT_STOP_IDS] = {"stop_ids",
+                        true,
+                        {"max-stop-ids", 0, OPTION_U64, AT(max_stop_ids), "64", "N",
+                         "stop token ids of a request", 0, 65536}},
+    [LIMIT_TOP_N] = {"top_n",
+                     true,
+                     {"max-top-n", 0, OPTION_U64, AT(max_top_n), "20", "N",
+                      "alternatives with logprobs per token", 0, TOP_MAX}},
+    [LIMIT_LOGIT_BIAS] = {"logit_bias",
+                          true,
+                          {"max-logit-bias", 0, OPTION_U64, AT(max_logit_bias), "1024", "N",
+                           "logit_bias entries of a request", 0, 65536}},
+    [LIMIT_ALLOWED_IDS] = {"allowed_ids",
+                           true,
+                           {"max-allowed-ids", 0, OPTION_U64, AT(max_allowed_ids), "4096", "N",
+                            "allowed_token_ids of a request", 0, COUNT_MAX}},
+    [LIMIT_BAD_WORDS] = {"bad_words",
+                         true,
+                         {"max-bad-words", 0, OPTION_U64, AT(max_bad_words), "64", "N",
+                          "bad_words of a request", 0, 65536}},
+    [LIMIT_BAD_WORD_BYTES] = {"bad_word_bytes",
+                              true,
+                              {"max-bad-word-bytes", 0, OPTION_U64, AT(max_bad_word_bytes), "256",
+                               "N", "bytes of a bad word", 1, 65536}},
+    [LIMIT_MESSAGES] = {"messages",
+                        true,
+                        {"max-messages", 0, OPTION_U64, AT(max_messages), "4096", "N",
+                         "messages of a chat", 1, COUNT_MAX}},
+    [LIMIT_TOOLS] = {"tools",
+                     true,
+                     {"max-tools", 0, OPTION_U64, AT(max_tools), "128", "N", "tools of a chat", 0,
+                      COUNT_MAX}},
+};
+
+size_t gateway_limits_options(struct option_spec *specs, size_t offset)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < N_GATEWAY_LIMITS; i++) {
+        if (!gateway_limit_rows[i].option.name)
+            continue;
+        specs[n] = gateway_limit_rows[i].option;
+        specs[n++].offset += offset;
+    }
+    return n;
+}
+
+void gateway_limits_init(struct gateway_limits *limits)
+{
+    struct option_spec specs[N_GATEWAY_LIMITS];
+    struct error err;
+    size_t n = gateway_limits_options(specs, 0);
+    int rc = options_defaults(specs, n, limits, &err);
+    assert(rc == 0); /* the table's own texts */
+    (void)rc;
+}
