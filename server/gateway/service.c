@@ -36,7 +36,10 @@ static void start_generation(struct gateway *gateway, struct rpc_call *call,
     const Sluice__V1__GenerateRequest *request = (const Sluice__V1__GenerateRequest *)message;
     struct relay *relay = NULL;
     struct error err;
-    int rc = validate_generate(request, &err);
+    struct limit_check check = {.limits = &gateway->config.limits};
+    int rc = validate_generate(request, &check, &err);
+    if (check.over != LIMIT_NONE)
+        gateway_count_refusal(gateway, check.over);
     if (!rc)
         rc = relay_create(gateway, call, request, whole, &relay, &err);
     if (!rc)

@@ -169,11 +169,16 @@ static void forward_call(struct gateway *gateway, struct rpc_call *call, const c
 void handle_tokenize(void *context, struct rpc_call *call, const ProtobufCMessage *message)
 {
     const Sluice__V1__TokenizeRequest *request = (const Sluice__V1__TokenizeRequest *)message;
+    struct gateway *gateway = context;
+    struct limit_check check = {.limits = &gateway->config.limits};
     struct error err;
-    if (validate_tokenize(request, &err) != 0)
-        rpc_call_finish(call, &err);
-    else
-        forward_call(context, call, "Tokenize", message, request->model, request->version);
+    if (validate_tokenize(request, &check, &err) == 0) {
+        forward_call(gateway, call, "Tokenize", message, request->model, request->version);
+        return;
+    }
+    if (check.over != LIMIT_NONE)
+        gateway_count_refusal(gateway, check.over);
+    rpc_call_finish(call, &err);
 }
 
 void handle_detokenize(void *context, struct rpc_call *call, const ProtobufCMessage *message)

@@ -7,19 +7,8 @@
 
 #include "base/error.h"
 
-/* DESIGN section 9. */
-enum {
-    MAX_CHOICES = 8,
-    MAX_STOP_STRINGS = 4,
-    MAX_STOP_BYTES = 256,
-    MAX_STOP_IDS = 64,
-    MAX_TOP_N = 20,
-    MAX_LOGIT_BIAS = 1024,
-    MAX_KEY_BYTES = 128,
-    MAX_NAME_BYTES = 64,
-    MAX_MESSAGES = 4096,
-    MAX_TOOLS = 128,
-};
+/* Bounds of the protocol that no option changes. */
+enum { MAX_KEY_BYTES = 128, MAX_NAME_BYTES = 64 };
 
 static int unimplemented(struct error *err, const char *field)
 {
@@ -49,44 +38,122 @@ static int check_float(bool given, float value, double low, bool low_open, doubl
     return error_field(err, field, "%g is not in %c%g, %g]", v, low_open ? '(' : '[', low, high);
 }
 
-static int validate_sampling(const Sluice__V1__Sampling *s, struct error *err)
+/* A count against one of the configurable limits. */
+static int check_count(size_t n, uint64_t most, enum gateway_limit limit, const char *what,
+                       const char *field, struct limit_check *check, struct error *err)
 {
+    if (n <= most)
+        return 0;
+    check->over = limit;
+    return error_field(err, field, "%zu %s, limit %" PRIu64, n, what, most);
+}
+
+static int check_choices(const Sluice__V1__Sampling *s, struct limit_check *check,
+                         struct error *err)
+{
+    const struct {
+        bool given;
+        uint32_t value;
+        const char *field;
+    } counts[] = {{s->has_n, s->n, "sampling.n"}, {s->has_best_of, s->best_of, "sampling.best_of"}};
+    uint64_t most = check->limits->max_choices;
+    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
+        if (!counts[i].given || (counts[i].value >= 1 && counts[i].value <= most))
+            continue;
+        check->over = counts[i].value ? LIMIT_CHOICES : LIMIT_NONE;
+        return error_field(err, counts[i].field, "%" PRIu32 " is not in [1, %" PRIu64 "]",
+                           counts[i].value, most);
+    }
+    if (s->has_best_of && s->best_of < (s->has_n ? s->n : 1))
+        return error_field(err, "sampling.best_of", "%" PRIu32 " is below n (%" PRIu32 ")",
+                           s->best_of, s->n);
+    return 0;
+}
+
+static int check_biases(const Sluice__V1__Sampling *s, struct limit_check *check, struct error *err)
+{
+    int rc = check_count(s->n_logit_bias, check->limits->max_logit_bias, LIMIT_LOGIT_BIAS,
+                         "entries", "sampling.logit_bias", check, err);
+    for (size_t i = 0; !rc && i < s->n_logit_bias; i++) {
+        char field[ERROR_FIELD_BYTES];
+        snprintf(field, sizeof(field), "sampling.logit_bias[%zu].bias", i);
+        rc = check_float(true, s->logit_bias[i]->bias, -100, false, 100, field, err);
+    }
+    return rc;
+}
+
+/* What is left of a bad word without the spaces before it. */
+static bool is_only_spaces(const char *text)
+{
+    return text[strspn(text, " ")] == '\0';
+}
+
+static int check_bad_words(const Sluice__V1__Sampling *s, struct limit_check *check,
+                           struct error *err)
+{
+    const struct gateway_limits *limits = check->limits;
+    int rc = check_count(s->n_bad_words, limits->max_bad_words, LIMIT_BAD_WORDS, "texts",
+                         "sampling.bad_words", check, err);
+    for (size_t i = 0; !rc && i < s->n_bad_words; i++) {
+        char field[ERROR_FIELD_BYTES];
+        snprintf(field, sizeof(field), "sampling.bad_words[%zu]", i);
+        if (is_only_spaces(s->bad_words[i]))
+            return error_field(err, field, "has nothing but spaces");
+        rc = check_count(strlen(s->bad_words[i]), limits->max_bad_word_bytes, LIMIT_BAD_WORD_BYTES,
+                         "bytes", field, check, err);
+    }
+    return rc;
+}
+
+static int check_floats(const Sluice__V1__Sampling *s, struct error *err)
+{
+    const struct {
+        bool given;
+        float value;
+        double low, high;
+        bool low_open;
+        const char *field;
+    } rows[] = {
+        {s->has_temperature, s->temperature, 0, 100, false, "sampling.temperature"},
+        {s->has_top_p, s->top_p, 0, 1, true, "sampling.top_p"},
+        {s->has_min_p, s->min_p, 0, 1, false, "sampling.min_p"},
+        {s->has_typical_p, s->typical_p, 0, 1, true, "sampling.typical_p"},
+        {s->has_repetition_penalty, s->repetition_penalty, 0, 10, true,
+         "sampling.repetition_penalty"},
+        {s->has_presence_penalty, s->presence_penalty, -2, 2, false, "sampling.presence_penalty"},
+        {s->has_frequency_penalty, s->frequency_penalty, -2, 2, false,
+         "sampling.frequency_penalty"},
+    };
     int rc = 0;
+    for (size_t i = 0; !rc && i < sizeof(rows) / sizeof(rows[0]); i++)
+        rc = check_float(rows[i].given, rows[i].value, rows[i].low, rows[i].low_open, rows[i].high,
+                         rows[i].field, err);
+    return rc;
+}
+
+static int validate_sampling(const Sluice__V1__Sampling *s, struct limit_check *check,
+                             struct error *err)
+{
+    int rc = check_floats(s, err);
     if (!rc)
-        rc = check_float(s->has_temperature, s->temperature, 0, false, 100, "sampling.temperature",
-                         err);
-    if (!rc)
-        rc = check_float(s->has_top_p, s->top_p, 0, true, 1, "sampling.top_p", err);
-    if (!rc)
-        rc = check_float(s->has_min_p, s->min_p, 0, false, 1, "sampling.min_p", err);
-    if (!rc)
-        rc = check_float(s->has_typical_p, s->typical_p, 0, true, 1, "sampling.typical_p", err);
-    if (!rc)
-        rc = check_float(s->has_repetition_penalty, s->repetition_penalty, 0, true, 10,
-                         "sampling.repetition_penalty", err);
-    if (!rc)
-        rc = check_float(s->has_presence_penalty, s->presence_penalty, -2, false, 2,
-                         "sampling.presence_penalty", err);
-    if (!rc)
-        rc = check_float(s->has_frequency_penalty, s->frequency_penalty, -2, false, 2,
-                         "sampling.frequency_penalty", err);
+        rc = check_choices(s, check, err);
     if (rc)
         return rc;
-    if (s->has_n && (s->n < 1 || s->n > MAX_CHOICES))
-        return error_field(err, "sampling.n", "%" PRIu32 " is not in [1, %d]", s->n, MAX_CHOICES);
     if (s->has_top_k && s->top_k > INT32_MAX)
         return error_field(err, "sampling.top_k", "%" PRIu32 " is over the limit of %d", s->top_k,
                            INT32_MAX);
-    if (s->n_logit_bias > MAX_LOGIT_BIAS)
-        return error_field(err, "sampling.logit_bias", "%zu entries, limit %d", s->n_logit_bias,
-                           MAX_LOGIT_BIAS);
-    for (size_t i = 0; i < s->n_logit_bias; i++) {
-        char field[64];
-        snprintf(field, sizeof(field), "sampling.logit_bias[%zu].bias", i);
-        rc = check_float(true, s->logit_bias[i]->bias, -100, false, 100, field, err);
-        if (rc)
-            return rc;
-    }
+    rc = check_biases(s, check, err);
+    if (!rc)
+        rc = check_count(s->n_allowed_token_ids, check->limits->max_allowed_ids, LIMIT_ALLOWED_IDS,
+                         "ids", "sampling.allowed_token_ids", check, err);
+    if (!rc)
+        rc = check_bad_words(s, check, err);
+    if (rc)
+        return rc;
+    if (s->has_do_sample && s->do_sample && s->has_temperature && s->temperature <= 0.0f)
+        return error_field(err, "sampling.do_sample",
+                           "true contradicts temperature 0, which is "
+                           "greedy");
     if (s->has_best_of)
         return unimplemented(err, "sampling.best_of");
     if (s->n_allowed_token_ids)
@@ -100,40 +167,76 @@ static int validate_sampling(const Sluice__V1__Sampling *s, struct error *err)
     return 0;
 }
 
-static int validate_stopping(const Sluice__V1__Stopping *s, struct error *err)
+/* Stop strings, of a request or of an update. */
+static int check_stops(char *const *stop, size_t n, const char *field, struct limit_check *check,
+                       struct error *err)
 {
-    if (s->has_max_tokens && (s->max_tokens < 1 || s->max_tokens > INT32_MAX))
-        return error_field(err, "stopping.max_tokens", "%" PRIu32 " is not in [1, %d]",
-                           s->max_tokens, INT32_MAX);
+    const struct gateway_limits *limits = check->limits;
+    int rc =
+        check_count(n, limits->max_stop_strings, LIMIT_STOP_STRINGS, "strings", field, check, err);
+    for (size_t i = 0; !rc && i < n; i++) {
+        char name[ERROR_FIELD_BYTES];
+        snprintf(name, sizeof(name), "%.40s[%zu]", field, i);
+        if (!stop[i][0])
+            return error_field(err, name, "is empty");
+        rc = check_count(strlen(stop[i]), limits->max_stop_bytes, LIMIT_STOP_BYTES, "bytes", name,
+                         check, err);
+    }
+    return rc;
+}
+
+static int check_max_tokens(uint32_t value, const char *field, struct error *err)
+{
+    if (value >= 1 && value <= INT32_MAX)
+        return 0;
+    return error_field(err, field, "%" PRIu32 " is not in [1, %d]", value, INT32_MAX);
+}
+
+static int validate_stopping(const Sluice__V1__Stopping *s, struct limit_check *check,
+                             struct error *err)
+{
+    int rc = s->has_max_tokens ? check_max_tokens(s->max_tokens, "stopping.max_tokens", err) : 0;
+    if (rc)
+        return rc;
+    if (s->has_min_tokens && s->min_tokens > INT32_MAX)
+        return error_field(err, "stopping.min_tokens", "%" PRIu32 " is over the limit of %d",
+                           s->min_tokens, INT32_MAX);
     if (s->has_min_tokens && s->has_max_tokens && s->min_tokens > s->max_tokens)
         return error_field(err, "stopping.min_tokens",
                            "%" PRIu32 " is over max_tokens (%" PRIu32 ")", s->min_tokens,
                            s->max_tokens);
-    if (s->n_stop > MAX_STOP_STRINGS)
-        return error_field(err, "stopping.stop", "%zu strings, limit %d", s->n_stop,
-                           MAX_STOP_STRINGS);
-    for (size_t i = 0; i < s->n_stop; i++) {
-        char field[64];
-        snprintf(field, sizeof(field), "stopping.stop[%zu]", i);
-        if (!s->stop[i][0])
-            return error_field(err, field, "is empty");
-        int rc = check_length(s->stop[i], MAX_STOP_BYTES, field, err);
-        if (rc)
-            return rc;
-    }
-    if (s->n_stop_token_ids > MAX_STOP_IDS)
-        return error_field(err, "stopping.stop_token_ids", "%zu ids, limit %d", s->n_stop_token_ids,
-                           MAX_STOP_IDS);
-    return 0;
+    rc = check_stops(s->stop, s->n_stop, "stopping.stop", check, err);
+    if (!rc)
+        rc = check_count(s->n_stop_token_ids, check->limits->max_stop_ids, LIMIT_STOP_IDS, "ids",
+                         "stopping.stop_token_ids", check, err);
+    return rc;
 }
 
-static int validate_output(const Sluice__V1__Output *o, struct error *err)
+int validate_update(const Sluice__V1__UpdateFrame *u, struct limit_check *check, struct error *err)
 {
-    if (o->has_top_n && o->top_n > MAX_TOP_N)
-        return error_field(err, "output.top_n", "%" PRIu32 " is over the limit of %d", o->top_n,
-                           MAX_TOP_N);
-    if (o->has_top_n && o->top_n && !o->logprobs)
-        return error_field(err, "output.top_n", "needs output.logprobs");
+    int rc = u->has_max_tokens ? check_max_tokens(u->max_tokens, "update.max_tokens", err) : 0;
+    if (!rc && u->has_priority && (u->priority < -100 || u->priority > 100))
+        rc = error_field(err, "update.priority", "%" PRId32 " is not in [-100, 100]", u->priority);
+    if (!rc && u->n_stop && !u->replace_stop)
+        rc = error_field(err, "update.stop", "needs update.replace_stop");
+    if (!rc)
+        rc = check_stops(u->stop, u->n_stop, "update.stop", check, err);
+    return rc;
+}
+
+static int validate_output(const Sluice__V1__Output *o, struct limit_check *check,
+                           struct error *err)
+{
+    if (o->has_top_n && o->top_n > check->limits->max_top_n) {
+        check->over = LIMIT_TOP_N;
+        return error_field(err, "output.top_n", "%" PRIu32 " is over the limit of %" PRIu64,
+                           o->top_n, check->limits->max_top_n);
+    }
+    if (o->has_top_n && o->top_n && !o->logprobs && !o->prompt_logprobs)
+        return error_field(err, "output.top_n", "needs output.logprobs or output.prompt_logprobs");
+    if (o->has_truncate && (o->truncate < 1 || o->truncate > INT32_MAX))
+        return error_field(err, "output.truncate", "%" PRIu32 " is not in [1, %d]", o->truncate,
+                           INT32_MAX);
     if (o->prompt_logprobs)
         return unimplemented(err, "output.prompt_logprobs");
     if (o->return_full_text)
@@ -143,26 +246,26 @@ static int validate_output(const Sluice__V1__Output *o, struct error *err)
     return 0;
 }
 
-int validate_chat(const Sluice__V1__Chat *chat, const char *field, struct error *err)
+int validate_chat(const Sluice__V1__Chat *chat, const char *field, struct limit_check *check,
+                  struct error *err)
 {
     char name[ERROR_FIELD_BYTES];
-    if (chat->n_messages < 1 || chat->n_messages > MAX_MESSAGES) {
-        snprintf(name, sizeof(name), "%s.messages", field);
-        return error_field(err, name, "%zu messages, want 1 to %d", chat->n_messages, MAX_MESSAGES);
-    }
-    for (size_t i = 0; i < chat->n_messages; i++) {
-        snprintf(name, sizeof(name), "%s.messages[%zu].role", field, i);
+    snprintf(name, sizeof(name), "%.40s.messages", field);
+    if (!chat->n_messages)
+        return error_field(err, name, "is empty");
+    int rc = check_count(chat->n_messages, check->limits->max_messages, LIMIT_MESSAGES, "messages",
+                         name, check, err);
+    for (size_t i = 0; !rc && i < chat->n_messages; i++) {
+        snprintf(name, sizeof(name), "%.40s.messages[%zu].role", field, i);
         if (!chat->messages[i]->role[0])
             return error_field(err, name, "is empty");
-        int rc = check_length(chat->messages[i]->role, MAX_KEY_BYTES, name, err);
-        if (rc)
-            return rc;
+        rc = check_length(chat->messages[i]->role, MAX_KEY_BYTES, name, err);
     }
-    if (chat->n_tools_json > MAX_TOOLS) {
-        snprintf(name, sizeof(name), "%s.tools_json", field);
-        return error_field(err, name, "%zu tools, limit %d", chat->n_tools_json, MAX_TOOLS);
-    }
-    return 0;
+    if (rc)
+        return rc;
+    snprintf(name, sizeof(name), "%.40s.tools_json", field);
+    return check_count(chat->n_tools_json, check->limits->max_tools, LIMIT_TOOLS, "tools", name,
+                       check, err);
 }
 
 static int check_model(const char *model, const char *version, struct error *err)
@@ -173,7 +276,8 @@ static int check_model(const char *model, const char *version, struct error *err
     return rc ? rc : check_length(version, MAX_NAME_BYTES, "version", err);
 }
 
-static int validate_prompt(const Sluice__V1__GenerateRequest *r, struct error *err)
+static int validate_prompt(const Sluice__V1__GenerateRequest *r, struct limit_check *check,
+                           struct error *err)
 {
     switch (r->prompt_case) {
     case SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT:
@@ -183,7 +287,7 @@ static int validate_prompt(const Sluice__V1__GenerateRequest *r, struct error *e
             return error_field(err, "token_ids.ids", "is empty");
         return 0;
     case SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT:
-        return validate_chat(r->chat, "chat", err);
+        return validate_chat(r->chat, "chat", check, err);
     default:
         return error_field(err, "prompt", "is missing; give text, token_ids or chat");
     }
@@ -205,8 +309,10 @@ static int validate_unbuilt(const Sluice__V1__GenerateRequest *r, struct error *
     return 0;
 }
 
-int validate_generate(const Sluice__V1__GenerateRequest *r, struct error *err)
+int validate_generate(const Sluice__V1__GenerateRequest *r, struct limit_check *check,
+                      struct error *err)
 {
+    check->over = LIMIT_NONE;
     int rc = check_model(r->model, r->version, err);
     if (!rc)
         rc = check_length(r->request_id, MAX_KEY_BYTES, "request_id", err);
@@ -219,13 +325,13 @@ int validate_generate(const Sluice__V1__GenerateRequest *r, struct error *err)
     if (!rc)
         rc = validate_unbuilt(r, err);
     if (!rc)
-        rc = validate_prompt(r, err);
+        rc = validate_prompt(r, check, err);
     if (!rc && r->sampling)
-        rc = validate_sampling(r->sampling, err);
+        rc = validate_sampling(r->sampling, check, err);
     if (!rc && r->stopping)
-        rc = validate_stopping(r->stopping, err);
+        rc = validate_stopping(r->stopping, check, err);
     if (!rc && r->output)
-        rc = validate_output(r->output, err);
+        rc = validate_output(r->output, check, err);
     return rc;
 }
 
@@ -253,6 +359,10 @@ int validate_for_model(const Sluice__V1__GenerateRequest *r, const Sluice__V1__M
         for (size_t i = 0; !rc && i < r->sampling->n_logit_bias; i++)
             rc = check_id(r->sampling->logit_bias[i]->token_id, info->vocab_size,
                           "sampling.logit_bias", i, err);
+    if (r->sampling)
+        for (size_t i = 0; !rc && i < r->sampling->n_allowed_token_ids; i++)
+            rc = check_id(r->sampling->allowed_token_ids[i], info->vocab_size,
+                          "sampling.allowed_token_ids", i, err);
     if (r->stopping)
         for (size_t i = 0; !rc && i < r->stopping->n_stop_token_ids; i++)
             rc = check_id(r->stopping->stop_token_ids[i], info->vocab_size,
@@ -260,13 +370,15 @@ int validate_for_model(const Sluice__V1__GenerateRequest *r, const Sluice__V1__M
     return rc;
 }
 
-int validate_tokenize(const Sluice__V1__TokenizeRequest *r, struct error *err)
+int validate_tokenize(const Sluice__V1__TokenizeRequest *r, struct limit_check *check,
+                      struct error *err)
 {
+    check->over = LIMIT_NONE;
     int rc = check_model(r->model, r->version, err);
     if (rc)
         return rc;
     if (r->input_case == SLUICE__V1__TOKENIZE_REQUEST__INPUT_CHAT)
-        return validate_chat(r->chat, "chat", err);
+        return validate_chat(r->chat, "chat", check, err);
     if (r->input_case == SLUICE__V1__TOKENIZE_REQUEST__INPUT__NOT_SET)
         return error_field(err, "input", "is missing; give text or chat");
     return 0;
@@ -284,7 +396,12 @@ int validate_cancel(const Sluice__V1__CancelRequest *r, struct error *err)
     return check_length(r->request_id, MAX_KEY_BYTES, "request_id", err);
 }
 
-uint32_t request_n_choices(const Sluice__V1__GenerateRequest *r)
+uint32_t request_n_answers(const Sluice__V1__GenerateRequest *r)
 {
     return r->sampling && r->sampling->has_n ? r->sampling->n : 1;
+}
+
+uint32_t request_n_choices(const Sluice__V1__GenerateRequest *r)
+{
+    return r->sampling && r->sampling->has_best_of ? r->sampling->best_of : request_n_answers(r);
 }

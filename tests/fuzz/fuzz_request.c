@@ -29,15 +29,22 @@ static const ProtobufCMessageDescriptor *const messages[] = {
 
 static void validate(size_t kind, const ProtobufCMessage *message)
 {
+    struct gateway_limits limits;
+    struct limit_check check = {.limits = &limits};
     struct error err;
     int rc = 0;
+    gateway_limits_init(&limits);
     error_clear(&err);
     if (kind == 0)
-        rc = validate_generate((const Sluice__V1__GenerateRequest *)message, &err);
+        rc = validate_generate((const Sluice__V1__GenerateRequest *)message, &check, &err);
     else if (kind == 1)
-        rc = validate_tokenize((const Sluice__V1__TokenizeRequest *)message, &err);
+        rc = validate_tokenize((const Sluice__V1__TokenizeRequest *)message, &check, &err);
     else if (kind == 2)
         rc = validate_detokenize((const Sluice__V1__DetokenizeRequest *)message, &err);
+    else if (kind == 3 && ((const Sluice__V1__GenerateStreamRequest *)message)->frame_case ==
+                              SLUICE__V1__GENERATE_STREAM_REQUEST__FRAME_UPDATE)
+        rc = validate_update(((const Sluice__V1__GenerateStreamRequest *)message)->update, &check,
+                             &err);
     if (rc && (!err.message[0] || err.status != rc))
         abort(); /* a refusal says why */
 }
