@@ -34,7 +34,8 @@ def stubs(tmp_path_factory):
     sys.path.insert(0, str(out))
     import importlib
     names = {"inference": "sluice.v1.inference", "manager": "sluice.manager.v1.manager",
-             "types": "sluice.manager.v1.types", "worker": "sluice.worker.v1.worker", "common": "sluice.v1.common"}
+             "types": "sluice.manager.v1.types", "routing": "sluice.manager.v1.routing",
+             "worker": "sluice.worker.v1.worker", "common": "sluice.v1.common"}
     class Stubs:
         pass
     stubs = Stubs()

@@ -1,6 +1,9 @@
-/* fake_worker.c: a sluice-worker without an engine, for tests of the manager. It has the real one's
- * command line and speaks its service, and behaves as the "model" file tells it, a text of words:
+/* fake_worker.c: a sluice-worker without an engine, for tests of the manager and of the data
+ * plane's plumbing. It has the real one's command line and speaks its service; on Serve it echoes
+ * (echo_serve.h). It behaves as the "model" file tells it, a text of words:
  *
+ *   rate=N            tokens per second and stream (default 20); 0: streams stay silent
+ *   slots=N           step frames per token time (default 1: all streams in one)
  *   load_ms=N         time from start to READY (default 100), in ten steps of progress
  *   bytes=N           packed bytes it claims (default 1000000)
  *   crash_ms=N        dies by SIGABRT so long after its start
@@ -15,6 +18,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,13 +31,18 @@
 #include "proto/rpc/rpc_server.h"
 #include "sluice/worker/v1/report.pb-c.h"
 #include "sluice/worker/v1/worker.pb-c.h"
+#include "tests/support/echo_serve.h"
 
-enum { MAX_WATCHES = 16, N_STEPS = 10, TURN_MS = 10 };
+enum { MAX_WATCHES = 16, N_STEPS = 10, TURN_MS = 10, MAX_PENDING_BYTES = 64 << 20 };
 
 static char script[4096];
 static const char *socket_path, *exit_path, *replica_id, *epoch_text, *model_path;
 static int64_t started_ns;
-static bool shutting_down;
+static _Atomic bool draining, shutting_down;
+static _Atomic bool has_served; /* a Serve stream was opened: what is told of requests is true */
+static _Atomic uint32_t n_finished, n_ended;
+static struct echo *echo;
+static const char numerics_id[] = "fake/1";
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct rpc_call *watches[MAX_WATCHES]; /* under the mutex */
 
@@ -169,7 +178,8 @@ static void leave(Sluice__Worker__V1__ExitCause cause, int code, const char *tex
     report.epoch = strtoull(epoch_text, NULL, 10);
     report.pid = (uint32_t)getpid();
     report.cause = cause;
-    report.n_finished = 3;
+    report.n_finished = has_served ? n_finished : 3;
+    report.n_ended = n_ended;
     problem.code = code;
     problem.message = word(text);
     if (code)
@@ -195,7 +205,7 @@ static int64_t age_ms(void)
 static Sluice__Worker__V1__WorkerState state_now(void)
 {
     int64_t load_ms = number("load_ms=", 100);
-    if (shutting_down)
+    if (draining || shutting_down)
         return SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_DRAINING;
     if (age_ms() < load_ms * 9 / 10)
         return SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_LOADING;
@@ -208,7 +218,9 @@ static void send_status(struct rpc_call *call)
     Sluice__Worker__V1__WorkerStatus status = SLUICE__WORKER__V1__WORKER_STATUS__INIT;
     Sluice__V1__RankProgress rank = SLUICE__V1__RANK_PROGRESS__INIT, *ranks[1] = {&rank};
     Sluice__V1__DeviceMemory memory = SLUICE__V1__DEVICE_MEMORY__INIT, *memories[1] = {&memory};
-    static char numerics[] = "fake/1", pack[] = "pack", device[] = "cpu:0";
+    static char pack[] = "pack", device[] = "cpu:0";
+    Sluice__Worker__V1__Load load = SLUICE__WORKER__V1__LOAD__INIT;
+    Sluice__Worker__V1__WorkerCounters counters;
     char id[64];
     uint64_t total = (uint64_t)number("bytes=", 1000000);
     int64_t load_ms = number("load_ms=", 100);
@@ -221,13 +233,17 @@ static void send_status(struct rpc_call *call)
     memory.weight_bytes = memory.expected_bytes = total;
     status.state = state_now();
     status.replica_id = id;
-    status.numerics_id = numerics;
+    status.numerics_id = word(numerics_id);
     status.pid = (uint32_t)getpid();
     status.start_ticks = start_ticks();
     status.epoch = strtoull(epoch_text, NULL, 10);
     status.n_ranks = status.n_memory = 1;
     status.ranks = ranks;
     status.memory = memories;
+    echo_fill_load(echo, &load);
+    echo_fill_counters(echo, &counters);
+    status.load = &load;
+    status.counters = &counters;
     (void)rpc_call_send(call, &status.base);
 }
 
@@ -265,23 +281,103 @@ static void watch_status(void *context, struct rpc_call *call, const ProtobufCMe
     send_status(call);
 }
 
-static void on_shutdown(void *context, struct rpc_call *call, const ProtobufCMessage *request)
+/* Drain and Shutdown wait for streams, which no callback may do. */
+struct ending {
+    struct rpc_call *call;
+    uint32_t grace_ms;
+    bool ends;
+};
+
+static void *end_streams(void *arg)
 {
+    struct ending *ending = arg;
+    Sluice__Worker__V1__ShutdownResponse shutdown = SLUICE__WORKER__V1__SHUTDOWN_RESPONSE__INIT;
+    Sluice__Worker__V1__DrainResponse drain = SLUICE__WORKER__V1__DRAIN_RESPONSE__INIT;
+    uint32_t n_left;
+    n_finished += echo_drain(echo, ending->grace_ms, &n_left);
+    n_ended += n_left;
+    shutdown.n_finished = drain.n_finished = has_served ? n_finished : 3;
+    shutdown.n_ended = drain.n_ended = n_ended;
+    (void)rpc_call_reply(ending->call, ending->ends ? &shutdown.base : &drain.base);
+    rpc_call_release(ending->call);
+    shutting_down = ending->ends;
+    free(ending);
+    return NULL;
+}
+
+static void start_ending(struct rpc_call *call, bool has_grace, uint32_t grace_ms, bool ends)
+{
+    struct ending *ending = calloc(1, sizeof(*ending));
+    pthread_t thread;
+    if (!ending)
+        abort();
+    rpc_call_retain(call);
+    *ending = (struct ending){call, has_grace ? grace_ms : 60000, ends};
+    draining = true;
+    if (pthread_create(&thread, NULL, end_streams, ending) != 0)
+        abort();
+    pthread_detach(thread);
+}
+
+static void on_drain(void *context, struct rpc_call *call, const ProtobufCMessage *message)
+{
+    const Sluice__Worker__V1__DrainRequest *request =
+        (const Sluice__Worker__V1__DrainRequest *)message;
+    (void)context;
+    start_ending(call, request->has_grace_ms, request->grace_ms, false);
+}
+
+static void on_shutdown(void *context, struct rpc_call *call, const ProtobufCMessage *message)
+{
+    const Sluice__Worker__V1__ShutdownRequest *request =
+        (const Sluice__Worker__V1__ShutdownRequest *)message;
     Sluice__Worker__V1__ShutdownResponse response = SLUICE__WORKER__V1__SHUTDOWN_RESPONSE__INIT;
     (void)context;
-    (void)request;
     response.n_finished = 3;
-    if (!has("stubborn"))
-        shutting_down = true;
-    (void)rpc_call_reply(call, &response.base);
+    if (has("stubborn"))
+        (void)rpc_call_reply(call, &response.base);
+    else
+        start_ending(call, request->has_grace_ms, request->grace_ms, true);
+}
+
+static void on_serve(void *context, struct rpc_call *call, const ProtobufCMessage *message)
+{
+    struct error err;
+    if (state_now() == SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_READY) {
+        has_served = true;
+        echo_serve(context, call, message);
+        return;
+    }
+    error_set(&err, STATUS_UNAVAILABLE, "the worker is not ready");
+    rpc_call_finish(call, &err);
+}
+
+static void on_tokenize(void *context, struct rpc_call *call, const ProtobufCMessage *message)
+{
+    const Sluice__V1__TokenizeRequest *request = (const Sluice__V1__TokenizeRequest *)message;
+    Sluice__V1__TokenizeResponse response = SLUICE__V1__TOKENIZE_RESPONSE__INIT;
+    Sluice__V1__GenerateRequest prompt = SLUICE__V1__GENERATE_REQUEST__INIT;
+    struct error err;
+    (void)context;
+    prompt.text = request->text;
+    prompt.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT;
+    if (request->input_case != SLUICE__V1__TOKENIZE_REQUEST__INPUT_TEXT) {
+        error_field(&err, "input", "a worker without a template takes text only");
+        rpc_call_finish(call, &err);
+    } else if (echo_prompt(&prompt, &response.ids, &response.n_ids, &err) != 0) {
+        rpc_call_finish(call, &err);
+    } else {
+        rpc_call_reply(call, &response.base);
+        free(response.ids);
+    }
 }
 
 static const struct rpc_method methods[] = {
-    {"Serve", RPC_SHAPE_BIDI, rpc_unimplemented},
+    {"Serve", RPC_SHAPE_BIDI, on_serve},
     {"WatchStatus", RPC_SHAPE_SERVER_STREAM, watch_status},
-    {"Drain", RPC_SHAPE_UNARY, rpc_unimplemented},
+    {"Drain", RPC_SHAPE_UNARY, on_drain},
     {"Shutdown", RPC_SHAPE_UNARY, on_shutdown},
-    {"Tokenize", RPC_SHAPE_UNARY, rpc_unimplemented},
+    {"Tokenize", RPC_SHAPE_UNARY, on_tokenize},
     {"Detokenize", RPC_SHAPE_UNARY, rpc_unimplemented},
     {"ApplyChatTemplate", RPC_SHAPE_UNARY, rpc_unimplemented},
 };
@@ -320,7 +416,22 @@ static int serve(void)
     struct error err;
     started_ns = clock_now_ns();
     signal(SIGTERM, on_term);
+    const struct echo_config echoes = {
+        .replica_id = replica_id,
+        .model = "",
+        .version = "",
+        .numerics_id = numerics_id,
+        .epoch = strtoull(epoch_text, NULL, 10),
+        .rate = (uint32_t)number("rate=", 20),
+        .n_slots = (uint32_t)number("slots=", 1),
+    };
+    if (echo_create(&echoes, &echo, &err) != 0) {
+        fprintf(stderr, "%s\n", err.message);
+        return 1;
+    }
+    service.context = echo;
     rpc_server_config_init(&config);
+    config.max_pending_bytes = config.max_message_bytes = MAX_PENDING_BYTES;
     config.services = &service;
     config.n_services = 1;
     if (!has("silent") && (rpc_server_create(&config, &server, &err) != 0 ||
@@ -331,6 +442,9 @@ static int serve(void)
     }
     while (!shutting_down)
         turn();
+    uint32_t n_left;
+    (void)echo_drain(echo, 0, &n_left);
+    n_ended += n_left;
     if (server)
         rpc_server_shutdown(server, 50);
     leave(SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_REQUESTED, 0, "", 0);

@@ -1,0 +1,26 @@
+"""What lies between client and worker, under load: a test worker echoes tokens, the load client checks each of them."""
+import json
+
+import pytest
+
+from plumbing import Plumbing
+
+
+@pytest.fixture
+def plumbing(tmp_path, stubs):
+    made = []
+
+    def make(**kwargs):
+        made.append(Plumbing(tmp_path, stubs, **kwargs))
+        return made[-1]
+    yield make
+    for p in made:
+        p.stop()
+
+
+def test_200_streams_of_20_tokens_a_second_arrive_whole(plumbing):
+    p = plumbing(rate=20)
+    figures = p.load(connections=4, streams=200, tokens=390, seconds=1)
+    print(json.dumps(figures, indent=1))
+    assert figures["ok"] == 200 and figures["tokens"] == 200 * 390 and figures["errors"] == {}
+    assert figures["seconds"] < 30

@@ -1,0 +1,673 @@
+#include "tests/support/echo_serve.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/hash_map.h"
+#include "base/status.h"
+#include "proto/rpc/rpc_call.h"
+
+enum { MAX_CHOICES = 8, DEFAULT_TOKENS = 16, IDLE_TURN_MS = 100 };
+
+struct request {
+    struct request *next, **at; /* in its slot */
+    struct session *session;
+    uint64_t id;
+    int64_t deadline_ns; /* 0: none */
+    int64_t credit;      /* tokens it may still send; negative: any number */
+    uint32_t *prompt;    /* owned */
+    size_t n_prompt;
+    uint32_t n_choices, max_tokens;
+    uint32_t n_generated[MAX_CHOICES];
+    uint8_t finished; /* a bit per choice */
+    bool paused, told, over;
+};
+
+struct session {
+    struct session *next;
+    struct echo *echo;
+    struct rpc_call *call;
+    struct request **slots; /* n_slots lists */
+    struct hash_map live;   /* u64 id → request */
+    uint64_t n_steps;
+    bool greeted;
+};
+
+/* One item of a frame with all it may point to. */
+struct item {
+    Sluice__Worker__V1__StepItem message;
+    Sluice__V1__PromptInfo prompt_info;
+    Sluice__V1__Finished finished;
+    Sluice__V1__Usage usage;
+    Sluice__V1__Receipt receipt;
+    Sluice__V1__Error error;
+    uint32_t token;
+    char text[ECHO_TEXT_BYTES + 1];
+};
+
+struct echo {
+    struct echo_config config;
+    pthread_t wheel;
+    pthread_mutex_t lock; /* everything below, and all sessions and requests */
+    pthread_cond_t idle;
+    struct session *sessions;
+    uint32_t n_live, n_paused, i_slot;
+    uint32_t next_slot; /* where the next request goes */
+    bool draining;
+    struct item *items; /* of the frame being made; the wheel's */
+    Sluice__Worker__V1__StepItem **list;
+    size_t n_items, items_capacity;
+    uint64_t step_ns, progress;
+    Sluice__Worker__V1__WorkerCounters counters;
+};
+
+static char *word(const char *text) /* protobuf-c's strings are not const; packing only reads */
+{
+    return (char *)(uintptr_t)text;
+}
+
+/* --- requests --- */
+
+static void free_request(struct echo *echo, struct request *request)
+{
+    hash_map_remove(&request->session->live, &request->id, sizeof(request->id));
+    *request->at = request->next;
+    if (request->next)
+        request->next->at = request->at;
+    echo->n_paused -= request->paused;
+    if (--echo->n_live == 0)
+        pthread_cond_broadcast(&echo->idle);
+    free(request->prompt);
+    free(request);
+}
+
+static int copy_ids(const uint32_t *ids, size_t n, uint32_t **out_ids, size_t *out_n,
+                    struct error *err)
+{
+    if (!n)
+        return error_field(err, "prompt", "is empty");
+    *out_ids = malloc(n * sizeof(**out_ids));
+    if (!*out_ids)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "prompt: out of memory");
+    memcpy(*out_ids, ids, n * sizeof(*ids));
+    *out_n = n;
+    return 0;
+}
+
+static int text_ids(const char *const *texts, size_t n_texts, uint32_t **out_ids, size_t *out_n,
+                    struct error *err)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < n_texts; i++)
+        n += strlen(texts[i]);
+    uint32_t *ids = malloc((n + 1) * sizeof(*ids));
+    if (!ids)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "prompt: out of memory");
+    size_t at = 0;
+    for (size_t i = 0; i < n_texts; i++)
+        for (const char *c = texts[i]; *c; c++)
+            ids[at++] = (unsigned char)*c;
+    int rc = copy_ids(ids, n, out_ids, out_n, err);
+    free(ids);
+    return rc;
+}
+
+int echo_prompt(const Sluice__V1__GenerateRequest *request, uint32_t **out_ids, size_t *out_n,
+                struct error *err)
+{
+    const char *text = request->text;
+    switch (request->prompt_case) {
+    case SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKEN_IDS:
+        return copy_ids(request->token_ids->ids, request->token_ids->n_ids, out_ids, out_n, err);
+    case SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT:
+        return text_ids(&text, 1, out_ids, out_n, err);
+    case SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT:
+        text = request->chat->n_messages
+                   ? request->chat->messages[request->chat->n_messages - 1]->content
+                   : "";
+        return text_ids(&text, 1, out_ids, out_n, err);
+    default:
+        return error_field(err, "prompt", "is missing");
+    }
+}
+
+static int take_resume(struct request *request, const Sluice__Worker__V1__ResumeState *resume,
+                       struct error *err)
+{
+    request->told = true;
+    for (size_t i = 0; i < resume->n_choices; i++) {
+        const Sluice__Worker__V1__ResumedChoice *choice = resume->choices[i];
+        if (choice->choice >= request->n_choices ||
+            choice->text_bytes_sent != (uint64_t)choice->n_released * ECHO_TEXT_BYTES ||
+            choice->n_released != choice->n_generated_ids)
+            return error_field(err, "submit.resume.choices", "do not continue what was released");
+        for (uint32_t t = 0; t < choice->n_generated_ids; t++)
+            if (choice->generated_ids[t] !=
+                echo_token(request->prompt, request->n_prompt, choice->choice, t))
+                return error_field(err, "submit.resume.choices", "another prompt's tokens");
+        request->n_generated[choice->choice] = (uint32_t)choice->n_generated_ids;
+        request->finished |= (uint8_t)(choice->finished << choice->choice);
+    }
+    return 0;
+}
+
+static int fill_request(struct request *request, const Sluice__Worker__V1__Submit *submit,
+                        struct error *err)
+{
+    const Sluice__V1__GenerateRequest *asked = submit->request;
+    const Sluice__Worker__V1__ResumeState *resume = submit->resume;
+    int rc = resume ? copy_ids(resume->prompt_token_ids, resume->n_prompt_token_ids,
+                               &request->prompt, &request->n_prompt, err)
+                    : echo_prompt(asked, &request->prompt, &request->n_prompt, err);
+    if (rc)
+        return rc;
+    request->id = submit->id;
+    request->n_choices = asked->sampling && asked->sampling->has_n ? asked->sampling->n : 1;
+    request->max_tokens = asked->stopping && asked->stopping->has_max_tokens
+                              ? asked->stopping->max_tokens
+                              : DEFAULT_TOKENS;
+    request->credit = submit->has_credit_tokens ? (int64_t)submit->credit_tokens : -1;
+    if (submit->has_deadline_remaining_ns)
+        request->deadline_ns = clock_now_ns() + (int64_t)submit->deadline_remaining_ns;
+    if (request->n_choices > MAX_CHOICES)
+        return error_field(err, "sampling.n", "is over %d", MAX_CHOICES);
+    return resume ? take_resume(request, resume, err) : 0;
+}
+
+/* --- down --- */
+
+static void send_frame(struct session *session, Sluice__Worker__V1__StepItem **items, size_t n)
+{
+    struct echo *echo = session->echo;
+    Sluice__Worker__V1__ServeResponse response = SLUICE__WORKER__V1__SERVE_RESPONSE__INIT;
+    Sluice__Worker__V1__Step step = SLUICE__WORKER__V1__STEP__INIT;
+    Sluice__Worker__V1__Load load = SLUICE__WORKER__V1__LOAD__INIT;
+    struct error err;
+    load.n_running = echo->n_live - echo->n_paused;
+    load.n_paused = echo->n_paused;
+    load.progress = echo->progress;
+    load.step_ns = echo->step_ns;
+    step.step = ++session->n_steps;
+    step.items = items;
+    step.n_items = n;
+    step.load = &load;
+    response.frame_case = SLUICE__WORKER__V1__SERVE_RESPONSE__FRAME_STEP;
+    response.step = &step;
+    if (rpc_call_send(session->call, &response.base) != STATUS_RESOURCE_EXHAUSTED)
+        return;
+    error_set(&err, STATUS_RESOURCE_EXHAUSTED, "the server does not read its step frames");
+    rpc_call_finish(session->call, &err);
+}
+
+static void send_error(struct session *session, uint64_t id, const struct error *why)
+{
+    Sluice__Worker__V1__StepItem item = SLUICE__WORKER__V1__STEP_ITEM__INIT, *list[1] = {&item};
+    Sluice__V1__Error error = SLUICE__V1__ERROR__INIT;
+    error.code = status_to_grpc(why->status);
+    error.message = word(why->message);
+    error.reason = word(why->reason);
+    error.field = word(why->field);
+    item.id = id;
+    item.error = &error;
+    session->echo->counters.n_failed_requests++;
+    send_frame(session, list, 1);
+}
+
+/* A fresh item; NULL where memory is exhausted (the stream then has its turn later). */
+static struct item *next_item(struct echo *echo)
+{
+    if (echo->n_items == echo->items_capacity) {
+        size_t capacity = echo->items_capacity ? echo->items_capacity * 2 : 256;
+        struct item *items = realloc(echo->items, capacity * sizeof(*items));
+        if (!items)
+            return NULL;
+        echo->items = items;
+        Sluice__Worker__V1__StepItem **list = realloc(echo->list, capacity * sizeof(*list));
+        if (!list)
+            return NULL;
+        echo->list = list;
+        echo->items_capacity = capacity;
+    }
+    struct item *item = &echo->items[echo->n_items++];
+    item->message = (Sluice__Worker__V1__StepItem)SLUICE__WORKER__V1__STEP_ITEM__INIT;
+    return item;
+}
+
+/* Items move while a frame grows, so what they point to is set at its end: an item says by a
+ * non-NULL placeholder what it has. */
+static void settle_items(struct echo *echo)
+{
+    for (size_t i = 0; i < echo->n_items; i++) {
+        struct item *item = &echo->items[i];
+        echo->list[i] = &item->message;
+        if (item->message.n_token_ids) {
+            item->message.token_ids = &item->token;
+            item->message.text = item->text;
+        }
+        if (item->message.prompt_info)
+            item->message.prompt_info = &item->prompt_info;
+        if (item->message.error)
+            item->message.error = &item->error;
+        if (!item->message.finished)
+            continue;
+        item->message.finished = &item->finished;
+        if (item->finished.usage) {
+            item->finished.usage = &item->usage;
+            item->finished.receipt = &item->receipt;
+        }
+    }
+}
+
+static void add_prompt_info(struct request *request, struct item *item)
+{
+    item->prompt_info = (Sluice__V1__PromptInfo)SLUICE__V1__PROMPT_INFO__INIT;
+    item->prompt_info.n_prompt_tokens = (uint32_t)request->n_prompt;
+    item->prompt_info.prompt_token_ids = request->prompt;
+    item->prompt_info.n_prompt_token_ids = request->n_prompt;
+    item->message.prompt_info = &item->prompt_info;
+    request->told = true;
+}
+
+static void add_finish(struct echo *echo, struct request *request, uint32_t choice,
+                       struct item *item)
+{
+    request->finished |= (uint8_t)(1u << choice);
+    item->finished = (Sluice__V1__Finished)SLUICE__V1__FINISHED__INIT;
+    item->finished.choice = choice;
+    item->finished.reason = SLUICE__V1__FINISH_REASON__FINISH_REASON_LENGTH;
+    item->finished.n_tokens = request->n_generated[choice];
+    item->message.finished = &item->finished;
+    if (request->finished != (1u << request->n_choices) - 1)
+        return;
+    item->usage = (Sluice__V1__Usage)SLUICE__V1__USAGE__INIT;
+    item->usage.n_prompt_tokens = (uint32_t)request->n_prompt;
+    for (uint32_t i = 0; i < request->n_choices; i++)
+        item->usage.n_generated_tokens += request->n_generated[i];
+    item->receipt = (Sluice__V1__Receipt)SLUICE__V1__RECEIPT__INIT;
+    item->receipt.model = word(echo->config.model);
+    item->receipt.version = word(echo->config.version);
+    item->receipt.replica_id = word(echo->config.replica_id);
+    item->receipt.numerics_id = word(echo->config.numerics_id);
+    item->finished.usage = &item->usage;
+    item->finished.receipt = &item->receipt;
+    request->over = true;
+    echo->counters.n_ok_requests++;
+}
+
+static void turn_choice(struct echo *echo, struct request *request, uint32_t choice)
+{
+    bool silent = !echo->config.rate || request->paused || request->credit == 0;
+    if ((request->finished >> choice & 1) || (silent && request->told))
+        return;
+    struct item *item = next_item(echo);
+    if (!item)
+        return;
+    item->message.id = request->id;
+    item->message.choice = choice;
+    if (!request->told)
+        add_prompt_info(request, item);
+    if (silent)
+        return;
+    uint32_t index = request->n_generated[choice];
+    if (index < request->max_tokens) {
+        item->token = echo_token(request->prompt, request->n_prompt, choice, index);
+        echo_text(item->token, index, item->text);
+        item->text[ECHO_TEXT_BYTES] = '\0';
+        item->message.n_token_ids = item->message.n_released = 1;
+        request->n_generated[choice]++;
+        request->credit -= request->credit > 0;
+        echo->counters.n_generated_tokens++;
+    }
+    if (request->n_generated[choice] >= request->max_tokens)
+        add_finish(echo, request, choice, item);
+}
+
+static void expire(struct echo *echo, struct request *request)
+{
+    struct item *item = next_item(echo);
+    if (!item)
+        return;
+    item->message.id = request->id;
+    item->error = (Sluice__V1__Error)SLUICE__V1__ERROR__INIT;
+    item->error.code = status_to_grpc(STATUS_DEADLINE_EXCEEDED);
+    item->error.message = word("the deadline passed");
+    item->message.error = &item->error;
+    request->over = true;
+    echo->counters.n_expired_requests++;
+}
+
+/* One turn of a slot: its frame goes out, then those that ended leave. */
+static void turn_slot(struct echo *echo, struct session *session, uint32_t i_slot, int64_t now_ns)
+{
+    struct request *request, *next;
+    echo->n_items = 0;
+    for (request = session->slots[i_slot]; request; request = request->next) {
+        if (request->deadline_ns && now_ns >= request->deadline_ns) {
+            expire(echo, request);
+            continue;
+        }
+        for (uint32_t i = 0; i < request->n_choices; i++)
+            turn_choice(echo, request, i);
+    }
+    settle_items(echo);
+    if (session->greeted)
+        send_frame(session, echo->list, echo->n_items);
+    for (request = session->slots[i_slot]; request; request = next) {
+        next = request->next;
+        if (request->over)
+            free_request(echo, request);
+    }
+}
+
+static void *turn_wheel(void *arg)
+{
+    struct echo *echo = arg;
+    const struct echo_config *config = &echo->config;
+    int64_t period_ns = config->rate ? NS_PER_S / ((int64_t)config->rate * config->n_slots)
+                                     : IDLE_TURN_MS * NS_PER_MS;
+    int64_t at_ns = clock_now_ns();
+    for (;;) {
+        at_ns += period_ns;
+        int64_t started_ns = clock_now_ns();
+        if (at_ns < started_ns - NS_PER_S) /* was stopped: no burst of what was missed */
+            at_ns = started_ns;
+        struct timespec until = {.tv_sec = at_ns / NS_PER_S, .tv_nsec = at_ns % NS_PER_S};
+        while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) != 0)
+            ;
+        pthread_mutex_lock(&echo->lock);
+        started_ns = clock_now_ns();
+        echo->i_slot = (echo->i_slot + 1) % config->n_slots;
+        echo->progress++;
+        echo->counters.n_steps++;
+        for (struct session *s = echo->sessions; s; s = s->next)
+            turn_slot(echo, s, echo->i_slot, started_ns);
+        echo->step_ns = (uint64_t)(clock_now_ns() - started_ns);
+        pthread_mutex_unlock(&echo->lock);
+    }
+    return NULL;
+}
+
+/* --- up --- */
+
+static int on_hello(struct session *session, const Sluice__Worker__V1__Hello *hello,
+                    struct error *err)
+{
+    const struct echo_config *config = &session->echo->config;
+    Sluice__Worker__V1__ServeResponse response = SLUICE__WORKER__V1__SERVE_RESPONSE__INIT;
+    Sluice__Worker__V1__HelloReply reply = SLUICE__WORKER__V1__HELLO_REPLY__INIT;
+    if (hello->protocol_min > 1 || hello->protocol_max < 1)
+        return error_set(err, STATUS_FAILED_PRECONDITION, "protocol: this worker speaks 1 to 1");
+    if (hello->expected_epoch && hello->expected_epoch != config->epoch) {
+        error_set(err, STATUS_FAILED_PRECONDITION, "expected_epoch: %llu, this one is %llu",
+                  (unsigned long long)hello->expected_epoch, (unsigned long long)config->epoch);
+        return error_reason(err, "STALE_EPOCH");
+    }
+    session->greeted = true;
+    reply.protocol = 1;
+    reply.replica_id = word(config->replica_id);
+    reply.epoch = config->epoch;
+    reply.model = word(config->model);
+    reply.version = word(config->version);
+    reply.numerics_id = word(config->numerics_id);
+    response.frame_case = SLUICE__WORKER__V1__SERVE_RESPONSE__FRAME_HELLO;
+    response.hello = &reply;
+    rpc_call_send(session->call, &response.base);
+    return 0;
+}
+
+static void enter(struct session *session, struct request *request)
+{
+    struct echo *echo = session->echo;
+    uint32_t slot = echo->next_slot++ % echo->config.n_slots;
+    request->session = session;
+    request->at = &session->slots[slot];
+    request->next = session->slots[slot];
+    if (request->next)
+        request->next->at = &request->next;
+    session->slots[slot] = request;
+    echo->n_live++;
+}
+
+/* What cannot be taken is answered in the stream, as a worker does. */
+static int on_submit(struct session *session, const Sluice__Worker__V1__Submit *submit,
+                     struct error *err)
+{
+    struct echo *echo = session->echo;
+    struct request *request = NULL;
+    struct error why;
+    uint64_t id = submit->id;
+    int rc = 0;
+    if (!submit->request || hash_map_get(&session->live, &id, sizeof(id)))
+        return error_field(err, "submit", "has no request, or an id that is in use");
+    echo->counters.n_accepted_requests++;
+    if (echo->draining) {
+        rc = error_set(&why, STATUS_UNAVAILABLE, "the worker is draining");
+        error_reason(&why, "DRAINING");
+    } else if (!(request = calloc(1, sizeof(*request)))) {
+        rc = error_set(&why, STATUS_RESOURCE_EXHAUSTED, "submit: out of memory");
+    } else if (!(rc = fill_request(request, submit, &why)) &&
+               !hash_map_put(&session->live, &id, sizeof(id), request)) {
+        rc = error_set(&why, STATUS_RESOURCE_EXHAUSTED, "submit: out of memory");
+    }
+    if (!rc) {
+        enter(session, request);
+        return 0;
+    }
+    if (request)
+        free(request->prompt);
+    free(request);
+    send_error(session, id, &why);
+    return 0;
+}
+
+static void set_paused(struct echo *echo, struct request *request, bool paused)
+{
+    if (request->paused != paused)
+        echo->n_paused += paused ? 1u : -1u;
+    request->paused = paused;
+}
+
+/* An id that is not there any more is ignored. */
+static void on_change(struct session *session, const Sluice__Worker__V1__ServeRequest *frame)
+{
+    struct echo *echo = session->echo;
+    struct request *request;
+    uint64_t id;
+    switch (frame->frame_case) {
+    case SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_CREDIT:
+        id = frame->credit->id;
+        break;
+    case SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_UPDATE:
+        id = frame->update->id;
+        break;
+    case SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_PAUSE:
+        id = frame->pause->id;
+        break;
+    case SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_RESUME:
+        id = frame->resume->id;
+        break;
+    default:
+        id = frame->cancel->id;
+        break;
+    }
+    if (!(request = hash_map_get(&session->live, &id, sizeof(id))))
+        return;
+    if (frame->frame_case == SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_CREDIT) {
+        if (request->credit >= 0)
+            request->credit += frame->credit->n_tokens;
+    } else if (frame->frame_case == SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_UPDATE) {
+        if (frame->update->update && frame->update->update->has_max_tokens)
+            request->max_tokens = frame->update->update->max_tokens;
+    } else if (frame->frame_case == SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_CANCEL) {
+        echo->counters.n_cancelled_requests++;
+        free_request(echo, request);
+    } else {
+        set_paused(echo, request,
+                   frame->frame_case == SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_PAUSE);
+    }
+}
+
+static int on_frame(struct session *session, const Sluice__Worker__V1__ServeRequest *frame,
+                    struct error *err)
+{
+    bool hello = frame->frame_case == SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_HELLO;
+    if (hello && !session->greeted)
+        return on_hello(session, frame->hello, err);
+    if (hello || !session->greeted)
+        return error_field(err, "hello", hello ? "came twice" : "must come first");
+    if (frame->frame_case == SLUICE__WORKER__V1__SERVE_REQUEST__FRAME__NOT_SET)
+        return error_field(err, "frame", "is empty or of a kind this worker does not know");
+    if (frame->frame_case == SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_SUBMIT)
+        return on_submit(session, frame->submit, err);
+    on_change(session, frame);
+    return 0;
+}
+
+static void on_message(void *arg, struct rpc_call *call, const ProtobufCMessage *message)
+{
+    struct session *session = arg;
+    struct error err;
+    pthread_mutex_lock(&session->echo->lock);
+    int rc = on_frame(session, (const Sluice__Worker__V1__ServeRequest *)message, &err);
+    pthread_mutex_unlock(&session->echo->lock);
+    if (rc)
+        rpc_call_finish(call, &err);
+}
+
+static void on_half_close(void *arg, struct rpc_call *call)
+{
+    (void)arg;
+    rpc_call_finish(call, NULL);
+}
+
+static void on_done(void *arg, struct rpc_call *call)
+{
+    struct session *session = arg;
+    struct echo *echo = session->echo;
+    pthread_mutex_lock(&echo->lock);
+    for (uint32_t i = 0; i < echo->config.n_slots; i++)
+        while (session->slots[i])
+            free_request(echo, session->slots[i]);
+    struct session **at = &echo->sessions;
+    while (*at != session)
+        at = &(*at)->next;
+    *at = session->next;
+    pthread_mutex_unlock(&echo->lock);
+    hash_map_fini(&session->live);
+    free(session->slots);
+    free(session);
+    rpc_call_release(call);
+}
+
+static const struct rpc_call_events events = {
+    .on_message = on_message, .on_half_close = on_half_close, .on_done = on_done};
+
+void echo_serve(void *context, struct rpc_call *call, const ProtobufCMessage *message)
+{
+    struct echo *echo = context;
+    struct session *session = calloc(1, sizeof(*session));
+    struct error err;
+    (void)message;
+    if (session)
+        session->slots = calloc(echo->config.n_slots, sizeof(struct request *));
+    if (!session || !session->slots) {
+        free(session);
+        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "Serve: out of memory");
+        rpc_call_finish(call, &err);
+        return;
+    }
+    session->echo = echo;
+    session->call = call;
+    rpc_call_retain(call);
+    pthread_mutex_lock(&echo->lock);
+    session->next = echo->sessions;
+    echo->sessions = session;
+    pthread_mutex_unlock(&echo->lock);
+    rpc_call_set_events(call, &events, session);
+}
+
+/* --- the whole --- */
+
+int echo_create(const struct echo_config *config, struct echo **out_echo, struct error *err)
+{
+    struct echo *echo = calloc(1, sizeof(*echo));
+    pthread_condattr_t attributes;
+    if (!echo)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "echo: out of memory");
+    echo->config = *config;
+    echo->config.n_slots = config->n_slots ? config->n_slots : 1;
+    echo->counters = (Sluice__Worker__V1__WorkerCounters)SLUICE__WORKER__V1__WORKER_COUNTERS__INIT;
+    pthread_mutex_init(&echo->lock, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&echo->idle, &attributes);
+    pthread_condattr_destroy(&attributes);
+    int err_no = pthread_create(&echo->wheel, NULL, turn_wheel, echo);
+    if (err_no) {
+        free(echo);
+        return error_errno(err, err_no, "cannot start the wheel");
+    }
+    *out_echo = echo;
+    return 0;
+}
+
+/* Under the lock: waits until nothing is live or the time is over. */
+static void wait_idle(struct echo *echo, uint32_t grace_ms)
+{
+    int64_t end_ns = clock_now_ns() + (int64_t)grace_ms * NS_PER_MS;
+    struct timespec until = {.tv_sec = end_ns / NS_PER_S, .tv_nsec = end_ns % NS_PER_S};
+    while (echo->n_live && clock_now_ns() < end_ns)
+        pthread_cond_timedwait(&echo->idle, &echo->lock, &until);
+}
+
+uint32_t echo_drain(struct echo *echo, uint32_t grace_ms, uint32_t *out_n_ended)
+{
+    Sluice__Worker__V1__ServeResponse response = SLUICE__WORKER__V1__SERVE_RESPONSE__INIT;
+    Sluice__Worker__V1__Draining draining = SLUICE__WORKER__V1__DRAINING__INIT;
+    struct error why;
+    error_set(&why, STATUS_UNAVAILABLE, "the worker is draining");
+    error_reason(&why, "DRAINING");
+    draining.grace_ms = grace_ms;
+    response.frame_case = SLUICE__WORKER__V1__SERVE_RESPONSE__FRAME_DRAINING;
+    response.draining = &draining;
+    pthread_mutex_lock(&echo->lock);
+    echo->draining = true;
+    uint32_t n_before = echo->n_live;
+    for (struct session *s = echo->sessions; s; s = s->next)
+        if (s->greeted)
+            rpc_call_send(s->call, &response.base);
+    wait_idle(echo, grace_ms);
+    *out_n_ended = echo->n_live;
+    for (struct session *s = echo->sessions; s; s = s->next)
+        for (uint32_t i = 0; i < echo->config.n_slots; i++)
+            while (s->slots[i]) {
+                send_error(s, s->slots[i]->id, &why);
+                free_request(echo, s->slots[i]);
+            }
+    pthread_mutex_unlock(&echo->lock);
+    return n_before - *out_n_ended;
+}
+
+void echo_fill_load(struct echo *echo, Sluice__Worker__V1__Load *out_load)
+{
+    pthread_mutex_lock(&echo->lock);
+    out_load->n_running = echo->n_live - echo->n_paused;
+    out_load->n_paused = echo->n_paused;
+    out_load->progress = echo->progress;
+    out_load->step_ns = echo->step_ns;
+    pthread_mutex_unlock(&echo->lock);
+}
+
+void echo_fill_counters(struct echo *echo, Sluice__Worker__V1__WorkerCounters *out_counters)
+{
+    pthread_mutex_lock(&echo->lock);
+    *out_counters = echo->counters;
+    pthread_mutex_unlock(&echo->lock);
+}
