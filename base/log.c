@@ -1,10 +1,13 @@
 #include "base/log.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "base/utf8.h"
 
 enum { LINE_BYTES = 4096 };
 
@@ -55,39 +58,59 @@ bool log_enabled(enum log_level level)
     return level >= sink.min_level;
 }
 
-static void put(struct line *line, const char *text, size_t n)
+/* What ends every line: a quote, a brace and the newline. */
+enum { TAIL_BYTES = 3 };
+
+static size_t room(const struct line *line)
 {
-    size_t room = sizeof(line->text) - 2 - line->n; /* keeps a place for the newline */
-    if (n > room)
-        n = room;
+    size_t limit = sizeof(line->text) - TAIL_BYTES;
+    return line->n < limit ? limit - line->n : 0;
+}
+
+/* All of it or nothing: a cut escape or code point would be another text. */
+static bool put(struct line *line, const char *text, size_t n)
+{
+    if (n > room(line))
+        return false;
     memcpy(line->text + line->n, text, n);
     line->n += n;
+    return true;
 }
 
-static void put_str(struct line *line, const char *text)
+static bool put_str(struct line *line, const char *text)
 {
-    put(line, text, strlen(text));
+    return put(line, text, strlen(text));
 }
 
-/* Escapes as JSON does, which suits both formats. Bytes from 0x80 pass: strings are UTF-8 where
- * they entered. */
+/* Code points that move a terminal's cursor, end a line or turn its direction. */
+static bool is_control(uint32_t c)
+{
+    return c < 0x20 || (c >= 0x7F && c <= 0x9F) || c == 0x200E || c == 0x200F ||
+           (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069) || c == 0xFEFF;
+}
+
+/* Escapes as JSON does, which suits both formats; what is not UTF-8 becomes U+FFFD. A text that
+ * does not fit is cut between code points, its closing quote always fits. */
 static void put_quoted(struct line *line, const char *text)
 {
-    put_str(line, "\"");
-    for (const char *p = text; *p; p++) {
-        unsigned char c = (unsigned char)*p;
+    size_t n = strlen(text);
+    bool fits = put_str(line, "\"");
+    if (!fits)
+        return;
+    for (size_t i = 0; i < n && fits;) {
         char escaped[8];
-        if (c == '"' || c == '\\') {
-            snprintf(escaped, sizeof(escaped), "\\%c", c);
-            put_str(line, escaped);
-        } else if (c < 0x20 || c == 0x7F) {
-            snprintf(escaped, sizeof(escaped), "\\u%04x", c);
-            put_str(line, escaped);
-        } else {
-            put(line, p, 1);
-        }
+        uint32_t c = 0;
+        size_t n_step = utf8_decode(text + i, n - i, &c);
+        if (n_step && (c == '"' || c == '\\'))
+            snprintf(escaped, sizeof(escaped), "\\%c", (char)c);
+        else if (!n_step || is_control(c))
+            snprintf(escaped, sizeof(escaped), "\\u%04x", n_step ? (unsigned)c : 0xFFFDU);
+        else
+            escaped[0] = '\0';
+        fits = escaped[0] ? put_str(line, escaped) : put(line, text + i, n_step);
+        i += n_step ? n_step : 1;
     }
-    put_str(line, "\"");
+    line->text[line->n++] = '"'; /* of the tail's room, where nothing else is left */
 }
 
 static bool plain(const char *text)
@@ -102,39 +125,39 @@ static bool plain(const char *text)
     return true;
 }
 
+static bool put_key(struct line *line, const char *key)
+{
+    bool json = sink.format == LOG_FORMAT_JSON;
+    return put_str(line, json ? ",\"" : " ") && put_str(line, key) &&
+           put_str(line, json ? "\":" : "=");
+}
+
+static void number_text(const struct log_pair *pair, char *out, size_t n_out)
+{
+    if (pair->type == LOG_VALUE_U64)
+        snprintf(out, n_out, "%" PRIu64, pair->u64);
+    else if (pair->type == LOG_VALUE_I64)
+        snprintf(out, n_out, "%" PRId64, (int64_t)pair->u64);
+    else if (isfinite(pair->f64))
+        snprintf(out, n_out, "%.6g", pair->f64);
+    else
+        snprintf(out, n_out, "null"); /* JSON has no other word for it */
+}
+
+/* A pair whose key and least value do not fit is left out. */
 static void put_pair(struct line *line, const struct log_pair *pair)
 {
-    char number[48];
-    bool json = sink.format == LOG_FORMAT_JSON;
-    if (json) {
-        put_str(line, ",");
-        put_quoted(line, pair->key);
-        put_str(line, ":");
-    } else {
-        put_str(line, " ");
-        put_str(line, pair->key);
-        put_str(line, "=");
-    }
-    switch (pair->type) {
-    case LOG_VALUE_STR: {
-        const char *text = pair->str ? pair->str : "";
-        if (!json && plain(text))
-            put_str(line, text);
-        else
-            put_quoted(line, text);
+    enum { LEAST_BYTES = 48 };
+    char number[LEAST_BYTES];
+    const char *text = pair->str ? pair->str : "";
+    if (strlen(pair->key) + LEAST_BYTES + 4 > room(line) || !put_key(line, pair->key))
         return;
+    if (pair->type != LOG_VALUE_STR) {
+        number_text(pair, number, sizeof(number));
+        put_str(line, number);
+    } else if (sink.format == LOG_FORMAT_JSON || !plain(text) || !put_str(line, text)) {
+        put_quoted(line, text);
     }
-    case LOG_VALUE_U64:
-        snprintf(number, sizeof(number), "%" PRIu64, pair->u64);
-        break;
-    case LOG_VALUE_I64:
-        snprintf(number, sizeof(number), "%" PRId64, (int64_t)pair->u64);
-        break;
-    default:
-        snprintf(number, sizeof(number), "%.6g", pair->f64);
-        break;
-    }
-    put_str(line, number);
 }
 
 void log_write(enum log_level level, const struct log_pair *pairs)
@@ -163,7 +186,7 @@ void log_write(enum log_level level, const struct log_pair *pairs)
     for (const struct log_pair *pair = pairs; pair->type != LOG_VALUE_END; pair++)
         put_pair(&line, pair);
     if (sink.format == LOG_FORMAT_JSON)
-        put_str(&line, "}");
+        line.text[line.n++] = '}';
     line.text[line.n++] = '\n';
     ssize_t written = write(STDERR_FILENO, line.text, line.n);
     (void)written; /* a log that cannot be written must not stop the program */

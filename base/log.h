@@ -46,5 +46,7 @@ bool log_format_parse(const char *text, enum log_format *out_format);
 
 bool log_enabled(enum log_level level);
 
-/* `pairs` ends with LOG_END. Lines over 4 KiB are cut. A NULL string is written as an empty one. */
+/* `pairs` ends with LOG_END. A line has at most 4 KiB: a string that does not fit is cut between
+ * code points, pairs after it are left out, and what is written is whole JSON all the same. A NULL
+ * string is written as an empty one. */
 void log_write(enum log_level level, const struct log_pair *pairs);
