@@ -4,7 +4,8 @@
  * A request: service.c (handler) → validate.c → route_table.c (version) → gateway_dispatch
  * (replica) → link.c (Serve stream) and back: link.c (step frame) → relay.c (record, release) →
  * client. Locks, in the order they may be taken: health, gateway, link, relay, counters; a call's
- * lock (relay_events.next) comes before the relay's, so a call is kicked with none of them held. */
+ * lock (its `next`), then that of a GenerateStream, come before the relay's, so a sink is told that
+ * something is ready with none of them held. */
 #pragma once
 
 #include <pthread.h>

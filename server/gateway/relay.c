@@ -11,35 +11,35 @@
 #include "proto/rpc/rpc_message.h"
 #include "proto/rpc/rpc_stream.h"
 #include "server/gateway/gateway.h"
-#include "server/gateway/identity.h"
 #include "server/gateway/link.h"
-#include "server/gateway/relay_message.h"
+#include "server/gateway/relay_private.h"
 #include "server/gateway/validate.h"
 
 _Static_assert(CALLER_BYTES == RPC_MAX_TENANT + 1, "a relay's caller is a call's tenant");
 
-int relay_create(struct gateway *gateway, struct rpc_call *call,
-                 const Sluice__V1__GenerateRequest *request, bool whole, struct relay **out_relay,
-                 struct error *err)
+int relay_create(struct gateway *gateway, const struct relay_params *params,
+                 struct relay **out_relay, struct error *err)
 {
     struct relay *relay = calloc(1, sizeof(*relay));
-    if (!relay)
+    ProtobufCMessage *request = relay ? relay_copy(&params->request->base) : NULL;
+    if (!request) {
+        free(relay);
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "request: out of memory");
+    }
     atomic_init(&relay->n_refs, 1);
     pthread_mutex_init(&relay->lock, NULL);
-    rpc_call_retain(call);
     relay->gateway = gateway;
-    relay->call = call;
-    relay->whole = whole;
-    relay->request = request;
-    relay->n_choices = request_n_choices(request);
+    relay->whole = params->whole;
+    relay->request = (Sluice__V1__GenerateRequest *)request;
+    relay->n_choices = request_n_choices(relay->request);
     relay->arrived_ns = clock_now_ns();
+    relay->deadline_ns = params->deadline_ns;
     relay->template_time_ns = clock_wall_ns();
-    const Sluice__V1__Sampling *sampling = request->sampling;
+    const Sluice__V1__Sampling *sampling = relay->request->sampling;
     relay->seed = sampling && sampling->has_seed ? sampling->seed : rng_u64();
-    snprintf(relay->caller, sizeof(relay->caller), "%s", gateway_caller(call));
-    if (request->request_id[0])
-        snprintf(relay->request_id, sizeof(relay->request_id), "%s", request->request_id);
+    snprintf(relay->caller, sizeof(relay->caller), "%s", params->caller);
+    if (relay->request->request_id[0])
+        snprintf(relay->request_id, sizeof(relay->request_id), "%s", relay->request->request_id);
     else
         rng_uuid(relay->request_id);
     *out_relay = relay;
@@ -51,107 +51,27 @@ void relay_retain(struct relay *relay)
     atomic_fetch_add(&relay->n_refs, 1);
 }
 
-static void free_choice(struct relay_choice *choice)
-{
-    free(choice->generated.ids);
-    strbuf_fini(&choice->pending_text);
-    for (size_t i = 0; i < choice->n_logprobs; i++)
-        rpc_message_free(&choice->logprobs[i]->base);
-    free(choice->logprobs);
-    if (choice->finished)
-        rpc_message_free(&choice->finished->base);
-}
-
 void relay_release(struct relay *relay)
 {
     if (!relay || atomic_fetch_sub(&relay->n_refs, 1) != 1)
         return;
     for (uint32_t i = 0; i < RELAY_MAX_CHOICES; i++)
-        free_choice(&relay->choices[i]);
+        relay_choice_fini(&relay->choices[i]);
     if (relay->prompt_info)
         rpc_message_free(&relay->prompt_info->base);
+    if (relay->usage)
+        rpc_message_free(&relay->usage->base);
+    if (relay->receipt)
+        rpc_message_free(&relay->receipt->base);
+    rpc_message_free(&relay->request->base);
     link_release(relay->link);
     rpc_stream_release(relay->stream);
-    rpc_call_release(relay->call);
+    relay_sink_release(relay->sink);
     pthread_mutex_destroy(&relay->lock);
     free(relay);
 }
 
-static bool append_ids(struct relay_ids *list, const uint32_t *ids, size_t n)
-{
-    if (list->n + n > list->capacity) {
-        size_t capacity = list->capacity ? list->capacity * 2 : 64;
-        while (capacity < list->n + n)
-            capacity *= 2;
-        uint32_t *grown = realloc(list->ids, capacity * sizeof(*grown));
-        if (!grown)
-            return false;
-        list->ids = grown;
-        list->capacity = capacity;
-    }
-    if (n)
-        memcpy(list->ids + list->n, ids, n * sizeof(*ids));
-    list->n += n;
-    return true;
-}
-
-static bool append_logprobs(struct relay_choice *choice, Sluice__V1__TokenLogprob **logprobs,
-                            size_t n)
-{
-    if (choice->n_logprobs + n > choice->logprobs_capacity) {
-        size_t capacity = (choice->n_logprobs + n) * 2;
-        Sluice__V1__TokenLogprob **grown = realloc(choice->logprobs, capacity * sizeof(*grown));
-        if (!grown)
-            return false;
-        choice->logprobs = grown;
-        choice->logprobs_capacity = capacity;
-    }
-    for (size_t i = 0; i < n; i++) {
-        ProtobufCMessage *copy = relay_message_copy(&logprobs[i]->base);
-        if (!copy)
-            return false;
-        choice->logprobs[choice->n_logprobs++] = (Sluice__V1__TokenLogprob *)copy;
-    }
-    return true;
-}
-
-/* Under the relay's lock. False: memory is exhausted. */
-static bool record_item(struct relay *relay, const Sluice__Worker__V1__StepItem *item)
-{
-    struct relay_choice *choice = &relay->choices[item->choice];
-    size_t text_bytes = strlen(item->text), logprob_bytes = 0;
-    for (size_t i = 0; i < item->n_logprobs; i++)
-        logprob_bytes += protobuf_c_message_get_packed_size(&item->logprobs[i]->base);
-    if (item->prompt_info && !relay->prompt_info) {
-        relay->prompt_info = (Sluice__V1__PromptInfo *)relay_message_copy(&item->prompt_info->base);
-        if (!relay->prompt_info)
-            return false;
-    }
-    if (!append_ids(&choice->generated, item->token_ids, item->n_token_ids) ||
-        !append_logprobs(choice, item->logprobs, item->n_logprobs) ||
-        !strbuf_add(&choice->pending_text, item->text, text_bytes))
-        return false;
-    size_t held = choice->generated.n - choice->n_released;
-    choice->n_released += item->n_released < held ? item->n_released : held;
-    if (relay->whole && choice->n_released && !relay->first_token_ns)
-        relay->first_token_ns = clock_now_ns();
-    choice->text_bytes += text_bytes;
-    relay->pending_bytes += text_bytes + 4 * item->n_token_ids + logprob_bytes;
-    if (item->finished && !choice->finished) {
-        choice->finished = (Sluice__V1__Finished *)relay_message_copy(&item->finished->base);
-        if (!choice->finished)
-            return false;
-    }
-    return true;
-}
-
-static bool all_finished(const struct relay *relay)
-{
-    for (uint32_t i = 0; i < relay->n_choices; i++)
-        if (!relay->choices[i].finished)
-            return false;
-    return true;
-}
+/* --- from the worker --- */
 
 static void error_from_wire(const Sluice__V1__Error *wire, struct error *out)
 {
@@ -173,15 +93,27 @@ static void fix_outcome(struct relay *relay, const struct error *outcome)
         relay->outcome = *outcome;
 }
 
-/* Under the relay's lock, so that pause and resume reach the worker in the order they were decided.
- */
-static void set_paused(struct relay *relay, bool paused)
+void relay_set_pause(struct relay *relay, enum relay_pause why, bool on)
 {
-    relay->paused = paused;
-    if (paused)
+    unsigned pauses = on ? relay->pauses | why : relay->pauses & ~(unsigned)why;
+    bool changed = !pauses != !relay->pauses;
+    if (on && !(relay->pauses & why) && why == RELAY_PAUSE_PENDING)
         gateway_count_event(relay->gateway, GATEWAY_PAUSE);
-    if (relay->stream)
-        link_send_pause(relay->stream, relay->link_id, paused);
+    relay->pauses = pauses;
+    if (changed && relay->stream)
+        link_send_pause(relay->stream, relay->link_id, pauses != 0);
+}
+
+void relay_check_pending(struct relay *relay)
+{
+    size_t n_bytes = relay->pending_bytes + relay->in_flight_bytes;
+    size_t limit = relay->gateway->config.limits.max_pending_bytes;
+    if (relay->pauses & RELAY_PAUSE_PENDING) {
+        if (n_bytes <= limit / 2)
+            relay_set_pause(relay, RELAY_PAUSE_PENDING, false);
+    } else if (n_bytes > limit && !relay->ended && !relay->whole) {
+        relay_set_pause(relay, RELAY_PAUSE_PENDING, true);
+    }
 }
 
 /* Under the relay's lock: what the worker reported goes into the record. *out_ours: the error was
@@ -203,12 +135,12 @@ static enum relay_progress take_item(struct relay *relay, const Sluice__Worker__
     if (item->choice >= relay->n_choices)
         error_set(&err, STATUS_INTERNAL, "the worker answered for choice %" PRIu32 " of %" PRIu32,
                   item->choice, relay->n_choices);
-    else if (!record_item(relay, item))
+    else if (!relay_record_item(relay, item))
         error_set(&err, STATUS_RESOURCE_EXHAUSTED, "response: out of memory");
     *out_ours = err.status != STATUS_OK;
     if (*out_ours)
         fix_outcome(relay, &err);
-    else if (all_finished(relay))
+    else if (relay_all_finished(relay))
         fix_outcome(relay, NULL);
     return relay->ended && !*out_ours ? RELAY_OVER : RELAY_GOES_ON;
 }
@@ -218,14 +150,11 @@ enum relay_progress relay_on_item(struct relay *relay, const Sluice__Worker__V1_
     bool ours = false;
     pthread_mutex_lock(&relay->lock);
     enum relay_progress progress = take_item(relay, item, &ours);
-    if (progress == RELAY_GOES_ON && !relay->ended && !relay->whole && !relay->paused &&
-        relay->pending_bytes + relay->in_flight_bytes >
-            relay->gateway->config.limits.max_pending_bytes)
-        set_paused(relay, true);
+    relay_check_pending(relay);
     pthread_mutex_unlock(&relay->lock);
     if (ours)
         relay_leave(relay);
-    rpc_call_kick(relay->call);
+    relay_tell(relay);
     return progress;
 }
 
@@ -270,7 +199,6 @@ void relay_on_lost(struct relay *relay, bool drained)
     bool give_up = !drained && !over && is_fruitless(relay);
     if (!relay->lost_ns)
         relay->lost_ns = clock_now_ns();
-    relay->paused = false;
     pthread_mutex_unlock(&relay->lock);
     release_held(&held);
     if (give_up) {
@@ -286,12 +214,75 @@ void relay_on_lost(struct relay *relay, bool drained)
     }
 }
 
+/* --- the client's side --- */
+
+/* The sink, retained, or NULL. */
+static struct relay_sink *hold_sink(struct relay *relay)
+{
+    pthread_mutex_lock(&relay->lock);
+    struct relay_sink *sink = relay->sink;
+    if (sink)
+        relay_sink_retain(sink);
+    pthread_mutex_unlock(&relay->lock);
+    return sink;
+}
+
+void relay_tell(struct relay *relay)
+{
+    struct relay_sink *sink = hold_sink(relay);
+    if (sink)
+        sink->ops->ready(sink);
+    relay_sink_release(sink);
+}
+
+void relay_attach(struct relay *relay, struct relay_sink *sink)
+{
+    relay_sink_retain(sink);
+    pthread_mutex_lock(&relay->lock);
+    struct relay_sink *old = relay->sink;
+    relay->sink = sink;
+    pthread_mutex_unlock(&relay->lock);
+    relay_sink_release(old);
+}
+
+void relay_sink_gone(struct relay *relay, const struct relay_sink *sink, int status)
+{
+    pthread_mutex_lock(&relay->lock);
+    struct relay_sink *old = relay->sink == sink ? relay->sink : NULL;
+    if (old)
+        relay->sink = NULL;
+    pthread_mutex_unlock(&relay->lock);
+    if (old)
+        relay_close(relay, status);
+    relay_sink_release(old);
+}
+
+void relay_close(struct relay *relay, int status)
+{
+    uint64_t n_tokens = 0;
+    pthread_mutex_lock(&relay->lock);
+    bool closed = relay->closed;
+    relay->closed = true;
+    relay->ended = true; /* a retry under way must not submit it any more */
+    for (uint32_t i = 0; i < relay->n_choices; i++)
+        n_tokens += relay->choices[i].n_sent;
+    pthread_mutex_unlock(&relay->lock);
+    if (closed)
+        return;
+    relay_leave(relay);
+    registry_remove(&relay->gateway->registry, relay->caller, relay->request_id, relay);
+    gateway_count_end(relay->gateway, status, n_tokens);
+    relay_release(relay);
+}
+
+/* --- the end --- */
+
 void relay_end(struct relay *relay, const struct error *outcome)
 {
     pthread_mutex_lock(&relay->lock);
     fix_outcome(relay, outcome);
     pthread_mutex_unlock(&relay->lock);
-    rpc_call_kick(relay->call);
+    relay_tell(relay);
 }
 
 void relay_leave(struct relay *relay)
@@ -338,7 +329,10 @@ void relay_abort(struct relay *relay, const struct error *why)
     struct error status = relay->outcome.status ? relay->outcome : *why;
     pthread_mutex_unlock(&relay->lock);
     relay_leave(relay);
-    rpc_call_abort(relay->call, &status);
+    struct relay_sink *sink = hold_sink(relay);
+    if (sink)
+        sink->ops->cut_off(sink, &status);
+    relay_sink_release(sink);
 }
 
 void relay_fill_submit(struct relay *relay, struct relay_submit *out)
@@ -352,9 +346,8 @@ void relay_fill_submit(struct relay *relay, struct relay_submit *out)
     submit->seed = relay->seed;
     submit->template_time_unix_ns = relay->template_time_ns;
     submit->tenant = relay->caller;
-    int64_t deadline = rpc_call_deadline_ns(relay->call);
-    if (deadline != INT64_MAX) {
-        int64_t left = deadline - clock_now_ns();
+    if (relay->deadline_ns != INT64_MAX) {
+        int64_t left = relay->deadline_ns - clock_now_ns();
         submit->has_deadline_remaining_ns = true;
         submit->deadline_remaining_ns = left > 0 ? (uint64_t)left : 1;
     }
@@ -393,47 +386,3 @@ bool relay_is_slow(struct relay *relay, int64_t now_ns)
     pthread_mutex_unlock(&relay->lock);
     return slow;
 }
-
-/* Called with nothing in flight: what was has been taken. */
-static void on_next(void *arg, struct rpc_out *out)
-{
-    struct relay *relay = arg;
-    pthread_mutex_lock(&relay->lock);
-    size_t before = relay->pending_bytes;
-    bool put = relay->whole ? relay_put_whole(relay, out) : relay_put_next(relay, out);
-    relay->put_ns = put ? clock_now_ns() : 0;
-    relay->in_flight_bytes = before - relay->pending_bytes;
-    if (relay->paused && relay->pending_bytes + relay->in_flight_bytes <=
-                             relay->gateway->config.limits.max_pending_bytes / 2)
-        set_paused(relay, false);
-    pthread_mutex_unlock(&relay->lock);
-}
-
-static void on_cancel(void *arg, struct rpc_call *call)
-{
-    struct error why;
-    (void)call;
-    error_set(&why, STATUS_CANCELLED, "the client cancelled or is gone");
-    relay_cancel(arg, &why);
-}
-
-static void on_done(void *arg, struct rpc_call *call)
-{
-    struct relay *relay = arg;
-    pthread_mutex_lock(&relay->lock);
-    relay->ended = true; /* a retry under way must not submit it any more */
-    uint64_t n_tokens = 0;
-    for (uint32_t i = 0; i < relay->n_choices; i++)
-        n_tokens += relay->choices[i].n_sent;
-    pthread_mutex_unlock(&relay->lock);
-    relay_leave(relay);
-    registry_remove(&relay->gateway->registry, relay->caller, relay->request_id, relay);
-    gateway_count_end(relay->gateway, rpc_call_result(call), n_tokens);
-    relay_release(relay);
-}
-
-const struct rpc_call_events relay_events = {
-    .on_cancel = on_cancel,
-    .on_done = on_done,
-    .next = on_next,
-};

@@ -1,11 +1,13 @@
 /* relay.h: one request on its way through the server. It records every id the worker generated (a
- * resume needs them), keeps what is released until the client takes it, and ends the call once.
- * Reference counted; lock inside; any thread.
+ * resume needs them), keeps what is released until the client takes it, and ends once. It knows no
+ * call: what it has to say goes to a sink (relay_sink.h), which may change while it runs.
+ * Reference counted; lock inside; any thread. The functions are in relay.c (life), relay_record.c
+ * (what came) and relay_delivery.c (what goes out).
  *
- * Back-pressure: `next` puts all that is ready into one message, so a slow reader gets bigger
- * messages, never a longer queue; with more than max_pending_bytes pending and in flight the
- * sequence is paused in the worker, and goes on when half of that has been taken. A reader that
- * takes nothing for slow_reader_ms is ended (relay_abort), also when all it misses is the end. */
+ * Back-pressure: a frame holds all that is ready, so a slow reader gets bigger messages, never a
+ * longer queue; with more than max_pending_bytes pending and in flight the sequence is paused in
+ * the worker, and goes on when half of that has been taken. A reader that takes nothing for
+ * slow_reader_ms is ended (relay_abort), also when all it misses is the end. */
 #pragma once
 
 #include <pthread.h>
@@ -21,53 +23,64 @@
 
 struct gateway;
 struct link;
-struct rpc_call;
-struct rpc_call_events;
+struct relay_sink;
 struct rpc_stream;
 
 /* A request that takes three replicas with it, one after the other, gets no fourth. */
 enum { RELAY_MAX_CHOICES = 8, RELAY_MAX_FRUITLESS = 3, CALLER_BYTES = 129 };
+
+/* Why a sequence is out of its worker's batch; all must be lifted. */
+enum relay_pause {
+    RELAY_PAUSE_PENDING = 1, /* the client does not take what is ready */
+};
 
 struct relay_ids {
     uint32_t *ids; /* owned */
     size_t n, capacity;
 };
 
-/* One choice. All but `pending_*` is the record that a resume or a whole answer is made from. */
+/* One choice: the record that a resume or a whole answer is made from, and what of it the client
+ * has been given. Text and logprobs are held from `n_held` ids on. */
 struct relay_choice {
-    struct relay_ids generated;          /* every id received, released or not */
-    size_t n_released;                   /* of them */
-    size_t n_sent;                       /* released and taken by the client's stream */
-    uint64_t text_bytes;                 /* released so far */
-    struct strbuf pending_text;          /* released, not yet sent (Complete: the whole text) */
-    Sluice__V1__TokenLogprob **logprobs; /* per id, from n_sent on; owned */
+    struct relay_ids generated; /* every id received, released or not */
+    struct relay_ids text_ends; /* [n_released] where the text of each ends, from the first byte */
+    size_t n_released;
+    size_t n_sent;                  /* released and given to the client's stream */
+    size_t n_held;                  /* ids before it have neither text nor logprobs here any more */
+    uint64_t text_bytes, text_sent; /* released and sent, counted from the first byte */
+    uint64_t text_held;             /* where `text` begins */
+    struct strbuf text;             /* released */
+    Sluice__V1__TokenLogprob **logprobs; /* per id; owned */
     size_t n_logprobs, logprobs_capacity;
-    Sluice__V1__Finished *finished; /* owned; NULL until the worker said so */
+    Sluice__V1__Finished *finished; /* owned; NULL until the worker said so; no usage, no receipt */
     bool finished_sent;
 };
 
 struct relay {
     _Atomic uint32_t n_refs;
     struct gateway *gateway;
-    struct rpc_call *call;                      /* retained */
-    bool whole;                                 /* Complete: one message at the end */
-    const Sluice__V1__GenerateRequest *request; /* borrowed from the call */
+    bool whole;                           /* Complete: one message at the end */
+    Sluice__V1__GenerateRequest *request; /* owned */
     char caller[CALLER_BYTES];
     char request_id[129];
     char model[65], version[65];
     uint64_t seed;
     int64_t template_time_ns;   /* since the epoch */
     int64_t arrived_ns;         /* clock_now_ns() */
+    int64_t deadline_ns;        /* INT64_MAX: none */
     struct relay *next_waiting; /* gateway->waiting, under gateway->lock */
     struct relay *next_lost;    /* of the link that lost it, until relay_on_lost */
 
     pthread_mutex_t lock;
+    struct relay_sink *sink;   /* retained; NULL while nobody listens */
     struct link *link;         /* retained while the request is at a worker */
     struct rpc_stream *stream; /* the link's stream at that time, retained with it */
     uint64_t link_id;
     struct relay_choice choices[RELAY_MAX_CHOICES];
     uint32_t n_choices;
     Sluice__V1__PromptInfo *prompt_info; /* owned; with prompt_token_ids always */
+    Sluice__V1__Usage *usage;            /* owned, as the receipt; with the last choice's end */
+    Sluice__V1__Receipt *receipt;
     bool prompt_info_sent;
     char numerics_id[128]; /* of the first worker */
     bool numerics_changed;
@@ -79,20 +92,27 @@ struct relay {
     size_t pending_bytes;   /* recorded and not yet put into a message */
     size_t in_flight_bytes; /* put into the message that flow control has not taken yet */
     int64_t put_ns;         /* when that message was put; 0: nothing is in flight */
-    bool paused;            /* in the worker */
+    unsigned pauses;        /* enum relay_pause */
     bool ended;             /* outcome is fixed; what is pending still goes out before it */
+    bool closed;            /* off the registry and counted */
     struct error outcome;   /* status 0: well */
 };
 
-/* Retains the call. `request` is borrowed from it. *out_relay is owned (one reference). */
-int relay_create(struct gateway *gateway, struct rpc_call *call,
-                 const Sluice__V1__GenerateRequest *request, bool whole, struct relay **out_relay,
-                 struct error *err);
+/* A request as it came. */
+struct relay_params {
+    const Sluice__V1__GenerateRequest *request; /* copied */
+    const char *caller;                         /* copied */
+    int64_t deadline_ns;                        /* clock_now_ns(); INT64_MAX: none */
+    bool whole;
+};
+
+/* *out_relay is owned (one reference, which relay_close drops once it is registered). */
+int relay_create(struct gateway *gateway, const struct relay_params *params,
+                 struct relay **out_relay, struct error *err);
 void relay_retain(struct relay *relay);
 void relay_release(struct relay *relay);
 
-/* The call's callbacks; `arg` is the relay, whose creation reference on_done drops. */
-extern const struct rpc_call_events relay_events;
+/* --- from the worker --- */
 
 /* One item of a step frame, and what it means for the request at that worker. */
 enum relay_progress {
@@ -105,7 +125,9 @@ enum relay_progress relay_on_item(struct relay *relay, const Sluice__Worker__V1_
 /* Its replica is gone (or, `drained`, gives it back): to the gateway for another one. */
 void relay_on_lost(struct relay *relay, bool drained);
 
-/* Fixes the outcome (the first one counts) and lets the stream end after what is pending. */
+/* --- the end --- */
+
+/* Fixes the outcome (the first one counts) and lets the answer end after what is pending. */
 void relay_end(struct relay *relay, const struct error *outcome);
 /* The same, and at once in the worker. Returns tokens sent. */
 uint64_t relay_cancel(struct relay *relay, const struct error *why);
@@ -113,6 +135,18 @@ uint64_t relay_cancel(struct relay *relay, const struct error *why);
 void relay_abort(struct relay *relay, const struct error *why);
 /* Lets go of the link, cancelling the request there if it still runs. */
 void relay_leave(struct relay *relay);
+
+/* --- the client's side --- */
+
+/* From now on the relay speaks to this sink. Retains it. */
+void relay_attach(struct relay *relay, struct relay_sink *sink);
+/* What the sink stood for is over, `status` being what the client saw: the request is closed.
+ * Nothing happens where the relay has another sink by now. */
+void relay_sink_gone(struct relay *relay, const struct relay_sink *sink, int status);
+/* Off the registry, counted under `status`, cancelled at the worker; once. */
+void relay_close(struct relay *relay, int status);
+/* Tells the sink that there may be something to take. No lock is held. */
+void relay_tell(struct relay *relay);
 
 /* Tokens that are or will be sent. */
 uint64_t relay_n_released(struct relay *relay);

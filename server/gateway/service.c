@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "proto/rpc/rpc_call.h"
+#include "server/gateway/call_sink.h"
 #include "server/gateway/gateway.h"
 #include "server/gateway/identity.h"
 #include "server/gateway/relay.h"
@@ -34,6 +35,10 @@ static void start_generation(struct gateway *gateway, struct rpc_call *call,
                              const ProtobufCMessage *message, bool whole)
 {
     const Sluice__V1__GenerateRequest *request = (const Sluice__V1__GenerateRequest *)message;
+    const struct relay_params params = {.request = request,
+                                        .caller = gateway_caller(call),
+                                        .deadline_ns = rpc_call_deadline_ns(call),
+                                        .whole = whole};
     struct relay *relay = NULL;
     struct error err;
     struct limit_check check = {.limits = &gateway->config.limits};
@@ -41,7 +46,7 @@ static void start_generation(struct gateway *gateway, struct rpc_call *call,
     if (check.over != LIMIT_NONE)
         gateway_count_refusal(gateway, check.over);
     if (!rc)
-        rc = relay_create(gateway, call, request, whole, &relay, &err);
+        rc = relay_create(gateway, &params, &relay, &err);
     if (!rc)
         rc = resolve_version(gateway, relay, &err);
     if (!rc)
@@ -53,10 +58,14 @@ static void start_generation(struct gateway *gateway, struct rpc_call *call,
         relay_release(relay);
         return;
     }
-    rpc_call_set_events(call, &relay_events, relay); /* on_done drops the creation reference */
     relay_retain(relay);
-    gateway_dispatch(gateway, relay);
-    rpc_call_kick(call); /* a Cancel may have come before there was anyone to tell */
+    if (call_sink_attach(call, relay, &err) != 0) {
+        rpc_call_finish(call, &err);
+        relay_close(relay, err.status);
+    } else {
+        gateway_dispatch(gateway, relay);
+        relay_tell(relay); /* a Cancel may have come before there was anyone to tell */
+    }
     relay_release(relay);
 }
 

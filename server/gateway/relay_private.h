@@ -1,0 +1,22 @@
+/* relay_private.h: what relay.c, relay_record.c and relay_delivery.c share. All under the relay's
+ * lock. */
+#pragma once
+
+#include "server/gateway/relay.h"
+#include "server/gateway/relay_sink.h"
+
+/* relay_record.c. False: memory is exhausted. */
+bool relay_record_item(struct relay *relay, const Sluice__Worker__V1__StepItem *item);
+bool relay_all_finished(const struct relay *relay);
+void relay_choice_fini(struct relay_choice *choice);
+/* Forgets text and logprobs of the ids before n. */
+void relay_choice_drop(struct relay_choice *choice, size_t n);
+/* Size of logprobs [begin, end) of the choice's ids. */
+size_t relay_logprob_bytes(const struct relay_choice *choice, size_t begin, size_t end);
+/* A deep copy (rpc_message_free), or NULL where memory is exhausted. */
+ProtobufCMessage *relay_copy(const ProtobufCMessage *message);
+
+/* relay.c: pause and resume reach the worker in the order they were decided. */
+void relay_set_pause(struct relay *relay, enum relay_pause why, bool on);
+/* Pauses or goes on as the bytes that wait for the client say. */
+void relay_check_pending(struct relay *relay);
