@@ -320,6 +320,7 @@ void stats_refresh(struct engine *e)
     e->stats.n_queued = s.n_queued;
     e->stats.n_running = s.n_running;
     e->stats.n_paused = s.n_paused;
+    e->stats.n_ready = s.n_ready;
     e->stats.n_blocks = s.n_blocks;
     e->stats.n_blocks_free = s.n_blocks_free;
     e->stats.n_blocks_cached = s.n_blocks_cached;
@@ -348,7 +349,9 @@ void engine_get_stats(const struct engine *e, struct engine_stats *out_stats)
     } while (before != after || (before & 1));
     memcpy(out_stats, words, sizeof(*out_stats));
     /* What the loop has not seen yet waits too. */
-    out_stats->n_queued += atomic_load_explicit(&e->n_incoming, memory_order_relaxed);
+    uint32_t n_incoming = atomic_load_explicit(&e->n_incoming, memory_order_relaxed);
+    out_stats->n_queued += n_incoming;
+    out_stats->n_ready += n_incoming;
     out_stats->n_submitted = atomic_load_explicit(&e->n_submitted, memory_order_relaxed);
     out_stats->n_refused = atomic_load_explicit(&e->n_refused, memory_order_relaxed);
     out_stats->progress_counter = executor_progress_counter(e->executor);

@@ -193,6 +193,8 @@ size_t engine_read_events(struct engine *engine, struct engine_event_buffer *buf
 
 struct engine_stats {
     uint32_t n_queued, n_running, n_paused;
+    uint32_t n_ready; /* of them, those that should be getting on: progress_counter standing still
+                         while there are such is a stall */
     uint32_t n_blocks, n_blocks_free,
         n_blocks_cached; /* cached blocks are free to take: free = unused + cached */
     uint64_t n_steps, n_decode_steps, n_decode_rows, n_prefill_rows;

@@ -448,6 +448,21 @@ void scheduler_commit(struct scheduler *sched, const struct sample_result *resul
     sched->n_scheduled = 0;
 }
 
+/* Queued requests that find no places because paused ones hold them wait for these, not for the
+ * engine. Blocks are taken from paused ones, places are not. */
+static uint32_t count_ready(const struct scheduler *sched)
+{
+    uint32_t n_moving = 0, n_held = 0, n_queued = 0;
+    for (const struct request *r = sched->live; r; r = r->next) {
+        if (r->state == REQUEST_ACTIVE)
+            *(r->paused ? &n_held : &n_moving) += 1;
+        else
+            n_queued += !r->paused;
+    }
+    bool room = sched->n_running + ENGINE_MAX_CHOICES <= sched->cfg.max_seqs;
+    return n_moving || !n_held || room ? n_moving + n_queued : 0;
+}
+
 void scheduler_get_stats(const struct scheduler *sched, struct scheduler_stats *out_stats)
 {
     uint64_t queued = 0;
@@ -462,6 +477,7 @@ void scheduler_get_stats(const struct scheduler *sched, struct scheduler_stats *
         .n_queued = sched->n_live - sched->n_active,
         .n_running = sched->n_active,
         .n_paused = sched->n_paused,
+        .n_ready = count_ready(sched),
         .n_used_slots = sched->n_running,
         .n_blocks = kv_cache_n_blocks(sched->kv),
         .n_blocks_free = kv_cache_n_free(sched->kv),

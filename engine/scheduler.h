@@ -50,7 +50,9 @@ struct scheduler_plan {
 };
 
 struct scheduler_stats {
-    uint32_t n_queued, n_running, n_paused;            /* requests */
+    uint32_t n_queued, n_running, n_paused; /* requests */
+    uint32_t
+        n_ready; /* requests a step should move: not paused, and not behind paused ones alone */
     uint32_t n_used_slots;                             /* sequences that run */
     uint32_t n_blocks, n_blocks_free, n_blocks_cached; /* free includes cached */
     uint64_t queued_tokens; /* prompt tokens that wait for prefill, queued or running */

@@ -19,6 +19,7 @@
 #include "server/worker/events.h"
 #include "server/worker/exit_report.h"
 #include "server/worker/facts.h"
+#include "server/worker/heartbeat.h"
 #include "server/worker/kv_size.h"
 #include "server/worker/message.h"
 #include "server/worker/session.h"
@@ -293,12 +294,15 @@ static void fail(struct worker *worker, const struct error *why)
 /* Loads, serves until asked to end, and ends. True where a load failed: *err says why. */
 static bool live(struct worker *worker, struct error *err)
 {
-    pthread_t events_thread;
-    bool has_events = false;
+    pthread_t events_thread, heartbeat_thread;
+    bool has_events = false, has_heartbeat = false;
     int rc = load(worker, err);
     if (!rc)
         rc = start_thread(&events_thread, events_run, worker, err);
     has_events = !rc;
+    if (!rc)
+        rc = start_thread(&heartbeat_thread, heartbeat_run, worker, err);
+    has_heartbeat = !rc;
     bool asked = rc == STATUS_CANCELLED && worker->cancel_load;
     if (rc && !asked)
         fail(worker, err);
@@ -312,6 +316,9 @@ static bool live(struct worker *worker, struct error *err)
     session_finish_all(worker);
     atomic_store(&worker->ending, true);
     wake_signal(&worker->events);
+    wake_signal(&worker->heartbeat);
+    if (has_heartbeat)
+        pthread_join(heartbeat_thread, NULL);
     if (has_events)
         pthread_join(events_thread, NULL);
     return rc && !asked;

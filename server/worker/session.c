@@ -9,6 +9,7 @@
 #include "engine/engine.h"
 #include "proto/rpc/rpc_call.h"
 #include "proto/rpc/rpc_message.h"
+#include "server/worker/heartbeat.h"
 #include "server/worker/message.h"
 #include "server/worker/settings.h"
 #include "server/worker/stream_request.h"
@@ -115,6 +116,7 @@ static void send_hello(struct session *session, struct engine *engine)
     reply.info = worker->info;
     reply.software_version = message_text(&arena, SLUICE_VERSION);
     reply.load = &load;
+    reply.heartbeat_ms = HEARTBEAT_IDLE_MS;
     response.frame_case = SLUICE__WORKER__V1__SERVE_RESPONSE__FRAME_HELLO;
     response.hello = &reply;
     rpc_call_send(session->call, &response.base);
@@ -162,8 +164,10 @@ static int on_hello(struct session *session, const Sluice__Worker__V1__Hello *he
     struct engine *engine = worker_engine(session->worker, err);
     if (!engine)
         return err->status;
-    session->greeted = true;
     send_hello(session, engine);
+    pthread_mutex_lock(&session->lock);
+    session->greeted = true;
+    pthread_mutex_unlock(&session->lock);
     return 0;
 }
 
@@ -366,6 +370,25 @@ static struct session **take_sessions(struct worker *worker, size_t *out_n)
     }
     pthread_mutex_unlock(&worker->lock);
     return all;
+}
+
+void session_send_heartbeats(struct worker *worker, const Sluice__Worker__V1__Load *load)
+{
+    Sluice__Worker__V1__ServeResponse response = SLUICE__WORKER__V1__SERVE_RESPONSE__INIT;
+    Sluice__Worker__V1__Load copy = *load;
+    size_t n;
+    struct session **all = take_sessions(worker, &n);
+    response.frame_case = SLUICE__WORKER__V1__SERVE_RESPONSE__FRAME_LOAD;
+    response.load = &copy;
+    for (size_t i = 0; i < n; i++) {
+        pthread_mutex_lock(&all[i]->lock);
+        bool greeted = all[i]->greeted;
+        pthread_mutex_unlock(&all[i]->lock);
+        if (greeted && rpc_call_pending_bytes(all[i]->call) == 0)
+            rpc_call_send(all[i]->call, &response.base);
+        session_release(all[i]);
+    }
+    free(all);
 }
 
 void session_drain_all(struct worker *worker, uint64_t grace_ms)

@@ -48,6 +48,8 @@ void session_release(struct session *session);
  * here. */
 void session_send_step(struct session *session, Sluice__Worker__V1__StepItem **items,
                        size_t n_items, const Sluice__Worker__V1__Load *load);
+/* Tells the load to every server that was greeted, save those that have frames to read as it is. */
+void session_send_heartbeats(struct worker *worker, const Sluice__Worker__V1__Load *load);
 /* A step frame that ends one request. */
 void session_send_error(struct session *session, uint64_t id, uint32_t choice,
                         const struct error *why);

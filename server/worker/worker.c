@@ -19,6 +19,7 @@ void worker_init(struct worker *worker, const struct settings *settings)
     wake_init(&worker->events);
     wake_init(&worker->status);
     wake_init(&worker->main);
+    wake_init(&worker->heartbeat);
     arena_init(&worker->facts, 0, 0);
 }
 
@@ -30,6 +31,7 @@ void worker_fini(struct worker *worker)
     wake_fini(&worker->events);
     wake_fini(&worker->status);
     wake_fini(&worker->main);
+    wake_fini(&worker->heartbeat);
     pthread_mutex_destroy(&worker->lock);
 }
 
@@ -111,6 +113,7 @@ void worker_fill_load(const struct worker *worker, struct engine *engine,
     load->n_running = stats.n_running;
     load->n_queued = stats.n_queued;
     load->n_paused = stats.n_paused;
+    load->n_ready = stats.n_ready;
     load->free_kv_tokens = (uint64_t)stats.n_blocks_free * worker->kv_block_tokens;
     load->total_kv_tokens = (uint64_t)stats.n_blocks * worker->kv_block_tokens;
     load->step_ns = stats.last_step_ns > 0 ? (uint64_t)stats.last_step_ns : 0;

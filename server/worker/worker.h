@@ -64,7 +64,7 @@ struct worker {
     _Atomic uint32_t n_ranks;
     _Atomic uint32_t n_live; /* requests between submit and their last event */
     _Atomic bool ending;     /* event and status threads stop */
-    struct wake events, status, main;
+    struct wake events, status, main, heartbeat;
 
     /* totals since the start */
     _Atomic uint64_t n_accepted, n_ok, n_failed, n_cancelled, n_expired, n_refused;

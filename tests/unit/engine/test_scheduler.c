@@ -510,6 +510,44 @@ static void test_fairness_callers_share_tokens(void **state)
     close_bench(b);
 }
 
+static uint32_t n_ready(struct bench *b)
+{
+    struct scheduler_stats s;
+    scheduler_get_stats(b->sched, &s);
+    return s.n_ready;
+}
+
+/* A stall is progress that stands still while requests are ready: what waits for the place of a
+ * paused one is not. */
+static void test_ready_when_paused_ones_hold_every_place_then_none_is(void **state)
+{
+    (void)state;
+    struct bench *b = &bench;
+    struct request *held[2], *queued;
+    struct scheduler_config cfg = small;
+    cfg.max_seqs = 2;
+    open_bench(b, &cfg);
+    for (uint32_t i = 0; i < 2; i++)
+        scheduler_add(b->sched, held[i] = make(b, i, 4, 50, 1, 0, ""));
+    assert_int_equal(n_ready(b), 2);
+    while (held[0]->choices[0].n_ids < 6 || held[1]->choices[0].n_ids < 6)
+        assert_true(step(b));
+    for (uint32_t i = 0; i < 2; i++)
+        scheduler_pause(b->sched, held[i], true);
+    scheduler_add(b->sched, queued = make(b, 2, 4, 5, 1, 0, ""));
+    assert_false(step(b));
+    assert_int_equal(n_ready(b), 0);
+    scheduler_pause(b->sched, held[0], false);
+    assert_int_equal(n_ready(b), 2); /* the one that goes on, and the one behind it */
+    scheduler_pause(b->sched, held[1], false);
+    while (step(b))
+        ;
+    for (uint32_t i = 0; i < 2; i++)
+        request_release(held[i]);
+    request_release(queued);
+    close_bench(b);
+}
+
 static void test_paused_requests_never_block_others(void **state)
 {
     (void)state;
@@ -521,8 +559,10 @@ static void test_paused_requests_never_block_others(void **state)
     scheduler_add(b->sched, big = make(b, 0, 60, 19, 1, 9, ""));
     while (big->choices[0].n_ids < 15)
         assert_true(step(b));
+    assert_int_equal(n_ready(b), 1);
     scheduler_pause(b->sched, big, true);
     assert_false(step(b));
+    assert_int_equal(n_ready(b), 0); /* standing still is right */
     scheduler_add(b->sched, little = make(b, 1, 50, 20, 1, -5, ""));
     while (little->state != REQUEST_ENDED)
         assert_true(
@@ -608,6 +648,7 @@ int main(void)
         cmocka_unit_test(test_queue_order_priority_then_arrival),
         cmocka_unit_test(test_fairness_callers_share_tokens),
         cmocka_unit_test(test_paused_requests_never_block_others),
+        cmocka_unit_test(test_ready_when_paused_ones_hold_every_place_then_none_is),
         cmocka_unit_test(test_deadlines_queue_prefill_and_decode),
         cmocka_unit_test(test_choices_share_the_prompt_and_copy_on_write),
     };

@@ -249,9 +249,13 @@ static void on_message(void *arg, struct rpc_stream *stream, const ProtobufCMess
     pthread_mutex_lock(&s->lock);
     if (r->frame_case == SLUICE__WORKER__V1__SERVE_RESPONSE__FRAME_HELLO) {
         s->hello = true;
+        s->heartbeat_ms = r->hello->heartbeat_ms;
         snprintf(s->numerics_id, sizeof(s->numerics_id), "%s", r->hello->numerics_id);
     } else if (r->frame_case == SLUICE__WORKER__V1__SERVE_RESPONSE__FRAME_DRAINING) {
         s->draining = true;
+    } else if (r->frame_case == SLUICE__WORKER__V1__SERVE_RESPONSE__FRAME_LOAD) {
+        s->n_heartbeats++;
+        s->n_ready = r->load->n_ready;
     } else if (r->frame_case == SLUICE__WORKER__V1__SERVE_RESPONSE__FRAME_STEP) {
         s->n_steps++;
         s->last_step = r->step->step;
@@ -379,6 +383,17 @@ struct answer *test_stream_wait(struct test_stream *s, uint64_t id)
 void test_stream_wait_tokens(struct test_stream *s, uint64_t id, uint32_t n)
 {
     wait_until(s, has_tokens, id, n);
+}
+
+static bool has_heartbeats(struct test_stream *s, uint64_t id, uint32_t n)
+{
+    (void)id;
+    return s->n_heartbeats >= n;
+}
+
+void test_stream_wait_heartbeats(struct test_stream *s, uint32_t n)
+{
+    wait_until(s, has_heartbeats, 0, n);
 }
 
 void test_stream_wait_ended(struct test_stream *s)

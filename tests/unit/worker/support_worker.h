@@ -58,6 +58,8 @@ struct test_stream {
     pthread_cond_t changed;
     struct answer answers[MAX_ANSWERS]; /* by id */
     _Atomic uint64_t n_steps, last_step;
+    _Atomic uint32_t n_heartbeats, n_ready; /* and what the last one said */
+    uint32_t heartbeat_ms;                  /* as promised */
     _Atomic bool hello, draining, ended;
     char numerics_id[128];
     struct error status;
@@ -73,6 +75,8 @@ void test_stream_submit(struct test_stream *s, uint64_t id, Sluice__V1__Generate
 struct answer *test_stream_wait(struct test_stream *s, uint64_t id);
 /* Waits until so many tokens came for it. */
 void test_stream_wait_tokens(struct test_stream *s, uint64_t id, uint32_t n);
+/* Waits until so many heartbeats came in all. */
+void test_stream_wait_heartbeats(struct test_stream *s, uint32_t n);
 void test_stream_wait_ended(struct test_stream *s);
 
 /* A greedy request of a text; the structs are the caller's. */

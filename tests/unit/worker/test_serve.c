@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/sha256.h"
 #include "proto/rpc/rpc_client.h"
@@ -416,6 +417,29 @@ static void test_credit_when_used_up_then_waits_for_more(void **state)
     test_stream_close(&s);
 }
 
+/* Silence is a stall, so there is none: idle, and while all that is there is held. */
+static void test_heartbeat_when_nothing_moves_then_it_comes_as_promised(void **state)
+{
+    (void)state;
+    struct test_stream s;
+    test_stream_open(&s, &shared, TEST_EPOCH);
+    assert_int_equal(s.heartbeat_ms, 1000);
+    int64_t begin_ns = clock_now_ns();
+    test_stream_wait_heartbeats(&s, 3);
+    assert_true(clock_now_ns() - begin_ns < 3 * NS_PER_S + 500 * NS_PER_MS);
+    assert_int_equal(s.n_ready, 0);
+    submit_held(&s, 1, "in small pieces", 60);
+    test_stream_wait_tokens(&s, 1, 4);
+    usleep(100000); /* held by now */
+    uint32_t n_before = s.n_heartbeats;
+    begin_ns = clock_now_ns();
+    test_stream_wait_heartbeats(&s, n_before + 5);
+    assert_true(clock_now_ns() - begin_ns < 5 * 250 * NS_PER_MS + 500 * NS_PER_MS);
+    assert_int_equal(s.n_ready, 0); /* what is held is not stuck */
+    test_stream_close(&s);
+    test_worker_wait_idle(&shared);
+}
+
 /* --- the other RPCs --- */
 
 static ProtobufCMessage *must_call(const char *method, const ProtobufCMessage *request)
@@ -647,6 +671,7 @@ int main(void)
         cmocka_unit_test(test_cancel_when_anywhere_then_ended_and_kv_is_back),
         cmocka_unit_test(test_stream_when_it_ends_then_its_requests_end),
         cmocka_unit_test(test_credit_when_used_up_then_waits_for_more),
+        cmocka_unit_test(test_heartbeat_when_nothing_moves_then_it_comes_as_promised),
         cmocka_unit_test(test_tokenize_when_decoded_then_the_text_is_back),
         cmocka_unit_test(test_apply_chat_template_when_messages_then_text_and_ids_agree),
         cmocka_unit_test(test_status_when_ready_then_tells_who_and_what),
