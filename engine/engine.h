@@ -135,6 +135,7 @@ void engine_cancel(struct engine *engine, uint64_t id);
 /* Changes a running request; -1 / NULL leaves a part as it is. NOT_FOUND where it ended. */
 struct engine_update {
     int64_t max_tokens;
+    bool end_where_it_is; /* a max_tokens below what is generated ends it now; else it is refused */
     bool set_priority;
     int32_t priority;
 };
@@ -169,7 +170,10 @@ struct engine_event {
     uint32_t n_ids;
     uint32_t n_released; /* of all ids of this choice so far: how many have their text out (stop and
                             UTF-8 hold-back) */
-    const char *text;    /* complete UTF-8 that n_released brought, not NUL-terminated */
+    const uint32_t *text_shares; /* [n_text_shares] bytes of `text` of each id released since the
+                                    last event, in order; at least as many as are new */
+    uint32_t n_text_shares;
+    const char *text; /* complete UTF-8 that n_released brought, not NUL-terminated */
     uint32_t n_text_bytes;
     const struct engine_logprob *logprobs; /* [n_ids] or NULL */
     enum finish_reason reason;             /* FINISHED */

@@ -151,7 +151,7 @@ static bool reserve(struct engine_event_buffer *b, const struct request *r)
     for (uint32_t i = 0; i < r->n_choices; i++) {
         const struct request_output *out = r->choices[i].output;
         uint32_t n_new = out->published.n_ids - out->published.n_ids_read;
-        n_ids += n_new;
+        n_ids += n_new + out->published.shares.n; /* both are u32 */
         n_logprobs += r->want_logprobs ? n_new : 0;
         n_text += out->published.text.n_bytes + sizeof(out->message) + STOP_MAX_BYTES + 1;
     }
@@ -191,6 +191,12 @@ static void read_tokens(struct engine_event_buffer *b, const struct request *r,
     if (n)
         memcpy(b->ids + b->n_ids, seq->ids + begin, n * sizeof(*b->ids));
     b->n_ids += n;
+    event->n_text_shares = (uint32_t)out->published.shares.n;
+    if (event->n_text_shares)
+        memcpy(b->ids + b->n_ids, out->published.shares.n_bytes,
+               event->n_text_shares * sizeof(*b->ids));
+    b->n_ids += event->n_text_shares;
+    out->published.shares.n = 0;
     if (n && seq->logprobs) {
         memcpy(b->logprobs + b->n_logprobs, seq->logprobs + begin, n * sizeof(*b->logprobs));
         b->n_logprobs += n;
@@ -254,6 +260,7 @@ static void set_pointers(struct engine_event_buffer *b)
         struct engine_event *event = &b->events[i];
         const struct slices *s = &b->slices[i];
         event->ids = event->n_ids ? b->ids + s->ids : NULL;
+        event->text_shares = event->n_text_shares ? b->ids + s->ids + event->n_ids : NULL;
         event->text = event->n_text_bytes ? b->text + s->text : "";
         event->logprobs = event->logprobs ? b->logprobs + s->logprobs : NULL;
         event->matched_stop = event->matched_stop ? b->text + s->stop : NULL;

@@ -210,7 +210,8 @@ static int check_update(struct engine *e, const struct request *r, uint64_t id,
     uint32_t n_ids;
     if (has_ended(e, r, &n_ids))
         return error_set(err, STATUS_NOT_FOUND, "request %llu has ended", (unsigned long long)id);
-    if (update->max_tokens != -1 && (update->max_tokens < 1 || update->max_tokens < n_ids))
+    if (update->max_tokens != -1 &&
+        (update->max_tokens < 1 || (!update->end_where_it_is && update->max_tokens < n_ids)))
         return error_field(err, "update.max_tokens",
                            "%lld is below the tokens already generated (%u), or below 1",
                            (long long)update->max_tokens, n_ids);

@@ -9,7 +9,7 @@
 #include "engine/request.h"
 #include "engine/stop.h"
 
-enum { FIRST_TEXT_BYTES = 512 };
+enum { FIRST_TEXT_BYTES = 512, FIRST_SHARES = 128 };
 
 static bool reserve_text(struct output_text *text, size_t n_more)
 {
@@ -35,6 +35,30 @@ static bool add_text(struct output_text *text, const char *bytes, size_t n)
     return true;
 }
 
+static bool reserve_shares(struct output_shares *shares, size_t n_more)
+{
+    if (shares->capacity - shares->n >= n_more)
+        return true;
+    size_t want = 2 * (shares->n + n_more);
+    want = want < FIRST_SHARES ? FIRST_SHARES : want;
+    uint32_t *grown = realloc(shares->n_bytes, want * sizeof(*grown));
+    if (!grown)
+        return false;
+    shares->n_bytes = grown;
+    shares->capacity = want;
+    return true;
+}
+
+/* Ids that are released together: the last of them has their text. */
+static bool add_shares(struct output_shares *shares, size_t n_ids, size_t n_bytes)
+{
+    if (!reserve_shares(shares, n_ids))
+        return false;
+    for (size_t i = 0; i < n_ids; i++)
+        shares->n_bytes[shares->n++] = i + 1 == n_ids ? (uint32_t)n_bytes : 0;
+    return true;
+}
+
 void request_output_end(struct sequence *seq, enum finish_reason reason, int status,
                         const char *message)
 {
@@ -52,7 +76,8 @@ static void stage(struct sequence *seq, const char *text, size_t n_bytes, uint32
     size_t skip = n_bytes < out->n_skip_bytes ? n_bytes : out->n_skip_bytes;
     out->n_skip_bytes -= skip;
     out->n_released += n_released;
-    if (!add_text(&out->staged, text + skip, n_bytes - skip))
+    if (!add_text(&out->staged, text + skip, n_bytes - skip) ||
+        !add_shares(&out->staged_shares, n_released, n_bytes - skip))
         request_output_end(seq, FINISH_ERROR, STATUS_RESOURCE_EXHAUSTED,
                            "no memory for generated text");
 }
@@ -162,8 +187,10 @@ static int replay(struct sequence *seq, const struct engine_resume *resume, stru
                            resume->n_text_bytes, out->n_skip_bytes);
     }
     out->published.n_ids = out->published.n_ids_read = resume->n_ids;
-    if (!out->staged.n_bytes)
+    if (!out->staged.n_bytes) {
         out->published.n_released_read = out->n_released;
+        out->staged_shares.n = 0;
+    }
     if (out->reason != FINISH_NONE)
         seq->state = SEQUENCE_ENDED;
     return 0;
@@ -174,7 +201,8 @@ int request_output_create(struct sequence *seq, const struct tokenizer *tok,
 {
     const struct request *r = seq->request;
     struct request_output *out = calloc(1, sizeof(*out));
-    if (!out || !reserve_text(&out->staged, 1) || !reserve_text(&out->published.text, 1)) {
+    if (!out || !reserve_text(&out->staged, 1) || !reserve_text(&out->published.text, 1) ||
+        !reserve_shares(&out->staged_shares, 1) || !reserve_shares(&out->published.shares, 1)) {
         request_output_destroy(out);
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a choice's text");
     }
@@ -195,16 +223,25 @@ void request_output_destroy(struct request_output *out)
     stop_matcher_destroy(out->stop);
     free(out->staged.data);
     free(out->published.text.data);
+    free(out->staged_shares.n_bytes);
+    free(out->published.shares.n_bytes);
     free(out);
 }
 
 bool request_output_publish(struct sequence *seq)
 {
     struct request_output *out = seq->output;
-    if (!add_text(&out->published.text, out->staged.data, out->staged.n_bytes))
+    struct output_shares *shares = &out->published.shares, *staged = &out->staged_shares;
+    bool added = add_text(&out->published.text, out->staged.data, out->staged.n_bytes) &&
+                 reserve_shares(shares, staged->n);
+    if (added && staged->n)
+        memcpy(shares->n_bytes + shares->n, staged->n_bytes, staged->n * sizeof(*staged->n_bytes));
+    if (added)
+        shares->n += staged->n;
+    else
         request_output_end(seq, FINISH_ERROR, STATUS_RESOURCE_EXHAUSTED,
                            "no memory for generated text");
-    out->staged.n_bytes = 0;
+    out->staged.n_bytes = staged->n = 0;
     out->published.n_ids = seq->n_ids;
     out->published.n_released = out->n_released;
     out->published.reason = out->reason;

@@ -22,6 +22,12 @@ struct output_text {
     size_t n_bytes, capacity;
 };
 
+/* How much text each released id brought, in order. */
+struct output_shares {
+    uint32_t *n_bytes;
+    size_t n, capacity;
+};
+
 struct request_output {
     struct detokenizer *detok;
     struct stop_matcher *stop; /* NULL without stop strings */
@@ -34,11 +40,13 @@ struct request_output {
     int status;                /* of FINISH_ERROR */
     char message[256];
     struct output_text staged; /* released, not yet published */
+    struct output_shares staged_shares;
 
     struct { /* under the events lock */
         uint32_t n_ids, n_ids_read;
         uint32_t n_released, n_released_read;
         struct output_text text; /* not yet read */
+        struct output_shares shares;
         enum finish_reason reason;
         bool finish_read;
     } published;

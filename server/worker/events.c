@@ -114,10 +114,22 @@ static void add_logprobs(struct gather *g, struct stream_choice *choice,
         if (list && !(list[i] = make_logprob(g, &event->logprobs[i])))
             list = NULL;
     }
+    item->has_logprob_sum = true;
+    item->logprob_sum = choice->logprob_sum;
     if (!list)
         return;
     item->logprobs = list;
     item->n_logprobs = event->n_ids;
+}
+
+/* A NUL of the text became another byte, so the lengths are as the engine says. */
+static void add_shares(Sluice__Worker__V1__StepItem *item, const struct engine_event *event)
+{
+    if (event->n_text_shares < item->n_released)
+        return;
+    item->released_text_bytes =
+        (uint32_t *)(uintptr_t)event->text_shares + (event->n_text_shares - item->n_released);
+    item->n_released_text_bytes = item->n_released;
 }
 
 static void add_tokens(struct gather *g, struct stream_request *r, const struct engine_event *event)
@@ -135,10 +147,11 @@ static void add_tokens(struct gather *g, struct stream_request *r, const struct 
     if (event->n_released > choice->n_released) {
         item->n_released = event->n_released - choice->n_released;
         choice->n_released = event->n_released;
+        add_shares(item, event);
     }
     if (event->logprobs)
         add_logprobs(g, choice, event, item);
-    stream_request_spend(r, event->n_ids);
+    stream_request_spend(r, item->n_released);
 }
 
 /* --- endings --- */
@@ -156,7 +169,7 @@ static void set_reason(struct gather *g, const struct stream_request *r,
                        const struct engine_event *event, Sluice__V1__Finished *finished)
 {
     if (event->reason == FINISH_LENGTH) {
-        finished->reason = finished->n_tokens >= r->max_tokens
+        finished->reason = finished->n_tokens >= atomic_load(&r->max_tokens)
                                ? SLUICE__V1__FINISH_REASON__FINISH_REASON_LENGTH
                                : SLUICE__V1__FINISH_REASON__FINISH_REASON_CONTEXT_LENGTH;
     } else if (event->matched_stop) {

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "engine/format/tokenizer.h"
 #include "proto/rpc/rpc_message.h"
+#include "server/worker/message.h"
 #include "server/worker/request_build.h"
 #include "server/worker/session.h"
 #include "server/worker/worker.h"
@@ -48,10 +49,34 @@ void stream_request_release(struct stream_request *request)
         return;
     if (request->submit)
         rpc_message_free(&request->submit->base);
+    if (request->early_update)
+        rpc_message_free(&request->early_update->base);
     free(request->prompt_ids);
     pthread_mutex_destroy(&request->lock);
     session_release(request->session);
     free(request);
+}
+
+static struct engine *engine_of(struct stream_request *r)
+{
+    return r->session->worker->engine; /* submitted: so it is there and stays */
+}
+
+/* Under the lock, once submitted. */
+static int apply_update(struct stream_request *r, const Sluice__V1__UpdateFrame *update,
+                        struct error *err)
+{
+    struct engine_update change = {.max_tokens = -1, .end_where_it_is = true};
+    if (update->replace_stop)
+        return error_set(err, STATUS_UNIMPLEMENTED, "update.stop: not built yet");
+    if (update->has_max_tokens)
+        change.max_tokens = update->max_tokens;
+    change.set_priority = update->has_priority;
+    change.priority = update->priority;
+    int rc = engine_update(engine_of(r), r->engine_id, &change, err);
+    if (!rc && update->has_max_tokens)
+        atomic_store(&r->max_tokens, update->max_tokens);
+    return rc;
 }
 
 /* --- on a request thread --- */
@@ -60,7 +85,7 @@ static void note(struct stream_request *r, const struct engine_request *request)
 {
     const Sluice__Worker__V1__ResumeState *resume = r->submit->resume;
     r->n_choices = request->sampling.n;
-    r->max_tokens = request->stopping.max_tokens;
+    atomic_store(&r->max_tokens, request->stopping.max_tokens);
     r->seed = request->sampling.seed;
     r->want_logprobs = request->want_logprobs;
     r->ignore_eos = request->stopping.ignore_eos;
@@ -70,6 +95,7 @@ static void note(struct stream_request *r, const struct engine_request *request)
             continue;
         r->choices[c->choice].n_generated = (uint32_t)c->n_generated_ids;
         r->choices[c->choice].n_released = c->n_released;
+        r->choices[c->choice].logprob_sum = c->logprob_sum;
     }
 }
 
@@ -80,6 +106,7 @@ static int submit(struct stream_request *r, struct engine *engine, struct arena 
     const Sluice__Worker__V1__ResumeState *resume = r->submit->resume;
     struct token_list ids = {0};
     struct engine_request request;
+    struct error late;
     uint64_t engine_id;
     int rc = request_build_check(r->submit->request, err);
     if (!rc)
@@ -114,6 +141,8 @@ static int submit(struct stream_request *r, struct engine *engine, struct arena 
     r->paused = r->paused_by_server || r->credit_tokens <= 0;
     if (r->paused)
         engine_pause(engine, engine_id, true);
+    if (r->early_update)
+        apply_update(r, r->early_update, &late);
     pthread_mutex_unlock(&r->lock);
     return 0;
 }
@@ -162,11 +191,6 @@ void stream_request_start(void *arg)
 }
 
 /* --- changes --- */
-
-static struct engine *engine_of(struct stream_request *r)
-{
-    return r->session->worker->engine; /* submitted: so it is there and stays */
-}
 
 void stream_request_cancel(struct stream_request *r, bool draining)
 {
@@ -217,21 +241,45 @@ void stream_request_spend(struct stream_request *r, uint32_t n_tokens)
     pthread_mutex_unlock(&r->lock);
 }
 
+/* The newer one, with what only the older one says. Takes over both. */
+static Sluice__V1__UpdateFrame *merge(Sluice__V1__UpdateFrame *older,
+                                      Sluice__V1__UpdateFrame *newer)
+{
+    if (!older)
+        return newer;
+    if (!newer->has_max_tokens) {
+        newer->has_max_tokens = older->has_max_tokens;
+        newer->max_tokens = older->max_tokens;
+    }
+    if (!newer->has_priority) {
+        newer->has_priority = older->has_priority;
+        newer->priority = older->priority;
+    }
+    if (!newer->replace_stop && older->replace_stop) {
+        newer->replace_stop = true;
+        newer->stop = older->stop;
+        newer->n_stop = older->n_stop;
+        older->stop = NULL;
+        older->n_stop = 0;
+    }
+    rpc_message_free(&older->base);
+    return newer;
+}
+
 int stream_request_update(struct stream_request *r, const Sluice__V1__UpdateFrame *update,
                           struct error *err)
 {
-    struct engine_update change = {.max_tokens = -1};
-    if (update->n_stop || update->replace_stop)
-        return error_set(err, STATUS_UNIMPLEMENTED, "update.stop: not built yet");
-    if (update->has_max_tokens)
-        change.max_tokens = update->max_tokens;
-    change.set_priority = update->has_priority;
-    change.priority = update->priority;
+    int rc = 0;
     pthread_mutex_lock(&r->lock);
-    bool submitted = r->submitted;
-    uint64_t engine_id = r->engine_id;
+    if (r->submitted) {
+        rc = apply_update(r, update, err);
+    } else {
+        ProtobufCMessage *copy = message_copy(&update->base);
+        if (copy)
+            r->early_update = merge(r->early_update, (Sluice__V1__UpdateFrame *)copy);
+        else
+            rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "update: out of memory");
+    }
     pthread_mutex_unlock(&r->lock);
-    if (!submitted)
-        return error_set(err, STATUS_UNAVAILABLE, "update: the request has not begun");
-    return engine_update(engine_of(r), engine_id, &change, err);
+    return rc;
 }

@@ -30,12 +30,14 @@ struct stream_request {
     bool submitted, cancelled, draining, over;
     uint64_t engine_id;
     bool paused_by_server, paused;
-    int64_t credit_tokens; /* INT64_MAX: no limit */
+    int64_t credit_tokens;                 /* to be released; INT64_MAX: no limit */
+    Sluice__V1__UpdateFrame *early_update; /* owned; came before the engine had the request */
 
     /* constant once submitted */
     uint32_t *prompt_ids; /* owned; freed once told */
     uint32_t n_prompt_ids;
-    uint32_t n_choices, max_tokens;
+    uint32_t n_choices;
+    _Atomic uint32_t max_tokens; /* an update may change it */
     uint64_t seed;
     bool want_logprobs, ignore_eos, numerics_changed;
 
@@ -62,5 +64,7 @@ void stream_request_pause(struct stream_request *request, bool paused);
 void stream_request_credit(struct stream_request *request, uint32_t n_tokens);
 /* The credit that tokens sent to the server use up. */
 void stream_request_spend(struct stream_request *request, uint32_t n_tokens);
+/* The server has checked it against what it has seen; where more has been generated meanwhile than
+ * the new max_tokens, the request ends with that. */
 int stream_request_update(struct stream_request *request, const Sluice__V1__UpdateFrame *update,
                           struct error *err);

@@ -211,11 +211,22 @@ static void copy_error(struct answer *a, const Sluice__V1__Error *error)
     error_reason(&a->error, error->reason);
 }
 
+/* Every released id has its share of the text, and all of the text is somebody's. */
+static void check_shares(const Sluice__Worker__V1__StepItem *item)
+{
+    size_t n_bytes = 0;
+    assert_int_equal(item->n_released_text_bytes, item->n_released);
+    for (size_t i = 0; i < item->n_released_text_bytes; i++)
+        n_bytes += item->released_text_bytes[i];
+    assert_int_equal(n_bytes, strlen(item->text));
+}
+
 static void on_item(struct test_stream *s, const Sluice__Worker__V1__StepItem *item)
 {
     assert_true(item->id < MAX_ANSWERS);
     struct answer *a = &s->answers[item->id];
     a->n_items++;
+    check_shares(item);
     if (item->prompt_info) {
         a->has_prompt = true;
         a->n_prompt = (uint32_t)item->prompt_info->n_prompt_token_ids;
