@@ -18,6 +18,7 @@ enum { BUILT_IN_PENDING_BYTES = 1 << 20, DEADLINE_SLACK_NS = 10000000 };
 static void on_close(struct rpc_tag *tag, bool ok);
 static void on_read(struct rpc_tag *tag, bool ok);
 static void on_sent(struct rpc_tag *tag, bool ok);
+static void on_wake(struct rpc_tag *tag, bool ok);
 
 /* --- birth and death --- */
 
@@ -63,7 +64,7 @@ static void destroy(struct rpc_call *call)
     free(call);
 }
 
-struct rpc_call *rpc_call_create(struct rpc_server *server, grpc_call *core,
+struct rpc_call *rpc_call_create(struct rpc_server *server, struct rpc_lane *lane, grpc_call *core,
                                  const grpc_call_details *details,
                                  const grpc_metadata_array *metadata, size_t max_pending_bytes)
 {
@@ -73,6 +74,7 @@ struct rpc_call *rpc_call_create(struct rpc_server *server, grpc_call *core,
         return NULL;
     }
     call->server = server;
+    call->lane = lane;
     call->core = core;
     call->max_pending_bytes = max_pending_bytes;
     call->arrived_ns = clock_now_ns();
@@ -82,6 +84,7 @@ struct rpc_call *rpc_call_create(struct rpc_server *server, grpc_call *core,
     rpc_tag_init(&call->close_tag, on_close, call);
     rpc_tag_init(&call->read_tag, on_read, call);
     rpc_tag_init(&call->send_tag, on_sent, call);
+    rpc_tag_init(&call->wake_tag, on_wake, call);
     snprintf(call->path, sizeof(call->path), "%.*s", (int)GRPC_SLICE_LENGTH(details->method),
              (const char *)GRPC_SLICE_START_PTR(details->method));
     char *peer = grpc_call_get_peer(core);
@@ -121,7 +124,8 @@ static int final_code(const struct rpc_call *call)
 static void end_if_over(struct rpc_call *call)
 {
     pthread_mutex_lock(&call->lock);
-    bool over = call->closed && !call->send_in_flight && !call->reading && !call->done;
+    bool over =
+        call->closed && !call->send_in_flight && !call->reading && !call->waking && !call->done;
     grpc_call *core = over ? call->core : NULL;
     if (over) {
         call->done = true;
@@ -335,11 +339,45 @@ int rpc_call_finish(struct rpc_call *call, const struct error *status)
     return result;
 }
 
+/* Under the lock: has the lane's thread pump it. */
+static void hand_over(struct rpc_call *call)
+{
+    if (call->dead || call->send_in_flight || call->status_sent || call->kicked)
+        return;
+    call->kicked = true;
+    rpc_call_retain(call);
+    if (rpc_lane_add(call->lane, call))
+        call->waking = rpc_core_start(call->core, NULL, 0, &call->wake_tag);
+}
+
 void rpc_call_kick(struct rpc_call *call)
 {
     pthread_mutex_lock(&call->lock);
+    if (!call->done && rpc_lane_is_mine(call->lane))
+        pump(call);
+    else
+        hand_over(call);
+    pthread_mutex_unlock(&call->lock);
+}
+
+void rpc_call_pump_kicked(struct rpc_call *call)
+{
+    pthread_mutex_lock(&call->lock);
+    call->kicked = false;
     pump(call);
     pthread_mutex_unlock(&call->lock);
+    rpc_call_release(call);
+}
+
+static void on_wake(struct rpc_tag *tag, bool ok)
+{
+    struct rpc_call *call = tag->object;
+    (void)ok;
+    rpc_lane_pump(call->lane);
+    pthread_mutex_lock(&call->lock);
+    call->waking = false;
+    pthread_mutex_unlock(&call->lock);
+    end_if_over(call);
 }
 
 /* --- receiving --- */

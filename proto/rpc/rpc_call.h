@@ -62,7 +62,8 @@ void rpc_call_abort(struct rpc_call *call, const struct error *status);
 /* Unary: one message and OK. */
 int rpc_call_reply(struct rpc_call *call, const ProtobufCMessage *message);
 
-/* Asks `next` for work if nothing is in flight. The caller holds no lock that `next` takes. */
+/* Asks `next` for work if nothing is in flight: on one of the call's own threads at once, from any
+ * other thread soon, on the call's thread. The caller holds no lock that `next` takes. */
 void rpc_call_kick(struct rpc_call *call);
 /* Inside `next` only; a second message in one turn is ignored. */
 void rpc_out_put(struct rpc_out *out, const ProtobufCMessage *message);

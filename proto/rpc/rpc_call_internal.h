@@ -11,6 +11,7 @@
 
 #include "proto/rpc/rpc_call.h"
 #include "proto/rpc/rpc_core.h"
+#include "proto/rpc/rpc_lane.h"
 #include "proto/rpc/rpc_server.h"
 
 enum { RPC_CALL_MAX_TRAILERS = 8, RPC_CALL_MAX_METHOD = 256 };
@@ -31,6 +32,7 @@ struct rpc_route {
 struct rpc_call {
     /* Fixed once dispatched. */
     struct rpc_server *server;             /* not touched after done */
+    struct rpc_lane *lane;                 /* nor this */
     struct rpc_call *next_live, **at_live; /* rpc_server.c: its list, its lock */
     const struct rpc_route *route;
     char path[RPC_CALL_MAX_METHOD];
@@ -43,7 +45,7 @@ struct rpc_call {
     char *header_bytes;
 
     atomic_uint n_refs;
-    struct rpc_tag close_tag, read_tag, send_tag;
+    struct rpc_tag close_tag, read_tag, send_tag, wake_tag;
 
     /* Server thread of the call only. */
     const struct rpc_call_events *events;
@@ -65,16 +67,20 @@ struct rpc_call {
     bool done;
     bool aborted;      /* ended by the server's shutdown: the handler hears on_cancel */
     bool has_messages; /* something was put on the wire */
+    bool kicked;       /* on the lane's list */
+    bool waking;       /* the empty batch that wakes the lane's thread is under way */
     struct error status;
     struct {
         grpc_slice key, value;
     } trailers[RPC_CALL_MAX_TRAILERS];
     size_t n_trailers;
+
+    struct rpc_call *next_kicked; /* the lane's */
 };
 
 /* Takes over a call that has arrived, with one reference for the server. The strings and metadata
  * are copied. NULL where memory is exhausted (the core call is then dropped). */
-struct rpc_call *rpc_call_create(struct rpc_server *server, grpc_call *core,
+struct rpc_call *rpc_call_create(struct rpc_server *server, struct rpc_lane *lane, grpc_call *core,
                                  const grpc_call_details *details,
                                  const grpc_metadata_array *metadata, size_t max_pending_bytes);
 /* Starts listening for the end. Then exactly one of the following. */
@@ -86,6 +92,9 @@ void rpc_call_refuse(struct rpc_call *call, const struct error *status);
 
 /* Dispatched, of a shape with one request, and that has not come whole. Any thread. */
 bool rpc_call_awaits_request(struct rpc_call *call);
+
+/* rpc_lane.c: the call's turn. Drops the list's reference. */
+void rpc_call_pump_kicked(struct rpc_call *call);
 
 /* rpc_server.c: bookkeeping. */
 void rpc_server_call_done(struct rpc_server *server, struct rpc_call *call, int grpc_code);

@@ -26,7 +26,7 @@ enum { SLOTS_PER_THREAD = 4, MAX_THREADS = 64, N_BUILT_IN = 3, ABORT_MS = 500 };
 struct slot {
     struct rpc_tag tag;
     struct rpc_server *server;
-    grpc_completion_queue *queue;
+    struct rpc_lane *lane;
     grpc_call *core;
     grpc_call_details details;
     grpc_metadata_array metadata;
@@ -43,7 +43,7 @@ struct rpc_server {
     struct hash_map by_path; /* read-only after creation */
 
     grpc_server *core;
-    grpc_completion_queue *queues[MAX_THREADS];
+    struct rpc_lane lanes[MAX_THREADS];
     pthread_t threads[MAX_THREADS];
     uint32_t n_threads; /* running */
     struct slot *slots;
@@ -237,8 +237,8 @@ int rpc_server_create(const struct rpc_server_config *config, struct rpc_server 
     rpc_core_init();
     server->core = create_core(&server->config);
     for (uint32_t i = 0; i < server->config.n_threads; i++) {
-        server->queues[i] = grpc_completion_queue_create_for_next(NULL);
-        grpc_server_register_completion_queue(server->core, server->queues[i], NULL);
+        rpc_lane_init(&server->lanes[i], grpc_completion_queue_create_for_next(NULL));
+        grpc_server_register_completion_queue(server->core, server->lanes[i].queue, NULL);
     }
     int status = build_tables(server, err);
     if (status != 0) {
@@ -297,7 +297,8 @@ static void arm(struct slot *slot)
     slot->core = NULL;
     rpc_tag_arm(&slot->tag);
     if (grpc_server_request_call(slot->server->core, &slot->core, &slot->details, &slot->metadata,
-                                 slot->queue, slot->queue, &slot->tag) != GRPC_CALL_OK) {
+                                 slot->lane->queue, slot->lane->queue,
+                                 &slot->tag) != GRPC_CALL_OK) {
         grpc_call_details_destroy(&slot->details);
         grpc_metadata_array_destroy(&slot->metadata);
     }
@@ -361,7 +362,7 @@ static void on_call(struct rpc_tag *tag, bool ok)
     struct rpc_server *server = slot->server;
     struct rpc_call *call = NULL;
     if (ok)
-        call = rpc_call_create(server, slot->core, &slot->details, &slot->metadata,
+        call = rpc_call_create(server, slot->lane, slot->core, &slot->details, &slot->metadata,
                                server->config.max_pending_bytes);
     grpc_call_details_destroy(&slot->details);
     grpc_metadata_array_destroy(&slot->metadata);
@@ -381,8 +382,7 @@ int rpc_server_start(struct rpc_server *server, struct error *err)
     grpc_server_start(server->core);
     server->started = true;
     for (uint32_t i = 0; i < n_threads; i++) {
-        int err_no =
-            pthread_create(&server->threads[i], NULL, rpc_core_run_queue, server->queues[i]);
+        int err_no = pthread_create(&server->threads[i], NULL, rpc_lane_run, &server->lanes[i]);
         if (err_no != 0)
             return error_errno(err, err_no, "cannot start a server thread");
         server->n_threads++;
@@ -390,7 +390,7 @@ int rpc_server_start(struct rpc_server *server, struct error *err)
     for (uint32_t i = 0; i < n_threads * SLOTS_PER_THREAD; i++) {
         struct slot *slot = &server->slots[server->n_slots++];
         slot->server = server;
-        slot->queue = server->queues[i % n_threads];
+        slot->lane = &server->lanes[i % n_threads];
         rpc_tag_init(&slot->tag, on_call, slot);
         arm(slot);
     }
@@ -495,7 +495,7 @@ static void stop_core(struct rpc_server *server, uint32_t grace_ms)
 {
     rpc_tag_init(&server->shutdown_tag, on_shutdown, server);
     rpc_tag_arm(&server->shutdown_tag);
-    grpc_server_shutdown_and_notify(server->core, server->queues[0], &server->shutdown_tag);
+    grpc_server_shutdown_and_notify(server->core, server->lanes[0].queue, &server->shutdown_tag);
     wait_for_calls(server, grace_ms);
     abort_calls(server);
     wait_for_calls(server, ABORT_MS);
@@ -510,12 +510,12 @@ static void stop_core(struct rpc_server *server, uint32_t grace_ms)
 static void stop_queues(struct rpc_server *server)
 {
     for (uint32_t i = 0; i < server->config.n_threads; i++)
-        grpc_completion_queue_shutdown(server->queues[i]);
+        grpc_completion_queue_shutdown(server->lanes[i].queue);
     for (uint32_t i = 0; i < server->config.n_threads; i++) {
         if (i < server->n_threads)
             pthread_join(server->threads[i], NULL);
         else
-            rpc_core_run_queue(server->queues[i]);
+            rpc_core_run_queue(server->lanes[i].queue);
     }
     server->n_threads = 0;
 }
@@ -536,12 +536,15 @@ void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms)
         /* Nothing was served; gRPC still wants its shutdown acknowledged. */
         rpc_tag_init(&server->shutdown_tag, on_shutdown, server);
         rpc_tag_arm(&server->shutdown_tag);
-        grpc_server_shutdown_and_notify(server->core, server->queues[0], &server->shutdown_tag);
+        grpc_server_shutdown_and_notify(server->core, server->lanes[0].queue,
+                                        &server->shutdown_tag);
     }
     stop_queues(server);
     grpc_server_destroy(server->core);
     for (uint32_t i = 0; i < server->config.n_threads; i++)
-        grpc_completion_queue_destroy(server->queues[i]);
+        grpc_completion_queue_destroy(server->lanes[i].queue);
+    for (uint32_t i = 0; i < server->config.n_threads; i++)
+        rpc_lane_fini(&server->lanes[i]);
     rpc_core_fini();
 }
 
