@@ -1,5 +1,7 @@
 /* rpc_listen.h: what must be true before gRPC core binds an address, which alone would replace a
- * live socket and not say why it failed. Private to proto/rpc; at start, one thread. */
+ * live socket and not say why it failed; for proto/http too. Private to proto; at start, one
+ * thread.
+ */
 #pragma once
 
 #include <stdint.h>

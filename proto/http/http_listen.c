@@ -1,0 +1,110 @@
+#include "proto/http/http_listen.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <netdb.h>
+
+#include "base/error.h"
+#include "proto/rpc/rpc_listen.h"
+
+enum { BACKLOG = 64, MAX_HOST = 256 };
+
+static const char unix_prefix[] = "unix:";
+
+static int fail(int fd, struct error *err, const char *address)
+{
+    int err_no = errno;
+    if (fd >= 0)
+        close(fd);
+    return error_errno(err, err_no, "cannot listen on %s", address);
+}
+
+static int listen_unix(const char *path, int *out_fd, struct error *err)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if (rpc_listen_claim_unix(path, err) != 0)
+        return err->status;
+    snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    /* The mode is set before anybody can connect. */
+    if (fd < 0 || bind(fd, (const struct sockaddr *)&address, sizeof(address)) != 0 ||
+        chmod(path, 0600) != 0 || listen(fd, BACKLOG) != 0)
+        return fail(fd, err, path);
+    *out_fd = fd;
+    return 0;
+}
+
+static int open_first(const struct addrinfo *infos, const char *address, int *out_fd,
+                      struct error *err)
+{
+    int fd = -1, one = 1;
+    errno = EADDRNOTAVAIL;
+    for (const struct addrinfo *info = infos; info; info = info->ai_next) {
+        fd = socket(info->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (fd < 0)
+            continue;
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+        if (bind(fd, info->ai_addr, info->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0) {
+            *out_fd = fd;
+            return 0;
+        }
+        int err_no = errno;
+        close(fd);
+        errno = err_no;
+    }
+    return fail(-1, err, address);
+}
+
+static uint16_t bound_port(int fd)
+{
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } address;
+    socklen_t n = sizeof(address);
+    memset(&address, 0, sizeof(address));
+    if (getsockname(fd, &address.any, &n) != 0)
+        return 0;
+    return ntohs(address.any.sa_family == AF_INET6 ? address.v6.sin6_port : address.v4.sin_port);
+}
+
+static int listen_tcp(const char *address, int *out_fd, uint16_t *out_port, struct error *err)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
+    struct addrinfo *infos = NULL;
+    char host[MAX_HOST];
+    /* Also says who holds the port, and whether the address is one. */
+    if (rpc_listen_probe_tcp(address, err) != 0)
+        return err->status;
+    const char *colon = strrchr(address, ':');
+    size_t n_host = (size_t)(colon - address);
+    bool bracketed = address[0] == '[';
+    snprintf(host, sizeof(host), "%.*s", (int)(n_host - (bracketed ? 2 : 0)),
+             address + (bracketed ? 1 : 0));
+    int failed = getaddrinfo(host, colon + 1, &hints, &infos);
+    if (failed != 0)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "address %s: %s", address,
+                         gai_strerror(failed));
+    int rc = open_first(infos, address, out_fd, err);
+    freeaddrinfo(infos);
+    if (!rc)
+        *out_port = bound_port(*out_fd);
+    return rc;
+}
+
+int http_listen(const char *address, int *out_fd, uint16_t *out_port, struct error *err)
+{
+    *out_port = 0;
+    if (strncmp(address, unix_prefix, sizeof(unix_prefix) - 1) == 0)
+        return listen_unix(address + sizeof(unix_prefix) - 1, out_fd, err);
+    return listen_tcp(address, out_fd, out_port, err);
+}

@@ -1,0 +1,9 @@
+/* http_listen.h: the socket of an http_server. Private to proto/http; at start. */
+#pragma once
+
+#include <stdint.h>
+
+struct error;
+
+/* *out_fd is owned: non-blocking, listening. *out_port is 0 for "unix:PATH". */
+int http_listen(const char *address, int *out_fd, uint16_t *out_port, struct error *err);
