@@ -253,6 +253,7 @@ static void *run_ticker(void *arg)
         pthread_cond_timedwait(&gateway->tick, &gateway->lock, &until);
         pthread_mutex_unlock(&gateway->lock);
         int64_t now_ns = clock_now_ns();
+        atomic_store(&gateway->awake_ns, awake_clock_tick(&gateway->clock, now_ns));
         tick_links(gateway, now_ns);
         dispatch_retry_waiting(gateway);
         if (now_ns >= next_slow_ns) {
@@ -415,7 +416,10 @@ void gateway_count_end(struct gateway *gateway, int status, uint64_t n_tokens)
 void gateway_count_event(struct gateway *gateway, enum gateway_event event)
 {
     struct gateway_counters *c = &gateway->counters;
-    uint64_t *which[] = {&c->resumes, &c->pauses, &c->slow_readers};
+    uint64_t *which[] = {&c->resumes, &c->pauses, &c->slow_readers, &c->stalls};
+    static const enum gateway_limit limits[] = {LIMIT_NONE, LIMIT_PENDING_BYTES, LIMIT_SLOW_READER,
+                                                LIMIT_STALL};
+    gateway_count_refusal(gateway, limits[event]);
     pthread_mutex_lock(&gateway->counters_lock);
     ++*which[event];
     pthread_mutex_unlock(&gateway->counters_lock);

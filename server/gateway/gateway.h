@@ -17,6 +17,7 @@
 #include "server/gateway/limits.h"
 #include "server/gateway/registry.h"
 #include "server/gateway/route_table.h"
+#include "server/gateway/stall.h"
 
 struct error;
 struct link;
@@ -38,7 +39,7 @@ struct gateway_config {
 /* Totals since start. accepted = ok + failed + cancelled + live in every snapshot. */
 struct gateway_counters {
     uint64_t accepted, ok, failed, cancelled, live;
-    uint64_t tokens, resumes, pauses, slow_readers;
+    uint64_t tokens, resumes, pauses, slow_readers, stalls;
 };
 
 struct gateway {
@@ -64,6 +65,8 @@ struct gateway {
     struct relay *waiting;
     struct text_forward *waiting_texts;
 
+    struct awake_clock clock; /* the ticker's */
+    _Atomic int64_t awake_ns; /* what it shows; link.c measures stalls with it */
     pthread_t ticker;
     pthread_cond_t tick;
     bool ticking, stopping;
@@ -104,7 +107,7 @@ void gateway_dispatch(struct gateway *gateway, struct relay *relay);
 void gateway_get_counters(struct gateway *gateway, struct gateway_counters *out_counters);
 void gateway_count_begin(struct gateway *gateway);
 void gateway_count_end(struct gateway *gateway, int status, uint64_t n_tokens);
-enum gateway_event { GATEWAY_RESUME, GATEWAY_PAUSE, GATEWAY_SLOW_READER };
+enum gateway_event { GATEWAY_RESUME, GATEWAY_PAUSE, GATEWAY_SLOW_READER, GATEWAY_STALL };
 void gateway_count_event(struct gateway *gateway, enum gateway_event event);
 
 /* One more refused (or paused, or ended) because of a limit, and how many there were. No lock. */

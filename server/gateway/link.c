@@ -39,6 +39,7 @@ struct link {
     uint32_t retry_ms;
     bool has_facts;
     struct link_facts facts;
+    struct stall_watch stall;
 };
 
 static void open_stream(struct link *link);
@@ -151,12 +152,21 @@ static void on_item(struct link *link, const Sluice__Worker__V1__StepItem *item)
 
 static void on_load(struct link *link, const Sluice__Worker__V1__Load *load)
 {
-    if (!load)
-        return;
+    int64_t awake_ns = atomic_load(&link->gateway->awake_ns);
+    bool back = false;
     pthread_mutex_lock(&link->lock);
-    link->facts.n_running = load->n_running;
-    link->facts.n_queued = load->n_queued;
+    stall_heard(&link->stall, awake_ns);
+    if (load) {
+        link->facts.n_running = load->n_running;
+        link->facts.n_queued = load->n_queued;
+        back = stall_on_load(&link->stall, load->progress, load->n_ready, awake_ns);
+    }
     pthread_mutex_unlock(&link->lock);
+    if (!back)
+        return;
+    log_info(LOG_EVENT("replica gets on again"), LOG_STR("replica", link->replica_id),
+             LOG_U64("epoch", link->epoch));
+    gateway_link_changed(link->gateway);
 }
 
 static void on_hello(struct link *link, struct rpc_stream *stream,
@@ -175,6 +185,7 @@ static void on_hello(struct link *link, struct rpc_stream *stream,
         link->state = LINK_READY;
     link->retry_ms = RETRY_MIN_MS;
     link->has_facts = true;
+    stall_hello(&link->stall, hello->heartbeat_ms, atomic_load(&link->gateway->awake_ns));
     snprintf(link->facts.numerics_id, sizeof(link->facts.numerics_id), "%s", hello->numerics_id);
     snprintf(link->facts.device_group, sizeof(link->facts.device_group), "%s", hello->device_group);
     snprintf(link->facts.replica_id, sizeof(link->facts.replica_id), "%s", link->replica_id);
@@ -199,6 +210,9 @@ static void on_message(void *arg, struct rpc_stream *stream, const ProtobufCMess
         for (size_t i = 0; i < response->step->n_items; i++)
             on_item(link, response->step->items[i]);
         on_load(link, response->step->load);
+        break;
+    case SLUICE__WORKER__V1__SERVE_RESPONSE__FRAME_LOAD:
+        on_load(link, response->load);
         break;
     case SLUICE__WORKER__V1__SERVE_RESPONSE__FRAME_DRAINING:
         link_set_draining(link);
@@ -319,12 +333,35 @@ static void open_stream(struct link *link)
     rpc_stream_release(stream);
 }
 
+/* Its stream ends here, whose requests then go where they can get on. The process behind it may
+ * answer the next hello, but takes no requests until it gets on (on_load). */
+static void give_up_stalled(struct link *link, struct rpc_stream *stream, size_t n_live)
+{
+    log_warn(LOG_EVENT("replica stalled"), LOG_STR("replica", link->replica_id),
+             LOG_U64("epoch", link->epoch), LOG_U64("requests", n_live),
+             LOG_U64("stall_timeout_ms", link->gateway->config.limits.stall_ms));
+    gateway_count_event(link->gateway, GATEWAY_STALL);
+    gateway_link_changed(link->gateway);
+    rpc_stream_cancel(stream);
+    rpc_stream_release(stream);
+}
+
 void link_tick(struct link *link, int64_t now_ns)
 {
+    struct rpc_stream *stream = NULL;
     pthread_mutex_lock(&link->lock);
     bool due = link->state == LINK_DOWN && !link->retired && now_ns >= link->retry_at_ns;
+    bool linked = link->stream && (link->state == LINK_READY || link->state == LINK_DRAINING);
+    size_t n_live = link->live.n_entries;
+    if (linked && stall_found(&link->stall, atomic_load(&link->gateway->awake_ns),
+                              link->gateway->config.limits.stall_ms)) {
+        stream = link->stream;
+        rpc_stream_retain(stream);
+    }
     pthread_mutex_unlock(&link->lock);
-    if (due)
+    if (stream)
+        give_up_stalled(link, stream, n_live);
+    else if (due)
         open_stream(link);
 }
 
@@ -374,6 +411,7 @@ bool link_usable(struct link *link)
 {
     pthread_mutex_lock(&link->lock);
     bool usable = link->state == LINK_READY && !link->retired && link->stream &&
+                  !link->stall.stalled &&
                   link->route_state == SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_READY;
     pthread_mutex_unlock(&link->lock);
     return usable;
@@ -423,7 +461,7 @@ struct rpc_client *link_client(struct link *link)
     return link->client;
 }
 
-/* The stream, retained, or NULL. */
+/* Retained, or NULL. */
 static struct rpc_stream *live_stream(struct link *link)
 {
     pthread_mutex_lock(&link->lock);
@@ -452,7 +490,7 @@ static int adopt(struct link *link, struct relay *relay, uint64_t *out_id, struc
     pthread_mutex_lock(&relay->lock);
     if (relay->ended) {
         /* Nothing to do, and no work for the dead. */
-    } else if (link->state != LINK_READY || link->retired || !link->stream) {
+    } else if (link->state != LINK_READY || link->retired || !link->stream || link->stall.stalled) {
         rc = lost_before_submit(err);
     } else if (!hash_map_put(&link->live, &id, sizeof(id), relay)) {
         rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "request: out of memory");

@@ -71,12 +71,22 @@ static struct fake_request **find_request(struct fake_session *session, uint64_t
     return at;
 }
 
+static void fill_load(const struct fake_worker *worker, Sluice__Worker__V1__Load *load)
+{
+    load->n_running = worker->n_live;
+    load->progress = worker->progress;
+    load->n_ready = worker->hangs; /* an engine that hangs takes no cancels either */
+    for (const struct fake_session *s = worker->sessions; s; s = s->next)
+        for (const struct fake_request *r = s->requests; r; r = r->next)
+            load->n_ready += !r->paused;
+}
+
 static void send_items(struct fake_session *session, Sluice__Worker__V1__StepItem **items, size_t n)
 {
     Sluice__Worker__V1__ServeResponse response = SLUICE__WORKER__V1__SERVE_RESPONSE__INIT;
     Sluice__Worker__V1__Step step = SLUICE__WORKER__V1__STEP__INIT;
     Sluice__Worker__V1__Load load = SLUICE__WORKER__V1__LOAD__INIT;
-    load.n_running = session->worker->n_live;
+    fill_load(session->worker, &load);
     step.items = items;
     step.n_items = n;
     step.load = &load;
@@ -188,6 +198,15 @@ static int on_hello(struct fake_session *session, const Sluice__Worker__V1__Hell
     reply.epoch = worker->hello_epoch ? worker->hello_epoch : worker->epoch;
     reply.numerics_id = worker->numerics_id;
     reply.replica_id = worker->replica_id;
+    reply.heartbeat_ms = worker->heartbeat_ms;
+    Sluice__Worker__V1__Load load = SLUICE__WORKER__V1__LOAD__INIT;
+    fill_load(worker, &load);
+    reply.load = &load;
+    Sluice__V1__ModelInfo info = SLUICE__V1__MODEL_INFO__INIT;
+    Sluice__V1__ModelLimits limits = SLUICE__V1__MODEL_LIMITS__INIT;
+    limits.max_concurrent_requests = worker->max_concurrent;
+    info.limits = &limits;
+    reply.info = worker->max_concurrent ? &info : NULL;
     response.frame_case = SLUICE__WORKER__V1__SERVE_RESPONSE__FRAME_HELLO;
     response.hello = &reply;
     rpc_call_send(session->call, &response.base);
@@ -238,6 +257,8 @@ static void on_message(void *arg, struct rpc_call *call, const ProtobufCMessage 
     struct error err;
     int rc = 0;
     pthread_mutex_lock(&session->worker->lock);
+    while (session->worker->stopped && !session->worker->stopping)
+        pthread_cond_wait(&session->worker->changed, &session->worker->lock);
     if (frame->frame_case == SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_HELLO)
         rc = on_hello(session, frame->hello, &err);
     else if (session->greeted)
@@ -414,6 +435,7 @@ static void step_session(struct fake_worker *worker, struct fake_session *sessio
         if (worker->fail_status && !r->failed && r->n_generated[0] >= worker->fail_after)
             r->failed = true;
     }
+    worker->progress += n != 0;
     if (n)
         send_items(session, items, n);
     for (struct fake_request **at = &session->requests; *at;) {
@@ -437,13 +459,33 @@ static void wait_us(struct fake_worker *worker, int64_t us)
         pthread_cond_timedwait(&worker->changed, &worker->lock, &until);
 }
 
+static void beat(struct fake_worker *worker)
+{
+    Sluice__Worker__V1__ServeResponse response = SLUICE__WORKER__V1__SERVE_RESPONSE__INIT;
+    Sluice__Worker__V1__Load load = SLUICE__WORKER__V1__LOAD__INIT;
+    int64_t now_ns = clock_now_ns();
+    if (!worker->heartbeat_ms || now_ns - worker->beat_ns < worker->heartbeat_ms * NS_PER_MS / 2)
+        return;
+    worker->beat_ns = now_ns;
+    fill_load(worker, &load);
+    response.frame_case = SLUICE__WORKER__V1__SERVE_RESPONSE__FRAME_LOAD;
+    response.load = &load;
+    for (struct fake_session *s = worker->sessions; s; s = s->next)
+        if (s->greeted)
+            rpc_call_send(s->call, &response.base);
+}
+
 static void *run_engine(void *arg)
 {
     struct fake_worker *worker = arg;
     pthread_mutex_lock(&worker->lock);
     while (!worker->stopping) {
-        for (struct fake_session *s = worker->sessions; s; s = s->next)
+        for (struct fake_session *s = worker->sessions; s && !worker->hangs && !worker->stopped;
+             s = s->next)
             step_session(worker, s);
+        worker->progress += worker->hangs && worker->layers;
+        if (!worker->stopped)
+            beat(worker);
         wait_us(worker, worker->step_us);
     }
     pthread_mutex_unlock(&worker->lock);
@@ -536,6 +578,22 @@ void fake_worker_drain(struct fake_worker *worker, bool end)
             free_request(worker, &s->requests);
         }
     }
+    pthread_mutex_unlock(&worker->lock);
+}
+
+void fake_worker_stop(struct fake_worker *worker, bool stopped)
+{
+    pthread_mutex_lock(&worker->lock);
+    worker->stopped = stopped;
+    pthread_cond_broadcast(&worker->changed);
+    pthread_mutex_unlock(&worker->lock);
+}
+
+void fake_worker_hang(struct fake_worker *worker, bool hangs, bool layers)
+{
+    pthread_mutex_lock(&worker->lock);
+    worker->hangs = hangs;
+    worker->layers = layers;
     pthread_mutex_unlock(&worker->lock);
 }
 

@@ -35,8 +35,13 @@ struct fake_worker {
     int fail_status;     /* not 0: each request fails so once it has made fail_after tokens */
     uint32_t fail_after;
     const char *fail_reason;
-    uint32_t bad_choice;  /* not 0: it answers for this choice */
-    uint64_t hello_epoch; /* not 0: what its hello claims */
+    uint32_t bad_choice;     /* not 0: it answers for this choice */
+    uint64_t hello_epoch;    /* not 0: what its hello claims */
+    uint32_t heartbeat_ms;   /* promised and kept; 0: none */
+    bool hangs;              /* its engine makes nothing, though layers may be finished */
+    bool layers;             /* of a hanging engine: progress is told all the same */
+    bool stopped;            /* as by SIGSTOP: it neither reads nor says anything */
+    uint32_t max_concurrent; /* told in its hello; 0: nothing is */
     char numerics_id[32];
 
     /* Seen since creation; read by tests while it runs. */
@@ -46,6 +51,8 @@ struct fake_worker {
     _Atomic int64_t cancel_ns;
     _Atomic uint64_t deadline_remaining_ns; /* of the last submit; 0: none */
     char last_numerics_id[32];              /* of the last resume */
+    uint64_t progress;                      /* layers, so to speak */
+    int64_t beat_ns;
 };
 
 /* Fills in the defaults: epoch 1, 1 ms steps, one token each, nothing held. */
@@ -58,6 +65,8 @@ void fake_worker_kill(struct fake_worker *worker);
 void fake_worker_drain(struct fake_worker *worker, bool end);
 
 /* Changes the script. */
+void fake_worker_stop(struct fake_worker *worker, bool stopped);
+void fake_worker_hang(struct fake_worker *worker, bool hangs, bool layers);
 void fake_worker_stop_after(struct fake_worker *worker, uint32_t n_tokens);
 /* Waits up to 10 s until a counter has reached n. */
 bool fake_worker_wait(struct fake_worker *worker, const _Atomic unsigned *counter, unsigned n);

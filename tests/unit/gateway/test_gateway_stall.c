@@ -1,0 +1,209 @@
+/* Workers that live and do not get on: stopped, or with an engine that hangs. Their streams go on
+ * elsewhere, health says so, and they are used again when they get on. */
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "support_gateway.h"
+#include "tests/unit/base/support_cmocka.h"
+
+enum { STALL_MS = 800, HEARTBEAT_MS = 100 };
+
+static struct fixture f;
+
+static int forget(void **state)
+{
+    (void)state;
+    memset(&f, 0, sizeof(f));
+    return 0;
+}
+
+static void pause_ms(long ms)
+{
+    struct timespec pause = {ms / 1000, ms % 1000 * NS_PER_MS};
+    nanosleep(&pause, NULL);
+}
+
+static void start(unsigned n_workers)
+{
+    fixture_init(&f);
+    f.config.limits.stall_ms = STALL_MS;
+    for (unsigned i = 0; i < n_workers; i++)
+        f.workers[i].heartbeat_ms = HEARTBEAT_MS;
+    fixture_start(&f, n_workers);
+}
+
+static unsigned busy_worker(unsigned n_workers)
+{
+    for (unsigned i = 0; i < n_workers; i++)
+        if (fake_worker_read(&f.workers[i], &f.workers[i].n_live))
+            return i;
+    fail_msg("no worker has the request");
+    return 0;
+}
+
+static uint64_t n_stalls(void)
+{
+    struct gateway_counters c;
+    gateway_get_counters(f.gateway, &c);
+    assert_int_equal(c.stalls, gateway_n_refusals(f.gateway, LIMIT_STALL));
+    return c.stalls;
+}
+
+static void test_stopped_when_there_is_another_then_its_streams_go_on_there(void **state)
+{
+    (void)state;
+    struct client_request request = {.seed = 3, .max_tokens = 3000, .n = 2};
+    struct client_stream stream;
+    start(2);
+    client_open(&f, &request, &stream);
+    client_wait_tokens(&stream, 40);
+    unsigned first = busy_worker(2);
+    fake_worker_stop(&f.workers[first], true);
+    fixture_wait_usable(&f, 1);
+    fixture_wait_health(&f, "model/m/1", 1);
+    client_expect_whole(&stream, &request);
+    assert_string_equal(stream.receipt_replica, f.workers[1 - first].replica_id);
+    assert_int_equal(stream.n_resumes, 1);
+    client_close(&stream);
+    assert_int_equal(n_stalls(), 1);
+    fake_worker_stop(&f.workers[first], false); /* it was only slow: used again */
+    fixture_wait_usable(&f, 2);
+    fixture_stop(&f);
+}
+
+static void test_stopped_when_alone_then_health_says_so_and_requests_wait_for_it(void **state)
+{
+    (void)state;
+    struct client_request request = {.seed = 4, .max_tokens = 3000};
+    struct client_stream stream;
+    start(1);
+    client_open(&f, &request, &stream);
+    client_wait_tokens(&stream, 40);
+    int64_t begin_ns = clock_now_ns();
+    fake_worker_stop(&f.workers[0], true);
+    fixture_wait_health(&f, "model/m/1", 0);
+    int64_t took_ms = (clock_now_ns() - begin_ns) / NS_PER_MS;
+    assert_in_range(took_ms, STALL_MS - 2 * HEARTBEAT_MS, STALL_MS + 1000);
+    fixture_wait_health(&f, "", 0);
+    fixture_wait_health(&f, "sluice.v1.Inference", 0);
+    fake_worker_stop(&f.workers[0], false);
+    client_expect_whole(&stream, &request);
+    assert_int_equal(stream.n_resumes, 1);
+    client_close(&stream);
+    fixture_wait_health(&f, "model/m/1", 1);
+    fixture_stop(&f);
+}
+
+static void test_stopped_when_idle_then_health_says_so_too(void **state)
+{
+    (void)state;
+    start(1);
+    fake_worker_stop(&f.workers[0], true);
+    fixture_wait_health(&f, "model/m/1", 0);
+    fake_worker_stop(&f.workers[0], false);
+    fixture_wait_health(&f, "model/m/1", 1);
+    assert_int_equal(n_stalls(), 1);
+    fixture_stop(&f);
+}
+
+static void test_stopped_when_shorter_than_the_limit_then_nothing_happens(void **state)
+{
+    (void)state;
+    struct client_request request = {.seed = 5, .max_tokens = 1500};
+    struct client_stream stream;
+    start(2);
+    client_open(&f, &request, &stream);
+    client_wait_tokens(&stream, 40);
+    unsigned first = busy_worker(2);
+    fake_worker_stop(&f.workers[first], true);
+    pause_ms(STALL_MS / 2);
+    fake_worker_stop(&f.workers[first], false);
+    client_expect_whole(&stream, &request);
+    assert_int_equal(stream.n_resumes, 0);
+    client_close(&stream);
+    assert_int_equal(n_stalls(), 0);
+    fixture_stop(&f);
+}
+
+/* It answers every hello, but only layers count. */
+static void test_hanging_engine_when_found_then_not_used_until_it_gets_on(void **state)
+{
+    (void)state;
+    struct client_request request = {.seed = 6, .max_tokens = 600};
+    struct client_stream stream;
+    start(1);
+    client_open(&f, &request, &stream);
+    client_wait_tokens(&stream, 40);
+    fake_worker_hang(&f.workers[0], true, false);
+    fixture_wait_health(&f, "model/m/1", 0);
+    assert_true(fake_worker_wait(&f.workers[0], &f.workers[0].n_hellos, 2));
+    for (int i = 0; i < 30; i++) { /* linked again, and told every 50 ms that nothing moves */
+        pause_ms(20);
+        fixture_wait_usable(&f, 0);
+    }
+    assert_int_equal(f.workers[0].n_submits, 1);
+    fake_worker_hang(&f.workers[0], false, false);
+    client_expect_whole(&stream, &request);
+    client_close(&stream);
+    assert_int_equal(n_stalls(), 1);
+    fixture_stop(&f);
+}
+
+/* A long prefill makes no token for longer than the limit. */
+static void test_no_token_when_layers_are_finished_then_not_stalled(void **state)
+{
+    (void)state;
+    struct client_request request = {.seed = 7, .max_tokens = 100};
+    struct client_stream stream;
+    start(1);
+    fake_worker_hang(&f.workers[0], true, true);
+    client_open(&f, &request, &stream);
+    for (int i = 0; i < 3; i++) {
+        pause_ms(STALL_MS);
+        fixture_wait_health(&f, "model/m/1", 1);
+    }
+    assert_int_equal(n_stalls(), 0);
+    fake_worker_hang(&f.workers[0], false, false);
+    client_expect_whole(&stream, &request);
+    assert_int_equal(stream.n_resumes, 0);
+    client_close(&stream);
+    fixture_stop(&f);
+}
+
+/* The manager killed and replaced it meanwhile: the old process has the old epoch. */
+static void test_revived_when_another_has_its_place_then_refused(void **state)
+{
+    (void)state;
+    static const struct fixture_route row = {"m", "1", true, 1, 0};
+    start(1);
+    fake_worker_stop(&f.workers[0], true);
+    fixture_wait_health(&f, "model/m/1", 0);
+    f.workers[0].epoch = 2; /* what the routes will say */
+    fixture_routes(&f, &row, 1);
+    f.workers[0].epoch = 1;
+    fake_worker_stop(&f.workers[0], false);
+    assert_true(fake_worker_wait(&f.workers[0], &f.workers[0].n_hellos, 3));
+    fixture_wait_usable(&f, 0);
+    fixture_wait_health(&f, "model/m/1", 0);
+    fixture_stop(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_stopped_when_there_is_another_then_its_streams_go_on_there,
+                               forget),
+        cmocka_unit_test_setup(test_stopped_when_alone_then_health_says_so_and_requests_wait_for_it,
+                               forget),
+        cmocka_unit_test_setup(test_stopped_when_idle_then_health_says_so_too, forget),
+        cmocka_unit_test_setup(test_stopped_when_shorter_than_the_limit_then_nothing_happens,
+                               forget),
+        cmocka_unit_test_setup(test_hanging_engine_when_found_then_not_used_until_it_gets_on,
+                               forget),
+        cmocka_unit_test_setup(test_no_token_when_layers_are_finished_then_not_stalled, forget),
+        cmocka_unit_test_setup(test_revived_when_another_has_its_place_then_refused, forget),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
