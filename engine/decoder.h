@@ -21,7 +21,7 @@ struct decoder_config {
     const struct rank_plan *plan; /* rank.comm and rank.device are set */
     const struct packed_weights *weights;
     struct stream *stream; /* with its kernel set */
-    float *logits;         /* [max_seqs, vocab_size], shared: each rank writes its columns */
+    float *logits;         /* [max_logits, vocab_size], shared: each rank writes its columns */
     atomic_uint_fast64_t
         *progress; /* incremented after each layer; NULL on ranks above the first */
 };

@@ -41,7 +41,7 @@ void decoder_memory_layout(const struct rank_plan *plan, const struct model_shap
     mem.positions = take(&mem, base, rows);
     mem.kv_slots = take(&mem, base, rows);
     mem.seq_of_row = take(&mem, base, rows);
-    mem.sample_rows = take(&mem, base, steps->max_seqs);
+    mem.sample_rows = take(&mem, base, steps->max_logits);
     mem.block_tables = take(&mem, base, (uint64_t)steps->max_seqs * steps->max_blocks_per_seq);
     *out_memory = mem;
 }
@@ -89,8 +89,9 @@ uint64_t decoder_workspace_bytes(const struct rank_plan *plan, const struct mode
 {
     struct decoder_memory mem;
     decoder_memory_layout(plan, shape, NULL, &mem);
-    uint64_t logits =
-        plan->rank.index == 0 ? aligned((uint64_t)plan->steps.max_seqs * shape->vocab_size * 4) : 0;
+    uint64_t logits = plan->rank.index == 0
+                          ? aligned((uint64_t)plan->steps.max_logits * shape->vocab_size * 4)
+                          : 0;
     return mem.n_bytes + ops->act_bytes(plan->steps.max_rows, decoder_memory_max_k(plan, shape)) +
            logits;
 }

@@ -16,7 +16,7 @@ struct decoder_memory {
     float *gate, *up;                             /* [max_rows, MLP] of the rank */
     float *inv_freq;                              /* [n_rot / 2] */
     uint32_t *token_ids, *positions, *kv_slots, *seq_of_row; /* [max_rows] */
-    uint32_t *sample_rows;                                   /* [max_seqs] */
+    uint32_t *sample_rows;                                   /* [max_logits] */
     uint32_t *block_tables;                                  /* [max_seqs][max_blocks_per_seq] */
 };
 

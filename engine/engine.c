@@ -114,6 +114,7 @@ static int open_model(struct engine *e, struct error *err)
     uint8_t digest[SHA256_BYTES];
     cfg->max_rows = e->cfg.max_batch_tokens;
     cfg->max_seqs = e->cfg.max_concurrent;
+    cfg->n_score_rows = ENGINE_SCORE_ROWS;
     int rc = checkpoint_open(e->cfg.model_path, &ckpt, err);
     if (rc)
         return rc;
@@ -139,6 +140,7 @@ static void set_limits(struct engine *e)
     uint32_t vocab = executor_model_info(e->executor)->vocab_size;
     e->limits = (struct request_limits){
         .vocab_size = tok->vocab_size < vocab ? tok->vocab_size : vocab,
+        .n_logits = vocab,
         .context_tokens = plan->context_tokens < pool ? plan->context_tokens : (uint32_t)pool,
         .max_concurrent = e->cfg.max_concurrent,
     };
@@ -155,11 +157,13 @@ static int open_scheduler(struct engine *e, struct error *err)
         .max_rows = e->cfg.max_batch_tokens,
         .max_seqs = e->cfg.max_concurrent,
         .max_blocks_per_seq = plan->context_tokens / bs + (plan->context_tokens % bs != 0),
+        .n_score_rows = ENGINE_SCORE_ROWS,
     };
     struct scheduler_config cfg = {
         .max_rows = limits.max_rows,
         .max_seqs = limits.max_seqs,
         .max_blocks_per_seq = limits.max_blocks_per_seq,
+        .n_score_rows = limits.n_score_rows,
         .n_blocks = plan->n_blocks,
         .block_size = bs,
         .prefill_chunk_tokens = e->cfg.prefill_chunk_tokens,
@@ -172,8 +176,9 @@ static int open_scheduler(struct engine *e, struct error *err)
         rc = step_batch_create(&limits, &e->batch, err);
     if (rc)
         return rc;
-    e->params = calloc(limits.max_seqs, sizeof(*e->params));
-    e->results = calloc(limits.max_seqs, sizeof(*e->results));
+    uint32_t n_rows = limits.max_seqs + limits.n_score_rows;
+    e->params = calloc(n_rows, sizeof(*e->params));
+    e->results = calloc(n_rows, sizeof(*e->results));
     if (!e->params || !e->results)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for %u sequences",
                          limits.max_seqs);

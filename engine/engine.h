@@ -57,7 +57,14 @@ const char *engine_numerics_id(const struct engine *engine);
 /* 64 hex digits: identity of the loaded version (DESIGN section 6). */
 const char *engine_weights_digest(const struct engine *engine);
 
-enum { ENGINE_MAX_STOP_STRINGS = 4, ENGINE_MAX_STOP_BYTES = 256, ENGINE_MAX_CHOICES = 8 };
+enum {
+    ENGINE_MAX_STOP_STRINGS = 4,
+    ENGINE_MAX_STOP_BYTES = 256,
+    ENGINE_MAX_CHOICES = 8,
+    ENGINE_MAX_BAD_WORDS = 2048, /* token sequences: two per text of the protocol */
+    ENGINE_MAX_BAD_WORD_IDS = 1024,
+    ENGINE_SCORE_ROWS = 32, /* prompt rows per step whose log-probabilities are taken */
+};
 
 enum finish_reason {
     FINISH_NONE,
@@ -68,6 +75,14 @@ enum finish_reason {
     FINISH_ERROR,    /* event carries the error */
 };
 
+/* Tokens that may not be generated in this order: where a choice's generated tokens end with all
+ * but the last of them, the last one cannot be drawn. */
+struct engine_bad_word {
+    const uint32_t *ids;
+    uint32_t n_ids;  /* ≥ 1 */
+    uint32_t i_text; /* which sampling.bad_words it spells; for error messages */
+};
+
 struct engine_sampling {
     float temperature; /* 0 = greedy */
     uint32_t top_k;    /* 0 = off */
@@ -76,7 +91,12 @@ struct engine_sampling {
     uint64_t seed; /* always resolved before submit */
     const struct sample_bias *logit_bias;
     uint32_t n_logit_bias;
-    uint32_t n; /* choices, 1..8 */
+    const uint32_t *allowed_ids; /* n 0: all; repeats are allowed */
+    uint32_t n_allowed_ids;
+    const struct engine_bad_word *bad_words;
+    uint32_t n_bad_words;
+    bool watermark; /* sample.h */
+    uint32_t n;     /* choices, 1..8 */
 };
 
 struct engine_stopping {
@@ -90,11 +110,13 @@ struct engine_stopping {
 };
 
 /* A choice's tokens generated earlier, elsewhere: replayed through path D, counted as generated,
- * not emitted again. */
+ * not emitted again. Stop strings are looked for behind the text given already only, so that those
+ * in force now may be others than those in force then. */
 struct engine_resume {
     const uint32_t *ids;
     uint32_t n_ids;
     uint32_t n_text_bytes; /* text already given to the client */
+    bool finished;         /* it ended then: nothing more is generated */
 };
 
 /* Arrays and strings are borrowed for the call. Fill with engine_request_init() first. */
@@ -104,10 +126,13 @@ struct engine_request {
     struct engine_sampling sampling;
     struct engine_stopping stopping;
     bool want_logprobs;
-    uint32_t n_top_logprobs;  /* ≤ 20 */
-    bool keep_special_tokens; /* text includes special tokens */
-    int32_t priority;         /* higher runs first; 0 = normal */
-    int64_t deadline_ns;      /* CLOCK_MONOTONIC; 0 = none */
+    uint32_t n_top_logprobs; /* ≤ 20, of generated and prompt tokens */
+    bool want_prompt_logprobs;
+    uint32_t n_prompt_logprobs_known; /* of them: not to be given (again); a resume */
+    bool return_full_text;            /* the prompt's text comes before each choice's */
+    bool keep_special_tokens;         /* text includes special tokens */
+    int32_t priority;                 /* higher runs first; 0 = normal */
+    int64_t deadline_ns;              /* CLOCK_MONOTONIC; 0 = none */
     const char
         *cache_salt;    /* identity + salt: prefix blocks are shared only among equals; NULL = "" */
     const char *caller; /* fairness key; NULL = "" */
@@ -132,12 +157,16 @@ int engine_submit(struct engine *engine, const struct engine_request *request, u
  * ended). */
 void engine_cancel(struct engine *engine, uint64_t id);
 
-/* Changes a running request; -1 / NULL leaves a part as it is. NOT_FOUND where it ended. */
+/* Changes a running request; -1 / false leaves a part as it is. NOT_FOUND where it ended. New stop
+ * strings are looked for in all text that is not released yet, and in none that is. */
 struct engine_update {
     int64_t max_tokens;
     bool end_where_it_is; /* a max_tokens below what is generated ends it now; else it is refused */
     bool set_priority;
     int32_t priority;
+    bool replace_stop;
+    const char *const *stop; /* borrowed for the call */
+    uint32_t n_stop;
 };
 int engine_update(struct engine *engine, uint64_t id, const struct engine_update *update,
                   struct error *err);
@@ -158,7 +187,14 @@ struct engine_usage {
     int64_t queue_ns, prefill_ns, decode_ns;
 };
 
-enum engine_event_type { ENGINE_EVENT_STARTED, ENGINE_EVENT_TOKENS, ENGINE_EVENT_FINISHED };
+/* In this order. PROMPT: log-probabilities of prompt tokens, as the prompt is computed; comes
+ * before the first tokens. */
+enum engine_event_type {
+    ENGINE_EVENT_STARTED,
+    ENGINE_EVENT_PROMPT,
+    ENGINE_EVENT_TOKENS,
+    ENGINE_EVENT_FINISHED
+};
 
 /* One event of one choice. Pointers live until the next engine_read_events call with the same
  * reader buffer. */
@@ -175,7 +211,8 @@ struct engine_event {
     uint32_t n_text_shares;
     const char *text; /* complete UTF-8 that n_released brought, not NUL-terminated */
     uint32_t n_text_bytes;
-    const struct engine_logprob *logprobs; /* [n_ids] or NULL */
+    const struct engine_logprob *logprobs; /* [n_ids] or NULL; PROMPT: of n_ids prompt tokens */
+    uint32_t first_prompt_token;           /* PROMPT: which one the first belongs to */
     enum finish_reason reason;             /* FINISHED */
     const char *matched_stop;              /* FINISHED by a stop string, else NULL */
     int64_t matched_stop_id;               /* FINISHED by a token id, else -1 */

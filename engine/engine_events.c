@@ -47,6 +47,8 @@ static void put_ready(struct engine *e, struct request *r)
 static bool publish_request(struct engine *e, struct request *r)
 {
     bool news = r->active_ns && !r->published.started;
+    r->published.n_scored = r->n_scored;
+    news |= r->published.n_scored > r->published.n_scored_read && r->published.started;
     for (uint32_t i = 0; i < r->n_choices; i++)
         news |= request_output_publish(&r->choices[i]);
     r->published.started = r->active_ns != 0;
@@ -92,7 +94,7 @@ bool events_publish(struct engine *e, bool wait)
 
 /* Offsets while arrays still grow, pointers at the end. */
 struct slices {
-    size_t ids, text, logprobs, stop, message;
+    size_t ids, shares, text, logprobs, stop, message;
 };
 
 struct engine_event_buffer {
@@ -147,11 +149,12 @@ static bool grow(void *array, size_t *capacity, size_t needed, size_t elem_bytes
 static bool reserve(struct engine_event_buffer *b, const struct request *r)
 {
     size_t n_ids = b->n_ids, n_text = b->n_text, n_logprobs = b->n_logprobs;
-    size_t n_events = b->n_events + 1 + 2 * (size_t)r->n_choices, slices = b->events_capacity;
+    size_t n_events = b->n_events + 2 + 2 * (size_t)r->n_choices, slices = b->events_capacity;
+    n_logprobs += r->published.n_scored - r->published.n_scored_read;
     for (uint32_t i = 0; i < r->n_choices; i++) {
         const struct request_output *out = r->choices[i].output;
         uint32_t n_new = out->published.n_ids - out->published.n_ids_read;
-        n_ids += n_new + out->published.shares.n; /* both are u32 */
+        n_ids += n_new + (out->published.n_released - out->published.n_released_read);
         n_logprobs += r->want_logprobs ? n_new : 0;
         n_text += out->published.text.n_bytes + sizeof(out->message) + STOP_MAX_BYTES + 1;
     }
@@ -172,8 +175,23 @@ static struct engine_event *add_event(struct engine_event_buffer *b, const struc
                                    .choice = choice,
                                    .usage = r->published.usage,
                                    .matched_stop_id = -1};
-    b->slices[b->n_events++] = (struct slices){b->n_ids, b->n_text, b->n_logprobs, 0, 0};
+    b->slices[b->n_events++] =
+        (struct slices){.ids = b->n_ids, .text = b->n_text, .logprobs = b->n_logprobs};
     return event;
+}
+
+static void read_prompt(struct engine_event_buffer *b, struct request *r)
+{
+    uint32_t begin = r->published.n_scored_read, n = r->published.n_scored - begin;
+    if (!n || !r->published.started)
+        return;
+    struct engine_event *event = add_event(b, r, ENGINE_EVENT_PROMPT, 0);
+    event->first_prompt_token = begin;
+    event->n_ids = n;
+    event->logprobs = b->logprobs; /* marks that there are any */
+    memcpy(b->logprobs + b->n_logprobs, r->prompt_logprobs + begin, n * sizeof(*b->logprobs));
+    b->n_logprobs += n;
+    r->published.n_scored_read += n;
 }
 
 static void read_tokens(struct engine_event_buffer *b, const struct request *r,
@@ -191,12 +209,11 @@ static void read_tokens(struct engine_event_buffer *b, const struct request *r,
     if (n)
         memcpy(b->ids + b->n_ids, seq->ids + begin, n * sizeof(*b->ids));
     b->n_ids += n;
-    event->n_text_shares = (uint32_t)out->published.shares.n;
-    if (event->n_text_shares)
-        memcpy(b->ids + b->n_ids, out->published.shares.n_bytes,
-               event->n_text_shares * sizeof(*b->ids));
+    uint32_t n_before = out->published.n_released_read;
+    event->n_text_shares = out->published.n_released - n_before;
+    b->slices[b->n_events - 1].shares = b->n_ids;
+    memcpy(b->ids + b->n_ids, seq->text_bytes + n_before, event->n_text_shares * sizeof(*b->ids));
     b->n_ids += event->n_text_shares;
-    out->published.shares.n = 0;
     if (n && seq->logprobs) {
         memcpy(b->logprobs + b->n_logprobs, seq->logprobs + begin, n * sizeof(*b->logprobs));
         b->n_logprobs += n;
@@ -234,8 +251,8 @@ static void read_finish(struct engine_event_buffer *b, struct request *r, struct
     event->last = last;
     event->status = event->reason == FINISH_ERROR ? out->status : 0;
     slices->message = copy_string(b, out->message);
-    if (out->i_matched_stop >= 0) {
-        slices->stop = copy_string(b, stop_set_string(r->stop_set, (uint32_t)out->i_matched_stop));
+    if (out->matched) {
+        slices->stop = copy_string(b, out->matched_stop);
         event->matched_stop = b->text; /* marks that there is one */
     }
     out->published.finish_read = true;
@@ -248,6 +265,7 @@ static void read_request(struct engine_event_buffer *b, struct request *r)
         add_event(b, r, ENGINE_EVENT_STARTED, 0);
         r->published.start_read = true;
     }
+    read_prompt(b, r);
     for (uint32_t i = 0; i < r->n_choices; i++)
         read_tokens(b, r, &r->choices[i]);
     for (uint32_t i = 0; i < r->n_choices; i++)
@@ -259,8 +277,9 @@ static void set_pointers(struct engine_event_buffer *b)
     for (size_t i = 0; i < b->n_events; i++) {
         struct engine_event *event = &b->events[i];
         const struct slices *s = &b->slices[i];
-        event->ids = event->n_ids ? b->ids + s->ids : NULL;
-        event->text_shares = event->n_text_shares ? b->ids + s->ids + event->n_ids : NULL;
+        bool prompt = event->type == ENGINE_EVENT_PROMPT;
+        event->ids = event->n_ids && !prompt ? b->ids + s->ids : NULL;
+        event->text_shares = event->n_text_shares ? b->ids + s->shares : NULL;
         event->text = event->n_text_bytes ? b->text + s->text : "";
         event->logprobs = event->logprobs ? b->logprobs + s->logprobs : NULL;
         event->matched_stop = event->matched_stop ? b->text + s->stop : NULL;

@@ -80,6 +80,26 @@ static void change_max_tokens(struct engine *e, struct request *r)
     events_mark(e, r);
 }
 
+static void change_stops(struct engine *e, struct request *r)
+{
+    struct stop_change *change = atomic_exchange(&r->new_stops, NULL);
+    if (!change)
+        return; /* taken with an earlier message */
+    for (uint32_t i = 0; i < r->n_choices && r->state != REQUEST_ENDED; i++) {
+        struct sequence *seq = &r->choices[i];
+        if (seq->state == SEQUENCE_ENDED)
+            continue;
+        request_output_change_stops(seq, change->set, &change->matchers[i]);
+        if (seq->output->reason != FINISH_NONE)
+            end_choice(e, seq);
+    }
+    struct stop_set *old = r->stop_set; /* nobody's any more: what matched is copied */
+    r->stop_set = change->set;
+    change->set = old;
+    stop_change_destroy(change);
+    events_mark(e, r);
+}
+
 static void take_message(struct engine *e, struct request *r)
 {
     unsigned bits = atomic_exchange(&r->control, 0);
@@ -97,7 +117,9 @@ static void take_message(struct engine *e, struct request *r)
         scheduler_set_priority(e->scheduler, r, atomic_load(&r->new_priority));
     if (bits & CONTROL_PAUSE)
         scheduler_pause(e->scheduler, r, atomic_load(&r->want_paused));
-    if (bits & CONTROL_MAX_TOKENS)
+    if (bits & CONTROL_STOPS)
+        change_stops(e, r);
+    if ((bits & CONTROL_MAX_TOKENS) && r->state != REQUEST_ENDED)
         change_max_tokens(e, r);
 }
 
@@ -145,7 +167,10 @@ static int execute(struct engine *e, const struct scheduler_plan *plan, struct e
     if (rc || !plan->n_samples)
         return rc;
     for (uint32_t i = 0; i < plan->n_samples; i++)
-        sequence_sample_params(plan->samples[i], &e->params[i]);
+        if (plan->scored[i])
+            sequence_score_params(plan->samples[i], plan->scored[i], &e->params[i]);
+        else
+            sequence_sample_params(plan->samples[i], &e->params[i]);
     return executor_sample(e->executor, plan->n_samples, e->params, e->results, err);
 }
 
@@ -156,9 +181,8 @@ static const char *sample_failure(int status)
     return "every token is banned by bias or mask: no token can be drawn";
 }
 
-static void keep_logprob(struct sequence *seq, const struct sample_result *result)
+static void keep_logprob(struct engine_logprob *to, const struct sample_result *result)
 {
-    struct engine_logprob *to = &seq->logprobs[seq->n_ids - 1];
     to->id = result->id;
     to->logprob = result->logprob;
     to->n_top = result->n_top;
@@ -166,17 +190,35 @@ static void keep_logprob(struct sequence *seq, const struct sample_result *resul
     memcpy(to->top_logprobs, result->top_logprobs, result->n_top * sizeof(*to->top_logprobs));
 }
 
+/* The log-probability of prompt token i. */
+static void take_score(struct engine *e, struct sequence *seq, uint32_t i,
+                       const struct sample_result *result)
+{
+    struct request *r = seq->request;
+    if (r->state == REQUEST_ENDED)
+        return; /* an earlier row of this step ended it */
+    if (result->status) {
+        end_request(e, r, FINISH_ERROR, result->status, sample_failure(result->status));
+        return;
+    }
+    keep_logprob(&r->prompt_logprobs[i], result);
+    r->n_scored = i + 1;
+    events_mark(e, r);
+}
+
 static void take_result(struct engine *e, struct sequence *seq, const struct sample_result *result,
                         int64_t now_ns)
 {
     struct request *r = seq->request;
+    if (r->state == REQUEST_ENDED)
+        return;
     if (result->status) {
         request_output_end(seq, FINISH_ERROR, result->status, sample_failure(result->status));
     } else {
         if (!r->first_token_ns)
             r->first_token_ns = now_ns;
         if (seq->logprobs)
-            keep_logprob(seq, result);
+            keep_logprob(&seq->logprobs[seq->n_ids - 1], result);
         request_output_take(seq);
         e->stats.n_generated_tokens++;
     }
@@ -219,7 +261,10 @@ static bool run_step(struct engine *e)
     scheduler_commit(e->scheduler, e->results);
     int64_t end = clock_now_ns();
     for (uint32_t i = 0; i < plan.n_samples; i++)
-        take_result(e, plan.samples[i], &e->results[i], end);
+        if (plan.scored[i])
+            take_score(e, plan.samples[i], plan.scored[i], &e->results[i]);
+        else
+            take_result(e, plan.samples[i], &e->results[i], end);
     count_step(e, &plan, end - begin);
     return true;
 }

@@ -25,6 +25,7 @@ enum request_control {
     CONTROL_PAUSE = 8, /* to want_paused */
     CONTROL_PRIORITY = 16,
     CONTROL_MAX_TOKENS = 32,
+    CONTROL_STOPS = 64,
 };
 
 /* Engine statistics as words that any thread may read while the engine thread writes: the number is
@@ -50,8 +51,8 @@ struct engine {
     bool has_thread;
     struct scheduler *scheduler;
     struct step_batch *batch;
-    struct sample_params *params;  /* [max_concurrent] */
-    struct sample_result *results; /* [max_concurrent] */
+    struct sample_params *params;  /* [max_concurrent + ENGINE_SCORE_ROWS] */
+    struct sample_result *results; /* as many */
     struct request *dirty;         /* with news to publish */
     struct engine_stats stats;
     struct admission admission;

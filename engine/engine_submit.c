@@ -1,8 +1,10 @@
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "engine/engine_private.h"
 #include "engine/request_output.h"
+#include "engine/stop.h"
 
 void engine_request_init(struct engine_request *request)
 {
@@ -215,11 +217,33 @@ static int check_update(struct engine *e, const struct request *r, uint64_t id,
         return error_field(err, "update.max_tokens",
                            "%lld is below the tokens already generated (%u), or below 1",
                            (long long)update->max_tokens, n_ids);
+    if (update->max_tokens != -1 && update->max_tokens < r->min_tokens)
+        return error_field(err, "update.max_tokens", "%lld is below min_tokens (%u)",
+                           (long long)update->max_tokens, r->min_tokens);
     if (update->set_priority &&
         (update->priority < -REQUEST_MAX_PRIORITY || update->priority > REQUEST_MAX_PRIORITY))
         return error_field(err, "update.priority", "%d is not in [-%d, %d]", update->priority,
                            REQUEST_MAX_PRIORITY, REQUEST_MAX_PRIORITY);
+    if (update->replace_stop)
+        return request_check_stops("update.stop", update->stop, update->n_stop, err);
     return 0;
+}
+
+/* All that the engine thread needs to go over to other stop strings without allocating. */
+static int make_stop_change(const struct request *r, const struct engine_update *update,
+                            struct stop_change **out_change, struct error *err)
+{
+    struct stop_change *change = calloc(1, sizeof(*change));
+    if (!change)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "update.stop: out of memory");
+    int rc = stop_set_create(update->stop, update->n_stop, r->include_stop, &change->set, err);
+    for (uint32_t i = 0; !rc && i < r->n_choices; i++)
+        rc = stop_matcher_create(change->set, &change->matchers[i], err);
+    if (rc)
+        stop_change_destroy(change);
+    else
+        *out_change = change;
+    return rc;
 }
 
 int engine_update(struct engine *e, uint64_t id, const struct engine_update *update,
@@ -230,8 +254,15 @@ int engine_update(struct engine *e, uint64_t id, const struct engine_update *upd
         return error_set(err, STATUS_NOT_FOUND, "no request %llu", (unsigned long long)id);
     unsigned bits = 0;
     int rc = check_update(e, r, id, update, err);
+    struct stop_change *change = NULL;
+    if (!rc && update->replace_stop)
+        rc = make_stop_change(r, update, &change, err);
     if (rc)
         goto out;
+    if (change) {
+        stop_change_destroy(atomic_exchange(&r->new_stops, change));
+        bits |= CONTROL_STOPS;
+    }
     if (update->max_tokens != -1) {
         int64_t room = e->limits.context_tokens - r->n_prompt;
         int64_t most = update->max_tokens < room ? update->max_tokens : room;

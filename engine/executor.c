@@ -37,7 +37,7 @@ struct executor {
     struct comm *comms[MAX_RANKS]; /* NULL at tp 1 */
     struct decoder *decoders[MAX_RANKS];
     struct rank_team *team;
-    float *logits; /* [max_seqs, vocab_size] on the device */
+    float *logits; /* [max_logits, vocab_size] on the device */
     size_t logits_bytes;
     uint32_t n_logits; /* rows of the last step */
     atomic_uint_fast64_t progress;
@@ -165,7 +165,7 @@ static int make_decoders(struct executor *ex, struct error *err)
 {
     void *logits;
     ex->logits_bytes =
-        (size_t)ex->plans[0].steps.max_seqs * ex->model.shape.vocab_size * sizeof(float);
+        (size_t)ex->plans[0].steps.max_logits * ex->model.shape.vocab_size * sizeof(float);
     int rc = ex->device->ops->alloc(ex->device, ex->logits_bytes, &logits, err);
     if (rc)
         return error_prefix(err, "logits");
@@ -331,14 +331,14 @@ static int check_batch(const struct executor *ex, const struct step_batch *batch
     const struct step_shape *steps = &ex->plans[0].steps;
     uint32_t n_slots = steps->n_blocks * steps->block_size;
     if (!batch->n_rows || batch->n_rows > steps->max_rows || !batch->n_seqs ||
-        batch->n_seqs > steps->max_seqs || batch->n_sample_rows > steps->max_seqs ||
+        batch->n_seqs > steps->max_seqs || batch->n_sample_rows > steps->max_logits ||
         batch->limits.max_blocks_per_seq > steps->max_blocks_per_seq)
         return error_set(err, STATUS_INTERNAL,
                          "step: %u rows of %u sequences, %u sampled, tables of %u: limits %u, %u, "
                          "%u, %u",
                          batch->n_rows, batch->n_seqs, batch->n_sample_rows,
                          batch->limits.max_blocks_per_seq, steps->max_rows, steps->max_seqs,
-                         steps->max_seqs, steps->max_blocks_per_seq);
+                         steps->max_logits, steps->max_blocks_per_seq);
     if (batch->seq_start[0] != 0 || batch->seq_start[batch->n_seqs] != batch->n_rows)
         return error_set(err, STATUS_INTERNAL, "step: sequences cover rows %u..%u of %u",
                          batch->seq_start[0], batch->seq_start[batch->n_seqs], batch->n_rows);

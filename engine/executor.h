@@ -25,6 +25,7 @@ struct executor_config {
     uint64_t kv_tokens;          /* pool capacity in tokens, rounded up to blocks */
     uint32_t max_context_tokens; /* per sequence; 0 = the model's */
     uint32_t max_rows, max_seqs; /* per step */
+    uint32_t n_score_rows;       /* prompt rows per step whose logits are wanted; may be 0 */
 };
 
 /* Bytes and shapes a load would take; nothing is allocated. */

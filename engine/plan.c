@@ -50,6 +50,7 @@ int plan_steps(const struct model_shape *shape, const struct executor_config *cf
     *out_steps = (struct step_shape){
         .max_rows = cfg->max_rows,
         .max_seqs = cfg->max_seqs,
+        .max_logits = cfg->max_seqs + cfg->n_score_rows,
         .max_blocks_per_seq = context / bs + (context % bs != 0),
         .n_blocks = (uint32_t)n_blocks,
         .block_size = bs,

@@ -41,14 +41,74 @@ static bool copy_stop_ids(struct request *r, const struct engine_stopping *stopp
 
 static bool copy_biases(struct request *r, const struct engine_sampling *sampling)
 {
-    r->biases = calloc(sampling->n_logit_bias + r->n_stop_ids + 1ull, sizeof(*r->biases));
+    size_t most = sampling->n_logit_bias + sampling->n_bad_words + r->n_stop_ids + 1ull;
+    r->biases = calloc(most, sizeof(*r->biases));
     if (!r->biases)
         return false;
     for (uint32_t i = 0; i < sampling->n_logit_bias; i++)
         r->biases[r->n_biases++] = sampling->logit_bias[i];
+    for (uint32_t i = 0; i < sampling->n_bad_words; i++)
+        if (sampling->bad_words[i].n_ids == 1)
+            r->biases[r->n_biases++] =
+                (struct sample_bias){sampling->bad_words[i].ids[0], -INFINITY};
     r->n_user_biases = r->n_biases;
     for (uint32_t i = 0; i < r->n_stop_ids; i++)
         r->biases[r->n_biases++] = (struct sample_bias){r->stop_ids[i], -INFINITY};
+    return true;
+}
+
+static bool copy_bad_words(struct request *r, const struct engine_sampling *sampling)
+{
+    size_t n_words = 0, n_ids = 0;
+    for (uint32_t i = 0; i < sampling->n_bad_words; i++)
+        if (sampling->bad_words[i].n_ids > 1) {
+            n_words++;
+            n_ids += sampling->bad_words[i].n_ids;
+        }
+    if (!n_words)
+        return true;
+    r->bad_words = calloc(n_words, sizeof(*r->bad_words));
+    r->bad_ids = calloc(n_ids, sizeof(*r->bad_ids));
+    if (!r->bad_words || !r->bad_ids)
+        return false;
+    n_ids = 0;
+    for (uint32_t i = 0; i < sampling->n_bad_words; i++) {
+        const struct engine_bad_word *word = &sampling->bad_words[i];
+        if (word->n_ids < 2)
+            continue;
+        memcpy(r->bad_ids + n_ids, word->ids, word->n_ids * sizeof(*word->ids));
+        r->bad_words[r->n_bad_words++] = (struct bad_word){(uint32_t)n_ids, word->n_ids};
+        n_ids += word->n_ids;
+    }
+    return true;
+}
+
+static bool make_mask(struct request *r, const struct engine_sampling *sampling,
+                      const struct request_limits *limits)
+{
+    if (!sampling->n_allowed_ids)
+        return true;
+    /* The sampler reads a bit for every row of the logits, which may be more than the tokens. */
+    uint32_t n_bits = limits->n_logits > limits->vocab_size ? limits->n_logits : limits->vocab_size;
+    r->allowed_mask = calloc(n_bits / 32 + 1ull, sizeof(*r->allowed_mask));
+    if (!r->allowed_mask)
+        return false;
+    for (uint32_t i = 0; i < sampling->n_allowed_ids; i++)
+        r->allowed_mask[sampling->allowed_ids[i] / 32] |= 1u << (sampling->allowed_ids[i] % 32);
+    return true;
+}
+
+/* The first prompt token follows nothing and has no probability. */
+static bool make_prompt_logprobs(struct request *r, const struct engine_request *req)
+{
+    if (!req->want_prompt_logprobs || req->n_prompt_logprobs_known >= r->n_prompt)
+        return true;
+    r->prompt_logprobs = calloc(r->n_prompt, sizeof(*r->prompt_logprobs));
+    if (!r->prompt_logprobs)
+        return false;
+    r->prompt_logprobs[0] = (struct engine_logprob){.id = r->prompt[0], .logprob = NAN};
+    r->n_scored = req->n_prompt_logprobs_known ? req->n_prompt_logprobs_known : 1;
+    r->published.n_scored_read = req->n_prompt_logprobs_known;
     return true;
 }
 
@@ -73,8 +133,14 @@ static bool init_choice(struct request *r, uint32_t i, const struct engine_resum
     seq->max_ids = r->max_tokens;
     /* calloc leaves pages of a large array untouched until they are needed. */
     seq->ids = calloc(seq->max_ids, sizeof(*seq->ids));
-    if (!seq->ids)
+    seq->text_bytes = calloc(seq->max_ids, sizeof(*seq->text_bytes));
+    if (!seq->ids || !seq->text_bytes)
         return false;
+    if (r->n_bad_words) {
+        seq->step_biases = calloc(r->n_biases + r->n_bad_words, sizeof(*seq->step_biases));
+        if (!seq->step_biases)
+            return false;
+    }
     if (r->want_logprobs) {
         seq->logprobs = calloc(seq->max_ids, sizeof(*seq->logprobs));
         if (!seq->logprobs)
@@ -107,12 +173,15 @@ static void copy_plain(struct request *r, const struct engine_request *req,
     r->n_prompt = req->n_prompt_ids;
     r->sampling = req->sampling;
     r->sampling.logit_bias = NULL;
+    r->sampling.allowed_ids = NULL;
+    r->sampling.bad_words = NULL;
     r->min_tokens = req->stopping.min_tokens;
     r->max_tokens = cut_max_tokens(req, limits);
     r->include_stop = req->stopping.include_stop;
     r->want_logprobs = req->want_logprobs;
     r->n_top_logprobs = req->n_top_logprobs;
     r->keep_special_tokens = req->keep_special_tokens;
+    r->return_full_text = req->return_full_text;
     r->priority = req->priority;
     r->deadline_ns = req->deadline_ns;
     r->n_choices = r->n_live = req->sampling.n;
@@ -130,7 +199,9 @@ int request_create(const struct engine_request *req, const struct request_limits
     r->caller = strdup(req->caller ? req->caller : "");
     r->choices = calloc(r->n_choices, sizeof(*r->choices));
     if (!r->caller || !r->choices || !copy_ids(req->prompt_ids, r->n_prompt, &r->prompt) ||
-        !copy_stop_ids(r, &req->stopping, limits) || !copy_biases(r, &req->sampling))
+        !copy_stop_ids(r, &req->stopping, limits) || !copy_biases(r, &req->sampling) ||
+        !copy_bad_words(r, &req->sampling) || !make_mask(r, &req->sampling, limits) ||
+        !make_prompt_logprobs(r, req))
         goto no_memory;
     if (req->stopping.n_stop) {
         rc = stop_set_create(req->stopping.stop, req->stopping.n_stop, r->include_stop,
@@ -154,6 +225,16 @@ out:
     return rc;
 }
 
+void stop_change_destroy(struct stop_change *change)
+{
+    if (!change)
+        return;
+    for (uint32_t i = 0; i < ENGINE_MAX_CHOICES; i++)
+        stop_matcher_destroy(change->matchers[i]);
+    stop_set_destroy(change->set);
+    free(change);
+}
+
 void request_retain(struct request *r)
 {
     atomic_fetch_add_explicit(&r->n_refs, 1, memory_order_relaxed);
@@ -165,14 +246,21 @@ void request_release(struct request *r)
         return;
     for (uint32_t i = 0; r->choices && i < r->n_choices; i++) {
         free(r->choices[i].ids);
+        free(r->choices[i].text_bytes);
+        free(r->choices[i].step_biases);
         free(r->choices[i].logprobs);
         token_counts_fini(&r->choices[i].counts);
         request_output_destroy(r->choices[i].output);
     }
     stop_set_destroy(r->stop_set);
+    stop_change_destroy(atomic_load(&r->new_stops));
     free(r->choices);
     free(r->prompt);
+    free(r->prompt_logprobs);
     free(r->biases);
+    free(r->allowed_mask);
+    free(r->bad_words);
+    free(r->bad_ids);
     free(r->stop_ids);
     free(r->caller);
     free(r);
@@ -193,6 +281,11 @@ static bool resize_choice(struct sequence *seq, uint32_t max_ids)
     if (!ids)
         return false;
     seq->ids = ids;
+    uint32_t *text_bytes = realloc(seq->text_bytes, max_ids * sizeof(*text_bytes));
+    if (!text_bytes)
+        return false;
+    memset(text_bytes + seq->max_ids, 0, (max_ids - seq->max_ids) * sizeof(*text_bytes));
+    seq->text_bytes = text_bytes;
     if (seq->logprobs) {
         struct engine_logprob *logprobs = realloc(seq->logprobs, max_ids * sizeof(*logprobs));
         if (!logprobs)
@@ -225,6 +318,38 @@ bool request_resize(struct request *r, uint32_t max_tokens)
     return true;
 }
 
+/* Whether the choice's generated tokens end with these. */
+static bool ends_with(const struct sequence *seq, const uint32_t *ids, uint32_t n)
+{
+    return n <= seq->n_ids && seq->ids[seq->n_ids - 1] == ids[n - 1] &&
+           memcmp(seq->ids + seq->n_ids - n, ids, n * sizeof(*ids)) == 0;
+}
+
+static void ban_bad_words(const struct sequence *seq, struct sample_params *params)
+{
+    const struct request *r = seq->request;
+    if (params->n_biases)
+        memcpy(seq->step_biases, params->biases, params->n_biases * sizeof(*params->biases));
+    for (uint32_t i = 0; i < r->n_bad_words; i++) {
+        const uint32_t *ids = r->bad_ids + r->bad_words[i].begin;
+        uint32_t n = r->bad_words[i].n;
+        if (ends_with(seq, ids, n - 1))
+            seq->step_biases[params->n_biases++] = (struct sample_bias){ids[n - 1], -INFINITY};
+    }
+    params->biases = seq->step_biases;
+}
+
+void sequence_score_params(const struct sequence *seq, uint32_t i, struct sample_params *out_params)
+{
+    const struct request *r = seq->request;
+    *out_params = (struct sample_params){
+        .score = true,
+        .score_id = r->prompt[i],
+        .want_logprob = true,
+        .n_top = r->n_top_logprobs,
+    };
+}
+
 void sequence_sample_params(const struct sequence *seq, struct sample_params *out_params)
 {
     const struct request *r = seq->request;
@@ -247,7 +372,12 @@ void sequence_sample_params(const struct sequence *seq, struct sample_params *ou
         .n_biases = seq->n_ids < r->min_tokens ? r->n_biases : r->n_user_biases,
         .n_top = r->want_logprobs ? r->n_top_logprobs : 0,
         .want_logprob = r->want_logprobs,
+        .allowed_mask = r->allowed_mask,
+        .watermark = s->watermark,
+        .previous_id = sequence_token(seq, sequence_n_tokens(seq) - 1),
     };
+    if (r->n_bad_words)
+        ban_bad_words(seq, out_params);
 }
 
 bool request_is_stop_id(const struct request *request, uint32_t id)

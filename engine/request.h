@@ -12,11 +12,13 @@
 #include "engine/request_counts.h"
 
 struct request_output;
+struct stop_matcher;
 struct stop_set;
 
 /* Of this engine; what a request is checked against. */
 struct request_limits {
     uint32_t vocab_size;
+    uint32_t n_logits;       /* columns of the model's output: at least vocab_size, or 0 for it */
     uint32_t context_tokens; /* of one sequence: the model's, cut to what the KV pool holds */
     uint32_t max_concurrent;
     uint32_t end_ids[8]; /* tokens that end a choice unless ignore_eos */
@@ -25,6 +27,7 @@ struct request_limits {
 
 enum {
     REQUEST_MAX_LOGIT_BIAS = 1024,
+    REQUEST_MAX_ALLOWED_IDS = 1 << 20,
     REQUEST_MAX_STOP_IDS = 128,
     REQUEST_MAX_PRIORITY = 100,
     REQUEST_MAX_SALT_BYTES = 1024,
@@ -34,6 +37,22 @@ enum {
 /* Everything DESIGN section 9 and the protocol bound, by field name. No state. Any thread. */
 int request_check(const struct engine_request *req, const struct request_limits *limits,
                   struct error *err);
+
+/* Tokens [begin, begin + n) of the request's bad_ids. */
+struct bad_word {
+    uint32_t begin, n;
+};
+
+/* New stop strings on their way to the engine thread, with all the memory they need. */
+struct stop_change {
+    struct stop_set *set; /* NULL: no stop strings any more */
+    struct stop_matcher *matchers[ENGINE_MAX_CHOICES];
+};
+void stop_change_destroy(struct stop_change *change);
+
+/* The stop strings of a request or of an update. */
+int request_check_stops(const char *field, const char *const *stop, uint32_t n_stop,
+                        struct error *err);
 
 enum sequence_state {
     SEQUENCE_WAITING, /* its request is queued */
@@ -51,7 +70,9 @@ struct sequence {
     uint32_t n_ids; /* the first n_replayed of them came with the request (resume) */
     uint32_t n_replayed, max_ids;
     struct engine_logprob *logprobs; /* [max_ids] or NULL */
+    uint32_t *text_bytes;            /* [max_ids] of each released id */
     struct token_counts counts;      /* for penalties; empty where there are none */
+    struct sample_bias *step_biases; /* scratch: the request's and the bad words'; NULL without */
 
     /* scheduler */
     uint32_t slot;       /* its block table */
@@ -72,19 +93,27 @@ struct request {
     uint32_t *prompt;
     uint32_t n_prompt;
     struct engine_sampling sampling; /* its logit_bias is NULL: see biases */
-    struct sample_bias *biases; /* n_user_biases of the caller, then −∞ for every stop id, in */
-    uint32_t n_user_biases;     /* force before min_tokens */
+    struct sample_bias
+        *biases; /* n_user_biases: the caller's, and −∞ for bad words of one token; */
+    uint32_t n_user_biases; /* then −∞ for every stop id, in force before min_tokens */
     uint32_t n_biases;
+    uint32_t *allowed_mask;     /* bit per token; NULL: all are allowed */
+    struct bad_word *bad_words; /* of two tokens and more */
+    uint32_t n_bad_words;
+    uint32_t *bad_ids; /* theirs */
     uint32_t min_tokens, max_tokens;
     uint32_t *stop_ids; /* end-of-sequence ids first, unless ignored; then the caller's */
     uint32_t n_stop_ids;
     struct stop_set *stop_set; /* NULL without stop strings */
-    bool include_stop, want_logprobs, keep_special_tokens;
+    bool include_stop, want_logprobs, keep_special_tokens, return_full_text;
     uint32_t n_top_logprobs;
     int32_t priority;
     int64_t deadline_ns; /* 0: none */
     struct prefix_salt salt;
     char *caller;
+
+    struct engine_logprob *prompt_logprobs; /* [n_prompt], of which n_scored are known; or NULL */
+    uint32_t n_scored;
 
     struct sequence *choices; /* [n_choices] */
     uint32_t n_choices, n_live;
@@ -106,6 +135,7 @@ struct request {
     atomic_bool want_paused; /* with it: the values asked for */
     _Atomic int32_t new_priority;
     _Atomic uint32_t new_max_tokens;
+    _Atomic(struct stop_change *) new_stops; /* owned until taken */
     _Atomic(struct request *) inbox_next;
     /* engine thread */
     bool dirty; /* has news to publish */
@@ -115,6 +145,7 @@ struct request {
     struct {
         bool started, ended, start_read, in_ready_list;
         uint32_t n_finishes_read;
+        uint32_t n_scored, n_scored_read;
         struct engine_usage usage;
         struct request *ready_next;
     } published;
@@ -140,11 +171,22 @@ static inline uint32_t sequence_token(const struct sequence *seq, uint32_t i)
     return i < n_prompt ? seq->request->prompt[i] : seq->ids[i - n_prompt];
 }
 
+/* Whether the logits of the row at `position` give a prompt token's log-probability that is not
+ * known yet. */
+static inline bool request_scores_row(const struct request *request, uint32_t position)
+{
+    return request->prompt_logprobs && position + 1 >= request->n_scored &&
+           position + 1 < request->n_prompt;
+}
+
 /* Appends a generated token, counting it. There is room: n_ids < max_ids. */
 void sequence_append(struct sequence *seq, uint32_t id);
 
 /* The sampler's parameters for the choice's next token. Borrowed from the request. */
 void sequence_sample_params(const struct sequence *seq, struct sample_params *out_params);
+/* The same for the log-probability of prompt token `i`, by the row before it. */
+void sequence_score_params(const struct sequence *seq, uint32_t i,
+                           struct sample_params *out_params);
 
 /* Makes room for max_tokens per choice (not below what each has). False, unchanged, without memory.
  * Moves arrays: the caller keeps readers out. */

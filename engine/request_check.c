@@ -82,20 +82,52 @@ static int check_biases(const struct engine_sampling *s, const struct request_li
     return 0;
 }
 
-static int check_stops(const struct engine_stopping *s, struct error *err)
+static int check_allowed(const struct engine_sampling *s, const struct request_limits *limits,
+                         struct error *err)
 {
-    if (s->n_stop > ENGINE_MAX_STOP_STRINGS)
-        return error_field(err, "stopping.stop", "%u stop strings are more than %d", s->n_stop,
-                           ENGINE_MAX_STOP_STRINGS);
-    for (uint32_t i = 0; i < s->n_stop; i++) {
+    if (s->n_allowed_ids > REQUEST_MAX_ALLOWED_IDS)
+        return error_field(err, "sampling.allowed_token_ids", "%u ids are more than %d",
+                           s->n_allowed_ids, REQUEST_MAX_ALLOWED_IDS);
+    return check_ids("sampling.allowed_token_ids", s->allowed_ids, s->n_allowed_ids, limits, err);
+}
+
+static int check_bad_words(const struct engine_sampling *s, const struct request_limits *limits,
+                           struct error *err)
+{
+    if (s->n_bad_words > ENGINE_MAX_BAD_WORDS)
+        return error_field(err, "sampling.bad_words", "%u token sequences are more than %d",
+                           s->n_bad_words, ENGINE_MAX_BAD_WORDS);
+    for (uint32_t i = 0; i < s->n_bad_words; i++) {
         char name[ERROR_FIELD_BYTES];
-        size_t n = s->stop[i] ? strlen(s->stop[i]) : 0, offset;
-        snprintf(name, sizeof(name), "stopping.stop[%u]", i);
+        const struct engine_bad_word *word = &s->bad_words[i];
+        snprintf(name, sizeof(name), "sampling.bad_words[%u]", word->i_text);
+        if (!word->n_ids)
+            return error_field(err, name, "no token spells it");
+        if (word->n_ids > ENGINE_MAX_BAD_WORD_IDS)
+            return error_field(err, name, "%u tokens are more than %d", word->n_ids,
+                               ENGINE_MAX_BAD_WORD_IDS);
+        int rc = check_ids(name, word->ids, word->n_ids, limits, err);
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+int request_check_stops(const char *field, const char *const *stop, uint32_t n_stop,
+                        struct error *err)
+{
+    if (n_stop > ENGINE_MAX_STOP_STRINGS)
+        return error_field(err, field, "%u stop strings are more than %d", n_stop,
+                           ENGINE_MAX_STOP_STRINGS);
+    for (uint32_t i = 0; i < n_stop; i++) {
+        char name[ERROR_FIELD_BYTES];
+        size_t n = stop[i] ? strlen(stop[i]) : 0, offset;
+        snprintf(name, sizeof(name), "%.60s[%u]", field, i);
         if (!n)
             return error_field(err, name, "may not be empty");
         if (n > ENGINE_MAX_STOP_BYTES)
             return error_field(err, name, "%zu bytes are more than %d", n, ENGINE_MAX_STOP_BYTES);
-        if (!utf8_valid(s->stop[i], n, &offset))
+        if (!utf8_valid(stop[i], n, &offset))
             return error_field(err, name, "not UTF-8 at byte %zu", offset);
     }
     return 0;
@@ -104,7 +136,7 @@ static int check_stops(const struct engine_stopping *s, struct error *err)
 static int check_stopping(const struct engine_stopping *s, const struct request_limits *limits,
                           struct error *err)
 {
-    int rc = check_stops(s, err);
+    int rc = request_check_stops("stopping.stop", s->stop, s->n_stop, err);
     if (rc)
         return rc;
     if (!s->max_tokens)
@@ -166,6 +198,8 @@ int request_check(const struct engine_request *req, const struct request_limits 
     int rc = check_ranges(&req->sampling, err);
     if (rc || (rc = check_stopping(&req->stopping, limits, err)) ||
         (rc = check_biases(&req->sampling, limits, err)) ||
+        (rc = check_allowed(&req->sampling, limits, err)) ||
+        (rc = check_bad_words(&req->sampling, limits, err)) ||
         (rc = check_text("cache_salt", req->cache_salt, REQUEST_MAX_SALT_BYTES, err)) ||
         (rc = check_text("caller", req->caller, REQUEST_MAX_CALLER_BYTES, err)) ||
         (rc = check_prompt(req, limits, err)) || (rc = check_resume(req, limits, err)))
@@ -176,8 +210,13 @@ int request_check(const struct engine_request *req, const struct request_limits 
     if (req->n_top_logprobs > SAMPLE_MAX_TOP)
         return error_field(err, "output.top_n", "%u is more than %d", req->n_top_logprobs,
                            SAMPLE_MAX_TOP);
-    if (req->n_top_logprobs && !req->want_logprobs)
-        return error_field(err, "output.top_n", "%u needs output.logprobs", req->n_top_logprobs);
+    if (req->n_top_logprobs && !req->want_logprobs && !req->want_prompt_logprobs)
+        return error_field(err, "output.top_n",
+                           "%u needs output.logprobs or output.prompt_logprobs",
+                           req->n_top_logprobs);
+    if (req->n_prompt_logprobs_known > req->n_prompt_ids)
+        return error_field(err, "resume.n_prompt_logprobs", "%u of a prompt of %u tokens",
+                           req->n_prompt_logprobs_known, req->n_prompt_ids);
     if (req->priority < -REQUEST_MAX_PRIORITY || req->priority > REQUEST_MAX_PRIORITY)
         return error_field(err, "priority", "%d is not in [-%d, %d]", req->priority,
                            REQUEST_MAX_PRIORITY, REQUEST_MAX_PRIORITY);

@@ -9,7 +9,7 @@
 #include "engine/request.h"
 #include "engine/stop.h"
 
-enum { FIRST_TEXT_BYTES = 512, FIRST_SHARES = 128 };
+enum { FIRST_TEXT_BYTES = 512 };
 
 static bool reserve_text(struct output_text *text, size_t n_more)
 {
@@ -35,30 +35,6 @@ static bool add_text(struct output_text *text, const char *bytes, size_t n)
     return true;
 }
 
-static bool reserve_shares(struct output_shares *shares, size_t n_more)
-{
-    if (shares->capacity - shares->n >= n_more)
-        return true;
-    size_t want = 2 * (shares->n + n_more);
-    want = want < FIRST_SHARES ? FIRST_SHARES : want;
-    uint32_t *grown = realloc(shares->n_bytes, want * sizeof(*grown));
-    if (!grown)
-        return false;
-    shares->n_bytes = grown;
-    shares->capacity = want;
-    return true;
-}
-
-/* Ids that are released together: the last of them has their text. */
-static bool add_shares(struct output_shares *shares, size_t n_ids, size_t n_bytes)
-{
-    if (!reserve_shares(shares, n_ids))
-        return false;
-    for (size_t i = 0; i < n_ids; i++)
-        shares->n_bytes[shares->n++] = i + 1 == n_ids ? (uint32_t)n_bytes : 0;
-    return true;
-}
-
 void request_output_end(struct sequence *seq, enum finish_reason reason, int status,
                         const char *message)
 {
@@ -70,16 +46,46 @@ void request_output_end(struct sequence *seq, enum finish_reason reason, int sta
     snprintf(out->message, sizeof(out->message), "%s", message);
 }
 
-static void stage(struct sequence *seq, const char *text, size_t n_bytes, uint32_t n_released)
+/* Text of n_ids further ids. What the client of a resume has is dropped; the prompt's ids are not
+ * counted, their text goes with the first generated id's. */
+static void stage(struct sequence *seq, const char *text, size_t n_bytes, uint32_t n_ids)
 {
     struct request_output *out = seq->output;
     size_t skip = n_bytes < out->n_skip_bytes ? n_bytes : out->n_skip_bytes;
+    uint32_t n_prompt = n_ids < out->n_prompt_held ? n_ids : out->n_prompt_held;
     out->n_skip_bytes -= skip;
-    out->n_released += n_released;
-    if (!add_text(&out->staged, text + skip, n_bytes - skip) ||
-        !add_shares(&out->staged_shares, n_released, n_bytes - skip))
+    out->n_prompt_held -= n_prompt;
+    out->n_released += n_ids - n_prompt;
+    if (!add_text(&out->staged, text + skip, n_bytes - skip)) {
         request_output_end(seq, FINISH_ERROR, STATUS_RESOURCE_EXHAUSTED,
                            "no memory for generated text");
+        return;
+    }
+    uint32_t at = out->n_released ? out->n_released - 1 : 0;
+    if (at < seq->max_ids)
+        seq->text_bytes[at] += (uint32_t)(n_bytes - skip);
+}
+
+static void stage_units(struct sequence *seq, const struct stop_delta *delta)
+{
+    size_t begin = 0;
+    for (size_t i = 0; i < delta->n_units; i++) {
+        stage(seq, delta->text + begin, delta->units[i].end - begin, delta->units[i].n_ids);
+        begin = delta->units[i].end;
+    }
+}
+
+static void take_stop(struct sequence *seq, const struct stop_set *set,
+                      const struct stop_delta *delta)
+{
+    struct request_output *out = seq->output;
+    stage_units(seq, delta);
+    if (delta->i_matched < 0 || out->reason != FINISH_NONE)
+        return;
+    request_output_end(seq, FINISH_STOP, 0, "");
+    out->matched = true;
+    snprintf(out->matched_stop, sizeof(out->matched_stop), "%s",
+             stop_set_string(set, (uint32_t)delta->i_matched));
 }
 
 /* Text of further ids, through the stop strings. */
@@ -92,16 +98,16 @@ static void release(struct sequence *seq, const struct detokenizer_delta *delta,
         stage(seq, delta->text, delta->n_bytes, delta->n_released);
         return;
     }
+    /* What the client of a resume has did not end the choice then (perhaps by other stop strings),
+     * and does not now. */
+    out->past_skip |= delta->n_bytes > out->n_skip_bytes;
+    armed = armed && out->past_skip;
     if (stop_matcher_push(out->stop, delta->text, delta->n_bytes, delta->n_released, armed, &stop,
                           &err)) {
         request_output_end(seq, FINISH_ERROR, err.status, err.message);
         return;
     }
-    stage(seq, stop.text, stop.n_bytes, stop.n_released);
-    if (stop.i_matched >= 0) {
-        request_output_end(seq, FINISH_STOP, 0, "");
-        out->i_matched_stop = stop.i_matched;
-    }
+    take_stop(seq, seq->request->stop_set, &stop);
 }
 
 /* Lets out what detokenizer and stop matcher hold; what the former holds may still make a stop. */
@@ -119,7 +125,7 @@ static void flush(struct sequence *seq, bool armed)
     if (!out->stop || out->reason != FINISH_NONE)
         return;
     stop_matcher_flush(out->stop, &stop);
-    stage(seq, stop.text, stop.n_bytes, stop.n_released);
+    stage_units(seq, &stop);
 }
 
 static void push_id(struct sequence *seq, uint32_t id, bool armed)
@@ -160,6 +166,20 @@ void request_output_take(struct sequence *seq)
     take_id(seq, seq->ids[seq->n_ids - 1]);
 }
 
+void request_output_change_stops(struct sequence *seq, const struct stop_set *set,
+                                 struct stop_matcher **matcher)
+{
+    struct request_output *out = seq->output;
+    struct stop_delta delta;
+    if (!out->stop) {
+        out->stop = *matcher;
+        *matcher = NULL;
+        return;
+    }
+    stop_matcher_replace(out->stop, set, out->n_taken >= seq->request->min_tokens, &delta);
+    take_stop(seq, set, &delta);
+}
+
 void request_output_finish_length(struct sequence *seq)
 {
     flush(seq, seq->output->n_taken >= seq->request->min_tokens);
@@ -170,29 +190,45 @@ static int replay(struct sequence *seq, const struct engine_resume *resume, stru
 {
     struct request_output *out = seq->output;
     char field[ERROR_FIELD_BYTES];
-    out->n_skip_bytes = resume->n_text_bytes;
     for (uint32_t i = 0; i < resume->n_ids; i++) {
-        take_id(seq, resume->ids[i]);
+        if (out->reason == FINISH_NONE)
+            take_id(seq, resume->ids[i]);
         if (out->reason == FINISH_ERROR)
             return error_set(err, out->status, "%s", out->message);
-        if (out->reason != FINISH_NONE && i + 1 < resume->n_ids) {
+        if (out->reason != FINISH_NONE && i + 1 < resume->n_ids && !resume->finished) {
             snprintf(field, sizeof(field), "resume[%u].generated_ids", seq->choice);
             return error_field(err, field, "the choice ends at id %u, but %u ids are given", i,
                                resume->n_ids);
         }
     }
-    if (out->n_skip_bytes) {
+    if (out->n_skip_bytes && !resume->finished) {
         snprintf(field, sizeof(field), "resume[%u].text_bytes_sent", seq->choice);
         return error_field(err, field, "%u bytes are %zu more than the ids' text",
                            resume->n_text_bytes, out->n_skip_bytes);
     }
+    if (resume->finished)
+        request_output_end(seq, FINISH_STOP, 0, "");
     out->published.n_ids = out->published.n_ids_read = resume->n_ids;
     if (!out->staged.n_bytes) {
         out->published.n_released_read = out->n_released;
-        out->staged_shares.n = 0;
+        memset(seq->text_bytes, 0, out->n_released * sizeof(*seq->text_bytes));
     }
     if (out->reason != FINISH_NONE)
         seq->state = SEQUENCE_ENDED;
+    return 0;
+}
+
+/* The prompt's text comes before the choice's own. */
+static int take_prompt(struct sequence *seq, struct error *err)
+{
+    const struct request *r = seq->request;
+    struct request_output *out = seq->output;
+    out->n_prompt_held = r->n_prompt;
+    for (uint32_t i = 0; i < r->n_prompt; i++) {
+        push_id(seq, r->prompt[i], false);
+        if (out->reason == FINISH_ERROR)
+            return error_set(err, out->status, "%s", out->message);
+    }
     return 0;
 }
 
@@ -201,17 +237,19 @@ int request_output_create(struct sequence *seq, const struct tokenizer *tok,
 {
     const struct request *r = seq->request;
     struct request_output *out = calloc(1, sizeof(*out));
-    if (!out || !reserve_text(&out->staged, 1) || !reserve_text(&out->published.text, 1) ||
-        !reserve_shares(&out->staged_shares, 1) || !reserve_shares(&out->published.shares, 1)) {
+    if (!out || !reserve_text(&out->staged, 1) || !reserve_text(&out->published.text, 1)) {
         request_output_destroy(out);
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a choice's text");
     }
     seq->output = out;
-    out->i_matched_stop = -1;
     out->matched_stop_id = -1;
     int rc = detokenizer_create(tok, !r->keep_special_tokens, &out->detok, err);
     if (!rc && r->stop_set)
         rc = stop_matcher_create(r->stop_set, &out->stop, err);
+    if (!rc && resume)
+        out->n_skip_bytes = resume->n_text_bytes;
+    if (!rc && r->return_full_text)
+        rc = take_prompt(seq, err);
     return rc || !resume ? rc : replay(seq, resume, err);
 }
 
@@ -223,25 +261,19 @@ void request_output_destroy(struct request_output *out)
     stop_matcher_destroy(out->stop);
     free(out->staged.data);
     free(out->published.text.data);
-    free(out->staged_shares.n_bytes);
-    free(out->published.shares.n_bytes);
     free(out);
 }
 
 bool request_output_publish(struct sequence *seq)
 {
     struct request_output *out = seq->output;
-    struct output_shares *shares = &out->published.shares, *staged = &out->staged_shares;
-    bool added = add_text(&out->published.text, out->staged.data, out->staged.n_bytes) &&
-                 reserve_shares(shares, staged->n);
-    if (added && staged->n)
-        memcpy(shares->n_bytes + shares->n, staged->n_bytes, staged->n * sizeof(*staged->n_bytes));
-    if (added)
-        shares->n += staged->n;
-    else
-        request_output_end(seq, FINISH_ERROR, STATUS_RESOURCE_EXHAUSTED,
-                           "no memory for generated text");
-    out->staged.n_bytes = staged->n = 0;
+    /* The prompt's text waits for the first released id, whose text it begins. */
+    if (out->n_released || out->reason != FINISH_NONE) {
+        if (!add_text(&out->published.text, out->staged.data, out->staged.n_bytes))
+            request_output_end(seq, FINISH_ERROR, STATUS_RESOURCE_EXHAUSTED,
+                               "no memory for generated text");
+        out->staged.n_bytes = 0;
+    }
     out->published.n_ids = seq->n_ids;
     out->published.n_released = out->n_released;
     out->published.reason = out->reason;

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "engine/engine.h"
+#include "engine/stop.h"
 
 struct detokenizer;
 struct engine_resume;
@@ -22,31 +23,26 @@ struct output_text {
     size_t n_bytes, capacity;
 };
 
-/* How much text each released id brought, in order. */
-struct output_shares {
-    uint32_t *n_bytes;
-    size_t n, capacity;
-};
-
 struct request_output {
     struct detokenizer *detok;
     struct stop_matcher *stop; /* NULL without stop strings */
     uint32_t n_taken;          /* ids of the sequence that came through here */
     uint32_t n_released;       /* of them: their text is out */
+    uint32_t n_prompt_held;    /* prompt ids (return_full_text) whose text is not out */
     size_t n_skip_bytes;       /* text the client of a resume has: still to be dropped */
+    bool past_skip;            /* text goes on behind it: stop strings are looked for */
     enum finish_reason reason; /* FINISH_NONE while it goes on */
-    int32_t i_matched_stop;    /* or -1 */
-    int64_t matched_stop_id;   /* or -1 */
-    int status;                /* of FINISH_ERROR */
+    bool matched;              /* a stop string: */
+    char matched_stop[STOP_MAX_BYTES + 1];
+    int64_t matched_stop_id; /* or -1 */
+    int status;              /* of FINISH_ERROR */
     char message[256];
     struct output_text staged; /* released, not yet published */
-    struct output_shares staged_shares;
 
     struct { /* under the events lock */
         uint32_t n_ids, n_ids_read;
         uint32_t n_released, n_released_read;
         struct output_text text; /* not yet read */
-        struct output_shares shares;
         enum finish_reason reason;
         bool finish_read;
     } published;
@@ -66,6 +62,10 @@ void request_output_take(struct sequence *seq);
 /* Ends the choice from outside; held text stays held. */
 void request_output_end(struct sequence *seq, enum finish_reason reason, int status,
                         const char *message);
+/* Other stop strings from now on; `matcher` (of the same set, for a choice that has none yet) is
+ * taken where it is needed. May set `reason`. */
+void request_output_change_stops(struct sequence *seq, const struct stop_set *set,
+                                 struct stop_matcher **matcher);
 /* Ends a choice whose max_tokens was lowered to what it has: releases all. */
 void request_output_finish_length(struct sequence *seq);
 

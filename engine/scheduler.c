@@ -18,15 +18,17 @@ static bool allocate_arrays(struct scheduler *sched)
 {
     uint32_t n = sched->cfg.max_seqs;
     sched->running = calloc(n, sizeof(struct sequence *));
-    sched->samples = calloc(n, sizeof(struct sequence *));
+    sched->samples = calloc((size_t)n + sched->cfg.n_score_rows, sizeof(struct sequence *));
+    sched->scored = calloc((size_t)n + sched->cfg.n_score_rows, sizeof(*sched->scored));
     sched->scheduled = calloc(n, sizeof(struct sequence *));
     sched->order = calloc(n, sizeof(struct sequence *));
     sched->started = calloc(n, sizeof(struct request *));
     sched->free_slots = calloc(n, sizeof(*sched->free_slots));
     sched->copies = calloc(n, sizeof(*sched->copies));
     sched->block_tokens = calloc(sched->cfg.block_size, sizeof(*sched->block_tokens));
-    if (!sched->running || !sched->samples || !sched->scheduled || !sched->order ||
-        !sched->started || !sched->free_slots || !sched->copies || !sched->block_tokens)
+    if (!sched->running || !sched->samples || !sched->scored || !sched->scheduled ||
+        !sched->order || !sched->started || !sched->free_slots || !sched->copies ||
+        !sched->block_tokens)
         return false;
     for (uint32_t i = 0; i < n; i++)
         sched->free_slots[i] = n - 1 - i;
@@ -82,6 +84,7 @@ void scheduler_destroy(struct scheduler *sched)
     scheduler_queue_destroy(sched->queue);
     free(sched->running);
     free(sched->samples);
+    free(sched->scored);
     free(sched->scheduled);
     free(sched->order);
     free(sched->started);
@@ -264,6 +267,27 @@ static uint32_t budget(const struct scheduler *sched)
     return sched->cfg.max_rows - sched->batch->n_rows;
 }
 
+/* Of a row of the batch: to draw a token, or for the log-probability of a prompt token. */
+static void want_logits(struct scheduler *sched, struct sequence *seq, uint32_t row,
+                        uint32_t scored)
+{
+    sched->batch->sample_rows[sched->batch->n_sample_rows++] = row;
+    sched->scored[sched->plan.n_samples] = scored;
+    sched->samples[sched->plan.n_samples++] = seq;
+    sched->n_scored += scored != 0;
+}
+
+/* Of the sequence's next n rows as many as may be scored in this step. */
+static uint32_t cut_to_scores(const struct scheduler *sched, const struct sequence *seq, uint32_t n)
+{
+    uint32_t room = sched->cfg.n_score_rows - sched->n_scored, fits = 0;
+    while (fits < n && (room || !request_scores_row(seq->request, seq->n_computed + fits))) {
+        room -= request_scores_row(seq->request, seq->n_computed + fits);
+        fits++;
+    }
+    return fits;
+}
+
 /* Writes the sequence's next n rows into the batch. */
 static void emit(struct scheduler *sched, struct sequence *seq, uint32_t n)
 {
@@ -280,13 +304,13 @@ static void emit(struct scheduler *sched, struct sequence *seq, uint32_t n)
         b->kv_slots[row] = table[at / bs] * bs + at % bs;
         b->seq_of_row[row] = s;
         b->is_generated[row] = at >= seq->request->n_prompt;
+        if (request_scores_row(seq->request, at))
+            want_logits(sched, seq, row, at + 1);
     }
     b->seq_start[s + 1] = b->n_rows;
     seq->samples = n == n_left(seq);
-    if (seq->samples) {
-        b->sample_rows[b->n_sample_rows++] = b->n_rows - 1;
-        sched->samples[sched->plan.n_samples++] = seq;
-    }
+    if (seq->samples)
+        want_logits(sched, seq, b->n_rows - 1, 0);
     seq->n_rows = n;
     seq->last_step = sched->n_steps;
     sched->scheduled[sched->n_scheduled++] = seq;
@@ -340,6 +364,10 @@ static bool schedule_piece(struct scheduler *sched, struct sequence *seq)
     uint32_t n = n_left(seq);
     n = n < sched->cfg.prefill_chunk_tokens ? n : sched->cfg.prefill_chunk_tokens;
     n = n < budget(sched) ? n : budget(sched);
+    if (seq->request->prompt_logprobs)
+        n = cut_to_scores(sched, seq, n);
+    if (!n)
+        return false;
     n = blocks_reserve(sched, seq, n, alone);
     if (!n)
         return false;
@@ -410,12 +438,14 @@ bool scheduler_schedule(struct scheduler *sched, struct step_batch *batch, int64
     sched->batch = batch;
     sched->plan = (struct scheduler_plan){0};
     sched->n_scheduled = 0;
+    sched->n_scored = 0;
     sched->n_steps++;
     schedule_decodes(sched);
     int32_t floor = schedule_prefills(sched);
     schedule_new(sched, floor, now_ns);
     sched->plan.copies = sched->copies;
     sched->plan.samples = sched->samples;
+    sched->plan.scored = sched->scored;
     sched->plan.started = sched->started;
     *out_plan = sched->plan;
     return batch->n_rows > 0;
@@ -443,7 +473,7 @@ void scheduler_commit(struct scheduler *sched, const struct sample_result *resul
             fork_choices(sched, seq);
     }
     for (uint32_t i = 0; i < sched->plan.n_samples; i++)
-        if (!results[i].status)
+        if (!results[i].status && !sched->scored[i])
             sequence_append(sched->samples[i], results[i].id);
     sched->n_scheduled = 0;
 }

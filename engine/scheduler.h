@@ -24,6 +24,8 @@ struct step_batch;
 struct scheduler_config {
     uint32_t max_rows, max_seqs; /* per step, as in step_limits; max_seqs = slots */
     uint32_t max_blocks_per_seq;
+    uint32_t n_score_rows; /* prompt rows per step whose log-probabilities are taken; as in
+                              step_limits */
     uint32_t n_blocks, block_size;
     uint32_t prefill_chunk_tokens; /* longest piece of a prompt per step */
     uint32_t max_requests;         /* that wait */
@@ -41,6 +43,8 @@ struct scheduler_plan {
     const struct kv_copy *copies; /* to be made in this order before the step */
     uint32_t n_copies;
     struct sequence *const *samples; /* per sample row of the batch */
+    const uint32_t *scored;          /* as many; 0: a token is drawn; else the row gives this
+                                        prompt token's log-probability */
     uint32_t n_samples;
     struct request *const *started; /* that left the queue for this step */
     uint32_t n_started;
@@ -84,8 +88,8 @@ struct request *scheduler_any(const struct scheduler *sched);
  * followed by scheduler_commit() before anything else is called. */
 bool scheduler_schedule(struct scheduler *sched, struct step_batch *batch, int64_t now_ns,
                         struct scheduler_plan *out_plan);
-/* The step is done: results[n_samples] belong to the plan's samples; those with status 0 are
- * appended to their sequences. Ending sequences is up to the caller. */
+/* The step is done: results[n_samples] belong to the plan's samples; tokens drawn with status 0 are
+ * appended to their sequences. Ending sequences and taking scores is up to the caller. */
 void scheduler_commit(struct scheduler *sched, const struct sample_result *results);
 
 void scheduler_get_stats(const struct scheduler *sched, struct scheduler_stats *out_stats);

@@ -160,6 +160,12 @@ static const uint32_t *tokens_of_block(struct scheduler *sched, const struct seq
     return sched->block_tokens;
 }
 
+/* Rows that give log-probabilities must be computed. */
+static bool wants_scores_before(const struct request *r, uint32_t end)
+{
+    return r->prompt_logprobs && r->n_scored < r->n_prompt && end >= r->n_scored;
+}
+
 /* The next cached block of the sequence's tokens, or KV_BLOCK_NONE. The last token is always
  * computed: its logits are wanted. */
 static uint32_t next_hit(struct scheduler *sched, const struct sequence *seq, uint32_t i_block,
@@ -167,7 +173,8 @@ static uint32_t next_hit(struct scheduler *sched, const struct sequence *seq, ui
 {
     uint32_t end = (i_block + 1) * sched->cfg.block_size;
     if (!sched->prefix || end >= sequence_n_tokens(seq) ||
-        (!sched->cfg.share_generated && end > seq->request->n_prompt))
+        (!sched->cfg.share_generated && end > seq->request->n_prompt) ||
+        wants_scores_before(seq->request, end))
         return KV_BLOCK_NONE;
     return prefix_cache_find(sched->prefix, &seq->request->salt, *node,
                              tokens_of_block(sched, seq, i_block), node);

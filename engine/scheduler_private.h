@@ -28,11 +28,12 @@ struct scheduler {
     struct step_batch *batch;
     struct scheduler_plan plan;
     struct kv_copy *copies;      /* [max_seqs] */
-    struct sequence **samples;   /* [max_seqs] */
+    struct sequence **samples;   /* [max_seqs + n_score_rows] */
+    uint32_t *scored;            /* as many */
     struct sequence **scheduled; /* [max_seqs] */
     struct sequence **order;     /* [max_seqs] scratch */
     struct request **started;    /* [max_seqs] */
-    uint32_t n_scheduled;
+    uint32_t n_scheduled, n_scored;
     uint32_t *block_tokens; /* [block_size] scratch */
 
     uint64_t n_preemptions, n_prefix_hit_tokens, n_prefix_query_tokens;

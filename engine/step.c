@@ -31,7 +31,7 @@ int step_batch_create(const struct step_limits *limits, struct step_batch **out_
     size_t generated = take(&end, rows, sizeof(uint8_t));
     size_t starts = take(&end, seqs + 1, sizeof(uint32_t));
     size_t tables = take(&end, seqs * stride, sizeof(uint32_t));
-    size_t sample = take(&end, seqs, sizeof(uint32_t));
+    size_t sample = take(&end, seqs + limits->n_score_rows, sizeof(uint32_t));
     unsigned char *memory = aligned_alloc(ARRAY_ALIGN, end);
     if (!memory)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for a step of %zu bytes",

@@ -17,20 +17,13 @@ struct stop_set {
     bool include_stop;
 };
 
-/* Ids that came together and share their text, which ends at held byte `end`. Units without text
- * join the one before them, so there are at most as many as held bytes, and one. */
-struct unit {
-    size_t end;
-    uint32_t n_ids;
-};
-
 struct stop_matcher {
     const struct stop_set *set;
     uint16_t state[STOP_MAX_STRINGS]; /* bytes of each string matched so far */
     char *held; /* text not yet released, after n_out bytes already handed out */
     size_t n_held, capacity, n_out;
-    struct unit *units;
-    size_t n_units, units_capacity;
+    struct stop_unit *units; /* the first n_units_out were handed out */
+    size_t n_units, n_units_out, units_capacity;
     bool ended;
 };
 
@@ -123,6 +116,11 @@ void stop_matcher_destroy(struct stop_matcher *m)
 /* What the last call handed out leaves the buffer. */
 static void drop_released(struct stop_matcher *m)
 {
+    if (m->n_units_out) {
+        m->n_units -= m->n_units_out;
+        memmove(m->units, m->units + m->n_units_out, m->n_units * sizeof(*m->units));
+        m->n_units_out = 0;
+    }
     if (!m->n_out)
         return;
     memmove(m->held, m->held + m->n_out, m->n_held - m->n_out);
@@ -143,7 +141,7 @@ static bool append(struct stop_matcher *m, const char *text, size_t n_bytes, uin
         m->capacity = want;
     }
     if (m->n_units == m->units_capacity) {
-        struct unit *units = realloc(m->units, 2 * m->units_capacity * sizeof(*units));
+        struct stop_unit *units = realloc(m->units, 2 * m->units_capacity * sizeof(*units));
         if (!units)
             return false;
         m->units = units;
@@ -155,7 +153,7 @@ static bool append(struct stop_matcher *m, const char *text, size_t n_bytes, uin
     if (!n_bytes && m->n_units)
         m->units[m->n_units - 1].n_ids += n_ids;
     else if (n_bytes || n_ids)
-        m->units[m->n_units++] = (struct unit){m->n_held, n_ids};
+        m->units[m->n_units++] = (struct stop_unit){m->n_held, n_ids};
     return true;
 }
 
@@ -194,11 +192,34 @@ static void release(struct stop_matcher *m, size_t limit, bool cut, struct stop_
         out->n_released += m->units[n].n_ids;
         n++;
     }
-    m->n_units -= n;
-    memmove(m->units, m->units + n, m->n_units * sizeof(*m->units));
+    m->n_units_out = n;
     m->n_out = cut ? limit : begin;
+    if (cut && n)
+        m->units[n - 1].end = limit;
     out->text = m->held;
     out->n_bytes = m->n_out;
+    out->units = m->units;
+    out->n_units = n;
+}
+
+/* Feeds the held bytes from `begin` on and hands out what can be. */
+static void feed(struct stop_matcher *m, size_t begin, bool armed, struct stop_delta *out)
+{
+    size_t hold = 0, end = 0;
+    if (armed) {
+        out->i_matched = run_automata(m, begin, &end);
+        for (uint32_t i = 0; i < m->set->n; i++)
+            hold = m->state[i] > hold ? m->state[i] : hold;
+    }
+    if (out->i_matched < 0) {
+        release(m, m->n_held - hold, false, out);
+        return;
+    }
+    size_t length = m->set->strings[out->i_matched].n_bytes;
+    release(m, m->set->include_stop ? end : end - length, true, out);
+    m->ended = true;
+    m->n_units = m->n_units_out;
+    m->n_held = m->n_out;
 }
 
 int stop_matcher_push(struct stop_matcher *m, const char *text, size_t n_bytes, uint32_t n_ids,
@@ -210,26 +231,26 @@ int stop_matcher_push(struct stop_matcher *m, const char *text, size_t n_bytes, 
         *out_delta = delta;
         return 0;
     }
-    size_t begin = m->n_held, hold = 0, end = 0;
+    size_t begin = m->n_held;
     if (!append(m, text, n_bytes, n_ids))
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for %zu bytes of held text",
                          m->n_held + n_bytes);
-    if (armed) {
-        delta.i_matched = run_automata(m, begin, &end);
-        for (uint32_t i = 0; i < m->set->n; i++)
-            hold = m->state[i] > hold ? m->state[i] : hold;
-    }
-    if (delta.i_matched >= 0) {
-        size_t length = m->set->strings[delta.i_matched].n_bytes;
-        release(m, m->set->include_stop ? end : end - length, true, &delta);
-        m->ended = true;
-        m->n_units = 0;
-        m->n_held = m->n_out;
-    } else {
-        release(m, m->n_held - hold, false, &delta);
-    }
+    delta.text = m->held;
+    feed(m, begin, armed, &delta);
     *out_delta = delta;
     return 0;
+}
+
+void stop_matcher_replace(struct stop_matcher *m, const struct stop_set *set, bool armed,
+                          struct stop_delta *out_delta)
+{
+    struct stop_delta delta = {.text = m->held, .i_matched = -1};
+    drop_released(m);
+    m->set = set;
+    memset(m->state, 0, sizeof(m->state));
+    if (!m->ended)
+        feed(m, 0, armed, &delta);
+    *out_delta = delta;
 }
 
 void stop_matcher_flush(struct stop_matcher *m, struct stop_delta *out_delta)

@@ -26,11 +26,20 @@ int stop_matcher_create(const struct stop_set *set, struct stop_matcher **out_ma
                         struct error *err);
 void stop_matcher_destroy(struct stop_matcher *matcher);
 
+/* Ids that came together and share their text, which ends at byte `end`. Units without text join
+ * the one before them, so there are at most as many as held bytes, and one. */
+struct stop_unit {
+    size_t end;
+    uint32_t n_ids;
+};
+
 struct stop_delta {
     const char *text; /* released; borrowed until the next call */
     size_t n_bytes;
-    uint32_t n_released; /* ids, oldest first */
-    int32_t i_matched;   /* stop string that ended the text, or -1 */
+    uint32_t n_released;           /* ids, oldest first */
+    int32_t i_matched;             /* stop string that ended the text, or -1 */
+    const struct stop_unit *units; /* the released ids and where their text ends; as `text` */
+    size_t n_units;
 };
 
 /* Takes the text of n_ids further ids (together: they share it; n_bytes or n_ids may be 0). While
@@ -38,5 +47,9 @@ struct stop_delta {
  * RESOURCE_EXHAUSTED where memory for held text cannot be had. */
 int stop_matcher_push(struct stop_matcher *matcher, const char *text, size_t n_bytes,
                       uint32_t n_ids, bool armed, struct stop_delta *out_delta, struct error *err);
+/* Other stop strings from here on, for text that is held and text to come. `set` is borrowed until
+ * destroy. Releases what no longer may be the beginning of a stop string; the text may end. */
+void stop_matcher_replace(struct stop_matcher *matcher, const struct stop_set *set, bool armed,
+                          struct stop_delta *out_delta);
 /* End of the text: releases all that is held. */
 void stop_matcher_flush(struct stop_matcher *matcher, struct stop_delta *out_delta);

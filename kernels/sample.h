@@ -8,7 +8,8 @@
  * In full, for one row x of the vocabulary's V logits (f32 unless said otherwise):
  *  - penalties, per listed token: x = x > 0 ? x / r : x · r; then x −= frequency · n_generated;
  * then, where n_generated > 0, x −= presence;
- *  - x += bias, in list order; x = −∞ where the mask has no bit;
+ *  - x += bias, in list order; with a watermark x += SAMPLE_WATERMARK_DELTA where the token is
+ * green (below); x = −∞ where the mask has no bit;
  *  - w = exp((x − max x) / temperature), by the polynomial of sample_math.h; exactly 0 below −87;
  *  - top-k keeps the k largest x (ties: lower id); typical keeps the tokens whose −log p lies
  * nearest the entropy, until their p reach typical_p [arXiv 2202.00666]; top-p keeps the largest w
@@ -19,7 +20,15 @@
  *    ((s0+s1)+(s2+s3))+((s4+s5)+(s6+s7));
  *  - u = (first word of Philox4x32-10(counter = position, choice, 0, 0; key = low and high word of
  *    the seed) + 1/2) / 2^32, in f64; t = u · Σw; segments are skipped while t ≥ their sum (which t
- *    loses), then the first token is drawn at which the running f64 sum of w passes t. */
+ *    loses), then the first token is drawn at which the running f64 sum of w passes t.
+ *
+ * The watermark is the soft one of Kirchenbauer et al., arXiv 2301.10226, algorithm 2, with context
+ * width 1, gamma = 1/2 and delta = 2. The token before decides which tokens are green: token t is
+ * where word t mod 4 of Philox4x32-10(counter = t div 4, 0, 0, SAMPLE_WATERMARK_TAG; key =
+ * previous token, SAMPLE_WATERMARK_KEY) is below 2^31. Each token is green by a draw of its own, so
+ * a green list has half of the vocabulary in the mean, not exactly.
+ *
+ * A row with `score` draws nothing: its result is score_id with its log-probability. */
 #pragma once
 
 #include <stdint.h>
@@ -54,7 +63,15 @@ struct sample_params {
     const uint32_t *allowed_mask; /* bit per token id, 1 = allowed; NULL = all */
     uint32_t n_top;               /* top_ids/top_logprobs wanted, 0..20 */
     uint8_t want_logprob;
+    uint8_t watermark;
+    uint8_t score;
+    uint32_t previous_id; /* watermark: the token before */
+    uint32_t score_id;
 };
+
+#define SAMPLE_WATERMARK_KEY   0x0EC6AA8Du /* any number would do; detectors must know it */
+#define SAMPLE_WATERMARK_TAG   0x67726565u /* keeps its draws apart from the sampler's */
+#define SAMPLE_WATERMARK_DELTA 2.0f
 
 enum { SAMPLE_MAX_TOP = 20 };
 

@@ -61,6 +61,8 @@ static void apply_penalties(const struct row *row)
     for (uint32_t i = 0; i < p->n_biases; i++)
         if (p->biases[i].id < row->vocab)
             row->x[p->biases[i].id] += p->biases[i].value;
+    if (p->watermark)
+        row->passes->add_watermark(row->x, row->vocab, p->previous_id);
     if (!p->allowed_mask)
         return;
     for (uint32_t i = 0; i < row->vocab; i++)
@@ -212,11 +214,13 @@ static uint32_t first_equal(const float *x, uint32_t n, float value)
     return i;
 }
 
-static void fill_logprobs(struct row *row, struct sample_result *out)
+/* Where the logits are sound. */
+static int fill_logprobs(struct row *row, struct sample_result *out)
 {
     const struct sample_params *p = row->params;
     float max;
-    row->passes->max_checked(row->logits, row->vocab, &max);
+    if (!row->passes->max_checked(row->logits, row->vocab, &max) || max <= -FLT_MAX)
+        return STATUS_DATA_LOSS;
     row->passes->exp_row(row->x, row->logits, row->vocab, max, 1.0f);
     float log_sum = sample_log(sum_weights(row));
     if (p->want_logprob)
@@ -225,6 +229,7 @@ static void fill_logprobs(struct row *row, struct sample_result *out)
     out->n_top = sample_top(row->logits, row->vocab, n_top, out->top_ids);
     for (uint32_t i = 0; i < out->n_top; i++)
         out->top_logprobs[i] = (row->logits[out->top_ids[i]] - max) - log_sum;
+    return 0;
 }
 
 static struct row start_row(const float *logits, uint32_t vocab, const struct sample_params *params,
@@ -291,6 +296,12 @@ void sample_row_cpu(const float *logits, uint32_t vocab, const struct sample_par
     out_result->id = 0;
     out_result->n_top = 0;
     out_result->logprob = NAN;
+    if (params->score) {
+        out_result->id = params->score_id;
+        out_result->status =
+            params->score_id < vocab ? fill_logprobs(&row, out_result) : STATUS_INTERNAL;
+        return;
+    }
     out_result->status = adjust(&row, &max);
     if (out_result->status)
         return;
@@ -301,7 +312,7 @@ void sample_row_cpu(const float *logits, uint32_t vocab, const struct sample_par
         out_result->id = draw(&row);
     }
     if (params->want_logprob || params->n_top)
-        fill_logprobs(&row, out_result);
+        (void)fill_logprobs(&row, out_result); /* the logits are sound, or adjust() had said so */
 }
 
 struct sample_job {

@@ -24,6 +24,8 @@ struct sample_passes {
                          float out_sums[SAMPLE_SEGMENTS]);
     /* Zeroes w[i] < threshold. */
     void (*cut_below)(float *w, uint32_t n, float threshold);
+    /* Adds the watermark's delta to the green tokens that follow `previous_id`. */
+    void (*add_watermark)(float *x, uint32_t n, uint32_t previous_id);
 };
 
 extern const struct sample_passes sample_passes_base, sample_passes_avx2, sample_passes_avx512;

@@ -46,6 +46,32 @@ BLOCK_FN float sample_row_bounded(float x)
                                                       : x;
 }
 
+/* Philox4x32-10 [Salmon et al., SC 2011] of counter (c0, c1, 0, c3): output word `word`. */
+CUDA_HD uint32_t sample_row_philox(uint32_t c0, uint32_t c1, uint32_t c3, uint32_t k0, uint32_t k1,
+                                   uint32_t word)
+{
+    uint32_t c2 = 0;
+    for (int round = 0; round < 10; round++) {
+        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
+        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
+        c1 = (uint32_t)p1;
+        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c3 = (uint32_t)p0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    return word == 0 ? c0 : word == 1 ? c1 : word == 2 ? c2 : c3;
+}
+
+BLOCK_FN void sample_row_watermark(const struct sample_row *r, uint32_t previous_id)
+{
+    for (uint32_t i = r->block.tid; i < r->vocab; i += r->block.n_threads)
+        if (sample_row_philox(i / 4, 0, SAMPLE_WATERMARK_TAG, previous_id, SAMPLE_WATERMARK_KEY,
+                              i % 4) < 1u << 31)
+            r->x[i] += SAMPLE_WATERMARK_DELTA;
+    block_sync(&r->block);
+}
+
 BLOCK_FN void sample_row_penalties(const struct sample_row *r)
 {
     const struct sample_params *p = r->params;
@@ -66,6 +92,8 @@ BLOCK_FN void sample_row_penalties(const struct sample_row *r)
             if (p->biases[i].id < r->vocab)
                 r->x[p->biases[i].id] += p->biases[i].value;
     block_sync(&r->block);
+    if (p->watermark)
+        sample_row_watermark(r, p->previous_id);
     if (p->allowed_mask)
         for (uint32_t i = r->block.tid; i < r->vocab; i += r->block.n_threads)
             if (!(p->allowed_mask[i / 32] >> (i % 32) & 1))
@@ -229,23 +257,6 @@ BLOCK_FN void sample_row_weigh(const struct sample_row *r, float max)
     }
 }
 
-/* Philox4x32-10 [Salmon et al., SC 2011], first output word. */
-CUDA_HD uint32_t sample_row_philox(uint32_t position, uint32_t choice, uint64_t seed)
-{
-    uint32_t c0 = position, c1 = choice, c2 = 0, c3 = 0;
-    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-    for (int round = 0; round < 10; round++) {
-        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
-        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
-        c1 = (uint32_t)p1;
-        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
-        c3 = (uint32_t)p0;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    return c0;
-}
-
 /* The last token with weight. */
 BLOCK_FN uint32_t sample_row_last(const struct sample_row *r, uint32_t end)
 {
@@ -262,7 +273,8 @@ BLOCK_FN uint32_t sample_row_draw(const struct sample_row *r)
     const struct sample_params *p = r->params;
     float total = block_sum(&r->block, r->x, r->vocab);
     const float *sums = r->block.shared->segments;
-    uint32_t random = sample_row_philox(p->position, p->choice, p->seed);
+    uint32_t random = sample_row_philox(p->position, p->choice, 0, (uint32_t)p->seed,
+                                        (uint32_t)(p->seed >> 32), 0);
     double target = ((double)random + 0.5) * 0x1p-32 * (double)total;
     uint32_t s = 0;
     while (s < CUDA_SEGMENTS && target >= (double)sums[s])
@@ -352,13 +364,26 @@ BLOCK_FN void sample_row_logprobs(const struct sample_row *r, struct sample_resu
         out->n_top = n_top;
 }
 
+/* A row that is scored, not drawn from: only the logits must be sound. */
+BLOCK_FN int sample_row_score(const struct sample_row *r)
+{
+    int sound;
+    float max = sample_row_max(r, r->logits, &sound);
+    if (!sound || max <= -FLT_MAX)
+        return STATUS_DATA_LOSS;
+    return r->params->score_id < r->vocab ? 0 : STATUS_INTERNAL;
+}
+
 /* The whole row. All threads call it; thread 0 writes *out. */
 BLOCK_FN void sample_row_run(const struct sample_row *r, struct sample_result *out)
 {
     float max = 0.0f;
-    int status = sample_row_adjust(r, &max);
+    int score = r->params->score;
+    int status = score ? sample_row_score(r) : sample_row_adjust(r, &max);
     uint32_t id = 0;
-    if (status == 0 && (r->params->temperature <= 0.0f || r->params->top_k == 1)) {
+    if (score) {
+        id = r->params->score_id;
+    } else if (status == 0 && (r->params->temperature <= 0.0f || r->params->top_k == 1)) {
         id = sample_row_first(r, r->x, max, 0, 0);
     } else if (status == 0) {
         sample_row_weigh(r, max);

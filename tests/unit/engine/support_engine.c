@@ -125,8 +125,29 @@ static void take_tokens(struct run_choice *c, const struct engine_event *event)
         c->n_logprobs += event->n_ids;
     }
     c->n_ids += event->n_ids;
-    assert_true(event->n_released >= c->n_released);
+    /* A resume's first event begins where the earlier run's text ended. */
+    assert_true(event->n_released >= c->n_released + event->n_text_shares);
+    assert_true(!c->n_cuts || event->n_released == c->n_released + event->n_text_shares);
     c->n_released = event->n_released;
+    uint64_t n_text = 0;
+    for (uint32_t i = 0; i < event->n_text_shares; i++)
+        n_text += event->text_shares[i];
+    assert_int_equal(n_text, event->n_text_bytes);
+    c->cuts = grown(c->cuts, c->n_cuts + 1u, sizeof(*c->cuts));
+    c->cuts[c->n_cuts++] = (struct run_cut){c->n_ids, c->n_released, c->n_text};
+}
+
+static void take_prompt(struct run_result *r, const struct engine_event *event)
+{
+    assert_true(r->started && !r->choices[0].n_ids);
+    if (!r->n_prompt_logprobs)
+        r->first_prompt_logprob = event->first_prompt_token;
+    assert_int_equal(event->first_prompt_token, r->first_prompt_logprob + r->n_prompt_logprobs);
+    r->prompt_logprobs =
+        grown(r->prompt_logprobs, r->n_prompt_logprobs + event->n_ids, sizeof(*r->prompt_logprobs));
+    memcpy(r->prompt_logprobs + r->n_prompt_logprobs, event->logprobs,
+           event->n_ids * sizeof(*r->prompt_logprobs));
+    r->n_prompt_logprobs += event->n_ids;
 }
 
 static void take_event(const struct engine_event *event)
@@ -141,6 +162,9 @@ static void take_event(const struct engine_event *event)
     case ENGINE_EVENT_STARTED:
         assert_false(r->started);
         r->started = true;
+        break;
+    case ENGINE_EVENT_PROMPT:
+        take_prompt(r, event);
         break;
     case ENGINE_EVENT_TOKENS:
         if (!r->first_ns)
@@ -211,7 +235,9 @@ void run_result_fini(struct run_result *result)
         free(result->choices[i].ids);
         free(result->choices[i].text);
         free(result->choices[i].logprobs);
+        free(result->choices[i].cuts);
     }
+    free(result->prompt_logprobs);
     memset(result, 0, sizeof(*result));
 }
 
@@ -239,5 +265,14 @@ void run_assert_same(const struct run_result *a, const struct run_result *b, con
         if (x->reason != y->reason || x->n_released != y->n_released)
             fail_msg("%s: choice %u: ends %d after %u and %d after %u", what, i, (int)x->reason,
                      x->n_released, (int)y->reason, y->n_released);
+        if (x->n_logprobs != y->n_logprobs ||
+            (x->n_logprobs && memcmp(x->logprobs, y->logprobs, n * sizeof(*x->logprobs))))
+            fail_msg("%s: choice %u: log-probabilities differ", what, i);
     }
+    /* The first one is a NaN, equal by its bits. */
+    if (a->n_prompt_logprobs != b->n_prompt_logprobs ||
+        (a->n_prompt_logprobs && memcmp(a->prompt_logprobs, b->prompt_logprobs,
+                                        a->n_prompt_logprobs * sizeof(*a->prompt_logprobs))))
+        fail_msg("%s: %u and %u prompt log-probabilities differ", what, a->n_prompt_logprobs,
+                 b->n_prompt_logprobs);
 }

@@ -10,6 +10,12 @@
 
 enum { RUN_MAX_CHOICES = 8 };
 
+/* What a reader had after one event. */
+struct run_cut {
+    uint32_t n_ids, n_released;
+    size_t n_text;
+};
+
 struct run_choice {
     uint32_t *ids;
     uint32_t n_ids, n_released;
@@ -17,6 +23,8 @@ struct run_choice {
     size_t n_text;
     struct engine_logprob *logprobs;
     uint32_t n_logprobs;
+    struct run_cut *cuts;
+    uint32_t n_cuts;
     enum finish_reason reason;
     int status;
     char message[128];
@@ -29,6 +37,8 @@ struct run_result {
     uint64_t id; /* set by run_submit() */
     struct run_choice choices[RUN_MAX_CHOICES];
     uint32_t n_choices, n_finished, n_events;
+    struct engine_logprob *prompt_logprobs; /* as they came, from first_prompt_logprob on */
+    uint32_t n_prompt_logprobs, first_prompt_logprob;
     bool started, done;
     struct engine_usage usage;
     int64_t first_ns, done_ns; /* clock when the first ids and the end were read */

@@ -25,6 +25,11 @@ static struct job jobs[N];
 void same_make_jobs(uint32_t vocab, uint32_t max_tokens)
 {
     static const char *const stops[] = {"e", "th"};
+    static const uint32_t word_a[] = {40}, word_b[] = {50, 51}, word_c[] = {60, 60, 61};
+    static const struct engine_bad_word bad_words[] = {
+        {word_a, 1, 0}, {word_b, 2, 1}, {word_c, 3, 2}};
+    static const uint32_t allowed[] = {2,  40, 41, 45, 46, 50, 51, 52, 60,  61,
+                                       70, 71, 72, 80, 81, 90, 91, 99, 120, 130};
     for (uint32_t i = 0; i < N; i++) {
         struct engine_request *req = &jobs[i].req;
         uint32_t n = 1 + (i * 37) % SAME_MAX_PROMPT;
@@ -51,8 +56,25 @@ void same_make_jobs(uint32_t vocab, uint32_t max_tokens)
             req->stopping.min_tokens = 2;
         }
         req->stopping.ignore_eos = i % 2;
+        if (i % 6 == 3)
+            req->sampling.typical_p = 0.8f;
+        if (i % 5 == 2)
+            req->sampling.watermark = true;
+        if (i % 9 == 4) {
+            req->sampling.bad_words = bad_words;
+            req->sampling.n_bad_words = 3;
+        }
+        if (i % 13 == 5) {
+            req->sampling.allowed_ids = allowed;
+            req->sampling.n_allowed_ids = sizeof(allowed) / sizeof(allowed[0]);
+        }
+        if (i % 16 == 9)
+            req->stopping.min_tokens = 3;
+        req->return_full_text = i % 7 == 2;
+        req->stopping.include_stop = i % 12 == 7;
+        req->want_prompt_logprobs = i % 11 == 6 || i == 20;
         req->want_logprobs = i % 10 == 0;
-        req->n_top_logprobs = req->want_logprobs ? 3 : 0;
+        req->n_top_logprobs = req->want_logprobs || req->want_prompt_logprobs ? 3 : 0;
     }
 }
 

@@ -44,7 +44,8 @@ static void test_64_alone_equal_64_at_once_dense(void **state)
 
 /* --- resume --- */
 
-/* Cut after every few tokens: what was had and what comes is the undisturbed answer. */
+/* Cut at every few of the moments at which a reader saw something, with what it had then: what was
+ * had and what comes is the undisturbed answer. */
 static void test_resume_goes_on_as_if_undisturbed(void **state)
 {
     (void)state;
@@ -57,15 +58,17 @@ static void test_resume_goes_on_as_if_undisturbed(void **state)
         struct engine_resume resume[RUN_MAX_CHOICES];
         run_submit(engine, &req, &whole);
         run_wait(engine, &whole, 1);
-        for (uint32_t cut = 0; cut <= whole.choices[0].n_ids; cut += 1 + cut / 3) {
+        for (uint32_t cut = 0; cut <= whole.choices[0].n_cuts; cut += 1 + cut / 3) {
             size_t n_sent[RUN_MAX_CHOICES];
             for (uint32_t c = 0; c < req.sampling.n; c++) {
                 const struct run_choice *w = &whole.choices[c];
-                uint32_t n = cut < w->n_ids ? cut : w->n_ids;
-                /* Any amount of text up to a byte count that is surely released already. */
-                n_sent[c] = n == w->n_ids ? w->n_text : 0;
-                resume[c] = (struct engine_resume){w->ids, n, (uint32_t)n_sent[c]};
+                struct run_cut at = {0};
+                if (cut && w->n_cuts)
+                    at = w->cuts[(cut < w->n_cuts ? cut : w->n_cuts) - 1];
+                n_sent[c] = at.n_text;
+                resume[c] = (struct engine_resume){w->ids, at.n_ids, (uint32_t)n_sent[c], false};
             }
+            req.n_prompt_logprobs_known = req.want_prompt_logprobs ? cut % req.n_prompt_ids : 0;
             req.resume = resume;
             run_submit(engine, &req, &rest);
             run_wait(engine, &rest, 1);
@@ -81,6 +84,14 @@ static void test_resume_goes_on_as_if_undisturbed(void **state)
                     assert_memory_equal(r->text, w->text + n_sent[c], r->n_text);
                 assert_int_equal(r->reason, w->reason);
                 assert_true(!r->n_text || r->n_released == w->n_released);
+            }
+            if (req.want_prompt_logprobs) {
+                uint32_t known = req.n_prompt_logprobs_known;
+                assert_int_equal(rest.n_prompt_logprobs, req.n_prompt_ids - known);
+                assert_int_equal(rest.first_prompt_logprob, known);
+                for (uint32_t p = known ? known : 1; p < req.n_prompt_ids; p++)
+                    assert_memory_equal(&rest.prompt_logprobs[p - known], &whole.prompt_logprobs[p],
+                                        sizeof(*rest.prompt_logprobs));
             }
             run_result_fini(&rest);
         }
@@ -99,19 +110,19 @@ static void test_resume_bad_state_is_refused(void **state)
     uint64_t id;
     const uint32_t prompt[] = {5, 6, 7}, ids[] = {40, 41, 42}, ended[] = {40, 2, 42},
                    bad[] = {9999};
-    struct engine_resume resume = {ids, 3, 10000};
+    struct engine_resume resume = {ids, 3, 10000, false};
     engine_request_init(&req);
     req.prompt_ids = prompt;
     req.n_prompt_ids = 3;
     req.resume = &resume;
     assert_int_equal(engine_submit(engine, &req, &id, &err), STATUS_INVALID_ARGUMENT);
     assert_string_equal(err.field, "resume[0].text_bytes_sent");
-    resume = (struct engine_resume){ended, 3, 0};
+    resume = (struct engine_resume){ended, 3, 0, false};
     assert_int_equal(engine_submit(engine, &req, &id, &err), STATUS_INVALID_ARGUMENT);
     assert_string_equal(err.field, "resume[0].generated_ids");
-    resume = (struct engine_resume){bad, 1, 0};
+    resume = (struct engine_resume){bad, 1, 0, false};
     assert_int_equal(engine_submit(engine, &req, &id, &err), STATUS_INVALID_ARGUMENT);
-    resume = (struct engine_resume){ids, 3, 0};
+    resume = (struct engine_resume){ids, 3, 0, false};
     req.stopping.max_tokens = 2;
     assert_int_equal(engine_submit(engine, &req, &id, &err), STATUS_INVALID_ARGUMENT);
     run_close(engine);

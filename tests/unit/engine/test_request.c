@@ -235,7 +235,7 @@ static void break_caller(struct engine_request *r)
 static void break_resume_many(struct engine_request *r)
 {
     static const uint32_t ids[6] = {1, 1, 1, 1, 1, 1};
-    static const struct engine_resume resume = {ids, 6, 0};
+    static const struct engine_resume resume = {ids, 6, 0, false};
     r->stopping.max_tokens = 5;
     r->resume = &resume;
 }

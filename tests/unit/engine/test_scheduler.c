@@ -45,7 +45,7 @@ static void open_bench(struct bench *b, const struct scheduler_config *given)
     b->limits = (struct request_limits){.vocab_size = VOCAB,
                                         .context_tokens = b->cfg.max_blocks_per_seq * BLOCK,
                                         .max_concurrent = b->cfg.max_seqs};
-    struct step_limits limits = {b->cfg.max_rows, b->cfg.max_seqs, b->cfg.max_blocks_per_seq};
+    struct step_limits limits = {b->cfg.max_rows, b->cfg.max_seqs, b->cfg.max_blocks_per_seq, 0};
     assert_true(b->cfg.n_blocks <= MAX_BLOCKS && b->cfg.max_seqs <= 256);
     assert_int_equal(scheduler_create(&b->cfg, &b->sched, &err), 0);
     assert_int_equal(step_batch_create(&limits, &b->batch, &err), 0);
