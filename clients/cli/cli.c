@@ -12,10 +12,10 @@ enum { CALL_TIMEOUT_MS = 120000 };
 
 const struct cli_command *cli_commands(size_t *out_n)
 {
-    static struct cli_command table[12];
-    const struct cli_command *const all[] = {&cmd_serve, &cmd_stop,   &cmd_run,    &cmd_register,
-                                             &cmd_load,  &cmd_unload, &cmd_rm,     &cmd_ls,
-                                             &cmd_ps,    &cmd_show,   &cmd_status, &cmd_version};
+    static struct cli_command table[13];
+    const struct cli_command *const all[] = {
+        &cmd_serve, &cmd_stop, &cmd_run,  &cmd_register, &cmd_load, &cmd_unload, &cmd_rm,
+        &cmd_ls,    &cmd_ps,   &cmd_show, &cmd_status,   &cmd_key,  &cmd_version};
     size_t n = sizeof(all) / sizeof(all[0]);
     for (size_t i = 0; i < n; i++)
         table[i] = *all[i];
@@ -53,29 +53,11 @@ int cli_manager(struct cli *cli, struct rpc_client **out_client, struct error *e
     return rc;
 }
 
-/* Without a port gRPC would try 443. "unix:PATH" and gRPC's own "dns:///…" pass. */
-static int check_server(const char *target, struct error *err)
-{
-    const char *colon = strrchr(target, ':');
-    const char *port = colon ? colon + 1 : "";
-    size_t n_digits = strspn(port, "0123456789");
-    bool bare_ipv6 = target[0] != '[' && colon && strchr(target, ':') != colon;
-    if (strncmp(target, "unix:", 5) == 0 || strncmp(target, "dns:", 4) == 0 ||
-        strncmp(target, "ipv4:", 5) == 0 || strncmp(target, "ipv6:", 5) == 0)
-        return 0;
-    if (colon == target || bare_ipv6 || n_digits == 0 || n_digits > 5 || port[n_digits] ||
-        strtoul(port, NULL, 10) < 1 || strtoul(port, NULL, 10) > 65535)
-        return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "--server: \"%s\" is not an ADDR:PORT such as %s", target,
-                         CLI_DEFAULT_SERVER);
-    return 0;
-}
-
 int cli_server(struct cli *cli, struct rpc_client **out_client, struct error *err)
 {
-    int rc = cli->server ? 0 : check_server(cli->settings.server, err);
-    if (!rc && !cli->server)
-        rc = open_client(cli->settings.server, &cli->server, err);
+    int rc = cli->server
+                 ? 0
+                 : cli_dial_open(cli->settings.server, &cli->settings.dial, &cli->server, err);
     if (!rc)
         *out_client = cli->server;
     return rc;

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/options.h"
+#include "clients/cli/dial.h"
 
 struct rpc_client;
 
@@ -29,6 +30,12 @@ struct cli_settings {
     uint64_t max_tokens, seed, top_k;
     double temperature, top_p;
     bool raw, stats, has_seed;
+    /* what talks to the data plane: dial.h */
+    struct cli_dial dial;
+    /* serve: who may use what it serves; handed to the server */
+    const char *tls_cert, *tls_key, *tls_client_ca, *tls_client_auth, *keys_file;
+    /* key */
+    const char *expires;
 };
 
 struct cli {
@@ -114,4 +121,4 @@ int cli_fail(const struct cli *cli, const struct error *err);
 
 /* The commands' tables and functions. */
 extern const struct cli_command cmd_serve, cmd_stop, cmd_run, cmd_register, cmd_load, cmd_unload,
-    cmd_rm, cmd_ls, cmd_ps, cmd_show, cmd_status, cmd_version;
+    cmd_rm, cmd_ls, cmd_ps, cmd_show, cmd_status, cmd_version, cmd_key;

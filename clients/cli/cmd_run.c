@@ -250,6 +250,7 @@ static const struct option_spec run_specs[] = {
      "time to first token and tokens/s on stderr", 0, 0},
     {"timeout", 0, OPTION_MS, CLI_OPTION(timeout_ms), "0", "TIME",
      "deadline of the request; 0: none", 0, 86400000},
+    CLI_DIAL_OPTIONS,
     CLI_COMMON_OPTIONS,
 };
 

@@ -1,6 +1,7 @@
 /* serve: starts manager and server, keeps them running, and loads the
  * models it is given. Two threads: the supervisor (signals, children) and one that registers and
  * loads. */
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -39,6 +40,7 @@ struct serve {
     char bin_dir[PATH_MAX];
     char manager_path[PATH_MAX + 32], server_path[PATH_MAX + 32], worker_path[PATH_MAX + 32];
     char manager_log[1100], server_log[1100], socket_path[1100], routes_path[1100], lock_path[1100];
+    char inner_path[1100], inner_target[1200]; /* the server's unix socket, for this program */
     int lock_fd;
     struct child children[2]; /* manager, server */
     int signals, loaded;      /* signalfd; eventfd: the loader is done */
@@ -101,9 +103,31 @@ static int prepare_paths(struct serve *s, struct error *err)
     snprintf(s->socket_path, sizeof(s->socket_path), "%s/run/manager.sock", state);
     snprintf(s->routes_path, sizeof(s->routes_path), "%s/routes.pb", state);
     snprintf(s->lock_path, sizeof(s->lock_path), "%s/serve.lock", state);
-    char log_dir[1100];
-    snprintf(log_dir, sizeof(log_dir), "%s/log", state);
-    return make_dir(log_dir, err);
+    snprintf(s->inner_path, sizeof(s->inner_path), "%s/run/server.sock", state);
+    snprintf(s->inner_target, sizeof(s->inner_target), "unix:%s", s->inner_path);
+    char dir[1100];
+    snprintf(dir, sizeof(dir), "%s/log", state);
+    int rc = make_dir(dir, err);
+    snprintf(dir, sizeof(dir), "%s/run", state);
+    return rc ? rc : make_dir(dir, err);
+}
+
+static void add_word(struct child *child, const char *word)
+{
+    size_t n = 0;
+    while (child->argv[n])
+        n++;
+    assert(n + 1 < CHILD_MAX_ARGS);
+    child->argv[n] = word;
+}
+
+/* What is not set here stays the child's own default. */
+static void add_arg(struct child *child, const char *flag, const char *value)
+{
+    if (!value[0])
+        return;
+    add_word(child, flag);
+    add_word(child, value);
 }
 
 static void prepare_children(struct serve *s)
@@ -123,15 +147,17 @@ static void prepare_children(struct serve *s)
         .log_path = s->server_log,
         .pidfd = -1,
         .argv = {s->server_path, "--manager", s->socket_path, "--routes-file", s->routes_path,
-                 "--listen", set->listen, "--log-level", set->log_level, "--drain-grace", s->grace},
+                 "--listen", set->listen, "--log-level", set->log_level, "--drain-grace", s->grace,
+                 "--listen-unix", s->inner_path},
     };
-    if (set->model_root[0]) {
-        size_t n = 0;
-        while (manager.argv[n])
-            n++;
-        manager.argv[n] = "--model-root";
-        manager.argv[n + 1] = set->model_root;
-    }
+    add_arg(&manager, "--model-root", set->model_root);
+    add_arg(&server, "--tls-cert", set->tls_cert);
+    add_arg(&server, "--tls-key", set->tls_key);
+    add_arg(&server, "--tls-client-ca", set->tls_client_ca);
+    add_arg(&server, "--tls-client-auth", set->tls_client_auth);
+    add_arg(&server, "--keys-file", set->keys_file);
+    if (set->dial.allow_plaintext_keys)
+        add_word(&server, "--allow-plaintext-keys");
     s->children[0] = manager;
     s->children[1] = server;
 }
@@ -217,10 +243,11 @@ static int tell_ready(struct serve *s, const char *name, struct error *err)
     char flags[CLI_HINT_BYTES];
     struct rpc_client *client;
     int64_t until_ns = clock_now_ns() + READY_TRIES_MS * NS_PER_MS;
-    int rc = s->dial[0] ? cli_server(s->cli, &client, err) : 0;
-    while (!rc && s->dial[0] && !is_served(client, name)) {
+    int rc = cli_server(s->cli, &client, err);
+    while (!rc && !is_served(client, name)) {
         if (s->cli->ending || clock_now_ns() >= until_ns) {
-            fprintf(stderr, "%s is loaded, but not served on %s yet\n", name, s->dial);
+            fprintf(stderr, "%s is loaded, but not served on %s yet\n", name,
+                    s->cli->settings.listen);
             return 0;
         }
         pause_ms(READY_TRY_MS);
@@ -405,7 +432,7 @@ static uint64_t count_requests(struct serve *s)
     ProtobufCMessage *message = NULL;
     struct error err;
     uint64_t n = 0;
-    if (!s->dial[0] || cli_server(s->cli, &client, &err) != 0 ||
+    if (cli_server(s->cli, &client, &err) != 0 ||
         rpc_client_unary(client, &sluice__v1__inference__descriptor, "ListModels", &request.base,
                          &options, &message, &err) != 0)
         return 0;
@@ -494,9 +521,8 @@ static int open_clients(struct serve *s, struct error *err)
     struct rpc_client *client;
     dial_address(s->cli->settings.listen, s->dial, sizeof(s->dial));
     s->cli->settings.server = s->dial;
-    if (s->dial[0] && cli_server(s->cli, &client, err) != 0)
-        s->dial[0] = '\0'; /* the server itself says what is wrong with its address */
-    return cli_manager(s->cli, &client, err);
+    int rc = cli_dial_open(s->inner_target, NULL, &s->cli->server, err);
+    return rc ? rc : cli_manager(s->cli, &client, err);
 }
 
 static int run_serve(struct cli *cli)
@@ -548,6 +574,17 @@ static const struct option_spec serve_specs[] = {
      0, 0},
     {"model-root", 0, OPTION_STRING, CLI_OPTION(model_root), "", "DIR",
      "model files must lie below it", 0, 0},
+    {"tls-cert", 0, OPTION_STRING, CLI_OPTION(tls_cert), "", "PEM",
+     "TLS on the data plane: certificate and chain", 0, 0},
+    {"tls-key", 0, OPTION_STRING, CLI_OPTION(tls_key), "", "PEM", "its private key", 0, 0},
+    {"tls-client-ca", 0, OPTION_STRING, CLI_OPTION(tls_client_ca), "", "PEM",
+     "clients show a certificate of this CA", 0, 0},
+    {"tls-client-auth", 0, OPTION_STRING, CLI_OPTION(tls_client_auth), "", "WHAT",
+     "require (the default) or optional", 0, 0},
+    {"keys-file", 0, OPTION_STRING, CLI_OPTION(keys_file), "", "PATH",
+     "API keys (see sluice key --help)", 0, 0},
+    {"allow-plaintext-keys", 0, OPTION_BOOL, CLI_OPTION(dial.allow_plaintext_keys), "false", NULL,
+     "API keys beyond this machine without TLS", 0, 0},
     {"drain-grace", 0, OPTION_MS, CLI_OPTION(grace_ms), "60s", "TIME",
      "running requests get this long at the end", 0, 86400000},
     {"log-level", 0, OPTION_STRING, CLI_OPTION(log_level), "info", "LEVEL",

@@ -104,6 +104,7 @@ static int run_command(const struct cli_command *command, int argc, char *argv[]
         usage_error(command, argc, argv, &err);
         return 2;
     }
+    cli_dial_hide_key(argc, argv);
     int rc = 2;
     size_t n_words = options_n_positionals(cli.options);
     resolve_paths(&cli);

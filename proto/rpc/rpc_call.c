@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include <grpc/byte_buffer.h>
+#include <grpc/grpc_security.h>
 #include <grpc/slice.h>
 #include <grpc/support/alloc.h>
 
@@ -587,6 +588,45 @@ const char *rpc_call_metadata(const struct rpc_call *call, const char *key, size
         return call->headers[i].value;
     }
     return NULL;
+}
+
+size_t rpc_call_n_metadata(const struct rpc_call *call, const char *key)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < call->n_headers; i++)
+        n += strcmp(call->headers[i].key, key) == 0;
+    return n;
+}
+
+int rpc_call_peer_name(const struct rpc_call *call, char *out_name, size_t n_out)
+{
+    static const char *const properties[] = {
+        GRPC_PEER_URI_PROPERTY_NAME, GRPC_PEER_DNS_PROPERTY_NAME, GRPC_X509_CN_PROPERTY_NAME};
+    grpc_auth_context *context = grpc_call_auth_context(call->core);
+    const grpc_auth_property *found = NULL;
+    int status = STATUS_NOT_FOUND;
+    if (context == NULL)
+        return status;
+    bool known = grpc_auth_context_peer_is_authenticated(context) != 0;
+    for (size_t i = 0; known && found == NULL && i < sizeof(properties) / sizeof(*properties);
+         i++) {
+        grpc_auth_property_iterator it =
+            grpc_auth_context_find_properties_by_name(context, properties[i]);
+        found = grpc_auth_property_iterator_next(&it);
+    }
+    if (found != NULL) {
+        status =
+            found->value_length > 0 && found->value_length < n_out ? 0 : STATUS_INVALID_ARGUMENT;
+        for (size_t i = 0; status == 0 && i < found->value_length; i++)
+            if (found->value[i] <= ' ' || found->value[i] > '~')
+                status = STATUS_INVALID_ARGUMENT;
+    }
+    if (status == 0) {
+        memcpy(out_name, found->value, found->value_length);
+        out_name[found->value_length] = '\0';
+    }
+    grpc_auth_context_release(context);
+    return status;
 }
 
 int rpc_call_set_tenant(struct rpc_call *call, const char *tenant)

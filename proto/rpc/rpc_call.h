@@ -88,6 +88,14 @@ int64_t rpc_call_deadline_ns(const struct rpc_call *call);
 /* Value of a request metadata key (lower case; "-bin" values decoded), or NULL. out_n_bytes may be
  * NULL; the value is NUL-terminated beyond its length. */
 const char *rpc_call_metadata(const struct rpc_call *call, const char *key, size_t *out_n_bytes);
+/* How often the key is there; rpc_call_metadata gives the first. */
+size_t rpc_call_n_metadata(const struct rpc_call *call, const char *key);
+
+/* The name in the peer's verified certificate: its first URI, else its first DNS name, else its
+ * common name. In the authorize hook only. NOT_FOUND: it showed none (or the connection has no
+ * TLS); INVALID_ARGUMENT: the name is longer than n_out - 1 or not printable ASCII without spaces.
+ */
+int rpc_call_peer_name(const struct rpc_call *call, char *out_name, size_t n_out);
 
 /* Who calls, as far as that was established: set by the server's authorize hook and nobody else,
  * before the handler runs; copied. INVALID_ARGUMENT where it is longer than RPC_MAX_TENANT. */

@@ -11,12 +11,14 @@
 #include "proto/rpc/rpc_client_internal.h"
 #include "proto/rpc/rpc_core.h"
 #include "proto/rpc/rpc_message.h"
+#include "proto/rpc/rpc_tls_internal.h"
 
 struct rpc_client {
     grpc_channel *channel;
     grpc_completion_queue *queue;
     pthread_t thread;
     char *target;
+    char *authorization; /* NULL: none */
     size_t max_pending_bytes;
 
     pthread_mutex_t lock;
@@ -51,8 +53,24 @@ static grpc_arg int_arg(const char *key, uint64_t value)
     return arg;
 }
 
-static grpc_channel *create_channel(const struct rpc_client_config *config)
+static grpc_arg string_arg(const char *key, const char *value)
 {
+    union {
+        const char *in;
+        char *out;
+    } name = {key}, text = {value};
+    grpc_arg arg;
+    memset(&arg, 0, sizeof(arg));
+    arg.type = GRPC_ARG_STRING;
+    arg.key = name.out;
+    arg.value.string = text.out;
+    return arg;
+}
+
+static grpc_channel *create_channel(const struct rpc_client_config *config,
+                                    grpc_channel_credentials *credentials)
+{
+    bool named = config->tls && config->server_name != NULL && config->server_name[0] != '\0';
     grpc_arg args[] = {
         int_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, config->max_message_bytes),
         int_arg(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, INT32_MAX),
@@ -67,12 +85,74 @@ static grpc_channel *create_channel(const struct rpc_client_config *config)
         int_arg(GRPC_ARG_ENABLE_RETRIES, 0),
         int_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
         int_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
+        /* Last: only where there is a name. */
+        string_arg(GRPC_SSL_TARGET_NAME_OVERRIDE_ARG, named ? config->server_name : ""),
     };
-    grpc_channel_args list = {sizeof(args) / sizeof(args[0]), args};
-    grpc_channel_credentials *credentials = grpc_insecure_credentials_create();
-    grpc_channel *channel = grpc_channel_create(config->target, credentials, &list);
+    grpc_channel_args list = {sizeof(args) / sizeof(args[0]) - (named ? 0 : 1), args};
+    return grpc_channel_create(config->target, credentials, &list);
+}
+
+static int create_credentials(const struct rpc_client_config *config,
+                              grpc_channel_credentials **out_credentials, struct error *err)
+{
+    if (config->tls)
+        return rpc_tls_channel_credentials(config->tls_ca, config->tls_client_cert,
+                                           config->tls_client_key, out_credentials, err);
+    *out_credentials = grpc_insecure_credentials_create();
+    return 0;
+}
+
+/* "Bearer KEY", owned; NULL without a key. */
+static int make_authorization(const char *key, char **out_text, struct error *err)
+{
+    size_t n = key != NULL ? strlen(key) : 0;
+    *out_text = NULL;
+    if (n == 0)
+        return 0;
+    for (size_t i = 0; i < n; i++)
+        if (key[i] <= ' ' || key[i] > '~')
+            return error_set(err, STATUS_INVALID_ARGUMENT,
+                             "API key: byte %zu is not a printable ASCII character", i + 1);
+    *out_text = malloc(n + sizeof("Bearer "));
+    if (*out_text == NULL)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a client");
+    memcpy(*out_text, "Bearer ", 7);
+    memcpy(*out_text + 7, key, n + 1);
+    return 0;
+}
+
+/* What a client has besides gRPC's objects. */
+static void free_client(struct rpc_client *client)
+{
+    pthread_cond_destroy(&client->changed);
+    pthread_mutex_destroy(&client->lock);
+    free(client->authorization);
+    free(client->target);
+    free(client);
+}
+
+static int start_client(struct rpc_client *client, const struct rpc_client_config *config,
+                        struct error *err)
+{
+    grpc_channel_credentials *credentials = NULL;
+    rpc_core_init();
+    int status = create_credentials(config, &credentials, err);
+    if (status != 0) {
+        rpc_core_fini();
+        return status;
+    }
+    client->channel = create_channel(config, credentials);
     grpc_channel_credentials_release(credentials);
-    return channel;
+    client->queue = grpc_completion_queue_create_for_next(NULL);
+    int err_no = pthread_create(&client->thread, NULL, rpc_core_run_queue, client->queue);
+    if (err_no == 0)
+        return 0;
+    grpc_channel_destroy(client->channel);
+    grpc_completion_queue_shutdown(client->queue);
+    rpc_core_run_queue(client->queue);
+    grpc_completion_queue_destroy(client->queue);
+    rpc_core_fini();
+    return error_errno(err, err_no, "cannot start a client thread");
 }
 
 int rpc_client_create(const struct rpc_client_config *config, struct rpc_client **out_client,
@@ -81,34 +161,23 @@ int rpc_client_create(const struct rpc_client_config *config, struct rpc_client 
     if (config->target == NULL || config->target[0] == '\0')
         return error_set(err, STATUS_INVALID_ARGUMENT, "target: empty");
     struct rpc_client *client = calloc(1, sizeof(*client));
-    char *target = strdup(config->target);
-    if (client == NULL || target == NULL) {
-        free(client);
-        free(target);
+    if (client == NULL)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a client");
-    }
-    client->target = target;
-    client->max_pending_bytes = config->max_pending_bytes;
     pthread_mutex_init(&client->lock, NULL);
     pthread_cond_init(&client->changed, NULL);
-    rpc_core_init();
-    client->channel = create_channel(config);
-    client->queue = grpc_completion_queue_create_for_next(NULL);
-    int err_no = pthread_create(&client->thread, NULL, rpc_core_run_queue, client->queue);
-    if (err_no == 0) {
-        *out_client = client;
-        return 0;
+    client->max_pending_bytes = config->max_pending_bytes;
+    client->target = strdup(config->target);
+    int status = client->target != NULL
+                     ? make_authorization(config->api_key, &client->authorization, err)
+                     : error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a client");
+    if (status == 0)
+        status = start_client(client, config, err);
+    if (status != 0) {
+        free_client(client);
+        return status;
     }
-    grpc_channel_destroy(client->channel);
-    grpc_completion_queue_shutdown(client->queue);
-    rpc_core_run_queue(client->queue);
-    grpc_completion_queue_destroy(client->queue);
-    rpc_core_fini();
-    pthread_cond_destroy(&client->changed);
-    pthread_mutex_destroy(&client->lock);
-    free(client);
-    free(target);
-    return error_errno(err, err_no, "cannot start a client thread");
+    *out_client = client;
+    return 0;
 }
 
 void rpc_client_destroy(struct rpc_client *client)
@@ -127,10 +196,7 @@ void rpc_client_destroy(struct rpc_client *client)
     pthread_join(client->thread, NULL);
     grpc_completion_queue_destroy(client->queue);
     rpc_core_fini();
-    pthread_cond_destroy(&client->changed);
-    pthread_mutex_destroy(&client->lock);
-    free(client->target);
-    free(client);
+    free_client(client);
 }
 
 bool rpc_client_enter(struct rpc_client *client, struct rpc_live *live)
@@ -166,6 +232,11 @@ grpc_channel *rpc_client_channel(struct rpc_client *client)
 grpc_completion_queue *rpc_client_queue(struct rpc_client *client)
 {
     return client->queue;
+}
+
+const char *rpc_client_authorization(const struct rpc_client *client)
+{
+    return client->authorization;
 }
 
 size_t rpc_client_max_pending(const struct rpc_client *client)

@@ -21,13 +21,20 @@ struct rpc_client_config {
     size_t max_pending_bytes; /* queued to send per stream */
     uint32_t keepalive_time_ms, keepalive_timeout_ms;
     uint32_t reconnect_min_ms, reconnect_max_ms; /* backoff between attempts to connect */
+    /* Who is at the other end, and who is here. Read by create. */
+    bool tls;
+    const char *tls_ca;                           /* PEM file; NULL or empty: the system's CAs */
+    const char *tls_client_cert, *tls_client_key; /* PEM files, both or neither (NULL or empty) */
+    const char *server_name; /* that its certificate must have; NULL or empty: the target's host */
+    const char *api_key;     /* goes with every call; NULL or empty: none */
 };
 
 /* 4 MiB; 1 MiB pending; 60 s / 20 s; 100 ms to 1 s. */
 void rpc_client_config_init(struct rpc_client_config *config);
 
 /* Connects lazily. *out_client is owned; it has one thread for callbacks. INVALID_ARGUMENT for a
- * target that cannot be one. */
+ * target that cannot be one, for TLS files that are bad, and for a key that cannot travel in
+ * metadata. */
 int rpc_client_create(const struct rpc_client_config *config, struct rpc_client **out_client,
                       struct error *err);
 

@@ -17,6 +17,8 @@ void rpc_client_leave(struct rpc_client *client, struct rpc_live *live);
 
 grpc_channel *rpc_client_channel(struct rpc_client *client);
 grpc_completion_queue *rpc_client_queue(struct rpc_client *client);
+/* "Bearer …" for the authorization metadata, or NULL. */
+const char *rpc_client_authorization(const struct rpc_client *client);
 size_t rpc_client_max_pending(const struct rpc_client *client);
 
 /* rpc_stream.c: inside on_message only: the message becomes the callback's (rpc_message_free). */

@@ -207,3 +207,33 @@ int rpc_listen_probe_tcp(const char *address, struct error *err)
         error_set(err, STATUS_ALREADY_EXISTS, "address %s is in use", address);
     return error_reason(err, "ADDRESS_IN_USE");
 }
+
+static bool is_loopback(const struct addrinfo *info)
+{
+    if (info->ai_family == AF_INET) {
+        struct sockaddr_in in;
+        memcpy(&in, info->ai_addr, sizeof(in));
+        return ntohl(in.sin_addr.s_addr) >> 24 == 127;
+    }
+    if (info->ai_family != AF_INET6)
+        return false;
+    struct sockaddr_in6 in6;
+    memcpy(&in6, info->ai_addr, sizeof(in6));
+    return IN6_IS_ADDR_LOOPBACK(&in6.sin6_addr) ||
+           (IN6_IS_ADDR_V4MAPPED(&in6.sin6_addr) && in6.sin6_addr.s6_addr[12] == 127);
+}
+
+bool rpc_listen_is_loopback(const char *address)
+{
+    char host[MAX_HOST];
+    const char *port = NULL;
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+    struct addrinfo *infos = NULL;
+    if (!split_address(address, host, &port) || getaddrinfo(host, port, &hints, &infos) != 0)
+        return false;
+    bool all = infos != NULL;
+    for (const struct addrinfo *info = infos; info != NULL; info = info->ai_next)
+        all = all && is_loopback(info);
+    freeaddrinfo(infos);
+    return all;
+}

@@ -4,6 +4,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct error;
@@ -16,3 +17,6 @@ int rpc_listen_claim_unix(const char *path, struct error *err);
 /* Tries to bind "host:port" and lets it go again. ALREADY_EXISTS where it is in use, with the
  * process that holds it where that can be told; INVALID_ARGUMENT where it is no address. */
 int rpc_listen_probe_tcp(const char *address, struct error *err);
+
+/* Whether "host:port" is reached from this machine alone. False where it cannot be told. */
+bool rpc_listen_is_loopback(const char *address);

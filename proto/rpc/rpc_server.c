@@ -19,6 +19,7 @@
 #include "proto/rpc/rpc_listen.h"
 #include "proto/rpc/rpc_reflection.h"
 #include "proto/rpc/rpc_schema.h"
+#include "proto/rpc/rpc_tls_internal.h"
 
 enum { SLOTS_PER_THREAD = 4, MAX_THREADS = 64, N_BUILT_IN = 3, ABORT_MS = 500 };
 
@@ -251,9 +252,12 @@ int rpc_server_create(const struct rpc_server_config *config, struct rpc_server 
 
 /* --- listening --- */
 
-static int bind_core(struct rpc_server *server, const char *address)
+static int bind_core(struct rpc_server *server, const char *address, struct rpc_tls *tls)
 {
-    grpc_server_credentials *credentials = grpc_insecure_server_credentials_create();
+    grpc_server_credentials *credentials =
+        tls != NULL ? rpc_tls_server_credentials(tls) : grpc_insecure_server_credentials_create();
+    if (credentials == NULL)
+        return 0;
     int port = grpc_server_add_http2_port(server->core, address, credentials);
     grpc_server_credentials_release(credentials);
     return port;
@@ -267,7 +271,7 @@ int rpc_server_listen_unix(struct rpc_server *server, const char *path, struct e
         return status;
     snprintf(address, sizeof(address), "unix:%s", path);
     mode_t mask = umask(0177);
-    int port = bind_core(server, address);
+    int port = bind_core(server, address, NULL);
     umask(mask);
     if (port == 0)
         return error_set(err, STATUS_UNAVAILABLE, "cannot listen on socket %s", path);
@@ -280,7 +284,7 @@ int rpc_server_listen_tcp(struct rpc_server *server, const char *address, uint16
     int status = rpc_listen_probe_tcp(address, err);
     if (status != 0)
         return status;
-    int port = bind_core(server, address);
+    int port = bind_core(server, address, server->config.tls);
     if (port == 0)
         return error_set(err, STATUS_UNAVAILABLE, "cannot listen on %s", address);
     if (out_port != NULL)

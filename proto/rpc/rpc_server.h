@@ -23,6 +23,7 @@ struct error;
 struct rpc_call;
 struct rpc_health;
 struct rpc_server;
+struct rpc_tls;
 
 enum rpc_shape {
     RPC_SHAPE_UNARY,
@@ -71,6 +72,9 @@ struct rpc_server_config {
      * (with err) refuses the call. Health and reflection are asked about too. */
     int (*authorize)(void *context, struct rpc_call *call, struct error *err);
     void *authorize_context;
+    /* For TCP listeners; borrowed until destroy. NULL: plain text. Unix sockets have none: the file
+     * system says who may connect. */
+    struct rpc_tls *tls;
 };
 
 /* The limits of DESIGN section 9: 4 MiB, 16 KiB, 64 KiB pending, 100 streams, 60 s / 20 s; 2

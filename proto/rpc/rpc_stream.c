@@ -335,10 +335,11 @@ static gpr_timespec call_deadline(const struct rpc_call_options *options)
 
 /* Legal keys and values only; the array borrows the caller's strings for the batch's start, which
  * copies. */
-static int fill_metadata(const struct rpc_call_options *options, grpc_metadata **out_metadata,
-                         size_t *out_n, struct error *err)
+static int fill_metadata(const struct rpc_client *client, const struct rpc_call_options *options,
+                         grpc_metadata **out_metadata, size_t *out_n, struct error *err)
 {
     size_t n = options != NULL ? options->n_metadata : 0;
+    const char *authorization = rpc_client_authorization(client);
     grpc_metadata *metadata = calloc(n + 1, sizeof(*metadata));
     if (metadata == NULL)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for metadata");
@@ -352,6 +353,10 @@ static int fill_metadata(const struct rpc_call_options *options, grpc_metadata *
             status =
                 error_set(err, STATUS_INVALID_ARGUMENT, "metadata %.64s: not a legal key or value",
                           options->metadata[i].key);
+    }
+    if (authorization != NULL) {
+        metadata[n].key = grpc_slice_from_static_string("authorization");
+        metadata[n++].value = grpc_slice_from_copied_string(authorization);
     }
     *out_metadata = metadata;
     *out_n = n;
@@ -449,7 +454,7 @@ int rpc_stream_open(struct rpc_client *client, const ProtobufCServiceDescriptor 
     const ProtobufCMethodDescriptor *row = rpc_core_method(service, method);
     if (row == NULL)
         return error_set(err, STATUS_UNIMPLEMENTED, "%s has no method %s", service->name, method);
-    int status = fill_metadata(options, &metadata, &n_metadata, err);
+    int status = fill_metadata(client, options, &metadata, &n_metadata, err);
     struct rpc_stream *stream = status == 0 ? create(client, row, events, arg) : NULL;
     if (status == 0 && stream == NULL)
         status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a call");

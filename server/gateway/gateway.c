@@ -283,7 +283,13 @@ static int start_server(struct gateway *gateway, struct error *err)
     config.max_calls = (uint32_t)c->limits.max_calls;
     config.keepalive_time_ms = (uint32_t)c->keepalive_time_ms;
     config.keepalive_timeout_ms = (uint32_t)c->keepalive_timeout_ms;
-    int rc = rpc_server_create(&config, &gateway->server, err);
+    int rc = access_create(&c->access, c->listen, &gateway->access, err);
+    if (rc)
+        return rc;
+    config.tls = access_tls(gateway->access);
+    config.authorize = access_authorize;
+    config.authorize_context = gateway->access;
+    rc = rpc_server_create(&config, &gateway->server, err);
     if (!rc && c->listen[0])
         rc = rpc_server_listen_tcp(gateway->server, c->listen, &gateway->port, err);
     if (!rc && c->listen_unix[0])
@@ -374,6 +380,7 @@ void gateway_destroy(struct gateway *gateway, uint32_t grace_ms)
         link_release(gateway->links[i]);
     free(gateway->links);
     rpc_server_destroy(gateway->server);
+    access_destroy(gateway->access);
     route_table_release(gateway->routes);
     registry_fini(&gateway->registry);
     pthread_cond_destroy(&gateway->tick);
@@ -438,4 +445,9 @@ uint64_t gateway_n_refusals(struct gateway *gateway, enum gateway_limit limit)
 uint16_t gateway_port(const struct gateway *gateway)
 {
     return gateway->port;
+}
+
+void gateway_reload(struct gateway *gateway)
+{
+    access_reload(gateway->access);
 }

@@ -14,6 +14,7 @@
 
 #include "base/rng.h"
 #include "proto/rpc/rpc_server.h"
+#include "server/gateway/access.h"
 #include "server/gateway/limits.h"
 #include "server/gateway/registry.h"
 #include "server/gateway/route_table.h"
@@ -30,6 +31,7 @@ struct gateway_config {
     const char *listen_unix;    /* path or empty */
     const char *manager_socket; /* empty: routes come from routes_file alone */
     const char *routes_file;    /* last routes known, rewritten on each change; empty: none */
+    struct access_config access;
     uint64_t threads;
     uint64_t keepalive_time_ms, keepalive_timeout_ms;
     uint64_t drain_grace_ms;
@@ -46,6 +48,7 @@ struct gateway {
     struct gateway_config config; /* strings borrowed from the caller of gateway_create */
     char server_id[UUID_BYTES];
     uint64_t server_epoch;
+    struct access *access;
     struct rpc_server *server;
     struct rpc_service service;
     uint16_t port;
@@ -79,6 +82,8 @@ int gateway_create(const struct gateway_config *config, struct gateway **out_gat
 /* NOT_SERVING and refusing at once; accepted streams get the grace; then everything is freed. NULL
  * is accepted. */
 void gateway_destroy(struct gateway *gateway, uint32_t grace_ms);
+/* Reads TLS files and API keys again; returns at once. */
+void gateway_reload(struct gateway *gateway);
 /* Address in use is answered while listening; the port that was bound when listen ended in ":0". */
 uint16_t gateway_port(const struct gateway *gateway);
 

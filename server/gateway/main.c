@@ -41,6 +41,18 @@ static const struct option_spec own_specs[] = {
      "a silent connection is pinged after this long", 1000, 86400000},
     {"keepalive-timeout", 0, OPTION_MS, FIELD(gateway.keepalive_timeout_ms), "20s", "TIME",
      "and dropped after this long without an answer", 100, 86400000},
+    {"tls-cert", 0, OPTION_STRING, FIELD(gateway.access.tls_cert), "", "PEM",
+     "TLS on the port: certificate and chain; taken up again when it changes", 0, 0},
+    {"tls-key", 0, OPTION_STRING, FIELD(gateway.access.tls_key), "", "PEM", "its private key", 0,
+     0},
+    {"tls-client-ca", 0, OPTION_STRING, FIELD(gateway.access.tls_client_ca), "", "PEM",
+     "clients show a certificate of this CA", 0, 0},
+    {"tls-client-auth", 0, OPTION_STRING, FIELD(gateway.access.tls_client_auth), "require", "WHAT",
+     "require that certificate, or take it as optional", 0, 0},
+    {"keys-file", 0, OPTION_STRING, FIELD(gateway.access.keys_file), "", "PATH",
+     "API keys (see sluice key --help); taken up again when it changes", 0, 0},
+    {"allow-plaintext-keys", 0, OPTION_BOOL, FIELD(gateway.access.allow_plaintext_keys), "false",
+     NULL, "API keys beyond this machine without TLS", 0, 0},
     {"drain-grace", 0, OPTION_MS, FIELD(gateway.drain_grace_ms), "60s", "TIME",
      "time accepted streams get after SIGTERM", 0, 86400000},
     {"log-level", 0, OPTION_STRING, FIELD(log_level), "info", "LEVEL", "debug, info, warn or error",
@@ -85,18 +97,20 @@ static void print_help(const struct spec_list *list)
     strbuf_fini(&text);
 }
 
-/* Waits for SIGTERM or SIGINT; a second one while draining ends at once. */
-static void wait_for_signal(const sigset_t *set)
+/* Waits for SIGTERM or SIGINT; SIGHUP has the files read again. */
+static void wait_for_signal(const sigset_t *set, struct gateway *gateway)
 {
     int got = 0;
     while (sigwait(set, &got) != 0 || got == SIGHUP)
-        ;
+        if (got == SIGHUP && gateway)
+            gateway_reload(gateway);
     log_info(LOG_EVENT("stopping"), LOG_STR("signal", strsignal(got)));
 }
 
+/* A second signal while draining ends at once. */
 static void *end_on_second_signal(void *arg)
 {
-    wait_for_signal(arg);
+    wait_for_signal(arg, NULL);
     _Exit(1);
 }
 
@@ -120,7 +134,7 @@ static int serve(const struct settings *settings)
     }
     log_info(LOG_EVENT("serving"), LOG_STR("listen", settings->gateway.listen),
              LOG_U64("port", gateway_port(gateway)), LOG_STR("version", SLUICE_VERSION));
-    wait_for_signal(&set);
+    wait_for_signal(&set, gateway);
     pthread_t watcher;
     if (pthread_create(&watcher, NULL, end_on_second_signal, &set) == 0)
         pthread_detach(watcher);

@@ -1,0 +1,127 @@
+#include "clients/cli/dial.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/api_keys.h"
+#include "base/error.h"
+#include "clients/cli/cli.h"
+#include "proto/rpc/rpc_client.h"
+#include "proto/rpc/rpc_listen.h"
+
+enum { MAX_MESSAGE_BYTES = 64 << 20 };
+
+/* Without a port gRPC would try 443. "unix:PATH" and gRPC's own "dns:///…" pass. */
+static int check_server(const char *target, struct error *err)
+{
+    const char *colon = strrchr(target, ':');
+    const char *port = colon ? colon + 1 : "";
+    size_t n_digits = strspn(port, "0123456789");
+    bool bare_ipv6 = target[0] != '[' && colon && strchr(target, ':') != colon;
+    if (strncmp(target, "unix:", 5) == 0 || strncmp(target, "dns:", 4) == 0 ||
+        strncmp(target, "ipv4:", 5) == 0 || strncmp(target, "ipv6:", 5) == 0)
+        return 0;
+    if (colon == target || bare_ipv6 || n_digits == 0 || n_digits > 5 || port[n_digits] ||
+        strtoul(port, NULL, 10) < 1 || strtoul(port, NULL, 10) > 65535)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--server: \"%s\" is not an ADDR:PORT such as %s", target,
+                         CLI_DEFAULT_SERVER);
+    return 0;
+}
+
+/* "dns:///host:port" and the like: what stands behind the scheme. */
+static const char *host_and_port(const char *target)
+{
+    static const char *const schemes[] = {"dns:", "ipv4:", "ipv6:"};
+    for (size_t i = 0; i < sizeof(schemes) / sizeof(schemes[0]); i++) {
+        size_t n = strlen(schemes[i]);
+        if (strncmp(target, schemes[i], n) != 0)
+            continue;
+        const char *slash = strrchr(target, '/');
+        return slash ? slash + 1 : target + n;
+    }
+    return target;
+}
+
+/* The first line of the file, less blanks at its end. */
+static int read_key(const char *path, char *out_key, size_t n_out, struct error *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return error_errno(err, errno, "--api-key-file: cannot open %s", path);
+    ssize_t n = read(fd, out_key, n_out - 1);
+    int err_no = errno;
+    close(fd);
+    if (n < 0)
+        return error_errno(err, err_no, "--api-key-file: cannot read %s", path);
+    out_key[n] = '\0';
+    size_t n_key = strcspn(out_key, " \t\r\n");
+    bool more = out_key[n_key + strspn(out_key + n_key, " \t\r\n")] != '\0';
+    out_key[n_key] = '\0';
+    if (n_key == 0 || more || n_key > API_KEY_MAX_BYTES)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--api-key-file: %s does not hold one key of at most %d bytes", path,
+                         API_KEY_MAX_BYTES);
+    return 0;
+}
+
+int cli_dial_open(const char *server, const struct cli_dial *dial, struct rpc_client **out_client,
+                  struct error *err)
+{
+    static const struct cli_dial plain = {.tls_ca = "",
+                                          .tls_client_cert = "",
+                                          .tls_client_key = "",
+                                          .server_name = "",
+                                          .api_key = "",
+                                          .api_key_file = ""};
+    char key[2 * API_KEY_MAX_BYTES] = "";
+    struct rpc_client_config config;
+    bool local = strncmp(server, "unix:", 5) == 0;
+    if (!dial)
+        dial = &plain;
+    rpc_client_config_init(&config);
+    config.target = server;
+    config.max_message_bytes = MAX_MESSAGE_BYTES;
+    config.tls = !local && (dial->tls || dial->tls_ca[0]);
+    config.tls_ca = dial->tls_ca;
+    config.tls_client_cert = dial->tls_client_cert;
+    config.tls_client_key = dial->tls_client_key;
+    config.server_name = dial->server_name;
+    config.api_key = dial->api_key;
+    int rc = check_server(server, err);
+    if (!rc && !config.tls && !local && (dial->tls_client_cert[0] || dial->tls_client_key[0]))
+        rc = error_set(err, STATUS_INVALID_ARGUMENT,
+                       "--tls-client-cert: give --tls-ca or --tls with it");
+    if (!rc && !dial->api_key[0] && dial->api_key_file[0]) {
+        rc = read_key(dial->api_key_file, key, sizeof(key), err);
+        config.api_key = key;
+    }
+    if (!rc && config.api_key[0] && !config.tls && !local && !dial->allow_plaintext_keys &&
+        !rpc_listen_is_loopback(host_and_port(server)))
+        rc = error_set(err, STATUS_INVALID_ARGUMENT,
+                       "--server %s: the API key would cross the network in plain text; give "
+                       "--tls-ca or --tls, or --allow-plaintext-keys where something else encrypts",
+                       server);
+    if (!rc)
+        rc = rpc_client_create(&config, out_client, err);
+    explicit_bzero(key, sizeof(key));
+    return rc;
+}
+
+void cli_dial_hide_key(int argc, char *argv[])
+{
+    static const char flag[] = "--api-key";
+    size_t n = sizeof(flag) - 1;
+    for (int i = 1; i < argc; i++) {
+        char *value = NULL;
+        if (strncmp(argv[i], flag, n) == 0 && argv[i][n] == '=')
+            value = argv[i] + n + 1;
+        else if (strcmp(argv[i], flag) == 0 && i + 1 < argc)
+            value = argv[i + 1];
+        if (value)
+            memset(value, 'x', strlen(value));
+    }
+}

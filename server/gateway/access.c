@@ -1,0 +1,351 @@
+#include "server/gateway/access.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "base/api_keys.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "proto/rpc/rpc_call.h"
+#include "proto/rpc/rpc_listen.h"
+#include "proto/rpc/rpc_tls.h"
+
+enum { LOOK_MS = 500, WARNING_BYTES = 256 };
+
+static const char health_prefix[] = "/grpc.health.v1.Health/";
+static const char certificate_prefix[] = "tls:";
+
+const char *const access_refusal_names[N_ACCESS_REFUSALS] = {
+    [ACCESS_KEY_MISSING] = "API_KEY_MISSING",
+    [ACCESS_KEY_INVALID] = "API_KEY_INVALID",
+    [ACCESS_KEY_EXPIRED] = "API_KEY_EXPIRED",
+    [ACCESS_CERTIFICATE_NAME] = "CERTIFICATE_NAME",
+};
+
+struct access {
+    struct rpc_tls *tls; /* NULL: plain text */
+    char *keys_path;     /* NULL: no keys */
+    atomic_ullong n_refused[N_ACCESS_REFUSALS];
+    atomic_ullong n_reloads, n_failed_reloads;
+
+    pthread_rwlock_t keys_lock;
+    struct api_keys *keys; /* in force */
+
+    struct stat keys_seen; /* the looking thread only, after create */
+    pthread_t looker;
+    bool looking;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    bool stopping, asked;
+};
+
+/* --- starting --- */
+
+static bool given(const char *text)
+{
+    return text && text[0];
+}
+
+static const char *client_auth(const struct access_config *c)
+{
+    return given(c->tls_client_auth) ? c->tls_client_auth : "require";
+}
+
+static int check_config(const struct access_config *c, const char *listen, struct error *err)
+{
+    if (given(c->tls_cert) != given(c->tls_key))
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--tls-cert and --tls-key go together: "
+                         "--tls-%s is missing",
+                         given(c->tls_cert) ? "key" : "cert");
+    if (given(c->tls_client_ca) && !given(c->tls_cert))
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--tls-client-ca: client certificates need --tls-cert and --tls-key");
+    if (strcmp(client_auth(c), "require") != 0 && strcmp(client_auth(c), "optional") != 0)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--tls-client-auth: \"%s\" is neither require nor optional",
+                         c->tls_client_auth);
+    bool exposed = given(listen) && !given(c->tls_cert) && !rpc_listen_is_loopback(listen);
+    if (exposed && given(c->keys_file) && !c->allow_plaintext_keys)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--listen %s: API keys would cross the network in plain text; give "
+                         "--tls-cert and --tls-key, or --allow-plaintext-keys where something else "
+                         "encrypts",
+                         listen);
+    if (exposed && !given(c->keys_file))
+        log_warn(LOG_EVENT("open to the network"), LOG_STR("listen", listen),
+                 LOG_STR("message",
+                         "neither TLS nor API keys: anybody who reaches the port may use "
+                         "the models"));
+    return 0;
+}
+
+static int open_tls(struct access *access, const struct access_config *c, struct error *err)
+{
+    const struct rpc_tls_config config = {.cert = c->tls_cert,
+                                          .key = c->tls_key,
+                                          .client_ca = c->tls_client_ca,
+                                          .require_client_cert =
+                                              strcmp(client_auth(c), "require") == 0};
+    char warning[WARNING_BYTES];
+    if (!given(c->tls_cert))
+        return 0;
+    int rc = rpc_tls_create(&config, &access->tls, warning, err);
+    if (rc)
+        return error_prefix(err, "TLS");
+    if (warning[0])
+        log_warn(LOG_EVENT("certificate"), LOG_STR("message", warning));
+    return 0;
+}
+
+static int open_keys(struct access *access, const struct access_config *c, struct error *err)
+{
+    if (!given(c->keys_file))
+        return 0;
+    access->keys_path = strdup(c->keys_file);
+    if (!access->keys_path)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "API keys: out of memory");
+    if (stat(c->keys_file, &access->keys_seen) != 0)
+        memset(&access->keys_seen, 0, sizeof(access->keys_seen)); /* load says why */
+    int rc = api_keys_load(c->keys_file, &access->keys, err);
+    if (rc) {
+        error_prefix(err, "--keys-file");
+        return err->status = rc == STATUS_RESOURCE_EXHAUSTED ? rc : STATUS_INVALID_ARGUMENT;
+    }
+    log_info(LOG_EVENT("API keys"), LOG_STR("file", c->keys_file),
+             LOG_U64("keys", api_keys_count(access->keys)));
+    return 0;
+}
+
+/* --- looking at the files --- */
+
+static bool same_file(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino && a->st_size == b->st_size &&
+           a->st_mode == b->st_mode && a->st_mtim.tv_sec == b->st_mtim.tv_sec &&
+           a->st_mtim.tv_nsec == b->st_mtim.tv_nsec && a->st_ctim.tv_sec == b->st_ctim.tv_sec &&
+           a->st_ctim.tv_nsec == b->st_ctim.tv_nsec;
+}
+
+static void reload_failed(struct access *access, const char *what, const struct error *err)
+{
+    atomic_fetch_add(&access->n_failed_reloads, 1);
+    log_error(LOG_EVENT(what), LOG_STR("message", err->message),
+              LOG_STR("in_force", "what was read before"));
+}
+
+static void look_at_keys(struct access *access, bool always)
+{
+    struct stat info;
+    struct api_keys *keys;
+    struct error err;
+    if (!access->keys_path)
+        return;
+    if (stat(access->keys_path, &info) != 0)
+        memset(&info, 0, sizeof(info));
+    if (!always && same_file(&info, &access->keys_seen))
+        return;
+    access->keys_seen = info;
+    if (api_keys_load(access->keys_path, &keys, &err) != 0) {
+        reload_failed(access, "API keys not reloaded", &err);
+        return;
+    }
+    size_t n = api_keys_count(keys);
+    pthread_rwlock_wrlock(&access->keys_lock);
+    struct api_keys *old = access->keys;
+    access->keys = keys;
+    pthread_rwlock_unlock(&access->keys_lock);
+    api_keys_destroy(old);
+    atomic_fetch_add(&access->n_reloads, 1);
+    log_info(LOG_EVENT("API keys reloaded"), LOG_U64("keys", n));
+}
+
+static void look_at_tls(struct access *access, bool always)
+{
+    char warning[WARNING_BYTES];
+    struct error err;
+    int rc = access->tls ? rpc_tls_reload(access->tls, always, warning, &err) : 0;
+    if (rc < 0) {
+        reload_failed(access, "TLS files not reloaded", &err);
+    } else if (rc > 0) {
+        atomic_fetch_add(&access->n_reloads, 1);
+        log_info(LOG_EVENT("TLS files reloaded"), LOG_STR("warning", warning));
+    }
+}
+
+static void *look(void *arg)
+{
+    struct access *access = arg;
+    pthread_mutex_lock(&access->lock);
+    while (!access->stopping) {
+        int64_t until_ns = clock_now_ns() + LOOK_MS * NS_PER_MS;
+        struct timespec until = {until_ns / NS_PER_S, until_ns % NS_PER_S};
+        if (!access->asked)
+            pthread_cond_timedwait(&access->wake, &access->lock, &until);
+        bool always = access->asked;
+        access->asked = false;
+        if (access->stopping)
+            break;
+        pthread_mutex_unlock(&access->lock);
+        look_at_keys(access, always);
+        look_at_tls(access, always);
+        pthread_mutex_lock(&access->lock);
+    }
+    pthread_mutex_unlock(&access->lock);
+    return NULL;
+}
+
+int access_create(const struct access_config *config, const char *listen,
+                  struct access **out_access, struct error *err)
+{
+    pthread_condattr_t monotonic;
+    struct access *access = calloc(1, sizeof(*access));
+    if (!access)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "server: out of memory");
+    pthread_rwlock_init(&access->keys_lock, NULL);
+    pthread_mutex_init(&access->lock, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&access->wake, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    int rc = check_config(config, listen, err);
+    if (!rc)
+        rc = open_tls(access, config, err);
+    if (!rc)
+        rc = open_keys(access, config, err);
+    if (!rc && (access->tls || access->keys_path)) {
+        access->looking = pthread_create(&access->looker, NULL, look, access) == 0;
+        if (!access->looking)
+            rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "server: cannot start a thread");
+    }
+    if (rc) {
+        access_destroy(access);
+        return rc;
+    }
+    *out_access = access;
+    return 0;
+}
+
+void access_destroy(struct access *access)
+{
+    if (!access)
+        return;
+    if (access->looking) {
+        pthread_mutex_lock(&access->lock);
+        access->stopping = true;
+        pthread_cond_signal(&access->wake);
+        pthread_mutex_unlock(&access->lock);
+        pthread_join(access->looker, NULL);
+    }
+    rpc_tls_destroy(access->tls);
+    api_keys_destroy(access->keys);
+    free(access->keys_path);
+    pthread_cond_destroy(&access->wake);
+    pthread_mutex_destroy(&access->lock);
+    pthread_rwlock_destroy(&access->keys_lock);
+    free(access);
+}
+
+struct rpc_tls *access_tls(const struct access *access)
+{
+    return access->tls;
+}
+
+void access_reload(struct access *access)
+{
+    pthread_mutex_lock(&access->lock);
+    access->asked = true;
+    pthread_cond_signal(&access->wake);
+    pthread_mutex_unlock(&access->lock);
+}
+
+/* --- one call --- */
+
+static int refuse(struct access *access, enum access_refusal why, const char *text,
+                  struct error *err)
+{
+    atomic_fetch_add_explicit(&access->n_refused[why], 1, memory_order_relaxed);
+    error_set(err, STATUS_UNAUTHENTICATED, "%s", text);
+    return error_reason(err, access_refusal_names[why]);
+}
+
+/* The key behind "Bearer ", or NULL. */
+static const char *bearer(const char *value)
+{
+    if (strncasecmp(value, "Bearer ", 7) != 0)
+        return NULL;
+    return value + 7 + strspn(value + 7, " ");
+}
+
+static int authorize_key(struct access *access, struct rpc_call *call, struct error *err)
+{
+    size_t n_bytes = 0;
+    const char *value = rpc_call_metadata(call, "authorization", &n_bytes);
+    const char *key = bearer(value), *tenant = NULL;
+    if (rpc_call_n_metadata(call, "authorization") != 1)
+        return refuse(access, ACCESS_KEY_INVALID, "authorization: given more than once", err);
+    if (!key)
+        return refuse(access, ACCESS_KEY_INVALID, "authorization: want `Bearer KEY`", err);
+    size_t n_key = n_bytes - (size_t)(key - value);
+    pthread_rwlock_rdlock(&access->keys_lock);
+    enum api_key_verdict verdict =
+        api_keys_check(access->keys, key, n_key, clock_wall_ns() / NS_PER_S, &tenant);
+    if (verdict == API_KEY_GOOD)
+        rpc_call_set_tenant(call, tenant);
+    pthread_rwlock_unlock(&access->keys_lock);
+    if (verdict == API_KEY_UNKNOWN)
+        return refuse(access, ACCESS_KEY_INVALID, "authorization: this API key is not known", err);
+    if (verdict == API_KEY_EXPIRED)
+        return refuse(access, ACCESS_KEY_EXPIRED, "authorization: this API key has expired", err);
+    return 0;
+}
+
+/* 0 and a tenant, or NOT_FOUND (no certificate), or refused. */
+static int authorize_certificate(struct access *access, struct rpc_call *call, struct error *err)
+{
+    char tenant[RPC_MAX_TENANT + 1];
+    size_t n_prefix = sizeof(certificate_prefix) - 1;
+    memcpy(tenant, certificate_prefix, n_prefix);
+    int rc = rpc_call_peer_name(call, tenant + n_prefix, sizeof(tenant) - n_prefix);
+    if (rc == 0)
+        return rpc_call_set_tenant(call, tenant);
+    if (rc == STATUS_NOT_FOUND)
+        return rc;
+    return refuse(access, ACCESS_CERTIFICATE_NAME,
+                  "client certificate: its name is not 1 to 124 printable ASCII characters "
+                  "without spaces",
+                  err);
+}
+
+int access_authorize(void *context, struct rpc_call *call, struct error *err)
+{
+    struct access *access = context;
+    if (strncmp(rpc_call_method(call), health_prefix, sizeof(health_prefix) - 1) == 0)
+        return 0;
+    if (access->keys_path && rpc_call_metadata(call, "authorization", NULL))
+        return authorize_key(access, call, err);
+    if (access->tls) {
+        int rc = authorize_certificate(access, call, err);
+        if (rc != STATUS_NOT_FOUND)
+            return rc;
+    }
+    if (!access->keys_path || strncmp(rpc_call_peer(call), "unix:", 5) == 0)
+        return 0;
+    return refuse(access, ACCESS_KEY_MISSING,
+                  "authorization: an API key is needed, as `Bearer KEY`", err);
+}
+
+void access_get_stats(struct access *access, struct access_stats *out_stats)
+{
+    for (int i = 0; i < N_ACCESS_REFUSALS; i++)
+        out_stats->n_refused[i] = atomic_load(&access->n_refused[i]);
+    out_stats->n_reloads = atomic_load(&access->n_reloads);
+    out_stats->n_failed_reloads = atomic_load(&access->n_failed_reloads);
+}

@@ -1,0 +1,510 @@
+"""TLS, client certificates and API keys on the data plane, and what belongs to whom. Most of it needs no model: a server
+without routes answers ListModels with an empty list to whoever it lets in."""
+import hashlib
+import os
+import pathlib
+import signal
+import subprocess
+import threading
+import time
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2, status_pb2
+
+from conftest import BIN, Sluice, free_port, model_path
+from pki import Authority
+
+ANSWER_S = 10
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory):
+    class Pki:
+        pass
+    p = Pki()
+    p.folder = tmp_path_factory.mktemp("pki")
+    p.ca, p.other = Authority(p.folder, "ca"), Authority(p.folder, "other")
+    p.server = p.ca.issue("server", "sluice", "DNS:localhost,IP:127.0.0.1")
+    p.server2 = p.ca.issue("server2", "sluice", "DNS:localhost,DNS:second.example,IP:127.0.0.1")
+    p.expired_server = p.ca.issue("expired-server", "sluice", "DNS:localhost,IP:127.0.0.1", expired=True)
+    p.alice = p.ca.issue("alice", "alice-cn", "URI:spiffe://example.org/alice,DNS:alice.example")
+    p.bob = p.ca.issue("bob", "bob-cn")
+    p.spaced = p.ca.issue("spaced", "two words")
+    p.expired = p.ca.issue("expired", "old", expired=True)
+    p.request = p.folder / "server.csr"
+    p.request.chmod(0o600)
+    p.stranger = p.other.issue("stranger", "alice-cn", "URI:spiffe://example.org/alice")
+    return p
+
+
+class Server:
+    """sluice-server alone."""
+
+    def __init__(self, folder, stubs, *args):
+        self.folder, self.stubs = pathlib.Path(folder), stubs
+        self.port = free_port()
+        self.log_path = self.folder / f"server-{self.port}.log"
+        self.process = subprocess.Popen(
+            [BIN / "sluice-server", "--routes-file", self.folder / "none.pb", "--listen", f"127.0.0.1:{self.port}",
+             *map(str, args)], stdout=subprocess.DEVNULL, stderr=open(self.log_path, "ab"))
+        until = time.monotonic() + 15
+        while "event=serving" not in self.log() and self.process.poll() is None and time.monotonic() < until:
+            time.sleep(0.02)
+        assert self.process.poll() is None, self.log()
+
+    def log(self):
+        return self.log_path.read_text()
+
+    def wait_log(self, text, n=1, seconds=3):
+        until = time.monotonic() + seconds
+        while self.log().count(text) < n:
+            assert time.monotonic() < until, f"{text!r} not {n} times in: {self.log()}"
+            time.sleep(0.02)
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(15) == 0, self.log()
+
+
+@pytest.fixture
+def server(tmp_path, stubs):
+    started = []
+
+    def start(*args):
+        started.append(Server(tmp_path, stubs, *args))
+        return started[-1]
+    yield start
+    for s in started:
+        s.stop()
+
+
+def secure(port, ca, cert=None, name=None):
+    files = [pathlib.Path(p).read_bytes() for p in ([ca.cert, cert[1], cert[0]] if cert else [ca.cert])]
+    options = [("grpc.ssl_target_name_override", name)] if name else []
+    return grpc.secure_channel(f"127.0.0.1:{port}", grpc.ssl_channel_credentials(*files), options)
+
+
+def lists(stubs, channel, key=None, **kwargs):
+    """Calls ListModels; returns the answer, or raises."""
+    metadata = [("authorization", f"Bearer {key}")] if key is not None else []
+    stub = stubs.inference_grpc.InferenceStub(channel)
+    return stub.ListModels(stubs.inference.ListModelsRequest(), metadata=metadata, timeout=ANSWER_S, **kwargs)
+
+
+def refused(call):
+    """(code, reason, text) of a call that must fail."""
+    with pytest.raises(grpc.RpcError) as e:
+        call()
+    reason = ""
+    for key, value in e.value.trailing_metadata() or ():
+        if key == "grpc-status-details-bin":
+            status = status_pb2.Status.FromString(value)
+            info = error_details_pb2.ErrorInfo()
+            for detail in status.details:
+                if detail.Unpack(info):
+                    reason = info.reason
+    return e.value.code(), reason, e.value.details()
+
+
+def no_connection(stubs, channel):
+    """The handshake fails: no call ever gets through."""
+    with pytest.raises(grpc.RpcError) as e:
+        lists(stubs, channel)
+    return e.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
+UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED
+
+
+# --- TLS ---
+
+def test_the_port_speaks_tls_and_nothing_else(server, pki, stubs):
+    s = server("--tls-cert", pki.server[0], "--tls-key", pki.server[1])
+    lists(stubs, secure(s.port, pki.ca))
+    assert no_connection(stubs, secure(s.port, pki.other)), "a client must not trust another CA's server"
+    assert no_connection(stubs, secure(s.port, pki.ca, name="elsewhere.example")), "nor one of another name"
+    with pytest.raises(grpc.RpcError):
+        lists(stubs, grpc.insecure_channel(f"127.0.0.1:{s.port}"))
+    lists(stubs, secure(s.port, pki.ca)) # still there
+
+
+def test_client_certificates_are_required_and_verified(server, pki, stubs):
+    s = server("--tls-cert", pki.server[0], "--tls-key", pki.server[1], "--tls-client-ca", pki.ca.cert)
+    lists(stubs, secure(s.port, pki.ca, pki.alice))
+    for bad in (None, pki.expired, pki.stranger):
+        assert no_connection(stubs, secure(s.port, pki.ca, bad)), bad
+    code, reason, text = refused(lambda: lists(stubs, secure(s.port, pki.ca, pki.spaced)))
+    assert (code, reason) == (UNAUTHENTICATED, "CERTIFICATE_NAME") and "two" not in text
+
+
+def test_optional_client_certificates_must_still_be_good(server, pki, stubs):
+    s = server("--tls-cert", pki.server[0], "--tls-key", pki.server[1], "--tls-client-ca", pki.ca.cert,
+               "--tls-client-auth", "optional")
+    lists(stubs, secure(s.port, pki.ca))
+    lists(stubs, secure(s.port, pki.ca, pki.bob))
+    for bad in (pki.expired, pki.stranger):
+        assert no_connection(stubs, secure(s.port, pki.ca, bad)), bad
+
+
+def test_changed_certificates_are_taken_up_and_live_connections_stay(server, pki, stubs, tmp_path):
+    cert, key = tmp_path / "c.pem", tmp_path / "k.pem"
+
+    def install(pair):
+        for source, target in ((pair[1], key), (pair[0], cert)):
+            new = target.with_suffix(".new")
+            new.write_bytes(source.read_bytes())
+            new.chmod(0o600)
+            new.rename(target)
+    install(pki.server)
+    s = server("--tls-cert", cert, "--tls-key", key)
+    old = secure(s.port, pki.ca)
+    lists(stubs, old)
+    watch = stubs  # a stream that spans the change
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+    stream = health_pb2_grpc.HealthStub(old).Watch(health_pb2.HealthCheckRequest())
+    next(stream)
+    assert no_connection(watch, secure(s.port, pki.ca, name="second.example"))
+    install(pki.server2)
+    s.wait_log("TLS files reloaded")
+    lists(stubs, secure(s.port, pki.ca, name="second.example"))
+    assert stream.is_active()
+    lists(stubs, old)
+    # Bad files leave the good ones in force, and are told once per change.
+    cert.write_text("-----BEGIN CERTIFICATE-----\nnonsense\n-----END CERTIFICATE-----\n")
+    s.wait_log("TLS files not reloaded")
+    assert f"{cert}: no certificate in PEM form" in s.log()
+    lists(stubs, secure(s.port, pki.ca, name="second.example"))
+    time.sleep(1.2)
+    assert s.log().count("TLS files not reloaded") == 1
+    install(pki.server)
+    s.wait_log("TLS files reloaded", 2)
+    s.process.send_signal(signal.SIGHUP)
+    s.wait_log("TLS files reloaded", 3)
+    assert stream.is_active()
+    stream.cancel()
+
+
+@pytest.mark.parametrize("make, text", [
+    (lambda p, f: ["--tls-cert", f / "absent.pem", "--tls-key", p.server[1]], "absent.pem: No such file"),
+    (lambda p, f: ["--tls-cert", p.server[0]], "--tls-key is missing"),
+    (lambda p, f: ["--tls-cert", p.server[0], "--tls-key", p.alice[1]], "is not for the key in"),
+    (lambda p, f: ["--tls-cert", p.server[1], "--tls-key", p.server[1]], "no certificate in PEM form"),
+    (lambda p, f: ["--tls-cert", p.server[0], "--tls-key", p.request], "no private key in PEM form"),
+    (lambda p, f: ["--tls-cert", p.server[0], "--tls-key", f], "not a regular file"),
+    (lambda p, f: ["--tls-client-ca", p.ca.cert], "client certificates need --tls-cert"),
+    (lambda p, f: ["--tls-cert", p.server[0], "--tls-key", p.server[1], "--tls-client-ca", p.server[1]],
+     "no certificate in PEM form"),
+    (lambda p, f: ["--tls-cert", p.server[0], "--tls-key", p.server[1], "--tls-client-auth", "maybe"],
+     "is neither require nor optional"),
+])
+def test_bad_tls_files_end_the_start_with_their_name(pki, tmp_path, make, text):
+    result = subprocess.run([BIN / "sluice-server", "--routes-file", tmp_path / "none.pb", "--listen", "127.0.0.1:0",
+                             *map(str, make(pki, tmp_path))], capture_output=True, text=True, timeout=20)
+    assert result.returncode == 78 and text in result.stderr, result.stderr
+
+
+def test_a_private_key_that_others_may_read_is_refused(pki, tmp_path):
+    key = tmp_path / "k.pem"
+    key.write_bytes(pki.server[1].read_bytes())
+    key.chmod(0o644)
+    result = subprocess.run([BIN / "sluice-server", "--routes-file", tmp_path / "none.pb", "--listen", "127.0.0.1:0",
+                             "--tls-cert", pki.server[0], "--tls-key", key], capture_output=True, text=True, timeout=20)
+    assert result.returncode == 78 and "mode 0644 lets others read" in result.stderr, result.stderr
+
+
+def test_an_expired_certificate_is_told_and_can_be_replaced(server, pki, stubs, tmp_path):
+    cert, key = tmp_path / "c.pem", tmp_path / "k.pem"
+    for source, target in ((pki.expired_server[0], cert), (pki.expired_server[1], key)):
+        target.write_bytes(source.read_bytes())
+        target.chmod(0o600)
+    s = server("--tls-cert", cert, "--tls-key", key)
+    assert "not valid at this time" in s.log()
+    assert no_connection(stubs, secure(s.port, pki.ca))
+    key.write_bytes(pki.server[1].read_bytes())
+    cert.write_bytes(pki.server[0].read_bytes())
+    s.wait_log("TLS files reloaded")
+    lists(stubs, secure(s.port, pki.ca))
+
+
+# --- API keys ---
+
+def new_key(tenant, *args):
+    result = subprocess.run([BIN / "sluice", "key", "new", tenant, *args], capture_output=True, text=True, timeout=20)
+    assert result.returncode == 0, result.stderr
+    key, line = result.stdout.splitlines()
+    assert line.split()[1] == hashlib.sha256(key.encode()).hexdigest()
+    return key, line
+
+
+def write_keys(path, *lines):
+    new = path.with_suffix(".new")
+    new.write_text("# keys\n\n" + "".join(line + "\n" for line in lines))
+    new.chmod(0o600)
+    new.rename(path)
+
+
+def test_every_reason_for_which_a_key_is_refused(server, stubs, tmp_path):
+    good, line = new_key("acme")
+    old, old_line = new_key("acme", "--expires", "2020-01-01T00:00:00Z")
+    keys = tmp_path / "keys"
+    write_keys(keys, line + "  # the first", old_line)
+    s = server("--keys-file", keys)
+    channel = grpc.insecure_channel(f"127.0.0.1:{s.port}")
+    lists(stubs, channel, good)
+    stub = stubs.inference_grpc.InferenceStub(channel)
+    request = stubs.inference.ListModelsRequest()
+
+    def with_metadata(*metadata):
+        return refused(lambda: stub.ListModels(request, metadata=metadata, timeout=ANSWER_S))[:2]
+    assert with_metadata() == (UNAUTHENTICATED, "API_KEY_MISSING")
+    unknown = (UNAUTHENTICATED, "API_KEY_INVALID")
+    for value in (f"Bearer {good}x", f"Bearer {good[:-1]}", "Bearer ", "Bearer", good, f"Basic {good}", "Bearer " + "x" * 5000):
+        assert with_metadata(("authorization", value)) == unknown, value
+    assert with_metadata(("authorization", f"Bearer {good}"), ("authorization", f"Bearer {good}")) == unknown
+    assert with_metadata(("authorization", f"Bearer {old}")) == (UNAUTHENTICATED, "API_KEY_EXPIRED")
+    # The text does not repeat what was sent, and the log has no key.
+    assert good not in s.log() and old not in s.log()
+    # Health is open, reflection is not.
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+    health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=ANSWER_S)
+    from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+    ask = reflection_pb2.ServerReflectionRequest(list_services="")
+    reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
+    code, reason, _ = refused(lambda: list(reflection.ServerReflectionInfo(iter([ask]), timeout=ANSWER_S)))
+    assert (code, reason) == (UNAUTHENTICATED, "API_KEY_MISSING")
+    answers = list(reflection.ServerReflectionInfo(iter([ask]), timeout=ANSWER_S,
+                                                   metadata=[("authorization", f"bearer {good}")]))
+    assert any(x.name == "sluice.v1.Inference" for x in answers[0].list_services_response.service)
+
+
+def test_changed_keys_are_taken_up_within_a_second_and_broken_files_are_not(server, stubs, tmp_path):
+    first, first_line = new_key("acme")
+    second, second_line = new_key("acme")
+    keys = tmp_path / "keys"
+    write_keys(keys, first_line)
+    s = server("--keys-file", keys)
+    channel = grpc.insecure_channel(f"127.0.0.1:{s.port}")
+    write_keys(keys, second_line)
+    began = time.monotonic()
+    while True:
+        try:
+            lists(stubs, channel, second)
+            break
+        except grpc.RpcError:
+            assert time.monotonic() - began < 1.0, s.log()
+            time.sleep(0.02)
+    assert refused(lambda: lists(stubs, channel, first))[1] == "API_KEY_INVALID"
+    for bad, text in (([second_line, "acme nothex"], f"{keys}:4: hash: want"), ([], "no key in the whole file"),
+                      ([second_line, second_line], f"{keys}:4: hash: the same key"),
+                      (["a b " + second_line], f"{keys}:3: want TENANT HASH"),
+                      ([second_line + " 2027-02-30T00:00:00Z"], f"{keys}:3: expiry: want"),
+                      (["anonymous " + second_line.split()[1]], f"{keys}:3: tenant"),
+                      (["te\x1bnant " + second_line.split()[1]], f"{keys}:3: byte 3 is a control character")):
+        n = s.log().count("API keys not reloaded")
+        write_keys(keys, *bad)
+        s.wait_log("API keys not reloaded", n + 1)
+        assert text in s.log().splitlines()[-1], s.log()
+        assert second_line.split()[1] not in s.log()
+        lists(stubs, channel, second)
+    keys.chmod(0o644)
+    s.wait_log("mode 0644 lets others read")
+    lists(stubs, channel, second)
+    keys.unlink()
+    s.wait_log("cannot open")
+    lists(stubs, channel, second)
+    write_keys(keys, first_line)
+    s.process.send_signal(signal.SIGHUP)
+    s.wait_log("API keys reloaded", 2)
+    lists(stubs, channel, first)
+
+
+def test_a_key_ends_at_its_time_not_at_the_next_reload(server, stubs, tmp_path):
+    at = time.time() + 2
+    key, line = new_key("acme", "--expires", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at)))
+    keys = tmp_path / "keys"
+    write_keys(keys, line)
+    s = server("--keys-file", keys)
+    channel = grpc.insecure_channel(f"127.0.0.1:{s.port}")
+    lists(stubs, channel, key)
+    time.sleep(max(0, int(at) - time.time()) + 0.05)
+    assert refused(lambda: lists(stubs, channel, key))[1] == "API_KEY_EXPIRED"
+
+
+def test_a_key_file_that_is_wrong_at_the_start_ends_it(tmp_path):
+    keys = tmp_path / "keys"
+    for content, mode, text in (("acme 12\n", 0o600, ":1: hash: want"), ("", 0o600, "no key in the whole file"),
+                                ("x" * 600 + "\n", 0o600, ":1: 600 bytes: a line has at most 512"),
+                                ("#\n" * 600000, 0o600, "it may have 1048576"),
+                                (new_key("acme")[1] + "\n", 0o604, "mode 0604 lets others read")):
+        keys.write_text(content)
+        keys.chmod(mode)
+        result = subprocess.run([BIN / "sluice-server", "--routes-file", tmp_path / "none.pb", "--listen", "127.0.0.1:0",
+                                 "--keys-file", keys], capture_output=True, text=True, timeout=20)
+        assert result.returncode == 78 and text in result.stderr, result.stderr
+
+
+def test_keys_do_not_cross_a_network_in_plain_text_unless_told(tmp_path):
+    key, line = new_key("acme")
+    keys = tmp_path / "keys"
+    write_keys(keys, line)
+    command = [BIN / "sluice-server", "--routes-file", tmp_path / "none.pb", "--listen", f"0.0.0.0:{free_port()}",
+               "--keys-file", keys]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    assert result.returncode == 78 and "--allow-plaintext-keys" in result.stderr, result.stderr
+    log = open(tmp_path / "log", "w+")
+    process = subprocess.Popen([*command, "--allow-plaintext-keys"], stderr=log)
+    until = time.monotonic() + 10
+    while "event=serving" not in (tmp_path / "log").read_text():
+        assert time.monotonic() < until and process.poll() is None, (tmp_path / "log").read_text()
+        time.sleep(0.02)
+    process.terminate()
+    assert process.wait(15) == 0
+    # The client does not either.
+    result = subprocess.run([BIN / "sluice", "run", "m", "x", "--server", "192.0.2.1:8001"], capture_output=True, text=True,
+                            env={**os.environ, "SLUICE_API_KEY": key}, timeout=20)
+    assert result.returncode == 1 and "plain text" in result.stderr and key not in result.stderr, result.stderr
+
+
+def test_a_certificate_stands_in_for_a_key_but_a_shown_key_must_be_good(server, pki, stubs, tmp_path):
+    key, line = new_key("acme")
+    keys = tmp_path / "keys"
+    write_keys(keys, line)
+    s = server("--tls-cert", pki.server[0], "--tls-key", pki.server[1], "--tls-client-ca", pki.ca.cert, "--tls-client-auth",
+               "optional", "--keys-file", keys)
+    assert refused(lambda: lists(stubs, secure(s.port, pki.ca)))[1] == "API_KEY_MISSING"
+    lists(stubs, secure(s.port, pki.ca), key)
+    lists(stubs, secure(s.port, pki.ca, pki.alice))
+    assert refused(lambda: lists(stubs, secure(s.port, pki.ca, pki.alice), "wrong"))[1] == "API_KEY_INVALID"
+
+
+@pytest.mark.parametrize("args, text", [
+    (["new", "two words"], "tenant"), (["new", "anonymous"], "anonymous"), (["new", "x" * 65], "65 bytes"),
+    (["old", "acme"], "want new"), (["new", "acme", "--expires", "tomorrow"], "expiry: want"),
+    (["new", "acme", "--expires", "2027-01-31T00:00:00+01:00"], "expiry: want")])
+def test_key_new_refuses_what_the_file_would(args, text):
+    result = subprocess.run([BIN / "sluice", "key", *args], capture_output=True, text=True, timeout=20)
+    assert result.returncode == 1 and text in result.stderr and not result.stdout, result
+
+
+# --- what belongs to whom, with a model ---
+
+@pytest.fixture(scope="module")
+def tenants(tmp_path_factory, stubs, pki):
+    """`sluice serve` with TLS and keys, as a user would start it, and channels of three callers."""
+    state = tmp_path_factory.mktemp("state")
+    sluice = Sluice(state, stubs)
+    sluice.keys = {name: new_key(name) for name in ("acme", "globex")}
+    keys = state / "keys"
+    write_keys(keys, *(line for _, line in sluice.keys.values()))
+    sluice.start("--tls-cert", pki.server[0], "--tls-key", pki.server[1], "--tls-client-ca", pki.ca.cert,
+                 "--tls-client-auth", "optional", "--keys-file", keys, model_path(), "--name", "smol")
+    sluice.pki = pki
+    channel = secure(sluice.port, pki.ca)
+    sluice.inference = stubs.inference_grpc.InferenceStub(channel)
+    sluice.alice = stubs.inference_grpc.InferenceStub(secure(sluice.port, pki.ca, pki.alice))
+    try:
+        sluice.wait(lambda: "ready: sluice run smol" in (state / "serve.out").read_text(), 60, "ready")
+        yield sluice
+    finally:
+        sluice.stop()
+
+
+def bearer(sluice, tenant):
+    return [("authorization", f"Bearer {sluice.keys[tenant][0]}")]
+
+
+def test_the_cli_reaches_a_server_with_tls_and_keys(tenants, tmp_path):
+    key_file = tmp_path / "acme.key"
+    key_file.write_text(tenants.keys["acme"][0] + "\n")
+    tls = ["--tls-ca", tenants.pki.ca.cert]
+    assert "Paris" in tenants.run("smol", "The capital of France is", "--raw", "-n", "8", *tls, "--api-key-file", key_file).stdout
+    failed = tenants.run("smol", "x", "-n", "1", *tls, check=False)
+    assert failed.returncode == 1 and "API_KEY_MISSING" in failed.stderr
+    cert, key = tenants.pki.alice
+    tenants.run("smol", "x", "-n", "1", *tls, "--tls-client-cert", cert, "--tls-client-key", key)
+    failed = tenants.run("smol", "x", "-n", "1", *tls, "--tls-client-cert", cert, check=False)
+    assert failed.returncode == 1 and "go together" in failed.stderr
+    failed = tenants.run("smol", "x", "-n", "1", "--tls-ca", tenants.pki.other.cert, "--api-key-file", key_file, check=False)
+    assert failed.returncode == 1
+    environment = {**os.environ, "SLUICE_API_KEY": tenants.keys["acme"][0], "SLUICE_TLS_CA": str(tenants.pki.ca.cert)}
+    result = subprocess.run([BIN / "sluice", "run", "smol", "x", "-n", "1", "--server", f"localhost:{tenants.port}"],
+                            capture_output=True, text=True, env=environment, timeout=60)
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_key_given_as_a_flag_does_not_stay_in_the_process_list(tenants):
+    key = tenants.keys["acme"][0]
+    process = subprocess.Popen([BIN / "sluice", "run", "smol", "Once upon a time", "-n", "400", "--server", tenants.address,
+                                "--tls-ca", tenants.pki.ca.cert, "--api-key", key], stdout=subprocess.PIPE)
+    process.stdout.read(1)
+    line = pathlib.Path(f"/proc/{process.pid}/cmdline").read_text()
+    process.terminate()
+    process.wait()
+    assert "--api-key" in line and key not in line
+
+
+class Live:
+    """A request that runs until it is cancelled."""
+
+    def __init__(self, tenants, stub, request_id, metadata):
+        request = tenants.request("smol", "Once upon a time", max_tokens=1500, ignore_eos=True, request_id=request_id)
+        self.call = stub.Generate(request, metadata=metadata)
+        self.first, self.end = threading.Event(), None
+        self.thread = threading.Thread(target=self.read)
+        self.thread.start()
+        assert self.first.wait(60)
+
+    def read(self):
+        try:
+            for response in self.call:
+                if response.WhichOneof("event") == "tokens":
+                    self.first.set()
+            self.end = grpc.StatusCode.OK
+        except grpc.RpcError as e:
+            self.end = e.code()
+        self.first.set()
+
+
+def test_a_request_id_belongs_to_its_tenant(tenants):
+    inference = tenants.stubs.inference
+    callers = {"acme": (tenants.inference, bearer(tenants, "acme")), "globex": (tenants.inference, bearer(tenants, "globex")),
+               "alice": (tenants.alice, None)}
+    live = {name: Live(tenants, stub, "same-id", metadata) for name, (stub, metadata) in callers.items()}
+    for stub, metadata in callers.values():
+        with pytest.raises(grpc.RpcError) as e:
+            list(stub.Generate(tenants.request("smol", "x", request_id="same-id"), metadata=metadata))
+        assert e.value.code() == grpc.StatusCode.ALREADY_EXISTS
+    only = Live(tenants, tenants.inference, "only-acme", bearer(tenants, "acme"))
+    for stub, metadata in (callers["globex"], callers["alice"]):
+        with pytest.raises(grpc.RpcError) as e:
+            stub.Cancel(inference.CancelRequest(request_id="only-acme"), metadata=metadata)
+        assert e.value.code() == grpc.StatusCode.NOT_FOUND
+    assert only.end is None and only.thread.is_alive()
+    tenants.inference.Cancel(inference.CancelRequest(request_id="same-id"), metadata=bearer(tenants, "globex"))
+    live["globex"].thread.join(10)
+    assert live["globex"].end == grpc.StatusCode.CANCELLED
+    assert live["acme"].thread.is_alive() and live["alice"].thread.is_alive(), "another tenant's request was cancelled"
+    for stub, metadata, request_id, who in ((*callers["acme"], "same-id", live["acme"]), (*callers["alice"], "same-id", live["alice"]),
+                                            (*callers["acme"], "only-acme", only)):
+        stub.Cancel(inference.CancelRequest(request_id=request_id), metadata=metadata)
+        who.thread.join(10)
+        assert who.end == grpc.StatusCode.CANCELLED
+
+
+def test_the_prefix_cache_is_found_by_its_tenant_alone(tenants):
+    prompt = "The rain in Spain stays mainly in the plain, and so do we. " * 12
+
+    def cached(stub, metadata, salt=""):
+        request = tenants.request("smol", prompt, max_tokens=2, cache_salt=salt)
+        finished = [r.finished for r in stub.Generate(request, metadata=metadata) if r.WhichOneof("event") == "finished"]
+        return finished[-1].receipt.n_cached_tokens
+    acme = (tenants.inference, bearer(tenants, "acme"))
+    globex = (tenants.inference, bearer(tenants, "globex"))
+    assert cached(*acme) == 0
+    assert cached(*acme) > 0, "its own"
+    assert cached(*globex) == 0, "another tenant's key"
+    assert cached(tenants.alice, None) == 0, "another tenant's certificate"
+    assert cached(*globex) > 0
+    assert cached(*acme, salt="x") == 0, "another salt of the same tenant"
+    assert cached(tenants.alice, None) > 0
