@@ -8,40 +8,15 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/hash_map.h"
 #include "base/log.h"
 #include "proto/rpc/rpc_client.h"
 #include "proto/rpc/rpc_stream.h"
 #include "server/gateway/gateway.h"
+#include "server/gateway/link_internal.h"
 #include "server/gateway/relay.h"
 
 enum { PROTOCOL_MIN = 1, PROTOCOL_MAX = 1 };
 enum { RETRY_MIN_MS = 50, RETRY_MAX_MS = 1000 };
-enum { MAX_SUBMIT_BACKLOG_BYTES = 16 << 20, MAX_LINK_BACKLOG_BYTES = 64 << 20 };
-
-enum link_state { LINK_DOWN, LINK_CONNECTING, LINK_READY, LINK_DRAINING };
-
-struct link {
-    _Atomic uint32_t n_refs;
-    struct gateway *gateway;
-    struct rpc_client *client;
-    char replica_id[64], model[65], version[65], socket_path[128];
-    uint64_t epoch;
-
-    pthread_mutex_t lock;
-    enum link_state state;
-    Sluice__Manager__V1__ReplicaState route_state;
-    bool retired;
-    struct rpc_stream *stream; /* owned while not LINK_DOWN */
-    struct hash_map live;      /* u64 id → relay, each retained */
-    uint64_t next_id;
-    int64_t retry_at_ns;
-    uint32_t retry_ms;
-    bool has_facts;
-    struct link_facts facts;
-    struct stall_watch stall;
-};
-
 static void open_stream(struct link *link);
 
 int link_create(struct gateway *gateway, const Sluice__Manager__V1__Route *served,
@@ -108,8 +83,7 @@ void link_release(struct link *link)
     free(link);
 }
 
-/* Takes the relay of an id off the map; the caller gets the map's reference. */
-static struct relay *take_live(struct link *link, uint64_t id)
+struct relay *link_take_live(struct link *link, uint64_t id)
 {
     pthread_mutex_lock(&link->lock);
     struct relay *relay = hash_map_remove(&link->live, &id, sizeof(id));
@@ -141,7 +115,7 @@ static void on_item(struct link *link, const Sluice__Worker__V1__StepItem *item)
     if (!relay)
         return; /* cancelled here; the worker does not know yet */
     enum relay_progress progress = relay_on_item(relay, item);
-    struct relay *mine = progress == RELAY_GOES_ON ? NULL : take_live(link, item->id);
+    struct relay *mine = progress == RELAY_GOES_ON ? NULL : link_take_live(link, item->id);
     if (mine && progress == RELAY_MOVES) {
         link_set_draining(link);
         relay_on_lost(relay, true);
@@ -459,143 +433,4 @@ bool link_get_facts(struct link *link, struct link_facts *out_facts)
 struct rpc_client *link_client(struct link *link)
 {
     return link->client;
-}
-
-/* Retained, or NULL. */
-static struct rpc_stream *live_stream(struct link *link)
-{
-    pthread_mutex_lock(&link->lock);
-    struct rpc_stream *stream = link->stream;
-    if (stream)
-        rpc_stream_retain(stream);
-    pthread_mutex_unlock(&link->lock);
-    return stream;
-}
-
-static int lost_before_submit(struct error *err)
-{
-    error_set(err, STATUS_UNAVAILABLE, "the replica is not reachable");
-    err->retry_after_ms = 1000;
-    return error_reason(err, "REPLICA_LOST");
-}
-
-/* Enters the relay under a fresh id, and on success leaves the relay locked: nothing may move it
- * elsewhere before its submit is on the stream. *out_id is 0 where the relay has ended. */
-static int adopt(struct link *link, struct relay *relay, uint64_t *out_id, struct error *err)
-{
-    int rc = 0;
-    *out_id = 0;
-    pthread_mutex_lock(&link->lock);
-    uint64_t id = link->next_id++;
-    pthread_mutex_lock(&relay->lock);
-    if (relay->ended) {
-        /* Nothing to do, and no work for the dead. */
-    } else if (link->state != LINK_READY || link->retired || !link->stream || link->stall.stalled) {
-        rc = lost_before_submit(err);
-    } else if (!hash_map_put(&link->live, &id, sizeof(id), relay)) {
-        rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "request: out of memory");
-    } else {
-        relay_retain(relay);
-        link_retain(link);
-        relay->link = link;
-        relay->link_id = id;
-        relay->stream = link->stream;
-        rpc_stream_retain(relay->stream);
-        if (relay->numerics_id[0] && strcmp(relay->numerics_id, link->facts.numerics_id) != 0)
-            relay->numerics_changed = true;
-        else
-            snprintf(relay->numerics_id, sizeof(relay->numerics_id), "%s", link->facts.numerics_id);
-        *out_id = id;
-    }
-    if (!*out_id)
-        pthread_mutex_unlock(&relay->lock);
-    pthread_mutex_unlock(&link->lock);
-    return rc;
-}
-
-/* Under the relay's lock. */
-static int send_submit(struct relay *relay, struct relay_submit *fill, struct error *err)
-{
-    Sluice__Worker__V1__ServeRequest frame = SLUICE__WORKER__V1__SERVE_REQUEST__INIT;
-    relay_fill_submit(relay, fill);
-    frame.frame_case = SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_SUBMIT;
-    frame.submit = &fill->submit;
-    bool full = rpc_stream_pending_bytes(relay->stream) > MAX_SUBMIT_BACKLOG_BYTES;
-    int rc = full ? STATUS_RESOURCE_EXHAUSTED : rpc_stream_send(relay->stream, &frame.base);
-    if (rc == STATUS_RESOURCE_EXHAUSTED) {
-        error_set(err, rc, "model: the replica does not keep up with what it is sent");
-        err->retry_after_ms = 1000;
-        return error_reason(err, "QUEUE_FULL");
-    }
-    return rc ? lost_before_submit(err) : 0;
-}
-
-int link_submit(struct link *link, struct relay *relay, struct error *err)
-{
-    uint64_t id;
-    struct relay_submit *fill = malloc(sizeof(*fill));
-    if (!fill)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "request: out of memory");
-    int rc = adopt(link, relay, &id, err);
-    if (!id) {
-        free(fill);
-        return rc;
-    }
-    rc = send_submit(relay, fill, err);
-    bool resumed = !rc && relay->lost_ns;
-    if (!rc && relay->pauses)
-        link_send_pause(relay->stream, id, true);
-    if (resumed) {
-        relay->n_resumes++;
-        relay->lost_ns = 0;
-    }
-    pthread_mutex_unlock(&relay->lock);
-    free(fill);
-    if (resumed)
-        gateway_count_event(link->gateway, GATEWAY_RESUME);
-    struct relay *mine = rc ? take_live(link, id) : NULL;
-    if (!mine) /* sent; or ended or handed back meanwhile by whoever took it off the list */
-        return 0;
-    relay_leave(relay);
-    relay_release(mine);
-    return rc;
-}
-
-/* A worker that takes nothing any more is a lost worker. */
-static void send_frame(struct rpc_stream *stream, const Sluice__Worker__V1__ServeRequest *frame)
-{
-    if (rpc_stream_send(stream, &frame->base) == STATUS_RESOURCE_EXHAUSTED)
-        rpc_stream_cancel(stream);
-}
-
-void link_cancel(struct link *link, uint64_t id)
-{
-    Sluice__Worker__V1__ServeRequest frame = SLUICE__WORKER__V1__SERVE_REQUEST__INIT;
-    Sluice__Worker__V1__Cancel cancel = SLUICE__WORKER__V1__CANCEL__INIT;
-    struct rpc_stream *stream = live_stream(link);
-    struct relay *relay = take_live(link, id);
-    cancel.id = id;
-    frame.frame_case = SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_CANCEL;
-    frame.cancel = &cancel;
-    if (relay && stream)
-        send_frame(stream, &frame);
-    relay_release(relay);
-    rpc_stream_release(stream);
-}
-
-void link_send_pause(struct rpc_stream *stream, uint64_t id, bool paused)
-{
-    Sluice__Worker__V1__ServeRequest frame = SLUICE__WORKER__V1__SERVE_REQUEST__INIT;
-    Sluice__Worker__V1__Pause pause = SLUICE__WORKER__V1__PAUSE__INIT;
-    Sluice__Worker__V1__Resume resume = SLUICE__WORKER__V1__RESUME__INIT;
-    if (paused) {
-        pause.id = id;
-        frame.frame_case = SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_PAUSE;
-        frame.pause = &pause;
-    } else {
-        resume.id = id;
-        frame.frame_case = SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_RESUME;
-        frame.resume = &resume;
-    }
-    send_frame(stream, &frame);
 }

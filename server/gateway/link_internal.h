@@ -1,0 +1,37 @@
+/* link_internal.h: struct link as link.c (its life, what comes down) and link_up.c (what goes up)
+ * share it. Private to them. */
+#pragma once
+
+#include <pthread.h>
+
+#include "base/hash_map.h"
+#include "server/gateway/link.h"
+#include "server/gateway/stall.h"
+
+enum { MAX_SUBMIT_BACKLOG_BYTES = 16 << 20, MAX_LINK_BACKLOG_BYTES = 64 << 20 };
+
+enum link_state { LINK_DOWN, LINK_CONNECTING, LINK_READY, LINK_DRAINING };
+
+struct link {
+    _Atomic uint32_t n_refs;
+    struct gateway *gateway;
+    struct rpc_client *client;
+    char replica_id[64], model[65], version[65], socket_path[128];
+    uint64_t epoch;
+
+    pthread_mutex_t lock;
+    enum link_state state;
+    Sluice__Manager__V1__ReplicaState route_state;
+    bool retired;
+    struct rpc_stream *stream; /* owned while not LINK_DOWN */
+    struct hash_map live;      /* u64 id → relay, each retained */
+    uint64_t next_id;
+    int64_t retry_at_ns;
+    uint32_t retry_ms;
+    bool has_facts;
+    struct link_facts facts;
+    struct stall_watch stall;
+};
+
+/* Takes the relay of an id off the map; the caller gets the map's reference. */
+struct relay *link_take_live(struct link *link, uint64_t id);
