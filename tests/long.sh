@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What takes longer than every commit can wait for; each part ≤ 60 minutes. Run before an issue is resolved; figures go to docs/testing.md.
-#   tests/long.sh PART...      sanitizers tsan fuzz accuracy load bench, or all
+#   tests/long.sh PART...      sanitizers tsan fuzz accuracy load plumbing faults bench, or all
 set -uo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -54,6 +54,12 @@ part_load() { # real timers and load over the real programs
     run "load" pytest -s tests/e2e/long_load.py
 }
 
+part_plumbing() { # 1,000 streams × 20 tokens/s for ten minutes, 10,000 idle ones, as users run it
+    run "configure release" cmake --preset release -DSLUICE_TESTS=ON
+    run "build release" cmake --build build/release -- --quiet
+    SLUICE_BIN=$root/build/release/bin run "plumbing" pytest -s tests/e2e/long_plumbing.py
+}
+
 part_bench() { # figures for docs/performance.md
     run "build release" build release
     run "release benches" cmake --preset release -DSLUICE_TESTS=ON
@@ -64,7 +70,7 @@ part_bench() { # figures for docs/performance.md
 
 [ $# -gt 0 ] || { sed -n '2,3s/^# //p' "$0"; exit 2; }
 parts=("$@")
-[ "$1" = all ] && parts=(sanitizers tsan fuzz accuracy load bench)
+[ "$1" = all ] && parts=(sanitizers tsan fuzz accuracy load plumbing faults bench)
 for part in "${parts[@]}"; do
     declare -F "part_$part" >/dev/null || { echo "no part $part" >&2; exit 2; }
     started=$SECONDS
