@@ -42,6 +42,16 @@ static bool is_recorded(const pb_replica *row, const struct process_found *found
            ((pid_t)row->pid == found->pid && row->start_ticks == found->start_ticks);
 }
 
+/* A killed process may take long to end (its memory is large, a disk hangs): nothing is started on
+ * its slot before it has. Takes the process. */
+static void haunt(struct slot *slot, struct process *process)
+{
+    if (slot && slot->n_ghosts < SLOT_MAX_GHOSTS)
+        slot->ghosts[slot->n_ghosts++] = *process;
+    else
+        process_fini(process);
+}
+
 static void on_found(void *arg, const struct process_found *found)
 {
     struct supervisor *supervisor = arg;
@@ -57,11 +67,11 @@ static void on_found(void *arg, const struct process_found *found)
                  LOG_STR("replica", found->replica_id), LOG_I64("pid", found->pid),
                  LOG_U64("epoch", found->epoch));
         process_signal(&process, SIGKILL);
-        process_fini(&process);
+        haunt(row ? slot_ensure(supervisor, row->id) : NULL, &process);
         return;
     }
     slot->adopted = true;
-    slot->ready_ns = (int)row->state == REPLICA_READY ? clock_now_ns() : 0;
+    slot->ready_ns = (int)row->state == REPLICA_READY ? supervisor_now_ns(supervisor) : 0;
     supervisor->n_adopted++;
     log_info(LOG_EVENT("worker adopted"), LOG_STR("replica", slot->id), LOG_I64("pid", found->pid),
              LOG_U64("epoch", found->epoch));
@@ -83,7 +93,7 @@ static void look_at_row(struct supervisor *supervisor, const pb_replica *row)
         return;
     switch ((int)row->state) {
     case REPLICA_PENDING:
-        slot->next_start_ns = clock_now_ns() + remaining_ns(row);
+        slot->next_start_ns = supervisor_now_ns(supervisor) + remaining_ns(row);
         break;
     case REPLICA_LOADING:
     case REPLICA_WARMING:

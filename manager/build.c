@@ -113,3 +113,20 @@ const pb_version *find_version(const struct catalog *catalog, const char *model,
             last = row;
     }
 }
+
+bool build_plan_memory(Sluice__V1__Plan *plan, const pb_memory *memory)
+{
+    Sluice__V1__DevicePlan *device =
+        MESSAGE_NEW(Sluice__V1__DevicePlan, sluice__v1__device_plan__descriptor);
+    if (!device)
+        return false;
+    message_set(&device->device, memory->device);
+    device->weight_bytes = memory->weight_bytes;
+    device->kv_bytes = memory->kv_bytes;
+    device->workspace_bytes = memory->workspace_bytes;
+    device->free_bytes = memory->free_bytes;
+    if (message_append(&plan->n_devices, &plan->devices, device))
+        return true;
+    message_free(&device->base);
+    return false;
+}

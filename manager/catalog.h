@@ -20,7 +20,8 @@ struct catalog {
     struct catalog_list lists[N_CATALOG_TABLES];
     uint64_t generation; /* of the whole store: grows with every commit */
     uint64_t last_event_seq;
-    uint64_t manager_epoch; /* grows with every start */
+    uint64_t first_event_seq; /* the oldest that is kept; 0: none is */
+    uint64_t manager_epoch;   /* grows with every start */
 };
 
 /* A zeroed catalog is a valid empty one. */

@@ -14,6 +14,57 @@ bool lifecycle_is_open(const pb_operation *operation)
     return (int)operation->state == OPERATION_PENDING || (int)operation->state == OPERATION_RUNNING;
 }
 
+int lifecycle_check_room(const struct catalog *catalog, const struct lifecycle_limits *limits,
+                         struct error *err)
+{
+    uint64_t n_open = 0;
+    for (size_t i = 0; catalog_operation_at(catalog, i); i++)
+        n_open += lifecycle_is_open(catalog_operation_at(catalog, i));
+    if (n_open < limits->max_open_operations)
+        return 0;
+    error_set(err, STATUS_RESOURCE_EXHAUSTED, "%llu operations are open, which is the limit",
+              (unsigned long long)n_open);
+    err->retry_after_ms = 1000;
+    return error_reason(err, "TOO_MANY_OPERATIONS");
+}
+
+int lifecycle_check_free(const struct catalog *catalog, const struct lifecycle_target *target,
+                         const struct lifecycle_limits *limits, struct error *err)
+{
+    for (size_t i = 0; catalog_operation_at(catalog, i); i++) {
+        const pb_operation *operation = catalog_operation_at(catalog, i);
+        if (!lifecycle_is_open(operation) || strcmp(operation->model, target->model) != 0 ||
+            (*operation->version && strcmp(operation->version, target->version) != 0) ||
+            (*operation->device_group && strcmp(operation->device_group, target->group) != 0))
+            continue;
+        error_set(err, STATUS_FAILED_PRECONDITION, "operation %s on %s/%s has not ended",
+                  operation->id, target->model, target->version);
+        return error_reason(err, "OPERATION_IN_PROGRESS");
+    }
+    return lifecycle_check_room(catalog, limits, err);
+}
+
+static bool is_of(const pb_replica *replica, const struct lifecycle_target *target)
+{
+    return strcmp(replica->model, target->model) == 0 &&
+           strcmp(replica->version, target->version) == 0 &&
+           strcmp(replica->device_group, target->group) == 0;
+}
+
+bool lifecycle_is_live(const pb_replica *replica, const struct lifecycle_target *target)
+{
+    return (int)replica->state != REPLICA_FAILED && (int)replica->state != REPLICA_STOPPED &&
+           !replica->retiring && is_of(replica, target);
+}
+
+uint32_t lifecycle_n_live(const struct catalog *catalog, const struct lifecycle_target *target)
+{
+    uint32_t n_live = 0;
+    for (size_t i = 0; catalog_replica_at(catalog, i); i++)
+        n_live += lifecycle_is_live(catalog_replica_at(catalog, i), target);
+    return n_live;
+}
+
 pb_operation *lifecycle_operation(struct txn *txn, enum operation_kind kind, const char *request_id,
                                   const char *model, const char *version, const char *group,
                                   struct error *err)
@@ -49,26 +100,162 @@ bool lifecycle_add_replica(pb_operation *operation, const char *replica_id)
     return false;
 }
 
+/* What an operation of each kind is called in events and failpoints. */
+struct kind_names {
+    const char *event, *before_commit;
+};
+
+static struct kind_names names_of(int kind)
+{
+    switch (kind) {
+    case OPERATION_LOAD:
+        return (struct kind_names){"operation.load", "load.before_commit"};
+    case OPERATION_UNLOAD:
+        return (struct kind_names){"operation.unload", "unload.before_commit"};
+    case OPERATION_SCALE:
+        return (struct kind_names){"operation.scale", "scale.before_commit"};
+    case OPERATION_DRAIN:
+        return (struct kind_names){"operation.drain", "replace.before_commit"};
+    default:
+        return (struct kind_names){"operation.restart", "replace.before_commit"};
+    }
+}
+
 int lifecycle_put(struct txn *txn, pb_operation *operation, uint32_t grace_ms, struct error *err)
 {
     char id[24], model[80], version[48], group[80];
+    struct kind_names names = names_of((int)operation->kind);
+    const char *event_type = operation->cancelling ? "operation.cancelling" : names.event;
     snprintf(id, sizeof(id), "%s", operation->id);
     snprintf(model, sizeof(model), "%s", operation->model);
     snprintf(version, sizeof(version), "%s", operation->version);
     snprintf(group, sizeof(group), "%s", operation->device_group);
-    bool load = (int)operation->kind == OPERATION_LOAD;
     if (txn_put_extra(txn, TABLE_OPERATION, &operation->base, grace_ms, err) != 0)
         return err->status;
     struct txn_event event = {
-        .type = load ? "operation.load" : "operation.unload",
+        .type = event_type,
         .model = model,
         .version = version,
         .device_group = group,
         .operation_id = id,
     };
     int status = txn_event(txn, &event, err);
-    failpoint(load ? "load.before_commit" : "unload.before_commit");
+    failpoint(names.before_commit);
     return status;
+}
+
+static int no_memory(struct error *err)
+{
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+}
+
+int lifecycle_put_replica(struct txn *txn, const struct lifecycle_target *target,
+                          pb_operation *operation, struct error *err)
+{
+    uint64_t number = 0;
+    char id[24];
+    if (txn_next(txn, "replica", &number, err) != 0)
+        return err->status;
+    pb_replica *replica = MESSAGE_NEW(pb_replica, sluice__manager__v1__replica__descriptor);
+    snprintf(id, sizeof(id), "r%llu", (unsigned long long)number);
+    char *copy = strdup(id);
+    if (!copy ||
+        !message_append(&operation->n_new_replica_ids, &operation->new_replica_ids, copy)) {
+        free(copy);
+        copy = NULL;
+    }
+    if (!replica || !copy || !lifecycle_add_replica(operation, id)) {
+        if (replica)
+            message_free(&replica->base);
+        return no_memory(err);
+    }
+    message_set(&replica->id, id);
+    message_set(&replica->model, target->model);
+    message_set(&replica->version, target->version);
+    message_set(&replica->device_group, target->group);
+    replica->state = (Sluice__Manager__V1__ReplicaState)REPLICA_PENDING;
+    replica->generation = 1;
+    return txn_put(txn, TABLE_REPLICA, &replica->base, err);
+}
+
+int lifecycle_retire(struct txn *txn, const char *replica_id, struct error *err)
+{
+    pb_replica *replica = MESSAGE_COPY(pb_replica, catalog_replica(txn_catalog(txn), replica_id));
+    if (!replica)
+        return no_memory(err);
+    /* One that has failed has nothing left to drain. */
+    if ((int)replica->state == REPLICA_FAILED)
+        replica->state = (Sluice__Manager__V1__ReplicaState)REPLICA_STOPPED;
+    replica->retiring = 1;
+    replica->generation++;
+    return txn_put(txn, TABLE_REPLICA, &replica->base, err);
+}
+
+int lifecycle_retire_failed(struct txn *txn, const struct lifecycle_target *target,
+                            struct error *err)
+{
+    const struct catalog *catalog = txn_catalog(txn);
+    for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
+        const pb_replica *replica = catalog_replica_at(catalog, i);
+        if ((int)replica->state == REPLICA_FAILED && is_of(replica, target) &&
+            lifecycle_retire(txn, replica->id, err) != 0)
+            return err->status;
+    }
+    return 0;
+}
+
+/* One that drains though nobody retired it was told so by a signal: it is wanted and comes back. */
+int lifecycle_fill(struct txn *txn, const struct lifecycle_target *target, uint32_t n_replicas,
+                   const struct lifecycle_limits *limits, pb_operation *operation,
+                   struct error *err)
+{
+    const struct catalog *catalog = txn_catalog(txn);
+    uint32_t n_live = 0;
+    uint64_t n_all = 0;
+    if (lifecycle_retire_failed(txn, target, err) != 0)
+        return err->status;
+    for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
+        const pb_replica *replica = catalog_replica_at(catalog, i);
+        n_all += (int)replica->state != REPLICA_STOPPED;
+        if (!lifecycle_is_live(replica, target))
+            continue;
+        n_live++;
+        if (!lifecycle_add_replica(operation, replica->id))
+            return no_memory(err);
+    }
+    operation->n_replicas_before = n_live;
+    operation->n_replicas = n_replicas;
+    for (; n_live < n_replicas; n_live++, n_all++) {
+        if (n_all >= limits->max_replicas) {
+            error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                      "n_replicas: %llu replicas, which is the "
+                      "limit",
+                      (unsigned long long)n_all);
+            return error_reason(err, "TOO_MANY_REPLICAS");
+        }
+        if (lifecycle_put_replica(txn, target, operation, err) != 0)
+            return err->status;
+    }
+    return 0;
+}
+
+int lifecycle_set_wanted(struct txn *txn, const struct lifecycle_target *target,
+                         uint32_t n_replicas, struct error *err)
+{
+    const pb_deployment *row =
+        catalog_deployment(txn_catalog(txn), target->model, target->version, target->group);
+    char key[TABLE_KEY_BYTES];
+    if (!row)
+        return 0;
+    table_key(key, target->model, target->version, target->group);
+    if (!n_replicas)
+        return txn_delete(txn, TABLE_DEPLOYMENT, key, err);
+    pb_deployment *deployment = MESSAGE_COPY(pb_deployment, row);
+    if (!deployment)
+        return no_memory(err);
+    deployment->n_replicas = n_replicas;
+    deployment->generation++;
+    return txn_put(txn, TABLE_DEPLOYMENT, &deployment->base, err);
 }
 
 int lifecycle_bump(struct txn *txn, const char *model, const char *version, struct error *err)
@@ -99,4 +286,17 @@ int lifecycle_no_version(const char *model, const char *version, struct error *e
     else
         error_set(err, STATUS_NOT_FOUND, "model: no model \"%.64s\"", model);
     return error_reason(err, *version ? "VERSION_NOT_FOUND" : "MODEL_NOT_FOUND");
+}
+
+const char *lifecycle_leaving_stage(const pb_replica *replica)
+{
+    switch ((int)replica->state) {
+    case REPLICA_STOPPED:
+        return "done";
+    case REPLICA_PENDING:
+    case REPLICA_FAILED:
+        return "stop";
+    default:
+        return "drain";
+    }
 }

@@ -1,4 +1,5 @@
-/* lifecycle.h: what load and unload share inside their transactions (store thread). */
+/* lifecycle.h: what load, unload, scale, drain, restart and cancel share inside their transactions
+ * (store thread). */
 #pragma once
 
 #include <stdbool.h>
@@ -6,10 +7,32 @@
 
 #include "manager/pb.h"
 
+struct catalog;
 struct error;
 struct txn;
 
+/* Limits of the manager's settings that a transaction is held to. */
+struct lifecycle_limits {
+    uint64_t max_open_operations, max_replicas;
+};
+
+/* A version on a device group. */
+struct lifecycle_target {
+    const char *model, *version, *group;
+};
+
 bool lifecycle_is_open(const pb_operation *operation);
+
+/* RESOURCE_EXHAUSTED, reason TOO_MANY_OPERATIONS. */
+int lifecycle_check_room(const struct catalog *catalog, const struct lifecycle_limits *limits,
+                         struct error *err);
+/* And FAILED_PRECONDITION, reason OPERATION_IN_PROGRESS, where one on the target is open. */
+int lifecycle_check_free(const struct catalog *catalog, const struct lifecycle_target *target,
+                         const struct lifecycle_limits *limits, struct error *err);
+
+/* A replica that is there and is to stay: neither failed, stopped nor retiring; of the target. */
+bool lifecycle_is_live(const pb_replica *replica, const struct lifecycle_target *target);
+uint32_t lifecycle_n_live(const struct catalog *catalog, const struct lifecycle_target *target);
 
 /* A new running operation with the next id; owned until lifecycle_put. NULL with err set. */
 pb_operation *lifecycle_operation(struct txn *txn, enum operation_kind kind, const char *request_id,
@@ -20,7 +43,26 @@ bool lifecycle_add_replica(pb_operation *operation, const char *replica_id);
 /* Writes the operation (takes it in any case) and its event. */
 int lifecycle_put(struct txn *txn, pb_operation *operation, uint32_t grace_ms, struct error *err);
 
+/* Makes the target have n_replicas live ones: those that live stay, failed ones are given up for
+ * new ones. All of them are the operation's. */
+int lifecycle_fill(struct txn *txn, const struct lifecycle_target *target, uint32_t n_replicas,
+                   const struct lifecycle_limits *limits, pb_operation *operation,
+                   struct error *err);
+/* One new PENDING replica, which is the operation's. */
+int lifecycle_put_replica(struct txn *txn, const struct lifecycle_target *target,
+                          pb_operation *operation, struct error *err);
+/* The replica is to end. */
+int lifecycle_retire(struct txn *txn, const char *replica_id, struct error *err);
+/* Failed ones of the target are given up. */
+int lifecycle_retire_failed(struct txn *txn, const struct lifecycle_target *target,
+                            struct error *err);
+/* The deployment's number, and its next generation; 0: the deployment goes. */
+int lifecycle_set_wanted(struct txn *txn, const struct lifecycle_target *target,
+                         uint32_t n_replicas, struct error *err);
+
 /* A new generation of the version and its model. */
 int lifecycle_bump(struct txn *txn, const char *model, const char *version, struct error *err);
 
 int lifecycle_no_version(const char *model, const char *version, struct error *err);
+/* "drain", "stop", ... of a replica that is to end. */
+const char *lifecycle_leaving_stage(const pb_replica *replica);

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/options.h"
 #include "base/strbuf.h"
+#include "manager/events.h"
 #include "manager/loop_queue.h"
 #include "manager/manager.h"
 #include "manager/notify.h"
@@ -30,7 +31,13 @@
 #include "proto/rpc/rpc_health.h"
 #include "proto/rpc/rpc_server.h"
 
-enum { EXIT_USAGE = 2, EXIT_LOCKED = 75, SHUTDOWN_GRACE_MS = 2000, STOP_POLL_MS = 20 };
+enum {
+    EXIT_USAGE = 2,
+    EXIT_LOCKED = 75,
+    SHUTDOWN_GRACE_MS = 2000,
+    STOP_POLL_MS = 20,
+    STORE_AGAIN_MS = 100
+};
 
 struct program {
     struct manager manager; /* first */
@@ -38,6 +45,7 @@ struct program {
     struct rpc_service tables[SERVICE_COUNT];
     int lock_fd;
     ev_async store_wake;
+    ev_timer store_again;
     ev_signal on_term, on_int;
     ev_timer stop_poll;
     bool stopping;
@@ -58,7 +66,19 @@ static void on_store(struct ev_loop *loop, ev_async *watcher, int events)
     struct program *program = watcher->data;
     (void)loop;
     (void)events;
-    store_poll(program->manager.store);
+    if (!store_poll(program->manager.store)) {
+        ev_timer_stop(program->manager.loop, &program->store_again);
+        ev_timer_set(&program->store_again, STORE_AGAIN_MS / 1e3, 0.);
+        ev_timer_start(program->manager.loop, &program->store_again);
+    }
+}
+
+static void on_store_again(struct ev_loop *loop, ev_timer *timer, int events)
+{
+    struct program *program = timer->data;
+    (void)loop;
+    (void)events;
+    ev_async_send(program->manager.loop, &program->store_wake);
 }
 
 static int create_server(struct program *program, struct error *err)
@@ -86,6 +106,8 @@ static int create_parts(struct program *program, struct error *err)
         .path = program->paths.database,
         .wake = wake_store,
         .wake_arg = program,
+        .max_events = manager->settings.event_retention,
+        .on_event = events_add,
     };
     struct tool_config tool_config = {
         .loop = manager->loop,
@@ -93,6 +115,9 @@ static int create_parts(struct program *program, struct error *err)
         .environment = manager->environment,
         .timeout_ms = manager->settings.tool_timeout_ms,
     };
+    if (events_create(manager, &manager->events, err) != 0)
+        return err->status;
+    store_config.event_arg = manager->events;
     if (loop_queue_create(manager->loop, &manager->queue, err) != 0 ||
         store_open(&store_config, &manager->catalog, &manager->store, err) != 0 ||
         tool_runner_create(&tool_config, &manager->tools, err) != 0 ||
@@ -125,6 +150,7 @@ static void destroy_parts(struct program *program)
     service_destroy(manager->service);
     routes_destroy(manager->routes);
     operations_destroy(manager->operations);
+    events_destroy(manager->events);
     catalog_fini(&manager->catalog);
 }
 
@@ -168,6 +194,7 @@ static void on_signal(struct ev_loop *loop, ev_signal *watcher, int events)
     error_reason(&err, "DRAINING");
     operations_end_watches(manager->operations, &err);
     routes_end_watches(manager->routes, &err);
+    events_end_watches(manager->events, &err);
     if (manager->settings.stop_workers_on_exit)
         supervisor_stop_workers(manager->supervisor, end_calls, program);
     else
@@ -242,6 +269,8 @@ static int run_locked(struct program *program)
     ev_async_init(&program->store_wake, on_store);
     program->store_wake.data = program;
     ev_async_start(manager->loop, &program->store_wake);
+    ev_timer_init(&program->store_again, on_store_again, 0., 0.);
+    program->store_again.data = program;
     watch_signals(program);
     int status = run(program);
     ev_loop_destroy(manager->loop);

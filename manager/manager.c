@@ -1,5 +1,6 @@
 #include "manager/manager.h"
 
+#include "manager/events.h"
 #include "manager/operations.h"
 #include "manager/routes.h"
 #include "manager/supervise.h"
@@ -10,5 +11,6 @@ void manager_changed(struct manager *manager)
         return;
     supervisor_kick(manager->supervisor);
     operations_changed(manager->operations);
+    events_changed(manager->events);
     routes_changed(manager->routes);
 }

@@ -9,6 +9,7 @@
 
 struct error;
 struct ev_loop;
+struct events;
 struct loop_queue;
 struct operations;
 struct routes;
@@ -37,6 +38,8 @@ struct settings {
     uint64_t tool_timeout_ms;
     uint64_t max_open_operations;
     uint64_t max_replicas;
+    uint64_t event_retention;
+    uint64_t stall_timeout_ms;
     bool stop_workers_on_exit;
     bool help;
     bool version;
@@ -53,6 +56,7 @@ struct manager {
     struct tool_runner *tools;
     struct supervisor *supervisor;
     struct operations *operations;
+    struct events *events;
     struct routes *routes;
     struct service *service;
     struct rpc_server *server;

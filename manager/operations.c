@@ -91,11 +91,18 @@ static const char *const stage_names[] = {
     [STAGE_DRAIN] = "drain", [STAGE_STOP] = "stop",   [STAGE_DONE] = "done",
 };
 
+/* Is to end, or its process is. */
+static bool replica_leaves(int kind, const pb_replica *replica)
+{
+    return kind == OPERATION_UNLOAD || replica->retiring ||
+           (replica->restart_epoch && replica->restart_epoch == replica->epoch);
+}
+
 static enum stage replica_stage(int kind, const pb_replica *replica, const pb_status *status)
 {
     if (!replica)
         return STAGE_DONE;
-    if (kind == OPERATION_UNLOAD)
+    if (replica_leaves(kind, replica))
         return (int)replica->state == REPLICA_STOPPED           ? STAGE_DONE
                : status && (int)status->state != WORKER_STOPPED ? STAGE_DRAIN
                                                                 : STAGE_STOP;
@@ -135,7 +142,7 @@ static void add_ranks(pb_operation *operation, const char *replica_id, const pb_
 static void lay_over(struct operations *operations, pb_operation *operation)
 {
     struct manager *manager = operations->manager;
-    enum stage stage = STAGE_DONE;
+    enum stage stage = STAGE_DONE, leaving = STAGE_DONE;
     for (size_t i = 0; i < operation->n_replica_ids; i++) {
         const char *id = operation->replica_ids[i];
         const pb_replica *replica = catalog_replica(&manager->catalog, id);
@@ -144,9 +151,12 @@ static void lay_over(struct operations *operations, pb_operation *operation)
         if (view.status)
             add_ranks(operation, id, view.status);
         enum stage of_replica = replica_stage(operation->kind, replica, view.status);
-        stage = of_replica < stage ? of_replica : stage;
+        bool leaves = replica && replica_leaves(operation->kind, replica);
+        enum stage *of_kind = leaves ? &leaving : &stage;
+        *of_kind = of_replica < *of_kind ? of_replica : *of_kind;
     }
-    message_set(&operation->stage, stage_names[stage]);
+    /* What is to come waits for what has to go. */
+    message_set(&operation->stage, stage_names[leaving != STAGE_DONE ? leaving : stage]);
 }
 
 /* Numbers the view: one more with every difference from what was last shown. */
@@ -364,7 +374,7 @@ uint32_t operations_grace_ms(struct operations *operations, const char *replica_
     const struct catalog *catalog = &operations->manager->catalog;
     for (size_t i = 0; catalog_operation_at(catalog, i); i++) {
         const pb_operation *row = catalog_operation_at(catalog, i);
-        if (!is_open(row) || (int)row->kind != OPERATION_UNLOAD)
+        if (!is_open(row) || (int)row->kind == OPERATION_LOAD)
             continue;
         for (size_t j = 0; j < row->n_replica_ids; j++)
             if (strcmp(row->replica_ids[j], replica_id) == 0)
@@ -396,7 +406,8 @@ static int prune_ended(struct txn *txn, struct error *err)
 static int note_on_version(struct txn *txn, const pb_operation *operation, struct error *err)
 {
     const pb_version *row = catalog_version(txn_catalog(txn), operation->model, operation->version);
-    if ((int)operation->kind != OPERATION_LOAD || !row || (!operation->error && !row->last_error))
+    if ((int)operation->kind == OPERATION_UNLOAD || (int)operation->state == OPERATION_CANCELLED ||
+        !row || (!operation->error && !row->last_error))
         return 0;
     pb_version *version = MESSAGE_COPY(pb_version, row);
     if (!version)
@@ -470,7 +481,7 @@ static pb_error *failure(struct operations *operations, const pb_operation *oper
     struct error err;
     for (size_t i = 0; i < operation->n_replica_ids; i++) {
         const pb_replica *replica = catalog_replica(&manager->catalog, operation->replica_ids[i]);
-        if (!replica || (int)replica->state != REPLICA_FAILED)
+        if (!replica || (int)replica->state != REPLICA_FAILED || operation->cancelling)
             continue;
         if (replica->last_error && strcmp(replica->reason, "LOAD_FAILED") == 0)
             return MESSAGE_COPY(pb_error, replica->last_error);
@@ -480,7 +491,9 @@ static pb_error *failure(struct operations *operations, const pb_operation *oper
         error_reason(&err, replica->reason);
         return (pb_error *)message_from_error(&err);
     }
-    error_set(&err, STATUS_CANCELLED, "the version was unloaded before it was ready");
+    error_set(&err, STATUS_CANCELLED, "%s",
+              operation->cancelling ? "cancelled as asked: what it began was taken back"
+                                    : "the version was unloaded before it was ready");
     error_reason(&err, reason ? reason : "CANCELLED");
     return (pb_error *)message_from_error(&err);
 }

@@ -13,6 +13,7 @@ void reconcile_config_init(struct reconcile_config *config)
         .kill_grace_ns = 5 * NS_PER_S,
         .connect_timeout_ns = 30 * NS_PER_S,
         .load_timeout_ns = 1800 * NS_PER_S,
+        .stall_timeout_ns = 10 * NS_PER_S,
     };
 }
 
@@ -119,105 +120,178 @@ static void follow(struct pass *pass, size_t i, const struct reconcile_replica *
         act(pass, (struct action){.type = ACTION_STATE, .index = i, .state = state});
 }
 
-static void want(struct pass *pass, size_t i, const struct reconcile_replica *replica)
+static bool counts(const struct reconcile_replica *replica, size_t deployment)
 {
-    const struct reconcile_config *config = pass->config;
-    if (replica->state == REPLICA_FAILED) {
-        if (replica->process == PROCESS_RUNNING)
-            kill_once(pass, i, replica, "REPLICA_FAILED");
-        return;
-    }
-    switch (replica->process) {
-    case PROCESS_NONE:
-        /* Recorded as running with no process: it ended while nobody looked, or was never started.
-         */
-        if (replica->state != REPLICA_PENDING)
-            act(pass, (struct action){.type = ACTION_RETRY, .index = i, .at_ns = pass->now_ns});
-        else if (due(pass, replica->next_start_ns))
-            act(pass, (struct action){.type = ACTION_START, .index = i});
-        break;
-    case PROCESS_EXITED:
-        bury(pass, i, replica);
-        break;
-    case PROCESS_RUNNING:
-        if (replica->fenced)
-            kill_once(pass, i, replica, "STALE_EPOCH");
-        else if (replica->worker == WORKER_UNKNOWN &&
-                 due(pass, replica->started_ns + config->connect_timeout_ns))
-            kill_once(pass, i, replica, "CONNECT_TIMEOUT");
-        else if ((replica->worker == WORKER_LOADING || replica->worker == WORKER_WARMING ||
-                  replica->worker == WORKER_FAILED) &&
-                 due(pass, replica->started_ns + config->load_timeout_ns))
-            kill_once(pass, i, replica, "LOAD_TIMEOUT");
-        else
-            follow(pass, i, replica);
-        break;
-    }
-}
-
-static void unwant(struct pass *pass, size_t i, const struct reconcile_replica *replica)
-{
-    if (replica->process != PROCESS_RUNNING) {
-        act(pass, (struct action){.type = ACTION_STOP, .index = i});
-        return;
-    }
-    if (replica->fenced)
-        kill_once(pass, i, replica, "STALE_EPOCH");
-    else if (!replica->drain_sent)
-        act(pass, (struct action){.type = ACTION_DRAIN, .index = i});
-    else if (due(pass, replica->drain_deadline_ns + pass->config->kill_grace_ns))
-        kill_once(pass, i, replica, "DRAIN_TIMEOUT");
+    return replica->deployment == deployment && replica->state != REPLICA_STOPPED &&
+           !replica->retiring;
 }
 
 /* Ranks of the live replicas within their deployment decide who is too many: the youngest. */
 static bool is_wanted(const struct reconcile_input *input, size_t i)
 {
     size_t deployment = input->replicas[i].deployment;
-    if (deployment >= input->n_deployments)
+    if (deployment >= input->n_deployments || input->replicas[i].retiring)
         return false;
     uint32_t n_before = 0;
     for (size_t j = 0; j < i; j++)
-        if (input->replicas[j].deployment == deployment &&
-            input->replicas[j].state != REPLICA_STOPPED)
-            n_before++;
+        n_before += counts(&input->replicas[j], deployment);
     return n_before < input->n_wanted[deployment];
 }
 
-static void finish_load(struct pass *pass, size_t i, const struct reconcile_operation *operation)
+/* Whether one more process of its deployment leaves it with no more than are wanted: processes that
+ * drain keep their places until they have ended, and older replicas come first. */
+static bool has_place(const struct reconcile_input *input, size_t i)
 {
-    size_t n_ready = 0;
+    size_t deployment = input->replicas[i].deployment;
+    uint32_t n_taken = 0;
+    for (size_t j = 0; j < input->n_replicas; j++) {
+        const struct reconcile_replica *other = &input->replicas[j];
+        if (other->deployment == deployment &&
+            (other->process == PROCESS_RUNNING || (j < i && counts(other, deployment))))
+            n_taken++;
+    }
+    return n_taken < input->n_wanted[deployment];
+}
+
+static void start_when_due(struct pass *pass, size_t i, const struct reconcile_replica *replica)
+{
+    if (replica->ghost || !has_place(pass->input, i))
+        return;
+    if (replica->restart || due(pass, replica->next_start_ns))
+        act(pass, (struct action){.type = ACTION_START, .index = i});
+}
+
+static void end_process(struct pass *pass, size_t i, const struct reconcile_replica *replica)
+{
+    if (replica->fenced)
+        kill_once(pass, i, replica, "STALE_EPOCH");
+    else if (replica->still_ns && due(pass, replica->still_ns + 2 * pass->config->stall_timeout_ns))
+        kill_once(pass, i, replica, "STALLED");
+    else if (!replica->drain_sent)
+        act(pass, (struct action){.type = ACTION_DRAIN, .index = i});
+    else if (due(pass, replica->drain_deadline_ns + pass->config->kill_grace_ns))
+        kill_once(pass, i, replica, "DRAIN_TIMEOUT");
+}
+
+/* True where its standing still has been dealt with in this pass. */
+static bool watch_stall(struct pass *pass, size_t i, const struct reconcile_replica *replica)
+{
+    int64_t timeout_ns = pass->config->stall_timeout_ns;
+    bool stalled = replica->still_ns && due(pass, replica->still_ns + timeout_ns);
+    if (stalled && due(pass, replica->still_ns + 2 * timeout_ns)) {
+        kill_once(pass, i, replica, "STALLED");
+        return true;
+    }
+    if (stalled == replica->stalled)
+        return false;
+    act(pass, (struct action){.type = ACTION_STALL, .index = i, .state = stalled});
+    return true;
+}
+
+static void look_after(struct pass *pass, size_t i, const struct reconcile_replica *replica)
+{
+    const struct reconcile_config *config = pass->config;
+    bool loads = replica->worker == WORKER_LOADING || replica->worker == WORKER_WARMING;
+    if (replica->restart && replica->worker != WORKER_FAILED)
+        end_process(pass, i, replica);
+    else if (replica->fenced)
+        kill_once(pass, i, replica, "STALE_EPOCH");
+    else if (replica->worker == WORKER_UNKNOWN &&
+             due(pass, replica->started_ns + config->connect_timeout_ns))
+        kill_once(pass, i, replica, "CONNECT_TIMEOUT");
+    else if (loads && due(pass, replica->started_ns + config->load_timeout_ns))
+        kill_once(pass, i, replica, "LOAD_TIMEOUT");
+    else if (replica->failed_ns && due(pass, replica->failed_ns + config->kill_grace_ns))
+        kill_once(pass, i, replica, "LOAD_FAILED");
+    else if (!watch_stall(pass, i, replica))
+        follow(pass, i, replica);
+}
+
+static void want(struct pass *pass, size_t i, const struct reconcile_replica *replica)
+{
+    struct action again = {
+        .type = ACTION_RETRY, .index = i, .at_ns = pass->now_ns, .reason = RECONCILE_RESTART};
+    if (replica->state == REPLICA_FAILED && replica->process == PROCESS_RUNNING)
+        kill_once(pass, i, replica, "REPLICA_FAILED");
+    else if (replica->process == PROCESS_RUNNING)
+        look_after(pass, i, replica);
+    else if (replica->restart &&
+             (replica->state != REPLICA_PENDING || replica->process == PROCESS_EXITED))
+        act(pass, again);
+    else if (replica->state == REPLICA_FAILED)
+        return;
+    else if (replica->process == PROCESS_EXITED)
+        bury(pass, i, replica);
+    else if (replica->state == REPLICA_PENDING)
+        start_when_due(pass, i, replica);
+    else /* recorded as running: it ended while nobody looked, or was never started */
+        act(pass, (struct action){.type = ACTION_RETRY, .index = i, .at_ns = pass->now_ns});
+}
+
+static void unwant(struct pass *pass, size_t i, const struct reconcile_replica *replica)
+{
+    if (replica->process == PROCESS_RUNNING)
+        end_process(pass, i, replica);
+    else
+        act(pass, (struct action){.type = ACTION_STOP, .index = i});
+}
+
+static void finish(struct pass *pass, size_t i, enum operation_state state, const char *reason)
+{
+    act(pass,
+        (struct action){.type = ACTION_FINISH, .index = i, .state = (int)state, .reason = reason});
+}
+
+/* How far the members of an operation are. */
+struct tally {
+    size_t n_on_their_way; /* neither where they are to be nor past hope */
+    size_t n_failed;
+    size_t n_live;     /* of all: not stopped */
+    bool not_wanted;   /* one that was to be READY is wanted no more */
+    bool still_leaves; /* one that is to end has not */
+};
+
+static struct tally count_members(const struct pass *pass,
+                                  const struct reconcile_operation *operation)
+{
+    struct tally tally = {0};
     for (size_t j = 0; j < operation->n_replicas; j++) {
         size_t r = operation->replicas[j];
         const struct reconcile_replica *replica =
             r < pass->input->n_replicas ? &pass->input->replicas[r] : NULL;
-        if (!replica || !is_wanted(pass->input, r) || replica->state == REPLICA_STOPPED) {
-            act(pass, (struct action){.type = ACTION_FINISH,
-                                      .index = i,
-                                      .state = OPERATION_CANCELLED,
-                                      .reason = "UNLOADED"});
-            return;
-        }
-        if (replica->state == REPLICA_FAILED) {
-            act(pass, (struct action){.type = ACTION_FINISH,
-                                      .index = i,
-                                      .state = OPERATION_FAILED,
-                                      .reason = "REPLICA_FAILED"});
-            return;
-        }
-        n_ready += replica->state == REPLICA_READY;
+        /* Rows of stopped replicas are not kept for ever. */
+        bool stopped = !replica || replica->state == REPLICA_STOPPED;
+        bool leaves = replica ? replica->retiring : operation->kind != OPERATION_LOAD;
+        tally.n_live += !stopped;
+        tally.still_leaves |= leaves && !stopped;
+        if (leaves)
+            tally.n_on_their_way += !stopped;
+        else if (stopped || !is_wanted(pass->input, r))
+            tally.not_wanted = true;
+        else if (replica->state == REPLICA_FAILED && !replica->restart)
+            tally.n_failed++;
+        else
+            tally.n_on_their_way += replica->state != REPLICA_READY || replica->restart;
     }
-    if (n_ready == operation->n_replicas)
-        act(pass, (struct action){.type = ACTION_FINISH, .index = i, .state = OPERATION_DONE});
+    return tally;
 }
 
-static void finish_unload(struct pass *pass, size_t i, const struct reconcile_operation *operation)
+static void finish_operation(struct pass *pass, size_t i,
+                             const struct reconcile_operation *operation)
 {
-    for (size_t j = 0; j < operation->n_replicas; j++) {
-        size_t r = operation->replicas[j];
-        if (r < pass->input->n_replicas && pass->input->replicas[r].state != REPLICA_STOPPED)
-            return;
+    struct tally tally = count_members(pass, operation);
+    if (operation->kind == OPERATION_UNLOAD) {
+        if (tally.n_live == 0)
+            finish(pass, i, OPERATION_DONE, NULL);
+    } else if (operation->cancelling) {
+        if (!tally.still_leaves)
+            finish(pass, i, OPERATION_CANCELLED, "CANCELLED");
+    } else if (tally.not_wanted) {
+        finish(pass, i, OPERATION_CANCELLED, "UNLOADED");
+    } else if (tally.n_on_their_way == 0) {
+        finish(pass, i, tally.n_failed ? OPERATION_FAILED : OPERATION_DONE,
+               tally.n_failed ? "REPLICA_FAILED" : NULL);
     }
-    act(pass, (struct action){.type = ACTION_FINISH, .index = i, .state = OPERATION_DONE});
 }
 
 size_t reconcile(const struct reconcile_config *config, const struct reconcile_input *input,
@@ -242,12 +316,8 @@ size_t reconcile(const struct reconcile_config *config, const struct reconcile_i
     }
     for (size_t i = 0; i < input->n_operations; i++) {
         const struct reconcile_operation *operation = &input->operations[i];
-        if (operation->busy)
-            continue;
-        if (operation->kind == OPERATION_LOAD)
-            finish_load(&pass, i, operation);
-        else
-            finish_unload(&pass, i, operation);
+        if (!operation->busy)
+            finish_operation(&pass, i, operation);
     }
     *out_wake_ns = pass.wake_ns;
     return pass.n_actions;

@@ -5,7 +5,10 @@
  *
  * A replica is a slot: its id stays while its process is started again and again, with a larger
  * epoch each time. At most one process per slot lives: START is never given while a process is
- * there.
+ * there. Nor has a deployment ever more processes than replicas wanted, save those that drain
+ * because fewer are: what takes a place starts when the one before it has ended.
+ *
+ * All times are of one monotonic clock that stands still while nobody supervises (supervise.c).
  *
  *   PENDING ─START→ LOADING → WARMING → READY ─DRAIN→ DRAINING → STOPPED
  *      ▲               └───────┴─ exit ─┴──────────────┘ (not wanted: STOPPED)
@@ -29,9 +32,10 @@ struct reconcile_config {
     int64_t kill_grace_ns; /* after the drain's deadline, before SIGKILL */
     int64_t connect_timeout_ns; /* from spawn to the first word over the socket */
     int64_t load_timeout_ns;    /* from spawn to READY */
+    int64_t stall_timeout_ns;   /* of standing still: marked; after twice this, SIGKILL */
 };
 
-/* 1 s, 60 s, 60 s, 5 deaths, 60 s, 5 s, 30 s, 30 min. */
+/* 1 s, 60 s, 60 s, 5 deaths, 60 s, 5 s, 30 s, 30 min, 10 s. */
 void reconcile_config_init(struct reconcile_config *config);
 
 /* How a replica's earlier processes ended; kept by the caller, changed by reconcile_note_death. */
@@ -57,9 +61,16 @@ struct reconcile_replica {
     bool fenced;              /* another epoch answers on its socket */
     bool permanent; /* PROCESS_EXITED: the exit report says that trying again cannot help */
     bool drain_sent, kill_sent;
+    bool retiring;             /* recorded: it is to end, and does not count */
+    bool restart;              /* recorded: its process is to give way to a new one */
+    bool stalled;              /* recorded */
+    bool ghost;                /* an earlier process of it, of a manager before, may still live */
     int64_t started_ns;        /* of the process */
     int64_t next_start_ns;     /* PENDING: not before */
     int64_t ready_ns;          /* since when READY; 0: not */
+    int64_t failed_ns;         /* since when its worker says FAILED; 0: it does not */
+    int64_t still_ns;          /* since when it stands still (silent, or no layer finished with work
+                                  queued); 0: it does not */
     int64_t drain_deadline_ns; /* with drain_sent */
     int64_t grace_ns;          /* DRAIN gives running requests this long */
     struct reconcile_deaths deaths;
@@ -70,6 +81,7 @@ struct reconcile_operation {
     const size_t *replicas; /* indices; SIZE_MAX: its row is gone */
     size_t n_replicas;
     bool busy;
+    bool cancelling;
 };
 
 struct reconcile_input {
@@ -81,12 +93,16 @@ struct reconcile_input {
     size_t n_operations;
 };
 
+#define RECONCILE_RESTART "RESTART"
+
 enum action_type {
     ACTION_START,  /* record LOADING and the next epoch, then spawn */
     ACTION_STATE,  /* record `state` as the worker reports it */
-    ACTION_RETRY,  /* record PENDING, next start at `at_ns`, and forget the process */
+    ACTION_RETRY,  /* record PENDING, next start at `at_ns`, and forget the process; reason
+                      RECONCILE_RESTART: it was asked for and is no death */
     ACTION_FAIL,   /* record FAILED with `reason`, and forget the process */
     ACTION_DRAIN,  /* record DRAINING, then ask for Shutdown with its grace */
+    ACTION_STALL,  /* record that it stands still (`state` 1), or moves again (0) */
     ACTION_KILL,   /* SIGKILL; `reason` says why */
     ACTION_STOP,   /* record STOPPED, and forget the process */
     ACTION_FINISH, /* end operation `index` with operation_state `state` */

@@ -18,6 +18,7 @@ struct pending_record {
     char id[SLOT_ID_BYTES];
     uint32_t pid;
     uint64_t start_ticks;
+    int64_t wait_ns; /* RETRY: until the next start */
     char numerics_id[256];
     pb_error *last_error; /* owned */
 };
@@ -27,10 +28,15 @@ static const char *const event_types[] = {
     [RECORD_STATE] = "replica.state",       [RECORD_RETRY] = "replica.died",
     [RECORD_FAIL] = "replica.failed",       [RECORD_DRAIN] = "replica.draining",
     [RECORD_STOP] = "replica.stopped",      [RECORD_ADOPT] = "replica.adopted",
+    [RECORD_STALL] = "replica.stalled",
 };
 
 static const char *event_type(const struct record *record)
 {
+    if (record->kind == RECORD_STALL && !record->stalled)
+        return "replica.moving";
+    if (record->kind == RECORD_RETRY && strcmp(record->reason, RECONCILE_RESTART) == 0)
+        return "replica.restarting";
     if (record->kind != RECORD_STATE)
         return event_types[record->kind];
     switch (record->state) {
@@ -59,6 +65,7 @@ static void clear_process(pb_replica *row)
     row->start_ticks = 0;
     row->ready_unix_ns = 0;
     row->adopted = 0;
+    row->stalled = 0;
     message_set(&row->numerics_id, NULL);
 }
 
@@ -103,7 +110,7 @@ static void change_row(pb_replica *row, const struct pending_record *pending, in
     case RECORD_RETRY:
         clear_process(row);
         set_state(row, REPLICA_PENDING, record->reason);
-        row->next_start_unix_ns = now_unix_ns + (record->at_ns - clock_now_ns());
+        row->next_start_unix_ns = now_unix_ns + pending->wait_ns;
         set_last_error(row, pending);
         break;
     case RECORD_FAIL:
@@ -113,6 +120,9 @@ static void change_row(pb_replica *row, const struct pending_record *pending, in
         break;
     case RECORD_DRAIN:
         set_state(row, REPLICA_DRAINING, record->reason);
+        break;
+    case RECORD_STALL:
+        row->stalled = record->stalled;
         break;
     case RECORD_STOP:
         clear_process(row);
@@ -189,6 +199,7 @@ int record_submit(struct slot *slot, const struct record *record, struct error *
     pending->supervisor = slot->supervisor;
     pending->record = *record;
     memcpy(pending->id, slot->id, sizeof(pending->id));
+    pending->wait_ns = record->at_ns - supervisor_now_ns(slot->supervisor);
     if (slot->process.pidfd >= 0) {
         pending->pid = (uint32_t)slot->process.pid;
         pending->start_ticks = slot->process.start_ticks;

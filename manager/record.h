@@ -15,13 +15,15 @@ enum record_kind {
     RECORD_DRAIN,    /* DRAINING */
     RECORD_STOP,     /* STOPPED */
     RECORD_ADOPT,    /* pid of a worker found running */
+    RECORD_STALL,    /* whether it stands still */
 };
 
 struct record {
     enum record_kind kind;
     enum replica_state state; /* RECORD_STATE */
     const char *reason;       /* static; RETRY, FAIL */
-    int64_t at_ns;            /* RETRY: next start, monotonic */
+    int64_t at_ns;            /* RETRY: next start, of supervisor_now_ns */
+    bool stalled;             /* STALL */
 };
 
 /* Submits it; the slot is busy until it is done. What the record says of the process (pid,

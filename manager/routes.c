@@ -84,6 +84,7 @@ static void add_replica(struct routes *routes, pb_route *route, const pb_replica
     message_set(&replica->device_group, row->device_group);
     replica->epoch = row->epoch;
     replica->state = row->state;
+    replica->stalled = row->stalled;
     replica->max_concurrent_requests = concurrent_limit(view.status, version);
     if (!message_append(&route->n_replicas, &route->replicas, replica))
         message_free(&replica->base);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "manager/events.h"
 #include "manager/loop_queue.h"
 #include "manager/message.h"
 #include "manager/names.h"
@@ -12,7 +13,7 @@
 #include "proto/rpc/rpc_call.h"
 #include "proto/rpc/rpc_server.h"
 
-enum { MAX_POSTED = 4096 };
+enum { MAX_POSTED = 4096, MAX_GRACE_MS = 24 * 3600 * 1000 };
 
 void service_fail(struct rpc_call *call, const struct error *err)
 {
@@ -74,6 +75,10 @@ ON_LOOP(list_models)
 ON_LOOP(delete_version)
 ON_LOOP(load)
 ON_LOOP(unload)
+ON_LOOP(scale)
+ON_LOOP(drain_replica)
+ON_LOOP(restart_replica)
+ON_LOOP(cancel_operation)
 ON_LOOP(list_replicas)
 ON_LOOP(get_status)
 ON_LOOP(get_operation)
@@ -101,6 +106,12 @@ static void watch_operation_call(void *context, struct rpc_call *call,
     operations_watch(service->manager->operations, call, wanted->id, false, 0);
 }
 
+static void watch_events_call(void *context, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct service *service = context;
+    events_watch(service->manager->events, call, request);
+}
+
 static void watch_routes_call(void *context, struct rpc_call *call, const ProtobufCMessage *request)
 {
     struct service *service = context;
@@ -115,7 +126,7 @@ static const struct rpc_method manager_methods[] = {
     {"SetVersionPolicy", RPC_SHAPE_UNARY, rpc_unimplemented},
     {"LoadModelVersion", RPC_SHAPE_UNARY, load_call},
     {"UnloadModelVersion", RPC_SHAPE_UNARY, unload_call},
-    {"ScaleModelVersion", RPC_SHAPE_UNARY, rpc_unimplemented},
+    {"ScaleModelVersion", RPC_SHAPE_UNARY, scale_call},
     {"ParkModelVersion", RPC_SHAPE_UNARY, rpc_unimplemented},
     {"WakeModelVersion", RPC_SHAPE_UNARY, rpc_unimplemented},
     {"SetTraffic", RPC_SHAPE_UNARY, rpc_unimplemented},
@@ -125,14 +136,14 @@ static const struct rpc_method manager_methods[] = {
     {"ListDeviceGroups", RPC_SHAPE_UNARY, list_groups_call},
     {"DeleteDeviceGroup", RPC_SHAPE_UNARY, delete_group_call},
     {"ListReplicas", RPC_SHAPE_UNARY, list_replicas_call},
-    {"DrainReplica", RPC_SHAPE_UNARY, rpc_unimplemented},
-    {"RestartReplica", RPC_SHAPE_UNARY, rpc_unimplemented},
+    {"DrainReplica", RPC_SHAPE_UNARY, drain_replica_call},
+    {"RestartReplica", RPC_SHAPE_UNARY, restart_replica_call},
     {"GetOperation", RPC_SHAPE_UNARY, get_operation_call},
     {"ListOperations", RPC_SHAPE_UNARY, list_operations_call},
     {"WaitOperation", RPC_SHAPE_UNARY, wait_operation_call},
     {"WatchOperation", RPC_SHAPE_SERVER_STREAM, watch_operation_call},
-    {"CancelOperation", RPC_SHAPE_UNARY, rpc_unimplemented},
-    {"WatchEvents", RPC_SHAPE_SERVER_STREAM, rpc_unimplemented},
+    {"CancelOperation", RPC_SHAPE_UNARY, cancel_operation_call},
+    {"WatchEvents", RPC_SHAPE_SERVER_STREAM, watch_events_call},
     {"GetStatus", RPC_SHAPE_UNARY, get_status_call},
 };
 
@@ -270,6 +281,21 @@ void service_once(struct service *service, struct rpc_call *call, const Protobuf
                               .change = change,
                               .arg = arg,
                               .go_on = go_on});
+}
+
+struct lifecycle_limits service_limits(const struct manager *manager)
+{
+    return (struct lifecycle_limits){manager->settings.max_open_operations,
+                                     manager->settings.max_replicas};
+}
+
+int service_grace(const struct manager *manager, int has, uint32_t grace_ms, uint32_t *out_grace_ms,
+                  struct error *err)
+{
+    if (has && grace_ms > MAX_GRACE_MS)
+        return error_field(err, "grace_ms", "%u; %d is the limit", grace_ms, MAX_GRACE_MS);
+    *out_grace_ms = has ? grace_ms : (uint32_t)manager->settings.drain_grace_ms;
+    return 0;
 }
 
 int service_check_generation(const char *what, int has, uint64_t expected, uint64_t is,

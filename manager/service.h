@@ -9,6 +9,7 @@
 #include <protobuf-c/protobuf-c.h>
 
 #include "base/error.h"
+#include "manager/lifecycle.h"
 #include "manager/manager.h"
 #include "manager/pb.h"
 #include "proto/rpc/rpc_server.h"
@@ -44,7 +45,8 @@ typedef void service_fn(struct service *service, struct rpc_call *call,
                         const ProtobufCMessage *request);
 
 service_fn service_register, service_get_model, service_list_models, service_delete_version;
-service_fn service_load, service_unload;
+service_fn service_load, service_unload, service_scale;
+service_fn service_drain_replica, service_restart_replica, service_cancel_operation;
 service_fn service_list_replicas, service_get_status;
 service_fn service_get_operation, service_list_operations;
 service_fn service_list_devices, service_create_group, service_list_groups, service_delete_group;
@@ -75,6 +77,11 @@ void service_once(struct service *service, struct rpc_call *call, const Protobuf
                   const char *request_id, const struct service_change *change, void *arg,
                   void (*go_on)(struct service *service, struct rpc_call *call,
                                 const ProtobufCMessage *request, void *arg));
+
+struct lifecycle_limits service_limits(const struct manager *manager);
+/* A request's grace_ms, or the default. INVALID_ARGUMENT beyond a day. */
+int service_grace(const struct manager *manager, int has, uint32_t grace_ms, uint32_t *out_grace_ms,
+                  struct error *err);
 
 /* ABORTED, reason STALE_GENERATION, where `has` and the generations differ. */
 int service_check_generation(const char *what, int has, uint64_t expected, uint64_t is,

@@ -6,14 +6,12 @@
 #include "manager/build.h"
 #include "manager/config_check.h"
 #include "manager/failpoint.h"
-#include "manager/heritage.h"
 #include "manager/lifecycle.h"
 #include "manager/message.h"
 #include "manager/names.h"
+#include "manager/plan.h"
 #include "manager/service.h"
 #include "manager/store.h"
-#include "manager/supervise.h"
-#include "manager/tool.h"
 #include "proto/rpc/rpc_call.h"
 
 typedef Sluice__Manager__V1__LoadModelVersionRequest load_request;
@@ -25,7 +23,7 @@ enum { MAX_PER_DEPLOYMENT = 64 };
 struct load_args {
     char group[NAME_MAX_BYTES + 1];
     uint32_t n_replicas, tp, pp;
-    uint64_t max_open_operations, max_replicas;
+    struct lifecycle_limits limits;
 };
 
 static int check_split(const load_request *request, struct load_args *args, struct error *err)
@@ -60,8 +58,7 @@ static int check_load(const struct manager *manager, const load_request *request
         config_check("config", request->config, err) != 0)
         return err->status;
     snprintf(args->group, sizeof(args->group), "%s", group);
-    args->max_open_operations = manager->settings.max_open_operations;
-    args->max_replicas = manager->settings.max_replicas;
+    args->limits = service_limits(manager);
     return 0;
 }
 
@@ -74,48 +71,12 @@ static int no_group(const char *group, struct error *err)
 /* -- the change -----------------------------------------------------------------------------------
  */
 
-static int check_free(const struct catalog *catalog, const pb_version *version,
-                      const struct load_args *args, struct error *err)
-{
-    uint64_t n_open = 0;
-    for (size_t i = 0; catalog_operation_at(catalog, i); i++) {
-        const pb_operation *operation = catalog_operation_at(catalog, i);
-        if (!lifecycle_is_open(operation))
-            continue;
-        n_open++;
-        if (strcmp(operation->model, version->model) == 0 &&
-            (!*operation->version || strcmp(operation->version, version->version) == 0) &&
-            (!*operation->device_group || strcmp(operation->device_group, args->group) == 0)) {
-            error_set(err, STATUS_FAILED_PRECONDITION, "operation %s on %s/%s has not ended",
-                      operation->id, version->model, version->version);
-            return error_reason(err, "OPERATION_IN_PROGRESS");
-        }
-    }
-    if (n_open < args->max_open_operations)
-        return 0;
-    error_set(err, STATUS_RESOURCE_EXHAUSTED, "%llu operations are open, which is the limit",
-              (unsigned long long)n_open);
-    err->retry_after_ms = 1000;
-    return error_reason(err, "TOO_MANY_OPERATIONS");
-}
-
-static bool replica_of(const pb_replica *replica, const char *model, const char *version,
-                       const char *group)
-{
-    return strcmp(replica->model, model) == 0 && strcmp(replica->version, version) == 0 &&
-           strcmp(replica->device_group, group) == 0;
-}
-
 /* Does any replica of it still live, or is to come back? */
 static bool lives(const struct catalog *catalog, const pb_deployment *deployment)
 {
-    for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
-        const pb_replica *replica = catalog_replica_at(catalog, i);
-        if ((int)replica->state != REPLICA_FAILED && (int)replica->state != REPLICA_STOPPED &&
-            replica_of(replica, deployment->model, deployment->version, deployment->device_group))
-            return true;
-    }
-    return false;
+    struct lifecycle_target target = {deployment->model, deployment->version,
+                                      deployment->device_group};
+    return lifecycle_n_live(catalog, &target) > 0;
 }
 
 /* What is loaded already must be what is asked for, or less of it. */
@@ -170,78 +131,6 @@ static int put_deployment(struct txn *txn, const pb_version *version, const pb_d
     return txn_put(txn, TABLE_DEPLOYMENT, &deployment->base, err);
 }
 
-static int put_replica(struct txn *txn, const pb_version *version, const struct load_args *args,
-                       pb_operation *operation, struct error *err)
-{
-    uint64_t number = 0;
-    char id[24];
-    if (txn_next(txn, "replica", &number, err) != 0)
-        return err->status;
-    pb_replica *replica = MESSAGE_NEW(pb_replica, sluice__manager__v1__replica__descriptor);
-    snprintf(id, sizeof(id), "r%llu", (unsigned long long)number);
-    if (!replica || !lifecycle_add_replica(operation, id)) {
-        if (replica)
-            message_free(&replica->base);
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-    }
-    message_set(&replica->id, id);
-    message_set(&replica->model, version->model);
-    message_set(&replica->version, version->version);
-    message_set(&replica->device_group, args->group);
-    replica->state = (Sluice__Manager__V1__ReplicaState)REPLICA_PENDING;
-    replica->generation = 1;
-    return txn_put(txn, TABLE_REPLICA, &replica->base, err);
-}
-
-static int retire_failed(struct txn *txn, const pb_replica *failed, struct error *err)
-{
-    pb_replica *replica = MESSAGE_COPY(pb_replica, failed);
-    if (!replica)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-    replica->state = (Sluice__Manager__V1__ReplicaState)REPLICA_STOPPED;
-    replica->generation++;
-    return txn_put(txn, TABLE_REPLICA, &replica->base, err);
-}
-
-/* Live replicas stay, failed ones make room for new ones; all of them belong to the operation. One
- * that drains without an unload was told so by a signal: it is wanted and comes back. */
-static int put_replicas(struct txn *txn, const pb_version *version, const struct load_args *args,
-                        pb_operation *operation, struct error *err)
-{
-    const struct catalog *catalog = txn_catalog(txn);
-    uint32_t n_live = 0;
-    uint64_t n_all = 0;
-    for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
-        const pb_replica *replica = catalog_replica_at(catalog, i);
-        if ((int)replica->state == REPLICA_STOPPED)
-            continue;
-        n_all++;
-        if (!replica_of(replica, version->model, version->version, args->group))
-            continue;
-        if ((int)replica->state == REPLICA_FAILED) {
-            if (retire_failed(txn, replica, err) != 0)
-                return err->status;
-            n_all--;
-        } else {
-            n_live++;
-            if (!lifecycle_add_replica(operation, replica->id))
-                return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-        }
-    }
-    for (; n_live < args->n_replicas; n_live++, n_all++) {
-        if (n_all >= args->max_replicas) {
-            error_set(err, STATUS_RESOURCE_EXHAUSTED,
-                      "n_replicas: %llu replicas, which is the "
-                      "limit",
-                      (unsigned long long)n_all);
-            return error_reason(err, "TOO_MANY_REPLICAS");
-        }
-        if (put_replica(txn, version, args, operation, err) != 0)
-            return err->status;
-    }
-    return 0;
-}
-
 static int answer(pb_operation *operation, ProtobufCMessage **out_response, struct error *err)
 {
     load_response *response =
@@ -274,7 +163,8 @@ static int apply_load(struct txn *txn, const ProtobufCMessage *message, void *ar
         return err->status;
     if (!catalog_group(catalog, args->group))
         return no_group(args->group, err);
-    if (check_free(catalog, row, args, err) != 0)
+    struct lifecycle_target target = {row->model, row->version, args->group};
+    if (lifecycle_check_free(catalog, &target, &args->limits, err) != 0)
         return err->status;
     const pb_deployment *old = catalog_deployment(catalog, row->model, row->version, args->group);
     if (old && lives(catalog, old) && check_same(old, request, args, err) != 0)
@@ -288,9 +178,10 @@ static int apply_load(struct txn *txn, const ProtobufCMessage *message, void *ar
     int status = operation ? 0 : err->status;
     if (operation) {
         failpoint("load.before_write");
+        target = (struct lifecycle_target){version->model, version->version, args->group};
         status = put_deployment(txn, version, old, request, args, err);
         if (status == 0)
-            status = put_replicas(txn, version, args, operation, err);
+            status = lifecycle_fill(txn, &target, args->n_replicas, &args->limits, operation, err);
         if (status == 0)
             status = lifecycle_bump(txn, version->model, version->version, err);
         if (status == 0)
@@ -319,65 +210,52 @@ static const struct service_change load_change = {
 /* -- validate_only --------------------------------------------------------------------------------
  */
 
-static void on_planned(void *arg, const pb_tool *report, const struct error *status)
+static void answer_plan(struct rpc_call *call, Sluice__V1__Plan *plan)
 {
-    struct rpc_call *call = arg;
     load_response response = SLUICE__MANAGER__V1__LOAD_MODEL_VERSION_RESPONSE__INIT;
-    struct error err = *status;
-    if (err.status == 0 &&
-        (!report || report->result_case != SLUICE__WORKER__V1__TOOL_REPORT__RESULT_PLAN))
-        error_set(&err, STATUS_INTERNAL, "the planning process made another report");
-    if (err.status == 0 && report) {
-        response.plan = report->plan;
-        rpc_call_reply(call, &response.base);
-    } else {
-        service_fail(call, &err);
-    }
-    rpc_call_release(call);
+    response.plan = plan;
+    rpc_call_reply(call, &response.base);
 }
 
+/* What the load would take beyond the replicas that live already. */
 static int plan(struct service *service, struct rpc_call *call, const load_request *request,
                 const struct load_args *args, struct error *err)
 {
     struct manager *manager = service->manager;
     const struct catalog *catalog = &manager->catalog;
     const pb_version *version = find_version(catalog, request->model, request->version);
-    const pb_group *group = catalog_group(catalog, args->group);
-    struct heritage *heritage = NULL;
-    char path[4096], key[TABLE_KEY_BYTES];
+    char key[TABLE_KEY_BYTES];
     if (!version)
         return lifecycle_no_version(request->model, request->version, err);
-    if (!group)
+    if (!catalog_group(catalog, args->group))
         return no_group(args->group, err);
     table_key(key, version->model, version->version, NULL);
     if (service_check_generation(key, request->has_expected_generation,
                                  request->expected_generation, version->generation, err) != 0 ||
         config_check_fits("config", request->config, version->info, err) != 0)
         return err->status;
-    pb_config *config = config_merge(version->config, request->config);
-    if (!config)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-    model_path_absolute(manager, version->path, path, sizeof(path));
-    struct heritage_plan parts = {.model_path = path,
-                                  .digest = version->info ? version->info->weights_digest : "",
-                                  .devices = group->devices,
-                                  .n_devices = group->n_devices,
-                                  .tp = args->tp,
-                                  .pp = args->pp,
-                                  .config = config,
-                                  .promised_bytes =
-                                      supervisor_promises(manager->supervisor, NULL).n_bytes};
-    int status = heritage_create_plan(&parts, args->n_replicas, &heritage, err);
-    if (status == 0) {
-        rpc_call_retain(call);
-        const char *const *arguments = (const char *const *)heritage_argv(heritage) + 1;
-        status = tool_run(manager->tools, arguments, on_planned, call, err);
-        if (status != 0)
-            rpc_call_release(call);
-    }
-    heritage_destroy(heritage);
-    message_free(&config->base);
-    return status;
+    struct lifecycle_target target = {version->model, version->version, args->group};
+    const pb_deployment *old =
+        catalog_deployment(catalog, target.model, target.version, target.group);
+    uint32_t n_live = lifecycle_n_live(catalog, &target);
+    if (old && n_live && check_same(old, request, args, err) != 0)
+        return err->status;
+    struct plan_wish wish = {.model = target.model,
+                             .version = target.version,
+                             .group = target.group,
+                             .tp = args->tp,
+                             .pp = args->pp,
+                             .config = request->config,
+                             .n_replicas =
+                                 args->n_replicas > n_live ? args->n_replicas - n_live : 0};
+    if (wish.n_replicas)
+        return plan_run(manager, call, &wish, answer_plan, err);
+    Sluice__V1__Plan nothing = SLUICE__V1__PLAN__INIT;
+    nothing.tp = args->tp;
+    nothing.pp = args->pp;
+    nothing.fits = 1;
+    answer_plan(call, &nothing);
+    return 0;
 }
 
 void service_load(struct service *service, struct rpc_call *call, const ProtobufCMessage *message)

@@ -60,6 +60,7 @@ void service_get_status(struct service *service, struct rpc_call *call,
     response->started_unix_ns = manager->started_unix_ns;
     response->manager_epoch = catalog->manager_epoch;
     response->generation = catalog->generation;
+    response->first_event_seq = catalog->first_event_seq;
     response->last_event_seq = catalog->last_event_seq;
     response->routes_generation = routes_generation(manager->routes);
     response->store_schema_version = stats.schema_version;

@@ -16,11 +16,9 @@
 typedef Sluice__Manager__V1__UnloadModelVersionRequest unload_request;
 typedef Sluice__Manager__V1__UnloadModelVersionResponse unload_response;
 
-enum { MAX_GRACE_MS = 24 * 3600 * 1000 };
-
 struct unload_args {
     uint32_t grace_ms;
-    uint64_t max_open_operations;
+    struct lifecycle_limits limits;
 };
 
 static int check_unload(const struct manager *manager, const unload_request *request,
@@ -31,11 +29,9 @@ static int check_unload(const struct manager *manager, const unload_request *req
         (*request->version && version_check("version", request->version, err) != 0) ||
         (*request->device_group && name_check("device_group", request->device_group, err) != 0))
         return err->status;
-    if (request->has_grace_ms && request->grace_ms > MAX_GRACE_MS)
-        return error_field(err, "grace_ms", "%u; %d is the limit", request->grace_ms, MAX_GRACE_MS);
-    args->grace_ms =
-        request->has_grace_ms ? request->grace_ms : (uint32_t)manager->settings.drain_grace_ms;
-    args->max_open_operations = manager->settings.max_open_operations;
+    if (service_grace(manager, request->has_grace_ms, request->grace_ms, &args->grace_ms, err) != 0)
+        return err->status;
+    args->limits = service_limits(manager);
     return 0;
 }
 
@@ -100,20 +96,6 @@ static int check_generations(const struct catalog *catalog, const unload_request
     return service_check_generation(key, 1, request->expected_generation, version->generation, err);
 }
 
-static int check_room(const struct catalog *catalog, const struct unload_args *args,
-                      struct error *err)
-{
-    uint64_t n_open = 0;
-    for (size_t i = 0; catalog_operation_at(catalog, i); i++)
-        n_open += lifecycle_is_open(catalog_operation_at(catalog, i));
-    if (n_open < args->max_open_operations)
-        return 0;
-    error_set(err, STATUS_RESOURCE_EXHAUSTED, "%llu operations are open, which is the limit",
-              (unsigned long long)n_open);
-    err->retry_after_ms = 1000;
-    return error_reason(err, "TOO_MANY_OPERATIONS");
-}
-
 static int collect(const struct catalog *catalog, const unload_request *request,
                    pb_operation *operation, struct error *err)
 {
@@ -134,7 +116,7 @@ static int apply_unload(struct txn *txn, const ProtobufCMessage *message, void *
     const struct unload_args *args = arg;
     const struct catalog *catalog = txn_catalog(txn);
     if (check_loaded(catalog, request, err) != 0 || check_generations(catalog, request, err) != 0 ||
-        check_room(catalog, args, err) != 0)
+        lifecycle_check_room(catalog, &args->limits, err) != 0)
         return err->status;
     pb_operation *operation =
         lifecycle_operation(txn, OPERATION_UNLOAD, request->request_id, request->model,
@@ -173,23 +155,6 @@ static const struct service_change unload_change = {
 /* -- validate_only: what would be given back ------------------------------------------------------
  */
 
-static bool add_memory(Sluice__V1__Plan *plan, const pb_memory *memory)
-{
-    Sluice__V1__DevicePlan *device =
-        MESSAGE_NEW(Sluice__V1__DevicePlan, sluice__v1__device_plan__descriptor);
-    if (!device)
-        return false;
-    message_set(&device->device, memory->device);
-    device->weight_bytes = memory->weight_bytes;
-    device->kv_bytes = memory->kv_bytes;
-    device->workspace_bytes = memory->workspace_bytes;
-    device->free_bytes = memory->free_bytes;
-    if (message_append(&plan->n_devices, &plan->devices, device))
-        return true;
-    message_free(&device->base);
-    return false;
-}
-
 static int plan(struct service *service, struct rpc_call *call, const unload_request *request,
                 struct error *err)
 {
@@ -211,7 +176,7 @@ static int plan(struct service *service, struct rpc_call *call, const unload_req
         response->plan->n_replicas++;
         supervisor_view(manager->supervisor, replica->id, &view);
         for (size_t j = 0; complete && view.status && j < view.status->n_memory; j++)
-            complete = add_memory(response->plan, view.status->memory[j]);
+            complete = build_plan_memory(response->plan, view.status->memory[j]);
     }
     if (complete) {
         response->plan->fits = 1;

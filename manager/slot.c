@@ -76,6 +76,31 @@ void slot_forget(struct slot *slot)
     slot->fenced = slot->permanent = slot->drain_sent = slot->kill_sent = false;
     slot->adopted = false;
     slot->ready_ns = slot->started_ns = slot->drain_deadline_ns = slot->sizing_until_ns = 0;
+    slot->failed_ns = slot->heard_ns = slot->moved_ns = 0;
+    slot->progress = 0;
+}
+
+int64_t slot_still_ns(const struct slot *slot)
+{
+    bool works = slot->status && ((int)slot->status->state == WORKER_READY ||
+                                  (int)slot->status->state == WORKER_DRAINING);
+    if (slot->process_state != PROCESS_RUNNING || !slot->heard_ns)
+        return 0;
+    return works && slot->moved_ns < slot->heard_ns ? slot->moved_ns : slot->heard_ns;
+}
+
+bool slot_has_ghost(struct slot *slot)
+{
+    for (size_t i = 0; i < slot->n_ghosts;) {
+        struct process_end end;
+        if (!process_ended(&slot->ghosts[i], &end)) {
+            i++;
+            continue;
+        }
+        process_fini(&slot->ghosts[i]);
+        slot->ghosts[i] = slot->ghosts[--slot->n_ghosts];
+    }
+    return slot->n_ghosts > 0;
 }
 
 void slot_destroy(struct slot *slot)
@@ -83,6 +108,8 @@ void slot_destroy(struct slot *slot)
     if (!slot)
         return;
     slot_forget(slot);
+    for (size_t i = 0; i < slot->n_ghosts; i++)
+        process_fini(&slot->ghosts[i]);
     free(slot);
 }
 
@@ -93,6 +120,39 @@ static bool same_process(const struct slot *slot, const pb_replica *row, const p
 {
     return row && status->epoch == row->epoch && strcmp(status->replica_id, slot->id) == 0 &&
            (slot->process.pidfd < 0 || (pid_t)status->pid == slot->process.pid);
+}
+
+/* A load that failed with this would fail again. */
+static bool cannot_help(int status)
+{
+    switch (status) {
+    case STATUS_INVALID_ARGUMENT:
+    case STATUS_FAILED_PRECONDITION:
+    case STATUS_UNIMPLEMENTED:
+    case STATUS_NOT_FOUND:
+    case STATUS_PERMISSION_DENIED:
+    case STATUS_RESOURCE_EXHAUSTED:
+    case STATUS_OUT_OF_RANGE:
+    case STATUS_DATA_LOSS:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* A layer finished, or nothing to do: both are no standing still. */
+static void note_progress(struct slot *slot, const pb_status *status)
+{
+    const Sluice__Worker__V1__Load *load = status->load;
+    int64_t now_ns = supervisor_now_ns(slot->supervisor);
+    slot->heard_ns = now_ns;
+    if (!load || load->progress != slot->progress || load->n_ready == 0 || !slot->moved_ns)
+        slot->moved_ns = now_ns;
+    slot->progress = load ? load->progress : 0;
+    if ((int)status->state != WORKER_FAILED)
+        slot->failed_ns = 0;
+    else if (!slot->failed_ns)
+        slot->failed_ns = now_ns;
 }
 
 static void on_status(void *arg, const pb_status *status)
@@ -109,6 +169,7 @@ static void on_status(void *arg, const pb_status *status)
         supervisor_kick(slot->supervisor);
         return;
     }
+    note_progress(slot, status);
     bool changed = !slot->status || slot->status->state != status->state || !slot->settled;
     pb_status *copy = MESSAGE_COPY(pb_status, status);
     if (!copy)
@@ -121,8 +182,10 @@ static void on_status(void *arg, const pb_status *status)
         slot->sizing_until_ns = 0;
         changed = true;
     }
-    if (status->error)
+    if (status->error) {
         message_to_error(&status->error->base, &slot->last_error);
+        slot->permanent = cannot_help(slot->last_error.status);
+    }
     operations_progress(manager->operations, slot->id);
     if (changed)
         manager_changed(manager);
@@ -149,23 +212,6 @@ static const struct worker_link_events link_events = {
 
 /* -- the process ----------------------------------------------------------------------------------
  */
-
-static bool cannot_help(int status)
-{
-    switch (status) {
-    case STATUS_INVALID_ARGUMENT:
-    case STATUS_FAILED_PRECONDITION:
-    case STATUS_UNIMPLEMENTED:
-    case STATUS_NOT_FOUND:
-    case STATUS_PERMISSION_DENIED:
-    case STATUS_RESOURCE_EXHAUSTED:
-    case STATUS_OUT_OF_RANGE:
-    case STATUS_DATA_LOSS:
-        return true;
-    default:
-        return false;
-    }
-}
 
 bool slot_read_exit(struct slot *slot, uint64_t epoch)
 {
@@ -238,15 +284,17 @@ int slot_attach(struct slot *slot, struct process *process, struct error *err)
     char path[SLOT_PATH_BYTES];
     slot_path(slot, "worker.sock", path);
     struct worker_link *link = NULL;
-    int status =
-        worker_link_open(manager->loop, manager->queue, path, &link_events, slot, &link, err);
+    uint64_t stall_ms = manager->settings.stall_timeout_ms;
+    uint32_t interval_ms = stall_ms < 4000 ? (uint32_t)stall_ms / 4 : 1000;
+    int status = worker_link_open(manager->loop, manager->queue, path, interval_ms, &link_events,
+                                  slot, &link, err);
     if (status != 0)
         return status;
     slot->link = link;
     slot->process = *process;
     *process = (struct process){.pidfd = -1};
     slot->process_state = PROCESS_RUNNING;
-    slot->started_ns = clock_now_ns();
+    slot->started_ns = supervisor_now_ns(slot->supervisor);
     error_clear(&slot->last_error);
     ev_io_init(&slot->exit_watch, on_exit_seen, slot->process.pidfd, EV_READ);
     slot->exit_watch.data = slot;

@@ -16,7 +16,7 @@
 #include "manager/supervise.h"
 #include "manager/worker_link.h"
 
-enum { SLOT_ID_BYTES = 24, SLOT_PATH_BYTES = 4096 };
+enum { SLOT_ID_BYTES = 24, SLOT_PATH_BYTES = 4096, SLOT_MAX_GHOSTS = 4 };
 
 struct slot {
     struct supervisor *supervisor;
@@ -33,6 +33,12 @@ struct slot {
     bool adopted;
     int64_t hold_until_ns; /* after a refused record: not before */
     int64_t started_ns, next_start_ns, ready_ns, drain_deadline_ns;
+    int64_t failed_ns; /* since when the worker says FAILED */
+    int64_t heard_ns;  /* its last word; 0: none yet */
+    int64_t moved_ns;  /* last seen to make progress, or to have nothing to do */
+    uint64_t progress;
+    struct process ghosts[SLOT_MAX_GHOSTS]; /* killed at start, perhaps still there */
+    size_t n_ghosts;
     uint32_t grace_ms;
     struct reconcile_deaths deaths;
     uint64_t drained_bytes;
@@ -45,7 +51,8 @@ struct supervisor {
     struct manager *manager;
     struct hash_map slots; /* id → struct slot */
     struct reconcile_config config;
-    ev_timer soon, wake, settle;
+    ev_timer soon, wake, settle, tick;
+    int64_t looked_ns, paused_ns; /* of the clock: supervisor_now_ns */
     bool settled_timeout;
     uint32_t n_adopted;
     bool stopping; /* supervisor_stop_workers: nothing is started any more */
@@ -54,6 +61,10 @@ struct supervisor {
     void (*stopped)(void *arg);
     void *stopped_arg;
 };
+
+/* The time all of a slot's times are of: monotonic, and standing still while this process was
+ * stopped, so that nobody is killed for a silence that was our own. */
+int64_t supervisor_now_ns(struct supervisor *supervisor);
 
 /* The slot of a replica, made where there is none. NULL where memory is exhausted. */
 struct slot *slot_ensure(struct supervisor *supervisor, const char *id);
@@ -69,6 +80,10 @@ int slot_spawn(struct slot *slot, struct error *err);
 int slot_attach(struct slot *slot, struct process *process, struct error *err);
 /* What its running process will take; 0: it has not said. */
 uint64_t slot_planned_bytes(const struct slot *slot);
+/* Since when its process stands still; 0: it does not, or that cannot be said. */
+int64_t slot_still_ns(const struct slot *slot);
+/* Whether a process that was killed at the start may still be there. */
+bool slot_has_ghost(struct slot *slot);
 /* Forgets the process that has ended and what it said. */
 void slot_forget(struct slot *slot);
 

@@ -17,8 +17,8 @@ struct store_job {
     void *arg;
     struct error err;
     struct store_change *changes; /* committed, for the loop's catalog */
-    size_t n_changes;
-    uint64_t generation, last_event_seq;
+    size_t n_changes, n_applied;
+    uint64_t generation, first_event_seq, last_event_seq;
 };
 
 struct job_list {
@@ -30,6 +30,9 @@ struct store {
     void (*wake)(void *arg);
     void *wake_arg;
     size_t max_jobs;
+    uint64_t max_events;
+    void (*on_event)(void *arg, struct row *row);
+    void *event_arg;
     struct catalog *loop_catalog; /* loop thread only */
     size_t n_outstanding;         /* loop thread only: submitted, not yet polled */
 
@@ -117,6 +120,7 @@ static void run_job(struct store *store, struct store_job *job)
         return;
     if (txn_begin(&txn, &store->db, &store->catalog, &job->err) != 0)
         return;
+    txn.max_events = store->max_events;
     if (job->run(&txn, job->arg, &job->err) != 0) {
         txn_rollback(&txn);
         return;
@@ -182,6 +186,7 @@ static void *store_main(void *arg)
         pthread_mutex_unlock(&store->mutex);
         run_job(store, job);
         job->generation = store->catalog.generation;
+        job->first_event_seq = store->catalog.first_event_seq;
         job->last_event_seq = store->catalog.last_event_seq;
         note_result(store, job);
         pthread_mutex_lock(&store->mutex);
@@ -199,6 +204,7 @@ static int share_catalog(const struct catalog *from, struct catalog *to, struct 
             if (catalog_put(to, catalog_at(from, t, i)) != 0)
                 return error_set(err, STATUS_RESOURCE_EXHAUSTED, "state store: out of memory");
     to->generation = from->generation;
+    to->first_event_seq = from->first_event_seq;
     to->last_event_seq = from->last_event_seq;
     to->manager_epoch = from->manager_epoch;
     return 0;
@@ -215,6 +221,9 @@ int store_open(const struct store_config *config, struct catalog *catalog, struc
     store->wake = config->wake;
     store->wake_arg = config->wake_arg;
     store->max_jobs = config->max_jobs ? config->max_jobs : 1024;
+    store->max_events = config->max_events ? config->max_events : 100000;
+    store->on_event = config->on_event;
+    store->event_arg = config->event_arg;
     store->loop_catalog = catalog;
     list_init(&store->queued);
     list_init(&store->finished);
@@ -293,23 +302,40 @@ int store_submit(struct store *store, store_txn_fn *run, store_done_fn *done, vo
     return 0;
 }
 
-/* Repeats committed changes in the loop's catalog. It cannot fail for lack of memory in a way that
- * leaves the two apart: the next start reads everything again, so a failure ends in a log line of
- * the caller at worst. */
-static void apply(struct catalog *catalog, const struct store_job *job)
+/* Repeats committed changes in the loop's catalog. False where memory is exhausted: what was
+ * repeated so far is remembered, and the rest is to be done before anything later. */
+static bool apply(struct store *store, struct store_job *job)
 {
-    for (size_t i = 0; i < job->n_changes; i++) {
-        const struct store_change *change = &job->changes[i];
-        if (change->after)
-            catalog_put(catalog, change->after);
-        else
+    struct catalog *catalog = store->loop_catalog;
+    for (; job->n_applied < job->n_changes; job->n_applied++) {
+        const struct store_change *change = &job->changes[job->n_applied];
+        if (change->table == TABLE_EVENT) {
+            if (store->on_event)
+                store->on_event(store->event_arg, change->after);
+        } else if (!change->after) {
             catalog_remove(catalog, change->table, row_key(change->before));
+        } else if (catalog_put(catalog, change->after) != 0) {
+            return false;
+        }
     }
     catalog->generation = job->generation;
+    catalog->first_event_seq = job->first_event_seq;
     catalog->last_event_seq = job->last_event_seq;
+    return true;
 }
 
-void store_poll(struct store *store)
+/* Puts jobs back in front of those that finished meanwhile. */
+static void put_back(struct store *store, struct job_list *jobs)
+{
+    pthread_mutex_lock(&store->mutex);
+    *jobs->tail = store->finished.head;
+    if (store->finished.head)
+        jobs->tail = store->finished.tail;
+    store->finished = *jobs;
+    pthread_mutex_unlock(&store->mutex);
+}
+
+bool store_poll(struct store *store)
 {
     struct job_list finished;
     pthread_mutex_lock(&store->mutex);
@@ -320,12 +346,17 @@ void store_poll(struct store *store)
     pthread_mutex_unlock(&store->mutex);
     for (struct store_job *job = finished.head, *next; job; job = next) {
         next = job->next;
+        if (!apply(store, job)) {
+            finished.head = job;
+            put_back(store, &finished);
+            return false;
+        }
         store->n_outstanding--;
-        apply(store->loop_catalog, job);
         job->done(job->arg, &job->err);
         txn_free_changes(job->changes, job->n_changes);
         free(job);
     }
+    return true;
 }
 
 void store_stats(struct store *store, struct store_stats *out_stats)

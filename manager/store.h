@@ -7,6 +7,7 @@
  * store_txn_fn runs on the store thread. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -22,8 +23,12 @@ struct txn;
 struct store_config {
     const char *path;        /* of sluice.db; created where it is absent */
     size_t max_jobs;         /* submitted and not yet polled; 0: 1,024 */
+    uint64_t max_events;     /* kept, about; 0: 100,000 */
     void (*wake)(void *arg); /* any thread: results are there, call store_poll */
     void *wake_arg;
+    /* Optional: each committed event, in order, from store_poll (the row is borrowed). */
+    void (*on_event)(void *arg, struct row *row);
+    void *event_arg;
 };
 
 /* Opens or creates the database, migrates it in one transaction, loads it into `catalog` (the
@@ -45,8 +50,9 @@ typedef void store_done_fn(void *arg, const struct error *status);
 /* RESOURCE_EXHAUSTED, reason STORE_BUSY, where the queue is full; `done` is then not called. */
 int store_submit(struct store *store, store_txn_fn *run, store_done_fn *done, void *arg,
                  struct error *err);
-/* Applies finished jobs to the loop's catalog and calls their done functions. */
-void store_poll(struct store *store);
+/* Applies finished jobs to the loop's catalog and calls their done functions. False where memory is
+ * exhausted: nothing is lost, and the rest is done by the next call. */
+bool store_poll(struct store *store);
 
 struct store_stats {
     uint32_t schema_version;
@@ -77,6 +83,9 @@ struct txn_event {
     const char *message;
 };
 int txn_event(struct txn *txn, const struct txn_event *event, struct error *err);
+/* At most `max` events from `from_seq` on, in order; out_rows[*out_n] are owned. */
+int txn_read_events(struct txn *txn, uint64_t from_seq, size_t max, struct row **out_rows,
+                    size_t *out_n, struct error *err);
 
 /* A counter that only grows, kept in the database: 1, 2, 3, ... Rolled back with the transaction.
  */

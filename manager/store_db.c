@@ -326,11 +326,13 @@ int store_db_load(struct store_db *db, struct catalog *catalog, struct error *er
     for (enum table t = 0; t < N_CATALOG_TABLES; t++)
         if (load_table(db, t, catalog, err) != 0)
             return err->status;
-    int64_t seq = 0;
+    int64_t seq = 0, first = 0;
     if (store_db_counter(db, "generation", &catalog->generation, err) != 0 ||
         store_db_counter(db, "manager_epoch", &catalog->manager_epoch, err) != 0 ||
-        query(db, "SELECT coalesce(max(seq), 0) FROM event", &seq, NULL, 0, err) != 0)
+        query(db, "SELECT coalesce(max(seq), 0) FROM event", &seq, NULL, 0, err) != 0 ||
+        query(db, "SELECT coalesce(min(seq), 0) FROM event", &first, NULL, 0, err) != 0)
         return err->status;
     catalog->last_event_seq = (uint64_t)seq;
+    catalog->first_event_seq = (uint64_t)first;
     return 0;
 }

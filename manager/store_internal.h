@@ -12,7 +12,7 @@
 struct store_change {
     enum table table;
     struct row *before; /* reference or NULL */
-    struct row *after;  /* reference or NULL */
+    struct row *after;  /* reference or NULL; all there is of an event */
 };
 
 struct txn {
@@ -21,7 +21,8 @@ struct txn {
     struct store_change *changes;
     size_t n_changes, capacity;
     int64_t now_unix_ns;
-    uint64_t last_event_seq_before;
+    uint64_t max_events;
+    uint64_t last_event_seq_before, first_event_seq_before;
     bool wrote;
 };
 

@@ -6,10 +6,11 @@
 
 #include "base/clock.h"
 #include "base/sha256.h"
+#include "base/strbuf.h"
 #include "manager/message.h"
 #include "manager/store_internal.h"
 
-enum { IDEMPOTENCY_ROWS = 10000, EVENT_ROWS = 100000 };
+enum { IDEMPOTENCY_ROWS = 10000, EVENT_PRUNE_EVERY = 100 };
 
 int txn_begin(struct txn *txn, struct store_db *db, struct catalog *catalog, struct error *err)
 {
@@ -18,6 +19,7 @@ int txn_begin(struct txn *txn, struct store_db *db, struct catalog *catalog, str
     txn->catalog = catalog;
     txn->now_unix_ns = clock_wall_ns();
     txn->last_event_seq_before = catalog->last_event_seq;
+    txn->first_event_seq_before = catalog->first_event_seq;
     return store_db_exec(db, "BEGIN IMMEDIATE", err);
 }
 
@@ -34,6 +36,8 @@ void txn_undo(struct txn *txn)
 {
     for (size_t i = txn->n_changes; i-- > 0;) {
         struct store_change *change = &txn->changes[i];
+        if (change->table == TABLE_EVENT)
+            continue;
         /* Putting back a row never needs memory: its place in the list is still there. */
         if (change->before)
             catalog_put(txn->catalog, change->before);
@@ -44,6 +48,7 @@ void txn_undo(struct txn *txn)
     txn->changes = NULL;
     txn->n_changes = 0;
     txn->catalog->last_event_seq = txn->last_event_seq_before;
+    txn->catalog->first_event_seq = txn->first_event_seq_before;
 }
 
 void txn_rollback(struct txn *txn)
@@ -203,18 +208,57 @@ int txn_event(struct txn *txn, const struct txn_event *event, struct error *err)
     message_set(&message->message, event->message);
     int64_t seq = (int64_t)message->seq;
     struct row *row = row_create(TABLE_EVENT, &message->base, 0);
-    if (!row)
+    if (!row || !reserve_change(txn)) {
+        row_release(row);
         return out_of_memory(err);
+    }
     int status = row_bind(row, txn->db->upsert[TABLE_EVENT], 0, err);
     if (status == 0)
         status = step(txn, txn->db->upsert[TABLE_EVENT], err);
-    row_release(row);
+    if (status != 0) {
+        row_release(row);
+        return status;
+    }
+    note_change(txn, TABLE_EVENT, NULL, row);
+    txn->catalog->last_event_seq = (uint64_t)seq;
+    if (!txn->catalog->first_event_seq)
+        txn->catalog->first_event_seq = (uint64_t)seq;
+    int64_t gone = seq - (int64_t)txn->max_events;
+    if (seq % EVENT_PRUNE_EVERY != 0 || gone < (int64_t)txn->catalog->first_event_seq)
+        return 0;
+    txn->catalog->first_event_seq = (uint64_t)gone + 1;
+    return run_with_number(txn, "DELETE FROM event WHERE seq <= ?1", gone, err);
+}
+
+int txn_read_events(struct txn *txn, uint64_t from_seq, size_t max, struct row **out_rows,
+                    size_t *out_n, struct error *err)
+{
+    sqlite3_stmt *stmt = NULL;
+    struct strbuf sql;
+    size_t n = 0;
+    strbuf_init(&sql, 0);
+    table_sql_select(table_spec(TABLE_EVENT), &sql);
+    strbuf_add_str(&sql, " WHERE seq >= ?1 ORDER BY seq LIMIT ?2");
+    int status = store_db_prepare(txn->db, strbuf_str(&sql), &stmt, err);
+    strbuf_fini(&sql);
     if (status != 0)
         return status;
-    txn->catalog->last_event_seq = (uint64_t)seq;
-    if (seq % 1000 == 0 && seq > EVENT_ROWS)
-        return run_with_number(txn, "DELETE FROM event WHERE seq <= ?1", seq - EVENT_ROWS, err);
-    return 0;
+    sqlite3_bind_int64(stmt, 1, (int64_t)from_seq);
+    sqlite3_bind_int64(stmt, 2, (int64_t)max);
+    int rc = SQLITE_DONE;
+    while (n < max && (rc = sqlite3_step(stmt)) == SQLITE_ROW) {
+        if ((status = row_read(TABLE_EVENT, stmt, &out_rows[n], err)) != 0)
+            break;
+        n++;
+    }
+    if (status == 0 && rc != SQLITE_ROW && rc != SQLITE_DONE)
+        status = store_db_error(txn->db, rc, err);
+    sqlite3_finalize(stmt);
+    if (status == 0)
+        *out_n = n;
+    while (status != 0 && n > 0)
+        row_release(out_rows[--n]);
+    return status;
 }
 
 int txn_next(struct txn *txn, const char *counter, uint64_t *out_value, struct error *err)

@@ -24,6 +24,22 @@ static const double settle_s = 3.0; /* for adopted workers to say what they are 
 static const int64_t sizing_ns = 3 * NS_PER_S;
 static const int64_t sizing_hold_ns = 50 * NS_PER_MS;
 static const int64_t refused_hold_ns = NS_PER_S; /* before a refused record is tried again */
+/* Between two looks at the clock there is at most a tick; a longer gap is time in which this
+ * process did not run (stopped, suspended, starved), and does not count. */
+static const int64_t tick_ns = NS_PER_S / 2;
+static const int64_t pause_ns = NS_PER_S * 5 / 4;
+
+int64_t supervisor_now_ns(struct supervisor *supervisor)
+{
+    int64_t now_ns = clock_now_ns();
+    int64_t gap_ns = supervisor->looked_ns ? now_ns - supervisor->looked_ns : 0;
+    if (gap_ns > pause_ns) {
+        supervisor->paused_ns += gap_ns - tick_ns;
+        log_warn(LOG_EVENT("the manager did not run"), LOG_I64("ms", gap_ns / NS_PER_MS));
+    }
+    supervisor->looked_ns = now_ns;
+    return now_ns - supervisor->paused_ns;
+}
 
 /* -- input ----------------------------------------------------------------------------------------
  */
@@ -65,6 +81,9 @@ static void fill_replica(struct supervisor *supervisor, const pb_replica *row, i
     *out = (struct reconcile_replica){
         .deployment = find_index(catalog, TABLE_DEPLOYMENT, key),
         .state = (enum replica_state)row->state,
+        .retiring = row->retiring,
+        .restart = row->epoch && row->restart_epoch == row->epoch,
+        .stalled = row->stalled,
         .busy = true,
     };
     if (!slot)
@@ -81,6 +100,9 @@ static void fill_replica(struct supervisor *supervisor, const pb_replica *row, i
     out->ready_ns = slot->ready_ns;
     out->drain_deadline_ns = slot->drain_deadline_ns;
     out->deaths = slot->deaths;
+    out->failed_ns = slot->failed_ns;
+    out->still_ns = slot_still_ns(slot);
+    out->ghost = slot_has_ghost(slot);
 }
 
 static bool allocate(struct picture *picture, size_t n_deployments, size_t n_replicas,
@@ -129,7 +151,8 @@ static bool take_picture(struct supervisor *supervisor, int64_t now_ns, struct p
             .kind = (enum operation_kind)row->kind,
             .replicas = &picture->members[n_members],
             .n_replicas = row->n_replica_ids,
-            .busy = operations_busy(supervisor->manager->operations, row->id, now_ns),
+            .busy = operations_busy(supervisor->manager->operations, row->id, clock_now_ns()),
+            .cancelling = row->cancelling,
         };
         for (size_t j = 0; j < row->n_replica_ids; j++)
             picture->members[n_members++] = find_index(catalog, TABLE_REPLICA, row->replica_ids[j]);
@@ -155,7 +178,7 @@ static void submit(struct slot *slot, const struct record *record)
         return;
     log_warn(LOG_EVENT("record refused"), LOG_STR("replica", slot->id),
              LOG_STR("why", err.message));
-    slot->hold_until_ns = clock_now_ns() + refused_hold_ns;
+    slot->hold_until_ns = supervisor_now_ns(slot->supervisor) + refused_hold_ns;
 }
 
 static void drain(struct slot *slot)
@@ -190,7 +213,7 @@ static bool another_sizes(struct supervisor *supervisor, const struct slot *but,
 
 static void start(struct slot *slot)
 {
-    int64_t now_ns = clock_now_ns();
+    int64_t now_ns = supervisor_now_ns(slot->supervisor);
     if (another_sizes(slot->supervisor, slot, now_ns)) {
         slot->hold_until_ns = now_ns + sizing_hold_ns;
         return;
@@ -225,7 +248,13 @@ static void carry_out(struct supervisor *supervisor, const struct picture *pictu
         break;
     case ACTION_RETRY:
         record.kind = RECORD_RETRY;
-        record.reason = "BACKOFF";
+        record.reason = action->reason ? action->reason : "BACKOFF";
+        break;
+    case ACTION_STALL:
+        log_warn(action->state ? LOG_EVENT("worker stands still") : LOG_EVENT("worker moves again"),
+                 LOG_STR("replica", slot->id), LOG_I64("pid", slot->process.pid));
+        record.kind = RECORD_STALL;
+        record.stalled = action->state;
         break;
     case ACTION_FAIL:
         record.kind = RECORD_FAIL;
@@ -280,7 +309,7 @@ static void after_drain(struct slot *slot)
     if (!slot->status || loading)
         grace_ms = 0; /* nothing can be running on it */
     slot->drain_sent = true;
-    slot->drain_deadline_ns = clock_now_ns() + (int64_t)grace_ms * NS_PER_MS;
+    slot->drain_deadline_ns = supervisor_now_ns(slot->supervisor) + (int64_t)grace_ms * NS_PER_MS;
     if (slot->process_state == PROCESS_RUNNING &&
         (!slot->link || worker_link_shutdown(slot->link, grace_ms, &err) != 0))
         process_signal(&slot->process, SIGTERM);
@@ -288,9 +317,13 @@ static void after_drain(struct slot *slot)
 
 static void after_death(struct slot *slot, const struct record *record)
 {
-    if (slot->process_state == PROCESS_EXITED)
+    if (record->kind == RECORD_RETRY && strcmp(record->reason, RECONCILE_RESTART) == 0) {
+        slot->deaths = (struct reconcile_deaths){0};
+        error_clear(&slot->last_error);
+    } else if (slot->process_state == PROCESS_EXITED) {
         reconcile_note_death(&slot->supervisor->config, &slot->deaths, slot->ready_ns,
-                             clock_now_ns());
+                             supervisor_now_ns(slot->supervisor));
+    }
     slot_forget(slot);
     slot->next_start_ns = record->kind == RECORD_RETRY ? record->at_ns : 0;
 }
@@ -308,7 +341,7 @@ void supervisor_record_done(struct supervisor *supervisor, const char *replica_i
         if (status->status != STATUS_CANCELLED)
             log_warn(LOG_EVENT("record refused"), LOG_STR("replica", replica_id),
                      LOG_STR("why", status->message));
-        slot->hold_until_ns = clock_now_ns() + refused_hold_ns;
+        slot->hold_until_ns = supervisor_now_ns(slot->supervisor) + refused_hold_ns;
         supervisor_kick(supervisor);
         return;
     }
@@ -323,7 +356,7 @@ void supervisor_record_done(struct supervisor *supervisor, const char *replica_i
     case RECORD_STATE:
         failpoint(record->state == REPLICA_READY ? "ready.after_record" : "state.after_record");
         if (record->state == REPLICA_READY && !slot->ready_ns)
-            slot->ready_ns = clock_now_ns();
+            slot->ready_ns = supervisor_now_ns(supervisor);
         break;
     case RECORD_RETRY:
     case RECORD_FAIL:
@@ -337,6 +370,7 @@ void supervisor_record_done(struct supervisor *supervisor, const char *replica_i
         slot_forget(slot);
         break;
     case RECORD_ADOPT:
+    case RECORD_STALL:
         break;
     }
     operations_progress(supervisor->manager->operations, replica_id);
@@ -366,8 +400,11 @@ static int64_t earliest_hold(struct supervisor *supervisor, int64_t now_ns)
     while ((slot = hash_map_next(&supervisor->slots, &cursor, NULL, NULL)))
         if (slot->hold_until_ns > now_ns && slot->hold_until_ns < at)
             at = slot->hold_until_ns;
-    int64_t operations_at = operations_hold_ns(supervisor->manager->operations, now_ns);
-    return operations_at < at ? operations_at : at;
+    int64_t wall_ns = clock_now_ns();
+    int64_t operations_at = operations_hold_ns(supervisor->manager->operations, wall_ns);
+    if (operations_at != INT64_MAX && operations_at - wall_ns < at - now_ns)
+        at = now_ns + operations_at - wall_ns;
+    return at;
 }
 
 static bool check_stopped(struct supervisor *supervisor)
@@ -389,7 +426,7 @@ static void run(struct supervisor *supervisor)
 {
     struct ev_loop *loop = supervisor->manager->loop;
     struct picture picture;
-    int64_t wake_ns = INT64_MAX, now_ns = clock_now_ns();
+    int64_t wake_ns = INT64_MAX, now_ns = supervisor_now_ns(supervisor);
     if (supervisor->stopping) {
         check_stopped(supervisor);
         return;
@@ -412,6 +449,13 @@ static void run(struct supervisor *supervisor)
     double delay = (double)(wake_ns - now_ns) / 1e9;
     ev_timer_set(&supervisor->wake, delay > 0.001 ? delay : 0.001, 0.);
     ev_timer_start(loop, &supervisor->wake);
+}
+
+static void on_tick(struct ev_loop *loop, ev_timer *timer, int events)
+{
+    (void)loop;
+    (void)events;
+    supervisor_now_ns(timer->data);
 }
 
 static void on_timer(struct ev_loop *loop, ev_timer *timer, int events)
@@ -471,6 +515,7 @@ static void configure(struct supervisor *supervisor, const struct settings *sett
     config->kill_grace_ns = (int64_t)settings->kill_grace_ms * NS_PER_MS;
     config->connect_timeout_ns = (int64_t)settings->connect_timeout_ms * NS_PER_MS;
     config->load_timeout_ns = (int64_t)settings->load_timeout_ms * NS_PER_MS;
+    config->stall_timeout_ns = (int64_t)settings->stall_timeout_ms * NS_PER_MS;
 }
 
 int supervisor_create(struct manager *manager, struct supervisor **out_supervisor,
@@ -484,7 +529,10 @@ int supervisor_create(struct manager *manager, struct supervisor **out_superviso
     ev_timer_init(&supervisor->soon, on_timer, 0., 0.);
     ev_timer_init(&supervisor->wake, on_timer, 0., 0.);
     ev_timer_init(&supervisor->settle, on_settled, settle_s, 0.);
+    ev_timer_init(&supervisor->tick, on_tick, (double)tick_ns / 1e9, (double)tick_ns / 1e9);
     supervisor->soon.data = supervisor->wake.data = supervisor->settle.data = supervisor;
+    supervisor->tick.data = supervisor;
+    ev_timer_start(manager->loop, &supervisor->tick);
     ev_timer_start(manager->loop, &supervisor->settle);
     adopt_all(supervisor);
     supervisor_kick(supervisor);
@@ -502,6 +550,7 @@ void supervisor_destroy(struct supervisor *supervisor)
     ev_timer_stop(loop, &supervisor->soon);
     ev_timer_stop(loop, &supervisor->wake);
     ev_timer_stop(loop, &supervisor->settle);
+    ev_timer_stop(loop, &supervisor->tick);
     ev_timer_stop(loop, &supervisor->stop_timer);
     while ((slot = hash_map_next(&supervisor->slots, &cursor, NULL, NULL)))
         slot_destroy(slot);

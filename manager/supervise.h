@@ -41,11 +41,12 @@ struct supervisor_promises supervisor_promises(struct supervisor *supervisor, co
 
 /* What is seen of a replica beyond its row; valid until the loop goes on. False: nothing is. */
 struct replica_view {
-    const pb_status *status;        /* last word of the process that runs, or NULL */
-    uint64_t resident_bytes;        /* now */
-    uint64_t drained_bytes;         /* resident when its drain began */
-    uint32_t n_finished, n_ended;   /* requests, as told by its shutdown */
-    const struct error *last_error; /* of its last process, or NULL */
+    const pb_status *status;          /* last word of the process that runs, or NULL */
+    uint64_t resident_bytes;          /* now */
+    uint64_t drained_bytes;           /* resident when its drain began */
+    uint32_t n_finished, n_ended;     /* requests, as told by its shutdown */
+    const struct error *last_error;   /* of its last process, or NULL */
+    uint64_t shared_bytes, shared_id; /* of its memory that others may share; 0: none */
 };
 bool supervisor_view(struct supervisor *supervisor, const char *replica_id,
                      struct replica_view *out_view);

@@ -20,7 +20,6 @@
 enum {
     PROTOCOL = 1,
     INTERVAL_BUSY_MS = 50,    /* while loading: progress is to be seen */
-    INTERVAL_CALM_MS = 1000,  /* once ready */
     SHUTDOWN_EXTRA_MS = 5000, /* beyond the grace, for the answer */
 };
 static const double socket_poll_s = 0.01; /* until the worker has bound its socket */
@@ -36,7 +35,7 @@ struct worker_link {
     struct rpc_client *client;
     struct rpc_stream *stream;
     ev_timer timer;
-    uint32_t interval_ms;
+    uint32_t interval_ms, calm_ms;
     bool closed;
 };
 
@@ -106,10 +105,10 @@ static void deliver_status(void *arg)
     struct worker_link *link = news->link;
     const pb_status *status = (const pb_status *)news->message;
     if (!link->closed && status && news->stream == link->stream) {
-        bool calm = (int)status->state == WORKER_READY && link->interval_ms != INTERVAL_CALM_MS;
+        bool calm = (int)status->state == WORKER_READY && link->interval_ms != link->calm_ms;
         link->events->on_status(link->arg, status);
         if (calm && !link->closed) {
-            link->interval_ms = INTERVAL_CALM_MS;
+            link->interval_ms = link->calm_ms;
             if (open_stream(link) != 0)
                 try_again_in(link, retry_s);
         }
@@ -193,7 +192,7 @@ static void on_timer(struct ev_loop *loop, ev_timer *timer, int events)
 }
 
 int worker_link_open(struct ev_loop *loop, struct loop_queue *queue, const char *socket_path,
-                     const struct worker_link_events *events, void *arg,
+                     uint32_t interval_ms, const struct worker_link_events *events, void *arg,
                      struct worker_link **out_link, struct error *err)
 {
     struct worker_link *link = calloc(1, sizeof(*link));
@@ -210,6 +209,7 @@ int worker_link_open(struct ev_loop *loop, struct loop_queue *queue, const char 
     link->events = events;
     link->arg = arg;
     link->interval_ms = INTERVAL_BUSY_MS;
+    link->calm_ms = interval_ms;
     memcpy(link->socket_path, socket_path, strlen(socket_path) + 1);
     ev_timer_init(&link->timer, on_timer, 0., 0.);
     link->timer.data = link;

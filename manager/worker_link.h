@@ -20,9 +20,10 @@ struct worker_link_events {
                         const struct error *status);
 };
 
-/* `events` is borrowed until close. *out_link is owned. */
+/* Once ready, the worker is to speak every interval_ms. `events` is borrowed until close. *out_link
+ * is owned. */
 int worker_link_open(struct ev_loop *loop, struct loop_queue *queue, const char *socket_path,
-                     const struct worker_link_events *events, void *arg,
+                     uint32_t interval_ms, const struct worker_link_events *events, void *arg,
                      struct worker_link **out_link, struct error *err);
 void worker_link_close(struct worker_link *link); /* NULL is accepted */
 

@@ -1,0 +1,80 @@
+#include "manager/plan.h"
+
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "manager/heritage.h"
+#include "manager/message.h"
+#include "manager/service.h"
+#include "manager/supervise.h"
+#include "manager/tool.h"
+#include "proto/rpc/rpc_call.h"
+
+struct planning {
+    struct rpc_call *call; /* a reference */
+    plan_answer_fn *answer;
+};
+
+static void on_planned(void *arg, const pb_tool *report, const struct error *status)
+{
+    struct planning *planning = arg;
+    struct error err = *status;
+    if (err.status == 0 &&
+        (!report || report->result_case != SLUICE__WORKER__V1__TOOL_REPORT__RESULT_PLAN))
+        error_set(&err, STATUS_INTERNAL, "the planning process made another report");
+    if (err.status == 0 && report)
+        planning->answer(planning->call, report->plan);
+    else
+        service_fail(planning->call, &err);
+    rpc_call_release(planning->call);
+    free(planning);
+}
+
+static int start_tool(struct manager *manager, const struct heritage *heritage,
+                      struct rpc_call *call, plan_answer_fn *answer, struct error *err)
+{
+    struct planning *planning = malloc(sizeof(*planning));
+    if (!planning)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    *planning = (struct planning){.call = call, .answer = answer};
+    rpc_call_retain(call);
+    const char *const *arguments = (const char *const *)heritage_argv(heritage) + 1;
+    int status = tool_run(manager->tools, arguments, on_planned, planning, err);
+    if (status != 0) {
+        rpc_call_release(call);
+        free(planning);
+    }
+    return status;
+}
+
+int plan_run(struct manager *manager, struct rpc_call *call, const struct plan_wish *wish,
+             plan_answer_fn *answer, struct error *err)
+{
+    const struct catalog *catalog = &manager->catalog;
+    const pb_version *version = catalog_version(catalog, wish->model, wish->version);
+    const pb_group *group = catalog_group(catalog, wish->group);
+    struct heritage *heritage = NULL;
+    char path[4096];
+    pb_config *config = version ? config_merge(version->config, wish->config) : NULL;
+    if (!config || !group) {
+        if (config)
+            message_free(&config->base);
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    }
+    model_path_absolute(manager, version->path, path, sizeof(path));
+    struct heritage_plan parts = {.model_path = path,
+                                  .digest = version->info ? version->info->weights_digest : "",
+                                  .devices = group->devices,
+                                  .n_devices = group->n_devices,
+                                  .tp = wish->tp,
+                                  .pp = wish->pp,
+                                  .config = config,
+                                  .promised_bytes =
+                                      supervisor_promises(manager->supervisor, NULL).n_bytes};
+    int status = heritage_create_plan(&parts, wish->n_replicas, &heritage, err);
+    if (status == 0)
+        status = start_tool(manager, heritage, call, answer, err);
+    heritage_destroy(heritage);
+    message_free(&config->base);
+    return status;
+}

@@ -1,0 +1,326 @@
+/* service_scale.c: ScaleModelVersion. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "manager/build.h"
+#include "manager/failpoint.h"
+#include "manager/heritage.h"
+#include "manager/lifecycle.h"
+#include "manager/message.h"
+#include "manager/names.h"
+#include "manager/plan.h"
+#include "manager/service.h"
+#include "manager/store.h"
+#include "manager/supervise.h"
+#include "proto/rpc/rpc_call.h"
+
+typedef Sluice__Manager__V1__ScaleModelVersionRequest scale_request;
+typedef Sluice__Manager__V1__ScaleModelVersionResponse scale_response;
+
+enum { MAX_PER_DEPLOYMENT = 64, ID_BYTES = 24 };
+
+/* A replica that could go, and what speaks for keeping it. */
+struct candidate {
+    char id[ID_BYTES];
+    bool ready;
+    uint32_t n_requests;
+    size_t age; /* place in the order of creation */
+};
+
+struct scale_args {
+    struct lifecycle_limits limits;
+    uint32_t grace_ms;
+    size_t n_candidates; /* in the order in which they go, as the loop saw them */
+    struct candidate candidates[MAX_PER_DEPLOYMENT];
+};
+
+static int out_of_memory(struct error *err)
+{
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+}
+
+static int check_request(const struct manager *manager, const scale_request *request,
+                         struct scale_args *args, struct error *err)
+{
+    if (request_id_check(request->request_id, err) != 0 ||
+        name_check("model", request->model, err) != 0 ||
+        (*request->version && version_check("version", request->version, err) != 0) ||
+        (*request->device_group && name_check("device_group", request->device_group, err) != 0))
+        return err->status;
+    if (request->n_replicas == 0)
+        return error_field(err, "n_replicas", "0 is not a scale; UnloadModelVersion removes all");
+    if (request->n_replicas > MAX_PER_DEPLOYMENT)
+        return error_field(err, "n_replicas", "%u is not between 1 and %d", request->n_replicas,
+                           MAX_PER_DEPLOYMENT);
+    args->limits = service_limits(manager);
+    return service_grace(manager, request->has_grace_ms, request->grace_ms, &args->grace_ms, err);
+}
+
+static bool matches(const scale_request *request, const pb_deployment *deployment)
+{
+    return strcmp(deployment->model, request->model) == 0 &&
+           (!*request->version || strcmp(deployment->version, request->version) == 0) &&
+           (!*request->device_group ||
+            strcmp(deployment->device_group, request->device_group) == 0);
+}
+
+/* The one deployment a request means. NULL with err set. */
+static const pb_deployment *find_deployment(const struct catalog *catalog,
+                                            const scale_request *request, struct error *err)
+{
+    const pb_deployment *found = NULL;
+    if (!find_version(catalog, request->model, request->version)) {
+        lifecycle_no_version(request->model, request->version, err);
+        return NULL;
+    }
+    for (size_t i = 0; catalog_deployment_at(catalog, i); i++) {
+        const pb_deployment *deployment = catalog_deployment_at(catalog, i);
+        if (!matches(request, deployment))
+            continue;
+        if (found) {
+            bool versions = strcmp(found->version, deployment->version) != 0;
+            error_field(err, versions ? "version" : "device_group",
+                        "%s is loaded as %s/%s on %s and as %s/%s on %s; say which", request->model,
+                        found->model, found->version, found->device_group, deployment->model,
+                        deployment->version, deployment->device_group);
+            return NULL;
+        }
+        found = deployment;
+    }
+    if (found)
+        return found;
+    error_set(err, STATUS_FAILED_PRECONDITION,
+              "%s%s%s is not loaded%s%s; LoadModelVersion loads it", request->model,
+              *request->version ? "/" : "", request->version, *request->device_group ? " on " : "",
+              request->device_group);
+    error_reason(err, "NOT_LOADED");
+    return NULL;
+}
+
+static struct lifecycle_target target_of(const pb_deployment *deployment)
+{
+    return (struct lifecycle_target){deployment->model, deployment->version,
+                                     deployment->device_group};
+}
+
+static int check_generation(const struct catalog *catalog, const scale_request *request,
+                            const pb_deployment *deployment, struct error *err)
+{
+    const pb_version *version = catalog_version(catalog, deployment->model, deployment->version);
+    char key[TABLE_KEY_BYTES];
+    table_key(key, deployment->model, deployment->version, NULL);
+    return service_check_generation(key, request->has_expected_generation,
+                                    request->expected_generation, version ? version->generation : 0,
+                                    err);
+}
+
+/* -- who goes -------------------------------------------------------------------------------------
+ */
+
+/* First those that serve nobody yet, then the least busy, then the newest. */
+static int goes_before(const void *a, const void *b)
+{
+    const struct candidate *left = a, *right = b;
+    if (left->ready != right->ready)
+        return left->ready ? 1 : -1;
+    if (left->n_requests != right->n_requests)
+        return left->n_requests < right->n_requests ? -1 : 1;
+    return left->age > right->age ? -1 : left->age < right->age;
+}
+
+static void list_candidates(struct manager *manager, const pb_deployment *deployment,
+                            struct scale_args *args)
+{
+    const struct catalog *catalog = &manager->catalog;
+    struct lifecycle_target target = target_of(deployment);
+    for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
+        const pb_replica *replica = catalog_replica_at(catalog, i);
+        struct replica_view view = {0};
+        if (!lifecycle_is_live(replica, &target) || args->n_candidates == MAX_PER_DEPLOYMENT)
+            continue;
+        supervisor_view(manager->supervisor, replica->id, &view);
+        struct candidate *candidate = &args->candidates[args->n_candidates++];
+        snprintf(candidate->id, sizeof(candidate->id), "%s", replica->id);
+        candidate->ready = (int)replica->state == REPLICA_READY;
+        candidate->age = i;
+        if (view.status && view.status->load)
+            candidate->n_requests = view.status->load->n_running + view.status->load->n_queued;
+    }
+    qsort(args->candidates, args->n_candidates, sizeof(args->candidates[0]), goes_before);
+}
+
+/* Retires replicas until n_replicas live ones are left: the candidates in their order, then (should
+ * there be any that the loop did not see) the newest. */
+static int retire_surplus(struct txn *txn, const struct lifecycle_target *target,
+                          uint32_t n_replicas, const struct scale_args *args,
+                          pb_operation *operation, struct error *err)
+{
+    const struct catalog *catalog = txn_catalog(txn);
+    uint32_t n_live = operation->n_replicas_before;
+    for (size_t i = 0; n_live > n_replicas; i++) {
+        const pb_replica *replica = NULL;
+        if (i < args->n_candidates) {
+            replica = catalog_replica(catalog, args->candidates[i].id);
+            if (!replica || !lifecycle_is_live(replica, target))
+                continue;
+        }
+        for (size_t j = catalog_count(catalog, TABLE_REPLICA); !replica && j-- > 0;)
+            if (lifecycle_is_live(catalog_replica_at(catalog, j), target))
+                replica = catalog_replica_at(catalog, j);
+        if (!replica)
+            break;
+        if (!lifecycle_add_replica(operation, replica->id))
+            return out_of_memory(err);
+        if (lifecycle_retire(txn, replica->id, err) != 0)
+            return err->status;
+        n_live--;
+    }
+    return 0;
+}
+
+/* -- the change -----------------------------------------------------------------------------------
+ */
+
+static int scale(struct txn *txn, const struct lifecycle_target *target, uint32_t n_replicas,
+                 const struct scale_args *args, pb_operation *operation, struct error *err)
+{
+    uint32_t n_live = lifecycle_n_live(txn_catalog(txn), target);
+    operation->n_replicas_before = n_live;
+    operation->n_replicas = n_replicas;
+    failpoint("scale.before_write");
+    if (lifecycle_set_wanted(txn, target, n_replicas, err) != 0 ||
+        lifecycle_bump(txn, target->model, target->version, err) != 0)
+        return err->status;
+    if (n_replicas >= n_live)
+        return lifecycle_fill(txn, target, n_replicas, &args->limits, operation, err);
+    if (lifecycle_retire_failed(txn, target, err) != 0)
+        return err->status;
+    return retire_surplus(txn, target, n_replicas, args, operation, err);
+}
+
+static int apply_scale(struct txn *txn, const ProtobufCMessage *message, void *arg,
+                       ProtobufCMessage **out_response, struct error *err)
+{
+    const scale_request *request = (const scale_request *)message;
+    const struct scale_args *args = arg;
+    const struct catalog *catalog = txn_catalog(txn);
+    const pb_deployment *row = find_deployment(catalog, request, err);
+    if (!row || check_generation(catalog, request, row, err) != 0)
+        return err->status;
+    pb_deployment *deployment = MESSAGE_COPY(pb_deployment, row); /* rows move when others change */
+    if (!deployment)
+        return out_of_memory(err);
+    struct lifecycle_target target = target_of(deployment);
+    pb_operation *operation = NULL;
+    scale_response *response = NULL;
+    int status = lifecycle_check_free(catalog, &target, &args->limits, err);
+    if (status == 0 &&
+        !(operation = lifecycle_operation(txn, OPERATION_SCALE, request->request_id, target.model,
+                                          target.version, target.group, err)))
+        status = err->status;
+    if (status == 0)
+        status = scale(txn, &target, request->n_replicas, args, operation, err);
+    if (status == 0) {
+        response = MESSAGE_NEW(scale_response,
+                               sluice__manager__v1__scale_model_version_response__descriptor);
+        if (!response || !(response->operation = MESSAGE_COPY(pb_operation, operation)))
+            status = out_of_memory(err);
+    }
+    if (status == 0)
+        status = lifecycle_put(txn, operation, args->grace_ms, err);
+    else if (operation)
+        message_free(&operation->base);
+    message_free(&deployment->base);
+    if (status == 0)
+        *out_response = &response->base;
+    else if (response)
+        message_free(&response->base);
+    return status;
+}
+
+static const struct service_change scale_change = {
+    .method = "ScaleModelVersion",
+    .response_type = &sluice__manager__v1__scale_model_version_response__descriptor,
+    .apply = apply_scale,
+    .free_arg = free,
+};
+
+/* -- validate_only --------------------------------------------------------------------------------
+ */
+
+static void answer_plan(struct rpc_call *call, Sluice__V1__Plan *plan)
+{
+    scale_response response = SLUICE__MANAGER__V1__SCALE_MODEL_VERSION_RESPONSE__INIT;
+    response.plan = plan;
+    rpc_call_reply(call, &response.base);
+}
+
+/* What those that would go give back; the weights stay where the others share them. */
+static int plan_down(struct manager *manager, struct rpc_call *call, const struct scale_args *args,
+                     size_t n_to_go, struct error *err)
+{
+    Sluice__V1__Plan *plan = MESSAGE_NEW(Sluice__V1__Plan, sluice__v1__plan__descriptor);
+    bool complete = plan != NULL;
+    for (size_t i = 0; complete && i < n_to_go && i < args->n_candidates; i++) {
+        struct replica_view view = {0};
+        supervisor_view(manager->supervisor, args->candidates[i].id, &view);
+        plan->n_replicas++;
+        for (size_t j = 0; complete && view.status && j < view.status->n_memory; j++) {
+            complete = build_plan_memory(plan, view.status->memory[j]);
+            if (complete && view.shared_id)
+                plan->devices[plan->n_devices - 1]->weight_bytes = 0;
+        }
+    }
+    if (complete) {
+        plan->fits = 1;
+        answer_plan(call, plan);
+    }
+    if (plan)
+        message_free(&plan->base);
+    return complete ? 0 : out_of_memory(err);
+}
+
+static int plan_scale(struct service *service, struct rpc_call *call, const scale_request *request,
+                      struct scale_args *args, struct error *err)
+{
+    struct manager *manager = service->manager;
+    const struct catalog *catalog = &manager->catalog;
+    const pb_deployment *deployment = find_deployment(catalog, request, err);
+    if (!deployment || check_generation(catalog, request, deployment, err) != 0)
+        return err->status;
+    list_candidates(manager, deployment, args);
+    struct lifecycle_target target = target_of(deployment);
+    uint32_t n_live = lifecycle_n_live(catalog, &target);
+    if (request->n_replicas <= n_live)
+        return plan_down(manager, call, args, n_live - request->n_replicas, err);
+    struct plan_wish wish = {.model = target.model,
+                             .version = target.version,
+                             .group = target.group,
+                             .tp = deployment->tp,
+                             .pp = deployment->pp,
+                             .config = deployment->config,
+                             .n_replicas = request->n_replicas - n_live};
+    return plan_run(manager, call, &wish, answer_plan, err);
+}
+
+void service_scale(struct service *service, struct rpc_call *call, const ProtobufCMessage *message)
+{
+    const scale_request *request = (const scale_request *)message;
+    struct manager *manager = service->manager;
+    struct scale_args *args = calloc(1, sizeof(*args));
+    struct error err, ignored;
+    int status = args ? check_request(manager, request, args, &err) : out_of_memory(&err);
+    if (status == 0 && !request->validate_only) {
+        const pb_deployment *deployment = find_deployment(&manager->catalog, request, &ignored);
+        if (deployment)
+            list_candidates(manager, deployment, args);
+        service_change(service, call, message, request->request_id, &scale_change, args);
+        return;
+    }
+    if (status == 0)
+        status = plan_scale(service, call, request, args, &err);
+    if (status != 0)
+        service_fail(call, &err);
+    free(args);
+}
