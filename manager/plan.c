@@ -1,5 +1,6 @@
 #include "manager/plan.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -13,7 +14,19 @@
 struct planning {
     struct rpc_call *call; /* a reference */
     plan_answer_fn *answer;
+    bool nothing; /* it is all there: only what one replica is like is told */
 };
+
+static void take_nothing(Sluice__V1__Plan *plan)
+{
+    plan->n_replicas = 0;
+    plan->fits = 1;
+    for (size_t i = 0; i < plan->n_devices; i++) {
+        Sluice__V1__DevicePlan *device = plan->devices[i];
+        device->weight_bytes = device->kv_bytes = device->workspace_bytes = 0;
+        device->missing_bytes = 0;
+    }
+}
 
 static void on_planned(void *arg, const pb_tool *report, const struct error *status)
 {
@@ -22,6 +35,8 @@ static void on_planned(void *arg, const pb_tool *report, const struct error *sta
     if (err.status == 0 &&
         (!report || report->result_case != SLUICE__WORKER__V1__TOOL_REPORT__RESULT_PLAN))
         error_set(&err, STATUS_INTERNAL, "the planning process made another report");
+    if (err.status == 0 && report && planning->nothing)
+        take_nothing(report->plan);
     if (err.status == 0 && report)
         planning->answer(planning->call, report->plan);
     else
@@ -31,17 +46,17 @@ static void on_planned(void *arg, const pb_tool *report, const struct error *sta
 }
 
 static int start_tool(struct manager *manager, const struct heritage *heritage,
-                      struct rpc_call *call, plan_answer_fn *answer, struct error *err)
+                      struct planning wish, struct error *err)
 {
     struct planning *planning = malloc(sizeof(*planning));
     if (!planning)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-    *planning = (struct planning){.call = call, .answer = answer};
-    rpc_call_retain(call);
+    *planning = wish;
+    rpc_call_retain(planning->call);
     const char *const *arguments = (const char *const *)heritage_argv(heritage) + 1;
     int status = tool_run(manager->tools, arguments, on_planned, planning, err);
     if (status != 0) {
-        rpc_call_release(call);
+        rpc_call_release(planning->call);
         free(planning);
     }
     return status;
@@ -71,9 +86,11 @@ int plan_run(struct manager *manager, struct rpc_call *call, const struct plan_w
                                   .config = config,
                                   .promised_bytes =
                                       supervisor_promises(manager->supervisor, NULL).n_bytes};
-    int status = heritage_create_plan(&parts, wish->n_replicas, &heritage, err);
+    int status =
+        heritage_create_plan(&parts, wish->n_replicas ? wish->n_replicas : 1, &heritage, err);
     if (status == 0)
-        status = start_tool(manager, heritage, call, answer, err);
+        status = start_tool(manager, heritage,
+                            (struct planning){call, answer, wish->n_replicas == 0}, err);
     heritage_destroy(heritage);
     message_free(&config->base);
     return status;

@@ -13,7 +13,7 @@ struct plan_wish {
     const char *model, *version, *group;
     uint32_t tp, pp;
     const pb_config *config; /* on top of the version's own; may be NULL */
-    uint32_t n_replicas;     /* new ones, beyond those that live */
+    uint32_t n_replicas;     /* new ones, beyond those that live; 0: nothing is to be done */
 };
 
 /* Called once with the plan (borrowed); where there is none the call has been failed instead. */

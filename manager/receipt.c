@@ -23,7 +23,13 @@ static pb_memory *find_memory(pb_operation_result *result, const char *device)
     return NULL;
 }
 
-static void add_loaded(pb_operation_result *result, const pb_memory *from)
+static uint64_t less(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
+/* `counted_bytes` of its weights are another replica's too, and counted there. */
+static void add_loaded(pb_operation_result *result, const pb_memory *from, uint64_t counted_bytes)
 {
     pb_memory *memory = find_memory(result, from->device);
     if (!memory)
@@ -32,8 +38,8 @@ static void add_loaded(pb_operation_result *result, const pb_memory *from)
         memory->before_bytes = from->before_bytes;
     if (from->after_bytes > memory->after_bytes)
         memory->after_bytes = from->after_bytes;
-    memory->expected_bytes += from->expected_bytes;
-    memory->weight_bytes += from->weight_bytes;
+    memory->expected_bytes += less(from->expected_bytes, counted_bytes);
+    memory->weight_bytes += less(from->weight_bytes, counted_bytes);
     memory->kv_bytes += from->kv_bytes;
     memory->workspace_bytes += from->workspace_bytes;
     memory->free_bytes = from->free_bytes;
@@ -88,33 +94,50 @@ static void add_held(pb_operation_result *result, const pb_group *group, uint64_
     }
 }
 
-static void fill_unload(struct manager *manager, const pb_operation *operation,
-                        pb_operation_result *result)
+static bool leaves(const pb_operation *operation, const pb_replica *replica)
+{
+    return concerns(operation, replica->id) &&
+           ((int)operation->kind == OPERATION_UNLOAD || replica->retiring);
+}
+
+/* What is held on the devices of the replicas that left: before they did, now, and by those that
+ * stay. Weights that several share count once. */
+static void fill_released(struct manager *manager, const pb_operation *operation,
+                          pb_operation_result *result)
 {
     const struct catalog *catalog = &manager->catalog;
-    for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
-        const pb_replica *replica = catalog_replica_at(catalog, i);
-        const pb_group *group = catalog_group(catalog, replica->device_group);
-        struct replica_view view;
-        if (!group || !group->n_devices ||
-            !supervisor_view(manager->supervisor, replica->id, &view))
-            continue;
-        if (concerns(operation, replica->id))
-            add_held(result, group, view.drained_bytes, view.resident_bytes, 0);
-    }
-    for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
-        const pb_replica *replica = catalog_replica_at(catalog, i);
-        const pb_group *group = catalog_group(catalog, replica->device_group);
-        struct replica_view view;
-        if (!group || !group->n_devices || concerns(operation, replica->id) ||
-            !supervisor_view(manager->supervisor, replica->id, &view))
-            continue;
-        uint64_t held = view.resident_bytes;
-        if (held)
-            add_held(result, group, held, held, held);
-    }
+    struct share_set before = {0}, now = {0}, expected = {0};
+    for (int staying = 0; staying < 2; staying++)
+        for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
+            const pb_replica *replica = catalog_replica_at(catalog, i);
+            const pb_group *group = catalog_group(catalog, replica->device_group);
+            struct replica_view view;
+            if (leaves(operation, replica) == staying || !group || !group->n_devices ||
+                !supervisor_view(manager->supervisor, replica->id, &view) ||
+                (staying && !view.resident_bytes))
+                continue;
+            uint64_t held = view.resident_bytes;
+            uint64_t then = staying
+                                ? share_set_add(&before, held, view.shared_bytes, view.shared_id)
+                                : share_set_add(&before, view.drained_bytes,
+                                                view.drained_shared_bytes, view.drained_shared_id);
+            uint64_t to_stay =
+                staying ? share_set_add(&expected, held, view.shared_bytes, view.shared_id) : 0;
+            add_held(result, group, then,
+                     share_set_add(&now, held, view.shared_bytes, view.shared_id), to_stay);
+        }
     for (size_t i = 0; i < result->n_memory; i++)
         read_free_memory(&result->memory[i]->free_bytes, &result->memory[i]->total_bytes);
+}
+
+static bool some_left(struct manager *manager, const pb_operation *operation)
+{
+    for (size_t i = 0; i < operation->n_replica_ids; i++) {
+        const pb_replica *replica = catalog_replica(&manager->catalog, operation->replica_ids[i]);
+        if (replica && leaves(operation, replica))
+            return true;
+    }
+    return (int)operation->kind == OPERATION_UNLOAD;
 }
 
 pb_operation_result *receipt_build(struct manager *manager, const pb_operation *operation)
@@ -123,6 +146,8 @@ pb_operation_result *receipt_build(struct manager *manager, const pb_operation *
         MESSAGE_NEW(pb_operation_result, sluice__manager__v1__operation_result__descriptor);
     if (!result)
         return NULL;
+    struct share_set shared = {0};
+    bool released = some_left(manager, operation);
     for (size_t i = 0; i < operation->n_replica_ids; i++) {
         const pb_replica *replica = catalog_replica(&manager->catalog, operation->replica_ids[i]);
         struct replica_view view;
@@ -131,12 +156,14 @@ pb_operation_result *receipt_build(struct manager *manager, const pb_operation *
         result->n_finished += view.n_finished;
         result->n_ended += view.n_ended;
         result->n_ready_replicas += (int)replica->state == REPLICA_READY;
-        for (size_t j = 0;
-             view.status && (int)operation->kind == OPERATION_LOAD && j < view.status->n_memory;
-             j++)
-            add_loaded(result, view.status->memory[j]);
+        if (released || !view.status)
+            continue;
+        uint64_t counted = view.shared_bytes - share_set_add(&shared, view.shared_bytes,
+                                                             view.shared_bytes, view.shared_id);
+        for (size_t j = 0; j < view.status->n_memory; j++)
+            add_loaded(result, view.status->memory[j], counted / view.status->n_memory);
     }
-    if ((int)operation->kind == OPERATION_UNLOAD)
-        fill_unload(manager, operation, result);
+    if (released)
+        fill_released(manager, operation, result);
     return result;
 }

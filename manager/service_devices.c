@@ -146,6 +146,7 @@ static bool append_text(size_t *n, void *field, const char *text)
 static bool fill_use(struct manager *manager, const pb_device *device, device_use *use)
 {
     const struct catalog *catalog = &manager->catalog;
+    struct share_set shared = {0};
     for (size_t i = 0; catalog_group_at(catalog, i); i++)
         if (in_group(catalog_group_at(catalog, i), device->name) &&
             !append_text(&use->n_device_groups, &use->device_groups,
@@ -160,11 +161,16 @@ static bool fill_use(struct manager *manager, const pb_device *device, device_us
         if (!append_text(&use->n_replica_ids, &use->replica_ids, replica->id))
             return false;
         supervisor_view(manager->supervisor, replica->id, &view);
-        for (size_t j = 0; view.status && j < view.status->n_memory; j++) {
+        if (!view.status || !view.status->n_memory)
+            continue;
+        uint64_t counted = view.shared_bytes - share_set_add(&shared, view.shared_bytes,
+                                                             view.shared_bytes, view.shared_id);
+        for (size_t j = 0; j < view.status->n_memory; j++) {
             const pb_memory *memory = view.status->memory[j];
+            uint64_t planned = memory->weight_bytes + memory->kv_bytes + memory->workspace_bytes;
+            uint64_t elsewhere = counted / view.status->n_memory;
             if (strcmp(memory->device, device->name) == 0)
-                use->planned_bytes +=
-                    memory->weight_bytes + memory->kv_bytes + memory->workspace_bytes;
+                use->planned_bytes += planned > elsewhere ? planned - elsewhere : 0;
         }
     }
     return true;

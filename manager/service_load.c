@@ -248,14 +248,7 @@ static int plan(struct service *service, struct rpc_call *call, const load_reque
                              .config = request->config,
                              .n_replicas =
                                  args->n_replicas > n_live ? args->n_replicas - n_live : 0};
-    if (wish.n_replicas)
-        return plan_run(manager, call, &wish, answer_plan, err);
-    Sluice__V1__Plan nothing = SLUICE__V1__PLAN__INIT;
-    nothing.tp = args->tp;
-    nothing.pp = args->pp;
-    nothing.fits = 1;
-    answer_plan(call, &nothing);
-    return 0;
+    return plan_run(manager, call, &wish, answer_plan, err);
 }
 
 void service_load(struct service *service, struct rpc_call *call, const ProtobufCMessage *message)

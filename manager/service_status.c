@@ -79,6 +79,8 @@ static void lay_over(pb_replica *replica, const struct replica_view *view)
 {
     const pb_status *status = view->status;
     replica->resident_bytes = view->resident_bytes;
+    replica->shared_bytes = view->shared_bytes;
+    replica->shared_id = view->shared_id;
     if (!replica->last_error && view->last_error)
         replica->last_error = (pb_error *)message_from_error(view->last_error);
     if (!status)

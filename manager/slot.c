@@ -64,6 +64,25 @@ uint64_t slot_planned_bytes(const struct slot *slot)
     return n_bytes;
 }
 
+uint64_t slot_shared_bytes(const struct slot *slot, uint64_t *out_id)
+{
+    uint64_t n_bytes = 0;
+    *out_id = 0;
+    if (slot->process_state != PROCESS_RUNNING || !slot->status)
+        return 0;
+    for (size_t i = 0; i < slot->status->n_packed; i++) {
+        const Sluice__Worker__V1__PackedMemory *packed = slot->status->packed[i];
+        if (!packed->sealed) {
+            *out_id = 0;
+            return 0;
+        }
+        if (i == 0)
+            *out_id = packed->inode;
+        n_bytes += packed->bytes;
+    }
+    return n_bytes;
+}
+
 void slot_forget(struct slot *slot)
 {
     if (slot->process.pidfd >= 0)

@@ -41,7 +41,7 @@ struct slot {
     size_t n_ghosts;
     uint32_t grace_ms;
     struct reconcile_deaths deaths;
-    uint64_t drained_bytes;
+    uint64_t drained_bytes, drained_shared_bytes, drained_shared_id; /* when its drain began */
     uint32_t n_finished, n_ended;
     int64_t sizing_until_ns; /* started, and has not said what memory it plans */
     struct error last_error; /* status 0: none */
@@ -84,6 +84,8 @@ uint64_t slot_planned_bytes(const struct slot *slot);
 int64_t slot_still_ns(const struct slot *slot);
 /* Whether a process that was killed at the start may still be there. */
 bool slot_has_ghost(struct slot *slot);
+/* Its packed weights, where others can share them; 0: not. The id is the same for all that do. */
+uint64_t slot_shared_bytes(const struct slot *slot, uint64_t *out_id);
 /* Forgets the process that has ended and what it said. */
 void slot_forget(struct slot *slot);
 

@@ -186,6 +186,7 @@ static void drain(struct slot *slot)
     struct manager *manager = slot->supervisor->manager;
     slot->grace_ms = operations_grace_ms(manager->operations, slot->id);
     slot->drained_bytes = process_resident_bytes(slot->process.pid);
+    slot->drained_shared_bytes = slot_shared_bytes(slot, &slot->drained_shared_id);
     submit(slot, &(struct record){.kind = RECORD_DRAIN});
 }
 
@@ -276,14 +277,25 @@ static void carry_out(struct supervisor *supervisor, const struct picture *pictu
     submit(slot, &record);
 }
 
+/* It may have been given up while the record was on its way. */
+static bool still_wanted(const struct slot *slot)
+{
+    const struct catalog *catalog = &slot->supervisor->manager->catalog;
+    const pb_replica *row = catalog_replica(catalog, slot->id);
+    return row && !row->retiring &&
+           catalog_deployment(catalog, row->model, row->version, row->device_group);
+}
+
 static void after_starting(struct slot *slot)
 {
     struct error err;
     failpoint("spawn.before");
-    if (slot->supervisor->stopping)
+    if (slot->supervisor->stopping || !still_wanted(slot)) {
+        slot->sizing_until_ns = 0;
         return;
+    }
     slot->n_finished = slot->n_ended = 0;
-    slot->drained_bytes = 0;
+    slot->drained_bytes = slot->drained_shared_bytes = slot->drained_shared_id = 0;
     if (slot_spawn(slot, &err) != 0) {
         log_error(LOG_EVENT("worker not started"), LOG_STR("replica", slot->id),
                   LOG_STR("why", err.message));
@@ -598,11 +610,27 @@ bool supervisor_view(struct supervisor *supervisor, const char *replica_id,
         .resident_bytes =
             slot->process_state == PROCESS_RUNNING ? process_resident_bytes(slot->process.pid) : 0,
         .drained_bytes = slot->drained_bytes,
+        .drained_shared_bytes = slot->drained_shared_bytes,
+        .drained_shared_id = slot->drained_shared_id,
         .n_finished = slot->n_finished,
         .n_ended = slot->n_ended,
         .last_error = slot->last_error.status ? &slot->last_error : NULL,
     };
+    out_view->shared_bytes = slot_shared_bytes(slot, &out_view->shared_id);
     return true;
+}
+
+uint64_t share_set_add(struct share_set *set, uint64_t n_bytes, uint64_t shared_bytes, uint64_t id)
+{
+    enum { CAPACITY = sizeof(set->ids) / sizeof(set->ids[0]) };
+    if (!id)
+        return n_bytes;
+    for (size_t i = 0; i < set->n_ids; i++)
+        if (set->ids[i] == id)
+            return n_bytes > shared_bytes ? n_bytes - shared_bytes : 0;
+    if (set->n_ids < CAPACITY)
+        set->ids[set->n_ids++] = id;
+    return n_bytes;
 }
 
 struct supervisor_promises supervisor_promises(struct supervisor *supervisor, const char *but_id)

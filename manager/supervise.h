@@ -46,7 +46,17 @@ struct replica_view {
     uint64_t drained_bytes;           /* resident when its drain began */
     uint32_t n_finished, n_ended;     /* requests, as told by its shutdown */
     const struct error *last_error;   /* of its last process, or NULL */
-    uint64_t shared_bytes, shared_id; /* of its memory that others may share; 0: none */
+    uint64_t shared_bytes, shared_id; /* of resident_bytes what others may share; 0: none */
+    uint64_t drained_shared_bytes, drained_shared_id; /* of drained_bytes */
 };
+/* Counts memory that several replicas share once. Zeroed: empty. */
+struct share_set {
+    uint64_t ids[64];
+    size_t n_ids;
+};
+/* `n_bytes` of a replica, of which `shared_bytes` (id 0: none) are to be left out where the set has
+ * seen them. */
+uint64_t share_set_add(struct share_set *set, uint64_t n_bytes, uint64_t shared_bytes, uint64_t id);
+
 bool supervisor_view(struct supervisor *supervisor, const char *replica_id,
                      struct replica_view *out_view);

@@ -227,7 +227,9 @@ def test_load_shows_progress_and_is_done_once(manager):
         for value in values:
             config = manager.t.ModelConfig(**{name: value})
             assert f"config.{name}" in fails(C.UNIMPLEMENTED, manager.load, "a", config=config)
-    assert manager.rpc.LoadModelVersion(manager.m.LoadModelVersionRequest(model="a", validate_only=True)).plan.packed_bytes == 777000
+    assert manager.rpc.LoadModelVersion(manager.m.LoadModelVersionRequest(
+        model="a", n_replicas=3, validate_only=True)).plan.packed_bytes == 777000
+    fails(C.FAILED_PRECONDITION, manager.load, "a", validate_only=True, why="ALREADY_LOADED")
     fails(C.FAILED_PRECONDITION, manager.rpc.DeleteModelVersion,
           manager.m.DeleteModelVersionRequest(model="a", version="1"), why="VERSION_LOADED")
     receipt = manager.done(manager.unload("a")).result
@@ -597,10 +599,8 @@ def test_device_groups(manager):
 def test_what_is_not_built_says_so_by_name(manager):
     manager.up()
     m = manager.m
-    for name in ("SetVersionPolicy", "ScaleModelVersion", "ParkModelVersion", "WakeModelVersion", "SetTraffic", "GetTraffic",
-                 "DrainReplica", "RestartReplica", "CancelOperation"):
+    for name in ("SetVersionPolicy", "ParkModelVersion", "WakeModelVersion", "SetTraffic", "GetTraffic"):
         assert name in fails(C.UNIMPLEMENTED, getattr(manager.rpc, name), getattr(m, name + "Request")())
-    assert "WatchEvents" in fails(C.UNIMPLEMENTED, lambda: list(manager.rpc.WatchEvents(m.WatchEventsRequest())))
 
 
 def test_ready_is_told_to_the_service_manager(manager):

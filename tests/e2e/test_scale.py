@@ -101,3 +101,214 @@ def test_events_that_are_not_kept_are_out_of_range(manager):
     assert manager.status().first_event_seq == 4
     assert "oldest is 4" in fails(C.OUT_OF_RANGE, lambda: next(watch_events(manager, 3)), why="EVENTS_GONE")
     assert next(watch_events(manager, 4)).events[0].seq == 4
+
+
+# -- scale, drain, restart, cancel
+
+
+def scale(manager, model, n, **kwargs):
+    return manager.rpc.ScaleModelVersion(manager.m.ScaleModelVersionRequest(model=model, n_replicas=n, **kwargs)).operation
+
+
+def cancel(manager, operation, **kwargs):
+    return manager.rpc.CancelOperation(manager.m.CancelOperationRequest(id=operation.id, **kwargs)).operation
+
+
+def drain(manager, replica, **kwargs):
+    return manager.rpc.DrainReplica(manager.m.DrainReplicaRequest(replica_id=replica, **kwargs)).operation
+
+
+def restart(manager, replica, **kwargs):
+    return manager.rpc.RestartReplica(manager.m.RestartReplicaRequest(replica_id=replica, **kwargs)).operation
+
+
+def ready(manager):
+    return sorted(r.id for r in manager.replicas() if r.state == manager.t.REPLICA_STATE_READY)
+
+
+def deployed(manager, model="a"):
+    return [d.n_replicas for v in manager.rpc.GetModel(manager.m.GetModelRequest(model=model)).model.versions for d in v.deployments]
+
+
+def loaded(manager, text="load_ms=30", n=1, model="a"):
+    manager.script(model, text)
+    manager.register(model)
+    return manager.done(manager.load(model, n_replicas=n))
+
+
+def test_scale_up_and_down_once_per_request_id(manager):
+    manager.up()
+    loaded(manager)
+    generation = manager.rpc.GetModel(manager.m.GetModelRequest(model="a")).model.versions[0].generation
+    up = manager.done(scale(manager, "a", 3, request_id="s1", expected_generation=generation))
+    assert ready(manager) == ["r1", "r2", "r3"] and up.result.n_ready_replicas == 3 and deployed(manager) == [3]
+    assert up.n_replicas_before == 1 and up.n_replicas == 3 and list(up.new_replica_ids) == ["r2", "r3"]
+    assert scale(manager, "a", 3, request_id="s1", expected_generation=generation).id == up.id
+    fails(C.ABORTED, scale, manager, "a", 2, expected_generation=generation, why="STALE_GENERATION")
+    fails(C.INVALID_ARGUMENT, scale, manager, "a", 2, request_id="s1", why="REQUEST_ID_REUSED")
+    assert "UnloadModelVersion" in fails(C.INVALID_ARGUMENT, scale, manager, "a", 0)
+    assert "64" in fails(C.INVALID_ARGUMENT, scale, manager, "a", 65)
+    assert "grace_ms" in fails(C.INVALID_ARGUMENT, scale, manager, "a", 1, grace_ms=90000000)
+    fails(C.NOT_FOUND, scale, manager, "nobody", 1, why="MODEL_NOT_FOUND")
+    manager.script("b")
+    manager.register("b")
+    assert "LoadModelVersion" in fails(C.FAILED_PRECONDITION, scale, manager, "b", 2, why="NOT_LOADED")
+    plan = manager.rpc.ScaleModelVersion(manager.m.ScaleModelVersionRequest(model="a", n_replicas=1, validate_only=True)).plan
+    assert plan.n_replicas == 2 and plan.fits
+    plan = manager.rpc.ScaleModelVersion(manager.m.ScaleModelVersionRequest(model="a", n_replicas=5, validate_only=True)).plan
+    assert plan.packed_bytes == 1000000
+    assert ready(manager) == ["r1", "r2", "r3"]  # a plan changes nothing
+    down = manager.done(scale(manager, "a", 1))
+    assert sorted(down.replica_ids) == ["r2", "r3"] and ready(manager) == ["r1"]  # equally busy: the newest go
+    assert down.result.n_finished == 6 and len(manager.workers()) == 1 and deployed(manager) == [1]
+    manager.done(scale(manager, "a", 1))  # as it is
+    assert ready(manager) == ["r1"]
+    manager.kill()
+    manager.up()
+    settle(manager)
+    assert ready(manager) == ["r1"]
+
+
+def test_scale_where_some_fail_keeps_the_others(manager):
+    manager.up("--crash-limit", "2")
+    loaded(manager, n=2)
+    manager.script("a", "load_ms=20 fail=8")
+    failed = manager.end(scale(manager, "a", 4))
+    assert failed.state == manager.t.OPERATION_STATE_FAILED and "needs 5000000" in failed.error.message
+    assert failed.result.n_ready_replicas == 2 and ready(manager) == ["r1", "r2"]
+    states = {r.id: r.state for r in manager.replicas()}
+    assert states["r3"] == states["r4"] == manager.t.REPLICA_STATE_FAILED
+    manager.script("a", "load_ms=20")
+    manager.done(restart(manager, "r3"))
+    assert ready(manager) == ["r1", "r2", "r3"]
+    manager.done(scale(manager, "a", 4))  # the failed one gives way to a new one
+    assert ready(manager) == ["r1", "r2", "r3", "r5"]
+    manager.script("a", "load_ms=20 fail=8")
+    manager.end(scale(manager, "a", 5))
+    manager.done(scale(manager, "a", 3))  # those that failed go first
+    assert ready(manager) == ["r1", "r2", "r3"] and len(manager.replicas()) == 3
+
+
+def test_drained_replica_is_replaced_and_never_one_too_many_lives(manager):
+    manager.up()
+    loaded(manager, "load_ms=60 drain_ms=250", n=2)
+    operation = drain(manager, "r1", request_id="d1", grace_ms=2000)
+    seen = set()
+
+    def ended():
+        seen.add(len(manager.workers()))
+        return manager.rpc.GetOperation(manager.m.GetOperationRequest(id=operation.id)).operation.state == 3
+    manager.wait(ended, 8, "the drain ends")
+    assert seen <= {1, 2} and ready(manager) == ["r2", "r3"] and deployed(manager) == [2]
+    stopped = {r.id: r for r in manager.replicas(include_stopped=True)}["r1"]
+    assert stopped.state == manager.t.REPLICA_STATE_STOPPED
+    assert drain(manager, "r1", request_id="d1", grace_ms=2000).id == operation.id
+    fails(C.FAILED_PRECONDITION, drain, manager, "r1", why="REPLICA_STOPPED")
+    fails(C.NOT_FOUND, drain, manager, "r77", why="REPLICA_NOT_FOUND")
+    fails(C.INVALID_ARGUMENT, drain, manager, "")
+    fails(C.ABORTED, drain, manager, "r2", expected_generation=77, why="STALE_GENERATION")
+
+
+def test_restart_gives_a_larger_epoch_and_leaves_failed(manager):
+    manager.up("--crash-limit", "1")
+    loaded(manager)
+    (before,) = manager.replicas()
+    manager.done(restart(manager, "r1", request_id="x"))
+    (after,) = manager.replicas()
+    assert after.epoch == before.epoch + 1 and after.pid != before.pid and ready(manager) == ["r1"]
+    assert restart(manager, "r1", request_id="x").id and manager.replicas()[0].epoch == after.epoch
+    manager.script("a", "load_ms=20 crash_ms=1")
+    failed = manager.end(restart(manager, "r1"))
+    assert failed.state == manager.t.OPERATION_STATE_FAILED and failed.error.reason == "CRASH_LOOP"
+    manager.script("a", "load_ms=20")
+    manager.done(restart(manager, "r1"))
+    assert ready(manager) == ["r1"] and manager.replicas()[0].last_error.code == 0
+
+
+def test_cancelled_load_is_rolled_back_whole(manager):
+    manager.up()
+    manager.script("a", "load_ms=60000")
+    manager.register("a")
+    load = manager.load("a", n_replicas=2)
+    manager.wait(lambda: manager.workers(), 5, "it loads")
+    assert cancel(manager, load, request_id="c1").cancelling
+    assert cancel(manager, load).cancelling or cancel(manager, load).state == manager.t.OPERATION_STATE_CANCELLED
+    ended = manager.end(load)
+    assert ended.state == manager.t.OPERATION_STATE_CANCELLED and ended.error.reason == "CANCELLED"
+    assert manager.workers() == [] and manager.replicas() == [] and deployed(manager) == []
+    assert cancel(manager, load).state == manager.t.OPERATION_STATE_CANCELLED  # again: the same
+    assert cancel(manager, load, request_id="c1").id == load.id
+    manager.script("a", "load_ms=30")
+    done = manager.done(manager.load("a", n_replicas=2))
+    fails(C.FAILED_PRECONDITION, cancel, manager, done, why="OPERATION_ENDED")
+    fails(C.NOT_FOUND, lambda: manager.rpc.CancelOperation(manager.m.CancelOperationRequest(id="o99")), why="OPERATION_NOT_FOUND")
+    manager.script("a", "load_ms=60000")
+    up = scale(manager, "a", 5)
+    manager.wait(lambda: len(manager.workers()) >= 3, 5, "more load")
+    cancel(manager, up)
+    assert manager.end(up).state == manager.t.OPERATION_STATE_CANCELLED
+    assert deployed(manager) == [2] and len(ready(manager)) == 2 and len(manager.workers()) == 2
+
+
+def test_what_removes_replicas_cannot_be_cancelled(manager):
+    manager.up()
+    loaded(manager, "load_ms=20 stubborn", n=2)
+    for begin in (lambda: scale(manager, "a", 1, grace_ms=100), lambda: restart(manager, "r1", grace_ms=100),
+                  lambda: manager.unload("a", grace_ms=100)):
+        operation = begin()
+        assert '"drain"' in fails(C.FAILED_PRECONDITION, cancel, manager, operation, why="CANNOT_CANCEL")
+        manager.done(operation)
+
+
+POINTS_SCALE = ["scale.before_write", "scale.before_commit", "start.before_record", "start.after_record", "spawn.after",
+                "pid.after_record", "ready.before_record", "finish.before_record", "finish.after_commit"]
+POINTS_DOWN = ["scale.before_commit", "drain.before_record", "drain.after_record", "stop.before_record", "finish.before_commit"]
+
+
+@pytest.mark.parametrize("n, point", [(3, p) for p in POINTS_SCALE] + [(1, p) for p in POINTS_DOWN])
+def test_killed_in_the_middle_of_a_scale(manager, n, point):
+    manager.up()
+    loaded(manager, n=2)
+    manager.term()
+    manager.up(env={"SLUICE_FAILPOINT": point})
+    operation = retry(manager, lambda: scale(manager, "a", n, request_id="once"))
+    assert manager.process.wait(10) == -signal.SIGKILL
+    manager.up()
+    again = scale(manager, "a", n, request_id="once")
+    assert not operation or again.id == operation.id
+    manager.done(again)
+    settle(manager)
+    assert len(manager.workers()) == len(ready(manager)) == n and deployed(manager) == [n]
+
+
+@pytest.mark.parametrize("point", ["replace.before_write", "replace.before_commit", "drain.after_record", "stop.before_record",
+                                   "start.after_record", "spawn.after"])
+def test_killed_in_the_middle_of_a_drain(manager, point):
+    manager.up()
+    loaded(manager)
+    manager.term()
+    manager.up(env={"SLUICE_FAILPOINT": point})
+    retry(manager, lambda: drain(manager, "r1", request_id="once"))
+    assert manager.process.wait(10) == -signal.SIGKILL
+    manager.up()
+    manager.done(drain(manager, "r1", request_id="once"))
+    settle(manager)
+    assert ready(manager) == ["r2"] and len(manager.workers()) == 1
+
+
+@pytest.mark.parametrize("point", ["cancel.before_commit", "drain.after_record", "stop.before_record", "finish.before_record"])
+def test_killed_in_the_middle_of_a_cancel(manager, point):
+    manager.up()
+    loaded(manager)
+    manager.script("a", "load_ms=60000")
+    up = scale(manager, "a", 2)
+    manager.wait(lambda: len(manager.workers()) == 2, 5, "it loads")
+    manager.term()
+    manager.up(env={"SLUICE_FAILPOINT": point})
+    retry(manager, lambda: cancel(manager, up, request_id="once"))
+    assert manager.process.wait(10) == -signal.SIGKILL
+    manager.up()
+    retry(manager, lambda: cancel(manager, up, request_id="once"))
+    assert manager.end(up).state == manager.t.OPERATION_STATE_CANCELLED
+    settle(manager)
+    assert ready(manager) == ["r1"] and deployed(manager) == [1]

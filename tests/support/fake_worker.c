@@ -10,6 +10,7 @@
  *   fail=STATUS       ends with an exit report whose error has this gRPC code
  *   silent            never opens its socket
  *   stubborn          answers Shutdown and SIGTERM with nothing
+ *   drain_ms=N        takes so long to end when asked to
  *   context=N         context length that inspect tells
  *   bad               inspect finds a broken file
  *   slow_tool         one-shot modes never end
@@ -441,6 +442,8 @@ static int serve(void)
         return 1;
     }
     while (!shutting_down)
+        turn();
+    for (int64_t until_ms = age_ms() + number("drain_ms=", 0); age_ms() < until_ms;)
         turn();
     uint32_t n_left;
     (void)echo_drain(echo, 0, &n_left);

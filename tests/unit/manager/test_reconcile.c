@@ -158,6 +158,129 @@ static const struct decision decisions[] = {
      ACTION_STOP,
      NULL,
      0},
+    {"fails and stays",
+     {.state = REPLICA_LOADING,
+      .process = PROCESS_RUNNING,
+      .worker = WORKER_FAILED,
+      .failed_ns = now - 6 * NS_PER_S},
+     1,
+     ACTION_KILL,
+     "LOAD_FAILED",
+     0},
+    {"has just failed",
+     {.state = REPLICA_LOADING,
+      .process = PROCESS_RUNNING,
+      .worker = WORKER_FAILED,
+      .failed_ns = now - NS_PER_S},
+     1,
+     -1,
+     NULL,
+     0},
+    {"an earlier process may live", {.state = REPLICA_PENDING, .ghost = true}, 1, -1, NULL, 0},
+    {"stands still for a moment",
+     {.state = REPLICA_READY,
+      .process = PROCESS_RUNNING,
+      .worker = WORKER_READY,
+      .still_ns = now - 9 * NS_PER_S},
+     1,
+     -1,
+     NULL,
+     0},
+    {"stands still",
+     {.state = REPLICA_READY,
+      .process = PROCESS_RUNNING,
+      .worker = WORKER_READY,
+      .still_ns = now - 10 * NS_PER_S},
+     1,
+     ACTION_STALL,
+     NULL,
+     1},
+    {"stands still, recorded",
+     {.state = REPLICA_READY,
+      .process = PROCESS_RUNNING,
+      .worker = WORKER_READY,
+      .stalled = true,
+      .still_ns = now - 19 * NS_PER_S},
+     1,
+     -1,
+     NULL,
+     0},
+    {"stands still too long",
+     {.state = REPLICA_READY,
+      .process = PROCESS_RUNNING,
+      .worker = WORKER_READY,
+      .stalled = true,
+      .still_ns = now - 20 * NS_PER_S},
+     1,
+     ACTION_KILL,
+     "STALLED",
+     0},
+    {"stands still too long as it drains",
+     {.state = REPLICA_DRAINING,
+      .process = PROCESS_RUNNING,
+      .drain_sent = true,
+      .drain_deadline_ns = now + NS_PER_S,
+      .still_ns = now - 20 * NS_PER_S},
+     0,
+     ACTION_KILL,
+     "STALLED",
+     0},
+    {"moves again",
+     {.state = REPLICA_READY,
+      .process = PROCESS_RUNNING,
+      .worker = WORKER_READY,
+      .stalled = true,
+      .still_ns = now - NS_PER_S},
+     1,
+     ACTION_STALL,
+     NULL,
+     0},
+    {"to restart",
+     {.state = REPLICA_READY, .process = PROCESS_RUNNING, .worker = WORKER_READY, .restart = true},
+     1,
+     ACTION_DRAIN,
+     NULL,
+     0},
+    {"to restart, drains too long",
+     {.state = REPLICA_DRAINING,
+      .process = PROCESS_RUNNING,
+      .restart = true,
+      .drain_sent = true,
+      .drain_deadline_ns = 990 * NS_PER_S},
+     1,
+     ACTION_KILL,
+     "DRAIN_TIMEOUT",
+     0},
+    {"to restart, ended",
+     {.state = REPLICA_DRAINING, .process = PROCESS_EXITED, .restart = true},
+     1,
+     ACTION_RETRY,
+     RECONCILE_RESTART,
+     0},
+    {"to restart, waits for its backoff",
+     {.state = REPLICA_PENDING, .restart = true, .next_start_ns = now + NS_PER_S},
+     1,
+     ACTION_START,
+     NULL,
+     0},
+    {"to restart, failed",
+     {.state = REPLICA_FAILED, .restart = true},
+     1,
+     ACTION_RETRY,
+     RECONCILE_RESTART,
+     0},
+    {"retires",
+     {.state = REPLICA_READY, .process = PROCESS_RUNNING, .worker = WORKER_READY, .retiring = true},
+     1,
+     ACTION_DRAIN,
+     NULL,
+     0},
+    {"retired and ended",
+     {.state = REPLICA_DRAINING, .process = PROCESS_EXITED, .retiring = true},
+     1,
+     ACTION_STOP,
+     NULL,
+     0},
     {"failed stays", {.state = REPLICA_FAILED}, 1, -1, NULL, 0},
     {"failed, not wanted", {.state = REPLICA_FAILED}, 0, ACTION_STOP, NULL, 0},
     {"stopped stays", {.state = REPLICA_STOPPED}, 1, -1, NULL, 0},
@@ -301,26 +424,135 @@ static void test_surplus_when_fewer_are_wanted_then_the_youngest_drain(void **st
     assert_int_equal(actions[0].index, 3);
 }
 
+static void test_place_when_a_retiring_process_lives_then_its_replacement_waits(void **state)
+{
+    (void)state;
+    struct reconcile_config c = config();
+    struct reconcile_replica replicas[3] = {
+        {.state = REPLICA_DRAINING,
+         .process = PROCESS_RUNNING,
+         .retiring = true,
+         .drain_sent = true,
+         .drain_deadline_ns = now + NS_PER_S},
+        {.state = REPLICA_READY, .process = PROCESS_RUNNING, .worker = WORKER_READY},
+        {.state = REPLICA_PENDING},
+    };
+    struct reconcile_input input = {.n_wanted = (const uint32_t[]){2},
+                                    .n_deployments = 1,
+                                    .replicas = replicas,
+                                    .n_replicas = 3};
+    struct action actions[MAX_ACTIONS];
+    int64_t wake;
+    assert_int_equal(reconcile(&c, &input, now, actions, &wake), 0);
+    replicas[0].process = PROCESS_NONE;
+    replicas[0].state = REPLICA_STOPPED;
+    assert_int_equal(reconcile(&c, &input, now, actions, &wake), 1);
+    assert_int_equal(actions[0].type, ACTION_START);
+    assert_int_equal(actions[0].index, 2);
+}
+
 struct ending {
     const char *name;
     enum operation_kind kind;
     enum replica_state states[2];
     uint32_t n_wanted;
     int state; /* 0: goes on */
+    bool retiring[2], restart[2], cancelling;
 };
 
 static const struct ending endings[] = {
-    {"load, both ready", OPERATION_LOAD, {REPLICA_READY, REPLICA_READY}, 2, OPERATION_DONE},
-    {"load, one ready", OPERATION_LOAD, {REPLICA_READY, REPLICA_LOADING}, 2, 0},
-    {"load, one failed", OPERATION_LOAD, {REPLICA_READY, REPLICA_FAILED}, 2, OPERATION_FAILED},
+    {"load, both ready",
+     OPERATION_LOAD,
+     {REPLICA_READY, REPLICA_READY},
+     2,
+     .state = OPERATION_DONE},
+    {"load, one ready", OPERATION_LOAD, {REPLICA_READY, REPLICA_LOADING}, 2, .state = 0},
+    {"load, one failed",
+     OPERATION_LOAD,
+     {REPLICA_READY, REPLICA_FAILED},
+     2,
+     .state = OPERATION_FAILED},
+    {"load, one failed, one loads",
+     OPERATION_LOAD,
+     {REPLICA_LOADING, REPLICA_FAILED},
+     2,
+     .state = 0},
+    {"load, taken back, one drains",
+     OPERATION_LOAD,
+     {REPLICA_READY, REPLICA_DRAINING},
+     1,
+     .state = 0,
+     .retiring = {false, true},
+     .cancelling = true},
+    {"load, taken back",
+     OPERATION_LOAD,
+     {REPLICA_READY, REPLICA_STOPPED},
+     1,
+     .state = OPERATION_CANCELLED,
+     .retiring = {false, true},
+     .cancelling = true},
+    {"scale down, one drains",
+     OPERATION_SCALE,
+     {REPLICA_READY, REPLICA_DRAINING},
+     1,
+     .state = 0,
+     .retiring = {false, true}},
+    {"scale down",
+     OPERATION_SCALE,
+     {REPLICA_READY, REPLICA_STOPPED},
+     1,
+     .state = OPERATION_DONE,
+     .retiring = {false, true}},
+    {"scale, unloaded meanwhile",
+     OPERATION_SCALE,
+     {REPLICA_READY, REPLICA_LOADING},
+     0,
+     .state = OPERATION_CANCELLED},
+    {"drain, stopped, replacement loads",
+     OPERATION_DRAIN,
+     {REPLICA_STOPPED, REPLICA_LOADING},
+     1,
+     .state = 0,
+     .retiring = {true, false}},
+    {"drain, replaced",
+     OPERATION_DRAIN,
+     {REPLICA_STOPPED, REPLICA_READY},
+     1,
+     .state = OPERATION_DONE,
+     .retiring = {true, false}},
+    {"restart, the old process is still there",
+     OPERATION_RESTART,
+     {REPLICA_READY, REPLICA_READY},
+     2,
+     .state = 0,
+     .restart = {true, false}},
+    {"restart, failed before and not yet again",
+     OPERATION_RESTART,
+     {REPLICA_FAILED, REPLICA_READY},
+     2,
+     .state = 0,
+     .restart = {true, false}},
+    {"restart, failed again",
+     OPERATION_RESTART,
+     {REPLICA_FAILED, REPLICA_READY},
+     2,
+     .state = OPERATION_FAILED},
     {"load, not wanted any more",
      OPERATION_LOAD,
      {REPLICA_LOADING, REPLICA_LOADING},
      0,
-     OPERATION_CANCELLED},
-    {"load, one stopped", OPERATION_LOAD, {REPLICA_READY, REPLICA_STOPPED}, 2, OPERATION_CANCELLED},
-    {"unload, one drains", OPERATION_UNLOAD, {REPLICA_STOPPED, REPLICA_DRAINING}, 0, 0},
-    {"unload, both gone", OPERATION_UNLOAD, {REPLICA_STOPPED, REPLICA_STOPPED}, 0, OPERATION_DONE},
+     .state = OPERATION_CANCELLED},
+    {"load, one stopped",
+     OPERATION_LOAD,
+     {REPLICA_READY, REPLICA_STOPPED},
+     2,
+     .state = OPERATION_CANCELLED},
+    {"unload, one drains", OPERATION_UNLOAD, {REPLICA_STOPPED, REPLICA_DRAINING}, 0, .state = 0},
+    {"unload, both gone",
+     OPERATION_UNLOAD,
+     {REPLICA_STOPPED, REPLICA_STOPPED},
+     0,
+     .state = OPERATION_DONE},
 };
 
 static void test_operation_when_its_replicas_have_ended_then_it_ends(void **state)
@@ -329,10 +561,16 @@ static void test_operation_when_its_replicas_have_ended_then_it_ends(void **stat
     static const size_t members[] = {0, 1};
     struct reconcile_config c = config();
     for (size_t i = 0; i < sizeof(endings) / sizeof(endings[0]); i++) {
-        struct reconcile_replica replicas[2] = {{.state = endings[i].states[0], .busy = true},
-                                                {.state = endings[i].states[1], .busy = true}};
-        struct reconcile_operation operation = {
-            .kind = endings[i].kind, .replicas = members, .n_replicas = 2};
+        struct reconcile_replica replicas[2];
+        for (size_t j = 0; j < 2; j++)
+            replicas[j] = (struct reconcile_replica){.state = endings[i].states[j],
+                                                     .retiring = endings[i].retiring[j],
+                                                     .restart = endings[i].restart[j],
+                                                     .busy = true};
+        struct reconcile_operation operation = {.kind = endings[i].kind,
+                                                .replicas = members,
+                                                .n_replicas = 2,
+                                                .cancelling = endings[i].cancelling};
         struct reconcile_input input = {.n_wanted = &endings[i].n_wanted,
                                         .n_deployments = 1,
                                         .replicas = replicas,
@@ -369,7 +607,7 @@ struct world {
     struct reconcile_operation operations[N_OPERATIONS];
     size_t members[N_OPERATIONS][N_SLOTS];
     bool open[N_OPERATIONS];
-    uint64_t n_starts, n_ended_operations;
+    uint64_t n_starts, n_ended_operations, n_stalls;
     bool calm; /* nothing bad happens any more */
 };
 
@@ -396,6 +634,12 @@ static void worker_turn(struct world *w, size_t i)
         end_process(w, i);
         return;
     }
+    if (r->still_ns && draw(w, 100) == 0)
+        r->still_ns = 0; /* it moves again */
+    else if (!w->calm && draw(w, 300) == 0 && !r->still_ns)
+        r->still_ns = w->now_ns;
+    if (r->still_ns)
+        return;
     if (!w->calm && draw(w, 40) == 0) {
         r->permanent = draw(w, 6) == 0;
         end_process(w, i);
@@ -413,6 +657,13 @@ static void apply(struct world *w, size_t i, const struct action *action)
         r->state = REPLICA_LOADING;
         assert_int_equal(w->n_processes[i], 0); /* I6: never two on a slot */
         assert_int_equal(r->process, PROCESS_NONE);
+        assert_false(r->ghost);
+        r->restart = false;
+        if (r->retiring || w->n_wanted[r->deployment] == 0) {
+            r->process = PROCESS_NONE; /* given up while the record was on its way */
+            r->worker = WORKER_UNKNOWN;
+            return;
+        }
         if (w->calm || draw(w, 20)) {
             w->n_processes[i]++;
             w->n_starts++;
@@ -424,6 +675,9 @@ static void apply(struct world *w, size_t i, const struct action *action)
         r->started_ns = w->now_ns;
         r->ready_ns = 0;
         break;
+    case ACTION_STALL:
+        r->stalled = action->state;
+        return;
     case ACTION_STATE:
         r->state = (enum replica_state)action->state;
         if (r->state == REPLICA_READY)
@@ -431,7 +685,9 @@ static void apply(struct world *w, size_t i, const struct action *action)
         break;
     case ACTION_RETRY:
     case ACTION_FAIL:
-        if (r->process == PROCESS_EXITED)
+        if (action->reason && strcmp(action->reason, RECONCILE_RESTART) == 0)
+            r->deaths = (struct reconcile_deaths){0};
+        else if (r->process == PROCESS_EXITED)
             reconcile_note_death(&c, &r->deaths, r->ready_ns, w->now_ns);
         r->state = action->type == ACTION_RETRY ? REPLICA_PENDING : REPLICA_FAILED;
         r->next_start_ns = action->at_ns;
@@ -454,44 +710,125 @@ static void apply(struct world *w, size_t i, const struct action *action)
         action->type == ACTION_STOP) {
         r->process = PROCESS_NONE;
         r->worker = WORKER_UNKNOWN;
-        r->permanent = r->fenced = r->kill_sent = r->drain_sent = false;
+        r->permanent = r->fenced = r->kill_sent = r->drain_sent = r->stalled = false;
         w->drains[i] = false;
-        r->ready_ns = 0;
+        r->ready_ns = r->still_ns = 0;
     }
 }
 
+/* A fresh replica in a slot that is free; SIZE_MAX: there is none. */
+static size_t add_replica(struct world *w, size_t d)
+{
+    for (size_t i = 0; i < N_SLOTS; i++) {
+        struct reconcile_replica *r = &w->replicas[i];
+        bool member = false; /* ids are never used again while an operation speaks of them */
+        for (size_t o = 0; o < N_OPERATIONS; o++)
+            for (size_t j = 0; w->open[o] && j < w->operations[o].n_replicas; j++)
+                member |= w->members[o][j] == i;
+        if (i % N_DEPLOYMENTS != d || r->state != REPLICA_STOPPED || r->process != PROCESS_NONE ||
+            r->busy || member)
+            continue;
+        *r = (struct reconcile_replica){.state = REPLICA_PENDING, .deployment = d};
+        return i;
+    }
+    return SIZE_MAX;
+}
+
+static void open_operation(struct world *w, size_t o, enum operation_kind kind, size_t n)
+{
+    w->open[o] = true;
+    w->operations[o] =
+        (struct reconcile_operation){.kind = kind, .replicas = w->members[o], .n_replicas = n};
+}
+
+static void give_up(struct reconcile_replica *r)
+{
+    r->retiring = true;
+    if (r->state == REPLICA_FAILED)
+        r->state = REPLICA_STOPPED;
+}
+
+/* What the RPCs write: load, scale up, scale down, drain, restart, unload, and cancel. */
 static void start_operation(struct world *w)
 {
-    size_t o = 0, d = (size_t)draw(w, N_DEPLOYMENTS);
+    size_t o = 0, n = 0, d = (size_t)draw(w, N_DEPLOYMENTS), live[N_SLOTS], n_live = 0;
+    for (size_t i = 0; i < N_OPERATIONS; i++) {
+        if (!w->open[i] || w->members[i][0] % N_DEPLOYMENTS != d)
+            continue;
+        struct reconcile_operation *operation = &w->operations[i];
+        if (operation->kind != OPERATION_LOAD || operation->cancelling || draw(w, 3))
+            return;
+        operation->cancelling = true; /* all of them are its own */
+        w->n_wanted[d] = 0;
+        for (size_t j = 0; j < operation->n_replicas; j++)
+            if (w->replicas[w->members[i][j]].state != REPLICA_STOPPED)
+                give_up(&w->replicas[w->members[i][j]]);
+        return;
+    }
     while (o < N_OPERATIONS && w->open[o])
         o++;
     if (o == N_OPERATIONS)
         return;
-    for (size_t i = 0; i < N_OPERATIONS; i++)
-        if (w->open[i] && w->operations[i].n_replicas &&
-            w->replicas[w->operations[i].replicas[0]].deployment == d)
-            return;
-    bool load = w->n_wanted[d] == 0;
-    size_t n = 0;
-    for (size_t i = 0; i < N_SLOTS; i++) {
+    for (size_t i = d; i < N_SLOTS; i += N_DEPLOYMENTS) {
         struct reconcile_replica *r = &w->replicas[i];
-        if (i % N_DEPLOYMENTS != d)
+        if (r->state == REPLICA_STOPPED || r->retiring)
             continue;
-        if (load && r->state == REPLICA_STOPPED && r->process == PROCESS_NONE && n < 2) {
-            *r = (struct reconcile_replica){.state = REPLICA_PENDING, .deployment = d};
-            w->members[o][n++] = i;
-        } else if (!load && r->state != REPLICA_STOPPED) {
-            w->members[o][n++] = i;
+        if (w->n_wanted[d] && r->state == REPLICA_FAILED && draw(w, 2)) {
+            give_up(r);
+            w->n_wanted[d] -= w->n_wanted[d] > 1;
+        } else {
+            live[n_live++] = i;
         }
     }
-    if (n == 0)
-        return;
-    w->n_wanted[d] = load ? (uint32_t)n : 0;
-    w->open[o] = true;
-    w->operations[o] =
-        (struct reconcile_operation){.kind = load ? OPERATION_LOAD : OPERATION_UNLOAD,
-                                     .replicas = w->members[o],
-                                     .n_replicas = n};
+    uint64_t what = draw(w, 4);
+    if (w->n_wanted[d] == 0) {
+        if (n_live)
+            return;
+        for (size_t i; n < 2 && (i = add_replica(w, d)) != SIZE_MAX;)
+            w->members[o][n++] = i;
+        if (n)
+            open_operation(w, o, OPERATION_LOAD, n);
+        w->n_wanted[d] = (uint32_t)n;
+    } else if (what == 0 || !n_live) {
+        for (; n < n_live; n++)
+            w->members[o][n] = live[n];
+        w->n_wanted[d] = 0;
+        if (n)
+            open_operation(w, o, OPERATION_UNLOAD, n);
+    } else if (what == 1) {
+        size_t i = live[draw(w, n_live)];
+        w->members[o][0] = i;
+        w->replicas[i].restart = w->replicas[i].state != REPLICA_PENDING;
+        open_operation(w, o, OPERATION_RESTART, 1);
+    } else if (what == 2 && n_live > 1) {
+        w->members[o][0] = live[draw(w, n_live)];
+        give_up(&w->replicas[w->members[o][0]]);
+        w->n_wanted[d] = (uint32_t)n_live - 1;
+        open_operation(w, o, OPERATION_SCALE, 1);
+    } else {
+        size_t i = add_replica(w, d);
+        if (i == SIZE_MAX)
+            return;
+        w->members[o][0] = i;
+        w->members[o][1] = live[draw(w, n_live)];
+        if (what == 3) /* a drain: the new one takes the place of the other */
+            give_up(&w->replicas[w->members[o][1]]);
+        w->n_wanted[d] = (uint32_t)n_live + (what != 3);
+        open_operation(w, o, what == 3 ? OPERATION_DRAIN : OPERATION_SCALE, 2);
+    }
+}
+
+/* With this start a deployment has no more processes, there or on their way, than are wanted. */
+static void check_place(const struct world *w, size_t i_start)
+{
+    size_t d = i_start % N_DEPLOYMENTS;
+    uint32_t n = 1;
+    for (size_t i = d; i < N_SLOTS; i += N_DEPLOYMENTS) {
+        bool on_its_way = w->replicas[i].busy && w->pending[i].type == ACTION_START;
+        n += w->n_processes[i] > 0 || (on_its_way && !w->replicas[i].retiring);
+    }
+    if (n > w->n_wanted[d])
+        fail_msg("deployment %zu: %u processes, %u wanted", d, n, w->n_wanted[d]);
 }
 
 static void turn(struct world *w)
@@ -529,9 +866,12 @@ static void turn(struct world *w)
             w->n_ended_operations++;
         } else if (a->type == ACTION_KILL) {
             assert_int_equal(w->replicas[a->index].process, PROCESS_RUNNING);
+            w->n_stalls += strcmp(a->reason, "STALLED") == 0;
             w->replicas[a->index].kill_sent = true;
         } else {
             assert_false(w->replicas[a->index].busy);
+            if (a->type == ACTION_START)
+                check_place(w, a->index);
             w->replicas[a->index].busy = true;
             w->busy_until_ns[a->index] = w->now_ns + (int64_t)draw(w, 300) * NS_PER_MS;
             w->pending[a->index] = *a;
@@ -543,7 +883,7 @@ static void turn(struct world *w)
 static void test_random_histories_when_the_world_calms_down_then_everything_has_ended(void **state)
 {
     (void)state;
-    uint64_t n_starts = 0, n_ended = 0;
+    uint64_t n_starts = 0, n_ended = 0, n_stalls = 0;
     for (uint64_t seed = 1; seed <= 60; seed++) {
         struct world w = {.seed = seed * 7919, .now_ns = now};
         for (size_t i = 0; i < N_SLOTS; i++)
@@ -570,9 +910,11 @@ static void test_random_histories_when_the_world_calms_down_then_everything_has_
         }
         n_starts += w.n_starts;
         n_ended += w.n_ended_operations;
+        n_stalls += w.n_stalls;
     }
     assert_true(n_starts > 1000); /* the histories did something */
     assert_true(n_ended > 500);
+    assert_true(n_stalls > 20);
 }
 
 int main(void)
@@ -585,6 +927,7 @@ int main(void)
         cmocka_unit_test(test_crash_loop_when_the_limit_is_another_then_it_holds),
         cmocka_unit_test(test_crash_loop_when_never_ready_then_fails_however_slow),
         cmocka_unit_test(test_surplus_when_fewer_are_wanted_then_the_youngest_drain),
+        cmocka_unit_test(test_place_when_a_retiring_process_lives_then_its_replacement_waits),
         cmocka_unit_test(test_operation_when_its_replicas_have_ended_then_it_ends),
         cmocka_unit_test(test_random_histories_when_the_world_calms_down_then_everything_has_ended),
     };
