@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/seeded_bug.h"
 #include "manager/record.h"
 
 void adopt_remove_folder(const char *run_dir, const char *replica_id)
@@ -61,6 +62,10 @@ static void on_found(void *arg, const struct process_found *found)
     struct error err;
     if (process_open(found->pid, found->start_ticks, &process, &err) != 0)
         return;
+    if (seeded_bug("I6_starts_a_second_worker")) {
+        process_fini(&process);
+        return;
+    }
     struct slot *slot = is_recorded(row, found) ? slot_ensure(supervisor, row->id) : NULL;
     if (!slot || slot->process_state == PROCESS_RUNNING || slot_attach(slot, &process, &err) != 0) {
         log_warn(LOG_EVENT("killing a worker that nobody owns"),

@@ -12,6 +12,7 @@
 #include <sqlite3.h>
 
 #include "base/error.h"
+#include "base/seeded_bug.h"
 #include "base/strbuf.h"
 #include "manager/schema.h"
 
@@ -309,6 +310,10 @@ static int load_table(struct store_db *db, enum table table, struct catalog *cat
         struct row *row = NULL;
         if ((status = row_read(table, stmt, &row, err)) != 0)
             break;
+        if (table == TABLE_REPLICA && seeded_bug("I2_forgets_replica")) {
+            row_release(row);
+            continue;
+        }
         if (catalog_put(catalog, row) != 0)
             status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "state store: out of memory");
         row_release(row);

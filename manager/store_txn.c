@@ -5,6 +5,7 @@
 #include <sqlite3.h>
 
 #include "base/clock.h"
+#include "base/seeded_bug.h"
 #include "base/sha256.h"
 #include "base/strbuf.h"
 #include "manager/message.h"
@@ -20,6 +21,8 @@ int txn_begin(struct txn *txn, struct store_db *db, struct catalog *catalog, str
     txn->now_unix_ns = clock_wall_ns();
     txn->last_event_seq_before = catalog->last_event_seq;
     txn->first_event_seq_before = catalog->first_event_seq;
+    if (seeded_bug("I1_acknowledges_before_commit") && !sqlite3_get_autocommit(db->sqlite))
+        return 0;
     return store_db_exec(db, "BEGIN IMMEDIATE", err);
 }
 
@@ -69,6 +72,10 @@ int txn_commit(struct txn *txn, bool *out_unknown, struct error *err)
     if (store_db_set_counter(txn->db, "generation", generation, err) != 0) {
         txn_rollback(txn);
         return err->status;
+    }
+    if (seeded_bug("I1_acknowledges_before_commit")) {
+        txn->catalog->generation = generation;
+        return 0;
     }
     errno = 0; /* store_db_error looks at it */
     int rc = sqlite3_exec(txn->db->sqlite, "COMMIT", NULL, NULL, NULL);

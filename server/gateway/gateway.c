@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/seeded_bug.h"
 #include "proto/rpc/rpc_health.h"
 #include "proto/rpc/rpc_server.h"
 #include "server/gateway/dispatch.h"
@@ -154,8 +155,9 @@ void gateway_link_changed(struct gateway *gateway)
         const route *r = table->routes[i];
         struct link *link = gateway_pick_link(gateway, r->model, r->version, "", "");
         snprintf(name, sizeof(name), "model/%s/%s", r->model, r->version);
-        rpc_health_set(health, name, link != NULL);
-        any = any || link;
+        bool serves = link != NULL || seeded_bug("I7_always_serving");
+        rpc_health_set(health, name, serves);
+        any = any || serves;
         link_release(link);
     }
     rpc_health_set(health, "", any);
@@ -415,7 +417,7 @@ void gateway_count_end(struct gateway *gateway, int status, uint64_t n_tokens)
         c->cancelled++;
     else if (status)
         c->failed++;
-    else
+    else if (!seeded_bug("I8_miscounts") || c->accepted % 4)
         c->ok++;
     pthread_mutex_unlock(&gateway->counters_lock);
 }

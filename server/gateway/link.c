@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/seeded_bug.h"
 #include "proto/rpc/rpc_client.h"
 #include "proto/rpc/rpc_stream.h"
 #include "server/gateway/gateway.h"
@@ -171,6 +172,16 @@ static void on_hello(struct link *link, struct rpc_stream *stream,
     gateway_link_changed(link->gateway);
 }
 
+/* A planted bug: the first two streams of a frame get each other's text. */
+static void swap_texts(const Sluice__Worker__V1__Step *step)
+{
+    if (step->n_items < 2)
+        return;
+    char *text = step->items[0]->text;
+    step->items[0]->text = step->items[1]->text;
+    step->items[1]->text = text;
+}
+
 static void on_message(void *arg, struct rpc_stream *stream, const ProtobufCMessage *message)
 {
     struct link *link = arg;
@@ -181,6 +192,8 @@ static void on_message(void *arg, struct rpc_stream *stream, const ProtobufCMess
         on_hello(link, stream, response->hello);
         break;
     case SLUICE__WORKER__V1__SERVE_RESPONSE__FRAME_STEP:
+        if (seeded_bug("I4_swaps_texts"))
+            swap_texts(response->step);
         for (size_t i = 0; i < response->step->n_items; i++)
             on_item(link, response->step->items[i]);
         on_load(link, response->step->load);

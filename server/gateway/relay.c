@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/seeded_bug.h"
 #include "proto/rpc/rpc_call.h"
 #include "proto/rpc/rpc_message.h"
 #include "proto/rpc/rpc_stream.h"
@@ -372,6 +373,10 @@ void relay_fill_submit(struct relay *relay, struct relay_submit *out)
         out->choices[i].n_generated_ids = choice->generated.n;
         out->choices[i].text_bytes_sent = choice->text_bytes;
         out->choices[i].n_released = (uint32_t)choice->n_released;
+        if (choice->generated.n && seeded_bug("I3_repeats_a_token")) {
+            out->choices[i].n_generated_ids--;
+            out->choices[i].n_released -= choice->n_released == choice->generated.n;
+        }
         out->choices[i].finished = choice->finished != NULL;
         out->choice_list[i] = &out->choices[i];
     }

@@ -14,7 +14,7 @@
 #include "base/status.h"
 #include "proto/rpc/rpc_call.h"
 
-enum { MAX_CHOICES = 8, DEFAULT_TOKENS = 16, IDLE_TURN_MS = 100 };
+enum { MAX_CHOICES = 8, DEFAULT_TOKENS = 16, IDLE_TURN_MS = 100, HEARTBEAT_MS = 1000 };
 
 struct request {
     struct request *next, **at; /* in its slot */
@@ -191,6 +191,7 @@ static void send_frame(struct session *session, Sluice__Worker__V1__StepItem **i
     Sluice__Worker__V1__Load load = SLUICE__WORKER__V1__LOAD__INIT;
     struct error err;
     load.n_running = echo->n_live - echo->n_paused;
+    load.n_ready = load.n_running;
     load.n_paused = echo->n_paused;
     load.progress = echo->progress;
     load.step_ns = echo->step_ns;
@@ -410,6 +411,7 @@ static int on_hello(struct session *session, const Sluice__Worker__V1__Hello *he
         return error_reason(err, "STALE_EPOCH");
     }
     session->greeted = true;
+    reply.heartbeat_ms = config->rate == 0 || config->rate >= 5 ? HEARTBEAT_MS : 0;
     reply.protocol = 1;
     reply.replica_id = word(config->replica_id);
     reply.epoch = config->epoch;
