@@ -135,11 +135,12 @@ def test_memory_promised_to_one_replica_is_not_promised_again(fresh):
     promised = [sum(d.expected_bytes for d in r.memory) for r in replicas]
     assert len(promised) == 3 and min(promised) > 0 and sum(promised) <= available, (promised, available)
     resident = sum(r.resident_bytes for r in replicas)
-    later = plan(n_replicas=1)
+    manager.CreateDeviceGroup(m.CreateDeviceGroupRequest(name="other", devices=["cpu:0"]))
+    later = plan(device_group="other")
     assert later.devices[0].free_bytes < available - (sum(promised) - resident) * 0.9
     assert any("promised to other replicas" in note for note in later.notes)
     tight = sluice.stubs.types.ModelConfig(kv_bytes=later.devices[0].free_bytes + (64 << 20))
-    refused = plan(n_replicas=1, config=tight)
+    refused = plan(device_group="other", config=tight)
     assert not refused.fits and refused.devices[0].missing_bytes > 0
     sluice.cli("unload", "smol")
     huge = sluice.stubs.types.ModelConfig(kv_bytes=4 * available)
