@@ -382,26 +382,46 @@ const char *options_origin(const struct options *options, size_t i_spec)
     return names[options->origins[i_spec]];
 }
 
+int options_set(struct options *options, void *settings, const char *name, const char *text,
+                struct error *err)
+{
+    struct parse p = {.options = options, .settings = settings, .err = err};
+    int i = find_flag(options, name, strlen(name));
+    if (i < 0)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "--%s: no such option", name);
+    return set_value(&p, (size_t)i, text, ORIGIN_FLAG);
+}
+
+const struct option_spec option_config = {
+    "config", 0, OPTION_STRING, 0, NULL, "FILE", "settings from an ini file", 0, 0};
+
+const char options_sources[] =
+    "Each is also an environment variable (--log-level: SLUICE_LOG_LEVEL) and a key of the file "
+    "(log_level).\nA flag goes before the environment, that before the file.";
+
+bool option_shows_default(const struct option_spec *spec)
+{
+    return spec->default_text && spec->default_text[0] && spec->type != OPTION_BOOL;
+}
+
+static void help_row(const struct option_spec *s, struct strbuf *out)
+{
+    char flag[96], letter[8] = "    ";
+    const char *value = s->type == OPTION_BOOL ? NULL : s->value_name ? s->value_name : "VALUE";
+    if (s->letter)
+        snprintf(letter, sizeof(letter), "-%c, ", s->letter);
+    snprintf(flag, sizeof(flag), "%s--%s%s%s", letter, s->name, value ? " " : "",
+             value ? value : "");
+    strbuf_printf(out, "  %-34s %s", flag, s->help);
+    if (option_shows_default(s))
+        strbuf_printf(out, " [%s]", s->default_text);
+    strbuf_add_char(out, '\n');
+}
+
 void options_help(const struct option_spec *specs, size_t n_specs, struct strbuf *out)
 {
-    for (size_t i = 0; i < n_specs; i++) {
-        const struct option_spec *s = &specs[i];
-        char flag[96];
-        const char *value = s->type == OPTION_BOOL ? NULL : s->value_name ? s->value_name : "VALUE";
-        if (s->letter)
-            snprintf(flag, sizeof(flag), "-%c, --%s%s%s", s->letter, s->name, value ? " " : "",
-                     value ? value : "");
-        else
-            snprintf(flag, sizeof(flag), "    --%s%s%s", s->name, value ? " " : "",
-                     value ? value : "");
-        strbuf_printf(out, "  %-34s %s", flag, s->help);
-        if (s->default_text && s->default_text[0] && s->type != OPTION_BOOL)
-            strbuf_printf(out, " [%s]", s->default_text);
-        strbuf_add_char(out, '\n');
-    }
-    strbuf_printf(out, "  %-34s %s\n", "    --config FILE", "settings from an ini file");
-    strbuf_add_str(
-        out, "\nEach is also an environment variable (--log-level: SLUICE_LOG_LEVEL) and a key "
-             "of the file (log_level).\nA flag goes before the environment, that before the "
-             "file.\n");
+    for (size_t i = 0; i < n_specs; i++)
+        help_row(&specs[i], out);
+    help_row(&option_config, out);
+    strbuf_printf(out, "\n%s\n", options_sources);
 }

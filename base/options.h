@@ -54,5 +54,15 @@ const char *options_positional(const struct options *options, size_t i);
 /* Where a setting came from: "flag", "environment", "file", "default". */
 const char *options_origin(const struct options *options, size_t i_spec);
 
+/* Sets one more option after the parse, as a flag would. INVALID_ARGUMENT as options_parse. */
+int options_set(struct options *options, void *settings, const char *name, const char *text,
+                struct error *err);
+
+/* What every program takes besides its table, and how settings are given but by flag. */
+extern const struct option_spec option_config;
+extern const char options_sources[];
+/* Whether a help should tell the row's default. */
+bool option_shows_default(const struct option_spec *spec);
+
 /* Appends the aligned table of flags with defaults, and how else they can be given. */
 void options_help(const struct option_spec *specs, size_t n_specs, struct strbuf *out);

@@ -27,7 +27,7 @@ pkg_check_modules(CRYPTO REQUIRED IMPORTED_TARGET libcrypto)
 
 # Bits are promised (docs/architecture.md, numerics): no contraction, no fast-math, no global -march.
 add_compile_options(-ffp-contract=off -fno-strict-aliasing -fstack-protector-strong -D_GNU_SOURCE)
-add_compile_definitions(SLUICE_VERSION="${PROJECT_VERSION}")
+add_compile_definitions(SLUICE_VERSION="${PROJECT_VERSION}" SLUICE_DATE="${SLUICE_DATE}")
 if(SLUICE_DEBUG_CHECKS)
   add_compile_definitions(SLUICE_DEBUG_CHECKS=1)
 else()

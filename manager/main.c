@@ -315,10 +315,10 @@ int main(int argc, char *argv[])
     if (settings_parse(argc, argv, &program->manager.settings, &options, &err) != 0) {
         fprintf(stderr, "sluice-manager: %s\n", err.message);
         status = EXIT_USAGE;
-    } else if (program->manager.settings.help) {
+    } else if (program->manager.settings.help || program->manager.settings.man) {
         struct strbuf text;
         strbuf_init(&text, 0);
-        settings_help(&text);
+        settings_manual(program->manager.settings.man, &text);
         fputs(strbuf_str(&text), stdout);
         strbuf_fini(&text);
     } else if (program->manager.settings.version) {

@@ -42,6 +42,7 @@ struct settings {
     uint64_t stall_timeout_ms;
     bool stop_workers_on_exit;
     bool help;
+    bool man;
     bool version;
 };
 

@@ -3,6 +3,7 @@
 #include <stddef.h>
 
 #include "base/error.h"
+#include "base/manual.h"
 #include "base/options.h"
 #include "base/strbuf.h"
 #include "manager/reconcile.h"
@@ -55,6 +56,7 @@ static const struct option_spec specs[] = {
      "debug, info, warn or error; also the workers'", 0, 0},
     {"log-format", 0, OPTION_STRING, FIELD(log_format), "kv", "FORMAT", "kv or json", 0, 0},
     {"help", 'h', OPTION_BOOL, FIELD(help), "false", NULL, "this text", 0, 0},
+    {"man", 0, OPTION_BOOL, FIELD(man), "false", NULL, "print the man page, in roff", 0, 0},
     {"version", 'V', OPTION_BOOL, FIELD(version), "false", NULL, "print the version", 0, 0},
 };
 
@@ -76,18 +78,42 @@ int settings_parse(int argc, char *const argv[], struct settings *out_settings,
     return 0;
 }
 
-void settings_help(struct strbuf *out)
-{
-    strbuf_add_str(out,
-                   "sluice-manager: keeps models, replicas and operations, and supervises the "
-                   "workers.\n\n"
-                   "usage: sluice-manager [options]\n\n"
-                   "examples:\n"
-                   "  sluice-manager --state-dir /var/lib/sluice --model-root /srv/models\n"
-                   "  sluice-manager -d ./state --restart-backoff-initial 100ms --log-level debug\n"
-                   "  grpcurl -plaintext -unix ./state/run/manager.sock "
-                   "sluice.manager.v1.ModelManager/GetStatus\n\n"
+static const struct manual_example examples[] = {
+    {"sluice-manager --state-dir /var/lib/sluice --model-root /srv/models", NULL},
+    {"sluice-manager -d ./state --restart-backoff-initial 100ms --log-level debug", NULL},
+    {"grpcurl -plaintext -unix ./state/run/manager.sock sluice.manager.v1.ModelManager/GetStatus",
+     NULL},
+};
+
+static const struct manual_exit exits[] = {
+    {0, "ended by SIGTERM or SIGINT"},
+    {1, "failed"},
+    {2, "wrong usage"},
+    {75, "another manager holds the state directory; the message tells its pid"},
+};
+
+static const struct manual manual = {
+    .program = "sluice-manager",
+    .page = "sluice-manager",
+    .section = 8,
+    .synopsis = "[options]",
+    .summary = "keeps models, replicas and operations, and supervises the workers",
+    .description = "Serves sluice.manager.v1 on a unix socket and keeps its state in SQLite.\n\n"
                    "SIGTERM ends the manager and leaves the workers running; the next one takes "
-                   "them over.\n\noptions:\n");
-    options_help(specs, N_SPECS, out);
+                   "them over.",
+    .specs = specs,
+    .n_specs = N_SPECS,
+    .exits = exits,
+    .n_exits = sizeof(exits) / sizeof(exits[0]),
+    .examples = examples,
+    .n_examples = sizeof(examples) / sizeof(examples[0]),
+    .see_also = "sluice(1), sluice-server(8), sluice-worker(8)",
+};
+
+void settings_manual(bool roff, struct strbuf *out)
+{
+    if (roff)
+        manual_roff(&manual, SLUICE_DATE, out);
+    else
+        manual_help(&manual, out);
 }

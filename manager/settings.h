@@ -1,6 +1,8 @@
 /* settings.h: the manager's flags. One thread, at start. */
 #pragma once
 
+#include <stdbool.h>
+
 #include "manager/manager.h"
 
 struct error;
@@ -10,4 +12,5 @@ struct strbuf;
 /* Strings in `out_settings` are borrowed from *out_options (owned). */
 int settings_parse(int argc, char *const argv[], struct settings *out_settings,
                    struct options **out_options, struct error *err);
-void settings_help(struct strbuf *out);
+/* What --help prints, or the man page. */
+void settings_manual(bool roff, struct strbuf *out);

@@ -24,3 +24,11 @@ int action_unload(struct cli *cli, const char *name, const char *version,
 /* Waits for the end of what is under way on a model, with progress shown; how it ended does not
  * matter. */
 int action_settle(struct cli *cli, const char *name, struct error *err);
+
+/* To the operation's end, with progress shown; its last answer takes the place of *response, which
+ * may hold the id. */
+int action_follow(struct cli *cli, const char *id, ProtobufCMessage **response, struct error *err);
+
+/* What an operation did, what a plan says, or that an operation has started; with --json the answer
+ * itself. */
+void action_print(const struct cli *cli, const ProtobufCMessage *message);

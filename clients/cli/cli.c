@@ -5,23 +5,7 @@
 #include <string.h>
 
 #include "clients/cli/output.h"
-#include "proto/rpc/rpc_client.h"
-#include "sluice/manager/v1/manager.pb-c.h"
-
-enum { CALL_TIMEOUT_MS = 120000 };
-
-const struct cli_command *cli_commands(size_t *out_n)
-{
-    static struct cli_command table[13];
-    const struct cli_command *const all[] = {
-        &cmd_serve, &cmd_stop, &cmd_run,  &cmd_register, &cmd_load, &cmd_unload, &cmd_rm,
-        &cmd_ls,    &cmd_ps,   &cmd_show, &cmd_status,   &cmd_key,  &cmd_version};
-    size_t n = sizeof(all) / sizeof(all[0]);
-    for (size_t i = 0; i < n; i++)
-        table[i] = *all[i];
-    *out_n = n;
-    return table;
-}
+#include "clients/cli/paths.h"
 
 const char *cli_word(const struct cli *cli, size_t i)
 {
@@ -30,49 +14,10 @@ const char *cli_word(const struct cli *cli, size_t i)
 
 bool cli_given(const struct cli *cli, const char *name)
 {
-    for (size_t i = 0; i < cli->command->n_specs; i++)
-        if (strcmp(cli->command->specs[i].name, name) == 0)
+    for (size_t i = 0; i < cli->n_specs; i++)
+        if (strcmp(cli->specs[i].name, name) == 0)
             return strcmp(options_origin(cli->options, i), "default") != 0;
     return false;
-}
-
-static int open_client(const char *target, struct rpc_client **out_client, struct error *err)
-{
-    struct rpc_client_config config;
-    rpc_client_config_init(&config);
-    config.target = target;
-    config.max_message_bytes = 64 << 20;
-    return rpc_client_create(&config, out_client, err);
-}
-
-int cli_manager(struct cli *cli, struct rpc_client **out_client, struct error *err)
-{
-    int rc = cli->manager ? 0 : open_client(cli->manager_target, &cli->manager, err);
-    if (!rc)
-        *out_client = cli->manager;
-    return rc;
-}
-
-int cli_server(struct cli *cli, struct rpc_client **out_client, struct error *err)
-{
-    int rc = cli->server
-                 ? 0
-                 : cli_dial_open(cli->settings.server, &cli->settings.dial, &cli->server, err);
-    if (!rc)
-        *out_client = cli->server;
-    return rc;
-}
-
-int cli_call(struct cli *cli, const char *method, const ProtobufCMessage *request,
-             ProtobufCMessage **out_response, struct error *err)
-{
-    struct rpc_call_options options = {.timeout_ms = CALL_TIMEOUT_MS};
-    struct rpc_client *client;
-    int rc = cli_manager(cli, &client, err);
-    if (!rc)
-        rc = rpc_client_unary(client, &sluice__manager__v1__model_manager__descriptor, method,
-                              request, &options, out_response, err);
-    return rc;
 }
 
 /* Adds " --name value", quoted for a shell where it has to be. */
@@ -137,6 +82,8 @@ static bool advice(const struct cli *cli, const struct error *err, struct strbuf
 int cli_fail(const struct cli *cli, const struct error *err)
 {
     struct strbuf hint;
+    if (strcmp(err->reason, "STDOUT_CLOSED") == 0)
+        return 1; /* `| head` has had enough: nobody asked why */
     if (cli->settings.json) {
         print_json_error(err);
         return 1;
@@ -152,4 +99,19 @@ int cli_fail(const struct cli *cli, const struct error *err)
         fprintf(stderr, "%s\n", strbuf_str(&hint));
     strbuf_fini(&hint);
     return 1;
+}
+
+void cli_resolve_paths(struct cli *cli)
+{
+    const char *given = cli->settings.state_dir;
+    if (given[0])
+        snprintf(cli->state_dir, sizeof(cli->state_dir), "%s", given);
+    else
+        paths_default_state(cli->state_dir, sizeof(cli->state_dir));
+    if (cli->settings.manager[0])
+        snprintf(cli->manager_target, sizeof(cli->manager_target), "unix:%s",
+                 cli->settings.manager);
+    else
+        snprintf(cli->manager_target, sizeof(cli->manager_target), "unix:%s/run/manager.sock",
+                 cli->state_dir);
 }

@@ -1,6 +1,6 @@
 /* cli.h: what every command of `sluice` shares: settings, connections, the table of commands. One
- * thread, except in cmd_serve.c. Exit codes: 0 done, 1 failed, 2 wrong usage. Results go to stdout,
- * progress and errors to stderr. */
+ * thread, except in cmd_serve.c and cmd_chat.c. Exit codes: 0 done, 1 failed, 2 wrong usage.
+ * Results go to stdout, progress and errors to stderr. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,6 +10,7 @@
 #include <protobuf-c/protobuf-c.h>
 
 #include "base/error.h"
+#include "base/manual.h"
 #include "base/options.h"
 #include "clients/cli/dial.h"
 
@@ -25,11 +26,20 @@ struct cli_settings {
     bool validate_only, no_wait, verify, all;
     /* serve */
     const char *listen, *model_root, *log_level;
-    /* run */
+    /* run, chat */
     const char *system, *stop;
-    uint64_t max_tokens, seed, top_k;
-    double temperature, top_p;
-    bool raw, stats, has_seed;
+    uint64_t max_tokens, min_tokens, seed, top_k;
+    double temperature, top_p, min_p, typical_p;
+    double repetition_penalty, presence_penalty, frequency_penalty;
+    bool raw, stats, ignore_eos, no_history;
+    /* tokenize */
+    bool chat, pieces, detokenize, special, no_bos;
+    /* events, ops */
+    const char *type, *replica, *operation;
+    uint64_t from;
+    bool follow, open;
+    /* man */
+    const char *output;
     /* what talks to the data plane: dial.h */
     struct cli_dial dial;
     /* serve: who may use what it serves; handed to the server */
@@ -42,25 +52,44 @@ struct cli {
     struct cli_settings settings;
     struct options *options;
     const struct cli_command *command;
+    const struct option_spec *specs; /* of the command, all of them */
+    size_t n_specs;
     char state_dir[1024];                /* resolved */
     char manager_target[1200];           /* "unix:…" */
     struct rpc_client *manager, *server; /* opened on first use */
     _Atomic bool ending;                 /* serve stops: nothing that is away now comes back */
 };
 
+/* Rows that a command's table ends with; those of `every command` always come last. */
+enum cli_group {
+    CLI_SAMPLING = 1,
+    CLI_DEPLOY = 2,
+    CLI_REQUEST_ID = 4,
+    CLI_GRACE = 8,
+    CLI_DIAL = 16, /* it talks to the data plane */
+};
+
+/* One command: help, man page, completion and the check of its words all come from this row. */
 struct cli_command {
-    const char *name;
-    const char *arguments; /* "MODEL [VERSION]" */
-    const char *summary;   /* one line */
-    const char *details;   /* paragraphs and examples for --help */
-    const struct option_spec *specs;
+    const char *name; /* "run", or two words: "ops list" */
+    /* "MODEL [VERSION]", "[FILE...]", "bash|zsh|fish": how many words, and of which kind. */
+    const char *arguments;
+    const char *summary;     /* one line */
+    const char *description; /* as struct manual's, or NULL */
+    const struct manual_example *examples;
+    size_t n_examples;
+    const struct option_spec *specs; /* its own */
     size_t n_specs;
-    size_t min_words, max_words;
+    unsigned groups;         /* enum cli_group */
+    const char *items_title; /* of what it knows besides options; or NULL */
+    const struct manual_item *items;
+    size_t n_items;
+    const struct manual_exit *exits; /* besides 0, 1 and 2; or NULL */
+    size_t n_exits;
     int (*run)(struct cli *cli);
 };
 
-/* In the order of the help. */
-const struct cli_command *cli_commands(size_t *out_n);
+#define CLI_N(rows) (sizeof(rows) / sizeof((rows)[0]))
 
 const char *cli_word(const struct cli *cli, size_t i); /* NULL beyond the end */
 /* Whether an option was set, by flag, environment or file. */
@@ -70,9 +99,12 @@ bool cli_given(const struct cli *cli, const char *name);
 int cli_manager(struct cli *cli, struct rpc_client **out_client, struct error *err);
 int cli_server(struct cli *cli, struct rpc_client **out_client, struct error *err);
 
-/* One unary call on the manager. *out_response is owned (rpc_message_free). */
+/* One unary call on the manager, or on the server's Inference. *out_response is owned
+ * (rpc_message_free). */
 int cli_call(struct cli *cli, const char *method, const ProtobufCMessage *request,
              ProtobufCMessage **out_response, struct error *err);
+int cli_call_server(struct cli *cli, const char *method, const ProtobufCMessage *request,
+                    ProtobufCMessage **out_response, struct error *err);
 
 /* What a command that is suggested must be given to mean the same manager and server: " --server
  * ADDR:PORT", " --state-dir DIR"; nothing for what is the default. Returns out. */
@@ -83,42 +115,15 @@ const char *cli_hint_flags(const struct cli *cli, unsigned hints, char out[CLI_H
 /* Prints "sluice COMMAND: text" and what to do next, where it is known. Returns the exit code 1. */
 int cli_fail(const struct cli *cli, const struct error *err);
 
-/* Rows that every command's table starts with. */
+/* --state-dir, else $XDG_STATE_HOME/sluice, else ~/.local/state/sluice. */
+void cli_resolve_paths(struct cli *cli);
+
 #define CLI_DEFAULT_SERVER "127.0.0.1:8001"
 #define CLI_OPTION(field)  offsetof(struct cli_settings, field)
-#define CLI_COMMON_OPTIONS                                                                         \
-    {"state-dir",                                                                                  \
-     0,                                                                                            \
-     OPTION_STRING,                                                                                \
-     CLI_OPTION(state_dir),                                                                        \
-     "",                                                                                           \
-     "DIR",                                                                                        \
-     "where Sluice keeps its state (~/.local/state/sluice)",                                       \
-     0,                                                                                            \
-     0},                                                                                           \
-        {"manager",                                                                                \
-         0,                                                                                        \
-         OPTION_STRING,                                                                            \
-         CLI_OPTION(manager),                                                                      \
-         "",                                                                                       \
-         "PATH",                                                                                   \
-         "the manager's socket (STATE/run/manager.sock)",                                          \
-         0,                                                                                        \
-         0},                                                                                       \
-        {"server",                                                                                 \
-         0,                                                                                        \
-         OPTION_STRING,                                                                            \
-         CLI_OPTION(server),                                                                       \
-         CLI_DEFAULT_SERVER,                                                                       \
-         "ADDR:PORT",                                                                              \
-         "the data plane",                                                                         \
-         0,                                                                                        \
-         0},                                                                                       \
-        {"json", 'j', OPTION_BOOL, CLI_OPTION(json), "false", NULL, "print JSON", 0, 0},           \
-    {                                                                                              \
-        "help", 'h', OPTION_BOOL, CLI_OPTION(help), "false", NULL, "this text", 0, 0               \
-    }
 
-/* The commands' tables and functions. */
-extern const struct cli_command cmd_serve, cmd_stop, cmd_run, cmd_register, cmd_load, cmd_unload,
-    cmd_rm, cmd_ls, cmd_ps, cmd_show, cmd_status, cmd_version, cmd_key;
+/* The commands' rows. */
+extern const struct cli_command cmd_serve, cmd_stop, cmd_run, cmd_chat, cmd_tokenize, cmd_register,
+    cmd_load, cmd_scale, cmd_unload, cmd_rm, cmd_ls, cmd_ps, cmd_show, cmd_drain, cmd_restart,
+    cmd_ops_list, cmd_ops_show, cmd_ops_watch, cmd_ops_cancel, cmd_events, cmd_groups_list,
+    cmd_groups_create, cmd_groups_delete, cmd_devices, cmd_status, cmd_key_new, cmd_completion,
+    cmd_man, cmd_version;

@@ -31,33 +31,33 @@ static int new_key(const struct cli *cli, const char *tenant, struct error *err)
 static int run_key(struct cli *cli)
 {
     struct error err;
-    const char *verb = cli_word(cli, 0);
-    int rc = strcmp(verb, "new") == 0
-                 ? new_key(cli, cli_word(cli, 1), &err)
-                 : error_set(&err, STATUS_INVALID_ARGUMENT, "\"%s\": want new", verb);
-    return rc ? cli_fail(cli, &err) : 0;
+    return new_key(cli, cli_word(cli, 0), &err) ? cli_fail(cli, &err) : 0;
 }
 
 static const struct option_spec key_specs[] = {
     {"expires", 0, OPTION_STRING, CLI_OPTION(expires), "", "TIME",
      "when it ends, in UTC: 2027-01-31T00:00:00Z; empty: never", 0, 0},
-    CLI_COMMON_OPTIONS,
+};
+static const struct manual_example key_examples[] = {
+    {"sluice key new acme 2>/dev/null | { read key; read line; umask 077; echo \"$line\" >> keys; "
+     "echo \"$key\" > acme.key; }",
+     NULL},
+    {"sluice key new acme --expires 2027-01-31T00:00:00Z", NULL},
+    {"SLUICE_API_KEY=slk_... sluice run smol \"Why is the sky blue?\"", NULL},
 };
 
-const struct cli_command cmd_key = {
-    "key",
-    "new TENANT ",
-    "make an API key for the data plane",
-    "Prints the key (256 random bits), then the line for the file that `sluice serve --keys-file` "
-    "or sluice-server\nreads: tenant, SHA-256 of the key, expiry. The file has one such line per "
-    "key, '#' starts a comment, and others\nthan its owner and group may not read it. Requests, "
-    "their ids and the prefix cache belong to the tenant.\n\n"
-    "examples:\n  sluice key new acme 2>/dev/null | { read key; read line; umask 077; echo "
-    "\"$line\" >> keys; echo \"$key\" > acme.key; }\n"
-    "  sluice key new acme --expires 2027-01-31T00:00:00Z\n"
-    "  SLUICE_API_KEY=slk_… sluice run smol \"Why is the sky blue?\"\n",
-    key_specs,
-    sizeof(key_specs) / sizeof(key_specs[0]),
-    2,
-    2,
-    run_key};
+const struct cli_command cmd_key_new = {
+    .name = "key new",
+    .arguments = "TENANT",
+    .summary = "make an API key for the data plane",
+    .description =
+        "Prints the key (256 random bits), then the line for the file that `sluice serve "
+        "--keys-file` or sluice-server reads: tenant, SHA-256 of the key, expiry. The file has one "
+        "such line per key, '#' starts a comment, and others than its owner and group may not read "
+        "it. Requests, their ids and the prefix cache belong to the tenant.",
+    .examples = key_examples,
+    .n_examples = CLI_N(key_examples),
+    .specs = key_specs,
+    .n_specs = CLI_N(key_specs),
+    .run = run_key,
+};

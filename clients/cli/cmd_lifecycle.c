@@ -33,8 +33,7 @@ static void fill_config(const struct cli_settings *s, Sluice__Manager__V1__Model
         config->kernels = (char *)(uintptr_t)s->kernels;
 }
 
-/* To the operation's end; its last answer takes the place of *response, which holds the id. */
-static int follow(struct cli *cli, const char *id, ProtobufCMessage **response, struct error *err)
+int action_follow(struct cli *cli, const char *id, ProtobufCMessage **response, struct error *err)
 {
     Sluice__Manager__V1__WatchOperationResponse *last = NULL;
     int rc = progress_follow(cli, id, &last, err);
@@ -74,7 +73,7 @@ int action_load(struct cli *cli, const char *name, const char *version,
         (const Sluice__Manager__V1__LoadModelVersionResponse *)*out_response;
     if (rc || s->validate_only || s->no_wait || !response->operation)
         return rc;
-    return follow(cli, response->operation->id, out_response, err);
+    return action_follow(cli, response->operation->id, out_response, err);
 }
 
 static void print_plan(const Sluice__V1__Plan *plan)
@@ -119,17 +118,31 @@ static void print_operation(const Sluice__Manager__V1__Operation *op)
         print_memory(op->result->memory[i], load);
 }
 
-static void print_started(const Sluice__Manager__V1__Operation *op)
+/* The two fields that the answers of all lifecycle RPCs are made of. */
+static const void *answer_part(const ProtobufCMessage *message, const char *name)
 {
-    printf("operation %s started\n", op->id);
+    const ProtobufCFieldDescriptor *field =
+        protobuf_c_message_descriptor_get_field_by_name(message->descriptor, name);
+    return field ? *(void *const *)(const void *)((const char *)message + field->offset) : NULL;
+}
+
+void action_print(const struct cli *cli, const ProtobufCMessage *message)
+{
+    const Sluice__Manager__V1__Operation *op = answer_part(message, "operation");
+    const Sluice__V1__Plan *plan = answer_part(message, "plan");
+    if (cli->settings.json)
+        print_json(message);
+    else if (message->descriptor == &sluice__manager__v1__watch_operation_response__descriptor)
+        print_operation(op);
+    else if (cli->settings.validate_only && plan)
+        print_plan(plan);
+    else if (op)
+        printf("operation %s started; follow it with: sluice ops watch %s\n", op->id, op->id);
 }
 
 static bool plan_fits(const ProtobufCMessage *message)
 {
-    if (message->descriptor != &sluice__manager__v1__load_model_version_response__descriptor)
-        return true;
-    const Sluice__V1__Plan *plan =
-        ((const Sluice__Manager__V1__LoadModelVersionResponse *)message)->plan;
+    const Sluice__V1__Plan *plan = answer_part(message, "plan");
     return !plan || plan->fits;
 }
 
@@ -142,18 +155,7 @@ static int run_load(struct cli *cli)
         rpc_message_free(message);
         return cli_fail(cli, &err);
     }
-    if (cli->settings.json) {
-        print_json(message);
-    } else if (message->descriptor == &sluice__manager__v1__watch_operation_response__descriptor) {
-        print_operation(((const Sluice__Manager__V1__WatchOperationResponse *)message)->operation);
-    } else {
-        const Sluice__Manager__V1__LoadModelVersionResponse *r =
-            (const Sluice__Manager__V1__LoadModelVersionResponse *)message;
-        if (r->plan)
-            print_plan(r->plan);
-        else if (r->operation)
-            print_started(r->operation);
-    }
+    action_print(cli, message);
     rc = cli->settings.validate_only && !plan_fits(message) ? 1 : 0;
     rpc_message_free(message);
     return rc;
@@ -177,7 +179,7 @@ int action_unload(struct cli *cli, const char *name, const char *version,
         (const Sluice__Manager__V1__UnloadModelVersionResponse *)*out_response;
     if (rc || s->no_wait || !response->operation)
         return rc;
-    return follow(cli, response->operation->id, out_response, err);
+    return action_follow(cli, response->operation->id, out_response, err);
 }
 
 int action_settle(struct cli *cli, const char *name, struct error *err)
@@ -214,16 +216,7 @@ static int run_unload(struct cli *cli)
         rpc_message_free(message);
         return cli_fail(cli, &err);
     }
-    if (cli->settings.json) {
-        print_json(message);
-    } else if (message->descriptor == &sluice__manager__v1__watch_operation_response__descriptor) {
-        print_operation(((const Sluice__Manager__V1__WatchOperationResponse *)message)->operation);
-    } else {
-        const Sluice__Manager__V1__UnloadModelVersionResponse *r =
-            (const Sluice__Manager__V1__UnloadModelVersionResponse *)message;
-        if (r->operation)
-            print_started(r->operation);
-    }
+    action_print(cli, message);
     rpc_message_free(message);
     return 0;
 }
@@ -231,59 +224,47 @@ static int run_unload(struct cli *cli)
 static const struct option_spec load_specs[] = {
     {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION",
      "empty: the one registered last", 0, 0},
-    {"replicas", 'n', OPTION_U64, CLI_OPTION(replicas), "1", "N", "worker processes", 1, 64},
-    {"group", 'g', OPTION_STRING, CLI_OPTION(device_group), "cpu", "NAME", "device group", 0, 0},
-    {"tp", 0, OPTION_U64, CLI_OPTION(tp), "1", "N", "ranks that split every layer: 1, 2, 4 or 8", 1,
-     8},
-    {"threads", 't', OPTION_U64, CLI_OPTION(threads), "0", "N",
-     "compute threads per replica; 0: all", 0, 1024},
-    {"context-length", 'c', OPTION_U64, CLI_OPTION(context_length), "0", "N",
-     "tokens per sequence; 0: the model's", 0, 16777216},
-    {"kv-tokens", 0, OPTION_U64, CLI_OPTION(kv_tokens), "0", "N", "KV pool; 0: by memory", 0,
-     1099511627776},
-    {"kv-dtype", 0, OPTION_STRING, CLI_OPTION(kv_dtype), "", "TYPE", "bf16, f16 or f32", 0, 0},
-    {"kernels", 0, OPTION_STRING, CLI_OPTION(kernels), "", "SET", "auto, avx512, avx2, ref or f32",
-     0, 0},
+    {"group", 'g', OPTION_STRING, CLI_OPTION(device_group), "cpu", "GROUP", "device group", 0, 0},
     {"validate-only", 0, OPTION_BOOL, CLI_OPTION(validate_only), "false", NULL,
      "print the plan, change nothing; exit status 1 where it does not fit", 0, 0},
     {"no-wait", 0, OPTION_BOOL, CLI_OPTION(no_wait), "false", NULL,
      "return when the operation has started", 0, 0},
-    {"request-id", 0, OPTION_STRING, CLI_OPTION(request_id), "", "ID",
-     "the same id again changes nothing", 0, 0},
-    CLI_COMMON_OPTIONS,
 };
 static const struct option_spec unload_specs[] = {
     {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION",
      "empty: every loaded version", 0, 0},
-    {"grace", 0, OPTION_MS, CLI_OPTION(grace_ms), NULL, "TIME",
-     "running requests may take this long; default: the manager's --drain-grace", 0, 86400000},
-    {"no-wait", 0, OPTION_BOOL, CLI_OPTION(no_wait), "false", NULL,
-     "return when the operation has started", 0, 0},
-    {"request-id", 0, OPTION_STRING, CLI_OPTION(request_id), "", "ID",
-     "the same id again changes nothing", 0, 0},
-    CLI_COMMON_OPTIONS,
+};
+static const struct manual_example load_examples[] = {
+    {"sluice load smol", NULL},
+    {"sluice load smol --replicas 2 --threads 1", NULL},
+    {"sluice load smol --validate-only", NULL},
+};
+static const struct manual_example unload_examples[] = {
+    {"sluice unload smol", NULL},
+    {"sluice unload smol --version 1 --grace 5s", NULL},
 };
 
 const struct cli_command cmd_load = {
-    "load",
-    "MODEL ",
-    "start replicas of a registered model",
-    "Shows the progress of reading and packing; ends when every replica is ready.\n\nexamples:\n"
-    "  sluice load smol\n  sluice load smol --replicas 2 --threads 1\n  sluice load smol "
-    "--validate-only\n",
-    load_specs,
-    sizeof(load_specs) / sizeof(load_specs[0]),
-    1,
-    1,
-    run_load};
+    .name = "load",
+    .arguments = "MODEL",
+    .summary = "start replicas of a registered model",
+    .description = "Shows the progress of reading and packing; ends when every replica is ready.",
+    .examples = load_examples,
+    .n_examples = CLI_N(load_examples),
+    .specs = load_specs,
+    .n_specs = CLI_N(load_specs),
+    .groups = CLI_DEPLOY | CLI_REQUEST_ID,
+    .run = run_load,
+};
 const struct cli_command cmd_unload = {
-    "unload",
-    "MODEL ",
-    "drain and stop a model's replicas",
-    "Running requests get the grace; then the workers end and their memory is back.\n\nexamples:\n"
-    "  sluice unload smol\n  sluice unload smol --version 1 --grace 5s\n",
-    unload_specs,
-    sizeof(unload_specs) / sizeof(unload_specs[0]),
-    1,
-    1,
-    run_unload};
+    .name = "unload",
+    .arguments = "MODEL",
+    .summary = "drain and stop a model's replicas",
+    .description = "Running requests get the grace; then the workers end and their memory is back.",
+    .examples = unload_examples,
+    .n_examples = CLI_N(unload_examples),
+    .specs = unload_specs,
+    .n_specs = CLI_N(unload_specs),
+    .groups = CLI_GRACE | CLI_REQUEST_ID,
+    .run = run_unload,
+};

@@ -1,4 +1,4 @@
-/* register, ls, show, rm, ps, status, version. */
+/* register, ls, show, rm, ps. */
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -77,19 +77,59 @@ static void print_models(const Sluice__Manager__V1__ListModelsResponse *response
     table_fini(&table);
 }
 
-static int run_ls(struct cli *cli)
+/* Every page as one answer, in *out (init'ed), whose models stay with the pages. Both are freed by
+ * free_pages. */
+static int list_all(struct cli *cli, Sluice__Manager__V1__ListModelsResponse *out,
+                    ProtobufCMessage ***out_pages, size_t *out_n, struct error *err)
 {
     Sluice__Manager__V1__ListModelsRequest request = SLUICE__MANAGER__V1__LIST_MODELS_REQUEST__INIT;
     ProtobufCMessage *message;
+    for (;;) {
+        int rc = cli_call(cli, "ListModels", &request.base, &message, err);
+        if (rc)
+            return rc;
+        ProtobufCMessage **pages = realloc(*out_pages, (*out_n + 1) * sizeof(*pages));
+        if (pages)
+            *out_pages = pages, pages[(*out_n)++] = message;
+        const Sluice__Manager__V1__ListModelsResponse *page =
+            (const Sluice__Manager__V1__ListModelsResponse *)message;
+        Sluice__Manager__V1__Model **models =
+            realloc(out->models, (out->n_models + page->n_models + 1) * sizeof(*models));
+        if (models)
+            out->models = models;
+        if (!pages || !models)
+            return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for so many models");
+        for (size_t i = 0; i < page->n_models; i++)
+            models[out->n_models++] = page->models[i];
+        out->generation = page->generation;
+        request.page_token = page->next_page_token;
+        if (!request.page_token[0])
+            return 0;
+    }
+}
+
+static void free_pages(Sluice__Manager__V1__ListModelsResponse *all, ProtobufCMessage **pages,
+                       size_t n_pages)
+{
+    for (size_t i = 0; i < n_pages; i++)
+        rpc_message_free(pages[i]);
+    free(pages);
+    free(all->models);
+}
+
+static int run_ls(struct cli *cli)
+{
+    Sluice__Manager__V1__ListModelsResponse all = SLUICE__MANAGER__V1__LIST_MODELS_RESPONSE__INIT;
+    ProtobufCMessage **pages = NULL;
+    size_t n_pages = 0;
     struct error err;
-    if (cli_call(cli, "ListModels", &request.base, &message, &err) != 0)
-        return cli_fail(cli, &err);
-    if (cli->settings.json)
-        print_json(message);
-    else
-        print_models((const Sluice__Manager__V1__ListModelsResponse *)message);
-    rpc_message_free(message);
-    return 0;
+    int rc = list_all(cli, &all, &pages, &n_pages, &err);
+    if (!rc && cli->settings.json)
+        print_json(&all.base);
+    else if (!rc)
+        print_models(&all);
+    free_pages(&all, pages, n_pages);
+    return rc ? cli_fail(cli, &err) : 0;
 }
 
 static void print_version(const Sluice__Manager__V1__ModelVersion *v)
@@ -212,138 +252,73 @@ static int run_ps(struct cli *cli)
     return 0;
 }
 
-static void print_status(const Sluice__Manager__V1__GetStatusResponse *s)
-{
-    char age[32], store[32], memory[32];
-    printf("manager     version %s, pid %" PRIu32 ", up %s, resident %s\n", s->software_version,
-           s->pid, format_age(s->started_unix_ns, age), format_bytes(s->resident_bytes, memory));
-    printf("store       schema %" PRIu32 ", %s, generation %" PRIu64 ", %" PRIu64 " events, %s\n",
-           s->store_schema_version, format_bytes(s->store_bytes, store), s->generation,
-           s->last_event_seq, s->store_reason[0] ? s->store_reason : "writable");
-    printf("models      %" PRIu32 " (%" PRIu32 " versions)\nreplicas    %" PRIu32
-           " ready of %" PRIu32 ", %" PRIu32 " adopted\noperations  %" PRIu32 " open\n",
-           s->n_models, s->n_model_versions, s->n_ready_replicas, s->n_replicas,
-           s->n_adopted_workers, s->n_open_operations);
-    for (size_t i = 0; i < s->n_servers; i++)
-        printf("server      pid %" PRIu32 ", routes generation %" PRIu64 ", connected %s\n",
-               s->servers[i]->pid, s->servers[i]->routes_generation,
-               format_age(s->servers[i]->connected_unix_ns, age));
-    if (!s->n_servers)
-        puts("server      none is connected");
-}
-
-static int run_status(struct cli *cli)
-{
-    Sluice__Manager__V1__GetStatusRequest request = SLUICE__MANAGER__V1__GET_STATUS_REQUEST__INIT;
-    ProtobufCMessage *message;
-    struct error err;
-    if (cli_call(cli, "GetStatus", &request.base, &message, &err) != 0)
-        return cli_fail(cli, &err);
-    if (cli->settings.json)
-        print_json(message);
-    else
-        print_status((const Sluice__Manager__V1__GetStatusResponse *)message);
-    rpc_message_free(message);
-    return 0;
-}
-
-static int run_version(struct cli *cli)
-{
-    if (cli->settings.json)
-        printf("{\"version\":\"%s\"}\n", SLUICE_VERSION);
-    else
-        puts("sluice " SLUICE_VERSION);
-    return 0;
-}
-
-static const struct option_spec common_specs[] = {CLI_COMMON_OPTIONS};
 static const struct option_spec register_specs[] = {
     {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION", "empty: the next number", 0,
      0},
     {"verify", 0, OPTION_BOOL, CLI_OPTION(verify), "false", NULL,
      "also hash the contents (reads the whole file)", 0, 0},
-    {"request-id", 0, OPTION_STRING, CLI_OPTION(request_id), "", "ID",
-     "the same id again changes nothing", 0, 0},
-    CLI_COMMON_OPTIONS,
-};
-static const struct option_spec rm_specs[] = {
-    {"request-id", 0, OPTION_STRING, CLI_OPTION(request_id), "", "ID",
-     "the same id again changes nothing", 0, 0},
-    CLI_COMMON_OPTIONS,
 };
 static const struct option_spec ps_specs[] = {
     {"all", 'a', OPTION_BOOL, CLI_OPTION(all), "false", NULL, "also those that have stopped", 0, 0},
-    CLI_COMMON_OPTIONS,
 };
 
-#define N(specs) (sizeof(specs) / sizeof((specs)[0]))
+static const struct manual_example register_examples[] = {
+    {"sluice register smol ./SmolLM2-135M-Instruct.Q4_1.gguf", NULL},
+    {"sluice register smol ./new.gguf --version 2024-11 --verify", NULL},
+};
+static const struct manual_example ls_examples[] = {
+    {"sluice ls", NULL}, {"sluice ls --json | jq '.models[].name'", NULL}};
+static const struct manual_example show_examples[] = {{"sluice show smol", NULL}};
+static const struct manual_example rm_examples[] = {{"sluice rm smol 1", NULL}};
+static const struct manual_example ps_examples[] = {{"sluice ps", NULL},
+                                                    {"sluice ps --all --json", NULL}};
 
 const struct cli_command cmd_register = {
-    "register",
-    "NAME FILE ",
-    "record a checkpoint as a version of a model",
-    "The file is read in a sandboxed process, its identity (digest) is pinned. Nothing is "
-    "loaded.\n\nexamples:\n"
-    "  sluice register smol ./SmolLM2-135M-Instruct.Q4_1.gguf\n"
-    "  sluice register smol ./new.gguf --version 2024-11 --verify\n",
-    register_specs,
-    N(register_specs),
-    2,
-    2,
-    run_register};
+    .name = "register",
+    .arguments = "NAME FILE",
+    .summary = "record a checkpoint as a version of a model",
+    .description = "The file is read in a sandboxed process, its identity (digest) is pinned. "
+                   "Nothing is loaded.",
+    .examples = register_examples,
+    .n_examples = CLI_N(register_examples),
+    .specs = register_specs,
+    .n_specs = CLI_N(register_specs),
+    .groups = CLI_REQUEST_ID,
+    .run = run_register,
+};
 const struct cli_command cmd_ls = {
-    "ls",
-    "",
-    "list models and versions",
-    "examples:\n  sluice ls\n  sluice ls --json | jq '.models[].name'\n",
-    common_specs,
-    N(common_specs),
-    0,
-    0,
-    run_ls};
-const struct cli_command cmd_show = {"show",
-                                     "MODEL ",
-                                     "tell everything about a model",
-                                     "examples:\n  sluice show smol\n",
-                                     common_specs,
-                                     N(common_specs),
-                                     1,
-                                     1,
-                                     run_show};
+    .name = "ls",
+    .arguments = "",
+    .summary = "list models and versions",
+    .examples = ls_examples,
+    .n_examples = CLI_N(ls_examples),
+    .run = run_ls,
+};
+const struct cli_command cmd_show = {
+    .name = "show",
+    .arguments = "MODEL",
+    .summary = "tell everything about a model",
+    .examples = show_examples,
+    .n_examples = CLI_N(show_examples),
+    .run = run_show,
+};
 const struct cli_command cmd_rm = {
-    "rm",
-    "MODEL VERSION ",
-    "remove a version that is not loaded",
-    "The file itself is left alone.\n\nexamples:\n  sluice rm smol 1\n",
-    rm_specs,
-    N(rm_specs),
-    2,
-    2,
-    run_rm};
-const struct cli_command cmd_ps = {"ps",
-                                   "",
-                                   "list replicas (worker processes)",
-                                   "examples:\n  sluice ps\n  sluice ps --all --json\n",
-                                   ps_specs,
-                                   N(ps_specs),
-                                   0,
-                                   0,
-                                   run_ps};
-const struct cli_command cmd_status = {"status",
-                                       "",
-                                       "the manager, its store and the servers",
-                                       "examples:\n  sluice status\n",
-                                       common_specs,
-                                       N(common_specs),
-                                       0,
-                                       0,
-                                       run_status};
-const struct cli_command cmd_version = {"version",
-                                        "",
-                                        "print the version",
-                                        "examples:\n  sluice version --json\n",
-                                        common_specs,
-                                        N(common_specs),
-                                        0,
-                                        0,
-                                        run_version};
+    .name = "rm",
+    .arguments = "MODEL VERSION",
+    .summary = "remove a version that is not loaded",
+    .description = "The file itself is left alone.",
+    .examples = rm_examples,
+    .n_examples = CLI_N(rm_examples),
+    .groups = CLI_REQUEST_ID,
+    .run = run_rm,
+};
+const struct cli_command cmd_ps = {
+    .name = "ps",
+    .arguments = "",
+    .summary = "list replicas (worker processes)",
+    .examples = ps_examples,
+    .n_examples = CLI_N(ps_examples),
+    .specs = ps_specs,
+    .n_specs = CLI_N(ps_specs),
+    .run = run_ps,
+};

@@ -1,21 +1,17 @@
 /* run: one prompt, its answer streamed to stdout. */
 #include <errno.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "clients/cli/actions.h"
+#include "clients/cli/answer.h"
 #include "clients/cli/cli.h"
 #include "clients/cli/model_name.h"
-#include "clients/cli/output.h"
-#include "proto/rpc/rpc_client.h"
+#include "clients/cli/sampling.h"
+#include "clients/cli/text_input.h"
 #include "proto/rpc/rpc_message.h"
-#include "proto/rpc/rpc_stream.h"
 #include "sluice/v1/inference.pb-c.h"
-
-enum { MAX_PROMPT_BYTES = 4 << 20 };
 
 /* Room for everything a request points to. */
 struct run_request {
@@ -23,9 +19,7 @@ struct run_request {
     Sluice__V1__Chat chat;
     Sluice__V1__ChatMessage system, user;
     Sluice__V1__ChatMessage *messages[2];
-    Sluice__V1__Sampling sampling;
-    Sluice__V1__Stopping stopping;
-    char *stop[1];
+    struct sampling_parts parts;
 };
 
 static void fill_prompt(const struct cli_settings *s, bool chat, char *prompt,
@@ -52,46 +46,15 @@ static void fill_prompt(const struct cli_settings *s, bool chat, char *prompt,
     r->request.chat = &r->chat;
 }
 
-static void fill_request(const struct cli *cli, const char *model, const char *prompt, bool chat,
-                         struct run_request *r)
-{
-    const struct cli_settings *s = &cli->settings;
-    r->request = (Sluice__V1__GenerateRequest)SLUICE__V1__GENERATE_REQUEST__INIT;
-    r->sampling = (Sluice__V1__Sampling)SLUICE__V1__SAMPLING__INIT;
-    r->stopping = (Sluice__V1__Stopping)SLUICE__V1__STOPPING__INIT;
-    r->request.model = (char *)(uintptr_t)model;
-    r->request.version = (char *)(uintptr_t)s->version;
-    fill_prompt(s, chat, (char *)(uintptr_t)prompt, r);
-    r->sampling.has_temperature = true;
-    r->sampling.temperature = (float)s->temperature;
-    r->sampling.has_top_p = true;
-    r->sampling.top_p = (float)s->top_p;
-    r->sampling.has_top_k = true;
-    r->sampling.top_k = (uint32_t)s->top_k;
-    r->sampling.has_seed = s->seed != UINT64_MAX;
-    r->sampling.seed = s->seed;
-    r->stopping.has_max_tokens = true;
-    r->stopping.max_tokens = (uint32_t)s->max_tokens;
-    if (s->stop[0]) {
-        r->stop[0] = (char *)(uintptr_t)s->stop;
-        r->stopping.stop = r->stop;
-        r->stopping.n_stop = 1;
-    }
-    r->request.sampling = &r->sampling;
-    r->request.stopping = &r->stopping;
-}
-
 /* Whether the served model has a chat template; an unknown model is left for Generate to refuse. */
-static bool can_chat(struct rpc_client *client, const char *model)
+static bool can_chat(struct cli *cli, const char *model)
 {
     Sluice__V1__GetModelRequest request = SLUICE__V1__GET_MODEL_REQUEST__INIT;
-    struct rpc_call_options options = {.timeout_ms = 10000};
     struct error err;
     ProtobufCMessage *message;
     bool chat = false;
     request.model = (char *)(uintptr_t)model;
-    if (rpc_client_unary(client, &sluice__v1__inference__descriptor, "GetModel", &request.base,
-                         &options, &message, &err) != 0)
+    if (cli_call_server(cli, "GetModel", &request.base, &message, &err) != 0)
         return false;
     const Sluice__V1__ServedModel *served = ((const Sluice__V1__GetModelResponse *)message)->model;
     for (size_t i = 0; served && i < served->n_versions; i++)
@@ -101,63 +64,22 @@ static bool can_chat(struct rpc_client *client, const char *model)
     return chat;
 }
 
-struct figures {
-    int64_t start_ns, first_ns, last_ns;
-    uint64_t n_tokens;
-};
-
-/* Fails where stdout takes no more. */
-static int on_event(const struct cli *cli, const Sluice__V1__GenerateResponse *response,
-                    struct figures *f, struct error *err)
-{
-    if (cli->settings.json)
-        print_json(&response->base);
-    if (response->event_case == SLUICE__V1__GENERATE_RESPONSE__EVENT_TOKENS) {
-        if (!f->first_ns)
-            f->first_ns = clock_now_ns();
-        f->last_ns = clock_now_ns();
-        f->n_tokens += response->tokens->n_ids;
-        if (!cli->settings.json)
-            fputs(response->tokens->text, stdout);
-    }
-    if (fflush(stdout) != 0 || ferror(stdout))
-        return error_errno(err, errno, "cannot write the answer to stdout");
-    return 0;
-}
-
-static void print_figures(const struct figures *f)
-{
-    double ttft_ms = f->first_ns ? (double)(f->first_ns - f->start_ns) / 1e6 : 0;
-    double decode_s = (double)(f->last_ns - f->first_ns) / 1e9;
-    double rate = f->n_tokens > 1 && decode_s > 0 ? (double)(f->n_tokens - 1) / decode_s : 0;
-    fprintf(stderr, "%" PRIu64 " tokens, first after %.0f ms, then %.1f tokens/s\n", f->n_tokens,
-            ttft_ms, rate);
-}
-
 static int stream_answer(struct cli *cli, struct rpc_client *client, const char *model,
                          const char *prompt, struct error *err)
 {
+    const struct cli_settings *s = &cli->settings;
     struct run_request r;
-    struct rpc_reader *reader;
-    struct rpc_call_options options = {.timeout_ms = cli->settings.timeout_ms};
-    struct figures f = {.start_ns = 0};
-    ProtobufCMessage *message = NULL;
-    fill_request(cli, model, prompt, !cli->settings.raw && can_chat(client, model), &r);
-    f.start_ns = clock_now_ns();
-    int rc = rpc_reader_open(client, &sluice__v1__inference__descriptor, "Generate",
-                             &r.request.base, &options, &reader, err);
-    if (rc)
-        return rc;
-    while (rc == 0 && (rc = rpc_reader_next(reader, &message, err)) == 0 && message) {
-        rc = on_event(cli, (const Sluice__V1__GenerateResponse *)message, &f, err);
-        rpc_message_free(message);
-    }
-    rpc_reader_close(reader); /* cancels what has not ended */
-    if (!cli->settings.json && (f.n_tokens || !rc))
-        putchar('\n');
-    fflush(stdout);
-    if (!rc && cli->settings.stats)
-        print_figures(&f);
+    struct answer answer;
+    r.request = (Sluice__V1__GenerateRequest)SLUICE__V1__GENERATE_REQUEST__INIT;
+    r.request.model = (char *)(uintptr_t)model;
+    r.request.version = (char *)(uintptr_t)s->version;
+    fill_prompt(s, !s->raw && can_chat(cli, model), (char *)(uintptr_t)prompt, &r);
+    sampling_fill(cli, &r.parts, &r.request);
+    answer_init(&answer);
+    int rc = answer_run(cli, client, &r.request, &answer, err);
+    if (!rc && s->stats)
+        answer_print_figures(&answer);
+    answer_fini(&answer);
     return rc;
 }
 
@@ -176,27 +98,6 @@ static int prepare_file(struct cli *cli, const char *path, char name[64], struct
     return rc;
 }
 
-/* All of stdin, less one newline at its end. */
-static int read_prompt(struct strbuf *out, struct error *err)
-{
-    char part[4096];
-    size_t n;
-    while ((n = fread(part, 1, sizeof(part), stdin)) > 0)
-        if (!strbuf_add(out, part, n))
-            return error_set(err, STATUS_INVALID_ARGUMENT,
-                             "the prompt on stdin is too long: at most %d bytes", MAX_PROMPT_BYTES);
-    if (ferror(stdin))
-        return error_errno(err, errno, "cannot read the prompt from stdin");
-    if (out->n_bytes && out->data[out->n_bytes - 1] == '\n')
-        out->data[--out->n_bytes] = '\0';
-    const char *nul = out->n_bytes ? memchr(out->data, '\0', out->n_bytes) : NULL;
-    if (nul)
-        return error_set(err, STATUS_INVALID_ARGUMENT, "the prompt on stdin has a NUL at byte %zu",
-                         (size_t)(nul - out->data));
-    return out->n_bytes ? 0
-                        : error_set(err, STATUS_INVALID_ARGUMENT, "the prompt on stdin is empty");
-}
-
 /* No model's name has a slash. */
 static bool looks_like_path(const char *word)
 {
@@ -211,13 +112,13 @@ static int run_run(struct cli *cli)
     char from_file[64];
     const char *model = cli_word(cli, 0), *prompt = cli_word(cli, 1);
     struct strbuf typed;
-    strbuf_init(&typed, MAX_PROMPT_BYTES);
+    strbuf_init(&typed, TEXT_INPUT_MAX_BYTES);
     int rc = 0;
     if (looks_like_path(model) && access(model, R_OK) != 0)
         rc = errno == ENOENT ? error_set(&err, STATUS_NOT_FOUND, "%s: no such file", model)
                              : error_errno(&err, errno, "%s", model);
     if (!rc && strcmp(prompt, "-") == 0) {
-        rc = read_prompt(&typed, &err);
+        rc = text_input_stdin("the prompt", &typed, &err);
         prompt = strbuf_str(&typed);
     }
     if (!rc && looks_like_path(model)) {
@@ -233,41 +134,29 @@ static int run_run(struct cli *cli)
 }
 
 static const struct option_spec run_specs[] = {
-    {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION",
-     "empty: by the traffic rule", 0, 0},
-    {"max-tokens", 'n', OPTION_U64, CLI_OPTION(max_tokens), "256", "N",
-     "tokens to generate at most", 1, 2147483647},
-    {"temperature", 't', OPTION_F64, CLI_OPTION(temperature), "0", "X", "0: greedy", 0, 0},
-    {"top-p", 0, OPTION_F64, CLI_OPTION(top_p), "1", "X", "nucleus; 1: off", 0, 0},
-    {"top-k", 0, OPTION_U64, CLI_OPTION(top_k), "0", "N", "0: off", 0, 2147483647},
-    {"seed", 's', OPTION_U64, CLI_OPTION(seed), "18446744073709551615", "N",
-     "fixes the draw; the default draws one", 0, 0},
-    {"stop", 0, OPTION_STRING, CLI_OPTION(stop), "", "TEXT", "end where this text appears", 0, 0},
-    {"system", 0, OPTION_STRING, CLI_OPTION(system), "", "TEXT", "system message", 0, 0},
     {"raw", 0, OPTION_BOOL, CLI_OPTION(raw), "false", NULL,
      "the prompt as it is, without the chat template", 0, 0},
-    {"stats", 0, OPTION_BOOL, CLI_OPTION(stats), "false", NULL,
-     "time to first token and tokens/s on stderr", 0, 0},
-    {"timeout", 0, OPTION_MS, CLI_OPTION(timeout_ms), "0", "TIME",
-     "deadline of the request; 0: none", 0, 86400000},
-    CLI_DIAL_OPTIONS,
-    CLI_COMMON_OPTIONS,
+};
+static const struct manual_example run_examples[] = {
+    {"sluice run smol \"Why is the sky blue?\"", NULL},
+    {"sluice run ./SmolLM2-135M-Instruct.Q4_1.gguf \"Tell a story.\" --temperature 0.8 --seed 7 "
+     "--stats",
+     NULL},
+    {"sluice run smol \"def fib(n):\" --raw --stop $'\\n\\n'", NULL},
+    {"sluice run smol hello --json | jq -r .tokens.text", NULL},
 };
 
 const struct cli_command cmd_run = {
-    "run",
-    "MODEL PROMPT ",
-    "stream an answer to a prompt",
-    "MODEL is a served model's name, or the path of a checkpoint "
-    "file, which is then registered and loaded first. PROMPT - reads the prompt from stdin, less "
-    "one newline at its end.\n\n"
-    "examples:\n  sluice run smol \"Why is the sky blue?\"\n"
-    "  sluice run ./SmolLM2-135M-Instruct.Q4_1.gguf \"Tell a "
-    "story.\" --temperature 0.8 --seed 7 --stats\n"
-    "  sluice run smol \"def fib(n):\" --raw --stop $'\\n\\n'\n  "
-    "sluice run smol hello --json | jq -r .tokens.text\n",
-    run_specs,
-    sizeof(run_specs) / sizeof(run_specs[0]),
-    2,
-    2,
-    run_run};
+    .name = "run",
+    .arguments = "MODEL PROMPT",
+    .summary = "stream an answer to a prompt",
+    .description = "MODEL is a served model's name, or the path of a checkpoint file, which is "
+                   "then registered and loaded first. PROMPT - reads the prompt from stdin, less "
+                   "one newline at its end.",
+    .examples = run_examples,
+    .n_examples = CLI_N(run_examples),
+    .specs = run_specs,
+    .n_specs = CLI_N(run_specs),
+    .groups = CLI_SAMPLING | CLI_DIAL,
+    .run = run_run,
+};

@@ -25,6 +25,7 @@
 #include "clients/cli/leftover.h"
 #include "clients/cli/model_name.h"
 #include "clients/cli/output.h"
+#include "clients/cli/paths.h"
 #include "clients/cli/supervise.h"
 #include "proto/rpc/rpc_client.h"
 #include "proto/rpc/rpc_message.h"
@@ -49,22 +50,6 @@ struct serve {
     char dial[300];           /* where the data plane is reached from here; empty: unknown */
     char grace[32];
 };
-
-static int make_dir(const char *path, struct error *err)
-{
-    char part[1100];
-    snprintf(part, sizeof(part), "%s", path);
-    for (char *p = part + 1; *p; p++) {
-        if (*p != '/')
-            continue;
-        *p = '\0';
-        mkdir(part, 0700);
-        *p = '/';
-    }
-    if (mkdir(part, 0700) != 0 && errno != EEXIST)
-        return error_errno(err, errno, "cannot make %s", path);
-    return 0;
-}
 
 /* One `serve` per state directory; the kernel drops the lock however we end. */
 static int take_lock(struct serve *s, struct error *err)
@@ -107,9 +92,9 @@ static int prepare_paths(struct serve *s, struct error *err)
     snprintf(s->inner_target, sizeof(s->inner_target), "unix:%s", s->inner_path);
     char dir[1100];
     snprintf(dir, sizeof(dir), "%s/log", state);
-    int rc = make_dir(dir, err);
+    int rc = paths_make_dir(dir, err);
     snprintf(dir, sizeof(dir), "%s/run", state);
-    return rc ? rc : make_dir(dir, err);
+    return rc ? rc : paths_make_dir(dir, err);
 }
 
 static void add_word(struct child *child, const char *word)
@@ -561,48 +546,40 @@ static const struct option_spec serve_specs[] = {
      "name of the model; empty: from the file's", 0, 0},
     {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION", "empty: the next number", 0,
      0},
-    {"replicas", 'n', OPTION_U64, CLI_OPTION(replicas), "1", "N", "worker processes", 1, 64},
-    {"tp", 0, OPTION_U64, CLI_OPTION(tp), "1", "N", "ranks that split every layer: 1, 2, 4 or 8", 1,
-     8},
-    {"threads", 't', OPTION_U64, CLI_OPTION(threads), "0", "N",
-     "compute threads per replica; 0: all", 0, 1024},
-    {"context-length", 'c', OPTION_U64, CLI_OPTION(context_length), "0", "N",
-     "tokens per sequence; 0: the model's", 0, 16777216},
-    {"kv-tokens", 0, OPTION_U64, CLI_OPTION(kv_tokens), "0", "N", "KV pool; 0: by memory", 0,
-     1099511627776},
-    {"kernels", 0, OPTION_STRING, CLI_OPTION(kernels), "", "SET", "auto, avx512, avx2, ref or f32",
-     0, 0},
     {"model-root", 0, OPTION_STRING, CLI_OPTION(model_root), "", "DIR",
      "model files must lie below it", 0, 0},
-    {"tls-cert", 0, OPTION_STRING, CLI_OPTION(tls_cert), "", "PEM",
-     "TLS on the data plane: certificate and chain", 0, 0},
-    {"tls-key", 0, OPTION_STRING, CLI_OPTION(tls_key), "", "PEM", "its private key", 0, 0},
-    {"tls-client-ca", 0, OPTION_STRING, CLI_OPTION(tls_client_ca), "", "PEM",
-     "clients show a certificate of this CA", 0, 0},
-    {"tls-client-auth", 0, OPTION_STRING, CLI_OPTION(tls_client_auth), "", "WHAT",
-     "require (the default) or optional", 0, 0},
-    {"keys-file", 0, OPTION_STRING, CLI_OPTION(keys_file), "", "PATH",
+    {"tls-cert", 0, OPTION_STRING, CLI_OPTION(tls_cert), "", "FILE",
+     "TLS on the data plane: certificate and chain (PEM)", 0, 0},
+    {"tls-key", 0, OPTION_STRING, CLI_OPTION(tls_key), "", "FILE", "its private key (PEM)", 0, 0},
+    {"tls-client-ca", 0, OPTION_STRING, CLI_OPTION(tls_client_ca), "", "FILE",
+     "clients show a certificate of this CA (PEM)", 0, 0},
+    {"tls-client-auth", 0, OPTION_STRING, CLI_OPTION(tls_client_auth), "", "require|optional",
+     "whether a client must show one; empty: require", 0, 0},
+    {"keys-file", 0, OPTION_STRING, CLI_OPTION(keys_file), "", "FILE",
      "API keys (see sluice key --help)", 0, 0},
     {"allow-plaintext-keys", 0, OPTION_BOOL, CLI_OPTION(dial.allow_plaintext_keys), "false", NULL,
      "API keys beyond this machine without TLS", 0, 0},
     {"drain-grace", 0, OPTION_MS, CLI_OPTION(grace_ms), "60s", "TIME",
      "running requests get this long at the end", 0, 86400000},
-    {"log-level", 0, OPTION_STRING, CLI_OPTION(log_level), "info", "LEVEL",
-     "debug, info, warn or error", 0, 0},
-    CLI_COMMON_OPTIONS,
+    {"log-level", 0, OPTION_STRING, CLI_OPTION(log_level), "info", "debug|info|warn|error",
+     "how much is logged", 0, 0},
+};
+static const struct manual_example serve_examples[] = {
+    {"sluice serve ./SmolLM2-135M-Instruct.Q4_1.gguf", NULL},
+    {"sluice serve ./model.gguf --name smol --listen 0.0.0.0:8001 --replicas 2 --threads 1", NULL},
+    {"sluice serve --state-dir /var/lib/sluice", "what was loaded before comes back"},
 };
 
 const struct cli_command cmd_serve = {
-    "serve",
-    "[FILE...] ",
-    "start manager and server, load the given models, keep all running",
-    "Restarts what dies. Ctrl-C or SIGTERM (or `sluice stop`) drains and stops "
-    "everything.\n\nexamples:\n"
-    "  sluice serve ./SmolLM2-135M-Instruct.Q4_1.gguf\n"
-    "  sluice serve ./model.gguf --name smol --listen 0.0.0.0:8001 --replicas 2 --threads 1\n"
-    "  sluice serve --state-dir /var/lib/sluice          # what was loaded before comes back\n",
-    serve_specs,
-    sizeof(serve_specs) / sizeof(serve_specs[0]),
-    0,
-    16,
-    run_serve};
+    .name = "serve",
+    .arguments = "[FILE...]",
+    .summary = "start manager and server, load models, keep all running",
+    .description = "Restarts what dies. Ctrl-C or SIGTERM (or `sluice stop`) drains and stops "
+                   "everything.",
+    .examples = serve_examples,
+    .n_examples = CLI_N(serve_examples),
+    .specs = serve_specs,
+    .n_specs = CLI_N(serve_specs),
+    .groups = CLI_DEPLOY,
+    .run = run_serve,
+};

@@ -46,15 +46,15 @@ static int run_stop(struct cli *cli)
     return tell_stopped(cli, "stopped");
 }
 
-static const struct option_spec stop_specs[] = {CLI_COMMON_OPTIONS};
+static const struct manual_example stop_examples[] = {
+    {"sluice stop", NULL}, {"sluice stop --state-dir /var/lib/sluice", NULL}};
 
-const struct cli_command cmd_stop = {"stop",
-                                     "",
-                                     "stop a `sluice serve`, and wait for its end",
-                                     "--json prints {\"stopped\":true}.\n\nexamples:\n  sluice "
-                                     "stop\n  sluice stop --state-dir /var/lib/sluice\n",
-                                     stop_specs,
-                                     sizeof(stop_specs) / sizeof(stop_specs[0]),
-                                     0,
-                                     0,
-                                     run_stop};
+const struct cli_command cmd_stop = {
+    .name = "stop",
+    .arguments = "",
+    .summary = "stop a `sluice serve`, and wait for its end",
+    .description = "--json prints {\"stopped\":true}.",
+    .examples = stop_examples,
+    .n_examples = CLI_N(stop_examples),
+    .run = run_stop,
+};

@@ -125,3 +125,27 @@ void cli_dial_hide_key(int argc, char *argv[])
             memset(value, 'x', strlen(value));
     }
 }
+
+const struct option_spec *cli_dial_specs(size_t *out_n)
+{
+    static const struct option_spec specs[] = {
+        {"tls", 0, OPTION_BOOL, CLI_OPTION(dial.tls), "false", NULL,
+         "the data plane speaks TLS, by a CA this system trusts", 0, 0},
+        {"tls-ca", 0, OPTION_STRING, CLI_OPTION(dial.tls_ca), "", "FILE", "TLS, by this CA (PEM)",
+         0, 0},
+        {"tls-client-cert", 0, OPTION_STRING, CLI_OPTION(dial.tls_client_cert), "", "FILE",
+         "certificate to show it (PEM)", 0, 0},
+        {"tls-client-key", 0, OPTION_STRING, CLI_OPTION(dial.tls_client_key), "", "FILE",
+         "its private key (PEM)", 0, 0},
+        {"server-name", 0, OPTION_STRING, CLI_OPTION(dial.server_name), "", "NAME",
+         "that the server's certificate has; empty: the address's", 0, 0},
+        {"api-key-file", 0, OPTION_STRING, CLI_OPTION(dial.api_key_file), "", "FILE",
+         "file with the API key", 0, 0},
+        {"api-key", 0, OPTION_STRING, CLI_OPTION(dial.api_key), "", "KEY",
+         "the API key; better in SLUICE_API_KEY or a file", 0, 0},
+        {"allow-plaintext-keys", 0, OPTION_BOOL, CLI_OPTION(dial.allow_plaintext_keys), "false",
+         NULL, "send the key beyond this machine without TLS", 0, 0},
+    };
+    *out_n = sizeof(specs) / sizeof(specs[0]);
+    return specs;
+}

@@ -1,12 +1,15 @@
 #include "clients/cli/output.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <jansson.h>
 #include <openssl/evp.h>
@@ -266,4 +269,19 @@ void print_json_error(const struct error *err)
     fprintf(stderr, "%s\n", text ? text : "{\"error\":{\"code\":\"INTERNAL\"}}");
     free(text);
     json_decref(object);
+}
+
+int output_flush(const char *what, struct error *err)
+{
+    struct pollfd gone = {.fd = STDOUT_FILENO};
+    errno = 0;
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return 0;
+    bool closed = errno == EPIPE || (poll(&gone, 1, 0) > 0 && (gone.revents & POLLERR));
+    if (errno)
+        error_errno(err, errno, "cannot write %s to stdout", what);
+    else
+        error_set(err, STATUS_UNAVAILABLE, "cannot write %s to stdout: an earlier write failed",
+                  what);
+    return closed ? error_reason(err, "STDOUT_CLOSED") : err->status;
 }

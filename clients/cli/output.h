@@ -35,5 +35,8 @@ void print_json(const ProtobufCMessage *message);
  * stderr.
  */
 void print_json_error(const struct error *err);
+/* Sends what was printed on its way. Fails, naming `what`, where stdout takes no more; the reason
+ * STDOUT_CLOSED: whoever read it has gone. */
+int output_flush(const char *what, struct error *err);
 /* Name of an enum value without its common prefix, lower case: REPLICA_STATE_READY → "ready". */
 const char *enum_short(const ProtobufCEnumDescriptor *descriptor, int value, char out[32]);

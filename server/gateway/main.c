@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/manual.h"
 #include "base/options.h"
 #include "server/gateway/gateway.h"
 #include "server/gateway/limits.h"
@@ -16,7 +17,7 @@
 struct settings {
     struct gateway_config gateway;
     const char *log_level, *log_format;
-    bool help, version;
+    bool help, man, version;
 };
 
 /* EX_CONFIG of sysexits.h: settings that cannot work as they are, an address that is in use:
@@ -59,6 +60,7 @@ static const struct option_spec own_specs[] = {
      0, 0},
     {"log-format", 0, OPTION_STRING, FIELD(log_format), "kv", "FORMAT", "kv or json", 0, 0},
     {"help", 'h', OPTION_BOOL, FIELD(help), "false", NULL, "this text", 0, 0},
+    {"man", 0, OPTION_BOOL, FIELD(man), "false", NULL, "print the man page, in roff", 0, 0},
     {"version", 'V', OPTION_BOOL, FIELD(version), "false", NULL, "print the version", 0, 0},
 };
 
@@ -76,23 +78,46 @@ static void list_specs(struct spec_list *out)
     out->n += gateway_limits_options(out->specs + out->n, FIELD(gateway.limits));
 }
 
-static void print_help(const struct spec_list *list)
+static const struct manual_example examples[] = {
+    {"sluice-server --manager /run/sluice/manager.sock --routes-file /var/lib/sluice/routes.pb",
+     NULL},
+    {"sluice-server --manager ./state/run/manager.sock --listen 0.0.0.0:8001", NULL},
+};
+
+static const struct manual_exit exits[] = {
+    {0, "ended by SIGTERM or SIGINT, streams drained"},
+    {1, "failed"},
+    {2, "wrong usage"},
+    {EXIT_BAD_SETTINGS, "the settings cannot work as they are: starting again is of no use"},
+};
+
+/* --help, or the man page. */
+static void print_manual(const struct spec_list *list, bool roff)
 {
+    struct manual manual = {
+        .program = "sluice-server",
+        .page = "sluice-server",
+        .section = 8,
+        .synopsis = "--manager STATE/run/manager.sock [options]",
+        .summary = "the data plane of Sluice",
+        .description = "Serves sluice.v1.Inference over gRPC (with health and reflection), routes "
+                       "requests to workers as the manager tells, and keeps serving the last "
+                       "routes while the manager is away.\n\nSIGTERM drains: accepted streams "
+                       "finish within `--drain-grace`; a second one ends it at once.",
+        .specs = list->specs,
+        .n_specs = list->n,
+        .exits = exits,
+        .n_exits = sizeof(exits) / sizeof(exits[0]),
+        .examples = examples,
+        .n_examples = sizeof(examples) / sizeof(examples[0]),
+        .see_also = "sluice(1), sluice-manager(8), sluice-worker(8)",
+    };
     struct strbuf text;
     strbuf_init(&text, 0);
-    strbuf_add_str(
-        &text,
-        "sluice-server: the data plane of Sluice.\n\n"
-        "Serves sluice.v1.Inference over gRPC (with health and reflection), routes requests to "
-        "workers as\n"
-        "the manager tells, and keeps serving the last routes while the manager is away.\n\n"
-        "usage: sluice-server --manager STATE/run/manager.sock [--listen ADDR:PORT] [options]\n\n");
-    options_help(list->specs, list->n, &text);
-    strbuf_add_str(&text,
-                   "\nexamples:\n"
-                   "  sluice-server --manager /run/sluice/manager.sock --routes-file "
-                   "/var/lib/sluice/routes.pb\n"
-                   "  sluice-server --manager ./state/run/manager.sock --listen 0.0.0.0:8001\n");
+    if (roff)
+        manual_roff(&manual, SLUICE_DATE, &text);
+    else
+        manual_help(&manual, &text);
     fputs(strbuf_str(&text), stdout);
     strbuf_fini(&text);
 }
@@ -157,8 +182,8 @@ int main(int argc, char *argv[])
         return 2;
     }
     int rc = 0;
-    if (settings.help) {
-        print_help(&list);
+    if (settings.help || settings.man) {
+        print_manual(&list, settings.man);
     } else if (settings.version) {
         puts("sluice-server " SLUICE_VERSION);
     } else if (options_n_positionals(options)) {

@@ -18,20 +18,16 @@
 
 enum { EXIT_FAILED = 1, EXIT_USAGE = 2 };
 
-static void print_help(void)
+/* N_MODES: of the program. */
+static void print_manual(enum settings_mode mode, bool roff)
 {
-    printf("sluice-worker: one model on one device group (part of Sluice %s).\n\n"
-           "usage: sluice-worker MODE [options]   (sluice-worker MODE --help tells them)\n\n",
-           SLUICE_VERSION);
-    for (int i = 0; i < N_MODES; i++) {
-        const struct mode_info *mode = settings_mode_info((enum settings_mode)i);
-        printf("  %-10s %s\n", mode->name, mode->what);
-    }
-    printf("\nexamples:\n"
-           "  sluice-worker generate SmolLM2-135M-Instruct.Q4_1.gguf \"Why is the sky blue?\" "
-           "--stats\n"
-           "  sluice-worker inspect model.gguf --text --metadata\n"
-           "  sluice-worker bench model.gguf --text --threads 2\n");
+    struct strbuf text = {0};
+    if (mode == N_MODES)
+        settings_overview(roff, &text);
+    else
+        settings_manual(mode, roff, &text);
+    fputs(strbuf_str(&text), stdout);
+    strbuf_fini(&text);
 }
 
 static int usage_error(const struct error *err)
@@ -138,10 +134,7 @@ static int start(enum settings_mode mode, int argc, char *argv[])
         return usage_error(&err);
     int status = 0;
     if (settings.help) {
-        struct strbuf text = {0};
-        settings_help(mode, &text);
-        fputs(strbuf_str(&text), stdout);
-        strbuf_fini(&text);
+        print_manual(mode, false);
     } else if (!log_level_parse(settings.log_level, &level)) {
         error_set(&err, STATUS_INVALID_ARGUMENT, "--log-level: \"%s\" is not a level",
                   settings.log_level);
@@ -161,8 +154,12 @@ static int start(enum settings_mode mode, int argc, char *argv[])
 int main(int argc, char *argv[])
 {
     if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
-        print_help();
+        print_manual(N_MODES, false);
         return argc < 2 ? EXIT_USAGE : 0;
+    }
+    if (strcmp(argv[1], "--man") == 0) {
+        print_manual(argc > 2 ? settings_find_mode(argv[2]) : N_MODES, true);
+        return 0;
     }
     if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
         printf("sluice-worker %s\n", SLUICE_VERSION);

@@ -1,9 +1,11 @@
 #include "server/worker/settings.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
+#include "base/manual.h"
 #include "base/strbuf.h"
 
 enum {
@@ -253,13 +255,61 @@ int settings_parse(enum settings_mode mode, int argc, char *const argv[],
     return 0;
 }
 
-void settings_help(enum settings_mode mode, struct strbuf *out)
+static void render(const struct manual *manual, bool roff, struct strbuf *out)
+{
+    if (roff)
+        manual_roff(manual, SLUICE_DATE, out);
+    else
+        manual_help(manual, out);
+}
+
+void settings_manual(enum settings_mode mode, bool roff, struct strbuf *out)
 {
     struct option_spec specs[N_TABLE];
-    size_t n = mode_specs(mode, specs);
-    strbuf_printf(out, "usage: sluice-worker %s\n\n%s\n\noptions:\n", modes[mode].usage,
-                  modes[mode].what);
-    options_help(specs, n, out);
+    char program[48], page[48];
+    const char *synopsis = modes[mode].usage + strlen(modes[mode].name);
+    snprintf(program, sizeof(program), "sluice-worker %s", modes[mode].name);
+    snprintf(page, sizeof(page), "sluice-worker-%s", modes[mode].name);
+    struct manual manual = {
+        .program = program,
+        .page = page,
+        .section = 8,
+        .synopsis = synopsis + (synopsis[0] == ' '),
+        .summary = modes[mode].what,
+        .specs = specs,
+        .n_specs = mode_specs(mode, specs),
+        .see_also = "sluice-worker(8)",
+    };
+    render(&manual, roff, out);
+}
+
+void settings_overview(bool roff, struct strbuf *out)
+{
+    static const struct manual_example examples[] = {
+        {"sluice-worker generate SmolLM2-135M-Instruct.Q4_1.gguf \"Why is the sky blue?\" --stats",
+         NULL},
+        {"sluice-worker inspect model.gguf --text --metadata", NULL},
+        {"sluice-worker bench model.gguf --text --threads 2", NULL},
+    };
+    struct manual_item items[N_MODES];
+    for (int i = 0; i < N_MODES; i++)
+        items[i] = (struct manual_item){modes[i].name, modes[i].what};
+    struct manual manual = {
+        .program = "sluice-worker",
+        .page = "sluice-worker",
+        .section = 8,
+        .synopsis = "MODE [options]",
+        .summary = "one model on one device group",
+        .description = "`sluice-worker MODE --help` tells a mode's options, `sluice-worker --man "
+                       "MODE` renders its page.",
+        .items_title = "modes",
+        .items = items,
+        .n_items = N_MODES,
+        .examples = examples,
+        .n_examples = sizeof(examples) / sizeof(examples[0]),
+        .see_also = "sluice(1), sluice-manager(8)",
+    };
+    render(&manual, roff, out);
 }
 
 static int kv_dtype(const char *name, enum dtype *out, struct error *err)

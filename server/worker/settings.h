@@ -61,8 +61,9 @@ enum settings_mode settings_find_mode(const char *word);
 int settings_parse(enum settings_mode mode, int argc, char *const argv[],
                    struct settings *out_settings, struct options **out_options, struct error *err);
 
-/* Appends the help of one mode. */
-void settings_help(enum settings_mode mode, struct strbuf *out);
+/* Appends the help of one mode, or of the program; or its man page. */
+void settings_manual(enum settings_mode mode, bool roff, struct strbuf *out);
+void settings_overview(bool roff, struct strbuf *out);
 
 /* The engine's configuration from the settings; strings are borrowed from them. UNIMPLEMENTED and
  * INVALID_ARGUMENT name the flag. kv_bytes is turned into tokens by kv_size_resolve(). */

@@ -6,16 +6,19 @@ cd "$(dirname "$0")/../.."
 bin=${1:?usage: tests/lint/docs.sh BIN_DIR}
 docs=(README.md SECURITY.md CONTRIBUTING.md docs/*.md)
 bad=0
-commands=$("$bin/sluice" help | sed -n 's/^  \([a-z]*\)  .*/\1/p' | sort -u)
+commands=$("$bin/sluice" help | sed -n '/^commands:/,/^$/p' | awk 'NF > 1 { print $1 }' | sort -u)
 for word in $(grep -hoE '(^|[`$ ]|bin/)sluice [a-z]+' "${docs[@]}" | awk '{print $2}' | sort -u); do
     grep -qx "$word" <<<"$commands help" || grep -qx "$word" <<<"$commands" || { echo "docs name \`sluice $word\`, which is no command"; bad=1; }
 done
 # Options in lines that call one of our programs must be in that program's help.
 while IFS= read -r line; do
-    program=$(grep -oE 'sluice(-server|-manager|-worker)?( [a-z]+)?' <<<"$line" | head -n 1)
+    program=$(grep -oE 'sluice(-server|-manager|-worker)?( [a-z]+)?( [a-z]+)?' <<<"$line" | head -n 1)
     case "$program" in
     sluice-*) help=$("$bin/${program%% *}" --help 2>&1) ;;
-    "sluice "*) help=$("$bin/sluice" "${program#* }" --help 2>&1) ;;
+    "sluice "*)
+        read -r _ first second <<<"$program" # a command is one word or two
+        help=$("$bin/sluice" help "$first" "$second" 2>/dev/null || "$bin/sluice" help "$first" 2>&1)
+        ;;
     *) continue ;;
     esac
     for option in $(grep -oE -- '--[a-z][a-z-]+' <<<"$line"); do

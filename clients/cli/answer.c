@@ -1,0 +1,104 @@
+#include "clients/cli/answer.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "clients/cli/cli.h"
+#include "clients/cli/output.h"
+#include "proto/rpc/rpc_client.h"
+#include "proto/rpc/rpc_message.h"
+#include "proto/rpc/rpc_stream.h"
+
+void answer_init(struct answer *answer)
+{
+    memset(answer, 0, sizeof(*answer));
+    pthread_mutex_init(&answer->lock, NULL);
+}
+
+void answer_fini(struct answer *answer)
+{
+    strbuf_fini(&answer->text);
+    pthread_mutex_destroy(&answer->lock);
+}
+
+static void take_tokens(const struct cli *cli, const Sluice__V1__Tokens *tokens, struct answer *a)
+{
+    if (!a->first_ns)
+        a->first_ns = clock_now_ns();
+    a->last_ns = clock_now_ns();
+    a->n_tokens += tokens->n_ids;
+    strbuf_add_str(&a->text, tokens->text);
+    if (!cli->settings.json)
+        fputs(tokens->text, stdout);
+}
+
+static int on_event(const struct cli *cli, const Sluice__V1__GenerateResponse *response,
+                    struct answer *a, struct error *err)
+{
+    if (cli->settings.json)
+        print_json(&response->base);
+    if (response->event_case == SLUICE__V1__GENERATE_RESPONSE__EVENT_TOKENS)
+        take_tokens(cli, response->tokens, a);
+    else if (response->event_case == SLUICE__V1__GENERATE_RESPONSE__EVENT_PROMPT_INFO)
+        a->n_prompt_tokens = response->prompt_info->n_prompt_tokens;
+    else if (response->event_case == SLUICE__V1__GENERATE_RESPONSE__EVENT_FINISHED)
+        a->reason = response->finished->reason;
+    return output_flush("the answer", err);
+}
+
+static void set_reader(struct answer *a, struct rpc_reader *reader)
+{
+    pthread_mutex_lock(&a->lock);
+    a->reader = reader;
+    pthread_mutex_unlock(&a->lock);
+}
+
+void answer_cancel(struct answer *a)
+{
+    pthread_mutex_lock(&a->lock);
+    if (a->reader) {
+        a->cancelled = true;
+        rpc_reader_cancel(a->reader);
+    }
+    pthread_mutex_unlock(&a->lock);
+}
+
+int answer_run(struct cli *cli, struct rpc_client *client,
+               const Sluice__V1__GenerateRequest *request, struct answer *a, struct error *err)
+{
+    struct rpc_reader *reader;
+    struct rpc_call_options options = {.timeout_ms = cli->settings.timeout_ms};
+    ProtobufCMessage *message = NULL;
+    a->start_ns = clock_now_ns();
+    int rc = rpc_reader_open(client, &sluice__v1__inference__descriptor, "Generate", &request->base,
+                             &options, &reader, err);
+    if (rc)
+        return rc;
+    set_reader(a, reader);
+    while (rc == 0 && (rc = rpc_reader_next(reader, &message, err)) == 0 && message) {
+        rc = on_event(cli, (const Sluice__V1__GenerateResponse *)message, a, err);
+        rpc_message_free(message);
+    }
+    set_reader(a, NULL);
+    rpc_reader_close(reader); /* cancels what has not ended */
+    if (a->cancelled && rc == STATUS_CANCELLED)
+        rc = 0;
+    if (!cli->settings.json && (a->n_tokens || !rc))
+        putchar('\n');
+    if (!rc)
+        rc = output_flush("the answer", err);
+    return rc;
+}
+
+void answer_print_figures(const struct answer *a)
+{
+    double ttft_ms = a->first_ns ? (double)(a->first_ns - a->start_ns) / 1e6 : 0;
+    double decode_s = (double)(a->last_ns - a->first_ns) / 1e9;
+    double rate = a->n_tokens > 1 && decode_s > 0 ? (double)(a->n_tokens - 1) / decode_s : 0;
+    fprintf(stderr, "%" PRIu64 " tokens, first after %.0f ms, then %.1f tokens/s\n", a->n_tokens,
+            ttft_ms, rate);
+}

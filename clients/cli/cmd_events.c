@@ -1,0 +1,191 @@
+/* events: what changed, in the order of the manager's store; followed over its restarts. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "clients/cli/cli.h"
+#include "clients/cli/output.h"
+#include "proto/rpc/rpc_client.h"
+#include "proto/rpc/rpc_message.h"
+#include "proto/rpc/rpc_stream.h"
+#include "sluice/manager/v1/manager.pb-c.h"
+
+enum { TAIL_EVENTS = 20, RECONNECT_MS = 200 };
+
+struct cursor {
+    uint64_t next; /* first event not yet seen */
+    uint64_t last; /* where to end; 0: never */
+};
+
+static bool matches(const struct cli *cli, const Sluice__Manager__V1__Event *event)
+{
+    const struct cli_settings *s = &cli->settings;
+    const char *model = cli_word(cli, 0);
+    return (!model || strcmp(model, event->model) == 0) &&
+           (!s->replica[0] || strcmp(s->replica, event->replica_id) == 0) &&
+           (!s->operation[0] || strcmp(s->operation, event->operation_id) == 0) &&
+           (!s->type[0] || strncmp(s->type, event->type, strlen(s->type)) == 0);
+}
+
+static void print_fact(const char *value)
+{
+    if (value[0])
+        printf(" %s", value);
+}
+
+static void print_event(const struct cli_settings *s, const Sluice__Manager__V1__Event *event)
+{
+    char when[32];
+    struct tm tm;
+    time_t seconds = (time_t)(event->time_unix_ns / NS_PER_S);
+    if (s->json) {
+        print_json(&event->base);
+        return;
+    }
+    strftime(when, sizeof(when), "%Y-%m-%d %H:%M:%S", localtime_r(&seconds, &tm));
+    printf("%" PRIu64 " %s %s", event->seq, when, event->type);
+    print_fact(event->model);
+    print_fact(event->version);
+    print_fact(event->replica_id);
+    print_fact(event->device_group);
+    if (event->message[0])
+        printf(": %s", event->message);
+    putchar('\n');
+}
+
+/* Reads one stream to its end, or to cursor->last. */
+static int read_stream(struct cli *cli, struct rpc_reader *reader, struct cursor *cursor,
+                       struct error *err)
+{
+    ProtobufCMessage *message;
+    int rc = 0;
+    while (!(cursor->last && cursor->next > cursor->last) &&
+           (rc = rpc_reader_next(reader, &message, err)) == 0 && message) {
+        const Sluice__Manager__V1__WatchEventsResponse *batch =
+            (const Sluice__Manager__V1__WatchEventsResponse *)message;
+        for (size_t i = 0; i < batch->n_events; i++) {
+            const Sluice__Manager__V1__Event *event = batch->events[i];
+            if (event->seq < cursor->next || (cursor->last && event->seq > cursor->last))
+                continue;
+            cursor->next = event->seq + 1;
+            if (matches(cli, event))
+                print_event(&cli->settings, event);
+        }
+        rpc_message_free(message);
+        rc = output_flush("the events", err);
+        if (rc)
+            break;
+    }
+    return rc;
+}
+
+static int watch(struct cli *cli, struct cursor *cursor, struct error *err)
+{
+    Sluice__Manager__V1__WatchEventsRequest request =
+        SLUICE__MANAGER__V1__WATCH_EVENTS_REQUEST__INIT;
+    struct rpc_client *client;
+    struct rpc_reader *reader;
+    request.from_seq = cursor->next;
+    int rc = cli_manager(cli, &client, err);
+    if (!rc)
+        rc = rpc_reader_open(client, &sluice__manager__v1__model_manager__descriptor, "WatchEvents",
+                             &request.base, NULL, &reader, err);
+    if (rc)
+        return rc;
+    rc = read_stream(cli, reader, cursor, err);
+    rpc_reader_close(reader);
+    return rc;
+}
+
+static int last_seq(struct cli *cli, uint64_t *out, struct error *err)
+{
+    Sluice__Manager__V1__GetStatusRequest request = SLUICE__MANAGER__V1__GET_STATUS_REQUEST__INIT;
+    ProtobufCMessage *message;
+    int rc = cli_call(cli, "GetStatus", &request.base, &message, err);
+    if (rc)
+        return rc;
+    *out = ((const Sluice__Manager__V1__GetStatusResponse *)message)->last_event_seq;
+    rpc_message_free(message);
+    return 0;
+}
+
+/* The manager restarts or hangs up: its store has the rest, and the same numbers. */
+static bool passing(int rc)
+{
+    return rc == 0 || rc == STATUS_UNAVAILABLE || rc == STATUS_CANCELLED;
+}
+
+static int follow(struct cli *cli, struct cursor *cursor, struct error *err)
+{
+    bool told = false;
+    for (;;) {
+        uint64_t before = cursor->next;
+        int rc = watch(cli, cursor, err);
+        if (!passing(rc))
+            return rc;
+        if (strcmp(err->reason, "STDOUT_CLOSED") == 0)
+            return rc;
+        told = told && cursor->next == before;
+        if (!told && !cli->settings.json)
+            fprintf(stderr,
+                    "the manager is away; going on with event %" PRIu64 " when it is back\n",
+                    cursor->next);
+        told = true;
+        struct timespec pause = {.tv_nsec = RECONNECT_MS * NS_PER_MS};
+        nanosleep(&pause, NULL);
+    }
+}
+
+static int run_events(struct cli *cli)
+{
+    struct error err = {0};
+    struct cursor cursor = {0};
+    uint64_t last;
+    int rc = last_seq(cli, &last, &err);
+    if (rc)
+        return cli_fail(cli, &err);
+    if (cli_given(cli, "from"))
+        cursor.next = cli->settings.from ? cli->settings.from : last + 1;
+    else
+        cursor.next = last > TAIL_EVENTS ? last - TAIL_EVENTS + 1 : 1;
+    if (cli->settings.follow)
+        rc = follow(cli, &cursor, &err);
+    else if (cursor.next <= last) {
+        cursor.last = last;
+        rc = watch(cli, &cursor, &err);
+    }
+    return rc ? cli_fail(cli, &err) : 0;
+}
+
+static const struct option_spec events_specs[] = {
+    {"follow", 'f', OPTION_BOOL, CLI_OPTION(follow), "false", NULL,
+     "wait for more, also over a restart of the manager", 0, 0},
+    {"from", 0, OPTION_U64, CLI_OPTION(from), NULL, "SEQ",
+     "first event; 0: the next one; default: the last 20", 0, 0},
+    {"type", 0, OPTION_STRING, CLI_OPTION(type), "", "PREFIX",
+     "only types that begin so: replica., operation.failed", 0, 0},
+    {"replica", 0, OPTION_STRING, CLI_OPTION(replica), "", "REPLICA", "only this replica's", 0, 0},
+    {"operation", 0, OPTION_STRING, CLI_OPTION(operation), "", "OPERATION", "only this operation's",
+     0, 0},
+};
+static const struct manual_example events_examples[] = {
+    {"sluice events", "the last 20"},
+    {"sluice events smol --follow --type replica.", NULL},
+    {"sluice events --from 1 --json | jq -r .message", "all that is kept"},
+};
+
+const struct cli_command cmd_events = {
+    .name = "events",
+    .arguments = "[MODEL]",
+    .summary = "what changed, and what changes",
+    .description = "Of all, or of one model. Events are numbered from 1 without gaps; with --json "
+                   "each is one object on a "
+                   "line. --follow ends with Ctrl-C.",
+    .examples = events_examples,
+    .n_examples = CLI_N(events_examples),
+    .specs = events_specs,
+    .n_specs = CLI_N(events_specs),
+    .run = run_events,
+};

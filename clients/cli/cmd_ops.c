@@ -1,0 +1,204 @@
+/* ops: operations: loads, unloads, scalings that are under way or have ended. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/rng.h"
+#include "clients/cli/actions.h"
+#include "clients/cli/cli.h"
+#include "clients/cli/output.h"
+#include "clients/cli/progress.h"
+#include "proto/rpc/rpc_message.h"
+#include "sluice/manager/v1/manager.pb-c.h"
+
+static void operation_row(const Sluice__Manager__V1__Operation *op, struct table *table)
+{
+    char kind[32], state[32], done[32], age[32], reason[96];
+    double part = op->bytes_total ? (double)op->bytes_done / (double)op->bytes_total : 0;
+    snprintf(done, sizeof(done), op->bytes_total ? "%.0f %%" : "", part * 100);
+    snprintf(reason, sizeof(reason), "%s", op->error ? op->error->reason : "");
+    const char *cells[] = {
+        op->id,
+        enum_short(&sluice__manager__v1__operation_kind__descriptor, (int)op->kind, kind),
+        op->model,
+        op->version,
+        enum_short(&sluice__manager__v1__operation_state__descriptor, (int)op->state, state),
+        op->stage,
+        done,
+        format_age(op->created_unix_ns, age),
+        reason};
+    table_add(table, cells);
+}
+
+static int list_page(struct cli *cli, char *token, ProtobufCMessage **out, struct error *err)
+{
+    Sluice__Manager__V1__ListOperationsRequest request =
+        SLUICE__MANAGER__V1__LIST_OPERATIONS_REQUEST__INIT;
+    request.page_size = 1000;
+    request.page_token = token;
+    request.open_only = cli->settings.open;
+    if (cli_word(cli, 0))
+        request.model = (char *)(uintptr_t)cli_word(cli, 0);
+    return cli_call(cli, "ListOperations", &request.base, out, err);
+}
+
+/* With --json an object a line, so that pages need not be put together. */
+static int run_list(struct cli *cli)
+{
+    static const char *const headers[] = {"OPERATION", "KIND", "MODEL", "VERSION", "STATE",
+                                          "STAGE",     "DONE", "AGE",   "ERROR"};
+    struct table table;
+    struct error err;
+    ProtobufCMessage *message = NULL, *page;
+    char *token = (char *)(uintptr_t) "";
+    int rc;
+    table_init(&table, CLI_N(headers), headers);
+    do {
+        rc = list_page(cli, token, &page, &err);
+        rpc_message_free(message); /* the token was its */
+        message = rc ? NULL : page;
+        const Sluice__Manager__V1__ListOperationsResponse *list =
+            (const Sluice__Manager__V1__ListOperationsResponse *)message;
+        for (size_t i = 0; !rc && i < list->n_operations; i++)
+            if (cli->settings.json)
+                print_json(&list->operations[i]->base);
+            else
+                operation_row(list->operations[i], &table);
+        token = rc ? NULL : list->next_page_token;
+    } while (!rc && token[0]);
+    rpc_message_free(message);
+    if (!rc && !cli->settings.json)
+        table_print(&table);
+    table_fini(&table);
+    return rc ? cli_fail(cli, &err) : 0;
+}
+
+static void print_details(const Sluice__Manager__V1__Operation *op)
+{
+    char kind[32], state[32], done[32], total[32], age[32];
+    printf("operation  %s\nkind       %s\nmodel      %s %s\nstate      %s\nstage      %s\n", op->id,
+           enum_short(&sluice__manager__v1__operation_kind__descriptor, (int)op->kind, kind),
+           op->model, op->version,
+           enum_short(&sluice__manager__v1__operation_state__descriptor, (int)op->state, state),
+           op->stage);
+    if (op->bytes_total)
+        printf("done       %s of %s\n", format_bytes(op->bytes_done, done),
+               format_bytes(op->bytes_total, total));
+    for (size_t i = 0; i < op->n_replica_ids; i++)
+        printf("replica    %s\n", op->replica_ids[i]);
+    printf("started    %s ago\n", format_age(op->created_unix_ns, age));
+    if (op->ended_unix_ns)
+        printf("ended      %s ago\n", format_age(op->ended_unix_ns, age));
+    if (op->result && (op->result->n_finished || op->result->n_ended))
+        printf("requests   %" PRIu32 " finished, %" PRIu32 " ended by the drain\n",
+               op->result->n_finished, op->result->n_ended);
+    if (op->error)
+        printf("error      %s (%s)\n", op->error->message, op->error->reason);
+}
+
+static int run_show(struct cli *cli)
+{
+    Sluice__Manager__V1__GetOperationRequest request =
+        SLUICE__MANAGER__V1__GET_OPERATION_REQUEST__INIT;
+    ProtobufCMessage *message;
+    struct error err;
+    request.id = (char *)(uintptr_t)cli_word(cli, 0);
+    if (cli_call(cli, "GetOperation", &request.base, &message, &err) != 0)
+        return cli_fail(cli, &err);
+    const Sluice__Manager__V1__Operation *op =
+        ((const Sluice__Manager__V1__GetOperationResponse *)message)->operation;
+    if (cli->settings.json)
+        print_json(message);
+    else if (op)
+        print_details(op);
+    rpc_message_free(message);
+    return 0;
+}
+
+static int run_watch(struct cli *cli)
+{
+    Sluice__Manager__V1__WatchOperationResponse *last = NULL;
+    struct error err;
+    int rc = progress_follow(cli, cli_word(cli, 0), &last, &err);
+    if (!rc)
+        action_print(cli, &last->base);
+    rpc_message_free(last ? &last->base : NULL);
+    return rc ? cli_fail(cli, &err) : 0;
+}
+
+static int run_cancel(struct cli *cli)
+{
+    Sluice__Manager__V1__CancelOperationRequest request =
+        SLUICE__MANAGER__V1__CANCEL_OPERATION_REQUEST__INIT;
+    ProtobufCMessage *message;
+    struct error err;
+    char id[UUID_BYTES], state[32];
+    rng_uuid(id);
+    request.id = (char *)(uintptr_t)cli_word(cli, 0);
+    request.request_id =
+        cli->settings.request_id[0] ? (char *)(uintptr_t)cli->settings.request_id : id;
+    if (cli_call(cli, "CancelOperation", &request.base, &message, &err) != 0)
+        return cli_fail(cli, &err);
+    const Sluice__Manager__V1__Operation *op =
+        ((const Sluice__Manager__V1__CancelOperationResponse *)message)->operation;
+    if (cli->settings.json)
+        print_json(message);
+    else if (op)
+        printf(
+            "%s: %s\n", op->id,
+            enum_short(&sluice__manager__v1__operation_state__descriptor, (int)op->state, state));
+    rpc_message_free(message);
+    return 0;
+}
+
+static const struct option_spec list_specs[] = {
+    {"open", 0, OPTION_BOOL, CLI_OPTION(open), "false", NULL, "only those that have not ended", 0,
+     0},
+};
+static const struct manual_example list_examples[] = {
+    {"sluice ops", NULL},
+    {"sluice ops list smol --open", NULL},
+    {"sluice ops list --json | jq -r .id", "an object a line"},
+};
+static const struct manual_example show_examples[] = {{"sluice ops show o1", NULL}};
+static const struct manual_example watch_examples[] = {{"sluice ops watch o1", NULL}};
+static const struct manual_example cancel_examples[] = {{"sluice ops cancel o1", NULL}};
+
+const struct cli_command cmd_ops_list = {
+    .name = "ops list",
+    .arguments = "[MODEL]",
+    .summary = "list operations, newest first (also: sluice ops)",
+    .examples = list_examples,
+    .n_examples = CLI_N(list_examples),
+    .specs = list_specs,
+    .n_specs = CLI_N(list_specs),
+    .run = run_list,
+};
+const struct cli_command cmd_ops_show = {
+    .name = "ops show",
+    .arguments = "OPERATION",
+    .summary = "tell everything about an operation",
+    .examples = show_examples,
+    .n_examples = CLI_N(show_examples),
+    .run = run_show,
+};
+const struct cli_command cmd_ops_watch = {
+    .name = "ops watch",
+    .arguments = "OPERATION",
+    .summary = "follow an operation to its end",
+    .description = "Exit status 1 where it fails or is cancelled.",
+    .examples = watch_examples,
+    .n_examples = CLI_N(watch_examples),
+    .run = run_watch,
+};
+const struct cli_command cmd_ops_cancel = {
+    .name = "ops cancel",
+    .arguments = "OPERATION",
+    .summary = "end an operation that is under way",
+    .description = "What it has started is taken back; the operation ends as CANCELLED.",
+    .examples = cancel_examples,
+    .n_examples = CLI_N(cancel_examples),
+    .groups = CLI_REQUEST_ID,
+    .run = run_cancel,
+};

@@ -1,0 +1,172 @@
+/* scale, drain, restart: the number and the life of replicas. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/rng.h"
+#include "clients/cli/actions.h"
+#include "clients/cli/cli.h"
+#include "clients/cli/output.h"
+#include "proto/rpc/rpc_message.h"
+#include "sluice/manager/v1/manager.pb-c.h"
+
+/* Scale, drain and restart are told alike: the operation to its end, or its id. */
+static int tell(struct cli *cli, int rc, ProtobufCMessage *message, const struct error *err)
+{
+    if (!rc)
+        action_print(cli, message);
+    rpc_message_free(message);
+    return rc ? cli_fail(cli, err) : 0;
+}
+
+static int follow(struct cli *cli, const Sluice__Manager__V1__Operation *operation,
+                  ProtobufCMessage **message, struct error *err)
+{
+    return cli->settings.no_wait || !operation ? 0
+                                               : action_follow(cli, operation->id, message, err);
+}
+
+static char *request_id(const struct cli *cli, char id[UUID_BYTES])
+{
+    rng_uuid(id);
+    return cli->settings.request_id[0] ? (char *)(uintptr_t)cli->settings.request_id : id;
+}
+
+/* "smol:2" into its parts; without a colon the version is --version's. */
+static int split_version(const struct cli *cli, char model[128], char version[64],
+                         struct error *err)
+{
+    const char *word = cli_word(cli, 0), *colon = strchr(word, ':');
+    size_t n = colon ? (size_t)(colon - word) : strlen(word);
+    if (n >= 128 || (colon && strlen(colon + 1) >= 64))
+        return error_set(err, STATUS_INVALID_ARGUMENT, "\"%.40s…\" is no MODEL[:VERSION]", word);
+    if (colon && cli->settings.version[0])
+        return error_set(err, STATUS_INVALID_ARGUMENT, "--version: \"%s\" names one already", word);
+    snprintf(model, 128, "%.*s", (int)n, word);
+    snprintf(version, 64, "%.63s", colon ? colon + 1 : cli->settings.version);
+    return 0;
+}
+
+static int parse_count(const char *word, uint32_t *out, struct error *err)
+{
+    char *end;
+    errno = 0;
+    unsigned long n = strtoul(word, &end, 10);
+    if (word[0] < '0' || word[0] > '9' || *end || errno || n > 1024)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "\"%.40s\" is not a number of replicas: 0 to 1024", word);
+    *out = (uint32_t)n;
+    return 0;
+}
+
+static int run_scale(struct cli *cli)
+{
+    Sluice__Manager__V1__ScaleModelVersionRequest request =
+        SLUICE__MANAGER__V1__SCALE_MODEL_VERSION_REQUEST__INIT;
+    const struct cli_settings *s = &cli->settings;
+    char model[128], version[64], id[UUID_BYTES];
+    ProtobufCMessage *message = NULL;
+    struct error err;
+    if (split_version(cli, model, version, &err) != 0 ||
+        parse_count(cli_word(cli, 1), &request.n_replicas, &err) != 0) {
+        cli_fail(cli, &err);
+        return 2;
+    }
+    request.model = model;
+    request.version = version;
+    request.device_group = (char *)(uintptr_t)s->device_group;
+    request.request_id = request_id(cli, id);
+    request.validate_only = s->validate_only;
+    request.has_grace_ms = cli_given(cli, "grace");
+    request.grace_ms = (uint32_t)s->grace_ms;
+    int rc = cli_call(cli, "ScaleModelVersion", &request.base, &message, &err);
+    if (!rc)
+        rc = follow(cli,
+                    ((const Sluice__Manager__V1__ScaleModelVersionResponse *)message)->operation,
+                    &message, &err);
+    return tell(cli, rc, message, &err);
+}
+
+static int run_drain(struct cli *cli)
+{
+    Sluice__Manager__V1__DrainReplicaRequest request =
+        SLUICE__MANAGER__V1__DRAIN_REPLICA_REQUEST__INIT;
+    ProtobufCMessage *message = NULL;
+    struct error err;
+    char id[UUID_BYTES];
+    request.replica_id = (char *)(uintptr_t)cli_word(cli, 0);
+    request.request_id = request_id(cli, id);
+    request.has_grace_ms = cli_given(cli, "grace");
+    request.grace_ms = (uint32_t)cli->settings.grace_ms;
+    int rc = cli_call(cli, "DrainReplica", &request.base, &message, &err);
+    if (!rc)
+        rc = follow(cli, ((const Sluice__Manager__V1__DrainReplicaResponse *)message)->operation,
+                    &message, &err);
+    return tell(cli, rc, message, &err);
+}
+
+static int run_restart(struct cli *cli)
+{
+    Sluice__Manager__V1__RestartReplicaRequest request =
+        SLUICE__MANAGER__V1__RESTART_REPLICA_REQUEST__INIT;
+    ProtobufCMessage *message = NULL;
+    struct error err;
+    char id[UUID_BYTES];
+    request.replica_id = (char *)(uintptr_t)cli_word(cli, 0);
+    request.request_id = request_id(cli, id);
+    request.has_grace_ms = cli_given(cli, "grace");
+    request.grace_ms = (uint32_t)cli->settings.grace_ms;
+    int rc = cli_call(cli, "RestartReplica", &request.base, &message, &err);
+    if (!rc)
+        rc = follow(cli, ((const Sluice__Manager__V1__RestartReplicaResponse *)message)->operation,
+                    &message, &err);
+    return tell(cli, rc, message, &err);
+}
+
+static const struct option_spec scale_specs[] = {
+    {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION",
+     "as MODEL:VERSION; empty: the loaded one", 0, 0},
+    {"group", 'g', OPTION_STRING, CLI_OPTION(device_group), "", "GROUP",
+     "device group; empty: the one it is loaded on", 0, 0},
+    {"validate-only", 0, OPTION_BOOL, CLI_OPTION(validate_only), "false", NULL,
+     "print the plan, change nothing", 0, 0},
+};
+static const struct manual_example scale_examples[] = {{"sluice scale smol 3", NULL},
+                                                       {"sluice scale smol:2 1 --grace 5s", NULL}};
+static const struct manual_example drain_examples[] = {{"sluice drain r1", NULL}};
+static const struct manual_example restart_examples[] = {{"sluice restart r1", NULL}};
+
+const struct cli_command cmd_scale = {
+    .name = "scale",
+    .arguments = "MODEL N",
+    .summary = "change how many replicas serve a version",
+    .description = "MODEL is a model's name, or NAME:VERSION. New replicas share the packed "
+                   "weights of those that run; those that go finish their requests within the "
+                   "grace. Ends when it is so.",
+    .examples = scale_examples,
+    .n_examples = CLI_N(scale_examples),
+    .specs = scale_specs,
+    .n_specs = CLI_N(scale_specs),
+    .groups = CLI_GRACE | CLI_REQUEST_ID,
+    .run = run_scale,
+};
+const struct cli_command cmd_drain = {
+    .name = "drain",
+    .arguments = "REPLICA",
+    .summary = "let a replica finish its requests and end",
+    .examples = drain_examples,
+    .n_examples = CLI_N(drain_examples),
+    .groups = CLI_GRACE | CLI_REQUEST_ID,
+    .run = run_drain,
+};
+const struct cli_command cmd_restart = {
+    .name = "restart",
+    .arguments = "REPLICA",
+    .summary = "drain a replica and start it again",
+    .description = "Also the way out of state failed.",
+    .examples = restart_examples,
+    .n_examples = CLI_N(restart_examples),
+    .groups = CLI_GRACE | CLI_REQUEST_ID,
+    .run = run_restart,
+};

@@ -1,0 +1,32 @@
+#include "clients/cli/paths.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include "base/error.h"
+
+int paths_default_state(char *out, size_t n_out)
+{
+    const char *xdg = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+    int n = xdg && xdg[0] ? snprintf(out, n_out, "%s/sluice", xdg)
+                          : snprintf(out, n_out, "%s/.local/state/sluice", home ? home : "");
+    return n > 0 && (size_t)n < n_out && ((xdg && xdg[0]) || (home && home[0])) ? 0 : -1;
+}
+
+int paths_make_dir(const char *path, struct error *err)
+{
+    char part[1100];
+    snprintf(part, sizeof(part), "%s", path);
+    for (char *p = part + 1; *p; p++) {
+        if (*p != '/')
+            continue;
+        *p = '\0';
+        mkdir(part, 0700);
+        *p = '/';
+    }
+    if (mkdir(part, 0700) != 0 && errno != EEXIST)
+        return error_errno(err, errno, "cannot make %s", path);
+    return 0;
+}

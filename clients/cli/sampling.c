@@ -1,0 +1,38 @@
+#include "clients/cli/sampling.h"
+
+#include "clients/cli/cli.h"
+
+/* An option that was given is a field that is present. */
+#define TAKE(part, field, option, type)                                                            \
+    do {                                                                                           \
+        (part).has_##field = cli_given(cli, option);                                               \
+        (part).field = (type)s->field;                                                             \
+    } while (0)
+
+void sampling_fill(const struct cli *cli, struct sampling_parts *parts,
+                   Sluice__V1__GenerateRequest *request)
+{
+    const struct cli_settings *s = &cli->settings;
+    parts->sampling = (Sluice__V1__Sampling)SLUICE__V1__SAMPLING__INIT;
+    parts->stopping = (Sluice__V1__Stopping)SLUICE__V1__STOPPING__INIT;
+    TAKE(parts->sampling, temperature, "temperature", float);
+    TAKE(parts->sampling, top_p, "top-p", float);
+    TAKE(parts->sampling, top_k, "top-k", uint32_t);
+    TAKE(parts->sampling, min_p, "min-p", float);
+    TAKE(parts->sampling, typical_p, "typical-p", float);
+    TAKE(parts->sampling, repetition_penalty, "repetition-penalty", float);
+    TAKE(parts->sampling, presence_penalty, "presence-penalty", float);
+    TAKE(parts->sampling, frequency_penalty, "frequency-penalty", float);
+    TAKE(parts->sampling, seed, "seed", uint64_t);
+    TAKE(parts->stopping, min_tokens, "min-tokens", uint32_t);
+    TAKE(parts->stopping, ignore_eos, "ignore-eos", protobuf_c_boolean);
+    parts->stopping.has_max_tokens = true;
+    parts->stopping.max_tokens = (uint32_t)s->max_tokens;
+    if (s->stop[0]) {
+        parts->stop[0] = (char *)(uintptr_t)s->stop;
+        parts->stopping.stop = parts->stop;
+        parts->stopping.n_stop = 1;
+    }
+    request->sampling = &parts->sampling;
+    request->stopping = &parts->stopping;
+}

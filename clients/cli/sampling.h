@@ -1,0 +1,18 @@
+/* sampling.h: the sampling and stopping options of the command line as parts of a request. One
+ * thread. */
+#pragma once
+
+#include "sluice/v1/inference.pb-c.h"
+
+struct cli;
+
+struct sampling_parts {
+    Sluice__V1__Sampling sampling;
+    Sluice__V1__Stopping stopping;
+    char *stop[1];
+};
+
+/* Fills `parts` from what was given (what was not is left to the version's defaults) and points the
+ * request at them; strings are borrowed from cli. */
+void sampling_fill(const struct cli *cli, struct sampling_parts *parts,
+                   Sluice__V1__GenerateRequest *request);
