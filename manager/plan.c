@@ -1,7 +1,9 @@
 #include "manager/plan.h"
 
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "manager/heritage.h"
@@ -15,6 +17,7 @@ struct planning {
     struct rpc_call *call; /* a reference */
     plan_answer_fn *answer;
     bool nothing; /* it is all there: only what one replica is like is told */
+    char note[ERROR_MESSAGE_BYTES];
 };
 
 static void take_nothing(Sluice__V1__Plan *plan)
@@ -28,6 +31,23 @@ static void take_nothing(Sluice__V1__Plan *plan)
     }
 }
 
+static void answer_with_note(struct planning *planning, Sluice__V1__Plan *plan)
+{
+    char **notes = plan->notes, **more = NULL;
+    size_t n_notes = plan->n_notes;
+    if (*planning->note && (more = calloc(n_notes + 1, sizeof(*more)))) {
+        if (n_notes)
+            memcpy(more, notes, n_notes * sizeof(*more));
+        more[n_notes] = planning->note;
+        plan->notes = more;
+        plan->n_notes = n_notes + 1;
+    }
+    planning->answer(planning->call, plan);
+    plan->notes = notes; /* the report is freed with what it came with */
+    plan->n_notes = n_notes;
+    free(more);
+}
+
 static void on_planned(void *arg, const pb_tool *report, const struct error *status)
 {
     struct planning *planning = arg;
@@ -38,7 +58,7 @@ static void on_planned(void *arg, const pb_tool *report, const struct error *sta
     if (err.status == 0 && report && planning->nothing)
         take_nothing(report->plan);
     if (err.status == 0 && report)
-        planning->answer(planning->call, report->plan);
+        answer_with_note(planning, report->plan);
     else
         service_fail(planning->call, &err);
     rpc_call_release(planning->call);
@@ -46,12 +66,12 @@ static void on_planned(void *arg, const pb_tool *report, const struct error *sta
 }
 
 static int start_tool(struct manager *manager, const struct heritage *heritage,
-                      struct planning wish, struct error *err)
+                      const struct planning *wish, struct error *err)
 {
     struct planning *planning = malloc(sizeof(*planning));
     if (!planning)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-    *planning = wish;
+    *planning = *wish;
     rpc_call_retain(planning->call);
     const char *const *arguments = (const char *const *)heritage_argv(heritage) + 1;
     int status = tool_run(manager->tools, arguments, on_planned, planning, err);
@@ -88,9 +108,10 @@ int plan_run(struct manager *manager, struct rpc_call *call, const struct plan_w
                                       supervisor_promises(manager->supervisor, NULL).n_bytes};
     int status =
         heritage_create_plan(&parts, wish->n_replicas ? wish->n_replicas : 1, &heritage, err);
+    struct planning planning = {.call = call, .answer = answer, .nothing = wish->n_replicas == 0};
+    snprintf(planning.note, sizeof(planning.note), "%s", wish->note ? wish->note : "");
     if (status == 0)
-        status = start_tool(manager, heritage,
-                            (struct planning){call, answer, wish->n_replicas == 0}, err);
+        status = start_tool(manager, heritage, &planning, err);
     heritage_destroy(heritage);
     message_free(&config->base);
     return status;

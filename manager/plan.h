@@ -14,6 +14,7 @@ struct plan_wish {
     uint32_t tp, pp;
     const pb_config *config; /* on top of the version's own; may be NULL */
     uint32_t n_replicas;     /* new ones, beyond those that live; 0: nothing is to be done */
+    const char *note;        /* goes into the plan; or NULL */
 };
 
 /* Called once with the plan (borrowed); where there is none the call has been failed instead. */

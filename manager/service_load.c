@@ -238,8 +238,12 @@ static int plan(struct service *service, struct rpc_call *call, const load_reque
     const pb_deployment *old =
         catalog_deployment(catalog, target.model, target.version, target.group);
     uint32_t n_live = lifecycle_n_live(catalog, &target);
-    if (old && n_live && check_same(old, request, args, err) != 0)
-        return err->status;
+    struct error differs;
+    error_clear(&differs);
+    /* Another configuration is planned as if it were alone, and the plan says what is in the way.
+     */
+    if (old && n_live && check_same(old, request, args, &differs) != 0)
+        n_live = 0;
     struct plan_wish wish = {.model = target.model,
                              .version = target.version,
                              .group = target.group,
@@ -248,6 +252,7 @@ static int plan(struct service *service, struct rpc_call *call, const load_reque
                              .config = request->config,
                              .n_replicas =
                                  args->n_replicas > n_live ? args->n_replicas - n_live : 0};
+    wish.note = differs.status ? differs.message : NULL;
     return plan_run(manager, call, &wish, answer_plan, err);
 }
 

@@ -229,7 +229,8 @@ def test_load_shows_progress_and_is_done_once(manager):
             assert f"config.{name}" in fails(C.UNIMPLEMENTED, manager.load, "a", config=config)
     assert manager.rpc.LoadModelVersion(manager.m.LoadModelVersionRequest(
         model="a", n_replicas=3, validate_only=True)).plan.packed_bytes == 777000
-    fails(C.FAILED_PRECONDITION, manager.load, "a", validate_only=True, why="ALREADY_LOADED")
+    plan = manager.rpc.LoadModelVersion(manager.m.LoadModelVersionRequest(model="a", tp=2, validate_only=True)).plan
+    assert "unload it first" in plan.notes[0]
     fails(C.FAILED_PRECONDITION, manager.rpc.DeleteModelVersion,
           manager.m.DeleteModelVersionRequest(model="a", version="1"), why="VERSION_LOADED")
     receipt = manager.done(manager.unload("a")).result
