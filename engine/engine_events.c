@@ -145,12 +145,22 @@ static bool grow(void *array, size_t *capacity, size_t needed, size_t elem_bytes
     return true;
 }
 
+/* Prompt log-probabilities that one read gives: a long prompt's come in parts, so that no reader's
+ * memory grows with the prompt. */
+enum { MAX_PROMPT_PART = 512 };
+
+static uint32_t n_prompt_news(const struct request *r)
+{
+    uint32_t n = r->published.started ? r->published.n_scored - r->published.n_scored_read : 0;
+    return n < MAX_PROMPT_PART ? n : MAX_PROMPT_PART;
+}
+
 /* Room for everything the request has to say. */
 static bool reserve(struct engine_event_buffer *b, const struct request *r)
 {
     size_t n_ids = b->n_ids, n_text = b->n_text, n_logprobs = b->n_logprobs;
     size_t n_events = b->n_events + 2 + 2 * (size_t)r->n_choices, slices = b->events_capacity;
-    n_logprobs += r->published.n_scored - r->published.n_scored_read;
+    n_logprobs += n_prompt_news(r);
     for (uint32_t i = 0; i < r->n_choices; i++) {
         const struct request_output *out = r->choices[i].output;
         uint32_t n_new = out->published.n_ids - out->published.n_ids_read;
@@ -182,8 +192,8 @@ static struct engine_event *add_event(struct engine_event_buffer *b, const struc
 
 static void read_prompt(struct engine_event_buffer *b, struct request *r)
 {
-    uint32_t begin = r->published.n_scored_read, n = r->published.n_scored - begin;
-    if (!n || !r->published.started)
+    uint32_t begin = r->published.n_scored_read, n = n_prompt_news(r);
+    if (!n)
         return;
     struct engine_event *event = add_event(b, r, ENGINE_EVENT_PROMPT, 0);
     event->first_prompt_token = begin;
@@ -266,6 +276,8 @@ static void read_request(struct engine_event_buffer *b, struct request *r)
         r->published.start_read = true;
     }
     read_prompt(b, r);
+    if (r->published.n_scored_read < r->published.n_scored && r->published.started)
+        return; /* first the rest of them */
     for (uint32_t i = 0; i < r->n_choices; i++)
         read_tokens(b, r, &r->choices[i]);
     for (uint32_t i = 0; i < r->n_choices; i++)
@@ -305,7 +317,7 @@ static void forget(struct engine *e, struct request *done)
 size_t engine_read_events(struct engine *e, struct engine_event_buffer *b,
                           const struct engine_event **out_events)
 {
-    struct request *done = NULL;
+    struct request *done = NULL, *later = NULL, **later_end = &later;
     b->n_events = b->n_ids = b->n_text = b->n_logprobs = 0;
     pthread_mutex_lock(&e->events_lock);
     while (e->ready_first && reserve(b, e->ready_first)) {
@@ -315,10 +327,19 @@ size_t engine_read_events(struct engine *e, struct engine_event_buffer *b,
             e->ready_last = NULL;
         r->published.in_ready_list = false;
         read_request(b, r);
-        if (r->published.n_finishes_read == r->n_choices) {
+        if (n_prompt_news(r)) {
+            *later_end = r;
+            later_end = &r->published.ready_next;
+            *later_end = NULL;
+        } else if (r->published.n_finishes_read == r->n_choices) {
             r->published.ready_next = done;
             done = r;
         }
+    }
+    while (later) {
+        struct request *next = later->published.ready_next;
+        put_ready(e, later);
+        later = next;
     }
     pthread_mutex_unlock(&e->events_lock);
     if (done)

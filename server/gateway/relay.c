@@ -361,6 +361,7 @@ void relay_fill_submit(struct relay *relay, struct relay_submit *out)
     submit->resume = &out->resume;
     out->resume.n_prompt_token_ids = relay->prompt_info->n_prompt_token_ids;
     out->resume.prompt_token_ids = relay->prompt_info->prompt_token_ids;
+    out->resume.n_prompt_logprobs = relay->n_prompt_logprobs;
     out->resume.numerics_id = relay->numerics_id;
     out->resume.n_choices = relay->n_choices;
     out->resume.choices = out->choice_list;

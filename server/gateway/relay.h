@@ -78,7 +78,9 @@ struct relay {
     uint64_t link_id;
     struct relay_choice choices[RELAY_MAX_CHOICES];
     uint32_t n_choices;
-    Sluice__V1__PromptInfo *prompt_info; /* owned; with prompt_token_ids always */
+    Sluice__V1__PromptInfo *prompt_info; /* owned; with prompt_token_ids always, and of the prompt's
+                                            log-probabilities those that were not sent */
+    uint32_t n_prompt_logprobs;          /* received */
     Sluice__V1__Usage *usage;            /* owned, as the receipt; with the last choice's end */
     Sluice__V1__Receipt *receipt;
     bool prompt_info_sent;

@@ -24,23 +24,6 @@ void relay_sink_release(struct relay_sink *sink)
 
 /* --- frames; everything below under the relay's lock --- */
 
-/* The worker's prompt_info as the client sees it: ids only where asked for. Borrows from the relay.
- */
-static Sluice__V1__PromptInfo client_prompt_info(struct relay *relay)
-{
-    Sluice__V1__PromptInfo info = *relay->prompt_info;
-    const Sluice__V1__Output *output = relay->request->output;
-    info.request_id = relay->request_id;
-    info.model = relay->model;
-    info.version = relay->version;
-    info.seed = relay->seed;
-    if (!output || !output->return_prompt_token_ids) {
-        info.n_prompt_token_ids = 0;
-        info.prompt_token_ids = NULL;
-    }
-    return info;
-}
-
 /* The receipt knows what only the server saw. */
 static Sluice__V1__Receipt *complete_receipt(struct relay *relay)
 {
@@ -149,13 +132,8 @@ static enum relay_delivery put_next(struct relay *relay, relay_put_fn *put, void
 {
     bool failed = relay->ended && relay->outcome.status != STATUS_OK;
     struct relay_frame end = {.kind = RELAY_FRAME_NONE, .last = true, .error = &relay->outcome};
-    if (relay->prompt_info && !relay->prompt_info_sent) {
-        struct relay_frame frame = {.kind = RELAY_FRAME_PROMPT_INFO,
-                                    .prompt_info = client_prompt_info(relay)};
-        put(ctx, &frame);
-        relay->prompt_info_sent = true;
+    if (relay_put_prompt(relay, put, ctx))
         return RELAY_PUT;
-    }
     for (uint32_t i = 0; i < relay->n_choices; i++)
         if (has_tokens(&relay->choices[i])) {
             put_tokens(relay, i, put, ctx);
@@ -209,7 +187,7 @@ static enum relay_delivery put_whole(struct relay *relay, relay_put_fn *put, voi
         return RELAY_NOTHING;
     if (!relay->outcome.status) {
         if (relay->prompt_info) {
-            info = client_prompt_info(relay);
+            info = relay_prompt_info(relay);
             response.prompt_info = &info;
         }
         for (uint32_t i = 0; i < relay->n_choices; i++)

@@ -16,6 +16,14 @@ size_t relay_logprob_bytes(const struct relay_choice *choice, size_t begin, size
 /* A deep copy (rpc_message_free), or NULL where memory is exhausted. */
 ProtobufCMessage *relay_copy(const ProtobufCMessage *message);
 
+/* relay_prompt.c. A prompt_info of the worker: its first, or the next log-probabilities. False:
+ * memory is exhausted. */
+bool relay_record_prompt(struct relay *relay, const Sluice__V1__PromptInfo *info);
+/* As the client sees it, with the log-probabilities that are held. Borrows from the relay. */
+Sluice__V1__PromptInfo relay_prompt_info(struct relay *relay);
+/* Puts the next one; false where there is none. */
+bool relay_put_prompt(struct relay *relay, relay_put_fn *put, void *ctx);
+
 /* relay.c: pause and resume reach the worker in the order they were decided. */
 void relay_set_pause(struct relay *relay, enum relay_pause why, bool on);
 /* Pauses or goes on as the bytes that wait for the client say. */

@@ -116,11 +116,8 @@ bool relay_record_item(struct relay *relay, const Sluice__Worker__V1__StepItem *
 {
     struct relay_choice *choice = &relay->choices[item->choice];
     size_t text_bytes = strlen(item->text), n_before = choice->n_logprobs;
-    if (item->prompt_info && !relay->prompt_info) {
-        relay->prompt_info = (Sluice__V1__PromptInfo *)relay_copy(&item->prompt_info->base);
-        if (!relay->prompt_info)
-            return false;
-    }
+    if (item->prompt_info && !relay_record_prompt(relay, item->prompt_info))
+        return false;
     if (!append_ids(&choice->generated, item->token_ids, item->n_token_ids) ||
         !append_logprobs(choice, item->logprobs, item->n_logprobs) ||
         !strbuf_add(&choice->text, item->text, text_bytes))

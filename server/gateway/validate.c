@@ -154,16 +154,6 @@ static int validate_sampling(const Sluice__V1__Sampling *s, struct limit_check *
         return error_field(err, "sampling.do_sample",
                            "true contradicts temperature 0, which is "
                            "greedy");
-    if (s->has_best_of)
-        return unimplemented(err, "sampling.best_of");
-    if (s->n_allowed_token_ids)
-        return unimplemented(err, "sampling.allowed_token_ids");
-    if (s->n_bad_words)
-        return unimplemented(err, "sampling.bad_words");
-    if (s->has_do_sample)
-        return unimplemented(err, "sampling.do_sample");
-    if (s->watermark)
-        return unimplemented(err, "sampling.watermark");
     return 0;
 }
 
@@ -237,12 +227,6 @@ static int validate_output(const Sluice__V1__Output *o, struct limit_check *chec
     if (o->has_truncate && (o->truncate < 1 || o->truncate > INT32_MAX))
         return error_field(err, "output.truncate", "%" PRIu32 " is not in [1, %d]", o->truncate,
                            INT32_MAX);
-    if (o->prompt_logprobs)
-        return unimplemented(err, "output.prompt_logprobs");
-    if (o->return_full_text)
-        return unimplemented(err, "output.return_full_text");
-    if (o->has_truncate)
-        return unimplemented(err, "output.truncate");
     return 0;
 }
 

@@ -26,6 +26,9 @@ struct gather {
 
 /* --- items --- */
 
+/* The functions that add to the frame return false where memory is exhausted: what is there of the
+ * event is then taken back, and the request ends. */
+
 static Sluice__Worker__V1__StepItem *add_item(struct gather *g, struct stream_request *r,
                                               uint32_t choice)
 {
@@ -53,23 +56,25 @@ static Sluice__Worker__V1__StepItem *add_item(struct gather *g, struct stream_re
     return item;
 }
 
-static void add_prompt_info(struct gather *g, struct stream_request *r,
+static bool add_prompt_info(struct gather *g, struct stream_request *r,
                             const struct engine_event *event)
 {
     const struct settings *s = g->worker->settings;
     Sluice__Worker__V1__StepItem *item = add_item(g, r, 0);
     Sluice__V1__PromptInfo *info = arena_alloc(&g->arena, sizeof(*info));
     if (!item || !info)
-        return;
+        return false;
     sluice__v1__prompt_info__init(info);
     info->model = message_text(&g->arena, s->name);
     info->version = message_text(&g->arena, s->version_id);
     info->n_prompt_tokens = r->n_prompt_ids;
     info->n_cached_tokens = event->usage.n_cached_tokens;
     info->seed = r->seed;
+    info->n_truncated_tokens = r->n_truncated;
     info->prompt_token_ids = r->prompt_ids;
     info->n_prompt_token_ids = r->n_prompt_ids;
     item->prompt_info = info;
+    return true;
 }
 
 static ProtobufCBinaryData token_bytes(const struct gather *g, uint32_t id)
@@ -105,21 +110,47 @@ static Sluice__V1__TokenLogprob *make_logprob(struct gather *g,
     return out;
 }
 
-static void add_logprobs(struct gather *g, struct stream_choice *choice,
+/* [n], or NULL. */
+static Sluice__V1__TokenLogprob **make_logprobs(struct gather *g,
+                                                const struct engine_logprob *logprobs, uint32_t n)
+{
+    Sluice__V1__TokenLogprob **list = arena_calloc(&g->arena, n + 1, sizeof(*list));
+    for (uint32_t i = 0; list && i < n; i++)
+        if (!(list[i] = make_logprob(g, &logprobs[i])))
+            return NULL;
+    return list;
+}
+
+/* The next log-probabilities of the prompt. */
+static bool add_prompt_logprobs(struct gather *g, struct stream_request *r,
+                                const struct engine_event *event)
+{
+    Sluice__Worker__V1__StepItem *item = add_item(g, r, 0);
+    Sluice__V1__PromptInfo *info = arena_alloc(&g->arena, sizeof(*info));
+    if (!item || !info)
+        return false;
+    sluice__v1__prompt_info__init(info);
+    info->first_prompt_logprob = event->first_prompt_token;
+    info->prompt_logprobs = make_logprobs(g, event->logprobs, event->n_ids);
+    info->n_prompt_logprobs = info->prompt_logprobs ? event->n_ids : 0;
+    item->prompt_info = info;
+    return info->prompt_logprobs != NULL;
+}
+
+/* Their sum, and themselves where the client wants them. */
+static bool add_logprobs(struct gather *g, struct stream_request *r,
                          const struct engine_event *event, Sluice__Worker__V1__StepItem *item)
 {
-    Sluice__V1__TokenLogprob **list = arena_calloc(&g->arena, event->n_ids, sizeof(*list));
-    for (uint32_t i = 0; i < event->n_ids; i++) {
+    struct stream_choice *choice = &r->choices[event->choice];
+    for (uint32_t i = 0; i < event->n_ids; i++)
         choice->logprob_sum += (double)event->logprobs[i].logprob;
-        if (list && !(list[i] = make_logprob(g, &event->logprobs[i])))
-            list = NULL;
-    }
     item->has_logprob_sum = true;
     item->logprob_sum = choice->logprob_sum;
-    if (!list)
-        return;
-    item->logprobs = list;
-    item->n_logprobs = event->n_ids;
+    if (!r->send_logprobs)
+        return true;
+    item->logprobs = make_logprobs(g, event->logprobs, event->n_ids);
+    item->n_logprobs = item->logprobs ? event->n_ids : 0;
+    return item->logprobs != NULL;
 }
 
 /* A NUL of the text became another byte, so the lengths are as the engine says. */
@@ -132,14 +163,14 @@ static void add_shares(Sluice__Worker__V1__StepItem *item, const struct engine_e
     item->n_released_text_bytes = item->n_released;
 }
 
-static void add_tokens(struct gather *g, struct stream_request *r, const struct engine_event *event)
+static bool add_tokens(struct gather *g, struct stream_request *r, const struct engine_event *event)
 {
     struct stream_choice *choice = &r->choices[event->choice];
     Sluice__Worker__V1__StepItem *item = add_item(g, r, event->choice);
     choice->n_generated += event->n_ids;
     atomic_fetch_add(&g->worker->n_generated_tokens, event->n_ids);
     if (!item)
-        return;
+        return false;
     /* The engine's arrays live until the next read, the frame until it is packed below. */
     item->token_ids = (uint32_t *)(uintptr_t)event->ids;
     item->n_token_ids = event->n_ids;
@@ -149,9 +180,10 @@ static void add_tokens(struct gather *g, struct stream_request *r, const struct 
         choice->n_released = event->n_released;
         add_shares(item, event);
     }
-    if (event->logprobs)
-        add_logprobs(g, choice, event, item);
+    if (event->logprobs && !add_logprobs(g, r, event, item))
+        return false;
     stream_request_spend(r, item->n_released);
+    return !event->n_text_bytes || item->text[0];
 }
 
 /* --- endings --- */
@@ -187,7 +219,7 @@ static void set_reason(struct gather *g, const struct stream_request *r,
     }
 }
 
-static void add_receipt(struct gather *g, const struct stream_request *r,
+static bool add_receipt(struct gather *g, const struct stream_request *r,
                         const struct engine_event *event, Sluice__V1__Finished *finished)
 {
     const struct settings *s = g->worker->settings;
@@ -195,7 +227,7 @@ static void add_receipt(struct gather *g, const struct stream_request *r,
     Sluice__V1__Usage *usage = arena_alloc(&g->arena, sizeof(*usage));
     Sluice__V1__Receipt *receipt = arena_alloc(&g->arena, sizeof(*receipt));
     if (!usage || !receipt)
-        return;
+        return false;
     sluice__v1__usage__init(usage);
     usage->n_prompt_tokens = u->n_prompt_tokens;
     usage->n_cached_tokens = u->n_cached_tokens;
@@ -216,16 +248,17 @@ static void add_receipt(struct gather *g, const struct stream_request *r,
     receipt->n_preemptions = u->n_preemptions;
     finished->usage = usage;
     finished->receipt = receipt;
+    return true;
 }
 
-static void add_finished(struct gather *g, struct stream_request *r,
+static bool add_finished(struct gather *g, struct stream_request *r,
                          const struct engine_event *event)
 {
     const struct stream_choice *choice = &r->choices[event->choice];
     Sluice__Worker__V1__StepItem *item = add_item(g, r, event->choice);
     Sluice__V1__Finished *finished = arena_alloc(&g->arena, sizeof(*finished));
     if (!item || !finished)
-        return;
+        return false;
     sluice__v1__finished__init(finished);
     finished->choice = event->choice;
     finished->n_tokens = choice->n_generated;
@@ -234,9 +267,8 @@ static void add_finished(struct gather *g, struct stream_request *r,
         finished->has_cumulative_logprob = true;
         finished->cumulative_logprob = (float)choice->logprob_sum;
     }
-    if (event->last)
-        add_receipt(g, r, event, finished);
     item->finished = finished;
+    return !event->last || add_receipt(g, r, event, finished);
 }
 
 /* Why a request ended without an answer. */
@@ -246,7 +278,11 @@ static void ending_error(struct stream_request *r, const struct engine_event *ev
     pthread_mutex_lock(&r->lock);
     bool draining = r->draining;
     pthread_mutex_unlock(&r->lock);
-    if (event->reason == FINISH_ERROR) {
+    if (r->out_of_memory) {
+        error_set(out, STATUS_RESOURCE_EXHAUSTED,
+                  "the worker has no memory for the answer's next part");
+        error_reason(out, "WORKER_MEMORY");
+    } else if (event->reason == FINISH_ERROR) {
         error_set(out, event->status, "%s", event->message);
     } else if (event->reason == FINISH_DEADLINE) {
         error_set(out, STATUS_DEADLINE_EXCEEDED, "the deadline passed after %u tokens",
@@ -266,19 +302,25 @@ static void add_error(struct gather *g, struct stream_request *r, const struct e
         return;
     r->error_sent = true;
     ending_error(r, event, &err);
+    size_t n_items = r->session->n_items;
     Sluice__Worker__V1__StepItem *item = add_item(g, r, event->choice);
     if (item)
         item->error = message_error(&g->arena, &err);
+    if (item && item->error)
+        return;
+    r->session->n_items = n_items;
+    session_send_error(r->session, r->id, event->choice, &err);
 }
 
 static void count_end(struct worker *worker, const struct stream_request *r,
                       const struct engine_event *event)
 {
     const struct engine_usage *u = &event->usage;
-    _Atomic uint64_t *total = event->reason == FINISH_CANCELLED  ? &worker->n_cancelled
-                              : event->reason == FINISH_DEADLINE ? &worker->n_expired
-                              : r->error_sent                    ? &worker->n_failed
-                                                                 : &worker->n_ok;
+    _Atomic uint64_t *total = r->out_of_memory                    ? &worker->n_failed
+                              : event->reason == FINISH_CANCELLED ? &worker->n_cancelled
+                              : event->reason == FINISH_DEADLINE  ? &worker->n_expired
+                              : r->error_sent                     ? &worker->n_failed
+                                                                  : &worker->n_ok;
     atomic_fetch_add(total, 1);
     atomic_fetch_add(&worker->n_cached_tokens, u->n_cached_tokens);
     atomic_fetch_add(&worker->prefill_ns, (uint64_t)(u->prefill_ns > 0 ? u->prefill_ns : 0));
@@ -288,23 +330,39 @@ static void count_end(struct worker *worker, const struct stream_request *r,
     pthread_mutex_unlock(&worker->lock);
 }
 
+static bool add_event(struct gather *g, struct stream_request *r, const struct engine_event *event)
+{
+    switch (event->type) {
+    case ENGINE_EVENT_STARTED:
+        return add_prompt_info(g, r, event);
+    case ENGINE_EVENT_PROMPT:
+        return add_prompt_logprobs(g, r, event);
+    case ENGINE_EVENT_TOKENS:
+        return add_tokens(g, r, event);
+    case ENGINE_EVENT_FINISHED:
+        break;
+    }
+    if (event->reason == FINISH_STOP || event->reason == FINISH_LENGTH)
+        return add_finished(g, r, event);
+    add_error(g, r, event);
+    return true;
+}
+
 static void on_event(struct gather *g, const struct engine_event *event)
 {
     struct stream_request *r = (struct stream_request *)(uintptr_t)event->user_data;
+    size_t n_items = r->session->n_items;
     if (event->choice >= ENGINE_MAX_CHOICES)
         return;
-    if (event->type == ENGINE_EVENT_STARTED)
-        add_prompt_info(g, r, event);
-    else if (event->type == ENGINE_EVENT_TOKENS)
-        add_tokens(g, r, event);
-    if (event->type != ENGINE_EVENT_FINISHED)
+    if (!r->out_of_memory && !add_event(g, r, event)) {
+        r->session->n_items = n_items;
+        r->out_of_memory = true;
+        engine_cancel(g->engine, event->id);
+    }
+    if (event->type != ENGINE_EVENT_FINISHED || !event->last)
         return;
-    if (event->reason == FINISH_STOP || event->reason == FINISH_LENGTH)
-        add_finished(g, r, event);
-    else
+    if (r->out_of_memory)
         add_error(g, r, event);
-    if (!event->last)
-        return;
     count_end(g->worker, r, event);
     r->next_ended = g->ended;
     g->ended = r;
@@ -338,7 +396,7 @@ void *events_run(void *arg)
     struct engine_event_buffer *buffer = NULL;
     struct error err;
     g.engine = g.worker->engine;
-    arena_init(&g.arena, ARENA_BYTES, 0);
+    arena_init(&g.arena, ARENA_BYTES, g.worker->settings->max_frame_bytes);
     if (engine_event_buffer_create(&buffer, &err) != 0) {
         log_error(LOG_EVENT("no event buffer"), LOG_STR("message", err.message));
         return NULL;

@@ -93,6 +93,7 @@ static void add_limits(const struct facts_limits *limits, Sluice__V1__ModelInfo 
     info->capabilities->chat = limits->chat;
     info->capabilities->tools = limits->chat;
     info->capabilities->logprobs = true;
+    info->capabilities->prompt_logprobs = true;
 }
 
 int facts_model_info(struct arena *arena, const struct checkpoint *ckpt,

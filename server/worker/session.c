@@ -72,6 +72,8 @@ void session_send_error(struct session *session, uint64_t id, uint32_t choice,
     item.error = message_error(&arena, why);
     if (item.error)
         session_send_step(session, items, 1, NULL);
+    else
+        rpc_call_finish(session->call, why); /* no memory: let the server know that all are lost */
     arena_fini(&arena);
 }
 

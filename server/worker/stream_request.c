@@ -67,8 +67,9 @@ static int apply_update(struct stream_request *r, const Sluice__V1__UpdateFrame 
                         struct error *err)
 {
     struct engine_update change = {.max_tokens = -1, .end_where_it_is = true};
-    if (update->replace_stop)
-        return error_set(err, STATUS_UNIMPLEMENTED, "update.stop: not built yet");
+    change.replace_stop = update->replace_stop;
+    change.stop = (const char *const *)update->stop;
+    change.n_stop = (uint32_t)update->n_stop;
     if (update->has_max_tokens)
         change.max_tokens = update->max_tokens;
     change.set_priority = update->has_priority;
@@ -88,6 +89,7 @@ static void note(struct stream_request *r, const struct engine_request *request)
     atomic_store(&r->max_tokens, request->stopping.max_tokens);
     r->seed = request->sampling.seed;
     r->want_logprobs = request->want_logprobs;
+    r->send_logprobs = r->submit->request->output && r->submit->request->output->logprobs;
     r->ignore_eos = request->stopping.ignore_eos;
     for (size_t i = 0; resume && i < resume->n_choices; i++) {
         const Sluice__Worker__V1__ResumedChoice *c = resume->choices[i];
@@ -110,9 +112,9 @@ static int submit(struct stream_request *r, struct engine *engine, struct arena 
     uint64_t engine_id;
     int rc = request_build_check(r->submit->request, err);
     if (!rc)
-        rc = request_build(r->submit, arena, &request, err);
+        rc = request_build(r->submit, engine_tokenizer(engine), arena, &request, err);
     if (!rc)
-        rc = request_build_prompt(worker, engine, r->submit, &ids, err);
+        rc = request_build_prompt(worker, engine, r->submit, &ids, &r->n_truncated, err);
     if (rc) {
         token_list_fini(&ids);
         return rc;

@@ -39,11 +39,14 @@ struct stream_request {
     uint32_t n_choices;
     _Atomic uint32_t max_tokens; /* an update may change it */
     uint64_t seed;
-    bool want_logprobs, ignore_eos, numerics_changed;
+    uint32_t n_truncated;
+    bool want_logprobs; /* for their sum at least */
+    bool send_logprobs, ignore_eos, numerics_changed;
 
     /* event thread */
     struct stream_choice choices[ENGINE_MAX_CHOICES];
     bool error_sent;
+    bool out_of_memory; /* an item of it could not be made: it is being ended */
     struct stream_request *next_ended;
 };
 

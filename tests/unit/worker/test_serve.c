@@ -187,8 +187,44 @@ static void bad_max_tokens(struct text_request *r)
 
 static void bad_best_of(struct text_request *r)
 {
-    r->sampling.has_best_of = true;
+    r->sampling.has_n = r->sampling.has_best_of = true;
+    r->sampling.n = 3;
     r->sampling.best_of = 2;
+}
+
+static void many_best_of(struct text_request *r)
+{
+    r->sampling.has_best_of = true;
+    r->sampling.best_of = 9;
+}
+
+static void bad_word(struct text_request *r)
+{
+    static char good[] = "good", spaces[] = "   ";
+    static char *words[] = {good, spaces};
+    r->sampling.bad_words = words;
+    r->sampling.n_bad_words = 2;
+}
+
+static void bad_allowed(struct text_request *r)
+{
+    static uint32_t ids[] = {1, 2, 1u << 20};
+    r->sampling.allowed_token_ids = ids;
+    r->sampling.n_allowed_token_ids = 3;
+}
+
+static void bad_do_sample(struct text_request *r)
+{
+    r->sampling.has_do_sample = r->sampling.has_temperature = true;
+    r->sampling.do_sample = true;
+    r->sampling.temperature = 0.0f;
+}
+
+static void bad_truncate(struct text_request *r)
+{
+    r->request.output = &r->output;
+    r->output.has_truncate = true;
+    r->output.truncate = 0;
 }
 
 static void bad_constraint(struct text_request *r)
@@ -245,7 +281,12 @@ static void test_submit_when_bad_then_the_field_is_named_and_the_stream_lives(vo
         {bad_n, STATUS_INVALID_ARGUMENT, "sampling.n"},
         {bad_prompt, STATUS_INVALID_ARGUMENT, "prompt"},
         {bad_max_tokens, STATUS_INVALID_ARGUMENT, "stopping.max_tokens"},
-        {bad_best_of, STATUS_UNIMPLEMENTED, "sampling.best_of"},
+        {bad_best_of, STATUS_INVALID_ARGUMENT, "sampling.best_of"},
+        {many_best_of, STATUS_INVALID_ARGUMENT, "sampling.n"},
+        {bad_word, STATUS_INVALID_ARGUMENT, "sampling.bad_words[1]"},
+        {bad_allowed, STATUS_INVALID_ARGUMENT, "sampling.allowed_token_ids[2]"},
+        {bad_do_sample, STATUS_INVALID_ARGUMENT, "sampling.do_sample"},
+        {bad_truncate, STATUS_INVALID_ARGUMENT, "output.truncate"},
         {bad_constraint, STATUS_UNIMPLEMENTED, "constraint"},
         {bad_token_id, STATUS_INVALID_ARGUMENT, "prompt.token_ids[1]"},
         {bad_chat_json, STATUS_INVALID_ARGUMENT, "chat.messages[0].tool_calls_json"},
@@ -269,6 +310,35 @@ static void test_submit_when_bad_then_the_field_is_named_and_the_stream_lives(vo
     test_stream_submit(&s, 100, &r.request);
     assert_false(test_stream_wait(&s, 100)->failed);
     test_stream_close(&s);
+}
+
+/* A part of an answer for which there is no memory was once left out, and the answer went on with a
+ * hole in it. */
+static void test_frame_when_no_memory_for_an_item_then_that_request_ends(void **state)
+{
+    (void)state;
+    struct test_worker small;
+    static struct test_stream s;
+    struct text_request r;
+    test_worker_start(&small, TINY, (const char *const[]){"--max-frame-bytes", "16384", NULL},
+                      true);
+    test_stream_open(&s, &small, TEST_EPOCH);
+    text_request_init(&r, "a prompt of more than thirty letters and as many tokens", 4);
+    r.request.output = &r.output;
+    r.output.prompt_logprobs = true;
+    r.output.has_top_n = true;
+    r.output.top_n = 20;
+    test_stream_submit(&s, 1, &r.request);
+    struct answer *a = test_stream_wait(&s, 1);
+    assert_true(a->failed);
+    assert_int_equal(a->error.status, STATUS_RESOURCE_EXHAUSTED);
+    assert_string_equal(a->error.reason, "WORKER_MEMORY");
+    text_request_init(&r, "others go on", 4);
+    test_stream_submit(&s, 2, &r.request);
+    assert_false(test_stream_wait(&s, 2)->failed);
+    test_worker_wait_idle(&small);
+    test_stream_close(&s);
+    test_worker_stop(&small, 1000);
 }
 
 static void test_submit_when_deadline_is_over_then_never_begun(void **state)
@@ -666,6 +736,7 @@ int main(void)
         cmocka_unit_test(test_submit_when_choices_then_each_finishes_and_one_receipt),
         cmocka_unit_test(test_resume_when_given_what_came_then_the_rest_follows),
         cmocka_unit_test(test_submit_when_bad_then_the_field_is_named_and_the_stream_lives),
+        cmocka_unit_test(test_frame_when_no_memory_for_an_item_then_that_request_ends),
         cmocka_unit_test(test_submit_when_deadline_is_over_then_never_begun),
         cmocka_unit_test(test_serve_when_greeting_is_wrong_then_refused),
         cmocka_unit_test(test_cancel_when_anywhere_then_ended_and_kv_is_back),
