@@ -113,6 +113,8 @@ void rpc_call_release(struct rpc_call *call)
 
 static int final_code(const struct rpc_call *call)
 {
+    if (call->oversized)
+        return status_to_grpc(STATUS_RESOURCE_EXHAUSTED);
     if (!call->peer_cancelled || call->aborted)
         return status_to_grpc(call->status.status);
     /* The client's clock started first, so its end of the deadline comes a little before ours. */
@@ -494,6 +496,10 @@ static void on_read(struct rpc_tag *tag, bool ok)
     bool dead = call->dead;
     pthread_mutex_unlock(&call->lock);
 
+    if (!ok && !dead && grpc_call_failed_before_recv_message(call->core) == 0) {
+        call->oversized = true; /* gRPC has ended the call */
+        rpc_server_count_limit(call->server, RPC_LIMIT_MESSAGE);
+    }
     if (!ok || buffer == NULL) {
         if (buffer != NULL)
             grpc_byte_buffer_destroy(buffer);
@@ -588,6 +594,14 @@ const char *rpc_call_metadata(const struct rpc_call *call, const char *key, size
         return call->headers[i].value;
     }
     return NULL;
+}
+
+size_t rpc_call_metadata_bytes(const struct rpc_call *call)
+{
+    size_t n_bytes = 0;
+    for (size_t i = 0; i < call->n_headers; i++)
+        n_bytes += strlen(call->headers[i].key) + call->headers[i].n_value + 32;
+    return n_bytes;
 }
 
 size_t rpc_call_n_metadata(const struct rpc_call *call, const char *key)

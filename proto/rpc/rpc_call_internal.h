@@ -51,6 +51,7 @@ struct rpc_call {
     const struct rpc_call_events *events;
     void *events_arg;
     ProtobufCMessage *request;
+    bool oversized;     /* its message was over the limit */
     int peer_cancelled; /* out of RECV_CLOSE_ON_SERVER */
     grpc_byte_buffer *read_buffer;
 
@@ -96,6 +97,10 @@ bool rpc_call_awaits_request(struct rpc_call *call);
 /* rpc_lane.c: the call's turn. Drops the list's reference. */
 void rpc_call_pump_kicked(struct rpc_call *call);
 
+/* As HPACK counts: 32 bytes over the text of each pair. */
+size_t rpc_call_metadata_bytes(const struct rpc_call *call);
+
 /* rpc_server.c: bookkeeping. */
 void rpc_server_call_done(struct rpc_server *server, struct rpc_call *call, int grpc_code);
+void rpc_server_count_limit(struct rpc_server *server, enum rpc_limit limit);
 void rpc_server_count_message(struct rpc_server *server, bool incoming, size_t n_bytes);

@@ -92,6 +92,12 @@ int rpc_core_parse(const ProtobufCMessageDescriptor *descriptor, grpc_byte_buffe
     grpc_byte_buffer_reader reader;
     if (buffer == NULL)
         return error_set(err, STATUS_INVALID_ARGUMENT, "no %s was sent", descriptor->name);
+    if (buffer->data.raw.compression != GRPC_COMPRESS_NONE) {
+        grpc_byte_buffer_destroy(buffer);
+        error_set(err, STATUS_UNIMPLEMENTED, "%s is compressed; messages are taken as they are",
+                  descriptor->name);
+        return error_reason(err, "COMPRESSED_MESSAGE");
+    }
     if (!grpc_byte_buffer_reader_init(&reader, buffer)) {
         grpc_byte_buffer_destroy(buffer);
         return error_set(err, STATUS_INVALID_ARGUMENT, "%s cannot be decompressed",

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/hash_map.h"
+#include "proto/rpc/rpc_accept.h"
 #include "proto/rpc/rpc_call_internal.h"
 #include "proto/rpc/rpc_core.h"
 #include "proto/rpc/rpc_health_internal.h"
@@ -21,7 +22,7 @@
 #include "proto/rpc/rpc_schema.h"
 #include "proto/rpc/rpc_tls_internal.h"
 
-enum { SLOTS_PER_THREAD = 4, MAX_THREADS = 64, N_BUILT_IN = 3, ABORT_MS = 500 };
+enum { SLOTS_PER_THREAD = 4, MAX_THREADS = 64, N_BUILT_IN = 3, ABORT_MS = 500, MAX_PORTS = 8 };
 
 /* A standing request for the next call, re-armed as soon as it is used. */
 struct slot {
@@ -44,6 +45,8 @@ struct rpc_server {
     struct hash_map by_path; /* read-only after creation */
 
     grpc_server *core;
+    struct rpc_accept *ports[MAX_PORTS];
+    uint32_t n_ports;
     struct rpc_lane lanes[MAX_THREADS];
     pthread_t threads[MAX_THREADS];
     uint32_t n_threads; /* running */
@@ -69,9 +72,11 @@ void rpc_server_config_init(struct rpc_server_config *config)
         .max_metadata_bytes = 16u << 10,
         .max_pending_bytes = 64u << 10,
         .max_streams = 100,
+        .max_connections = 1024,
         .max_calls = 4096,
         .keepalive_time_ms = 60000,
         .keepalive_timeout_ms = 20000,
+        .handshake_timeout_ms = 10000,
     };
 }
 
@@ -204,16 +209,18 @@ static grpc_server *create_core(const struct rpc_server_config *config)
     grpc_arg args[] = {
         int_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, config->max_message_bytes),
         int_arg(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, INT32_MAX),
-        int_arg(GRPC_ARG_MAX_METADATA_SIZE, config->max_metadata_bytes),
+        /* Up to twice the limit a call gets here, to be told why it is refused. */
+        int_arg(GRPC_ARG_MAX_METADATA_SIZE, 2 * config->max_metadata_bytes),
         int_arg(GRPC_ARG_MAX_CONCURRENT_STREAMS, config->max_streams),
         int_arg(GRPC_ARG_KEEPALIVE_TIME_MS, config->keepalive_time_ms),
         int_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, config->keepalive_timeout_ms),
         int_arg(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
         int_arg(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
         int_arg(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000),
-        int_arg(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10000),
+        int_arg(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, config->handshake_timeout_ms),
         int_arg(GRPC_ARG_ALLOW_REUSEPORT, 0),
-        /* Identity only: nothing a peer sends is inflated. */
+        /* Identity only, and the filter that inflates is not even there. */
+        int_arg(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0),
         int_arg(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1),
     };
     grpc_channel_args list = {sizeof(args) / sizeof(args[0]), args};
@@ -278,6 +285,22 @@ int rpc_server_listen_unix(struct rpc_server *server, const char *path, struct e
     return 0;
 }
 
+static void count_refused_connection(void *arg)
+{
+    rpc_server_count_limit(arg, RPC_LIMIT_CONNECTIONS);
+}
+
+static bool watch_port(struct rpc_server *server, uint16_t port)
+{
+    if (server->n_ports == MAX_PORTS)
+        return false;
+    struct rpc_accept *accept =
+        rpc_accept_watch(port, server->config.max_connections, count_refused_connection, server);
+    if (accept != NULL)
+        server->ports[server->n_ports++] = accept;
+    return accept != NULL;
+}
+
 int rpc_server_listen_tcp(struct rpc_server *server, const char *address, uint16_t *out_port,
                           struct error *err)
 {
@@ -287,6 +310,8 @@ int rpc_server_listen_tcp(struct rpc_server *server, const char *address, uint16
     int port = bind_core(server, address, server->config.tls);
     if (port == 0)
         return error_set(err, STATUS_UNAVAILABLE, "cannot listen on %s", address);
+    if (!watch_port(server, (uint16_t)port))
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory to watch %s", address);
     if (out_port != NULL)
         *out_port = (uint16_t)port;
     return 0;
@@ -329,6 +354,7 @@ static int admit(struct rpc_server *server, const struct rpc_route *route, struc
         return error_reason(err, "DRAINING");
     }
     if (full) {
+        rpc_server_count_limit(server, RPC_LIMIT_CALLS);
         error_set(err, STATUS_RESOURCE_EXHAUSTED, "more than %u calls at once",
                   server->config.max_calls);
         err->retry_after_ms = 1000;
@@ -348,6 +374,12 @@ static void dispatch(struct rpc_server *server, struct rpc_call *call)
     if (status == 0 && route == NULL) {
         status = error_set(&err, STATUS_UNIMPLEMENTED, "unknown method %s", path);
         error_reason(&err, "UNKNOWN_METHOD");
+    }
+    if (status == 0 && rpc_call_metadata_bytes(call) > server->config.max_metadata_bytes) {
+        rpc_server_count_limit(server, RPC_LIMIT_METADATA);
+        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "metadata: %zu bytes, it may have %zu",
+                  rpc_call_metadata_bytes(call), server->config.max_metadata_bytes);
+        status = error_reason(&err, "METADATA_TOO_LARGE");
     }
     if (status == 0 && server->config.authorize != NULL)
         status = server->config.authorize(server->config.authorize_context, call, &err);
@@ -425,6 +457,20 @@ void rpc_server_count_message(struct rpc_server *server, bool incoming, size_t n
     atomic_fetch_add_explicit(&server->n_message_bytes[i], n_bytes, memory_order_relaxed);
 }
 
+void rpc_server_count_limit(struct rpc_server *server, enum rpc_limit limit)
+{
+    if (server->config.on_limit != NULL)
+        server->config.on_limit(server->config.limit_context, limit);
+}
+
+uint32_t rpc_server_n_connections(struct rpc_server *server)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < server->n_ports; i++)
+        n += rpc_accept_n_open(server->ports[i]);
+    return n;
+}
+
 void rpc_server_stats(struct rpc_server *server, struct rpc_server_stats *out_stats)
 {
     pthread_mutex_lock(&server->lock);
@@ -490,8 +536,10 @@ void rpc_server_end_overdue(struct rpc_server *server, uint64_t limit_ms)
     error_reason(&err, "REQUEST_TIMEOUT");
     pthread_mutex_lock(&server->lock);
     for (struct rpc_call *call = server->live; call != NULL; call = call->next_live)
-        if (call->arrived_ns < oldest_ns && rpc_call_awaits_request(call))
+        if (call->arrived_ns < oldest_ns && rpc_call_awaits_request(call)) {
+            rpc_server_count_limit(server, RPC_LIMIT_REQUEST_TIME);
             rpc_call_abort(call, &err);
+        }
     pthread_mutex_unlock(&server->lock);
 }
 
@@ -564,6 +612,8 @@ void rpc_server_destroy(struct rpc_server *server)
     free(server->slots);
     free(server->routes);
     pthread_cond_destroy(&server->changed);
+    for (uint32_t i = 0; i < server->n_ports; i++)
+        rpc_accept_forget(server->ports[i]);
     pthread_mutex_destroy(&server->lock);
     free(server);
 }

@@ -56,6 +56,17 @@ struct rpc_service {
     void *context; /* handed to each handler */
 };
 
+/* What was refused for being too much. Streams per connection, and what goes over twice the
+ * metadata limit, gRPC refuses before it is seen here. */
+enum rpc_limit {
+    RPC_LIMIT_CONNECTIONS,
+    RPC_LIMIT_CALLS,
+    RPC_LIMIT_METADATA,
+    RPC_LIMIT_MESSAGE,
+    RPC_LIMIT_REQUEST_TIME,
+    N_RPC_LIMITS
+};
+
 struct rpc_server_config {
     const struct rpc_service *services; /* read by create; what they point to: until destroy */
     size_t n_services;
@@ -65,20 +76,25 @@ struct rpc_server_config {
     size_t max_metadata_bytes;  /* all metadata of one call */
     size_t max_pending_bytes;   /* queued to send per call, see rpc_call_send */
     uint32_t max_streams;       /* per connection */
+    uint32_t max_connections;   /* per TCP port; beyond, new ones are closed as they come */
     uint32_t max_calls;         /* live calls in all; beyond: RESOURCE_EXHAUSTED, TOO_MANY_CALLS */
     uint32_t keepalive_time_ms; /* a silent connection is pinged after this long ... */
     uint32_t keepalive_timeout_ms; /* ... and dropped after this long without an answer */
+    uint32_t handshake_timeout_ms; /* a connection that has not said who it is by then is closed */
     /* Optional: looks at a call's metadata and peer before anything is decoded. A negative status
      * (with err) refuses the call. Health and reflection are asked about too. */
     int (*authorize)(void *context, struct rpc_call *call, struct error *err);
     void *authorize_context;
+    /* Optional: called for each refusal, from any thread and with locks held: it may only count. */
+    void (*on_limit)(void *context, enum rpc_limit limit);
+    void *limit_context;
     /* For TCP listeners; borrowed until destroy. NULL: plain text. Unix sockets have none: the file
      * system says who may connect. */
     struct rpc_tls *tls;
 };
 
 /* The limits of DESIGN section 9: 4 MiB, 16 KiB, 64 KiB pending, 100 streams, 60 s / 20 s; 2
- * threads, 4,096 calls. */
+ * threads, 4,096 calls, 1,024 connections, 10 s for the handshake. */
 void rpc_server_config_init(struct rpc_server_config *config);
 
 /* Checks the tables against the embedded descriptor set and creates a server. FAILED_PRECONDITION,
@@ -128,3 +144,5 @@ struct rpc_server_stats {
     uint64_t n_messages_in, n_messages_out, bytes_in, bytes_out;
 };
 void rpc_server_stats(struct rpc_server *server, struct rpc_server_stats *out_stats);
+/* Open connections of the TCP ports. */
+uint32_t rpc_server_n_connections(struct rpc_server *server);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include "base/clock.h"
@@ -269,6 +270,35 @@ static void *run_ticker(void *arg)
     return NULL;
 }
 
+static void on_wire_limit(void *context, enum rpc_limit limit)
+{
+    static const enum gateway_limit limits[N_RPC_LIMITS] = {
+        [RPC_LIMIT_CONNECTIONS] = LIMIT_CONNECTIONS,      [RPC_LIMIT_CALLS] = LIMIT_CALLS,
+        [RPC_LIMIT_METADATA] = LIMIT_METADATA_BYTES,      [RPC_LIMIT_MESSAGE] = LIMIT_MESSAGE_BYTES,
+        [RPC_LIMIT_REQUEST_TIME] = LIMIT_REQUEST_TIMEOUT,
+    };
+    gateway_count_refusal(context, limits[limit]);
+}
+
+/* Files and links to workers need descriptors too, however many clients come. */
+static uint32_t connection_limit(uint64_t wanted)
+{
+    enum { OTHERS = 192 };
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0)
+        return (uint32_t)wanted;
+    if (files.rlim_cur < files.rlim_max) {
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
+    uint64_t room = files.rlim_cur > 2 * OTHERS ? files.rlim_cur - OTHERS : files.rlim_cur / 2;
+    if (wanted <= room)
+        return (uint32_t)wanted;
+    log_warn(LOG_EVENT("connection limit lowered"), LOG_U64("wanted", wanted),
+             LOG_U64("limit", room), LOG_U64("open_files", files.rlim_cur));
+    return (uint32_t)room;
+}
+
 static int start_server(struct gateway *gateway, struct error *err)
 {
     const struct gateway_config *c = &gateway->config;
@@ -282,6 +312,10 @@ static int start_server(struct gateway *gateway, struct error *err)
     config.max_metadata_bytes = c->limits.max_metadata_bytes;
     config.max_pending_bytes = c->limits.max_pending_bytes;
     config.max_streams = (uint32_t)c->limits.max_streams;
+    config.max_connections = connection_limit(c->limits.max_connections);
+    config.handshake_timeout_ms = (uint32_t)c->limits.handshake_timeout_ms;
+    config.on_limit = on_wire_limit;
+    config.limit_context = gateway;
     config.max_calls = (uint32_t)c->limits.max_calls;
     config.keepalive_time_ms = (uint32_t)c->keepalive_time_ms;
     config.keepalive_timeout_ms = (uint32_t)c->keepalive_timeout_ms;

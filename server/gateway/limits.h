@@ -12,9 +12,11 @@
 struct gateway_limits {
     /* the wire */
     uint64_t max_message_bytes, max_metadata_bytes;
+    uint64_t max_connections;
     uint64_t max_streams; /* per connection */
     uint64_t max_calls;
-    uint64_t request_timeout_ms; /* a call whose request is not whole after this is ended */
+    uint64_t handshake_timeout_ms; /* a connection that has not said what it is by then is closed */
+    uint64_t request_timeout_ms;   /* a call whose request is not whole after this is ended */
     /* readers */
     uint64_t max_pending_bytes; /* per stream towards a client; beyond, its sequence pauses */
     uint64_t slow_reader_ms;    /* a stream whose reader takes nothing for this long is ended */
@@ -42,6 +44,8 @@ enum gateway_limit {
     LIMIT_NONE,
     LIMIT_MESSAGE_BYTES,
     LIMIT_METADATA_BYTES,
+    LIMIT_CONNECTIONS,
+    LIMIT_HANDSHAKE,
     LIMIT_STREAMS,
     LIMIT_CALLS,
     LIMIT_REQUEST_TIMEOUT,
