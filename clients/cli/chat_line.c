@@ -178,6 +178,7 @@ bool chat_line_is_terminal(const struct chat_line *line)
 static enum chat_line_result edited_line(struct chat_line *line, struct strbuf *out)
 {
     int n = 0;
+    el_set(line->editor, EL_PREP_TERM, 1); /* before the prompt: what is typed then is edited too */
     const char *text = el_gets(line->editor, &n);
     if (!text || n <= 0) {
         bool interrupted = line->interrupted;

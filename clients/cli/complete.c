@@ -122,7 +122,7 @@ static void offer_versions(struct completion *c)
 {
     Sluice__Manager__V1__GetModelRequest request = SLUICE__MANAGER__V1__GET_MODEL_REQUEST__INIT;
     ProtobufCMessage *message;
-    request.model = (char *)(uintptr_t)(c->cli.options ? cli_word(&c->cli, 0) : NULL);
+    request.model = (char *)(uintptr_t)cli_word(&c->cli, 0);
     if (!request.model || ask_manager(c, "GetModel", &request.base, &message) != 0)
         return;
     const Sluice__Manager__V1__Model *model =
@@ -293,18 +293,19 @@ static void offer_words(struct completion *c, size_t n_words, char *const words[
         offer_kind(c, table_word_kind(c->cli.command, n_positionals, kind));
 }
 
-/* Where the manager and the server are, as far as the words tell. */
-static void take_settings(struct completion *c, int argc, char *const argv[])
+/* Where the manager and the server are, as far as the words tell: the last one may be an option
+ * that still lacks its value, any may be wrong. */
+static bool take_settings(struct completion *c, int argc, char *const argv[])
 {
     struct error err;
-    char *none[] = {argv[0], NULL};
-    if (options_parse("cli", c->specs, c->cli.n_specs, argc, argv, &c->cli.settings,
-                      &c->cli.options, &err) != 0 &&
-        options_parse("cli", c->specs, c->cli.n_specs, 1, none, &c->cli.settings, &c->cli.options,
-                      &err) != 0)
-        c->cli.settings =
-            (struct cli_settings){.state_dir = "", .manager = "", .server = CLI_DEFAULT_SERVER};
-    cli_resolve_paths(&c->cli);
+    const int tries[] = {argc, argc - 1, 1};
+    for (size_t i = 0; i < CLI_N(tries); i++)
+        if (tries[i] >= 1 && options_parse("cli", c->specs, c->cli.n_specs, tries[i], argv,
+                                           &c->cli.settings, &c->cli.options, &err) == 0) {
+            cli_resolve_paths(&c->cli);
+            return true;
+        }
+    return false;
 }
 
 int complete_words(size_t n_words, char *const words[])
@@ -322,7 +323,8 @@ int complete_words(size_t n_words, char *const words[])
     else if (c.cli.command) {
         c.cli.specs = c.specs;
         c.cli.n_specs = table_specs(c.cli.command, c.specs);
-        take_settings(&c, (int)(n_words - n_name), words + n_name - 1);
+        if (!take_settings(&c, (int)(n_words - n_name), words + n_name - 1))
+            return 0;
         offer_words(&c, n_words - n_name - 1, words + n_name);
         rpc_client_destroy(c.cli.manager);
         rpc_client_destroy(c.cli.server);

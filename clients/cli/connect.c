@@ -17,9 +17,10 @@ int cli_manager(struct cli *cli, struct rpc_client **out_client, struct error *e
 
 int cli_server(struct cli *cli, struct rpc_client **out_client, struct error *err)
 {
-    int rc = cli->server
-                 ? 0
-                 : cli_dial_open(cli->settings.server, &cli->settings.dial, &cli->server, err);
+    bool dials = (cli->command->groups & CLI_DIAL) != 0; /* else it has no options for it */
+    int rc = cli->server ? 0
+                         : cli_dial_open(cli->settings.server, dials ? &cli->settings.dial : NULL,
+                                         &cli->server, err);
     if (!rc)
         *out_client = cli->server;
     return rc;

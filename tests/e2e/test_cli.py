@@ -1,0 +1,389 @@
+"""The command line as people and scripts use it: on a terminal, through pipes, with completion and man pages."""
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import time
+
+import pytest
+
+from conftest import BIN, ROOT
+
+
+def environment(served, **more):
+    env = {k: v for k, v in os.environ.items() if not k.startswith("SLUICE_")}  # those are options too
+    env.update(SLUICE_STATE_DIR=str(served.state), SLUICE_SERVER=served.address, TERM="xterm", LC_ALL="C",
+               XDG_STATE_HOME=str(served.state / "xdg"), HOME=str(served.state), **more)
+    return env
+
+
+def sluice(served, *args, stdin="", check=True, **more):
+    result = subprocess.run([BIN / "sluice", *map(str, args)], input=stdin, capture_output=True, text=True, timeout=120,
+                            env=environment(served, **more))
+    if check and result.returncode != 0:
+        raise AssertionError(f"sluice {args}: {result.stderr}")
+    return result
+
+
+class Terminal:
+    """A program on a pseudo terminal of its own, with what it has printed so far."""
+
+    def __init__(self, served, *args):
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.execve(BIN / "sluice", ["sluice", *map(str, args)], environment(served))
+        self.output = b""
+
+    def read(self, seconds=0.1):
+        if select.select([self.fd], [], [], seconds)[0]:
+            try:
+                self.output += os.read(self.fd, 65536)
+            except OSError:  # the other side has gone
+                return False
+        return True
+
+    def expect(self, pattern, seconds=30):
+        """Waits for the pattern in what is printed from here on; returns what came up to its end."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            found = re.search(pattern.encode(), self.output, re.S)
+            if found:
+                seen, self.output = self.output[:found.end()], self.output[found.end():]
+                return seen.decode(errors="replace")
+            if not self.read():
+                break
+        raise AssertionError(f"no {pattern!r} in {self.output!r}")
+
+    def send(self, text):
+        os.write(self.fd, text.encode())
+
+    def wait(self, seconds=10):
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self.read(0.05)
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.pid = 0
+                return os.waitstatus_to_exitcode(status)
+        raise AssertionError(f"still running: {self.output!r}")
+
+    def close(self):
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        os.close(self.fd)
+
+
+@pytest.fixture
+def terminal(served):
+    opened = []
+
+    def start(*args):
+        opened.append(Terminal(served, *args))
+        return opened[-1]
+
+    yield start
+    for t in opened:
+        t.close()
+
+
+def running(served):
+    models = served.inference.ListModels(served.stubs.inference.ListModelsRequest()).models
+    return sum(v.n_running + v.n_queued for m in models for v in m.versions)
+
+
+# --- chat ---
+
+def test_chat_ctrl_c_cancels_the_answer_and_not_the_program(served, terminal):
+    chat = terminal("chat", "smol", "--ignore-eos", "-n", "1800", "--no-history")
+    chat.expect(">>> ")
+    chat.send("Count to a million.\r")
+    chat.expect("million.*\n.*\\w+ \\w+", 30)  # the answer has begun
+    assert running(served) == 1
+    chat.send("\x03")
+    chat.expect(r"\[cancelled\]", 10)
+    chat.expect(">>> ")
+    served.wait(lambda: running(served) == 0, 5, "the cancelled request has gone")
+    chat.send("/params max-tokens 4\r")
+    chat.expect(">>> ")
+    chat.send("Say hello.\r")
+    chat.expect(r"\[cut at 4 tokens", 30)
+    chat.expect(">>> ")
+    chat.send("half a li\x03")  # a line is given up, nothing else
+    chat.expect(r"Ctrl-D or /exit")
+    chat.expect(">>> ")
+    chat.send("\x04")
+    assert chat.wait() == 0
+
+
+def test_chat_keeps_its_history_for_the_next_time(served, terminal):
+    chat = terminal("chat", "smol", "-n", "2")
+    chat.expect(">>> ")
+    chat.send("Grüße, \U0001f600 erste Frage\r")
+    chat.expect(r"\[cut at 2 tokens", 30)
+    chat.expect(">>> ")
+    chat.send("/exit\r")
+    assert chat.wait() == 0
+    history = served.state / "xdg/sluice/chat_history"
+    assert history.stat().st_mode & 0o777 == 0o600
+    chat = terminal("chat", "smol", "-n", "2")
+    chat.expect(">>> ")
+    chat.send("\x1b[A\x1b[A\r")  # two lines up: past /exit
+    seen = chat.expect(r"\[cut at 2 tokens", 30)
+    assert "Grüße, \U0001f600 erste Frage" in seen
+    chat.send("\x04")
+    assert chat.wait() == 0
+
+
+def test_chat_takes_several_lines_as_one_turn(served, tmp_path):
+    saved = tmp_path / "saved.json"
+    script = f'one\\\ntwo\n"""three\nfour \\\n\nfive"""\n/save {saved}\n'
+    sluice(served, "chat", "smol", "-n", "2", "--system", "Be brief.", stdin=script)
+    messages = json.loads(saved.read_text())["messages"]
+    assert [m["role"] for m in messages] == ["system", "user", "assistant", "user", "assistant"]
+    assert messages[1]["content"] == "one\ntwo" and messages[3]["content"] == "three\nfour \\\n\nfive"
+    assert saved.stat().st_mode & 0o777 == 0o600
+    again = sluice(served, "chat", "smol", stdin=f"/save {saved}\n", check=False)
+    assert again.returncode == 1 and "exists" in again.stderr
+
+
+def test_chat_sends_the_whole_conversation(served, tmp_path):
+    """What the second turn answers is what the server answers to the three messages before it."""
+    saved = tmp_path / "saved.json"
+    sluice(served, "chat", "smol", "-n", "12", stdin=f"Name a colour.\nAnother one.\n/save {saved}\n")
+    messages = json.loads(saved.read_text())["messages"]
+    inference = served.stubs.inference
+    chat = inference.Chat(messages=[inference.ChatMessage(role=m["role"], content=m["content"]) for m in messages[:3]])
+    whole = served.inference.Complete(inference.GenerateRequest(model="smol", chat=chat,
+                                                                stopping=inference.Stopping(max_tokens=12)))
+    assert whole.choices[0].text == messages[3]["content"]
+
+
+def test_chat_commands(served, tmp_path):
+    saved = tmp_path / "saved.json"
+    script = (f"/params temperature 0.9\n/params seed 5\n/system Talk like a pirate.\nHello\n/retry\n/params\n/clear\n"
+              f"/save {saved}\n/system -\n/system\n/help\n")
+    result = sluice(served, "chat", "smol", "-n", "6", stdin=script)
+    first, second = result.stdout.strip("\n").split("\n")[0], result.stdout.strip("\n").split("\n")[-1]
+    assert first and first == second  # one seed, one answer
+    assert json.loads(saved.read_text())["messages"] == [{"role": "system", "content": "Talk like a pirate."}]
+    assert re.search(r"temperature +0\.9", result.stderr) and "(none)" in result.stderr and "/retry" in result.stderr
+    for bad, text in [("/nothing", "/help lists"), ("/params warmth 3", "/params lists"),
+                      ("/params temperature hot", "not a finite number"), ("/retry", "nothing was asked"),
+                      ("/save", "file name"), ("\xff", "not UTF-8")]:
+        result = subprocess.run([BIN / "sluice", "chat", "smol"], input=(bad + "\n").encode("latin-1"),
+                                capture_output=True, timeout=60, env=environment(served))
+        assert result.returncode == 1 and text in result.stderr.decode(), bad
+
+
+def test_chat_refuses_what_it_cannot_do(served):
+    result = sluice(served, "chat", "nobody", stdin="hi\n", check=False)
+    assert result.returncode == 1 and "NOT_FOUND" in result.stderr and "sluice ls" in result.stderr
+    result = sluice(served, "chat", "smol", "--temperature", "-1", stdin="hi\n", check=False)
+    assert result.returncode == 1 and "sampling.temperature" in result.stderr
+
+
+def test_chat_that_outgrows_the_context_leaves_the_oldest_out(fresh):
+    from conftest import model_path
+    fresh.start()
+    fresh.cli("register", "smol", model_path(), "--version", "1")
+    fresh.cli("load", "smol", "--context-length", "256")
+    fresh.wait(lambda: fresh.run("smol", "hi", "-n", "1", check=False).returncode == 0, 30, "the model answers")
+    saved = fresh.state / "saved.json"
+    turns = "".join(f"Question number {i}: " + "tell me more about the colour blue " * 3 + "\n" for i in range(8))
+    result = sluice(fresh, "chat", "smol", "-n", "24", stdin=turns + f"/save {saved}\n")
+    assert "outgrown the context of 256 tokens" in result.stderr
+    asked = [m["content"] for m in json.loads(saved.read_text())["messages"] if m["role"] == "user"]
+    assert 1 <= len(asked) < 8 and asked[-1].startswith("Question number 7") and len(result.stdout.splitlines()) >= 8
+
+
+# --- output ---
+
+def test_a_closed_pipe_ends_a_command_as_it_ends_a_filter(served):
+    for command in (["run", "smol", "Tell a long story.", "--ignore-eos", "-n", "500"], ["run", "--help"]):
+        p = subprocess.Popen([BIN / "sluice", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                             env=environment(served))
+        p.stdout.close()
+        assert p.wait(30) == -signal.SIGPIPE and p.stderr.read() == b""
+        p.stderr.close()
+    served.wait(lambda: running(served) == 0, 5, "the request has gone")
+
+
+def test_a_full_disk_is_told():
+    with open("/dev/full", "w") as full:
+        result = subprocess.run([BIN / "sluice", "help"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=10)
+    assert result.returncode == 1 and "No space left" in result.stderr
+
+
+def test_wrong_usage_names_the_command(served):
+    for args, text in [(["ops", "nothing"], "sluice ops cancel"), (["scale", "smol"], "MODEL N"),
+                       (["scale", "smol", "many"], "number of replicas"), (["groups", "create", "x"], "DEVICE"),
+                       (["events", "--from", "x"], "whole number"), (["run", "a", "b", "c"], "sluice run MODEL PROMPT"),
+                       (["nothing"], "sluice help"), (["completion", "csh"], "bash|zsh|fish"),
+                       (["tokenize", "smol", "two", "words"], "one word too many"),
+                       (["tokenize", "smol", "-d", "-p", "1"], "--pieces")]:
+        result = sluice(served, *args, check=False)
+        assert result.returncode == 2 and text in result.stderr and result.stdout == "", args
+
+
+# --- tokenize ---
+
+@pytest.mark.parametrize("text", ["Hello, world", "Grüße \U0001f600 \t tab", "  leading and trailing  ", "a\nb\n\nc"])
+def test_tokenize_and_back(served, text):
+    ids = sluice(served, "tokenize", "smol", "--no-bos", text).stdout.split()
+    assert list(map(int, ids)) == list(served.inference.Tokenize(served.stubs.inference.TokenizeRequest(
+        model="smol", text=text, add_special_tokens=False)).ids)
+    assert sluice(served, "tokenize", "smol", "--detokenize", *ids).stdout == text + "\n"
+    assert sluice(served, "tokenize", "smol", "--detokenize", stdin=",".join(ids)).stdout == text + "\n"
+    assert sluice(served, "tokenize", "smol", "--no-bos", stdin=text + "\n").stdout.split() == ids
+    assert json.loads(sluice(served, "tokenize", "smol", "--no-bos", "--json", text).stdout)["ids"] == list(map(int, ids))
+
+
+def test_tokenize_shows_pieces_and_chats(served):
+    lines = sluice(served, "tokenize", "smol", "--pieces", "\U0001f600").stdout.splitlines()
+    assert all("\t" in line for line in lines)
+    raw = b"".join(re.sub(rb"\\x([0-9A-F]{2})", lambda m: bytes([int(m[1], 16)]), line.split("\t", 1)[1].encode())
+                   for line in lines)
+    assert raw.decode() == "\U0001f600"
+    ids = sluice(served, "tokenize", "smol", "--chat", "--system", "S.", "Hi").stdout.split()
+    text = sluice(served, "tokenize", "smol", "--detokenize", "--special", *ids).stdout
+    assert "<|im_start|>system\nS." in text and "<|im_start|>user\nHi" in text
+    for bad in ("x", "-1", "4294967296", "1.5"):
+        result = sluice(served, "tokenize", "smol", "--detokenize", "--", bad, check=False)
+        assert result.returncode == 1 and "token id" in result.stderr
+
+
+# --- completion and man pages ---
+
+def complete_bash(served, line):
+    script = ('source <("$1" completion bash); PATH="$(dirname "$1"):$PATH"; COMP_LINE=$2; COMP_POINT=${#COMP_LINE}; '
+              '_sluice; printf "%s\\n" "${COMPREPLY[@]}"')
+    result = subprocess.run(["bash", "-c", script, "bash", BIN / "sluice", line], capture_output=True, text=True,
+                            timeout=30, env=environment(served), cwd=ROOT)
+    assert result.stderr == ""
+    return [word for word in result.stdout.split("\n") if word]
+
+
+def test_bash_completes_commands_options_values_and_names(served):
+    assert {"run", "chat", "ops", "events"} <= set(complete_bash(served, "sluice "))
+    assert complete_bash(served, "sluice sca") == ["scale"]
+    assert complete_bash(served, "sluice ops c") == ["cancel"]
+    assert complete_bash(served, "sluice groups ") == ["list", "create", "delete"]
+    assert {"--temperature", "--top-p", "--json"} <= set(complete_bash(served, "sluice run smol hi --"))
+    assert complete_bash(served, "sluice run smol hi --temp") == ["--temperature"]
+    assert complete_bash(served, "sluice completion ") == ["bash", "zsh", "fish"]
+    assert complete_bash(served, "sluice serve --log-level w") == ["warn"]
+    assert complete_bash(served, "sluice serve --log-level=w") == ["warn"]
+    assert complete_bash(served, "sluice run s") == ["smol"]
+    assert complete_bash(served, "sluice --nothing x") == []
+    assert complete_bash(served, "sluice rm smol ") == ["1"]
+    assert complete_bash(served, "sluice unload smol --version ") == ["1"]
+    replica = served.ready()[0]["id"]
+    assert complete_bash(served, "sluice drain ") == [replica]
+    assert complete_bash(served, "sluice load smol --group c") == ["cpu"]
+    assert complete_bash(served, "sluice groups create left cpu") == ["cpu:0"] or \
+        complete_bash(served, "sluice groups create left cpu") == ["0"]
+    assert "CMakeLists.txt" in complete_bash(served, "sluice register x CMakeL")
+    assert complete_bash(served, "sluice serve --state-dir test") == ["tests"]
+
+
+def test_completion_asks_the_server_where_there_is_no_manager_and_never_complains(served, tmp_path):
+    result = sluice(served, "__complete", "run", "s", SLUICE_MANAGER=str(tmp_path / "none.sock"))
+    assert result.stdout.split("\t")[0] == "smol" and result.stderr == ""
+    for words in ([], [""], ["run", "--server", "nowhere", ""], ["ops", "cancel", ""], ["load", "--replicas", "x", ""]):
+        result = sluice(served, "__complete", *words, SLUICE_MANAGER=str(tmp_path / "none.sock"))
+        assert result.returncode == 0 and result.stderr == ""
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_the_other_shells_complete_too(served, shell):
+    script = {"zsh": 'PATH="$(dirname "$1"):$PATH"; compdef() { :; }; _describe() { print -l ${(P)4}; }; _files() { :; }; '
+                     'source <("$1" completion zsh); words=(sluice run s); CURRENT=3; _sluice',
+              "fish": 'set PATH (dirname $argv[1]) $PATH; $argv[1] completion fish | source; complete -C "sluice run s"'}
+    arguments = ["-c", script[shell], *(["zsh"] if shell == "zsh" else []), str(BIN / "sluice")]
+    result = subprocess.run([shell, *arguments], capture_output=True, text=True, timeout=30, env=environment(served))
+    assert result.stdout.strip().split("\n")[0].replace("\t", ":").startswith("smol:model"), result.stderr
+
+
+def test_man_pages_lint_and_say_what_help_says(tmp_path):
+    subprocess.run([BIN / "sluice", "man", "--output", tmp_path], check=True, timeout=30)
+    for program in ("sluice-server", "sluice-manager", "sluice-worker"):
+        page = subprocess.run([BIN / program, "--man"], check=True, capture_output=True, timeout=30).stdout
+        (tmp_path / f"{program}.8").write_bytes(page)
+    for mode in ("serve", "generate", "inspect", "plan", "probe", "bench", "quantize"):
+        page = subprocess.run([BIN / "sluice-worker", "--man", mode], check=True, capture_output=True, timeout=30).stdout
+        (tmp_path / f"sluice-worker-{mode}.8").write_bytes(page)
+    pages = sorted(tmp_path.iterdir())
+    assert len(pages) > 30
+    lint = subprocess.run(["mandoc", "-T", "lint", "-W", "warning", *pages], capture_output=True, text=True, timeout=60)
+    assert lint.returncode == 0 and lint.stdout == "", lint.stdout
+    overview = subprocess.run([BIN / "sluice", "help"], capture_output=True, text=True, timeout=10).stdout
+    commands = re.findall(r"^  ([a-z]+(?: [a-z]+)?)  ", overview.split("commands:")[1].split("examples:")[0], re.M)
+    assert {f"sluice-{c.replace(' ', '-')}.1" for c in commands} < {p.name for p in pages}
+    for command in commands:
+        text = subprocess.run([BIN / "sluice", "help", *command.split()], capture_output=True, text=True, timeout=10)
+        page = subprocess.run(["mandoc", "-T", "ascii", tmp_path / f"sluice-{command.replace(' ', '-')}.1"],
+                              capture_output=True, text=True, timeout=10).stdout
+        plain = re.sub(".\b", "", page)
+        for option in re.findall(r"--[a-z][a-z-]+", text.stdout.split("\noptions:")[1].split("\n\n")[0]):
+            assert option in plain, f"{command}: {option}"
+
+
+def test_installed_pages_are_built():
+    share = BIN.parent / "share"
+    assert (share / "man/man1/sluice-chat.1").exists() and (share / "man/man8/sluice-server.8").exists()
+    assert (share / "completions/sluice").read_text().endswith("complete -F _sluice sluice\n")
+
+
+# --- the control plane ---
+
+def test_groups_and_devices(served):
+    assert "cpu:0" in sluice(served, "devices").stdout
+    assert sluice(served, "groups", "create", "left", "cpu:0").stdout == "created left: cpu:0\n"
+    assert re.search(r"^left +cpu:0 ", sluice(served, "groups").stdout, re.M)
+    assert {g["name"] for g in json.loads(sluice(served, "groups", "list", "--json").stdout)["groups"]} == {"cpu", "left"}
+    again = sluice(served, "groups", "create", "left", "cpu:0", check=False)
+    assert again.returncode == 1 and "ALREADY_EXISTS" in again.stderr
+    assert sluice(served, "groups", "delete", "left").stdout == "deleted left\n"
+    assert "left" not in sluice(served, "groups").stdout
+
+
+def test_ops_are_listed_shown_and_watched(served):
+    lines = sluice(served, "ops", "list", "smol", "--json").stdout.splitlines()
+    loads = [op for op in map(json.loads, lines) if op["kind"] == "OPERATION_KIND_LOAD"]
+    assert loads and loads[0]["state"] == "OPERATION_STATE_DONE"
+    assert loads[0]["id"] in sluice(served, "ops").stdout
+    assert "state      done" in sluice(served, "ops", "show", loads[0]["id"]).stdout
+    assert sluice(served, "ops", "watch", loads[0]["id"]).stdout.startswith("smol 1: done")
+    assert sluice(served, "ops", "--open", "--json").stdout == ""
+    result = sluice(served, "ops", "show", "o999", check=False)
+    assert result.returncode == 1 and "NOT_FOUND" in result.stderr
+
+
+def test_ls_reads_every_page(served, stubs, tmp_path):
+    """A manager that answers two models a page, as the real one does a thousand."""
+    import concurrent.futures
+    import grpc
+
+    class Manager(stubs.manager_grpc.ModelManagerServicer):
+        def ListModels(self, request, context):
+            first = int(request.page_token or 0)
+            names = [f"m{i}" for i in range(first, min(first + 2, 5))]
+            models = [stubs.types.Model(name=n, versions=[stubs.types.ModelVersion(model=n, version="1")]) for n in names]
+            return stubs.manager.ListModelsResponse(models=models, next_page_token=str(first + 2) if first < 4 else "")
+
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(2))
+    stubs.manager_grpc.add_ModelManagerServicer_to_server(Manager(), server)
+    server.add_insecure_port(f"unix:{tmp_path}/m.sock")
+    server.start()
+    try:
+        names = ["m0", "m1", "m2", "m3", "m4"]
+        text = sluice(served, "ls", "--manager", tmp_path / "m.sock").stdout
+        assert re.findall(r"^(m\d) ", text, re.M) == names
+        listed = json.loads(sluice(served, "ls", "--json", "--manager", tmp_path / "m.sock").stdout)
+        assert [m["name"] for m in listed["models"]] == names
+    finally:
+        server.stop(0)
