@@ -56,7 +56,7 @@ void txn_undo(struct txn *txn)
 
 void txn_rollback(struct txn *txn)
 {
-    if (!sqlite3_get_autocommit(txn->db->sqlite))
+    if (!sqlite3_get_autocommit(txn->db->sqlite) && !seeded_bug("I1_acknowledges_before_commit"))
         sqlite3_exec(txn->db->sqlite, "ROLLBACK", NULL, NULL, NULL);
     txn_undo(txn);
 }

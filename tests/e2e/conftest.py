@@ -63,10 +63,12 @@ class Sluice:
         self.channel = grpc.insecure_channel(self.address)
         self.inference = stubs.inference_grpc.InferenceStub(self.channel)
 
-    def start(self, *args):
+    def start(self, *args, env=None):
+        """`env`: options of the three programs, as SLUICE_STALL_TIMEOUT="2s"."""
         self.log = open(self.state / "serve.out", "ab")
         self.process = subprocess.Popen([BIN / "sluice", "serve", "--state-dir", self.state, "--listen", self.address,
-                                         "--drain-grace", "5s", *args], stdout=self.log, stderr=self.log)
+                                         "--drain-grace", "5s", *args], stdout=self.log, stderr=self.log,
+                                        env=dict(os.environ, **(env or {})))
         self.wait(lambda: self.cli("status", check=False).returncode == 0, 20, "the manager answers")
         return self
 

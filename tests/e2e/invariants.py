@@ -1,0 +1,458 @@
+"""What must hold whatever happens, as checkers that any test can use around a running Sluice (conftest.Sluice):
+
+    load = Load(sluice).learn()             I9 needs traffic: clients that ask again and again, references from an undisturbed run
+    watch = Watch(sluice)                   I6, I7, I8 look all the time
+    rest = Rest(sluice)                     I5 remembers what rest is
+    load.start(); ...; load.mark("fault"); ...; load.mark("after"); ...
+    check_all(sluice, load, watch, rest)
+
+Each raises Violation with the invariant's number, or Void (I9) where too little ran to prove anything. tests/e2e/test_seeded_bugs.py plants
+a bug for each and requires that its checker sees it (I10)."""
+import os
+import re
+import threading
+import time
+import urllib.request
+
+import grpc
+import psutil
+
+CANARY_WORDS = "zebra kettle mango violet copper lantern walnut falcon marble ginger pepper saddle velvet anchor thimble juniper".split()
+N_REPEATS = 6
+
+
+class Violation(AssertionError):
+    def __init__(self, invariant, text):
+        super().__init__(f"{invariant}: {text}")
+        self.invariant = invariant
+
+
+class Void(AssertionError):
+    """I9: the run did too little; it proves nothing, so it fails."""
+
+    invariant = "I9"
+
+
+def canary(k):
+    return f"{CANARY_WORDS[k % len(CANARY_WORDS)]}{1000 + 37 * k}"
+
+
+def prompt(k):
+    """A text the model goes on with by repeating its canary, so that tokens that go astray show."""
+    return " ".join([canary(k)] * N_REPEATS)
+
+
+class Run:
+    """One generation as its client saw it."""
+
+    def __init__(self, k):
+        self.k, self.ids, self.times, self.text, self.finished = k, [], [], "", []
+        self.started, self.ended, self.code, self.details = time.monotonic(), None, None, ""
+
+    def __repr__(self):
+        return f"stream {self.k}: {len(self.ids)} tokens, {self.code}, {self.details!r}"
+
+
+class Load:
+    """`n` clients; client k sends request k again and again and keeps what came. Half of them are greedy, half are seeded."""
+
+    def __init__(self, sluice, n=8, max_tokens=48, timeout=60.0, model="smol", pause=0.0):
+        self.sluice, self.n, self.max_tokens, self.timeout, self.model, self.pause = sluice, n, max_tokens, timeout, model, pause
+        self.runs, self.marks, self.references = [], [], {}
+        self.lock, self.stopping, self.threads = threading.Lock(), threading.Event(), []
+        self.n_started = 0
+
+    def request(self, k):
+        return self.sluice.request(self.model, prompt(k), max_tokens=self.max_tokens, temperature=0.6 * (k % 2), seed=k, ignore_eos=True)
+
+    def stub(self):
+        channel = grpc.insecure_channel(self.sluice.address, options=[
+            ("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_backoff_ms", 50),
+            ("grpc.min_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 200)])
+        return channel, self.sluice.stubs.inference_grpc.InferenceStub(channel)
+
+    def one(self, stub, k):
+        run = Run(k)
+        with self.lock:
+            self.runs.append(run)
+        try:
+            for response in stub.Generate(self.request(k), timeout=self.timeout):
+                kind = response.WhichOneof("event")
+                if kind == "tokens":
+                    if response.tokens.first_index != len(run.ids):
+                        run.details += f"[index {response.tokens.first_index} after {len(run.ids)} tokens]"
+                    run.times.append(time.monotonic())
+                    run.ids += list(response.tokens.ids)
+                    run.text += response.tokens.text
+                elif kind == "finished":
+                    run.finished.append(response.finished)
+            run.code = grpc.StatusCode.OK
+        except grpc.RpcError as e:
+            run.code, run.details = e.code(), run.details + e.details()
+        run.ended = time.monotonic()
+        return run
+
+    def learn(self):
+        """The same requests with nothing disturbed: what each must give."""
+        channel, stub = self.stub()
+        threads = [threading.Thread(target=self.one, args=(stub, k)) for k in range(self.n)]
+        [t.start() for t in threads]
+        [t.join() for t in threads]
+        channel.close()
+        for run in self.runs:
+            assert run.code == grpc.StatusCode.OK and len(run.ids) == self.max_tokens, run
+            self.references[run.k] = run
+        self.runs = []
+        return self
+
+    def client(self, k):
+        channel, stub = self.stub()
+        while not self.stopping.is_set():
+            run = self.one(stub, k)
+            if run.code != grpc.StatusCode.OK:
+                time.sleep(0.05)
+            self.stopping.wait(self.pause)
+        channel.close()
+
+    def start(self):
+        self.mark("before")
+        self.threads = [threading.Thread(target=self.client, args=(k,), daemon=True) for k in range(self.n)]
+        [t.start() for t in self.threads]
+        return self
+
+    def mark(self, name):
+        self.marks.append((name, time.monotonic()))
+
+    def wait_tokens(self, n, seconds=60):
+        """Until n more tokens have come."""
+        target, until = self.n_tokens() + n, time.monotonic() + seconds
+        while self.n_tokens() < target:
+            assert time.monotonic() < until, f"{self.n_tokens()} of {target} tokens within {seconds} s: {self.outcomes()}\n{self.sluice.tail()}"
+            time.sleep(0.01)
+
+    def n_tokens(self):
+        with self.lock:
+            return sum(len(r.ids) for r in self.runs)
+
+    def outcomes(self):
+        counts = {}
+        for r in self.runs:
+            name = r.code.name if r.code else "RUNNING"
+            counts[name] = counts.get(name, 0) + 1
+        return counts
+
+    def stop(self):
+        self.stopping.set()
+        for t in self.threads:
+            t.join(self.timeout + 2)
+        self.marks.append(("end", time.monotonic()))
+        return self
+
+    # --- I3, I4, I9 ---
+
+    def check_one_ending(self, allowed=()):
+        """I3. `allowed`: codes a call may end with here besides OK."""
+        for run in self.runs:
+            reference = self.references[run.k]
+            if run.ended is None or run.ended - run.started > self.timeout + 1:
+                raise Violation("I3", f"no end within the deadline and a second: {run}")
+            if run.ids != reference.ids[:len(run.ids)] or not reference.text.startswith(run.text) or run.details.startswith("["):
+                at = next((i for i, (a, b) in enumerate(zip(run.ids, reference.ids)) if a != b), len(run.ids))
+                raise Violation("I3", f"{run}: not what an undisturbed run gives, from token {at} on")
+            if run.code == grpc.StatusCode.OK:
+                if len(run.finished) != 1 or run.finished[0].n_tokens != len(run.ids):
+                    raise Violation("I3", f"{run}: OK with {len(run.finished)} endings")
+                if run.ids != reference.ids or run.text != reference.text:
+                    raise Violation("I3", f"{run}: cut short without an error")
+            elif run.code not in allowed:
+                raise Violation("I3", f"{run}: a status that nothing here explains")
+            elif run.finished:
+                raise Violation("I3", f"{run}: finished and failed")
+
+    def check_canaries(self, logs=()):
+        """I4."""
+        own = sum(canary(r.k) in r.text for r in self.runs if r.code == grpc.StatusCode.OK)
+        if own * 2 < sum(r.code == grpc.StatusCode.OK for r in self.runs):
+            raise Void("I9: the model does not repeat its canaries, so that strays would not show")
+        for run in self.runs:
+            for k in range(self.n):
+                if k != run.k and (canary(k) in run.text or canary(k) in run.details):
+                    raise Violation("I4", f"stream {run.k} got what belongs to stream {k}: {run.text!r} {run.details!r}")
+                if canary(k) in run.details:
+                    raise Violation("I4", f"an error repeats the prompt: {run.details!r}")
+        for path in logs:
+            text = path.read_text(errors="replace")
+            for k in range(self.n):
+                if canary(k) in text:
+                    raise Violation("I4", f"{path.name} has the prompt of stream {k}")
+
+    def require(self, **minimum):
+        """I9: at least so many tokens in the phase that starts with each mark: require(before=100, fault=20, after=100)."""
+        ends = [at for _, at in self.marks[1:]] + [time.monotonic()]
+        for (name, start), end in zip(self.marks, ends):
+            n = sum(start <= t < end for r in self.runs for t in r.times)
+            if n < minimum.get(name, 0):
+                raise Void(f"I9: {n} messages with tokens in phase {name!r}, {minimum[name]} are needed: {self.outcomes()}")
+        missing = set(minimum) - {name for name, _ in self.marks}
+        if missing:
+            raise Void(f"I9: no phase {missing}")
+
+
+# --- processes ---
+
+def worker_processes(sluice):
+    """(replica, epoch, pid, status) of live workers, by their command lines."""
+    found = []
+    for p in psutil.process_iter(["pid", "cmdline", "status"]):
+        line = p.info["cmdline"] or []
+        if len(line) > 1 and line[1] == "serve" and os.path.basename(line[0]) in ("sluice-worker", "fake_worker") and \
+                any(str(sluice.state) in w for w in line) and p.info["status"] not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+            options = dict(zip(line[2:], line[3:]))
+            found.append((options.get("--replica"), options.get("--epoch"), p.info["pid"], p.info["status"]))
+    return found
+
+
+def metrics(sluice):
+    """Samples of the server's /metrics as {name{labels}: value}; None where the instance serves none."""
+    address = getattr(sluice, "metrics_address", None)
+    if not address:
+        return None
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as answer:
+        text = answer.read().decode()
+    return {m[1]: float(m[2]) for m in re.finditer(r"^([^#\s]+)\s+(\S+)$", text, re.M)}
+
+
+def worker_status(sluice, pid=None):
+    """The first status a worker tells on its socket."""
+    sockets = sorted(sluice.state.glob("run/replica-*/worker.sock"))
+    for path in sockets:
+        with grpc.insecure_channel(f"unix:{path}") as channel:
+            stub = sluice.stubs.worker_grpc.WorkerStub(channel)
+            try:
+                status = next(iter(stub.WatchStatus(sluice.stubs.worker.WatchStatusRequest(protocol_min=1, protocol_max=1), timeout=5)))
+            except grpc.RpcError:
+                continue
+            if pid is None or status.pid == pid:
+                yield status
+
+
+class Watch(threading.Thread):
+    """I6, I7 and I8 while things happen: who lives, what health says, whether the books balance; 20 times a second."""
+
+    def __init__(self, sluice, model="smol", version="1", stall_timeout=10.0):
+        super().__init__(daemon=True)
+        self.sluice, self.names = sluice, ("", "sluice.v1.Inference", f"model/{model}/{version}")
+        self.stall_timeout = stall_timeout
+        self.violations, self.samples, self.stopping = [], [], threading.Event()
+        self.start()
+
+    def health(self, stub):
+        from grpc_health.v1 import health_pb2
+        said = {}
+        for name in self.names:
+            try:
+                said[name] = stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=1).status == 1
+            except grpc.RpcError:
+                said[name] = False
+        return said
+
+    def run(self):
+        from grpc_health.v1 import health_pb2_grpc
+        channel = grpc.insecure_channel(self.sluice.address, options=[
+            ("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 100), ("grpc.initial_reconnect_backoff_ms", 50)])
+        stub = health_pb2_grpc.HealthStub(channel)
+        while not self.stopping.is_set():
+            at, workers = time.monotonic(), worker_processes(self.sluice)
+            self.samples.append((at, workers, self.health(stub)))
+            slots = {}
+            for replica, epoch, pid, _ in workers:
+                slots.setdefault(replica, []).append((epoch, pid))
+            for replica, owners in slots.items():
+                if len(owners) > 1:
+                    self.violations.append(Violation("I6", f"{len(owners)} live workers on replica {replica}: {owners}"))
+            try:
+                check_books(self.sluice)
+            except Violation as e:
+                self.violations.append(e)
+            except OSError:
+                pass  # the server is down
+            self.stopping.wait(0.05)
+        channel.close()
+
+    def stop(self):
+        self.stopping.set()
+        self.join(10)
+        return self
+
+    def check_owners(self):
+        """I6."""
+        for v in self.violations:
+            if v.invariant == "I6":
+                raise v
+
+    def check_health(self, slack=0.4):
+        """I7: never SERVING later than a second after the last worker was lost, nor `stall_timeout` and a second after the last one
+        that moved stood still."""
+        lost = stood = None
+        for at, workers, said in self.samples:
+            lost = (lost or at) if not workers else None
+            moving = [w for w in workers if w[3] != psutil.STATUS_STOPPED]
+            stood = (stood or at) if workers and not moving else None
+            for name, serving in said.items():
+                if serving and lost and at > lost + 1 + slack:
+                    raise Violation("I7", f'"{name}" is SERVING {at - lost:.1f} s after the last worker was lost')
+                if serving and stood and at > stood + self.stall_timeout + 1 + slack:
+                    raise Violation("I7", f'"{name}" is SERVING {at - stood:.1f} s after the last worker stood still')
+
+    def check_books(self):
+        """I8, at every sample."""
+        for v in self.violations:
+            if v.invariant == "I8":
+                raise v
+
+
+def check_books(sluice, load=None):
+    """I8: accepted = ok + errors + cancelled + in flight on the server, in one scrape; and with `load`, at rest, the server's count of
+    finished requests is the clients'."""
+    books = server_books(sluice)
+    if books is None:
+        return
+    if books["accepted"] != books["ok"] + books["errors"] + books["cancelled"] + books["live"]:
+        raise Violation("I8", f"accepted is not ok + errors + cancelled + in flight: {books}")
+    if load is not None:
+        ok = sum(r.code == grpc.StatusCode.OK for r in load.runs) + len(load.references)
+        if books["ok"] < ok or books["live"] != 0:
+            raise Violation("I8", f"clients saw {ok} requests end well: {books}")
+
+
+def server_books(sluice):
+    samples = metrics(sluice)
+    if samples is None:
+        return None
+    books = {"accepted": 0, "ok": 0, "errors": 0, "cancelled": 0, "live": 0}
+    for name, value in samples.items():
+        if name.startswith("sluice_requests_accepted_total"):
+            books["accepted"] += value
+        elif name.startswith("sluice_requests_live"):
+            books["live"] += value
+        elif name.startswith("sluice_requests_total"):
+            code = re.search(r'(?:code|outcome)="([^"]*)"', name)
+            key = {"ok": "ok", "OK": "ok", "cancelled": "cancelled", "CANCELLED": "cancelled"}.get(code[1] if code else "", "errors")
+            books[key] += value
+    return books
+
+
+# --- I5 ---
+
+class Rest:
+    """What the processes hold when nothing runs, after a warm-up; `check` waits until they hold no more."""
+
+    THREADS_SLACK = 4  # gRPC starts pool threads as it likes
+    FDS_SLACK = 4      # connections that linger
+
+    def __init__(self, sluice):
+        self.sluice = sluice
+        self.before = self.look()
+
+    def look(self):
+        seen = {}
+        for name in ("sluice-manager", "sluice-server", "sluice-worker"):
+            for i, pid in enumerate(sorted(self.sluice.children(name))):
+                p = psutil.Process(pid)
+                with p.oneshot():
+                    seen[f"{name}.{i}"] = (p.memory_info().rss, p.num_fds(), p.num_threads(), len(p.children()))
+        return seen
+
+    def complaint(self, rss):
+        statuses = list(worker_status(self.sluice))
+        if not statuses:
+            return "no worker answers"
+        for status in statuses:
+            load = status.load
+            if load.n_running or load.n_queued or load.n_paused:
+                return f"{status.replica_id}: {load.n_running} run, {load.n_queued} wait, {load.n_paused} are paused"
+            if load.free_kv_tokens != load.total_kv_tokens:
+                return f"{status.replica_id}: {load.total_kv_tokens - load.free_kv_tokens} KV tokens are in use"
+        version = self.sluice.inference.GetModel(self.sluice.stubs.inference.GetModelRequest(model="smol"), timeout=5).model.versions[0]
+        if version.n_running or version.n_queued:
+            return f"the server counts {version.n_running} running, {version.n_queued} queued"
+        for name, now in self.look().items():
+            then = self.before.get(name)
+            if then is None:
+                return f"{name} was not there"
+            if rss and now[0] > then[0] * 1.01 + (8 << 20):
+                return f"{name}: {then[0] >> 10} KiB resident grew to {now[0] >> 10}"
+            if now[1] > then[1] + self.FDS_SLACK or now[2] > then[2] + self.THREADS_SLACK or now[3] > then[3]:
+                return f"{name}: descriptors, threads, children {then[1:]} grew to {now[1:]}"
+        return None
+
+    def check(self, within=10.0, rss=True):
+        until = time.monotonic() + within
+        while (why := self.complaint(rss)) is not None:
+            if time.monotonic() > until:
+                raise Violation("I5", f"not at rest {within:.0f} s after the load: {why}")
+            time.sleep(0.2)
+
+
+# --- I1, I2 ---
+
+class Acknowledged:
+    """I1: what the manager has answered for; it must be there after any restart."""
+
+    def __init__(self, sluice):
+        self.sluice, self.models, self.replicas = sluice, set(), {}
+
+    def registered(self, name):
+        self.models.add(name)
+
+    def loaded(self, name, replicas=1):
+        self.replicas[name] = replicas
+
+    def check(self):
+        manager = self.sluice.stubs.manager
+        rpc = self.sluice.manager_stub()
+        known = {m.name for m in rpc.ListModels(manager.ListModelsRequest(), timeout=10).models}
+        if not self.models <= known:
+            raise Violation("I1", f"acknowledged and gone: {sorted(self.models - known)}")
+        have = {}
+        for r in rpc.ListReplicas(manager.ListReplicasRequest(), timeout=10).replicas:
+            have[r.model] = have.get(r.model, 0) + 1
+        for name, n in self.replicas.items():
+            if have.get(name, 0) != n:
+                raise Violation("I2", f"{name}: {n} replicas were acknowledged, {have.get(name, 0)} are on record")
+
+
+def check_no_half_state(sluice, within=5.0):
+    """I2: every replica in one legal state, and the record is what runs."""
+    types = sluice.stubs.types
+    settled = {types.REPLICA_STATE_READY, types.REPLICA_STATE_STOPPED, types.REPLICA_STATE_FAILED, types.REPLICA_STATE_PARKED}
+    until = time.monotonic() + within
+    while True:
+        replicas = sluice.manager_stub().ListReplicas(sluice.stubs.manager.ListReplicasRequest(), timeout=10).replicas
+        recorded = sorted(r.pid for r in replicas if r.state == types.REPLICA_STATE_READY)
+        running = sorted(pid for _, _, pid, _ in worker_processes(sluice))
+        if all(r.state in settled for r in replicas) and recorded == running:
+            return
+        if time.monotonic() > until:
+            raise Violation("I2", f"after {within:.0f} s: on record {[(r.id, r.state, r.pid) for r in replicas]}, running {running}")
+        time.sleep(0.05)
+
+
+def logs(sluice):
+    return [p for p in [sluice.state / "serve.out", *sluice.state.glob("log/*.log"), *sluice.state.glob("run/replica-*/log")] if p.exists()]
+
+
+def check_all(sluice, load, watch=None, rest=None, allowed=(), minimum=None, rss=True):
+    """Everything, after load.stop()."""
+    load.require(**(minimum or {"before": 20, "fault": 0, "after": 20}))
+    load.check_one_ending(allowed)
+    load.check_canaries(logs(sluice))
+    check_no_half_state(sluice)
+    if watch:
+        watch.stop()
+        watch.check_owners()
+        watch.check_health()
+        watch.check_books()
+    if rest:
+        rest.check(rss=rss)
+    check_books(sluice, load)

@@ -1,0 +1,145 @@
+"""I10: each invariant's checker sees a bug planted for it (base/seeded_bug.h; needs a build with SLUICE_SEEDED_BUGS, as the development
+preset is), and sees nothing where none is."""
+import os
+import signal
+import time
+
+import psutil
+import pytest
+
+from conftest import BIN, model_path
+from invariants import Acknowledged, Load, Rest, Violation, Void, Watch, check_books, check_no_half_state, logs
+
+FAST = {"SLUICE_RESTART_BACKOFF_INITIAL": "100ms", "SLUICE_STALL_TIMEOUT": "2s"}
+
+
+def up(sluice, bug, **env):
+    sluice.start(env={**FAST, "SLUICE_SEEDED_BUG": bug, **env})
+    sluice.cli("register", "smol", model_path(), "--version", "1")
+    sluice.cli("load", "smol")
+    sluice.wait(lambda: sluice.run("smol", "hi", "-n", "1", check=False).returncode == 0, 30, "the model answers")
+    return sluice
+
+
+def kill(sluice, name):
+    (pid,) = sluice.children(name)
+    os.kill(pid, signal.SIGKILL)
+
+
+def end_at_once(sluice):
+    """What a bug has left need not end well."""
+    sluice.process.kill()
+    sluice.process.wait()
+    for name in ("sluice-manager", "sluice-server", "sluice-worker"):
+        for pid in sluice.children(name):
+            psutil.Process(pid).kill()
+    until = time.monotonic() + 10
+    while any(sluice.children(name) for name in ("sluice-manager", "sluice-server", "sluice-worker")):
+        assert time.monotonic() < until, "a killed process is still there"
+        time.sleep(0.02)
+
+
+def wait_manager(sluice):
+    sluice.wait(lambda: sluice.cli("status", check=False).returncode == 0, 15, "a new manager answers")
+
+
+def worker_is_killed(sluice):
+    load = Load(sluice, n=4, max_tokens=64).learn().start()
+    load.wait_tokens(60)
+    load.mark("fault")
+    kill(sluice, "sluice-worker")
+    load.wait_tokens(60)
+    load.stop().check_one_ending()
+
+
+def texts_are_compared(sluice):
+    load = Load(sluice, n=4).start()
+    load.wait_tokens(300)
+    load.stop().check_canaries(logs(sluice))
+
+
+def load_ends(sluice):
+    load = Load(sluice, n=4).learn()
+    rest = Rest(sluice)
+    load.start().wait_tokens(200)
+    load.stop()
+    rest.check(within=5)
+
+
+def manager_is_killed(sluice):
+    watch = Watch(sluice)
+    kill(sluice, "sluice-manager")
+    wait_manager(sluice)
+    time.sleep(1)
+    watch.stop().check_owners()
+
+
+def last_worker_is_lost(sluice):
+    watch = Watch(sluice)
+    (worker,) = sluice.children("sluice-worker")
+    (manager,) = sluice.children("sluice-manager")
+    os.kill(manager, signal.SIGSTOP)  # nobody starts another
+    os.kill(worker, signal.SIGKILL)
+    time.sleep(2.5)
+    os.kill(manager, signal.SIGCONT)
+    watch.stop().check_health()
+
+
+def acknowledged_is_there(sluice):
+    acknowledged = Acknowledged(sluice)
+    acknowledged.registered("smol")
+    sluice.cli("register", "other", model_path(), "--version", "1")
+    acknowledged.registered("other")
+    kill(sluice, "sluice-manager")
+    wait_manager(sluice)
+    acknowledged.check()
+
+
+def replicas_are_there(sluice):
+    acknowledged = Acknowledged(sluice)
+    acknowledged.loaded("smol")
+    kill(sluice, "sluice-manager")
+    wait_manager(sluice)
+    acknowledged.check()
+    check_no_half_state(sluice)
+
+
+def counts_are_compared(sluice):
+    load = Load(sluice, n=4, max_tokens=8).learn()
+    load.start().wait_tokens(200)
+    load.stop()
+    time.sleep(0.3)
+    check_books(sluice, load)
+
+
+def too_little_runs(sluice):
+    load = Load(sluice, n=1, max_tokens=2, pause=1.0).learn().start()
+    time.sleep(0.5)
+    load.mark("fault")
+    load.stop().require(before=20, fault=20)
+
+
+CASES = {"I1_acknowledges_before_commit": acknowledged_is_there, "I2_forgets_replica": replicas_are_there,
+         "I3_repeats_a_token": worker_is_killed, "I4_swaps_texts": texts_are_compared, "I5_leaks_a_block": load_ends,
+         "I6_starts_a_second_worker": manager_is_killed, "I7_always_serving": last_worker_is_lost}
+
+
+@pytest.mark.parametrize("bug", CASES)
+def test_a_planted_bug_is_caught_by_its_checker(fresh, bug):
+    assert b"SLUICE_SEEDED_BUG" in (BIN / "sluice-server").read_bytes(), "this build has no planted bugs; use the preset dev"
+    up(fresh, bug)
+    with pytest.raises(Violation) as e:
+        CASES[bug](fresh)
+    assert e.value.invariant == bug[:2], e.value
+    end_at_once(fresh)
+
+
+@pytest.mark.parametrize("case", [worker_is_killed, texts_are_compared, load_ends, last_worker_is_lost, replicas_are_there])
+def test_nothing_is_seen_where_nothing_is_planted(fresh, case):
+    case(up(fresh, ""))
+
+
+def test_a_run_with_too_little_traffic_is_void(fresh):
+    up(fresh, "")
+    with pytest.raises(Void):
+        too_little_runs(fresh)
