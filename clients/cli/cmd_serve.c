@@ -136,6 +136,9 @@ static void prepare_children(struct serve *s)
                  "--listen-unix", s->inner_path},
     };
     add_arg(&manager, "--model-root", set->model_root);
+    add_word(&server, "--metrics"); /* also empty: off is not the same as not said */
+    add_word(&server, set->metrics);
+    add_arg(&server, "--metrics-aliases", set->metrics_aliases);
     add_arg(&server, "--tls-cert", set->tls_cert);
     add_arg(&server, "--tls-key", set->tls_key);
     add_arg(&server, "--tls-client-ca", set->tls_client_ca);
@@ -542,6 +545,10 @@ static int run_serve(struct cli *cli)
 static const struct option_spec serve_specs[] = {
     {"listen", 'l', OPTION_STRING, CLI_OPTION(listen), "127.0.0.1:8001", "ADDR:PORT",
      "address of the data plane", 0, 0},
+    {"metrics", 0, OPTION_STRING, CLI_OPTION(metrics), "127.0.0.1:8002", "ADDR:PORT",
+     "/metrics of the server, also unix:PATH; empty: nowhere", 0, 0},
+    {"metrics-aliases", 0, OPTION_STRING, CLI_OPTION(metrics_aliases), "", "NAMES",
+     "vllm: also under vLLM's metric names", 0, 0},
     {"name", 0, OPTION_STRING, CLI_OPTION(name), "", "NAME",
      "name of the model; empty: from the file's", 0, 0},
     {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION", "empty: the next number", 0,

@@ -10,7 +10,7 @@
 
 struct error;
 
-enum { CHILD_MAX_ARGS = 32 };
+enum { CHILD_MAX_ARGS = 48 };
 
 struct child {
     const char *name; /* "manager" */

@@ -113,6 +113,14 @@ void rpc_health_set(struct rpc_health *health, const char *name, bool serving)
     pthread_mutex_unlock(&health->lock);
 }
 
+bool rpc_health_is_serving(struct rpc_health *health, const char *name)
+{
+    pthread_mutex_lock(&health->lock);
+    bool serving = status_of(health, name) == SERVING;
+    pthread_mutex_unlock(&health->lock);
+    return serving;
+}
+
 void rpc_health_forget(struct rpc_health *health, const char *name)
 {
     pthread_mutex_lock(&health->lock);

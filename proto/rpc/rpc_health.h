@@ -8,6 +8,8 @@ struct rpc_health;
 
 /* Sets a name's status; every Watch of it hears at once. Names over 256 bytes are ignored. */
 void rpc_health_set(struct rpc_health *health, const char *name, bool serving);
+/* What Check answers for a name. */
+bool rpc_health_is_serving(struct rpc_health *health, const char *name);
 /* The name is known no longer: Check answers NOT_FOUND, Watch SERVICE_UNKNOWN. */
 void rpc_health_forget(struct rpc_health *health, const char *name);
 /* Every name NOT_SERVING, whatever is set from now on. */

@@ -15,6 +15,8 @@
 #include "proto/rpc/rpc_server.h"
 #include "server/gateway/dispatch.h"
 #include "server/gateway/link.h"
+#include "server/gateway/meter.h"
+#include "server/gateway/metrics.h"
 #include "server/gateway/relay.h"
 #include "server/gateway/route_watch.h"
 #include "server/gateway/service.h"
@@ -131,6 +133,7 @@ void gateway_apply_routes(struct gateway *gateway, struct route_table *table)
     old = gateway->routes;
     gateway->routes = route_table_retain(table);
     pthread_mutex_unlock(&gateway->lock);
+    gateway_metrics_routes(gateway->metrics, message);
     retire_unlisted(gateway, message);
     for (size_t i = 0; i < message->n_routes; i++)
         for (size_t k = 0; k < message->routes[i]->n_replicas; k++)
@@ -380,7 +383,11 @@ int gateway_create(const struct gateway_config *config, struct gateway **out_gat
     int rc =
         gateway->routes ? 0 : error_set(err, STATUS_RESOURCE_EXHAUSTED, "server: out of memory");
     if (!rc)
+        rc = gateway_metrics_create(gateway, &gateway->metrics, err);
+    if (!rc)
         rc = start_server(gateway, err);
+    if (!rc)
+        rc = gateway_metrics_listen(gateway->metrics, err);
     if (!rc)
         rc = start_threads(gateway, err);
     if (!rc)
@@ -399,6 +406,7 @@ void gateway_destroy(struct gateway *gateway, uint32_t grace_ms)
         return;
     if (gateway->server)
         rpc_server_shutdown(gateway->server, grace_ms);
+    gateway_metrics_close(gateway->metrics);
     route_watch_destroy(gateway->watch);
     if (gateway->ticking) {
         pthread_mutex_lock(&gateway->lock);
@@ -416,6 +424,7 @@ void gateway_destroy(struct gateway *gateway, uint32_t grace_ms)
         link_release(gateway->links[i]);
     free(gateway->links);
     rpc_server_destroy(gateway->server);
+    gateway_metrics_destroy(gateway->metrics);
     access_destroy(gateway->access);
     route_table_release(gateway->routes);
     registry_fini(&gateway->registry);
@@ -433,15 +442,16 @@ void gateway_get_counters(struct gateway *gateway, struct gateway_counters *out_
     pthread_mutex_unlock(&gateway->counters_lock);
 }
 
-void gateway_count_begin(struct gateway *gateway)
+void gateway_count_begin(struct gateway *gateway, struct relay *relay)
 {
+    meter_begin(gateway_meters(gateway->metrics), relay);
     pthread_mutex_lock(&gateway->counters_lock);
     gateway->counters.accepted++;
     gateway->counters.live++;
     pthread_mutex_unlock(&gateway->counters_lock);
 }
 
-void gateway_count_end(struct gateway *gateway, int status, uint64_t n_tokens)
+void gateway_count_end(struct gateway *gateway, struct relay *relay, int status, uint64_t n_tokens)
 {
     struct gateway_counters *c = &gateway->counters;
     pthread_mutex_lock(&gateway->counters_lock);
@@ -454,6 +464,7 @@ void gateway_count_end(struct gateway *gateway, int status, uint64_t n_tokens)
     else if (!seeded_bug("I8_miscounts") || c->accepted % 4)
         c->ok++;
     pthread_mutex_unlock(&gateway->counters_lock);
+    meter_end(gateway_meters(gateway->metrics), relay, status);
 }
 
 void gateway_count_event(struct gateway *gateway, enum gateway_event event)

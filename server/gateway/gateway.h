@@ -33,6 +33,8 @@ struct gateway_config {
     const char *routes_file;    /* last routes known, rewritten on each change; empty: none */
     struct access_config access;
     uint64_t threads;
+    const char *metrics_listen;  /* "127.0.0.1:8002", "unix:PATH"; empty or NULL: nowhere */
+    const char *metrics_aliases; /* "vllm"; empty or NULL: none */
     uint64_t keepalive_time_ms, keepalive_timeout_ms;
     uint64_t drain_grace_ms;
     struct gateway_limits limits;
@@ -44,6 +46,8 @@ struct gateway_counters {
     uint64_t tokens, resumes, pauses, slow_readers, stalls;
 };
 
+struct gateway_metrics;
+
 struct gateway {
     struct gateway_config config; /* strings borrowed from the caller of gateway_create */
     char server_id[UUID_BYTES];
@@ -54,6 +58,7 @@ struct gateway {
     uint16_t port;
     struct route_watch *watch;
     struct registry registry;
+    struct gateway_metrics *metrics;
 
     pthread_mutex_t counters_lock; /* innermost */
     struct gateway_counters counters;
@@ -107,11 +112,12 @@ bool gateway_still_loaded(struct gateway *gateway, const char *model, const char
 /* Sends a relay to a replica, or queues it until one is there or its time is over. */
 void gateway_dispatch(struct gateway *gateway, struct relay *relay);
 
-/* A snapshot, and how it moves: a request begins (live), ends with a status, or is refused at once.
- */
+/* A snapshot, and how it moves: a request begins (live) and ends with a status, also where it is
+ * refused at once. `relay` has its model and version, as far as they were found; NULL: there was
+ * none. */
 void gateway_get_counters(struct gateway *gateway, struct gateway_counters *out_counters);
-void gateway_count_begin(struct gateway *gateway);
-void gateway_count_end(struct gateway *gateway, int status, uint64_t n_tokens);
+void gateway_count_begin(struct gateway *gateway, struct relay *relay);
+void gateway_count_end(struct gateway *gateway, struct relay *relay, int status, uint64_t n_tokens);
 enum gateway_event { GATEWAY_RESUME, GATEWAY_PAUSE, GATEWAY_SLOW_READER, GATEWAY_STALL };
 void gateway_count_event(struct gateway *gateway, enum gateway_event event);
 

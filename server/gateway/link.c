@@ -14,6 +14,7 @@
 #include "proto/rpc/rpc_stream.h"
 #include "server/gateway/gateway.h"
 #include "server/gateway/link_internal.h"
+#include "server/gateway/metrics.h"
 #include "server/gateway/relay.h"
 
 enum { PROTOCOL_MIN = 1, PROTOCOL_MAX = 1 };
@@ -63,6 +64,7 @@ int link_create(struct gateway *gateway, const Sluice__Manager__V1__Route *serve
         free(link);
         return rc;
     }
+    link->meter = version_meter_hold(gateway_meters(gateway->metrics), link->model, link->version);
     open_stream(link);
     *out_link = link;
     return 0;
@@ -79,6 +81,7 @@ void link_release(struct link *link)
         return;
     rpc_client_destroy(link->client);
     rpc_stream_release(link->stream);
+    version_meter_release(link->meter);
     hash_map_fini(&link->live);
     pthread_mutex_destroy(&link->lock);
     free(link);
@@ -125,6 +128,25 @@ static void on_item(struct link *link, const Sluice__Worker__V1__StepItem *item)
     relay_release(relay);
 }
 
+/* Under the link's lock. */
+static void keep_load(struct link *link, const Sluice__Worker__V1__Load *load)
+{
+    struct load_totals totals = {
+        .n_preemptions = load->n_preemptions,
+        .n_prefix_query_tokens = load->n_prefix_query_tokens,
+        .n_prefix_hit_tokens = load->n_prefix_hit_tokens,
+    };
+    link->load = (struct link_load){
+        .n_running = load->n_running,
+        .n_queued = load->n_queued,
+        .n_paused = load->n_paused,
+        .free_kv_tokens = load->free_kv_tokens,
+        .cached_kv_tokens = load->cached_kv_tokens,
+        .total_kv_tokens = load->total_kv_tokens,
+    };
+    meter_load(link->meter, &link->totals, &totals);
+}
+
 static void on_load(struct link *link, const Sluice__Worker__V1__Load *load)
 {
     int64_t awake_ns = atomic_load(&link->gateway->awake_ns);
@@ -134,6 +156,7 @@ static void on_load(struct link *link, const Sluice__Worker__V1__Load *load)
     if (load) {
         link->facts.n_running = load->n_running;
         link->facts.n_queued = load->n_queued;
+        keep_load(link, load);
         back = stall_on_load(&link->stall, load->progress, load->n_ready, awake_ns);
     }
     pthread_mutex_unlock(&link->lock);
@@ -255,6 +278,8 @@ static void on_status(void *arg, struct rpc_stream *stream, const struct error *
         log_warn(LOG_EVENT("replica lost"), LOG_STR("replica", link->replica_id),
                  LOG_U64("epoch", link->epoch), LOG_STR("status", status_name(status->status)),
                  LOG_STR("message", status->message), LOG_U64("requests", n_lost));
+    if (news)
+        meter_replica_lost(link->meter);
     gateway_link_changed(link->gateway);
     while (lost) {
         struct relay *relay = lost;
@@ -410,6 +435,22 @@ uint32_t link_n_live(struct link *link)
     uint32_t n = (uint32_t)link->live.n_entries;
     pthread_mutex_unlock(&link->lock);
     return n;
+}
+
+void link_get_view(struct link *link, struct link_view *out_view)
+{
+    snprintf(out_view->model, sizeof(out_view->model), "%s", link->model);
+    snprintf(out_view->version, sizeof(out_view->version), "%s", link->version);
+    snprintf(out_view->replica_id, sizeof(out_view->replica_id), "%s", link->replica_id);
+    out_view->usable = link_usable(link);
+    pthread_mutex_lock(&link->lock);
+    out_view->load = link->load;
+    pthread_mutex_unlock(&link->lock);
+}
+
+const char *link_replica_id(const struct link *link)
+{
+    return link->replica_id;
 }
 
 void link_set_listed(struct link *link, Sluice__Manager__V1__ReplicaState state)

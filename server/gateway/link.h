@@ -56,6 +56,20 @@ struct link_facts {
 };
 bool link_get_facts(struct link *link, struct link_facts *out_facts);
 
+/* For metrics: who is behind the link, and what the worker told last (zeros: nothing yet). */
+struct link_load {
+    uint32_t n_running, n_queued, n_paused;
+    uint64_t free_kv_tokens, cached_kv_tokens, total_kv_tokens; /* free ones include cached ones */
+};
+struct link_view {
+    char model[65], version[65], replica_id[64];
+    bool usable;
+    struct link_load load;
+};
+void link_get_view(struct link *link, struct link_view *out_view);
+/* Borrowed for the link's life. */
+const char *link_replica_id(const struct link *link);
+
 /* Submits a relay. The link keeps a reference until the request ends there. 0 also where the relay
  * has ended meanwhile; UNAVAILABLE where the link is not usable (any more); RESOURCE_EXHAUSTED
  * where the worker does not keep up with what is sent to it. */

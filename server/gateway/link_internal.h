@@ -6,6 +6,7 @@
 
 #include "base/hash_map.h"
 #include "server/gateway/link.h"
+#include "server/gateway/meter.h"
 #include "server/gateway/stall.h"
 
 enum { MAX_SUBMIT_BACKLOG_BYTES = 16 << 20, MAX_LINK_BACKLOG_BYTES = 64 << 20 };
@@ -31,6 +32,9 @@ struct link {
     bool has_facts;
     struct link_facts facts;
     struct stall_watch stall;
+    struct version_meter *meter; /* retained; constant */
+    struct link_load load;
+    struct load_totals totals;
 };
 
 /* Takes the relay of an id off the map; the caller gets the map's reference. */

@@ -47,6 +47,7 @@ static int adopt(struct link *link, struct relay *relay, uint64_t *out_id, struc
         relay_retain(relay);
         link_retain(link);
         relay->link = link;
+        meter_placed(&relay->meter, link->replica_id);
         relay->link_id = id;
         relay->stream = link->stream;
         rpc_stream_retain(relay->stream);

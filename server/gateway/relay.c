@@ -39,6 +39,8 @@ int relay_create(struct gateway *gateway, const struct relay_params *params,
     const Sluice__V1__Sampling *sampling = relay->request->sampling;
     relay->seed = sampling && sampling->has_seed ? sampling->seed : rng_u64();
     snprintf(relay->caller, sizeof(relay->caller), "%s", params->caller);
+    relay->meter.trace = *params->trace;
+    trace_format(params->trace, relay->meter.traceparent);
     if (relay->request->request_id[0])
         snprintf(relay->request_id, sizeof(relay->request_id), "%s", relay->request->request_id);
     else
@@ -68,6 +70,7 @@ void relay_release(struct relay *relay)
     link_release(relay->link);
     rpc_stream_release(relay->stream);
     relay_sink_release(relay->sink);
+    version_meter_release(relay->meter.version);
     pthread_mutex_destroy(&relay->lock);
     free(relay);
 }
@@ -272,7 +275,7 @@ void relay_close(struct relay *relay, int status)
         return;
     relay_leave(relay);
     registry_remove(&relay->gateway->registry, relay->caller, relay->request_id, relay);
-    gateway_count_end(relay->gateway, status, n_tokens);
+    gateway_count_end(relay->gateway, relay, status, n_tokens);
     relay_release(relay);
 }
 
@@ -347,6 +350,8 @@ void relay_fill_submit(struct relay *relay, struct relay_submit *out)
     submit->seed = relay->seed;
     submit->template_time_unix_ns = relay->template_time_ns;
     submit->tenant = relay->caller;
+    submit->request_id = relay->request_id;
+    submit->traceparent = relay->meter.traceparent;
     if (relay->deadline_ns != INT64_MAX) {
         int64_t left = relay->deadline_ns - clock_now_ns();
         submit->has_deadline_remaining_ns = true;

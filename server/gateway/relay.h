@@ -18,6 +18,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "base/strbuf.h"
+#include "server/gateway/meter.h"
 #include "sluice/v1/inference.pb-c.h"
 #include "sluice/worker/v1/worker.pb-c.h"
 
@@ -72,6 +73,7 @@ struct relay {
     struct relay *next_lost;    /* of the link that lost it, until relay_on_lost */
 
     pthread_mutex_t lock;
+    struct request_meter meter;
     struct relay_sink *sink;   /* retained; NULL while nobody listens */
     struct link *link;         /* retained while the request is at a worker */
     struct rpc_stream *stream; /* the link's stream at that time, retained with it */
@@ -104,6 +106,7 @@ struct relay {
 struct relay_params {
     const Sluice__V1__GenerateRequest *request; /* copied */
     const char *caller;                         /* copied */
+    const struct trace_context *trace;          /* copied; as trace_accept made it */
     int64_t deadline_ns;                        /* clock_now_ns(); INT64_MAX: none */
     bool whole;
 };

@@ -35,13 +35,16 @@ static void start_generation(struct gateway *gateway, struct rpc_call *call,
                              const ProtobufCMessage *message, bool whole)
 {
     const Sluice__V1__GenerateRequest *request = (const Sluice__V1__GenerateRequest *)message;
+    struct trace_context trace;
     const struct relay_params params = {.request = request,
                                         .caller = gateway_caller(call),
+                                        .trace = &trace,
                                         .deadline_ns = rpc_call_deadline_ns(call),
                                         .whole = whole};
     struct relay *relay = NULL;
     struct error err;
     struct limit_check check = {.limits = &gateway->config.limits};
+    gateway_trace(call, &trace);
     int rc = validate_generate(request, &check, &err);
     if (check.over != LIMIT_NONE)
         gateway_count_refusal(gateway, check.over);
@@ -51,9 +54,13 @@ static void start_generation(struct gateway *gateway, struct rpc_call *call,
         rc = resolve_version(gateway, relay, &err);
     if (!rc)
         rc = registry_add(&gateway->registry, relay->caller, relay->request_id, relay, &err);
-    gateway_count_begin(gateway);
+    gateway_count_begin(gateway, relay);
     if (rc) {
-        gateway_count_end(gateway, rc, 0);
+        if (relay)
+            relay->outcome = err;
+        else
+            meter_log_refused(params.caller, request->request_id, &trace, &err);
+        gateway_count_end(gateway, relay, rc, 0);
         rpc_call_finish(call, &err);
         relay_release(relay);
         return;

@@ -18,6 +18,10 @@ BIN = pathlib.Path(os.environ.get("SLUICE_BIN", ROOT / "build/dev/bin"))
 TINY = ROOT / "tests/golden/checkpoints"
 
 
+# Programs of several tests run at once: none takes the port for metrics, save where a test names one.
+os.environ["SLUICE_METRICS"] = os.environ["SLUICE_MANAGER_METRICS"] = ""
+
+
 def model_path():
     path = os.environ.get("SLUICE_TEST_MODEL") or os.environ.get("SLUICE_MODEL")
     assert path and os.path.exists(path), "SLUICE_TEST_MODEL must name the sample model (etc/fetch_model.sh prints it)"

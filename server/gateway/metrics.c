@@ -1,0 +1,357 @@
+#include "server/gateway/metrics.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/metrics.h"
+#include "base/metrics_process.h"
+#include "proto/http/http_server.h"
+#include "proto/rpc/rpc_health.h"
+#include "proto/rpc/rpc_server.h"
+#include "server/gateway/gateway.h"
+#include "server/gateway/link.h"
+#include "server/gateway/meter.h"
+#include "server/gateway/metrics_vllm.h"
+#include "server/gateway/relay.h"
+
+enum {
+    FAMILY_WAITING,
+    FAMILY_REPLICA_REQUESTS,
+    FAMILY_REPLICA_KV,
+    FAMILY_REPLICA_USABLE,
+    FAMILY_SERVING,
+    FAMILY_ROUTE_GENERATION,
+    FAMILY_REFUSALS,
+    FAMILY_PAUSES,
+    FAMILY_SLOW_READERS,
+    FAMILY_RESUMES,
+    FAMILY_STALLS,
+    FAMILY_CALLS,
+    FAMILY_CALLS_LIVE,
+    FAMILY_MESSAGES,
+    FAMILY_BYTES,
+    N_FAMILIES
+};
+
+static const struct metric_spec specs[N_FAMILIES] = {
+    [FAMILY_WAITING] = {.name = "sluice_requests_waiting_for_replica",
+                        .help = "Requests that no replica has now: none is up yet, or theirs was "
+                                "lost.",
+                        .type = METRIC_GAUGE,
+                        .labels = {"model", "version"}},
+    [FAMILY_REPLICA_REQUESTS] = {.name = "sluice_replica_requests",
+                                 .help =
+                                     "Requests at a replica by state (running, queued, paused), "
+                                     "as it told last.",
+                                 .type = METRIC_GAUGE,
+                                 .labels = {"model", "version", "replica", "state"}},
+    [FAMILY_REPLICA_KV] = {.name = "sluice_replica_kv_tokens",
+                           .help = "KV cache of a replica in tokens by state: used, cached "
+                                   "(a prefix that nobody uses now), free.",
+                           .type = METRIC_GAUGE,
+                           .labels = {"model", "version", "replica", "state"}},
+    [FAMILY_REPLICA_USABLE] = {.name = "sluice_replica_usable",
+                               .help = "1 where new requests may go to the replica.",
+                               .type = METRIC_GAUGE,
+                               .labels = {"model", "version", "replica"}},
+    [FAMILY_SERVING] = {.name = "sluice_serving",
+                        .help = "1 where health says SERVING of the version.",
+                        .type = METRIC_GAUGE,
+                        .labels = {"model", "version"}},
+    [FAMILY_ROUTE_GENERATION] = {.name = "sluice_route_generation",
+                                 .help = "Generation of the routes in force; 0: none yet.",
+                                 .type = METRIC_GAUGE},
+    [FAMILY_REFUSALS] = {.name = "sluice_refusals_total",
+                         .help = "Requests that were refused, paused or ended because of a limit.",
+                         .type = METRIC_COUNTER,
+                         .labels = {"limit"}},
+    [FAMILY_PAUSES] = {.name = "sluice_stream_pauses_total",
+                       .help = "Sequences paused because their client did not take what was "
+                               "ready.",
+                       .type = METRIC_COUNTER},
+    [FAMILY_SLOW_READERS] = {.name = "sluice_slow_readers_total",
+                             .help = "Streams ended because their client took nothing for too "
+                                     "long.",
+                             .type = METRIC_COUNTER},
+    [FAMILY_RESUMES] = {.name = "sluice_resumes_total",
+                        .help = "Requests that went on at another replica, or at the same one "
+                                "after it was lost.",
+                        .type = METRIC_COUNTER},
+    [FAMILY_STALLS] = {.name = "sluice_replica_stalls_total",
+                       .help = "Replicas that were left because they had work and did not get "
+                               "on.",
+                       .type = METRIC_COUNTER},
+    [FAMILY_CALLS] = {.name = "sluice_grpc_calls_total",
+                      .help = "Calls that ended, by the status that the client saw; health and "
+                              "reflection included.",
+                      .type = METRIC_COUNTER,
+                      .labels = {"code"}},
+    [FAMILY_CALLS_LIVE] = {.name = "sluice_grpc_calls_live",
+                           .help = "Calls under way.",
+                           .type = METRIC_GAUGE},
+    [FAMILY_MESSAGES] = {.name = "sluice_grpc_messages_total",
+                         .help = "Messages received and sent.",
+                         .type = METRIC_COUNTER,
+                         .labels = {"direction"}},
+    [FAMILY_BYTES] = {.name = "sluice_grpc_bytes_total",
+                      .help = "Bytes of these messages.",
+                      .type = METRIC_COUNTER,
+                      .labels = {"direction"}},
+};
+
+struct gateway_metrics {
+    struct gateway *gateway;
+    struct metrics *registry;
+    struct meters *meters;
+    struct metrics_vllm *vllm; /* NULL where its names are not asked for */
+    struct metrics_family *families[N_FAMILIES];
+    struct http_route routes[2];
+    struct http_server *http;
+    pthread_mutex_t routed_lock;
+    struct version_meter **routed; /* each retained */
+    size_t n_routed;
+};
+
+/* -- a scrape -------------------------------------------------------------------------------------
+ */
+
+static void sample_replica(struct gateway_metrics *m, struct metrics_sink *sink,
+                           const struct link_view *view)
+{
+    const struct link_load *load = &view->load;
+    const char *values[] = {view->model, view->version, view->replica_id, "running"};
+    uint64_t n_used = load->total_kv_tokens - load->free_kv_tokens;
+    metrics_sample(sink, m->families[FAMILY_REPLICA_USABLE], values, view->usable);
+    metrics_sample(sink, m->families[FAMILY_REPLICA_REQUESTS], values, load->n_running);
+    values[3] = "queued";
+    metrics_sample(sink, m->families[FAMILY_REPLICA_REQUESTS], values, load->n_queued);
+    values[3] = "paused";
+    metrics_sample(sink, m->families[FAMILY_REPLICA_REQUESTS], values, load->n_paused);
+    values[3] = "used";
+    metrics_sample(sink, m->families[FAMILY_REPLICA_KV], values, (double)n_used);
+    values[3] = "cached";
+    metrics_sample(sink, m->families[FAMILY_REPLICA_KV], values, (double)load->cached_kv_tokens);
+    values[3] = "free";
+    metrics_sample(sink, m->families[FAMILY_REPLICA_KV], values,
+                   (double)(load->free_kv_tokens - load->cached_kv_tokens));
+}
+
+/* Requests of a version that wait for a replica. Under the gateway's lock. */
+static uint64_t count_waiting(const struct gateway *gateway, const route *r)
+{
+    uint64_t n = 0;
+    for (const struct relay *relay = gateway->waiting; relay; relay = relay->next_waiting)
+        n += strcmp(relay->model, r->model) == 0 && strcmp(relay->version, r->version) == 0;
+    return n;
+}
+
+/* Replicas are told once each: where a link is on its way out and its successor is there already,
+ * the last one counts. Under the gateway's lock. */
+static bool is_last(const struct gateway *gateway, uint32_t i)
+{
+    for (uint32_t k = i + 1; k < gateway->n_links; k++)
+        if (strcmp(link_replica_id(gateway->links[k]), link_replica_id(gateway->links[i])) == 0)
+            return false;
+    return true;
+}
+
+static void sample_routes(struct gateway_metrics *m, struct metrics_sink *sink)
+{
+    struct gateway *gateway = m->gateway;
+    pthread_mutex_lock(&gateway->lock);
+    const Sluice__Manager__V1__RouteTable *table = route_table_message(gateway->routes);
+    metrics_sample(sink, m->families[FAMILY_ROUTE_GENERATION], NULL, (double)table->generation);
+    for (size_t i = 0; i < table->n_routes; i++) {
+        const route *r = table->routes[i];
+        const char *const values[] = {r->model, r->version};
+        struct metrics_vllm_version sums = {.model = r->model, .version = r->version};
+        bool serving = false;
+        uint64_t n_waiting = count_waiting(gateway, r);
+        for (uint32_t k = 0; k < gateway->n_links; k++) {
+            struct link_view view;
+            if (!link_serves(gateway->links[k], r->model, r->version) || !is_last(gateway, k))
+                continue;
+            link_get_view(gateway->links[k], &view);
+            serving |= view.usable;
+            sample_replica(m, sink, &view);
+            sums.n_running += view.load.n_running;
+            sums.n_waiting += view.load.n_queued;
+            sums.kv_tokens += view.load.total_kv_tokens;
+            sums.kv_tokens_used += view.load.total_kv_tokens - view.load.free_kv_tokens;
+        }
+        sums.n_waiting += n_waiting;
+        metrics_sample(sink, m->families[FAMILY_SERVING], values, serving);
+        metrics_sample(sink, m->families[FAMILY_WAITING], values, (double)n_waiting);
+        metrics_vllm_sample(m->vllm, sink, &sums);
+    }
+    pthread_mutex_unlock(&gateway->lock);
+}
+
+static void sample_counters(struct gateway_metrics *m, struct metrics_sink *sink)
+{
+    struct gateway_counters c;
+    gateway_get_counters(m->gateway, &c);
+    metrics_sample(sink, m->families[FAMILY_PAUSES], NULL, (double)c.pauses);
+    metrics_sample(sink, m->families[FAMILY_SLOW_READERS], NULL, (double)c.slow_readers);
+    metrics_sample(sink, m->families[FAMILY_RESUMES], NULL, (double)c.resumes);
+    metrics_sample(sink, m->families[FAMILY_STALLS], NULL, (double)c.stalls);
+    for (int i = LIMIT_NONE + 1; i < N_GATEWAY_LIMITS; i++) {
+        const char *const values[] = {gateway_limit_rows[i].name};
+        if (gateway_limit_rows[i].counted)
+            metrics_sample(sink, m->families[FAMILY_REFUSALS], values,
+                           (double)gateway_n_refusals(m->gateway, (enum gateway_limit)i));
+    }
+}
+
+static void sample_calls(struct gateway_metrics *m, struct metrics_sink *sink)
+{
+    struct rpc_server_stats stats;
+    const char *in[] = {"in"}, *out[] = {"out"};
+    rpc_server_stats(m->gateway->server, &stats);
+    for (int i = 0; i < 17; i++) {
+        const char *const values[] = {i ? status_name(-i) : "OK"};
+        if (stats.n_ended[i])
+            metrics_sample(sink, m->families[FAMILY_CALLS], values, (double)stats.n_ended[i]);
+    }
+    metrics_sample(sink, m->families[FAMILY_CALLS_LIVE], NULL, (double)stats.n_live);
+    metrics_sample(sink, m->families[FAMILY_MESSAGES], in, (double)stats.n_messages_in);
+    metrics_sample(sink, m->families[FAMILY_MESSAGES], out, (double)stats.n_messages_out);
+    metrics_sample(sink, m->families[FAMILY_BYTES], in, (double)stats.bytes_in);
+    metrics_sample(sink, m->families[FAMILY_BYTES], out, (double)stats.bytes_out);
+}
+
+static void collect(void *arg, struct metrics_sink *sink)
+{
+    struct gateway_metrics *m = arg;
+    sample_routes(m, sink);
+    sample_counters(m, sink);
+    sample_calls(m, sink);
+}
+
+static void handle_metrics(void *arg, struct http_reply *reply)
+{
+    struct gateway_metrics *m = arg;
+    reply->content_type = METRICS_CONTENT_TYPE;
+    metrics_render(m->registry, &reply->body);
+}
+
+static void handle_healthz(void *arg, struct http_reply *reply)
+{
+    struct gateway_metrics *m = arg;
+    bool serving = rpc_health_is_serving(rpc_server_health(m->gateway->server), "");
+    reply->status = serving ? 200 : 503;
+    strbuf_add_str(&reply->body, serving ? "ok\n" : "not serving\n");
+}
+
+/* -- life -----------------------------------------------------------------------------------------
+ */
+
+static int fill(struct gateway_metrics *m, struct error *err)
+{
+    const char *aliases = m->gateway->config.metrics_aliases;
+    bool vllm = aliases && strcmp(aliases, "vllm") == 0;
+    if (aliases && *aliases && !vllm)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--metrics-aliases: \"%.40s\" is not known; vllm is", aliases);
+    if (metrics_create(&m->registry, err) != 0 ||
+        metrics_process_add(m->registry, "sluice-server", err) != 0 ||
+        meters_create(m->registry, &m->meters, err) != 0 ||
+        metrics_add(m->registry, specs, N_FAMILIES, m->families, err) != 0 ||
+        metrics_add_collector(m->registry, collect, m, err) != 0)
+        return err->status;
+    return vllm ? metrics_vllm_create(m->registry, m->meters, &m->vllm, err) : 0;
+}
+
+int gateway_metrics_create(struct gateway *gateway, struct gateway_metrics **out_metrics,
+                           struct error *err)
+{
+    struct gateway_metrics *m = calloc(1, sizeof(*m));
+    if (!m)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "metrics: out of memory");
+    m->gateway = gateway;
+    pthread_mutex_init(&m->routed_lock, NULL);
+    m->routes[0] = (struct http_route){"/metrics", handle_metrics, m};
+    m->routes[1] = (struct http_route){"/healthz", handle_healthz, m};
+    int rc = fill(m, err);
+    if (rc) {
+        gateway_metrics_destroy(m);
+        return rc;
+    }
+    *out_metrics = m;
+    return 0;
+}
+
+int gateway_metrics_listen(struct gateway_metrics *metrics, struct error *err)
+{
+    struct http_server_config config;
+    const char *listen = metrics->gateway->config.metrics_listen;
+    if (!listen || !*listen)
+        return 0;
+    http_server_config_init(&config);
+    config.listen = listen;
+    config.routes = metrics->routes;
+    config.n_routes = 2;
+    if (http_server_create(&config, &metrics->http, err) == 0)
+        return 0;
+    struct error cause = *err;
+    error_set(err, cause.status, "--metrics: %s; \"\" is for none", cause.message);
+    return error_reason(err, cause.reason);
+}
+
+void gateway_metrics_close(struct gateway_metrics *metrics)
+{
+    if (!metrics)
+        return;
+    http_server_destroy(metrics->http);
+    metrics->http = NULL;
+}
+
+static void release_all(struct version_meter **meters, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        version_meter_release(meters[i]);
+    free(meters);
+}
+
+void gateway_metrics_destroy(struct gateway_metrics *metrics)
+{
+    if (!metrics)
+        return;
+    gateway_metrics_close(metrics);
+    release_all(metrics->routed, metrics->n_routed);
+    pthread_mutex_destroy(&metrics->routed_lock);
+    metrics_vllm_destroy(metrics->vllm);
+    meters_destroy(metrics->meters);
+    metrics_destroy(metrics->registry);
+    free(metrics);
+}
+
+struct meters *gateway_meters(struct gateway_metrics *metrics)
+{
+    return metrics->meters;
+}
+
+void gateway_metrics_routes(struct gateway_metrics *metrics,
+                            const Sluice__Manager__V1__RouteTable *table)
+{
+    struct version_meter **now = calloc(table->n_routes + 1, sizeof(struct version_meter *));
+    if (!now)
+        return; /* those of the table before stay */
+    for (size_t i = 0; i < table->n_routes; i++)
+        now[i] =
+            version_meter_hold(metrics->meters, table->routes[i]->model, table->routes[i]->version);
+    pthread_mutex_lock(&metrics->routed_lock);
+    struct version_meter **before = metrics->routed;
+    size_t n_before = metrics->n_routed;
+    metrics->routed = now;
+    metrics->n_routed = table->n_routes;
+    pthread_mutex_unlock(&metrics->routed_lock);
+    release_all(before, n_before);
+}
+
+uint16_t gateway_metrics_port(const struct gateway_metrics *metrics)
+{
+    return metrics->http ? http_server_port(metrics->http) : 0;
+}

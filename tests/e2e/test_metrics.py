@@ -1,0 +1,324 @@
+"""What is scraped and logged, compared with what clients saw. The text is read by prometheus_client, which nobody here
+wrote; the documentation, alert rules and board are held to a live scrape."""
+import concurrent.futures
+import http.client
+import json
+import os
+import pathlib
+import re
+import socket
+import subprocess
+import threading
+import time
+
+import grpc
+import psutil
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from conftest import BIN, ROOT, Sluice, free_port, model_path
+
+
+class Scrape:
+    """One answer of /metrics, parsed."""
+
+    def __init__(self, port, path="/metrics"):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        connection.request("GET", path)
+        response = connection.getresponse()
+        self.status, self.type, self.text = response.status, response.getheader("Content-Type"), response.read().decode()
+        connection.close()
+        self.families = {f.name: f for f in text_string_to_metric_families(self.text)} if path == "/metrics" and self.status == 200 else {}
+
+    def samples(self, name, **labels):
+        return [s for f in self.families.values() for s in f.samples
+                if s.name == name and all(s.labels.get(k) == v for k, v in labels.items())]
+
+    def sum(self, name, **labels):
+        return sum(s.value for s in self.samples(name, **labels))
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory, stubs):
+    """The sample model as "smol" with /metrics of server and manager, vLLM's names, logs as JSON."""
+    sluice = Sluice(tmp_path_factory.mktemp("state"), stubs)
+    sluice.metrics_port, sluice.manager_metrics_port = free_port(), free_port()
+    sluice.start("--metrics", f"127.0.0.1:{sluice.metrics_port}", "--metrics-aliases", "vllm")
+    try:
+        sluice.cli("register", "smol", model_path(), "--version", "1")
+        sluice.cli("load", "smol")
+        sluice.wait(lambda: sluice.run("smol", "hi", "-n", "1", check=False).returncode == 0, 30, "the model answers")
+        yield sluice
+    finally:
+        sluice.stop()
+
+
+def balance(scrape):
+    """I8: the books of requests in one scrape."""
+    for s in scrape.samples("sluice_requests_accepted_total"):
+        finished = scrape.sum("sluice_requests_finished_total", **s.labels)
+        in_flight = scrape.sum("sluice_requests_in_flight", **s.labels)
+        assert s.value == finished + in_flight, (s, finished, in_flight)
+
+
+def settle(sluice, in_flight=0):
+    def at_rest():
+        return Scrape(sluice.metrics_port).sum("sluice_requests_in_flight") == in_flight
+    sluice.wait(at_rest, 10, f"{in_flight} requests in flight")
+    return Scrape(sluice.metrics_port)
+
+
+def test_counts_are_what_clients_saw(measured):
+    before = settle(measured)
+    request = measured.request("smol", "Once upon a time", max_tokens=24, ignore_eos=True)
+    _, ids, finished = measured.generate(request)
+    measured.inference.Complete(measured.request("smol", "Once upon a time", max_tokens=8, ignore_eos=True))
+    call = measured.inference.Generate(measured.request("smol", "One two three", max_tokens=400, ignore_eos=True))
+    for _ in range(3):
+        next(call)
+    running = Scrape(measured.metrics_port)
+    balance(running)
+    assert running.sum("sluice_requests_in_flight", model="smol") == 1
+    call.cancel()
+    for bad in (measured.request("nobody", "x"), measured.request("smol", "x", temperature=-1)):
+        with pytest.raises(grpc.RpcError):
+            list(measured.inference.Generate(bad))
+    after = settle(measured)
+    balance(after)
+
+    def grew(name, **labels):
+        return after.sum(name, **labels) - before.sum(name, **labels)
+    done = "sluice_requests_finished_total"
+    assert grew("sluice_requests_accepted_total") == 5
+    assert grew(done, code="OK", finish_reason="length", model="smol", version="1") == 2
+    assert grew(done, code="CANCELLED", model="smol") == 1
+    assert grew(done, code="NOT_FOUND", model="") == 1 and grew(done, code="INVALID_ARGUMENT", model="") == 1
+    assert grew("sluice_prompt_tokens_total", model="smol") >= 2 * finished.usage.n_prompt_tokens
+    assert grew("sluice_generated_tokens_total", model="smol") >= len(ids) + 8
+    assert grew("sluice_time_to_first_token_seconds_count", model="smol", version="1") == 3
+    assert grew("sluice_request_seconds_count", model="smol", version="1") == 3
+    assert grew("sluice_request_queue_seconds_count", model="smol", version="1") == 3
+    gaps = grew("sluice_inter_token_seconds_count", model="smol")
+    assert gaps == grew("sluice_generated_tokens_total", model="smol") - 3, "a gap for each token but the first"
+    assert grew("sluice_grpc_calls_total", code="INVALID_ARGUMENT") == 1
+    assert grew("sluice_grpc_bytes_total", direction="out") > 0
+
+
+def test_books_balance_at_every_scrape_under_load(measured):
+    stop = threading.Event()
+    scrapes = []
+
+    def scrape_on():
+        while not stop.is_set():
+            scrapes.append(Scrape(measured.metrics_port))
+            time.sleep(0.01)
+
+    def one(i):
+        try:
+            if i % 7 == 0:
+                call = measured.inference.Generate(measured.request("smol", f"Count {i}", max_tokens=64, ignore_eos=True))
+                next(call)
+                call.cancel()
+            elif i % 5 == 0:
+                list(measured.inference.Generate(measured.request("smol", "x", top_p=7)))
+            else:
+                measured.generate(measured.request("smol", f"Count {i}", max_tokens=4), timeout=0.05 if i % 11 == 0 else 60)
+        except grpc.RpcError:
+            pass
+    thread = threading.Thread(target=scrape_on)
+    thread.start()
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        list(pool.map(one, range(120)))
+    stop.set()
+    thread.join()
+    assert len(scrapes) >= 20
+    for scrape in scrapes:
+        balance(scrape)
+    assert max(s.sum("sluice_requests_in_flight") for s in scrapes) >= 8, "there was a load"
+    totals = [s.sum("sluice_requests_accepted_total") for s in scrapes]
+    assert totals == sorted(totals) and totals[-1] >= totals[0] + 100
+
+
+def test_vllm_names_say_the_same(measured):
+    scrape = settle(measured)
+    same = {"vllm:time_to_first_token_seconds_count": "sluice_time_to_first_token_seconds_count",
+            "vllm:inter_token_latency_seconds_sum": "sluice_inter_token_seconds_sum",
+            "vllm:time_per_output_token_seconds_count": "sluice_inter_token_seconds_count",
+            "vllm:e2e_request_latency_seconds_count": "sluice_request_seconds_count",
+            "vllm:request_queue_time_seconds_count": "sluice_request_queue_seconds_count",
+            "vllm:prompt_tokens_total": "sluice_prompt_tokens_total",
+            "vllm:generation_tokens_total": "sluice_generated_tokens_total",
+            "vllm:num_preemptions_total": "sluice_preemptions_total",
+            "vllm:prefix_cache_queries_total": "sluice_prefix_query_tokens_total",
+            "vllm:prefix_cache_hits_total": "sluice_prefix_hit_tokens_total"}
+    for theirs, ours in same.items():
+        assert scrape.sum(theirs, model_name="smol") == scrape.sum(ours, model="smol"), theirs
+        assert len(scrape.samples(theirs, model_name="smol")) == 1, theirs
+    assert scrape.sum("vllm:prefix_cache_queries_total") > 0
+    success = {s.labels["finished_reason"]: s.value for s in scrape.samples("vllm:request_success_total")}
+    assert set(success) == {"stop", "length", "abort"} and success["length"] >= 2 and success["abort"] >= 1
+    call = measured.inference.Generate(measured.request("smol", "One two three", max_tokens=400, ignore_eos=True))
+    for _ in range(3):
+        next(call)
+    measured.wait(lambda: Scrape(measured.metrics_port).sum("vllm:num_requests_running", model_name="smol") == 1, 5, "1 runs")
+    assert 0 < Scrape(measured.metrics_port).sum("vllm:kv_cache_usage_perc", model_name="smol") <= 1
+    call.cancel()
+    settle(measured)
+
+
+def test_a_scrape_costs_little(measured):
+    (pid,) = measured.children("sluice-server")
+    process = psutil.Process(pid)
+    settle(measured)
+    n = 200
+
+    def cpu():
+        times = process.cpu_times()
+        return times.user + times.system
+    Scrape(measured.metrics_port)
+    before = cpu()
+    for _ in range(n):
+        connection = http.client.HTTPConnection("127.0.0.1", measured.metrics_port, timeout=10)
+        connection.request("GET", "/metrics")
+        size = len(connection.getresponse().read())
+        connection.close()
+    ms = (cpu() - before) * 1000 / n
+    print(f"server: {ms:.3f} ms CPU per scrape of {size} bytes")
+    assert ms < 5 if "asan" not in str(BIN) and "tsan" not in str(BIN) else True
+
+
+def test_health_over_http(measured):
+    assert Scrape(measured.metrics_port, "/healthz").status == 200
+    assert Scrape(measured.metrics_port, "/healthz").text == "ok\n"
+    assert Scrape(measured.metrics_port, "/nothing").status == 404
+    assert Scrape(measured.metrics_port).type.startswith("text/plain; version=0.0.4")
+
+
+# --- hostile HTTP (BI-45) ---
+
+def talk(port, data, seconds=15):
+    """All that is answered until the peer closes."""
+    with socket.create_connection(("127.0.0.1", port), timeout=seconds) as s:
+        try:
+            s.sendall(data)
+            answer = b""
+            while chunk := s.recv(65536):
+                answer += chunk
+        except (ConnectionResetError, BrokenPipeError):
+            pass
+        return answer
+
+
+SMUGGLED = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+HOSTILE = {
+    "length_and_chunked": b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "chunked_twice": b"POST /metrics HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n",
+    "two_lengths": b"GET /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nContent-Length: 44\r\n\r\n",
+    "length_too_long": b"GET /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n",
+    "length_too_short": b"GET /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabcdef",
+    "space_before_colon": b"GET /metrics HTTP/1.1\r\nHost: x\r\nContent-Length : 44\r\n\r\n",
+    "length_not_a_number": b"GET /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0x10\r\n\r\n",
+    "big_header": b"GET /metrics HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 65536 + b"\r\n\r\n",
+    "big_line": b"GET /" + b"a" * 65536 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+    "many_headers": b"GET /metrics HTTP/1.1\r\nHost: x\r\n" + b"a: b\r\n" * 10000 + b"\r\n",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_http_is_refused_and_nothing_after_it_is_read(measured, name):
+    (pid,) = measured.children("sluice-server")
+    before = psutil.Process(pid).memory_info().rss
+    for _ in range(20):
+        answer = talk(measured.metrics_port, HOSTILE[name] + SMUGGLED)
+        assert b"200 OK" not in answer and b"# HELP" not in answer
+        assert answer == b"" or re.match(rb"HTTP/1\.1 4\d\d ", answer), answer[:200]
+    assert Scrape(measured.metrics_port).status == 200
+    assert psutil.Process(pid).memory_info().rss - before < 8 << 20
+    assert measured.children("sluice-server") == [pid]
+
+
+def test_slow_and_silent_connections_do_not_keep_others_out(measured):
+    """Slowloris: 30 connections that drip are ended within their time; scrapes go on, and so do streams."""
+    (pid,) = measured.children("sluice-server")
+    fds = psutil.Process(pid).num_fds()
+    slow = [socket.create_connection(("127.0.0.1", measured.metrics_port)) for _ in range(30)]
+    for s in slow:
+        s.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\nX: ")
+        s.setblocking(False)
+    began, left = time.monotonic(), list(slow)
+    while left and time.monotonic() - began < 30:
+        assert Scrape(measured.metrics_port).status == 200
+        for s in list(left):
+            try:
+                s.send(b"a")
+                if s.recv(1024) == b"":
+                    left.remove(s)
+            except BlockingIOError:
+                pass
+            except OSError:
+                left.remove(s)
+        time.sleep(0.25)
+    assert not left, "all are ended"
+    for s in slow:
+        s.close()
+    measured.wait(lambda: psutil.Process(pid).num_fds() <= fds + 2, 5, "descriptors are back")
+
+
+def test_a_port_in_use_is_told(measured, tmp_path):
+    (pid,) = measured.children("sluice-server")
+    result = subprocess.run([BIN / "sluice", "serve", "--state-dir", tmp_path, "--listen", f"127.0.0.1:{free_port()}",
+                             "--metrics", f"127.0.0.1:{measured.metrics_port}"], capture_output=True, text=True, timeout=30)
+    assert result.returncode == 1
+    assert f"127.0.0.1:{measured.metrics_port} is in use by process {pid}" in result.stderr, result.stderr
+    assert "--metrics" in result.stderr
+
+
+# --- logs ---
+
+def log_lines(path, event):
+    found = []
+    for line in path.read_text().splitlines():
+        if f"event={event} " in line or f'event="{event}" ' in line:
+            found.append(dict(re.findall(r'(\w+)=("(?:[^"\\]|\\.)*"|\S*)', line)))
+    return [{k: json.loads(v) if v.startswith('"') else v for k, v in f.items()} for f in found]
+
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+
+
+def request_line(sluice, request_id):
+    path = sluice.state / "log/server.log"
+    sluice.wait(lambda: any(x["request_id"] == request_id for x in log_lines(path, "request")), 5, "a line")
+    return [x for x in log_lines(path, "request") if x["request_id"] == request_id][-1]
+
+
+def test_each_request_leaves_one_line_without_its_text(measured):
+    secret = "The canary 7f3d9 sings of nightfall"
+    request = measured.request("smol", secret, max_tokens=12, ignore_eos=True, request_id="logged-1")
+    text, ids, finished = measured.generate(request, metadata=[("traceparent", f"00-{TRACE}-b7ad6b7169203331-01")])
+    line = request_line(measured, "logged-1")
+    assert line["model"] == "smol" and line["version"] == "1" and line["code"] == "OK" and line["reason"] == "length"
+    assert int(line["generated_tokens"]) == len(ids) == 12
+    assert int(line["prompt_tokens"]) == finished.usage.n_prompt_tokens
+    assert 0 < float(line["ttft_ms"]) <= float(line["duration_ms"])
+    assert line["replica"] == finished.receipt.replica_id and line["caller"] == "anonymous"
+    assert line["trace_id"] == TRACE and line["parent_span_id"] == "b7ad6b7169203331" and line["sampled"] == "1"
+    everything = "".join(p.read_text() for p in [*measured.state.glob("log/*.log"), *measured.state.glob("run/replica-*/log")])
+    assert "canary" not in everything and "nightfall" not in everything
+    assert text.strip() and text.strip() not in everything
+
+
+@pytest.mark.parametrize("bad", [f"00-{TRACE}-b7ad6b7169203331", f"00-{TRACE.upper()}-b7ad6b7169203331-01", "00-0-0-0",
+                                 f"ff-{TRACE}-b7ad6b7169203331-01", f"00-{'0' * 32}-b7ad6b7169203331-01", "x" * 2000])
+def test_a_traceparent_that_is_not_valid_counts_as_absent(measured, bad):
+    request_id = f"trace-{hash(bad) & 0xffffff}"
+    measured.generate(measured.request("smol", "x", max_tokens=1, request_id=request_id), metadata=[("traceparent", bad)])
+    line = request_line(measured, request_id)
+    assert re.fullmatch("[0-9a-f]{32}", line["trace_id"]) and line["trace_id"] != TRACE
+    assert line["parent_span_id"] == "" and line["sampled"] == "0"
+
+
+def test_two_traceparents_count_as_none(measured):
+    metadata = [("traceparent", f"00-{TRACE}-b7ad6b7169203331-01")] * 2
+    measured.generate(measured.request("smol", "x", max_tokens=1, request_id="trace-two"), metadata=metadata)
+    assert request_line(measured, "trace-two")["trace_id"] != TRACE
