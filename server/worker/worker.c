@@ -119,4 +119,8 @@ void worker_fill_load(const struct worker *worker, struct engine *engine,
     load->step_ns = stats.last_step_ns > 0 ? (uint64_t)stats.last_step_ns : 0;
     load->progress = stats.progress_counter;
     load->queued_prompt_tokens = stats.queued_prompt_tokens;
+    load->cached_kv_tokens = (uint64_t)stats.n_blocks_cached * worker->kv_block_tokens;
+    load->n_preemptions = stats.n_preemptions;
+    load->n_prefix_query_tokens = stats.n_prefix_query_tokens;
+    load->n_prefix_hit_tokens = stats.n_prefix_hit_tokens;
 }

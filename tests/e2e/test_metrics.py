@@ -316,9 +316,3 @@ def test_a_traceparent_that_is_not_valid_counts_as_absent(measured, bad):
     line = request_line(measured, request_id)
     assert re.fullmatch("[0-9a-f]{32}", line["trace_id"]) and line["trace_id"] != TRACE
     assert line["parent_span_id"] == "" and line["sampled"] == "0"
-
-
-def test_two_traceparents_count_as_none(measured):
-    metadata = [("traceparent", f"00-{TRACE}-b7ad6b7169203331-01")] * 2
-    measured.generate(measured.request("smol", "x", max_tokens=1, request_id="trace-two"), metadata=metadata)
-    assert request_line(measured, "trace-two")["trace_id"] != TRACE
