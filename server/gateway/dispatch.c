@@ -1,5 +1,6 @@
 #include "server/gateway/dispatch.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -12,9 +13,18 @@
 /* So many requests more than the least busy replica may the home of a session carry: a prefix found
  * again is worth a wait, a queue is not. */
 enum { HOME_MAX_BUSIER = 8 };
+enum { RETRY_MIN_MS = 50, RETRY_MAX_MS = 30000 };
 
-struct link *gateway_pick_link(struct gateway *gateway, const char *model, const char *version,
-                               const char *numerics_id, const char *session_key)
+/* A link that keeps more than its places back has none to give once they are taken. */
+static bool has_room(struct link *link)
+{
+    struct link_queue queue;
+    link_get_queue(link, &queue);
+    return !queue.holds || queue.n_live < queue.n_places;
+}
+
+static struct link *pick(struct gateway *gateway, const char *model, const char *version,
+                         const char *numerics_id, const char *session_key, bool with_room)
 {
     struct link *best = NULL, *home = NULL;
     uint32_t best_live = 0, home_live = 0;
@@ -23,7 +33,8 @@ struct link *gateway_pick_link(struct gateway *gateway, const char *model, const
     pthread_mutex_lock(&gateway->lock);
     for (uint32_t i = 0; i < gateway->n_links; i++) {
         struct link *link = gateway->links[i];
-        if (!link_serves(link, model, version) || !link_usable(link))
+        if (!link_serves(link, model, version) || !link_usable(link) ||
+            (with_room && !has_room(link)))
             continue;
         uint32_t n_live = link_n_live(link);
         bool same = numerics_id[0] && link_has_numerics(link, numerics_id);
@@ -46,6 +57,12 @@ struct link *gateway_pick_link(struct gateway *gateway, const char *model, const
         link_retain(best);
     pthread_mutex_unlock(&gateway->lock);
     return best;
+}
+
+struct link *gateway_pick_link(struct gateway *gateway, const char *model, const char *version,
+                               const char *numerics_id, const char *session_key)
+{
+    return pick(gateway, model, version, numerics_id, session_key, false);
 }
 
 /* A replica that is ready (a link to it may yet be made) or on its way there. */
@@ -71,31 +88,144 @@ bool gateway_still_loaded(struct gateway *gateway, const char *model, const char
     return rc == 0;
 }
 
-static void end_without_replica(struct relay *relay, bool was_lost)
+/* --- admission --- */
+
+/* How full a version is. */
+struct fill {
+    uint64_t n_waiting; /* for a replica, or at one for a place */
+    bool has_place;     /* some replica would run one more at once */
+    double ends_per_ms;
+};
+
+static void measure(struct gateway *gateway, const struct relay *relay, struct fill *out)
 {
-    struct error err;
-    if (was_lost) {
-        error_set(&err, STATUS_UNAVAILABLE,
-                  "the replica was lost and no other came back in time; tokens sent: %llu",
-                  (unsigned long long)relay_n_released(relay));
-        error_reason(&err, "REPLICA_LOST");
-    } else {
-        error_set(&err, STATUS_UNAVAILABLE, "model: no replica of \"%s\" version \"%s\" is ready",
-                  relay->model, relay->version);
-        error_reason(&err, "NO_REPLICA_READY");
+    *out = (struct fill){0};
+    pthread_mutex_lock(&gateway->lock);
+    for (uint32_t i = 0; i < gateway->n_links; i++) {
+        struct link_queue queue;
+        struct link *link = gateway->links[i];
+        if (!link_serves(link, relay->model, relay->version) || !link_usable(link))
+            continue;
+        link_get_queue(link, &queue);
+        out->n_waiting += queue.n_waiting;
+        out->has_place |= queue.n_live < queue.n_places && !queue.n_waiting;
+        out->ends_per_ms += queue.interval_ns ? (double)NS_PER_MS / (double)queue.interval_ns : 0;
     }
-    err.retry_after_ms = 1000;
-    relay_end(relay, &err);
+    for (const struct relay *r = gateway->waiting; r; r = r->next_waiting)
+        out->n_waiting +=
+            strcmp(r->model, relay->model) == 0 && strcmp(r->version, relay->version) == 0;
+    pthread_mutex_unlock(&gateway->lock);
 }
 
-static void wait_for_replica(struct gateway *gateway, struct relay *relay)
+/* Until half of those that wait now have had their turn: earlier there is hardly a place, and who
+ * was refused should not come back all at once. */
+static uint32_t retry_ms(const struct fill *fill)
+{
+    double ms = fill->ends_per_ms > 0 ? (double)fill->n_waiting / 2 / fill->ends_per_ms : 1000;
+    return ms < RETRY_MIN_MS ? RETRY_MIN_MS : ms > RETRY_MAX_MS ? RETRY_MAX_MS : (uint32_t)ms;
+}
+
+/* Under the admission lock, which a new request holds until it is where it waits or runs. */
+static int admit(struct gateway *gateway, struct relay *relay, struct error *err)
+{
+    uint64_t limit = gateway->config.limits.max_queued;
+    struct fill fill;
+    if (clock_now_ns() >= relay->deadline_ns)
+        return error_set(err, STATUS_DEADLINE_EXCEEDED, "the deadline passed before it began");
+    measure(gateway, relay, &fill);
+    if (!fill.has_place && fill.n_waiting >= limit) {
+        error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                  "model: %llu requests of \"%s\" version \"%s\" wait, limit %llu",
+                  (unsigned long long)fill.n_waiting, relay->model, relay->version,
+                  (unsigned long long)limit);
+        err->retry_after_ms = retry_ms(&fill);
+        return error_reason(err, "QUEUE_FULL");
+    }
+    if (!fill.has_place)
+        gateway_count_refusal(gateway, LIMIT_CONCURRENT);
+    relay->admitted = true;
+    return 0;
+}
+
+void dispatch_count_refusal(struct gateway *gateway, const struct error *err)
+{
+    static const struct {
+        const char *reason;
+        enum gateway_limit limit;
+    } rows[] = {{"QUEUE_FULL", LIMIT_QUEUED}, {"DEADLINE_UNREACHABLE", LIMIT_DEADLINE}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        if (strcmp(err->reason, rows[i].reason) == 0)
+            gateway_count_refusal(gateway, rows[i].limit);
+}
+
+/* --- waiting --- */
+
+static int without_replica(struct gateway *gateway, struct relay *relay, bool was_lost,
+                           struct error *err)
+{
+    gateway_count_refusal(gateway, was_lost ? LIMIT_RESUME : LIMIT_REPLICA_WAIT);
+    if (was_lost) {
+        error_set(err, STATUS_UNAVAILABLE,
+                  "the replica was lost and no other came back in time; tokens sent: %llu",
+                  (unsigned long long)relay_n_released(relay));
+        error_reason(err, "REPLICA_LOST");
+    } else {
+        error_set(err, STATUS_UNAVAILABLE, "model: no replica of \"%s\" version \"%s\" is ready",
+                  relay->model, relay->version);
+        error_reason(err, "NO_REPLICA_READY");
+    }
+    err->retry_after_ms = 1000;
+    return err->status;
+}
+
+static bool goes_before(const struct relay *a, const struct relay *b)
+{
+    if (a->request->priority != b->request->priority)
+        return a->request->priority > b->request->priority;
+    return a->arrived_ns < b->arrived_ns;
+}
+
+/* By priority, then age. The last place is looked at first: that is where a list that is gone
+ * through again is built up. */
+void dispatch_wait(struct gateway *gateway, struct relay *relay)
 {
     relay_retain(relay);
     pthread_mutex_lock(&gateway->lock);
-    relay->next_waiting = gateway->waiting;
-    gateway->waiting = relay;
+    struct relay **at = &gateway->waiting;
+    if (gateway->waiting && !goes_before(relay, gateway->last_waiting))
+        at = &gateway->last_waiting->next_waiting;
+    while (*at && !goes_before(relay, *at))
+        at = &(*at)->next_waiting;
+    relay->next_waiting = *at;
+    *at = relay;
+    if (!relay->next_waiting)
+        gateway->last_waiting = relay;
+    atomic_store(&gateway->has_waiting, true);
     pthread_mutex_unlock(&gateway->lock);
 }
+
+/* Everything that waits, linked by next_waiting, with its references. */
+static struct relay *take_waiting(struct gateway *gateway)
+{
+    pthread_mutex_lock(&gateway->lock);
+    struct relay *list = gateway->waiting;
+    gateway->waiting = NULL;
+    gateway->last_waiting = NULL;
+    atomic_store(&gateway->has_waiting, false);
+    pthread_mutex_unlock(&gateway->lock);
+    return list;
+}
+
+void dispatch_place_free(struct gateway *gateway)
+{
+    if (!atomic_load(&gateway->has_waiting))
+        return;
+    pthread_mutex_lock(&gateway->lock);
+    pthread_cond_signal(&gateway->tick);
+    pthread_mutex_unlock(&gateway->lock);
+}
+
+/* --- dispatching --- */
 
 /* No link took the request: another may come, for a new one and for one whose replica was lost. */
 static bool may_wait(struct gateway *gateway, struct relay *relay, bool was_lost)
@@ -109,9 +239,18 @@ static bool may_wait(struct gateway *gateway, struct relay *relay, bool was_lost
     return loaded && (was_lost || coming) && now_ns - since_ns <= (int64_t)limit_ms * NS_PER_MS;
 }
 
-void gateway_dispatch(struct gateway *gateway, struct relay *relay)
+/* Every replica has all it may have at once: one of them will have a place. */
+static bool all_full(struct gateway *gateway, const struct relay *relay)
 {
-    struct error err;
+    struct link *link = gateway_pick_link(gateway, relay->model, relay->version, "", "");
+    link_release(link);
+    return link != NULL;
+}
+
+/* To a replica or into the list. Negative: it ends with *err, which the caller tells it holding no
+ * lock. */
+static int place(struct gateway *gateway, struct relay *relay, struct error *err)
+{
     char numerics_id[sizeof(relay->numerics_id)];
     pthread_mutex_lock(&relay->lock);
     bool ended = relay->ended;
@@ -119,34 +258,56 @@ void gateway_dispatch(struct gateway *gateway, struct relay *relay)
     memcpy(numerics_id, relay->numerics_id, sizeof(numerics_id));
     pthread_mutex_unlock(&relay->lock);
     if (ended)
-        return;
-    struct link *link = gateway_pick_link(gateway, relay->model, relay->version, numerics_id,
-                                          relay->request->session_key);
-    int rc = link ? link_submit(link, relay, &err) : STATUS_UNAVAILABLE;
+        return 0;
+    struct link *link =
+        pick(gateway, relay->model, relay->version, numerics_id, relay->request->session_key, true);
+    int rc = link ? link_submit(link, relay, err) : STATUS_UNAVAILABLE;
     bool had_link = link != NULL;
     link_release(link);
     if (rc == 0)
-        return;
+        return 0;
     /* Lost: earlier, or now, between the choice and the submit. */
     bool was_lost = lost_ns || had_link;
     if (!lost_ns && rc == STATUS_RESOURCE_EXHAUSTED)
-        relay_end(relay, &err);
-    else if (may_wait(gateway, relay, was_lost))
-        wait_for_replica(gateway, relay);
-    else
-        end_without_replica(relay, was_lost);
+        return rc;
+    if ((had_link || !all_full(gateway, relay)) && !may_wait(gateway, relay, was_lost))
+        return without_replica(gateway, relay, was_lost, err);
+    dispatch_wait(gateway, relay);
+    return 0;
+}
+
+static void refuse(struct gateway *gateway, struct relay *relay, const struct error *err)
+{
+    dispatch_count_refusal(gateway, err);
+    relay_end(relay, err);
+}
+
+void gateway_dispatch(struct gateway *gateway, struct relay *relay)
+{
+    struct error err;
+    int rc;
+    if (relay->admitted) {
+        rc = place(gateway, relay, &err);
+    } else {
+        pthread_mutex_lock(&gateway->admission_lock);
+        rc = admit(gateway, relay, &err);
+        if (!rc)
+            rc = place(gateway, relay, &err);
+        pthread_mutex_unlock(&gateway->admission_lock);
+    }
+    if (rc)
+        refuse(gateway, relay, &err);
 }
 
 void dispatch_retry_waiting(struct gateway *gateway)
 {
-    pthread_mutex_lock(&gateway->lock);
-    struct relay *list = gateway->waiting;
-    gateway->waiting = NULL;
-    pthread_mutex_unlock(&gateway->lock);
+    struct relay *list = take_waiting(gateway);
     while (list) {
+        struct error err;
         struct relay *relay = list;
         list = relay->next_waiting;
-        gateway_dispatch(gateway, relay);
+        if (place(gateway, relay, &err) != 0)
+            refuse(gateway, relay, &err);
         relay_release(relay);
     }
     text_retry_waiting(gateway);
@@ -154,14 +315,13 @@ void dispatch_retry_waiting(struct gateway *gateway)
 
 void dispatch_end_waiting(struct gateway *gateway)
 {
-    pthread_mutex_lock(&gateway->lock);
-    struct relay *list = gateway->waiting;
-    gateway->waiting = NULL;
-    pthread_mutex_unlock(&gateway->lock);
+    struct relay *list = take_waiting(gateway);
     while (list) {
+        struct error err;
         struct relay *relay = list;
         list = relay->next_waiting;
-        end_without_replica(relay, true);
+        without_replica(gateway, relay, true, &err);
+        relay_end(relay, &err);
         relay_release(relay);
     }
     text_end_waiting(gateway);

@@ -1,9 +1,22 @@
-/* dispatch.h: which replica a request goes to, and the list of those that wait for one.
- * gateway_pick_link, gateway_still_loaded and gateway_dispatch (gateway.h) are here too. Any thread
- * unless said otherwise. */
+/* dispatch.h: whether a new request may enter, which replica a request goes to, and the list of
+ * those that wait for one. gateway_pick_link, gateway_still_loaded and gateway_dispatch (gateway.h)
+ * are here too. Any thread unless said otherwise.
+ *
+ * The queue is the replicas' own: they know priorities, fairness and what a prompt costs. Here it
+ * is counted, over all replicas of a version, so that what is too much is refused at once; and
+ * requests are held back only where this server's limit per replica is lower than the replica's. */
 #pragma once
 
+struct error;
 struct gateway;
+struct relay;
+
+/* Into the list of those that wait for a replica; the ticker goes through it. Retains the relay. */
+void dispatch_wait(struct gateway *gateway, struct relay *relay);
+/* A replica carries one request less: who waits is looked at now. */
+void dispatch_place_free(struct gateway *gateway);
+/* Counts a refusal by its reason, whoever refused. */
+void dispatch_count_refusal(struct gateway *gateway, const struct error *err);
 
 /* The ticker: tries again for everything that waits. */
 void dispatch_retry_waiting(struct gateway *gateway);

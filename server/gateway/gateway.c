@@ -373,6 +373,7 @@ int gateway_create(const struct gateway_config *config, struct gateway **out_gat
     registry_init(&gateway->registry);
     pthread_mutex_init(&gateway->lock, NULL);
     pthread_mutex_init(&gateway->health_lock, NULL);
+    pthread_mutex_init(&gateway->admission_lock, NULL);
     pthread_mutex_init(&gateway->counters_lock, NULL);
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
@@ -431,6 +432,7 @@ void gateway_destroy(struct gateway *gateway, uint32_t grace_ms)
     pthread_cond_destroy(&gateway->tick);
     pthread_mutex_destroy(&gateway->counters_lock);
     pthread_mutex_destroy(&gateway->health_lock);
+    pthread_mutex_destroy(&gateway->admission_lock);
     pthread_mutex_destroy(&gateway->lock);
     free(gateway);
 }

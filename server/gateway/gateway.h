@@ -3,9 +3,9 @@
  *
  * A request: service.c (handler) → validate.c → route_table.c (version) → gateway_dispatch
  * (replica) → link.c (Serve stream) and back: link.c (step frame) → relay.c (record, release) →
- * client. Locks, in the order they may be taken: health, gateway, link, relay, counters; a call's
- * lock (its `next`), then that of a GenerateStream, come before the relay's, so a sink is told that
- * something is ready with none of them held. */
+ * client. Locks, in the order they may be taken: admission, health, gateway, link, relay, counters;
+ * a call's lock (its `next`), then that of a GenerateStream, come before the relay's, so a sink is
+ * told that something is ready with none of them held. */
 #pragma once
 
 #include <pthread.h>
@@ -64,13 +64,15 @@ struct gateway {
     struct gateway_counters counters;
     _Atomic uint64_t refusals[N_GATEWAY_LIMITS];
 
-    pthread_mutex_t health_lock; /* what is told is what was seen last; outermost */
+    pthread_mutex_t admission_lock; /* a new request, from its check to its place; outermost */
+    pthread_mutex_t health_lock;    /* what is told is what was seen last; outermost */
     pthread_mutex_t lock;
     struct route_table *routes; /* the snapshot in force; never NULL */
     struct link **links;
     uint32_t n_links;
     /* Requests without a replica: lost, or not up yet; linked by their next_waiting. */
-    struct relay *waiting;
+    struct relay *waiting, *last_waiting;
+    _Atomic bool has_waiting;
     struct text_forward *waiting_texts;
 
     struct awake_clock clock; /* the ticker's */

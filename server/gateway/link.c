@@ -12,6 +12,7 @@
 #include "base/seeded_bug.h"
 #include "proto/rpc/rpc_client.h"
 #include "proto/rpc/rpc_stream.h"
+#include "server/gateway/dispatch.h"
 #include "server/gateway/gateway.h"
 #include "server/gateway/link_internal.h"
 #include "server/gateway/metrics.h"
@@ -46,6 +47,7 @@ int link_create(struct gateway *gateway, const Sluice__Manager__V1__Route *serve
     link->epoch = replica->epoch;
     link->next_id = 1;
     link->route_state = replica->state;
+    link->max_concurrent = replica->max_concurrent_requests;
     link->retry_ms = RETRY_MIN_MS;
     snprintf(link->replica_id, sizeof(link->replica_id), "%s", replica->id);
     snprintf(link->model, sizeof(link->model), "%s", served->model);
@@ -87,10 +89,20 @@ void link_release(struct link *link)
     free(link);
 }
 
+/* Under the lock: one request less. */
+static void note_end(struct link *link)
+{
+    int64_t now_ns = clock_now_ns(), gone_ns = now_ns - link->last_end_ns;
+    link->interval_ns = link->interval_ns ? (7 * link->interval_ns + gone_ns) / 8 : gone_ns;
+    link->last_end_ns = now_ns;
+}
+
 struct relay *link_take_live(struct link *link, uint64_t id)
 {
     pthread_mutex_lock(&link->lock);
     struct relay *relay = hash_map_remove(&link->live, &id, sizeof(id));
+    if (relay)
+        note_end(link);
     bool close = link->retired && !link->live.n_entries && link->stream;
     struct rpc_stream *stream = link->stream;
     if (close)
@@ -100,6 +112,8 @@ struct relay *link_take_live(struct link *link, uint64_t id)
         rpc_stream_cancel(stream);
         rpc_stream_release(stream);
     }
+    if (relay)
+        dispatch_place_free(link->gateway);
     return relay;
 }
 
@@ -123,6 +137,8 @@ static void on_item(struct link *link, const Sluice__Worker__V1__StepItem *item)
     if (mine && progress == RELAY_MOVES) {
         link_set_draining(link);
         relay_on_lost(relay, true);
+    } else if (mine && progress == RELAY_WAITS) {
+        relay_on_refused(relay);
     }
     relay_release(mine);
     relay_release(relay);
@@ -183,6 +199,8 @@ static void on_hello(struct link *link, struct rpc_stream *stream,
         link->state = LINK_READY;
     link->retry_ms = RETRY_MIN_MS;
     link->has_facts = true;
+    if (hello->info && hello->info->limits)
+        link->max_concurrent = hello->info->limits->max_concurrent_requests;
     stall_hello(&link->stall, hello->heartbeat_ms, atomic_load(&link->gateway->awake_ns));
     snprintf(link->facts.numerics_id, sizeof(link->facts.numerics_id), "%s", hello->numerics_id);
     snprintf(link->facts.device_group, sizeof(link->facts.device_group), "%s", hello->device_group);
@@ -451,6 +469,21 @@ void link_get_view(struct link *link, struct link_view *out_view)
 const char *link_replica_id(const struct link *link)
 {
     return link->replica_id;
+}
+
+void link_get_queue(struct link *link, struct link_queue *out_queue)
+{
+    uint64_t limit = link->gateway->config.limits.max_concurrent;
+    pthread_mutex_lock(&link->lock);
+    uint32_t n_live = (uint32_t)link->live.n_entries, n_queued = link->facts.n_queued;
+    uint32_t own = link->max_concurrent;
+    out_queue->interval_ns = link->interval_ns;
+    pthread_mutex_unlock(&link->lock);
+    out_queue->n_live = n_live;
+    out_queue->holds = !own || own > limit;
+    out_queue->n_places = out_queue->holds ? (uint32_t)limit : own;
+    uint32_t n_over = n_live > out_queue->n_places ? n_live - out_queue->n_places : 0;
+    out_queue->n_waiting = n_over > n_queued ? n_over : n_queued;
 }
 
 void link_set_listed(struct link *link, Sluice__Manager__V1__ReplicaState state)

@@ -40,6 +40,16 @@ bool link_serves(const struct link *link, const char *model, const char *version
 /* Whether it takes new requests now, and how many it carries. */
 bool link_usable(struct link *link);
 uint32_t link_n_live(struct link *link);
+
+/* How full a replica is. */
+struct link_queue {
+    uint32_t n_live;    /* of this server */
+    uint32_t n_places;  /* that run at once: what the replica says, at most the server's limit */
+    uint32_t n_waiting; /* for a place, as the replica says or as the two above do */
+    bool holds; /* more than n_places are kept back here: the replica itself would run them all */
+    int64_t interval_ns; /* from one end of a request to the next, smoothed; 0: not known */
+};
+void link_get_queue(struct link *link, struct link_queue *out_queue);
 /* The replica is in the routes (again), in this state: only READY ones take new requests. */
 void link_set_listed(struct link *link, Sluice__Manager__V1__ReplicaState state);
 bool link_has_numerics(struct link *link, const char *numerics_id);

@@ -35,6 +35,8 @@ struct link {
     struct version_meter *meter; /* retained; constant */
     struct link_load load;
     struct load_totals totals;
+    uint32_t max_concurrent;          /* as the replica says; 0: it does not */
+    int64_t last_end_ns, interval_ns; /* of requests; while it has some */
 };
 
 /* Takes the relay of an id off the map; the caller gets the map's reference. */

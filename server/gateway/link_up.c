@@ -49,6 +49,8 @@ static int adopt(struct link *link, struct relay *relay, uint64_t *out_id, struc
         relay->link = link;
         meter_placed(&relay->meter, link->replica_id);
         relay->link_id = id;
+        if (link->live.n_entries == 1)
+            link->last_end_ns = clock_now_ns(); /* what went before was no work */
         relay->stream = link->stream;
         rpc_stream_retain(relay->stream);
         if (relay->numerics_id[0] && strcmp(relay->numerics_id, link->facts.numerics_id) != 0)
@@ -97,6 +99,7 @@ int link_submit(struct link *link, struct relay *relay, struct error *err)
         link_send_pause(relay->stream, id, true);
     if (resumed) {
         relay->n_resumes++;
+        relay->resumed_lost_ns = relay->lost_ns;
         relay->lost_ns = 0;
     }
     pthread_mutex_unlock(&relay->lock);

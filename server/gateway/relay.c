@@ -11,6 +11,7 @@
 #include "proto/rpc/rpc_call.h"
 #include "proto/rpc/rpc_message.h"
 #include "proto/rpc/rpc_stream.h"
+#include "server/gateway/dispatch.h"
 #include "server/gateway/gateway.h"
 #include "server/gateway/link.h"
 #include "server/gateway/relay_private.h"
@@ -133,6 +134,9 @@ static enum relay_progress take_item(struct relay *relay, const Sluice__Worker__
         error_from_wire(item->error, &err);
         if (err.status == STATUS_UNAVAILABLE && strcmp(err.reason, "DRAINING") == 0)
             return RELAY_MOVES;
+        if (strcmp(err.reason, "QUEUE_FULL") == 0 && relay->resumed_lost_ns)
+            return RELAY_WAITS;
+        dispatch_count_refusal(relay->gateway, &err);
         fix_outcome(relay, &err);
         return RELAY_OVER;
     }
@@ -216,6 +220,20 @@ void relay_on_lost(struct relay *relay, bool drained)
     } else if (!over) {
         gateway_dispatch(relay->gateway, relay);
     }
+}
+
+void relay_on_refused(struct relay *relay)
+{
+    pthread_mutex_lock(&relay->lock);
+    struct held_link held = detach(relay);
+    bool over = relay->ended;
+    relay->lost_ns = relay->resumed_lost_ns;
+    relay->resumed_lost_ns = 0;
+    relay->n_resumes -= relay->n_resumes > 0;
+    pthread_mutex_unlock(&relay->lock);
+    release_held(&held);
+    if (!over)
+        dispatch_wait(relay->gateway, relay);
 }
 
 /* --- the client's side --- */

@@ -69,6 +69,7 @@ struct relay {
     int64_t template_time_ns;   /* since the epoch */
     int64_t arrived_ns;         /* clock_now_ns() */
     int64_t deadline_ns;        /* INT64_MAX: none */
+    bool admitted;              /* dispatch.c: the limits of its model were asked, once */
     struct relay *next_waiting; /* gateway->waiting, under gateway->lock */
     struct relay *next_lost;    /* of the link that lost it, until relay_on_lost */
 
@@ -89,17 +90,18 @@ struct relay {
     char numerics_id[128]; /* of the first worker */
     bool numerics_changed;
     uint32_t n_resumes;
-    uint64_t n_at_loss;     /* tokens it had when its replica was lost last */
-    uint32_t n_fruitless;   /* replicas lost in a row without a token in between */
-    int64_t lost_ns;        /* when its replica was lost; 0: not waiting */
-    int64_t first_token_ns; /* 0 until the first token left (Complete: came from the worker) */
-    size_t pending_bytes;   /* recorded and not yet put into a message */
-    size_t in_flight_bytes; /* put into the message that flow control has not taken yet */
-    int64_t put_ns;         /* when that message was put; 0: nothing is in flight */
-    unsigned pauses;        /* enum relay_pause */
-    bool ended;             /* outcome is fixed; what is pending still goes out before it */
-    bool closed;            /* off the registry and counted */
-    struct error outcome;   /* status 0: well */
+    uint64_t n_at_loss;      /* tokens it had when its replica was lost last */
+    uint32_t n_fruitless;    /* replicas lost in a row without a token in between */
+    int64_t lost_ns;         /* when its replica was lost; 0: not waiting */
+    int64_t resumed_lost_ns; /* the same, of the resume under way */
+    int64_t first_token_ns;  /* 0 until the first token left (Complete: came from the worker) */
+    size_t pending_bytes;    /* recorded and not yet put into a message */
+    size_t in_flight_bytes;  /* put into the message that flow control has not taken yet */
+    int64_t put_ns;          /* when that message was put; 0: nothing is in flight */
+    unsigned pauses;         /* enum relay_pause */
+    bool ended;              /* outcome is fixed; what is pending still goes out before it */
+    bool closed;             /* off the registry and counted */
+    struct error outcome;    /* status 0: well */
 };
 
 /* A request as it came. */
@@ -124,11 +126,14 @@ enum relay_progress {
     RELAY_GOES_ON,
     RELAY_OVER,
     RELAY_MOVES, /* the worker drains and will not finish it: relay_on_lost is next */
+    RELAY_WAITS, /* it was accepted long ago, and the worker's queue is full: relay_on_refused */
 };
 enum relay_progress relay_on_item(struct relay *relay, const Sluice__Worker__V1__StepItem *item);
 
 /* Its replica is gone (or, `drained`, gives it back): to the gateway for another one. */
 void relay_on_lost(struct relay *relay, bool drained);
+/* The replica it was to go on at is full: it tries again until the time for a resume is over. */
+void relay_on_refused(struct relay *relay);
 
 /* --- the end --- */
 

@@ -1,0 +1,244 @@
+/* What enters and what is refused: the queue of a version, places at a replica, deadlines. */
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "support_gateway.h"
+#include "tests/unit/base/support_cmocka.h"
+
+static struct fixture f;
+
+static int forget(void **state)
+{
+    (void)state;
+    memset(&f, 0, sizeof(f));
+    return 0;
+}
+
+static void pause_ms(long ms)
+{
+    struct timespec pause = {ms / 1000, ms % 1000 * NS_PER_MS};
+    nanosleep(&pause, NULL);
+}
+
+static void start(unsigned n_workers, uint64_t max_concurrent, uint64_t max_queued)
+{
+    fixture_init(&f);
+    f.config.limits.max_concurrent = max_concurrent;
+    f.config.limits.max_queued = max_queued;
+    for (unsigned i = 0; i < n_workers; i++) {
+        f.workers[i].heartbeat_ms = 100;
+        f.workers[i].stop_after = 3; /* then they run and make nothing more */
+    }
+    fixture_start(&f, n_workers);
+}
+
+static unsigned n_submits(unsigned n_workers)
+{
+    unsigned n = 0;
+    for (unsigned i = 0; i < n_workers; i++)
+        n += fake_worker_read(&f.workers[i], &f.workers[i].n_submits);
+    return n;
+}
+
+static void go_on(unsigned n_workers)
+{
+    for (unsigned i = 0; i < n_workers; i++)
+        fake_worker_stop_after(&f.workers[i], UINT32_MAX);
+}
+
+/* Those that found no place when they came. Where replicas keep the queue they are submitted too.
+ */
+static unsigned n_kept_back(void)
+{
+    return (unsigned)gateway_n_refusals(f.gateway, LIMIT_CONCURRENT);
+}
+
+/* So many requests are opened; those at the replicas have begun, the others wait. */
+static void fill(struct client_stream *streams, struct client_request *requests, unsigned n,
+                 unsigned n_run, unsigned n_workers)
+{
+    for (unsigned i = 0; i < n; i++) {
+        requests[i] = (struct client_request){.seed = i, .max_tokens = 20};
+        client_open(&f, &requests[i], &streams[i]);
+        /* One after the other, so that it is known which ones run and who waits first. */
+        for (int k = 0; k < 1000 && n_submits(n_workers) + n_kept_back() < i + 1; k++)
+            pause_ms(2);
+    }
+    for (int k = 0; k < 1000 && n_submits(n_workers) < n_run; k++)
+        pause_ms(2);
+    assert_int_equal(n_submits(n_workers), n_run);
+}
+
+static void expect_all(struct client_stream *streams, struct client_request *requests, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++) {
+        client_expect_whole(&streams[i], &requests[i]);
+        client_close(&streams[i]);
+    }
+}
+
+/* Two replicas with two places each, a queue of three: the eighth is refused at once, and all the
+ * others are answered in the end. */
+static void test_queue_when_full_then_refused_at_once_with_a_time_to_come_back(void **state)
+{
+    (void)state;
+    enum { N = 7, N_RUN = 4 };
+    struct client_stream streams[N];
+    struct client_request requests[N], more = {.seed = 99, .max_tokens = 20};
+    struct error err;
+    start(2, 2, 3);
+    fill(streams, requests, N, N_RUN, 2);
+    int64_t begin_ns = clock_now_ns(), best_ns = INT64_MAX;
+    for (int i = 0; i < 20; i++) {
+        assert_int_equal(client_fail(&f, &more, &err), STATUS_RESOURCE_EXHAUSTED);
+        int64_t now_ns = clock_now_ns();
+        if (now_ns - begin_ns < best_ns)
+            best_ns = now_ns - begin_ns;
+        begin_ns = now_ns;
+    }
+    assert_string_equal(err.reason, "QUEUE_FULL");
+    assert_non_null(strstr(err.message, "3 requests of \"m\" version \"1\" wait, limit 3"));
+    assert_true(err.retry_after_ms >= 50);
+    assert_true(best_ns < 5 * NS_PER_MS);
+    assert_int_equal(gateway_n_refusals(f.gateway, LIMIT_QUEUED), 20);
+    assert_int_equal(n_submits(2), N_RUN); /* none of them reached a replica */
+    go_on(2);
+    expect_all(streams, requests, N);
+    client_run(&f, &more);
+    fixture_stop(&f);
+}
+
+/* A replica that says how many it runs keeps its own queue: nothing is held back, but counted. */
+static void test_queue_when_the_replica_keeps_it_then_only_counted(void **state)
+{
+    (void)state;
+    enum { N = 5 };
+    struct client_stream streams[N];
+    struct client_request requests[N], more = {.seed = 99, .max_tokens = 20};
+    struct error err;
+    fixture_init(&f);
+    f.workers[0].max_concurrent = 2;
+    f.config.limits.max_queued = 3;
+    f.workers[0].stop_after = 3;
+    fixture_start(&f, 1);
+    fill(streams, requests, N, N, 1);
+    assert_int_equal(n_kept_back(), N - 2);
+    assert_int_equal(client_fail(&f, &more, &err), STATUS_RESOURCE_EXHAUSTED);
+    assert_string_equal(err.reason, "QUEUE_FULL");
+    go_on(1);
+    expect_all(streams, requests, N);
+    fixture_stop(&f);
+}
+
+static void test_queue_when_places_come_free_then_first_come_first_served(void **state)
+{
+    (void)state;
+    enum { N = 6 };
+    struct client_stream streams[N];
+    struct client_request requests[N];
+    start(1, 1, 100);
+    fill(streams, requests, N, 1, 1);
+    go_on(1);
+    for (unsigned i = 0; i < N; i++) {
+        assert_int_equal(client_wait_end(&streams[i]), 0);
+        for (unsigned k = i + 2; k < N; k++) /* the next one may have begun */
+            assert_int_equal(streams[k].n_tokens, 0);
+    }
+    expect_all(streams, requests, N);
+    fixture_stop(&f);
+}
+
+/* Without a replica that is up the queue has the same end. */
+static void test_queue_when_no_replica_is_up_then_bounded_too(void **state)
+{
+    (void)state;
+    enum { N = 3 };
+    static const struct fixture_route row = {"m", "1", true, 1, 0};
+    struct client_stream streams[N];
+    struct client_request requests[N], more = {.seed = 99};
+    struct error err;
+    start(1, 256, N);
+    fake_worker_kill(&f.workers[0]);
+    fixture_wait_usable(&f, 0);
+    fill(streams, requests, N, 0, 1);
+    for (int i = 0; i < 500 && client_fail(&f, &more, &err) != STATUS_RESOURCE_EXHAUSTED; i++)
+        pause_ms(10);
+    assert_string_equal(err.reason, "QUEUE_FULL");
+    go_on(1);
+    fake_worker_start(&f.workers[0]);
+    fixture_routes(&f, &row, 1);
+    expect_all(streams, requests, N);
+    fixture_stop(&f);
+}
+
+/* F23, small: none of them reaches a replica once its time is over. */
+static void test_deadline_when_over_in_the_queue_then_never_begun(void **state)
+{
+    (void)state;
+    enum { N = 200 };
+    static struct client_stream streams[N];
+    static struct client_request requests[N];
+    struct client_stream holder;
+    struct client_request long_one = {.seed = 1, .max_tokens = 20};
+    start(1, 1, 1000);
+    client_open(&f, &long_one, &holder);
+    client_wait_tokens(&holder, 3);
+    for (unsigned i = 0; i < N; i++) {
+        requests[i] = (struct client_request){.seed = i, .max_tokens = 5, .timeout_ms = 1 + i % 20};
+        client_open(&f, &requests[i], &streams[i]);
+    }
+    for (unsigned i = 0; i < N; i++) {
+        assert_int_equal(client_wait_end(&streams[i]), STATUS_DEADLINE_EXCEEDED);
+        client_close(&streams[i]);
+    }
+    go_on(1);
+    client_expect_whole(&holder, &long_one);
+    client_close(&holder);
+    assert_int_equal(n_submits(1), 1);
+    fixture_stop(&f);
+}
+
+/* A request that was accepted is not refused because its next replica is full. */
+static void test_resume_when_the_other_replica_is_full_then_it_waits_for_a_place(void **state)
+{
+    (void)state;
+    struct client_request request = {.seed = 3, .max_tokens = 60};
+    struct client_stream stream;
+    start(2, 256, 512);
+    client_open(&f, &request, &stream);
+    client_wait_tokens(&stream, 3);
+    unsigned first = fake_worker_read(&f.workers[0], &f.workers[0].n_live) ? 0 : 1;
+    struct fake_worker *other = &f.workers[1 - first];
+    pthread_mutex_lock(&other->lock);
+    other->fail_status = STATUS_RESOURCE_EXHAUSTED;
+    other->fail_reason = "QUEUE_FULL";
+    pthread_mutex_unlock(&other->lock);
+    fake_worker_kill(&f.workers[first]);
+    assert_true(fake_worker_wait(other, &other->n_submits, 4));
+    pthread_mutex_lock(&other->lock);
+    other->fail_status = 0;
+    other->stop_after = UINT32_MAX;
+    pthread_mutex_unlock(&other->lock);
+    client_expect_whole(&stream, &request);
+    assert_int_equal(stream.n_resumes, 1);
+    client_close(&stream);
+    fixture_stop(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_queue_when_full_then_refused_at_once_with_a_time_to_come_back,
+                               forget),
+        cmocka_unit_test_setup(test_queue_when_the_replica_keeps_it_then_only_counted, forget),
+        cmocka_unit_test_setup(test_queue_when_places_come_free_then_first_come_first_served,
+                               forget),
+        cmocka_unit_test_setup(test_queue_when_no_replica_is_up_then_bounded_too, forget),
+        cmocka_unit_test_setup(test_deadline_when_over_in_the_queue_then_never_begun, forget),
+        cmocka_unit_test_setup(test_resume_when_the_other_replica_is_full_then_it_waits_for_a_place,
+                               forget),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
