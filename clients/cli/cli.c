@@ -56,7 +56,30 @@ const char *cli_hint_flags(const struct cli *cli, unsigned hints, char out[CLI_H
     return out;
 }
 
-/* What a person should try next. */
+/* What a person should try next, by reason: the flags that mean the same manager stand between. */
+static const struct {
+    const char *reason, *before, *after;
+} next_steps[] = {
+    {"MODEL_NOT_FOUND", "sluice ls", " lists the models; sluice register NAME FILE adds one"},
+    {"VERSION_NOT_FOUND", "sluice ls", " lists the versions"},
+    {"NO_REPLICA_READY", "sluice ps", " shows what its replicas do"},
+    {"REPLICA_NOT_FOUND", "sluice ps", " lists the replicas"},
+    {"OPERATION_NOT_FOUND", "sluice ops", " lists the operations"},
+    {"OPERATION_IN_PROGRESS", "sluice ops --open", " lists what is under way"},
+    {"TOO_MANY_OPERATIONS", "sluice ops --open", " lists what is under way"},
+    {"OPERATION_ENDED", "sluice ops", " tells how it ended"},
+    {"CANNOT_CANCEL", "sluice ops", " tells its state"},
+    {"DEVICE_GROUP_NOT_FOUND", "sluice groups", " lists the device groups"},
+    {"DEVICE_GROUP_IN_USE", "sluice ps", " shows what is loaded on it"},
+    {"DEVICE_NOT_FOUND", "sluice devices", " lists the devices"},
+    {"DEVICE_MEMORY", "sluice ps", " shows what takes memory; sluice unload MODEL frees it"},
+    {"VERSION_LOADED", "sluice unload MODEL", " ends its replicas first"},
+    {"ALREADY_LOADED", "sluice scale MODEL N", " changes the number of replicas"},
+    {"EVENTS_GONE", "sluice events --from N", " reads on from the oldest that is kept"},
+    {"REQUEST_ID_REUSED", "", "give another --request-id"},
+    {"QUEUE_FULL", "", "ask again in a moment"},
+};
+
 static bool advice(const struct cli *cli, const struct error *err, struct strbuf *out)
 {
     char flags[CLI_HINT_BYTES];
@@ -67,15 +90,16 @@ static bool advice(const struct cli *cli, const struct error *err, struct strbuf
         return strbuf_printf(out, "is it running? start it with: sluice serve MODEL.gguf%s",
                              cli_hint_flags(cli, CLI_HINT_LISTEN | CLI_HINT_STATE, flags));
     cli_hint_flags(cli, CLI_HINT_STATE, flags);
-    if (strcmp(err->reason, "MODEL_NOT_FOUND") == 0)
-        return strbuf_printf(out,
-                             "sluice ls%s lists the models; sluice register NAME FILE%s adds one",
-                             flags, flags);
     if (strcmp(err->reason, "MODEL_NOT_LOADED") == 0)
         return strbuf_printf(out, "load it with: sluice load %s%s",
                              model && !strchr(model, '/') ? model : "NAME", flags);
-    if (strcmp(err->reason, "NO_REPLICA_READY") == 0)
-        return strbuf_printf(out, "sluice ps%s shows what its replicas do", flags);
+    if (err->status == STATUS_UNAUTHENTICATED)
+        return strbuf_add_str(out, "give a key with --api-key-file or SLUICE_API_KEY, or a "
+                                   "certificate with --tls-client-cert");
+    for (size_t i = 0; i < CLI_N(next_steps); i++)
+        if (strcmp(err->reason, next_steps[i].reason) == 0)
+            return strbuf_printf(out, "%s%s%s", next_steps[i].before,
+                                 next_steps[i].before[0] ? flags : "", next_steps[i].after);
     return false;
 }
 

@@ -154,7 +154,11 @@ const struct cli_command cmd_scale = {
 const struct cli_command cmd_drain = {
     .name = "drain",
     .arguments = "REPLICA",
-    .summary = "let a replica finish its requests and end",
+    .summary = "let a replica finish its requests, and put another in its place",
+    .description =
+        "It gets no new requests, those it has may take the grace. The version keeps its "
+        "number of replicas: a new one starts when the drained one has ended. Fewer are "
+        "had with `sluice scale`.",
     .examples = drain_examples,
     .n_examples = CLI_N(drain_examples),
     .groups = CLI_GRACE | CLI_REQUEST_ID,
@@ -164,7 +168,7 @@ const struct cli_command cmd_restart = {
     .name = "restart",
     .arguments = "REPLICA",
     .summary = "drain a replica and start it again",
-    .description = "Also the way out of state failed.",
+    .description = "It keeps its id. Also the way out of state failed.",
     .examples = restart_examples,
     .n_examples = CLI_N(restart_examples),
     .groups = CLI_GRACE | CLI_REQUEST_ID,

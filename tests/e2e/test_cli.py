@@ -363,6 +363,65 @@ def test_ops_are_listed_shown_and_watched(served):
     assert result.returncode == 1 and "NOT_FOUND" in result.stderr
 
 
+def test_events_are_followed_over_a_restart_of_the_manager(served):
+    before = list(map(json.loads, sluice(served, "events", "--json", "--from", "1").stdout.splitlines()))
+    assert [e["seq"] for e in before] == list(range(1, len(before) + 1))
+    assert {"model.registered", "replica.ready"} <= {e["type"] for e in before}
+    loaded = sluice(served, "events", "smol", "--from", "1", "--type", "operation.", "--json").stdout.splitlines()
+    assert loaded and {json.loads(line)["type"].split(".")[0] for line in loaded} == {"operation"}
+    assert sluice(served, "events", "nobody", "--from", "1").stdout == ""
+    assert len(sluice(served, "events").stdout.splitlines()) == min(20, len(before))
+    follow = subprocess.Popen([BIN / "sluice", "events", "--follow", "--json", "--from", "1"], stdout=subprocess.PIPE,
+                              text=True, env=environment(served))
+    try:
+        seen = [json.loads(follow.stdout.readline()) for _ in before]
+        assert seen == before
+        for name in ("one", "two"):
+            sluice(served, "groups", "create", name, "cpu:0")
+            while (seen[-1]["type"], seen[-1]["device_group"]) != ("device_group.created", name):
+                seen.append(json.loads(follow.stdout.readline()))
+            for pid in served.children("sluice-manager"):
+                os.kill(pid, signal.SIGKILL)
+            served.wait(lambda: sluice(served, "status", check=False).returncode == 0, 20, "the manager is back")
+        sluice(served, "groups", "delete", "one")
+        while seen[-1]["type"] != "device_group.deleted":
+            seen.append(json.loads(follow.stdout.readline()))
+        sluice(served, "groups", "delete", "two")
+        assert [e["seq"] for e in seen] == list(range(1, len(seen) + 1))
+    finally:
+        follow.kill()
+        follow.wait()
+        follow.stdout.close()
+    result = sluice(served, "events", "--from", "1000000", "--follow", check=False)
+    assert result.returncode == 1 and "still to come" in result.stderr
+
+
+def test_scale_drain_restart_and_cancel(served):
+    out = sluice(served, "scale", "smol:1", "2").stdout
+    assert out.startswith("smol 1: done") and len(served.ready()) == 2
+    first, second = sorted(r["id"] for r in served.ready())
+    pid = {r["id"]: r["pid"] for r in served.ready()}
+    sluice(served, "restart", first, "--grace", "1s")
+    assert {r["id"]: r["pid"] for r in served.ready()}[first] != pid[first]
+    started = sluice(served, "scale", "smol", "3", "--no-wait").stdout
+    operation = re.fullmatch(r"operation (\S+) started; follow it with: sluice ops watch \1\n", started)[1]
+    assert re.fullmatch(rf"{operation}: (running|cancelled)\n", sluice(served, "ops", "cancel", operation).stdout)
+    watched = sluice(served, "ops", "watch", operation, check=False)
+    assert watched.returncode == 1 and "CANCELLED" in watched.stderr
+    ended = json.loads(sluice(served, "ops", "list", "--json").stdout.splitlines()[-1])["id"]
+    again = sluice(served, "ops", "cancel", ended, check=False)
+    assert again.returncode == 1 and "sluice ops" in again.stderr
+    sluice(served, "drain", second, "--grace", "1s")
+    ids = [r["id"] for r in served.ready()]
+    assert first in ids and second not in ids and len(ids) == 2
+    result = sluice(served, "drain", "r999", check=False)
+    assert result.returncode == 1 and "NOT_FOUND" in result.stderr and "sluice ps" in result.stderr
+    plan = sluice(served, "scale", "smol", "3", "--validate-only").stdout
+    assert "weights" in plan and len(served.ready()) == 2
+    sluice(served, "scale", "smol", "1")
+    assert len(served.ready()) == 1
+
+
 def test_ls_reads_every_page(served, stubs, tmp_path):
     """A manager that answers two models a page, as the real one does a thousand."""
     import concurrent.futures
