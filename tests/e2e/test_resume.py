@@ -1,0 +1,150 @@
+"""A stream outlives its worker: killed, hung or drained while it runs, every kind of request goes on, byte for byte what an undisturbed
+run gives, on another replica or on the one that was started again."""
+import os
+import signal
+import threading
+import time
+
+import grpc
+import pytest
+
+from conftest import model_path
+from invariants import worker_processes
+
+N_TOKENS = 96
+ENV = {"SLUICE_RESTART_BACKOFF_INITIAL": "100ms", "SLUICE_STALL_TIMEOUT": "1500ms", "SLUICE_KILL_GRACE": "500ms"}
+
+
+class Stream(threading.Thread):
+    """One generation of any number of choices."""
+
+    def __init__(self, sluice, request):
+        super().__init__(daemon=True)
+        self.sluice, self.request = sluice, request
+        self.ids, self.text, self.finished, self.error, self.wrong = {}, {}, {}, None, []
+        self.start()
+
+    def run(self):
+        try:
+            for response in self.sluice.inference.Generate(self.request, timeout=120):
+                kind = response.WhichOneof("event")
+                if kind == "tokens":
+                    choice = response.tokens.choice
+                    ids = self.ids.setdefault(choice, [])
+                    if response.tokens.first_index != len(ids):
+                        self.wrong.append((choice, response.tokens.first_index, len(ids)))
+                    ids += list(response.tokens.ids)
+                    self.text[choice] = self.text.get(choice, "") + response.tokens.text
+                elif kind == "finished":
+                    self.finished[response.finished.choice] = response.finished
+        except grpc.RpcError as e:
+            self.error = e
+
+    def n(self):
+        return sum(map(len, self.ids.values()))
+
+    def outcome(self):
+        return (self.ids, self.text, {c: (f.reason, f.stop, f.n_tokens) for c, f in self.finished.items()})
+
+    def receipt(self):
+        return next(f.receipt for f in self.finished.values() if f.HasField("receipt"))
+
+
+def requests(sluice, stop):
+    """Name → request: everything a resume has to carry over the cut."""
+    def make(text, **kwargs):
+        kwargs.setdefault("max_tokens", N_TOKENS)
+        return sluice.request("smol", text, ignore_eos=True, **kwargs)
+
+    story = "Write a long story about a lighthouse keeper. It begins: "
+    made = {
+        "greedy": make(story),
+        "seeded": make(story, temperature=0.9, top_p=0.95, seed=7),
+        "n=3": make("Three wishes: ", temperature=0.8, seed=11, n=3, max_tokens=64),
+        "stop across the cut": make(story, stop=[stop], max_tokens=4 * N_TOKENS) if stop else None,
+        # Emoji and Chinese take several byte tokens a character: some cut falls into one.
+        "emoji": make("\U0001f600" * 20), "chinese": make("天空很藍" * 16), "cyrillic": make("Привет мир! " * 6),
+    }
+    penalties = make(story + "Once ", temperature=0.7, seed=3)
+    penalties.sampling.repetition_penalty = 1.3
+    penalties.sampling.presence_penalty = 0.6
+    penalties.sampling.frequency_penalty = 0.4
+    made["penalties"] = penalties
+    logprobs = make(story + "Then ")
+    logprobs.output.logprobs = True
+    logprobs.output.top_n = 2
+    made["logprobs"] = logprobs
+    return {name: r for name, r in made.items() if r}
+
+
+def up(sluice, replicas):
+    sluice.start(env=ENV)
+    sluice.cli("register", "smol", model_path(), "--version", "1")
+    sluice.cli("load", "smol", "--replicas", str(replicas), "--threads", "1")
+    sluice.wait(lambda: len(sluice.ready()) == replicas, 30, "the replicas are ready")
+    sluice.wait(lambda: sluice.run("smol", "hi", "-n", "1", check=False).returncode == 0, 30, "the model answers")
+    greedy = Stream(sluice, requests(sluice, None)["greedy"])
+    greedy.join(60)
+    text = greedy.text[0]
+    sluice.stop_text = text[30:190]  # held back from its first byte to its last: it spans any cut between
+    assert len(sluice.stop_text) == 160 and text.count(sluice.stop_text) == 1
+    references = {name: Stream(sluice, r) for name, r in requests(sluice, sluice.stop_text).items()}
+    for name, s in references.items():
+        s.join(90)
+        assert s.error is None and not s.wrong, (name, s.error, s.wrong)
+    stopped = references["stop across the cut"].finished[0]
+    assert stopped.stop == sluice.stop_text, stopped
+    for name in ("emoji", "chinese", "cyrillic"):
+        assert sum(ord(c) > 127 for c in references[name].text[0]) > 20, f"{name}: {references[name].text[0]!r}"
+    sluice.references = {name: s.outcome() for name, s in references.items()}
+    return sluice
+
+
+@pytest.fixture(scope="module", params=[2, 1], ids=["another replica", "the restarted one"])
+def sluice(request, tmp_path_factory, stubs):
+    from conftest import Sluice
+    instance = Sluice(tmp_path_factory.mktemp("state"), stubs)
+    try:
+        instance.n_replicas = request.param
+        yield up(instance, request.param)
+    finally:
+        instance.stop()
+
+
+def kill(sluice, replica, pid):
+    os.kill(pid, signal.SIGKILL)
+
+
+def hang(sluice, replica, pid):
+    os.kill(pid, signal.SIGSTOP)
+
+
+def drain(sluice, replica, pid):
+    manager = sluice.stubs.manager
+    sluice.manager_stub().RestartReplica(manager.RestartReplicaRequest(replica_id=replica, grace_ms=0), timeout=20)
+
+
+@pytest.mark.parametrize("fault", [kill, hang, drain])
+def test_every_kind_of_request_goes_on_where_it_was(sluice, fault):
+    sluice.wait(lambda: len(sluice.ready()) == sluice.n_replicas, 30, "the replicas are ready")
+    streams = {name: Stream(sluice, r) for name, r in requests(sluice, sluice.stop_text).items()}
+    until = time.monotonic() + 60
+    while min(s.n() for name, s in streams.items() if "stop" not in name) < 20:
+        assert time.monotonic() < until and not any(s.error for s in streams.values()), [(k, s.error) for k, s in streams.items()]
+        time.sleep(0.005)
+    running = [name for name, s in streams.items() if s.is_alive()]
+    workers = worker_processes(sluice)
+    assert len(workers) == sluice.n_replicas
+    for replica, _, pid, _ in workers[:1]:
+        fault(sluice, replica, pid)
+    for name, s in streams.items():
+        s.join(90)
+        assert not s.is_alive() and s.error is None and not s.wrong, (name, s.error, s.wrong, sluice.tail())
+        assert s.outcome() == sluice.references[name], name
+    moved = [name for name, s in streams.items() if s.receipt().n_resumes]
+    assert len(running) >= 7, f"too little ran when it happened: {running}"
+    assert len(moved) >= (7 if sluice.n_replicas == 1 else 2), f"too little was moved: {moved}"
+    if sluice.n_replicas == 1:
+        assert "stop across the cut" in moved and {"emoji", "chinese", "cyrillic"} & set(moved)
+    sluice.wait(lambda: len(sluice.ready()) == sluice.n_replicas, 30, "the replica is back")
+    sluice.wait(lambda: pid not in [w[2] for w in worker_processes(sluice)], 10, "the old worker is gone")
