@@ -315,13 +315,18 @@ static void add_error(struct gather *g, struct stream_request *r, const struct e
 static void count_end(struct worker *worker, const struct stream_request *r,
                       const struct engine_event *event)
 {
+    enum { OK, FAILED, CANCELLED, EXPIRED };
+    static const char *const names[] = {"ok", "failed", "cancelled", "expired"};
     const struct engine_usage *u = &event->usage;
-    _Atomic uint64_t *total = r->out_of_memory                    ? &worker->n_failed
-                              : event->reason == FINISH_CANCELLED ? &worker->n_cancelled
-                              : event->reason == FINISH_DEADLINE  ? &worker->n_expired
-                              : r->error_sent                     ? &worker->n_failed
-                                                                  : &worker->n_ok;
-    atomic_fetch_add(total, 1);
+    _Atomic uint64_t *totals[] = {&worker->n_ok, &worker->n_failed, &worker->n_cancelled,
+                                  &worker->n_expired};
+    int outcome = r->out_of_memory                    ? FAILED
+                  : event->reason == FINISH_CANCELLED ? CANCELLED
+                  : event->reason == FINISH_DEADLINE  ? EXPIRED
+                  : r->error_sent                     ? FAILED
+                                                      : OK;
+    atomic_fetch_add(totals[outcome], 1);
+    worker_meter_end(worker, r, u, names[outcome]);
     atomic_fetch_add(&worker->n_cached_tokens, u->n_cached_tokens);
     atomic_fetch_add(&worker->prefill_ns, (uint64_t)(u->prefill_ns > 0 ? u->prefill_ns : 0));
     atomic_fetch_add(&worker->decode_ns, (uint64_t)(u->decode_ns > 0 ? u->decode_ns : 0));

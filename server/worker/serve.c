@@ -22,6 +22,7 @@
 #include "server/worker/heartbeat.h"
 #include "server/worker/kv_size.h"
 #include "server/worker/message.h"
+#include "server/worker/meter.h"
 #include "server/worker/session.h"
 #include "server/worker/settings.h"
 #include "server/worker/status.h"
@@ -324,6 +325,15 @@ static bool live(struct worker *worker, struct error *err)
     return rc && !asked;
 }
 
+/* A replica is worth more than its numbers: it serves also where nobody can scrape it. */
+static void listen_metrics(struct worker *worker)
+{
+    struct error err;
+    const char *address = worker->settings->metrics;
+    if (address && *address && worker_meter_listen(worker, address, &err) != 0)
+        log_warn(LOG_EVENT("no metrics"), LOG_STR("message", err.message));
+}
+
 int serve_run(const struct settings *settings)
 {
     struct worker worker;
@@ -337,7 +347,11 @@ int serve_run(const struct settings *settings)
                                         .n_methods = sizeof(methods) / sizeof(methods[0]),
                                         .context = &worker};
     bool failed = true, has_signals = false, has_status = false;
-    int rc = start_server(&worker, &service, &err);
+    int rc = worker_meter_create(&worker.meter, &err);
+    if (!rc)
+        rc = start_server(&worker, &service, &err);
+    if (!rc)
+        listen_metrics(&worker);
     if (!rc)
         rc = start_thread(&signal_thread, run_signals, &worker, &err);
     has_signals = !rc;
@@ -359,11 +373,13 @@ int serve_run(const struct settings *settings)
     work_pool_destroy(worker.pool);
     rpc_server_destroy(worker.server);
     status_sweep(&worker);
+    worker_meter_close(worker.meter);
     if (has_signals) {
         pthread_kill(signal_thread, SIGUSR1);
         pthread_join(signal_thread, NULL);
     }
     log_info(LOG_EVENT("ended"), LOG_I64("status", failed ? 1 : 0));
     worker_fini(&worker);
+    worker_meter_destroy(worker.meter);
     return failed ? 1 : 0;
 }

@@ -19,6 +19,7 @@ struct settings {
     bool prefix_cache;
     /* serve */
     const char *socket, *exit_report, *replica, *name, *version_id, *device_group;
+    const char *metrics;
     uint64_t epoch, drain_grace_ms, request_threads, max_message_bytes, max_frame_bytes;
     /* generate */
     const char *prompt, *system;

@@ -8,6 +8,7 @@
 #include "engine/engine.h"
 #include "proto/rpc/rpc_call.h"
 #include "server/worker/message.h"
+#include "server/worker/meter.h"
 #include "server/worker/process.h"
 #include "server/worker/settings.h"
 #include "server/worker/worker.h"
@@ -137,11 +138,15 @@ static void add_counters(struct worker *worker, struct engine *engine, struct ar
     c->n_refused_requests = atomic_load(&worker->n_refused);
     c->prefill_ns = atomic_load(&worker->prefill_ns);
     c->decode_ns = atomic_load(&worker->decode_ns);
+    c->n_prompt_tokens = atomic_load(&worker->n_prompt_tokens);
+    c->n_prefix_query_tokens = stats.n_prefix_query_tokens;
+    c->n_prefix_hit_tokens = stats.n_prefix_hit_tokens;
+    worker_meter_fill(worker->meter, arena, c);
     status->counters = c;
 }
 
-static void fill_status(struct worker *worker, struct arena *arena,
-                        Sluice__Worker__V1__WorkerStatus *status)
+void status_fill(struct worker *worker, struct arena *arena,
+                 Sluice__Worker__V1__WorkerStatus *status)
 {
     const struct settings *s = worker->settings;
     sluice__worker__v1__worker_status__init(status);
@@ -276,7 +281,7 @@ void *status_run(void *arg)
         struct arena arena;
         last = atomic_load(&worker->ending);
         arena_init(&arena, 0, 0);
-        fill_status(worker, &arena, &status);
+        status_fill(worker, &arena, &status);
         status_sweep(worker);
         int64_t next_ns = push(worker, &status, changed || last, last);
         arena_fini(&arena);

@@ -21,6 +21,10 @@ void *status_run(void *worker);
 /* executor_progress_fn; ctx is the worker. */
 void status_on_progress(void *ctx, uint32_t rank, uint64_t bytes_done, uint64_t bytes_total);
 
+/* What the worker is and does now, in the arena. Any thread; waits for nothing. */
+void status_fill(struct worker *worker, struct arena *arena,
+                 Sluice__Worker__V1__WorkerStatus *status);
+
 /* Memory of each of the worker's devices, in the arena. */
 void status_memory(struct worker *worker, struct arena *arena, size_t *out_n,
                    Sluice__V1__DeviceMemory ***out_memory);

@@ -28,6 +28,7 @@ struct stream_request *stream_request_create(struct session *session,
     session_retain(session);
     r->submit = submit;
     r->id = submit->id;
+    request_label_set(&r->label, submit);
     r->credit_tokens = submit->has_credit_tokens ? submit->credit_tokens : INT64_MAX;
     if (submit->has_deadline_remaining_ns) {
         int64_t now_ns = clock_now_ns();
@@ -135,6 +136,7 @@ static int submit(struct stream_request *r, struct engine *engine, struct arena 
         return rc;
     }
     atomic_fetch_add(&worker->n_accepted, 1);
+    atomic_fetch_add(&worker->n_prompt_tokens, r->n_prompt_ids);
     pthread_mutex_lock(&r->lock);
     r->engine_id = engine_id;
     r->submitted = true;
@@ -154,6 +156,7 @@ static void refuse(struct stream_request *r, const struct error *why)
 {
     struct worker *worker = r->session->worker;
     atomic_fetch_add(&worker->n_refused, 1);
+    worker_meter_refused(r, why);
     session_send_error(r->session, r->id, 0, why);
     session_forget(r->session, r->id);
     worker_request_end(worker);

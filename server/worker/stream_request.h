@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "engine/engine.h"
+#include "server/worker/meter.h"
 #include "sluice/worker/v1/worker.pb-c.h"
 
 struct session;
@@ -23,6 +24,7 @@ struct stream_request {
     _Atomic uint32_t n_refs;
     struct session *session; /* retained */
     uint64_t id;
+    struct request_label label;
     int64_t deadline_ns;                /* clock_now_ns() based; 0: none */
     Sluice__Worker__V1__Submit *submit; /* owned; NULL once the engine has it */
 

@@ -20,6 +20,7 @@ struct session;
 struct settings;
 struct watcher;
 struct work_pool;
+struct worker_meter;
 
 enum { WORKER_PROTOCOL_MIN = 1, WORKER_PROTOCOL_MAX = 1, WORKER_MAX_RANKS = 8 };
 
@@ -35,6 +36,7 @@ struct worker {
     const struct settings *settings;
     struct rpc_server *server;
     struct work_pool *pool;
+    struct worker_meter *meter;
     uint64_t start_ticks, memory_at_start_bytes;
     int64_t started_ns;
 
@@ -68,7 +70,7 @@ struct worker {
 
     /* totals since the start */
     _Atomic uint64_t n_accepted, n_ok, n_failed, n_cancelled, n_expired, n_refused;
-    _Atomic uint64_t n_generated_tokens, n_cached_tokens, prefill_ns, decode_ns;
+    _Atomic uint64_t n_prompt_tokens, n_generated_tokens, n_cached_tokens, prefill_ns, decode_ns;
 };
 
 void worker_init(struct worker *worker, const struct settings *settings);
