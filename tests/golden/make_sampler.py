@@ -1,5 +1,7 @@
 """Writes sampler.json: what each sampling parameter keeps and the probabilities, in f64, on fixed logits; draws by
-Philox4x32-10. Where transformers has a processor for a stage, the mask is compared with it. Layout: README.md."""
+Philox4x32-10. Where transformers has a processor for a stage, the mask is compared with it. `requests` are whole
+requests with what they generated so far (bad words, allowed ids, min_tokens, watermark ...), `scores` prompt rows whose
+log-probabilities are asked for. Layout: README.md."""
 
 import itertools
 import json
@@ -8,8 +10,8 @@ import pathlib
 import numpy as np
 import torch
 from transformers import (
-    MinPLogitsWarper, RepetitionPenaltyLogitsProcessor, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper,
-    TypicalLogitsWarper,
+    MinNewTokensLengthLogitsProcessor, MinPLogitsWarper, NoBadWordsLogitsProcessor, RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, TypicalLogitsWarper,
 )
 
 HERE = pathlib.Path(__file__).parent
@@ -17,6 +19,10 @@ DEFAULTS = dict(
     temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, typical_p=1.0, repetition_penalty=1.0, presence_penalty=0.0,
     frequency_penalty=0.0, prompt_ids=[], generated_ids=[], logit_bias=[], allowed=None,
 )
+REQUEST_DEFAULTS = dict(
+    DEFAULTS, prompt_ids=[1], bad_words=[], min_tokens=0, end_ids=[], stop_ids=[], ignore_eos=False, watermark=False,
+)
+WATERMARK_KEY, WATERMARK_TAG, WATERMARK_DELTA = 0x0EC6AA8D, 0x67726565, 2.0
 
 
 def philox(counter, key):
@@ -31,6 +37,37 @@ def philox(counter, key):
 
 assert philox([0] * 4, [0] * 2) == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
 assert philox([0xFFFFFFFF] * 4, [0xFFFFFFFF] * 2) == [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]
+
+
+def green(n_vocab, previous):
+    """The green list after `previous`: arXiv 2301.10226 with a list per previous token, gamma 1/2."""
+    words = [philox([block, 0, 0, WATERMARK_TAG], [previous, WATERMARK_KEY]) for block in range((n_vocab + 3) // 4)]
+    return (np.array(words, dtype=np.uint64).reshape(-1)[:n_vocab] < 2**31)
+
+
+def banned(c):
+    """Ids that a request's stops and bad words take away at this place."""
+    out, tail = set(), c["generated_ids"]
+    if len(tail) < c["min_tokens"]:
+        out |= set(c["stop_ids"]) | (set() if c["ignore_eos"] else set(c["end_ids"]))
+    for word in c["bad_words"]:
+        if len(word) == 1 or tail[-(len(word) - 1):] == word[:-1]:
+            out.add(word[-1])
+    return sorted(out)
+
+
+def check_banned(logits, c):
+    """The same by transformers, whose context is the generated tokens alone."""
+    tail = torch.tensor([c["generated_ids"]], dtype=torch.long)
+    scores, theirs = torch.from_numpy(logits[None].astype(np.float32).copy()), set()
+    if c["bad_words"]:
+        after = NoBadWordsLogitsProcessor(c["bad_words"], eos_token_id=None)(tail, scores)
+        theirs |= set(torch.isneginf(after[0]).nonzero().flatten().tolist())
+    ends = c["stop_ids"] + ([] if c["ignore_eos"] else c["end_ids"])
+    if c["min_tokens"] and ends:
+        after = MinNewTokensLengthLogitsProcessor(0, c["min_tokens"], ends)(tail, scores)
+        theirs |= set(torch.isneginf(after[0]).nonzero().flatten().tolist())
+    assert theirs == set(banned(c)), c
 
 
 def nucleus(order, p, mass):
@@ -49,6 +86,11 @@ def chain(logits, c):
         x[i] -= c["frequency_penalty"] * n + (c["presence_penalty"] if n else 0)
     for i, v in c["logit_bias"]:
         x[i] += v
+    if "bad_words" in c:
+        check_banned(logits, c)
+        x[banned(c)] = -np.inf
+    if c.get("watermark"):
+        x[green(len(x), (c["prompt_ids"] + c["generated_ids"])[-1])] += WATERMARK_DELTA
     if c["allowed"] is not None:
         x[[i for i in range(len(x)) if i not in set(c["allowed"])]] = -np.inf
     if c["temperature"] == 0:
@@ -76,7 +118,8 @@ def chain(logits, c):
 def check(logits, c, x, kept):
     """The same stages by transformers."""
     ids = torch.tensor([sorted(set(c["prompt_ids"]) | set(c["generated_ids"]))], dtype=torch.long)
-    if c["repetition_penalty"] != 1 and not (c["frequency_penalty"] or c["presence_penalty"] or c["logit_bias"] or c["allowed"]):
+    alone = not (c["frequency_penalty"] or c["presence_penalty"] or c["logit_bias"] or c["allowed"] or "bad_words" in c)
+    if c["repetition_penalty"] != 1 and alone:
         theirs = RepetitionPenaltyLogitsProcessor(c["repetition_penalty"])(ids, torch.from_numpy(logits[None].astype(np.float64)))
         assert np.allclose(theirs[0].numpy(), x, rtol=1e-6)
     scores = torch.from_numpy(x[None].copy())
@@ -142,12 +185,52 @@ def main():
         add(row, temperature=0.9, top_k=30, typical_p=0.8, top_p=0.7, min_p=0.02)
         add(row, temperature=1.2, top_p=0.8, min_p=0.1, repetition_penalty=1.15, frequency_penalty=0.3, presence_penalty=0.2,
             logit_bias=[[12, 2.0]], **used)
+    requests = []
+
+    def ask(row, **given):
+        c = dict(REQUEST_DEFAULTS, **given)
+        result = chain(rows[row], c)
+        if "kept" in result:
+            result["draws"] = draws(result, len(rows[row]), rng)
+        requests.append({"row": row, "params": given, **result})
+
+    best = [np.argsort(-r)[:12].tolist() for r in rows]
+    for row in range(len(rows)):
+        b = best[row]
+        words = [[b[0]], [b[5], b[1]], [b[6], b[5], b[2]], [b[7], b[7], b[7], b[3]]]
+        for tail in ([], [b[5]], [b[6]], [b[6], b[5]], [b[5], b[6], b[5]], [b[7]] * 2, [b[7]] * 3, [b[7]] * 5, [b[5], b[7]]):
+            ask(row, bad_words=words, generated_ids=tail)
+            ask(row, bad_words=words, generated_ids=tail, temperature=0.0)
+        ask(row, bad_words=words, prompt_ids=[b[6], b[5]])  # the prompt's tail does not count
+        ask(row, bad_words=words, generated_ids=[b[6], b[5]], min_tokens=3, end_ids=[b[4]], logit_bias=[[b[4], 3.0]])
+        for n in (0, 1, 2, 3, 4):
+            ask(row, min_tokens=3, end_ids=b[:2], stop_ids=[b[3]], generated_ids=[b[9]] * n, top_k=20)
+        ask(row, min_tokens=3, end_ids=b[:2], stop_ids=[b[3]], ignore_eos=True)
+        ask(row, min_tokens=3, end_ids=b[:2], ignore_eos=True, temperature=0.0)
+        for previous in (0, 3, 17, len(rows[row]) - 1):
+            ask(row, watermark=True, generated_ids=[previous])
+            ask(row, watermark=True, prompt_ids=[2, previous])
+            ask(row, watermark=True, generated_ids=[5, previous], temperature=0.0)
+        ask(row, watermark=True, generated_ids=[b[1]], temperature=0.8, top_p=0.9, repetition_penalty=1.3)
+        ask(row, watermark=True, allowed=b[:6], bad_words=words, generated_ids=[b[5]])
+        ask(row, allowed=b[2:9], typical_p=0.7, logit_bias=[[b[3], -2.0]])
+        ask(row, allowed=[b[0], b[3], b[3]], bad_words=[[b[0]]])
+    scores = []
+    for row, logits in enumerate(rows):
+        x = logits.astype(np.float64)
+        logp = x - x.max() - np.log(np.exp(x - x.max()).sum())
+        for n_top in (0, 1, 5, 20):
+            for token in (0, len(x) - 1, int(x.argmax()), int(x.argmin())):
+                top = np.argsort(-x, kind="stable")[:n_top]
+                scores.append({"row": row, "id": token, "logprob": float(f"{logp[token]:.8g}"), "top": top.tolist(),
+                               "top_logprobs": [float(f"{v:.8g}") for v in logp[top]]})
     kat = [{"counter": c, "key": k, "out": philox(c, k)} for c, k in (
         ([0] * 4, [0] * 2), ([0xFFFFFFFF] * 4, [0xFFFFFFFF] * 2),
         ([0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344], [0xA4093822, 0x299F31D0]), ([5, 1, 0, 0], [123, 456]))]
-    doc = {"defaults": DEFAULTS, "philox": kat, "rows": [[float(f"{v:.9g}") for v in r] for r in rows], "cases": cases}
+    doc = {"defaults": DEFAULTS, "philox": kat, "rows": [[float(f"{v:.9g}") for v in r] for r in rows], "cases": cases,
+           "request_defaults": REQUEST_DEFAULTS, "requests": requests, "scores": scores}
     (HERE / "sampler.json").write_text(json.dumps(doc, separators=(",", ":")).replace('{"row"', '\n{"row"') + "\n")
-    print(f"sampler: {len(cases)} cases")
+    print(f"sampler: {len(cases)} cases, {len(requests)} requests, {len(scores)} scores")
 
 
 if __name__ == "__main__":

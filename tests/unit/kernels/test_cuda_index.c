@@ -279,6 +279,9 @@ static struct sample_params chain(uint32_t stages, struct random *random)
         p.typical_p = shares[random_u32(random) % 4];
     p.want_logprob = (stages & 32) != 0;
     p.n_top = stages & 32 ? 5 : 0;
+    p.watermark = random_u32(random) % 4 == 0;
+    p.score = random_u32(random) % 8 == 0;
+    p.previous_id = random_u32(random) % 1000;
     return p;
 }
 

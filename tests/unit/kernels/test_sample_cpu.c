@@ -273,7 +273,32 @@ static void test_passes_every_isa_same_bits(void **state)
             sample_passes_base.cut_below(a, n, 0.1f);
             others[o]->cut_below(b, n, 0.1f);
             assert_memory_equal(a, b, n * sizeof(float));
+            sample_passes_base.add_watermark(a, n, n * 31);
+            others[o]->add_watermark(b, n, n * 31);
+            assert_memory_equal(a, b, n * sizeof(float));
         }
+}
+
+static void test_watermark_adds_to_what_philox_calls_green(void **state)
+{
+    (void)state;
+    static float x[5003];
+    static const uint32_t previous[] = {0, 1, 49151, 0xFFFFFFFF};
+    for (size_t p = 0; p < sizeof(previous) / sizeof(previous[0]); p++) {
+        uint32_t n = 5002 - (uint32_t)p, n_green = 0;
+        memset(x, 0, sizeof(x));
+        sample_passes()->add_watermark(x, n, previous[p]);
+        for (uint32_t i = 0; i < n; i++) {
+            const uint32_t counter[4] = {i / 4, 0, 0, SAMPLE_WATERMARK_TAG};
+            const uint32_t key[2] = {previous[p], SAMPLE_WATERMARK_KEY};
+            uint32_t words[4];
+            philox4x32_10(counter, key, words);
+            bool is_green = words[i % 4] < 1u << 31;
+            n_green += is_green;
+            assert_true(x[i] == (is_green ? SAMPLE_WATERMARK_DELTA : 0.0f));
+        }
+        assert_true(x[n] == 0.0f && n_green > 2300 && n_green < 2700);
+    }
 }
 
 static int compare_ids(const void *pa, const void *pb)
@@ -473,6 +498,7 @@ int main(void)
         cmocka_unit_test(test_chain_golden_cases_agree),
         cmocka_unit_test(test_exp_and_log_close_to_exact),
         cmocka_unit_test(test_passes_every_isa_same_bits),
+        cmocka_unit_test(test_watermark_adds_to_what_philox_calls_green),
         cmocka_unit_test(test_select_equals_full_sort),
         cmocka_unit_test(test_logprobs_are_log_softmax_of_unmodified_logits),
         cmocka_unit_test(test_bad_rows_have_a_status_of_their_own),
