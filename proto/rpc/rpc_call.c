@@ -295,6 +295,9 @@ static void on_sent(struct rpc_tag *tag, bool ok)
     if (writable && call->events != NULL && call->events->on_writable != NULL) {
         call->events->on_writable(call->events_arg, call);
     }
+    if (ok && call->events != NULL && call->events->on_taken != NULL) {
+        call->events->on_taken(call->events_arg, call);
+    }
     end_if_over(call);
 }
 
@@ -482,6 +485,26 @@ static void end_of_reads(struct rpc_call *call, bool ok)
     }
 }
 
+static void read_on(struct rpc_call *call)
+{
+    if (!client_streams(call))
+        return;
+    pthread_mutex_lock(&call->lock);
+    if (!call->ended)
+        start_read(call);
+    pthread_mutex_unlock(&call->lock);
+}
+
+static void refuse_message(struct rpc_call *call, const struct error *err)
+{
+    if (client_streams(call) && call->events != NULL && call->events->on_bad_message != NULL) {
+        call->events->on_bad_message(call->events_arg, call, err);
+        read_on(call);
+    } else {
+        rpc_call_finish(call, err);
+    }
+}
+
 static void on_read(struct rpc_tag *tag, bool ok)
 {
     struct rpc_call *call = tag->object;
@@ -506,18 +529,14 @@ static void on_read(struct rpc_tag *tag, bool ok)
         end_of_reads(call, ok && !dead && grpc_call_failed_before_recv_message(call->core) == 0);
     } else if (rpc_core_parse(call->route->descriptor->input, buffer, &message, &n_bytes, &err) !=
                0) {
-        rpc_call_finish(call, &err);
+        if (!dead)
+            refuse_message(call, &err);
     } else if (dead) {
         rpc_message_free(message);
     } else {
         rpc_server_count_message(call->server, true, n_bytes);
         deliver(call, message);
-        if (client_streams(call)) {
-            pthread_mutex_lock(&call->lock);
-            if (!call->ended)
-                start_read(call);
-            pthread_mutex_unlock(&call->lock);
-        }
+        read_on(call);
     }
     end_if_over(call);
 }

@@ -17,12 +17,17 @@ struct rpc_out;
 struct rpc_call_events {
     /* A message of a client stream, decoded and validated; borrowed for the callback. The next one
      * is read after it returns, unless reads are paused. A message that cannot be decoded never
-     * gets here: it ends the call INVALID_ARGUMENT. */
+     * gets here: it ends the call INVALID_ARGUMENT, or goes to on_bad_message. */
     void (*on_message)(void *arg, struct rpc_call *call, const ProtobufCMessage *message);
+    /* Instead of ending the call there: the message is dropped, `err` says why, and the next one is
+     * read. */
+    void (*on_bad_message)(void *arg, struct rpc_call *call, const struct error *err);
     /* The client will send no more. */
     void (*on_half_close)(void *arg, struct rpc_call *call);
     /* After rpc_call_send refused a message: half of the cap is free again. */
     void (*on_writable)(void *arg, struct rpc_call *call);
+    /* Flow control has taken a message, and what `next` put behind it is on its way. */
+    void (*on_taken)(void *arg, struct rpc_call *call);
     /* The client cancelled or is gone, the deadline passed, or the call was aborted (by
      * rpc_call_abort or the server's shutdown). At most once; what is queued is dropped. */
     void (*on_cancel)(void *arg, struct rpc_call *call);
@@ -77,7 +82,7 @@ void rpc_call_resume_reads(struct rpc_call *call);
 size_t rpc_call_pending_bytes(struct rpc_call *call);
 /* Cancelled, lost or expired (not: finished). */
 bool rpc_call_cancelled(struct rpc_call *call);
-/* The status the client saw, as the server's statistics count it; in on_done only. */
+/* The status the client saw, as the server's statistics count it; in on_cancel and on_done only. */
 int rpc_call_result(const struct rpc_call *call);
 
 /* Facts, fixed from the start; strings are borrowed from the call. */

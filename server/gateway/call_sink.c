@@ -32,7 +32,7 @@ static void destroy(struct relay_sink *sink)
 }
 
 static const struct relay_sink_ops ops = {
-    .name = "call", .ready = ready, .cut_off = cut_off, .destroy = destroy};
+    .name = "call", .ready = ready, .cut_off = cut_off, .taken_over = cut_off, .destroy = destroy};
 
 static void put(void *ctx, const struct relay_frame *frame)
 {
@@ -69,9 +69,12 @@ static void on_cancel(void *arg, struct rpc_call *call)
 {
     struct call_sink *self = arg;
     struct error why;
-    (void)call;
     error_set(&why, STATUS_CANCELLED, "the client cancelled or is gone");
-    relay_cancel(self->relay, &why);
+    /* A lost connection looks no different. Only here: on_done may come much later. */
+    if (self->relay->window_ms)
+        relay_sink_gone(self->relay, &self->base, rpc_call_result(call));
+    else
+        relay_cancel(self->relay, &why);
 }
 
 static void on_done(void *arg, struct rpc_call *call)

@@ -14,9 +14,11 @@
 #include "proto/rpc/rpc_health.h"
 #include "proto/rpc/rpc_server.h"
 #include "server/gateway/dispatch.h"
+#include "server/gateway/generate_stream.h"
 #include "server/gateway/link.h"
 #include "server/gateway/meter.h"
 #include "server/gateway/metrics.h"
+#include "server/gateway/reattach.h"
 #include "server/gateway/relay.h"
 #include "server/gateway/route_watch.h"
 #include "server/gateway/service.h"
@@ -262,8 +264,10 @@ static void *run_ticker(void *arg)
         atomic_store(&gateway->awake_ns, awake_clock_tick(&gateway->clock, now_ns));
         tick_links(gateway, now_ns);
         dispatch_retry_waiting(gateway);
+        reattach_tick(gateway, now_ns);
         if (now_ns >= next_slow_ns) {
             end_slow_readers(gateway, now_ns);
+            generate_streams_tick(gateway, now_ns);
             rpc_server_end_overdue(gateway->server, gateway->config.limits.request_timeout_ms);
             next_slow_ns = now_ns + SLOW_CHECK_MS * NS_PER_MS;
         }
@@ -405,8 +409,11 @@ void gateway_destroy(struct gateway *gateway, uint32_t grace_ms)
 {
     if (!gateway)
         return;
+    atomic_store(&gateway->leaving, true);
+    generate_streams_drain(gateway);
     if (gateway->server)
         rpc_server_shutdown(gateway->server, grace_ms);
+    reattach_end(gateway);
     gateway_metrics_close(gateway->metrics);
     route_watch_destroy(gateway->watch);
     if (gateway->ticking) {

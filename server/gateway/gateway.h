@@ -21,6 +21,7 @@
 #include "server/gateway/stall.h"
 
 struct error;
+struct generate_stream;
 struct link;
 struct relay;
 struct route_watch;
@@ -74,6 +75,9 @@ struct gateway {
     struct relay *waiting, *last_waiting;
     _Atomic bool has_waiting;
     struct text_forward *waiting_texts;
+    struct generate_stream *streams; /* that are open */
+    _Atomic uint64_t n_detached;     /* requests that wait to be reattached */
+    _Atomic bool leaving;            /* nothing new is begun, nothing waits to be reattached */
 
     struct awake_clock clock; /* the ticker's */
     _Atomic int64_t awake_ns; /* what it shows; link.c measures stalls with it */

@@ -28,9 +28,10 @@ struct gateway_limits {
     uint64_t resume_ms; /* how long a request whose replica was lost waits for another */
     uint64_t stall_ms;  /* a replica that has work and finishes no layer for this long is lost */
     /* GenerateStream */
-    uint64_t max_stream_requests; /* live on one stream */
-    uint64_t max_replay_bytes;    /* kept for a request that may be reattached */
-    uint64_t max_reattach_ms;     /* longest reattach_window_ms */
+    uint64_t max_stream_requests;      /* live on one stream */
+    uint64_t max_stream_pending_bytes; /* of all its requests; beyond, they pause */
+    uint64_t max_replay_bytes;         /* kept for a request that may be reattached */
+    uint64_t max_reattach_ms;          /* longest reattach_window_ms */
     /* what a request may ask for */
     uint64_t max_choices; /* n and best_of */
     uint64_t max_stop_strings, max_stop_bytes, max_stop_ids;
@@ -58,6 +59,7 @@ enum gateway_limit {
     LIMIT_RESUME,
     LIMIT_STALL,
     LIMIT_STREAM_REQUESTS,
+    LIMIT_STREAM_PENDING_BYTES,
     LIMIT_REPLAY_BYTES,
     LIMIT_REATTACH,
     LIMIT_CHOICES,

@@ -92,6 +92,9 @@ void link_set_draining(struct link *link);
 /* Takes the sequence out of the batch, or back in. On the stream itself, so that a relay can call
  * it under its lock. */
 void link_send_pause(struct rpc_stream *stream, uint64_t id, bool paused);
+void link_send_credit(struct rpc_stream *stream, uint64_t id, uint32_t n_tokens);
+void link_send_update(struct rpc_stream *stream, uint64_t id,
+                      const Sluice__V1__UpdateFrame *update);
 
 /* The channel, for the unary RPCs of the worker. Borrowed while the link is retained. */
 struct rpc_client *link_client(struct link *link);

@@ -152,3 +152,25 @@ void link_send_pause(struct rpc_stream *stream, uint64_t id, bool paused)
     }
     send_frame(stream, &frame);
 }
+
+void link_send_credit(struct rpc_stream *stream, uint64_t id, uint32_t n_tokens)
+{
+    Sluice__Worker__V1__ServeRequest frame = SLUICE__WORKER__V1__SERVE_REQUEST__INIT;
+    Sluice__Worker__V1__Credit credit = SLUICE__WORKER__V1__CREDIT__INIT;
+    credit.id = id;
+    credit.n_tokens = n_tokens;
+    frame.frame_case = SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_CREDIT;
+    frame.credit = &credit;
+    send_frame(stream, &frame);
+}
+
+void link_send_update(struct rpc_stream *stream, uint64_t id, const Sluice__V1__UpdateFrame *change)
+{
+    Sluice__Worker__V1__ServeRequest frame = SLUICE__WORKER__V1__SERVE_REQUEST__INIT;
+    Sluice__Worker__V1__Update update = SLUICE__WORKER__V1__UPDATE__INIT;
+    update.id = id;
+    update.update = (Sluice__V1__UpdateFrame *)(uintptr_t)change;
+    frame.frame_case = SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_UPDATE;
+    frame.update = &update;
+    send_frame(stream, &frame);
+}

@@ -34,6 +34,12 @@ int relay_create(struct gateway *gateway, const struct relay_params *params,
     relay->whole = params->whole;
     relay->request = (Sluice__V1__GenerateRequest *)request;
     relay->n_choices = request_n_choices(relay->request);
+    relay->n_answers = request_n_answers(relay->request);
+    for (uint32_t i = 0; i < relay->n_choices; i++)
+        relay->order[i] = i;
+    relay->window_ms = relay->request->reattach_window_ms;
+    relay->credit_tokens =
+        relay->request->has_credit_tokens ? relay->request->credit_tokens : UINT64_MAX;
     relay->arrived_ns = clock_now_ns();
     relay->deadline_ns = params->deadline_ns;
     relay->template_time_ns = clock_wall_ns();
@@ -88,14 +94,15 @@ static void error_from_wire(const Sluice__V1__Error *wire, struct error *out)
         error_set(out, STATUS_INTERNAL, "the worker reported an error without a code");
 }
 
-/* Under the relay's lock. */
-static void fix_outcome(struct relay *relay, const struct error *outcome)
+void relay_fix_outcome(struct relay *relay, const struct error *outcome)
 {
     if (relay->ended)
         return;
     relay->ended = true;
     if (outcome)
         relay->outcome = *outcome;
+    else if (relay_holds_back(relay))
+        relay_rank(relay);
 }
 
 void relay_set_pause(struct relay *relay, enum relay_pause why, bool on)
@@ -109,16 +116,37 @@ void relay_set_pause(struct relay *relay, enum relay_pause why, bool on)
         link_send_pause(relay->stream, relay->link_id, pauses != 0);
 }
 
+/* While nobody listens, what the client may lack must not outgrow the buffer. */
+static void check_replay(struct relay *relay)
+{
+    size_t n_bytes = relay->pending_bytes;
+    for (uint32_t i = 0; i < relay->n_choices; i++)
+        n_bytes += relay->choices[i].sent_bytes;
+    bool full = relay->detached_ns && n_bytes > relay->gateway->config.limits.max_replay_bytes;
+    if (full && !(relay->pauses & RELAY_PAUSE_REPLAY) && !relay->ended)
+        gateway_count_refusal(relay->gateway, LIMIT_REPLAY_BYTES);
+    relay_set_pause(relay, RELAY_PAUSE_REPLAY, full && !relay->ended);
+}
+
 void relay_check_pending(struct relay *relay)
 {
     size_t n_bytes = relay->pending_bytes + relay->in_flight_bytes;
     size_t limit = relay->gateway->config.limits.max_pending_bytes;
+    struct relay_sink *sink = relay->sink;
+    bool crowded = false;
+    if (sink && sink->ops->pending) {
+        crowded = sink->ops->pending(sink, (int64_t)n_bytes - (int64_t)relay->shared_bytes);
+        relay->shared_bytes = n_bytes;
+    }
     if (relay->pauses & RELAY_PAUSE_PENDING) {
-        if (n_bytes <= limit / 2)
+        if (!sink || (n_bytes <= limit / 2 && !crowded))
             relay_set_pause(relay, RELAY_PAUSE_PENDING, false);
-    } else if (n_bytes > limit && !relay->ended && !relay->whole) {
+    } else if (sink && (n_bytes > limit || (crowded && n_bytes)) && !relay->ended &&
+               !relay->whole && !relay_holds_back(relay)) {
         relay_set_pause(relay, RELAY_PAUSE_PENDING, true);
     }
+    if (relay->window_ms)
+        check_replay(relay);
 }
 
 /* Under the relay's lock: what the worker reported goes into the record. *out_ours: the error was
@@ -137,7 +165,7 @@ static enum relay_progress take_item(struct relay *relay, const Sluice__Worker__
         if (strcmp(err.reason, "QUEUE_FULL") == 0 && relay->resumed_lost_ns)
             return RELAY_WAITS;
         dispatch_count_refusal(relay->gateway, &err);
-        fix_outcome(relay, &err);
+        relay_fix_outcome(relay, &err);
         return RELAY_OVER;
     }
     if (item->choice >= relay->n_choices)
@@ -147,9 +175,9 @@ static enum relay_progress take_item(struct relay *relay, const Sluice__Worker__
         error_set(&err, STATUS_RESOURCE_EXHAUSTED, "response: out of memory");
     *out_ours = err.status != STATUS_OK;
     if (*out_ours)
-        fix_outcome(relay, &err);
+        relay_fix_outcome(relay, &err);
     else if (relay_all_finished(relay))
-        fix_outcome(relay, NULL);
+        relay_fix_outcome(relay, NULL);
     return relay->ended && !*out_ours ? RELAY_OVER : RELAY_GOES_ON;
 }
 
@@ -236,73 +264,12 @@ void relay_on_refused(struct relay *relay)
         dispatch_wait(relay->gateway, relay);
 }
 
-/* --- the client's side --- */
-
-/* The sink, retained, or NULL. */
-static struct relay_sink *hold_sink(struct relay *relay)
-{
-    pthread_mutex_lock(&relay->lock);
-    struct relay_sink *sink = relay->sink;
-    if (sink)
-        relay_sink_retain(sink);
-    pthread_mutex_unlock(&relay->lock);
-    return sink;
-}
-
-void relay_tell(struct relay *relay)
-{
-    struct relay_sink *sink = hold_sink(relay);
-    if (sink)
-        sink->ops->ready(sink);
-    relay_sink_release(sink);
-}
-
-void relay_attach(struct relay *relay, struct relay_sink *sink)
-{
-    relay_sink_retain(sink);
-    pthread_mutex_lock(&relay->lock);
-    struct relay_sink *old = relay->sink;
-    relay->sink = sink;
-    pthread_mutex_unlock(&relay->lock);
-    relay_sink_release(old);
-}
-
-void relay_sink_gone(struct relay *relay, const struct relay_sink *sink, int status)
-{
-    pthread_mutex_lock(&relay->lock);
-    struct relay_sink *old = relay->sink == sink ? relay->sink : NULL;
-    if (old)
-        relay->sink = NULL;
-    pthread_mutex_unlock(&relay->lock);
-    if (old)
-        relay_close(relay, status);
-    relay_sink_release(old);
-}
-
-void relay_close(struct relay *relay, int status)
-{
-    uint64_t n_tokens = 0;
-    pthread_mutex_lock(&relay->lock);
-    bool closed = relay->closed;
-    relay->closed = true;
-    relay->ended = true; /* a retry under way must not submit it any more */
-    for (uint32_t i = 0; i < relay->n_choices; i++)
-        n_tokens += relay->choices[i].n_sent;
-    pthread_mutex_unlock(&relay->lock);
-    if (closed)
-        return;
-    relay_leave(relay);
-    registry_remove(&relay->gateway->registry, relay->caller, relay->request_id, relay);
-    gateway_count_end(relay->gateway, relay, status, n_tokens);
-    relay_release(relay);
-}
-
 /* --- the end --- */
 
 void relay_end(struct relay *relay, const struct error *outcome)
 {
     pthread_mutex_lock(&relay->lock);
-    fix_outcome(relay, outcome);
+    relay_fix_outcome(relay, outcome);
     pthread_mutex_unlock(&relay->lock);
     relay_tell(relay);
 }
@@ -317,11 +284,27 @@ void relay_leave(struct relay *relay)
     release_held(&held);
 }
 
+int relay_outcome(struct relay *relay)
+{
+    pthread_mutex_lock(&relay->lock);
+    int status = relay->outcome.status;
+    pthread_mutex_unlock(&relay->lock);
+    return status;
+}
+
+uint64_t relay_n_sent(const struct relay *relay)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < relay->n_answers; i++)
+        n += relay->choices[relay->order[i]].n_sent;
+    return n;
+}
+
 uint64_t relay_n_released(struct relay *relay)
 {
     uint64_t n = 0;
     pthread_mutex_lock(&relay->lock);
-    for (uint32_t i = 0; i < relay->n_choices && !relay->whole; i++)
+    for (uint32_t i = 0; i < relay->n_choices && !relay->whole && !relay_holds_back(relay); i++)
         n += relay->choices[i].n_released;
     pthread_mutex_unlock(&relay->lock);
     return n;
@@ -337,24 +320,54 @@ int64_t relay_lost_since(struct relay *relay, int64_t now_ns)
     return since_ns;
 }
 
+/* Nobody can be told: with the end of a detached request all is over. */
+static void close_if_detached(struct relay *relay, int status)
+{
+    pthread_mutex_lock(&relay->lock);
+    bool detached = relay->detached_ns != 0;
+    if (detached)
+        relay->forgotten = true;
+    pthread_mutex_unlock(&relay->lock);
+    if (detached)
+        relay_close(relay, status);
+}
+
 uint64_t relay_cancel(struct relay *relay, const struct error *why)
 {
     relay_end(relay, why);
     relay_leave(relay);
-    return relay_n_released(relay);
+    uint64_t n_tokens = relay_n_released(relay);
+    close_if_detached(relay, why->status);
+    return n_tokens;
 }
 
 void relay_abort(struct relay *relay, const struct error *why)
 {
     pthread_mutex_lock(&relay->lock);
-    fix_outcome(relay, why);
+    relay_fix_outcome(relay, why);
+    relay->forgotten = true;
     struct error status = relay->outcome.status ? relay->outcome : *why;
+    struct relay_sink *sink = relay->sink;
+    if (sink)
+        relay_sink_retain(sink);
     pthread_mutex_unlock(&relay->lock);
     relay_leave(relay);
-    struct relay_sink *sink = hold_sink(relay);
     if (sink)
         sink->ops->cut_off(sink, &status);
     relay_sink_release(sink);
+}
+
+/* Tokens that may be released now. Choices of which the best are sent all run to their end. */
+static void fill_credit(const struct relay *relay, Sluice__Worker__V1__Submit *submit)
+{
+    uint64_t n_released = 0;
+    if (relay->credit_tokens == UINT64_MAX || relay_holds_back(relay))
+        return;
+    for (uint32_t i = 0; i < relay->n_choices; i++)
+        n_released += relay->choices[i].n_released;
+    uint64_t left = relay->credit_tokens > n_released ? relay->credit_tokens - n_released : 0;
+    submit->has_credit_tokens = true;
+    submit->credit_tokens = (uint32_t)left;
 }
 
 void relay_fill_submit(struct relay *relay, struct relay_submit *out)
@@ -370,6 +383,7 @@ void relay_fill_submit(struct relay *relay, struct relay_submit *out)
     submit->tenant = relay->caller;
     submit->request_id = relay->request_id;
     submit->traceparent = relay->meter.traceparent;
+    fill_credit(relay, submit);
     if (relay->deadline_ns != INT64_MAX) {
         int64_t left = relay->deadline_ns - clock_now_ns();
         submit->has_deadline_remaining_ns = true;
@@ -402,6 +416,8 @@ void relay_fill_submit(struct relay *relay, struct relay_submit *out)
             out->choices[i].n_released -= choice->n_released == choice->generated.n;
         }
         out->choices[i].finished = choice->finished != NULL;
+        out->choices[i].has_logprob_sum = choice->has_logprob_sum;
+        out->choices[i].logprob_sum = choice->logprob_sum;
         out->choice_list[i] = &out->choices[i];
     }
 }
@@ -409,8 +425,9 @@ void relay_fill_submit(struct relay *relay, struct relay_submit *out)
 bool relay_is_slow(struct relay *relay, int64_t now_ns)
 {
     pthread_mutex_lock(&relay->lock);
+    bool watched = relay->sink && relay->sink->ops->watched;
     bool slow =
-        relay->put_ns &&
+        !watched && relay->put_ns &&
         now_ns - relay->put_ns > (int64_t)relay->gateway->config.limits.slow_reader_ms * NS_PER_MS;
     pthread_mutex_unlock(&relay->lock);
     return slow;

@@ -7,7 +7,14 @@
  * Back-pressure: a frame holds all that is ready, so a slow reader gets bigger messages, never a
  * longer queue; with more than max_pending_bytes pending and in flight the sequence is paused in
  * the worker, and goes on when half of that has been taken. A reader that takes nothing for
- * slow_reader_ms is ended (relay_abort), also when all it misses is the end. */
+ * slow_reader_ms is ended (relay_abort), also when all it misses is the end.
+ *
+ * Reattach: that a message was taken by flow control does not say that the client has it. A request
+ * with a reattach window therefore holds what it sent last, up to half of max_replay_bytes; what a
+ * client names as received when it reattaches is its acknowledgement. When the connection is lost
+ * nothing is dropped any more, and the sequence runs on until what is held and what is ready
+ * together are max_replay_bytes. It is held for the window after its end, too: the end may be what
+ * was lost. */
 #pragma once
 
 #include <pthread.h>
@@ -33,6 +40,8 @@ enum { RELAY_MAX_CHOICES = 8, RELAY_MAX_FRUITLESS = 3, CALLER_BYTES = 129 };
 /* Why a sequence is out of its worker's batch; all must be lifted. */
 enum relay_pause {
     RELAY_PAUSE_PENDING = 1, /* the client does not take what is ready */
+    RELAY_PAUSE_CLIENT = 2,  /* it asked so */
+    RELAY_PAUSE_REPLAY = 4,  /* nobody listens and the replay buffer is full */
 };
 
 struct relay_ids {
@@ -53,6 +62,9 @@ struct relay_choice {
     struct strbuf text;             /* released */
     Sluice__V1__TokenLogprob **logprobs; /* per id; owned */
     size_t n_logprobs, logprobs_capacity;
+    size_t sent_bytes;    /* sent and held */
+    bool has_logprob_sum; /* as the worker said last */
+    double logprob_sum;
     Sluice__V1__Finished *finished; /* owned; NULL until the worker said so; no usage, no receipt */
     bool finished_sent;
 };
@@ -70,6 +82,7 @@ struct relay {
     int64_t arrived_ns;         /* clock_now_ns() */
     int64_t deadline_ns;        /* INT64_MAX: none */
     bool admitted;              /* dispatch.c: the limits of its model were asked, once */
+    uint32_t window_ms;         /* reattach; 0: none */
     struct relay *next_waiting; /* gateway->waiting, under gateway->lock */
     struct relay *next_lost;    /* of the link that lost it, until relay_on_lost */
 
@@ -80,14 +93,20 @@ struct relay {
     struct rpc_stream *stream; /* the link's stream at that time, retained with it */
     uint64_t link_id;
     struct relay_choice choices[RELAY_MAX_CHOICES];
-    uint32_t n_choices;
+    uint32_t n_choices; /* generated */
+    /* Sent, and as which: the client's choice i is choices[order[i]]. Where fewer are sent than
+     * generated (best_of) nothing is until all have ended and the best are known. */
+    uint32_t n_answers, order[RELAY_MAX_CHOICES];
     Sluice__V1__PromptInfo *prompt_info; /* owned; with prompt_token_ids always, and of the prompt's
                                             log-probabilities those that were not sent */
     uint32_t n_prompt_logprobs;          /* received */
     Sluice__V1__Usage *usage;            /* owned, as the receipt; with the last choice's end */
     Sluice__V1__Receipt *receipt;
-    bool prompt_info_sent;
-    char numerics_id[128]; /* of the first worker */
+    bool prompt_info_sent, end_sent;
+    uint64_t credit_tokens; /* that may be sent in all; UINT64_MAX: no limit */
+    bool no_more_frames;    /* neither credit nor resume can come */
+    uint32_t next_choice;   /* whose turn it is */
+    char numerics_id[128];  /* of the first worker */
     bool numerics_changed;
     uint32_t n_resumes;
     uint64_t n_at_loss;      /* tokens it had when its replica was lost last */
@@ -98,10 +117,14 @@ struct relay {
     size_t pending_bytes;    /* recorded and not yet put into a message */
     size_t in_flight_bytes;  /* put into the message that flow control has not taken yet */
     int64_t put_ns;          /* when that message was put; 0: nothing is in flight */
+    size_t shared_bytes;     /* what the sink was told is pending */
     unsigned pauses;         /* enum relay_pause */
-    bool ended;              /* outcome is fixed; what is pending still goes out before it */
-    bool closed;             /* off the registry and counted */
-    struct error outcome;    /* status 0: well */
+    int64_t detached_ns;     /* since when nobody listens; 0: somebody does */
+    bool forgotten;          /* may not be reattached */
+    bool counted;
+    bool ended;           /* outcome is fixed; what is pending still goes out before it */
+    bool closed;          /* off the registry */
+    struct error outcome; /* status 0: well */
 };
 
 /* A request as it came. */
@@ -110,7 +133,8 @@ struct relay_params {
     const char *caller;                         /* copied */
     const struct trace_context *trace;          /* copied; as trace_accept made it */
     int64_t deadline_ns;                        /* clock_now_ns(); INT64_MAX: none */
-    bool whole;
+    bool whole;                                 /* a Complete */
+    bool streams;                               /* a GenerateStream */
 };
 
 /* *out_relay is owned (one reference, which relay_close drops once it is registered). */
@@ -150,14 +174,36 @@ void relay_leave(struct relay *relay);
 
 /* From now on the relay speaks to this sink. Retains it. */
 void relay_attach(struct relay *relay, struct relay_sink *sink);
-/* What the sink stood for is over, `status` being what the client saw: the request is closed.
- * Nothing happens where the relay has another sink by now. */
+/* What the sink stood for is over, `status` being what the client saw: the request is closed, or,
+ * where it has a window, waits to be reattached. Nothing happens where the relay has another sink
+ * by now. */
 void relay_sink_gone(struct relay *relay, const struct relay_sink *sink, int status);
-/* Off the registry, counted under `status`, cancelled at the worker; once. */
+/* Goes on after what the client has, at this sink; the one it had hears taken_over. NOT_FOUND where
+ * it can no more, FAILED_PRECONDITION where it has no window or holds too little,
+ * INVALID_ARGUMENT for counts that cannot be. */
+int relay_reattach(struct relay *relay, struct relay_sink *sink,
+                   Sluice__V1__ReceivedTokens *const *received, size_t n_received,
+                   struct error *err);
+/* Whether nobody listens and the window or the deadline is over; closes it then. */
+bool relay_has_expired(struct relay *relay, int64_t now_ns);
+void relay_expire(struct relay *relay, int64_t now_ns);
+/* Closes a request that has ended, was sent, and is only kept to be reattached. False where it is
+ * another. */
+bool relay_forget(struct relay *relay);
+/* Off the registry, counted under `status` if it was not, cancelled at the worker; once. */
 void relay_close(struct relay *relay, int status);
+
+/* Frames of a GenerateStream. NOT_FOUND where the request has ended. */
+int relay_pause_by_client(struct relay *relay, bool paused, struct error *err);
+int relay_credit(struct relay *relay, uint32_t n_tokens, struct error *err);
+int relay_update(struct relay *relay, const Sluice__V1__UpdateFrame *update, struct error *err);
+/* No frame can come any more: where it stands still for want of one, it ends. */
+void relay_no_more_frames(struct relay *relay);
 /* Tells the sink that there may be something to take. No lock is held. */
 void relay_tell(struct relay *relay);
 
+/* The status it ended with. */
+int relay_outcome(struct relay *relay);
 /* Tokens that are or will be sent. */
 uint64_t relay_n_released(struct relay *relay);
 /* Since when it waits for a replica: now_ns where it did not. */

@@ -1,8 +1,11 @@
 /* What a relay says to its client: frame by frame, or the whole answer. */
+#include <inttypes.h>
+#include <math.h>
 #include <stdatomic.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "server/gateway/gateway.h"
 #include "server/gateway/relay_private.h"
 
 void relay_sink_init(struct relay_sink *sink, const struct relay_sink_ops *ops)
@@ -66,24 +69,46 @@ static bool has_tokens(const struct relay_choice *choice)
     return choice->n_released > choice->n_sent || choice->text_bytes > choice->text_sent;
 }
 
-/* What was sent need not be held any longer. */
+/* Ids before n need not be held any longer. With a window they are held until they are too many:
+ * then, that not every token moves what is left, a quarter goes at once. */
+static void let_go(struct relay *relay, struct relay_choice *choice)
+{
+    size_t limit = relay->gateway->config.limits.max_replay_bytes / 2 / relay->n_answers;
+    size_t n = choice->n_held;
+    if (!relay->window_ms) {
+        relay_choice_drop(choice, choice->n_sent);
+        choice->sent_bytes = 0;
+    }
+    if (!relay->window_ms || choice->sent_bytes <= limit)
+        return;
+    for (uint64_t from = choice->text_held;
+         n < choice->n_sent && choice->sent_bytes > limit / 4 * 3; n++) {
+        choice->sent_bytes -=
+            (size_t)(choice->text_ends.ids[n] - from) + 4 + relay_logprob_bytes(choice, n, n + 1);
+        from = choice->text_ends.ids[n];
+    }
+    relay_choice_drop(choice, n);
+}
+
 static void sent(struct relay *relay, struct relay_choice *choice, size_t n, uint64_t text_end)
 {
     size_t n_bytes = (size_t)(text_end - choice->text_sent) + 4 * n +
                      relay_logprob_bytes(choice, choice->n_sent, choice->n_sent + n);
     relay->pending_bytes -= n_bytes;
+    choice->sent_bytes += n_bytes;
     choice->n_sent += n;
     choice->text_sent = text_end;
     if (n)
-        relay_choice_drop(choice, choice->n_sent);
+        let_go(relay, choice);
 }
 
-static void put_tokens(struct relay *relay, uint32_t index, relay_put_fn *put, void *ctx)
+static void put_tokens(struct relay *relay, uint32_t index, size_t n, relay_put_fn *put, void *ctx)
 {
-    struct relay_choice *choice = &relay->choices[index];
+    struct relay_choice *choice = &relay->choices[relay->order[index]];
     struct relay_frame frame = {.kind = RELAY_FRAME_TOKENS, .tokens = SLUICE__V1__TOKENS__INIT};
-    size_t n = choice->n_released - choice->n_sent, skip = choice->n_sent - choice->n_held;
-    uint64_t end = choice->text_bytes;
+    size_t skip = choice->n_sent - choice->n_held;
+    bool all = choice->n_sent + n == choice->n_released;
+    uint64_t end = all ? choice->text_bytes : choice->text_ends.ids[choice->n_sent + n - 1];
     struct cut_text cut;
     frame.tokens.choice = index;
     frame.tokens.first_index = (uint32_t)choice->n_sent;
@@ -102,53 +127,129 @@ static void put_tokens(struct relay *relay, uint32_t index, relay_put_fn *put, v
     sent(relay, choice, n, end);
 }
 
+/* How many ids of a choice may go out now; *out_any: or text without ids. */
+static size_t n_sendable(const struct relay *relay, const struct relay_choice *choice,
+                         bool *out_any)
+{
+    size_t n = choice->n_released - choice->n_sent;
+    uint64_t left = UINT64_MAX;
+    *out_any = has_tokens(choice);
+    if (relay->credit_tokens != UINT64_MAX && n) {
+        uint64_t n_sent = relay_n_sent(relay);
+        left = relay->credit_tokens > n_sent ? relay->credit_tokens - n_sent : 0;
+        *out_any = left > 0;
+    }
+    return n < left ? n : (size_t)left;
+}
+
+static bool put_some_tokens(struct relay *relay, relay_put_fn *put, void *ctx)
+{
+    for (uint32_t k = 0; k < relay->n_answers; k++) {
+        uint32_t i = (relay->next_choice + k) % relay->n_answers;
+        bool any;
+        size_t n = n_sendable(relay, &relay->choices[relay->order[i]], &any);
+        if (!any)
+            continue;
+        put_tokens(relay, i, n, put, ctx);
+        relay->next_choice = i + 1;
+        return true;
+    }
+    return false;
+}
+
 /* Puts the end of a choice that has ended and is all sent; false where there is none. Usage and
  * receipt go with the last one; by then all have ended. */
-static bool put_finished(struct relay *relay, relay_put_fn *put, void *ctx)
+static bool put_finished(struct relay *relay, relay_put_fn *put, void *ctx, bool *out_last)
 {
     struct relay_frame frame = {.kind = RELAY_FRAME_FINISHED};
     struct relay_choice *choice = NULL;
-    uint32_t n_left = 0;
-    for (uint32_t i = 0; i < relay->n_choices; i++) {
-        struct relay_choice *c = &relay->choices[i];
+    uint32_t n_left = 0, index = 0;
+    for (uint32_t i = 0; i < relay->n_answers; i++) {
+        struct relay_choice *c = &relay->choices[relay->order[i]];
         n_left += !c->finished_sent;
-        if (!choice && c->finished && !c->finished_sent && !has_tokens(c))
+        if (!choice && c->finished && !c->finished_sent && !has_tokens(c)) {
             choice = c;
+            index = i;
+        }
     }
     if (!choice)
         return false;
     frame.finished = *choice->finished;
-    if (n_left == 1) {
+    frame.finished.choice = index;
+    frame.last = *out_last = n_left == 1 && relay->ended;
+    if (frame.last) {
         frame.finished.usage = relay->usage;
         frame.finished.receipt = complete_receipt(relay);
-        frame.last = true;
     }
     choice->finished_sent = true;
     put(ctx, &frame);
     return true;
 }
 
+/* It waits for a frame that cannot come. */
+static void end_if_stuck(struct relay *relay)
+{
+    struct error err;
+    if (relay->ended || !relay->no_more_frames)
+        return;
+    if (relay->pauses & RELAY_PAUSE_CLIENT)
+        error_set(&err, STATUS_FAILED_PRECONDITION,
+                  "paused, and the client has half-closed the stream, so that no resume can come");
+    else if (relay->credit_tokens != UINT64_MAX && relay_n_sent(relay) >= relay->credit_tokens)
+        error_set(&err, STATUS_FAILED_PRECONDITION,
+                  "no credit is left after %" PRIu64
+                  " tokens, and the client has half-closed the stream, so that none can come",
+                  relay->credit_tokens);
+    else
+        return;
+    error_reason(&err, "STREAM_HALF_CLOSED");
+    relay_fix_outcome(relay, &err);
+    relay->forgotten = true;
+}
+
 static enum relay_delivery put_next(struct relay *relay, relay_put_fn *put, void *ctx)
 {
-    bool failed = relay->ended && relay->outcome.status != STATUS_OK;
     struct relay_frame end = {.kind = RELAY_FRAME_NONE, .last = true, .error = &relay->outcome};
+    bool well = !relay->ended || relay->outcome.status == STATUS_OK, last = false;
     if (relay_put_prompt(relay, put, ctx))
         return RELAY_PUT;
-    for (uint32_t i = 0; i < relay->n_choices; i++)
-        if (has_tokens(&relay->choices[i])) {
-            put_tokens(relay, i, put, ctx);
-            return RELAY_PUT;
-        }
-    if (failed) {
-        put(ctx, &end);
-        return RELAY_PUT_LAST;
-    }
-    if (!put_finished(relay, put, ctx))
+    if ((!relay_holds_back(relay) || (relay->ended && well)) && put_some_tokens(relay, put, ctx))
+        return RELAY_PUT;
+    if (well && (!relay_holds_back(relay) || relay->ended) && put_finished(relay, put, ctx, &last))
+        return last ? RELAY_PUT_LAST : RELAY_PUT;
+    end_if_stuck(relay);
+    if (!relay->ended || relay->outcome.status == STATUS_OK)
         return RELAY_NOTHING;
-    for (uint32_t i = 0; i < relay->n_choices; i++)
-        if (!relay->choices[i].finished_sent)
-            return RELAY_PUT;
+    end.n_tokens_sent = relay_n_sent(relay);
+    put(ctx, &end);
     return RELAY_PUT_LAST;
+}
+
+/* --- the best of them --- */
+
+/* Below every number. */
+static double likelihood(const struct relay_choice *choice)
+{
+    double sum = choice->finished->has_cumulative_logprob
+                     ? (double)choice->finished->cumulative_logprob
+                     : -HUGE_VAL;
+    if (choice->has_logprob_sum) /* the same, before it was rounded */
+        sum = choice->logprob_sum;
+    return isnan(sum) ? -HUGE_VAL : sum;
+}
+
+/* By the sum of the log-probabilities of all tokens, the most likely first; equal ones in the order
+ * of their index. */
+void relay_rank(struct relay *relay)
+{
+    for (uint32_t i = 1; i < relay->n_choices; i++)
+        for (uint32_t k = i; k > 0; k--) {
+            uint32_t mine = relay->order[k], before = relay->order[k - 1];
+            if (likelihood(&relay->choices[mine]) <= likelihood(&relay->choices[before]))
+                break;
+            relay->order[k] = before;
+            relay->order[k - 1] = mine;
+        }
 }
 
 /* --- the whole answer --- */
@@ -156,11 +257,12 @@ static enum relay_delivery put_next(struct relay *relay, relay_put_fn *put, void
 struct whole_answer {
     Sluice__V1__Choice choices[RELAY_MAX_CHOICES];
     Sluice__V1__Choice *list[RELAY_MAX_CHOICES];
+    Sluice__V1__Finished finished[RELAY_MAX_CHOICES];
 };
 
 static void fill_choice(struct relay *relay, uint32_t i, struct whole_answer *answer)
 {
-    struct relay_choice *choice = &relay->choices[i];
+    struct relay_choice *choice = &relay->choices[relay->order[i]];
     Sluice__V1__Choice *out = &answer->choices[i];
     *out = (Sluice__V1__Choice)SLUICE__V1__CHOICE__INIT;
     out->index = i;
@@ -170,7 +272,9 @@ static void fill_choice(struct relay *relay, uint32_t i, struct whole_answer *an
     out->logprobs = choice->logprobs;
     out->n_logprobs =
         choice->n_logprobs < choice->n_released ? choice->n_logprobs : choice->n_released;
-    out->finished = choice->finished;
+    answer->finished[i] = *choice->finished;
+    answer->finished[i].choice = i;
+    out->finished = &answer->finished[i];
     choice->n_sent = choice->n_released;
     choice->text_sent = choice->text_bytes;
     answer->list[i] = out;
@@ -190,10 +294,10 @@ static enum relay_delivery put_whole(struct relay *relay, relay_put_fn *put, voi
             info = relay_prompt_info(relay);
             response.prompt_info = &info;
         }
-        for (uint32_t i = 0; i < relay->n_choices; i++)
+        for (uint32_t i = 0; i < relay->n_answers; i++)
             fill_choice(relay, i, &answer);
         response.choices = answer.list;
-        response.n_choices = relay->n_choices;
+        response.n_choices = relay->n_answers;
         response.usage = relay->usage;
         response.receipt = complete_receipt(relay);
         relay->pending_bytes = 0;
@@ -226,6 +330,7 @@ enum relay_delivery relay_deliver(struct relay *relay, const struct relay_sink *
         relay->in_flight_bytes = before - relay->pending_bytes;
         if (delivery != RELAY_NOTHING)
             relay->put_ns = clock_now_ns();
+        relay->end_sent |= delivery == RELAY_PUT_LAST;
         relay_check_pending(relay);
     }
     pthread_mutex_unlock(&relay->lock);
@@ -239,5 +344,12 @@ void relay_taken(struct relay *relay, const struct relay_sink *sink)
         settle(relay);
         relay_check_pending(relay);
     }
+    pthread_mutex_unlock(&relay->lock);
+}
+
+void relay_recheck(struct relay *relay)
+{
+    pthread_mutex_lock(&relay->lock);
+    relay_check_pending(relay);
     pthread_mutex_unlock(&relay->lock);
 }

@@ -24,7 +24,18 @@ Sluice__V1__PromptInfo relay_prompt_info(struct relay *relay);
 /* Puts the next one; false where there is none. */
 bool relay_put_prompt(struct relay *relay, relay_put_fn *put, void *ctx);
 
-/* relay.c: pause and resume reach the worker in the order they were decided. */
+/* Tokens that were sent, over all choices. */
+uint64_t relay_n_sent(const struct relay *relay);
+/* relay_delivery.c: the choices in the order in which they are sent, once all have ended. */
+void relay_rank(struct relay *relay);
+static inline bool relay_holds_back(const struct relay *relay)
+{
+    return relay->n_answers < relay->n_choices;
+}
+
+/* relay.c: fixes the outcome (NULL: well); the first one counts. */
+void relay_fix_outcome(struct relay *relay, const struct error *outcome);
+/* pause and resume reach the worker in the order they were decided. */
 void relay_set_pause(struct relay *relay, enum relay_pause why, bool on);
 /* Pauses or goes on as the bytes that wait for the client say. */
 void relay_check_pending(struct relay *relay);

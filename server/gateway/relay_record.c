@@ -123,6 +123,10 @@ bool relay_record_item(struct relay *relay, const Sluice__Worker__V1__StepItem *
         !strbuf_add(&choice->text, item->text, text_bytes))
         return false;
     choice->text_bytes += text_bytes;
+    if (item->has_logprob_sum) {
+        choice->has_logprob_sum = true;
+        choice->logprob_sum = item->logprob_sum;
+    }
     size_t held = choice->generated.n - choice->n_released;
     size_t n_released = item->n_released < held ? item->n_released : held;
     if (!append_text_ends(choice, item, n_released))

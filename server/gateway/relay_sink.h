@@ -22,6 +22,13 @@ struct relay_sink_ops {
     /* The client takes nothing: end what this sink stands for, overtaking what is in flight. No
      * lock is held. */
     void (*cut_off)(struct relay_sink *sink, const struct error *status);
+    /* Another client connection has taken the request over. No lock is held. */
+    void (*taken_over)(struct relay_sink *sink, const struct error *why);
+    /* Optional: bytes of this relay that wait changed by so much. Returns whether all that wait at
+     * the sink's call are too many. Under the relay's lock. */
+    bool (*pending)(struct relay_sink *sink, int64_t more_bytes);
+    /* Whoever owns the sink's call looks itself for a client that takes nothing. */
+    bool watched;
     /* The last reference is gone. */
     void (*destroy)(struct relay_sink *sink);
 };
@@ -53,6 +60,7 @@ struct relay_frame {
     const Sluice__V1__CompleteResponse *whole;
     bool last;                 /* nothing follows */
     const struct error *error; /* last: how it ended, or NULL for well */
+    uint64_t n_tokens_sent;    /* with an error */
 };
 
 enum relay_delivery { RELAY_NOTHING, RELAY_PUT, RELAY_PUT_LAST };
@@ -65,3 +73,5 @@ enum relay_delivery relay_deliver(struct relay *relay, const struct relay_sink *
                                   relay_put_fn *put, void *ctx);
 /* Only says that what was put before has been taken. */
 void relay_taken(struct relay *relay, const struct relay_sink *sink);
+/* Looks again whether it must stand still for what waits at the sink's call. */
+void relay_recheck(struct relay *relay);

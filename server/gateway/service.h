@@ -9,7 +9,7 @@ struct gateway;
 void inference_service(struct gateway *gateway, struct rpc_service *out_service);
 
 /* service_text.c */
-rpc_handler_fn handle_tokenize, handle_detokenize;
+rpc_handler_fn handle_tokenize, handle_detokenize, handle_apply_chat_template;
 /* Tries those that wait for a replica again, or ends them; called by the gateway's ticker. */
 void text_retry_waiting(struct gateway *gateway);
 void text_end_waiting(struct gateway *gateway);

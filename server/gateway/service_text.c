@@ -1,4 +1,5 @@
-/* Tokenize and Detokenize: forwarded to a worker of the version, which owns the tokenizer. */
+/* Tokenize, Detokenize and ApplyChatTemplate: forwarded to a worker of the version, which owns the
+ * tokenizer. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -48,6 +49,11 @@ static void on_reply(void *arg, const ProtobufCMessage *response, const struct e
         rpc_call_finish(forward->call, &err);
     } else if (response->descriptor == &sluice__v1__tokenize_response__descriptor) {
         Sluice__V1__TokenizeResponse reply = *(const Sluice__V1__TokenizeResponse *)response;
+        reply.version = forward->version;
+        rpc_call_reply(forward->call, &reply.base);
+    } else if (response->descriptor == &sluice__v1__apply_chat_template_response__descriptor) {
+        Sluice__V1__ApplyChatTemplateResponse reply =
+            *(const Sluice__V1__ApplyChatTemplateResponse *)response;
         reply.version = forward->version;
         rpc_call_reply(forward->call, &reply.base);
     } else {
@@ -189,4 +195,21 @@ void handle_detokenize(void *context, struct rpc_call *call, const ProtobufCMess
         rpc_call_finish(call, &err);
     else
         forward_call(context, call, "Detokenize", message, request->model, request->version);
+}
+
+void handle_apply_chat_template(void *context, struct rpc_call *call,
+                                const ProtobufCMessage *message)
+{
+    const Sluice__V1__ApplyChatTemplateRequest *request =
+        (const Sluice__V1__ApplyChatTemplateRequest *)message;
+    struct gateway *gateway = context;
+    struct limit_check check = {.limits = &gateway->config.limits};
+    struct error err;
+    if (validate_apply_chat_template(request, &check, &err) == 0) {
+        forward_call(gateway, call, "ApplyChatTemplate", message, request->model, request->version);
+        return;
+    }
+    if (check.over != LIMIT_NONE)
+        gateway_count_refusal(gateway, check.over);
+    rpc_call_finish(call, &err);
 }

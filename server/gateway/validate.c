@@ -8,7 +8,7 @@
 #include "base/error.h"
 
 /* Bounds of the protocol that no option changes. */
-enum { MAX_KEY_BYTES = 128, MAX_NAME_BYTES = 64 };
+enum { MAX_CHOICES = 8, MAX_KEY_BYTES = 128, MAX_NAME_BYTES = 64 };
 
 static int unimplemented(struct error *err, const char *field)
 {
@@ -288,9 +288,24 @@ static int validate_unbuilt(const Sluice__V1__GenerateRequest *r, struct error *
         return unimplemented(err, "speculate.drafter");
     if (r->speculate && r->speculate->has_max_draft_tokens)
         return unimplemented(err, "speculate.max_draft_tokens");
-    if (r->reattach_window_ms)
-        return unimplemented(err, "reattach_window_ms");
     return 0;
+}
+
+static int check_reattach(const Sluice__V1__GenerateRequest *r, struct limit_check *check,
+                          struct error *err)
+{
+    if (r->reattach_window_ms <= check->limits->max_reattach_ms)
+        return 0;
+    check->over = LIMIT_REATTACH;
+    return error_field(err, "reattach_window_ms", "%" PRIu32 " is over the limit of %" PRIu64,
+                       r->reattach_window_ms, check->limits->max_reattach_ms);
+}
+
+static int check_credit(bool given, uint32_t n_tokens, const char *field, struct error *err)
+{
+    if (!given || n_tokens <= INT32_MAX)
+        return 0;
+    return error_field(err, field, "%" PRIu32 " is over the limit of %d", n_tokens, INT32_MAX);
 }
 
 int validate_generate(const Sluice__V1__GenerateRequest *r, struct limit_check *check,
@@ -308,6 +323,10 @@ int validate_generate(const Sluice__V1__GenerateRequest *r, struct limit_check *
         rc = error_field(err, "priority", "%" PRId32 " is not in [-100, 100]", r->priority);
     if (!rc)
         rc = validate_unbuilt(r, err);
+    if (!rc)
+        rc = check_reattach(r, check, err);
+    if (!rc)
+        rc = check_credit(r->has_credit_tokens, r->credit_tokens, "credit_tokens", err);
     if (!rc)
         rc = validate_prompt(r, check, err);
     if (!rc && r->sampling)
@@ -368,9 +387,68 @@ int validate_tokenize(const Sluice__V1__TokenizeRequest *r, struct limit_check *
     return 0;
 }
 
+int validate_apply_chat_template(const Sluice__V1__ApplyChatTemplateRequest *r,
+                                 struct limit_check *check, struct error *err)
+{
+    check->over = LIMIT_NONE;
+    int rc = check_model(r->model, r->version, err);
+    if (rc)
+        return rc;
+    if (!r->chat)
+        return error_field(err, "chat", "is missing");
+    return validate_chat(r->chat, "chat", check, err);
+}
+
 int validate_detokenize(const Sluice__V1__DetokenizeRequest *r, struct error *err)
 {
     return check_model(r->model, r->version, err);
+}
+
+static int check_received(const Sluice__V1__ReattachFrame *r, struct error *err)
+{
+    if (r->n_received > MAX_CHOICES)
+        return error_field(err, "reattach.received", "%zu entries, limit %d", r->n_received,
+                           MAX_CHOICES);
+    for (size_t i = 0; i < r->n_received; i++)
+        for (size_t k = 0; k < i; k++) {
+            char field[64];
+            snprintf(field, sizeof(field), "reattach.received[%zu].choice", i);
+            if (r->received[i]->choice == r->received[k]->choice)
+                return error_field(err, field, "%" PRIu32 " is there twice",
+                                   r->received[i]->choice);
+        }
+    return 0;
+}
+
+int validate_frame(const Sluice__V1__GenerateStreamRequest *f, const char **out_id,
+                   struct error *err)
+{
+    bool start = f->frame_case == SLUICE__V1__GENERATE_STREAM_REQUEST__FRAME_START;
+    const char *id = f->request_id;
+    if (!id[0] && start)
+        id = f->start->request_id;
+    *out_id = id;
+    int rc = check_length(id, MAX_KEY_BYTES, "request_id", err);
+    if (rc) {
+        *out_id = "";
+        return rc;
+    }
+    if (f->frame_case == SLUICE__V1__GENERATE_STREAM_REQUEST__FRAME__NOT_SET)
+        return error_field(err, "frame",
+                           "is missing; give start, cancel, update, pause, resume, credit or "
+                           "reattach");
+    if (!id[0])
+        return error_field(err, "request_id", "is empty");
+    if (start && f->start->request_id[0] && strcmp(f->start->request_id, id) != 0)
+        return error_field(err, "start.request_id", "\"%s\" is not that of the frame, \"%s\"",
+                           f->start->request_id, id);
+    if (f->frame_case == SLUICE__V1__GENERATE_STREAM_REQUEST__FRAME_REATTACH)
+        return check_received(f->reattach, err);
+    if (f->frame_case != SLUICE__V1__GENERATE_STREAM_REQUEST__FRAME_CREDIT)
+        return 0;
+    if (!f->credit->n_tokens)
+        return error_field(err, "credit.n_tokens", "0 allows nothing");
+    return check_credit(true, f->credit->n_tokens, "credit.n_tokens", err);
 }
 
 int validate_cancel(const Sluice__V1__CancelRequest *r, struct error *err)

@@ -21,7 +21,14 @@ int validate_update(const Sluice__V1__UpdateFrame *update, struct limit_check *c
                     struct error *err);
 int validate_tokenize(const Sluice__V1__TokenizeRequest *request, struct limit_check *check,
                       struct error *err);
+int validate_apply_chat_template(const Sluice__V1__ApplyChatTemplateRequest *request,
+                                 struct limit_check *check, struct error *err);
 int validate_detokenize(const Sluice__V1__DetokenizeRequest *request, struct error *err);
+/* A frame of a GenerateStream but for what is in `start` and `update`: the request_id, and what the
+ * frame says. *out_id is the request it is about, borrowed from the frame ("" where it says none).
+ */
+int validate_frame(const Sluice__V1__GenerateStreamRequest *frame, const char **out_id,
+                   struct error *err);
 int validate_cancel(const Sluice__V1__CancelRequest *request, struct error *err);
 int validate_chat(const Sluice__V1__Chat *chat, const char *field, struct limit_check *check,
                   struct error *err);

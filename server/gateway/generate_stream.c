@@ -1,0 +1,545 @@
+#include "server/gateway/generate_stream.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "proto/rpc/rpc_call.h"
+#include "server/gateway/gateway.h"
+#include "server/gateway/relay.h"
+
+static void retain(struct generate_stream *stream)
+{
+    atomic_fetch_add(&stream->n_refs, 1);
+}
+
+static void release(struct generate_stream *stream)
+{
+    if (atomic_fetch_sub(&stream->n_refs, 1) != 1)
+        return;
+    while (stream->refusals) {
+        struct stream_refusal *refusal = stream->refusals;
+        stream->refusals = refusal->next;
+        free(refusal);
+    }
+    hash_map_fini(&stream->members);
+    pthread_mutex_destroy(&stream->lock);
+    rpc_call_release(stream->call);
+    free(stream);
+}
+
+/* --- members --- */
+
+static void on_ready(struct relay_sink *sink)
+{
+    struct stream_member *member = (struct stream_member *)sink;
+    struct generate_stream *stream = member->stream;
+    pthread_mutex_lock(&stream->lock);
+    if (!member->queued && !member->gone) {
+        member->queued = true;
+        member->next_ready = NULL;
+        relay_sink_retain(sink);
+        *(stream->ready_last ? &stream->ready_last->next_ready : &stream->ready_first) = member;
+        stream->ready_last = member;
+    }
+    pthread_mutex_unlock(&stream->lock);
+    rpc_call_kick(stream->call);
+}
+
+static void on_cut_off(struct relay_sink *sink, const struct error *status)
+{
+    rpc_call_abort(((struct stream_member *)sink)->stream->call, status);
+}
+
+static void on_taken_over(struct relay_sink *sink, const struct error *why)
+{
+    struct stream_member *member = (struct stream_member *)sink;
+    generate_stream_remove(member->stream, member);
+    generate_stream_refuse(member->stream, member->relay->request_id, why, false);
+}
+
+/* Too many from the first byte over the limit until half of it. */
+static bool on_pending(struct relay_sink *sink, int64_t more_bytes)
+{
+    struct generate_stream *stream = ((struct stream_member *)sink)->stream;
+    int64_t limit = (int64_t)stream->gateway->config.limits.max_stream_pending_bytes;
+    int64_t n_bytes = atomic_fetch_add(&stream->pending_bytes, more_bytes) + more_bytes;
+    if (n_bytes > limit)
+        atomic_store(&stream->crowded, true);
+    return atomic_load(&stream->crowded) && n_bytes > limit / 2;
+}
+
+static void on_destroy(struct relay_sink *sink)
+{
+    struct stream_member *member = (struct stream_member *)sink;
+    relay_release(member->relay);
+    release(member->stream);
+    free(member);
+}
+
+static const struct relay_sink_ops member_ops = {
+    .name = "stream",
+    .ready = on_ready,
+    .cut_off = on_cut_off,
+    .taken_over = on_taken_over,
+    .pending = on_pending,
+    .watched = true,
+    .destroy = on_destroy,
+};
+
+struct stream_member *generate_stream_find(struct generate_stream *stream, const char *request_id)
+{
+    pthread_mutex_lock(&stream->lock);
+    struct stream_member *member = hash_map_get_str(&stream->members, request_id);
+    if (member)
+        relay_sink_retain(&member->base);
+    pthread_mutex_unlock(&stream->lock);
+    return member;
+}
+
+static int too_many(struct generate_stream *stream, struct error *err)
+{
+    gateway_count_refusal(stream->gateway, LIMIT_STREAM_REQUESTS);
+    error_set(err, STATUS_RESOURCE_EXHAUSTED,
+              "request_id: %zu requests live on this stream, limit %llu", stream->members.n_entries,
+              (unsigned long long)stream->gateway->config.limits.max_stream_requests);
+    err->retry_after_ms = 1000;
+    return error_reason(err, "STREAM_REQUESTS");
+}
+
+int generate_stream_add(struct generate_stream *stream, struct relay *relay,
+                        struct stream_member **out_member, struct error *err)
+{
+    int rc = 0;
+    struct stream_member *member = calloc(1, sizeof(*member));
+    if (!member)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "request: out of memory");
+    relay_sink_init(&member->base, &member_ops);
+    member->stream = stream;
+    retain(stream);
+    member->relay = relay;
+    relay_retain(relay);
+    pthread_mutex_lock(&stream->lock);
+    if (stream->over)
+        rc = error_set(err, STATUS_CANCELLED, "the client cancelled or is gone");
+    else if (stream->members.n_entries >= stream->gateway->config.limits.max_stream_requests)
+        rc = too_many(stream, err);
+    else if (!hash_map_put_str(&stream->members, relay->request_id, member))
+        rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "request: out of memory");
+    else
+        relay_sink_retain(&member->base); /* the map's */
+    pthread_mutex_unlock(&stream->lock);
+    if (rc)
+        relay_sink_release(&member->base);
+    else
+        *out_member = member;
+    return rc;
+}
+
+/* Under the lock; true where the map's reference is now the caller's. */
+static bool leave(struct generate_stream *stream, struct stream_member *member)
+{
+    const char *id = member->relay->request_id;
+    bool was_in = !member->gone && hash_map_get_str(&stream->members, id) == member;
+    member->gone = true;
+    if (was_in)
+        hash_map_remove_str(&stream->members, id);
+    return was_in;
+}
+
+void generate_stream_remove(struct generate_stream *stream, struct stream_member *member)
+{
+    pthread_mutex_lock(&stream->lock);
+    bool was_in = leave(stream, member);
+    pthread_mutex_unlock(&stream->lock);
+    if (was_in)
+        relay_sink_release(&member->base);
+    rpc_call_kick(stream->call);
+}
+
+/* Every member, retained, in a list of the caller's (free()). */
+static struct stream_member **all_members(struct generate_stream *stream, size_t *out_n)
+{
+    size_t cursor = 0, n = 0;
+    struct stream_member *member;
+    pthread_mutex_lock(&stream->lock);
+    struct stream_member **all = calloc(stream->members.n_entries + 1, sizeof(*all));
+    while (all && (member = hash_map_next(&stream->members, &cursor, NULL, NULL))) {
+        relay_sink_retain(&member->base);
+        all[n++] = member;
+    }
+    pthread_mutex_unlock(&stream->lock);
+    *out_n = n;
+    return all;
+}
+
+/* --- what goes out --- */
+
+void generate_stream_refuse(struct generate_stream *stream, const char *request_id,
+                            const struct error *err, bool goes_on)
+{
+    struct stream_refusal *refusal = calloc(1, sizeof(*refusal));
+    bool pause = false;
+    if (!refusal) {
+        rpc_call_finish(stream->call, err);
+        return;
+    }
+    snprintf(refusal->request_id, sizeof(refusal->request_id), "%s", request_id);
+    refusal->error = *err;
+    refusal->goes_on = goes_on;
+    pthread_mutex_lock(&stream->lock);
+    *stream->refusals_end = refusal;
+    stream->refusals_end = &refusal->next;
+    if (++stream->n_refusals >= STREAM_MAX_REFUSALS && !stream->reads_paused)
+        pause = stream->reads_paused = true;
+    pthread_mutex_unlock(&stream->lock);
+    if (pause)
+        rpc_call_pause_reads(stream->call);
+    rpc_call_kick(stream->call);
+}
+
+struct put_context {
+    struct rpc_out *out;
+    char *request_id;
+};
+
+static void put_error(struct rpc_out *out, char *request_id, const struct error *err, bool goes_on,
+                      uint64_t n_tokens_sent)
+{
+    Sluice__V1__GenerateStreamResponse response = SLUICE__V1__GENERATE_STREAM_RESPONSE__INIT;
+    Sluice__V1__Error error = SLUICE__V1__ERROR__INIT;
+    error.code = status_to_grpc(err->status);
+    error.message = (char *)(uintptr_t)err->message;
+    error.field = (char *)(uintptr_t)err->field;
+    error.reason = (char *)(uintptr_t)err->reason;
+    error.retry_after_ms = err->retry_after_ms;
+    error.n_tokens_sent = n_tokens_sent;
+    response.request_id = request_id;
+    response.frame_case = SLUICE__V1__GENERATE_STREAM_RESPONSE__FRAME_ERROR;
+    response.error = &error;
+    response.goes_on = goes_on;
+    rpc_out_put(out, &response.base);
+}
+
+/* relay_put_fn. */
+static void put_frame(void *ctx, const struct relay_frame *frame)
+{
+    const struct put_context *context = ctx;
+    Sluice__V1__GenerateStreamResponse response = SLUICE__V1__GENERATE_STREAM_RESPONSE__INIT;
+    struct relay_frame copy = *frame; /* the message's fields are not const */
+    response.request_id = context->request_id;
+    switch (frame->kind) {
+    case RELAY_FRAME_PROMPT_INFO:
+        response.frame_case = SLUICE__V1__GENERATE_STREAM_RESPONSE__FRAME_PROMPT_INFO;
+        response.prompt_info = &copy.prompt_info;
+        break;
+    case RELAY_FRAME_TOKENS:
+        response.frame_case = SLUICE__V1__GENERATE_STREAM_RESPONSE__FRAME_TOKENS;
+        response.tokens = &copy.tokens;
+        break;
+    case RELAY_FRAME_FINISHED:
+        response.frame_case = SLUICE__V1__GENERATE_STREAM_RESPONSE__FRAME_FINISHED;
+        response.finished = &copy.finished;
+        break;
+    default:
+        put_error(context->out, context->request_id, frame->error, false, frame->n_tokens_sent);
+        return;
+    }
+    rpc_out_put(context->out, &response.base);
+}
+
+static bool put_refusal(struct generate_stream *stream, struct rpc_out *out)
+{
+    struct stream_refusal *refusal = stream->refusals;
+    if (!refusal)
+        return false;
+    stream->refusals = refusal->next;
+    if (!stream->refusals)
+        stream->refusals_end = &stream->refusals;
+    stream->n_refusals--;
+    put_error(out, refusal->request_id, &refusal->error, refusal->goes_on, 0);
+    free(refusal);
+    return true;
+}
+
+static struct stream_member *pop_ready(struct generate_stream *stream)
+{
+    struct stream_member *member = stream->ready_first;
+    if (!member)
+        return NULL;
+    stream->ready_first = member->next_ready;
+    if (!stream->ready_first)
+        stream->ready_last = NULL;
+    member->queued = false;
+    return member;
+}
+
+static void push_ready(struct generate_stream *stream, struct stream_member *member)
+{
+    member->queued = true;
+    member->next_ready = NULL;
+    relay_sink_retain(&member->base);
+    *(stream->ready_last ? &stream->ready_last->next_ready : &stream->ready_first) = member;
+    stream->ready_last = member;
+}
+
+/* The next frame of the first request that has one. */
+static bool put_member(struct generate_stream *stream, struct rpc_out *out)
+{
+    struct stream_member *member;
+    enum relay_delivery delivery = RELAY_NOTHING;
+    while (delivery == RELAY_NOTHING && (member = pop_ready(stream))) {
+        struct put_context context = {out, member->relay->request_id};
+        if (!member->gone)
+            delivery = relay_deliver(member->relay, &member->base, put_frame, &context);
+        if (delivery == RELAY_PUT) {
+            push_ready(stream, member);
+            stream->in_flight = member; /* takes the queue's old reference */
+            break;
+        }
+        if (delivery == RELAY_PUT_LAST) {
+            if (leave(stream, member))
+                relay_sink_release(&member->base);
+            relay_sink_gone(member->relay, &member->base, relay_outcome(member->relay));
+        }
+        relay_sink_release(&member->base);
+    }
+    return delivery != RELAY_NOTHING;
+}
+
+/* What was put has been taken. */
+static void settle(struct generate_stream *stream)
+{
+    atomic_store(&stream->put_ns, 0);
+    if (!stream->in_flight)
+        return;
+    relay_taken(stream->in_flight->relay, &stream->in_flight->base);
+    relay_sink_release(&stream->in_flight->base);
+    stream->in_flight = NULL;
+}
+
+/* Those that stood still because all together were too many go on. */
+static void recheck_members(struct generate_stream *stream)
+{
+    size_t cursor = 0;
+    struct stream_member *member;
+    int64_t limit = (int64_t)stream->gateway->config.limits.max_stream_pending_bytes;
+    if (!atomic_load(&stream->crowded) || atomic_load(&stream->pending_bytes) > limit / 2)
+        return;
+    atomic_store(&stream->crowded, false);
+    while ((member = hash_map_next(&stream->members, &cursor, NULL, NULL)))
+        relay_recheck(member->relay);
+}
+
+/* Called with nothing in flight, under the call's lock. */
+static void on_next(void *arg, struct rpc_out *out)
+{
+    struct generate_stream *stream = arg;
+    struct error err;
+    pthread_mutex_lock(&stream->lock);
+    settle(stream);
+    bool put = put_refusal(stream, out) || put_member(stream, out);
+    recheck_members(stream);
+    if (put)
+        atomic_store(&stream->put_ns, clock_now_ns());
+    bool idle = !stream->members.n_entries && !stream->refusals;
+    if (idle && stream->half_closed) {
+        rpc_out_finish(out, NULL);
+        atomic_store(&stream->put_ns, clock_now_ns());
+    } else if (idle && atomic_load(&stream->gateway->leaving)) {
+        error_set(&err, STATUS_UNAVAILABLE, "the server is going away");
+        error_reason(&err, "DRAINING");
+        err.retry_after_ms = 1000;
+        rpc_out_finish(out, &err);
+        atomic_store(&stream->put_ns, clock_now_ns());
+    }
+    pthread_mutex_unlock(&stream->lock);
+}
+
+/* --- the call --- */
+
+static void on_taken(void *arg, struct rpc_call *call)
+{
+    struct generate_stream *stream = arg;
+    pthread_mutex_lock(&stream->lock);
+    bool resume = stream->reads_paused && stream->n_refusals <= STREAM_MAX_REFUSALS / 2;
+    if (resume)
+        stream->reads_paused = false;
+    pthread_mutex_unlock(&stream->lock);
+    if (resume)
+        rpc_call_resume_reads(call);
+}
+
+static void on_half_close(void *arg, struct rpc_call *call)
+{
+    struct generate_stream *stream = arg;
+    size_t n;
+    pthread_mutex_lock(&stream->lock);
+    stream->half_closed = true;
+    pthread_mutex_unlock(&stream->lock);
+    struct stream_member **all = all_members(stream, &n);
+    for (size_t i = 0; i < n; i++) {
+        relay_no_more_frames(all[i]->relay);
+        relay_sink_release(&all[i]->base);
+    }
+    free(all);
+    rpc_call_kick(call);
+}
+
+/* The engine must hear of it at once; on_done may come later. */
+static void on_cancel(void *arg, struct rpc_call *call)
+{
+    struct generate_stream *stream = arg;
+    struct error why;
+    size_t n;
+    pthread_mutex_lock(&stream->lock);
+    stream->over = true;
+    pthread_mutex_unlock(&stream->lock);
+    struct stream_member **all = all_members(stream, &n);
+    error_set(&why, STATUS_CANCELLED, "the client cancelled or is gone");
+    for (size_t i = 0; i < n; i++) {
+        if (all[i]->relay->window_ms)
+            relay_sink_gone(all[i]->relay, &all[i]->base, rpc_call_result(call));
+        else
+            relay_cancel(all[i]->relay, &why);
+        relay_sink_release(&all[i]->base);
+    }
+    free(all);
+}
+
+static void unlist(struct generate_stream *stream)
+{
+    struct gateway *gateway = stream->gateway;
+    pthread_mutex_lock(&gateway->lock);
+    struct generate_stream **at = &gateway->streams;
+    while (*at && *at != stream)
+        at = &(*at)->next;
+    if (*at)
+        *at = stream->next;
+    pthread_mutex_unlock(&gateway->lock);
+}
+
+static void on_done(void *arg, struct rpc_call *call)
+{
+    struct generate_stream *stream = arg;
+    struct stream_member *member;
+    size_t n;
+    unlist(stream);
+    pthread_mutex_lock(&stream->lock);
+    stream->over = true;
+    settle(stream);
+    pthread_mutex_unlock(&stream->lock);
+    struct stream_member **all = all_members(stream, &n);
+    for (size_t i = 0; i < n; i++) {
+        generate_stream_remove(stream, all[i]);
+        relay_sink_gone(all[i]->relay, &all[i]->base, rpc_call_result(call));
+        relay_sink_release(&all[i]->base);
+    }
+    free(all);
+    pthread_mutex_lock(&stream->lock);
+    while ((member = pop_ready(stream)))
+        relay_sink_release(&member->base);
+    pthread_mutex_unlock(&stream->lock);
+    release(stream);
+}
+
+static const struct rpc_call_events events = {
+    .on_message = generate_stream_on_frame,
+    .on_bad_message = generate_stream_on_bad_frame,
+    .on_half_close = on_half_close,
+    .on_cancel = on_cancel,
+    .on_done = on_done,
+    .on_taken = on_taken,
+    .next = on_next,
+};
+
+void handle_generate_stream(void *context, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct gateway *gateway = context;
+    struct generate_stream *stream = calloc(1, sizeof(*stream));
+    struct error err;
+    (void)request;
+    if (!stream) {
+        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "GenerateStream: out of memory");
+        rpc_call_finish(call, &err);
+        return;
+    }
+    atomic_init(&stream->n_refs, 1);
+    pthread_mutex_init(&stream->lock, NULL);
+    stream->gateway = gateway;
+    stream->call = call;
+    stream->refusals_end = &stream->refusals;
+    rpc_call_retain(call);
+    pthread_mutex_lock(&gateway->lock);
+    stream->next = gateway->streams;
+    gateway->streams = stream;
+    pthread_mutex_unlock(&gateway->lock);
+    rpc_call_set_events(call, &events, stream); /* on_done drops the first reference */
+}
+
+/* --- all of them --- */
+
+/* Those that `wanted` says, at most 64, retained. */
+static uint32_t take_streams(struct gateway *gateway, struct generate_stream *out[64],
+                             bool (*wanted)(struct generate_stream *stream, int64_t now_ns),
+                             int64_t now_ns)
+{
+    uint32_t n = 0;
+    pthread_mutex_lock(&gateway->lock);
+    for (struct generate_stream *s = gateway->streams; s && n < 64; s = s->next)
+        if (wanted(s, now_ns)) {
+            retain(s);
+            out[n++] = s;
+        }
+    pthread_mutex_unlock(&gateway->lock);
+    return n;
+}
+
+static bool is_slow(struct generate_stream *stream, int64_t now_ns)
+{
+    int64_t limit_ns = (int64_t)stream->gateway->config.limits.slow_reader_ms * NS_PER_MS;
+    int64_t put_ns = atomic_load(&stream->put_ns);
+    bool slow = put_ns && now_ns - put_ns > limit_ns;
+    if (slow)
+        atomic_store(&stream->put_ns, 0); /* it is told once */
+    return slow;
+}
+
+void generate_streams_tick(struct gateway *gateway, int64_t now_ns)
+{
+    struct generate_stream *slow[64];
+    uint32_t n = take_streams(gateway, slow, is_slow, now_ns);
+    for (uint32_t i = 0; i < n; i++) {
+        struct error err;
+        /* Code and text are all the client gets: the reason is in the text too. */
+        error_set(&err, STATUS_RESOURCE_EXHAUSTED,
+                  "SLOW_READER: the client has taken nothing for %llu ms",
+                  (unsigned long long)gateway->config.limits.slow_reader_ms);
+        error_reason(&err, "SLOW_READER");
+        gateway_count_event(gateway, GATEWAY_SLOW_READER);
+        rpc_call_abort(slow[i]->call, &err);
+        release(slow[i]);
+    }
+}
+
+void generate_streams_drain(struct gateway *gateway)
+{
+    size_t n = 0;
+    pthread_mutex_lock(&gateway->lock);
+    for (struct generate_stream *s = gateway->streams; s; s = s->next)
+        n++;
+    struct generate_stream **all = calloc(n + 1, sizeof(*all));
+    n = 0;
+    for (struct generate_stream *s = gateway->streams; s && all; s = s->next) {
+        retain(s);
+        all[n++] = s;
+    }
+    pthread_mutex_unlock(&gateway->lock);
+    for (size_t i = 0; i < n; i++) {
+        rpc_call_kick(all[i]->call);
+        release(all[i]);
+    }
+    free(all);
+}
