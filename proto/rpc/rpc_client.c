@@ -71,7 +71,8 @@ static grpc_channel *create_channel(const struct rpc_client_config *config,
                                     grpc_channel_credentials *credentials)
 {
     bool named = config->tls && config->server_name != NULL && config->server_name[0] != '\0';
-    grpc_arg args[] = {
+    bool retries = config->service_config != NULL && config->service_config[0] != '\0';
+    grpc_arg args[16] = {
         int_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, config->max_message_bytes),
         int_arg(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, INT32_MAX),
         int_arg(GRPC_ARG_KEEPALIVE_TIME_MS, config->keepalive_time_ms),
@@ -81,14 +82,18 @@ static grpc_channel *create_channel(const struct rpc_client_config *config,
         int_arg(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, config->reconnect_min_ms),
         int_arg(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, config->reconnect_max_ms),
         int_arg(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, config->reconnect_max_ms),
-        /* Calls are resumed by those who know what they mean; core must not repeat them. */
-        int_arg(GRPC_ARG_ENABLE_RETRIES, 0),
+        int_arg(GRPC_ARG_ENABLE_RETRIES, retries ? 1 : 0),
         int_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
         int_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
-        /* Last: only where there is a name. */
-        string_arg(GRPC_SSL_TARGET_NAME_OVERRIDE_ARG, named ? config->server_name : ""),
     };
-    grpc_channel_args list = {sizeof(args) / sizeof(args[0]) - (named ? 0 : 1), args};
+    size_t n = 0;
+    while (args[n].key != NULL)
+        n++;
+    if (named)
+        args[n++] = string_arg(GRPC_SSL_TARGET_NAME_OVERRIDE_ARG, config->server_name);
+    if (retries)
+        args[n++] = string_arg(GRPC_ARG_SERVICE_CONFIG, config->service_config);
+    grpc_channel_args list = {n, args};
     return grpc_channel_create(config->target, credentials, &list);
 }
 

@@ -27,6 +27,9 @@ struct rpc_client_config {
     const char *tls_client_cert, *tls_client_key; /* PEM files, both or neither (NULL or empty) */
     const char *server_name; /* that its certificate must have; NULL or empty: the target's host */
     const char *api_key;     /* goes with every call; NULL or empty: none */
+    /* gRPC service config as JSON: which calls core repeats before their first answer. NULL or
+     * empty: none; what calls mean is then the caller's alone to judge. */
+    const char *service_config;
 };
 
 /* 4 MiB; 1 MiB pending; 60 s / 20 s; 100 ms to 1 s. */

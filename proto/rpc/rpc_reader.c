@@ -15,7 +15,7 @@ struct rpc_reader {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     ProtobufCMessage *waiting; /* owned */
-    bool ended;
+    bool ended, writable;
     struct error status;
 };
 
@@ -41,7 +41,18 @@ static void on_status(void *arg, struct rpc_stream *stream, const struct error *
     pthread_mutex_unlock(&reader->lock);
 }
 
-static const struct rpc_stream_events events = {.on_message = on_message, .on_status = on_status};
+static void on_writable(void *arg, struct rpc_stream *stream)
+{
+    struct rpc_reader *reader = arg;
+    (void)stream;
+    pthread_mutex_lock(&reader->lock);
+    reader->writable = true;
+    pthread_cond_broadcast(&reader->changed);
+    pthread_mutex_unlock(&reader->lock);
+}
+
+static const struct rpc_stream_events events = {
+    .on_message = on_message, .on_writable = on_writable, .on_status = on_status};
 
 static void destroy(struct rpc_reader *reader)
 {
@@ -88,6 +99,40 @@ int rpc_reader_next(struct rpc_reader *reader, ProtobufCMessage **out_message, s
         rpc_stream_resume_reads(reader->stream);
     *out_message = message;
     return 0;
+}
+
+/* Why nothing can be sent any more. */
+static int sending_is_over(struct rpc_reader *reader, struct error *err)
+{
+    pthread_mutex_lock(&reader->lock);
+    bool told = reader->ended && reader->status.status != 0;
+    if (told)
+        *err = reader->status;
+    pthread_mutex_unlock(&reader->lock);
+    return told ? err->status : error_set(err, STATUS_CANCELLED, "the call has ended");
+}
+
+int rpc_reader_send(struct rpc_reader *reader, const ProtobufCMessage *message, struct error *err)
+{
+    for (;;) {
+        pthread_mutex_lock(&reader->lock);
+        reader->writable = false;
+        pthread_mutex_unlock(&reader->lock);
+        int status = rpc_stream_send(reader->stream, message);
+        if (status == 0)
+            return 0;
+        if (status != STATUS_RESOURCE_EXHAUSTED)
+            return sending_is_over(reader, err);
+        pthread_mutex_lock(&reader->lock);
+        while (!reader->writable && !reader->ended)
+            pthread_cond_wait(&reader->changed, &reader->lock);
+        pthread_mutex_unlock(&reader->lock);
+    }
+}
+
+void rpc_reader_close_send(struct rpc_reader *reader)
+{
+    rpc_stream_close_send(reader->stream);
 }
 
 void rpc_reader_cancel(struct rpc_reader *reader)

@@ -55,7 +55,7 @@ void rpc_stream_pause_reads(struct rpc_stream *stream);
 void rpc_stream_resume_reads(struct rpc_stream *stream);
 size_t rpc_stream_pending_bytes(struct rpc_stream *stream);
 
-/* A server-streaming call read by one thread. */
+/* A streaming call read by one thread; `request` is NULL for a bidirectional one. */
 int rpc_reader_open(struct rpc_client *client, const ProtobufCServiceDescriptor *service,
                     const char *method, const ProtobufCMessage *request,
                     const struct rpc_call_options *options, struct rpc_reader **out_reader,
@@ -63,6 +63,10 @@ int rpc_reader_open(struct rpc_client *client, const ProtobufCServiceDescriptor 
 /* Waits for the next message: 0 and *out_message (owned, rpc_message_free), or 0 and NULL at an end
  * that is OK, or the status it ended with. */
 int rpc_reader_next(struct rpc_reader *reader, ProtobufCMessage **out_message, struct error *err);
+/* Bidirectional calls, from any thread: waits while more than the client's max_pending_bytes is
+ * unsent. CANCELLED, or the status the call ended with. */
+int rpc_reader_send(struct rpc_reader *reader, const ProtobufCMessage *message, struct error *err);
+void rpc_reader_close_send(struct rpc_reader *reader); /* no more messages from here */
 /* From any thread, also while another one waits in rpc_reader_next. */
 void rpc_reader_cancel(struct rpc_reader *reader);
 void rpc_reader_close(struct rpc_reader *reader); /* NULL is accepted */
