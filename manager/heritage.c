@@ -223,6 +223,8 @@ int heritage_create(const struct manager *manager, const char *replica_id,
         snprintf(path, sizeof(path), "%s/replica-%s/exit.pb", run_dir, replica_id);
         add(heritage, "--exit-report", path);
         add(heritage, "--replica", replica_id);
+        snprintf(path, sizeof(path), "unix:%s/replica-%s/metrics.sock", run_dir, replica_id);
+        add(heritage, "--metrics", path);
         add_number(heritage, "--epoch", replica->epoch);
         add(heritage, "--name", replica->model);
         add(heritage, "--version-id", replica->version);
@@ -230,6 +232,7 @@ int heritage_create(const struct manager *manager, const char *replica_id,
         add_plan(heritage, &plan);
         add_number(heritage, "--replicas", promises.n_unsized + 1);
         add(heritage, "--log-level", manager->settings.log_level);
+        add(heritage, "--log-format", manager->settings.log_format);
         if (*config->chat_template) {
             status =
                 write_template(manager, replica_id, config->chat_template, path, sizeof(path), err);

@@ -17,6 +17,7 @@
 #include "manager/events.h"
 #include "manager/loop_queue.h"
 #include "manager/manager.h"
+#include "manager/metrics.h"
 #include "manager/notify.h"
 #include "manager/operations.h"
 #include "manager/paths.h"
@@ -34,6 +35,7 @@
 enum {
     EXIT_USAGE = 2,
     EXIT_LOCKED = 75,
+    EXIT_BAD_SETTINGS = 78, /* an address that is none or in use: trying again is of no use */
     SHUTDOWN_GRACE_MS = 2000,
     STOP_POLL_MS = 20,
     STORE_AGAIN_MS = 100
@@ -126,13 +128,16 @@ static int create_parts(struct program *program, struct error *err)
         service_create(manager, &manager->service, err) != 0 ||
         supervisor_create(manager, &manager->supervisor, err) != 0)
         return err->status;
-    return create_server(program, err);
+    if (create_server(program, err) != 0)
+        return err->status;
+    return manager_metrics_create(manager, &manager->metrics, err);
 }
 
 /* In the order that lets nothing call what is gone: first no more calls, then no more results. */
 static void destroy_parts(struct program *program)
 {
     struct manager *manager = &program->manager;
+    manager_metrics_destroy(manager->metrics);
     if (manager->server)
         rpc_server_shutdown(manager->server, 0);
     if (manager->queue)
@@ -251,6 +256,8 @@ static int run(struct program *program)
         log_info(LOG_EVENT("stopped"));
     }
     destroy_parts(program);
+    if (status == STATUS_INVALID_ARGUMENT || status == STATUS_ALREADY_EXISTS)
+        return EXIT_BAD_SETTINGS;
     return status == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 

@@ -11,6 +11,7 @@ struct error;
 struct ev_loop;
 struct events;
 struct loop_queue;
+struct manager_metrics;
 struct operations;
 struct routes;
 struct rpc_server;
@@ -27,6 +28,7 @@ struct settings {
     const char *model_root;
     const char *log_level;
     const char *log_format;
+    const char *metrics;
     uint64_t drain_grace_ms;
     uint64_t restart_backoff_initial_ms;
     uint64_t restart_backoff_max_ms;
@@ -61,6 +63,7 @@ struct manager {
     struct routes *routes;
     struct service *service;
     struct rpc_server *server;
+    struct manager_metrics *metrics; /* NULL: not asked for */
 };
 
 /* To be called after every committed change: supervises, moves operations on, publishes routes. */

@@ -23,6 +23,8 @@ static const struct option_spec specs[] = {
      "the program sluice-worker; empty: beside this one", 0, 0},
     {"model-root", 'm', OPTION_STRING, FIELD(model_root), "", "DIR",
      "models must lie below it; empty: anywhere", 0, 0},
+    {"metrics", 0, OPTION_STRING, FIELD(metrics), "127.0.0.1:8004", "ADDR:PORT",
+     "GET /metrics and /healthz over HTTP, also unix:PATH; empty: nowhere", 0, 0},
     {"drain-grace", 0, OPTION_MS, FIELD(drain_grace_ms), "60s", "TIME",
      "running requests of an unloaded model may take this long", 0, DAY_MS},
     {"restart-backoff-initial", 0, OPTION_MS, FIELD(restart_backoff_initial_ms), "1s", "TIME",

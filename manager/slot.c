@@ -323,7 +323,8 @@ int slot_attach(struct slot *slot, struct process *process, struct error *err)
 
 static int prepare_folder(const struct slot *slot, struct error *err)
 {
-    static const char *const leftovers[] = {"worker.sock", "exit.pb", "exit.pb.tmp"};
+    static const char *const leftovers[] = {"worker.sock", "metrics.sock", "exit.pb",
+                                            "exit.pb.tmp"};
     char path[SLOT_PATH_BYTES];
     snprintf(path, sizeof(path), "%s/replica-%s", slot->supervisor->manager->settings.run_dir,
              slot->id);

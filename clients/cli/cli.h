@@ -26,7 +26,7 @@ struct cli_settings {
     bool validate_only, no_wait, verify, all;
     /* serve */
     const char *listen, *model_root, *log_level;
-    const char *metrics, *metrics_aliases, *manager_metrics;
+    const char *metrics, *metrics_aliases, *manager_metrics, *log_format;
     /* run, chat */
     const char *system, *stop;
     uint64_t max_tokens, min_tokens, seed, top_k;

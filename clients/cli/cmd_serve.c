@@ -136,6 +136,10 @@ static void prepare_children(struct serve *s)
                  "--listen-unix", s->inner_path},
     };
     add_arg(&manager, "--model-root", set->model_root);
+    add_word(&manager, "--metrics");
+    add_word(&manager, set->manager_metrics);
+    add_arg(&manager, "--log-format", set->log_format);
+    add_arg(&server, "--log-format", set->log_format);
     add_word(&server, "--metrics"); /* also empty: off is not the same as not said */
     add_word(&server, set->metrics);
     add_arg(&server, "--metrics-aliases", set->metrics_aliases);
@@ -547,6 +551,8 @@ static const struct option_spec serve_specs[] = {
      "address of the data plane", 0, 0},
     {"metrics", 0, OPTION_STRING, CLI_OPTION(metrics), "127.0.0.1:8002", "ADDR:PORT",
      "/metrics of the server, also unix:PATH; empty: nowhere", 0, 0},
+    {"manager-metrics", 0, OPTION_STRING, CLI_OPTION(manager_metrics), "127.0.0.1:8004",
+     "ADDR:PORT", "/metrics of the manager and, through it, of the workers", 0, 0},
     {"metrics-aliases", 0, OPTION_STRING, CLI_OPTION(metrics_aliases), "", "NAMES",
      "vllm: also under vLLM's metric names", 0, 0},
     {"name", 0, OPTION_STRING, CLI_OPTION(name), "", "NAME",
@@ -570,6 +576,8 @@ static const struct option_spec serve_specs[] = {
      "running requests get this long at the end", 0, 86400000},
     {"log-level", 0, OPTION_STRING, CLI_OPTION(log_level), "info", "debug|info|warn|error",
      "how much is logged", 0, 0},
+    {"log-format", 0, OPTION_STRING, CLI_OPTION(log_format), "kv", "kv|json",
+     "how all of it is written", 0, 0},
 };
 static const struct manual_example serve_examples[] = {
     {"sluice serve ./SmolLM2-135M-Instruct.Q4_1.gguf", NULL},

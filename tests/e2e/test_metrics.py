@@ -43,7 +43,8 @@ def measured(tmp_path_factory, stubs):
     """The sample model as "smol" with /metrics of server and manager, vLLM's names, logs as JSON."""
     sluice = Sluice(tmp_path_factory.mktemp("state"), stubs)
     sluice.metrics_port, sluice.manager_metrics_port = free_port(), free_port()
-    sluice.start("--metrics", f"127.0.0.1:{sluice.metrics_port}", "--metrics-aliases", "vllm")
+    sluice.start("--metrics", f"127.0.0.1:{sluice.metrics_port}", "--metrics-aliases", "vllm",
+                 "--manager-metrics", f"127.0.0.1:{sluice.manager_metrics_port}")
     try:
         sluice.cli("register", "smol", model_path(), "--version", "1")
         sluice.cli("load", "smol")
@@ -194,6 +195,99 @@ def test_health_over_http(measured):
     assert Scrape(measured.metrics_port).type.startswith("text/plain; version=0.0.4")
 
 
+class UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path):
+        super().__init__("localhost", timeout=10)
+        self.path = str(path)
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(10)
+        self.sock.connect(self.path)
+
+
+def worker_scrape(sluice):
+    """The worker's own answer, on its private socket."""
+    (path,) = sluice.state.glob("run/replica-*/metrics.sock")
+    assert path.stat().st_mode & 0o777 == 0o600
+    connection = UnixConnection(path)
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    connection.close()
+    return {f.name: f for f in text_string_to_metric_families(text)}, text
+
+
+def values(families):
+    return {(s.name, tuple(sorted(s.labels.items()))): s.value for f in families.values() for s in f.samples
+            if s.name.startswith("sluice_worker_")}
+
+
+def total(of, name, **labels):
+    return sum(v for (n, l), v in of.items() if n == name and labels.items() <= dict(l).items())
+
+
+def test_workers_are_told_by_themselves_and_by_the_manager(measured):
+    settle(measured)
+
+    def at_rest():
+        now = values(worker_scrape(measured)[0])
+        return total(now, "sluice_worker_requests_accepted_total") == total(now, "sluice_worker_requests_finished_total")
+    measured.wait(at_rest, 5, "the worker is at rest")
+    before = values(worker_scrape(measured)[0])
+    _, ids, finished = measured.generate(measured.request("smol", "Sing of the sea", max_tokens=16, ignore_eos=True))
+    settle(measured)
+    own = values(worker_scrape(measured)[0])
+
+    def grew(name, **labels):
+        return total(own, name, **labels) - total(before, name, **labels)
+    replica = finished.receipt.replica_id
+    assert grew("sluice_worker_generated_tokens_total", replica=replica, model="smol", version="1") == len(ids) == 16
+    assert grew("sluice_worker_requests_finished_total", outcome="ok") == 1
+    assert grew("sluice_worker_request_decode_seconds_count", replica=replica) == 1
+    assert grew("sluice_worker_request_prompt_tokens_sum") == finished.usage.n_prompt_tokens
+    assert grew("sluice_worker_request_generated_tokens_sum") == 16
+    assert total(own, "sluice_worker_requests_accepted_total") == total(own, "sluice_worker_requests_finished_total")
+    steady = {k: v for k, v in own.items() if "memory" not in k[0] and "step_seconds" not in k[0]}
+    assert len(steady) > 60
+
+    def same():
+        told = values(Scrape(measured.manager_metrics_port).families)
+        return {k: told.get(k) for k in steady} == steady
+    measured.wait(same, 5, "the manager says the same")
+    manager = Scrape(measured.manager_metrics_port)
+    assert manager.sum("sluice_manager_replica_state", replica=replica, state="ready") == 1
+    assert manager.sum("sluice_worker_state", replica=replica, state="ready") == 1
+    assert manager.sum("sluice_worker_memory_bytes", kind="weights") > 50 << 20
+
+
+def test_a_scrape_of_manager_and_worker_costs_little(measured):
+    (manager,), (worker,) = measured.children("sluice-manager"), measured.children("sluice-worker")
+    for name, pid, scrape in (("manager", manager, lambda: Scrape(measured.manager_metrics_port, "/metrics")),
+                              ("worker", worker, lambda: worker_scrape(measured))):
+        process = psutil.Process(pid)
+        scrape()
+        before = sum(process.cpu_times()[:2])
+        for _ in range(100):
+            scrape()
+        ms = (sum(process.cpu_times()[:2]) - before) * 1000 / 100
+        print(f"{name}: {ms:.3f} ms CPU per scrape")
+        assert ms < 5 or "san" in str(BIN)
+
+
+def test_scrapes_do_not_wait_for_the_engine(measured):
+    call = measured.inference.Generate(measured.request("smol", "One two three", max_tokens=400, ignore_eos=True))
+    next(call)
+    worst = 0
+    for _ in range(20):
+        began = time.monotonic()
+        assert Scrape(measured.manager_metrics_port).status == 200
+        worker_scrape(measured)
+        worst = max(worst, time.monotonic() - began)
+    call.cancel()
+    assert worst < 2
+    settle(measured)
+
+
 # --- hostile HTTP (BI-45) ---
 
 def talk(port, data, seconds=15):
@@ -271,6 +365,12 @@ def test_a_port_in_use_is_told(measured, tmp_path):
     assert result.returncode == 1
     assert f"127.0.0.1:{measured.metrics_port} is in use by process {pid}" in result.stderr, result.stderr
     assert "--metrics" in result.stderr
+    (pid,) = measured.children("sluice-manager")
+    result = subprocess.run([BIN / "sluice", "serve", "--state-dir", tmp_path, "--listen", f"127.0.0.1:{free_port()}",
+                             "--manager-metrics", f"127.0.0.1:{measured.manager_metrics_port}"],
+                            capture_output=True, text=True, timeout=30)
+    assert result.returncode == 1
+    assert f"127.0.0.1:{measured.manager_metrics_port} is in use by process {pid}" in result.stderr, result.stderr
 
 
 # --- logs ---
@@ -306,6 +406,18 @@ def test_each_request_leaves_one_line_without_its_text(measured):
     everything = "".join(p.read_text() for p in [*measured.state.glob("log/*.log"), *measured.state.glob("run/replica-*/log")])
     assert "canary" not in everything and "nightfall" not in everything
     assert text.strip() and text.strip() not in everything
+
+
+def test_workers_lines_name_the_same_request_and_trace(measured):
+    measured.generate(measured.request("smol", "x", max_tokens=3, request_id="logged-2"),
+                      metadata=[("traceparent", f"00-{TRACE}-b7ad6b7169203331-00")])
+    server = request_line(measured, "logged-2")
+    (path,) = measured.state.glob("run/replica-*/log")
+    measured.wait(lambda: any(x["request_id"] == "logged-2" for x in log_lines(path, "request")), 5, "the worker's line")
+    (worker,) = [x for x in log_lines(path, "request") if x["request_id"] == "logged-2"]
+    assert worker["trace_id"] == server["trace_id"] == TRACE and worker["parent_span_id"] == server["span_id"]
+    assert worker["sampled"] == server["sampled"] == "0"
+    assert worker["outcome"] == "ok" and worker["generated_tokens"] == "3" and server["replica"] in str(path)
 
 
 @pytest.mark.parametrize("bad", [f"00-{TRACE}-b7ad6b7169203331", f"00-{TRACE.upper()}-b7ad6b7169203331-01", "00-0-0-0",
