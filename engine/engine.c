@@ -283,6 +283,11 @@ const struct model_info *engine_model_info(const struct engine *e)
     return executor_model_info(e->executor);
 }
 
+void engine_get_packed(const struct engine *e, struct executor_packed *out_packed)
+{
+    executor_get_packed(e->executor, out_packed);
+}
+
 const struct executor_plan *engine_memory(const struct engine *e)
 {
     return executor_actual(e->executor);

@@ -53,6 +53,7 @@ const struct chat_template *engine_chat_template(const struct engine *engine);
 const struct error *engine_chat_template_error(const struct engine *engine);
 const struct model_info *engine_model_info(const struct engine *engine);
 const struct executor_plan *engine_memory(const struct engine *engine);
+void engine_get_packed(const struct engine *engine, struct executor_packed *out_packed);
 const char *engine_numerics_id(const struct engine *engine);
 /* 64 hex digits: identity of the loaded version (DESIGN section 6). */
 const char *engine_weights_digest(const struct engine *engine);

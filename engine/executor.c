@@ -12,6 +12,7 @@
 #include "engine/executor_arch.h"
 #include "engine/format/checkpoint.h"
 #include "engine/loader.h"
+#include "engine/loader_share.h"
 #include "engine/model.h"
 #include "engine/plan.h"
 #include "engine/rank_team.h"
@@ -42,6 +43,7 @@ struct executor {
     uint32_t n_logits; /* rows of the last step */
     atomic_uint_fast64_t progress;
     char numerics_id[NUMERICS_ID_BYTES];
+    struct error not_shared; /* why memory that was given is not used */
 };
 
 /* --- planning --- */
@@ -80,6 +82,10 @@ static int prepare(struct executor *ex, const struct checkpoint *ckpt, const str
     }
     if (cfg->tp > 1)
         ex->actual.workspace_bytes += 2 * (uint64_t)cfg->tp * COMM_BYTES;
+    struct error why;
+    if (cfg->packed_fds &&
+        loader_share_look(cfg->packed_fds, ex->plans, ex->n_ranks, &why) == LOADER_SHARE_MAP)
+        ex->actual.shared_bytes = ex->actual.weights_bytes;
     ex->actual.n_blocks = steps.n_blocks;
     ex->actual.kv_tokens = (uint64_t)steps.n_blocks * steps.block_size;
     ex->actual.context_tokens = context;
@@ -106,7 +112,7 @@ static int check_memory(const struct executor *ex, struct error *err)
 {
     struct device_memory memory;
     const struct executor_plan *p = &ex->actual;
-    uint64_t needed = p->weights_bytes + p->kv_bytes + p->workspace_bytes;
+    uint64_t needed = p->weights_bytes - p->shared_bytes + p->kv_bytes + p->workspace_bytes;
     int rc = ex->device->ops->memory(ex->device, &memory, err);
     if (rc || needed <= memory.free_bytes)
         return rc;
@@ -155,8 +161,9 @@ static int load(struct executor *ex, const struct executor_config *cfg,
         .progress = progress,
         .progress_ctx = ctx,
         .cancel = cancel,
+        .shared_fds = cfg->packed_fds,
     };
-    rc = loader_load(&job, ex->weights, err);
+    rc = loader_load(&job, ex->weights, &ex->not_shared, err);
     thread_pool_destroy(pool);
     return rc;
 }
@@ -191,6 +198,7 @@ static void add_up_taken(struct executor *ex)
 {
     struct executor_plan *actual = &ex->actual;
     actual->weights_bytes = actual->kv_bytes = actual->huge_page_bytes = 0;
+    actual->shared_bytes = 0;
     actual->workspace_bytes = ex->logits_bytes;
     if (ex->n_ranks > 1)
         actual->workspace_bytes += 2 * (uint64_t)ex->n_ranks * COMM_BYTES;
@@ -199,6 +207,8 @@ static void add_up_taken(struct executor *ex)
         decoder_get_taken(ex->decoders[r], &kv_bytes, &workspace_bytes);
         actual->weights_bytes += ex->weights[r].n_bytes;
         actual->huge_page_bytes += ex->weights[r].huge_bytes;
+        if (ex->weights[r].origin == LOADER_MAPPED)
+            actual->shared_bytes += ex->weights[r].n_bytes;
         actual->kv_bytes += kv_bytes;
         actual->workspace_bytes += workspace_bytes;
     }
@@ -281,6 +291,19 @@ const struct model_info *executor_model_info(const struct executor *ex)
 const struct executor_plan *executor_actual(const struct executor *ex)
 {
     return &ex->actual;
+}
+
+void executor_get_packed(const struct executor *ex, struct executor_packed *out_packed)
+{
+    *out_packed = (struct executor_packed){
+        .n_ranks = ex->n_ranks,
+        .mapped = ex->weights[0].origin == LOADER_MAPPED,
+        .why = ex->not_shared.status ? ex->not_shared.message : "",
+    };
+    for (uint32_t r = 0; r < ex->n_ranks; r++) {
+        out_packed->fds[r] = ex->weights[r].fd;
+        out_packed->n_bytes[r] = ex->weights[r].n_bytes;
+    }
 }
 
 const char *executor_numerics_id(const struct executor *ex)

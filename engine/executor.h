@@ -26,6 +26,7 @@ struct executor_config {
     uint32_t max_context_tokens; /* per sequence; 0 = the model's */
     uint32_t max_rows, max_seqs; /* per step */
     uint32_t n_score_rows;       /* prompt rows per step whose logits are wanted; may be 0 */
+    const int *packed_fds;       /* [tp] memory to share packed weights in, borrowed; or NULL */
 };
 
 /* Bytes and shapes a load would take; nothing is allocated. */
@@ -34,6 +35,16 @@ struct executor_plan {
     uint64_t kv_tokens;
     uint32_t n_blocks, context_tokens;
     uint64_t huge_page_bytes; /* of the weights; known after a load only */
+    uint64_t shared_bytes;    /* of the weights: in memory already, packed by another process */
+};
+
+/* Where the packed weights lie. */
+struct executor_packed {
+    uint32_t n_ranks;
+    int fds[8]; /* by rank; borrowed from the executor, sealed */
+    uint64_t n_bytes[8];
+    bool mapped;     /* another process packed them */
+    const char *why; /* why memory that was given is not used, or empty */
 };
 
 /* Facts of the loaded model that callers need. Strings are borrowed from the executor. */
@@ -67,6 +78,7 @@ void executor_close(struct executor *ex);
 const struct model_info *executor_model_info(const struct executor *ex);
 const struct executor_plan *
 executor_actual(const struct executor *ex); /* as a plan, but what was really taken */
+void executor_get_packed(const struct executor *ex, struct executor_packed *out_packed);
 /* "cpu/avx512/…/bf16/<build>": equal ids promise equal bits. Borrowed. */
 const char *executor_numerics_id(const struct executor *ex);
 

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "engine/format/checkpoint.h"
 #include "engine/loader_memory.h"
+#include "engine/loader_share.h"
 #include "kernels/ops.h"
 #include "kernels/thread_pool.h"
 
@@ -30,6 +31,7 @@ struct load {
     atomic_bool stop;
     pthread_mutex_t lock;                                     /* over what follows */
     uint64_t done_bytes[N_SEGMENTS], total_bytes[N_SEGMENTS]; /* by rank */
+    bool fills_shared;
     struct error *err;
     int rc;
 };
@@ -161,7 +163,8 @@ static void pack_tasks(void *ctx, uint32_t index, uint32_t n_threads)
 static int init_weights(struct load *load, uint32_t r)
 {
     const struct rank_plan *plan = &load->job->plans[r];
-    int rc = loader_memory_init(&load->memories[r], plan, load->err);
+    int shared_fd = load->fills_shared ? load->job->shared_fds[r] : -1;
+    int rc = loader_memory_init(&load->memories[r], plan, shared_fd, load->err);
     for (uint32_t i = 0; !rc && i < plan->n_places; i++) {
         const struct weight_place *place = &plan->places[i];
         struct weight *weight;
@@ -190,7 +193,17 @@ static int run(struct load *load)
     return load->rc ? load->rc : checkpoint_check(job->model->ckpt, load->err);
 }
 
-int loader_load(const struct loader_job *job, struct packed_weights *out_weights, struct error *err)
+static int map_shared(const struct loader_job *job, struct packed_weights *out_weights,
+                      struct error *err)
+{
+    int rc = loader_share_map(job->shared_fds, job->plans, job->n_ranks, out_weights, err);
+    for (uint32_t r = 0; !rc && job->progress && r < job->n_ranks; r++)
+        job->progress(job->progress_ctx, r, out_weights[r].n_bytes, out_weights[r].n_bytes);
+    return rc;
+}
+
+int loader_load(const struct loader_job *job, struct packed_weights *out_weights,
+                struct error *out_why, struct error *err)
 {
     struct loader_memory memories[N_SEGMENTS];
     struct packed_weights sealed[N_SEGMENTS] = {{0}};
@@ -198,6 +211,13 @@ int loader_load(const struct loader_job *job, struct packed_weights *out_weights
     uint32_t n_sealed = 0;
     if (!job->n_ranks || job->n_ranks > N_SEGMENTS)
         return error_set(err, STATUS_INTERNAL, "loader: %u ranks", job->n_ranks);
+    error_clear(out_why);
+    enum loader_share share = LOADER_SHARE_NONE;
+    if (job->shared_fds)
+        share = loader_share_look(job->shared_fds, job->plans, job->n_ranks, out_why);
+    if (share == LOADER_SHARE_MAP && map_shared(job, out_weights, out_why) == 0)
+        return 0;
+    load.fills_shared = share == LOADER_SHARE_FILL;
     for (uint32_t r = 0; r < job->n_ranks; r++)
         memories[r] = (struct loader_memory){.fd = -1};
     pthread_mutex_init(&load.lock, NULL);
@@ -206,6 +226,7 @@ int loader_load(const struct loader_job *job, struct packed_weights *out_weights
         rc = loader_memory_seal(&memories[n_sealed], &job->plans[n_sealed], &sealed[n_sealed], err);
     for (uint32_t r = 0; r < job->n_ranks; r++) {
         loader_memory_fini(&memories[r]);
+        sealed[r].origin = load.fills_shared ? LOADER_FILLED : LOADER_OWN;
         if (rc)
             loader_unmap(&sealed[r]);
         else

@@ -29,12 +29,19 @@ struct packed_header {
     uint8_t digest[SHA256_BYTES]; /* struct rank_plan */
 };
 
+enum loader_origin {
+    LOADER_OWN,    /* packed here, in memory of our own */
+    LOADER_FILLED, /* packed here, in memory that was handed to us */
+    LOADER_MAPPED, /* packed by another process */
+};
+
 /* A rank's packed weights, mapped read-only. loader_unmap() gives all back. */
 struct packed_weights {
     int fd;           /* owned; sealed */
     const void *base; /* NULL: not mapped */
     uint64_t n_bytes;
     uint64_t huge_bytes; /* of them in huge pages, as the kernel tells after packing */
+    enum loader_origin origin;
 };
 
 struct loader_job {
@@ -46,13 +53,16 @@ struct loader_job {
     executor_progress_fn *progress; /* may be NULL */
     void *progress_ctx;
     const volatile bool *cancel; /* may be NULL */
+    const int *shared_fds;       /* [n_ranks] memory handed to us, borrowed; NULL: none */
 };
 
-/* Fills and seals the memory of every rank; out_weights[n_ranks] are owned. All or nothing.
+/* Fills and seals the memory of every rank, or maps what is in the shared memory already;
+ * out_weights[n_ranks] are owned. All or nothing. Shared memory that cannot be used is no error:
+ * *out_why (never NULL) says why, status 0: it is used or there is none.
  * CANCELLED where *cancel became true; FAILED_PRECONDITION (MODEL_FILE_CHANGED) where the file
  * changed meanwhile; RESOURCE_EXHAUSTED where memory ran out. */
 int loader_load(const struct loader_job *job, struct packed_weights *out_weights,
-                struct error *err);
+                struct error *out_why, struct error *err);
 
 /* Maps memory that another load filled and sealed. FAILED_PRECONDITION (reason PACKED_MISMATCH)
  * says what differs: not sealed, size, magic, version, digest. Takes `fd` on success. */

@@ -42,11 +42,12 @@ static void *map_aligned(int fd, uint64_t n_bytes, int prot, int flags)
     return at;
 }
 
-int loader_memory_init(struct loader_memory *memory, const struct rank_plan *plan,
+int loader_memory_init(struct loader_memory *memory, const struct rank_plan *plan, int fd,
                        struct error *err)
 {
     *memory = (struct loader_memory){.fd = -1, .n_bytes = plan->weights_bytes};
-    memory->fd = memfd_create("sluice-weights", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    memory->fd = fd < 0 ? memfd_create("sluice-weights", MFD_CLOEXEC | MFD_ALLOW_SEALING)
+                        : fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (memory->fd < 0)
         return error_errno(err, errno, "memory for packed weights");
     if (ftruncate(memory->fd, (off_t)memory->n_bytes) != 0)
@@ -147,7 +148,7 @@ static int mismatch(struct error *err, const char *format, ...)
     return error_reason(err, "PACKED_MISMATCH");
 }
 
-static int check_header(int fd, const struct rank_plan *plan, struct error *err)
+int loader_memory_check(int fd, const struct rank_plan *plan, struct error *err)
 {
     struct packed_header header;
     struct stat st;
@@ -178,7 +179,7 @@ static int check_header(int fd, const struct rank_plan *plan, struct error *err)
 int loader_map_sealed(int fd, const struct rank_plan *plan, struct packed_weights *out_weights,
                       struct error *err)
 {
-    int rc = check_header(fd, plan, err);
+    int rc = loader_memory_check(fd, plan, err);
     return rc ? rc : map_readonly(fd, plan->weights_bytes, out_weights, err);
 }
 

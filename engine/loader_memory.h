@@ -17,10 +17,14 @@ struct loader_memory {
     uint64_t n_bytes;
 };
 
-/* RESOURCE_EXHAUSTED where memory or descriptors ran out. loader_memory_fini() in any case. */
-int loader_memory_init(struct loader_memory *memory, const struct rank_plan *plan,
+/* In a memfd of its own (fd -1), or in an empty one that is borrowed. RESOURCE_EXHAUSTED where
+ * memory or descriptors ran out. loader_memory_fini() in any case. */
+int loader_memory_init(struct loader_memory *memory, const struct rank_plan *plan, int fd,
                        struct error *err);
 void loader_memory_fini(struct loader_memory *memory);
+
+/* FAILED_PRECONDITION (reason PACKED_MISMATCH) unless `fd` is sealed memory of this plan. */
+int loader_memory_check(int fd, const struct rank_plan *plan, struct error *err);
 
 /* Writes the header, ends the writable mapping, seals, and maps again read-only. Takes the memory
  * on success. */

@@ -15,9 +15,19 @@ uint64_t kv_size_available(const struct settings *settings, uint64_t *out_free_b
     return free_bytes > settings->memory_promised ? free_bytes - settings->memory_promised : 0;
 }
 
-static uint64_t share_of(const struct settings *settings, uint64_t available_bytes)
+/* Of the weights what this replica brings into memory: nothing where another has brought it. */
+static uint64_t new_weights(const struct settings *settings, const struct executor_plan *plan)
 {
-    return available_bytes / (settings->replicas ? settings->replicas : 1);
+    return settings->weights_held ? 0 : plan->weights_bytes - plan->shared_bytes;
+}
+
+/* What one of the replicas may take. Where they share their weights, those are taken once. */
+static uint64_t share_of(const struct settings *settings, const struct executor_plan *plan,
+                         uint64_t available_bytes)
+{
+    uint64_t once = settings->weights_shared ? new_weights(settings, plan) : 0;
+    uint64_t rest = available_bytes > once ? available_bytes - once : 0;
+    return rest / (settings->replicas ? settings->replicas : 1) + once;
 }
 
 int kv_size_resolve(struct checkpoint *ckpt, const struct settings *settings,
@@ -46,8 +56,8 @@ int kv_size_resolve(struct checkpoint *ckpt, const struct settings *settings,
                          " tokens (%" PRIu64 " bytes)",
                          settings->kv_bytes, ex->kv_block_size, token_bytes * ex->kv_block_size);
     }
-    uint64_t share = share_of(settings, kv_size_available(settings, &free_bytes));
-    uint64_t taken = plan.weights_bytes + plan.workspace_bytes;
+    uint64_t share = share_of(settings, &plan, kv_size_available(settings, &free_bytes));
+    uint64_t taken = new_weights(settings, &plan) + plan.workspace_bytes;
     uint64_t fits = (share > taken ? (share - taken) / 2 : 0) / token_bytes;
     uint64_t most = UINT32_MAX / ex->kv_block_size * (uint64_t)ex->kv_block_size;
     ex->kv_tokens = (uint64_t)ex->max_seqs * plan.context_tokens;
@@ -71,18 +81,18 @@ int kv_size_check(struct checkpoint *ckpt, const struct settings *settings,
     int rc = executor_plan(ckpt, &cfg->executor, out_plan, err);
     if (rc)
         return rc;
-    uint64_t needed = out_plan->weights_bytes + out_plan->kv_bytes + out_plan->workspace_bytes;
+    uint64_t weights = new_weights(settings, out_plan);
+    uint64_t needed = weights + out_plan->kv_bytes + out_plan->workspace_bytes;
     uint64_t available = kv_size_available(settings, &free_bytes);
     if (!settings->kv_tokens && !settings->kv_bytes)
-        available = share_of(settings, available);
+        available = share_of(settings, out_plan, available);
     if (needed <= available)
         return 0;
     error_set(err, STATUS_RESOURCE_EXHAUSTED,
               "%.2f GiB of memory needed (weights %.2f, KV cache %.2f, workspace %.2f), %.2f GiB "
               "available (%.2f GiB free, of which %.2f GiB are promised to other replicas); lower "
               "kv_tokens or context_length, or unload something",
-              gib(needed), gib(out_plan->weights_bytes), gib(out_plan->kv_bytes),
-              gib(out_plan->workspace_bytes), gib(available), gib(free_bytes),
-              gib(settings->memory_promised));
+              gib(needed), gib(weights), gib(out_plan->kv_bytes), gib(out_plan->workspace_bytes),
+              gib(available), gib(free_bytes), gib(settings->memory_promised));
     return error_reason(err, "DEVICE_MEMORY");
 }

@@ -1,5 +1,6 @@
 #include "server/worker/serve.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -174,6 +175,34 @@ static uint64_t ms_since(int64_t start_ns)
     return (uint64_t)((clock_now_ns() - start_ns) / NS_PER_MS);
 }
 
+/* Descriptors that this process was handed. */
+enum { FIRST_PACKED_FD = 3 };
+
+static void take_packed_fds(struct worker *worker, struct engine_config *cfg)
+{
+    uint32_t n = (uint32_t)worker->settings->packed_fds;
+    for (uint32_t r = 0; r < n; r++) {
+        worker->packed_fds[r] = FIRST_PACKED_FD + (int)r;
+        fcntl(worker->packed_fds[r], F_SETFD, FD_CLOEXEC);
+    }
+    cfg->executor.packed_fds = n ? worker->packed_fds : NULL;
+}
+
+/* The engine has descriptors of its own; memory that it does not use must not stay because of us.
+ */
+static void drop_packed_fds(struct worker *worker)
+{
+    struct executor_packed packed;
+    engine_get_packed(worker->engine, &packed);
+    for (uint32_t r = 0; r < worker->settings->packed_fds; r++)
+        close(FIRST_PACKED_FD + (int)r);
+    if (*packed.why)
+        log_warn(LOG_EVENT("the weights are not shared"), LOG_STR("why", packed.why));
+    else if (worker->settings->packed_fds)
+        log_info(packed.mapped ? LOG_EVENT("weights mapped") : LOG_EVENT("weights packed to share"),
+                 LOG_U64("bytes", engine_memory(worker->engine)->weights_bytes));
+}
+
 static int open_engine(struct worker *worker, struct engine_config *cfg, struct error *err)
 {
     struct checkpoint *ckpt = NULL;
@@ -187,6 +216,7 @@ static int open_engine(struct worker *worker, struct engine_config *cfg, struct 
         worker->engine = engine; /* worker_fini closes it */
         worker->load_ms = ms_since(start_ns);
         pthread_mutex_unlock(&worker->lock);
+        drop_packed_fds(worker);
         worker->kv_block_tokens = cfg->executor.kv_block_size;
         rc = facts_check_digest(ckpt, engine_weights_digest(engine), err);
     }
@@ -209,6 +239,7 @@ static int load(struct worker *worker, struct error *err)
     cfg.progress = status_on_progress;
     cfg.progress_ctx = worker;
     cfg.cancel_load = &worker->cancel_load;
+    take_packed_fds(worker, &cfg);
     rc = open_engine(worker, &cfg, err);
     if (rc)
         return rc;

@@ -92,6 +92,9 @@ static const struct grouped_spec table[] = {
      {"metrics", 0, OPTION_STRING, FIELD(metrics), "", "ADDRESS",
       "GET /metrics over HTTP, on unix:PATH or ADDR:PORT; empty: nowhere", 0, 0}},
     {GROUP_SERVE,
+     {"packed-fds", 0, OPTION_U64, FIELD(packed_fds), "0", "N",
+      "descriptors 3 to N+2 are memory to share packed weights in, one per rank", 0, 8}},
+    {GROUP_SERVE,
      {"drain-grace", 0, OPTION_MS, FIELD(drain_grace_ms), "60s", "TIME",
       "time running requests get after SIGTERM", 0, 86400000}},
     {GROUP_SERVE,
@@ -147,6 +150,12 @@ static const struct grouped_spec table[] = {
     {GROUP_TOOL | GROUP_SERVE,
      {"replicas", 0, OPTION_U64, FIELD(replicas), "1", "N",
       "replicas that share what memory is left, this one among them", 1, 1 << 16}},
+    {GROUP_TOOL | GROUP_SERVE,
+     {"weights-shared", 0, OPTION_BOOL, FIELD(weights_shared), "false", NULL,
+      "these replicas share one copy of the weights", 0, 0}},
+    {GROUP_TOOL,
+     {"weights-held", 0, OPTION_BOOL, FIELD(weights_held), "false", NULL,
+      "plan: that copy is in memory already", 0, 0}},
     {GROUP_TOOL | GROUP_SERVE,
      {"memory-promised", 0, OPTION_U64, FIELD(memory_promised), "0", "BYTES",
       "free memory that other replicas were promised and do not use yet", 0, UINT64_MAX}},
@@ -235,6 +244,10 @@ static int take_positionals(enum settings_mode mode, const struct options *optio
                          modes[mode].usage);
     if (mode == MODE_SERVE && !s->socket[0])
         return error_set(err, STATUS_INVALID_ARGUMENT, "--socket: no path given");
+    if (mode == MODE_SERVE && s->packed_fds && s->packed_fds != s->tp)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--packed-fds: %llu descriptors for %llu ranks",
+                         (unsigned long long)s->packed_fds, (unsigned long long)s->tp);
     if (mode == MODE_GENERATE && s->raw && s->chat)
         return error_set(err, STATUS_INVALID_ARGUMENT, "--raw: not together with --chat");
     return 0;

@@ -21,6 +21,7 @@ struct settings {
     const char *socket, *exit_report, *replica, *name, *version_id, *device_group;
     const char *metrics;
     uint64_t epoch, drain_grace_ms, request_threads, max_message_bytes, max_frame_bytes;
+    uint64_t packed_fds;
     /* generate */
     const char *prompt, *system;
     uint64_t max_tokens, seed, top_k;
@@ -30,6 +31,7 @@ struct settings {
     /* inspect, plan, bench */
     bool text, tensors, metadata, verify;
     uint64_t replicas, prompt_tokens, batch;
+    bool weights_shared, weights_held;
     const char *log_level, *log_format;
     bool help;
 };

@@ -1,7 +1,9 @@
 #include "server/worker/status.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -145,6 +147,43 @@ static void add_counters(struct worker *worker, struct engine *engine, struct ar
     status->counters = c;
 }
 
+static bool is_sealed(int fd)
+{
+    int seals = fcntl(fd, F_GET_SEALS);
+    return seals >= 0 && (seals & F_SEAL_WRITE);
+}
+
+/* Where the packed weights lie or, while they are packed, will lie. */
+static void add_packed(struct worker *worker, struct engine *engine, struct arena *arena,
+                       Sluice__Worker__V1__WorkerStatus *status)
+{
+    struct executor_packed packed = {.n_ranks = (uint32_t)worker->settings->packed_fds};
+    if (engine)
+        engine_get_packed(engine, &packed);
+    else
+        memcpy(packed.fds, worker->packed_fds, sizeof(packed.fds));
+    Sluice__Worker__V1__PackedMemory **list = arena_calloc(arena, packed.n_ranks, sizeof(*list));
+    Sluice__Worker__V1__PackedMemory *rows = arena_calloc(arena, packed.n_ranks, sizeof(*rows));
+    if (!list || !rows)
+        return;
+    for (uint32_t r = 0; r < packed.n_ranks; r++) {
+        struct stat st;
+        if (fstat(packed.fds[r], &st) != 0)
+            return;
+        sluice__worker__v1__packed_memory__init(&rows[r]);
+        rows[r].rank = r;
+        rows[r].fd = packed.fds[r];
+        rows[r].inode = st.st_ino;
+        rows[r].bytes = packed.n_bytes[r];
+        rows[r].sealed = is_sealed(packed.fds[r]);
+        rows[r].mapped = packed.mapped;
+        list[r] = &rows[r];
+    }
+    status->packed = list;
+    status->n_packed = packed.n_ranks;
+    status->packed_note = message_text(arena, engine ? packed.why : "");
+}
+
 void status_fill(struct worker *worker, struct arena *arena,
                  Sluice__Worker__V1__WorkerStatus *status)
 {
@@ -171,6 +210,7 @@ void status_fill(struct worker *worker, struct arena *arena,
     status->weights_digest =
         message_text(arena, status->info ? status->info->weights_digest : s->digest);
     add_ranks(worker, arena, status);
+    add_packed(worker, engine, arena, status);
     status_memory(worker, arena, &status->n_memory, &status->memory);
     if (failure.status)
         status->error = message_error(arena, &failure);

@@ -18,11 +18,14 @@ static int out_of_memory(struct error *err)
 }
 
 /* One row per rank; ranks take the devices in turn. Each replica has ranks of its own, and the rows
- * carry the bytes of all replicas. */
+ * carry the bytes of all replicas, and those of weights that they share once or not at all. */
 static int add_devices(const struct settings *settings, const struct executor_plan *sizes,
                        struct arena *arena, Sluice__V1__Plan *plan, struct error *err)
 {
     uint32_t tp = plan->tp;
+    uint32_t n_copies = settings->weights_held     ? 0
+                        : settings->weights_shared ? 1
+                                                   : plan->n_replicas;
     uint64_t machine_bytes, needed = 0;
     uint64_t free_bytes = kv_size_available(settings, &machine_bytes);
     const char *names[64];
@@ -44,7 +47,7 @@ static int add_devices(const struct settings *settings, const struct executor_pl
         sluice__v1__device_plan__init(row);
         row->device = message_text(arena, names[r % n_names]);
         row->rank = r;
-        row->weight_bytes = sizes->weights_bytes / tp * plan->n_replicas;
+        row->weight_bytes = sizes->weights_bytes / tp * n_copies;
         row->kv_bytes = sizes->kv_bytes / tp * plan->n_replicas;
         row->workspace_bytes = sizes->workspace_bytes / tp * plan->n_replicas;
         row->free_bytes = free_bytes;
@@ -62,7 +65,7 @@ static int add_notes(const struct settings *settings, const struct model *model,
                      struct error *err)
 {
     struct strbuf text = {0};
-    plan->notes = arena_calloc(arena, 3, sizeof(*plan->notes));
+    plan->notes = arena_calloc(arena, 4, sizeof(*plan->notes));
     if (!plan->notes)
         return out_of_memory(err);
     if (sizes->context_tokens < model->shape.context_tokens) {
@@ -84,6 +87,9 @@ static int add_notes(const struct settings *settings, const struct model *model,
                       settings->memory_promised);
         plan->notes[plan->n_notes++] = message_text(arena, strbuf_str(&text));
     }
+    if (settings->weights_held)
+        plan->notes[plan->n_notes++] =
+            message_text(arena, "the weights are in memory already, shared with other replicas");
     strbuf_fini(&text);
     return 0;
 }

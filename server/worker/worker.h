@@ -47,6 +47,7 @@ struct worker {
     struct chat_template *own_template;
     struct error template_error; /* why there is none, though the model carries one */
     uint32_t kv_block_tokens;
+    int packed_fds[WORKER_MAX_RANKS]; /* handed to us, to share packed weights in */
     struct arena facts;
     Sluice__V1__ModelInfo *info;
 

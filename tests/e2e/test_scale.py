@@ -1,5 +1,6 @@
 """Replicas of a version by number: scaling, draining, restarting, cancelling, standing still, shared weights; and the
 events that tell of it. Fake workers first (tests/support/fake_worker.c), the real ones at the end."""
+import json
 import os
 import signal
 import sqlite3
@@ -10,6 +11,7 @@ import grpc
 import psutil
 import pytest
 
+from test_faults import Stream, load, requests, undisturbed, wait_tokens
 from test_manager import C, Manager, fails, manager, retry, settle  # noqa: F401 (fixtures)
 
 
@@ -312,3 +314,53 @@ def test_killed_in_the_middle_of_a_cancel(manager, point):
     assert manager.end(up).state == manager.t.OPERATION_STATE_CANCELLED
     settle(manager)
     assert ready(manager) == ["r1"] and deployed(manager) == [1]
+
+
+# -- the real programs
+
+
+def shmem(pid):
+    """Resident, shared-memory and proportional bytes of a process."""
+    status = {line.split(":")[0]: line.split()[1] for line in open(f"/proc/{pid}/status") if ":" in line and line.split()[1:]}
+    pss = next(int(line.split()[1]) for line in open(f"/proc/{pid}/smaps_rollup") if line.startswith("Pss:"))
+    return {"anon": int(status["RssAnon"]) * 1024, "shmem": int(status["RssShmem"]) * 1024, "pss": pss * 1024}
+
+
+def real_scale(rpc, m, t, model, n, **kwargs):
+    operation = rpc.ScaleModelVersion(m.ScaleModelVersionRequest(model=model, n_replicas=n, **kwargs)).operation
+    ended = rpc.WaitOperation(m.WaitOperationRequest(id=operation.id, timeout_ms=60000)).operation
+    assert ended.state == t.OPERATION_STATE_DONE, ended
+    return ended
+
+
+def test_streams_live_through_scaling_up_and_down_and_a_restart(fresh):
+    sluice = load(fresh)
+    rpc, m, t = sluice.manager_stub(), sluice.stubs.manager, sluice.stubs.types
+    wanted = undisturbed(sluice, 160)
+    before = [shmem(p) for p in sluice.children("sluice-worker")]
+    streams = [Stream(sluice, r) for r in requests(sluice, 160)]
+    wait_tokens(streams, 5)
+    real_scale(rpc, m, t, "smol", 3)
+    replicas = rpc.ListReplicas(m.ListReplicasRequest()).replicas
+    assert len({r.shared_id for r in replicas}) == 1 and replicas[0].shared_id
+    after = [shmem(r.pid) for r in replicas]
+    weights = replicas[0].shared_bytes
+    assert all(a["shmem"] >= weights for a in after)  # each has it mapped ...
+    assert sum(a["pss"] for a in after) < 3 * before[0]["pss"] - weights  # ... and it is there once
+    plan = rpc.ScaleModelVersion(m.ScaleModelVersionRequest(model="smol", n_replicas=5, validate_only=True)).plan
+    assert plan.packed_bytes == weights and all(d.weight_bytes == 0 and d.kv_bytes > 0 for d in plan.devices)
+    more = [Stream(sluice, r) for r in requests(sluice, 160)]
+    wait_tokens(more, 2)
+    down = real_scale(rpc, m, t, "smol", 1, grace_ms=200)
+    assert len(sluice.children("sluice-worker")) == 1 and len(down.replica_ids) == 2
+    (left,) = rpc.ListReplicas(m.ListReplicasRequest()).replicas
+    operation = rpc.RestartReplica(m.RestartReplicaRequest(replica_id=left.id, grace_ms=100)).operation
+    assert rpc.WaitOperation(m.WaitOperationRequest(id=operation.id, timeout_ms=60000)).operation.state == 3
+    (again,) = rpc.ListReplicas(m.ListReplicasRequest()).replicas
+    assert again.epoch == left.epoch + 1 and again.shared_id == left.shared_id
+    for stream in streams + more:
+        stream.join(90)
+    assert [s.error for s in streams + more] == [None] * len(streams + more)
+    assert [s.ids for s in streams] == wanted and [s.ids for s in more] == wanted
+    receipt = json.loads(sluice.cli("unload", "smol", "--json").stdout)
+    assert sluice.children("sluice-worker") == [], receipt

@@ -50,15 +50,26 @@ static void make_plans(struct loaded *l, struct checkpoint *ckpt, const char *ke
     }
 }
 
-static int load(struct loaded *l, uint32_t n_threads, struct error *err)
+static int load_shared(struct loaded *l, uint32_t n_threads, const int *fds, struct error *out_why,
+                       struct error *err)
 {
     struct thread_pool *pool;
     assert_int_equal(thread_pool_create(n_threads, &pool, err), 0);
-    struct loader_job job = {
-        .model = &l->model, .ops = l->ops, .plans = l->plans, .n_ranks = l->tp, .pool = pool};
-    int rc = loader_load(&job, l->weights, err);
+    struct loader_job job = {.model = &l->model,
+                             .ops = l->ops,
+                             .plans = l->plans,
+                             .n_ranks = l->tp,
+                             .pool = pool,
+                             .shared_fds = fds};
+    int rc = loader_load(&job, l->weights, out_why, err);
     thread_pool_destroy(pool);
     return rc;
+}
+
+static int load(struct loaded *l, uint32_t n_threads, struct error *err)
+{
+    struct error why;
+    return load_shared(l, n_threads, NULL, &why, err);
 }
 
 static void close_loaded(struct loaded *l)
@@ -205,6 +216,80 @@ static void test_map_sealed_foreign_memory_refused(void **state)
     close_loaded(&l);
 }
 
+static ino_t inode_of(int fd)
+{
+    struct stat st;
+    assert_int_equal(fstat(fd, &st), 0);
+    return st.st_ino;
+}
+
+static void test_load_when_memory_is_handed_in_then_filled_once_and_mapped(void **state)
+{
+    struct error err = {0}, why = {0};
+    (void)state;
+    for (uint32_t tp = 1; tp <= 2; tp++) {
+        struct loaded filler, second;
+        int fds[2];
+        for (uint32_t r = 0; r < tp; r++)
+            fds[r] = memfd_create("shared", MFD_ALLOW_SEALING);
+        make_plans(&filler, quantized(), "auto", tp);
+        assert_int_equal(load_shared(&filler, 2, fds, &why, &err), 0);
+        assert_int_equal(why.status, 0);
+        make_plans(&second, quantized(), "auto", tp);
+        assert_int_equal(load_shared(&second, 2, fds, &why, &err), 0);
+        assert_int_equal(why.status, 0);
+        for (uint32_t r = 0; r < tp; r++) {
+            assert_int_equal(filler.weights[r].origin, LOADER_FILLED);
+            assert_int_equal(second.weights[r].origin, LOADER_MAPPED);
+            assert_true(inode_of(fds[r]) == inode_of(filler.weights[r].fd));
+            assert_true(inode_of(fds[r]) == inode_of(second.weights[r].fd));
+            assert_memory_equal(filler.weights[r].base, second.weights[r].base,
+                                filler.weights[r].n_bytes);
+        }
+        close_loaded(&filler); /* the second keeps the memory */
+        assert_int_equal(loader_memory_check(fds[0], &second.plans[0], &err), 0);
+        close_loaded(&second);
+        for (uint32_t r = 0; r < tp; r++)
+            close(fds[r]);
+    }
+}
+
+static void test_load_when_shared_memory_is_not_right_then_packs_its_own_and_says_why(void **state)
+{
+    struct loaded l, right;
+    struct error err = {0}, why = {0};
+    (void)state;
+    make_plans(&right, quantized(), "auto", 1);
+    assert_int_equal(load(&right, 2, &err), 0);
+    uint64_t n = right.weights[0].n_bytes;
+    int half = memfd_create("half", MFD_ALLOW_SEALING); /* a filler died, or still fills it */
+    assert_int_equal(ftruncate(half, (off_t)n), 0);
+    const struct {
+        int fd;
+        const char *text;
+    } rows[] = {
+        {half, "not sealed"},
+        {doctored(&right.weights[0], offsetof(struct packed_header, digest), 1, n, true),
+         "another checkpoint"},
+        {doctored(&right.weights[0], 0, 0, n - 4096, true), "bytes, expected"},
+        {open("/dev/null", O_RDONLY), "not a memfd"},
+        {-1, "not a memfd"},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        make_plans(&l, quantized(), "auto", 1);
+        assert_int_equal(load_shared(&l, 2, &rows[i].fd, &why, &err), 0);
+        assert_int_equal(why.status, STATUS_FAILED_PRECONDITION);
+        if (!strstr(why.message, rows[i].text))
+            fail_msg("\"%s\" does not say \"%s\"", why.message, rows[i].text);
+        assert_int_equal(l.weights[0].origin, LOADER_OWN);
+        assert_memory_equal(l.weights[0].base, right.weights[0].base, n);
+        close_loaded(&l);
+        if (rows[i].fd >= 0)
+            close(rows[i].fd);
+    }
+    close_loaded(&right);
+}
+
 static void test_load_not_finite_names_tensor(void **state)
 {
     static const struct {
@@ -270,6 +355,8 @@ int main(void)
         cmocka_unit_test(test_load_is_sealed),
         cmocka_unit_test(test_map_sealed_shows_same_bytes),
         cmocka_unit_test(test_map_sealed_foreign_memory_refused),
+        cmocka_unit_test(test_load_when_memory_is_handed_in_then_filled_once_and_mapped),
+        cmocka_unit_test(test_load_when_shared_memory_is_not_right_then_packs_its_own_and_says_why),
         cmocka_unit_test(test_load_not_finite_names_tensor),
         cmocka_unit_test(test_load_changed_file_refused),
     };
