@@ -65,7 +65,7 @@ static void add_config(struct heritage *heritage, const pb_config *config)
     add_number(heritage, "--max-queued", config->max_queued_requests);
     add_number(heritage, "--max-batch-tokens", config->max_batch_tokens);
     if (config->has_prefix_cache)
-        add(heritage, "--prefix-cache", config->prefix_cache ? "true" : "false");
+        add_text(heritage, config->prefix_cache ? "--prefix-cache=true" : "--prefix-cache=false");
 }
 
 static void add_plan(struct heritage *heritage, const struct heritage_plan *plan)
@@ -82,6 +82,10 @@ static void add_plan(struct heritage *heritage, const struct heritage_plan *plan
     add_number(heritage, "--tp", plan->tp);
     add_number(heritage, "--pp", plan->pp);
     add_number(heritage, "--memory-promised", plan->promised_bytes);
+    if (plan->shared)
+        add_text(heritage, "--weights-shared=true");
+    if (plan->held)
+        add_text(heritage, "--weights-held=true");
     add_config(heritage, plan->config);
     strbuf_fini(&devices);
 }
@@ -183,7 +187,7 @@ static int write_template(const struct manager *manager, const char *replica_id,
                : error_errno(err, written < 0 ? err_no : ENOSPC, "chat_template.jinja");
 }
 
-int heritage_create(const struct manager *manager, const char *replica_id,
+int heritage_create(const struct manager *manager, const char *replica_id, size_t n_packed_fds,
                     struct heritage **out_heritage, struct error *err)
 {
     const struct catalog *catalog = &manager->catalog;
@@ -213,6 +217,7 @@ int heritage_create(const struct manager *manager, const char *replica_id,
         .pp = deployment->pp,
         .config = config,
         .promised_bytes = promises.n_bytes,
+        .shared = n_packed_fds && promises.n_unsized == promises.n_unsized_same,
     };
     int status = 0;
     struct heritage *heritage = create("serve");
@@ -231,6 +236,7 @@ int heritage_create(const struct manager *manager, const char *replica_id,
         add(heritage, "--device-group", replica->device_group);
         add_plan(heritage, &plan);
         add_number(heritage, "--replicas", promises.n_unsized + 1);
+        add_number(heritage, "--packed-fds", n_packed_fds);
         add(heritage, "--log-level", manager->settings.log_level);
         add(heritage, "--log-format", manager->settings.log_format);
         if (*config->chat_template) {

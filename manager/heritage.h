@@ -2,6 +2,7 @@
  * deployment and device group: everything a worker is told. Loop thread only. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "manager/manager.h"
@@ -9,8 +10,9 @@
 
 struct heritage;
 
-/* NOT_FOUND where one of the records is gone. *out_heritage is owned. */
-int heritage_create(const struct manager *manager, const char *replica_id,
+/* `n_packed_fds` descriptors from 3 on are handed down with it. NOT_FOUND where one of the records
+ * is gone. *out_heritage is owned. */
+int heritage_create(const struct manager *manager, const char *replica_id, size_t n_packed_fds,
                     struct heritage **out_heritage, struct error *err);
 void heritage_destroy(struct heritage *heritage); /* NULL is accepted */
 
@@ -26,6 +28,8 @@ struct heritage_plan {
     uint32_t tp, pp;
     const pb_config *config; /* may be NULL */
     uint64_t promised_bytes; /* of free memory, to other replicas */
+    bool shared;             /* the replicas share one copy of the weights */
+    bool held;               /* and it is in memory */
 };
 int heritage_create_plan(const struct heritage_plan *plan, uint32_t n_replicas,
                          struct heritage **out_heritage, struct error *err);

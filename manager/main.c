@@ -29,6 +29,7 @@
 #include "manager/store_lock.h"
 #include "manager/supervise.h"
 #include "manager/tool.h"
+#include "manager/weights.h"
 #include "proto/rpc/rpc_health.h"
 #include "proto/rpc/rpc_server.h"
 
@@ -126,6 +127,7 @@ static int create_parts(struct program *program, struct error *err)
         operations_create(manager, &manager->operations, err) != 0 ||
         routes_create(manager, &manager->routes, err) != 0 ||
         service_create(manager, &manager->service, err) != 0 ||
+        weights_create(manager, &manager->weights, err) != 0 ||
         supervisor_create(manager, &manager->supervisor, err) != 0)
         return err->status;
     if (create_server(program, err) != 0)
@@ -153,6 +155,7 @@ static void destroy_parts(struct program *program)
     rpc_server_destroy(manager->server);
     loop_queue_destroy(manager->queue);
     service_destroy(manager->service);
+    weights_destroy(manager->weights);
     routes_destroy(manager->routes);
     operations_destroy(manager->operations);
     events_destroy(manager->events);

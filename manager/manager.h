@@ -19,6 +19,7 @@ struct service;
 struct store;
 struct supervisor;
 struct tool_runner;
+struct weights;
 
 struct settings {
     const char *state_dir;
@@ -58,6 +59,7 @@ struct manager {
     struct catalog catalog;
     struct tool_runner *tools;
     struct supervisor *supervisor;
+    struct weights *weights;
     struct operations *operations;
     struct events *events;
     struct routes *routes;

@@ -11,6 +11,7 @@
 #include "manager/service.h"
 #include "manager/supervise.h"
 #include "manager/tool.h"
+#include "manager/weights.h"
 #include "proto/rpc/rpc_call.h"
 
 struct planning {
@@ -97,6 +98,8 @@ int plan_run(struct manager *manager, struct rpc_call *call, const struct plan_w
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     }
     model_path_absolute(manager, version->path, path, sizeof(path));
+    bool held = weights_are_held(manager->weights, wish->model, wish->version, wish->group,
+                                 wish->tp, config->kernels);
     struct heritage_plan parts = {.model_path = path,
                                   .digest = version->info ? version->info->weights_digest : "",
                                   .devices = group->devices,
@@ -105,7 +108,9 @@ int plan_run(struct manager *manager, struct rpc_call *call, const struct plan_w
                                   .pp = wish->pp,
                                   .config = config,
                                   .promised_bytes =
-                                      supervisor_promises(manager->supervisor, NULL).n_bytes};
+                                      supervisor_promises(manager->supervisor, NULL).n_bytes,
+                                  .shared = strncmp(group->devices[0], "cpu", 3) == 0,
+                                  .held = held};
     int status =
         heritage_create_plan(&parts, wish->n_replicas ? wish->n_replicas : 1, &heritage, err);
     struct planning planning = {.call = call, .answer = answer, .nothing = wish->n_replicas == 0};

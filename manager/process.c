@@ -17,7 +17,7 @@
 
 #include "base/error.h"
 
-enum { LOG_MAX_BYTES = 16 << 20, MAX_ARGUMENT_BYTES = 64 << 10 };
+enum { LOG_MAX_BYTES = 16 << 20, MAX_ARGUMENT_BYTES = 64 << 10, FIRST_FREE_FD = 3 };
 
 static int open_pidfd(pid_t pid)
 {
@@ -97,8 +97,11 @@ static int fill_actions(const struct process_heritage *heritage,
     }
     if (rc == 0)
         rc = posix_spawn_file_actions_addchdir_np(actions, "/");
+    for (size_t i = 0; rc == 0 && i < heritage->n_fds; i++)
+        rc = posix_spawn_file_actions_adddup2(actions, heritage->fds[i], FIRST_FREE_FD + (int)i);
     if (rc == 0)
-        rc = posix_spawn_file_actions_addclosefrom_np(actions, 3);
+        rc =
+            posix_spawn_file_actions_addclosefrom_np(actions, FIRST_FREE_FD + (int)heritage->n_fds);
     return rc;
 }
 

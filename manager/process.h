@@ -23,6 +23,8 @@ struct process_heritage {
     char *const *env;     /* NULL-terminated */
     const char *log_path; /* stdout and stderr are appended here; or NULL: */
     int stdout_fd;        /* stdout, with stderr to /dev/null */
+    const int *fds;       /* [n_fds] become 3, 4, ...; each is above what they become */
+    size_t n_fds;
 };
 
 /* On 0 *out_process is owned (process_fini). NOT_FOUND, PERMISSION_DENIED and so on name the

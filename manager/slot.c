@@ -15,6 +15,7 @@
 #include "manager/heritage.h"
 #include "manager/message.h"
 #include "manager/operations.h"
+#include "manager/weights.h"
 #include "proto/rpc/rpc_message.h"
 
 enum { EXIT_REPORT_MAX_BYTES = 1 << 20 };
@@ -95,6 +96,7 @@ void slot_forget(struct slot *slot)
     slot->fenced = slot->permanent = slot->drain_sent = slot->kill_sent = false;
     slot->adopted = false;
     slot->ready_ns = slot->started_ns = slot->drain_deadline_ns = slot->sizing_until_ns = 0;
+    slot->packed_told = slot->sealed_told = false;
     slot->failed_ns = slot->heard_ns = slot->moved_ns = 0;
     slot->progress = 0;
 }
@@ -174,6 +176,23 @@ static void note_progress(struct slot *slot, const pb_status *status)
         slot->failed_ns = now_ns;
 }
 
+/* Once when there is something, and once when that is whole or the load is over. */
+static bool tell_weights(struct slot *slot)
+{
+    const pb_status *status = slot->status;
+    bool sealed = (int)status->state != WORKER_LOADING;
+    if (status->n_packed && !sealed) {
+        sealed = true;
+        for (size_t i = 0; i < status->n_packed; i++)
+            sealed &= status->packed[i]->sealed;
+    }
+    if (slot->sealed_told || (slot->packed_told && !sealed) || (!status->n_packed && !sealed))
+        return false;
+    slot->packed_told = true;
+    slot->sealed_told = sealed;
+    return weights_told(slot->supervisor->manager->weights, slot->id, slot->process.pid, status);
+}
+
 static void on_status(void *arg, const pb_status *status)
 {
     struct slot *slot = arg;
@@ -201,6 +220,8 @@ static void on_status(void *arg, const pb_status *status)
         slot->sizing_until_ns = 0;
         changed = true;
     }
+    if (tell_weights(slot))
+        changed = true;
     if (status->error) {
         message_to_error(&status->error->base, &slot->last_error);
         slot->permanent = cannot_help(slot->last_error.status);
@@ -279,6 +300,7 @@ static void on_exit_seen(struct ev_loop *loop, ev_io *watcher, int events)
         return;
     ev_io_stop(loop, watcher);
     slot->process_state = PROCESS_EXITED;
+    weights_ended(manager->weights, slot->id);
     slot->settled = true;
     slot->sizing_until_ns = 0;
     bool told = row && slot_read_exit(slot, row->epoch);
@@ -344,16 +366,20 @@ int slot_spawn(struct slot *slot, struct error *err)
     struct heritage *heritage = NULL;
     struct process process = {.pidfd = -1};
     char log_path[SLOT_PATH_BYTES];
+    struct weights_fds fds;
     slot_path(slot, "log", log_path);
+    (void)weights_take(manager->weights, slot->id, &fds);
     int status = prepare_folder(slot, err);
     if (status == 0)
-        status = heritage_create(manager, slot->id, &heritage, err);
+        status = heritage_create(manager, slot->id, fds.n_fds, &heritage, err);
     if (status == 0) {
         struct process_heritage parts = {
             .program = manager->settings.worker,
             .argv = heritage_argv(heritage),
             .env = manager->environment,
             .log_path = log_path,
+            .fds = fds.fds,
+            .n_fds = fds.n_fds,
         };
         status = process_spawn(&parts, &process, err);
     }

@@ -29,7 +29,8 @@ struct slot {
     pb_status *status; /* owned */
     bool busy;         /* a record of it is on its way to the store */
     bool fenced, permanent, drain_sent, kill_sent;
-    bool settled; /* adopted, and has said what it is */
+    bool packed_told, sealed_told; /* weights_told has heard of its packed memory */
+    bool settled;                  /* adopted, and has said what it is */
     bool adopted;
     int64_t hold_until_ns; /* after a refused record: not before */
     int64_t started_ns, next_start_ns, ready_ns, drain_deadline_ns;

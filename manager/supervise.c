@@ -17,6 +17,7 @@
 #include "manager/operations.h"
 #include "manager/record.h"
 #include "manager/slot.h"
+#include "manager/weights.h"
 
 static const double settle_s = 3.0; /* for adopted workers to say what they are */
 /* A started worker says what memory it plans within moments; the next one waits for that, since
@@ -215,7 +216,9 @@ static bool another_sizes(struct supervisor *supervisor, const struct slot *but,
 static void start(struct slot *slot)
 {
     int64_t now_ns = supervisor_now_ns(slot->supervisor);
-    if (another_sizes(slot->supervisor, slot, now_ns)) {
+    struct weights_fds fds;
+    if (another_sizes(slot->supervisor, slot, now_ns) ||
+        !weights_take(slot->supervisor->manager->weights, slot->id, &fds)) {
         slot->hold_until_ns = now_ns + sizing_hold_ns;
         return;
     }
@@ -454,6 +457,7 @@ static void run(struct supervisor *supervisor)
     }
     picture_fini(&picture);
     drop_slots(supervisor);
+    weights_sweep(supervisor->manager->weights);
     int64_t hold_ns = earliest_hold(supervisor, now_ns);
     wake_ns = hold_ns < wake_ns ? hold_ns : wake_ns;
     if (wake_ns == INT64_MAX)
@@ -639,6 +643,7 @@ struct supervisor_promises supervisor_promises(struct supervisor *supervisor, co
     if (!supervisor)
         return promises;
     const struct catalog *catalog = &supervisor->manager->catalog;
+    const pb_replica *but = but_id ? catalog_replica(catalog, but_id) : NULL;
     for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
         const pb_replica *row = catalog_replica_at(catalog, i);
         const struct slot *slot = slot_find(supervisor, row->id);
@@ -648,8 +653,13 @@ struct supervisor_promises supervisor_promises(struct supervisor *supervisor, co
         uint64_t resident = planned ? process_resident_bytes(slot->process.pid) : 0;
         if (planned)
             promises.n_bytes += planned > resident ? planned - resident : 0;
-        else if ((int)row->state == REPLICA_PENDING || (int)row->state == REPLICA_LOADING)
+        else if (!row->retiring &&
+                 ((int)row->state == REPLICA_PENDING || (int)row->state == REPLICA_LOADING)) {
             promises.n_unsized++;
+            promises.n_unsized_same += but && strcmp(but->model, row->model) == 0 &&
+                                       strcmp(but->version, row->version) == 0 &&
+                                       strcmp(but->device_group, row->device_group) == 0;
+        }
     }
     return promises;
 }

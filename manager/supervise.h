@@ -33,8 +33,9 @@ uint32_t supervisor_n_adopted(const struct supervisor *supervisor);
 
 /* What the live replicas will take of the memory that is free now. */
 struct supervisor_promises {
-    uint64_t n_bytes;   /* planned and not resident */
-    uint32_t n_unsized; /* replicas to come that have not said what they plan */
+    uint64_t n_bytes;        /* planned and not resident */
+    uint32_t n_unsized;      /* replicas to come that have not said what they plan */
+    uint32_t n_unsized_same; /* of them those of the same deployment as `but_id` */
 };
 /* Over all replicas but `but_id` (NULL: all). `supervisor` may be NULL: nothing. */
 struct supervisor_promises supervisor_promises(struct supervisor *supervisor, const char *but_id);

@@ -11,7 +11,7 @@ import grpc
 import psutil
 import pytest
 
-from test_faults import Stream, load, requests, undisturbed, wait_tokens
+from test_faults import Stream, check_equal, load, requests, undisturbed, wait_tokens
 from test_manager import C, Manager, fails, manager, retry, settle  # noqa: F401 (fixtures)
 
 
@@ -316,6 +316,100 @@ def test_killed_in_the_middle_of_a_cancel(manager, point):
     assert ready(manager) == ["r1"] and deployed(manager) == [1]
 
 
+# -- shared weights
+
+
+def memory(manager):
+    """Which memory each replica's packed weights are, as its worker says."""
+    return {r.id: r.shared_id for r in manager.replicas()}
+
+
+def manager_memfds(manager):
+    """Inodes of the memfds that the manager itself holds."""
+    found = set()
+    for fd in os.listdir(f"/proc/{manager.process.pid}/fd"):
+        try:
+            if "memfd:sluice-weights" in os.readlink(f"/proc/{manager.process.pid}/fd/{fd}"):
+                found.add(os.stat(f"/proc/{manager.process.pid}/fd/{fd}").st_ino)
+        except FileNotFoundError:
+            pass
+    return found
+
+
+def test_replicas_share_one_memory_which_goes_with_the_last(manager):
+    manager.up()
+    loaded(manager, "load_ms=100", n=3)
+    shared = set(memory(manager).values())
+    assert len(shared) == 1 and 0 not in shared and manager_memfds(manager) == shared
+    uses = {d.device.name: d.planned_bytes for d in manager.rpc.ListDevices(manager.m.ListDevicesRequest()).devices}
+    assert uses["cpu:0"] == 1000000  # once, not three times
+    manager.done(scale(manager, "a", 5))
+    os.kill(manager.replicas()[0].pid, signal.SIGKILL)
+    manager.wait(lambda: manager.replicas()[0].epoch == 2 and len(ready(manager)) == 5, 8, "the first is back")
+    assert set(memory(manager).values()) == shared
+    manager.kill()
+    manager.up()
+    manager.wait(lambda: manager_memfds(manager) == shared, 5, "the memory is taken over")
+    manager.done(restart(manager, "r2"))
+    assert set(memory(manager).values()) == shared
+    manager.done(scale(manager, "a", 1))
+    assert manager_memfds(manager) == shared
+    manager.done(manager.unload("a"))
+    assert manager_memfds(manager) == set()
+
+
+def test_a_filler_that_dies_half_way_leaves_nothing(manager):
+    manager.up()
+    manager.script("a", "load_ms=400")
+    manager.register("a")
+    operation = manager.load("a", n_replicas=2)
+    manager.wait(lambda: manager.workers(), 5, "the first fills")
+    time.sleep(0.25)  # half of it is there
+    (first,) = manager.workers()  # the other one waits
+    (poisoned,) = manager_memfds(manager)
+    os.kill(first, signal.SIGKILL)
+    manager.done(operation)
+    (shared,) = set(memory(manager).values())
+    assert shared != poisoned and manager_memfds(manager) == {shared}
+
+
+def test_a_manager_that_comes_back_while_one_fills_waits_for_it(manager):
+    manager.up()
+    manager.script("a", "load_ms=700")
+    manager.register("a")
+    operation = manager.load("a", n_replicas=2)
+    manager.wait(lambda: manager.workers(), 5, "the first fills")
+    manager.kill()
+    manager.up()
+    manager.done(operation)
+    assert len(set(memory(manager).values())) == 1 and len(manager.workers()) == 2
+
+
+def test_memory_of_another_packing_is_not_used(manager):
+    manager.up()
+    loaded(manager, "load_ms=50", n=2)
+    (old,) = set(memory(manager).values())
+    manager.script("a", "load_ms=51")  # as another program version would: it packs another way
+    manager.done(restart(manager, "r2"))
+    new = memory(manager)["r2"]
+    assert new not in (0, old) and memory(manager)["r1"] == old
+    manager.done(restart(manager, "r1"))  # what is handed down now is the newer one
+    assert set(memory(manager).values()) == {new} and manager_memfds(manager) == {new}
+
+
+def test_workers_that_share_nothing_start_all_the_same(manager):
+    manager.up()
+    loaded(manager, "load_ms=50 packs_not", n=3)
+    assert set(memory(manager).values()) == {0} and len(ready(manager)) == 3
+
+
+def test_failed_replicas_hold_no_memory(manager):
+    manager.up("--crash-limit", "1")
+    loaded(manager, "load_ms=50 crash_ms=150")
+    manager.wait(lambda: manager.replicas()[0].state == manager.t.REPLICA_STATE_FAILED, 5, "it has failed")
+    manager.wait(lambda: manager_memfds(manager) == set(), 5, "the memory is let go")
+
+
 # -- the real programs
 
 
@@ -360,7 +454,7 @@ def test_streams_live_through_scaling_up_and_down_and_a_restart(fresh):
     assert again.epoch == left.epoch + 1 and again.shared_id == left.shared_id
     for stream in streams + more:
         stream.join(90)
-    assert [s.error for s in streams + more] == [None] * len(streams + more)
-    assert [s.ids for s in streams] == wanted and [s.ids for s in more] == wanted
+    check_equal(streams, wanted)
+    check_equal(more, wanted)
     receipt = json.loads(sluice.cli("unload", "smol", "--json").stdout)
     assert sluice.children("sluice-worker") == [], receipt

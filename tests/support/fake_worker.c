@@ -10,6 +10,7 @@
  *   fail=STATUS       ends with an exit report whose error has this gRPC code
  *   silent            never opens its socket
  *   stubborn          answers Shutdown and SIGTERM with nothing
+ *   packs_not         packs nothing in the memory it is handed, and tells nothing of it
  *   drain_ms=N        takes so long to end when asked to
  *   context=N         context length that inspect tells
  *   bad               inspect finds a broken file
@@ -23,6 +24,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -37,7 +40,7 @@
 enum { MAX_WATCHES = 16, N_STEPS = 10, TURN_MS = 10, MAX_PENDING_BYTES = 64 << 20 };
 
 static char script[4096];
-static const char *socket_path, *exit_path, *replica_id, *epoch_text, *model_path;
+static const char *socket_path, *exit_path, *replica_id, *epoch_text, *model_path, *packed_text;
 static int64_t started_ns;
 static _Atomic bool draining, shutting_down;
 static _Atomic bool has_served; /* a Serve stream was opened: what is told of requests is true */
@@ -203,12 +206,84 @@ static int64_t age_ms(void)
     return (clock_now_ns() - started_ns) / NS_PER_MS;
 }
 
+/* -- packed weights -------------------------------------------------------------------------------
+ */
+
+enum { FIRST_FD = 3, MAX_RANKS = 8 };
+static size_t n_packed_fds;
+static int packed_fds[MAX_RANKS];
+static bool packed_mapped, packed_whole;
+static char packed_note[64];
+
+static bool is_sealed(int fd)
+{
+    int seals = fcntl(fd, F_GET_SEALS);
+    return seals >= 0 && (seals & F_SEAL_WRITE);
+}
+
+/* At the start: what it was handed is empty, or full and of the same script, or of no use. */
+static void look_at_packed(void)
+{
+    char text[sizeof(script)];
+    for (size_t i = 0; i < n_packed_fds; i++) {
+        packed_fds[i] = FIRST_FD + (int)i;
+        if (!is_sealed(packed_fds[i]))
+            continue;
+        ssize_t n = pread(packed_fds[i], text, sizeof(text) - 1, 0);
+        text[n > 0 ? n : 0] = '\0';
+        packed_mapped = strcmp(text, script) == 0;
+        if (!packed_mapped)
+            snprintf(packed_note, sizeof(packed_note), "packed weights: of another script");
+        if (!packed_mapped)
+            packed_fds[i] = memfd_create("sluice-weights", MFD_ALLOW_SEALING | MFD_CLOEXEC);
+    }
+}
+
+/* Half way: some of it is there; at the end of packing all is, and sealed. */
+static void fill_packed(bool whole)
+{
+    static bool began;
+    size_t n = strlen(script);
+    if (packed_mapped || packed_whole || (began && !whole) || has("packs_not"))
+        return;
+    for (size_t i = 0; i < n_packed_fds; i++) {
+        if (pwrite(packed_fds[i], script, whole ? n : n / 2, 0) < 0)
+            perror("packed");
+        if (whole)
+            fcntl(packed_fds[i], F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK);
+    }
+    began = true;
+    packed_whole = whole;
+}
+
+static void add_packed(Sluice__Worker__V1__WorkerStatus *status)
+{
+    static Sluice__Worker__V1__PackedMemory rows[MAX_RANKS], *list[MAX_RANKS];
+    struct stat st;
+    for (size_t i = 0; i < n_packed_fds && !has("packs_not"); i++) {
+        sluice__worker__v1__packed_memory__init(&rows[i]);
+        if (fstat(packed_fds[i], &st) != 0)
+            return;
+        rows[i].rank = (uint32_t)i;
+        rows[i].fd = packed_fds[i];
+        rows[i].inode = st.st_ino;
+        rows[i].bytes = (uint64_t)number("bytes=", 1000000);
+        rows[i].sealed = is_sealed(packed_fds[i]);
+        rows[i].mapped = packed_mapped;
+        list[i] = &rows[i];
+        status->n_packed = i + 1;
+    }
+    status->packed = list;
+    status->packed_note = packed_note;
+}
+
 static Sluice__Worker__V1__WorkerState state_now(void)
 {
     int64_t load_ms = number("load_ms=", 100);
     if (draining || shutting_down)
         return SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_DRAINING;
-    if (age_ms() < load_ms * 9 / 10)
+    bool packs = n_packed_fds && !packed_mapped && !packed_whole && !has("packs_not");
+    if (age_ms() < load_ms * 9 / 10 || packs)
         return SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_LOADING;
     return age_ms() < load_ms ? SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_WARMING
                               : SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_READY;
@@ -241,6 +316,7 @@ static void send_status(struct rpc_call *call)
     status.n_ranks = status.n_memory = 1;
     status.ranks = ranks;
     status.memory = memories;
+    add_packed(&status);
     echo_fill_load(echo, &load);
     echo_fill_counters(echo, &counters);
     status.load = &load;
@@ -395,6 +471,9 @@ static void turn(void)
     struct timespec pause_time = {.tv_nsec = TURN_MS * NS_PER_MS};
     long crash_ms = number("crash_ms=", -1), fail = number("fail=", 0);
     nanosleep(&pause_time, NULL);
+    int64_t load_ms = number("load_ms=", 100);
+    if (age_ms() >= load_ms * 4 / 10)
+        fill_packed(age_ms() >= load_ms * 9 / 10);
     if (crash_ms >= 0 && age_ms() >= crash_ms)
         abort();
     if (fail && age_ms() >= number("load_ms=", 100))
@@ -416,6 +495,7 @@ static int serve(void)
     struct rpc_server *server = NULL;
     struct error err;
     started_ns = clock_now_ns();
+    look_at_packed();
     signal(SIGTERM, on_term);
     const struct echo_config echoes = {
         .replica_id = replica_id,
@@ -463,12 +543,15 @@ int main(int argc, char *argv[])
                              : strcmp(argv[i], "--replica") == 0     ? &replica_id
                              : strcmp(argv[i], "--epoch") == 0       ? &epoch_text
                              : strcmp(argv[i], "--model") == 0       ? &model_path
+                             : strcmp(argv[i], "--packed-fds") == 0  ? &packed_text
                                                                      : NULL;
         if (value)
             *value = argv[++i];
     }
     if (model_path)
         read_script(model_path);
+    if (packed_text)
+        n_packed_fds = strtoul(packed_text, NULL, 10) % (MAX_RANKS + 1);
     if (strcmp(mode, "serve") == 0 && socket_path && exit_path && replica_id && epoch_text)
         return serve();
     if (has("slow_tool"))
