@@ -78,7 +78,8 @@ struct sequence {
     uint32_t slot;       /* its block table */
     uint32_t n_computed; /* tokens whose K and V are in its blocks */
     uint32_t n_rows;     /* in the step under way */
-    bool samples;        /* a token is drawn in the step under way */
+    bool samples;        /* a token is drawn in the step under way; while forking: from the */
+                         /* leader's row of the prompt's last token */
     uint32_t n_hashed;   /* full blocks known to the prefix cache, */
     uint64_t chain_node; /* and the node of the last of them */
     uint64_t last_step;

@@ -277,6 +277,18 @@ static void want_logits(struct scheduler *sched, struct sequence *seq, uint32_t 
     sched->n_scored += scored != 0;
 }
 
+/* The first tokens of the choices that wait for the prompt are drawn from its last row, as the
+ * leader's. */
+static void draw_for_choices(struct scheduler *sched, struct request *r, uint32_t row)
+{
+    for (uint32_t i = 0; i < r->n_choices; i++) {
+        struct sequence *seq = &r->choices[i];
+        seq->samples = seq->state == SEQUENCE_FORKING && !seq->n_ids;
+        if (seq->samples)
+            want_logits(sched, seq, row, 0);
+    }
+}
+
 /* Of the sequence's next n rows as many as may be scored in this step. */
 static uint32_t cut_to_scores(const struct scheduler *sched, const struct sequence *seq, uint32_t n)
 {
@@ -306,6 +318,8 @@ static void emit(struct scheduler *sched, struct sequence *seq, uint32_t n)
         b->is_generated[row] = at >= seq->request->n_prompt;
         if (request_scores_row(seq->request, at))
             want_logits(sched, seq, row, at + 1);
+        if (at + 1 == seq->request->n_prompt && seq->choice == seq->request->leader)
+            draw_for_choices(sched, seq->request, row);
     }
     b->seq_start[s + 1] = b->n_rows;
     seq->samples = n == n_left(seq);

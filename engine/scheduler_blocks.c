@@ -228,8 +228,9 @@ void blocks_record(struct scheduler *sched, struct sequence *seq)
 void blocks_fork(struct scheduler *sched, const struct sequence *leader, struct sequence *seq)
 {
     uint32_t bs = sched->cfg.block_size, n_prompt = seq->request->n_prompt;
-    /* A choice without tokens of its own computes the prompt's last one again, for its logits. */
-    seq->n_computed = seq->n_ids ? n_prompt : n_prompt - 1;
+    /* Where the leader found the prompt's last token in the cache, a choice without tokens of its
+     * own computes it again, for its logits. */
+    seq->n_computed = seq->n_ids || seq->samples ? n_prompt : n_prompt - 1;
     seq->n_hashed = 0;
     seq->chain_node = PREFIX_ROOT;
     kv_cache_share(sched->kv, leader->slot, seq->slot, (seq->n_computed + bs - 1) / bs);

@@ -16,6 +16,15 @@ struct detokenizer {
     struct strbuf text; /* the last delta */
 };
 
+/* For what nearly every token needs, so that no step allocates. */
+static bool make_room(struct strbuf *buf)
+{
+    static const char blank[512];
+    bool ok = strbuf_add(buf, blank, sizeof(blank));
+    strbuf_clear(buf);
+    return ok;
+}
+
 int detokenizer_create(const struct tokenizer *tok, bool skip_special,
                        struct detokenizer **out_detok, struct error *err)
 {
@@ -24,6 +33,10 @@ int detokenizer_create(const struct tokenizer *tok, bool skip_special,
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "detokenizer: out of memory");
     d->tok = tok;
     d->skip_special = skip_special;
+    if (!make_room(&d->held) || !make_room(&d->text)) {
+        detokenizer_destroy(d);
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "detokenizer: out of memory");
+    }
     *out_detok = d;
     return 0;
 }

@@ -1,6 +1,7 @@
 /* The engine's life around its answers: cancels, deadlines, full queues, pauses, changes, slow and
  * absent readers, drain, close at any moment, quiet when idle, no allocation while decoding. */
 #include <dlfcn.h>
+#include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -451,6 +452,110 @@ static void test_update_changes_limits_while_running(void **state)
     run_close(engine);
 }
 
+/* Stop strings given on the way: what was read is not searched again, what is not released is. */
+static void test_update_replaces_stop_strings(void **state)
+{
+    (void)state;
+    struct engine_config cfg = run_config("q4_1");
+    struct engine *engine = run_open(&cfg);
+    struct run_result whole, r;
+    struct error err;
+    struct engine_request req = simple(10, 300);
+    static const char *const absent[] = {"no such text"};
+    const char *stop[1];
+    char text[8] = "";
+    req.sampling.n = 2;
+    run_submit(engine, &req, &whole);
+    run_wait(engine, &whole, 1);
+    for (int had_stops = 0; had_stops < 2; had_stops++) {
+        req.stopping.stop = absent;
+        req.stopping.n_stop = (uint32_t)had_stops;
+        run_slow_steps(2 * NS_PER_MS);
+        run_submit(engine, &req, &r);
+        run_wait_ids(engine, &r, 20);
+        /* Three bytes of what comes much later. */
+        const char *late = whole.choices[0].text + whole.choices[0].n_text * 3 / 4;
+        while (late[0] <= ' ' || late[1] <= ' ' || late[2] <= ' ') /* of whole characters */
+            late++;
+        memcpy(text, late, 3);
+        stop[0] = text;
+        struct engine_update update = {
+            .max_tokens = -1, .replace_stop = true, .stop = stop, .n_stop = 1};
+        assert_int_equal(engine_update(engine, r.id, &update, &err), 0);
+        run_poll(engine);
+        size_t n_before = r.choices[0].n_text;
+        run_slow_steps(0);
+        run_wait(engine, &r, 1);
+        for (uint32_t c = 0; c < 2; c++) {
+            const struct run_choice *got = &r.choices[c], *w = &whole.choices[c];
+            assert_memory_equal(got->text, w->text, got->n_text);
+            if (got->reason != FINISH_STOP)
+                continue;
+            assert_string_equal(got->matched_stop, text);
+            assert_memory_equal(w->text + got->n_text, text, 3);
+        }
+        assert_int_equal(r.choices[0].reason, FINISH_STOP);
+        assert_true(r.choices[0].n_text + 3 >= n_before);
+        run_result_fini(&r);
+    }
+    run_submit(engine, &req, &r);
+    engine_pause(engine, r.id, true);
+    stop[0] = "";
+    struct engine_update bad = {.max_tokens = -1, .replace_stop = true, .stop = stop, .n_stop = 1};
+    assert_int_equal(engine_update(engine, r.id, &bad, &err), STATUS_INVALID_ARGUMENT);
+    assert_string_equal(err.field, "update.stop[0]");
+    for (int i = 0; i < 50; i++) { /* the newest counts; none is lost */
+        bad.n_stop = 0;
+        assert_int_equal(engine_update(engine, r.id, &bad, &err), 0);
+    }
+    engine_pause(engine, r.id, false);
+    run_wait(engine, &r, 1);
+    run_assert_same(&r, &whole, "stop strings taken back");
+    run_result_fini(&r);
+    run_result_fini(&whole);
+    run_close(engine);
+}
+
+/* A prompt whose log-probabilities are asked for is computed whole, in pieces of what a step
+ * scores, and gives the same ones whether its blocks are cached, it runs alone or in place of one
+ * sequence only. */
+static void test_prompt_logprobs_take_no_prefix_hit(void **state)
+{
+    (void)state;
+    struct run_result first, r;
+    for (uint32_t max_concurrent = 1; max_concurrent <= 32; max_concurrent += 31) {
+        struct engine_config cfg = run_config("q4_1");
+        cfg.max_concurrent = max_concurrent;
+        struct engine *engine = run_open(&cfg);
+        struct engine_request req = simple(200, 4);
+        req.want_prompt_logprobs = true;
+        req.n_top_logprobs = 2;
+        for (int i = 0; i < 3; i++) {
+            struct run_result *result = i || max_concurrent > 1 ? &r : &first;
+            run_submit(engine, &req, result);
+            run_wait(engine, result, 1);
+            assert_int_equal(result->n_prompt_logprobs, 200);
+            assert_int_equal(result->usage.n_cached_tokens, 0);
+            assert_true(isnan(result->prompt_logprobs[0].logprob));
+            for (uint32_t p = 0; p < 200; p++)
+                assert_int_equal(result->prompt_logprobs[p].id, req.prompt_ids[p]);
+            if (result == &r) {
+                run_assert_same(&r, &first, "prompt log-probabilities again");
+                run_result_fini(&r);
+            }
+        }
+        assert_int_equal(stats_of(engine).n_prefix_hit_tokens, 0);
+        req.want_prompt_logprobs = false;
+        req.n_top_logprobs = 0;
+        run_submit(engine, &req, &r);
+        run_wait(engine, &r, 1);
+        assert_true(r.usage.n_cached_tokens > 150);
+        run_result_fini(&r);
+        run_close(engine);
+    }
+    run_result_fini(&first);
+}
+
 /* --- start and end --- */
 
 static void test_drain_refuses_new_and_finishes_old(void **state)
@@ -598,6 +703,11 @@ static void test_decode_steps_allocate_nothing_and_wait_for_no_lock(void **state
     (void)state;
     static struct run_result results[16];
     static const char *const stops[] = {"no such text", "abcabcabcabc"};
+    static const uint32_t word[] = {60, 61, 62};
+    static const struct engine_bad_word bad_words[] = {{word, 1, 0}, {word, 2, 1}, {word, 3, 2}};
+    static uint32_t allowed[200];
+    for (uint32_t i = 0; i < 200; i++)
+        allowed[i] = 40 + i;
     struct engine_config cfg = run_config("q4_1");
     struct engine *engine = run_open(&cfg);
     struct engine_event_buffer *reader;
@@ -615,6 +725,12 @@ static void test_decode_steps_allocate_nothing_and_wait_for_no_lock(void **state
         req.stopping.n_stop = 2;
         req.want_logprobs = i % 2;
         req.n_top_logprobs = i % 2 ? 5 : 0;
+        req.sampling.watermark = i % 3 == 0;
+        req.sampling.bad_words = bad_words;
+        req.sampling.n_bad_words = i % 4 ? 3 : 0;
+        req.sampling.allowed_ids = allowed;
+        req.sampling.n_allowed_ids = i % 5 ? 0 : 200;
+        req.sampling.typical_p = i % 6 ? 1.0f : 0.9f;
         run_submit(engine, &req, &results[i]);
     }
     for (uint32_t i = 0; i < 16; i++)
@@ -734,6 +850,8 @@ int main(void)
         cmocka_unit_test(test_slow_reader_gets_bigger_events_not_more),
         cmocka_unit_test(test_pause_keeps_still_and_resume_goes_on),
         cmocka_unit_test(test_update_changes_limits_while_running),
+        cmocka_unit_test(test_update_replaces_stop_strings),
+        cmocka_unit_test(test_prompt_logprobs_take_no_prefix_hit),
         cmocka_unit_test(test_drain_refuses_new_and_finishes_old),
         cmocka_unit_test(test_close_at_any_moment),
         cmocka_unit_test(test_open_bad_config_is_refused),

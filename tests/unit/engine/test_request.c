@@ -240,10 +240,61 @@ static void break_resume_many(struct engine_request *r)
     r->resume = &resume;
 }
 
+static const uint32_t word_ids[] = {5, 6, 7}, bad_word_ids[] = {5, VOCAB};
+static struct engine_bad_word words[ENGINE_MAX_BAD_WORDS + 1];
+static void set_words(struct engine_request *r, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        words[i] = (struct engine_bad_word){word_ids, 3, i / 2};
+    r->sampling.bad_words = words;
+    r->sampling.n_bad_words = n;
+}
+static void break_n_words(struct engine_request *r)
+{
+    set_words(r, ENGINE_MAX_BAD_WORDS + 1);
+}
+static void break_word_empty(struct engine_request *r)
+{
+    set_words(r, 8);
+    words[7].n_ids = 0;
+}
+static void break_word_long(struct engine_request *r)
+{
+    set_words(r, 4);
+    words[1].n_ids = ENGINE_MAX_BAD_WORD_IDS + 1;
+}
+static void break_word_id(struct engine_request *r)
+{
+    set_words(r, 4);
+    words[3] = (struct engine_bad_word){bad_word_ids, 2, 1};
+}
+static void break_allowed(struct engine_request *r)
+{
+    r->sampling.allowed_ids = bad_word_ids;
+    r->sampling.n_allowed_ids = 2;
+}
+static void break_n_allowed(struct engine_request *r)
+{
+    r->sampling.allowed_ids = bad_word_ids;
+    r->sampling.n_allowed_ids = REQUEST_MAX_ALLOWED_IDS + 1;
+}
+static void break_known(struct engine_request *r)
+{
+    r->want_prompt_logprobs = true;
+    r->n_prompt_logprobs_known = r->n_prompt_ids + 1;
+}
+
 static const struct {
     const char *field;
     void (*apply)(struct engine_request *);
 } broken[] = {
+    {"sampling.bad_words", break_n_words},
+    {"sampling.bad_words[3]", break_word_empty},
+    {"sampling.bad_words[0]", break_word_long},
+    {"sampling.bad_words[1][1]", break_word_id},
+    {"sampling.allowed_token_ids[1]", break_allowed},
+    {"sampling.allowed_token_ids", break_n_allowed},
+    {"resume.n_prompt_logprobs", break_known},
     {"sampling.n", break_n_zero},
     {"sampling.n", break_n_nine},
     {"sampling.n", break_n_huge},

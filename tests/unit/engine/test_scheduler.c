@@ -102,7 +102,7 @@ static void execute(struct bench *b)
             b->kv[t->kv_slots[r]] = mix(at ? *place(b, t, s, at - 1) : 1, t->token_ids[r]);
         }
         uint32_t last = t->seq_start[s + 1] - 1;
-        if (n_samples < t->n_sample_rows && t->sample_rows[n_samples] == last) {
+        while (n_samples < t->n_sample_rows && t->sample_rows[n_samples] == last) {
             const struct sequence *seq = b->plan.samples[n_samples];
             uint64_t h = 1; /* nothing that attention would see has been overwritten */
             for (uint32_t i = 0; i <= t->positions[last]; i++) {
@@ -615,27 +615,39 @@ static void test_deadlines_queue_prefill_and_decode(void **state)
     close_bench(b);
 }
 
+/* Full blocks of the prompt are there once; a last one that is not full is copied by all but the
+ * last choice that writes to it. Nothing of the prompt is computed twice. */
 static void test_choices_share_the_prompt_and_copy_on_write(void **state)
 {
     (void)state;
+    static const struct {
+        uint32_t n_prompt, n_choices, n_full, n_copies;
+    } rows[] = {{61, 4, 7, 3}, {64, 4, 8, 0}, {63, 8, 7, 7},
+                {8, 8, 1, 0},  {1, 3, 0, 2},  {65, 2, 8, 1}};
     struct bench *b = &bench;
-    struct scheduler_stats s;
-    uint32_t n_copies = 0;
-    struct request *r;
-    open_bench(b, &small);
-    scheduler_add(b->sched, r = make(b, 0, 61, 10, 4, 0, "")); /* 7 full blocks and 5 tokens */
-    while (r->choices[3].n_ids < 2) {
-        assert_true(step(b));
-        n_copies += b->plan.n_copies;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct scheduler_stats s;
+        uint32_t n_copies = 0, n_prefill_rows = 0, n_choices = rows[i].n_choices;
+        struct request *r;
+        open_bench(b, &small);
+        scheduler_add(b->sched, r = make(b, 0, rows[i].n_prompt, 10, n_choices, 0, ""));
+        while (r->choices[n_choices - 1].n_ids < 2) {
+            assert_true(step(b));
+            n_copies += b->plan.n_copies;
+            n_prefill_rows += b->plan.n_prefill_rows;
+            for (uint32_t c = 1; c < n_choices; c++)
+                assert_int_equal(r->choices[c].n_ids, r->choices[0].n_ids);
+        }
+        scheduler_get_stats(b->sched, &s);
+        assert_int_equal(s.n_blocks - s.n_blocks_free, rows[i].n_full + n_choices);
+        assert_int_equal(n_copies, rows[i].n_copies);
+        assert_int_equal(n_prefill_rows, rows[i].n_prompt);
+        while (step(b))
+            ;
+        assert_answer(r, true);
+        request_release(r);
+        close_bench(b);
     }
-    scheduler_get_stats(b->sched, &s);
-    assert_int_equal(s.n_blocks - s.n_blocks_free, 7 + 4); /* and a last block each */
-    assert_int_equal(n_copies, 3);
-    while (step(b))
-        ;
-    assert_answer(r, true);
-    request_release(r);
-    close_bench(b);
 }
 
 int main(void)

@@ -199,6 +199,51 @@ static void test_unarmed_text_neither_matches_nor_is_held(void **state)
     stop_set_destroy(set);
 }
 
+/* Text that is out is never searched again; text that is held is, by the new strings. */
+static void test_replaced_strings_see_what_is_held(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *first, *pushed, *second, *released;
+        int matched;
+        const char *then, *after;
+        int then_matched;
+    } cases[] = {
+        {"abcd", "xabc", "abc", "", 0, "", "", -1},     /* held text is the new one */
+        {"abcd", "xabc", "bc", "a", 0, "", "", -1},     /* within it */
+        {"abcd", "xabc", "xa", "abc", -1, "xa", "", 0}, /* x is out */
+        {"abcd", "xabc", "cz", "ab", -1, "z", "", 0},   /* the beginning of the new one stays */
+        {"abcd", "xabc", "q", "abc", -1, "d", "d", -1}, /* the old one is forgotten */
+        {"abcd", "xabc", "", "abc", -1, "abcd", "abcd", -1}, /* none any more */
+        {"zz", "abc", "abc", "", -1, "abc", "", 0},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct stop_set *first, *second;
+        struct stop_matcher *m;
+        struct stop_delta d;
+        struct error err;
+        assert_int_equal(stop_set_create(&cases[i].first, 1, false, &first, &err), 0);
+        assert_int_equal(
+            stop_set_create(&cases[i].second, cases[i].second[0] != '\0', false, &second, &err), 0);
+        assert_int_equal(stop_matcher_create(first, &m, &err), 0);
+        /* One id per byte, so that ids are held as text is. */
+        for (const char *at = cases[i].pushed; *at; at++)
+            assert_int_equal(stop_matcher_push(m, at, 1, 1, true, &d, &err), 0);
+        stop_matcher_replace(m, second, true, &d);
+        stop_set_destroy(first);
+        assert_int_equal(d.i_matched, cases[i].matched);
+        assert_int_equal(d.n_bytes, strlen(cases[i].released));
+        assert_memory_equal(d.text, cases[i].released, d.n_bytes);
+        assert_int_equal(d.n_released, d.n_bytes);
+        assert_int_equal(
+            stop_matcher_push(m, cases[i].then, strlen(cases[i].then), 1, true, &d, &err), 0);
+        assert_int_equal(d.i_matched, cases[i].then_matched);
+        assert_int_equal(d.n_bytes, strlen(cases[i].after));
+        stop_matcher_destroy(m);
+        stop_set_destroy(second);
+    }
+}
+
 static void test_longest_stop_and_long_token(void **state)
 {
     (void)state;
@@ -231,6 +276,7 @@ int main(void)
         cmocka_unit_test(test_table),
         cmocka_unit_test(test_any_cut_into_tokens_same_match),
         cmocka_unit_test(test_unarmed_text_neither_matches_nor_is_held),
+        cmocka_unit_test(test_replaced_strings_see_what_is_held),
         cmocka_unit_test(test_longest_stop_and_long_token),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
