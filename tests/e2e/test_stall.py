@@ -1,0 +1,123 @@
+"""Workers that live and do not get on (F7), and what health says of it (I7). The stall time is short here."""
+import os
+import signal
+import threading
+import time
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from conftest import model_path
+from test_faults import Stream, load, requests, undisturbed, wait_tokens, check_equal
+
+STALL_S = 3
+N_TOKENS = 150
+
+
+class Health(threading.Thread):
+    """Follows one name and notes when it changed."""
+
+    def __init__(self, sluice, name):
+        super().__init__(daemon=True)
+        self.changes = []
+        self.stub = health_pb2_grpc.HealthStub(sluice.channel)
+        self.call = self.stub.Watch(health_pb2.HealthCheckRequest(service=name))
+        self.start()
+
+    def run(self):
+        try:
+            for response in self.call:
+                self.changes.append((time.monotonic(), response.status == health_pb2.HealthCheckResponse.SERVING))
+        except grpc.RpcError:
+            pass
+
+    def wait(self, serving, seconds):
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if self.changes and self.changes[-1][1] == serving:
+                return self.changes[-1][0]
+            time.sleep(0.01)
+        raise AssertionError(f"health never became {serving} within {seconds} s: {self.changes}")
+
+
+@pytest.fixture
+def stalling(fresh, monkeypatch):
+    monkeypatch.setenv("SLUICE_STALL_TIMEOUT", f"{STALL_S}s")
+    yield load(fresh)
+    for pid in fresh.children("sluice-worker"):
+        os.kill(pid, signal.SIGCONT)
+
+
+def stop_worker(sluice):
+    (worker,) = sluice.children("sluice-worker")
+    os.kill(worker, signal.SIGSTOP)
+    return worker, time.monotonic()
+
+
+def test_short_stop_loses_nothing(stalling):
+    sluice = stalling
+    references = undisturbed(sluice, N_TOKENS)
+    health = Health(sluice, "model/smol/1")
+    streams = [Stream(sluice, r) for r in requests(sluice, N_TOKENS)]
+    wait_tokens(streams, 10)
+    worker, _ = stop_worker(sluice)
+    time.sleep(1)
+    os.kill(worker, signal.SIGCONT)
+    for s in streams:
+        s.join(120)
+    check_equal(streams, references)
+    assert all(s.finished.receipt.n_resumes == 0 for s in streams)
+    assert [serving for _, serving in health.changes] == [True]
+
+
+def test_stopped_worker_is_not_serving_and_its_streams_go_on_when_it_is_back(stalling):
+    sluice = stalling
+    references = undisturbed(sluice, N_TOKENS)
+    names = ["", "sluice.v1.Inference", "model/smol/1"]
+    watched = [Health(sluice, name) for name in names]
+    streams = [Stream(sluice, r) for r in requests(sluice, N_TOKENS)]
+    wait_tokens(streams, 10)
+    for health in watched:
+        health.wait(True, 1)
+    worker, stopped = stop_worker(sluice)
+    for health in watched:
+        assert STALL_S - 1 <= health.wait(False, STALL_S + 5) - stopped <= STALL_S + 1
+    late = Stream(sluice, requests(sluice, N_TOKENS)[0])  # waits for a replica
+    try:
+        os.kill(worker, signal.SIGCONT)
+    except ProcessLookupError:
+        pass  # it was replaced already
+    for health in watched:
+        health.wait(True, 30)
+    for s in [*streams, late]:
+        s.join(120)
+    check_equal([*streams, late], [*references, references[0]])
+    assert all(s.finished.receipt.n_resumes == 1 for s in streams)
+
+
+def test_idle_worker_that_stops_is_not_serving(stalling):
+    sluice = stalling
+    health = Health(sluice, "model/smol/1")
+    health.wait(True, 5)
+    worker, stopped = stop_worker(sluice)
+    assert health.wait(False, STALL_S + 5) - stopped <= STALL_S + 1
+    os.kill(worker, signal.SIGCONT)
+    health.wait(True, 30)
+
+
+def test_long_prefill_is_not_a_stall(stalling):
+    """It takes longer than the stall time until the first token; layers are finished all the while."""
+    sluice = stalling
+    health = Health(sluice, "model/smol/1")
+    health.wait(True, 5)
+    n_words = 700
+    while True:
+        words = " ".join(str(i) for i in range(n_words))
+        begin = time.monotonic()
+        _, ids, finished = sluice.generate(sluice.request("smol", f"{n_words} {words}", max_tokens=1), timeout=120)
+        assert len(ids) == 1 and finished.receipt.n_resumes == 0
+        if time.monotonic() - begin > STALL_S + 1 or n_words >= 1700:
+            break
+        n_words += 500
+    assert [serving for _, serving in health.changes] == [True]
