@@ -58,7 +58,7 @@ struct rpc_server {
 
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    bool started, shut_down, core_is_down;
+    bool started, shut_down, hurried, core_is_down;
     struct rpc_call *live;
     uint64_t n_live_user; /* without health and reflection */
     struct rpc_server_stats stats;
@@ -340,7 +340,8 @@ static int admit(struct rpc_server *server, const struct rpc_route *route, struc
     bool built_in = route != NULL && route->built_in;
     pthread_mutex_lock(&server->lock);
     server->stats.n_accepted++;
-    bool full = server->stats.n_live >= server->config.max_calls;
+    uint64_t n_live = built_in ? server->stats.n_live - server->n_live_user : server->n_live_user;
+    bool full = n_live >= server->config.max_calls;
     server->stats.n_live++;
     server->n_live_user += built_in ? 0 : 1;
     call->next_live = server->live;
@@ -510,7 +511,7 @@ static void wait_for_calls(struct rpc_server *server, uint32_t grace_ms)
     int64_t end_ns = clock_now_ns() + grace_ms * NS_PER_MS;
     struct timespec until = {end_ns / NS_PER_S, end_ns % NS_PER_S};
     pthread_mutex_lock(&server->lock);
-    while (server->n_live_user > 0 && clock_now_ns() < end_ns)
+    while (server->n_live_user > 0 && !server->hurried && clock_now_ns() < end_ns)
         pthread_cond_timedwait(&server->changed, &server->lock, &until);
     pthread_mutex_unlock(&server->lock);
 }
@@ -550,6 +551,9 @@ static void stop_core(struct rpc_server *server, uint32_t grace_ms)
     grpc_server_shutdown_and_notify(server->core, server->lanes[0].queue, &server->shutdown_tag);
     wait_for_calls(server, grace_ms);
     abort_calls(server);
+    pthread_mutex_lock(&server->lock);
+    server->hurried = false; /* they get their answer all the same */
+    pthread_mutex_unlock(&server->lock);
     wait_for_calls(server, ABORT_MS);
     grpc_server_cancel_all_calls(server->core);
     pthread_mutex_lock(&server->lock);
@@ -598,6 +602,14 @@ void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms)
     for (uint32_t i = 0; i < server->config.n_threads; i++)
         rpc_lane_fini(&server->lanes[i]);
     rpc_core_fini();
+}
+
+void rpc_server_hurry(struct rpc_server *server)
+{
+    pthread_mutex_lock(&server->lock);
+    server->hurried = true;
+    pthread_cond_broadcast(&server->changed);
+    pthread_mutex_unlock(&server->lock);
 }
 
 void rpc_server_destroy(struct rpc_server *server)

@@ -73,12 +73,15 @@ struct rpc_server_config {
     uint32_t n_threads;
     size_t
         max_message_bytes; /* one received message, before and after decoding: see rpc_message.h */
-    size_t max_metadata_bytes;  /* all metadata of one call */
-    size_t max_pending_bytes;   /* queued to send per call, see rpc_call_send */
-    uint32_t max_streams;       /* per connection */
-    uint32_t max_connections;   /* per TCP port; beyond, new ones are closed as they come */
-    uint32_t max_calls;         /* live calls in all; beyond: RESOURCE_EXHAUSTED, TOO_MANY_CALLS */
-    uint32_t keepalive_time_ms; /* a silent connection is pinged after this long ... */
+    size_t max_metadata_bytes; /* all metadata of one call */
+    size_t max_pending_bytes;  /* queued to send per call, see rpc_call_send */
+    uint32_t max_streams;      /* per connection */
+    uint32_t max_connections;  /* per TCP port; beyond, new ones are closed as they come */
+    /* Live calls in all; beyond: RESOURCE_EXHAUSTED, TOO_MANY_CALLS. Health and reflection have as
+     * many again of their own: who watches health takes no place, and hears in a full server too.
+     */
+    uint32_t max_calls;
+    uint32_t keepalive_time_ms;    /* a silent connection is pinged after this long ... */
     uint32_t keepalive_timeout_ms; /* ... and dropped after this long without an answer */
     uint32_t handshake_timeout_ms; /* a connection that has not said who it is by then is closed */
     /* Optional: looks at a call's metadata and peer before anything is decoded. A negative status
@@ -122,6 +125,8 @@ void rpc_server_drain(struct rpc_server *server);
  * takes milliseconds unless a callback blocks. When it returns no callback runs and none will. Unix
  * sockets are gone. Not from a callback; calling it again is harmless. */
 void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms);
+/* The grace of a shutdown, under way or to come, is over now. Any thread. */
+void rpc_server_hurry(struct rpc_server *server);
 
 /* Shuts down with no grace if that has not happened. Calls still retained elsewhere stay valid
  * objects on which every send fails. NULL is accepted. */

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/notify.h"
 #include "base/seeded_bug.h"
 #include "proto/rpc/rpc_health.h"
 #include "proto/rpc/rpc_server.h"
@@ -247,10 +248,19 @@ static void tick_links(struct gateway *gateway, int64_t now_ns)
     }
 }
 
+/* From the ticker, which goes through every lock: one that hangs is missed. */
+static void tell_watchdog(struct gateway *gateway, int64_t now_ns, int64_t *next_ns)
+{
+    if (!gateway->config.watchdog_ms || now_ns < *next_ns)
+        return;
+    notify_send("WATCHDOG=1");
+    *next_ns = now_ns + (int64_t)gateway->config.watchdog_ms * NS_PER_MS / 3;
+}
+
 static void *run_ticker(void *arg)
 {
     struct gateway *gateway = arg;
-    int64_t next_slow_ns = 0;
+    int64_t next_slow_ns = 0, next_watchdog_ns = 0;
     pthread_mutex_lock(&gateway->lock);
     while (!gateway->stopping) {
         struct timespec until;
@@ -265,6 +275,7 @@ static void *run_ticker(void *arg)
         tick_links(gateway, now_ns);
         dispatch_retry_waiting(gateway);
         reattach_tick(gateway, now_ns);
+        tell_watchdog(gateway, now_ns, &next_watchdog_ns);
         if (now_ns >= next_slow_ns) {
             end_slow_readers(gateway, now_ns);
             generate_streams_tick(gateway, now_ns);
@@ -403,6 +414,16 @@ int gateway_create(const struct gateway_config *config, struct gateway **out_gat
     }
     *out_gateway = gateway;
     return 0;
+}
+
+void gateway_drain(struct gateway *gateway, uint32_t grace_ms)
+{
+    rpc_server_shutdown(gateway->server, grace_ms);
+}
+
+void gateway_hurry(struct gateway *gateway)
+{
+    rpc_server_hurry(gateway->server);
 }
 
 void gateway_destroy(struct gateway *gateway, uint32_t grace_ms)

@@ -38,6 +38,8 @@ struct gateway_config {
     const char *metrics_aliases; /* "vllm"; empty or NULL: none */
     uint64_t keepalive_time_ms, keepalive_timeout_ms;
     uint64_t drain_grace_ms;
+    uint64_t watchdog_ms; /* the service manager hears at least this often that all is well; 0: it
+                             did not ask */
     struct gateway_limits limits;
 };
 
@@ -90,8 +92,12 @@ struct gateway {
  * is owned. */
 int gateway_create(const struct gateway_config *config, struct gateway **out_gateway,
                    struct error *err);
-/* NOT_SERVING and refusing at once; accepted streams get the grace; then everything is freed. NULL
- * is accepted. */
+/* NOT_SERVING and refusing at once; accepted streams get the grace, and what is left then ends
+ * UNAVAILABLE (DRAINING). Nothing is served afterwards. */
+void gateway_drain(struct gateway *gateway, uint32_t grace_ms);
+/* The grace is over now. Any thread, before gateway_destroy. */
+void gateway_hurry(struct gateway *gateway);
+/* Drains with that grace if that has not happened, and frees everything. NULL is accepted. */
 void gateway_destroy(struct gateway *gateway, uint32_t grace_ms);
 /* Reads TLS files and API keys again; returns at once. */
 void gateway_reload(struct gateway *gateway);

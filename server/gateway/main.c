@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/manual.h"
+#include "base/notify.h"
 #include "base/options.h"
 #include "server/gateway/gateway.h"
 #include "server/gateway/limits.h"
@@ -126,21 +127,48 @@ static void print_manual(const struct spec_list *list, bool roff)
     strbuf_fini(&text);
 }
 
-/* Waits for SIGTERM or SIGINT; SIGHUP has the files read again. */
-static void wait_for_signal(const sigset_t *set, struct gateway *gateway)
+/* Waits for SIGTERM or SIGINT, and returns it; SIGHUP has the files read again. 0: SIGUSR1, which
+ * only this program sends itself. */
+static int wait_for_signal(const sigset_t *set, struct gateway *gateway)
 {
     int got = 0;
     while (sigwait(set, &got) != 0 || got == SIGHUP)
         if (got == SIGHUP && gateway)
             gateway_reload(gateway);
+    if (got == SIGUSR1)
+        return 0;
     log_info(LOG_EVENT("stopping"), LOG_STR("signal", strsignal(got)));
+    return got;
 }
 
-/* A second signal while draining ends at once. */
-static void *end_on_second_signal(void *arg)
+struct hurry {
+    const sigset_t *set;
+    struct gateway *gateway;
+};
+
+/* A second signal while draining: no more grace. A third one: at once. */
+static void *hurry_on_signals(void *arg)
 {
-    wait_for_signal(arg, NULL);
-    _Exit(1);
+    const struct hurry *hurry = arg;
+    if (!wait_for_signal(hurry->set, NULL))
+        return NULL;
+    gateway_hurry(hurry->gateway);
+    if (wait_for_signal(hurry->set, NULL))
+        _Exit(1);
+    return NULL;
+}
+
+static void drain(struct gateway *gateway, const sigset_t *set, uint32_t grace_ms)
+{
+    struct hurry hurry = {set, gateway};
+    pthread_t thread;
+    bool watched = pthread_create(&thread, NULL, hurry_on_signals, &hurry) == 0;
+    notify_send("STOPPING=1");
+    gateway_drain(gateway, grace_ms);
+    if (!watched)
+        return;
+    pthread_kill(thread, SIGUSR1);
+    pthread_join(thread, NULL);
 }
 
 static int serve(const struct settings *settings)
@@ -152,9 +180,12 @@ static int serve(const struct settings *settings)
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGHUP);
+    sigaddset(&set, SIGUSR1);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
     signal(SIGPIPE, SIG_IGN);
-    if (gateway_create(&settings->gateway, &gateway, &err) != 0) {
+    struct gateway_config config = settings->gateway;
+    config.watchdog_ms = notify_watchdog_ms();
+    if (gateway_create(&config, &gateway, &err) != 0) {
         log_error(LOG_EVENT("cannot start"), LOG_STR("message", err.message));
         return err.status == STATUS_INVALID_ARGUMENT || err.status == STATUS_ALREADY_EXISTS ||
                        err.status == STATUS_PERMISSION_DENIED
@@ -163,11 +194,11 @@ static int serve(const struct settings *settings)
     }
     log_info(LOG_EVENT("serving"), LOG_STR("listen", settings->gateway.listen),
              LOG_U64("port", gateway_port(gateway)), LOG_STR("version", SLUICE_VERSION));
-    wait_for_signal(&set, gateway);
-    pthread_t watcher;
-    if (pthread_create(&watcher, NULL, end_on_second_signal, &set) == 0)
-        pthread_detach(watcher);
-    gateway_destroy(gateway, (uint32_t)settings->gateway.drain_grace_ms);
+    notify_send("READY=1");
+    while (!wait_for_signal(&set, gateway)) /* SIGUSR1 from outside says nothing */
+        ;
+    drain(gateway, &set, (uint32_t)settings->gateway.drain_grace_ms);
+    gateway_destroy(gateway, 0);
     log_info(LOG_EVENT("stopped"));
     return 0;
 }

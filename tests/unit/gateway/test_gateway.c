@@ -451,6 +451,42 @@ static void test_shutdown_lets_streams_finish_within_the_grace(void **state)
     fixture_stop(&f);
 }
 
+static void *drain_for_a_minute(void *arg)
+{
+    gateway_drain(arg, 60000);
+    return NULL;
+}
+
+/* The second SIGTERM. */
+static void test_shutdown_when_hurried_then_streams_end_at_once(void **state)
+{
+    (void)state;
+    struct client_request endless = {.max_tokens = 1000000};
+    struct client_stream stream;
+    struct error err;
+    pthread_t thread;
+    fixture_start(&f, 1);
+    client_open(&f, &endless, &stream);
+    client_wait_tokens(&stream, 5);
+    assert_int_equal(pthread_create(&thread, NULL, drain_for_a_minute, f.gateway), 0);
+    while (!client_fail(&f, &(struct client_request){.max_tokens = 1}, &err) ||
+           err.status != STATUS_UNAVAILABLE)
+        ; /* until new ones are refused */
+    assert_false(stream.over);
+    int64_t since_ns = clock_now_ns();
+    gateway_hurry(f.gateway);
+    assert_int_equal(client_wait_end(&stream), STATUS_UNAVAILABLE);
+    assert_string_equal(stream.status.reason, "DRAINING");
+    pthread_join(thread, NULL);
+    assert_true(clock_now_ns() - since_ns < 5 * NS_PER_S);
+    client_close(&stream);
+    gateway_destroy(f.gateway, 0);
+    f.gateway = NULL;
+    rpc_client_destroy(f.client);
+    f.client = NULL;
+    fixture_stop(&f);
+}
+
 static void test_an_address_in_use_is_told(void **state)
 {
     (void)state;
@@ -487,6 +523,7 @@ int main(int argc, char *argv[])
         cmocka_unit_test_setup(test_health_follows_each_version, forget),
         cmocka_unit_test_setup(test_models_are_listed_as_they_are_now, forget),
         cmocka_unit_test_setup(test_shutdown_lets_streams_finish_within_the_grace, forget),
+        cmocka_unit_test_setup(test_shutdown_when_hurried_then_streams_end_at_once, forget),
         cmocka_unit_test_setup(test_an_address_in_use_is_told, forget),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "grpc/health/v1/health.pb-c.h"
 #include "proto/rpc/rpc_health.h"
 #include "proto/rpc/rpc_message.h"
 #include "sluice/manager/v1/routing.pb-c.h"
@@ -315,6 +316,18 @@ static void test_authorize_when_refused_then_handler_never_runs(void **state)
     rpc_fixture_stop(&fx);
 }
 
+static int check_health(struct rpc_fixture *fx)
+{
+    Grpc__Health__V1__HealthCheckRequest request = GRPC__HEALTH__V1__HEALTH_CHECK_REQUEST__INIT;
+    ProtobufCMessage *response = NULL;
+    struct error err;
+    int rc = rpc_client_unary(fx->client, &grpc__health__v1__health__descriptor, "Check",
+                              &request.base, NULL, &response, &err);
+    if (rc == 0)
+        rpc_message_free(response);
+    return rc;
+}
+
 static void test_calls_when_over_max_then_resource_exhausted_with_retry(void **state)
 {
     struct rpc_fixture fx;
@@ -336,6 +349,7 @@ static void test_calls_when_over_max_then_resource_exhausted_with_retry(void **s
     assert_int_equal(rpc_fixture_tokenize(fx.client, "echo", "x", 5000, NULL, &err),
                      STATUS_RESOURCE_EXHAUSTED);
     assert_string_equal(err.reason, "TOO_MANY_CALLS");
+    assert_int_equal(check_health(&fx), 0); /* a full server still says how it is */
     assert_int_equal(err.retry_after_ms, 1000);
     rpc_reader_close(reader);
     rpc_fixture_stop(&fx);

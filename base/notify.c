@@ -1,4 +1,4 @@
-#include "manager/notify.h"
+#include "base/notify.h"
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -24,4 +24,14 @@ void notify_send(const char *state)
     (void)sendto(fd, state, strlen(state), MSG_NOSIGNAL, (const struct sockaddr *)&address,
                  n_bytes);
     close(fd);
+}
+
+uint64_t notify_watchdog_ms(void)
+{
+    const char *usec = getenv("WATCHDOG_USEC"), *pid = getenv("WATCHDOG_PID");
+    if (!usec || (pid && strtoll(pid, NULL, 10) != (long long)getpid()))
+        return 0;
+    char *end;
+    unsigned long long n = strtoull(usec, &end, 10);
+    return end == usec || *end ? 0 : n / 1000;
 }
