@@ -51,6 +51,7 @@ struct program {
     ev_timer store_again;
     ev_signal on_term, on_int;
     ev_timer stop_poll;
+    ev_timer watchdog;
     bool stopping;
     int64_t stop_deadline_ns;
 };
@@ -165,6 +166,26 @@ static void destroy_parts(struct program *program)
 /* -- the end --------------------------------------------------------------------------------------
  */
 
+/* From the loop: one that hangs is missed, and the service manager starts another manager, which
+ * adopts the workers. */
+static void on_watchdog(struct ev_loop *loop, ev_timer *timer, int events)
+{
+    (void)loop;
+    (void)timer;
+    (void)events;
+    notify_send("WATCHDOG=1");
+}
+
+static void start_watchdog(struct program *program)
+{
+    double every_s = (double)notify_watchdog_ms() / 3e3;
+    if (every_s <= 0)
+        return;
+    ev_timer_set(&program->watchdog, 0., every_s);
+    ev_timer_start(program->manager.loop, &program->watchdog);
+    ev_unref(program->manager.loop); /* it keeps no loop alive */
+}
+
 static void on_stop_poll(struct ev_loop *loop, ev_timer *timer, int events)
 {
     struct program *program = timer->data;
@@ -255,6 +276,7 @@ static int run(struct program *program)
         manager_changed(manager);
         if (!program->stopping)
             notify_send("READY=1");
+        start_watchdog(program);
         ev_run(manager->loop, 0);
         log_info(LOG_EVENT("stopped"));
     }
@@ -280,6 +302,7 @@ static int run_locked(struct program *program)
     program->store_wake.data = program;
     ev_async_start(manager->loop, &program->store_wake);
     ev_timer_init(&program->store_again, on_store_again, 0., 0.);
+    ev_timer_init(&program->watchdog, on_watchdog, 0., 0.);
     program->store_again.data = program;
     watch_signals(program);
     int status = run(program);

@@ -97,6 +97,7 @@ if wants lint; then
     check "lint: clang-format" tests/lint/format.sh
     check "lint: clang-tidy" tests/lint/tidy.sh build/dev
     check "lint: buf" tests/lint/buf.sh
+    check "lint: systemd units" tests/lint/units.sh build/dev/bin
     check "lint: docs match the programs" tests/lint/docs.sh build/dev/bin
 fi
 if wants unit; then
