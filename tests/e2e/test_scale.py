@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sqlite3
+import subprocess
 import threading
 import time
 
@@ -11,6 +12,7 @@ import grpc
 import psutil
 import pytest
 
+from conftest import BIN
 from test_faults import Stream, check_equal, load, requests, undisturbed, wait_tokens
 from test_manager import C, Manager, fails, manager, retry, settle  # noqa: F401 (fixtures)
 
@@ -408,6 +410,103 @@ def test_failed_replicas_hold_no_memory(manager):
     loaded(manager, "load_ms=50 crash_ms=150")
     manager.wait(lambda: manager.replicas()[0].state == manager.t.REPLICA_STATE_FAILED, 5, "it has failed")
     manager.wait(lambda: manager_memfds(manager) == set(), 5, "the memory is let go")
+
+
+# -- standing still, and fencing
+
+
+def test_stopped_worker_is_marked_then_killed_and_replaced(manager):
+    manager.up("--stall-timeout", "600ms")
+    loaded(manager, n=2)
+    events = Events(manager)
+    (one, two) = [r.pid for r in manager.replicas()]
+    os.kill(one, signal.SIGSTOP)
+    manager.wait(lambda: manager.replicas()[0].stalled, 3, "it is marked")
+    os.kill(one, signal.SIGCONT)
+    manager.wait(lambda: not manager.replicas()[0].stalled, 3, "it moves again")
+    events.wait("replica.moving", replica_id="r1")
+    assert sorted(manager.workers()) == sorted([one, two])  # a short stop costs nothing
+    os.kill(one, signal.SIGSTOP)
+    stopped = time.monotonic()
+    manager.wait(lambda: one not in manager.workers(), 5, "it is killed")
+    assert time.monotonic() - stopped > 1.1  # twice the time, not earlier
+    manager.wait(lambda: len(ready(manager)) == 2, 5, "it is back")
+    assert {r.id: r.epoch for r in manager.replicas()} == {"r1": 2, "r2": 1} and two in manager.workers()
+    assert "STALLED" in events.wait("replica.died", replica_id="r1").message
+    events.over = True
+
+
+def test_worker_whose_work_does_not_move_is_killed_and_others_are_not(manager):
+    manager.up("--stall-timeout", "500ms", "--crash-limit", "2")
+    loaded(manager, "load_ms=30 queued", model="stuck")
+    loaded(manager, "load_ms=30 queued moves", model="busy")
+    loaded(manager, "load_ms=30", model="idle")
+    manager.script("slow", "load_ms=1800")
+    manager.register("slow")
+    load = manager.load("slow")  # a load is no standing still
+    manager.wait(lambda: any(r.reason == "CRASH_LOOP" for r in manager.replicas(model="stuck")), 8, "it is given up")
+    assert "STALLED" in manager.replicas(model="stuck")[0].last_error.message
+    manager.done(load)
+    for model in ("busy", "idle", "slow"):
+        (replica,) = manager.replicas(model=model)
+        assert replica.epoch == 1 and not replica.stalled and replica.state == manager.t.REPLICA_STATE_READY
+
+
+def test_a_manager_that_did_not_run_kills_nobody_for_its_own_silence(manager):
+    manager.up("--stall-timeout", "400ms", "--connect-timeout", "1s", "--load-timeout", "2s")
+    loaded(manager, "load_ms=30 queued moves", n=2)
+    manager.script("b", "load_ms=1200")
+    manager.register("b")
+    load = manager.load("b")
+    manager.wait(lambda: len(manager.workers()) == 3, 5, "b loads")
+    workers = sorted(manager.workers())
+    for everybody in (False, True):
+        pids = [manager.process.pid] + (workers if everybody else [])
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(1.6)
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+        manager.done(load)
+        time.sleep(0.6)
+        assert sorted(manager.workers()) == workers and len(ready(manager)) == 3
+        assert {r.epoch for r in manager.replicas()} == {1}
+
+
+def test_worker_that_says_failed_and_stays_is_killed_soon(manager):
+    manager.up("--load-timeout", "30s")
+    manager.script("a", "load_ms=30 fails_and_stays")
+    manager.register("a")
+    began = time.monotonic()
+    assert manager.end(manager.load("a")).state == manager.t.OPERATION_STATE_FAILED
+    assert time.monotonic() - began < 5 and manager.workers() == []
+
+
+def test_a_revived_worker_of_an_old_epoch_never_holds_the_slot(manager):
+    manager.up("--connect-timeout", "1s")
+    loaded(manager)
+    (old,) = manager.workers()
+    os.kill(old, signal.SIGSTOP)  # and nobody is there to see it
+    manager.kill()
+    run = manager.state / "run/replica-r1"
+    stale = subprocess.Popen([BIN / "fake_worker", "serve", "--socket", run / "stale.sock", "--exit-report", run / "stale.pb",
+                              "--replica", "r1", "--epoch", "0", "--model", manager.models / "a"])
+    os.kill(stale.pid, signal.SIGSTOP)
+    together = set()
+    manager.start("--connect-timeout", "1s")
+    until = time.monotonic() + 6
+    while time.monotonic() < until and not (run / "worker.sock").exists() or len(together) < 1:
+        together.add(len(manager.workers()))
+        time.sleep(0.005)
+    manager.connect()
+    manager.wait(lambda: ready(manager) == ["r1"] and manager.replicas()[0].epoch == 2, 8, "a new one serves")
+    assert stale.wait(5) == -signal.SIGKILL
+    for pid in (old, stale.pid):  # revived in vain
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+            os.kill(pid, 0)
+            raise ProcessLookupError if psutil.Process(pid).status() == "zombie" else AssertionError(pid)
+    assert len(manager.workers()) == 1 and manager.replicas()[0].pid == manager.workers()[0]
 
 
 # -- the real programs

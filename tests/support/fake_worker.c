@@ -10,6 +10,8 @@
  *   fail=STATUS       ends with an exit report whose error has this gRPC code
  *   silent            never opens its socket
  *   stubborn          answers Shutdown and SIGTERM with nothing
+ *   queued            says that requests want to get on; with `moves` progress grows
+ *   fails_and_stays   says FAILED once it is loaded, and does not end
  *   packs_not         packs nothing in the memory it is handed, and tells nothing of it
  *   drain_ms=N        takes so long to end when asked to
  *   context=N         context length that inspect tells
@@ -285,6 +287,8 @@ static Sluice__Worker__V1__WorkerState state_now(void)
     bool packs = n_packed_fds && !packed_mapped && !packed_whole && !has("packs_not");
     if (age_ms() < load_ms * 9 / 10 || packs)
         return SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_LOADING;
+    if (has("fails_and_stays") && age_ms() >= load_ms)
+        return SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_FAILED;
     return age_ms() < load_ms ? SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_WARMING
                               : SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_READY;
 }
@@ -318,6 +322,10 @@ static void send_status(struct rpc_call *call)
     status.memory = memories;
     add_packed(&status);
     echo_fill_load(echo, &load);
+    if (has("queued")) {
+        load.n_ready = load.n_running = 1;
+        load.progress = has("moves") ? (uint64_t)age_ms() : 1;
+    }
     echo_fill_counters(echo, &counters);
     status.load = &load;
     status.counters = &counters;
