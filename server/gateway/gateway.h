@@ -46,7 +46,7 @@ struct gateway_config {
 /* Totals since start. accepted = ok + failed + cancelled + live in every snapshot. */
 struct gateway_counters {
     uint64_t accepted, ok, failed, cancelled, live;
-    uint64_t tokens, resumes, pauses, slow_readers, stalls;
+    uint64_t tokens, resumes, pauses, slow_readers, stalls, reattaches;
 };
 
 struct gateway_metrics;
@@ -130,7 +130,13 @@ void gateway_dispatch(struct gateway *gateway, struct relay *relay);
 void gateway_get_counters(struct gateway *gateway, struct gateway_counters *out_counters);
 void gateway_count_begin(struct gateway *gateway, struct relay *relay);
 void gateway_count_end(struct gateway *gateway, struct relay *relay, int status, uint64_t n_tokens);
-enum gateway_event { GATEWAY_RESUME, GATEWAY_PAUSE, GATEWAY_SLOW_READER, GATEWAY_STALL };
+enum gateway_event {
+    GATEWAY_RESUME,
+    GATEWAY_PAUSE,
+    GATEWAY_SLOW_READER,
+    GATEWAY_STALL,
+    GATEWAY_REATTACH
+};
 void gateway_count_event(struct gateway *gateway, enum gateway_event event);
 
 /* One more refused (or paused, or ended) because of a limit, and how many there were. No lock. */

@@ -73,6 +73,8 @@ static int reattach(struct generate_stream *stream, struct stream_member *member
         rc = relay_reattach(relay, &mine->base, frame->received, frame->n_received, err);
     if (!member && mine && rc)
         generate_stream_remove(stream, mine);
+    if (!rc && !member)
+        gateway_count_event(stream->gateway, GATEWAY_REATTACH);
     if (!rc)
         relay_tell(relay);
     if (!member && mine)

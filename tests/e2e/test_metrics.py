@@ -428,3 +428,107 @@ def test_a_traceparent_that_is_not_valid_counts_as_absent(measured, bad):
     line = request_line(measured, request_id)
     assert re.fullmatch("[0-9a-f]{32}", line["trace_id"]) and line["trace_id"] != TRACE
     assert line["parent_span_id"] == "" and line["sampled"] == "0"
+
+
+# --- what is written about it ---
+
+def described(text):
+    """(name, type) → help of a scrape's text."""
+    found, helped = {}, {}
+    for line in text.splitlines():
+        if line.startswith("# HELP "):
+            name, text = line[7:].split(" ", 1)
+            helped[name] = text
+        elif line.startswith("# TYPE "):
+            name, kind = line[7:].split(" ")
+            found[name] = (kind, helped[name])
+    return found
+
+
+@pytest.fixture(scope="module")
+def shown(measured):
+    """Everything that any program shows: name → (type, help), and name → labels as far as there are samples."""
+    measured.generate(measured.request("smol", "x", max_tokens=2))
+    with pytest.raises(grpc.RpcError):
+        list(measured.inference.Generate(measured.request("smol", "x", stop=["a"] * 100)))
+    server, manager = Scrape(measured.metrics_port), Scrape(measured.manager_metrics_port)
+    families, worker_text = worker_scrape(measured)
+    descriptions, labels = {}, {}
+    for text in (server.text, manager.text, worker_text):
+        for name, what in described(text).items():
+            assert descriptions.setdefault(name, what) == what, f"{name} means two things"
+    for family in [*server.families.values(), *manager.families.values(), *families.values()]:
+        for sample in family.samples:
+            labels.setdefault(sample.name, set(sample.labels)).update(sample.labels)
+    return descriptions, labels
+
+
+def test_docs_tell_every_metric_and_no_other(shown):
+    rows = {}
+    for line in (ROOT / "docs/metrics.md").read_text().splitlines():
+        cells = [c.strip() for c in line.strip("|").split(" | ")] if line.startswith("| `") else []
+        if len(cells) == 4 and re.fullmatch(r"`[a-z_:0-9]+`", cells[0]):
+            rows[cells[0].strip("`")] = (cells[1], cells[3], {x.strip() for x in cells[2].split(",")} - {""})
+    descriptions, labels = shown
+    assert set(rows) == set(descriptions), set(rows) ^ set(descriptions)
+    for name, (kind, text) in descriptions.items():
+        assert rows[name][:2] == (kind, text.replace("\\\\", "\\")), name
+        seen = labels.get(name, labels.get(name + "_count"))
+        assert seen is None or seen - {"le"} == rows[name][2], (name, seen)
+
+
+FUNCTIONS = {"rate", "increase", "sum", "by", "histogram_quantile", "ignoring", "group_left", "label_values", "up", "job",
+             "instance", "le", "on", "and", "or"}
+
+
+def names_and_labels(expression):
+    """Metric names and label names that an expression uses."""
+    bare = re.sub(r'"[^"]*"', '""', expression)
+    bare = re.sub(r"\[[^\]]*\]|\$\w+", "", bare)
+    used = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"\"", bare))
+    for group in re.findall(r"(?:by|ignoring|on)\s*\(([^)]*)\)", bare):
+        used |= {x.strip() for x in group.split(",")}
+    if bare.startswith("label_values"):
+        used.add(bare.rstrip(")").rsplit(",", 1)[1].strip())
+    bare = re.sub(r"\{[^}]*\}", "", bare)
+    bare = re.sub(r"(?:by|ignoring|on)\s*\([^)]*\)", "", bare)
+    return set(re.findall(r"[a-z_:]{3,}[a-z_:0-9]*", bare)) - FUNCTIONS - used, used - {"job", "instance", "le"}
+
+
+def expressions():
+    for line in re.sub(r">-\n\s+", "", (ROOT / "etc/prometheus/alerts.yml").read_text()).replace("\n          ", " ").splitlines():
+        if line.strip().startswith("expr: "):
+            yield "alerts.yml", line.strip()[6:]
+    board = json.loads((ROOT / "etc/grafana/sluice.json").read_text())
+    for panel in board["panels"]:
+        for target in panel["targets"]:
+            yield panel["title"], target["expr"]
+    for variable in board["templating"]["list"]:
+        if variable["type"] == "query":
+            yield variable["name"], variable["definition"]
+
+
+def test_alerts_and_board_use_what_there_is(shown):
+    descriptions, labels = shown
+    samples = set(descriptions)
+    for name, (kind, _) in descriptions.items():
+        if kind == "histogram":
+            samples |= {name + "_bucket", name + "_count", name + "_sum"}
+    seen = 0
+    for where, expression in expressions():
+        names, used = names_and_labels(expression)
+        assert names or expression.startswith("up"), (where, expression)
+        assert names <= samples, (where, names - samples)
+        known = set().union(*(labels.get(n, set()) for n in names))
+        missing = {n for n in names if n not in labels}
+        assert missing or not names or used <= known, (where, expression, used - known)
+        seen += 1
+    assert seen >= 45
+    limits = set(re.findall(r'\] = \{"(\w+)"', (ROOT / "server/gateway/limits.c").read_text()))
+    (named,) = re.findall(r'limit=~"([a-z|_]+)"', (ROOT / "etc/prometheus/alerts.yml").read_text())
+    assert set(named.split("|")) <= limits
+    ports = re.findall(r'targets: \["127.0.0.1:(\d+)"\]', (ROOT / "etc/prometheus/prometheus.yml").read_text())
+    for port, program in zip(ports, ("sluice-server", "sluice-manager"), strict=True):
+        text = subprocess.run([BIN / program, "--help"], capture_output=True, text=True,
+                              env={k: v for k, v in os.environ.items() if not k.startswith("SLUICE_")}).stdout
+        assert f"127.0.0.1:{port}" in text
