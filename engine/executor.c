@@ -40,7 +40,8 @@ struct executor {
     struct rank_team *team;
     float *logits; /* [max_logits, vocab_size] on the device */
     size_t logits_bytes;
-    uint32_t n_logits; /* rows of the last step */
+    uint32_t n_logits;      /* rows of the last step */
+    uint64_t scratch_bytes; /* of all streams' threads */
     atomic_uint_fast64_t progress;
     char numerics_id[NUMERICS_ID_BYTES];
     struct error not_shared; /* why memory that was given is not used */
@@ -53,6 +54,14 @@ static int check_config(const struct executor_config *cfg, struct error *err)
     if (cfg->tp != 1 && cfg->tp != 2 && cfg->tp != 4 && cfg->tp != 8)
         return error_field(err, "tp", "%u is not one of 1, 2, 4, 8", cfg->tp);
     return 0;
+}
+
+/* Threads of a rank's stream. */
+static uint32_t thread_share(const struct executor_config *cfg, uint32_t rank)
+{
+    uint32_t n_threads = cfg->n_threads ? cfg->n_threads : (uint32_t)cpu_count();
+    uint32_t share = n_threads / cfg->tp + (rank < n_threads % cfg->tp);
+    return share ? share : 1;
 }
 
 /* Model, kernel set and the plan of every rank. */
@@ -79,7 +88,12 @@ static int prepare(struct executor *ex, const struct checkpoint *ckpt, const str
         ex->actual.weights_bytes += ex->plans[r].weights_bytes;
         ex->actual.kv_bytes += ex->plans[r].kv_bytes;
         ex->actual.workspace_bytes += ex->plans[r].workspace_bytes;
+        if (ex->ops->scratch_bytes)
+            ex->scratch_bytes +=
+                thread_share(cfg, r) *
+                ex->ops->scratch_bytes(ex->model.shape.vocab_size, ex->model.shape.head_dim);
     }
+    ex->actual.workspace_bytes += ex->scratch_bytes;
     if (cfg->tp > 1)
         ex->actual.workspace_bytes += 2 * (uint64_t)cfg->tp * COMM_BYTES;
     struct error why;
@@ -126,13 +140,11 @@ static int check_memory(const struct executor *ex, struct error *err)
 static int open_device(struct executor *ex, const struct executor_config *cfg, struct error *err)
 {
     const struct device_ops *ops = backend_cpu();
-    uint32_t n_threads = cfg->n_threads ? cfg->n_threads : (uint32_t)cpu_count();
     int rc = ops->open(0, &ex->device, err);
     if (!rc)
         rc = check_memory(ex, err);
     for (uint32_t r = 0; !rc && r < ex->n_ranks; r++) {
-        uint32_t share = n_threads / ex->n_ranks + (r < n_threads % ex->n_ranks);
-        rc = ops->stream_create(ex->device, share ? share : 1, &ex->streams[r], err);
+        rc = ops->stream_create(ex->device, thread_share(cfg, r), &ex->streams[r], err);
         if (!rc)
             ex->streams[r]->ops = ex->ops;
     }
@@ -199,7 +211,7 @@ static void add_up_taken(struct executor *ex)
     struct executor_plan *actual = &ex->actual;
     actual->weights_bytes = actual->kv_bytes = actual->huge_page_bytes = 0;
     actual->shared_bytes = 0;
-    actual->workspace_bytes = ex->logits_bytes;
+    actual->workspace_bytes = ex->logits_bytes + ex->scratch_bytes;
     if (ex->n_ranks > 1)
         actual->workspace_bytes += 2 * (uint64_t)ex->n_ranks * COMM_BYTES;
     for (uint32_t r = 0; r < ex->n_ranks; r++) {

@@ -98,6 +98,10 @@ struct op_table {
                       struct act **out_act, struct error *err);
     void (*act_destroy)(struct act *act);
 
+    /* Bytes that each thread of a stream touches at most, besides what is allocated through the
+     * device, in ops on such shapes. No state; any thread. Optional: default NULL = none. */
+    size_t (*scratch_bytes)(uint32_t vocab_size, uint32_t head_dim);
+
     /* y[m, dim] = row ids[r] of w, an embedding or a LINEAR_COLUMN weight (a tied LM head). ids on
      * the device. Bytes: m rows of w + 4·m·dim. */
     int (*embed)(struct stream *s, struct tensor *y, const uint32_t *ids, const struct weight *w);

@@ -2,6 +2,7 @@
 
 #include "base/status.h"
 #include "kernels/cpu/ops_cpu.h"
+#include "kernels/cpu/sample_cpu.h"
 #include "kernels/cpu/stream_cpu.h"
 
 enum { ROWS_PER_TILE = 32 };
@@ -128,4 +129,16 @@ int attention_cpu(struct stream *s, struct tensor *y, const struct tensor *q,
         row += tile_rows(&job, row);
     run_job(s, n_tiles < 2 * n_threads ? share_heads : share_tiles, &job, true);
     return 0;
+}
+
+enum { PAGE_BYTES = 4096 };
+
+size_t scratch_bytes_cpu(uint32_t vocab_size, uint32_t head_dim)
+{
+    size_t dim = (head_dim + 15) & ~15u;
+    size_t floats = 2 * dim * ATTENTION_PARTITION + ATTENTION_MAX_Q * (size_t)ATTENTION_PARTITION +
+                    2 * ATTENTION_MAX_Q * dim + 4 * (size_t)ATTENTION_MAX_Q;
+    size_t attention = floats * sizeof(float), sample = SAMPLE_SCRATCH_BYTES(vocab_size);
+    size_t most = attention > sample ? attention : sample;
+    return (most + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
 }

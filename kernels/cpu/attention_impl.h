@@ -32,6 +32,7 @@ struct partition {
     size_t v_item; /* bytes from one position's V to the next */
 };
 
+/* scratch_bytes_cpu() has the size. */
 static struct attention_scratch lay_out_scratch(float *at, uint32_t head_dim)
 {
     struct attention_scratch s = {.dim = (head_dim + 15) & ~15u};

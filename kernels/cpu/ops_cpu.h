@@ -10,6 +10,8 @@
 /* On the whole team, or on the caller alone where the work is too small to share. */
 void run_job(struct stream *s, thread_pool_fn *fn, void *job, bool parallel);
 
+/* Of a stream's scratch, STREAM_SCRATCH_BYTES of address space per thread, what is touched. */
+size_t scratch_bytes_cpu(uint32_t vocab_size, uint32_t head_dim);
 size_t act_bytes_cpu(uint32_t max_rows, uint32_t max_k);
 int act_create_cpu(struct device *device, uint32_t max_rows, uint32_t max_k, struct act **out_act,
                    struct error *err);

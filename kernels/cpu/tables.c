@@ -9,12 +9,13 @@
 /* Slots that are the same in every set. */
 #define SHARED_OPS                                                                                 \
     .weight_pack_rows = weight_pack_rows_cpu, .act_bytes = act_bytes_cpu,                          \
-    .act_create = act_create_cpu, .act_destroy = act_destroy_cpu, .embed = embed_cpu,              \
-    .rms_norm = rms_norm_cpu, .layer_norm = layer_norm_cpu, .add = add_cpu,                        \
-    .add_bias = add_bias_cpu, .act_mul = act_mul_cpu, .act_prepare = act_prepare_cpu,              \
-    .linear = linear_cpu, .linear_partial = linear_partial_cpu,                                    \
-    .linear_finish = linear_finish_cpu, .rope = rope_cpu, .kv_write = kv_write_cpu,                \
-    .attention = attention_cpu, .gather_rows = gather_rows_cpu, .sample = sample_rows_cpu
+    .scratch_bytes = scratch_bytes_cpu, .act_create = act_create_cpu,                              \
+    .act_destroy = act_destroy_cpu, .embed = embed_cpu, .rms_norm = rms_norm_cpu,                  \
+    .layer_norm = layer_norm_cpu, .add = add_cpu, .add_bias = add_bias_cpu,                        \
+    .act_mul = act_mul_cpu, .act_prepare = act_prepare_cpu, .linear = linear_cpu,                  \
+    .linear_partial = linear_partial_cpu, .linear_finish = linear_finish_cpu, .rope = rope_cpu,    \
+    .kv_write = kv_write_cpu, .attention = attention_cpu, .gather_rows = gather_rows_cpu,          \
+    .sample = sample_rows_cpu
 
 #define INTEGER_WEIGHTS .weight_bytes = weight_bytes_cpu, .weight_init = weight_init_cpu
 #define FLOAT_WEIGHTS   .weight_bytes = weight_bytes_f32, .weight_init = weight_init_f32

@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include <cmocka.h>
 #include <jansson.h>
@@ -20,7 +21,9 @@
 #include "kernels/cpu/sample_passes.h"
 #include "kernels/cpu/sample_philox.h"
 #include "kernels/cpu/sample_select.h"
+#include "kernels/cpu/stream_cpu.h"
 #include "kernels/device.h"
+#include "kernels/ops.h"
 #include "kernels/tensor.h"
 
 enum { MAX_VOCAB = 50000, MAX_LIST = 512 };
@@ -491,6 +494,46 @@ static void test_rows_any_thread_count_same_results(void **state)
     backend_cpu()->close(device);
 }
 
+/* What the plan of a load counts for a thread is what it touches. */
+static void test_scratch_no_more_is_touched_than_is_planned(void **state)
+{
+    (void)state;
+    enum { THREADS = 2, ROWS = 4, VOCAB = 49152, PAGE = 4096 };
+    static float all[ROWS * VOCAB];
+    static unsigned char resident[STREAM_SCRATCH_BYTES / PAGE];
+    struct sample_params params[ROWS];
+    struct sample_result results[ROWS];
+    struct device *device;
+    struct stream *stream;
+    struct error err;
+    for (uint32_t i = 0; i < ROWS * VOCAB; i++)
+        all[i] = random_normal();
+    for (uint32_t r = 0; r < ROWS; r++) {
+        params[r] = plain_params();
+        params[r].typical_p = 0.9f;
+        params[r].top_k = 1000;
+        params[r].want_logprob = 1;
+    }
+    assert_int_equal(backend_cpu()->open(0, &device, &err), 0);
+    assert_int_equal(backend_cpu()->stream_create(device, THREADS, &stream, &err), 0);
+    struct tensor t = tensor_view(all, DTYPE_F32, ROWS, VOCAB);
+    assert_int_equal(sample_rows_cpu(stream, &t, params, results), 0);
+    size_t planned = stream->ops->scratch_bytes(VOCAB, 64);
+    for (uint32_t m = 0; m < THREADS; m++) {
+        size_t n_pages = 0;
+        assert_int_equal(
+            mincore(stream_scratch(stream_cpu(stream), m), STREAM_SCRATCH_BYTES, resident), 0);
+        for (size_t i = 0; i < sizeof(resident); i++)
+            n_pages += resident[i] & 1;
+        assert_true(n_pages > 0);
+        /* Huge pages come whole. */
+        if (n_pages * PAGE < 1 << 20)
+            assert_true(n_pages * PAGE <= planned);
+    }
+    backend_cpu()->stream_destroy(stream);
+    backend_cpu()->close(device);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -505,6 +548,7 @@ int main(void)
         cmocka_unit_test(test_extreme_parameters_give_a_token),
         cmocka_unit_test(test_draws_follow_weights),
         cmocka_unit_test(test_rows_any_thread_count_same_results),
+        cmocka_unit_test(test_scratch_no_more_is_touched_than_is_planned),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
