@@ -24,6 +24,7 @@ pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 pkg_check_modules(MICROHTTPD REQUIRED IMPORTED_TARGET libmicrohttpd)
 pkg_check_modules(INIH REQUIRED IMPORTED_TARGET inih)
 pkg_check_modules(CRYPTO REQUIRED IMPORTED_TARGET libcrypto)
+pkg_check_modules(SSL REQUIRED IMPORTED_TARGET libssl)
 
 # Bits are promised (docs/architecture.md, numerics): no contraction, no fast-math, no global -march.
 add_compile_options(-ffp-contract=off -fno-strict-aliasing -fstack-protector-strong -D_GNU_SOURCE)

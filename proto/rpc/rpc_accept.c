@@ -1,11 +1,12 @@
 #include "proto/rpc/rpc_accept.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
-#include <stdbool.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -13,23 +14,27 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+
 #include "base/clock.h"
 
 /* At the limit every new connection could ask anew which of the old ones are gone. */
-enum { SWEEP_MS = 50 };
+enum { SWEEP_MS = 50, CHUNK = 256, MAX_CHUNKS = 4096 };
 
 struct rpc_accept {
     struct rpc_accept *next;
-    uint16_t port;
-    uint32_t max_connections;
-    void (*on_refused)(void *arg);
-    void *arg;
-    /* By descriptor: the inode of the socket that was accepted as it, 0: none. gRPC closes them
-     * without a word; a descriptor that has another inode, or none, is another's. */
-    ino_t *sockets;
-    size_t n_sockets;
-    uint32_t n_open; /* entries that are not 0 */
+    struct rpc_accept_config config;
+    uint32_t n_open;
     int64_t swept_ns;
+};
+
+/* By descriptor. gRPC closes them without a word: a descriptor that has another inode, or none, is
+ * another's by now. */
+struct connection {
+    _Atomic(ino_t) inode; /* of the socket that was accepted as this descriptor; 0: none */
+    struct rpc_accept *accept;
+    struct rpc_guard guard; /* its reading thread only */
 };
 
 /* The one thing in this library that is the process's: there is one accept4. */
@@ -37,7 +42,8 @@ static struct {
     pthread_mutex_t lock;
     struct rpc_accept *watched;
     int spare; /* a descriptor to have one where there is none; -1: lost */
-} all = {PTHREAD_MUTEX_INITIALIZER, NULL, -1};
+    _Atomic(struct connection *) chunks[MAX_CHUNKS]; /* never freed: readers take no lock */
+} all = {.lock = PTHREAD_MUTEX_INITIALIZER, .spare = -1};
 
 static ino_t inode_of(int fd)
 {
@@ -51,16 +57,54 @@ static void open_spare(void)
         all.spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
-struct rpc_accept *rpc_accept_watch(uint16_t port, uint32_t max_connections,
-                                    void (*on_refused)(void *arg), void *arg)
+/* NULL: none of its chunk has ever been accepted. */
+static struct connection *connection_of(int fd)
+{
+    if (fd < 0 || fd >= CHUNK * MAX_CHUNKS)
+        return NULL;
+    struct connection *chunk = atomic_load_explicit(&all.chunks[fd / CHUNK], memory_order_acquire);
+    return chunk != NULL ? &chunk[fd % CHUNK] : NULL;
+}
+
+/* Under the lock. NULL: no memory, or a descriptor beyond all reason. */
+static struct connection *make_connection(int fd)
+{
+    if (fd >= CHUNK * MAX_CHUNKS)
+        return NULL;
+    if (connection_of(fd) == NULL)
+        atomic_store_explicit(&all.chunks[fd / CHUNK], calloc(CHUNK, sizeof(struct connection)),
+                              memory_order_release);
+    return connection_of(fd);
+}
+
+/* Under the lock. */
+static void forget(struct connection *connection)
+{
+    if (atomic_exchange(&connection->inode, 0) != 0)
+        connection->accept->n_open--;
+}
+
+/* Under the lock: forgets connections that are closed, or all. */
+static void sweep(struct rpc_accept *accept, bool every)
+{
+    accept->swept_ns = clock_now_ns();
+    for (int i = 0; i < MAX_CHUNKS; i++) {
+        struct connection *chunk = atomic_load_explicit(&all.chunks[i], memory_order_relaxed);
+        for (int k = 0; chunk != NULL && k < CHUNK; k++) {
+            ino_t inode = atomic_load(&chunk[k].inode);
+            if (inode != 0 && chunk[k].accept == accept &&
+                (every || inode_of(i * CHUNK + k) != inode))
+                forget(&chunk[k]);
+        }
+    }
+}
+
+struct rpc_accept *rpc_accept_watch(const struct rpc_accept_config *config)
 {
     struct rpc_accept *accept = calloc(1, sizeof(*accept));
     if (accept == NULL)
         return NULL;
-    accept->port = port;
-    accept->max_connections = max_connections;
-    accept->on_refused = on_refused;
-    accept->arg = arg;
+    accept->config = *config;
     pthread_mutex_lock(&all.lock);
     open_spare();
     accept->next = all.watched;
@@ -78,65 +122,48 @@ void rpc_accept_forget(struct rpc_accept *accept)
     while (*at != accept)
         at = &(*at)->next;
     *at = accept->next;
+    sweep(accept, true);
     pthread_mutex_unlock(&all.lock);
-    free(accept->sockets);
     free(accept);
-}
-
-/* Under the lock: forgets connections that are closed. */
-static void sweep(struct rpc_accept *accept)
-{
-    accept->swept_ns = clock_now_ns();
-    for (size_t fd = 0; fd < accept->n_sockets; fd++) {
-        if (accept->sockets[fd] == 0 || inode_of((int)fd) == accept->sockets[fd])
-            continue;
-        accept->sockets[fd] = 0;
-        accept->n_open--;
-    }
 }
 
 uint32_t rpc_accept_n_open(struct rpc_accept *accept)
 {
     pthread_mutex_lock(&all.lock);
-    sweep(accept);
+    sweep(accept, false);
     uint32_t n = accept->n_open;
     pthread_mutex_unlock(&all.lock);
     return n;
 }
 
+/* --- accept4 --- */
+
 /* Under the lock. */
-static bool has_room(struct rpc_accept *accept, size_t fd)
+static bool enter(struct rpc_accept *accept, int fd)
 {
-    if (fd >= accept->n_sockets) {
-        size_t n = fd < 128 ? 256 : 2 * fd;
-        ino_t *grown = realloc(accept->sockets, n * sizeof(*grown));
-        if (grown == NULL)
-            return false;
-        memset(grown + accept->n_sockets, 0, (n - accept->n_sockets) * sizeof(*grown));
-        accept->sockets = grown;
-        accept->n_sockets = n;
-    }
-    if (accept->sockets[fd] != 0) { /* the one before it was closed */
-        accept->sockets[fd] = 0;
-        accept->n_open--;
-    }
-    if (accept->n_open >= accept->max_connections &&
+    struct connection *connection = make_connection(fd);
+    if (connection == NULL)
+        return false;
+    forget(connection); /* the one before it was closed */
+    if (accept->n_open >= accept->config.max_connections &&
         clock_now_ns() - accept->swept_ns > SWEEP_MS * NS_PER_MS)
-        sweep(accept);
-    return accept->n_open < accept->max_connections;
+        sweep(accept, false);
+    if (accept->n_open >= accept->config.max_connections)
+        return false;
+    connection->accept = accept;
+    memset(&connection->guard, 0, sizeof(connection->guard));
+    atomic_store(&connection->inode, inode_of(fd));
+    accept->n_open++;
+    return true;
 }
 
 /* Counts a new connection in; false where it has to go. */
 static bool admit(struct rpc_accept *accept, int fd)
 {
     pthread_mutex_lock(&all.lock);
-    bool room = has_room(accept, (size_t)fd);
-    if (room) {
-        accept->sockets[fd] = inode_of(fd);
-        accept->n_open += accept->sockets[fd] != 0;
-    } else {
-        accept->on_refused(accept->arg);
-    }
+    bool room = enter(accept, fd);
+    if (!room)
+        accept->config.on_refused(accept->config.arg, RPC_GUARD_GOOD);
     pthread_mutex_unlock(&all.lock);
     return room;
 }
@@ -157,7 +184,7 @@ static struct rpc_accept *watched_by_port(uint16_t port)
 {
     pthread_mutex_lock(&all.lock);
     struct rpc_accept *accept = all.watched;
-    while (accept != NULL && accept->port != port)
+    while (accept != NULL && accept->config.port != port)
         accept = accept->next;
     pthread_mutex_unlock(&all.lock);
     return accept;
@@ -180,7 +207,7 @@ static bool shed(int listener, struct rpc_accept *accept)
         open_spare();
     }
     if (fd >= 0 && accept != NULL)
-        accept->on_refused(accept->arg);
+        accept->config.on_refused(accept->config.arg, RPC_GUARD_GOOD);
     pthread_mutex_unlock(&all.lock);
     return fd >= 0;
 }
@@ -238,4 +265,104 @@ int accept_instead(int listener, struct sockaddr *address, socklen_t *n_address,
     while (fd == -2)
         fd = accept_one(listener, accept, address, n_address, flags);
     return fd;
+}
+
+/* --- reading along --- */
+
+static bool is_good(struct rpc_accept *accept, struct rpc_guard *guard, const void *bytes, size_t n)
+{
+    enum rpc_guard_verdict verdict =
+        rpc_guard_feed(guard, &accept->config.guard, bytes, n, clock_now_ns());
+    if (verdict != RPC_GUARD_GOOD)
+        accept->config.on_refused(accept->config.arg, verdict);
+    return verdict == RPC_GUARD_GOOD;
+}
+
+ssize_t recvmsg_instead(int fd, struct msghdr *message, int flags) __asm__("recvmsg");
+
+ssize_t recvmsg_instead(int fd, struct msghdr *message, int flags)
+{
+    ssize_t n = (ssize_t)syscall(SYS_recvmsg, fd, message, flags);
+    struct connection *connection = n > 0 && flags == 0 ? connection_of(fd) : NULL;
+    if (connection == NULL || atomic_load(&connection->inode) == 0 ||
+        connection->accept->config.tls || atomic_load(&connection->inode) != inode_of(fd))
+        return n;
+    size_t left = (size_t)n;
+    for (size_t i = 0; i < message->msg_iovlen && left > 0; i++) {
+        const struct iovec *part = &message->msg_iov[i];
+        size_t n_part = part->iov_len < left ? part->iov_len : left;
+        if (!is_good(connection->accept, &connection->guard, part->iov_base, n_part)) {
+            shutdown(fd, SHUT_RDWR);
+            return 0; /* gRPC sees the end of the connection */
+        }
+        left -= n_part;
+    }
+    return n;
+}
+
+static void free_guard(void *parent, void *guard, CRYPTO_EX_DATA *data, int index, long n,
+                       void *arg)
+{
+    (void)parent;
+    (void)data;
+    (void)index;
+    (void)n;
+    (void)arg;
+    free(guard);
+}
+
+typedef int ssl_read_fn(SSL *ssl, void *bytes, int n);
+
+static struct {
+    pthread_once_t once;
+    ssl_read_fn *real;
+    int index; /* of the guard in an SSL */
+} tls = {.once = PTHREAD_ONCE_INIT};
+
+static void find_ssl_read(void)
+{
+    union {
+        void *symbol;
+        ssl_read_fn *function;
+    } next = {dlsym(RTLD_NEXT, "SSL_read")};
+    tls.real = next.function;
+    tls.index = SSL_get_ex_new_index(0, NULL, NULL, NULL, free_guard);
+}
+
+static struct rpc_guard *guard_of(SSL *ssl)
+{
+    struct rpc_guard *guard = SSL_get_ex_data(ssl, tls.index);
+    if (guard != NULL)
+        return guard;
+    guard = calloc(1, sizeof(*guard));
+    if (guard != NULL && SSL_set_ex_data(ssl, tls.index, guard) == 1)
+        return guard;
+    free(guard);
+    return NULL;
+}
+
+static struct rpc_accept *watched_with_tls(void)
+{
+    pthread_mutex_lock(&all.lock);
+    struct rpc_accept *accept = all.watched;
+    while (accept != NULL && !accept->config.tls)
+        accept = accept->next;
+    pthread_mutex_unlock(&all.lock);
+    return accept;
+}
+
+int ssl_read_instead(SSL *ssl, void *bytes, int n) __asm__("SSL_read");
+
+int ssl_read_instead(SSL *ssl, void *bytes, int n)
+{
+    pthread_once(&tls.once, find_ssl_read);
+    int n_read = tls.real(ssl, bytes, n);
+    if (n_read <= 0 || !SSL_is_server(ssl))
+        return n_read;
+    struct rpc_accept *accept = watched_with_tls();
+    struct rpc_guard *guard = accept != NULL ? guard_of(ssl) : NULL;
+    if (accept == NULL || (guard != NULL && is_good(accept, guard, bytes, (size_t)n_read)))
+        return n_read;
+    ERR_raise(ERR_LIB_USER, ERR_R_OPERATION_FAIL); /* so SSL_get_error says that it is broken */
+    return -1;
 }

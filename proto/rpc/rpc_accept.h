@@ -1,20 +1,35 @@
-/* rpc_accept.h: how many connections a port may have. gRPC 1.51 knows no such limit, and when
- * accept fails because the process has no descriptor left, it never listens again. It calls accept4
- * through the dynamic linker, so the accept4 of this file does the accepting for the whole program:
- * beyond the limit, or without a descriptor, the new connection is closed at once and gRPC goes on
- * listening. Sockets of others (HTTP) pass through. Private to proto/rpc. Any thread; lock inside.
- */
+/* rpc_accept.h: what stands between the network and gRPC. gRPC 1.51 knows no limit on connections;
+ * when accept fails because the process has no descriptor left it never listens again; and it lets
+ * a client go on for ever with what rpc_guard.h is about. It calls accept4, recvmsg and SSL_read
+ * through the dynamic linker, so that those of this file are called instead, by the whole program.
+ * They do what the real ones do, and on watched ports:
+ * - a connection beyond the limit, or one there is no descriptor for, is closed at once;
+ * - what a client sends is read along with, and where the guard says so, the connection ends as if
+ *   the client had closed it.
+ * Private to proto/rpc. Any thread; lock inside. */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
+
+#include "proto/rpc/rpc_guard.h"
 
 struct rpc_accept;
 
-/* Watches a TCP port. `on_refused` is called for each connection that is refused, with a lock held:
- * it may only count. NULL where memory is exhausted. */
-struct rpc_accept *rpc_accept_watch(uint16_t port, uint32_t max_connections,
-                                    void (*on_refused)(void *arg), void *arg);
-/* After the port has been closed. NULL is accepted. */
+struct rpc_accept_config {
+    uint16_t port; /* TCP */
+    bool tls;      /* the guard reads what SSL_read gives; one TLS port per process */
+    uint32_t max_connections;
+    struct rpc_guard_limits guard;
+    /* For each connection that is refused (GOOD: it was one too many) or ended. Called with locks
+     * held: it may only count. */
+    void (*on_refused)(void *arg, enum rpc_guard_verdict why);
+    void *arg;
+};
+
+/* NULL where memory is exhausted. */
+struct rpc_accept *rpc_accept_watch(const struct rpc_accept_config *config);
+/* After the port and its connections have been closed. NULL is accepted. */
 void rpc_accept_forget(struct rpc_accept *accept);
 
 /* Connections that are open now. */

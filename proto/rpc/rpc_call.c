@@ -14,7 +14,7 @@
 #include "proto/rpc/rpc_message.h"
 #include "proto/rpc/rpc_status.h"
 
-enum { BUILT_IN_PENDING_BYTES = 1 << 20, DEADLINE_SLACK_NS = 10000000 };
+enum { HPACK_OVERHEAD = 32, BUILT_IN_PENDING_BYTES = 1 << 20, DEADLINE_SLACK_NS = 10000000 };
 
 static void on_close(struct rpc_tag *tag, bool ok);
 static void on_read(struct rpc_tag *tag, bool ok);
@@ -23,12 +23,19 @@ static void on_wake(struct rpc_tag *tag, bool ok);
 
 /* --- birth and death --- */
 
-static bool copy_metadata(struct rpc_call *call, const grpc_metadata_array *metadata)
+/* What is over the limit is only counted: the call will be refused for it. */
+static bool copy_metadata(struct rpc_call *call, const grpc_metadata_array *metadata,
+                          size_t max_bytes)
 {
     size_t n_bytes = 1;
-    for (size_t i = 0; i < metadata->count; i++)
-        n_bytes += GRPC_SLICE_LENGTH(metadata->metadata[i].key) +
-                   GRPC_SLICE_LENGTH(metadata->metadata[i].value) + 2;
+    for (size_t i = 0; i < metadata->count; i++) {
+        size_t n_text = GRPC_SLICE_LENGTH(metadata->metadata[i].key) +
+                        GRPC_SLICE_LENGTH(metadata->metadata[i].value);
+        n_bytes += n_text + 2;
+        call->n_metadata_bytes += n_text + HPACK_OVERHEAD;
+    }
+    if (call->n_metadata_bytes > max_bytes)
+        return true;
     call->headers = calloc(metadata->count + 1, sizeof(*call->headers));
     call->header_bytes = malloc(n_bytes);
     if (call->headers == NULL || call->header_bytes == NULL)
@@ -67,7 +74,8 @@ static void destroy(struct rpc_call *call)
 
 struct rpc_call *rpc_call_create(struct rpc_server *server, struct rpc_lane *lane, grpc_call *core,
                                  const grpc_call_details *details,
-                                 const grpc_metadata_array *metadata, size_t max_pending_bytes)
+                                 const grpc_metadata_array *metadata,
+                                 const struct rpc_server_config *config)
 {
     struct rpc_call *call = calloc(1, sizeof(*call));
     if (call == NULL) {
@@ -77,7 +85,7 @@ struct rpc_call *rpc_call_create(struct rpc_server *server, struct rpc_lane *lan
     call->server = server;
     call->lane = lane;
     call->core = core;
-    call->max_pending_bytes = max_pending_bytes;
+    call->max_pending_bytes = config->max_pending_bytes;
     call->arrived_ns = clock_now_ns();
     call->deadline_ns = rpc_core_deadline_ns(details->deadline);
     atomic_init(&call->n_refs, 1);
@@ -91,7 +99,7 @@ struct rpc_call *rpc_call_create(struct rpc_server *server, struct rpc_lane *lan
     char *peer = grpc_call_get_peer(core);
     call->peer = strdup(peer);
     gpr_free(peer);
-    if (call->peer == NULL || !copy_metadata(call, metadata)) {
+    if (call->peer == NULL || !copy_metadata(call, metadata, config->max_metadata_bytes)) {
         grpc_call_unref(core);
         destroy(call);
         return NULL;
@@ -613,14 +621,6 @@ const char *rpc_call_metadata(const struct rpc_call *call, const char *key, size
         return call->headers[i].value;
     }
     return NULL;
-}
-
-size_t rpc_call_metadata_bytes(const struct rpc_call *call)
-{
-    size_t n_bytes = 0;
-    for (size_t i = 0; i < call->n_headers; i++)
-        n_bytes += strlen(call->headers[i].key) + call->headers[i].n_value + 32;
-    return n_bytes;
 }
 
 size_t rpc_call_n_metadata(const struct rpc_call *call, const char *key)

@@ -42,6 +42,7 @@ struct rpc_call {
     size_t max_pending_bytes;
     struct rpc_call_header *headers;
     size_t n_headers;
+    size_t n_metadata_bytes; /* as HPACK counts: 32 bytes over the text of each pair */
     char *header_bytes;
 
     atomic_uint n_refs;
@@ -83,7 +84,8 @@ struct rpc_call {
  * are copied. NULL where memory is exhausted (the core call is then dropped). */
 struct rpc_call *rpc_call_create(struct rpc_server *server, struct rpc_lane *lane, grpc_call *core,
                                  const grpc_call_details *details,
-                                 const grpc_metadata_array *metadata, size_t max_pending_bytes);
+                                 const grpc_metadata_array *metadata,
+                                 const struct rpc_server_config *config);
 /* Starts listening for the end. Then exactly one of the following. */
 void rpc_call_watch_close(struct rpc_call *call);
 /* Reads the request (shapes with one) or hands over at once (client streams). */
@@ -96,9 +98,6 @@ bool rpc_call_awaits_request(struct rpc_call *call);
 
 /* rpc_lane.c: the call's turn. Drops the list's reference. */
 void rpc_call_pump_kicked(struct rpc_call *call);
-
-/* As HPACK counts: 32 bytes over the text of each pair. */
-size_t rpc_call_metadata_bytes(const struct rpc_call *call);
 
 /* rpc_server.c: bookkeeping. */
 void rpc_server_call_done(struct rpc_server *server, struct rpc_call *call, int grpc_code);

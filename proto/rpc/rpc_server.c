@@ -22,7 +22,8 @@
 #include "proto/rpc/rpc_schema.h"
 #include "proto/rpc/rpc_tls_internal.h"
 
-enum { SLOTS_PER_THREAD = 4, MAX_THREADS = 64, N_BUILT_IN = 3, ABORT_MS = 500, MAX_PORTS = 8 };
+enum { SLOTS_PER_THREAD = 4, MAX_THREADS = 64, N_BUILT_IN = 3, ABORT_MS = 500 };
+enum { MAX_PORTS = 8, MIN_BLOCK_BYTES = 128 << 10 };
 
 /* A standing request for the next call, re-armed as soon as it is used. */
 struct slot {
@@ -73,6 +74,7 @@ void rpc_server_config_init(struct rpc_server_config *config)
         .max_pending_bytes = 64u << 10,
         .max_streams = 100,
         .max_connections = 1024,
+        .max_resets = 5000,
         .max_calls = 4096,
         .keepalive_time_ms = 60000,
         .keepalive_timeout_ms = 20000,
@@ -209,8 +211,9 @@ static grpc_server *create_core(const struct rpc_server_config *config)
     grpc_arg args[] = {
         int_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, config->max_message_bytes),
         int_arg(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, INT32_MAX),
-        /* Up to twice the limit a call gets here, to be told why it is refused. */
-        int_arg(GRPC_ARG_MAX_METADATA_SIZE, 2 * config->max_metadata_bytes),
+        /* A call over the limit gets here, to be told why it is refused; what gRPC itself refuses
+         * may cost the whole connection. */
+        int_arg(GRPC_ARG_MAX_METADATA_SIZE, 16 * config->max_metadata_bytes),
         int_arg(GRPC_ARG_MAX_CONCURRENT_STREAMS, config->max_streams),
         int_arg(GRPC_ARG_KEEPALIVE_TIME_MS, config->keepalive_time_ms),
         int_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, config->keepalive_timeout_ms),
@@ -285,17 +288,31 @@ int rpc_server_listen_unix(struct rpc_server *server, const char *path, struct e
     return 0;
 }
 
-static void count_refused_connection(void *arg)
+static void count_refused_connection(void *arg, enum rpc_guard_verdict why)
 {
-    rpc_server_count_limit(arg, RPC_LIMIT_CONNECTIONS);
+    if (why == RPC_GUARD_GOOD)
+        rpc_server_count_limit(arg, RPC_LIMIT_CONNECTIONS);
+    else if (why == RPC_GUARD_HEADER_BLOCK)
+        rpc_server_count_limit(arg, RPC_LIMIT_METADATA);
+    else if (why == RPC_GUARD_RESETS)
+        rpc_server_count_limit(arg, RPC_LIMIT_RESETS);
 }
 
 static bool watch_port(struct rpc_server *server, uint16_t port)
 {
+    const struct rpc_server_config *c = &server->config;
+    /* Room for metadata a little too large, which is then refused by name. */
+    size_t max_block = 4 * c->max_metadata_bytes;
+    max_block = max_block < MIN_BLOCK_BYTES ? MIN_BLOCK_BYTES : max_block;
+    const struct rpc_accept_config config = {.port = port,
+                                             .tls = c->tls != NULL,
+                                             .max_connections = c->max_connections,
+                                             .guard = {(uint32_t)max_block, c->max_resets},
+                                             .on_refused = count_refused_connection,
+                                             .arg = server};
     if (server->n_ports == MAX_PORTS)
         return false;
-    struct rpc_accept *accept =
-        rpc_accept_watch(port, server->config.max_connections, count_refused_connection, server);
+    struct rpc_accept *accept = rpc_accept_watch(&config);
     if (accept != NULL)
         server->ports[server->n_ports++] = accept;
     return accept != NULL;
@@ -376,10 +393,10 @@ static void dispatch(struct rpc_server *server, struct rpc_call *call)
         status = error_set(&err, STATUS_UNIMPLEMENTED, "unknown method %s", path);
         error_reason(&err, "UNKNOWN_METHOD");
     }
-    if (status == 0 && rpc_call_metadata_bytes(call) > server->config.max_metadata_bytes) {
+    if (status == 0 && call->n_metadata_bytes > server->config.max_metadata_bytes) {
         rpc_server_count_limit(server, RPC_LIMIT_METADATA);
         error_set(&err, STATUS_RESOURCE_EXHAUSTED, "metadata: %zu bytes, it may have %zu",
-                  rpc_call_metadata_bytes(call), server->config.max_metadata_bytes);
+                  call->n_metadata_bytes, server->config.max_metadata_bytes);
         status = error_reason(&err, "METADATA_TOO_LARGE");
     }
     if (status == 0 && server->config.authorize != NULL)
@@ -400,7 +417,7 @@ static void on_call(struct rpc_tag *tag, bool ok)
     struct rpc_call *call = NULL;
     if (ok)
         call = rpc_call_create(server, slot->lane, slot->core, &slot->details, &slot->metadata,
-                               server->config.max_pending_bytes);
+                               &server->config);
     grpc_call_details_destroy(&slot->details);
     grpc_metadata_array_destroy(&slot->metadata);
     if (!ok)

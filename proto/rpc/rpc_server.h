@@ -56,14 +56,14 @@ struct rpc_service {
     void *context; /* handed to each handler */
 };
 
-/* What was refused for being too much. Streams per connection, and what goes over twice the
- * metadata limit, gRPC refuses before it is seen here. */
+/* What was refused for being too much. Streams per connection gRPC refuses itself, unseen. */
 enum rpc_limit {
     RPC_LIMIT_CONNECTIONS,
     RPC_LIMIT_CALLS,
     RPC_LIMIT_METADATA,
     RPC_LIMIT_MESSAGE,
     RPC_LIMIT_REQUEST_TIME,
+    RPC_LIMIT_RESETS,
     N_RPC_LIMITS
 };
 
@@ -77,6 +77,7 @@ struct rpc_server_config {
     size_t max_pending_bytes;  /* queued to send per call, see rpc_call_send */
     uint32_t max_streams;      /* per connection */
     uint32_t max_connections;  /* per TCP port; beyond, new ones are closed as they come */
+    uint32_t max_resets;       /* of streams, per connection and second; then it is closed */
     /* Live calls in all; beyond: RESOURCE_EXHAUSTED, TOO_MANY_CALLS. Health and reflection have as
      * many again of their own: who watches health takes no place, and hears in a full server too.
      */
@@ -97,7 +98,7 @@ struct rpc_server_config {
 };
 
 /* The limits of DESIGN section 9: 4 MiB, 16 KiB, 64 KiB pending, 100 streams, 60 s / 20 s; 2
- * threads, 4,096 calls, 1,024 connections, 10 s for the handshake. */
+ * threads, 4,096 calls, 1,024 connections, 5,000 resets per second, 10 s for the handshake. */
 void rpc_server_config_init(struct rpc_server_config *config);
 
 /* Checks the tables against the embedded descriptor set and creates a server. FAILED_PRECONDITION,

@@ -293,7 +293,7 @@ static void on_wire_limit(void *context, enum rpc_limit limit)
     static const enum gateway_limit limits[N_RPC_LIMITS] = {
         [RPC_LIMIT_CONNECTIONS] = LIMIT_CONNECTIONS,      [RPC_LIMIT_CALLS] = LIMIT_CALLS,
         [RPC_LIMIT_METADATA] = LIMIT_METADATA_BYTES,      [RPC_LIMIT_MESSAGE] = LIMIT_MESSAGE_BYTES,
-        [RPC_LIMIT_REQUEST_TIME] = LIMIT_REQUEST_TIMEOUT,
+        [RPC_LIMIT_REQUEST_TIME] = LIMIT_REQUEST_TIMEOUT, [RPC_LIMIT_RESETS] = LIMIT_RESETS,
     };
     gateway_count_refusal(context, limits[limit]);
 }
@@ -331,6 +331,7 @@ static int start_server(struct gateway *gateway, struct error *err)
     config.max_pending_bytes = c->limits.max_pending_bytes;
     config.max_streams = (uint32_t)c->limits.max_streams;
     config.max_connections = connection_limit(c->limits.max_connections);
+    config.max_resets = (uint32_t)c->limits.max_resets;
     config.handshake_timeout_ms = (uint32_t)c->limits.handshake_timeout_ms;
     config.on_limit = on_wire_limit;
     config.limit_context = gateway;

@@ -14,6 +14,7 @@ struct gateway_limits {
     uint64_t max_message_bytes, max_metadata_bytes;
     uint64_t max_connections;
     uint64_t max_streams; /* per connection */
+    uint64_t max_resets;  /* of streams, per connection and second */
     uint64_t max_calls;
     uint64_t handshake_timeout_ms; /* a connection that has not said what it is by then is closed */
     uint64_t request_timeout_ms;   /* a call whose request is not whole after this is ended */
@@ -48,6 +49,7 @@ enum gateway_limit {
     LIMIT_CONNECTIONS,
     LIMIT_HANDSHAKE,
     LIMIT_STREAMS,
+    LIMIT_RESETS,
     LIMIT_CALLS,
     LIMIT_REQUEST_TIMEOUT,
     LIMIT_PENDING_BYTES,

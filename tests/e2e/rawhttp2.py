@@ -1,0 +1,169 @@
+"""HTTP/2 and gRPC by hand: a client that can say what no library would."""
+import socket
+import struct
+import time
+
+import hpack
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
+END_STREAM, END_HEADERS, ACK, PADDED = 1, 4, 1, 8
+
+
+def integer(value, bits, first=0):
+    """RFC 7541, section 5.1."""
+    limit = (1 << bits) - 1
+    if value < limit:
+        return bytes([first | value])
+    out, value = [first | limit], value - limit
+    while value >= 128:
+        out.append(value % 128 + 128)
+        value //= 128
+    return bytes(out + [value])
+
+
+def literal(name, value):
+    """A header that is not indexed, without Huffman code; names and values are whatever bytes they are."""
+    name, value = (x.encode() if isinstance(x, str) else x for x in (name, value))
+    return b"\0" + integer(len(name), 7) + name + integer(len(value), 7) + value
+
+
+def block(headers):
+    return b"".join(literal(n, v) for n, v in headers)
+
+
+def frame(kind, flags, stream, payload=b""):
+    return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
+
+
+def message(body, compressed=0, length=None):
+    """gRPC's length-prefixed message."""
+    return struct.pack(">BI", compressed, len(body) if length is None else length) + body
+
+
+def varint(value):
+    out = []
+    while value >= 128:
+        out.append(value % 128 + 128)
+        value //= 128
+    return bytes(out + [value])
+
+
+def field(number, wire, body):
+    return varint(number << 3 | wire) + body
+
+
+def text(number, value):
+    value = value.encode() if isinstance(value, str) else value
+    return field(number, 2, varint(len(value)) + value)
+
+
+def request_headers(path, extra=(), scheme="http"):
+    return [(":method", "POST"), (":scheme", scheme), (":path", path), (":authority", "localhost"),
+            ("content-type", "application/grpc"), ("te", "trailers"), *extra]
+
+
+class Closed(Exception):
+    pass
+
+
+class Peer:
+    """One connection."""
+
+    def __init__(self, port, preface=PREFACE, settings=b"", timeout=10):
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.timeout = timeout
+        self.decoder = hpack.Decoder()
+        self.decoder.max_header_list_size = 1 << 20
+        self.buffer = b""
+        self.next_stream = 1
+        if preface is not None:
+            self.socket.sendall(preface + frame(SETTINGS, 0, 0, settings))
+
+    def send(self, data):
+        try:
+            self.socket.sendall(data)
+        except (BrokenPipeError, ConnectionResetError, TimeoutError) as e:
+            raise Closed(str(e)) from e
+
+    def open(self, path, extra=(), end=False, headers=None):
+        """Starts a stream; returns its number."""
+        stream, self.next_stream = self.next_stream, self.next_stream + 2
+        self.send(frame(HEADERS, END_HEADERS | (END_STREAM if end else 0), stream,
+                        block(request_headers(path, extra) if headers is None else headers)))
+        return stream
+
+    def data(self, stream, payload, end=True, size=16384):
+        """In frames of at most `size` bytes; windows are not looked at."""
+        for at in range(0, len(payload), size) or [0]:
+            part = payload[at:at + size]
+            last = end and at + size >= len(payload)
+            self.send(frame(DATA, END_STREAM if last else 0, stream, part))
+
+    def call(self, path, body, extra=(), **kwargs):
+        stream = self.open(path, extra)
+        self.data(stream, message(body, **kwargs))
+        return self.answer(stream)
+
+    def read_exactly(self, n, until):
+        while len(self.buffer) < n:
+            self.socket.settimeout(max(0.001, until - time.monotonic()))
+            try:
+                part = self.socket.recv(65536)
+            except (TimeoutError, BlockingIOError):
+                raise TimeoutError("nothing more came") from None
+            except ConnectionError as e:
+                raise Closed(str(e)) from e
+            if not part:
+                raise Closed("end of file")
+            self.buffer += part
+        out, self.buffer = self.buffer[:n], self.buffer[n:]
+        return out
+
+    def read_frame(self, timeout=None):
+        until = time.monotonic() + (self.timeout if timeout is None else timeout)
+        head = self.read_exactly(9, until)
+        kind, flags, stream = head[3], head[4], struct.unpack(">I", head[5:])[0] & 0x7fffffff
+        payload = self.read_exactly(int.from_bytes(head[:3], "big"), until)
+        if kind == SETTINGS and not flags & ACK:
+            self.send(frame(SETTINGS, ACK, 0))
+        if kind == PING and not flags & ACK:
+            self.send(frame(PING, ACK, 0, payload))
+        if kind == DATA and payload:
+            self.send(frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", len(payload))))
+        return kind, flags, stream, payload
+
+    def answer(self, stream, timeout=None):
+        """{"grpc-status": …} of a stream's end, or {"rst": code}, {"goaway": code, "text": …}, {"closed": why}."""
+        until = time.monotonic() + (self.timeout if timeout is None else timeout)
+        found = {"messages": 0}
+        try:
+            while True:
+                kind, flags, at, payload = self.read_frame(max(0.001, until - time.monotonic()))
+                if kind == HEADERS:
+                    assert flags & END_HEADERS
+                    decoded = dict(self.decoder.decode(payload))
+                    if at == stream:
+                        found.update(decoded)
+                elif kind == DATA and at == stream:
+                    found["messages"] += 1
+                elif kind == RST_STREAM and at == stream:
+                    return {**found, "rst": struct.unpack(">I", payload)[0]}
+                elif kind == GOAWAY:
+                    code = struct.unpack(">I", payload[4:8])[0]
+                    if code:
+                        return {**found, "goaway": code, "text": payload[8:].decode(errors="replace")}
+                if at == stream and flags & END_STREAM and kind in (HEADERS, DATA):
+                    return found
+        except Closed as e:
+            return {**found, "closed": str(e)}
+
+    def close(self):
+        self.socket.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
