@@ -10,6 +10,8 @@
 #include "server/gateway/gateway.h"
 #include "server/gateway/relay.h"
 
+enum { LAST_ANSWER_MS = 500 };
+
 static void retain(struct generate_stream *stream)
 {
     atomic_fetch_add(&stream->n_refs, 1);
@@ -333,28 +335,43 @@ static void recheck_members(struct generate_stream *stream)
         relay_recheck(member->relay);
 }
 
+/* The server is leaving, and this stream has nothing to wait for. When its connection has no calls
+ * left gRPC closes it, and a client that writes just then loses what it has not read: the last
+ * answer gets a moment to arrive. */
+static bool is_done_with(const struct generate_stream *stream)
+{
+    return atomic_load(&stream->gateway->leaving) &&
+           clock_now_ns() - stream->last_put_ns > LAST_ANSWER_MS * NS_PER_MS;
+}
+
+static void end(struct generate_stream *stream, struct rpc_out *out)
+{
+    struct error err;
+    if (!stream->half_closed) {
+        error_set(&err, STATUS_UNAVAILABLE, "the server is going away");
+        error_reason(&err, "DRAINING");
+        err.retry_after_ms = 1000;
+    }
+    rpc_out_finish(out, stream->half_closed ? NULL : &err);
+}
+
 /* Called with nothing in flight, under the call's lock. */
 static void on_next(void *arg, struct rpc_out *out)
 {
     struct generate_stream *stream = arg;
-    struct error err;
     pthread_mutex_lock(&stream->lock);
     settle(stream);
     bool put = put_refusal(stream, out) || put_member(stream, out);
     recheck_members(stream);
     if (put)
-        atomic_store(&stream->put_ns, clock_now_ns());
+        stream->last_put_ns = clock_now_ns();
     bool idle = !stream->members.n_entries && !stream->refusals;
-    if (idle && stream->half_closed) {
-        rpc_out_finish(out, NULL);
-        atomic_store(&stream->put_ns, clock_now_ns());
-    } else if (idle && atomic_load(&stream->gateway->leaving)) {
-        error_set(&err, STATUS_UNAVAILABLE, "the server is going away");
-        error_reason(&err, "DRAINING");
-        err.retry_after_ms = 1000;
-        rpc_out_finish(out, &err);
-        atomic_store(&stream->put_ns, clock_now_ns());
+    if (idle && (stream->half_closed || is_done_with(stream))) {
+        end(stream, out);
+        put = true;
     }
+    if (put)
+        atomic_store(&stream->put_ns, clock_now_ns());
     pthread_mutex_unlock(&stream->lock);
 }
 
@@ -510,6 +527,8 @@ static bool is_slow(struct generate_stream *stream, int64_t now_ns)
 void generate_streams_tick(struct gateway *gateway, int64_t now_ns)
 {
     struct generate_stream *slow[64];
+    if (atomic_load(&gateway->leaving))
+        generate_streams_drain(gateway);
     uint32_t n = take_streams(gateway, slow, is_slow, now_ns);
     for (uint32_t i = 0; i < n; i++) {
         struct error err;

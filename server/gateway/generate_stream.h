@@ -61,13 +61,15 @@ struct generate_stream {
     struct stream_refusal *refusals, **refusals_end;
     uint32_t n_refusals;
     bool half_closed, over, reads_paused;
+    int64_t last_put_ns; /* of the last message */
 };
 
 rpc_handler_fn handle_generate_stream;
 
-/* The ticker: ends streams whose client takes nothing. */
+/* The ticker: ends streams whose client takes nothing, and those that are idle while the server is
+ * leaving. */
 void generate_streams_tick(struct gateway *gateway, int64_t now_ns);
-/* The server is leaving: streams without requests end now, the others with their last one. */
+/* The server is leaving: streams without requests end now, the others soon after their last one. */
 void generate_streams_drain(struct gateway *gateway);
 
 /* --- between the two files --- */

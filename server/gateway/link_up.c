@@ -95,8 +95,6 @@ int link_submit(struct link *link, struct relay *relay, struct error *err)
     }
     rc = send_submit(relay, fill, err);
     bool resumed = !rc && relay->lost_ns;
-    if (!rc && relay->pauses)
-        link_send_pause(relay->stream, id, true);
     if (resumed) {
         relay->n_resumes++;
         relay->resumed_lost_ns = relay->lost_ns;

@@ -384,6 +384,7 @@ void relay_fill_submit(struct relay *relay, struct relay_submit *out)
     submit->request_id = relay->request_id;
     submit->traceparent = relay->meter.traceparent;
     fill_credit(relay, submit);
+    submit->paused = relay->pauses != 0;
     if (relay->deadline_ns != INT64_MAX) {
         int64_t left = relay->deadline_ns - clock_now_ns();
         submit->has_deadline_remaining_ns = true;

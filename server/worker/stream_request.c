@@ -29,6 +29,7 @@ struct stream_request *stream_request_create(struct session *session,
     r->submit = submit;
     r->id = submit->id;
     request_label_set(&r->label, submit);
+    r->paused_by_server = submit->paused;
     r->credit_tokens = submit->has_credit_tokens ? submit->credit_tokens : INT64_MAX;
     if (submit->has_deadline_remaining_ns) {
         int64_t now_ns = clock_now_ns();

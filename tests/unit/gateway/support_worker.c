@@ -22,7 +22,8 @@ struct fake_request {
     uint32_t n_choices, max_tokens;
     uint32_t n_generated[FAKE_MAX_CHOICES], n_released[FAKE_MAX_CHOICES];
     bool finished[FAKE_MAX_CHOICES];
-    bool paused, told, logprobs, failed;
+    bool paused, told, logprobs, sums, failed;
+    int64_t credit; /* INT64_MAX: no limit */
 };
 
 struct fake_session {
@@ -49,6 +50,15 @@ void fake_text(uint32_t id, uint32_t n_bytes, char *out_text)
         out_text[n++] = '.';
     out_text[n++] = ' ';
     out_text[n] = '\0';
+}
+
+double fake_logprob_sum(const uint32_t *prompt, size_t n_prompt, uint64_t seed, uint32_t choice,
+                        uint32_t n)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum -= (double)(fake_token(prompt, n_prompt, seed, choice, i) % 1000) / 100;
+    return sum;
 }
 
 /* Everything below is called under the worker's lock. */
@@ -123,6 +133,12 @@ static bool continues(const struct fake_worker *worker, const struct fake_reques
         fake_text(id, worker->text_bytes, text);
         n_bytes += i < choice->n_released ? strlen(text) : 0;
     }
+    if (request->sums && choice->n_generated_ids &&
+        (!choice->has_logprob_sum ||
+         choice->logprob_sum != fake_logprob_sum(request->prompt, request->n_prompt, request->seed,
+                                                 choice->choice,
+                                                 (uint32_t)choice->n_generated_ids)))
+        return false;
     return choice->choice < request->n_choices && choice->n_released <= choice->n_generated_ids &&
            n_bytes == choice->text_bytes_sent;
 }
@@ -173,7 +189,13 @@ static void on_submit(struct fake_session *session, const Sluice__Worker__V1__Su
     request->n_choices = asked->sampling && asked->sampling->has_n ? asked->sampling->n : 1;
     request->max_tokens =
         asked->stopping && asked->stopping->has_max_tokens ? asked->stopping->max_tokens : 16;
+    if (asked->sampling && asked->sampling->has_best_of)
+        request->n_choices = asked->sampling->best_of;
     request->logprobs = asked->output && asked->output->logprobs;
+    request->sums = request->logprobs || (asked->sampling && asked->sampling->has_best_of);
+    request->paused = submit->paused;
+    worker->n_pauses += submit->paused;
+    request->credit = submit->has_credit_tokens ? submit->credit_tokens : INT64_MAX;
     if (submit->resume)
         take_resume(worker, request, submit->resume);
     request->next = session->requests;
@@ -239,6 +261,19 @@ static void on_frame(struct fake_session *session, const Sluice__Worker__V1__Ser
         worker->n_resumes++;
         if (*at)
             (*at)->paused = false;
+        break;
+    case SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_CREDIT:
+        at = find_request(session, frame->credit->id);
+        worker->n_credits++;
+        worker->n_wrong += *at && (*at)->credit == INT64_MAX;
+        if (*at)
+            (*at)->credit += frame->credit->n_tokens;
+        break;
+    case SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_UPDATE:
+        at = find_request(session, frame->update->id);
+        worker->n_updates++;
+        if (*at && frame->update->update->has_max_tokens)
+            (*at)->max_tokens = frame->update->update->max_tokens;
         break;
     default:
         worker->n_wrong++;
@@ -340,6 +375,8 @@ static void add_finish(struct arena *arena, struct fake_worker *worker,
     item->finished->choice = choice;
     item->finished->reason = SLUICE__V1__FINISH_REASON__FINISH_REASON_LENGTH;
     item->finished->n_tokens = request->n_generated[choice];
+    item->finished->has_cumulative_logprob = request->sums;
+    item->finished->cumulative_logprob = (float)item->logprob_sum;
     request->finished[choice] = true;
     for (uint32_t i = 0; i < request->n_choices; i++)
         last = last && request->finished[i];
@@ -347,7 +384,8 @@ static void add_finish(struct arena *arena, struct fake_worker *worker,
         return;
     item->finished->usage = arena_alloc(arena, sizeof(Sluice__V1__Usage));
     *item->finished->usage = (Sluice__V1__Usage)SLUICE__V1__USAGE__INIT;
-    item->finished->usage->n_generated_tokens = request->n_generated[0];
+    for (uint32_t i = 0; i < request->n_choices; i++)
+        item->finished->usage->n_generated_tokens += request->n_generated[i];
     item->finished->receipt = arena_alloc(arena, sizeof(Sluice__V1__Receipt));
     *item->finished->receipt = (Sluice__V1__Receipt)SLUICE__V1__RECEIPT__INIT;
     item->finished->receipt->replica_id = worker->replica_id;
@@ -371,7 +409,8 @@ static Sluice__Worker__V1__StepItem *step_choice(struct arena *arena, struct fak
                                                  struct fake_request *request, uint32_t choice)
 {
     uint32_t made = request->n_generated[choice], n = 0;
-    if (request->finished[choice] || made >= worker->stop_after)
+    if (request->finished[choice] || made >= worker->stop_after ||
+        request->credit + worker->late_credit <= 0)
         return NULL;
     Sluice__Worker__V1__StepItem *item = arena_alloc(arena, sizeof(*item));
     *item = (Sluice__Worker__V1__StepItem)SLUICE__WORKER__V1__STEP_ITEM__INIT;
@@ -396,13 +435,23 @@ static Sluice__Worker__V1__StepItem *step_choice(struct arena *arena, struct fak
     bool end = made >= request->max_tokens;
     uint32_t release = end ? made : made > worker->hold ? made - worker->hold : 0;
     char *text = arena_calloc(arena, (release - request->n_released[choice]) + 1, FAKE_TEXT_BYTES);
+    uint32_t *shares =
+        arena_calloc(arena, (release - request->n_released[choice]) + 1, sizeof(*shares));
     size_t n_text = 0;
     for (uint32_t i = request->n_released[choice]; i < release; i++) {
         fake_text(fake_token(request->prompt, request->n_prompt, request->seed, choice, i),
                   worker->text_bytes, text + n_text);
+        shares[i - request->n_released[choice]] = (uint32_t)strlen(text + n_text);
         n_text += strlen(text + n_text);
     }
     item->text = text;
+    item->released_text_bytes = shares;
+    item->n_released_text_bytes = worker->no_shares ? 0 : release - request->n_released[choice];
+    if (request->credit != INT64_MAX)
+        request->credit -= release - request->n_released[choice];
+    item->has_logprob_sum = request->sums;
+    item->logprob_sum =
+        fake_logprob_sum(request->prompt, request->n_prompt, request->seed, choice, made);
     item->n_released = release - request->n_released[choice];
     request->n_released[choice] = release;
     if (request->logprobs)

@@ -43,10 +43,12 @@ struct fake_worker {
     bool stopped;            /* as by SIGSTOP: it neither reads nor says anything */
     uint32_t max_concurrent; /* told in its hello; 0: nothing is */
     char numerics_id[32];
+    uint32_t late_credit; /* tokens it goes on for when there is no credit left, as an engine may */
+    bool no_shares;       /* does not tell how much text belongs to each id */
 
     /* Seen since creation; read by tests while it runs. */
     _Atomic unsigned n_hellos, n_submits, n_resumed, n_cancels, n_pauses, n_resumes, n_live,
-        n_streams_ended;
+        n_streams_ended, n_credits, n_updates;
     _Atomic unsigned n_wrong; /* resumes that do not continue what was generated, ids used twice */
     _Atomic int64_t cancel_ns;
     _Atomic uint64_t deadline_remaining_ns; /* of the last submit; 0: none */
@@ -77,5 +79,8 @@ bool fake_worker_wait_live(struct fake_worker *worker, unsigned n);
 /* What the tokens are. Prompts of text are one id per byte. */
 uint32_t fake_token(const uint32_t *prompt, size_t n_prompt, uint64_t seed, uint32_t choice,
                     uint32_t index);
+/* Sum over the first n tokens of a choice, in order. */
+double fake_logprob_sum(const uint32_t *prompt, size_t n_prompt, uint64_t seed, uint32_t choice,
+                        uint32_t n);
 /* out_text holds FAKE_TEXT_BYTES. */
 void fake_text(uint32_t id, uint32_t n_bytes, char *out_text);
