@@ -11,6 +11,11 @@
 #define STOPS_MAX   4u   /* engine.h */
 #define STOP_MAX    256u /* engine.h */
 #define TOP_MAX     20u  /* the sampler's */
+/* What a worker takes (engine/request.h, engine.h): a token of a bad word has a byte at least. */
+#define STOP_IDS_MAX 128u
+#define BIASES_MAX   1024u
+#define WORDS_MAX    1024u
+#define WORD_MAX     1024u
 
 /* In the order of the enum; the texts are what --help says. */
 const struct gateway_limit_row gateway_limit_rows[N_GATEWAY_LIMITS] = {
@@ -114,7 +119,7 @@ const struct gateway_limit_row gateway_limit_rows[N_GATEWAY_LIMITS] = {
     [LIMIT_STOP_IDS] = {"stop_ids",
                         true,
                         {"max-stop-ids", 0, OPTION_U64, AT(max_stop_ids), "64", "N",
-                         "stop token ids of a request", 0, 65536}},
+                         "stop token ids of a request", 0, STOP_IDS_MAX}},
     [LIMIT_TOP_N] = {"top_n",
                      true,
                      {"max-top-n", 0, OPTION_U64, AT(max_top_n), "20", "N",
@@ -122,7 +127,7 @@ const struct gateway_limit_row gateway_limit_rows[N_GATEWAY_LIMITS] = {
     [LIMIT_LOGIT_BIAS] = {"logit_bias",
                           true,
                           {"max-logit-bias", 0, OPTION_U64, AT(max_logit_bias), "1024", "N",
-                           "logit_bias entries of a request", 0, 65536}},
+                           "logit_bias entries of a request", 0, BIASES_MAX}},
     [LIMIT_ALLOWED_IDS] = {"allowed_ids",
                            true,
                            {"max-allowed-ids", 0, OPTION_U64, AT(max_allowed_ids), "4096", "N",
@@ -130,11 +135,11 @@ const struct gateway_limit_row gateway_limit_rows[N_GATEWAY_LIMITS] = {
     [LIMIT_BAD_WORDS] = {"bad_words",
                          true,
                          {"max-bad-words", 0, OPTION_U64, AT(max_bad_words), "64", "N",
-                          "bad_words of a request", 0, 65536}},
+                          "bad_words of a request", 0, WORDS_MAX}},
     [LIMIT_BAD_WORD_BYTES] = {"bad_word_bytes",
                               true,
                               {"max-bad-word-bytes", 0, OPTION_U64, AT(max_bad_word_bytes), "256",
-                               "N", "bytes of a bad word", 1, 65536}},
+                               "N", "bytes of a bad word", 1, WORD_MAX}},
     [LIMIT_MESSAGES] = {"messages",
                         true,
                         {"max-messages", 0, OPTION_U64, AT(max_messages), "4096", "N",
