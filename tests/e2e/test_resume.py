@@ -21,7 +21,7 @@ class Stream(threading.Thread):
     def __init__(self, sluice, request):
         super().__init__(daemon=True)
         self.sluice, self.request = sluice, request
-        self.ids, self.text, self.finished, self.error, self.wrong = {}, {}, {}, None, []
+        self.ids, self.text, self.finished, self.error, self.wrong, self.prompt = {}, {}, {}, None, [], []
         self.start()
 
     def run(self):
@@ -35,6 +35,10 @@ class Stream(threading.Thread):
                         self.wrong.append((choice, response.tokens.first_index, len(ids)))
                     ids += list(response.tokens.ids)
                     self.text[choice] = self.text.get(choice, "") + response.tokens.text
+                elif kind == "prompt_info":
+                    if response.prompt_info.first_prompt_logprob != len(self.prompt):
+                        self.wrong.append(("prompt", response.prompt_info.first_prompt_logprob, len(self.prompt)))
+                    self.prompt += [str(lp) for lp in response.prompt_info.prompt_logprobs]
                 elif kind == "finished":
                     self.finished[response.finished.choice] = response.finished
         except grpc.RpcError as e:
@@ -44,7 +48,8 @@ class Stream(threading.Thread):
         return sum(map(len, self.ids.values()))
 
     def outcome(self):
-        return (self.ids, self.text, {c: (f.reason, f.stop, f.n_tokens) for c, f in self.finished.items()})
+        ends = {c: (f.reason, f.stop, f.n_tokens, f.cumulative_logprob) for c, f in self.finished.items()}
+        return (self.ids, self.text, ends, self.prompt)
 
     def receipt(self):
         return next(f.receipt for f in self.finished.values() if f.HasField("receipt"))
@@ -74,6 +79,19 @@ def requests(sluice, stop):
     logprobs.output.logprobs = True
     logprobs.output.top_n = 2
     made["logprobs"] = logprobs
+    marked = make(story + "There ", temperature=1.0, seed=21)
+    marked.sampling.watermark = True
+    marked.sampling.bad_words.extend(["light", "the keeper", "a small"])
+    marked.stopping.min_tokens = 60
+    made["watermark, bad words, min_tokens"] = marked
+    full = make("Der Leuchtturm \U0001f5fc: ", temperature=0.6, seed=5)
+    full.output.return_full_text = True
+    full.output.prompt_logprobs = True
+    full.output.top_n = 1
+    made["full text, prompt_logprobs"] = full
+    best = make(story + "Best ", temperature=1.0, seed=31, n=1, max_tokens=48)
+    best.sampling.best_of = 3
+    made["best_of"] = best
     return {name: r for name, r in made.items() if r}
 
 
@@ -129,7 +147,7 @@ def test_every_kind_of_request_goes_on_where_it_was(sluice, fault):
     sluice.wait(lambda: len(sluice.ready()) == sluice.n_replicas, 30, "the replicas are ready")
     streams = {name: Stream(sluice, r) for name, r in requests(sluice, sluice.stop_text).items()}
     until = time.monotonic() + 60
-    while min(s.n() for name, s in streams.items() if "stop" not in name) < 20:
+    while min(s.n() for name, s in streams.items() if "stop" not in name and name != "best_of") < 20:
         assert time.monotonic() < until and not any(s.error for s in streams.values()), [(k, s.error) for k, s in streams.items()]
         time.sleep(0.005)
     running = [name for name, s in streams.items() if s.is_alive()]
