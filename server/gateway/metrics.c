@@ -1,6 +1,7 @@
 #include "server/gateway/metrics.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,6 +23,7 @@ enum {
     FAMILY_REPLICA_KV,
     FAMILY_REPLICA_USABLE,
     FAMILY_SERVING,
+    FAMILY_SERVER_SERVING,
     FAMILY_ROUTE_GENERATION,
     FAMILY_REFUSALS,
     FAMILY_PAUSES,
@@ -38,8 +40,8 @@ enum {
 
 static const struct metric_spec specs[N_FAMILIES] = {
     [FAMILY_WAITING] = {.name = "sluice_requests_waiting_for_replica",
-                        .help = "Requests that no replica has now: none is up yet, or theirs was "
-                                "lost.",
+                        .help = "Requests that no replica has now: none is up yet, theirs was "
+                                "lost, or all are full.",
                         .type = METRIC_GAUGE,
                         .labels = {"model", "version"}},
     [FAMILY_REPLICA_REQUESTS] = {.name = "sluice_replica_requests",
@@ -61,6 +63,9 @@ static const struct metric_spec specs[N_FAMILIES] = {
                         .help = "1 where health says SERVING of the version.",
                         .type = METRIC_GAUGE,
                         .labels = {"model", "version"}},
+    [FAMILY_SERVER_SERVING] = {.name = "sluice_server_serving",
+                               .help = "1 where it says so of the server: some version serves.",
+                               .type = METRIC_GAUGE},
     [FAMILY_ROUTE_GENERATION] = {.name = "sluice_route_generation",
                                  .help = "Generation of the routes in force; 0: none yet.",
                                  .type = METRIC_GAUGE},
@@ -172,14 +177,12 @@ static void sample_routes(struct gateway_metrics *m, struct metrics_sink *sink)
         const route *r = table->routes[i];
         const char *const values[] = {r->model, r->version};
         struct metrics_vllm_version sums = {.model = r->model, .version = r->version};
-        bool serving = false;
         uint64_t n_waiting = count_waiting(gateway, r);
         for (uint32_t k = 0; k < gateway->n_links; k++) {
             struct link_view view;
             if (!link_serves(gateway->links[k], r->model, r->version) || !is_last(gateway, k))
                 continue;
             link_get_view(gateway->links[k], &view);
-            serving |= view.usable;
             sample_replica(m, sink, &view);
             sums.n_running += view.load.n_running;
             sums.n_waiting += view.load.n_queued;
@@ -187,11 +190,29 @@ static void sample_routes(struct gateway_metrics *m, struct metrics_sink *sink)
             sums.kv_tokens_used += view.load.total_kv_tokens - view.load.free_kv_tokens;
         }
         sums.n_waiting += n_waiting;
-        metrics_sample(sink, m->families[FAMILY_SERVING], values, serving);
         metrics_sample(sink, m->families[FAMILY_WAITING], values, (double)n_waiting);
         metrics_vllm_sample(m->vllm, sink, &sums);
     }
     pthread_mutex_unlock(&gateway->lock);
+}
+
+/* What health says now; asked with no lock of the gateway's held. */
+static void sample_health(struct gateway_metrics *m, struct metrics_sink *sink)
+{
+    struct rpc_health *health = rpc_server_health(m->gateway->server);
+    struct route_table *routes = gateway_routes(m->gateway);
+    const Sluice__Manager__V1__RouteTable *table = route_table_message(routes);
+    metrics_sample(sink, m->families[FAMILY_SERVER_SERVING], NULL,
+                   rpc_health_is_serving(health, ""));
+    for (size_t i = 0; i < table->n_routes; i++) {
+        const route *r = table->routes[i];
+        const char *const values[] = {r->model, r->version};
+        char name[160];
+        snprintf(name, sizeof(name), "model/%s/%s", r->model, r->version);
+        metrics_sample(sink, m->families[FAMILY_SERVING], values,
+                       rpc_health_is_serving(health, name));
+    }
+    route_table_release(routes);
 }
 
 static void sample_counters(struct gateway_metrics *m, struct metrics_sink *sink)
@@ -232,6 +253,7 @@ static void collect(void *arg, struct metrics_sink *sink)
 {
     struct gateway_metrics *m = arg;
     sample_routes(m, sink);
+    sample_health(m, sink);
     sample_counters(m, sink);
     sample_calls(m, sink);
 }

@@ -430,6 +430,46 @@ def test_a_traceparent_that_is_not_valid_counts_as_absent(measured, bad):
     assert line["parent_span_id"] == "" and line["sampled"] == "0"
 
 
+HOSTILE_TEXT = ["a\nlevel=error event=forged", "\x1b[2J\x1b]0;owned\x07", "\x9b31m", "\u202etxt.exe", "\u2028", "a\r\n\r\nb",
+                '"},{"event":"forged', "\\", "%s%n", "x" * 5000, "\U0001f600" * 1500]
+
+
+def test_no_clients_text_breaks_a_json_log(fresh):
+    """BI-46, without a model: every field that may reach a line, in a log of JSON objects."""
+    fresh.start("--log-format", "json")
+    inference = fresh.stubs.inference
+
+    def send(**fields):
+        request = inference.GenerateRequest(text="The canary sings", **{"model": "nobody", **fields})
+        with pytest.raises(grpc.RpcError):
+            list(fresh.inference.Generate(request, timeout=10))
+    for text in HOSTILE_TEXT:
+        send(request_id=text)
+        send(model=text)
+        send(version=text)
+        send(request_id="ok", cache_salt=text, session_key=text)
+        send(stopping=inference.Stopping(stop=[text] * 100))
+    for value in ("a\x7fb", "\t", "x" * 3000, "00-" + TRACE):
+        try:
+            list(fresh.inference.Generate(inference.GenerateRequest(model="nobody", text="x", request_id="traced"),
+                                          metadata=[("traceparent", value)], timeout=10))
+        except (grpc.RpcError, ValueError):
+            pass
+    path = fresh.state / "log/server.log"
+    fresh.wait(lambda: path.read_text().count("request") >= 5 * len(HOSTILE_TEXT), 10, "a line for each")
+    data = path.read_bytes()
+    assert b"canary" not in data
+    lines = [json.loads(line) for line in data.decode().splitlines()]
+    requests = [x for x in lines if x["event"] in ("request", "request refused")]
+    assert len(requests) >= 5 * len(HOSTILE_TEXT)
+    assert not any(x["event"] == "forged" or x["level"] == "error" for x in lines)
+    for line in data.decode().split("\n"):
+        assert line == "" or (line.startswith("{") and line.endswith("}") and line.isprintable() or "\U0001f600" in line), line
+    for path in (fresh.state / "log").glob("*.log"):
+        for line in path.read_text().splitlines():
+            json.loads(line)
+
+
 # --- what is written about it ---
 
 def described(text):
