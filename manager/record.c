@@ -210,7 +210,7 @@ int record_submit(struct slot *slot, const struct record *record, struct error *
     if (slot->last_error.status)
         pending->last_error = (pb_error *)message_from_error(&slot->last_error);
     int status =
-        store_submit(slot->supervisor->manager->store, run_record, record_end, pending, err);
+        store_submit_seen(slot->supervisor->manager->store, run_record, record_end, pending, err);
     if (status == 0) {
         slot->busy = true;
         return 0;

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "base/error.h"
+#include "manager/pb.h"
 #include "manager/store_db.h"
 #include "manager/store_internal.h"
 
@@ -15,11 +16,16 @@ struct store_job {
     store_txn_fn *run;
     store_done_fn *done;
     void *arg;
+    bool seen; /* store_submit_seen */
     struct error err;
     struct store_change *changes; /* committed, for the loop's catalog */
     size_t n_changes, n_applied;
+    struct store_change *late; /* committed before it: rows that had been in memory alone */
+    size_t n_late, i_late;
     uint64_t generation, first_event_seq, last_event_seq;
 };
+
+enum { MAX_UNSAVED = 1024 };
 
 struct job_list {
     struct store_job *head, **tail;
@@ -35,18 +41,31 @@ struct store {
     void *event_arg;
     struct catalog *loop_catalog; /* loop thread only */
     size_t n_outstanding;         /* loop thread only: submitted, not yet polled */
+    bool flushing;                /* loop thread only */
 
-    struct store_db db;     /* store thread only */
-    struct catalog catalog; /* store thread only */
-    bool broken;            /* store thread only: reopen before the next job */
+    struct store_db db;               /* store thread only */
+    struct catalog catalog;           /* store thread only */
+    bool broken;                      /* store thread only: reopen before the next job */
+    struct row *unsaved[MAX_UNSAVED]; /* store thread only: rows that are in no database */
+    size_t n_unsaved;
 
     pthread_t thread;
     pthread_mutex_t mutex; /* guards what follows */
     pthread_cond_t wanted;
     struct job_list queued, finished;
     bool stopping;
+    size_t n_unsaved_told;
     struct store_stats stats;
 };
+
+static void free_job(struct store_job *job)
+{
+    for (; job->n_late > 0; job->n_late--)
+        row_release(job->late[job->i_late++].after);
+    free(job->late);
+    txn_free_changes(job->changes, job->n_changes);
+    free(job);
+}
 
 static void list_init(struct job_list *list)
 {
@@ -91,6 +110,9 @@ static int reopen(struct store *store, struct error *err)
     store->catalog = catalog;
     store->db = db;
     store->broken = false;
+    for (size_t i = 0; i < store->n_unsaved; i++)
+        if (catalog_put(&store->catalog, store->unsaved[i]) != 0)
+            return error_set(err, STATUS_RESOURCE_EXHAUSTED, "state store: out of memory");
     return 0;
 }
 
@@ -111,7 +133,113 @@ static int recover(struct store *store, struct error *err)
         "manager to go on from there");
 }
 
-static void run_job(struct store *store, struct store_job *job)
+/* -- what could not be written --------------------------------------------------------------------
+ */
+
+static size_t find_unsaved(const struct store *store, enum table table, const char *key)
+{
+    size_t i = 0;
+    while (i < store->n_unsaved &&
+           (row_table(store->unsaved[i]) != table || strcmp(row_key(store->unsaved[i]), key) != 0))
+        i++;
+    return i;
+}
+
+static void forget_unsaved(struct store *store, size_t i)
+{
+    row_release(store->unsaved[i]);
+    store->unsaved[i] = store->unsaved[--store->n_unsaved];
+}
+
+static bool keep_unsaved(struct store *store, struct row *row)
+{
+    size_t i = find_unsaved(store, row_table(row), row_key(row));
+    if (i < store->n_unsaved)
+        row_release(store->unsaved[i]);
+    else if (store->n_unsaved == MAX_UNSAVED)
+        return false;
+    else
+        store->n_unsaved++;
+    store->unsaved[i] = row_retain(row);
+    return true;
+}
+
+static int run_late(struct store *store, struct txn *txn, struct error *err)
+{
+    for (size_t i = 0; i < store->n_unsaved; i++) {
+        struct row *row = store->unsaved[i];
+        if (txn_write_row(txn, row, err) != 0)
+            return err->status;
+        if (row_table(row) != TABLE_REPLICA)
+            continue;
+        const pb_replica *replica = (const pb_replica *)row_message(row);
+        struct txn_event event = {.type = "replica.recorded",
+                                  .model = replica->model,
+                                  .version = replica->version,
+                                  .device_group = replica->device_group,
+                                  .replica_id = replica->id,
+                                  .message =
+                                      "the disk was full: what went before was not recorded"};
+        if (txn_event(txn, &event, err) != 0)
+            return err->status;
+    }
+    return 0;
+}
+
+/* Writes what is in memory alone, in a transaction of its own; its events go with `job`. */
+static void save_late(struct store *store, struct store_job *job)
+{
+    struct txn txn;
+    struct error err;
+    bool unknown = false;
+    if (store->n_unsaved == 0 || store->broken ||
+        txn_begin(&txn, &store->db, &store->catalog, &err) != 0)
+        return;
+    txn.max_events = store->max_events;
+    if (run_late(store, &txn, &err) != 0) {
+        txn_rollback(&txn);
+        return;
+    }
+    uint64_t wanted = store->catalog.generation + 1;
+    if (txn_commit(&txn, &unknown, &err) != 0) {
+        if (!unknown)
+            return;
+        if (reopen(store, &err) != 0) {
+            txn_undo(&txn);
+            return;
+        }
+        if (store->catalog.generation != wanted) {
+            txn_free_changes(txn.changes, txn.n_changes);
+            return;
+        }
+    }
+    while (store->n_unsaved)
+        forget_unsaved(store, store->n_unsaved - 1);
+    job->late = txn.changes;
+    job->n_late = txn.n_changes;
+}
+
+/* The disk is full, and what was seen is true all the same. */
+static void run_in_memory(struct store *store, struct store_job *job)
+{
+    struct txn txn;
+    struct error err;
+    txn_begin_in_memory(&txn, &store->catalog);
+    if (job->run(&txn, job->arg, &err) != 0) {
+        txn_undo(&txn);
+        return;
+    }
+    for (size_t i = 0; i < txn.n_changes; i++)
+        if (!keep_unsaved(store, txn.changes[i].after)) {
+            txn_undo(&txn);
+            return;
+        }
+    error_clear(&job->err);
+    job->changes = txn.changes;
+    job->n_changes = txn.n_changes;
+}
+
+static void run_once(struct store *store, struct store_job *job)
 {
     struct txn txn;
     bool unknown = false;
@@ -143,6 +271,20 @@ static void run_job(struct store *store, struct store_job *job)
     }
     job->changes = txn.changes;
     job->n_changes = txn.n_changes;
+    for (size_t i = 0; i < txn.n_changes; i++) {
+        const struct row *row = txn.changes[i].after ? txn.changes[i].after : txn.changes[i].before;
+        size_t at = find_unsaved(store, row_table(row), row_key(row));
+        if (at < store->n_unsaved)
+            forget_unsaved(store, at);
+    }
+}
+
+static void run_job(struct store *store, struct store_job *job)
+{
+    save_late(store, job);
+    run_once(store, job);
+    if (job->seen && strcmp(job->err.reason, "STATE_STORE_FULL") == 0)
+        run_in_memory(store, job);
 }
 
 static uint64_t file_bytes(const char *path, const char *suffix)
@@ -158,10 +300,13 @@ static void note_result(struct store *store, const struct store_job *job)
     uint64_t n_bytes = file_bytes(store->path, "") + file_bytes(store->path, "-wal");
     bool store_failed = strncmp(job->err.message, "state store:", 12) == 0;
     pthread_mutex_lock(&store->mutex);
+    store->n_unsaved_told = store->n_unsaved;
     store->stats.n_bytes = n_bytes;
+    if (store->n_unsaved)
+        snprintf(store->stats.reason, sizeof(store->stats.reason), "STATE_STORE_FULL");
     if (job->err.status == 0) {
         store->stats.n_commits++;
-        if (job->n_changes)
+        if ((job->n_changes || job->n_late) && store->n_unsaved == 0)
             store->stats.reason[0] = '\0';
     } else if (store_failed) {
         store->stats.n_failed++;
@@ -266,9 +411,10 @@ void store_close(struct store *store)
         struct error err;
         error_set(&err, STATUS_CANCELLED, "the manager is stopping");
         job->done(job->arg, &err);
-        txn_free_changes(job->changes, job->n_changes);
-        free(job);
+        free_job(job);
     }
+    while (store->n_unsaved)
+        forget_unsaved(store, store->n_unsaved - 1);
     store_db_close(&store->db);
     catalog_fini(&store->catalog);
     pthread_cond_destroy(&store->wanted);
@@ -277,8 +423,8 @@ void store_close(struct store *store)
     free(store);
 }
 
-int store_submit(struct store *store, store_txn_fn *run, store_done_fn *done, void *arg,
-                 struct error *err)
+static int submit(struct store *store, store_txn_fn *run, store_done_fn *done, void *arg, bool seen,
+                  struct error *err)
 {
     if (store->n_outstanding >= store->max_jobs) {
         error_set(err, STATUS_RESOURCE_EXHAUSTED,
@@ -292,6 +438,7 @@ int store_submit(struct store *store, store_txn_fn *run, store_done_fn *done, vo
     if (!job)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "state store: out of memory");
     job->run = run;
+    job->seen = seen;
     job->done = done;
     job->arg = arg;
     store->n_outstanding++;
@@ -302,11 +449,59 @@ int store_submit(struct store *store, store_txn_fn *run, store_done_fn *done, vo
     return 0;
 }
 
+int store_submit(struct store *store, store_txn_fn *run, store_done_fn *done, void *arg,
+                 struct error *err)
+{
+    return submit(store, run, done, arg, false, err);
+}
+
+int store_submit_seen(struct store *store, store_txn_fn *run, store_done_fn *done, void *arg,
+                      struct error *err)
+{
+    return submit(store, run, done, arg, true, err);
+}
+
+size_t store_n_unsaved(struct store *store)
+{
+    pthread_mutex_lock(&store->mutex);
+    size_t n = store->n_unsaved_told;
+    pthread_mutex_unlock(&store->mutex);
+    return n;
+}
+
+static int run_nothing(struct txn *txn, void *arg, struct error *err)
+{
+    (void)txn;
+    (void)arg;
+    (void)err;
+    return 0;
+}
+
+static void end_nothing(void *arg, const struct error *status)
+{
+    struct store *store = arg;
+    (void)status;
+    store->flushing = false;
+}
+
+void store_flush(struct store *store)
+{
+    struct error err;
+    if (!store->flushing && submit(store, run_nothing, end_nothing, store, false, &err) == 0)
+        store->flushing = true;
+}
+
 /* Repeats committed changes in the loop's catalog. False where memory is exhausted: what was
  * repeated so far is remembered, and the rest is to be done before anything later. */
 static bool apply(struct store *store, struct store_job *job)
 {
     struct catalog *catalog = store->loop_catalog;
+    for (; job->n_late > 0; job->n_late--) { /* events alone: the rows have long been applied */
+        struct store_change *change = &job->late[job->i_late++];
+        if (store->on_event)
+            store->on_event(store->event_arg, change->after);
+        row_release(change->after);
+    }
     for (; job->n_applied < job->n_changes; job->n_applied++) {
         const struct store_change *change = &job->changes[job->n_applied];
         if (change->table == TABLE_EVENT) {
@@ -353,8 +548,7 @@ bool store_poll(struct store *store)
         }
         store->n_outstanding--;
         job->done(job->arg, &job->err);
-        txn_free_changes(job->changes, job->n_changes);
-        free(job);
+        free_job(job);
     }
     return true;
 }

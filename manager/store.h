@@ -50,6 +50,15 @@ typedef void store_done_fn(void *arg, const struct error *status);
 /* RESOURCE_EXHAUSTED, reason STORE_BUSY, where the queue is full; `done` is then not called. */
 int store_submit(struct store *store, store_txn_fn *run, store_done_fn *done, void *arg,
                  struct error *err);
+/* The same for what has been seen and cannot be refused (a process has died, is started): where the
+ * disk is full its rows are kept in memory alone and written, with an event each, once there is
+ * room. Such a job must use no counters. A manager that is killed before then has the older rows.
+ */
+int store_submit_seen(struct store *store, store_txn_fn *run, store_done_fn *done, void *arg,
+                      struct error *err);
+/* Rows that are in memory alone; store_flush tries to write them (so does every other job). */
+size_t store_n_unsaved(struct store *store);
+void store_flush(struct store *store);
 /* Applies finished jobs to the loop's catalog and calls their done functions. False where memory is
  * exhausted: nothing is lost, and the rest is done by the next call. */
 bool store_poll(struct store *store);

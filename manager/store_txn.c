@@ -26,6 +26,16 @@ int txn_begin(struct txn *txn, struct store_db *db, struct catalog *catalog, str
     return store_db_exec(db, "BEGIN IMMEDIATE", err);
 }
 
+void txn_begin_in_memory(struct txn *txn, struct catalog *catalog)
+{
+    memset(txn, 0, sizeof(*txn));
+    txn->catalog = catalog;
+    txn->now_unix_ns = clock_wall_ns();
+    txn->last_event_seq_before = catalog->last_event_seq;
+    txn->first_event_seq_before = catalog->first_event_seq;
+    txn->in_memory = true;
+}
+
 void txn_free_changes(struct store_change *changes, size_t n_changes)
 {
     for (size_t i = 0; i < n_changes; i++) {
@@ -138,6 +148,13 @@ static void note_change(struct txn *txn, enum table table, struct row *before, s
         (struct store_change){.table = table, .before = before, .after = after};
 }
 
+int txn_write_row(struct txn *txn, struct row *row, struct error *err)
+{
+    sqlite3_stmt *stmt = txn->db->upsert[row_table(row)];
+    int status = row_bind(row, stmt, 0, err);
+    return status == 0 ? step(txn, stmt, err) : status;
+}
+
 int txn_put_extra(struct txn *txn, enum table table, ProtobufCMessage *message, int64_t extra,
                   struct error *err)
 {
@@ -146,10 +163,7 @@ int txn_put_extra(struct txn *txn, enum table table, ProtobufCMessage *message, 
         row_release(row);
         return out_of_memory(err);
     }
-    sqlite3_stmt *stmt = txn->db->upsert[table];
-    int status = row_bind(row, stmt, 0, err);
-    if (status == 0)
-        status = step(txn, stmt, err);
+    int status = txn->in_memory ? 0 : txn_write_row(txn, row, err);
     if (status == 0) {
         struct row *before = catalog_get(txn->catalog, table, row_key(row));
         if (before)
@@ -173,8 +187,8 @@ int txn_put(struct txn *txn, enum table table, ProtobufCMessage *message, struct
 int txn_delete(struct txn *txn, enum table table, const char *key, struct error *err)
 {
     struct row *row = catalog_get(txn->catalog, table, key);
-    if (!row)
-        return 0;
+    if (!row || txn->in_memory)
+        return 0; /* in memory nothing is tidied away: it would come back with the next start */
     if (!reserve_change(txn))
         return out_of_memory(err);
     sqlite3_stmt *stmt = txn->db->remove[table];
@@ -201,6 +215,8 @@ static int run_with_number(struct txn *txn, const char *sql, int64_t number, str
 
 int txn_event(struct txn *txn, const struct txn_event *event, struct error *err)
 {
+    if (txn->in_memory)
+        return 0; /* one is written with the row */
     pb_event *message = MESSAGE_NEW(pb_event, sluice__manager__v1__event__descriptor);
     if (!message)
         return out_of_memory(err);

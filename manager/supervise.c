@@ -17,6 +17,7 @@
 #include "manager/operations.h"
 #include "manager/record.h"
 #include "manager/slot.h"
+#include "manager/store.h"
 #include "manager/weights.h"
 
 static const double settle_s = 3.0; /* for adopted workers to say what they are */
@@ -471,7 +472,10 @@ static void on_tick(struct ev_loop *loop, ev_timer *timer, int events)
 {
     (void)loop;
     (void)events;
-    supervisor_now_ns(timer->data);
+    struct supervisor *supervisor = timer->data;
+    supervisor_now_ns(supervisor);
+    if (store_n_unsaved(supervisor->manager->store))
+        store_flush(supervisor->manager->store);
 }
 
 static void on_timer(struct ev_loop *loop, ev_timer *timer, int events)

@@ -451,16 +451,20 @@ def test_full_disk_refuses_changes_and_recovers(manager):
     assert e.value.code() == C.RESOURCE_EXHAUSTED and reason(e.value) == "STATE_STORE_FULL"
     assert manager.status().store_reason == "STATE_STORE_FULL" and manager.status().n_ready_replicas == 1
     (before,) = manager.workers()
-    os.kill(before, signal.SIGKILL)  # cannot be recorded: it is started when there is room again
-    time.sleep(0.3)
-    assert manager.process.poll() is None and manager.workers() == []
+    os.kill(before, signal.SIGKILL)  # cannot be recorded, and is started again all the same
+    manager.wait(lambda: manager.status().n_ready_replicas == 1 and manager.replicas()[0].epoch == 2, 5, "it is back")
+    (after,) = manager.workers()
+    assert after != before and manager.status().store_reason == "STATE_STORE_FULL"
+    fails(C.RESOURCE_EXHAUSTED, manager.register, "d", "a", why="STATE_STORE_FULL")
     resource.prlimit(manager.process.pid, resource.RLIMIT_FSIZE, old)
-    manager.wait(lambda: manager.status().n_ready_replicas == 1, 5, "it is back")
+    manager.wait(lambda: manager.status().store_reason == "", 5, "there is room again")
     manager.register("c", "a")
     assert manager.status().store_reason == ""
     assert manager.term() == 0
     with sqlite3.connect(manager.state / "sluice.db") as db:
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert db.execute("SELECT epoch, pid FROM replica").fetchall() == [(2, after)]  # recorded late
+        assert db.execute("SELECT count(*) FROM event WHERE type = 'replica.recorded'").fetchone() == (1,)
         seqs = [r[0] for r in db.execute("SELECT seq FROM event ORDER BY seq")]
     db.close()
     assert seqs == list(range(1, len(seqs) + 1))

@@ -285,7 +285,7 @@ static Sluice__Worker__V1__WorkerState state_now(void)
     if (draining || shutting_down)
         return SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_DRAINING;
     bool packs = n_packed_fds && !packed_mapped && !packed_whole && !has("packs_not");
-    if (age_ms() < load_ms * 9 / 10 || packs)
+    if (age_ms() < load_ms * 9 / 10 || packs || number("fail=", 0))
         return SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_LOADING;
     if (has("fails_and_stays") && age_ms() >= load_ms)
         return SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_FAILED;
