@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "clients/c/service_config.h"
 #include "proto/rpc/rpc_client.h"
+#include "proto/rpc/rpc_listen.h"
 #include "proto/rpc/rpc_message.h"
 #include "proto/rpc/rpc_stream.h"
 
@@ -49,6 +50,21 @@ const char *sluice_code_name(int code)
 
 /* --- clients --- */
 
+/* "dns:///host:port" and the like are judged by what stands behind the scheme. */
+static bool is_local(const char *target)
+{
+    static const char *const schemes[] = {"dns:", "ipv4:", "ipv6:"};
+    if (strncmp(target, "unix:", 5) == 0)
+        return true;
+    for (size_t i = 0; i < sizeof(schemes) / sizeof(schemes[0]); i++)
+        if (strncmp(target, schemes[i], strlen(schemes[i])) == 0) {
+            const char *slash = strrchr(target, '/');
+            target = slash ? slash + 1 : target + strlen(schemes[i]);
+            break;
+        }
+    return rpc_listen_is_loopback(target);
+}
+
 static const char *text(const char *given)
 {
     return given ? given : "";
@@ -76,6 +92,11 @@ int sluice_open(const struct sluice_options *options, struct sluice_client **out
         rc = error_set(&cause, STATUS_RESOURCE_EXHAUSTED, "no memory for a client");
     else if (!config.target[0])
         rc = error_set(&cause, STATUS_INVALID_ARGUMENT, "target: none is given");
+    else if (text(options->api_key)[0] && !config.tls && !options->allow_plaintext_keys &&
+             !is_local(config.target))
+        rc = error_set(&cause, STATUS_INVALID_ARGUMENT,
+                       "api_key: it would cross the network to %s in plain text; give tls_ca or tls",
+                       config.target);
     else
         rc = rpc_client_create(&config, &client->rpc, &cause);
     if (rc) {

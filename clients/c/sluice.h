@@ -38,7 +38,8 @@ struct sluice_options {
     const char *tls_ca; /* PEM file; NULL: the system's CAs */
     const char *tls_client_cert, *tls_client_key; /* PEM files, or NULL */
     const char *server_name;    /* that the server's certificate has; NULL: the target's host */
-    const char *api_key;        /* or NULL */
+    const char *api_key;        /* or NULL; goes over TLS or to this machine only */
+    bool allow_plaintext_keys;  /* unless something else encrypts */
     const char *service_config; /* JSON; NULL: the one of clients/service_config.json; "": none */
 };
 

@@ -1,0 +1,178 @@
+// The package in use: one answer, many on one stream, cancel, deadline, a refused request.
+// usage: example TARGET MODEL generate|many|cancel|deadline|bad PROMPT [N]
+// SLUICE_TLS_CA, SLUICE_TLS_CLIENT_CERT, SLUICE_TLS_CLIENT_KEY and SLUICE_API_KEY as the CLI's; SLUICE_EXAMPLE_IDS=1 prints
+// token ids in place of text.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"sluice"
+	pb "sluicepb"
+)
+
+const credit = 4
+
+type example struct {
+	client        *sluice.Client
+	model, prompt string
+	n             int
+}
+
+func (e *example) request(prompt string, maxTokens int) *pb.GenerateRequest {
+	return &pb.GenerateRequest{Model: e.model, Prompt: &pb.GenerateRequest_Text{Text: prompt},
+		Stopping: &pb.Stopping{XMaxTokens: &pb.Stopping_MaxTokens{MaxTokens: uint32(maxTokens)}}}
+}
+
+func join(ids []uint32) string {
+	var text strings.Builder
+	for _, id := range ids {
+		fmt.Fprintf(&text, "%d ", id)
+	}
+	return text.String()
+}
+
+func (e *example) generate(ctx context.Context, maxTokens, cancelAfter int) error {
+	defer fmt.Println()
+	answer, err := e.client.Generate(ctx, e.request(e.prompt, maxTokens))
+	if err != nil {
+		return err
+	}
+	tokens := 0
+	for {
+		response, err := answer.Recv()
+		if err == io.EOF {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		part := response.GetTokens()
+		if part == nil {
+			continue
+		}
+		if os.Getenv("SLUICE_EXAMPLE_IDS") != "" {
+			fmt.Print(join(part.Ids))
+		} else {
+			fmt.Print(part.Text)
+		}
+		if tokens += len(part.Ids); cancelAfter > 0 && tokens >= cancelAfter {
+			answer.Cancel()
+		}
+	}
+}
+
+// The first request is given credit tokens at a time, the last one is cancelled.
+func (e *example) many(ctx context.Context) error {
+	stream, err := e.client.Stream(ctx)
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	last := fmt.Sprintf("r%d", e.n-1)
+	for i := 0; i < e.n; i++ {
+		request := e.request(fmt.Sprintf("%s %d", e.prompt, i), 24)
+		request.RequestId = fmt.Sprintf("r%d", i)
+		if i == 0 {
+			request.XCreditTokens = &pb.GenerateRequest_CreditTokens{CreditTokens: credit}
+		} else if request.RequestId == last {
+			request = e.request(request.GetText(), 512)
+			request.RequestId = last
+		}
+		if err := stream.Start(request); err != nil {
+			return err
+		}
+	}
+	ids := map[string][]uint32{}
+	for ended := 0; ; {
+		frame, err := stream.Recv()
+		if err == io.EOF {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		name, outcome := frame.RequestId, ""
+		switch f := frame.Frame.(type) {
+		case *pb.GenerateStreamResponse_Tokens:
+			ids[name] = append(ids[name], f.Tokens.Ids...)
+			if name == "r0" {
+				stream.Credit(name, uint32(len(f.Tokens.Ids)))
+			} else if name == last {
+				stream.Cancel(name)
+			}
+		case *pb.GenerateStreamResponse_Finished:
+			outcome = "ok"
+		case *pb.GenerateStreamResponse_Error:
+			if !frame.GoesOn {
+				outcome = sluice.CodeName(sluice.FromFrame(f.Error).Code)
+			}
+		}
+		if outcome == "" {
+			continue
+		}
+		fmt.Println(strings.TrimSpace(name + " " + outcome + " " + join(ids[name])))
+		if ended++; ended == e.n {
+			stream.Finish()
+		}
+	}
+}
+
+func (e *example) run(mode string) error {
+	ctx := context.Background()
+	switch mode {
+	case "generate":
+		return e.generate(ctx, e.n, 0)
+	case "many":
+		return e.many(ctx)
+	case "cancel":
+		return e.generate(ctx, e.n, 3)
+	case "deadline":
+		ctx, cancel := context.WithTimeout(ctx, time.Duration(e.n)*time.Millisecond)
+		defer cancel()
+		return e.generate(ctx, 1500, 0)
+	case "bad":
+		request := e.request(e.prompt, e.n)
+		request.Sampling = &pb.Sampling{XTemperature: &pb.Sampling_Temperature{Temperature: -1}}
+		_, err := e.client.Complete(ctx, request)
+		return err
+	}
+	return errors.New("no mode " + mode)
+}
+
+func main() {
+	if len(os.Args) < 5 {
+		fmt.Fprintln(os.Stderr, "usage: example TARGET MODEL generate|many|cancel|deadline|bad PROMPT [N]")
+		os.Exit(2)
+	}
+	client, err := sluice.Open(os.Args[1], sluice.Options{TLSCA: os.Getenv("SLUICE_TLS_CA"),
+		TLSClientCert: os.Getenv("SLUICE_TLS_CLIENT_CERT"), TLSClientKey: os.Getenv("SLUICE_TLS_CLIENT_KEY"),
+		APIKey: os.Getenv("SLUICE_API_KEY")})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	defer client.Close()
+	e := example{client: client, model: os.Args[2], prompt: os.Args[4], n: 32}
+	if len(os.Args) > 5 {
+		if e.n, err = strconv.Atoi(os.Args[5]); err != nil || e.n < 1 {
+			fmt.Fprintln(os.Stderr, "N: a whole number from 1")
+			os.Exit(2)
+		}
+	}
+	if err := e.run(os.Args[3]); err != nil {
+		var failed *sluice.Error
+		if !errors.As(err, &failed) {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		fmt.Println(strings.Join(strings.Fields(sluice.CodeName(failed.Code)+" "+failed.Field+" "+failed.Reason), " "))
+		fmt.Fprintln(os.Stderr, failed.Message)
+		os.Exit(int(failed.Code))
+	}
+}

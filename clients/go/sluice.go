@@ -1,0 +1,228 @@
+// Package sluice is a client of a sluice-server: a thin layer over the stubs in package sluicepb, with a retry policy,
+// TLS, API keys and decoded errors. A Client may be used from any goroutine.
+package sluice
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io/ioutil"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	pb "sluicepb"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
+)
+
+const maxMessageBytes = 64 << 20
+
+// Options say how to reach the server; the zero value is plain text without a key.
+type Options struct {
+	TLS                         bool   // also where TLSCA is given
+	TLSCA                       string // PEM file; empty: the system's CAs
+	TLSClientCert, TLSClientKey string // PEM files, both or neither
+	ServerName                  string // that the server's certificate has; empty: the target's host
+	APIKey                      string // goes over TLS or to this machine only
+	AllowPlaintextKeys          bool   // unless something else encrypts
+	ServiceConfig               string // JSON; empty: pb.ServiceConfig; "{}": nothing is repeated
+	DialOptions                 []grpc.DialOption
+}
+
+// Client is a channel to one server. Its RPC field has every method of the stubs.
+type Client struct {
+	RPC  pb.InferenceClient
+	conn *grpc.ClientConn
+}
+
+// Open connects at the first call.
+func Open(target string, options Options) (*Client, error) {
+	secure := options.TLS || options.TLSCA != ""
+	if options.APIKey != "" && !secure && !options.AllowPlaintextKeys && !isLocal(target) {
+		return nil, fmt.Errorf("%s: the API key would cross the network in plain text; give TLSCA or TLS", target)
+	}
+	config := options.ServiceConfig
+	if config == "" {
+		config = pb.ServiceConfig
+	}
+	policies, err := parseServiceConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	dial := []grpc.DialOption{
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes)),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 2, MaxDelay: time.Second},
+			MinConnectTimeout: 5 * time.Second,
+		}),
+		grpc.WithUnaryInterceptor(policies.unary),
+		grpc.WithStreamInterceptor(policies.stream),
+	}
+	if secure {
+		tlsConfig, err := options.tlsConfig()
+		if err != nil {
+			return nil, err
+		}
+		dial = append(dial, grpc.WithTransportCredentials(credentials.NewTLS(tlsConfig)))
+	} else {
+		dial = append(dial, grpc.WithInsecure())
+	}
+	if options.APIKey != "" {
+		dial = append(dial, grpc.WithPerRPCCredentials(apiKey(options.APIKey)))
+	}
+	conn, err := grpc.Dial(target, append(dial, options.DialOptions...)...)
+	if err != nil {
+		return nil, err
+	}
+	return &Client{RPC: pb.NewInferenceClient(conn), conn: conn}, nil
+}
+
+// Close cancels what runs.
+func (c *Client) Close() error { return c.conn.Close() }
+
+func (o Options) tlsConfig() (*tls.Config, error) {
+	config := &tls.Config{ServerName: o.ServerName, MinVersion: tls.VersionTLS12}
+	if o.TLSCA != "" {
+		pem, err := ioutil.ReadFile(o.TLSCA)
+		if err != nil {
+			return nil, err
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("%s: no certificate in it", o.TLSCA)
+		}
+	}
+	if o.TLSClientCert != "" {
+		pair, err := tls.LoadX509KeyPair(o.TLSClientCert, o.TLSClientKey)
+		if err != nil {
+			return nil, err
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return config, nil
+}
+
+func isLocal(target string) bool {
+	if strings.HasPrefix(target, "unix:") {
+		return true
+	}
+	host, _, err := net.SplitHostPort(target[strings.LastIndex(target, "/")+1:])
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+type apiKey string
+
+func (k apiKey) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return map[string]string{"authorization": "Bearer " + string(k)}, nil
+}
+
+// Open has judged where the key may go.
+func (apiKey) RequireTransportSecurity() bool { return false }
+
+// Answer is one generation as it comes.
+type Answer struct {
+	call   pb.Inference_GenerateClient
+	cancel context.CancelFunc
+}
+
+// Generate starts a generation; a deadline comes with ctx. Receive to the end, or Cancel.
+func (c *Client) Generate(ctx context.Context, request *pb.GenerateRequest) (*Answer, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	call, err := c.RPC.Generate(ctx, request)
+	if err != nil {
+		cancel()
+		return nil, FromRPC(err)
+	}
+	return &Answer{call, cancel}, nil
+}
+
+// Recv waits for the next message; io.EOF after the last one, else an *Error.
+func (a *Answer) Recv() (*pb.GenerateResponse, error) {
+	response, err := a.call.Recv()
+	if err != nil {
+		a.cancel()
+		return nil, FromRPC(err)
+	}
+	return response, nil
+}
+
+// Cancel ends it, from any goroutine: Recv returns an *Error of code Canceled.
+func (a *Answer) Cancel() { a.cancel() }
+
+// Complete answers whole.
+func (c *Client) Complete(ctx context.Context, request *pb.GenerateRequest) (*pb.CompleteResponse, error) {
+	response, err := c.RPC.Complete(ctx, request)
+	return response, FromRPC(err)
+}
+
+// Stream is many generations on one GenerateStream call. Frames are sent from any goroutine and received in one; an
+// error of one request is a frame. Requests that are lost with their connection are not repeated.
+type Stream struct {
+	call   pb.Inference_GenerateStreamClient
+	cancel context.CancelFunc
+	sends  sync.Mutex
+}
+
+// Stream opens the call; Close it.
+func (c *Client) Stream(ctx context.Context) (*Stream, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	call, err := c.RPC.GenerateStream(ctx)
+	if err != nil {
+		cancel()
+		return nil, FromRPC(err)
+	}
+	return &Stream{call: call, cancel: cancel}, nil
+}
+
+// Send sends any frame.
+func (s *Stream) Send(frame *pb.GenerateStreamRequest) error {
+	s.sends.Lock()
+	defer s.sends.Unlock()
+	return FromRPC(s.call.Send(frame))
+}
+
+// Start starts a request; its request_id names it in what follows.
+func (s *Stream) Start(request *pb.GenerateRequest) error {
+	return s.Send(&pb.GenerateStreamRequest{RequestId: request.RequestId,
+		Frame: &pb.GenerateStreamRequest_Start{Start: request}})
+}
+
+// Cancel ends one request.
+func (s *Stream) Cancel(requestID string) error {
+	return s.Send(&pb.GenerateStreamRequest{RequestId: requestID,
+		Frame: &pb.GenerateStreamRequest_Cancel{Cancel: &pb.CancelFrame{}}})
+}
+
+// Credit lets a request that was started with credit_tokens go on.
+func (s *Stream) Credit(requestID string, tokens uint32) error {
+	return s.Send(&pb.GenerateStreamRequest{RequestId: requestID,
+		Frame: &pb.GenerateStreamRequest_Credit{Credit: &pb.CreditFrame{NTokens: tokens}}})
+}
+
+// Recv waits for the next frame; io.EOF after the last one, else an *Error.
+func (s *Stream) Recv() (*pb.GenerateStreamResponse, error) {
+	frame, err := s.call.Recv()
+	if err != nil {
+		return nil, FromRPC(err)
+	}
+	return frame, nil
+}
+
+// Finish sends no more: the stream ends when the last answer has.
+func (s *Stream) Finish() error {
+	s.sends.Lock()
+	defer s.sends.Unlock()
+	return FromRPC(s.call.CloseSend())
+}
+
+// Close cancels what still runs.
+func (s *Stream) Close() { s.cancel() }

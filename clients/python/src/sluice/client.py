@@ -1,0 +1,202 @@
+"""Client, Answer (one generation) and Stream (many on one call). All of them may be used from several threads."""
+from __future__ import annotations
+
+import importlib.resources
+import queue
+from typing import Iterator, Optional, Sequence
+
+import grpc
+
+from sluice.errors import SluiceError
+from sluice.v1 import inference_pb2 as pb
+from sluice.v1 import inference_pb2_grpc
+
+_MAX_MESSAGE_BYTES = 64 << 20
+
+
+def _read(path: Optional[str]) -> Optional[bytes]:
+    if not path:
+        return None
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _is_local(target: str) -> bool:
+    if target.startswith(("unix:", "unix-abstract:")):
+        return True
+    host = target.rsplit("/", 1)[-1].removeprefix("dns:").removeprefix("ipv4:").removeprefix("ipv6:")
+    host = host.rsplit(":", 1)[0].strip("[]")
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+class Answer:
+    """A generation as it comes: iterate over its messages, or over `texts()`."""
+
+    def __init__(self, call):
+        self._call = call
+
+    def __iter__(self) -> Iterator[pb.GenerateResponse]:
+        return self
+
+    def __next__(self) -> pb.GenerateResponse:
+        try:
+            return next(self._call)
+        except grpc.RpcError as error:
+            raise SluiceError.from_rpc(error) from None
+
+    def texts(self) -> Iterator[str]:
+        for response in self:
+            if response.WhichOneof("event") == "tokens":
+                yield response.tokens.text
+
+    def cancel(self) -> None:
+        """Ends it, from any thread; whoever iterates gets a SluiceError of code CANCELLED."""
+        self._call.cancel()
+
+
+class Stream:
+    """Many generations on one GenerateStream call. Send frames from any thread, iterate in one; an error of one request
+    is a frame. Leaving the `with` block cancels what still runs."""
+
+    _END = object()
+
+    def __init__(self, stub):
+        self._frames: queue.SimpleQueue = queue.SimpleQueue()
+        self._call = stub.GenerateStream(iter(self._frames.get, self._END))
+
+    def send(self, frame: pb.GenerateStreamRequest) -> None:
+        self._frames.put(frame)
+
+    def start(self, request: pb.GenerateRequest) -> None:
+        self.send(pb.GenerateStreamRequest(request_id=request.request_id, start=request))
+
+    def cancel(self, request_id: str) -> None:
+        self.send(pb.GenerateStreamRequest(request_id=request_id, cancel=pb.CancelFrame()))
+
+    def credit(self, request_id: str, n_tokens: int) -> None:
+        self.send(pb.GenerateStreamRequest(request_id=request_id, credit=pb.CreditFrame(n_tokens=n_tokens)))
+
+    def pause(self, request_id: str) -> None:
+        self.send(pb.GenerateStreamRequest(request_id=request_id, pause=pb.PauseFrame()))
+
+    def resume(self, request_id: str) -> None:
+        self.send(pb.GenerateStreamRequest(request_id=request_id, resume=pb.ResumeFrame()))
+
+    def finish(self) -> None:
+        """No more frames from here: the stream ends when the last answer has."""
+        self._frames.put(self._END)
+
+    def close(self) -> None:
+        self.finish()
+        self._call.cancel()
+
+    def __iter__(self) -> Iterator[pb.GenerateStreamResponse]:
+        return self
+
+    def __next__(self) -> pb.GenerateStreamResponse:
+        try:
+            return next(self._call)
+        except grpc.RpcError as error:
+            raise SluiceError.from_rpc(error) from None
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.close()
+
+
+class Client:
+    """A channel to one server. Calls that fail before their first answer with UNAVAILABLE or RESOURCE_EXHAUSTED are
+    repeated as service_config.json says, after the time the server asks for; `service_config=""` switches that off.
+    `tls_ca` or `tls=True` for TLS; an API key goes over TLS or to this machine only, unless `allow_plaintext_keys` says
+    that something else encrypts."""
+
+    def __init__(self, target: str, *, tls: bool = False, tls_ca: Optional[str] = None,
+                 tls_client_cert: Optional[str] = None, tls_client_key: Optional[str] = None,
+                 server_name: Optional[str] = None, api_key: Optional[str] = None,
+                 allow_plaintext_keys: bool = False, service_config: Optional[str] = None, options: Sequence[tuple] = ()):
+        if api_key and not (tls or tls_ca or allow_plaintext_keys or _is_local(target)):
+            raise ValueError(f"{target}: the API key would cross the network in plain text; give tls_ca or tls")
+        if service_config is None:
+            service_config = importlib.resources.files("sluice").joinpath("service_config.json").read_text()
+        settings = [("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), ("grpc.enable_retries", int(bool(service_config))),
+                    ("grpc.initial_reconnect_backoff_ms", 100), ("grpc.min_reconnect_backoff_ms", 1000),
+                    ("grpc.max_reconnect_backoff_ms", 1000)]
+        if service_config:
+            settings.append(("grpc.service_config", service_config))
+        if server_name:
+            settings.append(("grpc.ssl_target_name_override", server_name))
+        settings.extend(options)
+        self._metadata = (("authorization", f"Bearer {api_key}"),) if api_key else ()
+        if tls or tls_ca:
+            credentials = grpc.ssl_channel_credentials(_read(tls_ca), _read(tls_client_key), _read(tls_client_cert))
+            self.channel = grpc.secure_channel(target, credentials, settings)
+        else:
+            self.channel = grpc.insecure_channel(target, settings)
+        if self._metadata:
+            self.channel = grpc.intercept_channel(self.channel, _Metadata(self._metadata))
+        self.stub = inference_pb2_grpc.InferenceStub(self.channel)
+
+    def generate(self, request: pb.GenerateRequest, timeout: Optional[float] = None) -> Answer:
+        return Answer(self.stub.Generate(request, timeout=timeout))
+
+    def complete(self, request: pb.GenerateRequest, timeout: Optional[float] = None) -> pb.CompleteResponse:
+        return self._unary(self.stub.Complete, request, timeout)
+
+    def tokenize(self, request: pb.TokenizeRequest, timeout: Optional[float] = None) -> pb.TokenizeResponse:
+        return self._unary(self.stub.Tokenize, request, timeout)
+
+    def detokenize(self, request: pb.DetokenizeRequest, timeout: Optional[float] = None) -> pb.DetokenizeResponse:
+        return self._unary(self.stub.Detokenize, request, timeout)
+
+    def models(self, timeout: Optional[float] = None) -> Iterator[pb.ServedModel]:
+        """Every model served, page after page."""
+        token = ""
+        while True:
+            page = self._unary(self.stub.ListModels, pb.ListModelsRequest(page_token=token), timeout)
+            yield from page.models
+            token = page.next_page_token
+            if not token:
+                return
+
+    def cancel(self, request_id: str, timeout: Optional[float] = None) -> pb.CancelResponse:
+        return self._unary(self.stub.Cancel, pb.CancelRequest(request_id=request_id), timeout)
+
+    def stream(self) -> Stream:
+        return Stream(self.stub)
+
+    def close(self) -> None:
+        self.channel.close()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.close()
+
+    @staticmethod
+    def _unary(method, request, timeout):
+        try:
+            return method(request, timeout=timeout)
+        except grpc.RpcError as error:
+            raise SluiceError.from_rpc(error) from None
+
+
+class _Details(grpc.ClientCallDetails):
+    def __init__(self, details, metadata):
+        self.method, self.timeout, self.credentials = details.method, details.timeout, details.credentials
+        self.wait_for_ready, self.compression = details.wait_for_ready, details.compression
+        self.metadata = (*(details.metadata or ()), *metadata)
+
+
+class _Metadata(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor, grpc.StreamStreamClientInterceptor):
+    """Puts the API key to every call."""
+
+    def __init__(self, metadata):
+        self._more = metadata
+
+    def _go_on(self, continuation, details, request):
+        return continuation(_Details(details, self._more), request)
+
+    intercept_unary_unary = intercept_unary_stream = intercept_stream_stream = _go_on

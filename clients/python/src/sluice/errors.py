@@ -1,0 +1,49 @@
+"""What went wrong: the gRPC status and its google.rpc details."""
+from __future__ import annotations
+
+from typing import Optional
+
+import grpc
+from google.rpc import error_details_pb2, status_pb2
+
+
+class SluiceError(Exception):
+    """An RPC that failed. `field` is the request field at fault, `reason` a machine readable reason ("QUEUE_FULL"),
+    `retry_after` seconds after which the same request may succeed; each empty or None where the server says nothing."""
+
+    def __init__(self, code: grpc.StatusCode, message: str, reason: str = "", field: str = "",
+                 retry_after: Optional[float] = None):
+        super().__init__(f"{code.name}: {message}")
+        self.code = code
+        self.message = message
+        self.reason = reason
+        self.field = field
+        self.retry_after = retry_after
+
+    @classmethod
+    def from_rpc(cls, error: grpc.RpcError) -> "SluiceError":
+        reason, field, retry_after = "", "", None
+        for key, value in error.trailing_metadata() or ():
+            if key != "grpc-status-details-bin":
+                continue
+            for detail in status_pb2.Status.FromString(value).details:
+                if detail.Is(error_details_pb2.ErrorInfo.DESCRIPTOR):
+                    info = error_details_pb2.ErrorInfo()
+                    detail.Unpack(info)
+                    reason = "" if info.reason == error.code().name else info.reason  # it only repeats the code
+                elif detail.Is(error_details_pb2.BadRequest.DESCRIPTOR):
+                    bad = error_details_pb2.BadRequest()
+                    detail.Unpack(bad)
+                    field = bad.field_violations[0].field if bad.field_violations else ""
+                elif detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR):
+                    info = error_details_pb2.RetryInfo()
+                    detail.Unpack(info)
+                    retry_after = info.retry_delay.ToTimedelta().total_seconds()
+        return cls(error.code(), error.details() or "", reason, field, retry_after)
+
+    @classmethod
+    def from_frame(cls, error) -> "SluiceError":
+        """From the error frame of one request of a stream (sluice.v1.Error)."""
+        code = next((c for c in grpc.StatusCode if c.value[0] == error.code), grpc.StatusCode.UNKNOWN)
+        return cls(code, error.message, error.reason, error.field,
+                   error.retry_after_ms / 1000 if error.retry_after_ms else None)
