@@ -82,6 +82,7 @@ struct many {
     struct sluice_stream *stream;
     char ids[MAX_REQUESTS][16];
     char lines[MAX_REQUESTS][16384];
+    bool ended[MAX_REQUESTS];
     unsigned n_requests, n_ended;
 };
 
@@ -109,18 +110,21 @@ static void on_tokens(struct many *m, unsigned i, const Sluice__V1__Tokens *toke
 static void on_frame(struct many *m, const Sluice__V1__GenerateStreamResponse *frame)
 {
     unsigned i = index_of(m, frame->request_id);
-    if (i == m->n_requests)
-        return;
-    if (frame->frame_case == SLUICE__V1__GENERATE_STREAM_RESPONSE__FRAME_TOKENS) {
+    if (i == m->n_requests || m->ended[i])
+        return; /* credit that crossed the end of its request is answered NOT_FOUND */
+    const char *outcome = NULL;
+    if (frame->frame_case == SLUICE__V1__GENERATE_STREAM_RESPONSE__FRAME_TOKENS)
         on_tokens(m, i, frame->tokens);
-    } else if (frame->frame_case == SLUICE__V1__GENERATE_STREAM_RESPONSE__FRAME_FINISHED) {
-        printf("%s ok%s\n", m->ids[i], m->lines[i]);
-        m->n_ended++;
-    } else if (frame->frame_case == SLUICE__V1__GENERATE_STREAM_RESPONSE__FRAME_ERROR &&
-               !frame->goes_on) {
-        printf("%s %s%s\n", m->ids[i], sluice_code_name(frame->error->code), m->lines[i]);
-        m->n_ended++;
-    }
+    else if (frame->frame_case == SLUICE__V1__GENERATE_STREAM_RESPONSE__FRAME_FINISHED)
+        outcome = "ok";
+    else if (frame->frame_case == SLUICE__V1__GENERATE_STREAM_RESPONSE__FRAME_ERROR &&
+             !frame->goes_on)
+        outcome = sluice_code_name(frame->error->code);
+    if (!outcome)
+        return;
+    printf("%s %s%s\n", m->ids[i], outcome, m->lines[i]);
+    m->ended[i] = true;
+    m->n_ended++;
 }
 
 static int start(const struct example *e, struct many *m, unsigned i, struct sluice_error *err)

@@ -94,9 +94,10 @@ int sluice_open(const struct sluice_options *options, struct sluice_client **out
         rc = error_set(&cause, STATUS_INVALID_ARGUMENT, "target: none is given");
     else if (text(options->api_key)[0] && !config.tls && !options->allow_plaintext_keys &&
              !is_local(config.target))
-        rc = error_set(&cause, STATUS_INVALID_ARGUMENT,
-                       "api_key: it would cross the network to %s in plain text; give tls_ca or tls",
-                       config.target);
+        rc =
+            error_set(&cause, STATUS_INVALID_ARGUMENT,
+                      "api_key: it would cross the network to %s in plain text; give tls_ca or tls",
+                      config.target);
     else
         rc = rpc_client_create(&config, &client->rpc, &cause);
     if (rc) {

@@ -41,6 +41,8 @@ def many(client, model, prompt, n):
                                             credit_tokens=CREDIT if i == 0 else None))
         for frame in stream:
             name, kind = frame.request_id, frame.WhichOneof("frame")
+            if name not in running:
+                continue  # credit that crossed the end of its request is answered NOT_FOUND
             if kind == "tokens":
                 lines[name] += frame.tokens.ids
                 if name == "r0":

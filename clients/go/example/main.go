@@ -89,8 +89,8 @@ func (e *example) many(ctx context.Context) error {
 			return err
 		}
 	}
-	ids := map[string][]uint32{}
-	for ended := 0; ; {
+	ids, ended := map[string][]uint32{}, map[string]bool{}
+	for {
 		frame, err := stream.Recv()
 		if err == io.EOF {
 			return nil
@@ -98,6 +98,9 @@ func (e *example) many(ctx context.Context) error {
 			return err
 		}
 		name, outcome := frame.RequestId, ""
+		if ended[name] {
+			continue // credit that crossed the end of its request is answered NOT_FOUND
+		}
 		switch f := frame.Frame.(type) {
 		case *pb.GenerateStreamResponse_Tokens:
 			ids[name] = append(ids[name], f.Tokens.Ids...)
@@ -117,7 +120,7 @@ func (e *example) many(ctx context.Context) error {
 			continue
 		}
 		fmt.Println(strings.TrimSpace(name + " " + outcome + " " + join(ids[name])))
-		if ended++; ended == e.n {
+		if ended[name] = true; len(ended) == e.n {
 			stream.Finish()
 		}
 	}
