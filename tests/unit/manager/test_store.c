@@ -348,6 +348,67 @@ static void test_events_when_many_then_numbered_without_gaps(void **state)
     sqlite3_close(db);
 }
 
+struct reading {
+    uint64_t from_seq;
+    struct row *rows[32];
+    size_t n_rows;
+    bool done;
+};
+
+static int read_events(struct txn *txn, void *arg, struct error *err)
+{
+    struct reading *reading = arg;
+    return txn_read_events(txn, reading->from_seq, 32, reading->rows, &reading->n_rows, err);
+}
+
+static void reading_done(void *arg, const struct error *status)
+{
+    assert_int_equal(status->status, 0);
+    ((struct reading *)arg)->done = true;
+}
+
+static void count_event(void *arg, struct row *row)
+{
+    uint64_t *last = arg;
+    uint64_t seq = ((const pb_event *)row_message(row))->seq;
+    assert_true(seq == *last + 1);
+    *last = seq;
+}
+
+static void test_events_when_read_then_in_order_and_as_many_as_kept(void **state)
+{
+    struct fixture *f = *state;
+    struct error err;
+    uint64_t told = 0;
+    struct store_config config = {.path = f->path,
+                                  .max_events = 150,
+                                  .wake = wake,
+                                  .wake_arg = f,
+                                  .on_event = count_event,
+                                  .event_arg = &told};
+    store_close(f->store);
+    catalog_fini(&f->catalog);
+    assert_int_equal(store_open(&config, &f->catalog, &f->store, &err), 0);
+    for (uint64_t i = 0; i < 320; i++) {
+        struct job job = {.body = put_model, .name = "m", .value = i};
+        assert_int_equal(run(f, &job), 0);
+    }
+    assert_true(told == 320 && f->catalog.last_event_seq == 320);
+    assert_true(f->catalog.first_event_seq == 151); /* of 300, when last tidied */
+    for (uint64_t from = 100; from <= 330; from += 115) {
+        struct reading reading = {.from_seq = from};
+        assert_int_equal(store_submit(f->store, read_events, reading_done, &reading, &err), 0);
+        while (!reading.done)
+            store_poll(f->store);
+        uint64_t first = from < 151 ? 151 : from, n = 320 - first + 1;
+        assert_int_equal(reading.n_rows, from > 320 ? 0 : n < 32 ? n : 32);
+        for (size_t i = 0; i < reading.n_rows; i++) {
+            assert_true(((const pb_event *)row_message(reading.rows[i]))->seq == first + i);
+            row_release(reading.rows[i]);
+        }
+    }
+}
+
 static void test_submit_when_too_many_wait_then_refused(void **state)
 {
     struct fixture *f = *state;
@@ -438,6 +499,42 @@ static void test_disk_full_when_changing_then_refused_and_recovers_by_itself(voi
     reopen(f);
     assert_int_equal(catalog_count(&f->catalog, TABLE_MODEL_VERSION), n);
     assert_non_null(catalog_model(&f->catalog, "after"));
+}
+
+/* What was seen is in the catalog at once, in the database once there is room, and its event with
+ * it; a change that was asked for is refused meanwhile. */
+static void test_disk_full_when_something_was_seen_then_kept_and_written_late(void **state)
+{
+    struct fixture *f = *state;
+    struct rlimit old, none;
+    struct job asked = {.body = put_model, .name = "asked"};
+    struct job seen = {.body = put_model, .name = "seen"}, again = seen;
+    struct store_stats stats;
+    struct error err;
+    signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &old);
+    none = old;
+    none.rlim_cur = 0;
+    setrlimit(RLIMIT_FSIZE, &none);
+    assert_int_equal(run(f, &asked), STATUS_RESOURCE_EXHAUSTED);
+    uint64_t generation = f->catalog.generation, last_seq = f->catalog.last_event_seq;
+    for (int i = 0; i < 2; i++) { /* twice: the row is kept once */
+        seen = again;
+        assert_int_equal(store_submit_seen(f->store, run_job, job_done, &seen, &err), 0);
+        assert_int_equal(finish(f, &seen), 0);
+    }
+    assert_non_null(catalog_model(&f->catalog, "seen"));
+    assert_true(f->catalog.generation == generation && f->catalog.last_event_seq == last_seq);
+    assert_int_equal(store_n_unsaved(f->store), 1);
+    setrlimit(RLIMIT_FSIZE, &old);
+    asked.done = false;
+    assert_int_equal(run(f, &asked), 0); /* whatever comes next takes it along */
+    assert_int_equal(store_n_unsaved(f->store), 0);
+    store_stats(f->store, &stats);
+    assert_string_equal(stats.reason, "");
+    reopen(f);
+    assert_non_null(catalog_model(&f->catalog, "seen"));
+    assert_non_null(catalog_model(&f->catalog, "asked"));
 }
 
 /* -- files that are not what they should be -----------------------------------------------------
@@ -682,6 +779,10 @@ int main(void)
             test_close_when_jobs_are_unpolled_then_done_but_told_cancelled, setup, teardown),
         cmocka_unit_test_setup_teardown(
             test_disk_full_when_changing_then_refused_and_recovers_by_itself, setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_disk_full_when_something_was_seen_then_kept_and_written_late, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_events_when_read_then_in_order_and_as_many_as_kept,
+                                        setup, teardown),
         cmocka_unit_test_setup_teardown(
             test_open_when_the_file_is_damaged_then_refused_with_a_way_out, setup_folder, teardown),
         cmocka_unit_test_setup_teardown(test_open_when_a_creation_was_cut_short_then_starts_anew,
