@@ -22,7 +22,7 @@ class Health(threading.Thread):
         super().__init__(daemon=True)
         self.changes = []
         self.stub = health_pb2_grpc.HealthStub(sluice.channel)
-        self.call = self.stub.Watch(health_pb2.HealthCheckRequest(service=name))
+        self.call = self.stub.Watch(health_pb2.HealthCheckRequest(service=name), wait_for_ready=True)
         self.start()
 
     def run(self):

@@ -1,0 +1,302 @@
+"""Servers with small limits beside the supervised one, on the same workers: what is too much is refused or ended, with
+the right status, and nobody else notices."""
+import os
+import re
+import resource
+import signal
+import socket
+import statistics
+import subprocess
+import threading
+import time
+import urllib.request
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2, status_pb2
+
+from conftest import BIN, free_port
+from test_stall import Health
+
+
+class Server:
+    """One sluice-server of its own, fed by the routes of a running Sluice."""
+
+    def __init__(self, sluice, *args, files=None):
+        self.port, self.metrics_port = free_port(), free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        limit = (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))) if files else None
+        self.process = subprocess.Popen(
+            [BIN / "sluice-server", "--manager", sluice.state / "run/manager.sock", "--listen", self.address,
+             "--metrics", f"127.0.0.1:{self.metrics_port}", *args], preexec_fn=limit, stderr=subprocess.DEVNULL)
+        self.sluice = sluice
+        self.channel = self.connect()
+        self.inference = sluice.stubs.inference_grpc.InferenceStub(self.channel)
+        Health(self, "model/smol/1").wait(True, 10)
+
+    def connect(self, **options):
+        return grpc.insecure_channel(self.address, [(k.replace("__", "."), v) for k, v in options.items()])
+
+    def refusals(self, limit):
+        """As /metrics tells them."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=5) as reply:
+            text = reply.read().decode()
+        return sum(float(m.group(2)) for m in re.finditer(r'^sluice_\w*refus\w*_total\{([^}]*)\} (\S+)$', text, re.M)
+                   if f'limit="{limit}"' in m.group(1))
+
+    def stop(self):
+        self.channel.close()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def server(served):
+    started = []
+
+    def start(*args, **kwargs):
+        started.append(Server(served, *args, **kwargs))
+        return started[-1]
+    yield start
+    for s in started:
+        s.stop()
+
+
+def request(sluice, i, max_tokens, **kwargs):
+    return sluice.request("smol", f"Count on from {i}:", max_tokens=max_tokens, ignore_eos=True, **kwargs)
+
+
+class Reader(threading.Thread):
+    def __init__(self, server, req, **kwargs):
+        super().__init__(daemon=True)
+        self.ids, self.times, self.error, self.finished = [], [], None, None
+        self.call = server.inference.Generate(req, **kwargs)
+        self.start()
+
+    def run(self):
+        try:
+            for response in self.call:
+                if response.WhichOneof("event") == "tokens":
+                    self.ids += response.tokens.ids
+                    self.times.append(time.monotonic())
+                elif response.WhichOneof("event") == "finished":
+                    self.finished = response.finished
+        except grpc.RpcError as e:
+            self.error = e
+
+
+def wait_for(condition, seconds, what):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, what
+        time.sleep(0.01)
+
+
+def details(error):
+    """{reason, retry in s, pushback in ms} of a refused call."""
+    trailers = dict(error.trailing_metadata())
+    status = status_pb2.Status.FromString(trailers["grpc-status-details-bin"])
+    info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
+    for any_detail in status.details:
+        any_detail.Unpack(info)
+        any_detail.Unpack(retry)
+    return info.reason, retry.retry_delay.ToTimedelta().total_seconds(), trailers.get("grpc-retry-pushback-ms")
+
+
+class Worker:
+    """What the worker itself says, on its own socket."""
+
+    def __init__(self, sluice):
+        (path,) = sluice.state.glob("run/replica-*/worker.sock")
+        self.stub = sluice.stubs.worker_grpc.WorkerStub(grpc.insecure_channel(f"unix:{path}"))
+        self.request = sluice.stubs.worker.WatchStatusRequest(interval_ms=50)
+
+    def load(self):
+        call = self.stub.WatchStatus(self.request, timeout=10)
+        status = next(call)
+        call.cancel()
+        return status.load
+
+    def wait_idle(self, seconds):
+        wait_for(lambda: self.load().n_running + self.load().n_queued == 0, seconds, "the worker is idle")
+
+
+def test_queue_overflow_is_refused_at_once_and_the_accepted_are_answered(served, server):
+    """F24: 10 times what fits."""
+    s = server("--max-concurrent", "4", "--max-queued", "4")
+    calls = [Reader(s, request(served, i, 400)) for i in range(80)]
+    wait_for(lambda: sum(c.error is not None for c in calls) == 72, 30, "all but eight are refused")
+    took = []
+    for i in range(30):  # one after the other, so that nothing but the refusal is timed
+        begin = time.monotonic()
+        with pytest.raises(grpc.RpcError) as refused:
+            next(s.inference.Generate(request(served, i, 4)))
+        took.append(time.monotonic() - begin)
+    reason, retry_s, pushback = details(refused.value)
+    assert (refused.value.code(), reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL")
+    assert 0.05 <= retry_s <= 30 and int(pushback) == round(retry_s * 1000)
+    assert min(took) <= 0.005, f"a refusal took {min(took) * 1e3:.1f} ms at best"
+    for c in calls:
+        if c.error is None:
+            c.join(120)
+            assert c.error is None and len(c.ids) == 400
+        else:
+            assert c.error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert sum(c.finished is not None for c in calls) == 8
+    assert s.refusals("queued") == 72 + 30
+
+
+def test_deadline_storm_leaves_nothing_behind(served, server):
+    """F23: 1,000 calls of 1 ms beside streams that take their time."""
+    s = server()
+    worker = Worker(served)
+    worker.wait_idle(10)
+    free = worker.load().free_kv_tokens
+    steady = [Reader(s, request(served, i, 200)) for i in range(4)]
+    wait_for(lambda: all(len(r.ids) > 5 for r in steady), 30, "the steady streams run")
+    storm = [s.inference.Complete.future(request(served, i, 4), timeout=0.001) for i in range(1000)]
+    assert {call.code() for call in storm} == {grpc.StatusCode.DEADLINE_EXCEEDED}
+    for r in steady:
+        r.join(120)
+        assert r.error is None and len(r.ids) == 200
+    worker.wait_idle(10)
+    wait_for(lambda: worker.load().free_kv_tokens == free, 5, "its KV blocks are free again")
+
+
+def test_slow_reader_is_paused_and_ended_and_nobody_else_is(served, server):
+    """F18. Its messages are big, so that what flow control lets pass is soon used up."""
+    s = server("--slow-reader-timeout", "5s", "--max-pending-bytes", "8K")
+    others = [Reader(s, request(served, i, 300)) for i in range(4)]
+    channel = s.connect(grpc__http2__bdp_probe=0)
+    stub = served.stubs.inference_grpc.InferenceStub(channel)
+    fat = request(served, 99, 4000)
+    fat.output.logprobs = True
+    fat.output.top_n = 20
+    stalled = stub.Generate(fat)
+    next(stalled)  # and no more
+    worker = Worker(served)
+    wait_for(lambda: worker.load().n_paused == 1, 120, "its sequence pauses")
+    wait_for(lambda: s.refusals("slow_reader") == 1, 10, "it is ended")
+    assert s.refusals("pending_bytes") >= 1
+    with pytest.raises(grpc.RpcError) as ended:
+        for _ in stalled:
+            pass
+    assert ended.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "SLOW_READER" in ended.value.details()
+    for r in others:
+        r.join(120)
+        assert r.error is None and len(r.ids) == 300
+    worker.wait_idle(10)
+    channel.close()
+
+
+def test_without_descriptors_the_old_go_on_and_the_port_comes_back(served, server):
+    """F28."""
+    s = server(files=64)
+    old = Reader(s, request(served, 1, 600))
+    wait_for(lambda: len(old.ids) > 5, 30, "the stream runs")
+    sockets = []
+    for _ in range(200):
+        c = socket.socket()
+        c.settimeout(1)
+        try:
+            c.connect(("127.0.0.1", s.port))
+            sockets.append(c)
+        except OSError:
+            c.close()
+    time.sleep(0.5)
+    for c in sockets:
+        c.close()
+    old.join(120)
+    assert old.error is None and len(old.ids) == 600
+    channel = s.connect(grpc__use_local_subchannel_pool=1)
+    fresh = served.stubs.inference_grpc.InferenceStub(channel)
+    reply = fresh.Complete(request(served, 2, 2), timeout=30, wait_for_ready=True)
+    assert len(reply.choices[0].ids) == 2
+    channel.close()
+
+
+def test_sigterm_lets_streams_finish_and_a_second_one_does_not(served, server):
+    """F37."""
+    for hurried in (False, True):
+        s = server("--drain-grace", "60s")
+        health = Health(s, "")
+        health.wait(True, 5)
+        stream = Reader(s, request(served, 5, 150 if not hurried else 3000))
+        wait_for(lambda: len(stream.ids) > 5, 30, "the stream runs")
+        sent = time.monotonic()
+        s.process.send_signal(signal.SIGTERM)
+        assert health.wait(False, 5) - sent < 1
+        assert stream.error is None
+        with pytest.raises(grpc.RpcError) as refused:
+            s.inference.Complete(request(served, 6, 2), timeout=5)
+        assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
+        if hurried:
+            sent = time.monotonic()
+            s.process.send_signal(signal.SIGTERM)
+        stream.join(60)
+        if hurried:
+            reason, _, _ = details(stream.error)
+            assert (stream.error.code(), reason) == (grpc.StatusCode.UNAVAILABLE, "DRAINING")
+        else:
+            assert stream.error is None and len(stream.ids) == 150
+        assert s.process.wait(10) == 0
+        if hurried:
+            assert time.monotonic() - sent < 3
+
+
+def test_killed_server_is_back_within_a_second_and_its_sequences_are_cancelled(served):
+    """With a manager that does not answer: the routes come from the disk."""
+    worker = Worker(served)
+    worker.wait_idle(10)
+    free = worker.load().free_kv_tokens
+    streams = [Reader(served, request(served, i, 3000)) for i in range(4)]
+    wait_for(lambda: all(len(r.ids) > 5 for r in streams), 30, "the streams run")
+    (manager,) = served.children("sluice-manager")
+    (server,) = served.children("sluice-server")
+    os.kill(manager, signal.SIGSTOP)
+    try:
+        killed = time.monotonic()
+        os.kill(server, signal.SIGKILL)
+        worker.wait_idle(2)
+        idle_s = time.monotonic() - killed
+        channel = grpc.insecure_channel(served.address, [("grpc.initial_reconnect_backoff_ms", 50),
+                                                         ("grpc.max_reconnect_backoff_ms", 50),
+                                                         ("grpc.use_local_subchannel_pool", 1)])
+        stub = served.stubs.inference_grpc.InferenceStub(channel)
+        stub.ListModels(served.stubs.inference.ListModelsRequest(), timeout=10, wait_for_ready=True)
+        back_s = time.monotonic() - killed
+        reply = stub.Complete(request(served, 7, 5), timeout=30)
+        assert len(reply.choices[0].ids) == 5
+        channel.close()
+    finally:
+        os.kill(manager, signal.SIGCONT)
+    for r in streams:
+        r.join(10)
+        assert r.error is not None and r.error.code() == grpc.StatusCode.UNAVAILABLE
+    assert back_s <= 1.0, f"the server was away for {back_s:.2f} s"
+    assert idle_s <= 1.0, f"its sequences ran on for {idle_s:.2f} s"
+    wait_for(lambda: worker.load().free_kv_tokens == free, 5, "its KV blocks are free again")
+
+
+def test_service_manager_hears_of_the_server(served, tmp_path):
+    """READY when it serves, WATCHDOG while it works, STOPPING at SIGTERM; and the same of a manager."""
+    programs = {
+        "server": [BIN / "sluice-server", "--manager", served.state / "run/manager.sock", "--listen",
+                   f"127.0.0.1:{free_port()}", "--metrics", ""],
+        "manager": [BIN / "sluice-manager", "--state-dir", tmp_path / "m", "--metrics", ""],
+    }
+    for name, argv in programs.items():
+        path = tmp_path / f"{name}.notify"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
+            heard.bind(str(path))
+            heard.settimeout(20)
+            process = subprocess.Popen(argv, env={**os.environ, "NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": "600000"},
+                                       stderr=subprocess.DEVNULL)
+            said = [heard.recv(100).decode() for _ in range(5)]
+            process.send_signal(signal.SIGTERM)
+            while "STOPPING=1" not in said:
+                said.append(heard.recv(100).decode())
+            assert process.wait(20) == 0
+        assert said.count("READY=1") == 1 and said.count("WATCHDOG=1") >= 3, (name, said)
