@@ -57,6 +57,13 @@ int error_reason(struct error *err, const char *reason)
     return err->status;
 }
 
+int error_tokens_sent(struct error *err, uint64_t n_tokens)
+{
+    err->has_tokens_sent = true;
+    err->n_tokens_sent = n_tokens;
+    return err->status;
+}
+
 int error_errno(struct error *err, int err_no, const char *format, ...)
 {
     char text[ERROR_MESSAGE_BYTES];

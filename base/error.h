@@ -4,6 +4,7 @@
  * internal names or paths outside the model root. */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/status.h"
@@ -17,6 +18,9 @@ struct error {
                                       google.rpc.BadRequest */
     char
         reason[ERROR_REASON_BYTES]; /* UPPER_SNAKE machine reason, or empty: google.rpc.ErrorInfo */
+    bool has_tokens_sent; /* the client has got n_tokens_sent tokens already: ErrorInfo metadata
+                             "tokens_sent" */
+    uint64_t n_tokens_sent;
     char message[ERROR_MESSAGE_BYTES]; /* UTF-8, NUL-terminated, cut at a code point */
 };
 
@@ -31,6 +35,9 @@ int error_field(struct error *err, const char *field, const char *format, ...)
 
 /* Adds the machine-readable reason to an error already set; returns err->status. */
 int error_reason(struct error *err, const char *reason);
+
+/* Adds how far an answer had come; returns err->status. */
+int error_tokens_sent(struct error *err, uint64_t n_tokens);
 
 /* Fills *err from an errno value: "<text>: No such file or directory". Returns the status of
  * status_from_errno. */

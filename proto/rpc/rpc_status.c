@@ -14,7 +14,7 @@
 #include "google/rpc/status.pb-c.h"
 #include "proto/rpc/rpc_message.h"
 
-static char domain[] = "sluice";
+static char domain[] = "sluice", tokens_sent[] = "tokens_sent";
 
 static char info_url[] = "type.googleapis.com/google.rpc.ErrorInfo";
 static char bad_request_url[] = "type.googleapis.com/google.rpc.BadRequest";
@@ -40,10 +40,20 @@ static bool add_detail(Google__Rpc__Status *status, char *url, const ProtobufCMe
 static void add_info(Google__Rpc__Status *wire, struct error *copy)
 {
     Google__Rpc__ErrorInfo info = GOOGLE__RPC__ERROR_INFO__INIT;
+    Google__Rpc__ErrorInfo__MetadataEntry entry = GOOGLE__RPC__ERROR_INFO__METADATA_ENTRY__INIT;
+    Google__Rpc__ErrorInfo__MetadataEntry *metadata[1] = {&entry};
+    char n_tokens[24];
     if (copy->reason[0] == '\0')
         error_reason(copy, status_name(copy->status));
     info.reason = copy->reason;
     info.domain = domain;
+    if (copy->has_tokens_sent) {
+        snprintf(n_tokens, sizeof(n_tokens), "%llu", (unsigned long long)copy->n_tokens_sent);
+        entry.key = tokens_sent;
+        entry.value = n_tokens;
+        info.n_metadata = 1;
+        info.metadata = metadata;
+    }
     add_detail(wire, info_url, &info.base);
 }
 
@@ -100,6 +110,9 @@ static void take_info(const Google__Rpc__ErrorInfo *info, struct error *out)
 {
     if (strcmp(info->reason, status_name(out->status)) != 0)
         snprintf(out->reason, sizeof(out->reason), "%s", info->reason);
+    for (size_t i = 0; i < info->n_metadata; i++)
+        if (strcmp(info->metadata[i]->key, tokens_sent) == 0)
+            error_tokens_sent(out, strtoull(info->metadata[i]->value, NULL, 10));
 }
 
 static void take_bad_request(const Google__Rpc__BadRequest *bad_request, struct error *out)

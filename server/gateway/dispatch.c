@@ -147,7 +147,7 @@ static int admit(struct gateway *gateway, struct relay *relay, struct error *err
     return 0;
 }
 
-void dispatch_count_refusal(struct gateway *gateway, const struct error *err)
+void dispatch_settle_refusal(struct gateway *gateway, const struct relay *relay, struct error *err)
 {
     static const struct {
         const char *reason;
@@ -156,6 +156,12 @@ void dispatch_count_refusal(struct gateway *gateway, const struct error *err)
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         if (strcmp(err->reason, rows[i].reason) == 0)
             gateway_count_refusal(gateway, rows[i].limit);
+    int64_t retry_ns = err->retry_after_ms * NS_PER_MS;
+    if (strcmp(err->reason, "DEADLINE_UNREACHABLE") != 0 ||
+        relay->deadline_ns - clock_now_ns() > retry_ns)
+        return;
+    err->status = STATUS_DEADLINE_EXCEEDED;
+    err->retry_after_ms = 0;
 }
 
 /* --- waiting --- */
@@ -169,6 +175,7 @@ static int without_replica(struct gateway *gateway, struct relay *relay, bool wa
                   "the replica was lost and no other came back in time; tokens sent: %llu",
                   (unsigned long long)relay_n_released(relay));
         error_reason(err, "REPLICA_LOST");
+        error_tokens_sent(err, relay_n_released(relay));
     } else {
         error_set(err, STATUS_UNAVAILABLE, "model: no replica of \"%s\" version \"%s\" is ready",
                   relay->model, relay->version);
@@ -276,9 +283,9 @@ static int place(struct gateway *gateway, struct relay *relay, struct error *err
     return 0;
 }
 
-static void refuse(struct gateway *gateway, struct relay *relay, const struct error *err)
+static void refuse(struct gateway *gateway, struct relay *relay, struct error *err)
 {
-    dispatch_count_refusal(gateway, err);
+    dispatch_settle_refusal(gateway, relay, err);
     relay_end(relay, err);
 }
 

@@ -132,6 +132,7 @@ void relay_check_pending(struct relay *relay)
 {
     size_t n_bytes = relay->pending_bytes + relay->in_flight_bytes;
     size_t limit = relay->gateway->config.limits.max_pending_bytes;
+    size_t high = limit - limit / 4; /* what the worker makes until it is paused must fit too */
     struct relay_sink *sink = relay->sink;
     bool crowded = false;
     if (sink && sink->ops->pending) {
@@ -141,8 +142,8 @@ void relay_check_pending(struct relay *relay)
     if (relay->pauses & RELAY_PAUSE_PENDING) {
         if (!sink || (n_bytes <= limit / 2 && !crowded))
             relay_set_pause(relay, RELAY_PAUSE_PENDING, false);
-    } else if (sink && (n_bytes > limit || (crowded && n_bytes)) && !relay->ended &&
-               !relay->whole && !relay_holds_back(relay)) {
+    } else if (sink && (n_bytes > high || (crowded && n_bytes)) && !relay->ended && !relay->whole &&
+               !relay_holds_back(relay)) {
         relay_set_pause(relay, RELAY_PAUSE_PENDING, true);
     }
     if (relay->window_ms)
@@ -164,7 +165,7 @@ static enum relay_progress take_item(struct relay *relay, const Sluice__Worker__
             return RELAY_MOVES;
         if (strcmp(err.reason, "QUEUE_FULL") == 0 && relay->resumed_lost_ns)
             return RELAY_WAITS;
-        dispatch_count_refusal(relay->gateway, &err);
+        dispatch_settle_refusal(relay->gateway, relay, &err);
         relay_fix_outcome(relay, &err);
         return RELAY_OVER;
     }
@@ -243,6 +244,7 @@ void relay_on_lost(struct relay *relay, bool drained)
                   "tokens sent: %" PRIu64,
                   RELAY_MAX_FRUITLESS, relay_n_released(relay));
         error_reason(&err, "REPLICA_LOST");
+        error_tokens_sent(&err, relay_n_released(relay));
         err.retry_after_ms = 1000;
         relay_end(relay, &err);
     } else if (!over) {

@@ -162,7 +162,10 @@ static void test_no_replica_in_time_is_told_with_the_tokens_sent(void **state)
         assert_true(stream.status.retry_after_ms > 0);
         snprintf(text, sizeof(text), "tokens sent: %u", sent[i]);
         assert_non_null(strstr(stream.status.message, text));
+        assert_true(stream.status.has_tokens_sent);
+        assert_int_equal(stream.status.n_tokens_sent, sent[i]);
         assert_int_equal(stream.n_tokens, sent[i]);
+        assert_int_equal(gateway_n_refusals(f.gateway, LIMIT_RESUME), 1);
         client_close(&stream);
         assert_int_equal(fixture_wait_rest(&f).failed, 1);
         fixture_stop(&f);
