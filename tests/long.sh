@@ -27,10 +27,18 @@ part_sanitizers() { # address + undefined behaviour over every unit test and eve
     SLUICE_BIN=$root/build/asan/bin run "end to end under ASan + UBSan" pytest tests/e2e
 }
 
-part_tsan() { # threads: runtime, thread pool, collectives, engine
+part_tsan() { # threads: runtime, thread pool, collectives, engine, and the programs together
     run "build tsan" build tsan
     TSAN_OPTIONS="suppressions=$root/tests/tsan.supp history_size=4" run "unit tests under TSan" \
         ctest --test-dir build/tsan --output-on-failure --timeout 1500 -R 'test_(rpc|kernels_(thread|comm)|engine_(engine|scheduler|executor|rank)|manager|worker|gateway)' -LE 'model|accuracy'
+    # One program that reports nothing and one that does look the same from outside: each ends with 66 where it found something, and
+    # leaves its report in a file.
+    local reports=$root/build/tsan-reports
+    rm -rf "$reports" && mkdir -p "$reports"
+    SLUICE_BIN=$root/build/tsan/bin TSAN_OPTIONS="suppressions=$root/tests/tsan.supp history_size=4 log_path=$reports/r" \
+        run "end to end under TSan" pytest tests/e2e/test_smoke.py tests/e2e/test_requests.py tests/e2e/test_faults.py \
+        tests/e2e/test_plumbing.py tests/e2e/test_resume.py tests/e2e/test_manager.py
+    run "no report of TSan" test -z "$(ls "$reports")"
 }
 
 part_fuzz() { # ≥ 60 s and ≥ 10⁵ runs each; then a planted bug must be found
@@ -52,6 +60,14 @@ part_load() { # real timers and load over the real programs
     export SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1
     for round in 1 2 3 4 5; do run "faults, round $round" pytest tests/e2e/test_faults.py; done
     run "load" pytest -s tests/e2e/long_load.py
+}
+
+part_faults() { # the fault suite with real timers and load L of 32 streams, invariants checked; every kind of request outlives its worker
+    run "build dev" build dev
+    SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1 run "fault suite" pytest -s tests/e2e/test_fault_suite.py
+    local round
+    for round in 1 2 3; do SLUICE_BIN=$root/build/dev/bin run "resumes, round $round" pytest tests/e2e/test_resume.py; done
+    SLUICE_BIN=$root/build/dev/bin run "planted bugs" pytest tests/e2e/test_seeded_bugs.py
 }
 
 part_plumbing() { # 1,000 streams × 20 tokens/s for ten minutes, 10,000 idle ones, as users run it

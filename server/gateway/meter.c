@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/metrics.h"
+#include "base/seeded_bug.h"
 #include "server/gateway/relay.h"
 
 _Static_assert((int)METER_MAX_CHOICES == (int)RELAY_MAX_CHOICES, "a meter for each choice");
@@ -333,7 +334,7 @@ void meter_end(struct meters *meters, struct relay *relay, int status)
         v->n_live--;
         if (status)
             v->n_ended[code]++;
-        else
+        else if (!seeded_bug("I8_miscounts"))
             v->n_ok[reason]++;
         pthread_mutex_unlock(&meters->lock);
         if (relay && v->model[0])

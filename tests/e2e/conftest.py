@@ -22,6 +22,12 @@ TINY = ROOT / "tests/golden/checkpoints"
 os.environ["SLUICE_METRICS"] = os.environ["SLUICE_MANAGER_METRICS"] = ""
 
 
+def sanitized():
+    """Whether the programs are instrumented: slower, with memory of their own."""
+    text = (BIN / "sluice-server").read_bytes()
+    return b"__asan_init" in text or b"__tsan_init" in text
+
+
 def model_path():
     path = os.environ.get("SLUICE_TEST_MODEL") or os.environ.get("SLUICE_MODEL")
     assert path and os.path.exists(path), "SLUICE_TEST_MODEL must name the sample model (etc/fetch_model.sh prints it)"
@@ -66,6 +72,11 @@ class Sluice:
         self.process = None
         self.channel = grpc.insecure_channel(self.address)
         self.inference = stubs.inference_grpc.InferenceStub(self.channel)
+
+    def start_measured(self, *args, **kwargs):
+        """With the server's /metrics at metrics_address."""
+        self.metrics_address = f"127.0.0.1:{free_port()}"
+        return self.start("--metrics", self.metrics_address, *args, **kwargs)
 
     def start(self, *args, env=None):
         """`env`: options of the three programs, as SLUICE_STALL_TIMEOUT="2s"."""

@@ -14,7 +14,7 @@ FAST = {"SLUICE_RESTART_BACKOFF_INITIAL": "100ms", "SLUICE_STALL_TIMEOUT": "2s"}
 
 
 def up(sluice, bug, **env):
-    sluice.start(env={**FAST, "SLUICE_SEEDED_BUG": bug, **env})
+    sluice.start_measured(env={**FAST, "SLUICE_SEEDED_BUG": bug, **env})
     sluice.cli("register", "smol", model_path(), "--version", "1")
     sluice.cli("load", "smol")
     sluice.wait(lambda: sluice.run("smol", "hi", "-n", "1", check=False).returncode == 0, 30, "the model answers")
@@ -121,7 +121,8 @@ def too_little_runs(sluice):
 
 CASES = {"I1_acknowledges_before_commit": acknowledged_is_there, "I2_forgets_replica": replicas_are_there,
          "I3_repeats_a_token": worker_is_killed, "I4_swaps_texts": texts_are_compared, "I5_leaks_a_block": load_ends,
-         "I6_starts_a_second_worker": manager_is_killed, "I7_always_serving": last_worker_is_lost}
+         "I6_starts_a_second_worker": manager_is_killed, "I7_always_serving": last_worker_is_lost,
+         "I8_miscounts": counts_are_compared}
 
 
 @pytest.mark.parametrize("bug", CASES)
@@ -134,7 +135,8 @@ def test_a_planted_bug_is_caught_by_its_checker(fresh, bug):
     end_at_once(fresh)
 
 
-@pytest.mark.parametrize("case", [worker_is_killed, texts_are_compared, load_ends, last_worker_is_lost, replicas_are_there])
+@pytest.mark.parametrize("case", [worker_is_killed, texts_are_compared, load_ends, last_worker_is_lost, replicas_are_there,
+                                  counts_are_compared])
 def test_nothing_is_seen_where_nothing_is_planted(fresh, case):
     case(up(fresh, ""))
 

@@ -3,13 +3,12 @@
  * exits 0 where every stream was whole, 1 otherwise.
  *
  *   load_client --server ADDR --model NAME [--connections N] [--streams M] [--tokens T]
- *               [--prompt P] [--choices C] [--seconds S] [--idle S] [--open-rate R] [--stall K]
+ *               [--prompt P] [--choices C] [--seconds S] [--idle S] [--open-rate R]
  *               [--pid NAME=PID]...
  *
  * A stream that ends is followed by another until S seconds are over. With --idle the streams are
- * opened and held that long while nothing comes; with --stall the first K streams read nothing
- * after their first token and may end RESOURCE_EXHAUSTED. CPU and memory of the processes named by
- * --pid are read before, while the load runs, and after. */
+ * opened and held that long while nothing comes. CPU and memory of the processes named by --pid are
+ * read before, while the load runs, and after. */
 #include <getopt.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -34,7 +33,7 @@ enum { MAX_PIDS = 8, MAX_CHOICES = 8, N_CODES = 17, SETTLE_MS = 1500, VOCAB = 49
 struct settings {
     const char *server, *model;
     uint32_t n_connections, n_streams, n_tokens, n_prompt, n_choices, seconds, idle_seconds;
-    uint32_t open_rate, n_stall;
+    uint32_t open_rate;
     struct {
         const char *name;
         int pid;
@@ -47,7 +46,7 @@ struct connection {
     /* Written by the client's thread alone. */
     struct histogram itl, ttft;
     uint64_t n_messages, n_started, n_ok, by_code[N_CODES];
-    uint64_t n_lost, n_duplicated, n_reordered, n_wrong, n_tokens, n_stalled_ended;
+    uint64_t n_lost, n_duplicated, n_reordered, n_wrong, n_tokens;
     char first_error[200];
 };
 
@@ -59,7 +58,7 @@ struct stream {
     uint32_t *prompt;
     uint32_t n[MAX_CHOICES];
     uint8_t finished;
-    bool told, stalled;
+    bool told;
     int64_t opened_ns, last_ns[MAX_CHOICES];
 };
 
@@ -140,13 +139,9 @@ static void take_tokens(struct stream *stream, const Sluice__V1__Tokens *tokens)
     connection->n_tokens += tokens->n_ids;
     if (!stream->last_ns[choice])
         histogram_add(&connection->ttft, now_ns - stream->opened_ns);
-    else if (!stream->stalled)
+    else
         histogram_add(&connection->itl, now_ns - stream->last_ns[choice]);
     stream->last_ns[choice] = now_ns;
-    if (stream->number < stream->load->settings.n_stall && !stream->stalled) {
-        stream->stalled = true;
-        rpc_stream_pause_reads(stream->rpc);
-    }
 }
 
 static void on_message(void *arg, struct rpc_stream *rpc, const ProtobufCMessage *message)
@@ -199,9 +194,7 @@ static void on_status(void *arg, struct rpc_stream *rpc, const struct error *sta
     int code = status_to_grpc(status->status);
     bool whole = is_whole(stream);
     (void)rpc;
-    if (stream->stalled && status->status == STATUS_RESOURCE_EXHAUSTED) {
-        connection->n_stalled_ended++;
-    } else if (load->closing && status->status == STATUS_CANCELLED) {
+    if (load->closing && status->status == STATUS_CANCELLED) {
         /* asked for */
     } else if (status->status == 0 && whole) {
         connection->n_ok++;
@@ -236,7 +229,7 @@ static void open_stream(struct stream *stream)
     memset(stream->n, 0, sizeof(stream->n));
     memset(stream->last_ns, 0, sizeof(stream->last_ns));
     stream->finished = 0;
-    stream->told = stream->stalled = false;
+    stream->told = false;
     stream->opened_ns = clock_now_ns();
     ids.ids = stream->prompt;
     ids.n_ids = s->n_prompt;
@@ -356,7 +349,6 @@ static void add_up(const struct load *load, struct total *total)
         sum->n_duplicated += c->n_duplicated;
         sum->n_reordered += c->n_reordered;
         sum->n_wrong += c->n_wrong;
-        sum->n_stalled_ended += c->n_stalled_ended;
         for (int code = 0; code < N_CODES; code++)
             sum->by_code[code] += c->by_code[code];
         if (c->first_error[0] && !sum->first_error[0])
@@ -376,13 +368,12 @@ static void print(const struct load *load, const struct total *total, double sec
                   "{\"connections\": %u, \"streams\": %u, \"seconds\": %.2f, \"ok\": %llu, "
                   "\"tokens\": %llu, \"messages\": %llu, \"tokens_per_second\": %.0f, \"lost\": "
                   "%llu, \"duplicated\": %llu, \"reordered\": %llu, \"wrong\": %llu, "
-                  "\"stalled_ended\": %llu, \"errors\": {",
+                  "\"errors\": {",
                   load->settings.n_connections, load->settings.n_streams, seconds,
                   (unsigned long long)sum->n_ok, (unsigned long long)sum->n_tokens,
                   (unsigned long long)sum->n_messages, (double)sum->n_tokens / seconds,
                   (unsigned long long)sum->n_lost, (unsigned long long)sum->n_duplicated,
-                  (unsigned long long)sum->n_reordered, (unsigned long long)sum->n_wrong,
-                  (unsigned long long)sum->n_stalled_ended);
+                  (unsigned long long)sum->n_reordered, (unsigned long long)sum->n_wrong);
     const char *comma = "";
     for (int code = 0; code < N_CODES; code++)
         if (sum->by_code[code]) {
@@ -463,11 +454,10 @@ static bool add_pid(struct settings *s, char *text)
 static bool parse(int argc, char *argv[], struct settings *s)
 {
     static const struct option names[] = {
-        {"server", 1, NULL, 's'},  {"model", 1, NULL, 'm'},     {"connections", 1, NULL, 'c'},
-        {"streams", 1, NULL, 'n'}, {"tokens", 1, NULL, 't'},    {"prompt", 1, NULL, 'p'},
-        {"choices", 1, NULL, 'C'}, {"seconds", 1, NULL, 'S'},   {"idle", 1, NULL, 'i'},
-        {"stall", 1, NULL, 'k'},   {"open-rate", 1, NULL, 'r'}, {"pid", 1, NULL, 'P'},
-        {NULL, 0, NULL, 0}};
+        {"server", 1, NULL, 's'},    {"model", 1, NULL, 'm'},   {"connections", 1, NULL, 'c'},
+        {"streams", 1, NULL, 'n'},   {"tokens", 1, NULL, 't'},  {"prompt", 1, NULL, 'p'},
+        {"choices", 1, NULL, 'C'},   {"seconds", 1, NULL, 'S'}, {"idle", 1, NULL, 'i'},
+        {"open-rate", 1, NULL, 'r'}, {"pid", 1, NULL, 'P'},     {NULL, 0, NULL, 0}};
     int got;
     while ((got = getopt_long(argc, argv, "", names, NULL)) != -1) {
         uint32_t number = optarg ? (uint32_t)strtoul(optarg, NULL, 10) : 0;
@@ -478,7 +468,6 @@ static bool parse(int argc, char *argv[], struct settings *s)
                        : got == 'C' ? &s->n_choices
                        : got == 'S' ? &s->seconds
                        : got == 'i' ? &s->idle_seconds
-                       : got == 'k' ? &s->n_stall
                        : got == 'r' ? &s->open_rate
                                     : NULL;
         if (to)
