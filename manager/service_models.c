@@ -431,7 +431,7 @@ void service_get_model(struct service *service, struct rpc_call *call,
 void service_list_models(struct service *service, struct rpc_call *call,
                          const ProtobufCMessage *message)
 {
-    enum { PAGE = 1000 };
+    enum { PAGE = 1000, PAGE_BYTES = 2 << 20 }; /* clients take messages of 4 MiB */
     const Sluice__Manager__V1__ListModelsRequest *request =
         (const Sluice__Manager__V1__ListModelsRequest *)message;
     const struct catalog *catalog = &service->manager->catalog;
@@ -455,17 +455,20 @@ void service_list_models(struct service *service, struct rpc_call *call,
         MESSAGE_NEW(Sluice__Manager__V1__ListModelsResponse,
                     sluice__manager__v1__list_models_response__descriptor);
     bool complete = response != NULL;
-    for (size_t i = first; complete && i < first + n_page && catalog_model_at(catalog, i); i++) {
+    size_t i = first, n_bytes = 0;
+    for (; complete && i < first + n_page && n_bytes < PAGE_BYTES && catalog_model_at(catalog, i);
+         i++) {
         pb_model *model = build_model(catalog, catalog_model_at(catalog, i));
         complete = model && message_append(&response->n_models, &response->models, model);
-        if (!complete && model)
+        if (model && complete)
+            n_bytes += protobuf_c_message_get_packed_size(&model->base);
+        else if (model)
             message_free(&model->base);
     }
     if (complete) {
         response->generation = catalog->generation;
-        if (catalog_model_at(catalog, first + n_page))
-            message_set(&response->next_page_token,
-                        catalog_model_at(catalog, first + n_page - 1)->name);
+        if (catalog_model_at(catalog, i))
+            message_set(&response->next_page_token, catalog_model_at(catalog, i - 1)->name);
         rpc_call_reply(call, &response->base);
     } else {
         error_set(&err, STATUS_RESOURCE_EXHAUSTED, "out of memory");

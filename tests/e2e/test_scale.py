@@ -2,6 +2,7 @@
 events that tell of it. Fake workers first (tests/support/fake_worker.c), the real ones at the end."""
 import json
 import os
+import random
 import signal
 import sqlite3
 import subprocess
@@ -507,6 +508,98 @@ def test_a_revived_worker_of_an_old_epoch_never_holds_the_slot(manager):
             os.kill(pid, 0)
             raise ProcessLookupError if psutil.Process(pid).status() == "zombie" else AssertionError(pid)
     assert len(manager.workers()) == 1 and manager.replicas()[0].pid == manager.workers()[0]
+
+
+# -- all at once
+
+
+def check_settled(manager):
+    """I2 and I6: what is recorded is there, no slot has two processes, no deployment more than it wants."""
+    settle(manager)
+    final = (manager.t.REPLICA_STATE_READY, manager.t.REPLICA_STATE_FAILED)
+    manager.wait(lambda: all(r.state in final for r in manager.replicas()), 10, "everything is settled")
+    replicas = manager.replicas()
+    assert sorted(r.pid for r in replicas if r.state == manager.t.REPLICA_STATE_READY) == sorted(manager.workers())
+    wanted = {}
+    for model in manager.rpc.ListModels(manager.m.ListModelsRequest()).models:
+        for version in model.versions:
+            for d in version.deployments:
+                wanted[d.model] = wanted.get(d.model, 0) + d.n_replicas
+    for model in {r.model for r in replicas} | set(wanted):
+        assert sum(r.model == model for r in replicas) == wanted.get(model, 0), (model, wanted, replicas)
+
+
+def watch_slots(manager, seconds):
+    """I6: never two live processes on one slot."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        slots = []
+        for pid in manager.workers():
+            try:
+                words = open(f"/proc/{pid}/cmdline").read().split("\0")
+                if psutil.Process(pid).status() not in ("zombie", "dead"):
+                    slots.append(words[words.index("--replica") + 1])
+            except (OSError, ValueError, psutil.NoSuchProcess):
+                pass
+        assert len(slots) == len(set(slots)), slots
+        time.sleep(0.03)
+
+
+def test_random_changes_by_many_at_once_settle_also_over_kills(manager):
+    manager.up("--restart-backoff-initial", "10ms", "--drain-grace", "50ms", "--crash-limit", "60")
+    models = ["a", "b", "c"]
+    for model in models:
+        manager.script(model, "load_ms=25")
+        manager.register(model)
+    events = Events(manager)
+    over, counts = threading.Event(), {}
+
+    def change(seed):
+        draw = random.Random(seed)
+        while not over.is_set():
+            model, kind = draw.choice(models), draw.choice(["load"] * 3 + ["scale", "drain", "restart"] * 3 + ["unload", "cancel", "kill"])
+            try:
+                if kind == "load":
+                    manager.load(model, n_replicas=draw.randint(1, 3))
+                elif kind == "scale":
+                    scale(manager, model, draw.randint(1, 4), grace_ms=20)
+                elif kind == "unload":
+                    manager.unload(model, grace_ms=20)
+                elif kind == "cancel":
+                    cancel(manager, draw.choice(manager.rpc.ListOperations(manager.m.ListOperationsRequest(page_size=8)).operations))
+                elif kind == "kill":
+                    os.kill(draw.choice(manager.workers()), signal.SIGKILL)
+                else:
+                    replica = draw.choice(manager.replicas()).id
+                    (drain if kind == "drain" else restart)(manager, replica, grace_ms=20)
+                counts[kind] = counts.get(kind, 0) + 1
+            except grpc.RpcError as e:
+                assert e.code() in (C.FAILED_PRECONDITION, C.NOT_FOUND, C.UNAVAILABLE, C.CANCELLED, C.RESOURCE_EXHAUSTED), e
+            except (IndexError, ProcessLookupError, ValueError):
+                pass  # nothing to choose from, or gone meanwhile
+            time.sleep(draw.random() * 0.08)
+
+    threads = [threading.Thread(target=change, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(2):
+        watch_slots(manager, 1.5)
+        manager.kill()
+        manager.up("--restart-backoff-initial", "10ms", "--drain-grace", "50ms", "--crash-limit", "60")
+    watch_slots(manager, 1)
+    over.set()
+    for thread in threads:
+        thread.join(20)
+    assert len(counts) == 7 and sum(counts.values()) > 40, counts
+    check_settled(manager)
+    for model in models:
+        retry_unload = [o for o in [deployed(manager, model)] if o]
+        if retry_unload:
+            manager.done(manager.unload(model, grace_ms=20))
+    manager.wait(lambda: manager.workers() == [] and manager.replicas() == [], 5, "nothing is left")
+    manager.wait(lambda: manager_memfds(manager) == set(), 3, "no memory is held")
+    manager.wait(lambda: events.next == manager.status().last_event_seq + 1, 5, "all events have come")
+    events.over = True
 
 
 # -- the real programs
