@@ -115,7 +115,7 @@ void cli_dial_hide_key(int argc, char *argv[])
 {
     static const char flag[] = "--api-key";
     size_t n = sizeof(flag) - 1;
-    for (int i = 1; i < argc; i++) {
+    for (int i = 1; i < argc && argv[i]; i++) {
         char *value = NULL;
         if (strncmp(argv[i], flag, n) == 0 && argv[i][n] == '=')
             value = argv[i] + n + 1;

@@ -207,18 +207,15 @@ void table_word_counts(const struct cli_command *command, size_t *out_min, size_
 
 const char *table_word_kind(const struct cli_command *command, size_t index, char out[64])
 {
-    const char *at = command->arguments, *last = NULL;
-    size_t n, n_last = 0;
-    for (size_t i = 0; (n = next_word(&at)) > 0 && i <= index; at += n, i++) {
-        last = i == index || memmem(at, n, "...", 3) ? at : NULL;
-        n_last = n;
-    }
+    const char *at = command->arguments, *found = NULL;
+    size_t n;
+    for (size_t i = 0; (n = next_word(&at)) > 0 && i <= index; at += n, i++)
+        found = i == index || memmem(at, n, "...", 3) ? at : NULL;
     out[0] = '\0';
-    if (!last)
-        return out;
-    last += last[0] == '[';
-    n_last = strcspn(last, " ].");
-    snprintf(out, 64, "%.*s", (int)n_last, last);
+    if (found) {
+        found += found[0] == '[';
+        snprintf(out, 64, "%.*s", (int)strcspn(found, " ]."), found);
+    }
     return out;
 }
 

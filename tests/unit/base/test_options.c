@@ -128,12 +128,31 @@ static void test_config_file_names_its_bad_line(void **state)
     assert_int_equal(parse(&s, &o, &err, 3, argv), STATUS_NOT_FOUND);
 }
 
+static void test_an_option_is_set_after_the_parse_as_a_flag_is(void **state)
+{
+    (void)state;
+    struct settings s;
+    struct options *o;
+    struct error err;
+    const char *argv[] = {"x", NULL};
+    assert_int_equal(parse(&s, &o, &err, 1, argv), 0);
+    assert_int_equal(options_set(o, &s, "test-size", "3M", &err), 0);
+    assert_int_equal(s.size, 3 << 20);
+    assert_string_equal(options_origin(o, 2), "flag");
+    assert_int_equal(options_set(o, &s, "test-size", "much", &err), STATUS_INVALID_ARGUMENT);
+    assert_non_null(strstr(err.message, "--test-size"));
+    assert_int_equal(s.size, 3 << 20);
+    assert_int_equal(options_set(o, &s, "test-sise", "1", &err), STATUS_INVALID_ARGUMENT);
+    options_destroy(o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults_then_environment_then_flags),
         cmocka_unit_test(test_bad_flags_are_named),
         cmocka_unit_test(test_config_file_names_its_bad_line),
+        cmocka_unit_test(test_an_option_is_set_after_the_parse_as_a_flag_is),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

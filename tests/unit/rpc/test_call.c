@@ -444,6 +444,70 @@ static void test_bidi_when_64_streams_talk_then_each_is_in_order(void **state)
     }
 }
 
+enum { N_LARGE = 40, LARGE_BYTES = 200000 };
+
+/* 8 MB, while 1 MiB may wait and the other side stops reading now and then. */
+static void *send_large(void *arg)
+{
+    static char text[LARGE_BYTES + 1];
+    char *stop[] = {text}, pause[] = "pause", go[] = "go";
+    Sluice__V1__GenerateStreamRequest request = SLUICE__V1__GENERATE_STREAM_REQUEST__INIT;
+    Sluice__V1__UpdateFrame update = SLUICE__V1__UPDATE_FRAME__INIT;
+    struct error err;
+    intptr_t status = 0;
+    memset(text, 'x', LARGE_BYTES);
+    update.stop = stop;
+    update.n_stop = 1;
+    request.frame_case = SLUICE__V1__GENERATE_STREAM_REQUEST__FRAME_UPDATE;
+    request.update = &update;
+    for (size_t i = 0; i < N_LARGE && !status; i++) {
+        request.request_id = i % 10 == 0 ? pause : go;
+        status = rpc_reader_send(arg, &request.base, &err);
+    }
+    rpc_reader_close_send(arg);
+    if (!status && rpc_reader_send(arg, &request.base, &err) != STATUS_CANCELLED)
+        status = STATUS_INTERNAL;
+    return (void *)status;
+}
+
+static void test_bidi_when_a_reader_sends_more_than_may_wait_then_it_waits(void **state)
+{
+    struct rpc_reader *reader = NULL;
+    ProtobufCMessage *message = NULL;
+    struct error err;
+    pthread_t sender;
+    void *sent;
+    size_t n = 0;
+    (void)state;
+    assert_int_equal(
+        rpc_reader_open(fx.client, INFERENCE, "GenerateStream", NULL, NULL, &reader, &err), 0);
+    assert_int_equal(pthread_create(&sender, NULL, send_large, reader), 0);
+    while (rpc_reader_next(reader, &message, &err) == 0 && message) {
+        rpc_message_free(message);
+        n++;
+    }
+    pthread_join(sender, &sent);
+    assert_int_equal((intptr_t)sent, 0);
+    assert_null(message);
+    assert_int_equal(n, N_LARGE);
+    rpc_reader_close(reader);
+}
+
+static void test_bidi_when_a_reader_is_cancelled_then_senders_are_told(void **state)
+{
+    struct rpc_reader *reader = NULL;
+    ProtobufCMessage *message = NULL;
+    struct error err;
+    Sluice__V1__GenerateStreamRequest request = SLUICE__V1__GENERATE_STREAM_REQUEST__INIT;
+    (void)state;
+    assert_int_equal(
+        rpc_reader_open(fx.client, INFERENCE, "GenerateStream", NULL, NULL, &reader, &err), 0);
+    rpc_reader_cancel(reader);
+    assert_int_equal(rpc_reader_next(reader, &message, &err), STATUS_CANCELLED);
+    assert_int_equal(rpc_reader_send(reader, &request.base, &err), STATUS_CANCELLED);
+    rpc_reader_close(reader);
+}
+
 static void test_bidi_when_last_reference_goes_then_stream_is_cancelled(void **state)
 {
     struct conversation talk;
@@ -545,6 +609,8 @@ int main(void)
         cmocka_unit_test(test_stream_when_client_cancels_then_server_knows_within_100_ms),
         cmocka_unit_test(test_abort_when_reader_is_stuck_then_it_ends_with_status),
         cmocka_unit_test(test_bidi_when_64_streams_talk_then_each_is_in_order),
+        cmocka_unit_test(test_bidi_when_a_reader_sends_more_than_may_wait_then_it_waits),
+        cmocka_unit_test(test_bidi_when_a_reader_is_cancelled_then_senders_are_told),
         cmocka_unit_test(test_bidi_when_last_reference_goes_then_stream_is_cancelled),
         cmocka_unit_test(test_bidi_when_message_is_bad_then_stream_ends_invalid),
         cmocka_unit_test(test_stream_when_reads_are_paused_then_end_waits_for_messages),
