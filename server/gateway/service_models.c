@@ -45,6 +45,33 @@ static void add_load(struct builder *b, const route *r, Sluice__V1__ServedVersio
     pthread_mutex_unlock(&gateway->lock);
 }
 
+static void cap(uint32_t *value, uint64_t limit)
+{
+    if (*value > limit)
+        *value = (uint32_t)limit;
+}
+
+/* A version's facts, with this server's limits where they are lower. NULL where memory ran out. */
+static Sluice__V1__ModelInfo *limited(struct builder *b, const Sluice__V1__ModelInfo *info)
+{
+    const struct gateway_limits *l = &b->gateway->config.limits;
+    Sluice__V1__ModelInfo *out = arena_alloc(&b->arena, sizeof(*out));
+    Sluice__V1__ModelLimits *limits = arena_alloc(&b->arena, sizeof(*limits));
+    if (!out || !limits)
+        return NULL;
+    *out = *info;
+    *limits = *info->limits;
+    out->limits = limits;
+    cap(&limits->max_choices, l->max_choices);
+    cap(&limits->max_stop_strings, l->max_stop_strings);
+    cap(&limits->max_stop_bytes, l->max_stop_bytes);
+    cap(&limits->max_top_n, l->max_top_n);
+    cap(&limits->max_logit_bias, l->max_logit_bias);
+    cap(&limits->max_concurrent_requests, l->max_concurrent);
+    cap(&limits->max_queued_requests, l->max_queued);
+    return out;
+}
+
 /* One model with its loaded versions (or the one named); NULL where there is none or memory ran
  * out. */
 static Sluice__V1__ServedModel *build_model(struct builder *b, const char *name,
@@ -67,7 +94,9 @@ static Sluice__V1__ServedModel *build_model(struct builder *b, const char *name,
             return NULL;
         *out = (Sluice__V1__ServedVersion)SLUICE__V1__SERVED_VERSION__INIT;
         out->version = r->version;
-        out->info = r->info;
+        out->info = r->info && r->info->limits ? limited(b, r->info) : r->info;
+        if (r->info && !out->info)
+            return NULL;
         out->traffic_weight = r->traffic_weight;
         add_load(b, r, out);
         model->name = r->model;

@@ -13,7 +13,7 @@
 #include "server/gateway/service.h"
 #include "server/gateway/validate.h"
 
-enum { TEXT_TIMEOUT_MS = 30000 };
+enum { TEXT_TIMEOUT_MS = 30000, BEYOND_STALL_MS = 2000, MAX_TRIES = 3 };
 
 /* A forwarded call, from its arrival to the worker's answer. */
 struct text_forward {
@@ -23,6 +23,7 @@ struct text_forward {
     const char *method;
     char model[65], version[65];
     int64_t arrived_ns;
+    unsigned n_tries;
     struct link *link;                 /* retained; NULL while it waits */
     struct text_forward *next_waiting; /* gateway->waiting_texts, under gateway->lock */
 };
@@ -34,11 +35,37 @@ static void forward_free(struct text_forward *forward)
     free(forward);
 }
 
+static void wait_for_replica(struct text_forward *forward)
+{
+    struct gateway *gateway = forward->gateway;
+    pthread_mutex_lock(&gateway->lock);
+    forward->next_waiting = gateway->waiting_texts;
+    gateway->waiting_texts = forward;
+    pthread_mutex_unlock(&gateway->lock);
+}
+
+/* Its replica was lost or does not answer: what is asked changes nothing, so another is asked,
+ * which the ticker finds. */
+static bool may_try_again(struct text_forward *forward, const struct error *status)
+{
+    bool lost = status->status == STATUS_UNAVAILABLE && !status->reason[0];
+    bool silent = status->status == STATUS_DEADLINE_EXCEEDED &&
+                  clock_now_ns() < rpc_call_deadline_ns(forward->call);
+    return (lost || silent) && ++forward->n_tries < MAX_TRIES;
+}
+
 /* The worker does not know by which rule it was chosen; the server writes the version that
  * answered. */
 static void on_reply(void *arg, const ProtobufCMessage *response, const struct error *status)
 {
     struct text_forward *forward = arg;
+    if (!response && may_try_again(forward, status)) {
+        link_release(forward->link);
+        forward->link = NULL;
+        forward->arrived_ns = clock_now_ns(); /* another time to wait for a replica */
+        wait_for_replica(forward);
+        return;
+    }
     if (!response) {
         struct error err = *status;
         if (err.status == STATUS_UNAVAILABLE && !err.reason[0]) { /* gRPC's text names our socket */
@@ -80,21 +107,15 @@ static void fail_without_replica(struct text_forward *forward)
     forward_fail(forward, &err);
 }
 
-static void wait_for_replica(struct text_forward *forward)
-{
-    struct gateway *gateway = forward->gateway;
-    pthread_mutex_lock(&gateway->lock);
-    forward->next_waiting = gateway->waiting_texts;
-    gateway->waiting_texts = forward;
-    pthread_mutex_unlock(&gateway->lock);
-}
-
 /* To a worker, into the queue of those that wait for one, or to its end. */
 static void dispatch(struct text_forward *forward)
 {
     struct gateway *gateway = forward->gateway;
     struct error err;
-    struct rpc_call_options options = {.timeout_ms = TEXT_TIMEOUT_MS};
+    /* A worker that has not answered by then is stalled and no longer asked. */
+    uint64_t patience_ms = gateway->config.limits.stall_ms + BEYOND_STALL_MS;
+    struct rpc_call_options options = {
+        .timeout_ms = patience_ms < TEXT_TIMEOUT_MS ? patience_ms : TEXT_TIMEOUT_MS};
     int64_t deadline = rpc_call_deadline_ns(forward->call), now_ns = clock_now_ns();
     int64_t until_ns =
         forward->arrived_ns + (int64_t)gateway->config.limits.replica_wait_ms * NS_PER_MS;

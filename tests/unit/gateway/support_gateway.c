@@ -122,6 +122,7 @@ void fixture_routes(struct fixture *f, const struct fixture_route *routes, size_
         rows[i].version = (char *)(uintptr_t)routes[i].version;
         rows[i].loaded = routes[i].loaded;
         rows[i].sequence = i + 1;
+        rows[i].info = f->info;
         rows[i].replicas = replica_list[i];
         for (unsigned k = 0; k < FIXTURE_WORKERS; k++) {
             bool draining = routes[i].draining >> k & 1;

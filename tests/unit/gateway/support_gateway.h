@@ -49,6 +49,7 @@ struct fixture {
     struct gateway *gateway;
     struct rpc_client *client;
     uint64_t generation;
+    Sluice__V1__ModelInfo *info; /* of every version; NULL: the routes do not tell */
 };
 
 /* Everything but the gateway; then the gateway with `config`. */

@@ -355,8 +355,12 @@ static void handle_tokenize(void *context, struct rpc_call *call, const Protobuf
 {
     const Sluice__V1__TokenizeRequest *request = (const Sluice__V1__TokenizeRequest *)message;
     Sluice__V1__TokenizeResponse response = SLUICE__V1__TOKENIZE_RESPONSE__INIT;
+    struct fake_worker *worker = context;
     uint32_t ids[64];
-    (void)context;
+    pthread_mutex_lock(&worker->lock);
+    while (worker->stopped && !worker->stopping)
+        pthread_cond_wait(&worker->changed, &worker->lock);
+    pthread_mutex_unlock(&worker->lock);
     for (; request->text[response.n_ids] && response.n_ids < 64; response.n_ids++)
         ids[response.n_ids] = (unsigned char)request->text[response.n_ids];
     response.ids = ids;

@@ -392,6 +392,14 @@ static void test_models_are_listed_as_they_are_now(void **state)
     struct rpc_call_options options = {.timeout_ms = 10000};
     ProtobufCMessage *answer;
     struct error err;
+    Sluice__V1__ModelInfo info = SLUICE__V1__MODEL_INFO__INIT;
+    Sluice__V1__ModelLimits limits = SLUICE__V1__MODEL_LIMITS__INIT;
+    limits.max_choices = 8;
+    limits.max_top_n = 5;
+    info.limits = &limits;
+    fixture_init(&f);
+    f.info = &info;
+    f.config.limits.max_choices = 2;
     fixture_start(&f, 2);
     fixture_routes(&f, routes, 3);
     fixture_wait_health(&f, "model/b/7", 0);
@@ -413,6 +421,9 @@ static void test_models_are_listed_as_they_are_now(void **state)
     assert_string_equal(page->next_page_token, "");
     assert_int_equal(page->models[0]->versions[0]->n_ready_replicas, 2);
     assert_int_equal(page->models[0]->versions[0]->n_numerics_ids, 1);
+    const Sluice__V1__ModelLimits *told = page->models[0]->versions[0]->info->limits;
+    assert_int_equal(told->max_choices, 2); /* this server's */
+    assert_int_equal(told->max_top_n, 5);   /* the model's */
     rpc_message_free(answer);
     tokenize.model = (char *)(uintptr_t) "m";
     tokenize.input_case = SLUICE__V1__TOKENIZE_REQUEST__INPUT_TEXT;

@@ -5,6 +5,8 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "proto/rpc/rpc_client.h"
+#include "proto/rpc/rpc_message.h"
 #include "support_gateway.h"
 #include "tests/unit/base/support_cmocka.h"
 
@@ -190,6 +192,31 @@ static void test_revived_when_another_has_its_place_then_refused(void **state)
     fixture_stop(&f);
 }
 
+/* What is asked once, of a worker that is then found stopped, is asked of another. */
+static void test_tokenize_when_the_worker_is_stopped_then_another_answers(void **state)
+{
+    (void)state;
+    Sluice__V1__TokenizeRequest request = SLUICE__V1__TOKENIZE_REQUEST__INIT;
+    struct rpc_call_options options = {.timeout_ms = 10000};
+    start(2);
+    fake_worker_stop(&f.workers[0], true);
+    request.model = (char *)(uintptr_t) "m";
+    request.input_case = SLUICE__V1__TOKENIZE_REQUEST__INPUT_TEXT;
+    request.text = (char *)(uintptr_t) "xyz";
+    for (int i = 0; i < 2; i++) {
+        ProtobufCMessage *answer = NULL;
+        struct error err;
+        assert_int_equal(rpc_client_unary(f.client, &sluice__v1__inference__descriptor, "Tokenize",
+                                          &request.base, &options, &answer, &err),
+                         0);
+        assert_int_equal(((Sluice__V1__TokenizeResponse *)answer)->n_ids, 3);
+        rpc_message_free(answer);
+    }
+    fake_worker_stop(&f.workers[0], false);
+    fixture_wait_usable(&f, 2);
+    fixture_stop(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -203,6 +230,8 @@ int main(void)
         cmocka_unit_test_setup(test_hanging_engine_when_found_then_not_used_until_it_gets_on,
                                forget),
         cmocka_unit_test_setup(test_no_token_when_layers_are_finished_then_not_stalled, forget),
+        cmocka_unit_test_setup(test_tokenize_when_the_worker_is_stopped_then_another_answers,
+                               forget),
         cmocka_unit_test_setup(test_revived_when_another_has_its_place_then_refused, forget),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
