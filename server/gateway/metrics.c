@@ -60,7 +60,7 @@ static const struct metric_spec specs[N_FAMILIES] = {
                                .type = METRIC_GAUGE,
                                .labels = {"model", "version", "replica"}},
     [FAMILY_SERVING] = {.name = "sluice_serving",
-                        .help = "1 where health says SERVING of the version.",
+                        .help = "1 where health says SERVING of a version that is to be served.",
                         .type = METRIC_GAUGE,
                         .labels = {"model", "version"}},
     [FAMILY_SERVER_SERVING] = {.name = "sluice_server_serving",
@@ -148,6 +148,12 @@ static void sample_replica(struct gateway_metrics *m, struct metrics_sink *sink,
                    (double)(load->free_kv_tokens - load->cached_kv_tokens));
 }
 
+/* Routes also name versions that are only registered: those have no figures. */
+static bool is_there(const route *r)
+{
+    return r->loaded || r->n_replicas;
+}
+
 /* Requests of a version that wait for a replica. Under the gateway's lock. */
 static uint64_t count_waiting(const struct gateway *gateway, const route *r)
 {
@@ -176,6 +182,8 @@ static void sample_routes(struct gateway_metrics *m, struct metrics_sink *sink)
     for (size_t i = 0; i < table->n_routes; i++) {
         const route *r = table->routes[i];
         const char *const values[] = {r->model, r->version};
+        if (!is_there(r))
+            continue;
         struct metrics_vllm_version sums = {.model = r->model, .version = r->version};
         uint64_t n_waiting = count_waiting(gateway, r);
         for (uint32_t k = 0; k < gateway->n_links; k++) {
@@ -208,6 +216,8 @@ static void sample_health(struct gateway_metrics *m, struct metrics_sink *sink)
         const route *r = table->routes[i];
         const char *const values[] = {r->model, r->version};
         char name[160];
+        if (!r->loaded)
+            continue; /* it is not meant to serve */
         snprintf(name, sizeof(name), "model/%s/%s", r->model, r->version);
         metrics_sample(sink, m->families[FAMILY_SERVING], values,
                        rpc_health_is_serving(health, name));
@@ -368,8 +378,9 @@ void gateway_metrics_routes(struct gateway_metrics *metrics,
     if (!now)
         return; /* those of the table before stay */
     for (size_t i = 0; i < table->n_routes; i++)
-        now[i] =
-            version_meter_hold(metrics->meters, table->routes[i]->model, table->routes[i]->version);
+        if (is_there(table->routes[i]))
+            now[i] = version_meter_hold(metrics->meters, table->routes[i]->model,
+                                        table->routes[i]->version);
     pthread_mutex_lock(&metrics->routed_lock);
     struct version_meter **before = metrics->routed;
     size_t n_before = metrics->n_routed;

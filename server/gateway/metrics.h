@@ -20,8 +20,8 @@ int gateway_metrics_listen(struct gateway_metrics *metrics, struct error *err);
 void gateway_metrics_close(struct gateway_metrics *metrics);
 void gateway_metrics_destroy(struct gateway_metrics *metrics); /* NULL is accepted */
 
-/* The versions of this table are measured from now on, even with no replica and no request; those
- * of the table before are no longer, once nothing of theirs is left. */
+/* The loaded versions of this table are measured from now on, even with no replica and no request;
+ * those of the table before are no longer, once nothing of theirs is left. */
 void gateway_metrics_routes(struct gateway_metrics *metrics,
                             const Sluice__Manager__V1__RouteTable *table);
 

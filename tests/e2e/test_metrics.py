@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import socket
 import subprocess
 import threading
@@ -468,6 +469,69 @@ def test_no_clients_text_breaks_a_json_log(fresh):
     for path in (fresh.state / "log").glob("*.log"):
         for line in path.read_text().splitlines():
             json.loads(line)
+
+
+# --- faults ---
+
+def test_books_go_on_over_a_dead_worker_and_a_dead_server(fresh):
+    sluice = fresh
+    sluice.metrics_port, manager_port = free_port(), free_port()
+    sluice.start("--metrics", f"127.0.0.1:{sluice.metrics_port}", "--manager-metrics", f"127.0.0.1:{manager_port}")
+    sluice.cli("register", "smol", model_path(), "--version", "1")
+    sluice.cli("load", "smol")
+    sluice.wait(lambda: Scrape(sluice.metrics_port).sum("sluice_serving", model="smol") == 1, 30, "it serves")
+    sluice.generate(sluice.request("smol", "One", max_tokens=4, ignore_eos=True))
+    calls = [sluice.inference.Generate(sluice.request("smol", f"Count from {i}", max_tokens=200, ignore_eos=True))
+             for i in range(4)]
+    for call in calls:
+        for _ in range(3):
+            next(call)
+    (worker,) = sluice.children("sluice-worker")
+    os.kill(worker, signal.SIGKILL)
+    sluice.wait(lambda: Scrape(sluice.metrics_port).sum("sluice_serving", model="smol") == 0, 5, "it says so")
+    away = Scrape(sluice.metrics_port)
+    balance(away)
+    assert away.sum("sluice_requests_accepted_total", model="smol") == 5, "the counts are not set back"
+    assert away.sum("sluice_requests_in_flight", model="smol") == 4
+    for call in calls:
+        assert list(call)[-1].finished.receipt.n_resumes == 1
+    after = settle(sluice)
+    balance(after)
+    assert after.sum("sluice_requests_finished_total", code="OK", model="smol") == 5
+    assert after.sum("sluice_resumes_total") == 4 and after.sum("sluice_replica_losses_total", model="smol") == 1
+    assert after.sum("sluice_time_to_first_token_seconds_count", model="smol") == 5, "one first token each"
+    assert after.sum("sluice_generated_tokens_total", model="smol") == 4 + 4 * 200, "none twice"
+    sluice.wait(lambda: Scrape(manager_port).sum("sluice_manager_replica_restarts_total", model="smol") == 1, 5, "a restart")
+    assert Scrape(manager_port, "/healthz").status == 200
+    (server,) = sluice.children("sluice-server")
+    os.kill(server, signal.SIGKILL)
+    sluice.wait(lambda: sluice.children("sluice-server") not in ([], [server]), 5, "a new server")
+
+    def scraped():
+        try:
+            return Scrape(sluice.metrics_port).sum("sluice_serving", model="smol") == 1
+        except OSError:
+            return False
+    sluice.wait(scraped, 5, "its /metrics")
+    sluice.generate(sluice.request("smol", "One", max_tokens=4, ignore_eos=True), wait_for_ready=True)
+    again = settle(sluice)
+    balance(again)
+    assert again.sum("sluice_requests_accepted_total") == 1 and again.sum("sluice_preemptions_total") == 0
+
+
+def test_a_version_leaves_with_its_unload(fresh):
+    sluice = fresh
+    sluice.metrics_port, manager_port = free_port(), free_port()
+    sluice.start("--metrics", f"127.0.0.1:{sluice.metrics_port}", "--manager-metrics", f"127.0.0.1:{manager_port}")
+    tiny = ROOT / "tests/golden/tiny/q8_0.gguf"
+    for i in range(3):
+        sluice.cli("register", f"tiny{i}", tiny)
+        sluice.cli("load", f"tiny{i}")
+        sluice.wait(lambda i=i: Scrape(sluice.metrics_port).sum("sluice_serving", model=f"tiny{i}") == 1, 10, "it serves")
+        sluice.generate(sluice.request(f"tiny{i}", "x", max_tokens=2), timeout=30)
+        sluice.cli("unload", f"tiny{i}")
+        gone = lambda port, i=i: f'"tiny{i}"' not in Scrape(port).text
+        sluice.wait(lambda: gone(sluice.metrics_port) and gone(manager_port), 10, "no series of it")
 
 
 # --- what is written about it ---
