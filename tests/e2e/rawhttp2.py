@@ -78,6 +78,9 @@ class Peer:
         self.decoder.max_header_list_size = 1 << 20
         self.buffer = b""
         self.next_stream = 1
+        self.windows = {0: 65535}
+        self.initial_window = 65535
+        self.kept = [] # frames read while something else was waited for
         if preface is not None:
             self.socket.sendall(preface + frame(SETTINGS, 0, 0, settings))
 
@@ -94,12 +97,26 @@ class Peer:
                         block(request_headers(path, extra) if headers is None else headers)))
         return stream
 
-    def data(self, stream, payload, end=True, size=16384):
-        """In frames of at most `size` bytes; windows are not looked at."""
+    def room(self, stream):
+        return min(self.windows[0], self.windows.get(stream, 0) + self.initial_window)
+
+    def data(self, stream, payload, end=True, size=16384, batch=1):
+        """In frames of at most `size` bytes, as the windows allow; `batch` frames per write."""
+        pending = []
         for at in range(0, len(payload), size) or [0]:
             part = payload[at:at + size]
             last = end and at + size >= len(payload)
-            self.send(frame(DATA, END_STREAM if last else 0, stream, part))
+            while self.room(stream) < len(part):
+                self.send(b"".join(pending))
+                pending = []
+                self.kept.append(self.read_frame())
+            self.windows[0] -= len(part)
+            self.windows[stream] = self.windows.get(stream, 0) - len(part)
+            pending.append(frame(DATA, END_STREAM if last else 0, stream, part))
+            if len(pending) >= batch or last:
+                self.send(b"".join(pending))
+                pending = []
+        self.send(b"".join(pending))
 
     def call(self, path, body, extra=(), **kwargs):
         stream = self.open(path, extra)
@@ -122,14 +139,21 @@ class Peer:
         return out
 
     def read_frame(self, timeout=None):
+        """The next frame, after what it asks for has been done."""
         until = time.monotonic() + (self.timeout if timeout is None else timeout)
         head = self.read_exactly(9, until)
         kind, flags, stream = head[3], head[4], struct.unpack(">I", head[5:])[0] & 0x7fffffff
         payload = self.read_exactly(int.from_bytes(head[:3], "big"), until)
         if kind == SETTINGS and not flags & ACK:
+            for at_setting in range(0, len(payload), 6):
+                name, value = struct.unpack(">HI", payload[at_setting:at_setting + 6])
+                if name == 4:
+                    self.initial_window = value
             self.send(frame(SETTINGS, ACK, 0))
         if kind == PING and not flags & ACK:
             self.send(frame(PING, ACK, 0, payload))
+        if kind == WINDOW_UPDATE:
+            self.windows[stream] = self.windows.get(stream, 0) + struct.unpack(">I", payload)[0]
         if kind == DATA and payload:
             self.send(frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", len(payload))))
         return kind, flags, stream, payload
@@ -140,7 +164,8 @@ class Peer:
         found = {"messages": 0}
         try:
             while True:
-                kind, flags, at, payload = self.read_frame(max(0.001, until - time.monotonic()))
+                kind, flags, at, payload = (self.kept.pop(0) if self.kept
+                                            else self.read_frame(max(0.001, until - time.monotonic())))
                 if kind == HEADERS:
                     assert flags & END_HEADERS
                     decoded = dict(self.decoder.decode(payload))

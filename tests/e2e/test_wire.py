@@ -1,0 +1,537 @@
+"""Clients that do not keep to the rules, on raw sockets (bad inputs BI-36 … BI-44, BI-46; faults F19 … F22). Each has
+to be refused as it is written, while other clients' streams go on and every token of theirs is right, and the server is the
+same process, not much larger than before."""
+import base64
+import contextlib
+import gzip
+import json
+import os
+import pathlib
+import socket
+import struct
+import subprocess
+import threading
+import time
+
+import grpc
+import psutil
+import pytest
+from google.rpc import status_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from conftest import BIN, free_port
+from plumbing import Plumbing
+from rawhttp2 import (CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PADDED, PING, PREFACE, PRIORITY,
+                      PUSH_PROMISE, RST_STREAM, SETTINGS, WINDOW_UPDATE, ACK, Closed, Peer, block, field, frame, integer,
+                      literal, message, request_headers, text, varint)
+
+LONG = os.environ.get("SLUICE_LONG") == "1"
+LIST, TOKENIZE, DETOKENIZE, GENERATE, STREAM = (f"/sluice.v1.Inference/{m}" for m in (
+    "ListModels", "Tokenize", "Detokenize", "Generate", "GenerateStream"))
+OK, INVALID, NOT_FOUND, EXHAUSTED, UNIMPLEMENTED = "0", "3", "5", "8", "12"
+MESSAGE_LIMIT, METADATA_LIMIT, MAX_CONNECTIONS = 4 << 20, 16 << 10, 64
+RSS_ROOM = 8 << 20
+
+
+@pytest.fixture(scope="module")
+def wire(tmp_path_factory, stubs):
+    folder = tmp_path_factory.mktemp("wire")
+    p = Plumbing(folder, stubs, rate=50, options=[
+        "--listen-unix", folder / "s.sock", "--max-connections", str(MAX_CONNECTIONS), "--handshake-timeout", "1s",
+        "--keepalive-time", "1s", "--keepalive-timeout", "1s", "--request-timeout", "2s"])
+    p.unix = f"unix:{folder}/s.sock"
+    # What the allocator keeps after the largest message is no growth.
+    for _ in range(4):
+        with Peer(p.port) as peer:
+            assert peer.call(LIST, text(15, b"x" * (MESSAGE_LIMIT - 8)))["grpc-status"] == OK
+    yield p
+    p.stop()
+
+
+def rss(p):
+    return psutil.Process(p.server.pid).memory_info().rss
+
+
+@contextlib.contextmanager
+def unharmed(p, streams=16, tokens=100, seconds=1, room=RSS_ROOM):
+    """Checks tokens of streams that run before, while and after the block does."""
+    load = subprocess.Popen(p.load_command(connections=2, streams=streams, tokens=tokens, seconds=seconds),
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(0.5)
+    before, pid = rss(p), p.server.pid
+    try:
+        yield
+        assert p.server.poll() is None, f"the server ended: {p.server.returncode}\n{p.text()}"
+        out, err = load.communicate(timeout=60)
+        figures = json.loads(out)
+        assert load.returncode == 0 and not figures["errors"], f"{figures} {err}"
+        assert figures["ok"] >= streams, "not enough ran to say anything"
+        assert p.server.pid == pid and rss(p) - before <= room, f"grew by {(rss(p) - before) >> 10} KiB"
+    finally:
+        load.kill()
+        load.wait()
+
+
+def reason(answer):
+    details = answer.get("grpc-status-details-bin")
+    if not details:
+        return ""
+    status = status_pb2.Status.FromString(base64.b64decode(details + "=" * (-len(details) % 4)))
+    from google.rpc import error_details_pb2
+    info = error_details_pb2.ErrorInfo()
+    return next((info.reason for d in status.details if d.Unpack(info)), "")
+
+
+def call(p, path, body, extra=(), **kwargs):
+    with Peer(p.port) as peer:
+        return peer.call(path, body, extra, **kwargs)
+
+
+def raw(p, data, timeout=3):
+    """What comes back on stream 1 for bytes that are a whole conversation; "silence" where nothing does."""
+    with Peer(p.port, preface=None, timeout=timeout) as peer:
+        try:
+            peer.send(data)
+        except Closed as e:
+            return {"closed": str(e)}
+        try:
+            return peer.answer(1, timeout)
+        except TimeoutError:
+            return {"silence": True}
+
+
+# --- messages ---
+
+MALFORMED = {
+    "a tag and no more": b"\x0a",
+    "a truncated varint": b"\x08\xff",
+    "a varint of eleven bytes": b"\x08" + b"\xff" * 10 + b"\x01",
+    "a length over the rest": b"\x0a\x05ab",
+    "a length of 2^31": b"\x0a" + varint(1 << 31) + b"ab",
+    "a length of 2^64 - 1": b"\x0a" + varint((1 << 64) - 1),
+    "field number 0": b"\x02\x00",
+    "field number 2^29": varint((1 << 29) << 3) + b"\x00",
+    "the start of a group": b"\x0b",
+    "a group, unknown": field(15, 3, b"") + field(15, 4, b""),
+    "the end of a group": b"\x0c",
+    "wire type 6": b"\x0e",
+    "wire type 7": b"\x0f",
+    "a string as a varint": field(1, 0, varint(5)),
+    "a string of bad UTF-8": text(1, b"\xff\xfe"),
+    "a string with a NUL": text(1, b"a\0b"),
+}
+
+
+def test_malformed_messages_are_invalid_with_the_place(wire):
+    with unharmed(wire):
+        for name, body in MALFORMED.items():
+            answer = call(wire, TOKENIZE, body)
+            assert answer.get("grpc-status") == INVALID, (name, answer)
+            assert "byte" in answer["grpc-message"] or "model" in answer["grpc-message"], (name, answer)
+
+
+def test_packed_arrays_may_claim_what_they_like(wire):
+    with unharmed(wire):
+        for body in (field(2, 2, varint(1 << 31)), field(2, 2, varint((1 << 32) + 2) + b"\1\1"),
+                     text(2, b"\xff" * 1000), text(2, b"\x80" * 1000)):
+            assert call(wire, DETOKENIZE, text(1, "echo") + body)["grpc-status"] == INVALID
+        answer = call(wire, DETOKENIZE, text(1, "nobody") + text(2, b"\1" * (MESSAGE_LIMIT - 100)))
+        assert answer["grpc-status"] in (INVALID, EXHAUSTED, NOT_FOUND), answer
+
+
+def test_unknown_fields_have_limits(wire):
+    with unharmed(wire, room=RSS_ROOM + MESSAGE_LIMIT):
+        assert call(wire, LIST, text(15, b"x" * (MESSAGE_LIMIT - 8)))["grpc-status"] == OK
+        answer = call(wire, LIST, field(15, 0, b"\1") * (MESSAGE_LIMIT // 4))
+        assert answer["grpc-status"] in (INVALID, EXHAUSTED), answer
+
+
+def test_a_message_of_one_byte_more_than_the_limit(wire):
+    with unharmed(wire):
+        body = text(15, b"x" * (MESSAGE_LIMIT - 6))
+        assert len(body) in (MESSAGE_LIMIT - 1, MESSAGE_LIMIT, MESSAGE_LIMIT + 1)
+        body += b"\x78\x01" * 2
+        answer = call(wire, LIST, body[:MESSAGE_LIMIT] + b"\0" * (MESSAGE_LIMIT + 1 - len(body[:MESSAGE_LIMIT])))
+        assert answer["grpc-status"] == EXHAUSTED and f"{MESSAGE_LIMIT + 1} vs. {MESSAGE_LIMIT}" in answer["grpc-message"]
+
+
+def test_nothing_is_inflated(wire):
+    bomb = gzip.compress(text(15, b"\0" * (64 << 20)))
+    with unharmed(wire):
+        for encoding in ("gzip", "deflate"):
+            answer = call(wire, LIST, bomb, [("grpc-encoding", encoding)], compressed=1)
+            assert answer["grpc-status"] == UNIMPLEMENTED, answer
+        assert call(wire, LIST, gzip.compress(b""), [("grpc-encoding", "gzip")], compressed=1)["grpc-status"] == UNIMPLEMENTED
+        assert call(wire, LIST, bomb[:1000], compressed=1)["grpc-status"] == INVALID # said to be identity
+
+
+def test_a_message_in_one_byte_frames(wire):
+    n = 1000000 if LONG else 100000
+    with unharmed(wire, tokens=200, room=RSS_ROOM + 3 * (1 << 20)):
+        with Peer(wire.port, timeout=120) as peer:
+            stream = peer.open(LIST)
+            peer.data(stream, message(text(15, b"x" * n)), size=1, batch=2000)
+            assert peer.answer(stream)["grpc-status"] == OK
+
+
+def test_requests_that_never_come_whole_are_ended(wire):
+    with unharmed(wire, tokens=200):
+        with Peer(wire.port) as peer:
+            streams = [peer.open(LIST) for _ in range(20)]
+            for stream in streams:
+                peer.data(stream, message(b"x" * 100)[:20], end=False)
+            answer = peer.answer(streams[-1])
+            assert answer["grpc-status"] == "4" and reason(answer) == "REQUEST_TIMEOUT", answer
+
+
+# --- HTTP/2 ---
+
+H = block(request_headers(LIST))
+START = PREFACE + frame(SETTINGS, 0, 0)
+# What must end the connection (or at least its stream) and what must only do no harm.
+ENDED = {
+    "HTTP/1": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    "a TLS hello": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"x" * 500,
+    "noise": bytes(range(256)) * 16,
+    "a preface with one byte wrong": PREFACE[:-3] + b"x" + PREFACE[-2:],
+    "settings of a length that is no multiple of 6": PREFACE + frame(SETTINGS, 0, 0, b"abc"),
+    "an acknowledgement with a payload": PREFACE + frame(SETTINGS, ACK, 0, b"abcdef"),
+    "an initial window over 2^31": PREFACE + frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 0xffffffff)),
+    "a frame size of 1": PREFACE + frame(SETTINGS, 0, 0, struct.pack(">HI", 5, 1)),
+    "settings of a stream": PREFACE + frame(SETTINGS, 0, 1),
+    "another frame than settings first": PREFACE + frame(HEADERS, END_HEADERS, 1, H),
+    "a reset that is too short": START + frame(HEADERS, END_HEADERS, 1, H) + frame(RST_STREAM, 0, 1, b"\0"),
+    "a window update of 0": START + frame(HEADERS, END_HEADERS, 1, H) + frame(WINDOW_UPDATE, 0, 1, b"\0\0\0\0"),
+    "a frame of 16 MB": START + b"\xff\xff\xff\1\4\0\0\0\1" + b"x" * 70000,
+    "more padding than frame": START + frame(HEADERS, END_HEADERS, 1, H) + frame(DATA, PADDED, 1, b"\xffab"),
+    "a continuation of nothing": START + frame(CONTINUATION, END_HEADERS, 1, H),
+    "data within a header block": START + frame(HEADERS, 0, 1, H[:10]) + frame(DATA, 0, 1, b"x"),
+    "a header index out of range": START + frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\xff\xff\xff\xff\x7f"),
+    "a header table of 4 GB": START + frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\x3f\xe1\xff\xff\xff\x0f" + H),
+    "1000 changes of the header table": START + frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\x20" * 1000 + H),
+    "a header of 4 GB": START + frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\0\x7f\xff\xff\xff\xff\x0f"),
+    "a header block without an end": START + frame(HEADERS, 0, 1, H) + frame(CONTINUATION, 0, 1, literal("x", "v" * 15000)) * 200,
+    "a header block of empty frames": START + frame(HEADERS, 0, 1, H) + frame(CONTINUATION, 0, 1) * 100000,
+    "a header index bomb": START + frame(HEADERS, 0, 1, H + b"\x40\x03x-a" + integer(3900, 7) + b"v" * 3900) +
+                           frame(CONTINUATION, 0, 1, b"\xbe" * 16000) * 200,
+}
+HARMLESS = {
+    "half a preface": PREFACE[:10],
+    "an even stream": START + frame(HEADERS, END_HEADERS | END_STREAM, 2, H),
+    "headers of stream 0": START + frame(HEADERS, END_HEADERS | END_STREAM, 0, H),
+    "streams that go back": START + frame(HEADERS, END_HEADERS, 5, H) + frame(HEADERS, END_HEADERS, 3, H),
+    "data of a stream that is not there": START + frame(DATA, 0, 1, b"x"),
+    "data of stream 0": START + frame(DATA, 0, 0, b"x"),
+    "a reset of a stream that is not there": START + frame(RST_STREAM, 0, 1, b"\0\0\0\0"),
+    "a window of more than 2^31": START + frame(WINDOW_UPDATE, 0, 0, b"\x7f\xff\xff\xff") * 3,
+    "frames nobody knows": START + frame(0x77, 0xff, 0, b"zzz") + frame(0x77, 0xff, 1, b"zzz"),
+    "a promise": START + frame(PUSH_PROMISE, END_HEADERS, 1, b"\0\0\0\2" + H),
+    "a stream that depends on itself": START + frame(PRIORITY, 0, 1, struct.pack(">IB", 1, 1)),
+    "a goaway": START + frame(GOAWAY, 0, 0, struct.pack(">II", 0, 0)),
+}
+
+
+def test_bad_http2_ends_its_own_connection_and_nobody_elses(wire):
+    with unharmed(wire, tokens=300):
+        for name, data in ENDED.items():
+            answer = raw(wire, data)
+            assert "silence" not in answer and answer.get("grpc-status") != OK, (name, answer)
+
+
+def test_odd_http2_does_no_harm(wire):
+    with unharmed(wire, tokens=300):
+        peers = []
+        for data in HARMLESS.values():
+            peers.append(Peer(wire.port, preface=None))
+            peers[-1].send(data)
+        time.sleep(1)
+        for peer in peers:
+            peer.close()
+        assert call(wire, LIST, b"")["grpc-status"] == OK
+
+
+def test_floods_of_control_frames_cost_their_sender(wire):
+    floods = {"pings": frame(PING, 0, 0, b"x" * 8), "settings": frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 65535)),
+              "empty data": frame(DATA, 0, 1), "priorities": frame(PRIORITY, 0, 1, struct.pack(">IB", 0, 1))}
+
+    def flood():
+        for data in floods.values():
+            with Peer(wire.port) as peer, contextlib.suppress(Closed, TimeoutError):
+                peer.open(LIST)
+                for _ in range(200):
+                    peer.send(data * 100)
+    flood() # what it takes once it keeps; it must not take more the second time
+    with unharmed(wire, tokens=300):
+        flood()
+    # The sender may be cut off or ignored; a new connection is served.
+    assert call(wire, LIST, b"")["grpc-status"] == OK
+
+
+# --- headers and metadata ---
+
+def with_headers(p, headers, timeout=5):
+    with Peer(p.port) as peer:
+        data = block(headers)
+        stream, peer.next_stream = peer.next_stream, peer.next_stream + 2
+        try:
+            peer.send(frame(HEADERS, END_HEADERS if len(data) <= 16000 else 0, stream, data[:16000]))
+            for at in range(16000, len(data), 16000):
+                peer.send(frame(CONTINUATION, END_HEADERS if at + 16000 >= len(data) else 0, stream, data[at:at + 16000]))
+            peer.data(stream, message(b""))
+        except Closed:
+            pass
+        try:
+            return peer.answer(stream, timeout)
+        except TimeoutError:
+            return {"silence": True}
+
+
+def replaced(name, value):
+    headers = [(n, v) for n, v in request_headers(LIST) if n != name]
+    return headers if value is None else [(name, value), *headers] if name.startswith(":") else [*headers, (name, value)]
+
+
+def test_headers_that_break_the_protocol_end_their_call(wire):
+    bad = [replaced(":path", None), replaced(":method", None), replaced(":method", "GET"), replaced(":method", "PUT"),
+           replaced(":scheme", "ftp"), replaced("te", None), replaced("te", "gzip"), replaced("x-bin", "!!!"),
+           replaced("te", "x") + [(":scheme", "x"), ("grpclb_client_stats", "x")]]
+    odd = [replaced("x\0y", "x"), replaced("X-Up", "x"), replaced("x-y", "a\nb"), replaced("", "x"), replaced(":nope", "x"),
+           replaced("content-type", "text/html"), replaced("content-length", "99999"), replaced("host", "evil"),
+           replaced("grpc-timeout", "abc"), replaced("grpc-timeout", "-1S"), replaced("grpc-timeout", "99999999999H"),
+           replaced("grpc-encoding", "weird"), replaced("connection", "close"), replaced("x-bin", "AAEC")]
+    with unharmed(wire, tokens=200):
+        for headers in bad:
+            answer = with_headers(wire, headers)
+            assert "silence" not in answer and answer.get("grpc-status") != OK, (headers, answer)
+        for headers in odd:
+            answer = with_headers(wire, headers)
+            assert "silence" not in answer, (headers, answer)
+
+
+def test_metadata_has_a_limit_with_a_name(wire):
+    with unharmed(wire, tokens=200):
+        assert with_headers(wire, replaced("x-a", "v" * 8000))["grpc-status"] == OK
+        for headers in (replaced("x-a", "v" * METADATA_LIMIT), replaced("x-a", "v" * 64000),
+                        request_headers(LIST) + [(f"x-{i}", "v") for i in range(2000)]):
+            answer = with_headers(wire, headers)
+            assert answer.get("grpc-status") == EXHAUSTED and reason(answer) == "METADATA_TOO_LARGE", answer
+            assert str(METADATA_LIMIT) in answer["grpc-message"]
+        for headers in (replaced("x-a", "v" * 1000000), request_headers(LIST) + [(f"x-{i}", "v") for i in range(20000)]):
+            answer = with_headers(wire, headers)
+            assert "closed" in answer and "grpc-status" not in answer, answer
+
+
+def test_unknown_methods_are_unimplemented(wire):
+    with unharmed(wire):
+        for path in ("/sluice.v1.Inference/Fly", "/no.Service/X", "/", "x", "/sluice.v1.Inference/", "/" + "x" * 5000,
+                     "/sluice.v1.Inference/Generate/", "/sluice.v1.Inference/generate", "/sluice.manager.v1.ModelManager/GetStatus",
+                     "/sluice.worker.v1.Worker/Serve"):
+            answer = call(wire, path, b"")
+            assert answer.get("grpc-status") == UNIMPLEMENTED, (path, answer)
+
+
+def test_replays_of_grpcs_open_holes(wire):
+    """CVE-2023-1428, -32732, -33953, -44487, CVE-2024-7246, as far as they concern a server."""
+    poison = block(request_headers(LIST)) + b"\x40" + integer(5, 7) + b"x-bin" + integer(3, 7) + b"!!!"
+    with unharmed(wire, tokens=300, room=32 << 20):
+        for headers in ([("te", "x")], [(":scheme", "x")], [("grpclb_client_stats", "x")],
+                        [("te", "x"), (":scheme", "x"), ("grpclb_client_stats", "x")]):
+            for end in (True, False):
+                with Peer(wire.port) as peer, contextlib.suppress(Closed, TimeoutError):
+                    peer.answer(peer.open(LIST, headers, end=end), 1)
+        with Peer(wire.port) as peer, contextlib.suppress(Closed, TimeoutError):
+            peer.answer(peer.open(LIST, [("x-bin", "a,b,,c=")]), 1)
+        with Peer(wire.port) as peer, contextlib.suppress(Closed, TimeoutError): # integers that never end
+            peer.send(frame(HEADERS, 0, 1, H + b"\0\x7f" + b"\x80" * 1000))
+            for _ in range(50000):
+                peer.send(frame(CONTINUATION, 0, 1, b"\x80"))
+        with Peer(wire.port) as peer, contextlib.suppress(Closed, TimeoutError): # a poisoned header table
+            peer.send(frame(HEADERS, END_HEADERS, 1, poison))
+            peer.send(frame(HEADERS, END_HEADERS | END_STREAM, 3, H + b"\xbe"))
+            assert peer.answer(3, 1).get("grpc-status") != OK
+        reset_flood(wire, 2)
+
+
+# --- faults ---
+
+def reset_flood(p, seconds, rate=10000):
+    """HEADERS and RST_STREAM, `rate` times a second, on a new connection whenever one is cut."""
+    began, sent, cut, peer = time.monotonic(), 0, 0, None
+    while time.monotonic() - began < seconds:
+        try:
+            if peer is None:
+                peer = Peer(p.port)
+            chunk = b""
+            for _ in range(100):
+                chunk += frame(HEADERS, END_HEADERS, peer.next_stream, H) + frame(RST_STREAM, 0, peer.next_stream, b"\0\0\0\x08")
+                peer.next_stream += 2
+            peer.send(chunk)
+            sent += 100
+        except Closed:
+            peer.close()
+            peer, cut = None, cut + 1
+        ahead = sent / rate - (time.monotonic() - began)
+        if ahead > 0:
+            time.sleep(ahead)
+    if peer:
+        peer.close()
+    return sent, cut
+
+
+def test_rapid_reset(wire):
+    """F22."""
+    seconds = 60 if LONG else 5
+    process = psutil.Process(wire.server.pid)
+    with unharmed(wire, streams=8, tokens=50 * (seconds + 2), room=32 << 20):
+        before, began = sum(process.cpu_times()[:2]), time.monotonic()
+        sent, cut = reset_flood(wire, seconds)
+        cores = (sum(process.cpu_times()[:2]) - before) / (time.monotonic() - began)
+        assert sent > 2000 * seconds, "the flood was none"
+        assert cut > 0, "nobody stopped it"
+        assert cores <= 1, f"{cores:.2f} cores"
+
+
+def connections(p):
+    return sum(1 for c in psutil.Process(p.server.pid).net_connections("tcp")
+               if c.status == psutil.CONN_ESTABLISHED and c.laddr.port == p.port)
+
+
+def healthy(target, seconds=1):
+    return health_pb2_grpc.HealthStub(grpc.insecure_channel(target)).Check(health_pb2.HealthCheckRequest(), timeout=seconds)
+
+
+def test_a_flood_of_silent_connections(wire):
+    """F20: beyond the limit they are closed, the silent ones after the handshake timeout; who was there stays, the unix
+    socket answers, and the port is free again soon."""
+    with unharmed(wire, tokens=300):
+        silent = []
+        for _ in range(5000 if LONG else 2000):
+            s = socket.socket()
+            s.connect(("127.0.0.1", wire.port))
+            silent.append(s)
+        began = time.monotonic()
+        assert healthy(wire.unix).status == health_pb2.HealthCheckResponse.SERVING
+        assert connections(wire) <= MAX_CONNECTIONS
+        until = began + 5
+        while time.monotonic() < until:
+            with contextlib.suppress(grpc.RpcError):
+                healthy(wire.address)
+                break
+        else:
+            raise AssertionError("the port did not come back")
+        for s in silent:
+            s.close()
+
+
+def test_more_streams_than_one_connection_may_have(wire):
+    """F21: a client that keeps to the limit waits its turn, one that does not gets nothing for it."""
+    figures = wire.load(connections=1, streams=300, tokens=10, seconds=1)
+    assert figures["ok"] >= 300 and not figures["errors"]
+    body = message(text(1, "echo"))
+    with unharmed(wire, tokens=200):
+        with Peer(wire.port) as peer, contextlib.suppress(Closed):
+            for _ in range(1000):
+                stream = peer.open(STREAM)
+                peer.data(stream, body, end=False)
+        with Peer(wire.port) as peer:
+            assert peer.call(LIST, b"")["grpc-status"] == OK
+
+
+class Proxy:
+    """Forwards both ways until it is told to freeze: then nothing moves and nothing closes, as where a cable is pulled."""
+
+    def __init__(self, port):
+        self.target, self.frozen, self.sockets = port, threading.Event(), []
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self.listener.accept()
+                server = socket.create_connection(("127.0.0.1", self.target))
+                self.sockets += [client, server]
+                for a, b in ((client, server), (server, client)):
+                    threading.Thread(target=self.pump, args=(a, b), daemon=True).start()
+
+    def pump(self, source, target):
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                if self.frozen.is_set():
+                    self.frozen.wait()
+                    return
+                target.sendall(data)
+
+    def close(self):
+        for s in [self.listener, *self.sockets]:
+            s.close()
+
+
+def test_half_open_peers_are_found_by_keepalive(wire):
+    """F19: keepalive here is 1 s + 1 s."""
+    inference = wire.stubs.inference
+    with unharmed(wire, tokens=400):
+        proxy = Proxy(wire.port)
+        before = connections(wire)
+        stub = wire.stubs.inference_grpc.InferenceStub(grpc.insecure_channel(f"127.0.0.1:{proxy.port}"))
+        request = inference.GenerateRequest(model="echo", request_id="half-open", stopping=inference.Stopping(max_tokens=100000))
+        request.token_ids.ids.extend(range(10))
+        stream = stub.Generate(request)
+        next(stream)
+        assert connections(wire) == before + 1
+        proxy.frozen.set()
+        began = time.monotonic()
+        while connections(wire) > before:
+            assert time.monotonic() - began < 4, "a dead peer's connection is still there"
+            time.sleep(0.05)
+        unix = wire.stubs.inference_grpc.InferenceStub(grpc.insecure_channel(wire.unix))
+        with pytest.raises(grpc.RpcError) as e: # what it ran is gone with it
+            unix.Cancel(inference.CancelRequest(request_id="half-open"), timeout=5)
+        assert e.value.code() == grpc.StatusCode.NOT_FOUND
+        stream.cancel()
+        proxy.close()
+
+
+# --- logs ---
+
+@pytest.mark.parametrize("log_format", ["kv", "json"])
+def test_no_string_of_a_client_forges_a_log_line(tmp_path, log_format):
+    """BI-46: newlines, escape sequences and quotes in every string that could get into a log, at the level that logs most."""
+    port = free_port()
+    log = tmp_path / "log"
+    process = subprocess.Popen([BIN / "sluice-server", "--listen", f"127.0.0.1:{port}", "--routes-file", tmp_path / "none.pb",
+                                "--log-level", "debug", "--log-format", log_format], stderr=open(log, "wb"))
+    until = time.monotonic() + 10
+    while b"serving" not in log.read_bytes():
+        assert time.monotonic() < until and process.poll() is None
+        time.sleep(0.02)
+
+    class P:
+        pass
+    p = P()
+    p.port = port
+    evil = "\nts=2026-01-01T00:00:00.000Z level=error event=FORGED \x1b[31m\x07\x7f\"},{\"event\":\"FORGED\"\r\n\u202e\u2028"
+    try:
+        for path in (LIST + evil, "/" + evil):
+            call(p, path, b"")
+        for name in ("user-agent", "x-request-id", "traceparent", "tracestate", "authorization", "x-forwarded-for", ":authority",
+                     "grpc-timeout", "grpc-encoding", "x" + evil):
+            with_headers(p, replaced(name, evil), 2)
+        chat = text(6, text(1, text(1, evil) + text(2, evil)))
+        for path, body in ((TOKENIZE, text(1, evil) + text(3, evil)), (GENERATE, text(1, evil) + text(2, evil) + text(3, evil)),
+                           (GENERATE, text(1, "m") + text(3, evil) + chat), (LIST, text(15, evil)),
+                           ("/sluice.v1.Inference/Cancel", text(1, evil)), ("/sluice.v1.Inference/GetModel", text(1, evil)),
+                           ("/grpc.health.v1.Health/Check", text(1, evil))):
+            call(p, path, body)
+    finally:
+        process.terminate()
+        assert process.wait(15) == 0
+    raw_log = log.read_bytes()
+    assert b"\x1b" not in raw_log and b"\x07" not in raw_log and b"\r" not in raw_log and b"\x7f" not in raw_log
+    lines = raw_log.decode().rstrip("\n").split("\n")
+    for line in lines:
+        if log_format == "json":
+            assert json.loads(line)["event"] != "FORGED"
+        else:
+            assert line.startswith("ts=20") and not line.startswith("ts=2026-01-01T00:00:00.000Z"), line
