@@ -1,11 +1,20 @@
 #include "proto/rpc/rpc_guard.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 #include "base/clock.h"
 
 enum { N_HEAD = 9, N_PREFACE = 24, BURST = 2 };
-enum { FRAME_HEADERS = 1, FRAME_RST_STREAM = 3, FRAME_CONTINUATION = 9, END_HEADERS = 4 };
+enum {
+    FRAME_HEADERS = 1,
+    FRAME_RST_STREAM = 3,
+    FRAME_SETTINGS = 4,
+    FRAME_PING = 6,
+    FRAME_CONTINUATION = 9,
+    ACK = 1,
+    END_HEADERS = 4
+};
 
 static const char preface[N_PREFACE + 1] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -15,8 +24,8 @@ static size_t smaller(size_t a, size_t b)
 }
 
 /* False where the bucket runs over. */
-static int count_reset(struct rpc_guard *guard, const struct rpc_guard_limits *limits,
-                       int64_t now_ns)
+static bool count_reset(struct rpc_guard *guard, const struct rpc_guard_limits *limits,
+                        int64_t now_ns)
 {
     uint64_t room = (uint64_t)limits->max_resets_per_second * BURST * NS_PER_S;
     uint64_t leaked = (uint64_t)(now_ns - guard->at_ns);
@@ -39,7 +48,8 @@ static enum rpc_guard_verdict on_frame(struct rpc_guard *guard,
     guard->left = (uint32_t)guard->head[0] << 16 | (uint32_t)guard->head[1] << 8 | guard->head[2];
     if (guard->in_block != (type == FRAME_CONTINUATION))
         return RPC_GUARD_HEADER_BLOCK; /* nothing may stand between (section 6.2) */
-    if (type == FRAME_RST_STREAM && !count_reset(guard, limits, now_ns))
+    bool asks = (type == FRAME_PING || type == FRAME_SETTINGS) && (flags & ACK) == 0;
+    if ((type == FRAME_RST_STREAM || asks) && !count_reset(guard, limits, now_ns))
         return RPC_GUARD_RESETS;
     if (type != FRAME_HEADERS && type != FRAME_CONTINUATION)
         return RPC_GUARD_GOOD;

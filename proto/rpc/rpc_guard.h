@@ -18,7 +18,7 @@ enum rpc_guard_verdict {
     RPC_GUARD_GOOD,
     RPC_GUARD_NOT_HTTP2,    /* another protocol */
     RPC_GUARD_HEADER_BLOCK, /* over its limit, or no header block where there must be one */
-    RPC_GUARD_RESETS,
+    RPC_GUARD_RESETS, /* or PINGs or SETTINGS, which cost an answer each: one count for all three */
 };
 
 /* Zeroed is the start of a connection. */

@@ -23,7 +23,7 @@
 #include "proto/rpc/rpc_tls_internal.h"
 
 enum { SLOTS_PER_THREAD = 4, MAX_THREADS = 64, N_BUILT_IN = 3, ABORT_MS = 500 };
-enum { MAX_PORTS = 8, MIN_BLOCK_BYTES = 128 << 10 };
+enum { MAX_PORTS = 8, MIN_BLOCK_BYTES = 128 << 10, READ_CHUNK_BYTES = 128 << 10 };
 
 /* A standing request for the next call, re-armed as soon as it is used. */
 struct slot {
@@ -222,6 +222,8 @@ static grpc_server *create_core(const struct rpc_server_config *config)
         int_arg(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000),
         int_arg(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, config->handshake_timeout_ms),
         int_arg(GRPC_ARG_ALLOW_REUSEPORT, 0),
+        /* 4 MiB by default, for each connection that sends a lot. */
+        int_arg(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, READ_CHUNK_BYTES),
         /* Identity only, and the filter that inflates is not even there. */
         int_arg(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0),
         int_arg(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1),

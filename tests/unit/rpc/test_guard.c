@@ -120,6 +120,23 @@ static enum rpc_guard_verdict reset(struct rpc_guard *guard, int n, int64_t now_
     return verdict;
 }
 
+static void test_what_wants_an_answer_counts_with_the_resets(void **state)
+{
+    enum { PING = 6, ACK = 1 };
+    struct bytes b;
+    (void)state;
+    begin(&b); /* a SETTINGS: one */
+    for (int i = 0; i < 19; i++)
+        add_frame(&b, PING, 0, 8);
+    for (int i = 0; i < 100; i++) {
+        add_frame(&b, PING, ACK, 8);
+        add_frame(&b, SETTINGS, ACK, 0);
+    }
+    assert_int_equal(feed(&b), RPC_GUARD_GOOD);
+    add_frame(&b, PING, 0, 8);
+    assert_int_equal(feed(&b), RPC_GUARD_RESETS);
+}
+
 static void test_resets_pass_at_their_rate_and_in_bursts_and_no_more(void **state)
 {
     struct rpc_guard guard = {.n_preface = 24};
@@ -141,6 +158,7 @@ int main(void)
         cmocka_unit_test(test_other_protocols_end_at_the_first_byte_that_differs),
         cmocka_unit_test(test_header_blocks_have_a_limit_over_all_their_frames),
         cmocka_unit_test(test_nothing_stands_between_the_frames_of_a_block),
+        cmocka_unit_test(test_what_wants_an_answer_counts_with_the_resets),
         cmocka_unit_test(test_resets_pass_at_their_rate_and_in_bursts_and_no_more),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,32 @@
+/* fuzz_keys.c: a file of API keys. What is refused says the line and nothing that stands in it; in
+ * what is taken, only a key whose SHA-256 stands there is good. */
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/api_keys.h"
+#include "base/error.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct api_keys *keys = NULL;
+    struct error err;
+    const char *tenant = NULL;
+    error_clear(&err);
+    int rc = api_keys_parse("keys", (const char *)data, size, &keys, &err);
+    if (rc != 0) {
+        if (keys || err.status != rc || strncmp(err.message, "keys:", 5) != 0)
+            abort();
+        return 0;
+    }
+    if (api_keys_count(keys) == 0 || api_keys_count(keys) > API_KEYS_MAX_KEYS)
+        abort();
+    if (api_keys_check(keys, (const char *)data, size, 0, &tenant) == API_KEY_GOOD &&
+        api_key_check_tenant(tenant, &err) != 0)
+        abort();
+    api_keys_destroy(keys);
+    return 0;
+}
