@@ -422,6 +422,7 @@ void client_message_fill(const struct client_request *request, struct client_mes
         (char *)(uintptr_t)(request->session_key ? request->session_key : "");
     out->request.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT;
     out->request.text = (char *)(uintptr_t)(request->text ? request->text : "a prompt");
+    out->request.reattach_window_ms = request->window_ms;
     out->sampling.has_seed = true;
     out->sampling.seed = request->seed;
     out->sampling.has_n = request->n > 0;

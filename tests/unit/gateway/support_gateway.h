@@ -102,6 +102,7 @@ struct client_request {
     uint32_t max_tokens, n;
     bool logprobs;
     uint64_t timeout_ms;
+    uint32_t window_ms;  /* reattach */
     uint32_t text_bytes; /* what the workers were told */
 };
 
