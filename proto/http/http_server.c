@@ -17,7 +17,7 @@
 #include "base/error.h"
 #include "proto/http/http_listen.h"
 
-enum { SWEEP_MS = 250, MIN_HEADER_BYTES = 1024 };
+enum { SWEEP_MS = 250, PAUSE_MS = 100, MIN_HEADER_BYTES = 1024 };
 
 /* One client. Its time runs from the accept or from the end of its last request. */
 struct connection {
@@ -32,10 +32,11 @@ struct http_server {
     struct ev_loop *loop;
     struct MHD_Daemon *daemon;
     struct connection *connections;
+    uint64_t n_accepted;
     char *unix_path; /* owned; NULL for TCP */
     uint16_t port;
     ev_io ready;
-    ev_timer due, sweep;
+    ev_timer due, sweep, pause;
     ev_async stop;
     bool watching, has_thread;
     pthread_t thread;
@@ -208,6 +209,7 @@ static void on_connection(void *arg, struct MHD_Connection *mhd, void **context,
         }
         connection->fd = info->connect_fd;
         connection->since_ns = clock_now_ns();
+        server->n_accepted++;
         connection->next = server->connections;
         connection->at = &server->connections;
         if (connection->next)
@@ -251,11 +253,27 @@ static void run_daemon(struct http_server *server)
     }
 }
 
+/* Ready, and there was no connection nor is there one: the process has no descriptors left, and the
+ * listening socket stays ready for as long. It is looked at again after a pause. */
 static void on_ready(struct ev_loop *loop, ev_io *watcher, int events)
 {
-    (void)loop;
+    struct http_server *server = watcher->data;
+    uint64_t n_before = server->n_accepted;
+    bool idle = !server->connections;
     (void)events;
-    run_daemon(watcher->data);
+    run_daemon(server);
+    if (!idle || server->n_accepted != n_before)
+        return;
+    ev_io_stop(loop, watcher);
+    ev_timer_start(loop, &server->pause);
+}
+
+static void on_pause_over(struct ev_loop *loop, ev_timer *watcher, int events)
+{
+    struct http_server *server = watcher->data;
+    (void)events;
+    ev_timer_set(watcher, PAUSE_MS / 1e3, 0.);
+    ev_io_start(loop, &server->ready);
 }
 
 static void on_due(struct ev_loop *loop, ev_timer *watcher, int events)
@@ -293,9 +311,11 @@ static void watch(struct http_server *server, int epoll_fd)
 {
     ev_io_init(&server->ready, on_ready, epoll_fd, EV_READ);
     ev_timer_init(&server->due, on_due, 0., 0.);
+    ev_timer_init(&server->pause, on_pause_over, PAUSE_MS / 1e3, 0.);
     ev_timer_init(&server->sweep, on_sweep, 0., SWEEP_MS / 1e3);
     ev_async_init(&server->stop, on_stop);
     server->ready.data = server->due.data = server->sweep.data = server;
+    server->pause.data = server;
     ev_io_start(server->loop, &server->ready);
     if (!server->config.loop)
         ev_async_start(server->loop, &server->stop);
@@ -400,6 +420,7 @@ void http_server_destroy(struct http_server *server)
         ev_io_stop(server->loop, &server->ready);
         ev_timer_stop(server->loop, &server->due);
         ev_timer_stop(server->loop, &server->sweep);
+        ev_timer_stop(server->loop, &server->pause);
         ev_async_stop(server->loop, &server->stop);
     }
     if (server->daemon)
