@@ -215,12 +215,14 @@ static int apply_scale(struct txn *txn, const ProtobufCMessage *message, void *a
     pb_operation *operation = NULL;
     scale_response *response = NULL;
     int status = lifecycle_check_free(catalog, &target, &args->limits, err);
-    if (status == 0 &&
-        !(operation = lifecycle_operation(txn, OPERATION_SCALE, request->request_id, target.model,
-                                          target.version, target.group, err)))
-        status = err->status;
     if (status == 0)
-        status = scale(txn, &target, request->n_replicas, args, operation, err);
+        operation = lifecycle_operation(txn, OPERATION_SCALE, request->request_id, target.model,
+                                        target.version, target.group, err);
+    if (!operation) {
+        message_free(&deployment->base);
+        return err->status;
+    }
+    status = scale(txn, &target, request->n_replicas, args, operation, err);
     if (status == 0) {
         response = MESSAGE_NEW(scale_response,
                                sluice__manager__v1__scale_model_version_response__descriptor);
@@ -229,7 +231,7 @@ static int apply_scale(struct txn *txn, const ProtobufCMessage *message, void *a
     }
     if (status == 0)
         status = lifecycle_put(txn, operation, args->grace_ms, err);
-    else if (operation)
+    else
         message_free(&operation->base);
     message_free(&deployment->base);
     if (status == 0)

@@ -15,6 +15,7 @@
 #include "manager/failpoint.h"
 #include "manager/message.h"
 #include "manager/operations.h"
+#include "manager/picture.h"
 #include "manager/record.h"
 #include "manager/slot.h"
 #include "manager/store.h"
@@ -41,133 +42,6 @@ int64_t supervisor_now_ns(struct supervisor *supervisor)
     }
     supervisor->looked_ns = now_ns;
     return now_ns - supervisor->paused_ns;
-}
-
-/* -- input ----------------------------------------------------------------------------------------
- */
-
-struct picture {
-    struct reconcile_input input;
-    uint32_t *n_wanted;
-    struct reconcile_replica *replicas;
-    struct reconcile_operation *operations;
-    const char **operation_ids;
-    size_t *members; /* replica indices of all operations, one after the other */
-    struct action *actions;
-};
-
-static void picture_fini(struct picture *picture)
-{
-    free(picture->n_wanted);
-    free(picture->replicas);
-    free(picture->operations);
-    free(picture->operation_ids);
-    free(picture->members);
-    free(picture->actions);
-}
-
-static size_t find_index(const struct catalog *catalog, enum table table, const char *key)
-{
-    size_t i = catalog_find(catalog, table, key);
-    struct row *row = catalog_at(catalog, table, i);
-    return row && strcmp(row_key(row), key) == 0 ? i : SIZE_MAX;
-}
-
-static void fill_replica(struct supervisor *supervisor, const pb_replica *row, int64_t now_ns,
-                         struct reconcile_replica *out)
-{
-    const struct catalog *catalog = &supervisor->manager->catalog;
-    struct slot *slot = slot_ensure(supervisor, row->id);
-    char key[TABLE_KEY_BYTES];
-    table_key(key, row->model, row->version, row->device_group);
-    *out = (struct reconcile_replica){
-        .deployment = find_index(catalog, TABLE_DEPLOYMENT, key),
-        .state = (enum replica_state)row->state,
-        .retiring = row->retiring,
-        .restart = row->epoch && row->restart_epoch == row->epoch,
-        .stalled = row->stalled,
-        .busy = true,
-    };
-    if (!slot)
-        return;
-    out->process = slot->process_state;
-    out->worker = slot->status ? (enum worker_state)slot->status->state : WORKER_UNKNOWN;
-    out->busy = slot->busy || slot->hold_until_ns > now_ns;
-    out->fenced = slot->fenced;
-    out->permanent = slot->permanent;
-    out->drain_sent = slot->drain_sent;
-    out->kill_sent = slot->kill_sent;
-    out->started_ns = slot->started_ns;
-    out->next_start_ns = slot->next_start_ns;
-    out->ready_ns = slot->ready_ns;
-    out->drain_deadline_ns = slot->drain_deadline_ns;
-    out->deaths = slot->deaths;
-    out->failed_ns = slot->failed_ns;
-    out->still_ns = slot_still_ns(slot);
-    out->ghost = slot_has_ghost(slot);
-}
-
-static bool allocate(struct picture *picture, size_t n_deployments, size_t n_replicas,
-                     size_t n_operations, size_t n_members)
-{
-    picture->n_wanted = calloc(n_deployments + 1, sizeof(*picture->n_wanted));
-    picture->replicas = calloc(n_replicas + 1, sizeof(*picture->replicas));
-    picture->operations = calloc(n_operations + 1, sizeof(*picture->operations));
-    picture->operation_ids = calloc(n_operations + 1, sizeof(*picture->operation_ids));
-    picture->members = calloc(n_members + 1, sizeof(*picture->members));
-    picture->actions = calloc(n_replicas + n_operations + 1, sizeof(*picture->actions));
-    return picture->n_wanted && picture->replicas && picture->operations &&
-           picture->operation_ids && picture->members && picture->actions;
-}
-
-static bool is_open(const pb_operation *operation)
-{
-    return (int)operation->state == OPERATION_PENDING || (int)operation->state == OPERATION_RUNNING;
-}
-
-static bool take_picture(struct supervisor *supervisor, int64_t now_ns, struct picture *picture)
-{
-    const struct catalog *catalog = &supervisor->manager->catalog;
-    size_t n_deployments = catalog_count(catalog, TABLE_DEPLOYMENT);
-    size_t n_replicas = catalog_count(catalog, TABLE_REPLICA);
-    size_t n_operations = 0, n_members = 0, n = 0;
-    for (size_t i = 0; catalog_operation_at(catalog, i); i++)
-        if (is_open(catalog_operation_at(catalog, i))) {
-            n_operations++;
-            n_members += catalog_operation_at(catalog, i)->n_replica_ids;
-        }
-    memset(picture, 0, sizeof(*picture));
-    if (!allocate(picture, n_deployments, n_replicas, n_operations, n_members))
-        return false;
-    for (size_t i = 0; i < n_deployments; i++)
-        picture->n_wanted[i] = catalog_deployment_at(catalog, i)->n_replicas;
-    for (size_t i = 0; i < n_replicas; i++)
-        fill_replica(supervisor, catalog_replica_at(catalog, i), now_ns, &picture->replicas[i]);
-    n_members = 0;
-    for (size_t i = 0; catalog_operation_at(catalog, i); i++) {
-        const pb_operation *row = catalog_operation_at(catalog, i);
-        if (!is_open(row))
-            continue;
-        picture->operation_ids[n] = row->id;
-        picture->operations[n++] = (struct reconcile_operation){
-            .kind = (enum operation_kind)row->kind,
-            .replicas = &picture->members[n_members],
-            .n_replicas = row->n_replica_ids,
-            .busy = operations_busy(supervisor->manager->operations, row->id, clock_now_ns()),
-            .cancelling = row->cancelling,
-        };
-        for (size_t j = 0; j < row->n_replica_ids; j++)
-            picture->members[n_members++] = find_index(catalog, TABLE_REPLICA, row->replica_ids[j]);
-    }
-    picture->input = (struct reconcile_input){
-        .n_wanted = picture->n_wanted,
-        .n_deployments = n_deployments,
-        .replicas = picture->replicas,
-        .n_replicas = n_replicas,
-        .operations = picture->operations,
-        .n_operations = n_operations,
-    };
-    return true;
 }
 
 /* -- actions --------------------------------------------------------------------------------------
@@ -448,7 +322,7 @@ static void run(struct supervisor *supervisor)
         return;
     }
     ev_timer_stop(loop, &supervisor->wake);
-    if (take_picture(supervisor, now_ns, &picture)) {
+    if (picture_take(supervisor, now_ns, &picture)) {
         size_t n =
             reconcile(&supervisor->config, &picture.input, now_ns, picture.actions, &wake_ns);
         for (size_t i = 0; i < n; i++)
