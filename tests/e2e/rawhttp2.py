@@ -70,9 +70,11 @@ class Closed(Exception):
 class Peer:
     """One connection."""
 
-    def __init__(self, port, preface=PREFACE, settings=b"", timeout=10):
+    def __init__(self, port, preface=PREFACE, settings=b"", timeout=10, tls=None):
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls:
+            self.socket = tls.wrap_socket(self.socket, server_hostname="localhost")
         self.timeout = timeout
         self.decoder = hpack.Decoder()
         self.decoder.max_header_list_size = 1 << 20
@@ -87,7 +89,7 @@ class Peer:
     def send(self, data):
         try:
             self.socket.sendall(data)
-        except (BrokenPipeError, ConnectionResetError, TimeoutError) as e:
+        except OSError as e:
             raise Closed(str(e)) from e
 
     def open(self, path, extra=(), end=False, headers=None):
@@ -130,7 +132,7 @@ class Peer:
                 part = self.socket.recv(65536)
             except (TimeoutError, BlockingIOError):
                 raise TimeoutError("nothing more came") from None
-            except ConnectionError as e:
+            except OSError as e:
                 raise Closed(str(e)) from e
             if not part:
                 raise Closed("end of file")

@@ -227,6 +227,35 @@ def test_an_expired_certificate_is_told_and_can_be_replaced(server, pki, stubs, 
     lists(stubs, secure(s.port, pki.ca))
 
 
+def test_the_guard_reads_along_inside_tls(server, pki, stubs):
+    """What ends a connection in plain text (test_wire.py) ends one in TLS, and no other."""
+    import ssl
+    from rawhttp2 import CONTINUATION, HEADERS, RST_STREAM, END_HEADERS, Closed, Peer, block, frame, literal, request_headers
+    context = ssl.create_default_context(cafile=pki.ca.cert)
+    context.set_alpn_protocols(["h2"])
+    s = server("--tls-cert", pki.server[0], "--tls-key", pki.server[1])
+    path = "/sluice.v1.Inference/ListModels"
+    good = secure(s.port, pki.ca)
+    lists(stubs, good)
+    with Peer(s.port, tls=context) as peer:
+        stream = peer.open(path)
+        peer.data(stream, b"\0\0\0\0\0")
+        assert peer.answer(stream)["grpc-status"] == "0"
+    head = block(request_headers(path, scheme="https"))
+    floods = {"a block without an end": frame(HEADERS, 0, 1, head) + frame(CONTINUATION, 0, 1, literal("x", "v" * 15000)) * 20,
+              "resets": b"".join(frame(HEADERS, END_HEADERS, i, head) + frame(RST_STREAM, 0, i, b"\0\0\0\x08")
+                                 for i in range(1, 120001, 2))}
+    for data in floods.values():
+        with Peer(s.port, tls=context) as peer:
+            # The end of the connection, not just of a stream.
+            with pytest.raises(Closed):
+                for at in range(0, len(data), 65536):
+                    peer.send(data[at:at + 65536])
+                while True:
+                    peer.read_frame(3)
+    lists(stubs, good)
+
+
 # --- API keys ---
 
 def new_key(tenant, *args):
