@@ -180,7 +180,16 @@ struct encoding {
     struct pretokenizer_scratch *pre;
     struct bpe_scratch bpe;
     size_t n_lost;
+    const size_t *no_control_at; /* ascending; from i_place on not yet passed */
+    size_t n_places, i_place;
 };
+
+static bool is_guarded(struct encoding *e, size_t at)
+{
+    while (e->i_place < e->n_places && e->no_control_at[e->i_place] < at)
+        e->i_place++;
+    return e->i_place < e->n_places && e->no_control_at[e->i_place] == at;
+}
 
 static int on_piece(void *user, const char *piece, size_t n_bytes, struct error *err)
 {
@@ -210,7 +219,7 @@ static int encode_text(struct encoding *e, const char *text, size_t n_bytes, boo
         unsigned char first = (unsigned char)text[i];
         int32_t id = TOKENIZER_NO_ID;
         if (vocab->specials_begin[first] < vocab->specials_begin[first + 1])
-            id = vocab_match_special(vocab, text + i, n_bytes - i, control);
+            id = vocab_match_special(vocab, text + i, n_bytes - i, control && !is_guarded(e, i));
         if (id == TOKENIZER_NO_ID) {
             i++;
             continue;
@@ -226,11 +235,11 @@ static int encode_text(struct encoding *e, const char *text, size_t n_bytes, boo
     return encode_plain(e, text + begin, n_bytes - begin, err);
 }
 
-int tokenizer_encode(const struct tokenizer *tok, const char *text, size_t n_bytes, unsigned flags,
-                     struct token_list *list, size_t *out_n_lost, struct error *err)
+static int encode(struct encoding *e, const char *text, size_t n_bytes, unsigned flags,
+                  struct error *err)
 {
-    const struct tokenizer_info *info = &tok->info;
-    struct encoding e = {.tok = tok, .list = list};
+    const struct tokenizer_info *info = &e->tok->info;
+    struct token_list *list = e->list;
     size_t n_before = list->n_ids;
     size_t wrong;
     if (n_bytes > MAX_TEXT_BYTES)
@@ -238,20 +247,43 @@ int tokenizer_encode(const struct tokenizer *tok, const char *text, size_t n_byt
                            MAX_TEXT_BYTES);
     if (!utf8_valid(text, n_bytes, &wrong))
         return error_field(err, "text", "not valid UTF-8 at byte %zu", wrong);
-    int rc = pretokenizer_scratch_create(&e.pre, err);
+    int rc = pretokenizer_scratch_create(&e->pre, err);
     if (!rc && (flags & TOKENIZER_ADD_BOS) && info->bos_id != TOKENIZER_NO_ID)
         rc = token_list_add(list, (uint32_t)info->bos_id, err);
     if (!rc)
-        rc = encode_text(&e, text, n_bytes, flags & TOKENIZER_PARSE_SPECIAL, err);
+        rc = encode_text(e, text, n_bytes, flags & TOKENIZER_PARSE_SPECIAL, err);
     if (!rc && (flags & TOKENIZER_ADD_EOS) && info->eos_id != TOKENIZER_NO_ID)
         rc = token_list_add(list, (uint32_t)info->eos_id, err);
-    pretokenizer_scratch_destroy(e.pre);
-    bpe_scratch_fini(&e.bpe);
+    pretokenizer_scratch_destroy(e->pre);
+    bpe_scratch_fini(&e->bpe);
     if (rc)
         list->n_ids = n_before;
-    else if (out_n_lost)
+    return rc;
+}
+
+int tokenizer_encode(const struct tokenizer *tok, const char *text, size_t n_bytes, unsigned flags,
+                     struct token_list *list, size_t *out_n_lost, struct error *err)
+{
+    struct encoding e = {.tok = tok, .list = list};
+    int rc = encode(&e, text, n_bytes, flags, err);
+    if (!rc && out_n_lost)
         *out_n_lost = e.n_lost;
     return rc;
+}
+
+int tokenizer_encode_guarded(const struct tokenizer *tok, const char *text, size_t n_bytes,
+                             unsigned flags, const size_t *no_control_at, size_t n_places,
+                             struct token_list *list, struct error *err)
+{
+    struct encoding e = {
+        .tok = tok, .list = list, .no_control_at = no_control_at, .n_places = n_places};
+    return encode(&e, text, n_bytes, flags, err);
+}
+
+bool tokenizer_control_at(const struct tokenizer *tok, const char *text, size_t n_bytes)
+{
+    int32_t id = vocab_match_special(&tok->vocab, text, n_bytes, true);
+    return id != TOKENIZER_NO_ID && tok->vocab.tokens[id].kind == TOKEN_CONTROL;
 }
 
 /* --- tokens --- */

@@ -71,6 +71,15 @@ enum tokenizer_flags {
 int tokenizer_encode(const struct tokenizer *tok, const char *text, size_t n_bytes, unsigned flags,
                      struct token_list *list, size_t *out_n_lost, struct error *err);
 
+/* As tokenizer_encode(), but no control token's literal begins at the bytes no_control_at[n_places]
+ * (ascending): what stands there is text. */
+int tokenizer_encode_guarded(const struct tokenizer *tok, const char *text, size_t n_bytes,
+                             unsigned flags, const size_t *no_control_at, size_t n_places,
+                             struct token_list *list, struct error *err);
+
+/* Whether the literal of a control token begins at text[0]. */
+bool tokenizer_control_at(const struct tokenizer *tok, const char *text, size_t n_bytes);
+
 /* The bytes a token stands for (not necessarily UTF-8 on their own), with a NUL after them. NULL
  * for an id outside the vocabulary. Borrowed until close. */
 const char *tokenizer_token_bytes(const struct tokenizer *tok, uint32_t id, size_t *out_n_bytes);

@@ -43,6 +43,7 @@ static int make_chat_prompt(struct generation *g, const struct chat_template *te
     Sluice__V1__ChatMessage *messages[2];
     char role_system[] = "system", role_user[] = "user";
     struct strbuf text = {0};
+    struct prompt_guard guard = {0};
     /* protobuf-c's strings are not const; these are only read. */
     system.role = role_system;
     system.content = (char *)(uintptr_t)g->settings->system;
@@ -53,10 +54,11 @@ static int make_chat_prompt(struct generation *g, const struct chat_template *te
     messages[chat.n_messages++] = &user;
     chat.messages = messages;
     const struct tokenizer *tok = engine_tokenizer(g->engine);
-    int rc =
-        prompt_render_chat(template, tok, &chat, "chat", clock_wall_ns() / NS_PER_S, &text, err);
+    int rc = prompt_render_chat(template, tok, &chat, "chat", clock_wall_ns() / NS_PER_S, &text,
+                                &guard, err);
     if (!rc)
-        rc = prompt_encode_rendered(tok, &text, &g->prompt, err);
+        rc = prompt_encode_rendered(tok, &text, &guard, &g->prompt, err);
+    prompt_guard_fini(&guard);
     strbuf_fini(&text);
     return rc;
 }

@@ -78,7 +78,113 @@ static int extra_json(const Sluice__V1__ChatMessage *m, const char *field, struc
     return *out_text ? 0 : out_of_memory(err);
 }
 
-static int fill_messages(const Sluice__V1__Chat *chat, const char *field, struct arena *arena,
+/* --- the guard ---
+ *
+ * A template sees one text per message and gives one text. So that literals of control tokens
+ * inside what a user said do not become those tokens afterwards, each gets a mark behind its first
+ * character before the template runs; afterwards the marks are taken out and their places kept. A
+ * mark is a noncharacter, U+FDD0 to U+FDEF, that no message holds. */
+
+enum { MARK_BYTES = 3, N_MARKS = 32 };
+
+static void spell_mark(unsigned i, char out[MARK_BYTES + 1])
+{
+    memcpy(out, "\xEF\xB7", 2);
+    out[2] = (char)(0x90 + i);
+    out[3] = '\0';
+}
+
+static bool find_mark(const Sluice__V1__Chat *chat, char out[MARK_BYTES + 1])
+{
+    for (unsigned i = 0; i < N_MARKS; i++) {
+        bool held = false;
+        spell_mark(i, out);
+        for (size_t m = 0; m < chat->n_messages && !held; m++)
+            held = strstr(chat->messages[m]->content, out) != NULL;
+        if (!held)
+            return true;
+    }
+    return false;
+}
+
+static bool is_untrusted(const char *role)
+{
+    return strcmp(role, "user") == 0 || strcmp(role, "tool") == 0;
+}
+
+static size_t character_bytes(const char *text)
+{
+    size_t n = 1;
+    while (((unsigned char)text[n] & 0xC0) == 0x80)
+        n++;
+    return n;
+}
+
+/* The content with a mark behind the first character of each literal; itself where it has none. */
+static const char *mark_content(const struct tokenizer *tok, const char *content, const char *mark,
+                                struct arena *arena)
+{
+    size_t n = strlen(content), n_found = 0, at = 0;
+    for (size_t i = 0; i < n; i++)
+        n_found += tokenizer_control_at(tok, content + i, n - i);
+    if (!n_found)
+        return content;
+    char *out = arena_alloc(arena, n + n_found * MARK_BYTES + 1);
+    for (size_t i = 0; out && i < n;) {
+        bool found = tokenizer_control_at(tok, content + i, n - i);
+        size_t n_first = character_bytes(content + i);
+        memcpy(out + at, content + i, n_first);
+        at += n_first;
+        i += n_first;
+        if (!found)
+            continue;
+        memcpy(out + at, mark, MARK_BYTES);
+        at += MARK_BYTES;
+    }
+    return out;
+}
+
+/* Takes the marks out of the rendered text and keeps where their literals begin. */
+static int take_marks(struct strbuf *text, const char *mark, struct prompt_guard *out_guard,
+                      struct error *err)
+{
+    size_t n = 0, to = 0;
+    if (!text->n_bytes)
+        return 0;
+    const char *end = text->data + text->n_bytes, *at = text->data;
+    for (; (at = memmem(at, (size_t)(end - at), mark, MARK_BYTES)); at += MARK_BYTES)
+        n++;
+    if (!n)
+        return 0;
+    out_guard->places = calloc(n, sizeof(*out_guard->places));
+    if (!out_guard->places)
+        return out_of_memory(err);
+    for (size_t i = 0; i < text->n_bytes;) {
+        if (text->n_bytes - i < MARK_BYTES || memcmp(text->data + i, mark, MARK_BYTES) != 0) {
+            text->data[to++] = text->data[i++];
+            continue;
+        }
+        size_t begin = to ? to - 1 : 0;
+        while (begin && ((unsigned char)text->data[begin] & 0xC0) == 0x80)
+            begin--;
+        out_guard->places[out_guard->n++] = begin;
+        i += MARK_BYTES;
+    }
+    text->data[to] = '\0';
+    text->n_bytes = to;
+    return 0;
+}
+
+void prompt_guard_fini(struct prompt_guard *guard)
+{
+    free(guard->places);
+    *guard = (struct prompt_guard){0};
+}
+
+/* --- rendering --- */
+
+static int fill_messages(const Sluice__V1__Chat *chat, const struct tokenizer *tok,
+                         const char *mark, const char *field, struct arena *arena,
                          struct chat_template_input *input, struct error *err)
 {
     struct chat_message *messages = arena_calloc(arena, chat->n_messages + 1, sizeof(*messages));
@@ -88,9 +194,13 @@ static int fill_messages(const Sluice__V1__Chat *chat, const char *field, struct
         char name[ERROR_FIELD_BYTES];
         const Sluice__V1__ChatMessage *m = chat->messages[i];
         snprintf(name, sizeof(name), "%.60s.messages[%zu]", field, i);
+        const char *content =
+            is_untrusted(m->role) ? mark_content(tok, m->content, mark, arena) : m->content;
+        if (!content)
+            return out_of_memory(err);
         messages[i] = (struct chat_message){.role = m->role,
-                                            .content = m->content,
-                                            .n_content_bytes = strlen(m->content),
+                                            .content = content,
+                                            .n_content_bytes = strlen(content),
                                             .name = m->name[0] ? m->name : NULL};
         int rc = extra_json(m, name, arena, &messages[i].extra_json, err);
         if (rc)
@@ -149,8 +259,8 @@ static int cut_after_content(const char *content, const char *field, struct strb
 }
 
 static int render(const struct chat_template *template, const struct tokenizer *tok,
-                  const Sluice__V1__Chat *chat, const char *field, int64_t now_unix_s,
-                  struct arena *arena, struct strbuf *out, struct error *err)
+                  const Sluice__V1__Chat *chat, const char *mark, const char *field,
+                  int64_t now_unix_s, struct arena *arena, struct strbuf *out, struct error *err)
 {
     const struct tokenizer_info *info = tokenizer_info(tok);
     size_t begin = out->n_bytes;
@@ -168,27 +278,31 @@ static int render(const struct chat_template *template, const struct tokenizer *
         .now_unix_s = now_unix_s};
     if (chat->continue_final_message)
         input.add_generation_prompt = false;
-    int rc = fill_messages(chat, field, arena, &input, err);
+    int rc = fill_messages(chat, tok, mark, field, arena, &input, err);
     if (!rc)
         rc = fill_tools(chat, field, arena, &input, err);
     if (!rc)
         rc = chat_template_render(template, &input, out, err);
     if (!rc && chat->continue_final_message && chat->n_messages)
-        rc = cut_after_content(chat->messages[chat->n_messages - 1]->content, field, out, begin,
-                               err);
+        rc =
+            cut_after_content(input.messages[chat->n_messages - 1].content, field, out, begin, err);
     return rc;
 }
 
 int prompt_render_chat(const struct chat_template *template, const struct tokenizer *tok,
                        const Sluice__V1__Chat *chat, const char *field, int64_t now_unix_s,
-                       struct strbuf *out, struct error *err)
+                       struct strbuf *out, struct prompt_guard *out_guard, struct error *err)
 {
-    char name[ERROR_FIELD_BYTES];
+    char name[ERROR_FIELD_BYTES], mark[MARK_BYTES + 1];
     struct chat_template *own = NULL;
     struct arena arena;
     if (!chat->n_messages) {
         snprintf(name, sizeof(name), "%.60s.messages", field);
         return error_field(err, name, "is empty");
+    }
+    if (!find_mark(chat, mark)) {
+        snprintf(name, sizeof(name), "%.60s.messages", field);
+        return error_field(err, name, "hold all noncharacters from U+FDD0 to U+FDEF");
     }
     if (chat->template_override[0]) {
         const char *text = chat->template_override;
@@ -207,17 +321,20 @@ int prompt_render_chat(const struct chat_template *template, const struct tokeni
         return error_reason(err, "NO_CHAT_TEMPLATE");
     }
     arena_init(&arena, 0, ARENA_LIMIT_BYTES);
-    int rc = render(template, tok, chat, field, now_unix_s, &arena, out, err);
+    int rc = render(template, tok, chat, mark, field, now_unix_s, &arena, out, err);
+    if (!rc)
+        rc = take_marks(out, mark, out_guard, err);
     arena_fini(&arena);
     chat_template_destroy(own);
     return rc;
 }
 
 int prompt_encode_rendered(const struct tokenizer *tok, const struct strbuf *text,
-                           struct token_list *ids, struct error *err)
+                           const struct prompt_guard *guard, struct token_list *ids,
+                           struct error *err)
 {
-    return tokenizer_encode(tok, strbuf_str(text), text->n_bytes, TOKENIZER_PARSE_SPECIAL, ids,
-                            NULL, err);
+    return tokenizer_encode_guarded(tok, strbuf_str(text), text->n_bytes, TOKENIZER_PARSE_SPECIAL,
+                                    guard->places, guard->n, ids, err);
 }
 
 int prompt_encode_text(const struct tokenizer *tok, const char *text, bool add_special,
