@@ -243,6 +243,23 @@ def test_tls_and_api_keys(fresh, request, tmp_path, python_package, go_program):
         assert plain.returncode != 0 and "Paris" not in plain.stdout
 
 
+def test_the_c_library_is_usable_where_it_is_installed(served, tmp_path):
+    """The README's program, built against an installed tree as the README says."""
+    readme = (ROOT / "clients/c/README.md").read_text()
+    source = readme.split("```c\n")[1].split("```")[0].replace("127.0.0.1:8001", served.address)
+    (tmp_path / "ask.c").write_text(source)
+    subprocess.run(["cmake", "--install", BIN.parent, "--prefix", tmp_path / "usr"], check=True, capture_output=True,
+                   timeout=120)
+    pc = next((tmp_path / "usr").rglob("sluice.pc")).parent
+    command = readme.split("```\ncc ")[1].split("\n")[0]
+    env = {**os.environ, "PKG_CONFIG_PATH": str(pc), "LD_LIBRARY_PATH": str(pc.parent)}
+    subprocess.run(f"cc -std=c11 -Wall -Wextra -Werror {command}", shell=True, check=True, cwd=tmp_path, env=env, timeout=60)
+    result = subprocess.run([tmp_path / "ask"], capture_output=True, text=True, env=env, timeout=60)
+    assert result.returncode == 0 and "Paris" in result.stdout, result.stderr
+    assert (tmp_path / "usr/share/man/man1/sluice-run.1").exists()
+    assert (tmp_path / "usr/share/bash-completion/completions/sluice").exists()
+
+
 def test_the_service_config_is_one_and_the_same(python_package, go_program):
     text = (ROOT / "clients/service_config.json").read_text()
     assert (python_package / "sluice/service_config.json").read_text() == text
