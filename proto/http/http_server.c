@@ -167,7 +167,7 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *connection, 
     const struct http_route *route = find_route(server, url);
     struct http_reply reply = {.content_type = "text/plain; charset=utf-8"};
     (void)upload;
-    (void)n_upload;
+    *n_upload = 0; /* there is no body that would be read */
     if (!*request) {
         *request = &seen;
         reply.status = refusal(connection, method, version, route);
