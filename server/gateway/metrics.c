@@ -26,6 +26,9 @@ enum {
     FAMILY_SERVER_SERVING,
     FAMILY_ROUTE_GENERATION,
     FAMILY_REFUSALS,
+    FAMILY_ACCESS_REFUSALS,
+    FAMILY_ACCESS_RELOADS,
+    FAMILY_CONNECTIONS,
     FAMILY_PAUSES,
     FAMILY_SLOW_READERS,
     FAMILY_RESUMES,
@@ -73,6 +76,20 @@ static const struct metric_spec specs[N_FAMILIES] = {
                          .help = "Requests that were refused, paused or ended because of a limit.",
                          .type = METRIC_COUNTER,
                          .labels = {"limit"}},
+    [FAMILY_ACCESS_REFUSALS] = {.name = "sluice_access_refusals_total",
+                                .help =
+                                    "Calls refused for their API key or certificate, by reason.",
+                                .type = METRIC_COUNTER,
+                                .labels = {"reason"}},
+    [FAMILY_ACCESS_RELOADS] = {.name = "sluice_access_reloads_total",
+                               .help =
+                                   "Times that TLS files or API keys were read again, by result "
+                                   "(ok; failed: the old ones stayed).",
+                               .type = METRIC_COUNTER,
+                               .labels = {"result"}},
+    [FAMILY_CONNECTIONS] = {.name = "sluice_connections",
+                            .help = "Connections to the port of the data plane.",
+                            .type = METRIC_GAUGE},
     [FAMILY_PAUSES] = {.name = "sluice_stream_pauses_total",
                        .help = "Sequences paused because their client did not take what was "
                                "ready.",
@@ -242,6 +259,23 @@ static void sample_counters(struct gateway_metrics *m, struct metrics_sink *sink
     }
 }
 
+static void sample_access(struct gateway_metrics *m, struct metrics_sink *sink)
+{
+    struct access_stats stats;
+    const char *ok[] = {"ok"}, *failed[] = {"failed"};
+    access_get_stats(m->gateway->access, &stats);
+    for (int i = 0; i < N_ACCESS_REFUSALS; i++) {
+        const char *const values[] = {access_refusal_names[i]};
+        metrics_sample(sink, m->families[FAMILY_ACCESS_REFUSALS], values,
+                       (double)stats.n_refused[i]);
+    }
+    metrics_sample(sink, m->families[FAMILY_ACCESS_RELOADS], ok, (double)stats.n_reloads);
+    metrics_sample(sink, m->families[FAMILY_ACCESS_RELOADS], failed,
+                   (double)stats.n_failed_reloads);
+    metrics_sample(sink, m->families[FAMILY_CONNECTIONS], NULL,
+                   (double)rpc_server_n_connections(m->gateway->server));
+}
+
 static void sample_calls(struct gateway_metrics *m, struct metrics_sink *sink)
 {
     struct rpc_server_stats stats;
@@ -265,6 +299,7 @@ static void collect(void *arg, struct metrics_sink *sink)
     sample_routes(m, sink);
     sample_health(m, sink);
     sample_counters(m, sink);
+    sample_access(m, sink);
     sample_calls(m, sink);
 }
 
