@@ -73,7 +73,9 @@ static void test_requests_when_the_reader_rests_then_they_take_turns(void **stat
     struct client_request endless = {.max_tokens = 1000000};
     fixture_init(&f);
     f.config.limits.max_pending_bytes = 4096;
-    f.workers[0].text_bytes = 200;
+    f.workers[0].text_bytes = 500; /* much at once: the connection holds megabytes */
+    f.workers[0].tokens_per_step = 40;
+    f.workers[0].step_us = 5000;
     fixture_start(&f, 1);
     bidi_open(&f, NULL, 0, &bidi);
     for (unsigned i = 0; i < N; i++) {
@@ -108,24 +110,31 @@ static void test_requests_when_all_together_are_too_much_then_they_pause(void **
     (void)state;
     enum { N = 6 };
     char id[8];
-    struct client_request long_one = {.max_tokens = 1500};
+    struct client_request endless = {.max_tokens = 1000000};
     fixture_init(&f);
-    f.config.limits.max_stream_pending_bytes = 3000; /* and 64 KiB for one */
-    f.workers[0].text_bytes = 300;
-    f.workers[0].step_us = 100;
+    f.config.limits.max_stream_pending_bytes = 65536;
+    f.config.limits.max_pending_bytes = 1 << 20; /* never reached by one of them */
+    f.workers[0].text_bytes = 500;
+    f.workers[0].tokens_per_step = 40;
+    f.workers[0].step_us = 5000;
     fixture_start(&f, 1);
     bidi_open(&f, NULL, 0, &bidi);
-    rpc_stream_pause_reads(bidi.stream);
     for (unsigned i = 0; i < N; i++) {
         snprintf(id, sizeof(id), "e%u", i);
-        bidi_start(&bidi, id, &long_one);
+        bidi_start(&bidi, id, &endless);
+        bidi_wait_tokens(&bidi, id, 1);
     }
-    assert_true(fake_worker_wait(&f.workers[0], &f.workers[0].n_pauses, 1));
+    rpc_stream_pause_reads(bidi.stream);
+    assert_true(fake_worker_wait(&f.workers[0], &f.workers[0].n_pauses, N));
     rpc_stream_resume_reads(bidi.stream);
     for (unsigned i = 0; i < N; i++) {
         snprintf(id, sizeof(id), "e%u", i);
-        bidi_expect_tokens(&bidi, id, &long_one, true);
+        pthread_mutex_lock(&bidi.lock);
+        unsigned n = bidi.answers[i].n_tokens;
+        pthread_mutex_unlock(&bidi.lock);
+        bidi_wait_tokens(&bidi, id, n + 400);
     }
+    assert_true(fake_worker_read(&f.workers[0], &f.workers[0].n_resumes) >= N);
     finish();
 }
 
