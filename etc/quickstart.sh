@@ -23,6 +23,10 @@ for word in "$@"; do
 done
 state=${SLUICE_STATE:-${XDG_STATE_HOME:-$HOME/.local/state}/sluice-quickstart}
 listen=${SLUICE_LISTEN:-127.0.0.1:8001}
+# Another address is a second instance: its metrics need ports of their own (SLUICE_METRICS, SLUICE_MANAGER_METRICS), or none.
+if [ "$listen" != 127.0.0.1:8001 ]; then
+    export SLUICE_METRICS=${SLUICE_METRICS-} SLUICE_MANAGER_METRICS=${SLUICE_MANAGER_METRICS-}
+fi
 build=build/release
 step() { printf '\n== %s\n' "$*"; }
 
