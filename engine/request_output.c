@@ -61,8 +61,9 @@ static void stage(struct sequence *seq, const char *text, size_t n_bytes, uint32
                            "no memory for generated text");
         return;
     }
+    /* Text comes with ids, so this is a new one: readers have not seen it. */
     uint32_t at = out->n_released ? out->n_released - 1 : 0;
-    if (at < seq->max_ids)
+    if (n_bytes > skip && at < seq->max_ids)
         seq->text_bytes[at] += (uint32_t)(n_bytes - skip);
 }
 

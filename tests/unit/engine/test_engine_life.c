@@ -470,9 +470,10 @@ static void test_update_replaces_stop_strings(void **state)
     for (int had_stops = 0; had_stops < 2; had_stops++) {
         req.stopping.stop = absent;
         req.stopping.n_stop = (uint32_t)had_stops;
-        run_slow_steps(2 * NS_PER_MS);
+        run_slow_steps(5 * NS_PER_MS);
         run_submit(engine, &req, &r);
         run_wait_ids(engine, &r, 20);
+        engine_pause(engine, r.id, true);
         /* Three bytes of what comes much later. */
         const char *late = whole.choices[0].text + whole.choices[0].n_text * 3 / 4;
         while (late[0] <= ' ' || late[1] <= ' ' || late[2] <= ' ') /* of whole characters */
@@ -485,6 +486,7 @@ static void test_update_replaces_stop_strings(void **state)
         run_poll(engine);
         size_t n_before = r.choices[0].n_text;
         run_slow_steps(0);
+        engine_pause(engine, r.id, false);
         run_wait(engine, &r, 1);
         for (uint32_t c = 0; c < 2; c++) {
             const struct run_choice *got = &r.choices[c], *w = &whole.choices[c];
