@@ -68,8 +68,8 @@ static bool on_pending(struct relay_sink *sink, int64_t more_bytes)
     struct generate_stream *stream = ((struct stream_member *)sink)->stream;
     int64_t limit = (int64_t)stream->gateway->config.limits.max_stream_pending_bytes;
     int64_t n_bytes = atomic_fetch_add(&stream->pending_bytes, more_bytes) + more_bytes;
-    if (n_bytes > limit)
-        atomic_store(&stream->crowded, true);
+    if (n_bytes > limit && !atomic_exchange(&stream->crowded, true))
+        gateway_count_refusal(stream->gateway, LIMIT_STREAM_PENDING_BYTES);
     return atomic_load(&stream->crowded) && n_bytes > limit / 2;
 }
 
