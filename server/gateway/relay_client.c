@@ -270,6 +270,8 @@ int relay_reattach(struct relay *relay, struct relay_sink *sink,
         relay_check_pending(relay);
     }
     pthread_mutex_unlock(&relay->lock);
+    if (!rc && old != sink)
+        gateway_count_event(relay->gateway, GATEWAY_REATTACH);
     if (old && old != sink) {
         error_set(&why, STATUS_ABORTED, "another connection has taken this request over");
         error_reason(&why, "REATTACHED");
