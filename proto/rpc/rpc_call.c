@@ -72,6 +72,14 @@ static void destroy(struct rpc_call *call)
     free(call);
 }
 
+/* A call there is no memory for: its client hears why. */
+static void turn_away(grpc_call *core)
+{
+    grpc_call_cancel_with_status(core, GRPC_STATUS_RESOURCE_EXHAUSTED, "the server has no memory",
+                                 NULL);
+    grpc_call_unref(core);
+}
+
 struct rpc_call *rpc_call_create(struct rpc_server *server, struct rpc_lane *lane, grpc_call *core,
                                  const grpc_call_details *details,
                                  const grpc_metadata_array *metadata,
@@ -79,7 +87,7 @@ struct rpc_call *rpc_call_create(struct rpc_server *server, struct rpc_lane *lan
 {
     struct rpc_call *call = calloc(1, sizeof(*call));
     if (call == NULL) {
-        grpc_call_unref(core);
+        turn_away(core);
         return NULL;
     }
     call->server = server;
@@ -100,7 +108,7 @@ struct rpc_call *rpc_call_create(struct rpc_server *server, struct rpc_lane *lan
     call->peer = strdup(peer);
     gpr_free(peer);
     if (call->peer == NULL || !copy_metadata(call, metadata, config->max_metadata_bytes)) {
-        grpc_call_unref(core);
+        turn_away(core);
         destroy(call);
         return NULL;
     }
@@ -319,6 +327,11 @@ static int queue_message(struct rpc_call *call, const ProtobufCMessage *message,
         grpc_byte_buffer_destroy(buffer);
     } else if (!rpc_queue_push(&call->queue, buffer, n_bytes, call->max_pending_bytes)) {
         status = STATUS_RESOURCE_EXHAUSTED;
+        call->ended =
+            finish; /* an answer there is no memory for must not leave its client waiting */
+        if (finish)
+            error_set(&call->status, status, "no memory for the answer");
+        pump(call);
     } else {
         status = 0;
         call->ended = finish;

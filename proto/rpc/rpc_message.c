@@ -236,6 +236,21 @@ static int walk_message(struct walk *walk, const ProtobufCMessageDescriptor *des
     return status;
 }
 
+/* The usual memory, but telling whether there was none: unpack answers NULL for that too. */
+static void *noting_alloc(void *data, size_t n_bytes)
+{
+    bool *failed = data;
+    void *memory = malloc(n_bytes);
+    *failed = *failed || memory == NULL;
+    return memory;
+}
+
+static void noting_free(void *data, void *memory)
+{
+    (void)data;
+    free(memory);
+}
+
 int rpc_message_parse(const ProtobufCMessageDescriptor *descriptor, const void *bytes,
                       size_t n_bytes, ProtobufCMessage **out_message, struct error *err)
 {
@@ -245,7 +260,12 @@ int rpc_message_parse(const ProtobufCMessageDescriptor *descriptor, const void *
     int status = walk_message(&walk, descriptor, (struct span){start, start + n_bytes});
     if (status != 0)
         return status;
-    ProtobufCMessage *message = protobuf_c_message_unpack(descriptor, NULL, n_bytes, start);
+    bool failed = false;
+    ProtobufCAllocator noting = {noting_alloc, noting_free, &failed};
+    ProtobufCMessage *message = protobuf_c_message_unpack(descriptor, &noting, n_bytes, start);
+    if (message == NULL && failed)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "%s: no memory to decode it",
+                         descriptor->name);
     if (message == NULL) {
         error_set(err, STATUS_INVALID_ARGUMENT, "%s cannot be decoded", descriptor->name);
         return error_reason(err, "MESSAGE_MALFORMED");

@@ -266,7 +266,8 @@ static void fail_locally(struct rpc_stream *stream, struct error *err)
 {
     pthread_mutex_lock(&stream->lock);
     error_prefix(err, "the server's answer");
-    err->status = STATUS_INTERNAL;
+    if (err->status != STATUS_RESOURCE_EXHAUSTED || err->reason[0]) /* else: our memory is out */
+        err->status = STATUS_INTERNAL;
     if (stream->local.status == 0)
         stream->local = *err;
     stream->end_of_messages = true;

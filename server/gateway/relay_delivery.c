@@ -112,7 +112,8 @@ static void put_tokens(struct relay *relay, uint32_t index, size_t n, relay_put_
     struct cut_text cut;
     frame.tokens.choice = index;
     frame.tokens.first_index = (uint32_t)choice->n_sent;
-    frame.tokens.ids = choice->generated.ids + choice->n_sent;
+    if (n) /* text alone may come of a worker that made no ids */
+        frame.tokens.ids = choice->generated.ids + choice->n_sent;
     frame.tokens.n_ids = n;
     frame.tokens.text = cut_text(choice, end, &cut);
     if (choice->n_logprobs > skip) {
