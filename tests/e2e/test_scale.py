@@ -525,6 +525,7 @@ def test_a_revived_worker_of_an_old_epoch_never_holds_the_slot(manager):
 
 def check_settled(manager):
     """I2 and I6: what is recorded is there, no slot has two processes, no deployment more than it wants."""
+    manager.wait(lambda: manager.status().n_open_operations == 0, 30, "operations end")  # some were just begun
     settle(manager)
     final = (manager.t.REPLICA_STATE_READY, manager.t.REPLICA_STATE_FAILED)
     manager.wait(lambda: all(r.state in final for r in manager.replicas()), 10, "everything is settled")
