@@ -38,7 +38,7 @@ def wire(tmp_path_factory, stubs):
     folder = tmp_path_factory.mktemp("wire")
     p = Plumbing(folder, stubs, rate=50, options=[
         "--listen-unix", folder / "s.sock", "--max-connections", str(MAX_CONNECTIONS), "--handshake-timeout", "1s",
-        "--keepalive-time", "1s", "--keepalive-timeout", "1s", "--request-timeout", "2s"])
+        "--keepalive-time", "1s", "--keepalive-timeout", "1s", "--request-timeout", "2s", "--max-resets", "2000"])
     p.unix = f"unix:{folder}/s.sock"
     # What the allocator keeps after the largest message is no growth.
     for _ in range(4):
