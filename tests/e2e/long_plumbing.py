@@ -24,7 +24,7 @@ def make(tmp_path, stubs):
 
 
 def test_1000_streams_of_20_tokens_a_second(make):
-    p = make(rate=20, options=["--max-calls", "2000"])
+    p = make(rate=20, options=["--max-calls", "2000", "--max-concurrent", "2000"])
     figures = p.load(connections=10, streams=1000, tokens=1000, seconds=SECONDS, timeout=SECONDS + 300)
     print("\n" + json.dumps(figures))
     assert figures["errors"] == {} and figures["ok"] >= 1000 * (SECONDS // 52)
@@ -33,7 +33,7 @@ def test_1000_streams_of_20_tokens_a_second(make):
 
 
 def test_10000_idle_streams(make):
-    p = make(rate=0, options=["--max-calls", "20000"])
+    p = make(rate=0, options=["--max-calls", "20000", "--max-concurrent", "20000"])
     figures = p.load(connections=110, streams=10000, idle=30, timeout=300)
     print("\n" + json.dumps(figures))
     server = figures["processes"]["server"]

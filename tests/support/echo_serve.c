@@ -397,6 +397,19 @@ static void *turn_wheel(void *arg)
 
 /* --- up --- */
 
+/* All of them; `why`: they hear it. */
+static void free_requests(struct session *session, const struct error *why)
+{
+    struct request *next;
+    for (uint32_t i = 0; i < session->echo->config.n_slots; i++)
+        for (struct request *request = session->slots[i]; request; request = next) {
+            next = request->next;
+            if (why)
+                send_error(session, request->id, why);
+            free_request(session->echo, request);
+        }
+}
+
 static int on_hello(struct session *session, const Sluice__Worker__V1__Hello *hello,
                     struct error *err)
 {
@@ -554,9 +567,7 @@ static void on_done(void *arg, struct rpc_call *call)
     struct session *session = arg;
     struct echo *echo = session->echo;
     pthread_mutex_lock(&echo->lock);
-    for (uint32_t i = 0; i < echo->config.n_slots; i++)
-        while (session->slots[i])
-            free_request(echo, session->slots[i]);
+    free_requests(session, NULL);
     struct session **at = &echo->sessions;
     while (*at != session)
         at = &(*at)->next;
@@ -648,11 +659,7 @@ uint32_t echo_drain(struct echo *echo, uint32_t grace_ms, uint32_t *out_n_ended)
     wait_idle(echo, grace_ms);
     *out_n_ended = echo->n_live;
     for (struct session *s = echo->sessions; s; s = s->next)
-        for (uint32_t i = 0; i < echo->config.n_slots; i++)
-            while (s->slots[i]) {
-                send_error(s, s->slots[i]->id, &why);
-                free_request(echo, s->slots[i]);
-            }
+        free_requests(s, &why);
     pthread_mutex_unlock(&echo->lock);
     return n_before - *out_n_ended;
 }

@@ -407,6 +407,9 @@ static int run(struct load *load)
     struct total total;
     struct strbuf usage;
     memset(&total, 0, sizeof(total));
+    memset(before, 0, sizeof(before));
+    memset(during, 0, sizeof(during));
+    memset(after, 0, sizeof(after));
     strbuf_init(&usage, 0);
     if (!connect_all(load))
         return 1;
@@ -476,7 +479,7 @@ static bool parse(int argc, char *argv[], struct settings *s)
             s->server = optarg;
         else if (got == 'm')
             s->model = optarg;
-        else if (got != 'P' || !add_pid(s, optarg))
+        else if (got != 'P' || !optarg || !add_pid(s, optarg))
             return false;
     }
     return s->server && s->model && s->n_connections && s->n_streams && s->n_tokens &&
@@ -500,13 +503,14 @@ int main(int argc, char *argv[])
     load.connections = calloc(load.settings.n_connections, sizeof(*load.connections));
     load.streams = calloc(n, sizeof(*load.streams));
     uint32_t *prompts = calloc((size_t)n * n_prompt, sizeof(*prompts));
-    if (!load.connections || !load.streams || !prompts) {
+    int rc = 1;
+    if (load.connections && load.streams && prompts) {
+        for (uint32_t i = 0; i < n; i++)
+            load.streams[i].prompt = prompts + (size_t)i * n_prompt;
+        rc = run(&load);
+    } else {
         fprintf(stderr, "load_client: out of memory\n");
-        return 1;
     }
-    for (uint32_t i = 0; i < n; i++)
-        load.streams[i].prompt = prompts + (size_t)i * n_prompt;
-    int rc = run(&load);
     free(prompts);
     free(load.streams);
     free(load.connections);
