@@ -7,6 +7,8 @@
 #include <string.h>
 #include <time.h>
 
+#include <malloc.h>
+
 #include "base/error.h"
 #include "base/log.h"
 #include "base/manual.h"
@@ -171,6 +173,13 @@ static void drain(struct gateway *gateway, const sigset_t *set, uint32_t grace_m
     pthread_join(thread, NULL);
 }
 
+/* As many heaps as threads that serve: with glibc's default of eight a core, what a flood needed
+ * for a moment stays in each of gRPC's threads' (35 MiB instead of 7 after 50,000 resets). */
+static void bound_heaps(uint64_t n_threads)
+{
+    mallopt(M_ARENA_MAX, (int)n_threads);
+}
+
 static int serve(const struct settings *settings)
 {
     struct error err;
@@ -183,6 +192,7 @@ static int serve(const struct settings *settings)
     sigaddset(&set, SIGUSR1);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
     signal(SIGPIPE, SIG_IGN);
+    bound_heaps(settings->gateway.threads);
     struct gateway_config config = settings->gateway;
     config.watchdog_ms = notify_watchdog_ms();
     if (gateway_create(&config, &gateway, &err) != 0) {
