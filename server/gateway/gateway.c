@@ -417,8 +417,16 @@ int gateway_create(const struct gateway_config *config, struct gateway **out_gat
     return 0;
 }
 
+/* Nothing new is begun on streams that are open, and those without requests end. */
+static void leave(struct gateway *gateway)
+{
+    atomic_store(&gateway->leaving, true);
+    generate_streams_drain(gateway);
+}
+
 void gateway_drain(struct gateway *gateway, uint32_t grace_ms)
 {
+    leave(gateway);
     rpc_server_shutdown(gateway->server, grace_ms);
 }
 
@@ -431,8 +439,7 @@ void gateway_destroy(struct gateway *gateway, uint32_t grace_ms)
 {
     if (!gateway)
         return;
-    atomic_store(&gateway->leaving, true);
-    generate_streams_drain(gateway);
+    leave(gateway);
     if (gateway->server)
         rpc_server_shutdown(gateway->server, grace_ms);
     reattach_end(gateway);

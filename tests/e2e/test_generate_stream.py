@@ -617,12 +617,14 @@ def test_a_drain_lets_running_requests_finish_and_refuses_new_ones(fresh):
     reference = alone(fresh, request)
     idle.start("quick", fresh.request("smol", "x", max_tokens=1))
     idle.wait_finished("quick")
-    stream.start("r", request)
-    stream.wait_tokens("r", 5)
+    held = fresh.request("smol", "Once upon a time", max_tokens=60, ignore_eos=True, credit_tokens=30)
+    stream.start("r", held)
+    stream.wait_tokens("r", 30)
     import os, signal
     os.kill(fresh.children("sluice-server")[0], signal.SIGTERM)
     idle.wait(lambda: idle.over, "an idle stream's end", 10)
     assert idle.status[0] == grpc.StatusCode.UNAVAILABLE
     stream.start("late", request)
     assert stream.wait_error("late").reason == "DRAINING"
+    stream.credit("r", 1000)
     same(stream.wait_finished("r"), reference)
