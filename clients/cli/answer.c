@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "clients/cli/cli.h"
 #include "clients/cli/output.h"
+#include "clients/cli/printable.h"
 #include "proto/rpc/rpc_client.h"
 #include "proto/rpc/rpc_message.h"
 #include "proto/rpc/rpc_stream.h"
@@ -33,7 +34,7 @@ static void take_tokens(const struct cli *cli, const Sluice__V1__Tokens *tokens,
     a->n_tokens += tokens->n_ids;
     strbuf_add_str(&a->text, tokens->text);
     if (!cli->settings.json)
-        fputs(tokens->text, stdout);
+        printable_write(stdout, tokens->text);
 }
 
 static int on_event(const struct cli *cli, const Sluice__V1__GenerateResponse *response,
@@ -54,16 +55,18 @@ static void set_reader(struct answer *a, struct rpc_reader *reader)
 {
     pthread_mutex_lock(&a->lock);
     a->reader = reader;
+    a->ended = !reader;
+    if (reader && a->cancelled) /* while it was on its way to be asked for */
+        rpc_reader_cancel(reader);
     pthread_mutex_unlock(&a->lock);
 }
 
 void answer_cancel(struct answer *a)
 {
     pthread_mutex_lock(&a->lock);
-    if (a->reader) {
-        a->cancelled = true;
+    a->cancelled |= !a->ended;
+    if (a->reader)
         rpc_reader_cancel(a->reader);
-    }
     pthread_mutex_unlock(&a->lock);
 }
 

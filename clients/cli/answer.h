@@ -23,7 +23,7 @@ struct answer {
 
     pthread_mutex_t lock; /* of what follows */
     struct rpc_reader *reader;
-    bool cancelled;
+    bool cancelled, ended;
 };
 
 void answer_init(struct answer *answer);
@@ -35,7 +35,7 @@ void answer_fini(struct answer *answer);
 int answer_run(struct cli *cli, struct rpc_client *client,
                const Sluice__V1__GenerateRequest *request, struct answer *answer,
                struct error *err);
-/* Ends it from any thread; does nothing where none runs. */
+/* Ends it from any thread, also before its call has begun; does nothing once it has ended. */
 void answer_cancel(struct answer *answer);
 
 /* Time to first token and tokens/s, on stderr. */

@@ -6,6 +6,7 @@
 
 #include "clients/cli/output.h"
 #include "clients/cli/paths.h"
+#include "clients/cli/printable.h"
 
 const char *cli_word(const struct cli *cli, size_t i)
 {
@@ -113,8 +114,8 @@ int cli_fail(const struct cli *cli, const struct error *err)
         return 1;
     }
     strbuf_init(&hint, 0);
-    fprintf(stderr, "sluice %s: %s", cli->command->name,
-            err->message[0] ? err->message : status_name(err->status));
+    fprintf(stderr, "sluice %s: ", cli->command->name);
+    printable_write(stderr, err->message[0] ? err->message : status_name(err->status));
     if (err->reason[0])
         fprintf(stderr, " (%s, %s)\n", status_name(err->status), err->reason);
     else

@@ -168,18 +168,21 @@ static int take_answer(struct chat *chat, struct error *err)
     Sluice__V1__Chat body;
     struct sampling_parts parts;
     struct answer answer;
+    answer_init(&answer);
+    set_answer(chat, &answer); /* Ctrl-C means it from here on */
     int rc = fit_context(chat, err);
     if (!rc)
         rc = chat_log_chat(&chat->log, &system, &body, err);
-    if (rc)
+    if (rc) {
+        set_answer(chat, NULL);
+        answer_fini(&answer);
         return rc;
+    }
     request.model = (char *)(uintptr_t)chat->model;
     request.version = (char *)(uintptr_t)chat->cli->settings.version;
     request.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
     request.chat = &body;
     sampling_fill(chat->cli, &parts, &request);
-    answer_init(&answer);
-    set_answer(chat, &answer);
     rc = answer_run(chat->cli, chat->client, &request, &answer, err);
     set_answer(chat, NULL);
     if (!rc) {

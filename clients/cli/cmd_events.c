@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "clients/cli/cli.h"
 #include "clients/cli/output.h"
+#include "clients/cli/printable.h"
 #include "proto/rpc/rpc_client.h"
 #include "proto/rpc/rpc_message.h"
 #include "proto/rpc/rpc_stream.h"
@@ -65,6 +66,8 @@ static int read_stream(struct cli *cli, struct rpc_reader *reader, struct cursor
            (rc = rpc_reader_next(reader, &message, err)) == 0 && message) {
         const Sluice__Manager__V1__WatchEventsResponse *batch =
             (const Sluice__Manager__V1__WatchEventsResponse *)message;
+        if (!cli->settings.json)
+            printable_message(message);
         for (size_t i = 0; i < batch->n_events; i++) {
             const Sluice__Manager__V1__Event *event = batch->events[i];
             if (event->seq < cursor->next || (cursor->last && event->seq > cursor->last))

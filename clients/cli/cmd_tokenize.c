@@ -19,10 +19,13 @@ static void print_piece(const ProtobufCBinaryData *piece)
     for (size_t i = 0; i < piece->len;) {
         uint32_t code;
         size_t n = utf8_decode(bytes + i, piece->len - i, &code);
-        if (n == 0 || code < 0x20 || code == 0x7F || code == '\\')
-            printf(code == '\\' && n ? "\\\\" : "\\x%02X", (unsigned char)bytes[i]);
-        else
+        bool control = n && (code < 0x20 || (code >= 0x7F && code < 0xA0));
+        if (n && code == '\\')
+            fputs("\\\\", stdout);
+        else if (n && !control)
             fwrite(bytes + i, 1, n, stdout);
+        for (size_t j = 0; j < (n ? n : 1) && (!n || control); j++)
+            printf("\\x%02X", (unsigned char)bytes[i + j]);
         i += n ? n : 1;
     }
 }

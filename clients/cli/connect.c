@@ -1,6 +1,7 @@
 /* connect.c: the CLI's connections. Everything that reaches the data plane goes through
  * cli_server(). */
 #include "clients/cli/cli.h"
+#include "clients/cli/printable.h"
 #include "proto/rpc/rpc_client.h"
 #include "sluice/manager/v1/manager.pb-c.h"
 #include "sluice/v1/inference.pb-c.h"
@@ -35,6 +36,8 @@ int cli_call(struct cli *cli, const char *method, const ProtobufCMessage *reques
     if (!rc)
         rc = rpc_client_unary(client, &sluice__manager__v1__model_manager__descriptor, method,
                               request, &options, out_response, err);
+    if (!rc && !cli->settings.json)
+        printable_message(*out_response);
     return rc;
 }
 
@@ -47,5 +50,7 @@ int cli_call_server(struct cli *cli, const char *method, const ProtobufCMessage 
     if (!rc)
         rc = rpc_client_unary(client, &sluice__v1__inference__descriptor, method, request, &options,
                               out_response, err);
+    if (!rc && !cli->settings.json)
+        printable_message(*out_response);
     return rc;
 }

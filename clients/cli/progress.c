@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "clients/cli/cli.h"
 #include "clients/cli/output.h"
+#include "clients/cli/printable.h"
 #include "proto/rpc/rpc_client.h"
 #include "proto/rpc/rpc_message.h"
 #include "proto/rpc/rpc_stream.h"
@@ -83,6 +84,8 @@ static int watch_once(struct cli *cli, const char *id, struct progress *p,
         if (*last)
             rpc_message_free(&(*last)->base);
         *last = (Sluice__Manager__V1__WatchOperationResponse *)message;
+        if (!cli->settings.json)
+            printable_message(message);
         if ((*last)->operation)
             show(p, (*last)->operation);
     }

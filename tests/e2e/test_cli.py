@@ -1,4 +1,5 @@
 """The command line as people and scripts use it: on a terminal, through pipes, with completion and man pages."""
+import concurrent.futures
 import json
 import os
 import pty
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import time
 
+import grpc
 import pytest
 
 from conftest import BIN, ROOT
@@ -198,6 +200,38 @@ def test_chat_that_outgrows_the_context_leaves_the_oldest_out(fresh):
     assert "outgrown the context of 256 tokens" in result.stderr
     asked = [m["content"] for m in json.loads(saved.read_text())["messages"] if m["role"] == "user"]
     assert 1 <= len(asked) < 8 and asked[-1].startswith("Question number 7") and len(result.stdout.splitlines()) >= 8
+
+
+def test_what_a_model_says_does_not_steer_the_terminal(served, stubs, terminal):
+    """A server whose model and errors have escape sequences: harmless on a terminal, byte for byte in a pipe."""
+    evil = "\x1b]0;owned\x07\u009b2J ok\r\n"
+
+    class Evil(stubs.inference_grpc.InferenceServicer):
+        def Generate(self, request, context):
+            if request.text == "fail":
+                context.abort(grpc.StatusCode.NOT_FOUND, "no \x1b[2J such")
+            yield stubs.inference.GenerateResponse(tokens=stubs.inference.Tokens(ids=[1], text=evil))
+            yield stubs.inference.GenerateResponse(finished=stubs.inference.Finished(n_tokens=1))
+
+        def Detokenize(self, request, context):
+            return stubs.inference.DetokenizeResponse(text=evil)
+
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(2))
+    stubs.inference_grpc.add_InferenceServicer_to_server(Evil(), server)
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    try:
+        shown = terminal("run", "smol", "hi", "--server", address)
+        assert shown.wait() == 0 and b"\\x1B]0;owned\\x07\\u009B2J ok" in shown.output and b"\x1b" not in shown.output
+        shown = terminal("run", "smol", "fail", "--server", address)
+        assert shown.wait() == 1 and b"no \\x1B[2J such" in shown.output and b"\x1b" not in shown.output
+        shown = terminal("tokenize", "smol", "-d", "1", "--server", address)
+        assert shown.wait() == 0 and b"?]0;owned" in shown.output and b"\x1b" not in shown.output
+        piped = subprocess.run([BIN / "sluice", "run", "smol", "hi", "--server", address], capture_output=True, timeout=60,
+                               env=environment(served))
+        assert piped.stdout == evil.encode() + b"\n"
+    finally:
+        server.stop(0)
 
 
 # --- output ---
