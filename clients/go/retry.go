@@ -122,6 +122,19 @@ func (p *policies) failed() (mayRepeat bool) {
 	return p.maxTokens == 0 || p.tokens > p.maxTokens/2
 }
 
+// jitter has a seed of its own: before Go 1.20 every program draws the same numbers from rand, and all clients of a server
+// that was away would come back together.
+var jitter = struct {
+	sync.Mutex
+	*rand.Rand
+}{Rand: rand.New(rand.NewSource(time.Now().UnixNano()))}
+
+func jittered(longest float64) time.Duration {
+	jitter.Lock()
+	defer jitter.Unlock()
+	return time.Duration(longest * jitter.Float64())
+}
+
 // attempts is one call's repeating.
 type attempts struct {
 	policies *policies
@@ -142,7 +155,7 @@ func (a *attempts) again(ctx context.Context, err error, trailer metadata.MD) bo
 	if wait > float64(a.policy.longest) {
 		wait = float64(a.policy.longest)
 	}
-	delay := time.Duration(wait * rand.Float64())
+	delay := jittered(wait)
 	if pushback := trailer.Get("grpc-retry-pushback-ms"); len(pushback) > 0 {
 		ms, err := strconv.Atoi(pushback[0])
 		if err != nil || ms < 0 {

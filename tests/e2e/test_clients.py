@@ -136,6 +136,22 @@ def test_a_call_lives_through_a_restart_of_the_server(served, client):
     assert list(map(int, out.split())) == reference(served, "The capital of France is", 8)
 
 
+def test_a_key_goes_in_plain_text_to_this_machine_only(python_package):
+    """A name that begins like loopback is somebody else's; nor is one good address of several enough."""
+    ask = ("import sys, sluice\n"
+           "for target in sys.argv[1:]:\n"
+           "    try:\n"
+           "        sluice.Client(target, api_key='slk_x').close()\n"
+           "        print('sent')\n"
+           "    except ValueError:\n"
+           "        print('kept')\n")
+    near = ["127.0.0.1:1", "localhost:1", "dns:///127.0.0.9:1", "ipv6:[::1]:1", "unix:/tmp/x"]
+    far = ["127.example.com:1", "127.0.0.1.example.com:1", "ipv4:127.0.0.1:1,192.0.2.1:1", "10.0.0.1:1", "[2001:db8::1]:1"]
+    out = subprocess.run([sys.executable, "-c", ask, *near, *far], capture_output=True, text=True, timeout=60, check=True,
+                         env={**os.environ, "PYTHONPATH": str(python_package)}).stdout.split()
+    assert out == ["sent"] * len(near) + ["kept"] * len(far)
+
+
 class Moody:
     """A server that answers Generate with what it was told to, one after the other: (code, pushback), then tokens."""
 

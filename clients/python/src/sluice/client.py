@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import importlib.resources
+import ipaddress
 import queue
 from typing import Iterator, Optional, Sequence
 
@@ -22,11 +23,18 @@ def _read(path: Optional[str]) -> Optional[bytes]:
 
 
 def _is_local(target: str) -> bool:
+    """Whether all that the target names is this machine; a name such as 127.example is not."""
     if target.startswith(("unix:", "unix-abstract:")):
         return True
-    host = target.rsplit("/", 1)[-1].removeprefix("dns:").removeprefix("ipv4:").removeprefix("ipv6:")
-    host = host.rsplit(":", 1)[0].strip("[]")
-    return host in ("localhost", "::1") or host.startswith("127.")
+    addresses = target.rsplit("/", 1)[-1].removeprefix("dns:").removeprefix("ipv4:").removeprefix("ipv6:")
+    for address in addresses.split(","):
+        host = address.rsplit(":", 1)[0].strip("[]")
+        try:
+            if host != "localhost" and not ipaddress.ip_address(host).is_loopback:
+                return False
+        except ValueError:
+            return False
+    return True
 
 
 class Answer:
@@ -96,7 +104,11 @@ class Stream:
     def __next__(self) -> pb.GenerateStreamResponse:
         try:
             return next(self._call)
+        except StopIteration:
+            self.finish()  # gRPC's thread waits for frames
+            raise
         except grpc.RpcError as error:
+            self.finish()
             raise SluiceError.from_rpc(error) from None
 
     def __enter__(self) -> "Stream":
