@@ -13,8 +13,9 @@
 
 void adopt_remove_folder(const char *run_dir, const char *replica_id)
 {
-    static const char *const names[] = {"worker.sock", "exit.pb", "exit.pb.tmp",
-                                        "log",         "log.1",   "chat_template.jinja"};
+    static const char *const names[] = {"worker.sock",        "metrics.sock", "exit.pb",
+                                        "exit.pb.tmp",        "log",          "log.1",
+                                        "chat_template.jinja"};
     char path[SLOT_PATH_BYTES];
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         snprintf(path, sizeof(path), "%s/replica-%s/%s", run_dir, replica_id, names[i]);

@@ -214,7 +214,8 @@ void weights_ended(struct weights *weights, const char *replica_id)
     }
 }
 
-/* Opens what a worker says it has; it must be the memory that it names. */
+/* Opens what a worker says it has; it must be the memory that it names. A worker reads files of
+ * strangers: should it name a FIFO or a terminal, nothing waits for that. */
 static struct set *reopen(struct weights *weights, const char *key, const char *filler, pid_t pid,
                           const pb_status *status)
 {
@@ -224,8 +225,9 @@ static struct set *reopen(struct weights *weights, const char *key, const char *
         const Sluice__Worker__V1__PackedMemory *packed = status->packed[i];
         struct stat st;
         snprintf(path, sizeof(path), "/proc/%ld/fd/%d", (long)pid, packed->fd);
-        if (!add_fd(set, open(path, O_RDONLY | O_CLOEXEC)) || fstat(set->fds[i], &st) != 0 ||
-            st.st_ino != packed->inode || fcntl(set->fds[i], F_GET_SEALS) < 0) {
+        if (!add_fd(set, open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) ||
+            fstat(set->fds[i], &st) != 0 || st.st_ino != packed->inode ||
+            fcntl(set->fds[i], F_GET_SEALS) < 0) {
             log_warn(LOG_EVENT("packed weights cannot be taken over"), LOG_STR("replica", filler),
                      LOG_I64("rank", (int64_t)i));
             drop(weights, set);

@@ -387,6 +387,8 @@ def test_workers_nobody_owns_are_killed(manager):
     manager.kill()
     state = manager.state / "run"
     (state / "replica-r99").mkdir()
+    for left in ("metrics.sock", "log"):  # as a killed worker leaves them
+        (state / "replica-r99" / left).touch()
     stranger = subprocess.Popen([BIN / "fake_worker", "serve", "--socket", state / "replica-r99/worker.sock", "--exit-report",
                                  state / "replica-r99/exit.pb", "--replica", "r99", "--epoch", "1", "--model",
                                  manager.models / "a"])
