@@ -92,8 +92,8 @@ struct gateway {
  * is owned. */
 int gateway_create(const struct gateway_config *config, struct gateway **out_gateway,
                    struct error *err);
-/* NOT_SERVING and refusing at once; accepted streams get the grace, and what is left then ends
- * UNAVAILABLE (DRAINING). Nothing is served afterwards. */
+/* NOT_SERVING and refusing at once, also what a GenerateStream would start; accepted requests get
+ * the grace, and what is left then ends UNAVAILABLE (DRAINING). Nothing is served afterwards. */
 void gateway_drain(struct gateway *gateway, uint32_t grace_ms);
 /* The grace is over now. Any thread, before gateway_destroy. */
 void gateway_hurry(struct gateway *gateway);
