@@ -135,8 +135,9 @@ void generate_stream_on_frame(void *arg, struct rpc_call *call, const ProtobufCM
         rc = not_found(id, &err);
     else
         rc = change(stream, member->relay, frame, &err);
+    /* Also a request that has just ended goes on: what is left of its answer follows. */
     if (rc)
-        generate_stream_refuse(stream, id, &err, member && rc != STATUS_NOT_FOUND);
+        generate_stream_refuse(stream, id, &err, member != NULL);
     if (member)
         relay_sink_release(&member->base);
 }

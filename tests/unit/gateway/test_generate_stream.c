@@ -324,6 +324,32 @@ static void test_credit_is_taken_to_the_token(void **state)
     }
 }
 
+/* A change that crosses the end of its request came too late, but the answer is still on its way:
+ * it was once cut off there by an error that looked like its last frame. */
+static void test_change_when_the_request_has_ended_then_the_answer_still_comes(void **state)
+{
+    (void)state;
+    struct client_request request = {.max_tokens = 40, .seed = 6};
+    fixture_init(&f);
+    f.workers[0].late_credit = 100;
+    fixture_start(&f, 1);
+    bidi_open(&f, NULL, 0, &bidi);
+    bidi_start_with(&bidi, "c", &request, &(struct bidi_extra){.has_credit = true, .credit = 7});
+    bidi_wait_tokens(&bidi, "c", 7);
+    unsigned n_errors = 0;
+    while (!n_errors) { /* until the server knows of the end, too */
+        bidi_pause(&bidi, "c", false);
+        pause_ms(20);
+        pthread_mutex_lock(&bidi.lock);
+        n_errors = bidi.answers[0].n_errors;
+        pthread_mutex_unlock(&bidi.lock);
+    }
+    expect_error("c", 0, STATUS_NOT_FOUND, "REQUEST_NOT_FOUND", "", true);
+    bidi_credit(&bidi, "c", 100);
+    bidi_expect_tokens(&bidi, "c", &request, true);
+    finish();
+}
+
 static void test_credit_has_a_limit(void **state)
 {
     (void)state;
@@ -583,6 +609,8 @@ int main(int argc, char *argv[])
         cmocka_unit_test_setup(test_cancel_ends_one_and_frees_its_id, forget),
         cmocka_unit_test_setup(test_pause_outlives_back_pressure_and_the_replica, forget),
         cmocka_unit_test_setup(test_credit_is_taken_to_the_token, forget),
+        cmocka_unit_test_setup(test_change_when_the_request_has_ended_then_the_answer_still_comes,
+                               forget),
         cmocka_unit_test_setup(test_credit_has_a_limit, forget),
         cmocka_unit_test_setup(test_update_holds_at_the_next_replica_too, forget),
         cmocka_unit_test_setup(test_best_of_sends_the_most_likely_when_all_have_ended, forget),
