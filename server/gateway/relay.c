@@ -130,7 +130,9 @@ static void check_replay(struct relay *relay)
 
 void relay_check_pending(struct relay *relay)
 {
-    size_t n_bytes = relay->pending_bytes + relay->in_flight_bytes;
+    /* What is held back until all choices have ended does not wait for the client. */
+    bool held_back = relay_holds_back(relay) && !relay->ended;
+    size_t n_bytes = held_back ? 0 : relay->pending_bytes + relay->in_flight_bytes;
     size_t limit = relay->gateway->config.limits.max_pending_bytes;
     size_t high = limit - limit / 4; /* what the worker makes until it is paused must fit too */
     struct relay_sink *sink = relay->sink;

@@ -251,6 +251,11 @@ void relay_rank(struct relay *relay)
             relay->order[k] = before;
             relay->order[k - 1] = mine;
         }
+    for (uint32_t i = relay->n_answers; i < relay->n_choices; i++) { /* these nobody waits for */
+        const struct relay_choice *choice = &relay->choices[relay->order[i]];
+        relay->pending_bytes -= (size_t)choice->text_bytes + 4 * choice->generated.n +
+                                relay_logprob_bytes(choice, 0, choice->generated.n);
+    }
 }
 
 /* --- the whole answer --- */

@@ -457,6 +457,27 @@ static void test_best_of_sends_the_most_likely_when_all_have_ended(void **state)
     }
 }
 
+/* What is held back until the best are known is no reason for others to stand still. */
+static void test_best_of_when_it_has_much_then_the_others_go_on(void **state)
+{
+    (void)state;
+    struct client_request best = {.max_tokens = 2000, .seed = 1},
+                          request = {.max_tokens = 40, .seed = 2};
+    fixture_init(&f);
+    f.config.limits.max_stream_pending_bytes = 65536;
+    f.workers[0].text_bytes = 500;
+    fixture_start(&f, 1);
+    bidi_open(&f, NULL, 0, &bidi);
+    bidi_start_with(&bidi, "b", &best, &(struct bidi_extra){.best_of = 8});
+    pause_ms(150); /* some 600 KB */
+    bidi_pause(&bidi, "b", true);
+    bidi_start(&bidi, "r", &request);
+    bidi_expect_tokens(&bidi, "r", &request, true);
+    bidi_pause(&bidi, "b", false);
+    assert_int_equal(bidi_wait_over(&bidi, "b")->n_tokens, 2000);
+    finish();
+}
+
 static void test_half_close_lets_requests_finish_but_for_those_that_cannot(void **state)
 {
     (void)state;
@@ -614,6 +635,7 @@ int main(int argc, char *argv[])
         cmocka_unit_test_setup(test_credit_has_a_limit, forget),
         cmocka_unit_test_setup(test_update_holds_at_the_next_replica_too, forget),
         cmocka_unit_test_setup(test_best_of_sends_the_most_likely_when_all_have_ended, forget),
+        cmocka_unit_test_setup(test_best_of_when_it_has_much_then_the_others_go_on, forget),
         cmocka_unit_test_setup(test_half_close_lets_requests_finish_but_for_those_that_cannot,
                                forget),
         cmocka_unit_test_setup(test_stream_when_it_ends_then_all_its_requests_do, forget),
