@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "proto/rpc/rpc_call.h"
+#include "server/gateway/access.h"
 #include "server/gateway/gateway.h"
 #include "server/gateway/generate_stream.h"
 #include "server/gateway/generation.h"
@@ -16,6 +17,12 @@ static int not_found(const char *request_id, struct error *err)
     error_set(err, STATUS_NOT_FOUND, "request_id: no live request \"%s\" on this stream",
               request_id);
     return error_reason(err, "REQUEST_NOT_FOUND");
+}
+
+/* A stream may outlive the key it was opened with; what is begun on it may not. */
+static int authorize(const struct generate_stream *stream, struct error *err)
+{
+    return access_authorize(stream->gateway->access, stream->call, err);
 }
 
 static int start(struct generate_stream *stream, const char *request_id,
@@ -37,8 +44,11 @@ static int start(struct generate_stream *stream, const char *request_id,
         err->retry_after_ms = 1000;
         return error_reason(err, "DRAINING");
     }
+    int rc = authorize(stream, err);
+    if (rc)
+        return rc;
     gateway_trace(stream->call, &trace);
-    int rc = generation_open(gateway, &params, &relay, err);
+    rc = generation_open(gateway, &params, &relay, err);
     if (rc)
         return rc;
     rc = generate_stream_add(stream, relay, &member, err);
@@ -58,10 +68,12 @@ static int reattach(struct generate_stream *stream, struct stream_member *member
                     const char *request_id, const Sluice__V1__ReattachFrame *frame,
                     struct error *err)
 {
+    struct stream_member *mine = member;
+    int rc = authorize(stream, err);
+    if (rc)
+        return rc;
     struct relay *relay =
         registry_find(&stream->gateway->registry, gateway_caller(stream->call), request_id);
-    struct stream_member *mine = member;
-    int rc = 0;
     if (!relay) {
         error_set(err, STATUS_NOT_FOUND, "request_id: no request \"%s\" to be reattached",
                   request_id);

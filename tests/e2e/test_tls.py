@@ -3,6 +3,7 @@ without routes answers ListModels with an empty list to whoever it lets in."""
 import hashlib
 import os
 import pathlib
+import queue
 import signal
 import subprocess
 import threading
@@ -358,6 +359,32 @@ def test_a_key_ends_at_its_time_not_at_the_next_reload(server, stubs, tmp_path):
     lists(stubs, channel, key)
     time.sleep(max(0, int(at) - time.time()) + 0.05)
     assert refused(lambda: lists(stubs, channel, key))[1] == "API_KEY_EXPIRED"
+
+
+def test_an_open_stream_begins_nothing_with_a_key_that_is_gone(server, stubs, tmp_path):
+    key, line = new_key("acme")
+    other, other_line = new_key("acme")
+    keys = tmp_path / "keys"
+    write_keys(keys, line)
+    s = server("--keys-file", keys)
+    frames = queue.Queue()
+    with grpc.insecure_channel(f"127.0.0.1:{s.port}") as channel:
+        stub = stubs.inference_grpc.InferenceStub(channel)
+        answers = stub.GenerateStream(iter(frames.get, None), metadata=[("authorization", f"Bearer {key}")], timeout=30)
+
+        def error(**frame):
+            frames.put(stubs.inference.GenerateStreamRequest(request_id="x", **frame))
+            return next(answers).error
+
+        start = {"start": stubs.inference.GenerateRequest(model="nobody", text="hi")}
+        assert error(**start).reason == "MODEL_NOT_FOUND"
+        write_keys(keys, other_line)
+        s.wait_log("API keys reloaded")
+        for frame in (start, {"reattach": stubs.inference.ReattachFrame()}):
+            refusal = error(**frame)
+            assert (refusal.code, refusal.reason) == (grpc.StatusCode.UNAUTHENTICATED.value[0], "API_KEY_INVALID")
+        frames.put(None)
+        assert list(answers) == []
 
 
 def test_a_key_file_that_is_wrong_at_the_start_ends_it(tmp_path):
