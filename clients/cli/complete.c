@@ -1,5 +1,7 @@
 #include "clients/cli/complete.h"
 
+#include <ctype.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -20,10 +22,24 @@ struct completion {
     size_t n_prefix;
 };
 
+/* Names come from whoever answers, and stand on a command line next: what a shell could take for
+ * more than a name is not offered. */
+static bool is_plain(const char *word)
+{
+    for (; *word; word++)
+        if (!isalnum((unsigned char)*word) && !strchr("@%+=:,./-_", *word))
+            return false;
+    return true;
+}
+
 static void offer(const struct completion *c, const char *word, const char *what)
 {
-    if (strncmp(word, c->current, strlen(c->current)) == 0)
-        printf("%.*s%s\t%s\n", (int)c->n_prefix, c->prefix, word, what ? what : "");
+    if (strncmp(word, c->current, strlen(c->current)) != 0 || !is_plain(word))
+        return;
+    printf("%.*s%s\t", (int)c->n_prefix, c->prefix, word);
+    for (; what && *what; what++) /* one line each */
+        putchar((unsigned char)*what < 0x20 || *what == 0x7F ? ' ' : *what);
+    putchar('\n');
 }
 
 /* --- commands and options --- */

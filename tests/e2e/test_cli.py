@@ -216,6 +216,10 @@ def test_what_a_model_says_does_not_steer_the_terminal(served, stubs, terminal):
         def Detokenize(self, request, context):
             return stubs.inference.DetokenizeResponse(text=evil)
 
+        def ListModels(self, request, context):
+            names = ["good", "g$(touch x)", "g;ls", "g\nh", "g`id`"]
+            return stubs.inference.ListModelsResponse(models=[stubs.inference.ServedModel(name=n) for n in names])
+
     server = grpc.server(concurrent.futures.ThreadPoolExecutor(2))
     stubs.inference_grpc.add_InferenceServicer_to_server(Evil(), server)
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
@@ -230,6 +234,8 @@ def test_what_a_model_says_does_not_steer_the_terminal(served, stubs, terminal):
         piped = subprocess.run([BIN / "sluice", "run", "smol", "hi", "--server", address], capture_output=True, timeout=60,
                                env=environment(served))
         assert piped.stdout == evil.encode() + b"\n"
+        offered = sluice(served, "__complete", "run", "--server", address, "g", SLUICE_MANAGER="/nowhere").stdout
+        assert offered == "good\tserved model\n"  # the others would not stand on a command line as names
     finally:
         server.stop(0)
 
