@@ -2,7 +2,7 @@
 # Every test, with shortened timers (≤ 25 minutes on 2 cores): installs what it needs, builds, runs, ends with `N passed, N failed`.
 #   tests/run.sh            everything
 #   tests/run.sh PART...    only some: lint unit asan fuzz e2e
-# A missing prerequisite fails the run; nothing is skipped silently.
+# A missing prerequisite fails the run, and so does a test that is skipped.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -49,7 +49,7 @@ count_ctest() {
     shift 2
     ctest --test-dir "$dir" --output-on-failure --no-tests=error "$@" >"$log" 2>&1
     local rc=$? bad good
-    bad=$(grep -cE '\*\*\*(Failed|Timeout|Exception|Not Run)' "$log")
+    bad=$(grep -cE '\*\*\*(Failed|Timeout|Exception|Not Run|Skipped)' "$log")
     good=$(grep -cE ' Passed +[0-9.]+ sec' "$log")
     passed=$((passed + good))
     failed=$((failed + bad))
@@ -62,10 +62,11 @@ count_ctest() {
 count_pytest() {
     local name=$1 log=$logs/${1//[^A-Za-z0-9_.-]/_}.log
     shift
-    build/venv/bin/python -m pytest -q -p no:cacheprovider "$@" >"$log" 2>&1
+    build/venv/bin/python -m pytest -q -rfEs -p no:cacheprovider "$@" >"$log" 2>&1
     local rc=$? good bad
-    good=$(tail -n 3 "$log" | grep -oE '[0-9]+ passed' | grep -oE '[0-9]+' || echo 0)
-    bad=$(tail -n 3 "$log" | grep -oE '[0-9]+ (failed|error)' | awk '{n += $1} END {print n + 0}')
+    good=$(tail -n 1 "$log" | grep -oE '[0-9]+ passed' | grep -oE '[0-9]+' || echo 0)
+    bad=$(tail -n 1 "$log" | grep -oE '[0-9]+ (failed|error|skipped)' | awk '{n += $1} END {print n + 0}') # a skipped test proves nothing
+    if [ "$bad" -gt 0 ]; then rc=1; fi
     passed=$((passed + ${good:-0}))
     failed=$((failed + ${bad:-0}))
     if [ $rc -ne 0 ] && [ "${bad:-0}" -eq 0 ]; then failed=$((failed + 1)); fi
