@@ -44,16 +44,6 @@ static bool is_recorded(const pb_replica *row, const struct process_found *found
            ((pid_t)row->pid == found->pid && row->start_ticks == found->start_ticks);
 }
 
-/* A killed process may take long to end (its memory is large, a disk hangs): nothing is started on
- * its slot before it has. Takes the process. */
-static void haunt(struct slot *slot, struct process *process)
-{
-    if (slot && slot->n_ghosts < SLOT_MAX_GHOSTS)
-        slot->ghosts[slot->n_ghosts++] = *process;
-    else
-        process_fini(process);
-}
-
 static void on_found(void *arg, const struct process_found *found)
 {
     struct supervisor *supervisor = arg;
@@ -72,8 +62,7 @@ static void on_found(void *arg, const struct process_found *found)
         log_warn(LOG_EVENT("killing a worker that nobody owns"),
                  LOG_STR("replica", found->replica_id), LOG_I64("pid", found->pid),
                  LOG_U64("epoch", found->epoch));
-        process_signal(&process, SIGKILL);
-        haunt(row ? slot_ensure(supervisor, row->id) : NULL, &process);
+        slot_haunt(row ? slot_ensure(supervisor, row->id) : NULL, &process);
         return;
     }
     slot->adopted = true;

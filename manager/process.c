@@ -213,10 +213,13 @@ static bool inherited(const char *variable)
                                            "LSAN_OPTIONS=",
                                            "CUDA_VISIBLE_DEVICES=",
                                            "TMPDIR="};
-    /* The manager's own config file and test failpoints are not the workers'. */
-    if (strncmp(variable, "SLUICE_CONFIG=", 14) == 0 ||
-        strncmp(variable, "SLUICE_FAILPOINT=", 17) == 0)
-        return false;
+    /* The manager's own config file and test failpoints are not the workers'; nor is the key of
+     * whoever started it any business of a process that reads strangers' files. */
+    static const char *const kept_back[] = {
+        "SLUICE_CONFIG=", "SLUICE_FAILPOINT=", "SLUICE_API_KEY"};
+    for (size_t i = 0; i < sizeof(kept_back) / sizeof(kept_back[0]); i++)
+        if (strncmp(variable, kept_back[i], strlen(kept_back[i])) == 0)
+            return false;
     for (size_t i = 0; i < sizeof(prefixes) / sizeof(prefixes[0]); i++)
         if (strncmp(variable, prefixes[i], strlen(prefixes[i])) == 0)
             return true;

@@ -153,9 +153,16 @@ static bool has_place(const struct reconcile_input *input, size_t i)
     return n_taken < input->n_wanted[deployment];
 }
 
+/* Between two looks at a killed process that is still there: nobody else tells of its end. */
+static const int64_t ghost_look_ns = NS_PER_S / 10;
+
 static void start_when_due(struct pass *pass, size_t i, const struct reconcile_replica *replica)
 {
-    if (replica->ghost || !has_place(pass->input, i))
+    if (replica->ghost) {
+        (void)due(pass, pass->now_ns + ghost_look_ns);
+        return;
+    }
+    if (!has_place(pass->input, i))
         return;
     if (replica->restart || due(pass, replica->next_start_ns))
         act(pass, (struct action){.type = ACTION_START, .index = i});

@@ -124,6 +124,16 @@ bool slot_has_ghost(struct slot *slot)
     return slot->n_ghosts > 0;
 }
 
+void slot_haunt(struct slot *slot, struct process *process)
+{
+    process_signal(process, SIGKILL);
+    if (slot && slot->n_ghosts < SLOT_MAX_GHOSTS)
+        slot->ghosts[slot->n_ghosts++] = *process;
+    else
+        process_fini(process);
+    *process = (struct process){.pidfd = -1};
+}
+
 void slot_destroy(struct slot *slot)
 {
     if (!slot)
@@ -386,7 +396,7 @@ int slot_spawn(struct slot *slot, struct error *err)
     if (status == 0)
         status = slot_attach(slot, &process, err);
     if (status != 0 && process.pidfd >= 0)
-        process_signal(&process, SIGKILL);
+        slot_haunt(slot, &process);
     process_fini(&process);
     heritage_destroy(heritage);
     return status;

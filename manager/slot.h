@@ -38,7 +38,7 @@ struct slot {
     int64_t heard_ns;  /* its last word; 0: none yet */
     int64_t moved_ns;  /* last seen to make progress, or to have nothing to do */
     uint64_t progress;
-    struct process ghosts[SLOT_MAX_GHOSTS]; /* killed at start, perhaps still there */
+    struct process ghosts[SLOT_MAX_GHOSTS]; /* slot_haunt */
     size_t n_ghosts;
     uint32_t grace_ms;
     struct reconcile_deaths deaths;
@@ -83,7 +83,10 @@ int slot_attach(struct slot *slot, struct process *process, struct error *err);
 uint64_t slot_planned_bytes(const struct slot *slot);
 /* Since when its process stands still; 0: it does not, or that cannot be said. */
 int64_t slot_still_ns(const struct slot *slot);
-/* Whether a process that was killed at the start may still be there. */
+/* Kills a process that is not the slot's (NULL: no slot knows it). It may take long to end (its
+ * memory is large, a disk hangs): nothing is started on the slot before it has. Takes it. */
+void slot_haunt(struct slot *slot, struct process *process);
+/* Whether one that was killed so may still be there. */
 bool slot_has_ghost(struct slot *slot);
 /* Its packed weights, where others can share them; 0: not. The id is the same for all that do. */
 uint64_t slot_shared_bytes(const struct slot *slot, uint64_t *out_id);

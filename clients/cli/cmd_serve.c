@@ -45,7 +45,7 @@ struct serve {
     int lock_fd;
     struct child children[2]; /* manager, server */
     int signals, loaded;      /* signalfd; eventfd: the loader is done */
-    int load_status;          /* 0 or 1, set before `loaded` */
+    _Atomic int load_status;  /* 0 or 1, set before `loaded` */
     _Atomic pid_t server_pid; /* of the server that runs now; 0: none */
     char dial[300];           /* where the data plane is reached from here; empty: unknown */
     char grace[32];

@@ -379,6 +379,16 @@ def test_terminated_manager_leaves_workers_unless_told(manager):
     manager.wait(lambda: manager.status().n_ready_replicas == 1, 5, "it is wanted still")
 
 
+def test_a_key_of_whoever_started_it_is_not_the_workers(manager):
+    manager.up(env={"SLUICE_API_KEY": "slk_secret"})
+    manager.script("a")
+    manager.register("a")
+    manager.done(manager.load("a"))
+    (worker,) = manager.workers()
+    with open(f"/proc/{worker}/environ") as environment:
+        assert "PATH=" in (text := environment.read()) and "slk_secret" not in text
+
+
 def test_workers_nobody_owns_are_killed(manager):
     manager.up()
     manager.script("a")

@@ -404,6 +404,20 @@ static void test_crash_loop_when_never_ready_then_fails_however_slow(void **stat
     assert_string_equal(action.reason, "CRASH_LOOP");
 }
 
+/* Symptom: a replica whose killed predecessor took long to end stayed PENDING until something else
+ * happened. */
+static void test_ghost_when_it_lives_then_it_is_looked_at_again_soon(void **state)
+{
+    (void)state;
+    struct reconcile_replica replica = {.state = REPLICA_PENDING, .ghost = true};
+    struct action action;
+    int64_t wake;
+    assert_int_equal(decide(&replica, 1, now, &action, &wake), -1);
+    assert_true(wake > now && wake <= now + NS_PER_S);
+    replica.ghost = false;
+    assert_int_equal(decide(&replica, 1, wake, &action, &wake), ACTION_START);
+}
+
 static void test_surplus_when_fewer_are_wanted_then_the_youngest_drain(void **state)
 {
     (void)state;
@@ -926,6 +940,7 @@ int main(void)
         cmocka_unit_test(test_crash_loop_when_five_deaths_within_the_window_then_fails),
         cmocka_unit_test(test_crash_loop_when_the_limit_is_another_then_it_holds),
         cmocka_unit_test(test_crash_loop_when_never_ready_then_fails_however_slow),
+        cmocka_unit_test(test_ghost_when_it_lives_then_it_is_looked_at_again_soon),
         cmocka_unit_test(test_surplus_when_fewer_are_wanted_then_the_youngest_drain),
         cmocka_unit_test(test_place_when_a_retiring_process_lives_then_its_replacement_waits),
         cmocka_unit_test(test_operation_when_its_replicas_have_ended_then_it_ends),
