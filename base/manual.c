@@ -84,16 +84,18 @@ void manual_help(const struct manual *m, struct strbuf *out)
 
 /* --- roff --- */
 
-/* Backquotes switch to bold and back. A control character that would open a line is made plain. */
-static void roff_text(const char *text, size_t n, struct strbuf *out)
+/* Backquotes switch to bold and back; *bold is what a line begins and ends in, for the next one. A
+ * control character that would open a line is made plain. */
+static void roff_span(const char *text, size_t n, bool *bold, struct strbuf *out)
 {
-    bool bold = false;
     if (n && (text[0] == '.' || text[0] == '\''))
         strbuf_add_str(out, "\\&");
+    if (*bold)
+        strbuf_add_str(out, "\\fB");
     for (size_t i = 0; i < n; i++) {
         if (text[i] == '`') {
-            bold = !bold;
-            strbuf_add_str(out, bold ? "\\fB" : "\\fR");
+            *bold = !*bold;
+            strbuf_add_str(out, *bold ? "\\fB" : "\\fR");
         } else if (text[i] == '\\') {
             strbuf_add_str(out, "\\e");
         } else if (text[i] == '-') {
@@ -106,8 +108,14 @@ static void roff_text(const char *text, size_t n, struct strbuf *out)
             strbuf_add_char(out, text[i]);
         }
     }
-    if (bold)
+    if (*bold)
         strbuf_add_str(out, "\\fR");
+}
+
+static void roff_text(const char *text, size_t n, struct strbuf *out)
+{
+    bool bold = false;
+    roff_span(text, n, &bold, out);
 }
 
 static void roff_str(const char *text, struct strbuf *out)
@@ -119,11 +127,12 @@ static void roff_str(const char *text, struct strbuf *out)
 static void roff_folded(const char *text, size_t n, struct strbuf *out)
 {
     struct strbuf folded;
+    bool bold = false;
     strbuf_init(&folded, 0);
     fold(text, n, &folded);
     for (const char *line = strbuf_str(&folded); *line;) {
         size_t n_line = strcspn(line, "\n");
-        roff_text(line, n_line, out);
+        roff_span(line, n_line, &bold, out);
         strbuf_add_char(out, '\n');
         line += n_line + (line[n_line] == '\n');
     }

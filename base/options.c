@@ -22,6 +22,7 @@ struct options {
     enum origin *origins;
     const char **positionals;
     size_t n_positionals;
+    const char *config; /* or NULL */
     struct arena arena;
 };
 
@@ -321,11 +322,11 @@ int options_parse(const char *section, const struct option_spec *specs, size_t n
     int rc = o->origins && o->positionals
                  ? 0
                  : error_set(err, STATUS_RESOURCE_EXHAUSTED, "options: out of memory");
-    const char *config = config_path(argc, argv);
+    o->config = config_path(argc, argv);
     if (!rc)
         rc = apply_defaults(&p);
-    if (!rc && config)
-        rc = apply_file(&p, config);
+    if (!rc && o->config)
+        rc = apply_file(&p, o->config);
     if (!rc)
         rc = apply_environment(&p);
     if (!rc)
@@ -364,6 +365,11 @@ void options_destroy(struct options *options)
     free(options->origins);
     free(options->positionals);
     free(options);
+}
+
+const char *options_config(const struct options *options)
+{
+    return options->config ? options->config : "";
 }
 
 size_t options_n_positionals(const struct options *options)

@@ -49,6 +49,8 @@ void options_destroy(struct options *options);
 int options_defaults(const struct option_spec *specs, size_t n_specs, void *settings,
                      struct error *err);
 
+/* The file that was read, as it was named (by argv or the environment); empty: none. */
+const char *options_config(const struct options *options);
 size_t options_n_positionals(const struct options *options);
 const char *options_positional(const struct options *options, size_t i);
 /* Where a setting came from: "flag", "environment", "file", "default". */

@@ -105,12 +105,35 @@ static void test_roff_escapes_what_roff_would_take_for_its_own(void **state)
     strbuf_fini(&out);
 }
 
+/* A `span` that folding has cut is bold on both lines, and what follows is not. */
+static void test_a_span_across_a_line_end_stays_what_it_is(void **state)
+{
+    (void)state;
+    struct manual spans = {
+        .program = "p",
+        .page = "p",
+        .synopsis = "",
+        .summary = "s",
+        .description = "Before `a span of words that is far too long to have a place on one line "
+                       "of eighty columns and so goes on in the next` and plain words after `it`."};
+    struct strbuf out = {0};
+    manual_roff(&spans, "2026-01-02", &out);
+    const char *cut = strstr(strbuf_str(&out), "Before \\fBa span");
+    assert_non_null(cut);
+    const char *end = strchr(cut, '\n');
+    assert_true(strncmp(end - 3, "\\fR", 3) == 0 && strncmp(end + 1, "\\fB", 3) == 0);
+    assert_non_null(strstr(end, "the next\\fR and plain words after"));
+    assert_non_null(strstr(end, "\\fBit\\fR."));
+    strbuf_fini(&out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_help_tells_everything_that_the_record_has),
         cmocka_unit_test(test_help_folds_at_the_edge_of_a_terminal),
         cmocka_unit_test(test_roff_escapes_what_roff_would_take_for_its_own),
+        cmocka_unit_test(test_a_span_across_a_line_end_stays_what_it_is),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
