@@ -98,8 +98,10 @@ static int resolve_path(const struct manager *manager, const char *given,
     char joined[PATH_MAX];
     struct stat st;
     size_t n_root = strlen(root);
-    if (given[0] != '/' && !*root)
-        return error_field(err, "path", "is relative, and the manager has no model root");
+    if (given[0] != '/' && !*root) {
+        error_field(err, "path", "is relative, and the manager has no model root");
+        return error_reason(err, "NO_MODEL_ROOT");
+    }
     int n = given[0] == '/' ? snprintf(joined, sizeof(joined), "%s", given)
                             : snprintf(joined, sizeof(joined), "%s/%s", root, given);
     if ((size_t)n >= sizeof(joined))

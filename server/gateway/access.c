@@ -72,6 +72,11 @@ static int check_config(const struct access_config *c, const char *listen, struc
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "--tls-client-auth: \"%s\" is neither require nor optional",
                          c->tls_client_auth);
+    if (given(c->tls_client_auth) && !given(c->tls_client_ca))
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--tls-client-auth %s: nobody is asked for a certificate without "
+                         "--tls-client-ca",
+                         c->tls_client_auth);
     bool exposed = given(listen) && !given(c->tls_cert) && !rpc_listen_is_loopback(listen);
     if (exposed && given(c->keys_file) && !c->allow_plaintext_keys)
         return error_set(err, STATUS_INVALID_ARGUMENT,

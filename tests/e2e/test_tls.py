@@ -198,6 +198,8 @@ def test_changed_certificates_are_taken_up_and_live_connections_stay(server, pki
      "no certificate in PEM form"),
     (lambda p, f: ["--tls-cert", p.server[0], "--tls-key", p.server[1], "--tls-client-auth", "maybe"],
      "is neither require nor optional"),
+    (lambda p, f: ["--tls-cert", p.server[0], "--tls-key", p.server[1], "--tls-client-auth", "require"],
+     "nobody is asked for a certificate without --tls-client-ca"),
 ])
 def test_bad_tls_files_end_the_start_with_their_name(pki, tmp_path, make, text):
     result = subprocess.run([BIN / "sluice-server", "--routes-file", tmp_path / "none.pb", "--listen", "127.0.0.1:0",
