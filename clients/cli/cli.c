@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "clients/cli/output.h"
 #include "clients/cli/paths.h"
@@ -10,7 +11,29 @@
 
 const char *cli_word(const struct cli *cli, size_t i)
 {
+    if (i == 0 && cli->model[0])
+        return cli->model;
     return options_positional(cli->options, i);
+}
+
+int cli_split_version(struct cli *cli, struct error *err)
+{
+    const char *word = options_positional(cli->options, 0), *colon;
+    bool takes_version = false;
+    for (size_t i = 0; i < cli->n_specs; i++)
+        takes_version |= strcmp(cli->specs[i].name, "version") == 0;
+    if (!takes_version || strncmp(cli->command->arguments, "MODEL", 5) != 0 || !word ||
+        strchr(word, '/') || !(colon = strchr(word, ':')))
+        return 0;
+    size_t n = (size_t)(colon - word);
+    if (n == 0 || n >= sizeof(cli->model) || !colon[1])
+        return error_set(err, STATUS_INVALID_ARGUMENT, "\"%.40s\" is no MODEL[:VERSION]", word);
+    if (cli->settings.version[0])
+        return error_set(err, STATUS_INVALID_ARGUMENT, "--version: \"%.40s\" names one already",
+                         word);
+    snprintf(cli->model, sizeof(cli->model), "%.*s", (int)n, word);
+    cli->settings.version = colon + 1;
+    return 0;
 }
 
 bool cli_given(const struct cli *cli, const char *name)
@@ -84,9 +107,13 @@ static const struct {
 static bool advice(const struct cli *cli, const struct error *err, struct strbuf *out)
 {
     char flags[CLI_HINT_BYTES];
-    const char *model = cli_word(cli, 0);
+    const char *model = cli_word(cli, 0), *connection = NULL;
     if (strcmp(cli->command->name, "serve") == 0)
         return false; /* it is what the others are advised to run */
+    if (err->status == STATUS_UNAVAILABLE && !err->reason[0] && (cli->command->groups & CLI_DIAL))
+        connection = cli_dial_advice(&cli->settings.dial, err->message);
+    if (connection)
+        return strbuf_add_str(out, connection);
     if (err->status == STATUS_UNAVAILABLE && !err->reason[0])
         return strbuf_printf(out, "is it running? start it with: sluice serve MODEL.gguf%s",
                              cli_hint_flags(cli, CLI_HINT_LISTEN | CLI_HINT_STATE, flags));
@@ -129,7 +156,10 @@ int cli_fail(const struct cli *cli, const struct error *err)
 void cli_resolve_paths(struct cli *cli)
 {
     const char *given = cli->settings.state_dir;
-    if (given[0])
+    char here[sizeof(cli->state_dir)];
+    if (given[0] && given[0] != '/' && getcwd(here, sizeof(here)))
+        paths_join(here, given, cli->state_dir, sizeof(cli->state_dir));
+    else if (given[0])
         snprintf(cli->state_dir, sizeof(cli->state_dir), "%s", given);
     else
         paths_default_state(cli->state_dir, sizeof(cli->state_dir));

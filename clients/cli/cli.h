@@ -55,7 +55,8 @@ struct cli {
     const struct cli_command *command;
     const struct option_spec *specs; /* of the command, all of them */
     size_t n_specs;
-    char state_dir[1024];                /* resolved */
+    char state_dir[1024];                /* resolved, absolute */
+    char model[128];                     /* of MODEL:VERSION; empty: the word is the model */
     char manager_target[1200];           /* "unix:…" */
     struct rpc_client *manager, *server; /* opened on first use */
     _Atomic bool ending;                 /* serve stops: nothing that is away now comes back */
@@ -93,6 +94,8 @@ struct cli_command {
 #define CLI_N(rows) (sizeof(rows) / sizeof((rows)[0]))
 
 const char *cli_word(const struct cli *cli, size_t i); /* NULL beyond the end */
+/* "smol:2" in a command's MODEL is the model's name and --version, where it has that option. */
+int cli_split_version(struct cli *cli, struct error *err);
 /* Whether an option was set, by flag, environment or file. */
 bool cli_given(const struct cli *cli, const char *name);
 

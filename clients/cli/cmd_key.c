@@ -1,10 +1,22 @@
 /* key: API keys of the data plane. `new` draws one and shows it once. */
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/api_keys.h"
+#include "base/clock.h"
 #include "base/strbuf.h"
 #include "clients/cli/cli.h"
+
+/* `text` is a time that api_key_line took: text in UTC, which sorts as time does. */
+static bool has_expired(const char *text)
+{
+    char now[32];
+    time_t seconds = (time_t)(clock_wall_ns() / NS_PER_S);
+    struct tm utc;
+    strftime(now, sizeof(now), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&seconds, &utc));
+    return text[0] && strcmp(text, now) <= 0;
+}
 
 static int new_key(const struct cli *cli, const char *tenant, struct error *err)
 {
@@ -23,6 +35,9 @@ static int new_key(const struct cli *cli, const char *tenant, struct error *err)
                 "which it reads within a second:\n");
         printf("%s\n", strbuf_str(&line));
     }
+    if (!rc && has_expired(cli->settings.expires))
+        fprintf(stderr, "sluice key new: --expires %s is past: the key is good for nothing\n",
+                cli->settings.expires);
     strbuf_fini(&line);
     explicit_bzero(key, sizeof(key));
     return rc;

@@ -26,7 +26,10 @@ int action_register(struct cli *cli, const char *name, const char *path,
              : (char *)(uintptr_t)path; /* relative to the model root, where it is not here */
     request.request_id = (char *)(uintptr_t)cli->settings.request_id;
     request.verify = cli->settings.verify;
-    return cli_call(cli, "RegisterModelVersion", &request.base, out_response, err);
+    int rc = cli_call(cli, "RegisterModelVersion", &request.base, out_response, err);
+    if (rc && !full && strcmp(err->reason, "NO_MODEL_ROOT") == 0)
+        return error_set(err, STATUS_NOT_FOUND, "%s: no such file", path);
+    return rc;
 }
 
 static int run_register(struct cli *cli)

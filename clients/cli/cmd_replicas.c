@@ -33,29 +33,16 @@ static char *request_id(const struct cli *cli, char id[UUID_BYTES])
     return cli->settings.request_id[0] ? (char *)(uintptr_t)cli->settings.request_id : id;
 }
 
-/* "smol:2" into its parts; without a colon the version is --version's. */
-static int split_version(const struct cli *cli, char model[128], char version[64],
-                         struct error *err)
-{
-    const char *word = cli_word(cli, 0), *colon = strchr(word, ':');
-    size_t n = colon ? (size_t)(colon - word) : strlen(word);
-    if (n >= 128 || (colon && strlen(colon + 1) >= 64))
-        return error_set(err, STATUS_INVALID_ARGUMENT, "\"%.40s…\" is no MODEL[:VERSION]", word);
-    if (colon && cli->settings.version[0])
-        return error_set(err, STATUS_INVALID_ARGUMENT, "--version: \"%s\" names one already", word);
-    snprintf(model, 128, "%.*s", (int)n, word);
-    snprintf(version, 64, "%.63s", colon ? colon + 1 : cli->settings.version);
-    return 0;
-}
-
 static int parse_count(const char *word, uint32_t *out, struct error *err)
 {
     char *end;
     errno = 0;
     unsigned long n = strtoul(word, &end, 10);
-    if (word[0] < '0' || word[0] > '9' || *end || errno || n > 1024)
+    if (word[0] < '0' || word[0] > '9' || *end || errno || n < 1 || n > 1024)
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "\"%.40s\" is not a number of replicas: 0 to 1024", word);
+                         "\"%.40s\" is not a number of replicas: 1 to 1024; sluice unload removes "
+                         "all",
+                         word);
     *out = (uint32_t)n;
     return 0;
 }
@@ -65,16 +52,15 @@ static int run_scale(struct cli *cli)
     Sluice__Manager__V1__ScaleModelVersionRequest request =
         SLUICE__MANAGER__V1__SCALE_MODEL_VERSION_REQUEST__INIT;
     const struct cli_settings *s = &cli->settings;
-    char model[128], version[64], id[UUID_BYTES];
+    char id[UUID_BYTES];
     ProtobufCMessage *message = NULL;
     struct error err;
-    if (split_version(cli, model, version, &err) != 0 ||
-        parse_count(cli_word(cli, 1), &request.n_replicas, &err) != 0) {
+    if (parse_count(cli_word(cli, 1), &request.n_replicas, &err) != 0) {
         cli_fail(cli, &err);
         return 2;
     }
-    request.model = model;
-    request.version = version;
+    request.model = (char *)(uintptr_t)cli_word(cli, 0);
+    request.version = (char *)(uintptr_t)s->version;
     request.device_group = (char *)(uintptr_t)s->device_group;
     request.request_id = request_id(cli, id);
     request.validate_only = s->validate_only;
@@ -141,7 +127,7 @@ const struct cli_command cmd_scale = {
     .name = "scale",
     .arguments = "MODEL N",
     .summary = "change how many replicas serve a version",
-    .description = "MODEL is a model's name, or NAME:VERSION. New replicas share the packed "
+    .description = "New replicas share the packed "
                    "weights of those that run; those that go finish their requests within the "
                    "grace. Ends when it is so.",
     .examples = scale_examples,

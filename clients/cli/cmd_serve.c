@@ -135,6 +135,8 @@ static void prepare_children(struct serve *s)
                  "--listen", set->listen, "--log-level", set->log_level, "--drain-grace", s->grace,
                  "--listen-unix", s->inner_path},
     };
+    add_arg(&manager, "--config", options_config(s->cli->options));
+    add_arg(&server, "--config", options_config(s->cli->options));
     add_arg(&manager, "--model-root", set->model_root);
     add_word(&manager, "--metrics");
     add_word(&manager, set->manager_metrics);
@@ -232,6 +234,8 @@ static bool is_served(struct rpc_client *client, const char *name)
 /* "ready" is a promise: what is printed after it works at once. */
 static int tell_ready(struct serve *s, const char *name, struct error *err)
 {
+    const struct cli_settings *set = &s->cli->settings;
+    bool cert = set->tls_client_ca[0] && strcmp(set->tls_client_auth, "optional") != 0;
     char flags[CLI_HINT_BYTES];
     struct rpc_client *client;
     int64_t until_ns = clock_now_ns() + READY_TRIES_MS * NS_PER_MS;
@@ -245,25 +249,12 @@ static int tell_ready(struct serve *s, const char *name, struct error *err)
         pause_ms(READY_TRY_MS);
     }
     if (!rc)
-        fprintf(stderr, "ready: sluice run %s%s \"Why is the sky blue?\"\n", name,
-                cli_hint_flags(s->cli, CLI_HINT_SERVER, flags));
+        fprintf(stderr, "ready: sluice run %s%s%s%s%s \"Why is the sky blue?\"\n", name,
+                cli_hint_flags(s->cli, CLI_HINT_SERVER, flags),
+                set->tls_cert[0] ? " --tls-ca FILE" : "",
+                cert ? " --tls-client-cert FILE --tls-client-key FILE" : "",
+                set->keys_file[0] && !cert ? " --api-key-file FILE" : "");
     return rc;
-}
-
-/* Where a client on this machine reaches what listens on `listen`: a wildcard is its loopback. A
- * port that the kernel chooses is not known. */
-static void dial_address(const char *listen, char *out, size_t n_out)
-{
-    const char *colon = strrchr(listen, ':');
-    size_t n_host = colon ? (size_t)(colon - listen) : 0;
-    bool any4 = n_host == 7 && strncmp(listen, "0.0.0.0", 7) == 0;
-    bool any6 = n_host == 4 && strncmp(listen, "[::]", 4) == 0;
-    if (!colon || strtoul(colon + 1, NULL, 10) == 0)
-        out[0] = '\0';
-    else if (any4 || any6)
-        snprintf(out, n_out, "%s%s", any4 ? "127.0.0.1" : "[::1]", colon);
-    else
-        snprintf(out, n_out, "%s", listen);
 }
 
 /* What the command line asks for is wanted now: a load that an earlier end left open is followed,
@@ -511,7 +502,7 @@ static int claim_state(struct serve *s, struct error *err)
 static int open_clients(struct serve *s, struct error *err)
 {
     struct rpc_client *client;
-    dial_address(s->cli->settings.listen, s->dial, sizeof(s->dial));
+    cli_dial_address(s->cli->settings.listen, s->dial, sizeof(s->dial));
     s->cli->settings.server = s->dial;
     int rc = cli_dial_open(s->inner_target, NULL, &s->cli->server, err);
     return rc ? rc : cli_manager(s->cli, &client, err);
@@ -590,7 +581,9 @@ const struct cli_command cmd_serve = {
     .arguments = "[FILE...]",
     .summary = "start manager and server, load models, keep all running",
     .description = "Restarts what dies. Ctrl-C or SIGTERM (or `sluice stop`) drains and stops "
-                   "everything.",
+                   "everything. The file of --config may have sections [server] and [manager] with "
+                   "the options of sluice-server and sluice-manager; what this command itself sets "
+                   "goes before them.",
     .examples = serve_examples,
     .n_examples = CLI_N(serve_examples),
     .specs = serve_specs,

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -109,6 +110,47 @@ int cli_dial_open(const char *server, const struct cli_dial *dial, struct rpc_cl
         rc = rpc_client_create(&config, out_client, err);
     explicit_bzero(key, sizeof(key));
     return rc;
+}
+
+void cli_dial_address(const char *listen, char *out, size_t n_out)
+{
+    const char *colon = strrchr(listen, ':');
+    size_t n_host = colon ? (size_t)(colon - listen) : 0;
+    bool any4 = n_host == 7 && strncmp(listen, "0.0.0.0", 7) == 0;
+    bool any6 = n_host == 4 && strncmp(listen, "[::]", 4) == 0;
+    if (!colon || strtoul(colon + 1, NULL, 10) == 0)
+        out[0] = '\0';
+    else if (any4 || any6)
+        snprintf(out, n_out, "%s%s", any4 ? "127.0.0.1" : "[::1]", colon);
+    else
+        snprintf(out, n_out, "%s", listen);
+}
+
+const char *cli_dial_advice(const struct cli_dial *dial, const char *message)
+{
+    bool tls = dial->tls || dial->tls_ca[0];
+    bool never = strstr(message, "failed to connect") != NULL;
+    if (strstr(message, "http1.x server"))
+        return "that port speaks HTTP/1: is it the one of --metrics? sluice serve prints the data "
+               "plane's";
+    if (strstr(message, "WRONG_VERSION_NUMBER") || strstr(message, "wrong version number"))
+        return "the server there does not speak TLS: leave out --tls and --tls-ca";
+    if (strstr(message, "certificate verify failed"))
+        return "the server's certificate is not of a CA that is trusted here, or has expired: give "
+               "its CA with --tls-ca";
+    if (strstr(message, "is not in peer certificate"))
+        return "give a name that the server's certificate has with --server-name";
+    if (never && strstr(message, "Socket closed"))
+        return !tls ? "it closes the connection: does it speak TLS? then give --tls-ca FILE, or "
+                      "--tls"
+               : dial->tls_client_cert[0] ? "it closes the connection: is the certificate of "
+                                            "--tls-client-cert of the CA that the server takes?"
+                                          : "it closes the connection: does it want a client's "
+                                            "certificate? then give --tls-client-cert and "
+                                            "--tls-client-key";
+    if (!never && strstr(message, "Socket closed"))
+        return "the connection was lost: the server ended, or something between; ask again";
+    return NULL;
 }
 
 void cli_dial_hide_key(int argc, char *argv[])

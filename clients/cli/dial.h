@@ -21,6 +21,14 @@ struct cli_dial {
 int cli_dial_open(const char *server, const struct cli_dial *dial, struct rpc_client **out_client,
                   struct error *err);
 
+/* Where a client on this machine reaches what listens on `listen`: a wildcard is its loopback. A
+ * port that the kernel chooses is not known: empty. */
+void cli_dial_address(const char *listen, char *out, size_t n_out);
+
+/* What to do about a connection that failed with this message of gRPC's, where it came about and
+ * TLS did not, or where it was lost; NULL: nobody answers there. */
+const char *cli_dial_advice(const struct cli_dial *dial, const char *message);
+
 /* Overwrites the value of --api-key in the program's arguments, which `ps` shows to others. */
 void cli_dial_hide_key(int argc, char *argv[]);
 

@@ -96,6 +96,8 @@ static int run_command(const struct cli_command *command, int argc, char *argv[]
             print_json_error(&err);
         else
             fprintf(stderr, "%s\n", err.message);
+    } else if (cli_split_version(&cli, &err) != 0) {
+        cli_fail(&cli, &err);
     } else {
         rc = command->run(&cli);
     }
@@ -105,16 +107,39 @@ static int run_command(const struct cli_command *command, int argc, char *argv[]
     return rc;
 }
 
+static void print_family(const char *word, FILE *out)
+{
+    size_t n = strlen(word);
+    for (size_t i = 0; i < table_n_commands(); i++) {
+        const struct cli_command *command = table_command(i);
+        if (strncmp(command->name, word, n) == 0 && command->name[n] == ' ')
+            fprintf(out, "  sluice %s %s\n      %s\n", command->name, command->arguments,
+                    command->summary);
+    }
+}
+
+/* "ops --help" and "help ops" are about all of them. */
+static bool asks_for_family(int argc, char *argv[])
+{
+    bool help = strcmp(argv[1], "help") == 0;
+    const char *word = help ? argv[2] : argv[1];
+    if (argc != 3 || !table_is_family(word) ||
+        (!help && strcmp(argv[2], "--help") != 0 && strcmp(argv[2], "-h") != 0))
+        return false;
+    printf("sluice %s: `sluice %s COMMAND --help` tells more of each\n\n", word, word);
+    print_family(word, stdout);
+    return true;
+}
+
 /* A word that names no command, and what may have been meant. */
 static int no_command(int n_words, char *words[])
 {
     if (n_words && table_is_family(words[0])) {
-        fprintf(stderr, "sluice %s: no \"%s\"; there are:\n", words[0],
-                n_words > 1 ? words[1] : "");
-        for (size_t i = 0; i < table_n_commands(); i++)
-            if (strncmp(table_command(i)->name, words[0], strlen(words[0])) == 0)
-                fprintf(stderr, "  sluice %s %s\n", table_command(i)->name,
-                        table_command(i)->arguments);
+        if (n_words > 1)
+            fprintf(stderr, "sluice %s: no \"%s\"; there are:\n", words[0], words[1]);
+        else
+            fprintf(stderr, "sluice %s: there are:\n", words[0]);
+        print_family(words[0], stderr);
     } else {
         fprintf(stderr, "sluice: no command \"%s\"; `sluice help` lists them\n",
                 n_words ? words[0] : "");
@@ -139,6 +164,8 @@ int main(int argc, char *argv[])
         return check_output("completion", complete_words((size_t)argc - 2, argv + 2));
     if (strcmp(argv[1], "--version") == 0)
         argv[1] = version;
+    if (asks_for_family(argc, argv))
+        return check_output("help", 0);
     int first = help ? 2 : 1;
     size_t n_name;
     const struct cli_command *command = table_find((size_t)(argc - first), argv + first, &n_name);

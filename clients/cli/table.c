@@ -270,7 +270,9 @@ void table_overview(struct table_manual *out)
     m->summary = "serve language models";
     m->description =
         "`sluice COMMAND --help` tells more of a command and shows examples; `sluice man COMMAND` "
-        "renders its man page, `sluice completion bash` completes commands, options and models.";
+        "renders its man page, `sluice completion bash` completes commands, options and models. "
+        "Where a command has "
+        "--version, MODEL may be NAME:VERSION.";
     out->items = calloc(CLI_N(commands), sizeof(*out->items));
     for (size_t i = 0; out->items && i < CLI_N(commands); i++)
         out->items[m->n_items++] = (struct manual_item){commands[i]->name, commands[i]->summary};

@@ -260,13 +260,39 @@ def test_a_full_disk_is_told():
 
 def test_wrong_usage_names_the_command(served):
     for args, text in [(["ops", "nothing"], "sluice ops cancel"), (["scale", "smol"], "MODEL N"),
-                       (["scale", "smol", "many"], "number of replicas"), (["groups", "create", "x"], "DEVICE"),
+                       (["scale", "smol", "many"], "number of replicas"), (["scale", "smol", "0"], "sluice unload"),
+                       (["scale", "smol:1", "2", "-v", "1"], "names one already"), (["unload", "smol:"], "MODEL[:VERSION]"),
+                       (["key"], "sluice key new TENANT"), (["groups", "create", "x"], "DEVICE"),
                        (["events", "--from", "x"], "whole number"), (["run", "a", "b", "c"], "sluice run MODEL PROMPT"),
                        (["nothing"], "sluice help"), (["completion", "csh"], "bash|zsh|fish"),
                        (["tokenize", "smol", "two", "words"], "one word too many"),
                        (["tokenize", "smol", "-d", "-p", "1"], "--pieces")]:
         result = sluice(served, *args, check=False)
         assert result.returncode == 2 and text in result.stderr and result.stdout == "", args
+
+
+def test_help_of_a_family_tells_all_of_it(served):
+    for args in (("key", "--help"), ("key", "-h"), ("help", "key")):
+        assert "sluice key new TENANT" in sluice(served, *args).stdout, args
+    text = sluice(served, "ops", "--help").stdout
+    assert all(f"sluice ops {word}" in text for word in ("list", "show", "watch", "cancel"))
+
+
+def test_a_version_stands_behind_the_model(served):
+    ids = sluice(served, "tokenize", "smol:1", "--no-bos", "Hello").stdout
+    assert ids == sluice(served, "tokenize", "smol", "--no-bos", "Hello").stdout
+    assert 'no version "9"' in sluice(served, "run", "smol:9", "x", check=False).stderr
+
+
+def test_a_file_that_is_not_there_is_said_to_be_missing(served):
+    result = sluice(served, "register", "x", "./none.gguf", check=False)
+    assert result.returncode == 1 and "./none.gguf: no such file (NOT_FOUND)" in result.stderr
+
+
+def test_a_key_that_has_expired_already_is_told(served):
+    text = sluice(served, "key", "new", "acme", "--expires", "2020-01-31T00:00:00Z").stderr
+    assert "--expires 2020-01-31T00:00:00Z is past" in text
+    assert "past" not in sluice(served, "key", "new", "acme", "--expires", "9000-01-31T00:00:00Z").stderr
 
 
 # --- tokenize ---

@@ -207,6 +207,26 @@ def test_ready_means_that_it_answers(fresh):
     assert f"sluice stop --state-dir {fresh.state} " in refused, refused
 
 
+def test_serve_hands_its_file_to_the_programs_and_takes_a_relative_directory(fresh):
+    """The sections of sluice-server and sluice-manager had no effect; a relative directory could not be used."""
+    command = [BIN / "sluice", "serve", "--state-dir", "./here", "--listen", fresh.address, "--config", "all.ini"]
+    config = fresh.state / "all.ini"
+    config.write_text("[server]\nmax_stop_strings = 2\n[manager]\nnothing = 3\n")
+    result = subprocess.run(command, cwd=fresh.state, capture_output=True, text=True, timeout=10)
+    assert result.returncode == 1 and "[manager] nothing: no such setting" in result.stderr, result.stderr
+    config.write_text("[server]\nmax_stop_strings = 2\n[manager]\nmax_replicas = 3\n")
+    with open(fresh.state / "serve.out", "ab") as log:
+        fresh.process = subprocess.Popen(command, cwd=fresh.state, stdout=log, stderr=log)
+    fresh.state = fresh.state / "here"
+    fresh.wait(lambda: '"server_id"' in fresh.cli("status", "--json", check=False).stdout, 20, "the server is up")
+    pb = fresh.stubs.inference
+    request = pb.GenerateRequest(model="any", text="x", stopping=pb.Stopping(stop=["a", "b", "c"]))
+    with pytest.raises(grpc.RpcError) as error:
+        fresh.inference.Complete(request, timeout=10)
+    assert error.value.details() == "stopping.stop: 3 strings, limit 2"
+    fresh.stop()
+
+
 def test_output_that_is_lost_is_an_error(fresh):
     fresh.start(model_path(), "--name", "smol")
     fresh.wait(lambda: "ready: " in (fresh.state / "serve.out").read_text(), 30, "it is ready")

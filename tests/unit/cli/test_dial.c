@@ -1,0 +1,120 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "clients/cli/cli.h"
+#include "clients/cli/paths.h"
+#include "tests/unit/base/support_cmocka.h"
+
+/* gRPC's own words about a connection, and what the advice about them has to name. */
+static void test_each_way_to_miss_a_server_has_its_advice(void **state)
+{
+    (void)state;
+    static const char never[] = "failed to connect to all addresses; last error: ";
+    static const struct {
+        bool tls, cert;
+        const char *words, *advice;
+    } cases[] = {
+        {false, false, "UNKNOWN: ipv4:127.0.0.1:1: Trying to connect an http1.x server",
+         "--metrics"},
+        {true, false, "Ssl handshake failed: error:0A00010B:SSL routines::wrong version number",
+         "does not speak TLS"},
+        {true, false, "Ssl handshake failed: SSL routines::certificate verify failed", "--tls-ca"},
+        {true, false, "Peer name foo.bar is not in peer certificate", "--server-name"},
+        {false, false, "UNAVAILABLE: ipv4:127.0.0.1:1: Socket closed", "does it speak TLS?"},
+        {true, false, "UNAVAILABLE: ipv4:127.0.0.1:1: Socket closed", "a client's certificate?"},
+        {true, true, "UNAVAILABLE: ipv4:127.0.0.1:1: Socket closed",
+         "the CA that the server takes"},
+        {false, false, "Failed to connect to remote host: Connection refused", NULL},
+    };
+    for (size_t i = 0; i < CLI_N(cases); i++) {
+        struct cli_dial dial = {.tls_ca = cases[i].tls ? "ca.pem" : "",
+                                .tls_client_cert = cases[i].cert ? "me.pem" : ""};
+        char message[256];
+        snprintf(message, sizeof(message), "%s%s", never, cases[i].words);
+        const char *advice = cli_dial_advice(&dial, message);
+        if (!cases[i].advice)
+            assert_null(advice);
+        else if (!advice || !strstr(advice, cases[i].advice))
+            fail_msg("\"%s\": \"%s\"", message, advice ? advice : "nothing");
+    }
+    struct cli_dial plain = {.tls_ca = "", .tls_client_cert = ""};
+    assert_non_null(strstr(cli_dial_advice(&plain, "Socket closed"), "was lost"));
+}
+
+static void test_a_wildcard_is_dialled_on_the_loopback(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {{"0.0.0.0:8001", "127.0.0.1:8001"},
+                                           {"[::]:8001", "[::1]:8001"},
+                                           {"10.0.0.1:8001", "10.0.0.1:8001"},
+                                           {"127.0.0.1:0", ""},
+                                           {"nothing", ""}};
+    for (size_t i = 0; i < CLI_N(cases); i++) {
+        char out[64];
+        cli_dial_address(cases[i][0], out, sizeof(out));
+        assert_string_equal(out, cases[i][1]);
+    }
+}
+
+static void test_a_directory_is_told_from_the_root(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {{"state", "/here/state"},
+                                           {"./state", "/here/state"},
+                                           {"state//", "/here/state"},
+                                           {"../state", "/here/../state"},
+                                           {".", "/here"},
+                                           {"./", "/here"}};
+    for (size_t i = 0; i < CLI_N(cases); i++) {
+        char out[64];
+        paths_join("/here", cases[i][0], out, sizeof(out));
+        assert_string_equal(out, cases[i][1]);
+    }
+}
+
+/* "NAME:VERSION" where a command has MODEL and --version; a path stays one. */
+static void test_a_version_is_split_off(void **state)
+{
+    (void)state;
+    static const struct {
+        const struct cli_command *command;
+        const char *word, *version, *model, *split;
+    } cases[] = {
+        {&cmd_unload, "smol:2", "", "smol", "2"}, {&cmd_unload, "smol", "", "smol", ""},
+        {&cmd_unload, "smol", "3", "smol", "3"},  {&cmd_unload, "smol:2", "3", NULL, NULL},
+        {&cmd_unload, ":2", "", NULL, NULL},      {&cmd_unload, "smol:", "", NULL, NULL},
+        {&cmd_show, "smol:2", "", "smol:2", ""},  {&cmd_register, "a:2", "", "a:2", ""},
+        {&cmd_unload, "./a:b", "", "./a:b", ""},
+    };
+    for (size_t i = 0; i < CLI_N(cases); i++) {
+        const struct cli_command *command = cases[i].command;
+        struct cli cli = {.command = command, .specs = command->specs, .n_specs = command->n_specs};
+        char program[] = "x", word[16];
+        char *argv[] = {program, word};
+        struct error err;
+        snprintf(word, sizeof(word), "%s", cases[i].word);
+        assert_int_equal(options_parse("cli", command->specs, command->n_specs, 2, argv,
+                                       &cli.settings, &cli.options, &err),
+                         0);
+        cli.settings.version = cases[i].version;
+        int rc = cli_split_version(&cli, &err);
+        assert_int_equal(rc != 0, cases[i].model == NULL);
+        if (!rc) {
+            assert_string_equal(cli_word(&cli, 0), cases[i].model);
+            assert_string_equal(cli.settings.version, cases[i].split);
+        }
+        options_destroy(cli.options);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_each_way_to_miss_a_server_has_its_advice),
+        cmocka_unit_test(test_a_wildcard_is_dialled_on_the_loopback),
+        cmocka_unit_test(test_a_directory_is_told_from_the_root),
+        cmocka_unit_test(test_a_version_is_split_off),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
