@@ -47,6 +47,7 @@ struct serve {
     int signals, loaded;      /* signalfd; eventfd: the loader is done */
     _Atomic int load_status;  /* 0 or 1, set before `loaded` */
     _Atomic pid_t server_pid; /* of the server that runs now; 0: none */
+    _Atomic bool answered[2]; /* the children did, once: their command lines are good */
     char dial[300];           /* where the data plane is reached from here; empty: unknown */
     char grace[32];
 };
@@ -309,8 +310,10 @@ static void *load_models(void *arg)
     struct error err;
     uint64_t one = 1;
     int rc = wait_for_manager(s, &err);
+    s->answered[0] = rc == 0;
     if (!rc)
         rc = wait_for_server(s, &err);
+    s->answered[1] = rc == 0;
     for (size_t i = 0; !rc && cli_word(s->cli, i); i++)
         rc = load_one(s, cli_word(s->cli, i), &err);
     if (rc && !s->cli->ending)
@@ -371,11 +374,13 @@ static int supervise(struct serve *s)
     struct error err;
     for (;;) {
         int64_t now = clock_now_ns();
-        for (int i = 0; i < 2; i++)
+        for (int i = 0; i < 2; i++) {
+            s->children[i].proven |= s->answered[i];
             if (watch_child(&s->children[i], now, &err) != 0) {
                 s->cli->ending = true; /* what the loader meets now follows from this */
                 return cli_fail(s->cli, &err);
             }
+        }
         s->server_pid = s->children[1].pid;
         struct pollfd fds[4] = {
             {.fd = s->signals, .events = POLLIN},

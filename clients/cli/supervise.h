@@ -22,7 +22,8 @@ struct child {
     int pidfd;
     int64_t started_ns, restart_at_ns;
     uint32_t backoff_ms, n_restarts, n_early_ends;
-    bool proven;     /* it ran for a while once: what ends it is no mistake of its command line */
+    bool proven;     /* it ran for a while, or answered, once: what ends it is no mistake of its
+                        command line */
     int last_status; /* as waitpid gives it */
 };
 

@@ -10,7 +10,7 @@ import subprocess
 import grpc
 import pytest
 
-from conftest import BIN, model_path
+from conftest import BIN, ROOT, model_path
 
 
 def test_life_of_a_version(fresh):
@@ -196,6 +196,23 @@ def test_serve_tells_at_once_that_its_address_is_taken(fresh):
     assert f"address {fresh.address} is in use" in result.stderr, result.stderr
     assert not any(s in result.stderr for s in ("serving on", "ready", "ended")), result.stderr
     assert not any(fresh.children(f"sluice-{n}") for n in ("manager", "server", "worker"))
+
+
+def test_a_manager_that_is_killed_as_soon_as_it_runs_takes_nobody_with_it(fresh):
+    """Six times within its first seconds: that it answered once shows that it can run."""
+    fresh.start()
+    fresh.cli("register", "tiny", ROOT / "tests/golden/tiny/q8_0.gguf")
+    fresh.cli("load", "tiny")
+    fresh.wait(lambda: fresh.run("tiny", "x", "-n", "1", check=False).returncode == 0, 20, "the model answers")
+    server, workers, killed = fresh.children("sluice-server"), fresh.children("sluice-worker"), set()
+    while len(killed) < 6:
+        fresh.wait(lambda: set(fresh.children("sluice-manager")) - killed, 10, "the manager is started again")
+        pid = fresh.children("sluice-manager")[0]
+        os.kill(pid, signal.SIGKILL)
+        killed.add(pid)
+        assert fresh.generate(fresh.request("tiny", "x", max_tokens=4), timeout=10)[2] is not None
+    fresh.wait(lambda: fresh.cli("status", check=False).returncode == 0, 10, "the manager answers")
+    assert fresh.children("sluice-server") == server and fresh.children("sluice-worker") == workers
 
 
 def test_ready_means_that_it_answers(fresh):
