@@ -155,6 +155,7 @@ bool rpc_queue_push(struct rpc_queue *queue, grpc_byte_buffer *buffer, size_t n_
         queue->head = node;
     queue->tail = node;
     queue->pending_bytes += n_bytes;
+    queue->n_messages++;
     return true;
 }
 
@@ -168,6 +169,7 @@ grpc_byte_buffer *rpc_queue_pop(struct rpc_queue *queue, size_t *out_n_bytes)
     queue->head = node->next;
     if (queue->head == NULL)
         queue->tail = NULL;
+    queue->n_messages--;
     free(node);
     return buffer;
 }

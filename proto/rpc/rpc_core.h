@@ -52,6 +52,7 @@ struct rpc_queue_node;
 struct rpc_queue {
     struct rpc_queue_node *head, *tail;
     size_t pending_bytes; /* queued and in flight */
+    size_t n_messages;    /* queued */
     bool refused;         /* a push was refused: its owner waits for on_writable */
 };
 /* Takes the buffer. False, buffer destroyed, where it goes over the cap or memory is exhausted; an

@@ -246,6 +246,14 @@ size_t rpc_stream_pending_bytes(struct rpc_stream *stream)
     return n_bytes;
 }
 
+size_t rpc_stream_pending_messages(struct rpc_stream *stream)
+{
+    pthread_mutex_lock(&stream->lock);
+    size_t n = stream->queue.n_messages;
+    pthread_mutex_unlock(&stream->lock);
+    return n;
+}
+
 /* --- receiving --- */
 
 /* Under the lock. */

@@ -54,6 +54,7 @@ void rpc_stream_cancel(struct rpc_stream *stream);
 void rpc_stream_pause_reads(struct rpc_stream *stream);
 void rpc_stream_resume_reads(struct rpc_stream *stream);
 size_t rpc_stream_pending_bytes(struct rpc_stream *stream);
+size_t rpc_stream_pending_messages(struct rpc_stream *stream);
 
 /* A streaming call read by one thread; `request` is NULL for a bidirectional one. */
 int rpc_reader_open(struct rpc_client *client, const ProtobufCServiceDescriptor *service,

@@ -89,6 +89,10 @@ int link_submit(struct link *link, struct relay *relay, struct error *err);
 void link_cancel(struct link *link, uint64_t id);
 /* The worker refuses what it is sent: no new requests until it is linked again. */
 void link_set_draining(struct link *link);
+/* Whether the worker behind the stream does not keep up with what is sent to it: what a client asks
+ * for must then be refused, RESOURCE_EXHAUSTED as said in *err. On the stream itself, as the
+ * following. */
+int link_check_backlog(struct rpc_stream *stream, struct error *err);
 /* Takes the sequence out of the batch, or back in. On the stream itself, so that a relay can call
  * it under its lock. */
 void link_send_pause(struct rpc_stream *stream, uint64_t id, bool paused);

@@ -9,7 +9,13 @@
 #include "server/gateway/meter.h"
 #include "server/gateway/stall.h"
 
-enum { MAX_SUBMIT_BACKLOG_BYTES = 16 << 20, MAX_LINK_BACKLOG_BYTES = 64 << 20 };
+/* Beyond the first two nothing that a client asks for is sent; beyond the last the worker is lost.
+ */
+enum {
+    MAX_BACKLOG_BYTES = 16 << 20,
+    MAX_BACKLOG_MESSAGES = 1 << 16,
+    MAX_LINK_BACKLOG_BYTES = 64 << 20
+};
 
 enum link_state { LINK_DOWN, LINK_CONNECTING, LINK_READY, LINK_DRAINING };
 

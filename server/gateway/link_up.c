@@ -65,20 +65,35 @@ static int adopt(struct link *link, struct relay *relay, uint64_t *out_id, struc
     return rc;
 }
 
+static int behind(struct error *err)
+{
+    error_set(err, STATUS_RESOURCE_EXHAUSTED,
+              "model: the replica does not keep up with what it is sent");
+    err->retry_after_ms = 1000;
+    return error_reason(err, "QUEUE_FULL");
+}
+
+int link_check_backlog(struct rpc_stream *stream, struct error *err)
+{
+    return rpc_stream_pending_bytes(stream) > MAX_BACKLOG_BYTES ||
+                   rpc_stream_pending_messages(stream) > MAX_BACKLOG_MESSAGES
+               ? behind(err)
+               : 0;
+}
+
 /* Under the relay's lock. */
 static int send_submit(struct relay *relay, struct relay_submit *fill, struct error *err)
 {
     Sluice__Worker__V1__ServeRequest frame = SLUICE__WORKER__V1__SERVE_REQUEST__INIT;
+    int rc = link_check_backlog(relay->stream, err);
+    if (rc)
+        return rc;
     relay_fill_submit(relay, fill);
     frame.frame_case = SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_SUBMIT;
     frame.submit = &fill->submit;
-    bool full = rpc_stream_pending_bytes(relay->stream) > MAX_SUBMIT_BACKLOG_BYTES;
-    int rc = full ? STATUS_RESOURCE_EXHAUSTED : rpc_stream_send(relay->stream, &frame.base);
-    if (rc == STATUS_RESOURCE_EXHAUSTED) {
-        error_set(err, rc, "model: the replica does not keep up with what it is sent");
-        err->retry_after_ms = 1000;
-        return error_reason(err, "QUEUE_FULL");
-    }
+    rc = rpc_stream_send(relay->stream, &frame.base);
+    if (rc == STATUS_RESOURCE_EXHAUSTED)
+        return behind(err);
     return rc ? lost_before_submit(err) : 0;
 }
 

@@ -283,10 +283,19 @@ int relay_reattach(struct relay *relay, struct relay_sink *sink,
 
 /* --- frames --- */
 
+/* Under the lock: what clients send in any number must not pile up before a worker that is slow. */
+static int check_backlog(const struct relay *relay, struct error *err)
+{
+    int rc = relay->stream ? link_check_backlog(relay->stream, err) : 0;
+    if (rc)
+        gateway_count_refusal(relay->gateway, LIMIT_QUEUED);
+    return rc;
+}
+
 int relay_pause_by_client(struct relay *relay, bool paused, struct error *err)
 {
     pthread_mutex_lock(&relay->lock);
-    int rc = relay->ended ? not_found(relay, err) : 0;
+    int rc = relay->ended ? not_found(relay, err) : check_backlog(relay, err);
     if (!rc)
         relay_set_pause(relay, RELAY_PAUSE_CLIENT, paused);
     pthread_mutex_unlock(&relay->lock);
@@ -307,6 +316,8 @@ static int add_credit(struct relay *relay, uint32_t n_tokens, struct error *err)
         return error_field(err, "credit.n_tokens",
                            "%" PRIu32 " and the %" PRIu64 " that are left are over the limit of %d",
                            n_tokens, left, INT32_MAX);
+    if (check_backlog(relay, err) != 0)
+        return err->status;
     relay->credit_tokens += n_tokens;
     if (relay->stream && !relay_holds_back(relay))
         link_send_credit(relay->stream, relay->link_id, n_tokens);
@@ -405,6 +416,8 @@ int relay_update(struct relay *relay, const Sluice__V1__UpdateFrame *update, str
 {
     pthread_mutex_lock(&relay->lock);
     int rc = check_update(relay, update, err);
+    if (!rc)
+        rc = check_backlog(relay, err);
     if (!rc)
         rc = update_request(relay, update, err);
     pthread_mutex_unlock(&relay->lock);

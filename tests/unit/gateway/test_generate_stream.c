@@ -394,6 +394,45 @@ static void test_update_holds_at_the_next_replica_too(void **state)
     finish();
 }
 
+/* A worker that stands still for a while is not lost because a client goes on changing things. */
+static void test_changes_when_the_worker_reads_none_then_they_are_refused(void **state)
+{
+    (void)state;
+    enum { N = 100000, AT_ONCE = 500 };
+    static char text[251];
+    char *stop[4] = {text, text, text, text};
+    Sluice__V1__UpdateFrame update = SLUICE__V1__UPDATE_FRAME__INIT;
+    Sluice__V1__GenerateStreamRequest frame = SLUICE__V1__GENERATE_STREAM_REQUEST__INIT;
+    struct client_request request = {.max_tokens = 400, .seed = 4};
+    memset(text, '~', sizeof(text) - 1);
+    update.replace_stop = true;
+    update.stop = stop;
+    update.n_stop = 4;
+    frame.request_id = (char *)(uintptr_t) "u";
+    frame.frame_case = SLUICE__V1__GENERATE_STREAM_REQUEST__FRAME_UPDATE;
+    frame.update = &update;
+    fixture_start(&f, 1);
+    bidi_open(&f, NULL, 0, &bidi);
+    bidi_start(&bidi, "u", &request);
+    bidi_wait_tokens(&bidi, "u", 1);
+    fake_worker_stop(&f.workers[0], true);
+    unsigned n_errors = 0;
+    for (unsigned i = 0; i < N && !n_errors; i++) {
+        while (rpc_stream_pending_messages(bidi.stream) > AT_ONCE)
+            pause_ms(1);
+        bidi_send(&bidi, &frame);
+        pthread_mutex_lock(&bidi.lock);
+        n_errors = bidi.answers[0].n_errors;
+        pthread_mutex_unlock(&bidi.lock);
+    }
+    expect_error("u", 0, STATUS_RESOURCE_EXHAUSTED, "QUEUE_FULL", "", true);
+    assert_true(gateway_n_refusals(f.gateway, LIMIT_QUEUED) > 0);
+    fake_worker_stop(&f.workers[0], false);
+    bidi_expect_tokens(&bidi, "u", &request, true);
+    assert_int_equal(bidi_answer(&bidi, "u")->n_resumes, 0);
+    finish();
+}
+
 /* Which of best_of choices is the k-th most likely. */
 static uint32_t ranked(const char *text, uint64_t seed, uint32_t n, uint32_t max_tokens, uint32_t k)
 {
@@ -634,6 +673,8 @@ int main(int argc, char *argv[])
                                forget),
         cmocka_unit_test_setup(test_credit_has_a_limit, forget),
         cmocka_unit_test_setup(test_update_holds_at_the_next_replica_too, forget),
+        cmocka_unit_test_setup(test_changes_when_the_worker_reads_none_then_they_are_refused,
+                               forget),
         cmocka_unit_test_setup(test_best_of_sends_the_most_likely_when_all_have_ended, forget),
         cmocka_unit_test_setup(test_best_of_when_it_has_much_then_the_others_go_on, forget),
         cmocka_unit_test_setup(test_half_close_lets_requests_finish_but_for_those_that_cannot,
