@@ -125,13 +125,21 @@ static uint32_t retry_ms(const struct fill *fill)
     return ms < RETRY_MIN_MS ? RETRY_MIN_MS : ms > RETRY_MAX_MS ? RETRY_MAX_MS : (uint32_t)ms;
 }
 
+static bool has_expired(const struct relay *relay, struct error *err)
+{
+    bool expired = clock_now_ns() >= relay->deadline_ns;
+    if (expired)
+        error_set(err, STATUS_DEADLINE_EXCEEDED, "the deadline passed while no replica had it");
+    return expired;
+}
+
 /* Under the admission lock, which a new request holds until it is where it waits or runs. */
 static int admit(struct gateway *gateway, struct relay *relay, struct error *err)
 {
     uint64_t limit = gateway->config.limits.max_queued;
     struct fill fill;
-    if (clock_now_ns() >= relay->deadline_ns)
-        return error_set(err, STATUS_DEADLINE_EXCEEDED, "the deadline passed before it began");
+    if (has_expired(relay, err))
+        return err->status;
     measure(gateway, relay, &fill);
     if (!fill.has_place && fill.n_waiting >= limit) {
         error_set(err, STATUS_RESOURCE_EXHAUSTED,
@@ -187,8 +195,9 @@ static int without_replica(struct gateway *gateway, struct relay *relay, bool wa
 
 static bool goes_before(const struct relay *a, const struct relay *b)
 {
-    if (a->request->priority != b->request->priority)
-        return a->request->priority > b->request->priority;
+    int32_t of_a = atomic_load(&a->priority), of_b = atomic_load(&b->priority);
+    if (of_a != of_b)
+        return of_a > of_b;
     return a->arrived_ns < b->arrived_ns;
 }
 
@@ -266,6 +275,8 @@ static int place(struct gateway *gateway, struct relay *relay, struct error *err
     pthread_mutex_unlock(&relay->lock);
     if (ended)
         return 0;
+    if (has_expired(relay, err))
+        return err->status;
     struct link *link =
         pick(gateway, relay->model, relay->version, numerics_id, relay->request->session_key, true);
     int rc = link ? link_submit(link, relay, err) : STATUS_UNAVAILABLE;

@@ -40,6 +40,7 @@ int relay_create(struct gateway *gateway, const struct relay_params *params,
     relay->window_ms = relay->request->reattach_window_ms;
     relay->credit_tokens =
         relay->request->has_credit_tokens ? relay->request->credit_tokens : UINT64_MAX;
+    atomic_init(&relay->priority, relay->request->has_priority ? relay->request->priority : 0);
     relay->arrived_ns = clock_now_ns();
     relay->deadline_ns = params->deadline_ns;
     relay->template_time_ns = clock_wall_ns();

@@ -81,6 +81,7 @@ struct relay {
     int64_t template_time_ns;   /* since the epoch */
     int64_t arrived_ns;         /* clock_now_ns() */
     int64_t deadline_ns;        /* INT64_MAX: none */
+    _Atomic int32_t priority;   /* as updated last */
     bool admitted;              /* dispatch.c: the limits of its model were asked, once */
     uint32_t window_ms;         /* reattach; 0: none */
     struct relay *next_waiting; /* gateway->waiting, under gateway->lock */

@@ -380,6 +380,7 @@ static int update_request(struct relay *relay, const Sluice__V1__UpdateFrame *up
     if (update->has_priority) {
         request->has_priority = true;
         request->priority = update->priority;
+        atomic_store(&relay->priority, update->priority);
     }
     if (relay->stream)
         link_send_update(relay->stream, relay->link_id, update);

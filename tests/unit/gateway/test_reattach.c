@@ -373,6 +373,28 @@ static void test_complete_cannot_be_reattached(void **state)
     fixture_stop(&f);
 }
 
+/* The deadline is the request's, also where it was taken up on a call that has none. */
+static void test_deadline_when_no_replica_has_the_request_then_it_ends_all_the_same(void **state)
+{
+    (void)state;
+    struct client_request request = {.max_tokens = 100, .seed = 3};
+    fixture_init(&f);
+    f.workers[0].stop_after = 10;
+    fixture_start(&f, 1);
+    struct rpc_client *client = connect_client();
+    bidi_open(&f, client, 1500, &first);
+    bidi_start_with(&first, "r", &request, &(struct bidi_extra){.window_ms = 20000});
+    bidi_wait_tokens(&first, "r", 10);
+    int64_t since_ns = clock_now_ns();
+    fake_worker_kill(&f.workers[0]);
+    lose(client);
+    bidi_open(&f, NULL, 0, &second);
+    bidi_reattach(&second, "r", 10, bidi_answer(&first, "r")->ids[0]);
+    expect_error(0, STATUS_DEADLINE_EXCEEDED, "", "");
+    assert_true(clock_now_ns() - since_ns < 3 * NS_PER_S);
+    finish();
+}
+
 int main(int argc, char *argv[])
 {
     if (argc > 1)
@@ -394,6 +416,8 @@ int main(int argc, char *argv[])
         cmocka_unit_test_setup(test_deadline_when_it_passes_without_a_client_then_over, forget),
         cmocka_unit_test_setup(test_server_when_restarted_then_nothing_is_known, forget),
         cmocka_unit_test_setup(test_complete_cannot_be_reattached, forget),
+        cmocka_unit_test_setup(
+            test_deadline_when_no_replica_has_the_request_then_it_ends_all_the_same, forget),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
