@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/strbuf.h"
 #include "server/gateway/relay.h"
 
 void registry_init(struct registry *registry)
@@ -18,61 +17,62 @@ void registry_fini(struct registry *registry)
 }
 
 /* Caller and id with a NUL between: neither contains one, so no two pairs give the same key. */
-static bool make_key(struct strbuf *key, const char *caller, const char *request_id)
+struct key {
+    char bytes[CALLER_BYTES + REQUEST_ID_BYTES];
+    size_t n;
+};
+
+static void make_key(struct key *key, const char *caller, const char *request_id)
 {
-    strbuf_init(key, 0);
-    strbuf_add(key, caller, strlen(caller) + 1);
-    return strbuf_add_str(key, request_id);
+    size_t n_caller = strnlen(caller, CALLER_BYTES - 1);
+    size_t n_id = strnlen(request_id, REQUEST_ID_BYTES);
+    memcpy(key->bytes, caller, n_caller);
+    key->bytes[n_caller] = '\0';
+    memcpy(key->bytes + n_caller + 1, request_id, n_id);
+    key->n = n_caller + 1 + n_id;
 }
 
 int registry_add(struct registry *registry, const char *caller, const char *request_id,
                  struct relay *relay, struct error *err)
 {
-    struct strbuf key;
+    struct key key;
     int rc = 0;
-    bool made = make_key(&key, caller, request_id);
+    make_key(&key, caller, request_id);
     pthread_mutex_lock(&registry->lock);
-    if (made && hash_map_get(&registry->map, key.data, key.n_bytes)) {
+    if (hash_map_get(&registry->map, key.bytes, key.n)) {
         error_set(err, STATUS_ALREADY_EXISTS, "request_id: \"%s\" is live already", request_id);
         rc = error_reason(err, "REQUEST_ID_LIVE");
-    } else if (!made || !hash_map_put(&registry->map, key.data, key.n_bytes, relay)) {
+    } else if (!hash_map_put(&registry->map, key.bytes, key.n, relay)) {
         rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "request_id: out of memory");
     } else {
         relay_retain(relay);
     }
     pthread_mutex_unlock(&registry->lock);
-    strbuf_fini(&key);
     return rc;
 }
 
 void registry_remove(struct registry *registry, const char *caller, const char *request_id,
                      struct relay *relay)
 {
-    struct strbuf key;
-    bool removed = false;
-    if (make_key(&key, caller, request_id)) {
-        pthread_mutex_lock(&registry->lock);
-        if (hash_map_get(&registry->map, key.data, key.n_bytes) == relay)
-            removed = hash_map_remove(&registry->map, key.data, key.n_bytes) != NULL;
-        pthread_mutex_unlock(&registry->lock);
-    }
-    strbuf_fini(&key);
+    struct key key;
+    make_key(&key, caller, request_id);
+    pthread_mutex_lock(&registry->lock);
+    bool removed = hash_map_get(&registry->map, key.bytes, key.n) == relay &&
+                   hash_map_remove(&registry->map, key.bytes, key.n) != NULL;
+    pthread_mutex_unlock(&registry->lock);
     if (removed)
         relay_release(relay);
 }
 
 struct relay *registry_find(struct registry *registry, const char *caller, const char *request_id)
 {
-    struct strbuf key;
-    struct relay *relay = NULL;
-    if (make_key(&key, caller, request_id)) {
-        pthread_mutex_lock(&registry->lock);
-        relay = hash_map_get(&registry->map, key.data, key.n_bytes);
-        if (relay)
-            relay_retain(relay);
-        pthread_mutex_unlock(&registry->lock);
-    }
-    strbuf_fini(&key);
+    struct key key;
+    make_key(&key, caller, request_id);
+    pthread_mutex_lock(&registry->lock);
+    struct relay *relay = hash_map_get(&registry->map, key.bytes, key.n);
+    if (relay)
+        relay_retain(relay);
+    pthread_mutex_unlock(&registry->lock);
     return relay;
 }
 

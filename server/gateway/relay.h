@@ -35,7 +35,9 @@ struct relay_sink;
 struct rpc_stream;
 
 /* A request that takes three replicas with it, one after the other, gets no fourth. */
-enum { RELAY_MAX_CHOICES = 8, RELAY_MAX_FRUITLESS = 3, CALLER_BYTES = 129 };
+enum { RELAY_MAX_CHOICES = 8, RELAY_MAX_FRUITLESS = 3 };
+/* With their terminators. */
+enum { CALLER_BYTES = 129, REQUEST_ID_BYTES = 129 };
 
 /* Why a sequence is out of its worker's batch; all must be lifted. */
 enum relay_pause {
@@ -75,7 +77,7 @@ struct relay {
     bool whole;                           /* Complete: one message at the end */
     Sluice__V1__GenerateRequest *request; /* owned */
     char caller[CALLER_BYTES];
-    char request_id[129];
+    char request_id[REQUEST_ID_BYTES];
     char model[65], version[65];
     uint64_t seed;
     int64_t template_time_ns;   /* since the epoch */
@@ -107,7 +109,7 @@ struct relay {
     uint64_t credit_tokens; /* that may be sent in all; UINT64_MAX: no limit */
     bool no_more_frames;    /* neither credit nor resume can come */
     uint32_t next_choice;   /* whose turn it is */
-    char numerics_id[128];  /* of the first worker */
+    char numerics_id[128];  /* of the first worker that had a result */
     bool numerics_changed;
     uint32_t n_resumes;
     uint64_t n_at_loss;      /* tokens it had when its replica was lost last */
