@@ -28,6 +28,15 @@ static int lost_before_submit(struct error *err)
     return error_reason(err, "REPLICA_LOST");
 }
 
+/* Under the relay's lock: what came before is part of the answer. */
+static bool has_results(const struct relay *relay)
+{
+    size_t n = relay->n_prompt_logprobs;
+    for (uint32_t i = 0; i < relay->n_choices; i++)
+        n += relay->choices[i].generated.n;
+    return n > 0;
+}
+
 /* Enters the relay under a fresh id, and on success leaves the relay locked: nothing may move it
  * elsewhere before its submit is on the stream. *out_id is 0 where the relay has ended. */
 static int adopt(struct link *link, struct relay *relay, uint64_t *out_id, struct error *err)
@@ -53,7 +62,7 @@ static int adopt(struct link *link, struct relay *relay, uint64_t *out_id, struc
             link->last_end_ns = clock_now_ns(); /* what went before was no work */
         relay->stream = link->stream;
         rpc_stream_retain(relay->stream);
-        if (relay->numerics_id[0] && strcmp(relay->numerics_id, link->facts.numerics_id) != 0)
+        if (has_results(relay) && strcmp(relay->numerics_id, link->facts.numerics_id) != 0)
             relay->numerics_changed = true;
         else
             snprintf(relay->numerics_id, sizeof(relay->numerics_id), "%s", link->facts.numerics_id);

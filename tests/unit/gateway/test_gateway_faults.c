@@ -75,6 +75,7 @@ static void test_before_the_first_token_the_request_is_simply_moved(void **state
     struct client_stream stream;
     fixture_init(&f);
     f.workers[0].stop_after = f.workers[1].stop_after = 0;
+    snprintf(f.workers[0].numerics_id, sizeof(f.workers[0].numerics_id), "another");
     fixture_start(&f, 2);
     client_open(&f, &request, &stream);
     for (int i = 0; i < 1000 && f.workers[0].n_submits + f.workers[1].n_submits == 0; i++)
@@ -84,6 +85,7 @@ static void test_before_the_first_token_the_request_is_simply_moved(void **state
     fake_worker_kill(&f.workers[first]);
     client_expect_whole(&stream, &request);
     assert_int_equal(f.workers[1 - first].n_resumed, 0);
+    assert_false(stream.numerics_changed);
     client_close(&stream);
     fixture_stop(&f);
 }
