@@ -34,18 +34,23 @@ static void release(struct generate_stream *stream)
 
 /* --- members --- */
 
+/* Under the lock. */
+static void push_ready(struct generate_stream *stream, struct stream_member *member)
+{
+    member->queued = true;
+    member->next_ready = NULL;
+    relay_sink_retain(&member->base);
+    *(stream->ready_last ? &stream->ready_last->next_ready : &stream->ready_first) = member;
+    stream->ready_last = member;
+}
+
 static void on_ready(struct relay_sink *sink)
 {
     struct stream_member *member = (struct stream_member *)sink;
     struct generate_stream *stream = member->stream;
     pthread_mutex_lock(&stream->lock);
-    if (!member->queued && !member->gone) {
-        member->queued = true;
-        member->next_ready = NULL;
-        relay_sink_retain(sink);
-        *(stream->ready_last ? &stream->ready_last->next_ready : &stream->ready_first) = member;
-        stream->ready_last = member;
-    }
+    if (!member->queued && !member->gone)
+        push_ready(stream, member);
     pthread_mutex_unlock(&stream->lock);
     rpc_call_kick(stream->call);
 }
@@ -60,6 +65,8 @@ static void on_taken_over(struct relay_sink *sink, const struct error *why)
     struct stream_member *member = (struct stream_member *)sink;
     generate_stream_remove(member->stream, member);
     generate_stream_refuse(member->stream, member->relay->request_id, why, false);
+    /* It may have been reattached here while this was on its way: nobody would listen. */
+    relay_sink_gone(member->relay, sink, why->status);
 }
 
 /* Too many from the first byte over the limit until half of it. */
@@ -161,7 +168,19 @@ void generate_stream_remove(struct generate_stream *stream, struct stream_member
     rpc_call_kick(stream->call);
 }
 
-/* Every member, retained, in a list of the caller's (free()). */
+/* Any member, retained; NULL: there is none. */
+static struct stream_member *any_member(struct generate_stream *stream)
+{
+    size_t cursor = 0;
+    pthread_mutex_lock(&stream->lock);
+    struct stream_member *member = hash_map_next(&stream->members, &cursor, NULL, NULL);
+    if (member)
+        relay_sink_retain(&member->base);
+    pthread_mutex_unlock(&stream->lock);
+    return member;
+}
+
+/* Every member, retained, in a list of the caller's (free()); none where memory is exhausted. */
 static struct stream_member **all_members(struct generate_stream *stream, size_t *out_n)
 {
     size_t cursor = 0, n = 0;
@@ -276,15 +295,6 @@ static struct stream_member *pop_ready(struct generate_stream *stream)
         stream->ready_last = NULL;
     member->queued = false;
     return member;
-}
-
-static void push_ready(struct generate_stream *stream, struct stream_member *member)
-{
-    member->queued = true;
-    member->next_ready = NULL;
-    relay_sink_retain(&member->base);
-    *(stream->ready_last ? &stream->ready_last->next_ready : &stream->ready_first) = member;
-    stream->ready_last = member;
 }
 
 /* The next frame of the first request that has one. */
@@ -438,6 +448,15 @@ static void unlist(struct generate_stream *stream)
     pthread_mutex_unlock(&gateway->lock);
 }
 
+/* Drops the caller's reference. */
+static void end_member(struct generate_stream *stream, struct stream_member *member,
+                       struct rpc_call *call)
+{
+    generate_stream_remove(stream, member);
+    relay_sink_gone(member->relay, &member->base, rpc_call_result(call));
+    relay_sink_release(&member->base);
+}
+
 static void on_done(void *arg, struct rpc_call *call)
 {
     struct generate_stream *stream = arg;
@@ -449,12 +468,11 @@ static void on_done(void *arg, struct rpc_call *call)
     settle(stream);
     pthread_mutex_unlock(&stream->lock);
     struct stream_member **all = all_members(stream, &n);
-    for (size_t i = 0; i < n; i++) {
-        generate_stream_remove(stream, all[i]);
-        relay_sink_gone(all[i]->relay, &all[i]->base, rpc_call_result(call));
-        relay_sink_release(&all[i]->base);
-    }
+    for (size_t i = 0; i < n; i++)
+        end_member(stream, all[i], call);
     free(all);
+    while ((member = any_member(stream))) /* there was no memory for the list */
+        end_member(stream, member, call);
     pthread_mutex_lock(&stream->lock);
     while ((member = pop_ready(stream)))
         relay_sink_release(&member->base);

@@ -242,7 +242,8 @@ static void rewind_to(struct relay *relay, Sluice__V1__ReceivedTokens *const *re
 static int check_reattach(const struct relay *relay, Sluice__V1__ReceivedTokens *const *received,
                           size_t n_received, struct error *err)
 {
-    if (relay->closed || relay->forgotten)
+    bool begun = relay->sink || relay->detached_ns; /* else whoever starts it is about to attach */
+    if (relay->closed || relay->forgotten || !begun)
         return not_found(relay, err);
     if (!relay->window_ms) {
         error_set(err, STATUS_FAILED_PRECONDITION,
