@@ -105,7 +105,7 @@ int chat_log_save(const struct chat_log *log, const char *model, const char *sys
         rc = errno == EEXIST ? error_set(err, STATUS_ALREADY_EXISTS,
                                          "%s exists; give another name, or remove it", path)
                              : error_errno(err, errno, "cannot write %s", path);
-    else if (!whole || json_dumpfd(whole, fd, JSON_INDENT(2)) != 0)
+    else if (!whole || json_dumpfd(whole, fd, JSON_INDENT(2)) != 0 || write(fd, "\n", 1) != 1)
         rc = error_set(err, STATUS_UNAVAILABLE, "cannot write %s", path);
     if (fd >= 0 && close(fd) != 0 && !rc)
         rc = error_errno(err, errno, "cannot write %s", path);

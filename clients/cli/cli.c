@@ -114,6 +114,9 @@ static bool advice(const struct cli *cli, const struct error *err, struct strbuf
         connection = cli_dial_advice(&cli->settings.dial, err->message);
     if (connection)
         return strbuf_add_str(out, connection);
+    if (err->status == STATUS_UNAVAILABLE && strstr(err->message, "Permission denied"))
+        return strbuf_add_str(out, "that socket is another user's: run this as the user that runs "
+                                   "it, with sudo -u");
     if (err->status == STATUS_UNAVAILABLE && !err->reason[0])
         return strbuf_printf(out, "is it running? start it with: sluice serve MODEL.gguf%s",
                              cli_hint_flags(cli, CLI_HINT_LISTEN | CLI_HINT_STATE, flags));

@@ -28,6 +28,7 @@
 #include "clients/cli/paths.h"
 #include "clients/cli/supervise.h"
 #include "proto/rpc/rpc_client.h"
+#include "proto/rpc/rpc_listen.h"
 #include "proto/rpc/rpc_message.h"
 #include "sluice/manager/v1/manager.pb-c.h"
 #include "sluice/v1/inference.pb-c.h"
@@ -198,6 +199,7 @@ static bool server_is_up(struct serve *s, struct rpc_client *client)
 
 static int wait_for_server(struct serve *s, struct error *err)
 {
+    const struct cli_settings *set = &s->cli->settings;
     struct rpc_client *client;
     int64_t until_ns = clock_now_ns() + MANAGER_TRIES_MS * NS_PER_MS;
     int rc = cli_manager(s->cli, &client, err);
@@ -209,7 +211,11 @@ static int wait_for_server(struct serve *s, struct error *err)
     }
     if (!rc)
         fprintf(stderr, "sluice %s: serving on %s, state in %s, logs in %s/log\n", SLUICE_VERSION,
-                s->cli->settings.listen, s->cli->state_dir, s->cli->state_dir);
+                set->listen, s->cli->state_dir, s->cli->state_dir);
+    if (!rc && !set->tls_cert[0] && !set->keys_file[0] && !rpc_listen_is_loopback(set->listen))
+        fprintf(stderr,
+                "warning: neither TLS nor API keys: anybody who reaches %s may use the models\n",
+                set->listen);
     return rc;
 }
 
@@ -331,8 +337,11 @@ static int give_up(const struct child *child, struct error *err)
     child_last_words(child, words, sizeof(words));
     if (!words[0])
         snprintf(words, sizeof(words), "ended with %s", child_end_text(child, end));
-    return error_set(err, STATUS_FAILED_PRECONDITION, "the %s cannot run: %s (log: %s)",
-                     child->name, words, child->log_path);
+    /* The manager's --metrics has another name here. */
+    bool renamed = strcmp(child->name, "manager") == 0 && strncmp(words, "--metrics", 9) == 0;
+    return error_set(err, STATUS_FAILED_PRECONDITION, "the %s cannot run: %s%s (log: %s)",
+                     child->name, renamed ? "--manager-metrics" : "", renamed ? words + 9 : words,
+                     child->log_path);
 }
 
 /* Restarts it where it has ended; fails where that has no use. */

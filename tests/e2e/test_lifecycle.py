@@ -215,6 +215,21 @@ def test_a_manager_that_is_killed_as_soon_as_it_runs_takes_nobody_with_it(fresh)
     assert fresh.children("sluice-server") == server and fresh.children("sluice-worker") == workers
 
 
+@pytest.mark.parametrize("flag", ["--metrics", "--manager-metrics"])
+def test_serve_names_its_own_flag_for_metrics_that_are_taken(fresh, flag):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = "127.0.0.1:%d" % taken.getsockname()[1]
+        result = subprocess.run([BIN / "sluice", "serve", "--state-dir", fresh.state, "--listen", fresh.address, flag, address],
+                                capture_output=True, text=True, timeout=10)
+    assert result.returncode == 1 and f"cannot run: {flag}: address {address} is in use" in result.stderr, result.stderr
+
+
+def test_serve_says_whom_an_open_port_lets_in(fresh):
+    fresh.address = f"0.0.0.0:{fresh.port}"
+    fresh.start()
+    fresh.wait(lambda: "anybody who reaches" in (fresh.state / "serve.out").read_text(), 20, "the warning")
+
+
 def test_ready_means_that_it_answers(fresh):
     fresh.start(model_path(), "--name", "smol")
     fresh.wait(lambda: "ready: " in (fresh.state / "serve.out").read_text(), 30, "it is ready")
