@@ -92,7 +92,9 @@ int answer_run(struct cli *cli, struct rpc_client *client,
         rc = 0;
     if (!cli->settings.json && (a->n_tokens || !rc))
         putchar('\n');
-    if (!rc)
+    if (rc)
+        fflush(stdout); /* what is said about it begins a line, also where both go to one file */
+    else
         rc = output_flush("the answer", err);
     return rc;
 }

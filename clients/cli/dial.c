@@ -148,7 +148,7 @@ const char *cli_dial_advice(const struct cli_dial *dial, const char *message)
                                           : "it closes the connection: does it want a client's "
                                             "certificate? then give --tls-client-cert and "
                                             "--tls-client-key";
-    if (!never && strstr(message, "Socket closed"))
+    if (!never && (strstr(message, "Socket closed") || strstr(message, "Connection reset")))
         return "the connection was lost: the server ended, or something between; ask again";
     return NULL;
 }

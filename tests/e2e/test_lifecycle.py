@@ -259,6 +259,18 @@ def test_serve_hands_its_file_to_the_programs_and_takes_a_relative_directory(fre
     fresh.stop()
 
 
+def test_an_answer_that_is_cut_off_says_so_on_a_line_of_its_own(fresh):
+    """The error stood behind the answer's last word, and asked whether anything ran."""
+    fresh.start(model_path(), "--name", "smol")
+    fresh.wait(lambda: "ready: " in (fresh.state / "serve.out").read_text(), 30, "it is ready")
+    process = subprocess.Popen([BIN / "sluice", "run", "smol", "hi", "-n", "3000", "--ignore-eos", "--server", fresh.address],
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    begin = process.stdout.read(20)
+    os.kill(fresh.children("sluice-server")[0], signal.SIGKILL)
+    text = begin + process.communicate(timeout=20)[0]
+    assert process.returncode == 1 and "\nsluice run: " in text and "\nthe connection was lost" in text, text
+
+
 def test_output_that_is_lost_is_an_error(fresh):
     fresh.start(model_path(), "--name", "smol")
     fresh.wait(lambda: "ready: " in (fresh.state / "serve.out").read_text(), 30, "it is ready")
