@@ -127,12 +127,12 @@ static struct relay *find_live(struct link *link, uint64_t id)
     return relay;
 }
 
-static void on_item(struct link *link, const Sluice__Worker__V1__StepItem *item)
+static void on_item(struct link *link, const Sluice__Worker__V1__StepItem *item, bool more)
 {
     struct relay *relay = find_live(link, item->id);
     if (!relay)
         return; /* cancelled here; the worker does not know yet */
-    enum relay_progress progress = relay_on_item(relay, item);
+    enum relay_progress progress = relay_on_item(relay, item, more);
     struct relay *mine = progress == RELAY_GOES_ON ? NULL : link_take_live(link, item->id);
     if (mine && progress == RELAY_MOVES) {
         link_set_draining(link);
@@ -213,6 +213,14 @@ static void on_hello(struct link *link, struct rpc_stream *stream,
     gateway_link_changed(link->gateway);
 }
 
+static void on_step(struct link *link, const Sluice__Worker__V1__Step *step)
+{
+    for (size_t i = 0; i < step->n_items; i++)
+        on_item(link, step->items[i],
+                i + 1 < step->n_items && step->items[i + 1]->id == step->items[i]->id);
+    on_load(link, step->load);
+}
+
 /* A planted bug: the first two streams of a frame get each other's text. */
 static void swap_texts(const Sluice__Worker__V1__Step *step)
 {
@@ -235,9 +243,7 @@ static void on_message(void *arg, struct rpc_stream *stream, const ProtobufCMess
     case SLUICE__WORKER__V1__SERVE_RESPONSE__FRAME_STEP:
         if (seeded_bug("I4_swaps_texts"))
             swap_texts(response->step);
-        for (size_t i = 0; i < response->step->n_items; i++)
-            on_item(link, response->step->items[i]);
-        on_load(link, response->step->load);
+        on_step(link, response->step);
         break;
     case SLUICE__WORKER__V1__SERVE_RESPONSE__FRAME_LOAD:
         on_load(link, response->load);

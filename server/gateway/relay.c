@@ -185,16 +185,19 @@ static enum relay_progress take_item(struct relay *relay, const Sluice__Worker__
     return relay->ended && !*out_ours ? RELAY_OVER : RELAY_GOES_ON;
 }
 
-enum relay_progress relay_on_item(struct relay *relay, const Sluice__Worker__V1__StepItem *item)
+enum relay_progress relay_on_item(struct relay *relay, const Sluice__Worker__V1__StepItem *item,
+                                  bool more)
 {
     bool ours = false;
     pthread_mutex_lock(&relay->lock);
+    relay->more_items = more;
     enum relay_progress progress = take_item(relay, item, &ours);
     relay_check_pending(relay);
     pthread_mutex_unlock(&relay->lock);
     if (ours)
         relay_leave(relay);
-    relay_tell(relay);
+    if (!more || ours || progress != RELAY_GOES_ON)
+        relay_tell(relay);
     return progress;
 }
 
@@ -210,6 +213,7 @@ static struct held_link detach(struct relay *relay)
     struct held_link held = {relay->link, relay->stream, relay->link_id};
     relay->link = NULL;
     relay->stream = NULL;
+    relay->more_items = false;
     return held;
 }
 

@@ -107,6 +107,7 @@ struct relay {
     Sluice__V1__Receipt *receipt;
     bool prompt_info_sent, end_sent;
     uint64_t credit_tokens; /* that may be sent in all; UINT64_MAX: no limit */
+    bool more_items;        /* of the step frame that is being taken apart */
     bool no_more_frames;    /* neither credit nor resume can come */
     uint32_t next_choice;   /* whose turn it is */
     char numerics_id[128];  /* of the first worker that had a result */
@@ -155,7 +156,9 @@ enum relay_progress {
     RELAY_MOVES, /* the worker drains and will not finish it: relay_on_lost is next */
     RELAY_WAITS, /* it was accepted long ago, and the worker's queue is full: relay_on_refused */
 };
-enum relay_progress relay_on_item(struct relay *relay, const Sluice__Worker__V1__StepItem *item);
+/* `more`: the frame's next item is this request's, too. */
+enum relay_progress relay_on_item(struct relay *relay, const Sluice__Worker__V1__StepItem *item,
+                                  bool more);
 
 /* Its replica is gone (or, `drained`, gives it back): to the gateway for another one. */
 void relay_on_lost(struct relay *relay, bool drained);

@@ -187,11 +187,11 @@ static bool put_finished(struct relay *relay, relay_put_fn *put, void *ctx, bool
     return true;
 }
 
-/* It waits for a frame that cannot come. */
+/* It waits for a frame that cannot come. Its end may be among what is just coming. */
 static void end_if_stuck(struct relay *relay)
 {
     struct error err;
-    if (relay->ended || !relay->no_more_frames)
+    if (relay->ended || !relay->no_more_frames || relay->more_items)
         return;
     if (relay->pauses & RELAY_PAUSE_CLIENT)
         error_set(&err, STATUS_FAILED_PRECONDITION,

@@ -134,7 +134,7 @@ static void on_response(struct relay *relay, struct client *client, const uint8_
         (const Sluice__Worker__V1__ServeResponse *)message;
     if (response->frame_case == SLUICE__WORKER__V1__SERVE_RESPONSE__FRAME_STEP)
         for (size_t i = 0; i < response->step->n_items; i++) {
-            relay_on_item(relay, response->step->items[i]);
+            relay_on_item(relay, response->step->items[i], false);
             if (i % 2)
                 take(relay, client);
         }

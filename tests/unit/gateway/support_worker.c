@@ -460,8 +460,23 @@ static Sluice__Worker__V1__StepItem *step_choice(struct arena *arena, struct fak
     request->n_released[choice] = release;
     if (request->logprobs)
         add_logprobs(arena, item);
-    if (end)
+    if (end && !worker->split_ends)
         add_finish(arena, worker, request, choice, item);
+    return item;
+}
+
+/* The end of a choice whose tokens have all been told. */
+static Sluice__Worker__V1__StepItem *split_end(struct arena *arena, struct fake_worker *worker,
+                                               struct fake_request *request, uint32_t choice)
+{
+    if (!worker->split_ends || request->finished[choice] ||
+        request->n_generated[choice] < request->max_tokens)
+        return NULL;
+    Sluice__Worker__V1__StepItem *item = arena_alloc(arena, sizeof(*item));
+    *item = (Sluice__Worker__V1__StepItem)SLUICE__WORKER__V1__STEP_ITEM__INIT;
+    item->id = request->id;
+    item->choice = choice;
+    add_finish(arena, worker, request, choice, item);
     return item;
 }
 
@@ -478,11 +493,16 @@ static void step_session(struct fake_worker *worker, struct fake_session *sessio
     struct arena arena;
     size_t n = 0;
     arena_init(&arena, 1 << 16, 0);
-    Sluice__Worker__V1__StepItem **items = arena_calloc(
-        &arena, (worker->n_live + 1) * FAKE_MAX_CHOICES, sizeof(Sluice__Worker__V1__StepItem *));
+    Sluice__Worker__V1__StepItem **items =
+        arena_calloc(&arena, (worker->n_live + 1) * 2 * FAKE_MAX_CHOICES,
+                     sizeof(Sluice__Worker__V1__StepItem *));
     for (struct fake_request *r = session->requests; r; r = r->next) {
         for (uint32_t i = 0; i < r->n_choices && !r->paused; i++) {
             items[n] = step_choice(&arena, worker, r, i);
+            n += items[n] != NULL;
+        }
+        for (uint32_t i = 0; i < r->n_choices; i++) {
+            items[n] = split_end(&arena, worker, r, i);
             n += items[n] != NULL;
         }
         if (worker->fail_status && !r->failed && r->n_generated[0] >= worker->fail_after)

@@ -44,6 +44,7 @@ struct fake_worker {
     uint32_t max_concurrent; /* told in its hello; 0: nothing is */
     char numerics_id[32];
     uint32_t late_credit; /* tokens it goes on for when there is no credit left, as an engine may */
+    bool split_ends;      /* ends come in items of their own, after all tokens, as a worker's do */
     bool no_shares;       /* does not tell how much text belongs to each id */
 
     /* Seen since creation; read by tests while it runs. */

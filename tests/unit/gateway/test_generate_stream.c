@@ -537,6 +537,27 @@ static void test_half_close_lets_requests_finish_but_for_those_that_cannot(void 
     finish();
 }
 
+/* The last token takes the last credit; that the end comes after it is no want of credit. */
+static void test_half_close_when_the_credit_is_just_enough_then_all_is_well(void **state)
+{
+    (void)state;
+    enum { N = 200 };
+    fixture_init(&f);
+    f.workers[0].split_ends = true;
+    fixture_start(&f, 1);
+    for (unsigned i = 0; i < N; i++) {
+        struct client_request request = {.max_tokens = 5, .n = 8, .seed = i};
+        bidi_open(&f, NULL, 0, &bidi);
+        bidi_start_with(&bidi, "c", &request,
+                        &(struct bidi_extra){.has_credit = true, .credit = 40});
+        bidi_half_close(&bidi);
+        bidi_expect_tokens(&bidi, "c", &request, true);
+        assert_int_equal(bidi_wait_end(&bidi), 0);
+        bidi_close(&bidi);
+    }
+    fixture_stop(&f);
+}
+
 static void test_stream_when_it_ends_then_all_its_requests_do(void **state)
 {
     (void)state;
@@ -678,6 +699,8 @@ int main(int argc, char *argv[])
         cmocka_unit_test_setup(test_best_of_sends_the_most_likely_when_all_have_ended, forget),
         cmocka_unit_test_setup(test_best_of_when_it_has_much_then_the_others_go_on, forget),
         cmocka_unit_test_setup(test_half_close_lets_requests_finish_but_for_those_that_cannot,
+                               forget),
+        cmocka_unit_test_setup(test_half_close_when_the_credit_is_just_enough_then_all_is_well,
                                forget),
         cmocka_unit_test_setup(test_stream_when_it_ends_then_all_its_requests_do, forget),
         cmocka_unit_test_setup(test_requests_when_too_many_then_the_next_is_refused, forget),
