@@ -34,7 +34,9 @@ struct rpc_accept {
 struct connection {
     _Atomic(ino_t) inode; /* of the socket that was accepted as this descriptor; 0: none */
     struct rpc_accept *accept;
-    struct rpc_guard guard; /* its reading thread only */
+    bool tls;             /* the guard is in the SSL */
+    pthread_mutex_t lock; /* of the guard: one thread reads, another writes */
+    struct rpc_guard guard;
 };
 
 /* The one thing in this library that is the process's: there is one accept4. */
@@ -71,17 +73,24 @@ static struct connection *make_connection(int fd)
 {
     if (fd >= CHUNK * MAX_CHUNKS)
         return NULL;
-    if (connection_of(fd) == NULL)
-        atomic_store_explicit(&all.chunks[fd / CHUNK], calloc(CHUNK, sizeof(struct connection)),
-                              memory_order_release);
+    if (connection_of(fd) != NULL)
+        return connection_of(fd);
+    struct connection *chunk = calloc(CHUNK, sizeof(struct connection));
+    for (int i = 0; chunk != NULL && i < CHUNK; i++)
+        pthread_mutex_init(&chunk[i].lock, NULL);
+    atomic_store_explicit(&all.chunks[fd / CHUNK], chunk, memory_order_release);
     return connection_of(fd);
 }
 
 /* Under the lock. */
 static void forget(struct connection *connection)
 {
-    if (atomic_exchange(&connection->inode, 0) != 0)
-        connection->accept->n_open--;
+    if (atomic_exchange(&connection->inode, 0) == 0)
+        return;
+    connection->accept->n_open--;
+    pthread_mutex_lock(&connection->lock);
+    rpc_guard_reset(&connection->guard);
+    pthread_mutex_unlock(&connection->lock);
 }
 
 /* Under the lock: forgets connections that are closed, or all. */
@@ -151,7 +160,10 @@ static bool enter(struct rpc_accept *accept, int fd)
     if (accept->n_open >= accept->config.max_connections)
         return false;
     connection->accept = accept;
-    memset(&connection->guard, 0, sizeof(connection->guard));
+    pthread_mutex_lock(&connection->lock);
+    connection->tls = accept->config.tls;
+    rpc_guard_reset(&connection->guard);
+    pthread_mutex_unlock(&connection->lock);
     atomic_store(&connection->inode, inode_of(fd));
     accept->n_open++;
     return true;
@@ -278,25 +290,58 @@ static bool is_good(struct rpc_accept *accept, struct rpc_guard *guard, const vo
     return verdict == RPC_GUARD_GOOD;
 }
 
+/* What each of the first n bytes of a message is part of. */
+static struct iovec part_of(const struct msghdr *message, size_t i, size_t *left)
+{
+    struct iovec part = message->msg_iov[i];
+    part.iov_len = part.iov_len < *left ? part.iov_len : *left;
+    *left -= part.iov_len;
+    return part;
+}
+
+static bool is_good_message(struct connection *connection, const struct msghdr *message, size_t n)
+{
+    bool good = true;
+    pthread_mutex_lock(&connection->lock);
+    for (size_t i = 0; i < message->msg_iovlen && n > 0 && good; i++) {
+        const struct iovec part = part_of(message, i, &n);
+        good = is_good(connection->accept, &connection->guard, part.iov_base, part.iov_len);
+    }
+    pthread_mutex_unlock(&connection->lock);
+    return good;
+}
+
 ssize_t recvmsg_instead(int fd, struct msghdr *message, int flags) __asm__("recvmsg");
 
 ssize_t recvmsg_instead(int fd, struct msghdr *message, int flags)
 {
     ssize_t n = (ssize_t)syscall(SYS_recvmsg, fd, message, flags);
     struct connection *connection = n > 0 && flags == 0 ? connection_of(fd) : NULL;
-    if (connection == NULL || atomic_load(&connection->inode) == 0 ||
-        connection->accept->config.tls || atomic_load(&connection->inode) != inode_of(fd))
+    if (connection == NULL || atomic_load(&connection->inode) == 0 || connection->tls ||
+        atomic_load(&connection->inode) != inode_of(fd))
+        return n;
+    if (is_good_message(connection, message, (size_t)n))
+        return n;
+    shutdown(fd, SHUT_RDWR);
+    return 0; /* gRPC sees the end of the connection */
+}
+
+ssize_t sendmsg_instead(int fd, const struct msghdr *message, int flags) __asm__("sendmsg");
+
+/* A descriptor that is another's by now does not matter: its guard is asked nothing any more. */
+ssize_t sendmsg_instead(int fd, const struct msghdr *message, int flags)
+{
+    ssize_t n = (ssize_t)syscall(SYS_sendmsg, fd, message, flags);
+    struct connection *connection = n > 0 ? connection_of(fd) : NULL;
+    if (connection == NULL || atomic_load(&connection->inode) == 0 || connection->tls)
         return n;
     size_t left = (size_t)n;
+    pthread_mutex_lock(&connection->lock);
     for (size_t i = 0; i < message->msg_iovlen && left > 0; i++) {
-        const struct iovec *part = &message->msg_iov[i];
-        size_t n_part = part->iov_len < left ? part->iov_len : left;
-        if (!is_good(connection->accept, &connection->guard, part->iov_base, n_part)) {
-            shutdown(fd, SHUT_RDWR);
-            return 0; /* gRPC sees the end of the connection */
-        }
-        left -= n_part;
+        const struct iovec part = part_of(message, i, &left);
+        rpc_guard_sent(&connection->guard, part.iov_base, part.iov_len);
     }
+    pthread_mutex_unlock(&connection->lock);
     return n;
 }
 
@@ -308,27 +353,35 @@ static void free_guard(void *parent, void *guard, CRYPTO_EX_DATA *data, int inde
     (void)index;
     (void)n;
     (void)arg;
+    if (guard != NULL)
+        rpc_guard_reset(guard);
     free(guard);
 }
 
 typedef int ssl_read_fn(SSL *ssl, void *bytes, int n);
+typedef int ssl_write_fn(SSL *ssl, const void *bytes, int n);
 
 static struct {
     pthread_once_t once;
-    ssl_read_fn *real;
+    ssl_read_fn *read;
+    ssl_write_fn *write;
     int index; /* of the guard in an SSL */
 } tls = {.once = PTHREAD_ONCE_INIT};
 
-static void find_ssl_read(void)
+static void find_ssl(void)
 {
     union {
         void *symbol;
-        ssl_read_fn *function;
+        ssl_read_fn *read;
+        ssl_write_fn *write;
     } next = {dlsym(RTLD_NEXT, "SSL_read")};
-    tls.real = next.function;
+    tls.read = next.read;
+    next.symbol = dlsym(RTLD_NEXT, "SSL_write");
+    tls.write = next.write;
     tls.index = SSL_get_ex_new_index(0, NULL, NULL, NULL, free_guard);
 }
 
+/* No lock: an SSL is used by one thread at a time. */
 static struct rpc_guard *guard_of(SSL *ssl)
 {
     struct rpc_guard *guard = SSL_get_ex_data(ssl, tls.index);
@@ -355,8 +408,8 @@ int ssl_read_instead(SSL *ssl, void *bytes, int n) __asm__("SSL_read");
 
 int ssl_read_instead(SSL *ssl, void *bytes, int n)
 {
-    pthread_once(&tls.once, find_ssl_read);
-    int n_read = tls.real(ssl, bytes, n);
+    pthread_once(&tls.once, find_ssl);
+    int n_read = tls.read(ssl, bytes, n);
     if (n_read <= 0 || !SSL_is_server(ssl))
         return n_read;
     struct rpc_accept *accept = watched_with_tls();
@@ -365,4 +418,21 @@ int ssl_read_instead(SSL *ssl, void *bytes, int n)
         return n_read;
     ERR_raise(ERR_LIB_USER, ERR_R_OPERATION_FAIL); /* so SSL_get_error says that it is broken */
     return -1;
+}
+
+int ssl_write_instead(SSL *ssl, const void *bytes, int n) __asm__("SSL_write");
+
+/* Without memory for a guard the next read ends the connection. */
+int ssl_write_instead(SSL *ssl, const void *bytes, int n)
+{
+    pthread_once(&tls.once, find_ssl);
+    int n_written = tls.write(ssl, bytes, n);
+    if (n_written <= 0 || !SSL_is_server(ssl))
+        return n_written;
+    struct rpc_guard *guard = SSL_get_ex_data(ssl, tls.index);
+    if (guard == NULL && watched_with_tls() != NULL)
+        guard = guard_of(ssl);
+    if (guard != NULL)
+        rpc_guard_sent(guard, bytes, (size_t)n_written);
+    return n_written;
 }

@@ -1,7 +1,8 @@
 /* rpc_accept.h: what stands between the network and gRPC. gRPC 1.51 knows no limit on connections;
  * when accept fails because the process has no descriptor left it never listens again; and it lets
- * a client go on for ever with what rpc_guard.h is about. It calls accept4, recvmsg and SSL_read
- * through the dynamic linker, so that those of this file are called instead, by the whole program.
+ * a client go on for ever with what rpc_guard.h is about. It calls accept4, recvmsg, sendmsg,
+ * SSL_read and SSL_write through the dynamic linker, so that those of this file are called instead,
+ * by the whole program.
  * They do what the real ones do, and on watched ports:
  * - a connection beyond the limit, or one there is no descriptor for, is closed at once;
  * - what a client sends is read along with, and where the guard says so, the connection ends as if

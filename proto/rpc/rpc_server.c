@@ -24,6 +24,7 @@
 
 enum { SLOTS_PER_THREAD = 4, MAX_THREADS = 64, N_BUILT_IN = 3, ABORT_MS = 500 };
 enum { MAX_PORTS = 8, MIN_BLOCK_BYTES = 128 << 10, READ_CHUNK_BYTES = 128 << 10 };
+enum { MESSAGE_SLACK = 4 << 20, STREAM_HELD = 256 << 10 };
 
 /* A standing request for the next call, re-armed as soon as it is used. */
 struct slot {
@@ -298,18 +299,36 @@ static void count_refused_connection(void *arg, enum rpc_guard_verdict why)
         rpc_server_count_limit(arg, RPC_LIMIT_METADATA);
     else if (why == RPC_GUARD_RESETS)
         rpc_server_count_limit(arg, RPC_LIMIT_RESETS);
+    else if (why == RPC_GUARD_MESSAGE)
+        rpc_server_count_limit(arg, RPC_LIMIT_MESSAGE);
+    else if (why == RPC_GUARD_STREAMS)
+        rpc_server_count_limit(arg, RPC_LIMIT_STREAMS);
+}
+
+/* What honest clients may get wrong has room here, and is refused by name further in. */
+static struct rpc_guard_limits guard_limits(const struct rpc_server_config *c)
+{
+    size_t max_block = 4 * c->max_metadata_bytes;
+    size_t slack = c->max_message_bytes < MESSAGE_SLACK ? MESSAGE_SLACK : c->max_message_bytes;
+    size_t max_message = c->max_message_bytes + slack;
+    return (struct rpc_guard_limits){
+        .max_block_bytes = (uint32_t)(max_block < MIN_BLOCK_BYTES ? MIN_BLOCK_BYTES : max_block),
+        .max_resets_per_second = c->max_resets,
+        .max_message_bytes = max_message > INT32_MAX ? INT32_MAX : (uint32_t)max_message,
+        .max_held_bytes = 4 * (uint64_t)c->max_message_bytes + MESSAGE_SLACK +
+                          (uint64_t)c->max_streams * STREAM_HELD,
+        .max_streams = 2 * c->max_streams,
+        .max_read_bytes = READ_CHUNK_BYTES,
+    };
 }
 
 static bool watch_port(struct rpc_server *server, uint16_t port)
 {
     const struct rpc_server_config *c = &server->config;
-    /* Room for metadata a little too large, which is then refused by name. */
-    size_t max_block = 4 * c->max_metadata_bytes;
-    max_block = max_block < MIN_BLOCK_BYTES ? MIN_BLOCK_BYTES : max_block;
     const struct rpc_accept_config config = {.port = port,
                                              .tls = c->tls != NULL,
                                              .max_connections = c->max_connections,
-                                             .guard = {(uint32_t)max_block, c->max_resets},
+                                             .guard = guard_limits(c),
                                              .on_refused = count_refused_connection,
                                              .arg = server};
     if (server->n_ports == MAX_PORTS)

@@ -56,7 +56,8 @@ struct rpc_service {
     void *context; /* handed to each handler */
 };
 
-/* What was refused for being too much. Streams per connection gRPC refuses itself, unseen. */
+/* What was refused for being too much. Streams over the limit of a connection gRPC refuses itself,
+ * unseen, up to twice as many. */
 enum rpc_limit {
     RPC_LIMIT_CONNECTIONS,
     RPC_LIMIT_CALLS,
@@ -64,6 +65,7 @@ enum rpc_limit {
     RPC_LIMIT_MESSAGE,
     RPC_LIMIT_REQUEST_TIME,
     RPC_LIMIT_RESETS,
+    RPC_LIMIT_STREAMS,
     N_RPC_LIMITS
 };
 

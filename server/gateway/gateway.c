@@ -291,9 +291,13 @@ static void *run_ticker(void *arg)
 static void on_wire_limit(void *context, enum rpc_limit limit)
 {
     static const enum gateway_limit limits[N_RPC_LIMITS] = {
-        [RPC_LIMIT_CONNECTIONS] = LIMIT_CONNECTIONS,      [RPC_LIMIT_CALLS] = LIMIT_CALLS,
-        [RPC_LIMIT_METADATA] = LIMIT_METADATA_BYTES,      [RPC_LIMIT_MESSAGE] = LIMIT_MESSAGE_BYTES,
-        [RPC_LIMIT_REQUEST_TIME] = LIMIT_REQUEST_TIMEOUT, [RPC_LIMIT_RESETS] = LIMIT_RESETS,
+        [RPC_LIMIT_CONNECTIONS] = LIMIT_CONNECTIONS,
+        [RPC_LIMIT_CALLS] = LIMIT_CALLS,
+        [RPC_LIMIT_METADATA] = LIMIT_METADATA_BYTES,
+        [RPC_LIMIT_MESSAGE] = LIMIT_MESSAGE_BYTES,
+        [RPC_LIMIT_REQUEST_TIME] = LIMIT_REQUEST_TIMEOUT,
+        [RPC_LIMIT_RESETS] = LIMIT_RESETS,
+        [RPC_LIMIT_STREAMS] = LIMIT_STREAMS,
     };
     gateway_count_refusal(context, limits[limit]);
 }

@@ -36,7 +36,7 @@ const struct gateway_limit_row gateway_limit_rows[N_GATEWAY_LIMITS] = {
                          {"handshake-timeout", 0, OPTION_MS, AT(handshake_timeout_ms), "10s",
                           "TIME", "time a new connection has to say what it is", 100, DAY_MS}},
     [LIMIT_STREAMS] = {"streams",
-                       false,
+                       true,
                        {"max-streams", 0, OPTION_U64, AT(max_streams), "100", "N",
                         "streams per connection", 1, COUNT_MAX}},
     [LIMIT_RESETS] = {"resets",

@@ -233,7 +233,9 @@ def test_an_expired_certificate_is_told_and_can_be_replaced(server, pki, stubs, 
 def test_the_guard_reads_along_inside_tls(server, pki, stubs):
     """What ends a connection in plain text (test_wire.py) ends one in TLS, and no other."""
     import ssl
-    from rawhttp2 import CONTINUATION, HEADERS, RST_STREAM, END_HEADERS, Closed, Peer, block, frame, literal, request_headers
+    from rawhttp2 import (CONTINUATION, DATA, HEADERS, PING, RST_STREAM, END_HEADERS, Closed, Peer, block, frame, literal, message,
+                          request_headers)
+    from test_wire import polite
     context = ssl.create_default_context(cafile=pki.ca.cert)
     context.set_alpn_protocols(["h2"])
     s = server("--tls-cert", pki.server[0], "--tls-key", pki.server[1], "--max-resets", "100")
@@ -244,10 +246,13 @@ def test_the_guard_reads_along_inside_tls(server, pki, stubs):
         stream = peer.open(path)
         peer.data(stream, b"\0\0\0\0\0")
         assert peer.answer(stream)["grpc-status"] == "0"
+        polite(peer)
     head = block(request_headers(path, scheme="https"))
     floods = {"a block without an end": frame(HEADERS, 0, 1, head) + frame(CONTINUATION, 0, 1, literal("x", "v" * 15000)) * 20,
               "resets": b"".join(frame(HEADERS, END_HEADERS, i, head) + frame(RST_STREAM, 0, i, b"\0\0\0\x08")
-                                 for i in range(1, 12001, 2))}
+                                 for i in range(1, 12001, 2)),
+              "pings": frame(PING, 0, 0, b"x" * 8) * 1000,
+              "a message of 300 MiB": frame(HEADERS, END_HEADERS, 1, head) + frame(DATA, 0, 1, message(b"", length=300 << 20))}
     for data in floods.values():
         with Peer(s.port, tls=context) as peer:
             # The end of the connection, not just of a stream.

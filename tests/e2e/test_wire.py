@@ -12,6 +12,7 @@ import struct
 import subprocess
 import threading
 import time
+import urllib.request
 
 import grpc
 import psutil
@@ -36,9 +37,12 @@ RSS_ROOM = 8 << 20
 @pytest.fixture(scope="module")
 def wire(tmp_path_factory, stubs):
     folder = tmp_path_factory.mktemp("wire")
+    metrics = f"127.0.0.1:{free_port()}"
     p = Plumbing(folder, stubs, rate=50, options=[
         "--listen-unix", folder / "s.sock", "--max-connections", str(MAX_CONNECTIONS), "--handshake-timeout", "1s",
-        "--keepalive-time", "1s", "--keepalive-timeout", "1s", "--request-timeout", "2s", "--max-resets", "2000"])
+        "--keepalive-time", "1s", "--keepalive-timeout", "1s", "--request-timeout", "2s", "--max-resets", "2000",
+        "--metrics", metrics])
+    p.metrics = metrics
     p.unix = f"unix:{folder}/s.sock"
     # What the allocator keeps after the largest message is no growth.
     for _ in range(4):
@@ -50,6 +54,31 @@ def wire(tmp_path_factory, stubs):
 
 def rss(p):
     return psutil.Process(p.server.pid).memory_info().rss
+
+
+def refusals(p, limit):
+    with urllib.request.urlopen(f"http://{p.metrics}/metrics", timeout=5) as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(float(line.split()[-1]) for line in lines
+               if line.startswith("sluice_refusals_total{") and f'limit="{limit}"' in line)
+
+
+@contextlib.contextmanager
+def peak_within(p, room):
+    """The server's resident bytes never grow by more, meanwhile."""
+    before, highest, done = rss(p), [0], threading.Event()
+
+    def watch():
+        while not done.wait(0.005):
+            highest[0] = max(highest[0], rss(p))
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+    assert highest[0] - before <= room, f"grew by {(highest[0] - before) >> 10} KiB"
 
 
 @contextlib.contextmanager
@@ -153,6 +182,43 @@ def test_a_message_of_one_byte_more_than_the_limit(wire):
         body += b"\x78\x01" * 2
         answer = call(wire, LIST, body[:MESSAGE_LIMIT] + b"\0" * (MESSAGE_LIMIT + 1 - len(body[:MESSAGE_LIMIT])))
         assert answer["grpc-status"] == EXHAUSTED and f"{MESSAGE_LIMIT + 1} vs. {MESSAGE_LIMIT}" in answer["grpc-message"]
+
+
+def upload(p, announced, n, streams=1, seconds=10):
+    """Sends so much of messages that claim to be longer, as fast as the windows allow; True where that ended the connection."""
+    with Peer(p.port, timeout=seconds) as peer:
+        try:
+            for stream in [peer.open(LIST) for _ in range(streams)]:
+                peer.data(stream, message(b"x" * n, length=announced), end=False, batch=16)
+            while True:
+                peer.read_frame(0.5)
+        except TimeoutError:
+            return False
+        except Closed:
+            return True
+
+
+def test_a_message_far_over_the_limit_ends_its_connection_before_it_is_held(wire):
+    """gRPC holds a message whole before it looks at its length: a little too long is refused by name, more is not waited
+    for."""
+    before = refusals(wire, "message_bytes")
+    with unharmed(wire, tokens=300), peak_within(wire, 3 * MESSAGE_LIMIT):
+        answer = call(wire, LIST, text(15, b"x" * (2 * MESSAGE_LIMIT - 100)))
+        assert answer["grpc-status"] == EXHAUSTED and f"vs. {MESSAGE_LIMIT}" in answer["grpc-message"], answer
+        for announced in (2 * MESSAGE_LIMIT + 1, 300 << 20, 0xffffffff):
+            assert upload(wire, announced, min(announced, 300 << 20))
+    assert refusals(wire, "message_bytes") == before + 4
+
+
+def test_messages_that_are_not_whole_have_a_limit_per_connection(wire):
+    """90 streams with all but the end of the largest message would be 360 MiB; 45 are allowed (docs/limits.md)."""
+    before = refusals(wire, "message_bytes")
+    held = 4 * MESSAGE_LIMIT + (4 << 20) + 100 * (256 << 10)
+    with unharmed(wire, tokens=300, room=32 << 20), peak_within(wire, held + (16 << 20)):
+        assert upload(wire, MESSAGE_LIMIT, MESSAGE_LIMIT - 100, streams=90)
+    assert refusals(wire, "message_bytes") == before + 1
+    with unharmed(wire, tokens=300, room=32 << 20):
+        assert not upload(wire, 400 << 10, 399 << 10, streams=95, seconds=20), "a large batch of prompts, all under way"
 
 
 def test_nothing_is_inflated(wire):
@@ -261,11 +327,45 @@ def test_floods_of_control_frames_cost_their_sender(wire):
                 for _ in range(200):
                     peer.send(data * 100)
     flood()
-    # gRPC queues an answer for each ping that it had read before it hangs up; the allocator keeps what that took.
-    with unharmed(wire, tokens=300, room=256 << 20):
+    before = refusals(wire, "resets")
+    with unharmed(wire, tokens=300), peak_within(wire, 32 << 20):
         flood()
+    assert refusals(wire, "resets") == before + 2, "pings and settings"
     # The sender may be cut off or ignored; a new connection is served.
     assert call(wire, LIST, b"")["grpc-status"] == OK
+
+
+def polite(peer, calls=300):
+    """More calls, pings and unfinished streams than a connection may have at once, each answered before the next."""
+    for i in range(calls):
+        stream = peer.open(LIST)
+        peer.data(stream, message(b""), end=False)
+        assert peer.answer(stream)["grpc-status"] == OK, i
+        peer.send(frame(PING, 0, 0, struct.pack(">Q", i)))
+        while True:
+            kind, flags, _, payload = peer.read_frame(5)
+            if kind == PING and flags & ACK:
+                break
+        assert payload == struct.pack(">Q", i)
+
+
+def test_what_is_answered_may_be_asked_for_ever(wire):
+    with unharmed(wire, tokens=200), Peer(wire.port) as peer:
+        polite(peer)
+
+
+def test_streams_without_end_on_one_connection_are_cut_and_counted(wire):
+    """A client that never acknowledges the settings is not held to them by gRPC."""
+    before = refusals(wire, "streams")
+    body = message(b"x" * 100)[:50]
+    with unharmed(wire, tokens=200), Peer(wire.port) as peer:
+        with pytest.raises(Closed):
+            for _ in range(1000):
+                stream, peer.next_stream = peer.next_stream, peer.next_stream + 2
+                peer.send(frame(HEADERS, END_HEADERS, stream, H) + frame(DATA, 0, stream, body))
+            while True:
+                peer.read_exactly(1, time.monotonic() + 3)
+    assert refusals(wire, "streams") == before + 1
 
 
 # --- headers and metadata ---

@@ -261,6 +261,60 @@ static void test_a_message_over_the_limit_is_refused_and_counted(void **state)
     rpc_fixture_stop(&fx);
 }
 
+/* What a raw client sends first, up to the prefix of stream 1's message. */
+static void begin_message(int fd, uint32_t n_message)
+{
+    static const char path[] = "/sluice.v1.Inference/Tokenize";
+    /* :authority, content-type, te */
+    static const char rest[] = "\x01\x01x\x0f\x10\x10"
+                               "application/grpc\0\2te\x08trailers";
+    static const uint8_t data[10] = {0, 0, 5, 0, 0, 0, 0, 0, 1, 0}; /* a frame of 5 bytes */
+    uint8_t bytes[256] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0";
+    size_t n = 24 + 9, head;
+    head = n;
+    n += 9;
+    bytes[n++] = 0x83; /* indexed: POST, http */
+    bytes[n++] = 0x86;
+    bytes[n++] = 0x04; /* :path */
+    bytes[n++] = sizeof(path) - 1;
+    memcpy(bytes + n, path, sizeof(path) - 1);
+    n += sizeof(path) - 1;
+    memcpy(bytes + n, rest, sizeof(rest) - 1);
+    n += sizeof(rest) - 1;
+    bytes[head + 2] = (uint8_t)(n - head - 9);
+    bytes[head + 3] = 1; /* HEADERS, END_HEADERS, stream 1 */
+    bytes[head + 4] = 4;
+    bytes[head + 8] = 1;
+    memcpy(bytes + n, data, sizeof(data));
+    n += sizeof(data);
+    for (int shift = 24; shift >= 0; shift -= 8)
+        bytes[n++] = (uint8_t)(n_message >> shift);
+    assert_int_equal(send(fd, bytes, n, MSG_NOSIGNAL), n);
+}
+
+/* gRPC 1.51 holds what comes of a message before it looks at its length. */
+static void test_a_message_far_over_the_limit_ends_its_connection_and_is_counted(void **state)
+{
+    enum { LIMIT = 100000, SLACK = 4 << 20 };
+    struct rpc_server_config config;
+    struct tcp t;
+    (void)state;
+    rpc_server_config_init(&config);
+    config.max_message_bytes = LIMIT;
+    start(&t, &config);
+    int near = dial(&t), far = dial(&t);
+    begin_message(near, LIMIT + SLACK);
+    begin_message(far, LIMIT + SLACK + 1);
+    assert_true(is_closed(far, PATIENCE_MS));
+    assert_true(counted(RPC_LIMIT_MESSAGE, 1));
+    assert_false(is_closed(near, 100));
+    assert_int_equal(atomic_load(&n_limits[RPC_LIMIT_MESSAGE]), 1);
+    close(near);
+    close(far);
+    assert_true(answers(&t));
+    rpc_server_destroy(t.server);
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
@@ -269,6 +323,7 @@ int main(void)
         cmocka_unit_test(test_a_connection_that_stays_silent_is_closed_after_the_handshake_timeout),
         cmocka_unit_test(test_metadata_over_the_limit_is_refused_by_name),
         cmocka_unit_test(test_a_message_over_the_limit_is_refused_and_counted),
+        cmocka_unit_test(test_a_message_far_over_the_limit_ends_its_connection_and_is_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
