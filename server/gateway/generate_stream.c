@@ -60,13 +60,20 @@ static void on_cut_off(struct relay_sink *sink, const struct error *status)
     rpc_call_abort(((struct stream_member *)sink)->stream->call, status);
 }
 
+static bool leave(struct generate_stream *stream, struct stream_member *member);
+
+/* Unless this stream has taken it back in the meantime. */
 static void on_taken_over(struct relay_sink *sink, const struct error *why)
 {
     struct stream_member *member = (struct stream_member *)sink;
-    generate_stream_remove(member->stream, member);
-    generate_stream_refuse(member->stream, member->relay->request_id, why, false);
-    /* It may have been reattached here while this was on its way: nobody would listen. */
-    relay_sink_gone(member->relay, sink, why->status);
+    struct generate_stream *stream = member->stream;
+    pthread_mutex_lock(&stream->lock);
+    bool left = !relay_speaks_to(member->relay, sink) && leave(stream, member);
+    pthread_mutex_unlock(&stream->lock);
+    if (!left)
+        return;
+    generate_stream_refuse(stream, member->relay->request_id, why, false);
+    relay_sink_release(sink);
 }
 
 /* Too many from the first byte over the limit until half of it. */
@@ -156,6 +163,14 @@ static bool leave(struct generate_stream *stream, struct stream_member *member)
     if (was_in)
         hash_map_remove_str(&stream->members, id);
     return was_in;
+}
+
+bool generate_stream_has(struct generate_stream *stream, const struct stream_member *member)
+{
+    pthread_mutex_lock(&stream->lock);
+    bool has = !member->gone;
+    pthread_mutex_unlock(&stream->lock);
+    return has;
 }
 
 void generate_stream_remove(struct generate_stream *stream, struct stream_member *member)

@@ -84,6 +84,8 @@ struct stream_member *generate_stream_find(struct generate_stream *stream, const
  * exhausted. *out_member is retained for the caller. Its relay must be attached next. */
 int generate_stream_add(struct generate_stream *stream, struct relay *relay,
                         struct stream_member **out_member, struct error *err);
+/* Whether it is one still: it may have been taken over, or the stream be done. */
+bool generate_stream_has(struct generate_stream *stream, const struct stream_member *member);
 /* Takes a member off; its relay is left alone. */
 void generate_stream_remove(struct generate_stream *stream, struct stream_member *member);
 /* Queues an error frame. */

@@ -74,6 +74,10 @@ static int reattach(struct generate_stream *stream, struct stream_member *member
         return rc;
     struct relay *relay =
         registry_find(&stream->gateway->registry, gateway_caller(stream->call), request_id);
+    if (relay && member && member->relay != relay) { /* another one of this id by now */
+        relay_release(relay);
+        relay = NULL;
+    }
     if (!relay) {
         error_set(err, STATUS_NOT_FOUND, "request_id: no request \"%s\" to be reattached",
                   request_id);
@@ -85,9 +89,11 @@ static int reattach(struct generate_stream *stream, struct stream_member *member
         rc = relay_reattach(relay, &mine->base, frame->received, frame->n_received, err);
     if (!member && mine && rc)
         generate_stream_remove(stream, mine);
-    if (!rc && !member)
-        gateway_count_event(stream->gateway, GATEWAY_REATTACH);
-    if (!rc)
+    /* Taken over by another stream, whose client was told so, before it was taken back here: nobody
+     * reads it at this member. It waits for the next reattach. */
+    if (!rc && !generate_stream_has(stream, mine))
+        relay_sink_gone(relay, &mine->base, STATUS_CANCELLED);
+    else if (!rc)
         relay_tell(relay);
     if (!member && mine)
         relay_sink_release(&mine->base);

@@ -184,6 +184,8 @@ void relay_attach(struct relay *relay, struct relay_sink *sink);
  * where it has a window, waits to be reattached. Nothing happens where the relay has another sink
  * by now. */
 void relay_sink_gone(struct relay *relay, const struct relay_sink *sink, int status);
+/* Whether this is its sink now. */
+bool relay_speaks_to(struct relay *relay, const struct relay_sink *sink);
 /* Goes on after what the client has, at this sink; the one it had hears taken_over. NOT_FOUND where
  * it can no more, FAILED_PRECONDITION where it has no window or holds too little,
  * INVALID_ARGUMENT for counts that cannot be. */

@@ -60,6 +60,14 @@ void relay_attach(struct relay *relay, struct relay_sink *sink)
     relay_sink_release(old);
 }
 
+bool relay_speaks_to(struct relay *relay, const struct relay_sink *sink)
+{
+    pthread_mutex_lock(&relay->lock);
+    bool speaks = relay->sink == sink;
+    pthread_mutex_unlock(&relay->lock);
+    return speaks;
+}
+
 /* Under the lock: whether the request waits for its client to come back. */
 static bool may_wait(struct relay *relay, int status)
 {

@@ -98,6 +98,7 @@ static void test_reattach_at_every_index(void **state)
         struct gateway_counters c = fixture_wait_rest(&f);
         assert_int_equal(c.ok, 1);
         assert_int_equal(c.accepted, 1);
+        assert_int_equal(c.reattaches, 1);
         finish();
     }
 }
@@ -243,6 +244,41 @@ static void test_reattach_when_the_old_one_is_there_then_the_new_one_wins(void *
     bidi_expect_tokens(&first, "other", &other, true);
     lose(client);
     finish();
+}
+
+/* Two streams take up the same requests at the same time, again and again: whoever has one at last,
+ * it ends with that stream and its window. */
+static void test_reattach_from_two_streams_at_once_then_nothing_is_left_without_one(void **state)
+{
+    (void)state;
+    enum { N = 150, N_ROUNDS = 8 };
+    struct client_request endless = {.max_tokens = 1000};
+    struct bidi_extra extra = {.window_ms = 100, .has_credit = true};
+    char id[16];
+    fixture_start(&f, 1);
+    for (unsigned round = 0; round < N_ROUNDS; round++) {
+        /* Connections of their own: those may be served by different threads. */
+        struct rpc_client *clients[2] = {connect_client(), connect_client()};
+        bidi_open(&f, clients[0], 0, &first);
+        bidi_open(&f, clients[1], 0, &second);
+        for (unsigned i = 0; i < N; i++) {
+            snprintf(id, sizeof(id), "r%u", i);
+            bidi_start_with(&first, id, &endless, &extra);
+        }
+        assert_true(fake_worker_wait(&f.workers[0], &f.workers[0].n_submits, N * (round + 1)));
+        for (unsigned i = 0; i < N; i++) {
+            snprintf(id, sizeof(id), "r%u", i);
+            bidi_reattach(&second, id, 0, NULL);
+            bidi_reattach(&first, id, 0, NULL);
+        }
+        pause_ms(50);
+        bidi_close(&first);
+        bidi_close(&second);
+        rpc_client_destroy(clients[0]);
+        rpc_client_destroy(clients[1]);
+        assert_int_equal(fixture_wait_rest(&f).cancelled, N * (round + 1));
+    }
+    fixture_stop(&f);
 }
 
 /* Where it is, it is only wound back. */
@@ -409,6 +445,8 @@ int main(int argc, char *argv[])
         cmocka_unit_test_setup(test_reattach_when_counts_cannot_be_then_refused, forget),
         cmocka_unit_test_setup(test_reattach_when_the_old_one_is_there_then_the_new_one_wins,
                                forget),
+        cmocka_unit_test_setup(
+            test_reattach_from_two_streams_at_once_then_nothing_is_left_without_one, forget),
         cmocka_unit_test_setup(test_reattach_on_the_same_stream, forget),
         cmocka_unit_test_setup(test_id_when_kept_for_its_client_only_then_free_again, forget),
         cmocka_unit_test_setup(test_request_without_a_client_outlives_its_replica, forget),
