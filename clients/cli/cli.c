@@ -156,6 +156,14 @@ int cli_fail(const struct cli *cli, const struct error *err)
     return 1;
 }
 
+int cli_need_state(const struct cli *cli, struct error *err)
+{
+    if (cli->state_dir[0])
+        return 0;
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "--state-dir: give it where neither XDG_STATE_HOME nor HOME is set");
+}
+
 void cli_resolve_paths(struct cli *cli)
 {
     const char *given = cli->settings.state_dir;
@@ -164,8 +172,8 @@ void cli_resolve_paths(struct cli *cli)
         paths_join(here, given, cli->state_dir, sizeof(cli->state_dir));
     else if (given[0])
         snprintf(cli->state_dir, sizeof(cli->state_dir), "%s", given);
-    else
-        paths_default_state(cli->state_dir, sizeof(cli->state_dir));
+    else if (paths_default_state(cli->state_dir, sizeof(cli->state_dir)) != 0)
+        cli->state_dir[0] = '\0'; /* cli_need_state says so where it matters */
     if (cli->settings.manager[0])
         snprintf(cli->manager_target, sizeof(cli->manager_target), "unix:%s",
                  cli->settings.manager);

@@ -119,6 +119,9 @@ const char *cli_hint_flags(const struct cli *cli, unsigned hints, char out[CLI_H
 /* Prints "sluice COMMAND: text" and what to do next, where it is known. Returns the exit code 1. */
 int cli_fail(const struct cli *cli, const struct error *err);
 
+/* INVALID_ARGUMENT where no state directory was given and the environment names none. */
+int cli_need_state(const struct cli *cli, struct error *err);
+
 /* --state-dir, else $XDG_STATE_HOME/sluice, else ~/.local/state/sluice. */
 void cli_resolve_paths(struct cli *cli);
 

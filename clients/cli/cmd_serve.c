@@ -1,7 +1,6 @@
 /* serve: starts manager and server, keeps them running, and loads the
  * models it is given. Two threads: the supervisor (signals, children) and one that registers and
  * loads. */
-#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -49,7 +48,7 @@ struct serve {
     _Atomic int load_status;  /* 0 or 1, set before `loaded` */
     _Atomic pid_t server_pid; /* of the server that runs now; 0: none */
     _Atomic bool answered[2]; /* the children did, once: their command lines are good */
-    char dial[300];           /* where the data plane is reached from here; empty: unknown */
+    char dial[1200];          /* where the data plane is reached from here; empty: unknown */
     char grace[32];
 };
 
@@ -99,24 +98,6 @@ static int prepare_paths(struct serve *s, struct error *err)
     return rc ? rc : paths_make_dir(dir, err);
 }
 
-static void add_word(struct child *child, const char *word)
-{
-    size_t n = 0;
-    while (child->argv[n])
-        n++;
-    assert(n + 1 < CHILD_MAX_ARGS);
-    child->argv[n] = word;
-}
-
-/* What is not set here stays the child's own default. */
-static void add_arg(struct child *child, const char *flag, const char *value)
-{
-    if (!value[0])
-        return;
-    add_word(child, flag);
-    add_word(child, value);
-}
-
 static void prepare_children(struct serve *s)
 {
     const struct cli_settings *set = &s->cli->settings;
@@ -137,23 +118,23 @@ static void prepare_children(struct serve *s)
                  "--listen", set->listen, "--log-level", set->log_level, "--drain-grace", s->grace,
                  "--listen-unix", s->inner_path},
     };
-    add_arg(&manager, "--config", options_config(s->cli->options));
-    add_arg(&server, "--config", options_config(s->cli->options));
-    add_arg(&manager, "--model-root", set->model_root);
-    add_word(&manager, "--metrics");
-    add_word(&manager, set->manager_metrics);
-    add_arg(&manager, "--log-format", set->log_format);
-    add_arg(&server, "--log-format", set->log_format);
-    add_word(&server, "--metrics"); /* also empty: off is not the same as not said */
-    add_word(&server, set->metrics);
-    add_arg(&server, "--metrics-aliases", set->metrics_aliases);
-    add_arg(&server, "--tls-cert", set->tls_cert);
-    add_arg(&server, "--tls-key", set->tls_key);
-    add_arg(&server, "--tls-client-ca", set->tls_client_ca);
-    add_arg(&server, "--tls-client-auth", set->tls_client_auth);
-    add_arg(&server, "--keys-file", set->keys_file);
+    child_add_arg(&manager, "--config", options_config(s->cli->options));
+    child_add_arg(&server, "--config", options_config(s->cli->options));
+    child_add_arg(&manager, "--model-root", set->model_root);
+    child_add_word(&manager, "--metrics");
+    child_add_word(&manager, set->manager_metrics);
+    child_add_arg(&manager, "--log-format", set->log_format);
+    child_add_arg(&server, "--log-format", set->log_format);
+    child_add_word(&server, "--metrics"); /* also empty: off is not the same as not said */
+    child_add_word(&server, set->metrics);
+    child_add_arg(&server, "--metrics-aliases", set->metrics_aliases);
+    child_add_arg(&server, "--tls-cert", set->tls_cert);
+    child_add_arg(&server, "--tls-key", set->tls_key);
+    child_add_arg(&server, "--tls-client-ca", set->tls_client_ca);
+    child_add_arg(&server, "--tls-client-auth", set->tls_client_auth);
+    child_add_arg(&server, "--keys-file", set->keys_file);
     if (set->dial.allow_plaintext_keys)
-        add_word(&server, "--allow-plaintext-keys");
+        child_add_word(&server, "--allow-plaintext-keys");
     s->children[0] = manager;
     s->children[1] = server;
 }
@@ -211,8 +192,10 @@ static int wait_for_server(struct serve *s, struct error *err)
     }
     if (!rc)
         fprintf(stderr, "sluice %s: serving on %s, state in %s, logs in %s/log\n", SLUICE_VERSION,
-                set->listen, s->cli->state_dir, s->cli->state_dir);
-    if (!rc && !set->tls_cert[0] && !set->keys_file[0] && !rpc_listen_is_loopback(set->listen))
+                set->listen[0] ? set->listen : s->inner_target, s->cli->state_dir,
+                s->cli->state_dir);
+    if (!rc && set->listen[0] && !set->tls_cert[0] && !set->keys_file[0] &&
+        !rpc_listen_is_loopback(set->listen))
         fprintf(stderr,
                 "warning: neither TLS nor API keys: anybody who reaches %s may use the models\n",
                 set->listen);
@@ -497,7 +480,9 @@ static void stop_children(struct serve *s)
 static int claim_state(struct serve *s, struct error *err)
 {
     char flags[CLI_HINT_BYTES];
-    int rc = prepare_paths(s, err);
+    int rc = cli_need_state(s->cli, err);
+    if (!rc)
+        rc = prepare_paths(s, err);
     if (!rc)
         rc = take_lock(s, err);
     if (rc)
@@ -516,7 +501,10 @@ static int claim_state(struct serve *s, struct error *err)
 static int open_clients(struct serve *s, struct error *err)
 {
     struct rpc_client *client;
-    cli_dial_address(s->cli->settings.listen, s->dial, sizeof(s->dial));
+    if (s->cli->settings.listen[0])
+        cli_dial_address(s->cli->settings.listen, s->dial, sizeof(s->dial));
+    else
+        snprintf(s->dial, sizeof(s->dial), "%s", s->inner_target);
     s->cli->settings.server = s->dial;
     int rc = cli_dial_open(s->inner_target, NULL, &s->cli->server, err);
     return rc ? rc : cli_manager(s->cli, &client, err);

@@ -22,6 +22,8 @@ static int run_stop(struct cli *cli)
 {
     char path[1100], text[32] = {0};
     struct error err;
+    if (cli_need_state(cli, &err) != 0)
+        return cli_fail(cli, &err);
     snprintf(path, sizeof(path), "%s/serve.lock", cli->state_dir);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0 || flock(fd, LOCK_SH | LOCK_NB) == 0) {

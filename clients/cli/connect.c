@@ -10,7 +10,9 @@ enum { CALL_TIMEOUT_MS = 120000 };
 
 int cli_manager(struct cli *cli, struct rpc_client **out_client, struct error *err)
 {
-    int rc = cli->manager ? 0 : cli_dial_open(cli->manager_target, NULL, &cli->manager, err);
+    int rc = cli->manager || cli->settings.manager[0] ? 0 : cli_need_state(cli, err);
+    if (!rc && !cli->manager)
+        rc = cli_dial_open(cli->manager_target, NULL, &cli->manager, err);
     if (!rc)
         *out_client = cli->manager;
     return rc;

@@ -38,10 +38,19 @@ static void draw_bar(struct progress *p, const Sluice__Manager__V1__Operation *o
     p->drawn = true;
 }
 
+static bool ended(const Sluice__Manager__V1__Operation *op)
+{
+    return op->state == SLUICE__MANAGER__V1__OPERATION_STATE__OPERATION_STATE_DONE ||
+           op->state == SLUICE__MANAGER__V1__OPERATION_STATE__OPERATION_STATE_FAILED ||
+           op->state == SLUICE__MANAGER__V1__OPERATION_STATE__OPERATION_STATE_CANCELLED;
+}
+
 static void show(struct progress *p, const Sluice__Manager__V1__Operation *op)
 {
     int tenth = op->bytes_total ? (int)(op->bytes_done * 10 / op->bytes_total) : 0;
-    if (p->quiet)
+    bool done = op->state == SLUICE__MANAGER__V1__OPERATION_STATE__OPERATION_STATE_DONE;
+    /* A replica that cannot start has no stage left; its error is what is to be told. */
+    if (p->quiet || (!done && (ended(op) || strcmp(op->stage, "done") == 0)))
         return;
     if (p->terminal) {
         draw_bar(p, op);
@@ -55,13 +64,6 @@ static void show(struct progress *p, const Sluice__Manager__V1__Operation *op)
         fprintf(stderr, "%s %d %%\n", op->stage, (int)(op->bytes_done * 100 / op->bytes_total));
     else
         fprintf(stderr, "%s\n", op->stage);
-}
-
-static bool ended(const Sluice__Manager__V1__Operation *op)
-{
-    return op->state == SLUICE__MANAGER__V1__OPERATION_STATE__OPERATION_STATE_DONE ||
-           op->state == SLUICE__MANAGER__V1__OPERATION_STATE__OPERATION_STATE_FAILED ||
-           op->state == SLUICE__MANAGER__V1__OPERATION_STATE__OPERATION_STATE_CANCELLED;
 }
 
 /* Reads one watch to its end; keeps the last message. */

@@ -1,5 +1,6 @@
 #include "clients/cli/supervise.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -49,6 +50,23 @@ int child_start(struct child *child, struct error *err)
     child->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
     child->started_ns = clock_now_ns();
     return 0;
+}
+
+void child_add_word(struct child *child, const char *word)
+{
+    size_t n = 0;
+    while (child->argv[n])
+        n++;
+    assert(n + 1 < CHILD_MAX_ARGS);
+    child->argv[n] = word;
+}
+
+void child_add_arg(struct child *child, const char *flag, const char *value)
+{
+    if (!value[0])
+        return;
+    child_add_word(child, flag);
+    child_add_word(child, value);
 }
 
 bool child_reap(struct child *child, int64_t now_ns)

@@ -27,6 +27,10 @@ struct child {
     int last_status; /* as waitpid gives it */
 };
 
+/* Adds to argv before the start; a flag with an empty value is left out, and stays the program's
+ * own default. */
+void child_add_word(struct child *child, const char *word);
+void child_add_arg(struct child *child, const char *flag, const char *value);
 /* Starts the program with stdout and stderr appended to its log. */
 int child_start(struct child *child, struct error *err);
 /* Reaps it if it has ended: true then, with the restart time set. */

@@ -259,6 +259,30 @@ def test_serve_hands_its_file_to_the_programs_and_takes_a_relative_directory(fre
     fresh.stop()
 
 
+def test_a_load_that_fails_is_not_said_to_be_done(fresh):
+    fresh.start()
+    fresh.cli("register", "smol", model_path())
+    result = fresh.cli("load", "smol", "--kv-tokens", "1000000000", check=False)
+    assert result.returncode == 1 and "DEVICE_MEMORY" in result.stderr and "done" not in result.stderr, result.stderr
+
+
+def test_without_a_home_the_directory_must_be_given():
+    """It was made in the root of the file system."""
+    bare = {k: v for k, v in os.environ.items() if k not in ("HOME", "XDG_STATE_HOME")}
+    for command in ("serve", "ps", "stop"):
+        result = subprocess.run([BIN / "sluice", command], env=bare, capture_output=True, text=True, timeout=10)
+        assert result.returncode == 1 and "--state-dir: give it where" in result.stderr, result.stderr
+
+
+def test_without_a_port_the_socket_serves(fresh):
+    fresh.address = ""
+    fresh.start(model_path(), "--name", "smol")
+    fresh.wait(lambda: "ready: " in (fresh.state / "serve.out").read_text(), 30, "it is ready")
+    text, target = (fresh.state / "serve.out").read_text(), f"unix:{fresh.state}/run/server.sock"
+    assert f"serving on {target}," in text and f"run smol --server {target} " in text and "warning" not in text
+    assert fresh.cli("run", "smol", "hi", "-n", "1", "--server", target).returncode == 0
+
+
 def test_an_answer_that_is_cut_off_says_so_on_a_line_of_its_own(fresh):
     """The error stood behind the answer's last word, and asked whether anything ran."""
     fresh.start(model_path(), "--name", "smol")
