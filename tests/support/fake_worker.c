@@ -214,7 +214,7 @@ static int64_t age_ms(void)
 enum { FIRST_FD = 3, MAX_RANKS = 8 };
 static size_t n_packed_fds;
 static int packed_fds[MAX_RANKS];
-static bool packed_mapped, packed_whole;
+static _Atomic bool packed_mapped, packed_whole;
 static char packed_note[64];
 
 static bool is_sealed(int fd)
@@ -258,9 +258,11 @@ static void fill_packed(bool whole)
     packed_whole = whole;
 }
 
-static void add_packed(Sluice__Worker__V1__WorkerStatus *status)
+/* rows and list have MAX_RANKS places and live as long as the status. */
+static void add_packed(Sluice__Worker__V1__WorkerStatus *status,
+                       Sluice__Worker__V1__PackedMemory *rows,
+                       Sluice__Worker__V1__PackedMemory **list)
 {
-    static Sluice__Worker__V1__PackedMemory rows[MAX_RANKS], *list[MAX_RANKS];
     struct stat st;
     for (size_t i = 0; i < n_packed_fds && !has("packs_not"); i++) {
         sluice__worker__v1__packed_memory__init(&rows[i]);
@@ -320,7 +322,8 @@ static void send_status(struct rpc_call *call)
     status.n_ranks = status.n_memory = 1;
     status.ranks = ranks;
     status.memory = memories;
-    add_packed(&status);
+    Sluice__Worker__V1__PackedMemory packed_rows[MAX_RANKS], *packed_list[MAX_RANKS];
+    add_packed(&status, packed_rows, packed_list);
     echo_fill_load(echo, &load);
     if (has("queued")) {
         load.n_ready = load.n_running = 1;
