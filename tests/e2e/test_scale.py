@@ -418,7 +418,7 @@ def test_workers_that_share_nothing_start_all_the_same(manager):
 
 def test_failed_replicas_hold_no_memory(manager):
     manager.up("--crash-limit", "1")
-    loaded(manager, "load_ms=50 crash_ms=150")
+    loaded(manager, "load_ms=50 crash_ms=1000")
     manager.wait(lambda: manager.replicas()[0].state == manager.t.REPLICA_STATE_FAILED, 5, "it has failed")
     manager.wait(lambda: manager_memfds(manager) == set(), 5, "the memory is let go")
 
