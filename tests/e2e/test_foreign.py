@@ -55,12 +55,11 @@ def test_health_of_process_service_and_version(served):
 
 
 def test_unbuilt_rpcs_and_fields_say_so_by_name(served):
-    inference = served.stubs.inference
     try:
-        served.inference.ApplyChatTemplate(inference.ApplyChatTemplateRequest(model="smol"))
-        raise AssertionError("ApplyChatTemplate answered")
+        served.manager_stub().SetTraffic(served.stubs.manager.SetTrafficRequest(model="smol"))
+        raise AssertionError("SetTraffic answered")
     except grpc.RpcError as e:
-        assert e.code() == grpc.StatusCode.UNIMPLEMENTED and "ApplyChatTemplate" in e.details()
+        assert e.code() == grpc.StatusCode.UNIMPLEMENTED and "SetTraffic" in e.details()
     request = served.request("smol", "x")
     request.constraint.regex = "a+"
     try:
