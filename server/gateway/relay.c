@@ -175,6 +175,9 @@ static enum relay_progress take_item(struct relay *relay, const Sluice__Worker__
     if (item->choice >= relay->n_choices)
         error_set(&err, STATUS_INTERNAL, "the worker answered for choice %" PRIu32 " of %" PRIu32,
                   item->choice, relay->n_choices);
+    else if (relay->choices[item->choice].finished && (item->n_token_ids || item->text[0]))
+        error_set(&err, STATUS_INTERNAL, "the worker went on with choice %" PRIu32 " after its end",
+                  item->choice);
     else if (!relay_record_item(relay, item))
         error_set(&err, STATUS_RESOURCE_EXHAUSTED, "response: out of memory");
     *out_ours = err.status != STATUS_OK;

@@ -235,6 +235,8 @@ static void rewind_to(struct relay *relay, Sluice__V1__ReceivedTokens *const *re
         uint32_t n = received_of(received, n_received, i);
         choice->n_sent = n;
         choice->text_sent = n ? choice->text_ends.ids[n - 1] : 0;
+        if (choice->text_sent < choice->text_held) /* text without ids went with those before it */
+            choice->text_sent = choice->text_held;
         relay_choice_drop(choice, n);
         choice->sent_bytes = 0;
         choice->finished_sent = false;

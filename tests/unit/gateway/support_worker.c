@@ -408,11 +408,28 @@ static void add_logprobs(struct arena *arena, Sluice__Worker__V1__StepItem *item
     }
 }
 
+/* What no worker may say: a token of a choice that has ended. */
+static Sluice__Worker__V1__StepItem *talk_on(struct arena *arena, struct fake_request *request,
+                                             uint32_t choice)
+{
+    Sluice__Worker__V1__StepItem *item = arena_alloc(arena, sizeof(*item));
+    *item = (Sluice__Worker__V1__StepItem)SLUICE__WORKER__V1__STEP_ITEM__INIT;
+    item->id = request->id;
+    item->choice = choice;
+    item->token_ids = arena_calloc(arena, 1, sizeof(uint32_t));
+    item->n_token_ids = item->n_released = 1;
+    item->text = arena_calloc(arena, 2, 1);
+    item->text[0] = 'x';
+    return item;
+}
+
 /* The step of one choice; NULL where it has nothing to say. */
 static Sluice__Worker__V1__StepItem *step_choice(struct arena *arena, struct fake_worker *worker,
                                                  struct fake_request *request, uint32_t choice)
 {
     uint32_t made = request->n_generated[choice], n = 0;
+    if (request->finished[choice] && worker->talks_on)
+        return talk_on(arena, request, choice);
     if (request->finished[choice] || made >= worker->stop_after ||
         request->credit + worker->late_credit <= 0)
         return NULL;
@@ -436,7 +453,7 @@ static Sluice__Worker__V1__StepItem *step_choice(struct arena *arena, struct fak
             fake_token(request->prompt, request->n_prompt, request->seed, choice, made + n);
     item->n_token_ids = n;
     request->n_generated[choice] = made += n;
-    bool end = made >= request->max_tokens;
+    bool end = made >= request->max_tokens || (worker->talks_on && choice == 0 && made >= 3);
     uint32_t release = end ? made : made > worker->hold ? made - worker->hold : 0;
     char *text = arena_calloc(arena, (release - request->n_released[choice]) + 1, FAKE_TEXT_BYTES);
     uint32_t *shares =

@@ -36,6 +36,7 @@ struct fake_worker {
     uint32_t fail_after;
     const char *fail_reason;
     uint32_t bad_choice;     /* not 0: it answers for this choice */
+    bool talks_on;           /* the first choice ends early, and goes on after its end */
     uint64_t hello_epoch;    /* not 0: what its hello claims */
     uint32_t heartbeat_ms;   /* promised and kept; 0: none */
     bool hangs;              /* its engine makes nothing, though layers may be finished */

@@ -145,6 +145,20 @@ static void test_an_answer_that_makes_no_sense_ends_the_request_everywhere(void 
     fixture_stop(&f);
 }
 
+static void test_a_choice_that_goes_on_after_its_end_ends_the_request(void **state)
+{
+    (void)state;
+    struct client_request request = {.max_tokens = 1000000, .n = 2};
+    struct error err;
+    fixture_init(&f);
+    f.workers[0].talks_on = true;
+    fixture_start(&f, 1);
+    assert_int_equal(client_fail(&f, &request, &err), STATUS_INTERNAL);
+    assert_non_null(strstr(err.message, "after its end"));
+    assert_true(fake_worker_wait_live(&f.workers[0], 0));
+    fixture_stop(&f);
+}
+
 static void test_a_live_request_id_is_refused_a_second_time(void **state)
 {
     (void)state;
@@ -522,6 +536,7 @@ int main(int argc, char *argv[])
         cmocka_unit_test_setup(test_errors_of_the_worker_reach_the_client_whole, forget),
         cmocka_unit_test_setup(test_an_answer_that_makes_no_sense_ends_the_request_everywhere,
                                forget),
+        cmocka_unit_test_setup(test_a_choice_that_goes_on_after_its_end_ends_the_request, forget),
         cmocka_unit_test_setup(test_a_live_request_id_is_refused_a_second_time, forget),
         cmocka_unit_test_setup(test_a_session_stays_with_its_replica, forget),
         cmocka_unit_test_setup(test_many_streams_at_once, forget),
