@@ -192,6 +192,7 @@ static int serve(const struct settings *settings)
     sigaddset(&set, SIGUSR1);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a full disk is an error of write(), never the end */
     bound_heaps(settings->gateway.threads);
     struct gateway_config config = settings->gateway;
     config.watchdog_ms = notify_watchdog_ms();

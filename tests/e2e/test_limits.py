@@ -300,3 +300,22 @@ def test_service_manager_hears_of_the_server(served, tmp_path):
                 said.append(heard.recv(100).decode())
             assert process.wait(20) == 0
         assert said.count("READY=1") == 1 and said.count("WATCHDOG=1") >= 3, (name, said)
+
+
+def test_a_server_that_may_write_no_file_serves_on(tmp_path, stubs):
+    """RLIMIT_FSIZE, as a full disk: neither the log nor the copy of the routes can be written."""
+    port = free_port()
+    (tmp_path / "log").write_bytes(b"x")
+    (tmp_path / "routes.pb").write_bytes(b"")
+    with open(tmp_path / "log", "ab") as log:
+        server = subprocess.Popen([BIN / "sluice-server", "--listen", f"127.0.0.1:{port}", "--routes-file",
+                                   tmp_path / "routes.pb"], stdout=log, stderr=log,
+                                  preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)))
+    try:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            stub = stubs.inference_grpc.InferenceStub(channel)
+            stub.ListModels(stubs.inference.ListModelsRequest(), timeout=10, wait_for_ready=True)
+        assert server.poll() is None and (tmp_path / "log").read_bytes() == b"x"
+    finally:
+        server.terminate()
+        assert server.wait(10) == 0
