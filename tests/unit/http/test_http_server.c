@@ -324,7 +324,7 @@ static void test_unix_sockets_are_private_and_leave_nothing(void **state)
     struct http_server *server;
     struct error err;
     struct stat info;
-    char dir[] = "/tmp/sluice-http-XXXXXX", listen_text[64], answer[2048];
+    char dir[] = "/tmp/sluice-http-XXXXXX", listen_text[128], answer[2048];
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     (void)state;
     assert_non_null(mkdtemp(dir));
