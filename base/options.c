@@ -413,11 +413,10 @@ bool option_shows_default(const struct option_spec *spec)
 static void help_row(const struct option_spec *s, struct strbuf *out)
 {
     char flag[96], letter[8] = "    ";
-    const char *value = s->type == OPTION_BOOL ? NULL : s->value_name ? s->value_name : "VALUE";
+    const char *value = s->type == OPTION_BOOL ? "" : s->value_name ? s->value_name : "VALUE";
     if (s->letter)
         snprintf(letter, sizeof(letter), "-%c, ", s->letter);
-    snprintf(flag, sizeof(flag), "%s--%s%s%s", letter, s->name, value ? " " : "",
-             value ? value : "");
+    snprintf(flag, sizeof(flag), "%s--%s%s%s", letter, s->name, value[0] ? " " : "", value);
     strbuf_printf(out, "  %-34s %s", flag, s->help);
     if (option_shows_default(s))
         strbuf_printf(out, " [%s]", s->default_text);
