@@ -399,7 +399,7 @@ int options_set(struct options *options, void *settings, const char *name, const
 }
 
 const struct option_spec option_config = {
-    "config", 0, OPTION_STRING, 0, NULL, "FILE", "settings from an ini file", 0, 0};
+    "config", 0, OPTION_STRING, 0, "", "FILE", "settings from an ini file", 0, 0};
 
 const char options_sources[] =
     "Each is also an environment variable (--log-level: SLUICE_LOG_LEVEL) and a key of the file "
