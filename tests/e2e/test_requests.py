@@ -104,7 +104,7 @@ def test_other_calls_name_the_field_too(served):
 
 def test_too_large_unknown_method_and_empty_service(served):
     with pytest.raises(grpc.RpcError) as e:
-        raw_call(served, "/sluice.v1.Inference/Generate", b"\x22" + b"\x80\x80\x80\x04" + b"a" * (8 << 20))
+        raw_call(served, "/sluice.v1.Inference/Generate", b"\x22" + b"\x80\x80\x80\x03" + b"a" * (6 << 20))
     assert e.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     for method in ("/sluice.v1.Inference/Nothing", "/no.Such/Thing"):
         with pytest.raises(grpc.RpcError) as e:
