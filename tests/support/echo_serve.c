@@ -242,7 +242,7 @@ static struct item *next_item(struct echo *echo)
 }
 
 /* Items move while a frame grows, so what they point to is set at its end: an item says by a
- * non-NULL placeholder what it has. */
+ * non-NULL stand-in what it has. */
 static void settle_items(struct echo *echo)
 {
     for (size_t i = 0; i < echo->n_items; i++) {
