@@ -1,8 +1,10 @@
 """End-to-end tests run the real programs on free ports in a state directory of their own.
 
 SLUICE_BIN names the directory of the programs, SLUICE_TEST_MODEL the sample model (tests/run.sh sets both)."""
+import itertools
 import os
 import pathlib
+import random
 import signal
 import socket
 import subprocess
@@ -55,10 +57,36 @@ def stubs(tmp_path_factory):
     return stubs
 
 
+PORTS = range(10000, 32000)  # below what the kernel gives to outgoing connections
+BLOCK = 100
+_block = None  # the socket that holds this process's block of ports, and the ports in the order they are handed out
+
+
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """A port that no other process of the tests is given as well. Each process has a block of ports, held by the name of an abstract socket
+    that the kernel frees with the process, and hands them out in turn: one that a program has just left comes last."""
+    global _block
+    if _block is None:
+        first = list(range(PORTS.start, PORTS.stop, BLOCK))
+        random.SystemRandom().shuffle(first)
+        for port in first:
+            held = socket.socket(socket.AF_UNIX)
+            try:
+                held.bind(f"\0sluice-test-ports-{port}")
+            except OSError:
+                held.close()
+                continue
+            _block = held, itertools.cycle(range(port, port + BLOCK))
+            break
+        assert _block, "every block of ports is taken by tests that run"
+    for port in itertools.islice(_block[1], BLOCK):
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", port))
+            except OSError:
+                continue  # somebody else's
+            return port
+    raise AssertionError("no free port")
 
 
 class Sluice:
