@@ -24,6 +24,15 @@ TINY = ROOT / "tests/golden/checkpoints"
 os.environ["SLUICE_METRICS"] = os.environ["SLUICE_MANAGER_METRICS"] = ""
 
 
+# How much longer than usual tests wait for what must come: 1, or what tests/long.sh sets for programs that run ten times slower.
+TIME_SCALE = float(os.environ.get("SLUICE_TIME_SCALE", "1"))
+
+
+def patience(seconds):
+    """An upper bound of time, for the machine and the build at hand."""
+    return seconds * TIME_SCALE
+
+
 def sanitized():
     """Whether the programs are instrumented: slower, with memory of their own."""
     text = (BIN / "sluice-server").read_bytes()
@@ -117,7 +126,7 @@ class Sluice:
 
     def cli(self, *args, check=True, timeout=120):
         result = subprocess.run([BIN / "sluice", *args, "--state-dir", self.state], capture_output=True, text=True,
-                                timeout=timeout)
+                                timeout=patience(timeout))
         if check and result.returncode != 0:
             raise AssertionError(f"sluice {' '.join(map(str, args))}: {result.stderr}\n{self.tail()}")
         return result
@@ -134,7 +143,7 @@ class Sluice:
         return text
 
     def wait(self, condition, seconds, what):
-        until = time.monotonic() + seconds
+        until = time.monotonic() + patience(seconds)
         while time.monotonic() < until:
             if self.process.poll() is not None:
                 raise AssertionError(f"sluice serve ended: {self.tail()}")
@@ -188,7 +197,7 @@ class Sluice:
         if self.process and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
-                self.process.wait(30)
+                self.process.wait(patience(30))
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()

@@ -17,7 +17,7 @@ import urllib.request
 import grpc
 import psutil
 
-from conftest import sanitized
+from conftest import patience, sanitized
 
 CANARY_WORDS = "zebra kettle mango violet copper lantern walnut falcon marble ginger pepper saddle velvet anchor thimble juniper".split()
 N_REPEATS = 6
@@ -128,7 +128,7 @@ class Load:
 
     def wait_tokens(self, n, seconds=60):
         """Until n more tokens have come."""
-        target, until = self.n_tokens() + n, time.monotonic() + seconds
+        target, until = self.n_tokens() + n, time.monotonic() + patience(seconds)
         while self.n_tokens() < target:
             assert time.monotonic() < until, f"{self.n_tokens()} of {target} tokens within {seconds} s: {self.outcomes()}\n{self.sluice.tail()}"
             time.sleep(0.01)
@@ -400,7 +400,7 @@ class Rest:
         return None
 
     def check(self, within=10.0, rss=True):
-        until = time.monotonic() + within
+        until = time.monotonic() + patience(within)
         while (why := self.complaint(rss)) is not None:
             if time.monotonic() > until:
                 raise Violation("I5", f"not at rest {within:.0f} s after the load: {why}")
@@ -439,7 +439,7 @@ def check_no_half_state(sluice, within=5.0):
     """I2: every replica in one legal state, and the record is what runs."""
     types = sluice.stubs.types
     settled = {types.REPLICA_STATE_READY, types.REPLICA_STATE_STOPPED, types.REPLICA_STATE_FAILED, types.REPLICA_STATE_PARKED}
-    until = time.monotonic() + within
+    until = time.monotonic() + patience(within)
     while True:
         replicas = sluice.manager_stub().ListReplicas(sluice.stubs.manager.ListReplicasRequest(), timeout=10).replicas
         recorded = sorted(r.pid for r in replicas if r.state == types.REPLICA_STATE_READY)

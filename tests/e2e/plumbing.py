@@ -7,7 +7,7 @@ import socket
 import subprocess
 import time
 
-from conftest import BIN, free_port
+from conftest import BIN, free_port, patience
 
 
 class Plumbing:
@@ -66,7 +66,7 @@ class Plumbing:
         self.wait(up, "the server listens")
 
     def wait(self, condition, what, seconds=10):
-        until = time.monotonic() + seconds
+        until = time.monotonic() + patience(seconds)
         while not condition():
             assert time.monotonic() < until, f"not within {seconds} s: {what}\n{self.text()}"
             time.sleep(0.01)
@@ -84,7 +84,7 @@ class Plumbing:
 
     def load(self, timeout=120, **kwargs):
         """The load client's figures; raises with its own words where a stream was not whole."""
-        result = subprocess.run(self.load_command(**kwargs), capture_output=True, text=True, timeout=timeout)
+        result = subprocess.run(self.load_command(**kwargs), capture_output=True, text=True, timeout=patience(timeout))
         assert result.stdout, result.stderr + self.text()
         figures = json.loads(result.stdout)
         assert result.returncode == 0, f"{figures}\n{self.text()}"
@@ -97,7 +97,7 @@ class Plumbing:
                 process.send_signal(signal.SIGTERM)
         for process in [self.server, *self.workers]:
             try:
-                process.wait(10)
+                process.wait(patience(10))
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

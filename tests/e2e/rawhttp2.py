@@ -5,6 +5,8 @@ import time
 
 import hpack
 
+from conftest import patience
+
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
 END_STREAM, END_HEADERS, ACK, PADDED = 1, 4, 1, 8
@@ -75,7 +77,7 @@ class Peer:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls:
             self.socket = tls.wrap_socket(self.socket, server_hostname="localhost")
-        self.timeout = timeout
+        self.timeout = patience(timeout)
         self.decoder = hpack.Decoder()
         self.decoder.max_header_list_size = 1 << 20
         self.buffer = b""

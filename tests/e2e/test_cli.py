@@ -12,7 +12,7 @@ import time
 import grpc
 import pytest
 
-from conftest import BIN, ROOT
+from conftest import BIN, ROOT, patience
 
 
 def environment(served, **more):
@@ -23,7 +23,7 @@ def environment(served, **more):
 
 
 def sluice(served, *args, stdin="", check=True, **more):
-    result = subprocess.run([BIN / "sluice", *map(str, args)], input=stdin, capture_output=True, text=True, timeout=120,
+    result = subprocess.run([BIN / "sluice", *map(str, args)], input=stdin, capture_output=True, text=True, timeout=patience(120),
                             env=environment(served, **more))
     if check and result.returncode != 0:
         raise AssertionError(f"sluice {args}: {result.stderr}")
@@ -49,7 +49,7 @@ class Terminal:
 
     def expect(self, pattern, seconds=30):
         """Waits for the pattern in what is printed from here on; returns what came up to its end."""
-        until = time.monotonic() + seconds
+        until = time.monotonic() + patience(seconds)
         while time.monotonic() < until:
             found = re.search(pattern.encode(), self.output, re.S)
             if found:
@@ -63,7 +63,7 @@ class Terminal:
         os.write(self.fd, text.encode())
 
     def wait(self, seconds=10):
-        until = time.monotonic() + seconds
+        until = time.monotonic() + patience(seconds)
         while time.monotonic() < until:
             self.read(0.05)
             pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -177,7 +177,7 @@ def test_chat_commands(served, tmp_path):
                       ("/params temperature hot", "not a finite number"), ("/retry", "nothing was asked"),
                       ("/save", "file name"), ("\xff", "not UTF-8")]:
         result = subprocess.run([BIN / "sluice", "chat", "smol"], input=(bad + "\n").encode("latin-1"),
-                                capture_output=True, timeout=60, env=environment(served))
+                                capture_output=True, timeout=patience(60), env=environment(served))
         assert result.returncode == 1 and text in result.stderr.decode(), bad
 
 
@@ -231,7 +231,7 @@ def test_what_a_model_says_does_not_steer_the_terminal(served, stubs, terminal):
         assert shown.wait() == 1 and b"no \\x1B[2J such" in shown.output and b"\x1b" not in shown.output
         shown = terminal("tokenize", "smol", "-d", "1", "--server", address)
         assert shown.wait() == 0 and b"?]0;owned" in shown.output and b"\x1b" not in shown.output
-        piped = subprocess.run([BIN / "sluice", "run", "smol", "hi", "--server", address], capture_output=True, timeout=60,
+        piped = subprocess.run([BIN / "sluice", "run", "smol", "hi", "--server", address], capture_output=True, timeout=patience(60),
                                env=environment(served))
         assert piped.stdout == evil.encode() + b"\n"
         offered = sluice(served, "__complete", "run", "--server", address, "g", SLUICE_MANAGER="/nowhere").stdout
@@ -247,14 +247,14 @@ def test_a_closed_pipe_ends_a_command_as_it_ends_a_filter(served):
         p = subprocess.Popen([BIN / "sluice", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                              env=environment(served))
         p.stdout.close()
-        assert p.wait(30) == -signal.SIGPIPE and p.stderr.read() == b""
+        assert p.wait(patience(30)) == -signal.SIGPIPE and p.stderr.read() == b""
         p.stderr.close()
     served.wait(lambda: running(served) == 0, 5, "the request has gone")
 
 
 def test_a_full_disk_is_told():
     with open("/dev/full", "w") as full:
-        result = subprocess.run([BIN / "sluice", "help"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=10)
+        result = subprocess.run([BIN / "sluice", "help"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=patience(10))
     assert result.returncode == 1 and "No space left" in result.stderr
 
 
@@ -328,7 +328,7 @@ def complete_bash(served, line):
     script = ('source <("$1" completion bash); PATH="$(dirname "$1"):$PATH"; COMP_LINE=$2; COMP_POINT=${#COMP_LINE}; '
               '_sluice; printf "%s\\n" "${COMPREPLY[@]}"')
     result = subprocess.run(["bash", "-c", script, "bash", BIN / "sluice", line], capture_output=True, text=True,
-                            timeout=30, env=environment(served), cwd=ROOT)
+                            timeout=patience(30), env=environment(served), cwd=ROOT)
     assert result.stderr == ""
     return [word for word in result.stdout.split("\n") if word]
 
@@ -370,29 +370,29 @@ def test_the_other_shells_complete_too(served, shell):
                      'source <("$1" completion zsh); words=(sluice run s); CURRENT=3; _sluice',
               "fish": 'set PATH (dirname $argv[1]) $PATH; $argv[1] completion fish | source; complete -C "sluice run s"'}
     arguments = ["-c", script[shell], *(["zsh"] if shell == "zsh" else []), str(BIN / "sluice")]
-    result = subprocess.run([shell, *arguments], capture_output=True, text=True, timeout=30, env=environment(served))
+    result = subprocess.run([shell, *arguments], capture_output=True, text=True, timeout=patience(30), env=environment(served))
     assert result.stdout.strip().split("\n")[0].replace("\t", ":").startswith("smol:model"), result.stderr
 
 
 def test_man_pages_lint_and_say_what_help_says(tmp_path):
-    subprocess.run([BIN / "sluice", "man", "--output", tmp_path], check=True, timeout=30)
+    subprocess.run([BIN / "sluice", "man", "--output", tmp_path], check=True, timeout=patience(30))
     for program in ("sluice-server", "sluice-manager", "sluice-worker"):
-        page = subprocess.run([BIN / program, "--man"], check=True, capture_output=True, timeout=30).stdout
+        page = subprocess.run([BIN / program, "--man"], check=True, capture_output=True, timeout=patience(30)).stdout
         (tmp_path / f"{program}.8").write_bytes(page)
     for mode in ("serve", "generate", "inspect", "plan", "probe", "bench", "quantize"):
-        page = subprocess.run([BIN / "sluice-worker", "--man", mode], check=True, capture_output=True, timeout=30).stdout
+        page = subprocess.run([BIN / "sluice-worker", "--man", mode], check=True, capture_output=True, timeout=patience(30)).stdout
         (tmp_path / f"sluice-worker-{mode}.8").write_bytes(page)
     pages = sorted(tmp_path.iterdir())
     assert len(pages) > 30
-    lint = subprocess.run(["mandoc", "-T", "lint", "-W", "warning", *pages], capture_output=True, text=True, timeout=60)
+    lint = subprocess.run(["mandoc", "-T", "lint", "-W", "warning", *pages], capture_output=True, text=True, timeout=patience(60))
     assert lint.returncode == 0 and lint.stdout == "", lint.stdout
-    overview = subprocess.run([BIN / "sluice", "help"], capture_output=True, text=True, timeout=10).stdout
+    overview = subprocess.run([BIN / "sluice", "help"], capture_output=True, text=True, timeout=patience(10)).stdout
     commands = re.findall(r"^  ([a-z]+(?: [a-z]+)?)  ", overview.split("commands:")[1].split("examples:")[0], re.M)
     assert {f"sluice-{c.replace(' ', '-')}.1" for c in commands} < {p.name for p in pages}
     for command in commands:
-        text = subprocess.run([BIN / "sluice", "help", *command.split()], capture_output=True, text=True, timeout=10)
+        text = subprocess.run([BIN / "sluice", "help", *command.split()], capture_output=True, text=True, timeout=patience(10))
         page = subprocess.run(["mandoc", "-T", "ascii", tmp_path / f"sluice-{command.replace(' ', '-')}.1"],
-                              capture_output=True, text=True, timeout=10).stdout
+                              capture_output=True, text=True, timeout=patience(10)).stdout
         plain = re.sub(".\b", "", page)
         for option in re.findall(r"--[a-z][a-z-]+", text.stdout.split("\noptions:")[1].split("\n\n")[0]):
             assert option in plain, f"{command}: {option}"

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 import pki
-from conftest import BIN, ROOT, free_port, model_path
+from conftest import BIN, ROOT, free_port, model_path, patience
 
 LANGUAGES = ["c", "python", "go"]
 
@@ -22,7 +22,7 @@ def python_package(tmp_path_factory):
     source, target = tmp_path_factory.mktemp("source") / "python", tmp_path_factory.mktemp("target")
     shutil.copytree(ROOT / "clients/python", source)  # a build leaves files beside what it builds
     subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-build-isolation",
-                    "--no-deps", "--no-index", "--target", target, source], check=True, timeout=120,
+                    "--no-deps", "--no-index", "--target", target, source], check=True, timeout=patience(120),
                    env={**os.environ, "SLUICE_SOURCE": str(ROOT)})
     return target
 
@@ -33,9 +33,9 @@ def go_program():
     gopath = BIN.parent / "go"
     env = {**os.environ, "GO111MODULE": "off", "GOPATH": f"{gopath}:/usr/share/gocode", "GOCACHE": str(gopath / "cache"),
            "GOFLAGS": "-p=2"}
-    subprocess.run([ROOT / "clients/go/generate.sh", gopath, BIN.parent], check=True, timeout=60)
-    subprocess.run(["go", "vet", "sluice", "sluice/example"], check=True, timeout=600, env=env, cwd="/")
-    subprocess.run(["go", "build", "-o", gopath / "example", "sluice/example"], check=True, timeout=600, env=env, cwd="/")
+    subprocess.run([ROOT / "clients/go/generate.sh", gopath, BIN.parent], check=True, timeout=patience(60))
+    subprocess.run(["go", "vet", "sluice", "sluice/example"], check=True, timeout=patience(600), env=env, cwd="/")
+    subprocess.run(["go", "build", "-o", gopath / "example", "sluice/example"], check=True, timeout=patience(600), env=env, cwd="/")
     return gopath / "example"
 
 
@@ -97,7 +97,7 @@ def test_a_deadline_ends_it_too(served, client):
     started = time.monotonic()
     out, err, code = finish(client("deadline", "Count to a million.", 400))
     assert code == grpc.StatusCode.DEADLINE_EXCEEDED.value[0] and out.splitlines()[-1].startswith("DEADLINE_EXCEEDED")
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < patience(20)
     served.wait(lambda: running(served) == 0, 5, "the request has gone")
 
 
@@ -147,7 +147,7 @@ def test_a_key_goes_in_plain_text_to_this_machine_only(python_package):
            "        print('kept')\n")
     near = ["127.0.0.1:1", "localhost:1", "dns:///127.0.0.9:1", "ipv6:[::1]:1", "unix:/tmp/x"]
     far = ["127.example.com:1", "127.0.0.1.example.com:1", "ipv4:127.0.0.1:1,192.0.2.1:1", "10.0.0.1:1", "[2001:db8::1]:1"]
-    out = subprocess.run([sys.executable, "-c", ask, *near, *far], capture_output=True, text=True, timeout=60, check=True,
+    out = subprocess.run([sys.executable, "-c", ask, *near, *far], capture_output=True, text=True, timeout=patience(60), check=True,
                          env={**os.environ, "PYTHONPATH": str(python_package)}).stdout.split()
     assert out == ["sent"] * len(near) + ["kept"] * len(far)
 
@@ -247,7 +247,7 @@ def test_tls_and_api_keys(fresh, request, tmp_path, python_package, go_program):
 
     def ask(language, **env):
         return subprocess.run([*map(str, programs[language]), fresh.address, "smol", "generate", "The capital of France is",
-                               "4"], capture_output=True, text=True, timeout=60,
+                               "4"], capture_output=True, text=True, timeout=patience(60),
                               env={**clean, "PYTHONPATH": str(python_package), **env})
     for language in LANGUAGES:
         good = ask(language, SLUICE_TLS_CA=str(authority.cert), SLUICE_API_KEY=api_key)
@@ -265,12 +265,12 @@ def test_the_c_library_is_usable_where_it_is_installed(served, tmp_path):
     source = readme.split("```c\n")[1].split("```")[0].replace("127.0.0.1:8001", served.address)
     (tmp_path / "ask.c").write_text(source)
     subprocess.run(["cmake", "--install", BIN.parent, "--prefix", tmp_path / "usr"], check=True, capture_output=True,
-                   timeout=120)
+                   timeout=patience(120))
     pc = next((tmp_path / "usr").rglob("sluice.pc")).parent
     command = readme.split("```\ncc ")[1].split("\n")[0]
     env = {**os.environ, "PKG_CONFIG_PATH": str(pc), "LD_LIBRARY_PATH": str(pc.parent)}
-    subprocess.run(f"cc -std=c11 -Wall -Wextra -Werror {command}", shell=True, check=True, cwd=tmp_path, env=env, timeout=60)
-    result = subprocess.run([tmp_path / "ask"], capture_output=True, text=True, env=env, timeout=60)
+    subprocess.run(f"cc -std=c11 -Wall -Wextra -Werror {command}", shell=True, check=True, cwd=tmp_path, env=env, timeout=patience(60))
+    result = subprocess.run([tmp_path / "ask"], capture_output=True, text=True, env=env, timeout=patience(60))
     assert result.returncode == 0 and "Paris" in result.stdout, result.stderr
     assert (tmp_path / "usr/share/man/man1/sluice-run.1").exists()
     assert (tmp_path / "usr/share/bash-completion/completions/sluice").exists()

@@ -9,11 +9,13 @@ from google.protobuf import descriptor_pool, message_factory
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
+from conftest import patience
+
 GRPCURL = os.path.join(os.path.dirname(sys.executable), "grpcurl")
 
 
 def grpcurl(served, *args):
-    result = subprocess.run([GRPCURL, "-plaintext", *args], capture_output=True, text=True, timeout=60)
+    result = subprocess.run([GRPCURL, "-plaintext", *args], capture_output=True, text=True, timeout=patience(60))
     assert result.returncode == 0, result.stderr
     return result.stdout
 
@@ -72,6 +74,6 @@ def test_unbuilt_rpcs_and_fields_say_so_by_name(served):
 def test_grpcurl_prints_the_details_of_an_error(served):
     body = json.dumps({"model": "smol", "text": "x", "sampling": {"temperature": -1}})
     result = subprocess.run([GRPCURL, "-plaintext", "-d", body, served.address, "sluice.v1.Inference/Generate"],
-                            capture_output=True, text=True, timeout=60)
+                            capture_output=True, text=True, timeout=patience(60))
     assert result.returncode != 0 and "not recognized" not in result.stderr
     assert '"reason":"INVALID_ARGUMENT"' in result.stderr and '"field":"sampling.temperature"' in result.stderr

@@ -8,6 +8,8 @@ import time
 import grpc
 import pytest
 
+from conftest import patience
+
 PROMPTS = ["Once upon a time", "The capital of France is", "def fib(n):", "Die Katze sitzt", "1, 2, 3,", "Dear Sir,",
            "Water boils at", "Emoji: \U0001f600\U0001f680", "List of colours:\n-", "In the beginning"]
 
@@ -152,7 +154,7 @@ class Stream:
 
     def wait(self, condition, what, seconds=60):
         with self.changed:
-            assert self.changed.wait_for(lambda: self.complaint or condition(), seconds), \
+            assert self.changed.wait_for(lambda: self.complaint or condition(), patience(seconds)), \
                 f"never: {what}; {self.status}; {[(i, a.tokens(), a.errors) for i, a in self.answers.items()]}"
             assert not self.complaint, self.complaint
 
@@ -401,7 +403,7 @@ def test_a_deadline_ends_every_request_of_the_stream(served):
     start = time.monotonic()
     stream.wait(lambda: stream.over, "the deadline", 10)
     assert stream.status[0] == grpc.StatusCode.DEADLINE_EXCEEDED
-    assert time.monotonic() - start < 3
+    assert time.monotonic() - start < patience(3)
     rest(served)
 
 

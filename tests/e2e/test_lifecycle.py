@@ -10,7 +10,7 @@ import subprocess
 import grpc
 import pytest
 
-from conftest import BIN, ROOT, model_path
+from conftest import BIN, ROOT, model_path, patience
 
 
 def test_life_of_a_version(fresh):
@@ -105,7 +105,7 @@ def hostile_files(folder):
 def test_bad_model_files_are_refused_precisely(fresh, tmp_path_factory):
     sluice = fresh.start()
     for name, path in hostile_files(tmp_path_factory.mktemp("files")):
-        result = sluice.cli("register", "bad", path, check=False, timeout=30)
+        result = sluice.cli("register", "bad", path, check=False, timeout=patience(30))
         assert result.returncode == 1, name
         assert any(s in result.stderr for s in ("INVALID_ARGUMENT", "FAILED_PRECONDITION", "NOT_FOUND")), result.stderr
         if name in ("magic", "version", "tensors", "keys", "string", "cut", "seven", "empty"):
@@ -191,7 +191,7 @@ def test_serve_tells_at_once_that_its_address_is_taken(fresh):
     """It said "serving on", loaded the model and said "ready", and then that the server had ended, five times."""
     with socket.create_server(("127.0.0.1", fresh.port)):
         result = subprocess.run([BIN / "sluice", "serve", model_path(), "--state-dir", fresh.state, "--listen",
-                                 fresh.address], capture_output=True, text=True, timeout=10)
+                                 fresh.address], capture_output=True, text=True, timeout=patience(10))
     assert result.returncode == 1
     assert f"address {fresh.address} is in use" in result.stderr, result.stderr
     assert not any(s in result.stderr for s in ("serving on", "ready", "ended")), result.stderr
@@ -210,7 +210,7 @@ def test_a_manager_that_is_killed_as_soon_as_it_runs_takes_nobody_with_it(fresh)
         pid = fresh.children("sluice-manager")[0]
         os.kill(pid, signal.SIGKILL)
         killed.add(pid)
-        assert fresh.generate(fresh.request("tiny", "x", max_tokens=4), timeout=10)[2] is not None
+        assert fresh.generate(fresh.request("tiny", "x", max_tokens=4), timeout=patience(10))[2] is not None
     fresh.wait(lambda: fresh.cli("status", check=False).returncode == 0, 10, "the manager answers")
     assert fresh.children("sluice-server") == server and fresh.children("sluice-worker") == workers
 
@@ -220,7 +220,7 @@ def test_serve_names_its_own_flag_for_metrics_that_are_taken(fresh, flag):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = "127.0.0.1:%d" % taken.getsockname()[1]
         result = subprocess.run([BIN / "sluice", "serve", "--state-dir", fresh.state, "--listen", fresh.address, flag, address],
-                                capture_output=True, text=True, timeout=10)
+                                capture_output=True, text=True, timeout=patience(10))
     assert result.returncode == 1 and f"cannot run: {flag}: address {address} is in use" in result.stderr, result.stderr
 
 
@@ -244,7 +244,7 @@ def test_serve_hands_its_file_to_the_programs_and_takes_a_relative_directory(fre
     command = [BIN / "sluice", "serve", "--state-dir", "./here", "--listen", fresh.address, "--config", "all.ini"]
     config = fresh.state / "all.ini"
     config.write_text("[server]\nmax_stop_strings = 2\n[manager]\nnothing = 3\n")
-    result = subprocess.run(command, cwd=fresh.state, capture_output=True, text=True, timeout=10)
+    result = subprocess.run(command, cwd=fresh.state, capture_output=True, text=True, timeout=patience(10))
     assert result.returncode == 1 and "[manager] nothing: no such setting" in result.stderr, result.stderr
     config.write_text("[server]\nmax_stop_strings = 2\n[manager]\nmax_replicas = 3\n")
     with open(fresh.state / "serve.out", "ab") as log:
@@ -254,7 +254,7 @@ def test_serve_hands_its_file_to_the_programs_and_takes_a_relative_directory(fre
     pb = fresh.stubs.inference
     request = pb.GenerateRequest(model="any", text="x", stopping=pb.Stopping(stop=["a", "b", "c"]))
     with pytest.raises(grpc.RpcError) as error:
-        fresh.inference.Complete(request, timeout=10)
+        fresh.inference.Complete(request, timeout=patience(10))
     assert error.value.details() == "stopping.stop: 3 strings, limit 2"
     fresh.stop()
 
@@ -270,7 +270,7 @@ def test_without_a_home_the_directory_must_be_given():
     """It was made in the root of the file system."""
     bare = {k: v for k, v in os.environ.items() if k not in ("HOME", "XDG_STATE_HOME")}
     for command in ("serve", "ps", "stop"):
-        result = subprocess.run([BIN / "sluice", command], env=bare, capture_output=True, text=True, timeout=10)
+        result = subprocess.run([BIN / "sluice", command], env=bare, capture_output=True, text=True, timeout=patience(10))
         assert result.returncode == 1 and "--state-dir: give it where" in result.stderr, result.stderr
 
 
@@ -301,7 +301,7 @@ def test_output_that_is_lost_is_an_error(fresh):
     for args in (["ls", "--json"], ["ls"], ["run", "smol", "hi", "-n", "2000", "--server", fresh.address], ["--help"]):
         command = [BIN / "sluice", *args, *(["--state-dir", fresh.state] if args[0] != "--help" else [])]
         with open("/dev/full", "w") as full:
-            result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=10)
+            result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=patience(10))
         assert result.returncode == 1 and "No space left" in result.stderr, (args, result)
         assert result.stderr.count("stdout") == 1, result.stderr
 
@@ -334,9 +334,9 @@ def test_errors_name_what_is_wrong_and_are_json_where_asked(fresh):
     refused = fresh.run("none", "hi", check=False)
     assert refused.returncode == 1 and refused.stdout == "" and refused.stderr.startswith("sluice run: ")
     command = [BIN / "sluice", "run", "smol", "--server", fresh.address, "-n", "4"]
-    typed = subprocess.run([*command, "-"], input="Say hello.\n", capture_output=True, text=True, timeout=20)
+    typed = subprocess.run([*command, "-"], input="Say hello.\n", capture_output=True, text=True, timeout=patience(20))
     assert typed.stdout == fresh.run("smol", "Say hello.", "-n", "4").stdout
-    assert "is empty" in subprocess.run([*command, "-"], input="", capture_output=True, text=True, timeout=20).stderr
+    assert "is empty" in subprocess.run([*command, "-"], input="", capture_output=True, text=True, timeout=patience(20)).stderr
     plan = fresh.cli("load", "smol", "--validate-only", "--kv-tokens", "900000000", check=False)
     assert plan.returncode == 1 and "does not fit" in plan.stdout
     unloaded = fresh.cli("unload", "smol").stdout

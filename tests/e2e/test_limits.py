@@ -15,7 +15,7 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 
-from conftest import BIN, free_port
+from conftest import BIN, free_port, patience
 from test_stall import Health
 
 
@@ -87,7 +87,7 @@ class Reader(threading.Thread):
 
 
 def wait_for(condition, seconds, what):
-    until = time.monotonic() + seconds
+    until = time.monotonic() + patience(seconds)
     while not condition():
         assert time.monotonic() < until, what
         time.sleep(0.01)
@@ -113,7 +113,7 @@ class Worker:
         self.request = sluice.stubs.worker.WatchStatusRequest(interval_ms=50)
 
     def load(self):
-        call = self.stub.WatchStatus(self.request, timeout=10)
+        call = self.stub.WatchStatus(self.request, timeout=patience(10))
         status = next(call)
         call.cancel()
         return status.load
@@ -212,7 +212,7 @@ def test_without_descriptors_the_old_go_on_and_the_port_comes_back(served, serve
     assert old.error is None and len(old.ids) == 600
     channel = s.connect(grpc__use_local_subchannel_pool=1)
     fresh = served.stubs.inference_grpc.InferenceStub(channel)
-    reply = fresh.Complete(request(served, 2, 2), timeout=30, wait_for_ready=True)
+    reply = fresh.Complete(request(served, 2, 2), timeout=patience(30), wait_for_ready=True)
     assert len(reply.choices[0].ids) == 2
     channel.close()
 
@@ -241,9 +241,9 @@ def test_sigterm_lets_streams_finish_and_a_second_one_does_not(served, server):
             assert (stream.error.code(), reason) == (grpc.StatusCode.UNAVAILABLE, "DRAINING")
         else:
             assert stream.error is None and len(stream.ids) == 150
-        assert s.process.wait(10) == 0
+        assert s.process.wait(patience(10)) == 0
         if hurried:
-            assert time.monotonic() - sent < 3
+            assert time.monotonic() - sent < patience(3)
 
 
 def test_killed_server_is_back_within_a_second_and_its_sequences_are_cancelled(served):
@@ -265,9 +265,9 @@ def test_killed_server_is_back_within_a_second_and_its_sequences_are_cancelled(s
                                                          ("grpc.max_reconnect_backoff_ms", 50),
                                                          ("grpc.use_local_subchannel_pool", 1)])
         stub = served.stubs.inference_grpc.InferenceStub(channel)
-        stub.ListModels(served.stubs.inference.ListModelsRequest(), timeout=10, wait_for_ready=True)
+        stub.ListModels(served.stubs.inference.ListModelsRequest(), timeout=patience(10), wait_for_ready=True)
         back_s = time.monotonic() - killed
-        reply = stub.Complete(request(served, 7, 5), timeout=30)
+        reply = stub.Complete(request(served, 7, 5), timeout=patience(30))
         assert len(reply.choices[0].ids) == 5
         channel.close()
     finally:
@@ -298,7 +298,7 @@ def test_service_manager_hears_of_the_server(served, tmp_path):
             process.send_signal(signal.SIGTERM)
             while "STOPPING=1" not in said:
                 said.append(heard.recv(100).decode())
-            assert process.wait(20) == 0
+            assert process.wait(patience(20)) == 0
         assert said.count("READY=1") == 1 and said.count("WATCHDOG=1") >= 3, (name, said)
 
 
@@ -314,7 +314,7 @@ def test_a_server_that_may_write_no_file_serves_on(tmp_path, stubs):
     try:
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
             stub = stubs.inference_grpc.InferenceStub(channel)
-            stub.ListModels(stubs.inference.ListModelsRequest(), timeout=10, wait_for_ready=True)
+            stub.ListModels(stubs.inference.ListModelsRequest(), timeout=patience(10), wait_for_ready=True)
         assert server.poll() is None and (tmp_path / "log").read_bytes() == b"x"
     finally:
         server.terminate()

@@ -8,7 +8,7 @@ import time
 import grpc
 import pytest
 
-from conftest import BIN, sanitized
+from conftest import BIN, patience, sanitized
 from plumbing import Plumbing
 
 EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -75,13 +75,13 @@ def text_of(responses):
 
 
 CALLS = {
-    "Generate": lambda s, i: text_of(s.stub.Generate(generate_request(s.stubs), timeout=10)),
-    "Complete": lambda s, i: s.stub.Complete(generate_request(s.stubs), timeout=10).choices[0].text,
+    "Generate": lambda s, i: text_of(s.stub.Generate(generate_request(s.stubs), timeout=patience(10))),
+    "Complete": lambda s, i: s.stub.Complete(generate_request(s.stubs), timeout=patience(10)).choices[0].text,
     "GenerateStream": lambda s, i: text_of(s.stub.GenerateStream(iter([i.GenerateStreamRequest(
-        request_id="a", start=generate_request(s.stubs))]), timeout=10)),
-    "Tokenize": lambda s, i: tuple(s.stub.Tokenize(i.TokenizeRequest(model="echo", text="abc"), timeout=10).ids),
-    "ListModels": lambda s, i: s.stub.ListModels(i.ListModelsRequest(), timeout=10).models[0].name,
-    "GetModel": lambda s, i: s.stub.GetModel(i.GetModelRequest(model="echo"), timeout=10).model.name,
+        request_id="a", start=generate_request(s.stubs))]), timeout=patience(10))),
+    "Tokenize": lambda s, i: tuple(s.stub.Tokenize(i.TokenizeRequest(model="echo", text="abc"), timeout=patience(10)).ids),
+    "ListModels": lambda s, i: s.stub.ListModels(i.ListModelsRequest(), timeout=patience(10)).models[0].name,
+    "GetModel": lambda s, i: s.stub.GetModel(i.GetModelRequest(model="echo"), timeout=patience(10)).model.name,
 }
 
 
@@ -100,7 +100,7 @@ def test_f27_a_failed_allocation_fails_the_call_alone(starved, rpc):
             outcomes["RESOURCE_EXHAUSTED"] += 1
         failed = starved.control.disarm()
         assert starved.server.poll() is None, f"allocation {n}: the server died\n{starved.text()}"
-        until = time.monotonic() + 5
+        until = time.monotonic() + patience(5)
         while True:
             try:
                 assert call(starved, inference) == reference, f"after allocation {n}"

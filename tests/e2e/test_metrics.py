@@ -17,14 +17,14 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from conftest import BIN, ROOT, Sluice, free_port, model_path
+from conftest import BIN, ROOT, Sluice, free_port, model_path, patience
 
 
 class Scrape:
     """One answer of /metrics, parsed."""
 
     def __init__(self, port, path="/metrics"):
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=patience(10))
         connection.request("GET", path)
         response = connection.getresponse()
         self.status, self.type, self.text = response.status, response.getheader("Content-Type"), response.read().decode()
@@ -180,7 +180,7 @@ def test_a_scrape_costs_little(measured):
     Scrape(measured.metrics_port)
     before = cpu()
     for _ in range(n):
-        connection = http.client.HTTPConnection("127.0.0.1", measured.metrics_port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", measured.metrics_port, timeout=patience(10))
         connection.request("GET", "/metrics")
         size = len(connection.getresponse().read())
         connection.close()
@@ -198,7 +198,7 @@ def test_health_over_http(measured):
 
 class UnixConnection(http.client.HTTPConnection):
     def __init__(self, path):
-        super().__init__("localhost", timeout=10)
+        super().__init__("localhost", timeout=patience(10))
         self.path = str(path)
 
     def connect(self):
@@ -362,14 +362,14 @@ def test_slow_and_silent_connections_do_not_keep_others_out(measured):
 def test_a_port_in_use_is_told(measured, tmp_path):
     (pid,) = measured.children("sluice-server")
     result = subprocess.run([BIN / "sluice", "serve", "--state-dir", tmp_path, "--listen", f"127.0.0.1:{free_port()}",
-                             "--metrics", f"127.0.0.1:{measured.metrics_port}"], capture_output=True, text=True, timeout=30)
+                             "--metrics", f"127.0.0.1:{measured.metrics_port}"], capture_output=True, text=True, timeout=patience(30))
     assert result.returncode == 1
     assert f"127.0.0.1:{measured.metrics_port} is in use by process {pid}" in result.stderr, result.stderr
     assert "--metrics" in result.stderr
     (pid,) = measured.children("sluice-manager")
     result = subprocess.run([BIN / "sluice", "serve", "--state-dir", tmp_path, "--listen", f"127.0.0.1:{free_port()}",
                              "--manager-metrics", f"127.0.0.1:{measured.manager_metrics_port}"],
-                            capture_output=True, text=True, timeout=30)
+                            capture_output=True, text=True, timeout=patience(30))
     assert result.returncode == 1
     assert f"127.0.0.1:{measured.manager_metrics_port} is in use by process {pid}" in result.stderr, result.stderr
 
@@ -443,7 +443,7 @@ def test_no_clients_text_breaks_a_json_log(fresh):
     def send(**fields):
         request = inference.GenerateRequest(text="The canary sings", **{"model": "nobody", **fields})
         with pytest.raises(grpc.RpcError):
-            list(fresh.inference.Generate(request, timeout=10))
+            list(fresh.inference.Generate(request, timeout=patience(10)))
     for text in HOSTILE_TEXT:
         send(request_id=text)
         send(model=text)
@@ -453,7 +453,7 @@ def test_no_clients_text_breaks_a_json_log(fresh):
     for value in ("a\x7fb", "\t", "x" * 3000, "00-" + TRACE):
         try:
             list(fresh.inference.Generate(inference.GenerateRequest(model="nobody", text="x", request_id="traced"),
-                                          metadata=[("traceparent", value)], timeout=10))
+                                          metadata=[("traceparent", value)], timeout=patience(10)))
         except (grpc.RpcError, ValueError):
             pass
     path = fresh.state / "log/server.log"
@@ -528,7 +528,7 @@ def test_a_version_leaves_with_its_unload(fresh):
         sluice.cli("register", f"tiny{i}", tiny)
         sluice.cli("load", f"tiny{i}")
         sluice.wait(lambda i=i: Scrape(sluice.metrics_port).sum("sluice_serving", model=f"tiny{i}") == 1, 10, "it serves")
-        sluice.generate(sluice.request(f"tiny{i}", "x", max_tokens=2), timeout=30)
+        sluice.generate(sluice.request(f"tiny{i}", "x", max_tokens=2), timeout=patience(30))
         sluice.cli("unload", f"tiny{i}")
         gone = lambda port, i=i: f'"tiny{i}"' not in Scrape(port).text
         sluice.wait(lambda: gone(sluice.metrics_port) and gone(manager_port), 10, "no series of it")

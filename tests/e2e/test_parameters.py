@@ -9,6 +9,8 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 
+from conftest import patience
+
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import watermark  # noqa: E402
 
@@ -28,7 +30,7 @@ def bad_field(error):
 
 def refused(served, request, field, method="Generate", code=grpc.StatusCode.INVALID_ARGUMENT):
     with pytest.raises(grpc.RpcError) as e:
-        answer = getattr(served.inference, method)(request, timeout=30)
+        answer = getattr(served.inference, method)(request, timeout=patience(30))
         list(answer) if method == "Generate" else answer
     assert e.value.code() == code, e.value
     assert bad_field(e.value) == field, e.value
@@ -134,7 +136,7 @@ def test_any_seed_is_good_and_comes_back(served, seed):
 def test_the_extremes_themselves_are_taken(served, change):
     request = served.request("smol", PARIS, max_tokens=3, temperature=0.7, stop=["."])
     change(request)
-    assert served.inference.Complete(request, timeout=60).choices[0].ids
+    assert served.inference.Complete(request, timeout=patience(60)).choices[0].ids
 
 
 @pytest.mark.parametrize("field,fill", [
@@ -303,7 +305,7 @@ def test_prompt_logprobs_of_a_long_prompt_come_in_parts_and_stop_nobody(served):
 
     thread = threading.Thread(target=follow)
     thread.start()
-    got, prompt_ids = prompt_logprobs_of(served, request, timeout=120)
+    got, prompt_ids = prompt_logprobs_of(served, request, timeout=patience(120))
     thread.join()
     assert len(got) == len(prompt_ids) > 1000
     assert max(b - a for a, b in zip(times, times[1:])) < 5
@@ -348,7 +350,7 @@ def test_a_prompt_may_fill_the_context_but_for_one_token(served):
         request = served.request("smol", "", max_tokens=3)
         request.token_ids.ids.extend([100 + i % 1000 for i in range(n)])
         if ok:
-            assert len(served.inference.Complete(request, timeout=300).choices[0].ids) == 1
+            assert len(served.inference.Complete(request, timeout=patience(300)).choices[0].ids) == 1
         else:
             assert "context" in refused(served, request, "prompt").details()
 

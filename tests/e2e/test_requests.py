@@ -7,6 +7,8 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 
+from conftest import patience
+
 
 def details(error):
     for key, value in error.trailing_metadata():
@@ -59,7 +61,7 @@ def test_a_bad_field_is_refused_by_name(served, field, change):
     request = served.request("smol", "x", max_tokens=4)
     change(request)
     with pytest.raises(grpc.RpcError) as e:
-        list(served.inference.Generate(request, timeout=20))
+        list(served.inference.Generate(request, timeout=patience(20)))
     assert e.value.code() == grpc.StatusCode.INVALID_ARGUMENT, e.value
     assert bad_field(e.value) == field, e.value
     assert any(d.Is(error_details_pb2.ErrorInfo.DESCRIPTOR) for d in details(e.value)), e.value
@@ -67,7 +69,7 @@ def test_a_bad_field_is_refused_by_name(served, field, change):
 
 def raw_call(served, method, body):
     call = served.channel.unary_stream(method, request_serializer=lambda b: b, response_deserializer=lambda b: b)
-    return list(call(body, timeout=20))
+    return list(call(body, timeout=patience(20)))
 
 
 @pytest.mark.parametrize("body,words", [
@@ -98,7 +100,7 @@ def test_other_calls_name_the_field_too(served):
         (served.inference.Tokenize, chat, "chat.template_variables_json"),
     ):
         with pytest.raises(grpc.RpcError) as e:
-            method(request, timeout=20)
+            method(request, timeout=patience(20))
         assert e.value.code() == grpc.StatusCode.INVALID_ARGUMENT and bad_field(e.value) == field, e.value
 
 

@@ -8,7 +8,7 @@ import time
 import grpc
 import pytest
 
-from conftest import model_path
+from conftest import model_path, patience
 from invariants import worker_processes
 
 N_TOKENS = 96
@@ -26,7 +26,7 @@ class Stream(threading.Thread):
 
     def run(self):
         try:
-            for response in self.sluice.inference.Generate(self.request, timeout=120):
+            for response in self.sluice.inference.Generate(self.request, timeout=patience(120)):
                 kind = response.WhichOneof("event")
                 if kind == "tokens":
                     choice = response.tokens.choice
@@ -139,14 +139,14 @@ def hang(sluice, replica, pid):
 
 def drain(sluice, replica, pid):
     manager = sluice.stubs.manager
-    sluice.manager_stub().RestartReplica(manager.RestartReplicaRequest(replica_id=replica, grace_ms=0), timeout=20)
+    sluice.manager_stub().RestartReplica(manager.RestartReplicaRequest(replica_id=replica, grace_ms=0), timeout=patience(20))
 
 
 @pytest.mark.parametrize("fault", [kill, hang, drain])
 def test_every_kind_of_request_goes_on_where_it_was(sluice, fault):
     sluice.wait(lambda: len(sluice.ready()) == sluice.n_replicas, 30, "the replicas are ready")
     streams = {name: Stream(sluice, r) for name, r in requests(sluice, sluice.stop_text).items()}
-    until = time.monotonic() + 60
+    until = time.monotonic() + patience(60)
     while min(s.n() for name, s in streams.items() if "stop" not in name and name != "best_of") < 20:
         assert time.monotonic() < until and not any(s.error for s in streams.values()), [(k, s.error) for k, s in streams.items()]
         time.sleep(0.005)

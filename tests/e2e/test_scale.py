@@ -13,12 +13,12 @@ import grpc
 import psutil
 import pytest
 
-from conftest import BIN
+from conftest import BIN, patience
 from test_faults import Stream, check_equal, load, requests, undisturbed, wait_tokens
 from test_manager import C, Manager, fails, manager, retry, settle  # noqa: F401 (fixtures)
 
 
-def watch_events(manager, from_seq=0, timeout=20):
+def watch_events(manager, from_seq=0, timeout=patience(20)):
     return manager.rpc.WatchEvents(manager.m.WatchEventsRequest(from_seq=from_seq), timeout=timeout)
 
 
@@ -277,7 +277,7 @@ def test_killed_in_the_middle_of_a_scale(manager, n, point):
     manager.term()
     manager.up(env={"SLUICE_FAILPOINT": point})
     operation = retry(manager, lambda: scale(manager, "a", n, request_id="once"))
-    assert manager.process.wait(10) == -signal.SIGKILL
+    assert manager.process.wait(patience(10)) == -signal.SIGKILL
     manager.up()
     again = scale(manager, "a", n, request_id="once")
     assert not operation or again.id == operation.id
@@ -294,7 +294,7 @@ def test_killed_in_the_middle_of_a_drain(manager, point):
     manager.term()
     manager.up(env={"SLUICE_FAILPOINT": point})
     retry(manager, lambda: drain(manager, "r1", request_id="once"))
-    assert manager.process.wait(10) == -signal.SIGKILL
+    assert manager.process.wait(patience(10)) == -signal.SIGKILL
     manager.up()
     manager.done(drain(manager, "r1", request_id="once"))
     settle(manager)
@@ -311,7 +311,7 @@ def test_killed_in_the_middle_of_a_cancel(manager, point):
     manager.term()
     manager.up(env={"SLUICE_FAILPOINT": point})
     retry(manager, lambda: cancel(manager, up, request_id="once"))
-    assert manager.process.wait(10) == -signal.SIGKILL
+    assert manager.process.wait(patience(10)) == -signal.SIGKILL
     manager.up()
     retry(manager, lambda: cancel(manager, up, request_id="once"))
     assert manager.end(up).state == manager.t.OPERATION_STATE_CANCELLED
@@ -490,7 +490,7 @@ def test_worker_that_says_failed_and_stays_is_killed_soon(manager):
     manager.register("a")
     began = time.monotonic()
     assert manager.end(manager.load("a")).state == manager.t.OPERATION_STATE_FAILED
-    assert time.monotonic() - began < 5 and manager.workers() == []
+    assert time.monotonic() - began < patience(5) and manager.workers() == []
 
 
 def test_a_revived_worker_of_an_old_epoch_never_holds_the_slot(manager):
@@ -505,13 +505,13 @@ def test_a_revived_worker_of_an_old_epoch_never_holds_the_slot(manager):
     os.kill(stale.pid, signal.SIGSTOP)
     together = set()
     manager.start("--connect-timeout", "1s")
-    until = time.monotonic() + 6
+    until = time.monotonic() + patience(6)
     while time.monotonic() < until and not (run / "worker.sock").exists() or len(together) < 1:
         together.add(len(manager.workers()))
         time.sleep(0.005)
     manager.connect()
     manager.wait(lambda: ready(manager) == ["r1"] and manager.replicas()[0].epoch == 2, 8, "a new one serves")
-    assert stale.wait(5) == -signal.SIGKILL
+    assert stale.wait(patience(5)) == -signal.SIGKILL
     for pid in (old, stale.pid):  # revived in vain
         with pytest.raises(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)

@@ -7,7 +7,7 @@ import time
 import psutil
 import pytest
 
-from conftest import BIN, model_path
+from conftest import BIN, model_path, patience
 from invariants import Acknowledged, Load, Rest, Violation, Void, Watch, check_books, check_no_half_state, logs
 
 FAST = {"SLUICE_RESTART_BACKOFF_INITIAL": "100ms", "SLUICE_STALL_TIMEOUT": "2s"}
@@ -33,7 +33,7 @@ def end_at_once(sluice):
     for name in ("sluice-manager", "sluice-server", "sluice-worker"):
         for pid in sluice.children(name):
             psutil.Process(pid).kill()
-    until = time.monotonic() + 10
+    until = time.monotonic() + patience(10)
     while any(sluice.children(name) for name in ("sluice-manager", "sluice-server", "sluice-worker")):
         assert time.monotonic() < until, "a killed process is still there"
         time.sleep(0.02)

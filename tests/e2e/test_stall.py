@@ -8,7 +8,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from conftest import model_path
+from conftest import model_path, patience
 from test_faults import Stream, load, requests, undisturbed, wait_tokens, check_equal
 
 STALL_S = 3
@@ -33,7 +33,7 @@ class Health(threading.Thread):
             pass
 
     def wait(self, serving, seconds):
-        until = time.monotonic() + seconds
+        until = time.monotonic() + patience(seconds)
         while time.monotonic() < until:
             if self.changes and self.changes[-1][1] == serving:
                 return self.changes[-1][0]
@@ -115,7 +115,7 @@ def test_long_prefill_is_not_a_stall(stalling):
     while True:
         words = " ".join(str(i) for i in range(n_words))
         begin = time.monotonic()
-        _, ids, finished = sluice.generate(sluice.request("smol", f"{n_words} {words}", max_tokens=1), timeout=120)
+        _, ids, finished = sluice.generate(sluice.request("smol", f"{n_words} {words}", max_tokens=1), timeout=patience(120))
         assert len(ids) == 1 and finished.receipt.n_resumes == 0
         if time.monotonic() - begin > STALL_S + 1 or n_words >= 1700:
             break

@@ -13,7 +13,7 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 
-from conftest import BIN, Sluice, free_port, model_path
+from conftest import BIN, Sluice, free_port, model_path, patience
 from pki import Authority
 
 ANSWER_S = 10
@@ -49,7 +49,7 @@ class Server:
         self.process = subprocess.Popen(
             [BIN / "sluice-server", "--routes-file", self.folder / "none.pb", "--listen", f"127.0.0.1:{self.port}",
              *map(str, args)], stdout=subprocess.DEVNULL, stderr=open(self.log_path, "ab"))
-        until = time.monotonic() + 15
+        until = time.monotonic() + patience(15)
         while "event=serving" not in self.log() and self.process.poll() is None and time.monotonic() < until:
             time.sleep(0.02)
         assert self.process.poll() is None, self.log()
@@ -58,14 +58,14 @@ class Server:
         return self.log_path.read_text()
 
     def wait_log(self, text, n=1, seconds=3):
-        until = time.monotonic() + seconds
+        until = time.monotonic() + patience(seconds)
         while self.log().count(text) < n:
             assert time.monotonic() < until, f"{text!r} not {n} times in: {self.log()}"
             time.sleep(0.02)
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(15) == 0, self.log()
+        assert self.process.wait(patience(15)) == 0, self.log()
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ def test_changed_certificates_are_taken_up_and_live_connections_stay(server, pki
 ])
 def test_bad_tls_files_end_the_start_with_their_name(pki, tmp_path, make, text):
     result = subprocess.run([BIN / "sluice-server", "--routes-file", tmp_path / "none.pb", "--listen", "127.0.0.1:0",
-                             *map(str, make(pki, tmp_path))], capture_output=True, text=True, timeout=20)
+                             *map(str, make(pki, tmp_path))], capture_output=True, text=True, timeout=patience(20))
     assert result.returncode == 78 and text in result.stderr, result.stderr
 
 
@@ -212,7 +212,7 @@ def test_a_private_key_that_others_may_read_is_refused(pki, tmp_path):
     key.write_bytes(pki.server[1].read_bytes())
     key.chmod(0o644)
     result = subprocess.run([BIN / "sluice-server", "--routes-file", tmp_path / "none.pb", "--listen", "127.0.0.1:0",
-                             "--tls-cert", pki.server[0], "--tls-key", key], capture_output=True, text=True, timeout=20)
+                             "--tls-cert", pki.server[0], "--tls-key", key], capture_output=True, text=True, timeout=patience(20))
     assert result.returncode == 78 and "mode 0644 lets others read" in result.stderr, result.stderr
 
 
@@ -267,7 +267,7 @@ def test_the_guard_reads_along_inside_tls(server, pki, stubs):
 # --- API keys ---
 
 def new_key(tenant, *args):
-    result = subprocess.run([BIN / "sluice", "key", "new", tenant, *args], capture_output=True, text=True, timeout=20)
+    result = subprocess.run([BIN / "sluice", "key", "new", tenant, *args], capture_output=True, text=True, timeout=patience(20))
     assert result.returncode == 0, result.stderr
     key, line = result.stdout.splitlines()
     assert line.split()[1] == hashlib.sha256(key.encode()).hexdigest()
@@ -329,7 +329,7 @@ def test_changed_keys_are_taken_up_within_a_second_and_broken_files_are_not(serv
             lists(stubs, channel, second)
             break
         except grpc.RpcError:
-            assert time.monotonic() - began < 1.0, s.log()
+            assert time.monotonic() - began < patience(1.0), s.log()
             time.sleep(0.02)
     assert refused(lambda: lists(stubs, channel, first))[1] == "API_KEY_INVALID"
     for bad, text in (([second_line, "acme nothex"], f"{keys}:4: hash: want"), ([], "no key in the whole file"),
@@ -377,7 +377,7 @@ def test_an_open_stream_begins_nothing_with_a_key_that_is_gone(server, stubs, tm
     frames = queue.Queue()
     with grpc.insecure_channel(f"127.0.0.1:{s.port}") as channel:
         stub = stubs.inference_grpc.InferenceStub(channel)
-        answers = stub.GenerateStream(iter(frames.get, None), metadata=[("authorization", f"Bearer {key}")], timeout=30)
+        answers = stub.GenerateStream(iter(frames.get, None), metadata=[("authorization", f"Bearer {key}")], timeout=patience(30))
 
         def error(**frame):
             frames.put(stubs.inference.GenerateStreamRequest(request_id="x", **frame))
@@ -403,7 +403,7 @@ def test_a_key_file_that_is_wrong_at_the_start_ends_it(tmp_path):
         keys.write_text(content)
         keys.chmod(mode)
         result = subprocess.run([BIN / "sluice-server", "--routes-file", tmp_path / "none.pb", "--listen", "127.0.0.1:0",
-                                 "--keys-file", keys], capture_output=True, text=True, timeout=20)
+                                 "--keys-file", keys], capture_output=True, text=True, timeout=patience(20))
         assert result.returncode == 78 and text in result.stderr, result.stderr
 
 
@@ -413,19 +413,19 @@ def test_keys_do_not_cross_a_network_in_plain_text_unless_told(tmp_path):
     write_keys(keys, line)
     command = [BIN / "sluice-server", "--routes-file", tmp_path / "none.pb", "--listen", f"0.0.0.0:{free_port()}",
                "--keys-file", keys]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=patience(20))
     assert result.returncode == 78 and "--allow-plaintext-keys" in result.stderr, result.stderr
     log = open(tmp_path / "log", "w+")
     process = subprocess.Popen([*command, "--allow-plaintext-keys"], stderr=log)
-    until = time.monotonic() + 10
+    until = time.monotonic() + patience(10)
     while "event=serving" not in (tmp_path / "log").read_text():
         assert time.monotonic() < until and process.poll() is None, (tmp_path / "log").read_text()
         time.sleep(0.02)
     process.terminate()
-    assert process.wait(15) == 0
+    assert process.wait(patience(15)) == 0
     # The client does not either.
     result = subprocess.run([BIN / "sluice", "run", "m", "x", "--server", "192.0.2.1:8001"], capture_output=True, text=True,
-                            env={**os.environ, "SLUICE_API_KEY": key}, timeout=20)
+                            env={**os.environ, "SLUICE_API_KEY": key}, timeout=patience(20))
     assert result.returncode == 1 and "plain text" in result.stderr and key not in result.stderr, result.stderr
 
 
@@ -446,7 +446,7 @@ def test_a_certificate_stands_in_for_a_key_but_a_shown_key_must_be_good(server, 
     (["new", "acme", "--expires", "tomorrow"], "expiry: want"),
     (["new", "acme", "--expires", "2027-01-31T00:00:00+01:00"], "expiry: want")])
 def test_key_new_refuses_what_the_file_would(args, text):
-    result = subprocess.run([BIN / "sluice", "key", *args], capture_output=True, text=True, timeout=20)
+    result = subprocess.run([BIN / "sluice", "key", *args], capture_output=True, text=True, timeout=patience(20))
     assert result.returncode == 1 and text in result.stderr and not result.stdout, result
 
 
@@ -492,7 +492,7 @@ def test_the_cli_reaches_a_server_with_tls_and_keys(tenants, tmp_path):
     assert failed.returncode == 1
     environment = {**os.environ, "SLUICE_API_KEY": tenants.keys["acme"][0], "SLUICE_TLS_CA": str(tenants.pki.ca.cert)}
     result = subprocess.run([BIN / "sluice", "run", "smol", "x", "-n", "1", "--server", f"localhost:{tenants.port}"],
-                            capture_output=True, text=True, env=environment, timeout=60)
+                            capture_output=True, text=True, env=environment, timeout=patience(60))
     assert result.returncode == 0, result.stderr
 
 

@@ -4,12 +4,12 @@ import subprocess
 
 import pytest
 
-from conftest import BIN, model_path
+from conftest import BIN, model_path, patience
 
 
 def call(program, *args, text=True):
     env = {k: v for k, v in os.environ.items() if not k.startswith("SLUICE_")}  # options too
-    return subprocess.run([BIN / program, *args], capture_output=True, text=text, timeout=30, env=env)
+    return subprocess.run([BIN / program, *args], capture_output=True, text=text, timeout=patience(30), env=env)
 
 
 @pytest.mark.parametrize("program, args, what", [

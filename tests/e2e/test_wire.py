@@ -20,7 +20,7 @@ import pytest
 from google.rpc import status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from conftest import BIN, free_port
+from conftest import BIN, free_port, patience
 from plumbing import Plumbing
 from rawhttp2 import (CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PADDED, PING, PREFACE, PRIORITY,
                       PUSH_PROMISE, RST_STREAM, SETTINGS, WINDOW_UPDATE, ACK, Closed, Peer, block, field, frame, integer,
@@ -234,7 +234,7 @@ def test_nothing_is_inflated(wire):
 def test_a_message_in_one_byte_frames(wire):
     n = 1000000 if LONG else 100000
     with unharmed(wire, tokens=200, room=RSS_ROOM + 3 * (1 << 20)):
-        with Peer(wire.port, timeout=120) as peer:
+        with Peer(wire.port, timeout=patience(120)) as peer:
             stream = peer.open(LIST)
             peer.data(stream, message(text(15, b"x" * n)), size=1, batch=2000)
             assert peer.answer(stream)["grpc-status"] == OK
@@ -592,7 +592,7 @@ def test_half_open_peers_are_found_by_keepalive(wire):
         proxy.frozen.set()
         began = time.monotonic()
         while connections(wire) > before:
-            assert time.monotonic() - began < 4, "a dead peer's connection is still there"
+            assert time.monotonic() - began < patience(4), "a dead peer's connection is still there"
             time.sleep(0.05)
         unix = wire.stubs.inference_grpc.InferenceStub(grpc.insecure_channel(wire.unix))
         with pytest.raises(grpc.RpcError) as e: # what it ran is gone with it
@@ -611,7 +611,7 @@ def test_no_string_of_a_client_forges_a_log_line(tmp_path, log_format):
     log = tmp_path / "log"
     process = subprocess.Popen([BIN / "sluice-server", "--listen", f"127.0.0.1:{port}", "--routes-file", tmp_path / "none.pb",
                                 "--log-level", "debug", "--log-format", log_format], stderr=open(log, "wb"))
-    until = time.monotonic() + 10
+    until = time.monotonic() + patience(10)
     while b"serving" not in log.read_bytes():
         assert time.monotonic() < until and process.poll() is None
         time.sleep(0.02)
@@ -635,7 +635,7 @@ def test_no_string_of_a_client_forges_a_log_line(tmp_path, log_format):
             call(p, path, body)
     finally:
         process.terminate()
-        assert process.wait(15) == 0
+        assert process.wait(patience(15)) == 0
     raw_log = log.read_bytes()
     assert b"\x1b" not in raw_log and b"\x07" not in raw_log and b"\r" not in raw_log and b"\x7f" not in raw_log
     lines = raw_log.decode().rstrip("\n").split("\n")
