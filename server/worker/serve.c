@@ -63,15 +63,19 @@ static void *run_signals(void *arg)
     return NULL;
 }
 
-static void block_signals(void)
+/* What is written to nobody, beyond a file's size limit or after the terminal has gone is an error
+ * of the call at most, never the end of a replica. */
+static void set_signals(void)
 {
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGUSR1);
-    sigaddset(&set, SIGPIPE);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
 }
 
 /* --- loading --- */
@@ -370,7 +374,7 @@ int serve_run(const struct settings *settings)
     struct worker worker;
     struct error err = {0};
     pthread_t signal_thread, status_thread;
-    block_signals();
+    set_signals();
     worker_init(&worker, settings);
     exit_report_arm(settings, worker.start_ticks);
     const struct rpc_service service = {.descriptor = &sluice__worker__v1__worker__descriptor,

@@ -285,22 +285,16 @@ static void on_message(void *arg, struct rpc_call *call, const ProtobufCMessage 
 
 /* --- the end --- */
 
+/* Needs no memory: a server that is lost while there is none is the last one whose sequences may go
+ * on for nobody. */
 static void cancel_requests(struct session *session, bool draining)
 {
-    pthread_mutex_lock(&session->lock);
-    struct stream_request **all = calloc(session->live.n_entries + 1, sizeof(*all));
     struct stream_request *request;
-    size_t cursor = 0, n = 0;
-    while (all && (request = hash_map_next(&session->live, &cursor, NULL, NULL))) {
-        stream_request_retain(request);
-        all[n++] = request;
-    }
+    size_t cursor = 0;
+    pthread_mutex_lock(&session->lock);
+    while ((request = hash_map_next(&session->live, &cursor, NULL, NULL)))
+        stream_request_cancel(request, draining);
     pthread_mutex_unlock(&session->lock);
-    for (size_t i = 0; i < n; i++) {
-        stream_request_cancel(all[i], draining);
-        stream_request_release(all[i]);
-    }
-    free(all);
 }
 
 static void on_half_close(void *arg, struct rpc_call *call)
@@ -349,6 +343,7 @@ void handle_serve(void *context, struct rpc_call *call, const ProtobufCMessage *
     session->call = call;
     rpc_call_retain(call);
     pthread_mutex_lock(&worker->lock);
+    session->number = ++worker->n_sessions;
     session->next = worker->sessions;
     worker->sessions = session;
     pthread_mutex_unlock(&worker->lock);
@@ -357,79 +352,74 @@ void handle_serve(void *context, struct rpc_call *call, const ProtobufCMessage *
 
 /* --- all of them --- */
 
-/* Every session, retained; *out_n of them. */
-static struct session **take_sessions(struct worker *worker, size_t *out_n)
+/* The youngest session that is older than `*number`, retained, and its number; NULL: there is none.
+ * A walk begins at UINT64_MAX, holds no lock between two of them and needs no memory. */
+static struct session *next_session(struct worker *worker, uint64_t *number)
 {
-    size_t n = 0;
     pthread_mutex_lock(&worker->lock);
-    for (const struct session *s = worker->sessions; s; s = s->next)
-        n++;
-    struct session **all = calloc(n + 1, sizeof(*all));
-    *out_n = 0;
-    for (struct session *s = worker->sessions; s && all; s = s->next) {
-        session_retain(s);
-        all[(*out_n)++] = s;
+    struct session *session = worker->sessions; /* the youngest first */
+    while (session && session->number >= *number)
+        session = session->next;
+    if (session) {
+        *number = session->number;
+        session_retain(session);
     }
     pthread_mutex_unlock(&worker->lock);
-    return all;
+    return session;
 }
 
 void session_send_heartbeats(struct worker *worker, const Sluice__Worker__V1__Load *load)
 {
     Sluice__Worker__V1__ServeResponse response = SLUICE__WORKER__V1__SERVE_RESPONSE__INIT;
     Sluice__Worker__V1__Load copy = *load;
-    size_t n;
-    struct session **all = take_sessions(worker, &n);
+    struct session *session;
+    uint64_t number = UINT64_MAX;
     response.frame_case = SLUICE__WORKER__V1__SERVE_RESPONSE__FRAME_LOAD;
     response.load = &copy;
-    for (size_t i = 0; i < n; i++) {
-        pthread_mutex_lock(&all[i]->lock);
-        bool greeted = all[i]->greeted;
-        pthread_mutex_unlock(&all[i]->lock);
-        if (greeted && rpc_call_pending_bytes(all[i]->call) == 0)
-            rpc_call_send(all[i]->call, &response.base);
-        session_release(all[i]);
+    while ((session = next_session(worker, &number))) {
+        pthread_mutex_lock(&session->lock);
+        bool greeted = session->greeted;
+        pthread_mutex_unlock(&session->lock);
+        if (greeted && rpc_call_pending_bytes(session->call) == 0)
+            rpc_call_send(session->call, &response.base);
+        session_release(session);
     }
-    free(all);
 }
 
 void session_drain_all(struct worker *worker, uint64_t grace_ms)
 {
     Sluice__Worker__V1__ServeResponse response = SLUICE__WORKER__V1__SERVE_RESPONSE__INIT;
     Sluice__Worker__V1__Draining draining = SLUICE__WORKER__V1__DRAINING__INIT;
-    size_t n;
-    struct session **all = take_sessions(worker, &n);
+    struct session *session;
+    uint64_t number = UINT64_MAX;
     draining.grace_ms = grace_ms;
     response.frame_case = SLUICE__WORKER__V1__SERVE_RESPONSE__FRAME_DRAINING;
     response.draining = &draining;
-    for (size_t i = 0; i < n; i++) {
-        rpc_call_send(all[i]->call, &response.base);
-        session_release(all[i]);
+    while ((session = next_session(worker, &number))) {
+        rpc_call_send(session->call, &response.base);
+        session_release(session);
     }
-    free(all);
 }
 
 void session_end_requests(struct worker *worker)
 {
-    size_t n;
-    struct session **all = take_sessions(worker, &n);
-    for (size_t i = 0; i < n; i++) {
-        cancel_requests(all[i], true);
-        session_release(all[i]);
+    struct session *session;
+    uint64_t number = UINT64_MAX;
+    while ((session = next_session(worker, &number))) {
+        cancel_requests(session, true);
+        session_release(session);
     }
-    free(all);
 }
 
 void session_finish_all(struct worker *worker)
 {
-    size_t n;
     struct error err;
-    struct session **all = take_sessions(worker, &n);
+    struct session *session;
+    uint64_t number = UINT64_MAX;
     error_set(&err, STATUS_UNAVAILABLE, "the worker is ending");
     error_reason(&err, "DRAINING");
-    for (size_t i = 0; i < n; i++) {
-        rpc_call_finish(all[i]->call, &err);
-        session_release(all[i]);
+    while ((session = next_session(worker, &number))) {
+        rpc_call_finish(session->call, &err);
+        session_release(session);
     }
-    free(all);
 }

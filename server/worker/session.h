@@ -31,6 +31,7 @@ struct session {
 
     /* worker->lock */
     struct session *next;
+    uint64_t number; /* of all that were opened; the list has the largest first */
 
     /* event thread: the frame being gathered */
     Sluice__Worker__V1__StepItem **items; /* owned */

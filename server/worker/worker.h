@@ -55,6 +55,7 @@ struct worker {
     Sluice__Worker__V1__WorkerState state;
     struct error failure;
     struct session *sessions;
+    uint64_t n_sessions; /* that were ever opened */
     struct watcher *watchers;
     struct drain_call *drain_calls;
     bool shutdown_asked, fast; /* by a signal */
