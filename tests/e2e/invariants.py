@@ -220,7 +220,7 @@ def metrics(sluice):
     address = getattr(sluice, "metrics_address", None)
     if not address:
         return None
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=patience(5)) as answer:
         text = answer.read().decode()
     return {m[1]: float(m[2]) for m in re.finditer(r"^([^#\n]+?)\s+(\S+)$", text, re.M)}
 
@@ -232,7 +232,7 @@ def worker_status(sluice, pid=None):
         with grpc.insecure_channel(f"unix:{path}") as channel:
             stub = sluice.stubs.worker_grpc.WorkerStub(channel)
             try:
-                status = next(iter(stub.WatchStatus(sluice.stubs.worker.WatchStatusRequest(protocol_min=1, protocol_max=1), timeout=5)))
+                status = next(iter(stub.WatchStatus(sluice.stubs.worker.WatchStatusRequest(protocol_min=1, protocol_max=1), timeout=patience(5))))
             except grpc.RpcError:
                 continue
             if pid is None or status.pid == pid:
@@ -284,7 +284,7 @@ class Watch(threading.Thread):
 
     def stop(self):
         self.stopping.set()
-        self.join(10)
+        self.join(patience(10))
         return self
 
     def check_owners(self):
@@ -386,7 +386,7 @@ class Rest:
                 return f"{status.replica_id}: {load.n_running} run, {load.n_queued} wait, {load.n_paused} are paused"
             if load.free_kv_tokens != load.total_kv_tokens:
                 return f"{status.replica_id}: {load.total_kv_tokens - load.free_kv_tokens} KV tokens are in use"
-        version = self.sluice.inference.GetModel(self.sluice.stubs.inference.GetModelRequest(model="smol"), timeout=5).model.versions[0]
+        version = self.sluice.inference.GetModel(self.sluice.stubs.inference.GetModelRequest(model="smol"), timeout=patience(5)).model.versions[0]
         if version.n_running or version.n_queued:
             return f"the server counts {version.n_running} running, {version.n_queued} queued"
         for name, now in self.look().items():
@@ -424,11 +424,11 @@ class Acknowledged:
     def check(self):
         manager = self.sluice.stubs.manager
         rpc = self.sluice.manager_stub()
-        known = {m.name for m in rpc.ListModels(manager.ListModelsRequest(), timeout=10).models}
+        known = {m.name for m in rpc.ListModels(manager.ListModelsRequest(), timeout=patience(10)).models}
         if not self.models <= known:
             raise Violation("I1", f"acknowledged and gone: {sorted(self.models - known)}")
         have = {}
-        for r in rpc.ListReplicas(manager.ListReplicasRequest(), timeout=10).replicas:
+        for r in rpc.ListReplicas(manager.ListReplicasRequest(), timeout=patience(10)).replicas:
             have[r.model] = have.get(r.model, 0) + 1
         for name, n in self.replicas.items():
             if have.get(name, 0) != n:
@@ -441,7 +441,7 @@ def check_no_half_state(sluice, within=5.0):
     settled = {types.REPLICA_STATE_READY, types.REPLICA_STATE_STOPPED, types.REPLICA_STATE_FAILED, types.REPLICA_STATE_PARKED}
     until = time.monotonic() + patience(within)
     while True:
-        replicas = sluice.manager_stub().ListReplicas(sluice.stubs.manager.ListReplicasRequest(), timeout=10).replicas
+        replicas = sluice.manager_stub().ListReplicas(sluice.stubs.manager.ListReplicasRequest(), timeout=patience(10)).replicas
         recorded = sorted(r.pid for r in replicas if r.state == types.REPLICA_STATE_READY)
         running = sorted(pid for _, _, pid, _ in worker_processes(sluice))
         if all(r.state in settled for r in replicas) and recorded == running:

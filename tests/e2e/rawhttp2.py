@@ -73,7 +73,7 @@ class Peer:
     """One connection."""
 
     def __init__(self, port, preface=PREFACE, settings=b"", timeout=10, tls=None):
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=patience(timeout))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls:
             self.socket = tls.wrap_socket(self.socket, server_hostname="localhost")

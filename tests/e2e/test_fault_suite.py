@@ -121,7 +121,7 @@ def test_f4_killed_before_the_first_token_it_moves(two):
         if seconds:
             assert len(outcomes) < 6, "all had ended before the kill"
             os.kill(worker_processes(two)[0][2], signal.SIGKILL)
-        [c.join(60) for c in calls]
+        [c.join(patience(60)) for c in calls]
         return outcomes
 
     references = ask(0)
@@ -147,7 +147,7 @@ def test_f4_f5_without_a_replica_in_time_it_is_told(tmp_path, stubs):
         killed = time.monotonic()
         os.kill(worker, signal.SIGKILL)
         try:
-            [r.join(10) for r in runs]
+            [r.join(patience(10)) for r in runs]
             assert time.monotonic() - killed < patience(5)
             for run in load.runs:
                 assert run.code == UNAVAILABLE and run.ids and f"{len(run.ids)}" in run.details, run
@@ -349,7 +349,7 @@ def test_f24_overflow_is_refused_at_once(tmp_path, stubs):
 
         threads = [threading.Thread(target=ask, args=(i,)) for i in range(240)]
         [t.start() for t in threads]
-        [t.join(60) for t in threads]
+        [t.join(patience(60)) for t in threads]
         assert len(refusals) >= 100 and len(accepted) >= 8, (len(refusals), len(accepted))
         for _, e in refusals:
             reason, retry, pushback = details(e)
@@ -400,7 +400,7 @@ def test_f25_an_exhausted_pool_preempts_and_changes_nothing(tmp_path, stubs, one
         for i in range(6):
             threads.append(threading.Thread(target=lambda i=i: outcomes.__setitem__(i, sluice.generate(make(sluice, i), timeout=patience(120)))))
         [t.start() for t in threads]
-        [t.join(120) for t in threads]
+        [t.join(patience(120)) for t in threads]
         assert counters(sluice).n_preemptions > 0, "the pool was never exhausted: the run is void"
         for i in range(6):
             assert outcomes[i][:2] == one.generate(make(one, i), timeout=patience(120))[:2], i
@@ -462,13 +462,13 @@ def test_f37_a_server_told_to_end_drains(plumbing):
     assert time.monotonic() - told < patience(1)
     fresh = p.stubs.inference_grpc.InferenceStub(grpc.insecure_channel(p.address, options=[("grpc.use_local_subchannel_pool", 1)]))
     with pytest.raises(grpc.RpcError) as e:
-        list(fresh.Generate(make(1), timeout=5))
+        list(fresh.Generate(make(1), timeout=patience(5)))
     assert e.value.code() == UNAVAILABLE
     assert sum(len(r.tokens.ids) for r in short) >= 28, "an accepted stream ends well"
     with pytest.raises(grpc.RpcError) as e:
         list(long)
     assert e.value.code() == UNAVAILABLE and details(e.value)[0] == "DRAINING", e.value
-    assert 2.5 < time.monotonic() - told < 6
+    assert 2.5 < time.monotonic() - told < patience(6)
     assert p.server.wait(patience(5)) == 0
 
 

@@ -8,7 +8,7 @@ import grpc
 import psutil
 import pytest
 
-from conftest import model_path, patience
+from conftest import model_path, patience, sanitized
 
 N_STREAMS = 8
 PROMPTS = [f"Write a long story about the number {i}. It begins:" for i in range(N_STREAMS)]
@@ -60,7 +60,7 @@ def undisturbed(sluice, max_tokens):
     """The same requests with nobody killed; together, since being batched changes nothing (test_requests)."""
     streams = [Stream(sluice, r) for r in requests(sluice, max_tokens)]
     for s in streams:
-        s.join(120)
+        s.join(patience(120))
         assert s.error is None and len(s.ids) == max_tokens, s.error
     return [(s.text, s.ids, s.finished) for s in streams]
 
@@ -81,7 +81,7 @@ def test_killed_manager_is_not_noticed_and_the_next_one_adopts(fresh):
     os.kill(manager, signal.SIGKILL)
     at_kill = [len(s.ids) for s in streams]
     for s in streams:
-        s.join(120)
+        s.join(patience(120))
     check_equal(streams, references)
     assert all(len(s.ids) - n >= 50 for s, n in zip(streams, at_kill)), "too little ran after the kill"
     sluice.wait(lambda: sluice.cli("status", check=False).returncode == 0, 10, "a new manager answers")
@@ -104,7 +104,7 @@ def test_killed_worker_comes_back_and_its_streams_go_on(fresh):
     sluice.wait(lambda: len(sluice.ready()) == 0, 5, "the death is seen")
     assert sluice.generate(requests(sluice, 200)[0])[1] == references[0][1]  # one that came meanwhile has waited
     for s in streams:
-        s.join(120)
+        s.join(patience(120))
     check_equal(streams, references)
     assert all(s.finished.receipt.n_resumes == 1 for s in streams if s.finished.HasField("receipt"))
     sluice.wait(lambda: len(sluice.ready()) == 1, 20, "the replica is ready again")
@@ -131,11 +131,11 @@ def test_cancelled_and_abandoned_requests_free_the_worker(fresh):
         list(sluice.inference.Generate(request))
     assert e.value.code() == grpc.StatusCode.ALREADY_EXISTS
     assert sluice.inference.Cancel(inference.CancelRequest(request_id="mine")).n_tokens_sent >= 3
-    mine.join(5)
+    mine.join(patience(5))
     assert mine.error.code() == grpc.StatusCode.CANCELLED
     sluice.channel.close()  # every stream's client is gone
     for s in streams:
-        s.join(5)
+        s.join(patience(5))
     sluice.channel = grpc.insecure_channel(sluice.address)
     sluice.inference = sluice.stubs.inference_grpc.InferenceStub(sluice.channel)
 
@@ -220,4 +220,4 @@ def test_no_process_is_left_and_memory_is_flat(fresh):
     before = psutil.Process(worker).memory_info().rss
     for i in range(100):
         sluice.generate(sluice.request("smol", f"Hello {i}", max_tokens=2))
-    assert psutil.Process(worker).memory_info().rss - before < before // 100 + (8 << 20)
+    assert sanitized() or psutil.Process(worker).memory_info().rss - before < before // 100 + (8 << 20)

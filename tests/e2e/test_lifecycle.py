@@ -291,7 +291,7 @@ def test_an_answer_that_is_cut_off_says_so_on_a_line_of_its_own(fresh):
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     begin = process.stdout.read(20)
     os.kill(fresh.children("sluice-server")[0], signal.SIGKILL)
-    text = begin + process.communicate(timeout=20)[0]
+    text = begin + process.communicate(timeout=patience(20))[0]
     assert process.returncode == 1 and "\nsluice run: " in text and "\nthe connection was lost" in text, text
 
 

@@ -17,7 +17,7 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from conftest import BIN, ROOT, Sluice, free_port, model_path, patience
+from conftest import BIN, ROOT, Sluice, free_port, model_path, patience, sanitized
 
 
 class Scrape:
@@ -186,7 +186,7 @@ def test_a_scrape_costs_little(measured):
         connection.close()
     ms = (cpu() - before) * 1000 / n
     print(f"server: {ms:.3f} ms CPU per scrape of {size} bytes")
-    assert ms < 5 if "asan" not in str(BIN) and "tsan" not in str(BIN) else True
+    assert sanitized() or ms < 5
 
 
 def test_health_over_http(measured):
@@ -272,7 +272,7 @@ def test_a_scrape_of_manager_and_worker_costs_little(measured):
             scrape()
         ms = (sum(process.cpu_times()[:2]) - before) * 1000 / 100
         print(f"{name}: {ms:.3f} ms CPU per scrape")
-        assert ms < 5 or "san" in str(BIN)
+        assert sanitized() or ms < 5
 
 
 def test_scrapes_do_not_wait_for_the_engine(measured):
@@ -285,7 +285,7 @@ def test_scrapes_do_not_wait_for_the_engine(measured):
         worker_scrape(measured)
         worst = max(worst, time.monotonic() - began)
     call.cancel()
-    assert worst < 2
+    assert worst < patience(2)
     settle(measured)
 
 
@@ -328,7 +328,7 @@ def test_hostile_http_is_refused_and_nothing_after_it_is_read(measured, name):
         assert b"200 OK" not in answer and b"# HELP" not in answer
         assert answer == b"" or re.match(rb"HTTP/1\.1 4\d\d ", answer), answer[:200]
     assert Scrape(measured.metrics_port).status == 200
-    assert psutil.Process(pid).memory_info().rss - before < 8 << 20
+    assert sanitized() or psutil.Process(pid).memory_info().rss - before < 8 << 20
     assert measured.children("sluice-server") == [pid]
 
 

@@ -308,7 +308,7 @@ def test_prompt_logprobs_of_a_long_prompt_come_in_parts_and_stop_nobody(served):
     got, prompt_ids = prompt_logprobs_of(served, request, timeout=patience(120))
     thread.join()
     assert len(got) == len(prompt_ids) > 1000
-    assert max(b - a for a, b in zip(times, times[1:])) < 5
+    assert max(b - a for a, b in zip(times, times[1:])) < patience(5)
 
 
 def test_best_of_ranks_by_the_sum_of_logprobs(served):
@@ -437,5 +437,5 @@ def test_a_huge_text_takes_bounded_time_and_harms_no_stream(served, name, text):
     error = refused(served, served.request("smol", text, max_tokens=1), "prompt")
     took = time.monotonic() - begin
     thread.join()
-    assert "context" in error.details() and took < 20, took
-    assert answer[-1] == "finished" and max(b - a for a, b in zip(times, times[1:])) < 5
+    assert "context" in error.details() and took < patience(20), took
+    assert answer[-1] == "finished" and max(b - a for a, b in zip(times, times[1:])) < patience(5)

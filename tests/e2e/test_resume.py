@@ -102,13 +102,13 @@ def up(sluice, replicas):
     sluice.wait(lambda: len(sluice.ready()) == replicas, 30, "the replicas are ready")
     sluice.wait(lambda: sluice.run("smol", "hi", "-n", "1", check=False).returncode == 0, 30, "the model answers")
     greedy = Stream(sluice, requests(sluice, None)["greedy"])
-    greedy.join(60)
+    greedy.join(patience(60))
     text = greedy.text[0]
     sluice.stop_text = text[30:190]  # held back from its first byte to its last: it spans any cut between
     assert len(sluice.stop_text) == 160 and text.count(sluice.stop_text) == 1
     references = {name: Stream(sluice, r) for name, r in requests(sluice, sluice.stop_text).items()}
     for name, s in references.items():
-        s.join(90)
+        s.join(patience(90))
         assert s.error is None and not s.wrong, (name, s.error, s.wrong)
     stopped = references["stop across the cut"].finished[0]
     assert stopped.stop == sluice.stop_text, stopped
@@ -156,7 +156,7 @@ def test_every_kind_of_request_goes_on_where_it_was(sluice, fault):
     for replica, _, pid, _ in workers[:1]:
         fault(sluice, replica, pid)
     for name, s in streams.items():
-        s.join(90)
+        s.join(patience(90))
         assert not s.is_alive() and s.error is None and not s.wrong, (name, s.error, s.wrong, sluice.tail())
         assert s.outcome() == sluice.references[name], name
     moved = [name for name, s in streams.items() if s.receipt().n_resumes]

@@ -49,7 +49,7 @@ class Events:
         def matching():
             return [e for e in self.seen if e.type == kind and all(getattr(e, k) == v for k, v in fields.items())]
         with self.lock:
-            assert self.lock.wait_for(lambda: len(matching()) >= count, seconds), (kind, fields, [e.type for e in self.seen])
+            assert self.lock.wait_for(lambda: len(matching()) >= count, patience(seconds)), (kind, fields, [e.type for e in self.seen])
             return matching()[-1]
 
 
@@ -603,7 +603,7 @@ def test_random_changes_by_many_at_once_settle_also_over_kills(manager):
             break
     over.set()
     for thread in threads:
-        thread.join(20)
+        thread.join(patience(20))
     assert len(counts) >= 5 and sum(counts.values()) > 40, counts
     check_settled(manager)
     for model in models:
@@ -660,7 +660,7 @@ def test_streams_live_through_scaling_up_and_down_and_a_restart(fresh):
     (again,) = rpc.ListReplicas(m.ListReplicasRequest()).replicas
     assert again.epoch == left.epoch + 1 and again.shared_id == left.shared_id
     for stream in streams + more:
-        stream.join(90)
+        stream.join(patience(90))
     check_equal(streams, wanted)
     check_equal(more, wanted)
     receipt = json.loads(sluice.cli("unload", "smol", "--json").stdout)

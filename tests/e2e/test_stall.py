@@ -65,7 +65,7 @@ def test_short_stop_loses_nothing(stalling):
     time.sleep(1)
     os.kill(worker, signal.SIGCONT)
     for s in streams:
-        s.join(120)
+        s.join(patience(120))
     check_equal(streams, references)
     assert all(s.finished.receipt.n_resumes == 0 for s in streams)
     assert [serving for _, serving in health.changes] == [True]
@@ -82,7 +82,7 @@ def test_stopped_worker_is_not_serving_and_its_streams_go_on_when_it_is_back(sta
         health.wait(True, 1)
     worker, stopped = stop_worker(sluice)
     for health in watched:
-        assert STALL_S - 1 <= health.wait(False, STALL_S + 5) - stopped <= STALL_S + 1
+        assert STALL_S - 1 <= health.wait(False, STALL_S + 5) - stopped <= STALL_S + patience(1)
     late = Stream(sluice, requests(sluice, N_TOKENS)[0])  # waits for a replica
     try:
         os.kill(worker, signal.SIGCONT)
@@ -91,7 +91,7 @@ def test_stopped_worker_is_not_serving_and_its_streams_go_on_when_it_is_back(sta
     for health in watched:
         health.wait(True, 30)
     for s in [*streams, late]:
-        s.join(120)
+        s.join(patience(120))
     check_equal([*streams, late], [*references, references[0]])
     assert all(s.finished.receipt.n_resumes == 1 for s in streams)
 
@@ -101,7 +101,7 @@ def test_idle_worker_that_stops_is_not_serving(stalling):
     health = Health(sluice, "model/smol/1")
     health.wait(True, 5)
     worker, stopped = stop_worker(sluice)
-    assert health.wait(False, STALL_S + 5) - stopped <= STALL_S + 1
+    assert health.wait(False, STALL_S + 5) - stopped <= STALL_S + patience(1)
     os.kill(worker, signal.SIGCONT)
     health.wait(True, 30)
 

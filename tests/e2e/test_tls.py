@@ -516,7 +516,7 @@ class Live:
         self.first, self.end = threading.Event(), None
         self.thread = threading.Thread(target=self.read)
         self.thread.start()
-        assert self.first.wait(60)
+        assert self.first.wait(patience(60))
 
     def read(self):
         try:
@@ -545,13 +545,13 @@ def test_a_request_id_belongs_to_its_tenant(tenants):
         assert e.value.code() == grpc.StatusCode.NOT_FOUND
     assert only.end is None and only.thread.is_alive()
     tenants.inference.Cancel(inference.CancelRequest(request_id="same-id"), metadata=bearer(tenants, "globex"))
-    live["globex"].thread.join(10)
+    live["globex"].thread.join(patience(10))
     assert live["globex"].end == grpc.StatusCode.CANCELLED
     assert live["acme"].thread.is_alive() and live["alice"].thread.is_alive(), "another tenant's request was cancelled"
     for stub, metadata, request_id, who in ((*callers["acme"], "same-id", live["acme"]), (*callers["alice"], "same-id", live["alice"]),
                                             (*callers["acme"], "only-acme", only)):
         stub.Cancel(inference.CancelRequest(request_id=request_id), metadata=metadata)
-        who.thread.join(10)
+        who.thread.join(patience(10))
         assert who.end == grpc.StatusCode.CANCELLED
 
 

@@ -20,7 +20,7 @@ import pytest
 from google.rpc import status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from conftest import BIN, free_port, patience
+from conftest import BIN, free_port, patience, sanitized
 from plumbing import Plumbing
 from rawhttp2 import (CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PADDED, PING, PREFACE, PRIORITY,
                       PUSH_PROMISE, RST_STREAM, SETTINGS, WINDOW_UPDATE, ACK, Closed, Peer, block, field, frame, integer,
@@ -34,13 +34,17 @@ MESSAGE_LIMIT, METADATA_LIMIT, MAX_CONNECTIONS = 4 << 20, 16 << 10, 64
 RSS_ROOM = 8 << 20
 
 
+def ms(seconds):
+    return f"{int(patience(seconds) * 1000)}ms"
+
+
 @pytest.fixture(scope="module")
 def wire(tmp_path_factory, stubs):
     folder = tmp_path_factory.mktemp("wire")
     metrics = f"127.0.0.1:{free_port()}"
     p = Plumbing(folder, stubs, rate=50, options=[
-        "--listen-unix", folder / "s.sock", "--max-connections", str(MAX_CONNECTIONS), "--handshake-timeout", "1s",
-        "--keepalive-time", "1s", "--keepalive-timeout", "1s", "--request-timeout", "2s", "--max-resets", "2000",
+        "--listen-unix", folder / "s.sock", "--max-connections", str(MAX_CONNECTIONS), "--handshake-timeout", ms(1),
+        "--keepalive-time", ms(1), "--keepalive-timeout", ms(1), "--request-timeout", ms(2), "--max-resets", "2000",
         "--metrics", metrics])
     p.metrics = metrics
     p.unix = f"unix:{folder}/s.sock"
@@ -57,7 +61,7 @@ def rss(p):
 
 
 def refusals(p, limit):
-    with urllib.request.urlopen(f"http://{p.metrics}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://{p.metrics}/metrics", timeout=patience(5)) as answer:
         lines = answer.read().decode().splitlines()
     return sum(float(line.split()[-1]) for line in lines
                if line.startswith("sluice_refusals_total{") and f'limit="{limit}"' in line)
@@ -78,7 +82,13 @@ def peak_within(p, room):
     finally:
         done.set()
         watcher.join()
-    assert highest[0] - before <= room, f"grew by {(highest[0] - before) >> 10} KiB"
+    assert sanitized() or highest[0] - before <= room, f"grew by {(highest[0] - before) >> 10} KiB"
+
+
+def established(pid, port=None):
+    """How many connections a process has, or those of its own port."""
+    return sum(c.status == psutil.CONN_ESTABLISHED and (port is None or c.laddr.port == port)
+               for c in psutil.Process(pid).net_connections("tcp"))
 
 
 @contextlib.contextmanager
@@ -86,16 +96,18 @@ def unharmed(p, streams=16, tokens=100, seconds=1, room=RSS_ROOM):
     """Checks tokens of streams that run before, while and after the block does."""
     load = subprocess.Popen(p.load_command(connections=2, streams=streams, tokens=tokens, seconds=seconds),
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    time.sleep(0.5)
-    before, pid = rss(p), p.server.pid
     try:
+        p.wait(lambda: established(load.pid) == 2, "the load is connected")
+        time.sleep(0.5)
+        before, pid = rss(p), p.server.pid
         yield
         assert p.server.poll() is None, f"the server ended: {p.server.returncode}\n{p.text()}"
-        out, err = load.communicate(timeout=60)
+        out, err = load.communicate(timeout=patience(60))
         figures = json.loads(out)
         assert load.returncode == 0 and not figures["errors"], f"{figures} {err}"
         assert figures["ok"] >= streams, "not enough ran to say anything"
-        assert p.server.pid == pid and rss(p) - before <= room, f"grew by {(rss(p) - before) >> 10} KiB"
+        assert p.server.pid == pid
+        assert sanitized() or rss(p) - before <= room, f"grew by {(rss(p) - before) >> 10} KiB"
     finally:
         load.kill()
         load.wait()
@@ -116,7 +128,7 @@ def call(p, path, body, extra=(), **kwargs):
         return peer.call(path, body, extra, **kwargs)
 
 
-def raw(p, data, timeout=3):
+def raw(p, data, timeout=patience(3)):
     """What comes back on stream 1 for bytes that are a whole conversation; "silence" where nothing does."""
     with Peer(p.port, preface=None, timeout=timeout) as peer:
         try:
@@ -234,7 +246,7 @@ def test_nothing_is_inflated(wire):
 def test_a_message_in_one_byte_frames(wire):
     n = 1000000 if LONG else 100000
     with unharmed(wire, tokens=200, room=RSS_ROOM + 3 * (1 << 20)):
-        with Peer(wire.port, timeout=patience(120)) as peer:
+        with Peer(wire.port, timeout=120) as peer:
             stream = peer.open(LIST)
             peer.data(stream, message(text(15, b"x" * n)), size=1, batch=2000)
             assert peer.answer(stream)["grpc-status"] == OK
@@ -327,7 +339,7 @@ def test_floods_of_control_frames_cost_their_sender(wire):
                 for _ in range(200):
                     peer.send(data * 100)
     def settled(n):  # what a connection did is counted when it is read, which may be after its peer has gone
-        for _ in range(100):
+        for _ in range(int(patience(100))):
             if refusals(wire, "resets") == n:
                 return True
             time.sleep(0.05)
@@ -351,7 +363,7 @@ def polite(peer, calls=300):
         assert peer.answer(stream)["grpc-status"] == OK, i
         peer.send(frame(PING, 0, 0, struct.pack(">Q", i)))
         while True:
-            kind, flags, _, payload = peer.read_frame(5)
+            kind, flags, _, payload = peer.read_frame()
             if kind == PING and flags & ACK:
                 break
         assert payload == struct.pack(">Q", i)
@@ -372,13 +384,13 @@ def test_streams_without_end_on_one_connection_are_cut_and_counted(wire):
                 stream, peer.next_stream = peer.next_stream, peer.next_stream + 2
                 peer.send(frame(HEADERS, END_HEADERS, stream, H) + frame(DATA, 0, stream, body))
             while True:
-                peer.read_exactly(1, time.monotonic() + 3)
+                peer.read_exactly(1, time.monotonic() + patience(3))
     assert refusals(wire, "streams") == before + 1
 
 
 # --- headers and metadata ---
 
-def with_headers(p, headers, timeout=5):
+def with_headers(p, headers, timeout=patience(5)):
     with Peer(p.port) as peer:
         data = block(headers)
         stream, peer.next_stream = peer.next_stream, peer.next_stream + 2
@@ -497,15 +509,14 @@ def test_rapid_reset(wire):
         cores = (sum(process.cpu_times()[:2]) - before) / (time.monotonic() - began)
         assert sent > 2000 * seconds, "the flood was none"
         assert cut > 0, "nobody stopped it"
-        assert cores <= 1, f"{cores:.2f} cores"
+        assert sanitized() or cores <= 1, f"{cores:.2f} cores"
 
 
 def connections(p):
-    return sum(1 for c in psutil.Process(p.server.pid).net_connections("tcp")
-               if c.status == psutil.CONN_ESTABLISHED and c.laddr.port == p.port)
+    return established(p.server.pid, p.port)
 
 
-def healthy(target, seconds=1):
+def healthy(target, seconds=patience(1)):
     return health_pb2_grpc.HealthStub(grpc.insecure_channel(target)).Check(health_pb2.HealthCheckRequest(), timeout=seconds)
 
 
@@ -521,7 +532,7 @@ def test_a_flood_of_silent_connections(wire):
         began = time.monotonic()
         assert healthy(wire.unix).status == health_pb2.HealthCheckResponse.SERVING
         assert connections(wire) <= MAX_CONNECTIONS
-        until = began + 5
+        until = began + patience(5)
         while time.monotonic() < until:
             with contextlib.suppress(grpc.RpcError):
                 healthy(wire.address)
@@ -578,9 +589,9 @@ class Proxy:
 
 
 def test_half_open_peers_are_found_by_keepalive(wire):
-    """F19: keepalive here is 1 s + 1 s."""
+    """F19: keepalive here is 1 s + 1 s (and as much longer as everything is)."""
     inference = wire.stubs.inference
-    with unharmed(wire, tokens=400):
+    with unharmed(wire, tokens=int(patience(400))): # longer than it takes, or their connections' end is taken for the peer's
         proxy = Proxy(wire.port)
         before = connections(wire)
         stub = wire.stubs.inference_grpc.InferenceStub(grpc.insecure_channel(f"127.0.0.1:{proxy.port}"))
@@ -596,7 +607,7 @@ def test_half_open_peers_are_found_by_keepalive(wire):
             time.sleep(0.05)
         unix = wire.stubs.inference_grpc.InferenceStub(grpc.insecure_channel(wire.unix))
         with pytest.raises(grpc.RpcError) as e: # what it ran is gone with it
-            unix.Cancel(inference.CancelRequest(request_id="half-open"), timeout=5)
+            unix.Cancel(inference.CancelRequest(request_id="half-open"), timeout=patience(5))
         assert e.value.code() == grpc.StatusCode.NOT_FOUND
         stream.cancel()
         proxy.close()
