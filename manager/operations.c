@@ -139,6 +139,25 @@ static void add_ranks(pb_operation *operation, const char *replica_id, const pb_
         operation->eta_ms = status->eta_ms;
 }
 
+/* Its first replica that has failed, or NULL. */
+static const pb_replica *failed_replica(const struct operations *operations,
+                                        const pb_operation *operation)
+{
+    for (size_t i = 0; i < operation->n_replica_ids; i++) {
+        const pb_replica *replica =
+            catalog_replica(&operations->manager->catalog, operation->replica_ids[i]);
+        if (replica && (int)replica->state == REPLICA_FAILED)
+            return replica;
+    }
+    return NULL;
+}
+
+/* One of an earlier version's record says nothing. */
+static const char *failed_stage(const pb_replica *replica)
+{
+    return *replica->failed_stage ? replica->failed_stage : stage_names[STAGE_START];
+}
+
 static void lay_over(struct operations *operations, pb_operation *operation)
 {
     struct manager *manager = operations->manager;
@@ -155,8 +174,12 @@ static void lay_over(struct operations *operations, pb_operation *operation)
         enum stage *of_kind = leaves ? &leaving : &stage;
         *of_kind = of_replica < *of_kind ? of_replica : *of_kind;
     }
-    /* What is to come waits for what has to go. */
-    message_set(&operation->stage, stage_names[leaving != STAGE_DONE ? leaving : stage]);
+    /* What is to come waits for what has to go; what has failed has come no further. */
+    const char *name = stage_names[leaving != STAGE_DONE ? leaving : stage];
+    const pb_replica *failed = failed_replica(operations, operation);
+    if (leaving == STAGE_DONE && stage == STAGE_DONE && failed)
+        name = failed_stage(failed);
+    message_set(&operation->stage, name);
 }
 
 /* Numbers the view: one more with every difference from what was last shown. */
@@ -447,6 +470,7 @@ static int run_ending(struct txn *txn, void *arg, struct error *err)
         .device_group = done->device_group,
         .operation_id = done->id,
         .message = done->error ? done->error->message : "",
+        .stage = done->stage,
     };
     if (txn_event(txn, &event, err) != 0)
         return err->status;
@@ -477,14 +501,12 @@ static void end_ending(void *arg, const struct error *status)
 static pb_error *failure(struct operations *operations, const pb_operation *operation,
                          const char *reason)
 {
-    struct manager *manager = operations->manager;
     struct error err;
-    for (size_t i = 0; i < operation->n_replica_ids; i++) {
-        const pb_replica *replica = catalog_replica(&manager->catalog, operation->replica_ids[i]);
-        if (!replica || (int)replica->state != REPLICA_FAILED || operation->cancelling)
-            continue;
-        if (replica->last_error && strcmp(replica->reason, "LOAD_FAILED") == 0)
-            return MESSAGE_COPY(pb_error, replica->last_error);
+    const pb_replica *replica =
+        operation->cancelling ? NULL : failed_replica(operations, operation);
+    if (replica && replica->last_error && strcmp(replica->reason, "LOAD_FAILED") == 0)
+        return MESSAGE_COPY(pb_error, replica->last_error);
+    if (replica) {
         error_set(&err, STATUS_UNAVAILABLE, "replica %s failed (%s)%s%s", replica->id,
                   replica->reason, replica->last_error ? ": " : "",
                   replica->last_error ? replica->last_error->message : "");
@@ -496,6 +518,16 @@ static pb_error *failure(struct operations *operations, const pb_operation *oper
                                     : "the version was unloaded before it was ready");
     error_reason(&err, reason ? reason : "CANCELLED");
     return (pb_error *)message_from_error(&err);
+}
+
+static const char *final_stage(const struct operations *operations, const pb_operation *operation,
+                               enum operation_state state)
+{
+    const pb_replica *replica = failed_replica(operations, operation);
+    return state == OPERATION_DONE        ? stage_names[STAGE_DONE]
+           : state == OPERATION_CANCELLED ? stage_names[STAGE_STOP]
+           : replica                      ? failed_stage(replica)
+                                          : stage_names[STAGE_START];
 }
 
 void operations_finish(struct operations *operations, const char *id, enum operation_state state,
@@ -515,7 +547,7 @@ void operations_finish(struct operations *operations, const char *id, enum opera
     operation->state = (Sluice__Manager__V1__OperationState)state;
     operation->eta_ms = 0;
     operation->revision = 0;
-    message_set(&operation->stage, "done");
+    message_set(&operation->stage, final_stage(operations, operation, state));
     if (state != OPERATION_DONE)
         operation->error = failure(operations, operation, reason);
     operation->result = receipt_build(operations->manager, operation);

@@ -20,6 +20,7 @@ struct pending_record {
     uint64_t start_ticks;
     int64_t wait_ns; /* RETRY: until the next start */
     char numerics_id[256];
+    const char *stage;    /* RETRY, FAIL: how far the process was; static */
     pb_error *last_error; /* owned */
 };
 
@@ -31,11 +32,18 @@ static const char *const event_types[] = {
     [RECORD_STALL] = "replica.stalled",
 };
 
+/* A restart that was asked for is no death. */
+static bool is_death(const struct record *record)
+{
+    return record->kind == RECORD_FAIL ||
+           (record->kind == RECORD_RETRY && strcmp(record->reason, RECONCILE_RESTART) != 0);
+}
+
 static const char *event_type(const struct record *record)
 {
     if (record->kind == RECORD_STALL && !record->stalled)
         return "replica.moving";
-    if (record->kind == RECORD_RETRY && strcmp(record->reason, RECONCILE_RESTART) == 0)
+    if (record->kind == RECORD_RETRY && !is_death(record))
         return "replica.restarting";
     if (record->kind != RECORD_STATE)
         return event_types[record->kind];
@@ -112,11 +120,14 @@ static void change_row(pb_replica *row, const struct pending_record *pending, in
         set_state(row, REPLICA_PENDING, record->reason);
         row->next_start_unix_ns = now_unix_ns + pending->wait_ns;
         set_last_error(row, pending);
+        if (is_death(record))
+            message_set(&row->failed_stage, pending->stage);
         break;
     case RECORD_FAIL:
         clear_process(row);
         set_state(row, REPLICA_FAILED, record->reason);
         set_last_error(row, pending);
+        message_set(&row->failed_stage, pending->stage);
         break;
     case RECORD_DRAIN:
         set_state(row, REPLICA_DRAINING, record->reason);
@@ -175,6 +186,7 @@ static int run_record(struct txn *txn, void *arg, struct error *err)
         .replica_id = pending->id,
         .device_group = group,
         .message = message,
+        .stage = is_death(&pending->record) ? pending->stage : NULL,
     };
     if (txn_event(txn, &event, err) != 0)
         return err->status;
@@ -199,6 +211,7 @@ int record_submit(struct slot *slot, const struct record *record, struct error *
     pending->supervisor = slot->supervisor;
     pending->record = *record;
     memcpy(pending->id, slot->id, sizeof(pending->id));
+    pending->stage = slot_stage(slot);
     pending->wait_ns = record->at_ns - supervisor_now_ns(slot->supervisor);
     if (slot->process.pidfd >= 0) {
         pending->pid = (uint32_t)slot->process.pid;

@@ -101,6 +101,21 @@ void slot_forget(struct slot *slot)
     slot->progress = 0;
 }
 
+const char *slot_stage(const struct slot *slot)
+{
+    const struct catalog *catalog = &slot->supervisor->manager->catalog;
+    const pb_replica *row = catalog_replica(catalog, slot->id);
+    const pb_status *status = slot->status;
+    int said = status ? (int)status->state : WORKER_UNKNOWN;
+    int recorded = row ? (int)row->state : REPLICA_PENDING;
+    if (said == WORKER_READY || said == WORKER_DRAINING || recorded == REPLICA_READY ||
+        recorded == REPLICA_DRAINING)
+        return "serve";
+    if (said == WORKER_WARMING || recorded == REPLICA_WARMING)
+        return "warm";
+    return status && status->n_ranks && status->ranks[0]->bytes_total ? "pack" : "start";
+}
+
 int64_t slot_still_ns(const struct slot *slot)
 {
     bool works = slot->status && ((int)slot->status->state == WORKER_READY ||

@@ -88,6 +88,8 @@ int64_t slot_still_ns(const struct slot *slot);
 void slot_haunt(struct slot *slot, struct process *process);
 /* Whether one that was killed so may still be there. */
 bool slot_has_ghost(struct slot *slot);
+/* How far its process is or, once it has ended, was: "start", "pack", "warm", "serve". */
+const char *slot_stage(const struct slot *slot);
 /* Its packed weights, where others can share them; 0: not. The id is the same for all that do. */
 uint64_t slot_shared_bytes(const struct slot *slot, uint64_t *out_id);
 /* Forgets the process that has ended and what it said. */

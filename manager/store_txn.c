@@ -229,6 +229,7 @@ int txn_event(struct txn *txn, const struct txn_event *event, struct error *err)
     message_set(&message->device_group, event->device_group);
     message_set(&message->operation_id, event->operation_id);
     message_set(&message->message, event->message);
+    message_set(&message->stage, event->stage);
     int64_t seq = (int64_t)message->seq;
     struct row *row = row_create(TABLE_EVENT, &message->base, 0);
     if (!row || !reserve_change(txn)) {

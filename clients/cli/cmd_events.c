@@ -51,6 +51,8 @@ static void print_event(const struct cli_settings *s, const Sluice__Manager__V1_
     print_fact(event->version);
     print_fact(event->replica_id);
     print_fact(event->device_group);
+    if (event->stage[0] && strcmp(event->stage, "done") != 0)
+        printf(" at %s", event->stage);
     if (event->message[0])
         printf(": %s", event->message);
     putchar('\n');

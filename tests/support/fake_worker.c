@@ -7,7 +7,8 @@
  *   load_ms=N         time from start to READY (default 100), in ten steps of progress
  *   bytes=N           packed bytes it claims (default 1000000)
  *   crash_ms=N        dies by SIGABRT so long after its start
- *   fail=STATUS       ends with an exit report whose error has this gRPC code
+ *   fail=STATUS       ends with an exit report whose error has this gRPC code, once it has loaded
+ *   fail_ms=N         with fail: so long after its start
  *   silent            never opens its socket
  *   stubborn          answers Shutdown and SIGTERM with nothing
  *   queued            says that requests want to get on; with `moves` progress grows
@@ -287,7 +288,7 @@ static Sluice__Worker__V1__WorkerState state_now(void)
     if (draining || shutting_down)
         return SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_DRAINING;
     bool packs = n_packed_fds && !packed_mapped && !packed_whole && !has("packs_not");
-    if (age_ms() < load_ms * 9 / 10 || packs || number("fail=", 0))
+    if (age_ms() < load_ms * 9 / 10 || packs || (number("fail=", 0) && !number("fail_ms=", 0)))
         return SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_LOADING;
     if (has("fails_and_stays") && age_ms() >= load_ms)
         return SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_FAILED;
@@ -487,7 +488,7 @@ static void turn(void)
         fill_packed(age_ms() >= load_ms * 9 / 10);
     if (crash_ms >= 0 && age_ms() >= crash_ms)
         abort();
-    if (fail && age_ms() >= number("load_ms=", 100))
+    if (fail && age_ms() >= number("fail_ms=", load_ms))
         leave(SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_LOAD_FAILED, (int)fail,
               "needs 5000000 bytes, 1000 are free", 1);
     pthread_mutex_lock(&mutex);
