@@ -18,6 +18,7 @@
 #include <openssl/ssl.h>
 
 #include "base/clock.h"
+#include "proto/rpc/rpc_cork.h"
 
 /* At the limit every new connection could ask anew which of the old ones are gone. */
 enum { SWEEP_MS = 50, CHUNK = 256, MAX_CHUNKS = 4096 };
@@ -37,6 +38,8 @@ struct connection {
     bool tls;             /* the guard is in the SSL */
     pthread_mutex_t lock; /* of the guard: one thread reads, another writes */
     struct rpc_guard guard;
+    atomic_bool open; /* not closed since it was accepted */
+    struct rpc_cork cork;
 };
 
 /* The one thing in this library that is the process's: there is one accept4. */
@@ -76,8 +79,10 @@ static struct connection *make_connection(int fd)
     if (connection_of(fd) != NULL)
         return connection_of(fd);
     struct connection *chunk = calloc(CHUNK, sizeof(struct connection));
-    for (int i = 0; chunk != NULL && i < CHUNK; i++)
+    for (int i = 0; chunk != NULL && i < CHUNK; i++) {
         pthread_mutex_init(&chunk[i].lock, NULL);
+        rpc_cork_init(&chunk[i].cork, fd / CHUNK * CHUNK + i);
+    }
     atomic_store_explicit(&all.chunks[fd / CHUNK], chunk, memory_order_release);
     return connection_of(fd);
 }
@@ -110,7 +115,7 @@ static void sweep(struct rpc_accept *accept, bool every)
 
 struct rpc_accept *rpc_accept_watch(const struct rpc_accept_config *config)
 {
-    struct rpc_accept *accept = calloc(1, sizeof(*accept));
+    struct rpc_accept *accept = rpc_cork_start() ? calloc(1, sizeof(*accept)) : NULL;
     if (accept == NULL)
         return NULL;
     accept->config = *config;
@@ -165,6 +170,7 @@ static bool enter(struct rpc_accept *accept, int fd)
     rpc_guard_reset(&connection->guard);
     pthread_mutex_unlock(&connection->lock);
     atomic_store(&connection->inode, inode_of(fd));
+    atomic_store(&connection->open, true);
     accept->n_open++;
     return true;
 }
@@ -331,9 +337,11 @@ ssize_t sendmsg_instead(int fd, const struct msghdr *message, int flags) __asm__
 /* A descriptor that is another's by now does not matter: its guard is asked nothing any more. */
 ssize_t sendmsg_instead(int fd, const struct msghdr *message, int flags)
 {
-    ssize_t n = (ssize_t)syscall(SYS_sendmsg, fd, message, flags);
-    struct connection *connection = n > 0 ? connection_of(fd) : NULL;
-    if (connection == NULL || atomic_load(&connection->inode) == 0 || connection->tls)
+    struct connection *connection = connection_of(fd);
+    if (connection == NULL || !atomic_load(&connection->open))
+        return (ssize_t)syscall(SYS_sendmsg, fd, message, flags);
+    ssize_t n = rpc_cork_send(&connection->cork, message, flags);
+    if (n <= 0 || atomic_load(&connection->inode) == 0 || connection->tls)
         return n;
     size_t left = (size_t)n;
     pthread_mutex_lock(&connection->lock);
@@ -343,6 +351,26 @@ ssize_t sendmsg_instead(int fd, const struct msghdr *message, int flags)
     }
     pthread_mutex_unlock(&connection->lock);
     return n;
+}
+
+int shutdown_instead(int fd, int how) __asm__("shutdown");
+
+int shutdown_instead(int fd, int how)
+{
+    struct connection *connection = how != SHUT_RD ? connection_of(fd) : NULL;
+    if (connection != NULL && atomic_load(&connection->open) && rpc_cork_leave(&connection->cork))
+        how = SHUT_RD;
+    return (int)syscall(SYS_shutdown, fd, how);
+}
+
+int close_instead(int fd) __asm__("close");
+
+int close_instead(int fd)
+{
+    struct connection *connection = connection_of(fd);
+    if (connection != NULL && atomic_exchange(&connection->open, false))
+        rpc_cork_leave(&connection->cork);
+    return (int)syscall(SYS_close, fd);
 }
 
 static void free_guard(void *parent, void *guard, CRYPTO_EX_DATA *data, int index, long n,

@@ -1,12 +1,12 @@
 /* rpc_accept.h: what stands between the network and gRPC. gRPC 1.51 knows no limit on connections;
  * when accept fails because the process has no descriptor left it never listens again; and it lets
  * a client go on for ever with what rpc_guard.h is about. It calls accept4, recvmsg, sendmsg,
- * SSL_read and SSL_write through the dynamic linker, so that those of this file are called instead,
- * by the whole program.
- * They do what the real ones do, and on watched ports:
+ * shutdown, close, SSL_read and SSL_write through the dynamic linker, so that those of this file
+ * are called instead, by the whole program. They do what the real ones do, and on watched ports:
  * - a connection beyond the limit, or one there is no descriptor for, is closed at once;
  * - what a client sends is read along with, and where the guard says so, the connection ends as if
- *   the client had closed it.
+ *   the client had closed it;
+ * - what is sent while one event is handled goes out at its end (rpc_cork.h).
  * Private to proto/rpc. Any thread; lock inside. */
 #pragma once
 
@@ -28,7 +28,7 @@ struct rpc_accept_config {
     void *arg;
 };
 
-/* NULL where memory is exhausted. */
+/* NULL where memory is exhausted or no thread can be made. */
 struct rpc_accept *rpc_accept_watch(const struct rpc_accept_config *config);
 /* After the port and its connections have been closed. NULL is accepted. */
 void rpc_accept_forget(struct rpc_accept *accept);

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "proto/rpc/rpc_call.h"
+#include "proto/rpc/rpc_cork.h"
 #include "proto/rpc/rpc_message.h"
 
 enum { TAG_MAGIC = 0x7461672E };
@@ -71,7 +72,9 @@ void *rpc_core_run_queue(void *queue)
         struct rpc_tag *tag = event.tag;
         (void)atomic_load_explicit(&tag->armed, memory_order_acquire);
         assert(tag->magic == TAG_MAGIC);
+        rpc_cork_begin();
         tag->complete(tag, event.success != 0);
+        rpc_cork_end();
     }
 }
 

@@ -1,0 +1,51 @@
+/* rpc_cork.h: what a thread writes to the streams of one connection while it handles one event goes
+ * out in one system call. A step of the engine brings a token for every stream at once, and gRPC
+ * writes each of them by itself: a thousand tokens are a thousand sendmsg, which cost more than all
+ * the rest.
+ *
+ * Between begin and end what the thread sends is only copied; end writes it. To gRPC it is sent, so
+ * that what the kernel does not take then is kept, RPC_CORK_BYTES at most per connection: gRPC
+ * hears EAGAIN until that is written, and a thread of this file writes it as soon as the peer
+ * reads, also where gRPC has nothing more to say or has closed the descriptor. Private to proto/rpc
+ * (rpc_accept.c calls it in place of sendmsg, shutdown and close). Any thread; lock inside. */
+#pragma once
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+
+enum { RPC_CORK_BYTES = 16 << 10 };
+
+/* One per descriptor; never freed. */
+struct rpc_cork {
+    pthread_mutex_t lock;
+    int fd;
+    _Atomic(uint32_t) n_held; /* bytes; changes under the lock */
+    uint32_t start;           /* of the first of them within `bytes` */
+    uint8_t *bytes;           /* RPC_CORK_BYTES while some are held */
+    bool stuck;               /* the kernel took no more; in the thread's list */
+    struct rpc_cork *next_stuck;
+    /* Of one whose descriptor gRPC has closed: the copy is its own. */
+    bool left;
+    int64_t deadline_ns;
+};
+
+/* Starts the thread, once; false where there can be none. */
+bool rpc_cork_start(void);
+
+void rpc_cork_init(struct rpc_cork *cork, int fd);
+
+/* Around the handling of one event on this thread. */
+void rpc_cork_begin(void);
+void rpc_cork_end(void);
+
+/* As sendmsg on a socket that does not block. */
+ssize_t rpc_cork_send(struct rpc_cork *cork, const struct msghdr *message, int flags);
+
+/* Before the descriptor is closed or its writing side shut down. What is held and cannot be written
+ * at once is given five seconds more; the peer sees no end before. True: some is, and the socket's
+ * writing side must be left open. */
+bool rpc_cork_leave(struct rpc_cork *cork);
