@@ -36,6 +36,7 @@ void rpc_client_config_init(struct rpc_client_config *config)
         .keepalive_timeout_ms = 20000,
         .reconnect_min_ms = 100,
         .reconnect_max_ms = 1000,
+        .connect_timeout_ms = 10000,
     };
 }
 
@@ -80,7 +81,7 @@ static grpc_channel *create_channel(const struct rpc_client_config *config,
         int_arg(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
         int_arg(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
         int_arg(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, config->reconnect_min_ms),
-        int_arg(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, config->reconnect_max_ms),
+        int_arg(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, config->connect_timeout_ms),
         int_arg(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, config->reconnect_max_ms),
         int_arg(GRPC_ARG_ENABLE_RETRIES, retries ? 1 : 0),
         int_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),

@@ -21,6 +21,7 @@ struct rpc_client_config {
     size_t max_pending_bytes; /* queued to send per stream */
     uint32_t keepalive_time_ms, keepalive_timeout_ms;
     uint32_t reconnect_min_ms, reconnect_max_ms; /* backoff between attempts to connect */
+    uint32_t connect_timeout_ms; /* one attempt, until the server's HTTP/2 settings are there */
     /* Who is at the other end, and who is here. Read by create. */
     bool tls;
     const char *tls_ca;                           /* PEM file; NULL or empty: the system's CAs */
@@ -32,7 +33,7 @@ struct rpc_client_config {
     const char *service_config;
 };
 
-/* 4 MiB; 1 MiB pending; 60 s / 20 s; 100 ms to 1 s. */
+/* 4 MiB; 1 MiB pending; 60 s / 20 s; 100 ms to 1 s; 10 s. */
 void rpc_client_config_init(struct rpc_client_config *config);
 
 /* Connects lazily. *out_client is owned; it has one thread for callbacks. INVALID_ARGUMENT for a

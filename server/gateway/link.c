@@ -60,6 +60,7 @@ int link_create(struct gateway *gateway, const Sluice__Manager__V1__Route *serve
     config.max_message_bytes = MAX_LINK_BACKLOG_BYTES;
     config.reconnect_min_ms = RETRY_MIN_MS;
     config.reconnect_max_ms = RETRY_MAX_MS;
+    config.connect_timeout_ms = RETRY_MAX_MS;
     int rc = rpc_client_create(&config, &link->client, err);
     if (rc) {
         pthread_mutex_destroy(&link->lock);

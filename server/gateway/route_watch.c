@@ -152,6 +152,7 @@ int route_watch_create(struct gateway *gateway, struct route_watch **out_watch, 
     config.max_message_bytes = 16 << 20;
     config.reconnect_min_ms = RETRY_MS / 2;
     config.reconnect_max_ms = RETRY_MS;
+    config.connect_timeout_ms = RETRY_MS;
     int rc = rpc_client_create(&config, &watch->client, err);
     if (!rc && pthread_create(&watch->thread, NULL, run, watch) != 0) {
         rpc_client_destroy(watch->client);

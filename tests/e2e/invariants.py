@@ -59,7 +59,7 @@ class Run:
 class Load:
     """`n` clients; client k sends request k again and again and keeps what came. Half of them are greedy, half are seeded."""
 
-    def __init__(self, sluice, n=8, max_tokens=48, timeout=60.0, model="smol", pause=0.0):
+    def __init__(self, sluice, n=8, max_tokens=48, timeout=patience(60.0), model="smol", pause=0.0):
         self.sluice, self.n, self.max_tokens, self.timeout, self.model, self.pause = sluice, n, max_tokens, timeout, model, pause
         self.runs, self.marks, self.references = [], [], {}
         self.lock, self.stopping, self.threads = threading.Lock(), threading.Event(), []
@@ -254,7 +254,7 @@ class Watch(threading.Thread):
         said = {}
         for name in self.names:
             try:
-                said[name] = stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=1).status == 1
+                said[name] = stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=patience(1)).status == 1
             except grpc.RpcError:
                 said[name] = False
         return said
@@ -302,9 +302,9 @@ class Watch(threading.Thread):
             moving = [w for w in workers if w[3] != psutil.STATUS_STOPPED]
             stood = (stood or at) if workers and not moving else None
             for name, serving in said.items():
-                if serving and lost and at > lost + 1 + slack:
+                if serving and lost and at > lost + patience(1) + slack:
                     raise Violation("I7", f'"{name}" is SERVING {at - lost:.1f} s after the last worker was lost')
-                if serving and stood and at > stood + self.stall_timeout + 1 + slack:
+                if serving and stood and at > stood + self.stall_timeout + patience(1) + slack:
                     raise Violation("I7", f'"{name}" is SERVING {at - stood:.1f} s after the last worker stood still')
 
     def check_books(self):

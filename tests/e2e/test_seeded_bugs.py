@@ -80,7 +80,7 @@ def last_worker_is_lost(sluice):
     (manager,) = sluice.children("sluice-manager")
     os.kill(manager, signal.SIGSTOP)  # nobody starts another
     os.kill(worker, signal.SIGKILL)
-    time.sleep(2.5)
+    time.sleep(patience(1) + 1.5)
     os.kill(manager, signal.SIGCONT)
     watch.stop().check_health()
 
