@@ -23,6 +23,7 @@
 #include "server/gateway/relay.h"
 #include "server/gateway/route_watch.h"
 #include "server/gateway/service.h"
+#include "server/gateway/standstill.h"
 
 enum { TICK_MS = 50, SLOW_CHECK_MS = 250 };
 struct route_table *gateway_routes(struct gateway *gateway)
@@ -279,6 +280,7 @@ static void *run_ticker(void *arg)
         if (now_ns >= next_slow_ns) {
             end_slow_readers(gateway, now_ns);
             generate_streams_tick(gateway, now_ns);
+            standstill_tick(gateway, now_ns);
             rpc_server_end_overdue(gateway->server, gateway->config.limits.request_timeout_ms);
             next_slow_ns = now_ns + SLOW_CHECK_MS * NS_PER_MS;
         }

@@ -21,6 +21,7 @@ struct gateway_limits {
     /* readers */
     uint64_t max_pending_bytes; /* per stream towards a client; beyond, its sequence pauses */
     uint64_t slow_reader_ms;    /* a stream whose reader takes nothing for this long is ended */
+    uint64_t max_pause_ms;      /* a request its client leaves paused or without credit for longer */
     /* admission */
     uint64_t max_queued;      /* requests of one model version that wait */
     uint64_t max_concurrent;  /* requests at one replica; more of them wait */
@@ -54,6 +55,7 @@ enum gateway_limit {
     LIMIT_REQUEST_TIMEOUT,
     LIMIT_PENDING_BYTES,
     LIMIT_SLOW_READER,
+    LIMIT_PAUSE,
     LIMIT_QUEUED,
     LIMIT_CONCURRENT,
     LIMIT_DEADLINE, /* no option: the wait predicted at admission is over the request's deadline */

@@ -312,6 +312,11 @@ uint64_t relay_n_sent(const struct relay *relay)
     return n;
 }
 
+bool relay_lacks_credit(const struct relay *relay)
+{
+    return relay->credit_tokens != UINT64_MAX && relay_n_sent(relay) >= relay->credit_tokens;
+}
+
 uint64_t relay_n_released(struct relay *relay)
 {
     uint64_t n = 0;

@@ -123,6 +123,8 @@ struct relay {
     int64_t put_ns;          /* when that message was put; 0: nothing is in flight */
     size_t shared_bytes;     /* what the sink was told is pending */
     unsigned pauses;         /* enum relay_pause */
+    int64_t still_ns;        /* standstill.c: since when it is its client's turn; 0: it is not */
+    uint64_t still_n_sent;   /* tokens sent then */
     int64_t detached_ns;     /* since when nobody listens; 0: somebody does */
     bool forgotten;          /* may not be reattached */
     bool counted;

@@ -187,16 +187,21 @@ static bool put_finished(struct relay *relay, relay_put_fn *put, void *ctx, bool
     return true;
 }
 
-/* It waits for a frame that cannot come. Its end may be among what is just coming. */
+/* It waits for a frame that cannot come. Its end may be among what is just coming. An answer that
+ * is complete may lack the credit to be sent. */
 static void end_if_stuck(struct relay *relay)
 {
     struct error err;
-    if (relay->ended || !relay->no_more_frames || relay->more_items)
+    if (!relay->no_more_frames || relay->more_items || relay->end_sent)
         return;
-    if (relay->pauses & RELAY_PAUSE_CLIENT)
+    if (relay->ended && (relay->outcome.status || !relay_lacks_credit(relay)))
+        return;
+    if (!relay->ended && relay_holds_back(relay) && !(relay->pauses & RELAY_PAUSE_CLIENT))
+        return; /* credit is for what is sent once the best are known */
+    if (!relay->ended && (relay->pauses & RELAY_PAUSE_CLIENT))
         error_set(&err, STATUS_FAILED_PRECONDITION,
                   "paused, and the client has half-closed the stream, so that no resume can come");
-    else if (relay->credit_tokens != UINT64_MAX && relay_n_sent(relay) >= relay->credit_tokens)
+    else if (relay_lacks_credit(relay))
         error_set(&err, STATUS_FAILED_PRECONDITION,
                   "no credit is left after %" PRIu64
                   " tokens, and the client has half-closed the stream, so that none can come",
@@ -205,6 +210,7 @@ static void end_if_stuck(struct relay *relay)
         return;
     error_reason(&err, "STREAM_HALF_CLOSED");
     relay_fix_outcome(relay, &err);
+    relay->outcome = err;
     relay->forgotten = true;
 }
 

@@ -26,6 +26,8 @@ bool relay_put_prompt(struct relay *relay, relay_put_fn *put, void *ctx);
 
 /* Tokens that were sent, over all choices. */
 uint64_t relay_n_sent(const struct relay *relay);
+/* Tokens are sent only as far as there is credit, and there is none. */
+bool relay_lacks_credit(const struct relay *relay);
 /* relay_delivery.c: the choices in the order in which they are sent, once all have ended. */
 void relay_rank(struct relay *relay);
 static inline bool relay_holds_back(const struct relay *relay)

@@ -50,6 +50,7 @@ static void test_defaults_when_set_then_they_are_those_of_the_design(void **stat
     assert_int_equal(limits.max_streams, 100);
     assert_int_equal(limits.max_pending_bytes, 64 << 10);
     assert_int_equal(limits.slow_reader_ms, 30000);
+    assert_int_equal(limits.max_pause_ms, 300000);
     assert_int_equal(limits.max_queued, 512);
     assert_int_equal(limits.max_concurrent, 256);
     assert_int_equal(limits.max_choices, 8);
