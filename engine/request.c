@@ -131,6 +131,8 @@ static bool init_choice(struct request *r, uint32_t i, const struct engine_resum
     seq->request = r;
     seq->choice = i;
     seq->max_ids = r->max_tokens;
+    if (resume && resume->n_ids > seq->max_ids)
+        seq->max_ids = resume->n_ids;
     /* calloc leaves pages of a large array untouched until they are needed. */
     seq->ids = calloc(seq->max_ids, sizeof(*seq->ids));
     seq->text_bytes = calloc(seq->max_ids, sizeof(*seq->text_bytes));

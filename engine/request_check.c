@@ -165,11 +165,11 @@ static int check_prompt(const struct engine_request *req, const struct request_l
     return check_ids("prompt.token_ids", req->prompt_ids, req->n_prompt_ids, limits, err);
 }
 
+/* More may have been generated than max_tokens, which an update can have lowered since. */
 static int check_resume(const struct engine_request *req, const struct request_limits *limits,
                         struct error *err)
 {
-    uint32_t room = limits->context_tokens - req->n_prompt_ids;
-    uint32_t most = req->stopping.max_tokens < room ? req->stopping.max_tokens : room;
+    uint32_t most = limits->context_tokens - req->n_prompt_ids;
     for (uint32_t i = 0; req->resume && i < req->sampling.n; i++) {
         char name[ERROR_FIELD_BYTES];
         const struct engine_resume *resume = &req->resume[i];

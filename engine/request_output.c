@@ -156,7 +156,7 @@ static void take_id(struct sequence *seq, uint32_t id)
         return;
     }
     push_id(seq, id, armed);
-    if (out->reason == FINISH_NONE && n >= r->max_tokens) {
+    if (out->reason == FINISH_NONE && n >= r->max_tokens && n >= seq->n_replayed) {
         flush(seq, armed);
         request_output_end(seq, FINISH_LENGTH, 0, "");
     }
@@ -196,7 +196,9 @@ static int replay(struct sequence *seq, const struct engine_resume *resume, stru
             take_id(seq, resume->ids[i]);
         if (out->reason == FINISH_ERROR)
             return error_set(err, out->status, "%s", out->message);
-        if (out->reason != FINISH_NONE && i + 1 < resume->n_ids && !resume->finished) {
+        /* By new stop strings, in text that was held back, a choice may end before its last id. */
+        if (out->reason != FINISH_NONE && i + 1 < resume->n_ids && !resume->finished &&
+            !out->matched) {
             snprintf(field, sizeof(field), "resume[%u].generated_ids", seq->choice);
             return error_field(err, field, "the choice ends at id %u, but %u ids are given", i,
                                resume->n_ids);

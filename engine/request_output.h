@@ -49,9 +49,11 @@ struct request_output {
 };
 
 /* Makes the output side of a choice. With a resume its ids are taken at once: the text the client
- * has is dropped, the state (and perhaps the end) is what it was. INVALID_ARGUMENT where
- * n_text_bytes is more than the ids' text, or ids go on after an end. Any thread, before the
- * request is queued. */
+ * has is dropped, the state (and perhaps the end) is what it was. Where an update has lowered
+ * max_tokens below what there is, the choice ends with its last id; where one has brought a stop
+ * string that lies in text which was held back, there. INVALID_ARGUMENT where n_text_bytes is more
+ * than the ids' text, or ids go on after an end of another kind. Any thread, before the request is
+ * queued. */
 int request_output_create(struct sequence *seq, const struct tokenizer *tok,
                           const struct engine_resume *resume, struct error *err);
 void request_output_destroy(struct request_output *out);

@@ -123,9 +123,125 @@ static void test_resume_bad_state_is_refused(void **state)
     assert_string_equal(err.field, "resume[0].generated_ids");
     resume = (struct engine_resume){bad, 1, 0, false};
     assert_int_equal(engine_submit(engine, &req, &id, &err), STATUS_INVALID_ARGUMENT);
-    resume = (struct engine_resume){ids, 3, 0, false};
-    req.stopping.max_tokens = 2;
-    assert_int_equal(engine_submit(engine, &req, &id, &err), STATUS_INVALID_ARGUMENT);
+    run_close(engine);
+}
+
+/* max_tokens was lowered to less than there is by the time it can be heard: the choice ends where
+ * it is, with its text whole, as if that had been its limit. */
+static void test_resume_when_more_was_generated_than_the_limit_then_it_ends_there(void **state)
+{
+    (void)state;
+    static const char *const stop[] = {"never to be seen"};
+    struct engine_config cfg = run_config("q4_1");
+    struct engine *engine = run_open(&cfg);
+    same_make_jobs(engine_model_info(engine)->vocab_size, 44);
+    for (uint32_t i = 0; i < SAME_N_JOBS; i += 5) {
+        struct run_result whole, ends, rest;
+        struct engine_request req = *same_job(i);
+        struct engine_resume resume[RUN_MAX_CHOICES];
+        req.stopping.ignore_eos = true;
+        req.stopping.min_tokens = 0;
+        req.stopping.max_tokens = 30;
+        req.stopping.stop = stop;
+        req.stopping.n_stop = i % 2;
+        req.want_prompt_logprobs = req.want_logprobs = false;
+        req.n_top_logprobs = 0;
+        run_submit(engine, &req, &whole);
+        run_wait(engine, &whole, 1);
+        if (whole.choices[0].n_ids < 30) { /* its own stop ids */
+            run_result_fini(&whole);
+            continue;
+        }
+        req.stopping.max_tokens = 17;
+        run_submit(engine, &req, &ends);
+        run_wait(engine, &ends, 1);
+        for (uint32_t c = 0; c < req.sampling.n; c++)
+            resume[c] =
+                (struct engine_resume){whole.choices[c].ids, ends.choices[c].n_ids, 0, false};
+        req.stopping.max_tokens = 4;
+        req.resume = resume;
+        run_submit(engine, &req, &rest);
+        run_wait(engine, &rest, 1);
+        assert_int_equal(rest.usage.n_generated_tokens, ends.usage.n_generated_tokens);
+        for (uint32_t c = 0; c < req.sampling.n; c++) {
+            const struct run_choice *e = &ends.choices[c], *r = &rest.choices[c];
+            assert_int_equal(r->n_ids, 0);
+            assert_int_equal(r->reason, e->reason);
+            assert_int_equal(r->n_released, e->n_released);
+            assert_int_equal(r->n_text, e->n_text);
+            assert_memory_equal(r->text, e->text, e->n_text);
+        }
+        run_result_fini(&rest);
+        run_result_fini(&ends);
+        run_result_fini(&whole);
+    }
+    run_close(engine);
+}
+
+/* Stop strings were replaced, and a new one lies within text that the old ones had held back. */
+static void test_resume_when_a_new_stop_is_in_held_text_then_it_ends_there(void **state)
+{
+    (void)state;
+    enum { MAX_TEXT = 512, LONG = 16, SHORT = 3 };
+    struct engine_config cfg = run_config("q4_1");
+    struct engine *engine = run_open(&cfg);
+    unsigned n_within = 0;
+    same_make_jobs(engine_model_info(engine)->vocab_size, 44);
+    for (uint32_t i = 0; i < SAME_N_JOBS; i++) {
+        struct run_result whole, held, rest;
+        struct engine_request req = *same_job(i);
+        char old[LONG + 2], new[SHORT + 1], text[MAX_TEXT];
+        const char *const old_stop[] = {old}, *const new_stop[] = {new};
+        req.stopping = (struct engine_stopping){.max_tokens = 40, .ignore_eos = true};
+        req.sampling.n = 1;
+        req.want_prompt_logprobs = req.want_logprobs = false;
+        req.n_top_logprobs = 0;
+        run_submit(engine, &req, &whole);
+        run_wait(engine, &whole, 1);
+        const struct run_choice *w = &whole.choices[0];
+        size_t at = 0, n_plain = 0;
+        for (size_t k = 0; k < w->n_text && k < MAX_TEXT && n_plain < LONG; k++) {
+            n_plain = w->text[k] > 0 ? n_plain + 1 : 0;
+            at = k + 1 - n_plain;
+        }
+        bool fits = w->n_text < MAX_TEXT && n_plain == LONG;
+        if (!fits) {
+            run_result_fini(&whole);
+            continue;
+        }
+        memcpy(text, w->text, w->n_text);
+        text[w->n_text] = '\0';
+        memcpy(old, text + at, LONG); /* held until it turns out to be another */
+        memcpy(old + LONG, "\1", 2);
+        memcpy(new, text + at + LONG / 2, SHORT);
+        new[SHORT] = '\0';
+        req.stopping.stop = old_stop;
+        req.stopping.n_stop = 1;
+        run_submit(engine, &req, &held);
+        run_wait(engine, &held, 1);
+        req.stopping.stop = new_stop;
+        for (uint32_t k = 0; k < held.choices[0].n_cuts; k++) {
+            struct run_cut cut = held.choices[0].cuts[k];
+            struct engine_resume resume = {w->ids, cut.n_ids, (uint32_t)cut.n_text, false};
+            const char *match = strstr(text + cut.n_text, new);
+            req.resume = &resume;
+            run_submit(engine, &req, &rest);
+            run_wait(engine, &rest, 1);
+            const struct run_choice *r = &rest.choices[0];
+            size_t n = (match ? (size_t)(match - text) : w->n_text) - cut.n_text;
+            assert_int_equal(r->reason, match ? FINISH_STOP : FINISH_LENGTH);
+            assert_string_equal(r->matched_stop, match ? new : "");
+            assert_int_equal(r->n_text, n);
+            if (n)
+                assert_memory_equal(r->text, text + cut.n_text, n);
+            n_within += r->n_ids == 0 && match;
+            run_result_fini(&rest);
+        }
+        req.resume = NULL;
+        run_result_fini(&held);
+        run_result_fini(&whole);
+    }
+    assert_true(n_within > 3);
     run_close(engine);
 }
 
@@ -417,6 +533,8 @@ int main(void)
         cmocka_unit_test(test_64_alone_equal_64_at_once_dense),
         cmocka_unit_test(test_resume_goes_on_as_if_undisturbed),
         cmocka_unit_test(test_resume_bad_state_is_refused),
+        cmocka_unit_test(test_resume_when_more_was_generated_than_the_limit_then_it_ends_there),
+        cmocka_unit_test(test_resume_when_a_new_stop_is_in_held_text_then_it_ends_there),
         cmocka_unit_test(test_ends_by_id_string_and_length),
         cmocka_unit_test(test_end_of_sequence_by_bias),
         cmocka_unit_test(test_all_banned_ends_that_choice_alone),

@@ -234,9 +234,8 @@ static void break_caller(struct engine_request *r)
 }
 static void break_resume_many(struct engine_request *r)
 {
-    static const uint32_t ids[6] = {1, 1, 1, 1, 1, 1};
-    static const struct engine_resume resume = {ids, 6, 0, false};
-    r->stopping.max_tokens = 5;
+    static const uint32_t ids[CONTEXT];
+    static const struct engine_resume resume = {ids, CONTEXT, 0, false};
     r->resume = &resume;
 }
 
