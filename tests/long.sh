@@ -24,7 +24,8 @@ build() { cmake --preset "$1" >/dev/null && cmake --build "build/$1" -- --quiet;
 part_sanitizers() { # address + undefined behaviour over every unit test and every end-to-end test
     run "build asan" build asan
     run "unit tests under ASan + UBSan" ctest --test-dir build/asan --output-on-failure --timeout 1500 -j 2
-    SLUICE_BIN=$root/build/asan/bin SLUICE_TIME_SCALE=2 run "end to end under ASan + UBSan" pytest -rs -n 2 --dist loadfile --durations=15 tests/e2e
+    LSAN_OPTIONS="suppressions=$root/tests/lsan.supp:print_suppressions=0" SLUICE_BIN=$root/build/asan/bin SLUICE_TIME_SCALE=2 \
+        run "end to end under ASan + UBSan" pytest -rs -n 2 --dist loadfile --durations=15 tests/e2e
 }
 
 part_tsan() { # threads: runtime, thread pool, collectives, engine, and the programs together

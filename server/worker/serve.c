@@ -217,11 +217,11 @@ static int open_engine(struct worker *worker, struct engine_config *cfg, struct 
         rc = engine_open(cfg, &engine, err);
     if (!rc) {
         pthread_mutex_lock(&worker->lock);
-        worker->engine = engine; /* worker_fini closes it */
+        worker->kv_block_tokens = cfg->executor.kv_block_size; /* whoever has the engine reads it */
+        worker->engine = engine;                               /* worker_fini closes it */
         worker->load_ms = ms_since(start_ns);
         pthread_mutex_unlock(&worker->lock);
         drop_packed_fds(worker);
-        worker->kv_block_tokens = cfg->executor.kv_block_size;
         rc = facts_check_digest(ckpt, engine_weights_digest(engine), err);
     }
     if (!rc)

@@ -482,7 +482,7 @@ def test_reattach_at_every_index(served, kind):
 
 def test_reattach_says_what_cannot_be(served):
     proxy = Proxy(served.port)
-    request = served.request("smol", "Once upon a time", max_tokens=100, ignore_eos=True, reattach_window_ms=20000)
+    request = served.request("smol", "Once upon a time", max_tokens=100, ignore_eos=True, reattach_window_ms=30000)
     try:
         with grpc.insecure_channel(f"127.0.0.1:{proxy.port}") as channel:
             stream = Stream(served, channel)
@@ -520,7 +520,7 @@ def test_reattach_says_what_cannot_be(served):
 
 
 def test_the_newest_connection_wins_over_a_half_open_one(served):
-    request = served.request("smol", "Once upon a time", max_tokens=120, ignore_eos=True, reattach_window_ms=20000)
+    request = served.request("smol", "Once upon a time", max_tokens=120, ignore_eos=True, reattach_window_ms=30000)
     old, new = Stream(served), None
     old.start("t", request)
     old.wait_tokens("t", 20)
