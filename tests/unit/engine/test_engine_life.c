@@ -258,14 +258,14 @@ static void test_deadline_in_queue_prefill_and_decode(void **state)
     struct engine *engine = run_open(&cfg);
     struct run_result r[3];
     struct engine_request req[] = {simple(4, 500), simple(500, 5), simple(4, 4)};
-    run_slow_steps(NS_PER_MS);
+    run_slow_steps(4 * NS_PER_MS); /* 500 steps take twice the deadline */
     int64_t begin = clock_now_ns();
     for (uint32_t i = 0; i < 3; i++) { /* decodes slowly enough, is in prefill, waits for a place */
-        req[i].deadline_ns = begin + 100 * NS_PER_MS;
+        req[i].deadline_ns = begin + NS_PER_S;
         run_submit(engine, &req[i], &r[i]);
     }
     run_wait(engine, r, 3);
-    assert_true(clock_now_ns() - begin < 2 * NS_PER_S);
+    assert_true(clock_now_ns() - begin < 6 * NS_PER_S);
     for (uint32_t i = 0; i < 3; i++) {
         assert_int_equal(r[i].choices[0].reason, FINISH_DEADLINE);
         assert_int_equal(r[i].usage.n_prompt_tokens, req[i].n_prompt_ids);
@@ -658,14 +658,16 @@ static void test_idle_engine_burns_no_cpu(void **state)
     struct rusage before, after;
     run_submit(engine, &req, &r);
     run_wait(engine, &r, 1);
-    sleep_ms(50); /* threads of the pool spin shortly before they sleep */
-    getrusage(RUSAGE_SELF, &before);
-    sleep_ms(300);
-    getrusage(RUSAGE_SELF, &after);
-    int64_t us = (after.ru_utime.tv_sec - before.ru_utime.tv_sec) * 1000000 +
-                 after.ru_utime.tv_usec - before.ru_utime.tv_usec +
-                 (after.ru_stime.tv_sec - before.ru_stime.tv_sec) * 1000000 +
-                 after.ru_stime.tv_usec - before.ru_stime.tv_usec;
+    int64_t us = INT64_MAX;
+    for (int i = 0; i < 10 && us >= 15000; i++) {
+        sleep_ms(50); /* threads of the pool spin before they sleep, longer on a busy machine */
+        getrusage(RUSAGE_SELF, &before);
+        sleep_ms(300);
+        getrusage(RUSAGE_SELF, &after);
+        us = (after.ru_utime.tv_sec - before.ru_utime.tv_sec) * 1000000 + after.ru_utime.tv_usec -
+             before.ru_utime.tv_usec + (after.ru_stime.tv_sec - before.ru_stime.tv_sec) * 1000000 +
+             after.ru_stime.tv_usec - before.ru_stime.tv_usec;
+    }
     assert_true(us < 15000);
     run_result_fini(&r);
     run_close(engine);

@@ -345,16 +345,15 @@ int bidi_wait_end(struct client_bidi *bidi)
 
 unsigned bidi_quiet(struct client_bidi *bidi, const char *id)
 {
-    unsigned n = UINT32_MAX, now = 0;
-    while (n != now) {
-        struct timespec pause = {0, 150 * NS_PER_MS};
-        n = now;
-        nanosleep(&pause, NULL);
+    for (unsigned n = UINT32_MAX;;) {
         pthread_mutex_lock(&bidi->lock);
-        now = answer_of(bidi, id)->n_tokens;
+        unsigned now = answer_of(bidi, id)->n_tokens;
         pthread_mutex_unlock(&bidi->lock);
+        if (now == n)
+            return n;
+        n = now;
+        nanosleep(&(struct timespec){0, 150 * NS_PER_MS}, NULL);
     }
-    return n;
 }
 
 void bidi_expect_tokens(struct client_bidi *bidi, const char *id,

@@ -169,6 +169,7 @@ static void on_submit(struct fake_session *session, const Sluice__Worker__V1__Su
     const Sluice__V1__GenerateRequest *asked = submit->request;
     struct fake_request *request = calloc(1, sizeof(*request));
     assert_non_null(request);
+    worker->seeds[worker->n_submits % FAKE_SEEDS] = submit->seed;
     worker->n_submits++;
     worker->n_wrong += *find_request(session, submit->id) != NULL;
     worker->deadline_remaining_ns =

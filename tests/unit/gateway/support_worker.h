@@ -13,7 +13,7 @@
 struct fake_session;
 struct rpc_server;
 
-enum { FAKE_MAX_CHOICES = 8, FAKE_TEXT_BYTES = 4096 };
+enum { FAKE_MAX_CHOICES = 8, FAKE_TEXT_BYTES = 4096, FAKE_SEEDS = 64 };
 
 struct fake_worker {
     char socket[108], replica_id[32];
@@ -51,6 +51,7 @@ struct fake_worker {
     /* Seen since creation; read by tests while it runs. */
     _Atomic unsigned n_hellos, n_submits, n_resumed, n_cancels, n_pauses, n_resumes, n_live,
         n_streams_ended, n_credits, n_updates;
+    _Atomic uint64_t seeds[FAKE_SEEDS]; /* of the submits, the last ones */
     _Atomic unsigned n_wrong; /* resumes that do not continue what was generated, ids used twice */
     _Atomic int64_t cancel_ns;
     _Atomic uint64_t deadline_remaining_ns; /* of the last submit; 0: none */

@@ -63,10 +63,10 @@ static void fill(struct client_stream *streams, struct client_request *requests,
         requests[i] = (struct client_request){.seed = i, .max_tokens = 20};
         client_open(&f, &requests[i], &streams[i]);
         /* One after the other, so that it is known which ones run and who waits first. */
-        for (int k = 0; k < 1000 && n_submits(n_workers) + n_kept_back() < i + 1; k++)
+        for (int k = 0; k < 10000 && n_submits(n_workers) + n_kept_back() < i + 1; k++)
             pause_ms(2);
     }
-    for (int k = 0; k < 1000 && n_submits(n_workers) < n_run; k++)
+    for (int k = 0; k < 10000 && n_submits(n_workers) < n_run; k++)
         pause_ms(2);
     assert_int_equal(n_submits(n_workers), n_run);
 }
@@ -141,12 +141,9 @@ static void test_queue_when_places_come_free_then_first_come_first_served(void *
     start(1, 1, 100);
     fill(streams, requests, N, 1, 1);
     go_on(1);
-    for (unsigned i = 0; i < N; i++) {
-        assert_int_equal(client_wait_end(&streams[i]), 0);
-        for (unsigned k = i + 2; k < N; k++) /* the next one may have begun */
-            assert_int_equal(streams[k].n_tokens, 0);
-    }
     expect_all(streams, requests, N);
+    for (unsigned i = 0; i < N; i++) /* one place: they came to it one after the other */
+        assert_int_equal(f.workers[0].seeds[i], i);
     fixture_stop(&f);
 }
 
@@ -173,12 +170,12 @@ static void test_queue_when_no_replica_is_up_then_bounded_too(void **state)
     fixture_stop(&f);
 }
 
-/* Waits up to 10 s until so many requests are live: a client may see the end of its own first. */
+/* Waits up to 20 s until so many requests are live: a client may see the end of its own first. */
 static void wait_live(uint64_t n)
 {
     struct gateway_counters c;
     gateway_get_counters(f.gateway, &c);
-    for (int i = 0; i < 1000 && c.live != n; i++) {
+    for (int i = 0; i < 2000 && c.live != n; i++) {
         pause_ms(10);
         gateway_get_counters(f.gateway, &c);
     }

@@ -23,7 +23,7 @@
 #include "proto/rpc/rpc_message.h"
 #include "support_rpc.h"
 
-enum { PATIENCE_MS = 5000 };
+enum { PATIENCE_MS = 20000 };
 
 static atomic_uint n_limits[N_RPC_LIMITS];
 
@@ -81,6 +81,14 @@ static bool is_closed(int fd, int patience_ms)
     return false;
 }
 
+static bool has_connections(const struct tcp *t, uint32_t n)
+{
+    int64_t until_ns = clock_now_ns() + PATIENCE_MS * NS_PER_MS;
+    while (rpc_server_n_connections(t->server) != n && clock_now_ns() < until_ns)
+        poll(NULL, 0, 5);
+    return rpc_server_n_connections(t->server) == n;
+}
+
 static bool answers(const struct tcp *t)
 {
     struct rpc_client_config config;
@@ -111,11 +119,12 @@ static void test_connections_over_the_limit_are_closed_at_once_and_room_comes_ba
     for (int i = LIMIT; i < LIMIT + OVER; i++)
         assert_true(is_closed(fds[i], PATIENCE_MS));
     assert_true(counted(RPC_LIMIT_CONNECTIONS, OVER));
-    assert_int_equal(rpc_server_n_connections(t.server), LIMIT);
+    assert_true(has_connections(&t, LIMIT));
     for (int i = 0; i < LIMIT; i++)
         assert_false(is_closed(fds[i], 20));
     for (int i = 0; i < LIMIT + OVER; i++)
         close(fds[i]);
+    assert_true(has_connections(&t, 0)); /* it may be slow to see them go */
     assert_true(answers(&t));
     assert_int_equal(atomic_load(&n_limits[RPC_LIMIT_CONNECTIONS]), OVER);
     rpc_server_destroy(t.server);
@@ -133,17 +142,23 @@ static void test_without_a_descriptor_connections_are_dropped_and_the_port_stays
     rpc_server_config_init(&config);
     start(&t, &config);
     assert_true(answers(&t));
-    while (rpc_server_n_connections(t.server) > 0)
-        poll(NULL, 0, 5);
+    assert_true(has_connections(&t, 0));
     for (int i = 0; i < CLIENTS; i++)
         fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
     few = before;
     few.rlim_cur = MAX_FILL;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
-    while (n_fill < MAX_FILL && (fill[n_fill] = dup(fds[0])) >= 0)
-        n_fill++; /* no descriptor is left */
     for (int i = 0; i < CLIENTS; i++) {
+        /* No descriptor is left: those that gRPC gives back late are taken as well. */
+        for (int quiet = 0; quiet < (i ? 1 : 20); quiet++) {
+            if (n_fill < MAX_FILL && (fill[n_fill] = dup(fds[0])) >= 0) {
+                n_fill++;
+                quiet = -1;
+            } else {
+                poll(NULL, 0, 5);
+            }
+        }
         struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(t.port)};
         to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
         assert_int_equal(connect(fds[i], (struct sockaddr *)&to, sizeof(to)), 0);
@@ -168,11 +183,11 @@ static void test_a_connection_that_stays_silent_is_closed_after_the_handshake_ti
     rpc_server_config_init(&config);
     config.handshake_timeout_ms = 300;
     start(&t, &config);
-    int fd = dial(&t);
     int64_t begin_ns = clock_now_ns();
+    int fd = dial(&t);
     assert_true(is_closed(fd, PATIENCE_MS));
     int64_t took_ms = (clock_now_ns() - begin_ns) / NS_PER_MS;
-    assert_true(took_ms >= 200 && took_ms < 2000);
+    assert_in_range(took_ms, 250, 6000);
     close(fd);
     rpc_server_destroy(t.server);
 }
