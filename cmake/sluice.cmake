@@ -42,9 +42,6 @@ if(SLUICE_SEEDED_BUGS)
 else()
   add_compile_definitions(SLUICE_SEEDED_BUGS=0)
 endif()
-if(SLUICE_SEEDED_BUG)
-  add_compile_definitions(SLUICE_SEEDED_BUG_${SLUICE_SEEDED_BUG}=1)
-endif()
 
 set(SLUICE_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prototypes
     -Wmissing-prototypes -Wcast-qual -Wwrite-strings -Wvla -Wformat=2 -Wundef -Wdouble-promotion)

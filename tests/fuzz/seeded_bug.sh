@@ -1,18 +1,17 @@
 #!/usr/bin/env bash
-# The fuzzer is only worth its time if it finds what is there: builds fuzz_gguf with the bug
-# "gguf_bounds" planted (engine/format/gguf.c: the limit on a tensor's dimensions is left out) and
-# requires a crash within 60 seconds from the committed corpus.
+# The fuzzer is only worth its time if it finds what is there: seeded_gguf is fuzz_gguf with the bug
+# "gguf_bounds" planted (engine/format/gguf.c: the limit on a tensor's dimensions is left out), and
+# must crash within 60 seconds from the committed corpus.
 # usage: tests/fuzz/seeded_bug.sh [BUILD_DIR]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-build=${1:-build/fuzz-seeded}
+build=${1:-build/fuzz}
 limit_s=60
-cmake --preset fuzz -B "$build" -DSLUICE_SEEDED_BUG=gguf_bounds >/dev/null
-ninja -C "$build" fuzz_gguf >/dev/null
+cmake --build "$build" --target seeded_gguf >/dev/null
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cp tests/fuzz/corpus/gguf/* "$work/"
-program=$(find "$build" -name fuzz_gguf -type f -perm -u+x | head -1)
+program=$build/bin/seeded_gguf
 start=$(date +%s)
 if timeout $((limit_s + 30)) "$program" -max_total_time=$limit_s -max_len=4096 -timeout=10 \
     -artifact_prefix="$work/" "$work" >"$work/log" 2>&1; then
