@@ -17,6 +17,8 @@ from conftest import Sluice, model_path, patience, sanitized
 from invariants import Load, Rest, Watch, check_all, worker_processes, worker_status
 from plumbing import Plumbing
 
+pytestmark = pytest.mark.alone
+
 LONG = bool(os.environ.get("SLUICE_LONG"))
 STALL_S = 10 if LONG else 2
 SLOW_S = 30 if LONG else 3

@@ -18,6 +18,8 @@ from google.rpc import error_details_pb2, status_pb2
 from conftest import BIN, free_port, patience
 from test_stall import Health
 
+pytestmark = pytest.mark.alone
+
 
 class Server:
     """One sluice-server of its own, fed by the routes of a running Sluice."""

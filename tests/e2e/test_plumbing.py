@@ -6,6 +6,8 @@ import pytest
 from conftest import patience
 from plumbing import Plumbing
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture
 def plumbing(tmp_path, stubs):

@@ -11,6 +11,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from conftest import model_path, patience
 from test_faults import Stream, load, requests, undisturbed, wait_tokens, check_equal
 
+pytestmark = pytest.mark.alone
+
 STALL_S = 3
 N_TOKENS = 150
 

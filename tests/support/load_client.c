@@ -4,13 +4,15 @@
  *
  *   load_client --server ADDR --model NAME [--connections N] [--streams M] [--tokens T]
  *               [--prompt P] [--choices C] [--seconds S] [--idle S] [--open-rate R]
- *               [--pid NAME=PID]...
+ *               [--steady] [--pid NAME=PID]...
  *
  * A stream that ends is followed by another until S seconds are over. With --idle the streams are
- * opened and held that long while nothing comes. CPU and memory of the processes named by --pid are
- * read before, while the load runs, and after. */
+ * opened and held that long while nothing comes. With --steady "running" is said on stderr when all
+ * streams have begun, and they follow each other until SIGTERM. CPU and memory of the processes
+ * named by --pid are read before, while the load runs, and after. */
 #include <getopt.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -33,6 +35,7 @@ enum { MAX_PIDS = 8, MAX_CHOICES = 8, N_CODES = 17, SETTLE_MS = 1500, VOCAB = 49
 struct settings {
     const char *server, *model;
     uint32_t n_connections, n_streams, n_tokens, n_prompt, n_choices, seconds, idle_seconds;
+    bool steady;
     uint32_t open_rate;
     struct {
         const char *name;
@@ -66,7 +69,7 @@ struct load {
     struct settings settings;
     struct connection *connections;
     struct stream *streams;
-    int64_t end_ns; /* no stream starts after */
+    _Atomic int64_t end_ns; /* no stream starts after */
     atomic_bool closing;
     _Atomic uint32_t n_live, n_told;
 };
@@ -290,6 +293,14 @@ static void open_all(struct load *load)
     }
 }
 
+static volatile sig_atomic_t terminated;
+
+static void on_sigterm(int number)
+{
+    (void)number;
+    terminated = 1;
+}
+
 static bool wait_told(struct load *load)
 {
     int64_t end_ns = clock_now_ns() + 60 * NS_PER_S;
@@ -413,10 +424,10 @@ static int run(struct load *load)
     strbuf_init(&usage, 0);
     if (!connect_all(load))
         return 1;
-    sleep_ms(SETTLE_MS);
+    sleep_ms(s->steady ? 0 : SETTLE_MS);
     read_usage(load, before);
     int64_t started_ns = clock_now_ns();
-    load->end_ns = started_ns + s->seconds * NS_PER_S;
+    load->end_ns = s->steady ? INT64_MAX : started_ns + s->seconds * NS_PER_S;
     open_all(load);
     bool all_told = true;
     if (s->idle_seconds) {
@@ -424,12 +435,19 @@ static int run(struct load *load)
         sleep_ms((int64_t)s->idle_seconds * 1000);
         all_told = all_told && load->n_live == s->n_streams;
     }
-    while (!s->idle_seconds && load->n_live)
+    if (s->steady) {
+        all_told = wait_told(load);
+        fputs(all_told ? "running\n" : "not all streams have begun\n", stderr);
+    }
+    while (!s->idle_seconds && all_told && load->n_live) {
         sleep_ms(20);
+        if (terminated)
+            load->end_ns = 0;
+    }
     double seconds = (double)(clock_now_ns() - started_ns) / 1e9;
     read_usage(load, during);
     close_all(load);
-    sleep_ms(SETTLE_MS);
+    sleep_ms(s->steady ? 0 : SETTLE_MS);
     read_usage(load, after);
     add_up(load, &total);
     add_usage(load, before, during, after, total.sum.n_tokens, &usage);
@@ -460,7 +478,8 @@ static bool parse(int argc, char *argv[], struct settings *s)
         {"server", 1, NULL, 's'},    {"model", 1, NULL, 'm'},   {"connections", 1, NULL, 'c'},
         {"streams", 1, NULL, 'n'},   {"tokens", 1, NULL, 't'},  {"prompt", 1, NULL, 'p'},
         {"choices", 1, NULL, 'C'},   {"seconds", 1, NULL, 'S'}, {"idle", 1, NULL, 'i'},
-        {"open-rate", 1, NULL, 'r'}, {"pid", 1, NULL, 'P'},     {NULL, 0, NULL, 0}};
+        {"open-rate", 1, NULL, 'r'}, {"pid", 1, NULL, 'P'},     {"steady", 0, NULL, 'y'},
+        {NULL, 0, NULL, 0}};
     int got;
     while ((got = getopt_long(argc, argv, "", names, NULL)) != -1) {
         uint32_t number = optarg ? (uint32_t)strtoul(optarg, NULL, 10) : 0;
@@ -475,6 +494,8 @@ static bool parse(int argc, char *argv[], struct settings *s)
                                     : NULL;
         if (to)
             *to = number;
+        else if (got == 'y')
+            s->steady = true;
         else if (got == 's')
             s->server = optarg;
         else if (got == 'm')
@@ -495,6 +516,7 @@ int main(int argc, char *argv[])
                                       .n_prompt = 64,
                                       .n_choices = 1,
                                       .open_rate = 2000};
+    signal(SIGTERM, on_sigterm);
     if (!parse(argc, argv, &load.settings)) {
         fprintf(stderr, "load_client: see the head of load_client.c for its options\n");
         return 2;
