@@ -32,7 +32,7 @@ def go_program():
     """Built beside the programs and kept there: Go's own cache makes the next time quick."""
     gopath = BIN.parent / "go"
     env = {**os.environ, "GO111MODULE": "off", "GOPATH": f"{gopath}:/usr/share/gocode", "GOCACHE": str(gopath / "cache"),
-           "GOFLAGS": "-p=2"}
+           "GOFLAGS": "-p=2", "TMPDIR": str(gopath)}  # where programs run under TSan they have no TMPDIR (tests/long.sh)
     subprocess.run([ROOT / "clients/go/generate.sh", gopath, BIN.parent], check=True, timeout=patience(60))
     subprocess.run(["go", "vet", "sluice", "sluice/example"], check=True, timeout=patience(600), env=env, cwd="/")
     subprocess.run(["go", "build", "-o", gopath / "example", "sluice/example"], check=True, timeout=patience(600), env=env, cwd="/")
@@ -268,7 +268,10 @@ def test_the_c_library_is_usable_where_it_is_installed(served, tmp_path):
                    timeout=patience(120))
     pc = next((tmp_path / "usr").rglob("sluice.pc")).parent
     command = readme.split("```\ncc ")[1].split("\n")[0]
-    env = {**os.environ, "PKG_CONFIG_PATH": str(pc), "LD_LIBRARY_PATH": str(pc.parent)}
+    library = (BIN.parent / "lib/libsluice.so").read_bytes()
+    for sign, sanitizer in ((b"__asan_init", "address"), (b"__tsan_init", "thread")):  # the program's, too, where it is the library's
+        command = f"-fsanitize={sanitizer} {command}" if sign in library else command
+    env = {**os.environ, "PKG_CONFIG_PATH": str(pc), "LD_LIBRARY_PATH": str(pc.parent), "TMPDIR": str(tmp_path)}
     subprocess.run(f"cc -std=c11 -Wall -Wextra -Werror {command}", shell=True, check=True, cwd=tmp_path, env=env, timeout=patience(60))
     result = subprocess.run([tmp_path / "ask"], capture_output=True, text=True, env=env, timeout=patience(60))
     assert result.returncode == 0 and "Paris" in result.stdout, result.stderr
