@@ -7,17 +7,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <histedit.h>
 #include <langinfo.h>
+#include <libgen.h>
 
 #include "base/error.h"
 #include "base/utf8.h"
 #include "clients/cli/text_input.h"
 
-enum { HISTORY_ENTRIES = 1000 };
+enum { HISTORY_ENTRIES = 1000, LOCK_TRIES = 50, LOCK_TRY_MS = 20 };
 enum { BYTE_END = -1, BYTE_INTERRUPTED = -2 };
 
 struct chat_line {
@@ -235,17 +238,64 @@ static bool ends_entry(struct strbuf *text, size_t at, bool *quoted)
     return false;
 }
 
+/* Several chats share the file: each adds to what is in it now and puts the whole in its place at
+ * once, under a lock of the folder (no file of its own is left behind). NULL: the file cannot be
+ * kept; the chat goes on without. */
+static char *lock_history(const char *path, int *out_lock)
+{
+    char *real = realpath(path, NULL); /* a link stays one */
+    char *name = real ? real : strdup(path);
+    char *folder = name ? strdup(name) : NULL;
+    const struct timespec pause = {.tv_nsec = LOCK_TRY_MS * 1000000L};
+    *out_lock = folder ? open(dirname(folder), O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    free(folder);
+    for (int i = 0; *out_lock >= 0 && i < LOCK_TRIES; i++) {
+        if (flock(*out_lock, LOCK_EX | LOCK_NB) == 0)
+            return name;
+        nanosleep(&pause, NULL); /* another chat's file, or one that was stopped within this */
+    }
+    if (*out_lock >= 0)
+        close(*out_lock);
+    free(name);
+    return NULL;
+}
+
+static void keep(const char *path, const char *text)
+{
+    HistEvent event;
+    int lock;
+    char *name = lock_history(path, &lock);
+    size_t n_fresh = name ? strlen(name) + sizeof(".new") : 0;
+    char *fresh = name ? malloc(n_fresh) : NULL;
+    History *all = fresh ? history_init() : NULL;
+    if (all) {
+        snprintf(fresh, n_fresh, "%s.new", name);
+        unlink(fresh); /* of a chat that was killed */
+        history(all, &event, H_SETSIZE, HISTORY_ENTRIES);
+        history(all, &event, H_SETUNIQUE, 1);
+        if (access(name, R_OK) == 0)
+            history(all, &event, H_LOAD, name);
+        history(all, &event, H_ENTER, text);
+        mode_t before = umask(0077);
+        if (history(all, &event, H_SAVE, fresh) < 0 || rename(fresh, name) != 0)
+            unlink(fresh);
+        umask(before);
+        history_end(all);
+    }
+    if (name)
+        close(lock);
+    free(fresh);
+    free(name);
+}
+
 static void remember(struct chat_line *line, const char *text)
 {
     HistEvent event;
     if (!line->history || !text[0])
         return;
     history(line->history, &event, H_ENTER, text);
-    if (!line->history_path)
-        return;
-    mode_t before = umask(0077);
-    history(line->history, &event, H_SAVE, line->history_path);
-    umask(before);
+    if (line->history_path)
+        keep(line->history_path, text);
 }
 
 int chat_line_read(struct chat_line *line, struct strbuf *out, enum chat_line_result *out_result,

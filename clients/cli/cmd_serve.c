@@ -391,16 +391,30 @@ static int supervise(struct serve *s)
     }
 }
 
+/* The end of the terminal is one more wish to stop, save under nohup. */
 static int open_signals(struct serve *s, struct error *err)
 {
+    struct sigaction hangup;
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);
+    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN)
+        sigaddset(&set, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
     s->signals = signalfd(-1, &set, SFD_CLOEXEC);
     s->loaded = eventfd(0, EFD_CLOEXEC);
     return s->signals < 0 || s->loaded < 0 ? error_errno(err, errno, "cannot watch signals") : 0;
+}
+
+static uint64_t count_page(const Sluice__V1__ListModelsResponse *page)
+{
+    uint64_t n = 0;
+    for (size_t i = 0; i < page->n_models; i++)
+        for (size_t k = 0; k < page->models[i]->n_versions; k++)
+            n += (uint64_t)page->models[i]->versions[k]->n_running +
+                 page->models[i]->versions[k]->n_queued;
+    return n;
 }
 
 /* Requests that run or wait now; 0 also where nobody tells. */
@@ -409,19 +423,24 @@ static uint64_t count_requests(struct serve *s)
     Sluice__V1__ListModelsRequest request = SLUICE__V1__LIST_MODELS_REQUEST__INIT;
     struct rpc_call_options options = {.timeout_ms = STOP_TALK_MS};
     struct rpc_client *client;
-    ProtobufCMessage *message = NULL;
+    ProtobufCMessage *message = NULL, *page;
     struct error err;
     uint64_t n = 0;
-    if (cli_server(s->cli, &client, &err) != 0 ||
-        rpc_client_unary(client, &sluice__v1__inference__descriptor, "ListModels", &request.base,
-                         &options, &message, &err) != 0)
+    if (cli_server(s->cli, &client, &err) != 0)
         return 0;
-    const Sluice__V1__ListModelsResponse *response =
-        (const Sluice__V1__ListModelsResponse *)message;
-    for (size_t i = 0; i < response->n_models; i++)
-        for (size_t k = 0; k < response->models[i]->n_versions; k++)
-            n += (uint64_t)response->models[i]->versions[k]->n_running +
-                 response->models[i]->versions[k]->n_queued;
+    do {
+        page = NULL;
+        int rc = rpc_client_unary(client, &sluice__v1__inference__descriptor, "ListModels",
+                                  &request.base, &options, &page, &err);
+        rpc_message_free(message); /* the token was its */
+        message = rc ? NULL : page;
+        if (!message)
+            return 0;
+        const Sluice__V1__ListModelsResponse *list =
+            (const Sluice__V1__ListModelsResponse *)message;
+        n += count_page(list);
+        request.page_token = list->next_page_token;
+    } while (request.page_token[0]);
     rpc_message_free(message);
     return n;
 }
@@ -582,7 +601,8 @@ const struct cli_command cmd_serve = {
     .name = "serve",
     .arguments = "[FILE...]",
     .summary = "start manager and server, load models, keep all running",
-    .description = "Restarts what dies. Ctrl-C or SIGTERM (or `sluice stop`) drains and stops "
+    .description = "Restarts what dies. Ctrl-C or SIGTERM (or `sluice stop`, or the end of its "
+                   "terminal) drains and stops "
                    "everything. The file of --config may have sections [server] and [manager] with "
                    "the options of sluice-server and sluice-manager; what this command itself sets "
                    "goes before them.",

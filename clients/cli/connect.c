@@ -1,5 +1,11 @@
 /* connect.c: the CLI's connections. Everything that reaches the data plane goes through
  * cli_server(). */
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
 #include "clients/cli/cli.h"
 #include "clients/cli/printable.h"
 #include "proto/rpc/rpc_client.h"
@@ -18,12 +24,44 @@ int cli_manager(struct cli *cli, struct rpc_client **out_client, struct error *e
     return rc;
 }
 
+/* Whether somebody listens on a unix socket. */
+static bool listens(const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if (strlen(path) >= sizeof(address.sun_path))
+        return false;
+    memcpy(address.sun_path, path, strlen(path) + 1);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    bool connected =
+        fd >= 0 && connect(fd, (const struct sockaddr *)&address, sizeof(address)) == 0;
+    if (fd >= 0)
+        close(fd);
+    return connected;
+}
+
+/* --server where it is given. Else the server of the state directory, on its own socket whatever
+ * address it has, unless a certificate or key is to be shown; and the default address where none
+ * runs there. */
+static const char *server_target(const struct cli *cli, char *room, size_t n_room)
+{
+    static const char scheme[] = "unix:";
+    const struct cli_dial *dial = &cli->settings.dial;
+    bool dials = (cli->command->groups & CLI_DIAL) != 0; /* else it has no options for it */
+    if (cli_given(cli, "server") || !cli->state_dir[0] ||
+        (dials && (dial->tls || dial->tls_ca[0] || dial->tls_client_cert[0] || dial->api_key[0] ||
+                   dial->api_key_file[0])))
+        return cli->settings.server;
+    snprintf(room, n_room, "%s%s/run/server.sock", scheme, cli->state_dir);
+    return listens(room + strlen(scheme)) ? room : cli->settings.server;
+}
+
 int cli_server(struct cli *cli, struct rpc_client **out_client, struct error *err)
 {
+    char room[1200];
     bool dials = (cli->command->groups & CLI_DIAL) != 0; /* else it has no options for it */
     int rc = cli->server ? 0
-                         : cli_dial_open(cli->settings.server, dials ? &cli->settings.dial : NULL,
-                                         &cli->server, err);
+                         : cli_dial_open(server_target(cli, room, sizeof(room)),
+                                         dials ? &cli->settings.dial : NULL, &cli->server, err);
     if (!rc)
         *out_client = cli->server;
     return rc;

@@ -151,6 +151,7 @@ int main(int argc, char *argv[])
 {
     static char version[] = "version";
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* output that may not grow is an error like a full disk */
     if (argc < 2) {
         print_overview(stderr);
         return 2;

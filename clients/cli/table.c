@@ -103,7 +103,7 @@ static const struct option_spec common_specs[] = {
     {"manager", 0, OPTION_STRING, CLI_OPTION(manager), "", "PATH",
      "the manager's socket (STATE/run/manager.sock)", 0, 0},
     {"server", 0, OPTION_STRING, CLI_OPTION(server), CLI_DEFAULT_SERVER, "ADDR:PORT",
-     "the data plane", 0, 0},
+     "the data plane; not given: the server of the state directory, where one runs", 0, 0},
     {"json", 'j', OPTION_BOOL, CLI_OPTION(json), "false", NULL, "print JSON", 0, 0},
     {"help", 'h', OPTION_BOOL, CLI_OPTION(help), "false", NULL, "this text", 0, 0},
 };

@@ -1,0 +1,127 @@
+"""What the command line keeps and where it finds things: one history of several chats, the server of a state directory, the
+end of a terminal, more models than a page has."""
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from conftest import BIN
+from test_cli import environment, terminal  # noqa: F401 (fixture)
+
+
+def say(chat, text):
+    chat.expect(">>> ")
+    chat.send(text + "\r")
+    chat.expect(r"\[cut at 2 tokens", 30)
+
+
+def entries(served):
+    text = (served.state / "xdg/sluice/chat_history").read_text()
+    return re.findall(r"^[a-z]+-\d+", text, re.M)
+
+
+def test_two_chats_at_once_keep_both_histories(served, terminal):  # noqa: F811
+    """Each wrote what it had read at its start and its own lines: the last one to write won."""
+    one, two = terminal("chat", "smol", "-n", "2"), terminal("chat", "smol", "-n", "2")
+    say(one, "one-1")
+    say(two, "two-1")
+    say(one, "one-2")
+    say(two, "two-2")
+    assert entries(served) == ["one-1", "two-1", "one-2", "two-2"]
+    history = served.state / "xdg/sluice/chat_history"
+    assert history.stat().st_mode & 0o777 == 0o600 and [p.name for p in history.parent.iterdir()] == ["chat_history"]
+    many = [terminal("chat", "smol", "-n", "2") for _ in range(6)]
+    threads = [threading.Thread(target=say, args=(chat, f"many-{i}")) for i, chat in enumerate(many)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert sorted(entries(served)[4:]) == [f"many-{i}" for i in range(6)]
+
+
+def run_in(served, *args, **more):
+    env = {**environment(served), **more}
+    del env["SLUICE_SERVER"], env["SLUICE_STATE_DIR"]
+    return subprocess.run([BIN / "sluice", *map(str, args)], capture_output=True, text=True, timeout=60, env=env)
+
+
+def test_the_state_directory_names_its_server(served, tmp_path):
+    """`--state-dir` found the manager alone: the server was looked for on the default port."""
+    result = run_in(served, "run", "smol", "hi", "-n", "2", "--state-dir", served.state)
+    assert result.returncode == 0 and result.stdout.strip(), result.stderr
+    assert run_in(served, "tokenize", "smol", "hi", "--state-dir", served.state).returncode == 0
+    link = tmp_path / "xdg"
+    link.mkdir()
+    (link / "sluice").symlink_to(served.state)
+    assert run_in(served, "run", "smol", "hi", "-n", "2", XDG_STATE_HOME=str(link)).returncode == 0  # also the default one
+    asked = run_in(served, "run", "smol", "hi", "--state-dir", served.state, "--server", "127.0.0.1:1")
+    assert asked.returncode == 1 and "127.0.0.1:1" in asked.stderr  # what is asked for is what is asked
+    keyed = run_in(served, "run", "smol", "hi", "--state-dir", served.state, "--tls-ca", "/nonexistent")
+    assert keyed.returncode == 1  # nor does a wish for TLS end on a plain socket
+
+
+@pytest.mark.parametrize("nohup", [False, True])
+def test_the_end_of_its_terminal_drains_serve_unless_told_otherwise(fresh, nohup):
+    """It ended at once and left manager, server and workers behind."""
+    fresh.start()
+    if nohup:
+        fresh.stop()
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        try:
+            fresh.start()
+        finally:
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    fresh.process.send_signal(signal.SIGHUP)
+    if nohup:
+        time.sleep(1)
+        assert fresh.process.poll() is None and fresh.children("sluice-manager")
+        return
+    assert fresh.process.wait(15) == 0
+    assert fresh.children("sluice-manager") == fresh.children("sluice-server") == []
+
+
+SERVER = """#!{python}
+import concurrent.futures, signal, sys, time
+import grpc
+sys.path.insert(0, {stubs!r})
+from sluice.v1 import inference_pb2 as i, inference_pb2_grpc as g
+
+class Inference(g.InferenceServicer):
+    def ListModels(self, request, context):
+        page = int(request.page_token or 0)
+        models = [i.ServedModel(name=f"m{{page}}{{k}}", versions=[i.ServedVersion(n_running=1, n_queued=2)]) for k in range(2)]
+        return i.ListModelsResponse(models=models, next_page_token=str(page + 1) if page < 2 else "")
+
+server = grpc.server(concurrent.futures.ThreadPoolExecutor(2))
+g.add_InferenceServicer_to_server(Inference(), server)
+server.add_insecure_port("unix:" + sys.argv[sys.argv.index("--listen-unix") + 1])
+server.start()
+signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), sys.exit(0)))
+open({flag!r}, "w").close()
+while True:
+    signal.pause()
+"""
+
+
+def test_what_drains_is_counted_over_every_page_of_models(tmp_path, stubs):
+    """A server that tells two models a page, as the real one does a thousand: twelve of eighteen were left out."""
+    for name in ("sluice-manager", "sluice-worker"):
+        (tmp_path / name).symlink_to(BIN / name)
+    shutil.copy(BIN / "sluice", tmp_path / "sluice")
+    folder = pathlib.Path(stubs.inference.__file__).parents[2]
+    (tmp_path / "sluice-server").write_text(SERVER.format(python=sys.executable, stubs=str(folder), flag=str(tmp_path / "up")))
+    (tmp_path / "sluice-server").chmod(0o755)
+    process = subprocess.Popen([tmp_path / "sluice", "serve", "--state-dir", tmp_path / "s", "--listen", "127.0.0.1:1"],
+                               stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 20
+    while not (tmp_path / "up").exists():
+        assert time.monotonic() < until and process.poll() is None, process.communicate(timeout=5)
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    assert "draining 18 requests," in process.communicate(timeout=30)[1]
