@@ -231,7 +231,7 @@ void events_watch(void *context, struct rpc_call *call, const ProtobufCMessage *
     }
     watch->events = events;
     watch->next_seq = ((const Sluice__Manager__V1__WatchEventsRequest *)request)->from_seq;
-    stream_watch_begin(&watch->stream, call, events->manager->queue, &watch_ops);
+    stream_watch_begin(&watch->stream, call, events->manager, &watch_ops);
 }
 
 void events_end_watches(struct events *events, const struct error *status)

@@ -43,6 +43,7 @@ struct settings {
     uint64_t max_replicas;
     uint64_t event_retention;
     uint64_t stall_timeout_ms;
+    uint64_t slow_reader_ms;
     bool stop_workers_on_exit;
     bool help;
     bool man;

@@ -332,7 +332,7 @@ void operations_watch(struct operations *operations, struct rpc_call *call, cons
     memcpy(watch->id, id, n_id);
     ev_timer_init(&watch->timer, on_wait_timeout, 0., 0.);
     watch->timer.data = watch;
-    stream_watch_begin(&watch->stream, call, operations->manager->queue, &watch_ops);
+    stream_watch_begin(&watch->stream, call, operations->manager, &watch_ops);
 }
 
 static void show_all(struct operations *operations, const char *replica_id)

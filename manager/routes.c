@@ -296,7 +296,7 @@ void routes_watch(void *context, struct rpc_call *call, const ProtobufCMessage *
         watch->connected_unix_ns = clock_wall_ns();
     }
     if (watch && watch->request) {
-        stream_watch_begin(&watch->stream, call, routes->manager->queue, &watch_ops);
+        stream_watch_begin(&watch->stream, call, routes->manager, &watch_ops);
         return;
     }
     free(watch);

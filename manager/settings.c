@@ -52,6 +52,8 @@ static const struct option_spec specs[] = {
     {"stall-timeout", 0, OPTION_MS, FIELD(stall_timeout_ms), "10s", "TIME",
      "a worker that stands still with work is marked stalled; killed after twice this", 400,
      HOUR_MS},
+    {"slow-reader-timeout", 0, OPTION_MS, FIELD(slow_reader_ms), "30s", "TIME",
+     "a caller that watches and does not read is ended after it", 1, HOUR_MS},
     {"stop-workers-on-exit", 0, OPTION_BOOL, FIELD(stop_workers_on_exit), "false", NULL,
      "end the workers with the manager (else they run on)", 0, 0},
     {"log-level", 0, OPTION_STRING, FIELD(log_level), "info", "LEVEL",

@@ -1,7 +1,9 @@
 #include "manager/stream_watch.h"
 
 #include "base/error.h"
+#include "base/log.h"
 #include "manager/loop_queue.h"
+#include "manager/manager.h"
 #include "proto/rpc/rpc_call.h"
 
 static void loop_start(void *arg)
@@ -16,6 +18,7 @@ static void loop_writable(void *arg)
     if (!watch->blocked)
         return;
     watch->blocked = false;
+    ev_timer_stop(watch->manager->loop, &watch->too_slow);
     watch->ops->writable(watch);
 }
 
@@ -31,6 +34,7 @@ static void loop_done(void *arg)
 {
     struct stream_watch *watch = arg;
     struct rpc_call *call = watch->call;
+    ev_timer_stop(watch->manager->loop, &watch->too_slow);
     watch->ops->done(watch);
     rpc_call_release(call);
 }
@@ -39,21 +43,21 @@ static void on_writable(void *arg, struct rpc_call *call)
 {
     struct stream_watch *watch = arg;
     (void)call;
-    loop_queue_post(watch->queue, loop_writable, watch);
+    loop_queue_post(watch->manager->queue, loop_writable, watch);
 }
 
 static void on_cancel(void *arg, struct rpc_call *call)
 {
     struct stream_watch *watch = arg;
     (void)call;
-    loop_queue_post(watch->queue, loop_cancel, watch);
+    loop_queue_post(watch->manager->queue, loop_cancel, watch);
 }
 
 static void on_done(void *arg, struct rpc_call *call)
 {
     struct stream_watch *watch = arg;
     (void)call;
-    loop_queue_post(watch->queue, loop_done, watch);
+    loop_queue_post(watch->manager->queue, loop_done, watch);
 }
 
 static const struct rpc_call_events call_events = {
@@ -62,22 +66,43 @@ static const struct rpc_call_events call_events = {
     .on_done = on_done,
 };
 
-void stream_watch_begin(struct stream_watch *watch, struct rpc_call *call, struct loop_queue *queue,
+static void on_too_slow(struct ev_loop *loop, ev_timer *timer, int events)
+{
+    struct stream_watch *watch = timer->data;
+    unsigned long long ms = watch->manager->settings.slow_reader_ms;
+    struct error err;
+    (void)loop;
+    (void)events;
+    error_set(&err, STATUS_RESOURCE_EXHAUSTED,
+              "the caller has not read what there is for it for %llu ms", ms);
+    error_reason(&err, "SLOW_READER");
+    log_warn(LOG_EVENT("slow reader ended"), LOG_STR("method", rpc_call_method(watch->call)),
+             LOG_U64("ms", ms));
+    rpc_call_abort(watch->call, &err);
+}
+
+void stream_watch_begin(struct stream_watch *watch, struct rpc_call *call, struct manager *manager,
                         const struct stream_watch_ops *ops)
 {
     watch->ops = ops;
     watch->call = call;
-    watch->queue = queue;
+    watch->manager = manager;
     watch->blocked = false;
+    ev_timer_init(&watch->too_slow, on_too_slow, 0., 0.);
+    watch->too_slow.data = watch;
     rpc_call_retain(call);
     rpc_call_set_events(call, &call_events, watch);
-    loop_queue_post(queue, loop_start, watch);
+    loop_queue_post(manager->queue, loop_start, watch);
 }
 
 void stream_watch_send(struct stream_watch *watch, const ProtobufCMessage *message)
 {
-    if (rpc_call_send(watch->call, message) == STATUS_RESOURCE_EXHAUSTED)
-        watch->blocked = true;
+    if (rpc_call_send(watch->call, message) != STATUS_RESOURCE_EXHAUSTED)
+        return;
+    watch->blocked = true;
+    ev_timer_stop(watch->manager->loop, &watch->too_slow);
+    ev_timer_set(&watch->too_slow, (double)watch->manager->settings.slow_reader_ms / 1e3, 0.);
+    ev_timer_start(watch->manager->loop, &watch->too_slow);
 }
 
 void stream_watch_finish(struct stream_watch *watch, const struct error *status)

@@ -1,14 +1,17 @@
 /* stream_watch.h: a call that stays open and is fed from the loop (WatchOperation, WatchRoutes,
- * WaitOperation). Carries the call's events from its server thread to the loop, in order. Embed as
+ * WatchEvents, WaitOperation). Carries the call's events from its server thread to the loop, in
+ * order. Holds at most the server's max_pending_bytes for a receiver that is behind, and ends one
+ * that stays behind for the slow reader's time: RESOURCE_EXHAUSTED, reason SLOW_READER. Embed as
  * the first member. */
 #pragma once
 
 #include <stdbool.h>
 
+#include <ev.h>
 #include <protobuf-c/protobuf-c.h>
 
 struct error;
-struct loop_queue;
+struct manager;
 struct rpc_call;
 struct stream_watch;
 
@@ -22,12 +25,13 @@ struct stream_watch_ops {
 struct stream_watch {
     const struct stream_watch_ops *ops;
     struct rpc_call *call; /* a reference until done */
-    struct loop_queue *queue;
-    bool blocked; /* the last send was refused */
+    struct manager *manager;
+    bool blocked;      /* the last send was refused */
+    ev_timer too_slow; /* while blocked */
 };
 
 /* In the handler, on the server thread. */
-void stream_watch_begin(struct stream_watch *watch, struct rpc_call *call, struct loop_queue *queue,
+void stream_watch_begin(struct stream_watch *watch, struct rpc_call *call, struct manager *manager,
                         const struct stream_watch_ops *ops);
 
 /* Loop thread. Sends, or notes that the receiver is behind (then `writable` will come). */

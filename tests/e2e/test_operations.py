@@ -2,8 +2,12 @@
 memory that is not what it should be. Fake workers first (tests/support/fake_worker.c), the real ones at the end."""
 import json
 import os
+import sqlite3
 import subprocess
+import time
 
+import grpc
+import psutil
 import pytest
 
 from conftest import BIN
@@ -73,3 +77,71 @@ def test_a_failed_scaling_names_the_failed_replicas_stage_and_a_cancelled_one_st
     cancel(manager, operation)
     ended = manager.end(operation)
     assert (ended.state, ended.stage) == (manager.t.OPERATION_STATE_CANCELLED, "stop")
+
+
+N_EVENTS = 12000
+
+
+def with_many_events(manager, *args):
+    """Some megabytes of them, so that no window of HTTP/2 takes all."""
+    manager.up(*args)
+    manager.script("a", "load_ms=30")
+    manager.register("a")
+    last = manager.status().last_event_seq
+    manager.term()
+    with sqlite3.connect(manager.state / "sluice.db") as db:
+        db.executemany("INSERT INTO event VALUES (?, 1, 'test.event', 'a', '1', '', '', '', ?, x'')",
+                       ((last + 1 + i, "x" * 400) for i in range(N_EVENTS)))
+    db.close()
+    manager.up(*args)
+    return last + N_EVENTS
+
+
+def test_readers_of_events_that_do_not_read_are_bounded_ended_and_nobody_elses_loss(manager):
+    last = with_many_events(manager, "--slow-reader-timeout", "2s")
+    process = psutil.Process(manager.process.pid)
+    seen = [e.seq for events in first(watch_events(manager, 1), last) for e in events]  # one who reads has it all
+    assert seen == list(range(1, last + 1))
+    before = process.memory_info().rss
+    live = watch_events(manager, last + 1)
+    begun = time.monotonic()
+    # Channels of their own, so that no two share a window.
+    channels = [grpc.insecure_channel(f"unix:{manager.state}/run/manager.sock",
+                                      options=[("grpc.use_local_subchannel_pool", 1)]) for _ in range(30)]
+    slow = [manager.stubs.manager_grpc.ModelManagerStub(c).WatchEvents(manager.m.WatchEventsRequest(from_seq=1), timeout=20)
+            for c in channels]
+    manager.wait(lambda: manager.text().count("slow reader ended") == 0 and time.monotonic() > begun + 1, 3, "all are behind")
+    growth = process.memory_info().rss - before
+    assert growth < len(slow) * (256 << 10) + (8 << 20), growth
+    for _ in range(3):  # the loop, the store and other watchers do not notice
+        asked = time.monotonic()
+        manager.done(manager.load("a"))
+        assert next(live).events[-1].seq > last
+        assert time.monotonic() - asked < 5
+        manager.done(manager.unload("a"))
+    manager.wait(lambda: (manager.folder / "log").read_text().count("slow reader ended") == len(slow), 10, "all are ended")
+    assert 2 <= time.monotonic() - begun < 15
+    for call in slow:  # what had come before is still there to be read
+        with pytest.raises(grpc.RpcError) as e:
+            for message in call:
+                assert message.events[-1].seq < last
+        assert e.value.code() == C.RESOURCE_EXHAUSTED, e.value
+        assert "has not read" in e.value.details() and "2000 ms" in e.value.details()
+    again = watch_events(manager, 1)  # and it may come back for all of it
+    assert next(again).events[0].seq == 1
+    again.cancel()
+    live.cancel()
+    for c in channels:
+        c.close()
+
+
+def test_a_reader_that_takes_its_time_is_behind_and_loses_nothing(manager):
+    last = with_many_events(manager, "--slow-reader-timeout", "2s")
+    seen, begun = [], time.monotonic()
+    for message in watch_events(manager, 1):
+        seen += [e.seq for e in message.events]
+        if time.monotonic() < begun + 5:
+            time.sleep(0.1)
+        if seen[-1] >= last:
+            break
+    assert seen == list(range(1, last + 1)) and time.monotonic() - begun > 4
