@@ -1,8 +1,11 @@
 """sluice-worker by itself, with the test as its server: a server that is lost while no memory is to be had (F27), and the
 signals that must end none of the programs."""
+import fcntl
+import mmap
 import os
 import queue
 import signal
+import struct
 import subprocess
 import time
 
@@ -17,14 +20,20 @@ TINY_MODEL = ROOT / "tests/golden/tiny/q4_1.gguf"
 
 
 class Worker:
-    def __init__(self, folder, stubs, env=None):
+    def __init__(self, folder, stubs, env=None, packed_fd=None, wait=True):
+        """packed_fd: handed down as the manager does the memory of packed weights."""
         self.w, self.i, self.folder = stubs.worker, stubs.inference, folder
         self.socket = folder / "w.sock"
         self.log = open(folder / "log", "ab")
+        handed = [] if packed_fd is None else ["--packed-fds", "1"]
+        shell = [] if packed_fd is None else ["bash", "-c", f'exec "$@" 3<&{packed_fd}', "sh"]
         self.process = subprocess.Popen(
-            [BIN / "sluice-worker", "serve", "--socket", self.socket, "--exit-report", folder / "exit.pb", "--model", TINY_MODEL,
+            [*shell, BIN / "sluice-worker", "serve", "--socket", self.socket, "--exit-report", folder / "exit.pb", "--model", TINY_MODEL,
              "--replica", "r1", "--epoch", "7", "--name", "tiny", "--version-id", "1", "--device-group", "cpu", "--threads", "1",
-             "--metrics", ""], stdout=self.log, stderr=self.log, env=dict(os.environ, **(env or {})))
+             "--metrics", "", *handed], stdout=self.log, stderr=self.log, env=dict(os.environ, **(env or {})),
+            pass_fds=() if packed_fd is None else (packed_fd,))
+        if not wait:
+            return
         until = time.monotonic() + 20
         self.rpc = stubs.worker_grpc.WorkerStub(grpc.insecure_channel(f"unix:{self.socket}"))
         while self.status().state != self.w.WORKER_STATE_READY:
@@ -95,6 +104,104 @@ def test_f27_a_lost_servers_sequences_end_whatever_allocation_fails(tmp_path, st
         assert n_failed > 0 and clean >= 3
     finally:
         worker.stop()
+
+
+def tokens(worker):
+    frames, call = worker.open()
+    worker.submit(frames, 1, credit_tokens=20)
+    ids = []
+    while len(ids) < 20:
+        ids += [t for item in next(call).step.items for t in item.token_ids]
+    call.cancel()
+    frames.put(None)
+    return ids[:20]
+
+
+def memory(content=b"", sealed=True):
+    fd = os.memfd_create("packed", os.MFD_ALLOW_SEALING)
+    os.write(fd, content)
+    if sealed:
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE)
+    return fd
+
+
+def changed(content, at, value):
+    return content[:at] + value + content[at + len(value):]
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory, stubs):
+    """The first replica: what it packed, and 20 tokens of it."""
+    fd = memory(sealed=False)
+    worker = Worker(tmp_path_factory.mktemp("filler"), stubs, packed_fd=fd)
+    (packed,) = worker.status().packed
+    assert packed.inode == os.fstat(fd).st_ino and packed.sealed and not packed.mapped
+    yield fd, os.pread(fd, packed.bytes, 0), tokens(worker)
+    worker.stop()
+
+
+def test_a_second_replica_maps_what_the_first_packed(filled, tmp_path, stubs):
+    fd, content, expected = filled
+    worker = Worker(tmp_path, stubs, packed_fd=fd)
+    try:
+        (packed,) = worker.status().packed
+        assert packed.inode == os.fstat(fd).st_ino and packed.mapped and worker.status().packed_note == ""
+        assert tokens(worker) == expected
+    finally:
+        worker.stop()
+
+
+# Header: magic[8], version, number of weights, total bytes, SHA-256 of checkpoint, kernel set, layout and rank.
+HOSTILE = {
+    "shorter": (lambda c: memory(c[:-1]), "bytes, expected"),
+    "longer": (lambda c: memory(c + b"x"), "bytes, expected"),
+    "a header alone": (lambda c: memory(c[:48]), "48 bytes, expected"),
+    "nothing, for good": (lambda c: memory(b""), "0 bytes, expected"),
+    "not sealed": (lambda c: memory(c, sealed=False), "not sealed: seals 0x0"),
+    "half of it": (lambda c: memory(c[:len(c) // 2], sealed=False), "not sealed"),
+    "other magic": (lambda c: memory(changed(c, 0, b"GGUF")), "no packed header"),
+    "other layout": (lambda c: memory(changed(c, 8, struct.pack("I", 2))), "version 2, expected 1"),
+    "other weights": (lambda c: memory(changed(c, 12, struct.pack("I", 1))), "1 weights in"),
+    "other sum": (lambda c: memory(changed(c, 16, struct.pack("Q", 1 << 62))), f"in {1 << 62} bytes"),
+    "other digest": (lambda c: memory(changed(c, 24, b"\0" * 32)), "another checkpoint, kernel set or rank"),
+    "zeros": (lambda c: memory(bytes(len(c))), "no packed header"),
+    "a file": (lambda c: os.open("/dev/null", os.O_RDWR), "not a memfd"),
+    "a pipe": (lambda c: os.pipe()[0], "not a memfd"),
+    "a folder": (lambda c: os.open("/", os.O_RDONLY), "not a memfd"),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_memory_that_is_not_right_is_named_and_not_used(filled, tmp_path, stubs, what):
+    _, content, expected = filled
+    make, text = HOSTILE[what]
+    fd = make(content)
+    worker = Worker(tmp_path, stubs, packed_fd=fd)
+    try:
+        status = worker.status()
+        assert text in status.packed_note, status.packed_note
+        assert "the weights are not shared" in worker.text()
+        assert [p.inode for p in status.packed] != [os.fstat(fd).st_ino] and not any(p.mapped for p in status.packed)
+        assert tokens(worker) == expected  # what it packed itself
+    finally:
+        worker.stop()
+        os.close(fd)
+
+
+def test_memory_that_another_can_still_write_is_not_served_from(filled, tmp_path, stubs):
+    """It cannot be sealed while somebody has it mapped for writing."""
+    fd = memory(sealed=False)
+    os.ftruncate(fd, len(filled[1]))
+    hold = mmap.mmap(fd, len(filled[1]))
+    os.ftruncate(fd, 0)
+    worker = Worker(tmp_path, stubs, packed_fd=fd, wait=False)
+    try:
+        assert worker.process.wait(20) == 1
+        assert "sealing the packed weights" in worker.text()
+    finally:
+        worker.stop()
+        hold.close()
+        os.close(fd)
 
 
 def answers(sluice):
