@@ -24,7 +24,7 @@
 
 enum { SLOTS_PER_THREAD = 4, MAX_THREADS = 64, N_BUILT_IN = 3, ABORT_MS = 500 };
 enum { MAX_PORTS = 8, MIN_BLOCK_BYTES = 128 << 10, READ_CHUNK_BYTES = 128 << 10 };
-enum { MESSAGE_SLACK = 4 << 20, STREAM_HELD = 256 << 10 };
+enum { MESSAGE_SLACK = 16 << 20, STREAM_HELD = 256 << 10 };
 
 /* A standing request for the next call, re-armed as soon as it is used. */
 struct slot {

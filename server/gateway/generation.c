@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "server/gateway/gateway.h"
-#include "server/gateway/relay.h"
+#include "server/gateway/relay_private.h"
 #include "server/gateway/validate.h"
 
 /* What depends on the RPC that brought the request. */
@@ -38,6 +38,7 @@ static int resolve_version(struct gateway *gateway, struct relay *relay, struct 
     if (!rc) {
         snprintf(relay->model, sizeof(relay->model), "%s", found->model);
         snprintf(relay->version, sizeof(relay->version), "%s", found->version);
+        relay_allow_tokens(relay, found->info);
     }
     route_table_release(routes);
     return rc;

@@ -20,6 +20,7 @@ struct gateway_limits {
     uint64_t request_timeout_ms;   /* a call whose request is not whole after this is ended */
     /* readers */
     uint64_t max_pending_bytes; /* per stream towards a client; beyond, its sequence pauses */
+    uint64_t max_answer_bytes;  /* of a Complete, in one message */
     uint64_t slow_reader_ms;    /* a stream whose reader takes nothing for this long is ended */
     uint64_t max_pause_ms; /* a request its client leaves paused or without credit for longer */
     /* admission */
@@ -54,6 +55,7 @@ enum gateway_limit {
     LIMIT_CALLS,
     LIMIT_REQUEST_TIMEOUT,
     LIMIT_PENDING_BYTES,
+    LIMIT_ANSWER_BYTES,
     LIMIT_SLOW_READER,
     LIMIT_PAUSE,
     LIMIT_QUEUED,

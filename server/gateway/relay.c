@@ -180,6 +180,8 @@ static enum relay_progress take_item(struct relay *relay, const Sluice__Worker__
                   item->choice);
     else if (!relay_record_item(relay, item))
         error_set(&err, STATUS_RESOURCE_EXHAUSTED, "response: out of memory");
+    else
+        relay_check_bounds(relay, item->choice, &err);
     *out_ours = err.status != STATUS_OK;
     if (*out_ours)
         relay_fix_outcome(relay, &err);

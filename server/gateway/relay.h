@@ -96,6 +96,7 @@ struct relay {
     struct rpc_stream *stream; /* the link's stream at that time, retained with it */
     uint64_t link_id;
     struct relay_choice choices[RELAY_MAX_CHOICES];
+    uint64_t max_ids;   /* of a choice: the most it was ever allowed */
     uint32_t n_choices; /* generated */
     /* Sent, and as which: the client's choice i is choices[order[i]]. Where fewer are sent than
      * generated (best_of) nothing is until all have ended and the best are known. */

@@ -387,6 +387,7 @@ static int update_request(struct relay *relay, const Sluice__V1__UpdateFrame *up
     if (update->has_max_tokens) {
         stopping->has_max_tokens = true;
         stopping->max_tokens = update->max_tokens;
+        relay_allow_tokens(relay, NULL);
     }
     if (update->has_priority) {
         request->has_priority = true;

@@ -8,6 +8,9 @@
 #include "server/gateway/gateway.h"
 #include "server/gateway/relay_private.h"
 
+/* Of the tokens of one message. */
+enum { MAX_PART_BYTES = 1 << 20 };
+
 void relay_sink_init(struct relay_sink *sink, const struct relay_sink_ops *ops)
 {
     sink->ops = ops;
@@ -143,6 +146,18 @@ static size_t n_sendable(const struct relay *relay, const struct relay_choice *c
     return n < left ? n : (size_t)left;
 }
 
+/* So many of the next n ids as make one message: what was held back may be any number. */
+static size_t cut_to_message(const struct relay_choice *choice, size_t n)
+{
+    size_t k = 0, n_bytes = 0, n_others = 0;
+    while (k < n && n_bytes < MAX_PART_BYTES) {
+        size_t i = choice->n_sent + k++;
+        n_others += 4 + (n > 1 ? relay_logprob_bytes(choice, i, i + 1) : 0);
+        n_bytes = (size_t)(choice->text_ends.ids[i] - choice->text_sent) + n_others;
+    }
+    return k;
+}
+
 static bool put_some_tokens(struct relay *relay, relay_put_fn *put, void *ctx)
 {
     for (uint32_t k = 0; k < relay->n_answers; k++) {
@@ -151,6 +166,7 @@ static bool put_some_tokens(struct relay *relay, relay_put_fn *put, void *ctx)
         size_t n = n_sendable(relay, &relay->choices[relay->order[i]], &any);
         if (!any)
             continue;
+        n = cut_to_message(&relay->choices[relay->order[i]], n);
         put_tokens(relay, i, n, put, ctx);
         relay->next_choice = i + 1;
         return true;
@@ -313,9 +329,12 @@ static enum relay_delivery put_whole(struct relay *relay, relay_put_fn *put, voi
         response.usage = relay->usage;
         response.receipt = complete_receipt(relay);
         relay->pending_bytes = 0;
-        frame.kind = RELAY_FRAME_WHOLE;
-        frame.whole = &response;
-        frame.error = NULL;
+        size_t n_bytes = sluice__v1__complete_response__get_packed_size(&response);
+        if (relay_check_answer(relay, n_bytes, &relay->outcome) == 0) {
+            frame.kind = RELAY_FRAME_WHOLE;
+            frame.whole = &response;
+            frame.error = NULL;
+        }
     }
     put(ctx, &frame);
     return RELAY_PUT_LAST;

@@ -35,6 +35,14 @@ static inline bool relay_holds_back(const struct relay *relay)
     return relay->n_answers < relay->n_choices;
 }
 
+/* relay_bounds.c. What its request or, with more, an update lets it have. */
+void relay_allow_tokens(struct relay *relay, const Sluice__V1__ModelInfo *info);
+/* After an item of choice i was recorded. INTERNAL: no honest worker says that;
+ * RESOURCE_EXHAUSTED: an answer in one message will be too large. */
+int relay_check_bounds(const struct relay *relay, uint32_t i, struct error *err);
+/* The packed answer. */
+int relay_check_answer(const struct relay *relay, size_t n_bytes, struct error *err);
+
 /* relay.c: fixes the outcome (NULL: well); the first one counts. */
 void relay_fix_outcome(struct relay *relay, const struct error *outcome);
 /* pause and resume reach the worker in the order they were decided. */

@@ -555,6 +555,40 @@ def test_a_request_id_belongs_to_its_tenant(tenants):
         assert who.end == grpc.StatusCode.CANCELLED
 
 
+def test_a_request_is_reattached_by_its_tenant_alone(tenants):
+    """Another tenant that knows the id is told what is told of an id that nobody has, and the owner's stream does not notice."""
+    inference = tenants.stubs.inference
+    owner = bearer(tenants, "acme")
+
+    def stream(stub, metadata, request_id, **frame):
+        sent = queue.Queue()
+        sent.put(inference.GenerateStreamRequest(request_id=request_id, **frame))
+        return sent, stub.GenerateStream(iter(sent.get, None), metadata=metadata, timeout=patience(120))
+
+    def request(request_id):
+        return tenants.request("smol", "Once upon a time", max_tokens=120, ignore_eos=True, request_id=request_id,
+                               reattach_window_ms=20000)
+    want = [i for r in tenants.inference.Generate(request("other"), metadata=owner) for i in r.tokens.ids]
+    sent, answers = stream(tenants.inference, owner, "mine", start=request("mine"))
+    ids = list(next(a for a in answers if a.WhichOneof("frame") == "tokens").tokens.ids)
+    for stub, metadata in ((tenants.inference, bearer(tenants, "globex")), (tenants.alice, None)):
+        for n_tokens in (None, 1, 999):
+            received = [] if n_tokens is None else [inference.ReceivedTokens(choice=0, n_tokens=n_tokens)]
+            told = []
+            for request_id in ("mine", "nobody's"):
+                theirs, replies = stream(stub, metadata, request_id, reattach=inference.ReattachFrame(received=received))
+                theirs.put(None)
+                reply, = replies
+                assert (reply.error.code, reply.error.reason) == (grpc.StatusCode.NOT_FOUND.value[0], "REQUEST_NOT_FOUND")
+                told.append(str(reply).replace(request_id, "ID").replace("nobody\\'s", "ID"))
+            assert told[0] == told[1]
+    sent.put(None)
+    for answer in answers:
+        assert answer.WhichOneof("frame") != "error"
+        ids += answer.tokens.ids
+    assert ids == want
+
+
 def test_the_prefix_cache_is_found_by_its_tenant_alone(tenants):
     prompt = "The rain in Spain stays mainly in the plain, and so do we. " * 12
 

@@ -424,13 +424,27 @@ static Sluice__Worker__V1__StepItem *talk_on(struct arena *arena, struct fake_re
     return item;
 }
 
+/* Nor this: text of no token, again and again. */
+static Sluice__Worker__V1__StepItem *talk_idly(struct arena *arena, struct fake_request *request)
+{
+    Sluice__Worker__V1__StepItem *item = arena_alloc(arena, sizeof(*item));
+    *item = (Sluice__Worker__V1__StepItem)SLUICE__WORKER__V1__STEP_ITEM__INIT;
+    item->id = request->id;
+    item->text = arena_calloc(arena, FAKE_TEXT_BYTES, 1);
+    memset(item->text, 'x', FAKE_TEXT_BYTES - 1);
+    return item;
+}
+
 /* The step of one choice; NULL where it has nothing to say. */
 static Sluice__Worker__V1__StepItem *step_choice(struct arena *arena, struct fake_worker *worker,
                                                  struct fake_request *request, uint32_t choice)
 {
     uint32_t made = request->n_generated[choice], n = 0;
+    uint32_t most = request->max_tokens + worker->more_tokens;
     if (request->finished[choice] && worker->talks_on)
         return talk_on(arena, request, choice);
+    if (worker->idle_text && choice == 0 && made >= worker->stop_after)
+        return talk_idly(arena, request);
     if (request->finished[choice] || made >= worker->stop_after ||
         request->credit + worker->late_credit <= 0)
         return NULL;
@@ -447,14 +461,12 @@ static Sluice__Worker__V1__StepItem *step_choice(struct arena *arena, struct fak
         request->told = true;
     }
     item->token_ids = arena_calloc(arena, worker->tokens_per_step + 1, sizeof(uint32_t));
-    for (; n < worker->tokens_per_step && made + n < request->max_tokens &&
-           made + n < worker->stop_after;
-         n++)
+    for (; n < worker->tokens_per_step && made + n < most && made + n < worker->stop_after; n++)
         item->token_ids[n] =
             fake_token(request->prompt, request->n_prompt, request->seed, choice, made + n);
     item->n_token_ids = n;
     request->n_generated[choice] = made += n;
-    bool end = made >= request->max_tokens || (worker->talks_on && choice == 0 && made >= 3);
+    bool end = made >= most || (worker->talks_on && choice == 0 && made >= 3);
     uint32_t release = end ? made : made > worker->hold ? made - worker->hold : 0;
     char *text = arena_calloc(arena, (release - request->n_released[choice]) + 1, FAKE_TEXT_BYTES);
     uint32_t *shares =
@@ -515,7 +527,7 @@ static void step_session(struct fake_worker *worker, struct fake_session *sessio
         arena_calloc(&arena, (worker->n_live + 1) * 2 * FAKE_MAX_CHOICES,
                      sizeof(Sluice__Worker__V1__StepItem *));
     for (struct fake_request *r = session->requests; r; r = r->next) {
-        for (uint32_t i = 0; i < r->n_choices && !r->paused; i++) {
+        for (uint32_t i = 0; i < r->n_choices && (!r->paused || worker->deaf); i++) {
             items[n] = step_choice(&arena, worker, r, i);
             n += items[n] != NULL;
         }

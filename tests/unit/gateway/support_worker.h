@@ -37,6 +37,9 @@ struct fake_worker {
     const char *fail_reason;
     uint32_t bad_choice;     /* not 0: it answers for this choice */
     bool talks_on;           /* the first choice ends early, and goes on after its end */
+    bool idle_text;          /* after stop_after tokens it goes on with text alone */
+    uint32_t more_tokens;    /* made beyond max_tokens */
+    bool deaf;               /* to pauses */
     uint64_t hello_epoch;    /* not 0: what its hello claims */
     uint32_t heartbeat_ms;   /* promised and kept; 0: none */
     bool hangs;              /* its engine makes nothing, though layers may be finished */
