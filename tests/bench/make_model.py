@@ -1,0 +1,209 @@
+#!/usr/bin/env python3
+"""Writes a llama checkpoint of a real shape with random weights, for benchmarks: what a step costs depends on shapes and formats, not on
+what the weights say. The vocabulary is the sample model's, its first entries, so that every program tokenizes real text alike.
+
+    build/venv/bin/python tests/bench/make_model.py --shape 1.1b --format Q4_K_M      # prints the file's path
+
+Formats mix as llama-quantize mixes them: Q4_0 … Q5_1 and the K-quants keep `output` in Q6_K, the _M mixes also part of `attn_v` and
+`ffn_down`; rows that 256 does not divide fall back to blocks of 32. --pure: one format for every matrix. The same arguments give the same
+bytes; a file that is there already is taken as it is. Needs the packages of tests/support/requirements.txt."""
+
+import argparse
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType as Q
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+# hidden, layers, heads, KV heads, ffn, vocabulary, tied embeddings, context
+SHAPES = {
+    "1.1b": (2048, 22, 32, 4, 5632, 32000, False, 8192),
+    "135m": (576, 30, 9, 3, 1536, 49152, True, 8192),  # the sample model's
+    "tiny": (256, 2, 4, 2, 512, 2048, False, 2048),  # for tests of what reads such files
+}
+FORMATS = {
+    "F32": Q.F32, "F16": Q.F16, "BF16": Q.BF16, "Q8_0": Q.Q8_0, "Q4_0": Q.Q4_0, "Q4_1": Q.Q4_1, "Q5_0": Q.Q5_0, "Q5_1": Q.Q5_1,
+    "Q2_K": Q.Q2_K, "Q3_K": Q.Q3_K, "Q4_K": Q.Q4_K, "Q5_K": Q.Q5_K, "Q6_K": Q.Q6_K, "Q4_K_M": Q.Q4_K, "Q5_K_M": Q.Q5_K,
+}  # fmt: skip
+FALLBACK = {Q.Q4_K: Q.Q5_0, Q.Q5_K: Q.Q5_1, Q.Q6_K: Q.Q8_0, Q.Q2_K: Q.Q4_0, Q.Q3_K: Q.Q4_0}
+# llama-quantize names the whole file so in general.file_type
+FILE_TYPES = {
+    "F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q5_0": 8, "Q5_1": 9, "Q2_K": 10, "Q3_K": 12, "Q4_K": 14, "Q4_K_M": 15,
+    "Q5_K": 16, "Q5_K_M": 17, "Q6_K": 18, "BF16": 32,
+}  # fmt: skip
+# Where a block keeps its scale and its minimum; the deviation of weights at scale 1; the minimum, in scales, that centres them.
+BLOCKS = {
+    Q.Q4_0: (0, None, 4.64, 0), Q.Q4_1: (0, 2, 4.61, -7.5), Q.Q5_0: (0, None, 9.25, 0), Q.Q5_1: (0, 2, 9.23, -15.5),
+    Q.Q8_0: (0, None, 73.9, 0), Q.Q2_K: (80, 82, 9.84, 1.5), Q.Q3_K: (108, None, 43.4, 0), Q.Q4_K: (0, 2, 168.0, 7.5),
+    Q.Q5_K: (0, 2, 337.0, 15.5), Q.Q6_K: (208, None, 1370.0, 0),
+}  # fmt: skip
+CHUNK = 1 << 24  # elements made at once
+
+
+def random_blocks(kind, n_elements, std, rng):
+    """Bytes of random blocks whose weights have the deviation std and a mean near zero."""
+    elements, size = gguf.GGML_QUANT_SIZES[kind]
+    n = n_elements // elements
+    raw = np.frombuffer(rng.bytes(n * size), dtype=np.uint8).reshape(n, size).copy()
+    at, at_min, unit, centre = BLOCKS[kind]
+    scale = (std / unit * rng.uniform(0.7, 1.3, n)).astype(np.float16)
+    raw[:, at : at + 2] = scale.view(np.uint8).reshape(n, 2)
+    if at_min is not None:
+        raw[:, at_min : at_min + 2] = (scale * np.float16(centre)).astype(np.float16).view(np.uint8).reshape(n, 2)
+    if kind == Q.Q2_K:  # each sub-block's minimum is its scale
+        raw[:, 0:16] = (raw[:, 0:16] & 15) * 17
+    elif kind in (Q.Q4_K, Q.Q5_K):
+        raw[:, 8:12] = raw[:, 4:8]
+        raw[:, 12:16] = (raw[:, 12:16] & 15) * 17
+    return raw
+
+
+def random_floats(kind, n_elements, std, rng):
+    x = rng.standard_normal(n_elements, dtype=np.float32) * np.float32(std)
+    if kind == Q.F16:
+        return x.astype(np.float16)
+    if kind == Q.BF16:
+        bits = x.view(np.uint32)
+        return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return x
+
+
+def more_bits(layer, layers):
+    """The layers of a _M mix whose attn_v and ffn_down get Q6_K: the first and last eighth, and every third between."""
+    return layer < layers // 8 or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
+
+
+def kind_of(name, columns, args, shape):
+    kind = FORMATS[args.format]
+    _, layers, _, _, _, _, tied, _ = shape
+    if kind in (Q.F32, Q.F16, Q.BF16):
+        return kind
+    is_output = name == "output.weight" or (tied and name == "token_embd.weight")
+    if not args.pure and is_output and kind != Q.Q8_0:
+        kind = Q.Q6_K if columns % 256 == 0 else Q.Q8_0
+    elif not args.pure and args.format.endswith("_M") and name.endswith(("attn_v.weight", "ffn_down.weight")):
+        kind = Q.Q6_K if more_bits(int(name.split(".")[1]), layers) else kind
+    return FALLBACK[kind] if columns % gguf.GGML_QUANT_SIZES[kind][0] else kind
+
+
+def tensors(shape):
+    """Every tensor's name, shape (rows, columns) or (n,), and its weights' deviation times √columns."""
+    hidden, layers, heads, kv_heads, ffn, vocab, tied, _ = shape
+    head_dim = hidden // heads
+    yield "token_embd.weight", (vocab, hidden), hidden**0.5 * 0.05
+    for i in range(layers):
+        p = f"blk.{i}."
+        yield p + "attn_norm.weight", (hidden,), 0
+        yield p + "attn_q.weight", (heads * head_dim, hidden), 1.6
+        yield p + "attn_k.weight", (kv_heads * head_dim, hidden), 1.6
+        yield p + "attn_v.weight", (kv_heads * head_dim, hidden), 1.0
+        yield p + "attn_output.weight", (hidden, heads * head_dim), 0.5
+        yield p + "ffn_norm.weight", (hidden,), 0
+        yield p + "ffn_gate.weight", (ffn, hidden), 1.0
+        yield p + "ffn_up.weight", (ffn, hidden), 1.0
+        yield p + "ffn_down.weight", (hidden, ffn), 0.5
+    yield "output_norm.weight", (hidden,), 0
+    if not tied:
+        yield "output.weight", (vocab, hidden), 2.0
+
+
+def add_metadata(w, args, shape, sample):
+    hidden, layers, heads, kv_heads, ffn, vocab, _, context = shape
+    w.add_name(f"random llama {args.shape}")
+    w.add_file_type(FILE_TYPES[args.format])
+    w.add_context_length(context)
+    w.add_embedding_length(hidden)
+    w.add_block_count(layers)
+    w.add_feed_forward_length(ffn)
+    w.add_head_count(heads)
+    w.add_head_count_kv(kv_heads)
+    w.add_layer_norm_rms_eps(1e-5)
+    w.add_rope_freq_base(10000.0)
+    w.add_rope_dimension_count(hidden // heads)
+    w.add_vocab_size(vocab)
+    field = {k: f for k, f in gguf.GGUFReader(sample).fields.items() if k.startswith("tokenizer.")}
+    get = lambda key: field["tokenizer." + key].contents()  # noqa: E731
+    tokens = get("ggml.tokens")
+    if len(tokens) < vocab:
+        sys.exit(f"make_model: {sample} has {len(tokens)} tokens, the shape {args.shape} wants {vocab}")
+    kept = set(tokens[:vocab])
+    w.add_tokenizer_model(get("ggml.model"))
+    w.add_tokenizer_pre(get("ggml.pre"))
+    w.add_token_list(tokens[:vocab])
+    w.add_token_types(get("ggml.token_type")[:vocab])
+    w.add_token_merges([m for m in get("ggml.merges") if m.replace(" ", "") in kept])
+    w.add_bos_token_id(get("ggml.bos_token_id"))
+    w.add_eos_token_id(get("ggml.eos_token_id"))
+    w.add_pad_token_id(get("ggml.padding_token_id"))
+    w.add_add_bos_token(False)
+    w.add_chat_template(get("chat_template"))
+
+
+def write_tensor(w, kind, dims, gain, rng):
+    n = int(np.prod(dims))
+    if len(dims) == 1:
+        w.write_tensor_data(rng.uniform(0.8, 1.2, n).astype(np.float32))
+        return
+    make = random_floats if kind in (Q.F32, Q.F16, Q.BF16) else random_blocks
+    std = gain / dims[1] ** 0.5
+    parts = [make(kind, min(CHUNK, n - at), std, rng) for at in range(0, n, CHUNK)]
+    w.write_tensor_data(np.concatenate(parts))
+
+
+def write(path, args, shape, sample):
+    rng = np.random.default_rng([args.seed, *f"{args.shape} {args.format} {args.pure}".encode()])
+    w = gguf.GGUFWriter(path, "llama")
+    add_metadata(w, args, shape, sample)
+    plan = []
+    for name, dims, gain in tensors(shape):
+        kind = Q.F32 if len(dims) == 1 else kind_of(name, dims[-1], args, shape)
+        elements, size = gguf.GGML_QUANT_SIZES[kind]
+        n_bytes = int(np.prod(dims)) // elements * size
+        w.add_tensor_info(name, dims, np.dtype(np.float32), n_bytes, raw_dtype=kind)
+        plan.append((kind, dims, gain))
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_ti_data_to_file()
+    for kind, dims, gain in plan:
+        write_tensor(w, kind, dims, gain, rng)
+    w.close()
+
+
+def sample_path():
+    out = subprocess.run([ROOT / "etc/fetch_model.sh"], check=True, stdout=subprocess.PIPE, text=True).stdout
+    return out.splitlines()[-1]
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--shape", choices=SHAPES, default="1.1b", help="default: %(default)s")
+    p.add_argument("--format", choices=FORMATS, default="Q4_K_M", help="default: %(default)s")
+    p.add_argument("--pure", action="store_true", help="one format for every matrix, output too")
+    p.add_argument("--seed", type=int, default=1, help="of the weights (default: %(default)s)")
+    p.add_argument("--vocab-from", metavar="GGUF", help="whose vocabulary to take (default: the sample model)")
+    p.add_argument("--output", metavar="PATH", help="default: random-SHAPE.FORMAT.gguf in the model cache")
+    args = p.parse_args()
+    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "sluice/models"
+    seed = f"-{args.seed}" if args.seed != 1 else ""
+    default = cache / f"random-{args.shape}{seed}.{args.format}{'-pure' if args.pure else ''}.gguf"
+    path = pathlib.Path(args.output) if args.output else default
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        started = time.monotonic()
+        part = path.with_name(f"{path.name}.{os.getpid()}.part")
+        try:
+            write(part, args, SHAPES[args.shape], args.vocab_from or sample_path())
+            part.rename(path)
+        finally:
+            part.unlink(missing_ok=True)
+        print(f"make_model: {path.stat().st_size / 2**20:.0f} MiB in {time.monotonic() - started:.0f} s", file=sys.stderr)
+    print(path)
+
+
+if __name__ == "__main__":
+    main()
