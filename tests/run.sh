@@ -62,8 +62,11 @@ count_ctest() {
 count_pytest() {
     local name=$1 log=$logs/${1//[^A-Za-z0-9_.-]/_}.log
     shift
-    build/venv/bin/python -m pytest -q -rfEs -p no:cacheprovider "$@" >"$log" 2>&1
-    local rc=$? good bad
+    local rc good bad base
+    base=$(mktemp -d /tmp/sl.XXXX) # short: sockets lie below it, whose paths have 107 bytes
+    build/venv/bin/python -m pytest -q -rfEs -p no:cacheprovider --basetemp "$base/t" "$@" >"$log" 2>&1
+    rc=$?
+    rm -rf "$base"
     good=$(tail -n 1 "$log" | grep -oE '[0-9]+ passed' | grep -oE '[0-9]+' || echo 0)
     bad=$(tail -n 1 "$log" | grep -oE '[0-9]+ (failed|error|skipped)' | awk '{n += $1} END {print n + 0}') # a skipped test proves nothing
     if [ "$bad" -gt 0 ]; then rc=1; fi

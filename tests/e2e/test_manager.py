@@ -508,7 +508,7 @@ def settle(manager):
 @pytest.mark.parametrize("point", POINTS_LOAD)
 def test_killed_in_the_middle_of_a_load(manager, point):
     manager.up()
-    manager.script("a", "load_ms=150")
+    manager.script("a", f"load_ms={1000 if point.startswith('state') else 150}")  # that it loads must be seen while it does
     manager.register("a")
     manager.term()
     manager.up(env={"SLUICE_FAILPOINT": point})
