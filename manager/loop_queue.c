@@ -7,32 +7,34 @@
 
 #include "base/error.h"
 
-struct task {
-    struct task *next;
-    loop_fn *fn;
-    void *arg;
-};
-
 struct loop_queue {
     struct ev_loop *loop;
     ev_async wake;
     pthread_mutex_t mutex; /* guards the list */
-    struct task *head, **tail;
+    struct loop_task *head, **tail;
     size_t n_tasks;
 };
 
 void loop_queue_run(struct loop_queue *queue)
 {
     pthread_mutex_lock(&queue->mutex);
-    struct task *task = queue->head;
+    struct loop_task *task = queue->head;
     queue->head = NULL;
     queue->tail = &queue->head;
     queue->n_tasks = 0;
     pthread_mutex_unlock(&queue->mutex);
-    for (struct task *next; task; task = next) {
+    for (struct loop_task *next; task; task = next) {
+        loop_fn *fn = task->fn;
+        void *arg = task->arg;
         next = task->next;
-        task->fn(task->arg);
-        free(task);
+        if (task->own) { /* it may be posted again from here on, and freed by what it calls */
+            pthread_mutex_lock(&queue->mutex);
+            task->posted = false;
+            pthread_mutex_unlock(&queue->mutex);
+        } else {
+            free(task);
+        }
+        fn(arg);
     }
 }
 
@@ -69,19 +71,32 @@ void loop_queue_destroy(struct loop_queue *queue)
     free(queue);
 }
 
-int loop_queue_post(struct loop_queue *queue, loop_fn *fn, void *arg)
+static void post(struct loop_queue *queue, struct loop_task *task, const struct loop_task *what)
 {
-    struct task *task = malloc(sizeof(*task));
-    if (!task)
-        return STATUS_RESOURCE_EXHAUSTED;
-    *task = (struct task){.fn = fn, .arg = arg};
     pthread_mutex_lock(&queue->mutex);
-    *queue->tail = task;
-    queue->tail = &task->next;
-    queue->n_tasks++;
+    if (!task->posted) {
+        *task = *what;
+        task->posted = true;
+        *queue->tail = task;
+        queue->tail = &task->next;
+        queue->n_tasks++;
+    }
     pthread_mutex_unlock(&queue->mutex);
     ev_async_send(queue->loop, &queue->wake);
+}
+
+int loop_queue_post(struct loop_queue *queue, loop_fn *fn, void *arg)
+{
+    struct loop_task *task = calloc(1, sizeof(*task));
+    if (!task)
+        return STATUS_RESOURCE_EXHAUSTED;
+    post(queue, task, &(struct loop_task){.fn = fn, .arg = arg});
     return 0;
+}
+
+void loop_queue_post_own(struct loop_queue *queue, struct loop_task *task, loop_fn *fn, void *arg)
+{
+    post(queue, task, &(struct loop_task){.fn = fn, .arg = arg, .own = true});
 }
 
 size_t loop_queue_depth(struct loop_queue *queue)

@@ -262,6 +262,11 @@ static void show_now(struct watch *watch)
         message_free(&operation->base);
         return;
     }
+    if (catalog_operation(&watch->operations->manager->catalog, watch->id)) {
+        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        stream_watch_finish(&watch->stream, &err);
+        return;
+    }
     error_set(&err, STATUS_NOT_FOUND, "id: no operation \"%.40s\"", watch->id);
     snprintf(err.field, sizeof(err.field), "id");
     stream_watch_finish(&watch->stream, &err);

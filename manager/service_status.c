@@ -165,6 +165,10 @@ void service_get_operation(struct service *service, struct rpc_call *call,
         message_free(&response.operation->base);
         return;
     }
+    if (catalog_operation(&service->manager->catalog, request->id)) {
+        fail_memory(call);
+        return;
+    }
     error_set(&err, STATUS_NOT_FOUND, "id: no operation \"%.40s\"", request->id);
     error_reason(&err, "OPERATION_NOT_FOUND");
     service_fail(call, &err);
@@ -177,8 +181,8 @@ static bool is_listed(const Sluice__Manager__V1__ListOperationsRequest *request,
            (!*request->model || strcmp(request->model, operation->model) == 0);
 }
 
-/* Newest first: from the one before the page token (or the last) down. */
-static void fill_page(struct service *service,
+/* Newest first: from the one before the page token (or the last) down. False: no memory. */
+static bool fill_page(struct service *service,
                       const Sluice__Manager__V1__ListOperationsRequest *request, size_t n_page,
                       Sluice__Manager__V1__ListOperationsResponse *response)
 {
@@ -191,12 +195,17 @@ static void fill_page(struct service *service,
             continue;
         if (response->n_operations == n_page) {
             message_set(&response->next_page_token, response->operations[n_page - 1]->id);
-            return;
+            return *response->next_page_token != '\0';
         }
         pb_operation *operation = operations_build(service->manager->operations, row->id);
-        if (operation && !message_append(&response->n_operations, &response->operations, operation))
-            message_free(&operation->base);
+        if (!operation ||
+            !message_append(&response->n_operations, &response->operations, operation)) {
+            if (operation)
+                message_free(&operation->base);
+            return false;
+        }
     }
+    return true;
 }
 
 void service_list_operations(struct service *service, struct rpc_call *call,
@@ -224,7 +233,9 @@ void service_list_operations(struct service *service, struct rpc_call *call,
         fail_memory(call);
         return;
     }
-    fill_page(service, request, request->page_size ? request->page_size : PAGE, response);
-    rpc_call_reply(call, &response->base);
+    if (fill_page(service, request, request->page_size ? request->page_size : PAGE, response))
+        rpc_call_reply(call, &response->base);
+    else
+        fail_memory(call);
     message_free(&response->base);
 }

@@ -43,21 +43,21 @@ static void on_writable(void *arg, struct rpc_call *call)
 {
     struct stream_watch *watch = arg;
     (void)call;
-    loop_queue_post(watch->manager->queue, loop_writable, watch);
+    loop_queue_post_own(watch->manager->queue, &watch->more, loop_writable, watch);
 }
 
 static void on_cancel(void *arg, struct rpc_call *call)
 {
     struct stream_watch *watch = arg;
     (void)call;
-    loop_queue_post(watch->manager->queue, loop_cancel, watch);
+    loop_queue_post_own(watch->manager->queue, &watch->cancelling, loop_cancel, watch);
 }
 
 static void on_done(void *arg, struct rpc_call *call)
 {
     struct stream_watch *watch = arg;
     (void)call;
-    loop_queue_post(watch->manager->queue, loop_done, watch);
+    loop_queue_post_own(watch->manager->queue, &watch->ending, loop_done, watch);
 }
 
 static const struct rpc_call_events call_events = {
@@ -92,7 +92,7 @@ void stream_watch_begin(struct stream_watch *watch, struct rpc_call *call, struc
     watch->too_slow.data = watch;
     rpc_call_retain(call);
     rpc_call_set_events(call, &call_events, watch);
-    loop_queue_post(manager->queue, loop_start, watch);
+    loop_queue_post_own(manager->queue, &watch->starting, loop_start, watch);
 }
 
 void stream_watch_send(struct stream_watch *watch, const ProtobufCMessage *message)

@@ -10,6 +10,8 @@
 #include <ev.h>
 #include <protobuf-c/protobuf-c.h>
 
+#include "manager/loop_queue.h"
+
 struct error;
 struct manager;
 struct rpc_call;
@@ -28,6 +30,8 @@ struct stream_watch {
     struct manager *manager;
     bool blocked;      /* the last send was refused */
     ev_timer too_slow; /* while blocked */
+    /* Without memory a watch must still begin and end. */
+    struct loop_task starting, more, cancelling, ending;
 };
 
 /* In the handler, on the server thread. */

@@ -1,6 +1,7 @@
 #include "manager/table.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -135,20 +136,10 @@ static void set_integer(ProtobufCMessage *message, const ProtobufCFieldDescripto
 
 void table_key(char out_key[TABLE_KEY_BYTES], const char *a, const char *b, const char *c)
 {
-    struct strbuf key;
-    strbuf_init(&key, TABLE_KEY_BYTES);
-    strbuf_add_str(&key, a);
-    for (int i = 0; i < 2; i++) {
-        const char *part = i == 0 ? b : c;
-        if (!part)
-            break;
-        strbuf_add_char(&key, ' ');
-        strbuf_add_str(&key, part);
-    }
-    size_t n = key.n_bytes < TABLE_KEY_BYTES ? key.n_bytes : TABLE_KEY_BYTES - 1;
-    memcpy(out_key, strbuf_str(&key), n);
-    out_key[n] = '\0';
-    strbuf_fini(&key);
+    if (!b)
+        c = NULL;
+    snprintf(out_key, TABLE_KEY_BYTES, "%s%s%s%s%s", a, b ? " " : "", b ? b : "", c ? " " : "",
+             c ? c : "");
 }
 
 int table_compare(enum table table, const char *a, const char *b)

@@ -323,13 +323,15 @@ static int queue_message(struct rpc_call *call, const ProtobufCMessage *message,
     int status = STATUS_CANCELLED;
     grpc_byte_buffer *buffer = rpc_core_pack(message, &n_bytes);
     pthread_mutex_lock(&call->lock);
+    bool alone = call->queue.pending_bytes == 0;
     if (call->dead || call->ended) {
         grpc_byte_buffer_destroy(buffer);
     } else if (!rpc_queue_push(&call->queue, buffer, n_bytes, call->max_pending_bytes)) {
+        /* What there is no memory for must not leave its client waiting: an empty queue refuses for
+         * no other reason, and nothing is under way after which on_writable would follow. */
         status = STATUS_RESOURCE_EXHAUSTED;
-        call->ended =
-            finish; /* an answer there is no memory for must not leave its client waiting */
-        if (finish)
+        call->ended = finish || alone;
+        if (call->ended)
             error_set(&call->status, status, "no memory for the answer");
         pump(call);
     } else {

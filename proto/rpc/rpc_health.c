@@ -249,7 +249,10 @@ static void handle_watch(void *context, struct rpc_call *call, const ProtobufCMe
     size_t n_name = strlen(request->service);
     struct watch *watch = n_name <= MAX_NAME_BYTES ? calloc(1, sizeof(*watch) + n_name + 1) : NULL;
     if (watch == NULL) {
-        error_field(&err, "service", "%zu bytes; at most %d", n_name, MAX_NAME_BYTES);
+        if (n_name <= MAX_NAME_BYTES)
+            error_set(&err, STATUS_RESOURCE_EXHAUSTED, "service: no memory to watch it");
+        else
+            error_field(&err, "service", "%zu bytes; at most %d", n_name, MAX_NAME_BYTES);
         rpc_call_finish(call, &err);
         return;
     }
