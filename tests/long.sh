@@ -74,7 +74,7 @@ part_load() { # real timers and load over the real programs
 
 part_faults() { # the fault suite with real timers and load L of 32 streams, invariants checked; every kind of request outlives its worker
     run "build dev" build dev
-    SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1 run "fault suite" pytest -s tests/e2e/test_fault_suite.py
+    SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1 run "fault suite" pytest -s tests/e2e/test_fault_suite.py tests/e2e/test_fault_clients.py tests/e2e/test_malloc.py
     local round
     for round in 1 2 3; do SLUICE_BIN=$root/build/dev/bin run "resumes, round $round" pytest tests/e2e/test_resume.py; done
     SLUICE_BIN=$root/build/dev/bin run "planted bugs" pytest tests/e2e/test_seeded_bugs.py

@@ -69,9 +69,10 @@ class Load:
         return self.sluice.request(self.model, prompt(k), max_tokens=self.max_tokens, temperature=0.6 * (k % 2), seed=k, ignore_eos=True)
 
     def stub(self):
+        # min_reconnect_backoff is the time an attempt to connect has, which on a busy machine is not 50 ms.
         channel = grpc.insecure_channel(self.sluice.address, options=[
             ("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_backoff_ms", 50),
-            ("grpc.min_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 200)])
+            ("grpc.min_reconnect_backoff_ms", 5000), ("grpc.max_reconnect_backoff_ms", 200)])
         return channel, self.sluice.stubs.inference_grpc.InferenceStub(channel)
 
     def one(self, stub, k):

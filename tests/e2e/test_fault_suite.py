@@ -1,11 +1,9 @@
-"""Faults of the data plane with the real programs under live load, the invariants (invariants.py) checked around each. Timers are shortened;
-tests/long.sh faults sets SLUICE_LONG and takes the real ones."""
+"""Faults of the data plane with the real programs under live load, the invariants (invariants.py) checked around each; those that clients
+make are in test_fault_clients.py. Timers are shortened; tests/long.sh faults sets SLUICE_LONG and takes the real ones."""
 import os
 import resource
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 
@@ -21,7 +19,6 @@ pytestmark = pytest.mark.alone
 
 LONG = bool(os.environ.get("SLUICE_LONG"))
 STALL_S = 10 if LONG else 2
-SLOW_S = 30 if LONG else 3
 N = 32 if LONG else 8  # clients of load L
 ENV = {"SLUICE_RESTART_BACKOFF_INITIAL": "1s" if LONG else "100ms", "SLUICE_STALL_TIMEOUT": f"{STALL_S}s"}
 UNAVAILABLE, EXHAUSTED = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -75,10 +72,11 @@ def two(tmp_path_factory, stubs):
 class UnderLoad:
     """with UnderLoad(sluice) as load: the fault. Before, while and after it load L runs; at the end everything is checked."""
 
-    def __init__(self, sluice, allowed=(), during=10, warm=None, **kwargs):
-        """`warm`: what the fault will ask of the programs besides load L, once before their memory is looked at."""
-        self.sluice, self.allowed, self.during, self.warm = sluice, allowed, during, warm
-        self.load = Load(sluice, n=N, **kwargs)
+    def __init__(self, sluice, allowed=(), during=10, warm=None, n=N, rss=True, **kwargs):
+        """`warm`: what the fault will ask of the programs besides load L, once before their memory is looked at. `rss`: whether that must
+        be as before at the end (where the fault may cost more, the test itself says how much)."""
+        self.sluice, self.allowed, self.during, self.warm, self.n, self.rss = sluice, allowed, during, warm, n, rss
+        self.load = Load(sluice, n=n, **kwargs)
 
     def __enter__(self):
         s = self.sluice
@@ -88,21 +86,21 @@ class UnderLoad:
             self.warm()
         self.rest = Rest(s)
         self.watch = Watch(s, stall_timeout=STALL_S)
-        self.load.start().wait_tokens(N * 15)
+        self.load.start().wait_tokens(self.n * 15)
         self.load.mark("fault")
         return self.load
 
     def __exit__(self, kind, *_):
         if kind is None:
-            self.load.wait_tokens(N * 15)
+            self.load.wait_tokens(self.n * 15)
             self.load.mark("after")
-            self.load.wait_tokens(N * 15)
+            self.load.wait_tokens(self.n * 15)
         self.load.stop()
         if kind is None:
             s = self.sluice
             s.wait(lambda: len(s.ready()) == s.n_replicas, 30, "the replicas are ready")
             check_all(s, self.load, self.watch, self.rest, self.allowed,
-                      minimum={"before": N * 10, "fault": self.during, "after": N * 10})
+                      minimum={"before": self.n * 10, "fault": self.during, "after": self.n * 10}, rss=self.rss)
         else:
             self.watch.stop()
 
@@ -212,59 +210,9 @@ def test_f7_a_long_stop_moves_the_streams_and_ends_the_worker(two):
         two.wait(lambda: any(w[0] == replica and int(w[1]) > int(epoch) for w in worker_processes(two)), 20, "its successor has a newer epoch")
 
 
-# --- F17: clients leave ---
-
-def test_f17_abandoned_streams_are_cancelled_at_once(one):
-    child = ("import grpc, sys, threading; sys.path.insert(0, sys.argv[1]); from sluice.v1 import inference_pb2 as p, inference_pb2_grpc as g\n"
-             "stub = g.InferenceStub(grpc.insecure_channel(sys.argv[2]))\n"
-             "def run(i):\n"
-             "    for r in stub.Generate(p.GenerateRequest(model='smol', text=f'Count from {i}:', stopping=p.Stopping(max_tokens=5000, ignore_eos=True))):\n"
-             "        print(i, flush=True)\n"
-             "[threading.Thread(target=run, args=(i,)).start() for i in range(6)]\n")
-    stubs_folder = os.path.dirname(os.path.dirname(os.path.dirname(one.stubs.inference.__file__)))
-    with UnderLoad(one):
-        for how in ("kill", "close", "cancel", "reset"):
-            base = counters(one).n_cancelled_requests
-            if how == "kill":
-                process = subprocess.Popen([sys.executable, "-c", child, stubs_folder, one.address], stdout=subprocess.PIPE)
-                seen = set()
-                while len(seen) < 6:
-                    seen.add(process.stdout.readline())
-                process.kill()
-                process.wait()
-            else:
-                leave(one, how)
-            left = time.monotonic()
-            while counters(one).n_cancelled_requests - base < 6:
-                assert time.monotonic() - left < patience(2), f"{how}: {counters(one).n_cancelled_requests - base} of 6 were cancelled within 2 s"
-                time.sleep(0.02)
-
-
 def counters(sluice):
     return next(worker_status(sluice)).counters
 
-
-def leave(sluice, how):
-    """Six streams whose client goes away after their first token."""
-    channel = grpc.insecure_channel(sluice.address, options=[("grpc.use_local_subchannel_pool", 1)])
-    stub = sluice.stubs.inference_grpc.InferenceStub(channel)
-    calls = [stub.Generate(sluice.request("smol", f"Count down from {i}:", max_tokens=5000, ignore_eos=True)) for i in range(6)]
-    for call in calls:
-        next(call), next(call)
-    if how == "cancel":
-        [call.cancel() for call in calls]
-    elif how == "close":
-        channel.close()
-    else:  # a RST instead of a FIN: lingering for no time
-        mine = [c for c in psutil.Process().net_connections("tcp") if c.raddr and c.raddr.port == sluice.port and c.status == "ESTABLISHED"]
-        for connection in mine[-1:]:
-            s = socket.socket(fileno=os.dup(connection.fd))
-            s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
-            s.close()
-        channel.close()
-
-
-# --- F18: a reader that does not read ---
 
 @pytest.fixture
 def plumbing(tmp_path, stubs):
@@ -276,31 +224,6 @@ def plumbing(tmp_path, stubs):
     yield make
     for p in made:
         p.stop()
-
-
-def test_f18_a_stalled_reader_pauses_alone_and_is_ended(plumbing):
-    """63 readers and one that stops. 8 choices of 100 tokens/s fill its window and the server's 64 KiB within seconds."""
-    p = plumbing(rate=100, options=["--slow-reader-timeout", f"{SLOW_S}s"])
-    inference = p.stubs.inference
-    alone = p.load(connections=4, streams=63, tokens=600)
-    channel = grpc.insecure_channel(p.address, options=[("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1024)])
-    stalled = p.stubs.inference_grpc.InferenceStub(channel).Generate(inference.GenerateRequest(
-        model="echo", text="never read", sampling=inference.Sampling(n=8), stopping=inference.Stopping(max_tokens=10**6)))
-    next(stalled), next(stalled)
-    rss = psutil.Process(p.server.pid).memory_info().rss
-    beside = p.load(connections=4, streams=63, tokens=(SLOW_S + 11) * 100)
-    print(alone["itl_ms"], beside["itl_ms"])
-    assert sanitized() or beside["itl_ms"]["p99"] <= alone["itl_ms"]["p99"] * 1.10 + 5, "the others noticed"
-    assert sanitized() or psutil.Process(p.server.pid).memory_info().rss - rss < 8 << 20
-    n = 0
-    with pytest.raises(grpc.RpcError) as e:
-        for response in stalled:
-            n += len(response.tokens.ids)
-    # It takes no trailers either, so the reason comes in the status' text.
-    assert e.value.code() == EXHAUSTED and e.value.details().startswith("SLOW_READER: "), e.value
-    # 64 KiB here, as much in the network's windows, and what was under way: not the 800 tokens a second of all that time.
-    assert n < 800 * (SLOW_S + 8)
-    channel.close()
 
 
 # --- F23: a storm of deadlines ---
@@ -363,26 +286,36 @@ def test_f24_overflow_is_refused_at_once(tmp_path, stubs):
         load.wait_tokens(40)
         load.stop().require(before=40, fault=40, after=20)
         load.check_one_ending(allowed=(EXHAUSTED,))
-        # One call at a time, the queue full: the refusal itself is what is timed.
+        # One call at a time from a connection that does nothing else, the queue full: the refusal itself is what is timed.
         fill = [stub.Generate(sluice.request("smol", f"Fill {i}", max_tokens=3000, ignore_eos=True)) for i in range(48)]  # half are refused
         time.sleep(1.5)
-        times = []
-        for i in range(80):
+        quiet_channel, quiet = load.stub()
+        quiet.ListModels(sluice.stubs.inference.ListModelsRequest(), timeout=10)
+        times, n = [], 200 if LONG else 40
+        for i in range(2 * n):
             asked = time.monotonic()
             with pytest.raises(grpc.RpcError) as e:
-                list(stub.Generate(sluice.request("smol", f"Over {i}", max_tokens=3000, ignore_eos=True), timeout=1))
+                list(quiet.Generate(sluice.request("smol", f"Over {i}", max_tokens=3000, ignore_eos=True), timeout=1))
+            took = time.monotonic() - asked
             if e.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED:  # one of those that filled the queue has ended: fill its place
                 fill.append(stub.Generate(sluice.request("smol", f"Fill again {i}", max_tokens=3000, ignore_eos=True)))
                 time.sleep(0.2)
                 continue
-            times.append(time.monotonic() - asked)
-            assert e.value.code() == EXHAUSTED, (i, e.value, [c.code() for c in fill if c.done()])
-            if len(times) == 40:
+            times.append(took)
+            reason, retry, pushback = details(e.value)
+            # (With a second to live it may be told that it would wait longer than that.)
+            assert e.value.code() == EXHAUSTED and reason in ("QUEUE_FULL", "DEADLINE_UNREACHABLE"), (
+                i, e.value, [c.code() for c in fill if c.done()])
+            assert retry >= 0.05 and pushback == round(1000 * retry), (retry, pushback)
+            if len(times) == n:
                 break
-        assert len(times) == 40, "the queue was not full"
+        assert len(times) == n, "the queue was not full"
         times.sort()
-        print(f"one refusal: median {1e3 * times[20]:.2f} ms, slowest of 40 {1e3 * times[-1]:.2f} ms")
-        assert sanitized() or times[20 if LONG else 4] <= 0.005  # on a busy machine the client itself waits for its turn
+        p50, p99 = times[n // 2], times[n * 99 // 100]
+        print(f"one refusal of {n}: p50 {1e3 * p50:.2f} ms, p99 {1e3 * p99:.2f} ms, slowest {1e3 * times[-1]:.2f} ms")
+        # On a busy machine the client itself waits for its turn: then the fastest say how long a refusal takes.
+        assert sanitized() or (p50 <= 0.005 if LONG else times[4] <= 0.005 and p50 <= 0.050)
+        quiet_channel.close()
         [call.cancel() for call in fill]
         channel.close()
     finally:

@@ -1,7 +1,11 @@
-"""F27: the N-th allocation of sluice-server or of protobuf-c in it fails, N = 1, 2, … until a whole call does with fewer, for each RPC
-(tests/support/fail_malloc.c). The call ends well or RESOURCE_EXHAUSTED, the process lives, and the next call is as ever."""
+"""F27: the N-th allocation of sluice-server or sluice-manager, or of protobuf-c in it, fails, for each RPC and frame
+(tests/support/fail_malloc.c). The call ends well or RESOURCE_EXHAUSTED, the process lives, and the next call is as ever. N is each number up to
+what a whole call needs with SLUICE_LONG=1 (tests/long.sh faults), the first ones and a spread of the others without."""
+import contextlib
+import itertools
 import mmap
 import os
+import queue
 import struct
 import time
 
@@ -9,9 +13,15 @@ import grpc
 import pytest
 
 from conftest import BIN, patience, sanitized
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from plumbing import Plumbing
+from test_limits import Server
+from test_manager import Manager
 
+LONG = bool(os.environ.get("SLUICE_LONG"))
 EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
+FIRST, SPREAD = 8, 12  # of the numbers in the short form
+names = itertools.count()
 pytestmark = pytest.mark.skipif(sanitized(), reason="sanitizers replace the allocator whose calls are made to fail")
 
 
@@ -29,21 +39,64 @@ class Control:
         self.map[0:16] = struct.pack("qq", -1, 0)
         return failed
 
+    def count(self, call):
+        """How many allocations it makes."""
+        self.arm(1 << 40)
+        call()
+        left = struct.unpack("qq", self.map[0:16])[0]
+        self.disarm()
+        return (1 << 40) - 1 - left
+
+
+@contextlib.contextmanager
+def preloaded(folder):
+    """What is started within has an allocator that can fail; yields its control."""
+    control = Control(folder / "control")
+    os.environ.update(LD_PRELOAD=str(BIN / "fail_malloc.so"), SLUICE_TEST_MALLOC=str(folder / "control"))
+    try:
+        yield control
+    finally:
+        del os.environ["LD_PRELOAD"], os.environ["SLUICE_TEST_MALLOC"]
+
 
 @pytest.fixture(scope="module")
 def starved(tmp_path_factory, stubs):
     folder = tmp_path_factory.mktemp("malloc")
-    control = Control(folder / "control")
-    os.environ.update(LD_PRELOAD=str(BIN / "fail_malloc.so"), SLUICE_TEST_MALLOC=str(folder / "control"))
-    try:
+    with preloaded(folder) as control:
         p = Plumbing(folder, stubs, rate=200)
-    finally:
-        del os.environ["LD_PRELOAD"], os.environ["SLUICE_TEST_MALLOC"]
     p.control = control
-    p.stub = stubs.inference_grpc.InferenceStub(grpc.insecure_channel(p.address))
+    p.channel = grpc.insecure_channel(p.address)
+    p.stub = stubs.inference_grpc.InferenceStub(p.channel)
+    p.program = lambda: p.server
     yield p
     control.disarm()
     p.stop()
+
+
+@pytest.fixture(scope="module")
+def starved_text(tmp_path_factory, served, stubs):
+    """A server of its own before a real worker, which has a tokenizer and a template."""
+    folder = tmp_path_factory.mktemp("malloc-text")
+    with preloaded(folder) as control:
+        s = Server(served)
+    s.stubs, s.control, s.stub, s.program, s.text = stubs, control, s.inference, lambda: s.process, served.tail
+    yield s
+    control.disarm()
+    s.stop()
+
+
+@pytest.fixture(scope="module")
+def starved_manager(tmp_path_factory, stubs):
+    m = Manager(tmp_path_factory.mktemp("malloc-manager"), stubs)
+    with preloaded(m.folder) as control:
+        m.up()
+    m.control, m.program = control, lambda: m.process
+    m.script("a")
+    m.register("a")
+    m.done(m.load("a"))
+    yield m
+    control.disarm()
+    m.clean()
 
 
 def generate_request(stubs, **kwargs):
@@ -85,31 +138,201 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("rpc", CALLS)
-def test_f27_a_failed_allocation_fails_the_call_alone(starved, rpc):
-    call, inference = CALLS[rpc], starved.stubs.inference
-    reference = call(starved, inference)
-    outcomes = {"OK": 0, "RESOURCE_EXHAUSTED": 0}
-    for n in range(1, 400):
-        starved.control.arm(n)
+class Frames:
+    """One GenerateStream, frame by frame."""
+
+    def __init__(self, s):
+        self.inference, self.out = s.stubs.inference, queue.Queue()
+        self.call = s.stub.GenerateStream(iter(self.out.get, None), timeout=10)
+
+    def send(self, request_id="a", **frame):
+        self.out.put(self.inference.GenerateStreamRequest(request_id=request_id, **frame))
+
+    def next(self):
+        response = next(self.call)
+        if response.HasField("error"):
+            self.call.cancel()
+            raise Refused(response.error)
+        return response
+
+    def until_tokens(self):
+        while not (response := self.next()).HasField("tokens"):
+            pass
+        return response.tokens
+
+    def rest(self, text=""):
+        """All text up to the request's end; checks that nothing is missing between."""
+        while not (response := self.next()).HasField("finished"):
+            text += response.tokens.text
+        self.out.put(None)
+        return text
+
+
+def long_request(s, n=20, **kwargs):
+    inference = s.stubs.inference
+    return inference.GenerateRequest(model="echo", text="abcdef", stopping=inference.Stopping(max_tokens=n), **kwargs)
+
+
+def changed(s, i):
+    """Each frame that changes a running request, none of which changes what it says."""
+    stream = Frames(s)
+    stream.send(start=long_request(s, 30, credit_tokens=5))
+    text = stream.until_tokens().text
+    stream.send(pause=i.PauseFrame())
+    stream.send(update=i.UpdateFrame(max_tokens=20, priority=3))
+    stream.send(resume=i.ResumeFrame())
+    stream.send(credit=i.CreditFrame(n_tokens=1000))
+    return stream.rest(text)
+
+
+def cancelled(s, i):
+    """A request of a stream that is cancelled beside one that is not."""
+    stream = Frames(s)
+    stream.send("b", start=long_request(s, 5))
+    stream.send("a", start=long_request(s, 10000))
+    text, over = "", set()
+    while over != {"a", "b"}:
+        response = next(stream.call)
+        if response.request_id == "b":
+            text += response.tokens.text
+            over |= {"b"} if response.HasField("finished") else set()
+        if response.HasField("tokens") and response.request_id == "a" and response.tokens.first_index == 0:
+            stream.send("a", cancel=i.CancelFrame())
+        if response.HasField("error"):
+            if (response.request_id, response.error.code) != ("a", 1):
+                stream.call.cancel()
+                raise Refused(response.error)
+            over |= {"a"}
+    stream.out.put(None)
+    return text
+
+
+def reattached(s, i):
+    """Left after its first tokens, taken up on another stream."""
+    name, text, n = f"r{next(names)}", "", 0
+    first = Frames(s)
+    first.send(name, start=long_request(s, 20, reattach_window_ms=3000))
+    tokens = first.until_tokens()
+    text, n = tokens.text, len(tokens.ids)
+    first.call.cancel()
+    second = Frames(s)
+    second.send(name, reattach=i.ReattachFrame(received=[i.ReceivedTokens(choice=0, n_tokens=n)]))
+    return second.rest(text)
+
+
+def cancel(s, i):
+    """Cancel of a request that runs; where that is what memory failed, there is none to cancel."""
+    name = f"c{next(names)}"
+    running = s.stub.Generate(long_request(s, 10000, request_id=name), timeout=10)
+    next(running)
+    try:
+        s.stub.Cancel(i.CancelRequest(request_id=name), timeout=10)
+    except grpc.RpcError as e:
+        if e.code() != grpc.StatusCode.NOT_FOUND:
+            running.cancel()
+            raise
+    with pytest.raises(grpc.RpcError) as e:
+        list(running)
+    if e.value.code() == EXHAUSTED:
+        raise e.value
+    assert e.value.code() == grpc.StatusCode.CANCELLED, e.value
+    return True
+
+
+def health(s, i):
+    """Where its link to the worker is what memory failed, the truth is NOT_SERVING until there is another."""
+    stub = health_pb2_grpc.HealthStub(s.channel)
+    watch = stub.Watch(health_pb2.HealthCheckRequest(service=""), timeout=10)
+    said = {next(watch).status, stub.Check(health_pb2.HealthCheckRequest(service="sluice.v1.Inference"), timeout=10).status}
+    watch.cancel()
+    return said <= {health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING}
+
+
+CALLS |= {"GenerateStream: pause, update, resume, credit": changed, "GenerateStream: cancel": cancelled,
+          "GenerateStream: reattach": reattached, "Cancel": cancel, "Health": health}
+
+
+def chat(i):
+    return i.Chat(messages=[i.ChatMessage(role="user", content="hello")])
+
+
+TEXT_CALLS = {
+    "Tokenize": lambda s, i: tuple(s.stub.Tokenize(i.TokenizeRequest(model="smol", text="Once upon a time"), timeout=10).ids),
+    "Detokenize": lambda s, i: s.stub.Detokenize(i.DetokenizeRequest(model="smol", ids=[100, 200, 300]), timeout=10).text,
+    "ApplyChatTemplate": lambda s, i: s.stub.ApplyChatTemplate(i.ApplyChatTemplateRequest(model="smol", chat=chat(i)), timeout=10).text,
+    "Complete of a chat": lambda s, i: s.stub.Complete(i.GenerateRequest(
+        model="smol", chat=chat(i), stopping=i.Stopping(max_tokens=3, ignore_eos=True)), timeout=10).choices[0].text,
+}
+
+
+def register(m, i):
+    """With a request id, so that the second try after a failure is the same change."""
+    name = f"v{next(names)}"
+    version = m.rpc.RegisterModelVersion(i.RegisterModelVersionRequest(request_id=name, model="b", version=name, path="a"), timeout=10).version
+    return bool(version.version == name)
+
+
+def watch_events(m, i):
+    events = m.rpc.WatchEvents(i.WatchEventsRequest(from_seq=1), timeout=10)
+    first = next(events).events[0].seq
+    events.cancel()
+    return first
+
+
+MANAGER_CALLS = {
+    "GetStatus": lambda m, i: m.rpc.GetStatus(i.GetStatusRequest(), timeout=10).ByteSize() > 0,
+    "GetModel": lambda m, i: m.rpc.GetModel(i.GetModelRequest(model="a"), timeout=10).model.name,
+    "ListModels": lambda m, i: m.rpc.ListModels(i.ListModelsRequest(), timeout=10).models[0].name,
+    "ListReplicas": lambda m, i: m.rpc.ListReplicas(i.ListReplicasRequest(), timeout=10).replicas[0].id,
+    "ListOperations": lambda m, i: len(m.rpc.ListOperations(i.ListOperationsRequest(), timeout=10).operations),
+    "ListDevices": lambda m, i: m.rpc.ListDevices(i.ListDevicesRequest(), timeout=10).ByteSize() > 0,
+    "RegisterModelVersion": register,
+    "WatchEvents": watch_events,
+}
+
+
+def numbers(n):
+    """Which allocations fail: all, or some, of the n that a call makes, and the first that it does not."""
+    some = range(1, n + 1) if LONG else {*range(1, min(FIRST, n) + 1), *range(FIRST, n + 1, max(1, (n - FIRST) // SPREAD))}
+    return sorted(some) + [n + n // 4 + 10]
+
+
+def starve(s, messages, what, call):
+    reference = call(s, messages)
+    outcomes, n_failed = {"OK": 0, "RESOURCE_EXHAUSTED": 0}, 0
+    n = s.control.count(lambda: call(s, messages))
+    for nth in numbers(n):
+        s.control.arm(nth)
         try:
-            assert call(starved, inference) == reference, f"allocation {n}: another answer"
+            assert call(s, messages) == reference, f"allocation {nth}: another answer"
             outcomes["OK"] += 1
         except (grpc.RpcError, Refused) as e:
-            assert e.code() == EXHAUSTED, f"allocation {n}: {e.code()} {e.details()}\n{starved.text()}"
+            assert e.code() == EXHAUSTED, f"allocation {nth}: {e.code()} {e.details()}\n{s.text()}"
             outcomes["RESOURCE_EXHAUSTED"] += 1
-        failed = starved.control.disarm()
-        assert starved.server.poll() is None, f"allocation {n}: the server died\n{starved.text()}"
+        n_failed += s.control.disarm()
+        assert s.program().poll() is None, f"allocation {nth}: it died\n{s.text()}"
         until = time.monotonic() + patience(5)
         while True:
             try:
-                assert call(starved, inference) == reference, f"after allocation {n}"
+                assert call(s, messages) == reference, f"after allocation {nth}"
                 break
             except (grpc.RpcError, Refused) as e:  # its link to the worker may have been what failed
-                assert time.monotonic() < until, f"after allocation {n}: {e}"
+                assert time.monotonic() < until, f"after allocation {nth}: {e}"
                 time.sleep(0.05)
-        if not failed:
-            break
-    assert not failed, "no end"
-    print(f"{rpc}: {n - 1} allocations, {outcomes}")
-    assert n > 5 and outcomes["RESOURCE_EXHAUSTED"] > 0
+    print(f"{what}: {n} allocations, {n_failed} made to fail, {outcomes}")
+    assert n > 5 and n_failed >= min(n, FIRST) - 1 and outcomes["RESOURCE_EXHAUSTED"] > 0, (n, n_failed, outcomes)
+
+
+@pytest.mark.parametrize("rpc", CALLS)
+def test_f27_a_failed_allocation_fails_the_call_alone(starved, rpc):
+    starve(starved, starved.stubs.inference, rpc, CALLS[rpc])
+
+
+@pytest.mark.parametrize("rpc", TEXT_CALLS)
+def test_f27_before_a_real_worker(starved_text, rpc):
+    starve(starved_text, starved_text.stubs.inference, rpc, TEXT_CALLS[rpc])
+
+
+@pytest.mark.parametrize("rpc", MANAGER_CALLS)
+def test_f27_in_the_manager(starved_manager, rpc):
+    starve(starved_manager, starved_manager.stubs.manager, rpc, MANAGER_CALLS[rpc])

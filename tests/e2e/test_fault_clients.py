@@ -1,0 +1,359 @@
+"""Faults that clients make, F17 to F22, beside load L with the invariants checked, and F18 beside 63 readers. Timers are shortened;
+tests/long.sh faults sets SLUICE_LONG: real timers, and the figures of FAULTS as the median of interleaved runs."""
+import contextlib
+import os
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+import grpc
+import psutil
+import pytest
+
+from conftest import free_port, patience, sanitized
+from invariants import metrics
+from rawhttp2 import DATA, RST_STREAM, WINDOW_UPDATE, Closed, Peer, frame, message
+from test_fault_suite import EXHAUSTED, LONG, UnderLoad, plumbing, start  # noqa: F401 (a fixture)
+from test_wire import LIST, OK, STREAM, Proxy, connections, reset_flood
+
+SLOW_S = 30 if LONG else 3
+KEEPALIVE_S, HANDSHAKE_S = (80, 10) if LONG else (2, 1)
+CLIENTS = 8 if sanitized() else 32
+GENERATE = "/sluice.v1.Inference/Generate"
+ENV = {"SLUICE_MAX_CONNECTIONS": "128"}
+if not LONG:
+    ENV |= {"SLUICE_KEEPALIVE_TIME": "1s", "SLUICE_KEEPALIVE_TIMEOUT": "1s", "SLUICE_HANDSHAKE_TIMEOUT": "1s", "SLUICE_MAX_RESETS": "2000"}
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory, stubs):
+    sluice = start(tmp_path_factory.mktemp("one"), stubs, env=ENV)
+    yield sluice
+    sluice.stop()
+
+
+class Port:
+    """The server of a Sluice as the raw clients of test_wire.py see it."""
+
+    def __init__(self, sluice):
+        self.port, self.server = sluice.port, psutil.Process(sluice.children("sluice-server")[0])
+
+
+# --- F17: clients leave ---
+
+class Cancelled(threading.Thread):
+    """When the worker said how many requests had been cancelled in its engine."""
+
+    def __init__(self, sluice):
+        super().__init__(daemon=True)
+        (path,) = sluice.state.glob("run/replica-*/worker.sock")
+        self.channel, self.seen = grpc.insecure_channel(f"unix:{path}"), []
+        request = sluice.stubs.worker.WatchStatusRequest(protocol_min=1, protocol_max=1, interval_ms=10)
+        self.call = sluice.stubs.worker_grpc.WorkerStub(self.channel).WatchStatus(request)
+        self.seen.append((time.monotonic(), next(self.call).counters.n_cancelled_requests))
+        self.start()
+
+    def run(self):
+        with contextlib.suppress(grpc.RpcError):
+            for status in self.call:
+                self.seen.append((time.monotonic(), status.counters.n_cancelled_requests))
+
+    def n(self):
+        return self.seen[-1][1]
+
+    def when(self, n, within):
+        """The first time at which there were n of them."""
+        until = time.monotonic() + within
+        while self.n() < n:
+            assert time.monotonic() < until, f"{n - self.n()} requests were not cancelled within {within} s"
+            time.sleep(0.005)
+        return next(at for at, seen in self.seen if seen >= n)
+
+    def stop(self):
+        self.call.cancel()
+        self.join(5)
+        self.channel.close()
+
+
+CHILD = ("import grpc, sys, threading; sys.path.insert(0, sys.argv[1]); from sluice.v1 import inference_pb2 as p, inference_pb2_grpc as g\n"
+         "stub = g.InferenceStub(grpc.insecure_channel(sys.argv[2]))\n"
+         "def run(i):\n"
+         "    for r in stub.Generate(p.GenerateRequest(model='smol', text=f'Count from {i}:', stopping=p.Stopping(max_tokens=5000, ignore_eos=True))):\n"
+         "        print(i, flush=True)\n"
+         "[threading.Thread(target=run, args=(i,)).start() for i in range(6)]\n")
+
+
+def leave(sluice, how):
+    """Six streams whose client goes away after their first token; returns when it did."""
+    if how == "kill":
+        stubs_folder = os.path.dirname(os.path.dirname(os.path.dirname(sluice.stubs.inference.__file__)))
+        process = subprocess.Popen([sys.executable, "-c", CHILD, stubs_folder, sluice.address], stdout=subprocess.PIPE)
+        seen = set()
+        while len(seen) < 6:
+            seen.add(process.stdout.readline())
+        left = time.monotonic()
+        process.kill()
+        process.wait()
+        return left
+    channel = grpc.insecure_channel(sluice.address, options=[("grpc.use_local_subchannel_pool", 1)])
+    stub = sluice.stubs.inference_grpc.InferenceStub(channel)
+    calls = [stub.Generate(sluice.request("smol", f"Count down from {i}:", max_tokens=5000, ignore_eos=True)) for i in range(6)]
+    for call in calls:
+        next(call), next(call)
+    if how == "reset":  # a RST instead of a FIN: lingering for no time
+        mine = [c for c in psutil.Process().net_connections("tcp") if c.raddr and c.raddr.port == sluice.port and c.status == "ESTABLISHED"]
+        for connection in mine[-1:]:
+            s = socket.socket(fileno=os.dup(connection.fd))
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+            s.close()
+    left = time.monotonic()
+    if how == "cancel":
+        [call.cancel() for call in calls]
+    channel.close()
+    return left
+
+
+def test_f17_abandoned_streams_are_cancelled_at_once(one):
+    """Within 100 ms, as the worker itself tells; what that is beside a busy machine's noise, only tests/long.sh says."""
+    took = {"kill": [], "close": [], "cancel": [], "reset": []}
+    watch = Cancelled(one)
+    with UnderLoad(one):
+        for how in list(took) * (5 if LONG else 1):
+            base = watch.n()
+            left = leave(one, how)
+            took[how].append(watch.when(base + 6, patience(2)) - left)
+    watch.stop()
+    print("cancelled in the engine after " + ", ".join(f"{how} {1e3 * statistics.median(t):.0f} ms" for how, t in took.items()))
+    bound = 0.1 if LONG else 1.0
+    assert sanitized() or all(statistics.median(t) <= bound for t in took.values()), took
+
+
+# --- F18: a reader that does not read ---
+
+def stalled_reader(p, max_tokens=10**6):
+    """A client without a window: all that its eight choices make, 800 tokens a second, stays in the server."""
+    inference = p.stubs.inference
+    peer = Peer(p.port, settings=struct.pack(">HI", 4, 0))
+    stream = peer.open(GENERATE)
+    peer.data(stream, message(inference.GenerateRequest(
+        model="echo", text="never read", sampling=inference.Sampling(n=8),
+        stopping=inference.Stopping(max_tokens=max_tokens)).SerializeToString()))
+    return peer, stream
+
+
+def slow(plumbing, rate=100, *options):
+    metrics_address = f"127.0.0.1:{free_port()}"
+    p = plumbing(rate=rate, options=["--metrics", metrics_address, *options])
+    p.metrics_address = metrics_address
+    worker = p.stubs.worker
+    p.worker = p.stubs.worker_grpc.WorkerStub(grpc.insecure_channel(f"unix:{p.socket_path(0)}"))
+
+    def load():
+        call = p.worker.WatchStatus(worker.WatchStatusRequest(protocol_min=1, protocol_max=1, interval_ms=20), timeout=10)
+        status = next(call)
+        call.cancel()
+        return status.load
+    p.worker_load = load
+    return p
+
+
+def refused(p, limit):
+    return metrics(p)[f'sluice_refusals_total{{limit="{limit}"}}']
+
+
+def generated(p):
+    return int(sum(v for name, v in metrics(p).items() if name.startswith("sluice_generated_tokens_total")))
+
+
+def take(p, peer, stream, n_tokens, seconds=20):
+    """Reads until n_tokens came: how many bytes that were, of text and of ids."""
+    peer.send(frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 1 << 24)) + frame(WINDOW_UPDATE, 0, stream, struct.pack(">I", 1 << 24)))
+    until, data, n, n_bytes = time.monotonic() + seconds, b"", 0, 0
+    while n < n_tokens:
+        kind, _, at, payload = peer.read_frame(max(0.01, until - time.monotonic()))
+        assert kind != RST_STREAM, "it was ended"
+        data += payload if kind == DATA and at == stream else b""
+        while n < n_tokens and len(data) >= 5 and len(data) >= 5 + int.from_bytes(data[1:5], "big"):
+            size = 5 + int.from_bytes(data[1:5], "big")
+            tokens = p.stubs.inference.GenerateResponse.FromString(data[5:size]).tokens
+            n, n_bytes, data = n + len(tokens.ids), n_bytes + len(tokens.text) + 4 * len(tokens.ids), data[size:]
+    return n_bytes
+
+
+def test_f18_what_a_stalled_reader_leaves_unread_is_bounded(plumbing):  # noqa: F811
+    """Its sequence pauses before 64 KiB are kept for it, makes nothing more while it is paused, and goes on where it reads again."""
+    p = slow(plumbing, 1000)
+    peer, stream = stalled_reader(p)
+    p.wait(lambda: p.worker_load().n_paused == 1, "its sequence pauses", 20)
+    time.sleep(0.2)
+    n, at = generated(p), time.monotonic()
+    assert refused(p, "pending_bytes") == 1
+    time.sleep(1)
+    assert generated(p) == n and p.worker_load().n_paused == 1, "a paused sequence goes on"
+    n_bytes = take(p, peer, stream, n)
+    print(f"{n} tokens in {n_bytes} bytes were kept for it, read {time.monotonic() - at:.1f} s later")
+    assert 32 << 10 <= n_bytes <= (64 << 10) + (1 << 10 if LONG else 8 << 10)  # and what was under way as it paused
+    p.wait(lambda: generated(p) > n + 100, "it goes on once it reads")
+    peer.close()
+    p.wait(lambda: p.worker_load().n_running == 0, "it is cancelled")
+
+
+def test_f18_a_stalled_reader_pauses_alone_and_is_ended(plumbing):  # noqa: F811
+    """63 readers and one that stops: after the time for slow readers it is ended, and no sooner; nobody's tokens come later for it and
+    the server is no larger."""
+    p = slow(plumbing, 100, "--slow-reader-timeout", f"{SLOW_S}s", *([] if LONG else ["--max-pending-bytes", "8K"]))
+    tokens, rounds = (2000, 3) if LONG else (400, 1)
+    p.load(connections=4, streams=63, tokens=200)
+    p99, highest = {"alone": [], "beside": []}, {"alone": 0, "beside": 0}
+    stopping = threading.Event()
+    phase = ["alone"]
+
+    def watch():
+        process = psutil.Process(p.server.pid)
+        while not stopping.wait(0.02):
+            highest[phase[0]] = max(highest[phase[0]], process.memory_info().rss)
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        for _ in range(rounds):
+            for phase[0] in p99:
+                reader = stalled_reader(p) if phase[0] == "beside" else None
+                p99[phase[0]].append(p.load(connections=4, streams=63, tokens=tokens)["itl_ms"]["p99"])
+                if reader:
+                    reader[0].close()
+        p.wait(lambda: p.worker_load().n_paused == 0 and p.worker_load().n_running == 0, "those who left are cancelled")
+        # And one that stays until it is ended, beside others that run all the time.
+        ended, began, peer = refused(p, "slow_reader"), time.monotonic(), stalled_reader(p)[0]
+        others = subprocess.Popen(p.load_command(connections=4, streams=62, tokens=(SLOW_S + 8) * 100), stdout=subprocess.PIPE, text=True)
+        p.wait(lambda: p.worker_load().n_paused == 1, "its sequence pauses", SLOW_S)
+        p.wait(lambda: refused(p, "slow_reader") == ended + 1, "it is ended", SLOW_S + 10)
+        lived = time.monotonic() - began
+        p.wait(lambda: p.worker_load().n_paused == 0, "its sequence is ended")
+        others.communicate(timeout=120)
+        assert others.returncode == 0, p.text()
+        peer.close()
+    finally:
+        stopping.set()
+        watcher.join()
+    alone, beside = statistics.median(p99["alone"]), statistics.median(p99["beside"])
+    print(f"p99 between tokens: {alone:.2f} ms alone, {beside:.2f} ms beside it ({100 * (beside / alone - 1):+.1f} %), of {p99}; "
+          f"at most {highest['alone'] >> 10} KiB resident alone, {highest['beside'] >> 10} KiB beside it; ended after {lived:.1f} s")
+    assert SLOW_S - 0.5 <= lived <= SLOW_S + (1 if LONG else 5), lived
+    assert sanitized() or highest["beside"] <= highest["alone"] * 1.01 + (8 << 20), "it is kept for"
+    assert sanitized() or beside <= (alone * 1.10 if LONG else alone * 2 + 50), "the others noticed"
+
+
+def test_f18_the_status_of_a_reader_that_was_too_slow(plumbing):  # noqa: F811
+    """It takes no trailers either, so the reason comes in the status' text once it reads; and what came before is whole."""
+    p = slow(plumbing, 100, "--slow-reader-timeout", f"{SLOW_S}s")
+    inference = p.stubs.inference
+    channel = grpc.insecure_channel(p.address, options=[("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1024)])
+    stalled = p.stubs.inference_grpc.InferenceStub(channel).Generate(inference.GenerateRequest(
+        model="echo", text="never read", sampling=inference.Sampling(n=8), stopping=inference.Stopping(max_tokens=10**6)))
+    next(stalled), next(stalled)
+    p.wait(lambda: refused(p, "slow_reader") == 1, "it is ended", SLOW_S + 30)
+    indices = {}
+    with pytest.raises(grpc.RpcError) as e:
+        for response in stalled:
+            tokens = response.tokens
+            assert tokens.first_index == indices.setdefault(tokens.choice, tokens.first_index), "a hole"
+            indices[tokens.choice] += len(tokens.ids)
+    assert e.value.code() == EXHAUSTED and e.value.details().startswith("SLOW_READER: "), e.value
+    channel.close()
+
+
+# --- F19 to F22: clients that break the rules, beside 32 that do not ---
+
+def test_f19_a_half_open_peer_is_found_beside_live_streams(one):
+    def half_open():
+        proxy, target = Proxy(one.port), Port(one)
+        channel = grpc.insecure_channel(f"127.0.0.1:{proxy.port}", options=[("grpc.use_local_subchannel_pool", 1)])
+        before = connections(target)
+        stream = one.stubs.inference_grpc.InferenceStub(channel).Generate(
+            one.request("smol", "Without end:", max_tokens=8000, ignore_eos=True, request_id="half-open"))
+        next(stream), next(stream)
+        assert connections(target) == before + 1
+        proxy.frozen.set()
+        frozen = time.monotonic()
+        while connections(target) > before:
+            assert time.monotonic() - frozen < patience(KEEPALIVE_S + 3), "a dead peer's connection is still there"
+            time.sleep(0.05)
+        took = time.monotonic() - frozen
+        with pytest.raises(grpc.RpcError) as e:  # what it ran is gone with it
+            one.inference.Cancel(one.stubs.inference.CancelRequest(request_id="half-open"), timeout=5)
+        assert e.value.code() == grpc.StatusCode.NOT_FOUND
+        stream.cancel()
+        proxy.close()
+        channel.close()
+        return took
+
+    with UnderLoad(one, n=CLIENTS, warm=half_open):
+        print(f"a half-open peer is gone after {half_open():.1f} s")
+
+
+def test_f20_silent_connections_beside_live_streams(one):
+    def flood(n):
+        silent = []
+        for _ in range(n):
+            s = socket.socket()
+            s.connect(("127.0.0.1", one.port))
+            silent.append(s)
+        return silent
+
+    def gone(silent):
+        [s.close() for s in silent]
+        until = time.monotonic() + HANDSHAKE_S + 5
+        while True:
+            with contextlib.suppress(Closed, TimeoutError), Peer(one.port, timeout=1) as peer:
+                if peer.call(LIST, b"").get("grpc-status") == OK:
+                    return
+            assert time.monotonic() < until, "the port does not come back"
+
+    with UnderLoad(one, n=CLIENTS, warm=lambda: gone(flood(200))) as load:
+        silent, target = flood(5000 if LONG else 1000), Port(one)
+        asked = time.monotonic()
+        one.manager_stub().ListModels(one.stubs.manager.ListModelsRequest(), timeout=1)
+        print(f"the manager's socket answers in {1e3 * (time.monotonic() - asked):.0f} ms")
+        assert connections(target) <= 128
+        time.sleep(HANDSHAKE_S + 1)
+        assert connections(target) <= CLIENTS + 8, "silent connections stay past the handshake's time"
+        load.wait_tokens(CLIENTS * 5)
+        gone(silent)
+
+
+def test_f21_a_thousand_streams_on_a_connection_beside_live_ones(one):
+    """Ten times the limit, from a client that does not keep to it: nothing is kept for it, and nobody else waits."""
+    body = message(one.stubs.inference.GenerateStreamRequest(request_id="x").SerializeToString())
+
+    def pile():
+        with Peer(one.port) as peer, contextlib.suppress(Closed):
+            for _ in range(1000):
+                stream = peer.open(STREAM)
+                peer.data(stream, body[:3], end=False)
+        with Peer(one.port) as peer:
+            assert peer.call(LIST, b"")["grpc-status"] == OK
+
+    with UnderLoad(one, n=CLIENTS, warm=pile) as load:
+        for _ in range(10 if LONG else 3):
+            pile()
+        load.wait_tokens(CLIENTS * 5)
+
+
+def test_f22_rapid_reset_beside_live_streams(one):
+    seconds = 60 if LONG else 4
+    with UnderLoad(one, n=CLIENTS, rss=False, warm=lambda: reset_flood(Port(one), 2)) as load:
+        target = Port(one)
+        before, began, rss = sum(target.server.cpu_times()[:2]), time.monotonic(), target.server.memory_info().rss
+        sent, cut = reset_flood(target, seconds)
+        cores = (sum(target.server.cpu_times()[:2]) - before) / (time.monotonic() - began)
+        grew = lambda: target.server.memory_info().rss - rss
+        print(f"{sent / seconds:.0f} resets/s, {cut} connections cut, {cores:.2f} cores, {grew() >> 10} KiB more")
+        assert sent > 500 * seconds, "the flood was none"
+        assert cut > 0 or LONG, "nobody stopped it"
+        assert cores <= 1
+        load.wait_tokens(CLIENTS * 5)
+    assert sanitized() or grew() <= 32 << 20
