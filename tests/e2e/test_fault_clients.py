@@ -21,12 +21,12 @@ from test_fault_suite import EXHAUSTED, LONG, UnderLoad, plumbing, start  # noqa
 from test_wire import LIST, OK, STREAM, Proxy, connections, reset_flood
 
 SLOW_S = 30 if LONG else 3
-KEEPALIVE_S, HANDSHAKE_S = (80, 10) if LONG else (2, 1)
+KEEPALIVE_S, HANDSHAKE_S = (80, 10) if LONG else (6, 1)
 CLIENTS = 8 if sanitized() else 32
 GENERATE = "/sluice.v1.Inference/Generate"
 ENV = {"SLUICE_MAX_CONNECTIONS": "128"}
 if not LONG:
-    ENV |= {"SLUICE_KEEPALIVE_TIME": "1s", "SLUICE_KEEPALIVE_TIMEOUT": "1s", "SLUICE_HANDSHAKE_TIMEOUT": "1s", "SLUICE_MAX_RESETS": "2000"}
+    ENV |= {"SLUICE_KEEPALIVE_TIME": "1s", "SLUICE_KEEPALIVE_TIMEOUT": "5s", "SLUICE_HANDSHAKE_TIMEOUT": "1s", "SLUICE_MAX_RESETS": "2000"}
 
 
 @pytest.fixture(scope="module")

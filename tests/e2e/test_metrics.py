@@ -106,6 +106,22 @@ def test_counts_are_what_clients_saw(measured):
     assert grew("sluice_grpc_bytes_total", direction="out") > 0
 
 
+def test_what_the_prefix_cache_held_is_counted(measured):
+    before = settle(measured)
+    request = measured.request("smol", "The prefix cache holds what was computed before. " * 20, max_tokens=2, ignore_eos=True)
+    cached = sum(measured.generate(request)[2].usage.n_cached_tokens for _ in range(2))
+    assert cached > 0
+    until = time.monotonic() + patience(5)
+    while True:  # the worker tells its hits with its load
+        after = settle(measured)
+        counted = [after.sum(name, model="smol") - before.sum(name, model="smol")
+                   for name in ("sluice_cached_prompt_tokens_total", "sluice_prefix_hit_tokens_total")]
+        if counted == [cached, cached]:
+            break
+        assert time.monotonic() < until, (counted, cached)
+        time.sleep(0.05)
+
+
 def test_books_balance_at_every_scrape_under_load(measured):
     stop = threading.Event()
     scrapes = []

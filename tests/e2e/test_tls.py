@@ -4,10 +4,12 @@ import hashlib
 import os
 import pathlib
 import queue
+import re
 import signal
 import subprocess
 import threading
 import time
+import urllib.request
 
 import grpc
 import pytest
@@ -286,7 +288,8 @@ def test_every_reason_for_which_a_key_is_refused(server, stubs, tmp_path):
     old, old_line = new_key("acme", "--expires", "2020-01-01T00:00:00Z")
     keys = tmp_path / "keys"
     write_keys(keys, line + "  # the first", old_line)
-    s = server("--keys-file", keys)
+    port = free_port()
+    s = server("--keys-file", keys, "--metrics", f"127.0.0.1:{port}")
     channel = grpc.insecure_channel(f"127.0.0.1:{s.port}")
     lists(stubs, channel, good)
     stub = stubs.inference_grpc.InferenceStub(channel)
@@ -300,6 +303,10 @@ def test_every_reason_for_which_a_key_is_refused(server, stubs, tmp_path):
         assert with_metadata(("authorization", value)) == unknown, value
     assert with_metadata(("authorization", f"Bearer {good}"), ("authorization", f"Bearer {good}")) == unknown
     assert with_metadata(("authorization", f"Bearer {old}")) == (UNAUTHENTICATED, "API_KEY_EXPIRED")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=ANSWER_S) as scrape:
+        counted = dict(re.findall(r'^sluice_access_refusals_total\{[^}]*"(\w+)"\} (\d+)', scrape.read().decode(), re.M))
+    assert {k: int(counted[k]) for k in ("API_KEY_MISSING", "API_KEY_INVALID", "API_KEY_EXPIRED")} == {
+        "API_KEY_MISSING": 1, "API_KEY_INVALID": 8, "API_KEY_EXPIRED": 1}
     # The text does not repeat what was sent, and the log has no key.
     assert good not in s.log() and old not in s.log()
     # Health is open, reflection is not.
