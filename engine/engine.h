@@ -10,6 +10,7 @@
  * thread, never on the loop. */
 #pragma once
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -32,8 +33,8 @@ struct engine_config {
     bool prefix_cache;               /* default on */
     executor_progress_fn *progress;  /* may be NULL */
     void *progress_ctx;
-    const volatile bool *cancel_load; /* may be NULL */
-    void (*notify)(void *ctx);        /* may be NULL */
+    const atomic_bool *cancel_load; /* may be NULL */
+    void (*notify)(void *ctx);      /* may be NULL */
     void *notify_ctx;
 };
 

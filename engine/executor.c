@@ -156,7 +156,7 @@ static int open_device(struct executor *ex, const struct executor_config *cfg, s
 }
 
 static int load(struct executor *ex, const struct executor_config *cfg,
-                executor_progress_fn *progress, void *ctx, const volatile bool *cancel,
+                executor_progress_fn *progress, void *ctx, const atomic_bool *cancel,
                 struct error *err)
 {
     struct thread_pool *pool;
@@ -242,8 +242,7 @@ static int keep_info(struct executor *ex, const struct executor_config *cfg, str
 
 int executor_open_arch(struct checkpoint *ckpt, const struct arch *arch,
                        const struct executor_config *cfg, executor_progress_fn *progress, void *ctx,
-                       const volatile bool *cancel, struct executor **out_executor,
-                       struct error *err)
+                       const atomic_bool *cancel, struct executor **out_executor, struct error *err)
 {
     struct executor *ex = calloc(1, sizeof(*ex));
     if (!ex)
@@ -266,7 +265,7 @@ int executor_open_arch(struct checkpoint *ckpt, const struct arch *arch,
 }
 
 int executor_open(struct checkpoint *ckpt, const struct executor_config *cfg,
-                  executor_progress_fn *progress, void *ctx, const volatile bool *cancel,
+                  executor_progress_fn *progress, void *ctx, const atomic_bool *cancel,
                   struct executor **out_executor, struct error *err)
 {
     return executor_open_arch(ckpt, NULL, cfg, progress, ctx, cancel, out_executor, err);

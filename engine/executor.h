@@ -3,6 +3,7 @@
  * where said. Knows nothing of requests or sampling policy. */
 #pragma once
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -71,7 +72,7 @@ int executor_plan(struct checkpoint *ckpt, const struct executor_config *cfg,
 /* Loads and packs. `ckpt` is borrowed for the call only. `cancel` (may be NULL) is polled: true
  * ends the load with CANCELLED and everything given back. *out_executor is owned. */
 int executor_open(struct checkpoint *ckpt, const struct executor_config *cfg,
-                  executor_progress_fn *progress, void *ctx, const volatile bool *cancel,
+                  executor_progress_fn *progress, void *ctx, const atomic_bool *cancel,
                   struct executor **out_executor, struct error *err);
 void executor_close(struct executor *ex);
 

@@ -8,5 +8,5 @@
 /* arch NULL: as executor_open(). `arch` is borrowed until close. */
 int executor_open_arch(struct checkpoint *ckpt, const struct arch *arch,
                        const struct executor_config *cfg, executor_progress_fn *progress, void *ctx,
-                       const volatile bool *cancel, struct executor **out_executor,
+                       const atomic_bool *cancel, struct executor **out_executor,
                        struct error *err);

@@ -63,7 +63,7 @@ struct worker {
     uint64_t planned_bytes;       /* that the load will take; 0: not known yet */
     uint32_t n_finished, n_ended; /* requests since the drain began */
 
-    volatile bool cancel_load; /* polled by the loader */
+    atomic_bool cancel_load; /* polled by the loader */
     _Atomic uint64_t rank_done[WORKER_MAX_RANKS], rank_total[WORKER_MAX_RANKS];
     _Atomic uint32_t n_ranks;
     _Atomic uint32_t n_live; /* requests between submit and their last event */

@@ -13,7 +13,7 @@ import grpc
 import psutil
 import pytest
 
-from conftest import BIN, ROOT, sanitized
+from conftest import BIN, ROOT, patience, sanitized
 from test_malloc import Control
 
 TINY_MODEL = ROOT / "tests/golden/tiny/q4_1.gguf"
@@ -196,7 +196,7 @@ def test_memory_that_another_can_still_write_is_not_served_from(filled, tmp_path
     os.ftruncate(fd, 0)
     worker = Worker(tmp_path, stubs, packed_fd=fd, wait=False)
     try:
-        assert worker.process.wait(20) == 1
+        assert worker.process.wait(patience(20)) == 1
         assert "sealing the packed weights" in worker.text()
     finally:
         worker.stop()
@@ -223,7 +223,7 @@ def test_a_worker_whose_files_may_not_grow_serves_and_ends_well(served):
     last = served.manager_stub().GetStatus(served.stubs.manager.GetStatusRequest()).last_event_seq
     subprocess.run(["prlimit", "--pid", str(pid), "--fsize=0"], check=True)
     os.kill(pid, signal.SIGTERM)  # it has more to log now, and a report to write
-    psutil.Process(pid).wait(15)
+    psutil.Process(pid).wait(patience(15))
     served.wait(lambda: served.children("sluice-worker") not in ([], [pid]) and answers(served), 20, "another one serves")
     events = served.cli("events", "--from", str(last + 1)).stdout
     assert "signal 25" not in events, events

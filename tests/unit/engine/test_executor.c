@@ -2,6 +2,7 @@
  * and the executor's refusals. On small made checkpoints; test_logits.c compares values. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -298,7 +299,7 @@ static void test_step_bad_batch_refused(void **state)
 struct progress {
     uint32_t n_calls, n_ranks_seen;
     uint64_t last[8], total[8];
-    bool cancel;
+    atomic_bool cancel;
     uint32_t cancel_after;
 };
 
