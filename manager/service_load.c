@@ -175,7 +175,9 @@ static int apply_load(struct txn *txn, const ProtobufCMessage *message, void *ar
         version ? lifecycle_operation(txn, OPERATION_LOAD, request->request_id, version->model,
                                       version->version, args->group, err)
                 : NULL;
-    int status = operation ? 0 : err->status;
+    int status = operation ? 0
+                 : version ? err->status
+                           : error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     if (operation) {
         failpoint("load.before_write");
         target = (struct lifecycle_target){version->model, version->version, args->group};

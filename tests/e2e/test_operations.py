@@ -10,7 +10,8 @@ import grpc
 import psutil
 import pytest
 
-from conftest import BIN
+from conftest import BIN, sanitized
+from test_malloc import Control
 from test_manager import C, Manager, fails, manager  # noqa: F401 (fixtures)
 from test_scale import cancel, scale, watch_events
 
@@ -145,3 +146,35 @@ def test_a_reader_that_takes_its_time_is_behind_and_loses_nothing(manager):
         if seen[-1] >= last:
             break
     assert seen == list(range(1, last + 1)) and time.monotonic() - begun > 4
+
+
+@pytest.mark.skipif(sanitized(), reason="sanitizers replace the allocator whose calls are made to fail")
+@pytest.mark.parametrize("rpc", ["LoadModelVersion", "ListModels", "CreateDeviceGroup"])
+def test_f27_a_failed_allocation_of_the_manager_fails_the_call_alone(manager, rpc):
+    """A load for which its version could not be copied ended the manager."""
+    control = Control(manager.folder / "control")
+    manager.up(env={"LD_PRELOAD": str(BIN / "fail_malloc.so"), "SLUICE_TEST_MALLOC": str(manager.folder / "control")})
+    m, refused = manager.m, 0
+    manager.script("a", "load_ms=20")
+    manager.register("a")
+    # What a load goes on with on its own begins behind the first of its allocations.
+    for n in range(1, 24 if rpc == "LoadModelVersion" else 80):
+        call = {"LoadModelVersion": lambda: manager.load("a"),
+                "ListModels": lambda: manager.rpc.ListModels(m.ListModelsRequest(), timeout=5),
+                "CreateDeviceGroup": lambda: manager.rpc.CreateDeviceGroup(m.CreateDeviceGroupRequest(
+                    name=f"g{n}", devices=["cpu:0"]), timeout=5)}[rpc]
+        control.arm(n)
+        try:
+            operation = call()
+        except grpc.RpcError as e:
+            # a row that cannot be looked up counts as absent
+            assert e.code() in (C.RESOURCE_EXHAUSTED, C.NOT_FOUND), f"allocation {n}: {e}"
+            operation, refused = None, refused + 1
+        failed = control.disarm()
+        assert manager.process.poll() is None, f"allocation {n}: the manager died\n{manager.text()}"
+        if rpc == "LoadModelVersion" and operation:
+            manager.end(operation)
+            manager.end(manager.unload("a"))
+        if not failed:
+            break
+    assert refused > 5
