@@ -379,7 +379,7 @@ static void print(const struct load *load, const struct total *total, double sec
     struct strbuf out;
     /* What runs on when the time is over is fewer and fewer streams. */
     double rate = (double)sum->n_tokens / seconds;
-    if (load->settings.seconds > 0 && load->settings.seconds < seconds)
+    if (!load->settings.steady && load->settings.seconds > 0 && load->settings.seconds < seconds)
         rate = (double)sum->n_in_time / load->settings.seconds;
     strbuf_init(&out, 0);
     strbuf_printf(&out,
