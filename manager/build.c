@@ -29,10 +29,7 @@ pb_version *build_version(const struct catalog *catalog, const pb_version *row)
         if (strcmp(deployment->model, row->model) != 0 ||
             strcmp(deployment->version, row->version) != 0)
             continue;
-        pb_deployment *copy = MESSAGE_COPY(pb_deployment, deployment);
-        if (!copy || !message_append(&version->n_deployments, &version->deployments, copy)) {
-            if (copy)
-                message_free(&copy->base);
+        if (!message_append_copy(&version->n_deployments, &version->deployments, deployment)) {
             message_free(&version->base);
             return NULL;
         }
@@ -77,8 +74,10 @@ pb_model *build_model(const struct catalog *catalog, const pb_model *row)
     if (model->n_versions)
         qsort(model->versions, model->n_versions, sizeof(pb_version *), by_sequence);
     struct row *traffic = catalog_get(catalog, TABLE_TRAFFIC, row->name);
-    if (traffic)
-        model->traffic = (pb_traffic *)message_copy(row_message(traffic));
+    if (!message_set_copy(&model->traffic, traffic ? row_message(traffic) : NULL)) {
+        message_free(&model->base);
+        return NULL;
+    }
     return model;
 }
 
@@ -89,9 +88,7 @@ pb_group *build_group(const struct catalog *catalog, const pb_group *row)
         const pb_replica *replica = catalog_replica_at(catalog, i);
         if (strcmp(replica->device_group, row->name) != 0 || (int)replica->state == REPLICA_STOPPED)
             continue;
-        char *id = strdup(replica->id);
-        if (!id || !message_append(&group->n_replica_ids, &group->replica_ids, id)) {
-            free(id);
+        if (!message_append_text(&group->n_replica_ids, &group->replica_ids, replica->id)) {
             message_free(&group->base);
             return NULL;
         }
@@ -120,12 +117,12 @@ bool build_plan_memory(Sluice__V1__Plan *plan, const pb_memory *memory)
         MESSAGE_NEW(Sluice__V1__DevicePlan, sluice__v1__device_plan__descriptor);
     if (!device)
         return false;
-    message_set(&device->device, memory->device);
     device->weight_bytes = memory->weight_bytes;
     device->kv_bytes = memory->kv_bytes;
     device->workspace_bytes = memory->workspace_bytes;
     device->free_bytes = memory->free_bytes;
-    if (message_append(&plan->n_devices, &plan->devices, device))
+    if (message_set(&device->device, memory->device) &&
+        message_append(&plan->n_devices, &plan->devices, device))
         return true;
     message_free(&device->base);
     return false;

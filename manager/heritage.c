@@ -160,13 +160,12 @@ pb_config *config_merge(const pb_config *under, const pb_config *over)
             0; /* one way of saying it replaces the other */
     MERGE_NUMBER(kv_bytes);
     MERGE_NUMBER(kv_tokens);
-    if (*over->kv_dtype)
-        message_set(&merged->kv_dtype, over->kv_dtype);
-    if (*over->kernels)
-        message_set(&merged->kernels, over->kernels);
-    if (*over->chat_template)
-        message_set(&merged->chat_template, over->chat_template);
-    return merged;
+    if ((!*over->kv_dtype || message_set(&merged->kv_dtype, over->kv_dtype)) &&
+        (!*over->kernels || message_set(&merged->kernels, over->kernels)) &&
+        (!*over->chat_template || message_set(&merged->chat_template, over->chat_template)))
+        return merged;
+    message_free(&merged->base);
+    return NULL;
 }
 
 /* The template given at register or load, as a file beside the socket. */

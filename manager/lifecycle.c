@@ -74,17 +74,17 @@ pb_operation *lifecycle_operation(struct txn *txn, enum operation_kind kind, con
     if (txn_next(txn, "operation", &number, err) != 0)
         return NULL;
     pb_operation *operation = MESSAGE_NEW(pb_operation, sluice__manager__v1__operation__descriptor);
-    if (!operation) {
+    snprintf(id, sizeof(id), "o%llu", (unsigned long long)number);
+    if (!operation || !message_set(&operation->id, id) ||
+        !message_set(&operation->request_id, request_id) ||
+        !message_set(&operation->model, model) || !message_set(&operation->version, version) ||
+        !message_set(&operation->device_group, group) ||
+        !message_set(&operation->stage, kind == OPERATION_LOAD ? "place" : "drain")) {
+        if (operation)
+            message_free(&operation->base);
         error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
         return NULL;
     }
-    snprintf(id, sizeof(id), "o%llu", (unsigned long long)number);
-    message_set(&operation->id, id);
-    message_set(&operation->request_id, request_id);
-    message_set(&operation->model, model);
-    message_set(&operation->version, version);
-    message_set(&operation->device_group, group);
-    message_set(&operation->stage, kind == OPERATION_LOAD ? "place" : "drain");
     operation->kind = (Sluice__Manager__V1__OperationKind)kind;
     operation->state = (Sluice__Manager__V1__OperationState)OPERATION_RUNNING;
     operation->created_unix_ns = operation->updated_unix_ns = txn_now_unix_ns(txn);
@@ -93,11 +93,7 @@ pb_operation *lifecycle_operation(struct txn *txn, enum operation_kind kind, con
 
 bool lifecycle_add_replica(pb_operation *operation, const char *replica_id)
 {
-    char *id = strdup(replica_id);
-    if (id && message_append(&operation->n_replica_ids, &operation->replica_ids, id))
-        return true;
-    free(id);
-    return false;
+    return message_append_text(&operation->n_replica_ids, &operation->replica_ids, replica_id);
 }
 
 /* What an operation of each kind is called in events and failpoints. */
@@ -158,21 +154,15 @@ int lifecycle_put_replica(struct txn *txn, const struct lifecycle_target *target
         return err->status;
     pb_replica *replica = MESSAGE_NEW(pb_replica, sluice__manager__v1__replica__descriptor);
     snprintf(id, sizeof(id), "r%llu", (unsigned long long)number);
-    char *copy = strdup(id);
-    if (!copy ||
-        !message_append(&operation->n_new_replica_ids, &operation->new_replica_ids, copy)) {
-        free(copy);
-        copy = NULL;
-    }
-    if (!replica || !copy || !lifecycle_add_replica(operation, id)) {
+    if (!replica || !lifecycle_add_replica(operation, id) ||
+        !message_append_text(&operation->n_new_replica_ids, &operation->new_replica_ids, id) ||
+        !message_set(&replica->id, id) || !message_set(&replica->model, target->model) ||
+        !message_set(&replica->version, target->version) ||
+        !message_set(&replica->device_group, target->group)) {
         if (replica)
             message_free(&replica->base);
         return no_memory(err);
     }
-    message_set(&replica->id, id);
-    message_set(&replica->model, target->model);
-    message_set(&replica->version, target->version);
-    message_set(&replica->device_group, target->group);
     replica->state = (Sluice__Manager__V1__ReplicaState)REPLICA_PENDING;
     replica->generation = 1;
     return txn_put(txn, TABLE_REPLICA, &replica->base, err);

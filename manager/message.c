@@ -54,15 +54,72 @@ void message_free(ProtobufCMessage *message)
     protobuf_c_message_free_unpacked(message, NULL);
 }
 
-void message_set(char **field, const char *text)
+/* protobuf-c tells a message that is none from one for which there was no memory by nothing but
+ * what its allocator saw. */
+static void *alloc_noting(void *failed, size_t n_bytes)
 {
-    if (*field == text)
-        return;
-    char *copy = text && *text ? strdup(text) : NULL;
+    void *memory = malloc(n_bytes);
+    if (!memory)
+        *(bool *)failed = true;
+    return memory;
+}
+
+static void free_noting(void *failed, void *memory)
+{
+    (void)failed;
+    free(memory);
+}
+
+int message_unpack(const ProtobufCMessageDescriptor *descriptor, const char *what,
+                   const uint8_t *bytes, size_t n_bytes, ProtobufCMessage **out_message,
+                   struct error *err)
+{
+    bool failed = false;
+    ProtobufCAllocator noting = {alloc_noting, free_noting, &failed};
+    ProtobufCMessage *message = protobuf_c_message_unpack(descriptor, &noting, n_bytes, bytes);
+    if (!message)
+        return failed ? error_set(err, STATUS_RESOURCE_EXHAUSTED, "%s: out of memory", what)
+                      : error_set(err, STATUS_DATA_LOSS, "%s cannot be decoded", what);
+    *out_message = message;
+    return 0;
+}
+
+static void replace_text(char **field, char *text)
+{
     if (*field != (const char *)protobuf_c_empty_string)
         free(*field);
+    *field = text;
+}
+
+void message_clear(char **field)
+{
     /* protobuf-c's own empty string: it never frees it, and never writes through it. */
-    *field = copy ? copy : (char *)(uintptr_t)protobuf_c_empty_string;
+    replace_text(field, (char *)(uintptr_t)protobuf_c_empty_string);
+}
+
+bool message_set(char **field, const char *text)
+{
+    if (*field == text)
+        return true;
+    if (!text || !*text) {
+        message_clear(field);
+        return true;
+    }
+    char *copy = strdup(text);
+    if (copy)
+        replace_text(field, copy);
+    return copy != NULL;
+}
+
+bool message_set_copy(void *field, const void *source)
+{
+    ProtobufCMessage *old, *copy = message_copy(source);
+    if (source && !copy)
+        return false;
+    memcpy(&old, field, sizeof(old));
+    message_free(old);
+    memcpy(field, &copy, sizeof(copy));
+    return true;
 }
 
 bool message_append(size_t *n_items, void *items_field, void *item)
@@ -77,6 +134,24 @@ bool message_append(size_t *n_items, void *items_field, void *item)
     return true;
 }
 
+bool message_append_text(size_t *n_items, char ***items_field, const char *text)
+{
+    char *copy = strdup(text);
+    if (copy && message_append(n_items, items_field, copy))
+        return true;
+    free(copy);
+    return false;
+}
+
+bool message_append_copy(size_t *n_items, void *items_field, const void *source)
+{
+    ProtobufCMessage *copy = message_copy(source);
+    if (copy && message_append(n_items, items_field, copy))
+        return true;
+    message_free(copy);
+    return false;
+}
+
 ProtobufCMessage *message_from_error(const struct error *err)
 {
     pb_error *out = MESSAGE_NEW(pb_error, sluice__v1__error__descriptor);
@@ -84,10 +159,11 @@ ProtobufCMessage *message_from_error(const struct error *err)
         return NULL;
     out->code = status_to_grpc(err->status);
     out->retry_after_ms = err->retry_after_ms;
-    message_set(&out->message, err->message);
-    message_set(&out->field, err->field);
-    message_set(&out->reason, err->reason);
-    return &out->base;
+    if (message_set(&out->message, err->message) && message_set(&out->field, err->field) &&
+        message_set(&out->reason, err->reason))
+        return &out->base;
+    message_free(&out->base);
+    return NULL;
 }
 
 static void copy_text(char *out, size_t n_bytes, const char *text)

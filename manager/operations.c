@@ -47,6 +47,7 @@ struct watch {
 struct operations {
     struct manager *manager;
     struct hash_map entries; /* id → struct entry */
+    int64_t hold_until_ns;   /* when to try again what had no memory for an entry */
     struct watch *watches;
 };
 
@@ -119,24 +120,25 @@ static enum stage replica_stage(int kind, const pb_replica *replica, const pb_st
     }
 }
 
-static void add_ranks(pb_operation *operation, const char *replica_id, const pb_status *status)
+/* False where memory is exhausted. */
+static bool add_ranks(pb_operation *operation, const char *replica_id, const pb_status *status)
 {
     for (size_t i = 0; i < status->n_ranks; i++) {
         pb_operation_rank *rank =
             MESSAGE_NEW(pb_operation_rank, sluice__manager__v1__operation_rank__descriptor);
-        if (!rank)
-            return;
-        message_set(&rank->replica_id, replica_id);
-        rank->progress = MESSAGE_COPY(pb_rank, status->ranks[i]);
-        if (!message_append(&operation->n_ranks, &operation->ranks, rank)) {
-            message_free(&rank->base);
-            return;
+        if (!rank || !message_set(&rank->replica_id, replica_id) ||
+            !message_set_copy(&rank->progress, status->ranks[i]) ||
+            !message_append(&operation->n_ranks, &operation->ranks, rank)) {
+            if (rank)
+                message_free(&rank->base);
+            return false;
         }
         operation->bytes_done += status->ranks[i]->bytes_done;
         operation->bytes_total += status->ranks[i]->bytes_total;
     }
     if (status->eta_ms > operation->eta_ms)
         operation->eta_ms = status->eta_ms;
+    return true;
 }
 
 /* Its first replica that has failed, or NULL. */
@@ -158,7 +160,8 @@ static const char *failed_stage(const pb_replica *replica)
     return *replica->failed_stage ? replica->failed_stage : stage_names[STAGE_START];
 }
 
-static void lay_over(struct operations *operations, pb_operation *operation)
+/* False where memory is exhausted. */
+static bool lay_over(struct operations *operations, pb_operation *operation)
 {
     struct manager *manager = operations->manager;
     enum stage stage = STAGE_DONE, leaving = STAGE_DONE;
@@ -167,8 +170,8 @@ static void lay_over(struct operations *operations, pb_operation *operation)
         const pb_replica *replica = catalog_replica(&manager->catalog, id);
         struct replica_view view = {0};
         supervisor_view(manager->supervisor, id, &view);
-        if (view.status)
-            add_ranks(operation, id, view.status);
+        if (view.status && !add_ranks(operation, id, view.status))
+            return false;
         enum stage of_replica = replica_stage(operation->kind, replica, view.status);
         bool leaves = replica && replica_leaves(operation->kind, replica);
         enum stage *of_kind = leaves ? &leaving : &stage;
@@ -179,30 +182,30 @@ static void lay_over(struct operations *operations, pb_operation *operation)
     const pb_replica *failed = failed_replica(operations, operation);
     if (leaving == STAGE_DONE && stage == STAGE_DONE && failed)
         name = failed_stage(failed);
-    message_set(&operation->stage, name);
+    return message_set(&operation->stage, name);
 }
 
-/* Numbers the view: one more with every difference from what was last shown. */
-static void number(struct operations *operations, struct entry *entry, pb_operation *operation)
+/* Numbers the view: one more with every difference from what was last shown. False where memory is
+ * exhausted. */
+static bool number(struct operations *operations, struct entry *entry, pb_operation *operation)
 {
     uint64_t first = operations->manager->catalog.manager_epoch << 32;
-    if (!entry)
-        return;
     operation->revision = 0;
     size_t n_bytes = protobuf_c_message_get_packed_size(&operation->base);
-    uint8_t *bytes = malloc(n_bytes ? n_bytes : 1);
-    if (bytes) {
-        protobuf_c_message_pack(&operation->base, bytes);
-        if (!entry->last || entry->n_last != n_bytes || memcmp(entry->last, bytes, n_bytes) != 0) {
-            free(entry->last);
-            entry->last = bytes;
-            entry->n_last = n_bytes;
-            entry->n_changes++;
-        } else {
-            free(bytes);
-        }
+    uint8_t *bytes = entry ? malloc(n_bytes ? n_bytes : 1) : NULL;
+    if (!bytes)
+        return false;
+    protobuf_c_message_pack(&operation->base, bytes);
+    if (!entry->last || entry->n_last != n_bytes || memcmp(entry->last, bytes, n_bytes) != 0) {
+        free(entry->last);
+        entry->last = bytes;
+        entry->n_last = n_bytes;
+        entry->n_changes++;
+    } else {
+        free(bytes);
     }
     operation->revision = first + entry->n_changes;
+    return true;
 }
 
 pb_operation *operations_build(struct operations *operations, const char *id)
@@ -212,11 +215,12 @@ pb_operation *operations_build(struct operations *operations, const char *id)
     pb_operation *operation = MESSAGE_COPY(pb_operation, row);
     if (!operation)
         return NULL;
-    if (is_open(row)) {
-        lay_over(operations, operation);
-        number(operations, ensure_entry(operations, id), operation);
-    } else {
+    if (!is_open(row)) {
         operation->revision = catalog->manager_epoch << 32 | UINT32_MAX; /* it will not change */
+    } else if (!lay_over(operations, operation) ||
+               !number(operations, ensure_entry(operations, id), operation)) {
+        message_free(&operation->base);
+        return NULL;
     }
     return operation;
 }
@@ -388,7 +392,7 @@ bool operations_busy(struct operations *operations, const char *id, int64_t now_
 
 int64_t operations_hold_ns(struct operations *operations, int64_t now_ns)
 {
-    int64_t at = INT64_MAX;
+    int64_t at = operations->hold_until_ns > now_ns ? operations->hold_until_ns : INT64_MAX;
     size_t cursor = 0;
     struct entry *entry;
     while ((entry = hash_map_next(&operations->entries, &cursor, NULL, NULL)))
@@ -440,9 +444,10 @@ static int note_on_version(struct txn *txn, const pb_operation *operation, struc
     pb_version *version = MESSAGE_COPY(pb_version, row);
     if (!version)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-    if (version->last_error)
-        message_free(&version->last_error->base);
-    version->last_error = MESSAGE_COPY(pb_error, operation->error);
+    if (!message_set_copy(&version->last_error, operation->error)) {
+        message_free(&version->base);
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    }
     return txn_put(txn, TABLE_MODEL_VERSION, &version->base, err);
 }
 
@@ -535,37 +540,50 @@ static const char *final_stage(const struct operations *operations, const pb_ope
                                           : stage_names[STAGE_START];
 }
 
+/* The operation as it will be recorded; owned. NULL where memory is exhausted. */
+static pb_operation *build_end(struct operations *operations, const char *id,
+                               enum operation_state state, const char *reason)
+{
+    pb_operation *operation = operations_build(operations, id);
+    if (!operation)
+        return NULL;
+    operation->state = (Sluice__Manager__V1__OperationState)state;
+    operation->eta_ms = 0;
+    operation->revision = 0;
+    if (state != OPERATION_DONE)
+        operation->error = failure(operations, operation, reason);
+    operation->result = receipt_build(operations->manager, operation);
+    if (message_set(&operation->stage, final_stage(operations, operation, state)) &&
+        (operation->error || state == OPERATION_DONE) && operation->result)
+        return operation;
+    message_free(&operation->base);
+    return NULL;
+}
+
 void operations_finish(struct operations *operations, const char *id, enum operation_state state,
                        const char *reason)
 {
     struct error err;
     struct entry *entry = ensure_entry(operations, id);
-    struct ending *ending = calloc(1, sizeof(*ending));
-    pb_operation *operation = operations_build(operations, id);
-    if (!entry || !ending || !operation) {
-        free(ending);
-        if (operation)
-            message_free(&operation->base);
+    struct ending *ending = entry ? calloc(1, sizeof(*ending)) : NULL;
+    if (!entry) {
+        operations->hold_until_ns = clock_now_ns() + refused_hold_ns;
         return;
     }
-    failpoint("finish.before_record");
-    operation->state = (Sluice__Manager__V1__OperationState)state;
-    operation->eta_ms = 0;
-    operation->revision = 0;
-    message_set(&operation->stage, final_stage(operations, operation, state));
-    if (state != OPERATION_DONE)
-        operation->error = failure(operations, operation, reason);
-    operation->result = receipt_build(operations->manager, operation);
-    ending->operations = operations;
-    ending->operation = operation;
-    memcpy(ending->id, entry->id, sizeof(ending->id));
-    if (store_submit(operations->manager->store, run_ending, end_ending, ending, &err) == 0) {
-        entry->busy = true;
-        return;
+    if (ending)
+        ending->operation = build_end(operations, id, state, reason);
+    if (ending && ending->operation) {
+        failpoint("finish.before_record");
+        ending->operations = operations;
+        memcpy(ending->id, entry->id, sizeof(ending->id));
+        if (store_submit(operations->manager->store, run_ending, end_ending, ending, &err) == 0) {
+            entry->busy = true;
+            return;
+        }
+        message_free(&ending->operation->base);
     }
-    entry->hold_until_ns = clock_now_ns() + refused_hold_ns;
-    message_free(&operation->base);
     free(ending);
+    entry->hold_until_ns = clock_now_ns() + refused_hold_ns; /* then again */
 }
 
 int operations_create(struct manager *manager, struct operations **out_operations,

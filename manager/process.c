@@ -137,6 +137,11 @@ int process_spawn(const struct process_heritage *heritage, struct process *out_p
                          heritage->env);
     posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&actions);
+    if (rc == EAGAIN) { /* a limit that somebody can raise; the same start may succeed later */
+        error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                  "%s cannot be started: the limit on processes or threads is reached", name);
+        return error_reason(err, "TOO_MANY_PROCESSES");
+    }
     if (rc != 0)
         return error_errno(err, rc, "%s cannot be started", name);
     /* Nobody else reaps our children, so the pid is ours until process_ended() says so. */

@@ -16,8 +16,8 @@ static pb_memory *find_memory(pb_operation_result *result, const char *device)
     pb_memory *memory = MESSAGE_NEW(pb_memory, sluice__v1__device_memory__descriptor);
     if (!memory)
         return NULL;
-    message_set(&memory->device, device);
-    if (message_append(&result->n_memory, &result->memory, memory))
+    if (message_set(&memory->device, device) &&
+        message_append(&result->n_memory, &result->memory, memory))
         return memory;
     message_free(&memory->base);
     return NULL;
@@ -29,11 +29,11 @@ static uint64_t less(uint64_t a, uint64_t b)
 }
 
 /* `counted_bytes` of its weights are another replica's too, and counted there. */
-static void add_loaded(pb_operation_result *result, const pb_memory *from, uint64_t counted_bytes)
+static bool add_loaded(pb_operation_result *result, const pb_memory *from, uint64_t counted_bytes)
 {
     pb_memory *memory = find_memory(result, from->device);
     if (!memory)
-        return;
+        return false;
     if (!memory->before_bytes || from->before_bytes < memory->before_bytes)
         memory->before_bytes = from->before_bytes;
     if (from->after_bytes > memory->after_bytes)
@@ -44,6 +44,7 @@ static void add_loaded(pb_operation_result *result, const pb_memory *from, uint6
     memory->workspace_bytes += from->workspace_bytes;
     memory->free_bytes = from->free_bytes;
     memory->total_bytes = from->total_bytes;
+    return true;
 }
 
 static bool concerns(const pb_operation *operation, const char *replica_id)
@@ -81,17 +82,18 @@ static uint64_t part(uint64_t bytes, size_t i, size_t n)
 }
 
 /* Adds one replica's bytes to the devices of its group. */
-static void add_held(pb_operation_result *result, const pb_group *group, uint64_t before,
+static bool add_held(pb_operation_result *result, const pb_group *group, uint64_t before,
                      uint64_t now, uint64_t expected)
 {
     for (size_t i = 0; i < group->n_devices; i++) {
         pb_memory *memory = find_memory(result, group->devices[i]);
         if (!memory)
-            continue;
+            return false;
         memory->before_bytes += part(before, i, group->n_devices);
         memory->after_bytes += part(now, i, group->n_devices);
         memory->expected_bytes += part(expected, i, group->n_devices);
     }
+    return true;
 }
 
 static bool leaves(const pb_operation *operation, const pb_replica *replica)
@@ -102,7 +104,7 @@ static bool leaves(const pb_operation *operation, const pb_replica *replica)
 
 /* What is held on the devices of the replicas that left: before they did, now, and by those that
  * stay. Weights that several share count once. */
-static void fill_released(struct manager *manager, const pb_operation *operation,
+static bool fill_released(struct manager *manager, const pb_operation *operation,
                           pb_operation_result *result)
 {
     const struct catalog *catalog = &manager->catalog;
@@ -123,11 +125,13 @@ static void fill_released(struct manager *manager, const pb_operation *operation
                                                 view.drained_shared_bytes, view.drained_shared_id);
             uint64_t to_stay =
                 staying ? share_set_add(&expected, held, view.shared_bytes, view.shared_id) : 0;
-            add_held(result, group, then,
-                     share_set_add(&now, held, view.shared_bytes, view.shared_id), to_stay);
+            if (!add_held(result, group, then,
+                          share_set_add(&now, held, view.shared_bytes, view.shared_id), to_stay))
+                return false;
         }
     for (size_t i = 0; i < result->n_memory; i++)
         read_free_memory(&result->memory[i]->free_bytes, &result->memory[i]->total_bytes);
+    return true;
 }
 
 static bool some_left(struct manager *manager, const pb_operation *operation)
@@ -147,7 +151,7 @@ pb_operation_result *receipt_build(struct manager *manager, const pb_operation *
     if (!result)
         return NULL;
     struct share_set shared = {0};
-    bool released = some_left(manager, operation);
+    bool released = some_left(manager, operation), complete = true;
     for (size_t i = 0; i < operation->n_replica_ids; i++) {
         const pb_replica *replica = catalog_replica(&manager->catalog, operation->replica_ids[i]);
         struct replica_view view;
@@ -160,10 +164,13 @@ pb_operation_result *receipt_build(struct manager *manager, const pb_operation *
             continue;
         uint64_t counted = view.shared_bytes - share_set_add(&shared, view.shared_bytes,
                                                              view.shared_bytes, view.shared_id);
-        for (size_t j = 0; j < view.status->n_memory; j++)
-            add_loaded(result, view.status->memory[j], counted / view.status->n_memory);
+        for (size_t j = 0; complete && j < view.status->n_memory; j++)
+            complete = add_loaded(result, view.status->memory[j], counted / view.status->n_memory);
     }
-    if (released)
-        fill_released(manager, operation, result);
-    return result;
+    if (released && complete)
+        complete = fill_released(manager, operation, result);
+    if (complete)
+        return result;
+    message_free(&result->base);
+    return NULL;
 }

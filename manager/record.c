@@ -61,10 +61,10 @@ static const char *event_type(const struct record *record)
     }
 }
 
-static void set_state(pb_replica *row, enum replica_state state, const char *reason)
+static bool set_state(pb_replica *row, enum replica_state state, const char *reason)
 {
     row->state = (Sluice__Manager__V1__ReplicaState)state;
-    message_set(&row->reason, reason);
+    return message_set(&row->reason, reason);
 }
 
 static void clear_process(pb_replica *row)
@@ -74,32 +74,26 @@ static void clear_process(pb_replica *row)
     row->ready_unix_ns = 0;
     row->adopted = 0;
     row->stalled = 0;
-    message_set(&row->numerics_id, NULL);
+    message_clear(&row->numerics_id);
 }
 
-static void set_last_error(pb_replica *row, const struct pending_record *pending)
-{
-    if (row->last_error)
-        message_free(&row->last_error->base);
-    row->last_error = MESSAGE_COPY(pb_error, pending->last_error);
-}
-
-/* The row as it is after the record. */
-static void change_row(pb_replica *row, const struct pending_record *pending, int64_t now_unix_ns)
+/* The row as it is after the record. False where memory is exhausted. */
+static bool change_row(pb_replica *row, const struct pending_record *pending, int64_t now_unix_ns)
 {
     const struct record *record = &pending->record;
     char socket_name[64];
+    bool complete = true;
+    row->generation++;
     switch (record->kind) {
     case RECORD_STARTING:
         clear_process(row);
-        set_state(row, REPLICA_LOADING, NULL);
         if (row->epoch)
             row->n_restarts++;
         row->epoch++;
         row->next_start_unix_ns = 0;
         row->started_unix_ns = now_unix_ns;
         snprintf(socket_name, sizeof(socket_name), "replica-%s/worker.sock", pending->id);
-        message_set(&row->socket, socket_name);
+        complete = set_state(row, REPLICA_LOADING, NULL) && message_set(&row->socket, socket_name);
         break;
     case RECORD_PID:
     case RECORD_ADOPT:
@@ -108,39 +102,38 @@ static void change_row(pb_replica *row, const struct pending_record *pending, in
         row->adopted = record->kind == RECORD_ADOPT;
         break;
     case RECORD_STATE:
-        set_state(row, record->state, record->reason);
-        message_set(&row->numerics_id, pending->numerics_id);
+        complete = set_state(row, record->state, record->reason) &&
+                   message_set(&row->numerics_id, pending->numerics_id);
         if (record->state == REPLICA_READY) {
             row->ready_unix_ns = now_unix_ns;
-            set_last_error(row, pending);
+            complete = complete && message_set_copy(&row->last_error, pending->last_error);
         }
         break;
     case RECORD_RETRY:
         clear_process(row);
-        set_state(row, REPLICA_PENDING, record->reason);
         row->next_start_unix_ns = now_unix_ns + pending->wait_ns;
-        set_last_error(row, pending);
-        if (is_death(record))
-            message_set(&row->failed_stage, pending->stage);
+        complete = set_state(row, REPLICA_PENDING, record->reason) &&
+                   message_set_copy(&row->last_error, pending->last_error) &&
+                   (!is_death(record) || message_set(&row->failed_stage, pending->stage));
         break;
     case RECORD_FAIL:
         clear_process(row);
-        set_state(row, REPLICA_FAILED, record->reason);
-        set_last_error(row, pending);
-        message_set(&row->failed_stage, pending->stage);
+        complete = set_state(row, REPLICA_FAILED, record->reason) &&
+                   message_set_copy(&row->last_error, pending->last_error) &&
+                   message_set(&row->failed_stage, pending->stage);
         break;
     case RECORD_DRAIN:
-        set_state(row, REPLICA_DRAINING, record->reason);
+        complete = set_state(row, REPLICA_DRAINING, record->reason);
         break;
     case RECORD_STALL:
         row->stalled = record->stalled;
         break;
     case RECORD_STOP:
         clear_process(row);
-        set_state(row, REPLICA_STOPPED, NULL);
+        complete = set_state(row, REPLICA_STOPPED, NULL);
         break;
     }
-    row->generation++;
+    return complete;
 }
 
 /* Stopped replicas are kept for ListReplicas, the oldest go first. */
@@ -164,9 +157,11 @@ static int run_record(struct txn *txn, void *arg, struct error *err)
     if (!old)
         return error_set(err, STATUS_NOT_FOUND, "no replica %s", pending->id);
     pb_replica *row = MESSAGE_COPY(pb_replica, old);
-    if (!row)
+    if (!row || !change_row(row, pending, txn_now_unix_ns(txn))) {
+        if (row)
+            message_free(&row->base);
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-    change_row(row, pending, txn_now_unix_ns(txn));
+    }
     char message[ERROR_MESSAGE_BYTES];
     snprintf(message, sizeof(message), "%s",
              row->last_error &&
@@ -220,8 +215,11 @@ int record_submit(struct slot *slot, const struct record *record, struct error *
     if (slot->status)
         snprintf(pending->numerics_id, sizeof(pending->numerics_id), "%s",
                  slot->status->numerics_id);
-    if (slot->last_error.status)
-        pending->last_error = (pb_error *)message_from_error(&slot->last_error);
+    if (slot->last_error.status &&
+        !(pending->last_error = (pb_error *)message_from_error(&slot->last_error))) {
+        free(pending);
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    }
     int status =
         store_submit_seen(slot->supervisor->manager->store, run_record, record_end, pending, err);
     if (status == 0) {

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <ev.h>
+
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/hash_map.h"
@@ -14,6 +16,7 @@
 #include "proto/rpc/rpc_call.h"
 
 enum { DEFAULT_CONCURRENT = 256, MAX_SERVERS = 64, MAX_ADDRESSES = 16 };
+static const ev_tstamp again_s = 0.1;
 
 struct watch {
     struct stream_watch stream; /* first */
@@ -33,6 +36,7 @@ struct routes {
     uint32_t n_changes;
     struct watch *watches;
     size_t n_watches;
+    ev_timer again; /* where a table could not be built */
 };
 
 /* -- the table ------------------------------------------------------------------------------------
@@ -60,7 +64,8 @@ static uint32_t concurrent_limit(const pb_status *status, const pb_version *vers
     return DEFAULT_CONCURRENT;
 }
 
-static void add_replica(struct routes *routes, pb_route *route, const pb_replica *row,
+/* False where memory is exhausted: a table that lacks a replica would end its streams. */
+static bool add_replica(struct routes *routes, pb_route *route, const pb_replica *row,
                         const pb_version *version, const char *key)
 {
     struct manager *manager = routes->manager;
@@ -68,26 +73,28 @@ static void add_replica(struct routes *routes, pb_route *route, const pb_replica
     char path[256];
     bool up = (int)row->state == REPLICA_READY || (int)row->state == REPLICA_DRAINING;
     if ((int)row->state == REPLICA_STOPPED)
-        return;
+        return true;
     supervisor_view(manager->supervisor, row->id, &view);
     pb_route_replica *replica =
         MESSAGE_NEW(pb_route_replica, sluice__manager__v1__route_replica__descriptor);
     if (!replica)
-        return;
+        return false;
     if (view.status && view.status->info)
         remember_info(routes, key, view.status->info);
     snprintf(path, sizeof(path), "%s/%s", manager->settings.run_dir, row->socket);
-    message_set(&replica->id, row->id);
-    /* One that is on its way is listed too: a server lets requests wait for it. */
-    message_set(&replica->socket_path, up ? path : NULL);
-    message_set(&replica->numerics_id, row->numerics_id);
-    message_set(&replica->device_group, row->device_group);
     replica->epoch = row->epoch;
     replica->state = row->state;
     replica->stalled = row->stalled;
     replica->max_concurrent_requests = concurrent_limit(view.status, version);
-    if (!message_append(&route->n_replicas, &route->replicas, replica))
-        message_free(&replica->base);
+    /* One that is on its way is listed too: a server lets requests wait for it. */
+    if (message_set(&replica->id, row->id) &&
+        message_set(&replica->socket_path, up ? path : NULL) &&
+        message_set(&replica->numerics_id, row->numerics_id) &&
+        message_set(&replica->device_group, row->device_group) &&
+        message_append(&route->n_replicas, &route->replicas, replica))
+        return true;
+    message_free(&replica->base);
+    return false;
 }
 
 static pb_route *build_route(struct routes *routes, const pb_version *version)
@@ -98,8 +105,8 @@ static pb_route *build_route(struct routes *routes, const pb_version *version)
     if (!route)
         return NULL;
     table_key(key, version->model, version->version, NULL);
-    message_set(&route->model, version->model);
-    message_set(&route->version, version->version);
+    bool complete = message_set(&route->model, version->model) &&
+                    message_set(&route->version, version->version);
     route->sequence = version->sequence;
     for (size_t i = 0; catalog_deployment_at(catalog, i); i++) {
         const pb_deployment *deployment = catalog_deployment_at(catalog, i);
@@ -107,16 +114,18 @@ static pb_route *build_route(struct routes *routes, const pb_version *version)
             strcmp(deployment->version, version->version) == 0)
             route->loaded = 1;
     }
-    for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
+    for (size_t i = 0; complete && catalog_replica_at(catalog, i); i++) {
         const pb_replica *row = catalog_replica_at(catalog, i);
         if (strcmp(row->model, version->model) == 0 && strcmp(row->version, version->version) == 0)
-            add_replica(routes, route, row, version, key);
+            complete = add_replica(routes, route, row, version, key);
     }
     const pb_info *info = hash_map_get_str(&routes->served, key);
     if (!info)
         info = version->info;
-    route->info = MESSAGE_COPY(pb_info, info);
-    return route;
+    if (complete && message_set_copy(&route->info, info))
+        return route;
+    message_free(&route->base);
+    return NULL;
 }
 
 static bool has_ready(const pb_route *route)
@@ -209,9 +218,12 @@ void routes_changed(struct routes *routes)
     pb_route_table *table = build_table(routes);
     size_t n_bytes = table ? protobuf_c_message_get_packed_size(&table->base) : 0;
     uint8_t *bytes = table ? malloc(n_bytes ? n_bytes : 1) : NULL;
+    ev_timer_stop(routes->manager->loop, &routes->again);
     if (!bytes) {
         if (table)
             message_free(&table->base);
+        ev_timer_set(&routes->again, again_s, 0.);
+        ev_timer_start(routes->manager->loop, &routes->again);
         return;
     }
     protobuf_c_message_pack(&table->base, bytes);
@@ -230,6 +242,13 @@ void routes_changed(struct routes *routes)
     table->made_unix_ns = clock_wall_ns();
     for (struct watch *watch = routes->watches; watch; watch = watch->next)
         send_table(watch);
+}
+
+static void on_again(struct ev_loop *loop, ev_timer *timer, int events)
+{
+    (void)loop;
+    (void)events;
+    routes_changed(timer->data);
 }
 
 static void watch_start(struct stream_watch *stream)
@@ -316,27 +335,28 @@ uint64_t routes_generation(const struct routes *routes)
     return routes->table ? routes->table->generation : 0;
 }
 
-void routes_fill_status(const struct routes *routes,
+bool routes_fill_status(const struct routes *routes,
                         Sluice__Manager__V1__GetStatusResponse *response)
 {
     for (const struct watch *watch = routes->watches; watch; watch = watch->next) {
         Sluice__Manager__V1__ServerStatus *server = MESSAGE_NEW(
             Sluice__Manager__V1__ServerStatus, sluice__manager__v1__server_status__descriptor);
         if (!server)
-            return;
-        message_set(&server->server_id, watch->request->server_id);
-        message_set(&server->software_version, watch->request->software_version);
+            return false;
+        bool complete = message_set(&server->server_id, watch->request->server_id) &&
+                        message_set(&server->software_version, watch->request->software_version);
         server->pid = watch->request->pid;
         server->routes_generation = watch->sent_generation;
         server->connected_unix_ns = watch->connected_unix_ns;
-        for (size_t i = 0; i < watch->request->n_addresses; i++) {
-            char *address = strdup(watch->request->addresses[i]);
-            if (address && !message_append(&server->n_addresses, &server->addresses, address))
-                free(address);
-        }
-        if (!message_append(&response->n_servers, &response->servers, server))
+        for (size_t i = 0; complete && i < watch->request->n_addresses; i++)
+            complete = message_append_text(&server->n_addresses, &server->addresses,
+                                           watch->request->addresses[i]);
+        if (!complete || !message_append(&response->n_servers, &response->servers, server)) {
             message_free(&server->base);
+            return false;
+        }
     }
+    return true;
 }
 
 int routes_create(struct manager *manager, struct routes **out_routes, struct error *err)
@@ -345,6 +365,8 @@ int routes_create(struct manager *manager, struct routes **out_routes, struct er
     if (!routes)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     routes->manager = manager;
+    ev_timer_init(&routes->again, on_again, again_s, 0.);
+    routes->again.data = routes;
     *out_routes = routes;
     return 0;
 }
@@ -355,6 +377,7 @@ void routes_destroy(struct routes *routes)
     pb_info *info;
     if (!routes)
         return;
+    ev_timer_stop(routes->manager->loop, &routes->again);
     while ((info = hash_map_next(&routes->served, &cursor, NULL, NULL)))
         message_free(&info->base);
     hash_map_fini(&routes->served);

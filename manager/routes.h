@@ -1,6 +1,7 @@
 /* routes.h: the route table and the servers that watch it. Loop thread only, save routes_watch. */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "manager/manager.h"
@@ -18,8 +19,8 @@ void routes_end_watches(struct routes *routes, const struct error *status);
 void routes_changed(struct routes *routes);
 uint64_t routes_generation(const struct routes *routes);
 
-/* Fills the servers of a status answer; the strings are copied. */
-void routes_fill_status(const struct routes *routes,
+/* Fills the servers of a status answer; the strings are copied. False where memory is exhausted. */
+bool routes_fill_status(const struct routes *routes,
                         Sluice__Manager__V1__GetStatusResponse *response);
 
 /* Handler of WatchRoutes, on the server thread. `context` is the struct routes. */

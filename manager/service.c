@@ -208,6 +208,8 @@ static int run_change(struct txn *txn, void *arg, struct error *err)
         return 0;
     if (change->apply(txn, changing->request, changing->arg, &changing->response, err) != 0)
         return err->status;
+    if (!changing->response) /* one that was not built says so; this is the net below */
+        return error_set(err, STATUS_INTERNAL, "%s made no answer", change->method);
     return txn_idempotency_record(txn, changing->request_id, change->method, changing->request,
                                   changing->response, err);
 }

@@ -61,7 +61,10 @@ static int update_devices(struct txn *txn, const Sluice__Worker__V1__ProbeReport
         if (row && device_is_same((const pb_device *)row_message(row), probe->devices[i]))
             continue;
         changed = true;
-        if (txn_put(txn, TABLE_DEVICE, message_copy(&probe->devices[i]->base), err) != 0)
+        ProtobufCMessage *device = message_copy(&probe->devices[i]->base);
+        if (!device)
+            return out_of_memory(err);
+        if (txn_put(txn, TABLE_DEVICE, device, err) != 0)
             return err->status;
     }
     for (size_t i = 0; catalog_device_at(catalog, i);) {
@@ -80,11 +83,7 @@ static int update_devices(struct txn *txn, const Sluice__Worker__V1__ProbeReport
 
 static bool add_device_name(pb_group *group, const char *name)
 {
-    char *copy = strdup(name);
-    if (copy && message_append(&group->n_devices, &group->devices, copy))
-        return true;
-    free(copy);
-    return false;
+    return message_append_text(&group->n_devices, &group->devices, name);
 }
 
 /* The group `cpu` holds every CPU device, from the first probe on. */
@@ -94,9 +93,11 @@ static int ensure_cpu_group(struct txn *txn, struct error *err)
     if (catalog_group(catalog, "cpu"))
         return 0;
     pb_group *group = MESSAGE_NEW(pb_group, sluice__manager__v1__device_group__descriptor);
-    if (!group)
+    if (!group || !message_set(&group->name, "cpu")) {
+        if (group)
+            message_free(&group->base);
         return out_of_memory(err);
-    message_set(&group->name, "cpu");
+    }
     group->generation = 1;
     group->built_in = 1;
     group->created_unix_ns = txn_now_unix_ns(txn);
@@ -134,23 +135,14 @@ static bool in_group(const pb_group *group, const char *device)
     return false;
 }
 
-static bool append_text(size_t *n, void *field, const char *text)
-{
-    char *copy = strdup(text);
-    if (copy && message_append(n, field, copy))
-        return true;
-    free(copy);
-    return false;
-}
-
 static bool fill_use(struct manager *manager, const pb_device *device, device_use *use)
 {
     const struct catalog *catalog = &manager->catalog;
     struct share_set shared = {0};
     for (size_t i = 0; catalog_group_at(catalog, i); i++)
         if (in_group(catalog_group_at(catalog, i), device->name) &&
-            !append_text(&use->n_device_groups, &use->device_groups,
-                         catalog_group_at(catalog, i)->name))
+            !message_append_text(&use->n_device_groups, &use->device_groups,
+                                 catalog_group_at(catalog, i)->name))
             return false;
     for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
         const pb_replica *replica = catalog_replica_at(catalog, i);
@@ -158,7 +150,7 @@ static bool fill_use(struct manager *manager, const pb_device *device, device_us
         struct replica_view view = {0};
         if ((int)replica->state == REPLICA_STOPPED || !group || !in_group(group, device->name))
             continue;
-        if (!append_text(&use->n_replica_ids, &use->replica_ids, replica->id))
+        if (!message_append_text(&use->n_replica_ids, &use->replica_ids, replica->id))
             return false;
         supervisor_view(manager->supervisor, replica->id, &view);
         if (!view.status || !view.status->n_memory)
@@ -184,13 +176,13 @@ static void answer_devices(struct service *service, struct rpc_call *call,
     list_response *response =
         MESSAGE_NEW(list_response, sluice__manager__v1__list_devices_response__descriptor);
     struct error err;
-    bool complete = response != NULL;
+    bool complete =
+        response && message_set(&response->cuda_unusable_reason, service->cuda_unusable_reason);
     for (size_t i = 0; complete && catalog_device_at(catalog, i); i++) {
         const pb_device *device = catalog_device_at(catalog, i);
         device_use *use = MESSAGE_NEW(device_use, sluice__manager__v1__device_use__descriptor);
-        if (use)
-            use->device = MESSAGE_COPY(pb_device, device);
-        complete = use && use->device && fill_use(service->manager, device, use) &&
+        complete = use && message_set_copy(&use->device, device) &&
+                   fill_use(service->manager, device, use) &&
                    message_append(&response->n_devices, &response->devices, use);
         if (!complete && use)
             message_free(&use->base);
@@ -199,7 +191,6 @@ static void answer_devices(struct service *service, struct rpc_call *call,
                 use->device->memory_free_bytes = fresh->devices[j]->memory_free_bytes;
     }
     if (complete) {
-        message_set(&response->cuda_unusable_reason, service->cuda_unusable_reason);
         rpc_call_reply(call, &response->base);
     } else {
         out_of_memory(&err);
@@ -350,12 +341,12 @@ static int apply_create(struct txn *txn, const ProtobufCMessage *message, void *
     for (size_t i = 0; complete && i < names->n_names; i++)
         complete = add_device_name(group, names->names[i]);
     if (complete) {
-        message_set(&group->name, request->name);
         group->generation = 1;
         group->created_unix_ns = txn_now_unix_ns(txn);
-        response->group = MESSAGE_COPY(pb_group, group);
+        complete =
+            message_set(&group->name, request->name) && message_set_copy(&response->group, group);
     }
-    if (!complete || !response->group) {
+    if (!complete) {
         if (group)
             message_free(&group->base);
         if (response)

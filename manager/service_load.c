@@ -106,13 +106,15 @@ static pb_deployment *new_deployment(const pb_version *version, const load_reque
         MESSAGE_NEW(pb_deployment, sluice__manager__v1__deployment__descriptor);
     if (!deployment)
         return NULL;
-    message_set(&deployment->model, version->model);
-    message_set(&deployment->version, version->version);
-    message_set(&deployment->device_group, args->group);
     deployment->tp = args->tp;
     deployment->pp = args->pp;
-    deployment->config = MESSAGE_COPY(pb_config, request->config);
-    return deployment;
+    if (message_set(&deployment->model, version->model) &&
+        message_set(&deployment->version, version->version) &&
+        message_set(&deployment->device_group, args->group) &&
+        message_set_copy(&deployment->config, request->config))
+        return deployment;
+    message_free(&deployment->base);
+    return NULL;
 }
 
 /* One of which no replica lives (its load failed, say) takes what this request asks. */
@@ -135,9 +137,7 @@ static int answer(pb_operation *operation, ProtobufCMessage **out_response, stru
 {
     load_response *response =
         MESSAGE_NEW(load_response, sluice__manager__v1__load_model_version_response__descriptor);
-    if (response)
-        response->operation = MESSAGE_COPY(pb_operation, operation);
-    if (!response || !response->operation) {
+    if (!response || !message_set_copy(&response->operation, operation)) {
         if (response)
             message_free(&response->base);
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
@@ -171,13 +171,12 @@ static int apply_load(struct txn *txn, const ProtobufCMessage *message, void *ar
         return err->status;
     /* Rows move when others are written: work on a copy. */
     pb_version *version = MESSAGE_COPY(pb_version, row);
+    if (!version)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     pb_operation *operation =
-        version ? lifecycle_operation(txn, OPERATION_LOAD, request->request_id, version->model,
-                                      version->version, args->group, err)
-                : NULL;
-    int status = operation ? 0
-                 : version ? err->status
-                           : error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        lifecycle_operation(txn, OPERATION_LOAD, request->request_id, version->model,
+                            version->version, args->group, err);
+    int status = operation ? 0 : err->status;
     if (operation) {
         failpoint("load.before_write");
         target = (struct lifecycle_target){version->model, version->version, args->group};
@@ -193,8 +192,7 @@ static int apply_load(struct txn *txn, const ProtobufCMessage *message, void *ar
         else
             message_free(&operation->base);
     }
-    if (version)
-        message_free(&version->base);
+    message_free(&version->base);
     if (status != 0) {
         message_free(*out_response);
         *out_response = NULL;

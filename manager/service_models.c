@@ -170,12 +170,13 @@ static int put_model(struct txn *txn, const char *name, struct error *err)
                          MAX_MODELS);
     pb_model *model = row ? MESSAGE_COPY(pb_model, row)
                           : MESSAGE_NEW(pb_model, sluice__manager__v1__model__descriptor);
-    if (!model)
+    if (!model || (!row && !message_set(&model->name, name))) {
+        if (model)
+            message_free(&model->base);
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-    if (!row) {
-        message_set(&model->name, name);
-        model->created_unix_ns = txn_now_unix_ns(txn);
     }
+    if (!row)
+        model->created_unix_ns = txn_now_unix_ns(txn);
     model->generation++;
     return txn_put(txn, TABLE_MODEL, &model->base, err);
 }
@@ -190,20 +191,21 @@ static int put_version(struct txn *txn, const struct registration *registration,
     pb_version *version = MESSAGE_NEW(pb_version, sluice__manager__v1__model_version__descriptor);
     if (!version)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-    message_set(&version->model, request->model);
-    message_set(&version->version, version_name);
-    message_set(&version->path, registration->recorded_path);
-    message_set(&version->content_sha256, registration->content_sha256);
-    version->info = MESSAGE_COPY(pb_info, registration->info);
-    version->config = MESSAGE_COPY(pb_config, request->config);
+    bool complete = message_set(&version->model, request->model) &&
+                    message_set(&version->version, version_name) &&
+                    message_set(&version->path, registration->recorded_path) &&
+                    message_set(&version->content_sha256, registration->content_sha256) &&
+                    message_set_copy(&version->info, registration->info) &&
+                    message_set_copy(&version->config, request->config);
     version->generation = 1;
     version->sequence = sequence;
     version->size_bytes = registration->size_bytes;
     version->created_unix_ns = txn_now_unix_ns(txn);
-    for (size_t i = 0; i < request->n_labels; i++) {
-        ProtobufCMessage *label = message_copy(&request->labels[i]->base);
-        if (label && !message_append(&version->n_labels, &version->labels, label))
-            message_free(label);
+    for (size_t i = 0; complete && i < request->n_labels; i++)
+        complete = message_append_copy(&version->n_labels, &version->labels, request->labels[i]);
+    if (!complete) {
+        message_free(&version->base);
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     }
     return txn_put(txn, TABLE_MODEL_VERSION, &version->base, err);
 }
@@ -223,9 +225,11 @@ static int verify_version(struct txn *txn, const struct registration *registrati
         return error_reason(err, "CONTENT_CHANGED");
     }
     pb_version *version = MESSAGE_COPY(pb_version, row);
-    if (!version)
+    if (!version || !message_set(&version->content_sha256, seen)) {
+        if (version)
+            message_free(&version->base);
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-    message_set(&version->content_sha256, seen);
+    }
     version->generation++;
     struct txn_event event = {.type = "model.verified",
                               .model = registration->request->model,
@@ -467,10 +471,10 @@ void service_list_models(struct service *service, struct rpc_call *call,
         else if (model)
             message_free(&model->base);
     }
+    if (complete && catalog_model_at(catalog, i))
+        complete = message_set(&response->next_page_token, catalog_model_at(catalog, i - 1)->name);
     if (complete) {
         response->generation = catalog->generation;
-        if (catalog_model_at(catalog, i))
-            message_set(&response->next_page_token, catalog_model_at(catalog, i - 1)->name);
         rpc_call_reply(call, &response->base);
     } else {
         error_set(&err, STATUS_RESOURCE_EXHAUSTED, "out of memory");

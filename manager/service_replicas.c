@@ -96,8 +96,7 @@ static int apply_drain(struct txn *txn, const ProtobufCMessage *message, void *a
         status = lifecycle_retire(txn, replica->id, err);
     if (status == 0)
         status = lifecycle_put_replica(txn, &target, operation, err);
-    if (status == 0 &&
-        (!response || !(response->operation = MESSAGE_COPY(pb_operation, operation))))
+    if (status == 0 && (!response || !message_set_copy(&response->operation, operation)))
         status = out_of_memory(err);
     if (status == 0)
         status = lifecycle_put(txn, operation, args->grace_ms, err);
@@ -127,8 +126,7 @@ static int apply_restart(struct txn *txn, const ProtobufCMessage *message, void 
     restart_response *response =
         MESSAGE_NEW(restart_response, sluice__manager__v1__restart_replica_response__descriptor);
     int status = operation ? 0 : err->status;
-    if (status == 0 &&
-        (!response || !(response->operation = MESSAGE_COPY(pb_operation, operation))))
+    if (status == 0 && (!response || !message_set_copy(&response->operation, operation)))
         status = out_of_memory(err);
     replica->restart_epoch = replica->epoch;
     replica->generation++;
@@ -288,7 +286,8 @@ static int apply_cancel(struct txn *txn, const ProtobufCMessage *message, void *
         return err->status;
     cancel_response *response =
         MESSAGE_NEW(cancel_response, sluice__manager__v1__cancel_operation_response__descriptor);
-    if (!response || !(response->operation = MESSAGE_COPY(pb_operation, old))) {
+    if (!response || !message_set_copy(&response->operation, old) ||
+        (!again && !message_set(&response->operation->stage, "stop"))) {
         if (response)
             message_free(&response->base);
         return out_of_memory(err);
@@ -296,7 +295,6 @@ static int apply_cancel(struct txn *txn, const ProtobufCMessage *message, void *
     if (!again) {
         response->operation->cancelling = 1;
         response->operation->updated_unix_ns = txn_now_unix_ns(txn);
-        message_set(&response->operation->stage, "stop");
         if (roll_back(txn, response->operation, *grace_ms, err) != 0) {
             message_free(&response->base);
             return err->status;

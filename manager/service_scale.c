@@ -226,7 +226,7 @@ static int apply_scale(struct txn *txn, const ProtobufCMessage *message, void *a
     if (status == 0) {
         response = MESSAGE_NEW(scale_response,
                                sluice__manager__v1__scale_model_version_response__descriptor);
-        if (!response || !(response->operation = MESSAGE_COPY(pb_operation, operation)))
+        if (!response || !message_set_copy(&response->operation, operation))
             status = out_of_memory(err);
     }
     if (status == 0)

@@ -54,8 +54,9 @@ void service_get_status(struct service *service, struct rpc_call *call,
     }
     store_stats(manager->store, &stats);
     fill_counts(catalog, response);
-    message_set(&response->software_version, SLUICE_VERSION);
-    message_set(&response->store_reason, stats.reason);
+    bool complete = message_set(&response->software_version, SLUICE_VERSION) &&
+                    message_set(&response->store_reason, stats.reason) &&
+                    routes_fill_status(manager->routes, response);
     response->pid = (uint32_t)getpid();
     response->started_unix_ns = manager->started_unix_ns;
     response->manager_epoch = catalog->manager_epoch;
@@ -67,38 +68,38 @@ void service_get_status(struct service *service, struct rpc_call *call,
     response->store_bytes = stats.n_bytes;
     response->n_adopted_workers = supervisor_n_adopted(manager->supervisor);
     response->resident_bytes = process_resident_bytes(getpid());
-    routes_fill_status(manager->routes, response);
-    rpc_call_reply(call, &response->base);
+    if (complete)
+        rpc_call_reply(call, &response->base);
+    else
+        fail_memory(call);
     message_free(&response->base);
 }
 
 /* -- ListReplicas ---------------------------------------------------------------------------------
  */
 
-static void lay_over(pb_replica *replica, const struct replica_view *view)
+/* False where memory is exhausted. */
+static bool lay_over(pb_replica *replica, const struct replica_view *view)
 {
     const pb_status *status = view->status;
     replica->resident_bytes = view->resident_bytes;
     replica->shared_bytes = view->shared_bytes;
     replica->shared_id = view->shared_id;
-    if (!replica->last_error && view->last_error)
-        replica->last_error = (pb_error *)message_from_error(view->last_error);
+    if (!replica->last_error && view->last_error &&
+        !(replica->last_error = (pb_error *)message_from_error(view->last_error)))
+        return false;
     if (!status)
-        return;
+        return true;
     if (status->load) {
         replica->n_running = status->load->n_running;
         replica->n_queued = status->load->n_queued;
     }
-    for (size_t i = 0; i < status->n_ranks; i++) {
-        ProtobufCMessage *rank = message_copy(&status->ranks[i]->base);
-        if (rank && !message_append(&replica->n_ranks, &replica->ranks, rank))
-            message_free(rank);
-    }
-    for (size_t i = 0; i < status->n_memory; i++) {
-        ProtobufCMessage *memory = message_copy(&status->memory[i]->base);
-        if (memory && !message_append(&replica->n_memory, &replica->memory, memory))
-            message_free(memory);
-    }
+    bool complete = true;
+    for (size_t i = 0; complete && i < status->n_ranks; i++)
+        complete = message_append_copy(&replica->n_ranks, &replica->ranks, status->ranks[i]);
+    for (size_t i = 0; complete && i < status->n_memory; i++)
+        complete = message_append_copy(&replica->n_memory, &replica->memory, status->memory[i]);
+    return complete;
 }
 
 static int check_filter(const Sluice__Manager__V1__ListReplicasRequest *request, struct error *err)
@@ -138,7 +139,7 @@ void service_list_replicas(struct service *service, struct rpc_call *call,
         if (!complete && replica)
             message_free(&replica->base);
         else if (replica && supervisor_view(service->manager->supervisor, row->id, &view))
-            lay_over(replica, &view);
+            complete = lay_over(replica, &view);
     }
     if (complete)
         rpc_call_reply(call, &response->base);
@@ -193,10 +194,8 @@ static bool fill_page(struct service *service,
         const pb_operation *row = catalog_operation_at(catalog, i);
         if (!is_listed(request, row))
             continue;
-        if (response->n_operations == n_page) {
-            message_set(&response->next_page_token, response->operations[n_page - 1]->id);
-            return *response->next_page_token != '\0';
-        }
+        if (response->n_operations == n_page)
+            return message_set(&response->next_page_token, response->operations[n_page - 1]->id);
         pb_operation *operation = operations_build(service->manager->operations, row->id);
         if (!operation ||
             !message_append(&response->n_operations, &response->operations, operation)) {

@@ -131,7 +131,7 @@ static int apply_unload(struct txn *txn, const ProtobufCMessage *message, void *
     if (status == 0) {
         response = MESSAGE_NEW(unload_response,
                                sluice__manager__v1__unload_model_version_response__descriptor);
-        if (!response || !(response->operation = MESSAGE_COPY(pb_operation, operation)))
+        if (!response || !message_set_copy(&response->operation, operation))
             status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     }
     if (status == 0)

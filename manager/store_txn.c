@@ -213,23 +213,29 @@ static int run_with_number(struct txn *txn, const char *sql, int64_t number, str
     return status;
 }
 
+static bool fill_event(pb_event *message, const struct txn_event *event)
+{
+    return message_set(&message->type, event->type) && message_set(&message->model, event->model) &&
+           message_set(&message->version, event->version) &&
+           message_set(&message->replica_id, event->replica_id) &&
+           message_set(&message->device_group, event->device_group) &&
+           message_set(&message->operation_id, event->operation_id) &&
+           message_set(&message->message, event->message) &&
+           message_set(&message->stage, event->stage);
+}
+
 int txn_event(struct txn *txn, const struct txn_event *event, struct error *err)
 {
     if (txn->in_memory)
         return 0; /* one is written with the row */
     pb_event *message = MESSAGE_NEW(pb_event, sluice__manager__v1__event__descriptor);
-    if (!message)
+    if (!message || !fill_event(message, event)) {
+        if (message)
+            message_free(&message->base);
         return out_of_memory(err);
+    }
     message->seq = txn->catalog->last_event_seq + 1;
     message->time_unix_ns = txn->now_unix_ns;
-    message_set(&message->type, event->type);
-    message_set(&message->model, event->model);
-    message_set(&message->version, event->version);
-    message_set(&message->replica_id, event->replica_id);
-    message_set(&message->device_group, event->device_group);
-    message_set(&message->operation_id, event->operation_id);
-    message_set(&message->message, event->message);
-    message_set(&message->stage, event->stage);
     int64_t seq = (int64_t)message->seq;
     struct row *row = row_create(TABLE_EVENT, &message->base, 0);
     if (!row || !reserve_change(txn)) {
@@ -330,11 +336,9 @@ static int read_answer(struct txn *txn, sqlite3_stmt *stmt, const char *method,
         error_field(err, "request_id", "was used before by another request");
         return error_reason(err, "REQUEST_ID_REUSED");
     }
-    *out_response = protobuf_c_message_unpack(
-        response_type, NULL, (size_t)sqlite3_column_bytes(stmt, 2), sqlite3_column_blob(stmt, 2));
-    return *out_response ? 0
-                         : error_set(err, STATUS_DATA_LOSS,
-                                     "state store: a recorded answer cannot be decoded");
+    const uint8_t *bytes = sqlite3_column_blob(stmt, 2);
+    return message_unpack(response_type, "state store: a recorded answer", bytes,
+                          (size_t)sqlite3_column_bytes(stmt, 2), out_response, err);
 }
 
 int txn_idempotency_find(struct txn *txn, const char *request_id, const char *method,

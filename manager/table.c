@@ -268,7 +268,7 @@ static int bind_detail(const struct row *row, const struct table_spec *spec, sql
             if (field->type == PROTOBUF_C_TYPE_STRING) {
                 char *text;
                 memcpy(&text, field_at(rest, field), sizeof(text));
-                message_set(&text, NULL);
+                message_clear(&text);
                 memcpy(field_at(rest, field), &text, sizeof(text));
             } else {
                 set_integer(rest, field, 0);
@@ -316,11 +316,14 @@ int row_read(enum table table, struct sqlite3_stmt *stmt, struct row **out_row, 
     int i_detail = (int)n + (spec->extra ? 1 : 0);
     const void *bytes = sqlite3_column_blob(stmt, i_detail);
     size_t n_bytes = (size_t)sqlite3_column_bytes(stmt, i_detail);
-    ProtobufCMessage *message = protobuf_c_message_unpack(spec->descriptor, NULL, n_bytes, bytes);
-    if (!message)
-        return error_set(err, STATUS_DATA_LOSS, "table %s, row %lld: detail cannot be decoded",
-                         spec->name, (long long)sqlite3_column_int64(stmt, 0));
-    for (size_t i = 0; i < n; i++) {
+    ProtobufCMessage *message = NULL;
+    char what[80];
+    snprintf(what, sizeof(what), "table %s, row %lld: detail", spec->name,
+             (long long)sqlite3_column_int64(stmt, 0));
+    if (message_unpack(spec->descriptor, what, bytes, n_bytes, &message, err) != 0)
+        return err->status;
+    bool complete = true;
+    for (size_t i = 0; complete && i < n; i++) {
         const ProtobufCFieldDescriptor *field = column_field(spec, i);
         if (field->type != PROTOBUF_C_TYPE_STRING) {
             set_integer(message, field, sqlite3_column_int64(stmt, (int)i));
@@ -328,8 +331,12 @@ int row_read(enum table table, struct sqlite3_stmt *stmt, struct row **out_row, 
         }
         char *text;
         memcpy(&text, field_at(message, field), sizeof(text));
-        message_set(&text, (const char *)sqlite3_column_text(stmt, (int)i));
+        complete = message_set(&text, (const char *)sqlite3_column_text(stmt, (int)i));
         memcpy(field_at(message, field), &text, sizeof(text));
+    }
+    if (!complete) {
+        message_free(message);
+        message = NULL;
     }
     int64_t extra = spec->extra ? sqlite3_column_int64(stmt, (int)n) : 0;
     struct row *row = row_create(table, message, extra);

@@ -166,6 +166,30 @@ def test_deadline_storm_leaves_nothing_behind(served, server):
     wait_for(lambda: worker.load().free_kv_tokens == free, 5, "its KV blocks are free again")
 
 
+def test_more_live_calls_than_the_limit_are_refused_and_a_place_comes_free(served, server):
+    """--max-calls; health is asked beyond it (the server's own helper watches it all the while)."""
+    s = server("--max-calls", "3")
+    live = [Reader(s, request(served, i, 2000)) for i in range(3)]
+    wait_for(lambda: all(len(r.ids) > 2 for r in live), 30, "three streams run")
+    for i in range(5):
+        with pytest.raises(grpc.RpcError) as refused:
+            s.inference.Complete(request(served, i, 2), timeout=patience(10))
+        assert (refused.value.code(), details(refused.value)[0]) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_CALLS")
+    assert s.refusals("calls") == 5 and all(r.error is None for r in live)
+    assert Health(s, "").wait(True, 5)
+    live[0].call.cancel()
+
+    def again():
+        try:
+            return len(s.inference.Complete(request(served, 9, 2), timeout=patience(10)).choices[0].ids) == 2
+        except grpc.RpcError as e:
+            assert e.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+            return False
+    wait_for(again, 5, "a place is free again")
+    for r in live[1:]:
+        r.call.cancel()
+
+
 def test_slow_reader_is_paused_and_ended_and_nobody_else_is(served, server):
     """F18. Its messages are big, so that what flow control lets pass is soon used up."""
     s = server("--slow-reader-timeout", "5s", "--max-pending-bytes", "8K")

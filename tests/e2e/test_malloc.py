@@ -1,11 +1,14 @@
 """F27: the N-th allocation of sluice-server or sluice-manager, or of protobuf-c in it, fails, for each RPC and frame
-(tests/support/fail_malloc.c). The call ends well or RESOURCE_EXHAUSTED, the process lives, and the next call is as ever. N is each number up to
+(tests/support/fail_malloc.c). The call ends well or RESOURCE_EXHAUSTED, the process lives, and the next call is as ever. What changes
+the manager's state has changed it whole or not at all, whichever allocation failed. N is each number up to
 what a whole call needs with SLUICE_LONG=1 (tests/long.sh faults), the first ones and a spread of the others without."""
 import contextlib
 import itertools
 import mmap
 import os
 import queue
+import shutil
+import sqlite3
 import struct
 import time
 
@@ -38,6 +41,10 @@ class Control:
         failed = struct.unpack("qq", self.map[0:16])[1]
         self.map[0:16] = struct.pack("qq", -1, 0)
         return failed
+
+    def used(self, armed):
+        """How many there were since arm(armed)."""
+        return armed - 1 - struct.unpack("qq", self.map[0:16])[0]
 
     def count(self, call):
         """How many allocations it makes."""
@@ -266,10 +273,22 @@ TEXT_CALLS = {
 
 
 def register(m, i):
-    """With a request id, so that the second try after a failure is the same change."""
+    """With a request id, so that the second try after a failure is the same change. All that was said is there, or none of it."""
     name = f"v{next(names)}"
-    version = m.rpc.RegisterModelVersion(i.RegisterModelVersionRequest(request_id=name, model="b", version=name, path="a"), timeout=10).version
-    return bool(version.version == name)
+    request = i.RegisterModelVersionRequest(request_id=name, model="b", version=name, path="a", labels={"k": "v"},
+                                            config=m.t.ModelConfig(context_length=128, kernels="f32"))
+
+    def rows():
+        return database(m, f"SELECT path, detail FROM model_version WHERE model = 'b' AND version = '{name}'")
+    try:
+        version = m.rpc.RegisterModelVersion(request, timeout=10).version
+    except grpc.RpcError:
+        assert not rows(), "refused, and yet it is there"
+        raise
+    ((path, detail),) = rows()
+    for v in (version, m.t.ModelVersion.FromString(detail)):
+        assert v.config == request.config and v.labels == {"k": "v"} and len(v.info.weights_digest) == 64, v
+    return (path, version.path, version.version == name)
 
 
 def watch_events(m, i):
@@ -336,3 +355,158 @@ def test_f27_before_a_real_worker(starved_text, rpc):
 @pytest.mark.parametrize("rpc", MANAGER_CALLS)
 def test_f27_in_the_manager(starved_manager, rpc):
     starve(starved_manager, starved_manager.stubs.manager, rpc, MANAGER_CALLS[rpc])
+
+
+# --- what changes the manager's state ---
+
+def asked(m, i):
+    """What a load of model "l" asks for: every field that a row could lose."""
+    return dict(model="l", version="1", device_group="cpu", n_replicas=1, tp=1,
+                config=m.t.ModelConfig(context_length=256, kv_dtype="f32", kernels="f32", max_queued_requests=7, chat_template="x"))
+
+
+class Change:
+    """An RPC of the manager; `settle` is its way back, so that it can be asked for again."""
+
+    def __init__(self, rpc, request, settle, kind, n_before, n_after):
+        self.rpc, self.request, self.settle, self.kind, self.n_before, self.n_after = rpc, request, settle, kind, n_before, n_after
+
+
+def patient(call):
+    """Repeats what a failed allocation refused."""
+    until = time.monotonic() + patience(20)
+    while True:
+        try:
+            return call()
+        except grpc.RpcError as e:
+            assert e.code() == EXHAUSTED and time.monotonic() < until, e
+            time.sleep(0.02)
+
+
+def load_l(m, i, n=1):
+    patient(lambda: m.done(m.load(**{**asked(m, i), "n_replicas": n})))
+
+
+def unload_l(m, i):
+    patient(lambda: m.done(m.unload("l", version="1", device_group="cpu", grace_ms=0)))
+
+
+def scale_l(m, i, n):
+    patient(lambda: m.done(m.rpc.ScaleModelVersion(i.ScaleModelVersionRequest(model="l", n_replicas=n, grace_ms=0)).operation))
+
+
+CHANGES = {
+    "LoadModelVersion": Change("LoadModelVersion", lambda m, i: i.LoadModelVersionRequest(**asked(m, i)), unload_l, "LOAD", 0, 1),
+    "UnloadModelVersion": Change("UnloadModelVersion", lambda m, i: i.UnloadModelVersionRequest(
+        model="l", version="1", device_group="cpu", grace_ms=0), load_l, "UNLOAD", 1, 0),
+    "ScaleModelVersion, up": Change("ScaleModelVersion", lambda m, i: i.ScaleModelVersionRequest(
+        model="l", version="1", device_group="cpu", n_replicas=2, grace_ms=0), lambda m, i: scale_l(m, i, 1), "SCALE", 1, 2),
+    "ScaleModelVersion, down": Change("ScaleModelVersion", lambda m, i: i.ScaleModelVersionRequest(
+        model="l", version="1", device_group="cpu", n_replicas=1, grace_ms=0), lambda m, i: scale_l(m, i, 2), "SCALE", 2, 1),
+}
+
+
+def database(m, query):
+    """Of a copy, as after a power cut: the manager keeps the file itself locked."""
+    until = time.monotonic() + patience(10)
+    while True:
+        for end in ("", "-wal"):
+            shutil.copy(f"{m.state}/sluice.db{end}", m.folder / f"copy.db{end}")
+        try:
+            with contextlib.closing(sqlite3.connect(m.folder / "copy.db")) as db:
+                return db.execute(query).fetchall()
+        except sqlite3.DatabaseError as e:  # it was copied while it was written
+            assert time.monotonic() < until, e
+
+
+def wanted_rows(m):
+    """All that a change writes, and nothing that happens by itself."""
+    return {table: database(m, f"SELECT * FROM {table} ORDER BY 1, 2")
+            for table in ("deployment", "operation", "model_version", "model")}
+
+
+def check_whole(m, i, change, request, operation, n_replicas):
+    """Nothing that the request said is missing in any row, in any view, or in an event."""
+    o = patient(lambda: m.rpc.GetOperation(i.GetOperationRequest(id=operation))).operation
+    assert (o.model, o.version, o.device_group, o.request_id, o.stage) == ("l", "1", "cpu", request.request_id, "done"), o
+    assert o.kind == m.t.OperationKind.Value(f"OPERATION_KIND_{change.kind}") and o.HasField("result") and not o.HasField("error"), o
+    assert len(o.replica_ids) == max(change.n_before, change.n_after) - (change.kind == "SCALE" and change.n_after < change.n_before), o
+    assert len(o.new_replica_ids) == max(0, change.n_after - change.n_before), o
+    (version,) = patient(lambda: m.rpc.GetModel(i.GetModelRequest(model="l"))).model.versions
+    assert version.path == "l" and len(version.info.weights_digest) == 64 and version.config.n_threads == 3 and version.labels == {"a": "b"}
+    if n_replicas:
+        (deployment,) = version.deployments
+        want = asked(m, i)
+        assert (deployment.model, deployment.version, deployment.device_group, deployment.n_replicas, deployment.tp, deployment.pp) \
+            == ("l", "1", "cpu", n_replicas, 1, 1) and deployment.config == want["config"], deployment
+    else:
+        assert not version.deployments
+    replicas = patient(lambda: m.replicas(model="l"))
+    assert len(replicas) == n_replicas
+    for r in replicas:
+        assert (r.version, r.device_group, r.socket) == ("1", "cpu", f"replica-{r.id}/worker.sock") and r.numerics_id and r.pid, r
+    for table, columns in {"deployment": ("model", "version", "device_group"), "replica": ("id", "model", "version", "device_group"),
+                           "operation": ("id", "model", "version", "stage"), "event": ("type",),
+                           "model_version": ("model", "version", "path"), "model": ("name",)}.items():
+        for column in columns:
+            assert database(m, f"SELECT * FROM {table} WHERE {column} = ''") == [], (table, column)
+    for kind in ("replica", "operation"):
+        assert database(m, f"SELECT * FROM event WHERE type LIKE '{kind}.%' AND ({kind}_id = '' OR model = '')") == []
+
+
+@pytest.fixture(scope="module")
+def changing(starved_manager):
+    m, i = starved_manager, starved_manager.stubs.manager
+    m.script("l", "load_ms=1")
+    m.register("l", version="1", config=m.t.ModelConfig(n_threads=3), labels={"a": "b"})
+    yield m
+    m.control.disarm()
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_f27_a_change_is_whole_or_none(changing, name):
+    """Up to the answer each allocation fails, or a spread of them; then a spread of those by which its operation gets on."""
+    m, i, change = changing, changing.stubs.manager, CHANGES[name]
+    n_now = len(m.replicas(model="l"))
+    if n_now and not change.n_before:
+        unload_l(m, i)
+    elif n_now != change.n_before:
+        (scale_l if n_now else load_l)(m, i, change.n_before)
+
+    def once(request, nth=None):
+        """(n allocations to the answer, n to the operation's end, refused?)"""
+        call = getattr(m.rpc, change.rpc)
+        before = wanted_rows(m)
+        m.control.arm(nth or 1 << 40)
+        refused, operation = False, None
+        try:
+            operation = call(request, timeout=patience(10)).operation
+        except grpc.RpcError as e:
+            assert e.code() == EXHAUSTED, f"allocation {nth}: {e.code()} {e.details()}\n{m.text()}"
+            assert e.details(), e
+            refused = True
+        n_call = m.control.used(nth or 1 << 40)
+        assert m.process.poll() is None, f"allocation {nth}: it died\n{m.text()}"
+        if refused:
+            assert wanted_rows(m) == before, f"allocation {nth}: refused, and yet something is written"
+            operation = call(request, timeout=patience(10)).operation  # the same change: it is asked for again
+        assert patient(lambda: call(request, timeout=patience(10))).operation.id == operation.id, f"allocation {nth}: done twice"
+        patient(lambda: m.done(operation))
+        n_all = m.control.used(nth or 1 << 40)
+        failed = m.control.disarm()
+        assert m.process.poll() is None, f"allocation {nth}: it died\n{m.text()}"
+        check_whole(m, i, change, request, operation.id, change.n_after)
+        change.settle(m, i)
+        return n_call, n_all, refused, failed
+
+    def fresh():
+        request = change.request(m, i)
+        request.request_id = f"{change.kind}{next(names)}"
+        return request
+    once(fresh())
+    n_call, n_all, *_ = once(fresh())
+    ns = sorted({*(range(1, n_call + 1) if LONG else numbers(n_call)), *range(n_call, n_all, max(1, (n_all - n_call) // (SPREAD * (4 if LONG else 1))))})
+    tried = [once(fresh(), nth) for nth in ns]
+    n_refused, n_failed = sum(t[2] for t in tried), sum(t[3] for t in tried)
+    print(f"{name}: {n_call} allocations to the answer, {n_all} to the end; {len(tried)} tried, {n_failed} failed, {n_refused} refused")
+    assert n_call > 50 and n_refused >= FIRST // 2 and n_failed >= len(ns) * 2 // 3, (n_call, n_refused, n_failed, len(ns))

@@ -106,6 +106,31 @@ def test_counts_are_what_clients_saw(measured):
     assert grew("sluice_grpc_bytes_total", direction="out") > 0
 
 
+def test_tokens_that_come_at_once_are_a_gap_each(measured):
+    """Of a stop text that does not come after all, many tokens are let go together; and each choice has a first token of its own."""
+    def ask(n, stop=()):
+        request = measured.request("smol", "Once upon a time", max_tokens=40, ignore_eos=True, stop=stop, n=n,
+                                   **(dict(temperature=0.8, seed=5) if n > 1 else {}))
+        messages = [(r.tokens.choice, list(r.tokens.ids), r.tokens.text) for r in measured.inference.Generate(request)
+                    if r.WhichOneof("event") == "tokens"]
+        return messages, sum(len(ids) for _, ids, _ in messages)
+
+    text = "".join(m[2] for m in ask(1)[0])
+    stop = text[20:90] + "\N{SNOWMAN}"  # begins as the text goes on, and does not end so
+    for n in (1, 3):
+        before = settle(measured)
+        messages, n_tokens = ask(n, [stop])
+        after = settle(measured)
+
+        def grew(name):
+            return after.sum(name, model="smol") - before.sum(name, model="smol")
+        if n == 1:
+            assert "".join(m[2] for m in messages) == text and max(len(m[1]) for m in messages) > 5, "nothing came at once"
+        assert grew("sluice_generated_tokens_total") == n_tokens == 40 * n
+        assert grew("sluice_inter_token_seconds_count") == n_tokens - n
+        assert grew("sluice_time_to_first_token_seconds_count") == 1
+
+
 def test_what_the_prefix_cache_held_is_counted(measured):
     before = settle(measured)
     request = measured.request("smol", "The prefix cache holds what was computed before. " * 20, max_tokens=2, ignore_eos=True)

@@ -9,7 +9,7 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 
-from conftest import patience
+from conftest import model_path, patience
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import watermark  # noqa: E402
@@ -344,13 +344,30 @@ def test_watermark_is_found_and_plain_text_has_none(served):
 
 def test_a_prompt_may_fill_the_context_but_for_one_token(served):
     info = served.inference.GetModel(served.stubs.inference.GetModelRequest(model="smol")).model.versions[0].info
-    for n, ok in ((info.limits.max_prompt_tokens, True), (info.context_length, False), (info.context_length + 1, False)):
-        if ok and n > 2500:
-            continue  # minutes on a small machine; tests/long.sh
-        request = served.request("smol", "", max_tokens=3)
+    check_prompt_bounds(served, info, whole=info.context_length <= 2500)  # else minutes on a small machine
+
+
+def test_a_prompt_may_fill_a_lowered_context_but_for_one_token(fresh):
+    """The same of a model whose own context is large, loaded with a small one: each length is served or refused."""
+    fresh.start()
+    fresh.cli("register", "smol", model_path(), "--version", "1")
+    fresh.cli("load", "smol", "--context-length", "256")
+    fresh.wait(lambda: fresh.run("smol", "hi", "-n", "1", check=False).returncode == 0, 30, "the model answers")
+    info = fresh.inference.GetModel(fresh.stubs.inference.GetModelRequest(model="smol")).model.versions[0].info
+    assert (info.context_length, info.limits.max_prompt_tokens) == (256, 255)
+    check_prompt_bounds(fresh, info, whole=True)
+
+
+def check_prompt_bounds(served, info, whole):
+    for n, ok in ((info.context_length - 2, True), (info.limits.max_prompt_tokens, True), (info.context_length, False),
+                  (info.context_length + 1, False)):
+        if ok and not whole:
+            continue
+        request = served.request("smol", "", max_tokens=3, ignore_eos=True)
         request.token_ids.ids.extend([100 + i % 1000 for i in range(n)])
         if ok:
-            assert len(served.inference.Complete(request, timeout=patience(300)).choices[0].ids) == 1
+            answer = served.inference.Complete(request, timeout=patience(300)).choices[0]
+            assert len(answer.ids) == info.context_length - n, (n, answer)
         else:
             assert "context" in refused(served, request, "prompt").details()
 

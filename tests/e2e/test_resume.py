@@ -1,6 +1,7 @@
 """A stream outlives its worker: killed, hung or drained while it runs, every kind of request goes on, byte for byte what an undisturbed
 run gives, on another replica or on the one that was started again."""
 import os
+import re
 import signal
 import threading
 import time
@@ -9,7 +10,8 @@ import grpc
 import pytest
 
 from conftest import model_path, patience
-from invariants import worker_processes
+from invariants import worker_processes, worker_status
+from test_generate_stream import Stream as GenerateStream, alone, quiet, same
 
 N_TOKENS = 96
 ENV = {"SLUICE_RESTART_BACKOFF_INITIAL": "100ms", "SLUICE_STALL_TIMEOUT": "1500ms", "SLUICE_KILL_GRACE": "500ms"}
@@ -166,3 +168,61 @@ def test_every_kind_of_request_goes_on_where_it_was(sluice, fault):
         assert "stop across the cut" in moved and {"emoji", "chinese", "cyrillic"} & set(moved)
     sluice.wait(lambda: len(sluice.ready()) == sluice.n_replicas, 30, "the replica is back")
     sluice.wait(lambda: pid not in [w[2] for w in worker_processes(sluice)], 10, "the old worker is gone")
+
+
+def stand_still_with_held_text(sluice, stream, pieces, n_chars):
+    """Stops the worker of the stream's one request once it holds back so much text. (its pid, ids that the server knows of, the
+    text that is held)"""
+    until = time.monotonic() + patience(60)
+    while True:
+        status = {w[2]: next(worker_status(sluice, w[2]), None) for w in worker_processes(sluice)}
+        running = [pid for pid, s in status.items() if s and s.load.n_running]
+        assert len(running) == 1 and time.monotonic() < until, status
+        os.kill(running[0], signal.SIGSTOP)
+        quiet(stream, "u", 0.1)
+        stream.update("u", max_tokens=1)
+        answer = stream.answers["u"]
+        n = int(re.search(r"below the (\d+) tokens", stream.wait_error("u", len(answer.errors) + 1).message).group(1))
+        held = "".join(pieces[:n])[len(answer.text[0]):]
+        if len(held) >= n_chars:
+            return running[0], n, held
+        os.kill(running[0], signal.SIGCONT)
+        assert not answer.finished, "it ended before enough was held back"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("change", ["max_tokens", "stop"])
+def test_an_update_that_its_worker_did_not_live_to_hear_is_heeded_by_the_next(sluice, change):
+    """max_tokens is lowered to what there is already, or a stop is put into text that another stop holds back; then the worker,
+    which has not read it, is killed. The end is that of a request which was asked for so from the start."""
+    sluice.wait(lambda: len(sluice.ready()) == sluice.n_replicas, 30, "the replicas are ready")
+    request = requests(sluice, None)["greedy"]
+    pieces = []
+    for response in sluice.inference.Generate(request, timeout=patience(60)):
+        if response.WhichOneof("event") == "tokens":
+            pieces += [response.tokens.text] + [""] * (len(response.tokens.ids) - 1)
+    request.stopping.max_tokens = 4 * N_TOKENS
+    request.stopping.stop.append(sluice.stop_text)
+    stream = GenerateStream(sluice)
+    stream.start("u", request)
+    stream.wait_tokens("u", 3)
+    pid, n, held = stand_still_with_held_text(sluice, stream, pieces, 24)
+    expected = type(request)()
+    expected.CopyFrom(request)
+    if change == "max_tokens":
+        stream.update("u", max_tokens=n)
+        expected.stopping.max_tokens = n
+    else:
+        word = held[8:20]
+        stream.update("u", stop=[word], replace_stop=True)
+        expected.stopping.stop[:] = [word]
+    errors = len(stream.answers["u"].errors)
+    stream.update("u", priority=101)  # refused: so the one before it was taken
+    assert stream.wait_error("u", errors + 1).field == "update.priority" and not stream.answers["u"].finished
+    os.kill(pid, signal.SIGKILL)
+    answer = stream.wait_finished("u")
+    stream.end()
+    sluice.wait(lambda: len(sluice.ready()) == sluice.n_replicas, 30, "the replica is back")
+    reference = alone(sluice, expected)
+    same(answer, reference)
+    assert len(answer.ids[0]) == n if change == "max_tokens" else answer.finished[0].stop == word == reference[2].stop

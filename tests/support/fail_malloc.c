@@ -91,3 +91,24 @@ __attribute__((visibility("default"))) void *realloc(void *memory, size_t n)
 {
     return fails(__builtin_return_address(0)) ? NULL : __libc_realloc(memory, n);
 }
+
+static char *copy_text(const char *text, size_t n, const void *caller)
+{
+    char *copy = fails(caller) ? NULL : __libc_malloc(n + 1);
+    if (!copy)
+        return NULL;
+    memcpy(copy, text, n);
+    copy[n] = '\0';
+    return copy;
+}
+
+/* libc's own would be called from libc. */
+__attribute__((visibility("default"))) char *strdup(const char *text)
+{
+    return copy_text(text, strlen(text), __builtin_return_address(0));
+}
+
+__attribute__((visibility("default"))) char *strndup(const char *text, size_t n)
+{
+    return copy_text(text, strnlen(text, n), __builtin_return_address(0));
+}

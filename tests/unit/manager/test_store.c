@@ -142,7 +142,7 @@ static int run(struct fixture *f, struct job *job)
 static pb_model *new_model(const char *name, uint64_t generation)
 {
     pb_model *model = MESSAGE_NEW(pb_model, sluice__manager__v1__model__descriptor);
-    message_set(&model->name, name);
+    assert_true(message_set(&model->name, name));
     model->generation = generation;
     return model;
 }
@@ -197,23 +197,23 @@ static int put_everything(struct txn *txn, struct job *job, struct error *err)
     (void)job;
     if (txn_put(txn, TABLE_MODEL, &new_model("m", 1)->base, err) != 0)
         return err->status;
-    message_set(&version->model, "m");
-    message_set(&version->version, "1");
-    message_set(&version->path, "/models/m.gguf");
+    assert_true(message_set(&version->model, "m"));
+    assert_true(message_set(&version->version, "1"));
+    assert_true(message_set(&version->path, "/models/m.gguf"));
     version->sequence = UINT64_MAX / 3;
     version->info = MESSAGE_NEW(pb_info, sluice__v1__model_info__descriptor);
-    message_set(&version->info->architecture, "llama");
+    assert_true(message_set(&version->info->architecture, "llama"));
     version->info->has_bos_token_id = 1;
     version->config = MESSAGE_NEW(pb_config, sluice__manager__v1__model_config__descriptor);
     version->config->has_kv_tokens = 1;
     version->config->kv_tokens = 4096;
     if (txn_put(txn, TABLE_MODEL_VERSION, &version->base, err) != 0)
         return err->status;
-    message_set(&operation->id, "o12");
+    assert_true(message_set(&operation->id, "o12"));
     operation->kind = (Sluice__Manager__V1__OperationKind)OPERATION_UNLOAD;
     operation->state = (Sluice__Manager__V1__OperationState)OPERATION_RUNNING;
     char *replica = strdup("r3");
-    message_append(&operation->n_replica_ids, &operation->replica_ids, replica);
+    assert_true(message_append(&operation->n_replica_ids, &operation->replica_ids, replica));
     return txn_put_extra(txn, TABLE_OPERATION, &operation->base, 1234, err);
 }
 
@@ -259,9 +259,9 @@ static int put_orphan(struct txn *txn, struct job *job, struct error *err)
 {
     pb_replica *replica = MESSAGE_NEW(pb_replica, sluice__manager__v1__replica__descriptor);
     (void)job;
-    message_set(&replica->id, "r1");
-    message_set(&replica->model, "nobody");
-    message_set(&replica->version, "1");
+    assert_true(message_set(&replica->id, "r1"));
+    assert_true(message_set(&replica->model, "nobody"));
+    assert_true(message_set(&replica->version, "1"));
     replica->state = (Sluice__Manager__V1__ReplicaState)REPLICA_PENDING;
     return txn_put(txn, TABLE_REPLICA, &replica->base, err);
 }
@@ -456,11 +456,11 @@ static int put_big(struct txn *txn, struct job *job, struct error *err)
         return err->status;
     memset(text, 'x', (256 << 10) - 1);
     text[(256 << 10) - 1] = '\0';
-    message_set(&version->model, "m");
-    message_set(&version->version, job->name);
+    assert_true(message_set(&version->model, "m"));
+    assert_true(message_set(&version->version, job->name));
     version->sequence = job->value;
     version->config = MESSAGE_NEW(pb_config, sluice__manager__v1__model_config__descriptor);
-    message_set(&version->config->chat_template, text);
+    assert_true(message_set(&version->config->chat_template, text));
     free(text);
     return txn_put(txn, TABLE_MODEL_VERSION, &version->base, err);
 }

@@ -1,0 +1,155 @@
+"""F28: no more processes or threads can be made. The limit is a real one, RLIMIT_NPROC: the programs run under a user id of their
+own (the limit counts a user's tasks and does not hold for root), and are allowed as many as there are at that moment."""
+import os
+import pathlib
+import resource
+import shutil
+import subprocess
+import tempfile
+
+import grpc
+import psutil
+import pytest
+
+import plumbing
+import test_manager
+from conftest import BIN, free_port, patience, sanitized
+from test_manager import reason
+
+UID = 54321
+pytestmark = [pytest.mark.alone,
+              pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to start programs under another user id"),
+              pytest.mark.skipif(sanitized(), reason="sanitizers have threads of their own")]
+
+
+def become_another():
+    os.setgroups([])
+    os.setgid(UID)
+    os.setuid(UID)
+
+
+def n_tasks():
+    """Of the user: what the kernel counts."""
+    return sum(p.info["num_threads"] for p in psutil.process_iter(["uids", "num_threads"]) if p.info["uids"] and p.info["uids"].real == UID)
+
+
+def allow(pid, n):
+    resource.prlimit(pid, resource.RLIMIT_NPROC, (n, resource.RLIM_INFINITY))
+
+
+def assert_nothing_more_can_be_made():
+    n = n_tasks()
+
+    def limited():
+        resource.setrlimit(resource.RLIMIT_NPROC, (n, n))
+        become_another()
+    with pytest.raises((BlockingIOError, subprocess.SubprocessError)):
+        subprocess.run(["/bin/true"], preexec_fn=limited, check=True)
+
+
+@pytest.fixture
+def home(monkeypatch):
+    """A folder of the user's, with the programs in it."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="sl", dir="/tmp"))
+    for name in ("sluice-manager", "sluice-server", "fake_worker"):
+        shutil.copy2(BIN / name, folder / name)
+    for module in (test_manager, plumbing):
+        monkeypatch.setattr(module, "BIN", folder)
+    popen = subprocess.Popen
+
+    def as_another(args, **kwargs):
+        if str(args[0]).startswith(str(folder)):
+            kwargs["preexec_fn"] = kwargs.get("preexec_fn") or become_another
+        return popen(args, **kwargs)
+    monkeypatch.setattr(subprocess, "Popen", as_another)
+    folder.chmod(0o755)
+    os.chown(folder, UID, UID)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_the_manager_refuses_what_needs_a_process_and_goes_on_by_itself(home, stubs):
+    m = test_manager.Manager(home, stubs)
+    os.chown(m.models, UID, UID)
+    try:
+        m.up("--restart-backoff-initial", "200ms", "--restart-backoff-max", "500ms", "--crash-limit", "100")
+        for name in ("a", "b"):
+            m.script(name)
+            m.register(name)
+        m.done(m.load("a"))
+        before = m.workers()
+        allow(m.process.pid, n_tasks())
+        assert_nothing_more_can_be_made()
+        loading = m.load("b", request_id="b1")
+        m.wait(lambda: [r for r in m.replicas(model="b") if "limit on processes" in r.last_error.message], 10, "it says why b does not start")
+        with pytest.raises(grpc.RpcError) as refused:  # a look into a file is a process too
+            m.register("c", file="a")
+        assert (refused.value.code(), reason(refused.value)) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_PROCESSES")
+        for _ in range(30):  # each a connection of its own
+            with grpc.insecure_channel(f"unix:{m.state}/run/manager.sock", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+                assert m.stubs.manager_grpc.ModelManagerStub(channel).GetStatus(m.m.GetStatusRequest(), timeout=patience(5)).n_models == 2
+        assert m.workers() == before and [r.state for r in m.replicas(model="a")] == [m.t.REPLICA_STATE_READY]
+        allow(m.process.pid, resource.RLIM_INFINITY)
+        m.done(loading)
+        assert len(m.workers()) == 2
+        m.register("c", file="a")
+        assert m.done(m.unload("a")).result.n_finished == 9  # its worker answered the last Shutdown
+        assert m.term() == 0
+    finally:
+        m.clean()
+
+
+def test_the_servers_old_streams_go_on_and_new_ones_come(home, stubs):
+    p = plumbing.Plumbing(home, stubs, rate=100)
+    inference = stubs.inference
+    request = inference.GenerateRequest(model="echo", text="abcdef", stopping=inference.Stopping(max_tokens=300))
+    short = inference.GenerateRequest(model="echo", text="abcdef", stopping=inference.Stopping(max_tokens=3))
+    channel = grpc.insecure_channel(p.address)
+    stub = stubs.inference_grpc.InferenceStub(channel)
+    try:
+        reference = [i for r in stub.Generate(request, timeout=patience(30)) for i in r.tokens.ids]
+        old = [stub.Generate(request, timeout=patience(60)) for _ in range(8)]
+        got = [list(next(r.tokens.ids for r in call if r.tokens.ids)) for call in old]
+        for process in (p.server, *p.workers):
+            allow(process.pid, n_tasks())
+        assert_nothing_more_can_be_made()
+        answered = 0
+        for _ in range(40):  # new connections, of which each may be refused, and none may hang
+            with grpc.insecure_channel(p.address, options=[("grpc.use_local_subchannel_pool", 1)]) as fresh:
+                try:
+                    answered += len(stubs.inference_grpc.InferenceStub(fresh).Complete(short, timeout=patience(10)).choices[0].ids) == 3
+                except grpc.RpcError as e:
+                    assert e.code() in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE), e
+        for ids, call in zip(got, old):
+            ids += [i for r in call for i in r.tokens.ids]
+        assert got == [reference] * 8
+        assert p.server.poll() is None and all(w.poll() is None for w in p.workers)
+        for process in (p.server, *p.workers):
+            allow(process.pid, resource.RLIM_INFINITY)
+        assert len(stub.Complete(short, timeout=patience(10)).choices[0].ids) == 3
+        print(f"{answered} of 40 new calls were answered without a new thread")
+    finally:
+        channel.close()
+        p.stop()
+
+
+@pytest.mark.parametrize("program", ["sluice-server", "sluice-manager"])
+def test_a_program_that_cannot_have_its_threads_says_so_and_ends(home, program):
+    """No half start: whichever of its threads is the one too many."""
+    args = {"sluice-server": ["--listen", f"127.0.0.1:{free_port()}", "--routes-file", home / "none.pb"],
+            "sluice-manager": ["--state-dir", home / "s", "--worker", home / "fake_worker", "--metrics", ""]}[program]
+    ends = {}
+    for n in (1, 2, 3, 4, 6):
+        def limited(n=n):
+            resource.setrlimit(resource.RLIMIT_NPROC, (n, n))
+            become_another()
+        process = subprocess.Popen([home / program, *args], preexec_fn=limited, stderr=subprocess.PIPE, text=True)
+        try:
+            _, text = process.communicate(timeout=patience(3))
+            ends[n] = (process.returncode, text[-300:])
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            process.communicate(timeout=patience(10))
+            ends[n] = ("serves", process.returncode)
+    print(ends)
+    assert all(code in ("serves", 1) for code, _ in ends.values()), ends
