@@ -102,6 +102,10 @@ static bool change_row(pb_replica *row, const struct pending_record *pending, in
         row->adopted = record->kind == RECORD_ADOPT;
         break;
     case RECORD_STATE:
+        if (pending->pid) { /* also where the record of the pid itself was refused */
+            row->pid = pending->pid;
+            row->start_ticks = pending->start_ticks;
+        }
         complete = set_state(row, record->state, record->reason) &&
                    message_set(&row->numerics_id, pending->numerics_id);
         if (record->state == REPLICA_READY) {

@@ -11,7 +11,7 @@ import pytest
 
 from conftest import model_path, patience
 from invariants import worker_processes, worker_status
-from test_generate_stream import Stream as GenerateStream, alone, quiet, same
+from test_generate_stream import Stream as GenerateStream, alone, quiet
 
 N_TOKENS = 96
 ENV = {"SLUICE_RESTART_BACKOFF_INITIAL": "100ms", "SLUICE_STALL_TIMEOUT": "1500ms", "SLUICE_KILL_GRACE": "500ms"}
@@ -177,7 +177,9 @@ def stand_still_with_held_text(sluice, stream, pieces, n_chars):
     while True:
         status = {w[2]: next(worker_status(sluice, w[2]), None) for w in worker_processes(sluice)}
         running = [pid for pid, s in status.items() if s and s.load.n_running]
-        assert len(running) == 1 and time.monotonic() < until, status
+        assert time.monotonic() < until and not stream.answers["u"].finished, status
+        if not running:
+            continue  # it has not told yet
         os.kill(running[0], signal.SIGSTOP)
         quiet(stream, "u", 0.1)
         stream.update("u", max_tokens=1)
@@ -223,6 +225,10 @@ def test_an_update_that_its_worker_did_not_live_to_hear_is_heeded_by_the_next(sl
     answer = stream.wait_finished("u")
     stream.end()
     sluice.wait(lambda: len(sluice.ready()) == sluice.n_replicas, 30, "the replica is back")
-    reference = alone(sluice, expected)
-    same(answer, reference)
-    assert len(answer.ids[0]) == n if change == "max_tokens" else answer.finished[0].stop == word == reference[2].stop
+    if change == "max_tokens":  # what was on its way when the limit was lowered is not taken back
+        expected.stopping.max_tokens = len(answer.ids[0])
+        assert n <= len(answer.ids[0]) <= n + 2
+    text, ids, finished = alone(sluice, expected)
+    assert (answer.text[0], answer.ids[0]) == (text, ids)
+    assert (answer.finished[0].reason, answer.finished[0].stop) == (finished.reason, finished.stop)
+    assert finished.stop == (word if change == "stop" else "")

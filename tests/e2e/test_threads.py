@@ -13,10 +13,11 @@ import pytest
 
 import plumbing
 import test_manager
-from conftest import BIN, free_port, patience, sanitized
+from conftest import BIN, patience, sanitized
 from test_manager import reason
 
 UID = 54321
+HARD = resource.getrlimit(resource.RLIMIT_NPROC)[1]
 pytestmark = [pytest.mark.alone,
               pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to start programs under another user id"),
               pytest.mark.skipif(sanitized(), reason="sanitizers have threads of their own")]
@@ -34,7 +35,8 @@ def n_tasks():
 
 
 def allow(pid, n):
-    resource.prlimit(pid, resource.RLIMIT_NPROC, (n, resource.RLIM_INFINITY))
+    """Asked by the user itself: another's limits take a capability that containers lack."""
+    subprocess.run(["/usr/bin/prlimit", "--pid", str(pid), f"--nproc={n}:"], preexec_fn=become_another, check=True)
 
 
 def assert_nothing_more_can_be_made():
@@ -72,7 +74,7 @@ def test_the_manager_refuses_what_needs_a_process_and_goes_on_by_itself(home, st
     m = test_manager.Manager(home, stubs)
     os.chown(m.models, UID, UID)
     try:
-        m.up("--restart-backoff-initial", "200ms", "--restart-backoff-max", "500ms", "--crash-limit", "100")
+        m.up("--restart-backoff-initial", "200ms", "--restart-backoff-max", "500ms", "--crash-limit", "64")
         for name in ("a", "b"):
             m.script(name)
             m.register(name)
@@ -89,11 +91,11 @@ def test_the_manager_refuses_what_needs_a_process_and_goes_on_by_itself(home, st
             with grpc.insecure_channel(f"unix:{m.state}/run/manager.sock", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
                 assert m.stubs.manager_grpc.ModelManagerStub(channel).GetStatus(m.m.GetStatusRequest(), timeout=patience(5)).n_models == 2
         assert m.workers() == before and [r.state for r in m.replicas(model="a")] == [m.t.REPLICA_STATE_READY]
-        allow(m.process.pid, resource.RLIM_INFINITY)
+        allow(m.process.pid, HARD)
         m.done(loading)
         assert len(m.workers()) == 2
         m.register("c", file="a")
-        assert m.done(m.unload("a")).result.n_finished == 9  # its worker answered the last Shutdown
+        assert m.done(m.unload("a")).result.n_finished == 3  # its worker lived to answer Shutdown
         assert m.term() == 0
     finally:
         m.clean()
@@ -125,31 +127,9 @@ def test_the_servers_old_streams_go_on_and_new_ones_come(home, stubs):
         assert got == [reference] * 8
         assert p.server.poll() is None and all(w.poll() is None for w in p.workers)
         for process in (p.server, *p.workers):
-            allow(process.pid, resource.RLIM_INFINITY)
+            allow(process.pid, HARD)
         assert len(stub.Complete(short, timeout=patience(10)).choices[0].ids) == 3
         print(f"{answered} of 40 new calls were answered without a new thread")
     finally:
         channel.close()
         p.stop()
-
-
-@pytest.mark.parametrize("program", ["sluice-server", "sluice-manager"])
-def test_a_program_that_cannot_have_its_threads_says_so_and_ends(home, program):
-    """No half start: whichever of its threads is the one too many."""
-    args = {"sluice-server": ["--listen", f"127.0.0.1:{free_port()}", "--routes-file", home / "none.pb"],
-            "sluice-manager": ["--state-dir", home / "s", "--worker", home / "fake_worker", "--metrics", ""]}[program]
-    ends = {}
-    for n in (1, 2, 3, 4, 6):
-        def limited(n=n):
-            resource.setrlimit(resource.RLIMIT_NPROC, (n, n))
-            become_another()
-        process = subprocess.Popen([home / program, *args], preexec_fn=limited, stderr=subprocess.PIPE, text=True)
-        try:
-            _, text = process.communicate(timeout=patience(3))
-            ends[n] = (process.returncode, text[-300:])
-        except subprocess.TimeoutExpired:
-            process.terminate()
-            process.communicate(timeout=patience(10))
-            ends[n] = ("serves", process.returncode)
-    print(ends)
-    assert all(code in ("serves", 1) for code, _ in ends.values()), ends
