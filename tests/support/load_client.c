@@ -23,6 +23,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/hash_map.h"
+#include "base/histogram.h"
 #include "base/strbuf.h"
 #include "proto/rpc/rpc_client.h"
 #include "proto/rpc/rpc_stream.h"
@@ -399,10 +400,10 @@ static void print(const struct load *load, const struct total *total, double sec
                           (unsigned long long)sum->by_code[code]);
             comma = ", ";
         }
-    strbuf_add_str(&out, "}, ");
-    histogram_json(&sum->itl, "itl_ms", &out);
-    strbuf_add_str(&out, ", ");
-    histogram_json(&sum->ttft, "ttft_ms", &out);
+    strbuf_add_str(&out, "}, \"itl_ms\": ");
+    histogram_json(&sum->itl, &out);
+    strbuf_add_str(&out, ", \"ttft_ms\": ");
+    histogram_json(&sum->ttft, &out);
     strbuf_add_str(&out, usage);
     strbuf_printf(&out, ", \"first_error\": \"%s\"}", sum->first_error);
     puts(strbuf_str(&out));

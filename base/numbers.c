@@ -1,0 +1,100 @@
+#include "base/numbers.h"
+
+#include <inttypes.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "base/error.h"
+
+enum { SHOWN = 40 }; /* bytes of a bad word in a message */
+
+/* A whole number of exactly n bytes. False: it is none, or it does not fit. */
+static bool read_number(const char *text, size_t n, uint64_t *out)
+{
+    static const char units[] = "KMG";
+    unsigned shift = 0;
+    uint64_t value = 0;
+    const char *unit = n > 1 ? memchr(units, text[n - 1], sizeof(units) - 1) : NULL;
+    if (unit) {
+        shift = 10 * (unsigned)(unit - units + 1);
+        n--;
+    }
+    for (size_t i = 0; i < n; i++) {
+        unsigned digit = (unsigned)(text[i] - '0');
+        if (digit > 9 || value > (UINT64_MAX - digit) / 10)
+            return false;
+        value = value * 10 + digit;
+    }
+    if (n == 0 || value > UINT64_MAX >> shift)
+        return false;
+    *out = value << shift;
+    return true;
+}
+
+static int take_number(const char *name, const char *text, size_t n, const uint64_t limits[2],
+                       uint64_t *out, struct error *err)
+{
+    if (!read_number(text, n, out))
+        return error_set(err, STATUS_INVALID_ARGUMENT, "--%s: \"%.*s\" is not a whole number", name,
+                         n < SHOWN ? (int)n : SHOWN, text);
+    if (*out < limits[0] || *out > limits[1])
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--%s: %.*s is not between %" PRIu64 " and %" PRIu64, name, (int)n, text,
+                         limits[0], limits[1]);
+    return 0;
+}
+
+int numbers_parse(const char *name, const char *text, uint64_t min, uint64_t max,
+                  struct numbers *out, struct error *err)
+{
+    const uint64_t limits[2] = {min, max};
+    struct numbers list = {0};
+    for (const char *at = text;; at++) {
+        size_t n = strcspn(at, ",");
+        uint64_t value;
+        int rc = take_number(name, at, n, limits, &value, err);
+        if (rc)
+            return rc;
+        for (size_t i = 0; i < list.n; i++)
+            if (list.values[i] == value)
+                return error_set(err, STATUS_INVALID_ARGUMENT, "--%s: %" PRIu64 " stands twice",
+                                 name, value);
+        if (list.n == NUMBERS_MAX)
+            return error_set(err, STATUS_INVALID_ARGUMENT, "--%s: more than %d numbers", name,
+                             NUMBERS_MAX);
+        list.values[list.n++] = value;
+        at += n;
+        if (!*at)
+            break;
+    }
+    *out = list;
+    return 0;
+}
+
+uint64_t numbers_max(const struct numbers *numbers)
+{
+    uint64_t max = 0;
+    for (size_t i = 0; i < numbers->n; i++)
+        max = numbers->values[i] > max ? numbers->values[i] : max;
+    return max;
+}
+
+int number_range_parse(const char *name, const char *text, uint64_t min, uint64_t max,
+                       struct number_range *out, struct error *err)
+{
+    const uint64_t limits[2] = {min, max};
+    struct number_range range;
+    size_t n = strcspn(text, "-");
+    int rc = take_number(name, text, n, limits, &range.min, err);
+    range.max = range.min;
+    if (!rc && text[n])
+        rc = take_number(name, text + n + 1, strlen(text + n + 1), limits, &range.max, err);
+    if (rc)
+        return rc;
+    if (range.min > range.max)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--%s: %" PRIu64 "-%" PRIu64 " ends before it begins", name, range.min,
+                         range.max);
+    *out = range;
+    return 0;
+}
