@@ -47,6 +47,11 @@ struct cli_settings {
     const char *tls_cert, *tls_key, *tls_client_ca, *tls_client_auth, *keys_file;
     /* key */
     const char *expires;
+    /* bench: lists and ranges of numbers */
+    const char *bench_threads, *bench_prompt, *bench_generate, *bench_batch, *bench_depth;
+    const char *prompt_tokens, *bench_max_tokens, *prompts;
+    uint64_t repetitions, clients, requests, warmup, duration_ms, shared_prefix;
+    double rate, slo_ttft_ms, slo_itl_ms, slo_e2e_ms;
 };
 
 struct cli {
@@ -68,7 +73,8 @@ enum cli_group {
     CLI_DEPLOY = 2,
     CLI_REQUEST_ID = 4,
     CLI_GRACE = 8,
-    CLI_DIAL = 16, /* it talks to the data plane */
+    CLI_DIAL = 16,       /* it talks to the data plane */
+    CLI_ARITHMETIC = 32, /* of CLI_DEPLOY: what computes, and in which formats */
 };
 
 /* One command: help, man page, completion and the check of its words all come from this row. */
@@ -102,6 +108,10 @@ bool cli_given(const struct cli *cli, const char *name);
 /* Connections to the manager (its unix socket) and to the server; borrowed from cli. */
 int cli_manager(struct cli *cli, struct rpc_client **out_client, struct error *err);
 int cli_server(struct cli *cli, struct rpc_client **out_client, struct error *err);
+/* Where that is. `room` may hold the answer. */
+const char *cli_server_target(const struct cli *cli, char *room, size_t n_room);
+/* A connection of its own to the same server; owned by the caller. */
+int cli_server_connect(struct cli *cli, struct rpc_client **out_client, struct error *err);
 
 /* One unary call on the manager, or on the server's Inference. *out_response is owned
  * (rpc_message_free). */
@@ -125,6 +135,9 @@ int cli_need_state(const struct cli *cli, struct error *err);
 /* --state-dir, else $XDG_STATE_HOME/sluice, else ~/.local/state/sluice. */
 void cli_resolve_paths(struct cli *cli);
 
+/* Exit code of a run that was told to end and printed what there was: as of a Ctrl-C. */
+enum { CLI_EXIT_INTERRUPTED = 130 };
+
 #define CLI_DEFAULT_SERVER "127.0.0.1:8001"
 #define CLI_OPTION(field)  offsetof(struct cli_settings, field)
 
@@ -132,5 +145,5 @@ void cli_resolve_paths(struct cli *cli);
 extern const struct cli_command cmd_serve, cmd_stop, cmd_run, cmd_chat, cmd_tokenize, cmd_register,
     cmd_load, cmd_scale, cmd_unload, cmd_rm, cmd_ls, cmd_ps, cmd_show, cmd_drain, cmd_restart,
     cmd_ops_list, cmd_ops_show, cmd_ops_watch, cmd_ops_cancel, cmd_events, cmd_groups_list,
-    cmd_groups_create, cmd_groups_delete, cmd_devices, cmd_status, cmd_key_new, cmd_completion,
-    cmd_man, cmd_version;
+    cmd_groups_create, cmd_groups_delete, cmd_devices, cmd_status, cmd_key_new, cmd_bench_engine,
+    cmd_bench_serve, cmd_completion, cmd_man, cmd_version;

@@ -42,7 +42,7 @@ static bool listens(const char *path)
 /* --server where it is given. Else the server of the state directory, on its own socket whatever
  * address it has, unless a certificate or key is to be shown; and the default address where none
  * runs there. */
-static const char *server_target(const struct cli *cli, char *room, size_t n_room)
+const char *cli_server_target(const struct cli *cli, char *room, size_t n_room)
 {
     static const char scheme[] = "unix:";
     const struct cli_dial *dial = &cli->settings.dial;
@@ -55,13 +55,17 @@ static const char *server_target(const struct cli *cli, char *room, size_t n_roo
     return listens(room + strlen(scheme)) ? room : cli->settings.server;
 }
 
-int cli_server(struct cli *cli, struct rpc_client **out_client, struct error *err)
+int cli_server_connect(struct cli *cli, struct rpc_client **out_client, struct error *err)
 {
     char room[1200];
     bool dials = (cli->command->groups & CLI_DIAL) != 0; /* else it has no options for it */
-    int rc = cli->server ? 0
-                         : cli_dial_open(server_target(cli, room, sizeof(room)),
-                                         dials ? &cli->settings.dial : NULL, &cli->server, err);
+    return cli_dial_open(cli_server_target(cli, room, sizeof(room)),
+                         dials ? &cli->settings.dial : NULL, out_client, err);
+}
+
+int cli_server(struct cli *cli, struct rpc_client **out_client, struct error *err)
+{
+    int rc = cli->server ? 0 : cli_server_connect(cli, &cli->server, err);
     if (!rc)
         *out_client = cli->server;
     return rc;

@@ -31,6 +31,8 @@ static const struct cli_command *const commands[] = {
     &cmd_devices,
     &cmd_status,
     &cmd_key_new,
+    &cmd_bench_engine,
+    &cmd_bench_serve,
     &cmd_completion,
     &cmd_man,
     &cmd_version,
@@ -79,6 +81,10 @@ static const struct option_spec deploy_specs[] = {
      "tokens per sequence; 0: the model's", 0, 16777216},
     {"kv-tokens", 0, OPTION_U64, CLI_OPTION(kv_tokens), "0", "N", "KV pool; 0: by memory", 0,
      1099511627776},
+};
+
+/* The end of those above; a command may have these alone. */
+static const struct option_spec arithmetic_specs[] = {
     {"kv-dtype", 0, OPTION_STRING, CLI_OPTION(kv_dtype), "", "bf16|f16|f32",
      "how keys and values are kept; empty: bf16", 0, 0},
     {"kernels", 0, OPTION_STRING, CLI_OPTION(kernels), "", "auto|avx512|avx2|ref|f32",
@@ -174,6 +180,8 @@ size_t table_specs(const struct cli_command *command, struct option_spec out[CLI
         n = add_specs(sampling_specs, CLI_N(sampling_specs), out, n);
     if (command->groups & CLI_DEPLOY)
         n = add_specs(deploy_specs, CLI_N(deploy_specs), out, n);
+    if (command->groups & (CLI_DEPLOY | CLI_ARITHMETIC))
+        n = add_specs(arithmetic_specs, CLI_N(arithmetic_specs), out, n);
     if (command->groups & CLI_GRACE)
         n = add_specs(grace_specs, CLI_N(grace_specs), out, n);
     if (command->groups & CLI_REQUEST_ID)

@@ -98,7 +98,9 @@ static int run_tool(enum settings_mode mode, const struct settings *settings)
         /* Whoever reads the report is told there; people are told on standard error alone. */
         if (settings->text || mode == MODE_QUANTIZE)
             report.result_case = SLUICE__WORKER__V1__TOOL_REPORT__RESULT__NOT_SET;
-        fprintf(stderr, "sluice-worker: %s: %s\n", status_name(err.status), err.message);
+        /* `sluice bench engine` hands on what is said here, and says the error itself. */
+        if (settings->text || mode != MODE_BENCH)
+            fprintf(stderr, "sluice-worker: %s: %s\n", status_name(err.status), err.message);
     }
     if (report.result_case && print_report(&report, settings->text) != 0) {
         fprintf(stderr, "sluice-worker: standard output: %s\n", strerror(errno));

@@ -28,10 +28,14 @@ struct settings {
     double temperature, top_p, min_p, repetition_penalty;
     bool raw, chat, special, stats, ids;
     const char *stop;
-    /* inspect, plan, bench */
+    /* inspect, plan */
     bool text, tensors, metadata, verify;
-    uint64_t replicas, prompt_tokens, batch;
+    uint64_t replicas;
     bool weights_shared, weights_held;
+    /* bench: lists of numbers */
+    const char *bench_threads, *bench_prompt, *bench_generate, *bench_batch, *bench_depth;
+    uint64_t repetitions;
+    bool progress;
     const char *log_level, *log_format;
     bool help;
 };

@@ -1,0 +1,237 @@
+"""`sluice bench`: what it counts and prints, on tiny runs. Speed is not looked at."""
+import json
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from conftest import BIN, ROOT, model_path, patience
+from test_cli import Terminal, environment, sluice
+
+TINY = ROOT / "tests/golden/tiny/q8_0.gguf"
+
+
+def engine(tmp_path, *args, check=True):
+    env = {k: v for k, v in os.environ.items() if not k.startswith("SLUICE_")}
+    result = subprocess.run([BIN / "sluice", "bench", "engine", *map(str, args)], capture_output=True, text=True,
+                            timeout=patience(120), env=env)
+    assert not check or result.returncode == 0, result.stderr
+    return result
+
+
+# --- the engine ---
+
+
+def test_engine_has_a_row_for_everything_asked_for(tmp_path):
+    result = engine(tmp_path, TINY, "--threads", "1,2", "--prompt", "32,7", "--generate", "5", "--batch", "1,3", "--depth", "40,0",
+                    "--repetitions", 3, "--json")
+    report = json.loads(result.stdout)
+    rows = report["rows"]
+    keys = [(r["n_threads"], r["depth"], r["batch"], r["phase"], r["n_tokens"]) for r in rows]
+    assert keys == [(t, d, b, phase, n * b) for t in (1, 2) for d in (0, 40) for b in (1, 3)
+                    for phase, n in (("prefill", 32), ("prefill", 7), ("decode", 5))]
+    for row in rows:
+        assert len(row["samples"]) == 3 and min(row["samples"]) > 0
+        assert row["tokens_per_second"] == sorted(row["samples"])[1]
+        assert row["min_tokens_per_second"] == min(row["samples"]) and row["max_tokens_per_second"] == max(row["samples"])
+        assert row["mean_tokens_per_second"] == pytest.approx(sum(row["samples"]) / 3, rel=1e-6)
+        assert (row["step_p50_ns"] > 0) == (row["phase"] == "decode") and row["step_p99_ns"] >= row["step_p50_ns"]
+    assert report["info"]["n_layers"] == 2 and report["info"]["hidden_dim"] == 96 and report["info"]["quantization"] == "Q8_0"
+    assert report["file_name"] == "q8_0.gguf" and report["file_bytes"] == TINY.stat().st_size
+    assert 0 < report["step_bytes"] < report["file_bytes"] and report["kv_token_bytes"] == 2 * 2 * 2 * 16 * 2
+    assert report["kv_dtype"] == "BF16" and report["kernels"] and report["n_cpus"] >= 1 and not report["interrupted"]
+    assert result.stderr == ""
+
+
+def test_engine_prints_a_table_and_leaves_out_what_is_0(tmp_path):
+    lines = engine(tmp_path, TINY, "--prompt", "0", "--generate", "3", "--repetitions", 1, "--kernels", "ref",
+                   "--kv-dtype", "f32").stdout.splitlines()
+    assert lines[0].startswith("model      Sluice tiny q8_0: llama, 2 layers, hidden 96, 6 heads (2 KV heads of 16), MLP 128, 288 tokens")
+    assert "kernels ref, KV f32" in lines[2]
+    assert lines[5].split()[:5] == ["PHASE", "THREADS", "DEPTH", "BATCH", "TOKENS"]
+    assert len(lines) == 7 and lines[6].split()[:1] == ["decode"] and lines[6].split()[2:5] == ["0", "1", "3"]
+
+
+@pytest.mark.parametrize("arguments, code, text", [
+    (["--batch", "1,none"], 2, '--batch: "none" is not a whole number'),
+    (["--batch", "257"], 2, "--batch: 257 is not between 1 and 256"),
+    (["--depth", "8,8"], 2, "--depth: 8 stands twice"),
+    (["--prompt", "0", "--generate", "0"], 2, "both are 0: there is nothing to time"),
+    (["--repetitions", "0"], 2, "--repetitions"),
+    (["--depth", "500"], 1, "--depth: 500 and --prompt 512 are more than the model's context of 512 tokens"),
+    (["--kernels", "none"], 1, "no set 'none'"),
+    (["--tp", "3"], 1, "3 is not one of 1, 2, 4, 8"),
+])
+def test_engine_refuses_by_name(tmp_path, arguments, code, text):
+    result = engine(tmp_path, TINY, *arguments, check=False)
+    assert result.returncode == code and text in result.stderr and result.stdout == "", result.stderr
+    assert result.stderr.count(text) == 1  # the worker leaves it to the command to say
+
+
+def test_engine_names_a_file_it_cannot_read(tmp_path):
+    (tmp_path / "bad.gguf").write_bytes(b"GGUF")
+    for path, text in (("absent.gguf", "absent.gguf: No such file"), ("bad.gguf", "bad.gguf: offset")):
+        result = engine(tmp_path, tmp_path / path, check=False)
+        assert result.returncode == 1 and text in result.stderr, result.stderr
+
+
+@pytest.mark.parametrize("to", ["group", "command"])
+def test_engine_told_to_end_prints_the_rows_there_are(tmp_path, to):
+    env = {k: v for k, v in os.environ.items() if not k.startswith("SLUICE_")}
+    process = subprocess.Popen([BIN / "sluice", "bench", "engine", TINY, "--prompt", "8", "--generate", "500", "--repetitions", "1000",
+                                "--batch", "1,2", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env,
+                               start_new_session=True)
+    time.sleep(patience(1.5))
+    if to == "group":  # as a terminal's Ctrl-C
+        os.killpg(process.pid, signal.SIGINT)
+    else:
+        process.terminate()
+    out, err = process.communicate(timeout=patience(30))
+    report = json.loads(out)
+    assert process.returncode == 130 and report["interrupted"] and err == ""
+    assert 1 <= len(report["rows"]) <= 3 and len(report["rows"][-1]["samples"]) < 1000
+
+
+# --- a server ---
+
+
+def serve(served, *args, **kwargs):
+    """The JSON of a run, on the way that sees the server's port and not its unix socket."""
+    result = sluice(served, "bench", "serve", "smol", "--json", *args, **kwargs)
+    return json.loads(result.stdout)
+
+
+def test_a_closed_loop_counts_every_token(served):
+    report = serve(served, "--clients", 3, "--requests", 7, "--warmup", 2, "--prompt-tokens", "20-30", "--max-tokens", "6")
+    assert report["requests"] == {"started": 7, "ok": 7, "failed": 0, "cancelled": 0, "ended_early": 0, "delayed": 0}
+    assert report["errors"] == {} and "first_error" not in report and not report["interrupted"]
+    assert report["output_tokens"] == 7 * 6 and 7 * 20 <= report["input_tokens"] <= 7 * 30 and report["cached_tokens"] == 0
+    assert report["max_in_flight"] == 3 and report["connections"] == 1
+    assert [report[name]["n"] for name in ("ttft_ms", "e2e_ms", "tpot_ms")] == [7, 7, 7]
+    assert 0 < report["itl_ms"]["n"] <= 7 * 5 and report["messages"] <= report["output_tokens"]
+    for name in ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms"):
+        t = report[name]
+        assert 0 < t["min"] <= t["p50"] <= t["p90"] <= t["p99"] <= t["max"] and t["min"] <= t["mean"] <= t["max"]
+    assert report["ttft_ms"]["max"] <= report["e2e_ms"]["max"] <= report["seconds"] * 1000 + 1
+    assert report["output_tokens_per_second"] == pytest.approx(42 / report["seconds"], rel=0.01)
+    assert report["requests_per_second"] == pytest.approx(7 / report["seconds"], rel=0.01)
+    assert report["setup"]["arrivals"] == "closed" and report["setup"]["clients"] == 3 and report["setup"]["prompt_tokens"] == [20, 30]
+    assert report["numerics_id"].startswith("cpu/") and "goodput" not in report
+
+
+def test_arrivals_follow_their_rate_and_not_the_server(served):
+    report = serve(served, "--rate", 20, "--requests", 30, "--prompt-tokens", 4, "--max-tokens", 2, "--seed", 3,
+                   "--slo-ttft-ms", 1e9, "--slo-e2e-ms", 1e9)
+    assert report["requests"]["ok"] == 30 and report["setup"]["rate"] == 20 and report["setup"]["arrivals"] == "poisson"
+    assert report["seconds"] >= 0.6  # thirty arrivals of this seed take about 1.5 s
+    assert report["goodput"] == {"requests": 30, "requests_per_second": report["requests_per_second"], "share": 1.0}
+    assert report["slo"] == {"ttft_ms": 1e9, "e2e_ms": 1e9}
+
+
+def test_what_arrives_while_the_most_are_in_flight_waits_and_its_time_counts(served):
+    report = serve(served, "--rate", 500, "--clients", 1, "--requests", 4, "--prompt-tokens", 4, "--max-tokens", 24)
+    assert report["requests"]["ok"] == 4 and report["requests"]["delayed"] >= 2 and report["max_in_flight"] == 1
+    assert report["ttft_ms"]["max"] > report["e2e_ms"]["min"]  # the last one waited for the others
+
+
+def test_an_slo_that_nothing_meets(served):
+    report = serve(served, "--requests", 3, "--prompt-tokens", 4, "--max-tokens", 3, "--slo-itl-ms", 0.001)
+    assert report["goodput"] == {"requests": 0, "requests_per_second": 0, "share": 0}
+
+
+def test_a_duration_ends_the_starts_and_waits_for_the_ends(served):
+    report = serve(served, "--clients", 2, "--duration", "1s", "--prompt-tokens", 4, "--max-tokens", 4)
+    assert report["requests"]["started"] == report["requests"]["ok"] >= 2 and report["seconds"] >= 1
+
+
+def test_only_a_shared_prefix_is_found_in_the_cache(served):
+    args = ["--requests", 4, "--prompt-tokens", 96, "--max-tokens", 2]
+    assert serve(served, *args, "--seed", 21)["cached_tokens"] == 0
+    shared = serve(served, *args, "--seed", 22, "--shared-prefix", 64)
+    assert shared["cached_tokens"] == 3 * 64 and shared["setup"]["shared_prefix"] == 64
+    assert serve(served, *args, "--seed", 22, "--shared-prefix", 64)["cached_tokens"] > 3 * 64  # the same load again
+
+
+def test_prompts_of_a_file_go_round(served, tmp_path):
+    (tmp_path / "a.txt").write_text("Why is the sky blue?\n\nTell a story.\n")
+    report = serve(served, "--requests", 5, "--prompts", tmp_path / "a.txt", "--max-tokens", 3)
+    assert report["requests"]["ok"] == 5 and report["setup"]["prompts_in_file"] == 2 and report["output_tokens"] == 15
+    (tmp_path / "b.jsonl").write_text('{"prompt": "Hi", "max_tokens": 2}\n{"prompt": "Hello", "id": 7}\n')
+    report = serve(served, "--requests", 4, "--prompts", tmp_path / "b.jsonl", "--chat", "--max-tokens", 5)
+    assert report["output_tokens"] == 2 * 2 + 2 * 5 and report["input_tokens"] > 40  # with the template's words
+    ended = serve(served, "--requests", 1, "--prompts", tmp_path / "b.jsonl", "--chat", "--max-tokens", 5, "--ignore-eos=false",
+                  "--temperature", 0)
+    assert ended["requests"]["ok"] == 1 and not ended["setup"]["ignore_eos"]
+
+
+def test_errors_are_counted_by_code(served):
+    result = sluice(served, "bench", "serve", "smol", "--json", "--requests", 4, "--clients", 2, "--prompt-tokens", 500,
+                    "--max-tokens", 4, "--timeout", "1ms", check=False)
+    report = json.loads(result.stdout)
+    assert result.returncode == 1  # nothing went well
+    assert report["errors"] == {"DEADLINE_EXCEEDED": 4} and report["requests"]["failed"] == 4 and report["first_error"]
+
+
+def test_the_table_says_it_for_people(served):
+    out = sluice(served, "bench", "serve", "smol", "--requests", 2, "--prompt-tokens", 5, "--max-tokens", 3, "--slo-ttft-ms", 1e6).stdout
+    assert "load       1 client, closed loop" in out and "requests   2 ok, 0 failed, 0 cancelled" in out
+    assert "tokens     10 in (0 cached), 6 out in" in out and "2 of 2 within TTFT 1e+06 ms" in out
+    rows = [line.split()[0] for line in out.split("\n\n")[1].splitlines()]
+    assert rows == ["MS", "TTFT", "ITL", "TPOT", "E2E"]
+
+
+def test_ctrl_c_prints_what_there_is(served):
+    terminal = Terminal(served, "bench", "serve", "smol", "--clients", "2", "--prompt-tokens", "8", "--max-tokens", "200",
+                        "--requests", "1000")
+    try:
+        terminal.expect(r"\[\.+\] [1-9]\d* requests done, 2 in flight, \d+ tokens")
+        terminal.send("\x03")
+        seen = terminal.expect(r"E2E .*\n")
+        assert "interrupted" in seen and "2 cancelled" in seen
+        assert terminal.wait() == 130
+    finally:
+        terminal.close()
+
+
+@pytest.mark.parametrize("arguments, text", [
+    (["--prompt-tokens", "9-3"], "--prompt-tokens: 9-3 ends before it begins"),
+    (["--max-tokens", "0"], "--max-tokens: 0 is not between 1 and 2147483647"),
+    (["--rate", "-1"], "--rate: -1 is not between 0 and 1e+06"),
+    (["--slo-itl-ms", "-5"], "--slo-itl-ms: -5 is not between 0"),
+    (["--clients", "5000"], "--clients"),
+    (["--shared-prefix", "8", "--prompt-tokens", "8-20"], "--shared-prefix: 8 leaves nothing of a prompt of 8 tokens; at most 7"),
+    (["--prompts", "x", "--shared-prefix", "4"], "--prompts: not together with --shared-prefix"),
+    (["--prompts", "x", "--prompt-tokens", "4"], "--prompts: not together with --prompt-tokens"),
+    (["--chat"], "--chat: only with --prompts"),
+])
+def test_bad_settings_are_refused_by_name(served, arguments, text):
+    result = sluice(served, "bench", "serve", "smol", *arguments, check=False)
+    assert result.returncode == 2 and text in result.stderr, result.stderr
+
+
+def test_no_model_no_server_no_file(served, tmp_path):
+    result = sluice(served, "bench", "serve", "nobody", check=False)
+    assert result.returncode == 1 and "MODEL_NOT_FOUND" in result.stderr, result.stderr
+    result = sluice(served, "bench", "serve", "smol", "--server", "127.0.0.1:9", check=False)
+    assert result.returncode == 1 and "UNAVAILABLE" in result.stderr
+    result = sluice(served, "bench", "serve", "smol", "--prompts", tmp_path / "absent.txt", check=False)
+    assert result.returncode == 1 and "absent.txt: No such file" in result.stderr
+
+
+# --- checkpoints for benchmarks ---
+
+
+@pytest.mark.parametrize("format, kinds", [("Q4_K_M", "Q4_K Q6_K"), ("Q4_0", "Q4_0 Q6_K"), ("BF16", "BF16")])
+def test_random_checkpoints_load_and_their_weights_do_not_blow_up(tmp_path, format, kinds):
+    import sys
+    path = tmp_path / "random.gguf"
+    subprocess.run([sys.executable, ROOT / "tests/bench/make_model.py", "--shape", "tiny", "--format", format, "--output", path],
+                   check=True, timeout=patience(120), env=dict(os.environ, SLUICE_MODEL=model_path()))
+    shown = subprocess.run([BIN / "sluice-worker", "inspect", path, "--text"], check=True, capture_output=True, text=True,
+                           timeout=patience(20)).stdout
+    for kind in kinds.split():
+        assert f'format: "{kind}"' in shown or f"format: {kind}" in shown, shown
+    report = json.loads(engine(tmp_path, path, "--prompt", "16", "--generate", "4", "--repetitions", 1, "--json").stdout)
+    assert len(report["rows"]) == 2
