@@ -82,7 +82,10 @@ static void take_tokens(struct slot *slot, uint64_t n_tokens, int64_t now_ns)
 static void take_finished(struct slot *slot, const Sluice__V1__Finished *finished)
 {
     struct bench_results *r = slot->load->results;
-    slot->finished = finished->n_tokens == slot->n_tokens;
+    /* The model's end token counts as generated and is not sent. */
+    uint32_t n_hidden = finished->reason == SLUICE__V1__FINISH_REASON__FINISH_REASON_EOS;
+    slot->finished =
+        finished->n_tokens == slot->n_tokens || finished->n_tokens == slot->n_tokens + n_hidden;
     slot->is_short = finished->reason != SLUICE__V1__FINISH_REASON__FINISH_REASON_LENGTH;
     if (finished->receipt)
         snprintf(r->numerics_id, sizeof(r->numerics_id), "%s", finished->receipt->numerics_id);
@@ -118,7 +121,8 @@ static void count_ok(struct slot *slot, int64_t now_ns)
 {
     const struct bench_load_config *c = slot->load->config;
     struct bench_results *r = slot->load->results;
-    int64_t ttft_ns = slot->first_ns - slot->due_ns, e2e_ns = now_ns - slot->due_ns, tpot_ns = 0;
+    int64_t e2e_ns = now_ns - slot->due_ns, tpot_ns = 0;
+    int64_t ttft_ns = slot->n_tokens ? slot->first_ns - slot->due_ns : e2e_ns;
     if (slot->n_tokens > slot->n_first) {
         tpot_ns = (slot->last_ns - slot->first_ns) / (slot->n_tokens - slot->n_first);
         histogram_add(&r->tpot, tpot_ns);
@@ -259,6 +263,7 @@ static void fill_request(struct load *load, struct parts *p)
     }
     p->stopping.has_max_tokens = true;
     p->stopping.max_tokens = prompt.max_tokens;
+    p->stopping.has_ignore_eos = true;
     p->stopping.ignore_eos = c->ignore_eos;
     p->sampling.has_temperature = true;
     p->sampling.temperature = (float)c->temperature;

@@ -307,7 +307,12 @@ static int fill_facts(struct bench *b, const struct model *model, struct error *
 {
     static const struct facts_limits no_limits;
     Sluice__Worker__V1__BenchReport *out = b->report;
-    int rc = facts_model_info(b->arena, b->ckpt, NULL, &model->info, &no_limits, &out->info, err);
+    const struct op_table *ops;
+    int rc = op_table_cpu(b->config.executor.kernels, &ops, err);
+    if (rc)
+        return rc;
+    out->kernels = message_text(b->arena, ops->name);
+    rc = facts_model_info(b->arena, b->ckpt, NULL, &model->info, &no_limits, &out->info, err);
     out->file_name = message_text(b->arena, checkpoint_name(b->ckpt));
     out->file_bytes = checkpoint_file_bytes(b->ckpt);
     out->ffn_dim = model->info.ffn_dim;
