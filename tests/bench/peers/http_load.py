@@ -1,0 +1,107 @@
+"""Puts on llama-server's /completion the load that `sluice bench serve` puts on Sluice: closed loop, every client's next request when its last has
+ended; prompts of random token ids; greedy, a fixed number of tokens past any end of text; no prompt cache. TTFT is the time to a request's
+first event; ITL has a sample per token: the time since the event before, divided by the tokens that came with one event (a token that ends
+inside a character waits for the next). One thread and one selector; what the client takes of the processor is part of what it returns."""
+
+import json
+import resource
+import selectors
+import socket
+import time
+
+from prompts import Prompts
+
+
+class Stream:
+    def __init__(self, port, prompt, gen):
+        body = json.dumps({
+            "prompt": prompt, "n_predict": gen, "ignore_eos": True, "stream": True, "cache_prompt": False, "temperature": 0.0, "top_k": 1,
+            "samplers": ["top_k"],
+        }).encode()  # fmt: skip
+        self.socket = socket.create_connection(("127.0.0.1", port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sent = time.monotonic()
+        self.socket.sendall(b"POST /completion HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nConnection: close\r\n"
+                            b"Content-Length: %d\r\n\r\n" % len(body) + body)  # fmt: skip
+        self.socket.setblocking(False)
+        self.pending = b""
+        self.last = self.first = 0.0
+        self.tokens = 0
+        self.gaps = []  # of each token after the first event's
+        self.ended = False
+
+    def read(self):
+        """True where the answer has ended."""
+        data = self.socket.recv(65536)
+        now = time.monotonic()
+        if not data:
+            raise RuntimeError(f"llama-server closed a stream early: {self.pending[-200:]!r}")
+        events = (self.pending + data).split(b"\n\n")
+        self.pending = events.pop()
+        for event in events:
+            at = event.find(b"data: ")
+            if at >= 0:
+                self.take(json.loads(event[at + 6 :]), now)
+        return self.ended
+
+    def take(self, message, now):
+        if "error" in message:
+            raise RuntimeError(f"llama-server: {message['error']}")
+        new = message["tokens_predicted"] - self.tokens
+        if new > 0:
+            if self.tokens:
+                self.gaps += [(now - self.last) / new] * new
+            else:
+                self.first = now
+            self.last = now
+            self.tokens += new
+        self.ended = message["stop"]
+
+
+def percentile(values, p):
+    values = sorted(values)
+    return values[min(len(values) - 1, int(p / 100 * len(values)))]
+
+
+def closed_loop(port, clients, requests, prompts, gen):
+    """The streams, all ended."""
+    selector = selectors.DefaultSelector()
+    done, sent = [], 0
+    try:
+        while len(done) < requests:
+            while sent < requests and sent - len(done) < clients:
+                stream = Stream(port, prompts.next(), gen)
+                selector.register(stream.socket, selectors.EVENT_READ, stream)
+                sent += 1
+            ready = selector.select(timeout=300)
+            if not ready:
+                raise RuntimeError("llama-server: no token for 300 s")
+            for key, _ in ready:
+                if key.data.read():
+                    selector.unregister(key.fileobj)
+                    key.fileobj.close()
+                    done.append(key.data)
+    finally:
+        for key in list(selector.get_map().values()):
+            key.fileobj.close()
+        selector.close()
+    return done
+
+
+def run(port, clients, requests, prompt, gen, seed=1):
+    cpu = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+    started = time.monotonic()
+    streams = closed_loop(port, clients, requests, Prompts(prompt, seed), gen)
+    seconds = time.monotonic() - started
+    cpu = sum(resource.getrusage(resource.RUSAGE_SELF)[:2]) - cpu
+    lengths = [s.tokens for s in streams if s.tokens != gen]
+    if lengths:
+        raise RuntimeError(f"llama-server: {len(lengths)} answers have another length than {gen} tokens: {lengths[:4]}")
+    first = [s.first - s.sent for s in streams]
+    gaps = [gap for s in streams for gap in s.gaps] or [0.0]
+    return {
+        "tokens_per_s": len(streams) * gen / seconds,
+        "ttft_p50_ms": percentile(first, 50) * 1e3, "ttft_p99_ms": percentile(first, 99) * 1e3,
+        "itl_p50_ms": percentile(gaps, 50) * 1e3, "itl_p99_ms": percentile(gaps, 99) * 1e3,
+        "seconds": seconds, "client_cpu_s": cpu,
+    }  # fmt: skip
