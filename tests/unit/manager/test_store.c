@@ -451,9 +451,9 @@ static void test_close_when_jobs_are_unpolled_then_done_but_told_cancelled(void 
 static int put_big(struct txn *txn, struct job *job, struct error *err)
 {
     pb_version *version = MESSAGE_NEW(pb_version, sluice__manager__v1__model_version__descriptor);
-    char *text = malloc(256 << 10);
     if (txn_put(txn, TABLE_MODEL, &new_model("m", 1)->base, err) != 0)
         return err->status;
+    char *text = malloc(256 << 10);
     memset(text, 'x', (256 << 10) - 1);
     text[(256 << 10) - 1] = '\0';
     assert_true(message_set(&version->model, "m"));
