@@ -75,7 +75,7 @@ void rpc_server_config_init(struct rpc_server_config *config)
         .max_pending_bytes = 64u << 10,
         .max_streams = 100,
         .max_connections = 1024,
-        .max_resets = 5000,
+        .max_resets = 500,
         .max_calls = 4096,
         .keepalive_time_ms = 60000,
         .keepalive_timeout_ms = 20000,

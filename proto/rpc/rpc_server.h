@@ -100,7 +100,7 @@ struct rpc_server_config {
 };
 
 /* The limits of DESIGN section 9: 4 MiB, 16 KiB, 64 KiB pending, 100 streams, 60 s / 20 s; 2
- * threads, 4,096 calls, 1,024 connections, 5,000 resets per second, 10 s for the handshake. */
+ * threads, 4,096 calls, 1,024 connections, 500 resets per second, 10 s for the handshake. */
 void rpc_server_config_init(struct rpc_server_config *config);
 
 /* Checks the tables against the embedded descriptor set and creates a server. FAILED_PRECONDITION,

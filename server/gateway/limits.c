@@ -41,7 +41,7 @@ const struct gateway_limit_row gateway_limit_rows[N_GATEWAY_LIMITS] = {
                         "streams per connection", 1, COUNT_MAX}},
     [LIMIT_RESETS] = {"resets",
                       true,
-                      {"max-resets", 0, OPTION_U64, AT(max_resets), "5000", "N",
+                      {"max-resets", 0, OPTION_U64, AT(max_resets), "500", "N",
                        "streams a client may reset per second; then its connection is closed", 1,
                        COUNT_MAX}},
     [LIMIT_CALLS] = {"calls",
