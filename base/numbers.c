@@ -86,8 +86,10 @@ int number_range_parse(const char *name, const char *text, uint64_t min, uint64_
     struct number_range range;
     size_t n = strcspn(text, "-");
     int rc = take_number(name, text, n, limits, &range.min, err);
+    if (rc)
+        return rc;
     range.max = range.min;
-    if (!rc && text[n])
+    if (text[n])
         rc = take_number(name, text + n + 1, strlen(text + n + 1), limits, &range.max, err);
     if (rc)
         return rc;

@@ -218,9 +218,10 @@ static int time_decode(struct bench *b, uint64_t n_tokens, struct error *err)
     if (!n_steps)
         return rc;
     qsort(b->steps, n_steps, sizeof(*b->steps), by_ns);
-    row->step_p50_ns = (uint64_t)b->steps[n_steps / 2];
-    row->step_p99_ns = (uint64_t)b->steps[n_steps * 99 / 100];
-    row->weight_gb_per_second = (double)b->report->step_bytes / (double)b->steps[n_steps / 2];
+    int64_t p50_ns = b->steps[n_steps / 2], p99_ns = b->steps[n_steps * 99 / 100];
+    row->step_p50_ns = (uint64_t)p50_ns;
+    row->step_p99_ns = (uint64_t)p99_ns;
+    row->weight_gb_per_second = (double)b->report->step_bytes / (double)p50_ns;
     return rc;
 }
 
