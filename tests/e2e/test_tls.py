@@ -1,6 +1,7 @@
 """TLS, client certificates and API keys on the data plane, and what belongs to whom. Most of it needs no model: a server
 without routes answers ListModels with an empty list to whoever it lets in."""
 import hashlib
+import json
 import os
 import pathlib
 import queue
@@ -501,6 +502,13 @@ def test_the_cli_reaches_a_server_with_tls_and_keys(tenants, tmp_path):
     result = subprocess.run([BIN / "sluice", "run", "smol", "x", "-n", "1", "--server", f"localhost:{tenants.port}"],
                             capture_output=True, text=True, env=environment, timeout=patience(60))
     assert result.returncode == 0, result.stderr
+    # A load has more connections than one: 64 requests at once are the most on each.
+    load = ["bench", "serve", "smol", "--clients", "65", "--requests", "70", "--prompt-tokens", "2", "--max-tokens", "1", "--json",
+            "--server", tenants.address, *tls]
+    report = json.loads(tenants.cli(*load, "--api-key-file", key_file).stdout)
+    assert report["requests"]["ok"] == 70 and report["connections"] == 2 and report["max_in_flight"] == 65
+    refused = tenants.cli(*load, check=False)
+    assert refused.returncode == 1 and "API_KEY_MISSING" in refused.stderr
 
 
 def test_a_key_given_as_a_flag_does_not_stay_in_the_process_list(tenants):
