@@ -3,6 +3,7 @@
 import argparse
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
@@ -165,6 +166,7 @@ class Comparison:
 
 def main():
     args = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that programs under way are ended too
     started = time.monotonic()
     peers = [p for p in [llama_cpp.LlamaCpp(), *in_venv.peers()] if p.name in args.peers]
     sluice = ours.Sluice()
