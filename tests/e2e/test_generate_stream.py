@@ -426,6 +426,7 @@ def test_a_lost_connection_cancels_what_has_no_window(served):
             stream.wait(lambda: stream.over, "the end")
     finally:
         proxy.close()
+    rest(served)  # the server has noticed
     again = Stream(served)
     again.reattach("l0", {0: 0})
     assert again.wait_error("l0").reason == "REQUEST_NOT_FOUND"
