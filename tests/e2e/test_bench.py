@@ -142,7 +142,7 @@ def test_what_arrives_while_the_most_are_in_flight_waits_and_its_time_counts(ser
 
 
 def test_an_slo_that_nothing_meets(served):
-    report = serve(served, "--requests", 3, "--prompt-tokens", 4, "--max-tokens", 3, "--slo-itl-ms", 0.001)
+    report = serve(served, "--requests", 3, "--prompt-tokens", 4, "--max-tokens", 3, "--slo-ttft-ms", 0.001)
     assert report["goodput"] == {"requests": 0, "requests_per_second": 0, "share": 0}
 
 
