@@ -337,6 +337,8 @@ static void count_end(struct worker *worker, const struct stream_request *r,
 
 static bool add_event(struct gather *g, struct stream_request *r, const struct engine_event *event)
 {
+    if (r->error_sent) /* to the server it is over, whatever its other choices still do */
+        return true;
     switch (event->type) {
     case ENGINE_EVENT_STARTED:
         return add_prompt_info(g, r, event);

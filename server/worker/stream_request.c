@@ -263,10 +263,12 @@ static Sluice__V1__UpdateFrame *merge(Sluice__V1__UpdateFrame *older,
     }
     if (!newer->replace_stop && older->replace_stop) {
         newer->replace_stop = true;
+        char **unused = newer->stop; /* goes with the older one */
+        size_t n_unused = newer->n_stop;
         newer->stop = older->stop;
         newer->n_stop = older->n_stop;
-        older->stop = NULL;
-        older->n_stop = 0;
+        older->stop = unused;
+        older->n_stop = n_unused;
     }
     rpc_message_free(&older->base);
     return newer;
