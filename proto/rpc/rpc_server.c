@@ -12,17 +12,15 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/hash_map.h"
 #include "proto/rpc/rpc_accept.h"
 #include "proto/rpc/rpc_call_internal.h"
 #include "proto/rpc/rpc_core.h"
 #include "proto/rpc/rpc_health_internal.h"
 #include "proto/rpc/rpc_listen.h"
-#include "proto/rpc/rpc_reflection.h"
-#include "proto/rpc/rpc_schema.h"
+#include "proto/rpc/rpc_table.h"
 #include "proto/rpc/rpc_tls_internal.h"
 
-enum { SLOTS_PER_THREAD = 4, MAX_THREADS = 64, N_BUILT_IN = 3, ABORT_MS = 500 };
+enum { SLOTS_PER_THREAD = 4, MAX_THREADS = 64, ABORT_MS = 500 };
 enum { MAX_PORTS = 8, MIN_BLOCK_BYTES = 128 << 10, READ_CHUNK_BYTES = 128 << 10 };
 enum { MESSAGE_SLACK = 16 << 20, STREAM_HELD = 256 << 10 };
 
@@ -38,13 +36,7 @@ struct slot {
 
 struct rpc_server {
     struct rpc_server_config config;
-    struct rpc_schema *schema;
-    struct rpc_health *health;
-    struct rpc_reflection *reflection;
-    struct rpc_service built_in[N_BUILT_IN];
-    struct rpc_route *routes;
-    size_t n_routes;
-    struct hash_map by_path; /* read-only after creation */
+    struct rpc_table table;
 
     grpc_server *core;
     struct rpc_accept *ports[MAX_PORTS];
@@ -93,102 +85,6 @@ void rpc_unimplemented(void *context, struct rpc_call *call, const ProtobufCMess
               path[0] == '/' ? path + 1 : path);
     error_reason(&err, "NOT_BUILT");
     rpc_call_finish(call, &err);
-}
-
-/* --- tables --- */
-
-static int check_row(const struct rpc_server *server, const struct rpc_service *service,
-                     const struct rpc_method *method, struct error *err)
-{
-    const char *name = service->descriptor->name;
-    int shape = rpc_schema_method_shape(server->schema, name, method->name);
-    if (shape < 0 || rpc_core_method(service->descriptor, method->name) == NULL)
-        return error_set(err, STATUS_FAILED_PRECONDITION,
-                         "%s.%s: no such method in the .proto files", name, method->name);
-    if (shape != (int)method->shape)
-        return error_set(err, STATUS_FAILED_PRECONDITION,
-                         "%s.%s: the handler table's shape is %d, the .proto file's %d", name,
-                         method->name, (int)method->shape, shape);
-    if (method->handle == NULL)
-        return error_set(err, STATUS_FAILED_PRECONDITION, "%s.%s has no handler", name,
-                         method->name);
-    return 0;
-}
-
-static int add_route(struct rpc_server *server, const struct rpc_service *service,
-                     const struct rpc_method *method, bool built_in, struct error *err)
-{
-    char path[RPC_CALL_MAX_METHOD];
-    int status = check_row(server, service, method, err);
-    if (status != 0)
-        return status;
-    snprintf(path, sizeof(path), "/%s/%s", service->descriptor->name, method->name);
-    if (hash_map_get_str(&server->by_path, path) != NULL)
-        return error_set(err, STATUS_FAILED_PRECONDITION, "%s has two handlers", path);
-    struct rpc_route *route = &server->routes[server->n_routes++];
-    *route = (struct rpc_route){method, rpc_core_method(service->descriptor, method->name),
-                                service->context, built_in};
-    if (!hash_map_put_str(&server->by_path, path, route))
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for the method table");
-    return 0;
-}
-
-static int add_service(struct rpc_server *server, const struct rpc_service *service, bool built_in,
-                       struct error *err)
-{
-    char path[RPC_CALL_MAX_METHOD];
-    const ProtobufCServiceDescriptor *descriptor = service->descriptor;
-    for (size_t i = 0; i < service->n_methods; i++) {
-        int status = add_route(server, service, &service->methods[i], built_in, err);
-        if (status != 0)
-            return status;
-    }
-    for (unsigned i = 0; i < descriptor->n_methods; i++) {
-        snprintf(path, sizeof(path), "/%s/%s", descriptor->name, descriptor->methods[i].name);
-        if (hash_map_get_str(&server->by_path, path) == NULL)
-            return error_set(err, STATUS_FAILED_PRECONDITION,
-                             "%s.%s has no row in the handler table", descriptor->name,
-                             descriptor->methods[i].name);
-    }
-    return 0;
-}
-
-static int add_built_in(struct rpc_server *server, struct error *err)
-{
-    const char *names[64];
-    size_t n_names = 0;
-    int status = rpc_health_create(&server->health, err);
-    if (status != 0)
-        return status;
-    rpc_health_service(server->health, &server->built_in[0]);
-    names[n_names++] = server->built_in[0].descriptor->name;
-    names[n_names++] = "grpc.reflection.v1.ServerReflection";
-    names[n_names++] = "grpc.reflection.v1alpha.ServerReflection";
-    for (size_t i = 0; i < server->config.n_services && n_names < 64; i++)
-        names[n_names++] = server->config.services[i].descriptor->name;
-    status = rpc_reflection_create(server->schema, names, n_names, &server->reflection, err);
-    if (status != 0)
-        return status;
-    rpc_reflection_services(server->reflection, &server->built_in[1]);
-    for (size_t i = 0; i < N_BUILT_IN && status == 0; i++)
-        status = add_service(server, &server->built_in[i], true, err);
-    return status;
-}
-
-static int build_tables(struct rpc_server *server, struct error *err)
-{
-    size_t n_rows = 16;
-    int status = rpc_schema_create(&server->schema, err);
-    for (size_t i = 0; i < server->config.n_services; i++)
-        n_rows += server->config.services[i].n_methods;
-    server->routes = calloc(n_rows, sizeof(*server->routes));
-    if (status == 0 && server->routes == NULL)
-        status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for the method table");
-    if (status == 0)
-        status = add_built_in(server, err);
-    for (size_t i = 0; i < server->config.n_services && status == 0; i++)
-        status = add_service(server, &server->config.services[i], false, err);
-    return status;
 }
 
 /* --- creation --- */
@@ -254,7 +150,8 @@ int rpc_server_create(const struct rpc_server_config *config, struct rpc_server 
         rpc_lane_init(&server->lanes[i], grpc_completion_queue_create_for_next(NULL));
         grpc_server_register_completion_queue(server->core, server->lanes[i].queue, NULL);
     }
-    int status = build_tables(server, err);
+    int status =
+        rpc_table_build(&server->table, server->config.services, server->config.n_services, err);
     if (status != 0) {
         rpc_server_destroy(server);
         return status;
@@ -406,7 +303,7 @@ static void dispatch(struct rpc_server *server, struct rpc_call *call)
 {
     struct error err;
     const char *path = rpc_call_method(call);
-    const struct rpc_route *route = hash_map_get_str(&server->by_path, path);
+    const struct rpc_route *route = rpc_table_find(&server->table, path);
     int status = admit(server, route, call, &err);
     call->route = route;
     rpc_call_watch_close(call);
@@ -523,7 +420,7 @@ void rpc_server_stats(struct rpc_server *server, struct rpc_server_stats *out_st
 
 struct rpc_health *rpc_server_health(struct rpc_server *server)
 {
-    return server->health;
+    return server->table.health;
 }
 
 /* --- the end --- */
@@ -531,7 +428,7 @@ struct rpc_health *rpc_server_health(struct rpc_server *server)
 void rpc_server_drain(struct rpc_server *server)
 {
     atomic_store(&server->draining, true);
-    rpc_health_shutdown(server->health);
+    rpc_health_shutdown(server->table.health);
 }
 
 static void on_shutdown(struct rpc_tag *tag, bool ok)
@@ -622,7 +519,7 @@ void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms)
     pthread_mutex_unlock(&server->lock);
     if (again)
         return;
-    if (server->health != NULL)
+    if (server->table.health != NULL)
         rpc_server_drain(server);
     if (server->n_threads > 0) {
         stop_core(server, grace_ms);
@@ -655,12 +552,8 @@ void rpc_server_destroy(struct rpc_server *server)
     if (server == NULL)
         return;
     rpc_server_shutdown(server, 0);
-    rpc_health_destroy(server->health);
-    rpc_reflection_destroy(server->reflection);
-    rpc_schema_destroy(server->schema);
-    hash_map_fini(&server->by_path);
+    rpc_table_destroy(&server->table);
     free(server->slots);
-    free(server->routes);
     pthread_cond_destroy(&server->changed);
     for (uint32_t i = 0; i < server->n_ports; i++)
         rpc_accept_forget(server->ports[i]);
