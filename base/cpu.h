@@ -8,8 +8,9 @@ struct cpu_features {
     bool avx512;      /* F, BW, VL, DQ */
     bool avx512_vnni; /* with avx512 */
     bool avx512_bf16;
-    bool amx_int8; /* with the kernel's permission */
+    bool amx_int8; /* with the kernel's permission, asked for once: every thread has it then */
     bool amx_bf16;
+    char amx_missing[96]; /* why there is no amx_int8; empty where there is */
     char brand[64];
 };
 

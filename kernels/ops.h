@@ -76,7 +76,7 @@ struct attention_params {
 };
 
 struct op_table {
-    const char *name; /* "f32", "ref", "avx2", "avx512", "cuda" */
+    const char *name; /* "f32", "ref", "avx2", "avx512", "amx", "cuda" */
     const char
         *numerics; /* names the bits: equal strings promise equal bits (part of numerics_id) */
     size_t (*weight_bytes)(const struct weight_desc *desc, struct error *err);
@@ -157,10 +157,13 @@ struct op_table {
                   struct sample_result *results);
 };
 
-/* Chooses a kernel set of the CPU backend: "auto" (best by CPUID), "ref", "avx2", "avx512" or "f32"
- * (dequantized weights, f32 activations: the truth that accuracy is measured against). NOT_FOUND
- * for an unknown name, FAILED_PRECONDITION where the CPU lacks it. */
+/* Chooses a kernel set of the CPU backend: "auto" (best by CPUID), "ref", "avx2", "avx512", "amx"
+ * or "f32" (dequantized weights, f32 activations: the truth that accuracy is measured against).
+ * NOT_FOUND for an unknown name, FAILED_PRECONDITION where the CPU lacks it. */
 int op_table_cpu(const char *name, const struct op_table **out_ops, struct error *err);
+
+/* Why the set "amx" cannot be had here; empty where it can. */
+const char *why_no_amx(void);
 
 /* Wrappers with shape checks; int results as above. */
 int op_embed(struct stream *s, struct tensor *y, const uint32_t *ids, const struct weight *w);

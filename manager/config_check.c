@@ -61,8 +61,6 @@ static int check_built(const char *field, const pb_config *config, struct error 
 {
     if (strcmp(config->kv_dtype, "int8") == 0 || strcmp(config->kv_dtype, "fp8") == 0)
         return not_built(field, "kv_dtype", err);
-    if (strcmp(config->kernels, "amx") == 0)
-        return not_built(field, "kernels", err);
     if (config->has_gpu_layers)
         return not_built(field, "gpu_layers", err);
     if (config->has_default_temperature)

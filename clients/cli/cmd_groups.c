@@ -106,10 +106,10 @@ static int run_delete(struct cli *cli)
 
 static void print_devices(const Sluice__Manager__V1__ListDevicesResponse *response)
 {
-    static const char *const headers[] = {"DEVICE", "MEMORY",   "FREE",       "PLANNED",
-                                          "GROUPS", "REPLICAS", "DESCRIPTION"};
+    static const char *const headers[] = {"DEVICE", "MEMORY",   "FREE",     "PLANNED",
+                                          "GROUPS", "REPLICAS", "FEATURES", "DESCRIPTION"};
     struct table table;
-    struct strbuf groups = {0}, replicas = {0};
+    struct strbuf groups = {0}, replicas = {0}, features = {0};
     table_init(&table, CLI_N(headers), headers);
     for (size_t i = 0; i < response->n_devices; i++) {
         const Sluice__Manager__V1__DeviceUse *use = response->devices[i];
@@ -122,6 +122,7 @@ static void print_devices(const Sluice__Manager__V1__ListDevicesResponse *respon
                                format_bytes(use->planned_bytes, planned),
                                joined(use->n_device_groups, use->device_groups, &groups),
                                joined(use->n_replica_ids, use->replica_ids, &replicas),
+                               joined(use->device->n_features, use->device->features, &features),
                                use->device->unusable_reason[0] ? use->device->unusable_reason
                                                                : use->device->description};
         table_add(&table, cells);
@@ -130,6 +131,7 @@ static void print_devices(const Sluice__Manager__V1__ListDevicesResponse *respon
     table_fini(&table);
     strbuf_fini(&groups);
     strbuf_fini(&replicas);
+    strbuf_fini(&features);
     if (response->cuda_unusable_reason[0])
         printf("no CUDA devices: %s\n", response->cuda_unusable_reason);
 }

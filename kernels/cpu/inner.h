@@ -1,7 +1,8 @@
 /* inner.h: the loops that differ between kernel sets. Everything around them (shapes, threads,
  * segments, partitions of work) is shared by all sets and lives in *_cpu.c. Each function computes
  * what one thread does for one row, span or tile; no function allocates. Implementations: plain C
- * (ref_*.c), AVX2 and AVX-512 (*_avx2.c, *_avx512.c from the same *_impl.h in 16-lane vectors).
+ * (ref_*.c), AVX2 and AVX-512 (*_avx2.c, *_avx512.c from the same *_impl.h in 16-lane vectors), AMX
+ * tiles (*_amx.c: linears only).
  *
  * Sums over a row run in 16 lanes (lane = index mod 16, ascending) added by one tree:
  * l[i] + l[i + 8], then + 4, + 2, + 1. */
@@ -32,6 +33,7 @@ struct linear_job {
 struct linear_share {
     uint32_t row_begin, row_end; /* of act */
     uint32_t n_begin, n_end;     /* rows of w; multiples of PANEL_ROWS but for the last */
+    void *scratch;               /* of the thread: STREAM_SCRATCH_BYTES (stream_cpu.h) */
 };
 
 /* Query rows of one sequence against one KV head. */
@@ -52,6 +54,7 @@ enum { ATTENTION_PARTITION = 128, ATTENTION_MAX_Q = 128, ATTENTION_MAX_HEAD_DIM 
 
 struct cpu_inner {
     const char *name;
+    uint32_t row_block_bytes; /* of activations that a linear's item reads: they stay in L2 */
 
     /* Σ|x| (lanes and tree) and max|x|. */
     void (*abs_stats)(const float *x, uint32_t n, float *out_sum, float *out_max);
@@ -72,7 +75,7 @@ struct cpu_inner {
     void (*attention)(const struct attention_tile *tile, void *scratch);
 };
 
-extern const struct cpu_inner cpu_inner_ref, cpu_inner_avx2, cpu_inner_avx512;
+extern const struct cpu_inner cpu_inner_ref, cpu_inner_avx2, cpu_inner_avx512, cpu_inner_amx;
 
 /* A kernel set: `ops` first, so that a stream's table leads back to it. */
 struct cpu_set {

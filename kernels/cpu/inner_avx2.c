@@ -18,6 +18,7 @@
 
 const struct cpu_inner cpu_inner_avx2 = {
     .name = "avx2",
+    .row_block_bytes = 384 * 1024,
     .abs_stats = abs_stats,
     .quantize = quantize,
     .linear_int = linear_int_avx2,

@@ -14,19 +14,26 @@
 #include "kernels/cpu/attention_impl.h"
 #include "kernels/cpu/rope_impl.h"
 #include "kernels/cpu/linear_int.h"
+#include "kernels/cpu/linear_amx.h"
 /* clang-format on */
+
+/* All but the linears. */
+#define AVX512_LOOPS                                                                               \
+    .abs_stats = abs_stats, .quantize = quantize, .rms_norm = rms_norm, .layer_norm = layer_norm,  \
+    .add = add, .act_mul = act_mul, .rope = rope_row, .kv_store = kv_store, .attention = attention
 
 const struct cpu_inner cpu_inner_avx512 = {
     .name = "avx512",
-    .abs_stats = abs_stats,
-    .quantize = quantize,
+    .row_block_bytes = 384 * 1024,
+    AVX512_LOOPS,
     .linear_int = linear_int_avx512,
     .linear_dense = linear_dense,
-    .rms_norm = rms_norm,
-    .layer_norm = layer_norm,
-    .add = add,
-    .act_mul = act_mul,
-    .rope = rope_row,
-    .kv_store = kv_store,
-    .attention = attention,
+};
+
+const struct cpu_inner cpu_inner_amx = {
+    .name = "amx",
+    .row_block_bytes = AMX_BLOCK_BYTES,
+    AVX512_LOOPS,
+    .linear_int = linear_int_amx,
+    .linear_dense = linear_dense,
 };

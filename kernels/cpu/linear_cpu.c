@@ -8,14 +8,14 @@
 #include "kernels/cpu/weight_cpu.h"
 
 enum {
-    MIN_PARALLEL = 1 << 16,       /* multiply-adds below which the caller works alone */
-    ROW_BLOCK_BYTES = 384 * 1024, /* activations of one block stay in L2 */
-    ROW_BLOCK_MULTIPLE = 48,      /* a multiple of every kernel's rows per tile */
+    MIN_PARALLEL = 1 << 16,  /* multiply-adds below which the caller works alone */
+    ROW_BLOCK_MULTIPLE = 48, /* a multiple of every kernel's rows per tile */
 };
 
 struct split_job {
     struct linear_job linear;
     const struct cpu_inner *inner;
+    const struct stream_cpu *stream;
     uint32_t row_block; /* rows of act per item */
     uint32_t n_row_blocks;
     uint32_t grain, n_grains; /* rows of w per item */
@@ -23,7 +23,7 @@ struct split_job {
     uint32_t grains_per_item, items_per_block, n_items;
 };
 
-static void run_item(const struct split_job *job, uint32_t item)
+static void run_item(const struct split_job *job, uint32_t item, void *scratch)
 {
     uint32_t n = job->linear.w->base.n_rows, m = job->linear.act->base.n_rows;
     uint32_t i_block = item / job->items_per_block, i_grain = item % job->items_per_block;
@@ -31,6 +31,7 @@ static void run_item(const struct split_job *job, uint32_t item)
         .row_begin = i_block * job->row_block,
         .row_end = (i_block + 1) * job->row_block < m ? (i_block + 1) * job->row_block : m,
         .n_begin = i_grain * job->grains_per_item * job->grain,
+        .scratch = scratch,
     };
     uint64_t n_end = (uint64_t)(i_grain + 1) * job->grains_per_item * job->grain;
     share.n_end = n_end < n ? (uint32_t)n_end : n;
@@ -45,11 +46,11 @@ static void run_item(const struct split_job *job, uint32_t item)
 static void run_items(void *arg, uint32_t index, uint32_t n_threads)
 {
     struct split_job *job = arg;
-    (void)index;
+    void *scratch = stream_scratch(job->stream, index);
     (void)n_threads;
     for (uint32_t item;
          (item = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed)) < job->n_items;)
-        run_item(job, item);
+        run_item(job, item, scratch);
 }
 
 /* Cuts [rows of act] × [rows of w] into items: blocks of rows whose activations stay in L2, and
@@ -58,9 +59,10 @@ static void run_linear(struct stream *s, const struct linear_job *linear)
 {
     const struct weight_cpu *w = linear->w;
     uint32_t m = linear->act->base.n_rows, n_threads = thread_pool_size(stream_cpu(s)->pool);
-    struct split_job job = {.linear = *linear, .inner = inner_of(s->ops), .grain = PANEL_ROWS};
+    struct split_job job = {
+        .linear = *linear, .inner = inner_of(s->ops), .stream = stream_cpu(s), .grain = PANEL_ROWS};
     uint32_t row_bytes = w->k_pad * (w->base.act_kind == ACT_INT8 ? 1 : 4);
-    uint32_t fit = ROW_BLOCK_BYTES / (row_bytes > 0 ? row_bytes : 1);
+    uint32_t fit = job.inner->row_block_bytes / (row_bytes > 0 ? row_bytes : 1);
     fit = fit < ROW_BLOCK_MULTIPLE ? ROW_BLOCK_MULTIPLE
                                    : fit / ROW_BLOCK_MULTIPLE * ROW_BLOCK_MULTIPLE;
     job.row_block = fit < m ? fit : m;

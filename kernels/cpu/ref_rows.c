@@ -119,6 +119,7 @@ void ref_kv_store(void *dst, enum dtype type, const float *src, uint32_t n)
 
 const struct cpu_inner cpu_inner_ref = {
     .name = "ref",
+    .row_block_bytes = 384 * 1024,
     .abs_stats = ref_abs_stats,
     .quantize = ref_quantize,
     .linear_int = linear_exact,

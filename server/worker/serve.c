@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/cpu.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "engine/engine.h"
@@ -14,6 +15,7 @@
 #include "engine/format/tokenizer.h"
 #include "engine/model.h"
 #include "engine/template/chat_template.h"
+#include "kernels/ops.h"
 #include "proto/rpc/rpc_health.h"
 #include "proto/rpc/rpc_server.h"
 #include "server/worker/drain.h"
@@ -307,6 +309,18 @@ static void report_end(struct worker *worker, const struct error *failure)
     arena_fini(&arena);
 }
 
+/* Which kernels the CPU runs, and why not the best there are. */
+static void log_kernels(const struct settings *settings)
+{
+    const struct op_table *ops = NULL;
+    struct error err;
+    if (strncmp(settings->devices, "cpu", 3) != 0 ||
+        op_table_cpu(settings->kernels[0] ? settings->kernels : "auto", &ops, &err) != 0)
+        return; /* the load will say so */
+    log_info(LOG_EVENT("kernels"), LOG_STR("set", ops->name),
+             LOG_STR("processor", cpu_features()->brand), LOG_STR("no_amx", why_no_amx()));
+}
+
 static void be_ready(struct worker *worker)
 {
     worker_set_state(worker, SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_READY);
@@ -332,6 +346,7 @@ static bool live(struct worker *worker, struct error *err)
 {
     pthread_t events_thread, heartbeat_thread;
     bool has_events = false, has_heartbeat = false;
+    log_kernels(worker->settings);
     int rc = load(worker, err);
     if (!rc)
         rc = start_thread(&events_thread, events_run, worker, err);

@@ -203,6 +203,7 @@ int tool_probe(const struct settings *settings, struct arena *arena,
     p.report->software_version = message_text(arena, SLUICE_VERSION);
     if (op_table_cpu("auto", &ops, &why) == 0)
         p.report->cpu_kernels = message_text(arena, ops->name);
+    p.report->amx_unusable_reason = message_text(arena, why_no_amx());
     add_cpus(&p);
     add_cuda(&p);
     report->result_case = SLUICE__WORKER__V1__TOOL_REPORT__RESULT_PROBE;

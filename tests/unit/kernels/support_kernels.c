@@ -8,16 +8,31 @@
 #include "base/cpu.h"
 #include "base/error.h"
 #include "kernels/backend.h"
+#include "support_amx_model.h"
 
 const char *const *kernel_sets(void)
 {
-    static const char *sets[4];
+    static const char *sets[6];
     size_t n = 0;
     sets[n++] = "ref";
     if (cpu_features()->avx2)
         sets[n++] = "avx2";
     if (cpu_features()->avx512_vnni)
         sets[n++] = "avx512";
+    if (cpu_features()->amx_int8)
+        sets[n++] = "amx";
+    sets[n] = NULL;
+    return sets;
+}
+
+const char *const *linear_sets(void)
+{
+    static const char *sets[7];
+    size_t n = 0;
+    for (const char *const *set = kernel_sets(); *set != NULL; set++)
+        sets[n++] = *set;
+    if (cpu_features()->avx512_vnni)
+        sets[n++] = AMX_MODEL;
     sets[n] = NULL;
     return sets;
 }
@@ -28,7 +43,10 @@ struct rig rig_open(const char *set, uint32_t n_threads)
     struct error err = {0};
     assert_int_equal(backend_cpu()->open(0, &rig.device, &err), 0);
     assert_int_equal(backend_cpu()->stream_create(rig.device, n_threads, &rig.stream, &err), 0);
-    assert_int_equal(op_table_cpu(set, &rig.ops, &err), 0);
+    if (strcmp(set, AMX_MODEL) == 0)
+        rig.ops = amx_model_ops();
+    else
+        assert_int_equal(op_table_cpu(set, &rig.ops, &err), 0);
     rig.stream->ops = rig.ops;
     return rig;
 }

@@ -22,6 +22,10 @@ struct rig {
 /* The kernel sets this processor runs, NULL-terminated; "ref" first. */
 const char *const *kernel_sets(void);
 
+/* Those and, where there is AVX-512, the AMX kernels over a model of the tile instructions
+ * (support_amx_model.h), which take any number of rows. */
+const char *const *linear_sets(void);
+
 /* A stream of n_threads with the named set. */
 struct rig rig_open(const char *set, uint32_t n_threads);
 void rig_close(struct rig *rig);

@@ -1,5 +1,6 @@
-/* Linear layers of every format and kernel set: the same bits in ref, avx2 and avx512, whatever the
- * rows beside, the threads or the ranks; and right against float64. */
+/* Linear layers of every format and kernel set: the same bits in ref, avx2, avx512 and amx (over a
+ * model of its instructions where the processor has none), whatever the rows beside, the threads or
+ * the ranks; and right against float64. */
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -53,14 +54,14 @@ static void check_shape(enum dtype type, const struct shape *s, struct random *r
     size_t n_bytes = (size_t)s->m * s->n * sizeof(float);
     float *first = malloc(n_bytes), *y = malloc(n_bytes), *row = malloc(s->n * sizeof(float));
     char what[96];
-    for (const char *const *set = kernel_sets(); *set != NULL; set++) {
+    for (const char *const *set = linear_sets(); *set != NULL; set++) {
         for (uint32_t threads = 1; threads <= 3; threads++) {
             struct rig rig = rig_open(*set, threads);
             struct weight *w = pack_weight(rig.ops, &desc, raw);
             run_linear_op(&rig, w, x, s->m, s->k, y);
             snprintf(what, sizeof(what), "%s %s m=%u n=%u k=%u, %u threads", *set, dtype_name(type),
                      s->m, s->n, s->k, threads);
-            if (set == kernel_sets() && threads == 1) {
+            if (set == linear_sets() && threads == 1) {
                 memcpy(first, y, n_bytes);
                 double error = error_of(y, x, raw, type, s);
                 if (!(error < (dtype_is_quantized(type) ? 0.03 : 1e-6)))
@@ -228,7 +229,7 @@ static void test_row_linear_over_ranks_equals_one_rank(void **state)
             uint8_t *raw = random_rows(&r, types[t], s->n, s->k);
             size_t n_bytes = (size_t)s->m * s->n * sizeof(float);
             float *one = malloc(n_bytes), *many = malloc(n_bytes);
-            for (const char *const *set = kernel_sets(); *set != NULL; set++) {
+            for (const char *const *set = linear_sets(); *set != NULL; set++) {
                 struct rank_job job = {*set, types[t], s, x, raw, 1, 0, NULL, NULL};
                 run_ranks(job, 1, one);
                 double error = error_of(one, x, raw, types[t], s);
@@ -253,7 +254,11 @@ static void test_integer_linear_at_the_edge_of_its_range_does_not_overflow(void 
     static const struct {
         enum dtype type;
         uint32_t k;
-    } edges[] = {{DTYPE_Q4_1, 8192}, {DTYPE_Q4_1, 32768}, {DTYPE_Q8_0, 8192}, {DTYPE_Q8_0, 131072}};
+    } edges[] = {{DTYPE_Q4_1, 8192},
+                 {DTYPE_Q4_1, 32768},
+                 {DTYPE_Q8_0, 8192},
+                 {DTYPE_Q8_0, 32768},
+                 {DTYPE_Q8_0, 131072}};
     enum { M = 4, N = 3 };
     for (size_t e = 0; e < sizeof(edges) / sizeof(edges[0]); e++) {
         uint32_t k = edges[e].k;
@@ -277,12 +282,12 @@ static void test_integer_linear_at_the_edge_of_its_range_does_not_overflow(void 
             x[3 * (size_t)k + i] = i == 7 ? -1.0f : 0.0f; /* one at 32000 */
         }
         float want[M * N], y[M * N];
-        for (const char *const *set = kernel_sets(); *set != NULL; set++) {
+        for (const char *const *set = linear_sets(); *set != NULL; set++) {
             struct rig rig = rig_open(*set, 1);
             struct weight_desc desc = column_desc(edges[e].type, N, k);
             struct weight *w = pack_weight(rig.ops, &desc, raw);
             run_linear_op(&rig, w, x, M, k, y);
-            if (set == kernel_sets())
+            if (set == linear_sets())
                 memcpy(want, y, sizeof(y));
             assert_same_bits(want, y, sizeof(y), *set);
             struct shape s = {1, N, k};
@@ -317,7 +322,7 @@ static void test_rows_that_are_not_finite_give_nan_and_zero_rows_zero(void **sta
     enum { M = 4, N = 16, K = 64 };
     struct random r = {5};
     uint8_t *raw = random_rows(&r, DTYPE_Q4_0, N, K);
-    for (const char *const *set = kernel_sets(); *set != NULL; set++) {
+    for (const char *const *set = linear_sets(); *set != NULL; set++) {
         struct rig rig = rig_open(*set, 1);
         struct weight_desc desc = column_desc(DTYPE_Q4_0, N, K);
         struct weight *w = pack_weight(rig.ops, &desc, raw);

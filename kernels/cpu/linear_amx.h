@@ -1,0 +1,27 @@
+/* linear_amx.h: linears in AMX tiles; the set "amx" is avx512 with these in place of its own. The
+ * same bits as every other set. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/cpu/inner.h"
+
+enum {
+    /* Rows from which tiles are faster than vpdpbusd (docs/performance.md, "AMX"): per 16 outputs ×
+     * 64 columns the unpacking takes about 96 cycles and 16 rows of products 64, against 12 a row.
+     */
+    AMX_MIN_ROWS = 16,
+    AMX_MAX_K = 32768,         /* 255·127·K, the most of a sum, is below 2^31 */
+    AMX_BLOCK_BYTES = 1 << 20, /* of lo, per block of rows: half of an L2 cache with AMX */
+    /* What a share touches of its scratch at most: planes, lo and hi at AMX_MAX_K (1 MiB each),
+     * lists of outliers. */
+    AMX_SCRATCH_BYTES = 7 << 19,
+};
+
+/* Whether this processor's tiles multiply bytes as documented; tried once. Only where
+ * cpu_features() has amx_int8. A hypervisor or processor that does otherwise costs speed, not
+ * answers. */
+bool amx_int8_checks(void);
+
+void linear_int_amx(const struct linear_job *job, const struct linear_share *share);

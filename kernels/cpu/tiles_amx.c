@@ -1,0 +1,23 @@
+/* The instructions come first, then what is written in them. */
+/* clang-format off */
+#include "kernels/cpu/tiles_amx.h"
+#include "kernels/cpu/tiles_check_impl.h"
+/* clang-format on */
+
+#include <pthread.h>
+
+#include "kernels/cpu/linear_amx.h"
+
+static bool int8_checks;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void check(void)
+{
+    int8_checks = check_tiles_int8();
+}
+
+bool amx_int8_checks(void)
+{
+    pthread_once(&once, check);
+    return int8_checks;
+}

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# isa.sh LIBRARY: the kernels' library holds the instructions that its file names promise, and nowhere else: the tile
+# instructions of the AMX kernels (the tests run those kernels over a model of them), and no AVX-512 or AMX in what
+# runs before a kernel set is chosen.
+set -euo pipefail
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+library=$(realpath "$1")
+(cd "$folder" && ar x "$library")
+failed=0
+count() { objdump -d --no-show-raw-insn "$folder/$1" | grep -cE "[[:space:]]($2)[[:space:]]*" || true; }
+expect() { # OBJECT INSTRUCTION LEAST
+    n=$(count "$1" "$2")
+    [ "$n" -ge "$3" ] || { echo "$1: $n times $2, at least $3 expected"; failed=1; }
+}
+for instruction in ldtilecfg tilerelease tilezero tileloadd tilestored tdpbsud; do
+    expect linear_int_amx.c.o $instruction 1
+done
+# The wrappers' order of operands: sums, activations, weights.
+objdump -d --no-show-raw-insn -M intel "$folder/linear_int_amx.c.o" >"$folder/intel"
+for operands in tmm0,tmm4,tmm6 tmm1,tmm4,tmm7 tmm2,tmm5,tmm6 tmm3,tmm5,tmm7; do
+    grep -qE "tdpbsud +$operands\b" "$folder/intel" || { echo "linear_int_amx.c: no tdpbsud $operands"; failed=1; }
+done
+for object in "$folder"/*.o; do
+    name=$(basename "$object")
+    case $name in
+    *_amx.c.o) ;;
+    *) [ "$(count "$name" 'ldtilecfg|tile[a-z]+|tdp[a-z0-9]+')" -eq 0 ] || { echo "$name: AMX in a file not named *_amx.c"; failed=1; } ;;
+    esac
+    case $name in
+    *_amx.c.o | *_avx512.c.o) ;;
+    *) ! objdump -d --no-show-raw-insn "$object" | grep -q '%zmm\|%k[0-7]' || { echo "$name: AVX-512 in a file not named for it"; failed=1; } ;;
+    esac
+done
+exit $failed

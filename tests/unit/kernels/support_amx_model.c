@@ -1,0 +1,55 @@
+/* The instructions come first, then the loops written in them. */
+/* clang-format off */
+#include "support_amx_model.h"
+#include "support_tiles_model.h"
+#include "kernels/cpu/linear_int_amx_impl.h"
+#include "kernels/cpu/tiles_check_impl.h"
+/* clang-format on */
+
+#include <pthread.h>
+
+#include "base/error.h"
+
+static struct cpu_inner inner;
+static struct cpu_set set;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void linear_int_model(const struct linear_job *job, const struct linear_share *share)
+{
+    if (amx_takes(job->w))
+        amx_linear_int(job, share);
+    else
+        linear_int_avx512(job, share);
+}
+
+static void make_set(void)
+{
+    const struct op_table *avx512 = NULL;
+    struct error err = {0};
+    if (op_table_cpu("avx512", &avx512, &err) != 0)
+        return;
+    inner = cpu_inner_avx512;
+    inner.name = AMX_MODEL;
+    inner.row_block_bytes = AMX_BLOCK_BYTES;
+    inner.linear_int = linear_int_model;
+    set.ops = *avx512;
+    set.ops.name = AMX_MODEL;
+    set.inner = &inner;
+}
+
+const struct op_table *amx_model_ops(void)
+{
+    pthread_once(&once, make_set);
+    return set.inner != NULL ? &set.ops : NULL;
+}
+
+bool amx_model_checks(void)
+{
+    return check_tiles_int8();
+}
+
+size_t amx_model_scratch_bytes(uint32_t k_pad)
+{
+    struct amx_block b = {.n_chunks = (k_pad + CHUNK_K - 1) / CHUNK_K};
+    return amx_lay_out(&b, NULL);
+}

@@ -1,0 +1,20 @@
+/* support_amx_model.h: the kernel set "amx" from the product's own source over a model of the tile
+ * instructions (support_tiles_model.h). Needs AVX-512. Takes any number of rows, so that shapes are
+ * tried that the product leaves to avx512. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct op_table;
+
+#define AMX_MODEL "amx model"
+
+const struct op_table *amx_model_ops(void);
+
+/* The check of the tiles that the product makes before it takes AMX, of the model. */
+bool amx_model_checks(void);
+
+/* Scratch that the integer linear lays out for a weight of k_pad columns. */
+size_t amx_model_scratch_bytes(uint32_t k_pad);

@@ -1,0 +1,215 @@
+/* The AMX linears over a model of the tile instructions (support_amx_model.h): the model against
+ * answers worked out by hand, and the kernels against the reference where test_linear.c does not
+ * look: few and many outliers, rows split anywhere, several blocks of rows, the scratch. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cpu.h"
+#include "kernels/cpu/act_cpu.h"
+#include "kernels/cpu/inner.h"
+#include "kernels/cpu/linear_amx.h"
+#include "kernels/cpu/stream_cpu.h"
+#include "kernels/cpu/weight_cpu.h"
+#include "support_amx_model.h"
+#include "support_kernels.h"
+#include "support_tiles_model.h"
+
+static void test_signed_by_unsigned_bytes_add_up_and_wrap(void **state)
+{
+    (void)state;
+    static uint8_t a[TILE_ROWS][64], b[TILE_ROWS][64];
+    static uint32_t c[TILE_ROWS][16];
+    struct tile_config config = tile_config_whole();
+    a[2][4] = 0x80;          /* row 2, k 4 = −128 */
+    a[2][63] = 0x7F;         /* row 2, k 63 = 127 */
+    b[1][5 * 4] = 0xFF;      /* k 4, column 5 = 255 */
+    b[15][5 * 4 + 3] = 0x90; /* k 63, column 5 = 144 */
+    b[1][6 * 4] = 1;
+    c[2][5] = 0x80000000u;
+    c[0][0] = 7;
+    tile_configure(&config);
+    tile_load(0, c, 64);
+    tile_load(1, a, 64);
+    tile_load(2, b, 64);
+    tile_dot_s8_u8(0, 1, 2);
+    tile_store(0, c, 64);
+    tile_release();
+    assert_int_equal(c[2][5], 0x80000000u - 128 * 255 + 127 * 144);
+    assert_int_equal(c[2][6], (uint32_t)-128);
+    assert_int_equal(c[0][0], 7);
+    assert_int_equal(c[3][5], 0);
+}
+
+static void put_bf16(uint8_t *at, float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof(bits));
+    at[0] = (uint8_t)(bits >> 16);
+    at[1] = (uint8_t)(bits >> 24);
+}
+
+/* One dot product: pairs (x[i], w[i]) at consecutive k, added to c. */
+static float dot_bf16(const float *x, const float *w, uint32_t n, float c)
+{
+    static uint8_t a[TILE_ROWS][64], b[TILE_ROWS][64];
+    static float sums[TILE_ROWS][16];
+    struct tile_config config = tile_config_whole();
+    memset(a, 0, sizeof(a));
+    memset(b, 0, sizeof(b));
+    memset(sums, 0, sizeof(sums));
+    for (uint32_t k = 0; k < n; k++) {
+        put_bf16(&a[3][k * 2], x[k]);
+        put_bf16(&b[k / 2][9 * 4 + k % 2 * 2], w[k]);
+    }
+    sums[3][9] = c;
+    tile_configure(&config);
+    tile_load(0, sums, 64);
+    tile_load(1, a, 64);
+    tile_load(2, b, 64);
+    tile_dot_bf16(0, 1, 2);
+    tile_store(0, sums, 64);
+    tile_release();
+    return sums[3][9];
+}
+
+static void test_bf16_pairs_are_two_chains_that_flush_subnormals(void **state)
+{
+    (void)state;
+    /* Even k: 2^24 + 1 = 2^24 (to even), − 2^24 = 0. In any order over both: 1 or 2. */
+    const float x[6] = {0x1p24f, 1.0f, 1.0f, 1.0f, -0x1p24f, 1.0f};
+    const float one[6] = {1, 1, 1, 1, 1, 1};
+    assert_true(dot_bf16(x, one, 6, 0.0f) == 3.0f);
+    /* Chains start at 0 and not at c: 2^24 + (1 + 1) and not (2^24 + 1) + 1. */
+    const float two[3] = {1.0f, 0.0f, 1.0f};
+    assert_true(dot_bf16(two, one, 3, 0x1p24f) == 0x1p24f + 2.0f);
+    /* A product is not rounded before it is added: (1 + 2^-7)² − 1 has 15 bits. */
+    const float near[3] = {-1.0f, 0.0f, 1.0078125f}, with[3] = {1.0f, 0.0f, 1.0078125f};
+    assert_true(dot_bf16(near, with, 3, 0.0f) == 0x1p-6f + 0x1p-14f);
+    /* Subnormal operands, results and sums are zeros. */
+    const float tiny[1] = {0x1p-127f}, large[1] = {0x1p100f};
+    assert_true(dot_bf16(tiny, large, 1, 0.0f) == 0.0f);
+    const float small[1] = {0x1p-80f}, smaller[1] = {0x1p-50f};
+    assert_true(dot_bf16(small, smaller, 1, 0.0f) == 0.0f);
+    assert_true(dot_bf16(tiny, one, 1, 0x1p-130f) == 0.0f);
+    const float inf[1] = {INFINITY}, zero[1] = {0.0f};
+    assert_true(isnan(dot_bf16(inf, zero, 1, 1.0f)));
+}
+
+/* What each share writes, put together, against the reference on the whole. */
+static void check_splits(enum dtype type, uint32_t m, uint32_t n, uint32_t k, float outliers,
+                         struct random *r)
+{
+    struct rig ref = rig_open("ref", 1), amx = rig_open(AMX_MODEL, 1);
+    float *x = random_floats(r, (size_t)m * k, outliers);
+    uint8_t *raw = random_rows(r, type, n, k);
+    struct weight_desc desc = column_desc(type, n, k);
+    struct weight *w = pack_weight(ref.ops, &desc, raw);
+    size_t n_bytes = (size_t)m * n * sizeof(float);
+    float *want = malloc(n_bytes), *y = poisoned((size_t)m * n);
+    run_linear_op(&ref, w, x, m, k, want);
+    struct act *act = make_act(&amx, m, k);
+    struct tensor tx = tensor_view(x, DTYPE_F32, m, k);
+    assert_int_equal(op_act_prepare(amx.stream, act, &tx, ACT_INT8, NULL, NULL), 0);
+    struct linear_job job = {act_cpu(act), weight_cpu(w), y, NULL, NULL, n, 0};
+    const struct cpu_inner *inner = inner_of(amx.ops);
+    for (uint32_t row = 0; row < m;) {
+        uint32_t rows = 1 + random_u32(r) % 41;
+        uint32_t end = row + rows < m ? row + rows : m;
+        for (uint32_t out = 0; out < n;) {
+            uint32_t outs = PANEL_ROWS * (1 + random_u32(r) % 3);
+            uint32_t out_end = out + outs < n ? out + outs : n;
+            struct linear_share share = {row, end, out, out_end,
+                                         stream_scratch(stream_cpu(amx.stream), 0)};
+            inner->linear_int(&job, &share);
+            out = out_end;
+        }
+        row = end;
+    }
+    char what[96];
+    snprintf(what, sizeof(what), "%s m=%u n=%u k=%u outliers %g", dtype_name(type), m, n, k,
+             (double)outliers);
+    assert_same_bits(want, y, n_bytes, what);
+    amx.ops->act_destroy(act);
+    free(y);
+    free(want);
+    free(w);
+    free(raw);
+    free(x);
+    rig_close(&amx);
+    rig_close(&ref);
+}
+
+static void test_any_split_and_any_share_of_outliers_gives_the_reference_bits(void **state)
+{
+    (void)state;
+    static const enum dtype types[] = {DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q4_K, DTYPE_Q8_0, DTYPE_Q6_K};
+    static const float shares[] = {0.0f, 0.005f, 0.05f, 0.5f};
+    struct random r = {41};
+    if (!cpu_features()->avx512_vnni)
+        skip();
+    for (size_t t = 0; t < sizeof(types) / sizeof(types[0]); t++)
+        for (int i = 0; i < 4; i++) {
+            check_splits(types[t], 71, 53, 512, shares[i], &r);
+            if (dtype_block_elems(types[t]) == 32)
+                check_splits(types[t], 33, 37, 32 * (1 + random_u32(&r) % 23), shares[i], &r);
+        }
+}
+
+/* More rows than a block has, through the op. */
+static void test_rows_of_several_blocks_give_the_reference_bits(void **state)
+{
+    (void)state;
+    enum { M = 83, N = 19, K = 32768 };
+    struct random r = {42};
+    if (!cpu_features()->avx512_vnni)
+        skip();
+    float *x = random_floats(&r, (size_t)M * K, 0.01f), want[M * N], y[M * N];
+    static const enum dtype types[] = {DTYPE_Q4_1, DTYPE_Q8_0};
+    for (int t = 0; t < 2; t++) {
+        uint8_t *raw = random_rows(&r, types[t], N, K);
+        struct rig avx512 = rig_open("avx512", 2), amx = rig_open(AMX_MODEL, 2);
+        struct weight_desc desc = column_desc(types[t], N, K);
+        struct weight *w = pack_weight(avx512.ops, &desc, raw);
+        run_linear_op(&avx512, w, x, M, K, want);
+        run_linear_op(&amx, w, x, M, K, y);
+        assert_same_bits(want, y, sizeof(y), dtype_name(types[t]));
+        free(w);
+        free(raw);
+        rig_close(&amx);
+        rig_close(&avx512);
+    }
+    free(x);
+}
+
+static void test_the_check_of_the_tiles_passes_on_the_model(void **state)
+{
+    (void)state;
+    assert_true(amx_model_checks());
+}
+
+static void test_scratch_of_every_width_fits_what_is_said(void **state)
+{
+    (void)state;
+    size_t most = 0;
+    for (uint32_t k = 32; k <= AMX_MAX_K; k += 32) {
+        size_t n_bytes = amx_model_scratch_bytes(k);
+        most = n_bytes > most ? n_bytes : most;
+    }
+    assert_true(most <= AMX_SCRATCH_BYTES);
+    assert_true((size_t)AMX_SCRATCH_BYTES <= (size_t)STREAM_SCRATCH_BYTES);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_signed_by_unsigned_bytes_add_up_and_wrap),
+        cmocka_unit_test(test_bf16_pairs_are_two_chains_that_flush_subnormals),
+        cmocka_unit_test(test_any_split_and_any_share_of_outliers_gives_the_reference_bits),
+        cmocka_unit_test(test_rows_of_several_blocks_give_the_reference_bits),
+        cmocka_unit_test(test_the_check_of_the_tiles_passes_on_the_model),
+        cmocka_unit_test(test_scratch_of_every_width_fits_what_is_said),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
