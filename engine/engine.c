@@ -43,6 +43,7 @@ static int check_config(const struct engine_config *cfg, struct error *err)
         {"max_queued", cfg->max_queued, 1, LARGEST_QUEUE},
         {"max_batch_tokens", cfg->max_batch_tokens, 1, 1 << 16},
         {"prefill_chunk_tokens", cfg->prefill_chunk_tokens, 1, 1 << 16},
+        {"draft_tokens", cfg->draft_tokens, 0, ENGINE_MAX_DRAFT_TOKENS},
     };
     if (!cfg->model_path || !cfg->model_path[0])
         return error_field(err, "model_path", "empty");
@@ -114,7 +115,7 @@ static int open_model(struct engine *e, struct error *err)
     uint8_t digest[SHA256_BYTES];
     cfg->max_rows = e->cfg.max_batch_tokens;
     cfg->max_seqs = e->cfg.max_concurrent;
-    cfg->n_score_rows = ENGINE_SCORE_ROWS;
+    cfg->n_score_rows = ENGINE_SCORE_ROWS + ENGINE_DRAFT_ROWS;
     int rc = checkpoint_open(e->cfg.model_path, &ckpt, err);
     if (rc)
         return rc;
@@ -143,6 +144,7 @@ static void set_limits(struct engine *e)
         .n_logits = vocab,
         .context_tokens = plan->context_tokens < pool ? plan->context_tokens : (uint32_t)pool,
         .max_concurrent = e->cfg.max_concurrent,
+        .draft_tokens = e->cfg.draft_tokens,
     };
     for (uint32_t i = 0; i < tok->n_end_ids; i++)
         if (tok->end_ids[i] < e->limits.vocab_size)
@@ -157,13 +159,14 @@ static int open_scheduler(struct engine *e, struct error *err)
         .max_rows = e->cfg.max_batch_tokens,
         .max_seqs = e->cfg.max_concurrent,
         .max_blocks_per_seq = plan->context_tokens / bs + (plan->context_tokens % bs != 0),
-        .n_score_rows = ENGINE_SCORE_ROWS,
+        .n_score_rows = ENGINE_SCORE_ROWS + ENGINE_DRAFT_ROWS,
     };
     struct scheduler_config cfg = {
         .max_rows = limits.max_rows,
         .max_seqs = limits.max_seqs,
         .max_blocks_per_seq = limits.max_blocks_per_seq,
-        .n_score_rows = limits.n_score_rows,
+        .n_score_rows = ENGINE_SCORE_ROWS,
+        .n_draft_rows = ENGINE_DRAFT_ROWS,
         .n_blocks = plan->n_blocks,
         .block_size = bs,
         .prefill_chunk_tokens = e->cfg.prefill_chunk_tokens,
@@ -179,7 +182,9 @@ static int open_scheduler(struct engine *e, struct error *err)
     uint32_t n_rows = limits.max_seqs + limits.n_score_rows;
     e->params = calloc(n_rows, sizeof(*e->params));
     e->results = calloc(n_rows, sizeof(*e->results));
-    if (!e->params || !e->results)
+    e->turn = calloc(n_rows, sizeof(*e->turn));
+    e->drawn = calloc(n_rows, sizeof(*e->drawn));
+    if (!e->params || !e->results || !e->turn || !e->drawn)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for %u sequences",
                          limits.max_seqs);
     atomic_store(&e->admission.n_places, limits.max_seqs);
@@ -255,6 +260,8 @@ void engine_close(struct engine *e)
     step_batch_destroy(e->batch);
     free(e->params);
     free(e->results);
+    free(e->turn);
+    free(e->drawn);
     executor_close(e->executor);
     chat_template_destroy(e->chat_template);
     tokenizer_close(e->tokenizer);

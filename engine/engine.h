@@ -31,6 +31,8 @@ struct engine_config {
     uint32_t max_batch_tokens;       /* rows per step, default 512 */
     uint32_t prefill_chunk_tokens;   /* longest prompt piece per step, default 256 */
     bool prefix_cache;               /* default on */
+    uint32_t draft_tokens;           /* drafted at most for a sequence in a step where its request
+                                        does not say; 0, the default: none */
     executor_progress_fn *progress;  /* may be NULL */
     void *progress_ctx;
     const atomic_bool *cancel_load; /* may be NULL */
@@ -65,7 +67,9 @@ enum {
     ENGINE_MAX_CHOICES = 8,
     ENGINE_MAX_BAD_WORDS = 2048, /* token sequences: two per text of the protocol */
     ENGINE_MAX_BAD_WORD_IDS = 1024,
-    ENGINE_SCORE_ROWS = 32, /* prompt rows per step whose log-probabilities are taken */
+    ENGINE_SCORE_ROWS = 32,       /* prompt rows per step whose log-probabilities are taken */
+    ENGINE_DRAFT_ROWS = 32,       /* drafted tokens per step, over all sequences */
+    ENGINE_MAX_DRAFT_TOKENS = 16, /* and for one sequence */
 };
 
 enum finish_reason {
@@ -111,6 +115,18 @@ struct engine_stopping {
     bool include_stop, ignore_eos;
 };
 
+/* Who drafts tokens that the model verifies, several in one step. It never changes an answer. */
+enum engine_drafter {
+    ENGINE_DRAFTER_DEFAULT, /* as the engine was opened */
+    ENGINE_DRAFTER_NONE,
+    ENGINE_DRAFTER_NGRAM, /* prompt lookup: what followed the last tokens earlier in the sequence */
+};
+
+struct engine_speculate {
+    enum engine_drafter drafter;
+    uint32_t max_draft_tokens; /* for one sequence in a step; 0: the engine's number */
+};
+
 /* A choice's tokens generated earlier, elsewhere: replayed through path D, counted as generated,
  * not emitted again. Stop strings are looked for behind the text given already only, so that those
  * in force now may be others than those in force then. */
@@ -127,6 +143,7 @@ struct engine_request {
     uint32_t n_prompt_ids; /* ≥ 1 */
     struct engine_sampling sampling;
     struct engine_stopping stopping;
+    struct engine_speculate speculate;
     bool want_logprobs;
     uint32_t n_top_logprobs; /* ≤ 20, of generated and prompt tokens */
     bool want_prompt_logprobs;
@@ -186,6 +203,7 @@ struct engine_logprob {
 
 struct engine_usage {
     uint32_t n_prompt_tokens, n_generated_tokens, n_cached_tokens, n_preemptions;
+    uint32_t n_drafted_tokens, n_accepted_tokens; /* accepted ones are generated ones */
     int64_t queue_ns, prefill_ns, decode_ns;
 };
 
@@ -248,6 +266,7 @@ struct engine_stats {
      * never taken. */
     uint64_t n_submitted, n_finished, n_cancelled, n_expired, n_refused;
     uint64_t n_generated_tokens, queued_prompt_tokens; /* the latter wait for prefill */
+    uint64_t n_drafted_tokens, n_accepted_tokens;
     int64_t prefill_ns, decode_ns; /* time of steps with and without prompt rows */
     uint64_t progress_counter;     /* layers finished */
     int64_t last_step_ns;

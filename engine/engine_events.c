@@ -25,6 +25,8 @@ static void fill_usage(struct request *r)
     u->n_prompt_tokens = r->n_prompt;
     u->n_cached_tokens = r->n_cached_tokens;
     u->n_preemptions = r->n_preemptions;
+    u->n_drafted_tokens = r->n_drafted_tokens;
+    u->n_accepted_tokens = r->n_accepted_tokens;
     u->n_generated_tokens = 0;
     for (uint32_t i = 0; i < r->n_choices; i++)
         u->n_generated_tokens += r->choices[i].n_ids;

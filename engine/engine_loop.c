@@ -27,8 +27,12 @@ static void end_request(struct engine *e, struct request *r, enum finish_reason 
 {
     if (r->state == REQUEST_ENDED)
         return;
-    for (uint32_t i = 0; i < r->n_choices; i++)
-        request_output_end(&r->choices[i], reason, status, message);
+    for (uint32_t i = 0; i < r->n_choices; i++) {
+        struct sequence *seq = &r->choices[i];
+        request_output_end(seq, reason, status, message);
+        if (seq->state != SEQUENCE_ENDED) /* a step that failed may have drawn more */
+            seq->n_ids = seq->output->n_taken;
+    }
     scheduler_end_request(e->scheduler, r);
     request_ended(e, r, reason);
 }
@@ -157,6 +161,51 @@ static void fail_engine(struct engine *e, const struct error *why)
         end_request(e, r, FINISH_ERROR, e->failure.status, e->failure.message);
 }
 
+/* Draws the n samples of e->turn, which ascend: neighbours together. */
+static int draw_turn(struct engine *e, const struct scheduler_plan *plan, uint32_t n,
+                     struct error *err)
+{
+    int rc = 0;
+    for (uint32_t k = 0; k < n; k++) {
+        uint32_t i = e->turn[k];
+        if (plan->scored[i])
+            sequence_score_params(plan->samples[i], plan->scored[i], &e->params[i]);
+        else
+            sequence_sample_params(plan->samples[i], &e->params[i]);
+    }
+    for (uint32_t k = 0, end; k < n && !rc; k = end) {
+        uint32_t i = e->turn[k];
+        for (end = k + 1; end < n && e->turn[end] == i + (end - k);)
+            end++;
+        rc = executor_sample(e->executor, i, end - k, &e->params[i], &e->results[i], err);
+    }
+    return rc;
+}
+
+/* First all rows but the drafted ones, then turn by turn those whose draft turned out right: each
+ * is drawn from with its sequence as it is, as if it had been the only row. */
+static int draw(struct engine *e, const struct scheduler_plan *plan, struct error *err)
+{
+    uint32_t n = plan->n_samples - plan->n_drafted;
+    int rc = 0;
+    for (uint32_t i = 0; i < plan->n_samples; i++) {
+        e->turn[i] = i;
+        e->drawn[i] = false;
+    }
+    while (n && !rc) {
+        uint32_t n_next = 0;
+        rc = draw_turn(e, plan, n, err);
+        for (uint32_t k = 0; k < n && !rc; k++) {
+            uint32_t i = e->turn[k], next = scheduler_take(e->scheduler, i, &e->results[i]);
+            e->drawn[i] = true;
+            if (next)
+                e->turn[n_next++] = next;
+        }
+        n = n_next;
+    }
+    return rc;
+}
+
 static int execute(struct engine *e, const struct scheduler_plan *plan, struct error *err)
 {
     int rc = 0;
@@ -164,14 +213,7 @@ static int execute(struct engine *e, const struct scheduler_plan *plan, struct e
         rc = executor_copy_block(e->executor, plan->copies[i].from, plan->copies[i].to, err);
     if (!rc)
         rc = executor_step(e->executor, e->batch, err);
-    if (rc || !plan->n_samples)
-        return rc;
-    for (uint32_t i = 0; i < plan->n_samples; i++)
-        if (plan->scored[i])
-            sequence_score_params(plan->samples[i], plan->scored[i], &e->params[i]);
-        else
-            sequence_sample_params(plan->samples[i], &e->params[i]);
-    return executor_sample(e->executor, plan->n_samples, e->params, e->results, err);
+    return rc ? rc : draw(e, plan, err);
 }
 
 static const char *sample_failure(int status)
@@ -206,11 +248,12 @@ static void take_score(struct engine *e, struct sequence *seq, uint32_t i,
     events_mark(e, r);
 }
 
+/* Of a choice's tokens in this step the next one. Those behind one that ends it never were. */
 static void take_result(struct engine *e, struct sequence *seq, const struct sample_result *result,
                         int64_t now_ns)
 {
     struct request *r = seq->request;
-    if (r->state == REQUEST_ENDED)
+    if (r->state == REQUEST_ENDED || seq->output->reason != FINISH_NONE)
         return;
     if (result->status) {
         request_output_end(seq, FINISH_ERROR, result->status, sample_failure(result->status));
@@ -218,13 +261,28 @@ static void take_result(struct engine *e, struct sequence *seq, const struct sam
         if (!r->first_token_ns)
             r->first_token_ns = now_ns;
         if (seq->logprobs)
-            keep_logprob(&seq->logprobs[seq->n_ids - 1], result);
+            keep_logprob(&seq->logprobs[seq->output->n_taken], result);
         request_output_take(seq);
         e->stats.n_generated_tokens++;
     }
     events_mark(e, r);
-    if (seq->output->reason != FINISH_NONE)
-        end_choice(e, seq);
+    if (seq->output->reason == FINISH_NONE)
+        return;
+    seq->n_ids = seq->output->n_taken;
+    end_choice(e, seq);
+}
+
+/* A drafted row, and whether it brings a token. */
+static void count_draft(struct engine *e, const struct scheduler_plan *plan, uint32_t i)
+{
+    const struct sequence *seq = plan->samples[i];
+    struct request *r = seq->request;
+    bool accepted = e->drawn[i] && !e->results[i].status && r->state != REQUEST_ENDED &&
+                    seq->output->reason == FINISH_NONE;
+    r->n_drafted_tokens++;
+    r->n_accepted_tokens += accepted;
+    e->stats.n_drafted_tokens++;
+    e->stats.n_accepted_tokens += accepted;
 }
 
 static void count_step(struct engine *e, const struct scheduler_plan *plan, int64_t ns)
@@ -238,6 +296,21 @@ static void count_step(struct engine *e, const struct scheduler_plan *plan, int6
     s->last_step_ns = ns;
     *(plan->n_prefill_rows ? &s->prefill_ns : &s->decode_ns) += ns;
     admission_saw_step(&e->admission, e->batch->n_rows, plan->n_prefill_rows, ns);
+    if (!plan->n_prefill_rows) {
+        step_cost_saw(&e->step_cost, e->batch->n_rows, ns);
+        scheduler_set_row_cost(e->scheduler, step_cost_base_rows(&e->step_cost));
+    }
+}
+
+static void take_sample(struct engine *e, const struct scheduler_plan *plan, uint32_t i,
+                        int64_t now_ns)
+{
+    if (i >= plan->n_samples - plan->n_drafted)
+        count_draft(e, plan, i);
+    if (plan->scored[i])
+        take_score(e, plan->samples[i], plan->scored[i], &e->results[i]);
+    else if (e->drawn[i])
+        take_result(e, plan->samples[i], &e->results[i], now_ns);
 }
 
 /* False where nothing could run. */
@@ -252,19 +325,14 @@ static bool run_step(struct engine *e)
         events_mark(e, plan.started[i]);
     int rc = execute(e, &plan, &err);
     if (rc) {
-        for (uint32_t i = 0; i < plan.n_samples; i++)
-            e->results[i].status = rc;
-        scheduler_commit(e->scheduler, e->results);
+        scheduler_commit(e->scheduler);
         fail_engine(e, &err);
         return true;
     }
-    scheduler_commit(e->scheduler, e->results);
+    scheduler_commit(e->scheduler);
     int64_t end = clock_now_ns();
     for (uint32_t i = 0; i < plan.n_samples; i++)
-        if (plan.scored[i])
-            take_score(e, plan.samples[i], plan.scored[i], &e->results[i]);
-        else
-            take_result(e, plan.samples[i], &e->results[i], end);
+        take_sample(e, &plan, i, end);
     count_step(e, &plan, end - begin);
     return true;
 }

@@ -15,6 +15,7 @@
 #include "engine/admission.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
+#include "engine/step_cost.h"
 
 struct step_batch;
 
@@ -51,9 +52,12 @@ struct engine {
     bool has_thread;
     struct scheduler *scheduler;
     struct step_batch *batch;
-    struct sample_params *params;  /* [max_concurrent + ENGINE_SCORE_ROWS] */
+    struct sample_params *params;  /* [max_concurrent + ENGINE_SCORE_ROWS + ENGINE_DRAFT_ROWS] */
     struct sample_result *results; /* as many */
-    struct request *dirty;         /* with news to publish */
+    uint32_t *turn;                /* as many: samples drawn together */
+    bool *drawn;                   /* as many: of a plan's samples */
+    struct step_cost step_cost;
+    struct request *dirty; /* with news to publish */
     struct engine_stats stats;
     struct admission admission;
 

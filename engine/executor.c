@@ -428,12 +428,15 @@ uint64_t executor_progress_counter(const struct executor *ex)
     return atomic_load(&ex->progress);
 }
 
-int executor_sample(struct executor *ex, uint32_t n, const struct sample_params *params,
-                    struct sample_result *results, struct error *err)
+int executor_sample(struct executor *ex, uint32_t first, uint32_t n,
+                    const struct sample_params *params, struct sample_result *results,
+                    struct error *err)
 {
-    if (n > ex->n_logits)
-        return error_set(err, STATUS_INTERNAL, "sampling %u rows of %u", n, ex->n_logits);
-    struct tensor logits = tensor_view(ex->logits, DTYPE_F32, n, ex->model.shape.vocab_size);
+    if (first > ex->n_logits || n > ex->n_logits - first)
+        return error_set(err, STATUS_INTERNAL, "sampling %u rows from %u on, of %u", n, first,
+                         ex->n_logits);
+    uint32_t vocab = ex->model.shape.vocab_size;
+    struct tensor logits = tensor_view(ex->logits + (size_t)first * vocab, DTYPE_F32, n, vocab);
     int rc = op_sample(ex->streams[0], &logits, params, results);
     if (rc)
         return error_set(err, rc, "sampling %u rows failed", n);

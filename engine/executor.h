@@ -26,7 +26,7 @@ struct executor_config {
     uint64_t kv_tokens;          /* pool capacity in tokens, rounded up to blocks */
     uint32_t max_context_tokens; /* per sequence; 0 = the model's */
     uint32_t max_rows, max_seqs; /* per step */
-    uint32_t n_score_rows;       /* prompt rows per step whose logits are wanted; may be 0 */
+    uint32_t n_score_rows;       /* as in step_limits */
     const int *packed_fds;       /* [tp] memory to share packed weights in, borrowed; or NULL */
 };
 
@@ -91,9 +91,11 @@ int executor_step(struct executor *ex, const struct step_batch *batch, struct er
 const float *executor_logits(const struct executor *ex, uint32_t i_sample_row);
 uint64_t executor_progress_counter(const struct executor *ex);
 
-/* Samples the first n rows of the last step's logits by sample.h, on the device's threads. */
-int executor_sample(struct executor *ex, uint32_t n, const struct sample_params *params,
-                    struct sample_result *results, struct error *err);
+/* Samples n rows of the last step's logits by sample.h, on the device's threads: those from the
+ * sample row `first` on. */
+int executor_sample(struct executor *ex, uint32_t first, uint32_t n,
+                    const struct sample_params *params, struct sample_result *results,
+                    struct error *err);
 
 /* Copies KV block `from` to `to` in every layer and rank (copy on write of a shared partial block).
  */

@@ -228,6 +228,13 @@ void kv_cache_clear(struct kv_cache *cache, uint32_t slot)
         drop_block(cache, table[--cache->lens[slot]]);
 }
 
+void kv_cache_trim(struct kv_cache *cache, uint32_t slot, uint32_t n)
+{
+    const uint32_t *table = table_of(cache, slot);
+    while (cache->lens[slot] > n)
+        drop_block(cache, table[--cache->lens[slot]]);
+}
+
 uint32_t kv_cache_n_exclusive(const struct kv_cache *cache, uint32_t slot)
 {
     const uint32_t *table = table_of(cache, slot);

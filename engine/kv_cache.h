@@ -56,6 +56,8 @@ bool kv_cache_needs_copy(const struct kv_cache *cache, uint32_t slot, uint32_t i
 /* Lets go of all blocks of the slot, the last first, so that among kept blocks tails are evicted
  * before the heads they hang on. */
 void kv_cache_clear(struct kv_cache *cache, uint32_t slot);
+/* Lets go of the slot's blocks behind the first n (where there are more), the last first. */
+void kv_cache_trim(struct kv_cache *cache, uint32_t slot, uint32_t n);
 /* Blocks of the slot that nobody else holds: what clearing it would free. */
 uint32_t kv_cache_n_exclusive(const struct kv_cache *cache, uint32_t slot);
 

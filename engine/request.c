@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/sha256.h"
+#include "engine/draft.h"
 #include "engine/request_output.h"
 #include "engine/stop.h"
 
@@ -154,6 +155,11 @@ static bool init_choice(struct request *r, uint32_t i, const struct engine_resum
         for (uint32_t t = 0; t < r->n_prompt; t++)
             token_counts_add(&seq->counts, r->prompt[t], false);
     }
+    if (r->max_draft_tokens) {
+        if (!draft_create(r->n_prompt + seq->max_ids, &seq->draft))
+            return false;
+        draft_take_prompt(seq->draft, seq);
+    }
     for (uint32_t t = 0; resume && t < resume->n_ids; t++)
         sequence_append(seq, resume->ids[t]);
     seq->n_replayed = seq->n_ids;
@@ -168,6 +174,18 @@ static uint32_t cut_max_tokens(const struct engine_request *req,
     return req->stopping.max_tokens < room ? req->stopping.max_tokens : room;
 }
 
+/* Drafted tokens of a choice in a step: the request's word, else the engine's. */
+static uint32_t resolve_drafts(const struct engine_speculate *s,
+                               const struct request_limits *limits)
+{
+    if (s->drafter == ENGINE_DRAFTER_NONE ||
+        (s->drafter == ENGINE_DRAFTER_DEFAULT && !s->max_draft_tokens))
+        return s->drafter == ENGINE_DRAFTER_NONE ? 0 : limits->draft_tokens;
+    if (s->max_draft_tokens)
+        return s->max_draft_tokens;
+    return limits->draft_tokens ? limits->draft_tokens : DRAFT_DEFAULT_TOKENS;
+}
+
 static void copy_plain(struct request *r, const struct engine_request *req,
                        const struct request_limits *limits)
 {
@@ -179,6 +197,7 @@ static void copy_plain(struct request *r, const struct engine_request *req,
     r->sampling.bad_words = NULL;
     r->min_tokens = req->stopping.min_tokens;
     r->max_tokens = cut_max_tokens(req, limits);
+    r->max_draft_tokens = resolve_drafts(&req->speculate, limits);
     r->include_stop = req->stopping.include_stop;
     r->want_logprobs = req->want_logprobs;
     r->n_top_logprobs = req->n_top_logprobs;
@@ -252,6 +271,7 @@ void request_release(struct request *r)
         free(r->choices[i].step_biases);
         free(r->choices[i].logprobs);
         token_counts_fini(&r->choices[i].counts);
+        draft_destroy(r->choices[i].draft);
         request_output_destroy(r->choices[i].output);
     }
     stop_set_destroy(r->stop_set);
@@ -274,6 +294,8 @@ void sequence_append(struct sequence *seq, uint32_t id)
     seq->ids[seq->n_ids++] = id;
     if (seq->counts.capacity)
         token_counts_add(&seq->counts, id, true);
+    if (seq->draft)
+        draft_take_token(seq->draft, seq);
 }
 
 static bool resize_choice(struct sequence *seq, uint32_t max_ids)

@@ -11,6 +11,7 @@
 #include "engine/prefix_cache.h"
 #include "engine/request_counts.h"
 
+struct draft;
 struct request_output;
 struct stop_matcher;
 struct stop_set;
@@ -21,7 +22,8 @@ struct request_limits {
     uint32_t n_logits;       /* columns of the model's output: at least vocab_size, or 0 for it */
     uint32_t context_tokens; /* of one sequence: the model's, cut to what the KV pool holds */
     uint32_t max_concurrent;
-    uint32_t end_ids[8]; /* tokens that end a choice unless ignore_eos */
+    uint32_t draft_tokens; /* where a request does not say; 0: none */
+    uint32_t end_ids[8];   /* tokens that end a choice unless ignore_eos */
     uint32_t n_end_ids;
 };
 
@@ -73,11 +75,15 @@ struct sequence {
     uint32_t *text_bytes;            /* [max_ids] of each released id */
     struct token_counts counts;      /* for penalties; empty where there are none */
     struct sample_bias *step_biases; /* scratch: the request's and the bad words'; NULL without */
+    struct draft *draft;             /* NULL: nothing is drafted for it */
 
     /* scheduler */
     uint32_t slot;       /* its block table */
     uint32_t n_computed; /* tokens whose K and V are in its blocks */
     uint32_t n_rows;     /* in the step under way */
+    uint32_t n_drafts;   /* of them, the last ones: drafted tokens, */
+    uint32_t n_accepted; /* of which so many turned out right so far; */
+    uint32_t i_draft;    /* the plan's sample of the first of these rows */
     bool samples;        /* a token is drawn in the step under way; while forking: from the */
                          /* leader's row of the prompt's last token */
     uint32_t n_hashed;   /* full blocks known to the prefix cache, */
@@ -103,7 +109,8 @@ struct request {
     uint32_t n_bad_words;
     uint32_t *bad_ids; /* theirs */
     uint32_t min_tokens, max_tokens;
-    uint32_t *stop_ids; /* end-of-sequence ids first, unless ignored; then the caller's */
+    uint32_t max_draft_tokens; /* for one choice in a step; 0: none */
+    uint32_t *stop_ids;        /* end-of-sequence ids first, unless ignored; then the caller's */
     uint32_t n_stop_ids;
     struct stop_set *stop_set; /* NULL without stop strings */
     bool include_stop, want_logprobs, keep_special_tokens, return_full_text;
@@ -128,6 +135,7 @@ struct request {
     struct request *wait_prev, *wait_next; /* of its caller's queue */
     uint32_t i_caller;
     uint32_t n_cached_tokens, n_preemptions;
+    uint32_t n_drafted_tokens, n_accepted_tokens;
     int64_t submitted_ns, active_ns, first_token_ns;
 
     /* engine: any thread */

@@ -151,6 +151,19 @@ static int check_stopping(const struct engine_stopping *s, const struct request_
                      err);
 }
 
+static int check_speculate(const struct engine_speculate *s, struct error *err)
+{
+    if (s->drafter > ENGINE_DRAFTER_NGRAM)
+        return error_field(err, "speculate.drafter", "%d is not one", (int)s->drafter);
+    if (s->max_draft_tokens > ENGINE_MAX_DRAFT_TOKENS)
+        return error_field(err, "speculate.max_draft_tokens", "%u is more than %d",
+                           s->max_draft_tokens, ENGINE_MAX_DRAFT_TOKENS);
+    if (s->drafter == ENGINE_DRAFTER_NONE && s->max_draft_tokens)
+        return error_field(err, "speculate.max_draft_tokens", "%u contradicts a drafter of none",
+                           s->max_draft_tokens);
+    return 0;
+}
+
 static int check_prompt(const struct engine_request *req, const struct request_limits *limits,
                         struct error *err)
 {
@@ -197,6 +210,7 @@ int request_check(const struct engine_request *req, const struct request_limits 
 {
     int rc = check_ranges(&req->sampling, err);
     if (rc || (rc = check_stopping(&req->stopping, limits, err)) ||
+        (rc = check_speculate(&req->speculate, err)) ||
         (rc = check_biases(&req->sampling, limits, err)) ||
         (rc = check_allowed(&req->sampling, limits, err)) ||
         (rc = check_bad_words(&req->sampling, limits, err)) ||

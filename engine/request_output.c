@@ -164,7 +164,7 @@ static void take_id(struct sequence *seq, uint32_t id)
 
 void request_output_take(struct sequence *seq)
 {
-    take_id(seq, seq->ids[seq->n_ids - 1]);
+    take_id(seq, seq->ids[seq->output->n_taken]);
 }
 
 void request_output_change_stops(struct sequence *seq, const struct stop_set *set,

@@ -58,8 +58,8 @@ int request_output_create(struct sequence *seq, const struct tokenizer *tok,
                           const struct engine_resume *resume, struct error *err);
 void request_output_destroy(struct request_output *out);
 
-/* Takes the sequence's newest id: stages text, may set `reason`. A failure (memory, an id the
- * tokenizer does not know) becomes FINISH_ERROR. */
+/* Takes the sequence's next id that has not come through here: stages text, may set `reason`. A
+ * failure (memory, an id the tokenizer does not know) becomes FINISH_ERROR. */
 void request_output_take(struct sequence *seq);
 /* Ends the choice from outside; held text stays held. */
 void request_output_end(struct sequence *seq, enum finish_reason reason, int status,

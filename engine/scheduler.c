@@ -5,7 +5,10 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "engine/draft.h"
 #include "engine/scheduler_private.h"
+
+#define FIRST_BASE_ROWS 8.0f /* until it is told: as step_cost.h, before it knows */
 
 static void on_evict(void *ctx, uint32_t block)
 {
@@ -18,8 +21,9 @@ static bool allocate_arrays(struct scheduler *sched)
 {
     uint32_t n = sched->cfg.max_seqs;
     sched->running = calloc(n, sizeof(struct sequence *));
-    sched->samples = calloc((size_t)n + sched->cfg.n_score_rows, sizeof(struct sequence *));
-    sched->scored = calloc((size_t)n + sched->cfg.n_score_rows, sizeof(*sched->scored));
+    size_t n_samples = (size_t)n + sched->cfg.n_score_rows + sched->cfg.n_draft_rows;
+    sched->samples = calloc(n_samples, sizeof(struct sequence *));
+    sched->scored = calloc(n_samples, sizeof(*sched->scored));
     sched->scheduled = calloc(n, sizeof(struct sequence *));
     sched->order = calloc(n, sizeof(struct sequence *));
     sched->started = calloc(n, sizeof(struct request *));
@@ -45,6 +49,7 @@ int scheduler_create(const struct scheduler_config *cfg, struct scheduler **out_
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for the scheduler");
     sched->cfg = *cfg;
     sched->next_deadline_ns = INT64_MAX;
+    sched->base_rows = FIRST_BASE_ROWS;
     if (!cfg->max_rows || !cfg->max_seqs || !cfg->block_size || !cfg->prefill_chunk_tokens ||
         !cfg->max_requests) {
         rc = error_set(err, STATUS_INVALID_ARGUMENT,
@@ -300,7 +305,14 @@ static uint32_t cut_to_scores(const struct scheduler *sched, const struct sequen
     return fits;
 }
 
-/* Writes the sequence's next n rows into the batch. */
+/* A token of the sequence, or one drafted behind its last. */
+static uint32_t token_at(const struct sequence *seq, uint32_t at)
+{
+    uint32_t n = sequence_n_tokens(seq);
+    return at < n ? sequence_token(seq, at) : seq->draft->ids[at - n];
+}
+
+/* Writes the sequence's next n rows, and those of its drafts, into the batch. */
 static void emit(struct scheduler *sched, struct sequence *seq, uint32_t n)
 {
     struct step_batch *b = sched->batch;
@@ -309,9 +321,9 @@ static void emit(struct scheduler *sched, struct sequence *seq, uint32_t n)
     b->seq_start[s] = b->n_rows;
     memcpy(b->block_tables + (size_t)s * b->limits.max_blocks_per_seq, table,
            kv_cache_table_len(sched->kv, seq->slot) * sizeof(*table));
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n + seq->n_drafts; i++) {
         uint32_t at = seq->n_computed + i, row = b->n_rows++;
-        b->token_ids[row] = sequence_token(seq, at);
+        b->token_ids[row] = token_at(seq, at);
         b->positions[row] = at;
         b->kv_slots[row] = table[at / bs] * bs + at % bs;
         b->seq_of_row[row] = s;
@@ -324,10 +336,23 @@ static void emit(struct scheduler *sched, struct sequence *seq, uint32_t n)
     b->seq_start[s + 1] = b->n_rows;
     seq->samples = n == n_left(seq);
     if (seq->samples)
-        want_logits(sched, seq, b->n_rows - 1, 0);
+        want_logits(sched, seq, b->n_rows - 1 - seq->n_drafts, 0);
     seq->n_rows = n;
     seq->last_step = sched->n_steps;
     sched->scheduled[sched->n_scheduled++] = seq;
+}
+
+/* Behind all others, so that those lie side by side. */
+static void want_drafts(struct scheduler *sched)
+{
+    uint32_t n = sched->plan.n_samples;
+    for (uint32_t s = 0; s < sched->n_scheduled; s++) {
+        struct sequence *seq = sched->scheduled[s];
+        seq->i_draft = sched->plan.n_samples;
+        for (uint32_t i = seq->n_drafts; i > 0; i--)
+            want_logits(sched, seq, sched->batch->seq_start[s + 1] - i, 0);
+    }
+    sched->plan.n_drafted = sched->plan.n_samples - n;
 }
 
 static bool waited_longer(const struct sequence *a, const struct sequence *b)
@@ -354,11 +379,14 @@ static void schedule_decodes(struct scheduler *sched)
         n = sched->cfg.max_rows;
     }
     n = blocks_make_room(sched, sched->order, n);
+    uint32_t n_roomy = 0;
     for (uint32_t i = 0; i < n; i++)
-        if (blocks_reserve(sched, sched->order[i], 1, false)) {
-            emit(sched, sched->order[i], 1);
-            sched->plan.n_decode_rows++;
-        }
+        if (blocks_reserve(sched, sched->order[i], 1, false))
+            sched->order[n_roomy++] = sched->order[i];
+    drafts_choose(sched, sched->order, n_roomy);
+    for (uint32_t i = 0; i < n_roomy; i++)
+        emit(sched, sched->order[i], 1);
+    sched->plan.n_decode_rows = n_roomy;
 }
 
 /* A piece of a prompt (or of a replay). While nothing else runs, others' blocks may be taken, so
@@ -457,6 +485,7 @@ bool scheduler_schedule(struct scheduler *sched, struct step_batch *batch, int64
     schedule_decodes(sched);
     int32_t floor = schedule_prefills(sched);
     schedule_new(sched, floor, now_ns);
+    want_drafts(sched);
     sched->plan.copies = sched->copies;
     sched->plan.samples = sched->samples;
     sched->plan.scored = sched->scored;
@@ -476,20 +505,35 @@ static void fork_choices(struct scheduler *sched, const struct sequence *leader)
         }
 }
 
-void scheduler_commit(struct scheduler *sched, const struct sample_result *results)
+uint32_t scheduler_take(struct scheduler *sched, uint32_t i, const struct sample_result *result)
+{
+    struct sequence *seq = sched->samples[i];
+    if (result->status || sched->scored[i])
+        return 0;
+    sequence_append(seq, result->id);
+    if (seq->n_accepted == seq->n_drafts || seq->draft->ids[seq->n_accepted] != result->id)
+        return 0;
+    return seq->i_draft + seq->n_accepted++;
+}
+
+void scheduler_commit(struct scheduler *sched)
 {
     for (uint32_t i = 0; i < sched->n_scheduled; i++) {
         struct sequence *seq = sched->scheduled[i];
-        seq->n_computed += seq->n_rows;
-        seq->n_rows = 0;
+        seq->n_computed += seq->n_rows + seq->n_accepted;
+        if (seq->n_drafts > seq->n_accepted)
+            blocks_trim(sched, seq);
+        seq->n_rows = seq->n_drafts = seq->n_accepted = 0;
         blocks_record(sched, seq);
         if (seq->choice == seq->request->leader && seq->n_computed >= seq->request->n_prompt)
             fork_choices(sched, seq);
     }
-    for (uint32_t i = 0; i < sched->plan.n_samples; i++)
-        if (!results[i].status && !sched->scored[i])
-            sequence_append(sched->samples[i], results[i].id);
     sched->n_scheduled = 0;
+}
+
+void scheduler_set_row_cost(struct scheduler *sched, float base_rows)
+{
+    sched->base_rows = base_rows;
 }
 
 /* Queued requests that find no places because paused ones hold them wait for these, not for the

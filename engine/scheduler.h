@@ -3,6 +3,11 @@
  * there is room. When KV blocks run out, the sequence whose recompute costs least gives its blocks
  * back and starts over (its generated tokens are replayed, not drawn again).
  *
+ * A sequence that decodes may take drafted tokens along (draft.h): rows behind its own, as many as
+ * pay at what a row costs (scheduler_set_row_cost) and as fit behind everybody else's. Each of
+ * these rows is drawn from only if the one before gave the very token drafted, so the tokens are
+ * those that single rows would have given; blocks of the others are let go.
+ *
  * It always gets on: sequences are served by priority and arrival, and the first that is not paused
  * may take the blocks of all others, and a single sequence always fits (checked at submit).
  *
@@ -24,8 +29,8 @@ struct step_batch;
 struct scheduler_config {
     uint32_t max_rows, max_seqs; /* per step, as in step_limits; max_seqs = slots */
     uint32_t max_blocks_per_seq;
-    uint32_t n_score_rows; /* prompt rows per step whose log-probabilities are taken; as in
-                              step_limits */
+    uint32_t n_score_rows; /* prompt rows per step whose log-probabilities are taken, */
+    uint32_t n_draft_rows; /* and rows of drafted tokens: together as in step_limits */
     uint32_t n_blocks, block_size;
     uint32_t prefill_chunk_tokens; /* longest piece of a prompt per step */
     uint32_t max_requests;         /* that wait */
@@ -46,9 +51,10 @@ struct scheduler_plan {
     const uint32_t *scored;          /* as many; 0: a token is drawn; else the row gives this
                                         prompt token's log-probability */
     uint32_t n_samples;
+    uint32_t n_drafted;             /* the last so many samples are of drafted tokens' rows */
     struct request *const *started; /* that left the queue for this step */
     uint32_t n_started;
-    uint32_t n_decode_rows;  /* rows of sequences that went on decoding */
+    uint32_t n_decode_rows;  /* rows of sequences that went on decoding, */
     uint32_t n_decode_ready; /* sequences that could have: those, and the preempted ones */
     uint32_t n_prefill_rows;
 };
@@ -88,9 +94,16 @@ struct request *scheduler_any(const struct scheduler *sched);
  * followed by scheduler_commit() before anything else is called. */
 bool scheduler_schedule(struct scheduler *sched, struct step_batch *batch, int64_t now_ns,
                         struct scheduler_plan *out_plan);
-/* The step is done: results[n_samples] belong to the plan's samples; tokens drawn with status 0 are
- * appended to their sequences. Ending sequences and taking scores is up to the caller. */
-void scheduler_commit(struct scheduler *sched, const struct sample_result *results);
+/* The plan's sample i has been drawn: a token (status 0) is appended to its sequence. Where it is
+ * the token that was drafted, returns the sample of that one's row, which is to be drawn and taken
+ * next; else 0. All samples but those of drafted rows are drawn and taken; of these, those that are
+ * named so. Between schedule and commit. */
+uint32_t scheduler_take(struct scheduler *sched, uint32_t i, const struct sample_result *result);
+/* The step is done. Ending sequences and taking scores is up to the caller. */
+void scheduler_commit(struct scheduler *sched);
+
+/* A step costs as much as base_rows rows would, and each row besides (step_cost.h). */
+void scheduler_set_row_cost(struct scheduler *sched, float base_rows);
 
 void scheduler_get_stats(const struct scheduler *sched, struct scheduler_stats *out_stats);
 /* Tokens of work lost if the sequence were preempted now. */

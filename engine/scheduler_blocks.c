@@ -146,6 +146,12 @@ uint32_t blocks_reserve(struct scheduler *sched, struct sequence *seq, uint32_t 
     return room - seq->n_computed < n_rows ? room - seq->n_computed : n_rows;
 }
 
+void blocks_trim(struct scheduler *sched, struct sequence *seq)
+{
+    uint32_t bs = sched->cfg.block_size;
+    kv_cache_trim(sched->kv, seq->slot, (seq->n_computed + bs - 1) / bs);
+}
+
 static const uint32_t *tokens_of_block(struct scheduler *sched, const struct sequence *seq,
                                        uint32_t i_block)
 {

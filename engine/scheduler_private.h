@@ -28,13 +28,14 @@ struct scheduler {
     struct step_batch *batch;
     struct scheduler_plan plan;
     struct kv_copy *copies;      /* [max_seqs] */
-    struct sequence **samples;   /* [max_seqs + n_score_rows] */
+    struct sequence **samples;   /* [max_seqs + n_score_rows + n_draft_rows] */
     uint32_t *scored;            /* as many */
     struct sequence **scheduled; /* [max_seqs] */
     struct sequence **order;     /* [max_seqs] scratch */
     struct request **started;    /* [max_seqs] */
     uint32_t n_scheduled, n_scored;
     uint32_t *block_tokens; /* [block_size] scratch */
+    float base_rows;        /* what a step costs besides its rows, in rows */
 
     uint64_t n_preemptions, n_prefix_hit_tokens, n_prefix_query_tokens;
 };
@@ -48,6 +49,8 @@ uint32_t blocks_make_room(struct scheduler *sched, struct sequence **seqs, uint3
 /* Makes room for n_rows more tokens of the sequence, where `force` at the cost of all others.
  * Returns how many have room; > 0 means the first row may be written. */
 uint32_t blocks_reserve(struct scheduler *sched, struct sequence *seq, uint32_t n_rows, bool force);
+/* Lets go of blocks behind the sequence's computed tokens: those of drafts that were wrong. */
+void blocks_trim(struct scheduler *sched, struct sequence *seq);
 /* Whether a sequence without blocks can start: all its tokens and `spare` blocks besides. */
 bool blocks_can_start(struct scheduler *sched, const struct sequence *seq, uint32_t spare);
 /* Attaches the cached blocks that the tokens of a sequence without blocks begin with. */
@@ -58,3 +61,9 @@ void blocks_record(struct scheduler *sched, struct sequence *seq);
 void blocks_fork(struct scheduler *sched, const struct sequence *leader, struct sequence *seq);
 /* Lets go of everything the sequence has. */
 void blocks_release(struct scheduler *sched, struct sequence *seq);
+
+/* --- scheduler_draft.c --- */
+
+/* Drafts for the n sequences that decode in this step, each of which has room for its own row and
+ * no row yet: fills seq->draft and seq->n_drafts. */
+void drafts_choose(struct scheduler *sched, struct sequence **seqs, uint32_t n);

@@ -11,7 +11,8 @@ struct step_limits {
     uint32_t max_rows;           /* tokens per step */
     uint32_t max_seqs;           /* sequences per step */
     uint32_t max_blocks_per_seq; /* = block table stride */
-    uint32_t n_score_rows;       /* prompt rows whose logits are wanted besides; may be 0 */
+    uint32_t n_score_rows;       /* rows whose logits are wanted besides one per sequence: of
+                                    prompts that are scored, of drafts; may be 0 */
 };
 
 /* Ragged: sequence s owns rows [seq_start[s], seq_start[s + 1]), adjacent, in ascending position.
@@ -26,7 +27,7 @@ struct step_batch {
     uint8_t *is_generated;  /* [max_rows] 1: path D, 0: prompt token, path P (DESIGN, roles) */
     uint32_t *seq_start;    /* [max_seqs + 1] */
     uint32_t *block_tables; /* [max_seqs][max_blocks_per_seq] */
-    uint32_t *sample_rows;  /* [max_seqs + n_score_rows] rows whose logits are wanted, ascending */
+    uint32_t *sample_rows;  /* [max_seqs + n_score_rows] rows whose logits are wanted */
 };
 
 /* All arrays live in one allocation. *out_batch is owned. */

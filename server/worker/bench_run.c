@@ -113,7 +113,7 @@ static int make_step(struct bench_run *run, struct error *err)
     if (!rc)
         rc = executor_step(run->executor, run->batch, err);
     if (!rc && n)
-        rc = executor_sample(run->executor, n, run->params, run->results, err);
+        rc = executor_sample(run->executor, 0, n, run->params, run->results, err);
     for (uint32_t i = 0; i < n && !rc; i++)
         if (run->results[i].status)
             rc = error_set(err, run->results[i].status, "bench: a row of logits is broken");

@@ -94,7 +94,7 @@ static void step(struct bench *b)
     for (uint32_t i = 0; i < n; i++)
         params[i] = (struct sample_params){.top_p = 1, .typical_p = 1, .repetition_penalty = 1};
     if (executor_step(b->ex, b->batch, &err) != 0 ||
-        executor_sample(b->ex, n, params, results, &err) != 0)
+        executor_sample(b->ex, 0, n, params, results, &err) != 0)
         die("step", &err);
     step_batch_clear(b->batch);
 }

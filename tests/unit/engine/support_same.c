@@ -118,6 +118,7 @@ static struct engine_config variant_config(const char *model, const struct same_
     cfg.max_batch_tokens = v->max_rows;
     cfg.max_concurrent = v->max_concurrent;
     cfg.prefix_cache = !v->no_prefix_cache;
+    cfg.draft_tokens = v->draft_tokens;
     return cfg;
 }
 
@@ -140,6 +141,9 @@ static void check_variant(const char *model, const struct same_variant *v,
     if ((s.n_preemptions > 0) != v->expect_preemptions)
         fail_msg("%s, %s: %llu preemptions", model, v->name, (unsigned long long)s.n_preemptions);
     assert_int_equal(s.n_prefix_hit_tokens > 0, !v->no_prefix_cache);
+    assert_int_equal(s.n_drafted_tokens > 0, v->draft_tokens > 0);
+    print_message("%s: %llu of %llu drafted tokens accepted\n", v->name,
+                  (unsigned long long)s.n_accepted_tokens, (unsigned long long)s.n_drafted_tokens);
     double batching = (double)s.n_decode_rows / (double)s.n_decode_active;
     if (batching < v->least_batching)
         fail_msg("%s, %s: %.2f rows per sequence that could decode", model, v->name, batching);

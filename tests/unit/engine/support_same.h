@@ -16,6 +16,7 @@ struct same_variant {
     bool no_prefix_cache, expect_preemptions;
     double least_batching; /* decode rows per sequence that could have decoded */
     double least_rows;     /* decode rows per step with any */
+    uint32_t draft_tokens;
 };
 
 /* Job i of 64: mixed lengths, some greedy, most drawn, some with penalties, choices, stops and

@@ -18,15 +18,18 @@
 enum { REQUEST_TEST_MAX_BIASES = 1024 };
 
 static const struct same_variant variants[] = {
-    {"as it was", 1, 2, 16, 4096, 32, 128, 64, false, false, 0.75, 0},
-    {"1 thread", 1, 1, 16, 4096, 32, 128, 64, false, false, 0.75, 0},
-    {"tp 2", 2, 2, 16, 4096, 32, 128, 64, false, false, 0.75, 0},
-    {"no prefix cache", 1, 2, 16, 4096, 32, 128, 64, true, false, 0.75, 0},
-    {"chunks of 5, blocks of 32", 1, 2, 32, 4096, 5, 128, 64, false, false, 0.75, 0},
-    {"whole prompts, large steps", 1, 2, 16, 4096, 512, 512, 256, false, false, 0.75, 0},
-    {"small pool", 1, 2, 4, 320, 32, 64, 64, false, true, 0.0, 0},
-    {"small pool, no prefix cache", 1, 2, 4, 320, 32, 64, 64, true, true, 0.0, 0},
-    {"small pool, tp 2, 7 rows", 2, 2, 8, 320, 7, 7, 16, false, true, 0.0, 0},
+    {"as it was", 1, 2, 16, 4096, 32, 128, 64, false, false, 0.75, 0, 0},
+    {"1 thread", 1, 1, 16, 4096, 32, 128, 64, false, false, 0.75, 0, 0},
+    {"tp 2", 2, 2, 16, 4096, 32, 128, 64, false, false, 0.75, 0, 0},
+    {"no prefix cache", 1, 2, 16, 4096, 32, 128, 64, true, false, 0.75, 0, 0},
+    {"chunks of 5, blocks of 32", 1, 2, 32, 4096, 5, 128, 64, false, false, 0.75, 0, 0},
+    {"whole prompts, large steps", 1, 2, 16, 4096, 512, 512, 256, false, false, 0.75, 0, 0},
+    {"small pool", 1, 2, 4, 320, 32, 64, 64, false, true, 0.0, 0, 0},
+    {"small pool, no prefix cache", 1, 2, 4, 320, 32, 64, 64, true, true, 0.0, 0, 0},
+    {"small pool, tp 2, 7 rows", 2, 2, 8, 320, 7, 7, 16, false, true, 0.0, 0, 0},
+    {"drafts, two at a time", 1, 2, 16, 4096, 32, 128, 3, false, false, 0.0, 0, 16},
+    {"drafts, all at once, tp 2", 2, 2, 16, 4096, 32, 512, 64, false, false, 0.0, 0, 4},
+    {"drafts, small pool", 1, 2, 4, 320, 32, 64, 5, true, true, 0.0, 0, 16},
 };
 
 static void test_64_alone_equal_64_at_once_q4(void **state)

@@ -735,6 +735,8 @@ static void test_decode_steps_allocate_nothing_and_wait_for_no_lock(void **state
         req.sampling.allowed_ids = allowed;
         req.sampling.n_allowed_ids = i % 5 ? 0 : 200;
         req.sampling.typical_p = i % 6 ? 1.0f : 0.9f;
+        if (i % 2)
+            req.speculate = (struct engine_speculate){ENGINE_DRAFTER_NGRAM, 8};
         run_submit(engine, &req, &results[i]);
     }
     for (uint32_t i = 0; i < 16; i++)

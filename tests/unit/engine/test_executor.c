@@ -417,8 +417,8 @@ static void test_sample_greedy_takes_largest_logit(void **state)
     struct sample_result results[8];
     for (int i = 0; i < 8; i++)
         params[i] = (struct sample_params){.top_p = 1, .typical_p = 1, .repetition_penalty = 1};
-    assert_int_equal(executor_sample(run.ex, 9, params, results, &err), STATUS_INTERNAL);
-    assert_int_equal(executor_sample(run.ex, 8, params, results, &err), 0);
+    assert_int_equal(executor_sample(run.ex, 0, 9, params, results, &err), STATUS_INTERNAL);
+    assert_int_equal(executor_sample(run.ex, 0, 8, params, results, &err), 0);
     for (uint32_t i = 0; i < 8; i++) {
         const float *logits = executor_logits(run.ex, i);
         uint32_t best = 0;

@@ -1,6 +1,7 @@
 /* The scheduler under random traffic, with a model that is a hash: each KV place holds the hash of
  * all tokens up to it, read through the block tables as an executor would. So a wrong block, copy,
- * shared prefix or replay changes tokens, and every request's answer can be told beforehand. */
+ * shared prefix, replay or draft changes tokens, and every request's answer can be told beforehand.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,6 +13,7 @@
 #include <cmocka.h>
 
 #include "base/error.h"
+#include "engine/draft.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
 #include "engine/step.h"
@@ -29,6 +31,8 @@ struct bench {
     uint64_t written[MAX_BLOCKS * BLOCK]; /* step that wrote the place last */
     uint64_t n_steps;
     int64_t now;
+    bool repeats; /* the model's answers mostly go round in circles: what drafts foretell */
+    uint64_t n_drafted, n_accepted;
 };
 
 static struct bench bench;
@@ -45,7 +49,8 @@ static void open_bench(struct bench *b, const struct scheduler_config *given)
     b->limits = (struct request_limits){.vocab_size = VOCAB,
                                         .context_tokens = b->cfg.max_blocks_per_seq * BLOCK,
                                         .max_concurrent = b->cfg.max_seqs};
-    struct step_limits limits = {b->cfg.max_rows, b->cfg.max_seqs, b->cfg.max_blocks_per_seq, 0};
+    struct step_limits limits = {b->cfg.max_rows, b->cfg.max_seqs, b->cfg.max_blocks_per_seq,
+                                 b->cfg.n_draft_rows};
     assert_true(b->cfg.n_blocks <= MAX_BLOCKS && b->cfg.max_seqs <= 256);
     assert_int_equal(scheduler_create(&b->cfg, &b->sched, &err), 0);
     assert_int_equal(step_batch_create(&limits, &b->batch, &err), 0);
@@ -68,9 +73,13 @@ static uint64_t mix(uint64_t h, uint32_t token)
     return h ^ h >> 29;
 }
 
-static uint32_t token_of(uint64_t h, uint32_t choice)
+/* After tokens whose hash is h and whose last is `last`. */
+static uint32_t token_of(const struct bench *b, uint64_t h, uint32_t choice, uint32_t last)
 {
-    return (uint32_t)(mix(h, 7777 + choice) >> 20) % VOCAB;
+    uint64_t drawn = mix(h, 7777 + choice) >> 20;
+    if (b->repeats && drawn % 5)
+        return (last + 1) % 7;
+    return (uint32_t)drawn % VOCAB;
 }
 
 static uint64_t *place(struct bench *b, const struct step_batch *batch, uint32_t s, uint32_t at)
@@ -80,18 +89,33 @@ static uint64_t *place(struct bench *b, const struct step_batch *batch, uint32_t
     return &b->kv[block * BLOCK + at % BLOCK];
 }
 
+/* Draws from sample i's row, when nothing that its attention would see has been overwritten. */
+static void draw(struct bench *b, uint32_t i)
+{
+    const struct step_batch *t = b->batch;
+    const struct sequence *seq = b->plan.samples[i];
+    uint32_t row = t->sample_rows[i], s = t->seq_of_row[row];
+    uint64_t h = 1;
+    for (uint32_t at = 0; at <= t->positions[row]; at++) {
+        uint32_t n = sequence_n_tokens(seq);
+        h = mix(h, at < n ? sequence_token(seq, at) : seq->draft->ids[at - n]);
+        assert_true(*place(b, t, s, at) == h);
+    }
+    b->results[i] = (struct sample_result){.id = token_of(b, h, seq->choice, t->token_ids[row])};
+}
+
 /* What an executor does, with checks of everything the batch promises. */
 static void execute(struct bench *b)
 {
     const struct step_batch *t = b->batch;
-    uint32_t n_samples = 0;
     assert_true(t->n_rows <= b->cfg.max_rows && t->n_seqs <= b->cfg.max_seqs);
     for (uint32_t i = 0; i < b->plan.n_copies; i++)
         memcpy(&b->kv[b->plan.copies[i].to * BLOCK], &b->kv[b->plan.copies[i].from * BLOCK],
                BLOCK * sizeof(b->kv[0]));
     for (uint32_t s = 0; s < t->n_seqs; s++) {
         assert_true(t->seq_start[s + 1] > t->seq_start[s]);
-        assert_true(t->seq_start[s + 1] - t->seq_start[s] <= b->cfg.prefill_chunk_tokens);
+        assert_true(t->seq_start[s + 1] - t->seq_start[s] <=
+                    b->cfg.prefill_chunk_tokens + b->cfg.n_draft_rows);
         for (uint32_t r = t->seq_start[s]; r < t->seq_start[s + 1]; r++) {
             uint32_t at = t->positions[r];
             assert_int_equal(t->seq_of_row[r], s);
@@ -101,19 +125,11 @@ static void execute(struct bench *b)
             b->written[t->kv_slots[r]] = b->n_steps;
             b->kv[t->kv_slots[r]] = mix(at ? *place(b, t, s, at - 1) : 1, t->token_ids[r]);
         }
-        uint32_t last = t->seq_start[s + 1] - 1;
-        while (n_samples < t->n_sample_rows && t->sample_rows[n_samples] == last) {
-            const struct sequence *seq = b->plan.samples[n_samples];
-            uint64_t h = 1; /* nothing that attention would see has been overwritten */
-            for (uint32_t i = 0; i <= t->positions[last]; i++) {
-                h = mix(h, sequence_token(seq, i));
-                assert_true(*place(b, t, s, i) == h);
-            }
-            b->results[n_samples++] = (struct sample_result){.id = token_of(h, seq->choice)};
-        }
     }
-    assert_int_equal(n_samples, t->n_sample_rows);
-    assert_int_equal(n_samples, b->plan.n_samples);
+    assert_int_equal(t->n_sample_rows, b->plan.n_samples);
+    assert_true(b->plan.n_drafted <= b->cfg.n_draft_rows);
+    for (uint32_t i = 0; i < b->plan.n_samples; i++)
+        draw(b, i);
 }
 
 /* One step; finished choices end. False where nothing could run. */
@@ -124,7 +140,11 @@ static bool step(struct bench *b)
     if (!scheduler_schedule(b->sched, b->batch, b->now, &b->plan))
         return false;
     execute(b);
-    scheduler_commit(b->sched, b->results);
+    b->n_drafted += b->plan.n_drafted;
+    for (uint32_t i = 0; i < b->plan.n_samples - b->plan.n_drafted; i++)
+        for (uint32_t at = i; (at = scheduler_take(b->sched, at, &b->results[at])) != 0;)
+            b->n_accepted++;
+    scheduler_commit(b->sched);
     for (uint32_t i = 0; i < b->plan.n_samples; i++) {
         struct sequence *seq = b->plan.samples[i];
         if (seq->n_ids == seq->max_ids)
@@ -167,7 +187,8 @@ static void assert_answer(const struct request *r, bool whole)
         if (whole)
             assert_int_equal(r->choices[c].n_ids, r->max_tokens);
         for (uint32_t i = 0; i < r->choices[c].n_ids; i++) {
-            assert_int_equal(r->choices[c].ids[i], token_of(h, c));
+            uint32_t last = i ? r->choices[c].ids[i - 1] : r->prompt[r->n_prompt - 1];
+            assert_int_equal(r->choices[c].ids[i], token_of(&bench, h, c, last));
             h = mix(h, r->choices[c].ids[i]);
         }
     }
@@ -317,14 +338,20 @@ static void disturb(struct bench *b, struct request **all, uint32_t n)
     }
 }
 
-static void run_traffic(const struct traffic *t, uint64_t *n_preemptions, uint64_t *n_hits)
+static void run_traffic(const struct traffic *t, bool drafts, uint64_t *n_preemptions,
+                        uint64_t *n_hits, uint64_t *n_accepted)
 {
     struct bench *b = &bench;
     struct request **all = calloc(t->n_requests, sizeof(*all));
     static const char *const callers[] = {"ann", "bob", "cid"};
     struct scheduler_stats s;
     uint32_t n = 0;
-    open_bench(b, &t->cfg);
+    struct scheduler_config cfg = t->cfg;
+    cfg.n_draft_rows = drafts ? 12 : 0;
+    open_bench(b, &cfg);
+    b->repeats = drafts;
+    b->limits.draft_tokens = drafts ? 6 : 0;
+    scheduler_set_row_cost(b->sched, drafts ? 1e6f : 8.0f); /* drafts whenever there is room */
     while (n < t->n_requests || scheduler_any(b->sched)) {
         while (n < t->n_requests && below(3)) {
             uint32_t room = b->limits.context_tokens;
@@ -350,6 +377,9 @@ static void run_traffic(const struct traffic *t, uint64_t *n_preemptions, uint64
         assert_answer(all[i], !t->chaos);
         request_release(all[i]);
     }
+    if (!drafts || cfg.max_rows == 1)
+        assert_int_equal(b->n_drafted, 0);
+    *n_accepted += b->n_accepted;
     *n_preemptions += s.n_preemptions;
     *n_hits += s.n_prefix_hit_tokens;
     free(all);
@@ -361,12 +391,13 @@ static void test_random_traffic_every_answer_is_the_undisturbed_one(void **state
     (void)state;
     for (size_t i = 0; i < sizeof(traffics) / sizeof(traffics[0]); i++) {
         const struct traffic *t = &traffics[i];
-        uint64_t n_preemptions = 0, n_hits = 0;
+        uint64_t n_preemptions = 0, n_hits = 0, n_accepted = 0;
         for (rng = 1; rng < 3000; rng += 300) {
             uint32_t seed = rng;
-            run_traffic(t, &n_preemptions, &n_hits);
+            run_traffic(t, rng / 300 % 2, &n_preemptions, &n_hits, &n_accepted);
             rng = seed;
         }
+        assert_true(n_accepted > 20 || t->cfg.max_rows == 1);
         if ((n_preemptions > 0) != t->expect_preemptions || (n_hits > 0) != t->expect_hits)
             fail_msg("%s: %llu preemptions, %llu tokens from the cache", t->name,
                      (unsigned long long)n_preemptions, (unsigned long long)n_hits);
@@ -650,6 +681,38 @@ static void test_choices_share_the_prompt_and_copy_on_write(void **state)
     }
 }
 
+/* Blocks taken for drafts that were wrong are given back with the step. */
+static void test_drafts_hold_no_blocks(void **state)
+{
+    (void)state;
+    struct bench *b = &bench;
+    struct scheduler_config cfg = small;
+    struct request *r;
+    uint32_t n_behind = 0;
+    cfg.n_draft_rows = 12;
+    open_bench(b, &cfg);
+    scheduler_set_row_cost(b->sched, 1e6f);
+    b->repeats = true;
+    b->limits.draft_tokens = 12;
+    scheduler_add(b->sched, r = make(b, 3, 30, 300, 1, 0, ""));
+    while (r->choices[0].n_ids < 290) {
+        struct scheduler_stats s;
+        const struct sequence *seq = &r->choices[0];
+        uint32_t end;
+        assert_true(step(b));
+        end = b->batch->positions[b->batch->n_rows - 1] / BLOCK + 1;
+        scheduler_get_stats(b->sched, &s);
+        assert_int_equal(s.n_blocks - s.n_blocks_free, (seq->n_computed + BLOCK - 1) / BLOCK);
+        n_behind += end > s.n_blocks - s.n_blocks_free;
+    }
+    assert_true(n_behind > 5 && b->n_accepted > 50);
+    while (step(b))
+        ;
+    assert_answer(r, true);
+    request_release(r);
+    close_bench(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -663,6 +726,7 @@ int main(void)
         cmocka_unit_test(test_ready_when_paused_ones_hold_every_place_then_none_is),
         cmocka_unit_test(test_deadlines_queue_prefill_and_decode),
         cmocka_unit_test(test_choices_share_the_prompt_and_copy_on_write),
+        cmocka_unit_test(test_drafts_hold_no_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -102,7 +102,7 @@ static void test_step_and_sample_allocate_nothing(void **state)
                 model_run_push(&run, b, pieces[4 - i], 1);
                 unsigned before = atomic_load(&n_allocations);
                 assert_int_equal(executor_step(run.ex, run.batch, &err), 0);
-                assert_int_equal(executor_sample(run.ex, 2, params, results, &err), 0);
+                assert_int_equal(executor_sample(run.ex, 0, 2, params, results, &err), 0);
                 assert_int_equal(atomic_load(&n_allocations) - before, 0);
                 step_batch_clear(run.batch);
             }

@@ -1,0 +1,131 @@
+#include "engine/draft.h"
+
+#include <stdlib.h>
+
+#include "engine/request.h"
+
+/* Before anything is known: by the length of the match. */
+static const float first_trust[DRAFT_MAX_MATCH + 1] = {0,    0.15f, 0.3f, 0.5f, 0.6f,
+                                                       0.7f, 0.75f, 0.8f, 0.85f};
+
+#define TRUST_RATE 0.125f
+
+bool draft_create(uint32_t n_tokens, struct draft **out_draft)
+{
+    struct draft *d = calloc(1, sizeof(*d));
+    uint32_t n_slots = 64;
+    if (!d)
+        return false;
+    while (n_slots < n_tokens && n_slots < DRAFT_LARGEST_INDEX)
+        n_slots *= 2;
+    d->index_mask = n_slots - 1;
+    d->index = calloc(n_slots, DRAFT_LOOKUP * sizeof(*d->index));
+    if (!d->index) {
+        draft_destroy(d);
+        return false;
+    }
+    for (uint32_t i = 0; i <= DRAFT_MAX_MATCH; i++)
+        d->trust[i] = first_trust[i];
+    *out_draft = d;
+    return true;
+}
+
+void draft_destroy(struct draft *d)
+{
+    if (!d)
+        return;
+    free(d->index);
+    free(d);
+}
+
+/* Of the n tokens before position `end`. Different runs may share a place: what is found there is
+ * compared. */
+static uint32_t *place_of(const struct draft *d, const struct sequence *seq, uint32_t end,
+                          uint32_t n)
+{
+    uint32_t h = 0;
+    for (uint32_t i = 1; i <= n; i++)
+        h = (h ^ sequence_token(seq, end - i)) * 2654435769u + (h >> 15);
+    h ^= h >> 16;
+    return d->index + (size_t)(n - 1) * (d->index_mask + 1) + (h & d->index_mask);
+}
+
+/* The token at `position` follows the runs before it. */
+static void record(struct draft *d, const struct sequence *seq, uint32_t position)
+{
+    for (uint32_t n = 1; n <= DRAFT_LOOKUP && n <= position; n++)
+        *place_of(d, seq, position, n) = position;
+}
+
+/* Tokens before `position` that equal those before `end`, which is behind it. */
+static uint32_t match_before(const struct sequence *seq, uint32_t position, uint32_t end)
+{
+    uint32_t n = 0;
+    while (n < DRAFT_MAX_MATCH && n < position &&
+           sequence_token(seq, position - 1 - n) == sequence_token(seq, end - 1 - n))
+        n++;
+    return n;
+}
+
+/* Where the sequence's last tokens stood before, the longest run first, of equal ones the latest.
+ */
+static void look_up(struct draft *d, const struct sequence *seq)
+{
+    uint32_t end = sequence_n_tokens(seq);
+    d->next = d->n_match = 0;
+    for (uint32_t n = DRAFT_LOOKUP < end ? DRAFT_LOOKUP : end; n > 0; n--) {
+        uint32_t position = *place_of(d, seq, end, n);
+        uint32_t n_match = position ? match_before(seq, position, end) : 0;
+        if (n_match < n)
+            continue;
+        d->next = position;
+        d->n_match = n_match;
+        return;
+    }
+}
+
+void draft_take_prompt(struct draft *d, const struct sequence *seq)
+{
+    for (uint32_t i = 1; i < seq->request->n_prompt; i++)
+        record(d, seq, i);
+    look_up(d, seq);
+}
+
+void draft_take_token(struct draft *d, const struct sequence *seq)
+{
+    uint32_t newest = sequence_n_tokens(seq) - 1;
+    bool right = d->next && sequence_token(seq, d->next) == sequence_token(seq, newest);
+    if (d->next)
+        d->trust[d->n_match] += TRUST_RATE * ((right ? 1.0f : 0.0f) - d->trust[d->n_match]);
+    record(d, seq, newest);
+    /* A long match is followed; a short one may have a better beside it by now. */
+    if (right && d->n_match >= DRAFT_LOOKUP) {
+        d->next++;
+        d->n_match += d->n_match < DRAFT_MAX_MATCH;
+        return;
+    }
+    look_up(d, seq);
+}
+
+uint32_t draft_propose(struct draft *d, const struct sequence *seq, uint32_t n_most,
+                       float min_chance)
+{
+    uint32_t end = sequence_n_tokens(seq), n = 0;
+    float chance = 1.0f;
+    d->n_ids = 0;
+    if (!d->next)
+        return 0;
+    n_most = n_most < DRAFT_MAX_TOKENS ? n_most : DRAFT_MAX_TOKENS;
+    while (n < n_most) {
+        uint32_t n_match = d->n_match + n, at = d->next + n;
+        chance *= d->trust[n_match < DRAFT_MAX_MATCH ? n_match : DRAFT_MAX_MATCH];
+        if (chance < min_chance)
+            break;
+        /* A match that reaches the end goes on with what it foretold itself. */
+        d->ids[n++] = at < end ? sequence_token(seq, at) : d->ids[at - end];
+        if (request_is_stop_id(seq->request, d->ids[n - 1]))
+            break;
+    }
+    d->n_ids = n;
+    return n;
+}
