@@ -5,9 +5,10 @@
  * two planes of unsigned bytes, W + 2^15 = w0 + 256·w1, and
  *   T = Σ w0·a + 256·Σ w1·a − 2^15·Σa,   a = lo + 255·hi,
  * each sum over the whole of K in one int32 tile: |Σ| ≤ 255·127·K < 2^31 for K ≤ AMX_MAX_K,
- * whatever the data. Outliers: chunks of 64 columns with many of them in a pair of tiles are
- * multiplied as tiles, the others group by group (vpdpbusd, which the vector units do beside the
- * tiles).
+ * whatever the data. K goes by in
+ * pieces whose planes stay in L1. Outliers: chunks of 64 columns with many of them in a pair of
+ * tiles are multiplied as tiles, the others group by group (vpdpbusd, which the vector units do
+ * beside the tiles).
  *
  * Per call: 4·m·n·k tile operations for lo (twice the linear's own), as many for the dense chunks
  * of hi; n·k·(5/8 or 17/16) bytes of weights per block of rows. Bound: the tile unit from about 48
@@ -31,6 +32,10 @@ enum {
      * hi is a tile: 4 multiplications (84 cycles) and 4 loads against about 2.5 cycles a group. */
     DENSE_GROUPS = 40,
     NOT_DENSE = -1,
+    SUMS_BYTES = 4 * TILE_BYTES, /* of a pair: [tile 2][plane 2] */
+    /* A piece of K: its planes stay in L1 while all rows of the block go by. */
+    PIECE_CHUNKS = 16,
+    PIECE_RUNS = PIECE_CHUNKS * CHUNK_K / RUN_K,
 };
 
 /* One group of outliers: its place in the planes and its four values. */
@@ -46,6 +51,7 @@ struct amx_row {
 
 struct amx_pair {
     uint32_t first_dense, n_dense;
+    uint32_t next_dense; /* of the panel at hand */
 };
 
 /* A block of rows, its activations as tiles, and the panel that is unpacked. */
@@ -62,14 +68,15 @@ struct amx_block {
     struct amx_row *rows; /* [n_pairs·32] */
     struct amx_pair *pairs;
     uint32_t n_dense, n_groups;
-    int32_t *sums; /* [lo, hi][tile 2][plane 2][16 rows][16 outputs] */
+    uint8_t *sums; /* [pair][lo, hi][tile 2][plane 2][16 rows][16 outputs] */
 };
 
 /* Rows of a block, so that its activations stay in the L2 cache. */
 ALWAYS_INLINE uint32_t amx_block_rows(uint32_t n_chunks)
 {
     uint32_t rows = AMX_BLOCK_BYTES / (n_chunks * CHUNK_K) / PAIR_ROWS * PAIR_ROWS;
-    return rows > 0 ? rows : PAIR_ROWS;
+    rows = rows > 0 ? rows : PAIR_ROWS;
+    return rows < AMX_BLOCK_ROWS ? rows : AMX_BLOCK_ROWS;
 }
 
 static void *amx_take(uint8_t **at, size_t n_bytes)
@@ -93,7 +100,7 @@ static size_t amx_lay_out(struct amx_block *b, uint8_t *scratch)
     b->dense = amx_take(&at, most_dense * sizeof(*b->dense));
     b->rows = amx_take(&at, rows * sizeof(*b->rows));
     b->pairs = amx_take(&at, pairs * sizeof(*b->pairs));
-    b->sums = amx_take(&at, 8 * TILE_BYTES);
+    b->sums = amx_take(&at, (size_t)pairs * 2 * SUMS_BYTES);
     return (size_t)(at - scratch);
 }
 
@@ -216,20 +223,22 @@ ALWAYS_INLINE uint8_t *amx_planes_of_run(uint8_t *planes, uint32_t run)
     return planes + (size_t)(run / 2) * PLANES_BYTES + run % 2 * (TILE_BYTES / 2);
 }
 
-static void amx_unpack_int4(const struct weight_cpu *w, const uint8_t *panel, uint8_t *planes)
+/* Runs [run, end) of a panel. */
+static void amx_unpack_int4(const uint8_t *panel, uint8_t *planes, uint32_t run, uint32_t end)
 {
     const __m512i nibble = _mm512_set1_epi8(15), low = _mm512_set1_epi32(0xFFFF);
-    for (uint32_t i = 0; i < w->k_pad / RUN_K; i++, panel += INT4_RUN_BYTES) {
-        __m512i pair = _mm512_load_si512(panel + 256); /* isw, ioff */
+    for (; run < end; run++) {
+        const uint8_t *from = panel + (size_t)run * INT4_RUN_BYTES;
+        __m512i pair = _mm512_load_si512(from + 256); /* isw, ioff */
         __m512i isw = _mm512_ternarylogic_epi32(low, pair, _mm512_slli_epi32(pair, 16), 0xCA),
                 ioff = _mm512_ternarylogic_epi32(low, _mm512_srli_epi32(pair, 16), pair, 0xCA);
         /* W = q·isw + (ioff − 8·isw) */
         __m512i start = _mm512_sub_epi16(ioff, _mm512_slli_epi16(isw, 3));
         start = _mm512_xor_si512(start, _mm512_set1_epi16((short)0x8000));
-        uint8_t *dst = amx_planes_of_run(planes, i);
+        uint8_t *dst = amx_planes_of_run(planes, run);
 #pragma GCC unroll 4
         for (int v = 0; v < 4; v++) {
-            __m512i codes = _mm512_load_si512(panel + v * 64);
+            __m512i codes = _mm512_load_si512(from + v * 64);
             amx_put_planes(dst + v * 64, _mm512_and_si512(codes, nibble), isw, start);
             codes = _mm512_and_si512(_mm512_srli_epi16(codes, 4), nibble);
             amx_put_planes(dst + (4 + v) * 64, codes, isw, start);
@@ -237,20 +246,21 @@ static void amx_unpack_int4(const struct weight_cpu *w, const uint8_t *panel, ui
     }
 }
 
-static void amx_unpack_int8(const struct weight_cpu *w, const uint8_t *panel, uint8_t *planes)
+static void amx_unpack_int8(const uint8_t *panel, const int16_t *scales, uint8_t *planes,
+                            uint32_t run, uint32_t end)
 {
-    const int16_t *scales = panel_scales(w, panel);
-    for (uint32_t i = 0; i < w->k_pad / RUN_K; i++, panel += INT8_RUN_BYTES) {
+    for (; run < end; run++) {
+        const uint8_t *from = panel + (size_t)run * INT8_RUN_BYTES;
         __m512i isw = _mm512_cvtepu16_epi32(
-            _mm256_load_si256((const __m256i *)(const void *)(scales + (size_t)i * PANEL_ROWS)));
+            _mm256_load_si256((const __m256i *)(const void *)(scales + (size_t)run * PANEL_ROWS)));
         isw = _mm512_or_si512(isw, _mm512_slli_epi32(isw, 16));
         /* W = (q + 128)·isw − 128·isw */
         __m512i start =
             _mm512_sub_epi16(_mm512_set1_epi16((short)0x8000), _mm512_slli_epi16(isw, 7));
-        uint8_t *dst = amx_planes_of_run(planes, i);
+        uint8_t *dst = amx_planes_of_run(planes, run);
 #pragma GCC unroll 8
         for (int v = 0; v < 8; v++)
-            amx_put_planes(dst + v * 64, _mm512_load_si512(panel + v * 64), isw, start);
+            amx_put_planes(dst + v * 64, _mm512_load_si512(from + v * 64), isw, start);
     }
 }
 
@@ -271,45 +281,57 @@ ALWAYS_INLINE void amx_multiply_chunk(const int8_t *a, size_t second, const uint
     }
 }
 
-ALWAYS_INLINE void amx_zero_sums(bool two)
+ALWAYS_INLINE void amx_load_sums(const uint8_t *sums, bool fresh, bool two)
 {
-    tile_zero(0);
-    tile_zero(1);
-    if (two) {
+    if (fresh) {
+        tile_zero(0);
+        tile_zero(1);
         tile_zero(2);
         tile_zero(3);
+        return;
     }
-}
-
-ALWAYS_INLINE void amx_store_sums(int32_t *sums, bool two)
-{
-    uint8_t *at = (uint8_t *)sums;
-    tile_store(0, at, TILE_ROW_BYTES);
-    tile_store(1, at + TILE_BYTES, TILE_ROW_BYTES);
+    tile_load(0, sums, TILE_ROW_BYTES);
+    tile_load(1, sums + TILE_BYTES, TILE_ROW_BYTES);
     if (two) {
-        tile_store(2, at + 2 * TILE_BYTES, TILE_ROW_BYTES);
-        tile_store(3, at + 3 * TILE_BYTES, TILE_ROW_BYTES);
+        tile_load(2, sums + 2 * TILE_BYTES, TILE_ROW_BYTES);
+        tile_load(3, sums + 3 * TILE_BYTES, TILE_ROW_BYTES);
     }
 }
 
-/* Sums of a pair of row tiles with the panel that is unpacked. */
-ALWAYS_INLINE void amx_multiply_pair(const struct amx_block *b, uint32_t i_pair, bool two)
+ALWAYS_INLINE void amx_store_sums(uint8_t *sums, bool two)
+{
+    tile_store(0, sums, TILE_ROW_BYTES);
+    tile_store(1, sums + TILE_BYTES, TILE_ROW_BYTES);
+    if (two) {
+        tile_store(2, sums + 2 * TILE_BYTES, TILE_ROW_BYTES);
+        tile_store(3, sums + 3 * TILE_BYTES, TILE_ROW_BYTES);
+    }
+}
+
+/* Chunks [chunk, end) of K of a pair of row tiles with the panel that is unpacked. */
+ALWAYS_INLINE void amx_multiply_pair(struct amx_block *b, uint32_t i_pair, uint32_t chunk,
+                                     uint32_t end, bool two)
 {
     size_t tile_of_rows = (size_t)b->n_chunks * TILE_BYTES;
     const int8_t *lo = b->lo + 2 * i_pair * tile_of_rows;
-    amx_zero_sums(two);
-    for (uint32_t c = 0; c < b->n_chunks; c++)
+    uint8_t *sums = b->sums + (size_t)i_pair * 2 * SUMS_BYTES;
+    amx_load_sums(sums, chunk == 0, two);
+    for (uint32_t c = chunk; c < end; c++)
         amx_multiply_chunk(lo + (size_t)c * TILE_BYTES, tile_of_rows,
                            b->planes + (size_t)c * PLANES_BYTES, two);
-    amx_store_sums(b->sums, two);
-    struct amx_pair pair = b->pairs[i_pair];
-    if (pair.n_dense == 0)
+    amx_store_sums(sums, two);
+    struct amx_pair *pair = &b->pairs[i_pair];
+    if (chunk == 0)
+        pair->next_dense = pair->first_dense;
+    uint32_t i = pair->next_dense, dense_end = pair->first_dense + pair->n_dense;
+    if (i == dense_end || b->dense[i] >= end)
         return;
-    amx_zero_sums(two);
-    for (uint32_t i = pair.first_dense; i < pair.first_dense + pair.n_dense; i++)
+    amx_load_sums(sums + SUMS_BYTES, i == pair->first_dense, two);
+    for (; i < dense_end && b->dense[i] < end; i++)
         amx_multiply_chunk(b->hi + (size_t)i * 2 * TILE_BYTES, TILE_BYTES,
                            b->planes + (size_t)b->dense[i] * PLANES_BYTES, two);
-    amx_store_sums(b->sums + 4 * TILE_BYTES / sizeof(int32_t), two);
+    amx_store_sums(sums + SUMS_BYTES, two);
+    pair->next_dense = i;
 }
 
 /* The four sums of a row: lo and hi by both planes. */
@@ -321,15 +343,16 @@ ALWAYS_INLINE struct amx_sums amx_sums_of_row(const struct amx_block *b, uint32_
 {
     const struct amx_row *row = &b->rows[i_row];
     uint32_t in_pair = i_row % PAIR_ROWS;
-    const int32_t *at = b->sums + (size_t)(in_pair / TILE_ROWS) * 2 * TILE_BYTES / 4 +
-                        (size_t)in_pair % TILE_ROWS * PANEL_ROWS,
-                  *dense = at + 4 * TILE_BYTES / 4;
-    struct amx_sums s = {.lo = {_mm512_load_si512(at), _mm512_load_si512(at + TILE_BYTES / 4)}};
+    const uint8_t *at = b->sums + (size_t)(i_row / PAIR_ROWS) * 2 * SUMS_BYTES +
+                        (size_t)(in_pair / TILE_ROWS) * 2 * TILE_BYTES +
+                        (size_t)(in_pair % TILE_ROWS) * TILE_ROW_BYTES,
+                  *dense = at + SUMS_BYTES;
+    struct amx_sums s = {.lo = {_mm512_load_si512(at), _mm512_load_si512(at + TILE_BYTES)}};
     __m512i even[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
     __m512i odd[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
     if (b->pairs[i_row / PAIR_ROWS].n_dense > 0) {
         even[0] = _mm512_load_si512(dense);
-        even[1] = _mm512_load_si512(dense + TILE_BYTES / 4);
+        even[1] = _mm512_load_si512(dense + TILE_BYTES);
     }
     const struct amx_group *g = b->groups + row->first_group;
     for (uint32_t i = 0; i < row->n_groups; i += 2) {
@@ -421,29 +444,31 @@ ALWAYS_INLINE void amx_finish_int8(const struct amx_block *b, uint32_t i_row, ui
 }
 
 /* All rows of the block × one panel. */
-static void amx_run_panel(const struct amx_block *b, uint32_t n)
+static void amx_run_panel(struct amx_block *b, uint32_t n)
 {
     const struct weight_cpu *w = b->job->w;
     const uint8_t *panel = weight_panel(w, n / PANEL_ROWS);
     bool is_int8 = w->format == PACK_INT8;
-    if (is_int8)
-        amx_unpack_int8(w, panel, b->planes);
-    else
-        amx_unpack_int4(w, panel, b->planes);
-    for (uint32_t p = 0; p < b->n_pairs; p++) {
-        uint32_t first = p * PAIR_ROWS, left = b->n_rows - first,
-                 end = first + (left < PAIR_ROWS ? left : PAIR_ROWS);
-        if (left > TILE_ROWS)
-            amx_multiply_pair(b, p, true);
-        else
-            amx_multiply_pair(b, p, false);
+    uint32_t n_runs = w->k_pad / RUN_K;
+    for (uint32_t run = 0; run < n_runs; run += PIECE_RUNS) {
+        uint32_t end = n_runs - run < PIECE_RUNS ? n_runs : run + PIECE_RUNS;
+        uint32_t chunk = run / 2, chunk_end = (end + 1) / 2;
         if (is_int8)
-            for (uint32_t r = first; r < end; r++)
-                amx_finish_int8(b, r, n);
+            amx_unpack_int8(panel, panel_scales(w, panel), b->planes, run, end);
         else
-            for (uint32_t r = first; r < end; r++)
-                amx_finish_int4(b, r, n);
+            amx_unpack_int4(panel, b->planes, run, end);
+        for (uint32_t p = 0; p < b->n_pairs; p++)
+            if (b->n_rows - p * PAIR_ROWS > TILE_ROWS)
+                amx_multiply_pair(b, p, chunk, chunk_end, true);
+            else
+                amx_multiply_pair(b, p, chunk, chunk_end, false);
     }
+    if (is_int8)
+        for (uint32_t r = 0; r < b->n_rows; r++)
+            amx_finish_int8(b, r, n);
+    else
+        for (uint32_t r = 0; r < b->n_rows; r++)
+            amx_finish_int4(b, r, n);
 }
 
 ALWAYS_INLINE bool amx_takes(const struct weight_cpu *w)
