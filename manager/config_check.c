@@ -77,7 +77,8 @@ static int check_built(const char *field, const pb_config *config, struct error 
 int config_check(const char *field, const pb_config *config, struct error *err)
 {
     static const char *const kv_dtypes[] = {"bf16", "f16", "f32", "int8", "fp8", NULL};
-    static const char *const kernel_sets[] = {"auto", "f32", "ref", "avx2", "avx512", "amx", NULL};
+    static const char *const kernel_sets[] = {"auto",   "f32",         "ref", "avx2",
+                                              "avx512", "avx512_bf16", "amx", NULL};
     if (!config)
         return 0;
     if (check_built(field, config, err) != 0 ||

@@ -35,7 +35,7 @@ static const struct grouped_spec table[] = {
       "refuse another model file than the one of this digest", 0, 0}},
     {GROUP_RUN,
      {"kernels", 'k', OPTION_STRING, FIELD(kernels), "", "NAME",
-      "f32, ref, avx2, avx512 or amx; empty: the best this CPU has", 0, 0}},
+      "f32, ref, avx2, avx512, avx512_bf16 or amx; empty: the best this CPU has", 0, 0}},
     {GROUP_SIZE,
      {"threads", 't', OPTION_U64, FIELD(threads), "0", "N", "compute threads; 0: every CPU", 0,
       1024}},
