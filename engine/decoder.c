@@ -15,6 +15,7 @@ struct layer {
     const struct weight *linear[N_ARCH_SLOTS];
     const float *vector[N_ARCH_SLOTS];
     struct kv_layer kv;
+    uint32_t attention_kinds, ffn_kinds; /* preparations that Q, K, V and gate, up read */
 };
 
 struct decoder {
@@ -162,6 +163,16 @@ static int check_layer(const struct decoder *dec, uint32_t i_layer, struct error
     return check_uses(dec, layer, i_layer, uses, n_uses, err);
 }
 
+static void set_kinds(const struct decoder *dec, struct layer *at)
+{
+    at->attention_kinds = weight_act_kind(at->linear[ARCH_ATTN_Q]) |
+                          weight_act_kind(at->linear[ARCH_ATTN_K]) |
+                          weight_act_kind(at->linear[ARCH_ATTN_V]);
+    at->ffn_kinds = weight_act_kind(at->linear[ARCH_FFN_UP]);
+    if (dec->arch->ffn == ARCH_FFN_GATED)
+        at->ffn_kinds |= weight_act_kind(at->linear[ARCH_FFN_GATE]);
+}
+
 static int bind_weights(struct decoder *dec, struct error *err)
 {
     const struct rank_plan *plan = dec->cfg.plan;
@@ -177,8 +188,11 @@ static int bind_weights(struct decoder *dec, struct error *err)
     if (dec->cfg.model->tied_output && !dec->globals.linear[ARCH_OUTPUT])
         dec->globals.linear[ARCH_OUTPUT] = dec->globals.linear[ARCH_TOKEN_EMBD];
     int rc = check_globals(dec, err);
-    for (uint32_t i = 0; !rc && i < dec->split.n_layers; i++)
+    for (uint32_t i = 0; !rc && i < dec->split.n_layers; i++) {
         rc = check_layer(dec, i, err);
+        if (!rc)
+            set_kinds(dec, &dec->layers[i]);
+    }
     return rc;
 }
 
@@ -311,50 +325,64 @@ static int norm(struct decoder *dec, const struct layer *at, enum arch_slot weig
 }
 
 /* y = W·act + bias for a weight that is split by its outputs or not at all. */
-static int column(struct decoder *dec, const struct layer *at, enum arch_slot weight,
-                  enum arch_slot bias, struct tensor *y)
+static struct linear_part part(const struct layer *at, enum arch_slot weight, enum arch_slot bias,
+                               struct tensor *y)
 {
-    int rc = op_linear(dec->stream, y, dec->act, at->linear[weight]);
-    if (!rc && at->vector[bias])
-        rc = op_add_bias(dec->stream, y, at->vector[bias]);
-    return rc;
+    return (struct linear_part){.y = y, .w = at->linear[weight], .bias = at->vector[bias]};
 }
 
-/* y = W·x + bias for a weight that is split by its inputs; the bias is added once, after the sum.
- */
-static int row(struct decoder *dec, const struct layer *at, enum arch_slot weight,
-               enum arch_slot bias, const struct segments *segments, struct tensor *y,
-               const struct tensor *x)
+/* What is read after the linear that comes now. */
+static void will_read_attention(struct decoder *dec, const struct layer *next)
 {
-    const struct weight *w = at->linear[weight];
-    struct tensor partial = view(dec->mem.partial, y->n_rows, y->n_cols);
-    int rc = op_act_prepare(dec->stream, dec->act, x, weight_act_kind(w), segments, dec->comm);
-    if (!rc)
-        rc = op_linear_row(dec->stream, y, dec->act, w, &partial, dec->comm);
-    if (!rc && at->vector[bias])
-        rc = op_add_bias(dec->stream, y, at->vector[bias]);
-    return rc;
+    if (next) {
+        const struct weight *w[] = {next->linear[ARCH_ATTN_Q], next->linear[ARCH_ATTN_K],
+                                    next->linear[ARCH_ATTN_V]};
+        op_will_read(dec->stream, w, 3);
+    } else {
+        op_will_read(dec->stream, &dec->globals.linear[ARCH_OUTPUT], 1);
+    }
 }
 
-/* out[m, hidden] = attention over h[m, hidden], the layer's normed input. */
+static void will_read_ffn(struct decoder *dec, const struct layer *at)
+{
+    const struct weight *w[] = {at->linear[ARCH_FFN_UP], at->linear[ARCH_FFN_GATE]};
+    op_will_read(dec->stream, w, dec->arch->ffn == ARCH_FFN_GATED ? 2 : 1);
+}
+
+/* x += W·from + bias for a weight that is split by its inputs; the bias is added once, after the
+ * sum. `y` is scratch, or the result where x is NULL. */
+static int row(struct decoder *dec, const struct linear_part *what, const struct segments *segments,
+               const struct tensor *from)
+{
+    struct tensor partial = view(dec->mem.partial, what->y->n_rows, what->y->n_cols);
+    int rc =
+        op_act_prepare(dec->stream, dec->act, from, weight_act_kind(what->w), segments, dec->comm);
+    if (rc || !dec->comm || dec->comm->size == 1)
+        return rc ? rc : op_linear_parts(dec->stream, dec->act, what, 1);
+    rc = op_linear_row(dec->stream, what->y, dec->act, what->w, &partial, dec->comm);
+    if (!rc && what->bias)
+        rc = op_add_bias(dec->stream, what->y, what->bias);
+    return rc || !what->sum ? rc : op_add(dec->stream, what->sum, what->y);
+}
+
+/* out[m, hidden] = attention over h[m, hidden], the layer's normed input; added to `sum`. */
 static int attention(struct decoder *dec, const struct layer *at, const struct attention_rows *rows,
-                     struct tensor *out, const struct tensor *h)
+                     struct tensor *out, struct tensor *sum, const struct tensor *h)
 {
     uint32_t m = h->n_rows, hd = dec->shape->head_dim;
     struct tensor q = view(dec->mem.q, m, dec->split.n_heads * hd);
     struct tensor k = view(dec->mem.k, m, dec->split.n_kv_heads * hd);
     struct tensor v = view(dec->mem.v, m, dec->split.n_kv_heads * hd);
     struct tensor mixed = view(dec->mem.mixed, m, dec->split.n_heads * hd);
-    uint32_t kinds = weight_act_kind(at->linear[ARCH_ATTN_Q]) |
-                     weight_act_kind(at->linear[ARCH_ATTN_K]) |
-                     weight_act_kind(at->linear[ARCH_ATTN_V]);
-    int rc = op_act_prepare(dec->stream, dec->act, h, kinds, NULL, NULL);
+    const struct linear_part parts[] = {part(at, ARCH_ATTN_Q, ARCH_ATTN_Q_BIAS, &q),
+                                        part(at, ARCH_ATTN_K, ARCH_ATTN_K_BIAS, &k),
+                                        part(at, ARCH_ATTN_V, ARCH_ATTN_V_BIAS, &v)};
+    struct linear_part o = part(at, ARCH_ATTN_OUT, ARCH_ATTN_OUT_BIAS, out);
+    o.sum = sum;
+    int rc = op_act_prepare(dec->stream, dec->act, h, at->attention_kinds, NULL, NULL);
+    op_will_read(dec->stream, &o.w, 1);
     if (!rc)
-        rc = column(dec, at, ARCH_ATTN_Q, ARCH_ATTN_Q_BIAS, &q);
-    if (!rc)
-        rc = column(dec, at, ARCH_ATTN_K, ARCH_ATTN_K_BIAS, &k);
-    if (!rc)
-        rc = column(dec, at, ARCH_ATTN_V, ARCH_ATTN_V_BIAS, &v);
+        rc = op_linear_parts(dec->stream, dec->act, parts, 3);
     if (!rc)
         rc = op_rope(dec->stream, &q, rows->positions, &dec->rope);
     if (!rc)
@@ -363,37 +391,36 @@ static int attention(struct decoder *dec, const struct layer *at, const struct a
         rc = op_kv_write(dec->stream, &at->kv, &k, &v, rows->kv_slots);
     if (!rc)
         rc = op_attention(dec->stream, &mixed, &q, &at->kv, rows, &dec->attention);
-    if (!rc)
-        rc = row(dec, at, ARCH_ATTN_OUT, ARCH_ATTN_OUT_BIAS, &dec->split.heads, out, &mixed);
-    return rc;
+    will_read_ffn(dec, at);
+    return rc ? rc : row(dec, &o, &dec->split.heads, &mixed);
 }
 
-/* out[m, hidden] = MLP over h[m, hidden]. */
-static int ffn(struct decoder *dec, const struct layer *at, struct tensor *out,
-               const struct tensor *h)
+/* out[m, hidden] = MLP over h[m, hidden]; added to `sum`. `next` (NULL: none) is the layer whose
+ * weights are read afterwards. */
+static int ffn(struct decoder *dec, const struct layer *at, const struct layer *next,
+               struct tensor *out, struct tensor *sum, const struct tensor *h)
 {
     uint32_t m = h->n_rows, n = segments_len(&dec->split.ffn);
-    bool gated = dec->arch->ffn == ARCH_FFN_GATED;
-    struct tensor up = view(dec->mem.up, m, n);
-    struct tensor gate = view(dec->mem.gate, m, n);
-    uint32_t kinds = weight_act_kind(at->linear[ARCH_FFN_UP]);
-    if (gated)
-        kinds |= weight_act_kind(at->linear[ARCH_FFN_GATE]);
-    int rc = op_act_prepare(dec->stream, dec->act, h, kinds, NULL, NULL);
-    if (!rc)
-        rc = column(dec, at, ARCH_FFN_UP, ARCH_FFN_UP_BIAS, &up);
-    if (!rc && gated)
-        rc = column(dec, at, ARCH_FFN_GATE, ARCH_FFN_GATE_BIAS, &gate);
-    if (!rc)
-        rc = op_act_mul(dec->stream, &gate, gated ? &gate : &up, gated ? &up : NULL,
-                        dec->arch->activation);
-    if (!rc)
-        rc = row(dec, at, ARCH_FFN_DOWN, ARCH_FFN_DOWN_BIAS, &dec->split.ffn, out, &gate);
-    return rc;
+    struct tensor up_y = view(dec->mem.up, m, n), gate_y = view(dec->mem.gate, m, n);
+    struct linear_part up = part(at, ARCH_FFN_UP, ARCH_FFN_UP_BIAS, &up_y);
+    struct linear_part down = part(at, ARCH_FFN_DOWN, ARCH_FFN_DOWN_BIAS, out);
+    down.sum = sum;
+    int rc = op_act_prepare(dec->stream, dec->act, h, at->ffn_kinds, NULL, NULL);
+    op_will_read(dec->stream, &down.w, 1);
+    if (!rc && dec->arch->ffn == ARCH_FFN_GATED) {
+        struct linear_part gate = part(at, ARCH_FFN_GATE, ARCH_FFN_GATE_BIAS, &gate_y);
+        rc = op_linear_gated(dec->stream, dec->act, &gate, &up, dec->arch->activation);
+    } else if (!rc) {
+        rc = op_linear_parts(dec->stream, dec->act, &up, 1);
+        if (!rc)
+            rc = op_act_mul(dec->stream, &gate_y, &up_y, NULL, dec->arch->activation);
+    }
+    will_read_attention(dec, next);
+    return rc ? rc : row(dec, &down, &dec->split.ffn, &gate_y);
 }
 
-static int run_layer(struct decoder *dec, const struct layer *at, const struct attention_rows *rows,
-                     struct tensor *x)
+static int run_layer(struct decoder *dec, const struct layer *at, const struct layer *next,
+                     const struct attention_rows *rows, struct tensor *x)
 {
     uint32_t m = x->n_rows, hidden = x->n_cols;
     struct tensor h = view(dec->mem.h, m, hidden);
@@ -402,14 +429,14 @@ static int run_layer(struct decoder *dec, const struct layer *at, const struct a
     bool parallel = dec->arch->residual == ARCH_RESIDUAL_PARALLEL;
     int rc = norm(dec, at, ARCH_ATTN_NORM, ARCH_ATTN_NORM_BIAS, &h, x);
     if (!rc)
-        rc = attention(dec, at, rows, &from_attention, &h);
-    if (!rc && !parallel)
-        rc = op_add(dec->stream, x, &from_attention);
+        rc = attention(dec, at, rows, &from_attention, parallel ? NULL : x, &h);
     if (!rc)
         rc = norm(dec, at, ARCH_FFN_NORM, ARCH_FFN_NORM_BIAS, &h, x);
+    if (!rc && !parallel)
+        return ffn(dec, at, next, &from_ffn, x, &h);
     if (!rc)
-        rc = ffn(dec, at, &from_ffn, &h);
-    if (!rc && parallel)
+        rc = ffn(dec, at, next, &from_ffn, NULL, &h);
+    if (!rc)
         rc = op_add(dec->stream, x, &from_attention);
     if (!rc)
         rc = op_add(dec->stream, x, &from_ffn);
@@ -487,7 +514,8 @@ int decoder_step(struct decoder *dec, const struct step_batch *batch, struct err
     if (!rc)
         rc = op_embed(dec->stream, &x, mem->token_ids, dec->globals.linear[ARCH_TOKEN_EMBD]);
     for (uint32_t i = 0; !rc && i < dec->split.n_layers; i++) {
-        rc = run_layer(dec, &dec->layers[i], &rows, &x);
+        const struct layer *next = i + 1 < dec->split.n_layers ? &dec->layers[i + 1] : NULL;
+        rc = run_layer(dec, &dec->layers[i], next, &rows, &x);
         if (dec->cfg.progress)
             atomic_fetch_add(dec->cfg.progress, 1);
     }

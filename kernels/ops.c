@@ -85,6 +85,64 @@ int op_linear(struct stream *s, struct tensor *y, const struct act *act, const s
     return y->n_rows == 0 ? 0 : s->ops->linear(s, y, act, w);
 }
 
+static bool part_is_sound(const struct act *act, const struct linear_part *part)
+{
+    return is_f32(part->y) && reads_act(act, part->w) && part->y->n_rows == act->n_rows &&
+           part->y->n_cols == part->w->n_rows &&
+           (part->w->role != WEIGHT_LINEAR_ROW || part->w->k_local == part->w->k_total) &&
+           (part->sum == NULL || same_shape(part->sum, part->y));
+}
+
+static int parts_in_turn(struct stream *s, const struct act *act, const struct linear_part *parts,
+                         uint32_t n_parts)
+{
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < n_parts; i++) {
+        rc = op_linear(s, parts[i].y, act, parts[i].w);
+        if (rc == 0 && parts[i].bias != NULL)
+            rc = op_add_bias(s, parts[i].y, parts[i].bias);
+        if (rc == 0 && parts[i].sum != NULL)
+            rc = op_add(s, parts[i].sum, parts[i].y);
+    }
+    return rc;
+}
+
+int op_linear_parts(struct stream *s, const struct act *act, const struct linear_part *parts,
+                    uint32_t n_parts)
+{
+    if (n_parts == 0 || n_parts > LINEAR_MAX_PARTS)
+        return STATUS_INTERNAL;
+    for (uint32_t i = 0; i < n_parts; i++)
+        if (!part_is_sound(act, &parts[i]))
+            return STATUS_INTERNAL;
+    if (act->n_rows == 0)
+        return 0;
+    if (s->ops->linear_parts == NULL)
+        return parts_in_turn(s, act, parts, n_parts);
+    return s->ops->linear_parts(s, act, parts, n_parts);
+}
+
+int op_linear_gated(struct stream *s, const struct act *act, const struct linear_part *gate,
+                    const struct linear_part *up, enum activation kind)
+{
+    if (!part_is_sound(act, gate) || !part_is_sound(act, up) || !same_shape(gate->y, up->y) ||
+        gate->sum != NULL || up->sum != NULL || (unsigned)kind > ACTIVATION_RELU)
+        return STATUS_INTERNAL;
+    if (act->n_rows == 0)
+        return 0;
+    if (s->ops->linear_gated != NULL)
+        return s->ops->linear_gated(s, act, gate, up, kind);
+    const struct linear_part parts[2] = {*gate, *up};
+    int rc = op_linear_parts(s, act, parts, 2);
+    return rc == 0 ? op_act_mul(s, gate->y, gate->y, up->y, kind) : rc;
+}
+
+void op_will_read(struct stream *s, const struct weight *const *weights, uint32_t n)
+{
+    if (s->ops->will_read != NULL && n <= LINEAR_MAX_PARTS)
+        s->ops->will_read(s, weights, n);
+}
+
 int op_linear_row(struct stream *s, struct tensor *y, const struct act *act, const struct weight *w,
                   struct tensor *partial, struct comm *comm)
 {

@@ -24,7 +24,6 @@ struct stream;
 
 enum act_kind {
     ACT_F32 = 1,  /* the rows as they are (dense weights) */
-    ACT_BF16 = 4, /* rounded to bf16 (BF16 weights on the CPU) */
     ACT_INT8 = 2, /* integers with one scale per token and a sparse outlier plane (block integers,
                      docs/performance.md): every quantized weight */
 };
@@ -76,8 +75,18 @@ struct attention_params {
     float softcap;         /* 0 = off */
 };
 
+/* One of several linears that read the same prepared activations. */
+struct linear_part {
+    struct tensor *y; /* = x · Wᵀ + bias */
+    const struct weight *w;
+    const float *bias;  /* [n], NULL: none */
+    struct tensor *sum; /* NULL, or what y is added to afterwards */
+};
+
+enum { LINEAR_MAX_PARTS = 3 };
+
 struct op_table {
-    const char *name; /* "f32", "ref", "avx2", "avx512", "avx512_bf16", "amx", "cuda" */
+    const char *name; /* "f32", "ref", "avx2", "avx512", "amx", "cuda" */
     const char
         *numerics; /* names the bits: equal strings promise equal bits (part of numerics_id) */
     size_t (*weight_bytes)(const struct weight_desc *desc, struct error *err);
@@ -129,6 +138,17 @@ struct op_table {
      * inside where sums are floats). */
     int (*linear)(struct stream *s, struct tensor *y, const struct act *act,
                   const struct weight *w);
+    /* Several linears as one piece of work: the same results as `linear`, `add_bias` and `add` one
+     * after the other, for each part. Optional: default NULL = those. */
+    int (*linear_parts)(struct stream *s, const struct act *act, const struct linear_part *parts,
+                        uint32_t n_parts);
+    /* gate.y = activation(gate.y) · up.y after both linears and their biases; `sum` is
+     * NULL. Optional: default NULL = `linear_parts` and `act_mul`. */
+    int (*linear_gated)(struct stream *s, const struct act *act, const struct linear_part *gate,
+                        const struct linear_part *up, enum activation kind);
+    /* The linears after the next one will read these, n ≤ LINEAR_MAX_PARTS: threads that wait may
+     * fetch them. Optional: default NULL = nothing. */
+    void (*will_read)(struct stream *s, const struct weight *const *weights, uint32_t n);
     /* LINEAR_ROW at tp > 1: this rank's partial sums into `partial` (integer weights: exact i32;
      * f32: its subtree). Weights of two planes (weight_header.h) have sums T beyond 32 bits:
      * `partial` takes T & 0xffff and `high`, an i32 view of y, T >> 16 … */
@@ -158,10 +178,9 @@ struct op_table {
                   struct sample_result *results);
 };
 
-/* Chooses a kernel set of the CPU backend: "auto" (best by CPUID), "ref", "avx2", "avx512",
- * "avx512_bf16" (BF16 weights by vdpbf16ps), "amx" or "f32" (dequantized weights, f32 activations:
- * the truth that accuracy is measured against). NOT_FOUND for an unknown name, FAILED_PRECONDITION
- * where the CPU lacks it. */
+/* Chooses a kernel set of the CPU backend: "auto" (best by CPUID), "ref", "avx2", "avx512", "amx"
+ * or "f32" (dequantized weights, f32 activations: the truth that accuracy is measured against).
+ * NOT_FOUND for an unknown name, FAILED_PRECONDITION where the CPU lacks it. */
 int op_table_cpu(const char *name, const struct op_table **out_ops, struct error *err);
 
 /* Why the set "amx" cannot be had here; empty where it can. */
@@ -180,6 +199,11 @@ int op_act_mul(struct stream *s, struct tensor *y, const struct tensor *gate,
 int op_act_prepare(struct stream *s, struct act *act, const struct tensor *x, uint32_t kinds,
                    const struct segments *segments, struct comm *comm);
 int op_linear(struct stream *s, struct tensor *y, const struct act *act, const struct weight *w);
+int op_linear_parts(struct stream *s, const struct act *act, const struct linear_part *parts,
+                    uint32_t n_parts);
+int op_linear_gated(struct stream *s, const struct act *act, const struct linear_part *gate,
+                    const struct linear_part *up, enum activation kind);
+void op_will_read(struct stream *s, const struct weight *const *weights, uint32_t n);
 /* The row-parallel linear as a whole: at comm size 1 op_linear; else partial → all-reduce → finish.
  * `partial` is scratch [m, n] of 4-byte elements; y must not alias it. */
 int op_linear_row(struct stream *s, struct tensor *y, const struct act *act, const struct weight *w,

@@ -5,12 +5,31 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "base/cpu.h"
 #include "base/error.h"
 #include "kernels/futex.h"
 
-/* About 50 µs: longer than the gaps between the ops of a step, shorter than a gap between steps. */
-enum { N_SPINS = 2000, N_SPINS_OVERCOMMITTED = 50, MAX_THREADS = 1024, CACHE_LINE = 64 };
+enum {
+    /* Longer than the gaps between the ops of a step, shorter than a gap between requests. */
+    SPIN_NS = 50000,
+    SPIN_NS_OVERCOMMITTED = 1000,
+    SPINS_PER_CLOCK = 32,
+    FETCH_BYTES = 256 * 1024, /* of a forecast: a part of the smallest L2 */
+    FETCH_ONCE = 512,
+    MAX_THREADS = 1024,
+    MAX_ITEMS = 0xFFFF, /* of one round: both ends of a run stand in 16 bits */
+    CACHE_LINE = 64,
+};
+
+/* A member's place: what the caller tells it and what others may take from it, one cache line. */
+struct place {
+    /* Epoch in the high half, then the first item left and the end of the run. Whoever moves an end
+     * by compare-and-swap has the item; the epoch keeps a late member away from the next job's. */
+    _Alignas(CACHE_LINE) _Atomic uint64_t run;
+    _Atomic uint32_t epoch;  /* counts jobs; the member waits for it to move */
+    _Atomic uint32_t sleeps; /* 1: in the futex, or about to be */
+};
 
 struct member {
     struct thread_pool *pool;
@@ -18,66 +37,181 @@ struct member {
     uint32_t index;
 };
 
-struct thread_pool {
-    uint32_t n_threads, n_spins;
-    thread_pool_fn *fn; /* written before `epoch` moves */
-    void *job;
-    bool stop;
-    struct member *members;                       /* [n_threads - 1] */
-    _Alignas(CACHE_LINE) _Atomic uint32_t epoch;  /* counts jobs; members wait for it to move */
-    _Atomic uint32_t n_sleeping;                  /* members inside the futex */
-    _Alignas(CACHE_LINE) _Atomic uint32_t n_busy; /* members that have not finished the job */
-    _Atomic uint32_t caller_sleeps;
+/* What the next job will read. Words that do not belong together do no harm: fetching never faults.
+ */
+struct forecast {
+    _Alignas(CACHE_LINE) _Atomic uint32_t serial; /* counts forecasts */
+    _Atomic uint32_t n_ranges;
+    _Atomic uintptr_t data[THREAD_POOL_MAX_RANGES];
+    _Atomic size_t n_bytes[THREAD_POOL_MAX_RANGES];
 };
 
-/* Waits until *word differs from `old`. */
-static void wait_for_epoch(struct thread_pool *pool, uint32_t old)
+/* How far a member is with fetching. */
+struct fetching {
+    uint32_t serial, n_ranges;
+    size_t at, end; /* bytes of the ranges put end to end */
+    uintptr_t data[THREAD_POOL_MAX_RANGES];
+    size_t n_bytes[THREAD_POOL_MAX_RANGES];
+};
+
+struct thread_pool {
+    uint32_t n_threads, spin_ns;
+    bool stop;
+    struct place *places;   /* [n_threads] */
+    struct member *members; /* [n_threads - 1] */
+    struct fetching caller_fetching;
+    /* The job: read by whoever has claimed one of its items, so never while it changes. */
+    _Alignas(CACHE_LINE) thread_pool_item_fn *fn;
+    void *job;
+    uint32_t first_item;                          /* of this round */
+    uint32_t epoch;                               /* caller's */
+    _Alignas(CACHE_LINE) _Atomic uint32_t n_left; /* items not done */
+    _Atomic uint32_t caller_sleeps;
+    struct forecast forecast;
+};
+
+static uint64_t run_of(uint32_t epoch, uint32_t begin, uint32_t end)
 {
-    for (uint32_t i = 0; i < pool->n_spins; i++) {
-        if (atomic_load_explicit(&pool->epoch, memory_order_acquire) != old)
-            return;
-        __builtin_ia32_pause();
+    return (uint64_t)epoch << 32 | begin << 16 | end;
+}
+
+/* Takes the first item of the run at `place` (or the last one), where it is of this epoch. */
+static bool claim(struct place *place, uint32_t epoch, bool first, uint32_t *out_item)
+{
+    uint64_t run = atomic_load_explicit(&place->run, memory_order_relaxed);
+    for (;;) {
+        uint32_t begin = (uint32_t)run >> 16, end = (uint32_t)run & MAX_ITEMS;
+        if (run >> 32 != epoch || begin >= end)
+            return false;
+        *out_item = first ? begin : end - 1;
+        if (atomic_compare_exchange_weak_explicit(&place->run, &run,
+                                                  first ? run_of(epoch, begin + 1, end)
+                                                        : run_of(epoch, begin, end - 1),
+                                                  memory_order_acquire, memory_order_relaxed))
+            return true;
     }
-    atomic_fetch_add(&pool->n_sleeping, 1);
-    while (atomic_load(&pool->epoch) == old)
-        futex_wait(&pool->epoch, old);
-    atomic_fetch_sub(&pool->n_sleeping, 1);
+}
+
+/* Runs items of the epoch's job until none is left to take. */
+static void run_items(struct thread_pool *pool, uint32_t index, uint32_t epoch)
+{
+    uint32_t n_done = 0, item;
+    for (uint32_t i = 0; i < pool->n_threads; i++) {
+        uint32_t victim = index + i < pool->n_threads ? index + i : index + i - pool->n_threads;
+        for (; claim(&pool->places[victim], epoch, i == 0, &item); n_done++)
+            pool->fn(pool->job, pool->first_item + item, index);
+    }
+    if (n_done == 0)
+        return;
+    if (atomic_fetch_sub(&pool->n_left, n_done) == n_done && atomic_load(&pool->caller_sleeps))
+        futex_wake_all(&pool->n_left);
+}
+
+/* Begins with the share of the newest forecast. */
+static void start_fetching(struct thread_pool *pool, struct fetching *f, uint32_t index)
+{
+    struct forecast *forecast = &pool->forecast;
+    size_t total = 0;
+    f->n_ranges = atomic_load_explicit(&forecast->n_ranges, memory_order_relaxed);
+    for (uint32_t i = 0; i < f->n_ranges; i++) {
+        f->data[i] = atomic_load_explicit(&forecast->data[i], memory_order_relaxed);
+        f->n_bytes[i] = atomic_load_explicit(&forecast->n_bytes[i], memory_order_relaxed);
+        total += f->n_bytes[i];
+    }
+    f->at = total / pool->n_threads * index;
+    f->end = f->at + total / pool->n_threads;
+    f->end = f->end - f->at < FETCH_BYTES ? f->end : f->at + FETCH_BYTES;
+}
+
+/* Asks for FETCH_ONCE bytes more of what the next job will read, or pauses. */
+static void wait_a_little(struct thread_pool *pool, struct fetching *f, uint32_t index)
+{
+    uint32_t serial = atomic_load_explicit(&pool->forecast.serial, memory_order_acquire);
+    if (serial != f->serial) {
+        f->serial = serial;
+        start_fetching(pool, f, index);
+    }
+    if (f->at >= f->end) {
+        __builtin_ia32_pause();
+        return;
+    }
+    size_t at = f->at;
+    f->at += FETCH_ONCE;
+    for (uint32_t i = 0; i < f->n_ranges; i++) {
+        if (at >= f->n_bytes[i]) {
+            at -= f->n_bytes[i];
+            continue;
+        }
+        for (uint32_t line = 0; line < FETCH_ONCE; line += CACHE_LINE)
+            __builtin_prefetch((const void *)(f->data[i] + at + line), 0, 2);
+        return;
+    }
+}
+
+/* Waits, fetching, until *word is not `old` (or, with `until`, is 0); false where it takes long. */
+static bool spin(struct thread_pool *pool, _Atomic uint32_t *word, uint32_t old, bool until_zero,
+                 struct fetching *fetching, uint32_t index)
+{
+    int64_t end = 0;
+    for (uint32_t i = 1;; i++) {
+        uint32_t now = atomic_load_explicit(word, memory_order_acquire);
+        if (until_zero ? now == 0 : now != old)
+            return true;
+        wait_a_little(pool, fetching, index);
+        if (i % SPINS_PER_CLOCK != 0)
+            continue;
+        int64_t time = clock_now_ns();
+        if (end == 0)
+            end = time + pool->spin_ns;
+        else if (time >= end)
+            return false;
+    }
+}
+
+static uint32_t wait_for_epoch(struct thread_pool *pool, struct place *place, uint32_t old,
+                               struct fetching *fetching, uint32_t index)
+{
+    if (!spin(pool, &place->epoch, old, false, fetching, index)) {
+        for (;;) {
+            atomic_store(&place->sleeps, 1);
+            if (atomic_load(&place->epoch) != old)
+                break;
+            futex_wait(&place->sleeps, 1);
+        }
+    }
+    return atomic_load_explicit(&place->epoch, memory_order_acquire);
 }
 
 static void *member_main(void *arg)
 {
     struct member *member = arg;
     struct thread_pool *pool = member->pool;
+    struct place *place = &pool->places[member->index];
+    struct fetching fetching = {0};
     uint32_t epoch = 0;
     for (;;) {
-        wait_for_epoch(pool, epoch);
-        epoch++;
+        epoch = wait_for_epoch(pool, place, epoch, &fetching, member->index);
         if (pool->stop)
             return NULL;
-        pool->fn(pool->job, member->index, pool->n_threads);
-        if (atomic_fetch_sub(&pool->n_busy, 1) == 1 && atomic_load(&pool->caller_sleeps))
-            futex_wake_all(&pool->n_busy);
+        run_items(pool, member->index, epoch);
     }
 }
 
-/* Publishes fn, job and stop to the members. */
-static void next_epoch(struct thread_pool *pool)
+static void tell(struct place *place, uint32_t epoch)
 {
-    atomic_fetch_add(&pool->epoch, 1);
-    if (atomic_load(&pool->n_sleeping) != 0)
-        futex_wake_all(&pool->epoch);
+    atomic_store(&place->epoch, epoch); /* sequentially consistent, against `sleeps` */
+    if (atomic_load(&place->sleeps) && atomic_exchange(&place->sleeps, 0))
+        futex_wake_all(&place->sleeps); /* once, however long it takes to come */
 }
 
-static void wait_for_members(struct thread_pool *pool)
+static void wait_for_items(struct thread_pool *pool)
 {
-    for (uint32_t i = 0; i < pool->n_spins; i++) {
-        if (atomic_load_explicit(&pool->n_busy, memory_order_acquire) == 0)
-            return;
-        __builtin_ia32_pause();
-    }
+    if (atomic_load_explicit(&pool->n_left, memory_order_acquire) == 0 ||
+        spin(pool, &pool->n_left, 0, true, &pool->caller_fetching, 0))
+        return;
     atomic_store(&pool->caller_sleeps, 1);
-    for (uint32_t busy; (busy = atomic_load(&pool->n_busy)) != 0;)
-        futex_wait(&pool->n_busy, busy);
+    for (uint32_t left; (left = atomic_load(&pool->n_left)) != 0;)
+        futex_wait(&pool->n_left, left);
     atomic_store(&pool->caller_sleeps, 0);
 }
 
@@ -87,27 +221,34 @@ int thread_pool_create(uint32_t n_threads, struct thread_pool **out_pool, struct
         return error_set(err, STATUS_INVALID_ARGUMENT, "thread pool: %u threads, limit 1..%d",
                          n_threads, MAX_THREADS);
     struct thread_pool *pool = aligned_alloc(CACHE_LINE, sizeof(*pool));
+    struct place *places = aligned_alloc(CACHE_LINE, n_threads * sizeof(*places));
     struct member *members = calloc(n_threads, sizeof(*members));
-    if (pool == NULL || members == NULL) {
+    if (pool == NULL || places == NULL || members == NULL) {
         free(pool);
+        free(places);
         free(members);
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "thread pool: out of memory");
     }
     *pool = (struct thread_pool){
         .n_threads = 1,
-        .n_spins = n_threads <= (uint32_t)cpu_count() ? N_SPINS : N_SPINS_OVERCOMMITTED,
+        .spin_ns = n_threads <= (uint32_t)cpu_count() ? SPIN_NS : SPIN_NS_OVERCOMMITTED,
+        .places = places,
         .members = members,
     };
-    for (uint32_t i = 1; i < n_threads; i++) {
-        struct member *member = &members[i - 1];
-        *member = (struct member){.pool = pool, .index = i};
-        int rc = pthread_create(&member->thread, NULL, member_main, member);
+    for (uint32_t i = 0; i < n_threads; i++)
+        places[i] = (struct place){0};
+    uint32_t n_started = 1;
+    for (int rc = 0; n_started < n_threads; n_started++) {
+        struct member *member = &members[n_started - 1];
+        *member = (struct member){.pool = pool, .index = n_started};
+        rc = pthread_create(&member->thread, NULL, member_main, member);
         if (rc != 0) {
+            pool->n_threads = n_started;
             thread_pool_destroy(pool);
-            return error_errno(err, rc, "thread pool: thread %u of %u", i, n_threads);
+            return error_errno(err, rc, "thread pool: thread %u of %u", n_started, n_threads);
         }
-        pool->n_threads++;
     }
+    pool->n_threads = n_threads;
     *out_pool = pool;
     return 0;
 }
@@ -117,9 +258,12 @@ void thread_pool_destroy(struct thread_pool *pool)
     if (pool == NULL)
         return;
     pool->stop = true;
-    next_epoch(pool);
+    pool->epoch++;
+    for (uint32_t i = 1; i < pool->n_threads; i++)
+        tell(&pool->places[i], pool->epoch);
     for (uint32_t i = 1; i < pool->n_threads; i++)
         pthread_join(pool->members[i - 1].thread, NULL);
+    free(pool->places);
     free(pool->members);
     free(pool);
 }
@@ -129,18 +273,74 @@ uint32_t thread_pool_size(const struct thread_pool *pool)
     return pool->n_threads;
 }
 
-void thread_pool_run(struct thread_pool *pool, thread_pool_fn *fn, void *job)
+/* Items [first, first + n), n ≤ MAX_ITEMS. */
+static void run_round(struct thread_pool *pool, uint32_t first, uint32_t n)
 {
-    if (pool->n_threads == 1) {
-        fn(job, 0, 1);
+    uint32_t n_active = n < pool->n_threads ? n : pool->n_threads;
+    uint32_t epoch = ++pool->epoch;
+    pool->first_item = first;
+    atomic_store_explicit(&pool->n_left, n, memory_order_relaxed);
+    for (uint32_t i = 0; i < n_active; i++) {
+        uint32_t begin, end;
+        thread_pool_share(n, 1, i, n_active, &begin, &end);
+        atomic_store_explicit(&pool->places[i].run, run_of(epoch, begin, end),
+                              memory_order_release);
+    }
+    for (uint32_t i = 1; i < n_active; i++)
+        tell(&pool->places[i], epoch);
+    run_items(pool, 0, epoch);
+    wait_for_items(pool);
+}
+
+void thread_pool_run_items(struct thread_pool *pool, uint32_t n_items, thread_pool_item_fn *fn,
+                           void *job)
+{
+    if (pool->n_threads == 1 || n_items == 1) {
+        for (uint32_t i = 0; i < n_items; i++)
+            fn(job, i, 0);
         return;
     }
     pool->fn = fn;
     pool->job = job;
-    atomic_store_explicit(&pool->n_busy, pool->n_threads - 1, memory_order_relaxed);
-    next_epoch(pool);
-    fn(job, 0, pool->n_threads);
-    wait_for_members(pool);
+    for (uint32_t first = 0; first < n_items;) {
+        uint32_t n = n_items - first < MAX_ITEMS ? n_items - first : MAX_ITEMS;
+        run_round(pool, first, n);
+        first += n;
+    }
+}
+
+struct share_job {
+    thread_pool_fn *fn;
+    void *job;
+    uint32_t n_threads;
+};
+
+static void run_share(void *arg, uint32_t item, uint32_t member)
+{
+    const struct share_job *share = arg;
+    (void)member;
+    share->fn(share->job, item, share->n_threads);
+}
+
+void thread_pool_run(struct thread_pool *pool, thread_pool_fn *fn, void *job)
+{
+    struct share_job share = {fn, job, pool->n_threads};
+    thread_pool_run_items(pool, pool->n_threads, run_share, &share);
+}
+
+void thread_pool_will_read(struct thread_pool *pool, const struct thread_pool_range *ranges,
+                           uint32_t n)
+{
+    struct forecast *forecast = &pool->forecast;
+    if (pool->n_threads == 1)
+        return;
+    n = n < THREAD_POOL_MAX_RANGES ? n : THREAD_POOL_MAX_RANGES;
+    for (uint32_t i = 0; i < n; i++) {
+        atomic_store_explicit(&forecast->data[i], (uintptr_t)ranges[i].data, memory_order_relaxed);
+        atomic_store_explicit(&forecast->n_bytes[i], ranges[i].n_bytes, memory_order_relaxed);
+    }
+    atomic_store_explicit(&forecast->n_ranges, n, memory_order_relaxed);
+    atomic_fetch_add_explicit(&forecast->serial, 1, memory_order_release);
 }
 
 void thread_pool_share(uint32_t n, uint32_t grain, uint32_t index, uint32_t n_threads,

@@ -64,7 +64,6 @@ static void add_config(struct heritage *heritage, const pb_config *config)
     add_number(heritage, "--max-concurrent", config->max_concurrent_requests);
     add_number(heritage, "--max-queued", config->max_queued_requests);
     add_number(heritage, "--max-batch-tokens", config->max_batch_tokens);
-    add_number(heritage, "--speculate", config->max_draft_tokens);
     if (config->has_prefix_cache)
         add_text(heritage, config->prefix_cache ? "--prefix-cache=true" : "--prefix-cache=false");
 }
@@ -156,7 +155,6 @@ pb_config *config_merge(const pb_config *under, const pb_config *over)
     MERGE_NUMBER(max_queued_requests);
     MERGE_NUMBER(max_batch_tokens);
     MERGE_NUMBER(prefix_cache);
-    MERGE_NUMBER(max_draft_tokens);
     if (over->has_kv_bytes || over->has_kv_tokens)
         merged->has_kv_bytes = merged->has_kv_tokens =
             0; /* one way of saying it replaces the other */

@@ -22,7 +22,6 @@ struct cli_settings {
     bool json, help;
     /* register, load, unload, serve, run */
     const char *name, *version, *device_group, *request_id, *kv_dtype, *kernels;
-    uint64_t speculate; /* and run, chat */
     uint64_t replicas, tp, threads, context_length, kv_tokens, grace_ms, timeout_ms;
     bool validate_only, no_wait, verify, all;
     /* serve */

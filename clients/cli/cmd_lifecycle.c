@@ -23,10 +23,6 @@ static void fill_config(const struct cli_settings *s, Sluice__Manager__V1__Model
         config->has_kv_tokens = true;
         config->kv_tokens = s->kv_tokens;
     }
-    if (s->speculate) {
-        config->has_max_draft_tokens = true;
-        config->max_draft_tokens = (uint32_t)s->speculate;
-    }
     if (s->threads) {
         config->has_n_threads = true;
         config->n_threads = (uint32_t)s->threads;

@@ -1,4 +1,3 @@
-#include <stdatomic.h>
 #include <string.h>
 
 #include "base/status.h"
@@ -8,72 +7,144 @@
 #include "kernels/cpu/weight_cpu.h"
 
 enum {
-    MIN_PARALLEL = 1 << 16,  /* multiply-adds below which the caller works alone */
+    MIN_PARALLEL = 1 << 14,  /* multiply-adds below which the caller works alone */
     ROW_BLOCK_MULTIPLE = 48, /* a multiple of every kernel's rows per tile */
+    ITEM_BYTES = 12 * 1024,  /* weights of an item of one row, at least */
+    ITEMS_PER_THREAD = 6,    /* with more rows */
 };
 
-struct split_job {
+/* One weight's place in a job, and what becomes of its results. */
+struct part {
     struct linear_job linear;
+    const float *bias;    /* NULL: none */
+    struct tensor *sum;   /* NULL: none */
+    uint32_t first_panel; /* of the panels of all parts put end to end */
+};
+
+/* Linears over the same activations: items are blocks of rows × runs of panels of 16 outputs. */
+struct split_job {
+    struct part parts[LINEAR_MAX_PARTS];
     const struct cpu_inner *inner;
     const struct stream_cpu *stream;
-    uint32_t row_block; /* rows of act per item */
-    uint32_t n_row_blocks;
-    uint32_t grain, n_grains; /* rows of w per item */
-    _Atomic uint32_t next;    /* many items: members take the next one; results do not care */
-    uint32_t grains_per_item, items_per_block, n_items;
+    uint32_t n_parts, n_panels; /* gated: the panels of one part */
+    uint32_t n_rows, row_block;
+    uint32_t items_per_block, n_items;
+    bool gated;
+    enum activation kind;
 };
 
-static void run_item(const struct split_job *job, uint32_t item, void *scratch)
+static void run_share(const struct split_job *job, const struct part *part,
+                      const struct linear_share *share)
 {
-    uint32_t n = job->linear.w->base.n_rows, m = job->linear.act->base.n_rows;
-    uint32_t i_block = item / job->items_per_block, i_grain = item % job->items_per_block;
+    if (part->linear.w->base.act_kind == ACT_INT8)
+        job->inner->linear_int(&part->linear, share);
+    else
+        job->inner->linear_dense(&part->linear, share);
+    uint32_t n = share->n_end - share->n_begin;
+    for (uint32_t r = share->row_begin; r < share->row_end; r++) {
+        float *y = part->linear.y + (size_t)r * part->linear.y_stride + share->n_begin;
+        if (part->bias != NULL)
+            job->inner->add(y, part->bias + share->n_begin, n);
+        if (part->sum != NULL)
+            job->inner->add(tensor_row_f32(part->sum, r) + share->n_begin, y, n);
+    }
+}
+
+/* The outputs of panels [begin, end) of a part, as far as it has them. */
+static struct linear_share share_of(const struct split_job *job, const struct part *part,
+                                    uint32_t i_block, uint32_t begin, uint32_t end, void *scratch)
+{
+    uint32_t n = part->linear.w->base.n_rows, row_end = (i_block + 1) * job->row_block;
     struct linear_share share = {
         .row_begin = i_block * job->row_block,
-        .row_end = (i_block + 1) * job->row_block < m ? (i_block + 1) * job->row_block : m,
-        .n_begin = i_grain * job->grains_per_item * job->grain,
+        .row_end = row_end < job->n_rows ? row_end : job->n_rows,
+        .n_begin = begin * PANEL_ROWS,
+        .n_end = end * PANEL_ROWS,
         .scratch = scratch,
     };
-    uint64_t n_end = (uint64_t)(i_grain + 1) * job->grains_per_item * job->grain;
-    share.n_end = n_end < n ? (uint32_t)n_end : n;
-    if (share.n_begin >= share.n_end)
+    share.n_begin = share.n_begin < n ? share.n_begin : n;
+    share.n_end = share.n_end < n ? share.n_end : n;
+    return share;
+}
+
+static void run_gated(const struct split_job *job, uint32_t i_block, uint32_t begin, uint32_t end,
+                      void *scratch)
+{
+    const struct part *gate = &job->parts[0], *up = &job->parts[1];
+    struct linear_share share = share_of(job, gate, i_block, begin, end, scratch);
+    if (share.n_begin == share.n_end)
         return;
-    if (job->linear.w->base.act_kind == ACT_INT8)
-        job->inner->linear_int(&job->linear, &share);
-    else
-        job->inner->linear_dense(&job->linear, &share);
+    run_share(job, gate, &share);
+    run_share(job, up, &share);
+    for (uint32_t r = share.row_begin; r < share.row_end; r++) {
+        float *y = gate->linear.y + (size_t)r * gate->linear.y_stride + share.n_begin;
+        job->inner->act_mul(y, y, up->linear.y + (size_t)r * up->linear.y_stride + share.n_begin,
+                            share.n_end - share.n_begin, job->kind);
+    }
 }
 
-static void run_items(void *arg, uint32_t index, uint32_t n_threads)
+static void run_item(void *arg, uint32_t item, uint32_t member)
 {
-    struct split_job *job = arg;
-    void *scratch = stream_scratch(job->stream, index);
-    (void)n_threads;
-    for (uint32_t item;
-         (item = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed)) < job->n_items;)
-        run_item(job, item, scratch);
+    const struct split_job *job = arg;
+    uint32_t i_block = item / job->items_per_block, i = item % job->items_per_block, begin, end;
+    void *scratch = stream_scratch(job->stream, member);
+    thread_pool_share(job->n_panels, 1, i, job->items_per_block, &begin, &end);
+    if (job->gated) {
+        run_gated(job, i_block, begin, end, scratch);
+        return;
+    }
+    for (uint32_t p = 0; p < job->n_parts; p++) {
+        const struct part *part = &job->parts[p];
+        uint32_t first = part->first_panel, last = first + weight_n_panels(part->linear.w);
+        if (end <= first || begin >= last)
+            continue;
+        struct linear_share share = share_of(job, part, i_block, begin > first ? begin - first : 0,
+                                             (end < last ? end : last) - first, scratch);
+        if (share.n_begin < share.n_end)
+            run_share(job, part, &share);
+    }
 }
 
-/* Cuts [rows of act] × [rows of w] into items: blocks of rows whose activations stay in L2, and
- * about four items per member in each, so that a delayed member does not hold up the others. */
-static void run_linear(struct stream *s, const struct linear_job *linear)
+/* Blocks of rows whose activations stay in L2; in each, items of a few panels, so that a member
+ * that is held up does not hold up the others. One row: items as short as their hand-over is still
+ * small beside them. */
+static void run_split(struct stream *s, struct split_job *job)
 {
-    const struct weight_cpu *w = linear->w;
-    uint32_t m = linear->act->base.n_rows, n_threads = thread_pool_size(stream_cpu(s)->pool);
-    struct split_job job = {
-        .linear = *linear, .inner = inner_of(s->ops), .stream = stream_cpu(s), .grain = PANEL_ROWS};
+    const struct weight_cpu *w = job->parts[0].linear.w;
+    uint32_t m = job->n_rows, n_threads = thread_pool_size(stream_cpu(s)->pool);
+    job->inner = inner_of(s->ops);
+    job->stream = stream_cpu(s);
     uint32_t row_bytes = w->k_pad * (w->base.act_kind == ACT_INT8 ? 1 : 4);
-    uint32_t fit = job.inner->row_block_bytes / (row_bytes > 0 ? row_bytes : 1);
+    uint32_t fit = job->inner->row_block_bytes / (row_bytes > 0 ? row_bytes : 1);
     fit = fit < ROW_BLOCK_MULTIPLE ? ROW_BLOCK_MULTIPLE
                                    : fit / ROW_BLOCK_MULTIPLE * ROW_BLOCK_MULTIPLE;
-    job.row_block = fit < m ? fit : m;
-    job.n_row_blocks = (m + job.row_block - 1) / job.row_block;
-    job.n_grains = weight_n_panels(w);
-    uint32_t wanted = n_threads == 1 ? 1 : 4 * n_threads;
-    job.grains_per_item = (job.n_grains + wanted - 1) / wanted;
-    job.items_per_block = (job.n_grains + job.grains_per_item - 1) / job.grains_per_item;
-    job.n_items = job.n_row_blocks * job.items_per_block;
-    bool parallel = (uint64_t)m * w->base.n_rows * w->k_pad >= MIN_PARALLEL;
-    run_job(s, run_items, &job, parallel);
+    uint64_t bytes = 0, n_macs = 0;
+    for (uint32_t p = 0; p < job->n_parts; p++) {
+        const struct weight_cpu *part = job->parts[p].linear.w;
+        bytes += part->units_offset - part->data_offset;
+        n_macs += (uint64_t)m * part->base.n_rows * part->k_pad;
+    }
+    uint64_t wanted = n_threads == 1 ? 1 : (uint64_t)ITEMS_PER_THREAD * n_threads;
+    if (n_threads > 1 && m == 1 && bytes / ITEM_BYTES > wanted)
+        wanted = bytes / ITEM_BYTES;
+    if (n_macs < MIN_PARALLEL)
+        wanted = 1;
+    job->row_block = fit < m ? fit : m;
+    job->items_per_block = wanted < job->n_panels ? (uint32_t)wanted : job->n_panels;
+    job->n_items = (m + job->row_block - 1) / job->row_block * job->items_per_block;
+    if (n_macs < MIN_PARALLEL)
+        for (uint32_t item = 0; item < job->n_items; item++)
+            run_item(job, item, 0);
+    else
+        thread_pool_run_items(stream_cpu(s)->pool, job->n_items, run_item, job);
+}
+
+static void run_linear(struct stream *s, const struct linear_job *linear)
+{
+    struct split_job job = {
+        .n_parts = 1, .n_rows = linear->act->base.n_rows, .n_panels = weight_n_panels(linear->w)};
+    job.parts[0].linear = *linear;
+    run_split(s, &job);
 }
 
 int linear_cpu(struct stream *s, struct tensor *y, const struct act *act, const struct weight *w)
@@ -82,6 +153,49 @@ int linear_cpu(struct stream *s, struct tensor *y, const struct act *act, const 
         .act = act_cpu(act), .w = weight_cpu(w), .y = y->data, .y_stride = y->row_stride};
     run_linear(s, &job);
     return 0;
+}
+
+static void set_part(struct part *part, const struct linear_part *from, const struct act *act)
+{
+    *part = (struct part){.linear = {.act = act_cpu(act),
+                                     .w = weight_cpu(from->w),
+                                     .y = from->y->data,
+                                     .y_stride = from->y->row_stride},
+                          .bias = from->bias,
+                          .sum = from->sum};
+}
+
+int linear_parts_cpu(struct stream *s, const struct act *act, const struct linear_part *parts,
+                     uint32_t n_parts)
+{
+    struct split_job job = {.n_parts = n_parts, .n_rows = act->n_rows};
+    for (uint32_t p = 0; p < n_parts; p++) {
+        set_part(&job.parts[p], &parts[p], act);
+        job.parts[p].first_panel = job.n_panels;
+        job.n_panels += weight_n_panels(job.parts[p].linear.w);
+    }
+    run_split(s, &job);
+    return 0;
+}
+
+int linear_gated_cpu(struct stream *s, const struct act *act, const struct linear_part *gate,
+                     const struct linear_part *up, enum activation kind)
+{
+    struct split_job job = {.n_parts = 2, .n_rows = act->n_rows, .gated = true, .kind = kind};
+    set_part(&job.parts[0], gate, act);
+    set_part(&job.parts[1], up, act);
+    job.n_panels = weight_n_panels(job.parts[0].linear.w);
+    run_split(s, &job);
+    return 0;
+}
+
+void will_read_cpu(struct stream *s, const struct weight *const *weights, uint32_t n)
+{
+    struct thread_pool_range ranges[LINEAR_MAX_PARTS];
+    for (uint32_t i = 0; i < n; i++)
+        ranges[i] =
+            (struct thread_pool_range){weights[i], (size_t)weight_cpu(weights[i])->total_bytes};
+    thread_pool_will_read(stream_cpu(s)->pool, ranges, n);
 }
 
 int linear_partial_cpu(struct stream *s, struct tensor *partial, struct tensor *high,

@@ -3,13 +3,14 @@
 #include <string.h>
 
 #include "base/status.h"
-#include "kernels/cpu/dense.h"
 #include "kernels/cpu/kv_layout.h"
 #include "kernels/cpu/stream_cpu.h"
 #include "kernels/cpu/weight_cpu.h"
 
-/* Elements of a job below which the caller works alone. */
-enum { MIN_PARALLEL = 16384 };
+enum {
+    MIN_PARALLEL = 4096, /* elements of a job below which the caller works alone: about 1 µs */
+    SHARES_PER_THREAD = 4,
+};
 
 void run_job(struct stream *s, thread_pool_fn *fn, void *job, bool parallel)
 {
@@ -31,12 +32,28 @@ struct rows_job {
     const struct weight_cpu *weight;
     const struct rope_params *rope;
     const struct kv_layer *kv;
+    thread_pool_fn *fn;
+    uint32_t n_shares;
 };
 
+static void run_share(void *arg, uint32_t item, uint32_t member)
+{
+    struct rows_job *job = arg;
+    (void)member;
+    job->fn(job, item, job->n_shares);
+}
+
+/* fn does a share of the rows, of which there are a few per thread. */
 static void run_rows(struct stream *s, thread_pool_fn *fn, struct rows_job *job)
 {
+    struct thread_pool *pool = stream_cpu(s)->pool;
+    uint32_t n_rows = job->y->n_rows, most = SHARES_PER_THREAD * thread_pool_size(pool);
     job->inner = inner_of(s->ops);
-    run_job(s, fn, job, (uint64_t)job->y->n_rows * job->y->n_cols >= MIN_PARALLEL);
+    job->fn = fn;
+    job->n_shares = n_rows < most ? n_rows : most;
+    if ((uint64_t)n_rows * job->y->n_cols < MIN_PARALLEL)
+        job->n_shares = 1;
+    thread_pool_run_items(pool, job->n_shares, run_share, job);
 }
 
 /* The rows of y that this member does. */
@@ -59,14 +76,10 @@ static void embed_row(const struct weight_cpu *w, uint32_t row, float *y)
             y[k] = (float)weight_at(w, row, k) * weight_units(w)[row];
         break;
     case PACK_F32:
-    case PACK_F16:
-    case PACK_BF16:
-        dense_row(w, row, y);
+        dtype_to_f32(DTYPE_F32, data, w->base.k_local, y);
         break;
-    default:
+    default: /* raw, F16 and BF16 rows are as they were in the checkpoint */
         dtype_to_f32((enum dtype)w->base.source, data, w->base.k_local, y);
-        if (w->base.source == DTYPE_BF16)
-            dense_flush(y, w->base.k_local);
         break;
     }
 }

@@ -36,6 +36,11 @@ int gather_rows_cpu(struct stream *s, struct tensor *y, const struct tensor *x,
                     const uint32_t *index);
 
 int linear_cpu(struct stream *s, struct tensor *y, const struct act *act, const struct weight *w);
+int linear_parts_cpu(struct stream *s, const struct act *act, const struct linear_part *parts,
+                     uint32_t n_parts);
+int linear_gated_cpu(struct stream *s, const struct act *act, const struct linear_part *gate,
+                     const struct linear_part *up, enum activation kind);
+void will_read_cpu(struct stream *s, const struct weight *const *weights, uint32_t n);
 int linear_partial_cpu(struct stream *s, struct tensor *partial, struct tensor *high,
                        const struct act *act, const struct weight *w);
 int linear_finish_cpu(struct stream *s, struct tensor *y, const struct tensor *partial,
