@@ -13,7 +13,8 @@
 #include "kernels/backend.h"
 #include "kernels/device.h"
 
-enum { LARGEST_CONCURRENT = 4096, LARGEST_QUEUE = 1 << 16 };
+enum { LARGEST_CONCURRENT = 4096, LARGEST_QUEUE = 1 << 16, LARGEST_CONTEXT = 1 << 24 };
+enum { LARGEST_TARGET_MS = 60000 };
 
 void engine_config_init(struct engine_config *cfg)
 {
@@ -29,6 +30,7 @@ void engine_config_init(struct engine_config *cfg)
         .max_queued = 512,
         .max_batch_tokens = 512,
         .prefill_chunk_tokens = 256,
+        .target_itl_ms = ENGINE_TARGET_ITL_AUTO,
         .prefix_cache = true,
     };
 }
@@ -44,6 +46,8 @@ static int check_config(const struct engine_config *cfg, struct error *err)
         {"max_batch_tokens", cfg->max_batch_tokens, 1, 1 << 16},
         {"prefill_chunk_tokens", cfg->prefill_chunk_tokens, 1, 1 << 16},
         {"draft_tokens", cfg->draft_tokens, 0, ENGINE_MAX_DRAFT_TOKENS},
+        {"max_input_tokens", cfg->max_input_tokens, 0, LARGEST_CONTEXT},
+        {"max_total_tokens", cfg->max_total_tokens, 0, LARGEST_CONTEXT},
     };
     if (!cfg->model_path || !cfg->model_path[0])
         return error_field(err, "model_path", "empty");
@@ -51,6 +55,11 @@ static int check_config(const struct engine_config *cfg, struct error *err)
         if (ranges[i].value < ranges[i].low || ranges[i].value > ranges[i].high)
             return error_field(err, ranges[i].field, "%u is not in %u..%u", ranges[i].value,
                                ranges[i].low, ranges[i].high);
+    if (cfg->target_itl_ms > LARGEST_TARGET_MS && cfg->target_itl_ms != ENGINE_TARGET_ITL_AUTO)
+        return error_field(err, "target_itl_ms", "%u is not in 0..%d", cfg->target_itl_ms,
+                           LARGEST_TARGET_MS);
+    if (cfg->max_total_tokens == 1)
+        return error_field(err, "max_total_tokens", "1 leaves no room for a prompt and an answer");
     return 0;
 }
 
@@ -145,6 +154,8 @@ static void set_limits(struct engine *e)
         .context_tokens = plan->context_tokens < pool ? plan->context_tokens : (uint32_t)pool,
         .max_concurrent = e->cfg.max_concurrent,
         .draft_tokens = e->cfg.draft_tokens,
+        .max_input_tokens = e->cfg.max_input_tokens,
+        .max_total_tokens = e->cfg.max_total_tokens,
     };
     for (uint32_t i = 0; i < tok->n_end_ids; i++)
         if (tok->end_ids[i] < e->limits.vocab_size)
@@ -171,6 +182,9 @@ static int open_scheduler(struct engine *e, struct error *err)
         .block_size = bs,
         .prefill_chunk_tokens = e->cfg.prefill_chunk_tokens,
         .max_requests = e->cfg.max_queued + e->cfg.max_concurrent,
+        .target_step_ns = e->cfg.target_itl_ms == ENGINE_TARGET_ITL_AUTO
+                              ? SCHEDULER_TARGET_AUTO
+                              : e->cfg.target_itl_ms * NS_PER_MS,
         .prefix_cache = e->cfg.prefix_cache,
         .share_generated = true, /* the CPU backend: path P equals path D to the bit */
     };

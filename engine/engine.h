@@ -22,6 +22,8 @@ struct engine;
 struct error;
 struct tokenizer;
 
+#define ENGINE_TARGET_ITL_AUTO UINT32_MAX
+
 struct engine_config {
     const char *model_path;          /* checkpoint file */
     struct executor_config executor; /* kv_tokens 0 = what max_concurrent full-context sequences
@@ -30,6 +32,11 @@ struct engine_config {
     uint32_t max_queued;             /* requests waiting, default 512 */
     uint32_t max_batch_tokens;       /* rows per step, default 512 */
     uint32_t prefill_chunk_tokens;   /* longest prompt piece per step, default 256 */
+    uint32_t target_itl_ms;          /* a step with prompts in it is to take no longer while others
+                                        decode; 0: none; default ENGINE_TARGET_ITL_AUTO: twice a
+                                        step without prompts */
+    uint32_t max_input_tokens;       /* of a prompt; default 0: what the context leaves */
+    uint32_t max_total_tokens;       /* of a prompt and an answer to it; default 0: the context */
     bool prefix_cache;               /* default on */
     uint32_t draft_tokens;           /* drafted at most for a sequence in a step where its request
                                         does not say; 0, the default: none */
@@ -167,8 +174,9 @@ uint32_t engine_context_tokens(const struct engine *engine);
 /* Checks everything against the model and the limits; the error names the field ("sampling.top_p:
  * …"). RESOURCE_EXHAUSTED (reason QUEUE_FULL, retry_after_ms set) where the queue is full or the
  * predicted wait passes the deadline (reason DEADLINE_UNREACHABLE); INVALID_ARGUMENT with reason
- * CONTEXT_TOO_LONG where the prompt does not fit; UNAVAILABLE while draining. *out_id is unique for
- * the engine's life. */
+ * CONTEXT_TOO_LONG where the prompt does not fit, INPUT_TOO_LONG and TOTAL_TOO_LONG beyond
+ * max_input_tokens and max_total_tokens (a resume, taken once, is not refused for these);
+ * UNAVAILABLE while draining. *out_id is unique for the engine's life. */
 int engine_submit(struct engine *engine, const struct engine_request *request, uint64_t *out_id,
                   struct error *err);
 

@@ -333,6 +333,7 @@ static bool run_step(struct engine *e)
     int64_t end = clock_now_ns();
     for (uint32_t i = 0; i < plan.n_samples; i++)
         take_sample(e, &plan, i, end);
+    scheduler_saw_step(e->scheduler, end - begin);
     count_step(e, &plan, end - begin);
     return true;
 }

@@ -264,7 +264,7 @@ int engine_update(struct engine *e, uint64_t id, const struct engine_update *upd
         bits |= CONTROL_STOPS;
     }
     if (update->max_tokens != -1) {
-        int64_t room = e->limits.context_tokens - r->n_prompt;
+        int64_t room = request_room(r->n_prompt, &e->limits);
         int64_t most = update->max_tokens < room ? update->max_tokens : room;
         atomic_store(&r->new_max_tokens, (uint32_t)most);
         bits |= CONTROL_MAX_TOKENS;

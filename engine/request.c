@@ -166,11 +166,18 @@ static bool init_choice(struct request *r, uint32_t i, const struct engine_resum
     return true;
 }
 
-/* What a request may generate: its own limit, cut to what the context leaves. */
+uint32_t request_room(uint32_t n_prompt, const struct request_limits *limits)
+{
+    uint32_t room = limits->context_tokens - n_prompt;
+    uint32_t total = limits->max_total_tokens;
+    return total > n_prompt && total - n_prompt < room ? total - n_prompt : room;
+}
+
+/* What a request may generate: its own limit, cut to what there is room for. */
 static uint32_t cut_max_tokens(const struct engine_request *req,
                                const struct request_limits *limits)
 {
-    uint32_t room = limits->context_tokens - req->n_prompt_ids;
+    uint32_t room = request_room(req->n_prompt_ids, limits);
     return req->stopping.max_tokens < room ? req->stopping.max_tokens : room;
 }
 

@@ -22,8 +22,9 @@ struct request_limits {
     uint32_t n_logits;       /* columns of the model's output: at least vocab_size, or 0 for it */
     uint32_t context_tokens; /* of one sequence: the model's, cut to what the KV pool holds */
     uint32_t max_concurrent;
-    uint32_t draft_tokens; /* where a request does not say; 0: none */
-    uint32_t end_ids[8];   /* tokens that end a choice unless ignore_eos */
+    uint32_t max_input_tokens, max_total_tokens; /* of a prompt; with an answer; 0: the context */
+    uint32_t draft_tokens;                       /* where a request does not say; 0: none */
+    uint32_t end_ids[8];                         /* tokens that end a choice unless ignore_eos */
     uint32_t n_end_ids;
 };
 
@@ -39,6 +40,9 @@ enum {
 /* Everything DESIGN section 9 and the protocol bound, by field name. No state. Any thread. */
 int request_check(const struct engine_request *req, const struct request_limits *limits,
                   struct error *err);
+
+/* Tokens that may follow a prompt, by the context and the limits. */
+uint32_t request_room(uint32_t n_prompt, const struct request_limits *limits);
 
 /* Tokens [begin, begin + n) of the request's bad_ids. */
 struct bad_word {
@@ -84,11 +88,13 @@ struct sequence {
     uint32_t n_drafts;   /* of them, the last ones: drafted tokens, */
     uint32_t n_accepted; /* of which so many turned out right so far; */
     uint32_t i_draft;    /* the plan's sample of the first of these rows */
+    uint32_t n_charged;  /* tokens its caller's share was charged with, or that cost nothing */
     bool samples;        /* a token is drawn in the step under way; while forking: from the */
                          /* leader's row of the prompt's last token */
     uint32_t n_hashed;   /* full blocks known to the prefix cache, */
     uint64_t chain_node; /* and the node of the last of them */
     uint64_t last_step;
+    uint64_t passed_step; /* in which it had its turn for a piece */
 
     struct request_output *output; /* engine; NULL in tests of the scheduler alone */
 };
@@ -133,7 +139,8 @@ struct request {
     bool paused;
     struct request *prev, *next;           /* all live requests */
     struct request *wait_prev, *wait_next; /* of its caller's queue */
-    uint32_t i_caller;
+    struct request *age_prev, *age_next;   /* of all that wait, by arrival */
+    uint32_t i_caller;                     /* its entry in fair_share */
     uint32_t n_cached_tokens, n_preemptions;
     uint32_t n_drafted_tokens, n_accepted_tokens;
     int64_t submitted_ns, active_ns, first_token_ns;

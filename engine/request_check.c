@@ -164,6 +164,32 @@ static int check_speculate(const struct engine_speculate *s, struct error *err)
     return 0;
 }
 
+/* What the operator allows, below what the context would hold. */
+static int check_totals(const struct engine_request *req, const struct request_limits *limits,
+                        struct error *err)
+{
+    uint32_t n = req->n_prompt_ids, most = limits->max_total_tokens;
+    if (limits->max_input_tokens && n > limits->max_input_tokens) {
+        error_field(err, "prompt", "%u tokens are more than max_input_tokens (%u)", n,
+                    limits->max_input_tokens);
+        return error_reason(err, "INPUT_TOO_LONG");
+    }
+    if (!most)
+        return 0;
+    if (n >= most)
+        error_field(err, "prompt",
+                    "%u tokens leave no room to generate: max_total_tokens is %u, prompt and "
+                    "answer together",
+                    n, most);
+    else if (req->stopping.max_tokens != UINT32_MAX && req->stopping.max_tokens > most - n)
+        error_field(err, "stopping.max_tokens",
+                    "%u and the prompt's %u tokens are more than max_total_tokens (%u)",
+                    req->stopping.max_tokens, n, most);
+    else
+        return 0;
+    return error_reason(err, "TOTAL_TOO_LONG");
+}
+
 static int check_prompt(const struct engine_request *req, const struct request_limits *limits,
                         struct error *err)
 {
@@ -175,6 +201,9 @@ static int check_prompt(const struct engine_request *req, const struct request_l
                     req->n_prompt_ids, limits->context_tokens);
         return error_reason(err, "CONTEXT_TOO_LONG");
     }
+    int rc = req->resume ? 0 : check_totals(req, limits, err);
+    if (rc)
+        return rc;
     return check_ids("prompt.token_ids", req->prompt_ids, req->n_prompt_ids, limits, err);
 }
 

@@ -30,9 +30,10 @@ static bool allocate_arrays(struct scheduler *sched)
     sched->free_slots = calloc(n, sizeof(*sched->free_slots));
     sched->copies = calloc(n, sizeof(*sched->copies));
     sched->block_tokens = calloc(sched->cfg.block_size, sizeof(*sched->block_tokens));
+    sched->n_active_of = calloc(sched->cfg.max_requests, sizeof(*sched->n_active_of));
     if (!sched->running || !sched->samples || !sched->scored || !sched->scheduled ||
         !sched->order || !sched->started || !sched->free_slots || !sched->copies ||
-        !sched->block_tokens)
+        !sched->block_tokens || !sched->n_active_of)
         return false;
     for (uint32_t i = 0; i < n; i++)
         sched->free_slots[i] = n - 1 - i;
@@ -71,7 +72,9 @@ int scheduler_create(const struct scheduler_config *cfg, struct scheduler **out_
     if (!rc && cfg->prefix_cache)
         rc = prefix_cache_create(cfg->n_blocks, cfg->block_size, &sched->prefix, err);
     if (!rc)
-        rc = scheduler_queue_create(cfg->max_requests, &sched->queue, err);
+        rc = fair_share_create(cfg->max_requests, &sched->share, err);
+    if (!rc)
+        rc = scheduler_queue_create(cfg->max_requests, sched->share, &sched->queue, err);
     if (!rc)
         *out_sched = sched;
 out:
@@ -87,6 +90,8 @@ void scheduler_destroy(struct scheduler *sched)
     kv_cache_destroy(sched->kv);
     prefix_cache_destroy(sched->prefix);
     scheduler_queue_destroy(sched->queue);
+    fair_share_destroy(sched->share);
+    free(sched->n_active_of);
     free(sched->running);
     free(sched->samples);
     free(sched->scored);
@@ -101,6 +106,19 @@ void scheduler_destroy(struct scheduler *sched)
 
 /* --- requests come, change and go --- */
 
+/* A caller that comes with work is level with those that have some, or with the last that had. */
+static void queue_request(struct scheduler *sched, struct request *r)
+{
+    if (!scheduler_queue_has_caller(sched->queue, r->i_caller)) {
+        uint64_t waiting = scheduler_queue_least(sched->queue, r->priority);
+        uint64_t computed = prompts_least(sched, r->priority);
+        uint64_t least = waiting < computed ? waiting : computed;
+        fair_share_raise(sched->share, r->i_caller,
+                         least < UINT64_MAX ? least : sched->last_counter);
+    }
+    scheduler_queue_add(sched->queue, r);
+}
+
 void scheduler_add(struct scheduler *sched, struct request *r)
 {
     r->state = REQUEST_WAITING;
@@ -112,6 +130,7 @@ void scheduler_add(struct scheduler *sched, struct request *r)
             r->n_live++;
         }
     assert(r->n_live);
+    r->i_caller = fair_share_hold(sched->share, r->caller);
     r->prev = NULL;
     r->next = sched->live;
     if (r->next)
@@ -123,15 +142,22 @@ void scheduler_add(struct scheduler *sched, struct request *r)
     if (r->paused)
         sched->n_paused++;
     else
-        scheduler_queue_add(sched->queue, r);
+        queue_request(sched, r);
+}
+
+static void leave_active(struct scheduler *sched, const struct request *r)
+{
+    sched->n_active--;
+    sched->n_active_of[r->i_caller]--;
 }
 
 static void forget_request(struct scheduler *sched, struct request *r)
 {
     if (r->state == REQUEST_ACTIVE)
-        sched->n_active--;
+        leave_active(sched, r);
     else if (!r->paused)
         scheduler_queue_remove(sched->queue, r);
+    fair_share_release(sched->share, r->i_caller);
     if (r->paused)
         sched->n_paused--;
     *(r->prev ? &r->prev->next : &sched->live) = r->next;
@@ -195,6 +221,24 @@ void scheduler_pause(struct scheduler *sched, struct request *r, bool paused)
     if (r->state == REQUEST_WAITING && paused)
         scheduler_queue_remove(sched->queue, r);
     else if (r->state == REQUEST_WAITING)
+        queue_request(sched, r);
+}
+
+void scheduler_send_back(struct scheduler *sched, struct request *r)
+{
+    for (uint32_t i = r->n_choices; i-- > 0;) {
+        struct sequence *seq = &r->choices[i];
+        if (seq->state == SEQUENCE_ENDED)
+            continue;
+        leave_running(sched, seq);
+        seq->state = SEQUENCE_WAITING;
+        r->leader = i;
+    }
+    leave_active(sched, r);
+    r->state = REQUEST_WAITING;
+    r->n_preemptions++;
+    sched->n_preemptions++;
+    if (!r->paused)
         scheduler_queue_add(sched->queue, r);
 }
 
@@ -218,6 +262,11 @@ static void sort_sequences(struct sequence **seqs, uint32_t n,
     }
 }
 
+void scheduler_sort_running(struct scheduler *sched)
+{
+    sort_sequences(sched->running, sched->n_running, runs_before);
+}
+
 void scheduler_set_priority(struct scheduler *sched, struct request *r, int32_t priority)
 {
     bool waits = r->state == REQUEST_WAITING && !r->paused;
@@ -226,7 +275,7 @@ void scheduler_set_priority(struct scheduler *sched, struct request *r, int32_t 
     r->priority = priority;
     if (waits)
         scheduler_queue_add(sched->queue, r);
-    sort_sequences(sched->running, sched->n_running, runs_before);
+    scheduler_sort_running(sched);
 }
 
 struct request *scheduler_any(const struct scheduler *sched)
@@ -257,104 +306,6 @@ int64_t scheduler_next_deadline(const struct scheduler *sched)
 
 /* --- a step --- */
 
-static uint32_t n_left(const struct sequence *seq)
-{
-    return sequence_n_tokens(seq) - seq->n_computed;
-}
-
-static bool is_decoding(const struct sequence *seq)
-{
-    return seq->n_ids && n_left(seq) == 1 && seq->n_computed;
-}
-
-static uint32_t budget(const struct scheduler *sched)
-{
-    return sched->cfg.max_rows - sched->batch->n_rows;
-}
-
-/* Of a row of the batch: to draw a token, or for the log-probability of a prompt token. */
-static void want_logits(struct scheduler *sched, struct sequence *seq, uint32_t row,
-                        uint32_t scored)
-{
-    sched->batch->sample_rows[sched->batch->n_sample_rows++] = row;
-    sched->scored[sched->plan.n_samples] = scored;
-    sched->samples[sched->plan.n_samples++] = seq;
-    sched->n_scored += scored != 0;
-}
-
-/* The first tokens of the choices that wait for the prompt are drawn from its last row, as the
- * leader's. */
-static void draw_for_choices(struct scheduler *sched, struct request *r, uint32_t row)
-{
-    for (uint32_t i = 0; i < r->n_choices; i++) {
-        struct sequence *seq = &r->choices[i];
-        seq->samples = seq->state == SEQUENCE_FORKING && !seq->n_ids;
-        if (seq->samples)
-            want_logits(sched, seq, row, 0);
-    }
-}
-
-/* Of the sequence's next n rows as many as may be scored in this step. */
-static uint32_t cut_to_scores(const struct scheduler *sched, const struct sequence *seq, uint32_t n)
-{
-    uint32_t room = sched->cfg.n_score_rows - sched->n_scored, fits = 0;
-    while (fits < n && (room || !request_scores_row(seq->request, seq->n_computed + fits))) {
-        room -= request_scores_row(seq->request, seq->n_computed + fits);
-        fits++;
-    }
-    return fits;
-}
-
-/* A token of the sequence, or one drafted behind its last. */
-static uint32_t token_at(const struct sequence *seq, uint32_t at)
-{
-    uint32_t n = sequence_n_tokens(seq);
-    return at < n ? sequence_token(seq, at) : seq->draft->ids[at - n];
-}
-
-/* Writes the sequence's next n rows, and those of its drafts, into the batch. */
-static void emit(struct scheduler *sched, struct sequence *seq, uint32_t n)
-{
-    struct step_batch *b = sched->batch;
-    const uint32_t *table = kv_cache_table(sched->kv, seq->slot);
-    uint32_t bs = sched->cfg.block_size, s = b->n_seqs++;
-    b->seq_start[s] = b->n_rows;
-    memcpy(b->block_tables + (size_t)s * b->limits.max_blocks_per_seq, table,
-           kv_cache_table_len(sched->kv, seq->slot) * sizeof(*table));
-    for (uint32_t i = 0; i < n + seq->n_drafts; i++) {
-        uint32_t at = seq->n_computed + i, row = b->n_rows++;
-        b->token_ids[row] = token_at(seq, at);
-        b->positions[row] = at;
-        b->kv_slots[row] = table[at / bs] * bs + at % bs;
-        b->seq_of_row[row] = s;
-        b->is_generated[row] = at >= seq->request->n_prompt;
-        if (request_scores_row(seq->request, at))
-            want_logits(sched, seq, row, at + 1);
-        if (at + 1 == seq->request->n_prompt && seq->choice == seq->request->leader)
-            draw_for_choices(sched, seq->request, row);
-    }
-    b->seq_start[s + 1] = b->n_rows;
-    seq->samples = n == n_left(seq);
-    if (seq->samples)
-        want_logits(sched, seq, b->n_rows - 1 - seq->n_drafts, 0);
-    seq->n_rows = n;
-    seq->last_step = sched->n_steps;
-    sched->scheduled[sched->n_scheduled++] = seq;
-}
-
-/* Behind all others, so that those lie side by side. */
-static void want_drafts(struct scheduler *sched)
-{
-    uint32_t n = sched->plan.n_samples;
-    for (uint32_t s = 0; s < sched->n_scheduled; s++) {
-        struct sequence *seq = sched->scheduled[s];
-        seq->i_draft = sched->plan.n_samples;
-        for (uint32_t i = seq->n_drafts; i > 0; i--)
-            want_logits(sched, seq, sched->batch->seq_start[s + 1] - i, 0);
-    }
-    sched->plan.n_drafted = sched->plan.n_samples - n;
-}
-
 static bool waited_longer(const struct sequence *a, const struct sequence *b)
 {
     if (a->request->priority != b->request->priority)
@@ -369,9 +320,9 @@ static void schedule_decodes(struct scheduler *sched)
         struct sequence *seq = sched->running[i];
         if (seq->state != SEQUENCE_RUNNING || seq->request->paused)
             continue;
-        if (is_decoding(seq))
+        if (sequence_decodes(seq))
             sched->order[n++] = seq;
-        if (is_decoding(seq) || (seq->n_ids > seq->n_replayed && !seq->n_computed))
+        if (sequence_decodes(seq) || (seq->n_ids > seq->n_replayed && !seq->n_computed))
             sched->plan.n_decode_ready++;
     }
     if (n > sched->cfg.max_rows) {
@@ -385,92 +336,8 @@ static void schedule_decodes(struct scheduler *sched)
             sched->order[n_roomy++] = sched->order[i];
     drafts_choose(sched, sched->order, n_roomy);
     for (uint32_t i = 0; i < n_roomy; i++)
-        emit(sched, sched->order[i], 1);
+        batch_emit(sched, sched->order[i], 1);
     sched->plan.n_decode_rows = n_roomy;
-}
-
-/* A piece of a prompt (or of a replay). While nothing else runs, others' blocks may be taken, so
- * that there is always progress. */
-static bool schedule_piece(struct scheduler *sched, struct sequence *seq)
-{
-    bool alone = !sched->batch->n_rows;
-    if (!kv_cache_table_len(sched->kv, seq->slot)) {
-        uint32_t spare = alone ? 0 : 1 + sched->plan.n_decode_rows / 8;
-        if (!alone && !blocks_can_start(sched, seq, spare))
-            return false;
-        blocks_attach_prefix(sched, seq);
-        if (!seq->request->n_cached_tokens && !seq->request->n_preemptions)
-            seq->request->n_cached_tokens =
-                seq->n_computed < seq->request->n_prompt ? seq->n_computed : seq->request->n_prompt;
-    }
-    uint32_t n = n_left(seq);
-    n = n < sched->cfg.prefill_chunk_tokens ? n : sched->cfg.prefill_chunk_tokens;
-    n = n < budget(sched) ? n : budget(sched);
-    if (seq->request->prompt_logprobs)
-        n = cut_to_scores(sched, seq, n);
-    if (!n)
-        return false;
-    n = blocks_reserve(sched, seq, n, alone);
-    if (!n)
-        return false;
-    emit(sched, seq, n);
-    sched->plan.n_prefill_rows += n;
-    return true;
-}
-
-/* Returns the priority below which nothing new may start: someone started already waits for blocks.
- */
-static int32_t schedule_prefills(struct scheduler *sched)
-{
-    int32_t floor = INT32_MIN;
-    for (uint32_t i = 0; i < sched->n_running && budget(sched); i++) {
-        struct sequence *seq = sched->running[i];
-        if (seq->state != SEQUENCE_RUNNING || seq->request->paused || seq->n_rows ||
-            is_decoding(seq))
-            continue;
-        bool starts = !kv_cache_table_len(sched->kv, seq->slot);
-        if (starts && floor > INT32_MIN)
-            continue;
-        if (!schedule_piece(sched, seq) && floor == INT32_MIN)
-            floor = seq->request->priority;
-    }
-    return floor;
-}
-
-static void activate(struct scheduler *sched, struct request *r, int64_t now_ns)
-{
-    scheduler_queue_take(sched->queue, r);
-    r->state = REQUEST_ACTIVE;
-    r->active_ns = now_ns;
-    sched->n_active++;
-    sched->started[sched->plan.n_started++] = r;
-    for (uint32_t i = 0; i < r->n_choices; i++) {
-        struct sequence *seq = &r->choices[i];
-        if (seq->state != SEQUENCE_WAITING)
-            continue;
-        seq->state = i == r->leader ? SEQUENCE_RUNNING : SEQUENCE_FORKING;
-        seq->slot = sched->free_slots[--sched->n_free_slots];
-        seq->n_computed = seq->n_hashed = seq->n_rows = 0;
-        seq->chain_node = PREFIX_ROOT;
-        sched->running[sched->n_running++] = seq;
-    }
-    sort_sequences(sched->running, sched->n_running, runs_before);
-}
-
-static void schedule_new(struct scheduler *sched, int32_t floor, int64_t now_ns)
-{
-    struct request *r;
-    while (budget(sched) && (r = scheduler_queue_peek(sched->queue))) {
-        struct sequence *leader = &r->choices[r->leader];
-        bool alone = !sched->batch->n_rows;
-        if (r->n_live > sched->n_free_slots || r->priority <= floor)
-            return;
-        if (!alone && !blocks_can_start(sched, leader, 1 + sched->plan.n_decode_rows / 8))
-            return;
-        activate(sched, r, now_ns);
-        if (!schedule_piece(sched, leader))
-            return;
-    }
 }
 
 bool scheduler_schedule(struct scheduler *sched, struct step_batch *batch, int64_t now_ns,
@@ -482,10 +349,13 @@ bool scheduler_schedule(struct scheduler *sched, struct step_batch *batch, int64
     sched->n_scheduled = 0;
     sched->n_scored = 0;
     sched->n_steps++;
+    sched->shape = (struct step_shape){0};
+    prompts_make_place(sched);
     schedule_decodes(sched);
-    int32_t floor = schedule_prefills(sched);
-    schedule_new(sched, floor, now_ns);
-    want_drafts(sched);
+    sched->shape.n_decode = batch->n_rows;
+    prompts_schedule(sched, now_ns);
+    sched->shape.n_prefill = sched->plan.n_prefill_rows;
+    batch_want_drafts(sched);
     sched->plan.copies = sched->copies;
     sched->plan.samples = sched->samples;
     sched->plan.scored = sched->scored;
@@ -521,6 +391,7 @@ void scheduler_commit(struct scheduler *sched)
     for (uint32_t i = 0; i < sched->n_scheduled; i++) {
         struct sequence *seq = sched->scheduled[i];
         seq->n_computed += seq->n_rows + seq->n_accepted;
+        batch_charge(sched, seq, seq->n_computed - seq->n_accepted, seq->n_computed);
         if (seq->n_drafts > seq->n_accepted)
             blocks_trim(sched, seq);
         seq->n_rows = seq->n_drafts = seq->n_accepted = 0;
@@ -551,6 +422,11 @@ static uint32_t count_ready(const struct scheduler *sched)
     return n_moving || !n_held || room ? n_moving + n_queued : 0;
 }
 
+void scheduler_saw_step(struct scheduler *sched, int64_t step_ns)
+{
+    step_time_saw(&sched->time, &sched->shape, step_ns);
+}
+
 void scheduler_get_stats(const struct scheduler *sched, struct scheduler_stats *out_stats)
 {
     uint64_t queued = 0;
@@ -559,7 +435,7 @@ void scheduler_get_stats(const struct scheduler *sched, struct scheduler_stats *
             const struct sequence *seq = &r->choices[i];
             if (seq->state == SEQUENCE_RUNNING ||
                 (seq->state == SEQUENCE_WAITING && i == r->leader))
-                queued += n_left(seq) > 1 ? n_left(seq) : 0;
+                queued += sequence_n_left(seq) > 1 ? sequence_n_left(seq) : 0;
         }
     *out_stats = (struct scheduler_stats){
         .n_queued = sched->n_live - sched->n_active,

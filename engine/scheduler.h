@@ -1,6 +1,6 @@
 /* scheduler.h: who takes part in the next step. Continuous batching under a token budget: first
- * every sequence that decodes, then pieces of prompts (chunked prefill), then new requests while
- * there is room. When KV blocks run out, the sequence whose recompute costs least gives its blocks
+ * every sequence that decodes, then pieces of prompts (chunked prefill) of requests under way and
+ * new ones. When KV blocks run out, the sequence whose recompute costs least gives its blocks
  * back and starts over (its generated tokens are replayed, not drawn again).
  *
  * A sequence that decodes may take drafted tokens along (draft.h): rows behind its own, as many as
@@ -8,12 +8,20 @@
  * these rows is drawn from only if the one before gave the very token drafted, so the tokens are
  * those that single rows would have given; blocks of the others are let go.
  *
- * It always gets on: sequences are served by priority and arrival, and the first that is not paused
- * may take the blocks of all others, and a single sequence always fits (checked at submit).
+ * While sequences decode, a step takes as many tokens of prompts as keep it within the target time
+ * (step_time.h learns what they cost), and a few in any case.
  *
- * Pure: it touches no executor and no clock; it fills a step_batch, and is told the results. Engine
- * thread only. Allocates at create, never after. Requests are borrowed between scheduler_add() and
- * their end. */
+ * Prompts are served by priority; within one, the caller that has had least comes first
+ * (fair_share.h), and a caller with nothing running takes the place of one of several requests
+ * of another. But in every SCHEDULER_AGE_TURN-th step with prompts the priority of whoever has
+ * waited longest comes first, so that none waits for ever.
+ *
+ * It always gets on: where nothing else can run, the first that is not paused, by priority and
+ * arrival, takes the blocks of all others, and a single sequence always fits (checked at submit).
+ *
+ * Pure: it touches no executor and no clock; it fills a step_batch, and is told the results and
+ * times. Engine thread only. Allocates at create, never after. Requests are borrowed between
+ * scheduler_add() and their end. */
 #pragma once
 
 #include <stdbool.h>
@@ -26,6 +34,13 @@ struct scheduler;
 struct sequence;
 struct step_batch;
 
+#define SCHEDULER_TARGET_AUTO (-1)
+
+enum {
+    SCHEDULER_AGE_TURN = 16,
+    SCHEDULER_LEAST_PREFILL_ROWS = 8, /* of a step, where a prompt waits */
+};
+
 struct scheduler_config {
     uint32_t max_rows, max_seqs; /* per step, as in step_limits; max_seqs = slots */
     uint32_t max_blocks_per_seq;
@@ -33,7 +48,9 @@ struct scheduler_config {
     uint32_t n_draft_rows; /* and rows of drafted tokens: together as in step_limits */
     uint32_t n_blocks, block_size;
     uint32_t prefill_chunk_tokens; /* longest piece of a prompt per step */
-    uint32_t max_requests;         /* that wait */
+    uint32_t max_requests;         /* that live */
+    int64_t target_step_ns;        /* of a step in which sequences decode and prompts are computed;
+                                      0: none; SCHEDULER_TARGET_AUTO: twice one without prompts */
     bool prefix_cache;
     bool share_generated; /* generated tokens' KV equals prompt tokens' to the bit (roles P ≡ D) */
 };
@@ -104,6 +121,9 @@ void scheduler_commit(struct scheduler *sched);
 
 /* A step costs as much as base_rows rows would, and each row besides (step_cost.h). */
 void scheduler_set_row_cost(struct scheduler *sched, float base_rows);
+
+/* How long the step took that was committed last, all of it. */
+void scheduler_saw_step(struct scheduler *sched, int64_t step_ns);
 
 void scheduler_get_stats(const struct scheduler *sched, struct scheduler_stats *out_stats);
 /* Tokens of work lost if the sequence were preempted now. */

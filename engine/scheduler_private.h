@@ -1,23 +1,30 @@
 /* scheduler_private.h: the scheduler's state, shared by its files alone. */
 #pragma once
 
+#include "engine/fair_share.h"
 #include "engine/kv_cache.h"
 #include "engine/prefix_cache.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
 #include "engine/scheduler_queue.h"
 #include "engine/step.h"
+#include "engine/step_time.h"
 
 struct scheduler {
     struct scheduler_config cfg;
     struct kv_cache *kv;
     struct prefix_cache *prefix; /* NULL: off */
+    struct fair_share *share;
     struct scheduler_queue *queue;
-    struct request *live; /* list of all */
+    uint32_t *n_active_of; /* [max_requests] active requests of each caller */
+    uint64_t last_counter; /* of the caller whose prompt was worked on last */
+    struct request *live;  /* list of all */
     uint32_t n_live, n_active, n_paused;
     int64_t next_deadline_ns;
     bool deadlines_changed; /* next_deadline_ns must be found again */
     uint64_t n_arrivals, n_steps;
+    uint32_t n_since_turn; /* steps with prompts since the oldest had its turn */
+    struct step_time time;
 
     struct sequence **running; /* [max_seqs] with a slot; by priority, arrival, choice */
     uint32_t n_running;
@@ -27,6 +34,8 @@ struct scheduler {
     /* the step under way */
     struct step_batch *batch;
     struct scheduler_plan plan;
+    struct step_shape shape;
+    int64_t decode_ns;           /* it would take without prompts */
     struct kv_copy *copies;      /* [max_seqs] */
     struct sequence **samples;   /* [max_seqs + n_score_rows + n_draft_rows] */
     uint32_t *scored;            /* as many */
@@ -39,6 +48,46 @@ struct scheduler {
 
     uint64_t n_preemptions, n_prefix_hit_tokens, n_prefix_query_tokens;
 };
+
+/* Tokens whose K and V are still to be computed. */
+static inline uint32_t sequence_n_left(const struct sequence *seq)
+{
+    return sequence_n_tokens(seq) - seq->n_computed;
+}
+
+static inline bool sequence_decodes(const struct sequence *seq)
+{
+    return seq->n_ids && sequence_n_left(seq) == 1 && seq->n_computed;
+}
+
+/* --- scheduler.c --- */
+
+/* Puts what runs into the order of priority and arrival. */
+void scheduler_sort_running(struct scheduler *sched);
+/* An active request waits again: its places and blocks are free. */
+void scheduler_send_back(struct scheduler *sched, struct request *request);
+
+/* --- scheduler_batch.c --- */
+
+/* Writes the sequence's next n rows, and those of its drafts, into the batch. */
+void batch_emit(struct scheduler *sched, struct sequence *seq, uint32_t n);
+/* The drafts' samples, behind all others. */
+void batch_want_drafts(struct scheduler *sched);
+/* Charges the caller for tokens [begin, end), less those it was charged for already: what is
+ * computed again after a preemption costs nobody. */
+void batch_charge(struct scheduler *sched, struct sequence *seq, uint32_t begin, uint32_t end);
+/* Of the sequence's next n rows as many as may be scored in this step. */
+uint32_t batch_cut_to_scores(const struct scheduler *sched, const struct sequence *seq, uint32_t n);
+
+/* --- scheduler_prompts.c --- */
+
+/* Before anything is in the step: a caller that has nothing running gets a place, where another has
+ * several. */
+void prompts_make_place(struct scheduler *sched);
+/* Pieces of prompts and replays, and new requests, while there is room in the step. */
+void prompts_schedule(struct scheduler *sched, int64_t now_ns);
+/* The lowest counter of callers whose prompts of this priority or a higher one are under way. */
+uint64_t prompts_least(const struct scheduler *sched, int32_t priority);
 
 /* --- scheduler_blocks.c --- */
 

@@ -11,7 +11,9 @@ enum {
     MAX_THREADS = 4096,
     MAX_CONCURRENT = 4096,
     MAX_QUEUED = 65536,
-    MAX_BATCH_TOKENS = 1 << 20,
+    MAX_BATCH_TOKENS = 1 << 16, /* as the worker's */
+    MAX_CONTEXT = 1 << 24,
+    MAX_TARGET_MS = 60000,
     MAX_TEMPLATE_BYTES = 1 << 20,
 };
 
@@ -96,8 +98,18 @@ int config_check(const char *field, const pb_config *config, struct error *err)
         check_range(field, "max_queued_requests", config->has_max_queued_requests,
                     config->max_queued_requests, MAX_QUEUED, err) != 0 ||
         check_range(field, "max_batch_tokens", config->has_max_batch_tokens,
-                    config->max_batch_tokens, MAX_BATCH_TOKENS, err) != 0)
+                    config->max_batch_tokens, MAX_BATCH_TOKENS, err) != 0 ||
+        check_range(field, "prefill_chunk_tokens", config->has_prefill_chunk_tokens,
+                    config->prefill_chunk_tokens, MAX_BATCH_TOKENS, err) != 0 ||
+        check_range(field, "max_input_tokens", config->has_max_input_tokens,
+                    config->max_input_tokens, MAX_CONTEXT, err) != 0 ||
+        check_range(field, "max_total_tokens", config->has_max_total_tokens,
+                    config->max_total_tokens, MAX_CONTEXT, err) != 0 ||
+        check_range(field, "target_itl_ms", config->has_target_itl_ms && config->target_itl_ms != 0,
+                    config->target_itl_ms, MAX_TARGET_MS, err) != 0)
         return err->status;
+    if (config->has_max_total_tokens && config->max_total_tokens < 2)
+        return bad(field, "max_total_tokens", err, "1 leaves no room for a prompt and an answer");
     if (config->has_kv_bytes && config->has_kv_tokens)
         return bad(field, "kv_tokens", err, "only one of kv_bytes and kv_tokens may be given");
     if (strlen(config->chat_template) > MAX_TEMPLATE_BYTES)

@@ -64,6 +64,12 @@ static void add_config(struct heritage *heritage, const pb_config *config)
     add_number(heritage, "--max-concurrent", config->max_concurrent_requests);
     add_number(heritage, "--max-queued", config->max_queued_requests);
     add_number(heritage, "--max-batch-tokens", config->max_batch_tokens);
+    add_number(heritage, "--prefill-chunk-tokens", config->prefill_chunk_tokens);
+    add_number(heritage, "--max-input-tokens", config->max_input_tokens);
+    add_number(heritage, "--max-total-tokens", config->max_total_tokens);
+    if (config->has_target_itl_ms && !config->target_itl_ms)
+        add(heritage, "--target-itl-ms", "0");
+    add_number(heritage, "--target-itl-ms", config->target_itl_ms);
     if (config->has_prefix_cache)
         add_text(heritage, config->prefix_cache ? "--prefix-cache=true" : "--prefix-cache=false");
 }
@@ -154,6 +160,10 @@ pb_config *config_merge(const pb_config *under, const pb_config *over)
     MERGE_NUMBER(max_concurrent_requests);
     MERGE_NUMBER(max_queued_requests);
     MERGE_NUMBER(max_batch_tokens);
+    MERGE_NUMBER(prefill_chunk_tokens);
+    MERGE_NUMBER(max_input_tokens);
+    MERGE_NUMBER(max_total_tokens);
+    MERGE_NUMBER(target_itl_ms);
     MERGE_NUMBER(prefix_cache);
     if (over->has_kv_bytes || over->has_kv_tokens)
         merged->has_kv_bytes = merged->has_kv_tokens =

@@ -12,20 +12,30 @@
 #include "proto/rpc/rpc_message.h"
 #include "sluice/manager/v1/manager.pb-c.h"
 
-static void fill_config(const struct cli_settings *s, Sluice__Manager__V1__ModelConfig *config)
+static void set_number(uint64_t value, protobuf_c_boolean *has, uint32_t *field)
 {
+    *has = value != 0;
+    *field = (uint32_t)value;
+}
+
+static void fill_config(const struct cli *cli, Sluice__Manager__V1__ModelConfig *config)
+{
+    const struct cli_settings *s = &cli->settings;
     *config = (Sluice__Manager__V1__ModelConfig)SLUICE__MANAGER__V1__MODEL_CONFIG__INIT;
-    if (s->context_length) {
-        config->has_context_length = true;
-        config->context_length = (uint32_t)s->context_length;
-    }
+    set_number(s->context_length, &config->has_context_length, &config->context_length);
     if (s->kv_tokens) {
         config->has_kv_tokens = true;
         config->kv_tokens = s->kv_tokens;
     }
-    if (s->threads) {
-        config->has_n_threads = true;
-        config->n_threads = (uint32_t)s->threads;
+    set_number(s->threads, &config->has_n_threads, &config->n_threads);
+    set_number(s->max_concurrent, &config->has_max_concurrent_requests,
+               &config->max_concurrent_requests);
+    set_number(s->max_batch_tokens, &config->has_max_batch_tokens, &config->max_batch_tokens);
+    set_number(s->max_input_tokens, &config->has_max_input_tokens, &config->max_input_tokens);
+    set_number(s->max_total_tokens, &config->has_max_total_tokens, &config->max_total_tokens);
+    if (cli_given(cli, "target-itl-ms")) {
+        config->has_target_itl_ms = true;
+        config->target_itl_ms = (uint32_t)s->target_itl_ms;
     }
     if (s->kv_dtype && s->kv_dtype[0])
         config->kv_dtype = (char *)(uintptr_t)s->kv_dtype;
@@ -52,7 +62,7 @@ int action_load(struct cli *cli, const char *name, const char *version,
     Sluice__Manager__V1__ModelConfig config;
     char id[UUID_BYTES];
     rng_uuid(id); /* so that a retry after a lost connection is one load, not two */
-    fill_config(s, &config);
+    fill_config(cli, &config);
     request.model = (char *)(uintptr_t)name;
     request.version = (char *)(uintptr_t)version;
     request.request_id = s->request_id && s->request_id[0] ? (char *)(uintptr_t)s->request_id : id;

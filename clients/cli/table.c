@@ -81,6 +81,18 @@ static const struct option_spec deploy_specs[] = {
      "tokens per sequence; 0: the model's", 0, 16777216},
     {"kv-tokens", 0, OPTION_U64, CLI_OPTION(kv_tokens), "0", "N", "KV pool; 0: by memory", 0,
      1099511627776},
+    {"max-concurrent", 0, OPTION_U64, CLI_OPTION(max_concurrent), "0", "N",
+     "sequences that a replica runs at once; 0: 256", 0, 4096},
+    {"max-batch-tokens", 0, OPTION_U64, CLI_OPTION(max_batch_tokens), "0", "N",
+     "tokens of one step; 0: 512", 0, 65536},
+    {"max-input-tokens", 0, OPTION_U64, CLI_OPTION(max_input_tokens), "0", "N",
+     "tokens of a prompt; 0: what the context leaves", 0, 16777216},
+    {"max-total-tokens", 0, OPTION_U64, CLI_OPTION(max_total_tokens), "0", "N",
+     "tokens of a prompt and an answer to it; 0: the context", 0, 16777216},
+    {"target-itl-ms", 0, OPTION_U64, CLI_OPTION(target_itl_ms), NULL, "N",
+     "time between two tokens that steps with prompts in them aim at; 0: none; default: twice a "
+     "step without prompts",
+     0, 60000},
 };
 
 /* The end of those above; a command may have these alone. */

@@ -4,7 +4,7 @@
 
 #include "clients/cli/cli.h"
 
-enum { CLI_MAX_SPECS = 48, CLI_MAX_WORDS = 64 };
+enum { CLI_MAX_SPECS = 64, CLI_MAX_WORDS = 64 };
 
 /* The rows in the order of the help. */
 size_t table_n_commands(void);

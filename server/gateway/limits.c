@@ -80,6 +80,8 @@ const struct gateway_limit_row gateway_limit_rows[N_GATEWAY_LIMITS] = {
                           {"max-concurrent", 0, OPTION_U64, AT(max_concurrent), "256", "N",
                            "requests at one replica; more of them wait", 1, COUNT_MAX}},
     [LIMIT_DEADLINE] = {"deadline_unreachable", true, {.name = NULL}},
+    [LIMIT_INPUT_TOKENS] = {"input_tokens", true, {.name = NULL}},
+    [LIMIT_TOTAL_TOKENS] = {"total_tokens", true, {.name = NULL}},
     [LIMIT_REPLICA_WAIT] = {"replica_wait",
                             true,
                             {"replica-wait", 0, OPTION_MS, AT(replica_wait_ms), "5s", "TIME",

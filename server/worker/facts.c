@@ -81,8 +81,13 @@ static void add_limits(const struct facts_limits *limits, Sluice__V1__ModelInfo 
 {
     if (limits->context_tokens)
         info->context_length = limits->context_tokens;
-    info->limits->max_prompt_tokens = info->context_length ? info->context_length - 1 : 0;
+    uint32_t total = info->context_length;
+    if (limits->max_total_tokens && (!total || limits->max_total_tokens < total))
+        total = limits->max_total_tokens;
+    info->limits->max_prompt_tokens = total ? total - 1 : 0;
     info->limits->max_generated_tokens = info->limits->max_prompt_tokens;
+    if (limits->max_input_tokens && (!total || limits->max_input_tokens < total - 1))
+        info->limits->max_prompt_tokens = limits->max_input_tokens;
     info->limits->max_choices = ENGINE_MAX_CHOICES;
     info->limits->max_stop_strings = ENGINE_MAX_STOP_STRINGS;
     info->limits->max_stop_bytes = ENGINE_MAX_STOP_BYTES;

@@ -15,6 +15,7 @@ struct tokenizer;
 /* What is served, where it is less than the file offers; zeros where it is not known. */
 struct facts_limits {
     uint32_t context_tokens, max_concurrent, max_queued;
+    uint32_t max_input_tokens, max_total_tokens;
     bool chat; /* there is a chat template that renders */
 };
 

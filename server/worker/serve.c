@@ -129,6 +129,8 @@ static int publish_facts(struct worker *worker, const struct checkpoint *ckpt,
     struct facts_limits limits = {.context_tokens = engine_context_tokens(engine),
                                   .max_concurrent = cfg->max_concurrent,
                                   .max_queued = cfg->max_queued,
+                                  .max_input_tokens = cfg->max_input_tokens,
+                                  .max_total_tokens = cfg->max_total_tokens,
                                   .chat = worker->template != NULL};
     Sluice__V1__ModelInfo *info;
     int rc = facts_model_info(&worker->facts, ckpt, engine_tokenizer(engine),

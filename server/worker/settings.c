@@ -20,6 +20,8 @@ enum {
     GROUP_TEXT = 256,
 };
 
+enum { LARGEST_TARGET_MS = 60000 };
+
 #define FIELD(name) offsetof(struct settings, name)
 
 struct grouped_spec {
@@ -66,6 +68,17 @@ static const struct grouped_spec table[] = {
     {GROUP_RUN,
      {"prefill-chunk-tokens", 0, OPTION_U64, FIELD(prefill_chunk_tokens), "0", "N",
       "longest piece of a prompt in one step; 0: 256", 0, 1 << 16}},
+    {GROUP_SIZE,
+     {"max-input-tokens", 0, OPTION_U64, FIELD(max_input_tokens), "0", "N",
+      "tokens of a prompt; 0: what the context leaves", 0, 1 << 24}},
+    {GROUP_SIZE,
+     {"max-total-tokens", 0, OPTION_U64, FIELD(max_total_tokens), "0", "N",
+      "tokens of a prompt and an answer to it; 0: the context", 0, 1 << 24}},
+    {GROUP_SIZE,
+     {"target-itl-ms", 0, OPTION_STRING, FIELD(target_itl), "auto", "N",
+      "time between two tokens that steps with prompts in them aim at; 0: none; auto: twice a step "
+      "without prompts",
+      0, 0}},
     {GROUP_SIZE,
      {"prefix-cache", 0, OPTION_BOOL, FIELD(prefix_cache), "true", NULL,
       "share the KV of equal prefixes", 0, 0}},
@@ -365,6 +378,22 @@ static int kv_dtype(const char *name, enum dtype *out, struct error *err)
                      name);
 }
 
+static int target_itl(const char *text, uint32_t *out, struct error *err)
+{
+    char *end;
+    if (!text || strcmp(text, "auto") == 0) {
+        *out = ENGINE_TARGET_ITL_AUTO;
+        return 0;
+    }
+    unsigned long value = strtoul(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || *end || value > LARGEST_TARGET_MS)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--target-itl-ms: \"%s\" is neither auto nor milliseconds from 0 to %d",
+                         text, LARGEST_TARGET_MS);
+    *out = (uint32_t)value;
+    return 0;
+}
+
 int settings_engine_config(const struct settings *s, struct engine_config *out_config,
                            struct error *err)
 {
@@ -379,6 +408,8 @@ int settings_engine_config(const struct settings *s, struct engine_config *out_c
         return error_set(err, STATUS_UNIMPLEMENTED,
                          "--devices: models on CUDA devices are not built; use cpu:0");
     int rc = kv_dtype(s->kv_dtype, &cfg.executor.kv_dtype, err);
+    if (!rc)
+        rc = target_itl(s->target_itl, &cfg.target_itl_ms, err);
     if (rc)
         return rc;
     cfg.model_path = s->model;
@@ -395,6 +426,8 @@ int settings_engine_config(const struct settings *s, struct engine_config *out_c
         cfg.max_batch_tokens = (uint32_t)s->max_batch_tokens;
     if (s->prefill_chunk_tokens)
         cfg.prefill_chunk_tokens = (uint32_t)s->prefill_chunk_tokens;
+    cfg.max_input_tokens = (uint32_t)s->max_input_tokens;
+    cfg.max_total_tokens = (uint32_t)s->max_total_tokens;
     cfg.prefix_cache = s->prefix_cache;
     *out_config = cfg;
     return 0;

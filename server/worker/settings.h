@@ -16,6 +16,8 @@ struct settings {
     const char *model, *digest, *devices, *kernels, *kv_dtype, *chat_template_file;
     uint64_t tp, pp, threads, context_length, kv_tokens, kv_bytes, memory_promised;
     uint64_t max_concurrent, max_queued, max_batch_tokens, prefill_chunk_tokens;
+    uint64_t max_input_tokens, max_total_tokens;
+    const char *target_itl; /* milliseconds, or "auto" */
     bool prefix_cache;
     /* serve */
     const char *socket, *exit_report, *replica, *name, *version_id, *device_group;

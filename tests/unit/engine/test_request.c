@@ -370,6 +370,54 @@ static void test_check_limits_themselves_are_taken(void **state)
 
 /* --- what is made of it --- */
 
+/* An operator's limits are refusals where the context's end is a cut; a resume was taken once. */
+static void test_check_input_and_total_tokens_name_the_limit(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t n_prompt, max_tokens, max_input, max_total;
+        const char *field, *reason, *text; /* field NULL: is taken */
+        uint32_t room;                     /* then max_tokens of the request */
+    } rows[] = {
+        {20, 5, 20, 0, NULL, NULL, NULL, 5},
+        {21, 5, 20, 0, "prompt", "INPUT_TOO_LONG", "21 tokens are more than max_input_tokens (20)",
+         0},
+        {20, 30, 0, 50, NULL, NULL, NULL, 30},
+        {20, 31, 0, 50, "stopping.max_tokens", "TOTAL_TOO_LONG",
+         "31 and the prompt's 20 tokens are more than max_total_tokens (50)", 0},
+        {49, 1, 0, 50, NULL, NULL, NULL, 1},
+        {50, 1, 0, 50, "prompt", "TOTAL_TOO_LONG", "max_total_tokens is 50", 0},
+        {20, UINT32_MAX, 0, 50, NULL, NULL, NULL, 30},
+        {20, UINT32_MAX, 0, 5000, NULL, NULL, NULL, CONTEXT - 20},
+        {20, 5000, 0, 0, NULL, NULL, NULL, CONTEXT - 20},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        static const struct engine_resume resume[1];
+        struct request_limits with = limits;
+        struct engine_request req = valid();
+        struct request *r;
+        struct error err = {0};
+        with.max_input_tokens = rows[i].max_input;
+        with.max_total_tokens = rows[i].max_total;
+        req.n_prompt_ids = rows[i].n_prompt;
+        req.stopping.max_tokens = rows[i].max_tokens;
+        int rc = request_check(&req, &with, &err);
+        if (rows[i].field) {
+            assert_int_equal(rc, STATUS_INVALID_ARGUMENT);
+            assert_string_equal(err.field, rows[i].field);
+            assert_string_equal(err.reason, rows[i].reason);
+            assert_non_null(strstr(err.message, rows[i].text));
+            req.resume = resume;
+            assert_int_equal(request_check(&req, &with, &err), 0);
+            continue;
+        }
+        assert_int_equal(rc, 0);
+        assert_int_equal(request_create(&req, &with, &r, &err), 0);
+        assert_int_equal(r->max_tokens, rows[i].room);
+        request_release(r);
+    }
+}
+
 static void test_create_copies_and_cuts(void **state)
 {
     (void)state;
@@ -481,6 +529,7 @@ int main(void)
         cmocka_unit_test(test_check_numbers_in_their_ranges),
         cmocka_unit_test(test_check_names_the_field_that_is_wrong),
         cmocka_unit_test(test_check_limits_themselves_are_taken),
+        cmocka_unit_test(test_check_input_and_total_tokens_name_the_limit),
         cmocka_unit_test(test_create_copies_and_cuts),
         cmocka_unit_test(test_create_ignore_eos_leaves_the_callers_stops),
         cmocka_unit_test(test_create_salts_differ_by_text),

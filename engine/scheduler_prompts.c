@@ -1,0 +1,250 @@
+#include "engine/scheduler_private.h"
+
+/* The order of prompts. Those of the priority whose turn it is come before all others. */
+static bool goes_first(const struct scheduler *sched, const struct request *a,
+                       const struct request *b, const int32_t *turn)
+{
+    if (a->priority != b->priority && turn && (a->priority == *turn || b->priority == *turn))
+        return a->priority == *turn;
+    if (a->priority != b->priority)
+        return a->priority > b->priority;
+    uint64_t of_a = fair_share_counter(sched->share, a->i_caller);
+    uint64_t of_b = fair_share_counter(sched->share, b->i_caller);
+    return of_a != of_b ? of_a < of_b : a->arrival < b->arrival;
+}
+
+static bool wants_piece(const struct sequence *seq)
+{
+    return seq->state == SEQUENCE_RUNNING && !seq->request->paused && !sequence_decodes(seq);
+}
+
+uint64_t prompts_least(const struct scheduler *sched, int32_t priority)
+{
+    uint64_t least = UINT64_MAX;
+    for (uint32_t i = 0; i < sched->n_running; i++) {
+        const struct request *r = sched->running[i]->request;
+        uint64_t counter = fair_share_counter(sched->share, r->i_caller);
+        if (wants_piece(sched->running[i]) && r->priority >= priority && counter < least)
+            least = counter;
+    }
+    return least;
+}
+
+/* --- a piece --- */
+
+enum piece {
+    PIECE_SCHEDULED,
+    PIECE_NO_ROOM,   /* in the step: nor has it any for others */
+    PIECE_NO_SCORES, /* as many rows are scored as can be */
+    PIECE_NO_BLOCKS,
+};
+
+/* How many of n rows behind `depth` others the step has time for. */
+static uint32_t cut_to_time(const struct scheduler *sched, uint32_t depth, uint32_t n)
+{
+    struct step_shape shape = sched->shape;
+    int64_t limit = sched->cfg.target_step_ns;
+    uint32_t done = sched->plan.n_prefill_rows;
+    if (!limit || !shape.n_decode)
+        return n;
+    if (limit == SCHEDULER_TARGET_AUTO)
+        limit = 2 * sched->decode_ns;
+    shape.n_prefill = done;
+    uint32_t fits = step_time_fit_rows(&sched->time, &shape, depth, limit, n);
+    uint32_t least = done < SCHEDULER_LEAST_PREFILL_ROWS ? SCHEDULER_LEAST_PREFILL_ROWS - done : 0;
+    fits = fits > least ? fits : least;
+    return fits < n ? fits : n;
+}
+
+static void start_sequence(struct scheduler *sched, struct sequence *seq)
+{
+    struct request *r = seq->request;
+    blocks_attach_prefix(sched, seq);
+    if (!r->n_cached_tokens && !r->n_preemptions)
+        r->n_cached_tokens = seq->n_computed < r->n_prompt ? seq->n_computed : r->n_prompt;
+    if (seq->n_charged < seq->n_computed)
+        seq->n_charged = seq->n_computed; /* found in the cache: it cost nothing */
+}
+
+/* A piece of a prompt (or of a replay); `force`: at the cost of all others' blocks. */
+static enum piece schedule_piece(struct scheduler *sched, struct sequence *seq, bool force)
+{
+    if (!kv_cache_table_len(sched->kv, seq->slot)) {
+        uint32_t spare = sched->batch->n_rows ? 1 + sched->plan.n_decode_rows / 8 : 0;
+        if (!force && !blocks_can_start(sched, seq, spare))
+            return PIECE_NO_BLOCKS;
+        start_sequence(sched, seq);
+    }
+    uint32_t n = sequence_n_left(seq), room = sched->cfg.max_rows - sched->batch->n_rows;
+    n = n < sched->cfg.prefill_chunk_tokens ? n : sched->cfg.prefill_chunk_tokens;
+    n = n < room ? n : room;
+    n = cut_to_time(sched, seq->n_computed, n);
+    if (!n)
+        return PIECE_NO_ROOM;
+    if (seq->request->prompt_logprobs)
+        n = batch_cut_to_scores(sched, seq, n);
+    if (!n)
+        return PIECE_NO_SCORES;
+    n = blocks_reserve(sched, seq, n, force);
+    if (!n)
+        return PIECE_NO_BLOCKS;
+    batch_emit(sched, seq, n);
+    sched->plan.n_prefill_rows += n;
+    sched->last_counter = fair_share_counter(sched->share, seq->request->i_caller);
+    return PIECE_SCHEDULED;
+}
+
+/* --- new requests --- */
+
+static void activate(struct scheduler *sched, struct request *r, int64_t now_ns)
+{
+    scheduler_queue_remove(sched->queue, r);
+    r->state = REQUEST_ACTIVE;
+    if (!r->active_ns)
+        r->active_ns = now_ns;
+    sched->n_active++;
+    sched->n_active_of[r->i_caller]++;
+    sched->started[sched->plan.n_started++] = r;
+    for (uint32_t i = 0; i < r->n_choices; i++) {
+        struct sequence *seq = &r->choices[i];
+        if (seq->state != SEQUENCE_WAITING)
+            continue;
+        seq->state = i == r->leader ? SEQUENCE_RUNNING : SEQUENCE_FORKING;
+        seq->slot = sched->free_slots[--sched->n_free_slots];
+        seq->n_computed = seq->n_hashed = seq->n_rows = 0;
+        seq->chain_node = PREFIX_ROOT;
+        sched->running[sched->n_running++] = seq;
+    }
+    scheduler_sort_running(sched);
+}
+
+static bool has_room_for(struct scheduler *sched, const struct request *r, uint32_t spare)
+{
+    return r->n_live <= sched->n_free_slots &&
+           blocks_can_start(sched, &r->choices[r->leader], spare);
+}
+
+/* Of whom has several requests running while the caller of `r`, who has had no more, has none: one
+ * of those that have most, of the lowest priority; of those the one with the least lost work. */
+static struct request *find_yielding(const struct scheduler *sched, const struct request *r)
+{
+    struct request *best = NULL;
+    uint64_t counter = fair_share_counter(sched->share, r->i_caller), best_lost = 0;
+    uint32_t best_n = 0;
+    for (uint32_t i = 0; i < sched->n_running; i++) {
+        struct request *v = sched->running[i]->request;
+        uint32_t n = sched->n_active_of[v->i_caller];
+        uint64_t lost = 0;
+        if (n < 2 || v->priority > r->priority || (best && v->priority > best->priority) ||
+            fair_share_counter(sched->share, v->i_caller) < counter)
+            continue;
+        for (uint32_t c = 0; c < v->n_choices; c++)
+            if (v->choices[c].state == SEQUENCE_RUNNING)
+                lost += scheduler_lost_tokens(sched, &v->choices[c]);
+        if (best && v->priority == best->priority &&
+            (n < best_n || (n == best_n && lost >= best_lost)))
+            continue;
+        best = v;
+        best_n = n;
+        best_lost = lost;
+    }
+    return best;
+}
+
+/* A prompt that takes a good part of all blocks waits for them: it would cost too many others. */
+void prompts_make_place(struct scheduler *sched)
+{
+    struct request *r = scheduler_queue_peek(sched->queue, NULL), *v;
+    uint32_t spare = 1 + sched->n_running / 8;
+    if (!r || sched->n_active_of[r->i_caller] ||
+        sequence_n_tokens(&r->choices[r->leader]) > sched->cfg.n_blocks / 4 * sched->cfg.block_size)
+        return;
+    while (!has_room_for(sched, r, spare) && (v = find_yielding(sched, r)))
+        scheduler_send_back(sched, v);
+}
+
+/* --- the step's prompts --- */
+
+/* The next to get a piece, not one of those that have had theirs or could get none. */
+static struct sequence *next_running(const struct scheduler *sched, const int32_t *turn)
+{
+    struct sequence *best = NULL;
+    for (uint32_t i = 0; i < sched->n_running; i++) {
+        struct sequence *seq = sched->running[i];
+        if (!wants_piece(seq) || seq->n_rows || seq->passed_step == sched->n_steps)
+            continue;
+        if (!best || goes_first(sched, seq->request, best->request, turn))
+            best = seq;
+    }
+    return best;
+}
+
+/* One piece, or a mark at who could get none. False where there is nobody left, or no room. *floor:
+ * someone of this priority who has started waits for blocks; nothing below it may begin to. */
+static bool schedule_next(struct scheduler *sched, const int32_t *turn, int32_t *floor,
+                          int64_t now_ns)
+{
+    bool blocked = *floor > INT32_MIN;
+    struct sequence *seq = next_running(sched, turn);
+    struct request *r = scheduler_queue_peek(sched->queue, turn);
+    uint32_t spare = sched->batch->n_rows ? 1 + sched->plan.n_decode_rows / 8 : 0;
+    if (r && (!seq || goes_first(sched, r, seq->request, turn)) && r->priority > *floor &&
+        has_room_for(sched, r, spare)) {
+        activate(sched, r, now_ns);
+        seq = &r->choices[r->leader];
+    }
+    if (!seq)
+        return false;
+    seq->passed_step = sched->n_steps;
+    if (blocked && !kv_cache_table_len(sched->kv, seq->slot))
+        return true;
+    enum piece piece = schedule_piece(sched, seq, false);
+    if (piece == PIECE_SCHEDULED && turn && seq->request->priority == *turn)
+        sched->n_since_turn = 0;
+    if (piece == PIECE_NO_BLOCKS && !blocked)
+        *floor = seq->request->priority;
+    return piece != PIECE_NO_ROOM;
+}
+
+/* The priority of the prompt that came first of all that wait, where it is its turn; it stays its
+ * turn until it gets a piece. */
+static const int32_t *turn_of(const struct scheduler *sched)
+{
+    const struct request *oldest = scheduler_queue_oldest(sched->queue);
+    if (sched->n_since_turn < SCHEDULER_AGE_TURN - 1)
+        return NULL;
+    for (uint32_t i = 0; i < sched->n_running; i++) {
+        const struct request *r = sched->running[i]->request;
+        if (wants_piece(sched->running[i]) && (!oldest || r->arrival < oldest->arrival))
+            oldest = r;
+    }
+    return oldest ? &oldest->priority : NULL;
+}
+
+/* Nothing runs: the first in the order of running, or of the queue, takes what it needs. */
+static void schedule_alone(struct scheduler *sched, int64_t now_ns)
+{
+    struct request *r = scheduler_queue_peek(sched->queue, NULL);
+    for (uint32_t i = 0; i < sched->n_running; i++)
+        if (wants_piece(sched->running[i])) {
+            schedule_piece(sched, sched->running[i], true);
+            return;
+        }
+    if (!r || r->n_live > sched->n_free_slots)
+        return;
+    activate(sched, r, now_ns);
+    schedule_piece(sched, &r->choices[r->leader], true);
+}
+
+void prompts_schedule(struct scheduler *sched, int64_t now_ns)
+{
+    int32_t floor = INT32_MIN;
+    const int32_t *turn = turn_of(sched);
+    sched->decode_ns = step_time_predict(&sched->time, &sched->shape);
+    while (sched->batch->n_rows < sched->cfg.max_rows && cut_to_time(sched, 0, 1) &&
+           schedule_next(sched, turn, &floor, now_ns))
+        ;
+    if (!sched->batch->n_rows)
+        schedule_alone(sched, now_ns);
+    sched->n_since_turn += sched->plan.n_prefill_rows > 0;
+}

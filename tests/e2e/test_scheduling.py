@@ -1,0 +1,102 @@
+"""Who may ask for how much, and who comes first, through the whole way: limits of tokens, callers that share, priorities."""
+import re
+import subprocess
+import urllib.request
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2, status_pb2
+
+from conftest import BIN, model_path, patience
+
+
+def details(error):
+    """(reason, field) of a refusal."""
+    status = status_pb2.Status.FromString(dict(error.trailing_metadata())["grpc-status-details-bin"])
+    reason = field = ""
+    for any_detail in status.details:
+        info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
+        if any_detail.Unpack(info):
+            reason = info.reason
+        elif any_detail.Unpack(bad):
+            field = bad.field_violations[0].field
+    return reason, field
+
+
+def ids_request(sluice, n, max_tokens):
+    request = sluice.request("smol", "", max_tokens=max_tokens or 1, ignore_eos=True)
+    request.token_ids.ids.extend([100 + i % 1000 for i in range(n)])
+    if max_tokens is None:
+        request.stopping.ClearField("max_tokens")
+    return request
+
+
+def refusals(sluice, limit):
+    with urllib.request.urlopen(f"http://{sluice.metrics_address}/metrics", timeout=patience(5)) as reply:
+        text = reply.read().decode()
+    return sum(float(v) for v in re.findall(rf'^sluice_refusals_total\{{limit="{limit}"\}} (\S+)$', text, re.M))
+
+
+def test_limits_of_tokens_are_told_and_kept(fresh):
+    fresh.start_measured()
+    fresh.cli("register", "smol", model_path(), "--version", "1")
+    fresh.cli("load", "smol", "--max-input-tokens", "40", "--max-total-tokens", "60", "--max-concurrent", "3", "--max-batch-tokens", "64",
+              "--target-itl-ms", "50")
+    fresh.wait(lambda: fresh.run("smol", "hi", "-n", "1", check=False).returncode == 0, 30, "the model answers")
+    limits = fresh.inference.GetModel(fresh.stubs.inference.GetModelRequest(model="smol")).model.versions[0].info.limits
+    assert (limits.max_prompt_tokens, limits.max_generated_tokens, limits.max_concurrent_requests) == (40, 59, 3)
+    for n, max_tokens, answer in ((40, 20, 20), (40, None, 20), (1, 59, 59), (1, None, 59), (10, 50, 50)):
+        assert len(fresh.inference.Complete(ids_request(fresh, n, max_tokens), timeout=patience(60)).choices[0].ids) == answer, (n, max_tokens)
+    for n, max_tokens, reason, field, text in (
+            (41, 1, "INPUT_TOO_LONG", "prompt", "41 tokens are more than max_input_tokens (40)"),
+            (40, 21, "TOTAL_TOO_LONG", "stopping.max_tokens", "21 and the prompt's 40 tokens are more than max_total_tokens (60)")):
+        with pytest.raises(grpc.RpcError) as e:
+            fresh.inference.Complete(ids_request(fresh, n, max_tokens), timeout=patience(30))
+        assert e.value.code() == grpc.StatusCode.INVALID_ARGUMENT and text in e.value.details(), e.value
+        assert details(e.value) == (reason, field)
+    assert refusals(fresh, "input_tokens") == 1 and refusals(fresh, "total_tokens") == 1
+
+
+@pytest.mark.parametrize("args,text", [
+    (["--max-total-tokens", "1"], "max_total_tokens: 1 leaves no room"), (["--max-input-tokens", "99999999"], "--max-input-tokens"),
+    (["--target-itl-ms", "60001"], "--target-itl-ms"), (["--max-concurrent", "5000"], "--max-concurrent")])
+def test_limits_that_make_no_sense_are_refused_at_load(served, args, text):
+    result = served.cli("load", "smol", *args, check=False)
+    assert result.returncode != 0 and text in result.stderr, result
+
+
+@pytest.mark.parametrize("args,text", [
+    (["--target-itl-ms", "soon"], '"soon" is neither auto nor milliseconds'), (["--target-itl-ms", "-1"], '"-1" is neither'),
+    (["--target-itl-ms", "60001"], '"60001" is neither'), (["--max-total-tokens", "1"], "max_total_tokens")])
+def test_a_worker_refuses_them_too(args, text):
+    result = subprocess.run([BIN / "sluice-worker", "generate", model_path(), "x", "-n", "1", *args], capture_output=True, text=True,
+                            timeout=patience(60))
+    assert result.returncode != 0 and text in result.stderr, result
+
+
+def test_one_request_does_not_wait_for_those_of_another_caller(fresh, stubs):
+    """Of two API keys one has 90 requests on four places; the other's one is done before most of them."""
+    keys, lines = {}, []
+    for name in ("hog", "modest"):
+        out = subprocess.run([BIN / "sluice", "key", "new", name], capture_output=True, text=True, timeout=patience(20), check=True).stdout
+        keys[name], line = out.splitlines()[:2]
+        lines.append(line)
+    path = fresh.state / "keys"
+    path.write_text("\n".join(lines) + "\n")
+    path.chmod(0o600)
+    fresh.start("--keys-file", path)
+    fresh.cli("register", "smol", model_path(), "--version", "1")
+    fresh.cli("load", "smol", "--max-concurrent", "4")
+
+    def call(name, request):
+        return fresh.inference.Complete.future(request, timeout=patience(300), metadata=[("authorization", f"Bearer {keys[name]}")])
+    call("modest", fresh.request("smol", "Hello", max_tokens=1)).result()
+    hogs = [call("hog", fresh.request("smol", f"Count on from {i}:", max_tokens=64, ignore_eos=True)) for i in range(90)]
+    fresh.wait(lambda: sum(h.done() for h in hogs) >= 2, 60, "the hog's first answers")
+    for i in range(3):
+        before = sum(h.done() for h in hogs)
+        answer = call("modest", fresh.request("smol", f"The capital of {i} is", max_tokens=8, ignore_eos=True)).result()
+        after = sum(h.done() for h in hogs)
+        assert len(answer.choices[0].ids) == 8
+        assert after - before <= 12, (before, after)  # in order of arrival it would have been all of them
+    assert all(len(h.result().choices[0].ids) == 64 for h in hogs)
