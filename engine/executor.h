@@ -18,7 +18,7 @@ struct step_batch;
 struct step_limits;
 
 struct executor_config {
-    const char *kernels;         /* "auto", "f32", "ref", "avx2", "avx512", "amx" */
+    const char *kernels;         /* "auto", "f32", "ref", "avx2", "avx512", "avx512_bf16", "amx" */
     uint32_t n_threads;          /* over all ranks; 0 = one per CPU */
     uint32_t tp;                 /* 1, 2, 4 or 8 */
     enum dtype kv_dtype;         /* F32, F16 or BF16 */

@@ -24,6 +24,7 @@ struct stream;
 
 enum act_kind {
     ACT_F32 = 1,  /* the rows as they are (dense weights) */
+    ACT_BF16 = 4, /* rounded to bf16 (BF16 weights on the CPU) */
     ACT_INT8 = 2, /* integers with one scale per token and a sparse outlier plane (block integers,
                      docs/performance.md): every quantized weight */
 };
@@ -86,7 +87,7 @@ struct linear_part {
 enum { LINEAR_MAX_PARTS = 3 };
 
 struct op_table {
-    const char *name; /* "f32", "ref", "avx2", "avx512", "amx", "cuda" */
+    const char *name; /* "f32", "ref", "avx2", "avx512", "avx512_bf16", "amx", "cuda" */
     const char
         *numerics; /* names the bits: equal strings promise equal bits (part of numerics_id) */
     size_t (*weight_bytes)(const struct weight_desc *desc, struct error *err);
@@ -178,9 +179,10 @@ struct op_table {
                   struct sample_result *results);
 };
 
-/* Chooses a kernel set of the CPU backend: "auto" (best by CPUID), "ref", "avx2", "avx512", "amx"
- * or "f32" (dequantized weights, f32 activations: the truth that accuracy is measured against).
- * NOT_FOUND for an unknown name, FAILED_PRECONDITION where the CPU lacks it. */
+/* Chooses a kernel set of the CPU backend: "auto" (best by CPUID), "ref", "avx2", "avx512",
+ * "avx512_bf16" (BF16 weights by vdpbf16ps), "amx" or "f32" (dequantized weights, f32 activations:
+ * the truth that accuracy is measured against). NOT_FOUND for an unknown name, FAILED_PRECONDITION
+ * where the CPU lacks it. */
 int op_table_cpu(const char *name, const struct op_table **out_ops, struct error *err);
 
 /* Why the set "amx" cannot be had here; empty where it can. */

@@ -15,6 +15,7 @@ enum {
     MAX_CONTEXT = 1 << 24,
     MAX_TARGET_MS = 60000,
     MAX_TEMPLATE_BYTES = 1 << 20,
+    MAX_DRAFT_TOKENS = 16,
 };
 
 static int bad(const char *field, const char *member, struct error *err, const char *text)
@@ -79,7 +80,8 @@ static int check_built(const char *field, const pb_config *config, struct error 
 int config_check(const char *field, const pb_config *config, struct error *err)
 {
     static const char *const kv_dtypes[] = {"bf16", "f16", "f32", "int8", "fp8", NULL};
-    static const char *const kernel_sets[] = {"auto", "f32", "ref", "avx2", "avx512", "amx", NULL};
+    static const char *const kernel_sets[] = {"auto",   "f32",         "ref", "avx2",
+                                              "avx512", "avx512_bf16", "amx", NULL};
     if (!config)
         return 0;
     if (check_built(field, config, err) != 0 ||
@@ -112,6 +114,8 @@ int config_check(const char *field, const pb_config *config, struct error *err)
         return bad(field, "max_total_tokens", err, "1 leaves no room for a prompt and an answer");
     if (config->has_kv_bytes && config->has_kv_tokens)
         return bad(field, "kv_tokens", err, "only one of kv_bytes and kv_tokens may be given");
+    if (config->max_draft_tokens > MAX_DRAFT_TOKENS)
+        return bad(field, "max_draft_tokens", err, "is more than 16");
     if (strlen(config->chat_template) > MAX_TEMPLATE_BYTES)
         return bad(field, "chat_template", err, "is longer than 1 MiB");
     return 0;

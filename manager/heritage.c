@@ -70,6 +70,7 @@ static void add_config(struct heritage *heritage, const pb_config *config)
     if (config->has_target_itl_ms && !config->target_itl_ms)
         add(heritage, "--target-itl-ms", "0");
     add_number(heritage, "--target-itl-ms", config->target_itl_ms);
+    add_number(heritage, "--speculate", config->max_draft_tokens);
     if (config->has_prefix_cache)
         add_text(heritage, config->prefix_cache ? "--prefix-cache=true" : "--prefix-cache=false");
 }
@@ -165,6 +166,7 @@ pb_config *config_merge(const pb_config *under, const pb_config *over)
     MERGE_NUMBER(max_total_tokens);
     MERGE_NUMBER(target_itl_ms);
     MERGE_NUMBER(prefix_cache);
+    MERGE_NUMBER(max_draft_tokens);
     if (over->has_kv_bytes || over->has_kv_tokens)
         merged->has_kv_bytes = merged->has_kv_tokens =
             0; /* one way of saying it replaces the other */

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What takes longer than every commit can wait for; each part ≤ 60 minutes. Run before an issue is resolved; figures go to docs/testing.md.
-#   tests/long.sh PART...      sanitizers tsan fuzz accuracy load plumbing faults bench, or all
+#   tests/long.sh PART...      sanitizers tsan fuzz accuracy load plumbing faults bench peers, or all
 set -uo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -94,9 +94,13 @@ part_bench() { # figures for docs/performance.md
     run "engine" build/release/bin/bench_engine
 }
 
+part_peers() { # other engines on the same models, run in turn; the table for docs/performance.md
+    run "peers" tests/bench/peers.sh --json build/peers.json
+}
+
 [ $# -gt 0 ] || { sed -n '2,3s/^# //p' "$0"; exit 2; }
 parts=("$@")
-[ "$1" = all ] && parts=(sanitizers tsan fuzz accuracy load plumbing faults bench)
+[ "$1" = all ] && parts=(sanitizers tsan fuzz accuracy load plumbing faults bench peers)
 for part in "${parts[@]}"; do
     declare -F "part_$part" >/dev/null || { echo "no part $part" >&2; exit 2; }
     started=$SECONDS

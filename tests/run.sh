@@ -130,7 +130,7 @@ fi
 if wants asan; then
     must "configure (asan)" cmake --preset asan
     must "build (asan)" cmake --build build/asan
-    count_ctest "unit under ASan + UBSan" build/asan -LE "model|accuracy"
+    count_ctest "unit under ASan + UBSan" build/asan -j "$(nproc)" -LE "model|accuracy"
     SLUICE_BIN=$root/build/asan/bin count_pytest "smoke under ASan + UBSan" tests/e2e/test_smoke.py
 fi
 if wants fuzz; then

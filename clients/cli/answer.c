@@ -37,6 +37,15 @@ static void take_tokens(const struct cli *cli, const Sluice__V1__Tokens *tokens,
         printable_write(stdout, tokens->text);
 }
 
+static void take_end(const Sluice__V1__Finished *finished, struct answer *a)
+{
+    a->reason = finished->reason;
+    if (!finished->receipt)
+        return;
+    a->n_drafted_tokens = finished->receipt->n_drafted_tokens;
+    a->n_accepted_tokens = finished->receipt->n_accepted_tokens;
+}
+
 static int on_event(const struct cli *cli, const Sluice__V1__GenerateResponse *response,
                     struct answer *a, struct error *err)
 {
@@ -47,7 +56,7 @@ static int on_event(const struct cli *cli, const Sluice__V1__GenerateResponse *r
     else if (response->event_case == SLUICE__V1__GENERATE_RESPONSE__EVENT_PROMPT_INFO)
         a->n_prompt_tokens = response->prompt_info->n_prompt_tokens;
     else if (response->event_case == SLUICE__V1__GENERATE_RESPONSE__EVENT_FINISHED)
-        a->reason = response->finished->reason;
+        take_end(response->finished, a);
     return output_flush("the answer", err);
 }
 
@@ -106,4 +115,7 @@ void answer_print_figures(const struct answer *a)
     double rate = a->n_tokens > 1 && decode_s > 0 ? (double)(a->n_tokens - 1) / decode_s : 0;
     fprintf(stderr, "%" PRIu64 " tokens, first after %.0f ms, then %.1f tokens/s\n", a->n_tokens,
             ttft_ms, rate);
+    if (a->n_drafted_tokens)
+        fprintf(stderr, "%" PRIu32 " of %" PRIu32 " drafted tokens accepted\n",
+                a->n_accepted_tokens, a->n_drafted_tokens);
 }

@@ -18,7 +18,8 @@ struct answer {
     struct strbuf text; /* all of it */
     uint32_t n_prompt_tokens;
     uint64_t n_tokens;
-    Sluice__V1__FinishReason reason; /* UNSPECIFIED: it did not finish */
+    uint32_t n_drafted_tokens, n_accepted_tokens; /* as the receipt says */
+    Sluice__V1__FinishReason reason;              /* UNSPECIFIED: it did not finish */
     int64_t start_ns, first_ns, last_ns;
 
     pthread_mutex_t lock; /* of what follows */
@@ -38,5 +39,5 @@ int answer_run(struct cli *cli, struct rpc_client *client,
 /* Ends it from any thread, also before its call has begun; does nothing once it has ended. */
 void answer_cancel(struct answer *answer);
 
-/* Time to first token and tokens/s, on stderr. */
+/* Time to first token and tokens/s, and what was drafted, on stderr. */
 void answer_print_figures(const struct answer *answer);

@@ -87,8 +87,11 @@ static void take_finished(struct slot *slot, const Sluice__V1__Finished *finishe
     slot->finished =
         finished->n_tokens == slot->n_tokens || finished->n_tokens == slot->n_tokens + n_hidden;
     slot->is_short = finished->reason != SLUICE__V1__FINISH_REASON__FINISH_REASON_LENGTH;
-    if (finished->receipt)
-        snprintf(r->numerics_id, sizeof(r->numerics_id), "%s", finished->receipt->numerics_id);
+    if (!finished->receipt)
+        return;
+    snprintf(r->numerics_id, sizeof(r->numerics_id), "%s", finished->receipt->numerics_id);
+    r->n_drafted_tokens += slot->counts ? finished->receipt->n_drafted_tokens : 0;
+    r->n_accepted_tokens += slot->counts ? finished->receipt->n_accepted_tokens : 0;
 }
 
 static void on_message(void *arg, struct rpc_stream *rpc, const ProtobufCMessage *message)
@@ -229,6 +232,7 @@ struct parts {
     Sluice__V1__ChatMessage message, *messages[1];
     Sluice__V1__Stopping stopping;
     Sluice__V1__Sampling sampling;
+    Sluice__V1__Speculate speculate;
 };
 
 static void fill_request(struct load *load, struct parts *p)
@@ -242,7 +246,8 @@ static void fill_request(struct load *load, struct parts *p)
                         SLUICE__V1__CHAT_MESSAGE__INIT,
                         {&p->message},
                         SLUICE__V1__STOPPING__INIT,
-                        SLUICE__V1__SAMPLING__INIT};
+                        SLUICE__V1__SAMPLING__INIT,
+                        SLUICE__V1__SPECULATE__INIT};
     p->request.model = (char *)(uintptr_t)c->model;
     p->request.version = (char *)(uintptr_t)c->version;
     if (!prompt.text) {
@@ -271,6 +276,11 @@ static void fill_request(struct load *load, struct parts *p)
     p->sampling.seed = c->seed + load->next_index;
     p->request.stopping = &p->stopping;
     p->request.sampling = &p->sampling;
+    p->speculate.drafter =
+        c->n_drafts ? SLUICE__V1__DRAFTER__DRAFTER_NGRAM : SLUICE__V1__DRAFTER__DRAFTER_NONE;
+    p->speculate.has_max_draft_tokens = c->n_drafts > 0;
+    p->speculate.max_draft_tokens = c->n_drafts > 0 ? (uint32_t)c->n_drafts : 0;
+    p->request.speculate = c->n_drafts >= 0 ? &p->speculate : NULL;
 }
 
 static void set_live(struct load *load, struct slot *slot, bool live)

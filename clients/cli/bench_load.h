@@ -34,6 +34,7 @@ struct bench_load_config {
     uint64_t timeout_ms;     /* of a request; 0: none */
     bool ignore_eos, chat;
     double temperature; /* 0: greedy */
+    int32_t n_drafts; /* drafted by prompt lookup in a step; 0: none, -1: as the model was loaded */
     uint64_t seed;
     double slo_ttft_ms, slo_itl_ms, slo_e2e_ms; /* 0: whatever it is */
     const volatile sig_atomic_t *stop;          /* not 0: end with what there is */
@@ -52,6 +53,7 @@ struct bench_results {
     uint64_t n_late;  /* arrivals that waited for one of n_clients to end */
     uint64_t by_code[BENCH_CODES];
     uint64_t n_input_tokens, n_cached_tokens, n_output_tokens, n_messages;
+    uint64_t n_drafted_tokens, n_accepted_tokens; /* of those that ended well */
     uint32_t max_in_flight, n_connections;
     struct histogram ttft, itl, tpot, e2e;
     struct error first_error; /* of those that failed; status 0: none did */

@@ -73,6 +73,8 @@ static void add_setup(const struct bench_setup *setup, struct strbuf *out)
         strbuf_printf(out, ", \"shared_prefix\": %" PRIu64, setup->shared_prefix);
     }
     add_range(out, "max_tokens", setup->max_tokens);
+    if (c->n_drafts >= 0)
+        strbuf_printf(out, ", \"speculate\": %" PRId32, c->n_drafts);
     strbuf_printf(out, ", \"temperature\": %g, \"ignore_eos\": %s, \"seed\": %" PRIu64 "}",
                   c->temperature, c->ignore_eos ? "true" : "false", c->seed);
 }
@@ -100,6 +102,8 @@ static void add_counts(const struct bench_results *r, struct strbuf *out)
                   ", \"input_tokens\": %" PRIu64 ", \"cached_tokens\": %" PRIu64
                   ", \"output_tokens\": %" PRIu64 ", \"messages\": %" PRIu64,
                   r->n_input_tokens, r->n_cached_tokens, r->n_output_tokens, r->n_messages);
+    strbuf_printf(out, ", \"drafted_tokens\": %" PRIu64 ", \"accepted_tokens\": %" PRIu64,
+                  r->n_drafted_tokens, r->n_accepted_tokens);
 }
 
 static void add_goodput(const struct bench_load_config *c, const struct bench_results *r,
@@ -207,6 +211,10 @@ static void print_counts(const struct bench_setup *setup, const struct bench_res
     printf("tokens     %" PRIu64 " in (%" PRIu64 " cached), %" PRIu64 " out in %" PRIu64
            " messages\n",
            r->n_input_tokens, r->n_cached_tokens, r->n_output_tokens, r->n_messages);
+    if (r->n_drafted_tokens)
+        printf("drafted    %" PRIu64 " tokens, %" PRIu64 " (%.0f %%) accepted\n",
+               r->n_drafted_tokens, r->n_accepted_tokens,
+               100.0 * (double)r->n_accepted_tokens / (double)r->n_drafted_tokens);
     printf("per second %.2f requests, %.1f tokens in, %.1f tokens out\n", per_second(r, r->n_ok),
            per_second(r, r->n_input_tokens), per_second(r, r->n_output_tokens));
 }

@@ -99,6 +99,7 @@ static int take_settings(struct serve_bench *b, struct error *err)
     c->ignore_eos = s->ignore_eos;
     c->chat = s->chat;
     c->temperature = s->temperature;
+    c->n_drafts = cli_given(b->cli, "speculate") ? (int32_t)s->speculate : -1;
     c->seed = s->seed;
     c->slo_ttft_ms = s->slo_ttft_ms;
     c->slo_itl_ms = s->slo_itl_ms;
@@ -263,6 +264,8 @@ static const struct option_spec serve_specs[] = {
     {"ignore-eos", 0, OPTION_BOOL, CLI_OPTION(ignore_eos), "true", NULL,
      "go on to the last of the tokens; =false lets the model end", 0, 0},
     {"temperature", 0, OPTION_F64, CLI_OPTION(temperature), "0", "X", "0: greedy", 0, 0},
+    {"speculate", 0, OPTION_U64, CLI_OPTION(speculate), NULL, "N",
+     "tokens drafted by prompt lookup in a step; 0: none; default: as the model was loaded", 0, 16},
     {"seed", 's', OPTION_U64, CLI_OPTION(seed), "1", "N",
      "of prompts, lengths and arrivals: the same load again", 0, 0},
     {"slo-ttft-ms", 0, OPTION_F64, CLI_OPTION(slo_ttft_ms), "0", "MS",

@@ -27,6 +27,10 @@ static void fill_config(const struct cli *cli, Sluice__Manager__V1__ModelConfig 
         config->has_kv_tokens = true;
         config->kv_tokens = s->kv_tokens;
     }
+    if (s->speculate) {
+        config->has_max_draft_tokens = true;
+        config->max_draft_tokens = (uint32_t)s->speculate;
+    }
     set_number(s->threads, &config->has_n_threads, &config->n_threads);
     set_number(s->max_concurrent, &config->has_max_concurrent_requests,
                &config->max_concurrent_requests);

@@ -33,6 +33,14 @@ void sampling_fill(const struct cli *cli, struct sampling_parts *parts,
         parts->stopping.stop = parts->stop;
         parts->stopping.n_stop = 1;
     }
+    if (cli_given(cli, "speculate")) {
+        parts->speculate = (Sluice__V1__Speculate)SLUICE__V1__SPECULATE__INIT;
+        parts->speculate.drafter =
+            s->speculate ? SLUICE__V1__DRAFTER__DRAFTER_NGRAM : SLUICE__V1__DRAFTER__DRAFTER_NONE;
+        parts->speculate.has_max_draft_tokens = s->speculate > 0;
+        parts->speculate.max_draft_tokens = (uint32_t)s->speculate;
+        request->speculate = &parts->speculate;
+    }
     request->sampling = &parts->sampling;
     request->stopping = &parts->stopping;
 }

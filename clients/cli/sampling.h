@@ -9,6 +9,7 @@ struct cli;
 struct sampling_parts {
     Sluice__V1__Sampling sampling;
     Sluice__V1__Stopping stopping;
+    Sluice__V1__Speculate speculate;
     char *stop[1];
 };
 

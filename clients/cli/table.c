@@ -62,6 +62,8 @@ static const struct option_spec sampling_specs[] = {
     {"stop", 0, OPTION_STRING, CLI_OPTION(stop), "", "TEXT", "end where this text appears", 0, 0},
     {"ignore-eos", 0, OPTION_BOOL, CLI_OPTION(ignore_eos), "false", NULL,
      "go on after the model's own end", 0, 0},
+    {"speculate", 0, OPTION_U64, CLI_OPTION(speculate), NULL, "N",
+     "tokens drafted by prompt lookup in a step; 0: none; default: as the model was loaded", 0, 16},
     {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION",
      "empty: by the traffic rule", 0, 0},
     {"system", 0, OPTION_STRING, CLI_OPTION(system), "", "TEXT", "system message", 0, 0},
@@ -93,14 +95,16 @@ static const struct option_spec deploy_specs[] = {
      "time between two tokens that steps with prompts in them aim at; 0: none; default: twice a "
      "step without prompts",
      0, 60000},
+    {"speculate", 0, OPTION_U64, CLI_OPTION(speculate), "0", "N",
+     "tokens drafted by prompt lookup in a step, where a request does not say; 0: none", 0, 16},
 };
 
 /* The end of those above; a command may have these alone. */
 static const struct option_spec arithmetic_specs[] = {
     {"kv-dtype", 0, OPTION_STRING, CLI_OPTION(kv_dtype), "", "bf16|f16|f32",
      "how keys and values are kept; empty: bf16", 0, 0},
-    {"kernels", 0, OPTION_STRING, CLI_OPTION(kernels), "", "auto|amx|avx512|avx2|ref|f32",
-     "arithmetic units to use; empty: auto", 0, 0},
+    {"kernels", 0, OPTION_STRING, CLI_OPTION(kernels), "",
+     "auto|amx|avx512_bf16|avx512|avx2|ref|f32", "arithmetic units to use; empty: auto", 0, 0},
 };
 
 static const struct option_spec request_id_specs[] = {

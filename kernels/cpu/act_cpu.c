@@ -22,7 +22,7 @@ static size_t padded(size_t n)
 }
 
 struct act_layout {
-    size_t lo, sums, outliers, words; /* words: one of 4 bytes per row */
+    size_t lo, sums, outliers, dense, words; /* words: one of 4 bytes per row */
     size_t total;
 };
 
@@ -33,10 +33,11 @@ static struct act_layout lay_out(uint32_t max_rows, uint32_t max_k)
         .lo = padded(rows * k_pad),
         .sums = padded(rows * (k_pad / ACT_RUN) * sizeof(struct act_sums)),
         .outliers = padded(rows * (k_pad / ACT_GROUP) * sizeof(struct act_outlier)),
+        .dense = padded(rows * k_pad * sizeof(uint32_t)),
         .words = padded(rows * 4),
     };
     layout.total = padded(sizeof(struct act_cpu)) + layout.lo + layout.sums + layout.outliers +
-                   20 * layout.words;
+                   2 * layout.dense + 20 * layout.words;
     return layout;
 }
 
@@ -65,7 +66,9 @@ int act_create_cpu(struct device *device, uint32_t max_rows, uint32_t max_k, str
     act->lo = (int8_t *)at;
     act->sums = (struct act_sums *)(void *)(at += size.lo);
     act->outliers = (struct act_outlier *)(void *)(at += size.sums);
-    act->scale = (float *)(void *)(at += size.outliers);
+    act->f32 = (uint32_t *)(void *)(at += size.outliers);
+    act->bf16 = (uint32_t *)(void *)(at += size.dense);
+    act->scale = (float *)(void *)(at += size.dense);
     act->n_outliers = (uint32_t *)(void *)(at += size.words);
     act->stats = (float *)(void *)(at += size.words);
     act->all_stats = (float *)(void *)(at + 2 * size.words);
@@ -154,6 +157,54 @@ static void quantize_rows(void *arg, uint32_t index, uint32_t n_threads)
     }
 }
 
+/* Columns [k, k + ACT_RUN) of one row to every `step`th dword from dst on; beyond n_cols zeros. */
+static void put_run(const struct prepare_job *job, bool round, const float *x, uint32_t k,
+                    uint32_t *dst, uint32_t step)
+{
+    uint32_t n_cols = job->x->n_cols, dwords[ACT_RUN], n = ACT_RUN;
+    float padded_run[ACT_RUN] = {0};
+    const float *run = x + k;
+    if (k + ACT_RUN > n_cols) {
+        memcpy(padded_run, run, (n_cols - k) * sizeof(float));
+        run = padded_run;
+    }
+    const uint32_t *src = dwords;
+    if (round) {
+        job->inner->round_bf16(dwords, run);
+        n /= job->inner->bf16_columns;
+    } else {
+        memcpy(dwords, run, sizeof(dwords));
+    }
+    for (uint32_t i = 0; i < n; i++)
+        dst[(size_t)i * step] = src[i];
+}
+
+/* Some groups of rows as dense weights read them. */
+static void regroup(const struct prepare_job *job, bool round, uint32_t begin, uint32_t end)
+{
+    struct act_cpu *act = job->act;
+    uint32_t *dense = round ? act->bf16 : act->f32;
+    uint32_t columns = round ? job->inner->bf16_columns : 1, n_dwords = act->k_pad / columns;
+    for (uint32_t row = begin; row < end; row++) {
+        uint32_t step = act_group_rows(act, row);
+        uint32_t *dst = dense + (act_dense_row(dense, row, n_dwords) - dense);
+        for (uint32_t k = 0; k < job->x->n_cols; k += ACT_RUN)
+            put_run(job, round, tensor_row_f32(job->x, row), k, dst + (size_t)k / columns * step,
+                    step);
+    }
+}
+
+static void regroup_rows(void *arg, uint32_t index, uint32_t n_threads)
+{
+    const struct prepare_job *job = arg;
+    uint32_t begin, end;
+    thread_pool_share(job->x->n_rows, ACT_GROUP_ROWS, index, n_threads, &begin, &end);
+    if (job->act->base.kinds & ACT_F32)
+        regroup(job, false, begin, end);
+    if (job->act->base.kinds & ACT_BF16)
+        regroup(job, true, begin, end);
+}
+
 /* Both where no other rank's part is needed between them. */
 static void prepare_rows(void *arg, uint32_t index, uint32_t n_threads)
 {
@@ -165,18 +216,18 @@ int act_prepare_cpu(struct stream *s, struct act *base, const struct tensor *x, 
                     const struct segments *segments, struct comm *comm)
 {
     struct act_cpu *act = (struct act_cpu *)base;
-    if ((kinds & ~(uint32_t)(ACT_F32 | ACT_INT8)) != 0)
+    if ((kinds & ~(uint32_t)(ACT_F32 | ACT_BF16 | ACT_INT8)) != 0)
         return STATUS_INTERNAL;
     act->base.n_rows = x->n_rows;
     act->base.k = x->n_cols;
     act->base.kinds = kinds;
-    act->x = x->data;
-    act->x_stride = x->row_stride;
     act->k_pad = (x->n_cols + ACT_RUN - 1) / ACT_RUN * ACT_RUN;
-    if (!(kinds & ACT_INT8))
-        return 0;
     struct prepare_job job = {act, x, segments, inner_of(s->ops), 1};
     bool parallel = (uint64_t)x->n_rows * x->n_cols >= MIN_PARALLEL;
+    if (kinds & (ACT_F32 | ACT_BF16))
+        run_job(s, regroup_rows, &job, parallel);
+    if (!(kinds & ACT_INT8))
+        return 0;
     if (segments == NULL || comm == NULL || comm->size == 1) {
         run_job(s, prepare_rows, &job, parallel);
         return 0;

@@ -1,7 +1,12 @@
-/* act_cpu.h: prepared activations on the CPU. ACT_F32 borrows x. ACT_INT8 (block integers,
- * docs/performance.md): a = rint(x / s) = lo + 255·hi with one scale s per token; hi is a sparse
- * plane, listed in groups of four columns. Written by act_prepare, read by linears; one stream at a
- * time. */
+/* act_cpu.h: prepared activations on the CPU. Written by act_prepare, read by linears; one stream
+ * at a time.
+ *
+ * ACT_INT8 (block integers, docs/performance.md): a = rint(x / s) = lo + 255·hi with one scale s
+ * per token; hi is a sparse plane, listed in groups of four columns.
+ *
+ * ACT_F32, ACT_BF16 (dense.h): rows in groups of ACT_GROUP_ROWS, the last one of what is left, each
+ * group column by column: [k][rows of the group] dwords, so that a tile reads one stream. A dword
+ * is an f32 or, where the kernel set takes pairs, bf16 of the columns 2k (low half) and 2k + 1. */
 #pragma once
 
 #include <stddef.h>
@@ -9,7 +14,7 @@
 
 #include "kernels/act_header.h"
 
-enum { ACT_RUN = 32, ACT_GROUP = 4 };
+enum { ACT_RUN = 32, ACT_GROUP = 4, ACT_GROUP_ROWS = 12 };
 
 /* Sums A of one run (or of one group of outliers) in the three forms that kernels start from. */
 struct act_sums {
@@ -26,8 +31,7 @@ struct act_outlier {
 
 struct act_cpu {
     struct act base;
-    const float *x; /* [n_rows][x_stride], borrowed */
-    size_t x_stride;
+    uint32_t *f32, *bf16;         /* [n_rows/12 groups][k_pad or k_pad/2][rows of the group] */
     uint32_t k_pad;               /* k rounded up to 32; the padding is zero */
     int8_t *lo;                   /* [n_rows][k_pad], |lo| ≤ 127 */
     struct act_sums *sums;        /* [n_rows][k_pad/32] of lo */
@@ -56,6 +60,21 @@ static inline const struct act_sums *act_run_sums(const struct act_cpu *act, uin
 static inline const struct act_outlier *act_outliers(const struct act_cpu *act, uint32_t row)
 {
     return act->outliers + (size_t)row * (act->k_pad / ACT_GROUP);
+}
+
+/* Rows of the group that `row` is in. */
+static inline uint32_t act_group_rows(const struct act_cpu *act, uint32_t row)
+{
+    uint32_t left = act->base.n_rows - row / ACT_GROUP_ROWS * ACT_GROUP_ROWS;
+    return left < ACT_GROUP_ROWS ? left : ACT_GROUP_ROWS;
+}
+
+/* The first dword of a row in `dense`, which is act->f32 or act->bf16 with so many dwords a row;
+ * the next one is act_group_rows() further. */
+static inline const uint32_t *act_dense_row(const uint32_t *dense, uint32_t row, uint32_t n_dwords)
+{
+    return dense + (size_t)(row / ACT_GROUP_ROWS * ACT_GROUP_ROWS) * n_dwords +
+           row % ACT_GROUP_ROWS;
 }
 
 static inline struct act_sums act_sums_of(int32_t a)

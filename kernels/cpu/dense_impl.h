@@ -1,115 +1,235 @@
-/* dense_impl.h: dense linear layers in 16-lane vectors. One output is a chain of FMAs per lane over
- * each segment of K, the lanes added by the tree, the segments by the tree of 8: the same bits for
- * any tile. Per call, m rows × n outputs: 2·m·n·k operations, n·k·(2 or 4) bytes of weights. Bound
- * at m = 1: memory; at m ≥ 12: one FMA per cycle. DENSE_NR, DENSE_NM: outputs and rows of a tile.
- */
+/* dense_impl.h: dense linear layers in 16-lane vectors, a lane per output of a panel; dense.h says
+ * what they compute. Per call, m rows × n outputs: 2·m·n·k operations, n·k·(2 or 4) bytes of
+ * weights. Bound at m = 1: memory; from m ≈ 12 on: one FMA (or vdpbf16ps, two columns) per cycle.
+ *
+ * The includer has the vectors (vec_*.h) and says DENSE_PANELS and DENSE_ROWS, the largest tile
+ * that fits the registers, and, where BF16 pairs are multiplied at once, DENSE_DOT_BF16. */
 #pragma once
 
+#include "kernels/cpu/act_cpu.h"
+#include "kernels/cpu/dense.h"
 #include "kernels/cpu/weight_cpu.h"
 
-ALWAYS_INLINE v16 load_weights(const uint8_t *row, uint32_t k, enum pack_format format)
+enum { DENSE_TILE = DENSE_PANELS * DENSE_ROWS, DENSE_AHEAD_BYTES = 2048, DENSE_FEW_ROWS = 4 };
+
+/* What differs between the calls of a tile. */
+struct dense_at {
+    const uint8_t *panel; /* the first one … */
+    size_t apart_bytes;   /* … and from one to the next */
+    uint32_t n, apart_rows;
+    const uint32_t *x; /* the first row */
+    uint32_t row, step;
+};
+
+enum dense_form { FORM_F32, FORM_F16, FORM_BF16, FORM_BF16_DOT };
+
+/* Bytes of a panel's column, or pair of columns. */
+ALWAYS_INLINE size_t form_bytes(enum dense_form form)
 {
-    if (format == PACK_F32)
-        return v_load((const float *)(const void *)row + k);
-    const uint16_t *halves = (const uint16_t *)(const void *)row + k;
-    return format == PACK_F16 ? v_load_f16(halves) : v_load_bf16(halves);
+    return form == FORM_F16 ? 32 : 64;
 }
 
-/* Lane sums of one segment [begin, end) of K for nr outputs × nm rows. */
-ALWAYS_INLINE void dense_chains(const uint8_t *w, size_t row_bytes, const float *x, size_t x_stride,
-                                uint32_t begin, uint32_t end, enum pack_format format, int nr,
-                                int nm, float *out)
+ALWAYS_INLINE uint32_t form_columns(enum dense_form form)
 {
-    v16 acc[DENSE_NR][DENSE_NM];
+    return form == FORM_BF16 || form == FORM_BF16_DOT ? 2 : 1;
+}
+
+ALWAYS_INLINE v16 broadcast(const uint32_t *x)
+{
+    float value;
+    __builtin_memcpy(&value, x, sizeof(value));
+    return v_set1(value);
+}
+
+/* acc += w · x for one column (or pair, FORM_BF16_DOT) of np panels and nr rows. */
+ALWAYS_INLINE void dense_step(v16 acc[DENSE_ROWS][DENSE_PANELS], const v16 w[DENSE_PANELS],
+                              const uint32_t *x, enum dense_form form, int np, int nr)
+{
 #pragma GCC unroll 16
-    for (int r = 0; r < nr; r++)
-#pragma GCC unroll 16
-        for (int m = 0; m < nm; m++)
-            acc[r][m] = v_zero();
-    uint32_t k = begin;
-    for (; k + 16 <= end; k += 16) {
-        v16 wk[DENSE_NR];
-#pragma GCC unroll 16
-        for (int r = 0; r < nr; r++)
-            wk[r] = load_weights(w + (size_t)r * row_bytes, k, format);
-#pragma GCC unroll 16
-        for (int m = 0; m < nm; m++) {
-            v16 xk = v_load(x + (size_t)m * x_stride + k);
-#pragma GCC unroll 16
-            for (int r = 0; r < nr; r++)
-                acc[r][m] = v_fma(wk[r], xk, acc[r][m]);
-        }
+    for (int r = 0; r < nr; r++) {
+        v16 xr = broadcast(x + r);
+#pragma GCC unroll 4
+        for (int p = 0; p < np; p++)
+#ifdef DENSE_DOT_BF16
+            acc[r][p] = form == FORM_BF16_DOT ? DENSE_DOT_BF16(acc[r][p], w[p], xr)
+                                              : v_fma(w[p], xr, acc[r][p]);
+#else
+            acc[r][p] = v_fma(w[p], xr, acc[r][p]);
+#endif
     }
-    if (k < end) {
+    (void)form;
+}
+
+/* Columns [begin, end) of K: a segment. */
+ALWAYS_INLINE void dense_segment(const struct dense_at *at, uint32_t begin, uint32_t end,
+                                 enum dense_form form, int np, int nr, v16 *out)
+{
+    v16 acc[DENSE_ROWS][DENSE_PANELS];
 #pragma GCC unroll 16
-        for (int m = 0; m < nm; m++) {
-            v16 xk = v_load_n(x + (size_t)m * x_stride + k, end - k);
-#pragma GCC unroll 16
-            for (int r = 0; r < nr; r++)
-                acc[r][m] =
-                    v_fma(load_weights(w + (size_t)r * row_bytes, k, format), xk, acc[r][m]);
+    for (int r = 0; r < nr; r++)
+#pragma GCC unroll 4
+        for (int p = 0; p < np; p++)
+            acc[r][p] = v_zero();
+    uint32_t columns = form_columns(form), step = at->step;
+    const uint8_t *w = at->panel + (size_t)(begin / columns) * form_bytes(form);
+    const uint32_t *x = at->x + (size_t)(form == FORM_BF16_DOT ? begin / 2 : begin) * step;
+    for (uint32_t left = (end - begin + columns - 1) / columns; left > 0; left--) {
+        v16 low[DENSE_PANELS], high[DENSE_PANELS];
+#pragma GCC unroll 4
+        for (int p = 0; p < np; p++) {
+            const uint8_t *here = w + (size_t)p * at->apart_bytes;
+            if (nr <= DENSE_FEW_ROWS)
+                __builtin_prefetch(here + DENSE_AHEAD_BYTES);
+            if (form == FORM_F16)
+                low[p] = v_load_f16((const uint16_t *)(const void *)here);
+            else
+                low[p] = v_load((const float *)(const void *)here);
+            if (form == FORM_BF16)
+                v_split_bf16(low[p], &low[p], &high[p]);
         }
+        if (form == FORM_BF16)
+            dense_step(acc, high, x + step, form, np, nr);
+        dense_step(acc, low, x, form, np, nr);
+        w += form_bytes(form);
+        x += form == FORM_BF16 ? 2 * (size_t)step : step;
     }
 #pragma GCC unroll 16
     for (int r = 0; r < nr; r++)
-#pragma GCC unroll 16
-        for (int m = 0; m < nm; m++)
-            out[r * nm + m] = v_sum(acc[r][m]);
+#pragma GCC unroll 4
+        for (int p = 0; p < np; p++)
+            out[r * np + p] = acc[r][p];
 }
 
-ALWAYS_INLINE void dense_tile(const struct linear_job *job, uint32_t n, uint32_t row,
-                              enum pack_format format, int nr, int nm)
+/* tree_sum_present() in every lane. */
+ALWAYS_INLINE v16 dense_tree(v16 parts[N_SEGMENTS][DENSE_TILE], int i, uint32_t present,
+                             uint32_t count)
 {
-    const struct weight_cpu *w = job->w;
-    const uint8_t *weights = weight_data(w) + w->row_bytes * n;
-    const float *x = job->act->x + (size_t)row * job->act->x_stride;
-    float parts[N_SEGMENTS][DENSE_NR * DENSE_NM];
-    for (uint32_t p = 0; p < w->n_parts; p++)
-        dense_chains(weights, w->row_bytes, x, job->act->x_stride, w->part_bounds[p],
-                     w->part_bounds[p + 1], format, nr, nm, parts[p]);
+    v16 level[N_SEGMENTS];
+    for (uint32_t s = 0; s < count; s++)
+        level[s] = parts[s][i];
+    for (; count > 1; count /= 2) {
+        uint32_t next = 0;
+        for (uint32_t s = 0; s < count / 2; s++) {
+            uint32_t left = present >> 2 * s & 1, right = present >> (2 * s + 1) & 1;
+            level[s] = left && right ? v_add(level[2 * s], level[2 * s + 1])
+                                     : level[2 * s + (right ? 1 : 0)];
+            next |= (left | right) << s;
+        }
+        present = next;
+    }
+    return level[0];
+}
+
+/* Segments to results. */
+static void dense_put(const struct linear_job *job, const struct dense_at *at,
+                      v16 parts[N_SEGMENTS][DENSE_TILE], uint32_t present, int np, int nr)
+{
     for (int r = 0; r < nr; r++)
-        for (int m = 0; m < nm; m++) {
-            float column[N_SEGMENTS];
-            for (uint32_t p = 0; p < w->n_parts; p++)
-                column[p] = parts[p][r * nm + m];
-            job->y[(row + (uint32_t)m) * job->y_stride + n + (uint32_t)r] =
-                tree_sum(column, w->part_bounds, w->n_parts);
+        for (int p = 0; p < np; p++) {
+            v16 sum = dense_tree(parts, r * np + p, present, job->w->n_parts);
+            uint32_t n = at->n + (uint32_t)p * at->apart_rows, left = job->w->base.n_rows - n;
+            float *y = job->y + (at->row + (uint32_t)r) * job->y_stride + n;
+            if (left >= PANEL_ROWS)
+                v_store(y, sum);
+            else
+                v_store_n(y, sum, left);
         }
 }
 
-ALWAYS_INLINE void dense_rows(const struct linear_job *job, const struct linear_share *share,
-                              uint32_t n, enum pack_format format, int nr)
+ALWAYS_INLINE void dense_tile(const struct linear_job *job, const struct dense_at *at,
+                              enum dense_form form, int np, int nr)
 {
-    uint32_t row = share->row_begin;
-    for (; row + DENSE_NM <= share->row_end; row += DENSE_NM)
-        dense_tile(job, n, row, format, nr, DENSE_NM);
-    for (; row + 2 <= share->row_end; row += 2)
-        dense_tile(job, n, row, format, nr, 2);
-    for (; row < share->row_end; row++)
-        dense_tile(job, n, row, format, nr, 1);
+    const uint32_t *bounds = job->w->part_bounds;
+    v16 parts[N_SEGMENTS][DENSE_TILE];
+    uint32_t present = 0;
+    for (uint32_t s = 0; s < job->w->n_parts; s++) {
+        if (bounds[s] == bounds[s + 1])
+            continue;
+        present |= 1u << s;
+        dense_segment(at, bounds[s], bounds[s + 1], form, np, nr, parts[s]);
+    }
+    dense_put(job, at, parts, present, np, nr);
 }
 
+/* Some rows of one group, at most DENSE_ROWS. */
+ALWAYS_INLINE void dense_rows(const struct linear_job *job, const struct dense_at *at, int n_rows,
+                              enum dense_form form, int np)
+{
+#define DENSE_CASE(nr)                                                                             \
+    case nr:                                                                                       \
+        dense_tile(job, at, form, np, nr);                                                         \
+        break;
+    switch (n_rows) {
+        DENSE_CASE(1)
+        DENSE_CASE(2)
+        DENSE_CASE(3)
+        DENSE_CASE(4)
+        DENSE_CASE(5)
+        DENSE_CASE(6)
+#if DENSE_ROWS > 6
+        DENSE_CASE(7)
+        DENSE_CASE(8)
+        DENSE_CASE(9)
+        DENSE_CASE(10)
+        DENSE_CASE(11)
+        DENSE_CASE(12)
+#endif
+    default:
+        break;
+    }
+#undef DENSE_CASE
+}
+
+ALWAYS_INLINE void dense_panels(const struct linear_job *job, const struct linear_share *share,
+                                struct dense_at at, enum dense_form form, int np)
+{
+    const struct act_cpu *act = job->act;
+    const uint32_t *dense = job->w->base.act_kind == ACT_BF16 ? act->bf16 : act->f32;
+    uint32_t n_dwords = act->k_pad / (form == FORM_BF16_DOT ? 2 : 1);
+    at.panel = weight_panel(job->w, at.n / PANEL_ROWS);
+    for (at.row = share->row_begin; at.row < share->row_end;) {
+        uint32_t n_rows = ACT_GROUP_ROWS - at.row % ACT_GROUP_ROWS;
+        n_rows = n_rows < DENSE_ROWS ? n_rows : DENSE_ROWS;
+        n_rows = n_rows < share->row_end - at.row ? n_rows : share->row_end - at.row;
+        at.x = act_dense_row(dense, at.row, n_dwords);
+        at.step = act_group_rows(act, at.row);
+        dense_rows(job, &at, (int)n_rows, form, np);
+        at.row += n_rows;
+    }
+}
+
+/* Panels two at a time, one from each half of the share: two long streams. */
 ALWAYS_INLINE void dense_share(const struct linear_job *job, const struct linear_share *share,
-                               enum pack_format format)
+                               enum dense_form form)
 {
     uint32_t n = share->n_begin;
-    for (; n + DENSE_NR <= share->n_end; n += DENSE_NR)
-        dense_rows(job, share, n, format, DENSE_NR);
-    for (; n < share->n_end; n++)
-        dense_rows(job, share, n, format, 1);
+#if DENSE_PANELS == 2
+    uint32_t n_pairs = (share->n_end - n) / (2 * PANEL_ROWS);
+    struct dense_at pair = {.apart_rows = n_pairs * PANEL_ROWS,
+                            .apart_bytes = n_pairs * job->w->panel_bytes};
+    for (uint32_t i = 0; i < n_pairs; i++, n += PANEL_ROWS) {
+        pair.n = n;
+        dense_panels(job, share, pair, form, 2);
+    }
+    n += n_pairs * PANEL_ROWS;
+#endif
+    for (; n < share->n_end; n += PANEL_ROWS)
+        dense_panels(job, share, (struct dense_at){.n = n}, form, 1);
 }
 
-static void linear_dense(const struct linear_job *job, const struct linear_share *share)
+#ifndef DENSE_DOT_BF16
+ALWAYS_INLINE void dense_all(const struct linear_job *job, const struct linear_share *share)
 {
     switch ((enum pack_format)job->w->format) {
     case PACK_F16:
-        dense_share(job, share, PACK_F16);
+        dense_share(job, share, FORM_F16);
         break;
     case PACK_BF16:
-        dense_share(job, share, PACK_BF16);
+        dense_share(job, share, FORM_BF16);
         break;
     default:
-        dense_share(job, share, PACK_F32);
+        dense_share(job, share, FORM_F32);
         break;
     }
 }
+#endif

@@ -61,7 +61,11 @@ struct cpu_inner {
     /* Fills row `row` of act from x[n]: a = rint(x · inv). x NULL: all zero. */
     void (*quantize)(struct act_cpu *act, uint32_t row, const float *x, uint32_t n, float inv);
     void (*linear_int)(const struct linear_job *job, const struct linear_share *share);
-    /* FMA chains per lane and segment, lanes by the tree, segments by the tree of 8. */
+    /* How ACT_BF16 rows are kept (act_cpu.h): columns per dword, 2 as bf16 pairs, 1 as f32 … */
+    uint32_t bf16_columns;
+    /* … and ACT_RUN columns of x made so, values below DENSE_TINY 0. */
+    void (*round_bf16)(uint32_t *dst, const float *x);
+    /* Dense weights (dense.h). */
     void (*linear_dense)(const struct linear_job *job, const struct linear_share *share);
 
     void (*rms_norm)(float *y, const float *x, const float *w, uint32_t n, float eps);
@@ -75,7 +79,8 @@ struct cpu_inner {
     void (*attention)(const struct attention_tile *tile, void *scratch);
 };
 
-extern const struct cpu_inner cpu_inner_ref, cpu_inner_avx2, cpu_inner_avx512, cpu_inner_amx;
+extern const struct cpu_inner cpu_inner_ref, cpu_inner_avx2, cpu_inner_avx512,
+    cpu_inner_avx512_bf16, cpu_inner_amx;
 
 /* A kernel set: `ops` first, so that a stream's table leads back to it. */
 struct cpu_set {

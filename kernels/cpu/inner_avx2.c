@@ -4,13 +4,10 @@
 #include "kernels/cpu/vec_avx2.h"
 
 /* Tiles that fit the register file. */
-#define DENSE_NR     2
-#define DENSE_NM     2
 #define ATTENTION_NQ 3
 #define ATTENTION_NV 2
 
 #include "kernels/cpu/vector_impl.h"
-#include "kernels/cpu/dense_impl.h"
 #include "kernels/cpu/attention_impl.h"
 #include "kernels/cpu/rope_impl.h"
 #include "kernels/cpu/linear_int.h"
@@ -22,7 +19,9 @@ const struct cpu_inner cpu_inner_avx2 = {
     .abs_stats = abs_stats,
     .quantize = quantize,
     .linear_int = linear_int_avx2,
-    .linear_dense = linear_dense,
+    .bf16_columns = 1,
+    .round_bf16 = round_bf16_f32,
+    .linear_dense = linear_dense_avx2,
     .rms_norm = rms_norm,
     .layer_norm = layer_norm,
     .add = add,

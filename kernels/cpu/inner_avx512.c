@@ -4,13 +4,10 @@
 #include "kernels/cpu/vec_avx512.h"
 
 /* Tiles that fit the register file. */
-#define DENSE_NR     4
-#define DENSE_NM     6
 #define ATTENTION_NQ 6
 #define ATTENTION_NV 4
 
 #include "kernels/cpu/vector_impl.h"
-#include "kernels/cpu/dense_impl.h"
 #include "kernels/cpu/attention_impl.h"
 #include "kernels/cpu/rope_impl.h"
 #include "kernels/cpu/linear_int.h"
@@ -27,7 +24,19 @@ const struct cpu_inner cpu_inner_avx512 = {
     .row_block_bytes = 384 * 1024,
     AVX512_LOOPS,
     .linear_int = linear_int_avx512,
-    .linear_dense = linear_dense,
+    .bf16_columns = 1,
+    .round_bf16 = round_bf16_f32,
+    .linear_dense = linear_dense_avx512,
+};
+
+const struct cpu_inner cpu_inner_avx512_bf16 = {
+    .name = "avx512_bf16",
+    .row_block_bytes = 384 * 1024,
+    AVX512_LOOPS,
+    .linear_int = linear_int_avx512,
+    .bf16_columns = 2,
+    .round_bf16 = round_bf16_pairs,
+    .linear_dense = linear_dense_bf16_avx512,
 };
 
 const struct cpu_inner cpu_inner_amx = {
@@ -35,5 +44,7 @@ const struct cpu_inner cpu_inner_amx = {
     .row_block_bytes = AMX_BLOCK_BYTES,
     AVX512_LOOPS,
     .linear_int = linear_int_amx,
-    .linear_dense = linear_dense,
+    .bf16_columns = 1,
+    .round_bf16 = round_bf16_f32,
+    .linear_dense = linear_dense_avx512,
 };

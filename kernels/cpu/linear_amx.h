@@ -1,5 +1,6 @@
-/* linear_amx.h: linears in AMX tiles; the set "amx" is avx512 with these in place of its own. The
- * same bits as every other set. */
+/* linear_amx.h: linears in AMX tiles; the set "amx" is avx512 with these in place of its own.
+ * Integer weights, F16 and F32 have the same bits as in every other set; BF16 adds in the tiles'
+ * order (linear_dense_amx_impl.h), whatever the number of rows. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,6 +15,10 @@ enum {
     AMX_MIN_ROWS = 16,
     AMX_MAX_K = 32768,         /* 255·127·K, the most of a sum, is below 2^31 */
     AMX_BLOCK_BYTES = 1 << 20, /* of lo, per block of rows: half of an L2 cache with AMX */
+    AMX_BLOCK_ROWS = 512,
+    /* Of BF16: a tile costs 21 cycles whatever its rows, the FMAs that stand for it 17 a row. */
+    AMX_DENSE_MIN_ROWS = 4,
+    AMX_DENSE_ROWS = 256, /* per share: weights come from memory once for so many */
     /* What a share touches of its scratch at most: planes, lo and hi at AMX_MAX_K (1 MiB each),
      * lists of outliers. */
     AMX_SCRATCH_BYTES = 7 << 19,
@@ -24,4 +29,8 @@ enum {
  * answers. */
 bool amx_int8_checks(void);
 
+/* The same of TDPBF16PS. */
+bool amx_bf16_checks(void);
+
 void linear_int_amx(const struct linear_job *job, const struct linear_share *share);
+void linear_dense_amx(const struct linear_job *job, const struct linear_share *share);

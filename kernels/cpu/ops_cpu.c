@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "kernels/cpu/dense.h"
 #include "kernels/cpu/kv_layout.h"
 #include "kernels/cpu/stream_cpu.h"
 #include "kernels/cpu/weight_cpu.h"
@@ -76,10 +77,14 @@ static void embed_row(const struct weight_cpu *w, uint32_t row, float *y)
             y[k] = (float)weight_at(w, row, k) * weight_units(w)[row];
         break;
     case PACK_F32:
-        dtype_to_f32(DTYPE_F32, data, w->base.k_local, y);
+    case PACK_F16:
+    case PACK_BF16:
+        dense_row(w, row, y);
         break;
-    default: /* raw, F16 and BF16 rows are as they were in the checkpoint */
+    default:
         dtype_to_f32((enum dtype)w->base.source, data, w->base.k_local, y);
+        if (w->base.source == DTYPE_BF16)
+            dense_flush(y, w->base.k_local);
         break;
     }
 }

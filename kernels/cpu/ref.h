@@ -38,7 +38,7 @@ static inline float ref_exp(float x)
 
 void ref_abs_stats(const float *x, uint32_t n, float *out_sum, float *out_max);
 void ref_quantize(struct act_cpu *act, uint32_t row, const float *x, uint32_t n, float inv);
-void ref_linear_dense(const struct linear_job *job, const struct linear_share *share);
+void ref_round_bf16(uint32_t *dst, const float *x);
 void ref_rms_norm(float *y, const float *x, const float *w, uint32_t n, float eps);
 void ref_layer_norm(float *y, const float *x, const float *w, const float *b, uint32_t n,
                     float eps);

@@ -1,4 +1,7 @@
+#include <string.h>
+
 #include "kernels/cpu/act_cpu.h"
+#include "kernels/cpu/dense.h"
 #include "kernels/cpu/linear_int.h"
 #include "kernels/cpu/ref.h"
 #include "kernels/cpu/weight_cpu.h"
@@ -37,30 +40,45 @@ void linear_exact(const struct linear_job *job, const struct linear_share *share
     }
 }
 
+/* The weight at a column, 0 beyond the last one of a BF16 pair. */
 static float dense_at(const struct weight_cpu *w, uint32_t row, uint32_t k)
 {
-    const uint8_t *data = weight_data(w) + w->row_bytes * row;
+    const uint8_t *panel = weight_panel(w, row / PANEL_ROWS);
+    uint32_t lane = row % PANEL_ROWS;
     if (w->format == PACK_F32)
-        return ((const float *)(const void *)data)[k];
-    uint16_t half = ((const uint16_t *)(const void *)data)[k];
-    return w->format == PACK_F16 ? f16_to_f32(half) : bf16_to_f32(half);
+        return ((const float *)(const void *)panel)[(size_t)k * PANEL_ROWS + lane];
+    const uint16_t *halves = (const uint16_t *)(const void *)panel;
+    return w->format == PACK_F16
+               ? f16_to_f32(halves[(size_t)k * PANEL_ROWS + lane])
+               : bf16_to_f32(halves[((size_t)(k / 2) * PANEL_ROWS + lane) * 2 + k % 2]);
+}
+
+void ref_round_bf16(uint32_t *dst, const float *x)
+{
+    for (int i = 0; i < ACT_RUN; i++) {
+        float rounded = bf16_to_f32(f32_to_bf16(fabsf(x[i]) < DENSE_TINY ? 0.0f : x[i]));
+        memcpy(&dst[i], &rounded, sizeof(rounded));
+    }
 }
 
 void ref_linear_dense(const struct linear_job *job, const struct linear_share *share)
 {
     const struct weight_cpu *w = job->w;
+    const uint32_t *dense = w->base.act_kind == ACT_BF16 ? job->act->bf16 : job->act->f32;
+    uint32_t pair = w->format == PACK_BF16 ? 1 : 0;
     for (uint32_t row = share->row_begin; row < share->row_end; row++) {
-        const float *x = job->act->x + (size_t)row * job->act->x_stride;
+        const uint32_t *x = act_dense_row(dense, row, job->act->k_pad);
+        size_t step = act_group_rows(job->act, row);
         for (uint32_t n = share->n_begin; n < share->n_end; n++) {
             float parts[N_SEGMENTS] = {0};
             for (uint32_t p = 0; p < w->n_parts; p++) {
-                float lanes[LANES] = {0};
-                uint32_t begin = w->part_bounds[p];
-                for (uint32_t k = begin; k < w->part_bounds[p + 1]; k++) {
-                    float *lane = &lanes[(k - begin) % LANES];
-                    *lane = fmaf(dense_at(w, n, k), x[k], *lane);
+                uint32_t end = (w->part_bounds[p + 1] + pair) & ~pair;
+                for (uint32_t k = w->part_bounds[p]; k < end; k++) {
+                    uint32_t column = k ^ pair; /* odd before even */
+                    float xk;
+                    memcpy(&xk, x + column * step, sizeof(xk));
+                    parts[p] = fmaf(dense_at(w, n, column), xk, parts[p]);
                 }
-                parts[p] = ref_sum_lanes(lanes);
             }
             job->y[row * job->y_stride + n] = tree_sum(parts, w->part_bounds, w->n_parts);
         }

@@ -1,6 +1,7 @@
 #include <string.h>
 
 #include "kernels/cpu/act_cpu.h"
+#include "kernels/cpu/dense.h"
 #include "kernels/cpu/linear_int.h"
 #include "kernels/cpu/ref.h"
 #include "kernels/cpu/rope_impl.h"
@@ -123,6 +124,8 @@ const struct cpu_inner cpu_inner_ref = {
     .abs_stats = ref_abs_stats,
     .quantize = ref_quantize,
     .linear_int = linear_exact,
+    .bf16_columns = 1,
+    .round_bf16 = ref_round_bf16,
     .linear_dense = ref_linear_dense,
     .rms_norm = ref_rms_norm,
     .layer_norm = ref_layer_norm,

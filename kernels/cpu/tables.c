@@ -28,18 +28,21 @@ static size_t scratch_bytes_amx(uint32_t vocab_size, uint32_t head_dim)
     return others > AMX_SCRATCH_BYTES ? others : AMX_SCRATCH_BYTES;
 }
 
-/* ref, avx2, avx512 and amx are one numerics: the same expressions, lane for lane
+/* ref, avx2, avx512, avx512_bf16 and amx are one numerics: the same expressions, lane for lane
  * (tests/unit/kernels).
  */
 static const struct cpu_set
-    ref = {{.name = "ref", .numerics = "cpu-b1", INTEGER_WEIGHTS, CPU_SCRATCH, SHARED_OPS},
+    ref = {{.name = "ref", .numerics = "cpu-b2", INTEGER_WEIGHTS, CPU_SCRATCH, SHARED_OPS},
            &cpu_inner_ref},
-    avx2 = {{.name = "avx2", .numerics = "cpu-b1", INTEGER_WEIGHTS, CPU_SCRATCH, SHARED_OPS},
+    avx2 = {{.name = "avx2", .numerics = "cpu-b2", INTEGER_WEIGHTS, CPU_SCRATCH, SHARED_OPS},
             &cpu_inner_avx2},
-    avx512 = {{.name = "avx512", .numerics = "cpu-b1", INTEGER_WEIGHTS, CPU_SCRATCH, SHARED_OPS},
+    avx512 = {{.name = "avx512", .numerics = "cpu-b2", INTEGER_WEIGHTS, CPU_SCRATCH, SHARED_OPS},
               &cpu_inner_avx512},
+    avx512_bf16 =
+        {{.name = "avx512_bf16", .numerics = "cpu-b2", INTEGER_WEIGHTS, CPU_SCRATCH, SHARED_OPS},
+         &cpu_inner_avx512_bf16},
     amx = {{.name = "amx",
-            .numerics = "cpu-b1",
+            .numerics = "cpu-b2",
             INTEGER_WEIGHTS,
             .scratch_bytes = scratch_bytes_amx,
             SHARED_OPS},
@@ -71,6 +74,8 @@ int op_table_cpu(const char *name, const struct op_table **out_ops, struct error
     bool has_avx512 = cpu->avx512 && cpu->avx512_vnni;
     const struct need best_first[] = {
         {"amx", why_no_amx(), &amx, why_no_amx()[0] == '\0'},
+        {"avx512_bf16", "AVX-512 F, BW, VL, DQ, VNNI and BF16", &avx512_bf16,
+         has_avx512 && cpu->avx512_bf16},
         {"avx512", "AVX-512 F, BW, VL, DQ and VNNI", &avx512, has_avx512},
         {"avx2", "AVX2, FMA and F16C", &avx2, cpu->avx2},
         {"ref", "", &ref, true},
@@ -96,5 +101,7 @@ int op_table_cpu(const char *name, const struct op_table **out_ops, struct error
                              name, need->what);
     }
     return error_set(err, STATUS_NOT_FOUND,
-                     "kernels: no set '%.32s'; there are auto, ref, f32, avx2, avx512, amx", name);
+                     "kernels: no set '%.32s'; there are auto, ref, f32, avx2, avx512, "
+                     "avx512_bf16, amx",
+                     name);
 }

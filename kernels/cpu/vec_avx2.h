@@ -157,11 +157,18 @@ static inline __m256i round_bf16(__m256 a)
     __m256i rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7FFF)), even);
     __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
     __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
-    return _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
+    return _mm256_blendv_epi8(rounded, quiet, nan);
+}
+static inline v16 v_round_bf16(v16 a)
+{
+    __m256i mask = _mm256_set1_epi32(-65536);
+    return (v16){_mm256_castsi256_ps(_mm256_and_si256(round_bf16(a.lo), mask)),
+                 _mm256_castsi256_ps(_mm256_and_si256(round_bf16(a.hi), mask))};
 }
 static inline void v_store_bf16(uint16_t *p, v16 a)
 {
-    _mm256_storeu_si256((__m256i *)(void *)p, words_of(round_bf16(a.lo), round_bf16(a.hi)));
+    _mm256_storeu_si256((__m256i *)(void *)p, words_of(_mm256_srli_epi32(round_bf16(a.lo), 16),
+                                                       _mm256_srli_epi32(round_bf16(a.hi), 16)));
 }
 
 static inline void v_split_bf16(v16 pairs, v16 *out_low, v16 *out_high)

@@ -123,15 +123,20 @@ static inline void v_store_f16(uint16_t *p, v16 a)
     _mm256_storeu_si256((__m256i *)(void *)p,
                         _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
-static inline void v_store_bf16(uint16_t *p, v16 a)
+/* Each lane to the nearest bf16, ties to even; NaN stays NaN. */
+static inline v16 v_round_bf16(v16 a)
 {
     __m512i bits = _mm512_castps_si512(a);
     __m512i even = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7FFF)), even);
     __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
     rounded = _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), quiet);
-    _mm256_storeu_si256((__m256i *)(void *)p,
-                        _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
+    return _mm512_castsi512_ps(_mm512_and_si512(rounded, _mm512_set1_epi32(-65536)));
+}
+static inline void v_store_bf16(uint16_t *p, v16 a)
+{
+    __m512i bits = _mm512_castps_si512(v_round_bf16(a));
+    _mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16)));
 }
 
 /* Sixteen dwords of two bf16 (or f16) each: the low halves and the high halves, widened. */

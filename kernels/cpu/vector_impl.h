@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/cpu/act_cpu.h"
+#include "kernels/cpu/dense.h"
 #include "kernels/cpu/exp_const.h"
 #include "kernels/cpu/inner.h"
 
@@ -95,6 +96,27 @@ static void quantize(struct act_cpu *act, uint32_t row, const float *x, uint32_t
         }
         *sums++ = act_sums_of((int32_t)v_sum(total));
     }
+}
+
+/* ACT_RUN columns, what is nearer to 0 than DENSE_TINY taken for 0 … */
+static inline v16 without_tiny(const float *x)
+{
+    v16 a = v_load(x);
+    return v_select_lt(v_abs(a), v_set1(DENSE_TINY), v_zero(), a);
+}
+
+/* … as f32 … */
+static void round_bf16_f32(uint32_t *dst, const float *x)
+{
+    for (int i = 0; i < ACT_RUN; i += 16)
+        v_store((float *)(void *)(dst + i), v_round_bf16(without_tiny(x + i)));
+}
+
+/* … or as pairs. */
+static inline void round_bf16_pairs(uint32_t *dst, const float *x)
+{
+    for (int i = 0; i < ACT_RUN; i += 16)
+        v_store_bf16((uint16_t *)(void *)(dst + i / 2), without_tiny(x + i));
 }
 
 static void rms_norm(float *y, const float *x, const float *w, uint32_t n, float eps)

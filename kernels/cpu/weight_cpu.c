@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "kernels/cpu/dense.h"
 #include "kernels/cpu/pack_int.h"
 #include "kernels/dequant.h"
 #include "kernels/ops.h"
@@ -34,21 +35,21 @@ static enum pack_format format_of(const struct weight_desc *desc, bool expand)
     return dequant_is_4bit(desc->source) ? PACK_INT4 : PACK_INT8;
 }
 
-static uint32_t element_bytes(enum pack_format format)
+/* The segments of a dense weight: those that it was cut by, or any weight's own 8. */
+static int lay_out_parts(struct weight_cpu *w, const struct weight_desc *desc, struct error *err)
 {
-    return format == PACK_F32 ? 4 : 2;
-}
-
-static void lay_out_parts(struct weight_cpu *w, const struct weight_desc *desc)
-{
-    w->n_parts = 1;
-    w->part_bounds[1] = w->base.k_local;
-    if (desc->role != WEIGHT_LINEAR_ROW)
-        return;
+    struct segments own = {0};
     const struct segments *seg = &desc->k_segments;
+    if (desc->role != WEIGHT_LINEAR_ROW) {
+        int rc = segments_init(&own, w->base.k_local, 1, 1, 0, err);
+        if (rc != 0)
+            return rc;
+        seg = &own;
+    }
     w->n_parts = seg->count;
     for (uint32_t s = 0; s <= seg->count; s++)
         w->part_bounds[s] = seg->bounds[seg->first + s] - segments_begin(seg);
+    return 0;
 }
 
 /* Fills the header and with it every offset and size. */
@@ -71,7 +72,6 @@ static int lay_out(const struct weight_desc *desc, bool expand, struct weight_cp
         .format = format,
         .data_offset = round_up(sizeof(*w), ALIGN),
     };
-    lay_out_parts(w, desc);
     uint64_t data_bytes = 0;
     if (format == PACK_RAW) {
         w->row_bytes = dtype_row_bytes(desc->source, desc->k_total);
@@ -93,11 +93,16 @@ static int lay_out(const struct weight_desc *desc, bool expand, struct weight_cp
                              : n_runs * INT4_RUN_BYTES;
         data_bytes = w->panel_bytes * weight_n_panels(w);
     } else {
-        w->base.act_kind = ACT_F32;
+        bool round = format == PACK_BF16 && !expand;
+        w->base.act_kind = round ? ACT_BF16 : ACT_F32;
         w->base.n_partial_planes = 1;
-        w->k_pad = (uint32_t)round_up(w->base.k_local, 16);
-        w->row_bytes = (uint64_t)w->k_pad * element_bytes(format);
-        data_bytes = w->row_bytes * desc->n_rows;
+        w->k_pad =
+            format == PACK_BF16 ? (uint32_t)round_up(w->base.k_local, RUN_K) : w->base.k_local;
+        w->panel_bytes = dense_column_bytes(w) * w->k_pad;
+        data_bytes = w->panel_bytes * weight_n_panels(w);
+        int rc = lay_out_parts(w, desc, err);
+        if (rc != 0)
+            return rc;
     }
     w->units_offset = w->data_offset + round_up(data_bytes, ALIGN);
     uint64_t units_bytes =
@@ -164,8 +169,7 @@ static int not_finite(struct error *err, uint32_t row, enum dtype source)
                      dtype_name(source));
 }
 
-/* Expands columns [begin, begin + n) of a raw row; block formats may be cut at multiples of 32. */
-static bool expand_columns(const struct weight_cpu *w, const uint8_t *raw, uint32_t begin,
+bool weight_expand_columns(const struct weight_cpu *w, const uint8_t *raw, uint32_t begin,
                            uint32_t n, float *dst)
 {
     enum dtype source = (enum dtype)w->base.source;
@@ -188,23 +192,6 @@ static bool expand_columns(const struct weight_cpu *w, const uint8_t *raw, uint3
     return finite;
 }
 
-static int pack_dense_row(struct weight_cpu *w, uint32_t row, const uint8_t *raw, struct error *err)
-{
-    uint8_t *dst = (uint8_t *)w + w->data_offset + w->row_bytes * row;
-    float values[CHUNK];
-    uint32_t begin = w->base.k_begin, n = w->base.k_local;
-    for (uint32_t done = 0; done < n; done += CHUNK) {
-        uint32_t take = n - done < CHUNK ? n - done : CHUNK;
-        if (!expand_columns(w, raw, begin + done, take, values))
-            return not_finite(err, row, (enum dtype)w->base.source);
-        if (w->format == PACK_F32)
-            memcpy(dst + (size_t)done * 4, values, take * sizeof(float));
-    }
-    if (w->format != PACK_F32)
-        memcpy(dst, raw + (size_t)begin * 2, (size_t)n * 2);
-    return 0;
-}
-
 static int pack_row(struct weight_cpu *w, uint32_t row, const uint8_t *raw, struct error *err)
 {
     uint8_t *data = (uint8_t *)w + w->data_offset;
@@ -213,7 +200,7 @@ static int pack_row(struct weight_cpu *w, uint32_t row, const uint8_t *raw, stru
         memcpy(data + w->row_bytes * row, raw, w->row_bytes);
         return 0;
     case PACK_VECTOR:
-        if (!expand_columns(w, raw, 0, w->base.k_total, (float *)(void *)data))
+        if (!weight_expand_columns(w, raw, 0, w->base.k_total, (float *)(void *)data))
             return not_finite(err, row, (enum dtype)w->base.source);
         return 0;
     case PACK_INT4:
@@ -221,7 +208,7 @@ static int pack_row(struct weight_cpu *w, uint32_t row, const uint8_t *raw, stru
     case PACK_INT8:
         return pack_int8_row(w, row, raw) ? 0 : not_finite(err, row, (enum dtype)w->base.source);
     default:
-        return pack_dense_row(w, row, raw, err);
+        return error_set(err, STATUS_INTERNAL, "weight: format %u is packed by panels", w->format);
     }
 }
 
@@ -229,6 +216,8 @@ int weight_pack_rows_cpu(struct weight *weight, uint32_t row_begin, uint32_t n_r
                          const void *raw, struct error *err)
 {
     struct weight_cpu *w = (struct weight_cpu *)weight;
+    if (w->base.act_kind == ACT_F32 || w->base.act_kind == ACT_BF16)
+        return pack_dense_rows(w, row_begin, n_rows, raw, err);
     size_t raw_bytes = dtype_row_bytes((enum dtype)w->base.source, w->base.k_total);
     for (uint32_t i = 0; i < n_rows; i++) {
         int rc = pack_row(w, row_begin + i, (const uint8_t *)raw + i * raw_bytes, err);

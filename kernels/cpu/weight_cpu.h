@@ -1,8 +1,10 @@
 /* weight_cpu.h: how the CPU kernel sets keep weights, the same for all of them. Position
  * independent; read-only after packing; any thread.
  *
- * Dense (PACK_F32, PACK_F16, PACK_BF16): rows of k_local elements, each padded with zeros to a
- * multiple of 16 elements.
+ * Dense (dense.h): panels of 16 rows, column by column.
+ *   PACK_F32, PACK_F16: [panel][k][row 16], k_local columns
+ *   PACK_BF16: [panel][k / 2][row 16][2: even k, odd k], columns up to a multiple of 32; 0 where
+ *     there is none and where |w| < DENSE_TINY
  *
  * Integer (block integers, docs/performance.md): panels of 16 rows, a row per dword lane, four
  * columns per dword. One run = 32 columns of a panel.
@@ -13,6 +15,7 @@
  * y = float(Σ W·a) · (unit·s), the sum an exact integer; `units` has one f32 per row. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -37,9 +40,9 @@ struct weight_cpu {
     uint32_t k_pad;
     uint32_t n_parts;                     /* segments of k_local: 1, or those of a LINEAR_ROW */
     uint32_t part_bounds[N_SEGMENTS + 1]; /* from 0 to k_local */
-    uint64_t row_bytes;                   /* dense and raw: from one row to the next */
+    uint64_t row_bytes;                   /* raw: from one row to the next */
     uint64_t data_offset, units_offset;   /* from this struct */
-    uint64_t panel_bytes;                 /* integer: from one panel to the next */
+    uint64_t panel_bytes;                 /* from one panel to the next */
     uint64_t total_bytes;
 };
 
@@ -63,10 +66,16 @@ static inline uint32_t weight_n_panels(const struct weight_cpu *w)
     return (w->base.n_rows + PANEL_ROWS - 1) / PANEL_ROWS;
 }
 
-/* First byte of a panel of an integer weight. */
+/* First byte of a panel. */
 static inline const uint8_t *weight_panel(const struct weight_cpu *w, uint32_t i_panel)
 {
     return weight_data(w) + w->panel_bytes * i_panel;
+}
+
+/* Bytes of a column of a dense panel; PACK_BF16: of half a pair. */
+static inline size_t dense_column_bytes(const struct weight_cpu *w)
+{
+    return w->format == PACK_F32 ? PANEL_ROWS * 4 : PANEL_ROWS * 2;
 }
 
 /* The block scales of a PACK_INT8 panel. */
@@ -77,6 +86,11 @@ static inline const int16_t *panel_scales(const struct weight_cpu *w, const uint
 
 /* The integer W of an integer weight at a local row and column. */
 int weight_at(const struct weight_cpu *w, uint32_t row, uint32_t k);
+
+/* Expands columns [begin, begin + n) of a raw row; block formats may be cut at multiples of 32.
+ * False where one is not finite. */
+bool weight_expand_columns(const struct weight_cpu *w, const uint8_t *raw, uint32_t begin,
+                           uint32_t n, float *dst);
 
 /* Slots of the op tables. The _f32 pair expands quantized linears to dense f32. */
 size_t weight_bytes_cpu(const struct weight_desc *desc, struct error *err);

@@ -19,6 +19,8 @@ enum {
     FAMILY_PROMPT_TOKENS,
     FAMILY_CACHED_TOKENS,
     FAMILY_GENERATED_TOKENS,
+    FAMILY_DRAFTED_TOKENS,
+    FAMILY_VERIFIED_TOKENS,
     FAMILY_ACCEPTED,
     FAMILY_FINISHED,
     FAMILY_REFUSED,
@@ -83,6 +85,13 @@ static const struct metric_spec specs[N_FAMILIES] = {
     [FAMILY_GENERATED_TOKENS] = {.name = "sluice_worker_generated_tokens_total",
                                  .help = "Tokens generated.",
                                  COUNTER},
+    [FAMILY_DRAFTED_TOKENS] = {.name = "sluice_worker_drafted_tokens_total",
+                               .help = "Tokens drafted for decoding sequences.",
+                               COUNTER},
+    [FAMILY_VERIFIED_TOKENS] = {.name = "sluice_worker_accepted_draft_tokens_total",
+                                .help = "Of these, those that were right: generated in a step of "
+                                        "another.",
+                                COUNTER},
     [FAMILY_ACCEPTED] = {.name = "sluice_worker_requests_accepted_total",
                          .help = "Requests that the engine took.",
                          COUNTER},
@@ -213,6 +222,8 @@ static void sample_counters(struct sampling *s, const Sluice__Worker__V1__Worker
     put(s, FAMILY_PROMPT_TOKENS, c->n_prompt_tokens);
     put(s, FAMILY_CACHED_TOKENS, c->n_cached_tokens);
     put(s, FAMILY_GENERATED_TOKENS, c->n_generated_tokens);
+    put(s, FAMILY_DRAFTED_TOKENS, c->n_drafted_tokens);
+    put(s, FAMILY_VERIFIED_TOKENS, c->n_accepted_tokens);
     put(s, FAMILY_ACCEPTED, c->n_accepted_requests);
     put_by(s, FAMILY_FINISHED, "ok", c->n_ok_requests);
     put_by(s, FAMILY_FINISHED, "failed", c->n_failed_requests);

@@ -8,7 +8,7 @@
 #include "base/error.h"
 
 /* Bounds of the protocol that no option changes. */
-enum { MAX_CHOICES = 8, MAX_KEY_BYTES = 128, MAX_NAME_BYTES = 64 };
+enum { MAX_CHOICES = 8, MAX_KEY_BYTES = 128, MAX_NAME_BYTES = 64, MAX_DRAFT_TOKENS = 16 };
 
 static int unimplemented(struct error *err, const char *field)
 {
@@ -283,11 +283,23 @@ static int validate_unbuilt(const Sluice__V1__GenerateRequest *r, struct error *
         return unimplemented(err, "constraint");
     if (r->adapter[0])
         return unimplemented(err, "adapter");
-    if (r->speculate && r->speculate->drafter != SLUICE__V1__DRAFTER__DRAFTER_UNSPECIFIED &&
-        r->speculate->drafter != SLUICE__V1__DRAFTER__DRAFTER_NONE)
+    if (r->speculate && r->speculate->drafter == SLUICE__V1__DRAFTER__DRAFTER_MODEL)
         return unimplemented(err, "speculate.drafter");
-    if (r->speculate && r->speculate->has_max_draft_tokens)
-        return unimplemented(err, "speculate.max_draft_tokens");
+    return 0;
+}
+
+static int validate_speculate(const Sluice__V1__Speculate *s, struct error *err)
+{
+    if ((unsigned)s->drafter > SLUICE__V1__DRAFTER__DRAFTER_MODEL)
+        return error_field(err, "speculate.drafter", "%d is not a drafter", (int)s->drafter);
+    if (!s->has_max_draft_tokens)
+        return 0;
+    if (s->max_draft_tokens < 1 || s->max_draft_tokens > MAX_DRAFT_TOKENS)
+        return error_field(err, "speculate.max_draft_tokens", "%" PRIu32 " is not in [1, %d]",
+                           s->max_draft_tokens, MAX_DRAFT_TOKENS);
+    if (s->drafter == SLUICE__V1__DRAFTER__DRAFTER_NONE)
+        return error_field(err, "speculate.max_draft_tokens",
+                           "%" PRIu32 " contradicts DRAFTER_NONE", s->max_draft_tokens);
     return 0;
 }
 
@@ -323,6 +335,8 @@ int validate_generate(const Sluice__V1__GenerateRequest *r, struct limit_check *
         rc = error_field(err, "priority", "%" PRId32 " is not in [-100, 100]", r->priority);
     if (!rc)
         rc = validate_unbuilt(r, err);
+    if (!rc && r->speculate)
+        rc = validate_speculate(r->speculate, err);
     if (!rc)
         rc = check_reattach(r, check, err);
     if (!rc)

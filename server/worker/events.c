@@ -246,6 +246,8 @@ static bool add_receipt(struct gather *g, const struct stream_request *r,
     receipt->decode_ns = (uint64_t)(u->decode_ns > 0 ? u->decode_ns : 0);
     receipt->n_cached_tokens = u->n_cached_tokens;
     receipt->n_preemptions = u->n_preemptions;
+    receipt->n_drafted_tokens = u->n_drafted_tokens;
+    receipt->n_accepted_tokens = u->n_accepted_tokens;
     finished->usage = usage;
     finished->receipt = receipt;
     return true;

@@ -99,6 +99,7 @@ static void add_limits(const struct facts_limits *limits, Sluice__V1__ModelInfo 
     info->capabilities->tools = limits->chat;
     info->capabilities->logprobs = true;
     info->capabilities->prompt_logprobs = true;
+    info->capabilities->speculate = true;
 }
 
 int facts_model_info(struct arena *arena, const struct checkpoint *ckpt,

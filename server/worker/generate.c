@@ -165,6 +165,9 @@ static void print_stats(const struct generation *g)
             rate(g->usage.n_prompt_tokens, g->first_token_ns - g->loaded_ns));
     fprintf(stderr, "decode       %" PRIu32 " tokens, %.1f tokens/s\n", n,
             rate(n ? n - 1 : 0, g->ended_ns - g->first_token_ns));
+    if (g->usage.n_drafted_tokens)
+        fprintf(stderr, "drafted      %" PRIu32 " tokens, %" PRIu32 " accepted\n",
+                g->usage.n_drafted_tokens, g->usage.n_accepted_tokens);
     fprintf(stderr, "first token  %.3f s after the prompt, %.3f s after the start\n",
             seconds(g->first_token_ns - g->loaded_ns), seconds(g->first_token_ns - g->started_ns));
     fprintf(stderr, "memory       %.1f MiB resident, beyond files\n",

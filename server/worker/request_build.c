@@ -26,7 +26,7 @@ int request_build_check(const Sluice__V1__GenerateRequest *r, struct error *err)
     } fields[] = {
         {r->constraint != NULL, "constraint"},
         {r->adapter[0] != '\0', "adapter"},
-        {r->speculate && r->speculate->drafter > SLUICE__V1__DRAFTER__DRAFTER_NONE,
+        {r->speculate && r->speculate->drafter == SLUICE__V1__DRAFTER__DRAFTER_MODEL,
          "speculate.drafter"},
     };
     for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
@@ -242,6 +242,25 @@ static void build_stopping(const Sluice__V1__Stopping *s, struct engine_stopping
     out->ignore_eos = s->has_ignore_eos && s->ignore_eos;
 }
 
+static int build_speculate(const Sluice__V1__Speculate *s, struct engine_speculate *out,
+                           struct error *err)
+{
+    static const enum engine_drafter drafters[] = {
+        [SLUICE__V1__DRAFTER__DRAFTER_UNSPECIFIED] = ENGINE_DRAFTER_DEFAULT,
+        [SLUICE__V1__DRAFTER__DRAFTER_NONE] = ENGINE_DRAFTER_NONE,
+        [SLUICE__V1__DRAFTER__DRAFTER_NGRAM] = ENGINE_DRAFTER_NGRAM,
+    };
+    unsigned drafter = (unsigned)s->drafter;
+    if (drafter >= sizeof(drafters) / sizeof(drafters[0]))
+        return error_field(err, "speculate.drafter", "%d is not one", (int)s->drafter);
+    if (s->has_max_draft_tokens && !s->max_draft_tokens)
+        return error_field(err, "speculate.max_draft_tokens", "0 is not in [1, %d]",
+                           ENGINE_MAX_DRAFT_TOKENS);
+    out->drafter = drafters[drafter];
+    out->max_draft_tokens = s->has_max_draft_tokens ? s->max_draft_tokens : 0;
+    return 0;
+}
+
 static int build_resume(const Sluice__Worker__V1__ResumeState *state, struct arena *arena,
                         struct engine_request *out, struct error *err)
 {
@@ -307,6 +326,10 @@ int request_build(const Sluice__Worker__V1__Submit *submit, const struct tokeniz
         build_output(r->output, &out);
     if (r->sampling && r->sampling->has_best_of)
         out.want_logprobs = true; /* for their sum */
+    if (r->speculate)
+        rc = build_speculate(r->speculate, &out.speculate, err);
+    if (rc)
+        return rc;
     out.priority = r->has_priority ? r->priority : 0;
     out.caller = submit->tenant;
     out.cache_salt = hex_salt(&submit->cache_key, arena);

@@ -37,7 +37,7 @@ static const struct grouped_spec table[] = {
       "refuse another model file than the one of this digest", 0, 0}},
     {GROUP_RUN,
      {"kernels", 'k', OPTION_STRING, FIELD(kernels), "", "NAME",
-      "f32, ref, avx2, avx512 or amx; empty: the best this CPU has", 0, 0}},
+      "f32, ref, avx2, avx512, avx512_bf16 or amx; empty: the best this CPU has", 0, 0}},
     {GROUP_SIZE,
      {"threads", 't', OPTION_U64, FIELD(threads), "0", "N", "compute threads; 0: every CPU", 0,
       1024}},
@@ -82,6 +82,11 @@ static const struct grouped_spec table[] = {
     {GROUP_SIZE,
      {"prefix-cache", 0, OPTION_BOOL, FIELD(prefix_cache), "true", NULL,
       "share the KV of equal prefixes", 0, 0}},
+    {GROUP_SIZE,
+     {"speculate", 0, OPTION_U64, FIELD(speculate), "0", "N",
+      "tokens drafted by prompt lookup for a sequence in a step, where its request does not say; "
+      "0: none",
+      0, ENGINE_MAX_DRAFT_TOKENS}},
     {GROUP_SIZE,
      {"chat-template-file", 0, OPTION_STRING, FIELD(chat_template_file), "", "PATH",
       "chat template instead of the model's", 0, 0}},
@@ -429,6 +434,7 @@ int settings_engine_config(const struct settings *s, struct engine_config *out_c
     cfg.max_input_tokens = (uint32_t)s->max_input_tokens;
     cfg.max_total_tokens = (uint32_t)s->max_total_tokens;
     cfg.prefix_cache = s->prefix_cache;
+    cfg.draft_tokens = (uint32_t)s->speculate;
     *out_config = cfg;
     return 0;
 }

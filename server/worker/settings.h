@@ -30,6 +30,7 @@ struct settings {
     double temperature, top_p, min_p, repetition_penalty;
     bool raw, chat, special, stats, ids;
     const char *stop;
+    uint64_t speculate; /* and serve */
     /* inspect, plan */
     bool text, tensors, metadata, verify;
     uint64_t replicas;

@@ -143,6 +143,8 @@ static void add_counters(struct worker *worker, struct engine *engine, struct ar
     c->n_prompt_tokens = atomic_load(&worker->n_prompt_tokens);
     c->n_prefix_query_tokens = stats.n_prefix_query_tokens;
     c->n_prefix_hit_tokens = stats.n_prefix_hit_tokens;
+    c->n_drafted_tokens = stats.n_drafted_tokens;
+    c->n_accepted_tokens = stats.n_accepted_tokens;
     worker_meter_fill(worker->meter, arena, c);
     status->counters = c;
 }

@@ -1,7 +1,9 @@
 /* bench_kernels: speed of the linear layers and of attention, per kernel set and number of rows,
  * beside the limits measured in the same run: read bandwidth and the integer dot rate.
  *
- *   bench_kernels [--kernels auto] [--threads 2] [--ms 200]
+ *   bench_kernels [--kernels auto] [--threads 2] [--ms 200] [--only BF16]
+ *
+ * --only takes what the titles of the results must contain.
  *
  * A set of weights is as large as the model's, so that no cache holds what a real step would not
  * find there. Wall time, or CPU time with one thread; medians. */
@@ -40,9 +42,16 @@ static const struct layer tiny_llama_layers[] = {
     {"down", DTYPE_Q4_1, 2048, 5632, 22},
     {NULL, 0, 0, 0, 0},
 };
-static const struct layer dense_layers[] = {
-    {"BF16 mlp", DTYPE_BF16, 1536, 576, 60},
-    {NULL, 0, 0, 0, 0},
+
+/* The layers of both models in a dense format; the type is filled in. */
+static const struct layer sample_dense[] = {
+    {"q, k, v", 0, 960, 576, 30}, {"o", 0, 576, 576, 30}, {"gate, up", 0, 3072, 576, 30},
+    {"down", 0, 576, 1536, 30},   {NULL, 0, 0, 0, 0},
+};
+/* Two of its 22 layers: more than any cache holds. */
+static const struct layer tiny_llama_dense[] = {
+    {"q, k, v", 0, 2560, 2048, 2}, {"o", 0, 2048, 2048, 2}, {"gate, up", 0, 11264, 2048, 2},
+    {"down", 0, 2048, 5632, 2},    {NULL, 0, 0, 0, 0},
 };
 
 struct bench {
@@ -51,6 +60,7 @@ struct bench {
     const struct op_table *ops;
     uint32_t n_threads;
     double budget_s, read_gbs;
+    const char *only;
 };
 
 static bool cpu_time;
@@ -145,10 +155,17 @@ static struct weight *make_weight(const struct bench *b, const struct layer *lay
     uint8_t *raw = take(row_bytes * 64);
     for (uint32_t row = 0; row < layer->n; row += 64) {
         uint32_t n = layer->n - row < 64 ? layer->n - row : 64;
-        for (size_t i = 0; i < row_bytes * n; i++)
+        bool again = row > 0 && !dtype_is_quantized(layer->type); /* any floats take as long */
+        for (size_t i = 0; i < row_bytes * n && !again; i++)
             raw[i] = (uint8_t)noise();
-        for (size_t at = 0; at < row_bytes * n; at += block) {
-            uint16_t d = f32_to_f16(0.01f), half = f32_to_bf16((float)(noise() % 1000) * 1e-4f);
+        for (size_t at = 0; at < row_bytes * n && !again; at += block) {
+            float value = (float)((int)(noise() % 2001) - 1000) * 1e-4f;
+            uint16_t d = f32_to_f16(0.01f), half = f32_to_bf16(value);
+            if (layer->type == DTYPE_F32 || layer->type == DTYPE_F16) {
+                uint16_t f16 = f32_to_f16(value);
+                memcpy(raw + at, layer->type == DTYPE_F32 ? (void *)&value : (void *)&f16, block);
+                continue;
+            }
             memcpy(raw + at, layer->type == DTYPE_BF16 ? &half : &d, 2);
             if (layer->type == DTYPE_Q4_1)
                 memcpy(raw + at + 2, &d, 2);
@@ -186,6 +203,8 @@ static void bench_layers(const struct bench *b, const char *title, const struct 
                          const uint32_t *rows)
 {
     enum { MAX_LAYERS = 8, MAX_M = 512, MAX_RUNS = 50 };
+    if (strstr(title, b->only) == NULL)
+        return;
     struct weight **weights[MAX_LAYERS];
     struct act *acts[MAX_LAYERS];
     uint64_t n_macs = 0, n_bytes = 0;
@@ -217,7 +236,8 @@ static void bench_layers(const struct bench *b, const char *title, const struct 
         int n = 0;
         for (uint32_t i = 0; layers[i].name != NULL; i++) {
             struct tensor tx = {x, DTYPE_F32, *rows, layers[i].k, layers[i].k};
-            if (op_act_prepare(b->stream, acts[i], &tx, ACT_INT8 | ACT_F32, NULL, NULL) != 0)
+            uint32_t kinds = weight_act_kind(weights[i][0]);
+            if (op_act_prepare(b->stream, acts[i], &tx, kinds, NULL, NULL) != 0)
                 exit(1);
         }
         time_pass(b, layers, weights, acts, x, y, *rows);
@@ -236,6 +256,23 @@ static void bench_layers(const struct bench *b, const char *title, const struct 
     }
     free(x);
     free(y);
+}
+
+static void bench_dense(const struct bench *b, const char *model, const struct layer *layers)
+{
+    static const enum dtype types[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32};
+    static const uint32_t rows[] = {1, 4, 8, 32, 128, 512, 0};
+    for (int t = 0; t < 3; t++) {
+        struct layer typed[8];
+        char title[64];
+        uint32_t n = 0;
+        do {
+            typed[n] = layers[n];
+            typed[n].type = types[t];
+        } while (layers[n++].name != NULL);
+        snprintf(title, sizeof(title), "%s %s layers", model, dtype_name(types[t]));
+        bench_layers(b, title, typed, rows);
+    }
 }
 
 /* The sample model's attention: n_rows queries at the end of a context. */
@@ -286,7 +323,7 @@ static void bench_attention(const struct bench *b, uint32_t context, uint32_t n_
 
 int main(int argc, char **argv)
 {
-    struct bench b = {.n_threads = 2, .budget_s = 0.2};
+    struct bench b = {.n_threads = 2, .budget_s = 0.2, .only = ""};
     const char *set = "auto";
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--kernels") == 0)
@@ -295,8 +332,12 @@ int main(int argc, char **argv)
             b.n_threads = (uint32_t)strtoul(argv[i + 1], NULL, 10);
         else if (strcmp(argv[i], "--ms") == 0)
             b.budget_s = (double)strtoul(argv[i + 1], NULL, 10) * 1e-3;
+        else if (strcmp(argv[i], "--only") == 0)
+            b.only = argv[i + 1];
         else {
-            fprintf(stderr, "usage: bench_kernels [--kernels SET] [--threads N] [--ms MS]\n");
+            fprintf(
+                stderr,
+                "usage: bench_kernels [--kernels SET] [--threads N] [--ms MS] [--only TITLE]\n");
             return 2;
         }
     }
@@ -313,11 +354,14 @@ int main(int argc, char **argv)
     static const uint32_t rows[] = {1, 2, 3, 4, 8, 32, 128, 512, 0}, few[] = {1, 2, 3, 4, 8, 32, 0};
     bench_layers(&b, "sample model, Q4_1 layers", sample_layers, rows);
     bench_layers(&b, "sample model, head", head_layers, few);
-    bench_layers(&b, "dense BF16", dense_layers, few);
     bench_layers(&b, "1.1B shape, Q4_1 layers", tiny_llama_layers, few);
-    bench_attention(&b, 128, 1);
-    bench_attention(&b, 1024, 1);
-    bench_attention(&b, 512, 512);
+    bench_dense(&b, "sample model,", sample_dense);
+    bench_dense(&b, "1.1B shape, two", tiny_llama_dense);
+    if (strstr("attention", b.only) != NULL) {
+        bench_attention(&b, 128, 1);
+        bench_attention(&b, 1024, 1);
+        bench_attention(&b, 512, 512);
+    }
     backend_cpu()->stream_destroy(b.stream);
     backend_cpu()->close(b.device);
     return 0;

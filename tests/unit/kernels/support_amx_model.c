@@ -45,7 +45,7 @@ const struct op_table *amx_model_ops(void)
 
 bool amx_model_checks(void)
 {
-    return check_tiles_int8();
+    return check_tiles_int8() && check_tiles_bf16();
 }
 
 size_t amx_model_scratch_bytes(uint32_t k_pad)

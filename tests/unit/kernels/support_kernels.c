@@ -12,13 +12,15 @@
 
 const char *const *kernel_sets(void)
 {
-    static const char *sets[6];
+    static const char *sets[7];
     size_t n = 0;
     sets[n++] = "ref";
     if (cpu_features()->avx2)
         sets[n++] = "avx2";
     if (cpu_features()->avx512_vnni)
         sets[n++] = "avx512";
+    if (cpu_features()->avx512_vnni && cpu_features()->avx512_bf16)
+        sets[n++] = "avx512_bf16";
     if (cpu_features()->amx_int8)
         sets[n++] = "amx";
     sets[n] = NULL;
@@ -27,7 +29,7 @@ const char *const *kernel_sets(void)
 
 const char *const *linear_sets(void)
 {
-    static const char *sets[7];
+    static const char *sets[8];
     size_t n = 0;
     for (const char *const *set = kernel_sets(); *set != NULL; set++)
         sets[n++] = *set;

@@ -88,7 +88,7 @@ static void run_everything(const struct rig *rig, struct act *act, const struct 
     int rc = op_embed(s, &tx, ids, quantized);
     rc |= op_rms_norm(s, &ty, &tx, x, 1e-5f);
     rc |= op_layer_norm(s, &ty, &tx, x, NULL, 1e-5f);
-    rc |= op_act_prepare(s, act, &tx, ACT_INT8 | ACT_F32, NULL, NULL);
+    rc |= op_act_prepare(s, act, &tx, ACT_INT8 | ACT_F32 | ACT_BF16, NULL, NULL);
     rc |= op_linear(s, &ty, act, quantized);
     rc |= op_linear(s, &ty, act, dense);
     rc |= op_rope(s, &ty, ids, &rope);

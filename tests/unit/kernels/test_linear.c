@@ -25,9 +25,10 @@ static const struct shape {
 };
 enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 
-/* Relative error in the 2-norm of y against float64 over the dequantized weights. */
-static double error_of(const float *y, const float *x, const uint8_t *raw, enum dtype type,
-                       const struct shape *s)
+/* Relative error in the 2-norm of y against float64 over the dequantized weights and, where
+ * `rounded`, over activations rounded to bf16. */
+static double error_over(const float *y, const float *x, bool rounded, const uint8_t *raw,
+                         enum dtype type, const struct shape *s)
 {
     float *w = malloc(s->k * sizeof(*w));
     double difference = 0, norm = 0;
@@ -35,8 +36,10 @@ static double error_of(const float *y, const float *x, const uint8_t *raw, enum 
         assert_true(dtype_to_f32(type, raw + n * dtype_row_bytes(type, s->k), s->k, w));
         for (uint32_t m = 0; m < s->m; m++) {
             double exact = 0;
-            for (uint32_t k = 0; k < s->k; k++)
-                exact += (double)w[k] * (double)x[(size_t)m * s->k + k];
+            for (uint32_t k = 0; k < s->k; k++) {
+                float xk = x[(size_t)m * s->k + k];
+                exact += (double)w[k] * (double)(rounded ? bf16_to_f32(f32_to_bf16(xk)) : xk);
+            }
             double d = (double)y[(size_t)m * s->n + n] - exact;
             difference += d * d;
             norm += exact * exact;
@@ -44,6 +47,19 @@ static double error_of(const float *y, const float *x, const uint8_t *raw, enum 
     }
     free(w);
     return sqrt(difference / norm);
+}
+
+/* The error that is to be below bound_of(): BF16 weights take activations rounded to bf16. */
+static double error_of(const float *y, const float *x, const uint8_t *raw, enum dtype type,
+                       const struct shape *s)
+{
+    return error_over(y, x, type == DTYPE_BF16, raw, type, s);
+}
+
+/* A chain of K/8 FMAs errs by about √K · 2^-26. */
+static double bound_of(enum dtype type)
+{
+    return dtype_is_quantized(type) ? 0.03 : 1e-6;
 }
 
 static void check_shape(enum dtype type, const struct shape *s, struct random *r)
@@ -64,8 +80,10 @@ static void check_shape(enum dtype type, const struct shape *s, struct random *r
             if (set == linear_sets() && threads == 1) {
                 memcpy(first, y, n_bytes);
                 double error = error_of(y, x, raw, type, s);
-                if (!(error < (dtype_is_quantized(type) ? 0.03 : 1e-6)))
+                if (!(error < bound_of(type)))
                     fail_msg("%s: relative error %g", what, error);
+                if (type == DTYPE_BF16 && s->m * s->n > 50) /* 2^-9 at most for each of many */
+                    assert_true(error_over(y, x, false, raw, type, s) < 0x1p-8);
             }
             assert_same_bits(first, y, n_bytes, what);
             if (threads == 1 && s->m > 1)
@@ -233,7 +251,7 @@ static void test_row_linear_over_ranks_equals_one_rank(void **state)
                 struct rank_job job = {*set, types[t], s, x, raw, 1, 0, NULL, NULL};
                 run_ranks(job, 1, one);
                 double error = error_of(one, x, raw, types[t], s);
-                assert_true(error < (dtype_is_quantized(types[t]) ? 0.03 : 1e-6));
+                assert_true(error < bound_of(types[t]));
                 for (uint32_t tp = 2; tp <= 8; tp *= 2) {
                     run_ranks(job, tp, many);
                     assert_same_bits(one, many, n_bytes, dtype_name(types[t]));
@@ -396,7 +414,7 @@ static void test_f32_set_expands_every_format_and_is_close_to_float64(void **sta
             struct weight_desc desc = column_desc(all_types[t], s->n, s->k);
             struct weight *w = pack_weight(rig.ops, &desc, raw);
             run_linear_op(&rig, w, x, s->m, s->k, y);
-            assert_true(error_of(y, x, raw, all_types[t], s) < 1e-6);
+            assert_true(error_over(y, x, false, raw, all_types[t], s) < 1e-6);
             free(w);
             rig_close(&rig);
             free(y);

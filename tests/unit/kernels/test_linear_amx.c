@@ -152,6 +152,7 @@ static void test_any_split_and_any_share_of_outliers_gives_the_reference_bits(vo
     for (size_t t = 0; t < sizeof(types) / sizeof(types[0]); t++)
         for (int i = 0; i < 4; i++) {
             check_splits(types[t], 71, 53, 512, shares[i], &r);
+            check_splits(types[t], 35, 18, 2304, shares[i], &r); /* three pieces of K */
             if (dtype_block_elems(types[t]) == 32)
                 check_splits(types[t], 33, 37, 32 * (1 + random_u32(&r) % 23), shares[i], &r);
         }

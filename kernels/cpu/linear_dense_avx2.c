@@ -1,0 +1,15 @@
+/* Dense linears in pairs of AVX2 registers. */
+/* The vectors come first, then the loops written in them. */
+/* clang-format off */
+#include "kernels/cpu/vec_avx2.h"
+
+#define DENSE_PANELS 1
+#define DENSE_ROWS   6
+
+#include "kernels/cpu/dense_impl.h"
+/* clang-format on */
+
+void linear_dense_avx2(const struct linear_job *job, const struct linear_share *share)
+{
+    dense_all(job, share);
+}

@@ -1,0 +1,15 @@
+/* Dense linears in AVX-512 registers, by FMA alone. */
+/* The vectors come first, then the loops written in them. */
+/* clang-format off */
+#include "kernels/cpu/vec_avx512.h"
+
+#define DENSE_PANELS 2
+#define DENSE_ROWS   12
+
+#include "kernels/cpu/dense_impl.h"
+/* clang-format on */
+
+void linear_dense_avx512(const struct linear_job *job, const struct linear_share *share)
+{
+    dense_all(job, share);
+}
