@@ -77,7 +77,8 @@ static struct act *prepare(struct rig *rig, const struct inputs *in, uint32_t m)
 {
     struct act *act = make_act(rig, m, K);
     struct tensor x = tensor_view(in->x, DTYPE_F32, m, K);
-    assert_int_equal(op_act_prepare(rig->stream, act, &x, ACT_F32 | ACT_INT8, NULL, NULL), 0);
+    assert_int_equal(
+        op_act_prepare(rig->stream, act, &x, ACT_F32 | ACT_BF16 | ACT_INT8, NULL, NULL), 0);
     return act;
 }
 
