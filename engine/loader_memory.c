@@ -42,6 +42,23 @@ static void *map_aligned(int fd, uint64_t n_bytes, int prot, int flags)
     return at;
 }
 
+/* Since Linux 6.1; unlike MADV_HUGEPAGE it asks no setting of the machine, which for shared memory
+ * is "never" by default. */
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+
+void loader_memory_make_huge(const struct loader_memory *memory, uint64_t begin, uint64_t n_bytes)
+{
+    uint64_t whole = memory->n_bytes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    uint64_t end = begin + n_bytes < whole ? begin + n_bytes : whole;
+    /* An empty range is not collapsed: one small page is copied, the rest comes zeroed. */
+    for (uint64_t at = begin; at < end; at += HUGE_PAGE_BYTES)
+        *(volatile unsigned char *)(memory->base + at) = 0;
+    if (begin < end)
+        madvise(memory->base + begin, end - begin, MADV_COLLAPSE); /* a wish, too */
+}
+
 int loader_memory_init(struct loader_memory *memory, const struct rank_plan *plan, int fd,
                        struct error *err)
 {

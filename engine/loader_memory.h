@@ -23,6 +23,10 @@ int loader_memory_init(struct loader_memory *memory, const struct rank_plan *pla
                        struct error *err);
 void loader_memory_fini(struct loader_memory *memory);
 
+/* Asks for huge pages under [begin, begin + n_bytes) of fresh memory, both multiples of 2 MiB; what
+ * the kernel does not give stays in small ones. Disjoint ranges: any thread. */
+void loader_memory_make_huge(const struct loader_memory *memory, uint64_t begin, uint64_t n_bytes);
+
 /* FAILED_PRECONDITION (reason PACKED_MISMATCH) unless `fd` is sealed memory of this plan. */
 int loader_memory_check(int fd, const struct rank_plan *plan, struct error *err);
 

@@ -56,7 +56,7 @@ struct fetching {
 
 struct thread_pool {
     uint32_t n_threads, spin_ns;
-    bool stop;
+    atomic_bool stop;       /* a late member may look while it is told */
     struct place *places;   /* [n_threads] */
     struct member *members; /* [n_threads - 1] */
     struct fetching caller_fetching;

@@ -91,6 +91,33 @@ static struct checkpoint *quantized(void)
     return tiny_open(&spec);
 }
 
+/* Whatever the kernel gives of the huge pages: the memory is zero before and what was written
+ * after, up to its end, which is none of their multiples. */
+static void test_huge_pages_hold_what_small_ones_would(void **state)
+{
+    (void)state;
+    enum { STEP = 2 << 20 };
+    struct rank_plan plan = {.weights_bytes = 3 * (uint64_t)STEP + 12 * 4096 + 64};
+    struct loader_memory memory;
+    struct packed_weights weights;
+    struct error err = {0};
+    assert_int_equal(loader_memory_init(&memory, &plan, -1, &err), 0);
+    loader_memory_make_huge(&memory, 0, 2 * (uint64_t)STEP);
+    loader_memory_make_huge(&memory, 2 * (uint64_t)STEP, 8 * (uint64_t)STEP);
+    loader_memory_make_huge(&memory, 10 * (uint64_t)STEP, STEP); /* beyond the end: nothing */
+    for (uint64_t i = 0; i < plan.weights_bytes; i++) {
+        assert_int_equal(memory.base[i], 0);
+        memory.base[i] = (unsigned char)(i % 251);
+    }
+    assert_int_equal(loader_memory_seal(&memory, &plan, &weights, &err), 0);
+    const unsigned char *base = weights.base;
+    for (uint64_t i = LOADER_HEADER_BYTES; i < plan.weights_bytes; i++)
+        assert_int_equal(base[i], i % 251);
+    assert_true(weights.huge_bytes % STEP == 0 && weights.huge_bytes <= 3 * (uint64_t)STEP);
+    loader_unmap(&weights);
+    loader_memory_fini(&memory);
+}
+
 static void test_load_any_threads_same_bytes(void **state)
 {
     struct loaded one, three;
@@ -351,6 +378,7 @@ static void test_load_changed_file_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_huge_pages_hold_what_small_ones_would),
         cmocka_unit_test(test_load_any_threads_same_bytes),
         cmocka_unit_test(test_load_is_sealed),
         cmocka_unit_test(test_map_sealed_shows_same_bytes),
