@@ -2,15 +2,21 @@
  * what they compute. Per call, m rows × n outputs: 2·m·n·k operations, n·k·(2 or 4) bytes of
  * weights. Bound at m = 1: memory; from m ≈ 12 on: one FMA (or vdpbf16ps, two columns) per cycle.
  *
- * The includer has the vectors (vec_*.h) and says DENSE_PANELS and DENSE_ROWS, the largest tile
- * that fits the registers, and, where BF16 pairs are multiplied at once, DENSE_DOT_BF16. */
+ * The includer has the vectors (vec_*.h) and says how large a tile the registers hold: DENSE_ROWS
+ * of one panel (DENSE_BF16_ROWS where pairs are taken apart), DENSE_PAIR_ROWS of two; and, where
+ * BF16 pairs are multiplied at once, DENSE_DOT_BF16. */
 #pragma once
 
 #include "kernels/cpu/act_cpu.h"
 #include "kernels/cpu/dense.h"
 #include "kernels/cpu/weight_cpu.h"
 
-enum { DENSE_TILE = DENSE_PANELS * DENSE_ROWS, DENSE_AHEAD_BYTES = 2048, DENSE_FEW_ROWS = 4 };
+enum {
+    DENSE_PANELS = 2,
+    DENSE_TILE = DENSE_PANELS * DENSE_ROWS,
+    DENSE_AHEAD_BYTES = 2048,
+    DENSE_FEW_ROWS = 4,
+};
 
 /* What differs between the calls of a tile. */
 struct dense_at {
@@ -74,22 +80,30 @@ ALWAYS_INLINE void dense_segment(const struct dense_at *at, uint32_t begin, uint
     const uint8_t *w = at->panel + (size_t)(begin / columns) * form_bytes(form);
     const uint32_t *x = at->x + (size_t)(form == FORM_BF16_DOT ? begin / 2 : begin) * step;
     for (uint32_t left = (end - begin + columns - 1) / columns; left > 0; left--) {
-        v16 low[DENSE_PANELS], high[DENSE_PANELS];
+        v16 wk[DENSE_PANELS], unused;
 #pragma GCC unroll 4
         for (int p = 0; p < np; p++) {
             const uint8_t *here = w + (size_t)p * at->apart_bytes;
             if (nr <= DENSE_FEW_ROWS)
                 __builtin_prefetch(here + DENSE_AHEAD_BYTES);
             if (form == FORM_F16)
-                low[p] = v_load_f16((const uint16_t *)(const void *)here);
+                wk[p] = v_load_f16((const uint16_t *)(const void *)here);
             else
-                low[p] = v_load((const float *)(const void *)here);
+                wk[p] = v_load((const float *)(const void *)here);
             if (form == FORM_BF16)
-                v_split_bf16(low[p], &low[p], &high[p]);
+                v_split_bf16(wk[p], &unused, &wk[p]);
         }
-        if (form == FORM_BF16)
-            dense_step(acc, high, x + step, form, np, nr);
-        dense_step(acc, low, x, form, np, nr);
+        dense_step(acc, wk, form == FORM_BF16 ? x + step : x, form, np, nr);
+        if (form == FORM_BF16) {
+            /* The pairs are loaded again: keeping their other half would take registers. */
+            __asm__ volatile("" ::: "memory");
+#pragma GCC unroll 4
+            for (int p = 0; p < np; p++) {
+                wk[p] = v_load((const float *)(const void *)(w + (size_t)p * at->apart_bytes));
+                v_split_bf16(wk[p], &wk[p], &unused);
+            }
+            dense_step(acc, wk, x, form, np, nr);
+        }
         w += form_bytes(form);
         x += form == FORM_BF16 ? 2 * (size_t)step : step;
     }
@@ -100,9 +114,8 @@ ALWAYS_INLINE void dense_segment(const struct dense_at *at, uint32_t begin, uint
             out[r * np + p] = acc[r][p];
 }
 
-/* tree_sum_present() in every lane. */
-ALWAYS_INLINE v16 dense_tree(v16 parts[N_SEGMENTS][DENSE_TILE], int i, uint32_t present,
-                             uint32_t count)
+/* tree_sum_present() in every lane of tile element i. */
+static v16 dense_tree(v16 parts[N_SEGMENTS][DENSE_TILE], int i, uint32_t present, uint32_t count)
 {
     v16 level[N_SEGMENTS];
     for (uint32_t s = 0; s < count; s++)
@@ -120,13 +133,24 @@ ALWAYS_INLINE v16 dense_tree(v16 parts[N_SEGMENTS][DENSE_TILE], int i, uint32_t 
     return level[0];
 }
 
+/* The same where all 8 are there, as in every weight of 256 columns and more on one rank. */
+ALWAYS_INLINE v16 dense_tree_of_8(v16 parts[N_SEGMENTS][DENSE_TILE], int i)
+{
+    v16 a = v_add(v_add(parts[0][i], parts[1][i]), v_add(parts[2][i], parts[3][i])),
+        b = v_add(v_add(parts[4][i], parts[5][i]), v_add(parts[6][i], parts[7][i]));
+    return v_add(a, b);
+}
+
 /* Segments to results. */
 static void dense_put(const struct linear_job *job, const struct dense_at *at,
                       v16 parts[N_SEGMENTS][DENSE_TILE], uint32_t present, int np, int nr)
 {
     for (int r = 0; r < nr; r++)
         for (int p = 0; p < np; p++) {
-            v16 sum = dense_tree(parts, r * np + p, present, job->w->n_parts);
+            int i = r * np + p;
+            v16 sum = present == (1u << N_SEGMENTS) - 1
+                          ? dense_tree_of_8(parts, i)
+                          : dense_tree(parts, i, present, job->w->n_parts);
             uint32_t n = at->n + (uint32_t)p * at->apart_rows, left = job->w->base.n_rows - n;
             float *y = job->y + (at->row + (uint32_t)r) * job->y_stride + n;
             if (left >= PANEL_ROWS)
@@ -151,13 +175,14 @@ ALWAYS_INLINE void dense_tile(const struct linear_job *job, const struct dense_a
     dense_put(job, at, parts, present, np, nr);
 }
 
-/* Some rows of one group, at most DENSE_ROWS. */
+/* Some rows of one group, at most DENSE_ROWS, or DENSE_PAIR_ROWS of two panels. */
 ALWAYS_INLINE void dense_rows(const struct linear_job *job, const struct dense_at *at, int n_rows,
                               enum dense_form form, int np)
 {
 #define DENSE_CASE(nr)                                                                             \
     case nr:                                                                                       \
-        dense_tile(job, at, form, np, nr);                                                         \
+        if (nr <= DENSE_ROWS && (np == 1 || nr <= DENSE_PAIR_ROWS))                                \
+            dense_tile(job, at, form, np, nr);                                                     \
         break;
     switch (n_rows) {
         DENSE_CASE(1)
@@ -166,14 +191,12 @@ ALWAYS_INLINE void dense_rows(const struct linear_job *job, const struct dense_a
         DENSE_CASE(4)
         DENSE_CASE(5)
         DENSE_CASE(6)
-#if DENSE_ROWS > 6
         DENSE_CASE(7)
         DENSE_CASE(8)
         DENSE_CASE(9)
         DENSE_CASE(10)
         DENSE_CASE(11)
         DENSE_CASE(12)
-#endif
     default:
         break;
     }
@@ -186,10 +209,11 @@ ALWAYS_INLINE void dense_panels(const struct linear_job *job, const struct linea
     const struct act_cpu *act = job->act;
     const uint32_t *dense = job->w->base.act_kind == ACT_BF16 ? act->bf16 : act->f32;
     uint32_t n_dwords = act->k_pad / (form == FORM_BF16_DOT ? 2 : 1);
+    uint32_t limit = form == FORM_BF16 ? DENSE_BF16_ROWS : DENSE_ROWS;
     at.panel = weight_panel(job->w, at.n / PANEL_ROWS);
     for (at.row = share->row_begin; at.row < share->row_end;) {
         uint32_t n_rows = ACT_GROUP_ROWS - at.row % ACT_GROUP_ROWS;
-        n_rows = n_rows < DENSE_ROWS ? n_rows : DENSE_ROWS;
+        n_rows = n_rows < limit ? n_rows : limit;
         n_rows = n_rows < share->row_end - at.row ? n_rows : share->row_end - at.row;
         at.x = act_dense_row(dense, at.row, n_dwords);
         at.step = act_group_rows(act, at.row);
@@ -203,8 +227,9 @@ ALWAYS_INLINE void dense_share(const struct linear_job *job, const struct linear
                                enum dense_form form)
 {
     uint32_t n = share->n_begin;
-#if DENSE_PANELS == 2
-    uint32_t n_pairs = (share->n_end - n) / (2 * PANEL_ROWS);
+    bool few =
+        share->row_end - share->row_begin <= DENSE_PAIR_ROWS || DENSE_PAIR_ROWS == DENSE_ROWS;
+    uint32_t n_pairs = few ? (share->n_end - n) / (2 * PANEL_ROWS) : 0;
     struct dense_at pair = {.apart_rows = n_pairs * PANEL_ROWS,
                             .apart_bytes = n_pairs * job->w->panel_bytes};
     for (uint32_t i = 0; i < n_pairs; i++, n += PANEL_ROWS) {
@@ -212,7 +237,6 @@ ALWAYS_INLINE void dense_share(const struct linear_job *job, const struct linear
         dense_panels(job, share, pair, form, 2);
     }
     n += n_pairs * PANEL_ROWS;
-#endif
     for (; n < share->n_end; n += PANEL_ROWS)
         dense_panels(job, share, (struct dense_at){.n = n}, form, 1);
 }

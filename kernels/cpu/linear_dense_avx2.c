@@ -3,8 +3,9 @@
 /* clang-format off */
 #include "kernels/cpu/vec_avx2.h"
 
-#define DENSE_PANELS 1
-#define DENSE_ROWS   6
+#define DENSE_ROWS      6
+#define DENSE_BF16_ROWS 4
+#define DENSE_PAIR_ROWS 2
 
 #include "kernels/cpu/dense_impl.h"
 /* clang-format on */

@@ -3,8 +3,9 @@
 /* clang-format off */
 #include "kernels/cpu/vec_avx512.h"
 
-#define DENSE_PANELS 2
-#define DENSE_ROWS   12
+#define DENSE_ROWS      12
+#define DENSE_BF16_ROWS 12
+#define DENSE_PAIR_ROWS 12
 
 #include "kernels/cpu/dense_impl.h"
 /* clang-format on */

@@ -4,8 +4,9 @@
 /* clang-format off */
 #include "kernels/cpu/vec_avx512.h"
 
-#define DENSE_PANELS 2
-#define DENSE_ROWS   12
+#define DENSE_ROWS      12
+#define DENSE_BF16_ROWS 12
+#define DENSE_PAIR_ROWS 12
 #define DENSE_DOT_BF16(acc, w, x)                                                                  \
     _mm512_dpbf16_ps(acc, (__m512bh)_mm512_castps_si512(w), (__m512bh)_mm512_castps_si512(x))
 
