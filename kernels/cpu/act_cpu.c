@@ -29,11 +29,12 @@ struct act_layout {
 static struct act_layout lay_out(uint32_t max_rows, uint32_t max_k)
 {
     size_t rows = max_rows, k_pad = ((size_t)max_k + ACT_RUN - 1) / ACT_RUN * ACT_RUN;
+    size_t whole_tiles = (rows + ACT_TILE_ROWS - 1) / ACT_TILE_ROWS * ACT_TILE_ROWS;
     struct act_layout layout = {
         .lo = padded(rows * k_pad),
         .sums = padded(rows * (k_pad / ACT_RUN) * sizeof(struct act_sums)),
         .outliers = padded(rows * (k_pad / ACT_GROUP) * sizeof(struct act_outlier)),
-        .dense = padded(rows * k_pad * sizeof(uint32_t)),
+        .dense = padded(whole_tiles * k_pad * sizeof(uint32_t)),
         .words = padded(rows * 4),
     };
     layout.total = padded(sizeof(struct act_cpu)) + layout.lo + layout.sums + layout.outliers +
@@ -194,6 +195,14 @@ static void regroup(const struct prepare_job *job, bool round, uint32_t begin, u
     }
 }
 
+static void tile_rows(const struct prepare_job *job, uint32_t begin, uint32_t end)
+{
+    for (uint32_t row = begin; row < end; row++)
+        for (uint32_t k = 0; k < job->x->n_cols; k += ACT_RUN)
+            put_run(job, true, tensor_row_f32(job->x, row), k,
+                    act_tile_row(job->act, row, k / ACT_RUN), 1);
+}
+
 static void regroup_rows(void *arg, uint32_t index, uint32_t n_threads)
 {
     const struct prepare_job *job = arg;
@@ -201,7 +210,11 @@ static void regroup_rows(void *arg, uint32_t index, uint32_t n_threads)
     thread_pool_share(job->x->n_rows, ACT_GROUP_ROWS, index, n_threads, &begin, &end);
     if (job->act->base.kinds & ACT_F32)
         regroup(job, false, begin, end);
-    if (job->act->base.kinds & ACT_BF16)
+    if (!(job->act->base.kinds & ACT_BF16))
+        return;
+    if (job->inner->bf16_tile_rows > 0)
+        tile_rows(job, begin, end);
+    else
         regroup(job, true, begin, end);
 }
 

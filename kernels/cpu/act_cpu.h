@@ -6,7 +6,8 @@
  *
  * ACT_F32, ACT_BF16 (dense.h): rows in groups of ACT_GROUP_ROWS, the last one of what is left, each
  * group column by column: [k][rows of the group] dwords, so that a tile reads one stream. A dword
- * is an f32 or, where the kernel set takes pairs, bf16 of the columns 2k (low half) and 2k + 1. */
+ * is an f32 or, where the kernel set takes pairs, bf16 of the columns 2k (low half) and 2k + 1.
+ * Where it takes tiles (inner.h), ACT_BF16 is [n_rows/16][k_pad/32][row 16][16 pairs]. */
 #pragma once
 
 #include <stddef.h>
@@ -14,7 +15,7 @@
 
 #include "kernels/act_header.h"
 
-enum { ACT_RUN = 32, ACT_GROUP = 4, ACT_GROUP_ROWS = 12 };
+enum { ACT_RUN = 32, ACT_GROUP = 4, ACT_GROUP_ROWS = 12, ACT_TILE_ROWS = 16 };
 
 /* Sums A of one run (or of one group of outliers) in the three forms that kernels start from. */
 struct act_sums {
@@ -75,6 +76,13 @@ static inline const uint32_t *act_dense_row(const uint32_t *dense, uint32_t row,
 {
     return dense + (size_t)(row / ACT_GROUP_ROWS * ACT_GROUP_ROWS) * n_dwords +
            row % ACT_GROUP_ROWS;
+}
+
+/* The 16 pairs of a run of a row of ACT_BF16 in tiles. */
+static inline uint32_t *act_tile_row(const struct act_cpu *act, uint32_t row, uint32_t run)
+{
+    size_t tile = (size_t)(row / ACT_TILE_ROWS) * (act->k_pad / ACT_RUN) + run;
+    return act->bf16 + (tile * ACT_TILE_ROWS + row % ACT_TILE_ROWS) * (ACT_RUN / 2);
 }
 
 static inline struct act_sums act_sums_of(int32_t a)

@@ -63,6 +63,8 @@ struct cpu_inner {
     void (*linear_int)(const struct linear_job *job, const struct linear_share *share);
     /* How ACT_BF16 rows are kept (act_cpu.h): columns per dword, 2 as bf16 pairs, 1 as f32 … */
     uint32_t bf16_columns;
+    /* … or, where not 0, as tiles of pairs; a share of a linear then has at most so many rows … */
+    uint32_t bf16_tile_rows;
     /* … and ACT_RUN columns of x made so, values below DENSE_TINY 0. */
     void (*round_bf16)(uint32_t *dst, const float *x);
     /* Dense weights (dense.h). */

@@ -44,7 +44,8 @@ const struct cpu_inner cpu_inner_amx = {
     .row_block_bytes = AMX_BLOCK_BYTES,
     AVX512_LOOPS,
     .linear_int = linear_int_amx,
-    .bf16_columns = 1,
-    .round_bf16 = round_bf16_f32,
-    .linear_dense = linear_dense_avx512,
+    .bf16_columns = 2,
+    .bf16_tile_rows = AMX_DENSE_ROWS,
+    .round_bf16 = round_bf16_pairs,
+    .linear_dense = linear_dense_amx,
 };

@@ -129,6 +129,8 @@ static void run_split(struct stream *s, struct split_job *job)
         wanted = bytes / ITEM_BYTES;
     if (n_macs < MIN_PARALLEL)
         wanted = 1;
+    if (w->base.act_kind == ACT_BF16 && job->inner->bf16_tile_rows > 0)
+        fit = job->inner->bf16_tile_rows;
     job->row_block = fit < m ? fit : m;
     job->items_per_block = wanted < job->n_panels ? (uint32_t)wanted : job->n_panels;
     job->n_items = (m + job->row_block - 1) / job->row_block * job->items_per_block;

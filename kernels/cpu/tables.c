@@ -28,9 +28,8 @@ static size_t scratch_bytes_amx(uint32_t vocab_size, uint32_t head_dim)
     return others > AMX_SCRATCH_BYTES ? others : AMX_SCRATCH_BYTES;
 }
 
-/* ref, avx2, avx512, avx512_bf16 and amx are one numerics: the same expressions, lane for lane
- * (tests/unit/kernels).
- */
+/* ref, avx2, avx512 and avx512_bf16 are one numerics: the same expressions, lane for lane
+ * (tests/unit/kernels). amx differs with BF16 weights, in the order of sums. */
 static const struct cpu_set
     ref = {{.name = "ref", .numerics = "cpu-b2", INTEGER_WEIGHTS, CPU_SCRATCH, SHARED_OPS},
            &cpu_inner_ref},
@@ -42,7 +41,7 @@ static const struct cpu_set
         {{.name = "avx512_bf16", .numerics = "cpu-b2", INTEGER_WEIGHTS, CPU_SCRATCH, SHARED_OPS},
          &cpu_inner_avx512_bf16},
     amx = {{.name = "amx",
-            .numerics = "cpu-b2",
+            .numerics = "cpu-b2-tiles",
             INTEGER_WEIGHTS,
             .scratch_bytes = scratch_bytes_amx,
             SHARED_OPS},

@@ -3,6 +3,7 @@
 #include "support_amx_model.h"
 #include "support_tiles_model.h"
 #include "kernels/cpu/linear_int_amx_impl.h"
+#include "kernels/cpu/linear_dense_amx_impl.h"
 #include "kernels/cpu/tiles_check_impl.h"
 /* clang-format on */
 
@@ -22,18 +23,40 @@ static void linear_int_model(const struct linear_job *job, const struct linear_s
         linear_int_avx512(job, share);
 }
 
+void amx_model_dense_by_fma(const struct linear_job *job, const struct linear_share *share)
+{
+    dense_by_fma(job, share);
+}
+
+void amx_model_dense_by_tiles(const struct linear_job *job, const struct linear_share *share)
+{
+    dense_by_tiles(job, share);
+}
+
+/* As linear_dense_amx(). */
+static void linear_dense_model(const struct linear_job *job, const struct linear_share *share)
+{
+    if (job->w->format != PACK_BF16)
+        linear_dense_avx512(job, share);
+    else if (share->row_end - share->row_begin >= AMX_DENSE_MIN_ROWS)
+        dense_by_tiles(job, share);
+    else
+        dense_by_fma(job, share);
+}
+
 static void make_set(void)
 {
     const struct op_table *avx512 = NULL;
     struct error err = {0};
     if (op_table_cpu("avx512", &avx512, &err) != 0)
         return;
-    inner = cpu_inner_avx512;
+    inner = cpu_inner_amx;
     inner.name = AMX_MODEL;
-    inner.row_block_bytes = AMX_BLOCK_BYTES;
     inner.linear_int = linear_int_model;
+    inner.linear_dense = linear_dense_model;
     set.ops = *avx512;
     set.ops.name = AMX_MODEL;
+    set.ops.numerics = "cpu-b2-tiles";
     set.inner = &inner;
 }
 

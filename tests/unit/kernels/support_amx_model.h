@@ -8,10 +8,16 @@
 #include <stdint.h>
 
 struct op_table;
+struct linear_job;
+struct linear_share;
 
 #define AMX_MODEL "amx model"
 
 const struct op_table *amx_model_ops(void);
+
+/* What the set does of a BF16 weight with few rows, and with many. */
+void amx_model_dense_by_fma(const struct linear_job *job, const struct linear_share *share);
+void amx_model_dense_by_tiles(const struct linear_job *job, const struct linear_share *share);
 
 /* The check of the tiles that the product makes before it takes AMX, of the model. */
 bool amx_model_checks(void);

@@ -8,6 +8,7 @@
 
 #include "base/cpu.h"
 #include "kernels/cpu/act_cpu.h"
+#include "kernels/cpu/dense.h"
 #include "kernels/cpu/inner.h"
 #include "kernels/cpu/linear_amx.h"
 #include "kernels/cpu/stream_cpu.h"
@@ -158,6 +159,89 @@ static void test_any_split_and_any_share_of_outliers_gives_the_reference_bits(vo
         }
 }
 
+/* BF16 as linear_dense_amx_impl.h says it, one operation at a time. */
+static float sum_as_tiles(const float *x, const uint16_t *w, uint32_t begin, uint32_t end)
+{
+    float total = 0.0f;
+    for (uint32_t run = begin; run < end; run += 32) {
+        float chain[2] = {0.0f, 0.0f};
+        for (uint32_t k = run; k < run + 32 && k < end; k++) {
+            float a = fabsf(x[k]) < DENSE_TINY ? 0.0f : bf16_to_f32(f32_to_bf16(x[k]));
+            float b = bf16_to_f32(w[k]);
+            chain[k % 2] = fmaf(a, fabsf(b) < DENSE_TINY ? 0.0f : b, chain[k % 2]);
+        }
+        total += chain[0] + chain[1];
+    }
+    return total;
+}
+
+typedef void dense_fn(const struct linear_job *job, const struct linear_share *share);
+
+static void check_dense(dense_fn *fn, const struct weight_desc *desc, uint32_t m, struct random *r)
+{
+    struct rig rig = rig_open(AMX_MODEL, 1);
+    uint32_t n = desc->n_rows, k = desc->k_total;
+    float *x = random_floats(r, (size_t)m * k, 0.02f);
+    uint8_t *raw = random_rows(r, DTYPE_BF16, n, k);
+    for (uint32_t i = 0; i < m * k; i += 7)
+        x[i] *= i % 2 == 0 ? 0x1p-56f : 0x1p-140f; /* around DENSE_TINY and subnormal */
+    struct weight *w = pack_weight(rig.ops, desc, raw);
+    struct act *act = make_act(&rig, m, k);
+    struct tensor tx = tensor_view(x, DTYPE_F32, m, k);
+    assert_int_equal(op_act_prepare(rig.stream, act, &tx, ACT_BF16, NULL, NULL), 0);
+    float *y = poisoned((size_t)m * n);
+    struct linear_job job = {act_cpu(act), weight_cpu(w), y, NULL, NULL, n, 0};
+    for (uint32_t row = 0; row < m;) {
+        uint32_t rows = 1 + random_u32(r) % 301, end = row + rows < m ? row + rows : m;
+        for (uint32_t out = 0; out < n;) {
+            uint32_t outs = PANEL_ROWS * (1 + random_u32(r) % 3),
+                     out_end = out + outs < n ? out + outs : n;
+            struct linear_share share = {row, end, out, out_end,
+                                         stream_scratch(stream_cpu(rig.stream), 0)};
+            fn(&job, &share);
+            out = out_end;
+        }
+        row = end;
+    }
+    const struct segments *seg = &desc->k_segments;
+    for (uint32_t i = 0; i < m * n; i++) {
+        const float *xs = x + (size_t)(i / n) * k;
+        const uint16_t *ws = (const uint16_t *)(const void *)raw + (size_t)(i % n) * k;
+        float parts[N_SEGMENTS] = {0}, want;
+        for (uint32_t s = 0; s < seg->count; s++)
+            parts[s] = sum_as_tiles(xs, ws, seg->bounds[s], seg->bounds[s + 1]);
+        want =
+            seg->count > 0 ? tree_sum(parts, seg->bounds, seg->count) : sum_as_tiles(xs, ws, 0, k);
+        assert_same_bits(&want, &y[i], sizeof(want), "BF16 in the order of tiles");
+    }
+    rig.ops->act_destroy(act);
+    free(y);
+    free(w);
+    free(raw);
+    free(x);
+    rig_close(&rig);
+}
+
+static void test_bf16_adds_in_the_order_of_tiles_by_either_unit(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t m, n, k;
+    } cases[] = {{1, 1, 1},    {5, 17, 31},   {16, 16, 32},
+                 {33, 50, 96}, {71, 83, 576}, {307, 35, 1344}};
+    dense_fn *const units[] = {amx_model_dense_by_fma, amx_model_dense_by_tiles};
+    struct random r = {43};
+    if (!cpu_features()->avx512_vnni)
+        skip();
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        for (int u = 0; u < 2; u++) {
+            struct weight_desc column = column_desc(DTYPE_BF16, cases[i].n, cases[i].k),
+                               row = row_desc(DTYPE_BF16, cases[i].n, cases[i].k, 1, 0);
+            check_dense(units[u], &column, cases[i].m, &r);
+            check_dense(units[u], &row, cases[i].m, &r);
+        }
+}
+
 /* More rows than a block has, through the op. */
 static void test_rows_of_several_blocks_give_the_reference_bits(void **state)
 {
@@ -208,6 +292,7 @@ int main(void)
         cmocka_unit_test(test_signed_by_unsigned_bytes_add_up_and_wrap),
         cmocka_unit_test(test_bf16_pairs_are_two_chains_that_flush_subnormals),
         cmocka_unit_test(test_any_split_and_any_share_of_outliers_gives_the_reference_bits),
+        cmocka_unit_test(test_bf16_adds_in_the_order_of_tiles_by_either_unit),
         cmocka_unit_test(test_rows_of_several_blocks_give_the_reference_bits),
         cmocka_unit_test(test_the_check_of_the_tiles_passes_on_the_model),
         cmocka_unit_test(test_scratch_of_every_width_fits_what_is_said),
