@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "engine/format/tokenizer.h"
 #include "support_engine.h"
@@ -189,6 +190,7 @@ static void test_resume_when_a_new_stop_is_in_held_text_then_it_ends_there(void 
     struct engine_config cfg = run_config("q4_1");
     struct engine *engine = run_open(&cfg);
     unsigned n_within = 0;
+    run_slow_steps(NS_PER_MS / 4); /* cuts are where this thread has read */
     same_make_jobs(engine_model_info(engine)->vocab_size, 44);
     for (uint32_t i = 0; i < SAME_N_JOBS; i++) {
         struct run_result whole, held, rest;
