@@ -9,15 +9,18 @@
 
 struct block {
     uint32_t n_refs;
-    uint32_t prev, next; /* in the LRU list: kept and held by nobody */
+    uint32_t prev, next; /* in its list: kept and held by nobody */
     bool kept;
+    bool proven; /* was found again; while in a list: which one */
 };
+
+enum list { LIST_NEW, LIST_PROVEN, N_LISTS };
 
 struct kv_cache {
     struct kv_cache_config cfg;
-    struct block *blocks; /* [n_blocks + 1], the last is the LRU list's head */
+    struct block *blocks; /* [n_blocks + N_LISTS], the last are the lists' heads */
     uint32_t *unused;     /* stack */
-    uint32_t n_unused, n_kept_free;
+    uint32_t n_unused, n_kept_free, n_proven;
     uint32_t *tables; /* [n_slots][max_blocks_per_seq] */
     uint32_t *lens;   /* [n_slots] */
 };
@@ -26,7 +29,7 @@ int kv_cache_create(const struct kv_cache_config *cfg, struct kv_cache **out_cac
                     struct error *err)
 {
     if (!cfg->n_blocks || !cfg->n_slots || !cfg->max_blocks_per_seq ||
-        cfg->n_blocks >= KV_BLOCK_NONE)
+        cfg->n_blocks >= KV_BLOCK_NONE - N_LISTS)
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "KV cache: %u blocks, %u slots, %u blocks per sequence: none may be 0",
                          cfg->n_blocks, cfg->n_slots, cfg->max_blocks_per_seq);
@@ -34,13 +37,14 @@ int kv_cache_create(const struct kv_cache_config *cfg, struct kv_cache **out_cac
     if (!cache)
         goto no_memory;
     cache->cfg = *cfg;
-    cache->blocks = calloc((size_t)cfg->n_blocks + 1, sizeof(*cache->blocks));
+    cache->blocks = calloc((size_t)cfg->n_blocks + N_LISTS, sizeof(*cache->blocks));
     cache->unused = calloc(cfg->n_blocks, sizeof(*cache->unused));
     cache->tables = calloc(cfg->n_slots, (size_t)cfg->max_blocks_per_seq * sizeof(*cache->tables));
     cache->lens = calloc(cfg->n_slots, sizeof(*cache->lens));
     if (!cache->blocks || !cache->unused || !cache->tables || !cache->lens)
         goto no_memory;
-    cache->blocks[cfg->n_blocks].prev = cache->blocks[cfg->n_blocks].next = cfg->n_blocks;
+    for (uint32_t i = cfg->n_blocks; i < cfg->n_blocks + N_LISTS; i++)
+        cache->blocks[i].prev = cache->blocks[i].next = i;
     for (uint32_t i = 0; i < cfg->n_blocks; i++)
         cache->unused[i] = cfg->n_blocks - 1 - i;
     cache->n_unused = cfg->n_blocks;
@@ -99,30 +103,50 @@ uint32_t kv_cache_table_len(const struct kv_cache *cache, uint32_t slot)
     return cache->lens[slot];
 }
 
-/* --- the LRU list: head.next is the least recently used --- */
+/* --- the lists: head.next is the least recently used --- */
 
-static void lru_unlink(struct kv_cache *cache, uint32_t i)
+static void list_unlink(struct kv_cache *cache, uint32_t i)
 {
     struct block *block = &cache->blocks[i];
     cache->blocks[block->prev].next = block->next;
     cache->blocks[block->next].prev = block->prev;
     cache->n_kept_free--;
+    cache->n_proven -= block->proven;
 }
 
-static void lru_push(struct kv_cache *cache, uint32_t i)
+static void list_append(struct kv_cache *cache, uint32_t i)
 {
-    uint32_t head = cache->cfg.n_blocks;
     struct block *block = &cache->blocks[i];
+    uint32_t head = cache->cfg.n_blocks + (block->proven ? LIST_PROVEN : LIST_NEW);
     block->prev = cache->blocks[head].prev;
     block->next = head;
     cache->blocks[block->prev].next = i;
     cache->blocks[head].prev = i;
     cache->n_kept_free++;
+    cache->n_proven += block->proven;
+}
+
+static uint32_t list_first(const struct kv_cache *cache, enum list list)
+{
+    uint32_t head = cache->cfg.n_blocks + list, i = cache->blocks[head].next;
+    return i == head ? KV_BLOCK_NONE : i;
+}
+
+/* One that is proven too many has to prove itself again. */
+static void keep_free(struct kv_cache *cache, uint32_t i)
+{
+    list_append(cache, i);
+    if (cache->n_proven <= cache->cfg.max_proven)
+        return;
+    uint32_t oldest = list_first(cache, LIST_PROVEN);
+    list_unlink(cache, oldest);
+    cache->blocks[oldest].proven = false;
+    list_append(cache, oldest);
 }
 
 static void forget(struct kv_cache *cache, uint32_t i)
 {
-    cache->blocks[i].kept = false;
+    cache->blocks[i].kept = cache->blocks[i].proven = false;
     if (cache->cfg.on_evict)
         cache->cfg.on_evict(cache->cfg.ctx, i);
 }
@@ -134,8 +158,10 @@ static uint32_t take_block(struct kv_cache *cache)
     if (cache->n_unused) {
         i = cache->unused[--cache->n_unused];
     } else if (cache->n_kept_free) {
-        i = cache->blocks[cache->cfg.n_blocks].next;
-        lru_unlink(cache, i);
+        i = list_first(cache, LIST_NEW);
+        if (i == KV_BLOCK_NONE)
+            i = list_first(cache, LIST_PROVEN);
+        list_unlink(cache, i);
         forget(cache, i);
     } else {
         return KV_BLOCK_NONE;
@@ -149,7 +175,7 @@ static void hold_block(struct kv_cache *cache, uint32_t i)
     struct block *block = &cache->blocks[i];
     if (!block->n_refs) {
         assert(block->kept);
-        lru_unlink(cache, i);
+        list_unlink(cache, i);
     }
     block->n_refs++;
 }
@@ -161,7 +187,7 @@ static void drop_block(struct kv_cache *cache, uint32_t i)
     if (--block->n_refs)
         return;
     if (block->kept)
-        lru_push(cache, i);
+        keep_free(cache, i);
     else
         cache->unused[cache->n_unused++] = i;
 }
@@ -177,11 +203,17 @@ bool kv_cache_grow(struct kv_cache *cache, uint32_t slot)
     return true;
 }
 
-void kv_cache_attach(struct kv_cache *cache, uint32_t slot, uint32_t block)
+static void append(struct kv_cache *cache, uint32_t slot, uint32_t block)
 {
     assert(block < cache->cfg.n_blocks && cache->lens[slot] < cache->cfg.max_blocks_per_seq);
     hold_block(cache, block);
     table_of(cache, slot)[cache->lens[slot]++] = block;
+}
+
+void kv_cache_attach(struct kv_cache *cache, uint32_t slot, uint32_t block)
+{
+    append(cache, slot, block);
+    cache->blocks[block].proven = cache->blocks[block].kept;
 }
 
 void kv_cache_share(struct kv_cache *cache, uint32_t from, uint32_t to, uint32_t n)
@@ -189,7 +221,7 @@ void kv_cache_share(struct kv_cache *cache, uint32_t from, uint32_t to, uint32_t
     assert(!cache->lens[to] && n <= cache->lens[from]);
     const uint32_t *src = table_of(cache, from);
     for (uint32_t i = 0; i < n; i++)
-        kv_cache_attach(cache, to, src[i]);
+        append(cache, to, src[i]);
 }
 
 bool kv_cache_needs_copy(const struct kv_cache *cache, uint32_t slot, uint32_t i)
@@ -248,4 +280,16 @@ void kv_cache_keep(struct kv_cache *cache, uint32_t block)
 {
     assert(cache->blocks[block].n_refs);
     cache->blocks[block].kept = true;
+}
+
+void kv_cache_replace(struct kv_cache *cache, uint32_t slot, uint32_t i, uint32_t block)
+{
+    uint32_t *entry = table_of(cache, slot) + i, old = *entry;
+    assert(i < cache->lens[slot]);
+    if (old == block)
+        return;
+    hold_block(cache, block);
+    cache->blocks[block].proven = cache->blocks[block].kept;
+    *entry = block;
+    drop_block(cache, old);
 }

@@ -1,7 +1,12 @@
 /* kv_cache.h: who holds which block of the KV pool: reference counts, block tables per slot, blocks
- * kept for reuse (LRU) and copy on write. Accounting alone: the bytes live in the executor's pools.
- * Engine thread only. Allocates at create, never after. Knows nothing of requests; the scheduler
- * decides who is evicted. */
+ * kept for reuse and copy on write. Accounting alone: the bytes live in the executor's pools.
+ * Engine thread only. Allocates at create, never after, and nothing searches. Knows nothing of
+ * requests; the scheduler decides who is evicted.
+ *
+ * Kept blocks that nobody holds are in two lists, each with the least recently used first: those
+ * that were found again at least once, up to max_proven of them, and the others, which are taken
+ * first (segmented LRU [Karedla et al., Computer 27(3), 1994]). So texts that come once do not
+ * wash out what comes again. In both, tails stand before the heads they hang on. */
 #pragma once
 
 #include <stdbool.h>
@@ -16,6 +21,7 @@ struct kv_cache_config {
     uint32_t n_blocks;           /* whole pool */
     uint32_t n_slots;            /* block tables */
     uint32_t max_blocks_per_seq; /* length of each table */
+    uint32_t max_proven;         /* free blocks that are evicted last; 0: all by LRU */
     /* A kept block is taken for something else: forget what is known of it. May be NULL. */
     void (*on_evict)(void *ctx, uint32_t block);
     void *ctx;
@@ -38,8 +44,8 @@ uint32_t kv_cache_n_refs(const struct kv_cache *cache, uint32_t block);
 const uint32_t *kv_cache_table(const struct kv_cache *cache, uint32_t slot);
 uint32_t kv_cache_table_len(const struct kv_cache *cache, uint32_t slot);
 
-/* Appends a block of its own to the slot's table: an unused one, else the least recently used kept
- * one. False, table unchanged, where there is none or the table is full. */
+/* Appends a block of its own to the slot's table: an unused one, else the kept one that is to go
+ * first. False, table unchanged, where there is none or the table is full. */
 bool kv_cache_grow(struct kv_cache *cache, uint32_t slot);
 /* Appends a kept or held block (a prefix hit). */
 void kv_cache_attach(struct kv_cache *cache, uint32_t slot, uint32_t block);
@@ -63,3 +69,5 @@ uint32_t kv_cache_n_exclusive(const struct kv_cache *cache, uint32_t slot);
 
 /* Says that a held block's content is worth keeping when its last holder lets go. */
 void kv_cache_keep(struct kv_cache *cache, uint32_t block);
+/* Puts `block`, which holds the same, in the place of entry i of the slot's table. */
+void kv_cache_replace(struct kv_cache *cache, uint32_t slot, uint32_t i, uint32_t block);

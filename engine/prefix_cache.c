@@ -96,11 +96,11 @@ uint32_t prefix_cache_find(const struct prefix_cache *cache, const struct prefix
 
 uint64_t prefix_cache_insert(struct prefix_cache *cache, const struct prefix_salt *salt,
                              uint64_t parent, const uint32_t *tokens, uint32_t block,
-                             bool *out_added)
+                             uint32_t *out_block)
 {
     uint32_t bucket = bucket_of(cache, salt, parent, tokens);
     uint32_t known = find_in(cache, bucket, salt, parent, tokens);
-    *out_added = false;
+    *out_block = known != KV_BLOCK_NONE ? known : block;
     if (known != KV_BLOCK_NONE)
         return cache->entries[known].node;
     prefix_cache_remove(cache, block);
@@ -114,7 +114,6 @@ uint64_t prefix_cache_insert(struct prefix_cache *cache, const struct prefix_sal
     memcpy(cache->tokens + (size_t)block * cache->block_size, tokens,
            cache->block_size * sizeof(*tokens));
     cache->n_entries++;
-    *out_added = true;
     return entry->node;
 }
 

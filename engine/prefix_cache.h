@@ -29,10 +29,10 @@ uint32_t prefix_cache_find(const struct prefix_cache *cache, const struct prefix
                            uint64_t parent, const uint32_t *tokens, uint64_t *out_node);
 
 /* Records a block. Where an equal one is known already, nothing changes. Returns the node to go on
- * with; *out_added tells whether `block` was recorded. Nodes are never used twice. */
+ * with; *out_block tells whose it is: `block`, or the one known. Nodes are never used twice. */
 uint64_t prefix_cache_insert(struct prefix_cache *cache, const struct prefix_salt *salt,
                              uint64_t parent, const uint32_t *tokens, uint32_t block,
-                             bool *out_added);
+                             uint32_t *out_block);
 
 /* Forgets a block; nothing happens where it is not known. */
 void prefix_cache_remove(struct prefix_cache *cache, uint32_t block);

@@ -65,6 +65,7 @@ int scheduler_create(const struct scheduler_config *cfg, struct scheduler **out_
         .n_blocks = cfg->n_blocks,
         .n_slots = cfg->max_seqs,
         .max_blocks_per_seq = cfg->max_blocks_per_seq,
+        .max_proven = cfg->n_blocks / 4, /* tests/bench/bench_prefix_cache.c */
         .on_evict = on_evict,
         .ctx = sched,
     };

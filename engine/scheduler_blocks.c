@@ -219,14 +219,16 @@ void blocks_record(struct scheduler *sched, struct sequence *seq)
     uint32_t bs = sched->cfg.block_size;
     const uint32_t *table = kv_cache_table(sched->kv, seq->slot);
     while (sched->prefix && (seq->n_hashed + 1) * bs <= seq->n_computed) {
-        bool added;
+        uint32_t known, own = table[seq->n_hashed];
         if (!sched->cfg.share_generated && (seq->n_hashed + 1) * bs > seq->request->n_prompt)
             return;
-        seq->chain_node = prefix_cache_insert(sched->prefix, &seq->request->salt, seq->chain_node,
-                                              tokens_of_block(sched, seq, seq->n_hashed),
-                                              table[seq->n_hashed], &added);
-        if (added)
-            kv_cache_keep(sched->kv, table[seq->n_hashed]);
+        seq->chain_node =
+            prefix_cache_insert(sched->prefix, &seq->request->salt, seq->chain_node,
+                                tokens_of_block(sched, seq, seq->n_hashed), own, &known);
+        if (known == own)
+            kv_cache_keep(sched->kv, own);
+        else /* computed side by side: one copy is enough, and the chain hangs on that one */
+            kv_cache_replace(sched->kv, seq->slot, seq->n_hashed, known);
         seq->n_hashed++;
     }
 }

@@ -12,7 +12,7 @@
 
 enum { N_BLOCKS = 40, N_SLOTS = 7, MAX_LEN = 12 };
 
-static uint32_t n_evicted, last_evicted;
+static uint32_t n_evicted, last_evicted, evicted[8]; /* the first ones */
 static bool model_kept[N_BLOCKS];
 
 static void on_evict(void *ctx, uint32_t block)
@@ -20,15 +20,18 @@ static void on_evict(void *ctx, uint32_t block)
     (void)ctx;
     assert_true(model_kept[block]);
     model_kept[block] = false;
+    if (n_evicted < 8)
+        evicted[n_evicted] = block;
     n_evicted++;
     last_evicted = block;
 }
 
-static struct kv_cache *make_cache(uint32_t n_blocks)
+static struct kv_cache *make_cache(uint32_t n_blocks, uint32_t max_proven)
 {
     struct kv_cache_config cfg = {.n_blocks = n_blocks,
                                   .n_slots = N_SLOTS,
                                   .max_blocks_per_seq = MAX_LEN,
+                                  .max_proven = max_proven,
                                   .on_evict = on_evict};
     struct kv_cache *cache;
     struct error err;
@@ -123,14 +126,28 @@ static void do_write(struct kv_cache *cache, struct model *m, uint32_t s)
     }
 }
 
+/* By one that holds the same, as far as anybody knows. */
+static void do_replace(struct kv_cache *cache, struct model *m, uint32_t s)
+{
+    uint32_t block = below(N_BLOCKS);
+    if (!m->lens[s] || (!model_refs(m, block) && !model_kept[block]))
+        return;
+    uint32_t i = below(m->lens[s]);
+    for (uint32_t k = 0; k < m->lens[s]; k++)
+        if (m->tables[s][k] == block && k != i)
+            return;
+    kv_cache_replace(cache, s, i, block);
+    m->tables[s][i] = block;
+}
+
 static void test_random_operations_agree_with_naive_model(void **state)
 {
     (void)state;
-    struct kv_cache *cache = make_cache(N_BLOCKS);
+    struct kv_cache *cache = make_cache(N_BLOCKS, N_BLOCKS / 3);
     struct model m = {0};
     for (int step = 0; step < 60000; step++) {
         uint32_t s = below(N_SLOTS), other = below(N_SLOTS);
-        switch (below(12)) {
+        switch (below(13)) {
         case 0:
             kv_cache_clear(cache, s);
             m.lens[s] = 0;
@@ -159,6 +176,9 @@ static void test_random_operations_agree_with_naive_model(void **state)
         case 7:
             do_write(cache, &m, s);
             break;
+        case 8:
+            do_replace(cache, &m, s);
+            break;
         default:
             do_grow(cache, &m, s);
         }
@@ -175,7 +195,7 @@ static void test_random_operations_agree_with_naive_model(void **state)
 static void test_kept_blocks_evicted_least_recently_used_first_tails_before_heads(void **state)
 {
     (void)state;
-    struct kv_cache *cache = make_cache(4);
+    struct kv_cache *cache = make_cache(4, 0);
     uint32_t first[2], second[2];
     for (uint32_t s = 0; s < 2; s++)
         for (uint32_t i = 0; i < 2; i++) {
@@ -200,6 +220,71 @@ static void test_kept_blocks_evicted_least_recently_used_first_tails_before_head
     kv_cache_destroy(cache);
 }
 
+/* A chain of n kept blocks in the slot, let go of. */
+static void keep_chain(struct kv_cache *cache, uint32_t n, uint32_t *out_blocks)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        assert_true(kv_cache_grow(cache, 0));
+        out_blocks[i] = kv_cache_table(cache, 0)[i];
+        kv_cache_keep(cache, out_blocks[i]);
+        model_kept[out_blocks[i]] = true;
+    }
+    kv_cache_clear(cache, 0);
+}
+
+static void find_chain(struct kv_cache *cache, const uint32_t *blocks, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        assert_true(model_kept[blocks[i]]);
+        kv_cache_attach(cache, 1, blocks[i]);
+    }
+    kv_cache_clear(cache, 1);
+}
+
+/* A prompt that was found again once outlives any number that come once. */
+static void test_what_was_found_again_outlives_what_came_once(void **state)
+{
+    (void)state;
+    struct kv_cache *cache = make_cache(16, 8);
+    uint32_t shared[6], once[4];
+    keep_chain(cache, 6, shared);
+    find_chain(cache, shared, 6);
+    for (uint32_t i = 0; i < 100; i++)
+        keep_chain(cache, 4, once);
+    find_chain(cache, shared, 6);
+    kv_cache_destroy(cache);
+}
+
+/* Beyond max_proven the one used longest ago has to be found again; of a chain the tail. */
+static void test_more_proven_than_allowed_the_oldest_tail_is_as_new(void **state)
+{
+    (void)state;
+    struct kv_cache *cache = make_cache(16, 8);
+    uint32_t a[6], b[6], once[4];
+    keep_chain(cache, 6, a);
+    find_chain(cache, a, 6);
+    keep_chain(cache, 6, b);
+    find_chain(cache, b, 6); /* 12 are proven: the last 4 of a are too many */
+    n_evicted = 0;
+    keep_chain(cache, 4, once); /* of the unused ones */
+    keep_chain(cache, 4, once);
+    assert_int_equal(n_evicted, 4);
+    for (uint32_t i = 0; i < 4; i++)
+        assert_int_equal(evicted[i], a[5 - i]);
+    for (uint32_t i = 0; i < 100; i++)
+        keep_chain(cache, 4, once);
+    find_chain(cache, b, 6);
+    find_chain(cache, a, 2);
+    /* With nothing else left they go too, tails first, heads last. */
+    for (uint32_t i = 0; i < 12; i++)
+        assert_true(kv_cache_grow(cache, 2));
+    for (uint32_t i = 0; i < 4; i++)
+        assert_true(kv_cache_grow(cache, 3));
+    assert_int_equal(last_evicted, a[0]);
+    assert_false(kv_cache_grow(cache, 3));
+    kv_cache_destroy(cache);
+}
+
 static void test_create_zero_dimension_is_refused(void **state)
 {
     (void)state;
@@ -216,6 +301,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_operations_agree_with_naive_model),
         cmocka_unit_test(test_kept_blocks_evicted_least_recently_used_first_tails_before_heads),
+        cmocka_unit_test(test_what_was_found_again_outlives_what_came_once),
+        cmocka_unit_test(test_more_proven_than_allowed_the_oldest_tail_is_as_new),
         cmocka_unit_test(test_create_zero_dimension_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

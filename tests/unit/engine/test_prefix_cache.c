@@ -28,12 +28,12 @@ static void test_find_after_same_parent_and_salt_only(void **state)
 {
     (void)state;
     struct prefix_cache *cache = make(8);
-    bool added;
+    uint32_t known;
     uint64_t node_1, node_2, node = 0;
-    node_1 = prefix_cache_insert(cache, &salt_a, PREFIX_ROOT, one, 3, &added);
-    assert_true(added);
-    node_2 = prefix_cache_insert(cache, &salt_a, node_1, two, 5, &added);
-    assert_true(added && node_2 != node_1);
+    node_1 = prefix_cache_insert(cache, &salt_a, PREFIX_ROOT, one, 3, &known);
+    assert_int_equal(known, 3);
+    node_2 = prefix_cache_insert(cache, &salt_a, node_1, two, 5, &known);
+    assert_true(known == 5 && node_2 != node_1);
     assert_int_equal(prefix_cache_find(cache, &salt_a, PREFIX_ROOT, one, &node), 3);
     assert_int_equal(node, node_1);
     assert_int_equal(prefix_cache_find(cache, &salt_a, node_1, two, &node), 5);
@@ -53,13 +53,13 @@ static void test_insert_equal_block_is_known_already(void **state)
 {
     (void)state;
     struct prefix_cache *cache = make(8);
-    bool added;
-    uint64_t node = prefix_cache_insert(cache, &salt_a, PREFIX_ROOT, one, 3, &added), found = 0;
-    assert_int_equal(prefix_cache_insert(cache, &salt_a, PREFIX_ROOT, one, 6, &added), node);
-    assert_false(added);
+    uint32_t known;
+    uint64_t node = prefix_cache_insert(cache, &salt_a, PREFIX_ROOT, one, 3, &known), found = 0;
+    assert_int_equal(prefix_cache_insert(cache, &salt_a, PREFIX_ROOT, one, 6, &known), node);
+    assert_int_equal(known, 3);
     assert_int_equal(prefix_cache_n_entries(cache), 1);
-    assert_int_equal(prefix_cache_insert(cache, &salt_b, PREFIX_ROOT, one, 6, &added), node + 1);
-    assert_true(added);
+    assert_int_equal(prefix_cache_insert(cache, &salt_b, PREFIX_ROOT, one, 6, &known), node + 1);
+    assert_int_equal(known, 6);
     assert_int_equal(prefix_cache_find(cache, &salt_b, PREFIX_ROOT, one, &found), 6);
     prefix_cache_destroy(cache);
 }
@@ -68,13 +68,13 @@ static void test_removed_parent_hides_children_for_good(void **state)
 {
     (void)state;
     struct prefix_cache *cache = make(8);
-    bool added;
-    uint64_t node = prefix_cache_insert(cache, &salt_a, PREFIX_ROOT, one, 3, &added), found = 0;
-    prefix_cache_insert(cache, &salt_a, node, two, 4, &added);
+    uint32_t known;
+    uint64_t node = prefix_cache_insert(cache, &salt_a, PREFIX_ROOT, one, 3, &known), found = 0;
+    prefix_cache_insert(cache, &salt_a, node, two, 4, &known);
     prefix_cache_remove(cache, 3);
     prefix_cache_remove(cache, 3);
     assert_int_equal(prefix_cache_find(cache, &salt_a, PREFIX_ROOT, one, &found), KV_BLOCK_NONE);
-    uint64_t again = prefix_cache_insert(cache, &salt_a, PREFIX_ROOT, one, 3, &added);
+    uint64_t again = prefix_cache_insert(cache, &salt_a, PREFIX_ROOT, one, 3, &known);
     assert_true(again != node);
     assert_int_equal(prefix_cache_find(cache, &salt_a, again, two, &found), KV_BLOCK_NONE);
     prefix_cache_destroy(cache);
@@ -87,13 +87,13 @@ static void test_many_entries_come_and_go(void **state)
     enum { N = 500 };
     struct prefix_cache *cache = make(N);
     uint64_t nodes[N], found = 0;
-    bool added;
+    uint32_t known;
     for (uint32_t round = 0; round < 3; round++) {
         for (uint32_t i = 0; i < N; i++) {
             const uint32_t tokens[BLOCK] = {i, round, i % 3, 9};
             nodes[i] = prefix_cache_insert(cache, &salt_a, i ? nodes[i - 1] : PREFIX_ROOT, tokens,
-                                           i, &added);
-            assert_true(added);
+                                           i, &known);
+            assert_int_equal(known, i);
         }
         assert_int_equal(prefix_cache_n_entries(cache), N);
         for (uint32_t i = 0; i < N; i++) {

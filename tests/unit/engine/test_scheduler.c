@@ -722,6 +722,32 @@ static void test_drafts_hold_no_blocks(void **state)
     close_bench(b);
 }
 
+/* Equal prompts that are computed side by side: when a block is whole, one copy of it stays. */
+static void test_equal_blocks_computed_at_once_become_one(void **state)
+{
+    (void)state;
+    struct bench *b = &bench;
+    struct request *r[3];
+    struct scheduler_config cfg = small;
+    struct scheduler_stats s;
+    cfg.prefix_cache = true;
+    open_bench(b, &cfg);
+    for (uint32_t i = 0; i < 3; i++)
+        scheduler_add(b->sched, r[i] = make(b, 4, 61, 10, 1, 0, ""));
+    while (r[2]->choices[0].n_ids < 2)
+        assert_true(step(b));
+    scheduler_get_stats(b->sched, &s);
+    assert_int_equal(s.n_prefix_hit_tokens, 0);
+    assert_int_equal(s.n_blocks - s.n_blocks_free, 7 + 3);
+    while (step(b))
+        ;
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_answer(r[i], true);
+        request_release(r[i]);
+    }
+    close_bench(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -736,6 +762,7 @@ int main(void)
         cmocka_unit_test(test_deadlines_queue_prefill_and_decode),
         cmocka_unit_test(test_choices_share_the_prompt_and_copy_on_write),
         cmocka_unit_test(test_drafts_hold_no_blocks),
+        cmocka_unit_test(test_equal_blocks_computed_at_once_become_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
