@@ -178,6 +178,8 @@ static void test_disturbed_drafts_lose_no_block_and_no_token(void **state)
     run_slow_steps(NS_PER_MS / 4);
     for (uint32_t i = 0; i < 24; i++) {
         struct engine_request req = simple(120);
+        char salt[2] = {(char)('a' + i), 0};
+        req.cache_salt = salt; /* or they all share their blocks */
         req.sampling.allowed_ids = only;
         req.sampling.n_allowed_ids = 1;
         req.sampling.n = 1 + i % 2;
