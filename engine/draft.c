@@ -5,10 +5,10 @@
 #include "engine/request.h"
 
 /* Before anything is known: by the length of the match. */
-static const float first_trust[DRAFT_MAX_MATCH + 1] = {0,    0.15f, 0.3f, 0.5f, 0.6f,
-                                                       0.7f, 0.75f, 0.8f, 0.85f};
+static const float first_trust[DRAFT_MAX_MATCH + 1] = {0,    0.1f,  0.25f, 0.45f, 0.6f,
+                                                       0.7f, 0.75f, 0.8f,  0.85f};
 
-#define TRUST_RATE 0.125f
+enum { FIRST_WEIGHT = 2, MOST_WEIGHT = 8 }; /* of what was believed, against one that is seen */
 
 bool draft_create(uint32_t n_tokens, struct draft **out_draft)
 {
@@ -91,12 +91,21 @@ void draft_take_prompt(struct draft *d, const struct sequence *seq)
     look_up(d, seq);
 }
 
+static void learn(struct draft *d, bool right)
+{
+    float *trust = &d->trust[d->n_match];
+    uint8_t *n_seen = &d->n_seen[d->n_match];
+    uint32_t weight = FIRST_WEIGHT + *n_seen;
+    *trust += ((right ? 1.0f : 0.0f) - *trust) / (float)(weight + 1);
+    *n_seen = (uint8_t)(*n_seen + (weight + 1 < MOST_WEIGHT));
+}
+
 void draft_take_token(struct draft *d, const struct sequence *seq)
 {
     uint32_t newest = sequence_n_tokens(seq) - 1;
     bool right = d->next && sequence_token(seq, d->next) == sequence_token(seq, newest);
     if (d->next)
-        d->trust[d->n_match] += TRUST_RATE * ((right ? 1.0f : 0.0f) - d->trust[d->n_match]);
+        learn(d, right);
     record(d, seq, newest);
     /* A long match is followed; a short one may have a better beside it by now. */
     if (right && d->n_match >= DRAFT_LOOKUP) {

@@ -25,10 +25,11 @@ enum {
 struct draft {
     uint32_t *index; /* [DRAFT_LOOKUP][index_mask + 1] position of the token that followed, or 0 */
     uint32_t index_mask;
-    uint32_t next;                    /* position of the token that is foretold; 0: none is */
-    uint32_t n_match;                 /* tokens before it that equal the sequence's last ones */
-    float trust[DRAFT_MAX_MATCH + 1]; /* by n_match: share of right ones, of late */
-    uint32_t ids[DRAFT_MAX_TOKENS];   /* of the step under way */
+    uint32_t next;                       /* position of the token that is foretold; 0: none is */
+    uint32_t n_match;                    /* tokens before it that equal the sequence's last ones */
+    float trust[DRAFT_MAX_MATCH + 1];    /* by n_match: share of right ones, of late, */
+    uint8_t n_seen[DRAFT_MAX_MATCH + 1]; /* and of how many; the first weigh more */
+    uint32_t ids[DRAFT_MAX_TOKENS];      /* of the step under way */
     uint32_t n_ids;
 };
 
