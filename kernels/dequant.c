@@ -1,6 +1,7 @@
 #include "kernels/dequant.h"
 
 #include <assert.h>
+#include <string.h>
 
 /* The order of the float operations below is part of the format as the `gguf` package reads it:
  * first scale × sub-scale, then × code, then the offset. */
@@ -164,4 +165,80 @@ void dequant_run_4bit(enum dtype type, const uint8_t *row, size_t i_run, float *
     const uint8_t *qs = block + (type == DTYPE_Q4_0 ? 2 : 4);
     for (unsigned i = 0; i < 32; i++)
         out_q[i] = (uint8_t)nibble_of(qs, i);
+}
+
+unsigned dequant_zero(enum dtype type)
+{
+    return type == DTYPE_Q6_K ? 32 : type == DTYPE_Q5_0 ? 16 : type == DTYPE_Q3_K ? 4 : 0;
+}
+
+static void exact_run_32(enum dtype type, const uint8_t *block, struct dequant_run *out)
+{
+    const uint8_t *high = block + (type == DTYPE_Q5_0 ? 2 : 4), *qs = high + 4;
+    *out = (struct dequant_run){.d = half_at(block), .scales = {1, 1}};
+    if (type == DTYPE_Q5_1) {
+        out->m = half_at(block + 2);
+        out->mins[0] = out->mins[1] = 1;
+    }
+    for (unsigned i = 0; i < 32; i++)
+        out->q[i] = (uint8_t)(nibble_of(qs, i) | (high[i / 8] >> i % 8 & 1u) << 4);
+}
+
+/* Run `sub` of a block of 256. */
+static void exact_run_k(enum dtype type, const uint8_t *block, unsigned sub,
+                        struct dequant_run *out)
+{
+    unsigned scale, min;
+    const uint8_t *scales;
+    switch (type) {
+    case DTYPE_Q5_K:
+        scale_min_k(block + 4, sub, &scale, &min);
+        *out = (struct dequant_run){.d = half_at(block),
+                                    .m = -half_at(block + 2),
+                                    .scales = {(int8_t)scale, (int8_t)scale},
+                                    .mins = {(uint8_t)min, (uint8_t)min}};
+        for (unsigned i = 0; i < 32; i++)
+            out->q[i] = (uint8_t)((block[48 + sub / 2 * 32 + i] >> sub % 2 * 4 & 15u) |
+                                  (block[16 + i] >> sub & 1u) << 4);
+        return;
+    case DTYPE_Q6_K:
+        *out = (struct dequant_run){.d = half_at(block + 208)};
+        memcpy(out->scales, block + 192 + 2 * (size_t)sub, 2);
+        for (unsigned i = 0; i < 32; i++) {
+            unsigned low = block[sub / 4 * 64 + sub % 2 * 32 + i] >> sub % 4 / 2 * 4 & 15u,
+                     high = block[128 + sub / 4 * 32 + i] >> sub % 4 * 2 & 3u;
+            out->q[i] = (uint8_t)(low | high << 4);
+        }
+        return;
+    case DTYPE_Q3_K:
+        *out = (struct dequant_run){.d = half_at(block + 108)};
+        scales = block + 96;
+        for (unsigned h = 0; h < 2; h++) {
+            unsigned i = 2 * sub + h, low = scales[i % 8] >> i / 8 * 4 & 15u,
+                     high = scales[8 + i % 4] >> i / 4 * 2 & 3u;
+            out->scales[h] = (int8_t)((int)(low | high << 4) - 32);
+        }
+        for (unsigned i = 0; i < 32; i++)
+            out->q[i] = (uint8_t)(code2_of(block + 32, sub * 32 + i) | (block[i] >> sub & 1u) << 2);
+        return;
+    default:
+        assert(type == DTYPE_Q2_K);
+        *out = (struct dequant_run){.d = half_at(block + 80), .m = -half_at(block + 82)};
+        for (unsigned h = 0; h < 2; h++) {
+            out->scales[h] = block[2 * sub + h] & 15;
+            out->mins[h] = block[2 * sub + h] >> 4;
+        }
+        for (unsigned i = 0; i < 32; i++)
+            out->q[i] = (uint8_t)code2_of(block + 16, sub * 32 + i);
+    }
+}
+
+void dequant_run_exact(enum dtype type, const uint8_t *row, size_t i_run, struct dequant_run *out)
+{
+    size_t per_block = dtype_block_elems(type) / 32;
+    const uint8_t *block = row + i_run / per_block * dtype_block_bytes(type);
+    if (per_block == 1)
+        exact_run_32(type, block, out);
+    else
+        exact_run_k(type, block, (unsigned)(i_run % per_block), out);
 }

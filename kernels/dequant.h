@@ -12,6 +12,21 @@
 /* Expands one block of a quantized type (dtype_block_elems values). */
 void dequant_block(enum dtype type, const uint8_t *block, float *dst);
 
+/* A run of 32 elements in the integers of its format: element i is
+ * d·scales[i / 16]·(q[i] − zero) + m·mins[i / 16], with the zero of dequant_zero(). */
+struct dequant_run {
+    float d, m;
+    int8_t scales[2];
+    uint8_t mins[2];
+    uint8_t q[32];
+};
+
+/* The code that stands for 0 where a format has no offsets; else 0. For the formats below. */
+unsigned dequant_zero(enum dtype type);
+
+/* Run number i_run of a raw row of Q5_0, Q5_1, Q2_K, Q3_K, Q5_K or Q6_K. */
+void dequant_run_exact(enum dtype type, const uint8_t *row, size_t i_run, struct dequant_run *out);
+
 /* True for the formats whose weights are d·q + m with q in 0..15 over runs of 32: Q4_0, Q4_1, Q4_K.
  */
 bool dequant_is_4bit(enum dtype type);

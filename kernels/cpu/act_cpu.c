@@ -22,7 +22,7 @@ static size_t padded(size_t n)
 }
 
 struct act_layout {
-    size_t lo, sums, outliers, dense, words; /* words: one of 4 bytes per row */
+    size_t lo, sums, shorts, outliers, dense, words; /* words: one of 4 bytes per row */
     size_t total;
 };
 
@@ -33,12 +33,13 @@ static struct act_layout lay_out(uint32_t max_rows, uint32_t max_k)
     struct act_layout layout = {
         .lo = padded(rows * k_pad),
         .sums = padded(rows * (k_pad / ACT_RUN) * sizeof(struct act_sums)),
+        .shorts = padded(rows * act_short_stride((uint32_t)k_pad) * sizeof(int16_t)),
         .outliers = padded(rows * (k_pad / ACT_GROUP) * sizeof(struct act_outlier)),
         .dense = padded(whole_tiles * k_pad * sizeof(uint32_t)),
         .words = padded(rows * 4),
     };
-    layout.total = padded(sizeof(struct act_cpu)) + layout.lo + layout.sums + layout.outliers +
-                   2 * layout.dense + 20 * layout.words;
+    layout.total = padded(sizeof(struct act_cpu)) + layout.lo + layout.sums + 2 * layout.shorts +
+                   layout.outliers + 2 * layout.dense + 20 * layout.words;
     return layout;
 }
 
@@ -66,7 +67,9 @@ int act_create_cpu(struct device *device, uint32_t max_rows, uint32_t max_k, str
     act->base.max_k = max_k;
     act->lo = (int8_t *)at;
     act->sums = (struct act_sums *)(void *)(at += size.lo);
-    act->outliers = (struct act_outlier *)(void *)(at += size.sums);
+    act->sums32 = (int16_t *)(void *)(at += size.sums);
+    act->sums16 = (int16_t *)(void *)(at += size.shorts);
+    act->outliers = (struct act_outlier *)(void *)(at += size.shorts);
     act->f32 = (uint32_t *)(void *)(at += size.outliers);
     act->bf16 = (uint32_t *)(void *)(at += size.dense);
     act->scale = (float *)(void *)(at += size.dense);

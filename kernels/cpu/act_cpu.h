@@ -17,17 +17,18 @@
 
 enum { ACT_RUN = 32, ACT_GROUP = 4, ACT_GROUP_ROWS = 12, ACT_TILE_ROWS = 16 };
 
-/* Sums A of one run (or of one group of outliers) in the three forms that kernels start from. */
+/* Sums A of one run in the forms that kernels start from: codes are stored without a sign, as q +
+ * z, so products start at −z·A. */
 struct act_sums {
-    int32_t times_minus_8;   /* −8·A: PACK_INT4 codes are q, not q − 8 */
-    int32_t times_minus_128; /* −128·A: PACK_INT8 codes are q + 128 */
-    int32_t in_high_half;    /* A << 16 */
+    int32_t minus_8;           /* −8·A */
+    int32_t halves_minus_8[2]; /* −8·A of columns 0..15 and 16..31 */
+    int32_t in_high_half;      /* A << 16 */
 };
 
 struct act_outlier {
-    uint32_t group; /* columns 4·group .. 4·group + 3 */
-    int32_t hi;     /* four int8, first column in the low byte */
-    struct act_sums sums;
+    uint32_t group;                /* columns 4·group .. 4·group + 3 */
+    int32_t hi;                    /* four int8, first column in the low byte */
+    int32_t minus_8, in_high_half; /* of the sum of hi, as in act_sums */
 };
 
 struct act_cpu {
@@ -36,6 +37,7 @@ struct act_cpu {
     uint32_t k_pad;               /* k rounded up to 32; the padding is zero */
     int8_t *lo;                   /* [n_rows][k_pad], |lo| ≤ 127 */
     struct act_sums *sums;        /* [n_rows][k_pad/32] of lo */
+    int16_t *sums32, *sums16;     /* [n_rows][act_short_stride()]: A of 32 and of 16 columns */
     float *scale;                 /* [n_rows] s; NaN where x was not finite */
     struct act_outlier *outliers; /* [n_rows][k_pad/4], ascending by group */
     uint32_t *n_outliers;         /* [n_rows] */
@@ -85,7 +87,39 @@ static inline uint32_t *act_tile_row(const struct act_cpu *act, uint32_t row, ui
     return act->bf16 + (tile * ACT_TILE_ROWS + row % ACT_TILE_ROWS) * (ACT_RUN / 2);
 }
 
-static inline struct act_sums act_sums_of(int32_t a)
+/* Of sums32 and sums16, in elements: kernels read up to 3 beyond a row's last. */
+static inline size_t act_short_stride(uint32_t k_pad)
 {
-    return (struct act_sums){-8 * a, -128 * a, (int32_t)((uint32_t)a << 16)};
+    return k_pad / 16 + 4;
+}
+
+static inline const int16_t *act_sums32(const struct act_cpu *act, uint32_t row)
+{
+    return act->sums32 + row * act_short_stride(act->k_pad);
+}
+
+static inline const int16_t *act_sums16(const struct act_cpu *act, uint32_t row)
+{
+    return act->sums16 + row * act_short_stride(act->k_pad);
+}
+
+/* The sums of run `run` of lo from those of its halves. */
+static inline void act_put_sums(struct act_cpu *act, uint32_t row, uint32_t run, int32_t first,
+                                int32_t second)
+{
+    int32_t a = first + second;
+    size_t begin = row * act_short_stride(act->k_pad);
+    act->sums[(size_t)row * (act->k_pad / ACT_RUN) + run] =
+        (struct act_sums){-8 * a, {-8 * first, -8 * second}, (int32_t)((uint32_t)a << 16)};
+    act->sums32[begin + run] = (int16_t)a;
+    act->sums16[begin + 2 * (size_t)run] = (int16_t)first;
+    act->sums16[begin + 2 * (size_t)run + 1] = (int16_t)second;
+}
+
+static inline struct act_outlier act_outlier_of(uint32_t group, const int8_t hi[ACT_GROUP])
+{
+    int32_t a = hi[0] + hi[1] + hi[2] + hi[3];
+    struct act_outlier o = {group, 0, -8 * a, (int32_t)((uint32_t)a << 16)};
+    __builtin_memcpy(&o.hi, hi, sizeof(o.hi));
+    return o;
 }

@@ -494,7 +494,8 @@ static void amx_run_panel(struct amx_block *b, uint32_t n)
 
 ALWAYS_INLINE bool amx_takes(const struct weight_cpu *w)
 {
-    return w->k_pad > 0 && w->k_pad <= AMX_MAX_K;
+    return (w->format == PACK_INT4 || w->format == PACK_INT8) && w->k_pad > 0 &&
+           w->k_pad <= AMX_MAX_K;
 }
 
 /* A share with a weight that amx_takes(). */

@@ -72,7 +72,9 @@ static void embed_row(const struct weight_cpu *w, uint32_t row, float *y)
     const uint8_t *data = weight_data(w) + w->row_bytes * row;
     switch ((enum pack_format)w->format) {
     case PACK_INT4:
+    case PACK_INT4_PLAIN:
     case PACK_INT8:
+    case PACK_SUPER:
         for (uint32_t k = 0; k < w->base.k_local; k++)
             y[k] = (float)weight_at(w, row, k) * weight_units(w)[row];
         break;

@@ -10,3 +10,7 @@ struct weight_cpu;
 /* False where a value is not finite. `row` is local; raw is the whole raw row. */
 bool pack_int4_row(struct weight_cpu *w, uint32_t row, const uint8_t *raw);
 bool pack_int8_row(struct weight_cpu *w, uint32_t row, const uint8_t *raw);
+bool pack_super_row(struct weight_cpu *w, uint32_t row, const uint8_t *raw);
+
+/* weight_at() of a PACK_SUPER weight. */
+int super_weight_at(const struct weight_cpu *w, uint32_t row, uint32_t k);

@@ -23,28 +23,23 @@ void ref_quantize(struct act_cpu *act, uint32_t row, const float *x, uint32_t n,
     struct act_outlier *outliers = act->outliers + (size_t)row * (act->k_pad / ACT_GROUP);
     uint32_t n_outliers = 0;
     for (uint32_t run = 0; run < act->k_pad / ACT_RUN; run++) {
-        int32_t total = 0;
+        int32_t halves[2] = {0, 0};
         for (uint32_t group = run * 8; group < run * 8 + 8; group++) {
             int8_t hi[ACT_GROUP];
-            int32_t hi_total = 0, any = 0;
+            int32_t any = 0;
             for (uint32_t j = 0; j < ACT_GROUP; j++) {
                 uint32_t k = group * ACT_GROUP + j;
                 float a = x != NULL && k < n ? rintf(x[k] * inv) : 0.0f;
                 float high = rintf(a * (1.0f / 255.0f));
                 hi[j] = (int8_t)high;
                 lo_row[k] = (int8_t)(a - 255.0f * high);
-                total += lo_row[k];
-                hi_total += hi[j];
+                halves[group % 8 / 4] += lo_row[k];
                 any |= hi[j];
             }
-            if (any == 0)
-                continue;
-            struct act_outlier *o = &outliers[n_outliers++];
-            o->group = group;
-            memcpy(&o->hi, hi, sizeof(o->hi));
-            o->sums = act_sums_of(hi_total);
+            if (any != 0)
+                outliers[n_outliers++] = act_outlier_of(group, hi);
         }
-        act->sums[(size_t)row * (act->k_pad / ACT_RUN) + run] = act_sums_of(total);
+        act_put_sums(act, row, run, halves[0], halves[1]);
     }
     act->n_outliers[row] = n_outliers;
 }

@@ -31,17 +31,17 @@ static size_t scratch_bytes_amx(uint32_t vocab_size, uint32_t head_dim)
 /* ref, avx2, avx512 and avx512_bf16 are one numerics: the same expressions, lane for lane
  * (tests/unit/kernels). amx differs with BF16 weights, in the order of sums. */
 static const struct cpu_set
-    ref = {{.name = "ref", .numerics = "cpu-b2", INTEGER_WEIGHTS, CPU_SCRATCH, SHARED_OPS},
+    ref = {{.name = "ref", .numerics = "cpu-b3", INTEGER_WEIGHTS, CPU_SCRATCH, SHARED_OPS},
            &cpu_inner_ref},
-    avx2 = {{.name = "avx2", .numerics = "cpu-b2", INTEGER_WEIGHTS, CPU_SCRATCH, SHARED_OPS},
+    avx2 = {{.name = "avx2", .numerics = "cpu-b3", INTEGER_WEIGHTS, CPU_SCRATCH, SHARED_OPS},
             &cpu_inner_avx2},
-    avx512 = {{.name = "avx512", .numerics = "cpu-b2", INTEGER_WEIGHTS, CPU_SCRATCH, SHARED_OPS},
+    avx512 = {{.name = "avx512", .numerics = "cpu-b3", INTEGER_WEIGHTS, CPU_SCRATCH, SHARED_OPS},
               &cpu_inner_avx512},
     avx512_bf16 =
-        {{.name = "avx512_bf16", .numerics = "cpu-b2", INTEGER_WEIGHTS, CPU_SCRATCH, SHARED_OPS},
+        {{.name = "avx512_bf16", .numerics = "cpu-b3", INTEGER_WEIGHTS, CPU_SCRATCH, SHARED_OPS},
          &cpu_inner_avx512_bf16},
     amx = {{.name = "amx",
-            .numerics = "cpu-b2-tiles",
+            .numerics = "cpu-b3-tiles",
             INTEGER_WEIGHTS,
             .scratch_bytes = scratch_bytes_amx,
             SHARED_OPS},

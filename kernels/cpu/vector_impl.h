@@ -65,10 +65,7 @@ static void list_outliers(struct act_cpu *act, uint32_t row, uint32_t column, v1
         const int8_t *b = bytes + g * ACT_GROUP;
         if ((b[0] | b[1] | b[2] | b[3]) == 0)
             continue;
-        list->group = column / ACT_GROUP + g;
-        memcpy(&list->hi, b, sizeof(list->hi));
-        list->sums = act_sums_of(b[0] + b[1] + b[2] + b[3]);
-        list++;
+        *list++ = act_outlier_of(column / ACT_GROUP + g, b);
         act->n_outliers[row]++;
     }
 }
@@ -76,12 +73,12 @@ static void list_outliers(struct act_cpu *act, uint32_t row, uint32_t column, v1
 static void quantize(struct act_cpu *act, uint32_t row, const float *x, uint32_t n, float inv)
 {
     int8_t *lo_row = act->lo + (size_t)row * act->k_pad;
-    struct act_sums *sums = act->sums + (size_t)row * (act->k_pad / ACT_RUN);
     v16 scale = v_set1(inv), by_255 = v_set1(1.0f / 255.0f), limit = v_set1(127.0f);
     act->n_outliers[row] = 0;
     for (uint32_t i = 0; i < act->k_pad; i += ACT_RUN) {
-        v16 total = v_zero();
-        for (uint32_t j = i; j < i + ACT_RUN; j += 16) {
+        v16 halves[2];
+        for (uint32_t h = 0; h < 2; h++) {
+            uint32_t j = i + 16 * h;
             v16 v = x == NULL || j >= n ? v_zero()
                     : n - j >= 16       ? v_load(x + j)
                                         : v_load_n(x + j, n - j);
@@ -92,9 +89,9 @@ static void quantize(struct act_cpu *act, uint32_t row, const float *x, uint32_t
                 list_outliers(act, row, j, hi);
             }
             v_store_i8(lo_row + j, lo);
-            total = v_add(total, lo);
+            halves[h] = lo;
         }
-        *sums++ = act_sums_of((int32_t)v_sum(total));
+        act_put_sums(act, row, i / ACT_RUN, (int32_t)v_sum(halves[0]), (int32_t)v_sum(halves[1]));
     }
 }
 

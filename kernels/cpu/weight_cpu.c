@@ -1,11 +1,13 @@
 #include "kernels/cpu/weight_cpu.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "kernels/cpu/dense.h"
 #include "kernels/cpu/pack_int.h"
+#include "kernels/cpu/super_form.h"
 #include "kernels/dequant.h"
 #include "kernels/ops.h"
 
@@ -32,7 +34,17 @@ static enum pack_format format_of(const struct weight_desc *desc, bool expand)
         return PACK_BF16;
     if (desc->source == DTYPE_F32 || expand)
         return PACK_F32;
-    return dequant_is_4bit(desc->source) ? PACK_INT4 : PACK_INT8;
+    switch (desc->source) {
+    case DTYPE_Q4_0:
+        return PACK_INT4_PLAIN;
+    case DTYPE_Q4_1:
+    case DTYPE_Q4_K:
+        return PACK_INT4;
+    case DTYPE_Q8_0:
+        return PACK_INT8;
+    default:
+        return PACK_SUPER;
+    }
 }
 
 /* The segments of a dense weight: those that it was cut by, or any weight's own 8. */
@@ -49,6 +61,31 @@ static int lay_out_parts(struct weight_cpu *w, const struct weight_desc *desc, s
     w->n_parts = seg->count;
     for (uint32_t s = 0; s <= seg->count; s++)
         w->part_bounds[s] = seg->bounds[seg->first + s] - segments_begin(seg);
+    return 0;
+}
+
+static int lay_out_integer(struct weight_cpu *w, struct error *err)
+{
+    bool is_int4 = w->format == PACK_INT4 || w->format == PACK_INT4_PLAIN;
+    uint32_t limit = is_int4 ? INT4_MAX_K : w->format == PACK_SUPER ? SUPER_MAX_K : INT8_MAX_K;
+    if (w->base.k_local > limit)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "weight: %u columns of %s, limit %u",
+                         w->base.k_local, dtype_name((enum dtype)w->base.source), limit);
+    w->base.act_kind = ACT_INT8;
+    w->base.n_partial_planes = is_int4 ? 1 : 2;
+    w->k_pad = (uint32_t)round_up(w->base.k_local, RUN_K);
+    uint64_t n_runs = w->k_pad / RUN_K;
+    if (is_int4) {
+        w->panel_bytes = n_runs * int4_run_bytes(w);
+    } else if (w->format == PACK_INT8) {
+        w->panel_bytes = round_up(n_runs * (INT8_RUN_BYTES + INT8_SCALE_BYTES), ALIGN);
+    } else {
+        struct super_form f = super_forms[w->base.source];
+        for (w->super_runs = f.runs; w->base.k_begin / RUN_K % w->super_runs != 0;)
+            w->super_runs /= 2;
+        w->panel_bytes =
+            (n_runs + w->super_runs - 1) / w->super_runs * super_layout(f, w->super_runs).bytes;
+    }
     return 0;
 }
 
@@ -79,18 +116,11 @@ static int lay_out(const struct weight_desc *desc, bool expand, struct weight_cp
     } else if (format == PACK_VECTOR) {
         w->base.vector_offset = (int64_t)w->data_offset;
         data_bytes = (uint64_t)desc->k_total * sizeof(float);
-    } else if (format == PACK_INT8 || format == PACK_INT4) {
-        uint32_t limit = format == PACK_INT8 ? INT8_MAX_K : INT4_MAX_K;
-        if (w->base.k_local > limit)
-            return error_set(err, STATUS_INVALID_ARGUMENT, "weight: %u columns of %s, limit %u",
-                             w->base.k_local, dtype_name(desc->source), limit);
-        w->base.act_kind = ACT_INT8;
-        w->base.n_partial_planes = format == PACK_INT8 ? 2 : 1;
-        w->k_pad = (uint32_t)round_up(w->base.k_local, RUN_K);
-        uint64_t n_runs = w->k_pad / RUN_K;
-        w->panel_bytes = format == PACK_INT8
-                             ? round_up(n_runs * (INT8_RUN_BYTES + INT8_SCALE_BYTES), ALIGN)
-                             : n_runs * INT4_RUN_BYTES;
+    } else if (format == PACK_INT8 || format == PACK_INT4 || format == PACK_INT4_PLAIN ||
+               format == PACK_SUPER) {
+        int rc = lay_out_integer(w, err);
+        if (rc != 0)
+            return rc;
         data_bytes = w->panel_bytes * weight_n_panels(w);
     } else {
         bool round = format == PACK_BF16 && !expand;
@@ -150,15 +180,18 @@ int weight_at(const struct weight_cpu *w, uint32_t row, uint32_t k)
 {
     const uint8_t *panel = weight_panel(w, row / PANEL_ROWS);
     uint32_t run = k / RUN_K, in_run = k % RUN_K, lane = row % PANEL_ROWS;
+    if (w->format == PACK_SUPER)
+        return super_weight_at(w, row, k);
     if (w->format == PACK_INT8) {
         const uint8_t *codes = panel + (size_t)run * INT8_RUN_BYTES;
         int q = codes[in_run / 4 * 64 + lane * 4 + in_run % 4] - 128;
         return q * panel_scales(w, panel)[run * PANEL_ROWS + lane];
     }
-    const uint8_t *codes = panel + (size_t)run * INT4_RUN_BYTES;
+    bool plain = w->format == PACK_INT4_PLAIN;
+    const uint8_t *codes = panel + (size_t)run * int4_run_bytes(w);
     int q = codes[in_run % 16 / 4 * 64 + lane * 4 + in_run % 4] >> in_run / 16 * 4 & 15;
-    int16_t pair[2];
-    memcpy(pair, codes + 256 + lane * 4, sizeof(pair));
+    int16_t pair[2] = {0};
+    memcpy(pair, codes + 256 + lane * (plain ? 2 : 4), plain ? sizeof(pair[0]) : sizeof(pair));
     return (q - 8) * pair[0] + pair[1];
 }
 
@@ -204,9 +237,12 @@ static int pack_row(struct weight_cpu *w, uint32_t row, const uint8_t *raw, stru
             return not_finite(err, row, (enum dtype)w->base.source);
         return 0;
     case PACK_INT4:
+    case PACK_INT4_PLAIN:
         return pack_int4_row(w, row, raw) ? 0 : not_finite(err, row, (enum dtype)w->base.source);
     case PACK_INT8:
         return pack_int8_row(w, row, raw) ? 0 : not_finite(err, row, (enum dtype)w->base.source);
+    case PACK_SUPER:
+        return pack_super_row(w, row, raw) ? 0 : not_finite(err, row, (enum dtype)w->base.source);
     default:
         return error_set(err, STATUS_INTERNAL, "weight: format %u is packed by panels", w->format);
     }

@@ -10,9 +10,12 @@
  * columns per dword. One run = 32 columns of a panel.
  *   PACK_INT4: W = (q − 8)·isw + ioff, q in 0..15, |W| ≤ 2037:
  *     [panel][run]{ [vector v: 4][row 16][4 bytes: low nibbles are columns 4v..4v+3 of the run,
- * high nibbles 16+4v..16+4v+3], [row 16]{i16 isw, i16 ioff} } PACK_INT8: W = q·isw, |W| ≤ 32640:
- * [panel]{ [run][vector v: 8][row 16][4 bytes q + 128, columns 4v..4v+3], [run][row 16] i16 isw }
- * y = float(Σ W·a) · (unit·s), the sum an exact integer; `units` has one f32 per row. */
+ * high nibbles 16+4v..16+4v+3], [row 16]{i16 isw, i16 ioff} }
+ *   PACK_INT4_PLAIN: the same where every ioff is 0 (Q4_0), [row 16] i16 isw.
+ *   PACK_INT8: W = q·isw, |W| ≤ 32640:
+ *     [panel]{ [run][vector v: 8][row 16][4 bytes q + 128, columns 4v..4v+3], [run][row 16] i16 isw
+ * } PACK_SUPER: super_form.h. y = float(Σ W·a) · (unit·s), the sum an exact integer; `units` has
+ * one f32 per row. */
 #pragma once
 
 #include <stdbool.h>
@@ -22,12 +25,23 @@
 #include "kernels/weight.h"
 #include "kernels/weight_header.h"
 
-enum pack_format { PACK_F32, PACK_F16, PACK_BF16, PACK_INT8, PACK_INT4, PACK_RAW, PACK_VECTOR };
+enum pack_format {
+    PACK_F32,
+    PACK_F16,
+    PACK_BF16,
+    PACK_INT8,
+    PACK_INT4,
+    PACK_INT4_PLAIN,
+    PACK_SUPER,
+    PACK_RAW,
+    PACK_VECTOR,
+};
 
 enum {
     PANEL_ROWS = 16,
     RUN_K = 32,
     INT4_RUN_BYTES = 256 + 64,
+    INT4_PLAIN_RUN_BYTES = 256 + 32,
     INT8_RUN_BYTES = 512,
     INT8_SCALE_BYTES = 32,
     INT4_MAX_K = 32768,  /* |Σ W·a| ≤ 60,100·K stays below 2^31 */
@@ -38,6 +52,7 @@ struct weight_cpu {
     struct weight base;
     uint32_t format; /* enum pack_format */
     uint32_t k_pad;
+    uint32_t super_runs;                  /* PACK_SUPER: runs of a super-block */
     uint32_t n_parts;                     /* segments of k_local: 1, or those of a LINEAR_ROW */
     uint32_t part_bounds[N_SEGMENTS + 1]; /* from 0 to k_local */
     uint64_t row_bytes;                   /* raw: from one row to the next */
@@ -82,6 +97,11 @@ static inline size_t dense_column_bytes(const struct weight_cpu *w)
 static inline const int16_t *panel_scales(const struct weight_cpu *w, const uint8_t *panel)
 {
     return (const int16_t *)(const void *)(panel + (size_t)(w->k_pad / RUN_K) * INT8_RUN_BYTES);
+}
+
+static inline uint32_t int4_run_bytes(const struct weight_cpu *w)
+{
+    return w->format == PACK_INT4 ? INT4_RUN_BYTES : INT4_PLAIN_RUN_BYTES;
 }
 
 /* The integer W of an integer weight at a local row and column. */

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -35,12 +36,19 @@ static const struct layer head_layers[] = {
     {"lm head Q8_0", DTYPE_Q8_0, 49152, 576, 1},
     {NULL, 0, 0, 0, 0},
 };
-static const struct layer tiny_llama_layers[] = {
-    {"attention", DTYPE_Q4_1, 2560, 2048, 22},
-    {"o", DTYPE_Q4_1, 2048, 2048, 22},
-    {"gate, up", DTYPE_Q4_1, 11264, 2048, 22},
-    {"down", DTYPE_Q4_1, 2048, 5632, 22},
-    {NULL, 0, 0, 0, 0},
+/* The same shape in another format. */
+#define TINY_LLAMA(type)                                                                           \
+    {                                                                                              \
+        {"attention", type, 2560, 2048, 22}, {"o", type, 2048, 2048, 22},                          \
+            {"gate, up", type, 11264, 2048, 22}, {"down", type, 2048, 5632, 22},                   \
+        {                                                                                          \
+            NULL, 0, 0, 0, 0                                                                       \
+        }                                                                                          \
+    }
+static const struct layer tiny_llama_of[][5] = {
+    TINY_LLAMA(DTYPE_Q4_0), TINY_LLAMA(DTYPE_Q4_1), TINY_LLAMA(DTYPE_Q4_K), TINY_LLAMA(DTYPE_Q5_0),
+    TINY_LLAMA(DTYPE_Q5_1), TINY_LLAMA(DTYPE_Q5_K), TINY_LLAMA(DTYPE_Q6_K), TINY_LLAMA(DTYPE_Q8_0),
+    TINY_LLAMA(DTYPE_Q3_K), TINY_LLAMA(DTYPE_Q2_K),
 };
 
 /* The layers of both models in a dense format; the type is filled in. */
@@ -80,8 +88,9 @@ static void die(const struct error *err)
 static void *take(size_t n_bytes)
 {
     void *data = NULL;
-    if (posix_memalign(&data, 4096, n_bytes) != 0)
+    if (posix_memalign(&data, n_bytes < 2 << 20 ? 4096 : 2 << 20, n_bytes) != 0)
         exit(1);
+    madvise(data, n_bytes, MADV_HUGEPAGE); /* as engines keep weights; refusal costs speed only */
     memset(data, 0, n_bytes);
     return data;
 }
@@ -166,9 +175,14 @@ static struct weight *make_weight(const struct bench *b, const struct layer *lay
                 memcpy(raw + at, layer->type == DTYPE_F32 ? (void *)&value : (void *)&f16, block);
                 continue;
             }
-            memcpy(raw + at, layer->type == DTYPE_BF16 ? &half : &d, 2);
-            if (layer->type == DTYPE_Q4_1)
-                memcpy(raw + at + 2, &d, 2);
+            size_t scale = layer->type == DTYPE_Q2_K   ? 80
+                           : layer->type == DTYPE_Q3_K ? 108
+                           : layer->type == DTYPE_Q6_K ? 208
+                                                       : 0;
+            memcpy(raw + at + scale, layer->type == DTYPE_BF16 ? &half : &d, 2);
+            if (layer->type == DTYPE_Q4_1 || layer->type == DTYPE_Q5_1 ||
+                layer->type == DTYPE_Q4_K || layer->type == DTYPE_Q5_K || layer->type == DTYPE_Q2_K)
+                memcpy(raw + at + scale + 2, &d, 2);
         }
         if (weight_pack_rows(b->ops, w, row, n, raw, &err) != 0)
             die(&err);
@@ -351,10 +365,16 @@ int main(int argc, char **argv)
     b.read_gbs = read_bandwidth(&b, 96u << 20);
     printf("kernels %s, %u threads, read bandwidth %.1f GB/s (96 MiB)\n", b.ops->name, b.n_threads,
            b.read_gbs);
-    static const uint32_t rows[] = {1, 2, 3, 4, 8, 32, 128, 512, 0}, few[] = {1, 2, 3, 4, 8, 32, 0};
+    static const uint32_t rows[] = {1, 2, 3, 4, 8, 32, 128, 512, 0}, few[] = {1, 2, 3, 4, 8, 32, 0},
+                          wide[] = {1, 4, 8, 32, 128, 0};
     bench_layers(&b, "sample model, Q4_1 layers", sample_layers, rows);
     bench_layers(&b, "sample model, head", head_layers, few);
-    bench_layers(&b, "1.1B shape, Q4_1 layers", tiny_llama_layers, few);
+    for (size_t i = 0; i < sizeof(tiny_llama_of) / sizeof(tiny_llama_of[0]); i++) {
+        char title[64];
+        snprintf(title, sizeof(title), "1.1B shape, %s layers",
+                 dtype_name(tiny_llama_of[i][0].type));
+        bench_layers(&b, title, tiny_llama_of[i], wide);
+    }
     bench_dense(&b, "sample model,", sample_dense);
     bench_dense(&b, "1.1B shape, two", tiny_llama_dense);
     if (strstr("attention", b.only) != NULL) {

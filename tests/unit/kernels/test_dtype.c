@@ -112,6 +112,15 @@ static void test_expansion_equals_the_gguf_package_bit_for_bit(void **state)
                                 (type == DTYPE_Q4_0 ? d * ((float)q[i] - 8.0f)
                                                     : d * (float)q[i] + m) == want[run * 32 + i]);
             }
+        if (dtype_is_quantized(type) && type != DTYPE_Q8_0 && !dequant_is_4bit(type))
+            for (size_t i = 0; i < n; i++) { /* and the one in the format's own integers */
+                struct dequant_run run;
+                dequant_run_exact(type, raw, i / 32, &run);
+                int h = i % 32 / 16, q = run.q[i % 32] - (int)dequant_zero(type);
+                float offset = type == DTYPE_Q5_1 ? run.m : -(-run.m * (float)run.mins[h]);
+                float scaled = run.d * (float)run.scales[h] * (float)q;
+                assert_true((run.m == 0.0f ? scaled : scaled + offset) == want[i]);
+            }
         free(got);
         free(want);
         free(raw);

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "kernels/comm.h"
+#include "kernels/dequant.h"
 #include "support_kernels.h"
 
 static const enum dtype all_types[] = {
@@ -133,6 +134,20 @@ static void test_dense_with_a_k_of_no_multiple_is_padded(void **state)
             check_shape(all_types[t], &odd[i], &r);
 }
 
+/* s of a row by the contract's formula. */
+static float activation_scale(const float *x, uint32_t n)
+{
+    float lanes[16] = {0}, max = 0.0f;
+    for (uint32_t k = 0; k < n; k++) {
+        lanes[k % 16] += fabsf(x[k]);
+        max = fmaxf(max, fabsf(x[k]));
+    }
+    for (int half = 8; half > 0; half /= 2)
+        for (int i = 0; i < half; i++)
+            lanes[i] += lanes[i + half];
+    return fmaxf(fmaxf(lanes[0] / (float)n * 0.034539763f, max / 32000.0f), 1e-30f);
+}
+
 /* Independent of the packed form: T from the raw blocks by the contract's formulas. */
 static void test_integer_linear_equals_the_contract_formula(void **state)
 {
@@ -146,15 +161,7 @@ static void test_integer_linear_equals_the_contract_formula(void **state)
     struct weight *w = pack_weight(rig.ops, &desc, raw);
     run_linear_op(&rig, w, x, M, K, y);
     for (uint32_t m = 0; m < M; m++) {
-        float lanes[16] = {0}, max = 0.0f;
-        for (uint32_t k = 0; k < K; k++) {
-            lanes[k % 16] += fabsf(x[m * K + k]);
-            max = fmaxf(max, fabsf(x[m * K + k]));
-        }
-        for (int half = 8; half > 0; half /= 2)
-            for (int i = 0; i < half; i++)
-                lanes[i] += lanes[i + half];
-        float s = fmaxf(fmaxf(lanes[0] / K * 0.034539763f, max / 32000.0f), 1e-30f), inv = 1.0f / s;
+        float s = activation_scale(x + (size_t)m * K, K), inv = 1.0f / s;
         for (uint32_t n = 0; n < N; n++) {
             const uint8_t *block = raw + (size_t)n * K / 32 * 20;
             float d[K / 32], mins[K / 32], top = 0.0f;
@@ -178,6 +185,99 @@ static void test_integer_linear_equals_the_contract_formula(void **state)
     free(w);
     rig_close(&rig);
     free(raw);
+    free(x);
+}
+
+/* Sets the f16 scale and offset of a block, where the type has them. */
+static void set_scales(uint8_t *block, enum dtype type, uint16_t d, uint16_t m)
+{
+    size_t at = type == DTYPE_Q2_K ? 80 : type == DTYPE_Q3_K ? 108 : type == DTYPE_Q6_K ? 208 : 0;
+    memcpy(block + at, &d, 2);
+    if (type == DTYPE_Q4_1 || type == DTYPE_Q5_1 || type == DTYPE_Q2_K || type == DTYPE_Q5_K)
+        memcpy(block + at + 2, &m, 2);
+}
+
+static const enum dtype super_types[] = {DTYPE_Q5_0, DTYPE_Q5_1, DTYPE_Q2_K,
+                                         DTYPE_Q3_K, DTYPE_Q5_K, DTYPE_Q6_K};
+enum { N_SUPER_TYPES = sizeof(super_types) / sizeof(super_types[0]) };
+
+/* W of a whole row by the formula of super-blocks; its unit. */
+static float super_row(enum dtype type, const uint8_t *raw, uint32_t k, int64_t *w)
+{
+    struct dequant_run run;
+    float top = 0.0f;
+    for (uint32_t i = 0; i < k / 32; i++) {
+        dequant_run_exact(type, raw, i, &run);
+        top = fmaxf(top, fmaxf(fabsf(run.d), fabsf(run.m)));
+    }
+    float u = top / 8191.0f;
+    for (uint32_t i = 0; i < k; i++) {
+        dequant_run_exact(type, raw, i / 32, &run);
+        int64_t isd = (int64_t)rintf(run.d / u), ism = (int64_t)rintf(run.m / u);
+        int h = i % 32 / 16, q = run.q[i % 32] - (int)dequant_zero(type);
+        w[i] = isd * run.scales[h] * q + ism * run.mins[h];
+    }
+    return u;
+}
+
+static void test_linear_of_super_blocks_equals_the_contract_formula(void **state)
+{
+    (void)state;
+    enum { M = 9, N = 35, K = 512 };
+    struct random r = {9};
+    for (int t = 0; t < N_SUPER_TYPES; t++) {
+        enum dtype type = super_types[t];
+        float *x = random_floats(&r, M * K, 0.03f), y[M * N];
+        uint8_t *raw = random_rows(&r, type, N, K);
+        int64_t w_row[K];
+        struct rig rig = rig_open("auto", 2);
+        struct weight_desc desc = column_desc(type, N, K);
+        struct weight *w = pack_weight(rig.ops, &desc, raw);
+        run_linear_op(&rig, w, x, M, K, y);
+        for (uint32_t n = 0; n < N; n++) {
+            float u = super_row(type, raw + n * dtype_row_bytes(type, K), K, w_row);
+            for (uint32_t m = 0; m < M; m++) {
+                float s = activation_scale(x + (size_t)m * K, K), inv = 1.0f / s;
+                int64_t total = 0;
+                for (uint32_t k = 0; k < K; k++)
+                    total += w_row[k] * (int64_t)rintf(x[m * K + k] * inv);
+                assert_true(y[m * N + n] == (float)total * (u * s));
+            }
+        }
+        free(w);
+        rig_close(&rig);
+        free(raw);
+        free(x);
+    }
+}
+
+/* The last rows of a batch alone, however many, have the bits they have in the whole. */
+static void test_linear_of_any_number_of_rows_gives_the_same_bits(void **state)
+{
+    (void)state;
+    enum { M = 27, N = 83, K = 256 };
+    struct random r = {10};
+    float *x = random_floats(&r, M * K, 0.02f), *whole = malloc(M * N * 4),
+          *part = malloc(M * N * 4);
+    for (const char *const *set = kernel_sets(); *set != NULL; set++) {
+        struct rig rig = rig_open(*set, 1);
+        for (int t = 0; t < N_TYPES; t++) {
+            uint8_t *raw = random_rows(&r, all_types[t], N, K);
+            struct weight_desc desc = column_desc(all_types[t], N, K);
+            struct weight *w = pack_weight(rig.ops, &desc, raw);
+            run_linear_op(&rig, w, x, M, K, whole);
+            for (uint32_t m = 1; m < M; m++) {
+                run_linear_op(&rig, w, x + (size_t)(M - m) * K, m, K, part);
+                assert_same_bits(whole + (size_t)(M - m) * N, part, (size_t)m * N * 4,
+                                 dtype_name(all_types[t]));
+            }
+            free(w);
+            free(raw);
+        }
+        rig_close(&rig);
+    }
+    free(part);
+    free(whole);
     free(x);
 }
 
@@ -247,7 +347,8 @@ static void test_row_linear_over_ranks_equals_one_rank(void **state)
 {
     (void)state;
     static const enum dtype types[] = {DTYPE_F32,  DTYPE_BF16, DTYPE_Q4_1, DTYPE_Q8_0,
-                                       DTYPE_Q4_K, DTYPE_Q6_K, DTYPE_Q5_0};
+                                       DTYPE_Q4_K, DTYPE_Q6_K, DTYPE_Q5_0, DTYPE_Q4_0,
+                                       DTYPE_Q5_1, DTYPE_Q2_K, DTYPE_Q3_K, DTYPE_Q5_K};
     static const struct shape row_shapes[] = {
         {1, 33, 256}, {5, 64, 512}, {3, 49, 1536}, {2, 20, 768}};
     struct random r = {4};
@@ -283,11 +384,10 @@ static void test_integer_linear_at_the_edge_of_its_range_does_not_overflow(void 
     static const struct {
         enum dtype type;
         uint32_t k;
-    } edges[] = {{DTYPE_Q4_1, 8192},
-                 {DTYPE_Q4_1, 32768},
-                 {DTYPE_Q8_0, 8192},
-                 {DTYPE_Q8_0, 32768},
-                 {DTYPE_Q8_0, 131072}};
+    } edges[] = {{DTYPE_Q4_1, 8192},   {DTYPE_Q4_1, 32768},  {DTYPE_Q8_0, 8192},
+                 {DTYPE_Q8_0, 32768},  {DTYPE_Q8_0, 131072}, {DTYPE_Q4_0, 32768},
+                 {DTYPE_Q5_0, 131072}, {DTYPE_Q5_1, 131072}, {DTYPE_Q2_K, 131072},
+                 {DTYPE_Q3_K, 131072}, {DTYPE_Q5_K, 131072}, {DTYPE_Q6_K, 131072}};
     enum { M = 4, N = 3 };
     for (size_t e = 0; e < sizeof(edges) / sizeof(edges[0]); e++) {
         uint32_t k = edges[e].k;
@@ -299,9 +399,9 @@ static void test_integer_linear_at_the_edge_of_its_range_does_not_overflow(void 
             memset(raw + at, n == 0 ? 0xFF : n == 1 ? 0x00 : 0x80, block);
             if (edges[e].type == DTYPE_Q8_0 && n == 0)
                 memset(raw + at, 0x7F, block);
-            memcpy(raw + at, &d, 2);
-            if (edges[e].type == DTYPE_Q4_1)
-                memcpy(raw + at + 2, &m, 2);
+            if (edges[e].type == DTYPE_Q6_K && n == 1)
+                memset(raw + at + 192, 0x80, 16); /* −128·−32: the largest W */
+            set_scales(raw + at, edges[e].type, d, m);
         }
         float *x = malloc((size_t)M * k * sizeof(*x));
         for (uint32_t i = 0; i < k; i++) {
@@ -330,18 +430,40 @@ static void test_integer_linear_at_the_edge_of_its_range_does_not_overflow(void 
     }
 }
 
+/* One row of activations reads each weight once: packed bytes are those of the file, or close. */
+static void test_packed_bytes_stay_near_those_of_the_file(void **state)
+{
+    (void)state;
+    enum { N = 1024, K = 2048 };
+    struct rig rig = rig_open("auto", 1);
+    for (int t = 0; t < N_TYPES; t++) {
+        enum dtype type = all_types[t];
+        struct error err = {0};
+        struct weight_desc desc = column_desc(type, N, K);
+        double most = type == DTYPE_Q2_K ? 1.20 : type == DTYPE_Q4_K ? 1.12 : 1.05;
+        size_t file = dtype_row_bytes(type, K) * N, ours = weight_bytes(rig.ops, &desc, &err);
+        if ((double)ours > most * (double)file)
+            fail_msg("%s: %zu bytes packed, %zu in a file", dtype_name(type), ours, file);
+    }
+    rig_close(&rig);
+}
+
 static void test_weight_wider_than_the_sums_allow_is_refused(void **state)
 {
     (void)state;
     struct rig rig = rig_open("auto", 1);
     struct error err = {0};
     struct weight_desc wide4 = column_desc(DTYPE_Q4_1, 1, 32768 + 32),
-                       wide8 = column_desc(DTYPE_Q8_0, 1, 131072 + 32);
+                       wide8 = column_desc(DTYPE_Q8_0, 1, 131072 + 32),
+                       wide6 = column_desc(DTYPE_Q6_K, 1, 131072 + 256);
     assert_int_equal(weight_bytes(rig.ops, &wide4, &err), 0);
     assert_int_equal(err.status, STATUS_INVALID_ARGUMENT);
     assert_non_null(strstr(err.message, "32768"));
     assert_int_equal(weight_bytes(rig.ops, &wide8, &err), 0);
     assert_non_null(strstr(err.message, "131072"));
+    err = (struct error){0};
+    assert_int_equal(weight_bytes(rig.ops, &wide6, &err), 0);
+    assert_non_null(strstr(err.message, "Q6_K, limit 131072"));
     rig_close(&rig);
 }
 
@@ -469,8 +591,11 @@ int main(void)
         cmocka_unit_test(test_linear_of_every_type_and_set_gives_the_same_bits),
         cmocka_unit_test(test_dense_with_a_k_of_no_multiple_is_padded),
         cmocka_unit_test(test_integer_linear_equals_the_contract_formula),
+        cmocka_unit_test(test_linear_of_super_blocks_equals_the_contract_formula),
+        cmocka_unit_test(test_linear_of_any_number_of_rows_gives_the_same_bits),
         cmocka_unit_test(test_row_linear_over_ranks_equals_one_rank),
         cmocka_unit_test(test_integer_linear_at_the_edge_of_its_range_does_not_overflow),
+        cmocka_unit_test(test_packed_bytes_stay_near_those_of_the_file),
         cmocka_unit_test(test_weight_wider_than_the_sums_allow_is_refused),
         cmocka_unit_test(test_rows_that_are_not_finite_give_nan_and_zero_rows_zero),
         cmocka_unit_test(test_pack_of_a_row_that_is_not_finite_names_the_row),
