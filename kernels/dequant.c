@@ -146,25 +146,43 @@ bool dequant_is_4bit(enum dtype type)
     return type == DTYPE_Q4_0 || type == DTYPE_Q4_1 || type == DTYPE_Q4_K;
 }
 
-void dequant_run_4bit(enum dtype type, const uint8_t *row, size_t i_run, float *out_d, float *out_m,
-                      uint8_t out_q[32])
+void dequant_scales_4bit(enum dtype type, const uint8_t *row, size_t i_run, float *out_d,
+                         float *out_m)
 {
     if (type == DTYPE_Q4_K) {
         const uint8_t *block = row + i_run / 8 * 144;
-        unsigned sub = (unsigned)(i_run % 8), scale, min;
-        scale_min_k(block + 4, sub, &scale, &min);
+        unsigned scale, min;
+        scale_min_k(block + 4, (unsigned)(i_run % 8), &scale, &min);
         *out_d = half_at(block) * (float)scale;
         *out_m = -(half_at(block + 2) * (float)min);
-        for (unsigned i = 0; i < 32; i++)
-            out_q[i] = block[16 + sub / 2 * 32 + i] >> sub % 2 * 4 & 15u;
         return;
     }
     const uint8_t *block = row + i_run * dtype_block_bytes(type);
     *out_d = half_at(block);
     *out_m = type == DTYPE_Q4_0 ? -8.0f * *out_d : half_at(block + 2);
-    const uint8_t *qs = block + (type == DTYPE_Q4_0 ? 2 : 4);
-    for (unsigned i = 0; i < 32; i++)
-        out_q[i] = (uint8_t)nibble_of(qs, i);
+}
+
+/* The loops are of the form that the compiler makes vectors of. */
+void dequant_run_4bit(enum dtype type, const uint8_t *row, size_t i_run, float *out_d, float *out_m,
+                      uint8_t out_q[32])
+{
+    dequant_scales_4bit(type, row, i_run, out_d, out_m);
+    if (type == DTYPE_Q4_K) {
+        unsigned sub = (unsigned)(i_run % 8);
+        const uint8_t *qs = row + i_run / 8 * 144 + 16 + (size_t)(sub / 2) * 32;
+        if (sub % 2 == 0)
+            for (unsigned i = 0; i < 32; i++)
+                out_q[i] = qs[i] & 15u;
+        else
+            for (unsigned i = 0; i < 32; i++)
+                out_q[i] = qs[i] >> 4;
+        return;
+    }
+    const uint8_t *qs = row + i_run * dtype_block_bytes(type) + (type == DTYPE_Q4_0 ? 2 : 4);
+    for (unsigned i = 0; i < 16; i++)
+        out_q[i] = qs[i] & 15u;
+    for (unsigned i = 0; i < 16; i++)
+        out_q[16 + i] = qs[i] >> 4;
 }
 
 unsigned dequant_zero(enum dtype type)

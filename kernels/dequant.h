@@ -35,3 +35,6 @@ bool dequant_is_4bit(enum dtype type);
  * 32 codes (0..15) in element order. */
 void dequant_run_4bit(enum dtype type, const uint8_t *row, size_t i_run, float *out_d, float *out_m,
                       uint8_t out_q[32]);
+/* d and m alone. */
+void dequant_scales_4bit(enum dtype type, const uint8_t *row, size_t i_run, float *out_d,
+                         float *out_m);

@@ -25,7 +25,7 @@ bool pack_int4_row(struct weight_cpu *w, uint32_t row, const uint8_t *raw)
     float d, m, max = 0.0f;
     uint8_t q[RUN_K];
     for (uint32_t run = 0; run < w->base.k_total / RUN_K; run++) {
-        dequant_run_4bit(source, raw, run, &d, &m, q);
+        dequant_scales_4bit(source, raw, run, &d, &m);
         float low = fabsf(m), high = fabsf(m + 15.0f * d);
         if (!isfinite(low) || !isfinite(high))
             return false;
