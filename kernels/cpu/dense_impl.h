@@ -181,7 +181,7 @@ ALWAYS_INLINE void dense_rows(const struct linear_job *job, const struct dense_a
 {
 #define DENSE_CASE(nr)                                                                             \
     case nr:                                                                                       \
-        if (nr <= DENSE_ROWS && (np == 1 || nr <= DENSE_PAIR_ROWS))                                \
+        if ((nr) <= DENSE_ROWS && (np == 1 || (nr) <= DENSE_PAIR_ROWS))                            \
             dense_tile(job, at, form, np, nr);                                                     \
         break;
     switch (n_rows) {

@@ -222,12 +222,14 @@ static void bench_layers(const struct bench *b, const char *title, const struct 
     struct weight **weights[MAX_LAYERS];
     struct act *acts[MAX_LAYERS];
     uint64_t n_macs = 0, n_bytes = 0;
-    uint32_t widest = 0, deepest = 0;
+    uint32_t widest = 0, deepest = 0, kinds = 0;
     struct error err = {0};
     for (uint32_t i = 0; layers[i].name != NULL; i++) {
         weights[i] = take(layers[i].copies * sizeof(struct weight *));
-        for (uint32_t c = 0; c < layers[i].copies; c++)
+        for (uint32_t c = 0; c < layers[i].copies; c++) {
             weights[i][c] = make_weight(b, &layers[i]);
+            kinds |= weight_act_kind(weights[i][c]);
+        }
         n_macs += (uint64_t)layers[i].n * layers[i].k * layers[i].copies;
         n_bytes += dtype_row_bytes(layers[i].type, layers[i].k) * layers[i].n * layers[i].copies;
         widest = layers[i].n > widest ? layers[i].n : widest;
@@ -250,7 +252,6 @@ static void bench_layers(const struct bench *b, const char *title, const struct 
         int n = 0;
         for (uint32_t i = 0; layers[i].name != NULL; i++) {
             struct tensor tx = {x, DTYPE_F32, *rows, layers[i].k, layers[i].k};
-            uint32_t kinds = weight_act_kind(weights[i][0]);
             if (op_act_prepare(b->stream, acts[i], &tx, kinds, NULL, NULL) != 0)
                 exit(1);
         }
@@ -335,6 +336,42 @@ static void bench_attention(const struct bench *b, uint32_t context, uint32_t n_
     free(y);
 }
 
+/* Time per row of choosing a token. */
+static void bench_sampling(const struct bench *b, uint32_t vocab, const char *name,
+                           struct sample_params params)
+{
+    enum { ROWS = 8, MAX_RUNS = 200 };
+    float *logits = take((size_t)ROWS * vocab * sizeof(*logits));
+    for (size_t i = 0; i < (size_t)ROWS * vocab; i++) { /* nearly normal, deviation 2.4 */
+        float sum = 0.0f;
+        for (int j = 0; j < 8; j++)
+            sum += (float)(noise() % 3001) * 1e-3f - 1.5f;
+        logits[i] = sum;
+    }
+    struct sample_params of_row[ROWS];
+    struct sample_result results[ROWS];
+    for (uint32_t r = 0; r < ROWS; r++) {
+        of_row[r] = params;
+        of_row[r].repetition_penalty = 1.0f;
+        of_row[r].typical_p = 1.0f;
+        of_row[r].position = r;
+        logits[(size_t)r * vocab + noise() % vocab] = 14.0f; /* one that is likely */
+    }
+    struct tensor view = {logits, DTYPE_F32, ROWS, vocab, vocab};
+    double times[MAX_RUNS], spent = 0;
+    int n = 0;
+    while (n < MAX_RUNS && (n < 5 || spent < b->budget_s)) {
+        double begin = seconds();
+        if (op_sample(b->stream, &view, of_row, results) != 0)
+            exit(1);
+        spent += times[n++] = seconds() - begin;
+    }
+    qsort(times, (size_t)n, sizeof(times[0]), by_value);
+    printf("  sampling, vocabulary %u, %s: %.1f us a row\n", vocab, name,
+           times[n / 2] / ROWS * 1e6);
+    free(logits);
+}
+
 int main(int argc, char **argv)
 {
     struct bench b = {.n_threads = 2, .budget_s = 0.2, .only = ""};
@@ -381,6 +418,16 @@ int main(int argc, char **argv)
         bench_attention(&b, 128, 1);
         bench_attention(&b, 1024, 1);
         bench_attention(&b, 512, 512);
+    }
+    static const uint32_t vocabs[] = {49152, 128256};
+    for (int i = 0; i < 2 && strstr("sampling", b.only) != NULL; i++) {
+        bench_sampling(&b, vocabs[i], "greedy", (struct sample_params){.top_p = 1.0f});
+        bench_sampling(&b, vocabs[i], "temperature 1",
+                       (struct sample_params){.temperature = 1.0f, .top_p = 1.0f});
+        bench_sampling(&b, vocabs[i], "top-p 0.95",
+                       (struct sample_params){.temperature = 1.0f, .top_p = 0.95f});
+        bench_sampling(&b, vocabs[i], "top-k 50, top-p 0.95",
+                       (struct sample_params){.temperature = 0.8f, .top_k = 50, .top_p = 0.95f});
     }
     backend_cpu()->stream_destroy(b.stream);
     backend_cpu()->close(b.device);
