@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "kernels/cpu/sample_math.h"
+#include "kernels/cpu/sample_nucleus.h"
 #include "kernels/cpu/sample_passes.h"
 #include "kernels/cpu/sample_philox.h"
 #include "kernels/cpu/sample_select.h"
@@ -25,6 +26,7 @@ struct row {
     const float *logits;
     uint32_t vocab;
     struct sample_segments segments;
+    const float *adjusted; /* [vocab] the logits themselves, or in x with penalties and masks */
     float *x;      /* [vocab] adjusted logits, later weights; removed tokens are −∞, later 0 */
     uint32_t *ids; /* [vocab] */
 };
@@ -71,28 +73,26 @@ static void apply_penalties(const struct row *row)
 }
 
 /* The k largest stay, the others become −∞. */
-static void keep_top_k(const struct row *row, uint32_t k)
+static void keep_top_k(struct row *row, uint32_t k)
 {
     uint32_t small[SMALL_K];
+    const float *x = row->adjusted;
     uint32_t *kept = small, last;
     if (k <= SMALL_K) {
-        sample_top(row->x, row->vocab, k, kept);
+        sample_top(x, row->vocab, k, kept);
         last = kept[k - 1];
     } else {
         kept = row->ids;
         for (uint32_t i = 0; i < row->vocab; i++)
             kept[i] = i;
-        sample_select(row->x, kept, row->vocab, k);
+        sample_select(x, kept, row->vocab, k);
         last = kept[0];
         for (uint32_t i = 1; i < k; i++)
-            if (row->x[kept[i]] < row->x[last] ||
-                (row->x[kept[i]] == row->x[last] && kept[i] > last))
+            if (x[kept[i]] < x[last] || (x[kept[i]] == x[last] && kept[i] > last))
                 last = kept[i];
     }
-    float bound = row->x[last];
-    for (uint32_t i = 0; i < row->vocab; i++)
-        if (row->x[i] < bound || (row->x[i] == bound && i > last))
-            row->x[i] = -INFINITY;
+    row->passes->keep_to(row->x, x, row->vocab, x[last], last);
+    row->adjusted = row->x;
 }
 
 /* Distance of a token's −log p from the entropy. */
@@ -134,20 +134,15 @@ static void keep_typical(const struct row *row, float typical_p)
             row->x[row->ids[i]] = 0.0f;
 }
 
-/* Gathers the tokens with w ≥ the highest of a few bounds that surely covers `wanted`: the nucleus
- * lies among them, and only they need an order. */
+/* Gathers the tokens above the highest of a few bounds that surely covers `wanted`: the nucleus
+ * ends among them, and what lies below needs no look. */
 static uint32_t gather_nucleus(const struct row *row, double wanted)
 {
     static const float bounds[] = {0x1p-5f, 0x1p-9f, 0x1p-14f, 0.0f};
     uint32_t n = 0;
     for (size_t b = 0; b < sizeof(bounds) / sizeof(bounds[0]); b++) {
-        double mass = 0.0;
-        n = 0;
-        for (uint32_t i = 0; i < row->vocab; i++)
-            if (row->x[i] > bounds[b]) {
-                mass += (double)row->x[i];
-                row->ids[n++] = i;
-            }
+        double mass;
+        n = row->passes->gather_above(row->x, row->vocab, bounds[b], row->ids, &mass);
         if (mass > wanted * 1.0001)
             break;
     }
@@ -156,22 +151,11 @@ static uint32_t gather_nucleus(const struct row *row, double wanted)
 
 static void keep_top_p(const struct row *row, float top_p)
 {
-    double wanted = (double)top_p * (double)sum_weights(row), mass = 0.0;
-    uint32_t n = gather_nucleus(row, wanted), done = 0, step = 64, kept = 0;
-    while (kept < n) {
-        if (kept == done) {
-            uint32_t k = n - done < step ? n - done : step;
-            sample_select_sorted(row->x, row->ids + done, n - done, k);
-            done += k;
-            step *= 4;
-        }
-        mass += (double)row->x[row->ids[kept++]];
-        if (mass >= wanted)
-            break;
-    }
-    if (!kept)
+    double wanted = (double)top_p * (double)sum_weights(row);
+    uint32_t n = gather_nucleus(row, wanted);
+    uint32_t last = sample_nucleus_last(row->x, row->ids, n, wanted);
+    if (last == SAMPLE_NO_TOKEN)
         return;
-    uint32_t last = row->ids[kept - 1];
     float bound = row->x[last];
     row->passes->cut_below(row->x, row->vocab, bound);
     for (uint32_t i = last + 1; i < row->vocab; i++)
@@ -206,12 +190,11 @@ static uint32_t draw(const struct row *row)
     return last;
 }
 
-static uint32_t first_equal(const float *x, uint32_t n, float value)
+/* The first token whose adjusted logit is the largest. */
+static uint32_t first_of_largest(const struct row *row, float max)
 {
-    uint32_t i = 0;
-    while (i + 1 < n && x[i] != value)
-        i++;
-    return i;
+    uint32_t i = row->passes->next_above(row->adjusted, 0, row->vocab, nextafterf(max, -INFINITY));
+    return i < row->vocab ? i : 0;
 }
 
 /* Where the logits are sound. */
@@ -238,6 +221,7 @@ static struct row start_row(const float *logits, uint32_t vocab, const struct sa
     struct row row = {.passes = sample_passes(),
                       .params = params,
                       .logits = logits,
+                      .adjusted = logits,
                       .vocab = vocab,
                       .x = scratch,
                       .ids = (uint32_t *)scratch + vocab};
@@ -250,10 +234,14 @@ static int adjust(struct row *row, float *out_max)
 {
     if (!row->passes->max_checked(row->logits, row->vocab, out_max))
         return STATUS_DATA_LOSS;
-    memcpy(row->x, row->logits, row->vocab * sizeof(*row->x));
-    apply_penalties(row);
-    if (!row->passes->max_checked(row->x, row->vocab, out_max))
-        return STATUS_DATA_LOSS;
+    const struct sample_params *p = row->params;
+    if (p->n_counts > 0 || p->n_biases > 0 || p->watermark || p->allowed_mask != NULL) {
+        memcpy(row->x, row->logits, row->vocab * sizeof(*row->x));
+        apply_penalties(row);
+        row->adjusted = row->x;
+        if (!row->passes->max_checked(row->x, row->vocab, out_max))
+            return STATUS_DATA_LOSS;
+    }
     return *out_max <= -FLT_MAX ? STATUS_FAILED_PRECONDITION : 0;
 }
 
@@ -263,7 +251,7 @@ static void weigh(struct row *row, float max)
     const struct sample_params *p = row->params;
     if (p->top_k && p->top_k < row->vocab)
         keep_top_k(row, p->top_k);
-    row->passes->exp_row(row->x, row->x, row->vocab, max, p->temperature);
+    row->passes->exp_row(row->x, row->adjusted, row->vocab, max, p->temperature);
     if (p->typical_p < 1.0f)
         keep_typical(row, p->typical_p);
     if (p->top_p < 1.0f)
@@ -306,7 +294,7 @@ void sample_row_cpu(const float *logits, uint32_t vocab, const struct sample_par
     if (out_result->status)
         return;
     if (params->temperature <= 0.0f || params->top_k == 1) {
-        out_result->id = first_equal(row.x, row.vocab, max);
+        out_result->id = first_of_largest(&row, max);
     } else {
         weigh(&row, max);
         out_result->id = draw(&row);

@@ -24,6 +24,14 @@ struct sample_passes {
                          float out_sums[SAMPLE_SEGMENTS]);
     /* Zeroes w[i] < threshold. */
     void (*cut_below)(float *w, uint32_t n, float threshold);
+    /* y[i] = x[i] for what comes before `last` in the order of sample_select.h and for `last`
+     * itself, whose value is `bound`; −∞ for the others. y may be x. */
+    void (*keep_to)(float *y, const float *x, uint32_t n, float bound, uint32_t last);
+    /* The first i ≥ begin with x[i] > bound, or n. */
+    uint32_t (*next_above)(const float *x, uint32_t begin, uint32_t n, float bound);
+    /* Lists all i with x[i] > bound in ids, which has room for n; how many, and their f64 sum. */
+    uint32_t (*gather_above)(const float *x, uint32_t n, float bound, uint32_t *ids,
+                             double *out_sum);
     /* Adds the watermark's delta to the green tokens that follow `previous_id`. */
     void (*add_watermark)(float *x, uint32_t n, uint32_t previous_id);
 };

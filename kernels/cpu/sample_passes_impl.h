@@ -2,6 +2,7 @@
  * name of its table) and includes it. Plain loops of 16 lanes that the compiler turns into vectors.
  */
 #include <float.h>
+#include <math.h>
 
 #include "kernels/cpu/sample_math.h"
 #include "kernels/cpu/sample_passes.h"
@@ -71,6 +72,53 @@ static void cut_below(float *w, uint32_t n, float threshold)
         w[i] = w[i] < threshold ? 0.0f : w[i];
 }
 
+static void keep_to(float *y, const float *x, uint32_t n, float bound, uint32_t last)
+{
+    uint32_t end = last < n ? last + 1 : n;
+    for (uint32_t i = 0; i < end; i++)
+        y[i] = x[i] < bound ? -INFINITY : x[i];
+    for (uint32_t i = end; i < n; i++)
+        y[i] = x[i] <= bound ? -INFINITY : x[i];
+}
+
+/* Elements that are looked through at once. */
+enum { SAMPLE_BLOCK = 64 };
+
+static uint32_t any_above(const float *x, float bound)
+{
+    uint32_t any = 0;
+    for (int j = 0; j < SAMPLE_BLOCK; j++)
+        any |= x[j] > bound ? 1u : 0u;
+    return any;
+}
+
+static uint32_t next_above(const float *x, uint32_t begin, uint32_t n, float bound)
+{
+    while (n - begin >= SAMPLE_BLOCK && !any_above(x + begin, bound))
+        begin += SAMPLE_BLOCK;
+    while (begin < n && !(x[begin] > bound))
+        begin++;
+    return begin;
+}
+
+static uint32_t gather_above(const float *x, uint32_t n, float bound, uint32_t *ids,
+                             double *out_sum)
+{
+    uint32_t n_found = 0;
+    double sum = 0.0;
+    for (uint32_t i = next_above(x, 0, n, bound); i < n;) {
+        uint32_t end = n - i < SAMPLE_BLOCK ? n : i + SAMPLE_BLOCK;
+        for (; i < end; i++)
+            if (x[i] > bound) {
+                sum += (double)x[i];
+                ids[n_found++] = i;
+            }
+        i = next_above(x, i, n, bound);
+    }
+    *out_sum = sum;
+    return n_found;
+}
+
 /* SAMPLE_LANES counters at once; the same numbers as philox4x32_10(), without its calls. */
 static void watermark_block(uint32_t block, uint32_t previous_id, uint32_t out[4][SAMPLE_LANES])
 {
@@ -111,5 +159,8 @@ const struct sample_passes PASSES = {
     .exp_row = exp_row,
     .sum_segments = sum_segments,
     .cut_below = cut_below,
+    .keep_to = keep_to,
+    .next_above = next_above,
+    .gather_above = gather_above,
     .add_watermark = add_watermark,
 };

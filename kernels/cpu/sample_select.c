@@ -2,6 +2,8 @@
 
 #include <stdbool.h>
 
+#include "kernels/cpu/sample_passes.h"
+
 /* True where a comes before b. */
 static inline bool before(const float *values, uint32_t a, uint32_t b)
 {
@@ -103,13 +105,11 @@ uint32_t sample_top(const float *values, uint32_t n, uint32_t k, uint32_t *out_i
     for (uint32_t i = 0; i < k; i++)
         out_ids[i] = i;
     make_heap(values, out_ids, k);
-    float worst = values[out_ids[0]];
-    for (uint32_t i = k; i < n; i++) {
-        if (values[i] <= worst) /* a tie goes to the lower id, which is in already */
-            continue;
+    const struct sample_passes *passes = sample_passes();
+    uint32_t i = k - 1; /* a tie goes to the lower id, which is in already */
+    while ((i = passes->next_above(values, i + 1, n, values[out_ids[0]])) < n) {
         out_ids[0] = i;
         sift_down(values, out_ids, k, 0);
-        worst = values[out_ids[0]];
     }
     sort_heap(values, out_ids, k);
     return k;

@@ -18,6 +18,7 @@
 #include "kernels/backend.h"
 #include "kernels/cpu/sample_cpu.h"
 #include "kernels/cpu/sample_math.h"
+#include "kernels/cpu/sample_nucleus.h"
 #include "kernels/cpu/sample_passes.h"
 #include "kernels/cpu/sample_philox.h"
 #include "kernels/cpu/sample_select.h"
@@ -246,6 +247,28 @@ static void test_exp_and_log_close_to_exact(void **state)
     assert_true(sample_log(1.0f) == 0.0f);
 }
 
+static int compare_ids(const void *pa, const void *pb)
+{
+    uint32_t a = *(const uint32_t *)pa, b = *(const uint32_t *)pb;
+    if (logits[a] != logits[b])
+        return logits[a] > logits[b] ? -1 : 1;
+    return a < b ? -1 : 1;
+}
+
+static void check_gathered(const struct sample_passes *passes, uint32_t n, float bound)
+{
+    static uint32_t ids[5000];
+    double sum, want = 0.0;
+    uint32_t n_ids = passes->gather_above(logits, n, bound, ids, &sum), n_want = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (logits[i] > bound) {
+            assert_true(n_want < n_ids && ids[n_want] == i);
+            want += (double)logits[i];
+            n_want++;
+        }
+    assert_true(n_ids == n_want && sum == want);
+}
+
 static void test_passes_every_isa_same_bits(void **state)
 {
     (void)state;
@@ -276,6 +299,25 @@ static void test_passes_every_isa_same_bits(void **state)
             sample_passes_base.cut_below(a, n, 0.1f);
             others[o]->cut_below(b, n, 0.1f);
             assert_memory_equal(a, b, n * sizeof(float));
+            logits[n - 1] = logits[0] = logits[n / 2]; /* equals go by id */
+            sample_passes_base.keep_to(a, logits, n, logits[n / 2], n / 2);
+            others[o]->keep_to(b, logits, n, logits[n / 2], n / 2);
+            assert_memory_equal(a, b, n * sizeof(float));
+            for (uint32_t i = 0; i < n; i++)
+                assert_true(a[i] ==
+                            (compare_ids(&(uint32_t){i}, &(uint32_t){n / 2}) > 0 && i != n / 2
+                                 ? -INFINITY
+                                 : logits[i]));
+            for (uint32_t i = 0; i <= n; i += 1 + n / 50) {
+                float bound = logits[(i * 7) % n];
+                uint32_t next = i;
+                while (next < n && !(logits[next] > bound))
+                    next++;
+                assert_int_equal(sample_passes_base.next_above(logits, i, n, bound), next);
+                assert_int_equal(others[o]->next_above(logits, i, n, bound), next);
+                check_gathered(&sample_passes_base, n, bound);
+                check_gathered(others[o], n, bound);
+            }
             sample_passes_base.add_watermark(a, n, n * 31);
             others[o]->add_watermark(b, n, n * 31);
             assert_memory_equal(a, b, n * sizeof(float));
@@ -304,14 +346,6 @@ static void test_watermark_adds_to_what_philox_calls_green(void **state)
     }
 }
 
-static int compare_ids(const void *pa, const void *pb)
-{
-    uint32_t a = *(const uint32_t *)pa, b = *(const uint32_t *)pb;
-    if (logits[a] != logits[b])
-        return logits[a] > logits[b] ? -1 : 1;
-    return a < b ? -1 : 1;
-}
-
 static void test_select_equals_full_sort(void **state)
 {
     (void)state;
@@ -334,6 +368,45 @@ static void test_select_equals_full_sort(void **state)
             assert_memory_equal(top, sorted, counts[c] * sizeof(*top));
         }
     }
+}
+
+/* The nucleus by a full sort, with each wanted share, also one that a sum hits exactly. */
+static void test_nucleus_ends_where_a_full_sort_says(void **state)
+{
+    (void)state;
+    enum { N = 20000 };
+    static uint32_t sorted[N], ids[N];
+    static const float spreads[] = {0.0f, 1e-6f, 0.02f, 1.0f, 4.0f, 30.0f};
+    static const double shares[] = {1e-9, 0.1, 0.5, 0.9, 0.95, 0.9999, 1.0, 1.1};
+    enum { N_SHARES = sizeof(shares) / sizeof(shares[0]) };
+    for (size_t s = 0; s < sizeof(spreads) / sizeof(spreads[0]); s++) {
+        uint32_t n = s % 2 == 0 ? N : N - 3;
+        float max;
+        fill_logits(n, spreads[s]);
+        assert_true(sample_passes()->max_checked(logits, n, &max));
+        sample_passes()->exp_row(logits, logits, n, max, 1.0f);
+        uint32_t n_positive = 0;
+        for (uint32_t i = 0; i < n; i++)
+            if (logits[i] > 0.0f)
+                sorted[n_positive++] = i;
+        memcpy(ids, sorted, n_positive * sizeof(*ids));
+        qsort(sorted, n_positive, sizeof(*sorted), compare_ids);
+        double total = 0.0, prefix = 0.0;
+        for (uint32_t i = 0; i < n_positive; i++) {
+            total += (double)logits[sorted[i]];
+            prefix = i == n_positive / 3 ? total : prefix;
+        }
+        for (size_t w = 0; w <= N_SHARES; w++) {
+            double wanted = w < N_SHARES ? total * shares[w] : prefix, mass = 0.0;
+            uint32_t last = 0;
+            for (uint32_t i = 0; i < n_positive && mass < wanted; i++) {
+                last = sorted[i];
+                mass += (double)logits[last];
+            }
+            assert_int_equal(sample_nucleus_last(logits, ids, n_positive, wanted), last);
+        }
+    }
+    assert_int_equal(sample_nucleus_last(logits, ids, 0, 0.5), SAMPLE_NO_TOKEN);
 }
 
 /* --- results --- */
@@ -543,6 +616,7 @@ int main(void)
         cmocka_unit_test(test_passes_every_isa_same_bits),
         cmocka_unit_test(test_watermark_adds_to_what_philox_calls_green),
         cmocka_unit_test(test_select_equals_full_sort),
+        cmocka_unit_test(test_nucleus_ends_where_a_full_sort_says),
         cmocka_unit_test(test_logprobs_are_log_softmax_of_unmodified_logits),
         cmocka_unit_test(test_bad_rows_have_a_status_of_their_own),
         cmocka_unit_test(test_extreme_parameters_give_a_token),
