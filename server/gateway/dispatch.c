@@ -201,15 +201,35 @@ static bool goes_before(const struct relay *a, const struct relay *b)
     int32_t of_a = atomic_load(&a->priority), of_b = atomic_load(&b->priority);
     if (of_a != of_b)
         return of_a > of_b;
+    if (a->wait_round != b->wait_round)
+        return a->wait_round < b->wait_round;
     return a->arrived_ns < b->arrived_ns;
 }
 
-/* By priority, then age. The last place is looked at first: that is where a list that is gone
- * through again is built up. */
+/* Callers take turns: the n-th of one that waits comes beside the n-th of another, from the round
+ * on that is first now. Under the gateway's lock. */
+static uint64_t next_round(const struct gateway *gateway, const struct relay *relay)
+{
+    uint64_t first = 0, own = 0;
+    for (const struct relay *r = gateway->waiting; r; r = r->next_waiting) {
+        if (!first || r->wait_round < first)
+            first = r->wait_round;
+        if (r->wait_round >= own && strcmp(r->caller, relay->caller) == 0)
+            own = r->wait_round + 1;
+    }
+    first = first ? first : gateway->last_round;
+    first = first ? first : 1;
+    return own > first ? own : first;
+}
+
+/* By priority, then in turns, then by age. The last place is looked at first: that is where a list
+ * that is gone through again is built up. */
 void dispatch_wait(struct gateway *gateway, struct relay *relay)
 {
     relay_retain(relay);
     pthread_mutex_lock(&gateway->lock);
+    if (!relay->wait_round)
+        relay->wait_round = next_round(gateway, relay);
     struct relay **at = &gateway->waiting;
     if (gateway->waiting && !goes_before(relay, gateway->last_waiting))
         at = &gateway->last_waiting->next_waiting;
@@ -228,6 +248,8 @@ static struct relay *take_waiting(struct gateway *gateway)
 {
     pthread_mutex_lock(&gateway->lock);
     struct relay *list = gateway->waiting;
+    if (list)
+        gateway->last_round = list->wait_round;
     gateway->waiting = NULL;
     gateway->last_waiting = NULL;
     atomic_store(&gateway->has_waiting, false);

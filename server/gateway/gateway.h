@@ -75,6 +75,7 @@ struct gateway {
     uint32_t n_links;
     /* Requests without a replica: lost, or not up yet; linked by their next_waiting. */
     struct relay *waiting, *last_waiting;
+    uint64_t last_round; /* of callers' turns in the list, when it was last gone through */
     _Atomic bool has_waiting;
     struct text_forward *waiting_texts;
     struct generate_stream *streams; /* that are open */

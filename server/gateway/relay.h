@@ -80,9 +80,11 @@ struct relay {
     char request_id[REQUEST_ID_BYTES];
     char model[65], version[65];
     uint64_t seed;
-    int64_t template_time_ns;   /* since the epoch */
-    int64_t arrived_ns;         /* clock_now_ns() */
-    int64_t deadline_ns;        /* INT64_MAX: none */
+    int64_t template_time_ns; /* since the epoch */
+    int64_t arrived_ns;       /* clock_now_ns() */
+    uint64_t wait_round; /* under the gateway's lock: its place among its caller's that wait; 0:
+                            it never waited */
+    int64_t deadline_ns; /* INT64_MAX: none */
     _Atomic int32_t priority;   /* as updated last */
     bool admitted;              /* dispatch.c: the limits of its model were asked, once */
     uint32_t window_ms;         /* reattach; 0: none */

@@ -74,8 +74,9 @@ def test_a_worker_refuses_them_too(args, text):
     assert result.returncode != 0 and text in result.stderr, result
 
 
-def test_one_request_does_not_wait_for_those_of_another_caller(fresh, stubs):
-    """Of two API keys one has 90 requests on four places; the other's one is done before most of them."""
+@pytest.mark.parametrize("queue", ["the replica's", "the server's"])
+def test_one_request_does_not_wait_for_those_of_another_caller(fresh, queue):
+    """Of two API keys one has 90 requests on four places; the other's one is done before most of them, whoever keeps the queue."""
     keys, lines = {}, []
     for name in ("hog", "modest"):
         out = subprocess.run([BIN / "sluice", "key", "new", name], capture_output=True, text=True, timeout=patience(20), check=True).stdout
@@ -84,7 +85,9 @@ def test_one_request_does_not_wait_for_those_of_another_caller(fresh, stubs):
     path = fresh.state / "keys"
     path.write_text("\n".join(lines) + "\n")
     path.chmod(0o600)
-    fresh.start("--keys-file", path)
+    config = fresh.state / "sluice.conf"
+    config.write_text("[server]\nmax_concurrent = 3\n" if queue == "the server's" else "")
+    fresh.start("--keys-file", path, "--config", config)
     fresh.cli("register", "smol", model_path(), "--version", "1")
     fresh.cli("load", "smol", "--max-concurrent", "4")
 

@@ -188,9 +188,10 @@ static struct itl run_mixed(int64_t target, uint32_t n_streams, double load, uin
         gaps[i] = sim.now - before;
         out.n_prefilled += sim.plan.n_prefill_rows;
     }
+    uint32_t i_p50 = N / 2, i_p99 = N * 99 / 100;
     qsort(gaps, N, sizeof(gaps[0]), by_value);
-    out.p50_ms = (double)gaps[N / 2] / MS;
-    out.p99_ms = (double)gaps[N * 99 / 100] / MS;
+    out.p50_ms = (double)gaps[i_p50] / (double)MS;
+    out.p99_ms = (double)gaps[i_p99] / (double)MS;
     out.tokens_per_s = (double)out.n_prefilled * 1e9 / (double)(sim.now - begin);
     struct scheduler_stats stats;
     scheduler_get_stats(sim.sched, &stats);
