@@ -7,7 +7,6 @@ enum { N = STEP_TIME_COSTS, COLD_STEPS = 8, SWEEPS = 16 };
 static const double keep = 0.97;        /* of what older steps weigh, from step to step */
 static const double keep_error = 0.95;  /* the same for the error */
 static const double least_error = 0.02; /* below, the clock and the caches decide */
-static const double tolerance = 2;      /* errors of this many means weigh fully */
 static const double margin = 2;         /* means of the error that a limit leaves free, */
 static const double most_margin = 0.25; /* but no more than this part of it */
 
@@ -45,12 +44,6 @@ static void solve(struct step_time *m)
         }
 }
 
-static double weight_of(const struct step_time *m, double error)
-{
-    double most = tolerance * (m->error > least_error ? m->error : least_error);
-    return m->n_seen < COLD_STEPS || error <= most ? 1 : most / error;
-}
-
 void step_time_saw(struct step_time *m, const struct step_shape *shape, int64_t ns)
 {
     double terms[N];
@@ -58,12 +51,11 @@ void step_time_saw(struct step_time *m, const struct step_shape *shape, int64_t 
         return;
     terms_of(shape, terms);
     double error = fabs(predict(m, terms) / (double)ns - 1);
-    double weight = weight_of(m, error);
     for (int i = 0; i < N; i++) {
         for (int j = 0; j < N; j++)
             m->normal[i][j] =
-                keep * m->normal[i][j] + weight * (terms[i] / (double)ns) * (terms[j] / (double)ns);
-        m->right[i] = keep * m->right[i] + weight * terms[i] / (double)ns;
+                keep * m->normal[i][j] + (terms[i] / (double)ns) * (terms[j] / (double)ns);
+        m->right[i] = keep * m->right[i] + terms[i] / (double)ns;
     }
     solve(m);
     if (m->n_seen >= COLD_STEPS) {

@@ -3,7 +3,7 @@
  *     ns = fixed + decode · n_decode + prefill · n_prefill + context · n_context
  *
  * Four costs, none below 0, fitted by least squares of the relative error over the last steps
- * (older ones fade); a step that the machine disturbed counts less the further it is off. What
+ * (older ones fade): a step that the machine disturbed counts less the longer it took. What
  * recent steps do not tell apart stays as it was. No clock, no allocation; a zeroed struct knows
  * nothing. Whoever owns the struct. */
 #pragma once
