@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #include "kernels/cpu/inner.h"
+#include "kernels/cpu/stream_cpu.h"
 
 typedef __m512i vi;
 
@@ -99,6 +100,8 @@ ALWAYS_INLINE void super_put(const struct linear_job *job, uint32_t row, uint32_
 /* clang-format on */
 
 enum { EXPAND_ROWS = 8 };
+_Static_assert(2 * (SUPER_MAX_K / RUN_K) * (INT8_RUN_BYTES + 256) <= STREAM_SCRATCH_BYTES,
+               "two unpacked panels of the widest weight must fit the scratch of a member");
 
 ALWAYS_INLINE void super_put(const struct linear_job *job, uint32_t row, uint32_t n, vi even,
                              vi odd)
@@ -149,6 +152,37 @@ ALWAYS_INLINE void expand(const struct super_source *src, struct super_form f, u
                 _mm512_store_si512(dst + g * 64, super_codes(super + r * src->code_run, f.bits, g));
 }
 
+/* The scales and offsets of a panel as src->pairs has them. */
+ALWAYS_INLINE void expand_scales(const struct super_source *src, struct super_form f,
+                                 uint32_t n_runs, uint32_t runs, uint8_t *dst)
+{
+    const vi bits = vi_set1((1 << SUPER_LOW_BITS) - 1);
+    const uint32_t n_halves = f.subs == 2 ? 2 : 1;
+    const uint8_t *super = src->packed[0];
+    for (uint32_t i = 0; i < n_runs; super += src->super_bytes) {
+        const int16_t *isd = (const int16_t *)(const void *)super;
+        for (uint32_t r = 0; r < runs && i < n_runs; r++, i++)
+            for (uint32_t h = 0; h < n_halves; h++, dst += 128) {
+                uint32_t sub = r * f.subs + h;
+                vi scale = vi_load_i16(isd), offset = vi_zero();
+                if (f.subs > 0)
+                    scale = vi_mul32(scale, super_scale(src, super, f, NULL, i, sub));
+                if (f.offsets)
+                    offset = vi_load_i16(isd + PANEL_ROWS);
+                if (f.offsets && f.subs > 0) {
+                    vi mins = vi_loadu(super + src->at.mins + sub / 4 * 64);
+                    mins = vi_and(vi_srl32(mins, 8 * super_min_byte(sub)), vi_set1(255));
+                    offset = vi_mul32(offset, mins);
+                }
+                _mm512_store_si512(dst,
+                                   vi_or(vi_and(scale, bits), vi_slli32(vi_and(offset, bits), 16)));
+                scale = vi_and(vi_srai32(scale, SUPER_LOW_BITS), vi_set1(0xFFFF));
+                _mm512_store_si512(dst + 64,
+                                   vi_or(scale, vi_slli32(vi_srai32(offset, SUPER_LOW_BITS), 16)));
+            }
+    }
+}
+
 /* Panels n and next (which may be the same: then it is done twice). */
 ALWAYS_INLINE void rows_expanded(const struct linear_job *job, const struct linear_share *share,
                                  uint32_t n, uint32_t next, struct super_form f)
@@ -161,12 +195,18 @@ ALWAYS_INLINE void rows_expanded(const struct linear_job *job, const struct line
     src.outputs[1] = next;
     src.codes[1] = second.codes[0];
     if (f.bits < 8) {
-        uint8_t *bytes = share->scratch;
+        size_t code_bytes = (size_t)n_runs * INT8_RUN_BYTES;
+        uint8_t *bytes = share->scratch, *pairs = bytes + 2 * code_bytes;
+        uint8_t *other = pairs + (size_t)n_runs * (f.subs == 2 ? 256 : 128);
         expand(&src, f, n_runs, runs, bytes);
+        expand_scales(&src, f, n_runs, runs, pairs);
         src.codes[0] = src.codes[1] = bytes;
+        src.pairs[0] = src.pairs[1] = pairs;
         if (next != n) {
-            src.codes[1] = bytes + (size_t)n_runs * INT8_RUN_BYTES;
-            expand(&second, f, n_runs, runs, bytes + (size_t)n_runs * INT8_RUN_BYTES);
+            expand(&second, f, n_runs, runs, bytes + code_bytes);
+            expand_scales(&second, f, n_runs, runs, other);
+            src.codes[1] = bytes + code_bytes;
+            src.pairs[1] = other;
         }
         src.code_run = INT8_RUN_BYTES;
         src.code_super = runs * INT8_RUN_BYTES;

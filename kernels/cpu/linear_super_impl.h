@@ -22,7 +22,12 @@ struct super_source {
     uint32_t super_bytes; /* of packed */
     uint32_t code_super, code_run;
     struct super_layout at; /* in packed */
+    /* Where codes are bytes of PACK_SUPER: [run][sub][2][row 16] pairs of 16 bits (scale, offset)
+     * as multiples of the unit, split: their low SUPER_LOW_BITS, then what is above. */
+    const uint8_t *pairs[MAX_PANELS];
 };
+
+enum { SUPER_LOW_BITS = 10 };
 
 /* 64-bit totals of the even and of the odd lanes. */
 struct super_total {
@@ -172,6 +177,39 @@ ALWAYS_INLINE void super_outliers(const struct linear_job *job, uint32_t row,
     }
 }
 
+/* The same from src->pairs. Products of a group are below 2^15. Σ|hi| ≤ Σ|a|/127.5 keeps either
+ * half below 0.232·K·33·1025 = 7,850·K, one int32. */
+ALWAYS_INLINE void super_outliers_split(const struct linear_job *job, uint32_t row,
+                                        const struct super_source *src, struct super_form f,
+                                        struct super_total total[])
+{
+    const struct act_outlier *o = act_outliers(job->act, row), *end = o + job->act->n_outliers[row];
+    const uint32_t n_halves = f.subs == 2 ? 2 : 1;
+    vi low[MAX_PANELS], high[MAX_PANELS];
+#pragma GCC unroll 2
+    for (int p = 0; p < src->n; p++)
+        low[p] = high[p] = vi_zero();
+    for (; o < end; o++) {
+        uint32_t sub = o->group / 8 * n_halves + (f.subs == 2 ? o->group % 8 / 4 : 0);
+        vi start = super_start(o->minus_8, f.zero), hi = vi_set1(o->hi),
+           sum = vi_set1(o->in_high_half);
+#pragma GCC unroll 2
+        for (int p = 0; p < src->n; p++) {
+            const uint8_t *pairs = src->pairs[p] + (size_t)sub * 128;
+            vi d = vi_dot(start, vi_loadu(src->codes[p] + (size_t)o->group * 64), hi);
+            if (f.offsets) /* else the offsets are 0 */
+                d = vi_or(vi_and(d, vi_set1(0xFFFF)), sum);
+            low[p] = vi_madd16(low[p], d, vi_loadu(pairs));
+            high[p] = vi_madd16(high[p], d, vi_loadu(pairs + 64));
+        }
+    }
+#pragma GCC unroll 2
+    for (int p = 0; p < src->n; p++) {
+        super_add(&total[p], low[p], vi_set1(255));
+        super_add(&total[p], high[p], vi_set1(255 << SUPER_LOW_BITS));
+    }
+}
+
 /* n_rows rows against src->n panels. code_bits: of src->codes, f.bits or 8. */
 ALWAYS_INLINE void super_tile(const struct linear_job *job, uint32_t row,
                               const struct super_source *src, struct super_form f,
@@ -267,7 +305,9 @@ ALWAYS_INLINE void super_tile(const struct linear_job *job, uint32_t row,
     }
 #pragma GCC unroll 8
     for (int m = 0; m < n_rows; m++) {
-        if (act->n_outliers[row + (uint32_t)m] > 0)
+        if (act->n_outliers[row + (uint32_t)m] > 0 && code_bits != f.bits)
+            super_outliers_split(job, row + (uint32_t)m, src, f, total[m]);
+        else if (act->n_outliers[row + (uint32_t)m] > 0)
             super_outliers(job, row + (uint32_t)m, src, f, code_bits, wide, total[m]);
 #pragma GCC unroll 2
         for (int p = 0; p < src->n; p++)

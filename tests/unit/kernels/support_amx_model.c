@@ -56,7 +56,7 @@ static void make_set(void)
     inner.linear_dense = linear_dense_model;
     set.ops = *avx512;
     set.ops.name = AMX_MODEL;
-    set.ops.numerics = "cpu-b2-tiles";
+    set.ops.numerics = "cpu-b3-tiles";
     set.inner = &inner;
 }
 

@@ -388,7 +388,7 @@ static void test_integer_linear_at_the_edge_of_its_range_does_not_overflow(void 
                  {DTYPE_Q8_0, 32768},  {DTYPE_Q8_0, 131072}, {DTYPE_Q4_0, 32768},
                  {DTYPE_Q5_0, 131072}, {DTYPE_Q5_1, 131072}, {DTYPE_Q2_K, 131072},
                  {DTYPE_Q3_K, 131072}, {DTYPE_Q5_K, 131072}, {DTYPE_Q6_K, 131072}};
-    enum { M = 4, N = 3 };
+    enum { M = 8, N = 3 }; /* four rows, twice: many rows take another way */
     for (size_t e = 0; e < sizeof(edges) / sizeof(edges[0]); e++) {
         uint32_t k = edges[e].k;
         size_t block = dtype_block_bytes(edges[e].type), row = dtype_row_bytes(edges[e].type, k);
@@ -410,6 +410,7 @@ static void test_integer_linear_at_the_edge_of_its_range_does_not_overflow(void 
             x[2 * k + i] = i % 8 == 0 ? 1.0f : 0.001f;    /* an eighth at the outlier threshold */
             x[3 * (size_t)k + i] = i == 7 ? -1.0f : 0.0f; /* one at 32000 */
         }
+        memcpy(x + 4 * (size_t)k, x, 4 * (size_t)k * sizeof(*x));
         float want[M * N], y[M * N];
         for (const char *const *set = linear_sets(); *set != NULL; set++) {
             struct rig rig = rig_open(*set, 1);
