@@ -87,7 +87,7 @@ int super_weight_at(const struct weight_cpu *w, uint32_t row, uint32_t k)
     int scale = 1, min = 1;
     if (f.subs > 0) {
         uint32_t sub = r * f.subs + (f.subs == 2 ? k % RUN_K / 16 : 0);
-        scale = (int8_t)super[l.scales + 16 * sub + lane];
+        scale = (super[l.scales + 16 * sub + lane] ^ 128) - 128; /* signed */
         if (f.offsets)
             min = super[l.mins + sub / 4 * 64 + lane * 4 + super_min_byte(sub)];
     }
