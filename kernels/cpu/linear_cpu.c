@@ -133,6 +133,8 @@ static void run_split(struct stream *s, struct split_job *job)
         fit = job->inner->bf16_tile_rows;
     job->row_block = fit < m ? fit : m;
     job->items_per_block = wanted < job->n_panels ? (uint32_t)wanted : job->n_panels;
+    if (job->items_per_block == 0)
+        job->items_per_block = 1;
     job->n_items = (m + job->row_block - 1) / job->row_block * job->items_per_block;
     if (n_macs < MIN_PARALLEL)
         for (uint32_t item = 0; item < job->n_items; item++)

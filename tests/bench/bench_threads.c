@@ -91,6 +91,7 @@ int main(int argc, char **argv)
     uint32_t n_steps = calibrate();
     if (ns == NULL || thread_pool_create(n_threads, &pool, &err) != 0) {
         fprintf(stderr, "bench_threads: %s\n", err.message);
+        free(ns);
         return 1;
     }
     bool has_burner = burning && pthread_create(&burner, NULL, burn, NULL) == 0;

@@ -56,9 +56,9 @@ static void make_buffers(struct buffers *b, const struct inputs *in, uint32_t n_
     }
 }
 
-static void free_buffers(struct buffers *b, uint32_t n_parts)
+static void free_buffers(struct buffers *b)
 {
-    for (uint32_t p = 0; p < n_parts; p++) {
+    for (uint32_t p = 0; p < LINEAR_MAX_PARTS; p++) {
         free(b->y[p]);
         free(b->sum[p]);
     }
@@ -88,7 +88,7 @@ static void check_parts(struct rig *rig, const struct inputs *in, const struct p
     struct act *act = prepare(rig, in, m);
     const struct weight *next[LINEAR_MAX_PARTS] = {in->w[0], in->w[1], in->w[2]};
     for (uint32_t extras = 0; extras < 64; extras += 9) {
-        struct buffers want, got;
+        struct buffers want = {0}, got = {0};
         make_buffers(&want, in, c->n_parts, m, extras);
         make_buffers(&got, in, c->n_parts, m, extras);
         for (uint32_t p = 0; p < c->n_parts; p++)
@@ -100,8 +100,8 @@ static void check_parts(struct rig *rig, const struct inputs *in, const struct p
             assert_same_bits(want.y[p], got.y[p], n_bytes, what);
             assert_same_bits(want.sum[p], got.sum[p], n_bytes, what);
         }
-        free_buffers(&want, c->n_parts);
-        free_buffers(&got, c->n_parts);
+        free_buffers(&want);
+        free_buffers(&got);
     }
     rig->ops->act_destroy(act);
 }
@@ -111,7 +111,7 @@ static void check_gated(struct rig *rig, const struct inputs *in, uint32_t m, co
     struct act *act = prepare(rig, in, m);
     size_t n_bytes = (size_t)m * weight_n_rows(in->w[0]) * sizeof(float);
     for (int kind = ACTIVATION_SILU; kind <= ACTIVATION_RELU; kind++) {
-        struct buffers want, got;
+        struct buffers want = {0}, got = {0};
         make_buffers(&want, in, 2, m, (uint32_t)kind % 4);
         make_buffers(&got, in, 2, m, (uint32_t)kind % 4);
         run_in_turn(rig, act, &want.parts[0]);
@@ -123,8 +123,8 @@ static void check_gated(struct rig *rig, const struct inputs *in, uint32_t m, co
             op_linear_gated(rig->stream, act, &got.parts[0], &got.parts[1], (enum activation)kind),
             0);
         assert_same_bits(want.y[0], got.y[0], n_bytes, what);
-        free_buffers(&want, 2);
-        free_buffers(&got, 2);
+        free_buffers(&want);
+        free_buffers(&got);
     }
     rig->ops->act_destroy(act);
 }
@@ -202,7 +202,7 @@ static void test_parts_that_do_not_fit_are_refused(void **state)
     struct inputs in;
     make_inputs(&in, &r, rig.ops, &cases[0]);
     struct act *act = prepare(&rig, &in, 2);
-    struct buffers b;
+    struct buffers b = {0};
     make_buffers(&b, &in, 3, 2, 0);
     struct tensor narrow = tensor_view(b.sum[0], DTYPE_F32, 2, 95);
     assert_int_equal(op_linear_parts(rig.stream, act, b.parts, 0), STATUS_INTERNAL);
@@ -215,7 +215,7 @@ static void test_parts_that_do_not_fit_are_refused(void **state)
                      STATUS_INTERNAL); /* 96 and 32 outputs */
     b.y_of[1].n_cols = 31;
     assert_int_equal(op_linear_parts(rig.stream, act, b.parts, 3), STATUS_INTERNAL);
-    free_buffers(&b, 3);
+    free_buffers(&b);
     rig.ops->act_destroy(act);
     free_inputs(&in);
     rig_close(&rig);
