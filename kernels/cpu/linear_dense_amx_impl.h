@@ -78,8 +78,9 @@ ALWAYS_INLINE __m512 amx_tree(__m512 parts[N_SEGMENTS], uint32_t present, uint32
 ALWAYS_INLINE uint32_t present_of(const struct dense_parts *parts)
 {
     uint32_t present = 0;
-    for (uint32_t i = 0; i < parts->n; i++)
-        present |= (uint32_t)(parts->bounds[i] < parts->bounds[i + 1]) << i;
+    for (uint32_t i = 0; i < N_SEGMENTS;
+         i++) /* a constant end: gcc sees that i stays within bounds */
+        present |= (uint32_t)(i < parts->n && parts->bounds[i] < parts->bounds[i + 1]) << i;
     return present;
 }
 
