@@ -21,7 +21,7 @@ struct executor_config {
     const char *kernels;         /* "auto", "f32", "ref", "avx2", "avx512", "avx512_bf16", "amx" */
     uint32_t n_threads;          /* over all ranks; 0 = one per CPU */
     uint32_t tp;                 /* 1, 2, 4 or 8 */
-    enum dtype kv_dtype;         /* F32, F16 or BF16 */
+    enum dtype kv_dtype;         /* F32, F16, BF16 or I8 */
     uint32_t kv_block_size;      /* tokens per block, power of two ≤ 128 */
     uint64_t kv_tokens;          /* pool capacity in tokens, rounded up to blocks */
     uint32_t max_context_tokens; /* per sequence; 0 = the model's */

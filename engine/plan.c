@@ -31,8 +31,8 @@ int plan_steps(const struct model_shape *shape, const struct executor_config *cf
     if (!is_power_of_two(bs) || bs > MAX_BLOCK_SIZE)
         return error_field(err, "kv_block_size", "%u is not a power of two in 1..%d", bs,
                            MAX_BLOCK_SIZE);
-    if (cfg->kv_dtype != DTYPE_F32 && cfg->kv_dtype != DTYPE_F16 && cfg->kv_dtype != DTYPE_BF16)
-        return error_field(err, "kv_dtype", "%s is not one of F32, F16, BF16",
+    if (kv_vector_bytes(cfg->kv_dtype, shape->head_dim) == 0)
+        return error_field(err, "kv_dtype", "%s is not one of F32, F16, BF16, I8",
                            dtype_name(cfg->kv_dtype));
     if (context > shape->context_tokens)
         return error_field(err, "max_context_tokens", "%u exceeds the model's %u", context,

@@ -180,10 +180,18 @@ int op_rope(struct stream *s, struct tensor *x, const uint32_t *positions,
     return x->n_rows == 0 || params->n_rot == 0 ? 0 : s->ops->rope(s, x, positions, params);
 }
 
+size_t kv_vector_bytes(enum dtype type, uint32_t head_dim)
+{
+    if (type == DTYPE_I8) /* codes padded to 4 bytes, and an f32 scale */
+        return (((size_t)head_dim + 3) & ~(size_t)3) + sizeof(float);
+    if (type == DTYPE_F32 || type == DTYPE_F16 || type == DTYPE_BF16)
+        return (size_t)head_dim * dtype_block_bytes(type);
+    return 0;
+}
+
 static bool kv_is_sound(const struct kv_layer *kv)
 {
-    return (kv->dtype == DTYPE_F32 || kv->dtype == DTYPE_F16 || kv->dtype == DTYPE_BF16) &&
-           kv->block_size > 0 && kv->n_kv_heads > 0 && kv->head_dim > 0;
+    return kv_vector_bytes(kv->dtype, kv->head_dim) > 0 && kv->block_size > 0 && kv->n_kv_heads > 0;
 }
 
 int op_kv_write(struct stream *s, const struct kv_layer *kv, const struct tensor *k,

@@ -44,14 +44,19 @@ struct rope_params {
     float attention_factor;   /* multiplies cos and sin (YaRN), 1 otherwise */
 };
 
-/* One layer's paged K and V of this rank: [n_blocks][n_kv_heads][block_size][head_dim]. The order
- * within one block and head is the backend's own (the CPU's: cpu/kv_layout.h): only op_kv_write and
- * op_attention look inside, others copy whole blocks. */
+/* One layer's paged K and V of this rank: [n_blocks][n_kv_heads][block_size] vectors of head_dim
+ * elements, kv_vector_bytes() each. The order within one block and head is the backend's own (the
+ * CPU's: cpu/kv_layout.h): only op_kv_write and op_attention look inside, others copy whole blocks.
+ */
 struct kv_layer {
     void *k, *v;
-    enum dtype dtype; /* F32, F16 or BF16 */
+    enum dtype dtype; /* F32, F16, BF16 or I8 */
     uint32_t n_blocks, block_size, n_kv_heads, head_dim;
 };
+
+/* Bytes that one head's K (or V) of one position takes; I8 has a scale with each vector. 0 for
+ * types that a cache cannot have. */
+size_t kv_vector_bytes(enum dtype type, uint32_t head_dim);
 
 /* Rows of a ragged batch: row r belongs to sequence seq_of_row[r] at position positions[r] and sees
  * 0..positions[r] of it. Rows of one sequence are adjacent and ascending. Position p lies in block

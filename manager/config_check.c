@@ -62,7 +62,7 @@ static int check_word(const char *field, const char *member, const char *value,
 
 static int check_built(const char *field, const pb_config *config, struct error *err)
 {
-    if (strcmp(config->kv_dtype, "int8") == 0 || strcmp(config->kv_dtype, "fp8") == 0)
+    if (strcmp(config->kv_dtype, "fp8") == 0)
         return not_built(field, "kv_dtype", err);
     if (config->has_gpu_layers)
         return not_built(field, "gpu_layers", err);

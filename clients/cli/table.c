@@ -101,7 +101,7 @@ static const struct option_spec deploy_specs[] = {
 
 /* The end of those above; a command may have these alone. */
 static const struct option_spec arithmetic_specs[] = {
-    {"kv-dtype", 0, OPTION_STRING, CLI_OPTION(kv_dtype), "", "bf16|f16|f32",
+    {"kv-dtype", 0, OPTION_STRING, CLI_OPTION(kv_dtype), "", "bf16|f16|int8|f32",
      "how keys and values are kept; empty: bf16", 0, 0},
     {"kernels", 0, OPTION_STRING, CLI_OPTION(kernels), "",
      "auto|amx|avx512_bf16|avx512|avx2|ref|f32", "arithmetic units to use; empty: auto", 0, 0},

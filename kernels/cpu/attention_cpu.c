@@ -5,7 +5,19 @@
 #include "kernels/cpu/sample_cpu.h"
 #include "kernels/cpu/stream_cpu.h"
 
-enum { ROWS_PER_TILE = 32 };
+/* Work is shared in items: (rows of one sequence, heads of one KV head, partitions), which members
+ * take as they come. Few queries against a long context are cut into runs of partitions; who
+ * finishes the last run of such a split folds all of its results, in index order. */
+enum {
+    ROWS_PER_TILE = 32,
+    MIN_ROWS_PER_TILE = 8,
+    ITEMS_PER_THREAD = 6,
+    MAX_SPLIT_QUERIES = 32,
+    MAX_SPLITS = 256,
+    MIN_PARALLEL = 1 << 16, /* multiplications below which the caller works alone */
+    PARTS_AT = 4 << 20,     /* results of splits, in the caller's scratch */
+    PARTS_BYTES = 2 << 20,
+};
 
 struct attention_job {
     const struct cpu_inner *inner;
@@ -15,7 +27,22 @@ struct attention_job {
     const struct kv_layer *kv;
     const struct attention_rows *rows;
     const struct attention_params *params;
+    uint32_t rows_per_tile;
+    uint64_t grain; /* queries × partitions of an item of a split, about; UINT64_MAX: no splits */
     _Atomic uint32_t next;
+    _Atomic uint32_t done[MAX_SPLITS]; /* items of each split */
+};
+
+/* Where a walk through all items stands. Every member walks alike. */
+struct walk {
+    uint32_t rows_left; /* before the present tile of rows */
+    uint32_t row, n_rows;
+    uint32_t head, n_heads;     /* of the present item */
+    uint32_t first, last;       /* partitions that its rows see */
+    uint32_t begin, end;        /* partitions of the item */
+    uint32_t run;               /* partitions of an item of a split; 0: no split */
+    uint32_t n_splits, i_split; /* so far; the present one */
+    size_t n_floats, i_floats;  /* taken of the memory for results; where the present split's are */
 };
 
 /* Local query heads [begin, end) that read the same KV head as `begin`. */
@@ -26,88 +53,135 @@ static uint32_t group_end(const struct attention_params *p, uint32_t begin)
     return end < p->n_heads ? (uint32_t)end : p->n_heads;
 }
 
-static void run_tile(const struct attention_job *job, uint32_t row, uint32_t n_rows, uint32_t head,
-                     uint32_t n_heads, void *scratch)
+/* The tile of rows before the present one, the longest contexts of a sequence first. */
+static bool next_rows(const struct attention_job *job, struct walk *w)
+{
+    const struct attention_rows *rows = job->rows;
+    uint32_t last = w->rows_left - 1, n = 1;
+    if (w->rows_left == 0)
+        return false;
+    while (n < job->rows_per_tile && n <= last &&
+           rows->seq_of_row[last - n] == rows->seq_of_row[last])
+        n++;
+    w->rows_left -= n;
+    w->row = w->rows_left;
+    w->n_rows = n;
+    w->head = w->n_heads = 0;
+    uint32_t least = rows->positions[w->row], window = job->params->window;
+    w->first = window > 0 && least >= window ? (least + 1 - window) / ATTENTION_PARTITION : 0;
+    w->last = rows->positions[last] / ATTENTION_PARTITION + 1;
+    return true;
+}
+
+/* Decides whether the queries of the present heads are split, and takes memory for it. */
+static void begin_heads(const struct attention_job *job, struct walk *w)
+{
+    uint32_t n_q = w->n_rows * w->n_heads, n = w->last - w->first;
+    uint64_t run = job->grain / n_q > 0 ? job->grain / n_q : 1;
+    size_t floats = (size_t)n * n_q * attention_result_floats(job->kv->head_dim);
+    w->run = 0;
+    if (job->grain == UINT64_MAX || n_q > MAX_SPLIT_QUERIES || run >= n ||
+        w->n_splits == MAX_SPLITS || floats > PARTS_BYTES / sizeof(float) - w->n_floats)
+        return;
+    w->run = (uint32_t)run;
+    w->i_split = w->n_splits++;
+    w->i_floats = w->n_floats;
+    w->n_floats += floats;
+}
+
+/* Moves to the next item; the first one from {.rows_left = rows}. */
+static bool next_item(const struct attention_job *job, struct walk *w)
+{
+    if (w->run > 0 && w->end < w->last) {
+        w->begin = w->end;
+    } else {
+        uint32_t head = w->head + w->n_heads;
+        if (w->n_rows == 0 || head == job->params->n_heads) {
+            if (!next_rows(job, w))
+                return false;
+            head = 0;
+        }
+        uint32_t n = group_end(job->params, head) - head, most = ATTENTION_MAX_Q / w->n_rows;
+        w->head = head;
+        w->n_heads = n < most ? n : most;
+        w->begin = w->first;
+        begin_heads(job, w);
+    }
+    w->end = w->run > 0 && w->last - w->begin > w->run ? w->begin + w->run : w->last;
+    return true;
+}
+
+static void run_item(struct attention_job *job, const struct walk *w, uint32_t member)
 {
     const struct attention_params *p = job->params;
-    size_t column = (size_t)head * job->kv->head_dim;
+    size_t column = (size_t)w->head * job->kv->head_dim,
+           result = attention_result_floats(job->kv->head_dim) * (size_t)w->n_rows * w->n_heads;
     struct attention_tile tile = {
-        .q = tensor_row_f32(job->q, row) + column,
-        .y = tensor_row_f32(job->y, row) + column,
+        .q = tensor_row_f32(job->q, w->row) + column,
+        .y = tensor_row_f32(job->y, w->row) + column,
         .q_stride = job->q->row_stride,
         .y_stride = job->y->row_stride,
-        .positions = job->rows->positions + row,
-        .table =
-            job->rows->block_tables + (size_t)job->rows->seq_of_row[row] * job->rows->table_stride,
+        .positions = job->rows->positions + w->row,
+        .table = job->rows->block_tables +
+                 (size_t)job->rows->seq_of_row[w->row] * job->rows->table_stride,
         .kv = job->kv,
-        .i_kv = (p->head_begin + head) / p->heads_per_kv - p->kv_begin,
-        .n_rows = n_rows,
-        .n_heads = n_heads,
+        .i_kv = (p->head_begin + w->head) / p->heads_per_kv - p->kv_begin,
+        .n_rows = w->n_rows,
+        .n_heads = w->n_heads,
         .window = p->window,
         .scale = p->scale,
         .softcap = p->softcap,
+        .part_begin = w->begin,
+        .part_end = w->end,
     };
-    job->inner->attention(&tile, scratch);
+    if (w->run == 0) {
+        job->inner->attention(&tile, stream_scratch(job->stream, member));
+        return;
+    }
+    float *parts =
+        (float *)(void *)((uint8_t *)stream_scratch(job->stream, 0) + PARTS_AT) + w->i_floats;
+    uint32_t n_runs = (w->last - w->first + w->run - 1) / w->run;
+    tile.parts = parts + (w->begin - w->first) * result;
+    job->inner->attention(&tile, stream_scratch(job->stream, member));
+    if (atomic_fetch_add_explicit(&job->done[w->i_split], 1, memory_order_acq_rel) + 1 < n_runs)
+        return;
+    tile.part_begin = w->first;
+    tile.part_end = w->last;
+    tile.parts = parts;
+    job->inner->attention_fold(&tile);
 }
 
-/* Rows from `row` on that make one tile: of one sequence, at most ROWS_PER_TILE. */
-static uint32_t tile_rows(const struct attention_job *job, uint32_t row)
+static void share_items(void *arg, uint32_t index, uint32_t n_threads)
 {
-    const uint32_t *seq = job->rows->seq_of_row;
-    uint32_t n = 1;
-    while (n < ROWS_PER_TILE && row + n < job->rows->n_rows && seq[row + n] == seq[row])
-        n++;
+    struct attention_job *job = arg;
+    struct walk w = {.rows_left = job->rows->n_rows};
+    (void)n_threads;
+    uint32_t item = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed);
+    for (uint32_t i = 0; next_item(job, &w); i++) {
+        if (i != item)
+            continue;
+        run_item(job, &w, index);
+        item = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed);
+    }
+}
+
+/* Counts items, and queries × partitions, without splits. */
+static uint32_t count_items(const struct attention_job *job, uint64_t *out_work)
+{
+    struct walk w = {.rows_left = job->rows->n_rows};
+    uint32_t n = 0;
+    for (*out_work = 0; next_item(job, &w); n++)
+        *out_work += (uint64_t)w.n_rows * w.n_heads * (w.last - w.first);
     return n;
 }
 
-/* All heads [begin, end) of a tile of rows, KV group by KV group, cut so that no tile exceeds
- * ATTENTION_MAX_Q queries. */
-static void run_heads(const struct attention_job *job, uint32_t row, uint32_t n_rows,
-                      uint32_t begin, uint32_t end, void *scratch)
+/* Whether the op is worth a second thread. */
+static bool is_large(const struct attention_job *job)
 {
-    while (begin < end) {
-        uint32_t stop = group_end(job->params, begin);
-        stop = stop < end ? stop : end;
-        uint32_t most = ATTENTION_MAX_Q / n_rows;
-        if (stop - begin > most)
-            stop = begin + most;
-        run_tile(job, row, n_rows, begin, stop - begin, scratch);
-        begin = stop;
-    }
-}
-
-/* Few rows (decode of one sequence): members share the heads of every row, so that three KV heads
- * do not leave a second member idle. Cutting a group only loads its K and V twice. */
-static void share_heads(void *arg, uint32_t index, uint32_t n_threads)
-{
-    struct attention_job *job = arg;
-    uint32_t begin, end;
-    thread_pool_share(job->params->n_heads, 1, index, n_threads, &begin, &end);
-    for (uint32_t row = 0; row < job->rows->n_rows;) {
-        uint32_t n = tile_rows(job, row);
-        run_heads(job, row, n, begin, end, stream_scratch(job->stream, index));
-        row += n;
-    }
-}
-
-/* Many rows: members take tiles (rows × KV group) as they come, the longest contexts first. */
-static void share_tiles(void *arg, uint32_t index, uint32_t n_threads)
-{
-    struct attention_job *job = arg;
-    (void)n_threads;
-    uint32_t item = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed), i = 0;
-    for (uint32_t row = 0; row < job->rows->n_rows;) {
-        uint32_t n = tile_rows(job, row);
-        for (uint32_t head = 0; head < job->params->n_heads;) {
-            uint32_t end = group_end(job->params, head);
-            if (i++ == item) {
-                run_heads(job, row, n, head, end, stream_scratch(job->stream, index));
-                item = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed);
-            }
-            head = end;
-        }
-        row += n;
-    }
+    uint64_t seen = 0, per = 2 * (uint64_t)job->params->n_heads * job->kv->head_dim;
+    for (uint32_t r = 0; r < job->rows->n_rows && seen * per < MIN_PARALLEL; r++)
+        seen += job->rows->positions[r] + 1;
+    return seen * per >= MIN_PARALLEL;
 }
 
 int attention_cpu(struct stream *s, struct tensor *y, const struct tensor *q,
@@ -122,23 +196,43 @@ int attention_cpu(struct stream *s, struct tensor *y, const struct tensor *q,
                                 .q = q,
                                 .kv = kv,
                                 .rows = rows,
-                                .params = params};
+                                .params = params,
+                                .rows_per_tile = ROWS_PER_TILE,
+                                .grain = UINT64_MAX};
     uint32_t n_threads = thread_pool_size(job.stream->pool);
-    uint32_t n_tiles = 0;
-    for (uint32_t row = 0; row < rows->n_rows && n_tiles < 2 * n_threads; n_tiles++)
-        row += tile_rows(&job, row);
-    run_job(s, n_tiles < 2 * n_threads ? share_heads : share_tiles, &job, true);
+    bool parallel = n_threads > 1 && is_large(&job);
+    if (parallel) {
+        uint64_t work, wanted = (uint64_t)n_threads * ITEMS_PER_THREAD;
+        while (count_items(&job, &work) < wanted && job.rows_per_tile > MIN_ROWS_PER_TILE)
+            job.rows_per_tile /= 2;
+        job.grain = work / wanted;
+    }
+    run_job(s, share_items, &job, parallel);
     return 0;
 }
 
 enum { PAGE_BYTES = 4096 };
 
+static size_t attention_scratch_bytes(uint32_t head_dim)
+{
+    size_t dim = attention_dim(head_dim), result = attention_result_floats(head_dim);
+    size_t floats = (ATTENTION_MAX_Q + ATTENTION_MAX_NQ) * result +
+                    (size_t)ATTENTION_MAX_NQ * ATTENTION_PARTITION + 2 * ATTENTION_MAX_Q +
+                    2 * ATTENTION_PARTITION + 2 * dim * ATTENTION_PARTITION;
+    size_t codes = ATTENTION_MAX_Q * 2 * dim + ATTENTION_MAX_NQ * 2 * (size_t)ATTENTION_PARTITION;
+    return floats * sizeof(float) + codes;
+}
+
+_Static_assert((ATTENTION_MAX_Q + ATTENTION_MAX_NQ + 2 * ATTENTION_PARTITION) *
+                           (ATTENTION_MAX_HEAD_DIM + 16) * 6 <
+                       PARTS_AT &&
+                   PARTS_AT + PARTS_BYTES <= STREAM_SCRATCH_BYTES,
+               "attention's scratch and the results of splits must not meet");
+
 size_t scratch_bytes_cpu(uint32_t vocab_size, uint32_t head_dim)
 {
-    size_t dim = (head_dim + 15) & ~15u;
-    size_t floats = 2 * dim * ATTENTION_PARTITION + ATTENTION_MAX_Q * (size_t)ATTENTION_PARTITION +
-                    2 * ATTENTION_MAX_Q * dim + 4 * (size_t)ATTENTION_MAX_Q;
-    size_t attention = floats * sizeof(float), sample = SAMPLE_SCRATCH_BYTES(vocab_size);
+    size_t attention = attention_scratch_bytes(head_dim) + PARTS_BYTES,
+           sample = SAMPLE_SCRATCH_BYTES(vocab_size);
     size_t most = attention > sample ? attention : sample;
     return (most + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
 }

@@ -1,246 +1,128 @@
 /* attention_impl.h: attention of a tile of query rows of one sequence against one KV head, in
- * 16-lane vectors. Partition by partition of 128 positions: scores (a chain of FMAs over head_dim
- * per position, 16 positions to a vector), softmax within the partition, P·V (a chain over
- * positions per element), and the partition is folded into the running result in index order. What
- * a query computes depends on its own position only. K and V are read from the cache as it lies
- * (kv_layout.h), widened on the way; shapes that have no 16-position tiles are first copied to such
- * tiles of f32. Operations per query and partition: 4·128·head_dim; bytes: 2·128·head_dim elements
- * per six queries, from L2 after the first. Sources: arXiv 2205.14135 (online softmax), 2309.06180
- * (paged KV). */
+ * 16-lane vectors. Partition by partition of 128 positions: scores, softmax within the partition,
+ * P·V, and the partition is folded into the running result in index order (or left for
+ * attention_fold(), where several threads share a context). What a query computes depends on its
+ * own position only. Operations per query and partition: 4·128·head_dim; bytes: those of 128
+ * vectors of K and V, once per ATTENTION_NQ queries, from L2 after the first. Sources: arXiv
+ * 2205.14135 (online softmax), 2309.06180 (paged KV). */
 #pragma once
 
-#include "kernels/cpu/kv_layout.h"
-#include "kernels/cpu/vector_impl.h"
-
-enum { PART = ATTENTION_PARTITION, N_TILES = PART / KV_TILE };
+#include "kernels/cpu/attention_float_impl.h"
+#include "kernels/cpu/attention_int8_impl.h"
 
 struct attention_scratch {
-    float *k, *v;     /* [N_TILES][dim][KV_TILE] and [N_TILES][KV_TILE][dim]: copied tiles */
-    float *p;         /* [MAX_Q][PART] scores, then weights */
-    float *out;       /* [MAX_Q][dim] running P·V */
-    float *part;      /* [MAX_Q][dim] P·V of this partition */
-    float *max, *sum; /* [MAX_Q] running */
-    float *part_max, *part_sum;
-    uint32_t dim; /* head_dim padded to 16 */
+    uint8_t *k, *v;             /* [PART] vectors: untiled caches, copied to tiles */
+    float *k_scales, *v_scales; /* [PART] */
+    float *p;                   /* [ATTENTION_NQ][PART] scores, then weights */
+    float *part;                /* [ATTENTION_NQ] results of this partition */
+    float *out;                 /* [ATTENTION_MAX_Q] running results */
+    uint8_t *codes;             /* [ATTENTION_MAX_Q][2·dim] queries for int8 */
+    uint8_t *weights;           /* [ATTENTION_NQ][2·PART] */
+    float *q_scales;            /* [ATTENTION_MAX_Q] */
+    int32_t *q_sums;
+    uint32_t dim, result; /* head_dim padded to 16; floats of a result */
 };
 
-/* The tiles of one partition. */
-struct partition {
-    const uint8_t *k[N_TILES], *v[N_TILES];
-    enum dtype dtype;
-    uint32_t base;
-    size_t v_item; /* bytes from one position's V to the next */
-};
-
-/* scratch_bytes_cpu() has the size. */
-static struct attention_scratch lay_out_scratch(float *at, uint32_t head_dim)
+/* attention_scratch_bytes() has the size. */
+static struct attention_scratch lay_out_scratch(void *at, uint32_t head_dim)
 {
-    struct attention_scratch s = {.dim = (head_dim + 15) & ~15u};
-    s.k = at;
-    s.v = s.k + (size_t)s.dim * PART;
-    s.p = s.v + (size_t)s.dim * PART;
-    s.out = s.p + (size_t)ATTENTION_MAX_Q * PART;
-    s.part = s.out + (size_t)ATTENTION_MAX_Q * s.dim;
-    s.max = s.part + (size_t)ATTENTION_MAX_Q * s.dim;
-    s.sum = s.max + ATTENTION_MAX_Q;
-    s.part_max = s.sum + ATTENTION_MAX_Q;
-    s.part_sum = s.part_max + ATTENTION_MAX_Q;
+    struct attention_scratch s = {.dim = attention_dim(head_dim)};
+    s.result = attention_result_floats(head_dim);
+    s.out = at;
+    s.part = s.out + (size_t)ATTENTION_MAX_Q * s.result;
+    s.p = s.part + (size_t)ATTENTION_MAX_NQ * s.result;
+    s.q_scales = s.p + (size_t)ATTENTION_MAX_NQ * PART;
+    s.q_sums = (int32_t *)(void *)(s.q_scales + ATTENTION_MAX_Q);
+    s.k_scales = (float *)(void *)(s.q_sums + ATTENTION_MAX_Q);
+    s.v_scales = s.k_scales + PART;
+    s.codes = (uint8_t *)(void *)(s.v_scales + PART);
+    s.weights = s.codes + (size_t)ATTENTION_MAX_Q * 2 * s.dim;
+    s.k = s.weights + (size_t)ATTENTION_MAX_NQ * 2 * PART;
+    s.v = s.k + (size_t)PART * s.dim * sizeof(float);
     return s;
 }
 
-/* Copies n positions of an untiled cache to f32 tiles; V beyond head_dim is 0. */
-static void copy_partition(const struct attention_tile *t, const struct attention_scratch *s,
-                           uint32_t base, uint32_t n)
+/* Copies a vector of an untiled cache, number i of its partition, to tiles of f32; V beyond
+ * head_dim is 0. */
+static void copy_floats(const struct kv_layer *kv, const struct attention_scratch *s, size_t item,
+                        uint32_t i)
 {
-    const struct kv_layer *kv = t->kv;
-    size_t bytes = dtype_block_bytes(kv->dtype);
-    float item[ATTENTION_MAX_HEAD_DIM];
-    for (uint32_t i = 0; i < n; i++) {
-        size_t place = kv_item_of(kv, t->table, t->i_kv, base + i) * kv->head_dim * bytes;
-        float *k = s->k + (size_t)(i / KV_TILE * KV_TILE) * s->dim + i % KV_TILE,
-              *v = s->v + (size_t)i * s->dim;
-        dtype_to_f32(kv->dtype, (const uint8_t *)kv->k + place, kv->head_dim, item);
-        for (uint32_t d = 0; d < kv->head_dim; d++)
-            k[(size_t)d * KV_TILE] = item[d];
-        dtype_to_f32(kv->dtype, (const uint8_t *)kv->v + place, kv->head_dim, v);
-        for (uint32_t d = kv->head_dim; d < s->dim; d++)
-            v[d] = 0.0f;
-    }
+    size_t place = item * kv_vector_bytes(kv->dtype, kv->head_dim);
+    float vector[ATTENTION_MAX_HEAD_DIM];
+    float *k = (float *)(void *)s->k + (size_t)(i - i % KV_TILE) * s->dim + i % KV_TILE;
+    float *v = (float *)(void *)s->v + (size_t)i * s->dim;
+    dtype_to_f32(kv->dtype, (const uint8_t *)kv->k + place, kv->head_dim, vector);
+    for (uint32_t d = 0; d < kv->head_dim; d++)
+        k[(size_t)d * KV_TILE] = vector[d];
+    dtype_to_f32(kv->dtype, (const uint8_t *)kv->v + place, kv->head_dim, v);
+    for (uint32_t d = kv->head_dim; d < s->dim; d++)
+        v[d] = 0.0f;
 }
 
-/* Where the first n positions of a partition are. */
-static struct partition find_partition(const struct attention_tile *t,
-                                       const struct attention_scratch *s, uint32_t base, uint32_t n)
+/* The same of codes. What stands beyond head_dim meets codes of 0 (K) or is not kept (V). */
+static void copy_codes(const struct kv_layer *kv, const struct attention_scratch *s, size_t item,
+                       uint32_t i)
+{
+    const uint8_t *k = (const uint8_t *)kv->k + kv_codes_at(kv, item),
+                  *v = (const uint8_t *)kv->v + kv_codes_at(kv, item);
+    size_t tile = (size_t)(i - i % KV_TILE) * s->dim;
+    for (uint32_t d = 0; d < kv->head_dim; d++) {
+        s->k[tile + kv_key_code(i % KV_TILE, d)] = k[d];
+        s->v[tile + kv_value_code(s->dim, i % KV_TILE, d)] = v[d];
+    }
+    memcpy(s->k_scales + i, (const uint8_t *)kv->k + kv_scale_at(kv, item), sizeof(float));
+    memcpy(s->v_scales + i, (const uint8_t *)kv->v + kv_scale_at(kv, item), sizeof(float));
+}
+
+/* Where the partition at `base`, as far as the first n_positions go, is, in an untiled cache. */
+static struct partition copy_partition(const struct attention_tile *t,
+                                       const struct attention_scratch *s, uint32_t base,
+                                       uint32_t n_positions)
 {
     const struct kv_layer *kv = t->kv;
-    struct partition part = {.base = base, .dtype = kv->dtype};
-    bool tiled = kv_is_tiled(kv);
-    part.v_item = (size_t)kv->head_dim * dtype_block_bytes(kv->dtype);
-    if (!tiled) {
-        copy_partition(t, s, base, n);
-        part.dtype = DTYPE_F32;
-        part.v_item = s->dim * sizeof(float);
+    uint32_t n = n_positions - base < PART ? n_positions - base : PART;
+    bool codes = kv->dtype == DTYPE_I8;
+    size_t vector = codes ? s->dim : s->dim * sizeof(float);
+    struct partition part = {.base = base, .dtype = codes ? DTYPE_I8 : DTYPE_F32, .v_item = vector};
+    for (uint32_t i = 0; i < n; i++) {
+        size_t item = kv_item_of(kv, t->table, t->i_kv, base + i);
+        if (codes)
+            copy_codes(kv, s, item, i);
+        else
+            copy_floats(kv, s, item, i);
     }
     for (uint32_t i = 0; i * KV_TILE < n; i++) {
-        size_t tile = (size_t)i * KV_TILE * part.v_item;
-        if (tiled)
-            tile = kv_item_of(kv, t->table, t->i_kv, base + i * KV_TILE) * part.v_item;
-        part.k[i] = (tiled ? (const uint8_t *)kv->k : (const uint8_t *)s->k) + tile;
-        part.v[i] = (tiled ? (const uint8_t *)kv->v : (const uint8_t *)s->v) + tile;
+        part.k[i] = s->k + i * KV_TILE * vector;
+        part.v[i] = s->v + i * KV_TILE * vector;
+        part.k_scales[i] = (const uint8_t *)(s->k_scales + (size_t)i * KV_TILE);
+        part.v_scales[i] = (const uint8_t *)(s->v_scales + (size_t)i * KV_TILE);
     }
     return part;
 }
 
-/* Scores of nq queries against n_tiles tiles: out[q][16·c + lane] = Σ_d q[d]·K[position][d]. */
-ALWAYS_INLINE void score_tiles(const float *const q[], const uint8_t *const k[], uint32_t head_dim,
-                               enum dtype type, float *const out[], int nq, int n_tiles)
+/* The same in a tiled one, where it lies. Its scales are fetched. */
+static struct partition find_partition(const struct attention_tile *t, uint32_t base,
+                                       uint32_t n_positions)
 {
-    v16 acc[ATTENTION_NQ][ATTENTION_NV];
-#pragma GCC unroll 16
-    for (int i = 0; i < nq; i++)
-#pragma GCC unroll 16
-        for (int c = 0; c < n_tiles; c++)
-            acc[i][c] = v_zero();
-    for (uint32_t d = 0; d < head_dim; d += type == DTYPE_F32 ? 1 : 2) {
-        v16 low[ATTENTION_NV], high[ATTENTION_NV];
-#pragma GCC unroll 16
-        for (int c = 0; c < n_tiles; c++) {
-            v16 dwords = v_load((const float *)(const void *)k[c] +
-                                (size_t)d / (type == DTYPE_F32 ? 1 : 2) * KV_TILE);
-            if (type == DTYPE_F32)
-                low[c] = dwords;
-            else if (type == DTYPE_F16)
-                v_split_f16(dwords, &low[c], &high[c]);
-            else
-                v_split_bf16(dwords, &low[c], &high[c]);
-        }
-#pragma GCC unroll 16
-        for (int i = 0; i < nq; i++) {
-            v16 qd = v_set1(q[i][d]);
-#pragma GCC unroll 16
-            for (int c = 0; c < n_tiles; c++)
-                acc[i][c] = v_fma(qd, low[c], acc[i][c]);
-        }
-        if (type == DTYPE_F32)
-            continue;
-#pragma GCC unroll 16
-        for (int i = 0; i < nq; i++) {
-            v16 qd = v_set1(q[i][d + 1]);
-#pragma GCC unroll 16
-            for (int c = 0; c < n_tiles; c++)
-                acc[i][c] = v_fma(qd, high[c], acc[i][c]);
+    const struct kv_layer *kv = t->kv;
+    uint32_t n = n_positions - base < PART ? n_positions - base : PART;
+    const uint8_t *k = kv->k, *v = kv->v;
+    struct partition part = {.base = base, .dtype = kv->dtype};
+    part.v_item = (size_t)kv->head_dim * dtype_block_bytes(kv->dtype);
+    for (uint32_t i = 0; i * KV_TILE < n; i++) {
+        size_t item = kv_item_of(kv, t->table, t->i_kv, base + i * KV_TILE);
+        size_t at = kv->dtype == DTYPE_I8 ? kv_codes_at(kv, item) : item * part.v_item;
+        part.k[i] = k + at;
+        part.v[i] = v + at;
+        if (kv->dtype == DTYPE_I8) {
+            part.k_scales[i] = k + kv_scale_at(kv, item);
+            part.v_scales[i] = v + kv_scale_at(kv, item);
+            __builtin_prefetch(part.k_scales[i]);
+            __builtin_prefetch(part.v_scales[i]);
         }
     }
-#pragma GCC unroll 16
-    for (int i = 0; i < nq; i++)
-#pragma GCC unroll 16
-        for (int c = 0; c < n_tiles; c++)
-            v_store(out[i] + KV_TILE * c, acc[i][c]);
+    return part;
 }
-
-ALWAYS_INLINE v16 load_v(const uint8_t *at, enum dtype type)
-{
-    if (type == DTYPE_F32)
-        return v_load((const float *)(const void *)at);
-    const uint16_t *halves = (const uint16_t *)(const void *)at;
-    return type == DTYPE_F16 ? v_load_f16(halves) : v_load_bf16(halves);
-}
-
-/* out[q][16·c + lane] = Σ_j p[q][j]·V[j][element], j < n, for n_vec vectors of elements from byte
- * `offset` of each V. */
-ALWAYS_INLINE void weigh_values(const float *const p[], const struct partition *part, uint32_t n,
-                                size_t offset, enum dtype type, float *const out[], int nq,
-                                int n_vec)
-{
-    v16 acc[ATTENTION_NQ][ATTENTION_NV];
-#pragma GCC unroll 16
-    for (int i = 0; i < nq; i++)
-#pragma GCC unroll 16
-        for (int c = 0; c < n_vec; c++)
-            acc[i][c] = v_zero();
-    for (uint32_t tile = 0; tile * KV_TILE < n; tile++) {
-        const uint8_t *v = part->v[tile] + offset;
-        uint32_t end = n - tile * KV_TILE < KV_TILE ? n : (tile + 1) * KV_TILE;
-        for (uint32_t j = tile * KV_TILE; j < end; j++, v += part->v_item) {
-            v16 vj[ATTENTION_NV];
-#pragma GCC unroll 16
-            for (int c = 0; c < n_vec; c++)
-                vj[c] = load_v(v + (size_t)c * 16 * (type == DTYPE_F32 ? 4 : 2), type);
-#pragma GCC unroll 16
-            for (int i = 0; i < nq; i++) {
-                v16 pj = v_set1(p[i][j]);
-#pragma GCC unroll 16
-                for (int c = 0; c < n_vec; c++)
-                    acc[i][c] = v_fma(pj, vj[c], acc[i][c]);
-            }
-        }
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < nq; i++)
-#pragma GCC unroll 16
-        for (int c = 0; c < n_vec; c++)
-            v_store(out[i] + 16 * c, acc[i][c]);
-}
-
-/* All scores, or all of P·V, of nq queries: widths in runs of ATTENTION_NV vectors, then singly. */
-ALWAYS_INLINE void scores_as(const float *const q[], const struct partition *part,
-                             uint32_t head_dim, uint32_t n, enum dtype type, float *const p[],
-                             int nq)
-{
-    for (uint32_t tile = 0; tile * KV_TILE < n;) {
-        float *at[ATTENTION_NQ];
-        bool many = (tile + ATTENTION_NV) * KV_TILE <= n;
-        for (int i = 0; i < nq; i++)
-            at[i] = p[i] + (size_t)tile * KV_TILE;
-        if (many)
-            score_tiles(q, part->k + tile, head_dim, type, at, nq, ATTENTION_NV);
-        else
-            score_tiles(q, part->k + tile, head_dim, type, at, nq, 1);
-        tile += many ? ATTENTION_NV : 1;
-    }
-}
-
-ALWAYS_INLINE void values_as(const float *const p[], const struct partition *part, uint32_t dim,
-                             uint32_t n, enum dtype type, float *const out[], int nq)
-{
-    for (uint32_t d = 0; d < dim;) {
-        float *at[ATTENTION_NQ];
-        bool many = d + 16 * ATTENTION_NV <= dim;
-        size_t offset = (size_t)d * (type == DTYPE_F32 ? 4 : 2);
-        for (int i = 0; i < nq; i++)
-            at[i] = out[i] + d;
-        if (many)
-            weigh_values(p, part, n, offset, type, at, nq, ATTENTION_NV);
-        else
-            weigh_values(p, part, n, offset, type, at, nq, 1);
-        d += many ? 16 * ATTENTION_NV : 16;
-    }
-}
-
-#define SPECIALISE(name, call)                                                                     \
-    static void name(const float *const a[], const struct partition *part, uint32_t dim,           \
-                     uint32_t n, float *const out[], uint32_t nq)                                  \
-    {                                                                                              \
-        uint32_t i = 0;                                                                            \
-        for (; i + ATTENTION_NQ <= nq; i += ATTENTION_NQ)                                          \
-            call(a + i, part, dim, n, TYPE, out + i, ATTENTION_NQ);                                \
-        for (; i + 3 <= nq; i += 3)                                                                \
-            call(a + i, part, dim, n, TYPE, out + i, 3);                                           \
-        for (; i < nq; i++)                                                                        \
-            call(a + i, part, dim, n, TYPE, out + i, 1);                                           \
-    }
-#define TYPE DTYPE_F32
-SPECIALISE(scores_f32, scores_as)
-SPECIALISE(values_f32, values_as)
-#undef TYPE
-#define TYPE DTYPE_F16
-SPECIALISE(scores_f16, scores_as)
-SPECIALISE(values_f16, values_as)
-#undef TYPE
-#define TYPE DTYPE_BF16
-SPECIALISE(scores_bf16, scores_as)
-SPECIALISE(values_bf16, values_as)
-#undef TYPE
 
 /* softcap·tanh(x / softcap) = softcap·(1 − 2 / (1 + exp(2x / softcap))) */
 static inline v16 v_softcap(v16 x, float cap)
@@ -251,19 +133,24 @@ static inline v16 v_softcap(v16 x, float cap)
 
 /* Scores p[0, n) of one query become weights; those outside [first, last) weigh exactly 0. n is a
  * multiple of 16. */
-static void softmax_partition(const struct attention_tile *t, float *p, uint32_t first,
-                              uint32_t last, uint32_t n, float *out_max, float *out_sum)
+static void softmax_partition(const struct attention_tile *t, const struct partition *part,
+                              float *p, uint32_t first, uint32_t last, uint32_t n, float *out_max,
+                              float *out_sum)
 {
     v16 max = v_set1(-INFINITY), sum = v_zero(), low = v_set1((float)first),
-        high = v_set1((float)last);
+        high = v_set1((float)last), scale = v_set1(t->scale);
     v16 lane = v_load((const float[16]){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15});
     for (uint32_t i = 0; i < n; i += 16) {
-        v16 x = v_mul(v_load(p + i), v_set1(t->scale));
+        if (part->dtype == DTYPE_I8) /* t->scale is in the query's */
+            scale = v_load((const float *)(const void *)part->k_scales[i / KV_TILE]);
+        v16 x = v_mul(v_load(p + i), scale);
         if (t->softcap > 0.0f)
             x = v_softcap(x, t->softcap);
-        v16 at = v_add(lane, v_set1((float)i));
-        x = v_select_lt(at, low, v_set1(-INFINITY), x);
-        x = v_select_lt(at, high, x, v_set1(-INFINITY));
+        if (i < first || i + 16 > last) {
+            v16 at = v_add(lane, v_set1((float)i));
+            x = v_select_lt(at, low, v_set1(-INFINITY), x);
+            x = v_select_lt(at, high, x, v_set1(-INFINITY));
+        }
         v_store(p + i, x);
         max = v_max(max, x);
     }
@@ -276,30 +163,25 @@ static void softmax_partition(const struct attention_tile *t, float *p, uint32_t
     *out_sum = v_sum(sum);
 }
 
-static float exp1(float x)
+/* Folds a partition's result (P·V, then at `dim` the maximum and the sum, 0 where the query sees
+ * nothing of it) into a running one of the same form. */
+static void fold(float *out, const float *part, uint32_t dim)
 {
-    float lanes[16];
-    v_store(lanes, v_exp(v_set1(x)));
-    return lanes[0];
-}
-
-/* Folds the partition of query q into its running result. */
-static void fold(const struct attention_scratch *s, uint32_t q)
-{
-    float *out = s->out + (size_t)q * s->dim, *part = s->part + (size_t)q * s->dim;
-    if (s->sum[q] == 0.0f) { /* the first partition that this query sees */
-        s->max[q] = s->part_max[q];
-        s->sum[q] = s->part_sum[q];
-        memcpy(out, part, s->dim * sizeof(float));
+    float *max = out + dim, *sum = out + dim + 1;
+    if (part[dim + 1] == 0.0f)
+        return;
+    if (*sum == 0.0f) { /* the first partition that this query sees */
+        memcpy(out, part, (dim + 2) * sizeof(float));
         return;
     }
-    float max = s->max[q] > s->part_max[q] ? s->max[q] : s->part_max[q];
-    float keep = exp1(s->max[q] - max), take = exp1(s->part_max[q] - max);
-    s->sum[q] = s->sum[q] * keep + s->part_sum[q] * take;
-    s->max[q] = max;
-    for (uint32_t d = 0; d < s->dim; d += 16)
-        v_store(out + d,
-                v_add(v_mul(v_load(out + d), v_set1(keep)), v_mul(v_load(part + d), v_set1(take))));
+    float most = *max > part[dim] ? *max : part[dim];
+    float lanes[16] = {*max - most, part[dim] - most};
+    v_store(lanes, v_exp(v_load(lanes)));
+    v16 keep = v_set1(lanes[0]), take = v_set1(lanes[1]);
+    *sum = *sum * lanes[0] + part[dim + 1] * lanes[1];
+    *max = most;
+    for (uint32_t d = 0; d < dim; d += 16)
+        v_store(out + d, v_add(v_mul(v_load(out + d), keep), v_mul(v_load(part + d), take)));
 }
 
 /* What a query at `position` sees of the partition at `base`: [first, last) within it. */
@@ -313,69 +195,155 @@ static void visible(const struct attention_tile *t, uint32_t position, uint32_t 
     *out_first = begin <= base ? 0 : begin - base < PART ? (uint32_t)(begin - base) : PART;
 }
 
-/* Queries [q, q + nq) of the tile against a partition. */
-static void attend(const struct attention_tile *t, const struct attention_scratch *s,
-                   const struct partition *part, uint32_t q, uint32_t nq)
+/* Queries of a tile that go through a partition together. */
+struct group {
+    uint32_t q, n; /* [q, q + n) of the tile's rows × heads */
+    uint32_t first[ATTENTION_NQ], last[ATTENTION_NQ];
+    uint32_t most;  /* largest last */
+    uint32_t whole; /* `most` up to a multiple of KV_TILE */
+    float *p[ATTENTION_NQ];
+};
+
+static void group_scores(const struct attention_tile *t, const struct attention_scratch *s,
+                         const struct partition *part, const struct group *g)
 {
+    uint32_t n = t->kv->head_dim;
+    if (part->dtype == DTYPE_I8) {
+        struct wide_codes a;
+        for (uint32_t i = 0; i < g->n; i++) {
+            a.codes[i] = s->codes + (size_t)(g->q + i) * 2 * s->dim;
+            a.sums[i] = s->q_sums[g->q + i];
+            a.scales[i] = s->q_scales[g->q + i];
+        }
+        scores_int8(&a, part, s->dim, g->whole, g->p, g->n);
+        return;
+    }
     const float *a[ATTENTION_NQ];
-    float *out[ATTENTION_NQ];
-    uint32_t first[ATTENTION_NQ], last[ATTENTION_NQ], most = 0;
-    for (uint32_t i = 0; i < nq; i++) {
-        uint32_t row = (q + i) / t->n_heads, head = (q + i) % t->n_heads;
-        a[i] = t->q + row * t->q_stride + (size_t)head * t->kv->head_dim;
-        out[i] = s->p + (size_t)(q + i) * PART;
-        visible(t, t->positions[row], part->base, &first[i], &last[i]);
-        most = last[i] > most ? last[i] : most;
-    }
-    uint32_t whole = (most + KV_TILE - 1) / KV_TILE * KV_TILE, n = t->kv->head_dim;
-    if (part->dtype == DTYPE_F32)
-        scores_f32(a, part, n, whole, out, nq);
-    else if (part->dtype == DTYPE_F16)
-        scores_f16(a, part, n, whole, out, nq);
-    else
-        scores_bf16(a, part, n, whole, out, nq);
-    for (uint32_t i = 0; i < nq; i++) {
-        if (first[i] < last[i])
-            softmax_partition(t, out[i], first[i], last[i], whole, &s->part_max[q + i],
-                              &s->part_sum[q + i]);
-        a[i] = out[i];
-        out[i] = s->part + (size_t)(q + i) * s->dim;
+    for (uint32_t i = 0; i < g->n; i++) {
+        uint32_t row = (g->q + i) / t->n_heads, head = (g->q + i) % t->n_heads;
+        a[i] = t->q + row * t->q_stride + (size_t)head * n;
     }
     if (part->dtype == DTYPE_F32)
-        values_f32(a, part, s->dim, most, out, nq);
+        scores_f32(a, part, n, g->whole, g->p, g->n);
     else if (part->dtype == DTYPE_F16)
-        values_f16(a, part, s->dim, most, out, nq);
+        scores_f16(a, part, n, g->whole, g->p, g->n);
     else
-        values_bf16(a, part, s->dim, most, out, nq);
+        scores_bf16(a, part, n, g->whole, g->p, g->n);
+}
+
+static void group_values(const struct attention_scratch *s, const struct partition *part,
+                         const struct group *g, float *const out[])
+{
+    if (part->dtype == DTYPE_I8) {
+        struct wide_codes a;
+        for (uint32_t i = 0; i < g->n; i++)
+            weigh_scales(g->p[i], part, g->first[i] < g->last[i] ? g->whole : 0,
+                         s->weights + (size_t)i * 2 * PART, i, &a);
+        values_int8(&a, part, s->dim, g->most, out, g->n);
+        return;
+    }
+    const float *a[ATTENTION_NQ];
+    for (uint32_t i = 0; i < g->n; i++)
+        a[i] = g->p[i];
+    if (part->dtype == DTYPE_F32)
+        values_f32(a, part, s->dim, g->most, out, g->n);
+    else if (part->dtype == DTYPE_F16)
+        values_f16(a, part, s->dim, g->most, out, g->n);
+    else
+        values_bf16(a, part, s->dim, g->most, out, g->n);
+}
+
+/* Queries [q, q + nq) of the tile against a partition; results[i] takes what query q + i has of it.
+ */
+static void attend(const struct attention_tile *t, const struct attention_scratch *s,
+                   const struct partition *part, uint32_t q, uint32_t nq, float *const results[])
+{
+    struct group g = {.q = q, .n = nq};
+    for (uint32_t i = 0; i < nq; i++) {
+        g.p[i] = s->p + (size_t)i * PART;
+        visible(t, t->positions[(q + i) / t->n_heads], part->base, &g.first[i], &g.last[i]);
+        g.most = g.last[i] > g.most ? g.last[i] : g.most;
+        results[i][s->dim + 1] = 0.0f;
+    }
+    g.whole = (g.most + KV_TILE - 1) / KV_TILE * KV_TILE;
+    group_scores(t, s, part, &g);
     for (uint32_t i = 0; i < nq; i++)
-        if (first[i] < last[i])
-            fold(s, q + i);
+        if (g.first[i] < g.last[i])
+            softmax_partition(t, part, g.p[i], g.first[i], g.last[i], g.whole, &results[i][s->dim],
+                              &results[i][s->dim + 1]);
+    group_values(s, part, &g, results);
+}
+
+/* Queries as wide codes; t->scale goes into their scale. */
+static void widen_queries(const struct attention_tile *t, const struct attention_scratch *s)
+{
+    uint32_t n = t->kv->head_dim;
+    for (uint32_t q = 0; q < t->n_rows * t->n_heads; q++) {
+        const float *row = t->q + q / t->n_heads * t->q_stride;
+        struct wide_codes one;
+        widen_codes(row + (size_t)(q % t->n_heads) * n, n, s->dim,
+                    s->codes + (size_t)q * 2 * s->dim, 0, &one);
+        s->q_sums[q] = one.sums[0];
+        s->q_scales[q] = one.scales[0] * t->scale;
+    }
+}
+
+/* y of query q of the tile from its result over all partitions. */
+static void finish_query(const struct attention_tile *t, uint32_t q, const float *out, uint32_t dim)
+{
+    uint32_t n = t->kv->head_dim;
+    float *y = t->y + q / t->n_heads * t->y_stride + (size_t)(q % t->n_heads) * n;
+    float scale = 1.0f / out[dim + 1];
+    for (uint32_t d = 0; d + 16 <= n; d += 16)
+        v_store(y + d, v_mul(v_load(out + d), v_set1(scale)));
+    for (uint32_t d = n & ~15u; d < n; d++)
+        y[d] = out[d] * scale;
 }
 
 static void attention(const struct attention_tile *t, void *scratch)
 {
     struct attention_scratch s = lay_out_scratch(scratch, t->kv->head_dim);
     uint32_t n_q = t->n_rows * t->n_heads, longest = t->positions[t->n_rows - 1] + 1;
-    uint32_t begin = 0, n = t->kv->head_dim;
-    if (t->window > 0 && t->positions[0] + 1 > t->window)
-        begin = (t->positions[0] + 1 - t->window) / PART * PART;
-    memset(s.sum, 0, n_q * sizeof(float));
-    for (uint32_t base = begin; base < longest; base += PART) {
-        struct partition part =
-            find_partition(t, &s, base, longest - base < PART ? longest - base : PART);
-        uint32_t q = 0; /* rows ascend: those before the partition come first */
-        while (t->positions[q / t->n_heads] < base)
-            q += t->n_heads;
-        for (; q < n_q; q += ATTENTION_NQ)
-            attend(t, &s, &part, q, n_q - q < ATTENTION_NQ ? n_q - q : ATTENTION_NQ);
+    bool tiled = kv_is_tiled(t->kv);
+    for (uint32_t q = 0; q < n_q && t->parts == NULL; q++)
+        s.out[(size_t)q * s.result + s.dim + 1] = 0.0f;
+    if (t->kv->dtype == DTYPE_I8)
+        widen_queries(t, &s);
+    struct partition part, next = {0};
+    if (tiled)
+        next = find_partition(t, t->part_begin * PART, longest);
+    for (uint32_t i = t->part_begin; i < t->part_end; i++) {
+        uint32_t base = i * PART;
+        part = tiled ? next : copy_partition(t, &s, base, longest);
+        if (tiled && i + 1 < t->part_end)
+            next = find_partition(t, base + PART, longest);
+        for (uint32_t j = 0; j < N_TILES; j++)
+            part.next_k[j] = next.k[j] != NULL ? next.k[j] : part.k[0];
+        bool keep = t->parts != NULL;
+        for (uint32_t q = 0; q < n_q; q += ATTENTION_NQ) {
+            uint32_t nq = n_q - q < ATTENTION_NQ ? n_q - q : ATTENTION_NQ;
+            if (t->positions[(q + nq - 1) / t->n_heads] < base && !keep)
+                continue; /* rows ascend: those before the partition come first */
+            float *results[ATTENTION_NQ];
+            for (uint32_t j = 0; j < nq; j++)
+                results[j] = keep ? attention_result(t, i - t->part_begin, q + j)
+                                  : s.part + (size_t)j * s.result;
+            attend(t, &s, &part, q, nq, results);
+            for (uint32_t j = 0; j < nq && !keep; j++)
+                fold(s.out + (size_t)(q + j) * s.result, results[j], s.dim);
+        }
     }
-    for (uint32_t q = 0; q < n_q; q++) {
-        const float *out = s.out + (size_t)q * s.dim;
-        float *y = t->y + q / t->n_heads * t->y_stride + (size_t)(q % t->n_heads) * n;
-        float scale = 1.0f / s.sum[q];
-        for (uint32_t d = 0; d + 16 <= n; d += 16)
-            v_store(y + d, v_mul(v_load(out + d), v_set1(scale)));
-        for (uint32_t d = n & ~15u; d < n; d++)
-            y[d] = out[d] * scale;
+    for (uint32_t q = 0; q < n_q && t->parts == NULL; q++)
+        finish_query(t, q, s.out + (size_t)q * s.result, s.dim);
+}
+
+static void attention_fold(const struct attention_tile *t)
+{
+    uint32_t dim = attention_dim(t->kv->head_dim);
+    for (uint32_t q = 0; q < t->n_rows * t->n_heads; q++) {
+        float *out = attention_result(t, 0, q);
+        for (uint32_t i = 1; i < t->part_end - t->part_begin; i++)
+            fold(out, attention_result(t, i, q), dim);
+        finish_query(t, q, out, dim);
     }
 }

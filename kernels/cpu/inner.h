@@ -48,9 +48,35 @@ struct attention_tile {
     uint32_t n_rows, n_heads; /* n_rows · n_heads ≤ ATTENTION_MAX_Q */
     uint32_t window;
     float scale, softcap;
+    uint32_t part_begin, part_end; /* partitions of ATTENTION_PARTITION positions to go through */
+    float *parts; /* NULL: all that the rows see is among them, and y is written. Else their results
+                     go here, one by one: [part_end − part_begin][n_rows · n_heads] results */
 };
 
-enum { ATTENTION_PARTITION = 128, ATTENTION_MAX_Q = 128, ATTENTION_MAX_HEAD_DIM = 1024 };
+enum {
+    ATTENTION_PARTITION = 128,
+    ATTENTION_MAX_Q = 128,
+    ATTENTION_MAX_NQ = 8, /* queries that go through a partition together */
+    ATTENTION_MAX_HEAD_DIM = 1024,
+};
+
+/* A query's result over some positions: P·V [attention_dim], their largest score, Σ exp(score −
+ * largest) (0: sees none of them). */
+static inline uint32_t attention_dim(uint32_t head_dim)
+{
+    return (head_dim + 15) & ~15u;
+}
+static inline uint32_t attention_result_floats(uint32_t head_dim)
+{
+    return attention_dim(head_dim) + 16;
+}
+
+/* Among tile->parts, that of the i-th partition and a query (row · n_heads + head). */
+static inline float *attention_result(const struct attention_tile *t, uint32_t i, uint32_t query)
+{
+    return t->parts +
+           ((size_t)i * t->n_rows * t->n_heads + query) * attention_result_floats(t->kv->head_dim);
+}
 
 struct cpu_inner {
     const char *name;
@@ -78,7 +104,11 @@ struct cpu_inner {
     /* One row of heads in place. */
     void (*rope)(float *x, uint32_t n_heads, uint32_t position, const struct rope_params *params);
     void (*kv_store)(void *dst, enum dtype type, const float *src, uint32_t n);
+    /* Codes of an int8 cache (kv_code.h), stored + 128; the result is their scale. */
+    float (*kv_quantize)(uint8_t *codes, const float *src, uint32_t n);
     void (*attention)(const struct attention_tile *tile, void *scratch);
+    /* y from the results of all partitions [part_begin, part_end), which it overwrites. */
+    void (*attention_fold)(const struct attention_tile *tile);
 };
 
 extern const struct cpu_inner cpu_inner_ref, cpu_inner_avx2, cpu_inner_avx512,

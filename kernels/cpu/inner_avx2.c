@@ -8,6 +8,7 @@
 #define ATTENTION_NV 2
 
 #include "kernels/cpu/vector_impl.h"
+#include "kernels/cpu/attention_dot_avx2.h"
 #include "kernels/cpu/attention_impl.h"
 #include "kernels/cpu/rope_impl.h"
 #include "kernels/cpu/linear_int.h"
@@ -28,5 +29,7 @@ const struct cpu_inner cpu_inner_avx2 = {
     .act_mul = act_mul,
     .rope = rope_row,
     .kv_store = kv_store,
+    .kv_quantize = kv_quantize,
     .attention = attention,
+    .attention_fold = attention_fold,
 };

@@ -8,6 +8,7 @@
 #define ATTENTION_NV 4
 
 #include "kernels/cpu/vector_impl.h"
+#include "kernels/cpu/attention_dot_avx512.h"
 #include "kernels/cpu/attention_impl.h"
 #include "kernels/cpu/rope_impl.h"
 #include "kernels/cpu/linear_int.h"
@@ -17,7 +18,8 @@
 /* All but the linears. */
 #define AVX512_LOOPS                                                                               \
     .abs_stats = abs_stats, .quantize = quantize, .rms_norm = rms_norm, .layer_norm = layer_norm,  \
-    .add = add, .act_mul = act_mul, .rope = rope_row, .kv_store = kv_store, .attention = attention
+    .add = add, .act_mul = act_mul, .rope = rope_row, .kv_store = kv_store,                        \
+    .kv_quantize = kv_quantize, .attention = attention, .attention_fold = attention_fold
 
 const struct cpu_inner cpu_inner_avx512 = {
     .name = "avx512",

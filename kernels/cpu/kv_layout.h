@@ -1,8 +1,17 @@
 /* kv_layout.h: how the CPU keeps K and V inside one block and head of the paged cache. Block, head
- * and size are as in struct kv_layer; whole blocks may be copied, parts of one may not. V:
- * [block_size][head_dim]. K the same, but in tiles of 16 positions where head_dim and block_size
- * are multiples of 16: [block_size/16][head_dim/g][16 positions][g elements], g = 2 for 16-bit
- * types, 1 for f32, so that a vector of 16 scores needs no transposition. */
+ * and size are as in struct kv_layer; whole blocks may be copied, parts of one may not.
+ *
+ * Where head_dim and block_size are multiples of 16, positions stand in tiles of 16, so that scores
+ * need no transposition; else both K and V are [block_size][head_dim].
+ *
+ *     f32, f16, bf16   K [block_size/16][head_dim/g][16 positions][g elements], g = 4 bytes' worth
+ *                      V [block_size][head_dim]
+ *     int8             K [block_size/16][head_dim/4][16 positions][4 elements]
+ *                      V [block_size/16][4][head_dim elements][4 positions]
+ *
+ * An int8 element is a code in −127…127, stored as code + 128; after the codes of a block and head
+ * come its scales, [block_size] f32: element = code · scale. Untiled vectors of codes are padded to
+ * multiples of 4 bytes. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,7 +20,7 @@
 
 #include "kernels/ops.h"
 
-enum { KV_TILE = 16 };
+enum { KV_TILE = 16, KV_CODE_BIAS = 128, KV_CODE_MAX = 127 };
 
 static inline bool kv_is_tiled(const struct kv_layer *kv)
 {
@@ -26,11 +35,44 @@ static inline size_t kv_item_of(const struct kv_layer *kv, const uint32_t *table
     return (block * kv->n_kv_heads + i_kv) * kv->block_size + position % kv->block_size;
 }
 
-/* Index of element d of the K at item number `item`. */
+/* Index of element d of the K at item number `item`; not for int8. */
 static inline size_t kv_key_at(const struct kv_layer *kv, size_t item, uint32_t d)
 {
     if (!kv_is_tiled(kv))
         return item * kv->head_dim + d;
     size_t g = kv->dtype == DTYPE_F32 ? 1 : 2, lane = item % KV_TILE;
     return (item - lane) * kv->head_dim + (d / g * KV_TILE + lane) * g + d % g;
+}
+
+/* int8: bytes of a vector's codes. */
+static inline size_t kv_code_bytes(const struct kv_layer *kv)
+{
+    return ((size_t)kv->head_dim + 3) & ~(size_t)3;
+}
+
+/* int8: byte offset of the codes of the tile (tiled) or vector (else) of item number `item`. */
+static inline size_t kv_codes_at(const struct kv_layer *kv, size_t item)
+{
+    size_t offset = item % kv->block_size, first = item - offset;
+    if (kv_is_tiled(kv))
+        offset -= offset % KV_TILE;
+    return first * kv_vector_bytes(DTYPE_I8, kv->head_dim) + offset * kv_code_bytes(kv);
+}
+
+/* int8: byte offset of the scale of item number `item`; those of a tile follow each other. */
+static inline size_t kv_scale_at(const struct kv_layer *kv, size_t item)
+{
+    size_t offset = item % kv->block_size, first = item - offset;
+    return first * kv_vector_bytes(DTYPE_I8, kv->head_dim) + kv->block_size * kv_code_bytes(kv) +
+           offset * sizeof(float);
+}
+
+/* int8: where code d of the vector in lane `lane` stands within its tile. */
+static inline size_t kv_key_code(uint32_t lane, uint32_t d)
+{
+    return (size_t)d / 4 * 4 * KV_TILE + lane * 4 + d % 4;
+}
+static inline size_t kv_value_code(size_t dim, uint32_t lane, uint32_t d)
+{
+    return lane / 4 * (4 * dim) + (size_t)d * 4 + lane % 4;
 }

@@ -4,7 +4,6 @@
 
 #include "base/status.h"
 #include "kernels/cpu/dense.h"
-#include "kernels/cpu/kv_layout.h"
 #include "kernels/cpu/stream_cpu.h"
 #include "kernels/cpu/weight_cpu.h"
 
@@ -32,7 +31,6 @@ struct rows_job {
     const uint32_t *ids;
     const struct weight_cpu *weight;
     const struct rope_params *rope;
-    const struct kv_layer *kv;
     thread_pool_fn *fn;
     uint32_t n_shares;
 };
@@ -198,52 +196,6 @@ int rope_cpu(struct stream *s, struct tensor *x, const uint32_t *positions,
 {
     struct rows_job job = {.y = x, .ids = positions, .rope = params};
     run_rows(s, rope_rows, &job);
-    return 0;
-}
-
-/* K's vector at item number `item`, converted already, goes to its place in its tile. */
-static void store_key(const struct kv_layer *kv, size_t item, const void *vector)
-{
-    uint32_t n_dwords = kv->head_dim / (kv->dtype == DTYPE_F32 ? 1 : 2);
-    const uint32_t *src = vector;
-    uint32_t *dst = (uint32_t *)kv->k + (item - item % KV_TILE) * n_dwords + item % KV_TILE;
-    for (uint32_t i = 0; i < n_dwords; i++)
-        dst[(size_t)i * KV_TILE] = src[i];
-}
-
-static void kv_write_rows(void *arg, uint32_t index, uint32_t n_threads)
-{
-    const struct rows_job *job = arg;
-    const struct kv_layer *kv = job->kv;
-    size_t item_bytes = (size_t)kv->head_dim * dtype_block_bytes(kv->dtype);
-    uint32_t end;
-    for (uint32_t r = share_rows(job, index, n_threads, &end); r < end; r++) {
-        uint32_t block = job->ids[r] / kv->block_size, offset = job->ids[r] % kv->block_size;
-        const float *k = tensor_row_f32(job->x, r), *v = tensor_row_f32(job->x2, r);
-        for (uint32_t h = 0; h < kv->n_kv_heads; h++, k += kv->head_dim, v += kv->head_dim) {
-            size_t item = ((size_t)block * kv->n_kv_heads + h) * kv->block_size + offset;
-            job->inner->kv_store((uint8_t *)kv->v + item * item_bytes, kv->dtype, v, kv->head_dim);
-            uint32_t converted[ATTENTION_MAX_HEAD_DIM];
-            bool tiled = kv_is_tiled(kv);
-            void *place = tiled ? (void *)converted : (uint8_t *)kv->k + item * item_bytes;
-            job->inner->kv_store(place, kv->dtype, k, kv->head_dim);
-            if (tiled)
-                store_key(kv, item, converted);
-        }
-    }
-}
-
-int kv_write_cpu(struct stream *s, const struct kv_layer *kv, const struct tensor *k,
-                 const struct tensor *v, const uint32_t *kv_slots)
-{
-    if (kv->head_dim > ATTENTION_MAX_HEAD_DIM)
-        return STATUS_INTERNAL;
-    for (uint32_t r = 0; r < k->n_rows; r++)
-        if (kv_slots[r] / kv->block_size >= kv->n_blocks)
-            return STATUS_INTERNAL;
-    struct tensor rows = *k;
-    struct rows_job job = {.y = &rows, .x = k, .x2 = v, .ids = kv_slots, .kv = kv};
-    run_rows(s, kv_write_rows, &job);
     return 0;
 }
 

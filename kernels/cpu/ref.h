@@ -45,4 +45,6 @@ void ref_layer_norm(float *y, const float *x, const float *w, const float *b, ui
 void ref_add(float *y, const float *x, uint32_t n);
 void ref_act_mul(float *y, const float *gate, const float *up, uint32_t n, enum activation kind);
 void ref_kv_store(void *dst, enum dtype type, const float *src, uint32_t n);
+float ref_kv_quantize(uint8_t *codes, const float *x, uint32_t n);
 void ref_attention(const struct attention_tile *tile, void *scratch);
+void ref_attention_fold(const struct attention_tile *tile);

@@ -1,7 +1,52 @@
 #include <string.h>
 
+#include "kernels/cpu/kv_code.h"
 #include "kernels/cpu/kv_layout.h"
 #include "kernels/cpu/ref.h"
+
+/* What one query has of a partition, or of all so far. sum 0: nothing. */
+struct result {
+    float max, sum, out[ATTENTION_MAX_HEAD_DIM];
+};
+
+/* Values as codes (kv_code.h). */
+struct codes {
+    int32_t a[ATTENTION_MAX_HEAD_DIM];
+    float scale;
+};
+
+static float code_of(float x, float inv, float limit)
+{
+    float a = x * inv;
+    a = a > -limit ? a : -limit; /* NaN becomes −limit */
+    return rintf(a < limit ? a : limit);
+}
+
+static float code_scale(const float *x, uint32_t n, float limit, float *out_inv)
+{
+    float max = 0.0f, poison = 0.0f;
+    for (uint32_t i = 0; i < n; i++) {
+        max = fabsf(x[i]) > max ? fabsf(x[i]) : max;
+        poison = fmaf(x[i], 0.0f, poison);
+    }
+    return kv_code_scale(max, poison, limit, out_inv);
+}
+
+float ref_kv_quantize(uint8_t *codes, const float *x, uint32_t n)
+{
+    float inv, scale = code_scale(x, n, KV_CODE_MAX, &inv);
+    for (uint32_t i = 0; i < n; i++)
+        codes[i] = (uint8_t)(int32_t)(code_of(x[i], inv, KV_CODE_MAX) + KV_CODE_BIAS);
+    return scale;
+}
+
+static void widen(const float *x, uint32_t n, struct codes *out)
+{
+    float inv;
+    out->scale = code_scale(x, n, WIDE_CODE_MAX, &inv);
+    for (uint32_t i = 0; i < n; i++)
+        out->a[i] = (int32_t)code_of(x[i], inv, WIDE_CODE_MAX);
+}
 
 static float element(const struct kv_layer *kv, const void *pool, size_t at)
 {
@@ -11,81 +56,163 @@ static float element(const struct kv_layer *kv, const void *pool, size_t at)
     return kv->dtype == DTYPE_F16 ? f16_to_f32(half) : bf16_to_f32(half);
 }
 
-static float key(const struct attention_tile *t, uint32_t position, uint32_t d)
+static int32_t code_at(const struct kv_layer *kv, bool is_key, size_t item, uint32_t d)
 {
-    size_t item = kv_item_of(t->kv, t->table, t->i_kv, position);
-    return element(t->kv, t->kv->k, kv_key_at(t->kv, item, d));
+    const uint8_t *codes = (const uint8_t *)(is_key ? kv->k : kv->v) + kv_codes_at(kv, item);
+    uint32_t lane = item % KV_TILE;
+    size_t at = !kv_is_tiled(kv) ? d
+                : is_key         ? kv_key_code(lane, d)
+                                 : kv_value_code(kv->head_dim, lane, d);
+    return codes[at] - KV_CODE_BIAS;
 }
 
-static float value(const struct attention_tile *t, uint32_t position, uint32_t d)
+static float scale_at(const struct kv_layer *kv, const void *pool, size_t item)
 {
-    size_t item = kv_item_of(t->kv, t->table, t->i_kv, position);
-    return element(t->kv, t->kv->v, item * t->kv->head_dim + d);
+    float scale;
+    memcpy(&scale, (const uint8_t *)pool + kv_scale_at(kv, item), sizeof(scale));
+    return scale;
 }
 
-static float score(const struct attention_tile *t, const float *q, uint32_t position)
+/* q·K of one position, times the scale of the softmax. */
+static float score(const struct attention_tile *t, const float *q, const struct codes *codes,
+                   size_t item)
 {
+    const struct kv_layer *kv = t->kv;
     float sum = 0.0f;
-    for (uint32_t d = 0; d < t->kv->head_dim; d++)
-        sum = fmaf(q[d], key(t, position, d), sum);
-    sum *= t->scale;
+    if (kv->dtype == DTYPE_I8) {
+        int32_t dot = 0;
+        for (uint32_t d = 0; d < kv->head_dim; d++)
+            dot += codes->a[d] * code_at(kv, true, item, d);
+        sum = (float)dot * (codes->scale * t->scale) * scale_at(kv, kv->k, item);
+    } else {
+        for (uint32_t d = 0; d < kv->head_dim; d++)
+            sum = fmaf(q[d], element(kv, kv->k, kv_key_at(kv, item, d)), sum);
+        sum *= t->scale;
+    }
     if (t->softcap > 0.0f)
         sum = t->softcap * (1.0f - 2.0f / (1.0f + ref_exp(sum * (2.0f / t->softcap))));
     return sum;
 }
 
-/* One partition, positions [begin, end) of it: weights p, their sum by lanes, and the maximum. */
-static float weigh(const struct attention_tile *t, const float *q, uint32_t base, uint32_t begin,
-                   uint32_t end, float p[ATTENTION_PARTITION], float *out_max)
+/* out = Σ p[i]·V[i], i in [begin, end) of the positions at `items`. */
+static void weigh(const struct kv_layer *kv, const float *p, const size_t *items, uint32_t begin,
+                  uint32_t end, float *out)
 {
-    float max = -INFINITY, lanes[LANES] = {0};
+    if (kv->dtype != DTYPE_I8) {
+        for (uint32_t d = 0; d < kv->head_dim; d++) {
+            out[d] = 0.0f;
+            for (uint32_t i = begin; i < end; i++)
+                out[d] = fmaf(p[i], element(kv, kv->v, items[i] * kv->head_dim + d), out[d]);
+        }
+        return;
+    }
+    float scaled[ATTENTION_PARTITION] = {0};
+    struct codes w;
+    for (uint32_t i = begin; i < end; i++)
+        scaled[i] = p[i] > 0.0f ? p[i] * scale_at(kv, kv->v, items[i]) : 0.0f;
+    widen(scaled, ATTENTION_PARTITION, &w);
+    for (uint32_t d = 0; d < kv->head_dim; d++) {
+        int32_t dot = 0;
+        for (uint32_t i = begin; i < end; i++)
+            dot += w.a[i] * code_at(kv, false, items[i], d);
+        out[d] = (float)dot * w.scale;
+    }
+}
+
+/* One partition, positions [begin, end) of it. */
+static void attend(const struct attention_tile *t, const float *q, const struct codes *codes,
+                   uint32_t base, uint32_t begin, uint32_t end, struct result *out)
+{
+    float p[ATTENTION_PARTITION], max = -INFINITY, lanes[LANES] = {0};
+    size_t items[ATTENTION_PARTITION];
+    out->sum = 0.0f;
+    if (begin >= end)
+        return;
     for (uint32_t i = begin; i < end; i++) {
-        p[i] = score(t, q, base + i);
+        items[i] = kv_item_of(t->kv, t->table, t->i_kv, base + i);
+        p[i] = score(t, q, codes, items[i]);
         max = p[i] > max ? p[i] : max;
     }
     for (uint32_t i = begin; i < end; i++) {
         p[i] = ref_exp(p[i] - max);
         lanes[i % LANES] += p[i];
     }
-    *out_max = max;
-    return ref_sum_lanes(lanes);
+    weigh(t->kv, p, items, begin, end, out->out);
+    out->max = max;
+    out->sum = ref_sum_lanes(lanes);
 }
 
-/* Attention of one query: partition by partition, folded in index order. */
-static void attend(const struct attention_tile *t, const float *q, uint32_t position, float *y)
+static void fold(struct result *out, const struct result *part, uint32_t n)
 {
-    uint32_t end = position + 1, begin = t->window > 0 && end > t->window ? end - t->window : 0;
-    uint32_t n = t->kv->head_dim;
-    float max = 0.0f, sum = 0.0f, out[ATTENTION_MAX_HEAD_DIM] = {0};
-    for (uint32_t base = begin / ATTENTION_PARTITION * ATTENTION_PARTITION; base < end;
-         base += ATTENTION_PARTITION) {
-        float p[ATTENTION_PARTITION], part_max;
-        uint32_t first = begin > base ? begin - base : 0,
-                 last = end - base < ATTENTION_PARTITION ? end - base : ATTENTION_PARTITION;
-        float part_sum = weigh(t, q, base, first, last, p, &part_max);
-        float new_max = sum == 0.0f || part_max > max ? part_max : max;
-        float keep = sum == 0.0f ? 0.0f : ref_exp(max - new_max),
-              take = ref_exp(part_max - new_max);
-        for (uint32_t d = 0; d < n; d++) {
-            float part = 0.0f;
-            for (uint32_t i = first; i < last; i++)
-                part = fmaf(p[i], value(t, base + i, d), part);
-            out[d] = sum == 0.0f ? part : out[d] * keep + part * take;
-        }
-        sum = sum == 0.0f ? part_sum : sum * keep + part_sum * take;
-        max = new_max;
+    if (part->sum == 0.0f)
+        return;
+    if (out->sum == 0.0f) {
+        *out = *part;
+        return;
     }
+    float max = part->max > out->max ? part->max : out->max;
+    float keep = ref_exp(out->max - max), take = ref_exp(part->max - max);
     for (uint32_t d = 0; d < n; d++)
-        y[d] = out[d] * (1.0f / sum);
+        out->out[d] = out->out[d] * keep + part->out[d] * take;
+    out->sum = out->sum * keep + part->sum * take;
+    out->max = max;
+}
+
+/* The part of one query that partition `i` gives. */
+static void attend_query(const struct attention_tile *t, uint32_t query, uint32_t i,
+                         const struct codes *codes, struct result *out)
+{
+    uint32_t row = query / t->n_heads, base = i * ATTENTION_PARTITION, end = t->positions[row] + 1,
+             begin = t->window > 0 && end > t->window ? end - t->window : 0;
+    const float *q = t->q + row * t->q_stride + (size_t)(query % t->n_heads) * t->kv->head_dim;
+    uint32_t first = begin > base ? begin - base : 0, last = end > base ? end - base : 0;
+    attend(t, q, codes, base, first, last < ATTENTION_PARTITION ? last : ATTENTION_PARTITION, out);
+}
+
+static void finish(const struct attention_tile *t, uint32_t query, const struct result *r)
+{
+    uint32_t n = t->kv->head_dim;
+    float *y = t->y + query / t->n_heads * t->y_stride + (size_t)(query % t->n_heads) * n;
+    for (uint32_t d = 0; d < n; d++)
+        y[d] = r->out[d] * (1.0f / r->sum);
 }
 
 void ref_attention(const struct attention_tile *t, void *scratch)
 {
     (void)scratch;
-    for (uint32_t r = 0; r < t->n_rows; r++)
-        for (uint32_t h = 0; h < t->n_heads; h++) {
-            size_t column = (size_t)h * t->kv->head_dim;
-            attend(t, t->q + r * t->q_stride + column, t->positions[r],
-                   t->y + r * t->y_stride + column);
+    uint32_t n = t->kv->head_dim, n_q = t->n_rows * t->n_heads;
+    for (uint32_t query = 0; query < n_q; query++) {
+        struct result all = {.sum = 0.0f}, part;
+        struct codes codes;
+        widen(t->q + query / t->n_heads * t->q_stride + (size_t)(query % t->n_heads) * n, n,
+              &codes);
+        for (uint32_t i = t->part_begin; i < t->part_end; i++) {
+            attend_query(t, query, i, &codes, &part);
+            fold(&all, &part, n);
+            if (t->parts == NULL)
+                continue;
+            float *at = attention_result(t, i - t->part_begin, query);
+            memcpy(at, part.out, n * sizeof(float));
+            at[attention_dim(n)] = part.max;
+            at[attention_dim(n) + 1] = part.sum;
         }
+        if (t->parts == NULL)
+            finish(t, query, &all);
+    }
+}
+
+void ref_attention_fold(const struct attention_tile *t)
+{
+    uint32_t n = t->kv->head_dim;
+    for (uint32_t query = 0; query < t->n_rows * t->n_heads; query++) {
+        struct result all = {.sum = 0.0f}, part;
+        for (uint32_t i = 0; i < t->part_end - t->part_begin; i++) {
+            const float *at = attention_result(t, i, query);
+            memcpy(part.out, at, n * sizeof(float));
+            part.max = at[attention_dim(n)];
+            part.sum = at[attention_dim(n) + 1];
+            fold(&all, &part, n);
+        }
+        finish(t, query, &all);
+    }
 }

@@ -128,5 +128,7 @@ const struct cpu_inner cpu_inner_ref = {
     .act_mul = ref_act_mul,
     .rope = rope_row,
     .kv_store = ref_kv_store,
+    .kv_quantize = ref_kv_quantize,
     .attention = ref_attention,
+    .attention_fold = ref_attention_fold,
 };

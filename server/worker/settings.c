@@ -50,7 +50,7 @@ static const struct grouped_spec table[] = {
       "tokens of a sequence; 0: the model's", 0, 1 << 24}},
     {GROUP_RUN,
      {"kv-dtype", 0, OPTION_STRING, FIELD(kv_dtype), "bf16", "NAME",
-      "format of the KV cache: bf16, f16 or f32", 0, 0}},
+      "format of the KV cache: bf16, f16, int8 or f32", 0, 0}},
     {GROUP_SIZE,
      {"kv-tokens", 0, OPTION_U64, FIELD(kv_tokens), "0", "N",
       "tokens the KV cache holds; 0: default", 0, 1ULL << 40}},
@@ -371,7 +371,7 @@ static int kv_dtype(const char *name, enum dtype *out, struct error *err)
     static const struct {
         const char *name;
         enum dtype dtype;
-    } names[] = {{"bf16", DTYPE_BF16}, {"f16", DTYPE_F16}, {"f32", DTYPE_F32}};
+    } names[] = {{"bf16", DTYPE_BF16}, {"f16", DTYPE_F16}, {"int8", DTYPE_I8}, {"f32", DTYPE_F32}};
     if (!name || !name[0])
         name = "bf16";
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
@@ -379,8 +379,8 @@ static int kv_dtype(const char *name, enum dtype *out, struct error *err)
             *out = names[i].dtype;
             return 0;
         }
-    return error_set(err, STATUS_INVALID_ARGUMENT, "--kv-dtype: \"%s\" is not bf16, f16 or f32",
-                     name);
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "--kv-dtype: \"%s\" is not bf16, f16, int8 or f32", name);
 }
 
 static int target_itl(const char *text, uint32_t *out, struct error *err)

@@ -317,7 +317,8 @@ static int fill_facts(struct bench *b, const struct model *model, struct error *
     out->file_name = message_text(b->arena, checkpoint_name(b->ckpt));
     out->file_bytes = checkpoint_file_bytes(b->ckpt);
     out->ffn_dim = model->info.ffn_dim;
-    out->kv_dtype = message_text(b->arena, dtype_name(b->config.executor.kv_dtype));
+    enum dtype kv = b->config.executor.kv_dtype;
+    out->kv_dtype = message_text(b->arena, kv == DTYPE_I8 ? "INT8" : dtype_name(kv));
     out->cpu = message_text(b->arena, cpu_features()->brand);
     out->n_cpus = (uint32_t)cpu_count();
     out->software_version = message_text(b->arena, SLUICE_VERSION);

@@ -1,9 +1,9 @@
-/* accuracy: how far the integer kernels are from f32 on the sample model, and f32 from
- * transformers.
+/* accuracy: how far the integer kernels and an int8 KV cache are from f32 on the sample model, and
+ * f32 from transformers.
  *
  *     accuracy [--short]        SLUICE_MODEL names the file; --short: 2 windows, 4 prompts
  *
- * On tests/golden/perplexity.txt in windows of 512 tokens: perplexity of both, mean KL divergence,
+ * On tests/golden/perplexity.txt in windows of 512 tokens: perplexity, mean KL divergence,
  * top-1 agreement, relative logit error per row. On tests/golden/sample_greedy.bin: 64 greedy
  * tokens of 20 prompts against transformers', with the margin between the two best logits at the
  * first difference. Exits 1 where a bound is missed, 2 where it cannot run. */
@@ -170,24 +170,37 @@ static void add_row(struct sums *t, const float *ref, const float *got, uint32_t
     }
 }
 
-static void run_window(struct runner *ref, struct runner *got, const uint32_t *ids, uint32_t n,
-                       struct sums *t)
+/* What is held against f32: the kernels that serve, and an int8 cache, with them and alone. */
+struct contender {
+    const char *kernels;
+    enum dtype kv_dtype;
+    struct runner run;
+    struct sums sums;
+};
+
+static void take_step(struct runner *r, const uint32_t *ids, uint32_t position, uint32_t n)
 {
-    for (uint32_t done = 0; done < n;) {
-        uint32_t m = n - done < ROWS ? n - done : ROWS;
-        struct runner *both[2] = {ref, got};
-        for (int k = 0; k < 2; k++) {
-            push(both[k], 0, ids + done, done, m);
-            for (uint32_t i = 0; i < m; i++)
-                both[k]->batch->sample_rows[both[k]->batch->n_sample_rows++] = i;
-            step(both[k]);
+    push(r, 0, ids + position, position, n);
+    for (uint32_t i = 0; i < n; i++)
+        r->batch->sample_rows[r->batch->n_sample_rows++] = i;
+    step(r);
+}
+
+static void run_window(struct runner *ref, struct contender *list, uint32_t n_list,
+                       const uint32_t *ids, uint32_t n)
+{
+    for (uint32_t done = 0, m; done < n; done += m) {
+        m = n - done < ROWS ? n - done : ROWS;
+        take_step(ref, ids, done, m);
+        for (uint32_t k = 0; k < n_list; k++) {
+            take_step(&list[k].run, ids, done, m);
+            for (uint32_t i = 0; i < m; i++) {
+                uint32_t at = done + i;
+                add_row(&list[k].sums, executor_logits(ref->ex, i),
+                        executor_logits(list[k].run.ex, i), ref->vocab,
+                        at + 1 < n ? (int64_t)ids[at + 1] : -1);
+            }
         }
-        for (uint32_t i = 0; i < m; i++) {
-            uint32_t at = done + i;
-            add_row(t, executor_logits(ref->ex, i), executor_logits(got->ex, i), ref->vocab,
-                    at + 1 < n ? (int64_t)ids[at + 1] : -1);
-        }
-        done += m;
     }
 }
 
@@ -205,43 +218,69 @@ static bool within(const char *what, double value, double bound, bool at_least)
     return good;
 }
 
-static bool check_perplexity(struct checkpoint *ckpt, struct runner *ref, bool brief)
+static double perplexity_of(double nll, const struct sums *t)
 {
-    struct error err = {0};
-    struct tokenizer *tok;
-    struct token_list list = {0};
-    struct runner got;
-    struct sums t = {0};
-    size_t n_bytes;
-    char *text = (char *)read_file("perplexity.txt", &n_bytes);
-    if (tokenizer_open(ckpt, &tok, &err) != 0 ||
-        tokenizer_encode(tok, text, n_bytes, 0, &list, NULL, &err) != 0)
-        die("tokenizer", &err);
-    t.errors = calloc(list.n_ids, sizeof(*t.errors));
-    if (!t.errors)
-        die("memory", NULL);
-    runner_open(&got, ckpt, "auto", DTYPE_BF16);
-    uint32_t n = brief && list.n_ids > 2 * WINDOW ? 2 * WINDOW : (uint32_t)list.n_ids;
-    for (uint32_t at = 0; at < n; at += WINDOW)
-        run_window(ref, &got, list.ids + at, n - at < WINDOW ? n - at : WINDOW, &t);
-    qsort(t.errors, t.n_rows, sizeof(*t.errors), by_size);
-    double ppl_ref = exp(t.nll_reference / t.n_predicted);
-    double ppl_got = exp(t.nll_contract / t.n_predicted);
-    printf("%s against f32 on %u tokens in windows of %d\n", executor_numerics_id(got.ex), t.n_rows,
-           WINDOW);
+    return exp(nll / t->n_predicted);
+}
+
+static bool judge(struct contender *c)
+{
+    struct sums *t = &c->sums;
+    qsort(t->errors, t->n_rows, sizeof(*t->errors), by_size);
+    double ref = perplexity_of(t->nll_reference, t), got = perplexity_of(t->nll_contract, t);
+    printf("%s against f32 on %u tokens in windows of %d\n", executor_numerics_id(c->run.ex),
+           t->n_rows, WINDOW);
     printf("  perplexity %.4f, of f32 %.4f (%+.3f %%); relative logit error of a row: median %.4f, "
            "worst %.4f\n",
-           ppl_got, ppl_ref, 100 * (ppl_got / ppl_ref - 1), t.errors[t.n_rows / 2], t.worst);
-    bool good = within("perplexity, relative change", fabs(ppl_got / ppl_ref - 1),
-                       MAX_PERPLEXITY_CHANGE, false);
-    good &= within("mean KL divergence", t.kl / t.n_rows, MAX_MEAN_KL, false);
-    good &= within("top-1 agreement", (double)t.n_top1 / t.n_rows, MIN_TOP1, true);
-    good &= within("relative logit error, 99 % of rows", t.errors[t.n_rows * 99 / 100],
+           got, ref, 100 * (got / ref - 1), t->errors[t->n_rows / 2], t->worst);
+    bool good =
+        within("perplexity, relative change", fabs(got / ref - 1), MAX_PERPLEXITY_CHANGE, false);
+    good &= within("mean KL divergence", t->kl / t->n_rows, MAX_MEAN_KL, false);
+    good &= within("top-1 agreement", (double)t->n_top1 / t->n_rows, MIN_TOP1, true);
+    good &= within("relative logit error, 99 % of rows", t->errors[t->n_rows * 99 / 100],
                    MAX_ROW_ERROR_P99, false);
-    runner_close(&got);
-    free(t.errors);
+    return good;
+}
+
+static bool check_perplexity(struct checkpoint *ckpt, struct runner *ref, bool brief)
+{
+    struct contender list[] = {{.kernels = "auto", .kv_dtype = DTYPE_BF16},
+                               {.kernels = "auto", .kv_dtype = DTYPE_I8},
+                               {.kernels = "f32", .kv_dtype = DTYPE_I8}};
+    enum { N = sizeof(list) / sizeof(list[0]) };
+    struct error err = {0};
+    struct tokenizer *tok;
+    struct token_list text_ids = {0};
+    size_t n_bytes;
+    bool good = true;
+    char *text = (char *)read_file("perplexity.txt", &n_bytes);
+    if (tokenizer_open(ckpt, &tok, &err) != 0 ||
+        tokenizer_encode(tok, text, n_bytes, 0, &text_ids, NULL, &err) != 0)
+        die("tokenizer", &err);
+    uint32_t n = (uint32_t)text_ids.n_ids;
+    if (brief && n > 2 * WINDOW)
+        n = 2 * WINDOW;
+    for (int k = 0; k < N; k++) {
+        list[k].sums.errors = calloc(n, sizeof(*list[k].sums.errors));
+        if (!list[k].sums.errors)
+            die("memory", NULL);
+        runner_open(&list[k].run, ckpt, list[k].kernels, list[k].kv_dtype);
+    }
+    for (uint32_t at = 0; at < n; at += WINDOW)
+        run_window(ref, list, N, text_ids.ids + at, n - at < WINDOW ? n - at : WINDOW);
+    for (int k = 0; k < N; k++)
+        good &= judge(&list[k]);
+    double bf16 = perplexity_of(list[0].sums.nll_contract, &list[0].sums),
+           int8 = perplexity_of(list[1].sums.nll_contract, &list[1].sums);
+    printf("int8 cache against bf16: perplexity %+.3f %%\n", 100 * (int8 / bf16 - 1));
+    good &=
+        within("perplexity, relative change", fabs(int8 / bf16 - 1), MAX_PERPLEXITY_CHANGE, false);
+    for (int k = 0; k < N; k++) {
+        runner_close(&list[k].run);
+        free(list[k].sums.errors);
+    }
     free(text);
-    token_list_fini(&list);
+    token_list_fini(&text_ids);
     tokenizer_close(tok);
     return good;
 }

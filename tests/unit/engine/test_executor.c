@@ -195,7 +195,7 @@ static void test_open_bad_config_names_field(void **state)
         "max_context_tokens: 257 exceeds the model's 256",
         "max_rows: 0 is not in 1..65536",
         "max_seqs: 0 is not in 1..16384",
-        "kv_dtype: Q8_0 is not one of F32, F16, BF16",
+        "kv_dtype: Q8_0 is not one of F32, F16, BF16, I8",
     };
     (void)state;
     for (int i = 0; i < 8; i++)

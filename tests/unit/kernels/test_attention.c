@@ -17,16 +17,26 @@ struct setup {
     uint32_t lengths[3]; /* tokens of each sequence; 0 ends the list */
 };
 
-static const struct setup setups[] = {
+static const struct setup shapes[] = {
     {64, 9, 3, 16, DTYPE_BF16, 0, 0.0f, {300, 1, 129}},
-    {80, 4, 4, 32, DTYPE_F32, 0, 0.0f, {140, 33, 0}},
-    {96, 6, 2, 8, DTYPE_F16, 0, 30.0f, {130, 0, 0}},
+    {80, 4, 4, 32, DTYPE_BF16, 0, 0.0f, {140, 33, 0}},
+    {96, 6, 2, 8, DTYPE_BF16, 0, 30.0f, {130, 0, 0}},
     {112, 2, 1, 64, DTYPE_BF16, 50, 0.0f, {257, 20, 0}},
-    {128, 8, 1, 16, DTYPE_F16, 128, 0.0f, {400, 128, 0}},
-    {256, 4, 2, 16, DTYPE_F32, 0, 50.0f, {131, 5, 0}},
+    {128, 8, 1, 16, DTYPE_BF16, 128, 0.0f, {400, 128, 0}},
+    {256, 4, 2, 16, DTYPE_BF16, 0, 50.0f, {131, 5, 0}},
     {20, 3, 3, 1, DTYPE_BF16, 7, 0.0f, {40, 2, 0}},
+    {33, 5, 1, 4, DTYPE_BF16, 0, 0.0f, {137, 3, 0}},
 };
-enum { N_SETUPS = sizeof(setups) / sizeof(setups[0]) };
+static const enum dtype kv_types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_I8};
+enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]), N_SETUPS = 4 * N_SHAPES, MAX_TOKENS = 1024 };
+
+/* Every shape with every type of cache. */
+static struct setup setup_at(int i)
+{
+    struct setup s = shapes[i / 4];
+    s.kv_type = kv_types[i % 4];
+    return s;
+}
 
 /* All tokens of all sequences, with their queries, keys, values and places in the cache. */
 struct world {
@@ -41,7 +51,7 @@ static struct world make_world(const struct setup *s, struct random *r)
     struct world w = {.s = s};
     while (w.n_seqs < 3 && s->lengths[w.n_seqs] > 0)
         w.n_tokens += s->lengths[w.n_seqs++];
-    w.stride = 512 / s->block_size + 1;
+    w.stride = MAX_TOKENS / s->block_size + 1;
     w.n_blocks = w.n_seqs * w.stride;
     w.positions = calloc(w.n_tokens, 4);
     w.seqs = calloc(w.n_tokens, 4);
@@ -80,7 +90,7 @@ static struct kv_layer make_cache(const struct world *w)
 {
     const struct setup *s = w->s;
     size_t n =
-        (size_t)w->n_blocks * s->n_kv * s->block_size * s->head_dim * dtype_block_bytes(s->kv_type);
+        (size_t)w->n_blocks * s->n_kv * s->block_size * kv_vector_bytes(s->kv_type, s->head_dim);
     struct kv_layer kv = {malloc(n),     malloc(n), s->kv_type, w->n_blocks,
                           s->block_size, s->n_kv,   s->head_dim};
     memset(kv.k, 0xFF, n); /* NaN in every type: what is unwritten must not be seen */
@@ -133,34 +143,41 @@ static float *run_world(const char *set, uint32_t threads, const struct world *w
     return y;
 }
 
-/* As stored in the cache. */
-static double stored(float x, enum dtype type)
+/* A vector as the cache has it. */
+static void store(const float *x, uint32_t n, enum dtype type, double *out)
 {
-    if (type == DTYPE_F32)
-        return (double)x;
-    return (double)(type == DTYPE_F16 ? f16_to_f32(f32_to_f16(x)) : bf16_to_f32(f32_to_bf16(x)));
+    double max = 0;
+    for (uint32_t d = 0; d < n; d++)
+        max = fmax(max, fabs((double)x[d]));
+    for (uint32_t d = 0; d < n; d++)
+        out[d] = type == DTYPE_F32    ? (double)x[d]
+                 : type == DTYPE_F16  ? (double)f16_to_f32(f32_to_f16(x[d]))
+                 : type == DTYPE_BF16 ? (double)bf16_to_f32(f32_to_bf16(x[d]))
+                                      : rint((double)x[d] * 127 / max) * max / 127;
 }
 
 static void check_against_float64(const struct world *w, const float *y)
 {
     const struct setup *s = w->s;
     uint32_t first_of_seq = 0;
+    /* |v| up to 5, f32 scores up to 60; queries and weights of 15 bits beside an int8 cache */
+    double bound = s->kv_type == DTYPE_I8 ? 1e-3 : 2e-5;
     for (uint32_t t = 0; t < w->n_tokens; t++) {
         if (w->positions[t] == 0)
             first_of_seq = t;
         if (t % 7 != 0 && t + 1 != w->n_tokens)
             continue;
         for (uint32_t h = 0; h < s->n_heads; h++) {
-            double p[512], max = -1e300, sum = 0;
+            double p[MAX_TOKENS], max = -1e300, sum = 0, want[256] = {0}, stored[256];
             uint32_t g = h / (s->n_heads / s->n_kv), n = w->positions[t] + 1,
                      begin = s->window > 0 && n > s->window ? n - s->window : 0;
+            const float *q = w->q + ((size_t)t * s->n_heads + h) * s->head_dim;
             for (uint32_t j = begin; j < n; j++) {
+                size_t at = ((size_t)(first_of_seq + j) * s->n_kv + g) * s->head_dim;
+                store(w->k + at, s->head_dim, s->kv_type, stored);
                 double dot = 0;
                 for (uint32_t d = 0; d < s->head_dim; d++)
-                    dot +=
-                        (double)w->q[((size_t)t * s->n_heads + h) * s->head_dim + d] *
-                        stored(w->k[((size_t)(first_of_seq + j) * s->n_kv + g) * s->head_dim + d],
-                               s->kv_type);
+                    dot += (double)q[d] * stored[d];
                 p[j] = dot / sqrt((double)s->head_dim);
                 if (s->softcap > 0.0f)
                     p[j] = (double)s->softcap * tanh(p[j] / (double)s->softcap);
@@ -168,16 +185,17 @@ static void check_against_float64(const struct world *w, const float *y)
             }
             for (uint32_t j = begin; j < n; j++)
                 sum += p[j] = exp(p[j] - max);
+            for (uint32_t j = begin; j < n; j++) {
+                size_t at = ((size_t)(first_of_seq + j) * s->n_kv + g) * s->head_dim;
+                store(w->v + at, s->head_dim, s->kv_type, stored);
+                for (uint32_t d = 0; d < s->head_dim; d++)
+                    want[d] += p[j] / sum * stored[d];
+            }
             for (uint32_t d = 0; d < s->head_dim; d++) {
-                double want = 0;
-                for (uint32_t j = begin; j < n; j++)
-                    want +=
-                        p[j] / sum *
-                        stored(w->v[((size_t)(first_of_seq + j) * s->n_kv + g) * s->head_dim + d],
-                               s->kv_type);
                 double got = (double)y[((size_t)t * s->n_heads + h) * s->head_dim + d];
-                if (!(fabs(got - want) < 2e-5)) /* |v| up to 5, f32 scores up to 60 */
-                    fail_msg("token %u head %u element %u: %g, float64 %g", t, h, d, got, want);
+                if (!(fabs(got - want[d]) < bound))
+                    fail_msg("%s token %u head %u element %u: %g, float64 %g",
+                             dtype_name(s->kv_type), t, h, d, got, want[d]);
             }
         }
     }
@@ -188,7 +206,8 @@ static void test_attention_has_one_result_whatever_the_set_chunk_and_threads(voi
     (void)state;
     struct random r = {11};
     for (int i = 0; i < N_SETUPS; i++) {
-        struct world w = make_world(&setups[i], &r);
+        struct setup setup = setup_at(i);
+        struct world w = make_world(&setup, &r);
         size_t n_bytes = (size_t)w.n_tokens * w.s->n_heads * w.s->head_dim * sizeof(float);
         float *first = run_world("ref", 1, &w, w.n_tokens);
         check_against_float64(&w, first);
@@ -213,7 +232,8 @@ static void test_decode_rows_of_many_sequences_equal_the_rows_alone(void **state
     (void)state;
     struct random r = {12};
     for (int i = 0; i < N_SETUPS; i++) {
-        struct world w = make_world(&setups[i], &r);
+        struct setup setup = setup_at(i);
+        struct world w = make_world(&setup, &r);
         const struct setup *s = w.s;
         uint32_t cols = s->n_heads * s->head_dim, last[3], t = 0;
         for (uint32_t seq = 0; seq < w.n_seqs; seq++) {

@@ -1,0 +1,18 @@
+/* attention_part.h: what the loops of attention_*_impl.h are told of one partition of a cache. */
+#pragma once
+
+#include "kernels/cpu/inner.h"
+#include "kernels/cpu/kv_layout.h"
+
+enum { PART = ATTENTION_PARTITION, N_TILES = PART / KV_TILE };
+
+/* The tiles of one partition. */
+struct partition {
+    const uint8_t *k[N_TILES], *v[N_TILES];
+    const uint8_t *k_scales[N_TILES], *v_scales[N_TILES]; /* int8: f32[KV_TILE] each */
+    const uint8_t
+        *next_k[N_TILES]; /* fetched while V is read: the partition after it, or anything */
+    enum dtype dtype;
+    uint32_t base;
+    size_t v_item; /* bytes from one position's V to the next; int8: head_dim of the tiles */
+};

@@ -1,0 +1,17 @@
+/* kv_code.h: the expressions by which vectors become codes for an int8 cache, spelt once for all
+ * kernel sets: code = rint(clamp(x · inv, −limit, limit)), x ≈ code · scale. K and V have codes of
+ * 8 bits; what multiplies them (queries, weights) of 15, so that a sum over 1024 elements, or over
+ * the 128 positions of a partition, fits 32 bits. */
+#pragma once
+
+#include <math.h>
+
+enum { WIDE_CODE_MAX = 128 * 127 };
+
+/* max = max|x|; poison = Σ 0·x, which is not 0 iff some x is not finite: the scale is NaN then, and
+ * so is all that is computed from it. */
+static inline float kv_code_scale(float max, float poison, float limit, float *out_inv)
+{
+    *out_inv = limit / (max > 1e-30f ? max : 1e-30f);
+    return poison == 0.0f ? max * (1.0f / limit) : NAN;
+}
