@@ -143,17 +143,21 @@ static float *run_world(const char *set, uint32_t threads, const struct world *w
     return y;
 }
 
-/* A vector as the cache has it. */
-static void store(const float *x, uint32_t n, enum dtype type, double *out)
+/* The vectors x as the cache has them. */
+static double *stored(const float *x, size_t n_vectors, uint32_t n, enum dtype type)
 {
-    double max = 0;
-    for (uint32_t d = 0; d < n; d++)
-        max = fmax(max, fabs((double)x[d]));
-    for (uint32_t d = 0; d < n; d++)
-        out[d] = type == DTYPE_F32    ? (double)x[d]
-                 : type == DTYPE_F16  ? (double)f16_to_f32(f32_to_f16(x[d]))
-                 : type == DTYPE_BF16 ? (double)bf16_to_f32(f32_to_bf16(x[d]))
-                                      : rint((double)x[d] * 127 / max) * max / 127;
+    double *out = malloc(n_vectors * n * sizeof(*out));
+    for (size_t i = 0; i < n_vectors * n; i += n) {
+        double max = 0;
+        for (uint32_t d = 0; d < n; d++)
+            max = fmax(max, fabs((double)x[i + d]));
+        for (uint32_t d = 0; d < n; d++)
+            out[i + d] = type == DTYPE_F32    ? (double)x[i + d]
+                         : type == DTYPE_F16  ? (double)f16_to_f32(f32_to_f16(x[i + d]))
+                         : type == DTYPE_BF16 ? (double)bf16_to_f32(f32_to_bf16(x[i + d]))
+                                              : rint((double)x[i + d] * 127 / max) * max / 127;
+    }
+    return out;
 }
 
 static void check_against_float64(const struct world *w, const float *y)
@@ -162,22 +166,23 @@ static void check_against_float64(const struct world *w, const float *y)
     uint32_t first_of_seq = 0;
     /* |v| up to 5, f32 scores up to 60; queries and weights of 15 bits beside an int8 cache */
     double bound = s->kv_type == DTYPE_I8 ? 1e-3 : 2e-5;
+    double *k = stored(w->k, (size_t)w->n_tokens * s->n_kv, s->head_dim, s->kv_type),
+           *v = stored(w->v, (size_t)w->n_tokens * s->n_kv, s->head_dim, s->kv_type);
     for (uint32_t t = 0; t < w->n_tokens; t++) {
         if (w->positions[t] == 0)
             first_of_seq = t;
-        if (t % 7 != 0 && t + 1 != w->n_tokens)
+        if (t % 17 != 0 && t + 1 != w->n_tokens)
             continue;
         for (uint32_t h = 0; h < s->n_heads; h++) {
-            double p[MAX_TOKENS], max = -1e300, sum = 0, want[256] = {0}, stored[256];
+            double p[MAX_TOKENS], max = -1e300, sum = 0, want[256] = {0};
             uint32_t g = h / (s->n_heads / s->n_kv), n = w->positions[t] + 1,
                      begin = s->window > 0 && n > s->window ? n - s->window : 0;
             const float *q = w->q + ((size_t)t * s->n_heads + h) * s->head_dim;
             for (uint32_t j = begin; j < n; j++) {
                 size_t at = ((size_t)(first_of_seq + j) * s->n_kv + g) * s->head_dim;
-                store(w->k + at, s->head_dim, s->kv_type, stored);
                 double dot = 0;
                 for (uint32_t d = 0; d < s->head_dim; d++)
-                    dot += (double)q[d] * stored[d];
+                    dot += (double)q[d] * k[at + d];
                 p[j] = dot / sqrt((double)s->head_dim);
                 if (s->softcap > 0.0f)
                     p[j] = (double)s->softcap * tanh(p[j] / (double)s->softcap);
@@ -187,9 +192,8 @@ static void check_against_float64(const struct world *w, const float *y)
                 sum += p[j] = exp(p[j] - max);
             for (uint32_t j = begin; j < n; j++) {
                 size_t at = ((size_t)(first_of_seq + j) * s->n_kv + g) * s->head_dim;
-                store(w->v + at, s->head_dim, s->kv_type, stored);
                 for (uint32_t d = 0; d < s->head_dim; d++)
-                    want[d] += p[j] / sum * stored[d];
+                    want[d] += p[j] / sum * v[at + d];
             }
             for (uint32_t d = 0; d < s->head_dim; d++) {
                 double got = (double)y[((size_t)t * s->n_heads + h) * s->head_dim + d];
@@ -199,6 +203,8 @@ static void check_against_float64(const struct world *w, const float *y)
             }
         }
     }
+    free(k);
+    free(v);
 }
 
 static void test_attention_has_one_result_whatever_the_set_chunk_and_threads(void **state)
@@ -321,12 +327,88 @@ static void test_a_rank_with_part_of_the_heads_computes_the_same(void **state)
     free_world(&w);
 }
 
+/* Few queries against a long context: partitions shared by members, folded in their order. */
+static void test_one_long_context_has_one_result_however_it_is_shared(void **state)
+{
+    (void)state;
+    static const struct setup longs[] = {
+        {64, 9, 3, 16, DTYPE_BF16, 0, 0.0f, {1000, 0, 0}},
+        {64, 9, 3, 16, DTYPE_I8, 0, 0.0f, {1000, 0, 0}},
+        {80, 4, 1, 8, DTYPE_I8, 600, 20.0f, {1023, 0, 0}}, /* untiled, a window, a soft cap */
+        {128, 8, 1, 128, DTYPE_F16, 300, 0.0f, {897, 0, 0}},
+    };
+    struct random r = {14};
+    for (size_t i = 0; i < sizeof(longs) / sizeof(longs[0]); i++) {
+        struct world w = make_world(&longs[i], &r);
+        size_t cols = (size_t)longs[i].n_heads * longs[i].head_dim;
+        for (const char *const *set = kernel_sets(); *set != NULL; set++) {
+            float *whole = NULL;
+            for (uint32_t threads = 1; threads <= 5; threads += 1 + (threads == 3)) {
+                struct rig rig = rig_open(*set, threads);
+                struct kv_layer kv = make_cache(&w);
+                float *y = poisoned(w.n_tokens * cols), *last = y + (w.n_tokens - 3) * cols;
+                uint32_t kv_cols = longs[i].n_kv * longs[i].head_dim;
+                struct tensor k = tensor_view(w.k, DTYPE_F32, w.n_tokens, kv_cols),
+                              v = tensor_view(w.v, DTYPE_F32, w.n_tokens, kv_cols);
+                assert_int_equal(op_kv_write(rig.stream, &kv, &k, &v, w.slots), 0);
+                step(&rig, &w, &kv, w.n_tokens - 3, 1, y); /* one row, then two: drafts */
+                step(&rig, &w, &kv, w.n_tokens - 2, 2, y);
+                if (whole != NULL)
+                    assert_same_bits(whole, last, 3 * cols * sizeof(float), *set);
+                else
+                    memcpy(whole = malloc(3 * cols * sizeof(float)), last,
+                           3 * cols * sizeof(float));
+                free(y);
+                free_cache(&kv);
+                rig_close(&rig);
+            }
+            free(whole);
+        }
+        free_world(&w);
+    }
+}
+
+/* What is not finite in K or V is so in the answer, in every set; zeros and tiny values are not. */
+static void test_an_int8_cache_of_strange_values_answers_alike_in_every_set(void **state)
+{
+    (void)state;
+    static const struct setup setup = {64, 3, 1, 16, DTYPE_I8, 0, 0.0f, {200, 0, 0}};
+    struct random r = {15};
+    static const float strange[] = {0.0f, 1e-38f, 1e-42f, 3e38f, INFINITY, -INFINITY, NAN};
+    for (size_t i = 0; i < sizeof(strange) / sizeof(strange[0]); i++) {
+        struct world w = make_world(&setup, &r);
+        for (uint32_t d = 0; d < 64; d++) /* the V of token 150 */
+            w.v[150 * 64 + d] = i < 3 || d == 7 ? strange[i] : 1.0f;
+        float *first = NULL;
+        for (const char *const *set = kernel_sets(); *set != NULL; set++) {
+            float *y = run_world(*set, 1, &w, w.n_tokens);
+            if (first == NULL)
+                first = y;
+            for (uint32_t t = 0; t < w.n_tokens; t++)
+                for (uint32_t d = 0; d < 192; d++) {
+                    float a = first[t * 192 + d], b = y[t * 192 + d];
+                    if (i >= 4 && t >= 150)
+                        assert_true(isnan(a) && isnan(b));
+                    else if (isnan(a) || memcmp(&a, &b, sizeof(a)) != 0)
+                        fail_msg("%s: token %u element %u: %g, %g", *set, t, d, (double)a,
+                                 (double)b);
+                }
+            if (y != first)
+                free(y);
+        }
+        free(first);
+        free_world(&w);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_attention_has_one_result_whatever_the_set_chunk_and_threads),
         cmocka_unit_test(test_decode_rows_of_many_sequences_equal_the_rows_alone),
         cmocka_unit_test(test_a_rank_with_part_of_the_heads_computes_the_same),
+        cmocka_unit_test(test_one_long_context_has_one_result_however_it_is_shared),
+        cmocka_unit_test(test_an_int8_cache_of_strange_values_answers_alike_in_every_set),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
