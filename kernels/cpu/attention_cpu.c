@@ -184,6 +184,15 @@ static bool is_large(const struct attention_job *job)
     return seen * per >= MIN_PARALLEL;
 }
 
+/* Items enough for all threads, of rows if possible. */
+static void size_items(struct attention_job *job, uint32_t n_threads)
+{
+    uint64_t work, wanted = ITEMS_PER_THREAD * (uint64_t)n_threads;
+    while (count_items(job, &work) < wanted && job->rows_per_tile > MIN_ROWS_PER_TILE)
+        job->rows_per_tile /= 2;
+    job->grain = n_threads > 0 ? work / ITEMS_PER_THREAD / n_threads : UINT64_MAX;
+}
+
 int attention_cpu(struct stream *s, struct tensor *y, const struct tensor *q,
                   const struct kv_layer *kv, const struct attention_rows *rows,
                   const struct attention_params *params)
@@ -201,12 +210,8 @@ int attention_cpu(struct stream *s, struct tensor *y, const struct tensor *q,
                                 .grain = UINT64_MAX};
     uint32_t n_threads = thread_pool_size(job.stream->pool);
     bool parallel = n_threads > 1 && is_large(&job);
-    if (parallel) {
-        uint64_t work, wanted = (uint64_t)n_threads * ITEMS_PER_THREAD;
-        while (count_items(&job, &work) < wanted && job.rows_per_tile > MIN_ROWS_PER_TILE)
-            job.rows_per_tile /= 2;
-        job.grain = work / wanted;
-    }
+    if (parallel)
+        size_items(&job, n_threads);
     run_job(s, share_items, &job, parallel);
     return 0;
 }

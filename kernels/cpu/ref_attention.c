@@ -182,7 +182,7 @@ void ref_attention(const struct attention_tile *t, void *scratch)
     (void)scratch;
     uint32_t n = t->kv->head_dim, n_q = t->n_rows * t->n_heads;
     for (uint32_t query = 0; query < n_q; query++) {
-        struct result all = {.sum = 0.0f}, part;
+        struct result all = {.sum = 0.0f}, part = {.sum = 0.0f};
         struct codes codes;
         widen(t->q + query / t->n_heads * t->q_stride + (size_t)(query % t->n_heads) * n, n,
               &codes);
@@ -205,7 +205,7 @@ void ref_attention_fold(const struct attention_tile *t)
 {
     uint32_t n = t->kv->head_dim;
     for (uint32_t query = 0; query < t->n_rows * t->n_heads; query++) {
-        struct result all = {.sum = 0.0f}, part;
+        struct result all = {.sum = 0.0f}, part = {.sum = 0.0f};
         for (uint32_t i = 0; i < t->part_end - t->part_begin; i++) {
             const float *at = attention_result(t, i, query);
             memcpy(part.out, at, n * sizeof(float));
