@@ -22,11 +22,11 @@ static size_t padded(size_t n)
 }
 
 struct act_layout {
-    size_t lo, sums, shorts, outliers, dense, words; /* words: one of 4 bytes per row */
+    size_t lo, sums, shorts, outliers, dense, tiles, words; /* words: one of 4 bytes per row */
     size_t total;
 };
 
-static struct act_layout lay_out(uint32_t max_rows, uint32_t max_k)
+static struct act_layout lay_out(uint32_t max_rows, uint32_t max_k, bool tiles)
 {
     size_t rows = max_rows, k_pad = ((size_t)max_k + ACT_RUN - 1) / ACT_RUN * ACT_RUN;
     size_t whole_tiles = (rows + ACT_TILE_ROWS - 1) / ACT_TILE_ROWS * ACT_TILE_ROWS;
@@ -36,26 +36,31 @@ static struct act_layout lay_out(uint32_t max_rows, uint32_t max_k)
         .shorts = padded(rows * act_short_stride((uint32_t)k_pad) * sizeof(int16_t)),
         .outliers = padded(rows * (k_pad / ACT_GROUP) * sizeof(struct act_outlier)),
         .dense = padded(whole_tiles * k_pad * sizeof(uint32_t)),
+        .tiles = tiles ? act_tiles_bytes(max_rows, (uint32_t)k_pad) : 0,
         .words = padded(rows * 4),
     };
     layout.total = padded(sizeof(struct act_cpu)) + layout.lo + layout.sums + 2 * layout.shorts +
-                   layout.outliers + 2 * layout.dense + 20 * layout.words;
+                   layout.outliers + 2 * layout.dense + layout.tiles + 20 * layout.words;
     return layout;
 }
 
 size_t act_bytes_cpu(uint32_t max_rows, uint32_t max_k)
 {
-    return lay_out(max_rows, max_k).total;
+    return lay_out(max_rows, max_k, false).total;
 }
 
-int act_create_cpu(struct device *device, uint32_t max_rows, uint32_t max_k, struct act **out_act,
-                   struct error *err)
+size_t act_bytes_amx(uint32_t max_rows, uint32_t max_k)
 {
-    (void)device;
+    return lay_out(max_rows, max_k, true).total;
+}
+
+static int create(uint32_t max_rows, uint32_t max_k, bool tiles, struct act **out_act,
+                  struct error *err)
+{
     if (max_rows == 0 || max_k == 0)
         return error_set(err, STATUS_INVALID_ARGUMENT, "activations: %u rows of %u elements",
                          max_rows, max_k);
-    struct act_layout size = lay_out(max_rows, max_k);
+    struct act_layout size = lay_out(max_rows, max_k, tiles);
     void *memory = NULL;
     if (posix_memalign(&memory, ALIGN, size.total) != 0)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "activations: %zu bytes needed",
@@ -72,12 +77,27 @@ int act_create_cpu(struct device *device, uint32_t max_rows, uint32_t max_k, str
     act->outliers = (struct act_outlier *)(void *)(at += size.shorts);
     act->f32 = (uint32_t *)(void *)(at += size.outliers);
     act->bf16 = (uint32_t *)(void *)(at += size.dense);
-    act->scale = (float *)(void *)(at += size.dense);
+    act->tiles = at += size.dense;
+    act->scale = (float *)(void *)(at += size.tiles);
     act->n_outliers = (uint32_t *)(void *)(at += size.words);
     act->stats = (float *)(void *)(at += size.words);
     act->all_stats = (float *)(void *)(at + 2 * size.words);
     *out_act = &act->base;
     return 0;
+}
+
+int act_create_cpu(struct device *device, uint32_t max_rows, uint32_t max_k, struct act **out_act,
+                   struct error *err)
+{
+    (void)device;
+    return create(max_rows, max_k, false, out_act, err);
+}
+
+int act_create_amx(struct device *device, uint32_t max_rows, uint32_t max_k, struct act **out_act,
+                   struct error *err)
+{
+    (void)device;
+    return create(max_rows, max_k, true, out_act, err);
 }
 
 void act_destroy_cpu(struct act *act)
@@ -228,6 +248,35 @@ static void prepare_rows(void *arg, uint32_t index, uint32_t n_threads)
     quantize_rows(arg, index, n_threads);
 }
 
+static void arrange_rows(void *arg, uint32_t index, uint32_t n_threads)
+{
+    const struct prepare_job *job = arg;
+    uint32_t begin, end;
+    thread_pool_share(job->x->n_rows, ACT_PAIR_ROWS, index, n_threads, &begin, &end);
+    if (begin < end)
+        job->inner->arrange(job->act, begin, end);
+}
+
+/* Figures of the rows, of all ranks where there are several; integers; what the set arranges. */
+static int prepare_int8(struct stream *s, struct prepare_job *job, struct comm *comm, bool parallel)
+{
+    struct act_cpu *act = job->act;
+    if (job->segments == NULL || comm == NULL || comm->size == 1) {
+        run_job(s, prepare_rows, job, parallel);
+    } else {
+        run_job(s, stats_of_rows, job, parallel);
+        job->n_ranks = comm->size;
+        int rc = comm_all_gather(comm, s, act->all_stats, act->stats,
+                                 (size_t)job->x->n_rows * 2 * sizeof(float));
+        if (rc != 0)
+            return rc;
+        run_job(s, quantize_rows, job, parallel);
+    }
+    if (job->inner->arrange != NULL && act->base.n_rows >= job->inner->arrange_min_rows)
+        run_job(s, arrange_rows, job, parallel);
+    return 0;
+}
+
 int act_prepare_cpu(struct stream *s, struct act *base, const struct tensor *x, uint32_t kinds,
                     const struct segments *segments, struct comm *comm)
 {
@@ -244,15 +293,5 @@ int act_prepare_cpu(struct stream *s, struct act *base, const struct tensor *x, 
         run_job(s, regroup_rows, &job, parallel);
     if (!(kinds & ACT_INT8))
         return 0;
-    if (segments == NULL || comm == NULL || comm->size == 1) {
-        run_job(s, prepare_rows, &job, parallel);
-        return 0;
-    }
-    run_job(s, stats_of_rows, &job, parallel);
-    job.n_ranks = comm->size;
-    int rc =
-        comm_all_gather(comm, s, act->all_stats, act->stats, (size_t)x->n_rows * 2 * sizeof(float));
-    if (rc == 0)
-        run_job(s, quantize_rows, &job, parallel);
-    return rc;
+    return prepare_int8(s, &job, comm, parallel);
 }

@@ -15,7 +15,7 @@
 
 #include "kernels/act_header.h"
 
-enum { ACT_RUN = 32, ACT_GROUP = 4, ACT_GROUP_ROWS = 12, ACT_TILE_ROWS = 16 };
+enum { ACT_RUN = 32, ACT_GROUP = 4, ACT_GROUP_ROWS = 12, ACT_TILE_ROWS = 16, ACT_PAIR_ROWS = 32 };
 
 /* Sums A of one run in the forms that kernels start from: codes are stored without a sign, as q +
  * z, so products start at −z·A. */
@@ -41,8 +41,9 @@ struct act_cpu {
     float *scale;                 /* [n_rows] s; NaN where x was not finite */
     struct act_outlier *outliers; /* [n_rows][k_pad/4], ascending by group */
     uint32_t *n_outliers;         /* [n_rows] */
-    float *stats;                 /* [n_rows][2] Σ|x| and max|x| of this rank */
-    float *all_stats;             /* [8 ranks][n_rows][2] */
+    uint8_t *tiles;   /* what the kernel set arranges of lo and outliers (inner.h); may be NULL */
+    float *stats;     /* [n_rows][2] Σ|x| and max|x| of this rank */
+    float *all_stats; /* [8 ranks][n_rows][2] */
 };
 
 static inline const struct act_cpu *act_cpu(const struct act *act)
@@ -78,6 +79,15 @@ static inline const uint32_t *act_dense_row(const uint32_t *dense, uint32_t row,
 {
     return dense + (size_t)(row / ACT_GROUP_ROWS * ACT_GROUP_ROWS) * n_dwords +
            row % ACT_GROUP_ROWS;
+}
+
+/* Bytes of act.tiles for AMX: per 32 rows and 64 columns lo and hi as two tiles each, 40 groups of
+ * outliers and two indices; 32 sums and two counts, each to whole cache lines. */
+static inline size_t act_tiles_bytes(uint32_t n_rows, uint32_t k_pad)
+{
+    size_t chunks = (k_pad + 63) / 64, indices = (chunks * 4 + 63) / 64 * 64;
+    return ((size_t)n_rows + ACT_PAIR_ROWS - 1) / ACT_PAIR_ROWS *
+           (chunks * (4096 + 320) + 2 * indices + 256 + 64);
 }
 
 /* The 16 pairs of a run of a row of ACT_BF16 in tiles. */

@@ -86,6 +86,10 @@ struct cpu_inner {
     void (*abs_stats)(const float *x, uint32_t n, float *out_sum, float *out_max);
     /* Fills row `row` of act from x[n]: a = rint(x · inv). x NULL: all zero. */
     void (*quantize)(struct act_cpu *act, uint32_t row, const float *x, uint32_t n, float inv);
+    /* What the set's own linears read of rows [begin, end) that are quantized, begin a multiple of
+     * ACT_PAIR_ROWS; where there are at least so many rows. Optional: default NULL = nothing. */
+    void (*arrange)(struct act_cpu *act, uint32_t begin, uint32_t end);
+    uint32_t arrange_min_rows;
     void (*linear_int)(const struct linear_job *job, const struct linear_share *share);
     /* How ACT_BF16 rows are kept (act_cpu.h): columns per dword, 2 as bf16 pairs, 1 as f32 … */
     uint32_t bf16_columns;

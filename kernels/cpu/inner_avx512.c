@@ -45,6 +45,8 @@ const struct cpu_inner cpu_inner_amx = {
     .name = "amx",
     .row_block_bytes = AMX_BLOCK_BYTES,
     AVX512_LOOPS,
+    .arrange = act_arrange_amx,
+    .arrange_min_rows = AMX_MIN_ROWS,
     .linear_int = linear_int_amx,
     .bf16_columns = 2,
     .bf16_tile_rows = AMX_DENSE_ROWS,

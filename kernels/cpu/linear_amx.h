@@ -8,6 +8,9 @@
 
 #include "kernels/cpu/inner.h"
 
+/* Of the set: as the others', but for BF16. */
+#define AMX_NUMERICS "cpu-b3-tiles"
+
 enum {
     /* Rows from which tiles are faster than vpdpbusd (docs/performance.md, "AMX"): per 16 outputs ×
      * 64 columns the unpacking takes about 96 cycles and 16 rows of products 64, against 12 a row.
@@ -19,9 +22,9 @@ enum {
     /* Of BF16: a tile costs 21 cycles whatever its rows, the FMAs that stand for it 17 a row. */
     AMX_DENSE_MIN_ROWS = 4,
     AMX_DENSE_ROWS = 256, /* per share: weights come from memory once for so many */
-    /* What a share touches of its scratch at most: planes, lo and hi at AMX_MAX_K (1 MiB each),
-     * lists of outliers. */
-    AMX_SCRATCH_BYTES = 7 << 19,
+    /* What a share touches of its scratch at most: planes at AMX_MAX_K (1 MiB) and sums, or the
+     * totals of BF16 (2 MiB). */
+    AMX_SCRATCH_BYTES = 2 << 20,
 };
 
 /* Whether this processor's tiles multiply bytes as documented; tried once. Only where
@@ -32,5 +35,7 @@ bool amx_int8_checks(void);
 /* The same of TDPBF16PS. */
 bool amx_bf16_checks(void);
 
+/* Rows [begin, end) of lo and outliers as tiles, for linear_int_amx(). */
+void act_arrange_amx(struct act_cpu *act, uint32_t begin, uint32_t end);
 void linear_int_amx(const struct linear_job *job, const struct linear_share *share);
 void linear_dense_amx(const struct linear_job *job, const struct linear_share *share);

@@ -118,6 +118,8 @@ static void run_split(struct stream *s, struct split_job *job)
     uint32_t fit = job->inner->row_block_bytes / (row_bytes > 0 ? row_bytes : 1);
     fit = fit < ROW_BLOCK_MULTIPLE ? ROW_BLOCK_MULTIPLE
                                    : fit / ROW_BLOCK_MULTIPLE * ROW_BLOCK_MULTIPLE;
+    if (job->inner->arrange != NULL && fit > ACT_PAIR_ROWS)
+        fit = fit / ACT_PAIR_ROWS * ACT_PAIR_ROWS;
     uint64_t bytes = 0, n_macs = 0;
     for (uint32_t p = 0; p < job->n_parts; p++) {
         const struct weight_cpu *part = job->parts[p].linear.w;

@@ -5,8 +5,14 @@
 #include "kernels/cpu/linear_int_amx_impl.h"
 /* clang-format on */
 
+void act_arrange_amx(struct act_cpu *act, uint32_t begin, uint32_t end)
+{
+    amx_arrange(act, begin, end);
+}
+
 void linear_int_amx(const struct linear_job *job, const struct linear_share *share)
 {
+    /* Enough rows in the share means enough in act: they are arranged. */
     if (share->row_end - share->row_begin >= AMX_MIN_ROWS && amx_takes(job->w))
         amx_linear_int(job, share);
     else

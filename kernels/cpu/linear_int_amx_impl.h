@@ -31,7 +31,7 @@ enum {
      * hi is a tile: 4 more multiplications (84 cycles) against 3 cycles a group, of which the 84
      * of lo hide about 28 groups. */
     DENSE_GROUPS = 40,
-    NOT_DENSE = -1,
+    FIRST_DENSE = 1 << 30,       /* marks an index of a dense chunk */
     SUMS_BYTES = 4 * TILE_BYTES, /* of a pair: [tile 2][plane 2] */
     /* A piece of K: its planes stay in L1 while all rows of the block go by. */
     PIECE_CHUNKS = 16,
@@ -45,28 +45,26 @@ struct amx_group {
     int32_t hi;
 };
 
+/* Activations of 32 rows, arranged once for all linears that read them (act_cpu.h, tiles). */
 struct amx_pair {
-    uint32_t first_dense, n_dense;
-    uint32_t next_dense; /* of the panel at hand */
-    bool has_outliers;
+    int8_t *lo;               /* [tile 2][n_chunks][16 rows][64] */
+    int8_t *hi;               /* [dense chunk][tile 2][16 rows][64] */
+    struct amx_group *groups; /* by chunk */
+    uint32_t *group_ends;     /* [n_chunks]: where in groups those of a chunk end */
+    uint32_t *dense;          /* [n_chunks]: the chunks of hi, ascending */
+    int64_t *bias;            /* [32 rows] −2^15·Σa */
+    uint32_t *counts;         /* [2]: dense chunks, groups */
 };
 
-/* A block of rows, its activations as tiles, and the panel that is unpacked. */
+/* The rows of a share, at most a block, and the panel that is unpacked. */
 struct amx_block {
     const struct linear_job *job;
-    uint32_t row_begin, n_rows, n_pairs, n_chunks;
-    uint8_t *planes; /* [n_chunks][PLANES_BYTES] */
-    int8_t *lo;      /* [tile of rows][n_chunks][16 rows][64] */
-    int8_t *hi;      /* [dense chunk][tile 2][16 rows][64] */
-    struct amx_group *groups;
-    uint32_t *group_ends; /* [pair][n_chunks]: where in groups those of a chunk end */
-    int32_t *slots;       /* [n_chunks] of the pair at hand: an index into dense or NOT_DENSE */
-    uint32_t *next_group; /* [n_chunks] of the pair at hand */
-    uint32_t *dense;      /* chunk of each dense chunk */
-    int64_t *bias;        /* [row] −2^15·Σa */
-    struct amx_pair *pairs;
-    uint32_t n_dense, n_groups;
-    uint8_t *sums; /* [pair][lo, hi][tile 2][plane 2][16 rows][16 outputs] */
+    uint32_t row_begin, row_end;  /* the only ones that are stored */
+    uint32_t first_pair, n_pairs; /* that these are in */
+    uint32_t n_chunks;
+    uint8_t *planes;      /* [n_chunks][PLANES_BYTES] */
+    uint32_t *next_dense; /* [pair], of the panel at hand */
+    uint8_t *sums;        /* [pair][lo, hi][tile 2][plane 2][16 rows][16 outputs] */
 };
 
 /* Rows of a block, so that its activations stay in the L2 cache. */
@@ -88,31 +86,44 @@ static void *amx_take(uint8_t **at, size_t n_bytes)
 static size_t amx_lay_out(struct amx_block *b, uint8_t *scratch)
 {
     uint8_t *at = scratch;
-    uint32_t rows = amx_block_rows(b->n_chunks), pairs = rows / PAIR_ROWS,
-             most_dense = pairs * b->n_chunks;
+    uint32_t pairs = amx_block_rows(b->n_chunks) / PAIR_ROWS + 1; /* a share may cut pairs */
     b->planes = amx_take(&at, (size_t)b->n_chunks * PLANES_BYTES);
-    b->lo = amx_take(&at, (size_t)rows * b->n_chunks * CHUNK_K);
-    b->hi = amx_take(&at, (size_t)rows * b->n_chunks * CHUNK_K);
-    b->groups = amx_take(&at, (size_t)most_dense * DENSE_GROUPS * sizeof(*b->groups));
-    b->group_ends = amx_take(&at, most_dense * sizeof(*b->group_ends));
-    b->slots = amx_take(&at, b->n_chunks * sizeof(*b->slots));
-    b->next_group = amx_take(&at, b->n_chunks * sizeof(*b->next_group));
-    b->dense = amx_take(&at, most_dense * sizeof(*b->dense));
-    b->bias = amx_take(&at, rows * sizeof(*b->bias));
-    b->pairs = amx_take(&at, pairs * sizeof(*b->pairs));
+    b->next_dense = amx_take(&at, pairs * sizeof(*b->next_dense));
     b->sums = amx_take(&at, (size_t)pairs * 2 * SUMS_BYTES);
     return (size_t)(at - scratch);
 }
 
-/* One row of lo into its tiles; Σlo. Padding is zero. */
-static int32_t amx_copy_lo(const struct amx_block *b, uint32_t i_row)
+/* Lays a pair's parts; act_tiles_bytes() is what they take. */
+static size_t amx_lay_out_pair(struct amx_pair *pair, uint32_t n_chunks, uint8_t *memory)
 {
-    const struct act_cpu *act = b->job->act;
-    const int8_t *lo = act_lo(act, b->row_begin + i_row);
-    int8_t *dst = b->lo + (size_t)(i_row / TILE_ROWS) * b->n_chunks * TILE_BYTES +
-                  i_row % TILE_ROWS * TILE_ROW_BYTES;
+    uint8_t *at = memory;
+    pair->lo = amx_take(&at, (size_t)n_chunks * 2 * TILE_BYTES);
+    pair->hi = amx_take(&at, (size_t)n_chunks * 2 * TILE_BYTES);
+    pair->groups = amx_take(&at, (size_t)n_chunks * DENSE_GROUPS * sizeof(*pair->groups));
+    pair->group_ends = amx_take(&at, n_chunks * sizeof(*pair->group_ends));
+    pair->dense = amx_take(&at, n_chunks * sizeof(*pair->dense));
+    pair->bias = amx_take(&at, PAIR_ROWS * sizeof(*pair->bias));
+    pair->counts = amx_take(&at, 2 * sizeof(*pair->counts));
+    return (size_t)(at - memory);
+}
+
+ALWAYS_INLINE struct amx_pair amx_pair_of(const struct act_cpu *act, uint32_t i_pair)
+{
+    uint32_t n_chunks = (act->k_pad + CHUNK_K - 1) / CHUNK_K;
+    struct amx_pair pair;
+    amx_lay_out_pair(&pair, n_chunks, act->tiles + i_pair * act_tiles_bytes(PAIR_ROWS, act->k_pad));
+    return pair;
+}
+
+/* One row of lo into its tiles; Σlo. Padding is zero. */
+static int32_t amx_copy_lo(const struct act_cpu *act, uint32_t row, const struct amx_pair *pair)
+{
+    uint32_t n_chunks = (act->k_pad + CHUNK_K - 1) / CHUNK_K, in_pair = row % PAIR_ROWS;
+    const int8_t *lo = act_lo(act, row);
+    int8_t *dst = pair->lo + (size_t)(in_pair / TILE_ROWS) * n_chunks * TILE_BYTES +
+                  (size_t)(in_pair % TILE_ROWS) * TILE_ROW_BYTES;
     __m512i sum = _mm512_setzero_si512(), ones = _mm512_set1_epi8(1);
-    for (uint32_t c = 0; c < b->n_chunks; c++, dst += TILE_BYTES) {
+    for (uint32_t c = 0; c < n_chunks; c++, dst += TILE_BYTES) {
         uint32_t left = act->k_pad - c * CHUNK_K;
         __mmask16 mask = left >= CHUNK_K ? 0xFFFF : (__mmask16)((1u << left / 4) - 1);
         __m512i four = _mm512_maskz_loadu_epi32(mask, lo + (size_t)c * CHUNK_K);
@@ -127,85 +138,78 @@ ALWAYS_INLINE int32_t sum_of_four(int32_t hi)
     return (int8_t)hi + (int8_t)(hi >> 8) + (int8_t)(hi >> 16) + (hi >> 24);
 }
 
-/* Which chunks of a pair are dense, with zeroed tiles for them, and where the groups of the others
- * will be. */
-static void amx_choose_dense(struct amx_block *b, uint32_t i_pair, uint32_t n_rows)
+/* Which chunks of rows [first, end) are dense, with zeroed tiles for them, and how many groups the
+ * others have. Leaves in group_ends[c] where the groups of c begin, or FIRST_DENSE + i for
+ * the i-th dense chunk. */
+static void amx_choose_dense(const struct act_cpu *act, uint32_t first, uint32_t end,
+                             uint32_t n_chunks, struct amx_pair *pair)
 {
-    const struct act_cpu *act = b->job->act;
-    uint32_t *counts = b->next_group, *ends = b->group_ends + (size_t)i_pair * b->n_chunks;
-    memset(counts, 0, b->n_chunks * sizeof(*counts));
-    for (uint32_t r = 0; r < n_rows; r++) {
-        uint32_t row = b->row_begin + i_pair * PAIR_ROWS + r;
+    uint32_t *counts = pair->group_ends, n_groups = 0, n_dense = 0;
+    memset(counts, 0, n_chunks * sizeof(*counts));
+    for (uint32_t row = first; row < end; row++) {
         const struct act_outlier *o = act_outliers(act, row);
         for (uint32_t i = 0; i < act->n_outliers[row]; i++)
             counts[o[i].group * ACT_GROUP / CHUNK_K]++;
     }
-    struct amx_pair pair = {.first_dense = b->n_dense};
-    uint32_t first_group = b->n_groups;
-    for (uint32_t c = 0; c < b->n_chunks; c++) {
-        bool is_dense = counts[c] > DENSE_GROUPS;
-        uint32_t n_groups = is_dense ? 0 : counts[c];
-        b->slots[c] = is_dense ? (int32_t)b->n_dense : NOT_DENSE;
-        b->next_group[c] = b->n_groups;
-        b->n_groups += n_groups;
-        ends[c] = b->n_groups;
-        if (is_dense) {
-            b->dense[b->n_dense] = c;
-            memset(b->hi + (size_t)b->n_dense * 2 * TILE_BYTES, 0, (size_t)2 * TILE_BYTES);
-            b->n_dense++;
+    for (uint32_t c = 0; c < n_chunks; c++) {
+        uint32_t count = counts[c];
+        if (count <= DENSE_GROUPS) {
+            counts[c] = n_groups;
+            n_groups += count;
+            continue;
         }
+        counts[c] = FIRST_DENSE + n_dense;
+        memset(pair->hi + (size_t)n_dense * 2 * TILE_BYTES, 0, (size_t)2 * TILE_BYTES);
+        pair->dense[n_dense++] = c;
     }
-    pair.n_dense = b->n_dense - pair.first_dense;
-    pair.has_outliers = pair.n_dense > 0 || b->n_groups > first_group;
-    b->pairs[i_pair] = pair;
+    pair->counts[0] = n_dense;
+    pair->counts[1] = n_groups;
 }
 
 /* Outliers of one row into the dense tiles or the groups of their chunk; Σhi. */
-static int32_t amx_place_outliers(struct amx_block *b, uint32_t i_row)
+static int32_t amx_place_outliers(const struct act_cpu *act, uint32_t row, struct amx_pair *pair)
 {
-    const struct act_cpu *act = b->job->act;
-    uint32_t row = b->row_begin + i_row, in_pair = i_row % PAIR_ROWS;
+    uint32_t in_pair = row % PAIR_ROWS;
     const struct act_outlier *o = act_outliers(act, row);
     int32_t sum = 0;
     for (uint32_t i = 0; i < act->n_outliers[row]; i++) {
         uint32_t chunk = o[i].group * ACT_GROUP / CHUNK_K,
-                 in_chunk = o[i].group % (CHUNK_K / ACT_GROUP);
-        int32_t slot = b->slots[chunk];
+                 in_chunk = o[i].group % (CHUNK_K / ACT_GROUP), slot = pair->group_ends[chunk];
         sum += sum_of_four(o[i].hi);
-        if (slot == NOT_DENSE)
-            b->groups[b->next_group[chunk]++] = (struct amx_group){
-                .in_planes = (uint16_t)(in_chunk * TILE_ROW_BYTES),
-                .in_sums = (uint16_t)(in_pair / TILE_ROWS * 2 * TILE_BYTES +
-                                      in_pair % TILE_ROWS * TILE_ROW_BYTES),
-                .hi = o[i].hi,
-            };
-        else
-            memcpy(b->hi + (size_t)slot * 2 * TILE_BYTES + in_pair * TILE_ROW_BYTES +
-                       in_chunk * ACT_GROUP,
+        if (slot >= FIRST_DENSE) {
+            memcpy(pair->hi + (size_t)(slot - FIRST_DENSE) * 2 * TILE_BYTES +
+                       in_pair * TILE_ROW_BYTES + in_chunk * ACT_GROUP,
                    &o[i].hi, sizeof(o[i].hi));
+            continue;
+        }
+        pair->groups[slot] = (struct amx_group){
+            .in_planes = (uint16_t)(in_chunk * TILE_ROW_BYTES),
+            .in_sums = (uint16_t)(in_pair / TILE_ROWS * 2 * TILE_BYTES +
+                                  in_pair % TILE_ROWS * TILE_ROW_BYTES),
+            .hi = o[i].hi,
+        };
+        pair->group_ends[chunk]++;
     }
     return sum;
 }
 
-/* The activations of a block as tiles and lists. */
-static void amx_take_rows(struct amx_block *b)
+/* The rows of a pair as tiles and lists. What a tile has beyond the last row is not cleared: its
+ * results are not stored. */
+static void amx_arrange_pair(const struct act_cpu *act, uint32_t i_pair)
 {
-    b->n_pairs = (b->n_rows + PAIR_ROWS - 1) / PAIR_ROWS;
-    b->n_dense = b->n_groups = 0;
-    for (uint32_t p = 0; p < b->n_pairs; p++) {
-        uint32_t first = p * PAIR_ROWS, left = b->n_rows - first,
-                 n = left < PAIR_ROWS ? left : PAIR_ROWS,
-                 n_padded = (n + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
-        amx_choose_dense(b, p, n);
-        for (uint32_t r = first; r < first + n; r++) {
-            int64_t lo = amx_copy_lo(b, r), hi = amx_place_outliers(b, r);
-            b->bias[r] = -32768 * (lo + 255 * hi);
-        }
-        for (uint32_t r = first + n; r < first + n_padded; r++)
-            for (uint32_t c = 0; c < b->n_chunks; c++)
-                memset(b->lo + ((size_t)(r / TILE_ROWS) * b->n_chunks + c) * TILE_BYTES +
-                           r % TILE_ROWS * TILE_ROW_BYTES,
-                       0, TILE_ROW_BYTES);
+    struct amx_pair pair = amx_pair_of(act, i_pair);
+    uint32_t n_chunks = (act->k_pad + CHUNK_K - 1) / CHUNK_K, first = i_pair * PAIR_ROWS,
+             left = act->base.n_rows - first, end = first + (left < PAIR_ROWS ? left : PAIR_ROWS);
+    amx_choose_dense(act, first, end, n_chunks, &pair);
+    for (uint32_t row = first; row < end; row++) {
+        int64_t lo = amx_copy_lo(act, row, &pair), hi = amx_place_outliers(act, row, &pair);
+        pair.bias[row - first] = -32768 * (lo + 255 * hi);
+    }
+    uint32_t ends = 0;
+    for (uint32_t c = 0; c < n_chunks; c++) { /* a dense chunk's groups end where they begin */
+        if (pair.group_ends[c] < FIRST_DENSE)
+            ends = pair.group_ends[c];
+        pair.group_ends[c] = ends;
     }
 }
 
@@ -230,13 +234,22 @@ ALWAYS_INLINE uint8_t *amx_planes_of_run(uint8_t *planes, uint32_t run)
     return planes + (size_t)(run / 2) * PLANES_BYTES + run % 2 * (TILE_BYTES / 2);
 }
 
+/* Of a run of PACK_INT4 or, plain, PACK_INT4_PLAIN: isw and ioff in the halves of each dword. */
+ALWAYS_INLINE __m512i amx_int4_pairs(const uint8_t *run, bool plain)
+{
+    if (!plain)
+        return _mm512_load_si512(run + 256);
+    return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)(run + 256)));
+}
+
 /* Runs [run, end) of a panel. */
-static void amx_unpack_int4(const uint8_t *panel, uint8_t *planes, uint32_t run, uint32_t end)
+ALWAYS_INLINE void amx_unpack_int4(const uint8_t *panel, bool plain, uint8_t *planes, uint32_t run,
+                                   uint32_t end)
 {
     const __m512i nibble = _mm512_set1_epi8(15), low = _mm512_set1_epi32(0xFFFF);
     for (; run < end; run++) {
-        const uint8_t *from = panel + (size_t)run * INT4_RUN_BYTES;
-        __m512i pair = _mm512_load_si512(from + 256); /* isw, ioff */
+        const uint8_t *from = panel + (size_t)run * (plain ? INT4_PLAIN_RUN_BYTES : INT4_RUN_BYTES);
+        __m512i pair = amx_int4_pairs(from, plain);
         __m512i isw = _mm512_ternarylogic_epi32(low, pair, _mm512_slli_epi32(pair, 16), 0xCA),
                 ioff = _mm512_ternarylogic_epi32(low, _mm512_srli_epi32(pair, 16), pair, 0xCA);
         /* W = q·isw + (ioff − 8·isw) */
@@ -245,7 +258,7 @@ static void amx_unpack_int4(const uint8_t *panel, uint8_t *planes, uint32_t run,
         uint8_t *dst = amx_planes_of_run(planes, run);
 #pragma GCC unroll 4
         for (int v = 0; v < 4; v++) {
-            __m512i codes = _mm512_load_si512(from + v * 64);
+            __m512i codes = _mm512_loadu_si512(from + v * 64);
             amx_put_planes(dst + v * 64, _mm512_and_si512(codes, nibble), isw, start);
             codes = _mm512_and_si512(_mm512_srli_epi16(codes, 4), nibble);
             amx_put_planes(dst + (4 + v) * 64, codes, isw, start);
@@ -333,56 +346,56 @@ ALWAYS_INLINE void amx_add_groups(const struct amx_group *g, const struct amx_gr
 
 /* Chunks [chunk, end) of K of a pair of row tiles with the panel that is unpacked. The vector units
  * work on a chunk's groups while the tile unit has its products. */
-ALWAYS_INLINE void amx_multiply_pair(struct amx_block *b, uint32_t i_pair, uint32_t chunk,
-                                     uint32_t end, bool two)
+ALWAYS_INLINE void amx_multiply_pair(struct amx_block *b, uint32_t i, uint32_t chunk, uint32_t end,
+                                     bool two)
 {
+    struct amx_pair pair = amx_pair_of(b->job->act, b->first_pair + i);
     size_t tile_of_rows = (size_t)b->n_chunks * TILE_BYTES;
-    const int8_t *lo = b->lo + 2 * i_pair * tile_of_rows;
-    uint8_t *sums = b->sums + (size_t)i_pair * 2 * SUMS_BYTES, *hi_sums = sums + SUMS_BYTES;
-    struct amx_pair *pair = &b->pairs[i_pair];
-    const uint32_t *ends = b->group_ends + (size_t)i_pair * b->n_chunks;
-    uint32_t first = i_pair == 0 && chunk == 0 ? 0 : ends[(ptrdiff_t)chunk - 1];
-    const struct amx_group *group = b->groups + first;
+    uint8_t *sums = b->sums + (size_t)i * 2 * SUMS_BYTES, *hi_sums = sums + SUMS_BYTES;
+    const struct amx_group *group = pair.groups + (chunk == 0 ? 0 : pair.group_ends[chunk - 1]);
     if (chunk == 0) {
-        pair->next_dense = pair->first_dense;
-        if (pair->has_outliers)
+        b->next_dense[i] = 0;
+        if (pair.counts[0] + pair.counts[1] > 0)
             memset(hi_sums, 0, two ? SUMS_BYTES : SUMS_BYTES / 2);
     }
     amx_load_sums(sums, chunk == 0, two);
     for (uint32_t c = chunk; c < end; c++) {
         const uint8_t *planes = b->planes + (size_t)c * PLANES_BYTES;
-        const struct amx_group *group_end = b->groups + ends[c];
-        amx_multiply_chunk(lo + (size_t)c * TILE_BYTES, tile_of_rows, planes, two);
+        const struct amx_group *group_end = pair.groups + pair.group_ends[c];
+        amx_multiply_chunk(pair.lo + (size_t)c * TILE_BYTES, tile_of_rows, planes, two);
         amx_add_groups(group, group_end, planes, hi_sums);
         group = group_end;
     }
     amx_store_sums(sums, two);
-    uint32_t i = pair->next_dense, dense_end = pair->first_dense + pair->n_dense;
-    if (i == dense_end || b->dense[i] >= end)
+    uint32_t next = b->next_dense[i], n_dense = pair.counts[0];
+    if (next == n_dense || pair.dense[next] >= end)
         return;
     amx_load_sums(hi_sums, false, two);
-    for (; i < dense_end && b->dense[i] < end; i++)
-        amx_multiply_chunk(b->hi + (size_t)i * 2 * TILE_BYTES, TILE_BYTES,
-                           b->planes + (size_t)b->dense[i] * PLANES_BYTES, two);
+    for (; next < n_dense && pair.dense[next] < end; next++)
+        amx_multiply_chunk(pair.hi + (size_t)next * 2 * TILE_BYTES, TILE_BYTES,
+                           b->planes + (size_t)pair.dense[next] * PLANES_BYTES, two);
     amx_store_sums(hi_sums, two);
-    pair->next_dense = i;
+    b->next_dense[i] = next;
 }
 
-/* The four sums of a row: lo and hi by both planes. */
+/* The four sums of a row: lo and hi by both planes, and its bias. */
 struct amx_sums {
-    __m512i lo[2], hi[2]; /* by plane */
+    __m512i lo[2], hi[2];
+    int64_t bias;
 };
 
-ALWAYS_INLINE struct amx_sums amx_sums_of_row(const struct amx_block *b, uint32_t i_row)
+ALWAYS_INLINE struct amx_sums amx_sums_of_row(const struct amx_block *b, uint32_t row)
 {
-    uint32_t in_pair = i_row % PAIR_ROWS;
-    const uint8_t *at = b->sums + (size_t)(i_row / PAIR_ROWS) * 2 * SUMS_BYTES +
+    uint32_t in_pair = row % PAIR_ROWS, i = row / PAIR_ROWS - b->first_pair;
+    struct amx_pair pair = amx_pair_of(b->job->act, row / PAIR_ROWS);
+    const uint8_t *at = b->sums + (size_t)i * 2 * SUMS_BYTES +
                         (size_t)(in_pair / TILE_ROWS) * 2 * TILE_BYTES +
                         (size_t)(in_pair % TILE_ROWS) * TILE_ROW_BYTES,
                   *hi = at + SUMS_BYTES;
-    struct amx_sums s = {.lo = {_mm512_load_si512(at), _mm512_load_si512(at + TILE_BYTES)}};
+    struct amx_sums s = {.lo = {_mm512_load_si512(at), _mm512_load_si512(at + TILE_BYTES)},
+                         .bias = pair.bias[in_pair]};
     s.hi[0] = s.hi[1] = _mm512_setzero_si512();
-    if (b->pairs[i_row / PAIR_ROWS].has_outliers) {
+    if (pair.counts[0] + pair.counts[1] > 0) {
         s.hi[0] = _mm512_load_si512(hi);
         s.hi[1] = _mm512_load_si512(hi + TILE_BYTES);
     }
@@ -405,13 +418,12 @@ ALWAYS_INLINE void amx_put_floats(const struct linear_job *job, uint32_t row, ui
 }
 
 /* T fits 32 bits, so it may be put together modulo 2^32. */
-ALWAYS_INLINE void amx_finish_int4(const struct amx_block *b, uint32_t i_row, uint32_t n)
+ALWAYS_INLINE void amx_finish_int4(const struct amx_block *b, uint32_t row, uint32_t n)
 {
-    struct amx_sums s = amx_sums_of_row(b, i_row);
-    uint32_t row = b->row_begin + i_row;
+    struct amx_sums s = amx_sums_of_row(b, row);
     __m512i lo = _mm512_add_epi32(s.lo[0], _mm512_slli_epi32(s.lo[1], 8)),
             hi = _mm512_add_epi32(s.hi[0], _mm512_slli_epi32(s.hi[1], 8));
-    lo = _mm512_add_epi32(lo, _mm512_set1_epi32((int32_t)(uint64_t)b->bias[i_row]));
+    lo = _mm512_add_epi32(lo, _mm512_set1_epi32((int32_t)(uint64_t)s.bias));
     __m512i total = _mm512_add_epi32(lo, _mm512_sub_epi32(_mm512_slli_epi32(hi, 8), hi));
     if (b->job->y != NULL)
         amx_put_floats(b->job, row, n, _mm512_cvtepi32_ps(total));
@@ -427,13 +439,13 @@ ALWAYS_INLINE __m512i amx_half(__m512i x, int half)
 }
 
 /* T of 8 of the 16 outputs, in 64 bits. */
-ALWAYS_INLINE __m512i amx_total_int8(const struct amx_sums *s, int half, int64_t bias)
+ALWAYS_INLINE __m512i amx_total_int8(const struct amx_sums *s, int half)
 {
     __m512i lo = _mm512_add_epi64(amx_half(s->lo[0], half),
                                   _mm512_slli_epi64(amx_half(s->lo[1], half), 8)),
             hi = _mm512_add_epi64(amx_half(s->hi[0], half),
                                   _mm512_slli_epi64(amx_half(s->hi[1], half), 8));
-    lo = _mm512_add_epi64(lo, _mm512_set1_epi64(bias));
+    lo = _mm512_add_epi64(lo, _mm512_set1_epi64(s->bias));
     return _mm512_add_epi64(lo, _mm512_sub_epi64(_mm512_slli_epi64(hi, 8), hi));
 }
 
@@ -442,13 +454,11 @@ ALWAYS_INLINE __m512i amx_join(__m256i first, __m256i second)
     return _mm512_inserti32x8(_mm512_castsi256_si512(first), second, 1);
 }
 
-ALWAYS_INLINE void amx_finish_int8(const struct amx_block *b, uint32_t i_row, uint32_t n)
+ALWAYS_INLINE void amx_finish_int8(const struct amx_block *b, uint32_t row, uint32_t n)
 {
-    struct amx_sums s = amx_sums_of_row(b, i_row);
+    struct amx_sums s = amx_sums_of_row(b, row);
     const struct linear_job *job = b->job;
-    uint32_t row = b->row_begin + i_row;
-    __m512i first = amx_total_int8(&s, 0, b->bias[i_row]),
-            second = amx_total_int8(&s, 1, b->bias[i_row]);
+    __m512i first = amx_total_int8(&s, 0), second = amx_total_int8(&s, 1);
     if (job->y != NULL) {
         amx_put_floats(job, row, n,
                        _mm512_insertf32x8(_mm512_castps256_ps512(_mm512_cvtepi64_ps(first)),
@@ -476,29 +486,39 @@ static void amx_run_panel(struct amx_block *b, uint32_t n)
         uint32_t chunk = run / 2, chunk_end = (end + 1) / 2;
         if (is_int8)
             amx_unpack_int8(panel, panel_scales(w, panel), b->planes, run, end);
+        else if (w->format == PACK_INT4)
+            amx_unpack_int4(panel, false, b->planes, run, end);
         else
-            amx_unpack_int4(panel, b->planes, run, end);
+            amx_unpack_int4(panel, true, b->planes, run, end);
         for (uint32_t p = 0; p < b->n_pairs; p++)
-            if (b->n_rows - p * PAIR_ROWS > TILE_ROWS)
+            if (b->job->act->base.n_rows - (b->first_pair + p) * PAIR_ROWS > TILE_ROWS)
                 amx_multiply_pair(b, p, chunk, chunk_end, true);
             else
                 amx_multiply_pair(b, p, chunk, chunk_end, false);
     }
     if (is_int8)
-        for (uint32_t r = 0; r < b->n_rows; r++)
+        for (uint32_t r = b->row_begin; r < b->row_end; r++)
             amx_finish_int8(b, r, n);
     else
-        for (uint32_t r = 0; r < b->n_rows; r++)
+        for (uint32_t r = b->row_begin; r < b->row_end; r++)
             amx_finish_int4(b, r, n);
 }
 
 ALWAYS_INLINE bool amx_takes(const struct weight_cpu *w)
 {
-    return (w->format == PACK_INT4 || w->format == PACK_INT8) && w->k_pad > 0 &&
-           w->k_pad <= AMX_MAX_K;
+    bool is_known =
+        w->format == PACK_INT4 || w->format == PACK_INT4_PLAIN || w->format == PACK_INT8;
+    return is_known && w->k_pad > 0 && w->k_pad <= AMX_MAX_K;
 }
 
-/* A share with a weight that amx_takes(). */
+/* Rows [begin, end) for amx_linear_int(); wider ones than it takes are left alone. */
+static void amx_arrange(struct act_cpu *act, uint32_t begin, uint32_t end)
+{
+    for (uint32_t row = begin; row < end && act->k_pad <= AMX_MAX_K; row += PAIR_ROWS)
+        amx_arrange_pair(act, row / PAIR_ROWS);
+}
+
+/* A share with a weight that amx_takes(), of rows that are arranged. */
 static void amx_linear_int(const struct linear_job *job, const struct linear_share *share)
 {
     struct amx_block b = {.job = job, .n_chunks = (job->w->k_pad + CHUNK_K - 1) / CHUNK_K};
@@ -506,10 +526,12 @@ static void amx_linear_int(const struct linear_job *job, const struct linear_sha
     amx_lay_out(&b, share->scratch);
     tile_configure(&config);
     uint32_t step = amx_block_rows(b.n_chunks);
-    for (b.row_begin = share->row_begin; b.row_begin < share->row_end; b.row_begin += step) {
-        uint32_t left = share->row_end - b.row_begin;
-        b.n_rows = left < step ? left : step;
-        amx_take_rows(&b);
+    for (uint32_t row = share->row_begin; row < share->row_end; row = b.row_end) {
+        b.row_begin = row;
+        b.first_pair = row / PAIR_ROWS;
+        b.row_end = b.first_pair * PAIR_ROWS + step;
+        b.row_end = b.row_end < share->row_end ? b.row_end : share->row_end;
+        b.n_pairs = (b.row_end + PAIR_ROWS - 1) / PAIR_ROWS - b.first_pair;
         for (uint32_t n = share->n_begin; n < share->n_end; n += PANEL_ROWS)
             amx_run_panel(&b, n);
     }

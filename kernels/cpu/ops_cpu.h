@@ -15,6 +15,10 @@ size_t scratch_bytes_cpu(uint32_t vocab_size, uint32_t head_dim);
 size_t act_bytes_cpu(uint32_t max_rows, uint32_t max_k);
 int act_create_cpu(struct device *device, uint32_t max_rows, uint32_t max_k, struct act **out_act,
                    struct error *err);
+/* With room for what AMX linears arrange (act_cpu.h, tiles). */
+size_t act_bytes_amx(uint32_t max_rows, uint32_t max_k);
+int act_create_amx(struct device *device, uint32_t max_rows, uint32_t max_k, struct act **out_act,
+                   struct error *err);
 void act_destroy_cpu(struct act *act);
 int act_prepare_cpu(struct stream *s, struct act *base, const struct tensor *x, uint32_t kinds,
                     const struct segments *segments, struct comm *comm);

@@ -9,8 +9,7 @@
 
 /* Slots that are the same in every set. */
 #define SHARED_OPS                                                                                 \
-    .weight_pack_rows = weight_pack_rows_cpu, .act_bytes = act_bytes_cpu,                          \
-    .act_create = act_create_cpu, .act_destroy = act_destroy_cpu, .embed = embed_cpu,              \
+    .weight_pack_rows = weight_pack_rows_cpu, .act_destroy = act_destroy_cpu, .embed = embed_cpu,  \
     .rms_norm = rms_norm_cpu, .layer_norm = layer_norm_cpu, .add = add_cpu,                        \
     .add_bias = add_bias_cpu, .act_mul = act_mul_cpu, .act_prepare = act_prepare_cpu,              \
     .linear = linear_cpu, .linear_parts = linear_parts_cpu, .linear_gated = linear_gated_cpu,      \
@@ -20,7 +19,10 @@
 
 #define INTEGER_WEIGHTS .weight_bytes = weight_bytes_cpu, .weight_init = weight_init_cpu
 #define FLOAT_WEIGHTS   .weight_bytes = weight_bytes_f32, .weight_init = weight_init_f32
-#define CPU_SCRATCH     .scratch_bytes = scratch_bytes_cpu
+#define CPU_MEMORY                                                                                 \
+    .scratch_bytes = scratch_bytes_cpu, .act_bytes = act_bytes_cpu, .act_create = act_create_cpu
+#define AMX_MEMORY                                                                                 \
+    .scratch_bytes = scratch_bytes_amx, .act_bytes = act_bytes_amx, .act_create = act_create_amx
 
 static size_t scratch_bytes_amx(uint32_t vocab_size, uint32_t head_dim)
 {
@@ -31,26 +33,22 @@ static size_t scratch_bytes_amx(uint32_t vocab_size, uint32_t head_dim)
 /* ref, avx2, avx512 and avx512_bf16 are one numerics: the same expressions, lane for lane
  * (tests/unit/kernels). amx differs with BF16 weights, in the order of sums. */
 static const struct cpu_set
-    ref = {{.name = "ref", .numerics = "cpu-b3", INTEGER_WEIGHTS, CPU_SCRATCH, SHARED_OPS},
+    ref = {{.name = "ref", .numerics = "cpu-b3", INTEGER_WEIGHTS, CPU_MEMORY, SHARED_OPS},
            &cpu_inner_ref},
-    avx2 = {{.name = "avx2", .numerics = "cpu-b3", INTEGER_WEIGHTS, CPU_SCRATCH, SHARED_OPS},
+    avx2 = {{.name = "avx2", .numerics = "cpu-b3", INTEGER_WEIGHTS, CPU_MEMORY, SHARED_OPS},
             &cpu_inner_avx2},
-    avx512 = {{.name = "avx512", .numerics = "cpu-b3", INTEGER_WEIGHTS, CPU_SCRATCH, SHARED_OPS},
+    avx512 = {{.name = "avx512", .numerics = "cpu-b3", INTEGER_WEIGHTS, CPU_MEMORY, SHARED_OPS},
               &cpu_inner_avx512},
     avx512_bf16 =
-        {{.name = "avx512_bf16", .numerics = "cpu-b3", INTEGER_WEIGHTS, CPU_SCRATCH, SHARED_OPS},
+        {{.name = "avx512_bf16", .numerics = "cpu-b3", INTEGER_WEIGHTS, CPU_MEMORY, SHARED_OPS},
          &cpu_inner_avx512_bf16},
-    amx = {{.name = "amx",
-            .numerics = "cpu-b3-tiles",
-            INTEGER_WEIGHTS,
-            .scratch_bytes = scratch_bytes_amx,
-            SHARED_OPS},
+    amx = {{.name = "amx", .numerics = AMX_NUMERICS, INTEGER_WEIGHTS, AMX_MEMORY, SHARED_OPS},
            &cpu_inner_amx},
-    f32_ref = {{.name = "f32", .numerics = "cpu-f32", FLOAT_WEIGHTS, CPU_SCRATCH, SHARED_OPS},
+    f32_ref = {{.name = "f32", .numerics = "cpu-f32", FLOAT_WEIGHTS, CPU_MEMORY, SHARED_OPS},
                &cpu_inner_ref},
-    f32_avx2 = {{.name = "f32", .numerics = "cpu-f32", FLOAT_WEIGHTS, CPU_SCRATCH, SHARED_OPS},
+    f32_avx2 = {{.name = "f32", .numerics = "cpu-f32", FLOAT_WEIGHTS, CPU_MEMORY, SHARED_OPS},
                 &cpu_inner_avx2},
-    f32_avx512 = {{.name = "f32", .numerics = "cpu-f32", FLOAT_WEIGHTS, CPU_SCRATCH, SHARED_OPS},
+    f32_avx512 = {{.name = "f32", .numerics = "cpu-f32", FLOAT_WEIGHTS, CPU_MEMORY, SHARED_OPS},
                   &cpu_inner_avx512};
 
 /* What the set asks of the processor, and whether it has it. */

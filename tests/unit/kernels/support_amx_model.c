@@ -10,10 +10,16 @@
 #include <pthread.h>
 
 #include "base/error.h"
+#include "kernels/cpu/ops_cpu.h"
 
 static struct cpu_inner inner;
 static struct cpu_set set;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void arrange_model(struct act_cpu *act, uint32_t begin, uint32_t end)
+{
+    amx_arrange(act, begin, end);
+}
 
 static void linear_int_model(const struct linear_job *job, const struct linear_share *share)
 {
@@ -52,11 +58,16 @@ static void make_set(void)
         return;
     inner = cpu_inner_amx;
     inner.name = AMX_MODEL;
+    inner.arrange = arrange_model;
+    inner.arrange_min_rows = 1;
     inner.linear_int = linear_int_model;
     inner.linear_dense = linear_dense_model;
     set.ops = *avx512;
     set.ops.name = AMX_MODEL;
-    set.ops.numerics = "cpu-b3-tiles";
+    set.ops.scratch_bytes = NULL;
+    set.ops.act_bytes = act_bytes_amx;
+    set.ops.act_create = act_create_amx;
+    set.ops.numerics = AMX_NUMERICS;
     set.inner = &inner;
 }
 
@@ -75,4 +86,10 @@ size_t amx_model_scratch_bytes(uint32_t k_pad)
 {
     struct amx_block b = {.n_chunks = (k_pad + CHUNK_K - 1) / CHUNK_K};
     return amx_lay_out(&b, NULL);
+}
+
+size_t amx_model_pair_bytes(uint32_t k_pad)
+{
+    struct amx_pair pair;
+    return amx_lay_out_pair(&pair, (k_pad + CHUNK_K - 1) / CHUNK_K, NULL);
 }

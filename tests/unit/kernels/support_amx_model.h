@@ -24,3 +24,5 @@ bool amx_model_checks(void);
 
 /* Scratch that the integer linear lays out for a weight of k_pad columns. */
 size_t amx_model_scratch_bytes(uint32_t k_pad);
+/* What 32 rows take of act.tiles. */
+size_t amx_model_pair_bytes(uint32_t k_pad);

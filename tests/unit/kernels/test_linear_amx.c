@@ -146,12 +146,12 @@ static void test_any_split_and_any_share_of_outliers_gives_the_reference_bits(vo
 {
     (void)state;
     static const enum dtype types[] = {DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q4_K, DTYPE_Q8_0, DTYPE_Q6_K};
-    static const float shares[] = {0.0f, 0.005f, 0.05f, 0.5f};
+    static const float shares[] = {0.0f, 0.005f, 0.02f, 0.05f, 0.5f};
     struct random r = {41};
     if (!cpu_features()->avx512_vnni)
         skip();
     for (size_t t = 0; t < sizeof(types) / sizeof(types[0]); t++)
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < 5; i++) {
             check_splits(types[t], 71, 53, 512, shares[i], &r);
             check_splits(types[t], 35, 18, 2304, shares[i], &r); /* three pieces of K */
             if (dtype_block_elems(types[t]) == 32)
@@ -281,6 +281,8 @@ static void test_scratch_of_every_width_fits_what_is_said(void **state)
     for (uint32_t k = 32; k <= AMX_MAX_K; k += 32) {
         size_t n_bytes = amx_model_scratch_bytes(k);
         most = n_bytes > most ? n_bytes : most;
+        assert_int_equal(amx_model_pair_bytes(k), act_tiles_bytes(1, k));
+        assert_int_equal(2 * amx_model_pair_bytes(k), act_tiles_bytes(33, k));
     }
     assert_true(most <= AMX_SCRATCH_BYTES);
     assert_true((size_t)AMX_SCRATCH_BYTES <= (size_t)STREAM_SCRATCH_BYTES);
