@@ -125,7 +125,7 @@ static int32_t amx_copy_lo(const struct act_cpu *act, uint32_t row, const struct
     __m512i sum = _mm512_setzero_si512(), ones = _mm512_set1_epi8(1);
     for (uint32_t c = 0; c < n_chunks; c++, dst += TILE_BYTES) {
         uint32_t left = act->k_pad - c * CHUNK_K;
-        __mmask16 mask = left >= CHUNK_K ? 0xFFFF : (__mmask16)((1u << left / 4) - 1);
+        __mmask16 mask = (__mmask16)(left >= CHUNK_K ? 0xFFFF : (1u << left / 4) - 1);
         __m512i four = _mm512_maskz_loadu_epi32(mask, lo + (size_t)c * CHUNK_K);
         _mm512_store_si512(dst, four);
         sum = _mm512_dpbusd_epi32(sum, ones, four);
