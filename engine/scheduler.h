@@ -50,7 +50,8 @@ struct scheduler_config {
     uint32_t prefill_chunk_tokens; /* longest piece of a prompt per step */
     uint32_t max_requests;         /* that live */
     int64_t target_step_ns;        /* of a step in which sequences decode and prompts are computed;
-                                      0: none; SCHEDULER_TARGET_AUTO: twice one without prompts */
+                                      0: none; SCHEDULER_TARGET_AUTO: twice one without prompts in
+                                      which all decode that run or wait */
     bool prefix_cache;
     bool share_generated; /* generated tokens' KV equals prompt tokens' to the bit (roles P ≡ D) */
 };

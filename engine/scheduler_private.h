@@ -35,7 +35,7 @@ struct scheduler {
     struct step_batch *batch;
     struct scheduler_plan plan;
     struct step_shape shape;
-    int64_t decode_ns;           /* it would take without prompts */
+    int64_t decode_ns;           /* without prompts, if all decoded */
     struct kv_copy *copies;      /* [max_seqs] */
     struct sequence **samples;   /* [max_seqs + n_score_rows + n_draft_rows] */
     uint32_t *scored;            /* as many */

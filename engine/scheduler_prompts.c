@@ -236,11 +236,26 @@ static void schedule_alone(struct scheduler *sched, int64_t now_ns)
     schedule_piece(sched, &r->choices[r->leader], true);
 }
 
+/* A step without prompts, if all that run or wait for a slot decoded already: where many wait,
+ * those few that decode would soon go at that pace anyway, and the sooner the others join, the
+ * fewer steps it takes for all. */
+static int64_t decode_ns_of_all(const struct scheduler *sched)
+{
+    struct step_shape shape = sched->shape;
+    uint32_t n = sched->n_running + scheduler_queue_len(sched->queue);
+    n = n < sched->cfg.max_seqs ? n : sched->cfg.max_seqs;
+    if (shape.n_decode && n > shape.n_decode) {
+        shape.n_context = shape.n_context / shape.n_decode * n;
+        shape.n_decode = n;
+    }
+    return step_time_predict(&sched->time, &shape);
+}
+
 void prompts_schedule(struct scheduler *sched, int64_t now_ns)
 {
     int32_t floor = INT32_MIN;
     const int32_t *turn = turn_of(sched);
-    sched->decode_ns = step_time_predict(&sched->time, &sched->shape);
+    sched->decode_ns = decode_ns_of_all(sched);
     while (sched->batch->n_rows < sched->cfg.max_rows && cut_to_time(sched, 0, 1) &&
            schedule_next(sched, turn, &floor, now_ns))
         ;

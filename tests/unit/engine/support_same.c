@@ -119,6 +119,8 @@ static struct engine_config variant_config(const char *model, const struct same_
     cfg.max_concurrent = v->max_concurrent;
     cfg.prefix_cache = !v->no_prefix_cache;
     cfg.draft_tokens = v->draft_tokens;
+    if (v->least_rows > 0)
+        cfg.target_itl_ms = 0; /* how soon a batch fills is a matter of time otherwise */
     return cfg;
 }
 
