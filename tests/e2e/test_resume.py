@@ -13,7 +13,7 @@ from conftest import model_path, patience
 from invariants import worker_processes, worker_status
 from test_generate_stream import Stream as GenerateStream, alone, quiet
 
-N_TOKENS = 96
+N_TOKENS = 144
 ENV = {"SLUICE_RESTART_BACKOFF_INITIAL": "100ms", "SLUICE_STALL_TIMEOUT": "1500ms", "SLUICE_KILL_GRACE": "500ms"}
 
 
