@@ -93,7 +93,7 @@ static const struct option_spec deploy_specs[] = {
      "tokens of a prompt and an answer to it; 0: the context", 0, 16777216},
     {"target-itl-ms", 0, OPTION_U64, CLI_OPTION(target_itl_ms), NULL, "N",
      "time between two tokens that steps with prompts in them aim at; 0: none; default: twice a "
-     "step without prompts",
+     "step without prompts in which all decode that run or wait",
      0, 60000},
     {"speculate", 0, OPTION_U64, CLI_OPTION(speculate), "0", "N",
      "tokens drafted by prompt lookup in a step, where a request does not say; 0: none", 0, 16},

@@ -77,7 +77,7 @@ static const struct grouped_spec table[] = {
     {GROUP_SIZE,
      {"target-itl-ms", 0, OPTION_STRING, FIELD(target_itl), "auto", "N",
       "time between two tokens that steps with prompts in them aim at; 0: none; auto: twice a step "
-      "without prompts",
+      "without prompts in which all decode that run or wait",
       0, 0}},
     {GROUP_SIZE,
      {"prefix-cache", 0, OPTION_BOOL, FIELD(prefix_cache), "true", NULL,
