@@ -1,0 +1,219 @@
+/* Who runs, in which order, and who stands still. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/step.h"
+#include "support_scheduler.h"
+
+static void test_decodes_come_before_prefill_and_chunks_fill_the_budget(void **state)
+{
+    (void)state;
+    struct bench *b = &bench;
+    struct request *r[3];
+    struct scheduler_config cfg = bench_small;
+    cfg.max_rows = 20;
+    bench_open(b, &cfg);
+    for (uint32_t i = 0; i < 2; i++)
+        scheduler_add(b->sched, r[i] = bench_make(b, i, 4, 50, 1, 0, ""));
+    assert_true(bench_step(b));
+    scheduler_add(b->sched, r[2] = bench_make(b, 2, 100, 5, 1, 0, ""));
+    for (uint32_t i = 0; i < 6; i++) {
+        assert_true(bench_step(b));
+        assert_int_equal(b->plan.n_decode_rows, 2);
+        assert_int_equal(b->plan.n_decode_ready, 2);
+        assert_int_equal(b->plan.n_prefill_rows, 16); /* the chunk, within 20 − 2 rows */
+    }
+    assert_int_equal(r[2]->choices[0].n_computed, 96);
+    assert_int_equal(r[0]->choices[0].n_ids, 7);
+    for (uint32_t i = 0; i < 3; i++) {
+        scheduler_end_request(b->sched, r[i]);
+        request_release(r[i]);
+    }
+    bench_close(b);
+}
+
+static void test_queue_order_priority_then_arrival(void **state)
+{
+    (void)state;
+    enum { N = 12 };
+    struct bench *b = &bench;
+    struct request *r[N], *started[N];
+    uint32_t n_started = 0;
+    struct scheduler_config cfg = bench_small;
+    cfg.max_seqs = 1;
+    bench_open(b, &cfg);
+    for (uint32_t i = 0; i < N; i++)
+        scheduler_add(b->sched, r[i] = bench_make(b, i, 4, 2, 1, (int32_t)(i % 3), ""));
+    scheduler_set_priority(b->sched, r[11], -1);
+    while (bench_step(b))
+        for (uint32_t i = 0; i < b->plan.n_started; i++)
+            started[n_started++] = b->plan.started[i];
+    assert_int_equal(n_started, N);
+    assert_ptr_equal(started[N - 1], r[11]);
+    for (uint32_t i = 1; i < N; i++)
+        assert_true(started[i - 1]->priority > started[i]->priority ||
+                    (started[i - 1]->priority == started[i]->priority &&
+                     started[i - 1]->arrival < started[i]->arrival));
+    for (uint32_t i = 0; i < N; i++)
+        request_release(r[i]);
+    bench_close(b);
+}
+
+/* A caller with 60 requests in the queue does not make another wait for them; and over time both
+ * get the same tokens, though one's requests are four times as long. */
+static void test_fairness_callers_share_tokens(void **state)
+{
+    (void)state;
+    enum { N = 60, M = 15 };
+    struct bench *b = &bench;
+    struct request *greedy[N], *modest[M];
+    struct scheduler_config cfg = bench_small;
+    uint64_t tokens[2] = {0};
+    cfg.max_seqs = 1;
+    bench_open(b, &cfg);
+    for (uint32_t i = 0; i < N; i++)
+        scheduler_add(b->sched, greedy[i] = bench_make(b, i, 40, 40, 1, 0, "greedy"));
+    for (uint32_t i = 0; i < M; i++)
+        scheduler_add(b->sched, modest[i] = bench_make(b, i, 160, 160, 1, 0, "modest"));
+    while (modest[M - 1]->state == REQUEST_WAITING) {
+        assert_true(bench_step(b));
+        for (uint32_t i = 0; i < b->plan.n_started; i++) {
+            const struct request *r = b->plan.started[i];
+            tokens[r->caller[0] == 'm'] += r->n_prompt + r->max_tokens;
+        }
+        uint64_t apart = tokens[0] > tokens[1] ? tokens[0] - tokens[1] : tokens[1] - tokens[0];
+        assert_true(apart <= 1024 + 320 + 80); /* a quantum and a request of each */
+    }
+    while (scheduler_any(b->sched))
+        assert_true(bench_step(b));
+    for (uint32_t i = 0; i < N; i++)
+        request_release(greedy[i]);
+    for (uint32_t i = 0; i < M; i++)
+        request_release(modest[i]);
+    bench_close(b);
+}
+
+static uint32_t n_ready(struct bench *b)
+{
+    struct scheduler_stats s;
+    scheduler_get_stats(b->sched, &s);
+    return s.n_ready;
+}
+
+/* A stall is progress that stands still while requests are ready: what waits for the place of a
+ * paused one is not. */
+static void test_ready_when_paused_ones_hold_every_place_then_none_is(void **state)
+{
+    (void)state;
+    struct bench *b = &bench;
+    struct request *held[2], *queued;
+    struct scheduler_config cfg = bench_small;
+    cfg.max_seqs = 2;
+    bench_open(b, &cfg);
+    for (uint32_t i = 0; i < 2; i++)
+        scheduler_add(b->sched, held[i] = bench_make(b, i, 4, 50, 1, 0, ""));
+    assert_int_equal(n_ready(b), 2);
+    while (held[0]->choices[0].n_ids < 6 || held[1]->choices[0].n_ids < 6)
+        assert_true(bench_step(b));
+    for (uint32_t i = 0; i < 2; i++)
+        scheduler_pause(b->sched, held[i], true);
+    scheduler_add(b->sched, queued = bench_make(b, 2, 4, 5, 1, 0, ""));
+    assert_false(bench_step(b));
+    assert_int_equal(n_ready(b), 0);
+    scheduler_pause(b->sched, held[0], false);
+    assert_int_equal(n_ready(b), 2); /* the one that goes on, and the one behind it */
+    scheduler_pause(b->sched, held[1], false);
+    while (bench_step(b))
+        ;
+    for (uint32_t i = 0; i < 2; i++)
+        request_release(held[i]);
+    request_release(queued);
+    bench_close(b);
+}
+
+static void test_paused_requests_never_block_others(void **state)
+{
+    (void)state;
+    struct bench *b = &bench;
+    struct request *big, *little;
+    struct scheduler_config cfg = bench_small;
+    cfg.n_blocks = 10;
+    bench_open(b, &cfg);
+    scheduler_add(b->sched, big = bench_make(b, 0, 60, 19, 1, 9, ""));
+    while (big->choices[0].n_ids < 15)
+        assert_true(bench_step(b));
+    assert_int_equal(n_ready(b), 1);
+    scheduler_pause(b->sched, big, true);
+    assert_false(bench_step(b));
+    assert_int_equal(n_ready(b), 0); /* standing still is right */
+    scheduler_add(b->sched, little = bench_make(b, 1, 50, 20, 1, -5, ""));
+    while (little->state != REQUEST_ENDED)
+        assert_true(
+            bench_step(b)); /* takes the blocks of the paused one, though its priority is higher */
+    bench_assert_answer(little, true);
+    assert_true(big->n_preemptions > 0);
+    assert_false(bench_step(b));
+    scheduler_pause(b->sched, big, false);
+    while (bench_step(b))
+        ;
+    bench_assert_answer(big, true);
+    request_release(big);
+    request_release(little);
+    bench_close(b);
+}
+
+static void test_deadlines_queue_prefill_and_decode(void **state)
+{
+    (void)state;
+    struct bench *b = &bench;
+    struct request *r[4], *late;
+    struct scheduler_config cfg = bench_small;
+    uint32_t n_late = 0;
+    cfg.max_seqs = 2;
+    bench_open(b, &cfg);
+    assert_true(scheduler_next_deadline(b->sched) == INT64_MAX);
+    for (uint32_t i = 0; i < 4; i++) { /* decodes, is in prefill, waits, waits without a deadline */
+        r[i] = bench_make(b, i, i == 1 ? 200 : 4, 100, 1, 0, "");
+        r[i]->deadline_ns = i < 3 ? 5000 - i : 0;
+        scheduler_add(b->sched, r[i]);
+    }
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_true(bench_step(b));
+        assert_null(scheduler_expired(b->sched, b->now));
+    }
+    assert_true(scheduler_next_deadline(b->sched) == 4998);
+    assert_int_equal(r[2]->state, REQUEST_WAITING);
+    while ((late = scheduler_expired(b->sched, 5000))) {
+        assert_true(late != r[3]);
+        scheduler_end_request(b->sched, late);
+        n_late++;
+    }
+    assert_int_equal(n_late, 3);
+    assert_true(scheduler_next_deadline(b->sched) == INT64_MAX);
+    while (bench_step(b))
+        ;
+    bench_assert_answer(r[3], true);
+    for (uint32_t i = 0; i < 4; i++)
+        request_release(r[i]);
+    bench_close(b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_decodes_come_before_prefill_and_chunks_fill_the_budget),
+        cmocka_unit_test(test_queue_order_priority_then_arrival),
+        cmocka_unit_test(test_fairness_callers_share_tokens),
+        cmocka_unit_test(test_ready_when_paused_ones_hold_every_place_then_none_is),
+        cmocka_unit_test(test_paused_requests_never_block_others),
+        cmocka_unit_test(test_deadlines_queue_prefill_and_decode),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
