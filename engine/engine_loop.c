@@ -373,6 +373,16 @@ static void abandon_all(struct engine *e)
     events_publish(e, true);
 }
 
+/* Figures first: who reads an end may ask for the place it left. n_new: requests that were only
+ * posted in the last figures. */
+static void publish(struct engine *e, uint32_t n_new, bool wait)
+{
+    stats_refresh(e);
+    atomic_fetch_sub(&e->n_incoming, n_new);
+    if (events_publish(e, wait) && e->cfg.notify)
+        e->cfg.notify(e->cfg.notify_ctx);
+}
+
 void *engine_loop_run(void *arg)
 {
     struct engine *e = arg;
@@ -380,11 +390,12 @@ void *engine_loop_run(void *arg)
     while (!atomic_load(&e->closing)) {
         uint32_t n_new = drain_inbox(e);
         end_expired(e);
+        if (n_new || e->dirty)
+            publish(
+                e, n_new,
+                false); /* who cancelled, or had no time left, does not wait for the next step */
         bool ran = run_step(e);
-        stats_refresh(e);
-        atomic_fetch_sub(&e->n_incoming, n_new);
-        if (events_publish(e, !ran) && e->cfg.notify)
-            e->cfg.notify(e->cfg.notify_ctx);
+        publish(e, 0, !ran);
         if (!ran)
             wait_for_work(e);
     }

@@ -45,28 +45,39 @@ class Port:
 
 # --- F17: clients leave ---
 
+WATCHER = ("import grpc, sys, time; sys.path.insert(0, sys.argv[1]); from sluice.worker.v1 import worker_pb2 as p, worker_pb2_grpc as g\n"
+           "for s in g.WorkerStub(grpc.insecure_channel(sys.argv[2])).WatchStatus(p.WatchStatusRequest(protocol_min=1, protocol_max=1, interval_ms=10)):\n"
+           "    print(time.monotonic(), s.counters.n_cancelled_requests, s.counters.n_steps, flush=True)\n")
+
+
+def stubs_folder(sluice):
+    return os.path.dirname(os.path.dirname(os.path.dirname(sluice.stubs.inference.__file__)))
+
+
 class Cancelled(threading.Thread):
-    """When the worker said how many requests had been cancelled in its engine, and how long its steps took."""
+    """When the worker said how many requests had been cancelled in its engine, and how long its steps took. The time is taken in a process
+    of its own: this one has the clients of load L, whose turns would be counted."""
 
     def __init__(self, sluice):
         super().__init__(daemon=True)
         (path,) = sluice.state.glob("run/replica-*/worker.sock")
-        self.channel, self.seen = grpc.insecure_channel(f"unix:{path}"), []
-        request = sluice.stubs.worker.WatchStatusRequest(protocol_min=1, protocol_max=1, interval_ms=10)
-        self.call = sluice.stubs.worker_grpc.WorkerStub(self.channel).WatchStatus(request)
-        self.first = self.last = next(self.call).counters
-        self.seen.append((time.monotonic(), self.first.n_cancelled_requests))
+        self.process = subprocess.Popen([sys.executable, "-c", WATCHER, stubs_folder(sluice), f"unix:{path}"], stdout=subprocess.PIPE, text=True)
+        self.seen = [self.read(self.process.stdout.readline())]  # (when, cancelled, steps)
         self.start()
 
+    @staticmethod
+    def read(line):
+        at, *counts = line.split()
+        return float(at), *map(int, counts)
+
     def run(self):
-        with contextlib.suppress(grpc.RpcError):
-            for status in self.call:
-                self.last = status.counters
-                self.seen.append((time.monotonic(), self.last.n_cancelled_requests))
+        for line in self.process.stdout:
+            self.seen.append(self.read(line))
 
     def step_s(self):
         """Of the engine, in the mean since the start; it always had something to do."""
-        return (self.seen[-1][0] - self.seen[0][0]) / max(1, self.last.n_steps - self.first.n_steps)
+        (begin, _, first), (end, _, last) = self.seen[0], self.seen[-1]
+        return (end - begin) / max(1, last - first)
 
     def n(self):
         return self.seen[-1][1]
@@ -77,12 +88,12 @@ class Cancelled(threading.Thread):
         while self.n() < n:
             assert time.monotonic() < until, f"{n - self.n()} requests were not cancelled within {within} s"
             time.sleep(0.005)
-        return next(at for at, seen in self.seen if seen >= n)
+        return next(at for at, seen, _ in self.seen if seen >= n)
 
     def stop(self):
-        self.call.cancel()
+        self.process.kill()
+        self.process.wait()
         self.join(5)
-        self.channel.close()
 
 
 CHILD = ("import grpc, sys, threading; sys.path.insert(0, sys.argv[1]); from sluice.v1 import inference_pb2 as p, inference_pb2_grpc as g\n"
@@ -96,8 +107,7 @@ CHILD = ("import grpc, sys, threading; sys.path.insert(0, sys.argv[1]); from slu
 def leave(sluice, how):
     """Six streams whose client goes away after their first token; returns when it did."""
     if how == "kill":
-        stubs_folder = os.path.dirname(os.path.dirname(os.path.dirname(sluice.stubs.inference.__file__)))
-        process = subprocess.Popen([sys.executable, "-c", CHILD, stubs_folder, sluice.address], stdout=subprocess.PIPE)
+        process = subprocess.Popen([sys.executable, "-c", CHILD, stubs_folder(sluice), sluice.address], stdout=subprocess.PIPE)
         seen = set()
         while len(seen) < 6:
             seen.add(process.stdout.readline())
