@@ -390,10 +390,8 @@ void *engine_loop_run(void *arg)
     while (!atomic_load(&e->closing)) {
         uint32_t n_new = drain_inbox(e);
         end_expired(e);
-        if (n_new || e->dirty)
-            publish(
-                e, n_new,
-                false); /* who cancelled, or had no time left, does not wait for the next step */
+        if (n_new || e->dirty) /* who cancelled, or had no time left, does not wait for a step */
+            publish(e, n_new, false);
         bool ran = run_step(e);
         publish(e, 0, !ran);
         if (!ran)

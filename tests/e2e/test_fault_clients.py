@@ -47,7 +47,8 @@ class Port:
 
 WATCHER = ("import grpc, sys, time; sys.path.insert(0, sys.argv[1]); from sluice.worker.v1 import worker_pb2 as p, worker_pb2_grpc as g\n"
            "for s in g.WorkerStub(grpc.insecure_channel(sys.argv[2])).WatchStatus(p.WatchStatusRequest(protocol_min=1, protocol_max=1, interval_ms=10)):\n"
-           "    print(time.monotonic(), s.counters.n_cancelled_requests, s.counters.n_steps, flush=True)\n")
+           "    print(time.monotonic(), s.counters.n_cancelled_requests, s.counters.n_steps,\n"
+           "          str(s.counters).replace(chr(10), \", \"), str(s.load).replace(chr(10), \", \"), sep=chr(9), flush=True)\n")
 
 
 def stubs_folder(sluice):
@@ -62,13 +63,13 @@ class Cancelled(threading.Thread):
         super().__init__(daemon=True)
         (path,) = sluice.state.glob("run/replica-*/worker.sock")
         self.process = subprocess.Popen([sys.executable, "-c", WATCHER, stubs_folder(sluice), f"unix:{path}"], stdout=subprocess.PIPE, text=True)
-        self.seen = [self.read(self.process.stdout.readline())]  # (when, cancelled, steps)
+        self.seen = [self.read(self.process.stdout.readline())]  # (when, cancelled, steps, all counters)
         self.start()
 
     @staticmethod
     def read(line):
-        at, *counts = line.split()
-        return float(at), *map(int, counts)
+        at, cancelled, steps, *rest = line.split("\t")
+        return float(at), int(cancelled), int(steps), rest
 
     def run(self):
         for line in self.process.stdout:
@@ -76,7 +77,7 @@ class Cancelled(threading.Thread):
 
     def step_s(self):
         """Of the engine, in the mean since the start; it always had something to do."""
-        (begin, _, first), (end, _, last) = self.seen[0], self.seen[-1]
+        (begin, _, first, _), (end, _, last, _) = self.seen[0], self.seen[-1]
         return (end - begin) / max(1, last - first)
 
     def n(self):
@@ -86,9 +87,9 @@ class Cancelled(threading.Thread):
         """The first time at which there were n of them."""
         until = time.monotonic() + within
         while self.n() < n:
-            assert time.monotonic() < until, f"{n - self.n()} requests were not cancelled within {within} s"
+            assert time.monotonic() < until, f"{n - self.n()} requests were not cancelled within {within} s: {self.seen[-1]}"
             time.sleep(0.005)
-        return next(at for at, seen, _ in self.seen if seen >= n)
+        return next(at for at, seen, *_ in self.seen if seen >= n)
 
     def stop(self):
         self.process.kill()
