@@ -13,8 +13,9 @@
  *
  * Prompts are served by priority; within one, the caller that has had least comes first
  * (fair_share.h), and a caller with nothing running takes the place of one of several requests
- * of another. But in every SCHEDULER_AGE_TURN-th step with prompts the priority of whoever has
- * waited longest comes first, so that none waits for ever.
+ * of another. But in every SCHEDULER_AGE_TURN-th step with prompts it is the turn of the request
+ * that has waited longest: once of its priority, once of itself, so that none waits for ever,
+ * neither for higher priorities nor for callers that have had less.
  *
  * It always gets on: where nothing else can run, the first that is not paused, by priority and
  * arrival, takes the blocks of all others, and a single sequence always fits (checked at submit).

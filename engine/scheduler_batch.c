@@ -48,6 +48,9 @@ void batch_charge(struct scheduler *sched, struct sequence *seq, uint32_t begin,
                       (uint64_t)n_prompt_rows * FAIR_SHARE_PROMPT_ROW +
                           (uint64_t)(end - begin - n_prompt_rows) * FAIR_SHARE_GENERATED_ROW);
     seq->n_charged = end;
+    uint64_t counter = fair_share_counter(sched->share, seq->request->i_caller);
+    if (seq->request->i_caller == sched->last_caller && counter > sched->last_counter)
+        sched->last_counter = counter;
 }
 
 /* A token of the sequence, or one drafted behind its last. */

@@ -17,13 +17,15 @@ struct scheduler {
     struct fair_share *share;
     struct scheduler_queue *queue;
     uint32_t *n_active_of; /* [max_requests] active requests of each caller */
-    uint64_t last_counter; /* of the caller whose prompt was worked on last */
+    uint32_t last_caller;  /* whose prompt was worked on last, */
+    uint64_t last_counter; /* and what it has had since, too */
     struct request *live;  /* list of all */
     uint32_t n_live, n_active, n_paused;
     int64_t next_deadline_ns;
     bool deadlines_changed; /* next_deadline_ns must be found again */
     uint64_t n_arrivals, n_steps;
     uint32_t n_since_turn; /* steps with prompts since the oldest had its turn */
+    bool own_turn;         /* the next one is its own, not its priority's */
     struct step_time time;
 
     struct sequence **running; /* [max_seqs] with a slot; by priority, arrival, choice */

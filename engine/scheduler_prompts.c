@@ -48,7 +48,7 @@ static uint32_t cut_to_time(const struct scheduler *sched, uint32_t depth, uint3
     if (!limit || !shape.n_decode)
         return n;
     if (limit == SCHEDULER_TARGET_AUTO)
-        limit = 2 * sched->decode_ns;
+        limit = sched->decode_ns < INT64_MAX / 2 ? 2 * sched->decode_ns : INT64_MAX;
     shape.n_prefill = done;
     uint32_t fits = step_time_fit_rows(&sched->time, &shape, depth, limit, n);
     uint32_t least = done < SCHEDULER_LEAST_PREFILL_ROWS ? SCHEDULER_LEAST_PREFILL_ROWS - done : 0;
@@ -66,12 +66,17 @@ static void start_sequence(struct scheduler *sched, struct sequence *seq)
         seq->n_charged = seq->n_computed; /* found in the cache: it cost nothing */
 }
 
+/* Blocks that a prompt leaves free as it starts, for those that decode. */
+static uint32_t spare_blocks(const struct scheduler *sched)
+{
+    return sched->batch->n_rows ? 1 + sched->plan.n_decode_rows / 8 : 0;
+}
+
 /* A piece of a prompt (or of a replay); `force`: at the cost of all others' blocks. */
 static enum piece schedule_piece(struct scheduler *sched, struct sequence *seq, bool force)
 {
     if (!kv_cache_table_len(sched->kv, seq->slot)) {
-        uint32_t spare = sched->batch->n_rows ? 1 + sched->plan.n_decode_rows / 8 : 0;
-        if (!force && !blocks_can_start(sched, seq, spare))
+        if (!force && !blocks_can_start(sched, seq, spare_blocks(sched)))
             return PIECE_NO_BLOCKS;
         start_sequence(sched, seq);
     }
@@ -90,7 +95,8 @@ static enum piece schedule_piece(struct scheduler *sched, struct sequence *seq, 
         return PIECE_NO_BLOCKS;
     batch_emit(sched, seq, n);
     sched->plan.n_prefill_rows += n;
-    sched->last_counter = fair_share_counter(sched->share, seq->request->i_caller);
+    sched->last_caller = seq->request->i_caller;
+    sched->last_counter = fair_share_counter(sched->share, sched->last_caller);
     return PIECE_SCHEDULED;
 }
 
@@ -179,6 +185,12 @@ static struct sequence *next_running(const struct scheduler *sched, const int32_
     return best;
 }
 
+static void turn_taken(struct scheduler *sched)
+{
+    sched->n_since_turn = 0;
+    sched->own_turn = !sched->own_turn;
+}
+
 /* One piece, or a mark at who could get none. False where there is nobody left, or no room. *floor:
  * someone of this priority who has started waits for blocks; nothing below it may begin to. */
 static bool schedule_next(struct scheduler *sched, const int32_t *turn, int32_t *floor,
@@ -187,9 +199,8 @@ static bool schedule_next(struct scheduler *sched, const int32_t *turn, int32_t 
     bool blocked = *floor > INT32_MIN;
     struct sequence *seq = next_running(sched, turn);
     struct request *r = scheduler_queue_peek(sched->queue, turn);
-    uint32_t spare = sched->batch->n_rows ? 1 + sched->plan.n_decode_rows / 8 : 0;
     if (r && (!seq || goes_first(sched, r, seq->request, turn)) && r->priority > *floor &&
-        has_room_for(sched, r, spare)) {
+        has_room_for(sched, r, spare_blocks(sched))) {
         activate(sched, r, now_ns);
         seq = &r->choices[r->leader];
     }
@@ -199,26 +210,42 @@ static bool schedule_next(struct scheduler *sched, const int32_t *turn, int32_t 
     if (blocked && !kv_cache_table_len(sched->kv, seq->slot))
         return true;
     enum piece piece = schedule_piece(sched, seq, false);
-    if (piece == PIECE_SCHEDULED && turn && seq->request->priority == *turn)
-        sched->n_since_turn = 0;
+    if (piece == PIECE_SCHEDULED && turn && seq->request->priority == *turn && !sched->own_turn)
+        turn_taken(sched);
     if (piece == PIECE_NO_BLOCKS && !blocked)
         *floor = seq->request->priority;
     return piece != PIECE_NO_ROOM;
 }
 
-/* The priority of the prompt that came first of all that wait, where it is its turn; it stays its
- * turn until it gets a piece. */
-static const int32_t *turn_of(const struct scheduler *sched)
+/* Whose turn it is, where it is one: the request that came first of all whose prompts wait. It
+ * stays its turn until it is taken. */
+static struct request *turn_of(const struct scheduler *sched)
 {
-    const struct request *oldest = scheduler_queue_oldest(sched->queue);
+    struct request *oldest = scheduler_queue_oldest(sched->queue);
     if (sched->n_since_turn < SCHEDULER_AGE_TURN - 1)
         return NULL;
     for (uint32_t i = 0; i < sched->n_running; i++) {
-        const struct request *r = sched->running[i]->request;
+        struct request *r = sched->running[i]->request;
         if (wants_piece(sched->running[i]) && (!oldest || r->arrival < oldest->arrival))
             oldest = r;
     }
-    return oldest ? &oldest->priority : NULL;
+    return oldest;
+}
+
+/* A piece for the request itself, before all others: among those of one priority it could be behind
+ * callers that come new for ever. False where it gets none. */
+static bool schedule_oldest(struct scheduler *sched, struct request *r, int64_t now_ns)
+{
+    struct sequence *seq = NULL;
+    if (r->state == REQUEST_WAITING && has_room_for(sched, r, spare_blocks(sched)))
+        activate(sched, r, now_ns);
+    for (uint32_t i = 0; i < r->n_choices && !seq; i++)
+        if (wants_piece(&r->choices[i]))
+            seq = &r->choices[i];
+    if (!seq)
+        return false;
+    seq->passed_step = sched->n_steps;
+    return schedule_piece(sched, seq, false) == PIECE_SCHEDULED;
 }
 
 /* Nothing runs: the first in the order of running, or of the queue, takes what it needs. */
@@ -251,13 +278,25 @@ static int64_t decode_ns_of_all(const struct scheduler *sched)
     return step_time_predict(&sched->time, &shape);
 }
 
+static bool has_room(const struct scheduler *sched)
+{
+    return sched->batch->n_rows < sched->cfg.max_rows && cut_to_time(sched, 0, 1);
+}
+
 void prompts_schedule(struct scheduler *sched, int64_t now_ns)
 {
     int32_t floor = INT32_MIN;
-    const int32_t *turn = turn_of(sched);
+    struct request *oldest = turn_of(sched);
+    const int32_t *turn = oldest ? &oldest->priority : NULL;
     sched->decode_ns = decode_ns_of_all(sched);
-    while (sched->batch->n_rows < sched->cfg.max_rows && cut_to_time(sched, 0, 1) &&
-           schedule_next(sched, turn, &floor, now_ns))
+    if (oldest && sched->own_turn) {
+        turn = NULL;
+        if (has_room(sched) && schedule_oldest(sched, oldest, now_ns))
+            turn_taken(sched);
+        else if (sched->n_since_turn >= 2 * SCHEDULER_AGE_TURN)
+            sched->own_turn = false; /* what it waits for is no turn */
+    }
+    while (has_room(sched) && schedule_next(sched, turn, &floor, now_ns))
         ;
     if (!sched->batch->n_rows)
         schedule_alone(sched, now_ns);

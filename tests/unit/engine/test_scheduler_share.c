@@ -411,6 +411,53 @@ static void test_a_low_priority_gets_on_under_a_flood(void **state)
     close_sim();
 }
 
+/* A caller that had the machine to itself, for answers longer than their prompts, owes nobody
+ * anything: what it had since its last prompt counts for those who come, too. */
+static void test_who_had_what_nobody_wanted_does_not_pay_for_it(void **state)
+{
+    (void)state;
+    static const struct demand both[] = {{"late", 0, 300, 30, 20}, {"alone", 0, 300, 30, 20}};
+    struct scheduler_config cfg = roomy;
+    cfg.max_seqs = 8;
+    open_sim(&cfg);
+    for (uint32_t i = 0; i < 8; i++)
+        submit("alone", 0, 20, 4000);
+    while (sim.n_live)
+        assert_true(step());
+    memset(sim.had, 0, sizeof(sim.had));
+    run_demand(both, 2, 1000);
+    if (sim.had['l'] > 1.25 * (double)sim.had['a'] || sim.had['a'] > 1.25 * (double)sim.had['l'])
+        fail_msg("%llu tokens against %llu", (unsigned long long)sim.had['l'],
+                 (unsigned long long)sim.had['a']);
+    close_sim();
+}
+
+/* Ever new callers, each of which has had less than the one that waits: it has its turn. */
+static void test_a_crowd_of_new_callers_starves_nobody(void **state)
+{
+    (void)state;
+    struct scheduler_config cfg = roomy;
+    struct request *r = NULL, *first;
+    uint32_t n_new = 0, n_steps = 0;
+    char name[16];
+    cfg.max_seqs = 4;
+    open_sim(&cfg);
+    request_retain(first = submit("had much", 0, 50, 1500));
+    for (; n_steps < 4000 && (!r || r->state != REQUEST_ENDED); n_steps++) {
+        for (uint32_t k = n_waiting_of("new"); k < 6 && n_steps > 300; k++) {
+            snprintf(name, sizeof(name), "new %u", n_new++);
+            submit(name, 0, 100, 2);
+        }
+        assert_true(step());
+        if (!r && first->state == REQUEST_ENDED)
+            request_retain(r = submit("had much", 0, 100, 5));
+    }
+    assert_true(r && r->state == REQUEST_ENDED);
+    request_release(first);
+    request_release(r);
+    close_sim();
+}
+
 /* Places that one caller alone could fill are filled. */
 static void test_one_caller_alone_has_everything(void **state)
 {
@@ -440,6 +487,8 @@ int main(void)
         cmocka_unit_test(test_a_caller_that_comes_back_is_not_new),
         cmocka_unit_test(test_a_caller_that_was_idle_has_no_credit),
         cmocka_unit_test(test_a_low_priority_gets_on_under_a_flood),
+        cmocka_unit_test(test_who_had_what_nobody_wanted_does_not_pay_for_it),
+        cmocka_unit_test(test_a_crowd_of_new_callers_starves_nobody),
         cmocka_unit_test(test_one_caller_alone_has_everything),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
