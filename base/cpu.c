@@ -3,12 +3,14 @@
 #include <cpuid.h>
 #include <errno.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "base/cpus.h"
+#include "base/error.h"
 
 enum { ARCH_REQ_XCOMP_PERM_CODE = 0x1023, XFEATURE_XTILEDATA_BIT = 18 };
 
@@ -91,9 +93,10 @@ const struct cpu_features *cpu_features(void)
 
 int cpu_count(void)
 {
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof(set), &set) != 0)
+    struct cpus set;
+    struct error err;
+    if (cpus_allowed(&set, &err) != 0)
         return 1;
-    int n = CPU_COUNT(&set);
-    return n > 0 ? n : 1;
+    uint32_t n = cpus_count(&set);
+    return n > 0 ? (int)n : 1;
 }
