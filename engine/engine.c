@@ -202,7 +202,7 @@ static int open_scheduler(struct engine *e, struct error *err)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for %u sequences",
                          limits.max_seqs);
     atomic_store(&e->admission.n_places, limits.max_seqs);
-    return admission_init(&e->admission, cfg.max_requests, err);
+    return 0;
 }
 
 static int start_thread(struct engine *e, struct error *err)
@@ -272,7 +272,6 @@ void engine_close(struct engine *e)
     }
     scheduler_destroy(e->scheduler);
     step_batch_destroy(e->batch);
-    admission_fini(&e->admission);
     free(e->params);
     free(e->results);
     free(e->turn);
@@ -345,21 +344,6 @@ static void publish_stats(struct engine *e)
     atomic_store_explicit(&shared->sequence, sequence + 2, memory_order_release);
 }
 
-struct waiting_list {
-    struct admission *admission;
-    uint32_t n;
-};
-
-static void list_waiting(void *ctx, const struct request *r, uint32_t n_tokens)
-{
-    struct waiting_list *list = ctx;
-    struct admission_entry entry = {.caller = r->caller_hash,
-                                    .priority = r->priority,
-                                    .n_tokens = n_tokens,
-                                    .queued = r->state == REQUEST_WAITING};
-    admission_set_entry(list->admission, list->n++, &entry);
-}
-
 void stats_refresh(struct engine *e)
 {
     struct scheduler_stats s;
@@ -376,10 +360,9 @@ void stats_refresh(struct engine *e)
     e->stats.n_prefix_query_tokens = s.n_prefix_query_tokens;
     e->stats.queued_prompt_tokens = s.queued_tokens;
     atomic_store(&e->n_queued, s.n_queued);
+    atomic_store(&e->admission.tokens_ahead, s.queued_tokens);
+    atomic_store(&e->admission.requests_ahead, s.n_queued);
     atomic_store(&e->admission.n_used, s.n_used_slots);
-    struct waiting_list list = {.admission = &e->admission};
-    scheduler_each_waiting(e->scheduler, list_waiting, &list);
-    admission_set_n_waiting(&e->admission, list.n);
     publish_stats(e);
 }
 

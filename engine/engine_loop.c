@@ -386,7 +386,9 @@ static void publish(struct engine *e, uint32_t n_new, bool wait)
 void *engine_loop_run(void *arg)
 {
     struct engine *e = arg;
+    struct error why;
     pthread_setname_np(pthread_self(), "sluice-engine");
+    executor_enter(e->executor, &why); /* a CPU that has gone since: it runs wherever it can */
     while (!atomic_load(&e->closing)) {
         uint32_t n_new = drain_inbox(e);
         end_expired(e);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/cpu.h"
+#include "base/cpus.h"
 #include "base/error.h"
 #include "engine/decoder.h"
 #include "engine/executor_arch.h"
@@ -45,6 +46,8 @@ struct executor {
     atomic_uint_fast64_t progress;
     char numerics_id[NUMERICS_ID_BYTES];
     struct error not_shared; /* why memory that was given is not used */
+    bool is_confined;
+    struct cpus first_cpus; /* of the thread that steps */
 };
 
 /* --- planning --- */
@@ -137,6 +140,46 @@ static int check_memory(const struct executor *ex, struct error *err)
     return error_reason(err, "DEVICE_MEMORY");
 }
 
+/* A rank's own thread; rank 0's confines itself in executor_enter(). */
+struct confine_job {
+    struct cpus first[MAX_RANKS];
+    struct error errs[MAX_RANKS];
+    int rc[MAX_RANKS];
+};
+
+static void confine_rank(void *ctx, uint32_t r)
+{
+    struct confine_job *job = ctx;
+    if (r > 0)
+        job->rc[r] = cpus_confine(&job->first[r], &job->errs[r]);
+}
+
+static int confine(struct executor *ex, const struct executor_config *cfg, struct error *err)
+{
+    struct confine_job job = {.rc = {0}};
+    const struct cpus *at = cfg->thread_cpus;
+    int rc = 0;
+    for (uint32_t r = 0; !rc && r < ex->n_ranks; r++) {
+        job.first[r] = *at;
+        rc = ex->device->ops->stream_confine(ex->streams[r], at, err);
+        /* More ranks than threads: those beyond are where the last thread is. */
+        uint32_t n = thread_share(cfg, r);
+        if ((size_t)(at - cfg->thread_cpus) + n < cfg->n_threads)
+            at += n;
+    }
+    if (rc)
+        return rc;
+    rank_team_run(ex->team, confine_rank, &job);
+    for (uint32_t r = 0; r < ex->n_ranks; r++)
+        if (job.rc[r]) {
+            *err = job.errs[r];
+            return job.rc[r];
+        }
+    ex->first_cpus = job.first[0];
+    ex->is_confined = true;
+    return 0;
+}
+
 static int open_device(struct executor *ex, const struct executor_config *cfg, struct error *err)
 {
     const struct device_ops *ops = backend_cpu();
@@ -152,6 +195,8 @@ static int open_device(struct executor *ex, const struct executor_config *cfg, s
         rc = comm_shm_create(ex->n_ranks, COMM_BYTES, ex->comms, err);
     if (!rc)
         rc = rank_team_create(ex->n_ranks, &ex->team, err);
+    if (!rc && cfg->thread_cpus)
+        rc = confine(ex, cfg, err);
     return rc;
 }
 
@@ -159,11 +204,15 @@ static int load(struct executor *ex, const struct executor_config *cfg,
                 executor_progress_fn *progress, void *ctx, const atomic_bool *cancel,
                 struct error *err)
 {
-    struct thread_pool *pool;
+    struct thread_pool *pool = NULL;
     uint32_t n_threads = cfg->n_threads ? cfg->n_threads : (uint32_t)cpu_count();
     int rc = thread_pool_create(n_threads, &pool, err);
-    if (rc)
+    if (!rc && cfg->thread_cpus)
+        rc = thread_pool_confine(pool, cfg->thread_cpus, err);
+    if (rc) {
+        thread_pool_destroy(pool);
         return rc;
+    }
     struct loader_job job = {
         .model = &ex->model,
         .ops = ex->ops,
@@ -173,6 +222,7 @@ static int load(struct executor *ex, const struct executor_config *cfg,
         .progress = progress,
         .progress_ctx = ctx,
         .cancel = cancel,
+        .rank_nodes = cfg->rank_nodes,
         .shared_fds = cfg->packed_fds,
     };
     rc = loader_load(&job, ex->weights, &ex->not_shared, err);
@@ -401,6 +451,11 @@ static int check_batch(const struct executor *ex, const struct step_batch *batch
             return error_set(err, STATUS_INTERNAL, "step: sample row %u of %u",
                              batch->sample_rows[i], batch->n_rows);
     return 0;
+}
+
+int executor_enter(const struct executor *ex, struct error *err)
+{
+    return ex->is_confined ? cpus_confine(&ex->first_cpus, err) : 0;
 }
 
 int executor_step(struct executor *ex, const struct step_batch *batch, struct error *err)

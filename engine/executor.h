@@ -12,6 +12,7 @@
 #include "kernels/sample.h"
 
 struct checkpoint;
+struct cpus;
 struct error;
 struct executor;
 struct step_batch;
@@ -27,7 +28,11 @@ struct executor_config {
     uint32_t max_context_tokens; /* per sequence; 0 = the model's */
     uint32_t max_rows, max_seqs; /* per step */
     uint32_t n_score_rows;       /* as in step_limits */
-    const int *packed_fds;       /* [tp] memory to share packed weights in, borrowed; or NULL */
+    /* Where compute threads may run, [n_threads], those of a rank in a row; NULL: wherever the
+     * process may. Borrowed for the call. */
+    const struct cpus *thread_cpus;
+    const uint16_t *rank_nodes; /* [tp] whose memory holds a rank's weights; NULL: not said */
+    const int *packed_fds;      /* [tp] memory to share packed weights in, borrowed; or NULL */
 };
 
 /* Bytes and shapes a load would take; nothing is allocated. */
@@ -82,6 +87,9 @@ executor_actual(const struct executor *ex); /* as a plan, but what was really ta
 void executor_get_packed(const struct executor *ex, struct executor_packed *out_packed);
 /* "cpu/avx512/…/bf16/<build>": equal ids promise equal bits. Borrowed. */
 const char *executor_numerics_id(const struct executor *ex);
+
+/* The calling thread is to make the steps: confines it as the config says of the first thread. */
+int executor_enter(const struct executor *ex, struct error *err);
 
 /* Runs one step: embeds the rows, writes K and V, and leaves logits of batch->sample_rows as f32
  * [n_sample_rows, vocab_size], valid until the next step. Layers finished are counted in

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/memory_policy.h"
 #include "engine/format/checkpoint.h"
 #include "engine/loader_memory.h"
 #include "engine/loader_share.h"
@@ -194,6 +195,10 @@ static int init_weights(struct load *load, uint32_t r)
     const struct rank_plan *plan = &load->job->plans[r];
     int shared_fd = load->fills_shared ? load->job->shared_fds[r] : -1;
     int rc = loader_memory_init(&load->memories[r], plan, shared_fd, load->err);
+    struct error why; /* a kernel that refuses costs speed only */
+    if (!rc && load->job->rank_nodes)
+        memory_policy_bind(load->memories[r].base, plan->weights_bytes, load->job->rank_nodes[r],
+                           &why);
     if (!rc)
         ask_for_huge_pages(load, &load->memories[r]);
     for (uint32_t i = 0; !rc && i < plan->n_places; i++) {

@@ -53,8 +53,9 @@ struct loader_job {
     struct thread_pool *pool;       /* the packing threads; the caller is one */
     executor_progress_fn *progress; /* may be NULL */
     void *progress_ctx;
-    const atomic_bool *cancel; /* may be NULL */
-    const int *shared_fds;     /* [n_ranks] memory handed to us, borrowed; NULL: none */
+    const atomic_bool *cancel;  /* may be NULL */
+    const uint16_t *rank_nodes; /* [n_ranks] that new memory is to lie on; NULL: not said */
+    const int *shared_fds;      /* [n_ranks] memory handed to us, borrowed; NULL: none */
 };
 
 /* Fills and seals the memory of every rank, or maps what is in the shared memory already;

@@ -1,5 +1,5 @@
-/* backend.h: finds devices by name. "cpu" or "cpu:0-1" is the CPU (restricted to those processors);
- * "cuda:0" needs the CUDA module. */
+/* backend.h: finds devices by name. "cpu:N" is the CPU (and names a NUMA node to those who place
+ * threads); "cuda:0" needs the CUDA module. */
 #pragma once
 
 #include <stdint.h>

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct cpus;
 struct error;
 struct device; /* base struct of an implementation's own */
 struct stream; /* an ordered queue of ops; on the CPU it carries the thread pool and runs each op
@@ -37,6 +38,9 @@ struct device_ops {
     int (*stream_create)(struct device *device, uint32_t n_threads, struct stream **out_stream,
                          struct error *err);
     void (*stream_destroy)(struct stream *stream);
+    /* Confines the stream's threads, but the one that uses it, to cpus[1] and on of
+     * cpus[n_threads]. Optional: default NULL, where a stream has no threads. */
+    int (*stream_confine)(struct stream *stream, const struct cpus *cpus, struct error *err);
     /* Waits for all queued work; returns the stream's sticky error, if any. */
     int (*stream_sync)(struct stream *stream, struct error *err);
     /* Stream-ordered copies between host and device (plain memcpy on the CPU). Host memory must

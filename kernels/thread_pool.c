@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/cpu.h"
+#include "base/cpus.h"
 #include "base/error.h"
 #include "kernels/futex.h"
 
@@ -271,6 +272,14 @@ void thread_pool_destroy(struct thread_pool *pool)
 uint32_t thread_pool_size(const struct thread_pool *pool)
 {
     return pool->n_threads;
+}
+
+int thread_pool_confine(struct thread_pool *pool, const struct cpus *cpus, struct error *err)
+{
+    int rc = 0;
+    for (uint32_t i = 1; i < pool->n_threads && rc == 0; i++)
+        rc = cpus_confine_thread(pool->members[i - 1].thread, &cpus[i], err);
+    return rc;
 }
 
 /* Items [first, first + n), n ≤ MAX_ITEMS. */

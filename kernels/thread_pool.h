@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct cpus;
 struct error;
 struct thread_pool;
 
@@ -34,6 +35,10 @@ enum { THREAD_POOL_MAX_RANGES = 4 };
 int thread_pool_create(uint32_t n_threads, struct thread_pool **out_pool, struct error *err);
 void thread_pool_destroy(struct thread_pool *pool);
 uint32_t thread_pool_size(const struct thread_pool *pool);
+
+/* Confines every member but the caller to cpus[its index] of cpus[size]; the caller confines
+ * itself. Members that were confined before an error stay so. */
+int thread_pool_confine(struct thread_pool *pool, const struct cpus *cpus, struct error *err);
 
 /* Runs fn for every index, and returns when all are done. */
 void thread_pool_run(struct thread_pool *pool, thread_pool_fn *fn, void *job);

@@ -119,6 +119,11 @@ static int stream_create(struct device *device, uint32_t n_threads, struct strea
     return 0;
 }
 
+static int stream_confine(struct stream *stream, const struct cpus *cpus, struct error *err)
+{
+    return thread_pool_confine(stream_cpu(stream)->pool, cpus, err);
+}
+
 static int stream_sync(struct stream *stream, struct error *err)
 {
     (void)stream; /* every op is done when it returns, and reports its own status */
@@ -143,6 +148,7 @@ static const struct device_ops ops = {
     .free = free_memory,
     .stream_create = stream_create,
     .stream_destroy = stream_destroy,
+    .stream_confine = stream_confine,
     .stream_sync = stream_sync,
     .upload = copy,
     .download = copy,

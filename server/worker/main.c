@@ -11,6 +11,7 @@
 #include "base/strbuf.h"
 #include "server/worker/generate.h"
 #include "server/worker/message.h"
+#include "server/worker/place.h"
 #include "server/worker/process.h"
 #include "server/worker/serve.h"
 #include "server/worker/settings.h"
@@ -110,6 +111,19 @@ static int run_tool(enum settings_mode mode, const struct settings *settings)
     return rc ? EXIT_FAILED : 0;
 }
 
+/* Where this process runs, before it has threads. What a replica fails in it reports itself. */
+static int place_mode(enum settings_mode mode, struct settings *settings, struct place *place)
+{
+    struct error *err = &place->failure;
+    int rc = place_init(place, settings, "/sys", err);
+    if (!rc && mode != MODE_PLAN)
+        rc = place_enter(place, err);
+    if (place->devices[0])
+        settings->devices = place->devices;
+    settings->place = place;
+    return rc;
+}
+
 static int run_mode(enum settings_mode mode, const struct settings *settings)
 {
     struct error err = {0};
@@ -123,6 +137,20 @@ static int run_mode(enum settings_mode mode, const struct settings *settings)
         return 0;
     fprintf(stderr, "sluice-worker: %s: %s\n", status_name(err.status), err.message);
     return EXIT_FAILED;
+}
+
+static int run_placed(enum settings_mode mode, struct settings *settings)
+{
+    struct place place = {0};
+    bool placed =
+        mode == MODE_SERVE || mode == MODE_GENERATE || mode == MODE_BENCH || mode == MODE_PLAN;
+    int status;
+    if (placed && place_mode(mode, settings, &place) != 0 && mode != MODE_SERVE)
+        status = usage_error(&place.failure);
+    else
+        status = run_mode(mode, settings);
+    place_fini(&place);
+    return status;
 }
 
 static int start(enum settings_mode mode, int argc, char *argv[])
@@ -147,7 +175,7 @@ static int start(enum settings_mode mode, int argc, char *argv[])
         status = usage_error(&err);
     } else {
         log_init("sluice-worker", level, format);
-        status = run_mode(mode, &settings);
+        status = run_placed(mode, &settings);
     }
     options_destroy(options);
     return status;

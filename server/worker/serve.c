@@ -26,6 +26,7 @@
 #include "server/worker/kv_size.h"
 #include "server/worker/message.h"
 #include "server/worker/meter.h"
+#include "server/worker/place.h"
 #include "server/worker/session.h"
 #include "server/worker/settings.h"
 #include "server/worker/status.h"
@@ -323,6 +324,15 @@ static void log_kernels(const struct settings *settings)
              LOG_STR("processor", cpu_features()->brand), LOG_STR("no_amx", why_no_amx()));
 }
 
+/* What kept this process from the CPUs it was told to run on. */
+static int place_failure(const struct place *place, struct error *err)
+{
+    if (!place || !place->failure.status)
+        return 0;
+    *err = place->failure;
+    return err->status;
+}
+
 static void be_ready(struct worker *worker)
 {
     worker_set_state(worker, SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_READY);
@@ -349,6 +359,8 @@ static bool live(struct worker *worker, struct error *err)
     pthread_t events_thread, heartbeat_thread;
     bool has_events = false, has_heartbeat = false;
     log_kernels(worker->settings);
+    if (worker->settings->place)
+        place_log(worker->settings->place);
     int rc = load(worker, err);
     if (!rc)
         rc = start_thread(&events_thread, events_run, worker, err);
@@ -399,7 +411,9 @@ int serve_run(const struct settings *settings)
                                         .n_methods = sizeof(methods) / sizeof(methods[0]),
                                         .context = &worker};
     bool failed = true, has_signals = false, has_status = false;
-    int rc = worker_meter_create(&worker.meter, &err);
+    int rc = place_failure(settings->place, &err);
+    if (!rc)
+        rc = worker_meter_create(&worker.meter, &err);
     if (!rc)
         rc = start_server(&worker, &service, &err);
     if (!rc)

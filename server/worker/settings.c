@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/manual.h"
 #include "base/strbuf.h"
+#include "server/worker/place.h"
 
 enum {
     GROUP_MODEL = 1,
@@ -39,12 +40,18 @@ static const struct grouped_spec table[] = {
      {"kernels", 'k', OPTION_STRING, FIELD(kernels), "", "NAME",
       "f32, ref, avx2, avx512, avx512_bf16 or amx; empty: the best this CPU has", 0, 0}},
     {GROUP_SIZE,
-     {"threads", 't', OPTION_U64, FIELD(threads), "0", "N", "compute threads; 0: every CPU", 0,
-      1024}},
+     {"threads", 't', OPTION_U64, FIELD(threads), "0", "N",
+      "compute threads; 0: one per core, less where a cgroup allows less CPU time", 0, 1024}},
     {GROUP_RUN, {"tp", 0, OPTION_U64, FIELD(tp), "1", "N", "ranks that share each layer", 1, 8}},
     {GROUP_RUN, {"pp", 0, OPTION_U64, FIELD(pp), "1", "N", "ranks that share the layers", 1, 64}},
     {GROUP_RUN,
-     {"devices", 0, OPTION_STRING, FIELD(devices), "cpu:0", "LIST", "devices, by commas", 0, 0}},
+     {"devices", 0, OPTION_STRING, FIELD(devices), "cpu", "LIST",
+      "devices, by commas: cpu:N is the NUMA node N; cpu: every node", 0, 0}},
+    {GROUP_RUN,
+     {"cpus", 0, OPTION_STRING, FIELD(cpus), "", "LIST",
+      "CPUs that are this process's own (0-7,16-23 or node:0): it runs on no others, and a compute "
+      "thread stays on one; empty: wherever it may, kept to a cache only where it has them all",
+      0, 0}},
     {GROUP_SIZE,
      {"context-length", 0, OPTION_U64, FIELD(context_length), "0", "N",
       "tokens of a sequence; 0: the model's", 0, 1 << 24}},
@@ -181,7 +188,7 @@ static const struct grouped_spec table[] = {
       "free memory that other replicas were promised and do not use yet", 0, UINT64_MAX}},
     {GROUP_BENCH,
      {"threads", 't', OPTION_STRING, FIELD(bench_threads), "0", "LIST",
-      "compute threads, by commas; 0: every CPU", 0, 0}},
+      "compute threads, by commas; 0: one per core", 0, 0}},
     {GROUP_BENCH,
      {"prompt", 'p', OPTION_STRING, FIELD(bench_prompt), "512", "LIST",
       "tokens of a prompt that prefill is timed on, by commas; 0: no prefill", 0, 0}},
@@ -435,6 +442,8 @@ int settings_engine_config(const struct settings *s, struct engine_config *out_c
     cfg.max_total_tokens = (uint32_t)s->max_total_tokens;
     cfg.prefix_cache = s->prefix_cache;
     cfg.draft_tokens = (uint32_t)s->speculate;
+    if (s->place)
+        place_apply(s->place, &cfg.executor);
     *out_config = cfg;
     return 0;
 }

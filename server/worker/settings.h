@@ -10,10 +10,12 @@
 #include "engine/engine.h"
 
 struct error;
+struct place;
 
 struct settings {
     /* the model and how it runs */
-    const char *model, *digest, *devices, *kernels, *kv_dtype, *chat_template_file;
+    const char *model, *digest, *devices, *cpus, *kernels, *kv_dtype, *chat_template_file;
+    struct place *place; /* where its threads run, once that is decided; or NULL */
     uint64_t tp, pp, threads, context_length, kv_tokens, kv_bytes, memory_promised;
     uint64_t max_concurrent, max_queued, max_batch_tokens, prefill_chunk_tokens;
     uint64_t max_input_tokens, max_total_tokens;

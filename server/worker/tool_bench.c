@@ -15,6 +15,7 @@
 #include "server/worker/bench_run.h"
 #include "server/worker/facts.h"
 #include "server/worker/message.h"
+#include "server/worker/place.h"
 #include "server/worker/process.h"
 #include "server/worker/settings.h"
 #include "server/worker/tool.h"
@@ -243,8 +244,11 @@ static int open_executor(struct bench *b, struct error *err)
     if (b->settings->progress)
         fprintf(stderr, "\r\033[Kbench: loading for %" PRIu32 " thread%s", b->n_threads,
                 b->n_threads == 1 ? "" : "s");
-    b->config.executor.n_threads = b->n_threads;
-    int rc = executor_open(b->ckpt, &b->config.executor, NULL, NULL, NULL, &b->executor, err);
+    int rc = place_threads(b->settings->place, b->n_threads, err);
+    if (rc)
+        return rc;
+    place_apply(b->settings->place, &b->config.executor);
+    rc = executor_open(b->ckpt, &b->config.executor, NULL, NULL, NULL, &b->executor, err);
     if (!rc && !b->report->load_ms)
         b->report->load_ms = (uint64_t)((clock_now_ns() - start_ns) / NS_PER_MS);
     return rc ? rc : bench_run_create(b->executor, &b->run_config, &b->run, err);
@@ -320,7 +324,7 @@ static int fill_facts(struct bench *b, const struct model *model, struct error *
     enum dtype kv = b->config.executor.kv_dtype;
     out->kv_dtype = message_text(b->arena, kv == DTYPE_I8 ? "INT8" : dtype_name(kv));
     out->cpu = message_text(b->arena, cpu_features()->brand);
-    out->n_cpus = (uint32_t)cpu_count();
+    out->n_cpus = cpus_count(&b->settings->place->cpus);
     out->software_version = message_text(b->arena, SLUICE_VERSION);
     out->max_batch_tokens = b->config.max_batch_tokens;
     out->prefill_chunk_tokens = b->config.prefill_chunk_tokens;
@@ -384,7 +388,9 @@ int tool_bench(const struct settings *settings, struct arena *arena,
     catch_signals();
     int rc = prepare(&b, err);
     for (size_t i = 0; i < b.threads.n && !rc; i++) {
-        b.n_threads = b.threads.values[i] ? (uint32_t)b.threads.values[i] : (uint32_t)cpu_count();
+        b.n_threads = (uint32_t)b.threads.values[i];
+        if (!b.n_threads)
+            b.n_threads = settings->place->placement.n_threads;
         rc = time_threads(&b, err);
     }
     if (settings->progress)

@@ -1,9 +1,11 @@
 /* bench_threads: what it costs to hand a job to the CPU backend's thread team and to wait for it
  * (docs/performance.md), by number of threads: an empty item per thread, in ns per job, median and
- * 99th percentile of many; and how long a job of 100 µs of work per thread takes, to be held
- * against those 100 µs, with a program of one busy thread beside it (--burner) and without.
+ * 99th percentile of many; the same where no item ends before every thread has one, which is a
+ * barrier of all threads and back; and how long a job of 100 µs of work per thread takes, to be
+ * held against those 100 µs, with a program of one busy thread beside it (--burner) and without,
+ * threads kept to a CPU each (--pin) and not.
  *
- *   bench_threads [--threads 2] [--burner] */
+ *   bench_threads [--threads 2] [--burner] [--pin] */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -12,6 +14,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/cpus.h"
 #include "base/error.h"
 #include "kernels/thread_pool.h"
 
@@ -38,6 +41,23 @@ static void nothing(void *job, uint32_t item, uint32_t member)
     (void)job;
     (void)item;
     (void)member;
+}
+
+struct meeting {
+    uint32_t n_threads;
+    _Atomic uint32_t n_met;
+};
+
+/* As each item waits for all, no thread gets two. */
+static void meet(void *job, uint32_t item, uint32_t member)
+{
+    struct meeting *m = job;
+    (void)item;
+    (void)member;
+    uint32_t before = atomic_fetch_add(&m->n_met, 1);
+    uint32_t all = before - before % m->n_threads + m->n_threads;
+    while (atomic_load_explicit(&m->n_met, memory_order_acquire) < all)
+        __builtin_ia32_pause();
 }
 
 /* A fixed number of steps, so that a thread that was put aside has them still to do. */
@@ -75,12 +95,32 @@ static void time_jobs(struct thread_pool *pool, uint32_t n_jobs, uint32_t n_item
     qsort(ns, n_jobs, sizeof(*ns), by_size);
 }
 
+/* One CPU each of those that may be used. */
+static int pin(struct thread_pool *pool, struct error *err)
+{
+    static struct cpus cpus[1024];
+    struct cpus allowed;
+    int rc = cpus_allowed(&allowed, err);
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < thread_pool_size(pool); i++) {
+        at = cpus_next(&allowed, at);
+        at = at < CPUS_MAX ? at : cpus_next(&allowed, 0);
+        cpus_add(&cpus[i], at++);
+    }
+    if (rc == 0)
+        rc = thread_pool_confine(pool, cpus, err);
+    return rc != 0 ? rc : cpus_confine(&cpus[0], err);
+}
+
 int main(int argc, char **argv)
 {
     uint32_t n_threads = 2;
+    bool pinned = false;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--burner") == 0)
             burning = true;
+        else if (strcmp(argv[i], "--pin") == 0)
+            pinned = true;
         else if (strcmp(argv[i], "--threads") == 0 && i + 1 < argc)
             n_threads = (uint32_t)strtoul(argv[++i], NULL, 10);
     }
@@ -89,15 +129,19 @@ int main(int argc, char **argv)
     struct thread_pool *pool;
     double *ns = malloc(N_JOBS * sizeof(*ns));
     uint32_t n_steps = calibrate();
-    if (ns == NULL || thread_pool_create(n_threads, &pool, &err) != 0) {
+    if (ns == NULL || thread_pool_create(n_threads, &pool, &err) != 0 ||
+        (pinned && pin(pool, &err) != 0)) {
         fprintf(stderr, "bench_threads: %s\n", err.message);
         free(ns);
         return 1;
     }
+    struct meeting meeting = {.n_threads = n_threads};
     bool has_burner = burning && pthread_create(&burner, NULL, burn, NULL) == 0;
     time_jobs(pool, N_JOBS, n_threads, nothing, NULL, ns);
-    printf("%u threads%s: empty job %.0f ns, 99 %% %.0f ns", n_threads,
+    printf("%u threads%s%s: empty job %.0f ns, 99 %% %.0f ns", n_threads, pinned ? ", pinned" : "",
            has_burner ? ", a burner beside" : "", ns[N_JOBS / 2], ns[N_JOBS / 100 * 99]);
+    time_jobs(pool, N_JOBS, n_threads, meet, &meeting, ns);
+    printf("; barrier %.0f ns, 99 %% %.0f ns", ns[N_JOBS / 2], ns[N_JOBS / 100 * 99]);
     time_jobs(pool, N_WORK_JOBS, n_threads * ITEMS_PER_THREAD, work, &n_steps, ns);
     double sum = 0;
     for (int i = 0; i < N_WORK_JOBS; i++)

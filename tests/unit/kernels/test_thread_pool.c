@@ -3,6 +3,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/cpus.h"
 #include "base/error.h"
 #include "kernels/thread_pool.h"
 #include "support_kernels.h"
@@ -191,6 +192,42 @@ static void test_shares_cover_everything_once_in_grains(void **state)
             }
 }
 
+/* What each member says it may run on; both items must be taken, so each waits for the other. */
+struct where_job {
+    struct cpus cpus[2];
+    _Atomic uint32_t n_here;
+};
+
+static void tell_where(void *arg, uint32_t item, uint32_t member)
+{
+    struct where_job *job = arg;
+    struct error err;
+    (void)item;
+    assert_int_equal(cpus_allowed(&job->cpus[member], &err), 0);
+    atomic_fetch_add(&job->n_here, 1);
+    while (atomic_load(&job->n_here) < 2)
+        __builtin_ia32_pause();
+}
+
+static void test_members_stay_where_they_are_confined_to(void **state)
+{
+    (void)state;
+    struct thread_pool *pool;
+    struct error err = {0};
+    struct cpus all, confined[2] = {{{0}}, {{0}}}, none[2] = {{{0}}, {{0}}};
+    struct where_job job = {.n_here = 0};
+    assert_int_equal(cpus_allowed(&all, &err), 0);
+    confined[0] = all;
+    cpus_add(&confined[1], cpus_next(&all, 0));
+    assert_int_equal(thread_pool_create(2, &pool, &err), 0);
+    assert_int_equal(thread_pool_confine(pool, confined, &err), 0);
+    thread_pool_run_items(pool, 2, tell_where, &job);
+    assert_true(cpus_equal(&job.cpus[0], &all)); /* the caller is not touched */
+    assert_true(cpus_equal(&job.cpus[1], &confined[1]));
+    assert_int_equal(thread_pool_confine(pool, none, &err), STATUS_INVALID_ARGUMENT);
+    thread_pool_destroy(pool);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -201,6 +238,7 @@ int main(void)
         cmocka_unit_test(test_an_idle_pool_uses_no_cpu),
         cmocka_unit_test(test_bad_sizes_are_refused),
         cmocka_unit_test(test_shares_cover_everything_once_in_grains),
+        cmocka_unit_test(test_members_stay_where_they_are_confined_to),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -111,6 +111,8 @@ void test_worker_start(struct test_worker *worker, const char *model, const char
                                  "1",
                                  "--device-group",
                                  "cpu",
+                                 "--devices",
+                                 "cpu:0",
                                  "--threads",
                                  "1",
                                  "--log-level",

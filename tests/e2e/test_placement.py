@@ -1,0 +1,109 @@
+"""Where a worker's threads run, what it burns when it has nothing to do, and the memory it holds: seen from outside."""
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+
+from conftest import BIN, ROOT, model_path, patience, sanitized
+
+TINY_MODEL = ROOT / "tests/golden/tiny/q4_1.gguf"
+ALLOWED = sorted(os.sched_getaffinity(0))
+MIB = 1 << 20
+pytestmark = pytest.mark.skipif(sanitized(), reason="sanitizers have threads and memory of their own")
+
+
+class Replica:
+    """sluice-worker serve, waited for until it is ready."""
+
+    def __init__(self, folder, model, *flags):
+        self.log = folder / "log"
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen([BIN / "sluice-worker", "serve", "--socket", folder / "w.sock", "--model", model, *flags],
+                                            stdout=log, stderr=log)
+        until = time.monotonic() + patience(30)
+        while "event=ready" not in self.log.read_text():
+            assert time.monotonic() < until and self.process.poll() is None, self.log.read_text()
+            time.sleep(0.02)
+        self.proc = pathlib.Path(f"/proc/{self.process.pid}")
+
+    def threads(self):
+        """(name, CPUs it may run on) of each."""
+        for task in (self.proc / "task").iterdir():
+            status = (task / "status").read_text()
+            yield (task / "comm").read_text().strip(), re.search(r"Cpus_allowed_list:\t(.*)", status)[1]
+
+    def cpu_s(self):
+        fields = (self.proc / "stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def resident(self):
+        kib = dict(re.findall(r"(Rss\w+):\s+(\d+) kB", (self.proc / "status").read_text()))
+        return (int(kib["RssAnon"]) + int(kib["RssShmem"])) * 1024
+
+    def end(self):
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(patience(20)) == 0
+
+
+@pytest.fixture
+def replica(tmp_path):
+    started = []
+
+    def start(model, *flags):
+        started.append(Replica(tmp_path, model, *flags))
+        return started[-1]
+    yield start
+    for one in started:
+        one.end()
+
+
+@pytest.mark.skipif(len(ALLOWED) < 2, reason="needs two CPUs")
+def test_compute_threads_have_a_cpu_each_of_those_that_are_the_workers_own(replica):
+    first, second = ALLOWED[:2]
+    worker = replica(TINY_MODEL, "--cpus", f"{first},{second}", "--threads", "2")
+    seen = sorted(worker.threads())
+    engine = [cpus for name, cpus in seen if name == "sluice-engine"]
+    others = [cpus for name, cpus in seen if name != "sluice-engine"]
+    both = f"{first}-{second}" if second == first + 1 else f"{first},{second}"
+    assert engine == [str(first)]
+    assert others.count(str(second)) == 1  # its one fellow
+    assert set(others) == {str(second), both}  # and no thread elsewhere
+    assert f'thread_cpus="{first} {second}"' in worker.log.read_text()
+
+
+@pytest.mark.skipif(len(ALLOWED) < 2, reason="needs two CPUs")
+def test_a_worker_that_is_told_one_cpu_has_one_thread_on_it(replica):
+    worker = replica(TINY_MODEL, "--cpus", str(ALLOWED[1]))
+    assert {cpus for _, cpus in worker.threads()} == {str(ALLOWED[1])}
+    assert "threads=1 " in worker.log.read_text()
+
+
+def test_cpus_that_there_are_not_end_the_start_with_a_reason(tmp_path):
+    for flags, message in ((["--cpus", "4000"], "--cpus: \\\"4000\\\": CPU 4000 is not online"),
+                           (["--cpus", "1-"], "--cpus: \\\"1-\\\": no CPU number at byte 2"),
+                           (["--devices", "cpu:63"], "--devices: there is no cpu:63")):
+        run = subprocess.run([BIN / "sluice-worker", "serve", "--socket", tmp_path / "w.sock", "--model", TINY_MODEL, *flags],
+                             capture_output=True, text=True, timeout=patience(20))
+        assert run.returncode == 1 and message in run.stderr, run.stderr
+
+
+def test_an_idle_worker_burns_no_core(replica):
+    """Threads of the team sleep, gRPC's wait: of two seconds at most 40 ms are used (a spinning thread uses all)."""
+    worker = replica(TINY_MODEL, "--threads", "2")
+    time.sleep(0.5)
+    before = worker.cpu_s()
+    time.sleep(2)
+    assert worker.cpu_s() - before <= 0.04
+
+
+def test_resident_memory_is_weights_kv_and_little_else(replica):
+    """Anonymous and shared, at most packed weights × 1.15 + KV pool + 64 MiB; the pool is small here, so that the rest is seen."""
+    flags = ["--kv-tokens", "2048"]
+    plan = subprocess.run([BIN / "sluice-worker", "plan", "--text", model_path(), *flags], capture_output=True, text=True, check=True).stdout
+    weights, kv = (int(re.search(rf"^ *{name}: (\d+)", plan, re.M)[1]) for name in ("weight_bytes", "kv_bytes"))
+    worker = replica(model_path(), *flags)
+    assert weights + 4 * MIB < worker.resident() <= weights * 1.15 + kv + 64 * MIB
