@@ -6,13 +6,15 @@
 #include "kernels/cpu/stream_cpu.h"
 
 /* Work is shared in items: (rows of one sequence, heads of one KV head, partitions), which members
- * take as they come. Few queries against a long context are cut into runs of partitions; who
- * finishes the last run of such a split folds all of its results, in index order. */
+ * take as they come. Few rows go through all KV heads of a partition in turn, as the cache lies in
+ * memory. Few queries against a long context are cut into runs of units (inner.h); who finishes the
+ * last run of such a split folds all of its results, in index order. */
 enum {
     ROWS_PER_TILE = 32,
     MIN_ROWS_PER_TILE = 8,
     ITEMS_PER_THREAD = 6,
-    MAX_SPLIT_QUERIES = 32,
+    MAX_SPLIT_QUERIES = ATTENTION_MAX_Q,
+    MAX_ROWS_ALL_HEADS = 4, /* rows whose items have all heads */
     MAX_SPLITS = 256,
     MIN_PARALLEL = 1 << 16, /* multiplications below which the caller works alone */
     PARTS_AT = 4 << 20,     /* results of splits, in the caller's scratch */
@@ -38,9 +40,10 @@ struct walk {
     uint32_t rows_left; /* before the present tile of rows */
     uint32_t row, n_rows;
     uint32_t head, n_heads;     /* of the present item */
+    uint32_t n_groups;          /* KV heads of the present item */
     uint32_t first, last;       /* partitions that its rows see */
-    uint32_t begin, end;        /* partitions of the item */
-    uint32_t run;               /* partitions of an item of a split; 0: no split */
+    uint32_t begin, end;        /* units of the item */
+    uint32_t run;               /* units of an item of a split; 0: no split */
     uint32_t n_splits, i_split; /* so far; the present one */
     size_t n_floats, i_floats;  /* taken of the memory for results; where the present split's are */
 };
@@ -73,15 +76,41 @@ static bool next_rows(const struct attention_job *job, struct walk *w)
     return true;
 }
 
+/* Floats that the results of a split of n queries take. */
+static size_t split_floats(const struct attention_job *job, const struct walk *w, uint32_t n)
+{
+    return (size_t)(w->last - w->first) * n * attention_result_floats(job->kv->head_dim);
+}
+
+static bool fits(const struct walk *w, size_t floats)
+{
+    return floats <= PARTS_BYTES / sizeof(float) - w->n_floats;
+}
+
+/* The heads of the item that begins with w->head: those of one KV head, or all. */
+static void choose_heads(const struct attention_job *job, struct walk *w)
+{
+    const struct attention_params *p = job->params;
+    uint32_t n = group_end(p, w->head) - w->head, most = ATTENTION_MAX_Q / w->n_rows;
+    w->n_heads = n < most ? n : most;
+    w->n_groups = 1;
+    if (w->head > 0 || w->n_rows > MAX_ROWS_ALL_HEADS || p->n_heads > most ||
+        !fits(w, split_floats(job, w, w->n_rows * p->n_heads)))
+        return;
+    w->n_heads = p->n_heads;
+    w->n_groups = (p->n_heads - n + p->heads_per_kv - 1) / p->heads_per_kv + 1;
+}
+
 /* Decides whether the queries of the present heads are split, and takes memory for it. */
 static void begin_heads(const struct attention_job *job, struct walk *w)
 {
-    uint32_t n_q = w->n_rows * w->n_heads, n = w->last - w->first;
-    uint64_t run = job->grain / n_q > 0 ? job->grain / n_q : 1;
-    size_t floats = (size_t)n * n_q * attention_result_floats(job->kv->head_dim);
+    uint32_t n_q = w->n_rows * w->n_heads, n = (w->last - w->first) * w->n_groups;
+    uint64_t run = job->grain / n_q * w->n_groups + job->grain % n_q * w->n_groups / n_q;
+    size_t floats = split_floats(job, w, n_q);
+    run = run > 0 ? run : 1;
     w->run = 0;
     if (job->grain == UINT64_MAX || n_q > MAX_SPLIT_QUERIES || run >= n ||
-        w->n_splits == MAX_SPLITS || floats > PARTS_BYTES / sizeof(float) - w->n_floats)
+        w->n_splits == MAX_SPLITS || !fits(w, floats))
         return;
     w->run = (uint32_t)run;
     w->i_split = w->n_splits++;
@@ -92,7 +121,8 @@ static void begin_heads(const struct attention_job *job, struct walk *w)
 /* Moves to the next item; the first one from {.rows_left = rows}. */
 static bool next_item(const struct attention_job *job, struct walk *w)
 {
-    if (w->run > 0 && w->end < w->last) {
+    uint32_t last = w->last * w->n_groups;
+    if (w->run > 0 && w->end < last) {
         w->begin = w->end;
     } else {
         uint32_t head = w->head + w->n_heads;
@@ -101,21 +131,21 @@ static bool next_item(const struct attention_job *job, struct walk *w)
                 return false;
             head = 0;
         }
-        uint32_t n = group_end(job->params, head) - head, most = ATTENTION_MAX_Q / w->n_rows;
         w->head = head;
-        w->n_heads = n < most ? n : most;
-        w->begin = w->first;
+        choose_heads(job, w);
+        w->begin = w->first * w->n_groups;
+        last = w->last * w->n_groups;
         begin_heads(job, w);
     }
-    w->end = w->run > 0 && w->last - w->begin > w->run ? w->begin + w->run : w->last;
+    w->end = w->run > 0 && last - w->begin > w->run ? w->begin + w->run : last;
     return true;
 }
 
 static void run_item(struct attention_job *job, const struct walk *w, uint32_t member)
 {
     const struct attention_params *p = job->params;
-    size_t column = (size_t)w->head * job->kv->head_dim,
-           result = attention_result_floats(job->kv->head_dim) * (size_t)w->n_rows * w->n_heads;
+    size_t column = (size_t)w->head * job->kv->head_dim;
+    uint32_t in_group = group_end(p, w->head) - w->head;
     struct attention_tile tile = {
         .q = tensor_row_f32(job->q, w->row) + column,
         .y = tensor_row_f32(job->y, w->row) + column,
@@ -128,26 +158,28 @@ static void run_item(struct attention_job *job, const struct walk *w, uint32_t m
         .i_kv = (p->head_begin + w->head) / p->heads_per_kv - p->kv_begin,
         .n_rows = w->n_rows,
         .n_heads = w->n_heads,
+        .heads_per_kv = p->heads_per_kv,
+        .first_heads = in_group < w->n_heads ? in_group : w->n_heads,
+        .n_groups = w->n_groups,
         .window = p->window,
         .scale = p->scale,
         .softcap = p->softcap,
-        .part_begin = w->begin,
-        .part_end = w->end,
+        .unit_begin = w->begin,
+        .unit_end = w->end,
+        .parts_begin = w->first,
     };
     if (w->run == 0) {
         job->inner->attention(&tile, stream_scratch(job->stream, member));
         return;
     }
-    float *parts =
+    uint32_t n_runs = ((w->last - w->first) * w->n_groups + w->run - 1) / w->run;
+    tile.parts =
         (float *)(void *)((uint8_t *)stream_scratch(job->stream, 0) + PARTS_AT) + w->i_floats;
-    uint32_t n_runs = (w->last - w->first + w->run - 1) / w->run;
-    tile.parts = parts + (w->begin - w->first) * result;
     job->inner->attention(&tile, stream_scratch(job->stream, member));
     if (atomic_fetch_add_explicit(&job->done[w->i_split], 1, memory_order_acq_rel) + 1 < n_runs)
         return;
-    tile.part_begin = w->first;
-    tile.part_end = w->last;
-    tile.parts = parts;
+    tile.unit_begin = w->first * w->n_groups;
+    tile.unit_end = w->last * w->n_groups;
     job->inner->attention_fold(&tile);
 }
 

@@ -53,7 +53,7 @@ ALWAYS_INLINE void dot_codes(const uint8_t *const a[], const int32_t sums[], uin
     for (uint32_t g = 0; g < n_groups; g++) {
         size_t in_tile = g % (KV_TILE / 4) * stride, in_key = (size_t)g * 64;
         const uint8_t *at = values ? b[g / (KV_TILE / 4)] + in_tile : b[0] + in_key;
-        __builtin_prefetch(values ? next[g / (KV_TILE / 4)] + in_tile : next[0] + in_key);
+        FETCH(values ? next[g / (KV_TILE / 4)] + in_tile : next[0] + in_key);
 #pragma GCC unroll 4
         for (int j = 0; j < 4; j++) {
             __m256i words = _mm256_cvtepu8_epi16(

@@ -63,7 +63,7 @@ ALWAYS_INLINE void dot_codes(const uint8_t *const a[], const int32_t sums[], uin
         for (int c = 0; c < nv; c++) {
             size_t column = in_tile + (size_t)c * 64;
             bytes[c] = _mm512_loadu_si512(values ? b[g / (KV_TILE / 4)] + column : b[c] + in_key);
-            __builtin_prefetch(values ? next[g / (KV_TILE / 4)] + column : next[c] + in_key);
+            FETCH(values ? next[g / (KV_TILE / 4)] + column : next[c] + in_key);
         }
 #pragma GCC unroll 16
         for (int i = 0; i < nq; i++) {

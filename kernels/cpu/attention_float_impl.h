@@ -24,7 +24,7 @@ ALWAYS_INLINE void score_tiles(const float *const q[], const uint8_t *const k[],
         for (int c = 0; c < n_tiles; c++) {
             size_t at = (size_t)d / (type == DTYPE_F32 ? 1 : 2) * KV_TILE * sizeof(float);
             v16 dwords = v_load((const float *)(const void *)(k[c] + at));
-            __builtin_prefetch(next[c] + at);
+            FETCH(next[c] + at);
             if (type == DTYPE_F32)
                 low[c] = dwords;
             else if (type == DTYPE_F16)
@@ -83,7 +83,7 @@ ALWAYS_INLINE void weigh_values(const float *const p[], const struct partition *
             v16 vj[ATTENTION_NV];
 #pragma GCC unroll 16
             for (int c = 0; c < n_vec; c += type == DTYPE_F32 ? 1 : 2)
-                __builtin_prefetch(next + (size_t)c * 16 * (type == DTYPE_F32 ? 4 : 2));
+                FETCH(next + (size_t)c * 16 * (type == DTYPE_F32 ? 4 : 2));
 #pragma GCC unroll 16
             for (int c = 0; c < n_vec; c++)
                 vj[c] = load_v(v + (size_t)c * 16 * (type == DTYPE_F32 ? 4 : 2), type);

@@ -288,7 +288,7 @@ static void widen_queries(const struct attention_tile *t, const struct attention
     }
 }
 
-/* y of query q of the tile from its result over all partitions. */
+/* y of query q of a group from its result over all partitions. */
 static void finish_query(const struct attention_tile *t, uint32_t q, const float *out, uint32_t dim)
 {
     uint32_t n = t->kv->head_dim;
@@ -300,50 +300,90 @@ static void finish_query(const struct attention_tile *t, uint32_t q, const float
         y[d] = out[d] * scale;
 }
 
+/* y of group g from the results of all queries of the tile. */
+static void finish_group(const struct attention_tile *t, uint32_t g, const float *results)
+{
+    uint32_t first, result = attention_result_floats(t->kv->head_dim);
+    struct attention_tile group = attention_group_tile(t, g, &first);
+    for (uint32_t q = 0; q < t->n_rows * group.n_heads; q++)
+        finish_query(&group, q, results + (size_t)(first + q) * result,
+                     attention_dim(t->kv->head_dim));
+}
+
+/* Goes through one unit: all queries of the group `t`, whose first one is number `first`. */
+static void attend_unit(const struct attention_tile *whole, const struct attention_tile *t,
+                        const struct attention_scratch *s, const struct partition *part,
+                        uint32_t first)
+{
+    uint32_t n_q = t->n_rows * t->n_heads;
+    bool keep = whole->parts != NULL;
+    for (uint32_t q = 0; q < n_q; q += ATTENTION_NQ) {
+        uint32_t nq = n_q - q < ATTENTION_NQ ? n_q - q : ATTENTION_NQ;
+        if (t->positions[(q + nq - 1) / t->n_heads] < part->base && !keep)
+            continue; /* rows ascend: those before the partition come first */
+        float *results[ATTENTION_NQ];
+        for (uint32_t j = 0; j < nq; j++)
+            results[j] = keep ? attention_result(whole, part->base / PART, first + q + j)
+                              : s->part + (size_t)j * s->result;
+        attend(t, s, part, q, nq, results);
+        for (uint32_t j = 0; j < nq && !keep; j++)
+            fold(s->out + (size_t)(first + q + j) * s->result, results[j], s->dim);
+    }
+}
+
+/* Of unit `unit`: the group alone, its scratch and, in a tiled cache, where its partition lies. */
+struct unit {
+    struct attention_tile t;
+    struct attention_scratch s;
+    struct partition part;
+    uint32_t first; /* query */
+};
+
+static void find_unit(const struct attention_tile *t, const struct attention_scratch *s,
+                      uint32_t unit, struct unit *out)
+{
+    out->t = attention_group_tile(t, unit % t->n_groups, &out->first);
+    out->s = *s;
+    out->s.codes += (size_t)out->first * 2 * s->dim;
+    out->s.q_scales += out->first;
+    out->s.q_sums += out->first;
+    if (kv_is_tiled(t->kv))
+        out->part =
+            find_partition(&out->t, unit / t->n_groups * PART, t->positions[t->n_rows - 1] + 1);
+}
+
 static void attention(const struct attention_tile *t, void *scratch)
 {
     struct attention_scratch s = lay_out_scratch(scratch, t->kv->head_dim);
     uint32_t n_q = t->n_rows * t->n_heads, longest = t->positions[t->n_rows - 1] + 1;
-    bool tiled = kv_is_tiled(t->kv);
+    struct unit units[2] = {{.first = 0}}, *at = &units[0], *next = &units[1];
     for (uint32_t q = 0; q < n_q && t->parts == NULL; q++)
         s.out[(size_t)q * s.result + s.dim + 1] = 0.0f;
-    if (t->kv->dtype == DTYPE_I8)
-        widen_queries(t, &s);
-    struct partition part, next = {0};
-    if (tiled)
-        next = find_partition(t, t->part_begin * PART, longest);
-    for (uint32_t i = t->part_begin; i < t->part_end; i++) {
-        uint32_t base = i * PART;
-        part = tiled ? next : copy_partition(t, &s, base, longest);
-        if (tiled && i + 1 < t->part_end)
-            next = find_partition(t, base + PART, longest);
+    find_unit(t, &s, t->unit_begin, at);
+    for (uint32_t u = t->unit_begin; u < t->unit_end; u++) {
+        if (t->kv->dtype == DTYPE_I8 && u < t->unit_begin + t->n_groups)
+            widen_queries(&at->t, &at->s); /* the first of the group */
+        if (!kv_is_tiled(t->kv))
+            at->part = copy_partition(&at->t, &s, u / t->n_groups * PART, longest);
+        if (u + 1 < t->unit_end)
+            find_unit(t, &s, u + 1, next);
         for (uint32_t j = 0; j < N_TILES; j++)
-            part.next_k[j] = next.k[j] != NULL ? next.k[j] : part.k[0];
-        bool keep = t->parts != NULL;
-        for (uint32_t q = 0; q < n_q; q += ATTENTION_NQ) {
-            uint32_t nq = n_q - q < ATTENTION_NQ ? n_q - q : ATTENTION_NQ;
-            if (t->positions[(q + nq - 1) / t->n_heads] < base && !keep)
-                continue; /* rows ascend: those before the partition come first */
-            float *results[ATTENTION_NQ];
-            for (uint32_t j = 0; j < nq; j++)
-                results[j] = keep ? attention_result(t, i - t->part_begin, q + j)
-                                  : s.part + (size_t)j * s.result;
-            attend(t, &s, &part, q, nq, results);
-            for (uint32_t j = 0; j < nq && !keep; j++)
-                fold(s.out + (size_t)(q + j) * s.result, results[j], s.dim);
-        }
+            at->part.next_k[j] = next->part.k[j] != NULL ? next->part.k[j] : at->part.k[0];
+        attend_unit(t, &at->t, &at->s, &at->part, at->first);
+        struct unit *done = at;
+        at = next;
+        next = done;
     }
-    for (uint32_t q = 0; q < n_q && t->parts == NULL; q++)
-        finish_query(t, q, s.out + (size_t)q * s.result, s.dim);
+    for (uint32_t g = 0; g < t->n_groups && t->parts == NULL; g++)
+        finish_group(t, g, s.out);
 }
 
 static void attention_fold(const struct attention_tile *t)
 {
-    uint32_t dim = attention_dim(t->kv->head_dim);
-    for (uint32_t q = 0; q < t->n_rows * t->n_heads; q++) {
-        float *out = attention_result(t, 0, q);
-        for (uint32_t i = 1; i < t->part_end - t->part_begin; i++)
-            fold(out, attention_result(t, i, q), dim);
-        finish_query(t, q, out, dim);
-    }
+    uint32_t dim = attention_dim(t->kv->head_dim), begin = t->unit_begin / t->n_groups;
+    for (uint32_t q = 0; q < t->n_rows * t->n_heads; q++)
+        for (uint32_t i = begin + 1; i < t->unit_end / t->n_groups; i++)
+            fold(attention_result(t, begin, q), attention_result(t, i, q), dim);
+    for (uint32_t g = 0; g < t->n_groups; g++)
+        finish_group(t, g, attention_result(t, begin, 0));
 }

@@ -36,7 +36,10 @@ struct linear_share {
     void *scratch;               /* of the thread: STREAM_SCRATCH_BYTES (stream_cpu.h) */
 };
 
-/* Query rows of one sequence against one KV head. */
+/* Query rows of one sequence against the KV heads that their query heads read. The query heads of
+ * one KV head are a group; unit u of the work is group u % n_groups in partition u / n_groups, so
+ * that units follow each other as the cache lies in memory. Query number q of a tile is, group
+ * after group: n_rows · (heads of the groups before) + row · (heads of the group) + head in it. */
 struct attention_tile {
     const float *q; /* first row, first head; rows q_stride apart, heads head_dim apart */
     float *y;
@@ -44,14 +47,43 @@ struct attention_tile {
     const uint32_t *positions; /* [n_rows], ascending */
     const uint32_t *table;     /* block table of the sequence */
     const struct kv_layer *kv;
-    uint32_t i_kv;            /* KV head */
+    uint32_t i_kv;            /* KV head of the first group */
     uint32_t n_rows, n_heads; /* n_rows · n_heads ≤ ATTENTION_MAX_Q */
+    uint32_t heads_per_kv;    /* of every group but, at a rank's ends, the first and last */
+    uint32_t first_heads;     /* of the first group, 1 … heads_per_kv */
+    uint32_t n_groups;
     uint32_t window;
     float scale, softcap;
-    uint32_t part_begin, part_end; /* partitions of ATTENTION_PARTITION positions to go through */
-    float *parts; /* NULL: all that the rows see is among them, and y is written. Else their results
-                     go here, one by one: [part_end − part_begin][n_rows · n_heads] results */
+    uint32_t unit_begin, unit_end;
+    float *parts; /* NULL: all that the rows see is among the units, and y is written. Else the
+                     results of the units go here … */
+    uint32_t parts_begin; /* … [partitions from this one on][n_rows · n_heads] results */
 };
+
+/* Query heads of group g: their number; *out_begin is the first one. */
+static inline uint32_t attention_group(const struct attention_tile *t, uint32_t g,
+                                       uint32_t *out_begin)
+{
+    uint32_t begin = g == 0 ? 0 : t->first_heads + (g - 1) * t->heads_per_kv,
+             n = g == 0 ? t->first_heads : t->heads_per_kv;
+    *out_begin = begin;
+    return n < t->n_heads - begin ? n : t->n_heads - begin;
+}
+
+/* A group alone, and the number of its first query. */
+static inline struct attention_tile attention_group_tile(const struct attention_tile *t, uint32_t g,
+                                                         uint32_t *out_query)
+{
+    struct attention_tile alone = *t;
+    uint32_t begin;
+    alone.n_heads = alone.first_heads = attention_group(t, g, &begin);
+    alone.q += (size_t)begin * t->kv->head_dim;
+    alone.y += (size_t)begin * t->kv->head_dim;
+    alone.i_kv += g;
+    alone.n_groups = 1;
+    *out_query = begin * t->n_rows;
+    return alone;
+}
 
 enum {
     ATTENTION_PARTITION = 128,
@@ -71,11 +103,11 @@ static inline uint32_t attention_result_floats(uint32_t head_dim)
     return attention_dim(head_dim) + 16;
 }
 
-/* Among tile->parts, that of the i-th partition and a query (row · n_heads + head). */
+/* Among tile->parts, that of partition i and a query. */
 static inline float *attention_result(const struct attention_tile *t, uint32_t i, uint32_t query)
 {
-    return t->parts +
-           ((size_t)i * t->n_rows * t->n_heads + query) * attention_result_floats(t->kv->head_dim);
+    return t->parts + ((size_t)(i - t->parts_begin) * t->n_rows * t->n_heads + query) *
+                          attention_result_floats(t->kv->head_dim);
 }
 
 struct cpu_inner {
@@ -111,7 +143,7 @@ struct cpu_inner {
     /* Codes of an int8 cache (kv_code.h), stored + 128; the result is their scale. */
     float (*kv_quantize)(uint8_t *codes, const float *src, uint32_t n);
     void (*attention)(const struct attention_tile *tile, void *scratch);
-    /* y from the results of all partitions [part_begin, part_end), which it overwrites. */
+    /* y from the results of all units [unit_begin, unit_end), whole partitions. Overwrites them. */
     void (*attention_fold)(const struct attention_tile *tile);
 };
 

@@ -177,42 +177,64 @@ static void finish(const struct attention_tile *t, uint32_t query, const struct 
         y[d] = r->out[d] * (1.0f / r->sum);
 }
 
+/* One query of a group, `t` that group alone, in the partitions whose unit is among those of
+ * `whole`. */
+static void query_units(const struct attention_tile *whole, const struct attention_tile *t,
+                        uint32_t g, uint32_t query, uint32_t first_query)
+{
+    struct result all = {.sum = 0.0f}, part = {.sum = 0.0f};
+    struct codes codes;
+    uint32_t n = t->kv->head_dim;
+    widen(t->q + query / t->n_heads * t->q_stride + (size_t)(query % t->n_heads) * n, n, &codes);
+    for (uint32_t u = whole->unit_begin; u < whole->unit_end; u++) {
+        if (u % whole->n_groups != g)
+            continue;
+        attend_query(t, query, u / whole->n_groups, &codes, &part);
+        fold(&all, &part, n);
+        if (whole->parts == NULL)
+            continue;
+        float *at = attention_result(whole, u / whole->n_groups, first_query + query);
+        memcpy(at, part.out, n * sizeof(float));
+        at[attention_dim(n)] = part.max;
+        at[attention_dim(n) + 1] = part.sum;
+    }
+    if (whole->parts == NULL)
+        finish(t, query, &all);
+}
+
 void ref_attention(const struct attention_tile *t, void *scratch)
 {
     (void)scratch;
-    uint32_t n = t->kv->head_dim, n_q = t->n_rows * t->n_heads;
-    for (uint32_t query = 0; query < n_q; query++) {
-        struct result all = {.sum = 0.0f}, part = {.sum = 0.0f};
-        struct codes codes;
-        widen(t->q + query / t->n_heads * t->q_stride + (size_t)(query % t->n_heads) * n, n,
-              &codes);
-        for (uint32_t i = t->part_begin; i < t->part_end; i++) {
-            attend_query(t, query, i, &codes, &part);
-            fold(&all, &part, n);
-            if (t->parts == NULL)
-                continue;
-            float *at = attention_result(t, i - t->part_begin, query);
-            memcpy(at, part.out, n * sizeof(float));
-            at[attention_dim(n)] = part.max;
-            at[attention_dim(n) + 1] = part.sum;
-        }
-        if (t->parts == NULL)
-            finish(t, query, &all);
+    for (uint32_t g = 0; g < t->n_groups; g++) {
+        uint32_t first;
+        struct attention_tile group = attention_group_tile(t, g, &first);
+        for (uint32_t query = 0; query < t->n_rows * group.n_heads; query++)
+            query_units(t, &group, g, query, first);
     }
+}
+
+static void fold_query(const struct attention_tile *whole, const struct attention_tile *t,
+                       uint32_t query, uint32_t first_query)
+{
+    struct result all = {.sum = 0.0f}, part = {.sum = 0.0f};
+    uint32_t n = t->kv->head_dim;
+    for (uint32_t i = whole->unit_begin / whole->n_groups; i < whole->unit_end / whole->n_groups;
+         i++) {
+        const float *at = attention_result(whole, i, first_query + query);
+        memcpy(part.out, at, n * sizeof(float));
+        part.max = at[attention_dim(n)];
+        part.sum = at[attention_dim(n) + 1];
+        fold(&all, &part, n);
+    }
+    finish(t, query, &all);
 }
 
 void ref_attention_fold(const struct attention_tile *t)
 {
-    uint32_t n = t->kv->head_dim;
-    for (uint32_t query = 0; query < t->n_rows * t->n_heads; query++) {
-        struct result all = {.sum = 0.0f}, part = {.sum = 0.0f};
-        for (uint32_t i = 0; i < t->part_end - t->part_begin; i++) {
-            const float *at = attention_result(t, i, query);
-            memcpy(part.out, at, n * sizeof(float));
-            part.max = at[attention_dim(n)];
-            part.sum = at[attention_dim(n) + 1];
-            fold(&all, &part, n);
-        }
-        finish(t, query, &all);
+    for (uint32_t g = 0; g < t->n_groups; g++) {
+        uint32_t first;
+        struct attention_tile group = attention_group_tile(t, g, &first);
+        for (uint32_t query = 0; query < t->n_rows * group.n_heads; query++)
+            fold_query(t, &group, query, first);
     }
 }

@@ -2,28 +2,49 @@
  * chunk of 256 rows of a prompt, at several depths, for each type of KV cache.
  *
  *   bench_attention [--kernels auto] [--threads 2] [--ms 100] [--head-dim 64] [--heads 9]
- *                   [--kv-heads 3] [--layers 30] [--depth 0]
+ *                   [--kv-heads 3] [--layers 30] [--depth 0] [--between 3072] [--dtype all]
  *
  * --depth: that one alone; 0: 128, 512 and 4096. A pass goes through all layers, each with a cache
- * of its own, so that the cache of a layer has left the processor's before it is read again, as in
- * a step of the model. µs are those of one layer; bytes are what K and V of the sequences take,
- * counted once; operations 4 · head_dim per query head and visible position. Wall time, with one
+ * of its own, and reads --between KiB of other memory before each, as a step reads weights: so the
+ * cache of a layer has left the processor's before it is read again. µs are those of one layer;
+ * bytes are what K and V of the sequences take, counted once; operations 4 · head_dim per query
+ * head and visible position. The last column is the share of the time that the bytes take at the
+ * rate at which the same threads read memory here, which is printed first. Wall time, with one
  * thread its CPU time, which other load disturbs less; medians. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
+#include <sys/mman.h>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "kernels/backend.h"
+#include "kernels/cpu/stream_cpu.h"
 #include "kernels/device.h"
 #include "kernels/ops.h"
 
-enum { BLOCK = 16, MAX_LAYERS = 64, MAX_PASSES = 200, CHUNK = 256 };
+enum {
+    BLOCK = 16,
+    MAX_LAYERS = 64,
+    MAX_PASSES = 200,
+    CHUNK = 256,
+    MAX_MEMBERS = 256,
+    HUGE_BYTES = 2 << 20,
+    OTHER_BYTES = 256 << 20,
+};
 
 struct setup {
     const char *kernels;
-    uint32_t threads, ms, head_dim, n_heads, n_kv, n_layers, depth;
+    uint32_t threads, ms, head_dim, n_heads, n_kv, n_layers, depth, between;
+    const char *dtype;
+};
+
+/* Memory that is read between layers. */
+struct other {
+    const uint64_t *words;
+    size_t n, at, take;
+    uint64_t sums[MAX_MEMBERS];
 };
 
 struct bench {
@@ -33,13 +54,17 @@ struct bench {
     uint32_t *positions, *seqs, *slots, *tables;
     float *q, *y, *kv;
     uint32_t stride, max_rows;
+    struct other other;
+    double read_rate; /* bytes a second */
 };
 
 static void *take(size_t n_bytes)
 {
     void *data = NULL;
-    if (posix_memalign(&data, 4096, n_bytes) != 0)
+    if (posix_memalign(&data, n_bytes >= HUGE_BYTES ? HUGE_BYTES : 4096, n_bytes) != 0)
         exit(1);
+    if (n_bytes >= HUGE_BYTES)
+        madvise(data, n_bytes, MADV_HUGEPAGE); /* as the engine's pool */
     memset(data, 0, n_bytes);
     return data;
 }
@@ -102,6 +127,49 @@ static void free_caches(struct bench *b)
     }
 }
 
+static int64_t now(const struct bench *b)
+{
+    return b->s.threads == 1 ? clock_thread_cpu_ns() : clock_now_ns();
+}
+
+static void read_share(void *arg, uint32_t index, uint32_t n_threads)
+{
+    struct other *o = arg;
+    uint32_t begin, end;
+    uint64_t sum = 0;
+    thread_pool_share((uint32_t)o->take, 8, index, n_threads, &begin, &end);
+    for (uint32_t i = begin; i < end; i += 8)
+        sum += o->words[o->at + i];
+    o->sums[index % MAX_MEMBERS] += sum;
+}
+
+/* Reads the next n words of other memory; seconds. */
+static double read_other(struct bench *b, size_t n)
+{
+    struct other *o = &b->other;
+    o->at = o->at + n > o->n ? 0 : o->at;
+    o->take = n;
+    int64_t begin = now(b);
+    thread_pool_run(stream_cpu(b->stream)->pool, read_share, o);
+    o->at += n;
+    return (double)(now(b) - begin) * 1e-9;
+}
+
+static void measure_reading(struct bench *b)
+{
+    double best = 1e9;
+    b->other.n = OTHER_BYTES / 8;
+    uint64_t *words = take(OTHER_BYTES);
+    for (size_t i = 0; i < b->other.n; i++)
+        words[i] = i;
+    b->other.words = words;
+    for (int i = 0; i < 5; i++) {
+        double t = read_other(b, b->other.n);
+        best = t < best ? t : best;
+    }
+    b->read_rate = OTHER_BYTES / best;
+}
+
 static void time_case(struct bench *b, enum dtype type, uint32_t n_seqs, uint32_t rows,
                       uint32_t depth)
 {
@@ -116,20 +184,24 @@ static void time_case(struct bench *b, enum dtype type, uint32_t n_seqs, uint32_
     double times[MAX_PASSES], spent = 0, seen = 0;
     int n = 0;
     for (; n < MAX_PASSES && (n < 3 || spent < s->ms * 1e-3); n++) {
-        int64_t begin = s->threads == 1 ? clock_thread_cpu_ns() : clock_now_ns();
-        for (uint32_t l = 0; l < s->n_layers; l++)
+        times[n] = 0;
+        for (uint32_t l = 0; l < s->n_layers; l++) {
+            spent += read_other(b, (size_t)s->between * 128);
+            int64_t begin = now(b);
             if (op_attention(b->stream, &y, &q, &b->layers[l], &at, &params) != 0)
                 exit(1);
-        int64_t end = s->threads == 1 ? clock_thread_cpu_ns() : clock_now_ns();
-        spent += times[n] = (double)(end - begin) * 1e-9;
+            times[n] += (double)(now(b) - begin) * 1e-9;
+        }
+        spent += times[n];
     }
     qsort(times, (size_t)n, sizeof(times[0]), by_value);
     for (uint32_t r = 0; r < at.n_rows; r++)
         seen += at.positions[r] + 1;
     double t = times[n / 2] / s->n_layers, ops = 4 * seen * cols,
            bytes = 2.0 * n_seqs * depth * s->n_kv * (double)kv_vector_bytes(type, s->head_dim);
-    printf("  %-5s %4u x %3u rows, depth %5u %10.1f us %8.1f GB/s %8.1f Gop/s\n", dtype_name(type),
-           n_seqs, rows, depth, t * 1e6, bytes / t * 1e-9, ops / t * 1e-9);
+    printf("  %-5s %4u x %3u rows, depth %5u %10.1f us %8.1f GB/s %8.1f Gop/s %6.0f %%\n",
+           dtype_name(type), n_seqs, rows, depth, t * 1e6, bytes / t * 1e-9, ops / t * 1e-9,
+           100 * bytes / b->read_rate / t);
     fflush(stdout);
     free_caches(b);
 }
@@ -142,11 +214,15 @@ static void parse(int argc, char **argv, struct setup *s)
     } options[] = {{"--threads", &s->threads},   {"--ms", &s->ms},
                    {"--head-dim", &s->head_dim}, {"--heads", &s->n_heads},
                    {"--kv-heads", &s->n_kv},     {"--layers", &s->n_layers},
-                   {"--depth", &s->depth}};
+                   {"--depth", &s->depth},       {"--between", &s->between}};
     for (int i = 1; i + 1 < argc; i += 2) {
         bool known = strcmp(argv[i], "--kernels") == 0;
         if (known)
             s->kernels = argv[i + 1];
+        if (strcmp(argv[i], "--dtype") == 0) {
+            s->dtype = argv[i + 1];
+            known = true;
+        }
         for (size_t j = 0; j < sizeof(options) / sizeof(options[0]); j++)
             if (strcmp(argv[i], options[j].name) == 0) {
                 *options[j].at = (uint32_t)strtoul(argv[i + 1], NULL, 10);
@@ -158,7 +234,7 @@ static void parse(int argc, char **argv, struct setup *s)
             exit(2);
     }
     if (s->n_layers == 0 || s->n_layers > MAX_LAYERS || s->n_kv == 0 || s->n_heads % s->n_kv != 0 ||
-        s->head_dim == 0) {
+        s->head_dim == 0 || s->between > OTHER_BYTES / 1024 || s->threads == 0) {
         fprintf(stderr, "bench_attention: no such shape\n");
         exit(2);
     }
@@ -168,7 +244,7 @@ int main(int argc, char **argv)
 {
     static const uint32_t depths[] = {128, 512, 4096};
     static const enum dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_I8};
-    struct bench b = {.s = {"auto", 2, 100, 64, 9, 3, 30, 0}};
+    struct bench b = {.s = {"auto", 2, 100, 64, 9, 3, 30, 0, 3072, "all"}};
     struct device *device;
     struct error err = {0};
     const struct op_table *ops;
@@ -195,11 +271,16 @@ int main(int argc, char **argv)
         b.q[i] = noise();
         b.kv[i] = noise();
     }
-    printf("kernels %s, %u threads, head_dim %u, %u heads, %u KV heads, %u layers\n", ops->name,
-           b.s.threads, b.s.head_dim, b.s.n_heads, b.s.n_kv, b.s.n_layers);
+    measure_reading(&b);
+    printf(
+        "kernels %s, %u threads, head_dim %u, %u heads, %u KV heads, %u layers, memory %.1f GB/s\n",
+        ops->name, b.s.threads, b.s.head_dim, b.s.n_heads, b.s.n_kv, b.s.n_layers,
+        b.read_rate * 1e-9);
     for (size_t i = 0; i < sizeof(depths) / sizeof(depths[0]) && (i == 0 || !b.s.depth); i++)
         for (size_t j = 0; j < sizeof(types) / sizeof(types[0]); j++) {
             uint32_t depth = b.s.depth ? b.s.depth : depths[i];
+            if (strcmp(b.s.dtype, "all") != 0 && strcasecmp(b.s.dtype, dtype_name(types[j])) != 0)
+                continue;
             time_case(&b, types[j], 1, 1, depth);
             time_case(&b, types[j], 8, 1, depth);
             time_case(&b, types[j], 1, depth < CHUNK ? depth : CHUNK, depth);
