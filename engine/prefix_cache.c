@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/hash_map.h"
+#include "base/rng.h"
 #include "engine/kv_cache.h"
 
 struct entry {
@@ -18,6 +19,7 @@ struct prefix_cache {
     uint32_t n_blocks, block_size, n_entries;
     uint32_t bucket_mask;
     uint64_t last_node;
+    uint64_t seed;         /* nobody outside can choose blocks that fall into one bucket */
     struct entry *entries; /* [n_blocks] */
     uint32_t *tokens;      /* [n_blocks][block_size] */
     uint32_t *buckets;     /* [bucket_mask + 1] first block or KV_BLOCK_NONE */
@@ -38,6 +40,7 @@ int prefix_cache_create(uint32_t n_blocks, uint32_t block_size, struct prefix_ca
         goto no_memory;
     cache->n_blocks = n_blocks;
     cache->block_size = block_size;
+    cache->seed = rng_u64();
     cache->bucket_mask = n_buckets - 1;
     cache->entries = calloc(n_blocks, sizeof(*cache->entries));
     cache->tokens = calloc(n_blocks, (size_t)block_size * sizeof(*cache->tokens));
@@ -66,7 +69,7 @@ void prefix_cache_destroy(struct prefix_cache *cache)
 static uint32_t bucket_of(const struct prefix_cache *cache, const struct prefix_salt *salt,
                           uint64_t parent, const uint32_t *tokens)
 {
-    uint64_t seed = salt->words[0] ^ (parent * 0x9E3779B97F4A7C15ull);
+    uint64_t seed = cache->seed ^ salt->words[0] ^ (parent * 0x9E3779B97F4A7C15ull);
     return (uint32_t)hash_bytes(tokens, cache->block_size * sizeof(*tokens), seed) &
            cache->bucket_mask;
 }
