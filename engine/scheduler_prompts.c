@@ -265,17 +265,22 @@ static void schedule_alone(struct scheduler *sched, int64_t now_ns)
 
 /* A step without prompts, if all that run or wait for a slot decoded already: where many wait,
  * those few that decode would soon go at that pace anyway, and the sooner the others join, the
- * fewer steps it takes for all. */
+ * fewer steps it takes for all. Steps that all had as many rows of decode do not tell what one more
+ * costs: no more than two of a prompt's, which do the same work. */
 static int64_t decode_ns_of_all(const struct scheduler *sched)
 {
-    struct step_shape shape = sched->shape;
+    struct step_shape all = sched->shape, as_rows;
     uint32_t n = sched->n_running + scheduler_queue_len(sched->queue);
     n = n < sched->cfg.max_seqs ? n : sched->cfg.max_seqs;
-    if (shape.n_decode && n > shape.n_decode) {
-        shape.n_context = shape.n_context / shape.n_decode * n;
-        shape.n_decode = n;
-    }
-    return step_time_predict(&sched->time, &shape);
+    if (!all.n_decode || n <= all.n_decode)
+        return step_time_predict(&sched->time, &all);
+    all.n_context = all.n_context / all.n_decode * n;
+    as_rows = all;
+    as_rows.n_prefill = 2 * (n - all.n_decode);
+    all.n_decode = n;
+    int64_t ns = step_time_predict(&sched->time, &all);
+    int64_t ns_as_rows = step_time_predict(&sched->time, &as_rows);
+    return ns < ns_as_rows ? ns : ns_as_rows;
 }
 
 static bool has_room(const struct scheduler *sched)

@@ -34,7 +34,7 @@
 
 enum { READY_TRIES_MS = 10000, READY_TRY_MS = 50, READY_CALL_MS = 2000 };
 enum { MANAGER_TRIES_MS = 15000, MANAGER_TRY_MS = 200 };
-enum { STOP_TALK_MS = 300, STOP_HURRY_MS = 1000, STOP_KILL_MS = 5000 };
+enum { STOP_COUNT_MS = 1000, STOP_TALK_MS = 300, STOP_HURRY_MS = 1000, STOP_KILL_MS = 5000 };
 
 struct serve {
     struct cli *cli;
@@ -421,7 +421,7 @@ static uint64_t count_page(const Sluice__V1__ListModelsResponse *page)
 static uint64_t count_requests(struct serve *s)
 {
     Sluice__V1__ListModelsRequest request = SLUICE__V1__LIST_MODELS_REQUEST__INIT;
-    struct rpc_call_options options = {.timeout_ms = STOP_TALK_MS};
+    struct rpc_call_options options = {.timeout_ms = STOP_COUNT_MS};
     struct rpc_client *client;
     ProtobufCMessage *message = NULL, *page;
     struct error err;

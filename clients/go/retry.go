@@ -129,10 +129,11 @@ var jitter = struct {
 	*rand.Rand
 }{Rand: rand.New(rand.NewSource(time.Now().UnixNano()))}
 
-func jittered(longest float64) time.Duration {
+// jittered is a fifth more or less, as in gRPC's own retries: calls of a policy last about as long in every language.
+func jittered(wait float64) time.Duration {
 	jitter.Lock()
 	defer jitter.Unlock()
-	return time.Duration(longest * jitter.Float64())
+	return time.Duration(wait * (0.8 + 0.4*jitter.Float64()))
 }
 
 // attempts is one call's repeating.

@@ -3,6 +3,7 @@ import concurrent.futures
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -70,6 +71,15 @@ def running(served):
     return sum(v.n_running + v.n_queued for m in models for v in m.versions)
 
 
+def listens(address):
+    host, port = address.rsplit(":", 1)
+    try:
+        socket.create_connection((host, int(port)), timeout=patience(1)).close()
+        return True
+    except OSError:
+        return False
+
+
 def reference(served, prompt, n):
     return served.generate(served.request("smol", prompt, max_tokens=n))[1]
 
@@ -126,14 +136,23 @@ def test_eight_requests_share_a_stream(served, client):
 
 @every_language
 def test_a_call_lives_through_a_restart_of_the_server(served, client):
-    before = served.children("sluice-server")
-    for pid in before:
-        os.kill(pid, signal.SIGKILL)
-    out, err, code = finish(client("generate", "The capital of France is", 8))
+    """It is tried again while the server is away, for three seconds at least: on a machine so busy that the server takes longer,
+    an answer is not owed, and it is asked once more."""
+    expected = reference(served, "The capital of France is", 8)
+    for _ in range(5):
+        before = served.children("sluice-server")
+        for pid in before:
+            os.kill(pid, signal.SIGKILL)
+        killed = time.monotonic()
+        process = client("generate", "The capital of France is", 8)
+        served.wait(lambda: served.children("sluice-server") not in ([], before) and listens(served.address), 20, "the server is back")
+        away = time.monotonic() - killed
+        out, err, code = finish(process)
+        served.wait(lambda: served.run("smol", "hi", "-n", "1", check=False).returncode == 0, 20, "it answers")
+        if code == 0 or away < 2:
+            break
     assert code == 0, f"{out} {err}"
-    served.wait(lambda: served.children("sluice-server") not in ([], before), 10, "the server is back")
-    served.wait(lambda: served.run("smol", "hi", "-n", "1", check=False).returncode == 0, 20, "it answers")
-    assert list(map(int, out.split())) == reference(served, "The capital of France is", 8)
+    assert list(map(int, out.split())) == expected
 
 
 def test_a_key_goes_in_plain_text_to_this_machine_only(python_package):

@@ -632,7 +632,15 @@ static void test_open_bad_config_is_refused(void **state)
         assert_int_equal(engine_open(&cfg, &engine, &err), STATUS_INVALID_ARGUMENT);
         assert_string_equal(err.field, rows[i].field);
     }
-    struct engine_config cfg = run_config("/no/such/file.gguf");
+    struct engine_config cfg = run_config("q4_1");
+    cfg.max_total_tokens = 1;
+    assert_int_equal(engine_open(&cfg, &engine, &err), STATUS_INVALID_ARGUMENT);
+    assert_string_equal(err.field, "max_total_tokens");
+    cfg = run_config("q4_1");
+    cfg.target_itl_ms = 60001;
+    assert_int_equal(engine_open(&cfg, &engine, &err), STATUS_INVALID_ARGUMENT);
+    assert_string_equal(err.field, "target_itl_ms");
+    cfg = run_config("/no/such/file.gguf");
     assert_int_equal(engine_open(&cfg, &engine, &err), STATUS_NOT_FOUND);
     assert_null(engine);
     cfg = run_config("q4_1"); /* the pool's size is chosen */

@@ -241,6 +241,14 @@ static void find_chain(struct kv_cache *cache, const uint32_t *blocks, uint32_t 
     kv_cache_clear(cache, 1);
 }
 
+static bool have_common(const uint32_t *a, uint32_t n_a, const uint32_t *b, uint32_t n_b)
+{
+    for (uint32_t i = 0; i < n_a * n_b; i++)
+        if (a[i / n_b] == b[i % n_b])
+            return true;
+    return false;
+}
+
 /* A prompt that was found again once outlives any number that come once. */
 static void test_what_was_found_again_outlives_what_came_once(void **state)
 {
@@ -249,9 +257,29 @@ static void test_what_was_found_again_outlives_what_came_once(void **state)
     uint32_t shared[6], once[4];
     keep_chain(cache, 6, shared);
     find_chain(cache, shared, 6);
-    for (uint32_t i = 0; i < 100; i++)
+    for (uint32_t i = 0; i < 100; i++) {
         keep_chain(cache, 4, once);
+        assert_false(have_common(shared, 6, once, 4));
+    }
     find_chain(cache, shared, 6);
+    kv_cache_destroy(cache);
+}
+
+/* What a block held before makes nothing of what it holds now. */
+static void test_a_block_taken_for_something_else_has_to_prove_itself_anew(void **state)
+{
+    (void)state;
+    struct kv_cache *cache = make_cache(8, 8);
+    uint32_t first[8], again[4], once[4];
+    keep_chain(cache, 8, first);
+    find_chain(cache, first, 8);
+    keep_chain(cache, 8, first); /* other texts in all blocks that were proven */
+    find_chain(cache, first, 4);
+    memcpy(again, first, sizeof(again));
+    for (uint32_t i = 0; i < 20; i++) {
+        keep_chain(cache, 4, once);
+        assert_false(have_common(again, 4, once, 4));
+    }
     kv_cache_destroy(cache);
 }
 
@@ -302,6 +330,7 @@ int main(void)
         cmocka_unit_test(test_random_operations_agree_with_naive_model),
         cmocka_unit_test(test_kept_blocks_evicted_least_recently_used_first_tails_before_heads),
         cmocka_unit_test(test_what_was_found_again_outlives_what_came_once),
+        cmocka_unit_test(test_a_block_taken_for_something_else_has_to_prove_itself_anew),
         cmocka_unit_test(test_more_proven_than_allowed_the_oldest_tail_is_as_new),
         cmocka_unit_test(test_create_zero_dimension_is_refused),
     };

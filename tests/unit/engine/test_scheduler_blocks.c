@@ -9,6 +9,8 @@
 
 #include <cmocka.h>
 
+#include "engine/fair_share.h"
+#include "engine/scheduler_private.h"
 #include "engine/step.h"
 #include "support_scheduler.h"
 
@@ -151,6 +153,143 @@ static void test_equal_blocks_computed_at_once_become_one(void **state)
     bench_close(b);
 }
 
+/* What the only caller was charged with. */
+static uint64_t charged(const struct bench *b)
+{
+    return fair_share_counter(b->sched->share, b->sched->last_caller);
+}
+
+/* Whatever happens on the way, a token that is computed counts once, a generated one as two; one
+ * that was found counts for nothing. (The last one that is drawn is not computed.) */
+static void test_each_token_is_charged_once(void **state)
+{
+    (void)state;
+    struct bench *b = &bench;
+    for (int drafts = 0; drafts < 2; drafts++) {
+        struct scheduler_config cfg = bench_small;
+        struct request *r, *other;
+        cfg.n_blocks = 24;
+        cfg.prefix_cache = true;
+        cfg.n_draft_rows = drafts ? 12 : 0;
+        bench_open(b, &cfg);
+        scheduler_set_row_cost(b->sched, 1e6f);
+        b->repeats = drafts;
+        b->limits.draft_tokens = drafts ? 6 : 0;
+        scheduler_add(b->sched, r = bench_make(b, 1, 61, 90, 1, 0, ""));
+        while (bench_step(b))
+            ;
+        assert_int_equal(charged(b), 61 + 2 * (90 - 1));
+        assert_true(!drafts || b->n_accepted > 10);
+        request_release(r);
+        scheduler_add(b->sched, r = bench_make(b, 1, 61, 10, 1, 0, "")); /* found */
+        while (bench_step(b))
+            ;
+        assert_int_equal(r->n_cached_tokens, 56);
+        assert_int_equal(charged(b), 61 + 2 * (90 - 1) + 61 - 56 + 2 * (10 - 1));
+        request_release(r);
+        scheduler_add(b->sched, r = bench_make(b, 2, 80, 40, 1, 0, "")); /* preempted */
+        while (r->choices[0].n_ids < 20)
+            assert_true(bench_step(b));
+        scheduler_pause(b->sched, r, true);
+        scheduler_add(b->sched, other = bench_make(b, 5, 150, 20, 1, 0, ""));
+        while (bench_step(b))
+            ;
+        scheduler_pause(b->sched, r, false);
+        while (bench_step(b))
+            ;
+        assert_int_equal(r->n_preemptions, 1);
+        assert_int_equal(charged(b), 61 + 2 * (90 - 1) + 61 - 56 + 2 * (10 - 1) + 80 +
+                                         2 * (40 - 1) + 150 + 2 * (20 - 1));
+        request_release(r);
+        request_release(other);
+        bench_close(b);
+    }
+}
+
+/* Prompts that come once do not wash out one that is found again. */
+static void test_what_was_found_again_stays_in_the_cache(void **state)
+{
+    (void)state;
+    struct bench *b = &bench;
+    struct scheduler_config cfg = bench_small;
+    cfg.prefix_cache = true;
+    bench_open(b, &cfg);
+    for (uint32_t i = 0; i < 43; i++) {
+        bool hot = i < 2 || i == 42;
+        /* Of 15 tokens not even the first block is like another's. */
+        struct request *r =
+            hot ? bench_make(b, 0, 65, 3, 1, 0, "") : bench_make(b, 1 + 2 * i, 15, 40, 1, 0, "");
+        scheduler_add(b->sched, r);
+        while (bench_step(b))
+            ;
+        if (hot)
+            assert_int_equal(r->n_cached_tokens, i ? 64 : 0);
+        request_release(r);
+    }
+    bench_close(b);
+}
+
+/* A prompt that would just fit beside one that decodes would take the block that this one needs
+ * next. */
+static void test_a_prompt_leaves_blocks_for_those_that_decode(void **state)
+{
+    (void)state;
+    struct bench *b = &bench;
+    struct scheduler_config cfg = bench_small;
+    struct request *decodes, *waits;
+    cfg.n_blocks = 12;
+    bench_open(b, &cfg);
+    scheduler_add(b->sched, decodes = bench_make(b, 0, 33, 8, 1, 0, "")); /* 5 blocks to its end */
+    assert_true(bench_step(b) && bench_step(b) && bench_step(b));
+    scheduler_add(b->sched, waits = bench_make(b, 1, 56, 3, 1, 0, ""));
+    while (decodes->state != REQUEST_ENDED) {
+        assert_int_equal(waits->state, REQUEST_WAITING);
+        assert_true(bench_step(b));
+    }
+    while (bench_step(b))
+        ;
+    bench_assert_answer(waits, true);
+    request_release(decodes);
+    request_release(waits);
+    bench_close(b);
+}
+
+/* Of those that lost their blocks the first comes back first: a short one behind it that would fit
+ * does not take, time and again, what the long one waits for. */
+static void test_who_waits_for_blocks_is_not_passed_by_one_behind(void **state)
+{
+    (void)state;
+    struct bench *b = &bench;
+    struct scheduler_config cfg = bench_small;
+    struct request *first, *behind, *now;
+    cfg.n_blocks = 12;
+    bench_open(b, &cfg);
+    scheduler_add(b->sched, first = bench_make(b, 0, 60, 20, 1, 0, ""));
+    scheduler_add(b->sched, behind = bench_make(b, 1, 10, 20, 1, 0, ""));
+    while (first->choices[0].n_ids < 2 || behind->choices[0].n_ids < 2)
+        assert_true(bench_step(b));
+    scheduler_pause(b->sched, first, true);
+    scheduler_pause(b->sched, behind, true);
+    scheduler_add(b->sched, now = bench_make(b, 2, 60, 20, 1, 0, ""));
+    while (now->choices[0].n_ids < 2)
+        assert_true(bench_step(b));
+    assert_true(first->n_preemptions == 1 && behind->n_preemptions == 1);
+    scheduler_pause(b->sched, first, false);
+    scheduler_pause(b->sched, behind, false);
+    while (now->state != REQUEST_ENDED) {
+        assert_int_equal(behind->choices[0].n_computed, 0);
+        assert_true(bench_step(b));
+    }
+    while (bench_step(b))
+        ;
+    bench_assert_answer(first, true);
+    bench_assert_answer(behind, true);
+    request_release(first);
+    request_release(behind);
+    request_release(now);
+    bench_close(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -158,6 +297,10 @@ int main(void)
         cmocka_unit_test(test_preemption_spares_higher_priority),
         cmocka_unit_test(test_choices_share_the_prompt_and_copy_on_write),
         cmocka_unit_test(test_drafts_hold_no_blocks),
+        cmocka_unit_test(test_each_token_is_charged_once),
+        cmocka_unit_test(test_what_was_found_again_stays_in_the_cache),
+        cmocka_unit_test(test_a_prompt_leaves_blocks_for_those_that_decode),
+        cmocka_unit_test(test_who_waits_for_blocks_is_not_passed_by_one_behind),
         cmocka_unit_test(test_equal_blocks_computed_at_once_become_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -458,6 +458,94 @@ static void test_a_crowd_of_new_callers_starves_nobody(void **state)
     close_sim();
 }
 
+/* One place, and every prompt of the flood takes two steps of it: where it is free never falls on
+ * the turn of the one that waits, so that has to stay its turn. */
+static void test_a_turn_is_kept_until_it_can_be_taken(void **state)
+{
+    (void)state;
+    static const struct demand flood[] = {{"high", 5, 400, 3, 10}};
+    struct scheduler_config cfg = roomy;
+    cfg.max_seqs = 1;
+    for (uint32_t n_before = 20; n_before < 25; n_before++) { /* the turn at any place */
+        open_sim(&cfg);
+        run_demand(flood, 1, n_before);
+        struct request *r = submit("low", -5, 100, 3);
+        request_retain(r);
+        for (uint32_t i = 0; i < 1000 && r->state != REQUEST_ENDED; i++)
+            run_demand(flood, 1, 1);
+        assert_int_equal(r->state, REQUEST_ENDED);
+        request_release(r);
+        close_sim();
+    }
+}
+
+/* A caller that has nothing takes a place of one that has several, but none of a higher priority,
+ * and none for a prompt that takes a good part of all blocks. */
+static void test_whose_places_are_not_taken(void **state)
+{
+    (void)state;
+    static const struct {
+        int32_t priority;
+        uint32_t n_prompt;
+        bool takes;
+    } rows[] = {{0, 200, true}, {1, 200, false}, {0, 1500, false}};
+    struct scheduler_config cfg = roomy;
+    cfg.max_seqs = 4;
+    cfg.n_blocks = 256; /* 4096 tokens */
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct scheduler_stats stats;
+        open_sim(&cfg);
+        for (uint32_t k = 0; k < 4; k++)
+            submit("has", rows[i].priority, 40, 300);
+        for (uint32_t k = 0; k < 20; k++)
+            assert_true(step());
+        struct request *r = submit("new", 0, rows[i].n_prompt, 5);
+        for (uint32_t k = 0; k < 20; k++) {
+            assert_true(step());
+            if (!rows[i].takes)
+                assert_int_equal(r->state, REQUEST_WAITING);
+        }
+        scheduler_get_stats(sim.sched, &stats);
+        assert_int_equal(stats.n_preemptions, rows[i].takes);
+        close_sim();
+    }
+}
+
+/* The most tokens of prompts in a step beside the first stream, while n prompts wait. */
+static uint32_t most_rows(uint32_t n_waiting)
+{
+    uint32_t most = 0;
+    open_sim(&roomy);
+    sim.noise = 0;
+    submit("stream", 0, 64, 4000);
+    while (sim.live[0]->choices[0].n_ids < 20)
+        assert_true(step());
+    for (uint32_t k = 0; k < 3; k++) { /* what they cost becomes known */
+        submit("prompts", 0, 500, 1);
+        while (sim.n_live > 1)
+            assert_true(step());
+    }
+    for (uint32_t k = 0; k < n_waiting; k++)
+        submit("prompts", 0, 500, 200);
+    for (uint32_t k = 0; k < 5; k++) {
+        assert_true(step());
+        most = sim.plan.n_prefill_rows > most ? sim.plan.n_prefill_rows : most;
+    }
+    close_sim();
+    return most;
+}
+
+/* By itself the scheduler aims at twice a step in which all decode that run or wait: while many
+ * wait, the few that decode make more room for them: twice 61 rows' worth, though no step had more
+ * than one (it was as much as fits). */
+static void test_many_that_wait_have_more_of_a_step(void **state)
+{
+    (void)state;
+    uint32_t of_one = most_rows(1), of_many = most_rows(60);
+    if (of_one > 24 || of_many < 4 * of_one || of_many > 260)
+        fail_msg("%u rows of one prompt, %u of 60", of_one, of_many);
+}
+
 /* Places that one caller alone could fill are filled. */
 static void test_one_caller_alone_has_everything(void **state)
 {
@@ -489,6 +577,9 @@ int main(void)
         cmocka_unit_test(test_a_low_priority_gets_on_under_a_flood),
         cmocka_unit_test(test_who_had_what_nobody_wanted_does_not_pay_for_it),
         cmocka_unit_test(test_a_crowd_of_new_callers_starves_nobody),
+        cmocka_unit_test(test_a_turn_is_kept_until_it_can_be_taken),
+        cmocka_unit_test(test_whose_places_are_not_taken),
+        cmocka_unit_test(test_many_that_wait_have_more_of_a_step),
         cmocka_unit_test(test_one_caller_alone_has_everything),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -138,6 +138,21 @@ static void test_rows_fit_the_limit_and_one_more_does_not(void **state)
     }
 }
 
+/* A step that waited for something else says nothing of how well the others are foretold. */
+static void test_one_step_held_up_leaves_no_more_room_free(void **state)
+{
+    (void)state;
+    struct step_time model = {0};
+    struct step_shape s = {.n_decode = 8, .n_prefill = 40, .n_context = 20000};
+    rng = 4;
+    teach(&model, &machines[0], 400, 0, 0);
+    uint32_t before = step_time_fit_rows(&model, &s, 500, 300000000, 1000);
+    for (int i = 0; i < 3; i++)
+        step_time_saw(&model, &s, (int64_t)(100 * time_of(&machines[0], &s)));
+    uint32_t after = step_time_fit_rows(&model, &s, 500, 300000000, 1000);
+    assert_true(before > 200 && after <= before && after > before - before / 20);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -145,6 +160,7 @@ int main(void)
         cmocka_unit_test(test_noise_and_disturbed_steps_do_not_mislead_it),
         cmocka_unit_test(test_a_machine_that_changes_is_learned_anew),
         cmocka_unit_test(test_what_is_not_seen_for_long_is_kept),
+        cmocka_unit_test(test_one_step_held_up_leaves_no_more_room_free),
         cmocka_unit_test(test_rows_fit_the_limit_and_one_more_does_not),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
