@@ -1,9 +1,10 @@
 /* bench_kernels: speed of the linear layers and of attention, per kernel set and number of rows,
  * beside the limits measured in the same run: read bandwidth and the integer dot rate.
  *
- *   bench_kernels [--kernels auto] [--threads 2] [--ms 200] [--only BF16]
+ *   bench_kernels [--kernels auto] [--threads 2] [--ms 200] [--only BF16] [--outliers 1]
  *
- * --only takes what the titles of the results must contain.
+ * --only takes what the titles of the results must contain; --outliers says how many of a hundred
+ * activations are 20 times as large as the others.
  *
  * A set of weights is as large as the model's, so that no cache holds what a real step would not
  * find there. Wall time, or CPU time with one thread; medians. */
@@ -36,28 +37,24 @@ static const struct layer head_layers[] = {
     {"lm head Q8_0", DTYPE_Q8_0, 49152, 576, 1},
     {NULL, 0, 0, 0, 0},
 };
-/* The same shape in another format. */
-#define TINY_LLAMA(type)                                                                           \
-    {                                                                                              \
-        {"attention", type, 2560, 2048, 22}, {"o", type, 2048, 2048, 22},                          \
-            {"gate, up", type, 11264, 2048, 22}, {"down", type, 2048, 5632, 22},                   \
-        {                                                                                          \
-            NULL, 0, 0, 0, 0                                                                       \
-        }                                                                                          \
-    }
-static const struct layer tiny_llama_of[][5] = {
-    TINY_LLAMA(DTYPE_Q4_0), TINY_LLAMA(DTYPE_Q4_1), TINY_LLAMA(DTYPE_Q4_K), TINY_LLAMA(DTYPE_Q5_0),
-    TINY_LLAMA(DTYPE_Q5_1), TINY_LLAMA(DTYPE_Q5_K), TINY_LLAMA(DTYPE_Q6_K), TINY_LLAMA(DTYPE_Q8_0),
-    TINY_LLAMA(DTYPE_Q3_K), TINY_LLAMA(DTYPE_Q2_K),
+static const enum dtype integer_types[] = {
+    DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q4_K, DTYPE_Q5_0, DTYPE_Q5_1,
+    DTYPE_Q5_K, DTYPE_Q6_K, DTYPE_Q8_0, DTYPE_Q3_K, DTYPE_Q2_K,
+};
+enum { N_INTEGER_TYPES = sizeof(integer_types) / sizeof(integer_types[0]) };
+/* A weight that stays in an L2 cache. */
+static const struct layer cached_layer[] = {
+    {"cached", 0, 256, 2048, 1},
+    {NULL, 0, 0, 0, 0},
 };
 
-/* The layers of both models in a dense format; the type is filled in. */
+/* The layers of both models in any format; the type is filled in. */
 static const struct layer sample_dense[] = {
     {"q, k, v", 0, 960, 576, 30}, {"o", 0, 576, 576, 30}, {"gate, up", 0, 3072, 576, 30},
     {"down", 0, 576, 1536, 30},   {NULL, 0, 0, 0, 0},
 };
 /* Two of its 22 layers: more than any cache holds. */
-static const struct layer tiny_llama_dense[] = {
+static const struct layer tiny_llama[] = {
     {"q, k, v", 0, 2560, 2048, 2}, {"o", 0, 2048, 2048, 2}, {"gate, up", 0, 11264, 2048, 2},
     {"down", 0, 2048, 5632, 2},    {NULL, 0, 0, 0, 0},
 };
@@ -67,7 +64,8 @@ struct bench {
     struct stream *stream;
     const struct op_table *ops;
     uint32_t n_threads;
-    double budget_s, read_gbs;
+    double budget_s, read_gbs, dot_gops; /* dot_gops: 0 where not known */
+    double outlier_share;
     const char *only;
 };
 
@@ -145,6 +143,53 @@ static double read_bandwidth(const struct bench *b, size_t n_bytes)
     thread_pool_destroy(pool);
     return best;
 }
+
+/* Gop/s of as many vpdpbusd on 512 bits as the threads can start; 0 where there is none. */
+#ifdef __x86_64__
+enum { DOT_TURNS = 4000000, DOT_CHAINS = 12 };
+
+__attribute__((target("avx512f,avx512vnni"))) static void dot_share(void *arg, uint32_t index,
+                                                                    uint32_t n_threads)
+{
+    (void)arg, (void)index, (void)n_threads;
+    __asm__ volatile("vpternlogd $0xff, %%zmm30, %%zmm30, %%zmm30\n"
+                     "1:\n"
+                     ".irp i, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11\n"
+                     "vpdpbusd %%zmm30, %%zmm30, %%zmm\\i\n"
+                     ".endr\n"
+                     "dec %0\n"
+                     "jnz 1b\n"
+                     :
+                     : "r"(DOT_TURNS)
+                     : "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",
+                       "xmm9", "xmm10", "xmm11", "xmm30");
+}
+
+static double dot_rate(const struct bench *b)
+{
+    struct error err = {0};
+    struct thread_pool *pool = NULL;
+    if (!__builtin_cpu_supports("avx512vnni"))
+        return 0;
+    if (thread_pool_create(b->n_threads, &pool, &err) != 0)
+        die(&err);
+    double best = 0;
+    for (int i = 0; i < 5; i++) {
+        double begin = seconds();
+        thread_pool_run(pool, dot_share, NULL);
+        double rate = 128e-9 * DOT_CHAINS * DOT_TURNS * b->n_threads / (seconds() - begin);
+        best = rate > best ? rate : best;
+    }
+    thread_pool_destroy(pool);
+    return best;
+}
+#else
+static double dot_rate(const struct bench *b)
+{
+    (void)b;
+    return 0;
+}
+#endif
 
 static struct weight *make_weight(const struct bench *b, const struct layer *layer)
 {
@@ -240,13 +285,13 @@ static void bench_layers(const struct bench *b, const char *title, const struct 
     float *x = take((size_t)MAX_M * deepest * 4), *y = take((size_t)MAX_M * widest * 4);
     for (size_t i = 0; i < (size_t)MAX_M * deepest; i++) {
         x[i] = (float)((int)(noise() % 2001) - 1000) * 1e-3f;
-        if (noise() % 100 == 0)
+        if (noise() % 10000 < b->outlier_share * 10000)
             x[i] *= 20.0f; /* outliers, as real activations have */
     }
     printf("%s: %.1f M weights, %.1f MB as stored, limit at 1 row %.0f passes/s\n", title,
            (double)n_macs * 1e-6, (double)n_bytes * 1e-6, b->read_gbs * 1e9 / (double)n_bytes);
-    printf("  %6s %12s %12s %10s %10s %12s\n", "rows", "ms", "rows/s", "Gop/s", "GB/s",
-           "of read rate");
+    printf("  %6s %12s %12s %10s %12s %10s %12s\n", "rows", "ms", "rows/s", "Gop/s", "of vpdpbusd",
+           "GB/s", "of read rate");
     for (; *rows != 0; rows++) {
         double times[MAX_RUNS], spent = 0;
         int n = 0;
@@ -260,8 +305,9 @@ static void bench_layers(const struct bench *b, const char *title, const struct 
             spent += times[n++] = time_pass(b, layers, weights, acts, x, y, *rows);
         qsort(times, (size_t)n, sizeof(times[0]), by_value);
         double t = times[n / 2], gbs = (double)n_bytes / t * 1e-9;
-        printf("  %6u %12.3f %12.0f %10.1f %10.1f %11.0f%%\n", *rows, t * 1e3, *rows / t,
-               2.0 * (double)n_macs * *rows / t * 1e-9, gbs, 100 * gbs / b->read_gbs);
+        double gops = 2.0 * (double)n_macs * *rows / t * 1e-9;
+        printf("  %6u %12.3f %12.0f %10.1f %11.0f%% %10.1f %11.0f%%\n", *rows, t * 1e3, *rows / t,
+               gops, b->dot_gops > 0 ? 100 * gops / b->dot_gops : 0, gbs, 100 * gbs / b->read_gbs);
     }
     for (uint32_t i = 0; layers[i].name != NULL; i++) {
         for (uint32_t c = 0; c < layers[i].copies; c++)
@@ -273,11 +319,11 @@ static void bench_layers(const struct bench *b, const char *title, const struct 
     free(y);
 }
 
-static void bench_dense(const struct bench *b, const char *model, const struct layer *layers)
+/* The same layers in several formats. */
+static void bench_types(const struct bench *b, const char *model, const struct layer *layers,
+                        const enum dtype *types, size_t n_types, const uint32_t *rows)
 {
-    static const enum dtype types[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32};
-    static const uint32_t rows[] = {1, 4, 8, 32, 128, 512, 0};
-    for (int t = 0; t < 3; t++) {
+    for (size_t t = 0; t < n_types; t++) {
         struct layer typed[8];
         char title[64];
         uint32_t n = 0;
@@ -374,7 +420,7 @@ static void bench_sampling(const struct bench *b, uint32_t vocab, const char *na
 
 int main(int argc, char **argv)
 {
-    struct bench b = {.n_threads = 2, .budget_s = 0.2, .only = ""};
+    struct bench b = {.n_threads = 2, .budget_s = 0.2, .outlier_share = 0.01, .only = ""};
     const char *set = "auto";
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--kernels") == 0)
@@ -383,12 +429,14 @@ int main(int argc, char **argv)
             b.n_threads = (uint32_t)strtoul(argv[i + 1], NULL, 10);
         else if (strcmp(argv[i], "--ms") == 0)
             b.budget_s = (double)strtoul(argv[i + 1], NULL, 10) * 1e-3;
+        else if (strcmp(argv[i], "--outliers") == 0)
+            b.outlier_share = strtod(argv[i + 1], NULL) * 1e-2;
         else if (strcmp(argv[i], "--only") == 0)
             b.only = argv[i + 1];
         else {
-            fprintf(
-                stderr,
-                "usage: bench_kernels [--kernels SET] [--threads N] [--ms MS] [--only TITLE]\n");
+            fprintf(stderr,
+                    "usage: bench_kernels [--kernels SET] [--threads N] [--ms MS] [--only TITLE] "
+                    "[--outliers PERCENT]\n");
             return 2;
         }
     }
@@ -400,20 +448,18 @@ int main(int argc, char **argv)
         die(&err);
     b.stream->ops = b.ops;
     b.read_gbs = read_bandwidth(&b, 96u << 20);
-    printf("kernels %s, %u threads, read bandwidth %.1f GB/s (96 MiB)\n", b.ops->name, b.n_threads,
-           b.read_gbs);
+    b.dot_gops = dot_rate(&b);
+    printf("kernels %s, %u threads, read bandwidth %.1f GB/s (96 MiB), vpdpbusd %.0f Gop/s\n",
+           b.ops->name, b.n_threads, b.read_gbs, b.dot_gops);
     static const uint32_t rows[] = {1, 2, 3, 4, 8, 32, 128, 512, 0}, few[] = {1, 2, 3, 4, 8, 32, 0},
-                          wide[] = {1, 4, 8, 32, 128, 0};
+                          powers[] = {1, 2, 4, 8, 16, 32, 64, 126, 512, 0};
+    static const enum dtype dense_types[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32};
     bench_layers(&b, "sample model, Q4_1 layers", sample_layers, rows);
     bench_layers(&b, "sample model, head", head_layers, few);
-    for (size_t i = 0; i < sizeof(tiny_llama_of) / sizeof(tiny_llama_of[0]); i++) {
-        char title[64];
-        snprintf(title, sizeof(title), "1.1B shape, %s layers",
-                 dtype_name(tiny_llama_of[i][0].type));
-        bench_layers(&b, title, tiny_llama_of[i], wide);
-    }
-    bench_dense(&b, "sample model,", sample_dense);
-    bench_dense(&b, "1.1B shape, two", tiny_llama_dense);
+    bench_types(&b, "in cache,", cached_layer, integer_types, N_INTEGER_TYPES, powers);
+    bench_types(&b, "1.1B shape, two", tiny_llama, integer_types, N_INTEGER_TYPES, powers);
+    bench_types(&b, "sample model,", sample_dense, dense_types, 3, powers);
+    bench_types(&b, "1.1B shape, two", tiny_llama, dense_types, 3, powers);
     if (strstr("attention", b.only) != NULL) {
         bench_attention(&b, 128, 1);
         bench_attention(&b, 1024, 1);
