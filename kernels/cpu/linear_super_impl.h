@@ -1,44 +1,56 @@
 /* linear_super_impl.h: the integer linear of PACK_SUPER (super_form.h), and of PACK_INT8 where
- * codes may be unsigned bytes, written once in the vectors of vec_int_*.h: VI_LANES outputs, a
- * dword each. Products of a sub-block (D), times its scale in int32, add up over a super-block (S;
- * below 4096·127·256, PACK_INT8: 255·128·127·256); isd·S + ism·M adds to T in 64 bits, M the same
- * for the offsets. Included once by linear_super_avx2.c and by linear_super_avx512.c. */
+ * codes may be unsigned bytes, written once in vec_int.h: VI_LANES outputs, a dword each. Included
+ * once by linear_super_avx2.c and by linear_super_avx512.c.
+ *
+ * Scaled forms (super-blocks of several runs): products of a sub-block (D), times its scale in
+ * int32, add up over a super-block (S, below 4096·127·256); isd·S + ism·M adds to T in 64 bits, M
+ * the same for the offsets.
+ * Direct forms (a scale of 16 bits per run: Q8_0, Q5_0, Q5_1): S is scale·D + offset·A over as many
+ * runs as 32 bits hold; L = Σ S mod 2^32 and H = Σ (S >> 16) are T, for Σ (S & 0xffff) < 2^32. */
 #pragma once
 
 #include "kernels/cpu/act_cpu.h"
 #include "kernels/cpu/linear_int.h"
 #include "kernels/cpu/super_form.h"
+#include "kernels/cpu/vec_int.h"
 #include "kernels/cpu/weight_cpu.h"
 
 enum { MAX_PANELS = 2, MAX_TILE_ROWS = 6 };
 
-/* What a tile reads and where it puts: n panels (or halves of one) with their codes, as packed or
- * as bytes. */
+/* What a tile reads and where it puts: panels (or halves of one) with their codes, as packed or as
+ * bytes. */
 struct super_source {
-    int n;
     uint32_t lane; /* of the panel that is the first here: 0, or 8 */
-    const uint8_t *packed[MAX_PANELS], *codes[MAX_PANELS]; /* codes: of that lane */
     uint32_t outputs[MAX_PANELS];
-    uint32_t super_bytes; /* of packed */
-    uint32_t code_super, code_run;
-    struct super_layout at; /* in packed */
-    /* Where codes are bytes of PACK_SUPER: [run][sub][2][row 16] pairs of 16 bits (scale, offset)
-     * as multiples of the unit, split: their low SUPER_LOW_BITS, then what is above. */
+    const uint8_t *packed[MAX_PANELS]; /* the panel */
+    const uint8_t *codes[MAX_PANELS];  /* of that lane */
+    const uint8_t *scales[MAX_PANELS]; /* of that lane, as packed; direct: of 16 bits */
+    uint8_t *keep[MAX_PANELS];         /* NULL, or where codes go as bytes */
+    uint32_t runs;                     /* of a super-block; direct: that are added in 32 bits */
+    uint32_t code_run, code_super, scale_run, scale_super; /* from one to the next */
+    struct super_layout at;                                /* in packed */
+    /* Scaled forms, NULL or [run][sub][2][row 16] pairs of 16 bits (scale, offset) as multiples of
+     * the unit, split: their low SUPER_LOW_BITS, then what is above. */
     const uint8_t *pairs[MAX_PANELS];
 };
 
 enum { SUPER_LOW_BITS = 10 };
 
-/* 64-bit totals of the even and of the odd lanes. */
+/* 64-bit totals of the even and of the odd lanes; direct forms: L and H. */
 struct super_total {
     vi even, odd;
 };
 
-ALWAYS_INLINE int32_t four_at(const void *p)
+ALWAYS_INLINE bool super_is_direct(struct super_form f)
 {
-    int32_t four;
-    __builtin_memcpy(&four, p, sizeof(four));
-    return four;
+    return f.bits == 8 || f.subs == 0;
+}
+
+/* Runs whose S fits 32 bits: 16·32·127·128·255, 4·32·127·16·8191, 2·32·127·(31 + 1)·8191 < 2^31.
+ */
+ALWAYS_INLINE uint32_t super_direct_runs(struct super_form f)
+{
+    return f.bits == 8 ? 16 : f.offsets ? 2 : 4;
 }
 
 /* −zero·A from −8·A. */
@@ -83,19 +95,26 @@ ALWAYS_INLINE vi super_codes(const uint8_t *run, unsigned bits, unsigned g)
     return q;
 }
 
-/* Scales of a sub-block as dwords; `run` counts from the panel's first. */
-ALWAYS_INLINE vi super_scale(const struct super_source *src, const uint8_t *super,
-                             struct super_form f, const int16_t *wide, uint32_t run, uint32_t sub)
-{
-    if (f.bits == 8)
-        return vi_load_i16(wide + (size_t)run * PANEL_ROWS);
-    return vi_load_i8(super + src->at.scales + 16 * sub + src->lane);
-}
-
 ALWAYS_INLINE void super_add(struct super_total *t, vi a, vi b)
 {
     t->even = vi_add64(t->even, vi_mul64(a, b));
     t->odd = vi_add64(t->odd, vi_mul64(vi_srl64_32(a), vi_srl64_32(b)));
+}
+
+ALWAYS_INLINE void super_add_direct(struct super_total *t, vi s)
+{
+    t->even = vi_add32(t->even, s);
+    t->odd = vi_add32(t->odd, vi_srai32(s, 16));
+}
+
+/* The totals of both lanes from L and H. */
+ALWAYS_INLINE struct super_total super_join(struct super_total t)
+{
+    vi rest = vi_sub32(t.even, vi_slli32(t.odd, 16)), high = vi_set1(1 << 16);
+    return (struct super_total){
+        vi_add64(vi_mul64(t.odd, high), vi_srl64_32(vi_slli64(rest, 32))),
+        vi_add64(vi_mul64(vi_srl64_32(t.odd), high), vi_srl64_32(rest)),
+    };
 }
 
 /* isd·S + ism·M. */
@@ -103,230 +122,304 @@ ALWAYS_INLINE void super_flush(struct super_total *t, const uint8_t *super, uint
                                struct super_form f, vi s, vi m)
 {
     const int16_t *isd = (const int16_t *)(const void *)super + lane;
-    super_add(t, s, f.bits == 8 ? vi_set1(1) : vi_load_i16(isd));
+    super_add(t, s, vi_load_i16(isd));
     if (f.offsets)
         super_add(t, m, vi_load_i16(isd + PANEL_ROWS));
 }
 
-/* Σ min·A over the sub-blocks of a super-block; shorts: their A. */
-ALWAYS_INLINE vi super_mins(const uint8_t *mins, uint32_t n_subs, const int16_t *shorts)
+#include "kernels/cpu/super_outliers_impl.h"
+
+/* What goes with the rows of a tile through K, advanced by runs. Rows 3 to 5 have a base of their
+ * own: two bases and a stride take fewer registers than six pointers. */
+struct super_place {
+    const int8_t *lo, *lo_third;
+    const struct act_sums *sums, *sums_third;
+    const int16_t *shorts; /* direct forms with offsets: act_sums32() */
+    size_t k_pad, n_runs, short_stride;
+};
+
+ALWAYS_INLINE const int8_t *super_lo(const struct super_place *a, int m)
 {
-    vi m = vi_zero(), low = vi_set1(0x00FF00FF);
-    for (uint32_t j = 0; j < n_subs; j += 4, mins += 64, shorts += 4) {
-        vi v = vi_loadu(mins);
-        m = vi_madd16(m, vi_and(v, low), vi_set1(four_at(shorts)));
-        m = vi_madd16(m, vi_and(vi_srl16(v, 8), low), vi_set1(four_at(shorts + 2)));
-    }
-    return m;
+    return m < 3 ? a->lo + (size_t)m * a->k_pad : a->lo_third + (size_t)(m - 3) * a->k_pad;
 }
 
-/* Adds 255 times the outlier plane of a row. */
-ALWAYS_INLINE void super_outliers(const struct linear_job *job, uint32_t row,
-                                  const struct super_source *src, struct super_form f,
-                                  unsigned code_bits, const int16_t *const wide[],
-                                  struct super_total total[])
+ALWAYS_INLINE const struct act_sums *super_sums(const struct super_place *a, int m)
 {
-    const struct act_outlier *o = act_outliers(job->act, row), *end = o + job->act->n_outliers[row];
-    uint32_t runs = f.bits == 8 ? 8 : job->w->super_runs;
-    struct super_total plane[MAX_PANELS];
-    vi s[MAX_PANELS], m[MAX_PANELS];
-#pragma GCC unroll 2
-    for (int p = 0; p < src->n; p++)
-        plane[p] = (struct super_total){vi_zero(), vi_zero()};
-    while (o < end) {
-        uint32_t i_super = o->group / 8 / runs;
-        /* PACK_INT8: Σ isw·D stays below 7,600·K, so one flush is enough. */
-        uint32_t until = f.bits == 8 ? UINT32_MAX : (i_super + 1) * runs * 8;
-#pragma GCC unroll 2
-        for (int p = 0; p < src->n; p++)
-            s[p] = m[p] = vi_zero();
-        for (; o < end && o->group < until; o++) {
-            uint32_t run = o->group / 8, g = o->group % 8, in_super = run % runs,
-                     sub = in_super * f.subs + (f.subs == 2 ? g / 4 : 0);
-            vi start = super_start(o->minus_8, f.zero), hi = vi_set1(o->hi);
-#pragma GCC unroll 2
-            for (int p = 0; p < src->n; p++) {
-                const uint8_t *super = src->packed[p] + (size_t)i_super * src->super_bytes,
-                              *codes = src->codes[p] + (size_t)(run / runs) * src->code_super +
-                                       in_super * src->code_run;
-                vi d = vi_dot(start, super_codes(codes, code_bits, g), hi);
-                if (f.subs > 0)
-                    d = vi_mul32(d, super_scale(src, super, f, wide[p], run, sub));
-                s[p] = vi_add32(s[p], d);
-                if (!f.offsets)
-                    continue;
-                vi a = vi_srai32(vi_set1(o->in_high_half), 16);
-                if (f.subs > 0) {
-                    vi mins = vi_loadu(super + src->at.mins + sub / 4 * 64 + src->lane * 4);
-                    mins = vi_and(vi_srl32(mins, 8 * super_min_byte(sub)), vi_set1(255));
-                    a = vi_mul32(a, mins);
-                }
-                m[p] = vi_add32(m[p], a);
-            }
-        }
-#pragma GCC unroll 2
-        for (int p = 0; p < src->n; p++)
-            super_flush(&plane[p], src->packed[p] + (size_t)i_super * src->super_bytes, src->lane,
-                        f, s[p], m[p]);
-    }
-#pragma GCC unroll 2
-    for (int p = 0; p < src->n; p++) {
-        vi even = vi_sub64(vi_slli64(plane[p].even, 8), plane[p].even),
-           odd = vi_sub64(vi_slli64(plane[p].odd, 8), plane[p].odd);
-        total[p] = (struct super_total){vi_add64(total[p].even, even), vi_add64(total[p].odd, odd)};
-    }
+    return m < 3 ? a->sums + (size_t)m * a->n_runs : a->sums_third + (size_t)(m - 3) * a->n_runs;
 }
 
-/* The same from src->pairs. Products of a group are below 2^15. Σ|hi| ≤ Σ|a|/127.5 keeps either
- * half below 0.232·K·33·1025 = 7,850·K, one int32. */
-ALWAYS_INLINE void super_outliers_split(const struct linear_job *job, uint32_t row,
-                                        const struct super_source *src, struct super_form f,
-                                        struct super_total total[])
+ALWAYS_INLINE struct super_place super_place_of(const struct act_cpu *act, uint32_t row,
+                                                struct super_form f)
 {
-    const struct act_outlier *o = act_outliers(job->act, row), *end = o + job->act->n_outliers[row];
-    const uint32_t n_halves = f.subs == 2 ? 2 : 1;
-    vi low[MAX_PANELS], high[MAX_PANELS];
-#pragma GCC unroll 2
-    for (int p = 0; p < src->n; p++)
-        low[p] = high[p] = vi_zero();
-    for (; o < end; o++) {
-        uint32_t sub = o->group / 8 * n_halves + (f.subs == 2 ? o->group % 8 / 4 : 0);
-        vi start = super_start(o->minus_8, f.zero), hi = vi_set1(o->hi),
-           sum = vi_set1(o->in_high_half);
-#pragma GCC unroll 2
-        for (int p = 0; p < src->n; p++) {
-            const uint8_t *pairs = src->pairs[p] + (size_t)sub * 128;
-            vi d = vi_dot(start, vi_loadu(src->codes[p] + (size_t)o->group * 64), hi);
-            if (f.offsets) /* else the offsets are 0 */
-                d = vi_or(vi_and(d, vi_set1(0xFFFF)), sum);
-            low[p] = vi_madd16(low[p], d, vi_loadu(pairs));
-            high[p] = vi_madd16(high[p], d, vi_loadu(pairs + 64));
-        }
-    }
-#pragma GCC unroll 2
-    for (int p = 0; p < src->n; p++) {
-        super_add(&total[p], low[p], vi_set1(255));
-        super_add(&total[p], high[p], vi_set1(255 << SUPER_LOW_BITS));
-    }
+    struct super_place a = {.k_pad = act->k_pad,
+                            .n_runs = act->k_pad / ACT_RUN,
+                            .short_stride = act_short_stride(act->k_pad),
+                            .lo = act_lo(act, row),
+                            .sums = act_run_sums(act, row)};
+    a.lo_third = a.lo + 3 * a.k_pad;
+    a.sums_third = a.sums + 3 * a.n_runs;
+    __asm__("" : "+r"(a.lo_third), "+r"(a.sums_third)); /* not to be derived from the others */
+    if (f.offsets && f.subs == 0)
+        a.shorts = act_sums32(act, row);
+    return a;
 }
 
-/* n_rows rows against src->n panels. code_bits: of src->codes, f.bits or 8. */
-ALWAYS_INLINE void super_tile(const struct linear_job *job, uint32_t row,
-                              const struct super_source *src, struct super_form f,
-                              unsigned code_bits, int n_rows)
+/* s += scale·D of sub-block h of a run: 32 columns, or 16. */
+ALWAYS_INLINE void super_sub_block(const struct super_place *a, const uint8_t *const codes[],
+                                   const uint8_t *const scales[], uint8_t *const keep[], uint32_t h,
+                                   struct super_form f, unsigned code_bits, int n_rows,
+                                   int n_panels, vi s[][MAX_PANELS])
 {
-    const struct act_cpu *act = job->act;
-    const uint32_t n_runs = act->k_pad / RUN_K, n_halves = f.subs == 2 ? 2 : 1,
-                   runs = f.bits == 8 ? 8 : job->w->super_runs, step = 8 / n_halves;
-    const int8_t *lo[MAX_TILE_ROWS];
-    const struct act_sums *sums[MAX_TILE_ROWS];
-    const int16_t *wide[MAX_PANELS] = {NULL, NULL};
-    struct super_total total[MAX_TILE_ROWS][MAX_PANELS];
+    const uint32_t step = f.subs == 2 ? 4 : 8;
+    vi d[MAX_TILE_ROWS][MAX_PANELS];
 #pragma GCC unroll 8
     for (int m = 0; m < n_rows; m++) {
-        lo[m] = act_lo(act, row + (uint32_t)m);
-        sums[m] = act_run_sums(act, row + (uint32_t)m);
+        const struct act_sums *sums = super_sums(a, m);
+        vi start = super_start(f.subs == 2 ? sums->halves_minus_8[h] : sums->minus_8, f.zero);
 #pragma GCC unroll 2
-        for (int p = 0; p < src->n; p++)
-            total[m][p] = (struct super_total){vi_zero(), vi_zero()};
+        for (int p = 0; p < n_panels; p++)
+            d[m][p] = start;
     }
-    if (f.bits == 8)
-#pragma GCC unroll 2
-        for (int p = 0; p < src->n; p++)
-            wide[p] = panel_scales(job->w, src->packed[p]) + src->lane;
-    for (uint32_t run = 0, i_super = 0; run < n_runs; i_super++) {
-        vi s[MAX_TILE_ROWS][MAX_PANELS];
-        uint32_t end = n_runs - run < runs ? n_runs : run + runs;
-        const uint8_t *super[MAX_PANELS];
-#pragma GCC unroll 2
-        for (int p = 0; p < src->n; p++)
-            super[p] = src->packed[p] + (size_t)i_super * src->super_bytes;
 #pragma GCC unroll 8
-        for (int m = 0; m < n_rows; m++)
+    for (uint32_t g = h * step; g < (h + 1) * step; g++) {
+        vi w[MAX_PANELS];
 #pragma GCC unroll 2
-            for (int p = 0; p < src->n; p++)
-                s[m][p] = vi_zero();
-        for (uint32_t r = 0; run < end; r++, run++) {
-#pragma GCC unroll 2
-            for (uint32_t h = 0; h < n_halves; h++) {
-                vi d[MAX_TILE_ROWS][MAX_PANELS];
-#pragma GCC unroll 8
-                for (int m = 0; m < n_rows; m++)
-#pragma GCC unroll 2
-                    for (int p = 0; p < src->n; p++)
-                        d[m][p] = super_start(f.subs == 2 ? sums[m][run].halves_minus_8[h]
-                                                          : sums[m][run].minus_8,
-                                              f.zero);
-#pragma GCC unroll 8
-                for (uint32_t g = h * step; g < (h + 1) * step; g++) {
-                    vi w[MAX_PANELS];
-#pragma GCC unroll 2
-                    for (int p = 0; p < src->n; p++)
-                        w[p] = super_codes(src->codes[p] + (size_t)i_super * src->code_super +
-                                               r * src->code_run,
-                                           code_bits, g);
-#pragma GCC unroll 8
-                    for (int m = 0; m < n_rows; m++) {
-                        vi a = vi_set1(four_at(lo[m] + (size_t)run * RUN_K + g * 4));
-#pragma GCC unroll 2
-                        for (int p = 0; p < src->n; p++)
-                            d[m][p] = vi_dot(d[m][p], w[p], a);
-                    }
-                }
-#pragma GCC unroll 2
-                for (int p = 0; p < src->n; p++) {
-                    vi scale = f.subs == 0
-                                   ? vi_zero()
-                                   : super_scale(src, super[p], f, wide[p], run, r * f.subs + h);
-#pragma GCC unroll 8
-                    for (int m = 0; m < n_rows; m++)
-                        s[m][p] =
-                            vi_add32(s[m][p], f.subs == 0 ? d[m][p] : vi_mul32(d[m][p], scale));
-                }
-            }
+        for (int p = 0; p < n_panels; p++) {
+            w[p] = super_codes(codes[p], code_bits, g);
+            if (keep != NULL)
+                vi_store(keep[p] + g * 64, w[p]);
         }
 #pragma GCC unroll 8
         for (int m = 0; m < n_rows; m++) {
-            uint32_t first = i_super * runs; /* run */
+            vi x = vi_set1(four_at(super_lo(a, m) + g * 4));
 #pragma GCC unroll 2
-            for (int p = 0; p < src->n; p++) {
-                vi offset = vi_zero();
-                if (f.offsets && f.subs == 0)
-                    offset = vi_srai32(vi_set1(sums[m][first].in_high_half), 16);
-                else if (f.offsets && f.subs == 1)
-                    offset = super_mins(super[p] + src->at.mins + src->lane * 4, run - first,
-                                        act_sums32(act, row + (uint32_t)m) + first);
-                else if (f.offsets)
-                    offset = super_mins(super[p] + src->at.mins + src->lane * 4, 2 * (run - first),
-                                        act_sums16(act, row + (uint32_t)m) + 2 * (size_t)first);
-                super_flush(&total[m][p], super[p], src->lane, f, s[m][p], offset);
-            }
+            for (int p = 0; p < n_panels; p++)
+                d[m][p] = vi_dot(d[m][p], w[p], x);
         }
     }
-#pragma GCC unroll 8
-    for (int m = 0; m < n_rows; m++) {
-        if (act->n_outliers[row + (uint32_t)m] > 0 && code_bits != f.bits)
-            super_outliers_split(job, row + (uint32_t)m, src, f, total[m]);
-        else if (act->n_outliers[row + (uint32_t)m] > 0)
-            super_outliers(job, row + (uint32_t)m, src, f, code_bits, wide, total[m]);
 #pragma GCC unroll 2
-        for (int p = 0; p < src->n; p++)
-            super_put(job, row + (uint32_t)m, src->outputs[p], total[m][p].even, total[m][p].odd);
+    for (int p = 0; p < n_panels; p++) {
+        vi scale = super_is_direct(f) ? vi_load_i16((const int16_t *)(const void *)scales[p])
+                                      : vi_load_i8(scales[p] + 16 * h);
+#pragma GCC unroll 8
+        for (int m = 0; m < n_rows; m++)
+            s[m][p] = vi_add32(s[m][p], vi_mul32(d[m][p], scale));
     }
 }
 
-/* A panel (or the half of one that begins at output n) as it is packed. */
-ALWAYS_INLINE struct super_source super_packed(const struct weight_cpu *w, struct super_form f,
-                                               uint32_t n)
+/* m = Σ min·A over the n_runs runs of super-block i of each row. */
+ALWAYS_INLINE void super_mins(const struct act_cpu *act, uint32_t row, const uint8_t *super,
+                              const struct super_source *src, struct super_form f, uint32_t i,
+                              uint32_t n_runs, int n_rows, vi m[])
 {
-    const uint8_t *panel = weight_panel(w, n / PANEL_ROWS);
-    uint32_t runs = f.bits == 8 ? 8 : w->super_runs;
-    struct super_source src = {
-        .n = 1, .lane = n % PANEL_ROWS, .outputs = {n}, .at = super_layout(f, runs)};
-    src.packed[0] = src.packed[1] = panel;
-    src.super_bytes = f.bits == 8 ? 0 : src.at.bytes;
-    src.codes[0] = panel + (f.bits == 8 ? 0 : src.at.codes) + (size_t)src.lane * 4;
-    src.code_super = f.bits == 8 ? runs * INT8_RUN_BYTES : src.at.bytes;
-    src.code_run = src.at.run_bytes;
+    const size_t stride = act_short_stride(act->k_pad);
+    const int16_t *shorts = (f.subs == 2 ? act_sums16(act, row) : act_sums32(act, row)) +
+                            (size_t)i * src->runs * f.subs;
+    const uint8_t *mins = super + src->at.mins + src->lane * 4;
+    const vi low = vi_set1(0x00FF00FF);
+#pragma GCC unroll 8
+    for (int r = 0; r < n_rows; r++)
+        m[r] = vi_zero();
+    for (uint32_t j = 0; j < n_runs * f.subs; j += 4, mins += 64, shorts += 4) {
+        vi v = vi_loadu(mins), first = vi_and(v, low), second = vi_and(vi_srl16(v, 8), low);
+#pragma GCC unroll 8
+        for (int r = 0; r < n_rows; r++) {
+            m[r] = vi_madd16(m[r], first, vi_set1(four_at(shorts + (size_t)r * stride)));
+            m[r] = vi_madd16(m[r], second, vi_set1(four_at(shorts + (size_t)r * stride + 2)));
+        }
+    }
+}
+
+/* S of runs [run, run + n) into the totals; codes, scales and keep are those of run. */
+ALWAYS_INLINE void super_add_super(const struct act_cpu *act, uint32_t row,
+                                   const struct super_source *src, struct super_form f,
+                                   uint32_t run, int n_rows, int n_panels, vi s[][MAX_PANELS],
+                                   struct super_total total[][MAX_PANELS])
+{
+    const uint32_t n_runs = act->k_pad / RUN_K, i = run / src->runs,
+                   n = n_runs - run < src->runs ? n_runs - run : src->runs;
+#pragma GCC unroll 2
+    for (int p = 0; p < n_panels; p++) {
+        vi mins[MAX_TILE_ROWS];
+        const uint8_t *super = src->packed[p] + (size_t)i * src->scale_super;
+        if (f.offsets && !super_is_direct(f))
+            super_mins(act, row, super, src, f, i, n, n_rows, mins);
+#pragma GCC unroll 8
+        for (int m = 0; m < n_rows; m++)
+            if (super_is_direct(f))
+                super_add_direct(&total[m][p], s[m][p]);
+            else
+                super_flush(&total[m][p], super, src->lane, f, s[m][p],
+                            f.offsets ? mins[m] : vi_zero());
+    }
+}
+
+/* The products of n_rows rows with n_panels panels. */
+ALWAYS_INLINE void super_products(const struct linear_job *job, uint32_t row,
+                                  const struct super_source *src, struct super_form f,
+                                  unsigned code_bits, bool keeps, int n_rows, int n_panels,
+                                  struct super_total total[][MAX_PANELS])
+{
+    const uint32_t n_runs = job->act->k_pad / RUN_K, n_halves = f.subs == 2 ? 2 : 1;
+    struct super_place a = super_place_of(job->act, row, f);
+    const uint8_t *codes[MAX_PANELS] = {src->codes[0], src->codes[1]},
+                  *scales[MAX_PANELS] = {src->scales[0], src->scales[1]};
+    uint8_t *keep[MAX_PANELS] = {src->keep[0], src->keep[1]};
+    for (uint32_t run = 0; run < n_runs; run += src->runs) {
+        uint32_t n = n_runs - run < src->runs ? n_runs - run : src->runs;
+        vi s[MAX_TILE_ROWS][MAX_PANELS];
+#pragma GCC unroll 8
+        for (int m = 0; m < n_rows; m++)
+#pragma GCC unroll 2
+            for (int p = 0; p < n_panels; p++)
+                s[m][p] = vi_zero();
+        for (uint32_t r = 0; r < n; r++) {
+#pragma GCC unroll 2
+            for (uint32_t h = 0; h < n_halves; h++)
+                super_sub_block(&a, codes, scales, keeps ? keep : NULL, h, f, code_bits, n_rows,
+                                n_panels, s);
+#pragma GCC unroll 2
+            for (int p = 0; p < n_panels; p++) {
+                if (f.offsets && f.subs == 0) { /* (offset, 0) against (A, the next A) */
+                    vi offset = vi_load_u16((const int16_t *)(const void *)(scales[p] + 32));
+#pragma GCC unroll 8
+                    for (int m = 0; m < n_rows; m++)
+                        s[m][p] =
+                            vi_madd16(s[m][p], offset,
+                                      vi_set1(four_at(a.shorts + (size_t)m * a.short_stride)));
+                }
+                codes[p] += src->code_run;
+                scales[p] += src->scale_run;
+                if (keeps)
+                    keep[p] += INT8_RUN_BYTES;
+            }
+            a.lo += RUN_K, a.lo_third += RUN_K;
+            a.sums++, a.sums_third++;
+            a.shorts += f.offsets && f.subs == 0 ? 1 : 0;
+        }
+#pragma GCC unroll 2
+        for (int p = 0; p < n_panels; p++) {
+            codes[p] += src->code_super - src->runs * src->code_run;
+            scales[p] += src->scale_super - src->runs * src->scale_run;
+        }
+        super_add_super(job->act, row, src, f, run, n_rows, n_panels, s, total);
+    }
+}
+
+/* Panels (or the halves of them that begin at outputs n and next) as they are packed. */
+ALWAYS_INLINE struct super_source super_packed(const struct weight_cpu *w, struct super_form f,
+                                               uint32_t n, uint32_t next)
+{
+    const bool direct = super_is_direct(f), is_int8 = f.bits == 8;
+    struct super_source src = {.lane = n % PANEL_ROWS,
+                               .outputs = {n, next},
+                               .at = super_layout(f, direct ? 1 : w->super_runs),
+                               .runs = direct ? super_direct_runs(f) : w->super_runs};
+    src.code_run = direct && !is_int8 ? src.at.bytes : src.at.run_bytes;
+    src.scale_run = is_int8 ? INT8_SCALE_BYTES : direct ? src.at.bytes : 16U * f.subs;
+    src.code_super = direct ? src.runs * src.code_run : src.at.bytes;
+    src.scale_super = direct ? src.runs * src.scale_run : src.at.bytes;
+    for (int p = 0; p < MAX_PANELS; p++) {
+        const uint8_t *panel = weight_panel(w, src.outputs[p] / PANEL_ROWS);
+        src.packed[p] = panel;
+        src.codes[p] = panel + (is_int8 ? 0 : src.at.codes) + (size_t)src.lane * 4;
+        src.scales[p] = is_int8  ? (const uint8_t *)(panel_scales(w, panel) + src.lane)
+                        : direct ? panel + (size_t)src.lane * 2
+                                 : panel + src.at.scales + src.lane;
+    }
     return src;
 }
+
+/* Rows of the next tile. */
+ALWAYS_INLINE int super_tile_rows(uint32_t left)
+{
+    static const int8_t rows_of[] = {0, 1, 2, 3, 4, 3, 6, 4, 4};
+    return left < sizeof(rows_of) ? rows_of[left] : MAX_TILE_ROWS;
+}
+
+/* A tile of n_rows rows against n_panels panels. code_bits: of src->codes, f.bits or 8. */
+ALWAYS_INLINE void super_tile(const struct linear_job *job, uint32_t row,
+                              const struct super_source *src, struct super_form f,
+                              unsigned code_bits, bool keeps, int n_rows, int n_panels)
+{
+    struct super_total total[MAX_TILE_ROWS][MAX_PANELS];
+    for (int m = 0; m < n_rows; m++)
+        for (int p = 0; p < n_panels; p++)
+            total[m][p] = (struct super_total){vi_zero(), vi_zero()};
+    switch (n_rows) {
+    case 1:
+        super_products(job, row, src, f, code_bits, keeps, 1, n_panels, total);
+        break;
+    case 2:
+        super_products(job, row, src, f, code_bits, keeps, 2, n_panels, total);
+        break;
+    case 3:
+        super_products(job, row, src, f, code_bits, keeps, 3, n_panels, total);
+        break;
+    case 4:
+        super_products(job, row, src, f, code_bits, keeps, 4, n_panels, total);
+        break;
+    default:
+        super_products(job, row, src, f, code_bits, keeps, MAX_TILE_ROWS, n_panels, total);
+        break;
+    }
+    struct super_source kept = *src;
+    if (keeps)
+        super_use_kept(&kept);
+#pragma GCC unroll 1
+    for (int m = 0; m < n_rows; m++) {
+        uint32_t r = row + (uint32_t)m;
+        for (int p = 0; p < n_panels && super_is_direct(f); p++)
+            total[m][p] = super_join(total[m][p]);
+        if (job->act->n_outliers[r] > 0)
+            super_outliers(job, r, &kept, f, keeps ? 8 : code_bits, n_panels, total[m]);
+        for (int p = 0; p < n_panels; p++)
+            super_put(job, r, src->outputs[p], total[m][p].even, total[m][p].odd);
+    }
+}
+
+/* One row of a share against one panel. */
+ALWAYS_INLINE void super_row(const struct linear_job *job, const struct linear_share *share,
+                             const struct super_source *src, struct super_form f)
+{
+    super_tile(job, share->row_begin, src, f, f.bits, false, 1, 1);
+}
+
+/* Few rows of a share: each tile unpacks its codes. */
+ALWAYS_INLINE void super_few_rows(const struct linear_job *job, const struct linear_share *share,
+                                  const struct super_source *src, struct super_form f, int n_panels)
+{
+    int n_rows;
+    for (uint32_t row = share->row_begin; row < share->row_end; row += (uint32_t)n_rows) {
+        n_rows = super_tile_rows(share->row_end - row);
+        super_tile(job, row, src, f, f.bits, false, n_rows, n_panels);
+    }
+}
+
+/* More rows than a tile has: the first one leaves the codes as bytes to the others. */
+ALWAYS_INLINE void super_rows(const struct linear_job *job, const struct linear_share *share,
+                              struct super_source *src, struct super_form f, int n_panels)
+{
+    uint32_t row = share->row_begin + MAX_TILE_ROWS;
+    src->keep[0] = share->scratch;
+    src->keep[1] = src->keep[0] + (size_t)(job->w->k_pad / RUN_K) * INT8_RUN_BYTES;
+    super_tile(job, share->row_begin, src, f, f.bits, true, MAX_TILE_ROWS, n_panels);
+    super_use_kept(src);
+    for (int n_rows; row < share->row_end; row += (uint32_t)n_rows) {
+        n_rows = super_tile_rows(share->row_end - row);
+        super_tile(job, row, src, f, 8, false, n_rows, n_panels);
+    }
+}
+
+/* Forms of fewer bits than 8, by the type of the file. */
+#define SUPER_FORM(type)                                                                           \
+    case type:                                                                                     \
+        linear_form(job, share, super_forms[type]);                                                \
+        break;
+#define SUPER_FORMS                                                                                \
+    SUPER_FORM(DTYPE_Q5_0)                                                                         \
+    SUPER_FORM(DTYPE_Q5_1)                                                                         \
+    SUPER_FORM(DTYPE_Q2_K)                                                                         \
+    SUPER_FORM(DTYPE_Q3_K)                                                                         \
+    SUPER_FORM(DTYPE_Q5_K)                                                                         \
+    SUPER_FORM(DTYPE_Q6_K)
