@@ -107,9 +107,11 @@ static void wait_idle(struct engine *engine, struct engine_stats *s)
     }
 }
 
-static struct engine_config variant_config(const char *model, const struct same_variant *v)
+static struct engine_config variant_config(const char *model, enum dtype kv_dtype,
+                                           const struct same_variant *v)
 {
     struct engine_config cfg = run_config(model);
+    cfg.executor.kv_dtype = kv_dtype;
     cfg.executor.tp = v->tp;
     cfg.executor.n_threads = v->n_threads;
     cfg.executor.kv_block_size = v->block_size;
@@ -124,11 +126,11 @@ static struct engine_config variant_config(const char *model, const struct same_
     return cfg;
 }
 
-static void check_variant(const char *model, const struct same_variant *v,
+static void check_variant(const char *model, enum dtype kv_dtype, const struct same_variant *v,
                           const struct run_result *alone)
 {
     static struct run_result results[N];
-    struct engine_config cfg = variant_config(model, v);
+    struct engine_config cfg = variant_config(model, kv_dtype, v);
     struct engine *engine = run_open(&cfg);
     struct engine_stats s;
     char what[96];
@@ -162,11 +164,11 @@ struct engine_request *same_job(uint32_t i)
     return &jobs[i].req;
 }
 
-void same_check(const char *model, const struct same_variant *variants, size_t n_variants,
-                uint32_t max_tokens)
+void same_check(const char *model, enum dtype kv_dtype, const struct same_variant *variants,
+                size_t n_variants, uint32_t max_tokens)
 {
     static struct run_result alone[N];
-    struct engine_config cfg = variant_config(model, &variants[0]);
+    struct engine_config cfg = variant_config(model, kv_dtype, &variants[0]);
     struct engine *engine = run_open(&cfg);
     same_make_jobs(engine_model_info(engine)->vocab_size, max_tokens);
     run_all(engine, alone, false);
@@ -177,6 +179,6 @@ void same_check(const char *model, const struct same_variant *variants, size_t n
                        alone[i].choices[0].ids[0] != alone[i].choices[0].ids[1];
     assert_true(n_different > N / 2);
     for (size_t i = 0; i < n_variants; i++)
-        check_variant(model, &variants[i], alone);
+        check_variant(model, kv_dtype, &variants[i], alone);
     free_all(alone, N);
 }

@@ -27,5 +27,5 @@ struct engine_request *same_job(uint32_t i);
 /* Runs them alone (as variants[0] says), then every variant's way at once; fails where anything
  * differs, blocks are lost, or batching was less than promised. max_tokens: of the longest answer.
  */
-void same_check(const char *model, const struct same_variant *variants, size_t n_variants,
-                uint32_t max_tokens);
+void same_check(const char *model, enum dtype kv_dtype, const struct same_variant *variants,
+                size_t n_variants, uint32_t max_tokens);

@@ -36,14 +36,27 @@ static const struct same_variant variants[] = {
 static void test_64_alone_equal_64_at_once_q4(void **state)
 {
     (void)state;
-    same_check("q4_1", variants, sizeof(variants) / sizeof(variants[0]), 44);
+    same_check("q4_1", DTYPE_BF16, variants, sizeof(variants) / sizeof(variants[0]), 44);
 }
 
 static void test_64_alone_equal_64_at_once_dense(void **state)
 {
     (void)state;
-    same_check("bf16", variants, 4, 44);
-    same_check("q8_0", variants, 4, 44);
+    same_check("bf16", DTYPE_BF16, variants, 4, 44);
+    same_check("q8_0", DTYPE_BF16, variants, 4, 44);
+}
+
+/* Codes and scales of a block move, are shared and come back together. */
+static void test_64_alone_equal_64_at_once_int8_kv(void **state)
+{
+    (void)state;
+    static const struct same_variant some[] = {
+        {"as it was", 1, 2, 16, 4096, 32, 128, 64, false, false, 0.75, 0, 0},
+        {"tp 2, chunks of 5", 2, 2, 32, 4096, 5, 128, 64, false, false, 0.75, 0, 0},
+        {"small pool", 1, 2, 4, 320, 32, 64, 64, false, true, 0.0, 0, 0},
+        {"drafts, small pool", 1, 2, 4, 320, 32, 64, 5, true, true, 0.0, 0, 16},
+    };
+    same_check("q4_1", DTYPE_I8, some, sizeof(some) / sizeof(some[0]), 44);
 }
 
 /* --- resume --- */
@@ -536,6 +549,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_64_alone_equal_64_at_once_q4),
         cmocka_unit_test(test_64_alone_equal_64_at_once_dense),
+        cmocka_unit_test(test_64_alone_equal_64_at_once_int8_kv),
         cmocka_unit_test(test_resume_goes_on_as_if_undisturbed),
         cmocka_unit_test(test_resume_bad_state_is_refused),
         cmocka_unit_test(test_resume_when_more_was_generated_than_the_limit_then_it_ends_there),

@@ -26,7 +26,8 @@ static const struct same_variant variants[] = {
 static void test_64_alone_equal_64_at_once_sample_model(void **state)
 {
     (void)state;
-    same_check(model_sample_path(), variants, sizeof(variants) / sizeof(variants[0]), 16);
+    same_check(model_sample_path(), DTYPE_BF16, variants, sizeof(variants) / sizeof(variants[0]),
+               16);
 }
 
 static void test_chat_answer_names_the_capital(void **state)
