@@ -49,6 +49,19 @@ static void test_find_after_same_parent_and_salt_only(void **state)
     prefix_cache_destroy(cache);
 }
 
+/* Whichever parents share a bucket: after which tokens a block came is compared, not assumed. */
+static void test_other_parents_in_the_same_bucket_find_nothing(void **state)
+{
+    (void)state;
+    struct prefix_cache *cache = make(8);
+    uint32_t known;
+    uint64_t node = prefix_cache_insert(cache, &salt_a, 1000, one, 3, &known);
+    for (uint64_t parent = 0; parent < 300; parent++)
+        assert_int_equal(prefix_cache_find(cache, &salt_a, parent, one, &node), KV_BLOCK_NONE);
+    assert_int_equal(prefix_cache_find(cache, &salt_a, 1000, one, &node), 3);
+    prefix_cache_destroy(cache);
+}
+
 static void test_insert_equal_block_is_known_already(void **state)
 {
     (void)state;
@@ -113,6 +126,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_find_after_same_parent_and_salt_only),
+        cmocka_unit_test(test_other_parents_in_the_same_bucket_find_nothing),
         cmocka_unit_test(test_insert_equal_block_is_known_already),
         cmocka_unit_test(test_removed_parent_hides_children_for_good),
         cmocka_unit_test(test_many_entries_come_and_go),

@@ -127,6 +127,97 @@ static void test_drafts_hold_no_blocks(void **state)
     bench_close(b);
 }
 
+/* Opens a bench whose n requests go round in circles, the drafter's best case, and runs until each
+ * has some tokens. */
+static void open_drafting(struct bench *b, struct scheduler_config cfg, struct request **r,
+                          uint32_t n)
+{
+    cfg.n_draft_rows = 12;
+    bench_open(b, &cfg);
+    b->repeats = true;
+    b->limits.draft_tokens = 12;
+    scheduler_set_row_cost(b->sched, 1e6f);
+    for (uint32_t i = 0; i < n; i++)
+        scheduler_add(b->sched, r[i] = bench_make(b, i, 9, 400, 1, 0, ""));
+    while (r[n - 1]->choices[0].n_ids < 60)
+        assert_true(bench_step(b));
+}
+
+static void close_drafting(struct bench *b, struct request **r, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        scheduler_end_request(b->sched, r[i]);
+        bench_assert_answer(r[i], false);
+        request_release(r[i]);
+    }
+    bench_close(b);
+}
+
+static uint64_t drafted_in(struct bench *b, uint32_t n_steps)
+{
+    uint64_t before = b->n_drafted;
+    for (uint32_t i = 0; i < n_steps; i++)
+        assert_true(bench_step(b));
+    return b->n_drafted - before;
+}
+
+/* Rows that all count are worth more than some that count by chance. */
+static void test_drafts_are_fewer_where_rows_cost_more(void **state)
+{
+    (void)state;
+    struct bench *b = &bench;
+    struct request *r[4];
+    open_drafting(b, bench_small, r, 4);
+    assert_true(drafted_in(b, 15) > 60);
+    scheduler_set_row_cost(b->sched, 1.0f); /* base + n rows: chances of 1.1 · 4 / 5 */
+    assert_true(drafted_in(b, 15) < 30);
+    scheduler_set_row_cost(b->sched, 0.01f);
+    assert_int_equal(drafted_in(b, 5), 0);
+    close_drafting(b, r, 4);
+}
+
+/* What a prompt can use, drafts leave to it. */
+static void test_drafts_leave_the_rows_to_prompts(void **state)
+{
+    (void)state;
+    struct bench *b = &bench;
+    struct scheduler_config cfg = bench_small;
+    struct request *r[3];
+    cfg.max_rows = 18;
+    open_drafting(b, cfg, r, 2);
+    assert_true(drafted_in(b, 10) > 20);
+    scheduler_add(b->sched, r[2] = bench_make(b, 7, 160, 2, 1, 0, ""));
+    for (uint32_t i = 0; i < 10; i++) {
+        assert_int_equal(drafted_in(b, 1), 0);
+        assert_int_equal(b->plan.n_prefill_rows, 16);
+    }
+    assert_true(drafted_in(b, 10) > 5);
+    close_drafting(b, r, 3);
+}
+
+/* Where few blocks are left drafts take none. */
+static void test_drafts_cost_nobody_a_block(void **state)
+{
+    (void)state;
+    struct bench *b = &bench;
+    struct scheduler_config cfg = bench_small;
+    struct request *r[3];
+    struct scheduler_stats s;
+    cfg.n_blocks = 40;
+    open_drafting(b, cfg, r, 3);
+    for (;;) {
+        scheduler_get_stats(b->sched, &s);
+        bool scarce = s.n_blocks_free <= s.n_used_slots;
+        uint64_t n = drafted_in(b, 1);
+        scheduler_get_stats(b->sched, &s);
+        if (s.n_preemptions) /* not before no draft could be the reason */
+            break;
+        if (scarce)
+            assert_int_equal(n, 0);
+    }
+    close_drafting(b, r, 3);
+}
+
 /* Equal prompts that are computed side by side: when a block is whole, one copy of it stays. */
 static void test_equal_blocks_computed_at_once_become_one(void **state)
 {
@@ -301,6 +392,9 @@ int main(void)
         cmocka_unit_test(test_what_was_found_again_stays_in_the_cache),
         cmocka_unit_test(test_a_prompt_leaves_blocks_for_those_that_decode),
         cmocka_unit_test(test_who_waits_for_blocks_is_not_passed_by_one_behind),
+        cmocka_unit_test(test_drafts_are_fewer_where_rows_cost_more),
+        cmocka_unit_test(test_drafts_leave_the_rows_to_prompts),
+        cmocka_unit_test(test_drafts_cost_nobody_a_block),
         cmocka_unit_test(test_equal_blocks_computed_at_once_become_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
