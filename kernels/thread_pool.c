@@ -190,6 +190,7 @@ static void *member_main(void *arg)
     struct place *place = &pool->places[member->index];
     struct fetching fetching = {0};
     uint32_t epoch = 0;
+    pthread_setname_np(pthread_self(), "sluice-compute");
     for (;;) {
         epoch = wait_for_epoch(pool, place, epoch, &fetching, member->index);
         if (pool->stop)

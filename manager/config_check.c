@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
+#include "manager/cpu_share.h"
 
 enum {
     MAX_THREADS = 4096,
@@ -16,6 +17,7 @@ enum {
     MAX_TARGET_MS = 60000,
     MAX_TEMPLATE_BYTES = 1 << 20,
     MAX_DRAFT_TOKENS = 16,
+    MAX_CPUS_BYTES = 4096,
 };
 
 static int bad(const char *field, const char *member, struct error *err, const char *text)
@@ -116,6 +118,12 @@ int config_check(const char *field, const pb_config *config, struct error *err)
         return bad(field, "kv_tokens", err, "only one of kv_bytes and kv_tokens may be given");
     if (config->max_draft_tokens > MAX_DRAFT_TOKENS)
         return bad(field, "max_draft_tokens", err, "is more than 16");
+    char cpus_field[ERROR_FIELD_BYTES];
+    snprintf(cpus_field, sizeof(cpus_field), "%s.cpus", field);
+    if (strlen(config->cpus) > MAX_CPUS_BYTES)
+        return bad(field, "cpus", err, "is longer than 4096 bytes");
+    if (cpu_share_check(cpus_field, config->cpus, err) != 0)
+        return err->status;
     if (strlen(config->chat_template) > MAX_TEMPLATE_BYTES)
         return bad(field, "chat_template", err, "is longer than 1 MiB");
     return 0;

@@ -9,8 +9,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/cpus.h"
 #include "base/error.h"
 #include "base/strbuf.h"
+#include "manager/cpu_share.h"
 #include "manager/message.h"
 #include "manager/supervise.h"
 
@@ -88,6 +90,7 @@ static void add_plan(struct heritage *heritage, const struct heritage_plan *plan
     add(heritage, "--devices", strbuf_str(&devices));
     add_number(heritage, "--tp", plan->tp);
     add_number(heritage, "--pp", plan->pp);
+    add(heritage, "--cpus", plan->cpus);
     add_number(heritage, "--memory-promised", plan->promised_bytes);
     if (plan->shared)
         add_text(heritage, "--weights-shared=true");
@@ -173,6 +176,7 @@ pb_config *config_merge(const pb_config *under, const pb_config *over)
     MERGE_NUMBER(kv_bytes);
     MERGE_NUMBER(kv_tokens);
     if ((!*over->kv_dtype || message_set(&merged->kv_dtype, over->kv_dtype)) &&
+        (!*over->cpus || message_set(&merged->cpus, over->cpus)) &&
         (!*over->kernels || message_set(&merged->kernels, over->kernels)) &&
         (!*over->chat_template || message_set(&merged->chat_template, over->chat_template)))
         return merged;
@@ -199,7 +203,7 @@ static int write_template(const struct manager *manager, const char *replica_id,
 }
 
 int heritage_create(const struct manager *manager, const char *replica_id, size_t n_packed_fds,
-                    struct heritage **out_heritage, struct error *err)
+                    struct heritage **out_heritage, struct cpus *out_cpus, struct error *err)
 {
     const struct catalog *catalog = &manager->catalog;
     const pb_replica *replica = catalog_replica(catalog, replica_id);
@@ -219,6 +223,15 @@ int heritage_create(const struct manager *manager, const char *replica_id, size_
     char model_path[4096], path[4096];
     struct supervisor_promises promises = supervisor_promises(manager->supervisor, replica_id);
     model_path_absolute(manager, version->path, model_path, sizeof(model_path));
+    struct cpus cpus;
+    int status = cpu_share_take(manager, replica_id, config->cpus, config->n_threads,
+                                deployment->n_replicas, &cpus, err);
+    if (status != 0) {
+        message_free(&config->base);
+        return status;
+    }
+    struct strbuf cpus_text = {0};
+    cpus_format(&cpus, &cpus_text);
     struct heritage_plan plan = {
         .model_path = model_path,
         .digest = version->info ? version->info->weights_digest : "",
@@ -227,11 +240,11 @@ int heritage_create(const struct manager *manager, const char *replica_id, size_
         .tp = deployment->tp,
         .pp = deployment->pp,
         .config = config,
+        .cpus = strbuf_str(&cpus_text),
         .promised_bytes = promises.n_bytes,
         .shared = n_packed_fds && promises.n_unsized == promises.n_unsized_same,
     };
-    int status = 0;
-    struct heritage *heritage = create("serve");
+    struct heritage *heritage = strbuf_failed(&cpus_text) ? NULL : create("serve");
     if (heritage) {
         const char *run_dir = manager->settings.run_dir;
         snprintf(path, sizeof(path), "%s/replica-%s/worker.sock", run_dir, replica_id);
@@ -257,9 +270,13 @@ int heritage_create(const struct manager *manager, const char *replica_id, size_
         }
     }
     message_free(&config->base);
+    strbuf_fini(&cpus_text);
     if (status == 0)
-        return finish(heritage, out_heritage, err);
-    heritage_destroy(heritage);
+        status = finish(heritage, out_heritage, err);
+    else
+        heritage_destroy(heritage);
+    if (status == 0)
+        *out_cpus = cpus;
     return status;
 }
 

@@ -8,12 +8,13 @@
 #include "manager/manager.h"
 #include "manager/pb.h"
 
+struct cpus;
 struct heritage;
 
 /* `n_packed_fds` descriptors from 3 on are handed down with it. NOT_FOUND where one of the records
- * is gone. *out_heritage is owned. */
+ * is gone. *out_heritage is owned; *out_cpus are those that the worker is told are its own. */
 int heritage_create(const struct manager *manager, const char *replica_id, size_t n_packed_fds,
-                    struct heritage **out_heritage, struct error *err);
+                    struct heritage **out_heritage, struct cpus *out_cpus, struct error *err);
 void heritage_destroy(struct heritage *heritage); /* NULL is accepted */
 
 /* NULL-terminated; borrowed until destroy. */
@@ -27,6 +28,7 @@ struct heritage_plan {
     size_t n_devices;
     uint32_t tp, pp;
     const pb_config *config; /* may be NULL */
+    const char *cpus;        /* the worker's own; empty: none */
     uint64_t promised_bytes; /* of free memory, to other replicas */
     bool shared;             /* the replicas share one copy of the weights */
     bool held;               /* and it is in memory */

@@ -107,6 +107,7 @@ int plan_run(struct manager *manager, struct rpc_call *call, const struct plan_w
                                   .tp = wish->tp,
                                   .pp = wish->pp,
                                   .config = config,
+                                  .cpus = config->cpus,
                                   .promised_bytes =
                                       supervisor_promises(manager->supervisor, NULL).n_bytes,
                                   .shared = strncmp(group->devices[0], "cpu", 3) == 0,

@@ -39,7 +39,9 @@ static bool device_is_same(const pb_device *a, const pb_device *b)
     return (int)a->kind == (int)b->kind && a->memory_total_bytes == b->memory_total_bytes &&
            strcmp(a->description, b->description) == 0 &&
            strcmp(a->unusable_reason, b->unusable_reason) == 0 && strcmp(a->uuid, b->uuid) == 0 &&
-           a->n_threads == b->n_threads && a->n_cores == b->n_cores;
+           a->n_threads == b->n_threads && a->n_cores == b->n_cores &&
+           strcmp(a->cpus, b->cpus) == 0 && a->n_caches == b->n_caches &&
+           a->default_threads == b->default_threads;
 }
 
 static bool is_probed(const Sluice__Worker__V1__ProbeReport *probe, const char *name)

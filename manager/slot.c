@@ -99,6 +99,7 @@ void slot_forget(struct slot *slot)
     slot->packed_told = slot->sealed_told = false;
     slot->failed_ns = slot->heard_ns = slot->moved_ns = 0;
     slot->progress = 0;
+    slot->cpus = (struct cpus){{0}};
 }
 
 const char *slot_stage(const struct slot *slot)
@@ -240,6 +241,10 @@ static void on_status(void *arg, const pb_status *status)
     clear_status(slot);
     slot->status = copy;
     slot->settled = true;
+    if (slot->adopted && *status->cpus) {
+        struct error why;
+        (void)cpus_parse("cpus", status->cpus, &slot->cpus, &why);
+    }
     if (slot->sizing_until_ns &&
         (slot_planned_bytes(slot) || (int)status->state != WORKER_LOADING)) {
         slot->sizing_until_ns = 0;
@@ -392,11 +397,12 @@ int slot_spawn(struct slot *slot, struct error *err)
     struct process process = {.pidfd = -1};
     char log_path[SLOT_PATH_BYTES];
     struct weights_fds fds;
+    struct cpus cpus = {{0}};
     slot_path(slot, "log", log_path);
     (void)weights_take(manager->weights, slot->id, &fds);
     int status = prepare_folder(slot, err);
     if (status == 0)
-        status = heritage_create(manager, slot->id, fds.n_fds, &heritage, err);
+        status = heritage_create(manager, slot->id, fds.n_fds, &heritage, &cpus, err);
     if (status == 0) {
         struct process_heritage parts = {
             .program = manager->settings.worker,
@@ -410,6 +416,8 @@ int slot_spawn(struct slot *slot, struct error *err)
     }
     if (status == 0)
         status = slot_attach(slot, &process, err);
+    if (status == 0)
+        slot->cpus = cpus;
     if (status != 0 && process.pidfd >= 0)
         slot_haunt(slot, &process);
     process_fini(&process);

@@ -7,6 +7,7 @@
 
 #include <ev.h>
 
+#include "base/cpus.h"
 #include "base/error.h"
 #include "base/hash_map.h"
 #include "manager/manager.h"
@@ -27,6 +28,7 @@ struct slot {
     ev_io exit_watch;
     struct worker_link *link;
     pb_status *status; /* owned */
+    struct cpus cpus;  /* its process's own; empty: none */
     bool busy;         /* a record of it is on its way to the store */
     bool fenced, permanent, drain_sent, kill_sent;
     bool packed_told, sealed_told; /* weights_told has heard of its packed memory */

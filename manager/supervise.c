@@ -515,6 +515,19 @@ uint64_t share_set_add(struct share_set *set, uint64_t n_bytes, uint64_t shared_
     return n_bytes;
 }
 
+void supervisor_cpu_users(struct supervisor *supervisor, const char *but_id, uint16_t *n_users)
+{
+    size_t cursor = 0;
+    const struct slot *slot;
+    while (supervisor && (slot = hash_map_next(&supervisor->slots, &cursor, NULL, NULL)) != NULL) {
+        if (slot->process_state == PROCESS_NONE || strcmp(slot->id, but_id) == 0)
+            continue;
+        for (uint32_t cpu = cpus_next(&slot->cpus, 0); cpu < CPUS_MAX;
+             cpu = cpus_next(&slot->cpus, cpu + 1))
+            n_users[cpu]++;
+    }
+}
+
 struct supervisor_promises supervisor_promises(struct supervisor *supervisor, const char *but_id)
 {
     struct supervisor_promises promises = {0};

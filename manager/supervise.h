@@ -40,6 +40,10 @@ struct supervisor_promises {
 /* Over all replicas but `but_id` (NULL: all). `supervisor` may be NULL: nothing. */
 struct supervisor_promises supervisor_promises(struct supervisor *supervisor, const char *but_id);
 
+/* Counts, for each CPU, the live worker processes whose own it is, but `but_id`'s:
+ * n_users[CPUS_MAX] (base/cpus.h), zeroed by the caller. */
+void supervisor_cpu_users(struct supervisor *supervisor, const char *but_id, uint16_t *n_users);
+
 /* What is seen of a replica beyond its row; valid until the loop goes on. False: nothing is. */
 struct replica_view {
     const pb_status *status;          /* last word of the process that runs, or NULL */

@@ -21,7 +21,7 @@ struct cli_settings {
     const char *state_dir, *manager, *server;
     bool json, help;
     /* register, load, unload, serve, run */
-    const char *name, *version, *device_group, *request_id, *kv_dtype, *kernels;
+    const char *name, *version, *device_group, *request_id, *kv_dtype, *kernels, *cpus;
     uint64_t speculate; /* and run, chat */
     uint64_t replicas, tp, threads, context_length, kv_tokens, grace_ms, timeout_ms;
     uint64_t max_concurrent, max_batch_tokens, max_input_tokens, max_total_tokens, target_itl_ms;

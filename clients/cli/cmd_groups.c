@@ -1,4 +1,5 @@
 /* groups, devices: what models can be loaded on. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -104,24 +105,48 @@ static int run_delete(struct cli *cli)
     return 0;
 }
 
+/* "2x32K L1, 2x1M L2, 1x32M L3". Borrowed from `out`. */
+static const char *format_caches(const Sluice__V1__Device *device, struct strbuf *out)
+{
+    strbuf_clear(out);
+    for (size_t i = 0; i < device->n_caches; i++) {
+        const Sluice__V1__CpuCache *cache = device->caches[i];
+        uint64_t kib = cache->bytes / 1024;
+        strbuf_printf(out, "%s%" PRIu32 "x", i ? ", " : "", cache->n_caches);
+        if (kib && kib % 1024 == 0)
+            strbuf_printf(out, "%" PRIu64 "M ", kib / 1024);
+        else if (kib)
+            strbuf_printf(out, "%" PRIu64 "K ", kib);
+        strbuf_printf(out, "L%" PRIu32, cache->level);
+    }
+    return strbuf_str(out);
+}
+
 static void print_devices(const Sluice__Manager__V1__ListDevicesResponse *response)
 {
-    static const char *const headers[] = {"DEVICE", "MEMORY",   "FREE",     "PLANNED",
-                                          "GROUPS", "REPLICAS", "FEATURES", "DESCRIPTION"};
+    static const char *const headers[] = {"DEVICE",  "MEMORY",   "FREE",     "PLANNED",
+                                          "GROUPS",  "REPLICAS", "CPUS",     "CORES",
+                                          "THREADS", "CACHES",   "FEATURES", "DESCRIPTION"};
     struct table table;
-    struct strbuf groups = {0}, replicas = {0}, features = {0};
+    struct strbuf groups = {0}, replicas = {0}, features = {0}, caches = {0};
     table_init(&table, CLI_N(headers), headers);
     for (size_t i = 0; i < response->n_devices; i++) {
         const Sluice__Manager__V1__DeviceUse *use = response->devices[i];
-        char total[32], available[32], planned[32];
+        char total[32], available[32], planned[32], cores[16], threads[16];
         if (!use->device)
             continue;
+        snprintf(cores, sizeof(cores), "%u", use->device->n_cores);
+        snprintf(threads, sizeof(threads), "%u", use->device->default_threads);
         const char *cells[] = {use->device->name,
                                format_bytes(use->device->memory_total_bytes, total),
                                format_bytes(use->device->memory_free_bytes, available),
                                format_bytes(use->planned_bytes, planned),
                                joined(use->n_device_groups, use->device_groups, &groups),
                                joined(use->n_replica_ids, use->replica_ids, &replicas),
+                               use->device->cpus,
+                               cores,
+                               threads,
+                               format_caches(use->device, &caches),
                                joined(use->device->n_features, use->device->features, &features),
                                use->device->unusable_reason[0] ? use->device->unusable_reason
                                                                : use->device->description};
@@ -132,6 +157,7 @@ static void print_devices(const Sluice__Manager__V1__ListDevicesResponse *respon
     strbuf_fini(&groups);
     strbuf_fini(&replicas);
     strbuf_fini(&features);
+    strbuf_fini(&caches);
     if (response->cuda_unusable_reason[0])
         printf("no CUDA devices: %s\n", response->cuda_unusable_reason);
 }
@@ -194,6 +220,9 @@ const struct cli_command cmd_devices = {
     .name = "devices",
     .arguments = "",
     .summary = "list devices and who is on them",
+    .description = "A device cpu:N is a NUMA node: CPUS are those of it that the manager and its "
+                   "workers may use, THREADS what a worker takes there when it is not told "
+                   "(one per core, within the CPU time that a cgroup allows).",
     .examples = devices_examples,
     .n_examples = CLI_N(devices_examples),
     .specs = devices_specs,

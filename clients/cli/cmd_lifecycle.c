@@ -43,6 +43,8 @@ static void fill_config(const struct cli *cli, Sluice__Manager__V1__ModelConfig 
     }
     if (s->kv_dtype && s->kv_dtype[0])
         config->kv_dtype = (char *)(uintptr_t)s->kv_dtype;
+    if (s->cpus && s->cpus[0])
+        config->cpus = (char *)(uintptr_t)s->cpus;
     if (s->kernels && s->kernels[0])
         config->kernels = (char *)(uintptr_t)s->kernels;
 }

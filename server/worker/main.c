@@ -92,7 +92,9 @@ static int run_tool(enum settings_mode mode, const struct settings *settings)
     struct error err = {0};
     struct arena arena;
     arena_init(&arena, 64 * 1024, 0);
-    int rc = tools[mode](settings, &arena, &report, &err);
+    int rc = place_failure(settings->place, &err);
+    if (!rc)
+        rc = tools[mode](settings, &arena, &report, &err);
     if (rc) {
         report.result_case = SLUICE__WORKER__V1__TOOL_REPORT__RESULT_ERROR;
         report.error = message_error(&arena, &err);
@@ -111,8 +113,8 @@ static int run_tool(enum settings_mode mode, const struct settings *settings)
     return rc ? EXIT_FAILED : 0;
 }
 
-/* Where this process runs, before it has threads. What a replica fails in it reports itself. */
-static int place_mode(enum settings_mode mode, struct settings *settings, struct place *place)
+/* Where this process runs, before it has threads. A failure is for the mode to report. */
+static void place_mode(enum settings_mode mode, struct settings *settings, struct place *place)
 {
     struct error *err = &place->failure;
     int rc = place_init(place, settings, "/sys", err);
@@ -121,7 +123,6 @@ static int place_mode(enum settings_mode mode, struct settings *settings, struct
     if (place->devices[0])
         settings->devices = place->devices;
     settings->place = place;
-    return rc;
 }
 
 static int run_mode(enum settings_mode mode, const struct settings *settings)
@@ -133,7 +134,7 @@ static int run_mode(enum settings_mode mode, const struct settings *settings)
         return serve_run(settings);
     if (mode != MODE_GENERATE)
         return run_tool(mode, settings);
-    if (generate_run(settings, &err) == 0)
+    if (place_failure(settings->place, &err) == 0 && generate_run(settings, &err) == 0)
         return 0;
     fprintf(stderr, "sluice-worker: %s: %s\n", status_name(err.status), err.message);
     return EXIT_FAILED;
@@ -144,11 +145,9 @@ static int run_placed(enum settings_mode mode, struct settings *settings)
     struct place place = {0};
     bool placed =
         mode == MODE_SERVE || mode == MODE_GENERATE || mode == MODE_BENCH || mode == MODE_PLAN;
-    int status;
-    if (placed && place_mode(mode, settings, &place) != 0 && mode != MODE_SERVE)
-        status = usage_error(&place.failure);
-    else
-        status = run_mode(mode, settings);
+    if (placed)
+        place_mode(mode, settings, &place);
+    int status = run_mode(mode, settings);
     place_fini(&place);
     return status;
 }

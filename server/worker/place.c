@@ -229,6 +229,14 @@ void place_log(const struct place *place)
     strbuf_fini(&threads);
 }
 
+int place_failure(const struct place *place, struct error *err)
+{
+    if (!place || !place->failure.status)
+        return 0;
+    *err = place->failure;
+    return err->status;
+}
+
 void place_fini(struct place *place)
 {
     free(place->thread_cpus);

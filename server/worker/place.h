@@ -54,4 +54,6 @@ int place_enter(const struct place *place, struct error *err);
 void place_apply(const struct place *place, struct executor_config *cfg);
 /* One line in the log: threads, CPUs, nodes. */
 void place_log(const struct place *place);
+/* Its failure, for whoever is to report it: 0 where there is none (or no place). */
+int place_failure(const struct place *place, struct error *err);
 void place_fini(struct place *place);

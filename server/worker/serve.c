@@ -324,15 +324,6 @@ static void log_kernels(const struct settings *settings)
              LOG_STR("processor", cpu_features()->brand), LOG_STR("no_amx", why_no_amx()));
 }
 
-/* What kept this process from the CPUs it was told to run on. */
-static int place_failure(const struct place *place, struct error *err)
-{
-    if (!place || !place->failure.status)
-        return 0;
-    *err = place->failure;
-    return err->status;
-}
-
 static void be_ready(struct worker *worker)
 {
     worker_set_state(worker, SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_READY);

@@ -7,10 +7,13 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/cpus.h"
+#include "base/strbuf.h"
 #include "engine/engine.h"
 #include "proto/rpc/rpc_call.h"
 #include "server/worker/message.h"
 #include "server/worker/meter.h"
+#include "server/worker/place.h"
 #include "server/worker/process.h"
 #include "server/worker/settings.h"
 #include "server/worker/worker.h"
@@ -186,6 +189,16 @@ static void add_packed(struct worker *worker, struct engine *engine, struct aren
     status->packed_note = message_text(arena, engine ? packed.why : "");
 }
 
+static char *own_cpus(const struct settings *settings, struct arena *arena)
+{
+    struct strbuf text = {0};
+    if (settings->place && settings->place->own)
+        cpus_format(&settings->place->cpus, &text);
+    char *copy = message_text(arena, strbuf_str(&text));
+    strbuf_fini(&text);
+    return copy;
+}
+
 void status_fill(struct worker *worker, struct arena *arena,
                  Sluice__Worker__V1__WorkerStatus *status)
 {
@@ -209,6 +222,7 @@ void status_fill(struct worker *worker, struct arena *arena,
     status->model = message_text(arena, s->name);
     status->version = message_text(arena, s->version_id);
     status->device_group = message_text(arena, s->device_group);
+    status->cpus = own_cpus(s, arena);
     status->weights_digest =
         message_text(arena, status->info ? status->info->weights_digest : s->digest);
     add_ranks(worker, arena, status);

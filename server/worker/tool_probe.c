@@ -1,5 +1,3 @@
-#include <ctype.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,6 +5,10 @@
 
 #include "base/cpu.h"
 #include "base/error.h"
+#include "base/log.h"
+#include "base/placement.h"
+#include "base/strbuf.h"
+#include "base/topology.h"
 #include "kernels/backend.h"
 #include "kernels/device.h"
 #include "kernels/ops.h"
@@ -14,46 +16,38 @@
 #include "server/worker/process.h"
 #include "server/worker/tool.h"
 
-enum { MAX_NODES = 64, MAX_DEVICES = MAX_NODES + 64 };
+enum { MAX_DEVICES = TOPOLOGY_MAX_NODES + 64 };
 
 struct probing {
     struct arena *arena;
     Sluice__Worker__V1__ProbeReport *report;
-    cpu_set_t allowed;
+    struct topology topology;
+    struct cpus allowed;
 };
 
-static bool read_line(const char *path, char *out, size_t n_bytes)
+static char *cpus_text(struct probing *p, const struct cpus *cpus)
 {
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return false;
-    bool ok = fgets(out, (int)n_bytes, file) != NULL;
-    fclose(file);
-    return ok;
+    struct strbuf text = {0};
+    cpus_format(cpus, &text);
+    char *copy = message_text(p->arena, strbuf_str(&text));
+    strbuf_fini(&text);
+    return copy;
 }
 
-/* "0-3,8" → how many of these CPUs this process may use, and how many physical cores they are. */
-static void count_cpus(const cpu_set_t *allowed, const char *list, uint32_t *out_threads,
-                       uint32_t *out_cores)
+static void add_caches(struct probing *p, const struct cpus *cpus, Sluice__V1__Device *device)
 {
-    *out_threads = *out_cores = 0;
-    while (isdigit((unsigned char)*list)) {
-        char *end;
-        unsigned long first = strtoul(list, &end, 10), last = first;
-        if (*end == '-')
-            last = strtoul(end + 1, &end, 10);
-        for (unsigned long cpu = first; cpu <= last && cpu < CPU_SETSIZE; cpu++) {
-            char path[96], siblings[256];
-            if (!CPU_ISSET(cpu, allowed))
-                continue;
-            (*out_threads)++;
-            snprintf(path, sizeof(path),
-                     "/sys/devices/system/cpu/cpu%lu/topology/thread_siblings_list", cpu);
-            /* The first of the threads that share a core stands for it. */
-            *out_cores +=
-                !read_line(path, siblings, sizeof(siblings)) || strtoul(siblings, NULL, 10) == cpu;
-        }
-        list = *end == ',' ? end + 1 : end;
+    device->caches = arena_calloc(p->arena, TOPOLOGY_MAX_LEVEL, sizeof(*device->caches));
+    for (uint32_t level = 1; device->caches && level <= TOPOLOGY_MAX_LEVEL; level++) {
+        uint64_t bytes;
+        uint32_t n = topology_n_caches(&p->topology, cpus, level, &bytes);
+        Sluice__V1__CpuCache *cache = n ? arena_alloc(p->arena, sizeof(*cache)) : NULL;
+        if (!cache)
+            continue;
+        sluice__v1__cpu_cache__init(cache);
+        cache->level = level;
+        cache->n_caches = n;
+        cache->bytes = bytes > 1 ? bytes : 0; /* as topology.c keeps a size that is not told */
+        device->caches[device->n_caches++] = cache;
     }
 }
 
@@ -116,40 +110,45 @@ static Sluice__V1__Device *add_device(struct probing *p, Sluice__V1__DeviceKind 
     return device;
 }
 
-static void add_cpu_node(struct probing *p, int node, const char *cpu_list)
+static void add_cpu_node(struct probing *p, uint32_t node)
 {
-    uint32_t n_threads, n_cores;
-    count_cpus(&p->allowed, cpu_list, &n_threads, &n_cores);
+    struct cpus cpus;
     Sluice__V1__Device *device =
-        add_device(p, SLUICE__V1__DEVICE_KIND__DEVICE_KIND_CPU, "cpu", node);
+        add_device(p, SLUICE__V1__DEVICE_KIND__DEVICE_KIND_CPU, "cpu", (int)node);
     if (!device)
         return;
+    (void)topology_node_cpus(&p->topology, node, &cpus);
+    cpus_and(&cpus, &p->allowed);
     device->description = message_text(p->arena, cpu_features()->brand);
     device->has_numa_node = true;
-    device->numa_node = (uint32_t)node;
-    device->n_threads = n_threads;
-    device->n_cores = n_cores;
-    node_memory(node, &device->memory_total_bytes, &device->memory_free_bytes);
+    device->numa_node = node;
+    device->n_threads = cpus_count(&cpus);
+    device->n_cores = topology_n_cores(&p->topology, &cpus);
+    device->cpus = cpus_text(p, &cpus);
+    node_memory((int)node, &device->memory_total_bytes, &device->memory_free_bytes);
     add_features(p, device);
-    if (!n_threads)
+    add_caches(p, &cpus, device);
+    if (device->n_threads)
+        device->default_threads =
+            placement_default_threads(&p->topology, &cpus, placement_quota_milli("/proc", "/sys"));
+    else
         device->unusable_reason = message_text(p->arena, "no CPU of it may be used");
 }
 
-static void add_cpus(struct probing *p)
+/* A machine that does not tell how its CPUs lie is one node of those that may be used. */
+static int add_cpus(struct probing *p, struct error *err)
 {
-    char path[96], list[1024];
-    CPU_ZERO(&p->allowed);
-    sched_getaffinity(0, sizeof(p->allowed), &p->allowed);
-    for (int node = 0; node < MAX_NODES; node++) {
-        snprintf(path, sizeof(path), "/sys/devices/system/node/node%d/cpulist", node);
-        if (read_line(path, list, sizeof(list)) && isdigit((unsigned char)list[0]))
-            add_cpu_node(p, node, list);
+    struct error why;
+    int rc = cpus_allowed(&p->allowed, err);
+    if (!rc && topology_init(&p->topology, "/sys", &why) != 0) {
+        log_warn(LOG_EVENT("no topology"), LOG_STR("why", why.message));
+        topology_fini(&p->topology);
+        rc = topology_init_flat(&p->topology, &p->allowed, err);
     }
-    if (p->report->n_devices) /* else a kernel without NUMA: one node of everything */
-        return;
-    if (!read_line("/sys/devices/system/cpu/online", list, sizeof(list)))
-        snprintf(list, sizeof(list), "0-%d", CPU_SETSIZE - 1);
-    add_cpu_node(p, 0, list);
+    for (uint32_t i = 0; !rc && i < p->topology.n_nodes; i++)
+        add_cpu_node(p, p->topology.nodes[i]);
+    topology_fini(&p->topology);
+    return rc;
 }
 
 static void add_cuda(struct probing *p)
@@ -204,7 +203,8 @@ int tool_probe(const struct settings *settings, struct arena *arena,
     if (op_table_cpu("auto", &ops, &why) == 0)
         p.report->cpu_kernels = message_text(arena, ops->name);
     p.report->amx_unusable_reason = message_text(arena, why_no_amx());
-    add_cpus(&p);
+    if (add_cpus(&p, err) != 0)
+        return err->status;
     add_cuda(&p);
     report->result_case = SLUICE__WORKER__V1__TOOL_REPORT__RESULT_PROBE;
     report->probe = p.report;

@@ -119,6 +119,15 @@ def cancel(manager, operation, **kwargs):
     return manager.rpc.CancelOperation(manager.m.CancelOperationRequest(id=operation.id, **kwargs)).operation
 
 
+def own_cpus(manager):
+    """By replica, the --cpus that its worker was started with."""
+    found = {}
+    for worker in manager.workers():
+        argv = psutil.Process(worker).cmdline()
+        found[argv[argv.index("--replica") + 1]] = argv[argv.index("--cpus") + 1] if "--cpus" in argv else None
+    return found
+
+
 def drain(manager, replica, **kwargs):
     return manager.rpc.DrainReplica(manager.m.DrainReplicaRequest(replica_id=replica, **kwargs)).operation
 
@@ -192,6 +201,34 @@ def test_scale_where_some_fail_keeps_the_others(manager):
     manager.end(scale(manager, "a", 5))
     manager.done(scale(manager, "a", 3))  # those that failed go first
     assert ready(manager) == ["r1", "r2", "r3"] and len(manager.replicas()) == 3
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+def test_replicas_have_cpus_of_their_own_while_there_are_enough(manager):
+    first, second = sorted(os.sched_getaffinity(0))[:2]
+    both, each = f"{first},{second}", {str(first), str(second)}
+    manager.up()
+    manager.script("a", "load_ms=30")
+    manager.register("a")
+    manager.done(manager.load("a", n_replicas=2, config=manager.t.ModelConfig(cpus=both)))
+    before = own_cpus(manager)
+    assert set(before.values()) == each  # nothing said of threads: each has half of them
+    manager.done(restart(manager, "r1"))
+    assert own_cpus(manager) == before  # what its process left, as the other has the rest
+    manager.kill()  # the next manager adopts them, and asks them what they have
+    manager.up()
+    manager.wait(lambda: len(ready(manager)) == 2, patience(10), "both adopted")
+    manager.done(restart(manager, "r2"))
+    assert own_cpus(manager) == before
+    manager.done(scale(manager, "a", 3))  # more than there are: the third shares
+    assert own_cpus(manager)["r3"] in each and "CPUs are shared" in manager.text()
+    manager.script("b", "load_ms=30")
+    manager.register("b")
+    manager.done(manager.load("b"))
+    assert [cpus for cpus in own_cpus(manager).values() if cpus is None] == [None]  # told nothing, given none
+    for text, why in (("7-3", "config.cpus: \"7-3\": the range at byte 0 runs from 7 back to 3"), ("4000", "CPU 4000 is not online"),
+                      ("node:63", "no node 63 with CPUs"), ("1" * 4097, "is longer than 4096 bytes")):
+        assert why in fails(C.INVALID_ARGUMENT, manager.load, "b", config=manager.t.ModelConfig(cpus=text))
 
 
 def test_drained_replica_is_replaced_and_never_one_too_many_lives(manager):

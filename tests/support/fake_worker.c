@@ -44,6 +44,7 @@ enum { MAX_WATCHES = 16, N_STEPS = 10, TURN_MS = 10, MAX_PENDING_BYTES = 64 << 2
 
 static char script[4096];
 static const char *socket_path, *exit_path, *replica_id, *epoch_text, *model_path, *packed_text;
+static const char *cpus_text;
 static int64_t started_ns;
 static _Atomic bool draining, shutting_down;
 static _Atomic bool has_served; /* a Serve stream was opened: what is told of requests is true */
@@ -316,6 +317,7 @@ static void send_status(struct rpc_call *call)
     memory.weight_bytes = memory.expected_bytes = total;
     status.state = state_now();
     status.replica_id = id;
+    status.cpus = word(cpus_text ? cpus_text : "");
     status.numerics_id = word(numerics_id);
     status.pid = (uint32_t)getpid();
     status.start_ticks = start_ticks();
@@ -556,6 +558,7 @@ int main(int argc, char *argv[])
                              : strcmp(argv[i], "--epoch") == 0       ? &epoch_text
                              : strcmp(argv[i], "--model") == 0       ? &model_path
                              : strcmp(argv[i], "--packed-fds") == 0  ? &packed_text
+                             : strcmp(argv[i], "--cpus") == 0        ? &cpus_text
                                                                      : NULL;
         if (value)
             *value = argv[++i];
