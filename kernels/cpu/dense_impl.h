@@ -9,6 +9,7 @@
 
 #include "kernels/cpu/act_cpu.h"
 #include "kernels/cpu/dense.h"
+#include "kernels/cpu/dense_put.h"
 #include "kernels/cpu/weight_cpu.h"
 
 enum {
@@ -114,23 +115,13 @@ ALWAYS_INLINE void dense_segment(const struct dense_at *at, uint32_t begin, uint
             out[r * np + p] = acc[r][p];
 }
 
-/* tree_sum_present() in every lane of tile element i. */
-static v16 dense_tree(v16 parts[N_SEGMENTS][DENSE_TILE], int i, uint32_t present, uint32_t count)
+/* dense_tree() of tile element i. */
+static v16 dense_tree_of(v16 parts[N_SEGMENTS][DENSE_TILE], int i, uint32_t present, uint32_t count)
 {
     v16 level[N_SEGMENTS];
     for (uint32_t s = 0; s < count; s++)
         level[s] = parts[s][i];
-    for (; count > 1; count /= 2) {
-        uint32_t next = 0;
-        for (uint32_t s = 0; s < count / 2; s++) {
-            uint32_t left = present >> 2 * s & 1, right = present >> (2 * s + 1) & 1;
-            level[s] = left && right ? v_add(level[2 * s], level[2 * s + 1])
-                                     : level[2 * s + (right ? 1 : 0)];
-            next |= (left | right) << s;
-        }
-        present = next;
-    }
-    return level[0];
+    return dense_tree(level, present, count);
 }
 
 /* The same where all 8 are there, as in every weight of 256 columns and more on one rank. */
@@ -150,13 +141,8 @@ static void dense_put(const struct linear_job *job, const struct dense_at *at,
             int i = r * np + p;
             v16 sum = present == (1u << N_SEGMENTS) - 1
                           ? dense_tree_of_8(parts, i)
-                          : dense_tree(parts, i, present, job->w->n_parts);
-            uint32_t n = at->n + (uint32_t)p * at->apart_rows, left = job->w->base.n_rows - n;
-            float *y = job->y + (at->row + (uint32_t)r) * job->y_stride + n;
-            if (left >= PANEL_ROWS)
-                v_store(y, sum);
-            else
-                v_store_n(y, sum, left);
+                          : dense_tree_of(parts, i, present, job->w->n_parts);
+            dense_store(job, at->row + (uint32_t)r, at->n + (uint32_t)p * at->apart_rows, sum);
         }
 }
 

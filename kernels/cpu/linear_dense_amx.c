@@ -2,6 +2,7 @@
 /* The instructions come first, then the loops written in them. */
 /* clang-format off */
 #include "kernels/cpu/tiles_amx.h"
+#include "kernels/cpu/vec_avx512.h"
 #include "kernels/cpu/linear_dense_amx_impl.h"
 /* clang-format on */
 

@@ -8,7 +8,8 @@
  * Activations are kept as tiles (act_cpu.h), a run of a packed panel is one. A share works on
  * AMX_DENSE_ROWS rows, on as many panels as the totals fit the scratch, and in pieces of K: a piece
  * of two panels stays in L1, of the rows in L2, and weights come from memory once per share. Per
- * call: 2·m·n·k operations, 2·n·k bytes of weights per AMX_DENSE_ROWS rows. */
+ * call: 2·m·n·k operations, 2·n·k bytes of weights per AMX_DENSE_ROWS rows. The includer has the
+ * instructions (tiles_amx.h) and the vectors (vec_avx512.h). */
 #pragma once
 
 #include <immintrin.h>
@@ -17,6 +18,7 @@
 
 #include "kernels/cpu/act_cpu.h"
 #include "kernels/cpu/dense.h"
+#include "kernels/cpu/dense_put.h"
 #include "kernels/cpu/linear_amx.h"
 #include "kernels/cpu/weight_cpu.h"
 
@@ -59,22 +61,6 @@ ALWAYS_INLINE __m512 bf16_high(__m512i pairs)
     return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(-65536)));
 }
 
-/* tree_sum_present() in every lane. */
-ALWAYS_INLINE __m512 amx_tree(__m512 parts[N_SEGMENTS], uint32_t present, uint32_t count)
-{
-    for (; count > 1; count /= 2) {
-        uint32_t next = 0;
-        for (uint32_t i = 0; i < count / 2; i++) {
-            uint32_t left = present >> 2 * i & 1, right = present >> (2 * i + 1) & 1;
-            parts[i] = left && right ? _mm512_add_ps(parts[2 * i], parts[2 * i + 1])
-                                     : parts[2 * i + (right ? 1 : 0)];
-            next |= (left | right) << i;
-        }
-        present = next;
-    }
-    return parts[0];
-}
-
 ALWAYS_INLINE uint32_t present_of(const struct dense_parts *parts)
 {
     uint32_t present = 0;
@@ -82,13 +68,6 @@ ALWAYS_INLINE uint32_t present_of(const struct dense_parts *parts)
          i++) /* a constant end: gcc sees that i stays within bounds */
         present |= (uint32_t)(i < parts->n && parts->bounds[i] < parts->bounds[i + 1]) << i;
     return present;
-}
-
-ALWAYS_INLINE void dense_store(const struct linear_job *job, uint32_t row, uint32_t n, __m512 sum)
-{
-    uint32_t left = job->w->base.n_rows - n;
-    __mmask16 mask = (__mmask16)(left >= PANEL_ROWS ? 0xFFFF : (1u << left) - 1);
-    _mm512_mask_storeu_ps(job->y + row * job->y_stride + n, mask, sum);
 }
 
 /* One segment of nr rows × one panel, by FMAs. */
@@ -136,7 +115,7 @@ ALWAYS_INLINE void fma_rows(const struct linear_job *job, const struct dense_par
         __m512 column[N_SEGMENTS];
         for (uint32_t s = 0; s < parts->n; s++)
             column[s] = sums[s][r];
-        dense_store(job, row + (uint32_t)r, n, amx_tree(column, present_of(parts), parts->n));
+        dense_store(job, row + (uint32_t)r, n, dense_tree(column, present_of(parts), parts->n));
     }
 }
 
@@ -261,7 +240,7 @@ static void dense_finish(const struct dense_block *b)
                                 ? _mm512_setzero_ps()
                                 : _mm512_loadu_ps(quad_of(b, s, p / 2, tile / 2) + in_quad);
             dense_store(b->job, row, b->n_begin + p * PANEL_ROWS,
-                        amx_tree(column, present, b->parts.n));
+                        dense_tree(column, present, b->parts.n));
         }
 }
 

@@ -2,6 +2,7 @@
 /* clang-format off */
 #include "support_amx_model.h"
 #include "support_tiles_model.h"
+#include "kernels/cpu/vec_avx512.h"
 #include "kernels/cpu/linear_int_amx_impl.h"
 #include "kernels/cpu/linear_dense_amx_impl.h"
 #include "kernels/cpu/tiles_check_impl.h"
