@@ -503,6 +503,29 @@ static void test_extreme_parameters_give_a_token(void **state)
 
 /* 20,000 draws follow the distribution: chi-squared over 50 tokens, far beyond its 1 - 1e-9 point.
  */
+/* Of equal weights at the nucleus's end the lower ids are in it, as many as it takes: in 64 tokens
+ * that are looked through whole, and in many. */
+static void test_ties_at_the_end_of_a_nucleus_go_to_the_lower_ids(void **state)
+{
+    (void)state;
+    static const uint32_t vocabs[] = {64, 1000, 5000};
+    for (size_t v = 0; v < sizeof(vocabs) / sizeof(vocabs[0]); v++) {
+        struct sample_params params = plain_params();
+        uint32_t n = vocabs[v], last = n / 4, highest = 0;
+        for (uint32_t i = 0; i < n; i++)
+            logits[i] = 2.0f;
+        params.top_p = ((float)last + 0.5f) / (float)n; /* ends within token `last` */
+        for (uint32_t i = 0; i < 20 * n; i++) {
+            struct sample_result result;
+            params.position = i;
+            sample_row_cpu(logits, n, &params, scratch, &result);
+            assert_int_equal(result.status, 0);
+            highest = result.id > highest ? result.id : highest;
+        }
+        assert_int_equal(highest, last);
+    }
+}
+
 static void test_draws_follow_weights(void **state)
 {
     (void)state;
@@ -620,6 +643,7 @@ int main(void)
         cmocka_unit_test(test_logprobs_are_log_softmax_of_unmodified_logits),
         cmocka_unit_test(test_bad_rows_have_a_status_of_their_own),
         cmocka_unit_test(test_extreme_parameters_give_a_token),
+        cmocka_unit_test(test_ties_at_the_end_of_a_nucleus_go_to_the_lower_ids),
         cmocka_unit_test(test_draws_follow_weights),
         cmocka_unit_test(test_rows_any_thread_count_same_results),
         cmocka_unit_test(test_scratch_no_more_is_touched_than_is_planned),
