@@ -8,6 +8,14 @@
 static const float first_trust[DRAFT_MAX_MATCH + 1] = {0,    0.1f,  0.25f, 0.45f, 0.6f,
                                                        0.7f, 0.75f, 0.8f,  0.85f};
 
+/* The same of a draft model's token, by its own probability: greedy ones, and drawn ones, which
+ * both models draw with the same number. */
+static const float first_trust_greedy[DRAFT_MAX_MATCH] = {0.3f, 0.4f, 0.5f, 0.6f,
+                                                          0.7f, 0.8f, 0.9f, 0.95f};
+static const float first_trust_drawn[DRAFT_MAX_MATCH] = {0.5f, 0.5f, 0.55f, 0.6f,
+                                                         0.7f, 0.8f, 0.9f,  0.95f};
+#define FIRST_HOPE 0.7f
+
 enum { FIRST_WEIGHT = 2, MOST_WEIGHT = 8 }; /* of what was believed, against one that is seen */
 
 bool draft_create(uint32_t n_tokens, struct draft **out_draft)
@@ -26,6 +34,19 @@ bool draft_create(uint32_t n_tokens, struct draft **out_draft)
     }
     for (uint32_t i = 0; i <= DRAFT_MAX_MATCH; i++)
         d->trust[i] = first_trust[i];
+    *out_draft = d;
+    return true;
+}
+
+bool draft_create_by_model(bool drawn, struct draft **out_draft)
+{
+    struct draft *d = calloc(1, sizeof(*d));
+    if (!d)
+        return false;
+    d->by_model = true;
+    d->model.hope = FIRST_HOPE;
+    for (uint32_t i = 0; i < DRAFT_MAX_MATCH; i++)
+        d->trust[i] = drawn ? first_trust_drawn[i] : first_trust_greedy[i];
     *out_draft = d;
     return true;
 }
@@ -86,26 +107,55 @@ static void look_up(struct draft *d, const struct sequence *seq)
 
 void draft_take_prompt(struct draft *d, const struct sequence *seq)
 {
+    if (d->by_model)
+        return;
     for (uint32_t i = 1; i < seq->request->n_prompt; i++)
         record(d, seq, i);
     look_up(d, seq);
 }
 
-static void learn(struct draft *d, bool right)
+static void learn(struct draft *d, uint32_t i_trust, bool right)
 {
-    float *trust = &d->trust[d->n_match];
-    uint8_t *n_seen = &d->n_seen[d->n_match];
+    float *trust = &d->trust[i_trust];
+    uint8_t *n_seen = &d->n_seen[i_trust];
     uint32_t weight = FIRST_WEIGHT + *n_seen;
     *trust += ((right ? 1.0f : 0.0f) - *trust) / (float)(weight + 1);
     *n_seen = (uint8_t)(*n_seen + (weight + 1 < MOST_WEIGHT));
 }
 
+/* Behind a wrong one nothing is told of the others. */
+static void check_models_token(struct draft *d, uint32_t id)
+{
+    struct draft_by_model *m = &d->model;
+    if (m->n_checked >= d->n_ids)
+        return;
+    bool right = d->ids[m->n_checked] == id;
+    learn(d, m->i_trust[m->n_checked], right);
+    m->n_checked = right ? m->n_checked + 1 : d->n_ids;
+}
+
+void draft_cut(struct draft *d, uint32_t n)
+{
+    if (!d)
+        return;
+    if (n < d->model.n_told + d->model.n_ahead)
+        d->model.n_ahead = 0;
+    if (n < d->model.n_written)
+        d->model.n_written = n;
+    if (n < d->model.n_marked)
+        d->model.n_marked = n;
+}
+
 void draft_take_token(struct draft *d, const struct sequence *seq)
 {
     uint32_t newest = sequence_n_tokens(seq) - 1;
+    if (d->by_model) {
+        check_models_token(d, sequence_token(seq, newest));
+        return;
+    }
     bool right = d->next && sequence_token(seq, d->next) == sequence_token(seq, newest);
     if (d->next)
-        learn(d, right);
+        learn(d, d->n_match, right);
     record(d, seq, newest);
     /* A long match is followed; a short one may have a better beside it by now. */
     if (right && d->n_match >= DRAFT_LOOKUP) {

@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "engine/draft.h"
+#include "engine/draft_model.h"
 #include "engine/engine_private.h"
 #include "engine/executor.h"
 #include "engine/format/checkpoint.h"
@@ -65,16 +67,41 @@ static int check_config(const struct engine_config *cfg, struct error *err)
 
 /* --- opening --- */
 
+static void add_plan(struct executor_plan *sum, const struct executor_plan *draft)
+{
+    sum->weights_bytes += draft->weights_bytes;
+    sum->kv_bytes += draft->kv_bytes;
+    sum->workspace_bytes += draft->workspace_bytes;
+    sum->huge_page_bytes += draft->huge_page_bytes;
+    sum->draft_bytes = draft->weights_bytes;
+}
+
+int engine_plan(const struct engine_config *cfg, struct checkpoint *ckpt,
+                struct executor_plan *out_plan, struct error *err)
+{
+    struct executor_plan plan, draft;
+    int rc = executor_plan(ckpt, &cfg->executor, &plan, err);
+    if (!rc && cfg->draft_path) {
+        rc = draft_model_plan(cfg->draft_path, &cfg->executor, plan.context_tokens, &draft, err);
+        if (!rc)
+            add_plan(&plan, &draft);
+    }
+    if (!rc)
+        *out_plan = plan;
+    return rc;
+}
+
 /* KV tokens where none are asked for: full contexts for all that may run, at most half of the
  * memory that is free once the weights are loaded. */
-static int choose_kv_tokens(struct checkpoint *ckpt, struct executor_config *cfg, struct error *err)
+static int choose_kv_tokens(struct checkpoint *ckpt, struct engine_config *engine_cfg,
+                            struct error *err)
 {
+    struct executor_config *cfg = &engine_cfg->executor;
     struct executor_plan plan;
     struct device_memory memory;
     struct device *device;
-    struct executor_config probe = *cfg;
-    probe.kv_tokens = probe.kv_block_size;
-    int rc = executor_plan(ckpt, &probe, &plan, err);
+    cfg->kv_tokens = cfg->kv_block_size;
+    int rc = engine_plan(engine_cfg, ckpt, &plan, err);
     if (rc)
         return rc;
     rc = backend_cpu()->open(0, &device, err);
@@ -117,6 +144,33 @@ static int open_template(struct engine *e, struct error *err)
     return 0;
 }
 
+/* Beside the open model, for which other_bytes of memory were left to it. */
+static int open_draft_model(struct engine *e, const char *name, struct error *err)
+{
+    int rc = draft_model_open(e->cfg.draft_path, &e->cfg.executor, e->executor, e->tokenizer, name,
+                              &e->draft_model, err);
+    if (rc)
+        return rc;
+    add_plan(&e->memory, draft_model_memory(e->draft_model));
+    if (e->cfg.draft_always)
+        draft_model_set_always(e->draft_model);
+    if (!e->cfg.draft_tokens)
+        e->cfg.draft_tokens = DRAFT_DEFAULT_TOKENS;
+    return 0;
+}
+
+static int plan_draft_model(struct engine *e, struct checkpoint *ckpt, struct error *err)
+{
+    struct executor_plan plan, alone;
+    int rc = engine_plan(&e->cfg, ckpt, &plan, err);
+    if (!rc)
+        rc = executor_plan(ckpt, &e->cfg.executor, &alone, err);
+    if (!rc)
+        e->cfg.executor.other_bytes = plan.weights_bytes - alone.weights_bytes + plan.kv_bytes -
+                                      alone.kv_bytes + plan.workspace_bytes - alone.workspace_bytes;
+    return rc;
+}
+
 static int open_model(struct engine *e, struct error *err)
 {
     struct checkpoint *ckpt = NULL;
@@ -134,10 +188,16 @@ static int open_model(struct engine *e, struct error *err)
     if (!rc)
         rc = open_template(e, err);
     if (!rc && !cfg->kv_tokens)
-        rc = choose_kv_tokens(ckpt, cfg, err);
+        rc = choose_kv_tokens(ckpt, &e->cfg, err);
+    if (!rc && e->cfg.draft_path)
+        rc = plan_draft_model(e, ckpt, err);
     if (!rc)
         rc = executor_open(ckpt, cfg, e->cfg.progress, e->cfg.progress_ctx, e->cfg.cancel_load,
                            &e->executor, err);
+    if (!rc)
+        e->memory = *executor_actual(e->executor);
+    if (!rc && e->cfg.draft_path)
+        rc = open_draft_model(e, checkpoint_name(ckpt), err);
     checkpoint_close(ckpt);
     return rc;
 }
@@ -154,6 +214,7 @@ static void set_limits(struct engine *e)
         .context_tokens = plan->context_tokens < pool ? plan->context_tokens : (uint32_t)pool,
         .max_concurrent = e->cfg.max_concurrent,
         .draft_tokens = e->cfg.draft_tokens,
+        .has_draft_model = e->draft_model != NULL,
         .max_input_tokens = e->cfg.max_input_tokens,
         .max_total_tokens = e->cfg.max_total_tokens,
     };
@@ -187,6 +248,10 @@ static int open_scheduler(struct engine *e, struct error *err)
                               : e->cfg.target_itl_ms * NS_PER_MS,
         .prefix_cache = e->cfg.prefix_cache,
         .share_generated = true, /* the CPU backend: path P equals path D to the bit */
+        .propose = e->draft_model ? draft_model_propose : NULL,
+        .forget_block = e->draft_model ? draft_model_forget : NULL,
+        .draft_ctx = e->draft_model,
+        .n_draft_seqs = e->draft_model ? DRAFT_MODEL_MAX_SEQS : 0,
     };
     int rc = scheduler_create(&cfg, &e->scheduler, err);
     if (!rc)
@@ -234,7 +299,7 @@ int engine_open(const struct engine_config *cfg, struct engine **out_engine, str
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for an engine");
     e->cfg = *cfg;
     rc = open_model(e, err);
-    e->cfg.model_path = NULL; /* borrowed for the call */
+    e->cfg.model_path = e->cfg.draft_path = NULL; /* borrowed for the call */
     if (!rc) {
         set_limits(e);
         rc = open_scheduler(e, err);
@@ -276,6 +341,7 @@ void engine_close(struct engine *e)
     free(e->results);
     free(e->turn);
     free(e->drawn);
+    draft_model_close(e->draft_model);
     executor_close(e->executor);
     chat_template_destroy(e->chat_template);
     tokenizer_close(e->tokenizer);
@@ -311,7 +377,13 @@ void engine_get_packed(const struct engine *e, struct executor_packed *out_packe
 
 const struct executor_plan *engine_memory(const struct engine *e)
 {
-    return executor_actual(e->executor);
+    return &e->memory;
+}
+
+const char *engine_draft_name(const struct engine *e, uint32_t *out_context_tokens)
+{
+    *out_context_tokens = e->draft_model ? draft_model_context(e->draft_model) : 0;
+    return e->draft_model ? draft_model_name(e->draft_model) : NULL;
 }
 
 const char *engine_numerics_id(const struct engine *e)
@@ -359,6 +431,12 @@ void stats_refresh(struct engine *e)
     e->stats.n_prefix_hit_tokens = s.n_prefix_hit_tokens;
     e->stats.n_prefix_query_tokens = s.n_prefix_query_tokens;
     e->stats.queued_prompt_tokens = s.queued_tokens;
+    if (e->draft_model) {
+        struct draft_model_stats draft;
+        draft_model_get_stats(e->draft_model, &draft);
+        e->stats.n_draft_rows = draft.n_rows;
+        e->stats.n_draft_found = draft.n_found;
+    }
     atomic_store(&e->n_queued, s.n_queued);
     atomic_store(&e->admission.tokens_ahead, s.queued_tokens);
     atomic_store(&e->admission.requests_ahead, s.n_queued);

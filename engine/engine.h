@@ -18,6 +18,7 @@
 #include "engine/executor.h"
 
 struct chat_template;
+struct checkpoint;
 struct engine;
 struct error;
 struct tokenizer;
@@ -40,8 +41,12 @@ struct engine_config {
     uint32_t max_total_tokens;       /* of a prompt and an answer to it; default 0: the context */
     bool prefix_cache;               /* default on */
     uint32_t draft_tokens;           /* drafted at most for a sequence in a step where its request
-                                        does not say; 0, the default: none */
-    executor_progress_fn *progress;  /* may be NULL */
+                                        does not say; 0, the default: none, or 4 with a draft model */
+    const char *draft_path;          /* checkpoint file of a draft model (draft_model.h): who drafts
+                                        where a request does not say; NULL: prompt lookup does */
+    bool draft_always;              /* the draft model drafts also where it does not pay: to see how
+                                       often it is right */
+    executor_progress_fn *progress; /* may be NULL */
     void *progress_ctx;
     const atomic_bool *cancel_load; /* may be NULL */
     void (*notify)(void *ctx);      /* may be NULL */
@@ -63,7 +68,14 @@ const struct chat_template *engine_chat_template(const struct engine *engine);
  * none): the model serves all the same, chat requests are answered with this. */
 const struct error *engine_chat_template_error(const struct engine *engine);
 const struct model_info *engine_model_info(const struct engine *engine);
+/* Of the model and of its draft model, where there is one. */
 const struct executor_plan *engine_memory(const struct engine *engine);
+/* What opening the checkpoint with this config would take, its draft model included (draft_bytes);
+ * cfg's executor has rows, sequences and KV tokens. */
+int engine_plan(const struct engine_config *cfg, struct checkpoint *ckpt,
+                struct executor_plan *out_plan, struct error *err);
+/* The draft model's file name, and the longest sequence that it drafts for; NULL and 0 without. */
+const char *engine_draft_name(const struct engine *engine, uint32_t *out_context_tokens);
 void engine_get_packed(const struct engine *engine, struct executor_packed *out_packed);
 const char *engine_numerics_id(const struct engine *engine);
 /* 64 hex digits: identity of the loaded version (DESIGN section 6). */
@@ -128,6 +140,7 @@ enum engine_drafter {
     ENGINE_DRAFTER_DEFAULT, /* as the engine was opened */
     ENGINE_DRAFTER_NONE,
     ENGINE_DRAFTER_NGRAM, /* prompt lookup: what followed the last tokens earlier in the sequence */
+    ENGINE_DRAFTER_MODEL, /* the draft model that the engine was opened with */
 };
 
 struct engine_speculate {
@@ -177,6 +190,7 @@ uint32_t engine_context_tokens(const struct engine *engine);
  * predicted wait passes the deadline (reason DEADLINE_UNREACHABLE); INVALID_ARGUMENT with reason
  * CONTEXT_TOO_LONG where the prompt does not fit, INPUT_TOO_LONG and TOTAL_TOO_LONG beyond
  * max_input_tokens and max_total_tokens (a resume, taken once, is not refused for these);
+ * FAILED_PRECONDITION with reason NO_DRAFT_MODEL where a drafter is asked for that there is not;
  * UNAVAILABLE while draining. *out_id is unique for the engine's life. */
 int engine_submit(struct engine *engine, const struct engine_request *request, uint64_t *out_id,
                   struct error *err);
@@ -276,6 +290,9 @@ struct engine_stats {
     uint64_t n_submitted, n_finished, n_cancelled, n_expired, n_refused;
     uint64_t n_generated_tokens, queued_prompt_tokens; /* the latter wait for prefill */
     uint64_t n_drafted_tokens, n_accepted_tokens;
+    uint64_t n_draft_rows;         /* tokens that the draft model computed, */
+    uint64_t n_draft_found;        /* and those that it had from another sequence; */
+    int64_t draft_ns;              /* time it took, which the steps' times hold too */
     int64_t prefill_ns, decode_ns; /* time of steps with and without prompt rows */
     uint64_t progress_counter;     /* layers finished */
     int64_t last_step_ns;

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "engine/draft_model.h"
 #include "engine/engine_private.h"
 #include "engine/executor.h"
 #include "engine/request_output.h"
@@ -208,7 +209,7 @@ static int draw(struct engine *e, const struct scheduler_plan *plan, struct erro
 
 static int execute(struct engine *e, const struct scheduler_plan *plan, struct error *err)
 {
-    int rc = 0;
+    int rc = e->draft_model ? draft_model_health(e->draft_model, err) : 0;
     for (uint32_t i = 0; i < plan->n_copies && !rc; i++)
         rc = executor_copy_block(e->executor, plan->copies[i].from, plan->copies[i].to, err);
     if (!rc)
@@ -294,10 +295,11 @@ static void count_step(struct engine *e, const struct scheduler_plan *plan, int6
     s->n_decode_active += plan->n_decode_rows ? plan->n_decode_ready : 0;
     s->n_prefill_rows += plan->n_prefill_rows;
     s->last_step_ns = ns;
+    s->draft_ns += plan->draft_ns;
     *(plan->n_prefill_rows ? &s->prefill_ns : &s->decode_ns) += ns;
     admission_saw_step(&e->admission, e->batch->n_rows, plan->n_prefill_rows, ns);
     if (!plan->n_prefill_rows) {
-        step_cost_saw(&e->step_cost, e->batch->n_rows, ns);
+        step_cost_saw(&e->step_cost, e->batch->n_rows, ns - plan->draft_ns);
         scheduler_set_row_cost(e->scheduler, step_cost_base_rows(&e->step_cost));
     }
 }
@@ -333,7 +335,7 @@ static bool run_step(struct engine *e)
     int64_t end = clock_now_ns();
     for (uint32_t i = 0; i < plan.n_samples; i++)
         take_sample(e, &plan, i, end);
-    scheduler_saw_step(e->scheduler, end - begin);
+    scheduler_saw_step(e->scheduler, end - begin - plan.draft_ns);
     count_step(e, &plan, end - begin);
     return true;
 }

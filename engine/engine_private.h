@@ -17,6 +17,7 @@
 #include "engine/scheduler.h"
 #include "engine/step_cost.h"
 
+struct draft_model;
 struct step_batch;
 
 enum request_control {
@@ -43,6 +44,8 @@ struct engine {
     struct chat_template *chat_template;
     struct error template_error;
     struct executor *executor;
+    struct draft_model *draft_model; /* NULL: none */
+    struct executor_plan memory;     /* of both */
     struct engine_config cfg;
     struct request_limits limits;
     char digest[SHA256_HEX_BYTES];

@@ -34,11 +34,13 @@ struct executor {
     uint32_t n_ranks;
     struct rank_plan plans[MAX_RANKS];
     struct packed_weights weights[MAX_RANKS];
+    bool is_guest; /* device and stream are another executor's */
     struct device *device;
     struct stream *streams[MAX_RANKS];
     struct comm *comms[MAX_RANKS]; /* NULL at tp 1 */
     struct decoder *decoders[MAX_RANKS];
     struct rank_team *team;
+    uint32_t n_sampled;
     float *logits; /* [max_logits, vocab_size] on the device */
     size_t logits_bytes;
     uint32_t n_logits;      /* rows of the last step */
@@ -56,7 +58,20 @@ static int check_config(const struct executor_config *cfg, struct error *err)
 {
     if (cfg->tp != 1 && cfg->tp != 2 && cfg->tp != 4 && cfg->tp != 8)
         return error_field(err, "tp", "%u is not one of 1, 2, 4, 8", cfg->tp);
+    if (cfg->beside && cfg->tp != 1)
+        return error_field(err, "tp", "%u ranks cannot run on the first rank of another model",
+                           cfg->tp);
     return 0;
+}
+
+/* A stream has one kernel set. */
+static int check_guest(const struct executor *ex, const struct executor_config *cfg,
+                       struct error *err)
+{
+    if (!cfg->beside || cfg->beside->ops == ex->ops)
+        return 0;
+    return error_field(err, "kernels", "%s are not those of the model beside (%s)", ex->ops->name,
+                       cfg->beside->ops->name);
 }
 
 /* Threads of a rank's stream. */
@@ -77,6 +92,8 @@ static int prepare(struct executor *ex, const struct checkpoint *ckpt, const str
     if (!rc)
         rc = op_table_cpu(cfg->kernels ? cfg->kernels : "auto", &ex->ops, err);
     if (!rc)
+        rc = check_guest(ex, cfg, err);
+    if (!rc)
         rc = model_init(&ex->model, ckpt, arch, err);
     if (!rc)
         rc = plan_steps(&ex->model.shape, cfg, &steps, &context, err);
@@ -91,7 +108,7 @@ static int prepare(struct executor *ex, const struct checkpoint *ckpt, const str
         ex->actual.weights_bytes += ex->plans[r].weights_bytes;
         ex->actual.kv_bytes += ex->plans[r].kv_bytes;
         ex->actual.workspace_bytes += ex->plans[r].workspace_bytes;
-        if (ex->ops->scratch_bytes)
+        if (ex->ops->scratch_bytes && !cfg->beside)
             ex->scratch_bytes +=
                 thread_share(cfg, r) *
                 ex->ops->scratch_bytes(ex->model.shape.vocab_size, ex->model.shape.head_dim);
@@ -103,6 +120,9 @@ static int prepare(struct executor *ex, const struct checkpoint *ckpt, const str
     if (cfg->packed_fds &&
         loader_share_look(cfg->packed_fds, ex->plans, ex->n_ranks, &why) == LOADER_SHARE_MAP)
         ex->actual.shared_bytes = ex->actual.weights_bytes;
+    ex->n_sampled = cfg->n_sampled && cfg->n_sampled < ex->model.shape.vocab_size
+                        ? cfg->n_sampled
+                        : ex->model.shape.vocab_size;
     ex->actual.n_blocks = steps.n_blocks;
     ex->actual.kv_tokens = (uint64_t)steps.n_blocks * steps.block_size;
     ex->actual.context_tokens = context;
@@ -125,18 +145,19 @@ int executor_plan(struct checkpoint *ckpt, const struct executor_config *cfg,
 /* --- opening --- */
 
 /* Fails before anything is taken where the device has not the memory: a memfd would not. */
-static int check_memory(const struct executor *ex, struct error *err)
+static int check_memory(const struct executor *ex, uint64_t other_bytes, struct error *err)
 {
     struct device_memory memory;
     const struct executor_plan *p = &ex->actual;
-    uint64_t needed = p->weights_bytes - p->shared_bytes + p->kv_bytes + p->workspace_bytes;
+    uint64_t own = p->weights_bytes - p->shared_bytes + p->kv_bytes + p->workspace_bytes;
     int rc = ex->device->ops->memory(ex->device, &memory, err);
-    if (rc || needed <= memory.free_bytes)
+    if (rc || own + other_bytes <= memory.free_bytes)
         return rc;
     error_set(err, STATUS_RESOURCE_EXHAUSTED,
               "%" PRIu64 " bytes needed (weights %" PRIu64 ", KV cache %" PRIu64
-              ", workspace %" PRIu64 "), %" PRIu64 " bytes free",
-              needed, p->weights_bytes, p->kv_bytes, p->workspace_bytes, memory.free_bytes);
+              ", workspace %" PRIu64 ", draft model %" PRIu64 "), %" PRIu64 " bytes free",
+              own + other_bytes, p->weights_bytes, p->kv_bytes, p->workspace_bytes, other_bytes,
+              memory.free_bytes);
     return error_reason(err, "DEVICE_MEMORY");
 }
 
@@ -183,9 +204,15 @@ static int confine(struct executor *ex, const struct executor_config *cfg, struc
 static int open_device(struct executor *ex, const struct executor_config *cfg, struct error *err)
 {
     const struct device_ops *ops = backend_cpu();
+    if (cfg->beside) {
+        ex->is_guest = true;
+        ex->device = cfg->beside->device;
+        ex->streams[0] = cfg->beside->streams[0];
+        return rank_team_create(1, &ex->team, err);
+    }
     int rc = ops->open(0, &ex->device, err);
     if (!rc)
-        rc = check_memory(ex, err);
+        rc = check_memory(ex, cfg->other_bytes, err);
     for (uint32_t r = 0; !rc && r < ex->n_ranks; r++) {
         rc = ops->stream_create(ex->device, thread_share(cfg, r), &ex->streams[r], err);
         if (!rc)
@@ -332,12 +359,12 @@ void executor_close(struct executor *ex)
         ex->device->ops->free(ex->device, ex->logits, ex->logits_bytes);
     for (uint32_t r = 0; r < ex->n_ranks; r++) {
         comm_destroy(ex->comms[r]);
-        if (ex->streams[r])
+        if (ex->streams[r] && !ex->is_guest)
             ex->device->ops->stream_destroy(ex->streams[r]);
         loader_unmap(&ex->weights[r]);
         rank_plan_fini(&ex->plans[r]);
     }
-    if (ex->device)
+    if (ex->device && !ex->is_guest)
         ex->device->ops->close(ex->device);
     model_fini(&ex->model);
     free(ex->name);
@@ -491,10 +518,14 @@ int executor_sample(struct executor *ex, uint32_t first, uint32_t n,
         return error_set(err, STATUS_INTERNAL, "sampling %u rows from %u on, of %u", n, first,
                          ex->n_logits);
     uint32_t vocab = ex->model.shape.vocab_size;
-    struct tensor logits = tensor_view(ex->logits + (size_t)first * vocab, DTYPE_F32, n, vocab);
-    int rc = op_sample(ex->streams[0], &logits, params, results);
-    if (rc)
-        return error_set(err, rc, "sampling %u rows failed", n);
+    uint32_t n_together = ex->n_sampled == vocab ? n : 1; /* a part of a row is a row alone */
+    for (uint32_t i = 0; i < n; i += n_together) {
+        struct tensor logits = tensor_view(ex->logits + (size_t)(first + i) * vocab, DTYPE_F32,
+                                           n_together, ex->n_sampled);
+        int rc = op_sample(ex->streams[0], &logits, params + i, results + i);
+        if (rc)
+            return error_set(err, rc, "sampling %u rows failed", n);
+    }
     return ex->device->ops->stream_sync(ex->streams[0], err);
 }
 

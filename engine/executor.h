@@ -33,6 +33,10 @@ struct executor_config {
     const struct cpus *thread_cpus;
     const uint16_t *rank_nodes; /* [tp] whose memory holds a rank's weights; NULL: not said */
     const int *packed_fds;      /* [tp] memory to share packed weights in, borrowed; or NULL */
+    struct executor *beside;    /* open and closed later: its device and the threads of its first
+                                   rank serve this one too, in turns (tp 1, equal kernels); or NULL */
+    uint64_t other_bytes;       /* of memory that will be taken besides; what is free must do */
+    uint32_t n_sampled;         /* tokens that may be drawn: the first so many; 0: all */
 };
 
 /* Bytes and shapes a load would take; nothing is allocated. */
@@ -42,6 +46,7 @@ struct executor_plan {
     uint32_t n_blocks, context_tokens;
     uint64_t huge_page_bytes; /* of the weights; known after a load only */
     uint64_t shared_bytes;    /* of the weights: in memory already, packed by another process */
+    uint64_t draft_bytes;     /* of the weights: a draft model's (engine.h), shared with none */
 };
 
 /* Where the packed weights lie. */

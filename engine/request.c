@@ -156,7 +156,8 @@ static bool init_choice(struct request *r, uint32_t i, const struct engine_resum
             token_counts_add(&seq->counts, r->prompt[t], false);
     }
     if (r->max_draft_tokens) {
-        if (!draft_create(r->n_prompt + seq->max_ids, &seq->draft))
+        if (r->drafts_by_model ? !draft_create_by_model(r->sampling.temperature > 0, &seq->draft)
+                               : !draft_create(r->n_prompt + seq->max_ids, &seq->draft))
             return false;
         draft_take_prompt(seq->draft, seq);
     }
@@ -205,6 +206,9 @@ static void copy_plain(struct request *r, const struct engine_request *req,
     r->min_tokens = req->stopping.min_tokens;
     r->max_tokens = cut_max_tokens(req, limits);
     r->max_draft_tokens = resolve_drafts(&req->speculate, limits);
+    r->drafts_by_model =
+        req->speculate.drafter == ENGINE_DRAFTER_MODEL ||
+        (req->speculate.drafter == ENGINE_DRAFTER_DEFAULT && limits->has_draft_model);
     r->include_stop = req->stopping.include_stop;
     r->want_logprobs = req->want_logprobs;
     r->n_top_logprobs = req->n_top_logprobs;

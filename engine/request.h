@@ -24,7 +24,8 @@ struct request_limits {
     uint32_t max_concurrent;
     uint32_t max_input_tokens, max_total_tokens; /* of a prompt; with an answer; 0: the context */
     uint32_t draft_tokens;                       /* where a request does not say; 0: none */
-    uint32_t end_ids[8];                         /* tokens that end a choice unless ignore_eos */
+    bool has_draft_model;
+    uint32_t end_ids[8]; /* tokens that end a choice unless ignore_eos */
     uint32_t n_end_ids;
 };
 
@@ -116,7 +117,8 @@ struct request {
     uint32_t *bad_ids; /* theirs */
     uint32_t min_tokens, max_tokens;
     uint32_t max_draft_tokens; /* for one choice in a step; 0: none */
-    uint32_t *stop_ids;        /* end-of-sequence ids first, unless ignored; then the caller's */
+    bool drafts_by_model;
+    uint32_t *stop_ids; /* end-of-sequence ids first, unless ignored; then the caller's */
     uint32_t n_stop_ids;
     struct stop_set *stop_set; /* NULL without stop strings */
     bool include_stop, want_logprobs, keep_special_tokens, return_full_text;

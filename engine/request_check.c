@@ -151,10 +151,16 @@ static int check_stopping(const struct engine_stopping *s, const struct request_
                      err);
 }
 
-static int check_speculate(const struct engine_speculate *s, struct error *err)
+static int check_speculate(const struct engine_speculate *s, const struct request_limits *limits,
+                           struct error *err)
 {
-    if (s->drafter > ENGINE_DRAFTER_NGRAM)
+    if (s->drafter > ENGINE_DRAFTER_MODEL)
         return error_field(err, "speculate.drafter", "%d is not one", (int)s->drafter);
+    if (s->drafter == ENGINE_DRAFTER_MODEL && !limits->has_draft_model) {
+        error_field(err, "speculate.drafter", "the model was loaded without a draft model");
+        err->status = STATUS_FAILED_PRECONDITION;
+        return error_reason(err, "NO_DRAFT_MODEL");
+    }
     if (s->max_draft_tokens > ENGINE_MAX_DRAFT_TOKENS)
         return error_field(err, "speculate.max_draft_tokens", "%u is more than %d",
                            s->max_draft_tokens, ENGINE_MAX_DRAFT_TOKENS);
@@ -239,7 +245,7 @@ int request_check(const struct engine_request *req, const struct request_limits 
 {
     int rc = check_ranges(&req->sampling, err);
     if (rc || (rc = check_stopping(&req->stopping, limits, err)) ||
-        (rc = check_speculate(&req->speculate, err)) ||
+        (rc = check_speculate(&req->speculate, limits, err)) ||
         (rc = check_biases(&req->sampling, limits, err)) ||
         (rc = check_allowed(&req->sampling, limits, err)) ||
         (rc = check_bad_words(&req->sampling, limits, err)) ||

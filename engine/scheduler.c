@@ -15,6 +15,8 @@ static void on_evict(void *ctx, uint32_t block)
     struct scheduler *sched = ctx;
     if (sched->prefix)
         prefix_cache_remove(sched->prefix, block);
+    if (sched->cfg.forget_block)
+        sched->cfg.forget_block(sched->cfg.draft_ctx, block);
 }
 
 static bool allocate_arrays(struct scheduler *sched)
@@ -30,10 +32,11 @@ static bool allocate_arrays(struct scheduler *sched)
     sched->free_slots = calloc(n, sizeof(*sched->free_slots));
     sched->copies = calloc(n, sizeof(*sched->copies));
     sched->block_tokens = calloc(sched->cfg.block_size, sizeof(*sched->block_tokens));
+    sched->jobs = calloc(sched->cfg.n_draft_seqs + 1, sizeof(*sched->jobs));
     sched->n_active_of = calloc(sched->cfg.max_requests, sizeof(*sched->n_active_of));
     if (!sched->running || !sched->samples || !sched->scored || !sched->scheduled ||
         !sched->order || !sched->started || !sched->free_slots || !sched->copies ||
-        !sched->block_tokens || !sched->n_active_of)
+        !sched->block_tokens || !sched->jobs || !sched->n_active_of)
         return false;
     for (uint32_t i = 0; i < n; i++)
         sched->free_slots[i] = n - 1 - i;
@@ -102,6 +105,7 @@ void scheduler_destroy(struct scheduler *sched)
     free(sched->free_slots);
     free(sched->copies);
     free(sched->block_tokens);
+    free(sched->jobs);
     free(sched);
 }
 

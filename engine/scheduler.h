@@ -4,7 +4,8 @@
  * back and starts over (its generated tokens are replayed, not drawn again).
  *
  * A sequence that decodes may take drafted tokens along (draft.h): rows behind its own, as many as
- * pay at what a row costs (scheduler_set_row_cost) and as fit behind everybody else's. Each of
+ * pay at what a row costs (scheduler_set_row_cost), as fit behind everybody else's and, with the
+ * time it takes to draft them, within a target time that was given. Each of
  * these rows is drawn from only if the one before gave the very token drafted, so the tokens are
  * those that single rows would have given; blocks of the others are let go.
  *
@@ -21,13 +22,15 @@
  * arrival, takes the blocks of all others, and a single sequence always fits (checked at submit).
  *
  * Pure: it touches no executor and no clock; it fills a step_batch, and is told the results and
- * times. Engine thread only. Allocates at create, never after. Requests are borrowed between
- * scheduler_add() and their end. */
+ * times. A draft model is called through the config. Engine thread only. Allocates at create, never
+ * after. Requests are borrowed between scheduler_add() and their end. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
+struct draft_bounds;
+struct draft_job;
 struct error;
 struct request;
 struct sample_result;
@@ -55,6 +58,14 @@ struct scheduler_config {
                                       which all decode that run or wait */
     bool prefix_cache;
     bool share_generated; /* generated tokens' KV equals prompt tokens' to the bit (roles P ≡ D) */
+    /* Who drafts for sequences whose drafts are a model's (draft_model.h), at most n_draft_seqs in
+     * a step: called while a step is scheduled, tells how long it took. And what it is told of a
+     * block whose content changes. NULL: nobody does. */
+    int64_t (*propose)(void *draft_ctx, struct draft_job *jobs, uint32_t n_jobs,
+                       const struct draft_bounds *bounds);
+    void (*forget_block)(void *draft_ctx, uint32_t block);
+    void *draft_ctx;
+    uint32_t n_draft_seqs;
 };
 
 struct kv_copy {
@@ -76,6 +87,7 @@ struct scheduler_plan {
     uint32_t n_decode_rows;  /* rows of sequences that went on decoding, */
     uint32_t n_decode_ready; /* sequences that could have: those, and the preempted ones */
     uint32_t n_prefill_rows;
+    int64_t draft_ns; /* that the draft model took for it already */
 };
 
 struct scheduler_stats {
@@ -124,7 +136,7 @@ void scheduler_commit(struct scheduler *sched);
 /* A step costs as much as base_rows rows would, and each row besides (step_cost.h). */
 void scheduler_set_row_cost(struct scheduler *sched, float base_rows);
 
-/* How long the step took that was committed last, all of it. */
+/* How long the step took that was committed last, all of it but draft_ns. */
 void scheduler_saw_step(struct scheduler *sched, int64_t step_ns);
 
 void scheduler_get_stats(const struct scheduler *sched, struct scheduler_stats *out_stats);

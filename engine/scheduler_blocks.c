@@ -1,10 +1,12 @@
 #include <assert.h>
 
+#include "engine/draft.h"
 #include "engine/scheduler_private.h"
 
 void blocks_release(struct scheduler *sched, struct sequence *seq)
 {
     kv_cache_clear(sched->kv, seq->slot);
+    draft_cut(seq->draft, 0);
     seq->n_computed = 0;
     seq->n_hashed = 0;
     seq->chain_node = PREFIX_ROOT;
@@ -134,8 +136,10 @@ uint32_t blocks_reserve(struct scheduler *sched, struct sequence *seq, uint32_t 
         while (!kv_cache_make_writable(sched->kv, seq->slot, first, &copy.from, &copy.to))
             if (!force || !preempt_for(sched, seq))
                 return 0;
-        if (copy.to != KV_BLOCK_NONE)
+        if (copy.to != KV_BLOCK_NONE) {
             sched->copies[sched->plan.n_copies++] = copy;
+            draft_cut(seq->draft, first * bs); /* a draft model makes no copies */
+        }
     }
     while (kv_cache_table_len(sched->kv, seq->slot) <= last)
         if (!kv_cache_grow(sched->kv, seq->slot) && (!force || !preempt_for(sched, seq)))
@@ -225,10 +229,12 @@ void blocks_record(struct scheduler *sched, struct sequence *seq)
         seq->chain_node =
             prefix_cache_insert(sched->prefix, &seq->request->salt, seq->chain_node,
                                 tokens_of_block(sched, seq, seq->n_hashed), own, &known);
-        if (known == own)
+        if (known == own) {
             kv_cache_keep(sched->kv, own);
-        else /* computed side by side: one copy is enough, and the chain hangs on that one */
+        } else { /* computed side by side: one copy is enough, and the chain hangs on that one */
             kv_cache_replace(sched->kv, seq->slot, seq->n_hashed, known);
+            draft_cut(seq->draft, seq->n_hashed * bs);
+        }
         seq->n_hashed++;
     }
 }

@@ -1,6 +1,7 @@
 /* scheduler_private.h: the scheduler's state, shared by its files alone. */
 #pragma once
 
+#include "engine/draft.h"
 #include "engine/fair_share.h"
 #include "engine/kv_cache.h"
 #include "engine/prefix_cache.h"
@@ -37,7 +38,7 @@ struct scheduler {
     struct step_batch *batch;
     struct scheduler_plan plan;
     struct step_shape shape;
-    int64_t decode_ns;           /* without prompts, if all decoded */
+    int64_t limit_ns;            /* of its time; 0: any */
     struct kv_copy *copies;      /* [max_seqs] */
     struct sequence **samples;   /* [max_seqs + n_score_rows + n_draft_rows] */
     uint32_t *scored;            /* as many */
@@ -46,6 +47,7 @@ struct scheduler {
     struct request **started;    /* [max_seqs] */
     uint32_t n_scheduled, n_scored;
     uint32_t *block_tokens; /* [block_size] scratch */
+    struct draft_job *jobs; /* [n_draft_seqs] of the draft model */
     float base_rows;        /* what a step costs besides its rows, in rows */
 
     uint64_t n_preemptions, n_prefix_hit_tokens, n_prefix_query_tokens;
@@ -89,6 +91,10 @@ void prompts_make_place(struct scheduler *sched);
 /* Pieces of prompts and replays, and new requests, while there is room in the step. */
 void prompts_schedule(struct scheduler *sched, int64_t now_ns);
 /* The lowest counter of callers whose prompts of this priority or a higher one are under way. */
+/* How long the step may take in which so much is computed besides prompts, and draft_ns went
+ * before; 0: any time. */
+int64_t prompts_limit_ns(const struct scheduler *sched, const struct step_shape *shape,
+                         int64_t draft_ns);
 uint64_t prompts_least(const struct scheduler *sched, int32_t priority);
 
 /* --- scheduler_blocks.c --- */
@@ -116,5 +122,5 @@ void blocks_release(struct scheduler *sched, struct sequence *seq);
 /* --- scheduler_draft.c --- */
 
 /* Drafts for the n sequences that decode in this step, each of which has room for its own row and
- * no row yet: fills seq->draft and seq->n_drafts. */
+ * no row yet: fills seq->draft and seq->n_drafts, and the plan's draft_ns. */
 void drafts_choose(struct scheduler *sched, struct sequence **seqs, uint32_t n);

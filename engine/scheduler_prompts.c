@@ -43,14 +43,11 @@ enum piece {
 static uint32_t cut_to_time(const struct scheduler *sched, uint32_t depth, uint32_t n)
 {
     struct step_shape shape = sched->shape;
-    int64_t limit = sched->cfg.target_step_ns;
     uint32_t done = sched->plan.n_prefill_rows;
-    if (!limit || !shape.n_decode)
+    if (!sched->limit_ns || !shape.n_decode)
         return n;
-    if (limit == SCHEDULER_TARGET_AUTO)
-        limit = sched->decode_ns < INT64_MAX / 2 ? 2 * sched->decode_ns : INT64_MAX;
     shape.n_prefill = done;
-    uint32_t fits = step_time_fit_rows(&sched->time, &shape, depth, limit, n);
+    uint32_t fits = step_time_fit_rows(&sched->time, &shape, depth, sched->limit_ns, n);
     uint32_t least = done < SCHEDULER_LEAST_PREFILL_ROWS ? SCHEDULER_LEAST_PREFILL_ROWS - done : 0;
     fits = fits > least ? fits : least;
     return fits < n ? fits : n;
@@ -267,9 +264,9 @@ static void schedule_alone(struct scheduler *sched, int64_t now_ns)
  * those few that decode would soon go at that pace anyway, and the sooner the others join, the
  * fewer steps it takes for all. Steps that all had as many rows of decode do not tell what one more
  * costs: no more than two of a prompt's, which do the same work. */
-static int64_t decode_ns_of_all(const struct scheduler *sched)
+static int64_t decode_ns_of_all(const struct scheduler *sched, struct step_shape all)
 {
-    struct step_shape all = sched->shape, as_rows;
+    struct step_shape as_rows;
     uint32_t n = sched->n_running + scheduler_queue_len(sched->queue);
     n = n < sched->cfg.max_seqs ? n : sched->cfg.max_seqs;
     if (!all.n_decode || n <= all.n_decode)
@@ -283,6 +280,19 @@ static int64_t decode_ns_of_all(const struct scheduler *sched)
     return ns < ns_as_rows ? ns : ns_as_rows;
 }
 
+int64_t prompts_limit_ns(const struct scheduler *sched, const struct step_shape *shape,
+                         int64_t draft_ns)
+{
+    int64_t target = sched->cfg.target_step_ns, limit = target - draft_ns;
+    if (!target)
+        return 0;
+    if (target == SCHEDULER_TARGET_AUTO) { /* a step without prompts has its drafts too */
+        int64_t decode_ns = decode_ns_of_all(sched, *shape);
+        limit = decode_ns < (INT64_MAX - draft_ns) / 2 ? 2 * decode_ns + draft_ns : INT64_MAX;
+    }
+    return limit > 0 ? limit : 1;
+}
+
 static bool has_room(const struct scheduler *sched)
 {
     return sched->batch->n_rows < sched->cfg.max_rows && cut_to_time(sched, 0, 1);
@@ -293,7 +303,7 @@ void prompts_schedule(struct scheduler *sched, int64_t now_ns)
     int32_t floor = INT32_MIN;
     struct request *oldest = turn_of(sched);
     const int32_t *turn = oldest ? &oldest->priority : NULL;
-    sched->decode_ns = decode_ns_of_all(sched);
+    sched->limit_ns = prompts_limit_ns(sched, &sched->shape, sched->plan.draft_ns);
     if (oldest && sched->own_turn) {
         turn = NULL;
         if (has_room(sched) && schedule_oldest(sched, oldest, now_ns))

@@ -110,6 +110,7 @@ static void wait_idle(struct engine *engine, struct engine_stats *s)
 static struct engine_config variant_config(const char *model, enum dtype kv_dtype,
                                            const struct same_variant *v)
 {
+    static char draft_path[512];
     struct engine_config cfg = run_config(model);
     cfg.executor.kv_dtype = kv_dtype;
     cfg.executor.tp = v->tp;
@@ -121,6 +122,12 @@ static struct engine_config variant_config(const char *model, enum dtype kv_dtyp
     cfg.max_concurrent = v->max_concurrent;
     cfg.prefix_cache = !v->no_prefix_cache;
     cfg.draft_tokens = v->draft_tokens;
+    if (v->draft) {
+        snprintf(draft_path, sizeof(draft_path), SLUICE_SOURCE_DIR "/tests/golden/tiny/%s.gguf",
+                 v->draft);
+        cfg.draft_path = draft_path;
+        cfg.draft_always = true;
+    }
     if (v->least_rows > 0)
         cfg.target_itl_ms = 0; /* how soon a batch fills is a matter of time otherwise */
     return cfg;
@@ -148,6 +155,9 @@ static void check_variant(const char *model, enum dtype kv_dtype, const struct s
     assert_true(v->draft_tokens || !s.n_drafted_tokens); /* how many is a matter of time */
     print_message("%s: %llu of %llu drafted tokens accepted\n", v->name,
                   (unsigned long long)s.n_accepted_tokens, (unsigned long long)s.n_drafted_tokens);
+    if (v->draft &&
+        (double)s.n_accepted_tokens < v->least_accepted * ((double)s.n_drafted_tokens + 1))
+        fail_msg("%s, %s: too few drafts, or too few of them right", model, v->name);
     double batching = (double)s.n_decode_rows / (double)s.n_decode_active;
     if (batching < v->least_batching)
         fail_msg("%s, %s: %.2f rows per sequence that could decode", model, v->name, batching);

@@ -17,6 +17,8 @@ struct same_variant {
     double least_batching; /* decode rows per sequence that could have decoded */
     double least_rows;     /* decode rows per step with any */
     uint32_t draft_tokens;
+    const char *draft;     /* a tiny model that drafts all it may; NULL: prompt lookup */
+    double least_accepted; /* of its tokens */
 };
 
 /* Job i of 64: mixed lengths, some greedy, most drawn, some with penalties, choices, stops and

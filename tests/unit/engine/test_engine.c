@@ -19,18 +19,19 @@
 enum { REQUEST_TEST_MAX_BIASES = 1024 };
 
 static const struct same_variant variants[] = {
-    {"as it was", 1, 2, 16, 4096, 32, 128, 64, false, false, 0.75, 0, 0},
-    {"1 thread", 1, 1, 16, 4096, 32, 128, 64, false, false, 0.75, 0, 0},
-    {"tp 2", 2, 2, 16, 4096, 32, 128, 64, false, false, 0.75, 0, 0},
-    {"no prefix cache", 1, 2, 16, 4096, 32, 128, 64, true, false, 0.75, 0, 0},
-    {"chunks of 5, blocks of 32", 1, 2, 32, 4096, 5, 128, 64, false, false, 0.75, 0, 0},
-    {"whole prompts, large steps", 1, 2, 16, 4096, 512, 512, 256, false, false, 0.75, 0, 0},
-    {"small pool", 1, 2, 4, 320, 32, 64, 64, false, true, 0.0, 0, 0},
-    {"small pool, no prefix cache", 1, 2, 4, 320, 32, 64, 64, true, true, 0.0, 0, 0},
-    {"small pool, tp 2, 7 rows", 2, 2, 8, 320, 7, 7, 16, false, true, 0.0, 0, 0},
-    {"drafts, two at a time", 1, 2, 16, 4096, 32, 128, 3, false, false, 0.0, 0, 16},
-    {"drafts, all at once, tp 2", 2, 2, 16, 4096, 32, 512, 64, false, false, 0.0, 0, 4},
-    {"drafts, small pool", 1, 2, 4, 320, 32, 64, 5, true, true, 0.0, 0, 16},
+    {"as it was", 1, 2, 16, 4096, 32, 128, 64, false, false, 0.75, 0, 0, NULL, 0},
+    {"1 thread", 1, 1, 16, 4096, 32, 128, 64, false, false, 0.75, 0, 0, NULL, 0},
+    {"tp 2", 2, 2, 16, 4096, 32, 128, 64, false, false, 0.75, 0, 0, NULL, 0},
+    {"no prefix cache", 1, 2, 16, 4096, 32, 128, 64, true, false, 0.75, 0, 0, NULL, 0},
+    {"chunks of 5, blocks of 32", 1, 2, 32, 4096, 5, 128, 64, false, false, 0.75, 0, 0, NULL, 0},
+    {"whole prompts, large steps", 1, 2, 16, 4096, 512, 512, 256, false, false, 0.75, 0, 0, NULL,
+     0},
+    {"small pool", 1, 2, 4, 320, 32, 64, 64, false, true, 0.0, 0, 0, NULL, 0},
+    {"small pool, no prefix cache", 1, 2, 4, 320, 32, 64, 64, true, true, 0.0, 0, 0, NULL, 0},
+    {"small pool, tp 2, 7 rows", 2, 2, 8, 320, 7, 7, 16, false, true, 0.0, 0, 0, NULL, 0},
+    {"drafts, two at a time", 1, 2, 16, 4096, 32, 128, 3, false, false, 0.0, 0, 16, NULL, 0},
+    {"drafts, all at once, tp 2", 2, 2, 16, 4096, 32, 512, 64, false, false, 0.0, 0, 4, NULL, 0},
+    {"drafts, small pool", 1, 2, 4, 320, 32, 64, 5, true, true, 0.0, 0, 16, NULL, 0},
 };
 
 static void test_64_alone_equal_64_at_once_q4(void **state)
@@ -51,10 +52,11 @@ static void test_64_alone_equal_64_at_once_int8_kv(void **state)
 {
     (void)state;
     static const struct same_variant some[] = {
-        {"as it was", 1, 2, 16, 4096, 32, 128, 64, false, false, 0.75, 0, 0},
-        {"tp 2, chunks of 5", 2, 2, 32, 4096, 5, 128, 64, false, false, 0.75, 0, 0},
-        {"small pool", 1, 2, 4, 320, 32, 64, 64, false, true, 0.0, 0, 0},
-        {"drafts, small pool", 1, 2, 4, 320, 32, 64, 5, true, true, 0.0, 0, 16},
+        {"as it was", 1, 2, 16, 4096, 32, 128, 64, false, false, 0.75, 0, 0, NULL, 0},
+        {"tp 2, chunks of 5", 2, 2, 32, 4096, 5, 128, 64, false, false, 0.75, 0, 0, NULL, 0},
+        {"small pool", 1, 2, 4, 320, 32, 64, 64, false, true, 0.0, 0, 0, NULL, 0},
+        {"drafts, small pool", 1, 2, 4, 320, 32, 64, 5, true, true, 0.0, 0, 16, NULL, 0},
+        {"drafts by a model", 1, 2, 16, 4096, 32, 128, 3, false, false, 0.0, 0, 8, "q4_1", 0.1},
     };
     same_check("q4_1", DTYPE_I8, some, sizeof(some) / sizeof(some[0]), 44);
 }

@@ -710,9 +710,8 @@ static void test_locks_waited_for_are_counted(void **state)
 
 /* 16 sequences with penalties, stops and logprobs decode 100 steps and more, while this thread asks
  * for statistics and news and holds the engine's locks for as much of the time as it can. */
-static void test_decode_steps_allocate_nothing_and_wait_for_no_lock(void **state)
+static void check_steps(const char *draft_path)
 {
-    (void)state;
     static struct run_result results[16];
     static const char *const stops[] = {"no such text", "abcabcabcabc"};
     static const uint32_t word[] = {60, 61, 62};
@@ -721,6 +720,8 @@ static void test_decode_steps_allocate_nothing_and_wait_for_no_lock(void **state
     for (uint32_t i = 0; i < 200; i++)
         allowed[i] = 40 + i;
     struct engine_config cfg = run_config("q4_1");
+    cfg.draft_path = draft_path;
+    cfg.draft_always = true;
     struct engine *engine = run_open(&cfg);
     struct engine_event_buffer *reader;
     struct error err;
@@ -743,8 +744,11 @@ static void test_decode_steps_allocate_nothing_and_wait_for_no_lock(void **state
         req.sampling.allowed_ids = allowed;
         req.sampling.n_allowed_ids = i % 5 ? 0 : 200;
         req.sampling.typical_p = i % 6 ? 1.0f : 0.9f;
+        req.speculate.drafter = ENGINE_DRAFTER_NONE;
         if (i % 2)
             req.speculate = (struct engine_speculate){ENGINE_DRAFTER_NGRAM, 8};
+        else if (draft_path)
+            req.speculate = (struct engine_speculate){ENGINE_DRAFTER_MODEL, 2};
         run_submit(engine, &req, &results[i]);
     }
     for (uint32_t i = 0; i < 16; i++)
@@ -769,10 +773,24 @@ static void test_decode_steps_allocate_nothing_and_wait_for_no_lock(void **state
     assert_int_equal(atomic_load(&n_allocations), 0);
     assert_int_equal(atomic_load(&n_lock_waits), 0);
     assert_true(n_reads > 100);
+    if (draft_path)
+        assert_true(stats_of(engine).n_draft_rows > 16 * 20 && stats_of(engine).n_drafted_tokens);
     engine_event_buffer_destroy(reader);
     run_close(engine);
     for (uint32_t i = 0; i < 16; i++)
         run_result_fini(&results[i]);
+}
+
+static void test_decode_steps_allocate_nothing_and_wait_for_no_lock(void **state)
+{
+    (void)state;
+    check_steps(NULL);
+}
+
+static void test_nor_do_steps_of_a_draft_model(void **state)
+{
+    (void)state;
+    check_steps(SLUICE_SOURCE_DIR "/tests/golden/tiny/q4_1.gguf");
 }
 
 /* Callers on several threads at once: the books balance. (The thread sanitizer looks on.) */
@@ -872,6 +890,7 @@ int main(void)
         cmocka_unit_test(test_idle_engine_burns_no_cpu),
         cmocka_unit_test(test_locks_waited_for_are_counted),
         cmocka_unit_test(test_decode_steps_allocate_nothing_and_wait_for_no_lock),
+        cmocka_unit_test(test_nor_do_steps_of_a_draft_model),
         cmocka_unit_test(test_many_submitters_one_reader_books_balance),
     };
     return cmocka_run_group_tests(tests, make_prompt, NULL);

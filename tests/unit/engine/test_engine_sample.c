@@ -17,10 +17,10 @@
 #include "support_same.h"
 
 static const struct same_variant variants[] = {
-    {"64 at once", 1, 2, 32, 16384, 256, 512, 256, false, false, 0.75, 24, 0},
-    {"tp 2, chunks of 48", 2, 2, 32, 16384, 48, 128, 128, true, false, 0.75, 10, 0},
-    {"1 thread, small pool", 1, 1, 4, 480, 64, 128, 64, false, true, 0.0, 4, 0},
-    {"drafts", 1, 2, 32, 16384, 256, 512, 3, false, false, 0.0, 0, 16},
+    {"64 at once", 1, 2, 32, 16384, 256, 512, 256, false, false, 0.75, 24, 0, NULL, 0},
+    {"tp 2, chunks of 48", 2, 2, 32, 16384, 48, 128, 128, true, false, 0.75, 10, 0, NULL, 0},
+    {"1 thread, small pool", 1, 1, 4, 480, 64, 128, 64, false, true, 0.0, 4, 0, NULL, 0},
+    {"drafts", 1, 2, 32, 16384, 256, 512, 3, false, false, 0.0, 0, 16, NULL, 0},
 };
 
 static void test_64_alone_equal_64_at_once_sample_model(void **state)
