@@ -1,5 +1,6 @@
 #include "manager/config_check.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -118,6 +119,8 @@ int config_check(const char *field, const pb_config *config, struct error *err)
         return bad(field, "kv_tokens", err, "only one of kv_bytes and kv_tokens may be given");
     if (config->max_draft_tokens > MAX_DRAFT_TOKENS)
         return bad(field, "max_draft_tokens", err, "is more than 16");
+    if (strlen(config->draft_model) >= PATH_MAX)
+        return bad(field, "draft_model", err, "is longer than a path may be");
     char cpus_field[ERROR_FIELD_BYTES];
     snprintf(cpus_field, sizeof(cpus_field), "%s.cpus", field);
     if (strlen(config->cpus) > MAX_CPUS_BYTES)

@@ -14,9 +14,10 @@
 #include "base/strbuf.h"
 #include "manager/cpu_share.h"
 #include "manager/message.h"
+#include "manager/model_path.h"
 #include "manager/supervise.h"
 
-enum { MAX_ARGUMENTS = 64 };
+enum { MAX_ARGUMENTS = 96 };
 
 struct heritage {
     char *argv[MAX_ARGUMENTS + 1];
@@ -87,6 +88,7 @@ static void add_plan(struct heritage *heritage, const struct heritage_plan *plan
         heritage->failed = true;
     add(heritage, "--model", plan->model_path);
     add(heritage, "--digest", plan->digest);
+    add(heritage, "--draft", plan->draft_path);
     add(heritage, "--devices", strbuf_str(&devices));
     add_number(heritage, "--tp", plan->tp);
     add_number(heritage, "--pp", plan->pp);
@@ -134,16 +136,6 @@ char *const *heritage_argv(const struct heritage *heritage)
     return heritage->argv;
 }
 
-void model_path_absolute(const struct manager *manager, const char *recorded, char *out,
-                         size_t n_bytes)
-{
-    const char *root = manager->settings.model_root;
-    if (recorded[0] == '/' || !*root)
-        snprintf(out, n_bytes, "%s", recorded);
-    else
-        snprintf(out, n_bytes, "%s/%s", root, recorded);
-}
-
 #define MERGE_NUMBER(field)                                                                        \
     do {                                                                                           \
         if (over->has_##field) {                                                                   \
@@ -178,6 +170,7 @@ pb_config *config_merge(const pb_config *under, const pb_config *over)
     if ((!*over->kv_dtype || message_set(&merged->kv_dtype, over->kv_dtype)) &&
         (!*over->cpus || message_set(&merged->cpus, over->cpus)) &&
         (!*over->kernels || message_set(&merged->kernels, over->kernels)) &&
+        (!*over->draft_model || message_set(&merged->draft_model, over->draft_model)) &&
         (!*over->chat_template || message_set(&merged->chat_template, over->chat_template)))
         return merged;
     message_free(&merged->base);
@@ -220,9 +213,10 @@ int heritage_create(const struct manager *manager, const char *replica_id, size_
     pb_config *config = config_merge(version->config, deployment->config);
     if (!config)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-    char model_path[4096], path[4096];
+    char model_path[4096], draft_path[4096], path[4096];
     struct supervisor_promises promises = supervisor_promises(manager->supervisor, replica_id);
     model_path_absolute(manager, version->path, model_path, sizeof(model_path));
+    model_path_absolute(manager, config->draft_model, draft_path, sizeof(draft_path));
     struct cpus cpus;
     int status = cpu_share_take(manager, replica_id, config->cpus, config->n_threads,
                                 deployment->n_replicas, &cpus, err);
@@ -234,6 +228,7 @@ int heritage_create(const struct manager *manager, const char *replica_id, size_
     cpus_format(&cpus, &cpus_text);
     struct heritage_plan plan = {
         .model_path = model_path,
+        .draft_path = draft_path,
         .digest = version->info ? version->info->weights_digest : "",
         .devices = group->devices,
         .n_devices = group->n_devices,

@@ -24,6 +24,7 @@ char *const *heritage_argv(const struct heritage *heritage);
  * argv[*n..]; -1 where memory or room is exhausted. */
 struct heritage_plan {
     const char *model_path, *digest;
+    const char *draft_path; /* of the config's draft model, absolute; empty or NULL: none */
     char *const *devices;
     size_t n_devices;
     uint32_t tp, pp;
@@ -38,7 +39,3 @@ int heritage_create_plan(const struct heritage_plan *plan, uint32_t n_replicas,
 
 /* `over` laid on `under`: its fields where it has them. Owned. NULL where memory is exhausted. */
 pb_config *config_merge(const pb_config *under, const pb_config *over);
-
-/* Absolute path of a version's file: below the model root where it was recorded relative to it. */
-void model_path_absolute(const struct manager *manager, const char *recorded, char *out,
-                         size_t n_bytes);

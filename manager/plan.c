@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "manager/heritage.h"
 #include "manager/message.h"
+#include "manager/model_path.h"
 #include "manager/service.h"
 #include "manager/supervise.h"
 #include "manager/tool.h"
@@ -90,7 +91,7 @@ int plan_run(struct manager *manager, struct rpc_call *call, const struct plan_w
     const pb_version *version = catalog_version(catalog, wish->model, wish->version);
     const pb_group *group = catalog_group(catalog, wish->group);
     struct heritage *heritage = NULL;
-    char path[4096];
+    char path[4096], draft_path[4096];
     pb_config *config = version ? config_merge(version->config, wish->config) : NULL;
     if (!config || !group) {
         if (config)
@@ -98,9 +99,11 @@ int plan_run(struct manager *manager, struct rpc_call *call, const struct plan_w
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     }
     model_path_absolute(manager, version->path, path, sizeof(path));
+    model_path_absolute(manager, config->draft_model, draft_path, sizeof(draft_path));
     bool held = weights_are_held(manager->weights, wish->model, wish->version, wish->group,
                                  wish->tp, config->kernels);
     struct heritage_plan parts = {.model_path = path,
+                                  .draft_path = draft_path,
                                   .digest = version->info ? version->info->weights_digest : "",
                                   .devices = group->devices,
                                   .n_devices = group->n_devices,

@@ -8,6 +8,7 @@
 #include "manager/failpoint.h"
 #include "manager/lifecycle.h"
 #include "manager/message.h"
+#include "manager/model_path.h"
 #include "manager/names.h"
 #include "manager/plan.h"
 #include "manager/service.h"
@@ -24,7 +25,23 @@ struct load_args {
     char group[NAME_MAX_BYTES + 1];
     uint32_t n_replicas, tp, pp;
     struct lifecycle_limits limits;
+    const struct manager *manager;
+    pb_config *config; /* the request's, as it is recorded; owned once it is looked at */
 };
+
+static void fini_args(struct load_args *args)
+{
+    if (args->config)
+        message_free(&args->config->base);
+    args->config = NULL;
+}
+
+static void free_args(void *arg)
+{
+    if (arg)
+        fini_args(arg);
+    free(arg);
+}
 
 static int check_split(const load_request *request, struct load_args *args, struct error *err)
 {
@@ -59,6 +76,7 @@ static int check_load(const struct manager *manager, const load_request *request
         return err->status;
     snprintf(args->group, sizeof(args->group), "%s", group);
     args->limits = service_limits(manager);
+    args->manager = manager;
     return 0;
 }
 
@@ -84,7 +102,7 @@ static int check_same(const pb_deployment *deployment, const load_request *reque
                       const struct load_args *args, struct error *err)
 {
     if (deployment->tp != args->tp || deployment->pp != args->pp ||
-        !config_equal(deployment->config, request->config)) {
+        !config_equal(deployment->config, args->config)) {
         error_set(err, STATUS_FAILED_PRECONDITION,
                   "%s/%s is loaded on %s with another split or configuration; unload it first",
                   request->model, deployment->version, args->group);
@@ -99,8 +117,7 @@ static int check_same(const pb_deployment *deployment, const load_request *reque
     return 0;
 }
 
-static pb_deployment *new_deployment(const pb_version *version, const load_request *request,
-                                     const struct load_args *args)
+static pb_deployment *new_deployment(const pb_version *version, const struct load_args *args)
 {
     pb_deployment *deployment =
         MESSAGE_NEW(pb_deployment, sluice__manager__v1__deployment__descriptor);
@@ -111,7 +128,7 @@ static pb_deployment *new_deployment(const pb_version *version, const load_reque
     if (message_set(&deployment->model, version->model) &&
         message_set(&deployment->version, version->version) &&
         message_set(&deployment->device_group, args->group) &&
-        message_set_copy(&deployment->config, request->config))
+        message_set_copy(&deployment->config, args->config))
         return deployment;
     message_free(&deployment->base);
     return NULL;
@@ -119,13 +136,12 @@ static pb_deployment *new_deployment(const pb_version *version, const load_reque
 
 /* One of which no replica lives (its load failed, say) takes what this request asks. */
 static int put_deployment(struct txn *txn, const pb_version *version, const pb_deployment *old,
-                          const load_request *request, const struct load_args *args,
-                          struct error *err)
+                          const struct load_args *args, struct error *err)
 {
     bool kept = old && lives(txn_catalog(txn), old);
     uint64_t generation = old ? old->generation : 0;
     pb_deployment *deployment =
-        kept ? MESSAGE_COPY(pb_deployment, old) : new_deployment(version, request, args);
+        kept ? MESSAGE_COPY(pb_deployment, old) : new_deployment(version, args);
     if (!deployment)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     deployment->n_replicas = args->n_replicas;
@@ -150,7 +166,7 @@ static int apply_load(struct txn *txn, const ProtobufCMessage *message, void *ar
                       ProtobufCMessage **out_response, struct error *err)
 {
     const load_request *request = (const load_request *)message;
-    const struct load_args *args = arg;
+    struct load_args *args = arg;
     const struct catalog *catalog = txn_catalog(txn);
     const pb_version *row = find_version(catalog, request->model, request->version);
     char key[TABLE_KEY_BYTES];
@@ -159,7 +175,9 @@ static int apply_load(struct txn *txn, const ProtobufCMessage *message, void *ar
     table_key(key, row->model, row->version, NULL);
     if (service_check_generation(key, request->has_expected_generation,
                                  request->expected_generation, row->generation, err) != 0 ||
-        config_check_fits("config", request->config, row->info, err) != 0)
+        config_check_fits("config", request->config, row->info, err) != 0 ||
+        (!args->config &&
+         model_path_of_config(args->manager, request->config, &args->config, err) != 0))
         return err->status;
     if (!catalog_group(catalog, args->group))
         return no_group(args->group, err);
@@ -180,7 +198,7 @@ static int apply_load(struct txn *txn, const ProtobufCMessage *message, void *ar
     if (operation) {
         failpoint("load.before_write");
         target = (struct lifecycle_target){version->model, version->version, args->group};
-        status = put_deployment(txn, version, old, request, args, err);
+        status = put_deployment(txn, version, old, args, err);
         if (status == 0)
             status = lifecycle_fill(txn, &target, args->n_replicas, &args->limits, operation, err);
         if (status == 0)
@@ -204,7 +222,7 @@ static const struct service_change load_change = {
     .method = "LoadModelVersion",
     .response_type = &sluice__manager__v1__load_model_version_response__descriptor,
     .apply = apply_load,
-    .free_arg = free,
+    .free_arg = free_args,
 };
 
 /* -- validate_only --------------------------------------------------------------------------------
@@ -219,7 +237,7 @@ static void answer_plan(struct rpc_call *call, Sluice__V1__Plan *plan)
 
 /* What the load would take beyond the replicas that live already. */
 static int plan(struct service *service, struct rpc_call *call, const load_request *request,
-                const struct load_args *args, struct error *err)
+                struct load_args *args, struct error *err)
 {
     struct manager *manager = service->manager;
     const struct catalog *catalog = &manager->catalog;
@@ -232,7 +250,8 @@ static int plan(struct service *service, struct rpc_call *call, const load_reque
     table_key(key, version->model, version->version, NULL);
     if (service_check_generation(key, request->has_expected_generation,
                                  request->expected_generation, version->generation, err) != 0 ||
-        config_check_fits("config", request->config, version->info, err) != 0)
+        config_check_fits("config", request->config, version->info, err) != 0 ||
+        model_path_of_config(manager, request->config, &args->config, err) != 0)
         return err->status;
     struct lifecycle_target target = {version->model, version->version, args->group};
     const pb_deployment *old =
@@ -249,7 +268,7 @@ static int plan(struct service *service, struct rpc_call *call, const load_reque
                              .group = target.group,
                              .tp = args->tp,
                              .pp = args->pp,
-                             .config = request->config,
+                             .config = args->config,
                              .n_replicas =
                                  args->n_replicas > n_live ? args->n_replicas - n_live : 0};
     wish.note = differs.status ? differs.message : NULL;
@@ -264,6 +283,7 @@ void service_load(struct service *service, struct rpc_call *call, const Protobuf
     int status = check_load(service->manager, request, &args, &err);
     if (status == 0 && request->validate_only)
         status = plan(service, call, request, &args, &err);
+    fini_args(&args);
     if (status != 0) {
         service_fail(call, &err);
         return;

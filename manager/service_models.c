@@ -1,11 +1,9 @@
 /* service_models.c: RegisterModelVersion, GetModel, ListModels, DeleteModelVersion. */
-#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/log.h"
 #include "base/sha256.h"
@@ -13,6 +11,7 @@
 #include "manager/config_check.h"
 #include "manager/failpoint.h"
 #include "manager/message.h"
+#include "manager/model_path.h"
 #include "manager/names.h"
 #include "manager/service.h"
 #include "manager/store.h"
@@ -40,9 +39,9 @@ struct registration {
     struct service *service;
     struct rpc_call *call; /* a reference while the inspection runs */
     const register_request *request;
-    char path[PATH_MAX];       /* absolute */
-    const char *recorded_path; /* into path: relative to the model root where it lies below it */
-    pb_info *info;             /* owned */
+    struct model_path path;
+    pb_config *config;                     /* the request's, as it is recorded; owned */
+    pb_info *info;                         /* owned */
     char content_sha256[SHA256_HEX_BYTES]; /* with verify, else empty */
     uint64_t size_bytes;
 };
@@ -54,6 +53,8 @@ static void free_registration(void *arg)
         return;
     if (registration->info)
         message_free(&registration->info->base);
+    if (registration->config)
+        message_free(&registration->config->base);
     free(registration);
 }
 
@@ -89,54 +90,16 @@ static int check_register(const register_request *request, struct error *err)
     return config_check("config", request->config, err);
 }
 
-/* Finds the file, below the model root where there is one, and what it is recorded as. Texts name
- * what the caller gave, never where it leads. */
-static int resolve_path(const struct manager *manager, const char *given,
-                        struct registration *registration, struct error *err)
-{
-    const char *root = manager->settings.model_root;
-    char joined[PATH_MAX];
-    struct stat st;
-    size_t n_root = strlen(root);
-    if (given[0] != '/' && !*root) {
-        error_field(err, "path", "is relative, and the manager has no model root");
-        return error_reason(err, "NO_MODEL_ROOT");
-    }
-    int n = given[0] == '/' ? snprintf(joined, sizeof(joined), "%s", given)
-                            : snprintf(joined, sizeof(joined), "%s/%s", root, given);
-    if ((size_t)n >= sizeof(joined))
-        return error_field(err, "path", "is too long");
-    if (!realpath(joined, registration->path)) {
-        int err_no = errno;
-        error_field(err, "path", "%.200s: %s", given, strerror(err_no));
-        err->status = status_from_errno(err_no);
-        return err->status;
-    }
-    registration->recorded_path = registration->path;
-    if (*root) {
-        if (strncmp(registration->path, root, n_root) != 0 || registration->path[n_root] != '/') {
-            error_field(err, "path", "%.200s is not below the model root", given);
-            err->status = STATUS_PERMISSION_DENIED;
-            return error_reason(err, "OUTSIDE_MODEL_ROOT");
-        }
-        registration->recorded_path += n_root + 1;
-    }
-    if (stat(registration->path, &st) == 0 && S_ISREG(st.st_mode))
-        return 0;
-    error_field(err, "path", "%.200s is not a regular file", given);
-    return error_reason(err, "MODEL_FILE_INVALID");
-}
-
 /* The version whose file and settings are these; with an empty name the one registered last. */
 static const pb_version *find_same(const struct catalog *catalog,
                                    const struct registration *registration)
 {
     const register_request *request = registration->request;
     const pb_version *row = find_version(catalog, request->model, request->version);
-    if (!row || strcmp(row->path, registration->recorded_path) != 0 || !row->info ||
+    if (!row || strcmp(row->path, registration->path.recorded) != 0 || !row->info ||
         strcmp(row->info->weights_digest, registration->info->weights_digest) != 0)
         return NULL;
-    return config_equal(row->config, request->config) ? row : NULL;
+    return config_equal(row->config, registration->config) ? row : NULL;
 }
 
 static int choose_version(const struct catalog *catalog, const char *model, char out_version[48],
@@ -193,10 +156,10 @@ static int put_version(struct txn *txn, const struct registration *registration,
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     bool complete = message_set(&version->model, request->model) &&
                     message_set(&version->version, version_name) &&
-                    message_set(&version->path, registration->recorded_path) &&
+                    message_set(&version->path, registration->path.recorded) &&
                     message_set(&version->content_sha256, registration->content_sha256) &&
                     message_set_copy(&version->info, registration->info) &&
-                    message_set_copy(&version->config, request->config);
+                    message_set_copy(&version->config, registration->config);
     version->generation = 1;
     version->sequence = sequence;
     version->size_bytes = registration->size_bytes;
@@ -366,11 +329,13 @@ static void inspect(struct service *service, struct rpc_call *call, const Protob
 {
     struct registration *registration = arg;
     struct error err;
-    const char *arguments[] = {"inspect", "--model", registration->path,
+    const char *arguments[] = {"inspect", "--model", registration->path.absolute,
                                registration->request->verify ? "--verify" : NULL, NULL};
     (void)message;
     rpc_call_retain(call);
-    if (resolve_path(service->manager, registration->request->path, registration, &err) == 0 &&
+    const register_request *request = registration->request;
+    if (model_path_find(service->manager, "path", request->path, &registration->path, &err) == 0 &&
+        model_path_of_config(service->manager, request->config, &registration->config, &err) == 0 &&
         tool_run(service->manager->tools, arguments, on_inspected, registration, &err) == 0)
         return;
     service_fail(call, &err);

@@ -277,7 +277,8 @@ static void fill_request(struct load *load, struct parts *p)
     p->request.stopping = &p->stopping;
     p->request.sampling = &p->sampling;
     p->speculate.drafter =
-        c->n_drafts ? SLUICE__V1__DRAFTER__DRAFTER_NGRAM : SLUICE__V1__DRAFTER__DRAFTER_NONE;
+        c->n_drafts ? SLUICE__V1__DRAFTER__DRAFTER_UNSPECIFIED /* as the model was loaded */
+                    : SLUICE__V1__DRAFTER__DRAFTER_NONE;
     p->speculate.has_max_draft_tokens = c->n_drafts > 0;
     p->speculate.max_draft_tokens = c->n_drafts > 0 ? (uint32_t)c->n_drafts : 0;
     p->request.speculate = c->n_drafts >= 0 ? &p->speculate : NULL;

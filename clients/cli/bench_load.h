@@ -34,7 +34,7 @@ struct bench_load_config {
     uint64_t timeout_ms;     /* of a request; 0: none */
     bool ignore_eos, chat;
     double temperature; /* 0: greedy */
-    int32_t n_drafts; /* drafted by prompt lookup in a step; 0: none, -1: as the model was loaded */
+    int32_t n_drafts;   /* drafted in a step; 0: none, -1: as the model was loaded */
     uint64_t seed;
     double slo_ttft_ms, slo_itl_ms, slo_e2e_ms; /* 0: whatever it is */
     const volatile sig_atomic_t *stop;          /* not 0: end with what there is */

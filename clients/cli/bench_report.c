@@ -319,6 +319,41 @@ static void add_row(struct table *table, const Sluice__Worker__V1__BenchRow *row
     table_add(table, at);
 }
 
+static void print_speculation(const Sluice__Worker__V1__BenchReport *report)
+{
+    static const char *const headers[] = {
+        "DRAFTS BY",        "UP TO", "THREADS", "BATCH",   "TOKENS",
+        "TOKENS/S WITHOUT", "WITH",  "GAIN",    "DRAFTED", "ACCEPTED"};
+    enum { N = CLI_N(headers) };
+    struct table table;
+    table_init(&table, N, headers);
+    for (size_t i = 0; i < report->n_speculation; i++) {
+        const Sluice__Worker__V1__BenchSpeculation *s = report->speculation[i];
+        char cells[N][64];
+        const char *at[N];
+        double without = s->tokens_per_second_without;
+        for (size_t k = 0; k < N; k++)
+            at[k] = cells[k];
+        snprintf(cells[0], 64, "%.60s", s->draft_file[0] ? s->draft_file : s->drafter);
+        snprintf(cells[1], 64, "%" PRIu32, s->max_draft_tokens);
+        snprintf(cells[2], 64, "%" PRIu32, s->n_threads);
+        snprintf(cells[3], 64, "%" PRIu32, s->batch);
+        snprintf(cells[4], 64, "%" PRIu32, s->batch ? s->n_tokens / s->batch : 0);
+        snprintf(cells[5], 64, "%.1f", without);
+        snprintf(cells[6], 64, "%.1f", s->tokens_per_second);
+        snprintf(cells[7], 64, "%.2f", without > 0 ? s->tokens_per_second / without : 0.0);
+        snprintf(cells[8], 64, "%" PRIu64, s->n_drafted_tokens);
+        snprintf(cells[9], 64, "%" PRIu64 " (%.0f %%)", s->n_accepted_tokens,
+                 s->n_drafted_tokens
+                     ? 100.0 * (double)s->n_accepted_tokens / (double)s->n_drafted_tokens
+                     : 0.0);
+        table_add(&table, at);
+    }
+    putchar('\n');
+    table_print(&table);
+    table_fini(&table);
+}
+
 void bench_report_print_engine(const Sluice__Worker__V1__BenchReport *report)
 {
     static const char *const headers[] = {"PHASE",  "THREADS",     "DEPTH",       "BATCH",
@@ -331,6 +366,8 @@ void bench_report_print_engine(const Sluice__Worker__V1__BenchReport *report)
         add_row(&table, report->rows[i]);
     table_print(&table);
     table_fini(&table);
+    if (report->n_speculation)
+        print_speculation(report);
     if (report->interrupted)
         puts("interrupted: rows are missing, and the last one may have fewer repetitions");
 }

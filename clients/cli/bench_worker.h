@@ -6,7 +6,7 @@
 
 struct error;
 
-enum { BENCH_WORKER_MAX_ARGS = 40 };
+enum { BENCH_WORKER_MAX_ARGS = 48 };
 
 /* Runs the sluice-worker beside this program with argv[1..] (NULL-terminated; argv[0] is set here),
  * its stderr being ours. Ctrl-C and SIGTERM end it early with a report of what there is.

@@ -23,6 +23,9 @@ struct cli_settings {
     /* register, load, unload, serve, run */
     const char *name, *version, *device_group, *request_id, *kv_dtype, *kernels, *cpus;
     uint64_t speculate; /* and run, chat */
+    const char *draft;  /* of a load */
+    bool draft_always;
+    const char *register_draft; /* of a version */
     uint64_t replicas, tp, threads, context_length, kv_tokens, grace_ms, timeout_ms;
     uint64_t max_concurrent, max_batch_tokens, max_input_tokens, max_total_tokens, target_itl_ms;
     bool validate_only, no_wait, verify, all;

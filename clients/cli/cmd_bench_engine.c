@@ -37,10 +37,11 @@ static int check(const struct cli_settings *s, struct error *err)
 static int bench(struct cli *cli, Sluice__Worker__V1__ToolReport **out_report, struct error *err)
 {
     const struct cli_settings *s = &cli->settings;
-    char repetitions[24], tp[24];
+    char repetitions[24], tp[24], speculate[24];
     bool progress = !s->json && isatty(STDERR_FILENO);
     snprintf(repetitions, sizeof(repetitions), "%" PRIu64, s->repetitions);
     snprintf(tp, sizeof(tp), "%" PRIu64, s->tp);
+    snprintf(speculate, sizeof(speculate), "%" PRIu64, s->speculate);
     /* Also what is empty: else the environment could say something else. */
     const char *argv[BENCH_WORKER_MAX_ARGS] = {NULL,
                                                "bench",
@@ -64,6 +65,12 @@ static int bench(struct cli *cli, Sluice__Worker__V1__ToolReport **out_report, s
                                                s->kernels,
                                                "--kv-dtype",
                                                s->kv_dtype,
+                                               "--speculate",
+                                               speculate,
+                                               "--draft",
+                                               s->draft,
+                                               s->draft_always ? "--draft-always=true"
+                                                               : "--draft-always=false",
                                                "--text=false",
                                                progress ? "--progress=true" : "--progress=false",
                                                "--log-level",
@@ -107,10 +114,19 @@ static const struct option_spec engine_specs[] = {
      "how often each row is timed", 1, 1000},
     {"tp", 0, OPTION_U64, CLI_OPTION(tp), "1", "N", "ranks that split every layer: 1, 2, 4 or 8", 1,
      8},
+    {"speculate", 0, OPTION_U64, CLI_OPTION(speculate), "0", "N",
+     "also time answers without and with up to N tokens drafted in a step; 0: 4 with --draft, else "
+     "not",
+     0, 16},
+    {"draft", 0, OPTION_STRING, CLI_OPTION(draft), "", "FILE",
+     "drafted by this model file, which has the same vocabulary; empty: by prompt lookup", 0, 0},
+    {"draft-always", 0, OPTION_BOOL, CLI_OPTION(draft_always), "false", NULL,
+     "by the draft model also where it does not pay, to see how often it is right", 0, 0},
 };
 static const struct manual_example engine_examples[] = {
     {"sluice bench engine ./SmolLM2-135M-Instruct.Q4_1.gguf", NULL},
     {"sluice bench engine ./model.gguf --threads 1,2 --batch 1,8,32 --depth 0,512,4096", NULL},
+    {"sluice bench engine ./large.gguf --prompt 0 --draft ./small.gguf --speculate 4", NULL},
     {"sluice bench engine ./model.gguf --prompt 0 --json | jq '.rows[].tokens_per_second'",
      "decode alone"},
 };
@@ -129,7 +145,10 @@ const struct cli_command cmd_bench_engine = {
         "that the file has for the weights of a step, over the median step: to be held against the "
         "machine's read bandwidth. Keys and values come on top: depth times batch times the bytes "
         "a token "
-        "that the head of the table tells.\n\nCtrl-C ends it with the rows there are.",
+        "that the head of the table tells.\n\nWith --speculate or --draft a second table compares "
+        "greedy answers to a few real texts by the whole engine without and with drafts, in turns, "
+        "from the first token to the last: the answers are equal, or the command fails.\n\nCtrl-C "
+        "ends it with the rows there are.",
     .examples = engine_examples,
     .n_examples = CLI_N(engine_examples),
     .specs = engine_specs,

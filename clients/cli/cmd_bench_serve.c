@@ -265,7 +265,7 @@ static const struct option_spec serve_specs[] = {
      "go on to the last of the tokens; =false lets the model end", 0, 0},
     {"temperature", 0, OPTION_F64, CLI_OPTION(temperature), "0", "X", "0: greedy", 0, 0},
     {"speculate", 0, OPTION_U64, CLI_OPTION(speculate), NULL, "N",
-     "tokens drafted by prompt lookup in a step; 0: none; default: as the model was loaded", 0, 16},
+     "tokens drafted in a step; 0: none; default: as the model was loaded", 0, 16},
     {"seed", 's', OPTION_U64, CLI_OPTION(seed), "1", "N",
      "of prompts, lengths and arrivals: the same load again", 0, 0},
     {"slo-ttft-ms", 0, OPTION_F64, CLI_OPTION(slo_ttft_ms), "0", "MS",

@@ -1,7 +1,9 @@
 /* load and unload. */
 #include <assert.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/rng.h"
@@ -18,7 +20,9 @@ static void set_number(uint64_t value, protobuf_c_boolean *has, uint32_t *field)
     *field = (uint32_t)value;
 }
 
-static void fill_config(const struct cli *cli, Sluice__Manager__V1__ModelConfig *config)
+/* `draft`: room for its path, absolute where the file is here; else it is below the model root. */
+static void fill_config(const struct cli *cli, Sluice__Manager__V1__ModelConfig *config,
+                        char draft[PATH_MAX])
 {
     const struct cli_settings *s = &cli->settings;
     *config = (Sluice__Manager__V1__ModelConfig)SLUICE__MANAGER__V1__MODEL_CONFIG__INIT;
@@ -31,6 +35,8 @@ static void fill_config(const struct cli *cli, Sluice__Manager__V1__ModelConfig 
         config->has_max_draft_tokens = true;
         config->max_draft_tokens = (uint32_t)s->speculate;
     }
+    if (s->draft && s->draft[0])
+        config->draft_model = realpath(s->draft, draft) ? draft : (char *)(uintptr_t)s->draft;
     set_number(s->threads, &config->has_n_threads, &config->n_threads);
     set_number(s->max_concurrent, &config->has_max_concurrent_requests,
                &config->max_concurrent_requests);
@@ -66,9 +72,9 @@ int action_load(struct cli *cli, const char *name, const char *version,
     Sluice__Manager__V1__LoadModelVersionRequest request =
         SLUICE__MANAGER__V1__LOAD_MODEL_VERSION_REQUEST__INIT;
     Sluice__Manager__V1__ModelConfig config;
-    char id[UUID_BYTES];
+    char id[UUID_BYTES], draft[PATH_MAX];
     rng_uuid(id); /* so that a retry after a lost connection is one load, not two */
-    fill_config(cli, &config);
+    fill_config(cli, &config, draft);
     request.model = (char *)(uintptr_t)name;
     request.version = (char *)(uintptr_t)version;
     request.request_id = s->request_id && s->request_id[0] ? (char *)(uintptr_t)s->request_id : id;

@@ -17,8 +17,9 @@ int action_register(struct cli *cli, const char *name, const char *path,
 {
     Sluice__Manager__V1__RegisterModelVersionRequest request =
         SLUICE__MANAGER__V1__REGISTER_MODEL_VERSION_REQUEST__INIT;
-    char absolute[PATH_MAX];
-    const char *full = realpath(path, absolute);
+    Sluice__Manager__V1__ModelConfig config = SLUICE__MANAGER__V1__MODEL_CONFIG__INIT;
+    char absolute[PATH_MAX], draft[PATH_MAX];
+    const char *full = realpath(path, absolute), *given = cli->settings.register_draft;
     request.model = (char *)(uintptr_t)name;
     request.version = (char *)(uintptr_t)cli->settings.version;
     request.path =
@@ -26,6 +27,10 @@ int action_register(struct cli *cli, const char *name, const char *path,
              : (char *)(uintptr_t)path; /* relative to the model root, where it is not here */
     request.request_id = (char *)(uintptr_t)cli->settings.request_id;
     request.verify = cli->settings.verify;
+    if (given && given[0]) {
+        config.draft_model = realpath(given, draft) ? draft : (char *)(uintptr_t)given;
+        request.config = &config;
+    }
     int rc = cli_call(cli, "RegisterModelVersion", &request.base, out_response, err);
     if (rc && !full && strcmp(err->reason, "NO_MODEL_ROOT") == 0)
         return error_set(err, STATUS_NOT_FOUND, "%s: no such file", path);
@@ -157,6 +162,8 @@ static void print_version(const Sluice__Manager__V1__ModelVersion *v)
                info->trained_context_length, info->tokenizer, info->pre_tokenizer,
                info->capabilities && info->capabilities->chat ? "yes" : "no", info->weights_digest);
     }
+    if (v->config && v->config->draft_model[0])
+        printf("draft model %s\n", v->config->draft_model);
     if (v->content_sha256[0])
         printf("contents    %s\n", v->content_sha256);
     if (v->last_error && v->last_error->message[0])
@@ -260,6 +267,9 @@ static const struct option_spec register_specs[] = {
      0},
     {"verify", 0, OPTION_BOOL, CLI_OPTION(verify), "false", NULL,
      "also hash the contents (reads the whole file)", 0, 0},
+    {"draft", 0, OPTION_STRING, CLI_OPTION(register_draft), "", "FILE",
+     "draft model that the version is loaded with: a smaller model file with the same vocabulary",
+     0, 0},
 };
 static const struct option_spec ps_specs[] = {
     {"all", 'a', OPTION_BOOL, CLI_OPTION(all), "false", NULL, "also those that have stopped", 0, 0},

@@ -36,7 +36,8 @@ void sampling_fill(const struct cli *cli, struct sampling_parts *parts,
     if (cli_given(cli, "speculate")) {
         parts->speculate = (Sluice__V1__Speculate)SLUICE__V1__SPECULATE__INIT;
         parts->speculate.drafter =
-            s->speculate ? SLUICE__V1__DRAFTER__DRAFTER_NGRAM : SLUICE__V1__DRAFTER__DRAFTER_NONE;
+            s->speculate ? SLUICE__V1__DRAFTER__DRAFTER_UNSPECIFIED /* as the model was loaded */
+                         : SLUICE__V1__DRAFTER__DRAFTER_NONE;
         parts->speculate.has_max_draft_tokens = s->speculate > 0;
         parts->speculate.max_draft_tokens = (uint32_t)s->speculate;
         request->speculate = &parts->speculate;

@@ -63,7 +63,10 @@ static const struct option_spec sampling_specs[] = {
     {"ignore-eos", 0, OPTION_BOOL, CLI_OPTION(ignore_eos), "false", NULL,
      "go on after the model's own end", 0, 0},
     {"speculate", 0, OPTION_U64, CLI_OPTION(speculate), NULL, "N",
-     "tokens drafted by prompt lookup in a step; 0: none; default: as the model was loaded", 0, 16},
+     "tokens drafted in a step, by the version's draft model or by prompt lookup; 0: none; "
+     "default: "
+     "as the model was loaded",
+     0, 16},
     {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION",
      "empty: by the traffic rule", 0, 0},
     {"system", 0, OPTION_STRING, CLI_OPTION(system), "", "TEXT", "system message", 0, 0},
@@ -99,7 +102,12 @@ static const struct option_spec deploy_specs[] = {
      "step without prompts in which all decode that run or wait",
      0, 60000},
     {"speculate", 0, OPTION_U64, CLI_OPTION(speculate), "0", "N",
-     "tokens drafted by prompt lookup in a step, where a request does not say; 0: none", 0, 16},
+     "tokens drafted in a step, where a request does not say: by the draft model or, without one, "
+     "by "
+     "prompt lookup; 0: none, or 4 with --draft",
+     0, 16},
+    {"draft", 0, OPTION_STRING, CLI_OPTION(draft), "", "FILE",
+     "draft model: a smaller model file with the same vocabulary", 0, 0},
 };
 
 /* The end of those above; a command may have these alone. */

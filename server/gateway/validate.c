@@ -283,8 +283,6 @@ static int validate_unbuilt(const Sluice__V1__GenerateRequest *r, struct error *
         return unimplemented(err, "constraint");
     if (r->adapter[0])
         return unimplemented(err, "adapter");
-    if (r->speculate && r->speculate->drafter == SLUICE__V1__DRAFTER__DRAFTER_MODEL)
-        return unimplemented(err, "speculate.drafter");
     return 0;
 }
 

@@ -15,17 +15,19 @@ uint64_t kv_size_available(const struct settings *settings, uint64_t *out_free_b
     return free_bytes > settings->memory_promised ? free_bytes - settings->memory_promised : 0;
 }
 
-/* Of the weights what this replica brings into memory: nothing where another has brought it. */
+/* Of the weights what this replica brings into memory: only a draft model's where another has
+ * brought the model's. */
 static uint64_t new_weights(const struct settings *settings, const struct executor_plan *plan)
 {
-    return settings->weights_held ? 0 : plan->weights_bytes - plan->shared_bytes;
+    uint64_t own = plan->weights_bytes - plan->shared_bytes;
+    return settings->weights_held ? plan->draft_bytes : own;
 }
 
 /* What one of the replicas may take. Where they share their weights, those are taken once. */
 static uint64_t share_of(const struct settings *settings, const struct executor_plan *plan,
                          uint64_t available_bytes)
 {
-    uint64_t once = settings->weights_shared ? new_weights(settings, plan) : 0;
+    uint64_t once = settings->weights_shared ? new_weights(settings, plan) - plan->draft_bytes : 0;
     uint64_t rest = available_bytes > once ? available_bytes - once : 0;
     return rest / (settings->replicas ? settings->replicas : 1) + once;
 }
@@ -34,16 +36,16 @@ int kv_size_resolve(struct checkpoint *ckpt, const struct settings *settings,
                     struct engine_config *cfg, struct error *err)
 {
     struct executor_config *ex = &cfg->executor;
-    struct executor_config probe;
+    struct engine_config probe;
     struct executor_plan plan;
     uint64_t free_bytes;
     ex->max_rows = cfg->max_batch_tokens;
     ex->max_seqs = cfg->max_concurrent;
     if (ex->kv_tokens)
         return 0;
-    probe = *ex;
-    probe.kv_tokens = probe.kv_block_size;
-    int rc = executor_plan(ckpt, &probe, &plan, err);
+    probe = *cfg;
+    probe.executor.kv_tokens = ex->kv_block_size;
+    int rc = engine_plan(&probe, ckpt, &plan, err);
     if (rc)
         return rc;
     uint64_t token_bytes = plan.kv_bytes / plan.kv_tokens;
@@ -78,7 +80,7 @@ int kv_size_check(struct checkpoint *ckpt, const struct settings *settings,
                   struct error *err)
 {
     uint64_t free_bytes;
-    int rc = executor_plan(ckpt, &cfg->executor, out_plan, err);
+    int rc = engine_plan(cfg, ckpt, out_plan, err);
     if (rc)
         return rc;
     uint64_t weights = new_weights(settings, out_plan);

@@ -26,8 +26,6 @@ int request_build_check(const Sluice__V1__GenerateRequest *r, struct error *err)
     } fields[] = {
         {r->constraint != NULL, "constraint"},
         {r->adapter[0] != '\0', "adapter"},
-        {r->speculate && r->speculate->drafter == SLUICE__V1__DRAFTER__DRAFTER_MODEL,
-         "speculate.drafter"},
     };
     for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
         if (fields[i].given)
@@ -249,6 +247,7 @@ static int build_speculate(const Sluice__V1__Speculate *s, struct engine_specula
         [SLUICE__V1__DRAFTER__DRAFTER_UNSPECIFIED] = ENGINE_DRAFTER_DEFAULT,
         [SLUICE__V1__DRAFTER__DRAFTER_NONE] = ENGINE_DRAFTER_NONE,
         [SLUICE__V1__DRAFTER__DRAFTER_NGRAM] = ENGINE_DRAFTER_NGRAM,
+        [SLUICE__V1__DRAFTER__DRAFTER_MODEL] = ENGINE_DRAFTER_MODEL,
     };
     unsigned drafter = (unsigned)s->drafter;
     if (drafter >= sizeof(drafters) / sizeof(drafters[0]))

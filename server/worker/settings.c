@@ -89,11 +89,17 @@ static const struct grouped_spec table[] = {
     {GROUP_SIZE,
      {"prefix-cache", 0, OPTION_BOOL, FIELD(prefix_cache), "true", NULL,
       "share the KV of equal prefixes", 0, 0}},
-    {GROUP_SIZE,
+    {GROUP_RUN,
      {"speculate", 0, OPTION_U64, FIELD(speculate), "0", "N",
-      "tokens drafted by prompt lookup for a sequence in a step, where its request does not say; "
-      "0: none",
+      "tokens drafted for a sequence in a step, where its request does not say: by the draft model "
+      "or, without one, by prompt lookup; 0: none, or 4 with a draft model",
       0, ENGINE_MAX_DRAFT_TOKENS}},
+    {GROUP_RUN,
+     {"draft", 0, OPTION_STRING, FIELD(draft), "", "PATH",
+      "model file (GGUF) of a draft model: a smaller one with the same vocabulary", 0, 0}},
+    {GROUP_RUN,
+     {"draft-always", 0, OPTION_BOOL, FIELD(draft_always), "false", NULL,
+      "let the draft model draft also where it does not pay, to see how often it is right", 0, 0}},
     {GROUP_SIZE,
      {"chat-template-file", 0, OPTION_STRING, FIELD(chat_template_file), "", "PATH",
       "chat template instead of the model's", 0, 0}},
@@ -442,6 +448,8 @@ int settings_engine_config(const struct settings *s, struct engine_config *out_c
     cfg.max_total_tokens = (uint32_t)s->max_total_tokens;
     cfg.prefix_cache = s->prefix_cache;
     cfg.draft_tokens = (uint32_t)s->speculate;
+    cfg.draft_path = s->draft && s->draft[0] ? s->draft : NULL;
+    cfg.draft_always = s->draft_always;
     if (s->place)
         place_apply(s->place, &cfg.executor);
     *out_config = cfg;

@@ -32,7 +32,9 @@ struct settings {
     double temperature, top_p, min_p, repetition_penalty;
     bool raw, chat, special, stats, ids;
     const char *stop;
-    uint64_t speculate; /* and serve */
+    uint64_t speculate; /* and serve, bench */
+    const char *draft;
+    bool draft_always;
     /* inspect, plan */
     bool text, tensors, metadata, verify;
     uint64_t replicas;

@@ -13,6 +13,7 @@
 #include "engine/model.h"
 #include "kernels/ops.h"
 #include "server/worker/bench_run.h"
+#include "server/worker/bench_speculate.h"
 #include "server/worker/facts.h"
 #include "server/worker/message.h"
 #include "server/worker/place.h"
@@ -21,6 +22,7 @@
 #include "server/worker/tool.h"
 
 enum { MAX_BATCH = 256, MAX_LENGTH = 1 << 20, MAX_DEPTH = 1 << 24, WARM_STEPS = 2 };
+enum { SPECULATE_PROMPT_TOKENS = 256 }; /* and drafts behind an answer, at most */
 
 static volatile sig_atomic_t told_to_stop;
 
@@ -290,6 +292,50 @@ static int time_threads(struct bench *b, struct error *err)
     return rc;
 }
 
+/* --- speculation --- */
+
+static bool has_drafts(const struct bench *b)
+{
+    return b->config.draft_tokens || b->config.draft_path;
+}
+
+static int time_drafts(struct bench *b, uint32_t batch, uint32_t n_tokens, struct error *err)
+{
+    struct bench_speculate_config cfg = {.n_seqs = batch,
+                                         .n_tokens = n_tokens,
+                                         .repetitions = (uint32_t)b->settings->repetitions,
+                                         .stop = &told_to_stop};
+    struct engine_config engine = b->config;
+    Sluice__Worker__V1__BenchSpeculation *row = arena_alloc(b->arena, sizeof(*row));
+    if (!row)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "bench: out of memory");
+    sluice__worker__v1__bench_speculation__init(row);
+    engine.model_path = b->settings->model;
+    engine.executor.n_threads = b->n_threads;
+    engine.executor.max_context_tokens = 0;
+    engine.executor.kv_tokens = (uint64_t)batch * (n_tokens + SPECULATE_PROMPT_TOKENS);
+    engine.max_concurrent = batch;
+    b->batch = batch;
+    say(b, "without and with drafts", 0);
+    int rc = bench_speculate_run(&engine, &cfg, b->arena, row, err);
+    if (rc)
+        return rc;
+    row->n_threads = b->n_threads;
+    b->report->speculation[b->report->n_speculation++] = row;
+    return 0;
+}
+
+static int time_speculation(struct bench *b, struct error *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < b->batches.n && !rc; i++)
+        for (size_t k = 0; k < b->lengths.n && !rc; k++)
+            if (b->lengths.values[k] > 1)
+                rc = time_drafts(b, (uint32_t)b->batches.values[i], (uint32_t)b->lengths.values[k],
+                                 err);
+    return rc;
+}
+
 /* --- the report --- */
 
 /* What the file has for a step of decode: a token embedding besides an output matrix is looked up,
@@ -357,7 +403,9 @@ static int prepare(struct bench *b, struct error *err)
     b->steps = calloc(n * longest + WARM_STEPS, sizeof(*b->steps));
     b->sorted = calloc(n, sizeof(*b->sorted));
     b->report->rows = arena_calloc(b->arena, n_rows, sizeof(*b->report->rows));
-    if (!b->steps || !b->sorted || !b->report->rows)
+    b->report->speculation = arena_calloc(b->arena, b->threads.n * b->batches.n * b->lengths.n,
+                                          sizeof(*b->report->speculation));
+    if (!b->steps || !b->sorted || !b->report->rows || !b->report->speculation)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "bench: out of memory");
     return 0;
 }
@@ -392,6 +440,8 @@ int tool_bench(const struct settings *settings, struct arena *arena,
         if (!b.n_threads)
             b.n_threads = settings->place->placement.n_threads;
         rc = time_threads(&b, err);
+        if (!rc && has_drafts(&b))
+            rc = time_speculation(&b, err);
     }
     if (settings->progress)
         fprintf(stderr, "\r\033[K");

@@ -47,7 +47,8 @@ static int add_devices(const struct settings *settings, const struct executor_pl
         sluice__v1__device_plan__init(row);
         row->device = message_text(arena, names[r % n_names]);
         row->rank = r;
-        row->weight_bytes = sizes->weights_bytes / tp * n_copies;
+        row->weight_bytes = (sizes->weights_bytes - sizes->draft_bytes) / tp * n_copies +
+                            (r ? 0 : sizes->draft_bytes * plan->n_replicas);
         row->kv_bytes = sizes->kv_bytes / tp * plan->n_replicas;
         row->workspace_bytes = sizes->workspace_bytes / tp * plan->n_replicas;
         row->free_bytes = free_bytes;
@@ -65,7 +66,7 @@ static int add_notes(const struct settings *settings, const struct model *model,
                      struct error *err)
 {
     struct strbuf text = {0};
-    plan->notes = arena_calloc(arena, 4, sizeof(*plan->notes));
+    plan->notes = arena_calloc(arena, 5, sizeof(*plan->notes));
     if (!plan->notes)
         return out_of_memory(err);
     if (sizes->context_tokens < model->shape.context_tokens) {
@@ -87,6 +88,14 @@ static int add_notes(const struct settings *settings, const struct model *model,
                       settings->memory_promised);
         plan->notes[plan->n_notes++] = message_text(arena, strbuf_str(&text));
     }
+    if (sizes->draft_bytes) {
+        strbuf_clear(&text);
+        strbuf_printf(&text,
+                      "%" PRIu64 " bytes of the weights are the draft model's, packed by each "
+                      "replica on its first rank",
+                      sizes->draft_bytes);
+        plan->notes[plan->n_notes++] = message_text(arena, strbuf_str(&text));
+    }
     if (settings->weights_held)
         plan->notes[plan->n_notes++] =
             message_text(arena, "the weights are in memory already, shared with other replicas");
@@ -104,7 +113,7 @@ static int make_plan(const struct settings *settings, struct checkpoint *ckpt,
     if (!rc)
         rc = kv_size_resolve(ckpt, settings, &cfg, err);
     if (!rc)
-        rc = executor_plan(ckpt, &cfg.executor, &sizes, err);
+        rc = engine_plan(&cfg, ckpt, &sizes, err);
     if (rc)
         return rc;
     plan->n_kv_tokens = sizes.kv_tokens;

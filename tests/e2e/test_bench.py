@@ -56,6 +56,22 @@ def test_engine_prints_a_table_and_leaves_out_what_is_0(tmp_path):
     assert len(lines) == 7 and lines[6].split()[:1] == ["decode"] and lines[6].split()[2:5] == ["0", "1", "3"]
 
 
+def test_engine_compares_answers_without_and_with_drafts(tmp_path):
+    twin = ("--draft", TINY, "--draft-always", "--speculate", 6)
+    report = json.loads(engine(tmp_path, TINY, "--prompt", 0, "--generate", 40, "--batch", "1,3", "--repetitions", 2, "--json", *twin).stdout)
+    assert [r["phase"] for r in report["rows"]] == ["decode", "decode"]
+    assert [(s["batch"], s["n_tokens"]) for s in report["speculation"]] == [(1, 40), (3, 120)]
+    for s in report["speculation"]:
+        assert s["drafter"] == "draft model" and s["draft_file"] == "q8_0.gguf" and s["max_draft_tokens"] == 6
+        assert s["n_accepted_tokens"] == s["n_drafted_tokens"] > s["n_tokens"] / 4
+        assert s["tokens_per_second"] > 0 and s["tokens_per_second_without"] > 0
+    lines = engine(tmp_path, TINY, "--prompt", 0, "--generate", 40, "--repetitions", 1, "--speculate", 3).stdout.splitlines()
+    assert lines[8].split()[:4] == ["DRAFTS", "BY", "UP", "TO"] and lines[9].split()[:6] == ["prompt", "lookup", "3", lines[9].split()[3], "1", "40"]
+    assert "speculation" not in json.loads(engine(tmp_path, TINY, "--prompt", 0, "--generate", 4, "--repetitions", 1, "--json").stdout)
+    refused = engine(tmp_path, TINY, "--draft", ROOT / "tests/golden/tiny/f16.bin", check=False)
+    assert refused.returncode != 0 and "f16.bin" in refused.stderr
+
+
 @pytest.mark.parametrize("arguments, code, text", [
     (["--batch", "1,none"], 2, '--batch: "none" is not a whole number'),
     (["--batch", "257"], 2, "--batch: 257 is not between 1 and 256"),

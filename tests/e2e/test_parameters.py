@@ -142,7 +142,6 @@ def test_the_extremes_themselves_are_taken(served, change):
 @pytest.mark.parametrize("field,fill", [
     ("constraint", lambda r: setattr(r.constraint, "regex", "a+")),
     ("adapter", lambda r: setattr(r, "adapter", "lora")),
-    ("speculate.drafter", lambda r: setattr(r.speculate, "drafter", 3)),
 ])
 def test_what_is_not_built_says_so_by_name(served, field, fill):
     request = served.request("smol", "x", max_tokens=2)

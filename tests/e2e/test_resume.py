@@ -99,10 +99,10 @@ def requests(sluice, stop, speculate=True):
     return {name: r for name, r in made.items() if r}
 
 
-def up(sluice, replicas, drafts=0):
-    sluice.start(env=ENV)
+def up(sluice, replicas, drafts=0, draft=()):
+    sluice.start(env=dict(ENV, SLUICE_DRAFT_ALWAYS="true"))
     sluice.cli("register", "smol", model_path(), "--version", "1")
-    sluice.cli("load", "smol", "--replicas", str(replicas), "--threads", "1", "--speculate", str(drafts))
+    sluice.cli("load", "smol", "--replicas", str(replicas), "--threads", "1", "--speculate", str(drafts), *draft)
     sluice.wait(lambda: len(sluice.ready()) == replicas, 30, "the replicas are ready")
     sluice.wait(lambda: sluice.run("smol", "hi", "-n", "1", check=False).returncode == 0, 30, "the model answers")
     greedy = Stream(sluice, requests(sluice, None, speculate=False)["greedy"])
@@ -123,13 +123,14 @@ def up(sluice, replicas, drafts=0):
     return sluice
 
 
-@pytest.fixture(scope="module", params=[(2, 0), (1, 8)], ids=["another replica", "the restarted one, with drafts"])
+@pytest.fixture(scope="module", params=[(2, 0), (1, 8), (1, 8, "draft")],
+                ids=["another replica", "the restarted one, with drafts", "the restarted one, with a draft model"])
 def sluice(request, tmp_path_factory, stubs):
     from conftest import Sluice
     instance = Sluice(tmp_path_factory.mktemp("state"), stubs)
     try:
-        instance.n_replicas, instance.n_drafts = request.param
-        yield up(instance, *request.param)
+        instance.n_replicas, instance.n_drafts = request.param[:2]
+        yield up(instance, *request.param[:2], ("--draft", model_path()) if request.param[2:] else ())
     finally:
         instance.stop()
 
