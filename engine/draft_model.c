@@ -37,18 +37,25 @@ static float rows_of_ns(const struct gain *g, int64_t ns)
     return g->row_ns > 0 ? (float)ns / g->row_ns : 0.0f;
 }
 
-static int64_t predict(const struct draft_model *dm, uint32_t n_decode, uint32_t n_catch)
+/* A pass for one token of some sequences. */
+struct prospect {
+    struct step_shape shape;
+    float sum; /* of their tokens that are expected to be right */
+};
+
+static void add_sequence(struct prospect *p, const struct draft_job *job, float chance)
 {
-    struct step_shape shape = {.n_decode = n_decode, .n_prefill = n_catch};
-    return step_time_predict(&dm->time, &shape);
+    p->shape.n_decode++;
+    p->shape.n_context += sequence_n_tokens(job->seq) + job->seq->draft->n_ids;
+    p->sum += chance;
 }
 
-/* Whether a pass for n sequences, of whose tokens `sum` are expected to be right, pays. */
-static bool pass_pays(const struct draft_model *dm, const struct gain *g, uint32_t n, float sum)
+static bool pass_pays(const struct draft_model *dm, const struct gain *g, const struct prospect *p)
 {
-    int64_t ns = predict(dm, n, 0);
+    uint32_t n = p->shape.n_decode;
+    int64_t ns = step_time_predict(&dm->time, &p->shape);
     return n && ns + (int64_t)((float)n * g->row_ns) <= g->room_ns &&
-           sum >= least_chance(g) * (rows_of_ns(g, ns) + (float)n);
+           p->sum >= least_chance(g) * (rows_of_ns(g, ns) + (float)n);
 }
 
 /* --- who drafts --- */
@@ -92,8 +99,11 @@ static bool is_too_late(const struct draft_model *dm, const struct draft_job *jo
     const struct request *r = job->seq->request;
     uint32_t left = r->max_tokens - job->seq->n_ids;
     float step_ns = (b->base_rows + b->n_rows) * b->row_ns / (b->n_rows > 1 ? b->n_rows : 1);
-    return n_owed(job) > SHORT_ROWS && !dm->always &&
-           (float)predict(dm, 0, n_owed(job)) > step_ns * (float)left;
+    uint32_t n = n_owed(job);
+    struct step_shape shape = {.n_prefill = n,
+                               .n_context = step_time_context(job->seq->draft->model.n_written, n)};
+    return n > SHORT_ROWS && !dm->always &&
+           (float)step_time_predict(&dm->time, &shape) > step_ns * (float)left;
 }
 
 static bool may_draft(struct draft_model *dm, struct draft_job *job, const struct draft_bounds *b)
@@ -122,8 +132,8 @@ static bool may_draft(struct draft_model *dm, struct draft_job *job, const struc
 static uint32_t choose(struct draft_model *dm, struct draft_job *jobs, uint32_t n,
                        const struct draft_bounds *b, const struct gain *g)
 {
-    uint32_t n_kept = 0, n_drafting = 0, n_trials = 0;
-    float sum = 0;
+    struct prospect all = {0}, trials = {0};
+    uint32_t n_kept = 0;
     for (uint32_t i = 0; i < n; i++) {
         if (!may_draft(dm, &jobs[i], b))
             continue;
@@ -132,16 +142,17 @@ static uint32_t choose(struct draft_model *dm, struct draft_job *jobs, uint32_t 
         jobs[i] = jobs[n_kept];
         if (n_owed(&kept) <= SHORT_ROWS) {
             kept.is_drafting = m->is_trial || m->hope >= least_chance(g);
-            n_trials += m->is_trial;
-            n_drafting += kept.is_drafting;
-            sum += kept.is_drafting ? m->hope : 0.0f;
-            if (!kept.is_drafting)
+            if (m->is_trial)
+                add_sequence(&trials, &kept, m->hope);
+            if (kept.is_drafting)
+                add_sequence(&all, &kept, m->hope);
+            else
                 rest(&kept.seq->draft->model);
         }
         jobs[n_kept++] = kept;
     }
-    bool pays = pass_pays(dm, g, n_drafting, sum);
-    bool has_time = predict(dm, n_trials, 0) <= g->room_ns;
+    bool pays = pass_pays(dm, g, &all);
+    bool has_time = step_time_predict(&dm->time, &trials.shape) <= g->room_ns;
     for (uint32_t i = 0; i < n_kept; i++) {
         struct draft_by_model *m = &jobs[i].seq->draft->model;
         if (!jobs[i].is_drafting || pays)
@@ -346,15 +357,14 @@ static void end_pass(struct draft_model *dm, struct gain *g, int64_t ns)
 static bool emit_next(struct draft_model *dm, struct draft_job *jobs, uint32_t n,
                       const struct gain *g)
 {
-    uint32_t n_drafting = 0;
-    float sum = 0;
+    struct prospect next = {0};
     for (uint32_t i = 0; i < n; i++) {
         float chance = jobs[i].chance * jobs[i].seq->draft->model.hope;
         jobs[i].is_drafting = jobs[i].is_drafting && chance >= least_chance(g);
-        n_drafting += jobs[i].is_drafting;
-        sum += jobs[i].is_drafting ? chance : 0.0f;
+        if (jobs[i].is_drafting)
+            add_sequence(&next, &jobs[i], chance);
     }
-    if (!pass_pays(dm, g, n_drafting, sum))
+    if (!pass_pays(dm, g, &next))
         return false;
     begin_pass(dm);
     for (uint32_t i = 0; i < n; i++) {

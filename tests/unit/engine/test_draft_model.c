@@ -272,7 +272,7 @@ static void test_one_that_pays_goes_on_and_one_that_does_not_rests(void **state)
     } rows[] = {
         {"right", true, 1e9f, INT64_MAX, 1000, 1600, 700, 1600},
         {"wrong", false, 1e9f, INT64_MAX, 4, 300, 0, 60},
-        {"dear", true, 10.0f, INT64_MAX, 2, 40, 1, 30},
+        {"dear", true, 10.0f, INT64_MAX, 2, 40, 0, 30},
         {"no time", true, 1e9f, 10, 50, 300, 0, 0},
     };
     for (size_t i_row = 0; i_row < sizeof(rows) / sizeof(rows[0]); i_row++) {
