@@ -281,7 +281,7 @@ static int start_thread(struct engine *e, struct error *err)
     pthread_cond_init(&e->wake, &attr);
     pthread_condattr_destroy(&attr);
     e->has_locks = true;
-    stats_refresh(e);
+    stats_refresh(e, 0);
     int rc = pthread_create(&e->thread, NULL, engine_loop_run, e);
     if (rc)
         return error_errno(err, rc, "the engine thread cannot be started");
@@ -416,7 +416,7 @@ static void publish_stats(struct engine *e)
     atomic_store_explicit(&shared->sequence, sequence + 2, memory_order_release);
 }
 
-void stats_refresh(struct engine *e)
+void stats_refresh(struct engine *e, uint32_t n_seen)
 {
     struct scheduler_stats s;
     scheduler_get_stats(e->scheduler, &s);
@@ -437,7 +437,9 @@ void stats_refresh(struct engine *e)
         e->stats.n_draft_rows = draft.n_rows;
         e->stats.n_draft_found = draft.n_found;
     }
-    atomic_store(&e->n_queued, s.n_queued);
+    atomic_fetch_add(&e->waiting,
+                     (uint64_t)s.n_queued - e->n_queued_said - n_seen * ENGINE_INCOMING);
+    e->n_queued_said = s.n_queued;
     atomic_store(&e->admission.tokens_ahead, s.queued_tokens);
     atomic_store(&e->admission.requests_ahead, s.n_queued);
     atomic_store(&e->admission.n_used, s.n_used_slots);
@@ -458,7 +460,8 @@ void engine_get_stats(const struct engine *e, struct engine_stats *out_stats)
     } while (before != after || (before & 1));
     memcpy(out_stats, words, sizeof(*out_stats));
     /* What the loop has not seen yet waits too. */
-    uint32_t n_incoming = atomic_load_explicit(&e->n_incoming, memory_order_relaxed);
+    uint32_t n_incoming =
+        (uint32_t)(atomic_load_explicit(&e->waiting, memory_order_relaxed) / ENGINE_INCOMING);
     out_stats->n_queued += n_incoming;
     out_stats->n_ready += n_incoming;
     out_stats->n_submitted = atomic_load_explicit(&e->n_submitted, memory_order_relaxed);

@@ -379,8 +379,7 @@ static void abandon_all(struct engine *e)
  * posted in the last figures. */
 static void publish(struct engine *e, uint32_t n_new, bool wait)
 {
-    stats_refresh(e);
-    atomic_fetch_sub(&e->n_incoming, n_new);
+    stats_refresh(e, n_new);
     if (events_publish(e, wait) && e->cfg.notify)
         e->cfg.notify(e->cfg.notify_ctx);
 }

@@ -38,6 +38,8 @@ struct shared_stats {
     _Atomic uint64_t words[STATS_WORDS];
 };
 
+#define ENGINE_INCOMING (1ULL << 32)
+
 struct engine {
     /* immutable after open */
     struct tokenizer *tokenizer;
@@ -78,8 +80,10 @@ struct engine {
     uint64_t last_id;
     atomic_uint n_live;       /* requests in the registry */
     atomic_uint n_unfinished; /* of them, not yet published as ended */
-    atomic_uint n_incoming;   /* submitted, not yet seen by the engine thread */
-    atomic_uint n_queued;     /* as the engine thread last said */
+    /* Requests that wait: those the engine thread has not seen times ENGINE_INCOMING, plus those in
+     * its queue as it last said. One word, so that none is counted in both or in neither. */
+    atomic_ullong waiting;
+    uint32_t n_queued_said; /* the engine thread's: what is in it */
     atomic_ullong n_submitted, n_refused;
 
     pthread_mutex_t events_lock;
@@ -97,6 +101,7 @@ void engine_post(struct engine *engine, struct request *request, unsigned bits);
 void events_mark(struct engine *engine, struct request *request);
 bool events_publish(struct engine *engine, bool wait);
 
-/* Takes the scheduler's figures and lets other threads see all. Engine thread, and before it
+/* Takes the scheduler's figures and lets other threads see all; of the requests that were posted,
+ * n_seen are now in those figures. Engine thread, and before it
  * starts. */
-void stats_refresh(struct engine *engine);
+void stats_refresh(struct engine *engine, uint32_t n_seen);

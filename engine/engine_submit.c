@@ -83,10 +83,10 @@ static int take_place(struct engine *e, struct error *err)
 {
     uint32_t most = e->cfg.max_queued + e->cfg.max_concurrent;
     if (atomic_fetch_add(&e->n_live, 1) < most) {
-        uint32_t incoming = atomic_fetch_add(&e->n_incoming, 1);
-        if (incoming + atomic_load(&e->n_queued) < e->cfg.max_queued)
+        uint64_t waiting = atomic_fetch_add(&e->waiting, ENGINE_INCOMING);
+        if (waiting / ENGINE_INCOMING + (uint32_t)waiting < e->cfg.max_queued)
             return 0;
-        atomic_fetch_sub(&e->n_incoming, 1);
+        atomic_fetch_sub(&e->waiting, ENGINE_INCOMING);
     }
     atomic_fetch_sub(&e->n_live, 1);
     error_set(err, STATUS_RESOURCE_EXHAUSTED, "the queue is full: %u requests wait",
@@ -146,7 +146,7 @@ int engine_submit(struct engine *e, const struct engine_request *req, uint64_t *
         rc = register_request(e, r, err);
     if (rc) {
         request_release(r);
-        atomic_fetch_sub(&e->n_incoming, 1);
+        atomic_fetch_sub(&e->waiting, ENGINE_INCOMING);
         atomic_fetch_sub(&e->n_live, 1);
         return refuse(e, err, "");
     }
