@@ -457,7 +457,7 @@ void rpc_call_refuse(struct rpc_call *call, const struct error *status)
     end_if_over(call);
 }
 
-void rpc_call_abort(struct rpc_call *call, const struct error *status)
+static void abort_call(struct rpc_call *call, const struct error *status, bool overtake)
 {
     pthread_mutex_lock(&call->lock);
     if (!call->dead && (!call->status_sent || call->send_in_flight)) {
@@ -466,7 +466,7 @@ void rpc_call_abort(struct rpc_call *call, const struct error *status)
             call->status = *status;
         call->aborted = true;
         call->ended = true;
-        if (call->send_in_flight) {
+        if (call->send_in_flight && overtake) {
             /* Stuck in flow control: only a cancel overtakes it. It tells code and message, no
              * details. */
             call->dead = true;
@@ -477,6 +477,16 @@ void rpc_call_abort(struct rpc_call *call, const struct error *status)
         pump(call);
     }
     pthread_mutex_unlock(&call->lock);
+}
+
+void rpc_call_abort(struct rpc_call *call, const struct error *status)
+{
+    abort_call(call, status, true);
+}
+
+void rpc_call_abort_behind(struct rpc_call *call, const struct error *status)
+{
+    abort_call(call, status, false);
 }
 
 static void deliver(struct rpc_call *call, ProtobufCMessage *message)

@@ -63,6 +63,9 @@ int rpc_call_finish(struct rpc_call *call, const struct error *status);
  * read is overtaken (the client then gets code and message without details). on_cancel follows. For
  * slow readers and shutdown. */
 void rpc_call_abort(struct rpc_call *call, const struct error *status);
+/* The same, behind the message that is on its way: a client that reads gets the details too. One
+ * that does not keeps the call until rpc_call_abort. */
+void rpc_call_abort_behind(struct rpc_call *call, const struct error *status);
 
 /* Unary: one message and OK. */
 int rpc_call_reply(struct rpc_call *call, const ProtobufCMessage *message);

@@ -451,15 +451,16 @@ static void wait_for_calls(struct rpc_server *server, uint32_t grace_ms)
     pthread_mutex_unlock(&server->lock);
 }
 
-/* What outlives the grace hears why, unless its client does not even read. */
-static void abort_calls(struct rpc_server *server)
+/* What outlives the grace hears why; where its client does not even read, in the second round. */
+static void abort_calls(struct rpc_server *server,
+                        void (*abort)(struct rpc_call *call, const struct error *status))
 {
     struct error err;
     error_set(&err, STATUS_UNAVAILABLE, "the server is shutting down");
     error_reason(&err, "DRAINING");
     pthread_mutex_lock(&server->lock);
     for (struct rpc_call *call = server->live; call != NULL; call = call->next_live)
-        rpc_call_abort(call, &err);
+        abort(call, &err);
     pthread_mutex_unlock(&server->lock);
 }
 
@@ -485,10 +486,12 @@ static void stop_core(struct rpc_server *server, uint32_t grace_ms)
     rpc_tag_arm(&server->shutdown_tag);
     grpc_server_shutdown_and_notify(server->core, server->lanes[0].queue, &server->shutdown_tag);
     wait_for_calls(server, grace_ms);
-    abort_calls(server);
+    abort_calls(server, rpc_call_abort_behind);
     pthread_mutex_lock(&server->lock);
     server->hurried = false; /* they get their answer all the same */
     pthread_mutex_unlock(&server->lock);
+    wait_for_calls(server, ABORT_MS);
+    abort_calls(server, rpc_call_abort);
     wait_for_calls(server, ABORT_MS);
     grpc_server_cancel_all_calls(server->core);
     pthread_mutex_lock(&server->lock);
