@@ -209,7 +209,8 @@ static void drop_packed_fds(struct worker *worker)
         log_warn(LOG_EVENT("the weights are not shared"), LOG_STR("why", packed.why));
     else if (worker->settings->packed_fds)
         log_info(packed.mapped ? LOG_EVENT("weights mapped") : LOG_EVENT("weights packed to share"),
-                 LOG_U64("bytes", engine_memory(worker->engine)->weights_bytes));
+                 LOG_U64("bytes", engine_memory(worker->engine)->weights_bytes -
+                                      engine_memory(worker->engine)->draft_bytes));
 }
 
 static int open_engine(struct worker *worker, struct engine_config *cfg, struct error *err)
@@ -237,6 +238,16 @@ static int open_engine(struct worker *worker, struct engine_config *cfg, struct 
     return rc;
 }
 
+static void log_draft_model(const struct engine *engine)
+{
+    uint32_t context_tokens;
+    const char *name = engine_draft_name(engine, &context_tokens);
+    if (name)
+        log_info(LOG_EVENT("draft model"), LOG_STR("file", name),
+                 LOG_U64("context_tokens", context_tokens),
+                 LOG_U64("weight_bytes", engine_memory(engine)->draft_bytes));
+}
+
 static int load(struct worker *worker, struct error *err)
 {
     struct engine_config cfg;
@@ -252,6 +263,7 @@ static int load(struct worker *worker, struct error *err)
     rc = open_engine(worker, &cfg, err);
     if (rc)
         return rc;
+    log_draft_model(worker->engine);
     int64_t start_ns = clock_now_ns();
     worker_set_state(worker, SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_WARMING);
     rc = warm(worker, err);
