@@ -453,14 +453,14 @@ static void wait_for_calls(struct rpc_server *server, uint32_t grace_ms)
 
 /* What outlives the grace hears why; where its client does not even read, in the second round. */
 static void abort_calls(struct rpc_server *server,
-                        void (*abort)(struct rpc_call *call, const struct error *status))
+                        void (*end)(struct rpc_call *call, const struct error *status))
 {
     struct error err;
     error_set(&err, STATUS_UNAVAILABLE, "the server is shutting down");
     error_reason(&err, "DRAINING");
     pthread_mutex_lock(&server->lock);
     for (struct rpc_call *call = server->live; call != NULL; call = call->next_live)
-        abort(call, &err);
+        end(call, &err);
     pthread_mutex_unlock(&server->lock);
 }
 
