@@ -68,7 +68,7 @@ static const struct grouped_spec table[] = {
       "sequences that run at once; 0: 256", 0, 4096}},
     {GROUP_SIZE,
      {"max-queued", 0, OPTION_U64, FIELD(max_queued), "0", "N", "requests that wait; 0: 512", 0,
-      1 << 20}},
+      1 << 16}},
     {GROUP_RUN,
      {"max-batch-tokens", 0, OPTION_U64, FIELD(max_batch_tokens), "0", "N",
       "tokens of one step; 0: 512", 0, 1 << 16}},
