@@ -1,12 +1,61 @@
 #include "engine/admission.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 #include "base/clock.h"
+#include "base/error.h"
+#include "base/hash_map.h"
 
 #define LARGEST_TOKENS  1000000000ULL
 #define LARGEST_QUEUE   1000000ULL
 #define LARGEST_HOLD_NS (3600 * 1000000000ULL)
 
 enum { MIN_PREFILL_ROWS = 16, RETRY_MIN_MS = 50, RETRY_MAX_MS = 30000 };
+enum { N_BUCKETS = 256 }; /* of callers: those that share one count as one */
+
+/* An entry in a word: caller 32 bits, priority 8, queued 1, tokens 23. */
+enum { TOKEN_BITS = 23, QUEUED_BIT = 23, PRIORITY_BIT = 24, CALLER_BIT = 32, PRIORITY_ZERO = 128 };
+
+int admission_init(struct admission *a, uint32_t max_waiting, struct error *err)
+{
+    a->waiting = calloc(max_waiting ? max_waiting : 1, sizeof(*a->waiting));
+    if (!a->waiting)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for %u requests", max_waiting);
+    a->max_waiting = max_waiting;
+    return 0;
+}
+
+void admission_fini(struct admission *a)
+{
+    free(a->waiting);
+    a->waiting = NULL;
+    a->max_waiting = 0;
+}
+
+uint32_t admission_caller(const char *name)
+{
+    name = name ? name : "";
+    return (uint32_t)hash_bytes(name, strlen(name), 0);
+}
+
+void admission_set_entry(struct admission *a, uint32_t i, const struct admission_entry *entry)
+{
+    uint32_t most = (1u << TOKEN_BITS) - 1;
+    uint64_t word = entry->n_tokens < most ? entry->n_tokens : most;
+    if (i >= a->max_waiting)
+        return;
+    word |= (uint64_t)entry->queued << QUEUED_BIT;
+    word |= (uint64_t)(entry->priority + PRIORITY_ZERO) << PRIORITY_BIT;
+    word |= (uint64_t)entry->caller << CALLER_BIT;
+    atomic_store_explicit(&a->waiting[i], word, memory_order_relaxed);
+}
+
+void admission_set_n_waiting(struct admission *a, uint32_t n)
+{
+    atomic_store_explicit(&a->n_waiting, n < a->max_waiting ? n : a->max_waiting,
+                          memory_order_relaxed);
+}
 
 /* A quarter of the way to the new value. */
 static void smooth(_Atomic uint64_t *value, uint64_t seen)
@@ -34,18 +83,48 @@ static uint64_t at_most(uint64_t value, uint64_t limit)
     return value < limit ? value : limit;
 }
 
-int64_t admission_predict_ns(const struct admission *a, uint32_t n_prompt, uint32_t n_choices)
+struct ahead {
+    uint64_t tokens, requests; /* the latter wait for places */
+};
+
+/* What comes before the request that is asked for. */
+static struct ahead count_ahead(const struct admission *a, const struct admission_question *q)
+{
+    struct ahead sum = {0}, of[N_BUCKETS] = {{0}}, own;
+    uint32_t n = atomic_load_explicit(&a->n_waiting, memory_order_relaxed);
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t word = atomic_load_explicit(&a->waiting[i], memory_order_relaxed);
+        int32_t priority = (int32_t)(word >> PRIORITY_BIT & 0xFF) - PRIORITY_ZERO;
+        struct ahead *to = priority > q->priority ? &sum : &of[(word >> CALLER_BIT) % N_BUCKETS];
+        if (priority < q->priority)
+            continue;
+        to->tokens += word & ((1u << TOKEN_BITS) - 1);
+        to->requests += word >> QUEUED_BIT & 1;
+    }
+    own = of[q->caller % N_BUCKETS];
+    sum.tokens += own.tokens;
+    sum.requests += own.requests;
+    for (uint32_t i = 0; i < N_BUCKETS; i++) {
+        if (i == q->caller % N_BUCKETS)
+            continue;
+        sum.tokens += at_most(of[i].tokens, own.tokens + q->n_prompt);
+        sum.requests += at_most(of[i].requests, own.requests + 1);
+    }
+    return sum;
+}
+
+int64_t admission_predict_ns(const struct admission *a, const struct admission_question *q)
 {
     uint64_t per_token = atomic_load_explicit(&a->ns_per_token, memory_order_relaxed);
     uint64_t per_request = atomic_load_explicit(&a->ns_per_request, memory_order_relaxed);
-    uint64_t tokens = atomic_load_explicit(&a->tokens_ahead, memory_order_relaxed);
-    uint64_t ahead = atomic_load_explicit(&a->requests_ahead, memory_order_relaxed);
     uint64_t places = atomic_load_explicit(&a->n_places, memory_order_relaxed);
     uint64_t used = atomic_load_explicit(&a->n_used, memory_order_relaxed);
+    struct ahead ahead = count_ahead(a, q);
     /* Cut so that no product overflows. */
-    uint64_t ns = (at_most(tokens, LARGEST_TOKENS) + n_prompt) * at_most(per_token, NS_PER_S);
+    uint64_t ns =
+        (at_most(ahead.tokens, LARGEST_TOKENS) + q->n_prompt) * at_most(per_token, NS_PER_S);
     /* All places taken: they come free evenly over the time a request holds one. */
-    uint64_t wanted = used + ahead + n_choices;
+    uint64_t wanted = used + ahead.requests + q->n_choices;
     if (places && wanted > places)
         ns += at_most(wanted - places, LARGEST_QUEUE) *
               at_most(per_request / places, LARGEST_HOLD_NS);

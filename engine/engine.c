@@ -267,7 +267,7 @@ static int open_scheduler(struct engine *e, struct error *err)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for %u sequences",
                          limits.max_seqs);
     atomic_store(&e->admission.n_places, limits.max_seqs);
-    return 0;
+    return admission_init(&e->admission, cfg.max_requests, err);
 }
 
 static int start_thread(struct engine *e, struct error *err)
@@ -337,6 +337,7 @@ void engine_close(struct engine *e)
     }
     scheduler_destroy(e->scheduler);
     step_batch_destroy(e->batch);
+    admission_fini(&e->admission);
     free(e->params);
     free(e->results);
     free(e->turn);
@@ -416,6 +417,21 @@ static void publish_stats(struct engine *e)
     atomic_store_explicit(&shared->sequence, sequence + 2, memory_order_release);
 }
 
+struct waiting_list {
+    struct admission *admission;
+    uint32_t n;
+};
+
+static void list_waiting(void *ctx, const struct request *r, uint32_t n_tokens)
+{
+    struct waiting_list *list = ctx;
+    struct admission_entry entry = {.caller = r->caller_hash,
+                                    .priority = r->priority,
+                                    .n_tokens = n_tokens,
+                                    .queued = r->state == REQUEST_WAITING};
+    admission_set_entry(list->admission, list->n++, &entry);
+}
+
 void stats_refresh(struct engine *e, uint32_t n_seen)
 {
     struct scheduler_stats s;
@@ -440,9 +456,10 @@ void stats_refresh(struct engine *e, uint32_t n_seen)
     atomic_fetch_add(&e->waiting,
                      (uint64_t)s.n_queued - e->n_queued_said - n_seen * ENGINE_INCOMING);
     e->n_queued_said = s.n_queued;
-    atomic_store(&e->admission.tokens_ahead, s.queued_tokens);
-    atomic_store(&e->admission.requests_ahead, s.n_queued);
     atomic_store(&e->admission.n_used, s.n_used_slots);
+    struct waiting_list list = {.admission = &e->admission};
+    scheduler_each_waiting(e->scheduler, list_waiting, &list);
+    admission_set_n_waiting(&e->admission, list.n);
     publish_stats(e);
 }
 

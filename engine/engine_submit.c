@@ -68,7 +68,11 @@ static int check_deadline(struct engine *e, const struct engine_request *req, st
         error_set(err, STATUS_DEADLINE_EXCEEDED, "the deadline passed before the request came");
         return refuse(e, err, "");
     }
-    int64_t wait = admission_predict_ns(&e->admission, req->n_prompt_ids, req->sampling.n);
+    struct admission_question question = {.caller = admission_caller(req->caller),
+                                          .priority = req->priority,
+                                          .n_prompt = req->n_prompt_ids,
+                                          .n_choices = req->sampling.n};
+    int64_t wait = admission_predict_ns(&e->admission, &question);
     if (wait <= left)
         return 0;
     error_set(err, STATUS_RESOURCE_EXHAUSTED,
@@ -103,6 +107,7 @@ static int make_request(struct engine *e, const struct engine_request *req,
     if (rc)
         return rc;
     r->submitted_ns = clock_now_ns();
+    r->caller_hash = admission_caller(r->caller);
     for (uint32_t i = 0; i < r->n_choices; i++) {
         const struct engine_resume *resume = req->resume ? &req->resume[i] : NULL;
         rc = request_output_create(&r->choices[i], e->tokenizer, resume, err);

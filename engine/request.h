@@ -127,6 +127,7 @@ struct request {
     int64_t deadline_ns; /* 0: none */
     struct prefix_salt salt;
     char *caller;
+    uint32_t caller_hash; /* admission_caller(); engine */
 
     struct engine_logprob *prompt_logprobs; /* [n_prompt], of which n_scored are known; or NULL */
     uint32_t n_scored;

@@ -432,16 +432,32 @@ void scheduler_saw_step(struct scheduler *sched, int64_t step_ns)
     step_time_saw(&sched->time, &sched->shape, step_ns);
 }
 
+/* Tokens of prompts and replays. */
+static uint32_t queued_tokens(const struct request *r)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < r->n_choices; i++) {
+        const struct sequence *seq = &r->choices[i];
+        if (seq->state == SEQUENCE_RUNNING || (seq->state == SEQUENCE_WAITING && i == r->leader))
+            n += sequence_n_left(seq) > 1 ? sequence_n_left(seq) : 0;
+    }
+    return n;
+}
+
+void scheduler_each_waiting(const struct scheduler *sched, scheduler_waiting_fn *fn, void *ctx)
+{
+    for (const struct request *r = sched->live; r; r = r->next) {
+        uint32_t n = queued_tokens(r);
+        if (!r->paused && (n || r->state == REQUEST_WAITING))
+            fn(ctx, r, n);
+    }
+}
+
 void scheduler_get_stats(const struct scheduler *sched, struct scheduler_stats *out_stats)
 {
     uint64_t queued = 0;
     for (const struct request *r = sched->live; r; r = r->next)
-        for (uint32_t i = 0; i < r->n_choices; i++) {
-            const struct sequence *seq = &r->choices[i];
-            if (seq->state == SEQUENCE_RUNNING ||
-                (seq->state == SEQUENCE_WAITING && i == r->leader))
-                queued += sequence_n_left(seq) > 1 ? sequence_n_left(seq) : 0;
-        }
+        queued += queued_tokens(r);
     *out_stats = (struct scheduler_stats){
         .n_queued = sched->n_live - sched->n_active,
         .n_running = sched->n_active,

@@ -139,6 +139,11 @@ void scheduler_set_row_cost(struct scheduler *sched, float base_rows);
 /* How long the step took that was committed last, all of it but draft_ns. */
 void scheduler_saw_step(struct scheduler *sched, int64_t step_ns);
 
+/* Each live request that waits for a place or for its prompt, and the tokens of that which are
+ * still to be computed. */
+typedef void scheduler_waiting_fn(void *ctx, const struct request *request, uint32_t n_tokens);
+void scheduler_each_waiting(const struct scheduler *sched, scheduler_waiting_fn *fn, void *ctx);
+
 void scheduler_get_stats(const struct scheduler *sched, struct scheduler_stats *out_stats);
 /* Tokens of work lost if the sequence were preempted now. */
 uint32_t scheduler_lost_tokens(const struct scheduler *sched, const struct sequence *seq);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What takes longer than every commit can wait for; each part ≤ 60 minutes. Run before an issue is resolved; figures go to docs/testing.md.
-#   tests/long.sh PART...      sanitizers tsan fuzz accuracy load plumbing faults bench peers, or all
+#   tests/long.sh PART...      sanitizers tsan fuzz accuracy load plumbing faults malloc bench peers, or all
 set -uo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -74,10 +74,18 @@ part_load() { # real timers and load over the real programs
 
 part_faults() { # the fault suite with real timers and load L of 32 streams, invariants checked; every kind of request outlives its worker
     run "build dev" build dev
-    SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1 run "fault suite" pytest -s tests/e2e/test_fault_suite.py tests/e2e/test_fault_clients.py tests/e2e/test_malloc.py
+    SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1 run "fault suite" pytest -s tests/e2e/test_fault_suite.py tests/e2e/test_fault_clients.py
     local round
     for round in 1 2 3; do SLUICE_BIN=$root/build/dev/bin run "resumes, round $round" pytest tests/e2e/test_resume.py; done
     SLUICE_BIN=$root/build/dev/bin run "planted bugs" pytest tests/e2e/test_seeded_bugs.py
+}
+
+part_malloc() { # every allocation of every call of server and manager fails once; the tests wait more than they work
+    run "build dev" build dev
+    local base
+    base=$(mktemp -d /tmp/sl.XXXX) # short: sockets lie below it
+    SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1 run "failed allocations" pytest -rA -n 4 --dist load --basetemp "$base/t" tests/e2e/test_malloc.py
+    rm -rf "$base"
 }
 
 part_plumbing() { # 1,000 streams × 20 tokens/s for ten minutes, 10,000 idle ones, as users run it
@@ -100,7 +108,7 @@ part_peers() { # other engines on the same models, run in turn; the table for do
 
 [ $# -gt 0 ] || { sed -n '2,3s/^# //p' "$0"; exit 2; }
 parts=("$@")
-[ "$1" = all ] && parts=(sanitizers tsan fuzz accuracy load plumbing faults bench peers)
+[ "$1" = all ] && parts=(sanitizers tsan fuzz accuracy load plumbing faults malloc bench peers)
 for part in "${parts[@]}"; do
     declare -F "part_$part" >/dev/null || { echo "no part $part" >&2; exit 2; }
     started=$SECONDS

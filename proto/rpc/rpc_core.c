@@ -36,6 +36,41 @@ void rpc_core_init(void)
     grpc_init();
 }
 
+static void *wait_for_gate(void *gate)
+{
+    pthread_mutex_lock(gate);
+    pthread_mutex_unlock(gate);
+    return NULL;
+}
+
+int rpc_core_check_threads(unsigned n, struct error *err)
+{
+    enum { MOST = 64, STACK_BYTES = 64 << 10 };
+    pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+    pthread_t threads[MOST];
+    pthread_attr_t attr;
+    unsigned n_made = 0;
+    bool made = true;
+    n = n < MOST ? n : MOST;
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, STACK_BYTES);
+    pthread_mutex_lock(&gate);
+    while (made && n_made < n) {
+        made = pthread_create(&threads[n_made], &attr, wait_for_gate, &gate) == 0;
+        n_made += made;
+    }
+    pthread_mutex_unlock(&gate);
+    for (unsigned i = 0; i < n_made; i++)
+        pthread_join(threads[i], NULL);
+    pthread_attr_destroy(&attr);
+    if (!made)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                         "only %u of the %u threads that a server needs to start and to end can "
+                         "be made: raise RLIMIT_NPROC (ulimit -u) or the cgroup's pids.max",
+                         n_made, n);
+    return 0;
+}
+
 void rpc_core_fini(void)
 {
     grpc_shutdown();

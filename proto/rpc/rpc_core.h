@@ -17,6 +17,11 @@
 void rpc_core_init(void);
 void rpc_core_fini(void);
 
+/* That n threads (64 at most) can be made now: makes and ends them. RESOURCE_EXHAUSTED with how
+ * many could. gRPC 1.51 goes on without a thread it could not make as it began, and waits for it as
+ * it ends. */
+int rpc_core_check_threads(unsigned n, struct error *err);
+
 /* What travels through a completion queue: embedded in a reference-counted object. */
 struct rpc_tag {
     uint32_t magic;

@@ -21,6 +21,7 @@
 #include "proto/rpc/rpc_tls_internal.h"
 
 enum { SLOTS_PER_THREAD = 4, MAX_THREADS = 64, ABORT_MS = 500 };
+enum { CORE_THREADS = 16 }; /* of gRPC itself: timers, pollers, resolvers */
 enum { MAX_PORTS = 8, MIN_BLOCK_BYTES = 128 << 10, READ_CHUNK_BYTES = 128 << 10 };
 enum { MESSAGE_SLACK = 16 << 20, STREAM_HELD = 256 << 10 };
 
@@ -132,6 +133,9 @@ static grpc_server *create_core(const struct rpc_server_config *config)
 int rpc_server_create(const struct rpc_server_config *config, struct rpc_server **out_server,
                       struct error *err)
 {
+    int status = rpc_core_check_threads(config->n_threads + CORE_THREADS, err);
+    if (status != 0)
+        return status;
     struct rpc_server *server = calloc(1, sizeof(*server));
     if (server == NULL)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a server");
@@ -150,7 +154,7 @@ int rpc_server_create(const struct rpc_server_config *config, struct rpc_server 
         rpc_lane_init(&server->lanes[i], grpc_completion_queue_create_for_next(NULL));
         grpc_server_register_completion_queue(server->core, server->lanes[i].queue, NULL);
     }
-    int status =
+    status =
         rpc_table_build(&server->table, server->config.services, server->config.n_services, err);
     if (status != 0) {
         rpc_server_destroy(server);

@@ -1,7 +1,7 @@
 """F27: the N-th allocation of sluice-server or sluice-manager, or of protobuf-c in it, fails, for each RPC and frame
 (tests/support/fail_malloc.c). The call ends well or RESOURCE_EXHAUSTED, the process lives, and the next call is as ever. What changes
 the manager's state has changed it whole or not at all, whichever allocation failed. N is each number up to
-what a whole call needs with SLUICE_LONG=1 (tests/long.sh faults), the first ones and a spread of the others without."""
+what a whole call needs with SLUICE_LONG=1 (tests/long.sh malloc), the first ones and a spread of the others without."""
 import contextlib
 import itertools
 import mmap

@@ -1,5 +1,6 @@
 """F28: no more processes or threads can be made. The limit is a real one, RLIMIT_NPROC: the programs run under a user id of their
 own (the limit counts a user's tasks and does not hold for root), and are allowed as many as there are at that moment."""
+import contextlib
 import os
 import pathlib
 import resource
@@ -13,7 +14,7 @@ import pytest
 
 import plumbing
 import test_manager
-from conftest import BIN, patience, sanitized
+from conftest import BIN, free_port, patience, sanitized
 from test_manager import reason
 
 UID = 54321
@@ -133,3 +134,36 @@ def test_the_servers_old_streams_go_on_and_new_ones_come(home, stubs):
     finally:
         channel.close()
         p.stop()
+
+
+@pytest.mark.parametrize("program", ["sluice-server", "sluice-manager"])
+def test_a_program_that_may_make_few_threads_says_so_or_runs_and_ends(home, program, tmp_path):
+    """With some of its threads gRPC came up, and never went down again."""
+    state = home / "state"
+    state.mkdir()
+    os.chown(state, UID, UID)
+    args = {"sluice-server": ["--listen", f"127.0.0.1:{free_port()}", "--routes-file", state / "routes", "--metrics", ""],
+            "sluice-manager": ["--state-dir", state, "--worker", home / "fake_worker", "--metrics", ""]}[program]
+    refused = ran = 0
+    for n in [*range(1, 24), 64]:
+        def limited(n=n):
+            resource.setrlimit(resource.RLIMIT_NPROC, (n, n))
+            become_another()
+        log = open(home / "log", "w+")
+        process = subprocess.Popen([home / program, *args], stdout=log, stderr=log, preexec_fn=limited)
+        try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(patience(0.4))
+            ran += process.poll() is None
+            process.terminate()
+            code = process.wait(patience(10))
+            log.seek(0)
+            text = log.read()
+            if code:
+                refused += "raise RLIMIT_NPROC" in text
+                assert " thread" in text or code == -15, (n, code, text)
+        finally:
+            process.kill()
+            process.wait()
+            log.close()
+    assert refused >= 8 and ran >= 1, (refused, ran)

@@ -276,3 +276,40 @@ void run_assert_same(const struct run_result *a, const struct run_result *b, con
         fail_msg("%s: %u and %u prompt log-probabilities differ", what, a->n_prompt_logprobs,
                  b->n_prompt_logprobs);
 }
+
+struct engine_request run_simple(uint32_t n_prompt, uint32_t max_tokens)
+{
+    static uint32_t prompt[512];
+    struct engine_request req;
+    if (!prompt[0])
+        run_random_prompt(1, prompt, 512, 280);
+    engine_request_init(&req);
+    req.prompt_ids = prompt;
+    req.n_prompt_ids = n_prompt;
+    req.stopping.max_tokens = max_tokens;
+    req.stopping.ignore_eos = true;
+    return req;
+}
+
+struct engine_stats run_stats(struct engine *engine)
+{
+    struct engine_stats s;
+    engine_get_stats(engine, &s);
+    return s;
+}
+
+void run_wait_idle(struct engine *engine)
+{
+    int64_t end = clock_now_ns() + 60 * NS_PER_S;
+    while (!engine_is_idle(engine) || run_stats(engine).n_running || run_stats(engine).n_queued) {
+        assert_true(clock_now_ns() < end);
+        run_poll(engine);
+        run_pause();
+    }
+}
+
+void run_sleep_ms(int64_t ms)
+{
+    struct timespec ts = {ms / 1000, ms % 1000 * NS_PER_MS};
+    nanosleep(&ts, NULL);
+}

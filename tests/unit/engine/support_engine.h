@@ -56,6 +56,12 @@ void run_close(struct engine *engine);
  * is still under way when the test comes round to it, however busy the machine is. */
 void run_slow_steps(int64_t ns);
 
+/* The first n tokens of one random prompt of 512, greedy, beyond the end of text. */
+struct engine_request run_simple(uint32_t n_prompt, uint32_t max_tokens);
+struct engine_stats run_stats(struct engine *engine);
+/* Until nothing runs or waits. */
+void run_wait_idle(struct engine *engine);
+
 /* Submits with user_data = result, which must stay. Fails the test on an error. */
 void run_submit(struct engine *engine, struct engine_request *req, struct run_result *result);
 /* Reads what there is. */
@@ -66,6 +72,7 @@ void run_wait(struct engine *engine, struct run_result *results, size_t n);
 void run_wait_ids(struct engine *engine, struct run_result *result, uint32_t n);
 /* Waits for news at most 100 ms. */
 void run_pause(void);
+void run_sleep_ms(int64_t ms);
 void run_result_fini(struct run_result *result);
 
 /* Prompts of any length from a generator, ids below `vocab`, never special ones (≥ 3). */

@@ -29,25 +29,18 @@ static struct engine_request simple(uint32_t max_tokens)
     return req;
 }
 
-static struct engine_stats stats_of(struct engine *engine)
-{
-    struct engine_stats s;
-    engine_get_stats(engine, &s);
-    return s;
-}
-
 /* Runs without and with drafts; the answers are equal. Returns decode steps of both. */
 static void both(struct engine *engine, struct engine_request *req, const char *what,
                  uint64_t out_steps[2], struct engine_usage *out_usage)
 {
     struct run_result results[2];
     for (int i = 0; i < 2; i++) {
-        uint64_t before = stats_of(engine).n_decode_steps;
+        uint64_t before = run_stats(engine).n_decode_steps;
         req->speculate.drafter = i ? ENGINE_DRAFTER_NGRAM : ENGINE_DRAFTER_NONE;
         req->speculate.max_draft_tokens = i ? 8 : 0;
         run_submit(engine, req, &results[i]);
         run_wait(engine, &results[i], 1);
-        out_steps[i] = stats_of(engine).n_decode_steps - before;
+        out_steps[i] = run_stats(engine).n_decode_steps - before;
         assert_true(i || !results[i].usage.n_drafted_tokens);
     }
     run_assert_same(&results[1], &results[0], what);
@@ -143,7 +136,7 @@ static void test_every_way_to_end_is_the_same(void **state)
     print_message("%llu of %llu tokens were drafted\n", (unsigned long long)n_accepted,
                   (unsigned long long)n_generated);
     assert_true(n_accepted > n_generated / 5);
-    assert_int_equal(stats_of(engine).n_blocks_free, stats_of(engine).n_blocks);
+    assert_int_equal(run_stats(engine).n_blocks_free, run_stats(engine).n_blocks);
     run_close(engine);
 }
 
@@ -211,7 +204,7 @@ static void test_disturbed_drafts_lose_no_block_and_no_token(void **state)
         }
         run_result_fini(&results[i]);
     }
-    struct engine_stats s = stats_of(engine);
+    struct engine_stats s = run_stats(engine);
     assert_true(s.n_preemptions > 0 && s.n_accepted_tokens > 20);
     assert_int_equal(s.n_blocks_free, s.n_blocks);
     run_close(engine);
