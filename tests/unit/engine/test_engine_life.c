@@ -522,7 +522,7 @@ static void check_steps(const char *draft_path)
     assert_int_equal(atomic_load(&n_lock_waits), 0);
     assert_true(n_reads > 100);
     if (draft_path)
-        assert_true(stats_of(engine).n_draft_rows > 16 * 20 && stats_of(engine).n_drafted_tokens);
+        assert_true(run_stats(engine).n_draft_rows > 16 * 20 && run_stats(engine).n_drafted_tokens);
     engine_event_buffer_destroy(reader);
     run_close(engine);
     for (uint32_t i = 0; i < 16; i++)
