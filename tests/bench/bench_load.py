@@ -2,7 +2,7 @@
 """Load to ready, what a worker holds then, and what it costs while it has nothing to do (docs/performance.md).
 
 Starts `sluice-worker serve` on each model several times, with the file in the page cache, and prints medians: time from the
-program's start to READY (and its stages, as the worker logs them), anonymous, shared and file-backed resident memory, the
+program's start to READY (and its stages, as the worker logs them) and CPU time until then, anonymous, shared and file-backed resident memory, the
 bound on the first two (packed weights × 1.15 + KV pool + 64 MiB), threads, and CPU time and context switches over idle time.
 
   tests/bench/bench_load.py --bin build/release/bin [--runs 5] [--idle-s 2] [--json] MODEL... [-- WORKER FLAGS]
@@ -66,6 +66,7 @@ def run(worker, model, flags, idle_s):
             result |= {"anon_bytes": kib["RssAnon"] * 1024, "shared_bytes": kib["RssShmem"] * 1024,
                        "file_bytes": kib["RssFile"] * 1024}
             cpu, switches, n_threads = cpu_and_switches(process.pid)
+            result["cpu_ms"] = cpu * 1e3
             time.sleep(idle_s)
             cpu_after, switches_after, _ = cpu_and_switches(process.pid)
             result |= {"threads": n_threads, "idle_cpu": (cpu_after - cpu) / idle_s,
@@ -109,7 +110,7 @@ def main():
         sizes = plan(worker, model, flags)
         runs = [run(worker, model, flags, args.idle_s if i == 0 else 0.01) for i in range(args.runs)]
         row = {"model": pathlib.Path(model).name, "runs": args.runs, **sizes}
-        for key in ("ready_ms", "load_ms", "warm_ms", "anon_bytes", "shared_bytes", "file_bytes"):
+        for key in ("ready_ms", "cpu_ms", "load_ms", "warm_ms", "anon_bytes", "shared_bytes", "file_bytes"):
             row[key] = statistics.median(r[key] for r in runs)
         row |= {key: runs[0][key] for key in ("threads", "idle_cpu", "idle_switches")}
         row["bound_bytes"] = sizes.get("weight_bytes", 0) * 1.15 + sizes.get("kv_bytes", 0) + 64 * MIB
@@ -121,7 +122,7 @@ def main():
     for row in rows:
         mib = {key: value / MIB for key, value in row.items() if key.endswith("_bytes")}
         print(f"{row['model']}: ready after {row['ready_ms']:.0f} ms (most {row['most_ready_ms']:.0f}; load {row['load_ms']:.0f}, "
-              f"warm {row['warm_ms']:.0f}), median of {row['runs']}")
+              f"warm {row['warm_ms']:.0f}) and {row['cpu_ms']:.0f} ms of CPU time, medians of {row['runs']}")
         print(f"  resident: anonymous {mib['anon_bytes']:.0f} + shared {mib['shared_bytes']:.0f} MiB, bound {mib['bound_bytes']:.0f} "
               f"(packed {mib['weight_bytes']:.0f} × 1.15 + KV pool {mib['kv_bytes']:.0f} + 64); file-backed {mib['file_bytes']:.0f}")
         print(f"  idle: {row['idle_cpu'] * 1e3:.0f} ms of CPU and {row['idle_switches']:.0f} context switches a second, "
