@@ -75,7 +75,7 @@ int cpus_read(const char *what, const char *text, const char **at, struct cpus *
               struct error *err)
 {
     for (;; (*at)++) {
-        uint32_t first, last;
+        uint32_t first = 0, last = 0;
         const char *begin = *at;
         int rc = read_cpu(what, text, at, &first, err);
         last = first;

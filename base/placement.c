@@ -158,10 +158,11 @@ int placement_choose(const struct topology *topology, const struct cpus *allowed
         return error_set(err, STATUS_INVALID_ARGUMENT, "placement: %u threads, limit 1..%d",
                          n_threads, PLACEMENT_MAX_THREADS);
     int rc = list_candidates(topology, allowed, &c, err);
+    uint32_t n_cpus = c.n > 0 ? c.n : 1; /* none is an error already */
     if (rc == 0) {
-        p.crowded = n_threads > c.n;
-        divide(&c, p.crowded ? c.n : n_threads);
-        take(&c, (n_threads + c.n - 1) / c.n, &p);
+        p.crowded = n_threads > n_cpus;
+        divide(&c, p.crowded ? n_cpus : n_threads);
+        take(&c, (n_threads + n_cpus - 1) / n_cpus, &p);
         p.n_threads = n_threads;
         *out = p;
     }
