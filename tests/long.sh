@@ -18,7 +18,13 @@ model=$(etc/fetch_model.sh | tail -n 1)
 export SLUICE_MODEL=$model SLUICE_TEST_MODEL=$model
 if [ -x /usr/local/cuda/bin/nvcc ]; then export PATH=$PATH:/usr/local/cuda/bin; fi
 etc/install_deps.sh test && tests/support/venv.sh build/venv || exit 1
-pytest() { build/venv/bin/python -m pytest -q -p no:cacheprovider "$@"; }
+pytest() { # a short base folder: sockets lie below it, whose paths have 107 bytes
+    local base rc=0
+    base=$(mktemp -d /tmp/sl.XXXX)
+    build/venv/bin/python -m pytest -q -p no:cacheprovider --basetemp "$base/t" "$@" || rc=$?
+    rm -rf "$base"
+    return $rc
+}
 build() { cmake --preset "$1" >/dev/null && cmake --build "build/$1" -- --quiet; }
 
 part_sanitizers() { # address + undefined behaviour over every unit test and every end-to-end test
@@ -82,10 +88,7 @@ part_faults() { # the fault suite with real timers and load L of 32 streams, inv
 
 part_malloc() { # every allocation of every call of server and manager fails once; the tests wait more than they work
     run "build dev" build dev
-    local base
-    base=$(mktemp -d /tmp/sl.XXXX) # short: sockets lie below it
-    SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1 run "failed allocations" pytest -rA -n 4 --dist load --basetemp "$base/t" tests/e2e/test_malloc.py
-    rm -rf "$base"
+    SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1 run "failed allocations" pytest -rA -n 4 --dist load tests/e2e/test_malloc.py
 }
 
 part_plumbing() { # 1,000 streams × 20 tokens/s for ten minutes, 10,000 idle ones, as users run it
