@@ -2,6 +2,7 @@
  * beside the limits measured in the same run: read bandwidth and the integer dot rate.
  *
  *   bench_kernels [--kernels auto] [--threads 2] [--ms 200] [--only BF16] [--outliers 1]
+ *                 [--rows 1,4,32]
  *
  * --only takes what the titles of the results must contain; --outliers says how many of a hundred
  * activations are 20 times as large as the others.
@@ -66,6 +67,7 @@ struct bench {
     uint32_t n_threads;
     double budget_s, read_gbs, dot_gops; /* dot_gops: 0 where not known */
     double outlier_share;
+    uint32_t rows[16]; /* 0 in the first: those of each set of layers */
     const char *only;
 };
 
@@ -292,7 +294,7 @@ static void bench_layers(const struct bench *b, const char *title, const struct 
            (double)n_macs * 1e-6, (double)n_bytes * 1e-6, b->read_gbs * 1e9 / (double)n_bytes);
     printf("  %6s %12s %12s %10s %12s %10s %12s\n", "rows", "ms", "rows/s", "Gop/s", "of vpdpbusd",
            "GB/s", "of read rate");
-    for (; *rows != 0; rows++) {
+    for (rows = b->rows[0] != 0 ? b->rows : rows; *rows != 0; rows++) {
         double times[MAX_RUNS], spent = 0;
         int n = 0;
         for (uint32_t i = 0; layers[i].name != NULL; i++) {
@@ -418,6 +420,19 @@ static void bench_sampling(const struct bench *b, uint32_t vocab, const char *na
     free(logits);
 }
 
+/* "1,4,32": up to 15 numbers of at most 512, then 0. */
+static void read_rows(const char *list, uint32_t rows[16])
+{
+    for (int n = 0; n < 15; n++) {
+        char *end;
+        unsigned long value = strtoul(list, &end, 10);
+        if (value == 0 || value > 512)
+            return;
+        rows[n] = (uint32_t)value;
+        list = *end == ',' ? end + 1 : end;
+    }
+}
+
 int main(int argc, char **argv)
 {
     struct bench b = {.n_threads = 2, .budget_s = 0.2, .outlier_share = 0.01, .only = ""};
@@ -431,12 +446,14 @@ int main(int argc, char **argv)
             b.budget_s = (double)strtoul(argv[i + 1], NULL, 10) * 1e-3;
         else if (strcmp(argv[i], "--outliers") == 0)
             b.outlier_share = strtod(argv[i + 1], NULL) * 1e-2;
+        else if (strcmp(argv[i], "--rows") == 0)
+            read_rows(argv[i + 1], b.rows);
         else if (strcmp(argv[i], "--only") == 0)
             b.only = argv[i + 1];
         else {
             fprintf(stderr,
                     "usage: bench_kernels [--kernels SET] [--threads N] [--ms MS] [--only TITLE] "
-                    "[--outliers PERCENT]\n");
+                    "[--outliers PERCENT] [--rows LIST]\n");
             return 2;
         }
     }

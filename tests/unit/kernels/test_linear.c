@@ -21,8 +21,9 @@ enum { N_TYPES = sizeof(all_types) / sizeof(all_types[0]) };
 static const struct shape {
     uint32_t m, n, k;
 } shapes[] = {
-    {1, 1, 32},  {1, 17, 64},  {2, 33, 96},   {3, 16, 160},   {4, 48, 256},  {5, 31, 576},
-    {6, 47, 32}, {7, 65, 512}, {13, 96, 768}, {67, 35, 1536}, {1, 192, 576}, {19, 50, 2304},
+    {1, 1, 32},     {1, 17, 64},   {2, 33, 96},    {3, 16, 160},  {4, 48, 256},
+    {5, 31, 576},   {6, 47, 32},   {7, 65, 512},   {13, 96, 768}, {11, 40, 512},
+    {67, 35, 1536}, {1, 192, 576}, {19, 50, 2304},
 };
 enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 
@@ -388,12 +389,12 @@ static void test_integer_linear_at_the_edge_of_its_range_does_not_overflow(void 
                  {DTYPE_Q8_0, 32768},  {DTYPE_Q8_0, 131072}, {DTYPE_Q4_0, 32768},
                  {DTYPE_Q5_0, 131072}, {DTYPE_Q5_1, 131072}, {DTYPE_Q2_K, 131072},
                  {DTYPE_Q3_K, 131072}, {DTYPE_Q5_K, 131072}, {DTYPE_Q6_K, 131072}};
-    enum { M = 8, N = 3 }; /* four rows, twice: many rows take another way */
+    enum { M = 15, N = 3, KINDS = 5 }; /* three times: many rows take another way */
     for (size_t e = 0; e < sizeof(edges) / sizeof(edges[0]); e++) {
         uint32_t k = edges[e].k;
         size_t block = dtype_block_bytes(edges[e].type), row = dtype_row_bytes(edges[e].type, k);
         uint8_t *raw = malloc(row * N);
-        uint16_t d = f32_to_f16(0.25f), m = f32_to_f16(-4.0f);
+        uint16_t d = f32_to_f16(0.25f), half = f32_to_f16(-4.0f);
         for (size_t at = 0; at < row * N; at += block) {
             int n = (int)(at / row);
             memset(raw + at, n == 0 ? 0xFF : n == 1 ? 0x00 : 0x80, block);
@@ -401,7 +402,7 @@ static void test_integer_linear_at_the_edge_of_its_range_does_not_overflow(void 
                 memset(raw + at, 0x7F, block);
             if (edges[e].type == DTYPE_Q6_K && n == 1)
                 memset(raw + at + 192, 0x80, 16); /* −128·−32: the largest W */
-            set_scales(raw + at, edges[e].type, d, m);
+            set_scales(raw + at, edges[e].type, d, half);
         }
         float *x = malloc((size_t)M * k * sizeof(*x));
         for (uint32_t i = 0; i < k; i++) {
@@ -409,8 +410,10 @@ static void test_integer_linear_at_the_edge_of_its_range_does_not_overflow(void 
             x[k + i] = i % 2 == 0 ? 1.0f : -1.0f;         /* cancels */
             x[2 * k + i] = i % 8 == 0 ? 1.0f : 0.001f;    /* an eighth at the outlier threshold */
             x[3 * (size_t)k + i] = i == 7 ? -1.0f : 0.0f; /* one at 32000 */
+            x[4 * (size_t)k + i] = i < k * 0.22797 ? 1.0f : 0.0f; /* a = 127, then 0 */
         }
-        memcpy(x + 4 * (size_t)k, x, 4 * (size_t)k * sizeof(*x));
+        for (size_t m = KINDS; m < M; m++)
+            memcpy(x + m * k, x + (m - KINDS) * k, k * sizeof(*x));
         float want[M * N], y[M * N];
         for (const char *const *set = linear_sets(); *set != NULL; set++) {
             struct rig rig = rig_open(*set, 1);
@@ -421,7 +424,7 @@ static void test_integer_linear_at_the_edge_of_its_range_does_not_overflow(void 
                 memcpy(want, y, sizeof(y));
             assert_same_bits(want, y, sizeof(y), *set);
             struct shape s = {1, N, k};
-            for (uint32_t i = 0; i < M; i += 2)
+            for (uint32_t i = 0; i < KINDS; i += 2)
                 assert_true(error_of(y + i * N, x + (size_t)i * k, raw, edges[e].type, &s) < 0.01);
             free(w);
             rig_close(&rig);
