@@ -88,7 +88,9 @@ static void run_item(void *arg, uint32_t item, uint32_t member)
     const struct split_job *job = arg;
     uint32_t i_block = item / job->items_per_block, i = item % job->items_per_block, begin, end;
     void *scratch = stream_scratch(job->stream, member);
-    thread_pool_share(job->n_panels, 1, i, job->items_per_block, &begin, &end);
+    /* with more rows kernels take two panels at a time */
+    thread_pool_share(job->n_panels, job->n_rows > 1 ? 2 : 1, i, job->items_per_block, &begin,
+                      &end);
     if (job->gated) {
         run_gated(job, i_block, begin, end, scratch);
         return;
