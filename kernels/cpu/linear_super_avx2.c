@@ -69,10 +69,12 @@ ALWAYS_INLINE void linear_form(const struct linear_job *job, const struct linear
     }
 }
 
+SUPER_FORMS(SUPER_FUNCTION)
+
 void linear_super_avx2(const struct linear_job *job, const struct linear_share *share)
 {
     switch ((enum dtype)job->w->base.source) {
-        SUPER_FORMS
+        SUPER_FORMS(SUPER_CASE)
     default:
         break;
     }

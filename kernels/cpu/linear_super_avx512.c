@@ -136,11 +136,14 @@ ALWAYS_INLINE void linear_form(const struct linear_job *job, const struct linear
         linear_panels(job, share, n + apart, n + apart, f);
 }
 
+SUPER_FUNCTION(DTYPE_Q8_0)
+SUPER_FORMS(SUPER_FUNCTION)
+
 void linear_super_avx512(const struct linear_job *job, const struct linear_share *share)
 {
     switch ((enum dtype)job->w->base.source) {
-        SUPER_FORM(DTYPE_Q8_0)
-        SUPER_FORMS
+        SUPER_CASE(DTYPE_Q8_0)
+        SUPER_FORMS(SUPER_CASE)
     default:
         break;
     }

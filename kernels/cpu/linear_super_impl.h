@@ -422,15 +422,22 @@ ALWAYS_INLINE void super_rows(const struct linear_job *job, const struct linear_
     }
 }
 
-/* Forms of fewer bits than 8, by the type of the file. */
-#define SUPER_FORM(type)                                                                           \
-    case type:                                                                                     \
+/* Forms of fewer bits than 8, by the type of the file: X(type) each. A function of its own for each
+ * form: in one with all of them the compiler's passes take minutes. */
+#define SUPER_FORMS(X)                                                                             \
+    X(DTYPE_Q5_0)                                                                                  \
+    X(DTYPE_Q5_1)                                                                                  \
+    X(DTYPE_Q2_K)                                                                                  \
+    X(DTYPE_Q3_K)                                                                                  \
+    X(DTYPE_Q5_K)                                                                                  \
+    X(DTYPE_Q6_K)
+#define SUPER_FUNCTION(type)                                                                       \
+    static __attribute__((noinline)) void linear_##type(const struct linear_job *job,              \
+                                                        const struct linear_share *share)          \
+    {                                                                                              \
         linear_form(job, share, super_forms[type]);                                                \
+    }
+#define SUPER_CASE(type)                                                                           \
+    case type:                                                                                     \
+        linear_##type(job, share);                                                                 \
         break;
-#define SUPER_FORMS                                                                                \
-    SUPER_FORM(DTYPE_Q5_0)                                                                         \
-    SUPER_FORM(DTYPE_Q5_1)                                                                         \
-    SUPER_FORM(DTYPE_Q2_K)                                                                         \
-    SUPER_FORM(DTYPE_Q3_K)                                                                         \
-    SUPER_FORM(DTYPE_Q5_K)                                                                         \
-    SUPER_FORM(DTYPE_Q6_K)
