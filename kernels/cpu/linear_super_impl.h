@@ -281,7 +281,6 @@ ALWAYS_INLINE void super_products(const struct linear_job *job, uint32_t row,
             for (int p = 0; p < n_panels; p++)
                 s[m][p] = vi_zero();
         if (!super_is_direct(f) && code_bits == f.bits && n_rows <= PREFETCH_ROWS)
-#pragma GCC unroll 8
             for (int i = 0; i < (f.offsets ? 8 : 5); i++) /* scales of the super-block ahead */
                 __builtin_prefetch(scales[0] + src->scale_super + i * 64);
         for (uint32_t r = 0; r < n; r++) {
