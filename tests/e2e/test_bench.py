@@ -130,7 +130,8 @@ def test_a_closed_loop_counts_every_token(served):
     assert report["errors"] == {} and "first_error" not in report and not report["interrupted"]
     assert report["output_tokens"] == 7 * 6 and 7 * 20 <= report["input_tokens"] <= 7 * 30 and report["cached_tokens"] == 0
     assert report["max_in_flight"] == 3 and report["connections"] == 1
-    assert [report[name]["n"] for name in ("ttft_ms", "e2e_ms", "tpot_ms")] == [7, 7, 7]
+    assert [report[name]["n"] for name in ("ttft_ms", "e2e_ms")] == [7, 7]
+    assert 1 <= report["tpot_ms"]["n"] <= 7  # an answer that came in one message has none
     assert 0 < report["itl_ms"]["n"] <= 7 * 5 and report["messages"] <= report["output_tokens"]
     for name in ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms"):
         t = report[name]

@@ -671,11 +671,11 @@ def real_scale(rpc, m, t, model, n, **kwargs):
 
 
 def test_streams_live_through_scaling_up_and_down_and_a_restart(fresh):
-    sluice = load(fresh)
+    sluice, n = load(fresh), int(patience(160))
     rpc, m, t = sluice.manager_stub(), sluice.stubs.manager, sluice.stubs.types
-    wanted = undisturbed(sluice, 160)
+    wanted = undisturbed(sluice, n)
     before = [shmem(p) for p in sluice.children("sluice-worker")]
-    streams = [Stream(sluice, r) for r in requests(sluice, 160)[:4]]
+    streams = [Stream(sluice, r) for r in requests(sluice, n)[:4]]
     wait_tokens(streams, 5)
     real_scale(rpc, m, t, "smol", 3)
     replicas = rpc.ListReplicas(m.ListReplicasRequest()).replicas
@@ -686,7 +686,7 @@ def test_streams_live_through_scaling_up_and_down_and_a_restart(fresh):
     assert sum(a["pss"] for a in after) < 3 * before[0]["pss"] - weights  # ... and it is there once
     plan = rpc.ScaleModelVersion(m.ScaleModelVersionRequest(model="smol", n_replicas=5, validate_only=True)).plan
     assert plan.packed_bytes == weights and all(d.weight_bytes == 0 and d.kv_bytes > 0 for d in plan.devices)
-    more = [Stream(sluice, r) for r in requests(sluice, 160)[:4]]
+    more = [Stream(sluice, r) for r in requests(sluice, n)[:4]]
     wait_tokens(more, 2)
     down = real_scale(rpc, m, t, "smol", 1, grace_ms=200)
     assert len(sluice.children("sluice-worker")) == 1 and len(down.replica_ids) == 2
