@@ -131,7 +131,7 @@ static int read_core(struct reading *r, const struct topology *t, struct topolog
 static int read_cache(struct reading *r, const struct topology *t, struct topology_cpu *cpu,
                       uint32_t index, struct error *err)
 {
-    uint64_t level, size = 0;
+    uint64_t level = 0, size = 0;
     char unit = '\0';
     struct cpus shared;
     int rc = read_file(r, err, "devices/system/cpu/cpu%u/cache/index%u/level", cpu->id, index);

@@ -117,9 +117,8 @@ static int run_tool(enum settings_mode mode, const struct settings *settings)
 static void place_mode(enum settings_mode mode, struct settings *settings, struct place *place)
 {
     struct error *err = &place->failure;
-    int rc = place_init(place, settings, "/sys", err);
-    if (!rc && mode != MODE_PLAN)
-        rc = place_enter(place, err);
+    if (place_init(place, settings, "/sys", err) == 0 && mode != MODE_PLAN)
+        (void)place_enter(place, err);
     if (place->devices[0])
         settings->devices = place->devices;
     settings->place = place;
@@ -148,6 +147,8 @@ static int run_placed(enum settings_mode mode, struct settings *settings)
     if (placed)
         place_mode(mode, settings, &place);
     int status = run_mode(mode, settings);
+    settings->place = NULL; /* it ends here, and its names of devices with it */
+    settings->devices = "";
     place_fini(&place);
     return status;
 }
