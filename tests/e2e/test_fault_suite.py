@@ -140,7 +140,7 @@ def test_f4_f5_without_a_replica_in_time_it_is_told(tmp_path, stubs):
         fresh = stub.Generate(long_prompt(sluice, max_tokens=4), timeout=patience(60))
         runs = [threading.Thread(target=load.one, args=(stub, k)) for k in range(4)]
         [r.start() for r in runs]
-        load.wait_tokens(40)
+        sluice.wait(lambda: len(load.runs) == 4 and all(len(run.ids) >= 10 for run in load.runs), 60, "each stream has tokens")
         (manager,), ((_, _, worker, _),) = sluice.children("sluice-manager"), worker_processes(sluice)
         os.kill(manager, signal.SIGSTOP)
         late = stub.Generate(long_prompt(sluice, 1, max_tokens=4), timeout=patience(60))

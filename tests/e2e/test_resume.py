@@ -151,11 +151,15 @@ def drain(sluice, replica, pid):
 @pytest.mark.parametrize("fault", [kill, hang, drain])
 def test_every_kind_of_request_goes_on_where_it_was(sluice, fault):
     sluice.wait(lambda: len(sluice.ready()) == sluice.n_replicas, 30, "the replicas are ready")
-    streams = {name: Stream(sluice, r) for name, r in requests(sluice, sluice.stop_text).items()}
     until = time.monotonic() + patience(60)
-    while min(s.n() for name, s in streams.items() if "stop" not in name and name != "best_of") < 20:
-        assert time.monotonic() < until and not any(s.error for s in streams.values()), [(k, s.error) for k, s in streams.items()]
-        time.sleep(0.005)
+    streams, asked = {}, requests(sluice, sluice.stop_text)
+    # Texts that repeat themselves are drafted well and over soon: they start when the others are under way.
+    quick = ("emoji", "chinese", "cyrillic", "stop across the cut")
+    for names in ([name for name in asked if name not in quick], quick):
+        streams.update({name: Stream(sluice, asked[name]) for name in names})
+        while min(s.n() for name, s in streams.items() if "stop" not in name and name != "best_of") < 20:
+            assert time.monotonic() < until and not any(s.error for s in streams.values()), [(k, s.error) for k, s in streams.items()]
+            time.sleep(0.005)
     running = [name for name, s in streams.items() if s.is_alive()]
     workers = worker_processes(sluice)
     assert len(workers) == sluice.n_replicas
