@@ -253,6 +253,30 @@ static void group_values(const struct attention_scratch *s, const struct partiti
         values_bf16(a, part, s->dim, g->most, out, g->n);
 }
 
+static bool is_finite(const float *x, uint32_t n)
+{
+    v16 poison = v_zero();
+    for (uint32_t i = 0; i < n; i += 16)
+        poison = v_fma(v_load(x + i), v_zero(), poison);
+    return v_sum(poison) == 0.0f;
+}
+
+/* P·V of one query over [first, last) alone: what stands outside is not even multiplied by 0. The
+ * same chain, and so the same bits, as weigh_values() makes of finite values. */
+static void value_alone(const struct attention_scratch *s, const struct partition *part,
+                        const float *p, uint32_t first, uint32_t last, float *out)
+{
+    for (uint32_t d = 0; d < s->dim; d += 16) {
+        v16 sum = v_zero();
+        for (uint32_t j = first; j < last; j++) {
+            const uint8_t *v = part->v[j / KV_TILE] + j % KV_TILE * part->v_item +
+                               (size_t)d * dtype_block_bytes(part->dtype);
+            sum = v_fma(v_set1(p[j]), load_v(v, part->dtype), sum);
+        }
+        v_store(out + d, sum);
+    }
+}
+
 /* Queries [q, q + nq) of the tile against a partition; results[i] takes what query q + i has of it.
  */
 static void attend(const struct attention_tile *t, const struct attention_scratch *s,
@@ -272,6 +296,11 @@ static void attend(const struct attention_tile *t, const struct attention_scratc
             softmax_partition(t, part, g.p[i], g.first[i], g.last[i], g.whole, &results[i][s->dim],
                               &results[i][s->dim + 1]);
     group_values(s, part, &g, results);
+    /* 0 · infinity: a value that some of the queries do not see spoils what they have. */
+    for (uint32_t i = 0; i < nq && part->dtype != DTYPE_I8; i++)
+        if (g.first[i] < g.last[i] && (g.first[i] > 0 || g.last[i] < g.most) &&
+            !is_finite(results[i], s->dim))
+            value_alone(s, part, g.p[i], g.first[i], g.last[i], results[i]);
 }
 
 /* Queries as wide codes; t->scale goes into their scale. */

@@ -401,6 +401,38 @@ static void test_an_int8_cache_of_strange_values_answers_alike_in_every_set(void
     }
 }
 
+/* A value that is not finite spoils the answers that see it and no other, whatever else is gone
+ * through beside them. Symptom: 0 · infinity made answers NaN before the position and behind the
+ * window, for rows that shared a pass with one that saw it. */
+static void test_a_value_that_is_not_finite_is_blind_to_who_does_not_see_it(void **state)
+{
+    (void)state;
+    enum { BAD = 150, N = 200, WINDOW = 21, COLS = 6 * 64 };
+    struct random r = {16};
+    for (int i = 0; i < 8; i++) {
+        struct setup setup = {64, 6, 2, i < 4 ? 16 : 20, kv_types[i % 4], WINDOW, 0.0f, {N, 0, 0}};
+        struct world w = make_world(&setup, &r);
+        for (const char *const *set = kernel_sets(); *set != NULL; set++)
+            for (uint32_t chunk = 1; chunk <= N; chunk += N - 1) {
+                w.v[BAD * 128 + 7] = 1.0f;
+                float *good = run_world(*set, 2, &w, chunk);
+                w.v[BAD * 128 + 7] = INFINITY;
+                float *bad = run_world(*set, 2, &w, chunk);
+                for (uint32_t t = 0; t < N; t++) {
+                    bool sees = t >= BAD && t < BAD + WINDOW;
+                    if (sees)
+                        assert_false(isfinite(bad[t * COLS + 7]));
+                    else if (memcmp(bad + t * COLS, good + t * COLS, COLS * sizeof(float)) != 0)
+                        fail_msg("%s, %s, chunk %u: token %u sees token %u", *set,
+                                 dtype_name(setup.kv_type), chunk, t, (uint32_t)BAD);
+                }
+                free(good);
+                free(bad);
+            }
+        free_world(&w);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -408,6 +440,7 @@ int main(void)
         cmocka_unit_test(test_decode_rows_of_many_sequences_equal_the_rows_alone),
         cmocka_unit_test(test_a_rank_with_part_of_the_heads_computes_the_same),
         cmocka_unit_test(test_one_long_context_has_one_result_however_it_is_shared),
+        cmocka_unit_test(test_a_value_that_is_not_finite_is_blind_to_who_does_not_see_it),
         cmocka_unit_test(test_an_int8_cache_of_strange_values_answers_alike_in_every_set),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
