@@ -77,14 +77,14 @@ count_pytest() {
     if [ $rc -ne 0 ]; then tail -n 120 "$log" | sed 's/^/      /'; fi
 }
 
-# fuzz_all: each fuzzer for 30 s, as many side by side as there are processors; each of them counted.
+# fuzz_all: each fuzzer for 20 s, as many side by side as there are processors; each of them counted.
 fuzz_all() {
     local target name running=0
     for target in build/fuzz/bin/fuzz_*; do
         name=$(basename "$target")
         rm -f "$logs/$name.rc"
         (
-            tests/fuzz/run_one.sh "$target" 30 >"$logs/$name.log" 2>&1
+            tests/fuzz/run_one.sh "$target" 20 >"$logs/$name.log" 2>&1
             echo $? >"$logs/$name.rc"
         ) &
         running=$((running + 1))
@@ -93,7 +93,7 @@ fuzz_all() {
     wait
     for target in build/fuzz/bin/fuzz_*; do
         name=$(basename "$target")
-        check "fuzz: $name 30 s" sh -c 'cat "$0.log"; exit "$(cat "$0.rc")"' "$logs/$name"
+        check "fuzz: $name 20 s" sh -c 'cat "$0.log"; exit "$(cat "$0.rc")"' "$logs/$name"
     done
 }
 
@@ -125,12 +125,12 @@ if wants lint; then
     check "lint: docs match the programs" tests/lint/docs.sh build/dev/bin
 fi
 if wants unit; then
-    count_ctest "unit" build/dev -j "$(nproc)"
+    count_ctest "unit" build/dev -j $(($(nproc) + 1)) # some wait more than they work
 fi
 if wants asan; then
     must "configure (asan)" cmake --preset asan
     must "build (asan)" cmake --build build/asan
-    count_ctest "unit under ASan + UBSan" build/asan -j "$(nproc)" -LE "model|accuracy"
+    count_ctest "unit under ASan + UBSan" build/asan -j $(($(nproc) + 1)) -LE "model|accuracy"
     SLUICE_BIN=$root/build/asan/bin count_pytest "smoke under ASan + UBSan" tests/e2e/test_smoke.py
 fi
 if wants fuzz; then
@@ -141,7 +141,7 @@ if wants fuzz; then
 fi
 if wants e2e; then
     # Most of these tests wait more than they work: files run side by side, but for those marked as measuring time or the machine.
-    SLUICE_BIN=$root/build/dev/bin count_pytest "end to end, side by side" -n "$(nproc)" --dist loadfile -m "not alone" tests/e2e
+    SLUICE_BIN=$root/build/dev/bin count_pytest "end to end, side by side" -n $(($(nproc) + 1)) --dist loadfile -m "not alone" tests/e2e
     SLUICE_BIN=$root/build/dev/bin count_pytest "end to end, alone" -m alone tests/e2e
     check "quickstart, from nothing but the tree" tests/e2e/quickstart.sh
 fi
