@@ -38,7 +38,9 @@ struct connection {
     bool tls;             /* the guard is in the SSL */
     pthread_mutex_t lock; /* of the guard: one thread reads, another writes */
     struct rpc_guard guard;
-    atomic_bool open; /* not closed since it was accepted */
+    atomic_bool open;   /* not closed since it was accepted */
+    atomic_bool plain;  /* of no watched port: nothing is held back */
+    atomic_bool broken; /* the guard ended it: nothing is owed to who is there */
     struct rpc_cork cork;
 };
 
@@ -152,6 +154,13 @@ uint32_t rpc_accept_n_open(struct rpc_accept *accept)
 
 /* --- accept4 --- */
 
+static void open_connection(struct connection *connection, bool plain)
+{
+    atomic_store(&connection->plain, plain);
+    atomic_store(&connection->broken, false);
+    atomic_store(&connection->open, true);
+}
+
 /* Under the lock. */
 static bool enter(struct rpc_accept *accept, int fd)
 {
@@ -170,9 +179,23 @@ static bool enter(struct rpc_accept *accept, int fd)
     rpc_guard_reset(&connection->guard);
     pthread_mutex_unlock(&connection->lock);
     atomic_store(&connection->inode, inode_of(fd));
-    atomic_store(&connection->open, true);
+    open_connection(connection, false);
     accept->n_open++;
     return true;
+}
+
+/* Counts nothing: a connection to a Unix socket, or to TCP ports of others. */
+static void enter_plain(int fd)
+{
+    if (!rpc_cork_start())
+        return;
+    pthread_mutex_lock(&all.lock);
+    struct connection *connection = make_connection(fd);
+    if (connection != NULL) {
+        forget(connection);
+        open_connection(connection, true);
+    }
+    pthread_mutex_unlock(&all.lock);
 }
 
 /* Counts a new connection in; false where it has to go. */
@@ -282,6 +305,8 @@ int accept_instead(int listener, struct sockaddr *address, socklen_t *n_address,
     int fd = -2;
     while (fd == -2)
         fd = accept_one(listener, accept, address, n_address, flags);
+    if (accept == NULL && fd >= 0)
+        enter_plain(fd);
     return fd;
 }
 
@@ -328,6 +353,7 @@ ssize_t recvmsg_instead(int fd, struct msghdr *message, int flags)
         return n;
     if (is_good_message(connection, message, (size_t)n))
         return n;
+    atomic_store(&connection->broken, true);
     shutdown(fd, SHUT_RDWR);
     return 0; /* gRPC sees the end of the connection */
 }
@@ -338,7 +364,7 @@ ssize_t sendmsg_instead(int fd, const struct msghdr *message, int flags) __asm__
 ssize_t sendmsg_instead(int fd, const struct msghdr *message, int flags)
 {
     struct connection *connection = connection_of(fd);
-    if (connection == NULL || !atomic_load(&connection->open))
+    if (connection == NULL || !atomic_load(&connection->open) || atomic_load(&connection->plain))
         return (ssize_t)syscall(SYS_sendmsg, fd, message, flags);
     ssize_t n = rpc_cork_send(&connection->cork, message, flags);
     if (n <= 0 || atomic_load(&connection->inode) == 0 || connection->tls)
@@ -358,9 +384,10 @@ int shutdown_instead(int fd, int how) __asm__("shutdown");
 int shutdown_instead(int fd, int how)
 {
     struct connection *connection = how != SHUT_RD ? connection_of(fd) : NULL;
-    if (connection != NULL && atomic_load(&connection->open) && rpc_cork_leave(&connection->cork))
-        how = SHUT_RD;
-    return (int)syscall(SYS_shutdown, fd, how);
+    if (connection == NULL || !atomic_load(&connection->open) || atomic_load(&connection->broken))
+        return (int)syscall(SYS_shutdown, fd, how);
+    rpc_cork_shutdown(&connection->cork); /* gRPC itself stops reading */
+    return 0;
 }
 
 int close_instead(int fd) __asm__("close");
@@ -369,7 +396,7 @@ int close_instead(int fd)
 {
     struct connection *connection = connection_of(fd);
     if (connection != NULL && atomic_exchange(&connection->open, false))
-        rpc_cork_leave(&connection->cork);
+        rpc_cork_leave(&connection->cork, !atomic_load(&connection->broken));
     return (int)syscall(SYS_close, fd);
 }
 

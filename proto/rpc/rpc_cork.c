@@ -12,7 +12,9 @@
 
 #include "base/clock.h"
 
-enum { MAX_TOUCHED = 256, POLL_MS = 20, LINGER_S = 5 };
+/* WRITE_S: for what is held of a connection that gRPC has closed; LINGER_S: for the peer to close
+ * it as well. */
+enum { MAX_TOUCHED = 256, POLL_MS = 20, WRITE_S = 5, LINGER_S = 1, MAX_LINGERING = 512 };
 
 /* What this thread has to write at the end of the event. */
 static _Thread_local struct {
@@ -27,6 +29,7 @@ static struct {
     pthread_mutex_t lock;
     pthread_cond_t some;
     struct rpc_cork *first;
+    uint32_t n_left; /* of them: those that gRPC has closed */
     bool running;
 } stuck = {
     .once = PTHREAD_ONCE_INIT, .lock = PTHREAD_MUTEX_INITIALIZER, .some = PTHREAD_COND_INITIALIZER};
@@ -82,6 +85,7 @@ static void give_to_thread(struct rpc_cork *cork)
     pthread_mutex_lock(&stuck.lock);
     cork->next_stuck = stuck.first;
     stuck.first = cork;
+    stuck.n_left += cork->left;
     pthread_cond_signal(&stuck.some);
     pthread_mutex_unlock(&stuck.lock);
 }
@@ -93,31 +97,62 @@ static void take_from_thread(struct rpc_cork *cork)
     while (*at != cork)
         at = &(*at)->next_stuck;
     *at = cork->next_stuck;
+    stuck.n_left -= cork->left;
     pthread_mutex_unlock(&stuck.lock);
     cork->stuck = false;
 }
 
+/* Drops what the peer has sent; false once there is nothing more to come. */
+static bool may_send_more(int fd)
+{
+    uint8_t bytes[4096];
+    for (int i = 0; i < 64; i++) {
+        ssize_t n = syscall(SYS_recvfrom, fd, bytes, sizeof(bytes), MSG_DONTWAIT, NULL, NULL);
+        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
+            return false;
+        if (n < 0 && errno == EAGAIN)
+            return true;
+    }
+    return true;
+}
+
 /* --- the thread --- */
 
-static bool look_after(struct rpc_cork *cork)
+/* Under the cork's lock. All is written: says so to the peer. */
+static void close_half(struct rpc_cork *cork)
+{
+    if (cork->half_closed)
+        return;
+    cork->half_closed = true;
+    cork->deadline_ns = clock_now_ns() + LINGER_S * NS_PER_S;
+    syscall(SYS_shutdown, cork->fd, SHUT_WR);
+}
+
+/* Under the cork's lock, of one that gRPC has closed: whether the descriptor has done its work. */
+static bool has_left(struct rpc_cork *cork)
+{
+    if (clock_now_ns() < cork->deadline_ns) {
+        if (!flush(cork))
+            return false;
+        close_half(cork);
+        return !may_send_more(cork->fd);
+    }
+    set_held(cork, 0);
+    return true;
+}
+
+static void look_after(struct rpc_cork *cork)
 {
     pthread_mutex_lock(&cork->lock);
-    bool done = flush(cork);
-    if (!done && cork->left && clock_now_ns() >= cork->deadline_ns) {
-        set_held(cork, 0);
-        done = true;
-    }
+    bool left = cork->left, done = left ? has_left(cork) : flush(cork);
     if (done)
         take_from_thread(cork);
-    bool gone = done && cork->left;
     pthread_mutex_unlock(&cork->lock);
-    if (gone) {
-        shutdown(cork->fd, SHUT_RDWR);
-        close(cork->fd);
+    if (done && left) {
+        syscall(SYS_close, cork->fd);
         pthread_mutex_destroy(&cork->lock);
         free(cork);
     }
-    return done;
 }
 
 struct rounds {
@@ -145,7 +180,8 @@ static void collect(struct rounds *rounds)
     rounds->n = 0;
     for (struct rpc_cork *cork = stuck.first; cork != NULL && rounds->n < rounds->n_room;
          cork = cork->next_stuck) {
-        rounds->polled[rounds->n] = (struct pollfd){.fd = cork->fd, .events = POLLOUT};
+        short events = n_held(cork) > 0 ? POLLOUT : POLLIN;
+        rounds->polled[rounds->n] = (struct pollfd){.fd = cork->fd, .events = events};
         rounds->corks[rounds->n++] = cork;
     }
 }
@@ -268,10 +304,19 @@ ssize_t rpc_cork_send(struct rpc_cork *cork, const struct msghdr *message, int f
     return result;
 }
 
-/* Under the cork's lock: what is held goes on with a copy of the descriptor. */
+static bool too_many_linger(void)
+{
+    pthread_mutex_lock(&stuck.lock);
+    bool many = stuck.n_left >= MAX_LINGERING;
+    pthread_mutex_unlock(&stuck.lock);
+    return many;
+}
+
+/* Under the cork's lock: what is held, and the wait for the peer, go on with a copy of the
+ * descriptor. */
 static bool hand_on(struct rpc_cork *cork)
 {
-    struct rpc_cork *rest = malloc(sizeof(*rest));
+    struct rpc_cork *rest = too_many_linger() ? NULL : malloc(sizeof(*rest));
     int fd = rest != NULL ? fcntl(cork->fd, F_DUPFD_CLOEXEC, 0) : -1;
     if (fd < 0) {
         free(rest);
@@ -282,24 +327,47 @@ static bool hand_on(struct rpc_cork *cork)
     rest->start = cork->start;
     atomic_init(&rest->n_held, n_held(cork));
     rest->left = true;
-    rest->deadline_ns = clock_now_ns() + LINGER_S * NS_PER_S;
+    rest->deadline_ns = clock_now_ns() + WRITE_S * NS_PER_S;
     cork->bytes = NULL;
+    cork->handed_on = true;
+    set_held(cork, 0);
     pthread_mutex_lock(&rest->lock);
     give_to_thread(rest);
     pthread_mutex_unlock(&rest->lock);
     return true;
 }
 
-bool rpc_cork_leave(struct rpc_cork *cork)
+void rpc_cork_shutdown(struct rpc_cork *cork)
 {
-    bool lingers = false;
-    if (atomic_load_explicit(&cork->n_held, memory_order_acquire) == 0)
-        return false;
     pthread_mutex_lock(&cork->lock);
-    if (!flush(cork)) {
-        lingers = hand_on(cork);
+    if (!flush(cork) && !cork->handed_on && !hand_on(cork))
         set_held(cork, 0);
-    }
+    if (!cork->handed_on)
+        syscall(SYS_shutdown, cork->fd, SHUT_WR);
     pthread_mutex_unlock(&cork->lock);
-    return lingers;
+}
+
+void rpc_cork_leave(struct rpc_cork *cork, bool lingers)
+{
+    pthread_mutex_lock(&cork->lock);
+    bool flushed = flush(cork);
+    if (!cork->handed_on && (!flushed || (lingers && may_send_more(cork->fd))))
+        hand_on(cork);
+    set_held(cork, 0);
+    cork->handed_on = false; /* the descriptor is another's from now on */
+    pthread_mutex_unlock(&cork->lock);
+}
+
+void rpc_cork_settle(uint32_t limit_ms)
+{
+    struct timespec pause = {0, 5 * NS_PER_MS};
+    int64_t until_ns = clock_now_ns() + (int64_t)limit_ms * NS_PER_MS;
+    uint32_t n = 1;
+    while (n > 0 && clock_now_ns() < until_ns) {
+        pthread_mutex_lock(&stuck.lock);
+        n = stuck.n_left;
+        pthread_mutex_unlock(&stuck.lock);
+        if (n > 0)
+            nanosleep(&pause, NULL);
+    }
 }

@@ -6,7 +6,12 @@
  * Between begin and end what the thread sends is only copied; end writes it. To gRPC it is sent, so
  * that what the kernel does not take then is kept, RPC_CORK_BYTES at most per connection: gRPC
  * hears EAGAIN until that is written, and a thread of this file writes it as soon as the peer
- * reads, also where gRPC has nothing more to say or has closed the descriptor. Private to proto/rpc
+ * reads, also where gRPC has nothing more to say or has closed the descriptor.
+ *
+ * A connection that gRPC closes is closed for writing, and read, into nothing, until the peer has
+ * closed it too or a second is over. Where a socket is closed with something unread, or something
+ * comes afterwards (a client gives back window all the time), the kernel resets the connection, and
+ * the client loses what it has not read yet: the end of its stream. Private to proto/rpc
  * (rpc_accept.c calls it in place of sendmsg, shutdown and close). Any thread; lock inside. */
 #pragma once
 
@@ -28,8 +33,9 @@ struct rpc_cork {
     uint8_t *bytes;           /* RPC_CORK_BYTES while some are held */
     bool stuck;               /* the kernel took no more; in the thread's list */
     struct rpc_cork *next_stuck;
-    /* Of one whose descriptor gRPC has closed: the copy is its own. */
-    bool left;
+    bool handed_on; /* a copy of the descriptor does the rest */
+    /* Of such a copy. */
+    bool left, half_closed;
     int64_t deadline_ns;
 };
 
@@ -45,7 +51,13 @@ void rpc_cork_end(void);
 /* As sendmsg on a socket that does not block. */
 ssize_t rpc_cork_send(struct rpc_cork *cork, const struct msghdr *message, int flags);
 
-/* Before the descriptor is closed or its writing side shut down. What is held and cannot be written
- * at once is given five seconds more; the peer sees no end before. True: some is, and the socket's
- * writing side must be left open. */
-bool rpc_cork_leave(struct rpc_cork *cork);
+/* In place of shutdown of both sides: what is held goes out, then the writing side is closed. What
+ * cannot be written at once is given five seconds more. */
+void rpc_cork_shutdown(struct rpc_cork *cork);
+
+/* Before the descriptor is closed: the same, and with `lingers` what is said above. The caller
+ * closes it. */
+void rpc_cork_leave(struct rpc_cork *cork, bool lingers);
+
+/* Waits, at most so long, until no connection lingers: before the process ends. */
+void rpc_cork_settle(uint32_t limit_ms);

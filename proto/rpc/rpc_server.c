@@ -15,12 +15,13 @@
 #include "proto/rpc/rpc_accept.h"
 #include "proto/rpc/rpc_call_internal.h"
 #include "proto/rpc/rpc_core.h"
+#include "proto/rpc/rpc_cork.h"
 #include "proto/rpc/rpc_health_internal.h"
 #include "proto/rpc/rpc_listen.h"
 #include "proto/rpc/rpc_table.h"
 #include "proto/rpc/rpc_tls_internal.h"
 
-enum { SLOTS_PER_THREAD = 4, MAX_THREADS = 64, ABORT_MS = 500 };
+enum { SLOTS_PER_THREAD = 4, MAX_THREADS = 64, ABORT_MS = 500, SETTLE_MS = 500 };
 enum { CORE_THREADS = 16 }; /* of gRPC itself: timers, pollers, resolvers */
 enum { MAX_PORTS = 8, MIN_BLOCK_BYTES = 128 << 10, READ_CHUNK_BYTES = 128 << 10 };
 enum { MESSAGE_SLACK = 16 << 20, STREAM_HELD = 256 << 10 };
@@ -559,6 +560,7 @@ void rpc_server_destroy(struct rpc_server *server)
     if (server == NULL)
         return;
     rpc_server_shutdown(server, 0);
+    rpc_cork_settle(SETTLE_MS); /* the process may end next */
     rpc_table_destroy(&server->table);
     free(server->slots);
     pthread_cond_destroy(&server->changed);

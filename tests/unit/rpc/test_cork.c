@@ -180,15 +180,20 @@ static void fill(struct pair *pair, size_t *sent)
     rpc_cork_end();
 }
 
+static void leave(struct pair *pair, bool lingers)
+{
+    rpc_cork_leave(&pair->cork, lingers);
+    close(pair->ours);
+    pair->ours = -1;
+}
+
 static void test_a_closed_one_is_written_to_the_end(void **state)
 {
     struct pair *pair = *state;
     size_t at = 0, sent = 0;
     fill(pair, &sent);
-    assert_true(rpc_cork_leave(&pair->cork));
-    shutdown(pair->ours, SHUT_RD);
-    close(pair->ours);
-    pair->ours = -1;
+    rpc_cork_shutdown(&pair->cork);
+    leave(pair, true);
     read_until(pair, &at, sent);
     for (int64_t until = clock_now_ns() + PATIENCE_S * NS_PER_S; read_some(pair, &at, 1) != 0;) {
         assert_true(clock_now_ns() < until);
@@ -202,10 +207,54 @@ static void test_leaving_writes_at_once_where_it_can(void **state)
     size_t at = 0;
     rpc_cork_begin();
     assert_int_equal(send_some(pair, 0, 100), 100);
-    assert_false(rpc_cork_leave(&pair->cork));
+    rpc_cork_shutdown(&pair->cork);
     assert_int_equal(read_some(pair, &at, 200), 100);
     rpc_cork_end();
-    assert_int_equal(read_some(pair, &at, 1), -1);
+    assert_int_equal(read_some(pair, &at, 1), 0); /* the end */
+}
+
+static ssize_t answer(const struct pair *pair)
+{
+    return send(pair->peer, "x", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+/* Symptom: a client that gave back window while the server closed lost the end of its stream. */
+static void test_a_closed_one_is_read_until_the_peer_closes(void **state)
+{
+    struct pair *pair = *state;
+    size_t at = 0;
+    assert_int_equal(send_some(pair, 0, 100), 100);
+    assert_int_equal(answer(pair), 1);
+    rpc_cork_shutdown(&pair->cork);
+    assert_int_equal(answer(pair), 1);
+    leave(pair, true);
+    for (int i = 0; i < 50; i++, usleep(1000))
+        assert_int_equal(answer(pair), 1);
+    rpc_cork_settle(0);
+    assert_int_equal(read_some(pair, &at, 200), 100);
+    assert_int_equal(read_some(pair, &at, 1), 0);
+    int64_t closed_ns = clock_now_ns();
+    assert_int_equal(shutdown(pair->peer, SHUT_WR), 0);
+    rpc_cork_settle(PATIENCE_S * 1000);
+    assert_true(clock_now_ns() - closed_ns < NS_PER_S * 9 / 10); /* it did not wait for its time */
+}
+
+static void test_who_does_not_close_is_not_waited_for_for_ever(void **state)
+{
+    struct pair *pair = *state;
+    leave(pair, true);
+    assert_int_equal(answer(pair), 1);
+    rpc_cork_settle(PATIENCE_S * 1000);
+    assert_int_equal(answer(pair), -1);
+    assert_int_equal(errno, EPIPE);
+}
+
+static void test_who_is_owed_nothing_is_left_at_once(void **state)
+{
+    struct pair *pair = *state;
+    leave(pair, false);
+    assert_int_equal(answer(pair), -1);
+    assert_int_equal(errno, EPIPE);
 }
 
 static void test_a_broken_one_holds_nothing(void **state)
@@ -271,6 +320,9 @@ int main(void)
         TEST(test_the_thread_writes_what_is_stuck),
         TEST(test_a_closed_one_is_written_to_the_end),
         TEST(test_leaving_writes_at_once_where_it_can),
+        TEST(test_a_closed_one_is_read_until_the_peer_closes),
+        TEST(test_who_does_not_close_is_not_waited_for_for_ever),
+        TEST(test_who_is_owed_nothing_is_left_at_once),
         TEST(test_a_broken_one_holds_nothing),
         TEST(test_two_writers),
     };

@@ -553,6 +553,46 @@ static void test_shutdown_when_streams_hang_then_they_are_ended_after_grace(void
     rpc_fixture_stop(&fx);
 }
 
+/* Reads to the end; returns not NULL if that was told with its reason. */
+static void *read_to_end(void *arg)
+{
+    struct rpc_reader *reader = arg;
+    ProtobufCMessage *message = NULL;
+    struct error err;
+    int rc;
+    while ((rc = rpc_reader_next(reader, &message, &err)) == 0 && message != NULL)
+        rpc_message_free(message);
+    return (void *)(uintptr_t)(rc == STATUS_UNAVAILABLE && strcmp(err.reason, "DRAINING") == 0);
+}
+
+/* Symptom: where a message was on its way, the end overtook it and left the reason behind. */
+static void test_shutdown_when_streams_are_read_then_each_is_told_the_reason(void **state)
+{
+    enum { N = 4, ROUNDS = 5, ENDLESS = 100000000 };
+    struct timespec pause = {0, 20 * NS_PER_MS};
+    static char pull[] = "pull";
+    (void)state;
+    for (int round = 0; round < ROUNDS; round++) {
+        struct rpc_fixture fx;
+        struct rpc_reader *readers[N];
+        pthread_t threads[N];
+        rpc_fixture_start(&fx, NULL);
+        for (size_t i = 0; i < N; i++) {
+            readers[i] = open_generate(&fx, pull, ENDLESS);
+            assert_int_equal(pthread_create(&threads[i], NULL, read_to_end, readers[i]), 0);
+        }
+        nanosleep(&pause, NULL);
+        rpc_server_shutdown(fx.server, 30);
+        for (size_t i = 0; i < N; i++) {
+            void *told;
+            pthread_join(threads[i], &told);
+            assert_true(told != NULL);
+            rpc_reader_close(readers[i]);
+        }
+        rpc_fixture_stop(&fx);
+    }
+}
+
 static void test_drain_when_set_then_new_calls_are_refused_and_live_ones_go_on(void **state)
 {
     static char hang[] = "hang";
@@ -606,6 +646,7 @@ int main(void)
         cmocka_unit_test(test_shutdown_when_streams_live_then_they_finish_within_grace),
         cmocka_unit_test(test_calls_when_their_request_does_not_come_then_they_are_ended),
         cmocka_unit_test(test_shutdown_when_streams_hang_then_they_are_ended_after_grace),
+        cmocka_unit_test(test_shutdown_when_streams_are_read_then_each_is_told_the_reason),
         cmocka_unit_test(test_drain_when_set_then_new_calls_are_refused_and_live_ones_go_on),
         cmocka_unit_test(test_destroy_when_call_is_retained_then_sends_are_refused),
     };
