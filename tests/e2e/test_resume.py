@@ -14,7 +14,7 @@ from invariants import worker_processes, worker_status
 from test_generate_stream import Stream as GenerateStream, alone, quiet
 
 N_TOKENS = 144
-ENV = {"SLUICE_RESTART_BACKOFF_INITIAL": "100ms", "SLUICE_STALL_TIMEOUT": "1500ms", "SLUICE_KILL_GRACE": "500ms"}
+ENV = {"SLUICE_RESTART_BACKOFF_INITIAL": "100ms", "SLUICE_STALL_TIMEOUT": f"{round(patience(1500))}ms", "SLUICE_KILL_GRACE": "500ms"}
 
 
 class Stream(threading.Thread):
