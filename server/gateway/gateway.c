@@ -16,6 +16,7 @@
 #include "proto/rpc/rpc_server.h"
 #include "server/gateway/dispatch.h"
 #include "server/gateway/generate_stream.h"
+#include "server/gateway/heap.h"
 #include "server/gateway/link.h"
 #include "server/gateway/meter.h"
 #include "server/gateway/metrics.h"
@@ -258,9 +259,17 @@ static void tell_watchdog(struct gateway *gateway, int64_t now_ns, int64_t *next
     *next_ns = now_ns + (int64_t)gateway->config.watchdog_ms * NS_PER_MS / 3;
 }
 
+static void give_memory_back(struct gateway *gateway, struct heap_watch *watch, int64_t now_ns)
+{
+    struct rpc_server_stats stats;
+    rpc_server_stats(gateway->server, &stats);
+    heap_watch(watch, stats.n_live, stats.n_accepted, now_ns);
+}
+
 static void *run_ticker(void *arg)
 {
     struct gateway *gateway = arg;
+    struct heap_watch heap = {0};
     int64_t next_slow_ns = 0, next_watchdog_ns = 0;
     pthread_mutex_lock(&gateway->lock);
     while (!gateway->stopping) {
@@ -282,6 +291,7 @@ static void *run_ticker(void *arg)
             generate_streams_tick(gateway, now_ns);
             standstill_tick(gateway, now_ns);
             rpc_server_end_overdue(gateway->server, gateway->config.limits.request_timeout_ms);
+            give_memory_back(gateway, &heap, now_ns);
             next_slow_ns = now_ns + SLOW_CHECK_MS * NS_PER_MS;
         }
         pthread_mutex_lock(&gateway->lock);

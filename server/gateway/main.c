@@ -7,14 +7,13 @@
 #include <string.h>
 #include <time.h>
 
-#include <malloc.h>
-
 #include "base/error.h"
 #include "base/log.h"
 #include "base/manual.h"
 #include "base/notify.h"
 #include "base/options.h"
 #include "server/gateway/gateway.h"
+#include "server/gateway/heap.h"
 #include "server/gateway/limits.h"
 
 struct settings {
@@ -173,15 +172,6 @@ static void drain(struct gateway *gateway, const sigset_t *set, uint32_t grace_m
     pthread_join(thread, NULL);
 }
 
-/* As many heaps as threads that serve: with glibc's default of eight a core, what a flood needed
- * for a moment stays in each of gRPC's threads' (35 MiB instead of 7 after 50,000 resets). And what
- * is large goes back when it is freed: glibc would raise the threshold with each large message. */
-static void bound_heaps(uint64_t n_threads)
-{
-    mallopt(M_ARENA_MAX, (int)n_threads);
-    mallopt(M_MMAP_THRESHOLD, 256 << 10);
-}
-
 static int serve(const struct settings *settings)
 {
     struct error err;
@@ -195,7 +185,7 @@ static int serve(const struct settings *settings)
     pthread_sigmask(SIG_BLOCK, &set, NULL);
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a full disk is an error of write(), never the end */
-    bound_heaps(settings->gateway.threads);
+    heap_bound(settings->gateway.threads);
     struct gateway_config config = settings->gateway;
     config.watchdog_ms = notify_watchdog_ms();
     if (gateway_create(&config, &gateway, &err) != 0) {
