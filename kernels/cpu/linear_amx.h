@@ -16,8 +16,14 @@ enum {
      * 64 columns the unpacking takes about 96 cycles and 16 rows of products 64, against 12 a row.
      */
     AMX_MIN_ROWS = 16,
-    AMX_MAX_K = 32768,         /* 255·127·K, the most of a sum, is below 2^31 */
-    AMX_BLOCK_BYTES = 1 << 20, /* of lo, per block of rows: half of an L2 cache with AMX */
+    /* Of form S, where a weight has three or four planes (linear_int_amx_planes.h): unpacking takes
+     * 230 to 340 cycles and 16 rows of products 80 to 110, against 15 to 18 a row and 3 to 8 for
+     * its outliers. */
+    AMX_MIN_ROWS_THREE = 24,
+    AMX_MIN_ROWS_FOUR = 32,
+    AMX_MAX_K = 32768,           /* 255·127·K, the most of a sum, is below 2^31 */
+    AMX_MAX_K_TOTAL = 8 * 32768, /* and so is 255·29.5·k_total, of all ranks together */
+    AMX_BLOCK_BYTES = 1 << 20,   /* of lo, per block of rows: half of an L2 cache with AMX */
     AMX_BLOCK_ROWS = 512,
     /* Of BF16: a tile costs 21 cycles whatever its rows, the FMAs that stand for it 17 a row. */
     AMX_DENSE_MIN_ROWS = 4,

@@ -1,4 +1,4 @@
-/* The integer linear in AMX tiles from AMX_MIN_ROWS rows on, by VNNI below. */
+/* The integer linear in AMX tiles from amx_takes() rows on, by VNNI below. */
 /* The instructions come first, then the loops written in them. */
 /* clang-format off */
 #include "kernels/cpu/tiles_amx.h"
@@ -13,7 +13,7 @@ void act_arrange_amx(struct act_cpu *act, uint32_t begin, uint32_t end)
 void linear_int_amx(const struct linear_job *job, const struct linear_share *share)
 {
     /* Enough rows in the share means enough in act: they are arranged. */
-    if (share->row_end - share->row_begin >= AMX_MIN_ROWS && amx_takes(job->w))
+    if (amx_takes(job->w, share->row_end - share->row_begin))
         amx_linear_int(job, share);
     else
         linear_int_avx512(job, share);

@@ -1,17 +1,21 @@
 /* linear_int_amx_impl.h: the integer linear in AMX tiles, 16 rows of activations × 16 outputs.
  *
  * A scale per block of 32 would cost a tile's store and reload every half tile of K, more than its
- * products. So W itself is multiplied: a panel's W + 2^15 is unpacked once per block of rows into
- * two planes of unsigned bytes, W + 2^15 = w0 + 256·w1, and
- *   T = Σ w0·a + 256·Σ w1·a − 2^15·Σa,   a = lo + 255·hi,
+ * products. So W itself is multiplied: a panel's V = W + 2^bias is unpacked once per block of rows
+ * into planes of unsigned bytes (linear_int_amx_planes.h), and
+ *   T = Σ_planes 2^(its place)·Σ w·a − 2^bias·Σa,   a = lo + 255·hi,
  * each sum over the whole of K in one int32: |Σ| ≤ 255·127·K < 2^31 for K ≤ AMX_MAX_K, whatever the
- * data. K goes by in pieces whose planes stay in L1. Outliers: chunks of 64 columns with many of
- * them in a pair of tiles are multiplied as tiles, the others group by group with vpdpbusd, which
- * the vector units do beside the tiles.
+ * data. Forms Q4 and Q8 have two planes, form S three or four: two parts one after the other, each
+ * of two planes or one, through the same tiles and the same room for planes. K goes by in pieces
+ * whose planes stay in L1. Outliers: chunks of 64 columns with many of them in a pair of tiles are
+ * multiplied as tiles, the others group by group with vpdpbusd, which the vector units do beside
+ * the tiles.
  *
- * Per call: 4·m·n·k tile operations for lo (twice the linear's own), as many for the dense chunks
- * of hi; n·k·(5/8 or 17/16) bytes of weights per block of rows. Bound: the tile unit from about 48
- * rows on, the unpacking below. docs/performance.md, "AMX". */
+ * Per call and plane: 2·m·n·k operations of tiles for lo (as many as the linear has), as many for
+ * the dense chunks of hi; n·k packed weights (4.5 to 8.5 bits each; once per part) and n·k bytes a
+ * plane per block of rows, and m·k bytes of activations per part and panel from L2: 2 KiB for 4 or,
+ * in a part of one plane, 2 products, which is what L2 gives in their time. Bound: the tile unit
+ * from about 48 rows on, the unpacking below. docs/performance.md, "AMX". */
 #pragma once
 
 #include <immintrin.h>
@@ -21,12 +25,11 @@
 #include "kernels/cpu/act_cpu.h"
 #include "kernels/cpu/linear_amx.h"
 #include "kernels/cpu/linear_int.h"
+#include "kernels/cpu/linear_int_amx_planes.h"
 #include "kernels/cpu/weight_cpu.h"
 
 enum {
-    CHUNK_K = 64,                  /* columns of one tile */
-    PAIR_ROWS = 2 * TILE_ROWS,     /* rows that are multiplied at once */
-    PLANES_BYTES = 2 * TILE_BYTES, /* of one chunk: [plane 2][4 columns: 16][output 16][4] */
+    PAIR_ROWS = 2 * TILE_ROWS, /* rows that are multiplied at once */
     /* Groups of four columns with an outlier, of the 512 of a pair's chunk, above which a chunk of
      * hi is a tile: 4 more multiplications (84 cycles) against 3 cycles a group, of which the 84
      * of lo hide about 28 groups. */
@@ -62,9 +65,10 @@ struct amx_block {
     uint32_t row_begin, row_end;  /* the only ones that are stored */
     uint32_t first_pair, n_pairs; /* that these are in */
     uint32_t n_chunks;
-    uint8_t *planes;      /* [n_chunks][PLANES_BYTES] */
-    uint32_t *next_dense; /* [pair], of the panel at hand */
-    uint8_t *sums;        /* [pair][lo, hi][tile 2][plane 2][16 rows][16 outputs] */
+    uint32_t max_pairs;
+    uint8_t *planes;      /* [n_chunks][PLANES_BYTES], of the part at hand */
+    uint32_t *next_dense; /* [part][pair], of the panel at hand */
+    uint8_t *sums;        /* [part][pair][lo, hi][tile 2][plane 2][16 rows][16 outputs] */
 };
 
 /* Rows of a block, so that its activations stay in the L2 cache. */
@@ -86,10 +90,11 @@ static void *amx_take(uint8_t **at, size_t n_bytes)
 static size_t amx_lay_out(struct amx_block *b, uint8_t *scratch)
 {
     uint8_t *at = scratch;
-    uint32_t pairs = amx_block_rows(b->n_chunks) / PAIR_ROWS + 1; /* a share may cut pairs */
+    b->max_pairs = amx_block_rows(b->n_chunks) / PAIR_ROWS + 1; /* a share may cut pairs */
+    uint32_t n = AMX_MAX_PARTS * b->max_pairs;
     b->planes = amx_take(&at, (size_t)b->n_chunks * PLANES_BYTES);
-    b->next_dense = amx_take(&at, pairs * sizeof(*b->next_dense));
-    b->sums = amx_take(&at, (size_t)pairs * 2 * SUMS_BYTES);
+    b->next_dense = amx_take(&at, n * sizeof(*b->next_dense));
+    b->sums = amx_take(&at, (size_t)n * 2 * SUMS_BYTES);
     return (size_t)(at - scratch);
 }
 
@@ -213,95 +218,28 @@ static void amx_arrange_pair(const struct act_cpu *act, uint32_t i_pair)
     }
 }
 
-/* Four columns × 16 outputs of codes: (code·scale + start) mod 2^16 into the two planes. */
-ALWAYS_INLINE void amx_put_planes(uint8_t *dst, __m512i codes, __m512i scale, __m512i start)
-{
-    const __m512i low = _mm512_set1_epi16(0xFF);
-    __m512i even = _mm512_mullo_epi16(_mm512_and_si512(codes, low), scale),
-            odd = _mm512_mullo_epi16(_mm512_srli_epi16(codes, 8), scale);
-    even = _mm512_add_epi16(even, start);
-    odd = _mm512_add_epi16(odd, start);
-    /* low ? even : odd */
-    __m512i w0 = _mm512_ternarylogic_epi32(low, even, _mm512_slli_epi16(odd, 8), 0xCA),
-            w1 = _mm512_ternarylogic_epi32(low, _mm512_srli_epi16(even, 8), odd, 0xCA);
-    _mm512_store_si512(dst, w0);
-    _mm512_store_si512(dst + TILE_BYTES, w1);
-}
-
-/* First group of columns of a run in the planes. */
-ALWAYS_INLINE uint8_t *amx_planes_of_run(uint8_t *planes, uint32_t run)
-{
-    return planes + (size_t)(run / 2) * PLANES_BYTES + run % 2 * (TILE_BYTES / 2);
-}
-
-/* Of a run of PACK_INT4 or, plain, PACK_INT4_PLAIN: isw and ioff in the halves of each dword. */
-ALWAYS_INLINE __m512i amx_int4_pairs(const uint8_t *run, bool plain)
-{
-    if (!plain)
-        return _mm512_load_si512(run + 256);
-    return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)(run + 256)));
-}
-
-/* Runs [run, end) of a panel. */
-ALWAYS_INLINE void amx_unpack_int4(const uint8_t *panel, bool plain, uint8_t *planes, uint32_t run,
-                                   uint32_t end)
-{
-    const __m512i nibble = _mm512_set1_epi8(15), low = _mm512_set1_epi32(0xFFFF);
-    for (; run < end; run++) {
-        const uint8_t *from = panel + (size_t)run * (plain ? INT4_PLAIN_RUN_BYTES : INT4_RUN_BYTES);
-        __m512i pair = amx_int4_pairs(from, plain);
-        __m512i isw = _mm512_ternarylogic_epi32(low, pair, _mm512_slli_epi32(pair, 16), 0xCA),
-                ioff = _mm512_ternarylogic_epi32(low, _mm512_srli_epi32(pair, 16), pair, 0xCA);
-        /* W = q·isw + (ioff − 8·isw) */
-        __m512i start = _mm512_sub_epi16(ioff, _mm512_slli_epi16(isw, 3));
-        start = _mm512_xor_si512(start, _mm512_set1_epi16((short)0x8000));
-        uint8_t *dst = amx_planes_of_run(planes, run);
-#pragma GCC unroll 4
-        for (int v = 0; v < 4; v++) {
-            __m512i codes = _mm512_loadu_si512(from + v * 64);
-            amx_put_planes(dst + v * 64, _mm512_and_si512(codes, nibble), isw, start);
-            codes = _mm512_and_si512(_mm512_srli_epi16(codes, 4), nibble);
-            amx_put_planes(dst + (4 + v) * 64, codes, isw, start);
-        }
-    }
-}
-
-static void amx_unpack_int8(const uint8_t *panel, const int16_t *scales, uint8_t *planes,
-                            uint32_t run, uint32_t end)
-{
-    for (; run < end; run++) {
-        const uint8_t *from = panel + (size_t)run * INT8_RUN_BYTES;
-        __m512i isw = _mm512_cvtepu16_epi32(
-            _mm256_load_si256((const __m256i *)(const void *)(scales + (size_t)run * PANEL_ROWS)));
-        isw = _mm512_or_si512(isw, _mm512_slli_epi32(isw, 16));
-        /* W = (q + 128)·isw − 128·isw */
-        __m512i start =
-            _mm512_sub_epi16(_mm512_set1_epi16((short)0x8000), _mm512_slli_epi16(isw, 7));
-        uint8_t *dst = amx_planes_of_run(planes, run);
-#pragma GCC unroll 8
-        for (int v = 0; v < 8; v++)
-            amx_put_planes(dst + v * 64, _mm512_load_si512(from + v * 64), isw, start);
-    }
-}
-
-/* Tiles 0, 1 (and 2, 3: the second 16 rows) += a chunk of activations × both planes. */
+/* Tiles 0, 1 (and 2, 3: the second 16 rows) += a chunk of activations × its planes: both, or one
+ * into tiles 0 and 2. */
 ALWAYS_INLINE void amx_multiply_chunk(const int8_t *a, size_t second, const uint8_t *planes,
-                                      bool two)
+                                      unsigned n_planes, bool two)
 {
     tile_load(4, a, TILE_ROW_BYTES);
     tile_load(6, planes, TILE_ROW_BYTES);
-    tile_load(7, planes + TILE_BYTES, TILE_ROW_BYTES);
+    if (n_planes == 2)
+        tile_load(7, planes + TILE_BYTES, TILE_ROW_BYTES);
     if (two)
         tile_load(5, a + second, TILE_ROW_BYTES);
     tile_dot_s8_u8(0, 4, 6);
-    tile_dot_s8_u8(1, 4, 7);
+    if (n_planes == 2)
+        tile_dot_s8_u8(1, 4, 7);
     if (two) {
         tile_dot_s8_u8(2, 5, 6);
-        tile_dot_s8_u8(3, 5, 7);
+        if (n_planes == 2)
+            tile_dot_s8_u8(3, 5, 7);
     }
 }
 
-ALWAYS_INLINE void amx_load_sums(const uint8_t *sums, bool fresh, bool two)
+ALWAYS_INLINE void amx_load_sums(const uint8_t *sums, bool fresh, unsigned n_planes, bool two)
 {
     if (fresh) {
         tile_zero(0);
@@ -311,97 +249,138 @@ ALWAYS_INLINE void amx_load_sums(const uint8_t *sums, bool fresh, bool two)
         return;
     }
     tile_load(0, sums, TILE_ROW_BYTES);
-    tile_load(1, sums + TILE_BYTES, TILE_ROW_BYTES);
+    if (n_planes == 2)
+        tile_load(1, sums + TILE_BYTES, TILE_ROW_BYTES);
     if (two) {
         tile_load(2, sums + 2 * TILE_BYTES, TILE_ROW_BYTES);
-        tile_load(3, sums + 3 * TILE_BYTES, TILE_ROW_BYTES);
+        if (n_planes == 2)
+            tile_load(3, sums + 3 * TILE_BYTES, TILE_ROW_BYTES);
     }
 }
 
 /* The stores are in assembly, where the analyser does not see them. */
 /* NOLINTNEXTLINE(readability-non-const-parameter) */
-ALWAYS_INLINE void amx_store_sums(uint8_t *sums, bool two)
+ALWAYS_INLINE void amx_store_sums(uint8_t *sums, unsigned n_planes, bool two)
 {
     tile_store(0, sums, TILE_ROW_BYTES);
-    tile_store(1, sums + TILE_BYTES, TILE_ROW_BYTES);
+    if (n_planes == 2)
+        tile_store(1, sums + TILE_BYTES, TILE_ROW_BYTES);
     if (two) {
         tile_store(2, sums + 2 * TILE_BYTES, TILE_ROW_BYTES);
-        tile_store(3, sums + 3 * TILE_BYTES, TILE_ROW_BYTES);
+        if (n_planes == 2)
+            tile_store(3, sums + 3 * TILE_BYTES, TILE_ROW_BYTES);
     }
 }
 
 /* The groups of outliers of one chunk, added to the sums in memory. */
 ALWAYS_INLINE void amx_add_groups(const struct amx_group *g, const struct amx_group *end,
-                                  const uint8_t *planes, uint8_t *sums)
+                                  const uint8_t *planes, unsigned n_planes, uint8_t *sums)
 {
     for (; g < end; g++) {
-        uint8_t *at = sums + g->in_sums;
         const uint8_t *w = planes + g->in_planes;
+        uint8_t *at = sums + g->in_sums;
         __m512i hi = _mm512_set1_epi32(g->hi);
-        __m512i s0 = _mm512_dpbusd_epi32(_mm512_load_si512(at), _mm512_load_si512(w), hi),
-                s1 = _mm512_dpbusd_epi32(_mm512_load_si512(at + TILE_BYTES),
-                                         _mm512_load_si512(w + TILE_BYTES), hi);
+        __m512i s0 = _mm512_dpbusd_epi32(_mm512_load_si512(at), _mm512_load_si512(w), hi);
+        if (n_planes == 2) {
+            __m512i s1 = _mm512_dpbusd_epi32(_mm512_load_si512(at + TILE_BYTES),
+                                             _mm512_load_si512(w + TILE_BYTES), hi);
+            _mm512_store_si512(at + TILE_BYTES, s1);
+        }
         _mm512_store_si512(at, s0);
-        _mm512_store_si512(at + TILE_BYTES, s1);
     }
 }
 
-/* Chunks [chunk, end) of K of a pair of row tiles with the panel that is unpacked. The vector units
+/* Where the sums of a pair of the block are for a part; those of hi are SUMS_BYTES further. */
+ALWAYS_INLINE uint8_t *amx_pair_sums(const struct amx_block *b, unsigned part, uint32_t i)
+{
+    return b->sums + ((size_t)part * b->max_pairs + i) * 2 * SUMS_BYTES;
+}
+
+/* Chunks [chunk, end) of K of a pair of row tiles with the part that is unpacked. The vector units
  * work on a chunk's groups while the tile unit has its products. */
-ALWAYS_INLINE void amx_multiply_pair(struct amx_block *b, uint32_t i, uint32_t chunk, uint32_t end,
-                                     bool two)
+ALWAYS_INLINE void amx_multiply_pair(struct amx_block *b, unsigned part, uint32_t i, uint32_t chunk,
+                                     uint32_t end, unsigned n_planes, bool two)
 {
     struct amx_pair pair = amx_pair_of(b->job->act, b->first_pair + i);
     size_t tile_of_rows = (size_t)b->n_chunks * TILE_BYTES;
-    uint8_t *sums = b->sums + (size_t)i * 2 * SUMS_BYTES, *hi_sums = sums + SUMS_BYTES;
+    uint8_t *sums = amx_pair_sums(b, part, i), *hi_sums = sums + SUMS_BYTES;
+    uint32_t *next_dense = &b->next_dense[part * b->max_pairs + i];
     const struct amx_group *group = pair.groups + (chunk == 0 ? 0 : pair.group_ends[chunk - 1]);
     if (chunk == 0) {
-        b->next_dense[i] = 0;
+        *next_dense = 0;
         if (pair.counts[0] + pair.counts[1] > 0)
             memset(hi_sums, 0, two ? SUMS_BYTES : SUMS_BYTES / 2);
     }
-    amx_load_sums(sums, chunk == 0, two);
+    amx_load_sums(sums, chunk == 0, n_planes, two);
     for (uint32_t c = chunk; c < end; c++) {
         const uint8_t *planes = b->planes + (size_t)c * PLANES_BYTES;
         const struct amx_group *group_end = pair.groups + pair.group_ends[c];
-        amx_multiply_chunk(pair.lo + (size_t)c * TILE_BYTES, tile_of_rows, planes, two);
-        amx_add_groups(group, group_end, planes, hi_sums);
+        amx_multiply_chunk(pair.lo + (size_t)c * TILE_BYTES, tile_of_rows, planes, n_planes, two);
+        amx_add_groups(group, group_end, planes, n_planes, hi_sums);
         group = group_end;
     }
-    amx_store_sums(sums, two);
-    uint32_t next = b->next_dense[i], n_dense = pair.counts[0];
+    amx_store_sums(sums, n_planes, two);
+    uint32_t next = *next_dense, n_dense = pair.counts[0];
     if (next == n_dense || pair.dense[next] >= end)
         return;
-    amx_load_sums(hi_sums, false, two);
+    amx_load_sums(hi_sums, false, n_planes, two);
     for (; next < n_dense && pair.dense[next] < end; next++)
         amx_multiply_chunk(pair.hi + (size_t)next * 2 * TILE_BYTES, TILE_BYTES,
-                           b->planes + (size_t)pair.dense[next] * PLANES_BYTES, two);
-    amx_store_sums(hi_sums, two);
-    b->next_dense[i] = next;
+                           b->planes + (size_t)pair.dense[next] * PLANES_BYTES, n_planes, two);
+    amx_store_sums(hi_sums, n_planes, two);
+    *next_dense = next;
 }
 
-/* The four sums of a row: lo and hi by both planes, and its bias. */
-struct amx_sums {
-    __m512i lo[2], hi[2];
-    int64_t bias;
+/* All rows of the block × chunks [chunk, end) of the part that is unpacked. */
+ALWAYS_INLINE void amx_multiply_rows(struct amx_block *b, unsigned part, uint32_t chunk,
+                                     uint32_t end, unsigned n_planes)
+{
+    for (uint32_t p = 0; p < b->n_pairs; p++)
+        if (b->job->act->base.n_rows - (b->first_pair + p) * PAIR_ROWS > TILE_ROWS)
+            amx_multiply_pair(b, part, p, chunk, end, n_planes, true);
+        else
+            amx_multiply_pair(b, part, p, chunk, end, n_planes, false);
+}
+
+static __attribute__((noinline)) void amx_multiply_two(struct amx_block *b, unsigned part,
+                                                       uint32_t chunk, uint32_t end)
+{
+    amx_multiply_rows(b, part, chunk, end, 2);
+}
+
+static __attribute__((noinline)) void amx_multiply_one(struct amx_block *b, unsigned part,
+                                                       uint32_t chunk, uint32_t end)
+{
+    amx_multiply_rows(b, part, chunk, end, 1);
+}
+
+/* What the planes of a row have come to. */
+struct amx_row {
+    const uint8_t *sums[AMX_MAX_PARTS];
+    bool has_hi;
+    int64_t bias; /* −2^15·Σa */
 };
 
-ALWAYS_INLINE struct amx_sums amx_sums_of_row(const struct amx_block *b, uint32_t row)
+ALWAYS_INLINE struct amx_row amx_row_of(const struct amx_block *b, uint32_t row)
 {
     uint32_t in_pair = row % PAIR_ROWS, i = row / PAIR_ROWS - b->first_pair;
     struct amx_pair pair = amx_pair_of(b->job->act, row / PAIR_ROWS);
-    const uint8_t *at = b->sums + (size_t)i * 2 * SUMS_BYTES +
-                        (size_t)(in_pair / TILE_ROWS) * 2 * TILE_BYTES +
-                        (size_t)(in_pair % TILE_ROWS) * TILE_ROW_BYTES,
-                  *hi = at + SUMS_BYTES;
-    struct amx_sums s = {.lo = {_mm512_load_si512(at), _mm512_load_si512(at + TILE_BYTES)},
-                         .bias = pair.bias[in_pair]};
-    s.hi[0] = s.hi[1] = _mm512_setzero_si512();
-    if (pair.counts[0] + pair.counts[1] > 0) {
-        s.hi[0] = _mm512_load_si512(hi);
-        s.hi[1] = _mm512_load_si512(hi + TILE_BYTES);
-    }
-    return s;
+    struct amx_row r = {.has_hi = pair.counts[0] + pair.counts[1] > 0, .bias = pair.bias[in_pair]};
+    for (unsigned part = 0; part < AMX_MAX_PARTS; part++)
+        r.sums[part] = amx_pair_sums(b, part, i) + (size_t)(in_pair / TILE_ROWS) * 2 * TILE_BYTES +
+                       (size_t)(in_pair % TILE_ROWS) * TILE_ROW_BYTES;
+    return r;
+}
+
+/* Σ w·a of one plane: Σ|a| ≤ 29.5·k_total keeps it below 255·29.5·AMX_MAX_K_TOTAL < 2^31. */
+ALWAYS_INLINE __m512i amx_plane_sum(const struct amx_row *r, unsigned part, unsigned plane)
+{
+    const uint8_t *at = r->sums[part] + (size_t)plane * TILE_BYTES;
+    __m512i sum = _mm512_load_si512(at);
+    if (!r->has_hi)
+        return sum;
+    __m512i hi = _mm512_load_si512(at + SUMS_BYTES);
+    return _mm512_add_epi32(sum, _mm512_sub_epi32(_mm512_slli_epi32(hi, 8), hi));
 }
 
 ALWAYS_INLINE __mmask16 amx_output_mask(const struct linear_job *job, uint32_t n)
@@ -422,11 +401,10 @@ ALWAYS_INLINE void amx_put_floats(const struct linear_job *job, uint32_t row, ui
 /* T fits 32 bits, so it may be put together modulo 2^32. */
 ALWAYS_INLINE void amx_finish_int4(const struct amx_block *b, uint32_t row, uint32_t n)
 {
-    struct amx_sums s = amx_sums_of_row(b, row);
-    __m512i lo = _mm512_add_epi32(s.lo[0], _mm512_slli_epi32(s.lo[1], 8)),
-            hi = _mm512_add_epi32(s.hi[0], _mm512_slli_epi32(s.hi[1], 8));
-    lo = _mm512_add_epi32(lo, _mm512_set1_epi32((int32_t)(uint64_t)s.bias));
-    __m512i total = _mm512_add_epi32(lo, _mm512_sub_epi32(_mm512_slli_epi32(hi, 8), hi));
+    struct amx_row r = amx_row_of(b, row);
+    __m512i total =
+        _mm512_add_epi32(amx_plane_sum(&r, 0, 0), _mm512_slli_epi32(amx_plane_sum(&r, 0, 1), 8));
+    total = _mm512_add_epi32(total, _mm512_set1_epi32((int32_t)(uint64_t)r.bias));
     if (b->job->y != NULL)
         amx_put_floats(b->job, row, n, _mm512_cvtepi32_ps(total));
     else
@@ -434,21 +412,13 @@ ALWAYS_INLINE void amx_finish_int4(const struct amx_block *b, uint32_t row, uint
                                  amx_output_mask(b->job, n), total);
 }
 
-ALWAYS_INLINE __m512i amx_half(__m512i x, int half)
+/* T of 8 of the 16 outputs += 2^place·x, in 64 bits. */
+ALWAYS_INLINE void amx_add_half(__m512i *total, __m512i x, int half, unsigned place)
 {
-    return _mm512_cvtepi32_epi64(half == 0 ? _mm512_castsi512_si256(x)
-                                           : _mm512_extracti32x8_epi32(x, 1));
-}
-
-/* T of 8 of the 16 outputs, in 64 bits. */
-ALWAYS_INLINE __m512i amx_total_int8(const struct amx_sums *s, int half)
-{
-    __m512i lo = _mm512_add_epi64(amx_half(s->lo[0], half),
-                                  _mm512_slli_epi64(amx_half(s->lo[1], half), 8)),
-            hi = _mm512_add_epi64(amx_half(s->hi[0], half),
-                                  _mm512_slli_epi64(amx_half(s->hi[1], half), 8));
-    lo = _mm512_add_epi64(lo, _mm512_set1_epi64(s->bias));
-    return _mm512_add_epi64(lo, _mm512_sub_epi64(_mm512_slli_epi64(hi, 8), hi));
+    __m512i wide = _mm512_cvtepi32_epi64(half == 0 ? _mm512_castsi512_si256(x)
+                                                   : _mm512_extracti32x8_epi32(x, 1));
+    wide = _mm512_sll_epi64(wide, _mm_cvtsi32_si128((int)place));
+    *total = _mm512_add_epi64(*total, wide);
 }
 
 ALWAYS_INLINE __m512i amx_join(__m256i first, __m256i second)
@@ -456,11 +426,22 @@ ALWAYS_INLINE __m512i amx_join(__m256i first, __m256i second)
     return _mm512_inserti32x8(_mm512_castsi256_si512(first), second, 1);
 }
 
-ALWAYS_INLINE void amx_finish_int8(const struct amx_block *b, uint32_t row, uint32_t n)
+/* A total of 64 bits: forms Q8 and S. */
+ALWAYS_INLINE void amx_finish_wide(const struct amx_block *b, uint32_t row, uint32_t n,
+                                   struct amx_cut cut)
 {
-    struct amx_sums s = amx_sums_of_row(b, row);
+    struct amx_row r = amx_row_of(b, row);
     const struct linear_job *job = b->job;
-    __m512i first = amx_total_int8(&s, 0), second = amx_total_int8(&s, 1);
+    __m512i first = _mm512_set1_epi64(r.bias * (1 << (cut.bias - 15))), second = first;
+#pragma GCC unroll 2
+    for (unsigned i = 0; i < cut.n_parts; i++)
+#pragma GCC unroll 2
+        for (unsigned plane = 0; plane < amx_part_planes(cut.parts[i]); plane++) {
+            __m512i sum = amx_plane_sum(&r, i, plane);
+            unsigned place = cut.parts[i].from + plane * amx_part_step(cut.parts[i]);
+            amx_add_half(&first, sum, 0, place);
+            amx_add_half(&second, sum, 1, place);
+        }
     if (job->y != NULL) {
         amx_put_floats(job, row, n,
                        _mm512_insertf32x8(_mm512_castps256_ps512(_mm512_cvtepi64_ps(first)),
@@ -476,8 +457,8 @@ ALWAYS_INLINE void amx_finish_int8(const struct amx_block *b, uint32_t row, uint
     _mm512_mask_storeu_epi32(job->high + row * job->y_stride + n, mask, high);
 }
 
-/* All rows of the block × one panel. */
-static void amx_run_panel(struct amx_block *b, uint32_t n)
+/* All rows of the block × one panel of form Q4 or Q8. */
+static void amx_panel_16_bits(struct amx_block *b, uint32_t n)
 {
     const struct weight_cpu *w = b->job->w;
     const uint8_t *panel = weight_panel(w, n / PANEL_ROWS);
@@ -485,32 +466,95 @@ static void amx_run_panel(struct amx_block *b, uint32_t n)
     uint32_t n_runs = w->k_pad / RUN_K;
     for (uint32_t run = 0; run < n_runs; run += PIECE_RUNS) {
         uint32_t end = n_runs - run < PIECE_RUNS ? n_runs : run + PIECE_RUNS;
-        uint32_t chunk = run / 2, chunk_end = (end + 1) / 2;
         if (is_int8)
             amx_unpack_int8(panel, panel_scales(w, panel), b->planes, run, end);
         else if (w->format == PACK_INT4)
             amx_unpack_int4(panel, false, b->planes, run, end);
         else
             amx_unpack_int4(panel, true, b->planes, run, end);
-        for (uint32_t p = 0; p < b->n_pairs; p++)
-            if (b->job->act->base.n_rows - (b->first_pair + p) * PAIR_ROWS > TILE_ROWS)
-                amx_multiply_pair(b, p, chunk, chunk_end, true);
-            else
-                amx_multiply_pair(b, p, chunk, chunk_end, false);
+        amx_multiply_two(b, 0, run / 2, (end + 1) / 2);
     }
     if (is_int8)
         for (uint32_t r = b->row_begin; r < b->row_end; r++)
-            amx_finish_int8(b, r, n);
+            amx_finish_wide(b, r, n, amx_cut_16_bits);
     else
         for (uint32_t r = b->row_begin; r < b->row_end; r++)
             amx_finish_int4(b, r, n);
 }
 
-ALWAYS_INLINE bool amx_takes(const struct weight_cpu *w)
+/* The same of form S, part after part of each piece of K. */
+ALWAYS_INLINE void amx_panel_super(struct amx_block *b, uint32_t n, struct super_form f,
+                                   struct amx_cut cut)
 {
-    bool is_known =
-        w->format == PACK_INT4 || w->format == PACK_INT4_PLAIN || w->format == PACK_INT8;
-    return is_known && w->k_pad > 0 && w->k_pad <= AMX_MAX_K;
+    const struct weight_cpu *w = b->job->w;
+    const uint8_t *panel = weight_panel(w, n / PANEL_ROWS);
+    uint32_t n_runs = w->k_pad / RUN_K;
+    for (uint32_t run = 0; run < n_runs; run += PIECE_RUNS) {
+        uint32_t end = n_runs - run < PIECE_RUNS ? n_runs : run + PIECE_RUNS;
+#pragma GCC unroll 2
+        for (unsigned i = 0; i < AMX_MAX_PARTS; i++) {
+            amx_unpack_super(w, panel, f, cut.bias, cut.parts[i], b->planes, run, end);
+            if (amx_part_planes(cut.parts[i]) == 2)
+                amx_multiply_two(b, i, run / 2, (end + 1) / 2);
+            else
+                amx_multiply_one(b, i, run / 2, (end + 1) / 2);
+        }
+    }
+    for (uint32_t r = b->row_begin; r < b->row_end; r++)
+        amx_finish_wide(b, r, n, cut);
+}
+
+#define AMX_SUPER_FUNCTION(type)                                                                   \
+    static __attribute__((noinline)) void amx_panel_##type(struct amx_block *b, uint32_t n)        \
+    {                                                                                              \
+        amx_panel_super(b, n, super_forms[type], amx_cuts[type]);                                  \
+    }
+#define AMX_SUPER_CASE(type)                                                                       \
+    case type:                                                                                     \
+        amx_panel_##type(b, n);                                                                    \
+        break;
+SUPER_FORMS(AMX_SUPER_FUNCTION)
+
+static __attribute__((noinline)) void amx_panel_24_bits(struct amx_block *b, uint32_t n)
+{
+    amx_panel_super(b, n, super_forms[DTYPE_Q5_K], amx_cut_24_bits);
+}
+
+static void amx_run_panel(struct amx_block *b, uint32_t n)
+{
+    const struct weight_cpu *w = b->job->w;
+    if (w->format != PACK_SUPER) {
+        amx_panel_16_bits(b, n);
+        return;
+    }
+    if (w->base.source == DTYPE_Q5_K && amx_fits_24_bits(w, weight_panel(w, n / PANEL_ROWS))) {
+        amx_panel_24_bits(b, n);
+        return;
+    }
+    switch ((enum dtype)w->base.source) {
+        SUPER_FORMS(AMX_SUPER_CASE)
+    default:
+        break;
+    }
+}
+
+ALWAYS_INLINE bool amx_knows(const struct weight_cpu *w)
+{
+    bool is_known = w->format == PACK_INT4 || w->format == PACK_INT4_PLAIN ||
+                    w->format == PACK_INT8 || w->format == PACK_SUPER;
+    return is_known && w->k_pad > 0 && w->k_pad <= AMX_MAX_K && w->base.k_total <= AMX_MAX_K_TOTAL;
+}
+
+/* Whether a share of so many rows is faster in tiles (linear_amx.h). */
+ALWAYS_INLINE bool amx_takes(const struct weight_cpu *w, uint32_t n_rows)
+{
+    uint32_t min_rows = AMX_MIN_ROWS;
+    if (w->format == PACK_SUPER) {
+        struct amx_cut cut = amx_cuts[w->base.source];
+        unsigned n_planes = amx_part_planes(cut.parts[0]) + amx_part_planes(cut.parts[1]);
+        min_rows = n_planes == 4 ? AMX_MIN_ROWS_FOUR : AMX_MIN_ROWS_THREE;
+    }
+    return n_rows >= min_rows && amx_knows(w);
 }
 
 /* Rows [begin, end) for amx_linear_int(); wider ones than it takes are left alone. */
@@ -520,7 +564,7 @@ static void amx_arrange(struct act_cpu *act, uint32_t begin, uint32_t end)
         amx_arrange_pair(act, row / PAIR_ROWS);
 }
 
-/* A share with a weight that amx_takes(), of rows that are arranged. */
+/* A share with a weight that amx_knows(), of rows that are arranged. */
 static void amx_linear_int(const struct linear_job *job, const struct linear_share *share)
 {
     struct amx_block b = {.job = job, .n_chunks = (job->w->k_pad + CHUNK_K - 1) / CHUNK_K};

@@ -11,6 +11,7 @@
 
 #include "kernels/cpu/act_cpu.h"
 #include "kernels/cpu/linear_int.h"
+#include "kernels/cpu/super_codes_impl.h"
 #include "kernels/cpu/super_form.h"
 #include "kernels/cpu/vec_int.h"
 #include "kernels/cpu/weight_cpu.h"
@@ -76,28 +77,6 @@ ALWAYS_INLINE vi super_start(int32_t minus_8, int zero)
     default:
         return v;
     }
-}
-
-/* `width` bits of each byte from bit `from` on, put to bit `to`. */
-ALWAYS_INLINE vi super_bits(vi v, unsigned from, unsigned to, unsigned width)
-{
-    v = from > to ? vi_srl16(v, from - to) : to > from ? vi_sll16(v, to - from) : v;
-    return vi_and(v, vi_set1_8((char)(((1U << width) - 1) << to)));
-}
-
-/* The codes of column group g of a run. */
-ALWAYS_INLINE vi super_codes(const uint8_t *run, unsigned bits, unsigned g)
-{
-    if (bits == 8)
-        return vi_loadu(run + g * 64);
-    const uint8_t *high = run + (bits <= 3 ? 128 : 256);
-    vi q = bits <= 3 ? super_bits(vi_loadu(run + g / 4 * 64), g % 4 * 2, 0, 2)
-                     : super_bits(vi_loadu(run + g % 4 * 64), g / 4 * 4, 0, 4);
-    if (bits == 6)
-        q = vi_or(q, super_bits(vi_loadu(high + g / 4 * 64), g % 4 * 2, 4, 2));
-    else if (bits % 2 == 1)
-        q = vi_or(q, super_bits(vi_loadu(high), g, bits - 1, 1));
-    return q;
 }
 
 ALWAYS_INLINE void super_add(struct super_total *t, vi a, vi b)
@@ -421,15 +400,8 @@ ALWAYS_INLINE void super_rows(const struct linear_job *job, const struct linear_
     }
 }
 
-/* Forms of fewer bits than 8, by the type of the file: X(type) each. A function of its own for each
- * form: in one with all of them the compiler's passes take minutes. */
-#define SUPER_FORMS(X)                                                                             \
-    X(DTYPE_Q5_0)                                                                                  \
-    X(DTYPE_Q5_1)                                                                                  \
-    X(DTYPE_Q2_K)                                                                                  \
-    X(DTYPE_Q3_K)                                                                                  \
-    X(DTYPE_Q5_K)                                                                                  \
-    X(DTYPE_Q6_K)
+/* A function of its own for each form: in one with all of them the compiler's passes take minutes.
+ */
 #define SUPER_FUNCTION(type)                                                                       \
     static __attribute__((noinline)) void linear_##type(const struct linear_job *job,              \
                                                         const struct linear_share *share)          \

@@ -41,6 +41,15 @@ static const struct super_form super_forms[N_DTYPES] = {
     [DTYPE_Q6_K] = {6, 32, 2, false, 8},
 };
 
+/* Forms of fewer bits than 8, by the type of the file: X(type) each. */
+#define SUPER_FORMS(X)                                                                             \
+    X(DTYPE_Q5_0)                                                                                  \
+    X(DTYPE_Q5_1)                                                                                  \
+    X(DTYPE_Q2_K)                                                                                  \
+    X(DTYPE_Q3_K)                                                                                  \
+    X(DTYPE_Q5_K)                                                                                  \
+    X(DTYPE_Q6_K)
+
 /* Where the parts of a super-block stand. */
 struct super_layout {
     uint32_t mins, scales, codes, run_bytes, bytes;

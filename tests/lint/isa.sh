@@ -21,6 +21,21 @@ objdump -d --no-show-raw-insn -M intel "$folder/linear_int_amx.c.o" >"$folder/in
 for operands in tmm0,tmm4,tmm6 tmm1,tmm4,tmm7 tmm2,tmm5,tmm6 tmm3,tmm5,tmm7; do
     grep -qE "tdpbsud +$operands\b" "$folder/intel" || { echo "linear_int_amx.c: no tdpbsud $operands"; failed=1; }
 done
+# Parts of two planes and of one, each for 16 and 32 rows, of lo and hi: 8 and 4 times.
+for operands in tmm0,tmm4,tmm6=8 tmm2,tmm5,tmm6=4 tmm3,tmm5,tmm7=2; do
+    n=$(grep -cE "tdpbsud +${operands%=*}\b" "$folder/intel" || true)
+    [ "$n" -ge "${operands#*=}" ] || { echo "linear_int_amx.c: $n times tdpbsud ${operands%=*}, at least ${operands#*=} expected"; failed=1; }
+done
+# Each form S has a function of its own that multiplies codes and hands their planes to the tiles.
+for type in Q5_0 Q5_1 Q2_K Q3_K Q5_K Q6_K 24_bits; do
+    name=amx_panel_DTYPE_$type
+    [ $type != 24_bits ] || name=amx_panel_24_bits
+    name=$(objdump -t "$folder/linear_int_amx.c.o" | grep -oE "\b$name(\.[a-z0-9.]+)?$" | grep -v cold || true) # the compiler may add an ending
+    body=$(objdump -d --no-show-raw-insn --disassemble="$name" "$folder/linear_int_amx.c.o")
+    for instruction in vpmullw 'call.*amx_multiply_two'; do
+        grep -qE "$instruction" <<<"$body" || { echo "linear_int_amx.c: no $instruction in $name"; failed=1; }
+    done
+done
 for instruction in ldtilecfg tilerelease tilezero tileloadd tilestored; do
     expect linear_dense_amx.c.o $instruction 1
 done

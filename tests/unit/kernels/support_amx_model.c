@@ -24,7 +24,7 @@ static void arrange_model(struct act_cpu *act, uint32_t begin, uint32_t end)
 
 static void linear_int_model(const struct linear_job *job, const struct linear_share *share)
 {
-    if (amx_takes(job->w))
+    if (amx_knows(job->w))
         amx_linear_int(job, share);
     else
         linear_int_avx512(job, share);
@@ -81,6 +81,11 @@ const struct op_table *amx_model_ops(void)
 bool amx_model_checks(void)
 {
     return check_tiles_int8() && check_tiles_bf16();
+}
+
+bool amx_model_takes(const struct weight_cpu *w, uint32_t n_rows)
+{
+    return amx_takes(w, n_rows);
 }
 
 size_t amx_model_scratch_bytes(uint32_t k_pad)

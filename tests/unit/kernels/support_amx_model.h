@@ -10,6 +10,7 @@
 struct op_table;
 struct linear_job;
 struct linear_share;
+struct weight_cpu;
 
 #define AMX_MODEL "amx model"
 
@@ -21,6 +22,9 @@ void amx_model_dense_by_tiles(const struct linear_job *job, const struct linear_
 
 /* The check of the tiles that the product makes before it takes AMX, of the model. */
 bool amx_model_checks(void);
+
+/* Whether the product gives a share of so many rows of an integer weight to the tiles. */
+bool amx_model_takes(const struct weight_cpu *w, uint32_t n_rows);
 
 /* Scratch that the integer linear lays out for a weight of k_pad columns. */
 size_t amx_model_scratch_bytes(uint32_t k_pad);

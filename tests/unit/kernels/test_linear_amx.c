@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/cpu.h"
+#include "base/error.h"
 #include "kernels/cpu/act_cpu.h"
 #include "kernels/cpu/dense.h"
 #include "kernels/cpu/inner.h"
@@ -98,54 +99,110 @@ static void test_bf16_pairs_are_two_chains_that_flush_subnormals(void **state)
     assert_true(isnan(dot_bf16(inf, zero, 1, 1.0f)));
 }
 
-/* What each share writes, put together, against the reference on the whole. */
-static void check_splits(enum dtype type, uint32_t m, uint32_t n, uint32_t k, float outliers,
-                         struct random *r)
+static const enum dtype super_types[] = {DTYPE_Q5_0, DTYPE_Q5_1, DTYPE_Q2_K,
+                                         DTYPE_Q3_K, DTYPE_Q5_K, DTYPE_Q6_K};
+enum { N_SUPER_TYPES = sizeof(super_types) / sizeof(super_types[0]) };
+
+/* A linear in the model and in the reference, from the same activations. */
+struct pair_of_sets {
+    struct rig ref, amx;
+    struct weight *w;
+    struct act *act_ref, *act_amx;
+    uint32_t m, n;
+    char what[96];
+};
+
+/* x[m][k_local of desc]. */
+static struct pair_of_sets open_pair(const struct weight_desc *desc, const void *raw,
+                                     const float *x, uint32_t m)
 {
-    struct rig ref = rig_open("ref", 1), amx = rig_open(AMX_MODEL, 1);
-    float *x = random_floats(r, (size_t)m * k, outliers);
-    uint8_t *raw = random_rows(r, type, n, k);
-    struct weight_desc desc = column_desc(type, n, k);
-    struct weight *w = pack_weight(ref.ops, &desc, raw);
-    size_t n_bytes = (size_t)m * n * sizeof(float);
-    float *want = malloc(n_bytes), *y = poisoned((size_t)m * n);
-    run_linear_op(&ref, w, x, m, k, want);
-    struct act *act = make_act(&amx, m, k);
-    struct tensor tx = tensor_view(x, DTYPE_F32, m, k);
-    assert_int_equal(op_act_prepare(amx.stream, act, &tx, ACT_INT8, NULL, NULL), 0);
-    struct linear_job job = {act_cpu(act), weight_cpu(w), y, NULL, NULL, n, 0};
-    const struct cpu_inner *inner = inner_of(amx.ops);
-    for (uint32_t row = 0; row < m;) {
-        uint32_t rows = 1 + random_u32(r) % 41;
-        uint32_t end = row + rows < m ? row + rows : m;
-        for (uint32_t out = 0; out < n;) {
-            uint32_t outs = PANEL_ROWS * (1 + random_u32(r) % 3);
-            uint32_t out_end = out + outs < n ? out + outs : n;
+    struct pair_of_sets p = {
+        .ref = rig_open("ref", 1), .amx = rig_open(AMX_MODEL, 1), .m = m, .n = desc->n_rows};
+    p.w = pack_weight(p.ref.ops, desc, raw);
+    uint32_t k = p.w->k_local;
+    struct tensor tx = tensor_view((void *)(uintptr_t)x, DTYPE_F32, m, k);
+    p.act_ref = make_act(&p.ref, m, k);
+    p.act_amx = make_act(&p.amx, m, k);
+    assert_int_equal(op_act_prepare(p.ref.stream, p.act_ref, &tx, ACT_INT8, NULL, NULL), 0);
+    assert_int_equal(op_act_prepare(p.amx.stream, p.act_amx, &tx, ACT_INT8, NULL, NULL), 0);
+    snprintf(p.what, sizeof(p.what), "%s m=%u n=%u k=%u from %u", dtype_name(desc->source), m, p.n,
+             k, p.w->k_begin);
+    return p;
+}
+
+static void close_pair(struct pair_of_sets *p)
+{
+    p->ref.ops->act_destroy(p->act_ref);
+    p->amx.ops->act_destroy(p->act_amx);
+    free(p->w);
+    rig_close(&p->amx);
+    rig_close(&p->ref);
+}
+
+/* Shares of rows and outputs of any size, in any order of sizes. */
+static void run_shares(const struct pair_of_sets *p, const struct linear_job *job, struct random *r)
+{
+    const struct cpu_inner *inner = inner_of(p->amx.ops);
+    for (uint32_t row = 0; row < p->m;) {
+        uint32_t rows = 1 + random_u32(r) % 41, end = row + rows < p->m ? row + rows : p->m;
+        for (uint32_t out = 0; out < p->n;) {
+            uint32_t outs = PANEL_ROWS * (1 + random_u32(r) % 3),
+                     out_end = out + outs < p->n ? out + outs : p->n;
             struct linear_share share = {row, end, out, out_end,
-                                         stream_scratch(stream_cpu(amx.stream), 0)};
-            inner->linear_int(&job, &share);
+                                         stream_scratch(stream_cpu(p->amx.stream), 0)};
+            inner->linear_int(job, &share);
             out = out_end;
         }
         row = end;
     }
-    char what[96];
-    snprintf(what, sizeof(what), "%s m=%u n=%u k=%u outliers %g", dtype_name(type), m, n, k,
-             (double)outliers);
-    assert_same_bits(want, y, n_bytes, what);
-    amx.ops->act_destroy(act);
+}
+
+/* What each share writes, put together, against the reference on the whole: y, and T in planes. */
+static void check_pair(const struct pair_of_sets *p, struct random *r)
+{
+    const size_t n_all = (size_t)p->m * p->n, n_bytes = n_all * sizeof(float);
+    const struct linear_share whole = {0, p->m, 0, p->n, NULL};
+    float *want = poisoned(n_all), *y = poisoned(n_all);
+    struct linear_job job_ref = {act_cpu(p->act_ref), weight_cpu(p->w), want, NULL, NULL, p->n, 0},
+                      job = {act_cpu(p->act_amx), weight_cpu(p->w), y, NULL, NULL, p->n, 0};
+    inner_of(p->ref.ops)->linear_int(&job_ref, &whole);
+    run_shares(p, &job, r);
+    assert_same_bits(want, y, n_bytes, p->what);
+    int32_t *sums[2] = {calloc(2, n_bytes), calloc(2, n_bytes)};
+    for (int i = 0; i < 2; i++) {
+        struct linear_job *j = i == 0 ? &job_ref : &job;
+        j->y = NULL;
+        j->sums = sums[i];
+        j->sums_stride = p->n;
+        j->high = p->w->n_partial_planes == 2 ? sums[i] + n_all : NULL;
+    }
+    inner_of(p->ref.ops)->linear_int(&job_ref, &whole);
+    run_shares(p, &job, r);
+    assert_same_bits(sums[0], sums[1], 2 * n_bytes, p->what);
+    free(sums[0]);
+    free(sums[1]);
     free(y);
     free(want);
-    free(w);
+}
+
+static void check_splits(enum dtype type, uint32_t m, uint32_t n, uint32_t k, float outliers,
+                         struct random *r)
+{
+    float *x = random_floats(r, (size_t)m * k, outliers);
+    uint8_t *raw = random_rows(r, type, n, k);
+    struct weight_desc desc = column_desc(type, n, k);
+    struct pair_of_sets p = open_pair(&desc, raw, x, m);
+    check_pair(&p, r);
+    close_pair(&p);
     free(raw);
     free(x);
-    rig_close(&amx);
-    rig_close(&ref);
 }
 
 static void test_any_split_and_any_share_of_outliers_gives_the_reference_bits(void **state)
 {
     (void)state;
-    static const enum dtype types[] = {DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q4_K, DTYPE_Q8_0, DTYPE_Q6_K};
+    static const enum dtype types[] = {DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q4_K, DTYPE_Q8_0, DTYPE_Q5_0,
+                                       DTYPE_Q5_1, DTYPE_Q2_K, DTYPE_Q3_K, DTYPE_Q5_K, DTYPE_Q6_K};
     static const float shares[] = {0.0f, 0.005f, 0.02f, 0.05f, 0.5f};
     struct random r = {41};
     if (!cpu_features()->avx512_vnni)
@@ -156,6 +213,165 @@ static void test_any_split_and_any_share_of_outliers_gives_the_reference_bits(vo
             check_splits(types[t], 35, 18, 2304, shares[i], &r); /* three pieces of K */
             if (dtype_block_elems(types[t]) == 32)
                 check_splits(types[t], 33, 37, 32 * (1 + random_u32(&r) % 23), shares[i], &r);
+        }
+}
+
+/* Where the f16 scales of a block are. */
+static void scales_of(enum dtype type, uint32_t at[2], uint32_t *out_n)
+{
+    at[0] = type == DTYPE_Q2_K ? 80 : type == DTYPE_Q3_K ? 108 : type == DTYPE_Q6_K ? 208 : 0;
+    at[1] = at[0] + 2;
+    *out_n = type == DTYPE_Q5_1 || type == DTYPE_Q2_K || type == DTYPE_Q5_K ? 2 : 1;
+}
+
+/* Which signs the scales of a block have. */
+enum signs { SIGNS_ANY, SIGNS_PLUS, SIGNS_MINUS };
+
+/* Rows whose blocks have the largest scale of their row, half of it or none, and codes, scales and
+ * minima all 0, all ones, a sign alone, all but the sign, or random: W comes to its bounds. */
+static uint8_t *extreme_rows(struct random *r, enum dtype type, enum signs signs, uint32_t n,
+                             uint32_t k)
+{
+    static const uint8_t fills[] = {0x00, 0xFF, 0x80, 0x7F, 0x0F, 0xF0};
+    static const float sizes[] = {1.0f, 1.0f, 1.0f, 0.5f, 0.0f};
+    uint8_t *raw = random_rows(r, type, n, k);
+    uint32_t block = dtype_block_bytes(type), at[2], n_scales;
+    scales_of(type, at, &n_scales);
+    for (size_t i = 0; i < dtype_row_bytes(type, k) * n; i += block) {
+        uint32_t parts[2] = {random_u32(r) % 8, random_u32(r) % 8}, cut = random_u32(r) % block;
+        for (uint32_t j = 0; j < block; j++) {
+            uint32_t fill = parts[j < cut ? 0 : 1];
+            if (fill < sizeof(fills))
+                raw[i + j] = fills[fill];
+        }
+        for (uint32_t j = 0; j < n_scales; j++) {
+            float size = sizes[random_u32(r) % 5];
+            bool minus = signs == SIGNS_ANY ? random_u32(r) % 2 == 0 : signs == SIGNS_MINUS;
+            uint16_t half = f32_to_f16(minus ? -size : size);
+            memcpy(raw + i + at[j], &half, sizeof(half));
+        }
+    }
+    return raw;
+}
+
+/* Rows of one sign, of the other, of both, and with outliers. */
+static float *extreme_floats(struct random *r, uint32_t m, uint32_t k)
+{
+    float *x = random_floats(r, (size_t)m * k, 0.0f);
+    for (uint32_t row = 0; row < m; row++)
+        for (uint32_t i = 0; i < k; i++) {
+            float *at = &x[(size_t)row * k + i];
+            if (row % 4 < 2)
+                *at = row % 4 == 0 ? 1.0f : -1.0f;
+            if (row % 8 >= 4 && random_u32(r) % 16 == 0)
+                *at = random_u32(r) % 2 == 0 ? 250.0f : -250.0f;
+        }
+    return x;
+}
+
+static void check_extremes(enum dtype type, enum signs signs, uint32_t m, uint32_t n, uint32_t k,
+                           struct random *r)
+{
+    float *x = extreme_floats(r, m, k);
+    uint8_t *raw = extreme_rows(r, type, signs, n, k);
+    struct weight_desc desc = column_desc(type, n, k);
+    struct pair_of_sets p = open_pair(&desc, raw, x, m);
+    check_pair(&p, r);
+    close_pair(&p);
+    free(raw);
+    free(x);
+}
+
+static void test_super_blocks_at_their_bounds_give_the_reference_bits(void **state)
+{
+    (void)state;
+    struct random r = {47};
+    if (!cpu_features()->avx512_vnni)
+        skip();
+    for (int t = 0; t < N_SUPER_TYPES; t++)
+        for (enum signs signs = SIGNS_ANY; signs <= SIGNS_MINUS; signs++) {
+            check_extremes(super_types[t], signs, 35, 49, 1280, &r);
+            check_extremes(super_types[t], signs, 5, 3, AMX_MAX_K, &r);
+        }
+}
+
+/* Every number of rows, from the first of the same 70. */
+static void test_super_blocks_of_any_number_of_rows_give_the_reference_bits(void **state)
+{
+    (void)state;
+    enum { M = 70, N = 35, K = 768 };
+    static float want[M * N], y[M * N];
+    struct random r = {48};
+    if (!cpu_features()->avx512_vnni)
+        skip();
+    struct rig ref = rig_open("ref", 1), amx = rig_open(AMX_MODEL, 2);
+    for (int t = 0; t < N_SUPER_TYPES; t++) {
+        float *x = random_floats(&r, (size_t)M * K, 0.03f);
+        uint8_t *raw = random_rows(&r, super_types[t], N, K);
+        struct weight_desc desc = column_desc(super_types[t], N, K);
+        struct weight *w = pack_weight(ref.ops, &desc, raw);
+        run_linear_op(&ref, w, x, M, K, want);
+        for (uint32_t m = 1; m <= M; m++) {
+            run_linear_op(&amx, w, x, m, K, y);
+            assert_same_bits(want, y, (size_t)m * N * sizeof(float), dtype_name(super_types[t]));
+        }
+        free(w);
+        free(raw);
+        free(x);
+    }
+    rig_close(&amx);
+    rig_close(&ref);
+}
+
+/* Ranks whose columns begin inside a block of the file: super-blocks of 4, 2 and 1 runs. */
+static void test_super_blocks_cut_by_ranks_give_the_reference_bits(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t k, tp, index;
+    } cuts[] = {{1280, 2, 1}, {768, 4, 1}, {768, 8, 5}, {768, 1, 0}, {512, 8, 7}};
+    struct random r = {49};
+    if (!cpu_features()->avx512_vnni)
+        skip();
+    for (int t = 0; t < N_SUPER_TYPES; t++)
+        for (size_t i = 0; i < sizeof(cuts) / sizeof(cuts[0]); i++) {
+            float *x = random_floats(&r, (size_t)39 * cuts[i].k, 0.02f);
+            uint8_t *raw = random_rows(&r, super_types[t], 20, cuts[i].k);
+            struct weight_desc desc =
+                row_desc(super_types[t], 20, cuts[i].k, cuts[i].tp, cuts[i].index);
+            struct pair_of_sets p = open_pair(&desc, raw, x, 39);
+            check_pair(&p, &r);
+            close_pair(&p);
+            free(raw);
+            free(x);
+        }
+}
+
+static void test_tiles_are_taken_by_rows_planes_and_columns(void **state)
+{
+    (void)state;
+    static const struct {
+        enum dtype type;
+        uint32_t min_rows;
+    } forms[] = {
+        {DTYPE_Q4_0, AMX_MIN_ROWS},       {DTYPE_Q4_K, AMX_MIN_ROWS},
+        {DTYPE_Q8_0, AMX_MIN_ROWS},       {DTYPE_Q5_0, AMX_MIN_ROWS_THREE},
+        {DTYPE_Q5_1, AMX_MIN_ROWS_THREE}, {DTYPE_Q2_K, AMX_MIN_ROWS_THREE},
+        {DTYPE_Q3_K, AMX_MIN_ROWS_THREE}, {DTYPE_Q5_K, AMX_MIN_ROWS_FOUR},
+        {DTYPE_Q6_K, AMX_MIN_ROWS_FOUR},
+    };
+    for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++)
+        for (uint32_t k = AMX_MAX_K; k <= AMX_MAX_K + 256; k += 256) {
+            struct weight_desc desc = column_desc(forms[i].type, 1, k);
+            struct error err = {0};
+            if (weight_bytes_cpu(&desc, &err) == 0)
+                continue; /* form Q4 has no more columns */
+            struct weight_cpu w;
+            assert_int_equal(weight_init_cpu(&desc, &w, &err), 0);
+            assert_false(amx_model_takes(&w, forms[i].min_rows - 1));
+            assert_int_equal(amx_model_takes(&w, forms[i].min_rows), k <= AMX_MAX_K);
+            w.base.k_total = AMX_MAX_K_TOTAL + 1; /* too many for the 32 bits of a plane's sum */
+            assert_false(amx_model_takes(&w, forms[i].min_rows));
         }
 }
 
@@ -251,8 +467,8 @@ static void test_rows_of_several_blocks_give_the_reference_bits(void **state)
     if (!cpu_features()->avx512_vnni)
         skip();
     float *x = random_floats(&r, (size_t)M * K, 0.01f), want[M * N], y[M * N];
-    static const enum dtype types[] = {DTYPE_Q4_1, DTYPE_Q8_0};
-    for (int t = 0; t < 2; t++) {
+    static const enum dtype types[] = {DTYPE_Q4_1, DTYPE_Q8_0, DTYPE_Q6_K};
+    for (int t = 0; t < 3; t++) {
         uint8_t *raw = random_rows(&r, types[t], N, K);
         struct rig avx512 = rig_open("avx512", 2), amx = rig_open(AMX_MODEL, 2);
         struct weight_desc desc = column_desc(types[t], N, K);
@@ -294,6 +510,10 @@ int main(void)
         cmocka_unit_test(test_signed_by_unsigned_bytes_add_up_and_wrap),
         cmocka_unit_test(test_bf16_pairs_are_two_chains_that_flush_subnormals),
         cmocka_unit_test(test_any_split_and_any_share_of_outliers_gives_the_reference_bits),
+        cmocka_unit_test(test_super_blocks_at_their_bounds_give_the_reference_bits),
+        cmocka_unit_test(test_super_blocks_of_any_number_of_rows_give_the_reference_bits),
+        cmocka_unit_test(test_super_blocks_cut_by_ranks_give_the_reference_bits),
+        cmocka_unit_test(test_tiles_are_taken_by_rows_planes_and_columns),
         cmocka_unit_test(test_bf16_adds_in_the_order_of_tiles_by_either_unit),
         cmocka_unit_test(test_rows_of_several_blocks_give_the_reference_bits),
         cmocka_unit_test(test_the_check_of_the_tiles_passes_on_the_model),
