@@ -256,11 +256,12 @@ static size_t attention_scratch_bytes(uint32_t head_dim)
     size_t floats = (ATTENTION_MAX_Q + ATTENTION_MAX_NQ) * result +
                     (size_t)ATTENTION_MAX_NQ * ATTENTION_PARTITION + 2 * ATTENTION_MAX_Q +
                     2 * ATTENTION_PARTITION + 2 * dim * ATTENTION_PARTITION;
-    size_t codes = ATTENTION_MAX_Q * 2 * dim + ATTENTION_MAX_NQ * 2 * (size_t)ATTENTION_PARTITION;
+    size_t codes = (ATTENTION_MAX_Q + ATTENTION_MAX_NQ) * attention_query_bytes(head_dim) +
+                   ATTENTION_MAX_NQ * 2 * (size_t)ATTENTION_PARTITION + ATTENTION_PRODUCT_BYTES;
     return floats * sizeof(float) + codes;
 }
 
-_Static_assert((ATTENTION_MAX_Q + ATTENTION_MAX_NQ + 2 * ATTENTION_PARTITION) *
+_Static_assert((2 * (ATTENTION_MAX_Q + ATTENTION_MAX_NQ) + 2 * ATTENTION_PARTITION) *
                            (ATTENTION_MAX_HEAD_DIM + 16) * 6 <
                        PARTS_AT &&
                    PARTS_AT + PARTS_BYTES <= STREAM_SCRATCH_BYTES,

@@ -2,6 +2,8 @@
  * words too, because vpmaddubsw saturates. */
 #pragma once
 
+#include <string.h>
+
 #include "kernels/cpu/attention_part.h"
 #include "kernels/cpu/vec_avx2.h"
 

@@ -3,6 +3,8 @@
  * codes[n] lo. attention_dot_avx2.h has the same names with the same integers. */
 #pragma once
 
+#include <string.h>
+
 #include "kernels/cpu/attention_part.h"
 #include "kernels/cpu/vec_avx512.h"
 

@@ -4,7 +4,7 @@
 #include "kernels/cpu/inner.h"
 #include "kernels/cpu/kv_layout.h"
 
-enum { PART = ATTENTION_PARTITION, N_TILES = PART / KV_TILE };
+enum { PART = ATTENTION_PARTITION, PART_TILES = PART / KV_TILE };
 
 /* Asks for what is used half a unit later. Into L2: the loads that L1 can have under way are too
  * few to read memory as fast as a core may. */
@@ -12,10 +12,10 @@ enum { PART = ATTENTION_PARTITION, N_TILES = PART / KV_TILE };
 
 /* The tiles of one partition. */
 struct partition {
-    const uint8_t *k[N_TILES], *v[N_TILES];
-    const uint8_t *k_scales[N_TILES], *v_scales[N_TILES]; /* int8: f32[KV_TILE] each */
-    const uint8_t
-        *next_k[N_TILES]; /* fetched while V is read: the partition after it, or anything */
+    const uint8_t *k[PART_TILES], *v[PART_TILES];
+    const uint8_t *k_scales[PART_TILES], *v_scales[PART_TILES]; /* int8: f32[KV_TILE] each */
+    /* fetched while this one is read: the partition after it, or anything */
+    const uint8_t *next_k[PART_TILES], *next_v[PART_TILES];
     enum dtype dtype;
     uint32_t base;
     size_t v_item; /* bytes from one position's V to the next; int8: head_dim of the tiles */

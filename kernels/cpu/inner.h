@@ -2,7 +2,7 @@
  * segments, partitions of work) is shared by all sets and lives in *_cpu.c. Each function computes
  * what one thread does for one row, span or tile; no function allocates. Implementations: plain C
  * (ref_*.c), AVX2 and AVX-512 (*_avx2.c, *_avx512.c from the same *_impl.h in 16-lane vectors), AMX
- * tiles (*_amx.c: linears only).
+ * tiles (*_amx.c: linears, attention).
  *
  * Sums over a row run in 16 lanes (lane = index mod 16, ascending) added by one tree:
  * l[i] + l[i + 8], then + 4, + 2, + 1. */
@@ -88,8 +88,9 @@ static inline struct attention_tile attention_group_tile(const struct attention_
 enum {
     ATTENTION_PARTITION = 128,
     ATTENTION_MAX_Q = 128,
-    ATTENTION_MAX_NQ = 8, /* queries that go through a partition together */
+    ATTENTION_MAX_NQ = 16, /* queries that go through a partition together */
     ATTENTION_MAX_HEAD_DIM = 1024,
+    ATTENTION_PRODUCT_BYTES = 4096, /* of products before they are put together */
 };
 
 /* A query's result over some positions: P·V [attention_dim], their largest score, Σ exp(score −
@@ -101,6 +102,12 @@ static inline uint32_t attention_dim(uint32_t head_dim)
 static inline uint32_t attention_result_floats(uint32_t head_dim)
 {
     return attention_dim(head_dim) + 16;
+}
+
+/* What a query takes at most as a kernel multiplies it: two planes of codes, padded to 64. */
+static inline size_t attention_query_bytes(uint32_t head_dim)
+{
+    return 2 * (((size_t)head_dim + 63) & ~(size_t)63);
 }
 
 /* Among tile->parts, that of partition i and a query. */

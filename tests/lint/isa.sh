@@ -43,6 +43,13 @@ objdump -d --no-show-raw-insn -M intel "$folder/linear_dense_amx.c.o" >"$folder/
 for operands in tmm0,tmm4,tmm6 tmm1,tmm5,tmm6 tmm2,tmm4,tmm7 tmm3,tmm5,tmm7; do
     grep -qE "tdpbf16ps +$operands\b" "$folder/intel" || { echo "linear_dense_amx.c: no tdpbf16ps $operands"; failed=1; }
 done
+for instruction in ldtilecfg tilerelease tilezero tileloadd tilestored; do
+    expect attention_amx.c.o $instruction 1
+done
+objdump -d --no-show-raw-insn -M intel "$folder/attention_amx.c.o" >"$folder/intel"
+for operands in tmm0,tmm4,tmm6 tmm1,tmm5,tmm6 tmm2,tmm4,tmm7 tmm3,tmm5,tmm7; do
+    grep -qE "tdpbsud +$operands\b" "$folder/intel" || { echo "attention_amx.c: no tdpbsud $operands"; failed=1; }
+done
 for object in "$folder"/*.o; do
     name=$(basename "$object")
     case $name in

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "kernels/cpu/ops_cpu.h"
+#include "support_attention_model.h"
 
 static struct cpu_inner inner;
 static struct cpu_set set;
@@ -63,6 +64,7 @@ static void make_set(void)
     inner.arrange_min_rows = 1;
     inner.linear_int = linear_int_model;
     inner.linear_dense = linear_dense_model;
+    inner.attention = attention_amx_model;
     set.ops = *avx512;
     set.ops.name = AMX_MODEL;
     set.ops.scratch_bytes = NULL;

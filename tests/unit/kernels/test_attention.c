@@ -217,7 +217,7 @@ static void test_attention_has_one_result_whatever_the_set_chunk_and_threads(voi
         size_t n_bytes = (size_t)w.n_tokens * w.s->n_heads * w.s->head_dim * sizeof(float);
         float *first = run_world("ref", 1, &w, w.n_tokens);
         check_against_float64(&w, first);
-        for (const char *const *set = kernel_sets(); *set != NULL; set++) {
+        for (const char *const *set = linear_sets(); *set != NULL; set++) {
             static const uint32_t chunks[] = {1, 5, 64, 100000};
             for (int c = 0; c < 4; c++) {
                 char what[96];
@@ -246,7 +246,7 @@ static void test_decode_rows_of_many_sequences_equal_the_rows_alone(void **state
             t += s->lengths[seq];
             last[seq] = t - 1;
         }
-        for (const char *const *set = kernel_sets(); *set != NULL; set++) {
+        for (const char *const *set = linear_sets(); *set != NULL; set++) {
             struct rig rig = rig_open(*set, 2);
             struct kv_layer kv = make_cache(&w);
             float *y = poisoned((size_t)w.n_tokens * cols);
@@ -294,7 +294,7 @@ static void test_a_rank_with_part_of_the_heads_computes_the_same(void **state)
     struct random r = {13};
     static const struct setup whole = {D, HEADS, KV, 16, DTYPE_BF16, 0, 0.0f, {N, 0, 0}};
     struct world w = make_world(&whole, &r);
-    for (const char *const *set = kernel_sets(); *set != NULL; set++) {
+    for (const char *const *set = linear_sets(); *set != NULL; set++) {
         float *all = run_world(*set, 1, &w, N);
         struct rig rig = rig_open(*set, 2);
         static const struct setup part = {D, COUNT, HELD, 16, DTYPE_BF16, 0, 0.0f, {N, 0, 0}};
@@ -341,7 +341,7 @@ static void test_one_long_context_has_one_result_however_it_is_shared(void **sta
     for (size_t i = 0; i < sizeof(longs) / sizeof(longs[0]); i++) {
         struct world w = make_world(&longs[i], &r);
         size_t cols = (size_t)longs[i].n_heads * longs[i].head_dim;
-        for (const char *const *set = kernel_sets(); *set != NULL; set++) {
+        for (const char *const *set = linear_sets(); *set != NULL; set++) {
             float *whole = NULL;
             for (uint32_t threads = 1; threads <= 5; threads += 1 + (threads == 3)) {
                 struct rig rig = rig_open(*set, threads);
@@ -380,7 +380,7 @@ static void test_an_int8_cache_of_strange_values_answers_alike_in_every_set(void
         for (uint32_t d = 0; d < 64; d++) /* the V of token 150 */
             w.v[150 * 64 + d] = i < 3 || d == 7 ? strange[i] : 1.0f;
         float *first = NULL;
-        for (const char *const *set = kernel_sets(); *set != NULL; set++) {
+        for (const char *const *set = linear_sets(); *set != NULL; set++) {
             float *y = run_world(*set, 1, &w, w.n_tokens);
             if (first == NULL)
                 first = y;
@@ -412,7 +412,7 @@ static void test_a_value_that_is_not_finite_is_blind_to_who_does_not_see_it(void
     for (int i = 0; i < 8; i++) {
         struct setup setup = {64, 6, 2, i < 4 ? 16 : 20, kv_types[i % 4], WINDOW, 0.0f, {N, 0, 0}};
         struct world w = make_world(&setup, &r);
-        for (const char *const *set = kernel_sets(); *set != NULL; set++)
+        for (const char *const *set = linear_sets(); *set != NULL; set++)
             for (uint32_t chunk = 1; chunk <= N; chunk += N - 1) {
                 w.v[BAD * 128 + 7] = 1.0f;
                 float *good = run_world(*set, 2, &w, chunk);

@@ -1,0 +1,14 @@
+/* The instructions come first, then the loops written in them. */
+/* clang-format off */
+#include "kernels/cpu/tiles_amx.h"
+#include "kernels/cpu/vec_avx512.h"
+#include "kernels/cpu/attention_amx_impl.h"
+/* clang-format on */
+
+void attention_amx(const struct attention_tile *t, void *scratch)
+{
+    if (amx_attention_takes(t, AMX_ATTENTION_MIN_QUERIES))
+        amx_attention(t, scratch);
+    else
+        cpu_inner_avx512.attention(t, scratch);
+}
