@@ -225,7 +225,7 @@ def test_f18_a_stalled_reader_pauses_alone_and_is_ended(plumbing):  # noqa: F811
     """63 readers and one that stops: after the time for slow readers it is ended, and no sooner; nobody's tokens come later for it and
     the server is no larger."""
     p = slow(plumbing, 100, "--slow-reader-timeout", f"{SLOW_S}s", *([] if LONG else ["--max-pending-bytes", "8K"]))
-    tokens, rounds = (2000, 3) if LONG else (400, 1)
+    tokens, rounds = (1500, 6) if LONG else (200, 1)
     p.load(connections=4, streams=63, tokens=200)
     p99, highest = {"alone": [], "beside": []}, {"alone": 0, "beside": 0}
     stopping = threading.Event()
@@ -238,12 +238,16 @@ def test_f18_a_stalled_reader_pauses_alone_and_is_ended(plumbing):  # noqa: F811
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        for _ in range(rounds):
-            for phase[0] in p99:
+        for i in range(rounds):
+            for phase[0] in list(p99)[::-1 if i % 2 else 1]:  # what the machine does meanwhile falls on both
                 reader = stalled_reader(p) if phase[0] == "beside" else None
+                if reader:  # until then it is one that is served, and takes its share
+                    p.wait(lambda: p.worker_load().n_paused == 1, "its sequence pauses", SLOW_S)
                 p99[phase[0]].append(p.load(connections=4, streams=63, tokens=tokens)["itl_ms"]["p99"])
                 if reader:
+                    assert not LONG or p.worker_load().n_paused == 1, "it was not stalled all the time"
                     reader[0].close()
+                    p.wait(lambda: p.worker_load().n_paused == 0, "it is cancelled")
         p.wait(lambda: p.worker_load().n_paused == 0 and p.worker_load().n_running == 0, "those who left are cancelled")
         # And one that stays until it is ended, beside others that run all the time.
         ended, began, peer = refused(p, "slow_reader"), time.monotonic(), stalled_reader(p)[0]
