@@ -70,6 +70,14 @@ static int next_byte(struct chat_line *line)
     return line->bytes[line->n_used++];
 }
 
+/* A Ctrl-D typed while an answer ran: the terminal, not in raw mode then, kept it as a zero byte.
+ * Within a line Ctrl-@ makes the same byte, which is the editor's. */
+static bool is_kept_end(EditLine *editor, int byte)
+{
+    const LineInfo *info = byte == 0 ? el_line(editor) : NULL;
+    return info && info->lastchar == info->buffer;
+}
+
 /* libedit's next character: 1, 0 at the end, -1 to give the line up. What is no UTF-8 is U+FFFD. */
 static int next_character(EditLine *editor, wchar_t *out)
 {
@@ -82,6 +90,8 @@ static int next_character(EditLine *editor, wchar_t *out)
         int byte = next_byte(data);
         if (byte < 0)
             return byte == BYTE_END ? 0 : -1;
+        if (n == 0 && is_kept_end(editor, byte))
+            return 0;
         text[n++] = (char)byte;
     } while (n < sizeof(text) && utf8_incomplete_tail(text, n) == n);
     *out = utf8_decode(text, n, &code) ? (wchar_t)code : 0xFFFD;

@@ -136,7 +136,18 @@ def test_chat_keeps_its_history_for_the_next_time(served, terminal):
     chat.send("\x1b[A\x1b[A\r")  # two lines up: past /exit
     seen = chat.expect(r"\[cut at 2 tokens", 30)
     assert "Grüße, \U0001f600 erste Frage" in seen
+    chat.expect(">>> ")
     chat.send("\x04")
+    assert chat.wait() == 0
+
+
+def test_chat_ends_after_the_answer_that_ctrl_d_was_typed_in(served, terminal):
+    chat = terminal("chat", "smol", "--ignore-eos", "-n", "100", "--no-history")
+    chat.expect(">>> ")
+    chat.send("Count to a million.\r")
+    chat.expect("million.*\n.*\\w+ \\w+", 30)  # the answer has begun
+    chat.send("\x04")
+    chat.expect(r"\[cut at 100 tokens", 30)
     assert chat.wait() == 0
 
 
