@@ -30,8 +30,13 @@ build() { cmake --preset "$1" >/dev/null && cmake --build "build/$1" -- --quiet;
 part_sanitizers() { # address + undefined behaviour over every unit test and every end-to-end test
     run "build asan" build asan
     run "unit tests under ASan + UBSan" ctest --test-dir build/asan --output-on-failure --timeout 1500 -j 2
+    # A program that a report ended is started again, and its streams go on: so reports are files, and there must be none.
+    local reports=$root/build/asan-reports
+    rm -rf "$reports" && mkdir -p "$reports"
     LSAN_OPTIONS="suppressions=$root/tests/lsan.supp:print_suppressions=0" SLUICE_BIN=$root/build/asan/bin SLUICE_TIME_SCALE=2 \
+        ASAN_OPTIONS="log_path=$reports/r" UBSAN_OPTIONS="log_path=$reports/r:print_stacktrace=1" \
         run "end to end under ASan + UBSan" pytest -rs -n 2 --dist loadfile --durations=15 tests/e2e
+    run "no report of ASan or UBSan" no_files "$reports"
 }
 
 part_tsan() { # threads: runtime, thread pool, collectives, engine, and the programs together

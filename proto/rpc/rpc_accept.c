@@ -162,7 +162,7 @@ static void open_connection(struct connection *connection, bool plain)
 }
 
 /* Under the lock. */
-static bool enter(struct rpc_accept *accept, int fd)
+static bool enter_connection(struct rpc_accept *accept, int fd)
 {
     struct connection *connection = make_connection(fd);
     if (connection == NULL)
@@ -202,7 +202,7 @@ static void enter_plain(int fd)
 static bool admit(struct rpc_accept *accept, int fd)
 {
     pthread_mutex_lock(&all.lock);
-    bool room = enter(accept, fd);
+    bool room = enter_connection(accept, fd);
     if (!room)
         accept->config.on_refused(accept->config.arg, RPC_GUARD_GOOD);
     pthread_mutex_unlock(&all.lock);

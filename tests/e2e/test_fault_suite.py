@@ -14,6 +14,7 @@ import pytest
 from conftest import Sluice, model_path, patience, sanitized
 from invariants import Load, Rest, Watch, check_all, worker_processes, worker_status
 from plumbing import Plumbing
+from rawhttp2 import GOAWAY, SETTINGS, Peer
 
 pytestmark = pytest.mark.alone
 
@@ -396,8 +397,16 @@ def test_f37_a_server_told_to_end_drains(plumbing):
     assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
     short, long = stub.Generate(make(30)), stub.Generate(make(10000))
     next(short), next(long)
+    peer = Peer(p.port)
+    peer.open("/grpc.health.v1.Health/Watch")
+    until = time.monotonic() + patience(5)
+    while peer.read_frame(patience(5))[0] != SETTINGS:
+        assert time.monotonic() < until
     p.server.send_signal(signal.SIGTERM)
     told = time.monotonic()
+    while peer.read_frame(patience(1))[0] != GOAWAY:
+        assert time.monotonic() - told < patience(1), "no GOAWAY"
+    peer.close()
     assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
     assert time.monotonic() - told < patience(1)
     fresh = p.stubs.inference_grpc.InferenceStub(grpc.insecure_channel(p.address, options=[("grpc.use_local_subchannel_pool", 1)]))

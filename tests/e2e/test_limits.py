@@ -16,6 +16,7 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 
 from conftest import BIN, free_port, patience
+from rawhttp2 import Peer, message
 from test_stall import Health
 
 pytestmark = pytest.mark.alone
@@ -280,7 +281,7 @@ def test_killed_server_is_back_within_a_second_and_its_sequences_are_cancelled(s
     worker = Worker(served)
     worker.wait_idle(10)
     free = worker.load().free_kv_tokens
-    streams = [Reader(served, request(served, i, 3000)) for i in range(4)]
+    streams = [Reader(served, request(served, i, 3000, request_id=f"held-{i}", reattach_window_ms=30000)) for i in range(4)]
     wait_for(lambda: all(len(r.ids) > 5 for r in streams), 30, "the streams run")
     (manager,) = served.children("sluice-manager")
     (server,) = served.children("sluice-server")
@@ -298,6 +299,11 @@ def test_killed_server_is_back_within_a_second_and_its_sequences_are_cancelled(s
         back_s = time.monotonic() - killed
         reply = stub.Complete(request(served, 7, 5), timeout=patience(30))
         assert len(reply.choices[0].ids) == 5
+        inference = served.stubs.inference  # what it held for clients that may come back is gone with it
+        again = inference.GenerateStreamRequest(request_id="held-0", reattach=inference.ReattachFrame(
+            received=[inference.ReceivedTokens(choice=0, n_tokens=len(streams[0].ids))]))
+        (answer,) = stub.GenerateStream(iter([again]), timeout=patience(10))
+        assert (answer.error.code, answer.error.reason) == (grpc.StatusCode.NOT_FOUND.value[0], "REQUEST_NOT_FOUND")
         channel.close()
     finally:
         os.kill(manager, signal.SIGCONT)
@@ -348,3 +354,111 @@ def test_a_server_that_may_write_no_file_serves_on(tmp_path, stubs):
     finally:
         server.terminate()
         assert server.wait(patience(10)) == 0
+
+
+def asks(path, *values):
+    """A change of one field; several values are those of a repeated one."""
+    def change(request):
+        *parents, name = path.split(".")
+        for parent in parents:
+            request = getattr(request, parent)
+        if len(values) > 1 or path in REPEATED:
+            getattr(request, name).extend(values)
+        else:
+            setattr(request, name, values[0])
+    return change
+
+
+def biased(n):
+    return lambda r: [r.sampling.logit_bias.add(token_id=i, bias=1) for i in range(n)]
+
+
+def alternatives(n):
+    def change(request):
+        request.output.logprobs, request.output.top_n = True, n
+    return change
+
+
+def talks(n, n_tools=0):
+    def change(request):
+        for _ in range(n):
+            request.chat.messages.add(role="user", content="Hi")
+        request.chat.tools_json.extend(["{}"] * n_tools)
+    return change
+
+
+REPEATED = {"stopping.stop", "stopping.stop_token_ids", "sampling.allowed_token_ids", "sampling.bad_words"}
+# Limit: its flag with a small value, a request at the limit, one beyond it, the field that is named.
+ASKED = {
+    "choices": ("--max-choices", "2", asks("sampling.n", 2), asks("sampling.n", 3), "sampling.n"),
+    "stop_strings": ("--max-stop-strings", "2", asks("stopping.stop", "q", "w"), asks("stopping.stop", "q", "w", "e"), "stopping.stop"),
+    "stop_bytes": ("--max-stop-bytes", "5", asks("stopping.stop", "qwert"), asks("stopping.stop", "qwertz"), "stopping.stop[0]"),
+    "stop_ids": ("--max-stop-ids", "1", asks("stopping.stop_token_ids", 9), asks("stopping.stop_token_ids", 9, 8),
+                 "stopping.stop_token_ids"),
+    "top_n": ("--max-top-n", "3", alternatives(3), alternatives(4), "output.top_n"),
+    "logit_bias": ("--max-logit-bias", "3", biased(3), biased(4), "sampling.logit_bias"),
+    "allowed_ids": ("--max-allowed-ids", "2", asks("sampling.allowed_token_ids", 70, 71), asks("sampling.allowed_token_ids", 70, 71, 72),
+                    "sampling.allowed_token_ids"),
+    "bad_words": ("--max-bad-words", "1", asks("sampling.bad_words", "q"), asks("sampling.bad_words", "q", "w"), "sampling.bad_words"),
+    "bad_word_bytes": ("--max-bad-word-bytes", "4", asks("sampling.bad_words", "qwer"), asks("sampling.bad_words", "qwert"),
+                       "sampling.bad_words[0]"),
+    "messages": ("--max-messages", "2", talks(2), talks(3), "chat.messages"),
+    "tools": ("--max-tools", "1", talks(1, 1), talks(1, 2), "chat.tools_json"),
+    "reattach_window": ("--max-reattach-window", "2s", asks("reattach_window_ms", 2000), asks("reattach_window_ms", 2001),
+                        "reattach_window_ms"),
+}
+
+
+def test_each_limit_of_a_request_holds_where_it_is_set_and_is_counted(served, server):
+    s = server(*[word for flag, value, *_ in ASKED.values() for word in (flag, value)])
+
+    def ask(change):
+        r = request(served, 1, 1)
+        change(r)
+        return list(s.inference.Generate(r, timeout=patience(30)))
+    for limit, (_, value, within, beyond, field) in ASKED.items():
+        assert ask(within)[-1].finished.n_tokens == 1, limit
+        assert s.refusals(limit) == 0, limit
+        with pytest.raises(grpc.RpcError) as refused:
+            ask(beyond)
+        assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT, (limit, refused.value)
+        bad = error_details_pb2.BadRequest()
+        status = status_pb2.Status.FromString(dict(refused.value.trailing_metadata())["grpc-status-details-bin"])
+        assert any(d.Unpack(bad) for d in status.details) and bad.field_violations[0].field == field, (limit, bad)
+        assert (value if value != "2s" else "2000") in refused.value.details(), (limit, refused.value.details())
+        assert s.refusals(limit) == 1, limit
+    counted = {limit: s.refusals(limit) for limit in ASKED}
+    assert counted == dict.fromkeys(ASKED, 1), counted
+
+
+def test_what_a_call_may_bring_and_how_long_it_may_take_are_counted(served, server):
+    """Metadata, a message, connections, a request that does not come; a deadline that nothing could meet; an answer, and a replica
+    that is not there, are counted by name too."""
+    s = server("--max-metadata-bytes", "2K", "--max-message-bytes", "32K", "--request-timeout", "300ms", "--max-answer-bytes", "2K",
+               "--max-connections", "8")
+
+    def refused(code, call):
+        with pytest.raises(grpc.RpcError) as e:
+            call()
+        assert e.value.code() == code, e.value
+    exhausted = grpc.StatusCode.RESOURCE_EXHAUSTED
+    refused(exhausted, lambda: s.inference.Complete(request(served, 1, 1), metadata=[("x-a", "v" * 3000)], timeout=patience(10)))
+    assert s.refusals("metadata_bytes") == 1
+    refused(exhausted, lambda: s.inference.Complete(served.request("smol", "word " * 8000), timeout=patience(10)))
+    assert s.refusals("message_bytes") == 1
+    refused(exhausted, lambda: s.inference.Complete(request(served, 1, 900), timeout=patience(60)))
+    assert s.refusals("answer_bytes") == 1
+    with Peer(s.port) as peer:
+        stream = peer.open("/sluice.v1.Inference/ListModels")
+        peer.data(stream, message(b"x" * 100)[:20], end=False)
+        assert peer.answer(stream)["grpc-status"] == "4"
+    assert s.refusals("request_timeout") == 1
+    assert s.refusals("deadline_unreachable") == 0
+    s.inference.Complete(served.request("smol", "How long a prompt takes. " * 60, max_tokens=4), timeout=patience(60))  # is learned
+    with pytest.raises(grpc.RpcError) as e:  # some seconds of prefill
+        s.inference.Complete(served.request("smol", "It takes too long, whatever comes. " * 800, max_tokens=4), timeout=patience(0.5))
+    assert e.value.code() in (exhausted, grpc.StatusCode.DEADLINE_EXCEEDED), e.value
+    wait_for(lambda: s.refusals("deadline_unreachable") == 1, 5, "it is known beforehand")
+    silent = [socket.create_connection(("127.0.0.1", s.port)) for _ in range(20)]
+    wait_for(lambda: s.refusals("connections") >= 12, 5, "those over the limit are closed")
+    [c.close() for c in silent]

@@ -209,25 +209,30 @@ def test_vllm_names_say_the_same(measured):
     settle(measured)
 
 
+def scrape_ms(pid, scrape, n=100):
+    """CPU of the process for a scrape, in ms: the least of three times n, as what else runs on the machine can only add to it."""
+    process, best = psutil.Process(pid), float("inf")
+    scrape()
+    for _ in range(3):
+        before = sum(process.cpu_times()[:2])
+        for _ in range(n):
+            scrape()
+        best = min(best, (sum(process.cpu_times()[:2]) - before) * 1000 / n)
+    return best
+
+
 def test_a_scrape_costs_little(measured):
     (pid,) = measured.children("sluice-server")
-    process = psutil.Process(pid)
     settle(measured)
-    n = 200
 
-    def cpu():
-        times = process.cpu_times()
-        return times.user + times.system
-    Scrape(measured.metrics_port)
-    before = cpu()
-    for _ in range(n):
+    def scrape():
         connection = http.client.HTTPConnection("127.0.0.1", measured.metrics_port, timeout=patience(10))
         connection.request("GET", "/metrics")
-        size = len(connection.getresponse().read())
+        assert len(connection.getresponse().read()) > 1000
         connection.close()
-    ms = (cpu() - before) * 1000 / n
-    print(f"server: {ms:.3f} ms CPU per scrape of {size} bytes")
-    assert sanitized() or ms < 5
+    ms = scrape_ms(pid, scrape)
+    print(f"server: {ms:.3f} ms CPU per scrape")
+    assert sanitized() or ms <= 1
 
 
 def test_health_over_http(measured):
@@ -306,14 +311,9 @@ def test_a_scrape_of_manager_and_worker_costs_little(measured):
     (manager,), (worker,) = measured.children("sluice-manager"), measured.children("sluice-worker")
     for name, pid, scrape in (("manager", manager, lambda: Scrape(measured.manager_metrics_port, "/metrics")),
                               ("worker", worker, lambda: worker_scrape(measured))):
-        process = psutil.Process(pid)
-        scrape()
-        before = sum(process.cpu_times()[:2])
-        for _ in range(100):
-            scrape()
-        ms = (sum(process.cpu_times()[:2]) - before) * 1000 / 100
+        ms = scrape_ms(pid, scrape)
         print(f"{name}: {ms:.3f} ms CPU per scrape")
-        assert sanitized() or ms < 5
+        assert sanitized() or ms <= 1
 
 
 def test_scrapes_do_not_wait_for_the_engine(measured):

@@ -123,3 +123,59 @@ def test_long_prefill_is_not_a_stall(stalling):
             break
         n_words += 500
     assert [serving for _, serving in health.changes] == [True]
+
+
+class Crowd:
+    """Streams of a model that go on until they are told to end."""
+
+    def __init__(self, sluice, model, n):
+        self.n_tokens, self.errors = 0, []
+        self.calls = [sluice.inference.Generate(sluice.request(model, f"Count up from {i}:", max_tokens=7000, ignore_eos=True)) for i in range(n)]
+        self.threads = [threading.Thread(target=self.read, args=(call,), daemon=True) for call in self.calls]
+        [t.start() for t in self.threads]
+
+    def read(self, call):
+        try:
+            for response in call:
+                self.n_tokens += len(response.tokens.ids)
+        except grpc.RpcError as e:
+            if e.code() != grpc.StatusCode.CANCELLED:
+                self.errors.append(e)
+
+    def end(self):
+        [call.cancel() for call in self.calls]
+        [t.join(patience(10)) for t in self.threads]
+
+
+def test_another_models_load_makes_no_stall_and_hides_none(stalling):
+    """One model takes all that the machine has: the other's health stays SERVING while it gets on or has nothing to do, turns within a
+    second of the stall time when its worker stands still, and the busy one's stays what it is."""
+    sluice = stalling
+    sluice.cli("register", "quiet", model_path(), "--version", "1")
+    sluice.cli("load", "quiet")
+    other, busy, server = Health(sluice, "model/quiet/1"), Health(sluice, "model/smol/1"), Health(sluice, "")
+    for health in (other, busy, server):
+        health.wait(True, 20)
+    crowd = Crowd(sluice, "smol", 24)
+    try:
+        sluice.wait(lambda: crowd.n_tokens > 200, 60, "the machine is busy")
+        until = time.monotonic() + STALL_S + 2
+        while time.monotonic() < until:  # it has work now and then, and a Check is answered at once
+            assert len(sluice.generate(sluice.request("quiet", "One two", max_tokens=4, ignore_eos=True), timeout=patience(30))[1]) == 4
+            asked = time.monotonic()
+            assert other.stub.Check(health_pb2.HealthCheckRequest(service="model/quiet/1"), timeout=patience(5)).status == 1
+            assert time.monotonic() - asked < patience(1)
+            time.sleep(0.5)
+        for health in (other, busy, server):
+            assert [serving for _, serving in health.changes] == [True]
+        (worker,) = [r["pid"] for r in sluice.ready() if r["model"] == "quiet"]
+        n_before = crowd.n_tokens
+        os.kill(int(worker), signal.SIGSTOP)
+        stopped = time.monotonic()
+        assert STALL_S - 1 <= other.wait(False, STALL_S + 5) - stopped <= STALL_S + patience(1)
+        assert crowd.n_tokens > n_before and not crowd.errors
+        other.wait(True, 30)  # another worker, or this one: the manager ends it
+        assert [serving for _, serving in busy.changes] == [True] == [serving for _, serving in server.changes]
+        assert not crowd.errors
+    finally:
+        crowd.end()

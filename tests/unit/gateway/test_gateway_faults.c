@@ -232,6 +232,7 @@ static void test_a_replica_that_does_not_come_up_is_told(void **state)
     assert_true(clock_now_ns() - since_ns >= 300 * NS_PER_MS);
     assert_string_equal(err.reason, "NO_REPLICA_READY");
     assert_true(err.retry_after_ms > 0);
+    assert_int_equal(gateway_n_refusals(f.gateway, LIMIT_REPLICA_WAIT), 1);
     fixture_stop(&f);
 }
 

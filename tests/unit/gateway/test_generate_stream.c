@@ -126,6 +126,7 @@ static void test_requests_when_all_together_are_too_much_then_they_pause(void **
     }
     rpc_stream_pause_reads(bidi.stream);
     assert_true(fake_worker_wait(&f.workers[0], &f.workers[0].n_pauses, N));
+    assert_true(gateway_n_refusals(f.gateway, LIMIT_STREAM_PENDING_BYTES) >= 1);
     rpc_stream_resume_reads(bidi.stream);
     for (unsigned i = 0; i < N; i++) {
         snprintf(id, sizeof(id), "e%u", i);
