@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -30,6 +31,8 @@ struct chat_line {
     const char *prompt;
     int wake[2]; /* pipe: 'i' interrupt, 'w' window size */
     bool interrupted;
+    size_t n_waiting; /* bytes that the terminal kept before the prompt, not read yet */
+    size_t n_kept;    /* of `bytes`: the first ones are such */
     size_t n_read, n_used;
     unsigned char bytes[4096];
 };
@@ -66,16 +69,20 @@ static int next_byte(struct chat_line *line)
             return BYTE_END;
         line->n_read = (size_t)n;
         line->n_used = 0;
+        line->n_kept = line->n_waiting < line->n_read ? line->n_waiting : line->n_read;
+        line->n_waiting -= line->n_kept;
     }
     return line->bytes[line->n_used++];
 }
 
 /* A Ctrl-D typed while an answer ran: the terminal, not in raw mode then, kept it as a zero byte.
- * Within a line Ctrl-@ makes the same byte, which is the editor's. */
-static bool is_kept_end(EditLine *editor, int byte)
+ * The same byte typed at the prompt is Ctrl-@, or Ctrl-Space, which is the editor's. */
+static bool is_kept_end(EditLine *editor, const struct chat_line *line, int byte)
 {
-    const LineInfo *info = byte == 0 ? el_line(editor) : NULL;
-    return info && info->lastchar == info->buffer;
+    if (byte != 0 || line->n_used > line->n_kept)
+        return false;
+    const LineInfo *info = el_line(editor);
+    return info->lastchar == info->buffer;
 }
 
 /* libedit's next character: 1, 0 at the end, -1 to give the line up. What is no UTF-8 is U+FFFD. */
@@ -90,7 +97,7 @@ static int next_character(EditLine *editor, wchar_t *out)
         int byte = next_byte(data);
         if (byte < 0)
             return byte == BYTE_END ? 0 : -1;
-        if (n == 0 && is_kept_end(editor, byte))
+        if (n == 0 && is_kept_end(editor, data, byte))
             return 0;
         text[n++] = (char)byte;
     } while (n < sizeof(text) && utf8_incomplete_tail(text, n) == n);
@@ -190,8 +197,10 @@ bool chat_line_is_terminal(const struct chat_line *line)
 /* One line without its newline, appended to *out. */
 static enum chat_line_result edited_line(struct chat_line *line, struct strbuf *out)
 {
-    int n = 0;
+    int n = 0, n_waiting = 0;
     el_set(line->editor, EL_PREP_TERM, 1); /* before the prompt: what is typed then is edited too */
+    if (ioctl(STDIN_FILENO, FIONREAD, &n_waiting) == 0)
+        line->n_waiting = (size_t)n_waiting;
     const char *text = el_gets(line->editor, &n);
     if (!text || n <= 0) {
         bool interrupted = line->interrupted;

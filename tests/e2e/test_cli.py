@@ -151,6 +151,17 @@ def test_chat_ends_after_the_answer_that_ctrl_d_was_typed_in(served, terminal):
     assert chat.wait() == 0
 
 
+def test_chat_does_not_end_for_a_ctrl_space_at_the_prompt(served, terminal):
+    chat = terminal("chat", "smol", "-n", "2", "--no-history")
+    chat.expect(">>> ")
+    chat.send("\x00")
+    chat.send("Say hello.\r")
+    chat.expect(r"\[cut at 2 tokens", 30)
+    chat.expect(">>> ")
+    chat.send("\x04")
+    assert chat.wait() == 0
+
+
 def test_chat_takes_several_lines_as_one_turn(served, tmp_path):
     saved = tmp_path / "saved.json"
     script = f'one\\\ntwo\n"""three\nfour \\\n\nfive"""\n/save {saved}\n'
