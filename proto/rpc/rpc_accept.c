@@ -39,8 +39,9 @@ struct connection {
     pthread_mutex_t lock; /* of the guard: one thread reads, another writes */
     struct rpc_guard guard;
     atomic_bool open;   /* not closed since it was accepted */
-    atomic_bool plain;  /* of no watched port: nothing is held back */
-    atomic_bool broken; /* the guard ended it: nothing is owed to who is there */
+    atomic_bool plain;  /* of a Unix socket: nothing is held back */
+    atomic_bool broken; /* the guard ended it (not with TLS: an SSL knows no descriptor): nothing is
+                           owed to who is there */
     struct rpc_cork cork;
 };
 
@@ -184,7 +185,7 @@ static bool enter_connection(struct rpc_accept *accept, int fd)
     return true;
 }
 
-/* Counts nothing: a connection to a Unix socket, or to TCP ports of others. */
+/* A connection to a Unix socket, which no limit counts. */
 static void enter_plain(int fd)
 {
     if (!rpc_cork_start())

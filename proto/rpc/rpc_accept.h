@@ -7,6 +7,8 @@
  * - what a client sends is read along with, and where the guard says so, the connection ends as if
  *   the client had closed it;
  * - what is sent while one event is handled goes out at its end (rpc_cork.h).
+ * On these and on Unix sockets, a connection that gRPC closes is read a moment longer (rpc_cork.h);
+ * it counts as closed.
  * Private to proto/rpc. Any thread; lock inside. */
 #pragma once
 

@@ -7,14 +7,16 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 
 /* WRITE_S: for what is held of a connection that gRPC has closed; LINGER_S: for the peer to close
- * it as well. */
-enum { MAX_TOUCHED = 256, POLL_MS = 20, WRITE_S = 5, LINGER_S = 1, MAX_LINGERING = 512 };
+ * it as well. FILES_SHARE: an eighth of the descriptors. */
+enum { MAX_TOUCHED = 256, POLL_MS = 20, WRITE_S = 5, LINGER_S = 1 };
+enum { MAX_LINGERING = 512, FILES_SHARE = 8 };
 
 /* What this thread has to write at the end of the event. */
 static _Thread_local struct {
@@ -27,7 +29,7 @@ static _Thread_local struct {
 static struct {
     pthread_once_t once;
     pthread_mutex_t lock;
-    pthread_cond_t some;
+    pthread_cond_t some, none_left;
     struct rpc_cork *first;
     uint32_t n_left; /* of them: those that gRPC has closed */
     bool running;
@@ -98,6 +100,8 @@ static void take_from_thread(struct rpc_cork *cork)
         at = &(*at)->next_stuck;
     *at = cork->next_stuck;
     stuck.n_left -= cork->left;
+    if (cork->left && stuck.n_left == 0)
+        pthread_cond_broadcast(&stuck.none_left);
     pthread_mutex_unlock(&stuck.lock);
     cork->stuck = false;
 }
@@ -186,10 +190,13 @@ static void collect(struct rounds *rounds)
     }
 }
 
-/* Its descriptor, which may be another's by now, says nothing of one that holds nothing. */
-static bool is_over(struct rpc_cork *cork)
+/* Whether it has to be looked after whatever its descriptor says: that of one that gRPC has not
+ * closed, and that holds nothing, may be another's by now. */
+static bool is_due(struct rpc_cork *cork)
 {
-    return cork->left || atomic_load_explicit(&cork->n_held, memory_order_acquire) == 0;
+    if (cork->left)
+        return !cork->half_closed || clock_now_ns() >= cork->deadline_ns;
+    return atomic_load_explicit(&cork->n_held, memory_order_acquire) == 0;
 }
 
 static void *run(void *unused)
@@ -204,7 +211,7 @@ static void *run(void *unused)
         pthread_mutex_unlock(&stuck.lock);
         poll(rounds.polled, rounds.n, POLL_MS);
         for (size_t i = 0; i < rounds.n; i++)
-            if (rounds.polled[i].revents != 0 || is_over(rounds.corks[i]))
+            if (rounds.polled[i].revents != 0 || is_due(rounds.corks[i]))
                 look_after(rounds.corks[i]);
     }
     return NULL;
@@ -214,7 +221,12 @@ static void start_once(void)
 {
     pthread_t thread;
     pthread_attr_t attr;
+    pthread_condattr_t monotonic;
     sigset_t every, before;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&stuck.none_left, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     sigfillset(&every);
     pthread_sigmask(SIG_SETMASK, &every, &before);
     pthread_attr_init(&attr);
@@ -304,16 +316,26 @@ ssize_t rpc_cork_send(struct rpc_cork *cork, const struct msghdr *message, int f
     return result;
 }
 
+uint32_t rpc_cork_max_lingering(void)
+{
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur / FILES_SHARE > MAX_LINGERING)
+        return MAX_LINGERING;
+    return (uint32_t)(files.rlim_cur / FILES_SHARE);
+}
+
 static bool too_many_linger(void)
 {
+    uint32_t most = rpc_cork_max_lingering();
     pthread_mutex_lock(&stuck.lock);
-    bool many = stuck.n_left >= MAX_LINGERING;
+    bool many = stuck.n_left >= most;
     pthread_mutex_unlock(&stuck.lock);
     return many;
 }
 
 /* Under the cork's lock: what is held, and the wait for the peer, go on with a copy of the
- * descriptor. */
+ * descriptor. While there is one, gRPC's epoll set has the socket: gRPC keeps what it knows of a
+ * closed descriptor for the next one, and an event that was not meant for that is a false alarm. */
 static bool hand_on(struct rpc_cork *cork)
 {
     struct rpc_cork *rest = too_many_linger() ? NULL : malloc(sizeof(*rest));
@@ -360,14 +382,10 @@ void rpc_cork_leave(struct rpc_cork *cork, bool lingers)
 
 void rpc_cork_settle(uint32_t limit_ms)
 {
-    struct timespec pause = {0, 5 * NS_PER_MS};
     int64_t until_ns = clock_now_ns() + (int64_t)limit_ms * NS_PER_MS;
-    uint32_t n = 1;
-    while (n > 0 && clock_now_ns() < until_ns) {
-        pthread_mutex_lock(&stuck.lock);
-        n = stuck.n_left;
-        pthread_mutex_unlock(&stuck.lock);
-        if (n > 0)
-            nanosleep(&pause, NULL);
-    }
+    struct timespec until = {until_ns / NS_PER_S, until_ns % NS_PER_S};
+    pthread_mutex_lock(&stuck.lock);
+    while (stuck.n_left > 0 && clock_now_ns() < until_ns)
+        pthread_cond_timedwait(&stuck.none_left, &stuck.lock, &until);
+    pthread_mutex_unlock(&stuck.lock);
 }

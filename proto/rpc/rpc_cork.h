@@ -11,8 +11,11 @@
  * A connection that gRPC closes is closed for writing, and read, into nothing, until the peer has
  * closed it too or a second is over. Where a socket is closed with something unread, or something
  * comes afterwards (a client gives back window all the time), the kernel resets the connection, and
- * the client loses what it has not read yet: the end of its stream. Private to proto/rpc
- * (rpc_accept.c calls it in place of sendmsg, shutdown and close). Any thread; lock inside. */
+ * the client loses what it has not read yet: the end of its stream. Where too many linger already
+ * (rpc_cork_max_lingering()), what is held is dropped and the kernel does as it does.
+ *
+ * Private to proto/rpc (rpc_accept.c calls it in place of sendmsg, shutdown and close). Any thread;
+ * lock inside. */
 #pragma once
 
 #include <pthread.h>
@@ -31,7 +34,7 @@ struct rpc_cork {
     _Atomic(uint32_t) n_held; /* bytes; changes under the lock */
     uint32_t start;           /* of the first of them within `bytes` */
     uint8_t *bytes;           /* RPC_CORK_BYTES while some are held */
-    bool stuck;               /* the kernel took no more; in the thread's list */
+    bool stuck; /* in the thread's list: the kernel took no more, or gRPC has closed it */
     struct rpc_cork *next_stuck;
     bool handed_on; /* a copy of the descriptor does the rest */
     /* Of such a copy. */
@@ -58,6 +61,9 @@ void rpc_cork_shutdown(struct rpc_cork *cork);
 /* Before the descriptor is closed: the same, and with `lingers` what is said above. The caller
  * closes it. */
 void rpc_cork_leave(struct rpc_cork *cork, bool lingers);
+
+/* Connections that may linger at once, a descriptor each: 512, or an eighth of RLIMIT_NOFILE. */
+uint32_t rpc_cork_max_lingering(void);
 
 /* Waits, at most so long, until no connection lingers: before the process ends. */
 void rpc_cork_settle(uint32_t limit_ms);

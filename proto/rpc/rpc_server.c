@@ -412,6 +412,11 @@ uint32_t rpc_server_n_connections(struct rpc_server *server)
     return n;
 }
 
+uint32_t rpc_server_lingering_files(void)
+{
+    return rpc_cork_max_lingering();
+}
+
 void rpc_server_stats(struct rpc_server *server, struct rpc_server_stats *out_stats)
 {
     pthread_mutex_lock(&server->lock);

@@ -99,6 +99,10 @@ struct rpc_server_config {
     struct rpc_tls *tls;
 };
 
+/* Descriptors that connections may keep a moment longer than they are open: beside those of
+ * max_connections. Of the process's RLIMIT_NOFILE as it is now. */
+uint32_t rpc_server_lingering_files(void);
+
 /* The limits of DESIGN section 9: 4 MiB, 16 KiB, 64 KiB pending, 100 streams, 60 s / 20 s; 2
  * threads, 4,096 calls, 1,024 connections, 500 resets per second, 10 s for the handshake. */
 void rpc_server_config_init(struct rpc_server_config *config);

@@ -314,7 +314,7 @@ static void on_wire_limit(void *context, enum rpc_limit limit)
     gateway_count_refusal(context, limits[limit]);
 }
 
-/* Files and links to workers need descriptors too, however many clients come. */
+/* Files and links to workers need descriptors too, however many clients come and go. */
 static uint32_t connection_limit(uint64_t wanted)
 {
     enum { OTHERS = 192 };
@@ -325,7 +325,8 @@ static uint32_t connection_limit(uint64_t wanted)
         files.rlim_cur = files.rlim_max;
         setrlimit(RLIMIT_NOFILE, &files);
     }
-    uint64_t room = files.rlim_cur > 2 * OTHERS ? files.rlim_cur - OTHERS : files.rlim_cur / 2;
+    uint64_t left = files.rlim_cur - rpc_server_lingering_files();
+    uint64_t room = left > 2 * OTHERS ? left - OTHERS : left / 2;
     if (wanted <= room)
         return (uint32_t)wanted;
     log_warn(LOG_EVENT("connection limit lowered"), LOG_U64("wanted", wanted),

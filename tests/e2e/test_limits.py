@@ -40,12 +40,17 @@ class Server:
     def connect(self, **options):
         return grpc.insecure_channel(self.address, [(k.replace("__", "."), v) for k, v in options.items()])
 
+    def metrics(self):
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=patience(5)) as reply:
+            return reply.read().decode()
+
     def refusals(self, limit):
         """As /metrics tells them."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=patience(5)) as reply:
-            text = reply.read().decode()
-        return sum(float(m.group(2)) for m in re.finditer(r'^sluice_\w*refus\w*_total\{([^}]*)\} (\S+)$', text, re.M)
+        return sum(float(m.group(2)) for m in re.finditer(r'^sluice_\w*refus\w*_total\{([^}]*)\} (\S+)$', self.metrics(), re.M)
                    if f'limit="{limit}"' in m.group(1))
+
+    def connections(self):
+        return float(re.search(r"^sluice_connections (\S+)$", self.metrics(), re.M).group(1))
 
     def stop(self):
         self.channel.close()
@@ -242,6 +247,16 @@ def test_without_descriptors_the_old_go_on_and_the_port_comes_back(served, serve
     reply = fresh.Complete(request(served, 2, 2), timeout=patience(30), wait_for_ready=True)
     assert len(reply.choices[0].ids) == 2
     channel.close()
+
+
+def test_connections_leave_descriptors_to_others_and_to_those_that_linger(served, server):
+    files = 512
+    s = server(files=files)
+    sockets = [socket.create_connection(("127.0.0.1", s.port), timeout=5) for _ in range(files - 100)]
+    wait_for(lambda: s.refusals("connections") > 0, 10, "some are too many")
+    n = s.connections()
+    assert 200 <= n <= files - files // 8 - 192, n
+    [c.close() for c in sockets]
 
 
 def test_sigterm_lets_streams_finish_and_a_second_one_does_not(served, server):

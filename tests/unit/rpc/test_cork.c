@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -257,6 +258,38 @@ static void test_who_is_owed_nothing_is_left_at_once(void **state)
     assert_int_equal(errno, EPIPE);
 }
 
+/* Symptom: lingering connections took the descriptors that were kept for workers and files. */
+static void test_as_many_linger_as_descriptors_allow(void **state)
+{
+    enum { N = 40, FILES = 160, MOST = FILES / 8 };
+    static struct pair pairs[N];
+    struct rlimit before, few;
+    (void)state;
+    rpc_cork_settle(PATIENCE_S * 1000);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    few = (struct rlimit){.rlim_cur = FILES, .rlim_max = before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    assert_int_equal(rpc_cork_max_lingering(), MOST);
+    for (int i = 0; i < N; i++) {
+        int fds[2];
+        assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
+        pairs[i].ours = fds[0];
+        pairs[i].peer = fds[1];
+        rpc_cork_init(&pairs[i].cork, fds[0]);
+    }
+    for (int i = 0; i < N; i++)
+        leave(&pairs[i], true);
+    for (int i = 0; i < N; i++)
+        assert_int_equal(answer(&pairs[i]), i < MOST ? 1 : -1);
+    for (int i = 0; i < N; i++) {
+        close(pairs[i].peer);
+        pthread_mutex_destroy(&pairs[i].cork.lock);
+    }
+    rpc_cork_settle(PATIENCE_S * 1000);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_equal(rpc_cork_max_lingering(), before.rlim_cur < 4096 ? before.rlim_cur / 8 : 512);
+}
+
 static void test_a_broken_one_holds_nothing(void **state)
 {
     struct pair *pair = *state;
@@ -323,6 +356,7 @@ int main(void)
         TEST(test_a_closed_one_is_read_until_the_peer_closes),
         TEST(test_who_does_not_close_is_not_waited_for_for_ever),
         TEST(test_who_is_owed_nothing_is_left_at_once),
+        TEST(test_as_many_linger_as_descriptors_allow),
         TEST(test_a_broken_one_holds_nothing),
         TEST(test_two_writers),
     };
