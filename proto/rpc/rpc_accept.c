@@ -22,6 +22,12 @@
 
 /* At the limit every new connection could ask anew which of the old ones are gone. */
 enum { SWEEP_MS = 50, CHUNK = 256, MAX_CHUNKS = 4096 };
+/* How much later than its handshake timeout gRPC may end a connection of TLS, of which it is not
+ * known here how far it came. */
+enum { LATE_MS = 1000 };
+/* gRPC's time is that of the event it handles, so that its waits may be a little shorter: of each
+ * millisecond this much counts as one. */
+enum { EARLY_US = 900 };
 
 struct rpc_accept {
     struct rpc_accept *next;
@@ -42,6 +48,8 @@ struct connection {
     atomic_bool plain;  /* of a Unix socket: nothing is held back */
     atomic_bool broken; /* the guard ended it (not with TLS: an SSL knows no descriptor): nothing is
                            owed to who is there */
+    atomic_bool left;   /* its peer ended it, or the network */
+    _Atomic int64_t begun_ns, heard_ns; /* when it was accepted, and when bytes came last */
     struct rpc_cork cork;
 };
 
@@ -157,8 +165,12 @@ uint32_t rpc_accept_n_open(struct rpc_accept *accept)
 
 static void open_connection(struct connection *connection, bool plain)
 {
+    int64_t now_ns = clock_now_ns();
     atomic_store(&connection->plain, plain);
     atomic_store(&connection->broken, false);
+    atomic_store(&connection->left, false);
+    atomic_store(&connection->begun_ns, now_ns);
+    atomic_store(&connection->heard_ns, now_ns);
     atomic_store(&connection->open, true);
 }
 
@@ -343,13 +355,24 @@ static bool is_good_message(struct connection *connection, const struct msghdr *
     return good;
 }
 
+/* What a read of a connection gave; errno is that of a read that failed. */
+static void note_read(struct connection *connection, ssize_t n)
+{
+    if (n > 0)
+        atomic_store(&connection->heard_ns, clock_now_ns());
+    else if (n == 0 || (errno != EAGAIN && errno != EINTR))
+        atomic_store(&connection->left, true);
+}
+
 ssize_t recvmsg_instead(int fd, struct msghdr *message, int flags) __asm__("recvmsg");
 
 ssize_t recvmsg_instead(int fd, struct msghdr *message, int flags)
 {
     ssize_t n = (ssize_t)syscall(SYS_recvmsg, fd, message, flags);
-    struct connection *connection = n > 0 && flags == 0 ? connection_of(fd) : NULL;
-    if (connection == NULL || atomic_load(&connection->inode) == 0 || connection->tls ||
+    struct connection *connection = flags == 0 ? connection_of(fd) : NULL;
+    if (connection != NULL && atomic_load(&connection->open))
+        note_read(connection, n);
+    if (n <= 0 || connection == NULL || atomic_load(&connection->inode) == 0 || connection->tls ||
         atomic_load(&connection->inode) != inode_of(fd))
         return n;
     if (is_good_message(connection, message, (size_t)n))
@@ -391,13 +414,50 @@ int shutdown_instead(int fd, int how)
     return 0;
 }
 
+/* Under the lock: whether a connection that is being closed never came to its first request. */
+static bool is_new(struct connection *connection, int64_t now_ns)
+{
+    int64_t limit_ns = connection->accept->config.handshake_timeout_ms * NS_PER_MS;
+    int64_t until_ns = atomic_load(&connection->begun_ns) + limit_ns;
+    if (connection->tls)
+        return atomic_load(&connection->heard_ns) <= until_ns &&
+               now_ns <= until_ns + LATE_MS * NS_PER_MS;
+    pthread_mutex_lock(&connection->lock);
+    bool silent = !connection->guard.has_spoken;
+    pthread_mutex_unlock(&connection->lock);
+    return silent;
+}
+
+/* gRPC closes it. Where neither its peer nor the guard has ended it before, and nothing has come
+ * for as long as gRPC waits, that is why. */
+static void tell_silence(struct connection *connection)
+{
+    int64_t now_ns = clock_now_ns();
+    if (atomic_load(&connection->plain) || atomic_load(&connection->broken) ||
+        atomic_load(&connection->left))
+        return;
+    pthread_mutex_lock(&all.lock);
+    if (atomic_load(&connection->inode) != 0) {
+        const struct rpc_accept_config *config = &connection->accept->config;
+        bool new = is_new(connection, now_ns);
+        int64_t silent_ns =
+            now_ns - atomic_load(new ? &connection->begun_ns : &connection->heard_ns);
+        uint32_t limit_ms = new ? config->handshake_timeout_ms : config->keepalive_timeout_ms;
+        if (silent_ns >= limit_ms * EARLY_US * NS_PER_US)
+            config->on_silent(config->arg, new);
+    }
+    pthread_mutex_unlock(&all.lock);
+}
+
 int close_instead(int fd) __asm__("close");
 
 int close_instead(int fd)
 {
     struct connection *connection = connection_of(fd);
-    if (connection != NULL && atomic_exchange(&connection->open, false))
+    if (connection != NULL && atomic_exchange(&connection->open, false)) {
+        tell_silence(connection);
         rpc_cork_leave(&connection->cork, !atomic_load(&connection->broken));
+    }
     return (int)syscall(SYS_close, fd);
 }
 

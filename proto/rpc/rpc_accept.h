@@ -6,6 +6,7 @@
  * - a connection beyond the limit, or one there is no descriptor for, is closed at once;
  * - what a client sends is read along with, and where the guard says so, the connection ends as if
  *   the client had closed it;
+ * - one that gRPC ends because nothing came from it is told;
  * - what is sent while one event is handled goes out at its end (rpc_cork.h).
  * On these and on Unix sockets, a connection that gRPC closes is read a moment longer (rpc_cork.h);
  * it counts as closed.
@@ -23,10 +24,14 @@ struct rpc_accept_config {
     uint16_t port; /* TCP */
     bool tls;      /* the guard reads what SSL_read gives; one TLS port per process */
     uint32_t max_connections;
+    uint32_t handshake_timeout_ms, keepalive_timeout_ms; /* gRPC's own */
     struct rpc_guard_limits guard;
     /* For each connection that is refused (GOOD: it was one too many) or ended. Called with locks
      * held: it may only count. */
     void (*on_refused)(void *arg, enum rpc_guard_verdict why);
+    /* The same for each that gRPC itself ended: a new one that did not say in time what it is, or
+     * one that left a ping unanswered. */
+    void (*on_silent)(void *arg, bool is_new);
     void *arg;
 };
 

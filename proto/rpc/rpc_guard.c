@@ -308,6 +308,7 @@ enum rpc_guard_verdict rpc_guard_feed(struct rpc_guard *guard,
             guard->in.left -= (uint32_t)n;
         } else {
             n = read_head(&guard->in, at, n_bytes);
+            guard->has_spoken |= guard->in.n_head == 0;
             if (guard->in.n_head == 0)
                 verdict = on_frame(guard, limits, now_ns);
         }

@@ -42,6 +42,7 @@ struct rpc_guard_stream;
 struct rpc_guard {
     struct rpc_guard_frame in, out;
     uint8_t n_preface;
+    uint8_t has_spoken;    /* a whole frame header came */
     uint8_t in_block;      /* HEADERS came without END_HEADERS */
     uint8_t pad_next;      /* the next byte of DATA says how much of it is padding */
     uint32_t n_block;      /* bytes of the header block so far */

@@ -207,6 +207,11 @@ static void count_refused_connection(void *arg, enum rpc_guard_verdict why)
         rpc_server_count_limit(arg, RPC_LIMIT_STREAMS);
 }
 
+static void count_silent_connection(void *arg, bool is_new)
+{
+    rpc_server_count_limit(arg, is_new ? RPC_LIMIT_HANDSHAKE : RPC_LIMIT_KEEPALIVE);
+}
+
 /* What honest clients may get wrong has room here, and is refused by name further in. */
 static struct rpc_guard_limits guard_limits(const struct rpc_server_config *c)
 {
@@ -230,8 +235,11 @@ static bool watch_port(struct rpc_server *server, uint16_t port)
     const struct rpc_accept_config config = {.port = port,
                                              .tls = c->tls != NULL,
                                              .max_connections = c->max_connections,
+                                             .handshake_timeout_ms = c->handshake_timeout_ms,
+                                             .keepalive_timeout_ms = c->keepalive_timeout_ms,
                                              .guard = guard_limits(c),
                                              .on_refused = count_refused_connection,
+                                             .on_silent = count_silent_connection,
                                              .arg = server};
     if (server->n_ports == MAX_PORTS)
         return false;

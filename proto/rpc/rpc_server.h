@@ -66,6 +66,8 @@ enum rpc_limit {
     RPC_LIMIT_REQUEST_TIME,
     RPC_LIMIT_RESETS,
     RPC_LIMIT_STREAMS,
+    RPC_LIMIT_HANDSHAKE, /* gRPC's own, as the next */
+    RPC_LIMIT_KEEPALIVE,
     N_RPC_LIMITS
 };
 

@@ -310,6 +310,8 @@ static void on_wire_limit(void *context, enum rpc_limit limit)
         [RPC_LIMIT_REQUEST_TIME] = LIMIT_REQUEST_TIMEOUT,
         [RPC_LIMIT_RESETS] = LIMIT_RESETS,
         [RPC_LIMIT_STREAMS] = LIMIT_STREAMS,
+        [RPC_LIMIT_HANDSHAKE] = LIMIT_HANDSHAKE,
+        [RPC_LIMIT_KEEPALIVE] = LIMIT_KEEPALIVE,
     };
     gateway_count_refusal(context, limits[limit]);
 }

@@ -3,7 +3,6 @@
  * gateway_count_refusal(). Plain data, fixed once the server has started. */
 #pragma once
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -50,6 +49,7 @@ enum gateway_limit {
     LIMIT_METADATA_BYTES,
     LIMIT_CONNECTIONS,
     LIMIT_HANDSHAKE,
+    LIMIT_KEEPALIVE, /* its two times are options of the program */
     LIMIT_STREAMS,
     LIMIT_RESETS,
     LIMIT_CALLS,
@@ -85,10 +85,7 @@ enum gateway_limit {
 };
 
 struct gateway_limit_row {
-    const char *name; /* in metrics: "queued" */
-    /* Whether the server itself refuses and so can count; what gRPC enforces before a call reaches
-     * the server is not seen here. */
-    bool counted;
+    const char *name;          /* in metrics: "queued" */
     struct option_spec option; /* name NULL: none; offset within struct gateway_limits */
 };
 

@@ -253,9 +253,8 @@ static void sample_counters(struct gateway_metrics *m, struct metrics_sink *sink
     metrics_sample(sink, m->families[FAMILY_STALLS], NULL, (double)c.stalls);
     for (int i = LIMIT_NONE + 1; i < N_GATEWAY_LIMITS; i++) {
         const char *const values[] = {gateway_limit_rows[i].name};
-        if (gateway_limit_rows[i].counted)
-            metrics_sample(sink, m->families[FAMILY_REFUSALS], values,
-                           (double)gateway_n_refusals(m->gateway, (enum gateway_limit)i));
+        metrics_sample(sink, m->families[FAMILY_REFUSALS], values,
+                       (double)gateway_n_refusals(m->gateway, (enum gateway_limit)i));
     }
 }
 

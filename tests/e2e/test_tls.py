@@ -7,6 +7,7 @@ import pathlib
 import queue
 import re
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -131,6 +132,32 @@ def test_the_port_speaks_tls_and_nothing_else(server, pki, stubs):
     with pytest.raises(grpc.RpcError):
         lists(stubs, grpc.insecure_channel(f"127.0.0.1:{s.port}"))
     lists(stubs, secure(s.port, pki.ca)) # still there
+
+
+def test_who_says_nothing_is_ended_and_counted(server, pki, stubs):
+    """The handshake's time; who is served, and who leaves, is none of them."""
+    port = free_port()
+    s = server("--tls-cert", pki.server[0], "--tls-key", pki.server[1], "--handshake-timeout", "500ms", "--metrics", f"127.0.0.1:{port}")
+
+    def counted():
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=ANSWER_S) as scrape:
+            found = dict(re.findall(r'^sluice_refusals_total\{limit="(handshake_timeout|keepalive)"\} (\d+)', scrape.read().decode(), re.M))
+        return int(found["handshake_timeout"]), int(found["keepalive"])
+    with secure(s.port, pki.ca) as channel:
+        lists(stubs, channel)
+        with socket.create_connection(("127.0.0.1", s.port)):
+            pass
+        assert counted() == (0, 0)
+        with socket.create_connection(("127.0.0.1", s.port), timeout=patience(10)) as silent:
+            assert silent.recv(1) == b""
+        until = time.monotonic() + patience(3)
+        while counted() != (1, 0):
+            assert time.monotonic() < until, counted()
+            time.sleep(0.02)
+        time.sleep(0.7)
+        lists(stubs, channel)
+    time.sleep(0.2)
+    assert counted() == (1, 0)
 
 
 def test_client_certificates_are_required_and_verified(server, pki, stubs):

@@ -525,6 +525,7 @@ def healthy(target, seconds=patience(1)):
 def test_a_flood_of_silent_connections(wire):
     """F20: beyond the limit they are closed, the silent ones after the handshake timeout; who was there stays, the unix
     socket answers, and the port is free again soon."""
+    before = refusals(wire, "handshake_timeout")
     with unharmed(wire):
         silent = []
         for _ in range(5000 if LONG else 2000):
@@ -541,6 +542,9 @@ def test_a_flood_of_silent_connections(wire):
                 break
         else:
             raise AssertionError("the port did not come back")
+        while refusals(wire, "handshake_timeout") < before + 10:
+            assert time.monotonic() < until, "those that were let in and said nothing are not counted"
+            time.sleep(0.05)
         for s in silent:
             s.close()
 
@@ -595,7 +599,7 @@ def test_half_open_peers_are_found_by_keepalive(wire):
     inference = wire.stubs.inference
     with unharmed(wire):
         proxy = Proxy(wire.port)
-        before = connections(wire)
+        before, lost = connections(wire), refusals(wire, "keepalive")
         stub = wire.stubs.inference_grpc.InferenceStub(grpc.insecure_channel(f"127.0.0.1:{proxy.port}"))
         request = inference.GenerateRequest(model="echo", request_id="half-open", stopping=inference.Stopping(max_tokens=100000))
         request.token_ids.ids.extend(range(10))
@@ -611,6 +615,7 @@ def test_half_open_peers_are_found_by_keepalive(wire):
         with pytest.raises(grpc.RpcError) as e: # what it ran is gone with it
             unix.Cancel(inference.CancelRequest(request_id="half-open"), timeout=patience(5))
         assert e.value.code() == grpc.StatusCode.NOT_FOUND
+        assert refusals(wire, "keepalive") == lost + 1
         stream.cancel()
         proxy.close()
 

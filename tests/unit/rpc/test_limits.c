@@ -150,8 +150,9 @@ static void test_without_a_descriptor_connections_are_dropped_and_the_port_stays
     few.rlim_cur = MAX_FILL;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
     for (int i = 0; i < CLIENTS; i++) {
-        /* No descriptor is left: those that gRPC gives back late are taken as well. */
-        for (int quiet = 0; quiet < (i ? 1 : 20); quiet++) {
+        /* No descriptor is left: those that gRPC gives back late are taken as well, and those of
+         * connections that linger, a second. */
+        for (int quiet = 0; quiet < (i ? 1 : 300); quiet++) {
             if (n_fill < MAX_FILL && (fill[n_fill] = dup(fds[0])) >= 0) {
                 n_fill++;
                 quiet = -1;
@@ -189,7 +190,16 @@ static void test_a_connection_that_stays_silent_is_closed_after_the_handshake_ti
     int64_t took_ms = (clock_now_ns() - begin_ns) / NS_PER_MS;
     assert_in_range(took_ms, 250, 6000);
     close(fd);
+    assert_true(counted(RPC_LIMIT_HANDSHAKE, 1));
+    fd = dial(&t); /* one that leaves in time, and one that is served, are none of them */
+    close(fd);
+    assert_true(answers(&t));
+    assert_true(has_connections(&t, 0));
+    poll(NULL, 0, 400);
+    assert_int_equal(atomic_load(&n_limits[RPC_LIMIT_HANDSHAKE]), 1);
+    assert_int_equal(atomic_load(&n_limits[RPC_LIMIT_KEEPALIVE]), 0);
     rpc_server_destroy(t.server);
+    assert_int_equal(atomic_load(&n_limits[RPC_LIMIT_HANDSHAKE]), 1);
 }
 
 /* --- one call --- */
