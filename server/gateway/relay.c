@@ -228,10 +228,25 @@ static void release_held(struct held_link *held)
     link_release(held->link);
 }
 
+/* Under the relay's lock: it had its prompt and waits for its client, so it ran nowhere. Before its
+ * first token a worker may have died of the prompt, paused or not. */
+static bool stood_still(const struct relay *relay)
+{
+    uint64_t n_generated = 0, n_released = 0;
+    for (uint32_t i = 0; i < relay->n_choices; i++) {
+        n_generated += relay->choices[i].generated.n;
+        n_released += relay->choices[i].n_released;
+    }
+    bool no_credit = !relay_holds_back(relay) && n_released >= relay->credit_tokens;
+    return n_generated > 0 && (relay->pauses || no_credit);
+}
+
 /* Under the relay's lock. */
 static bool is_fruitless(struct relay *relay)
 {
     uint64_t n = 1;
+    if (stood_still(relay))
+        return false;
     for (uint32_t i = 0; i < relay->n_choices; i++)
         n += relay->choices[i].generated.n;
     relay->n_fruitless = n == relay->n_at_loss ? relay->n_fruitless + 1 : 1;

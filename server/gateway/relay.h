@@ -34,7 +34,8 @@ struct link;
 struct relay_sink;
 struct rpc_stream;
 
-/* A request that takes three replicas with it, one after the other, gets no fourth. */
+/* A request that takes three replicas with it, one after the other, gets no fourth. One that waits
+ * for its client meanwhile took none. */
 enum { RELAY_MAX_CHOICES = 8, RELAY_MAX_FRUITLESS = 3 };
 /* With their terminators. */
 enum { CALLER_BYTES = 129, REQUEST_ID_BYTES = 129 };

@@ -197,6 +197,7 @@ static uint32_t received_of(Sluice__V1__ReceivedTokens *const *received, size_t 
 static int check_received(const struct relay *relay, Sluice__V1__ReceivedTokens *const *received,
                           size_t n_received, struct error *err)
 {
+    uint64_t n_all = 0;
     for (size_t i = 0; i < n_received; i++) {
         char field[64];
         uint32_t choice = received[i]->choice, n = received[i]->n_tokens;
@@ -211,6 +212,13 @@ static int check_received(const struct relay *relay, Sluice__V1__ReceivedTokens 
             return error_field(err, field, "%" PRIu32 " is more than the %zu that were generated",
                                n, n_most);
     }
+    for (uint32_t i = 0; i < relay->n_answers; i++)
+        n_all += received_of(received, n_received, i);
+    if (n_all > relay->credit_tokens)
+        return error_field(err, "reattach.received",
+                           "%" PRIu64 " tokens are more than the %" PRIu64
+                           " that there was credit for",
+                           n_all, relay->credit_tokens);
     for (uint32_t i = 0; i < relay->n_answers; i++) {
         const struct relay_choice *choice = &relay->choices[relay->order[i]];
         uint32_t n = received_of(received, n_received, i);

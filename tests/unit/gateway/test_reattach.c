@@ -221,6 +221,32 @@ static void test_reattach_when_counts_cannot_be_then_refused(void **state)
     finish();
 }
 
+/* Of what was held back until the best were known a client could say it had more than it was ever
+ * sent: its credit was then below zero for good. */
+static void test_reattach_when_more_is_claimed_than_there_was_credit_for_then_refused(void **state)
+{
+    (void)state;
+    struct client_request request = {.max_tokens = 40, .seed = 5};
+    fixture_start(&f, 1);
+    struct rpc_client *client = connect_client();
+    bidi_open(&f, client, 0, &first);
+    bidi_start_with(
+        &first, "r", &request,
+        &(struct bidi_extra){.window_ms = 10000, .credit = 3, .has_credit = true, .best_of = 2});
+    bidi_wait_tokens(&first, "r", 3);
+    lose(client);
+    bidi_open(&f, NULL, 0, &second);
+    bidi_reattach(&second, "r", 4, NULL);
+    expect_error(0, STATUS_INVALID_ARGUMENT, "", "reattach.received");
+    bidi_close(&second);
+    bidi_open(&f, NULL, 0, &second);
+    bidi_reattach(&second, "r", 3, bidi_answer(&first, "r")->ids[0]);
+    bidi_credit(&second, "r", 37);
+    assert_int_equal(bidi_wait_over(&second, "r")->n_ids[0], 40);
+    assert_int_equal(bidi_answer(&second, "r")->n_errors, 0);
+    finish();
+}
+
 static void test_reattach_when_the_old_one_is_there_then_the_new_one_wins(void **state)
 {
     (void)state;
@@ -443,6 +469,8 @@ int main(int argc, char *argv[])
         cmocka_unit_test_setup(test_window_when_over_then_cancelled, forget),
         cmocka_unit_test_setup(test_replay_when_full_then_paused_until_somebody_listens, forget),
         cmocka_unit_test_setup(test_reattach_when_counts_cannot_be_then_refused, forget),
+        cmocka_unit_test_setup(
+            test_reattach_when_more_is_claimed_than_there_was_credit_for_then_refused, forget),
         cmocka_unit_test_setup(test_reattach_when_the_old_one_is_there_then_the_new_one_wins,
                                forget),
         cmocka_unit_test_setup(

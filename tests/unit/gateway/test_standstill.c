@@ -162,6 +162,52 @@ static void test_request_when_only_slow_then_it_lives(void **state)
     finish();
 }
 
+/* The worker that has the one request, once there is one. */
+static struct fake_worker *busy_worker(unsigned n_workers)
+{
+    for (int wait = 0; wait < 2000; wait++) {
+        for (unsigned i = 0; i < n_workers; i++)
+            if (fake_worker_read(&f.workers[i], &f.workers[i].n_live))
+                return &f.workers[i];
+        pause_ms(5);
+    }
+    fail_msg("no worker has the request");
+    return NULL;
+}
+
+/* Three replicas died while it waited for its client, and it was ended as if it had killed them. */
+static void test_replicas_when_lost_during_a_standstill_then_it_is_not_to_blame(void **state)
+{
+    (void)state;
+    static const struct bidi_extra extra[] = {{0}, {.credit = 10, .has_credit = true}};
+    for (size_t i = 0; i < 2; i++) {
+        struct client_request request = {.max_tokens = 60, .seed = i};
+        fixture_init(&f);
+        for (unsigned k = 0; k < 4; k++)
+            f.workers[k].stop_after = 10;
+        fixture_start(&f, 4);
+        bidi_open(&f, NULL, 0, &bidi);
+        bidi_start_with(&bidi, "s", &request, &extra[i]);
+        bidi_wait_tokens(&bidi, "s", 10);
+        if (!extra[i].has_credit)
+            bidi_pause(&bidi, "s", true);
+        for (unsigned n = 0; n < 3; n++) {
+            struct fake_worker *victim = busy_worker(4);
+            if (!extra[i].has_credit)
+                assert_true(fake_worker_wait(victim, &victim->n_pauses, 1));
+            fake_worker_kill(victim);
+        }
+        fake_worker_stop_after(busy_worker(4), UINT32_MAX);
+        bidi_pause(&bidi, "s", false);
+        if (extra[i].has_credit)
+            bidi_credit(&bidi, "s", 50);
+        bidi_expect_tokens(&bidi, "s", &request, true);
+        assert_int_equal(bidi_answer(&bidi, "s")->n_resumes, 3);
+        assert_int_equal(bidi_answer(&bidi, "s")->n_errors, 0);
+        finish();
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -172,6 +218,8 @@ int main(void)
                                forget),
         cmocka_unit_test_setup(test_request_when_it_moves_now_and_then_then_it_lives, forget),
         cmocka_unit_test_setup(test_request_when_only_slow_then_it_lives, forget),
+        cmocka_unit_test_setup(test_replicas_when_lost_during_a_standstill_then_it_is_not_to_blame,
+                               forget),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
