@@ -28,6 +28,13 @@ os.environ["SLUICE_METRICS"] = os.environ["SLUICE_MANAGER_METRICS"] = ""
 TIME_SCALE = float(os.environ.get("SLUICE_TIME_SCALE", "1"))
 
 
+def alive(pid):
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def patience(seconds):
     """An upper bound of time, for the machine and the build at hand."""
     return seconds * TIME_SCALE

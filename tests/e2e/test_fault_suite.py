@@ -393,8 +393,8 @@ def test_f37_a_server_told_to_end_drains(plumbing):
     def make(n):
         return inference.GenerateRequest(model="echo", text="abcdefgh", stopping=inference.Stopping(max_tokens=n))
 
-    watch = health.Watch(health_pb2.HealthCheckRequest(service=""))
-    assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+    watch = health.Watch(health_pb2.HealthCheckRequest(service=""), timeout=patience(60))
+    assert any(state.status == health_pb2.HealthCheckResponse.SERVING for state in watch)  # the worker is linked
     short, long = stub.Generate(make(30)), stub.Generate(make(10000))
     next(short), next(long)
     peer = Peer(p.port)

@@ -8,7 +8,7 @@ import grpc
 import psutil
 import pytest
 
-from conftest import model_path, patience, sanitized
+from conftest import alive, model_path, patience, sanitized
 
 N_STREAMS = 8
 PROMPTS = [f"Write a long story about the number {i}. It begins:" for i in range(N_STREAMS)]
@@ -163,7 +163,6 @@ def test_second_serve_and_second_manager_are_refused(fresh):
 
 def test_what_a_killed_serve_leaves_can_be_stopped(fresh):
     """Manager and server ran on, `serve` could not start again and `stop` found nothing to stop."""
-    import psutil
     sluice = load(fresh)
     left = [p for name in ("sluice-manager", "sluice-server", "sluice-worker") for p in sluice.children(name)]
     assert len(left) == 3
@@ -180,13 +179,6 @@ def test_what_a_killed_serve_leaves_can_be_stopped(fresh):
 def n_running(sluice):
     models = sluice.inference.ListModels(sluice.stubs.inference.ListModelsRequest(), timeout=patience(5)).models
     return sum(v.n_running + v.n_queued for m in models for v in m.versions)
-
-
-def alive(pid):
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 @pytest.mark.parametrize("manager", ["works", "is stuck"])

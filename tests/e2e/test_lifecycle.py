@@ -6,11 +6,12 @@ import signal
 import socket
 import struct
 import subprocess
+import time
 
 import grpc
 import pytest
 
-from conftest import BIN, ROOT, model_path, patience
+from conftest import BIN, ROOT, alive, model_path, patience
 
 
 def test_life_of_a_version(fresh):
@@ -169,9 +170,13 @@ def test_serve_takes_up_what_an_earlier_one_left(fresh):
 
     fresh.start(model_path(), "--name", "smol")
     fresh.wait(started("pack "), 20, "it loads")
-    for pid in [fresh.process.pid, *(p for n in ("manager", "server", "worker") for p in fresh.children(f"sluice-{n}"))]:
+    pids = [p for n in ("manager", "server", "worker") for p in fresh.children(f"sluice-{n}")]
+    for pid in [fresh.process.pid, *pids]:
         os.kill(pid, signal.SIGKILL)  # all at once, in the middle of the load
     fresh.process.wait()
+    until = time.monotonic() + patience(10)
+    while any(map(alive, pids)) and time.monotonic() < until:  # large ones take their time to die
+        time.sleep(0.01)
     (fresh.state / "serve.out").unlink()
     fresh.start(model_path(), "--name", "smol")  # follows that load
     fresh.wait(started("ready: "), 20, "it is loaded")

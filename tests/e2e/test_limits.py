@@ -133,7 +133,8 @@ class Worker:
 def test_queue_overflow_is_refused_at_once_and_the_accepted_are_answered(served, server):
     """F24: 10 times what fits."""
     s = server("--max-concurrent", "4", "--max-queued", "4")
-    calls = [Reader(s, request(served, i, 400)) for i in range(80)]
+    tokens = min(1600, int(patience(400)))  # the accepted run until all refusals are timed
+    calls = [Reader(s, request(served, i, tokens)) for i in range(80)]
     wait_for(lambda: sum(c.error is not None for c in calls) == 72, 30, "all but eight are refused")
     took = []
     for i in range(30):  # one after the other, so that nothing but the refusal is timed
@@ -148,7 +149,7 @@ def test_queue_overflow_is_refused_at_once_and_the_accepted_are_answered(served,
     for c in calls:
         if c.error is None:
             c.join(patience(120))
-            assert c.error is None and len(c.ids) == 400
+            assert c.error is None and len(c.ids) == tokens
         else:
             assert c.error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert sum(c.finished is not None for c in calls) == 8

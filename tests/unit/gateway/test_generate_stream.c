@@ -86,11 +86,17 @@ static void test_requests_when_the_reader_rests_then_they_take_turns(void **stat
     rpc_stream_pause_reads(bidi.stream);
     /* All of them stand still: each has its own limit. */
     assert_true(fake_worker_wait(&f.workers[0], &f.workers[0].n_pauses, N));
+    pthread_mutex_lock(&bidi.lock);
     unsigned n_before = bidi.n_order;
+    pthread_mutex_unlock(&bidi.lock);
     rpc_stream_resume_reads(bidi.stream);
     for (unsigned i = 0; i < N; i++) {
         snprintf(id, sizeof(id), "e%u", i);
-        bidi_wait_tokens(&bidi, id, bidi_answer(&bidi, id)->n_tokens + 100);
+        const struct client_answer *answer = bidi_answer(&bidi, id);
+        pthread_mutex_lock(&bidi.lock);
+        unsigned n_more = answer->n_tokens + 100;
+        pthread_mutex_unlock(&bidi.lock);
+        bidi_wait_tokens(&bidi, id, n_more);
     }
     pthread_mutex_lock(&bidi.lock);
     unsigned seen[N] = {0}, most = 0, least = UINT32_MAX;
