@@ -7,6 +7,8 @@
 
 void attention_amx(const struct attention_tile *t, void *scratch)
 {
+    if (attention_bf16_amx(t, scratch))
+        return;
     if (amx_attention_takes(t, AMX_ATTENTION_MIN_QUERIES))
         amx_attention(t, scratch);
     else

@@ -65,8 +65,10 @@ ALWAYS_INLINE uint8_t *amx_values(const struct attention_scratch *s, uint32_t ch
 }
 
 /* Of positions that are not there, whatever was there before: their weights are 0. */
-static void prepare_partition(const struct attention_scratch *s, const struct partition *part)
+static void prepare_partition(const struct attention_tile *t, const struct attention_scratch *s,
+                              const struct partition *part)
 {
+    (void)t;
     for (uint32_t i = 0; i < PART_TILES && part->v[i] != NULL; i++) {
         const uint8_t *v = part->v[i];
         for (uint32_t line = 0; line < s->dim / 4; line++, v += 64) {
@@ -77,6 +79,13 @@ static void prepare_partition(const struct attention_scratch *s, const struct pa
                                 _mm512_loadu_si512(v));
         }
     }
+}
+
+static struct partition untiled_partition(const struct attention_tile *t,
+                                          const struct attention_scratch *s, uint32_t base,
+                                          uint32_t n_positions)
+{
+    return copy_partition(t, s, base, n_positions);
 }
 
 /* Tiles 0, 1: hi and lo (4, 5) × first (6), 2, 3: × second (7). */

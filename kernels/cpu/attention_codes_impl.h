@@ -16,7 +16,7 @@ struct wide_codes {
 
 /* What a code is worth where the largest |x| becomes `limit`; *out_inv is what x is multiplied by.
  */
-static float code_scale(const float *x, uint32_t n, float limit, float *out_inv)
+static inline float code_scale(const float *x, uint32_t n, float limit, float *out_inv)
 {
     v16 max = v_zero(), poison = v_zero();
     for (uint32_t i = 0; i < n; i += 16) {
@@ -35,8 +35,8 @@ static inline v16 code_of(v16 x, float inv, float limit)
 
 /* x[n], then zeros up to a multiple of 16, as the wide codes number i of *out, whose planes are
  * n_pad apart. */
-static void widen_codes(const float *x, uint32_t n, uint32_t n_pad, uint8_t *codes, uint32_t i,
-                        struct wide_codes *out)
+static inline void widen_codes(const float *x, uint32_t n, uint32_t n_pad, uint8_t *codes,
+                               uint32_t i, struct wide_codes *out)
 {
     float inv;
     v16 sum = v_zero();
@@ -53,8 +53,8 @@ static void widen_codes(const float *x, uint32_t n, uint32_t n_pad, uint8_t *cod
 
 /* The weights of one query (0 outside what it sees) times the scales of V, as wide codes number i
  * of *out. p is overwritten. */
-static void weigh_scales(float *p, const struct partition *part, uint32_t n, uint8_t *codes,
-                         uint32_t i, struct wide_codes *out)
+static inline void weigh_scales(float *p, const struct partition *part, uint32_t n, uint8_t *codes,
+                                uint32_t i, struct wide_codes *out)
 {
     for (uint32_t at = 0; at < n; at += 16) {
         const float *scales = (const float *)(const void *)part->v_scales[at / KV_TILE];

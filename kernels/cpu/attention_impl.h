@@ -56,14 +56,6 @@ static void group_values(const struct attention_scratch *s, const struct partiti
         values_bf16(a, part, s->dim, g->most, out, g->n);
 }
 
-static bool is_finite(const float *x, uint32_t n)
-{
-    v16 poison = v_zero();
-    for (uint32_t i = 0; i < n; i += 16)
-        poison = v_fma(v_load(x + i), v_zero(), poison);
-    return v_sum(poison) == 0.0f;
-}
-
 /* P·V of one query over [first, last) alone: what stands outside is not even multiplied by 0. The
  * same chain, and so the same bits, as weigh_values() makes of finite values. */
 static void value_alone(const struct attention_scratch *s, const struct partition *part,
@@ -104,10 +96,19 @@ static void prepare_queries(const struct attention_tile *t, const struct attenti
     }
 }
 
-static void prepare_partition(const struct attention_scratch *s, const struct partition *part)
+static void prepare_partition(const struct attention_tile *t, const struct attention_scratch *s,
+                              const struct partition *part)
 {
+    (void)t;
     (void)s;
     (void)part;
+}
+
+static struct partition untiled_partition(const struct attention_tile *t,
+                                          const struct attention_scratch *s, uint32_t base,
+                                          uint32_t n_positions)
+{
+    return copy_partition(t, s, base, n_positions);
 }
 
 #include "kernels/cpu/attention_walk_impl.h"

@@ -17,6 +17,6 @@ struct partition {
     /* fetched while this one is read: the partition after it, or anything */
     const uint8_t *next_k[PART_TILES], *next_v[PART_TILES];
     enum dtype dtype;
-    uint32_t base;
-    size_t v_item; /* bytes from one position's V to the next; int8: head_dim of the tiles */
+    uint32_t base, n; /* its first position, how many there are */
+    size_t v_item;    /* bytes from one position's V to the next; int8: head_dim of the tiles */
 };

@@ -4,6 +4,7 @@
  * that go through a partition together. */
 #pragma once
 
+#include <stdbool.h>
 #include <string.h>
 
 #include "kernels/cpu/attention_codes_impl.h"
@@ -46,8 +47,8 @@ static struct attention_scratch lay_out_scratch(void *at, uint32_t head_dim, siz
 
 /* Copies a vector of an untiled cache, number i of its partition, to tiles of f32; V beyond
  * head_dim is 0. */
-static void copy_floats(const struct kv_layer *kv, const struct attention_scratch *s, size_t item,
-                        uint32_t i)
+static inline void copy_floats(const struct kv_layer *kv, const struct attention_scratch *s,
+                               size_t item, uint32_t i)
 {
     size_t place = item * kv_vector_bytes(kv->dtype, kv->head_dim);
     float vector[ATTENTION_MAX_HEAD_DIM];
@@ -62,8 +63,8 @@ static void copy_floats(const struct kv_layer *kv, const struct attention_scratc
 }
 
 /* The same of codes. What stands beyond head_dim meets codes of 0 (K) or is not kept (V). */
-static void copy_codes(const struct kv_layer *kv, const struct attention_scratch *s, size_t item,
-                       uint32_t i)
+static inline void copy_codes(const struct kv_layer *kv, const struct attention_scratch *s,
+                              size_t item, uint32_t i)
 {
     const uint8_t *k = (const uint8_t *)kv->k + kv_codes_at(kv, item),
                   *v = (const uint8_t *)kv->v + kv_codes_at(kv, item);
@@ -77,15 +78,16 @@ static void copy_codes(const struct kv_layer *kv, const struct attention_scratch
 }
 
 /* Where the partition at `base`, as far as the first n_positions go, is, in an untiled cache. */
-static struct partition copy_partition(const struct attention_tile *t,
-                                       const struct attention_scratch *s, uint32_t base,
-                                       uint32_t n_positions)
+static inline struct partition copy_partition(const struct attention_tile *t,
+                                              const struct attention_scratch *s, uint32_t base,
+                                              uint32_t n_positions)
 {
     const struct kv_layer *kv = t->kv;
     uint32_t n = n_positions - base < PART ? n_positions - base : PART;
     bool codes = kv->dtype == DTYPE_I8;
     size_t vector = codes ? s->dim : s->dim * sizeof(float);
-    struct partition part = {.base = base, .dtype = codes ? DTYPE_I8 : DTYPE_F32, .v_item = vector};
+    struct partition part = {
+        .base = base, .n = n, .dtype = codes ? DTYPE_I8 : DTYPE_F32, .v_item = vector};
     for (uint32_t i = 0; i < n; i++) {
         size_t item = kv_item_of(kv, t->table, t->i_kv, base + i);
         if (codes)
@@ -109,7 +111,7 @@ static struct partition find_partition(const struct attention_tile *t, uint32_t 
     const struct kv_layer *kv = t->kv;
     uint32_t n = n_positions - base < PART ? n_positions - base : PART;
     const uint8_t *k = kv->k, *v = kv->v;
-    struct partition part = {.base = base, .dtype = kv->dtype};
+    struct partition part = {.base = base, .n = n, .dtype = kv->dtype};
     part.v_item = (size_t)kv->head_dim * dtype_block_bytes(kv->dtype);
     for (uint32_t i = 0; i * KV_TILE < n; i++) {
         size_t item = kv_item_of(kv, t->table, t->i_kv, base + i * KV_TILE);
@@ -184,6 +186,14 @@ static void fold(float *out, const float *part, uint32_t dim)
     *max = most;
     for (uint32_t d = 0; d < dim; d += 16)
         v_store(out + d, v_add(v_mul(v_load(out + d), keep), v_mul(v_load(part + d), take)));
+}
+
+static inline bool is_finite(const float *x, uint32_t n)
+{
+    v16 poison = v_zero();
+    for (uint32_t i = 0; i < n; i += 16)
+        poison = v_fma(v_load(x + i), v_zero(), poison);
+    return v_sum(poison) == 0.0f;
 }
 
 /* What a query at `position` sees of the partition at `base`: [first, last) within it. */

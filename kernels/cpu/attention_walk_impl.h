@@ -6,6 +6,7 @@
  * attention_steps_impl.h and
  *
  *     prepare_queries()     all queries of a group, as they are multiplied, before its first unit
+ *     untiled_partition()   where a partition is that is not kept in tiles
  *     prepare_partition()   of each unit, once
  *     group_scores()        the products of up to ATTENTION_NQ queries …
  *     group_values()        … and of their weights
@@ -121,12 +122,12 @@ static void walk_units(const struct attention_tile *t, const struct attention_sc
         if (u < t->unit_begin + t->n_groups)
             prepare_queries(&at->t, &at->s); /* the first of the group */
         if (!kv_is_tiled(t->kv))
-            at->part = copy_partition(&at->t, &s, u / t->n_groups * PART, longest);
+            at->part = untiled_partition(&at->t, &s, u / t->n_groups * PART, longest);
         if (u + 1 < t->unit_end)
             find_unit(t, &s, u + 1, next);
         for (uint32_t j = 0; j < PART_TILES; j++)
             set_next(&at->part, &next->part, j);
-        prepare_partition(&at->s, &at->part);
+        prepare_partition(&at->t, &at->s, &at->part);
         attend_unit(t, &at->t, &at->s, &at->part, at->first);
         struct unit *done = at;
         at = next;

@@ -21,6 +21,11 @@
 
 #define DENSE_TINY 0x1p-55f
 
+static inline float dense_flushed(float x)
+{
+    return x > -DENSE_TINY && x < DENSE_TINY ? 0.0f : x;
+}
+
 void ref_linear_dense(const struct linear_job *job, const struct linear_share *share);
 void linear_dense_avx2(const struct linear_job *job, const struct linear_share *share);
 void linear_dense_avx512(const struct linear_job *job, const struct linear_share *share);

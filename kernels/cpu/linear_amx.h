@@ -1,6 +1,7 @@
 /* linear_amx.h: linears in AMX tiles; the set "amx" is avx512 with these in place of its own.
  * Integer weights, F16 and F32 have the same bits as in every other set; BF16 adds in the tiles'
- * order (linear_dense_amx_impl.h), whatever the number of rows. */
+ * order (linear_dense_amx_impl.h), whatever the number of rows, and so does attention over a bf16
+ * cache (attention_amx.h). */
 #pragma once
 
 #include <stdbool.h>
@@ -8,7 +9,7 @@
 
 #include "kernels/cpu/inner.h"
 
-/* Of the set: as the others', but for BF16. */
+/* Of the set: as the others', but for BF16 weights and caches. */
 #define AMX_NUMERICS "cpu-b3-tiles"
 
 enum {

@@ -86,5 +86,5 @@ void dense_row(const struct weight_cpu *w, uint32_t row, float *y)
 void dense_flush(float *x, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
-        x[i] = x[i] > -DENSE_TINY && x[i] < DENSE_TINY ? 0.0f : x[i];
+        x[i] = dense_flushed(x[i]);
 }

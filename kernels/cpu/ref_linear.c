@@ -56,7 +56,7 @@ static float dense_at(const struct weight_cpu *w, uint32_t row, uint32_t k)
 void ref_round_bf16(uint32_t *dst, const float *x)
 {
     for (int i = 0; i < ACT_RUN; i++) {
-        float rounded = bf16_to_f32(f32_to_bf16(fabsf(x[i]) < DENSE_TINY ? 0.0f : x[i]));
+        float rounded = bf16_to_f32(f32_to_bf16(dense_flushed(x[i])));
         memcpy(&dst[i], &rounded, sizeof(rounded));
     }
 }

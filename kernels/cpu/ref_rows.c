@@ -110,7 +110,7 @@ void ref_kv_store(void *dst, enum dtype type, const float *src, uint32_t n)
         memcpy(dst, src, n * sizeof(*src));
     else
         for (uint32_t i = 0; i < n; i++)
-            halves[i] = type == DTYPE_F16 ? f32_to_f16(src[i]) : f32_to_bf16(src[i]);
+            halves[i] = type == DTYPE_F16 ? f32_to_f16(src[i]) : f32_to_bf16(dense_flushed(src[i]));
 }
 
 const struct cpu_inner cpu_inner_ref = {

@@ -31,7 +31,7 @@ static size_t scratch_bytes_amx(uint32_t vocab_size, uint32_t head_dim)
 }
 
 /* ref, avx2, avx512 and avx512_bf16 are one numerics: the same expressions, lane for lane
- * (tests/unit/kernels). amx differs with BF16 weights, in the order of sums. */
+ * (tests/unit/kernels). amx differs with BF16 weights and caches, in the order of sums. */
 static const struct cpu_set
     ref = {{.name = "ref", .numerics = "cpu-b3", INTEGER_WEIGHTS, CPU_MEMORY, SHARED_OPS},
            &cpu_inner_ref},

@@ -226,8 +226,8 @@ static void kv_store(void *dst, enum dtype type, const float *src, uint32_t n)
         if (type == DTYPE_F16)
             v_store_f16(halves + i, v_load(src + i));
         else
-            v_store_bf16(halves + i, v_load(src + i));
+            v_store_bf16(halves + i, without_tiny(src + i));
     }
     for (; i < n; i++)
-        halves[i] = type == DTYPE_F16 ? f32_to_f16(src[i]) : f32_to_bf16(src[i]);
+        halves[i] = type == DTYPE_F16 ? f32_to_f16(src[i]) : f32_to_bf16(dense_flushed(src[i]));
 }

@@ -36,19 +36,22 @@ for type in Q5_0 Q5_1 Q2_K Q3_K Q5_K Q6_K 24_bits; do
         grep -qE "$instruction" <<<"$body" || { echo "linear_int_amx.c: no $instruction in $name"; failed=1; }
     done
 done
-# Four products of two tiles of rows with two of columns, in one object.
+# SOURCE PRODUCT OPERANDS...: an object that multiplies these tiles.
 four_products() {
     local source=$1 product=$2 instruction operands
+    shift 2
     for instruction in ldtilecfg tilerelease tilezero tileloadd tilestored; do
         expect "$source.o" $instruction 1
     done
     objdump -d --no-show-raw-insn -M intel "$folder/$source.o" >"$folder/intel"
-    for operands in tmm0,tmm4,tmm6 tmm1,tmm5,tmm6 tmm2,tmm4,tmm7 tmm3,tmm5,tmm7; do
+    for operands in "$@"; do
         grep -qE "$product +$operands\b" "$folder/intel" || { echo "$source: no $product $operands"; failed=1; }
     done
 }
-four_products linear_dense_amx.c tdpbf16ps
-four_products attention_amx.c tdpbsud
+two_by_two="tmm0,tmm4,tmm6 tmm1,tmm5,tmm6 tmm2,tmm4,tmm7 tmm3,tmm5,tmm7"
+four_products linear_dense_amx.c tdpbf16ps $two_by_two
+four_products attention_amx.c tdpbsud $two_by_two
+four_products attention_bf16_amx.c tdpbf16ps tmm0,tmm4,tmm5 tmm1,tmm4,tmm6 tmm2,tmm4,tmm7 tmm3,tmm4,tmm5
 for object in "$folder"/*.o; do
     name=$(basename "$object")
     case $name in

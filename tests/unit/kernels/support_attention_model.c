@@ -8,6 +8,8 @@
 
 void attention_amx_model(const struct attention_tile *t, void *scratch)
 {
+    if (attention_bf16_model(t, scratch))
+        return;
     if (amx_attention_takes(t, 1))
         amx_attention(t, scratch);
     else

@@ -1,8 +1,16 @@
 /* support_attention_model.h: attention of the kernel set "amx" from the product's own source over a
- * model of the tile instructions (support_tiles_model.h). Needs AVX-512. Takes any number of
- * queries, so that few are tried too, which the product leaves to avx512. */
+ * model of the tile instructions (support_tiles_model.h). Needs AVX-512. Over an int8 cache it
+ * takes any number of queries, so that few are tried too, which the product leaves to avx512. */
 #pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
 
 struct attention_tile;
 
 void attention_amx_model(const struct attention_tile *tile, void *scratch);
+
+/* Over a bf16 cache; false: not taken. */
+bool attention_bf16_model(const struct attention_tile *tile, void *scratch);
+/* Queries of a group from which it takes tiles; 0: as the product, UINT32_MAX: never. */
+void attention_model_tiles_from(uint32_t n_queries);

@@ -7,15 +7,8 @@
 #include <string.h>
 
 #include "base/status.h"
-#include "support_kernels.h"
-
-struct setup {
-    uint32_t head_dim, n_heads, n_kv, block_size;
-    enum dtype kv_type;
-    uint32_t window;
-    float softcap;
-    uint32_t lengths[3]; /* tokens of each sequence; 0 ends the list */
-};
+#include "support_attention_model.h"
+#include "support_attention_tiles.h"
 
 static const struct setup shapes[] = {
     {64, 9, 3, 16, DTYPE_BF16, 0, 0.0f, {300, 1, 129}},
@@ -28,7 +21,7 @@ static const struct setup shapes[] = {
     {33, 5, 1, 4, DTYPE_BF16, 0, 0.0f, {137, 3, 0}},
 };
 static const enum dtype kv_types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_I8};
-enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]), N_SETUPS = 4 * N_SHAPES, MAX_TOKENS = 1024 };
+enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]), N_SETUPS = 4 * N_SHAPES };
 
 /* Every shape with every type of cache. */
 static struct setup setup_at(int i)
@@ -36,111 +29,6 @@ static struct setup setup_at(int i)
     struct setup s = shapes[i / 4];
     s.kv_type = kv_types[i % 4];
     return s;
-}
-
-/* All tokens of all sequences, with their queries, keys, values and places in the cache. */
-struct world {
-    const struct setup *s;
-    uint32_t n_tokens, n_seqs, n_blocks, stride;
-    uint32_t *positions, *seqs, *slots, *tables;
-    float *q, *k, *v;
-};
-
-static struct world make_world(const struct setup *s, struct random *r)
-{
-    struct world w = {.s = s};
-    while (w.n_seqs < 3 && s->lengths[w.n_seqs] > 0)
-        w.n_tokens += s->lengths[w.n_seqs++];
-    w.stride = MAX_TOKENS / s->block_size + 1;
-    w.n_blocks = w.n_seqs * w.stride;
-    w.positions = calloc(w.n_tokens, 4);
-    w.seqs = calloc(w.n_tokens, 4);
-    w.slots = calloc(w.n_tokens, 4);
-    w.tables = calloc(w.n_blocks, 4);
-    for (uint32_t i = 0; i < w.n_blocks; i++) /* scattered: 7919 is prime to every count here */
-        w.tables[i] = (uint32_t)((uint64_t)i * 7919 % w.n_blocks);
-    uint32_t t = 0;
-    for (uint32_t seq = 0; seq < w.n_seqs; seq++)
-        for (uint32_t p = 0; p < s->lengths[seq]; p++, t++) {
-            w.positions[t] = p;
-            w.seqs[t] = seq;
-            w.slots[t] =
-                w.tables[seq * w.stride + p / s->block_size] * s->block_size + p % s->block_size;
-        }
-    w.q = random_floats(r, (size_t)w.n_tokens * s->n_heads * s->head_dim, 0.0f);
-    w.k = random_floats(r, (size_t)w.n_tokens * s->n_kv * s->head_dim, 0.0f);
-    w.v = random_floats(r, (size_t)w.n_tokens * s->n_kv * s->head_dim, 0.0f);
-    for (size_t i = 0; i < (size_t)w.n_tokens * s->n_heads * s->head_dim; i++)
-        w.q[i] *= 3.0f; /* peaked */
-    return w;
-}
-
-static void free_world(struct world *w)
-{
-    free(w->positions);
-    free(w->seqs);
-    free(w->slots);
-    free(w->tables);
-    free(w->q);
-    free(w->k);
-    free(w->v);
-}
-
-static struct kv_layer make_cache(const struct world *w)
-{
-    const struct setup *s = w->s;
-    size_t n =
-        (size_t)w->n_blocks * s->n_kv * s->block_size * kv_vector_bytes(s->kv_type, s->head_dim);
-    struct kv_layer kv = {malloc(n),     malloc(n), s->kv_type, w->n_blocks,
-                          s->block_size, s->n_kv,   s->head_dim};
-    memset(kv.k, 0xFF, n); /* NaN in every type: what is unwritten must not be seen */
-    memset(kv.v, 0xFF, n);
-    return kv;
-}
-
-static void free_cache(struct kv_layer *kv)
-{
-    free(kv->k);
-    free(kv->v);
-}
-
-/* Writes and attends tokens [begin, begin + n). */
-static void step(const struct rig *rig, const struct world *w, const struct kv_layer *kv,
-                 uint32_t begin, uint32_t n, float *y)
-{
-    const struct setup *s = w->s;
-    uint32_t kv_cols = s->n_kv * s->head_dim, q_cols = s->n_heads * s->head_dim;
-    struct tensor k = tensor_view(w->k + (size_t)begin * kv_cols, DTYPE_F32, n, kv_cols),
-                  v = tensor_view(w->v + (size_t)begin * kv_cols, DTYPE_F32, n, kv_cols),
-                  q = tensor_view(w->q + (size_t)begin * q_cols, DTYPE_F32, n, q_cols),
-                  out = tensor_view(y + (size_t)begin * q_cols, DTYPE_F32, n, q_cols);
-    struct attention_rows rows = {.positions = w->positions + begin,
-                                  .seq_of_row = w->seqs + begin,
-                                  .kv_slots = w->slots + begin,
-                                  .block_tables = w->tables,
-                                  .table_stride = w->stride,
-                                  .n_rows = n,
-                                  .n_seqs = w->n_seqs};
-    struct attention_params params = {.n_heads = s->n_heads,
-                                      .heads_per_kv = s->n_heads / s->n_kv,
-                                      .scale = 1.0f / sqrtf((float)s->head_dim),
-                                      .window = s->window,
-                                      .softcap = s->softcap};
-    assert_int_equal(op_kv_write(rig->stream, kv, &k, &v, w->slots + begin), 0);
-    assert_int_equal(op_attention(rig->stream, &out, &q, kv, &rows, &params), 0);
-}
-
-/* All tokens in chunks of `chunk`. */
-static float *run_world(const char *set, uint32_t threads, const struct world *w, uint32_t chunk)
-{
-    struct rig rig = rig_open(set, threads);
-    struct kv_layer kv = make_cache(w);
-    float *y = poisoned((size_t)w->n_tokens * w->s->n_heads * w->s->head_dim);
-    for (uint32_t t = 0; t < w->n_tokens; t += chunk)
-        step(&rig, w, &kv, t, w->n_tokens - t < chunk ? w->n_tokens - t : chunk, y);
-    free_cache(&kv);
-    rig_close(&rig);
-    return y;
 }
 
 /* The vectors x as the cache has them. */
@@ -160,12 +48,13 @@ static double *stored(const float *x, size_t n_vectors, uint32_t n, enum dtype t
     return out;
 }
 
-static void check_against_float64(const struct world *w, const float *y)
+static void check_against_float64(const struct world *w, const float *y, bool tiles)
 {
     const struct setup *s = w->s;
     uint32_t first_of_seq = 0;
-    /* |v| up to 5, f32 scores up to 60; queries and weights of 15 bits beside an int8 cache */
-    double bound = s->kv_type == DTYPE_I8 ? 1e-3 : 2e-5;
+    /* |v| up to 5, f32 scores up to 60; queries and weights of 15 bits beside an int8 cache,
+     * of 8 in tiles */
+    double bound = s->kv_type == DTYPE_I8 ? 1e-3 : tiles ? 0.15 : 2e-5;
     double *k = stored(w->k, (size_t)w->n_tokens * s->n_kv, s->head_dim, s->kv_type),
            *v = stored(w->v, (size_t)w->n_tokens * s->n_kv, s->head_dim, s->kv_type);
     for (uint32_t t = 0; t < w->n_tokens; t++) {
@@ -216,18 +105,22 @@ static void test_attention_has_one_result_whatever_the_set_chunk_and_threads(voi
         struct world w = make_world(&setup, &r);
         size_t n_bytes = (size_t)w.n_tokens * w.s->n_heads * w.s->head_dim * sizeof(float);
         float *first = run_world("ref", 1, &w, w.n_tokens);
-        check_against_float64(&w, first);
+        check_against_float64(&w, first, false);
+        float *tiles = setup.kv_type == DTYPE_BF16 ? attend_in_tile_order(&w) : NULL;
+        if (tiles != NULL)
+            check_against_float64(&w, tiles, true);
         for (const char *const *set = linear_sets(); *set != NULL; set++) {
             static const uint32_t chunks[] = {1, 5, 64, 100000};
             for (int c = 0; c < 4; c++) {
                 char what[96];
                 snprintf(what, sizeof(what), "%s setup %d chunk %u", *set, i, chunks[c]);
                 float *y = run_world(*set, 1 + (uint32_t)c % 3, &w, chunks[c]);
-                assert_same_bits(first, y, n_bytes, what);
+                assert_same_bits(adds_in_tiles(*set, &setup) ? tiles : first, y, n_bytes, what);
                 free(y);
             }
         }
         free(first);
+        free(tiles);
         free_world(&w);
     }
 }
