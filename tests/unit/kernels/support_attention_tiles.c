@@ -100,7 +100,7 @@ float *attend_in_tile_order(const struct world *w)
           *y = malloc(w->n_tokens * cols * sizeof(*y));
     for (uint32_t t = 0; t < w->n_tokens; t++)
         for (uint32_t h = 0; h < s->n_heads; h++) {
-            struct part all = {.sum = 0.0f}, part;
+            struct part all = {.sum = 0.0f}, part = {.sum = 0.0f};
             uint32_t n = w->positions[t] + 1,
                      begin = s->window > 0 && n > s->window ? n - s->window : 0;
             size_t head = (size_t)(h / (s->n_heads / s->n_kv)) * s->head_dim,
