@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from conftest import Sluice, model_path, patience, sanitized
-from invariants import Load, Rest, Watch, check_all, worker_processes, worker_status
+from invariants import Load, Rest, Watch, check_all, metrics, worker_processes, worker_status
 from plumbing import Plumbing
 from rawhttp2 import GOAWAY, SETTINGS, Peer
 
@@ -343,6 +343,8 @@ def test_f25_an_exhausted_pool_preempts_and_changes_nothing(tmp_path, stubs, one
         [t.start() for t in threads]
         [t.join(patience(120)) for t in threads]
         assert counters(sluice).n_preemptions > 0, "the pool was never exhausted: the run is void"
+        told = 'sluice_preemptions_total{model="smol",version="1"}'
+        sluice.wait(lambda: metrics(sluice)[told] == counters(sluice).n_preemptions, 5, "the server tells as many")
         for i in range(6):
             assert outcomes[i][:2] == one.generate(make(one, i), timeout=patience(120))[:2], i
         with pytest.raises(grpc.RpcError) as e:

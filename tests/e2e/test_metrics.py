@@ -209,6 +209,30 @@ def test_vllm_names_say_the_same(measured):
     settle(measured)
 
 
+def test_what_a_replica_runs_and_holds_is_told(measured):
+    def running():
+        (sample,) = Scrape(measured.metrics_port).samples("sluice_replica_requests", model="smol", version="1", state="running")
+        return sample.value
+
+    def kv():
+        return {s.labels["state"]: s.value for s in Scrape(measured.metrics_port).samples("sluice_replica_kv_tokens", model="smol")}
+    settle(measured)
+    measured.wait(lambda: running() == 0 and kv()["used"] == 0, 5, "it is at rest")
+    whole = sum(kv().values())
+    measured.generate(measured.request("smol", "What is computed is kept for who asks it again. " * 20, max_tokens=2, ignore_eos=True))
+    measured.wait(lambda: kv()["used"] == 0 and kv()["cached"] > 0, 5, "its blocks are kept")
+    calls = [measured.inference.Generate(measured.request("smol", f"Count {i}", max_tokens=1500, ignore_eos=True)) for i in range(3)]
+    for call in calls:
+        for _ in range(3):
+            next(call)
+    measured.wait(lambda: running() == 3 and kv()["used"] > 0, 5, "three run, and hold blocks")
+    busy = kv()
+    assert set(busy) == {"used", "cached", "free"} and sum(busy.values()) == whole > 0
+    [call.cancel() for call in calls]
+    measured.wait(lambda: running() == 0 and kv()["used"] == 0, 5, "it is at rest again")
+    settle(measured)
+
+
 def scrape_ms(pid, scrape, n=100):
     """CPU of the process for a scrape, in ms: the least of three times n, as what else runs on the machine can only add to it."""
     process, best = psutil.Process(pid), float("inf")
