@@ -8,6 +8,7 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 
 from conftest import BIN, model_path, patience
+from test_generate_stream import Stream
 
 
 def details(error):
@@ -105,3 +106,26 @@ def test_one_request_does_not_wait_for_those_of_another_caller(fresh, queue):
         assert len(answer.choices[0].ids) == 8
         assert after - before <= 12, (before, after)  # in order of arrival it would have been all of them
     assert all(len(h.result().choices[0].ids) == 64 for h in hogs)
+
+
+def test_a_waiting_request_whose_priority_is_raised_comes_first(fresh):
+    """On one place: in order of arrival, and by `update` in another."""
+    fresh.start()
+    fresh.cli("register", "smol", model_path(), "--version", "1")
+    fresh.cli("load", "smol", "--max-concurrent", "1")
+    stream = Stream(fresh)
+    for raised, first in ((False, "b"), (True, "c")):
+        stream.order.clear()
+        stream.start("a", fresh.request("smol", "Once upon a time", max_tokens=150, ignore_eos=True))
+        stream.wait_tokens("a", 1)
+        for name in ("b", "c"):
+            stream.start(name, fresh.request("smol", "Once upon", max_tokens=10, ignore_eos=True))
+        if raised:
+            stream.update("c", priority=50)
+        for name in ("a", "b", "c"):
+            answer = stream.wait_finished(name)
+            assert len(answer.ids[0]) == {"a": 150}.get(name, 10)
+        assert min(stream.order.index("b"), stream.order.index("c")) == stream.order.index(first)
+        for name in ("a", "b", "c"):
+            del stream.answers[name]
+    stream.end()
