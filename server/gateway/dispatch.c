@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "server/gateway/gateway.h"
+#include "server/gateway/identity.h"
 #include "server/gateway/link.h"
 #include "server/gateway/relay.h"
 #include "server/gateway/service.h"
@@ -13,6 +14,7 @@
 /* So many requests more than the least busy replica may the home of a session carry: a prefix found
  * again is worth a wait, a queue is not. */
 enum { HOME_MAX_BUSIER = 8 };
+enum { RESERVED_SHARE = 8 };
 enum { RETRY_MIN_MS = 50, RETRY_MAX_MS = 30000 };
 
 /* A link that keeps more than its places back has none to give once they are taken. */
@@ -97,6 +99,12 @@ struct fill {
     double ends_per_ms;
 };
 
+static bool waits_for(const struct relay *waiting, const struct relay *relay)
+{
+    return strcmp(waiting->model, relay->model) == 0 &&
+           strcmp(waiting->version, relay->version) == 0;
+}
+
 static void measure(struct gateway *gateway, const struct relay *relay, struct fill *out)
 {
     *out = (struct fill){0};
@@ -112,9 +120,38 @@ static void measure(struct gateway *gateway, const struct relay *relay, struct f
         out->ends_per_ms += queue.interval_ns ? (double)NS_PER_MS / (double)queue.interval_ns : 0;
     }
     for (const struct relay *r = gateway->waiting; r; r = r->next_waiting)
-        out->n_waiting +=
-            strcmp(r->model, relay->model) == 0 && strcmp(r->version, relay->version) == 0;
+        out->n_waiting += waits_for(r, relay);
     pthread_mutex_unlock(&gateway->lock);
+}
+
+/* What the relay's caller has of its version, running or waiting. */
+static uint64_t n_live_of_caller(struct gateway *gateway, const struct relay *relay)
+{
+    uint64_t n = 0;
+    pthread_mutex_lock(&gateway->lock);
+    for (uint32_t i = 0; i < gateway->n_links; i++)
+        if (link_serves(gateway->links[i], relay->model, relay->version))
+            n += link_n_live_of(gateway->links[i], relay->caller);
+    for (const struct relay *r = gateway->waiting; r; r = r->next_waiting)
+        n += waits_for(r, relay) && strcmp(r->caller, relay->caller) == 0;
+    pthread_mutex_unlock(&gateway->lock);
+    return n;
+}
+
+/* Places in the queue that one caller cannot take while others have none: the last ones are for
+ * callers who have fewer requests than that. Without API keys all are one caller's. */
+static uint64_t n_reserved(const struct relay *relay, uint64_t limit)
+{
+    return strcmp(relay->caller, GATEWAY_ANONYMOUS) == 0 ? 0 : limit / RESERVED_SHARE;
+}
+
+static bool is_full(struct gateway *gateway, const struct relay *relay, const struct fill *fill,
+                    uint64_t limit)
+{
+    uint64_t reserved = n_reserved(relay, limit);
+    if (fill->has_place || fill->n_waiting + reserved < limit)
+        return false;
+    return fill->n_waiting >= limit || n_live_of_caller(gateway, relay) >= reserved;
 }
 
 /* Until half of those that wait now have had their turn: earlier there is hardly a place, and who
@@ -141,11 +178,12 @@ static int admit(struct gateway *gateway, struct relay *relay, struct error *err
     if (has_expired(relay, err))
         return err->status;
     measure(gateway, relay, &fill);
-    if (!fill.has_place && fill.n_waiting >= limit) {
+    if (is_full(gateway, relay, &fill, limit)) {
         error_set(err, STATUS_RESOURCE_EXHAUSTED,
-                  "model: %llu requests of \"%s\" version \"%s\" wait, limit %llu",
+                  "model: %llu requests of \"%s\" version \"%s\" wait, limit %llu%s",
                   (unsigned long long)fill.n_waiting, relay->model, relay->version,
-                  (unsigned long long)limit);
+                  (unsigned long long)limit,
+                  fill.n_waiting < limit ? ", the last places are for other callers" : "");
         err->retry_after_ms = retry_ms(&fill);
         return error_reason(err, "QUEUE_FULL");
     }

@@ -493,6 +493,18 @@ void link_get_queue(struct link *link, struct link_queue *out_queue)
     out_queue->n_waiting = n_over > n_queued ? n_over : n_queued;
 }
 
+uint32_t link_n_live_of(struct link *link, const char *caller)
+{
+    uint32_t n = 0;
+    size_t cursor = 0;
+    const struct relay *relay;
+    pthread_mutex_lock(&link->lock);
+    while ((relay = hash_map_next(&link->live, &cursor, NULL, NULL)))
+        n += strcmp(relay->caller, caller) == 0;
+    pthread_mutex_unlock(&link->lock);
+    return n;
+}
+
 void link_set_listed(struct link *link, Sluice__Manager__V1__ReplicaState state)
 {
     pthread_mutex_lock(&link->lock);

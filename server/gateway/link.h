@@ -50,6 +50,8 @@ struct link_queue {
     int64_t interval_ns; /* from one end of a request to the next, smoothed; 0: not known */
 };
 void link_get_queue(struct link *link, struct link_queue *out_queue);
+/* Requests of a caller that are at the replica. Goes through all of them. */
+uint32_t link_n_live_of(struct link *link, const char *caller);
 /* The replica is in the routes (again), in this state: only READY ones take new requests. */
 void link_set_listed(struct link *link, Sluice__Manager__V1__ReplicaState state);
 bool link_has_numerics(struct link *link, const char *numerics_id);

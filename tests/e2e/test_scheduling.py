@@ -77,17 +77,23 @@ def test_a_worker_refuses_them_too(args, text):
     assert result.returncode != 0 and text in result.stderr, result
 
 
-@pytest.mark.parametrize("queue", ["the replica's", "the server's"])
-def test_one_request_does_not_wait_for_those_of_another_caller(fresh, queue):
-    """Of two API keys one has 90 requests on four places; the other's one is done before most of them, whoever keeps the queue."""
+def keys_of(sluice, *names):
+    """A keys file, and the keys by name."""
     keys, lines = {}, []
-    for name in ("hog", "modest"):
+    for name in names:
         out = subprocess.run([BIN / "sluice", "key", "new", name], capture_output=True, text=True, timeout=patience(20), check=True).stdout
         keys[name], line = out.splitlines()[:2]
         lines.append(line)
-    path = fresh.state / "keys"
+    path = sluice.state / "keys"
     path.write_text("\n".join(lines) + "\n")
     path.chmod(0o600)
+    return path, keys
+
+
+@pytest.mark.parametrize("queue", ["the replica's", "the server's"])
+def test_one_request_does_not_wait_for_those_of_another_caller(fresh, queue):
+    """Of two API keys one has 90 requests on four places; the other's one is done before most of them, whoever keeps the queue."""
+    path, keys = keys_of(fresh, "hog", "modest")
     config = fresh.state / "sluice.conf"
     config.write_text("[server]\nmax_concurrent = 3\n" if queue == "the server's" else "")
     fresh.start("--keys-file", path, "--config", config)
@@ -129,3 +135,31 @@ def test_a_waiting_request_whose_priority_is_raised_comes_first(fresh):
         for name in ("a", "b", "c"):
             del stream.answers[name]
     stream.end()
+
+
+def test_a_caller_who_fills_the_queue_leaves_places_to_others(fresh):
+    """Sixteen may wait; the last two places are for who has less than two."""
+    path, keys = keys_of(fresh, "hog", "modest")
+    config = fresh.state / "sluice.conf"
+    config.write_text("[server]\nmax_queued = 16\n")
+    fresh.start("--keys-file", path, "--config", config)
+    fresh.cli("register", "smol", model_path(), "--version", "1")
+    fresh.cli("load", "smol", "--max-concurrent", "2")
+
+    def call(name, max_tokens=int(patience(150))):
+        request = fresh.request("smol", "Count on:", max_tokens=min(max_tokens, 1000), ignore_eos=True)
+        return fresh.inference.Complete.future(request, timeout=patience(300), metadata=[("authorization", f"Bearer {keys[name]}")])
+
+    def refused(answer):
+        return answer.done() and answer.code() == grpc.StatusCode.RESOURCE_EXHAUSTED and details(answer)[0] == "QUEUE_FULL"
+    call("modest", 1).result()
+    hogs = [call("hog") for _ in range(40)]
+    fresh.wait(lambda: sum(map(refused, hogs)) == 40 - 2 - 14, 30, "all but those that run and 14 that wait are refused")
+    assert all("for other callers" in h.details() for h in hogs if refused(h))
+    modest = [call("modest", 5) for _ in range(2)]
+    late = call("hog")
+    fresh.wait(lambda: refused(late), 20, "the hog gets none of the last places")
+    for answer in modest:
+        assert len(answer.result().choices[0].ids) == 5
+    assert sum(map(refused, hogs)) == 40 - 2 - 14
+    [h.cancel() for h in hogs]
