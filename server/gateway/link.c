@@ -280,6 +280,7 @@ static struct relay *go_down(struct link *link, bool *out_news, size_t *out_n)
     struct rpc_stream *old = link->stream;
     link->stream = NULL;
     link->state = LINK_DOWN;
+    link->load = (struct link_load){0}; /* its requests are no longer there */
     link->retry_at_ns = clock_now_ns() + (int64_t)link->retry_ms * NS_PER_MS;
     link->retry_ms = link->retry_ms * 2 > RETRY_MAX_MS ? RETRY_MAX_MS : link->retry_ms * 2;
     while ((relay = hash_map_next(&link->live, &cursor, NULL, NULL))) {

@@ -50,7 +50,7 @@ static const struct metric_spec specs[N_FAMILIES] = {
     [FAMILY_REPLICA_REQUESTS] = {.name = "sluice_replica_requests",
                                  .help =
                                      "Requests at a replica by state (running, queued, paused), "
-                                     "as it told last.",
+                                     "as it told last; 0 while it is away.",
                                  .type = METRIC_GAUGE,
                                  .labels = {"model", "version", "replica", "state"}},
     [FAMILY_REPLICA_KV] = {.name = "sluice_replica_kv_tokens",

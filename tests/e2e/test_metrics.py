@@ -209,27 +209,30 @@ def test_vllm_names_say_the_same(measured):
     settle(measured)
 
 
-def test_what_a_replica_runs_and_holds_is_told(measured):
-    def running():
-        (sample,) = Scrape(measured.metrics_port).samples("sluice_replica_requests", model="smol", version="1", state="running")
-        return sample.value
+def running(measured):
+    (sample,) = Scrape(measured.metrics_port).samples("sluice_replica_requests", model="smol", version="1", state="running")
+    return sample.value
 
-    def kv():
-        return {s.labels["state"]: s.value for s in Scrape(measured.metrics_port).samples("sluice_replica_kv_tokens", model="smol")}
+
+def kv(measured):
+    return {s.labels["state"]: s.value for s in Scrape(measured.metrics_port).samples("sluice_replica_kv_tokens", model="smol")}
+
+
+def test_what_a_replica_runs_and_holds_is_told(measured):
     settle(measured)
-    measured.wait(lambda: running() == 0 and kv()["used"] == 0, 5, "it is at rest")
-    whole = sum(kv().values())
+    measured.wait(lambda: running(measured) == 0 and kv(measured)["used"] == 0, 5, "it is at rest")
+    whole = sum(kv(measured).values())
     measured.generate(measured.request("smol", "What is computed is kept for who asks it again. " * 20, max_tokens=2, ignore_eos=True))
-    measured.wait(lambda: kv()["used"] == 0 and kv()["cached"] > 0, 5, "its blocks are kept")
+    measured.wait(lambda: kv(measured)["used"] == 0 and kv(measured)["cached"] > 0, 5, "its blocks are kept")
     calls = [measured.inference.Generate(measured.request("smol", f"Count {i}", max_tokens=1500, ignore_eos=True)) for i in range(3)]
     for call in calls:
         for _ in range(3):
             next(call)
-    measured.wait(lambda: running() == 3 and kv()["used"] > 0, 5, "three run, and hold blocks")
-    busy = kv()
+    measured.wait(lambda: running(measured) == 3 and kv(measured)["used"] > 0, 5, "three run, and hold blocks")
+    busy = kv(measured)
     assert set(busy) == {"used", "cached", "free"} and sum(busy.values()) == whole > 0
     [call.cancel() for call in calls]
-    measured.wait(lambda: running() == 0 and kv()["used"] == 0, 5, "it is at rest again")
+    measured.wait(lambda: running(measured) == 0 and kv(measured)["used"] == 0, 5, "it is at rest again")
     settle(measured)
 
 
@@ -701,3 +704,22 @@ def test_alerts_and_board_use_what_there_is(shown):
         text = subprocess.run([BIN / program, "--help"], capture_output=True, text=True,
                               env={k: v for k, v in os.environ.items() if not k.startswith("SLUICE_")}).stdout
         assert f"127.0.0.1:{port}" in text
+
+
+def test_a_replica_that_is_away_runs_and_holds_nothing(measured):
+    """Its last figures stood there, while the same requests waited for another one."""
+    def usable():
+        return Scrape(measured.metrics_port).sum("sluice_replica_usable", model="smol")
+    (manager,), (worker,) = measured.children("sluice-manager"), measured.children("sluice-worker")
+    call = measured.inference.Generate(measured.request("smol", "Count on", max_tokens=1500, ignore_eos=True))
+    next(call)
+    measured.wait(lambda: running(measured) == 1 and kv(measured)["used"] > 0, 5, "it runs")
+    os.kill(manager, signal.SIGSTOP)  # nobody starts another one meanwhile
+    try:
+        os.kill(worker, signal.SIGKILL)
+        measured.wait(lambda: usable() == 0, 5, "it is away")
+        assert running(measured) == 0 and sum(kv(measured).values()) == 0
+    finally:
+        os.kill(manager, signal.SIGCONT)
+    measured.wait(lambda: usable() == 1 and running(measured) == 1, 20, "it is back, and the stream with it")
+    call.cancel()
