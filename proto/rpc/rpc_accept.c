@@ -34,6 +34,7 @@ struct rpc_accept {
     struct rpc_accept_config config;
     uint32_t n_open;
     int64_t swept_ns;
+    _Atomic(int64_t) all_resets; /* rpc_guard.h */
 };
 
 /* By descriptor. gRPC closes them without a word: a descriptor that has another inode, or none, is
@@ -130,6 +131,7 @@ struct rpc_accept *rpc_accept_watch(const struct rpc_accept_config *config)
     if (accept == NULL)
         return NULL;
     accept->config = *config;
+    accept->config.guard.all_resets = &accept->all_resets;
     pthread_mutex_lock(&all.lock);
     open_spare();
     accept->next = all.watched;

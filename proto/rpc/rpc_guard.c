@@ -40,6 +40,26 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
+/* Resets of all: those of so many at their limit; in a burst of all, a share of its own. */
+enum { ALL_TIMES = 4, SMALL_SHARE = 4 };
+
+/* Whether all connections together reset too much. Kept is when the bucket will be empty (the
+ * virtual scheduling algorithm of ITU-T I.371). */
+static bool all_run_over(const struct rpc_guard_limits *limits, int64_t now_ns)
+{
+    int64_t rate = (int64_t)limits->max_resets_per_second * ALL_TIMES, next;
+    if (limits->all_resets == NULL || rate == 0)
+        return false;
+    int64_t empty = atomic_load_explicit(limits->all_resets, memory_order_relaxed);
+    do {
+        next = (empty > now_ns ? empty : now_ns) + NS_PER_S / rate;
+        if (next - now_ns > BURST * NS_PER_S)
+            return true;
+    } while (!atomic_compare_exchange_weak_explicit(limits->all_resets, &empty, next,
+                                                    memory_order_relaxed, memory_order_relaxed));
+    return false;
+}
+
 /* False where the bucket runs over. */
 static bool count_reset(struct rpc_guard *guard, const struct rpc_guard_limits *limits,
                         int64_t now_ns)
@@ -54,6 +74,8 @@ static bool count_reset(struct rpc_guard *guard, const struct rpc_guard_limits *
         guard->n_resets_x_s -= leaked * limits->max_resets_per_second;
     guard->at_ns = now_ns;
     guard->n_resets_x_s += NS_PER_S;
+    if (all_run_over(limits, now_ns))
+        room = (uint64_t)limits->max_resets_per_second * NS_PER_S / SMALL_SHARE;
     return guard->n_resets_x_s <= room;
 }
 

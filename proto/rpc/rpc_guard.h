@@ -8,6 +8,7 @@
  * caller sees to it that one thread at a time is in it. Private to proto/rpc. */
 #pragma once
 
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,6 +19,9 @@ struct rpc_guard_limits {
     uint64_t max_held_bytes;        /* what all messages that are not whole yet keep in memory */
     uint32_t max_streams;           /* on which the client may still send */
     uint32_t max_read_bytes;        /* what gRPC reads at once: a byte kept may keep all of it */
+    /* Resets of all connections together, four times what one may: while there are more, a
+     * connection has a quarter of a second's worth at once. Theirs all; NULL: any number. */
+    _Atomic(int64_t) *all_resets;
 };
 
 enum rpc_guard_verdict {

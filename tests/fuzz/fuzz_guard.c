@@ -14,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { N_CUTS = 3, NOW = 1000000000, N_STREAMS = 32 };
 
-static const struct rpc_guard_limits limits = {4096, 50, 1000, 3000, 8, 500};
+static const struct rpc_guard_limits limits = {4096, 50, 1000, 3000, 8, 500, NULL};
 
 static enum rpc_guard_verdict feed(const uint8_t *data, size_t size, size_t step)
 {

@@ -27,7 +27,7 @@ enum { BLOCK = 100, MESSAGE = 2000, HELD = 10000, STREAMS = 20, READ = 4000 };
 /* Of a DATA frame: its header, and what gRPC keeps per piece; of one that is copied only itself. */
 enum { PER_FRAME = 9 + 32, SMALL = 23 };
 
-static const struct rpc_guard_limits limits = {BLOCK, 10, MESSAGE, HELD, STREAMS, READ};
+static const struct rpc_guard_limits limits = {BLOCK, 10, MESSAGE, HELD, STREAMS, READ, NULL};
 
 struct bytes {
     uint8_t at[65536];
@@ -398,6 +398,38 @@ static void test_resets_pass_at_their_rate_and_in_bursts_and_no_more(void **stat
     assert_int_equal(reset(&guard, 20, 3601 * NS_PER_S), RPC_GUARD_GOOD);
 }
 
+/* A hundred connections that each keep to their own limit are still too much together. */
+static void test_resets_of_all_connections_have_a_limit_too(void **state)
+{
+    enum { N = 100 };
+    _Atomic(int64_t) all = 0;
+    struct rpc_guard_limits shared =
+        limits; /* ten a second: 80 of all in a burst, then 2 of each */
+    struct rpc_guard guards[N];
+    unsigned n_passed = 0;
+    struct bytes b;
+    (void)state;
+    shared.all_resets = &all;
+    for (int i = 0; i < N; i++) {
+        guards[i] = (struct rpc_guard){.n_preface = 24};
+        for (int r = 0; r < 20; r++) {
+            b.n = 0;
+            add_frame(&b, RST_STREAM, 0, 4);
+            if (rpc_guard_feed(&guards[i], &shared, b.at, b.n, NS_PER_S) != RPC_GUARD_GOOD)
+                break;
+            n_passed++;
+        }
+    }
+    assert_int_equal(n_passed, 80 + 2 * (N - 4));
+    guards[0] = (struct rpc_guard){.n_preface = 24}; /* later there is room again */
+    for (int r = 0; r < 20; r++) {
+        b.n = 0;
+        add_frame(&b, RST_STREAM, 0, 4);
+        assert_int_equal(rpc_guard_feed(&guards[0], &shared, b.at, b.n, 4 * NS_PER_S),
+                         RPC_GUARD_GOOD);
+    }
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
@@ -413,6 +445,7 @@ int main(void)
         cmocka_unit_test(test_what_comes_between_counts_with_what_is_kept),
         cmocka_unit_test(test_streams_have_a_limit_and_make_room),
         cmocka_unit_test(test_resets_pass_at_their_rate_and_in_bursts_and_no_more),
+        cmocka_unit_test(test_resets_of_all_connections_have_a_limit_too),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
