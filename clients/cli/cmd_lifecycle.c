@@ -114,13 +114,14 @@ static void print_plan(const Sluice__V1__Plan *plan)
         printf("note: %s\n", plan->notes[i]);
 }
 
-/* After a load what the replica may grow to: its plan counts a KV pool that fills as it is used. */
+/* After a load, and where scaling added replicas, what they may grow to: a plan counts a KV pool
+ * that fills as it is used. */
 static void print_memory(const Sluice__V1__DeviceMemory *m, bool load)
 {
     char before[32], after[32], expected[32];
     format_bytes(m->after_bytes, after);
     format_bytes(m->expected_bytes, expected);
-    if (load)
+    if (load || m->after_bytes > m->before_bytes)
         printf("  %s: %s resident, at most %s with a full KV pool\n", m->device, after, expected);
     else
         printf("  %s: before %s, after %s, expected %s\n", m->device,
