@@ -504,6 +504,8 @@ int bench_load_run(const struct bench_load_config *config, struct bench_results 
     if (!rc && !load->stopped)
         rc = run_load(load, err);
     out_results->n_connections = load->n_connections;
+    load->stopped = true;
+    reap(load); /* who rests after a refusal, too */
     for (uint32_t i = 0; i < load->n_connections; i++)
         rpc_client_destroy(load->connections[i].client);
     pthread_cond_destroy(&load->changed);
