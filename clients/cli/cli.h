@@ -68,6 +68,7 @@ struct cli {
     char state_dir[1024];                /* resolved, absolute */
     char model[128];                     /* of MODEL:VERSION; empty: the word is the model */
     char manager_target[1200];           /* "unix:…" */
+    char server_target[1200];            /* "" until it was looked for */
     struct rpc_client *manager, *server; /* opened on first use */
     _Atomic bool ending;                 /* serve stops: nothing that is away now comes back */
 };
@@ -113,8 +114,8 @@ bool cli_given(const struct cli *cli, const char *name);
 /* Connections to the manager (its unix socket) and to the server; borrowed from cli. */
 int cli_manager(struct cli *cli, struct rpc_client **out_client, struct error *err);
 int cli_server(struct cli *cli, struct rpc_client **out_client, struct error *err);
-/* Where that is. `room` may hold the answer. */
-const char *cli_server_target(const struct cli *cli, char *room, size_t n_room);
+/* Where that is: a target of cli_dial_open(), in cli until it ends. */
+int cli_server_target(struct cli *cli, const char **out_target, struct error *err);
 /* A connection of its own to the same server; owned by the caller. */
 int cli_server_connect(struct cli *cli, struct rpc_client **out_client, struct error *err);
 

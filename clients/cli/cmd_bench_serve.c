@@ -174,9 +174,11 @@ static void catch_signals(void)
 static void report(const struct serve_bench *b, const struct bench_results *results)
 {
     const struct bench_prompts_config *p = &b->prompts_config;
-    char room[1200];
+    const char *server;
+    struct error err;
+    (void)cli_server_target(b->cli, &server, &err); /* found before */
     struct bench_setup setup = {.model = b->load.model,
-                                .server = cli_server_target(b->cli, room, sizeof(room)),
+                                .server = server,
                                 .prompts_file = p->path,
                                 .load = &b->load,
                                 .prompt_tokens = {p->n_tokens.min, p->n_tokens.max},

@@ -6,9 +6,11 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/error.h"
 #include "clients/cli/cli.h"
 #include "clients/cli/printable.h"
 #include "proto/rpc/rpc_client.h"
+#include "proto/rpc/rpc_message.h"
 #include "sluice/manager/v1/manager.pb-c.h"
 #include "sluice/v1/inference.pb-c.h"
 
@@ -39,28 +41,76 @@ static bool listens(const char *path)
     return connected;
 }
 
-/* --server where it is given. Else the server of the state directory, on its own socket whatever
- * address it has, unless a certificate or key is to be shown; and the default address where none
- * runs there. */
-const char *cli_server_target(const struct cli *cli, char *room, size_t n_room)
+/* A wildcard is where it listens, not where it is. */
+static void copy_address(const char *address, char *out, size_t n)
+{
+    static const char *const hosts[][2] = {{"0.0.0.0:", "127.0.0.1:"}, {"[::]:", "[::1]:"}};
+    for (size_t i = 0; i < CLI_N(hosts); i++)
+        if (strncmp(address, hosts[i][0], strlen(hosts[i][0])) == 0) {
+            snprintf(out, n, "%s%s", hosts[i][1], address + strlen(hosts[i][0]));
+            return;
+        }
+    snprintf(out, n, "%s", address);
+}
+
+/* The port of the state directory's server, as its manager knows it. */
+static int ask_for_port(struct cli *cli, struct error *err)
+{
+    Sluice__Manager__V1__GetStatusRequest request = SLUICE__MANAGER__V1__GET_STATUS_REQUEST__INIT;
+    ProtobufCMessage *message;
+    cli->server_target[0] = '\0';
+    if (cli_call(cli, "GetStatus", &request.base, &message, err) == 0) {
+        const Sluice__Manager__V1__GetStatusResponse *s = (const void *)message;
+        for (size_t i = 0; i < s->n_servers && !cli->server_target[0]; i++)
+            for (size_t a = 0; a < s->servers[i]->n_addresses && !cli->server_target[0]; a++)
+                if (s->servers[i]->addresses[a][0] != '/') /* else its unix socket */
+                    copy_address(s->servers[i]->addresses[a], cli->server_target,
+                                 sizeof(cli->server_target));
+        rpc_message_free(message);
+    }
+    return cli->server_target[0]
+               ? 0
+               : error_set(err, STATUS_UNAVAILABLE,
+                           "--server: keys and certificates are shown to a port, and that of the "
+                           "server of %s is not known (its manager does not tell); give its "
+                           "address",
+                           cli->state_dir);
+}
+
+/* --server where it is given. Else the server of the state directory: on its own socket, whatever
+ * address it has, or on its port where a certificate or key is to be shown. Where none runs there
+ * the default address. */
+static int find_server(struct cli *cli, struct error *err)
 {
     static const char scheme[] = "unix:";
     const struct cli_dial *dial = &cli->settings.dial;
     bool dials = (cli->command->groups & CLI_DIAL) != 0; /* else it has no options for it */
-    if (cli_given(cli, "server") || !cli->state_dir[0] ||
-        (dials && (dial->tls || dial->tls_ca[0] || dial->tls_client_cert[0] || dial->api_key[0] ||
-                   dial->api_key_file[0])))
-        return cli->settings.server;
-    snprintf(room, n_room, "%s%s/run/server.sock", scheme, cli->state_dir);
-    return listens(room + strlen(scheme)) ? room : cli->settings.server;
+    bool shows = dials && (dial->tls || dial->tls_ca[0] || dial->tls_client_cert[0] ||
+                           dial->api_key[0] || dial->api_key_file[0]);
+    char *target = cli->server_target;
+    if (!cli_given(cli, "server") && cli->state_dir[0]) {
+        snprintf(target, sizeof(cli->server_target), "%s%s/run/server.sock", scheme,
+                 cli->state_dir);
+        if (listens(target + strlen(scheme)))
+            return shows ? ask_for_port(cli, err) : 0;
+    }
+    snprintf(target, sizeof(cli->server_target), "%s", cli->settings.server);
+    return 0;
+}
+
+int cli_server_target(struct cli *cli, const char **out_target, struct error *err)
+{
+    int rc = cli->server_target[0] ? 0 : find_server(cli, err);
+    *out_target = cli->server_target;
+    return rc;
 }
 
 int cli_server_connect(struct cli *cli, struct rpc_client **out_client, struct error *err)
 {
-    char room[1200];
-    bool dials = (cli->command->groups & CLI_DIAL) != 0; /* else it has no options for it */
-    return cli_dial_open(cli_server_target(cli, room, sizeof(room)),
-                         dials ? &cli->settings.dial : NULL, out_client, err);
+    const char *target;
+    bool dials = (cli->command->groups & CLI_DIAL) != 0;
+    int rc = cli_server_target(cli, &target, err);
+    return rc ? rc : cli_dial_open(target, dials ? &cli->settings.dial : NULL, out_client, err);
 }
 
 int cli_server(struct cli *cli, struct rpc_client **out_client, struct error *err)

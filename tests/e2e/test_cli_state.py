@@ -1,5 +1,6 @@
 """What the command line keeps and where it finds things: one history of several chats, the server of a state directory, the
 end of a terminal, more models than a page has."""
+import os
 import pathlib
 import re
 import shutil
@@ -11,7 +12,7 @@ import time
 
 import pytest
 
-from conftest import BIN
+from conftest import BIN, model_path, patience
 from test_cli import environment, terminal  # noqa: F401 (fixture)
 
 
@@ -122,3 +123,21 @@ def test_what_drains_is_counted_over_every_page_of_models(tmp_path, stubs):
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     assert "draining 18 requests," in process.communicate(timeout=30)[1]
+
+
+def test_a_key_is_shown_to_the_server_of_the_state_directory(fresh, tmp_path):
+    """Whatever its port is: a key went to whoever had the default one, and a wrong one seemed to work."""
+    made = subprocess.run([BIN / "sluice", "key", "new", "acme"], capture_output=True, text=True, check=True).stdout.splitlines()
+    keys = tmp_path / "keys"
+    keys.write_text(made[1] + "\n")
+    keys.chmod(0o600)
+    fresh.start(model_path(), "--name", "smol", "--keys-file", keys)
+    env = {k: v for k, v in os.environ.items() if not k.startswith("SLUICE_") or k == "SLUICE_METRICS"}
+
+    def run(*args):
+        return subprocess.run([BIN / "sluice", *map(str, args), "--state-dir", fresh.state], capture_output=True, text=True, env=env,
+                              timeout=patience(60))
+    fresh.wait(lambda: run("run", "smol", "hi", "-n", "1").returncode == 0, 30, "it answers on its socket")
+    assert run("run", "smol", "hi", "-n", "1", "--api-key", made[0]).returncode == 0
+    wrong = run("run", "smol", "hi", "-n", "1", "--api-key", made[0][:-1] + ("0" if made[0][-1] != "0" else "1"))
+    assert wrong.returncode != 0 and "key" in wrong.stderr and "8001" not in wrong.stderr, wrong
