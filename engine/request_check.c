@@ -201,15 +201,15 @@ static int check_prompt(const struct engine_request *req, const struct request_l
 {
     if (!req->n_prompt_ids)
         return error_field(err, "prompt", "empty: at least one token is needed");
+    int rc = req->resume ? 0 : check_totals(req, limits, err);
+    if (rc)
+        return rc;
     if (req->n_prompt_ids >= limits->context_tokens) {
         error_field(err, "prompt",
                     "%u tokens leave no room to generate: the context holds %u tokens",
                     req->n_prompt_ids, limits->context_tokens);
         return error_reason(err, "CONTEXT_TOO_LONG");
     }
-    int rc = req->resume ? 0 : check_totals(req, limits, err);
-    if (rc)
-        return rc;
     return check_ids("prompt.token_ids", req->prompt_ids, req->n_prompt_ids, limits, err);
 }
 

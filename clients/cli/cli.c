@@ -108,6 +108,7 @@ static bool advice(const struct cli *cli, const struct error *err, struct strbuf
 {
     char flags[CLI_HINT_BYTES];
     const char *model = cli_word(cli, 0), *connection = NULL;
+    const char *version = cli->settings.version ? cli->settings.version : "";
     if (strcmp(cli->command->name, "serve") == 0)
         return false; /* it is what the others are advised to run */
     if (err->status == STATUS_UNAVAILABLE && !err->reason[0] && (cli->command->groups & CLI_DIAL))
@@ -122,8 +123,9 @@ static bool advice(const struct cli *cli, const struct error *err, struct strbuf
                              cli_hint_flags(cli, CLI_HINT_LISTEN | CLI_HINT_STATE, flags));
     cli_hint_flags(cli, CLI_HINT_STATE, flags);
     if (strcmp(err->reason, "MODEL_NOT_LOADED") == 0)
-        return strbuf_printf(out, "load it with: sluice load %s%s",
-                             model && !strchr(model, '/') ? model : "NAME", flags);
+        return strbuf_printf(out, "load it with: sluice load %s%s%s%s",
+                             model && !strchr(model, '/') ? model : "NAME",
+                             version[0] ? " --version " : "", version, flags);
     if (err->status == STATUS_UNAUTHENTICATED)
         return strbuf_add_str(out, "give a key with --api-key-file or SLUICE_API_KEY, or a "
                                    "certificate with --tls-client-cert");

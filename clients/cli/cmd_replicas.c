@@ -33,16 +33,18 @@ static char *request_id(const struct cli *cli, char id[UUID_BYTES])
     return cli->settings.request_id[0] ? (char *)(uintptr_t)cli->settings.request_id : id;
 }
 
+enum { MAX_REPLICAS = 64 }; /* of a version, as the manager says */
+
 static int parse_count(const char *word, uint32_t *out, struct error *err)
 {
     char *end;
     errno = 0;
     unsigned long n = strtoul(word, &end, 10);
-    if (word[0] < '0' || word[0] > '9' || *end || errno || n < 1 || n > 1024)
-        return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "\"%.40s\" is not a number of replicas: 1 to 1024; sluice unload removes "
-                         "all",
-                         word);
+    if (word[0] < '0' || word[0] > '9' || *end || errno || n < 1 || n > MAX_REPLICAS)
+        return error_set(
+            err, STATUS_INVALID_ARGUMENT,
+            "\"%.40s\" is not a number of replicas: 1 to %d; sluice unload removes all", word,
+            MAX_REPLICAS);
     *out = (uint32_t)n;
     return 0;
 }

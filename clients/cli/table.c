@@ -68,7 +68,7 @@ static const struct option_spec sampling_specs[] = {
      "as the model was loaded",
      0, 16},
     {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION",
-     "empty: by the traffic rule", 0, 0},
+     "empty: the ready one that was registered last", 0, 0},
     {"system", 0, OPTION_STRING, CLI_OPTION(system), "", "TEXT", "system message", 0, 0},
     {"stats", 0, OPTION_BOOL, CLI_OPTION(stats), "false", NULL,
      "time to first token and tokens/s on stderr", 0, 0},

@@ -201,6 +201,7 @@ void dispatch_settle_refusal(struct gateway *gateway, const struct relay *relay,
     } rows[] = {{"QUEUE_FULL", LIMIT_QUEUED},
                 {"DEADLINE_UNREACHABLE", LIMIT_DEADLINE},
                 {"INPUT_TOO_LONG", LIMIT_INPUT_TOKENS},
+                {"CONTEXT_TOO_LONG", LIMIT_INPUT_TOKENS},
                 {"TOTAL_TOO_LONG", LIMIT_TOTAL_TOKENS}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         if (strcmp(err->reason, rows[i].reason) == 0)
