@@ -112,7 +112,7 @@ def test_engine_told_to_end_prints_the_rows_there_are(tmp_path, to):
     out, err = process.communicate(timeout=patience(30))
     report = json.loads(out)
     assert process.returncode == 130 and report["interrupted"] and err == ""
-    assert 1 <= len(report["rows"]) <= 3 and len(report["rows"][-1]["samples"]) < 1000
+    assert 1 <= len(report["rows"]) <= 3 and sum(len(row["samples"]) for row in report["rows"]) < 3 * 1000
 
 
 # --- a server ---
