@@ -10,7 +10,7 @@
 #include "kernels/cpu/inner.h"
 
 /* Of the set: as the others', but for BF16 weights and caches. */
-#define AMX_NUMERICS "cpu-b3-tiles"
+#define AMX_NUMERICS "cpu-b4-tiles"
 
 enum {
     /* Rows from which tiles are faster than vpdpbusd (docs/performance.md, "AMX"): per 16 outputs ×

@@ -33,22 +33,22 @@ static size_t scratch_bytes_amx(uint32_t vocab_size, uint32_t head_dim)
 /* ref, avx2, avx512 and avx512_bf16 are one numerics: the same expressions, lane for lane
  * (tests/unit/kernels). amx differs with BF16 weights and caches, in the order of sums. */
 static const struct cpu_set
-    ref = {{.name = "ref", .numerics = "cpu-b3", INTEGER_WEIGHTS, CPU_MEMORY, SHARED_OPS},
+    ref = {{.name = "ref", .numerics = "cpu-b4", INTEGER_WEIGHTS, CPU_MEMORY, SHARED_OPS},
            &cpu_inner_ref},
-    avx2 = {{.name = "avx2", .numerics = "cpu-b3", INTEGER_WEIGHTS, CPU_MEMORY, SHARED_OPS},
+    avx2 = {{.name = "avx2", .numerics = "cpu-b4", INTEGER_WEIGHTS, CPU_MEMORY, SHARED_OPS},
             &cpu_inner_avx2},
-    avx512 = {{.name = "avx512", .numerics = "cpu-b3", INTEGER_WEIGHTS, CPU_MEMORY, SHARED_OPS},
+    avx512 = {{.name = "avx512", .numerics = "cpu-b4", INTEGER_WEIGHTS, CPU_MEMORY, SHARED_OPS},
               &cpu_inner_avx512},
     avx512_bf16 =
-        {{.name = "avx512_bf16", .numerics = "cpu-b3", INTEGER_WEIGHTS, CPU_MEMORY, SHARED_OPS},
+        {{.name = "avx512_bf16", .numerics = "cpu-b4", INTEGER_WEIGHTS, CPU_MEMORY, SHARED_OPS},
          &cpu_inner_avx512_bf16},
     amx = {{.name = "amx", .numerics = AMX_NUMERICS, INTEGER_WEIGHTS, AMX_MEMORY, SHARED_OPS},
            &cpu_inner_amx},
-    f32_ref = {{.name = "f32", .numerics = "cpu-f32", FLOAT_WEIGHTS, CPU_MEMORY, SHARED_OPS},
+    f32_ref = {{.name = "f32", .numerics = "cpu-f32-2", FLOAT_WEIGHTS, CPU_MEMORY, SHARED_OPS},
                &cpu_inner_ref},
-    f32_avx2 = {{.name = "f32", .numerics = "cpu-f32", FLOAT_WEIGHTS, CPU_MEMORY, SHARED_OPS},
+    f32_avx2 = {{.name = "f32", .numerics = "cpu-f32-2", FLOAT_WEIGHTS, CPU_MEMORY, SHARED_OPS},
                 &cpu_inner_avx2},
-    f32_avx512 = {{.name = "f32", .numerics = "cpu-f32", FLOAT_WEIGHTS, CPU_MEMORY, SHARED_OPS},
+    f32_avx512 = {{.name = "f32", .numerics = "cpu-f32-2", FLOAT_WEIGHTS, CPU_MEMORY, SHARED_OPS},
                   &cpu_inner_avx512};
 
 /* What the set asks of the processor, and whether it has it. */
