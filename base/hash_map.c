@@ -5,15 +5,36 @@
 
 #include "base/rng.h"
 
+enum { NEAR_BYTES = 8 };
+
 struct hash_map_entry {
     uint64_t hash;
-    void *key; /* owned; NULL with value NULL = never used, NULL with value TOMBSTONE = deleted */
+    union {
+        uint8_t near[NEAR_BYTES]; /* a key that fits, as integers do: nothing else to be fetched */
+        void *far;                /* any other; owned */
+    } key;
     size_t n_bytes;
-    void *value;
+    void *value; /* NULL: never used, TOMBSTONE: deleted */
 };
 
 static char tombstone_object;
 #define TOMBSTONE ((void *)&tombstone_object)
+
+static bool is_live(const struct hash_map_entry *e)
+{
+    return e->value && e->value != TOMBSTONE;
+}
+
+static const void *key_of(const struct hash_map_entry *e)
+{
+    return e->n_bytes <= NEAR_BYTES ? e->key.near : e->key.far;
+}
+
+static void free_key(struct hash_map_entry *e)
+{
+    if (is_live(e) && e->n_bytes > NEAR_BYTES)
+        free(e->key.far);
+}
 
 uint64_t hash_bytes(const void *bytes, size_t n_bytes, uint64_t seed)
 {
@@ -75,7 +96,7 @@ static uint64_t keyed_hash(const struct hash_map *map, const void *bytes, size_t
 void hash_map_fini(struct hash_map *map)
 {
     for (size_t i = 0; i < map->n_slots; i++)
-        free(map->entries[i].key);
+        free_key(&map->entries[i]);
     free(map->entries);
     *map = (struct hash_map){0};
 }
@@ -89,8 +110,8 @@ static struct hash_map_entry *find(const struct hash_map *map, const void *key, 
         struct hash_map_entry *e = &map->entries[i];
         if (!e->value)
             return NULL;
-        if (e->key && e->hash == hash && e->n_bytes == n_bytes &&
-            (n_bytes == 0 || memcmp(e->key, key, n_bytes) == 0))
+        if (is_live(e) && e->hash == hash && e->n_bytes == n_bytes &&
+            (n_bytes == 0 || memcmp(key_of(e), key, n_bytes) == 0))
             return e;
     }
 }
@@ -102,7 +123,7 @@ static bool rehash(struct hash_map *map, size_t n_slots)
         return false;
     for (size_t i = 0; i < map->n_slots; i++) {
         struct hash_map_entry *e = &map->entries[i];
-        if (!e->key)
+        if (!is_live(e))
             continue;
         size_t j = e->hash & (n_slots - 1);
         while (fresh[j].value)
@@ -139,16 +160,16 @@ bool hash_map_put(struct hash_map *map, const void *key, size_t n_bytes, void *v
         if (!rehash(map, want))
             return false;
     }
-    void *copy = malloc(n_bytes ? n_bytes : 1);
-    if (!copy)
+    struct hash_map_entry entry = {.hash = hash, .n_bytes = n_bytes, .value = value};
+    if (n_bytes > NEAR_BYTES && !(entry.key.far = malloc(n_bytes)))
         return false;
-    memcpy(copy, key, n_bytes);
+    memcpy(n_bytes > NEAR_BYTES ? entry.key.far : entry.key.near, key, n_bytes);
     size_t i = hash & (map->n_slots - 1);
-    while (map->entries[i].value && map->entries[i].key)
+    while (is_live(&map->entries[i]))
         i = (i + 1) & (map->n_slots - 1);
     if (!map->entries[i].value)
         map->n_used++;
-    map->entries[i] = (struct hash_map_entry){hash, copy, n_bytes, value};
+    map->entries[i] = entry;
     map->n_entries++;
     return true;
 }
@@ -159,7 +180,7 @@ void *hash_map_remove(struct hash_map *map, const void *key, size_t n_bytes)
     if (!e)
         return NULL;
     void *value = e->value;
-    free(e->key);
+    free_key(e);
     *e = (struct hash_map_entry){.value = TOMBSTONE};
     map->n_entries--;
     return value;
@@ -185,10 +206,10 @@ void *hash_map_next(const struct hash_map *map, size_t *cursor, const void **out
 {
     while (*cursor < map->n_slots) {
         const struct hash_map_entry *e = &map->entries[(*cursor)++];
-        if (!e->key)
+        if (!is_live(e))
             continue;
         if (out_key)
-            *out_key = e->key;
+            *out_key = key_of(e);
         if (out_key_bytes)
             *out_key_bytes = e->n_bytes;
         return e->value;

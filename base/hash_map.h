@@ -32,7 +32,8 @@ bool hash_map_put_str(struct hash_map *map, const char *key, void *value);
 void *hash_map_remove_str(struct hash_map *map, const char *key);
 
 /* Iteration in no order: start with *cursor = 0; returns the next value or NULL at the end. The map
- * must not change meanwhile, save for removal of the entry just returned. out_key may be NULL. */
+ * must not change meanwhile, save for removal of the entry just returned. *out_key is borrowed
+ * until it does; out_key may be NULL. */
 void *hash_map_next(const struct hash_map *map, size_t *cursor, const void **out_key,
                     size_t *out_key_bytes);
 

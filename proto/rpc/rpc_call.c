@@ -218,11 +218,31 @@ static void add_status_op(struct rpc_call *call, grpc_op *op, grpc_metadata *met
         metadata[n_metadata].key = grpc_slice_from_static_string("grpc-status-details-bin");
         metadata[n_metadata++].value = *details;
     }
-    op->op = GRPC_OP_SEND_STATUS_FROM_SERVER;
     op->data.send_status_from_server.status = (grpc_status_code)status_to_grpc(call->status.status);
     op->data.send_status_from_server.status_details = message;
     op->data.send_status_from_server.trailing_metadata = metadata;
     op->data.send_status_from_server.trailing_metadata_count = n_metadata;
+}
+
+static grpc_op *add_op(grpc_op *ops, size_t *n_ops, grpc_op_type type)
+{
+    grpc_op *op = &ops[(*n_ops)++];
+    memset(op, 0, sizeof(*op));
+    op->op = type;
+    return op;
+}
+
+static bool start_last(struct rpc_call *call, grpc_op *ops, size_t n_ops)
+{
+    grpc_metadata metadata[RPC_CALL_MAX_TRAILERS + 2];
+    grpc_slice message = grpc_empty_slice(), details = grpc_empty_slice();
+    memset(metadata, 0, sizeof(metadata));
+    add_status_op(call, add_op(ops, &n_ops, GRPC_OP_SEND_STATUS_FROM_SERVER), metadata, &message,
+                  &details);
+    bool started = rpc_core_start(call->core, ops, n_ops, &call->send_tag);
+    grpc_slice_unref(message);
+    grpc_slice_unref(details);
+    return started;
 }
 
 /* One batch: initial metadata if not yet sent, a message if there is one, the status if it is time.
@@ -230,33 +250,22 @@ static void add_status_op(struct rpc_call *call, grpc_op *op, grpc_metadata *met
 static void start_send(struct rpc_call *call, grpc_byte_buffer *buffer, size_t n_bytes, bool end)
 {
     grpc_op ops[3];
-    grpc_metadata metadata[RPC_CALL_MAX_TRAILERS + 2];
-    grpc_slice message = grpc_empty_slice(), details = grpc_empty_slice();
     size_t n_ops = 0;
-    memset(ops, 0, sizeof(ops));
-    memset(metadata, 0, sizeof(metadata));
     if (!call->headers_sent)
-        ops[n_ops++].op = GRPC_OP_SEND_INITIAL_METADATA;
-    if (buffer != NULL) {
-        ops[n_ops].op = GRPC_OP_SEND_MESSAGE;
-        ops[n_ops++].data.send_message.send_message = buffer;
-    }
-    if (end)
-        add_status_op(call, &ops[n_ops++], metadata, &message, &details);
+        add_op(ops, &n_ops, GRPC_OP_SEND_INITIAL_METADATA);
+    if (buffer != NULL)
+        add_op(ops, &n_ops, GRPC_OP_SEND_MESSAGE)->data.send_message.send_message = buffer;
     call->headers_sent = true;
     call->status_sent = end;
-    call->send_in_flight = true;
     call->n_in_flight_bytes = n_bytes;
-    if (!rpc_core_start(call->core, ops, n_ops, &call->send_tag)) {
-        call->send_in_flight = false;
+    call->send_in_flight = end ? start_last(call, ops, n_ops)
+                               : rpc_core_start(call->core, ops, n_ops, &call->send_tag);
+    if (!call->send_in_flight)
         call->dead = true;
-    }
     if (buffer != NULL) {
         grpc_byte_buffer_destroy(buffer);
         rpc_server_count_message(call->server, false, n_bytes);
     }
-    grpc_slice_unref(message);
-    grpc_slice_unref(details);
 }
 
 static bool answers_once(const struct rpc_call *call)
@@ -274,7 +283,7 @@ static void pump(struct rpc_call *call)
     grpc_byte_buffer *buffer = rpc_queue_pop(&call->queue, &n_bytes);
     if (buffer == NULL && !call->ended && call->events != NULL && call->events->next != NULL) {
         struct rpc_out out;
-        memset(&out, 0, sizeof(out));
+        rpc_out_init(&out);
         call->events->next(call->events_arg, &out);
         buffer = out.buffer;
         n_bytes = out.n_bytes;
@@ -306,6 +315,7 @@ static void on_sent(struct rpc_tag *tag, bool ok)
         rpc_queue_clear(&call->queue);
     }
     writable = writable && !call->dead && !call->ended;
+    bool closed = call->closed; /* on this thread alone */
     pthread_mutex_unlock(&call->lock);
     if (writable && call->events != NULL && call->events->on_writable != NULL) {
         call->events->on_writable(call->events_arg, call);
@@ -313,7 +323,8 @@ static void on_sent(struct rpc_tag *tag, bool ok)
     if (ok && call->events != NULL && call->events->on_taken != NULL) {
         call->events->on_taken(call->events_arg, call);
     }
-    end_if_over(call);
+    if (closed)
+        end_if_over(call);
 }
 
 static int queue_message(struct rpc_call *call, const ProtobufCMessage *message, bool finish)
@@ -559,8 +570,8 @@ static void on_read(struct rpc_tag *tag, bool ok)
         if (buffer != NULL)
             grpc_byte_buffer_destroy(buffer);
         end_of_reads(call, ok && !dead && grpc_call_failed_before_recv_message(call->core) == 0);
-    } else if (rpc_core_parse(call->route->descriptor->input, buffer, &message, &n_bytes, &err) !=
-               0) {
+    } else if (rpc_core_parse(call->route->descriptor->input, buffer, NULL, &message, &n_bytes,
+                              &err) != 0) {
         if (!dead)
             refuse_message(call, &err);
     } else if (dead) {

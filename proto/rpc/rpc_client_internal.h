@@ -21,7 +21,5 @@ grpc_completion_queue *rpc_client_queue(struct rpc_client *client);
 const char *rpc_client_authorization(const struct rpc_client *client);
 size_t rpc_client_max_pending(const struct rpc_client *client);
 
-/* rpc_stream.c: inside on_message only: the message becomes the callback's (rpc_message_free). */
-void rpc_stream_keep_message(struct rpc_stream *stream);
-/* For the client's list. */
+/* rpc_stream.c: for the client's list. */
 void rpc_stream_cancel_live(struct rpc_live *live);

@@ -23,6 +23,8 @@ void rpc_core_fini(void);
 int rpc_core_check_threads(unsigned n, struct error *err);
 
 /* What travels through a completion queue: embedded in a reference-counted object. */
+struct arena;
+
 struct rpc_tag {
     uint32_t magic;
     atomic_uint armed; /* release when handed over, acquire when it comes back: what was written
@@ -44,9 +46,11 @@ void *rpc_core_run_queue(void *queue);
 
 /* NULL where the message could not be packed. *out_n_bytes is its size on the wire. */
 grpc_byte_buffer *rpc_core_pack(const ProtobufCMessage *message, size_t *out_n_bytes);
-/* Decodes and validates a received buffer, which it destroys. NULL buffers are INVALID_ARGUMENT. */
+/* Decodes and validates a received buffer, which it destroys. NULL buffers are INVALID_ARGUMENT.
+ * The message is the arena's, or, with NULL, the caller's (rpc_message_free). */
 int rpc_core_parse(const ProtobufCMessageDescriptor *descriptor, grpc_byte_buffer *buffer,
-                   ProtobufCMessage **out_message, size_t *out_n_bytes, struct error *err);
+                   struct arena *arena, ProtobufCMessage **out_message, size_t *out_n_bytes,
+                   struct error *err);
 
 /* clock_now_ns() based deadline to gRPC's and back; INT64_MAX is "none". */
 gpr_timespec rpc_core_deadline(int64_t deadline_ns);
@@ -76,8 +80,15 @@ struct rpc_out {
     grpc_byte_buffer *buffer;
     size_t n_bytes;
     bool finished;
-    struct error status;
+    struct error status; /* where finished */
 };
+
+static inline void rpc_out_init(struct rpc_out *out)
+{
+    out->buffer = NULL;
+    out->n_bytes = 0;
+    out->finished = false;
+}
 
 /* Finds a method's row in a service descriptor. NULL: none. */
 const ProtobufCMethodDescriptor *rpc_core_method(const ProtobufCServiceDescriptor *service,

@@ -5,8 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arena.h"
 #include "base/error.h"
 #include "base/utf8.h"
+#include "proto/rpc/rpc_fill.h"
 
 /* Memory protobuf-c takes per wire field while it scans, and per unknown field it keeps. */
 enum { SCANNED_FIELD_BYTES = 40, UNKNOWN_FIELD_BYTES = 64 };
@@ -19,6 +21,7 @@ struct walk {
     size_t n_path;
     size_t n_unknown;
     size_t memory_bytes; /* what the decoded form will take, about */
+    struct rpc_fill fill;
 };
 
 struct span {
@@ -32,7 +35,7 @@ static int malformed(struct walk *walk, const uint8_t *at, const char *what)
     return error_reason(walk->err, "MESSAGE_MALFORMED");
 }
 
-static bool take_varint(struct span *span, uint64_t *out_value)
+static bool take_long_varint(struct span *span, uint64_t *out_value)
 {
     uint64_t value = 0;
     for (unsigned shift = 0; shift < 70; shift += 7) {
@@ -46,6 +49,20 @@ static bool take_varint(struct span *span, uint64_t *out_value)
         }
     }
     return false;
+}
+
+static inline bool take_varint(struct span *span, uint64_t *out_value)
+{
+    if (span->at == span->end || *span->at >= 0x80)
+        return take_long_varint(span, out_value);
+    *out_value = *span->at++;
+    return true;
+}
+
+/* Bits beyond the 64th are dropped here, but make a bool true for protobuf-c. */
+static bool is_too_long(const uint8_t *from, const uint8_t *end)
+{
+    return end - from == 10 && end[-1] > 1;
 }
 
 static int charge(struct walk *walk, size_t n_bytes)
@@ -107,14 +124,17 @@ static enum wire wire_of(ProtobufCType type)
     }
 }
 
-static int check_packed(struct walk *walk, ProtobufCType type, struct span span)
+static int check_packed(struct walk *walk, const ProtobufCFieldDescriptor *field,
+                        ProtobufCMessage *message, struct span span)
 {
+    const uint8_t *start = span.at;
     size_t n_bytes = (size_t)(span.end - span.at);
-    enum wire wire = wire_of(type);
+    enum wire wire = wire_of(field->type);
     if (wire == WIRE_FIXED32 || wire == WIRE_FIXED64) {
         size_t size = wire == WIRE_FIXED32 ? 4 : 8;
         if (n_bytes % size != 0)
             return malformed(walk, span.at, "a packed field ends inside an element");
+        rpc_fill_packed(&walk->fill, message, field, start, n_bytes, n_bytes / size);
         return charge(walk, n_bytes);
     }
     size_t n_elements = 0;
@@ -123,44 +143,57 @@ static int check_packed(struct walk *walk, ProtobufCType type, struct span span)
         const uint8_t *at = span.at;
         if (!take_varint(&span, &value))
             return malformed(walk, at, "a varint is cut short or longer than 10 bytes");
+        walk->fill.odd |= is_too_long(at, span.at);
         n_elements++;
     }
+    rpc_fill_packed(&walk->fill, message, field, start, n_bytes, n_elements);
     return charge(walk, n_elements * 8);
 }
 
 static int walk_message(struct walk *walk, const ProtobufCMessageDescriptor *descriptor,
-                        struct span span);
+                        ProtobufCMessage *message, struct span span);
 
 static int check_payload(struct walk *walk, const ProtobufCFieldDescriptor *field,
-                         struct span payload)
+                         ProtobufCMessage *message, struct span payload)
 {
     size_t n_bytes = (size_t)(payload.end - payload.at);
     switch (field->type) {
     case PROTOBUF_C_TYPE_STRING:
+        rpc_fill_bytes(&walk->fill, message, field, payload.at, n_bytes);
         return check_string(walk, field, payload.at, n_bytes);
     case PROTOBUF_C_TYPE_BYTES:
+        rpc_fill_bytes(&walk->fill, message, field, payload.at, n_bytes);
         return charge(walk, n_bytes);
     case PROTOBUF_C_TYPE_MESSAGE:
         break;
     default:
-        return check_packed(walk, field->type, payload);
+        return check_packed(walk, field, message, payload);
     }
     if (walk->n_path == RPC_MESSAGE_MAX_DEPTH)
         return malformed(walk, payload.at, "messages are nested too deep");
     walk->path[walk->n_path++] = field->name;
-    int status = walk_message(walk, field->descriptor, payload);
+    ProtobufCMessage *child = rpc_fill_child(&walk->fill, message, field);
+    int status = walk_message(walk, field->descriptor, child, payload);
     walk->n_path--;
     return status;
 }
 
-static int check_known(struct walk *walk, const ProtobufCFieldDescriptor *field, enum wire wire,
-                       const uint8_t *at, struct span payload)
+/* A field's value: a number, or what a length stands before. */
+struct value {
+    uint64_t number;
+    struct span payload;
+};
+
+static int check_known(struct walk *walk, const ProtobufCFieldDescriptor *field,
+                       ProtobufCMessage *message, enum wire wire, const uint8_t *at,
+                       const struct value *value)
 {
     if (wire == WIRE_BYTES) {
         bool packable = field->label == PROTOBUF_C_LABEL_REPEATED;
         if (wire_of(field->type) == WIRE_BYTES || packable)
-            return check_payload(walk, field, payload);
+            return check_payload(walk, field, message, value->payload);
     } else if (wire == wire_of(field->type)) {
+        rpc_fill_number(&walk->fill, message, field, value->number);
         return 0;
     }
     char path[ERROR_FIELD_BYTES];
@@ -169,17 +202,17 @@ static int check_known(struct walk *walk, const ProtobufCFieldDescriptor *field,
                        (size_t)(at - walk->start), walk->root->name);
 }
 
-/* Reads what follows a tag; *out_payload is set for length-delimited fields. */
-static int take_value(struct walk *walk, struct span *span, enum wire wire,
-                      struct span *out_payload)
+/* Reads what follows a tag. */
+static int take_value(struct walk *walk, struct span *span, enum wire wire, struct value *out)
 {
     const uint8_t *at = span->at;
     uint64_t value = 0;
     size_t n_bytes = 0;
     switch (wire) {
     case WIRE_VARINT:
-        if (!take_varint(span, &value))
+        if (!take_varint(span, &out->number))
             return malformed(walk, at, "a varint is cut short or longer than 10 bytes");
+        walk->fill.odd |= is_too_long(at, span->at);
         return 0;
     case WIRE_FIXED64:
         n_bytes = 8;
@@ -199,34 +232,45 @@ static int take_value(struct walk *walk, struct span *span, enum wire wire,
     }
     if (n_bytes > (size_t)(span->end - span->at))
         return malformed(walk, at, "a number goes beyond the end");
-    *out_payload = (struct span){span->at, span->at + n_bytes};
+    if (wire == WIRE_FIXED64 || wire == WIRE_FIXED32)
+        memcpy(&out->number, span->at, n_bytes); /* little-endian, as all that runs this */
+    out->payload = (struct span){span->at, span->at + n_bytes};
     span->at += n_bytes;
     return 0;
 }
 
+/* Numbers of fields mostly count from 1 without a gap. */
+static const ProtobufCFieldDescriptor *find_field(const ProtobufCMessageDescriptor *descriptor,
+                                                  uint64_t number)
+{
+    if (number <= descriptor->n_fields && descriptor->fields[number - 1].id == number)
+        return &descriptor->fields[number - 1];
+    return protobuf_c_message_descriptor_get_field(descriptor, (unsigned)number);
+}
+
 static int walk_message(struct walk *walk, const ProtobufCMessageDescriptor *descriptor,
-                        struct span span)
+                        ProtobufCMessage *message, struct span span)
 {
     int status = charge(walk, descriptor->sizeof_message);
     while (status == 0 && span.at < span.end) {
         const uint8_t *at = span.at;
         uint64_t tag = 0;
-        struct span payload = {NULL, NULL};
+        struct value value = {0, {NULL, NULL}};
         if (!take_varint(&span, &tag))
             return malformed(walk, at, "a tag is cut short or longer than 10 bytes");
         uint64_t number = tag >> 3;
         if (number == 0 || number > 0x1FFFFFFF)
             return malformed(walk, at, "field number out of range");
         enum wire wire = (enum wire)(tag & 7);
-        status = take_value(walk, &span, wire, &payload);
+        status = take_value(walk, &span, wire, &value);
         if (status == 0)
             status = charge(walk, SCANNED_FIELD_BYTES);
         if (status != 0)
             return status;
-        const ProtobufCFieldDescriptor *field =
-            protobuf_c_message_descriptor_get_field(descriptor, (unsigned)number);
+        const ProtobufCFieldDescriptor *field = find_field(descriptor, number);
+        walk->fill.odd |= field == NULL;
         if (field != NULL) {
-            status = check_known(walk, field, wire, at, payload);
+            status = check_known(walk, field, message, wire, at, &value);
         } else if (++walk->n_unknown > RPC_MESSAGE_MAX_UNKNOWN_FIELDS) {
             status = malformed(walk, at, "more than 1024 unknown fields");
         } else {
@@ -236,34 +280,49 @@ static int walk_message(struct walk *walk, const ProtobufCMessageDescriptor *des
     return status;
 }
 
-/* The usual memory, but telling whether there was none: unpack answers NULL for that too. */
+/* Memory that tells whether there was none: unpack answers NULL for that too. */
+struct noting {
+    struct arena *arena; /* NULL: the heap */
+    bool failed;
+};
+
 static void *noting_alloc(void *data, size_t n_bytes)
 {
-    bool *failed = data;
-    void *memory = malloc(n_bytes);
-    *failed = *failed || memory == NULL;
+    struct noting *noting = data;
+    void *memory = noting->arena != NULL ? arena_alloc(noting->arena, n_bytes) : malloc(n_bytes);
+    noting->failed = noting->failed || memory == NULL;
     return memory;
 }
 
 static void noting_free(void *data, void *memory)
 {
-    (void)data;
-    free(memory);
+    if (((struct noting *)data)->arena == NULL)
+        free(memory);
 }
 
-int rpc_message_parse(const ProtobufCMessageDescriptor *descriptor, const void *bytes,
-                      size_t n_bytes, ProtobufCMessage **out_message, struct error *err)
+int rpc_message_parse_in(struct arena *arena, const ProtobufCMessageDescriptor *descriptor,
+                         const void *bytes, size_t n_bytes, ProtobufCMessage **out_message,
+                         struct error *err)
 {
     static const uint8_t nothing[1];
     const uint8_t *start = n_bytes > 0 ? bytes : nothing;
     struct walk walk = {.root = descriptor, .start = start, .err = err};
-    int status = walk_message(&walk, descriptor, (struct span){start, start + n_bytes});
+    ProtobufCMessage *filled = NULL;
+    if (arena != NULL) {
+        walk.fill.arena = arena;
+        filled = rpc_fill_root(&walk.fill, descriptor);
+    }
+    int status = walk_message(&walk, descriptor, filled, (struct span){start, start + n_bytes});
     if (status != 0)
         return status;
-    bool failed = false;
-    ProtobufCAllocator noting = {noting_alloc, noting_free, &failed};
-    ProtobufCMessage *message = protobuf_c_message_unpack(descriptor, &noting, n_bytes, start);
-    if (message == NULL && failed)
+    if (filled != NULL && !walk.fill.odd) {
+        *out_message = filled;
+        return 0;
+    }
+    struct noting noting = {.arena = arena};
+    ProtobufCAllocator allocator = {noting_alloc, noting_free, &noting};
+    ProtobufCMessage *message = protobuf_c_message_unpack(descriptor, &allocator, n_bytes, start);
+    if (message == NULL && noting.failed)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "%s: no memory to decode it",
                          descriptor->name);
     if (message == NULL) {
@@ -272,6 +331,12 @@ int rpc_message_parse(const ProtobufCMessageDescriptor *descriptor, const void *
     }
     *out_message = message;
     return 0;
+}
+
+int rpc_message_parse(const ProtobufCMessageDescriptor *descriptor, const void *bytes,
+                      size_t n_bytes, ProtobufCMessage **out_message, struct error *err)
+{
+    return rpc_message_parse_in(NULL, descriptor, bytes, n_bytes, out_message, err);
 }
 
 void rpc_message_free(ProtobufCMessage *message)

@@ -7,6 +7,7 @@
 
 #include <protobuf-c/protobuf-c.h>
 
+struct arena;
 struct error;
 
 /* What a message may be, over its wire size. */
@@ -23,6 +24,10 @@ enum {
 int rpc_message_parse(const ProtobufCMessageDescriptor *descriptor, const void *bytes,
                       size_t n_bytes, ProtobufCMessage **out_message, struct error *err);
 void rpc_message_free(ProtobufCMessage *message); /* NULL is accepted */
+/* The same, but all of the message is the arena's: gone with its reset, never to be freed. */
+int rpc_message_parse_in(struct arena *arena, const ProtobufCMessageDescriptor *descriptor,
+                         const void *bytes, size_t n_bytes, ProtobufCMessage **out_message,
+                         struct error *err);
 
 /* Serializes into memory of its own (free()). RESOURCE_EXHAUSTED where there is none. */
 int rpc_message_pack(const ProtobufCMessage *message, void **out_bytes, size_t *out_n_bytes,

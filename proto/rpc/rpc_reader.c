@@ -22,7 +22,6 @@ struct rpc_reader {
 static void on_message(void *arg, struct rpc_stream *stream, const ProtobufCMessage *message)
 {
     struct rpc_reader *reader = arg;
-    rpc_stream_keep_message(stream);
     rpc_stream_pause_reads(stream);
     pthread_mutex_lock(&reader->lock);
     reader->waiting = (ProtobufCMessage *)(uintptr_t)message;
@@ -51,8 +50,10 @@ static void on_writable(void *arg, struct rpc_stream *stream)
     pthread_mutex_unlock(&reader->lock);
 }
 
-static const struct rpc_stream_events events = {
-    .on_message = on_message, .on_writable = on_writable, .on_status = on_status};
+static const struct rpc_stream_events events = {.on_message = on_message,
+                                                .takes_messages = true,
+                                                .on_writable = on_writable,
+                                                .on_status = on_status};
 
 static void destroy(struct rpc_reader *reader)
 {

@@ -123,8 +123,9 @@ static grpc_server *create_core(const struct rpc_server_config *config)
         int_arg(GRPC_ARG_ALLOW_REUSEPORT, 0),
         /* 4 MiB by default, for each connection that sends a lot. */
         int_arg(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, READ_CHUNK_BYTES),
-        /* Identity only, and the filter that inflates is not even there. */
+        /* Identity only, and the filters for anything else are not even there. */
         int_arg(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0),
+        int_arg(GRPC_ARG_ENABLE_PER_MESSAGE_COMPRESSION, 0),
         int_arg(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1),
     };
     grpc_channel_args list = {sizeof(args) / sizeof(args[0]), args};

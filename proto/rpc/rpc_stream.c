@@ -10,12 +10,16 @@
 #include <grpc/slice.h>
 #include <grpc/support/alloc.h>
 
+#include "base/arena.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "proto/rpc/rpc_client_internal.h"
 #include "proto/rpc/rpc_core.h"
 #include "proto/rpc/rpc_message.h"
 #include "proto/rpc/rpc_status.h"
+
+/* MAX_ARENA: kept from one message to the next. */
+enum { ARENA_BYTES = 16 << 10, MAX_ARENA_BYTES = 1 << 20 };
 
 /* References: one of the user's, one of the batches (dropped after on_status). The client's list
  * holds none, because a stream leaves it before on_status's reference goes. */
@@ -35,7 +39,7 @@ struct rpc_stream {
     grpc_status_code code;
     grpc_slice details;
     grpc_byte_buffer *read_buffer;
-    bool kept; /* client thread: on_message took the message */
+    struct arena arena; /* client thread: the message that is lent to on_message */
 
     pthread_mutex_t lock; /* everything below, and starting batches */
     grpc_call *core;      /* NULL once over */
@@ -57,6 +61,7 @@ static void destroy(struct rpc_stream *stream)
     grpc_metadata_array_destroy(&stream->initial_metadata);
     grpc_metadata_array_destroy(&stream->trailing_metadata);
     grpc_slice_unref(stream->details);
+    arena_fini(&stream->arena);
     pthread_mutex_destroy(&stream->lock);
     free(stream);
 }
@@ -88,11 +93,6 @@ void rpc_stream_cancel(struct rpc_stream *stream)
     if (stream->core != NULL && !stream->status_known)
         grpc_call_cancel(stream->core, NULL);
     pthread_mutex_unlock(&stream->lock);
-}
-
-void rpc_stream_keep_message(struct rpc_stream *stream)
-{
-    stream->kept = true;
 }
 
 void rpc_stream_cancel_live(struct rpc_live *live)
@@ -176,7 +176,7 @@ static void pump(struct rpc_stream *stream)
     grpc_byte_buffer *buffer = rpc_queue_pop(&stream->queue, &n_bytes);
     if (buffer == NULL && !stream->close_wanted && stream->events->next != NULL) {
         struct rpc_out out;
-        memset(&out, 0, sizeof(out));
+        rpc_out_init(&out);
         stream->events->next(stream->arg, &out);
         buffer = out.buffer;
         n_bytes = out.n_bytes;
@@ -284,10 +284,22 @@ static void fail_locally(struct rpc_stream *stream, struct error *err)
     pthread_mutex_unlock(&stream->lock);
 }
 
+/* What was lent. One message of unusual size does not hold its memory for good. */
+static void take_back(struct rpc_stream *stream)
+{
+    if (stream->arena.used_bytes <= MAX_ARENA_BYTES) {
+        arena_reset(&stream->arena);
+    } else {
+        arena_fini(&stream->arena);
+        arena_init(&stream->arena, ARENA_BYTES, 0);
+    }
+}
+
 static void on_read(struct rpc_tag *tag, bool ok)
 {
     struct rpc_stream *stream = tag->object;
     struct error err;
+    struct arena *arena = stream->events->takes_messages ? NULL : &stream->arena;
     ProtobufCMessage *message = NULL;
     size_t n_bytes = 0;
     grpc_byte_buffer *buffer = stream->read_buffer;
@@ -295,15 +307,15 @@ static void on_read(struct rpc_tag *tag, bool ok)
     if (!ok || buffer == NULL) {
         if (buffer != NULL)
             grpc_byte_buffer_destroy(buffer);
-    } else if (rpc_core_parse(stream->output, buffer, &message, &n_bytes, &err) != 0) {
+    } else if (rpc_core_parse(stream->output, buffer, arena, &message, &n_bytes, &err) != 0) {
         fail_locally(stream, &err);
     } else {
-        stream->kept = false;
         if (stream->events->on_message != NULL)
             stream->events->on_message(stream->arg, stream, message);
-        if (!stream->kept)
+        else if (arena == NULL)
             rpc_message_free(message);
     }
+    take_back(stream);
     pthread_mutex_lock(&stream->lock);
     stream->reading = false;
     stream->end_of_messages |= !ok || buffer == NULL;
@@ -430,6 +442,7 @@ static struct rpc_stream *create(struct rpc_client *client, const ProtobufCMetho
     stream->arg = arg;
     stream->max_pending_bytes = rpc_client_max_pending(client);
     stream->details = grpc_empty_slice();
+    arena_init(&stream->arena, ARENA_BYTES, 0);
     atomic_init(&stream->n_refs, 2);
     atomic_init(&stream->n_user_refs, 1);
     pthread_mutex_init(&stream->lock, NULL);

@@ -19,9 +19,11 @@ struct rpc_stream;
 
 /* Callbacks, all optional save on_status. */
 struct rpc_stream_events {
-    /* A message, decoded and validated; borrowed for the callback. The next one is read after it
-     * returns, unless reads are paused. */
+    /* A message, decoded and validated; borrowed for the callback, or, with takes_messages, the
+     * callback's (rpc_message_free). The next one is read after it returns, unless reads are
+     * paused. */
     void (*on_message)(void *arg, struct rpc_stream *stream, const ProtobufCMessage *message);
+    bool takes_messages;
     /* After rpc_stream_send refused a message: half of the cap is free again. */
     void (*on_writable)(void *arg, struct rpc_stream *stream);
     /* The end: status->status 0 or what went wrong. Exactly once, the last callback. */

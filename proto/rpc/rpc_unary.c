@@ -22,9 +22,11 @@ struct unary {
 static void on_message(void *arg, struct rpc_stream *stream, const ProtobufCMessage *message)
 {
     struct unary *unary = arg;
-    if (unary->n_messages++ > 0)
+    (void)stream;
+    if (unary->n_messages++ > 0) {
+        rpc_message_free((ProtobufCMessage *)(uintptr_t)message);
         return;
-    rpc_stream_keep_message(stream);
+    }
     unary->response = (ProtobufCMessage *)(uintptr_t)message;
 }
 
@@ -44,7 +46,8 @@ static void on_status(void *arg, struct rpc_stream *stream, const struct error *
     free(unary);
 }
 
-static const struct rpc_stream_events events = {.on_message = on_message, .on_status = on_status};
+static const struct rpc_stream_events events = {
+    .on_message = on_message, .takes_messages = true, .on_status = on_status};
 
 static int start(struct rpc_client *client, const ProtobufCServiceDescriptor *service,
                  const char *method, const ProtobufCMessage *request,

@@ -25,6 +25,9 @@ void relay_allow_tokens(struct relay *relay, const Sluice__V1__ModelInfo *info)
 static int check_counts(const struct relay *relay, uint32_t i, struct error *err)
 {
     const struct relay_choice *choice = &relay->choices[i];
+    if (choice->generated.n <= relay->max_ids &&
+        choice->text_bytes <= (choice->generated.n + SPARE_TOKENS) * MAX_TOKEN_TEXT)
+        return 0; /* whatever the prompt has: its memory is not looked at for each token */
     const Sluice__V1__Output *output = relay->request->output;
     bool with_prompt = relay->prompt_info && output && output->return_full_text;
     uint64_t n_prompt = with_prompt ? relay->prompt_info->n_prompt_tokens : 0;

@@ -232,7 +232,6 @@ static void end_if_stuck(struct relay *relay)
 
 static enum relay_delivery put_next(struct relay *relay, relay_put_fn *put, void *ctx)
 {
-    struct relay_frame end = {.kind = RELAY_FRAME_NONE, .last = true, .error = &relay->outcome};
     bool well = !relay->ended || relay->outcome.status == STATUS_OK, last = false;
     if (relay_put_prompt(relay, put, ctx))
         return RELAY_PUT;
@@ -243,7 +242,10 @@ static enum relay_delivery put_next(struct relay *relay, relay_put_fn *put, void
     end_if_stuck(relay);
     if (!relay->ended || relay->outcome.status == STATUS_OK)
         return RELAY_NOTHING;
-    end.n_tokens_sent = relay_n_sent(relay);
+    struct relay_frame end = {.kind = RELAY_FRAME_NONE,
+                              .last = true,
+                              .error = &relay->outcome,
+                              .n_tokens_sent = relay_n_sent(relay)};
     put(ctx, &end);
     return RELAY_PUT_LAST;
 }

@@ -86,7 +86,10 @@ static void drop_logprobs(struct relay *relay, size_t n)
 bool relay_put_prompt(struct relay *relay, relay_put_fn *put, void *ctx)
 {
     size_t n = 0, n_bytes = 0;
-    if (!relay->prompt_info || (relay->prompt_info_sent && !relay->prompt_info->n_prompt_logprobs))
+    if (!relay->prompt_info)
+        return false;
+    if (relay->prompt_info_sent &&
+        (!relay->n_prompt_logprobs || !relay->prompt_info->n_prompt_logprobs))
         return false;
     struct relay_frame frame = {.kind = RELAY_FRAME_PROMPT_INFO,
                                 .prompt_info = relay_prompt_info(relay)};
