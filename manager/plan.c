@@ -9,6 +9,7 @@
 #include "manager/heritage.h"
 #include "manager/message.h"
 #include "manager/model_path.h"
+#include "manager/names.h"
 #include "manager/service.h"
 #include "manager/supervise.h"
 #include "manager/tool.h"
@@ -20,6 +21,7 @@ struct planning {
     plan_answer_fn *answer;
     bool nothing; /* it is all there: only what one replica is like is told */
     char note[ERROR_MESSAGE_BYTES];
+    char model[NAME_MAX_BYTES + 1], version[VERSION_MAX_BYTES + 1];
 };
 
 static void take_nothing(Sluice__V1__Plan *plan)
@@ -33,20 +35,21 @@ static void take_nothing(Sluice__V1__Plan *plan)
     }
 }
 
-static void answer_with_note(struct planning *planning, Sluice__V1__Plan *plan)
+/* The report is freed with what it came with: what it borrows here is taken out again. */
+static void answer_call(struct planning *planning, Sluice__V1__Plan *plan)
 {
-    char **notes = plan->notes, **more = NULL;
-    size_t n_notes = plan->n_notes;
-    if (*planning->note && (more = calloc(n_notes + 1, sizeof(*more)))) {
-        if (n_notes)
-            memcpy(more, notes, n_notes * sizeof(*more));
-        more[n_notes] = planning->note;
+    const Sluice__V1__Plan report = *plan;
+    char **more = NULL;
+    plan->model = planning->model;
+    plan->version = planning->version;
+    if (*planning->note && (more = calloc(plan->n_notes + 1, sizeof(*more)))) {
+        if (plan->n_notes)
+            memcpy(more, plan->notes, plan->n_notes * sizeof(*more));
+        more[plan->n_notes++] = planning->note;
         plan->notes = more;
-        plan->n_notes = n_notes + 1;
     }
     planning->answer(planning->call, plan);
-    plan->notes = notes; /* the report is freed with what it came with */
-    plan->n_notes = n_notes;
+    *plan = report;
     free(more);
 }
 
@@ -60,7 +63,7 @@ static void on_planned(void *arg, const pb_tool *report, const struct error *sta
     if (err.status == 0 && report && planning->nothing)
         take_nothing(report->plan);
     if (err.status == 0 && report)
-        answer_with_note(planning, report->plan);
+        answer_call(planning, report->plan);
     else
         service_fail(planning->call, &err);
     rpc_call_release(planning->call);
@@ -119,6 +122,8 @@ int plan_run(struct manager *manager, struct rpc_call *call, const struct plan_w
         heritage_create_plan(&parts, wish->n_replicas ? wish->n_replicas : 1, &heritage, err);
     struct planning planning = {.call = call, .answer = answer, .nothing = wish->n_replicas == 0};
     snprintf(planning.note, sizeof(planning.note), "%s", wish->note ? wish->note : "");
+    snprintf(planning.model, sizeof(planning.model), "%s", wish->model);
+    snprintf(planning.version, sizeof(planning.version), "%s", wish->version);
     if (status == 0)
         status = start_tool(manager, heritage, &planning, err);
     heritage_destroy(heritage);

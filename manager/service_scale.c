@@ -259,11 +259,13 @@ static void answer_plan(struct rpc_call *call, Sluice__V1__Plan *plan)
 }
 
 /* What those that would go give back; the weights stay where the others share them. */
-static int plan_down(struct manager *manager, struct rpc_call *call, const struct scale_args *args,
-                     size_t n_to_go, struct error *err)
+static int plan_down(struct manager *manager, struct rpc_call *call,
+                     const pb_deployment *deployment, const struct scale_args *args, size_t n_to_go,
+                     struct error *err)
 {
     Sluice__V1__Plan *plan = MESSAGE_NEW(Sluice__V1__Plan, sluice__v1__plan__descriptor);
-    bool complete = plan != NULL;
+    bool complete = plan && message_set(&plan->model, deployment->model) &&
+                    message_set(&plan->version, deployment->version);
     for (size_t i = 0; complete && i < n_to_go && i < args->n_candidates; i++) {
         struct replica_view view = {0};
         supervisor_view(manager->supervisor, args->candidates[i].id, &view);
@@ -295,7 +297,7 @@ static int plan_scale(struct service *service, struct rpc_call *call, const scal
     struct lifecycle_target target = target_of(deployment);
     uint32_t n_live = lifecycle_n_live(catalog, &target);
     if (request->n_replicas <= n_live)
-        return plan_down(manager, call, args, n_live - request->n_replicas, err);
+        return plan_down(manager, call, deployment, args, n_live - request->n_replicas, err);
     struct plan_wish wish = {.model = target.model,
                              .version = target.version,
                              .group = target.group,

@@ -166,7 +166,9 @@ static int plan(struct service *service, struct rpc_call *call, const unload_req
         unload_response, sluice__manager__v1__unload_model_version_response__descriptor);
     if (response)
         response->plan = MESSAGE_NEW(Sluice__V1__Plan, sluice__v1__plan__descriptor);
-    bool complete = response && response->plan;
+    bool complete = response && response->plan &&
+                    message_set(&response->plan->model, request->model) &&
+                    message_set(&response->plan->version, request->version);
     for (size_t i = 0; complete && catalog_replica_at(catalog, i); i++) {
         const pb_replica *replica = catalog_replica_at(catalog, i);
         struct replica_view view = {0};

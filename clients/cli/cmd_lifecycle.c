@@ -101,6 +101,8 @@ int action_load(struct cli *cli, const char *name, const char *version,
 static void print_plan(const Sluice__V1__Plan *plan)
 {
     char weights[32], kv[32], workspace[32], free_bytes[32];
+    if (plan->model[0])
+        printf("%s version %s\n", plan->model, plan->version);
     for (size_t i = 0; i < plan->n_devices; i++) {
         const Sluice__V1__DevicePlan *d = plan->devices[i];
         printf("%s rank %" PRIu32 ": weights %s, KV %s, workspace %s, free %s\n", d->device,

@@ -78,32 +78,6 @@ void table_fini(struct table *table)
     *table = (struct table){0};
 }
 
-const char *format_bytes(uint64_t n_bytes, char out[32])
-{
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    double value = (double)n_bytes;
-    int unit = 0;
-    while (value >= 1024 && unit < 4) {
-        value /= 1024;
-        unit++;
-    }
-    snprintf(out, 32, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
-    return out;
-}
-
-const char *format_ms(uint64_t ms, char out[32])
-{
-    if (ms < 1000)
-        snprintf(out, 32, "%" PRIu64 " ms", ms);
-    else if (ms < 120000)
-        snprintf(out, 32, "%.1f s", (double)ms / 1000);
-    else if (ms < 7200000)
-        snprintf(out, 32, "%" PRIu64 " min", ms / 60000);
-    else
-        snprintf(out, 32, "%" PRIu64 " h", ms / 3600000);
-    return out;
-}
-
 const char *format_age(int64_t unix_ns, char out[32])
 {
     int64_t age = clock_wall_ns() - unix_ns;

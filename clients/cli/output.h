@@ -7,6 +7,8 @@
 
 #include <protobuf-c/protobuf-c.h>
 
+#include "base/format.h"
+
 struct error;
 
 enum { TABLE_MAX_COLUMNS = 12 };
@@ -22,9 +24,7 @@ void table_add(struct table *table, const char *const *cells);
 void table_print(const struct table *table);
 void table_fini(struct table *table);
 
-/* "94.1 MiB", "1.2 s", "3 min ago" into out; return out. */
-const char *format_bytes(uint64_t n_bytes, char out[32]);
-const char *format_ms(uint64_t ms, char out[32]);
+/* How long ago that was: "1.2 s", "3 min"; "-" for never. Returns out. */
 const char *format_age(int64_t unix_ns, char out[32]);
 
 /* The message as JSON with the field names of the .proto (64-bit numbers as numbers, bytes as

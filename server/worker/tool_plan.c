@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/format.h"
 #include "base/strbuf.h"
 #include "engine/engine.h"
 #include "engine/format/checkpoint.h"
@@ -66,6 +67,7 @@ static int add_notes(const struct settings *settings, const struct model *model,
                      struct error *err)
 {
     struct strbuf text = {0};
+    char size[32];
     plan->notes = arena_calloc(arena, 5, sizeof(*plan->notes));
     if (!plan->notes)
         return out_of_memory(err);
@@ -83,17 +85,16 @@ static int add_notes(const struct settings *settings, const struct model *model,
     if (settings->memory_promised) {
         strbuf_clear(&text);
         strbuf_printf(&text,
-                      "%" PRIu64 " bytes of free memory are promised to other replicas and not "
-                      "counted as free",
-                      settings->memory_promised);
+                      "%s of free memory are promised to other replicas and not counted as free",
+                      format_bytes(settings->memory_promised, size));
         plan->notes[plan->n_notes++] = message_text(arena, strbuf_str(&text));
     }
     if (sizes->draft_bytes) {
         strbuf_clear(&text);
-        strbuf_printf(&text,
-                      "%" PRIu64 " bytes of the weights are the draft model's, packed by each "
-                      "replica on its first rank",
-                      sizes->draft_bytes);
+        strbuf_printf(
+            &text,
+            "%s of the weights are the draft model's, packed by each replica on its first rank",
+            format_bytes(sizes->draft_bytes, size));
         plan->notes[plan->n_notes++] = message_text(arena, strbuf_str(&text));
     }
     if (settings->weights_held)
@@ -120,6 +121,8 @@ static int make_plan(const struct settings *settings, struct checkpoint *ckpt,
     plan->n_kv_blocks = sizes.n_blocks;
     plan->kv_block_tokens = cfg.executor.kv_block_size;
     plan->packed_bytes = sizes.weights_bytes;
+    plan->promised_bytes = settings->memory_promised;
+    plan->draft_bytes = sizes.draft_bytes;
     plan->tp = cfg.executor.tp;
     plan->pp = 1;
     plan->n_replicas = (uint32_t)settings->replicas;

@@ -510,6 +510,18 @@ def test_scale_drain_restart_and_cancel(served):
     assert len(served.ready()) == 1
 
 
+def test_a_plan_tells_the_version_and_sizes_as_people_read_them(served):
+    """It named no version, though the manager had chosen one, and counted what others are promised in bytes."""
+    for args in (("load", "smol"), ("scale", "smol", "1"), ("scale", "smol", "2")):
+        text = sluice(served, *args, "--validate-only").stdout
+        plan = json.loads(sluice(served, *args, "--validate-only", "--json").stdout)["plan"]
+        assert text.startswith("smol version 1\n") and not re.search(r"\d{5,} bytes", text), text
+        assert plan["model"] == "smol" and plan["version"] == "1"
+        promised = [note for note in plan.get("notes", []) if "promised" in note]
+        assert bool(promised) == (plan["promised_bytes"] > 0) == (args != ("scale", "smol", "1")), plan
+        assert all(re.match(r"[\d.]+ [KMGT]iB of free memory", note) for note in promised), promised
+
+
 def test_ls_reads_every_page(served, stubs, tmp_path):
     """A manager that answers two models a page, as the real one does a thousand."""
     import concurrent.futures

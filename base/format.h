@@ -1,0 +1,8 @@
+/* format.h: figures as a person reads them. Any thread. */
+#pragma once
+
+#include <stdint.h>
+
+/* "94.1 MiB", "999 ms", "1.2 s" into out; return out. */
+const char *format_bytes(uint64_t n_bytes, char out[32]);
+const char *format_ms(uint64_t ms, char out[32]);
