@@ -7,6 +7,21 @@
 #include "proto/rpc/rpc_message.h"
 #include "sluice/manager/v1/manager.pb-c.h"
 
+/* Its ports as it listens on them; its unix socket only where it has none. */
+static void print_server(const Sluice__Manager__V1__ServerStatus *server)
+{
+    char age[32];
+    const char *lead = " listens on ";
+    printf("server      pid %" PRIu32, server->pid);
+    for (size_t i = 0; i < server->n_addresses; i++)
+        if (server->addresses[i][0] != '/' || server->n_addresses == 1) {
+            printf("%s%s", lead, server->addresses[i]);
+            lead = ", ";
+        }
+    printf(", routes generation %" PRIu64 ", connected %s\n", server->routes_generation,
+           format_age(server->connected_unix_ns, age));
+}
+
 static void print_status(const Sluice__Manager__V1__GetStatusResponse *s)
 {
     char age[32], store[32], memory[32];
@@ -20,9 +35,7 @@ static void print_status(const Sluice__Manager__V1__GetStatusResponse *s)
            s->n_models, s->n_model_versions, s->n_ready_replicas, s->n_replicas,
            s->n_adopted_workers, s->n_open_operations);
     for (size_t i = 0; i < s->n_servers; i++)
-        printf("server      pid %" PRIu32 ", routes generation %" PRIu64 ", connected %s\n",
-               s->servers[i]->pid, s->servers[i]->routes_generation,
-               format_age(s->servers[i]->connected_unix_ns, age));
+        print_server(s->servers[i]);
     if (!s->n_servers)
         puts("server      none is connected");
 }

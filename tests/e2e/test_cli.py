@@ -522,6 +522,11 @@ def test_a_plan_tells_the_version_and_sizes_as_people_read_them(served):
         assert all(re.match(r"[\d.]+ [KMGT]iB of free memory", note) for note in promised), promised
 
 
+def test_status_tells_where_the_server_listens(served):
+    line = next(line for line in sluice(served, "status").stdout.splitlines() if line.startswith("server "))
+    assert f" listens on {served.address}, " in line and "server.sock" not in line
+
+
 def test_ls_reads_every_page(served, stubs, tmp_path):
     """A manager that answers two models a page, as the real one does a thousand."""
     import concurrent.futures
