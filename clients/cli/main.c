@@ -7,6 +7,7 @@
 #include "clients/cli/cli.h"
 #include "clients/cli/complete.h"
 #include "clients/cli/output.h"
+#include "clients/cli/sampling.h"
 #include "clients/cli/table.h"
 #include "proto/rpc/rpc_client.h"
 
@@ -96,7 +97,8 @@ static int run_command(const struct cli_command *command, int argc, char *argv[]
             print_json_error(&err);
         else
             fprintf(stderr, "%s\n", err.message);
-    } else if (cli_split_version(&cli, &err) != 0) {
+    } else if (cli_split_version(&cli, &err) != 0 ||
+               ((command->groups & CLI_SAMPLING) && sampling_check(&cli, &err) != 0)) {
         cli_fail(&cli, &err);
     } else {
         rc = command->run(&cli);

@@ -1,5 +1,6 @@
 #include "clients/cli/sampling.h"
 
+#include "base/error.h"
 #include "clients/cli/cli.h"
 
 /* An option that was given is a field that is present. */
@@ -8,6 +9,14 @@
         (part).has_##field = cli_given(cli, option);                                               \
         (part).field = (type)s->field;                                                             \
     } while (0)
+
+int sampling_check(const struct cli *cli, struct error *err)
+{
+    if (cli_given(cli, "stop") && !cli->settings.stop[0])
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--stop: an empty text stands everywhere; leave it out for no stop text");
+    return 0;
+}
 
 void sampling_fill(const struct cli *cli, struct sampling_parts *parts,
                    Sluice__V1__GenerateRequest *request)
@@ -28,7 +37,7 @@ void sampling_fill(const struct cli *cli, struct sampling_parts *parts,
     TAKE(parts->stopping, ignore_eos, "ignore-eos", protobuf_c_boolean);
     parts->stopping.has_max_tokens = true;
     parts->stopping.max_tokens = (uint32_t)s->max_tokens;
-    if (s->stop[0]) {
+    if (s->stop[0]) { /* a chat may have taken it back */
         parts->stop[0] = (char *)(uintptr_t)s->stop;
         parts->stopping.stop = parts->stop;
         parts->stopping.n_stop = 1;

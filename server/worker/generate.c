@@ -95,7 +95,7 @@ static int submit(struct generation *g, struct error *err)
     request.sampling.seed = s->seed;
     request.stopping.max_tokens = (uint32_t)s->max_tokens;
     request.stopping.stop = &s->stop;
-    request.stopping.n_stop = s->stop[0] ? 1 : 0;
+    request.stopping.n_stop = s->stop ? 1 : 0;
     request.keep_special_tokens = s->special;
     return engine_submit(g->engine, &request, &id, err);
 }

@@ -154,7 +154,7 @@ static const struct grouped_spec table[] = {
     {GROUP_GENERATE,
      {"repetition-penalty", 0, OPTION_F64, FIELD(repetition_penalty), "1", "X", "1: off", 0, 0}},
     {GROUP_GENERATE,
-     {"stop", 0, OPTION_STRING, FIELD(stop), "", "TEXT", "end where this text appears", 0, 0}},
+     {"stop", 0, OPTION_STRING, FIELD(stop), NULL, "TEXT", "end where this text appears", 0, 0}},
     {GROUP_GENERATE,
      {"system", 0, OPTION_STRING, FIELD(system), "", "TEXT", "system message of the chat", 0, 0}},
     {GROUP_GENERATE,
@@ -298,6 +298,9 @@ static int take_positionals(enum settings_mode mode, const struct options *optio
                          (unsigned long long)s->packed_fds, (unsigned long long)s->tp);
     if (mode == MODE_GENERATE && s->raw && s->chat)
         return error_set(err, STATUS_INVALID_ARGUMENT, "--raw: not together with --chat");
+    if (mode == MODE_GENERATE && s->stop && !s->stop[0])
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--stop: an empty text stands everywhere; leave it out for no stop text");
     return 0;
 }
 

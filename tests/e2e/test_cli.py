@@ -12,7 +12,7 @@ import time
 import grpc
 import pytest
 
-from conftest import BIN, ROOT, patience
+from conftest import BIN, ROOT, model_path, patience
 
 
 def environment(served, **more):
@@ -211,7 +211,6 @@ def test_chat_refuses_what_it_cannot_do(served):
 
 
 def test_chat_that_outgrows_the_context_leaves_the_oldest_out(fresh):
-    from conftest import model_path
     fresh.start()
     fresh.cli("register", "smol", model_path(), "--version", "1")
     fresh.cli("load", "smol", "--context-length", "256")
@@ -291,6 +290,17 @@ def test_wrong_usage_names_the_command(served):
                        (["tokenize", "smol", "-d", "-p", "1"], "--pieces")]:
         result = sluice(served, *args, check=False)
         assert result.returncode == 2 and text in result.stderr and result.stdout == "", args
+
+
+def test_an_empty_stop_text_is_refused(served):
+    """It was dropped without a word, where the server refuses one."""
+    for program, *args in (["sluice", "run", "smol", "hi"], ["sluice", "chat", "smol"],
+                           ["sluice-worker", "generate", model_path(), "hi"]):
+        result = subprocess.run([BIN / program, *args, "--stop", ""], input="hi\n", capture_output=True, text=True,
+                                timeout=patience(60), env=environment(served))
+        assert result.returncode == 2 and "--stop: " in result.stderr and result.stdout == "", (program, args)
+    removed = sluice(served, "chat", "smol", "-n", "2", "--stop", " ", stdin="/params stop\n/params\nhi\n")
+    assert re.search(r"^  stop  ", removed.stderr, re.M) and removed.stdout.strip()
 
 
 def test_help_of_a_family_tells_all_of_it(served):
