@@ -338,7 +338,8 @@ static int run_chat_command(struct chat *chat, const char *text, struct error *e
 
 /* --- the conversation --- */
 
-/* A person is told what went wrong and goes on; a pipe ends. */
+/* What went wrong is told. A person goes on, and a pipe after a /command; a question that got no
+ * answer ends a pipe, as what follows was written for after it. */
 static int converse(struct chat *chat)
 {
     struct strbuf text;
@@ -360,13 +361,14 @@ static int converse(struct chat *chat)
             break;
         }
         const char *entry = strbuf_str(&text);
-        if (!rc && entry[0] == '/')
+        bool command = !rc && entry[0] == '/';
+        if (command)
             rc = run_chat_command(chat, entry, &err);
         else if (!rc && entry[strspn(entry, " \t\n")])
             rc = ask(chat, entry, &err);
         if (rc)
             code = cli_fail(chat->cli, &err);
-        if (rc && (!terminal || strcmp(err.reason, "STDOUT_CLOSED") == 0))
+        if (rc && (!(terminal || command) || strcmp(err.reason, "STDOUT_CLOSED") == 0))
             break;
         code = terminal ? 0 : code;
     }
@@ -480,7 +482,10 @@ const struct cli_command cmd_chat = {
         "Keeps the conversation: when it outgrows the model's context, the oldest turns are left "
         "out, and it says so. Ctrl-C cancels the answer, not the program; Ctrl-D ends. A line that "
         "ends with \\ goes on in the next; \"\"\" begins and ends a text of several lines. Lines "
-        "are kept in ~/.local/state/sluice/chat_history (mode 0600).",
+        "are kept in ~/.local/state/sluice/chat_history (mode 0600).\n\nFrom a pipe each line is a "
+        "turn. A /command that fails is told on standard error and the next line is read; a "
+        "question "
+        "that gets no answer ends the chat. The exit status is 1 after either.",
     .items_title = "commands",
     .items = chat_items,
     .n_items = CLI_N(chat_items),

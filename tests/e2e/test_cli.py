@@ -203,6 +203,18 @@ def test_chat_commands(served, tmp_path):
         assert result.returncode == 1 and text in result.stderr.decode(), bad
 
 
+def test_chat_of_a_pipe_goes_on_after_a_command_that_fails(served):
+    """The whole script ended at a misspelt parameter."""
+    plain = sluice(served, "chat", "smol", "-n", "4", stdin="Hello\n").stdout
+    script = "/params temperature hot\n/nothing\nHello\n"
+    result = sluice(served, "chat", "smol", "-n", "4", stdin=script, check=False)
+    assert result.returncode == 1 and result.stdout == plain and plain.strip()
+    assert "not a finite number" in result.stderr and "/help lists" in result.stderr
+    unanswered = sluice(served, "chat", "smol", "-n", "4", stdin="/params temperature -1\nHello\n/params temperature 0\nHello\n",
+                        check=False)
+    assert unanswered.returncode == 1 and unanswered.stdout == "" and "sampling.temperature" in unanswered.stderr
+
+
 def test_chat_refuses_what_it_cannot_do(served):
     result = sluice(served, "chat", "nobody", stdin="hi\n", check=False)
     assert result.returncode == 1 and "NOT_FOUND" in result.stderr and "sluice ls" in result.stderr
