@@ -1,7 +1,8 @@
-/* example.c: libsluice in use: one answer, many on one stream, cancel, deadline, a refused request.
- * usage: sluice-c-example TARGET MODEL generate|many|cancel|deadline|bad PROMPT [N]
- * SLUICE_TLS_CA, SLUICE_TLS_CLIENT_CERT, SLUICE_TLS_CLIENT_KEY and SLUICE_API_KEY as the CLI's.
- * SLUICE_EXAMPLE_IDS=1 prints token ids in place of text. */
+/* example.c: libsluice in use: one answer, many on one stream, a lost stream's answer taken up,
+ * cancel, deadline, a refused request. usage: sluice-c-example TARGET MODEL
+ * generate|many|lost|cancel|deadline|bad PROMPT [N] SLUICE_TLS_CA, SLUICE_TLS_CLIENT_CERT,
+ * SLUICE_TLS_CLIENT_KEY and SLUICE_API_KEY as the CLI's. SLUICE_EXAMPLE_IDS=1 prints token ids in
+ * place of text. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,13 +95,19 @@ static unsigned index_of(const struct many *m, const char *request_id)
     return i;
 }
 
-/* The first request is given CREDIT tokens at a time, the last one is cancelled. */
+/* The first request is given CREDIT tokens at a time and, while it waits for more, leave for 24 in
+ * all; the last one is cancelled. */
 static void on_tokens(struct many *m, unsigned i, const Sluice__V1__Tokens *tokens)
 {
+    Sluice__V1__UpdateFrame update = SLUICE__V1__UPDATE_FRAME__INIT;
+    update.has_max_tokens = true;
+    update.max_tokens = 24;
     for (size_t k = 0; k < tokens->n_ids; k++) {
         size_t n = strlen(m->lines[i]);
         snprintf(m->lines[i] + n, sizeof(m->lines[i]) - n, " %" PRIu32, tokens->ids[k]);
     }
+    if (i == 0)
+        sluice_stream_update(m->stream, m->ids[i], &update, NULL);
     if (i == 0)
         sluice_stream_credit(m->stream, m->ids[i], (uint32_t)tokens->n_ids, NULL);
     else if (i + 1 == m->n_requests)
@@ -135,7 +142,7 @@ static int start(const struct example *e, struct many *m, unsigned i, struct slu
     snprintf(m->ids[i], sizeof(m->ids[i]), "r%u", i);
     snprintf(prompt, sizeof(prompt), "%s %u", e->prompt, i);
     fill(e, &stopping, &request);
-    stopping.max_tokens = i && i + 1 == m->n_requests ? 512 : 24;
+    stopping.max_tokens = i == 0 ? 2 * CREDIT : i + 1 == m->n_requests ? 512 : 24;
     request.request_id = m->ids[i];
     request.text = prompt;
     request.has_credit_tokens = i == 0;
@@ -169,6 +176,61 @@ static int many(const struct example *e)
     return code;
 }
 
+/* --- a lost stream --- */
+
+/* Prints the ids that come, up to the end or until there are enough (0: to the end). */
+static int take(struct sluice_stream *stream, uint32_t n_enough, uint32_t *n_ids,
+                struct sluice_error *err)
+{
+    const Sluice__V1__GenerateStreamResponse *frame = NULL;
+    int code = 0;
+    while ((!n_enough || *n_ids < n_enough) &&
+           (code = sluice_stream_next(stream, &frame, err)) == 0 && frame) {
+        if (frame->frame_case == SLUICE__V1__GENERATE_STREAM_RESPONSE__FRAME_FINISHED)
+            return 0;
+        if (frame->frame_case == SLUICE__V1__GENERATE_STREAM_RESPONSE__FRAME_ERROR) {
+            snprintf(err->message, sizeof(err->message), "%s", frame->error->message);
+            return err->code = frame->error->code;
+        }
+        if (frame->frame_case == SLUICE__V1__GENERATE_STREAM_RESPONSE__FRAME_TOKENS) {
+            print_tokens(frame->tokens);
+            *n_ids += (uint32_t)frame->tokens->n_ids;
+        }
+    }
+    return code;
+}
+
+/* The first stream is given up after three tokens; the second has the rest. */
+static int lost(const struct example *e)
+{
+    Sluice__V1__GenerateRequest request;
+    Sluice__V1__Stopping stopping;
+    Sluice__V1__ReceivedTokens received = SLUICE__V1__RECEIVED_TOKENS__INIT, *choices = &received;
+    Sluice__V1__ReattachFrame reattach = SLUICE__V1__REATTACH_FRAME__INIT;
+    struct sluice_stream *stream = NULL, *again = NULL;
+    struct sluice_error err = {0};
+    fill(e, &stopping, &request);
+    request.request_id = (char *)(uintptr_t) "lost";
+    request.reattach_window_ms = 10000;
+    reattach.n_received = 1;
+    reattach.received = &choices;
+    int code = sluice_stream_open(e->client, &stream, &err);
+    if (!code)
+        code = sluice_stream_start(stream, &request, &err);
+    if (!code)
+        code = take(stream, 3, &received.n_tokens, &err);
+    sluice_stream_close(stream);
+    if (!code)
+        code = sluice_stream_open(e->client, &again, &err);
+    if (!code)
+        code = sluice_stream_reattach(again, request.request_id, &reattach, &err);
+    if (!code)
+        code = take(again, 0, &received.n_tokens, &err);
+    sluice_stream_close(again);
+    putchar('\n');
+    return code ? tell(&err) : 0;
+}
+
 static int bad(const struct example *e)
 {
     Sluice__V1__GenerateRequest request;
@@ -191,6 +253,8 @@ static int run(const struct example *e, const char *mode)
         return generate(e, 0, 0);
     if (strcmp(mode, "many") == 0)
         return many(e);
+    if (strcmp(mode, "lost") == 0)
+        return lost(e);
     if (strcmp(mode, "cancel") == 0)
         return generate(e, 3, 0);
     if (strcmp(mode, "deadline") == 0) {
@@ -204,7 +268,8 @@ static int run(const struct example *e, const char *mode)
 int main(int argc, char *argv[])
 {
     if (argc < 5) {
-        fputs("usage: sluice-c-example TARGET MODEL generate|many|cancel|deadline|bad PROMPT [N]\n",
+        fputs("usage: sluice-c-example TARGET MODEL generate|many|lost|cancel|deadline|bad PROMPT "
+              "[N]\n",
               stderr);
         return 2;
     }

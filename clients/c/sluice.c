@@ -253,6 +253,48 @@ int sluice_stream_credit(struct sluice_stream *stream, const char *request_id, u
     return sluice_stream_send(stream, &frame, err);
 }
 
+int sluice_stream_pause(struct sluice_stream *stream, const char *request_id,
+                        struct sluice_error *err)
+{
+    Sluice__V1__GenerateStreamRequest frame = SLUICE__V1__GENERATE_STREAM_REQUEST__INIT;
+    Sluice__V1__PauseFrame pause = SLUICE__V1__PAUSE_FRAME__INIT;
+    frame.request_id = (char *)(uintptr_t)request_id;
+    frame.frame_case = SLUICE__V1__GENERATE_STREAM_REQUEST__FRAME_PAUSE;
+    frame.pause = &pause;
+    return sluice_stream_send(stream, &frame, err);
+}
+
+int sluice_stream_resume(struct sluice_stream *stream, const char *request_id,
+                         struct sluice_error *err)
+{
+    Sluice__V1__GenerateStreamRequest frame = SLUICE__V1__GENERATE_STREAM_REQUEST__INIT;
+    Sluice__V1__ResumeFrame resume = SLUICE__V1__RESUME_FRAME__INIT;
+    frame.request_id = (char *)(uintptr_t)request_id;
+    frame.frame_case = SLUICE__V1__GENERATE_STREAM_REQUEST__FRAME_RESUME;
+    frame.resume = &resume;
+    return sluice_stream_send(stream, &frame, err);
+}
+
+int sluice_stream_update(struct sluice_stream *stream, const char *request_id,
+                         const Sluice__V1__UpdateFrame *update, struct sluice_error *err)
+{
+    Sluice__V1__GenerateStreamRequest frame = SLUICE__V1__GENERATE_STREAM_REQUEST__INIT;
+    frame.request_id = (char *)(uintptr_t)request_id;
+    frame.frame_case = SLUICE__V1__GENERATE_STREAM_REQUEST__FRAME_UPDATE;
+    frame.update = (Sluice__V1__UpdateFrame *)(uintptr_t)update;
+    return sluice_stream_send(stream, &frame, err);
+}
+
+int sluice_stream_reattach(struct sluice_stream *stream, const char *request_id,
+                           const Sluice__V1__ReattachFrame *reattach, struct sluice_error *err)
+{
+    Sluice__V1__GenerateStreamRequest frame = SLUICE__V1__GENERATE_STREAM_REQUEST__INIT;
+    frame.request_id = (char *)(uintptr_t)request_id;
+    frame.frame_case = SLUICE__V1__GENERATE_STREAM_REQUEST__FRAME_REATTACH;
+    frame.reattach = (Sluice__V1__ReattachFrame *)(uintptr_t)reattach;
+    return sluice_stream_send(stream, &frame, err);
+}
+
 void sluice_stream_finish(struct sluice_stream *stream)
 {
     rpc_reader_close_send(stream->answer.reader);

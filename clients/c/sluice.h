@@ -91,6 +91,19 @@ SLUICE_API int sluice_stream_cancel(struct sluice_stream *stream, const char *re
                                     struct sluice_error *err);
 SLUICE_API int sluice_stream_credit(struct sluice_stream *stream, const char *request_id,
                                     uint32_t n_tokens, struct sluice_error *err);
+SLUICE_API int sluice_stream_pause(struct sluice_stream *stream, const char *request_id,
+                                   struct sluice_error *err);
+SLUICE_API int sluice_stream_resume(struct sluice_stream *stream, const char *request_id,
+                                    struct sluice_error *err);
+/* A refusal is an error frame with goes_on: the request runs on as it was. */
+SLUICE_API int sluice_stream_update(struct sluice_stream *stream, const char *request_id,
+                                    const Sluice__V1__UpdateFrame *update,
+                                    struct sluice_error *err);
+/* Takes up a request that was started with reattach_window_ms, on this stream or one that is lost;
+ * `reattach` says what the client has, the stream goes on after it. */
+SLUICE_API int sluice_stream_reattach(struct sluice_stream *stream, const char *request_id,
+                                      const Sluice__V1__ReattachFrame *reattach,
+                                      struct sluice_error *err);
 /* No more frames from here: the stream ends when the last answer has. */
 SLUICE_API void sluice_stream_finish(struct sluice_stream *stream);
 /* As sluice_next. An error of one request is a frame, not an error here. One thread. */

@@ -208,6 +208,35 @@ func (s *Stream) Credit(requestID string, tokens uint32) error {
 		Frame: &pb.GenerateStreamRequest_Credit{Credit: &pb.CreditFrame{NTokens: tokens}}})
 }
 
+// Pause stops a request's decoding.
+func (s *Stream) Pause(requestID string) error {
+	return s.Send(&pb.GenerateStreamRequest{RequestId: requestID,
+		Frame: &pb.GenerateStreamRequest_Pause{Pause: &pb.PauseFrame{}}})
+}
+
+// Resume goes on after Pause.
+func (s *Stream) Resume(requestID string) error {
+	return s.Send(&pb.GenerateStreamRequest{RequestId: requestID,
+		Frame: &pb.GenerateStreamRequest_Resume{Resume: &pb.ResumeFrame{}}})
+}
+
+// Update changes a running request. A refusal is an error frame with goes_on: it runs on as it was.
+func (s *Stream) Update(requestID string, update *pb.UpdateFrame) error {
+	return s.Send(&pb.GenerateStreamRequest{RequestId: requestID,
+		Frame: &pb.GenerateStreamRequest_Update{Update: update}})
+}
+
+// Reattach takes up a request that was started with reattach_window_ms, on this stream or one that is lost. received:
+// choice to how many of its tokens the client has; the stream goes on after them.
+func (s *Stream) Reattach(requestID string, received map[uint32]uint32) error {
+	frame := &pb.ReattachFrame{}
+	for choice, n := range received {
+		frame.Received = append(frame.Received, &pb.ReceivedTokens{Choice: choice, NTokens: n})
+	}
+	return s.Send(&pb.GenerateStreamRequest{RequestId: requestID,
+		Frame: &pb.GenerateStreamRequest_Reattach{Reattach: frame}})
+}
+
 // Recv waits for the next frame; io.EOF after the last one, else an *Error.
 func (s *Stream) Recv() (*pb.GenerateStreamResponse, error) {
 	frame, err := s.call.Recv()

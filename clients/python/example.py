@@ -1,6 +1,6 @@
-"""The package in use: one answer, many on one stream, cancel, deadline, a refused request.
+"""The package in use: one answer, many on one stream, a lost stream's answer taken up, cancel, deadline, a refused request.
 
-usage: example.py TARGET MODEL generate|many|cancel|deadline|bad PROMPT [N]
+usage: example.py TARGET MODEL generate|many|lost|cancel|deadline|bad PROMPT [N]
 SLUICE_TLS_CA, SLUICE_TLS_CLIENT_CERT, SLUICE_TLS_CLIENT_KEY and SLUICE_API_KEY as the CLI's; SLUICE_EXAMPLE_IDS=1 prints
 token ids in place of text."""
 import os
@@ -30,14 +30,15 @@ def generate(client, model, prompt, n, cancel_after=0, timeout=None):
 
 
 def many(client, model, prompt, n):
-    """The first request is given CREDIT tokens at a time, the last one is cancelled."""
+    """The first request is given CREDIT tokens at a time and, while it waits for more, leave for 24 in all; the last one is
+    cancelled."""
     lines = {f"r{i}": [] for i in range(n)}
     running = set(lines)
     with client.stream() as stream:
         for i, name in enumerate(lines):
             last = 0 < i == n - 1
             stream.start(pb.GenerateRequest(model=model, request_id=name, text=f"{prompt} {i}",
-                                            stopping=pb.Stopping(max_tokens=512 if last else 24),
+                                            stopping=pb.Stopping(max_tokens=2 * CREDIT if i == 0 else 512 if last else 24),
                                             credit_tokens=CREDIT if i == 0 else None))
         for frame in stream:
             name, kind = frame.request_id, frame.WhichOneof("frame")
@@ -46,6 +47,7 @@ def many(client, model, prompt, n):
             if kind == "tokens":
                 lines[name] += frame.tokens.ids
                 if name == "r0":
+                    stream.update(name, max_tokens=24)
                     stream.credit(name, len(frame.tokens.ids))
                 elif name == f"r{n - 1}":
                     stream.cancel(name)
@@ -57,6 +59,31 @@ def many(client, model, prompt, n):
                     stream.finish()
 
 
+def take(stream, ids, n_enough=None):
+    """Adds the ids that come, up to the end or until there are enough."""
+    for frame in stream:
+        kind = frame.WhichOneof("frame")
+        if kind == "error":
+            raise sluice.SluiceError.from_frame(frame.error)
+        if kind == "tokens":
+            ids += frame.tokens.ids
+        if kind == "finished" or n_enough and len(ids) >= n_enough:
+            return
+
+
+def lost(client, model, prompt, n):
+    """The first stream is given up after three tokens; the second has the rest."""
+    ids = []
+    with client.stream() as stream:
+        stream.start(pb.GenerateRequest(model=model, request_id="lost", text=prompt, stopping=pb.Stopping(max_tokens=n),
+                                        reattach_window_ms=10000))
+        take(stream, ids, n_enough=3)
+    with client.stream() as stream:
+        stream.reattach("lost", {0: len(ids)})
+        take(stream, ids)
+    print(*ids)
+
+
 def bad(client, model, prompt, n):
     client.complete(pb.GenerateRequest(model=model, text=prompt, sampling=pb.Sampling(temperature=-1)))
 
@@ -66,7 +93,7 @@ def main(target, model, mode, prompt, n=32):
     get = os.environ.get
     with sluice.Client(target, tls_ca=get("SLUICE_TLS_CA"), tls_client_cert=get("SLUICE_TLS_CLIENT_CERT"),
                        tls_client_key=get("SLUICE_TLS_CLIENT_KEY"), api_key=get("SLUICE_API_KEY")) as client:
-        modes = {"generate": generate, "many": many, "bad": bad,
+        modes = {"generate": generate, "many": many, "lost": lost, "bad": bad,
                  "cancel": lambda *a: generate(*a, cancel_after=3),
                  "deadline": lambda c, m, p, ms: generate(c, m, p, 1500, timeout=ms / 1000)}
         try:

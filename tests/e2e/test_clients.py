@@ -120,7 +120,7 @@ def test_errors_carry_the_field(served, client):
 
 @every_language
 def test_eight_requests_share_a_stream(served, client):
-    """One of them on credit, one cancelled; each answers what it answers alone."""
+    """One of them on credit and allowed more on its way, one cancelled; each answers what it answers alone."""
     out, err, code = finish(client("many", "Write about the number", 8))
     assert code == 0, err
     lines = {line.split()[0]: line.split()[1:] for line in out.splitlines()}
@@ -132,6 +132,35 @@ def test_eight_requests_share_a_stream(served, client):
     assert outcome == "CANCELLED" and 1 <= len(ids) < 512
     assert ids == reference(served, "Write about the number 7", len(ids))
     served.wait(lambda: running(served) == 0, 5, "the requests have gone")
+
+
+@every_language
+def test_a_lost_stream_is_taken_up_again(served, client):
+    out, err, code = finish(client("lost", "The capital of France is", 48))
+    assert code == 0, err
+    assert list(map(int, out.split())) == reference(served, "The capital of France is", 48)
+
+
+def test_python_frames_say_what_was_asked(python_package):
+    """What is not given is absent, so that the server leaves it; no stop strings are others than none given."""
+    ask = ("import types\n"
+           "from sluice import inference_pb2 as pb\n"
+           "from sluice.client import Stream\n"
+           "stream = Stream(types.SimpleNamespace(GenerateStream=lambda frames: frames))\n"
+           "stream.update('a', max_tokens=7)\n"
+           "stream.update('b', priority=-3, stop=['x', 'y'])\n"
+           "stream.update('c', stop=[])\n"
+           "stream.reattach('d', {0: 5, 2: 0})\n"
+           "stream.reattach('e', {})\n"
+           "stream.finish()\n"
+           "F, U, R = pb.GenerateStreamRequest, pb.UpdateFrame, pb.ReceivedTokens\n"
+           "assert list(stream) == [\n"
+           "    F(request_id='a', update=U(max_tokens=7)),\n"
+           "    F(request_id='b', update=U(priority=-3, stop=['x', 'y'], replace_stop=True)),\n"
+           "    F(request_id='c', update=U(replace_stop=True)),\n"
+           "    F(request_id='d', reattach=pb.ReattachFrame(received=[R(n_tokens=5), R(choice=2)])),\n"
+           "    F(request_id='e', reattach=pb.ReattachFrame())]\n")
+    subprocess.run([sys.executable, "-c", ask], timeout=patience(60), check=True, env={**os.environ, "PYTHONPATH": str(python_package)})
 
 
 @every_language

@@ -1,5 +1,5 @@
-// The package in use: one answer, many on one stream, cancel, deadline, a refused request.
-// usage: example TARGET MODEL generate|many|cancel|deadline|bad PROMPT [N]
+// The package in use: one answer, many on one stream, a lost stream's answer taken up, cancel, deadline, a refused request.
+// usage: example TARGET MODEL generate|many|lost|cancel|deadline|bad PROMPT [N]
 // SLUICE_TLS_CA, SLUICE_TLS_CLIENT_CERT, SLUICE_TLS_CLIENT_KEY and SLUICE_API_KEY as the CLI's; SLUICE_EXAMPLE_IDS=1 prints
 // token ids in place of text.
 package main
@@ -68,7 +68,8 @@ func (e *example) generate(ctx context.Context, maxTokens, cancelAfter int) erro
 	}
 }
 
-// The first request is given credit tokens at a time, the last one is cancelled.
+// The first request is given credit tokens at a time and, while it waits for more, leave for 24 in all; the last one is
+// cancelled.
 func (e *example) many(ctx context.Context) error {
 	stream, err := e.client.Stream(ctx)
 	if err != nil {
@@ -80,6 +81,7 @@ func (e *example) many(ctx context.Context) error {
 		request := e.request(fmt.Sprintf("%s %d", e.prompt, i), 24)
 		request.RequestId = fmt.Sprintf("r%d", i)
 		if i == 0 {
+			request.Stopping = e.request("", 2*credit).Stopping
 			request.XCreditTokens = &pb.GenerateRequest_CreditTokens{CreditTokens: credit}
 		} else if request.RequestId == last {
 			request = e.request(request.GetText(), 512)
@@ -105,6 +107,7 @@ func (e *example) many(ctx context.Context) error {
 		case *pb.GenerateStreamResponse_Tokens:
 			ids[name] = append(ids[name], f.Tokens.Ids...)
 			if name == "r0" {
+				stream.Update(name, &pb.UpdateFrame{XMaxTokens: &pb.UpdateFrame_MaxTokens{MaxTokens: 24}})
 				stream.Credit(name, uint32(len(f.Tokens.Ids)))
 			} else if name == last {
 				stream.Cancel(name)
@@ -126,6 +129,57 @@ func (e *example) many(ctx context.Context) error {
 	}
 }
 
+// Adds the ids that come, up to the end or until there are enough (0: to the end).
+func take(stream *sluice.Stream, ids []uint32, enough int) ([]uint32, error) {
+	for enough == 0 || len(ids) < enough {
+		frame, err := stream.Recv()
+		if err != nil {
+			return ids, err
+		}
+		switch f := frame.Frame.(type) {
+		case *pb.GenerateStreamResponse_Tokens:
+			ids = append(ids, f.Tokens.Ids...)
+		case *pb.GenerateStreamResponse_Finished:
+			return ids, nil
+		case *pb.GenerateStreamResponse_Error:
+			return ids, sluice.FromFrame(f.Error)
+		}
+	}
+	return ids, nil
+}
+
+// The first stream is given up after three tokens; the second has the rest.
+func (e *example) lost(ctx context.Context) error {
+	request := e.request(e.prompt, e.n)
+	request.RequestId, request.ReattachWindowMs = "lost", 10000
+	stream, err := e.client.Stream(ctx)
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	if err := stream.Start(request); err != nil {
+		return err
+	}
+	ids, err := take(stream, nil, 3)
+	if err != nil {
+		return err
+	}
+	stream.Close()
+	again, err := e.client.Stream(ctx)
+	if err != nil {
+		return err
+	}
+	defer again.Close()
+	if err := again.Reattach("lost", map[uint32]uint32{0: uint32(len(ids))}); err != nil {
+		return err
+	}
+	if ids, err = take(again, ids, 0); err != nil {
+		return err
+	}
+	fmt.Println(strings.TrimSpace(join(ids)))
+	return nil
+}
+
 func (e *example) run(mode string) error {
 	ctx := context.Background()
 	switch mode {
@@ -133,6 +187,8 @@ func (e *example) run(mode string) error {
 		return e.generate(ctx, e.n, 0)
 	case "many":
 		return e.many(ctx)
+	case "lost":
+		return e.lost(ctx)
 	case "cancel":
 		return e.generate(ctx, e.n, 3)
 	case "deadline":
@@ -150,7 +206,7 @@ func (e *example) run(mode string) error {
 
 func main() {
 	if len(os.Args) < 5 {
-		fmt.Fprintln(os.Stderr, "usage: example TARGET MODEL generate|many|cancel|deadline|bad PROMPT [N]")
+		fmt.Fprintln(os.Stderr, "usage: example TARGET MODEL generate|many|lost|cancel|deadline|bad PROMPT [N]")
 		os.Exit(2)
 	}
 	client, err := sluice.Open(os.Args[1], sluice.Options{TLSCA: os.Getenv("SLUICE_TLS_CA"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 import importlib.resources
 import ipaddress
 import queue
-from typing import Iterator, Optional, Sequence
+from typing import Iterator, Mapping, Optional, Sequence
 
 import grpc
 
@@ -89,6 +89,19 @@ class Stream:
 
     def resume(self, request_id: str) -> None:
         self.send(pb.GenerateStreamRequest(request_id=request_id, resume=pb.ResumeFrame()))
+
+    def update(self, request_id: str, *, max_tokens: Optional[int] = None, priority: Optional[int] = None,
+               stop: Optional[Sequence[str]] = None) -> None:
+        """Changes a running request; what is not given stays. `stop` takes the place of its stop strings, `[]` removes them.
+        A refusal is an error frame with `goes_on`: the request runs on as it was."""
+        frame = pb.UpdateFrame(max_tokens=max_tokens, priority=priority, stop=stop or (), replace_stop=stop is not None)
+        self.send(pb.GenerateStreamRequest(request_id=request_id, update=frame))
+
+    def reattach(self, request_id: str, received: Mapping[int, int]) -> None:
+        """Takes up a request that was started with `reattach_window_ms`, on this stream or one that is lost. `received`:
+        choice to how many of its tokens the client has; the stream goes on after them."""
+        counts = [pb.ReceivedTokens(choice=choice, n_tokens=n) for choice, n in received.items()]
+        self.send(pb.GenerateStreamRequest(request_id=request_id, reattach=pb.ReattachFrame(received=counts)))
 
     def finish(self) -> None:
         """No more frames from here: the stream ends when the last answer has."""
