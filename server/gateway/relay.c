@@ -160,7 +160,7 @@ static enum relay_progress take_item(struct relay *relay, const Sluice__Worker__
 {
     struct error err;
     err.status = STATUS_OK; /* the rest is there where it is not */
-    if (relay->ended) /* cancelled a moment ago; whoever did it tells the worker */
+    if (relay->ended)       /* cancelled a moment ago; whoever did it tells the worker */
         return item->error ? RELAY_OVER : RELAY_GOES_ON;
     if (item->error) {
         error_from_wire(item->error, &err);
