@@ -387,6 +387,43 @@ void test_stream_submit(struct test_stream *s, uint64_t id, Sluice__V1__Generate
     test_stream_send(s, &frame);
 }
 
+void test_stream_submit_held(struct test_stream *s, uint64_t id, const char *text,
+                             uint32_t max_tokens)
+{
+    struct text_request r;
+    Sluice__Worker__V1__ServeRequest frame = SLUICE__WORKER__V1__SERVE_REQUEST__INIT;
+    Sluice__Worker__V1__Submit submit = SLUICE__WORKER__V1__SUBMIT__INIT;
+    text_request_init(&r, text, max_tokens);
+    submit.id = id;
+    submit.request = &r.request;
+    submit.has_credit_tokens = true;
+    submit.credit_tokens = 4;
+    frame.frame_case = SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_SUBMIT;
+    frame.submit = &submit;
+    test_stream_send(s, &frame);
+}
+
+void test_stream_credit(struct test_stream *s, uint64_t id, uint32_t n_tokens)
+{
+    Sluice__Worker__V1__ServeRequest frame = SLUICE__WORKER__V1__SERVE_REQUEST__INIT;
+    Sluice__Worker__V1__Credit credit = SLUICE__WORKER__V1__CREDIT__INIT;
+    credit.id = id;
+    credit.n_tokens = n_tokens;
+    frame.frame_case = SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_CREDIT;
+    frame.credit = &credit;
+    test_stream_send(s, &frame);
+}
+
+void test_stream_cancel(struct test_stream *s, uint64_t id)
+{
+    Sluice__Worker__V1__ServeRequest frame = SLUICE__WORKER__V1__SERVE_REQUEST__INIT;
+    Sluice__Worker__V1__Cancel cancel = SLUICE__WORKER__V1__CANCEL__INIT;
+    cancel.id = id;
+    frame.frame_case = SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_CANCEL;
+    frame.cancel = &cancel;
+    test_stream_send(s, &frame);
+}
+
 struct answer *test_stream_wait(struct test_stream *s, uint64_t id)
 {
     wait_until(s, is_over, id, 1);

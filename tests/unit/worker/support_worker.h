@@ -25,7 +25,12 @@ struct test_worker {
     struct rpc_client *client;
 };
 
-/* Serves <model>, a path in the source tree (NULL: the sample model), with the given further flags
+/* Each token of the sample model takes milliseconds, so that a cancel, a pause or a drain meets a
+ * request that still runs; the tiny one serves where that does not matter. */
+#define TEST_SAMPLE_MODEL NULL
+#define TEST_TINY_MODEL   "tests/golden/tiny/q4_1.gguf"
+
+/* Serves <model>, a path in the source tree (or TEST_SAMPLE_MODEL), with the given further flags
  * (NULL-terminated, may be NULL), and waits until it is READY (or, with wait = false, does not). */
 void test_worker_start(struct test_worker *worker, const char *model, const char *const *flags,
                        bool wait);
@@ -71,6 +76,11 @@ void test_stream_close(struct test_stream *s); /* cancels it and waits for its e
 void test_stream_send(struct test_stream *s, const Sluice__Worker__V1__ServeRequest *frame);
 /* A submit with id, seed = id and no further fields than `request` has. */
 void test_stream_submit(struct test_stream *s, uint64_t id, Sluice__V1__GenerateRequest *request);
+/* A request with 4 tokens of credit: it stands still until more comes. */
+void test_stream_submit_held(struct test_stream *s, uint64_t id, const char *text,
+                             uint32_t max_tokens);
+void test_stream_credit(struct test_stream *s, uint64_t id, uint32_t n_tokens);
+void test_stream_cancel(struct test_stream *s, uint64_t id);
 /* Waits (20 s) until the request has finished or failed. */
 struct answer *test_stream_wait(struct test_stream *s, uint64_t id);
 /* Waits until so many tokens came for it. */

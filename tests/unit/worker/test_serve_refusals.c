@@ -1,0 +1,273 @@
+/* What a replica refuses, request by request and stream by stream, and what that leaves alone. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/log.h"
+#include "support_worker.h"
+
+static struct test_worker shared;
+
+static int start_shared(void **state)
+{
+    (void)state;
+    test_worker_start(&shared, TEST_SAMPLE_MODEL,
+                      (const char *const[]){"--kv-tokens", "16384", NULL}, true);
+    return 0;
+}
+
+static int stop_shared(void **state)
+{
+    (void)state;
+    test_worker_stop(&shared, 1000);
+    return 0;
+}
+
+static void bad_top_p(struct text_request *r)
+{
+    r->sampling.has_top_p = true;
+    r->sampling.top_p = 2;
+}
+
+static void bad_n(struct text_request *r)
+{
+    r->sampling.has_n = true;
+    r->sampling.n = 0;
+}
+
+static void bad_prompt(struct text_request *r)
+{
+    static char empty[] = "";
+    r->request.text = empty;
+}
+
+static void bad_max_tokens(struct text_request *r)
+{
+    r->stopping.max_tokens = 0;
+}
+
+static void bad_best_of(struct text_request *r)
+{
+    r->sampling.has_n = r->sampling.has_best_of = true;
+    r->sampling.n = 3;
+    r->sampling.best_of = 2;
+}
+
+static void many_best_of(struct text_request *r)
+{
+    r->sampling.has_best_of = true;
+    r->sampling.best_of = 9;
+}
+
+static void bad_word(struct text_request *r)
+{
+    static char good[] = "good", spaces[] = "   ";
+    static char *words[] = {good, spaces};
+    r->sampling.bad_words = words;
+    r->sampling.n_bad_words = 2;
+}
+
+static void bad_allowed(struct text_request *r)
+{
+    static uint32_t ids[] = {1, 2, 1u << 20};
+    r->sampling.allowed_token_ids = ids;
+    r->sampling.n_allowed_token_ids = 3;
+}
+
+static void bad_do_sample(struct text_request *r)
+{
+    r->sampling.has_do_sample = r->sampling.has_temperature = true;
+    r->sampling.do_sample = true;
+    r->sampling.temperature = 0.0f;
+}
+
+static void bad_truncate(struct text_request *r)
+{
+    r->request.output = &r->output;
+    r->output.has_truncate = true;
+    r->output.truncate = 0;
+}
+
+static void bad_constraint(struct text_request *r)
+{
+    static Sluice__V1__Constraint constraint;
+    sluice__v1__constraint__init(&constraint);
+    r->request.constraint = &constraint;
+}
+
+static void bad_token_id(struct text_request *r)
+{
+    static Sluice__V1__TokenIds ids;
+    static uint32_t values[] = {5, 1u << 20};
+    sluice__v1__token_ids__init(&ids);
+    ids.ids = values;
+    ids.n_ids = 2;
+    r->request.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKEN_IDS;
+    r->request.token_ids = &ids;
+}
+
+static void bad_chat_json(struct text_request *r)
+{
+    static Sluice__V1__Chat chat;
+    static Sluice__V1__ChatMessage message;
+    static Sluice__V1__ChatMessage *messages[1] = {&message};
+    static char role[] = "assistant", calls[] = "{\"no\": \"array\"}";
+    sluice__v1__chat__init(&chat);
+    sluice__v1__chat_message__init(&message);
+    message.role = role;
+    message.tool_calls_json = calls;
+    chat.messages = messages;
+    chat.n_messages = 1;
+    r->request.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
+    r->request.chat = &chat;
+}
+
+static void bad_template(struct text_request *r)
+{
+    static char text[] = "{% for x in %}";
+    bad_chat_json(r);
+    r->request.chat->messages[0]->tool_calls_json = text; /* not looked at: the template is first */
+    r->request.chat->template_override = text;
+}
+
+static void test_submit_when_bad_then_the_field_is_named_and_the_stream_lives(void **state)
+{
+    (void)state;
+    static const struct {
+        void (*spoil)(struct text_request *r);
+        int status;
+        const char *field;
+    } rows[] = {
+        {bad_top_p, STATUS_INVALID_ARGUMENT, "sampling.top_p"},
+        {bad_n, STATUS_INVALID_ARGUMENT, "sampling.n"},
+        {bad_prompt, STATUS_INVALID_ARGUMENT, "prompt"},
+        {bad_max_tokens, STATUS_INVALID_ARGUMENT, "stopping.max_tokens"},
+        {bad_best_of, STATUS_INVALID_ARGUMENT, "sampling.best_of"},
+        {many_best_of, STATUS_INVALID_ARGUMENT, "sampling.n"},
+        {bad_word, STATUS_INVALID_ARGUMENT, "sampling.bad_words[1]"},
+        {bad_allowed, STATUS_INVALID_ARGUMENT, "sampling.allowed_token_ids[2]"},
+        {bad_do_sample, STATUS_INVALID_ARGUMENT, "sampling.do_sample"},
+        {bad_truncate, STATUS_INVALID_ARGUMENT, "output.truncate"},
+        {bad_constraint, STATUS_UNIMPLEMENTED, "constraint"},
+        {bad_token_id, STATUS_INVALID_ARGUMENT, "prompt.token_ids[1]"},
+        {bad_chat_json, STATUS_INVALID_ARGUMENT, "chat.messages[0].tool_calls_json"},
+        {bad_template, STATUS_INVALID_ARGUMENT, "chat.template_override"},
+    };
+    struct test_stream s;
+    struct text_request r;
+    test_stream_open(&s, &shared, TEST_EPOCH);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        text_request_init(&r, "x", 4);
+        rows[i].spoil(&r);
+        test_stream_submit(&s, i, &r.request);
+        struct answer *a = test_stream_wait(&s, i);
+        if (!a->failed || a->error.status != rows[i].status ||
+            strcmp(a->error.field, rows[i].field) != 0)
+            fail_msg("row %zu: %d, field \"%s\": %s", i, a->error.status, a->error.field,
+                     a->error.message);
+        assert_int_equal(a->n_items, 1);
+    }
+    text_request_init(&r, "still well", 2);
+    test_stream_submit(&s, 100, &r.request);
+    assert_false(test_stream_wait(&s, 100)->failed);
+    test_stream_close(&s);
+}
+
+/* A part of an answer for which there is no memory was once left out, and the answer went on with a
+ * hole in it. */
+static void test_frame_when_no_memory_for_an_item_then_that_request_ends(void **state)
+{
+    (void)state;
+    struct test_worker small;
+    static struct test_stream s;
+    struct text_request r;
+    test_worker_start(&small, TEST_TINY_MODEL,
+                      (const char *const[]){"--max-frame-bytes", "16384", NULL}, true);
+    test_stream_open(&s, &small, TEST_EPOCH);
+    text_request_init(&r, "a prompt of more than thirty letters and as many tokens", 4);
+    r.request.output = &r.output;
+    r.output.prompt_logprobs = true;
+    r.output.has_top_n = true;
+    r.output.top_n = 20;
+    test_stream_submit(&s, 1, &r.request);
+    struct answer *a = test_stream_wait(&s, 1);
+    assert_true(a->failed);
+    assert_int_equal(a->error.status, STATUS_RESOURCE_EXHAUSTED);
+    assert_string_equal(a->error.reason, "WORKER_MEMORY");
+    text_request_init(&r, "others go on", 4);
+    test_stream_submit(&s, 2, &r.request);
+    assert_false(test_stream_wait(&s, 2)->failed);
+    test_worker_wait_idle(&small);
+    test_stream_close(&s);
+    test_worker_stop(&small, 1000);
+}
+
+static void test_submit_when_deadline_is_over_then_never_begun(void **state)
+{
+    (void)state;
+    struct test_stream s;
+    struct text_request r;
+    Sluice__Worker__V1__ServeRequest frame = SLUICE__WORKER__V1__SERVE_REQUEST__INIT;
+    Sluice__Worker__V1__Submit submit = SLUICE__WORKER__V1__SUBMIT__INIT;
+    test_stream_open(&s, &shared, TEST_EPOCH);
+    text_request_init(&r, "late", 100);
+    submit.id = 1;
+    submit.request = &r.request;
+    submit.has_deadline_remaining_ns = true;
+    submit.deadline_remaining_ns = 1;
+    frame.frame_case = SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_SUBMIT;
+    frame.submit = &submit;
+    test_stream_send(&s, &frame);
+    struct answer *a = test_stream_wait(&s, 1);
+    assert_int_equal(a->error.status, STATUS_DEADLINE_EXCEEDED);
+    assert_int_equal(a->n_ids, 0);
+    test_stream_close(&s);
+}
+
+static void test_serve_when_greeting_is_wrong_then_refused(void **state)
+{
+    (void)state;
+    struct test_stream s;
+    test_stream_open(&s, &shared, TEST_EPOCH + 1);
+    assert_true(s.ended);
+    assert_int_equal(s.status.status, STATUS_FAILED_PRECONDITION);
+    assert_string_equal(s.status.reason, "STALE_EPOCH");
+    test_stream_close(&s);
+
+    struct text_request r;
+    text_request_init(&r, "no hello", 2);
+    test_stream_open(&s, &shared, 0);
+    test_stream_submit(&s, 1, &r.request);
+    test_stream_wait_ended(&s);
+    assert_int_equal(s.status.status, STATUS_INVALID_ARGUMENT);
+    assert_string_equal(s.status.field, "hello");
+    test_stream_close(&s);
+
+    Sluice__Worker__V1__ServeRequest frame = SLUICE__WORKER__V1__SERVE_REQUEST__INIT;
+    Sluice__Worker__V1__Hello hello = SLUICE__WORKER__V1__HELLO__INIT;
+    hello.protocol_min = 2;
+    hello.protocol_max = 9;
+    frame.frame_case = SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_HELLO;
+    frame.hello = &hello;
+    test_stream_open(&s, &shared, 0);
+    test_stream_send(&s, &frame);
+    test_stream_wait_ended(&s);
+    assert_int_equal(s.status.status, STATUS_FAILED_PRECONDITION);
+    assert_string_equal(s.status.reason, "PROTOCOL_MISMATCH");
+    test_stream_close(&s);
+}
+
+int main(void)
+{
+    log_init("test", LOG_LEVEL_ERROR, LOG_FORMAT_KV); /* before there are threads */
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_submit_when_bad_then_the_field_is_named_and_the_stream_lives),
+        cmocka_unit_test(test_frame_when_no_memory_for_an_item_then_that_request_ends),
+        cmocka_unit_test(test_submit_when_deadline_is_over_then_never_begun),
+        cmocka_unit_test(test_serve_when_greeting_is_wrong_then_refused),
+    };
+    return cmocka_run_group_tests(tests, start_shared, stop_shared);
+}
