@@ -153,6 +153,21 @@ void fixture_routes(struct fixture *f, const struct fixture_route *routes, size_
 
 /* --- the fixture --- */
 
+void fixture_pause_ms(int64_t ms)
+{
+    struct timespec pause = {ms / 1000, ms % 1000 * NS_PER_MS};
+    nanosleep(&pause, NULL);
+}
+
+unsigned fixture_busy_worker(struct fixture *f, unsigned n_workers)
+{
+    for (unsigned i = 0; i < n_workers; i++)
+        if (fake_worker_read(&f->workers[i], &f->workers[i].n_live))
+            return i;
+    fail_msg("no worker has the request");
+    return 0;
+}
+
 void fixture_init(struct fixture *f)
 {
     memset(f, 0, sizeof(*f));
@@ -244,13 +259,6 @@ void fixture_stop(struct fixture *f)
     memset(f, 0, sizeof(*f));
 }
 
-/* Conditions inside the gateway have no signal a test could wait for. */
-static void pause_ms(int64_t ms)
-{
-    struct timespec pause = {ms / 1000, ms % 1000 * NS_PER_MS};
-    nanosleep(&pause, NULL);
-}
-
 void fixture_wait_usable(struct fixture *f, unsigned n)
 {
     for (int i = 0; i < WAIT_S * 200; i++) {
@@ -262,7 +270,7 @@ void fixture_wait_usable(struct fixture *f, unsigned n)
         pthread_mutex_unlock(&f->gateway->lock);
         if (n_usable == n)
             return;
-        pause_ms(5);
+        fixture_pause_ms(5);
     }
     fail_msg("never had %u usable replicas", n);
 }
@@ -289,7 +297,7 @@ void fixture_wait_health(struct fixture *f, const char *name, int serving)
     for (int i = 0; i < WAIT_S * 100; i++) {
         if (check_health(f, name) == serving)
             return;
-        pause_ms(10);
+        fixture_pause_ms(10);
     }
     fail_msg("health of \"%s\" never became %d", name, serving);
 }
@@ -302,7 +310,7 @@ struct gateway_counters fixture_wait_rest(struct fixture *f)
         assert_int_equal(c.accepted, c.ok + c.failed + c.cancelled + c.live);
         if (!c.live)
             return c;
-        pause_ms(5);
+        fixture_pause_ms(5);
     }
     fail_msg("%llu requests never ended", (unsigned long long)c.live);
     return c;

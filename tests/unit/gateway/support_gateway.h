@@ -62,6 +62,11 @@ void fixture_stop_gateway(struct fixture *f, uint32_t grace_ms);
 /* Ends everything that runs and checks that the counters balance and nothing is left. */
 void fixture_stop(struct fixture *f);
 
+/* For conditions inside the gateway, which have no signal a test could wait for. */
+void fixture_pause_ms(int64_t ms);
+/* The first of n workers that carries a request; fails where there is none. */
+unsigned fixture_busy_worker(struct fixture *f, unsigned n_workers);
+
 void fake_manager_start(struct fake_manager *manager);
 void fake_manager_kill(struct fake_manager *manager);
 

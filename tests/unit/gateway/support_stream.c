@@ -343,6 +343,15 @@ int bidi_wait_end(struct client_bidi *bidi)
     return bidi->status.status;
 }
 
+void bidi_expect_error(struct client_bidi *bidi, const char *id, unsigned n, int status,
+                       const char *reason, const char *field, bool goes_on)
+{
+    struct error err = bidi_wait_error(bidi, id, n);
+    if (err.status != status || strcmp(err.reason, reason) != 0 || strcmp(err.field, field) != 0 ||
+        bidi_answer(bidi, id)->goes_on[n] != goes_on)
+        fail_msg("%s[%u]: %d %s %s %s", id, n, err.status, err.reason, err.field, err.message);
+}
+
 unsigned bidi_quiet(struct client_bidi *bidi, const char *id)
 {
     for (unsigned n = UINT32_MAX;;) {

@@ -66,6 +66,9 @@ struct client_answer *bidi_wait_over(struct client_bidi *bidi, const char *id);
 /* Its n-th error, counted from 0. */
 struct error bidi_wait_error(struct client_bidi *bidi, const char *id, unsigned n);
 int bidi_wait_end(struct client_bidi *bidi);
+/* Waits for its n-th error, which is this one. */
+void bidi_expect_error(struct client_bidi *bidi, const char *id, unsigned n, int status,
+                       const char *reason, const char *field, bool goes_on);
 /* Tokens of an id once none has come for 150 ms. */
 unsigned bidi_quiet(struct client_bidi *bidi, const char *id);
 

@@ -1,7 +1,6 @@
 /* What enters and what is refused: the queue of a version, places at a replica, deadlines. */
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "support_gateway.h"
@@ -14,12 +13,6 @@ static int forget(void **state)
     (void)state;
     memset(&f, 0, sizeof(f));
     return 0;
-}
-
-static void pause_ms(long ms)
-{
-    struct timespec pause = {ms / 1000, ms % 1000 * NS_PER_MS};
-    nanosleep(&pause, NULL);
 }
 
 static void start(unsigned n_workers, uint64_t max_concurrent, uint64_t max_queued)
@@ -64,10 +57,10 @@ static void fill(struct client_stream *streams, struct client_request *requests,
         client_open(&f, &requests[i], &streams[i]);
         /* One after the other, so that it is known which ones run and who waits first. */
         for (int k = 0; k < 10000 && n_submits(n_workers) + n_kept_back() < i + 1; k++)
-            pause_ms(2);
+            fixture_pause_ms(2);
     }
     for (int k = 0; k < 10000 && n_submits(n_workers) < n_run; k++)
-        pause_ms(2);
+        fixture_pause_ms(2);
     assert_int_equal(n_submits(n_workers), n_run);
 }
 
@@ -161,7 +154,7 @@ static void test_queue_when_no_replica_is_up_then_bounded_too(void **state)
     fixture_wait_usable(&f, 0);
     fill(streams, requests, N, 0, 1);
     for (int i = 0; i < 500 && client_fail(&f, &more, &err) != STATUS_RESOURCE_EXHAUSTED; i++)
-        pause_ms(10);
+        fixture_pause_ms(10);
     assert_string_equal(err.reason, "QUEUE_FULL");
     go_on(1);
     fake_worker_start(&f.workers[0]);
@@ -176,7 +169,7 @@ static void wait_live(uint64_t n)
     struct gateway_counters c;
     gateway_get_counters(f.gateway, &c);
     for (int i = 0; i < 2000 && c.live != n; i++) {
-        pause_ms(10);
+        fixture_pause_ms(10);
         gateway_get_counters(f.gateway, &c);
     }
     assert_int_equal(c.live, n);

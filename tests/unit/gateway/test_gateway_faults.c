@@ -19,22 +19,6 @@ static int forget(void **state)
     return 0;
 }
 
-static void pause_ms(long ms)
-{
-    struct timespec pause = {ms / 1000, ms % 1000 * NS_PER_MS};
-    nanosleep(&pause, NULL);
-}
-
-/* The worker that carries a request. */
-static unsigned busy_worker(unsigned n_workers)
-{
-    for (unsigned i = 0; i < n_workers; i++)
-        if (fake_worker_read(&f.workers[i], &f.workers[i].n_live))
-            return i;
-    fail_msg("no worker has the request");
-    return 0;
-}
-
 static void test_a_stream_goes_on_at_another_replica(void **state)
 {
     (void)state;
@@ -55,7 +39,7 @@ static void test_a_stream_goes_on_at_another_replica(void **state)
         fixture_start(&f, 2);
         client_open(&f, &request, &stream);
         client_wait_tokens(&stream, rows[i].n * (rows[i].died_after));
-        unsigned first = busy_worker(2);
+        unsigned first = fixture_busy_worker(&f, 2);
         fake_worker_stop_after(&f.workers[1 - first], UINT32_MAX);
         fake_worker_kill(&f.workers[first]);
         client_expect_whole(&stream, &request);
@@ -79,8 +63,8 @@ static void test_before_the_first_token_the_request_is_simply_moved(void **state
     fixture_start(&f, 2);
     client_open(&f, &request, &stream);
     for (int i = 0; i < 1000 && f.workers[0].n_submits + f.workers[1].n_submits == 0; i++)
-        pause_ms(5);
-    unsigned first = busy_worker(2);
+        fixture_pause_ms(5);
+    unsigned first = fixture_busy_worker(&f, 2);
     fake_worker_stop_after(&f.workers[1 - first], UINT32_MAX);
     fake_worker_kill(&f.workers[first]);
     client_expect_whole(&stream, &request);
@@ -102,7 +86,7 @@ static void test_a_stream_goes_on_at_the_restarted_replica(void **state)
     client_open(&f, &request, &stream);
     client_wait_tokens(&stream, 30);
     fake_worker_kill(&f.workers[0]);
-    pause_ms(300);
+    fixture_pause_ms(300);
     f.workers[0].stop_after = UINT32_MAX;
     f.workers[0].epoch = 2;
     fake_worker_start(&f.workers[0]);
@@ -249,7 +233,7 @@ static void test_a_waiting_request_can_be_cancelled_and_expires(void **state)
     client_wait_tokens(&streams[0], 5);
     client_wait_tokens(&streams[1], 5);
     fake_worker_kill(&f.workers[0]);
-    pause_ms(100);
+    fixture_pause_ms(100);
     rpc_stream_cancel(streams[0].stream);
     assert_int_equal(client_wait_end(&streams[0]), STATUS_CANCELLED);
     assert_int_equal(client_wait_end(&streams[1]), STATUS_DEADLINE_EXCEEDED);
@@ -278,7 +262,7 @@ static void test_a_request_that_takes_replicas_with_it_gets_no_fourth(void **sta
                 n_live = fake_worker_read(&f.workers[k], &f.workers[k].n_live);
                 at = k;
             }
-            pause_ms(n_live ? 0 : 5);
+            fixture_pause_ms(n_live ? 0 : 5);
         }
         assert_int_equal(n_live, 1);
         fake_worker_kill(&f.workers[at]);
@@ -299,7 +283,7 @@ static void test_a_draining_worker_gets_nothing_new_and_gives_back_what_runs(voi
     fixture_start(&f, 2);
     client_open(&f, &request, &stream);
     client_wait_tokens(&stream, 20);
-    unsigned first = busy_worker(2);
+    unsigned first = fixture_busy_worker(&f, 2);
     fake_worker_stop_after(&f.workers[1 - first], UINT32_MAX);
     fake_worker_drain(&f.workers[first], false);
     fixture_wait_usable(&f, 1);
@@ -331,12 +315,12 @@ static void test_a_replica_the_routes_drain_finishes_what_it_has(void **state)
     fake_worker_start(&f.workers[1]);
     fixture_routes(&f, &draining, 1);
     for (int i = 0; i < 1000 && !fake_worker_read(&f.workers[1], &f.workers[1].n_hellos); i++)
-        pause_ms(5);
+        fixture_pause_ms(5);
     fixture_wait_usable(&f, 1);
     client_run(&f, &request);
     assert_int_equal(f.workers[1].n_submits, 1);
     fixture_routes(&f, &without, 1);
-    pause_ms(100);
+    fixture_pause_ms(100);
     fake_worker_stop_after(&f.workers[0], UINT32_MAX);
     client_expect_whole(&stream, &request);
     assert_int_equal(stream.n_resumes, 0);
@@ -362,7 +346,7 @@ static void test_another_process_behind_the_socket_is_not_used(void **state)
     f.workers[0].epoch = 8; /* refuses the epoch the routes know */
     pthread_mutex_unlock(&f.workers[0].lock);
     fixture_start_gateway(&f);
-    pause_ms(1500);
+    fixture_pause_ms(1500);
     unsigned n_hellos = fake_worker_read(&f.workers[0], &f.workers[0].n_hellos);
     assert_true(n_hellos >= 2 && n_hellos <= 12); /* with backoff, not in a tight loop */
     assert_int_equal(client_fail(&f, &request, &err), STATUS_UNAVAILABLE);
@@ -403,7 +387,7 @@ static void test_a_resume_prefers_the_same_arithmetic(void **state)
         fixture_start(&f, 3);
         client_open(&f, &request, &stream);
         client_wait_tokens(&stream, 10);
-        unsigned first = busy_worker(3), last = (first + 2) % 3;
+        unsigned first = fixture_busy_worker(&f, 3), last = (first + 2) % 3;
         if (same) { /* the last one in the list comes back with the first one's arithmetic */
             static const struct fixture_route row = {"m", "1", true, 7, 0};
             fake_worker_kill(&f.workers[last]);
@@ -443,7 +427,7 @@ static void test_a_storm_of_deaths_and_cancels(void **state)
             struct client_request request = {.seed = i, .max_tokens = 60 + 10 * i};
             client_open(&f, &request, &streams[i]);
         }
-        pause_ms(round * 7);
+        fixture_pause_ms(round * 7);
         struct fake_worker *victim = &f.workers[round % 2];
         fake_worker_kill(victim);
         for (unsigned i = 0; i < N; i += 3)

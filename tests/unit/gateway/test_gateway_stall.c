@@ -2,7 +2,6 @@
  * elsewhere, health says so, and they are used again when they get on. */
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "proto/rpc/rpc_client.h"
@@ -21,12 +20,6 @@ static int forget(void **state)
     return 0;
 }
 
-static void pause_ms(long ms)
-{
-    struct timespec pause = {ms / 1000, ms % 1000 * NS_PER_MS};
-    nanosleep(&pause, NULL);
-}
-
 static void start(unsigned n_workers)
 {
     fixture_init(&f);
@@ -34,15 +27,6 @@ static void start(unsigned n_workers)
     for (unsigned i = 0; i < n_workers; i++)
         f.workers[i].heartbeat_ms = HEARTBEAT_MS;
     fixture_start(&f, n_workers);
-}
-
-static unsigned busy_worker(unsigned n_workers)
-{
-    for (unsigned i = 0; i < n_workers; i++)
-        if (fake_worker_read(&f.workers[i], &f.workers[i].n_live))
-            return i;
-    fail_msg("no worker has the request");
-    return 0;
 }
 
 static uint64_t n_stalls(void)
@@ -61,7 +45,7 @@ static void test_stopped_when_there_is_another_then_its_streams_go_on_there(void
     start(2);
     client_open(&f, &request, &stream);
     client_wait_tokens(&stream, 40);
-    unsigned first = busy_worker(2);
+    unsigned first = fixture_busy_worker(&f, 2);
     fake_worker_stop(&f.workers[first], true);
     fixture_wait_usable(&f, 1);
     fixture_wait_health(&f, "model/m/1", 1);
@@ -123,10 +107,10 @@ static void test_stopped_when_shorter_than_the_limit_then_nothing_happens(void *
         start(2);
         client_open(&f, &request, &stream);
         client_wait_tokens(&stream, 40);
-        unsigned first = busy_worker(2);
+        unsigned first = fixture_busy_worker(&f, 2);
         int64_t begin_ns = clock_now_ns();
         fake_worker_stop(&f.workers[first], true);
-        pause_ms(STALL_MS / 2);
+        fixture_pause_ms(STALL_MS / 2);
         fake_worker_stop(&f.workers[first], false);
         shorter = clock_now_ns() - begin_ns < (STALL_MS - 2 * HEARTBEAT_MS) * NS_PER_MS;
         client_expect_whole(&stream, &request);
@@ -153,7 +137,7 @@ static void test_hanging_engine_when_found_then_not_used_until_it_gets_on(void *
     fixture_wait_health(&f, "model/m/1", 0);
     assert_true(fake_worker_wait(&f.workers[0], &f.workers[0].n_hellos, 2));
     for (int i = 0; i < 30; i++) { /* linked again, and told every 50 ms that nothing moves */
-        pause_ms(20);
+        fixture_pause_ms(20);
         fixture_wait_usable(&f, 0);
     }
     assert_int_equal(f.workers[0].n_submits, 1);
@@ -174,7 +158,7 @@ static void test_no_token_when_layers_are_finished_then_not_stalled(void **state
     fake_worker_hang(&f.workers[0], true, true);
     client_open(&f, &request, &stream);
     for (int i = 0; i < 3; i++) {
-        pause_ms(STALL_MS);
+        fixture_pause_ms(STALL_MS);
         fixture_wait_health(&f, "model/m/1", 1);
     }
     assert_int_equal(n_stalls(), 0);

@@ -2,7 +2,6 @@
  * missing, within the window and what the replay buffer holds. */
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "proto/rpc/rpc_client.h"
@@ -19,12 +18,6 @@ static int forget(void **state)
     (void)state;
     memset(&f, 0, sizeof(f));
     return 0;
-}
-
-static void pause_ms(long ms)
-{
-    struct timespec pause = {ms / 1000, ms % 1000 * NS_PER_MS};
-    nanosleep(&pause, NULL);
 }
 
 /* A connection of its own, that can be lost. */
@@ -176,7 +169,7 @@ static void test_replay_when_full_then_paused_until_somebody_listens(void **stat
     fixture_start(&f, 1);
     lose(start(&request, 10000, 10));
     assert_true(fake_worker_wait(&f.workers[0], &f.workers[0].n_pauses, 1));
-    pause_ms(200);
+    fixture_pause_ms(200);
     assert_int_equal(fake_worker_read(&f.workers[0], &f.workers[0].n_live), 1);
     assert_int_equal(gateway_n_refusals(f.gateway, LIMIT_REPLAY_BYTES), 1);
     expect_rest(10, &request);
@@ -297,7 +290,7 @@ static void test_reattach_from_two_streams_at_once_then_nothing_is_left_without_
             bidi_reattach(&second, id, 0, NULL);
             bidi_reattach(&first, id, 0, NULL);
         }
-        pause_ms(50);
+        fixture_pause_ms(50);
         bidi_close(&first);
         bidi_close(&second);
         rpc_client_destroy(clients[0]);

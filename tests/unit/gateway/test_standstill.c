@@ -2,7 +2,6 @@
  * free again; one that moves now and then, or waits for something else, does not. */
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "proto/rpc/rpc_stream.h"
@@ -20,12 +19,6 @@ static int forget(void **state)
     (void)state;
     memset(&f, 0, sizeof(f));
     return 0;
-}
-
-static void pause_ms(long ms)
-{
-    struct timespec pause = {ms / 1000, ms % 1000 * NS_PER_MS};
-    nanosleep(&pause, NULL);
 }
 
 static void start(void)
@@ -64,7 +57,7 @@ static void test_pause_when_too_long_then_ended_and_the_others_go_on(void **stat
     bidi_wait_tokens(&bidi, "p", 5);
     int64_t since_ns = clock_now_ns();
     bidi_pause(&bidi, "p", true);
-    pause_ms(LIMIT_MS / 2);
+    fixture_pause_ms(LIMIT_MS / 2);
     bidi_pause(&bidi, "p", true); /* saying it again gives no more time */
     expect_ended("p", since_ns, "paused by its client");
     assert_true(fake_worker_wait(&f.workers[0], &f.workers[0].n_cancels, 1));
@@ -137,7 +130,7 @@ static void test_request_when_it_moves_now_and_then_then_it_lives(void **state)
     start();
     bidi_start_with(&bidi, "c", &request, &(struct bidi_extra){.has_credit = true});
     for (unsigned n = 1; n <= 8; n++) {
-        pause_ms(LIMIT_MS / 4);
+        fixture_pause_ms(LIMIT_MS / 4);
         bidi_credit(&bidi, "c", 1);
         bidi_wait_tokens(&bidi, "c", n);
     }
@@ -155,7 +148,7 @@ static void test_request_when_only_slow_then_it_lives(void **state)
     start();
     fake_worker_hang(&f.workers[0], true, true);
     bidi_start_with(&bidi, "c", &request, &(struct bidi_extra){.has_credit = true, .credit = 30});
-    pause_ms(2 * LIMIT_MS);
+    fixture_pause_ms(2 * LIMIT_MS);
     fake_worker_hang(&f.workers[0], false, true);
     bidi_expect_tokens(&bidi, "c", &request, true);
     assert_int_equal(gateway_n_refusals(f.gateway, LIMIT_PAUSE), 0);
@@ -169,7 +162,7 @@ static struct fake_worker *busy_worker(unsigned n_workers)
         for (unsigned i = 0; i < n_workers; i++)
             if (fake_worker_read(&f.workers[i], &f.workers[i].n_live))
                 return &f.workers[i];
-        pause_ms(5);
+        fixture_pause_ms(5);
     }
     fail_msg("no worker has the request");
     return NULL;
