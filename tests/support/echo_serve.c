@@ -1,92 +1,20 @@
 #include "tests/support/echo_serve.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/hash_map.h"
 #include "base/status.h"
 #include "proto/rpc/rpc_call.h"
+#include "tests/support/echo_wheel.h"
 
-enum { MAX_CHOICES = 8, DEFAULT_TOKENS = 16, IDLE_TURN_MS = 100, HEARTBEAT_MS = 1000 };
-
-struct request {
-    struct request *next, **at; /* in its slot */
-    struct session *session;
-    uint64_t id;
-    int64_t deadline_ns; /* 0: none */
-    int64_t credit;      /* tokens it may still send; negative: any number */
-    uint32_t *prompt;    /* owned */
-    size_t n_prompt;
-    uint32_t n_choices, max_tokens;
-    uint32_t n_generated[MAX_CHOICES];
-    uint8_t finished; /* a bit per choice */
-    bool paused, told, over;
-};
-
-struct session {
-    struct session *next;
-    struct echo *echo;
-    struct rpc_call *call;
-    struct request **slots; /* n_slots lists */
-    struct hash_map live;   /* u64 id → request */
-    uint64_t n_steps;
-    bool greeted;
-};
-
-/* One item of a frame with all it may point to. */
-struct item {
-    Sluice__Worker__V1__StepItem message;
-    Sluice__V1__PromptInfo prompt_info;
-    Sluice__V1__Finished finished;
-    Sluice__V1__Usage usage;
-    Sluice__V1__Receipt receipt;
-    Sluice__V1__Error error;
-    uint32_t token;
-    char text[ECHO_TEXT_BYTES + 1];
-};
-
-struct echo {
-    struct echo_config config;
-    pthread_t wheel;
-    pthread_mutex_t lock; /* everything below, and all sessions and requests */
-    pthread_cond_t idle;
-    struct session *sessions;
-    uint32_t n_live, n_paused, i_slot;
-    uint32_t next_slot; /* where the next request goes */
-    bool draining;
-    struct item *items; /* of the frame being made; the wheel's */
-    Sluice__Worker__V1__StepItem **list;
-    size_t n_items, items_capacity;
-    uint64_t step_ns, progress;
-    Sluice__Worker__V1__WorkerCounters counters;
-};
-
-static char *word(const char *text) /* protobuf-c's strings are not const; packing only reads */
-{
-    return (char *)(uintptr_t)text;
-}
+enum { DEFAULT_TOKENS = 16, HEARTBEAT_MS = 1000 };
 
 /* --- requests --- */
-
-static void free_request(struct echo *echo, struct request *request)
-{
-    hash_map_remove(&request->session->live, &request->id, sizeof(request->id));
-    *request->at = request->next;
-    if (request->next)
-        request->next->at = request->at;
-    echo->n_paused -= request->paused;
-    if (--echo->n_live == 0)
-        pthread_cond_broadcast(&echo->idle);
-    free(request->prompt);
-    free(request);
-}
 
 static int copy_ids(const uint32_t *ids, size_t n, uint32_t **out_ids, size_t *out_n,
                     struct error *err)
@@ -181,221 +109,7 @@ static int fill_request(struct request *request, const Sluice__Worker__V1__Submi
     return resume ? take_resume(request, resume, err) : 0;
 }
 
-/* --- down --- */
-
-static void send_frame(struct session *session, Sluice__Worker__V1__StepItem **items, size_t n)
-{
-    struct echo *echo = session->echo;
-    Sluice__Worker__V1__ServeResponse response = SLUICE__WORKER__V1__SERVE_RESPONSE__INIT;
-    Sluice__Worker__V1__Step step = SLUICE__WORKER__V1__STEP__INIT;
-    Sluice__Worker__V1__Load load = SLUICE__WORKER__V1__LOAD__INIT;
-    struct error err;
-    load.n_running = echo->n_live - echo->n_paused;
-    load.n_ready = load.n_running;
-    load.n_paused = echo->n_paused;
-    load.progress = echo->progress;
-    load.step_ns = echo->step_ns;
-    step.step = ++session->n_steps;
-    step.items = items;
-    step.n_items = n;
-    step.load = &load;
-    response.frame_case = SLUICE__WORKER__V1__SERVE_RESPONSE__FRAME_STEP;
-    response.step = &step;
-    if (rpc_call_send(session->call, &response.base) != STATUS_RESOURCE_EXHAUSTED)
-        return;
-    error_set(&err, STATUS_RESOURCE_EXHAUSTED, "the server does not read its step frames");
-    rpc_call_finish(session->call, &err);
-}
-
-static void send_error(struct session *session, uint64_t id, const struct error *why)
-{
-    Sluice__Worker__V1__StepItem item = SLUICE__WORKER__V1__STEP_ITEM__INIT, *list[1] = {&item};
-    Sluice__V1__Error error = SLUICE__V1__ERROR__INIT;
-    error.code = status_to_grpc(why->status);
-    error.message = word(why->message);
-    error.reason = word(why->reason);
-    error.field = word(why->field);
-    item.id = id;
-    item.error = &error;
-    session->echo->counters.n_failed_requests++;
-    send_frame(session, list, 1);
-}
-
-/* A fresh item; NULL where memory is exhausted (the stream then has its turn later). */
-static struct item *next_item(struct echo *echo)
-{
-    if (echo->n_items == echo->items_capacity) {
-        size_t capacity = echo->items_capacity ? echo->items_capacity * 2 : 256;
-        struct item *items = realloc(echo->items, capacity * sizeof(*items));
-        if (!items)
-            return NULL;
-        echo->items = items;
-        Sluice__Worker__V1__StepItem **list = realloc(echo->list, capacity * sizeof(*list));
-        if (!list)
-            return NULL;
-        echo->list = list;
-        echo->items_capacity = capacity;
-    }
-    struct item *item = &echo->items[echo->n_items++];
-    item->message = (Sluice__Worker__V1__StepItem)SLUICE__WORKER__V1__STEP_ITEM__INIT;
-    return item;
-}
-
-/* Items move while a frame grows, so what they point to is set at its end: an item says by a
- * non-NULL stand-in what it has. */
-static void settle_items(struct echo *echo)
-{
-    for (size_t i = 0; i < echo->n_items; i++) {
-        struct item *item = &echo->items[i];
-        echo->list[i] = &item->message;
-        if (item->message.n_token_ids) {
-            item->message.token_ids = &item->token;
-            item->message.text = item->text;
-        }
-        if (item->message.prompt_info)
-            item->message.prompt_info = &item->prompt_info;
-        if (item->message.error)
-            item->message.error = &item->error;
-        if (!item->message.finished)
-            continue;
-        item->message.finished = &item->finished;
-        if (item->finished.usage) {
-            item->finished.usage = &item->usage;
-            item->finished.receipt = &item->receipt;
-        }
-    }
-}
-
-static void add_prompt_info(struct request *request, struct item *item)
-{
-    item->prompt_info = (Sluice__V1__PromptInfo)SLUICE__V1__PROMPT_INFO__INIT;
-    item->prompt_info.n_prompt_tokens = (uint32_t)request->n_prompt;
-    item->prompt_info.prompt_token_ids = request->prompt;
-    item->prompt_info.n_prompt_token_ids = request->n_prompt;
-    item->message.prompt_info = &item->prompt_info;
-    request->told = true;
-}
-
-static void add_finish(struct echo *echo, struct request *request, uint32_t choice,
-                       struct item *item)
-{
-    request->finished |= (uint8_t)(1u << choice);
-    item->finished = (Sluice__V1__Finished)SLUICE__V1__FINISHED__INIT;
-    item->finished.choice = choice;
-    item->finished.reason = SLUICE__V1__FINISH_REASON__FINISH_REASON_LENGTH;
-    item->finished.n_tokens = request->n_generated[choice];
-    item->message.finished = &item->finished;
-    if (request->finished != (1u << request->n_choices) - 1)
-        return;
-    item->usage = (Sluice__V1__Usage)SLUICE__V1__USAGE__INIT;
-    item->usage.n_prompt_tokens = (uint32_t)request->n_prompt;
-    for (uint32_t i = 0; i < request->n_choices; i++)
-        item->usage.n_generated_tokens += request->n_generated[i];
-    item->receipt = (Sluice__V1__Receipt)SLUICE__V1__RECEIPT__INIT;
-    item->receipt.model = word(echo->config.model);
-    item->receipt.version = word(echo->config.version);
-    item->receipt.replica_id = word(echo->config.replica_id);
-    item->receipt.numerics_id = word(echo->config.numerics_id);
-    item->finished.usage = &item->usage;
-    item->finished.receipt = &item->receipt;
-    request->over = true;
-    echo->counters.n_ok_requests++;
-}
-
-static void turn_choice(struct echo *echo, struct request *request, uint32_t choice)
-{
-    bool silent = !echo->config.rate || request->paused || request->credit == 0;
-    if ((request->finished >> choice & 1) || (silent && request->told))
-        return;
-    struct item *item = next_item(echo);
-    if (!item)
-        return;
-    item->message.id = request->id;
-    item->message.choice = choice;
-    if (!request->told)
-        add_prompt_info(request, item);
-    if (silent)
-        return;
-    uint32_t index = request->n_generated[choice];
-    if (index < request->max_tokens) {
-        item->token = echo_token(request->prompt, request->n_prompt, choice, index);
-        echo_text(item->token, index, item->text);
-        item->text[ECHO_TEXT_BYTES] = '\0';
-        item->message.n_token_ids = item->message.n_released = 1;
-        request->n_generated[choice]++;
-        request->credit -= request->credit > 0;
-        echo->counters.n_generated_tokens++;
-    }
-    if (request->n_generated[choice] >= request->max_tokens)
-        add_finish(echo, request, choice, item);
-}
-
-static void expire(struct echo *echo, struct request *request)
-{
-    struct item *item = next_item(echo);
-    if (!item)
-        return;
-    item->message.id = request->id;
-    item->error = (Sluice__V1__Error)SLUICE__V1__ERROR__INIT;
-    item->error.code = status_to_grpc(STATUS_DEADLINE_EXCEEDED);
-    item->error.message = word("the deadline passed");
-    item->message.error = &item->error;
-    request->over = true;
-    echo->counters.n_expired_requests++;
-}
-
-/* One turn of a slot: its frame goes out, then those that ended leave. */
-static void turn_slot(struct echo *echo, struct session *session, uint32_t i_slot, int64_t now_ns)
-{
-    struct request *request, *next;
-    echo->n_items = 0;
-    for (request = session->slots[i_slot]; request; request = request->next) {
-        if (request->deadline_ns && now_ns >= request->deadline_ns) {
-            expire(echo, request);
-            continue;
-        }
-        for (uint32_t i = 0; i < request->n_choices; i++)
-            turn_choice(echo, request, i);
-    }
-    settle_items(echo);
-    if (session->greeted)
-        send_frame(session, echo->list, echo->n_items);
-    for (request = session->slots[i_slot]; request; request = next) {
-        next = request->next;
-        if (request->over)
-            free_request(echo, request);
-    }
-}
-
-static void *turn_wheel(void *arg)
-{
-    struct echo *echo = arg;
-    const struct echo_config *config = &echo->config;
-    int64_t period_ns = config->rate ? NS_PER_S / ((int64_t)config->rate * config->n_slots)
-                                     : IDLE_TURN_MS * NS_PER_MS;
-    int64_t at_ns = clock_now_ns();
-    for (;;) {
-        at_ns += period_ns;
-        int64_t started_ns = clock_now_ns();
-        if (at_ns < started_ns - NS_PER_S) /* was stopped: no burst of what was missed */
-            at_ns = started_ns;
-        struct timespec until = {.tv_sec = at_ns / NS_PER_S, .tv_nsec = at_ns % NS_PER_S};
-        while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) != 0)
-            ;
-        pthread_mutex_lock(&echo->lock);
-        started_ns = clock_now_ns();
-        echo->i_slot = (echo->i_slot + 1) % config->n_slots;
-        echo->progress++;
-        echo->counters.n_steps++;
-        for (struct session *s = echo->sessions; s; s = s->next)
-            turn_slot(echo, s, echo->i_slot, started_ns);
-        echo->step_ns = (uint64_t)(clock_now_ns() - started_ns);
-        pthread_mutex_unlock(&echo->lock);
-    }
-    return NULL;
-}
-
-/* --- up --- */
+/* --- changes --- */
 
 /* All of them; `why`: they hear it. */
 static void free_requests(struct session *session, const struct error *why)
@@ -405,8 +119,8 @@ static void free_requests(struct session *session, const struct error *why)
         for (struct request *request = session->slots[i]; request; request = next) {
             next = request->next;
             if (why)
-                send_error(session, request->id, why);
-            free_request(session->echo, request);
+                echo_send_error(session, request->id, why);
+            echo_request_free(session->echo, request);
         }
 }
 
@@ -426,11 +140,11 @@ static int on_hello(struct session *session, const Sluice__Worker__V1__Hello *he
     session->greeted = true;
     reply.heartbeat_ms = config->rate == 0 || config->rate >= 5 ? HEARTBEAT_MS : 0;
     reply.protocol = 1;
-    reply.replica_id = word(config->replica_id);
+    reply.replica_id = echo_word(config->replica_id);
     reply.epoch = config->epoch;
-    reply.model = word(config->model);
-    reply.version = word(config->version);
-    reply.numerics_id = word(config->numerics_id);
+    reply.model = echo_word(config->model);
+    reply.version = echo_word(config->version);
+    reply.numerics_id = echo_word(config->numerics_id);
     response.frame_case = SLUICE__WORKER__V1__SERVE_RESPONSE__FRAME_HELLO;
     response.hello = &reply;
     rpc_call_send(session->call, &response.base);
@@ -478,7 +192,7 @@ static int on_submit(struct session *session, const Sluice__Worker__V1__Submit *
     if (request)
         free(request->prompt);
     free(request);
-    send_error(session, id, &why);
+    echo_send_error(session, id, &why);
     return 0;
 }
 
@@ -522,7 +236,7 @@ static void on_change(struct session *session, const Sluice__Worker__V1__ServeRe
             request->max_tokens = frame->update->update->max_tokens;
     } else if (frame->frame_case == SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_CANCEL) {
         echo->counters.n_cancelled_requests++;
-        free_request(echo, request);
+        echo_request_free(echo, request);
     } else {
         set_paused(echo, request,
                    frame->frame_case == SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_PAUSE);
@@ -622,7 +336,7 @@ int echo_create(const struct echo_config *config, struct echo **out_echo, struct
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_cond_init(&echo->idle, &attributes);
     pthread_condattr_destroy(&attributes);
-    int err_no = pthread_create(&echo->wheel, NULL, turn_wheel, echo);
+    int err_no = pthread_create(&echo->wheel, NULL, echo_turn_wheel, echo);
     if (err_no) {
         free(echo);
         return error_errno(err, err_no, "cannot start the wheel");
