@@ -93,7 +93,7 @@ void slot_forget(struct slot *slot)
     slot->link = NULL;
     clear_status(slot);
     slot->process_state = PROCESS_NONE;
-    slot->fenced = slot->permanent = slot->drain_sent = slot->kill_sent = false;
+    slot->fenced = slot->permanent = slot->asked = slot->drain_sent = slot->kill_sent = false;
     slot->adopted = false;
     slot->ready_ns = slot->started_ns = slot->drain_deadline_ns = slot->sizing_until_ns = 0;
     slot->packed_told = slot->sealed_told = false;
@@ -302,6 +302,8 @@ bool slot_read_exit(struct slot *slot, uint64_t epoch)
                           &message, &err) == 0) {
         const pb_exit *report = (const pb_exit *)message;
         found = report->epoch == epoch && strcmp(report->replica_id, slot->id) == 0;
+        slot->asked =
+            found && report->cause == SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_REQUESTED;
         if (found && report->error) {
             message_to_error(&report->error->base, &slot->last_error);
             slot->permanent =

@@ -31,6 +31,7 @@ struct slot {
     struct cpus cpus;  /* its process's own; empty: none */
     bool busy;         /* a record of it is on its way to the store */
     bool fenced, permanent, drain_sent, kill_sent;
+    bool asked;                    /* of the exit report: it ended because it was told to */
     bool packed_told, sealed_told; /* weights_told has heard of its packed memory */
     bool settled;                  /* adopted, and has said what it is */
     bool adopted;
@@ -97,6 +98,6 @@ uint64_t slot_shared_bytes(const struct slot *slot, uint64_t *out_id);
 /* Forgets the process that has ended and what it said. */
 void slot_forget(struct slot *slot);
 
-/* The exit report of a process that was started with this epoch, turned into last_error and
- * permanent. False: there is none. */
+/* The exit report of a process that was started with this epoch, turned into last_error, permanent
+ * and asked. False: there is none. */
 bool slot_read_exit(struct slot *slot, uint64_t epoch);

@@ -102,6 +102,13 @@ static void start(struct slot *slot)
     submit(slot, &(struct record){.kind = RECORD_STARTING});
 }
 
+/* A worker that ended as it was told to while no manager looked, as by the manager before at its
+ * own end, did not die. One that does so under this one's eyes was told by a stranger. */
+static const char *why_again(const struct slot *slot)
+{
+    return slot->asked && slot->process_state == PROCESS_NONE ? RECONCILE_RESTART : "BACKOFF";
+}
+
 static void carry_out(struct supervisor *supervisor, const struct picture *picture,
                       const struct action *action)
 {
@@ -127,7 +134,7 @@ static void carry_out(struct supervisor *supervisor, const struct picture *pictu
         break;
     case ACTION_RETRY:
         record.kind = RECORD_RETRY;
-        record.reason = action->reason ? action->reason : "BACKOFF";
+        record.reason = action->reason ? action->reason : why_again(slot);
         break;
     case ACTION_STALL:
         log_warn(action->state ? LOG_EVENT("worker stands still") : LOG_EVENT("worker moves again"),

@@ -350,3 +350,32 @@ def test_errors_name_what_is_wrong_and_are_json_where_asked(fresh):
     assert "resident, at most" in loaded and "before" not in loaded
     assert json.loads(fresh.cli("stop", "--json").stdout) == {"stopped": True}
     assert error("stop")["code"] == "FAILED_PRECONDITION"
+
+
+def test_what_a_stop_ended_comes_back_without_having_died(fresh):
+    """The next start told of a replica that had died, and of a backoff."""
+    def told_since(seq):
+        events = map(json.loads, fresh.cli("events", "--json", "--from", str(seq + 1)).stdout.splitlines())
+        return {(e["type"], e["message"]) for e in events if e["type"] in ("replica.died", "replica.restarting")}
+
+    def last():
+        return json.loads(fresh.cli("status", "--json").stdout)["last_event_seq"]
+
+    def start(*args):
+        fresh.start(*args)
+        fresh.wait(lambda: [r["pid"] for r in fresh.ready()] == fresh.children("sluice-worker") != [], 30, "the replica is ready")
+
+    start(model_path(), "--name", "smol")
+    seq = last()
+    fresh.cli("stop")
+    fresh.process.wait(patience(20))
+    start()
+    assert told_since(seq) == {("replica.restarting", "RESTART")}
+    seq = last()
+    left = [pid for name in ("sluice-manager", "sluice-server", "sluice-worker") for pid in fresh.children(name)]
+    fresh.process.kill()
+    fresh.process.wait()
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    start()
+    assert {kind for kind, _ in told_since(seq)} == {"replica.died"}
