@@ -25,9 +25,16 @@ static bool has_room(struct link *link)
     return !queue.holds || queue.n_live < queue.n_places;
 }
 
-static struct link *pick(struct gateway *gateway, const char *model, const char *version,
-                         const char *numerics_id, const char *session_key, bool with_room)
+/* What a link is wanted for. */
+struct wish {
+    const char *model, *version, *numerics_id, *session_key;
+    bool with_room;
+    const struct link *avoid; /* or NULL */
+};
+
+static struct link *pick(struct gateway *gateway, const struct wish *wish)
 {
+    const char *numerics_id = wish->numerics_id, *session_key = wish->session_key;
     struct link *best = NULL, *home = NULL;
     uint32_t best_live = 0, home_live = 0;
     uint64_t home_affinity = 0;
@@ -35,8 +42,8 @@ static struct link *pick(struct gateway *gateway, const char *model, const char 
     pthread_mutex_lock(&gateway->lock);
     for (uint32_t i = 0; i < gateway->n_links; i++) {
         struct link *link = gateway->links[i];
-        if (!link_serves(link, model, version) || !link_usable(link) ||
-            (with_room && !has_room(link)))
+        if (!link_serves(link, wish->model, wish->version) || !link_usable(link) ||
+            (wish->with_room && !has_room(link)) || link == wish->avoid)
             continue;
         uint32_t n_live = link_n_live(link);
         bool same = numerics_id[0] && link_has_numerics(link, numerics_id);
@@ -64,7 +71,8 @@ static struct link *pick(struct gateway *gateway, const char *model, const char 
 struct link *gateway_pick_link(struct gateway *gateway, const char *model, const char *version,
                                const char *numerics_id, const char *session_key)
 {
-    return pick(gateway, model, version, numerics_id, session_key, false);
+    const struct wish wish = {model, version, numerics_id, session_key, false, NULL};
+    return pick(gateway, &wish);
 }
 
 /* A replica that is ready (a link to it may yet be made) or on its way there. */
@@ -341,8 +349,9 @@ static int place(struct gateway *gateway, struct relay *relay, struct error *err
         return 0;
     if (has_expired(relay, err))
         return err->status;
-    struct link *link =
-        pick(gateway, relay->model, relay->version, numerics_id, relay->request->session_key, true);
+    const struct wish wish = {
+        relay->model, relay->version, numerics_id, relay->request->session_key, true, NULL};
+    struct link *link = pick(gateway, &wish);
     int rc = link ? link_submit(link, relay, err) : STATUS_UNAVAILABLE;
     bool had_link = link != NULL;
     link_release(link);
@@ -379,6 +388,22 @@ void gateway_dispatch(struct gateway *gateway, struct relay *relay)
     }
     if (rc)
         refuse(gateway, relay, &err);
+}
+
+void dispatch_elsewhere(struct gateway *gateway, struct relay *relay, const struct link *avoid,
+                        struct error *err)
+{
+    struct error unused;
+    char numerics_id[sizeof(relay->numerics_id)];
+    pthread_mutex_lock(&relay->lock);
+    memcpy(numerics_id, relay->numerics_id, sizeof(numerics_id));
+    pthread_mutex_unlock(&relay->lock);
+    const struct wish wish = {relay->model, relay->version, numerics_id, "", true, avoid};
+    struct link *link = pick(gateway, &wish);
+    int rc = link ? link_submit(link, relay, &unused) : STATUS_UNAVAILABLE;
+    link_release(link);
+    if (rc)
+        refuse(gateway, relay, err);
 }
 
 void dispatch_retry_waiting(struct gateway *gateway)

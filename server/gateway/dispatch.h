@@ -9,6 +9,7 @@
 
 struct error;
 struct gateway;
+struct link;
 struct relay;
 
 /* Into the list of those that wait for a replica; the ticker goes through it. Retains the relay. */
@@ -18,6 +19,11 @@ void dispatch_place_free(struct gateway *gateway);
 /* Counts a refusal by its reason, whoever refused. One for a deadline that no retry can meet either
  * becomes DEADLINE_EXCEEDED: it is what the client would hear in the end. */
 void dispatch_settle_refusal(struct gateway *gateway, const struct relay *relay, struct error *err);
+
+/* A replica would not have the request, which is on no link now: another one is asked, and if there
+ * is none, or none that takes it, the request ends with *err, what the first one said. */
+void dispatch_elsewhere(struct gateway *gateway, struct relay *relay, const struct link *avoid,
+                        struct error *err);
 
 /* The ticker: tries again for everything that waits. */
 void dispatch_retry_waiting(struct gateway *gateway);

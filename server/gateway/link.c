@@ -140,6 +140,8 @@ static void on_item(struct link *link, const Sluice__Worker__V1__StepItem *item,
         relay_on_lost(relay, true);
     } else if (mine && progress == RELAY_WAITS) {
         relay_on_refused(relay);
+    } else if (mine && progress == RELAY_ELSEWHERE) {
+        relay_on_turned_away(relay, item);
     }
     relay_release(mine);
     relay_release(relay);

@@ -153,6 +153,12 @@ void relay_check_pending(struct relay *relay)
         check_replay(relay);
 }
 
+static bool is_for_queue(const struct error *err)
+{
+    return strcmp(err->reason, "QUEUE_FULL") == 0 ||
+           strcmp(err->reason, "DEADLINE_UNREACHABLE") == 0;
+}
+
 /* Under the relay's lock: what the worker reported goes into the record. *out_ours: the error was
  * found here, the worker knows nothing of it. */
 static enum relay_progress take_item(struct relay *relay, const Sluice__Worker__V1__StepItem *item,
@@ -168,6 +174,10 @@ static enum relay_progress take_item(struct relay *relay, const Sluice__Worker__
             return RELAY_MOVES;
         if (strcmp(err.reason, "QUEUE_FULL") == 0 && relay->resumed_lost_ns)
             return RELAY_WAITS;
+        if (!relay->turned_away && is_for_queue(&err)) {
+            relay->turned_away = true;
+            return RELAY_ELSEWHERE;
+        }
         dispatch_settle_refusal(relay->gateway, relay, &err);
         relay_fix_outcome(relay, &err);
         return RELAY_OVER;
@@ -291,6 +301,19 @@ void relay_on_refused(struct relay *relay)
     release_held(&held);
     if (!over)
         dispatch_wait(relay->gateway, relay);
+}
+
+void relay_on_turned_away(struct relay *relay, const Sluice__Worker__V1__StepItem *item)
+{
+    struct error err;
+    error_from_wire(item->error, &err);
+    pthread_mutex_lock(&relay->lock);
+    struct held_link held = detach(relay);
+    bool over = relay->ended;
+    pthread_mutex_unlock(&relay->lock);
+    if (!over)
+        dispatch_elsewhere(relay->gateway, relay, held.link, &err);
+    release_held(&held);
 }
 
 /* --- the end --- */

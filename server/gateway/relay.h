@@ -87,6 +87,7 @@ struct relay {
                             it never waited */
     int64_t deadline_ns; /* INT64_MAX: none */
     _Atomic int32_t priority;   /* as updated last */
+    bool turned_away;           /* under its lock: once by a replica, for the length of its queue */
     bool admitted;              /* dispatch.c: the limits of its model were asked, once */
     uint32_t window_ms;         /* reattach; 0: none */
     struct relay *next_waiting; /* gateway->waiting, under gateway->lock */
@@ -161,6 +162,7 @@ enum relay_progress {
     RELAY_OVER,
     RELAY_MOVES, /* the worker drains and will not finish it: relay_on_lost is next */
     RELAY_WAITS, /* it was accepted long ago, and the worker's queue is full: relay_on_refused */
+    RELAY_ELSEWHERE, /* the worker's queue is too long for it: relay_on_turned_away */
 };
 /* `more`: the frame's next item is this request's, too. */
 enum relay_progress relay_on_item(struct relay *relay, const Sluice__Worker__V1__StepItem *item,
@@ -170,6 +172,8 @@ enum relay_progress relay_on_item(struct relay *relay, const Sluice__Worker__V1_
 void relay_on_lost(struct relay *relay, bool drained);
 /* The replica it was to go on at is full: it tries again until the time for a resume is over. */
 void relay_on_refused(struct relay *relay);
+/* Another replica's queue may be shorter: that is tried, once. */
+void relay_on_turned_away(struct relay *relay, const Sluice__Worker__V1__StepItem *item);
 
 /* --- the end --- */
 

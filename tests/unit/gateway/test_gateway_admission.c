@@ -230,6 +230,50 @@ static void test_resume_when_the_other_replica_is_full_then_it_waits_for_a_place
     fixture_stop(&f);
 }
 
+static void turn_away(struct fake_worker *worker, const char *reason)
+{
+    worker->fail_status = STATUS_RESOURCE_EXHAUSTED;
+    worker->fail_reason = reason;
+}
+
+/* A replica that has just lost a long prompt still reckons with it; another has time. */
+static void test_queue_when_too_long_at_one_replica_then_another_is_asked(void **state)
+{
+    static const char *const reasons[] = {"DEADLINE_UNREACHABLE", "QUEUE_FULL"};
+    struct client_request request = {.seed = 5, .max_tokens = 20};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        fixture_init(&f);
+        turn_away(&f.workers[0], reasons[i]);
+        fixture_start(&f, 2);
+        for (int k = 0; k < 3; k++) /* whichever is asked first */
+            client_run(&f, &request);
+        assert_true(fake_worker_read(&f.workers[0], &f.workers[0].n_submits) > 0);
+        assert_int_equal(fake_worker_read(&f.workers[1], &f.workers[1].n_submits), 3);
+        assert_int_equal(gateway_n_refusals(f.gateway, LIMIT_DEADLINE), 0);
+        assert_int_equal(gateway_n_refusals(f.gateway, LIMIT_QUEUED), 0);
+        fixture_stop(&f);
+    }
+}
+
+static void test_queue_when_too_long_at_every_replica_then_refused_once(void **state)
+{
+    struct client_request request = {.seed = 5, .max_tokens = 20};
+    struct error err;
+    (void)state;
+    for (unsigned n_workers = 1; n_workers <= 3; n_workers++) {
+        fixture_init(&f);
+        for (unsigned i = 0; i < n_workers; i++)
+            turn_away(&f.workers[i], "DEADLINE_UNREACHABLE");
+        fixture_start(&f, n_workers);
+        assert_int_equal(client_fail(&f, &request, &err), STATUS_RESOURCE_EXHAUSTED);
+        assert_string_equal(err.reason, "DEADLINE_UNREACHABLE");
+        assert_int_equal(n_submits(n_workers), n_workers > 1 ? 2 : 1);
+        assert_int_equal(gateway_n_refusals(f.gateway, LIMIT_DEADLINE), 1);
+        fixture_stop(&f);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -240,6 +284,9 @@ int main(void)
                                forget),
         cmocka_unit_test_setup(test_queue_when_no_replica_is_up_then_bounded_too, forget),
         cmocka_unit_test_setup(test_deadline_when_over_in_the_queue_then_never_begun, forget),
+        cmocka_unit_test_setup(test_queue_when_too_long_at_one_replica_then_another_is_asked,
+                               forget),
+        cmocka_unit_test_setup(test_queue_when_too_long_at_every_replica_then_refused_once, forget),
         cmocka_unit_test_setup(test_resume_when_the_other_replica_is_full_then_it_waits_for_a_place,
                                forget),
     };
