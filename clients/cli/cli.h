@@ -100,6 +100,7 @@ struct cli_command {
     size_t n_items;
     const struct manual_exit *exits; /* besides 0, 1 and 2; or NULL */
     size_t n_exits;
+    const char *see_also; /* other pages than sluice(1): "sluice-server(8)"; or NULL */
     int (*run)(struct cli *cli);
 };
 

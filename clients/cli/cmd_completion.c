@@ -187,7 +187,11 @@ const struct cli_command cmd_man = {
     .name = "man",
     .arguments = "[COMMAND] [SUBCOMMAND]",
     .summary = "print a man page",
-    .description = "In roff, for `man -l -`; without a command the page of sluice itself.",
+    .description =
+        "In roff, for `man -l -`; without a command the page of sluice itself. The servers "
+        "print their own: `sluice-server --man`, `sluice-manager --man`, `sluice-worker "
+        "--man`.",
+    .see_also = "sluice-server(8), sluice-manager(8), sluice-worker(8)",
     .examples = man_examples,
     .n_examples = CLI_N(man_examples),
     .specs = man_specs,

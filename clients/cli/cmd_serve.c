@@ -611,5 +611,6 @@ const struct cli_command cmd_serve = {
     .specs = serve_specs,
     .n_specs = CLI_N(serve_specs),
     .groups = CLI_DEPLOY,
+    .see_also = "sluice-server(8), sluice-manager(8)",
     .run = run_serve,
 };

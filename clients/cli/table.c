@@ -293,7 +293,9 @@ void table_manual(const struct cli_command *command, struct table_manual *out)
     m->n_exits = CLI_N(common_exits);
     for (size_t i = 0; i < command->n_exits && m->n_exits < CLI_N(out->exits); i++)
         out->exits[m->n_exits++] = command->exits[i];
-    m->see_also = "sluice(1)";
+    snprintf(out->see_also, sizeof(out->see_also), "sluice(1)%s%s", command->see_also ? ", " : "",
+             command->see_also ? command->see_also : "");
+    m->see_also = out->see_also;
 }
 
 void table_overview(struct table_manual *out)

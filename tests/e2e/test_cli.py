@@ -444,7 +444,12 @@ def test_man_pages_lint_and_say_what_help_says(tmp_path):
 
 def test_installed_pages_are_built():
     share = BIN.parent / "share"
-    assert (share / "man/man1/sluice-chat.1").exists() and (share / "man/man8/sluice-server.8").exists()
+    pages = {page.name: re.sub(r"\\f.|\\", "", page.read_text()) for page in share.glob("man/man?/*")}
+    assert {"sluice-chat.1", "sluice-server.8", "sluice-manager.8", "sluice-worker.8"} <= set(pages)
+    for page, text in pages.items():  # what a page refers to is there
+        for name, section in re.findall(r"([a-z-]+)\((\d)\)", text.split(".SH SEE ALSO")[1]):
+            assert f"{name}.{section}" in pages, (page, name)
+    assert "sluice-server(8)" in pages["sluice-serve.1"] and "sluice-server --man" in pages["sluice-man.1"]
     assert (share / "completions/sluice").read_text().endswith("complete -F _sluice sluice\n")
 
 
