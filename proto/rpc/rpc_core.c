@@ -137,7 +137,7 @@ static grpc_slice pack_large(const ProtobufCMessage *message)
     size_t n_bytes = protobuf_c_message_get_packed_size(message);
     grpc_slice slice = grpc_slice_malloc(n_bytes);
     uint8_t *start = GRPC_SLICE_START_PTR(slice);
-    if (rpc_encode(message, start, start + n_bytes) != start)
+    if (rpc_encode(message, start, n_bytes) != start)
         protobuf_c_message_pack(message, start);
     return slice;
 }
@@ -145,10 +145,11 @@ static grpc_slice pack_large(const ProtobufCMessage *message)
 grpc_byte_buffer *rpc_core_pack(const ProtobufCMessage *message, size_t *out_n_bytes)
 {
     uint8_t small[512]; /* a token's message */
-    uint8_t *end = small + sizeof(small), *at = rpc_encode(message, small, end);
-    grpc_slice slice = at != NULL
-                           ? grpc_slice_from_copied_buffer((const char *)at, (size_t)(end - at))
-                           : pack_large(message);
+    uint8_t *at = rpc_encode(message, small, sizeof(small));
+    grpc_slice slice =
+        at != NULL
+            ? grpc_slice_from_copied_buffer((const char *)at, (size_t)(small + sizeof(small) - at))
+            : pack_large(message);
     grpc_byte_buffer *buffer = grpc_raw_byte_buffer_create(&slice, 1);
     *out_n_bytes = GRPC_SLICE_LENGTH(slice);
     grpc_slice_unref(slice);

@@ -270,8 +270,8 @@ static bool put_message(struct tail *tail, const ProtobufCMessage *message)
     return true;
 }
 
-uint8_t *rpc_encode(const ProtobufCMessage *message, uint8_t *begin, uint8_t *end)
+uint8_t *rpc_encode(const ProtobufCMessage *message, uint8_t *room, size_t n_bytes)
 {
-    struct tail tail = {begin, end};
+    struct tail tail = {room, room + n_bytes};
     return put_message(&tail, message) ? tail.at : NULL;
 }

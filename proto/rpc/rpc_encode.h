@@ -8,7 +8,7 @@
 
 #include <protobuf-c/protobuf-c.h>
 
-/* Writes so that the last byte is the one before `end`. Returns the first, or NULL where there is
- * not room enough from `begin` on, or where the message has a field of a kind this does not know
- * (groups, fields of proto2 that are required). */
-uint8_t *rpc_encode(const ProtobufCMessage *message, uint8_t *begin, uint8_t *end);
+/* Writes into the n_bytes from `room` on, so that the last byte is the last of them. Returns the
+ * first, or NULL where there is not room enough, or where the message has a field of a kind this
+ * does not know (groups, fields of proto2 that are required). */
+uint8_t *rpc_encode(const ProtobufCMessage *message, uint8_t *room, size_t n_bytes);
