@@ -272,6 +272,8 @@ static bool put_message(struct tail *tail, const ProtobufCMessage *message)
 
 uint8_t *rpc_encode(const ProtobufCMessage *message, uint8_t *room, size_t n_bytes)
 {
-    struct tail tail = {room, room + n_bytes};
+    struct tail tail;
+    tail.begin = room;
+    tail.at = room + n_bytes;
     return put_message(&tail, message) ? tail.at : NULL;
 }
