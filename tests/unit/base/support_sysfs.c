@@ -9,6 +9,7 @@
 
 #include <ftw.h>
 
+#include "base/error.h"
 #include "tests/unit/base/support_cmocka.h"
 
 char *sysfs_create(void)
@@ -111,4 +112,18 @@ void sysfs_make(const char *root, const struct sysfs_machine *m)
     for (uint32_t node = 0; node < n_nodes; node++)
         sysfs_putf(root, threads_of(m, node * per_node, per_node),
                    "devices/system/node/node%u/cpulist", node);
+}
+
+struct cpus sysfs_cpus(const char *list)
+{
+    struct cpus set;
+    struct error err;
+    assert_int_equal(cpus_parse("list", list, &set, &err), 0);
+    return set;
+}
+
+void sysfs_assert_cpus(const struct cpus *set, const char *list)
+{
+    struct cpus wanted = sysfs_cpus(list);
+    assert_true(cpus_equal(set, &wanted));
 }

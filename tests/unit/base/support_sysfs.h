@@ -3,6 +3,8 @@
 
 #include <stdint.h>
 
+#include "base/cpus.h"
+
 /* Nodes per package, domains (one last-level cache each) per node, cores per domain, threads per
  * core. Cores are numbered first, in this order, then their second threads, as Linux does. */
 struct sysfs_machine {
@@ -16,3 +18,7 @@ void sysfs_put(const char *root, const char *path, const char *text);
 void sysfs_putf(const char *root, const char *text, const char *path_format, ...)
     __attribute__((format(printf, 3, 4)));
 void sysfs_make(const char *root, const struct sysfs_machine *machine);
+
+/* CPUs as a list names them ("0-3,8"); and that a set is those. */
+struct cpus sysfs_cpus(const char *list);
+void sysfs_assert_cpus(const struct cpus *set, const char *list);

@@ -27,20 +27,6 @@ static struct topology machine(const struct sysfs_machine *m)
     return t;
 }
 
-static struct cpus list(const char *text)
-{
-    struct cpus set;
-    struct error err;
-    assert_int_equal(cpus_parse("list", text, &set, &err), 0);
-    return set;
-}
-
-static void assert_set(const struct cpus *set, const char *text)
-{
-    struct cpus wanted = list(text);
-    assert_true(cpus_equal(set, &wanted));
-}
-
 static void test_threads_take_cores_of_one_cache_then_of_one_node(void **state)
 {
     (void)state;
@@ -71,7 +57,7 @@ static void test_threads_take_cores_of_one_cache_then_of_one_node(void **state)
     };
     struct topology t = machine(&large);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct cpus allowed = list(cases[i].allowed);
+        struct cpus allowed = sysfs_cpus(cases[i].allowed);
         struct placement p;
         struct error err;
         char order[256] = "";
@@ -92,7 +78,7 @@ static void test_more_threads_than_cpus_are_told(void **state)
 {
     (void)state;
     struct topology t = machine(&small);
-    struct cpus all = list("0-1"), none = list("7");
+    struct cpus all = sysfs_cpus("0-1"), none = sysfs_cpus("7");
     struct placement p;
     struct error err;
     assert_int_equal(placement_choose(&t, &all, 5, &p, &err), 0);
@@ -113,7 +99,7 @@ static void test_default_threads_are_cores_within_the_quota(void **state)
 {
     (void)state;
     struct topology t = machine(&large);
-    struct cpus all = list("0-31"), some = list("0,16,1"), none = list("");
+    struct cpus all = sysfs_cpus("0-31"), some = sysfs_cpus("0,16,1"), none = sysfs_cpus("");
     assert_int_equal(placement_default_threads(&t, &all, 0), 16);
     assert_int_equal(placement_default_threads(&t, &some, 0), 2);
     assert_int_equal(placement_default_threads(&t, &all, 2500), 3);
@@ -127,16 +113,16 @@ static void test_masks_are_a_cpu_or_its_cache(void **state)
 {
     (void)state;
     struct topology t = machine(&large);
-    struct cpus allowed = list("0-31"), mask, few = list("0-1,17,2");
+    struct cpus allowed = sysfs_cpus("0-31"), mask, few = sysfs_cpus("0-1,17,2");
     struct placement p;
     struct error err;
     assert_int_equal(placement_choose(&t, &allowed, 4, &p, &err), 0);
     placement_mask(&t, &p, 3, true, &allowed, &mask);
-    assert_set(&mask, "3");
+    sysfs_assert_cpus(&mask, "3");
     placement_mask(&t, &p, 3, false, &allowed, &mask);
-    assert_set(&mask, "2-3,18-19");
+    sysfs_assert_cpus(&mask, "2-3,18-19");
     placement_mask(&t, &p, 0, false, &few, &mask);
-    assert_set(&mask, "0-1,17");
+    sysfs_assert_cpus(&mask, "0-1,17");
     topology_fini(&t);
 }
 
@@ -146,29 +132,29 @@ static void test_shares_are_apart_while_there_is_room(void **state)
     (void)state;
     static const char *const wanted[] = {"0-3,16-19", "4-7,20-23", "8-11,24-27", "12-15,28-31"};
     struct topology t = machine(&large);
-    struct cpus all = list("0-31"), share;
+    struct cpus all = sysfs_cpus("0-31"), share;
     uint16_t n_users[CPUS_MAX] = {0};
     struct error err;
     bool shared;
     for (int turn = 0; turn < 4; turn++) {
         assert_int_equal(placement_share(&t, &all, n_users, 4, &share, &shared, &err), 0);
         assert_false(shared);
-        assert_set(&share, wanted[turn]);
+        sysfs_assert_cpus(&share, wanted[turn]);
         for (uint32_t i = 0; i < CPUS_MAX; i++)
             n_users[i] += cpus_has(&share, i);
     }
     assert_int_equal(placement_share(&t, &all, n_users, 2, &share, &shared, &err), 0);
     assert_true(shared); /* nothing is free: the cores that fewest use */
-    assert_set(&share, "0-1,16-17");
+    sysfs_assert_cpus(&share, "0-1,16-17");
     n_users[5] = 0; /* its sibling is used: the core is not free */
     n_users[30] = 0;
     n_users[14] = 0;
     assert_int_equal(placement_share(&t, &all, n_users, 1, &share, &shared, &err), 0);
     assert_false(shared);
-    assert_set(&share, "14,30");
+    sysfs_assert_cpus(&share, "14,30");
     assert_int_equal(placement_share(&t, &all, n_users, 99, &share, &shared, &err), 0);
     assert_true(shared);
-    assert_set(&share, "0-31");
+    sysfs_assert_cpus(&share, "0-31");
     topology_fini(&t);
 }
 

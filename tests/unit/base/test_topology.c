@@ -16,20 +16,6 @@
 /* 2 packages × 2 nodes × 2 domains × 2 cores × 2 threads: CPUs 0-15, their siblings 16-31. */
 static const struct sysfs_machine large = {2, 2, 2, 2, 2};
 
-static struct cpus list(const char *text)
-{
-    struct cpus set;
-    struct error err;
-    assert_int_equal(cpus_parse("list", text, &set, &err), 0);
-    return set;
-}
-
-static void assert_set(const struct cpus *set, const char *text)
-{
-    struct cpus wanted = list(text);
-    assert_true(cpus_equal(set, &wanted));
-}
-
 static void test_a_machine_of_two_packages_is_read(void **state)
 {
     (void)state;
@@ -52,9 +38,9 @@ static void test_a_machine_of_two_packages_is_read(void **state)
     assert_int_equal(cpu->caches[1].bytes, 32 << 10); /* not the instructions' */
     assert_null(topology_cpu(&t, 32));
     assert_true(topology_node_cpus(&t, 3, &set));
-    assert_set(&set, "12-15,28-31");
+    sysfs_assert_cpus(&set, "12-15,28-31");
     assert_false(topology_node_cpus(&t, 4, &set));
-    set = list("0-3,16-19,4");
+    set = sysfs_cpus("0-3,16-19,4");
     assert_int_equal(topology_n_cores(&t, &set), 5);
     assert_int_equal(topology_n_nodes(&t, &set), 2);
     assert_int_equal(topology_n_caches(&t, &set, 3, &bytes), 3);
@@ -112,7 +98,7 @@ static void test_a_kernel_that_says_little_is_one_node(void **state)
     assert_int_equal(topology_init(&t, root, &err), STATUS_NOT_FOUND);
     assert_string_equal(err.message, "topology: there is no devices/system/cpu/online");
     topology_fini(&t);
-    struct cpus set = list("1,3");
+    struct cpus set = sysfs_cpus("1,3");
     assert_int_equal(topology_init_flat(&t, &set, &err), 0);
     assert_int_equal(t.n_cpus, 2);
     assert_int_equal(topology_cpu(&t, 3)->domain, 1);
@@ -256,7 +242,7 @@ static void test_cpus_are_named_by_number_and_node(void **state)
             assert_string_equal(err.message, cases[i].message);
         } else {
             assert_int_equal(rc, 0);
-            assert_set(&set, cases[i].set);
+            sysfs_assert_cpus(&set, cases[i].set);
         }
     }
     topology_fini(&t);

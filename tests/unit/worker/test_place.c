@@ -25,10 +25,7 @@ static int decide(const struct sysfs_machine *machine, const struct settings *se
 
 static void assert_mask(const struct place *place, uint32_t i, const char *text)
 {
-    struct cpus wanted;
-    struct error err;
-    assert_int_equal(cpus_parse("wanted", text, &wanted, &err), 0);
-    assert_true(cpus_equal(&place->thread_cpus[i], &wanted));
+    sysfs_assert_cpus(&place->thread_cpus[i], text);
 }
 
 static void test_threads_are_kept_only_where_they_may_be(void **state)
