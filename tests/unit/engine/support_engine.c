@@ -284,12 +284,9 @@ void run_assert_same(const struct run_result *a, const struct run_result *b, con
                  b->n_prompt_logprobs);
 }
 
-struct engine_request run_simple(uint32_t n_prompt, uint32_t max_tokens)
+struct engine_request run_request(const uint32_t *prompt, uint32_t n_prompt, uint32_t max_tokens)
 {
-    static uint32_t prompt[512];
     struct engine_request req;
-    if (!prompt[0])
-        run_random_prompt(1, prompt, 512, 280);
     engine_request_init(&req);
     req.prompt_ids = prompt;
     req.n_prompt_ids = n_prompt;
@@ -298,11 +295,37 @@ struct engine_request run_simple(uint32_t n_prompt, uint32_t max_tokens)
     return req;
 }
 
+struct engine_request run_simple(uint32_t n_prompt, uint32_t max_tokens)
+{
+    static uint32_t prompt[512];
+    if (!prompt[0])
+        run_random_prompt(1, prompt, 512, 280);
+    return run_request(prompt, n_prompt, max_tokens);
+}
+
 struct engine_stats run_stats(struct engine *engine)
 {
     struct engine_stats s;
     engine_get_stats(engine, &s);
     return s;
+}
+
+void run_disturb(struct engine *engine, struct run_result *results, uint32_t n)
+{
+    struct error err;
+    for (uint32_t i = 0; i < n; i++) {
+        run_wait_ids(engine, &results[i], 1 + i);
+        if (i % 3 == 0)
+            engine_cancel(engine, results[i].id);
+        else if (i % 3 == 1)
+            engine_pause(engine, results[i].id, true);
+        else /* may come too late */
+            (void)engine_update(engine, results[i].id, &(struct engine_update){.max_tokens = 100},
+                                &err);
+    }
+    for (uint32_t i = 1; i < n; i += 3)
+        engine_pause(engine, results[i].id, false);
+    run_wait(engine, results, n);
 }
 
 void run_wait_idle(struct engine *engine)

@@ -56,7 +56,9 @@ void run_close(struct engine *engine);
  * is still under way when the test comes round to it, however busy the machine is. */
 void run_slow_steps(int64_t ns);
 
-/* The first n tokens of one random prompt of 512, greedy, beyond the end of text. */
+/* Greedy, beyond the end of text; the prompt must stay until it is submitted. */
+struct engine_request run_request(const uint32_t *prompt, uint32_t n_prompt, uint32_t max_tokens);
+/* The first n tokens of one random prompt of 512, as run_request() has it. */
 struct engine_request run_simple(uint32_t n_prompt, uint32_t max_tokens);
 struct engine_stats run_stats(struct engine *engine);
 /* Until nothing runs or waits. */
@@ -73,6 +75,9 @@ void run_wait_ids(struct engine *engine, struct run_result *result, uint32_t n);
 /* Waits for news at most 100 ms. */
 void run_pause(void);
 void run_sleep_ms(int64_t ms);
+/* Each once it has some tokens, the later the more: of three the first is cancelled, the second
+ * paused, the third shortened to 100. Then the paused ones go on, and all are waited for. */
+void run_disturb(struct engine *engine, struct run_result *results, uint32_t n);
 void run_result_fini(struct run_result *result);
 
 /* Prompts of any length from a generator, ids below `vocab`, never special ones (≥ 3). */

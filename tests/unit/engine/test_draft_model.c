@@ -47,22 +47,9 @@ static uint32_t prompt[64];
 
 static struct engine_request simple(uint32_t n_prompt, uint32_t max_tokens)
 {
-    struct engine_request req;
-    engine_request_init(&req);
     for (uint32_t i = 0; i < 64; i++)
         prompt[i] = 40 + i * 7 % 90;
-    req.prompt_ids = prompt;
-    req.n_prompt_ids = n_prompt;
-    req.stopping.max_tokens = max_tokens;
-    req.stopping.ignore_eos = true;
-    return req;
-}
-
-static struct engine_stats stats_of(struct engine *engine)
-{
-    struct engine_stats s;
-    engine_get_stats(engine, &s);
-    return s;
+    return run_request(prompt, n_prompt, max_tokens);
 }
 
 static struct engine_config draft_config(const char *draft, bool always)
@@ -84,13 +71,13 @@ static void test_its_own_twin_is_always_right(void **state)
     for (int i = 0; i < 3; i++) {
         struct engine_request req = simple(40, 100);
         struct run_result result, again;
-        uint64_t before = stats_of(engine).n_decode_steps;
+        uint64_t before = run_stats(engine).n_decode_steps;
         req.sampling.temperature = i ? 1.2f : 0;
         req.sampling.top_p = i == 2 ? 0.9f : 1;
         req.sampling.seed = 7;
         run_submit(engine, &req, &result);
         run_wait(engine, &result, 1);
-        uint64_t n_steps = stats_of(engine).n_decode_steps - before;
+        uint64_t n_steps = run_stats(engine).n_decode_steps - before;
         assert_int_equal(result.usage.n_accepted_tokens, result.usage.n_drafted_tokens);
         assert_int_equal(n_steps + result.usage.n_accepted_tokens, 99);
         assert_true(n_steps <= 99 / 9 + 4); /* and it has to catch up with the prompt */
@@ -119,11 +106,11 @@ static void test_its_keys_and_values_are_found_by_their_own_caller_alone(void **
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct engine_request req = simple(64, 20);
         struct run_result result;
-        struct engine_stats before = stats_of(engine), after;
+        struct engine_stats before = run_stats(engine), after;
         req.cache_salt = rows[i].salt;
         run_submit(engine, &req, &result);
         run_wait(engine, &result, 1);
-        after = stats_of(engine);
+        after = run_stats(engine);
         assert_int_equal(after.n_draft_found > before.n_draft_found, rows[i].finds);
         if (rows[i].finds) /* three blocks of 16 and more */
             assert_true(after.n_draft_found - before.n_draft_found >= 48 &&
@@ -165,7 +152,6 @@ static void test_disturbed_drafts_lose_no_block_and_no_token(void **state)
 {
     static struct run_result results[24], alone;
     struct engine_config cfg = draft_config(TINY "q4_1.gguf", true);
-    struct error err;
     (void)state;
     cfg.executor.kv_tokens = 1024;
     cfg.executor.kv_block_size = 4;
@@ -182,19 +168,7 @@ static void test_disturbed_drafts_lose_no_block_and_no_token(void **state)
         req.sampling.n = 1 + i % 2;
         run_submit(engine, &req, &results[i]);
     }
-    for (uint32_t i = 0; i < 24; i++) {
-        run_wait_ids(engine, &results[i], 1 + i);
-        if (i % 3 == 0)
-            engine_cancel(engine, results[i].id);
-        else if (i % 3 == 1)
-            engine_pause(engine, results[i].id, true);
-        else /* may come too late */
-            (void)engine_update(engine, results[i].id, &(struct engine_update){.max_tokens = 100},
-                                &err);
-    }
-    for (uint32_t i = 1; i < 24; i += 3)
-        engine_pause(engine, results[i].id, false);
-    run_wait(engine, results, 24);
+    run_disturb(engine, results, 24);
     for (uint32_t i = 0; i < 24; i++) {
         if (i % 3 == 1) /* preempted or not: what it believed to have written, it had */
             assert_int_equal(results[i].usage.n_accepted_tokens, results[i].usage.n_drafted_tokens);
@@ -206,7 +180,7 @@ static void test_disturbed_drafts_lose_no_block_and_no_token(void **state)
         }
         run_result_fini(&results[i]);
     }
-    struct engine_stats s = stats_of(engine);
+    struct engine_stats s = run_stats(engine);
     assert_true(s.n_preemptions > 0 && s.n_accepted_tokens > 100);
     assert_int_equal(s.n_blocks_free, s.n_blocks);
     run_result_fini(&alone);

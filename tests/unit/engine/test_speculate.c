@@ -18,15 +18,9 @@ static uint32_t prompt[64];
 
 static struct engine_request simple(uint32_t max_tokens)
 {
-    struct engine_request req;
-    engine_request_init(&req);
     for (uint32_t i = 0; i < 64; i++)
         prompt[i] = 40 + i % 7;
-    req.prompt_ids = prompt;
-    req.n_prompt_ids = 64;
-    req.stopping.max_tokens = max_tokens;
-    req.stopping.ignore_eos = true;
-    return req;
+    return run_request(prompt, 64, max_tokens);
 }
 
 /* Runs without and with drafts; the answers are equal. Returns decode steps of both. */
@@ -166,7 +160,6 @@ static void test_disturbed_drafts_lose_no_block_and_no_token(void **state)
     cfg.draft_tokens = 8;
     cfg.executor.kv_tokens = 1024;
     struct engine *engine = run_open(&cfg);
-    struct error err;
     (void)state;
     run_slow_steps(NS_PER_MS / 4);
     for (uint32_t i = 0; i < 24; i++) {
@@ -178,19 +171,7 @@ static void test_disturbed_drafts_lose_no_block_and_no_token(void **state)
         req.sampling.n = 1 + i % 2;
         run_submit(engine, &req, &results[i]);
     }
-    for (uint32_t i = 0; i < 24; i++) {
-        run_wait_ids(engine, &results[i], 1 + i);
-        if (i % 3 == 0)
-            engine_cancel(engine, results[i].id);
-        else if (i % 3 == 1)
-            engine_pause(engine, results[i].id, true);
-        else /* may come too late */
-            (void)engine_update(engine, results[i].id, &(struct engine_update){.max_tokens = 100},
-                                &err);
-    }
-    for (uint32_t i = 1; i < 24; i += 3)
-        engine_pause(engine, results[i].id, false);
-    run_wait(engine, results, 24);
+    run_disturb(engine, results, 24);
     for (uint32_t i = 0; i < 24; i++) {
         for (uint32_t c = 0; c < results[i].n_choices; c++) {
             const struct run_choice *choice = &results[i].choices[c];
