@@ -1,0 +1,119 @@
+#include "manager/operation_view.h"
+
+#include "manager/manager.h"
+#include "manager/message.h"
+#include "manager/supervise.h"
+
+/* Stages in their order; an operation is as far as its last replica. */
+enum stage {
+    STAGE_PLACE,
+    STAGE_START,
+    STAGE_PACK,
+    STAGE_WARM,
+    STAGE_DRAIN,
+    STAGE_STOP,
+    STAGE_DONE
+};
+static const char *const stage_names[] = {
+    [STAGE_PLACE] = "place", [STAGE_START] = "start", [STAGE_PACK] = "pack", [STAGE_WARM] = "warm",
+    [STAGE_DRAIN] = "drain", [STAGE_STOP] = "stop",   [STAGE_DONE] = "done",
+};
+
+/* Is to end, or its process is. */
+static bool replica_leaves(int kind, const pb_replica *replica)
+{
+    return kind == OPERATION_UNLOAD || replica->retiring ||
+           (replica->restart_epoch && replica->restart_epoch == replica->epoch);
+}
+
+static enum stage replica_stage(int kind, const pb_replica *replica, const pb_status *status)
+{
+    if (!replica)
+        return STAGE_DONE;
+    if (replica_leaves(kind, replica))
+        return (int)replica->state == REPLICA_STOPPED           ? STAGE_DONE
+               : status && (int)status->state != WORKER_STOPPED ? STAGE_DRAIN
+                                                                : STAGE_STOP;
+    switch ((int)replica->state) {
+    case REPLICA_PENDING:
+        return STAGE_PLACE;
+    case REPLICA_LOADING:
+        return status && status->n_ranks && status->ranks[0]->bytes_total ? STAGE_PACK
+                                                                          : STAGE_START;
+    case REPLICA_WARMING:
+        return STAGE_WARM;
+    default:
+        return STAGE_DONE;
+    }
+}
+
+/* False where memory is exhausted. */
+static bool add_ranks(pb_operation *operation, const char *replica_id, const pb_status *status)
+{
+    for (size_t i = 0; i < status->n_ranks; i++) {
+        pb_operation_rank *rank =
+            MESSAGE_NEW(pb_operation_rank, sluice__manager__v1__operation_rank__descriptor);
+        if (!rank || !message_set(&rank->replica_id, replica_id) ||
+            !message_set_copy(&rank->progress, status->ranks[i]) ||
+            !message_append(&operation->n_ranks, &operation->ranks, rank)) {
+            if (rank)
+                message_free(&rank->base);
+            return false;
+        }
+        operation->bytes_done += status->ranks[i]->bytes_done;
+        operation->bytes_total += status->ranks[i]->bytes_total;
+    }
+    if (status->eta_ms > operation->eta_ms)
+        operation->eta_ms = status->eta_ms;
+    return true;
+}
+
+const pb_replica *operation_view_failed(const struct manager *manager,
+                                        const pb_operation *operation)
+{
+    for (size_t i = 0; i < operation->n_replica_ids; i++) {
+        const pb_replica *replica = catalog_replica(&manager->catalog, operation->replica_ids[i]);
+        if (replica && (int)replica->state == REPLICA_FAILED)
+            return replica;
+    }
+    return NULL;
+}
+
+/* One of an earlier version's record says nothing. */
+static const char *failed_stage(const pb_replica *replica)
+{
+    return *replica->failed_stage ? replica->failed_stage : stage_names[STAGE_START];
+}
+
+bool operation_view_lay_over(struct manager *manager, pb_operation *operation)
+{
+    enum stage stage = STAGE_DONE, leaving = STAGE_DONE;
+    for (size_t i = 0; i < operation->n_replica_ids; i++) {
+        const char *id = operation->replica_ids[i];
+        const pb_replica *replica = catalog_replica(&manager->catalog, id);
+        struct replica_view view = {0};
+        supervisor_view(manager->supervisor, id, &view);
+        if (view.status && !add_ranks(operation, id, view.status))
+            return false;
+        enum stage of_replica = replica_stage(operation->kind, replica, view.status);
+        bool leaves = replica && replica_leaves(operation->kind, replica);
+        enum stage *of_kind = leaves ? &leaving : &stage;
+        *of_kind = of_replica < *of_kind ? of_replica : *of_kind;
+    }
+    /* What is to come waits for what has to go; what has failed has come no further. */
+    const char *name = stage_names[leaving != STAGE_DONE ? leaving : stage];
+    const pb_replica *failed = operation_view_failed(manager, operation);
+    if (leaving == STAGE_DONE && stage == STAGE_DONE && failed)
+        name = failed_stage(failed);
+    return message_set(&operation->stage, name);
+}
+
+const char *operation_view_final_stage(const struct manager *manager, const pb_operation *operation,
+                                       enum operation_state state)
+{
+    const pb_replica *replica = operation_view_failed(manager, operation);
+    return state == OPERATION_DONE        ? stage_names[STAGE_DONE]
+           : state == OPERATION_CANCELLED ? stage_names[STAGE_STOP]
+           : replica                      ? failed_stage(replica)
+                                          : stage_names[STAGE_START];
+}

@@ -1,0 +1,18 @@
+/* operation_view.h: how far an operation is: what its replicas' records and workers say now, laid
+ * over its own record. Loop thread only. */
+#pragma once
+
+#include <stdbool.h>
+
+#include "manager/pb.h"
+
+struct manager;
+
+/* Fills in ranks, bytes, the time left and the stage. False where memory is exhausted. */
+bool operation_view_lay_over(struct manager *manager, pb_operation *operation);
+/* Its first replica that has failed (the catalog's), or NULL. */
+const pb_replica *operation_view_failed(const struct manager *manager,
+                                        const pb_operation *operation);
+/* The stage that is recorded with an end; static, or the catalog's. */
+const char *operation_view_final_stage(const struct manager *manager, const pb_operation *operation,
+                                       enum operation_state state);
