@@ -271,6 +271,21 @@ void service_change(struct service *service, struct rpc_call *call, const Protob
                               .arg = arg});
 }
 
+void service_change_copy(struct service *service, struct rpc_call *call,
+                         const ProtobufCMessage *request, const char *request_id,
+                         const struct service_change *change, const void *arg, size_t n_bytes)
+{
+    struct error err;
+    void *copy = malloc(n_bytes);
+    if (!copy) {
+        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        service_fail(call, &err);
+        return;
+    }
+    memcpy(copy, arg, n_bytes);
+    service_change(service, call, request, request_id, change, copy);
+}
+
 void service_once(struct service *service, struct rpc_call *call, const ProtobufCMessage *request,
                   const char *request_id, const struct service_change *change, void *arg,
                   void (*go_on)(struct service *service, struct rpc_call *call,

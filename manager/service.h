@@ -71,6 +71,12 @@ struct service_change {
 void service_change(struct service *service, struct rpc_call *call, const ProtobufCMessage *request,
                     const char *request_id, const struct service_change *change, void *arg);
 
+/* The same with a copy of `arg`, of n_bytes, which change->free_arg frees. Where there is no memory
+ * for it the call is refused and nothing else freed: `arg` must not own anything yet. */
+void service_change_copy(struct service *service, struct rpc_call *call,
+                         const ProtobufCMessage *request, const char *request_id,
+                         const struct service_change *change, const void *arg, size_t n_bytes);
+
 /* Only looks whether the request was answered before: then answers the call again, else calls
  * `go_on` on the loop thread (also where the request id is empty). */
 void service_once(struct service *service, struct rpc_call *call, const ProtobufCMessage *request,

@@ -278,7 +278,7 @@ static int plan(struct service *service, struct rpc_call *call, const load_reque
 void service_load(struct service *service, struct rpc_call *call, const ProtobufCMessage *message)
 {
     const load_request *request = (const load_request *)message;
-    struct load_args args = {0}, *copy;
+    struct load_args args = {0};
     struct error err;
     int status = check_load(service->manager, request, &args, &err);
     if (status == 0 && request->validate_only)
@@ -290,11 +290,6 @@ void service_load(struct service *service, struct rpc_call *call, const Protobuf
     }
     if (request->validate_only)
         return;
-    if (!(copy = malloc(sizeof(*copy)))) {
-        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-        service_fail(call, &err);
-        return;
-    }
-    *copy = args;
-    service_change(service, call, message, request->request_id, &load_change, copy);
+    service_change_copy(service, call, message, request->request_id, &load_change, &args,
+                        sizeof(args));
 }

@@ -173,7 +173,7 @@ static int check_id(const char *field, const char *id, struct error *err)
 static void replace(struct service *service, struct rpc_call *call, const ProtobufCMessage *message,
                     const drain_request *request, const struct service_change *change)
 {
-    struct replace_args args = {.limits = service_limits(service->manager)}, *copy = NULL;
+    struct replace_args args = {.limits = service_limits(service->manager)};
     struct error err;
     int status = request_id_check(request->request_id, &err);
     if (status == 0)
@@ -181,14 +181,11 @@ static void replace(struct service *service, struct rpc_call *call, const Protob
     if (status == 0)
         status = service_grace(service->manager, request->has_grace_ms, request->grace_ms,
                                &args.grace_ms, &err);
-    if (status == 0 && !(copy = malloc(sizeof(*copy))))
-        status = out_of_memory(&err);
     if (status != 0) {
         service_fail(call, &err);
         return;
     }
-    *copy = args;
-    service_change(service, call, message, request->request_id, change, copy);
+    service_change_copy(service, call, message, request->request_id, change, &args, sizeof(args));
 }
 
 void service_drain_replica(struct service *service, struct rpc_call *call,
@@ -316,15 +313,14 @@ void service_cancel_operation(struct service *service, struct rpc_call *call,
 {
     const cancel_request *request = (const cancel_request *)message;
     struct error err;
-    uint32_t *grace_ms = malloc(sizeof(*grace_ms));
-    int status = grace_ms ? request_id_check(request->request_id, &err) : out_of_memory(&err);
+    uint32_t grace_ms = (uint32_t)service->manager->settings.drain_grace_ms;
+    int status = request_id_check(request->request_id, &err);
     if (status == 0)
         status = check_id("id", request->id, &err);
     if (status != 0) {
-        free(grace_ms);
         service_fail(call, &err);
         return;
     }
-    *grace_ms = (uint32_t)service->manager->settings.drain_grace_ms;
-    service_change(service, call, message, request->request_id, &cancel_change, grace_ms);
+    service_change_copy(service, call, message, request->request_id, &cancel_change, &grace_ms,
+                        sizeof(grace_ms));
 }

@@ -194,7 +194,7 @@ static int plan(struct service *service, struct rpc_call *call, const unload_req
 void service_unload(struct service *service, struct rpc_call *call, const ProtobufCMessage *message)
 {
     const unload_request *request = (const unload_request *)message;
-    struct unload_args args, *copy;
+    struct unload_args args;
     struct error err;
     int status = check_unload(service->manager, request, &args, &err);
     if (status == 0 && request->validate_only)
@@ -205,11 +205,6 @@ void service_unload(struct service *service, struct rpc_call *call, const Protob
     }
     if (request->validate_only)
         return;
-    if (!(copy = malloc(sizeof(*copy)))) {
-        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-        service_fail(call, &err);
-        return;
-    }
-    *copy = args;
-    service_change(service, call, message, request->request_id, &unload_change, copy);
+    service_change_copy(service, call, message, request->request_id, &unload_change, &args,
+                        sizeof(args));
 }
