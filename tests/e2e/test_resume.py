@@ -11,7 +11,7 @@ import pytest
 
 from conftest import model_path, patience
 from invariants import worker_processes, worker_status
-from test_generate_stream import Stream as GenerateStream, alone, quiet
+from generate_stream import Stream as GenerateStream, alone, quiet
 
 N_TOKENS = 144
 ENV = {"SLUICE_RESTART_BACKOFF_INITIAL": "100ms", "SLUICE_STALL_TIMEOUT": f"{round(patience(1500))}ms", "SLUICE_KILL_GRACE": "500ms"}

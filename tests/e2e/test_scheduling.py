@@ -8,7 +8,7 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 
 from conftest import BIN, model_path, patience
-from test_generate_stream import Stream
+from generate_stream import Stream
 
 
 def details(error):
