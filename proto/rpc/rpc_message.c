@@ -12,6 +12,8 @@
 
 /* Memory protobuf-c takes per wire field while it scans, and per unknown field it keeps. */
 enum { SCANNED_FIELD_BYTES = 40, UNKNOWN_FIELD_BYTES = 64 };
+/* What an element of a list takes, at most, per byte that it takes on the wire. */
+enum { LIST_EXPANSION = 8 };
 
 struct walk {
     const ProtobufCMessageDescriptor *root;
@@ -248,9 +250,25 @@ static const ProtobufCFieldDescriptor *find_field(const ProtobufCMessageDescript
     return protobuf_c_message_descriptor_get_field(descriptor, (unsigned)number);
 }
 
+/* A message that stands again is merged into the one before: protobuf-c makes each list of the two
+ * anew, so that many of them would take the square of their number in time and, in an arena, in
+ * memory. `n_bytes`: on the wire, of the message they are in, so far. */
+static int charge_again(struct walk *walk, const ProtobufCMessageDescriptor *descriptor,
+                        const ProtobufCFieldDescriptor *field, size_t n_bytes, uint64_t *seen)
+{
+    if (field->type != PROTOBUF_C_TYPE_MESSAGE || field->label == PROTOBUF_C_LABEL_REPEATED)
+        return 0;
+    uint64_t bit = (uint64_t)1 << (size_t)(field - descriptor->fields) % 64;
+    bool again = (*seen & bit) != 0;
+    *seen |= bit;
+    return again ? charge(walk, LIST_EXPANSION * n_bytes) : 0;
+}
+
 static int walk_message(struct walk *walk, const ProtobufCMessageDescriptor *descriptor,
                         ProtobufCMessage *message, struct span span)
 {
+    const uint8_t *start = span.at;
+    uint64_t seen = 0;
     int status = charge(walk, descriptor->sizeof_message);
     while (status == 0 && span.at < span.end) {
         const uint8_t *at = span.at;
@@ -270,7 +288,9 @@ static int walk_message(struct walk *walk, const ProtobufCMessageDescriptor *des
         const ProtobufCFieldDescriptor *field = find_field(descriptor, number);
         walk->fill.odd |= field == NULL;
         if (field != NULL) {
-            status = check_known(walk, field, message, wire, at, &value);
+            status = charge_again(walk, descriptor, field, (size_t)(span.at - start), &seen);
+            if (status == 0)
+                status = check_known(walk, field, message, wire, at, &value);
         } else if (++walk->n_unknown > RPC_MESSAGE_MAX_UNKNOWN_FIELDS) {
             status = malformed(walk, at, "more than 1024 unknown fields");
         } else {

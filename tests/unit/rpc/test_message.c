@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "base/arena.h"
 #include "base/error.h"
 #include "proto/rpc/rpc_message.h"
 #include "sluice/manager/v1/types.pb-c.h"
@@ -144,6 +145,31 @@ static void test_parse_when_decoded_form_explodes_then_refused(void **state)
     free(bytes);
 }
 
+/* Each is merged into the one before, with all lists made anew: the square of their number. */
+static void test_parse_when_one_message_stands_often_then_refused(void **state)
+{
+    enum { N_FEW = 100, N_MANY = 5000 };
+    static uint8_t bytes[4 * N_MANY];
+    ProtobufCMessage *message = NULL;
+    struct arena arena;
+    struct error err;
+    (void)state;
+    arena_init(&arena, 0, 0);
+    for (size_t i = 0; i < sizeof(bytes); i += 4)
+        memcpy(bytes + i, "\x42\x02\x12", 4); /* stopping, with an empty stop text */
+    const ProtobufCMessageDescriptor *type = &sluice__v1__generate_request__descriptor;
+    assert_int_equal(rpc_message_parse(type, bytes, 4 * (size_t)N_FEW, &message, &err), 0);
+    assert_int_equal(((Sluice__V1__GenerateRequest *)message)->stopping->n_stop, N_FEW);
+    rpc_message_free(message);
+    assert_int_equal(rpc_message_parse(type, bytes, sizeof(bytes), &message, &err),
+                     STATUS_RESOURCE_EXHAUSTED);
+    assert_string_equal(err.reason, "MESSAGE_TOO_LARGE");
+    assert_int_equal(rpc_message_parse_in(&arena, type, bytes, sizeof(bytes), &message, &err),
+                     STATUS_RESOURCE_EXHAUSTED);
+    assert_true(arena.used_bytes < RPC_MESSAGE_MAX_EXPANSION);
+    arena_fini(&arena);
+}
+
 static void test_parse_when_truncated_anywhere_then_never_accepted_as_other_text(void **state)
 {
     static char model[] = "smollm", text[] = "Once upon ☃", stop[] = "\n";
@@ -191,6 +217,7 @@ int main(void)
         cmocka_unit_test(test_pack_when_optional_is_zero_then_it_survives),
         cmocka_unit_test(test_parse_when_fields_are_unknown_then_few_pass_and_many_do_not),
         cmocka_unit_test(test_parse_when_decoded_form_explodes_then_refused),
+        cmocka_unit_test(test_parse_when_one_message_stands_often_then_refused),
         cmocka_unit_test(test_parse_when_truncated_anywhere_then_never_accepted_as_other_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
