@@ -67,6 +67,15 @@ static bool is_too_long(const uint8_t *from, const uint8_t *end)
     return end - from == 10 && end[-1] > 1;
 }
 
+/* Tags and lengths, of which protobuf-c reads five bytes. */
+static bool take_short_varint(struct walk *walk, struct span *span, uint64_t *out_value)
+{
+    const uint8_t *from = span->at;
+    bool taken = take_varint(span, out_value);
+    walk->fill.odd |= span->at - from > 5;
+    return taken;
+}
+
 static int charge(struct walk *walk, size_t n_bytes)
 {
     walk->memory_bytes += n_bytes;
@@ -223,7 +232,7 @@ static int take_value(struct walk *walk, struct span *span, enum wire wire, stru
         n_bytes = 4;
         break;
     case WIRE_BYTES:
-        if (!take_varint(span, &value))
+        if (!take_short_varint(walk, span, &value))
             return malformed(walk, at, "a length is cut short or longer than 10 bytes");
         if (value > (uint64_t)(span->end - span->at))
             return malformed(walk, at, "a length goes beyond the end");
@@ -274,7 +283,7 @@ static int walk_message(struct walk *walk, const ProtobufCMessageDescriptor *des
         const uint8_t *at = span.at;
         uint64_t tag = 0;
         struct value value = {0, {NULL, NULL}};
-        if (!take_varint(&span, &tag))
+        if (!take_short_varint(walk, &span, &tag))
             return malformed(walk, at, "a tag is cut short or longer than 10 bytes");
         uint64_t number = tag >> 3;
         if (number == 0 || number > 0x1FFFFFFF)

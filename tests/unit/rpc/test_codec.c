@@ -194,6 +194,18 @@ static void test_codec_when_messages_are_odd_then_as_protobuf_c(void **state)
         assert_true(compare_all(odd) > N_ROUNDS * 9 / 10);
 }
 
+/* Of tags and lengths protobuf-c reads five bytes. */
+static void test_codec_when_tag_or_length_is_long_then_as_protobuf_c(void **state)
+{
+    static const uint8_t tag[] = {0x8A, 0x80, 0x80, 0x80, 0x80, 0x00, 0x01, 'a'};
+    static const uint8_t length[] = {0x0A, 0x81, 0x80, 0x80, 0x80, 0x80, 0x00, 'a'};
+    const ProtobufCMessageDescriptor *type = &sluice__v1__generate_request__descriptor;
+    bool ok;
+    (void)state;
+    assert_true(decodes_as_protobuf_c(type, tag, sizeof(tag), &ok));
+    assert_true(decodes_as_protobuf_c(type, length, sizeof(length), &ok));
+}
+
 /* Kinds of numbers that no message of ours has. */
 static void test_fill_when_numbers_are_zigzag_then_signed(void **state)
 {
@@ -263,6 +275,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_codec_when_messages_are_usual_then_as_protobuf_c),
         cmocka_unit_test(test_codec_when_messages_are_odd_then_as_protobuf_c),
+        cmocka_unit_test(test_codec_when_tag_or_length_is_long_then_as_protobuf_c),
         cmocka_unit_test(test_fill_when_numbers_are_zigzag_then_signed),
         cmocka_unit_test(test_fill_when_message_is_usual_then_all_of_it_is_one_piece),
     };
