@@ -17,9 +17,9 @@ import pytest
 
 from conftest import BIN, patience, sanitized
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from manager_program import Manager
 from plumbing import Plumbing
 from test_limits import Server
-from test_manager import Manager
 
 LONG = bool(os.environ.get("SLUICE_LONG"))
 EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED

@@ -1,7 +1,6 @@
 """What the manager tells of its operations and events, and to whom: the stage at which one failed, readers that do not read,
 memory that is not what it should be. Fake workers first (tests/support/fake_worker.c), the real ones at the end."""
 import json
-import os
 import sqlite3
 import subprocess
 import time
@@ -11,8 +10,8 @@ import psutil
 import pytest
 
 from conftest import BIN, sanitized
+from manager_program import C, manager  # noqa: F401 (fixtures)
 from test_malloc import Control
-from test_manager import C, Manager, fails, manager  # noqa: F401 (fixtures)
 from test_scale import cancel, scale, watch_events
 
 

@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from conftest import BIN, patience
+from manager_program import C, fails, manager, retry, settle  # noqa: F401 (fixtures)
 from test_faults import Stream, check_equal, load, requests, undisturbed, wait_tokens
-from test_manager import C, Manager, fails, manager, retry, settle  # noqa: F401 (fixtures)
 
 
 def watch_events(manager, from_seq=0, timeout=patience(20)):

@@ -12,10 +12,10 @@ import grpc
 import psutil
 import pytest
 
+import manager_program
 import plumbing
-import test_manager
 from conftest import BIN, free_port, patience, sanitized
-from test_manager import reason
+from manager_program import reason
 
 UID = 54321
 HARD = resource.getrlimit(resource.RLIMIT_NPROC)[1]
@@ -56,7 +56,7 @@ def home(monkeypatch):
     folder = pathlib.Path(tempfile.mkdtemp(prefix="sl", dir="/tmp"))
     for name in ("sluice-manager", "sluice-server", "fake_worker"):
         shutil.copy2(BIN / name, folder / name)
-    for module in (test_manager, plumbing):
+    for module in (manager_program, plumbing):
         monkeypatch.setattr(module, "BIN", folder)
     popen = subprocess.Popen
 
@@ -72,7 +72,7 @@ def home(monkeypatch):
 
 
 def test_the_manager_refuses_what_needs_a_process_and_goes_on_by_itself(home, stubs):
-    m = test_manager.Manager(home, stubs)
+    m = manager_program.Manager(home, stubs)
     os.chown(m.models, UID, UID)
     try:
         m.up("--restart-backoff-initial", "200ms", "--restart-backoff-max", "500ms", "--crash-limit", "64")
