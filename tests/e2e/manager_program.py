@@ -39,12 +39,11 @@ class Manager:
         self.process = None
         self.channel = None
 
-    def start(self, *args, env=None, preexec=None, worker=None):
+    def start(self, *args, env=None, worker=None):
         self.log = open(self.folder / "log", "ab")
         self.process = subprocess.Popen(
             [BIN / "sluice-manager", "--state-dir", self.state, "--worker", worker or BIN / "fake_worker", "--model-root",
-             self.models, *FAST, *args], stdout=self.log, stderr=self.log, env=dict(os.environ, **(env or {})),
-            preexec_fn=preexec)
+             self.models, *FAST, *args], stdout=self.log, stderr=self.log, env=dict(os.environ, **(env or {})))
         return self
 
     def connect(self):

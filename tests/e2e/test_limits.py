@@ -2,7 +2,6 @@
 the right status, and nobody else notices."""
 import os
 import re
-import resource
 import signal
 import socket
 import statistics
@@ -22,16 +21,21 @@ from test_stall import Health
 pytestmark = pytest.mark.alone
 
 
+def limited(what, most):
+    """What goes before a command: it has this limit. Not Popen's preexec_fn: gRPC's handlers of a fork end the child at times."""
+    return ["/usr/bin/prlimit", f"--{what}={most}:{most}", "--"]
+
+
 class Server:
     """One sluice-server of its own, fed by the routes of a running Sluice."""
 
     def __init__(self, sluice, *args, files=None):
         self.port, self.metrics_port = free_port(), free_port()
         self.address = f"127.0.0.1:{self.port}"
-        limit = (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))) if files else None
+        limit = limited("nofile", files) if files else []
         self.process = subprocess.Popen(
-            [BIN / "sluice-server", "--manager", sluice.state / "run/manager.sock", "--listen", self.address,
-             "--metrics", f"127.0.0.1:{self.metrics_port}", *args], preexec_fn=limit, stderr=subprocess.DEVNULL)
+            [*limit, BIN / "sluice-server", "--manager", sluice.state / "run/manager.sock", "--listen", self.address,
+             "--metrics", f"127.0.0.1:{self.metrics_port}", *args], stderr=subprocess.DEVNULL)
         self.sluice = sluice
         self.channel = self.connect()
         self.inference = sluice.stubs.inference_grpc.InferenceStub(self.channel)
@@ -359,9 +363,8 @@ def test_a_server_that_may_write_no_file_serves_on(tmp_path, stubs):
     (tmp_path / "log").write_bytes(b"x")
     (tmp_path / "routes.pb").write_bytes(b"")
     with open(tmp_path / "log", "ab") as log:
-        server = subprocess.Popen([BIN / "sluice-server", "--listen", f"127.0.0.1:{port}", "--routes-file",
-                                   tmp_path / "routes.pb"], stdout=log, stderr=log,
-                                  preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)))
+        server = subprocess.Popen([*limited("fsize", 0), BIN / "sluice-server", "--listen", f"127.0.0.1:{port}", "--routes-file",
+                                   tmp_path / "routes.pb"], stdout=log, stderr=log)
     try:
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
             stub = stubs.inference_grpc.InferenceStub(channel)
