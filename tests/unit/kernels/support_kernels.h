@@ -30,6 +30,10 @@ const char *const *linear_sets(void);
 struct rig rig_open(const char *set, uint32_t n_threads);
 void rig_close(struct rig *rig);
 
+/* Whether the i-th case of a large grid is taken: all are, or every n-th where SLUICE_TEST_STEP is
+ * n (tests/run.sh under sanitizers; tests/long.sh takes all there too). */
+bool grid_takes(size_t i);
+
 /* A repeatable stream of random numbers. */
 struct random {
     uint64_t state;

@@ -101,6 +101,8 @@ static void test_attention_has_one_result_whatever_the_set_chunk_and_threads(voi
     (void)state;
     struct random r = {11};
     for (int i = 0; i < N_SETUPS; i++) {
+        if (!grid_takes((size_t)i))
+            continue;
         struct setup setup = setup_at(i);
         struct world w = make_world(&setup, &r);
         size_t n_bytes = (size_t)w.n_tokens * w.s->n_heads * w.s->head_dim * sizeof(float);
@@ -131,6 +133,8 @@ static void test_decode_rows_of_many_sequences_equal_the_rows_alone(void **state
     (void)state;
     struct random r = {12};
     for (int i = 0; i < N_SETUPS; i++) {
+        if (!grid_takes((size_t)i))
+            continue;
         struct setup setup = setup_at(i);
         struct world w = make_world(&setup, &r);
         const struct setup *s = w.s;

@@ -121,7 +121,7 @@ static void test_linear_of_every_type_and_set_gives_the_same_bits(void **state)
     struct random r = {1};
     for (int t = 0; t < N_TYPES; t++)
         for (int i = 0; i < N_SHAPES; i++)
-            if (shapes[i].k % dtype_block_elems(all_types[t]) == 0)
+            if (shapes[i].k % dtype_block_elems(all_types[t]) == 0 && grid_takes((size_t)(t + i)))
                 check_shape(all_types[t], &shapes[i], &r);
 }
 
@@ -268,6 +268,8 @@ static void test_linear_of_any_number_of_rows_gives_the_same_bits(void **state)
             struct weight *w = pack_weight(rig.ops, &desc, raw);
             run_linear_op(&rig, w, x, M, K, whole);
             for (uint32_t m = 1; m < M; m++) {
+                if (!grid_takes(m + (size_t)t))
+                    continue;
                 run_linear_op(&rig, w, x + (size_t)(M - m) * K, m, K, part);
                 assert_same_bits(whole + (size_t)(M - m) * N, part, (size_t)m * N * 4,
                                  dtype_name(all_types[t]));
