@@ -30,9 +30,11 @@ build() { cmake --preset "$1" >/dev/null && cmake --build "build/$1" -- --quiet;
 part_sanitizers() { # address + undefined behaviour over every unit test and every end-to-end test
     run "configure asan" cmake --preset asan -DSLUICE_PLAIN_KERNELS=OFF
     run "build asan" build asan
-    run "unit tests under ASan + UBSan" ctest --test-dir build/asan --output-on-failure --timeout 1500 -j 2
+    run "unit tests under ASan + UBSan" ctest --test-dir build/asan --output-on-failure --timeout 1500 -j 3 -LE "model|accuracy"
     run "configure asan for whole programs" cmake --preset asan -DSLUICE_PLAIN_KERNELS=ON
     run "build asan for whole programs" build asan
+    run "unit tests with the sample model under ASan + UBSan" ctest --test-dir build/asan --output-on-failure --timeout 1500 -j 2 \
+        -L "model|accuracy"
     # A program that a report ended is started again, and its streams go on: so reports are files, and there must be none.
     local reports=$root/build/asan-reports
     rm -rf "$reports" && mkdir -p "$reports"
