@@ -1,5 +1,6 @@
 #include "manager/service.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -276,6 +277,7 @@ void service_change_copy(struct service *service, struct rpc_call *call,
                          const struct service_change *change, const void *arg, size_t n_bytes)
 {
     struct error err;
+    assert(change->free_arg);
     void *copy = malloc(n_bytes);
     if (!copy) {
         error_set(&err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
