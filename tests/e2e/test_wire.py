@@ -101,7 +101,7 @@ def unharmed(p, streams=16, tokens=25, room=RSS_ROOM):
         before, pid = rss(p), p.server.pid
         yield
         assert p.server.poll() is None, f"the server ended: {p.server.returncode}\n{p.text()}"
-        time.sleep(0.5)
+        time.sleep(1)  # two rounds, also where other work slows them
         load.terminate()
         out, err = load.communicate(timeout=patience(60))
         figures = json.loads(out)
