@@ -3,7 +3,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-enum wire { WIRE_VARINT = 0, WIRE_FIXED64 = 1, WIRE_BYTES = 2, WIRE_FIXED32 = 5 };
+#include "proto/rpc/rpc_wire.h"
 
 /* What is written lies from `at` on. */
 struct tail {
@@ -59,48 +59,6 @@ static uint64_t zigzag(int64_t value)
     return (uint64_t)value << 1 ^ (uint64_t)(value >> 63);
 }
 
-/* Elements of numbers alone: how far apart they lie, 0 for all else. */
-static size_t number_bytes(ProtobufCType type)
-{
-    switch (type) {
-    case PROTOBUF_C_TYPE_INT32:
-    case PROTOBUF_C_TYPE_SINT32:
-    case PROTOBUF_C_TYPE_SFIXED32:
-    case PROTOBUF_C_TYPE_UINT32:
-    case PROTOBUF_C_TYPE_FIXED32:
-    case PROTOBUF_C_TYPE_FLOAT:
-    case PROTOBUF_C_TYPE_ENUM:
-        return 4;
-    case PROTOBUF_C_TYPE_INT64:
-    case PROTOBUF_C_TYPE_SINT64:
-    case PROTOBUF_C_TYPE_SFIXED64:
-    case PROTOBUF_C_TYPE_UINT64:
-    case PROTOBUF_C_TYPE_FIXED64:
-    case PROTOBUF_C_TYPE_DOUBLE:
-        return 8;
-    case PROTOBUF_C_TYPE_BOOL:
-        return sizeof(protobuf_c_boolean);
-    default:
-        return 0;
-    }
-}
-
-static enum wire number_wire(ProtobufCType type)
-{
-    switch (type) {
-    case PROTOBUF_C_TYPE_SFIXED32:
-    case PROTOBUF_C_TYPE_FIXED32:
-    case PROTOBUF_C_TYPE_FLOAT:
-        return WIRE_FIXED32;
-    case PROTOBUF_C_TYPE_SFIXED64:
-    case PROTOBUF_C_TYPE_FIXED64:
-    case PROTOBUF_C_TYPE_DOUBLE:
-        return WIRE_FIXED64;
-    default:
-        return WIRE_VARINT;
-    }
-}
-
 static uint64_t load_varint(ProtobufCType type, const void *value)
 {
     int32_t i32;
@@ -124,7 +82,7 @@ static uint64_t load_varint(ProtobufCType type, const void *value)
 
 static bool put_number(struct tail *tail, ProtobufCType type, const void *value)
 {
-    switch (number_wire(type)) {
+    switch (wire_of(type)) {
     case WIRE_FIXED32:
         return put_bytes(tail, value, 4);
     case WIRE_FIXED64:
@@ -154,8 +112,7 @@ static bool put_value(struct tail *tail, const ProtobufCFieldDescriptor *field, 
         return (message == NULL || put_message(tail, message)) &&
                put_length_and_tag(tail, field, end);
     default:
-        return put_number(tail, field->type, value) &&
-               put_tag(tail, field, number_wire(field->type));
+        return put_number(tail, field->type, value) && put_tag(tail, field, wire_of(field->type));
     }
 }
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "proto/rpc/rpc_wire.h"
 
 enum { FIRST_CAPACITY = 4 }; /* of a list; then it doubles */
 
@@ -14,28 +15,6 @@ static void *at(ProtobufCMessage *message, unsigned offset)
 static bool is_oneof(const ProtobufCFieldDescriptor *field)
 {
     return (field->flags & PROTOBUF_C_FIELD_FLAG_ONEOF) != 0;
-}
-
-static bool is_fixed(ProtobufCType type)
-{
-    return type == PROTOBUF_C_TYPE_SFIXED32 || type == PROTOBUF_C_TYPE_FIXED32 ||
-           type == PROTOBUF_C_TYPE_FLOAT || type == PROTOBUF_C_TYPE_SFIXED64 ||
-           type == PROTOBUF_C_TYPE_FIXED64 || type == PROTOBUF_C_TYPE_DOUBLE;
-}
-
-static size_t number_bytes(ProtobufCType type)
-{
-    switch (type) {
-    case PROTOBUF_C_TYPE_INT64:
-    case PROTOBUF_C_TYPE_SINT64:
-    case PROTOBUF_C_TYPE_SFIXED64:
-    case PROTOBUF_C_TYPE_UINT64:
-    case PROTOBUF_C_TYPE_FIXED64:
-    case PROTOBUF_C_TYPE_DOUBLE:
-        return 8;
-    default:
-        return 4;
-    }
 }
 
 static void store_number(void *to, ProtobufCType type, uint64_t value)
@@ -191,12 +170,12 @@ static const uint8_t *next_number(const uint8_t *from, ProtobufCType type, uint6
 {
     uint64_t value = 0;
     uint32_t low;
-    if (is_fixed(type) && number_bytes(type) == 4) {
+    if (wire_of(type) == WIRE_FIXED32) {
         memcpy(&low, from, sizeof(low));
         *out_value = low;
         return from + sizeof(low);
     }
-    if (is_fixed(type)) {
+    if (wire_of(type) == WIRE_FIXED64) {
         memcpy(out_value, from, sizeof(*out_value));
         return from + sizeof(*out_value);
     }

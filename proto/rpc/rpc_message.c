@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/utf8.h"
 #include "proto/rpc/rpc_fill.h"
+#include "proto/rpc/rpc_wire.h"
 
 /* Memory protobuf-c takes per wire field while it scans, and per unknown field it keeps. */
 enum { SCANNED_FIELD_BYTES = 40, UNKNOWN_FIELD_BYTES = 64 };
@@ -111,28 +112,6 @@ static int check_string(struct walk *walk, const ProtobufCFieldDescriptor *field
         return error_field(walk->err, path, "byte %zu is not valid UTF-8", offset);
     return error_field(walk->err, path, "byte %zu is NUL, which a string must not hold",
                        (size_t)(nul - bytes));
-}
-
-enum wire { WIRE_VARINT = 0, WIRE_FIXED64 = 1, WIRE_BYTES = 2, WIRE_FIXED32 = 5 };
-
-static enum wire wire_of(ProtobufCType type)
-{
-    switch (type) {
-    case PROTOBUF_C_TYPE_SFIXED32:
-    case PROTOBUF_C_TYPE_FIXED32:
-    case PROTOBUF_C_TYPE_FLOAT:
-        return WIRE_FIXED32;
-    case PROTOBUF_C_TYPE_SFIXED64:
-    case PROTOBUF_C_TYPE_FIXED64:
-    case PROTOBUF_C_TYPE_DOUBLE:
-        return WIRE_FIXED64;
-    case PROTOBUF_C_TYPE_STRING:
-    case PROTOBUF_C_TYPE_BYTES:
-    case PROTOBUF_C_TYPE_MESSAGE:
-        return WIRE_BYTES;
-    default:
-        return WIRE_VARINT;
-    }
 }
 
 static int check_packed(struct walk *walk, const ProtobufCFieldDescriptor *field,
