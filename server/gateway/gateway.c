@@ -26,7 +26,7 @@
 #include "server/gateway/service.h"
 #include "server/gateway/standstill.h"
 
-enum { TICK_MS = 50, SLOW_CHECK_MS = 250 };
+enum { TICK_MS = 50, CHECK_MS = 250, MAX_CHECK_MS = 1000, CHECKS_PER_LIMIT = 30 };
 struct route_table *gateway_routes(struct gateway *gateway)
 {
     pthread_mutex_lock(&gateway->lock);
@@ -266,11 +266,32 @@ static void give_memory_back(struct gateway *gateway, struct heap_watch *watch, 
     heap_watch(watch, stats.n_live, stats.n_accepted, now_ns);
 }
 
+/* How often all requests are looked at for what is over: each look fetches a few cold lines of each
+ * of them, so no oftener than the shortest limit needs to be kept within a few percent. */
+static int64_t look_period_ns(const struct gateway_limits *limits)
+{
+    uint64_t ms = limits->slow_reader_ms;
+    if (limits->max_pause_ms < ms)
+        ms = limits->max_pause_ms;
+    if (limits->request_timeout_ms < ms)
+        ms = limits->request_timeout_ms;
+    ms /= CHECKS_PER_LIMIT;
+    ms = ms < CHECK_MS ? CHECK_MS : ms > MAX_CHECK_MS ? MAX_CHECK_MS : ms;
+    return (int64_t)ms * NS_PER_MS;
+}
+
+static void end_what_is_over(struct gateway *gateway, int64_t now_ns)
+{
+    end_slow_readers(gateway, now_ns);
+    standstill_tick(gateway, now_ns);
+    rpc_server_end_overdue(gateway->server, gateway->config.limits.request_timeout_ms);
+}
+
 static void *run_ticker(void *arg)
 {
     struct gateway *gateway = arg;
     struct heap_watch heap = {0};
-    int64_t next_slow_ns = 0, next_watchdog_ns = 0;
+    int64_t next_check_ns = 0, next_look_ns = 0, next_watchdog_ns = 0;
     pthread_mutex_lock(&gateway->lock);
     while (!gateway->stopping) {
         struct timespec until;
@@ -286,13 +307,14 @@ static void *run_ticker(void *arg)
         dispatch_retry_waiting(gateway);
         reattach_tick(gateway, now_ns);
         tell_watchdog(gateway, now_ns, &next_watchdog_ns);
-        if (now_ns >= next_slow_ns) {
-            end_slow_readers(gateway, now_ns);
+        if (now_ns >= next_check_ns) {
             generate_streams_tick(gateway, now_ns);
-            standstill_tick(gateway, now_ns);
-            rpc_server_end_overdue(gateway->server, gateway->config.limits.request_timeout_ms);
             give_memory_back(gateway, &heap, now_ns);
-            next_slow_ns = now_ns + SLOW_CHECK_MS * NS_PER_MS;
+            next_check_ns = now_ns + CHECK_MS * NS_PER_MS;
+        }
+        if (now_ns >= next_look_ns) {
+            end_what_is_over(gateway, now_ns);
+            next_look_ns = now_ns + look_period_ns(&gateway->config.limits);
         }
         pthread_mutex_lock(&gateway->lock);
     }
