@@ -331,8 +331,8 @@ static void take(struct draft_job *job, const struct sample_result *result, stru
         return;
     if (m->is_trial)
         m->hope = chance; /* whether it is asked in the next step too */
-    else
-        m->rest = FIRST_REST;
+    else if (!d->n_ids)
+        m->rest = FIRST_REST; /* not for more of a trial, which only its spent time makes cheap */
     m->is_trial = false;
     g->tokens += job->chance;
     g->cost += 1.0f;

@@ -219,25 +219,46 @@ static ssize_t answer(const struct pair *pair)
     return send(pair->peer, "x", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/* Symptom: a client that gave back window while the server closed lost the end of its stream. */
-static void test_a_closed_one_is_read_until_the_peer_closes(void **state)
+/* What lingers does so for a second: where the machine itself stood still for so long, what is seen
+ * says nothing, and is looked at again. */
+static bool in_time(int64_t since_ns)
 {
-    struct pair *pair = *state;
+    return clock_now_ns() - since_ns < NS_PER_S * 8 / 10;
+}
+
+static bool is_read_until_the_peer_closes(void)
+{
+    void *state;
     size_t at = 0;
+    bool heard = true;
+    setup(&state);
+    struct pair *pair = state;
+    int64_t begin_ns = clock_now_ns();
     assert_int_equal(send_some(pair, 0, 100), 100);
     assert_int_equal(answer(pair), 1);
     rpc_cork_shutdown(&pair->cork);
     assert_int_equal(answer(pair), 1);
     leave(pair, true);
     for (int i = 0; i < 50; i++, usleep(1000))
-        assert_int_equal(answer(pair), 1);
+        heard = heard && answer(pair) == 1;
     rpc_cork_settle(0);
-    assert_int_equal(read_some(pair, &at, 200), 100);
-    assert_int_equal(read_some(pair, &at, 1), 0);
-    int64_t closed_ns = clock_now_ns();
+    ssize_t n = read_some(pair, &at, 200), n_after = read_some(pair, &at, 1);
+    bool valid = in_time(begin_ns);
+    assert_true(!valid || (heard && n == 100 && n_after == 0));
     assert_int_equal(shutdown(pair->peer, SHUT_WR), 0);
     rpc_cork_settle(PATIENCE_S * 1000);
-    assert_true(clock_now_ns() - closed_ns < NS_PER_S * 9 / 10); /* it did not wait for its time */
+    valid = in_time(begin_ns); /* it did not wait for its time */
+    teardown(&state);
+    return valid;
+}
+
+/* Symptom: a client that gave back window while the server closed lost the end of its stream. */
+static void test_a_closed_one_is_read_until_the_peer_closes(void **state)
+{
+    int n_tries = 0;
+    (void)state;
+    while (!is_read_until_the_peer_closes())
+        assert_true(++n_tries < 5);
 }
 
 static void test_who_does_not_close_is_not_waited_for_for_ever(void **state)
@@ -258,18 +279,11 @@ static void test_who_is_owed_nothing_is_left_at_once(void **state)
     assert_int_equal(errno, EPIPE);
 }
 
-/* Symptom: lingering connections took the descriptors that were kept for workers and files. */
-static void test_as_many_linger_as_descriptors_allow(void **state)
+static bool as_many_linger_as(uint32_t most)
 {
-    enum { N = 40, FILES = 160, MOST = FILES / 8 };
+    enum { N = 40 };
     static struct pair pairs[N];
-    struct rlimit before, few;
-    (void)state;
-    rpc_cork_settle(PATIENCE_S * 1000);
-    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
-    few = (struct rlimit){.rlim_cur = FILES, .rlim_max = before.rlim_max};
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
-    assert_int_equal(rpc_cork_max_lingering(), MOST);
+    bool heard[N];
     for (int i = 0; i < N; i++) {
         int fds[2];
         assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
@@ -277,15 +291,35 @@ static void test_as_many_linger_as_descriptors_allow(void **state)
         pairs[i].peer = fds[1];
         rpc_cork_init(&pairs[i].cork, fds[0]);
     }
+    int64_t begin_ns = clock_now_ns();
     for (int i = 0; i < N; i++)
         leave(&pairs[i], true);
     for (int i = 0; i < N; i++)
-        assert_int_equal(answer(&pairs[i]), i < MOST ? 1 : -1);
-    for (int i = 0; i < N; i++) {
+        heard[i] = answer(&pairs[i]) == 1;
+    bool valid = in_time(begin_ns);
+    for (uint32_t i = 0; i < N; i++) {
+        assert_true(!valid || heard[i] == (i < most));
         close(pairs[i].peer);
         pthread_mutex_destroy(&pairs[i].cork.lock);
     }
     rpc_cork_settle(PATIENCE_S * 1000);
+    return valid;
+}
+
+/* Symptom: lingering connections took the descriptors that were kept for workers and files. */
+static void test_as_many_linger_as_descriptors_allow(void **state)
+{
+    enum { FILES = 160, MOST = FILES / 8 };
+    struct rlimit before, few;
+    int n_tries = 0;
+    (void)state;
+    rpc_cork_settle(PATIENCE_S * 1000);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    few = (struct rlimit){.rlim_cur = FILES, .rlim_max = before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    assert_int_equal(rpc_cork_max_lingering(), MOST);
+    while (!as_many_linger_as(MOST))
+        assert_true(++n_tries < 5);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
     assert_int_equal(rpc_cork_max_lingering(), before.rlim_cur < 4096 ? before.rlim_cur / 8 : 512);
 }
