@@ -141,8 +141,10 @@ if wants fuzz; then
     check "fuzz: a planted bug is found" tests/fuzz/seeded_bug.sh
 fi
 if wants e2e; then
-    # Most of these tests wait more than they work: files run side by side, but for those marked as measuring time or the machine.
-    SLUICE_BIN=$root/build/dev/bin count_pytest "end to end, side by side" -n $(($(nproc) + 1)) --dist loadfile -m "not alone" tests/e2e
+    # Most of these tests wait more than they work: files run side by side, two to a processor, but for those marked as measuring time or
+    # the machine.
+    SLUICE_TEST_PIN=1 SLUICE_BIN=$root/build/dev/bin count_pytest "end to end, side by side" -n $(($(nproc) * 2)) --dist loadfile \
+        --no-loadscope-reorder -m "not alone" tests/e2e
     SLUICE_BIN=$root/build/dev/bin count_pytest "end to end, alone" -m alone tests/e2e
     check "quickstart, from nothing but the tree" tests/e2e/quickstart.sh
 fi

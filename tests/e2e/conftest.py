@@ -52,8 +52,22 @@ def model_path():
     return path
 
 
+# Where files run side by side, the longest begin first.
+LONGEST = ["resume", "fault_clients", "scheduling", "malloc", "speculate", "seeded_bugs", "speculate_model", "generate_stream", "scale",
+           "clients", "faults", "wire", "manager"]
+
+
 def pytest_configure(config):
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker and os.environ.get("SLUICE_TEST_PIN"):  # compute threads that share their cores with others mostly wait for each other
+        cpus = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cpus[int(worker[2:]) % len(cpus)]})
     config.addinivalue_line("markers", "alone: measures time or the machine, so nothing may run beside it (tests/run.sh)")
+
+
+def pytest_collection_modifyitems(items):
+    rank = {f"test_{name}": i for i, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
 
 
 @pytest.fixture(scope="session")

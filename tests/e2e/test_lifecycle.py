@@ -377,5 +377,8 @@ def test_what_a_stop_ended_comes_back_without_having_died(fresh):
     fresh.process.wait()
     for pid in left:
         os.kill(pid, signal.SIGKILL)
+    until = time.monotonic() + patience(20)
+    while any(map(alive, left)) and time.monotonic() < until:
+        time.sleep(0.02)
     start()
     assert {kind for kind, _ in told_since(seq)} == {"replica.died"}

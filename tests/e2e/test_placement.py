@@ -61,6 +61,7 @@ def replica(tmp_path):
         one.end()
 
 
+@pytest.mark.alone  # files that run side by side have one each
 @pytest.mark.skipif(len(ALLOWED) < 2, reason="needs two CPUs")
 def test_compute_threads_have_a_cpu_each_of_those_that_are_the_workers_own(replica):
     first, second = ALLOWED[:2]
@@ -75,6 +76,7 @@ def test_compute_threads_have_a_cpu_each_of_those_that_are_the_workers_own(repli
     assert f'thread_cpus="{first} {second}"' in worker.log.read_text()
 
 
+@pytest.mark.alone  # files that run side by side have one each
 @pytest.mark.skipif(len(ALLOWED) < 2, reason="needs two CPUs")
 def test_a_worker_that_is_told_one_cpu_has_one_thread_on_it(replica):
     worker = replica(TINY_MODEL, "--cpus", str(ALLOWED[1]))

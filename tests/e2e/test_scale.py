@@ -203,6 +203,7 @@ def test_scale_where_some_fail_keeps_the_others(manager):
     assert ready(manager) == ["r1", "r2", "r3"] and len(manager.replicas()) == 3
 
 
+@pytest.mark.alone  # files that run side by side have one each
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 def test_replicas_have_cpus_of_their_own_while_there_are_enough(manager):
     first, second = sorted(os.sched_getaffinity(0))[:2]
