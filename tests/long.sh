@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What takes longer than every commit can wait for; each part ≤ 60 minutes. Run before an issue is resolved; figures go to docs/testing.md.
-#   tests/long.sh PART...      sanitizers tsan fuzz accuracy load plumbing faults malloc bench peers, or all
+#   tests/long.sh PART...      tidy sanitizers tsan fuzz accuracy load plumbing faults malloc bench peers, or all
 set -uo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -26,6 +26,11 @@ pytest() { # a short base folder: sockets lie below it, whose paths have 107 byt
     return $rc
 }
 build() { cmake --preset "$1" >/dev/null && cmake --build "build/$1" -- --quiet; }
+
+part_tidy() { # clang-tidy with its analyzer as deep as it goes by default
+    run "build dev" build dev
+    run "clang-tidy" tests/lint/tidy.sh build/dev
+}
 
 part_sanitizers() { # address + undefined behaviour over every unit test and every end-to-end test
     run "configure asan" cmake --preset asan -DSLUICE_PLAIN_KERNELS=OFF
@@ -68,7 +73,7 @@ no_files() { # and what is in them, where there are; one that was killed as it b
 }
 
 part_fuzz() { # ≥ 60 s and ≥ 10⁵ runs each; then a planted bug must be found
-    run "configure fuzz" cmake --preset fuzz -DSLUICE_TESTS=OFF
+    run "configure fuzz" cmake --preset fuzz -DSLUICE_TESTS=OFF -DSLUICE_PLAIN_KERNELS=OFF
     run "build fuzz" cmake --build build/fuzz --target fuzzers -- --quiet
     local target
     for target in build/fuzz/bin/fuzz_*; do run "$(basename "$target")" tests/fuzz/run_one.sh "$target" 60 100000; done
@@ -121,7 +126,7 @@ part_peers() { # other engines on the same models, run in turn; the table for do
 
 [ $# -gt 0 ] || { sed -n '2,3s/^# //p' "$0"; exit 2; }
 parts=("$@")
-[ "$1" = all ] && parts=(sanitizers tsan fuzz accuracy load plumbing faults malloc bench peers)
+[ "$1" = all ] && parts=(tidy sanitizers tsan fuzz accuracy load plumbing faults malloc bench peers)
 for part in "${parts[@]}"; do
     declare -F "part_$part" >/dev/null || { echo "no part $part" >&2; exit 2; }
     started=$SECONDS

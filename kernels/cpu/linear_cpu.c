@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <string.h>
 
 #include "base/status.h"
@@ -114,6 +115,7 @@ static void run_split(struct stream *s, struct split_job *job)
 {
     const struct weight_cpu *w = job->parts[0].linear.w;
     uint32_t m = job->n_rows, n_threads = thread_pool_size(stream_cpu(s)->pool);
+    assert(w != NULL && m > 0);
     job->inner = inner_of(s->ops);
     job->stream = stream_cpu(s);
     uint32_t row_bytes = w->k_pad * (w->base.act_kind == ACT_INT8 ? 1 : 4);
@@ -136,6 +138,7 @@ static void run_split(struct stream *s, struct split_job *job)
     if (w->base.act_kind == ACT_BF16 && job->inner->bf16_tile_rows > 0)
         fit = job->inner->bf16_tile_rows;
     job->row_block = fit < m ? fit : m;
+    assert(job->row_block > 0);
     job->items_per_block = wanted < job->n_panels ? (uint32_t)wanted : job->n_panels;
     if (job->items_per_block == 0)
         job->items_per_block = 1;
