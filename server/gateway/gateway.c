@@ -184,30 +184,40 @@ struct slow_list {
     int64_t now_ns;
 };
 
+enum { SLOW_AT_ONCE = sizeof(((struct slow_list *)0)->relays) / sizeof(struct relay *) };
+
 static void collect_slow(void *ctx, struct relay *relay)
 {
     struct slow_list *slow = ctx;
-    if (slow->n < 64 && relay_is_slow(relay, slow->now_ns)) {
+    if (slow->n < SLOW_AT_ONCE && relay_is_slow(relay, slow->now_ns)) {
         relay_retain(relay);
         slow->relays[slow->n++] = relay;
     }
 }
 
+static void end_slow(struct gateway *gateway, struct relay *relay)
+{
+    struct error err;
+    /* A message is stuck in flight: the client gets code and text only, so the reason is in the
+     * text too. */
+    error_set(&err, STATUS_RESOURCE_EXHAUSTED,
+              "SLOW_READER: the client has taken nothing for %llu ms",
+              (unsigned long long)gateway->config.limits.slow_reader_ms);
+    error_reason(&err, "SLOW_READER");
+    gateway_count_event(gateway, GATEWAY_SLOW_READER);
+    relay_abort(relay, &err);
+}
+
 static void end_slow_readers(struct gateway *gateway, int64_t now_ns)
 {
-    struct slow_list slow = {.n = 0, .now_ns = now_ns};
-    registry_each(&gateway->registry, collect_slow, &slow);
-    for (uint32_t i = 0; i < slow.n; i++) {
-        struct error err;
-        /* A message is stuck in flight: the client gets code and text only, so the reason is in
-         * the text too. */
-        error_set(&err, STATUS_RESOURCE_EXHAUSTED,
-                  "SLOW_READER: the client has taken nothing for %llu ms",
-                  (unsigned long long)gateway->config.limits.slow_reader_ms);
-        error_reason(&err, "SLOW_READER");
-        gateway_count_event(gateway, GATEWAY_SLOW_READER);
-        relay_abort(slow.relays[i], &err);
-        relay_release(slow.relays[i]);
+    struct slow_list slow = {.n = SLOW_AT_ONCE, .now_ns = now_ns};
+    while (slow.n == SLOW_AT_ONCE) {
+        slow.n = 0;
+        registry_each(&gateway->registry, collect_slow, &slow);
+        for (uint32_t i = 0; i < slow.n; i++) {
+            end_slow(gateway, slow.relays[i]);
+            relay_release(slow.relays[i]);
+        }
     }
 }
 

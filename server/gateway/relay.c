@@ -403,6 +403,7 @@ void relay_abort(struct relay *relay, const struct error *why)
     pthread_mutex_lock(&relay->lock);
     relay_fix_outcome(relay, why);
     relay->forgotten = true;
+    relay->put_ns = 0; /* it is ended once, though its call may take a while to go */
     struct error status = relay->outcome.status ? relay->outcome : *why;
     struct relay_sink *sink = relay->sink;
     if (sink)

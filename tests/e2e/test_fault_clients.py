@@ -265,7 +265,7 @@ def test_f18_a_stalled_reader_pauses_alone_and_is_ended(plumbing):  # noqa: F811
     alone, beside = statistics.median(p99["alone"]), statistics.median(p99["beside"])
     print(f"p99 between tokens: {alone:.2f} ms alone, {beside:.2f} ms beside it ({100 * (beside / alone - 1):+.1f} %), of {p99}; "
           f"at most {highest['alone'] >> 10} KiB resident alone, {highest['beside'] >> 10} KiB beside it; ended after {lived:.1f} s")
-    assert SLOW_S - 0.5 <= lived <= SLOW_S + (1 if LONG else 5), lived
+    assert SLOW_S - 0.5 <= lived <= SLOW_S + (2 if LONG else 5), lived  # looked at once a second
     assert sanitized() or highest["beside"] <= highest["alone"] * 1.01 + (8 << 20), "it is kept for"
     assert sanitized() or beside <= (alone * 1.10 if LONG else alone * 2 + 50), "the others noticed"
 
