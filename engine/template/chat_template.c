@@ -72,10 +72,12 @@ const struct text *compiler_intern(struct compiler *c, const char *data, size_t 
 static int check_text(const char *text, size_t n_bytes, struct error *err)
 {
     size_t offset;
-    if (n_bytes > CHAT_TEMPLATE_MAX_TEXT_BYTES)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED,
-                         "chat template: %zu bytes of text, the limit is %d", n_bytes,
-                         CHAT_TEMPLATE_MAX_TEXT_BYTES);
+    if (n_bytes > CHAT_TEMPLATE_MAX_TEXT_BYTES) {
+        error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                  "chat template: %zu bytes of text, the limit is %d", n_bytes,
+                  CHAT_TEMPLATE_MAX_TEXT_BYTES);
+        return error_reason(err, "TEMPLATE_LIMIT");
+    }
     if (!utf8_valid(text, n_bytes, &offset))
         return error_set(err, STATUS_INVALID_ARGUMENT, "chat template: byte %zu is not UTF-8",
                          offset);
@@ -98,6 +100,8 @@ int chat_template_compile(const char *text, size_t n_bytes, struct chat_template
     hash_map_fini(&c.names);
     if (!ok) {
         chat_template_destroy(template);
+        if (err->status == STATUS_RESOURCE_EXHAUSTED)
+            error_reason(err, "TEMPLATE_LIMIT");
         return err->status;
     }
     *out_template = template;
@@ -125,7 +129,7 @@ int chat_template_render(const struct chat_template *template,
                          struct error *err)
 {
     struct interp in;
-    interp_init(&in, err);
+    interp_init(&in, &input->limits, err);
     run(&in, template, input);
     int rc = in.failed ? err->status : STATUS_OK;
     if (!rc && !strbuf_add(out, strbuf_str(&in.out), in.out.n_bytes))

@@ -18,15 +18,16 @@ struct strbuf;
 
 enum {
     CHAT_TEMPLATE_MAX_TEXT_BYTES = 1024 * 1024,
-    CHAT_TEMPLATE_MAX_STEPS = 10 * 1000 * 1000,
-    CHAT_TEMPLATE_MAX_OUTPUT_BYTES = 4 * 1024 * 1024,
-    CHAT_TEMPLATE_MAX_DEPTH = 64, /* nesting of the text, of macro calls and of data */
+    CHAT_TEMPLATE_MAX_STEPS = 10 * 1000 * 1000,       /* where a render does not say otherwise */
+    CHAT_TEMPLATE_MAX_OUTPUT_BYTES = 4 * 1024 * 1024, /* the same */
+    CHAT_TEMPLATE_MAX_DEPTH =
+        64, /* nesting of the text, of macro calls and of data: of the stack */
     CHAT_TEMPLATE_MAX_MEMORY_BYTES = 128 * 1024 * 1024, /* values made by one render */
 };
 
 /* Compiles UTF-8 text (borrowed for the call). *out_template is owned. Errors: INVALID_ARGUMENT for
- * bad syntax, UNIMPLEMENTED for a construct outside the subset, RESOURCE_EXHAUSTED for a limit;
- * each message names the line and the construct. */
+ * bad syntax, UNIMPLEMENTED for a construct outside the subset, RESOURCE_EXHAUSTED for a limit,
+ * reason TEMPLATE_LIMIT; each message names the line and the construct. */
 int chat_template_compile(const char *text, size_t n_bytes, struct chat_template **out_template,
                           struct error *err);
 void chat_template_destroy(struct chat_template *template);
@@ -41,6 +42,11 @@ struct chat_message {
                                (tool_calls, tool_call_id, ...; "content" replaces the text) */
 };
 
+/* What a render may take; 0: as above. */
+struct chat_template_limits {
+    uint64_t max_steps, max_output_bytes;
+};
+
 /* Everything a render sees. A zeroed struct is an empty conversation. NULL texts are absent. */
 struct chat_template_input {
     const struct chat_message *messages;
@@ -52,12 +58,13 @@ struct chat_template_input {
     const char *bos_token, *eos_token, *unk_token, *pad_token;
     bool add_generation_prompt;
     int64_t now_unix_s; /* what strftime_now shows, in UTC: a re-run renders the same text */
+    struct chat_template_limits limits;
 };
 
 /* Appends the rendered text to `out`, which is untouched on failure. Errors: INVALID_ARGUMENT with
  * the line for what the template or its data did wrong (reason TEMPLATE_REFUSED, with the
  * template's own words, where it called raise_exception), INVALID_ARGUMENT with the field's name
- * for bad JSON or UTF-8 in the input, RESOURCE_EXHAUSTED for a limit. */
+ * for bad JSON or UTF-8 in the input, RESOURCE_EXHAUSTED (TEMPLATE_LIMIT) for a limit. */
 int chat_template_render(const struct chat_template *template,
                          const struct chat_template_input *input, struct strbuf *out,
                          struct error *err);

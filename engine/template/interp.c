@@ -8,13 +8,18 @@
 #include "engine/template/chat_template.h"
 
 /* Captures may hold more than the final text may: they are trimmed, replaced in and thrown away. */
-enum { MAX_BUFFER_BYTES = 4 * CHAT_TEMPLATE_MAX_OUTPUT_BYTES };
+enum { BUFFERS = 4 };
 
-void interp_init(struct interp *in, struct error *err)
+void interp_init(struct interp *in, const struct chat_template_limits *limits, struct error *err)
 {
-    *in = (struct interp){.steps_left = CHAT_TEMPLATE_MAX_STEPS, .construct = "", .err = err};
+    *in = (struct interp){.limits = *limits, .construct = "", .err = err};
+    if (!in->limits.max_steps)
+        in->limits.max_steps = CHAT_TEMPLATE_MAX_STEPS;
+    if (!in->limits.max_output_bytes)
+        in->limits.max_output_bytes = CHAT_TEMPLATE_MAX_OUTPUT_BYTES;
+    in->steps_left = in->limits.max_steps;
     arena_init(&in->arena, 64 * 1024, CHAT_TEMPLATE_MAX_MEMORY_BYTES);
-    strbuf_init(&in->out, MAX_BUFFER_BYTES);
+    strbuf_init(&in->out, BUFFERS * in->limits.max_output_bytes);
 }
 
 void interp_fini(struct interp *in)
@@ -36,6 +41,8 @@ __attribute__((format(printf, 3, 0))) static void fail_va(struct interp *in, int
                   *in->construct ? ": " : "", text);
     else
         error_set(in->err, status, "chat template: %s", text);
+    if (status == STATUS_RESOURCE_EXHAUSTED)
+        error_reason(in->err, "TEMPLATE_LIMIT");
 }
 
 struct value interp_fail(struct interp *in, const char *format, ...)
@@ -61,8 +68,8 @@ bool interp_step(struct interp *in, uint64_t n)
     if (in->failed)
         return false;
     if (n > in->steps_left) {
-        interp_fail_status(in, STATUS_RESOURCE_EXHAUSTED, "takes more than %d steps",
-                           CHAT_TEMPLATE_MAX_STEPS);
+        interp_fail_status(in, STATUS_RESOURCE_EXHAUSTED, "takes more than %llu steps",
+                           (unsigned long long)in->limits.max_steps);
         return false;
     }
     in->steps_left -= n;
@@ -85,12 +92,12 @@ void interp_write(struct interp *in, const char *bytes, size_t n_bytes)
     if (!n_bytes || !interp_step(in, n_bytes / 64))
         return;
     size_t total = in->out.n_bytes + n_bytes;
-    if (!in->n_captures && total > CHAT_TEMPLATE_MAX_OUTPUT_BYTES)
-        interp_fail_status(in, STATUS_RESOURCE_EXHAUSTED, "output is over %d bytes",
-                           CHAT_TEMPLATE_MAX_OUTPUT_BYTES);
+    if (!in->n_captures && total > in->limits.max_output_bytes)
+        interp_fail_status(in, STATUS_RESOURCE_EXHAUSTED, "output is over %llu bytes",
+                           (unsigned long long)in->limits.max_output_bytes);
     else if (!strbuf_add(&in->out, bytes, n_bytes))
-        interp_fail_status(in, STATUS_RESOURCE_EXHAUSTED, "text is over %d bytes",
-                           MAX_BUFFER_BYTES);
+        interp_fail_status(in, STATUS_RESOURCE_EXHAUSTED, "text is over %llu bytes",
+                           (unsigned long long)(BUFFERS * in->limits.max_output_bytes));
 }
 
 void interp_write_str(struct interp *in, const char *str)

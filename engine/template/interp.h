@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/strbuf.h"
 #include "engine/template/ast.h"
+#include "engine/template/chat_template.h"
 #include "engine/template/value.h"
 
 struct variable {
@@ -29,8 +30,9 @@ enum { MAX_EVAL_DEPTH = 1024 }; /* nested nodes under evaluation, over all macro
 
 struct interp {
     struct arena arena;
-    struct strbuf out;   /* rendered text, and below it captures under way */
-    unsigned n_captures; /* > 0: `out` holds unfinished captures */
+    struct strbuf out;                  /* rendered text, and below it captures under way */
+    unsigned n_captures;                /* > 0: `out` holds unfinished captures */
+    struct chat_template_limits limits; /* none is 0 */
     uint64_t steps_left;
     uint32_t line;         /* of the node being evaluated */
     const char *construct; /* its name for messages: "for", "filter 'trim'", ...; or "" */
@@ -44,7 +46,7 @@ struct interp {
     bool failed;
 };
 
-void interp_init(struct interp *in, struct error *err);
+void interp_init(struct interp *in, const struct chat_template_limits *limits, struct error *err);
 void interp_fini(struct interp *in);
 
 static inline bool interp_ok(const struct interp *in)

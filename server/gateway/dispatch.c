@@ -201,19 +201,22 @@ static int admit(struct gateway *gateway, struct relay *relay, struct error *err
     return 0;
 }
 
-void dispatch_settle_refusal(struct gateway *gateway, const struct relay *relay, struct error *err)
+void dispatch_count_refusal(struct gateway *gateway, const struct error *err)
 {
     static const struct {
         const char *reason;
         enum gateway_limit limit;
-    } rows[] = {{"QUEUE_FULL", LIMIT_QUEUED},
-                {"DEADLINE_UNREACHABLE", LIMIT_DEADLINE},
-                {"INPUT_TOO_LONG", LIMIT_INPUT_TOKENS},
-                {"CONTEXT_TOO_LONG", LIMIT_INPUT_TOKENS},
-                {"TOTAL_TOO_LONG", LIMIT_TOTAL_TOKENS}};
+    } rows[] = {{"QUEUE_FULL", LIMIT_QUEUED},           {"DEADLINE_UNREACHABLE", LIMIT_DEADLINE},
+                {"INPUT_TOO_LONG", LIMIT_INPUT_TOKENS}, {"CONTEXT_TOO_LONG", LIMIT_INPUT_TOKENS},
+                {"TOTAL_TOO_LONG", LIMIT_TOTAL_TOKENS}, {"TEMPLATE_LIMIT", LIMIT_TEMPLATE}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         if (strcmp(err->reason, rows[i].reason) == 0)
             gateway_count_refusal(gateway, rows[i].limit);
+}
+
+void dispatch_settle_refusal(struct gateway *gateway, const struct relay *relay, struct error *err)
+{
+    dispatch_count_refusal(gateway, err);
     int64_t retry_ns = err->retry_after_ms * NS_PER_MS;
     if (strcmp(err->reason, "DEADLINE_UNREACHABLE") != 0 ||
         relay->deadline_ns - clock_now_ns() > retry_ns)

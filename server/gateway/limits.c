@@ -69,6 +69,7 @@ const struct gateway_limit_row gateway_limit_rows[N_GATEWAY_LIMITS] = {
     [LIMIT_DEADLINE] = {"deadline_unreachable", {.name = NULL}},
     [LIMIT_INPUT_TOKENS] = {"input_tokens", {.name = NULL}},
     [LIMIT_TOTAL_TOKENS] = {"total_tokens", {.name = NULL}},
+    [LIMIT_TEMPLATE] = {"template", {.name = NULL}},
     [LIMIT_REPLICA_WAIT] = {"replica_wait",
                             {"replica-wait", 0, OPTION_MS, AT(replica_wait_ms), "5s", "TIME",
                              "how long a new request waits for a replica that is coming up", 0,

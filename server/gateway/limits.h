@@ -61,8 +61,9 @@ enum gateway_limit {
     LIMIT_QUEUED,
     LIMIT_CONCURRENT,
     LIMIT_DEADLINE, /* no option: the wait predicted at admission is over the request's deadline */
-    LIMIT_INPUT_TOKENS, /* these two are options of the worker, which refuses */
+    LIMIT_INPUT_TOKENS, /* these three are options of the worker, which refuses */
     LIMIT_TOTAL_TOKENS,
+    LIMIT_TEMPLATE,
     LIMIT_REPLICA_WAIT,
     LIMIT_RESUME,
     LIMIT_STALL,

@@ -8,6 +8,7 @@
 #include "base/rng.h"
 #include "proto/rpc/rpc_call.h"
 #include "proto/rpc/rpc_client.h"
+#include "server/gateway/dispatch.h"
 #include "server/gateway/gateway.h"
 #include "server/gateway/link.h"
 #include "server/gateway/service.h"
@@ -73,6 +74,7 @@ static void on_reply(void *arg, const ProtobufCMessage *response, const struct e
             error_reason(&err, "REPLICA_LOST");
             err.retry_after_ms = 1000;
         }
+        dispatch_count_refusal(forward->gateway, &err);
         rpc_call_finish(forward->call, &err);
     } else if (response->descriptor == &sluice__v1__tokenize_response__descriptor) {
         Sluice__V1__TokenizeResponse reply = *(const Sluice__V1__TokenizeResponse *)response;

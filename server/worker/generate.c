@@ -54,8 +54,9 @@ static int make_chat_prompt(struct generation *g, const struct chat_template *te
     messages[chat.n_messages++] = &user;
     chat.messages = messages;
     const struct tokenizer *tok = engine_tokenizer(g->engine);
-    int rc = prompt_render_chat(template, tok, &chat, "chat", clock_wall_ns() / NS_PER_S, &text,
-                                &guard, err);
+    struct chat_template_limits limits = settings_template_limits(g->settings);
+    int rc = prompt_render_chat(template, &limits, tok, &chat, "chat", clock_wall_ns() / NS_PER_S,
+                                &text, &guard, err);
     if (!rc)
         rc = prompt_encode_rendered(tok, &text, &guard, &g->prompt, err);
     prompt_guard_fini(&guard);

@@ -258,9 +258,10 @@ static int cut_after_content(const char *content, const char *field, struct strb
     return error_field(err, name, "the template does not render the last message's content");
 }
 
-static int render(const struct chat_template *template, const struct tokenizer *tok,
-                  const Sluice__V1__Chat *chat, const char *mark, const char *field,
-                  int64_t now_unix_s, struct arena *arena, struct strbuf *out, struct error *err)
+static int render(const struct chat_template *template, const struct chat_template_limits *limits,
+                  const struct tokenizer *tok, const Sluice__V1__Chat *chat, const char *mark,
+                  const char *field, int64_t now_unix_s, struct arena *arena, struct strbuf *out,
+                  struct error *err)
 {
     const struct tokenizer_info *info = tokenizer_info(tok);
     size_t begin = out->n_bytes;
@@ -275,7 +276,8 @@ static int render(const struct chat_template *template, const struct tokenizer *
         .pad_token = token_text(tok, info->padding_id),
         .add_generation_prompt =
             chat->has_add_generation_prompt ? chat->add_generation_prompt : true,
-        .now_unix_s = now_unix_s};
+        .now_unix_s = now_unix_s,
+        .limits = *limits};
     if (chat->continue_final_message)
         input.add_generation_prompt = false;
     int rc = fill_messages(chat, tok, mark, field, arena, &input, err);
@@ -289,7 +291,8 @@ static int render(const struct chat_template *template, const struct tokenizer *
     return rc;
 }
 
-int prompt_render_chat(const struct chat_template *template, const struct tokenizer *tok,
+int prompt_render_chat(const struct chat_template *template,
+                       const struct chat_template_limits *limits, const struct tokenizer *tok,
                        const Sluice__V1__Chat *chat, const char *field, int64_t now_unix_s,
                        struct strbuf *out, struct prompt_guard *out_guard, struct error *err)
 {
@@ -321,9 +324,11 @@ int prompt_render_chat(const struct chat_template *template, const struct tokeni
         return error_reason(err, "NO_CHAT_TEMPLATE");
     }
     arena_init(&arena, 0, ARENA_LIMIT_BYTES);
-    int rc = render(template, tok, chat, mark, field, now_unix_s, &arena, out, err);
+    int rc = render(template, limits, tok, chat, mark, field, now_unix_s, &arena, out, err);
     if (!rc)
         rc = take_marks(out, mark, out_guard, err);
+    if (rc && own && !err->field[0])
+        snprintf(err->field, sizeof(err->field), "%s.template_override", field);
     arena_fini(&arena);
     chat_template_destroy(own);
     return rc;

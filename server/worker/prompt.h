@@ -9,6 +9,7 @@
 #include "sluice/v1/inference.pb-c.h"
 
 struct chat_template;
+struct chat_template_limits;
 struct error;
 struct strbuf;
 struct token_list;
@@ -26,7 +27,8 @@ void prompt_guard_fini(struct prompt_guard *guard);
  * FAILED_PRECONDITION (reason NO_CHAT_TEMPLATE) unless the chat brings its own. Errors name the
  * field under `field` ("chat").
  */
-int prompt_render_chat(const struct chat_template *template, const struct tokenizer *tok,
+int prompt_render_chat(const struct chat_template *template,
+                       const struct chat_template_limits *limits, const struct tokenizer *tok,
                        const Sluice__V1__Chat *chat, const char *field, int64_t now_unix_s,
                        struct strbuf *out, struct prompt_guard *out_guard, struct error *err);
 

@@ -56,7 +56,7 @@ static int chat_prompt(struct worker *worker, const struct tokenizer *tok,
         *err = worker->template_error;
         return err->status;
     }
-    int rc = prompt_render_chat(worker->template, tok, chat, "chat",
+    int rc = prompt_render_chat(worker->template, &worker->template_limits, tok, chat, "chat",
                                 submit->template_time_unix_ns / NS_PER_S, &text, &guard, err);
     if (!rc)
         rc = prompt_encode_rendered(tok, &text, &guard, ids, err);

@@ -91,6 +91,7 @@ static void on_notify(void *ctx)
 static int open_template(struct worker *worker, struct error *err)
 {
     const char *path = worker->settings->chat_template_file;
+    worker->template_limits = settings_template_limits(worker->settings);
     if (path[0]) {
         int rc = template_file_load(path, &worker->own_template, err);
         worker->template = worker->own_template;

@@ -103,6 +103,12 @@ static const struct grouped_spec table[] = {
     {GROUP_SIZE,
      {"chat-template-file", 0, OPTION_STRING, FIELD(chat_template_file), "", "PATH",
       "chat template instead of the model's", 0, 0}},
+    {GROUP_SIZE,
+     {"max-template-steps", 0, OPTION_U64, FIELD(max_template_steps), "10000000", "N",
+      "steps of one rendering of a chat template", 1000, 1ULL << 40}},
+    {GROUP_SIZE,
+     {"max-template-output-bytes", 0, OPTION_U64, FIELD(max_template_output), "4M", "N",
+      "bytes of the text it makes", 1024, 1 << 28}},
     {GROUP_SERVE,
      {"socket", 0, OPTION_STRING, FIELD(socket), "", "PATH", "unix socket to serve on (mode 0600)",
       0, 0}},
@@ -457,4 +463,9 @@ int settings_engine_config(const struct settings *s, struct engine_config *out_c
         place_apply(s->place, &cfg.executor);
     *out_config = cfg;
     return 0;
+}
+
+struct chat_template_limits settings_template_limits(const struct settings *s)
+{
+    return (struct chat_template_limits){s->max_template_steps, s->max_template_output};
 }

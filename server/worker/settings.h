@@ -8,6 +8,7 @@
 
 #include "base/options.h"
 #include "engine/engine.h"
+#include "engine/template/chat_template.h"
 
 struct error;
 struct place;
@@ -18,7 +19,7 @@ struct settings {
     struct place *place; /* where its threads run, once that is decided; or NULL */
     uint64_t tp, pp, threads, context_length, kv_tokens, kv_bytes, memory_promised;
     uint64_t max_concurrent, max_queued, max_batch_tokens, prefill_chunk_tokens;
-    uint64_t max_input_tokens, max_total_tokens;
+    uint64_t max_input_tokens, max_total_tokens, max_template_steps, max_template_output;
     const char *target_itl; /* milliseconds, or "auto" */
     bool prefix_cache;
     /* serve */
@@ -70,6 +71,8 @@ const struct mode_info *settings_mode_info(enum settings_mode mode);
 /* N_MODES where the word names none. */
 enum settings_mode settings_find_mode(const char *word);
 
+/* What rendering a chat template may take. */
+struct chat_template_limits settings_template_limits(const struct settings *settings);
 /* Parses argv[1..] (argv[0] is the mode's name). Positionals: MODEL, then for generate the prompt.
  * Strings live as long as *out_options (owned). INVALID_ARGUMENT names the flag. */
 int settings_parse(enum settings_mode mode, int argc, char *const argv[],

@@ -69,8 +69,8 @@ static int render(struct text_call *text, struct engine *engine, const Sluice__V
         *err = worker->template_error;
         return err->status;
     }
-    int rc = prompt_render_chat(worker->template, tok, chat, "chat", clock_wall_ns() / NS_PER_S,
-                                out, &guard, err);
+    int rc = prompt_render_chat(worker->template, &worker->template_limits, tok, chat, "chat",
+                                clock_wall_ns() / NS_PER_S, out, &guard, err);
     if (!rc)
         rc = prompt_encode_rendered(tok, out, &guard, ids, err);
     prompt_guard_fini(&guard);

@@ -9,6 +9,7 @@
 
 #include "base/arena.h"
 #include "base/error.h"
+#include "engine/template/chat_template.h"
 #include "server/worker/wake.h"
 #include "sluice/worker/v1/worker.pb-c.h"
 
@@ -45,6 +46,7 @@ struct worker {
     struct engine *engine;
     const struct chat_template *template; /* may stay NULL */
     struct chat_template *own_template;
+    struct chat_template_limits template_limits;
     struct error template_error; /* why there is none, though the model carries one */
     uint32_t kv_block_tokens;
     int packed_fds[WORKER_MAX_RANKS]; /* handed to us, to share packed weights in */

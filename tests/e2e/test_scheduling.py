@@ -58,6 +58,26 @@ def test_limits_of_tokens_are_told_and_kept(fresh):
     assert refusals(fresh, "input_tokens") == 1 and refusals(fresh, "total_tokens") == 1
 
 
+def test_a_template_takes_so_many_steps_and_bytes_and_no_more(fresh):
+    fresh.start_measured(model_path(), "--name", "smol", "--threads", "1",
+                         env={"SLUICE_MAX_TEMPLATE_STEPS": "5000", "SLUICE_MAX_TEMPLATE_OUTPUT_BYTES": "2K"})
+    fresh.wait(lambda: fresh.run("smol", "hi", "-n", "1", check=False).returncode == 0, 30, "the model answers")
+    t = fresh.stubs.inference
+    for template, text in (("{% for i in range(6000) %}{% endfor %}", "takes more than 5000 steps"), ("{{ 'x ' * 1025 }}", "output is over 2048 bytes")):
+        chat = t.Chat(messages=[t.ChatMessage(role="user", content="hi")], template_override=template)
+        request = fresh.request("smol", "", max_tokens=1)
+        request.chat.CopyFrom(chat)
+        for call in (lambda: fresh.inference.Complete(request, timeout=patience(30)),
+                     lambda: fresh.inference.ApplyChatTemplate(t.ApplyChatTemplateRequest(model="smol", chat=chat), timeout=patience(30))):
+            with pytest.raises(grpc.RpcError) as e:
+                call()
+            assert e.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED and text in e.value.details(), e.value
+            assert details(e.value) == ("TEMPLATE_LIMIT", "chat.template_override")
+    assert refusals(fresh, "template") == 4
+    chat = t.Chat(messages=[t.ChatMessage(role="user", content="hi")], template_override="{{ 'x ' * 1024 }}")
+    assert len(fresh.inference.ApplyChatTemplate(t.ApplyChatTemplateRequest(model="smol", chat=chat), timeout=patience(30)).text) == 2048
+
+
 @pytest.mark.parametrize("args,text", [
     (["--max-total-tokens", "1"], "max_total_tokens: 1 leaves no room"), (["--max-input-tokens", "99999999"], "--max-input-tokens"),
     (["--target-itl-ms", "60001"], "--target-itl-ms"), (["--max-concurrent", "5000"], "--max-concurrent")])

@@ -443,9 +443,30 @@ static void test_one_template_renders_on_many_threads(void **state)
     chat_template_destroy(template);
 }
 
+/* Limits are those of the render, to the byte and to the step. */
+static void test_a_render_has_limits_of_its_own(void **state)
+{
+    (void)state;
+    struct chat_template_input input = {.limits = {.max_steps = 1000, .max_output_bytes = 2000}};
+    struct error err = {0};
+    assert_null(render("{% for i in range(2000) %}{% endfor %}", &input, &err));
+    assert_int_equal(err.status, STATUS_RESOURCE_EXHAUSTED);
+    assert_string_equal(err.reason, "TEMPLATE_LIMIT");
+    assert_non_null(strstr(err.message, "takes more than 1000 steps"));
+    assert_null(render("{{ 'x' * 2001 }}", &input, &err));
+    assert_string_equal(err.reason, "TEMPLATE_LIMIT");
+    assert_non_null(strstr(err.message, "output is over 2000 bytes"));
+    err = (struct error){0};
+    char *out = render("{{ 'x' * 2000 }}", &input, &err);
+    assert_non_null(out);
+    assert_int_equal(strlen(out), 2000);
+    free(out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_render_has_limits_of_its_own),
         cmocka_unit_test(test_messages_given_as_structs_are_seen_by_the_template),
         cmocka_unit_test(test_editing_a_literal_changes_the_output),
         cmocka_unit_test(test_errors_name_construct_and_line),

@@ -60,7 +60,7 @@ static void test_submit_when_good_then_every_part_of_the_answer_is_there(void **
 static void test_submit_when_many_at_once_then_each_answers_as_alone(void **state)
 {
     (void)state;
-    enum { N = 24 };
+    enum { N = 12 };
     static struct test_stream alone, together;
     char texts[N][96];
     test_stream_open(&alone, &shared, TEST_EPOCH);

@@ -133,6 +133,14 @@ static void bad_template(struct text_request *r)
     r->request.chat->template_override = text;
 }
 
+static void endless_template(struct text_request *r)
+{
+    static char text[] = "{% for i in range(10**9) %}{% endfor %}", none[] = "";
+    bad_chat_json(r);
+    r->request.chat->messages[0]->tool_calls_json = none;
+    r->request.chat->template_override = text;
+}
+
 static void test_submit_when_bad_then_the_field_is_named_and_the_stream_lives(void **state)
 {
     (void)state;
@@ -155,6 +163,7 @@ static void test_submit_when_bad_then_the_field_is_named_and_the_stream_lives(vo
         {bad_token_id, STATUS_INVALID_ARGUMENT, "prompt.token_ids[1]"},
         {bad_chat_json, STATUS_INVALID_ARGUMENT, "chat.messages[0].tool_calls_json"},
         {bad_template, STATUS_INVALID_ARGUMENT, "chat.template_override"},
+        {endless_template, STATUS_RESOURCE_EXHAUSTED, "chat.template_override"},
     };
     struct test_stream s;
     struct text_request r;
