@@ -33,7 +33,7 @@ part_tidy() { # clang-tidy with its analyzer as deep as it goes by default
 }
 
 part_sanitizers() { # address + undefined behaviour over every unit test and every end-to-end test
-    run "configure asan" cmake --preset asan -DSLUICE_PLAIN_KERNELS=OFF
+    run "configure asan" cmake --preset asan -DSLUICE_PLAIN_KERNELS=OFF -DSLUICE_PLAIN_FORM_S=OFF
     run "build asan" build asan
     run "unit tests under ASan + UBSan" ctest --test-dir build/asan --output-on-failure --timeout 1500 -j 3 -LE "model|accuracy"
     run "configure asan for whole programs" cmake --preset asan -DSLUICE_PLAIN_KERNELS=ON

@@ -129,7 +129,7 @@ if wants unit; then
     SLUICE_TEST_STEP=2 count_ctest "unit" build/dev -j $(($(nproc) + 1))
 fi
 if wants asan; then
-    must "configure (asan)" cmake --preset asan
+    must "configure (asan)" cmake --preset asan -DSLUICE_PLAIN_FORM_S=ON # long.sh has the rest
     must "build (asan)" cmake --build build/asan
     # Of the grids every third case, and no changed descriptors: whole they take longer than all the rest, and long.sh has them.
     SLUICE_TEST_STEP=3 count_ctest "unit under ASan + UBSan" build/asan -j $(($(nproc) + 1)) -LE "model|accuracy|mutations"
