@@ -121,7 +121,7 @@ static int tokenize(struct text_call *text, struct engine *engine, struct error 
     if (!rc) {
         reply.ids = ids.ids;
         reply.n_ids = ids.n_ids;
-        reply.version = message_text(&arena, text->worker->settings->version_id);
+        reply.version = (char *)(uintptr_t)text->worker->settings->version_id;
         rpc_call_reply(text->call, &reply.base);
     }
     token_list_fini(&ids);
@@ -180,6 +180,10 @@ static int detokenize(struct text_call *text, struct engine *engine, struct erro
     int rc = decode(engine_tokenizer(engine), request, &out, err);
     if (!rc) {
         reply.text = message_model_text(&arena, strbuf_str(&out), out.n_bytes);
+        if (out.n_bytes && !reply.text[0])
+            rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "text: out of memory");
+    }
+    if (!rc) {
         reply.version = (char *)(uintptr_t)text->worker->settings->version_id;
         rpc_call_reply(text->call, &reply.base);
     }

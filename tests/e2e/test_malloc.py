@@ -1,5 +1,5 @@
 """F27: the N-th allocation of sluice-server or sluice-manager, or of protobuf-c in it, fails, for each RPC and frame
-(tests/support/fail_malloc.c). The call ends well or RESOURCE_EXHAUSTED, the process lives, and the next call is as ever. What changes
+(tests/support/fail_malloc.c); of sluice-worker: test_malloc_worker.py. The call ends well or RESOURCE_EXHAUSTED, the process lives, and the next call is as ever. What changes
 the manager's state has changed it whole or not at all, whichever allocation failed. N is each number up to
 what a whole call needs with SLUICE_LONG=1 (tests/long.sh malloc), the first ones and a spread of the others without."""
 import contextlib
@@ -320,7 +320,7 @@ def numbers(n):
     return sorted(some) + [n + n // 4 + 10]
 
 
-def starve(s, messages, what, call):
+def starve(s, messages, what, call, at_rest=lambda nth: None):
     reference = call(s, messages)
     outcomes, n_failed = {"OK": 0, "RESOURCE_EXHAUSTED": 0}, 0
     n = s.control.count(lambda: call(s, messages))
@@ -342,6 +342,7 @@ def starve(s, messages, what, call):
             except (grpc.RpcError, Refused) as e:  # its link to the worker may have been what failed
                 assert time.monotonic() < until, f"after allocation {nth}: {e}"
                 time.sleep(0.05)
+        at_rest(nth)
     print(f"{what}: {n} allocations, {n_failed} made to fail, {outcomes}")
     assert n > 5 and n_failed >= min(n, FIRST) - 1 and outcomes["RESOURCE_EXHAUSTED"] > 0, (n, n_failed, outcomes)
 

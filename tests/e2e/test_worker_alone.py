@@ -20,7 +20,7 @@ TINY_MODEL = ROOT / "tests/golden/tiny/q4_1.gguf"
 
 
 class Worker:
-    def __init__(self, folder, stubs, env=None, packed_fd=None, wait=True):
+    def __init__(self, folder, stubs, env=None, packed_fd=None, wait=True, model=TINY_MODEL):
         """packed_fd: handed down as the manager does the memory of packed weights."""
         self.w, self.i, self.folder = stubs.worker, stubs.inference, folder
         self.socket = folder / "w.sock"
@@ -28,7 +28,7 @@ class Worker:
         handed = [] if packed_fd is None else ["--packed-fds", "1"]
         shell = [] if packed_fd is None else ["bash", "-c", f'exec "$@" 3<&{packed_fd}', "sh"]
         self.process = subprocess.Popen(
-            [*shell, BIN / "sluice-worker", "serve", "--socket", self.socket, "--exit-report", folder / "exit.pb", "--model", TINY_MODEL,
+            [*shell, BIN / "sluice-worker", "serve", "--socket", self.socket, "--exit-report", folder / "exit.pb", "--model", model,
              "--replica", "r1", "--epoch", "7", "--name", "tiny", "--version-id", "1", "--device-group", "cpu", "--threads", "1",
              "--metrics", "", *handed], stdout=self.log, stderr=self.log, env=dict(os.environ, **(env or {})),
             pass_fds=() if packed_fd is None else (packed_fd,))
