@@ -201,7 +201,7 @@ static void end_slow(struct gateway *gateway, struct relay *relay)
     /* A message is stuck in flight: the client gets code and text only, so the reason is in the
      * text too. */
     error_set(&err, STATUS_RESOURCE_EXHAUSTED,
-              "SLOW_READER: the client has taken nothing for %llu ms",
+              "SLOW_READER: the client has taken no message for %llu ms",
               (unsigned long long)gateway->config.limits.slow_reader_ms);
     error_reason(&err, "SLOW_READER");
     gateway_count_event(gateway, GATEWAY_SLOW_READER);

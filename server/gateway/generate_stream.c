@@ -567,7 +567,7 @@ void generate_streams_tick(struct gateway *gateway, int64_t now_ns)
         struct error err;
         /* Code and text are all the client gets: the reason is in the text too. */
         error_set(&err, STATUS_RESOURCE_EXHAUSTED,
-                  "SLOW_READER: the client has taken nothing for %llu ms",
+                  "SLOW_READER: the client has taken no message for %llu ms",
                   (unsigned long long)gateway->config.limits.slow_reader_ms);
         error_reason(&err, "SLOW_READER");
         gateway_count_event(gateway, GATEWAY_SLOW_READER);

@@ -238,5 +238,6 @@ struct relay_submit {
 };
 void relay_fill_submit(struct relay *relay, struct relay_submit *out);
 
-/* Whether the client has taken nothing for the configured time. */
+/* Whether the client has taken no message for the configured time; bytes of one that trickle are
+ * none. */
 bool relay_is_slow(struct relay *relay, int64_t now_ns);

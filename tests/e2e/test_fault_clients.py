@@ -289,6 +289,78 @@ def test_f18_the_status_of_a_reader_that_was_too_slow(plumbing):  # noqa: F811
     channel.close()
 
 
+class Drip(Proxy):
+    """Lets the server's first 2 KiB pass, then one byte a second until it is told to pour."""
+
+    def __init__(self, port):
+        self.pouring, self.dripped = threading.Event(), 0
+        super().__init__(port)
+
+    def pump(self, source, target):
+        if source.getpeername()[1] != self.target:
+            return super().pump(source, target)
+        left = 2048
+        source.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536 if self.pouring.is_set() else max(1, left)):
+                target.sendall(data)
+                left -= len(data)
+                if left < 0:
+                    self.dripped += 1
+                    self.pouring.wait(1)
+
+
+def test_f18_a_reader_of_a_byte_a_second_is_ended_as_one_that_stalls(plumbing):  # noqa: F811
+    """It reads all the time, and yet takes no message: its sequence pauses, what is kept for it is bounded, and it is ended beside others
+    whose every token comes. The bound is what may be pending and what HTTP/2's window of 64 KiB has let go."""
+    pending = (64 << 10) if LONG else (8 << 10)
+    p = slow(plumbing, 100, "--slow-reader-timeout", f"{SLOW_S}s", "--max-pending-bytes", str(pending))
+    p.load(connections=2, streams=16, tokens=50)
+    inference, proxy = p.stubs.inference, Drip(p.port)
+    channel = grpc.insecure_channel(f"127.0.0.1:{proxy.port}", options=[("grpc.use_local_subchannel_pool", 1), ("grpc.http2.bdp_probe", 0)])
+    rss = psutil.Process(p.server.pid).memory_info().rss
+    call = p.stubs.inference_grpc.InferenceStub(channel).Generate(inference.GenerateRequest(
+        model="echo", text="drips", sampling=inference.Sampling(n=8), stopping=inference.Stopping(max_tokens=10**6)))
+    indices, n_bytes, ended = {}, [0], []
+
+    def read():
+        try:
+            for response in call:
+                if not response.HasField("tokens"):
+                    continue
+                tokens = response.tokens
+                assert tokens.first_index == indices.get(tokens.choice, 0), "a hole"
+                indices[tokens.choice] = tokens.first_index + len(tokens.ids)
+                n_bytes[0] += len(tokens.text) + 4 * len(tokens.ids)
+        except (grpc.RpcError, AssertionError) as e:
+            ended.append(e)
+
+    began, reader = time.monotonic(), threading.Thread(target=read)
+    reader.start()
+    others = subprocess.Popen(p.load_command(connections=2, streams=16, tokens=(2 * SLOW_S + 10) * 100), stdout=subprocess.PIPE, text=True)
+    try:
+        p.wait(lambda: p.worker_load().n_paused == 1, "its sequence pauses", SLOW_S + 10)
+        p.wait(lambda: refused(p, "slow_reader") == 1, "it is ended", SLOW_S + 10)
+        lived, dripped = time.monotonic() - began, proxy.dripped
+        grew = psutil.Process(p.server.pid).memory_info().rss - rss
+        p.wait(lambda: p.worker_load().n_paused == 0, "its sequence is ended")
+        others.communicate(timeout=patience(2 * SLOW_S + 60))
+        assert others.returncode == 0, p.text()
+        proxy.pouring.set()
+        reader.join(patience(20))
+    finally:
+        others.kill()
+        proxy.pouring.set()
+        proxy.close()
+        channel.close()
+    print(f"ended after {lived:.1f} s and {dripped} bytes; {n_bytes[0]} bytes of tokens were on their way to it, {grew >> 10} KiB more resident")
+    assert SLOW_S - 0.5 <= lived <= patience(2 * SLOW_S + 10) and dripped >= SLOW_S - 1, (lived, dripped)
+    assert len(ended) == 1 and isinstance(ended[0], grpc.RpcError) and ended[0].code() == EXHAUSTED, ended
+    assert ended[0].details() == f"SLOW_READER: the client has taken no message for {1000 * SLOW_S} ms", ended[0]
+    assert len(indices) == 8 and n_bytes[0] <= (64 << 10) + pending + (16 << 10), n_bytes
+    assert sanitized() or grew <= 8 << 20
+
+
 # --- F19 to F22: clients that break the rules, beside 32 that do not ---
 
 def test_f19_a_half_open_peer_is_found_beside_live_streams(one):
