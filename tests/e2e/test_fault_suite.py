@@ -12,7 +12,8 @@ import psutil
 import pytest
 
 from conftest import Sluice, model_path, patience, sanitized
-from invariants import Load, Rest, Watch, check_all, metrics, worker_processes, worker_status
+from invariants import Load, Rest, Watch, check_all, metrics, server_books, worker_processes, worker_status
+from kinds import Kinds
 from plumbing import Plumbing
 from rawhttp2 import GOAWAY, SETTINGS, Peer
 
@@ -42,11 +43,11 @@ def details(error):
     return reason, retry, pushback
 
 
-def start(folder, stubs, replicas=1, env=None, load=()):
+def start(folder, stubs, replicas=1, env=None, load=(), serve=()):
     sluice = Sluice(folder, stubs)
     sluice.n_replicas = replicas
     try:
-        sluice.start_measured(env={**ENV, **(env or {})})
+        sluice.start_measured(*serve, env={**ENV, **(env or {})})
         sluice.cli("register", "smol", model_path(), "--version", "1")
         sluice.cli("load", "smol", "--replicas", str(replicas), *(["--threads", "1"] if replicas > 1 else []), *load)
         sluice.wait(lambda: sluice.run("smol", "hi", "-n", "1", check=False).returncode == 0, 30, "the model answers")
@@ -331,29 +332,34 @@ def test_f24_overflow_is_refused_at_once(tmp_path, stubs):
 # --- F25: the KV pool is exhausted ---
 
 def test_f25_an_exhausted_pool_preempts_and_changes_nothing(tmp_path, stubs, one):
+    """Load L's own four streams fit the pool; with six long ones beside them nobody's do, and no token of anybody's is another."""
     sluice = start(tmp_path, stubs, load=("--kv-tokens", "640", "--context-length", "512"))
-    try:
-        def make(target, i):
-            return target.request("smol", f"Item {i}: " + "a long list of things to do today, " * 6, max_tokens=100, ignore_eos=True,
-                                  temperature=0.5 * (i % 2), seed=i)
 
+    def make(target, i):
+        return target.request("smol", f"Item {i}: " + "a long list of things to do today, " * 6, max_tokens=100, ignore_eos=True,
+                              temperature=0.5 * (i % 2), seed=i)
+
+    def all_at_once():
         outcomes, threads = {}, []
         for i in range(6):
-            threads.append(threading.Thread(target=lambda i=i: outcomes.__setitem__(i, sluice.generate(make(sluice, i), timeout=patience(120)))))
+            threads.append(threading.Thread(target=lambda i=i: outcomes.__setitem__(i, sluice.generate(make(sluice, i), timeout=patience(120))[:2])))
         [t.start() for t in threads]
         [t.join(patience(120)) for t in threads]
-        assert counters(sluice).n_preemptions > 0, "the pool was never exhausted: the run is void"
+        return outcomes
+
+    try:
+        references = {i: one.generate(make(one, i), timeout=patience(120))[:2] for i in range(6)}
+        with UnderLoad(sluice, n=4, warm=all_at_once) as load:
+            before = counters(sluice).n_preemptions
+            for _ in range(5 if LONG else 1):
+                assert all_at_once() == references
+            assert counters(sluice).n_preemptions > before, "the pool was never exhausted: the run is void"
+            with pytest.raises(grpc.RpcError) as e:
+                sluice.generate(long_prompt(sluice, max_tokens=10))
+            assert e.value.code() in (grpc.StatusCode.INVALID_ARGUMENT, EXHAUSTED), e.value
+            load.wait_tokens(4 * 5)
         told = 'sluice_preemptions_total{model="smol",version="1"}'
         sluice.wait(lambda: metrics(sluice)[told] == counters(sluice).n_preemptions, 5, "the server tells as many")
-        for i in range(6):
-            assert outcomes[i][:2] == one.generate(make(one, i), timeout=patience(120))[:2], i
-        with pytest.raises(grpc.RpcError) as e:
-            sluice.generate(long_prompt(sluice, max_tokens=10))
-        assert e.value.code() in (grpc.StatusCode.INVALID_ARGUMENT, EXHAUSTED), e.value
-        until = time.monotonic() + patience(10)
-        while (load := next(worker_status(sluice)).load).free_kv_tokens != load.total_kv_tokens:
-            assert time.monotonic() < until, f"{load.total_kv_tokens - load.free_kv_tokens} KV tokens stay in use"
-            time.sleep(0.1)
     finally:
         sluice.stop()
 
@@ -384,6 +390,112 @@ def test_f28_without_descriptors_the_old_goes_on_and_the_new_waits(one):
 
 
 # --- F37: SIGTERM with live streams ---
+
+GRACE_S = 60 if LONG else 8
+
+
+@pytest.fixture(scope="module")
+def leaving(tmp_path_factory, stubs):
+    sluice = start(tmp_path_factory.mktemp("leaving"), stubs, serve=("--drain-grace", f"{int(patience(GRACE_S))}s"))
+    yield sluice
+    sluice.stop()
+
+
+def own_connection(sluice):
+    return Load(sluice).stub()
+
+
+def kinds_alone(sluice, n_tokens):
+    channel, stub = own_connection(sluice)
+    reference = Kinds(sluice, stub, n_tokens).start().join()
+    channel.close()
+    assert not reference.failed, reference.failed
+    return reference
+
+
+def running(load):
+    """Those of load L that have tokens and no end: accepted, that is."""
+    return [r for r in load.runs if r.ids and r.ended is None]
+
+
+def wait_ended(runs, seconds):
+    until = time.monotonic() + patience(seconds)
+    while any(r.ended is None for r in runs):
+        assert time.monotonic() < until, [r for r in runs if r.ended is None]
+        time.sleep(0.01)
+
+
+# Who asks a server that drains is told UNAVAILABLE; what crosses the GOAWAY is told CANCELLED by gRPC 1.51 (docs/limits.md).
+REFUSED = (UNAVAILABLE, grpc.StatusCode.CANCELLED)
+
+
+def test_f37_a_server_told_to_end_finishes_what_it_has_beside_live_load(leaving):
+    """Of load L and of every kind of request: all that was accepted ends whole. One that outlives the grace is told so. Who asks meanwhile
+    is refused, until `sluice serve` has started another, which all of load L then goes on with; the worker is the same throughout."""
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+    reference = kinds_alone(leaving, 60)
+    with UnderLoad(leaving, allowed=REFUSED, warm=lambda: kinds_alone(leaving, 60)) as load:
+        (server,), workers = leaving.children("sluice-server"), [w[:3] for w in worker_processes(leaving)]
+        channel, stub = own_connection(leaving)
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=""), timeout=patience(2 * GRACE_S + 60))
+        assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+        endless = stub.Generate(leaving.request("smol", "Without end:", max_tokens=8000, ignore_eos=True))
+        next(endless), next(endless)
+        kinds = Kinds(leaving, stub, 60).start()
+        accepted = running(load)
+        os.kill(server, signal.SIGTERM)
+        told = time.monotonic()
+        assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        assert time.monotonic() - told < patience(1)
+        fresh_channel, fresh = own_connection(leaving)
+        with pytest.raises(grpc.RpcError) as e:
+            list(fresh.Generate(leaving.request("smol", "hi", max_tokens=1), timeout=patience(5)))
+        assert e.value.code() == UNAVAILABLE, e.value
+        kinds.join().check_whole(reference)
+        wait_ended(accepted, GRACE_S)
+        assert len(accepted) >= N // 2 and all(r.code == grpc.StatusCode.OK for r in accepted), accepted
+        # Only the endless one is left, so that these books are the last ones (I8 over the restart).
+        books = server_books(leaving)
+        assert books["live"] == 1, books
+        load.ok_before = books["ok"]
+        with pytest.raises(grpc.RpcError) as e:
+            list(endless)
+        assert (e.value.code(), details(e.value)[0]) == (UNAVAILABLE, "DRAINING"), e.value
+        assert GRACE_S - 0.5 < time.monotonic() - told < patience(GRACE_S + 3)
+        leaving.wait(lambda: leaving.children("sluice-server") not in ([], [server]), 5, "there is another server")
+        load.wait_tokens(N * 5)
+        assert [w[:3] for w in worker_processes(leaving)] == workers
+        channel.close(), fresh_channel.close()
+    late = [r for r in load.runs if r.code in REFUSED]
+    assert late and not any(r.ids for r in late), "a stream that had begun was not finished"
+
+
+def test_f37_a_second_signal_ends_every_stream_at_once_beside_live_load(leaving):
+    """Each is told, with a prefix of what it would have had. (How many of load L's ended well between the two signals no scrape can say, so
+    of I8 only the books of each server by themselves are checked.)"""
+    reference = kinds_alone(leaving, 60)
+    with UnderLoad(leaving, allowed=REFUSED, warm=lambda: kinds_alone(leaving, 60)) as load:
+        load.ok_before = None
+        (server,), workers = leaving.children("sluice-server"), [w[:3] for w in worker_processes(leaving)]
+        channel, stub = own_connection(leaving)
+        kinds = Kinds(leaving, stub, 1500).start()
+        accepted = running(load)
+        os.kill(server, signal.SIGTERM)
+        time.sleep(0.3)
+        assert leaving.children("sluice-server") == [server] and not kinds.failed, kinds.failed
+        os.kill(server, signal.SIGTERM)
+        told = time.monotonic()
+        kinds.join().check_failed(reference, UNAVAILABLE, "DRAINING")
+        wait_ended(accepted, 2)
+        assert time.monotonic() - told < patience(2)
+        leaving.wait(lambda: leaving.children("sluice-server") not in ([], [server]), 5, "there is another server")
+        load.wait_tokens(N * 5)
+        assert [w[:3] for w in worker_processes(leaving)] == workers
+        channel.close()
+    assert len(accepted) >= N // 2
+
+
+# What those cannot see: the GOAWAY on the wire, and the status it ends with.
 
 def test_f37_a_server_told_to_end_drains(plumbing):
     from grpc_health.v1 import health_pb2, health_pb2_grpc

@@ -15,6 +15,7 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 
 from conftest import BIN, free_port, patience
+from kinds import Kinds
 from rawhttp2 import Peer, message
 from test_stall import Health
 
@@ -265,17 +266,17 @@ def test_connections_leave_descriptors_to_others_and_to_those_that_linger(served
 
 
 def test_sigterm_lets_streams_finish_and_a_second_one_does_not(served, server):
-    """F37."""
+    """F37: one server beside another, a request of every kind on it."""
+    reference = Kinds(served, served.inference, 150).start().join()
     for hurried in (False, True):
         s = server("--drain-grace", "60s")
         health = Health(s, "")
         health.wait(True, 5)
-        stream = Reader(s, request(served, 5, 150 if not hurried else 3000))
-        wait_for(lambda: len(stream.ids) > 5, 30, "the stream runs")
+        kinds = Kinds(served, s.inference, 1500 if hurried else 150).start()
         sent = time.monotonic()
         s.process.send_signal(signal.SIGTERM)
         assert health.wait(False, 5) - sent < patience(1)
-        assert stream.error is None
+        assert not kinds.failed, kinds.failed
         code = grpc.StatusCode.CANCELLED  # what crosses the GOAWAY is told this by gRPC 1.51 (docs/limits.md)
         while code == grpc.StatusCode.CANCELLED and time.monotonic() - sent < patience(1):
             with pytest.raises(grpc.RpcError) as refused:
@@ -285,12 +286,11 @@ def test_sigterm_lets_streams_finish_and_a_second_one_does_not(served, server):
         if hurried:
             sent = time.monotonic()
             s.process.send_signal(signal.SIGTERM)
-        stream.join(patience(60))
+        kinds.join()
         if hurried:
-            reason, _, _ = details(stream.error)
-            assert (stream.error.code(), reason) == (grpc.StatusCode.UNAVAILABLE, "DRAINING")
+            kinds.check_failed(reference, grpc.StatusCode.UNAVAILABLE, "DRAINING")
         else:
-            assert stream.error is None and len(stream.ids) == 150
+            kinds.check_whole(reference)
         assert s.process.wait(patience(10)) == 0
         if hurried:
             assert time.monotonic() - sent < patience(3)
