@@ -96,14 +96,15 @@ part_load() { # real timers and load over the real programs
 part_faults() { # the fault suite with real timers and load L of 32 streams, invariants checked; every kind of request outlives its worker
     run "build dev" build dev
     SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1 run "fault suite" pytest -s tests/e2e/test_fault_suite.py tests/e2e/test_fault_clients.py
+    SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1 run "clients on raw sockets" pytest -s tests/e2e/test_wire.py
     local round
     for round in 1 2 3; do SLUICE_BIN=$root/build/dev/bin run "resumes, round $round" pytest tests/e2e/test_resume.py; done
     SLUICE_BIN=$root/build/dev/bin run "planted bugs" pytest tests/e2e/test_seeded_bugs.py
 }
 
-part_malloc() { # every allocation of every call of server and manager fails once; the tests wait more than they work
+part_malloc() { # every allocation of every call of server, worker and manager fails once; the tests wait more than they work
     run "build dev" build dev
-    SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1 run "failed allocations" pytest -rA -n 4 --dist load tests/e2e/test_malloc.py
+    SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1 run "failed allocations" pytest -rA -n 4 --dist load tests/e2e/test_malloc.py tests/e2e/test_malloc_worker.py
 }
 
 part_plumbing() { # 1,000 streams × 20 tokens/s for ten minutes, 10,000 idle ones, as users run it
