@@ -8,6 +8,7 @@
 
 Each raises Violation with the invariant's number, or Void (I9) where too little ran to prove anything. tests/e2e/test_seeded_bugs.py plants
 a bug for each and requires that its checker sees it (I10)."""
+import http.client
 import os
 import re
 import threading
@@ -17,7 +18,7 @@ import urllib.request
 import grpc
 import psutil
 
-from conftest import patience, sanitized
+from conftest import TIME_SCALE, patience, sanitized
 
 CANARY_WORDS = "zebra kettle mango violet copper lantern walnut falcon marble ginger pepper saddle velvet anchor thimble juniper".split()
 N_REPEATS = 6
@@ -63,8 +64,9 @@ class Load:
         self.sluice, self.n, self.max_tokens, self.timeout, self.model, self.pause = sluice, n, max_tokens, timeout, model, pause
         self.runs, self.marks, self.references = [], [], {}
         self.lock, self.stopping, self.threads = threading.Lock(), threading.Event(), []
-        self.n_started = 0
         self.ok_before = 0  # what servers that have ended since had counted; None: nobody knows
+        self.books = None   # the server's at start()
+        self.others = {}    # what others ask of the server after start(): {"ok" | "errors" | "cancelled": (at least, at most)}
 
     def request(self, k):
         return self.sluice.request(self.model, prompt(k), max_tokens=self.max_tokens, temperature=0.6 * (k % 2), seed=k, ignore_eos=True)
@@ -120,6 +122,7 @@ class Load:
         channel.close()
 
     def start(self):
+        self.books = resting_books(self.sluice)
         self.mark("before")
         self.threads = [threading.Thread(target=self.client, args=(k,), daemon=True) for k in range(self.n)]
         [t.start() for t in self.threads]
@@ -191,11 +194,15 @@ class Load:
                 if canary(k) in text:
                     raise Violation("I4", f"{path.name} has the prompt of stream {k}")
 
+    def phases(self):
+        """(name, tokens, seconds) of the phase that starts with each mark."""
+        ends = [at for _, at in self.marks[1:]] + [time.monotonic()]
+        return [(name, sum(start <= t < end for r in self.runs for t in r.times), end - start)
+                for (name, start), end in zip(self.marks, ends)]
+
     def require(self, **minimum):
         """I9: at least so many tokens in the phase that starts with each mark: require(before=100, fault=20, after=100)."""
-        ends = [at for _, at in self.marks[1:]] + [time.monotonic()]
-        for (name, start), end in zip(self.marks, ends):
-            n = sum(start <= t < end for r in self.runs for t in r.times)
+        for name, n, _ in self.phases():
             if n < minimum.get(name, 0):
                 raise Void(f"I9: {n} tokens in phase {name!r}, {minimum[name]} are needed: {self.outcomes()}")
         missing = set(minimum) - {name for name, _ in self.marks}
@@ -242,14 +249,20 @@ def worker_status(sluice, pid=None):
 
 
 class Watch(threading.Thread):
-    """I6, I7 and I8 while things happen: who lives, what health says, whether the books balance; 20 times a second."""
+    """I6, I7 and I8 while things happen: who lives, what health says, whether the books balance; 20 times a second. Its checks come after
+    stop(), and are void (I9) where it looked too seldom to have seen anything."""
+
+    MIN_RATE = 1.0  # looks a second in the mean, for it shares the machine and this process with the load
 
     def __init__(self, sluice, model="smol", version="1", stall_timeout=10.0):
         super().__init__(daemon=True)
         self.sluice, self.names = sluice, ("", "sluice.v1.Inference", f"model/{model}/{version}")
         self.stall_timeout = stall_timeout
-        self.violations, self.samples, self.stopping = [], [], threading.Event()
+        self.violations, self.samples, self.n_books, self.stopping = [], [], 0, threading.Event()
+        self.broke_off, self.began, self.ended = None, time.monotonic(), None
         self.start()
+        while self.is_alive() and not (self.n_books and all(self.samples[-1][2].values())) and time.monotonic() < self.began + patience(10):
+            time.sleep(0.01)  # what is done next is a change from what it saw
 
     def health(self, stub):
         from grpc_health.v1 import health_pb2
@@ -262,6 +275,12 @@ class Watch(threading.Thread):
         return said
 
     def run(self):
+        try:
+            self.look()
+        except Exception as e:  # whatever it is, what comes later was not seen
+            self.broke_off = e
+
+    def look(self):
         from grpc_health.v1 import health_pb2_grpc
         channel = grpc.insecure_channel(self.sluice.address, options=[
             ("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 100), ("grpc.initial_reconnect_backoff_ms", 50)])
@@ -277,63 +296,105 @@ class Watch(threading.Thread):
                     self.violations.append(Violation("I6", f"{len(owners)} live workers on replica {replica}: {owners}"))
             try:
                 check_books(self.sluice)
+                self.n_books += 1
             except Violation as e:
+                self.n_books += 1
                 self.violations.append(e)
-            except OSError:
-                pass  # the server is down
+            except (OSError, http.client.HTTPException):
+                pass  # the server is down, or went down over it: not counted
             self.stopping.wait(0.05)
         channel.close()
 
     def stop(self):
+        self.ended = time.monotonic()
         self.stopping.set()
-        self.join(patience(10))
+        self.join(patience(20))
         return self
+
+    def require(self, what, n):
+        """I9: it lived until stop(), and looked n times."""
+        if self.broke_off or self.ended is None or self.is_alive():
+            raise Void(f"I9: the watch broke off or never ended: {self.broke_off!r}") from self.broke_off
+        needed = max(2, self.MIN_RATE / TIME_SCALE * (self.ended - self.began))
+        if n < needed:
+            raise Void(f"I9: {n} looks at {what} in {self.ended - self.began:.1f} s, {needed:.0f} are needed")
 
     def check_owners(self):
         """I6."""
+        self.require("the workers", sum(bool(workers) for _, workers, _ in self.samples))
         for v in self.violations:
             if v.invariant == "I6":
                 raise v
 
     def check_health(self, slack=0.4):
         """I7: never SERVING later than a second after the last worker was lost, nor `stall_timeout` and a second after the last one
-        that moved stood still."""
-        lost = stood = None
+        that moved stood still. Returns how many looks came so late that they had to see that."""
+        self.require("health", len(self.samples))
+        if not any(all(said.values()) for _, _, said in self.samples):
+            raise Void("I9: health never said SERVING, so that its saying otherwise is no news")
+        lost, stood, n_late = None, None, 0
         for at, workers, said in self.samples:
             lost = (lost or at) if not workers else None
             moving = [w for w in workers if w[3] != psutil.STATUS_STOPPED]
             stood = (stood or at) if workers and not moving else None
-            for name, serving in said.items():
-                if serving and lost and at > lost + patience(1) + slack:
-                    raise Violation("I7", f'"{name}" is SERVING {at - lost:.1f} s after the last worker was lost')
-                if serving and stood and at > stood + self.stall_timeout + patience(1) + slack:
-                    raise Violation("I7", f'"{name}" is SERVING {at - stood:.1f} s after the last worker stood still')
+            for since, allowed, what in ((lost, 0, "was lost"), (stood, self.stall_timeout, "stood still")):
+                if since is None or at <= since + allowed + patience(1) + slack:
+                    continue
+                n_late += 1
+                for name, serving in said.items():
+                    if serving:
+                        raise Violation("I7", f'"{name}" is SERVING {at - since:.1f} s after the last worker {what}')
+        return n_late
 
     def check_books(self):
         """I8, at every sample."""
+        self.require("the books", self.n_books)
         for v in self.violations:
             if v.invariant == "I8":
                 raise v
 
 
 def check_books(sluice, load=None):
-    """I8: accepted = ok + errors + cancelled + in flight on the server, in one scrape; and with `load`, at rest, the server's count of
-    finished requests is the clients'."""
-    books = server_books(sluice)
-    if books is None:
-        return
+    """I8: accepted = ok + errors + cancelled + in flight on the server, in one scrape; and with `load`, at rest, what the server counted
+    since its start() is what the clients saw, and what others asked for meanwhile (load.others)."""
+    books = server_books(sluice) if load is None else resting_books(sluice)
     if books["accepted"] != books["ok"] + books["errors"] + books["cancelled"] + books["live"]:
         raise Violation("I8", f"accepted is not ok + errors + cancelled + in flight: {books}")
-    if load is not None and load.ok_before is not None:
+    if load is None or load.ok_before is None:
+        return
+    if load.ok_before:  # another server's books since: what it counted of the rest is not known
         ok = sum(r.code == grpc.StatusCode.OK for r in load.runs) + len(load.references)
-        if books["ok"] + load.ok_before < ok or books["live"] != 0:
+        if books["ok"] + load.ok_before < ok:
             raise Violation("I8", f"clients saw {ok} requests end well: {books}")
+        return
+    codes = [r.code for r in load.runs]
+    # These two a client's own library may have said, of a call that the server never had, or ended as cancelled.
+    unsure = sum(code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED) for code in codes)
+    ok, cancelled = codes.count(grpc.StatusCode.OK), codes.count(grpc.StatusCode.CANCELLED)
+    errors = len(codes) - ok - cancelled
+    seen = {"ok": (ok, ok), "errors": (errors - unsure, errors), "cancelled": (cancelled, cancelled + unsure)}
+    for kind, (least, most) in seen.items():
+        more = load.others.get(kind, (0, 0))
+        n = books[kind] - load.books[kind]
+        if not least + more[0] <= n <= most + more[1]:
+            raise Violation("I8", f"clients saw {least} to {most} end as {kind}, others {more}, the server counts {n}: {load.outcomes()}, "
+                                  f"{load.books} became {books}")
+
+
+def resting_books(sluice, within=10.0):
+    """Once nothing is in flight: a client has its status before the server has counted it."""
+    until = time.monotonic() + patience(within)
+    while (books := server_books(sluice))["live"] != 0:
+        if time.monotonic() > until:
+            raise Violation("I8", f"{within:.0f} s after the last call ended: {books}")
+        time.sleep(0.05)
+    return books
 
 
 def server_books(sluice):
     samples = metrics(sluice)
     if samples is None:
-        return None
+        raise Void("I9: the server shows no books (start_measured)")
     books = {"accepted": 0, "ok": 0, "errors": 0, "cancelled": 0, "live": 0}
     for name, value in samples.items():
         if name.startswith("sluice_requests_accepted_total"):
@@ -459,7 +520,7 @@ def logs(sluice):
 
 def check_all(sluice, load, watch=None, rest=None, allowed=(), minimum=None, rss=True):
     """Everything, after load.stop()."""
-    load.require(**(minimum or {"before": 20, "fault": 0, "after": 20}))
+    load.require(**(minimum or {"before": 20, "fault": 20, "after": 20}))
     load.check_one_ending(allowed)
     load.check_canaries(logs(sluice))
     check_no_half_state(sluice)

@@ -139,11 +139,13 @@ def test_f17_abandoned_streams_are_cancelled_at_once(one):
     most without them; tests/long.sh alone asserts that it is no more than that step and the one it came in."""
     took = {"kill": [], "close": [], "cancel": [], "reset": []}
     watch = Cancelled(one)
-    with UnderLoad(one):
+    with UnderLoad(one) as load:
         for how in list(took) * (5 if LONG else 1):
             base = watch.n()
             left = leave(one, how)
             took[how].append(watch.when(base + 6, patience(2)) - left)
+        n_left = 6 * sum(len(times) for times in took.values())
+        load.others["cancelled"] = (n_left, n_left)
     watch.stop()
     print("cancelled in the engine after " + ", ".join(f"{how} {1e3 * statistics.median(t):.0f} ms" for how, t in took.items()) +
           f"; a step took {1e3 * watch.step_s():.0f} ms")
@@ -386,7 +388,8 @@ def test_f19_a_half_open_peer_is_found_beside_live_streams(one):
         channel.close()
         return took
 
-    with UnderLoad(one, n=CLIENTS, warm=half_open):
+    with UnderLoad(one, n=CLIENTS, warm=half_open) as load:
+        load.others["cancelled"] = (1, 1)
         print(f"a half-open peer is gone after {half_open():.1f} s")
 
 

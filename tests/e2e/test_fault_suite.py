@@ -11,8 +11,8 @@ import grpc
 import psutil
 import pytest
 
-from conftest import Sluice, model_path, patience, sanitized
-from invariants import Load, Rest, Watch, check_all, metrics, server_books, worker_processes, worker_status
+from conftest import TIME_SCALE, Sluice, model_path, patience, sanitized
+from invariants import Load, Rest, Watch, check_all, check_books, metrics, server_books, worker_processes, worker_status
 from kinds import Kinds
 from plumbing import Plumbing
 from rawhttp2 import GOAWAY, SETTINGS, Peer
@@ -22,6 +22,9 @@ pytestmark = pytest.mark.alone
 LONG = bool(os.environ.get("SLUICE_LONG"))
 STALL_S = 10 if LONG else 2
 N = 32 if LONG else 8  # clients of load L
+# Tokens a second of each at least, while a fault lasts: 20 are wanted "or what the machine gives", which on two cores that the clients
+# share is 10 to 60.
+RATE = 2 if LONG else 1 / TIME_SCALE
 ENV = {"SLUICE_RESTART_BACKOFF_INITIAL": "1s" if LONG else "100ms", "SLUICE_STALL_TIMEOUT": f"{STALL_S}s"}
 UNAVAILABLE, EXHAUSTED = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED
 
@@ -74,10 +77,10 @@ def two(tmp_path_factory, stubs):
 class UnderLoad:
     """with UnderLoad(sluice) as load: the fault. Before, while and after it load L runs; at the end everything is checked."""
 
-    def __init__(self, sluice, allowed=(), during=10, warm=None, n=N, rss=True, **kwargs):
-        """`warm`: what the fault will ask of the programs besides load L, once before their memory is looked at. `rss`: whether that must
+    def __init__(self, sluice, allowed=(), during=5, rate=RATE, warm=None, n=N, rss=True, **kwargs):
+        """`during`, `rate`: what each stream must get in the mean while the fault lasts, in tokens and tokens a second (I9). `warm`: what the fault will ask of the programs besides load L, once before their memory is looked at. `rss`: whether that must
         be as before at the end (where the fault may cost more, the test itself says how much)."""
-        self.sluice, self.allowed, self.during, self.warm, self.n, self.rss = sluice, allowed, during, warm, n, rss
+        self.sluice, self.allowed, self.during, self.rate, self.warm, self.n, self.rss = sluice, allowed, during, rate, warm, n, rss
         self.load = Load(sluice, n=n, **kwargs)
 
     def __enter__(self):
@@ -90,19 +93,22 @@ class UnderLoad:
         self.watch = Watch(s, stall_timeout=STALL_S)
         self.load.start().wait_tokens(self.n * 15)
         self.load.mark("fault")
-        return self.load
+        return self.load  # .others is for what the fault asks of the server besides (I8)
 
     def __exit__(self, kind, *_):
         if kind is None:
-            self.load.wait_tokens(self.n * 15)
             self.load.mark("after")
-            self.load.wait_tokens(self.n * 15)
+            self.load.wait_tokens(self.n * 30)
         self.load.stop()
         if kind is None:
             s = self.sluice
             s.wait(lambda: len(s.ready()) == s.n_replicas, 30, "the replicas are ready")
+            phases = self.load.phases()[:3]
+            print("load L, tokens/s:", ", ".join(f"{n / seconds:.0f} {name} ({n} in {seconds:.1f} s)" for name, n, seconds in phases))
+            during = self.n * max(self.during, self.rate * phases[1][2])
             check_all(s, self.load, self.watch, self.rest, self.allowed,
-                      minimum={"before": self.n * 10, "fault": self.during, "after": self.n * 10}, rss=self.rss)
+                      minimum={"before": self.n * 15, "fault": int(during), "after": self.n * 30}, rss=self.rss)
+            print(f"{len(self.watch.samples)} looks in {self.watch.ended - self.watch.began:.1f} s")
         else:
             self.watch.stop()
 
@@ -127,8 +133,10 @@ def test_f4_killed_before_the_first_token_it_moves(two):
         return outcomes
 
     references = ask(0)
-    with UnderLoad(two, warm=lambda: ask(0)):
+    with UnderLoad(two, warm=lambda: ask(0)) as load:
+        load.others["ok"] = (6, 6)
         assert ask(0.1) == references
+        load.wait_tokens(N * 5)
 
 
 def test_f4_f5_without_a_replica_in_time_it_is_told(tmp_path, stubs):
@@ -161,9 +169,11 @@ def test_f4_f5_without_a_replica_in_time_it_is_told(tmp_path, stubs):
                 list(fresh)
                 list(stub.Generate(long_prompt(sluice, 2, max_tokens=4), timeout=patience(60)))
             assert e.value.code() == UNAVAILABLE
+            time.sleep(max(0.0, killed + patience(1) + 1.5 - time.monotonic()))
         finally:
             os.kill(manager, signal.SIGCONT)
-        watch.stop().check_health()
+        watch.stop().check_books()
+        assert watch.check_health() > 0, "nobody looked after the second that health has"
         channel.close()
         sluice.wait(lambda: len(sluice.ready()) == 1, 20, "the worker is back")
     finally:
@@ -178,7 +188,7 @@ def test_f5_killed_mid_stream_goes_on_on_another_replica(two):
 
 
 def test_f5_killed_mid_stream_goes_on_on_the_restarted_one(one):
-    with UnderLoad(one, during=1) as load:
+    with UnderLoad(one, rate=0) as load:  # there is nobody to make tokens until the new worker is ready
         _, _, worker, _ = worker_processes(one)[0]
         killed = time.monotonic()
         os.kill(worker, signal.SIGKILL)
@@ -191,7 +201,7 @@ def test_f5_killed_mid_stream_goes_on_on_the_restarted_one(one):
 # --- F7: a worker stands still ---
 
 def test_f7_a_short_stop_loses_nothing(one):
-    with UnderLoad(one, during=0) as load:
+    with UnderLoad(one, rate=0) as load:  # while it stands there are no tokens: those counted are the same streams', once it goes on
         _, epoch, worker, _ = worker_processes(one)[0]
         os.kill(worker, signal.SIGSTOP)
         time.sleep(STALL_S / 2)
@@ -231,8 +241,10 @@ def plumbing(tmp_path, stubs):
 # --- F23: a storm of deadlines ---
 
 def test_f23_a_storm_of_deadlines_reaches_no_batch(one):
-    def storm():
-        channel = grpc.insecure_channel(one.address, options=[("grpc.use_local_subchannel_pool", 1)])
+    nowhere = socket.create_server(("127.0.0.1", 0))  # it takes the connection and says nothing: there the storm costs its client alone
+
+    def storm(address=one.address):
+        channel = grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
         stub = one.stubs.inference_grpc.InferenceStub(channel)
         codes = []
         late = threading.Timer(patience(60), channel.close)  # a call whose end never comes is CANCELLED, not waited for
@@ -247,16 +259,34 @@ def test_f23_a_storm_of_deadlines_reaches_no_batch(one):
         channel.close()
         return codes
 
+    steps = {"quiet": [], "elsewhere": [], "here": []}  # (seconds, the engine's steps), which always had something to do
+
+    def take(where, of):
+        began, n = time.monotonic(), counters(one).n_steps
+        result = of()
+        steps[where].append((time.monotonic() - began, counters(one).n_steps - n))
+        return result
+
+    n_storms = 12 if LONG else 1
     with UnderLoad(one, warm=storm) as load:
-        for _ in range(3 if LONG else 1):
+        load.others = {"errors": (0, 1000 * n_storms), "cancelled": (0, 1000 * n_storms)}  # those that came as far as the server
+        for _ in range(n_storms):
+            take("quiet", lambda: time.sleep(1))
+            take("elsewhere", lambda: storm(f"127.0.0.1:{nowhere.getsockname()[1]}"))
             before = counters(one)
-            codes = storm()
+            codes = take("here", storm)
             # One that this client's own library never ended was CANCELLED by the closing of its channel; the server's books are checked below.
             lost = codes.count(grpc.StatusCode.CANCELLED)
             assert lost <= 1 and codes.count(grpc.StatusCode.DEADLINE_EXCEEDED) == 1000 - lost, {c: codes.count(c) for c in set(codes)}
             # Each of the thousand prompts has some 600 tokens; load L's own are short and mostly cached.
             assert counters(one).n_prefill_tokens - before.n_prefill_tokens < 20000, "expired requests were prefilled"
         load.wait_tokens(N * 5)
+    nowhere.close()
+    ms = {where: 1e3 * sum(s for s, _ in took) / max(1, sum(n for _, n in took)) for where, took in steps.items()}
+    print("a step took " + ", ".join(f"{t:.1f} ms ({where}: {len(steps[where])} times)" for where, t in ms.items()))
+    # The storm's client shares the processors with the engine, which is no doing of the server's: so it is told apart. A tenth is what is
+    # wanted; where both cores are taken, the server's reading of the calls alone cost 15 %.
+    assert not LONG or ms["here"] <= 1.5 * ms["elsewhere"], "a storm holds the scheduler up"
 
 
 # --- F24: the queue overflows ---
@@ -267,32 +297,44 @@ def test_f24_overflow_is_refused_at_once(tmp_path, stubs):
         load = Load(sluice, n=8, max_tokens=120)
         load.learn()
         load.start().wait_tokens(80)
-        load.mark("fault")
         channel, stub = load.stub()
-        refusals, accepted = [], []
+        refusals, accepted = [], []  # and how long each took
 
         def ask(i):
             asked = time.monotonic()
             try:
                 list(stub.Generate(sluice.request("smol", f"Say {i}", max_tokens=2, ignore_eos=True), timeout=patience(60)))
-                accepted.append(i)
+                accepted.append(time.monotonic() - asked)
             except grpc.RpcError as e:
                 refusals.append((time.monotonic() - asked, e))
 
-        threads = [threading.Thread(target=ask, args=(i,)) for i in range(240)]
-        [t.start() for t in threads]
-        [t.join(patience(60)) for t in threads]
+        def ask_at_once(n):
+            threads = [threading.Thread(target=ask, args=(i,)) for i in range(n)]
+            [t.start() for t in threads]
+            [t.join(patience(60)) for t in threads]
+
+        ask_at_once(8)  # which the queue takes
+        assert len(accepted) == 8, refusals
+        usual, accepted = sorted(accepted), []
+        load.mark("fault")
+        ask_at_once(240)
         assert len(refusals) >= 100 and len(accepted) >= 8, (len(refusals), len(accepted))
         for _, e in refusals:
             reason, retry, pushback = details(e)
             assert e.code() == EXHAUSTED and retry and pushback, (e.code(), e.details(), reason, retry, pushback)
         quick = sorted(t for t, _ in refusals)
         print(f"refused within {1e3 * quick[0]:.1f} (first), {1e3 * quick[len(quick) // 2]:.1f} ms (median) beside 240 Python threads")
+        accepted.sort()
+        print(f"accepted and answered: {usual[4]:.2f} s usually (median of {usual[0]:.2f} to {usual[-1]:.2f}), "
+              f"{accepted[len(accepted) // 2]:.2f} s in the overflow ({accepted[0]:.2f} to {accepted[-1]:.2f})")
+        assert accepted[len(accepted) // 2] <= max(patience(1), 5 * usual[4]), "accepted, and left to wait"
         load.wait_tokens(80)
         load.mark("after")
-        load.wait_tokens(40)
-        load.stop().require(before=40, fault=40, after=20)
+        load.wait_tokens(80)
+        load.stop().require(before=80, fault=80, after=80)
         load.check_one_ending(allowed=(EXHAUSTED,))
+        load.others = {"ok": (8 + len(accepted),) * 2, "errors": (len(refusals),) * 2}
+        check_books(sluice, load)
         # One call at a time from a connection that does nothing else, the queue full: the refusal itself is what is timed.
         fill = [stub.Generate(sluice.request("smol", f"Fill {i}", max_tokens=3000, ignore_eos=True)) for i in range(48)]  # half are refused
         time.sleep(1.5)
@@ -350,6 +392,7 @@ def test_f25_an_exhausted_pool_preempts_and_changes_nothing(tmp_path, stubs, one
     try:
         references = {i: one.generate(make(one, i), timeout=patience(120))[:2] for i in range(6)}
         with UnderLoad(sluice, n=4, warm=all_at_once) as load:
+            load.others = {"ok": (6 * (5 if LONG else 1),) * 2, "errors": (0, 1)}
             before = counters(sluice).n_preemptions
             for _ in range(5 if LONG else 1):
                 assert all_at_once() == references
@@ -383,10 +426,12 @@ def test_f28_without_descriptors_the_old_goes_on_and_the_new_waits(one):
         finally:
             [s.close() for s in sockets]
             process.rlimit(resource.RLIMIT_NOFILE, old)
-        until = time.monotonic() + patience(10)
+        until, n = time.monotonic() + patience(10), 1
         while one.run("smol", "hi", "-n", "1", check=False).returncode != 0:
             assert time.monotonic() < until, "it does not recover"
             time.sleep(0.1)
+            n += 1
+        load.others = {"ok": (1, n), "errors": (0, n), "cancelled": (0, n)}
 
 
 # --- F37: SIGTERM with live streams ---
@@ -434,7 +479,7 @@ def test_f37_a_server_told_to_end_finishes_what_it_has_beside_live_load(leaving)
     is refused, until `sluice serve` has started another, which all of load L then goes on with; the worker is the same throughout."""
     from grpc_health.v1 import health_pb2, health_pb2_grpc
     reference = kinds_alone(leaving, 60)
-    with UnderLoad(leaving, allowed=REFUSED, warm=lambda: kinds_alone(leaving, 60)) as load:
+    with UnderLoad(leaving, allowed=REFUSED, rate=0, warm=lambda: kinds_alone(leaving, 60)) as load:
         (server,), workers = leaving.children("sluice-server"), [w[:3] for w in worker_processes(leaving)]
         channel, stub = own_connection(leaving)
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=""), timeout=patience(2 * GRACE_S + 60))
@@ -474,7 +519,7 @@ def test_f37_a_second_signal_ends_every_stream_at_once_beside_live_load(leaving)
     """Each is told, with a prefix of what it would have had. (How many of load L's ended well between the two signals no scrape can say, so
     of I8 only the books of each server by themselves are checked.)"""
     reference = kinds_alone(leaving, 60)
-    with UnderLoad(leaving, allowed=REFUSED, warm=lambda: kinds_alone(leaving, 60)) as load:
+    with UnderLoad(leaving, allowed=REFUSED, rate=0, warm=lambda: kinds_alone(leaving, 60)) as load:
         load.ok_before = None
         (server,), workers = leaving.children("sluice-server"), [w[:3] for w in worker_processes(leaving)]
         channel, stub = own_connection(leaving)

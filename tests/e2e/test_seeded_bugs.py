@@ -7,7 +7,8 @@ import time
 import psutil
 import pytest
 
-from conftest import BIN, model_path, patience
+import invariants
+from conftest import BIN, TIME_SCALE, model_path, patience
 from invariants import Acknowledged, Load, Rest, Violation, Void, Watch, check_books, check_no_half_state, logs
 
 FAST = {"SLUICE_RESTART_BACKOFF_INITIAL": "100ms", "SLUICE_STALL_TIMEOUT": "2s"}
@@ -82,7 +83,7 @@ def last_worker_is_lost(sluice):
     os.kill(worker, signal.SIGKILL)
     time.sleep(patience(1) + 1.5)
     os.kill(manager, signal.SIGCONT)
-    watch.stop().check_health()
+    assert watch.stop().check_health() > 0, "nobody looked after the second that health has"
 
 
 def acknowledged_is_there(sluice):
@@ -108,7 +109,18 @@ def counts_are_compared(sluice):
     load = Load(sluice, n=4, max_tokens=8).learn()
     load.start().wait_tokens(200)
     load.stop()
-    time.sleep(0.3)
+    check_books(sluice, load)
+
+
+def cancelled_is_counted(sluice):
+    load = Load(sluice, n=2, max_tokens=8).learn().start()
+    calls = [sluice.inference.Generate(sluice.request("smol", "Count:", max_tokens=2000, ignore_eos=True)) for _ in range(3)]
+    for call in calls:
+        next(call)
+        call.cancel()
+    load.wait_tokens(40)
+    load.stop()
+    load.others["cancelled"] = (3, 3)
     check_books(sluice, load)
 
 
@@ -122,7 +134,7 @@ def too_little_runs(sluice):
 CASES = {"I1_acknowledges_before_commit": acknowledged_is_there, "I2_forgets_replica": replicas_are_there,
          "I3_repeats_a_token": worker_is_killed, "I4_swaps_texts": texts_are_compared, "I5_leaks_a_block": load_ends,
          "I6_starts_a_second_worker": manager_is_killed, "I7_always_serving": last_worker_is_lost,
-         "I8_miscounts": counts_are_compared}
+         "I8_miscounts": counts_are_compared, "I8_counts_twice": counts_are_compared, "I8_cancelled_is_ok": cancelled_is_counted}
 
 
 @pytest.mark.parametrize("bug", CASES)
@@ -135,8 +147,7 @@ def test_a_planted_bug_is_caught_by_its_checker(fresh, bug):
     end_at_once(fresh)
 
 
-@pytest.mark.parametrize("case", [worker_is_killed, texts_are_compared, load_ends, last_worker_is_lost, replicas_are_there,
-                                  counts_are_compared])
+@pytest.mark.parametrize("case", dict.fromkeys(CASES.values()))
 def test_nothing_is_seen_where_nothing_is_planted(fresh, case):
     case(up(fresh, ""))
 
@@ -145,3 +156,32 @@ def test_a_run_with_too_little_traffic_is_void(fresh):
     up(fresh, "")
     with pytest.raises(Void):
         too_little_runs(fresh)
+
+
+def checks(watch):
+    return watch.check_owners, watch.check_health, watch.check_books
+
+
+def test_a_watch_that_broke_off_is_void(fresh, monkeypatch):
+    """Whatever ended it, and however much it had seen by then."""
+    up(fresh, "")
+    watch = Watch(fresh)
+    fresh.wait(lambda: watch.n_books >= 20, 20, "it looks")
+
+    def unreadable(_):
+        raise ValueError("no number")
+    monkeypatch.setattr(invariants, "metrics", unreadable)
+    watch.join(patience(10))
+    watch.stop()
+    for check in checks(watch):
+        with pytest.raises(Void, match="no number"):
+            check()
+
+
+def test_a_watch_that_hardly_looked_is_void(fresh, monkeypatch):
+    up(fresh, "")
+    watch = Watch(fresh).stop()
+    watch.ended = watch.began + 60 * TIME_SCALE  # for a minute, or so it says
+    for check in checks(watch):
+        with pytest.raises(Void, match="looks"):
+            check()
