@@ -450,7 +450,8 @@ def test_f22_rapid_reset_beside_live_streams(one):
         cores = (sum(target.server.cpu_times()[:2]) - before) / (time.monotonic() - began)
         grew = lambda: target.server.memory_info().rss - rss
         print(f"{sent / seconds:.0f} resets/s, {cut} connections cut, {cores:.2f} cores, {grew() >> 10} KiB more")
-        assert sent > 500 * seconds, "the flood was none"
+        # 10,000 a second are wanted; their one thread shares two processors with everything else.
+        assert sent >= (8000 if LONG else 500) * seconds, "the flood was none"
         assert cut > 0 or LONG, "nobody stopped it"
         assert cores <= 1
         load.wait_tokens(CLIENTS * 5)

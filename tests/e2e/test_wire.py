@@ -509,7 +509,7 @@ def test_rapid_reset(wire):
         before, began = sum(process.cpu_times()[:2]), time.monotonic()
         sent, cut = reset_flood(wire, seconds)
         cores = (sum(process.cpu_times()[:2]) - before) / (time.monotonic() - began)
-        assert sent > 2000 * seconds, "the flood was none"
+        assert sent >= (8000 if LONG else 2000) * seconds, "the flood was none"
         assert cut > 0, "nobody stopped it"
         assert sanitized() or cores <= 1, f"{cores:.2f} cores"
 
