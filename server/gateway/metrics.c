@@ -95,7 +95,7 @@ static const struct metric_spec specs[N_FAMILIES] = {
                                "ready.",
                        .type = METRIC_COUNTER},
     [FAMILY_SLOW_READERS] = {.name = "sluice_slow_readers_total",
-                             .help = "Streams ended because their client took nothing for too "
+                             .help = "Streams ended because their client took no message for too "
                                      "long.",
                              .type = METRIC_COUNTER},
     [FAMILY_RESUMES] = {.name = "sluice_resumes_total",
