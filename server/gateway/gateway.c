@@ -195,16 +195,21 @@ static void collect_slow(void *ctx, struct relay *relay)
     }
 }
 
+void gateway_slow_reader(struct gateway *gateway, struct error *out_err)
+{
+    /* A message is stuck in flight: the client gets code and text only, so the reason is in the
+     * text too. */
+    error_set(out_err, STATUS_RESOURCE_EXHAUSTED,
+              "SLOW_READER: the client has taken no message for %llu ms",
+              (unsigned long long)gateway->config.limits.slow_reader_ms);
+    error_reason(out_err, "SLOW_READER");
+    gateway_count_event(gateway, GATEWAY_SLOW_READER);
+}
+
 static void end_slow(struct gateway *gateway, struct relay *relay)
 {
     struct error err;
-    /* A message is stuck in flight: the client gets code and text only, so the reason is in the
-     * text too. */
-    error_set(&err, STATUS_RESOURCE_EXHAUSTED,
-              "SLOW_READER: the client has taken no message for %llu ms",
-              (unsigned long long)gateway->config.limits.slow_reader_ms);
-    error_reason(&err, "SLOW_READER");
-    gateway_count_event(gateway, GATEWAY_SLOW_READER);
+    gateway_slow_reader(gateway, &err);
     relay_abort(relay, &err);
 }
 

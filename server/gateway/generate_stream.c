@@ -565,12 +565,7 @@ void generate_streams_tick(struct gateway *gateway, int64_t now_ns)
     uint32_t n = take_streams(gateway, slow, is_slow, now_ns);
     for (uint32_t i = 0; i < n; i++) {
         struct error err;
-        /* Code and text are all the client gets: the reason is in the text too. */
-        error_set(&err, STATUS_RESOURCE_EXHAUSTED,
-                  "SLOW_READER: the client has taken no message for %llu ms",
-                  (unsigned long long)gateway->config.limits.slow_reader_ms);
-        error_reason(&err, "SLOW_READER");
-        gateway_count_event(gateway, GATEWAY_SLOW_READER);
+        gateway_slow_reader(gateway, &err);
         rpc_call_abort(slow[i]->call, &err);
         release(slow[i]);
     }
