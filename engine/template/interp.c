@@ -97,7 +97,7 @@ void interp_write(struct interp *in, const char *bytes, size_t n_bytes)
                            (unsigned long long)in->limits.max_output_bytes);
     else if (!strbuf_add(&in->out, bytes, n_bytes))
         interp_fail_status(in, STATUS_RESOURCE_EXHAUSTED, "text is over %llu bytes",
-                           (unsigned long long)(BUFFERS * in->limits.max_output_bytes));
+                           BUFFERS * (unsigned long long)in->limits.max_output_bytes);
 }
 
 void interp_write_str(struct interp *in, const char *str)
