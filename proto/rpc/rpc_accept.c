@@ -22,6 +22,8 @@
 
 /* At the limit every new connection could ask anew which of the old ones are gone. */
 enum { SWEEP_MS = 50, CHUNK = 256, MAX_CHUNKS = 4096 };
+/* More than one: while one is shut to take a connection with, another thread may open a file. */
+enum { SPARES = 4 };
 /* How much later than its handshake timeout gRPC may end a connection of TLS, of which it is not
  * known here how far it came. */
 enum { LATE_MS = 1000 };
@@ -58,9 +60,9 @@ struct connection {
 static struct {
     pthread_mutex_t lock;
     struct rpc_accept *watched;
-    int spare; /* a descriptor to have one where there is none; -1: lost */
+    int spares[SPARES]; /* descriptors to have one where there is none; -1: lost */
     _Atomic(struct connection *) chunks[MAX_CHUNKS]; /* never freed: readers take no lock */
-} all = {.lock = PTHREAD_MUTEX_INITIALIZER, .spare = -1};
+} all = {.lock = PTHREAD_MUTEX_INITIALIZER, .spares = {-1, -1, -1, -1}};
 
 static ino_t inode_of(int fd)
 {
@@ -68,10 +70,11 @@ static ino_t inode_of(int fd)
     return fstat(fd, &info) == 0 && S_ISSOCK(info.st_mode) ? info.st_ino : 0;
 }
 
-static void open_spare(void)
+static void open_spares(void)
 {
-    if (all.spare < 0)
-        all.spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    for (int i = 0; i < SPARES; i++)
+        if (all.spares[i] < 0)
+            all.spares[i] = open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
 /* NULL: none of its chunk has ever been accepted. */
@@ -133,7 +136,7 @@ struct rpc_accept *rpc_accept_watch(const struct rpc_accept_config *config)
     accept->config = *config;
     accept->config.guard.all_resets = &accept->all_resets;
     pthread_mutex_lock(&all.lock);
-    open_spare();
+    open_spares();
     accept->next = all.watched;
     all.watched = accept;
     pthread_mutex_unlock(&all.lock);
@@ -246,22 +249,24 @@ static struct rpc_accept *watched_by_port(uint16_t port)
     return accept;
 }
 
-/* Without a descriptor left: takes one connection off the queue, with the spare one, and drops it.
+/* Without a descriptor left: takes one connection off the queue, with a spare one, and drops it.
  * False where there is none to take: accept4 looks for a descriptor first. */
 static bool shed(int listener, struct rpc_accept *accept)
 {
     struct pollfd waiting = {.fd = listener, .events = POLLIN};
     int fd = -1;
     pthread_mutex_lock(&all.lock);
-    open_spare();
-    if (all.spare >= 0 && poll(&waiting, 1, 0) == 1) {
-        close(all.spare);
-        all.spare = -1;
+    open_spares();
+    for (int i = 0; i < SPARES && fd < 0 && poll(&waiting, 1, 0) == 1; i++) {
+        if (all.spares[i] < 0)
+            continue;
+        close(all.spares[i]);
+        all.spares[i] = -1;
         fd = (int)syscall(SYS_accept4, listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd >= 0)
             close(fd);
-        open_spare();
     }
+    open_spares();
     if (fd >= 0 && accept != NULL)
         accept->config.on_refused(accept->config.arg, RPC_GUARD_GOOD);
     pthread_mutex_unlock(&all.lock);
