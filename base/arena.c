@@ -42,6 +42,7 @@ void arena_reset(struct arena *arena)
         keep->used = 0;
     }
     arena->used_bytes = 0;
+    arena->exhausted = false;
 }
 
 static struct arena_chunk *chunk_with_room(struct arena *arena, size_t n_bytes)
@@ -62,14 +63,15 @@ static struct arena_chunk *chunk_with_room(struct arena *arena, size_t n_bytes)
 
 void *arena_alloc(struct arena *arena, size_t n_bytes)
 {
-    if (n_bytes > SIZE_MAX / 2)
-        return NULL;
     size_t rounded = (n_bytes + 15) & ~(size_t)15;
-    if (arena->limit_bytes && arena->used_bytes + rounded > arena->limit_bytes)
+    struct arena_chunk *chunk = NULL;
+    if (n_bytes <= SIZE_MAX / 2 &&
+        (!arena->limit_bytes || arena->used_bytes + rounded <= arena->limit_bytes))
+        chunk = chunk_with_room(arena, rounded);
+    if (!chunk) {
+        arena->exhausted = true;
         return NULL;
-    struct arena_chunk *chunk = chunk_with_room(arena, rounded);
-    if (!chunk)
-        return NULL;
+    }
     void *out = chunk->data + chunk->used;
     chunk->used += rounded;
     arena->used_bytes += rounded;
@@ -79,14 +81,12 @@ void *arena_alloc(struct arena *arena, size_t n_bytes)
 
 void *arena_calloc(struct arena *arena, size_t n, size_t size)
 {
-    if (size && n > SIZE_MAX / 2 / size)
-        return NULL;
-    return arena_alloc(arena, n * size);
+    return arena_alloc(arena, size && n > SIZE_MAX / 2 / size ? SIZE_MAX : n * size);
 }
 
 char *arena_strndup(struct arena *arena, const char *text, size_t n_bytes)
 {
-    char *copy = n_bytes < SIZE_MAX / 2 ? arena_alloc(arena, n_bytes + 1) : NULL;
+    char *copy = arena_alloc(arena, n_bytes < SIZE_MAX / 2 ? n_bytes + 1 : SIZE_MAX);
     if (copy && n_bytes)
         memcpy(copy, text, n_bytes);
     return copy;

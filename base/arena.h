@@ -2,6 +2,7 @@
  * moves earlier objects. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 
 struct arena_chunk;
@@ -11,6 +12,7 @@ struct arena {
     size_t chunk_bytes; /* size of a fresh chunk */
     size_t used_bytes;  /* handed out since the last reset */
     size_t limit_bytes; /* 0 = none */
+    bool exhausted; /* something was not to be had since it was made, reset or this was cleared */
 };
 
 /* chunk_bytes 0 takes 16 KiB. Nothing is allocated until the first use. */

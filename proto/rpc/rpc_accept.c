@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -227,6 +228,15 @@ static bool admit(struct rpc_accept *accept, int fd)
     return room;
 }
 
+/* gRPC sets the listener's, which those that are accepted have from it, to its keepalive timeout.
+ */
+static void set_user_timeout(const struct rpc_accept *accept, int fd)
+{
+    unsigned ms = accept->config.user_timeout_ms;
+    if (ms > 0)
+        setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof(ms));
+}
+
 static bool is_inet(const struct sockaddr_storage *address)
 {
     return address->ss_family == AF_INET || address->ss_family == AF_INET6;
@@ -289,8 +299,11 @@ static int accept_one(int listener, struct rpc_accept *accept, struct sockaddr *
     socklen_t n_room = n_address != NULL ? *n_address : 0;
     int fd = (int)syscall(SYS_accept4, listener, address, n_address, flags);
     if (fd >= 0) {
-        if (accept == NULL || admit(accept, fd))
+        if (accept == NULL || admit(accept, fd)) {
+            if (accept != NULL)
+                set_user_timeout(accept, fd);
             return fd;
+        }
         close(fd);
     } else if (errno == EMFILE || errno == ENFILE) {
         if (!shed(listener, accept)) {

@@ -25,6 +25,7 @@ struct rpc_accept_config {
     bool tls;      /* the guard reads what SSL_read gives; one TLS port per process */
     uint32_t max_connections;
     uint32_t handshake_timeout_ms, keepalive_timeout_ms; /* gRPC's own */
+    uint32_t user_timeout_ms;                            /* rpc_server.h */
     struct rpc_guard_limits guard;
     /* For each connection that is refused (GOOD: it was one too many) or ended. Called with locks
      * held: it may only count. */

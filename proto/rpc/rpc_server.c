@@ -238,6 +238,7 @@ static bool watch_port(struct rpc_server *server, uint16_t port)
                                              .max_connections = c->max_connections,
                                              .handshake_timeout_ms = c->handshake_timeout_ms,
                                              .keepalive_timeout_ms = c->keepalive_timeout_ms,
+                                             .user_timeout_ms = c->user_timeout_ms,
                                              .guard = guard_limits(c),
                                              .on_refused = count_refused_connection,
                                              .on_silent = count_silent_connection,

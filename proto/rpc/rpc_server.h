@@ -88,6 +88,9 @@ struct rpc_server_config {
     uint32_t max_calls;
     uint32_t keepalive_time_ms;    /* a silent connection is pinged after this long ... */
     uint32_t keepalive_timeout_ms; /* ... and dropped after this long without an answer */
+    /* TCP's user timeout (RFC 793): the kernel drops a connection whose peer acknowledges nothing,
+     * or has no room for anything, for so long. 0: keepalive_timeout_ms, as gRPC sets it. */
+    uint32_t user_timeout_ms;
     uint32_t handshake_timeout_ms; /* a connection that has not said who it is by then is closed */
     /* Optional: looks at a call's metadata and peer before anything is decoded. A negative status
      * (with err) refuses the call. Health and reflection are asked about too. */

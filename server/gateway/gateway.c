@@ -27,6 +27,7 @@
 #include "server/gateway/standstill.h"
 
 enum { TICK_MS = 50, CHECK_MS = 250, MAX_CHECK_MS = 1000, CHECKS_PER_LIMIT = 30 };
+enum { USER_TIMEOUT_MARGIN_MS = 10000 };
 struct route_table *gateway_routes(struct gateway *gateway)
 {
     pthread_mutex_lock(&gateway->lock);
@@ -373,6 +374,15 @@ static uint32_t connection_limit(uint64_t wanted)
     return (uint32_t)room;
 }
 
+/* A reader that leaves the kernel no room is to be told that it is slow before the kernel drops it.
+ */
+static uint32_t user_timeout_ms(const struct gateway_config *c)
+{
+    uint64_t ms = c->limits.slow_reader_ms + USER_TIMEOUT_MARGIN_MS;
+    ms = ms > c->keepalive_timeout_ms ? ms : c->keepalive_timeout_ms;
+    return ms < INT32_MAX ? (uint32_t)ms : INT32_MAX;
+}
+
 static int start_server(struct gateway *gateway, struct error *err)
 {
     const struct gateway_config *c = &gateway->config;
@@ -394,6 +404,7 @@ static int start_server(struct gateway *gateway, struct error *err)
     config.max_calls = (uint32_t)c->limits.max_calls;
     config.keepalive_time_ms = (uint32_t)c->keepalive_time_ms;
     config.keepalive_timeout_ms = (uint32_t)c->keepalive_timeout_ms;
+    config.user_timeout_ms = user_timeout_ms(c);
     int rc = access_create(&c->access, c->listen, &gateway->access, err);
     if (rc)
         return rc;

@@ -531,21 +531,7 @@ void handle_generate_stream(void *context, struct rpc_call *call, const Protobuf
 
 /* --- all of them --- */
 
-/* Those that `wanted` says, at most 64, retained. */
-static uint32_t take_streams(struct gateway *gateway, struct generate_stream *out[64],
-                             bool (*wanted)(struct generate_stream *stream, int64_t now_ns),
-                             int64_t now_ns)
-{
-    uint32_t n = 0;
-    pthread_mutex_lock(&gateway->lock);
-    for (struct generate_stream *s = gateway->streams; s && n < 64; s = s->next)
-        if (wanted(s, now_ns)) {
-            retain(s);
-            out[n++] = s;
-        }
-    pthread_mutex_unlock(&gateway->lock);
-    return n;
-}
+enum { SLOW_AT_ONCE = 64 };
 
 static bool is_slow(struct generate_stream *stream, int64_t now_ns)
 {
@@ -557,17 +543,34 @@ static bool is_slow(struct generate_stream *stream, int64_t now_ns)
     return slow;
 }
 
+/* Some that are too slow, retained: fewer than SLOW_AT_ONCE are the last. */
+static uint32_t take_slow(struct gateway *gateway, struct generate_stream *out[SLOW_AT_ONCE],
+                          int64_t now_ns)
+{
+    uint32_t n = 0;
+    pthread_mutex_lock(&gateway->lock);
+    for (struct generate_stream *s = gateway->streams; s && n < SLOW_AT_ONCE; s = s->next)
+        if (is_slow(s, now_ns)) {
+            retain(s);
+            out[n++] = s;
+        }
+    pthread_mutex_unlock(&gateway->lock);
+    return n;
+}
+
 void generate_streams_tick(struct gateway *gateway, int64_t now_ns)
 {
-    struct generate_stream *slow[64];
+    struct generate_stream *slow[SLOW_AT_ONCE];
     if (atomic_load(&gateway->leaving))
         generate_streams_drain(gateway);
-    uint32_t n = take_streams(gateway, slow, is_slow, now_ns);
-    for (uint32_t i = 0; i < n; i++) {
-        struct error err;
-        gateway_slow_reader(gateway, &err);
-        rpc_call_abort(slow[i]->call, &err);
-        release(slow[i]);
+    for (uint32_t n = SLOW_AT_ONCE; n == SLOW_AT_ONCE;) {
+        n = take_slow(gateway, slow, now_ns);
+        for (uint32_t i = 0; i < n; i++) {
+            struct error err;
+            gateway_slow_reader(gateway, &err);
+            rpc_call_abort(slow[i]->call, &err);
+            release(slow[i]);
+        }
     }
 }
 

@@ -26,8 +26,8 @@ struct gather {
 
 /* --- items --- */
 
-/* The functions that add to the frame return false where memory is exhausted: what is there of the
- * event is then taken back, and the request ends. */
+/* The functions that add to the frame return false, or leave a text empty and the arena exhausted,
+ * where there is no memory: what is there of the event is then taken back, and the request ends. */
 
 static Sluice__Worker__V1__StepItem *add_item(struct gather *g, struct stream_request *r,
                                               uint32_t choice)
@@ -304,11 +304,12 @@ static void add_error(struct gather *g, struct stream_request *r, const struct e
         return;
     r->error_sent = true;
     ending_error(r, event, &err);
+    g->arena.exhausted = false;
     size_t n_items = r->session->n_items;
     Sluice__Worker__V1__StepItem *item = add_item(g, r, event->choice);
     if (item)
         item->error = message_error(&g->arena, &err);
-    if (item && item->error)
+    if (item && item->error && !g->arena.exhausted)
         return;
     r->session->n_items = n_items;
     session_send_error(r->session, r->id, event->choice, &err);
@@ -363,7 +364,8 @@ static void on_event(struct gather *g, const struct engine_event *event)
     size_t n_items = r->session->n_items;
     if (event->choice >= ENGINE_MAX_CHOICES)
         return;
-    if (!r->out_of_memory && !add_event(g, r, event)) {
+    g->arena.exhausted = false;
+    if (!r->out_of_memory && (!add_event(g, r, event) || (g->arena.exhausted && !r->error_sent))) {
         r->session->n_items = n_items;
         r->out_of_memory = true;
         engine_cancel(g->engine, event->id);

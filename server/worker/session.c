@@ -121,7 +121,13 @@ static void send_hello(struct session *session, struct engine *engine)
     reply.heartbeat_ms = HEARTBEAT_IDLE_MS;
     response.frame_case = SLUICE__WORKER__V1__SERVE_RESPONSE__FRAME_HELLO;
     response.hello = &reply;
-    rpc_call_send(session->call, &response.base);
+    if (arena.exhausted) {
+        struct error err;
+        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "no memory for the reply to hello");
+        rpc_call_finish(session->call, &err);
+    } else {
+        rpc_call_send(session->call, &response.base);
+    }
     arena_fini(&arena);
 }
 

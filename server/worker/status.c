@@ -306,8 +306,9 @@ void status_sweep(struct worker *worker)
     }
 }
 
-/* Sends to those that are due, or to all. A watcher that takes nothing misses messages; the next
- * one it gets is the newest. Returns when the next is due. */
+/* Sends to those that are due, or to all. A watcher that takes nothing misses messages, and each
+ * does where there was no memory to make one (status NULL); the next one it gets is the newest.
+ * Returns when the next is due. */
 static int64_t push(struct worker *worker, const Sluice__Worker__V1__WorkerStatus *status, bool all,
                     bool last)
 {
@@ -316,7 +317,8 @@ static int64_t push(struct worker *worker, const Sluice__Worker__V1__WorkerStatu
     pthread_mutex_lock(&worker->lock);
     for (struct watcher *watcher = worker->watchers; watcher; watcher = watcher->next) {
         if (all || watcher->due_ns <= now_ns) {
-            rpc_call_send(watcher->call, &status->base);
+            if (status)
+                rpc_call_send(watcher->call, &status->base);
             watcher->due_ns = now_ns + watcher->interval_ns;
         }
         if (last)
@@ -339,7 +341,7 @@ void *status_run(void *arg)
         arena_init(&arena, 0, 0);
         status_fill(worker, &arena, &status);
         status_sweep(worker);
-        int64_t next_ns = push(worker, &status, changed || last, last);
+        int64_t next_ns = push(worker, arena.exhausted ? NULL : &status, changed || last, last);
         arena_fini(&arena);
         int64_t wait_ns = next_ns - clock_now_ns();
         changed = !last && wake_wait(&worker->status, wait_ns > 0 ? wait_ns : 0);

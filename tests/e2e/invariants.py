@@ -423,7 +423,7 @@ def resident(pid):
 class Rest:
     """What the processes hold when nothing runs, after a warm-up; `check` waits until they hold no more."""
 
-    THREADS_SLACK = 4  # gRPC starts pool threads as it likes
+    THREADS_SLACK = 8  # gRPC starts threads of its pools as it likes, and keeps them: of its executor twice the processors, of two kinds
     FDS_SLACK = 4      # connections that linger
 
     def __init__(self, sluice):

@@ -37,10 +37,17 @@ static void test_arena_refuses_over_its_limit_and_on_overflow(void **state)
     struct arena arena;
     arena_init(&arena, 0, 1000);
     assert_non_null(arena_alloc(&arena, 900));
+    assert_false(arena.exhausted);
     assert_null(arena_alloc(&arena, 200));
+    assert_true(arena.exhausted);
+    arena_reset(&arena);
+    assert_false(arena.exhausted);
+    assert_non_null(arena_alloc(&arena, 900));
     assert_null(arena_calloc(&arena, SIZE_MAX / 2, 16));
     assert_null(arena_alloc(&arena, SIZE_MAX));
+    arena.exhausted = false;
     assert_null(arena_strndup(&arena, "x", SIZE_MAX - 1));
+    assert_true(arena.exhausted);
     arena_fini(&arena);
 }
 
