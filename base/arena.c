@@ -84,6 +84,14 @@ void *arena_calloc(struct arena *arena, size_t n, size_t size)
     return arena_alloc(arena, size && n > SIZE_MAX / 2 / size ? SIZE_MAX : n * size);
 }
 
+bool arena_has_room(const struct arena *arena, size_t n, size_t size)
+{
+    if (size && n > SIZE_MAX / 2 / size)
+        return false;
+    size_t rounded = (n * size + 15) & ~(size_t)15;
+    return !arena->limit_bytes || arena->used_bytes + rounded <= arena->limit_bytes;
+}
+
 char *arena_strndup(struct arena *arena, const char *text, size_t n_bytes)
 {
     char *copy = arena_alloc(arena, n_bytes < SIZE_MAX / 2 ? n_bytes + 1 : SIZE_MAX);

@@ -25,5 +25,7 @@ void arena_reset(struct arena *arena);
 void *arena_alloc(struct arena *arena, size_t n_bytes);
 /* n × size with the overflow checked. */
 void *arena_calloc(struct arena *arena, size_t n, size_t size);
+/* Whether the limit, if there is one, lets n × size bytes more be had. */
+bool arena_has_room(const struct arena *arena, size_t n, size_t size);
 /* A NUL-terminated copy of n_bytes. */
 char *arena_strndup(struct arena *arena, const char *text, size_t n_bytes);

@@ -137,10 +137,13 @@ static int open_template(struct engine *e, struct error *err)
     int rc = chat_template_compile(text, strlen(text), &e->chat_template, &why);
     if (!rc)
         return 0;
+    if (rc == STATUS_RESOURCE_EXHAUSTED && !why.reason[0]) { /* not the template's fault */
+        *err = why;
+        return rc;
+    }
     e->chat_template = NULL;
     e->template_error = why;
     error_prefix(&e->template_error, "the model's chat template");
-    (void)err;
     return 0;
 }
 

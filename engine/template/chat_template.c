@@ -32,14 +32,22 @@ bool compiler_fail(struct compiler *c, int status, uint32_t line, const char *fo
     return false;
 }
 
+static void out_of_memory(struct compiler *c, uint32_t line)
+{
+    c->out_of_memory = true;
+    compiler_fail(c, STATUS_RESOURCE_EXHAUSTED, line, "out of memory");
+}
+
 void *compiler_alloc(struct compiler *c, size_t n, size_t size, uint32_t line)
 {
     if (c->failed)
         return NULL;
     void *memory = arena_calloc(c->arena, n, size);
-    if (!memory)
+    if (!memory && !arena_has_room(c->arena, n, size))
         compiler_fail(c, STATUS_RESOURCE_EXHAUSTED, line, "template takes more than %d MiB",
                       MAX_COMPILED_BYTES / (1024 * 1024));
+    else if (!memory)
+        out_of_memory(c, line);
     return memory;
 }
 
@@ -63,7 +71,7 @@ const struct text *compiler_intern(struct compiler *c, const char *data, size_t 
         return known;
     const struct text *text = compiler_text(c, data, n_bytes, line);
     if (text && !hash_map_put(&c->names, data, n_bytes, (void *)(uintptr_t)text)) {
-        compiler_fail(c, STATUS_RESOURCE_EXHAUSTED, line, "out of memory");
+        out_of_memory(c, line);
         return NULL;
     }
     return text;
@@ -100,7 +108,7 @@ int chat_template_compile(const char *text, size_t n_bytes, struct chat_template
     hash_map_fini(&c.names);
     if (!ok) {
         chat_template_destroy(template);
-        if (err->status == STATUS_RESOURCE_EXHAUSTED)
+        if (err->status == STATUS_RESOURCE_EXHAUSTED && !c.out_of_memory)
             error_reason(err, "TEMPLATE_LIMIT");
         return err->status;
     }

@@ -402,10 +402,11 @@ static struct value filter_tojson(struct interp *in, struct value self, const st
             return interp_fail(in, "separators must be a pair of strings");
         char *texts[2];
         for (size_t i = 0; i < 2; i++) {
-            texts[i] = arena_strndup(&in->arena, pair->items[i].u.text->data,
-                                     pair->items[i].u.text->n_bytes);
+            const struct text *text = pair->items[i].u.text;
+            texts[i] = interp_alloc(in, text->n_bytes + 1, 1);
             if (!texts[i])
-                return interp_fail_status(in, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+                return value_of_type(VALUE_UNSET);
+            memcpy(texts[i], text->data, text->n_bytes);
         }
         style.item_separator = texts[0];
         style.key_separator = texts[1];

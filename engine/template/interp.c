@@ -28,6 +28,7 @@ void interp_fini(struct interp *in)
     strbuf_fini(&in->out);
 }
 
+/* A limit is a reason of its own; memory that the system does not give is none. */
 __attribute__((format(printf, 3, 0))) static void fail_va(struct interp *in, int status,
                                                           const char *format, va_list args)
 {
@@ -41,7 +42,7 @@ __attribute__((format(printf, 3, 0))) static void fail_va(struct interp *in, int
                   *in->construct ? ": " : "", text);
     else
         error_set(in->err, status, "chat template: %s", text);
-    if (status == STATUS_RESOURCE_EXHAUSTED)
+    if (status == STATUS_RESOURCE_EXHAUSTED && !in->out_of_memory)
         error_reason(in->err, "TEMPLATE_LIMIT");
 }
 
@@ -63,6 +64,12 @@ struct value interp_fail_status(struct interp *in, int status, const char *forma
     return value_of_type(VALUE_UNSET);
 }
 
+struct value interp_out_of_memory(struct interp *in)
+{
+    in->out_of_memory |= !in->failed;
+    return interp_fail_status(in, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+}
+
 bool interp_step(struct interp *in, uint64_t n)
 {
     if (in->failed)
@@ -81,9 +88,11 @@ void *interp_alloc(struct interp *in, size_t n, size_t size)
     if (in->failed)
         return NULL;
     void *memory = arena_calloc(&in->arena, n, size);
-    if (!memory)
+    if (!memory && !arena_has_room(&in->arena, n, size))
         interp_fail_status(in, STATUS_RESOURCE_EXHAUSTED, "values take more than %d MiB",
                            CHAT_TEMPLATE_MAX_MEMORY_BYTES / (1024 * 1024));
+    else if (!memory)
+        interp_out_of_memory(in);
     return memory;
 }
 
@@ -95,9 +104,11 @@ void interp_write(struct interp *in, const char *bytes, size_t n_bytes)
     if (!in->n_captures && total > in->limits.max_output_bytes)
         interp_fail_status(in, STATUS_RESOURCE_EXHAUSTED, "output is over %llu bytes",
                            (unsigned long long)in->limits.max_output_bytes);
-    else if (!strbuf_add(&in->out, bytes, n_bytes))
+    else if (total > in->out.limit)
         interp_fail_status(in, STATUS_RESOURCE_EXHAUSTED, "text is over %llu bytes",
                            BUFFERS * (unsigned long long)in->limits.max_output_bytes);
+    else if (!strbuf_add(&in->out, bytes, n_bytes))
+        interp_out_of_memory(in);
 }
 
 void interp_write_str(struct interp *in, const char *str)

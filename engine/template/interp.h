@@ -44,6 +44,7 @@ struct interp {
     int64_t now_unix_s;
     struct error *err;
     bool failed;
+    bool out_of_memory; /* why it failed: no limit was met */
 };
 
 void interp_init(struct interp *in, const struct chat_template_limits *limits, struct error *err);
@@ -59,6 +60,8 @@ struct value interp_fail(struct interp *in, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 struct value interp_fail_status(struct interp *in, int status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* The same where the system has no memory, which is no limit of the template's. */
+struct value interp_out_of_memory(struct interp *in);
 /* Counts n steps; false (failed) past the limit. */
 bool interp_step(struct interp *in, uint64_t n);
 /* Zeroed memory until the render ends; NULL (failed) past the limit. */

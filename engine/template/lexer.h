@@ -37,6 +37,7 @@ struct compiler {
     struct hash_map names; /* interned: bytes to struct text * */
     struct error *err;
     bool failed;
+    bool out_of_memory; /* why it failed: no limit was met */
 };
 
 /* Records the first failure; always returns false. */

@@ -25,6 +25,8 @@
 enum { SWEEP_MS = 50, CHUNK = 256, MAX_CHUNKS = 4096 };
 /* More than one: while one is shut to take a connection with, another thread may open a file. */
 enum { SPARES = 4 };
+/* What the kernel may hold that it has not sent yet. */
+enum { UNSENT_BYTES = 16384 };
 /* How much later than its handshake timeout gRPC may end a connection of TLS, of which it is not
  * known here how far it came. */
 enum { LATE_MS = 1000 };
@@ -228,13 +230,15 @@ static bool admit(struct rpc_accept *accept, int fd)
     return room;
 }
 
-/* gRPC sets the listener's, which those that are accepted have from it, to its keepalive timeout.
- */
-static void set_user_timeout(const struct rpc_accept *accept, int fd)
+/* gRPC sets the listener's user timeout, which those that are accepted have from it, to its
+ * keepalive timeout. What a reader does not take is to wait in this process, where it is counted
+ * and pauses its sequence, not in megabytes of the kernel's. */
+static void set_limits(const struct rpc_accept *accept, int fd)
 {
-    unsigned ms = accept->config.user_timeout_ms;
+    unsigned ms = accept->config.user_timeout_ms, unsent = UNSENT_BYTES;
     if (ms > 0)
         setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof(ms));
+    setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof(unsent));
 }
 
 static bool is_inet(const struct sockaddr_storage *address)
@@ -301,7 +305,7 @@ static int accept_one(int listener, struct rpc_accept *accept, struct sockaddr *
     if (fd >= 0) {
         if (accept == NULL || admit(accept, fd)) {
             if (accept != NULL)
-                set_user_timeout(accept, fd);
+                set_limits(accept, fd);
             return fd;
         }
         close(fd);

@@ -258,6 +258,7 @@ static void start_send(struct rpc_call *call, grpc_byte_buffer *buffer, size_t n
     call->headers_sent = true;
     call->status_sent = end;
     call->n_in_flight_bytes = n_bytes;
+    call->n_sends++;
     call->send_in_flight = end ? start_last(call, ops, n_ops)
                                : rpc_core_start(call->core, ops, n_ops, &call->send_tag);
     if (!call->send_in_flight)
@@ -460,6 +461,19 @@ bool rpc_call_awaits_request(struct rpc_call *call)
     bool awaits = call->reading && !call->ended && !client_streams(call);
     pthread_mutex_unlock(&call->lock);
     return awaits;
+}
+
+bool rpc_call_is_stuck(struct rpc_call *call, int64_t now_ns, int64_t limit_ns)
+{
+    pthread_mutex_lock(&call->lock);
+    bool in_flight = call->send_in_flight && !call->dead;
+    if (!in_flight || !call->seen_ns || call->n_sends != call->n_sends_seen) {
+        call->n_sends_seen = call->n_sends;
+        call->seen_ns = in_flight ? now_ns : 0;
+    }
+    bool stuck = in_flight && now_ns - call->seen_ns > limit_ns;
+    pthread_mutex_unlock(&call->lock);
+    return stuck;
 }
 
 void rpc_call_refuse(struct rpc_call *call, const struct error *status)

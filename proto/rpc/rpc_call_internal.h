@@ -60,6 +60,9 @@ struct rpc_call {
     grpc_call *core;      /* NULL once done */
     struct rpc_queue queue;
     size_t n_in_flight_bytes;
+    uint32_t n_sends;      /* batches begun */
+    uint32_t n_sends_seen; /* at the look at seen_ns (rpc_call_is_stuck) */
+    int64_t seen_ns;       /* 0: nothing was in flight then */
     bool send_in_flight, reading, reads_paused, half_closed;
     bool headers_sent; /* initial metadata */
     bool ended;        /* finish was asked for */
@@ -95,6 +98,8 @@ void rpc_call_refuse(struct rpc_call *call, const struct error *status);
 
 /* Dispatched, of a shape with one request, and that has not come whole. Any thread. */
 bool rpc_call_awaits_request(struct rpc_call *call);
+/* What was in flight at a look at least limit_ns ago still is (rpc_server_end_stuck). */
+bool rpc_call_is_stuck(struct rpc_call *call, int64_t now_ns, int64_t limit_ns);
 
 /* rpc_lane.c: the call's turn. Drops the list's reference. */
 void rpc_call_pump_kicked(struct rpc_call *call);

@@ -21,7 +21,7 @@
 #include "proto/rpc/rpc_table.h"
 #include "proto/rpc/rpc_tls_internal.h"
 
-enum { SLOTS_PER_THREAD = 4, MAX_THREADS = 64, ABORT_MS = 500, SETTLE_MS = 500 };
+enum { SLOTS_PER_THREAD = 4, MAX_THREADS = 64, ABORT_MS = 1000, SETTLE_MS = 500 };
 enum { CORE_THREADS = 16 }; /* of gRPC itself: timers, pollers, resolvers */
 enum { MAX_PORTS = 8, MIN_BLOCK_BYTES = 128 << 10, READ_CHUNK_BYTES = 128 << 10 };
 enum { MESSAGE_SLACK = 16 << 20, STREAM_HELD = 256 << 10 };
@@ -498,6 +498,20 @@ void rpc_server_end_overdue(struct rpc_server *server, uint64_t limit_ms)
             rpc_call_abort(call, &err);
         }
     pthread_mutex_unlock(&server->lock);
+}
+
+uint32_t rpc_server_end_stuck(struct rpc_server *server, int64_t now_ns, uint64_t limit_ms,
+                              const struct error *why)
+{
+    uint32_t n_ended = 0;
+    pthread_mutex_lock(&server->lock);
+    for (struct rpc_call *call = server->live; call != NULL; call = call->next_live)
+        if (rpc_call_is_stuck(call, now_ns, (int64_t)limit_ms * NS_PER_MS)) {
+            rpc_call_abort(call, why);
+            n_ended++;
+        }
+    pthread_mutex_unlock(&server->lock);
+    return n_ended;
 }
 
 static void stop_core(struct rpc_server *server, uint32_t grace_ms)

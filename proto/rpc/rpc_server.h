@@ -149,6 +149,13 @@ void rpc_server_destroy(struct rpc_server *server);
  * request hold their share of max_calls for as long as the connection lives. Any thread. */
 void rpc_server_end_overdue(struct rpc_server *server, uint64_t limit_ms);
 
+/* Ends with `why` every call, health and reflection too, whose client has taken nothing of what was
+ * begun to be sent for limit_ms, and returns how many. To be called now and then, as above, from
+ * one thread: what is in flight is known from the first look on, so that it is late by up to the
+ * time between two. now_ns is of any clock that grows, above 0. */
+uint32_t rpc_server_end_stuck(struct rpc_server *server, int64_t now_ns, uint64_t limit_ms,
+                              const struct error *why);
+
 /* Statuses of grpc.health.v1; see rpc_health.h. Borrowed until destroy. */
 struct rpc_health *rpc_server_health(struct rpc_server *server);
 

@@ -182,7 +182,7 @@ void gateway_link_changed(struct gateway *gateway)
 struct slow_list {
     struct relay *relays[64];
     uint32_t n;
-    int64_t now_ns;
+    int64_t awake_ns;
 };
 
 enum { SLOW_AT_ONCE = sizeof(((struct slow_list *)0)->relays) / sizeof(struct relay *) };
@@ -190,13 +190,13 @@ enum { SLOW_AT_ONCE = sizeof(((struct slow_list *)0)->relays) / sizeof(struct re
 static void collect_slow(void *ctx, struct relay *relay)
 {
     struct slow_list *slow = ctx;
-    if (slow->n < SLOW_AT_ONCE && relay_is_slow(relay, slow->now_ns)) {
+    if (slow->n < SLOW_AT_ONCE && relay_is_slow(relay, slow->awake_ns)) {
         relay_retain(relay);
         slow->relays[slow->n++] = relay;
     }
 }
 
-void gateway_slow_reader(struct gateway *gateway, struct error *out_err)
+static void slow_error(struct gateway *gateway, struct error *out_err)
 {
     /* A message is stuck in flight: the client gets code and text only, so the reason is in the
      * text too. */
@@ -204,7 +204,24 @@ void gateway_slow_reader(struct gateway *gateway, struct error *out_err)
               "SLOW_READER: the client has taken no message for %llu ms",
               (unsigned long long)gateway->config.limits.slow_reader_ms);
     error_reason(out_err, "SLOW_READER");
+}
+
+void gateway_slow_reader(struct gateway *gateway, struct error *out_err)
+{
+    slow_error(gateway, out_err);
     gateway_count_event(gateway, GATEWAY_SLOW_READER);
+}
+
+/* Requests and streams have been looked at by then: what is left is calls of one answer, health and
+ * reflection. */
+static void end_stuck_calls(struct gateway *gateway, int64_t awake_ns)
+{
+    struct error err;
+    slow_error(gateway, &err);
+    uint32_t n = rpc_server_end_stuck(gateway->server, awake_ns,
+                                      gateway->config.limits.slow_reader_ms, &err);
+    while (n-- > 0)
+        gateway_count_event(gateway, GATEWAY_SLOW_READER);
 }
 
 static void end_slow(struct gateway *gateway, struct relay *relay)
@@ -214,9 +231,9 @@ static void end_slow(struct gateway *gateway, struct relay *relay)
     relay_abort(relay, &err);
 }
 
-static void end_slow_readers(struct gateway *gateway, int64_t now_ns)
+static void end_slow_readers(struct gateway *gateway, int64_t awake_ns)
 {
-    struct slow_list slow = {.n = SLOW_AT_ONCE, .now_ns = now_ns};
+    struct slow_list slow = {.n = SLOW_AT_ONCE, .awake_ns = awake_ns};
     while (slow.n == SLOW_AT_ONCE) {
         slow.n = 0;
         registry_each(&gateway->registry, collect_slow, &slow);
@@ -296,10 +313,11 @@ static int64_t look_period_ns(const struct gateway_limits *limits)
     return (int64_t)ms * NS_PER_MS;
 }
 
-static void end_what_is_over(struct gateway *gateway, int64_t now_ns)
+static void end_what_is_over(struct gateway *gateway, int64_t awake_ns)
 {
-    end_slow_readers(gateway, now_ns);
-    standstill_tick(gateway, now_ns);
+    end_slow_readers(gateway, awake_ns);
+    standstill_tick(gateway, awake_ns);
+    end_stuck_calls(gateway, awake_ns);
     rpc_server_end_overdue(gateway->server, gateway->config.limits.request_timeout_ms);
 }
 
@@ -318,18 +336,19 @@ static void *run_ticker(void *arg)
         pthread_cond_timedwait(&gateway->tick, &gateway->lock, &until);
         pthread_mutex_unlock(&gateway->lock);
         int64_t now_ns = clock_now_ns();
-        atomic_store(&gateway->awake_ns, awake_clock_tick(&gateway->clock, now_ns));
+        int64_t awake_ns = awake_clock_tick(&gateway->clock, now_ns);
+        atomic_store(&gateway->awake_ns, awake_ns);
         tick_links(gateway, now_ns);
         dispatch_retry_waiting(gateway);
         reattach_tick(gateway, now_ns);
         tell_watchdog(gateway, now_ns, &next_watchdog_ns);
         if (now_ns >= next_check_ns) {
-            generate_streams_tick(gateway, now_ns);
+            generate_streams_tick(gateway, awake_ns);
             give_memory_back(gateway, &heap, now_ns);
             next_check_ns = now_ns + CHECK_MS * NS_PER_MS;
         }
         if (now_ns >= next_look_ns) {
-            end_what_is_over(gateway, now_ns);
+            end_what_is_over(gateway, awake_ns);
             next_look_ns = now_ns + look_period_ns(&gateway->config.limits);
         }
         pthread_mutex_lock(&gateway->lock);
@@ -380,6 +399,8 @@ static uint32_t user_timeout_ms(const struct gateway_config *c)
 {
     uint64_t ms = c->limits.slow_reader_ms + USER_TIMEOUT_MARGIN_MS;
     ms = ms > c->keepalive_timeout_ms ? ms : c->keepalive_timeout_ms;
+    uint64_t most = c->keepalive_time_ms + c->keepalive_timeout_ms; /* one that has vanished */
+    ms = ms < most ? ms : most;
     return ms < INT32_MAX ? (uint32_t)ms : INT32_MAX;
 }
 
@@ -451,6 +472,8 @@ int gateway_create(const struct gateway_config *config, struct gateway **out_gat
     if (!gateway)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "server: out of memory");
     gateway->config = *config;
+    gateway->clock.awake_ns = 1; /* 0 stands for no time */
+    atomic_store(&gateway->awake_ns, 1);
     rng_uuid(gateway->server_id);
     gateway->server_epoch = (uint64_t)clock_wall_ns();
     registry_init(&gateway->registry);

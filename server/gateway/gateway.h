@@ -83,7 +83,8 @@ struct gateway {
     _Atomic bool leaving;            /* nothing new is begun, nothing waits to be reattached */
 
     struct awake_clock clock; /* the ticker's */
-    _Atomic int64_t awake_ns; /* what it shows; link.c measures stalls with it */
+    /* What it shows: a server that stood still finds nobody slow or stalled for it. */
+    _Atomic int64_t awake_ns;
     pthread_t ticker;
     pthread_cond_t tick;
     bool ticking, stopping;

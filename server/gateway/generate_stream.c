@@ -396,7 +396,7 @@ static void on_next(void *arg, struct rpc_out *out)
         put = true;
     }
     if (put)
-        atomic_store(&stream->put_ns, clock_now_ns());
+        atomic_store(&stream->put_ns, atomic_load(&stream->gateway->awake_ns));
     pthread_mutex_unlock(&stream->lock);
 }
 
@@ -533,11 +533,11 @@ void handle_generate_stream(void *context, struct rpc_call *call, const Protobuf
 
 enum { SLOW_AT_ONCE = 64 };
 
-static bool is_slow(struct generate_stream *stream, int64_t now_ns)
+static bool is_slow(struct generate_stream *stream, int64_t awake_ns)
 {
     int64_t limit_ns = (int64_t)stream->gateway->config.limits.slow_reader_ms * NS_PER_MS;
     int64_t put_ns = atomic_load(&stream->put_ns);
-    bool slow = put_ns && now_ns - put_ns > limit_ns;
+    bool slow = put_ns && awake_ns - put_ns > limit_ns;
     if (slow)
         atomic_store(&stream->put_ns, 0); /* it is told once */
     return slow;
@@ -545,12 +545,12 @@ static bool is_slow(struct generate_stream *stream, int64_t now_ns)
 
 /* Some that are too slow, retained: fewer than SLOW_AT_ONCE are the last. */
 static uint32_t take_slow(struct gateway *gateway, struct generate_stream *out[SLOW_AT_ONCE],
-                          int64_t now_ns)
+                          int64_t awake_ns)
 {
     uint32_t n = 0;
     pthread_mutex_lock(&gateway->lock);
     for (struct generate_stream *s = gateway->streams; s && n < SLOW_AT_ONCE; s = s->next)
-        if (is_slow(s, now_ns)) {
+        if (is_slow(s, awake_ns)) {
             retain(s);
             out[n++] = s;
         }
@@ -558,13 +558,13 @@ static uint32_t take_slow(struct gateway *gateway, struct generate_stream *out[S
     return n;
 }
 
-void generate_streams_tick(struct gateway *gateway, int64_t now_ns)
+void generate_streams_tick(struct gateway *gateway, int64_t awake_ns)
 {
     struct generate_stream *slow[SLOW_AT_ONCE];
     if (atomic_load(&gateway->leaving))
         generate_streams_drain(gateway);
     for (uint32_t n = SLOW_AT_ONCE; n == SLOW_AT_ONCE;) {
-        n = take_slow(gateway, slow, now_ns);
+        n = take_slow(gateway, slow, awake_ns);
         for (uint32_t i = 0; i < n; i++) {
             struct error err;
             gateway_slow_reader(gateway, &err);

@@ -51,7 +51,7 @@ struct generate_stream {
     struct rpc_call *call;         /* retained */
     struct generate_stream *next;  /* gateway->streams, under gateway->lock */
     _Atomic int64_t pending_bytes; /* of all members */
-    _Atomic int64_t put_ns;        /* when the message in flight was put; 0: none is */
+    _Atomic int64_t put_ns;        /* awake_ns when the message in flight was put; 0: none is */
     _Atomic bool crowded;          /* they were too many; the members are to be told */
 
     pthread_mutex_t lock;
@@ -66,9 +66,9 @@ struct generate_stream {
 
 rpc_handler_fn handle_generate_stream;
 
-/* The ticker: ends streams whose client takes nothing, and those that are idle while the server is
- * leaving. */
-void generate_streams_tick(struct gateway *gateway, int64_t now_ns);
+/* The ticker: ends streams whose client takes no message, and those that are idle while the server
+ * is leaving. */
+void generate_streams_tick(struct gateway *gateway, int64_t awake_ns);
 /* The server is leaving: streams without requests end now, the others soon after their last one. */
 void generate_streams_drain(struct gateway *gateway);
 

@@ -54,7 +54,7 @@ const struct gateway_limit_row gateway_limit_rows[N_GATEWAY_LIMITS] = {
                              "answer of a Complete", 1024, 1u << 30}},
     [LIMIT_SLOW_READER] = {"slow_reader",
                            {"slow-reader-timeout", 0, OPTION_MS, AT(slow_reader_ms), "30s", "TIME",
-                            "a stream whose client takes nothing for this long is ended", 100,
+                            "a stream whose client takes no message for this long is ended", 100,
                             DAY_MS}},
     [LIMIT_PAUSE] = {"pause",
                      {"max-pause", 0, OPTION_MS, AT(max_pause_ms), "300s", "TIME",

@@ -20,7 +20,7 @@ struct gateway_limits {
     /* readers */
     uint64_t max_pending_bytes; /* per stream towards a client; beyond, its sequence pauses */
     uint64_t max_answer_bytes;  /* of a Complete, in one message */
-    uint64_t slow_reader_ms;    /* a stream whose reader takes nothing for this long is ended */
+    uint64_t slow_reader_ms;    /* a stream whose reader takes no message for this long is ended */
     uint64_t max_pause_ms; /* a request its client leaves paused or without credit for longer */
     /* admission */
     uint64_t max_queued;      /* requests of one model version that wait */

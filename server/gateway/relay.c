@@ -392,8 +392,19 @@ static void close_if_detached(struct relay *relay, int status)
 uint64_t relay_cancel(struct relay *relay, const struct error *why)
 {
     relay_end(relay, why);
+    pthread_mutex_lock(&relay->lock);
+    uint64_t n_tokens = relay_n_sent(relay);
+    /* The worker is done with it, and what it gave waits for credit. */
+    bool waits =
+        relay->ended && !relay->end_sent && !relay->outcome.status && relay_lacks_credit(relay);
+    if (waits) {
+        relay->outcome = *why;
+        relay->forgotten = true;
+    }
+    pthread_mutex_unlock(&relay->lock);
     relay_leave(relay);
-    uint64_t n_tokens = relay_n_released(relay);
+    if (waits)
+        relay_tell(relay);
     close_if_detached(relay, why->status);
     return n_tokens;
 }
@@ -481,13 +492,13 @@ void relay_fill_submit(struct relay *relay, struct relay_submit *out)
     }
 }
 
-bool relay_is_slow(struct relay *relay, int64_t now_ns)
+bool relay_is_slow(struct relay *relay, int64_t awake_ns)
 {
     pthread_mutex_lock(&relay->lock);
     bool watched = relay->sink && relay->sink->ops->watched;
-    bool slow =
-        !watched && relay->put_ns &&
-        now_ns - relay->put_ns > (int64_t)relay->gateway->config.limits.slow_reader_ms * NS_PER_MS;
+    bool slow = !watched && relay->put_ns &&
+                awake_ns - relay->put_ns >
+                    (int64_t)relay->gateway->config.limits.slow_reader_ms * NS_PER_MS;
     pthread_mutex_unlock(&relay->lock);
     return slow;
 }

@@ -6,7 +6,7 @@
  *
  * Back-pressure: a frame holds all that is ready, so a slow reader gets bigger messages, never a
  * longer queue; with more than max_pending_bytes pending and in flight the sequence is paused in
- * the worker, and goes on when half of that has been taken. A reader that takes nothing for
+ * the worker, and goes on when half of that has been taken. A reader that takes no message for
  * slow_reader_ms is ended (relay_abort), also when all it misses is the end.
  *
  * Reattach: that a message was taken by flow control does not say that the client has it. A request
@@ -125,7 +125,7 @@ struct relay {
     int64_t first_token_ns;  /* 0 until the first token left (Complete: came from the worker) */
     size_t pending_bytes;    /* recorded and not yet put into a message */
     size_t in_flight_bytes;  /* put into the message that flow control has not taken yet */
-    int64_t put_ns;          /* when that message was put; 0: nothing is in flight */
+    int64_t put_ns;          /* awake_ns when that message was put; 0: nothing is in flight */
     size_t shared_bytes;     /* what the sink was told is pending */
     unsigned pauses;         /* enum relay_pause */
     int64_t still_ns;        /* standstill.c: since when it is its client's turn; 0: it is not */
@@ -240,4 +240,4 @@ void relay_fill_submit(struct relay *relay, struct relay_submit *out);
 
 /* Whether the client has taken no message for the configured time; bytes of one that trickle are
  * none. */
-bool relay_is_slow(struct relay *relay, int64_t now_ns);
+bool relay_is_slow(struct relay *relay, int64_t awake_ns);

@@ -362,7 +362,7 @@ enum relay_delivery relay_deliver(struct relay *relay, const struct relay_sink *
         delivery = relay->whole ? put_whole(relay, put, ctx) : put_next(relay, put, ctx);
         relay->in_flight_bytes = before - relay->pending_bytes;
         if (delivery != RELAY_NOTHING)
-            relay->put_ns = clock_now_ns();
+            relay->put_ns = atomic_load(&relay->gateway->awake_ns);
         relay->end_sent |= delivery == RELAY_PUT_LAST;
         relay_check_pending(relay);
     }

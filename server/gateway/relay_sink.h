@@ -19,7 +19,7 @@ struct relay_sink_ops {
     const char *name;
     /* There may be something to take. No lock is held. */
     void (*ready)(struct relay_sink *sink);
-    /* The client takes nothing: end what this sink stands for, overtaking what is in flight. No
+    /* The client takes no message: end what this sink stands for, overtaking what is in flight. No
      * lock is held. */
     void (*cut_off)(struct relay_sink *sink, const struct error *status);
     /* Another client connection has taken the request over. No lock is held. */
@@ -27,7 +27,7 @@ struct relay_sink_ops {
     /* Optional: bytes of this relay that wait changed by so much. Returns whether all that wait at
      * the sink's call are too many. Under the relay's lock. */
     bool (*pending)(struct relay_sink *sink, int64_t more_bytes);
-    /* Whoever owns the sink's call looks itself for a client that takes nothing. */
+    /* Whoever owns the sink's call looks itself for a client that takes no message. */
     bool watched;
     /* The last reference is gone. */
     void (*destroy)(struct relay_sink *sink);

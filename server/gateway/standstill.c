@@ -9,7 +9,7 @@ enum { AT_ONCE = 64 };
 struct still_list {
     struct relay *relays[AT_ONCE];
     uint32_t n;
-    int64_t now_ns;
+    int64_t awake_ns;
 };
 
 /* Under the relay's lock: whether it is its client's turn. While its choices are compared credit
@@ -27,23 +27,23 @@ static bool stands_still(const struct relay *relay)
 }
 
 /* Under the relay's lock. */
-static bool is_over(struct relay *relay, int64_t now_ns)
+static bool is_over(struct relay *relay, int64_t awake_ns)
 {
     uint64_t n_sent = relay_n_sent(relay);
     bool still = stands_still(relay);
     if (!still || !relay->still_ns || n_sent != relay->still_n_sent) {
-        relay->still_ns = still ? now_ns : 0;
+        relay->still_ns = still ? awake_ns : 0;
         relay->still_n_sent = n_sent;
     }
     int64_t limit_ns = (int64_t)relay->gateway->config.limits.max_pause_ms * NS_PER_MS;
-    return still && now_ns - relay->still_ns > limit_ns;
+    return still && awake_ns - relay->still_ns > limit_ns;
 }
 
 static void collect(void *ctx, struct relay *relay)
 {
     struct still_list *list = ctx;
     pthread_mutex_lock(&relay->lock);
-    bool over = list->n < AT_ONCE && is_over(relay, list->now_ns);
+    bool over = list->n < AT_ONCE && is_over(relay, list->awake_ns);
     pthread_mutex_unlock(&relay->lock);
     if (!over)
         return;
@@ -66,11 +66,11 @@ static void fill_error(const struct relay *relay, struct error *err)
     error_tokens_sent(err, n_sent);
 }
 
-static void end(struct relay *relay, int64_t now_ns)
+static void end(struct relay *relay, int64_t awake_ns)
 {
     struct error err;
     pthread_mutex_lock(&relay->lock);
-    bool over = is_over(relay, now_ns);
+    bool over = is_over(relay, awake_ns);
     if (over) {
         fill_error(relay, &err);
         relay_fix_outcome(relay, &err);
@@ -85,14 +85,14 @@ static void end(struct relay *relay, int64_t now_ns)
     relay_tell(relay);
 }
 
-void standstill_tick(struct gateway *gateway, int64_t now_ns)
+void standstill_tick(struct gateway *gateway, int64_t awake_ns)
 {
-    struct still_list list = {.n = AT_ONCE, .now_ns = now_ns};
+    struct still_list list = {.n = AT_ONCE, .awake_ns = awake_ns};
     while (list.n == AT_ONCE) {
         list.n = 0;
         registry_each(&gateway->registry, collect, &list);
         for (uint32_t i = 0; i < list.n; i++) {
-            end(list.relays[i], now_ns);
+            end(list.relays[i], awake_ns);
             relay_release(list.relays[i]);
         }
     }

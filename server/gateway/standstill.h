@@ -10,4 +10,4 @@
 struct gateway;
 
 /* Ticker's thread. */
-void standstill_tick(struct gateway *gateway, int64_t now_ns);
+void standstill_tick(struct gateway *gateway, int64_t awake_ns);

@@ -44,7 +44,8 @@ static Sluice__Worker__V1__StepItem *add_item(struct gather *g, struct stream_re
         session->items = grown;
         session->items_capacity = wider;
     }
-    if (!session->n_items) {
+    if (!session->touched) {
+        session->touched = true;
         session->next_touched = g->touched;
         g->touched = session;
         session_retain(session);
@@ -388,7 +389,9 @@ static void send_all(struct gather *g)
     while (g->touched) {
         struct session *session = g->touched;
         g->touched = session->next_touched;
-        session_send_step(session, session->items, session->n_items, &load);
+        session->touched = false;
+        if (session->n_items)
+            session_send_step(session, session->items, session->n_items, &load);
         session->n_items = 0;
         session_release(session);
     }

@@ -136,6 +136,8 @@ int facts_model_info(struct arena *arena, const struct checkpoint *ckpt,
     if (tok)
         add_tokenizer(tok, info, arena);
     add_limits(limits, info);
+    if (arena->exhausted)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for the model's facts");
     *out_info = info;
     return 0;
 }

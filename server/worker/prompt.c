@@ -327,7 +327,7 @@ int prompt_render_chat(const struct chat_template *template,
     int rc = render(template, limits, tok, chat, mark, field, now_unix_s, &arena, out, err);
     if (!rc)
         rc = take_marks(out, mark, out_guard, err);
-    if (rc && own && !err->field[0])
+    if (rc && own && !err->field[0] && (rc != STATUS_RESOURCE_EXHAUSTED || err->reason[0]))
         snprintf(err->field, sizeof(err->field), "%s.template_override", field);
     arena_fini(&arena);
     chat_template_destroy(own);

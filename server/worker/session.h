@@ -37,6 +37,7 @@ struct session {
     Sluice__Worker__V1__StepItem **items; /* owned */
     size_t n_items, items_capacity;
     struct session *next_touched;
+    bool touched; /* it is in that list, even if its items have been taken back */
 };
 
 /* rpc_handler_fn of Serve; context is the worker. */

@@ -214,6 +214,44 @@ static void test_frame_when_no_memory_for_an_item_then_that_request_ends(void **
     test_worker_stop(&small, 1000);
 }
 
+/* Where the first part of a frame was taken back, the frame was once sent for ever. */
+static void test_frame_when_its_first_item_is_taken_back_then_the_others_are_sent_once(void **state)
+{
+    enum { LONG = 64, N = 40, N_TOKENS = 100 };
+    int n_failed = 0;
+    (void)state;
+    struct test_worker small;
+    static struct test_stream s;
+    struct text_request r;
+    test_worker_start(&small, TEST_TINY_MODEL,
+                      (const char *const[]){"--max-frame-bytes", "16384", NULL}, true);
+    test_stream_open(&s, &small, TEST_EPOCH);
+    for (uint64_t i = 0; i < N; i++) {
+        if (i % 8 == 0) {
+            text_request_init(&r, "it goes on beside them", N_TOKENS);
+            test_stream_submit(&s, LONG + i, &r.request);
+        }
+        text_request_init(&r, "a prompt of more than thirty letters and as many tokens", 4);
+        r.request.output = &r.output;
+        r.output.prompt_logprobs = true;
+        r.output.has_top_n = true;
+        r.output.top_n = 20;
+        test_stream_submit(&s, i, &r.request);
+        struct answer *a = test_stream_wait(&s, i); /* in pieces that are small enough it passes */
+        n_failed += a->failed;
+        assert_true(!a->failed || strcmp(a->error.reason, "WORKER_MEMORY") == 0);
+    }
+    assert_true(n_failed > 0);
+    for (uint64_t i = 0; i < N; i += 8) {
+        struct answer *a = test_stream_wait(&s, LONG + i); /* it may be in a frame that is full */
+        assert_true(a->failed ? strcmp(a->error.reason, "WORKER_MEMORY") == 0
+                              : a->n_ids == N_TOKENS);
+    }
+    test_worker_wait_idle(&small);
+    test_stream_close(&s);
+    test_worker_stop(&small, 1000);
+}
+
 static void test_submit_when_deadline_is_over_then_never_begun(void **state)
 {
     (void)state;
@@ -275,6 +313,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_submit_when_bad_then_the_field_is_named_and_the_stream_lives),
         cmocka_unit_test(test_frame_when_no_memory_for_an_item_then_that_request_ends),
+        cmocka_unit_test(
+            test_frame_when_its_first_item_is_taken_back_then_the_others_are_sent_once),
         cmocka_unit_test(test_submit_when_deadline_is_over_then_never_begun),
         cmocka_unit_test(test_serve_when_greeting_is_wrong_then_refused),
     };
