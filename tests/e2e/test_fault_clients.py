@@ -16,7 +16,7 @@ import pytest
 
 from conftest import free_port, patience, sanitized
 from invariants import metrics
-from rawhttp2 import DATA, RST_STREAM, WINDOW_UPDATE, Closed, Peer, frame, message
+from rawhttp2 import DATA, END_STREAM, HEADERS, RST_STREAM, WINDOW_UPDATE, Closed, Peer, frame, message
 from test_fault_suite import EXHAUSTED, LONG, UnderLoad, plumbing, start  # noqa: F401 (a fixture)
 from test_wire import LIST, OK, STREAM, Proxy, connections, reset_flood
 
@@ -203,6 +203,31 @@ def take(p, peer, stream, n_tokens, seconds=20):
             tokens = p.stubs.inference.GenerateResponse.FromString(data[5:size]).tokens
             n, n_bytes, data = n + len(tokens.ids), n_bytes + len(tokens.text) + 4 * len(tokens.ids), data[size:]
     return n_bytes
+
+
+def test_f18_calls_of_one_answer_do_not_wait_for_a_window_for_ever(plumbing):  # noqa: F811
+    """Nor do health and reflection: else a few connections that open no window take every call there is, and keep a drain from ending."""
+    p = slow(plumbing, 100, "--slow-reader-timeout", "1s", "--max-calls", "30")
+    inference = p.stubs.inference
+    calls = {"/sluice.v1.Inference/ListModels": b"", "/grpc.health.v1.Health/Check": b"",
+             "/sluice.v1.Inference/GetModel": inference.GetModelRequest(model="echo").SerializeToString()}
+    began = time.monotonic()
+    with Peer(p.port, settings=struct.pack(">HI", 4, 0)) as peer:
+        streams = [peer.open(path) for path in calls for _ in range(10)]
+        for i, stream in enumerate(streams):
+            peer.data(stream, message(list(calls.values())[i // 10]))
+        ends = {}
+        while len(ends) < len(streams):
+            kind, flags, at, payload = peer.read_frame(patience(10))
+            fields = dict(peer.decoder.decode(payload)) if kind == HEADERS else {}
+            if flags & END_STREAM and kind == HEADERS:
+                ends[at] = fields
+        assert set(ends) == set(streams)
+        assert all(e["grpc-status"] == "8" and e["grpc-message"].startswith("SLOW_READER") for e in ends.values()), ends
+    assert 1 <= time.monotonic() - began < patience(10)
+    p.wait(lambda: refused(p, "slow_reader") == len(streams), "they are counted")
+    with grpc.insecure_channel(p.address) as channel:
+        assert p.stubs.inference_grpc.InferenceStub(channel).ListModels(inference.ListModelsRequest(), timeout=patience(5)).models
 
 
 def test_f18_what_a_stalled_reader_leaves_unread_is_bounded(plumbing):  # noqa: F811

@@ -118,6 +118,25 @@ def test_cancel_ends_one_request_only(served):
     same(stream.answers["long"], alone(served, short))
 
 
+@pytest.mark.parametrize("by_call", [False, True], ids=["frame", "call"])
+def test_cancel_ends_an_answer_that_waits_for_credit(served, by_call):
+    """The best of two is known, and the worker done with it, before the client may have more than two tokens of it."""
+    stream = Stream(served)
+    request = served.request("smol", "Once upon a time", max_tokens=8, ignore_eos=True, temperature=1.0)
+    request.sampling.best_of = 2
+    request.credit_tokens = 2
+    stream.start("best", request)
+    stream.wait_tokens("best", 2)
+    if by_call:
+        assert served.inference.Cancel(served.stubs.inference.CancelRequest(request_id="best")).n_tokens_sent == 2
+    else:
+        stream.cancel("best")
+    error = stream.wait_error("best")
+    assert error.code == grpc.StatusCode.CANCELLED.value[0] and error.n_tokens_sent == 2, error
+    assert stream.answers["best"].tokens() == 2
+    stream.end()
+
+
 def test_pause_stands_still_and_resume_goes_on(served):
     request = served.request("smol", "Once upon a time", max_tokens=120, ignore_eos=True)
     stream = Stream(served)
