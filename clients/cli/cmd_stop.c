@@ -55,7 +55,9 @@ const struct cli_command cmd_stop = {
     .name = "stop",
     .arguments = "",
     .summary = "stop a `sluice serve`, and wait for its end",
-    .description = "--json prints {\"stopped\":true}.",
+    .description =
+        "Streams finish, up to `--drain-grace` of `sluice serve`; where it drains already, "
+        "this ends them at once. --json prints {\"stopped\":true}.",
     .examples = stop_examples,
     .n_examples = CLI_N(stop_examples),
     .run = run_stop,

@@ -1,7 +1,10 @@
 /* connect.c: the CLI's connections. Everything that reaches the data plane goes through
  * cli_server(). */
+#include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -14,7 +17,7 @@
 #include "sluice/manager/v1/manager.pb-c.h"
 #include "sluice/v1/inference.pb-c.h"
 
-enum { CALL_TIMEOUT_MS = 120000 };
+enum { CALL_TIMEOUT_MS = 120000, SERVER_WAIT_MS = 3000, SERVER_POLL_MS = 50 };
 
 int cli_manager(struct cli *cli, struct rpc_client **out_client, struct error *err)
 {
@@ -77,6 +80,38 @@ static int ask_for_port(struct cli *cli, struct error *err)
                            cli->state_dir);
 }
 
+/* Whether a `sluice serve` holds the state directory. */
+static bool is_served(const char *state_dir)
+{
+    char path[1100];
+    snprintf(path, sizeof(path), "%s/serve.lock", state_dir);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    bool held = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) != 0;
+    if (fd >= 0)
+        close(fd);
+    return held;
+}
+
+/* A server that was lost is back within a second; one that starts, that drains or whose instance
+ * ends is not there for longer. Never another one in its place: it would be shown the prompt. */
+static int await_server(const struct cli *cli, const char *socket, bool *out_listens,
+                        struct error *err)
+{
+    *out_listens = listens(socket);
+    for (int ms = 0; !*out_listens && is_served(cli->state_dir); ms += SERVER_POLL_MS) {
+        if (ms >= SERVER_WAIT_MS) {
+            error_set(
+                err, STATUS_UNAVAILABLE,
+                "the server of %s takes no requests now: it starts, drains or ends; try again",
+                cli->state_dir);
+            return error_reason(err, "NOT_SERVING");
+        }
+        poll(NULL, 0, SERVER_POLL_MS);
+        *out_listens = listens(socket);
+    }
+    return 0;
+}
+
 /* --server where it is given. Else the server of the state directory: on its own socket, whatever
  * address it has, or on its port where a certificate or key is to be shown. Where none runs there
  * the default address. */
@@ -91,8 +126,10 @@ static int find_server(struct cli *cli, struct error *err)
     if (!cli_given(cli, "server") && cli->state_dir[0]) {
         snprintf(target, sizeof(cli->server_target), "%s%s/run/server.sock", scheme,
                  cli->state_dir);
-        if (listens(target + strlen(scheme)))
-            return shows ? ask_for_port(cli, err) : 0;
+        bool found;
+        int rc = await_server(cli, target + strlen(scheme), &found, err);
+        if (rc || found)
+            return rc || !shows ? rc : ask_for_port(cli, err);
     }
     snprintf(target, sizeof(cli->server_target), "%s", cli->settings.server);
     return 0;

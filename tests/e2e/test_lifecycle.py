@@ -300,6 +300,23 @@ def test_an_answer_that_is_cut_off_says_so_on_a_line_of_its_own(fresh):
     assert process.returncode == 1 and "\nsluice run: " in text and "\nthe connection was lost" in text, text
 
 
+def test_while_a_server_is_away_the_command_line_asks_no_other(fresh):
+    """It went to the default address instead, with the prompt, and said that nothing runs. A server that was lost is waited for."""
+    fresh.start(model_path(), "--name", "smol", "--drain-grace", "20s")
+    fresh.wait(lambda: "ready: " in (fresh.state / "serve.out").read_text(), 30, "it is ready")
+    os.kill(fresh.children("sluice-server")[0], signal.SIGKILL)
+    assert fresh.cli("run", "smol", "hi", "-n", "1").returncode == 0
+    live = fresh.inference.Generate(fresh.request("smol", "Without end:", max_tokens=8000, ignore_eos=True), wait_for_ready=True)
+    next(live), next(live)
+    fresh.process.terminate()
+    fresh.wait(lambda: "draining" in (fresh.state / "serve.out").read_text(), 10, "it drains")
+    result = fresh.cli("run", "smol", "hi", "-n", "1", check=False)
+    assert result.returncode == 1 and f"the server of {fresh.state} takes no requests now" in result.stderr, result.stderr
+    assert "8001" not in result.stderr
+    next(live)  # it is not over yet
+    live.cancel()
+
+
 def test_output_that_is_lost_is_an_error(fresh):
     fresh.start(model_path(), "--name", "smol")
     fresh.wait(lambda: "ready: " in (fresh.state / "serve.out").read_text(), 30, "it is ready")
