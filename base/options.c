@@ -196,11 +196,24 @@ static bool same_key(const char *key, const char *name)
     return !*key && !*name;
 }
 
+/* One file serves all programs. */
+static int check_section(struct parse *p, const char *section)
+{
+    static const char *const known[] = {"server", "manager", "worker", "cli"};
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+        if (strcmp(section, known[i]) == 0)
+            return 1;
+    p->status =
+        error_set(p->err, STATUS_INVALID_ARGUMENT,
+                  "[%s]: no such section; there are [server], [manager], [worker], [cli]", section);
+    return 0;
+}
+
 static int on_ini(void *user, const char *section, const char *key, const char *value)
 {
     struct parse *p = user;
     if (section[0] && strcmp(section, p->section) != 0)
-        return 1;
+        return check_section(p, section);
     for (size_t i = 0; i < p->options->n_specs; i++) {
         if (!same_key(key, p->options->specs[i].name))
             continue;

@@ -262,7 +262,11 @@ static int run(const struct example *e, const char *mode)
         all.n = 1500;
         return generate(&all, 0, e->n);
     }
-    return strcmp(mode, "bad") == 0 ? bad(e) : 2;
+    if (strcmp(mode, "bad") == 0)
+        return bad(e);
+    fprintf(stderr, "%s: no such mode; there are generate, many, lost, cancel, deadline, bad\n",
+            mode);
+    return 2;
 }
 
 int main(int argc, char *argv[])
@@ -282,8 +286,15 @@ int main(int argc, char *argv[])
     };
     struct sluice_error err;
     struct example e = {.model = argv[2], .prompt = argv[4], .n = 32};
-    if (argc > 5)
-        e.n = (unsigned)strtoul(argv[5], NULL, 10);
+    if (argc > 5) {
+        char *end;
+        unsigned long n = strtoul(argv[5], &end, 10);
+        if (*end != '\0' || n < 1 || n > UINT32_MAX) {
+            fputs("N: a whole number from 1\n", stderr);
+            return 2;
+        }
+        e.n = (unsigned)n;
+    }
     if (sluice_open(&options, &e.client, &err) != 0)
         return tell(&err);
     int code = run(&e, argv[3]);

@@ -88,16 +88,22 @@ def bad(client, model, prompt, n):
     client.complete(pb.GenerateRequest(model=model, text=prompt, sampling=pb.Sampling(temperature=-1)))
 
 
-def main(target, model, mode, prompt, n=32):
+MODES = {"generate": generate, "many": many, "lost": lost, "bad": bad,
+         "cancel": lambda *a: generate(*a, cancel_after=3),
+         "deadline": lambda c, m, p, ms: generate(c, m, p, 1500, timeout=ms / 1000)}
+
+
+def main(target, model, mode, prompt, n="32"):
+    if mode not in MODES:
+        sys.exit(f"{mode}: no such mode; there are {', '.join(MODES)}")
+    if not n.isdecimal() or int(n) < 1:
+        sys.exit("N: a whole number from 1")
     n = int(n)
     get = os.environ.get
     with sluice.Client(target, tls_ca=get("SLUICE_TLS_CA"), tls_client_cert=get("SLUICE_TLS_CLIENT_CERT"),
                        tls_client_key=get("SLUICE_TLS_CLIENT_KEY"), api_key=get("SLUICE_API_KEY")) as client:
-        modes = {"generate": generate, "many": many, "lost": lost, "bad": bad,
-                 "cancel": lambda *a: generate(*a, cancel_after=3),
-                 "deadline": lambda c, m, p, ms: generate(c, m, p, 1500, timeout=ms / 1000)}
         try:
-            modes[mode](client, model, prompt, n)
+            MODES[mode](client, model, prompt, n)
         except sluice.SluiceError as error:
             print(" ".join(word for word in (error.code.name, error.field, error.reason) if word))
             print(error.message, file=sys.stderr)

@@ -106,7 +106,7 @@ static void test_config_file_names_its_bad_line(void **state)
     (void)state;
     char path[] = "/tmp/sluice-options-XXXXXX";
     int fd = mkstemp(path);
-    static const char good[] = "test_size = 2M\n[unit]\ntest_name = file\n[other]\nanything = 1\n";
+    static const char good[] = "test_size = 2M\n[unit]\ntest_name = file\n[worker]\nanything = 1\n";
     assert_int_equal(write(fd, good, sizeof(good) - 1), (ssize_t)sizeof(good) - 1);
     struct settings s;
     struct options *o;
@@ -123,6 +123,11 @@ static void test_config_file_names_its_bad_line(void **state)
     assert_int_equal(parse(&s, &o, &err, 3, argv), STATUS_INVALID_ARGUMENT);
     assert_non_null(strstr(err.message, ":3:"));
     assert_non_null(strstr(err.message, "test_sise"));
+    static const char stray[] = "[unit]\ntest_name = x\n[servr]\nx = 3\n";
+    assert_int_equal(ftruncate(fd, 0), 0);
+    assert_int_equal(pwrite(fd, stray, sizeof(stray) - 1, 0), (ssize_t)sizeof(stray) - 1);
+    assert_int_equal(parse(&s, &o, &err, 3, argv), STATUS_INVALID_ARGUMENT);
+    assert_non_null(strstr(err.message, ":4: [servr]: no such section"));
     close(fd);
     unlink(path);
     assert_int_equal(parse(&s, &o, &err, 3, argv), STATUS_NOT_FOUND);
