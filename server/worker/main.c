@@ -95,6 +95,8 @@ static int run_tool(enum settings_mode mode, const struct settings *settings)
     int rc = place_failure(settings->place, &err);
     if (!rc)
         rc = tools[mode](settings, &arena, &report, &err);
+    if (!rc && arena.exhausted) /* names are missing in it */
+        rc = error_set(&err, STATUS_RESOURCE_EXHAUSTED, "no memory for the report");
     if (rc) {
         report.result_case = SLUICE__WORKER__V1__TOOL_REPORT__RESULT_ERROR;
         report.error = message_error(&arena, &err);

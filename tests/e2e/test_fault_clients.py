@@ -2,6 +2,7 @@
 tests/long.sh faults sets SLUICE_LONG: real timers, and the figures of FAULTS as the median of interleaved runs."""
 import contextlib
 import os
+import signal
 import socket
 import statistics
 import struct
@@ -203,6 +204,25 @@ def take(p, peer, stream, n_tokens, seconds=20):
             tokens = p.stubs.inference.GenerateResponse.FromString(data[5:size]).tokens
             n, n_bytes, data = n + len(tokens.ids), n_bytes + len(tokens.text) + 4 * len(tokens.ids), data[size:]
     return n_bytes
+
+
+def test_f30_a_server_that_stood_still_finds_nobody_slow(plumbing):  # noqa: F811
+    """What was on its way to its readers when it was stopped is not older for that."""
+    p = slow(plumbing, 100, "--slow-reader-timeout", "1s")
+    load = subprocess.Popen(p.load_command(connections=2, streams=32, tokens=300), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        for _ in range(3):
+            p.wait(lambda: generated(p) > 0, "tokens come")
+            time.sleep(0.3)
+            p.server.send_signal(signal.SIGSTOP)
+            time.sleep(1.5)
+            p.server.send_signal(signal.SIGCONT)
+        out, err = load.communicate(timeout=patience(60))
+    finally:
+        p.server.send_signal(signal.SIGCONT)
+        load.kill()
+    assert load.returncode == 0, (out, err, p.text())
+    assert refused(p, "slow_reader") == 0
 
 
 def test_f18_calls_of_one_answer_do_not_wait_for_a_window_for_ever(plumbing):  # noqa: F811
