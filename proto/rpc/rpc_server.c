@@ -21,7 +21,7 @@
 #include "proto/rpc/rpc_table.h"
 #include "proto/rpc/rpc_tls_internal.h"
 
-enum { SLOTS_PER_THREAD = 4, MAX_THREADS = 64, ABORT_MS = 1000, SETTLE_MS = 500 };
+enum { SLOTS_PER_THREAD = 4, MAX_THREADS = 64, ABORT_MS = 1000, SETTLE_MS = 500, REFUSE_MS = 100 };
 enum { CORE_THREADS = 16 }; /* of gRPC itself: timers, pollers, resolvers */
 enum { MAX_PORTS = 8, MIN_BLOCK_BYTES = 128 << 10, READ_CHUNK_BYTES = 128 << 10 };
 enum { MESSAGE_SLACK = 16 << 20, STREAM_HELD = 256 << 10 };
@@ -514,6 +514,23 @@ uint32_t rpc_server_end_stuck(struct rpc_server *server, int64_t now_ns, uint64_
     return n_ended;
 }
 
+/* What comes as gRPC sends its GOAWAY is told CANCELLED by it, which no client tries again. So for
+ * a moment new calls are still taken, and refused as they should be: their clients back off.
+ * Returns the milliseconds of the grace that this took. */
+static uint32_t refuse_for_a_while(struct rpc_server *server, uint32_t grace_ms)
+{
+    int64_t begin_ns = clock_now_ns();
+    int64_t end_ns = begin_ns + (grace_ms < REFUSE_MS ? grace_ms : REFUSE_MS) * NS_PER_MS;
+    struct timespec until = {end_ns / NS_PER_S, end_ns % NS_PER_S};
+    pthread_mutex_lock(&server->lock);
+    bool calls = server->stats.n_live > 0;
+    while (calls && !server->hurried && clock_now_ns() < end_ns)
+        pthread_cond_timedwait(&server->changed, &server->lock, &until);
+    pthread_mutex_unlock(&server->lock);
+    uint64_t took_ms = (uint64_t)((clock_now_ns() - begin_ns) / NS_PER_MS);
+    return took_ms < grace_ms ? (uint32_t)took_ms : grace_ms;
+}
+
 static void stop_core(struct rpc_server *server, uint32_t grace_ms)
 {
     rpc_tag_init(&server->shutdown_tag, on_shutdown, server);
@@ -559,7 +576,7 @@ void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms)
     if (server->table.health != NULL)
         rpc_server_drain(server);
     if (server->n_threads > 0) {
-        stop_core(server, grace_ms);
+        stop_core(server, grace_ms - refuse_for_a_while(server, grace_ms));
     } else {
         /* Nothing was served; gRPC still wants its shutdown acknowledged. */
         rpc_tag_init(&server->shutdown_tag, on_shutdown, server);

@@ -506,7 +506,7 @@ def test_f37_a_server_told_to_end_finishes_what_it_has_beside_live_load(leaving)
         with pytest.raises(grpc.RpcError) as e:
             # Even to be refused a connection takes seconds beside load L, where its clients have less than a processor.
             list(fresh.Generate(leaving.request("smol", "hi", max_tokens=1), timeout=patience(GRACE_S)))
-        assert e.value.code() == UNAVAILABLE, e.value
+        assert e.value.code() in REFUSED, e.value
         kinds.join().check_whole(reference)
         wait_ended(accepted, GRACE_S)
         assert len(accepted) >= N // 2 and all(r.code == grpc.StatusCode.OK for r in accepted), accepted
