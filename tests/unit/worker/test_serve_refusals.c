@@ -185,6 +185,16 @@ static void test_submit_when_bad_then_the_field_is_named_and_the_stream_lives(vo
     test_stream_close(&s);
 }
 
+/* More of its prompt than a frame of 16 KiB holds. */
+static void ask_for_much(struct text_request *r)
+{
+    text_request_init(r, "a prompt of more than thirty letters and as many tokens", 4);
+    r->request.output = &r->output;
+    r->output.prompt_logprobs = true;
+    r->output.has_top_n = true;
+    r->output.top_n = 20;
+}
+
 /* A part of an answer for which there is no memory was once left out, and the answer went on with a
  * hole in it. */
 static void test_frame_when_no_memory_for_an_item_then_that_request_ends(void **state)
@@ -196,11 +206,7 @@ static void test_frame_when_no_memory_for_an_item_then_that_request_ends(void **
     test_worker_start(&small, TEST_TINY_MODEL,
                       (const char *const[]){"--max-frame-bytes", "16384", NULL}, true);
     test_stream_open(&s, &small, TEST_EPOCH);
-    text_request_init(&r, "a prompt of more than thirty letters and as many tokens", 4);
-    r.request.output = &r.output;
-    r.output.prompt_logprobs = true;
-    r.output.has_top_n = true;
-    r.output.top_n = 20;
+    ask_for_much(&r);
     test_stream_submit(&s, 1, &r.request);
     struct answer *a = test_stream_wait(&s, 1);
     assert_true(a->failed);
@@ -231,11 +237,7 @@ static void test_frame_when_its_first_item_is_taken_back_then_the_others_are_sen
             text_request_init(&r, "it goes on beside them", N_TOKENS);
             test_stream_submit(&s, LONG + i, &r.request);
         }
-        text_request_init(&r, "a prompt of more than thirty letters and as many tokens", 4);
-        r.request.output = &r.output;
-        r.output.prompt_logprobs = true;
-        r.output.has_top_n = true;
-        r.output.top_n = 20;
+        ask_for_much(&r);
         test_stream_submit(&s, i, &r.request);
         struct answer *a = test_stream_wait(&s, i); /* in pieces that are small enough it passes */
         n_failed += a->failed;
