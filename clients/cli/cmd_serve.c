@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "clients/cli/actions.h"
 #include "clients/cli/cli.h"
+#include "clients/cli/comeback.h"
 #include "clients/cli/leftover.h"
 #include "clients/cli/model_name.h"
 #include "clients/cli/output.h"
@@ -293,6 +294,23 @@ static int load_one(struct serve *s, const char *path, struct error *err)
     return rc ? rc : tell_ready(s, name, err);
 }
 
+/* Without files on the command line: what the last end of this program left to be loaded. It comes
+ * back by itself, so nothing here fails. */
+static void follow_comeback(struct serve *s)
+{
+    struct comeback back;
+    struct error err;
+    int rc = comeback_tell(s->cli, &back, &err);
+    for (size_t i = 0; !rc && i < back.n_models && !s->cli->ending; i++) {
+        bool ready;
+        rc = comeback_wait(s->cli, back.names[i], &ready, &err);
+        if (!rc && ready)
+            rc = tell_ready(s, back.names[i], &err);
+    }
+    if (rc && !s->cli->ending)
+        fprintf(stderr, "cannot follow what is loaded again: %s\n", err.message);
+}
+
 static void *load_models(void *arg)
 {
     struct serve *s = arg;
@@ -305,6 +323,8 @@ static void *load_models(void *arg)
     s->answered[1] = rc == 0;
     for (size_t i = 0; !rc && cli_word(s->cli, i); i++)
         rc = load_one(s, cli_word(s->cli, i), &err);
+    if (!rc && !cli_word(s->cli, 0))
+        follow_comeback(s);
     if (rc && !s->cli->ending)
         cli_fail(s->cli, &err);
     s->load_status = rc ? 1 : 0;

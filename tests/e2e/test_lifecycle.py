@@ -2,6 +2,7 @@
 import hashlib
 import json
 import os
+import shutil
 import signal
 import socket
 import struct
@@ -162,6 +163,27 @@ def test_what_was_loaded_comes_back_after_a_restart(fresh):
     sluice.wait(lambda: len(sluice.ready()) == 1, 30, "the replica is back")
     sluice.wait(lambda: sluice.run("smol", "hi", "-n", "1", check=False).returncode == 0, 20, "it serves")
     assert sluice.generate(sluice.request("smol", "Hello", max_tokens=8))[1] == first[1]
+    said = lambda: (sluice.state / "serve.out").read_text()  # noqa: E731
+    sluice.wait(lambda: said().count("ready: sluice run smol") == 1, 10, "it is said to be ready")
+    assert said().count("loading again: smol version 1, 1 replica\n") == 1, said()
+
+
+def test_what_cannot_come_back_is_named(fresh, tmp_path):
+    file = tmp_path / "gone.gguf"
+    shutil.copy(model_path(), file)
+    sluice = fresh.start()
+    sluice.cli("register", "gone", file, "--version", "1")
+    sluice.cli("load", "gone")
+    sluice.cli("register", "smol", model_path(), "--version", "1")
+    sluice.cli("load", "smol")
+    sluice.stop()
+    file.unlink()
+    sluice.start()
+    said = lambda: (sluice.state / "serve.out").read_text()  # noqa: E731
+    sluice.wait(lambda: "gone version 1 does not come back: " in said(), 60, "it is said not to come back")
+    sluice.wait(lambda: "ready: sluice run smol" in said(), 20, "the other does")
+    line = next(at for at in said().splitlines() if "does not come back" in at)
+    assert line.endswith(": gone.gguf: No such file or directory") and "ready: sluice run gone" not in said(), said()
 
 
 def test_serve_takes_up_what_an_earlier_one_left(fresh):

@@ -1,0 +1,137 @@
+#include "clients/cli/comeback.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "clients/cli/cli.h"
+#include "clients/cli/printable.h"
+#include "proto/rpc/rpc_message.h"
+#include "sluice/manager/v1/manager.pb-c.h"
+
+enum { TRY_MS = 200 };
+
+/* Replicas that somebody asked for and has not parked. */
+static uint64_t wanted(const Sluice__Manager__V1__ModelVersion *version)
+{
+    uint64_t n = 0;
+    for (size_t i = 0; i < version->n_deployments; i++)
+        if (!version->deployments[i]->parked)
+            n += version->deployments[i]->n_replicas;
+    return n;
+}
+
+/* How many versions of the model are wanted; a line for each on stderr. */
+static size_t tell_versions(const Sluice__Manager__V1__Model *model)
+{
+    size_t n_wanted = 0;
+    for (size_t i = 0; i < model->n_versions; i++) {
+        uint64_t n = wanted(model->versions[i]);
+        if (n)
+            fprintf(stderr, "loading again: %s version %s, %" PRIu64 " replica%s\n", model->name,
+                    model->versions[i]->version, n, n == 1 ? "" : "s");
+        n_wanted += n > 0;
+    }
+    return n_wanted;
+}
+
+int comeback_tell(struct cli *cli, struct comeback *out, struct error *err)
+{
+    Sluice__Manager__V1__ListModelsRequest request = SLUICE__MANAGER__V1__LIST_MODELS_REQUEST__INIT;
+    ProtobufCMessage *message = NULL;
+    size_t n_more = 0;
+    out->n_models = 0;
+    int rc = cli_call(cli, "ListModels", &request.base, &message, err);
+    if (rc)
+        return rc;
+    printable_message(message);
+    const Sluice__Manager__V1__ListModelsResponse *page =
+        (const Sluice__Manager__V1__ListModelsResponse *)message;
+    for (size_t i = 0; i < page->n_models; i++) {
+        if (out->n_models == COMEBACK_MODELS)
+            n_more++;
+        else if (tell_versions(page->models[i]))
+            snprintf(out->names[out->n_models++], sizeof(out->names[0]), "%s",
+                     page->models[i]->name);
+    }
+    if (n_more || page->next_page_token[0])
+        fprintf(stderr, "and what `sluice ls` shows after these\n");
+    rpc_message_free(message);
+    return 0;
+}
+
+/* True when there is no more to wait for: a version is ready, or each that is wanted has failed. */
+static bool is_settled(const Sluice__Manager__V1__Model *model, bool *ready)
+{
+    size_t n_open = 0;
+    for (size_t i = 0; i < model->n_versions; i++) {
+        const Sluice__Manager__V1__ModelVersion *v = model->versions[i];
+        *ready |= wanted(v) && v->n_ready_replicas > 0;
+        n_open += wanted(v) &&
+                  v->state != SLUICE__MANAGER__V1__MODEL_VERSION_STATE__MODEL_VERSION_STATE_FAILED;
+    }
+    return *ready || n_open == 0;
+}
+
+/* The last error of a replica of the version; the fallback where none left one. */
+static void replica_words(struct cli *cli, const Sluice__Manager__V1__ModelVersion *version,
+                          char out[ERROR_MESSAGE_BYTES])
+{
+    Sluice__Manager__V1__ListReplicasRequest request =
+        SLUICE__MANAGER__V1__LIST_REPLICAS_REQUEST__INIT;
+    ProtobufCMessage *message = NULL;
+    struct error err;
+    snprintf(out, ERROR_MESSAGE_BYTES, "its replicas failed");
+    request.model = version->model;
+    request.version = version->version;
+    if (cli_call(cli, "ListReplicas", &request.base, &message, &err) != 0)
+        return;
+    const Sluice__Manager__V1__ListReplicasResponse *list =
+        (const Sluice__Manager__V1__ListReplicasResponse *)message;
+    for (size_t i = 0; i < list->n_replicas; i++)
+        if (list->replicas[i]->last_error && list->replicas[i]->last_error->message[0])
+            snprintf(out, ERROR_MESSAGE_BYTES, "%s", list->replicas[i]->last_error->message);
+    rpc_message_free(message);
+}
+
+static void tell_failures(struct cli *cli, const Sluice__Manager__V1__Model *model)
+{
+    for (size_t i = 0; i < model->n_versions; i++) {
+        char words[ERROR_MESSAGE_BYTES];
+        if (!wanted(model->versions[i]))
+            continue;
+        replica_words(cli, model->versions[i], words);
+        fprintf(stderr, "%s version %s does not come back: ", model->name,
+                model->versions[i]->version);
+        printable_write(stderr, words);
+        fputc('\n', stderr);
+    }
+}
+
+int comeback_wait(struct cli *cli, const char *name, bool *ready, struct error *err)
+{
+    const struct timespec pause = {.tv_nsec = TRY_MS * NS_PER_MS};
+    Sluice__Manager__V1__GetModelRequest request = SLUICE__MANAGER__V1__GET_MODEL_REQUEST__INIT;
+    request.model = (char *)(uintptr_t)name;
+    *ready = false;
+    for (bool settled = false; !settled && !cli->ending;) {
+        ProtobufCMessage *message = NULL;
+        int rc = cli_call(cli, "GetModel", &request.base, &message, err);
+        if (rc == STATUS_NOT_FOUND) /* somebody has removed it */
+            return 0;
+        if (rc)
+            return rc;
+        printable_message(message);
+        const Sluice__Manager__V1__Model *model =
+            ((const Sluice__Manager__V1__GetModelResponse *)message)->model;
+        settled = !model || is_settled(model, ready);
+        if (settled && model && !*ready)
+            tell_failures(cli, model);
+        rpc_message_free(message);
+        if (!settled)
+            nanosleep(&pause, NULL);
+    }
+    return 0;
+}

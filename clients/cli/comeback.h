@@ -1,0 +1,23 @@
+/* comeback.h: what a state directory's manager loads again when it starts, told to the person who
+ * started it. One thread. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct cli;
+struct error;
+
+enum { COMEBACK_MODELS = 64 }; /* models that are told of; more are counted */
+
+struct comeback {
+    char names[COMEBACK_MODELS][68];
+    size_t n_models; /* in names */
+};
+
+/* The models of which replicas are wanted, a line for each version of them on stderr. */
+int comeback_tell(struct cli *cli, struct comeback *out, struct error *err);
+
+/* Waits until a replica of the model is ready (*ready), or says why none will be. Ends with neither
+ * where the program does, or where somebody has unloaded it meanwhile. */
+int comeback_wait(struct cli *cli, const char *name, bool *ready, struct error *err);
