@@ -357,12 +357,21 @@ bool relay_lacks_credit(const struct relay *relay)
     return relay->credit_tokens != UINT64_MAX && relay_n_sent(relay) >= relay->credit_tokens;
 }
 
-uint64_t relay_n_released(struct relay *relay)
+/* Under the lock. What is held back until the best are known is sent with a good end only. */
+static uint64_t n_released(const struct relay *relay)
 {
     uint64_t n = 0;
-    pthread_mutex_lock(&relay->lock);
-    for (uint32_t i = 0; i < relay->n_choices && !relay->whole && !relay_holds_back(relay); i++)
+    if (relay->whole || relay_holds_back(relay))
+        return relay_n_sent(relay);
+    for (uint32_t i = 0; i < relay->n_choices; i++)
         n += relay->choices[i].n_released;
+    return n < relay->credit_tokens ? n : relay->credit_tokens;
+}
+
+uint64_t relay_n_released(struct relay *relay)
+{
+    pthread_mutex_lock(&relay->lock);
+    uint64_t n = n_released(relay);
     pthread_mutex_unlock(&relay->lock);
     return n;
 }
@@ -393,7 +402,7 @@ uint64_t relay_cancel(struct relay *relay, const struct error *why)
 {
     relay_end(relay, why);
     pthread_mutex_lock(&relay->lock);
-    uint64_t n_tokens = relay_n_sent(relay);
+    uint64_t n_tokens = n_released(relay); /* what waits for its reader is sent before the end */
     /* The worker is done with it, and what it gave waits for credit. */
     bool waits =
         relay->ended && !relay->end_sent && !relay->outcome.status && relay_lacks_credit(relay);

@@ -179,7 +179,7 @@ void relay_on_turned_away(struct relay *relay, const Sluice__Worker__V1__StepIte
 
 /* Fixes the outcome (the first one counts) and lets the answer end after what is pending. */
 void relay_end(struct relay *relay, const struct error *outcome);
-/* The same, and at once in the worker. Returns tokens sent. */
+/* The same, and at once in the worker. Returns the tokens that are or will be sent. */
 uint64_t relay_cancel(struct relay *relay, const struct error *why);
 /* The same, overtaking a message the client does not take. */
 void relay_abort(struct relay *relay, const struct error *why);

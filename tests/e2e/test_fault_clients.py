@@ -250,6 +250,30 @@ def test_f18_calls_of_one_answer_do_not_wait_for_a_window_for_ever(plumbing):  #
         assert p.stubs.inference_grpc.InferenceStub(channel).ListModels(inference.ListModelsRequest(), timeout=patience(5)).models
 
 
+def test_f18_a_cancel_tells_the_tokens_that_its_slow_reader_gets(plumbing):  # noqa: F811
+    """It told what had gone out by then, and not what waited for the reader, who got that before the end."""
+    p = slow(plumbing, 1000, "--slow-reader-timeout", "30s")
+    inference = p.stubs.inference
+    with Peer(p.port, settings=struct.pack(">HI", 4, 0)) as peer:
+        stream = peer.open(GENERATE)
+        peer.data(stream, message(inference.GenerateRequest(model="echo", text="x", request_id="unread",
+                                                            stopping=inference.Stopping(max_tokens=10**6)).SerializeToString()))
+        p.wait(lambda: generated(p) > 50, "tokens wait")
+        with grpc.insecure_channel(p.address) as channel:
+            stub = p.stubs.inference_grpc.InferenceStub(channel)
+            told = stub.Cancel(inference.CancelRequest(request_id="unread"), timeout=patience(5)).n_tokens_sent
+        peer.send(frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 1 << 24)) + frame(WINDOW_UPDATE, 0, stream, struct.pack(">I", 1 << 24)))
+        data, n, flags = b"", 0, 0
+        while not flags & END_STREAM:
+            kind, flags, _, payload = peer.read_frame(patience(10))
+            data += payload if kind == DATA else b""
+            flags = flags if kind == HEADERS else 0
+        while data:
+            size = 5 + int.from_bytes(data[1:5], "big")
+            n, data = n + len(inference.GenerateResponse.FromString(data[5:size]).tokens.ids), data[size:]
+    assert told == n > 50
+
+
 def test_f18_what_a_stalled_reader_leaves_unread_is_bounded(plumbing):  # noqa: F811
     """Its sequence pauses before 64 KiB are kept for it, makes nothing more while it is paused, and goes on where it reads again."""
     p = slow(plumbing, 1000)
