@@ -93,7 +93,6 @@ struct rpc_call *rpc_call_create(struct rpc_server *server, struct rpc_lane *lan
     call->lane = lane;
     call->core = core;
     call->max_pending_bytes = config->max_pending_bytes;
-    call->arrived_ns = clock_now_ns();
     call->deadline_ns = rpc_core_deadline_ns(details->deadline);
     atomic_init(&call->n_refs, 1);
     pthread_mutex_init(&call->lock, NULL);
@@ -455,12 +454,15 @@ void rpc_call_dispatch(struct rpc_call *call, const struct rpc_route *route)
     end_if_over(call);
 }
 
-bool rpc_call_awaits_request(struct rpc_call *call)
+bool rpc_call_is_overdue(struct rpc_call *call, int64_t now_ns, int64_t limit_ns)
 {
     pthread_mutex_lock(&call->lock); /* `reading` also says that the route is there */
     bool awaits = call->reading && !call->ended && !client_streams(call);
+    if (awaits && !call->awaits_ns)
+        call->awaits_ns = now_ns;
+    bool overdue = awaits && now_ns - call->awaits_ns > limit_ns;
     pthread_mutex_unlock(&call->lock);
-    return awaits;
+    return overdue;
 }
 
 bool rpc_call_is_stuck(struct rpc_call *call, int64_t now_ns, int64_t limit_ns)

@@ -38,7 +38,7 @@ struct rpc_call {
     char path[RPC_CALL_MAX_METHOD];
     char *peer;
     char tenant[RPC_MAX_TENANT + 1]; /* before the handler only */
-    int64_t arrived_ns, deadline_ns;
+    int64_t deadline_ns;
     size_t max_pending_bytes;
     struct rpc_call_header *headers;
     size_t n_headers;
@@ -63,6 +63,7 @@ struct rpc_call {
     uint32_t n_sends;      /* batches begun */
     uint32_t n_sends_seen; /* at the look at seen_ns (rpc_call_is_stuck) */
     int64_t seen_ns;       /* 0: nothing was in flight then */
+    int64_t awaits_ns;     /* of the first look at which its request was missing; 0: none */
     bool send_in_flight, reading, reads_paused, half_closed;
     bool headers_sent; /* initial metadata */
     bool ended;        /* finish was asked for */
@@ -96,8 +97,9 @@ void rpc_call_dispatch(struct rpc_call *call, const struct rpc_route *route);
 /* Ends it with an error before any handler saw it. */
 void rpc_call_refuse(struct rpc_call *call, const struct error *status);
 
-/* Dispatched, of a shape with one request, and that has not come whole. Any thread. */
-bool rpc_call_awaits_request(struct rpc_call *call);
+/* Dispatched, of a shape with one request, and that has not come whole, as at a look at least
+ * limit_ns ago (rpc_server_end_overdue). */
+bool rpc_call_is_overdue(struct rpc_call *call, int64_t now_ns, int64_t limit_ns);
 /* What was in flight at a look at least limit_ns ago still is (rpc_server_end_stuck). */
 bool rpc_call_is_stuck(struct rpc_call *call, int64_t now_ns, int64_t limit_ns);
 

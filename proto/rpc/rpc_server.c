@@ -484,16 +484,15 @@ static void abort_calls(struct rpc_server *server,
     pthread_mutex_unlock(&server->lock);
 }
 
-void rpc_server_end_overdue(struct rpc_server *server, uint64_t limit_ms)
+void rpc_server_end_overdue(struct rpc_server *server, int64_t now_ns, uint64_t limit_ms)
 {
     struct error err;
-    int64_t oldest_ns = clock_now_ns() - (int64_t)limit_ms * NS_PER_MS;
     error_set(&err, STATUS_DEADLINE_EXCEEDED, "the request did not arrive whole within %llu ms",
               (unsigned long long)limit_ms);
     error_reason(&err, "REQUEST_TIMEOUT");
     pthread_mutex_lock(&server->lock);
     for (struct rpc_call *call = server->live; call != NULL; call = call->next_live)
-        if (call->arrived_ns < oldest_ns && rpc_call_awaits_request(call)) {
+        if (rpc_call_is_overdue(call, now_ns, (int64_t)limit_ms * NS_PER_MS)) {
             rpc_server_count_limit(server, RPC_LIMIT_REQUEST_TIME);
             rpc_call_abort(call, &err);
         }

@@ -132,10 +132,11 @@ int rpc_server_start(struct rpc_server *server, struct error *err);
  * live ones go on, and every health status is NOT_SERVING. Any thread; returns at once. */
 void rpc_server_drain(struct rpc_server *server);
 
-/* Drains, sends GOAWAY, waits until every call (health and reflection aside) has ended or grace_ms
- * are over, then ends what is left UNAVAILABLE (DRAINING; their handlers hear on_cancel), which
- * takes milliseconds unless a callback blocks. When it returns no callback runs and none will. Unix
- * sockets are gone. Not from a callback; calling it again is harmless. */
+/* Drains, while the grace lasts and calls live for a moment before the rest, so that who comes just
+ * then is refused as above; sends GOAWAY, waits until every call (health and reflection aside) has
+ * ended or grace_ms are over, then ends what is left UNAVAILABLE (DRAINING; their handlers hear
+ * on_cancel), which takes milliseconds unless a callback blocks. When it returns no callback runs
+ * and none will. Unix sockets are gone. Not from a callback; calling it again is harmless. */
 void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms);
 /* The grace of a shutdown, under way or to come, is over now. Any thread. */
 void rpc_server_hurry(struct rpc_server *server);
@@ -144,15 +145,16 @@ void rpc_server_hurry(struct rpc_server *server);
  * objects on which every send fails. NULL is accepted. */
 void rpc_server_destroy(struct rpc_server *server);
 
-/* Ends every call whose request has not come whole within limit_ms of its start: DEADLINE_EXCEEDED,
- * reason REQUEST_TIMEOUT. To be called now and then: without it, calls that never send their
- * request hold their share of max_calls for as long as the connection lives. Any thread. */
-void rpc_server_end_overdue(struct rpc_server *server, uint64_t limit_ms);
+/* Ends every call whose request has not come whole for limit_ms: DEADLINE_EXCEEDED, reason
+ * REQUEST_TIMEOUT. To be called now and then, from one thread: without it, calls that never send
+ * their request hold their share of max_calls for as long as the connection lives. A call's time
+ * begins with the first look at it, so that it is late by up to the time between two. now_ns is of
+ * any clock that grows, above 0: with one that stands while the process does, nobody is late for
+ * that. */
+void rpc_server_end_overdue(struct rpc_server *server, int64_t now_ns, uint64_t limit_ms);
 
 /* Ends with `why` every call, health and reflection too, whose client has taken nothing of what was
- * begun to be sent for limit_ms, and returns how many. To be called now and then, as above, from
- * one thread: what is in flight is known from the first look on, so that it is late by up to the
- * time between two. now_ns is of any clock that grows, above 0. */
+ * begun to be sent for limit_ms, and returns how many. Called, looking and late as above. */
 uint32_t rpc_server_end_stuck(struct rpc_server *server, int64_t now_ns, uint64_t limit_ms,
                               const struct error *why);
 

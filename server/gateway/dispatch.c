@@ -323,11 +323,11 @@ static bool may_wait(struct gateway *gateway, struct relay *relay, bool was_lost
 {
     bool coming;
     bool loaded = gateway_still_loaded(gateway, relay->model, relay->version, &coming);
-    int64_t now_ns = clock_now_ns();
-    int64_t since_ns = was_lost ? relay_lost_since(relay, now_ns) : relay->arrived_ns;
+    int64_t awake_ns = atomic_load(&gateway->awake_ns);
+    int64_t since_ns = was_lost ? relay_lost_since(relay, awake_ns) : relay->waits_ns;
     uint64_t limit_ms =
         was_lost ? gateway->config.limits.resume_ms : gateway->config.limits.replica_wait_ms;
-    return loaded && (was_lost || coming) && now_ns - since_ns <= (int64_t)limit_ms * NS_PER_MS;
+    return loaded && (was_lost || coming) && awake_ns - since_ns <= (int64_t)limit_ms * NS_PER_MS;
 }
 
 /* Every replica has all it may have at once: one of them will have a place. */

@@ -318,7 +318,7 @@ static void end_what_is_over(struct gateway *gateway, int64_t awake_ns)
     end_slow_readers(gateway, awake_ns);
     standstill_tick(gateway, awake_ns);
     end_stuck_calls(gateway, awake_ns);
-    rpc_server_end_overdue(gateway->server, gateway->config.limits.request_timeout_ms);
+    rpc_server_end_overdue(gateway->server, awake_ns, gateway->config.limits.request_timeout_ms);
 }
 
 static void *run_ticker(void *arg)
@@ -340,7 +340,7 @@ static void *run_ticker(void *arg)
         atomic_store(&gateway->awake_ns, awake_ns);
         tick_links(gateway, now_ns);
         dispatch_retry_waiting(gateway);
-        reattach_tick(gateway, now_ns);
+        reattach_tick(gateway, awake_ns);
         tell_watchdog(gateway, now_ns, &next_watchdog_ns);
         if (now_ns >= next_check_ns) {
             generate_streams_tick(gateway, awake_ns);

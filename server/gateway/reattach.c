@@ -2,7 +2,6 @@
 
 #include <stdatomic.h>
 
-#include "base/clock.h"
 #include "server/gateway/gateway.h"
 #include "server/gateway/relay.h"
 
@@ -11,28 +10,28 @@ enum { AT_ONCE = 64 };
 struct waiting_list {
     struct relay *relays[AT_ONCE];
     uint32_t n;
-    int64_t now_ns;
+    int64_t awake_ns;
 };
 
 static void collect(void *ctx, struct relay *relay)
 {
     struct waiting_list *list = ctx;
-    if (list->n == AT_ONCE || !relay_has_expired(relay, list->now_ns))
+    if (list->n == AT_ONCE || !relay_has_expired(relay, list->awake_ns))
         return;
     relay_retain(relay);
     list->relays[list->n++] = relay;
 }
 
-void reattach_tick(struct gateway *gateway, int64_t now_ns)
+void reattach_tick(struct gateway *gateway, int64_t awake_ns)
 {
-    struct waiting_list list = {.n = AT_ONCE, .now_ns = now_ns};
+    struct waiting_list list = {.n = AT_ONCE, .awake_ns = awake_ns};
     if (!atomic_load(&gateway->n_detached))
         return;
     while (list.n == AT_ONCE) {
         list.n = 0;
         registry_each(&gateway->registry, collect, &list);
         for (uint32_t i = 0; i < list.n; i++) {
-            relay_expire(list.relays[i], now_ns);
+            relay_expire(list.relays[i], awake_ns);
             relay_release(list.relays[i]);
         }
     }

@@ -7,6 +7,6 @@
 struct gateway;
 
 /* Closes those whose window is over. */
-void reattach_tick(struct gateway *gateway, int64_t now_ns);
+void reattach_tick(struct gateway *gateway, int64_t awake_ns);
 /* Closes all: nobody can come back. */
 void reattach_end(struct gateway *gateway);

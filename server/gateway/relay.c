@@ -42,6 +42,7 @@ int relay_create(struct gateway *gateway, const struct relay_params *params,
         relay->request->has_credit_tokens ? relay->request->credit_tokens : UINT64_MAX;
     atomic_init(&relay->priority, relay->request->has_priority ? relay->request->priority : 0);
     relay->arrived_ns = clock_now_ns();
+    relay->waits_ns = atomic_load(&gateway->awake_ns);
     relay->deadline_ns = params->deadline_ns;
     relay->template_time_ns = clock_wall_ns();
     const Sluice__V1__Sampling *sampling = relay->request->sampling;
@@ -272,7 +273,7 @@ void relay_on_lost(struct relay *relay, bool drained)
     bool over = relay->ended;
     bool give_up = !drained && !over && is_fruitless(relay);
     if (!relay->lost_ns)
-        relay->lost_ns = clock_now_ns();
+        relay->lost_ns = atomic_load(&relay->gateway->awake_ns);
     pthread_mutex_unlock(&relay->lock);
     release_held(&held);
     if (give_up) {
@@ -376,11 +377,11 @@ uint64_t relay_n_released(struct relay *relay)
     return n;
 }
 
-int64_t relay_lost_since(struct relay *relay, int64_t now_ns)
+int64_t relay_lost_since(struct relay *relay, int64_t awake_ns)
 {
     pthread_mutex_lock(&relay->lock);
     if (!relay->lost_ns)
-        relay->lost_ns = now_ns;
+        relay->lost_ns = awake_ns;
     int64_t since_ns = relay->lost_ns;
     pthread_mutex_unlock(&relay->lock);
     return since_ns;

@@ -83,6 +83,7 @@ struct relay {
     uint64_t seed;
     int64_t template_time_ns; /* since the epoch */
     int64_t arrived_ns;       /* clock_now_ns() */
+    int64_t waits_ns;         /* awake_ns at that time */
     uint64_t wait_round; /* under the gateway's lock: its place among its caller's that wait; 0:
                             it never waited */
     int64_t deadline_ns; /* INT64_MAX: none */
@@ -120,7 +121,7 @@ struct relay {
     uint32_t n_resumes;
     uint64_t n_at_loss;      /* tokens it had when its replica was lost last */
     uint32_t n_fruitless;    /* replicas lost in a row without a token in between */
-    int64_t lost_ns;         /* when its replica was lost; 0: not waiting */
+    int64_t lost_ns;         /* awake_ns when its replica was lost; 0: not waiting */
     int64_t resumed_lost_ns; /* the same, of the resume under way */
     int64_t first_token_ns;  /* 0 until the first token left (Complete: came from the worker) */
     size_t pending_bytes;    /* recorded and not yet put into a message */
@@ -130,7 +131,7 @@ struct relay {
     unsigned pauses;         /* enum relay_pause */
     int64_t still_ns;        /* standstill.c: since when it is its client's turn; 0: it is not */
     uint64_t still_n_sent;   /* tokens sent then */
-    int64_t detached_ns;     /* since when nobody listens; 0: somebody does */
+    int64_t detached_ns;     /* awake_ns since when nobody listens; 0: somebody does */
     bool forgotten;          /* may not be reattached */
     bool counted;
     bool ended;           /* outcome is fixed; what is pending still goes out before it */
@@ -203,8 +204,8 @@ int relay_reattach(struct relay *relay, struct relay_sink *sink,
                    Sluice__V1__ReceivedTokens *const *received, size_t n_received,
                    struct error *err);
 /* Whether nobody listens and the window or the deadline is over; closes it then. */
-bool relay_has_expired(struct relay *relay, int64_t now_ns);
-void relay_expire(struct relay *relay, int64_t now_ns);
+bool relay_has_expired(struct relay *relay, int64_t awake_ns);
+void relay_expire(struct relay *relay, int64_t awake_ns);
 /* Closes a request that has ended, was sent, and is only kept to be reattached. False where it is
  * another. */
 bool relay_forget(struct relay *relay);
@@ -224,8 +225,8 @@ void relay_tell(struct relay *relay);
 int relay_outcome(struct relay *relay);
 /* Tokens that are or will be sent. */
 uint64_t relay_n_released(struct relay *relay);
-/* Since when it waits for a replica: now_ns where it did not. */
-int64_t relay_lost_since(struct relay *relay, int64_t now_ns);
+/* Since when it waits for a replica: awake_ns where it did not. */
+int64_t relay_lost_since(struct relay *relay, int64_t awake_ns);
 
 /* The submit frame; everything in it is borrowed from the relay under its lock, which the caller
  * holds. */

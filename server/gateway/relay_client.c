@@ -104,7 +104,7 @@ void relay_sink_gone(struct relay *relay, const struct relay_sink *sink, int sta
     bool waits = mine && may_wait(relay, status) && reserve_place(relay->gateway);
     uint64_t n_tokens = relay_n_sent(relay);
     if (waits) {
-        relay->detached_ns = clock_now_ns();
+        relay->detached_ns = atomic_load(&relay->gateway->awake_ns);
         count = relay->end_sent && count_once(relay);
         status = relay->outcome.status;
         relay_check_pending(relay);
@@ -137,25 +137,25 @@ void relay_close(struct relay *relay, int status)
     relay_release(relay);
 }
 
-/* Under the lock. */
-static bool has_expired(const struct relay *relay, int64_t now_ns)
+/* Under the lock. Nobody could come back while the server stood still; a deadline is one of time. */
+static bool has_expired(const struct relay *relay, int64_t awake_ns)
 {
     int64_t until_ns = relay->detached_ns + (int64_t)relay->window_ms * NS_PER_MS;
-    return relay->detached_ns && (now_ns >= until_ns || now_ns >= relay->deadline_ns);
+    return relay->detached_ns && (awake_ns >= until_ns || clock_now_ns() >= relay->deadline_ns);
 }
 
-bool relay_has_expired(struct relay *relay, int64_t now_ns)
+bool relay_has_expired(struct relay *relay, int64_t awake_ns)
 {
     pthread_mutex_lock(&relay->lock);
-    bool over = has_expired(relay, now_ns);
+    bool over = has_expired(relay, awake_ns);
     pthread_mutex_unlock(&relay->lock);
     return over;
 }
 
-void relay_expire(struct relay *relay, int64_t now_ns)
+void relay_expire(struct relay *relay, int64_t awake_ns)
 {
     pthread_mutex_lock(&relay->lock);
-    bool over = has_expired(relay, now_ns);
+    bool over = has_expired(relay, awake_ns);
     bool expired = clock_now_ns() >= relay->deadline_ns;
     if (over)
         relay->forgotten = true;

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from conftest import free_port, patience, sanitized
+from generate_stream import Stream
 from invariants import metrics
 from rawhttp2 import DATA, END_STREAM, HEADERS, RST_STREAM, WINDOW_UPDATE, Closed, Peer, frame, message
 from test_fault_suite import EXHAUSTED, LONG, UnderLoad, plumbing, start  # noqa: F401 (a fixture)
@@ -223,6 +224,59 @@ def test_f30_a_server_that_stood_still_finds_nobody_slow(plumbing):  # noqa: F81
         load.kill()
     assert load.returncode == 0, (out, err, p.text())
     assert refused(p, "slow_reader") == 0
+
+
+def stand_still(p, seconds):
+    p.server.send_signal(signal.SIGSTOP)
+    time.sleep(seconds)
+    p.server.send_signal(signal.SIGCONT)
+    time.sleep(0.3)  # it looks at what is over
+
+
+def test_f30_a_server_that_stood_still_waits_for_a_request_no_shorter(plumbing):  # noqa: F811
+    """The call's time went on while nobody could have read its request."""
+    p = slow(plumbing, 100, "--request-timeout", "3s")
+    with Peer(p.port) as peer:
+        stream = peer.open(LIST)
+        p.wait(lambda: metrics(p)["sluice_grpc_calls_live"] == 1, "it is there")
+        stand_still(p, 3.5)
+        peer.data(stream, message(b""))
+        assert peer.answer(stream)["grpc-status"] == "0"
+        assert peer.answer(peer.open(LIST), patience(10))["grpc-message"].startswith("the request did not arrive")
+
+
+def test_f30_a_server_that_stood_still_waits_for_its_clients_to_come_back(plumbing):  # noqa: F811
+    """The reattach window was over by the time it could have heard of them."""
+    p = slow(plumbing, 100)
+    inference = p.stubs.inference
+    start = inference.GenerateRequest(model="echo", text="x", reattach_window_ms=3000, stopping=inference.Stopping(max_tokens=100))
+    channels = [grpc.insecure_channel(p.address, options=[("grpc.use_local_subchannel_pool", 1)]) for _ in range(2)]
+    streams = [Stream(p, channel) for channel in channels]
+    streams[0].start("r", start)
+    streams[0].wait_tokens("r", 3)
+    channels[0].close()
+    p.wait(lambda: metrics(p)["sluice_connections"] == 1, "it is lost")
+    stand_still(p, 3.5)
+    streams[1].reattach("r", streams[0].answers["r"])
+    streams[1].wait_finished("r")
+    assert streams[1].answers["r"].tokens() == 100
+    channels[1].close()
+
+
+def test_f30_a_server_that_stood_still_waits_for_a_lost_replica_no_shorter(plumbing):  # noqa: F811
+    p = slow(plumbing, 100, "--resume-timeout", "3s")
+    inference = p.stubs.inference
+    with grpc.insecure_channel(p.address) as channel:
+        stub = p.stubs.inference_grpc.InferenceStub(channel)
+        call = stub.Generate(inference.GenerateRequest(model="echo", text="x", stopping=inference.Stopping(max_tokens=100)))
+        [next(call) for _ in range(3)]
+        p.workers[0].kill()
+        p.workers[0].wait()
+        time.sleep(0.3)
+        stand_still(p, 3.5)
+        p.epochs[0] -= 1
+        p.start_worker(0)
+        assert [f for f in call][-1].finished.reason
 
 
 def test_f18_calls_of_one_answer_do_not_wait_for_a_window_for_ever(plumbing):  # noqa: F811
