@@ -61,18 +61,31 @@ static void on_cut_off(struct relay_sink *sink, const struct error *status)
 }
 
 static bool leave(struct generate_stream *stream, struct stream_member *member);
+static struct stream_refusal *make_refusal(const char *request_id, const struct error *err);
+static bool queue_refusal(struct generate_stream *stream, struct stream_refusal *refusal);
+static void tell_refusal(struct generate_stream *stream, bool pause);
 
-/* Unless this stream has taken it back in the meantime. */
+/* Unless this stream has taken it back in the meantime. It leaves and the client is told so in one
+ * step: a frame that is refused just then says that it goes on before that, or not at all. */
 static void on_taken_over(struct relay_sink *sink, const struct error *why)
 {
     struct stream_member *member = (struct stream_member *)sink;
     struct generate_stream *stream = member->stream;
+    struct stream_refusal *refusal = make_refusal(member->relay->request_id, why);
+    bool pause = false;
     pthread_mutex_lock(&stream->lock);
     bool left = !relay_speaks_to(member->relay, sink) && leave(stream, member);
+    if (left && refusal)
+        pause = queue_refusal(stream, refusal);
     pthread_mutex_unlock(&stream->lock);
-    if (!left)
+    if (!left) {
+        free(refusal);
         return;
-    generate_stream_refuse(stream, member->relay->request_id, why, false);
+    }
+    if (refusal)
+        tell_refusal(stream, pause);
+    else
+        rpc_call_finish(stream->call, why);
     relay_sink_release(sink);
 }
 
@@ -213,27 +226,47 @@ static struct stream_member **all_members(struct generate_stream *stream, size_t
 
 /* --- what goes out --- */
 
-void generate_stream_refuse(struct generate_stream *stream, const char *request_id,
-                            const struct error *err, bool goes_on)
+/* NULL: no memory. */
+static struct stream_refusal *make_refusal(const char *request_id, const struct error *err)
 {
     struct stream_refusal *refusal = calloc(1, sizeof(*refusal));
-    bool pause = false;
+    if (!refusal)
+        return NULL;
+    snprintf(refusal->request_id, sizeof(refusal->request_id), "%s", request_id);
+    refusal->error = *err;
+    return refusal;
+}
+
+/* Under the lock. Takes the refusal; true where reads are to be paused. */
+static bool queue_refusal(struct generate_stream *stream, struct stream_refusal *refusal)
+{
+    *stream->refusals_end = refusal;
+    stream->refusals_end = &refusal->next;
+    bool pause = ++stream->n_refusals >= STREAM_MAX_REFUSALS && !stream->reads_paused;
+    stream->reads_paused |= pause;
+    return pause;
+}
+
+static void tell_refusal(struct generate_stream *stream, bool pause)
+{
+    if (pause)
+        rpc_call_pause_reads(stream->call);
+    rpc_call_kick(stream->call);
+}
+
+void generate_stream_refuse(struct generate_stream *stream, const char *request_id,
+                            const struct error *err, const struct stream_member *member)
+{
+    struct stream_refusal *refusal = make_refusal(request_id, err);
     if (!refusal) {
         rpc_call_finish(stream->call, err);
         return;
     }
-    snprintf(refusal->request_id, sizeof(refusal->request_id), "%s", request_id);
-    refusal->error = *err;
-    refusal->goes_on = goes_on;
     pthread_mutex_lock(&stream->lock);
-    *stream->refusals_end = refusal;
-    stream->refusals_end = &refusal->next;
-    if (++stream->n_refusals >= STREAM_MAX_REFUSALS && !stream->reads_paused)
-        pause = stream->reads_paused = true;
+    refusal->goes_on = member && !member->gone;
+    bool pause = queue_refusal(stream, refusal);
     pthread_mutex_unlock(&stream->lock);
-    if (pause)
-        rpc_call_pause_reads(stream->call);
-    rpc_call_kick(stream->call);
+    tell_refusal(stream, pause);
 }
 
 struct put_context {

@@ -88,6 +88,6 @@ int generate_stream_add(struct generate_stream *stream, struct relay *relay,
 bool generate_stream_has(struct generate_stream *stream, const struct stream_member *member);
 /* Takes a member off; its relay is left alone. */
 void generate_stream_remove(struct generate_stream *stream, struct stream_member *member);
-/* Queues an error frame. */
+/* Queues an error frame. The request goes on where it is the member's and that has not left. */
 void generate_stream_refuse(struct generate_stream *stream, const char *request_id,
-                            const struct error *err, bool goes_on);
+                            const struct error *err, const struct stream_member *member);

@@ -155,7 +155,7 @@ void generate_stream_on_frame(void *arg, struct rpc_call *call, const ProtobufCM
         rc = change(stream, member->relay, frame, &err);
     /* Also a request that has just ended goes on: what is left of its answer follows. */
     if (rc)
-        generate_stream_refuse(stream, id, &err, member != NULL);
+        generate_stream_refuse(stream, id, &err, member);
     if (member)
         relay_sink_release(&member->base);
 }
@@ -163,5 +163,5 @@ void generate_stream_on_frame(void *arg, struct rpc_call *call, const ProtobufCM
 void generate_stream_on_bad_frame(void *arg, struct rpc_call *call, const struct error *err)
 {
     (void)call;
-    generate_stream_refuse(arg, "", err, false);
+    generate_stream_refuse(arg, "", err, NULL);
 }

@@ -1,6 +1,7 @@
 """Faults that clients make, F17 to F22, beside load L with the invariants checked, and F18 beside 63 readers. Timers are shortened;
 tests/long.sh faults sets SLUICE_LONG: real timers, and the figures of FAULTS as the median of interleaved runs."""
 import contextlib
+import copy
 import os
 import signal
 import socket
@@ -277,6 +278,28 @@ def test_f30_a_server_that_stood_still_waits_for_a_lost_replica_no_shorter(plumb
         p.epochs[0] -= 1
         p.start_worker(0)
         assert [f for f in call][-1].finished.reason
+
+
+def test_what_was_taken_over_is_not_said_to_go_on(plumbing):  # noqa: F811
+    """A frame that was refused just as another stream took its request over was answered after that, with goes_on."""
+    p = slow(plumbing, 20)
+    inference = p.stubs.inference
+    channels = [grpc.insecure_channel(p.address, options=[("grpc.use_local_subchannel_pool", 1)]) for _ in range(2)]
+    here, there = [Stream(p, channel) for channel in channels]
+    here.start("r", inference.GenerateRequest(model="echo", text="x", reattach_window_ms=30000, stopping=inference.Stopping(max_tokens=10**6)))
+    here.wait_tokens("r", 1)
+    for _ in range(100):
+        for _ in range(200):
+            here.update("r", max_tokens=0)
+        time.sleep(0.01)
+        answer = copy.copy(here.answers["r"])
+        answer.errors, answer.ids = [], {c: list(ids) for c, ids in answer.ids.items()}
+        there.reattach("r", answer)
+        errors = here.answers["r"].errors
+        here.wait(lambda: len(errors) == 201, "each is told, and that it was taken over")
+        at = [e.error.reason for e in errors].index("REATTACHED")
+        assert not any(e.goes_on for e in errors[at:]), errors[at:]
+        here, there = there, here
 
 
 def test_f18_calls_of_one_answer_do_not_wait_for_a_window_for_ever(plumbing):  # noqa: F811
