@@ -5,18 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "base/notify.h"
 #include "base/seeded_bug.h"
 #include "proto/rpc/rpc_health.h"
 #include "proto/rpc/rpc_server.h"
 #include "server/gateway/dispatch.h"
 #include "server/gateway/generate_stream.h"
-#include "server/gateway/heap.h"
 #include "server/gateway/link.h"
 #include "server/gateway/meter.h"
 #include "server/gateway/metrics.h"
@@ -24,10 +21,10 @@
 #include "server/gateway/relay.h"
 #include "server/gateway/route_watch.h"
 #include "server/gateway/service.h"
-#include "server/gateway/standstill.h"
+#include "server/gateway/ticker.h"
 
-enum { TICK_MS = 50, CHECK_MS = 250, MAX_CHECK_MS = 1000, CHECKS_PER_LIMIT = 30 };
 enum { USER_TIMEOUT_MARGIN_MS = 10000 };
+
 struct route_table *gateway_routes(struct gateway *gateway)
 {
     pthread_mutex_lock(&gateway->lock);
@@ -179,184 +176,6 @@ void gateway_link_changed(struct gateway *gateway)
     pthread_mutex_unlock(&gateway->lock);
 }
 
-struct slow_list {
-    struct relay *relays[64];
-    uint32_t n;
-    int64_t awake_ns;
-};
-
-enum { SLOW_AT_ONCE = sizeof(((struct slow_list *)0)->relays) / sizeof(struct relay *) };
-
-static void collect_slow(void *ctx, struct relay *relay)
-{
-    struct slow_list *slow = ctx;
-    if (slow->n < SLOW_AT_ONCE && relay_is_slow(relay, slow->awake_ns)) {
-        relay_retain(relay);
-        slow->relays[slow->n++] = relay;
-    }
-}
-
-static void slow_error(struct gateway *gateway, struct error *out_err)
-{
-    /* A message is stuck in flight: the client gets code and text only, so the reason is in the
-     * text too. */
-    error_set(out_err, STATUS_RESOURCE_EXHAUSTED,
-              "SLOW_READER: the client has taken no message for %llu ms",
-              (unsigned long long)gateway->config.limits.slow_reader_ms);
-    error_reason(out_err, "SLOW_READER");
-}
-
-void gateway_slow_reader(struct gateway *gateway, struct error *out_err)
-{
-    slow_error(gateway, out_err);
-    gateway_count_event(gateway, GATEWAY_SLOW_READER);
-}
-
-/* Requests and streams have been looked at by then: what is left is calls of one answer, health and
- * reflection. */
-static void end_stuck_calls(struct gateway *gateway, int64_t awake_ns)
-{
-    struct error err;
-    slow_error(gateway, &err);
-    uint32_t n = rpc_server_end_stuck(gateway->server, awake_ns,
-                                      gateway->config.limits.slow_reader_ms, &err);
-    while (n-- > 0)
-        gateway_count_event(gateway, GATEWAY_SLOW_READER);
-}
-
-static void end_slow(struct gateway *gateway, struct relay *relay)
-{
-    struct error err;
-    gateway_slow_reader(gateway, &err);
-    relay_abort(relay, &err);
-}
-
-static void end_slow_readers(struct gateway *gateway, int64_t awake_ns)
-{
-    struct slow_list slow = {.n = SLOW_AT_ONCE, .awake_ns = awake_ns};
-    while (slow.n == SLOW_AT_ONCE) {
-        slow.n = 0;
-        registry_each(&gateway->registry, collect_slow, &slow);
-        for (uint32_t i = 0; i < slow.n; i++) {
-            end_slow(gateway, slow.relays[i]);
-            relay_release(slow.relays[i]);
-        }
-    }
-}
-
-/* Takes a link that is over off the list; the caller gets the gateway's reference. Nobody can find
- * it afterwards, so nobody else holds it. */
-static struct link *take_finished(struct gateway *gateway)
-{
-    struct link *dead = NULL;
-    pthread_mutex_lock(&gateway->lock);
-    for (uint32_t i = 0; !dead && i < gateway->n_links; i++) {
-        if (!link_is_finished(gateway->links[i]))
-            continue;
-        dead = gateway->links[i];
-        gateway->links[i] = gateway->links[--gateway->n_links];
-    }
-    pthread_mutex_unlock(&gateway->lock);
-    return dead;
-}
-
-/* Links are closed on the ticker: a channel must not be closed from its own callbacks. */
-static void tick_links(struct gateway *gateway, int64_t now_ns)
-{
-    struct link *dead;
-    pthread_mutex_lock(&gateway->lock);
-    uint32_t n = gateway->n_links;
-    struct link **links = malloc((n + 1) * sizeof(struct link *));
-    for (uint32_t i = 0; links && i < n; i++) {
-        links[i] = gateway->links[i];
-        link_retain(links[i]);
-    }
-    pthread_mutex_unlock(&gateway->lock);
-    for (uint32_t i = 0; links && i < n; i++) {
-        link_tick(links[i], now_ns);
-        link_release(links[i]);
-    }
-    free(links);
-    while ((dead = take_finished(gateway))) {
-        link_shutdown(dead);
-        link_release(dead);
-    }
-}
-
-/* From the ticker, which goes through every lock: one that hangs is missed. */
-static void tell_watchdog(struct gateway *gateway, int64_t now_ns, int64_t *next_ns)
-{
-    if (!gateway->config.watchdog_ms || now_ns < *next_ns)
-        return;
-    notify_send("WATCHDOG=1");
-    *next_ns = now_ns + (int64_t)gateway->config.watchdog_ms * NS_PER_MS / 3;
-}
-
-static void give_memory_back(struct gateway *gateway, struct heap_watch *watch, int64_t now_ns)
-{
-    struct rpc_server_stats stats;
-    rpc_server_stats(gateway->server, &stats);
-    heap_watch(watch, stats.n_live, stats.n_accepted, now_ns);
-}
-
-/* How often all requests are looked at for what is over: each look fetches a few cold lines of each
- * of them, so no oftener than the shortest limit needs to be kept within a few percent. */
-static int64_t look_period_ns(const struct gateway_limits *limits)
-{
-    uint64_t ms = limits->slow_reader_ms;
-    if (limits->max_pause_ms < ms)
-        ms = limits->max_pause_ms;
-    if (limits->request_timeout_ms < ms)
-        ms = limits->request_timeout_ms;
-    ms /= CHECKS_PER_LIMIT;
-    ms = ms < CHECK_MS ? CHECK_MS : ms > MAX_CHECK_MS ? MAX_CHECK_MS : ms;
-    return (int64_t)ms * NS_PER_MS;
-}
-
-static void end_what_is_over(struct gateway *gateway, int64_t awake_ns)
-{
-    end_slow_readers(gateway, awake_ns);
-    standstill_tick(gateway, awake_ns);
-    end_stuck_calls(gateway, awake_ns);
-    rpc_server_end_overdue(gateway->server, awake_ns, gateway->config.limits.request_timeout_ms);
-}
-
-static void *run_ticker(void *arg)
-{
-    struct gateway *gateway = arg;
-    struct heap_watch heap = {0};
-    int64_t next_check_ns = 0, next_look_ns = 0, next_watchdog_ns = 0;
-    pthread_mutex_lock(&gateway->lock);
-    while (!gateway->stopping) {
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += TICK_MS * 1000000L;
-        until.tv_sec += until.tv_nsec / NS_PER_S;
-        until.tv_nsec %= NS_PER_S;
-        pthread_cond_timedwait(&gateway->tick, &gateway->lock, &until);
-        pthread_mutex_unlock(&gateway->lock);
-        int64_t now_ns = clock_now_ns();
-        int64_t awake_ns = awake_clock_tick(&gateway->clock, now_ns);
-        atomic_store(&gateway->awake_ns, awake_ns);
-        tick_links(gateway, now_ns);
-        dispatch_retry_waiting(gateway);
-        reattach_tick(gateway, awake_ns);
-        tell_watchdog(gateway, now_ns, &next_watchdog_ns);
-        if (now_ns >= next_check_ns) {
-            generate_streams_tick(gateway, awake_ns);
-            give_memory_back(gateway, &heap, now_ns);
-            next_check_ns = now_ns + CHECK_MS * NS_PER_MS;
-        }
-        if (now_ns >= next_look_ns) {
-            end_what_is_over(gateway, awake_ns);
-            next_look_ns = now_ns + look_period_ns(&gateway->config.limits);
-        }
-        pthread_mutex_lock(&gateway->lock);
-    }
-    pthread_mutex_unlock(&gateway->lock);
-    return NULL;
-}
-
 static void on_wire_limit(void *context, enum rpc_limit limit)
 {
     static const enum gateway_limit limits[N_RPC_LIMITS] = {
@@ -456,7 +275,7 @@ static void load_routes(struct gateway *gateway)
 
 static int start_threads(struct gateway *gateway, struct error *err)
 {
-    if (pthread_create(&gateway->ticker, NULL, run_ticker, gateway) != 0)
+    if (pthread_create(&gateway->ticker, NULL, ticker_run, gateway) != 0)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "server: cannot start a thread");
     gateway->ticking = true;
     load_routes(gateway);

@@ -141,9 +141,6 @@ enum gateway_event {
 };
 void gateway_count_event(struct gateway *gateway, enum gateway_event event);
 
-/* What one whose client has taken no message for too long is ended with; counts it. */
-void gateway_slow_reader(struct gateway *gateway, struct error *out_err);
-
 /* One more refused (or paused, or ended) because of a limit, and how many there were. No lock. */
 void gateway_count_refusal(struct gateway *gateway, enum gateway_limit limit);
 uint64_t gateway_n_refusals(struct gateway *gateway, enum gateway_limit limit);

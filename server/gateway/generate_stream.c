@@ -9,6 +9,7 @@
 #include "proto/rpc/rpc_call.h"
 #include "server/gateway/gateway.h"
 #include "server/gateway/relay.h"
+#include "server/gateway/slow_reader.h"
 
 enum { LAST_ANSWER_MS = 500 };
 
@@ -600,7 +601,7 @@ void generate_streams_tick(struct gateway *gateway, int64_t awake_ns)
         n = take_slow(gateway, slow, awake_ns);
         for (uint32_t i = 0; i < n; i++) {
             struct error err;
-            gateway_slow_reader(gateway, &err);
+            slow_reader_found(gateway, &err);
             rpc_call_abort(slow[i]->call, &err);
             release(slow[i]);
         }

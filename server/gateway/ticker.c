@@ -1,0 +1,132 @@
+#include "server/gateway/ticker.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/notify.h"
+#include "proto/rpc/rpc_server.h"
+#include "server/gateway/dispatch.h"
+#include "server/gateway/gateway.h"
+#include "server/gateway/generate_stream.h"
+#include "server/gateway/heap.h"
+#include "server/gateway/link.h"
+#include "server/gateway/reattach.h"
+#include "server/gateway/slow_reader.h"
+#include "server/gateway/standstill.h"
+
+enum { TICK_MS = 50, CHECK_MS = 250, MAX_CHECK_MS = 1000, CHECKS_PER_LIMIT = 30 };
+
+/* Takes a link that is over off the list; the caller gets the gateway's reference. Nobody can find
+ * it afterwards, so nobody else holds it. */
+static struct link *take_finished(struct gateway *gateway)
+{
+    struct link *dead = NULL;
+    pthread_mutex_lock(&gateway->lock);
+    for (uint32_t i = 0; !dead && i < gateway->n_links; i++) {
+        if (!link_is_finished(gateway->links[i]))
+            continue;
+        dead = gateway->links[i];
+        gateway->links[i] = gateway->links[--gateway->n_links];
+    }
+    pthread_mutex_unlock(&gateway->lock);
+    return dead;
+}
+
+/* Links are closed on the ticker: a channel must not be closed from its own callbacks. */
+static void tick_links(struct gateway *gateway, int64_t now_ns)
+{
+    struct link *dead;
+    pthread_mutex_lock(&gateway->lock);
+    uint32_t n = gateway->n_links;
+    struct link **links = malloc((n + 1) * sizeof(struct link *));
+    for (uint32_t i = 0; links && i < n; i++) {
+        links[i] = gateway->links[i];
+        link_retain(links[i]);
+    }
+    pthread_mutex_unlock(&gateway->lock);
+    for (uint32_t i = 0; links && i < n; i++) {
+        link_tick(links[i], now_ns);
+        link_release(links[i]);
+    }
+    free(links);
+    while ((dead = take_finished(gateway))) {
+        link_shutdown(dead);
+        link_release(dead);
+    }
+}
+
+/* From the ticker, which goes through every lock: one that hangs is missed. */
+static void tell_watchdog(struct gateway *gateway, int64_t now_ns, int64_t *next_ns)
+{
+    if (!gateway->config.watchdog_ms || now_ns < *next_ns)
+        return;
+    notify_send("WATCHDOG=1");
+    *next_ns = now_ns + (int64_t)gateway->config.watchdog_ms * NS_PER_MS / 3;
+}
+
+static void give_memory_back(struct gateway *gateway, struct heap_watch *watch, int64_t now_ns)
+{
+    struct rpc_server_stats stats;
+    rpc_server_stats(gateway->server, &stats);
+    heap_watch(watch, stats.n_live, stats.n_accepted, now_ns);
+}
+
+/* How often all requests are looked at for what is over: each look fetches a few cold lines of each
+ * of them, so no oftener than the shortest limit needs to be kept within a few percent. */
+static int64_t look_period_ns(const struct gateway_limits *limits)
+{
+    uint64_t ms = limits->slow_reader_ms;
+    if (limits->max_pause_ms < ms)
+        ms = limits->max_pause_ms;
+    if (limits->request_timeout_ms < ms)
+        ms = limits->request_timeout_ms;
+    ms /= CHECKS_PER_LIMIT;
+    ms = ms < CHECK_MS ? CHECK_MS : ms > MAX_CHECK_MS ? MAX_CHECK_MS : ms;
+    return (int64_t)ms * NS_PER_MS;
+}
+
+static void end_what_is_over(struct gateway *gateway, int64_t awake_ns)
+{
+    slow_reader_tick(gateway, awake_ns);
+    standstill_tick(gateway, awake_ns);
+    slow_reader_tick_calls(gateway, awake_ns);
+    rpc_server_end_overdue(gateway->server, awake_ns, gateway->config.limits.request_timeout_ms);
+}
+
+void *ticker_run(void *arg)
+{
+    struct gateway *gateway = arg;
+    struct heap_watch heap = {0};
+    int64_t next_check_ns = 0, next_look_ns = 0, next_watchdog_ns = 0;
+    pthread_mutex_lock(&gateway->lock);
+    while (!gateway->stopping) {
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += TICK_MS * 1000000L;
+        until.tv_sec += until.tv_nsec / NS_PER_S;
+        until.tv_nsec %= NS_PER_S;
+        pthread_cond_timedwait(&gateway->tick, &gateway->lock, &until);
+        pthread_mutex_unlock(&gateway->lock);
+        int64_t now_ns = clock_now_ns();
+        int64_t awake_ns = awake_clock_tick(&gateway->clock, now_ns);
+        atomic_store(&gateway->awake_ns, awake_ns);
+        tick_links(gateway, now_ns);
+        dispatch_retry_waiting(gateway);
+        reattach_tick(gateway, awake_ns);
+        tell_watchdog(gateway, now_ns, &next_watchdog_ns);
+        if (now_ns >= next_check_ns) {
+            generate_streams_tick(gateway, awake_ns);
+            give_memory_back(gateway, &heap, now_ns);
+            next_check_ns = now_ns + CHECK_MS * NS_PER_MS;
+        }
+        if (now_ns >= next_look_ns) {
+            end_what_is_over(gateway, awake_ns);
+            next_look_ns = now_ns + look_period_ns(&gateway->config.limits);
+        }
+        pthread_mutex_lock(&gateway->lock);
+    }
+    pthread_mutex_unlock(&gateway->lock);
+    return NULL;
+}
