@@ -10,6 +10,7 @@
 #include "server/gateway/link.h"
 #include "server/gateway/relay.h"
 #include "server/gateway/service.h"
+#include "server/gateway/ticker.h"
 
 /* So many requests more than the least busy replica may the home of a session carry: a prefix found
  * again is worth a wait, a queue is not. */
@@ -323,7 +324,7 @@ static bool may_wait(struct gateway *gateway, struct relay *relay, bool was_lost
 {
     bool coming;
     bool loaded = gateway_still_loaded(gateway, relay->model, relay->version, &coming);
-    int64_t awake_ns = atomic_load(&gateway->awake_ns);
+    int64_t awake_ns = ticker_awake_ns(gateway);
     int64_t since_ns = was_lost ? relay_lost_since(relay, awake_ns) : relay->waits_ns;
     uint64_t limit_ms =
         was_lost ? gateway->config.limits.resume_ms : gateway->config.limits.replica_wait_ms;

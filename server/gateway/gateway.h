@@ -85,6 +85,7 @@ struct gateway {
     struct awake_clock clock; /* the ticker's */
     /* What it shows: a server that stood still finds nobody slow or stalled for it. */
     _Atomic int64_t awake_ns;
+    _Atomic int64_t ticked_ns; /* clock_now_ns() of that, stored after it */
     pthread_t ticker;
     pthread_cond_t tick;
     bool ticking, stopping;

@@ -15,6 +15,7 @@
 #include "server/gateway/gateway.h"
 #include "server/gateway/link.h"
 #include "server/gateway/relay_private.h"
+#include "server/gateway/ticker.h"
 #include "server/gateway/validate.h"
 
 _Static_assert(CALLER_BYTES == RPC_MAX_TENANT + 1, "a relay's caller is a call's tenant");
@@ -42,7 +43,7 @@ int relay_create(struct gateway *gateway, const struct relay_params *params,
         relay->request->has_credit_tokens ? relay->request->credit_tokens : UINT64_MAX;
     atomic_init(&relay->priority, relay->request->has_priority ? relay->request->priority : 0);
     relay->arrived_ns = clock_now_ns();
-    relay->waits_ns = atomic_load(&gateway->awake_ns);
+    relay->waits_ns = ticker_awake_ns(gateway);
     relay->deadline_ns = params->deadline_ns;
     relay->template_time_ns = clock_wall_ns();
     const Sluice__V1__Sampling *sampling = relay->request->sampling;
@@ -273,7 +274,7 @@ void relay_on_lost(struct relay *relay, bool drained)
     bool over = relay->ended;
     bool give_up = !drained && !over && is_fruitless(relay);
     if (!relay->lost_ns)
-        relay->lost_ns = atomic_load(&relay->gateway->awake_ns);
+        relay->lost_ns = ticker_awake_ns(relay->gateway);
     pthread_mutex_unlock(&relay->lock);
     release_held(&held);
     if (give_up) {

@@ -11,6 +11,7 @@
 #include "server/gateway/gateway.h"
 #include "server/gateway/link.h"
 #include "server/gateway/relay_private.h"
+#include "server/gateway/ticker.h"
 
 /* --- the sink --- */
 
@@ -104,7 +105,7 @@ void relay_sink_gone(struct relay *relay, const struct relay_sink *sink, int sta
     bool waits = mine && may_wait(relay, status) && reserve_place(relay->gateway);
     uint64_t n_tokens = relay_n_sent(relay);
     if (waits) {
-        relay->detached_ns = atomic_load(&relay->gateway->awake_ns);
+        relay->detached_ns = ticker_awake_ns(relay->gateway);
         count = relay->end_sent && count_once(relay);
         status = relay->outcome.status;
         relay_check_pending(relay);
@@ -137,7 +138,8 @@ void relay_close(struct relay *relay, int status)
     relay_release(relay);
 }
 
-/* Under the lock. Nobody could come back while the server stood still; a deadline is one of time. */
+/* Under the lock. Nobody could come back while the server stood still; a deadline is one of time.
+ */
 static bool has_expired(const struct relay *relay, int64_t awake_ns)
 {
     int64_t until_ns = relay->detached_ns + (int64_t)relay->window_ms * NS_PER_MS;

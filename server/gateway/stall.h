@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+enum { AWAKE_MAX_TICK_MS = 250 };
+
 /* Advances with each tick by the time since the last one, but by 250 ms at most. */
 struct awake_clock {
     int64_t awake_ns, last_ns;

@@ -112,6 +112,7 @@ void *ticker_run(void *arg)
         int64_t now_ns = clock_now_ns();
         int64_t awake_ns = awake_clock_tick(&gateway->clock, now_ns);
         atomic_store(&gateway->awake_ns, awake_ns);
+        atomic_store(&gateway->ticked_ns, now_ns);
         tick_links(gateway, now_ns);
         dispatch_retry_waiting(gateway);
         reattach_tick(gateway, awake_ns);
@@ -129,4 +130,14 @@ void *ticker_run(void *arg)
     }
     pthread_mutex_unlock(&gateway->lock);
     return NULL;
+}
+
+/* Read in this order a tick in between makes it later, never earlier. */
+int64_t ticker_awake_ns(struct gateway *gateway)
+{
+    int64_t ticked_ns = atomic_load(&gateway->ticked_ns);
+    int64_t awake_ns = atomic_load(&gateway->awake_ns), gone_ns = clock_now_ns() - ticked_ns;
+    gone_ns = gone_ns > 0 ? gone_ns : 0;
+    return awake_ns +
+           (gone_ns < AWAKE_MAX_TICK_MS * NS_PER_MS ? gone_ns : AWAKE_MAX_TICK_MS * NS_PER_MS);
 }

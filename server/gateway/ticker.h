@@ -4,6 +4,14 @@
  * every lock can be had. */
 #pragma once
 
+#include <stdint.h>
+
+struct gateway;
+
 /* pthread_create's; arg is the gateway. Ends once gateway->stopping is set and gateway->tick
  * signalled. */
 void *ticker_run(void *arg);
+
+/* gateway->awake_ns as it would be now: what begins between two ticks is not over a tick early. Any
+ * thread. */
+int64_t ticker_awake_ns(struct gateway *gateway);
