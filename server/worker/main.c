@@ -83,6 +83,7 @@ static int quantize(const struct settings *settings, struct arena *arena,
 
 static int run_tool(enum settings_mode mode, const struct settings *settings)
 {
+    bool text = settings->text || isatty(STDOUT_FILENO); /* nobody reads a protobuf there */
     int (*const tools[N_MODES])(const struct settings *, struct arena *,
                                 Sluice__Worker__V1__ToolReport *, struct error *) = {
         [MODE_INSPECT] = tool_inspect, [MODE_PLAN] = tool_plan,    [MODE_PROBE] = tool_probe,
@@ -101,13 +102,13 @@ static int run_tool(enum settings_mode mode, const struct settings *settings)
         report.result_case = SLUICE__WORKER__V1__TOOL_REPORT__RESULT_ERROR;
         report.error = message_error(&arena, &err);
         /* Whoever reads the report is told there; people are told on standard error alone. */
-        if (settings->text || mode == MODE_QUANTIZE)
+        if (text || mode == MODE_QUANTIZE)
             report.result_case = SLUICE__WORKER__V1__TOOL_REPORT__RESULT__NOT_SET;
         /* `sluice bench engine` hands on what is said here, and says the error itself. */
-        if (settings->text || mode != MODE_BENCH)
+        if (text || mode != MODE_BENCH)
             fprintf(stderr, "sluice-worker: %s: %s\n", status_name(err.status), err.message);
     }
-    if (report.result_case && print_report(&report, settings->text) != 0) {
+    if (report.result_case && print_report(&report, text) != 0) {
         fprintf(stderr, "sluice-worker: standard output: %s\n", strerror(errno));
         rc = STATUS_UNAVAILABLE;
     }

@@ -1,5 +1,7 @@
 """How the programs below `sluice` end when they are called wrongly: 2 and one line on standard error."""
+import contextlib
 import os
+import pty
 import subprocess
 
 import pytest
@@ -50,3 +52,16 @@ def test_a_plan_counts_what_is_promised_to_others():
     assert "fits: true" in plan("--kv-tokens", "4096")
     promised = plan("--kv-tokens", "4096", "--memory-promised", str(1 << 60))
     assert "fits: true" not in promised and "missing_bytes" in promised and "promised to other replicas" in promised
+
+
+def test_a_report_on_a_terminal_is_text():
+    terminal, other = pty.openpty()
+    with subprocess.Popen([BIN / "sluice-worker", "probe"], stdout=other, stderr=subprocess.DEVNULL) as program:
+        os.close(other)
+        shown = b""
+        with contextlib.suppress(OSError):  # the end of a terminal
+            while part := os.read(terminal, 65536):
+                shown += part
+        os.close(terminal)
+        assert program.wait(patience(30)) == 0
+    assert shown.startswith(b"probe:") and shown.isascii(), shown[:200]
