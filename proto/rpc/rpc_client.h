@@ -14,6 +14,7 @@
 
 struct error;
 struct rpc_client;
+struct rpc_stream;
 
 struct rpc_client_config {
     const char *target; /* "unix:/run/sluice/manager.sock", "127.0.0.1:8001", "dns:///host:port" */
@@ -77,3 +78,10 @@ int rpc_client_unary_async(struct rpc_client *client, const ProtobufCServiceDesc
                            const char *method, const ProtobufCMessage *request,
                            const struct rpc_call_options *options, rpc_reply_fn *on_reply,
                            void *arg, struct error *err);
+/* The same for a call that may be given up: *out_stream is owned (rpc_stream_release) and is for
+ * rpc_stream_cancel, after which on_reply says CANCELLED unless the answer was there. Set before
+ * on_reply is called; dropped before that, it cancels. */
+int rpc_client_unary_open(struct rpc_client *client, const ProtobufCServiceDescriptor *service,
+                          const char *method, const ProtobufCMessage *request,
+                          const struct rpc_call_options *options, rpc_reply_fn *on_reply, void *arg,
+                          struct rpc_stream **out_stream, struct error *err);

@@ -17,6 +17,7 @@ struct unary {
     ProtobufCMessage *response;
     unsigned n_messages;
     struct rpc_stream *stream;
+    bool kept; /* whoever asks holds the stream */
 };
 
 static void on_message(void *arg, struct rpc_stream *stream, const ProtobufCMessage *message)
@@ -42,7 +43,8 @@ static void on_status(void *arg, struct rpc_stream *stream, const struct error *
         response = NULL;
     }
     unary->done(unary->arg, response, &local);
-    rpc_stream_release(stream);
+    if (!unary->kept)
+        rpc_stream_release(stream);
     free(unary);
 }
 
@@ -51,10 +53,12 @@ static const struct rpc_stream_events events = {
 
 static int start(struct rpc_client *client, const ProtobufCServiceDescriptor *service,
                  const char *method, const ProtobufCMessage *request,
-                 const struct rpc_call_options *options, struct unary *unary, struct error *err)
+                 const struct rpc_call_options *options, struct unary *unary,
+                 struct rpc_stream **out_stream, struct error *err)
 {
+    unary->kept = out_stream != NULL;
     int status = rpc_stream_open(client, service, method, request, options, &events, unary,
-                                 &unary->stream, err);
+                                 out_stream != NULL ? out_stream : &unary->stream, err);
     if (status != 0)
         free(unary);
     return status;
@@ -75,10 +79,10 @@ static void pass_on(void *arg, ProtobufCMessage *response, const struct error *s
     free(reply);
 }
 
-int rpc_client_unary_async(struct rpc_client *client, const ProtobufCServiceDescriptor *service,
-                           const char *method, const ProtobufCMessage *request,
-                           const struct rpc_call_options *options, rpc_reply_fn *on_reply,
-                           void *arg, struct error *err)
+int rpc_client_unary_open(struct rpc_client *client, const ProtobufCServiceDescriptor *service,
+                          const char *method, const ProtobufCMessage *request,
+                          const struct rpc_call_options *options, rpc_reply_fn *on_reply, void *arg,
+                          struct rpc_stream **out_stream, struct error *err)
 {
     struct unary *unary = calloc(1, sizeof(*unary));
     struct reply *reply = calloc(1, sizeof(*reply));
@@ -90,10 +94,19 @@ int rpc_client_unary_async(struct rpc_client *client, const ProtobufCServiceDesc
     *reply = (struct reply){on_reply, arg};
     unary->done = pass_on;
     unary->arg = reply;
-    int status = start(client, service, method, request, options, unary, err);
+    int status = start(client, service, method, request, options, unary, out_stream, err);
     if (status != 0)
         free(reply);
     return status;
+}
+
+int rpc_client_unary_async(struct rpc_client *client, const ProtobufCServiceDescriptor *service,
+                           const char *method, const ProtobufCMessage *request,
+                           const struct rpc_call_options *options, rpc_reply_fn *on_reply,
+                           void *arg, struct error *err)
+{
+    return rpc_client_unary_open(client, service, method, request, options, on_reply, arg, NULL,
+                                 err);
 }
 
 /* --- synchronous --- */
@@ -128,7 +141,7 @@ int rpc_client_unary(struct rpc_client *client, const ProtobufCServiceDescriptor
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a call");
     unary->done = wake;
     unary->arg = &waiter;
-    int status = start(client, service, method, request, options, unary, err);
+    int status = start(client, service, method, request, options, unary, NULL, err);
     if (status != 0)
         return status;
     pthread_mutex_lock(&waiter.lock);

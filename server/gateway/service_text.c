@@ -1,5 +1,7 @@
 /* Tokenize, Detokenize and ApplyChatTemplate: forwarded to a worker of the version, which owns the
  * tokenizer. */
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -8,6 +10,7 @@
 #include "base/rng.h"
 #include "proto/rpc/rpc_call.h"
 #include "proto/rpc/rpc_client.h"
+#include "proto/rpc/rpc_stream.h"
 #include "server/gateway/dispatch.h"
 #include "server/gateway/gateway.h"
 #include "server/gateway/link.h"
@@ -16,8 +19,13 @@
 
 enum { TEXT_TIMEOUT_MS = 30000, BEYOND_STALL_MS = 2000, MAX_TRIES = 3 };
 
-/* A forwarded call, from its arrival to the worker's answer. */
+/* A forwarded call, from its arrival to the worker's answer. References: one until it is answered,
+ * one until the client's call is done. */
 struct text_forward {
+    _Atomic unsigned n_refs;
+    pthread_mutex_t lock;      /* held while a worker is asked, so that its calls come in order */
+    struct rpc_stream *stream; /* under the lock: the worker's call; NULL where none was asked */
+    bool over;                 /* under the lock: the client cancelled, is gone, or is too late */
     struct gateway *gateway;
     struct rpc_call *call;           /* retained */
     const ProtobufCMessage *request; /* borrowed from the call */
@@ -29,12 +37,46 @@ struct text_forward {
     struct text_forward *next_waiting; /* gateway->waiting_texts, under gateway->lock */
 };
 
-static void forward_free(struct text_forward *forward)
+static void forward_release(struct text_forward *forward)
+{
+    if (atomic_fetch_sub(&forward->n_refs, 1) != 1)
+        return;
+    rpc_stream_release(forward->stream);
+    pthread_mutex_destroy(&forward->lock);
+    free(forward);
+}
+
+/* It was answered, or never will be. */
+static void forward_end(struct text_forward *forward)
 {
     rpc_call_release(forward->call);
     link_release(forward->link);
-    free(forward);
+    forward_release(forward);
 }
+
+/* The worker must not work for nobody: a template may take a second of a request thread. */
+static void on_cancel(void *arg, struct rpc_call *call)
+{
+    struct text_forward *forward = arg;
+    (void)call;
+    pthread_mutex_lock(&forward->lock);
+    forward->over = true;
+    struct rpc_stream *stream = forward->stream;
+    if (stream)
+        rpc_stream_retain(stream);
+    pthread_mutex_unlock(&forward->lock);
+    if (stream)
+        rpc_stream_cancel(stream);
+    rpc_stream_release(stream);
+}
+
+static void on_done(void *arg, struct rpc_call *call)
+{
+    (void)call;
+    forward_release(arg);
+}
+
+static const struct rpc_call_events events = {.on_cancel = on_cancel, .on_done = on_done};
 
 static void wait_for_replica(struct text_forward *forward)
 {
@@ -90,13 +132,13 @@ static void on_reply(void *arg, const ProtobufCMessage *response, const struct e
         reply.version = forward->version;
         rpc_call_reply(forward->call, &reply.base);
     }
-    forward_free(forward);
+    forward_end(forward);
 }
 
 static void forward_fail(struct text_forward *forward, const struct error *err)
 {
     rpc_call_finish(forward->call, err);
-    forward_free(forward);
+    forward_end(forward);
 }
 
 static void fail_without_replica(struct text_forward *forward)
@@ -107,6 +149,28 @@ static void fail_without_replica(struct text_forward *forward)
     error_reason(&err, "NO_REPLICA_READY");
     err.retry_after_ms = 1000;
     forward_fail(forward, &err);
+}
+
+/* The forward may be answered before this returns, and asked again elsewhere after it. */
+static int ask(struct text_forward *forward, const struct rpc_call_options *options,
+               struct error *err)
+{
+    struct rpc_stream *stream = NULL, *before = NULL;
+    atomic_fetch_add(&forward->n_refs, 1);
+    pthread_mutex_lock(&forward->lock);
+    int rc = forward->over ? error_set(err, STATUS_CANCELLED, "the client cancelled or is gone")
+                           : rpc_client_unary_open(link_client(forward->link),
+                                                   &sluice__worker__v1__worker__descriptor,
+                                                   forward->method, forward->request, options,
+                                                   on_reply, forward, &stream, err);
+    if (!rc) {
+        before = forward->stream;
+        forward->stream = stream;
+    }
+    pthread_mutex_unlock(&forward->lock);
+    rpc_stream_release(before);
+    forward_release(forward);
+    return rc;
 }
 
 /* To a worker, into the queue of those that wait for one, or to its end. */
@@ -126,9 +190,7 @@ static void dispatch(struct text_forward *forward)
         options.deadline_ns = deadline;
     forward->link = gateway_pick_link(gateway, forward->model, forward->version, "", "");
     if (forward->link) {
-        if (rpc_client_unary_async(link_client(forward->link),
-                                   &sluice__worker__v1__worker__descriptor, forward->method,
-                                   forward->request, &options, on_reply, forward, &err) != 0)
+        if (ask(forward, &options, &err) != 0)
             forward_fail(forward, &err);
     } else if (now_ns < until_ns && now_ns < deadline &&
                gateway_still_loaded(gateway, forward->model, forward->version, &coming) && coming) {
@@ -177,6 +239,8 @@ static void forward_call(struct gateway *gateway, struct rpc_call *call, const c
     int rc = forward ? route_table_pick(routes, model, version, "", rng_u64(), &found, &err)
                      : error_set(&err, STATUS_RESOURCE_EXHAUSTED, "request: out of memory");
     if (!rc) {
+        atomic_init(&forward->n_refs, 2);
+        pthread_mutex_init(&forward->lock, NULL);
         forward->gateway = gateway;
         forward->call = call;
         forward->request = request;
@@ -185,6 +249,7 @@ static void forward_call(struct gateway *gateway, struct rpc_call *call, const c
         snprintf(forward->model, sizeof(forward->model), "%s", found->model);
         snprintf(forward->version, sizeof(forward->version), "%s", found->version);
         rpc_call_retain(call);
+        rpc_call_set_events(call, &events, forward);
     }
     route_table_release(routes);
     if (!rc) {

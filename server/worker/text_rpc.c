@@ -32,10 +32,12 @@ static void run(void *arg)
 {
     struct text_call *text = arg;
     struct error err;
-    struct engine *engine = worker_engine(text->worker, &err);
-    int rc = engine ? text->answer(text, engine, &err) : err.status;
-    if (rc)
-        rpc_call_finish(text->call, &err);
+    if (!rpc_call_cancelled(text->call)) { /* else nobody waits for it any more */
+        struct engine *engine = worker_engine(text->worker, &err);
+        int rc = engine ? text->answer(text, engine, &err) : err.status;
+        if (rc)
+            rpc_call_finish(text->call, &err);
+    }
     rpc_call_release(text->call);
     free(text);
 }

@@ -289,6 +289,22 @@ def test_apply_chat_template_is_what_tokenize_sees(served):
         assert e.value.code().name == code and field in e.value.details()
 
 
+def test_cancelled_calls_for_text_keep_no_request_thread(served):
+    """Each would take most of a second of one; all of them together far more than Tokenize is given here."""
+    inference = served.stubs.inference
+    endless = "{% for i in range(9000) %}{% for j in range(1000) %}{% set x = i %}{% endfor %}{% endfor %}"
+    chat = inference.Chat(messages=[inference.ChatMessage(role="user", content="hi")], template_override=endless)
+    request = inference.ApplyChatTemplateRequest(model="smol", chat=chat)
+    with pytest.raises(grpc.RpcError) as e:
+        served.inference.ApplyChatTemplate(request)
+    assert e.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED and "steps" in e.value.details()
+    for _ in range(5):
+        calls = [served.inference.ApplyChatTemplate.future(request) for _ in range(80)]
+        time.sleep(0.2)
+        [call.cancel() for call in calls]
+    assert served.inference.Tokenize(inference.TokenizeRequest(model="smol", text="abc"), timeout=patience(20)).ids
+
+
 def test_a_drain_lets_running_requests_finish_and_refuses_new_ones(fresh):
     from conftest import model_path
     fresh.start()
