@@ -34,6 +34,7 @@
 #include "sluice/v1/inference.pb-c.h"
 
 enum { READY_TRIES_MS = 10000, READY_TRY_MS = 50, READY_CALL_MS = 2000 };
+enum { LOCK_LOOK_MS = 100 };
 enum { MANAGER_TRIES_MS = 15000, MANAGER_TRY_MS = 200 };
 enum { STOP_COUNT_MS = 1000, STOP_TALK_MS = 300, STOP_HURRY_MS = 1000, STOP_KILL_MS = 5000 };
 
@@ -53,6 +54,15 @@ struct serve {
     char grace[32];
 };
 
+/* Another command's look at the lock holds it for an instant; another `serve` does for good. */
+static bool lock_is_free(int fd)
+{
+    int rc = -1;
+    for (int ms = 0; (rc = flock(fd, LOCK_EX | LOCK_NB)) != 0 && ms < LOCK_LOOK_MS; ms++)
+        poll(NULL, 0, 1);
+    return rc == 0;
+}
+
 /* One `serve` per state directory; the kernel drops the lock however we end. */
 static int take_lock(struct serve *s, struct error *err)
 {
@@ -60,7 +70,7 @@ static int take_lock(struct serve *s, struct error *err)
     s->lock_fd = open(s->lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (s->lock_fd < 0)
         return error_errno(err, errno, "cannot open %s", s->lock_path);
-    if (flock(s->lock_fd, LOCK_EX | LOCK_NB) != 0) {
+    if (!lock_is_free(s->lock_fd)) {
         ssize_t n = pread(s->lock_fd, text, sizeof(text) - 1, 0);
         text[n > 0 ? n : 0] = '\0';
         return error_set(err, STATUS_FAILED_PRECONDITION,
