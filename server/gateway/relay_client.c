@@ -239,10 +239,13 @@ static int check_received(const struct relay *relay, Sluice__V1__ReceivedTokens 
 static void rewind_to(struct relay *relay, Sluice__V1__ReceivedTokens *const *received,
                       size_t n_received)
 {
+    /* Choices that nobody waits for count until the ranking takes their bytes away. */
+    uint32_t n_counted =
+        relay_holds_back(relay) && !relay->ended ? relay->n_choices : relay->n_answers;
     relay->pending_bytes = 0;
-    for (uint32_t i = 0; i < relay->n_answers; i++) {
+    for (uint32_t i = 0; i < n_counted; i++) {
         struct relay_choice *choice = &relay->choices[relay->order[i]];
-        uint32_t n = received_of(received, n_received, i);
+        uint32_t n = i < relay->n_answers ? received_of(received, n_received, i) : 0;
         choice->n_sent = n;
         choice->text_sent = n ? choice->text_ends.ids[n - 1] : 0;
         if (choice->text_sent < choice->text_held) /* text without ids went with those before it */

@@ -1,4 +1,5 @@
 /* What a relay says to its client: frame by frame, or the whole answer. */
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdatomic.h>
@@ -277,8 +278,10 @@ void relay_rank(struct relay *relay)
         }
     for (uint32_t i = relay->n_answers; i < relay->n_choices; i++) { /* these nobody waits for */
         const struct relay_choice *choice = &relay->choices[relay->order[i]];
-        relay->pending_bytes -= (size_t)choice->text_bytes + 4 * choice->generated.n +
-                                relay_logprob_bytes(choice, 0, choice->generated.n);
+        size_t n_bytes = (size_t)choice->text_bytes + 4 * choice->generated.n +
+                         relay_logprob_bytes(choice, 0, choice->generated.n);
+        assert(relay->pending_bytes >= n_bytes);
+        relay->pending_bytes -= n_bytes;
     }
 }
 

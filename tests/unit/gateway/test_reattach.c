@@ -240,6 +240,26 @@ static void test_reattach_when_more_is_claimed_than_there_was_credit_for_then_re
     finish();
 }
 
+/* The bytes of choices that are held back, and dropped when the best is chosen, count meanwhile. */
+static void test_reattach_when_the_best_is_not_chosen_yet_then_it_comes_whole(void **state)
+{
+    (void)state;
+    struct client_request request = {.max_tokens = 60, .seed = 5};
+    fixture_start(&f, 1);
+    fake_worker_stop_after(&f.workers[0], 30); /* of each of the four */
+    struct rpc_client *client = connect_client();
+    bidi_open(&f, client, 0, &first);
+    bidi_start_with(&first, "r", &request, &(struct bidi_extra){.window_ms = 10000, .best_of = 4});
+    nanosleep(&(struct timespec){.tv_nsec = 200 * NS_PER_MS}, NULL); /* they are there by then */
+    lose(client);
+    bidi_open(&f, NULL, 0, &second);
+    bidi_reattach(&second, "r", 0, NULL);
+    fake_worker_stop_after(&f.workers[0], UINT32_MAX);
+    assert_int_equal(bidi_wait_over(&second, "r")->n_ids[0], 60);
+    assert_int_equal(bidi_answer(&second, "r")->n_errors, 0);
+    finish();
+}
+
 static void test_reattach_when_the_old_one_is_there_then_the_new_one_wins(void **state)
 {
     (void)state;
@@ -464,6 +484,8 @@ int main(int argc, char *argv[])
         cmocka_unit_test_setup(test_reattach_when_counts_cannot_be_then_refused, forget),
         cmocka_unit_test_setup(
             test_reattach_when_more_is_claimed_than_there_was_credit_for_then_refused, forget),
+        cmocka_unit_test_setup(test_reattach_when_the_best_is_not_chosen_yet_then_it_comes_whole,
+                               forget),
         cmocka_unit_test_setup(test_reattach_when_the_old_one_is_there_then_the_new_one_wins,
                                forget),
         cmocka_unit_test_setup(
