@@ -27,6 +27,7 @@ static void start(unsigned n_workers)
     for (unsigned i = 0; i < n_workers; i++)
         f.workers[i].heartbeat_ms = HEARTBEAT_MS;
     fixture_start(&f, n_workers);
+    fixture_wait_health(&f, "model/m/1", 1); /* before it no stall is to be seen by it */
 }
 
 static uint64_t n_stalls(void)
