@@ -20,6 +20,8 @@ struct value attribute_get(struct interp *in, struct value item, struct value pa
     if (path.type != VALUE_STRING)
         return value_getitem(in, item, path);
     const struct text *text = path.u.text;
+    if (!interp_step(in, text->n_bytes / 64))
+        return item;
     for (size_t i = 0; i <= text->n_bytes && interp_ok(in);) {
         const char *dot = memchr(text->data + i, '.', text->n_bytes - i);
         size_t end = dot ? (size_t)(dot - text->data) : text->n_bytes;

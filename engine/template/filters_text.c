@@ -311,6 +311,8 @@ static struct value filter_int(struct interp *in, struct value self, const struc
         return fail_undefined(in, self);
     if (value_is_integral(self))
         return value_int(value_integer(self));
+    if (self.type == VALUE_STRING && !interp_step(in, self.u.text->n_bytes / 16))
+        return self;
     if (self.type == VALUE_STRING && parse_integer(self.u.text, (int)base, &i))
         return value_int(i);
     if (self.type == VALUE_FLOAT || (self.type == VALUE_STRING && parse_real(self.u.text, &x))) {
@@ -332,6 +334,8 @@ static struct value filter_float(struct interp *in, struct value self, const str
         return fail_undefined(in, self);
     if (value_is_number(self))
         return value_float(value_real(self));
+    if (self.type == VALUE_STRING && !interp_step(in, self.u.text->n_bytes / 16))
+        return self;
     if (self.type == VALUE_STRING && parse_real(self.u.text, &x))
         return value_float(x);
     return argv[0].type == VALUE_UNSET ? value_float(0.0) : argv[0];

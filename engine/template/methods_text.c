@@ -149,6 +149,8 @@ static struct list *split_on(struct interp *in, const struct text *text, const s
     struct list *parts = list_new(in, 0);
     size_t begin = 0;
     const char *found;
+    if (!interp_step(in, text->n_bytes / 64))
+        return NULL;
     while (parts && (n_max < 0 || (int64_t)parts->n < n_max) &&
            (found = memmem(text->data + begin, text->n_bytes - begin, on->data, on->n_bytes))) {
         size_t at = (size_t)(found - text->data);

@@ -134,11 +134,11 @@ void write_case(struct interp *in, const struct text *text, size_t begin, size_t
 {
     uint32_t cp;
     size_t n;
+    if (!interp_step(in, (end - begin) / 8))
+        return;
     for (size_t i = begin;
          i < end && interp_ok(in) && (n = utf8_decode(text->data + i, text->n_bytes - i, &cp));
          i += n) {
-        if ((i & 63) == 0 && !interp_step(in, 8))
-            return;
         if (cp == 0x3A3 && to == UNICODE_LOWER && is_final_sigma(text, i))
             cp = 0x3C2;
         write_code_point(in, cp, to);
@@ -179,11 +179,11 @@ struct list *text_lines(struct interp *in, const struct text *text, bool keep_en
     struct list *lines = list_new(in, 0);
     size_t begin = 0, n;
     uint32_t cp;
+    if (!interp_step(in, text->n_bytes / 16))
+        return NULL;
     for (size_t i = 0; lines && i < text->n_bytes && interp_ok(in) &&
                        (n = utf8_decode(text->data + i, text->n_bytes - i, &cp));
          i += n) {
-        if ((i & 63) == 0 && !interp_step(in, 4))
-            return NULL;
         if (!unicode_is_line_end(cp))
             continue;
         size_t end = i + n;

@@ -182,7 +182,7 @@ static bool hash_value(struct interp *in, struct value v, uint64_t *hash, unsign
             *hash = hash_bytes(v.u.text->data, v.u.text->n_bytes, *hash);
     } else if (v.type == VALUE_TUPLE && depth < CHAT_TEMPLATE_MAX_DEPTH) {
         for (size_t i = 0; i < v.u.list->n; i++)
-            if (!hash_value(in, v.u.list->items[i], hash, depth + 1))
+            if (!interp_step(in, 1) || !hash_value(in, v.u.list->items[i], hash, depth + 1))
                 return false;
     } else if (v.type == VALUE_NONE || value_is_undefined(v)) {
         *hash = hash_bytes(&v.type, 1, *hash);

@@ -230,6 +230,19 @@ static const struct {
     {"{{ [1]|batch(10**12, 'x')|list }}", "than"},
     {"{{ [1]|slice(10**12)|list }}", "than"},
     {"{{ 2 ** 10 ** 9 }}", "outside 64 bits"},
+    /* Each once went through the whole text or tuple as often as it liked, for a step or two. */
+    {"{% set s = ' ' * 2000000 %}{% for i in range(400) %}{% set x = s|int %}{% endfor %}",
+     "steps"},
+    {"{% set s = ' ' * 2000000 %}{% for i in range(400) %}{% set x = s|float %}{% endfor %}",
+     "steps"},
+    {"{% set s = 'a' * 3000000 %}{% for i in range(400) %}{% set x = s.split('b') %}{% endfor %}",
+     "steps"},
+    {"{% set s = 'a' ~ '\xC3\xA9' * 1000000 %}{% for i in range(400) %}{% set x = s.splitlines() "
+     "%}{% endfor %}",
+     "steps"},
+    {"{% set s = 'a' * 3000000 %}{{ range(400)|map(attribute=s)|list|length }}", "steps"},
+    {"{% set t = (1,) * 500000 %}{% for i in range(400) %}{% set x = {}.get(t) %}{% endfor %}",
+     "steps"},
     {"{{ strftime_now('%9999999Y') }}", "unknown conversion"},
 };
 
