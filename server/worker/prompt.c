@@ -83,7 +83,8 @@ static int extra_json(const Sluice__V1__ChatMessage *m, const char *field, struc
  * A template sees one text per message and gives one text. So that literals of control tokens
  * inside what a user said do not become those tokens afterwards, each gets a mark behind its first
  * character before the template runs; afterwards the marks are taken out and their places kept. A
- * mark is a noncharacter, U+FDD0 to U+FDEF, that no message holds. */
+ * mark is a noncharacter, U+FDD0 to U+FDEF, that no message holds. Another one tells where the last
+ * message ends that is to be continued. */
 
 enum { MARK_BYTES = 3, N_MARKS = 32 };
 
@@ -94,17 +95,29 @@ static void spell_mark(unsigned i, char out[MARK_BYTES + 1])
     out[3] = '\0';
 }
 
-static bool find_mark(const Sluice__V1__Chat *chat, char out[MARK_BYTES + 1])
+struct marks {
+    char literal[MARK_BYTES + 1], end[MARK_BYTES + 1];
+};
+
+/* The next one from *i on. */
+static bool find_mark(const Sluice__V1__Chat *chat, unsigned *i, char out[MARK_BYTES + 1])
 {
-    for (unsigned i = 0; i < N_MARKS; i++) {
+    while (*i < N_MARKS) {
         bool held = false;
-        spell_mark(i, out);
+        spell_mark((*i)++, out);
         for (size_t m = 0; m < chat->n_messages && !held; m++)
             held = strstr(chat->messages[m]->content, out) != NULL;
         if (!held)
             return true;
     }
     return false;
+}
+
+static bool find_marks(const Sluice__V1__Chat *chat, struct marks *out)
+{
+    unsigned i = 0;
+    return find_mark(chat, &i, out->literal) &&
+           (!chat->continue_final_message || find_mark(chat, &i, out->end));
 }
 
 static bool is_untrusted(const char *role)
@@ -183,8 +196,22 @@ void prompt_guard_fini(struct prompt_guard *guard)
 
 /* --- rendering --- */
 
+/* The content with a mark at its end, and a space behind it: it is there no longer where the
+ * template trims. */
+static const char *mark_end(const char *content, const char *mark, struct arena *arena)
+{
+    size_t n = strlen(content);
+    char *out = arena_alloc(arena, n + MARK_BYTES + 2);
+    if (!out)
+        return NULL;
+    memcpy(out, content, n);
+    memcpy(out + n, mark, MARK_BYTES);
+    out[n + MARK_BYTES] = ' ';
+    return out;
+}
+
 static int fill_messages(const Sluice__V1__Chat *chat, const struct tokenizer *tok,
-                         const char *mark, const char *field, struct arena *arena,
+                         const struct marks *marks, const char *field, struct arena *arena,
                          struct chat_template_input *input, struct error *err)
 {
     struct chat_message *messages = arena_calloc(arena, chat->n_messages + 1, sizeof(*messages));
@@ -194,8 +221,12 @@ static int fill_messages(const Sluice__V1__Chat *chat, const struct tokenizer *t
         char name[ERROR_FIELD_BYTES];
         const Sluice__V1__ChatMessage *m = chat->messages[i];
         snprintf(name, sizeof(name), "%.60s.messages[%zu]", field, i);
-        const char *content =
-            is_untrusted(m->role) ? mark_content(tok, m->content, mark, arena) : m->content;
+        bool open = chat->continue_final_message && i + 1 == chat->n_messages;
+        const char *content = is_untrusted(m->role)
+                                  ? mark_content(tok, m->content, marks->literal, arena)
+                                  : m->content;
+        if (content && open)
+            content = mark_end(content, marks->end, arena);
         if (!content)
             return out_of_memory(err);
         messages[i] = (struct chat_message){.role = m->role,
@@ -231,40 +262,55 @@ static int fill_tools(const Sluice__V1__Chat *chat, const char *field, struct ar
     return rc ? rc : input->tools_json ? 0 : out_of_memory(err);
 }
 
-/* Leaves the last message open: cuts the text after the last place where its content stands. */
-static int cut_after_content(const char *content, const char *field, struct strbuf *out,
-                             size_t begin, struct error *err)
+/* Takes out the marks of what a template shows more than once. */
+static void drop_marks(struct strbuf *text, const char *mark)
+{
+    size_t to = 0;
+    for (size_t i = 0; i < text->n_bytes;) {
+        if (text->n_bytes - i >= MARK_BYTES && memcmp(text->data + i, mark, MARK_BYTES) == 0)
+            i += MARK_BYTES;
+        else
+            text->data[to++] = text->data[i++];
+    }
+    text->data[to] = '\0';
+    text->n_bytes = to;
+}
+
+/* Leaves the last message open: cuts the text where the mark of its end stands last, and before it
+ * the space that the template would have trimmed without the mark. */
+static int cut_after_content(const char *content, const char *mark, const char *field,
+                             struct strbuf *out, struct error *err)
 {
     char name[ERROR_FIELD_BYTES];
-    size_t n = strlen(content);
-    while (n && isspace((unsigned char)content[0])) {
-        content++;
+    size_t n = out->n_bytes;
+    while (n >= MARK_BYTES && memcmp(out->data + n - MARK_BYTES, mark, MARK_BYTES) != 0)
         n--;
+    if (n < MARK_BYTES) {
+        snprintf(name, sizeof(name), "%.60s.continue_final_message", field);
+        return error_field(err, name, "the template does not render the last message's content");
     }
-    size_t n_trimmed = n;
-    while (n_trimmed && isspace((unsigned char)content[n_trimmed - 1]))
-        n_trimmed--;
-    for (size_t at = out->n_bytes; at-- > begin;) {
-        size_t left = out->n_bytes - at;
-        if (left < n_trimmed || memcmp(out->data + at, content, n_trimmed) != 0)
-            continue;
-        /* Templates may or may not trim: keep the space after the content where it is there. */
-        bool whole = left >= n && memcmp(out->data + at, content, n) == 0;
-        out->n_bytes = at + (whole ? n : n_trimmed);
-        out->data[out->n_bytes] = '\0';
-        return 0;
-    }
-    snprintf(name, sizeof(name), "%.60s.continue_final_message", field);
-    return error_field(err, name, "the template does not render the last message's content");
+    bool trimmed = out->data[n] != ' ';
+    n -= MARK_BYTES;
+    size_t n_content = strlen(content), n_text = n_content;
+    while (n_text && isspace((unsigned char)content[n_text - 1]))
+        n_text--;
+    if (trimmed && n_text) /* else it was trimmed on the left */
+        while (n_content > n_text && n && out->data[n - 1] == content[n_content - 1]) {
+            n_content--;
+            n--;
+        }
+    out->n_bytes = n;
+    out->data[n] = '\0';
+    drop_marks(out, mark);
+    return 0;
 }
 
 static int render(const struct chat_template *template, const struct chat_template_limits *limits,
-                  const struct tokenizer *tok, const Sluice__V1__Chat *chat, const char *mark,
-                  const char *field, int64_t now_unix_s, struct arena *arena, struct strbuf *out,
-                  struct error *err)
+                  const struct tokenizer *tok, const Sluice__V1__Chat *chat,
+                  const struct marks *marks, const char *field, int64_t now_unix_s,
+                  struct arena *arena, struct strbuf *out, struct error *err)
 {
     const struct tokenizer_info *info = tokenizer_info(tok);
-    size_t begin = out->n_bytes;
     char kwargs_name[ERROR_FIELD_BYTES];
     snprintf(kwargs_name, sizeof(kwargs_name), "%.60s.template_variables_json", field);
     struct chat_template_input input = {
@@ -280,14 +326,14 @@ static int render(const struct chat_template *template, const struct chat_templa
         .limits = *limits};
     if (chat->continue_final_message)
         input.add_generation_prompt = false;
-    int rc = fill_messages(chat, tok, mark, field, arena, &input, err);
+    int rc = fill_messages(chat, tok, marks, field, arena, &input, err);
     if (!rc)
         rc = fill_tools(chat, field, arena, &input, err);
     if (!rc)
         rc = chat_template_render(template, &input, out, err);
     if (!rc && chat->continue_final_message && chat->n_messages)
-        rc =
-            cut_after_content(input.messages[chat->n_messages - 1].content, field, out, begin, err);
+        rc = cut_after_content(chat->messages[chat->n_messages - 1]->content, marks->end, field,
+                               out, err);
     return rc;
 }
 
@@ -296,16 +342,18 @@ int prompt_render_chat(const struct chat_template *template,
                        const Sluice__V1__Chat *chat, const char *field, int64_t now_unix_s,
                        struct strbuf *out, struct prompt_guard *out_guard, struct error *err)
 {
-    char name[ERROR_FIELD_BYTES], mark[MARK_BYTES + 1];
+    char name[ERROR_FIELD_BYTES];
+    struct marks marks;
     struct chat_template *own = NULL;
     struct arena arena;
     if (!chat->n_messages) {
         snprintf(name, sizeof(name), "%.60s.messages", field);
         return error_field(err, name, "is empty");
     }
-    if (!find_mark(chat, mark)) {
+    if (!find_marks(chat, &marks)) {
         snprintf(name, sizeof(name), "%.60s.messages", field);
-        return error_field(err, name, "hold all noncharacters from U+FDD0 to U+FDEF");
+        return error_field(err, name,
+                           "hold all noncharacters from U+FDD0 to U+FDEF, or all but one");
     }
     if (chat->template_override[0]) {
         const char *text = chat->template_override;
@@ -324,9 +372,9 @@ int prompt_render_chat(const struct chat_template *template,
         return error_reason(err, "NO_CHAT_TEMPLATE");
     }
     arena_init(&arena, 0, ARENA_LIMIT_BYTES);
-    int rc = render(template, limits, tok, chat, mark, field, now_unix_s, &arena, out, err);
+    int rc = render(template, limits, tok, chat, &marks, field, now_unix_s, &arena, out, err);
     if (!rc)
-        rc = take_marks(out, mark, out_guard, err);
+        rc = take_marks(out, marks.literal, out_guard, err);
     if (rc && own && !err->field[0] && (rc != STATUS_RESOURCE_EXHAUSTED || err->reason[0]))
         snprintf(err->field, sizeof(err->field), "%s.template_override", field);
     arena_fini(&arena);

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -295,6 +296,74 @@ static void test_apply_chat_template_when_messages_then_text_and_ids_agree(void 
     rpc_message_free(&ids->base);
 }
 
+#define TURN(content) "{% for m in messages %}<{{ m.role }}>{{ " content " }}<|im_end|>{% endfor %}"
+
+/* The last place where its text stood was once taken for the end of the content: the template's own
+ * text, too, and a byte too early where there was none. */
+static void test_apply_chat_template_when_continued_then_cut_after_the_content(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *template, *content, *text;
+    } rows[] = {
+        {TURN("m.content"), "Sure, ", "<assistant>Sure, "},
+        {TURN("m.content"), "m", "<assistant>m"},
+        {TURN("m.content"), "", "<assistant>"},
+        {TURN("m.content"), "\n", "<assistant>\n"},
+        {TURN("m.content|trim"), " yes \n", "<assistant>yes"},
+        {TURN("'\n' ~ m.content|trim"), " \n", "<assistant>\n"},
+        {TURN("m.content ~ m.content"), "ab", "<assistant>ab ab"},
+    };
+    char role[] = "assistant";
+    Sluice__V1__ApplyChatTemplateRequest request = SLUICE__V1__APPLY_CHAT_TEMPLATE_REQUEST__INIT;
+    Sluice__V1__Chat chat = SLUICE__V1__CHAT__INIT;
+    Sluice__V1__ChatMessage message = SLUICE__V1__CHAT_MESSAGE__INIT;
+    Sluice__V1__ChatMessage *messages[1] = {&message};
+    message.role = role;
+    chat.messages = messages;
+    chat.n_messages = 1;
+    chat.continue_final_message = true;
+    request.chat = &chat;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        message.content = (char *)(uintptr_t)rows[i].content;
+        chat.template_override = (char *)(uintptr_t)rows[i].template;
+        Sluice__V1__ApplyChatTemplateResponse *reply =
+            (Sluice__V1__ApplyChatTemplateResponse *)must_call("ApplyChatTemplate", &request.base);
+        assert_string_equal(reply->text, rows[i].text);
+        rpc_message_free(&reply->base);
+    }
+}
+
+/* To look for it took the square of the text's length: half an hour of a request thread. */
+static void test_apply_chat_template_when_what_continues_is_not_there_then_told(void **state)
+{
+    enum { N = 400000 };
+    (void)state;
+    char role[] = "assistant", template[] = "{{ 'a' * 4000000 }}", *content = malloc(N + 1);
+    Sluice__V1__ApplyChatTemplateRequest request = SLUICE__V1__APPLY_CHAT_TEMPLATE_REQUEST__INIT;
+    Sluice__V1__Chat chat = SLUICE__V1__CHAT__INIT;
+    Sluice__V1__ChatMessage message = SLUICE__V1__CHAT_MESSAGE__INIT;
+    Sluice__V1__ChatMessage *messages[1] = {&message};
+    struct rpc_call_options options = {.timeout_ms = 20000};
+    ProtobufCMessage *reply = NULL;
+    struct error err = {0};
+    assert_non_null(content);
+    memset(content, 'a', N);
+    memcpy(content + N - 1, "b", 2);
+    message.role = role;
+    message.content = content;
+    chat.messages = messages;
+    chat.n_messages = 1;
+    chat.continue_final_message = true;
+    chat.template_override = template;
+    request.chat = &chat;
+    assert_int_equal(rpc_client_unary(shared.client, &sluice__worker__v1__worker__descriptor,
+                                      "ApplyChatTemplate", &request.base, &options, &reply, &err),
+                     STATUS_INVALID_ARGUMENT);
+    assert_string_equal(err.field, "chat.continue_final_message");
+    free(content);
+}
+
 /* How many of the accepted requests no outcome has counted yet. */
 static uint64_t requests_without_an_outcome(void)
 {
@@ -356,6 +425,8 @@ int main(void)
         cmocka_unit_test(test_heartbeat_when_nothing_moves_then_it_comes_as_promised),
         cmocka_unit_test(test_tokenize_when_decoded_then_the_text_is_back),
         cmocka_unit_test(test_apply_chat_template_when_messages_then_text_and_ids_agree),
+        cmocka_unit_test(test_apply_chat_template_when_continued_then_cut_after_the_content),
+        cmocka_unit_test(test_apply_chat_template_when_what_continues_is_not_there_then_told),
         cmocka_unit_test(test_status_when_ready_then_tells_who_and_what),
         cmocka_unit_test(test_status_when_at_rest_then_each_accepted_has_an_outcome),
     };
