@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -15,6 +16,7 @@
 #include "server/gateway/gateway.h"
 #include "server/gateway/link.h"
 #include "server/gateway/service.h"
+#include "server/gateway/ticker.h"
 #include "server/gateway/validate.h"
 
 enum { TEXT_TIMEOUT_MS = 30000, BEYOND_STALL_MS = 2000, MAX_TRIES = 3 };
@@ -31,7 +33,7 @@ struct text_forward {
     const ProtobufCMessage *request; /* borrowed from the call */
     const char *method;
     char model[65], version[65];
-    int64_t arrived_ns;
+    int64_t waits_ns; /* gateway->awake_ns when it came, or was lost */
     unsigned n_tries;
     struct link *link;                 /* retained; NULL while it waits */
     struct text_forward *next_waiting; /* gateway->waiting_texts, under gateway->lock */
@@ -87,11 +89,29 @@ static void wait_for_replica(struct text_forward *forward)
     pthread_mutex_unlock(&gateway->lock);
 }
 
+/* The client cancelled, is gone or too late. */
+static bool is_over(struct text_forward *forward)
+{
+    pthread_mutex_lock(&forward->lock);
+    bool over = forward->over;
+    pthread_mutex_unlock(&forward->lock);
+    return over;
+}
+
+/* A dead replica gives no reason, one that ends says so or, at the very end, has gRPC cancel. */
+static bool is_lost(struct text_forward *forward, const struct error *status)
+{
+    if (status->status == STATUS_CANCELLED)
+        return !is_over(forward);
+    return status->status == STATUS_UNAVAILABLE &&
+           (!status->reason[0] || strcmp(status->reason, "DRAINING") == 0);
+}
+
 /* Its replica was lost or does not answer: what is asked changes nothing, so another is asked,
  * which the ticker finds. */
 static bool may_try_again(struct text_forward *forward, const struct error *status)
 {
-    bool lost = status->status == STATUS_UNAVAILABLE && !status->reason[0];
+    bool lost = is_lost(forward, status);
     bool silent = status->status == STATUS_DEADLINE_EXCEEDED &&
                   clock_now_ns() < rpc_call_deadline_ns(forward->call);
     return (lost || silent) && ++forward->n_tries < MAX_TRIES;
@@ -105,13 +125,13 @@ static void on_reply(void *arg, const ProtobufCMessage *response, const struct e
     if (!response && may_try_again(forward, status)) {
         link_release(forward->link);
         forward->link = NULL;
-        forward->arrived_ns = clock_now_ns(); /* another time to wait for a replica */
+        forward->waits_ns = ticker_awake_ns(forward->gateway); /* another time to wait */
         wait_for_replica(forward);
         return;
     }
     if (!response) {
         struct error err = *status;
-        if (err.status == STATUS_UNAVAILABLE && !err.reason[0]) { /* gRPC's text names our socket */
+        if (is_lost(forward, status)) { /* gRPC's text names our socket */
             error_set(&err, STATUS_UNAVAILABLE, "the replica was lost");
             error_reason(&err, "REPLICA_LOST");
             err.retry_after_ms = 1000;
@@ -183,16 +203,21 @@ static void dispatch(struct text_forward *forward)
     struct rpc_call_options options = {
         .timeout_ms = patience_ms < TEXT_TIMEOUT_MS ? patience_ms : TEXT_TIMEOUT_MS};
     int64_t deadline = rpc_call_deadline_ns(forward->call), now_ns = clock_now_ns();
-    int64_t until_ns =
-        forward->arrived_ns + (int64_t)gateway->config.limits.replica_wait_ms * NS_PER_MS;
+    int64_t waited_ns = ticker_awake_ns(gateway) - forward->waits_ns;
+    int64_t limit_ns = (int64_t)gateway->config.limits.replica_wait_ms * NS_PER_MS;
     bool coming;
+    if (is_over(forward)) {
+        error_set(&err, STATUS_CANCELLED, "the client cancelled or is gone");
+        forward_fail(forward, &err);
+        return;
+    }
     if (deadline != INT64_MAX)
         options.deadline_ns = deadline;
     forward->link = gateway_pick_link(gateway, forward->model, forward->version, "", "");
     if (forward->link) {
         if (ask(forward, &options, &err) != 0)
             forward_fail(forward, &err);
-    } else if (now_ns < until_ns && now_ns < deadline &&
+    } else if (waited_ns < limit_ns && now_ns < deadline &&
                gateway_still_loaded(gateway, forward->model, forward->version, &coming) && coming) {
         wait_for_replica(forward);
     } else {
@@ -245,7 +270,7 @@ static void forward_call(struct gateway *gateway, struct rpc_call *call, const c
         forward->call = call;
         forward->request = request;
         forward->method = method;
-        forward->arrived_ns = clock_now_ns();
+        forward->waits_ns = ticker_awake_ns(gateway);
         snprintf(forward->model, sizeof(forward->model), "%s", found->model);
         snprintf(forward->version, sizeof(forward->version), "%s", found->version);
         rpc_call_retain(call);

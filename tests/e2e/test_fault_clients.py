@@ -302,6 +302,22 @@ def test_what_was_taken_over_is_not_said_to_go_on(plumbing):  # noqa: F811
         here, there = there, here
 
 
+def test_f30_a_server_that_stood_still_waits_for_a_replica_that_comes_up(plumbing):  # noqa: F811
+    """A call for text waited by the clock, and was refused the moment the server ran again."""
+    p = slow(plumbing, 100, "--replica-wait", "3s")
+    p.workers[0].kill()
+    p.workers[0].wait()
+    time.sleep(0.3)
+    with grpc.insecure_channel(p.address) as channel:
+        stub = p.stubs.inference_grpc.InferenceStub(channel)
+        call = stub.Tokenize.future(p.stubs.inference.TokenizeRequest(model="echo", text="abc"))
+        p.wait(lambda: metrics(p)["sluice_grpc_calls_live"] == 1, "it waits")
+        stand_still(p, 3.5)
+        p.epochs[0] -= 1
+        p.start_worker(0)
+        assert call.result(patience(10)).ids
+
+
 def test_f18_calls_of_one_answer_do_not_wait_for_a_window_for_ever(plumbing):  # noqa: F811
     """Nor do health and reflection: else a few connections that open no window take every call there is, and keep a drain from ending."""
     p = slow(plumbing, 100, "--slow-reader-timeout", "1s", "--max-calls", "30")

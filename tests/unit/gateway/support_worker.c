@@ -310,9 +310,19 @@ static void handle_tokenize(void *context, struct rpc_call *call, const Protobuf
     struct fake_worker *worker = context;
     uint32_t ids[64];
     pthread_mutex_lock(&worker->lock);
+    worker->n_texts++;
+    pthread_cond_broadcast(&worker->changed);
     while (worker->stopped && !worker->stopping)
         pthread_cond_wait(&worker->changed, &worker->lock);
+    bool draining = worker->draining;
     pthread_mutex_unlock(&worker->lock);
+    if (draining) {
+        struct error err;
+        error_set(&err, STATUS_UNAVAILABLE, "the server is shutting down");
+        error_reason(&err, "DRAINING");
+        rpc_call_finish(call, &err);
+        return;
+    }
     for (; request->text[response.n_ids] && response.n_ids < 64; response.n_ids++)
         ids[response.n_ids] = (unsigned char)request->text[response.n_ids];
     response.ids = ids;

@@ -53,7 +53,7 @@ struct fake_worker {
 
     /* Seen since creation; read by tests while it runs. */
     _Atomic unsigned n_hellos, n_submits, n_resumed, n_cancels, n_pauses, n_resumes, n_live,
-        n_streams_ended, n_credits, n_updates;
+        n_streams_ended, n_credits, n_updates, n_texts;
     _Atomic uint64_t seeds[FAKE_SEEDS]; /* of the submits, the last ones */
     _Atomic unsigned n_wrong; /* resumes that do not continue what was generated, ids used twice */
     _Atomic int64_t cancel_ns;

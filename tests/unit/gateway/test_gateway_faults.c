@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "proto/rpc/rpc_client.h"
 #include "proto/rpc/rpc_stream.h"
 #include "support_gateway.h"
 #include "tests/unit/base/support_cmocka.h"
@@ -299,6 +300,110 @@ static void test_a_draining_worker_gets_nothing_new_and_gives_back_what_runs(voi
     fixture_stop(&f);
 }
 
+/* --- calls for text --- */
+
+struct text_answer {
+    _Atomic bool over;
+    int status;
+    size_t n_ids;
+};
+
+static void on_text(void *arg, const ProtobufCMessage *response, const struct error *status)
+{
+    struct text_answer *answer = arg;
+    answer->status = status->status;
+    answer->n_ids = response ? ((const Sluice__V1__TokenizeResponse *)response)->n_ids : 0;
+    answer->over = true;
+}
+
+static struct rpc_stream *ask_for_text(const char *model, struct text_answer *answer)
+{
+    Sluice__V1__TokenizeRequest request = SLUICE__V1__TOKENIZE_REQUEST__INIT;
+    struct rpc_stream *stream = NULL;
+    struct error err;
+    *answer = (struct text_answer){0};
+    request.model = (char *)(uintptr_t)model;
+    request.input_case = SLUICE__V1__TOKENIZE_REQUEST__INPUT_TEXT;
+    request.text = (char *)(uintptr_t) "xyz";
+    assert_int_equal(rpc_client_unary_open(f.client, &sluice__v1__inference__descriptor, "Tokenize",
+                                           &request.base, NULL, on_text, answer, &stream, &err),
+                     0);
+    return stream;
+}
+
+static void wait_text(struct text_answer *answer)
+{
+    for (int i = 0; i < 2000 && !answer->over; i++)
+        fixture_pause_ms(5);
+    assert_true(answer->over);
+}
+
+/* The client was told DRAINING, as if this server ended, though another replica serves. */
+static void test_a_text_call_at_a_worker_that_ends_is_asked_elsewhere(void **state)
+{
+    (void)state;
+    struct text_answer answer;
+    fixture_start(&f, 2);
+    for (unsigned i = 0; i < 2; i++)
+        fake_worker_stop(&f.workers[i], true);
+    struct rpc_stream *stream = ask_for_text("m", &answer);
+    unsigned first = 2;
+    for (int i = 0; i < 2000 && first == 2; i++) {
+        for (unsigned k = 0; k < 2; k++)
+            if (fake_worker_read(&f.workers[k], &f.workers[k].n_texts))
+                first = k;
+        fixture_pause_ms(5);
+    }
+    assert_true(first < 2);
+    fake_worker_drain(&f.workers[first], false);
+    fixture_wait_usable(&f, 1);
+    for (unsigned i = 0; i < 2; i++)
+        fake_worker_stop(&f.workers[i], false);
+    wait_text(&answer);
+    assert_int_equal(answer.status, 0);
+    assert_int_equal(answer.n_ids, 3);
+    assert_int_equal(f.workers[1 - first].n_texts, 1);
+    rpc_stream_release(stream);
+    fixture_stop(&f);
+}
+
+static bool texts_wait(void)
+{
+    pthread_mutex_lock(&f.gateway->lock);
+    bool any = f.gateway->waiting_texts != NULL;
+    pthread_mutex_unlock(&f.gateway->lock);
+    return any;
+}
+
+/* Who asked and cancelled again and again had the server keep every request until its time to wait
+ * was over. */
+static void test_a_text_call_that_waits_and_is_cancelled_is_not_kept(void **state)
+{
+    (void)state;
+    static const struct fixture_route routes[] = {{"m", "1", true, 1, 0}, {"n", "1", true, 2, 0}};
+    struct text_answer answer;
+    int n_without = 0; /* looks in a row: each tick takes the list and puts it back */
+    fixture_init(&f);
+    f.config.limits.replica_wait_ms = 120000;
+    fixture_start(&f, 1);
+    fixture_routes(&f, routes, 2);
+    fixture_wait_health(&f, "model/n/1", 0);
+    struct rpc_stream *stream = ask_for_text("n", &answer);
+    for (int i = 0; i < 2000 && !texts_wait(); i++)
+        fixture_pause_ms(5);
+    assert_true(texts_wait());
+    rpc_stream_cancel(stream);
+    wait_text(&answer);
+    assert_int_equal(answer.status, STATUS_CANCELLED);
+    for (int i = 0; i < 1000 && n_without < 20; i++) {
+        n_without = texts_wait() ? 0 : n_without + 1;
+        fixture_pause_ms(5);
+    }
+    assert_int_equal(n_without, 20);
+    rpc_stream_release(stream);
+    fixture_stop(&f);
+}
+
 static void test_a_replica_the_routes_drain_finishes_what_it_has(void **state)
 {
     (void)state;
@@ -466,6 +571,8 @@ int main(int argc, char *argv[])
         cmocka_unit_test_setup(test_a_request_that_takes_replicas_with_it_gets_no_fourth, forget),
         cmocka_unit_test_setup(test_a_draining_worker_gets_nothing_new_and_gives_back_what_runs,
                                forget),
+        cmocka_unit_test_setup(test_a_text_call_at_a_worker_that_ends_is_asked_elsewhere, forget),
+        cmocka_unit_test_setup(test_a_text_call_that_waits_and_is_cancelled_is_not_kept, forget),
         cmocka_unit_test_setup(test_a_replica_the_routes_drain_finishes_what_it_has, forget),
         cmocka_unit_test_setup(test_another_process_behind_the_socket_is_not_used, forget),
         cmocka_unit_test_setup(test_a_hello_of_the_wrong_epoch_is_refused, forget),
