@@ -39,6 +39,7 @@ struct access {
     struct api_keys *keys; /* in force */
 
     struct stat keys_seen; /* the looking thread only, after create */
+    bool keys_unread;      /* as seen, though nothing is known to be wrong with them */
     pthread_t looker;
     bool looking;
     pthread_mutex_t lock;
@@ -146,6 +147,14 @@ static void reload_failed(struct access *access, const char *what, const struct 
               LOG_STR("in_force", "what was read before"));
 }
 
+/* What another look at the same file would say too; a system without memory or descriptors may have
+ * some the next time. */
+static bool is_of_the_file(int status)
+{
+    return status == STATUS_INVALID_ARGUMENT || status == STATUS_PERMISSION_DENIED ||
+           status == STATUS_NOT_FOUND;
+}
+
 static void look_at_keys(struct access *access, bool always)
 {
     struct stat info;
@@ -155,11 +164,15 @@ static void look_at_keys(struct access *access, bool always)
         return;
     if (stat(access->keys_path, &info) != 0)
         memset(&info, 0, sizeof(info));
-    if (!always && same_file(&info, &access->keys_seen))
+    bool news = always || !same_file(&info, &access->keys_seen);
+    if (!news && !access->keys_unread)
         return;
     access->keys_seen = info;
-    if (api_keys_load(access->keys_path, &keys, &err) != 0) {
-        reload_failed(access, "API keys not reloaded", &err);
+    int rc = api_keys_load(access->keys_path, &keys, &err);
+    access->keys_unread = rc && !is_of_the_file(rc);
+    if (rc) {
+        if (news)
+            reload_failed(access, "API keys not reloaded", &err);
         return;
     }
     size_t n = api_keys_count(keys);

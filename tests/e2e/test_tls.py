@@ -14,6 +14,7 @@ import time
 import urllib.request
 
 import grpc
+import psutil
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 
@@ -389,6 +390,28 @@ def test_changed_keys_are_taken_up_within_a_second_and_broken_files_are_not(serv
     s.process.send_signal(signal.SIGHUP)
     s.wait_log("API keys reloaded", 2)
     lists(stubs, channel, first)
+
+
+def test_changed_keys_that_could_not_be_read_are_read_later(server, stubs, tmp_path):
+    """A file that there was no descriptor for counted as looked at: a key that was taken back stayed good."""
+    first, first_line = new_key("acme")
+    second, second_line = new_key("acme")
+    keys = tmp_path / "keys"
+    write_keys(keys, first_line)
+    s = server("--keys-file", keys)
+    channel = grpc.insecure_channel(f"127.0.0.1:{s.port}")
+    lists(stubs, channel, first)
+    process = psutil.Process(s.process.pid)
+    limits = process.rlimit(psutil.RLIMIT_NOFILE)
+    process.rlimit(psutil.RLIMIT_NOFILE, (3, limits[1]))
+    write_keys(keys, second_line)
+    s.wait_log("API keys not reloaded")
+    time.sleep(1.2)
+    assert s.log().count("API keys not reloaded") == 1  # said once
+    process.rlimit(psutil.RLIMIT_NOFILE, limits)
+    s.wait_log("API keys reloaded")
+    lists(stubs, channel, second)
+    assert refused(lambda: lists(stubs, channel, first))[1] == "API_KEY_INVALID"
 
 
 def test_a_key_ends_at_its_time_not_at_the_next_reload(server, stubs, tmp_path):
