@@ -200,13 +200,10 @@ void prompt_guard_fini(struct prompt_guard *guard)
  * template trims. */
 static const char *mark_end(const char *content, const char *mark, struct arena *arena)
 {
-    size_t n = strlen(content);
-    char *out = arena_alloc(arena, n + MARK_BYTES + 2);
-    if (!out)
-        return NULL;
-    memcpy(out, content, n);
-    memcpy(out + n, mark, MARK_BYTES);
-    out[n + MARK_BYTES] = ' ';
+    size_t n_bytes = strlen(content) + MARK_BYTES + 2;
+    char *out = arena_alloc(arena, n_bytes);
+    if (out)
+        snprintf(out, n_bytes, "%s%s ", content, mark);
     return out;
 }
 
