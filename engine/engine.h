@@ -173,6 +173,7 @@ struct engine_request {
     bool keep_special_tokens;         /* text includes special tokens */
     int32_t priority;                 /* higher runs first; 0 = normal */
     int64_t deadline_ns;              /* CLOCK_MONOTONIC; 0 = none */
+    int64_t arrived_ns; /* CLOCK_MONOTONIC: its place among equals; 0 = when it is submitted */
     const char
         *cache_salt;    /* identity + salt: prefix blocks are shared only among equals; NULL = "" */
     const char *caller; /* fairness key; NULL = "" */

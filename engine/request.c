@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/sha256.h"
 #include "engine/draft.h"
@@ -216,6 +217,7 @@ static void copy_plain(struct request *r, const struct engine_request *req,
     r->return_full_text = req->return_full_text;
     r->priority = req->priority;
     r->deadline_ns = req->deadline_ns;
+    r->arrival = (uint64_t)(req->arrived_ns ? req->arrived_ns : clock_now_ns());
     r->n_choices = r->n_live = req->sampling.n;
     atomic_init(&r->n_refs, 1);
 }

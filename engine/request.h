@@ -138,7 +138,7 @@ struct request {
 
     /* scheduler */
     enum request_state state;
-    uint64_t arrival; /* order of arrival */
+    uint64_t arrival; /* order of arrival: the time, in ns */
     bool paused;
     struct request *prev, *next;           /* all live requests */
     struct request *wait_prev, *wait_next; /* of its caller's queue */

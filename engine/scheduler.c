@@ -127,7 +127,6 @@ static void queue_request(struct scheduler *sched, struct request *r)
 void scheduler_add(struct scheduler *sched, struct request *r)
 {
     r->state = REQUEST_WAITING;
-    r->arrival = sched->n_arrivals++;
     r->n_live = 0;
     for (uint32_t i = r->n_choices; i-- > 0;)
         if (r->choices[i].state != SEQUENCE_ENDED) {

@@ -24,7 +24,7 @@ struct scheduler {
     uint32_t n_live, n_active, n_paused;
     int64_t next_deadline_ns;
     bool deadlines_changed; /* next_deadline_ns must be found again */
-    uint64_t n_arrivals, n_steps;
+    uint64_t n_steps;
     uint32_t n_since_turn; /* steps with prompts since the oldest had its turn */
     bool own_turn;         /* the next one is its own, not its priority's */
     struct step_time time;

@@ -28,14 +28,14 @@ struct stream_request *stream_request_create(struct session *session,
     session_retain(session);
     r->submit = submit;
     r->id = submit->id;
+    r->arrived_ns = clock_now_ns();
     request_label_set(&r->label, submit);
     r->paused_by_server = submit->paused;
     r->credit_tokens = submit->has_credit_tokens ? submit->credit_tokens : INT64_MAX;
     if (submit->has_deadline_remaining_ns) {
-        int64_t now_ns = clock_now_ns();
-        uint64_t room = (uint64_t)(INT64_MAX - now_ns);
+        uint64_t room = (uint64_t)(INT64_MAX - r->arrived_ns);
         uint64_t left = submit->deadline_remaining_ns;
-        r->deadline_ns = now_ns + (int64_t)(left < room ? left : room);
+        r->deadline_ns = r->arrived_ns + (int64_t)(left < room ? left : room);
     }
     return r;
 }
@@ -129,6 +129,7 @@ static int submit(struct stream_request *r, struct engine *engine, struct arena 
     request.prompt_ids = r->prompt_ids;
     request.n_prompt_ids = r->n_prompt_ids;
     request.deadline_ns = r->deadline_ns;
+    request.arrived_ns = r->arrived_ns; /* prompts are made ready side by side */
     request.user_data = (uint64_t)(uintptr_t)r;
     stream_request_retain(r); /* the engine's, until the last event */
     rc = engine_submit(engine, &request, &engine_id, err);

@@ -25,6 +25,7 @@ struct stream_request {
     struct session *session; /* retained */
     uint64_t id;
     struct request_label label;
+    int64_t arrived_ns;
     int64_t deadline_ns;                /* clock_now_ns() based; 0: none */
     Sluice__Worker__V1__Submit *submit; /* owned; NULL once the engine has it */
 

@@ -39,6 +39,28 @@ static void test_decodes_come_before_prefill_and_chunks_fill_the_budget(void **s
     bench_close(b);
 }
 
+/* Prompts are made ready side by side: who came first may be submitted last. */
+static void test_queue_order_is_that_of_arrival_not_of_submission(void **state)
+{
+    (void)state;
+    struct bench *b = &bench;
+    struct scheduler_config cfg = bench_small;
+    cfg.max_seqs = 1;
+    bench_open(b, &cfg);
+    struct request *first = bench_make(b, 0, 4, 2, 1, 0, "");
+    struct request *second = bench_make(b, 1, 4, 2, 1, 0, "");
+    scheduler_add(b->sched, second);
+    scheduler_add(b->sched, first);
+    assert_true(bench_step(b));
+    assert_int_equal(b->plan.n_started, 1);
+    assert_ptr_equal(b->plan.started[0], first);
+    while (bench_step(b))
+        ;
+    request_release(first);
+    request_release(second);
+    bench_close(b);
+}
+
 static void test_queue_order_priority_then_arrival(void **state)
 {
     (void)state;
@@ -210,6 +232,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_decodes_come_before_prefill_and_chunks_fill_the_budget),
         cmocka_unit_test(test_queue_order_priority_then_arrival),
+        cmocka_unit_test(test_queue_order_is_that_of_arrival_not_of_submission),
         cmocka_unit_test(test_fairness_callers_share_tokens),
         cmocka_unit_test(test_ready_when_paused_ones_hold_every_place_then_none_is),
         cmocka_unit_test(test_paused_requests_never_block_others),
