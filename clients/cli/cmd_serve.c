@@ -40,6 +40,7 @@ enum { STOP_COUNT_MS = 1000, STOP_TALK_MS = 300, STOP_HURRY_MS = 1000, STOP_KILL
 
 struct serve {
     struct cli *cli;
+    int64_t started_unix_ns;
     char bin_dir[PATH_MAX];
     char manager_path[PATH_MAX + 32], server_path[PATH_MAX + 32], worker_path[PATH_MAX + 32];
     char manager_log[1100], server_log[1100], socket_path[1100], routes_path[1100], lock_path[1100];
@@ -310,7 +311,7 @@ static void follow_comeback(struct serve *s)
 {
     struct comeback back;
     struct error err;
-    int rc = comeback_tell(s->cli, &back, &err);
+    int rc = comeback_tell(s->cli, s->started_unix_ns, &back, &err);
     for (size_t i = 0; !rc && i < back.n_models && !s->cli->ending; i++) {
         bool ready;
         rc = comeback_wait(s->cli, back.names[i], &ready, &err);
@@ -561,7 +562,8 @@ static int open_clients(struct serve *s, struct error *err)
 
 static int run_serve(struct cli *cli)
 {
-    struct serve s = {.cli = cli, .lock_fd = -1, .signals = -1, .loaded = -1};
+    struct serve s = {
+        .cli = cli, .started_unix_ns = clock_wall_ns(), .lock_fd = -1, .signals = -1, .loaded = -1};
     struct error err;
     pthread_t loader;
     bool loading = false;

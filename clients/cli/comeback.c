@@ -23,43 +23,72 @@ static uint64_t wanted(const Sluice__Manager__V1__ModelVersion *version)
     return n;
 }
 
-/* How many versions of the model are wanted; a line for each on stderr. */
-static size_t tell_versions(const Sluice__Manager__V1__Model *model)
+/* An operation of the version was asked for since then. */
+static bool is_asked_since(const Sluice__Manager__V1__ListOperationsResponse *list,
+                           const Sluice__Manager__V1__ModelVersion *version, int64_t since_unix_ns)
 {
-    size_t n_wanted = 0;
-    for (size_t i = 0; i < model->n_versions; i++) {
-        uint64_t n = wanted(model->versions[i]);
-        if (n)
-            fprintf(stderr, "loading again: %s version %s, %" PRIu64 " replica%s\n", model->name,
-                    model->versions[i]->version, n, n == 1 ? "" : "s");
-        n_wanted += n > 0;
+    for (size_t i = 0; i < list->n_operations; i++) {
+        const Sluice__Manager__V1__Operation *o = list->operations[i];
+        if (o->created_unix_ns >= since_unix_ns && strcmp(o->model, version->model) == 0 &&
+            strcmp(o->version, version->version) == 0)
+            return true;
     }
-    return n_wanted;
+    return false;
 }
 
-int comeback_tell(struct cli *cli, struct comeback *out, struct error *err)
+/* How many versions of the model come back; a line for each on stderr. */
+static size_t tell_versions(const Sluice__Manager__V1__Model *model,
+                            const Sluice__Manager__V1__ListOperationsResponse *list,
+                            int64_t since_unix_ns)
 {
-    Sluice__Manager__V1__ListModelsRequest request = SLUICE__MANAGER__V1__LIST_MODELS_REQUEST__INIT;
-    ProtobufCMessage *message = NULL;
+    size_t n_back = 0;
+    for (size_t i = 0; i < model->n_versions; i++) {
+        uint64_t n = wanted(model->versions[i]);
+        if (n == 0 || is_asked_since(list, model->versions[i], since_unix_ns))
+            continue;
+        fprintf(stderr, "loading again: %s version %s, %" PRIu64 " replica%s\n", model->name,
+                model->versions[i]->version, n, n == 1 ? "" : "s");
+        n_back++;
+    }
+    return n_back;
+}
+
+static void tell_page(const Sluice__Manager__V1__ListModelsResponse *page,
+                      const Sluice__Manager__V1__ListOperationsResponse *list,
+                      int64_t since_unix_ns, struct comeback *out)
+{
     size_t n_more = 0;
-    out->n_models = 0;
-    int rc = cli_call(cli, "ListModels", &request.base, &message, err);
-    if (rc)
-        return rc;
-    printable_message(message);
-    const Sluice__Manager__V1__ListModelsResponse *page =
-        (const Sluice__Manager__V1__ListModelsResponse *)message;
     for (size_t i = 0; i < page->n_models; i++) {
         if (out->n_models == COMEBACK_MODELS)
             n_more++;
-        else if (tell_versions(page->models[i]))
+        else if (tell_versions(page->models[i], list, since_unix_ns))
             snprintf(out->names[out->n_models++], sizeof(out->names[0]), "%s",
                      page->models[i]->name);
     }
     if (n_more || page->next_page_token[0])
         fprintf(stderr, "and what `sluice ls` shows after these\n");
-    rpc_message_free(message);
-    return 0;
+}
+
+int comeback_tell(struct cli *cli, int64_t since_unix_ns, struct comeback *out, struct error *err)
+{
+    Sluice__Manager__V1__ListModelsRequest models = SLUICE__MANAGER__V1__LIST_MODELS_REQUEST__INIT;
+    Sluice__Manager__V1__ListOperationsRequest operations =
+        SLUICE__MANAGER__V1__LIST_OPERATIONS_REQUEST__INIT;
+    ProtobufCMessage *page = NULL, *list = NULL;
+    out->n_models = 0;
+    operations.page_size = 1000; /* the newest come first */
+    /* In this order each load that the models show is among the operations. */
+    int rc = cli_call(cli, "ListModels", &models.base, &page, err);
+    if (!rc)
+        rc = cli_call(cli, "ListOperations", &operations.base, &list, err);
+    if (!rc) {
+        printable_message(page);
+        tell_page((const Sluice__Manager__V1__ListModelsResponse *)page,
+                  (const Sluice__Manager__V1__ListOperationsResponse *)list, since_unix_ns, out);
+    }
+    rpc_message_free(page);
+    rpc_message_free(list);
+    return rc;
 }
 
 /* True when there is no more to wait for: a version is ready, or each that is wanted has failed. */

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct cli;
 struct error;
@@ -15,8 +16,10 @@ struct comeback {
     size_t n_models; /* in names */
 };
 
-/* The models of which replicas are wanted, a line for each version of them on stderr. */
-int comeback_tell(struct cli *cli, struct comeback *out, struct error *err);
+/* The models of which replicas are wanted, a line for each version of them on stderr; without what
+ * somebody has asked for since then (wall clock): that is not loaded again but for the first time.
+ */
+int comeback_tell(struct cli *cli, int64_t since_unix_ns, struct comeback *out, struct error *err);
 
 /* Waits until a replica of the model is ready (*ready), or says why none will be. Ends with neither
  * where the program does, or where somebody has unloaded it meanwhile. */

@@ -7,6 +7,7 @@ import signal
 import socket
 import struct
 import subprocess
+import threading
 import time
 
 import grpc
@@ -159,6 +160,7 @@ def test_what_was_loaded_comes_back_after_a_restart(fresh):
     sluice.cli("load", "smol")
     first = sluice.generate(sluice.request("smol", "Hello", max_tokens=8))
     sluice.stop()
+    assert "loading again" not in (sluice.state / "serve.out").read_text()
     sluice.start()
     sluice.wait(lambda: len(sluice.ready()) == 1, 30, "the replica is back")
     sluice.wait(lambda: sluice.run("smol", "hi", "-n", "1", check=False).returncode == 0, 20, "it serves")
@@ -166,6 +168,27 @@ def test_what_was_loaded_comes_back_after_a_restart(fresh):
     said = lambda: (sluice.state / "serve.out").read_text()  # noqa: E731
     sluice.wait(lambda: said().count("ready: sluice run smol") == 1, 10, "it is said to be ready")
     assert said().count("loading again: smol version 1, 1 replica\n") == 1, said()
+
+
+def test_what_is_loaded_beside_the_start_does_not_come_back(fresh):
+    """Asked for when the manager answers and the server does not yet: `serve` has not looked at what is to come back."""
+    def stop_server():
+        until = time.monotonic() + patience(20)
+        while not (pids := fresh.children("sluice-server")) and time.monotonic() < until:
+            time.sleep(0.005)
+        os.kill(pids[0], signal.SIGSTOP)
+
+    stopper = threading.Thread(target=stop_server)
+    stopper.start()
+    sluice = fresh.start()
+    stopper.join()
+    sluice.cli("register", "tiny", ROOT / "tests/golden/tiny/q8_0.gguf", "--version", "1")
+    sluice.cli("load", "tiny")
+    os.kill(fresh.children("sluice-server")[0], signal.SIGCONT)
+    sluice.wait(lambda: sluice.run("tiny", "hi", "-n", "1", check=False).returncode == 0, 20, "it serves")
+    sluice.stop()
+    said = (sluice.state / "serve.out").read_text()
+    assert "loading again" not in said and "ready: " not in said, said
 
 
 def test_what_cannot_come_back_is_named(fresh, tmp_path):
