@@ -170,9 +170,14 @@ def stalled_reader(p, max_tokens=10**6):
 
 
 def slow(plumbing, rate=100, *options):
-    metrics_address = f"127.0.0.1:{free_port()}"
-    p = plumbing(rate=rate, options=["--metrics", metrics_address, *options])
-    p.metrics_address = metrics_address
+    metrics_port = free_port()
+    p = plumbing(rate=rate, options=["--metrics", f"127.0.0.1:{metrics_port}", *options])
+    p.metrics_address = f"127.0.0.1:{metrics_port}"
+
+    def measured():
+        with socket.socket() as s:
+            return s.connect_ex(("127.0.0.1", metrics_port)) == 0
+    p.wait(measured, "its metrics answer")  # its port for clients is bound before
     worker = p.stubs.worker
     p.worker = p.stubs.worker_grpc.WorkerStub(grpc.insecure_channel(f"unix:{p.socket_path(0)}"))
 

@@ -139,7 +139,9 @@ def test_queue_overflow_is_refused_at_once_and_the_accepted_are_answered(served,
     """F24: 10 times what fits."""
     s = server("--max-concurrent", "4", "--max-queued", "4")
     tokens = min(1600, int(patience(400)))  # the accepted run until all refusals are timed
-    calls = [Reader(s, request(served, i, tokens)) for i in range(80)]
+    calls = [Reader(s, request(served, i, tokens)) for i in range(4)]
+    wait_for(lambda: all(c.ids for c in calls), 30, "four run")  # until a replica has begun them they wait like others
+    calls += [Reader(s, request(served, i, tokens)) for i in range(4, 80)]
     wait_for(lambda: sum(c.error is not None for c in calls) == 72, 30, "all but eight are refused")
     took = []
     for i in range(30):  # one after the other, so that nothing but the refusal is timed
