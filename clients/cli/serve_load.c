@@ -128,10 +128,10 @@ static int tell_ready(struct serve *s, const char *name, struct error *err)
 }
 
 /* What the command line asks for is wanted now: a load that an earlier end left open is followed,
- * a version that is loaded otherwise is loaded again. */
-static int load_as_asked(struct serve *s, const char *name, struct error *err)
+ * a version that is loaded otherwise is loaded again. It must be named for that: an unload that
+ * names none takes every version of the model. */
+static int load_as_asked(struct serve *s, const char *name, const char *version, struct error *err)
 {
-    const char *version = s->cli->settings.version;
     int rc = 0;
     for (int i = 0; i < 3; i++) {
         ProtobufCMessage *message = NULL;
@@ -141,8 +141,9 @@ static int load_as_asked(struct serve *s, const char *name, struct error *err)
         if (rc && strcmp(err->reason, "OPERATION_IN_PROGRESS") == 0) {
             fprintf(stderr, "%s is being loaded or unloaded: waiting for that\n", name);
             rc = action_settle(s->cli, name, err);
-        } else if (rc && strcmp(err->reason, "ALREADY_LOADED") == 0) {
-            fprintf(stderr, "%s is loaded with other options: loading it again\n", name);
+        } else if (rc && version[0] && strcmp(err->reason, "ALREADY_LOADED") == 0) {
+            fprintf(stderr, "%s version %s is loaded with other options: loading it again\n", name,
+                    version);
             rc = action_unload(s->cli, name, version, &message, err);
             rpc_message_free(message);
         } else {
@@ -158,18 +159,22 @@ static int load_one(struct serve *s, const char *path, struct error *err)
 {
     char name[64];
     ProtobufCMessage *message = NULL;
+    const char *version = s->cli->settings.version;
     if (s->cli->settings.name[0])
         snprintf(name, sizeof(name), "%s", s->cli->settings.name);
     else
         model_name_from_path(path, name);
     fprintf(stderr, "registering %s as %s\n", path, name);
     int rc = action_register(s->cli, name, path, &message, err);
-    rpc_message_free(message);
-    message = NULL;
+    const Sluice__Manager__V1__RegisterModelVersionResponse *registered =
+        (const Sluice__Manager__V1__RegisterModelVersionResponse *)message;
+    if (!rc && registered->version) /* where it is another already, the command line names it */
+        version = registered->version->version;
     if (!rc || rc == STATUS_ALREADY_EXISTS) {
         fprintf(stderr, "loading %s\n", name);
-        rc = load_as_asked(s, name, err);
+        rc = load_as_asked(s, name, version, err);
     }
+    rpc_message_free(message);
     return rc ? rc : tell_ready(s, name, err);
 }
 

@@ -237,6 +237,24 @@ def test_serve_takes_up_what_an_earlier_one_left(fresh):
     fresh.stop()
 
 
+def test_serve_loads_anew_only_the_version_that_it_means(fresh):
+    """It unloaded every version of the name, and loaded one."""
+    file = ROOT / "tests/golden/tiny/q8_0.gguf"
+    fresh.start()
+    for version, threads in ("1", "1"), ("2", "2"):
+        fresh.cli("register", "tiny", file, "--version", version)
+        fresh.cli("load", "tiny", "--version", version, "--threads", threads)
+    fresh.stop()
+    (fresh.state / "serve.out").unlink()
+    fresh.start(file, "--name", "tiny", "--threads", "1")
+    said = lambda: (fresh.state / "serve.out").read_text()  # noqa: E731
+    fresh.wait(lambda: "ready: " in said(), 30, "what it means is loaded again")
+    operations = map(json.loads, fresh.cli("ops", "list", "--json").stdout.splitlines())
+    assert [o.get("version") for o in operations if o["kind"] == "OPERATION_KIND_UNLOAD"] == ["2"], said()
+    fresh.wait(lambda: sorted(r["version"] for r in fresh.ready()) == ["1", "2"], 20, "both are loaded")
+    assert said().count("tiny version 2 is loaded with other options: loading it again\n") == 1, said()
+
+
 def test_serve_tells_at_once_that_its_address_is_taken(fresh):
     """It said "serving on", loaded the model and said "ready", and then that the server had ended, five times."""
     with socket.create_server(("127.0.0.1", fresh.port)):
