@@ -122,7 +122,9 @@ static bool advice(const struct cli *cli, const struct error *err, struct strbuf
         return strbuf_printf(out, "is it running? start it with: sluice serve MODEL.gguf%s",
                              cli_hint_flags(cli, CLI_HINT_LISTEN | CLI_HINT_STATE, flags));
     cli_hint_flags(cli, CLI_HINT_STATE, flags);
-    if (strcmp(err->reason, "MODEL_NOT_LOADED") == 0)
+    /* NOT_LOADED is the manager's word, also to an unload: that wanted it so. */
+    if (strcmp(err->reason, "MODEL_NOT_LOADED") == 0 ||
+        (strcmp(err->reason, "NOT_LOADED") == 0 && strcmp(cli->command->name, "scale") == 0))
         return strbuf_printf(out, "load it with: sluice load %s%s%s%s",
                              model && !strchr(model, '/') ? model : "NAME",
                              version[0] ? " --version " : "", version, flags);

@@ -334,6 +334,17 @@ def test_a_load_that_fails_is_not_said_to_be_done(fresh):
     assert result.returncode == 1 and "DEVICE_MEMORY" in result.stderr and "done" not in result.stderr, result.stderr
 
 
+def test_scaling_what_is_not_loaded_names_the_command_that_loads_it(fresh):
+    """It named the manager's RPC alone. Who unloads it needs no such advice."""
+    fresh.start()
+    fresh.cli("register", "tiny", ROOT / "tests/golden/tiny/q8_0.gguf", "--version", "7")
+    hint = "load it with: sluice load tiny%s --state-dir " + str(fresh.state) + "\n"
+    assert hint % "" in fresh.cli("scale", "tiny", "2", check=False).stderr
+    assert hint % " --version 7" in fresh.cli("scale", "tiny:7", "2", check=False).stderr
+    refused = fresh.cli("unload", "tiny", check=False).stderr
+    assert "NOT_LOADED" in refused and "load it with" not in refused, refused
+
+
 def test_without_a_home_the_directory_must_be_given():
     """It was made in the root of the file system."""
     bare = {k: v for k, v in os.environ.items() if k not in ("HOME", "XDG_STATE_HOME")}
