@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "clients/cli/cli.h"
 #include "clients/cli/output.h"
@@ -118,6 +119,8 @@ static int write_page(const char *dir, struct table_manual *manual, struct error
 static int write_pages(const char *dir, struct error *err)
 {
     struct table_manual manual;
+    if (mkdir(dir, 0777) != 0 && errno != EEXIST) /* pages are for everybody the umask lets in */
+        return error_errno(err, errno, "cannot make %s", dir);
     table_overview(&manual);
     int rc = write_page(dir, &manual, err);
     for (size_t i = 0; !rc && i < table_n_commands(); i++) {
@@ -159,7 +162,7 @@ static int run_man(struct cli *cli)
 
 static const struct option_spec man_specs[] = {
     {"output", 'o', OPTION_STRING, CLI_OPTION(output), "", "DIR",
-     "write every page there, as PAGE.1", 0, 0},
+     "write every page there, as PAGE.1; the folder is made", 0, 0},
 };
 static const struct manual_example completion_examples[] = {
     {"source <(sluice completion bash)", "for this shell"},

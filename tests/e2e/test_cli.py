@@ -419,6 +419,7 @@ def test_the_other_shells_complete_too(served, shell):
 
 
 def test_man_pages_lint_and_say_what_help_says(tmp_path):
+    tmp_path /= "man1"  # it is made
     subprocess.run([BIN / "sluice", "man", "--output", tmp_path], check=True, timeout=patience(30))
     for program in ("sluice-server", "sluice-manager", "sluice-worker"):
         page = subprocess.run([BIN / program, "--man"], check=True, capture_output=True, timeout=patience(30)).stdout
