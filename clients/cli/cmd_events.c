@@ -178,7 +178,7 @@ static const struct option_spec events_specs[] = {
 static const struct manual_example events_examples[] = {
     {"sluice events", "the last 20"},
     {"sluice events smol --follow --type replica.", NULL},
-    {"sluice events --from 1 --json | jq -r .message", "all that is kept"},
+    {"sluice events --from 1 --json | jq -r .type", "all that is kept"},
 };
 
 const struct cli_command cmd_events = {

@@ -280,7 +280,7 @@ static const struct manual_example register_examples[] = {
     {"sluice register smol ./new.gguf --version 2024-11 --verify", NULL},
 };
 static const struct manual_example ls_examples[] = {
-    {"sluice ls", NULL}, {"sluice ls --json | jq '.models[].name'", NULL}};
+    {"sluice ls", NULL}, {"sluice ls --json | jq '.models[]?.name'", NULL}};
 static const struct manual_example show_examples[] = {{"sluice show smol", NULL}};
 static const struct manual_example rm_examples[] = {{"sluice rm smol 1", NULL}};
 static const struct manual_example ps_examples[] = {{"sluice ps", NULL},

@@ -143,7 +143,7 @@ static const struct manual_example run_examples[] = {
      "--stats",
      NULL},
     {"sluice run smol \"def fib(n):\" --raw --stop $'\\n\\n'", NULL},
-    {"sluice run smol hello --json | jq -r .tokens.text", NULL},
+    {"sluice run smol hello --json | jq -j '.tokens.text // empty'", NULL},
 };
 
 const struct cli_command cmd_run = {
