@@ -412,11 +412,14 @@ static void on_wake(struct rpc_tag *tag, bool ok)
 {
     struct rpc_call *call = tag->object;
     (void)ok;
-    rpc_lane_pump(call->lane);
+    rpc_call_retain(call); /* the lane's reference may be the last */
+    /* While the lane is awake: once it sleeps, the next kick may wake it by this call again. */
     pthread_mutex_lock(&call->lock);
     call->waking = false;
     pthread_mutex_unlock(&call->lock);
+    rpc_lane_pump(call->lane);
     end_if_over(call);
+    rpc_call_release(call);
 }
 
 /* --- receiving --- */
