@@ -39,21 +39,21 @@ struct text_forward {
     struct text_forward *next_waiting; /* gateway->waiting_texts, under gateway->lock */
 };
 
-static void forward_release(struct text_forward *forward)
+static void forward_release(struct text_forward *forward, unsigned n_refs)
 {
-    if (atomic_fetch_sub(&forward->n_refs, 1) != 1)
+    if (atomic_fetch_sub(&forward->n_refs, n_refs) != n_refs)
         return;
     rpc_stream_release(forward->stream);
     pthread_mutex_destroy(&forward->lock);
     free(forward);
 }
 
-/* It was answered, or never will be. */
-static void forward_end(struct text_forward *forward)
+/* It was answered, or never will be. n_refs: the caller's. */
+static void forward_end(struct text_forward *forward, unsigned n_refs)
 {
     rpc_call_release(forward->call);
     link_release(forward->link);
-    forward_release(forward);
+    forward_release(forward, n_refs);
 }
 
 /* The worker must not work for nobody: a template may take a second of a request thread. */
@@ -75,7 +75,7 @@ static void on_cancel(void *arg, struct rpc_call *call)
 static void on_done(void *arg, struct rpc_call *call)
 {
     (void)call;
-    forward_release(arg);
+    forward_release(arg, 1);
 }
 
 static const struct rpc_call_events events = {.on_cancel = on_cancel, .on_done = on_done};
@@ -152,13 +152,13 @@ static void on_reply(void *arg, const ProtobufCMessage *response, const struct e
         reply.version = forward->version;
         rpc_call_reply(forward->call, &reply.base);
     }
-    forward_end(forward);
+    forward_end(forward, 1);
 }
 
 static void forward_fail(struct text_forward *forward, const struct error *err)
 {
     rpc_call_finish(forward->call, err);
-    forward_end(forward);
+    forward_end(forward, 1);
 }
 
 static void fail_without_replica(struct text_forward *forward)
@@ -171,12 +171,12 @@ static void fail_without_replica(struct text_forward *forward)
     forward_fail(forward, &err);
 }
 
-/* The forward may be answered before this returns, and asked again elsewhere after it. */
+/* The forward may be answered before this returns, and asked again elsewhere after it: the caller
+ * holds a reference of its own. */
 static int ask(struct text_forward *forward, const struct rpc_call_options *options,
                struct error *err)
 {
     struct rpc_stream *stream = NULL, *before = NULL;
-    atomic_fetch_add(&forward->n_refs, 1);
     pthread_mutex_lock(&forward->lock);
     int rc = forward->over ? error_set(err, STATUS_CANCELLED, "the client cancelled or is gone")
                            : rpc_client_unary_open(link_client(forward->link),
@@ -189,7 +189,6 @@ static int ask(struct text_forward *forward, const struct rpc_call_options *opti
     }
     pthread_mutex_unlock(&forward->lock);
     rpc_stream_release(before);
-    forward_release(forward);
     return rc;
 }
 
@@ -215,8 +214,13 @@ static void dispatch(struct text_forward *forward)
         options.deadline_ns = deadline;
     forward->link = gateway_pick_link(gateway, forward->model, forward->version, "", "");
     if (forward->link) {
-        if (ask(forward, &options, &err) != 0)
-            forward_fail(forward, &err);
+        atomic_fetch_add(&forward->n_refs, 1);
+        if (ask(forward, &options, &err) == 0) {
+            forward_release(forward, 1);
+        } else {
+            rpc_call_finish(forward->call, &err);
+            forward_end(forward, 2);
+        }
     } else if (waited_ns < limit_ns && now_ns < deadline &&
                gateway_still_loaded(gateway, forward->model, forward->version, &coming) && coming) {
         wait_for_replica(forward);
