@@ -331,6 +331,17 @@ static bool may_wait(struct gateway *gateway, struct relay *relay, bool was_lost
     return loaded && (was_lost || coming) && awake_ns - since_ns <= (int64_t)limit_ms * NS_PER_MS;
 }
 
+void dispatch_wait_again(struct gateway *gateway, struct relay *relay)
+{
+    struct error err;
+    if (may_wait(gateway, relay, true)) {
+        dispatch_wait(gateway, relay);
+        return;
+    }
+    without_replica(gateway, relay, true, &err);
+    relay_end(relay, &err);
+}
+
 /* Every replica has all it may have at once: one of them will have a place. */
 static bool all_full(struct gateway *gateway, const struct relay *relay)
 {

@@ -14,6 +14,9 @@ struct relay;
 
 /* Into the list of those that wait for a replica; the ticker goes through it. Retains the relay. */
 void dispatch_wait(struct gateway *gateway, struct relay *relay);
+/* The same for a request whose replica was lost and that another one refuses: only until the time
+ * for a resume is over, then it ends. No lock is held. */
+void dispatch_wait_again(struct gateway *gateway, struct relay *relay);
 /* A replica carries one request less: who waits is looked at now. */
 void dispatch_place_free(struct gateway *gateway);
 /* Counts a refusal by its reason, whoever refused. */

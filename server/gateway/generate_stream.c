@@ -250,8 +250,14 @@ static bool queue_refusal(struct generate_stream *stream, struct stream_refusal 
 
 static void tell_refusal(struct generate_stream *stream, bool pause)
 {
-    if (pause)
+    if (pause) {
         rpc_call_pause_reads(stream->call);
+        pthread_mutex_lock(&stream->lock);
+        bool paused = stream->reads_paused;
+        pthread_mutex_unlock(&stream->lock);
+        if (!paused) /* on_taken was faster: they have gone */
+            rpc_call_resume_reads(stream->call);
+    }
     rpc_call_kick(stream->call);
 }
 
@@ -457,7 +463,7 @@ static void on_half_close(void *arg, struct rpc_call *call)
     pthread_mutex_unlock(&stream->lock);
     struct stream_member **all = all_members(stream, &n);
     for (size_t i = 0; i < n; i++) {
-        relay_no_more_frames(all[i]->relay);
+        relay_no_more_frames(all[i]->relay, &all[i]->base);
         relay_sink_release(&all[i]->base);
     }
     free(all);

@@ -118,16 +118,12 @@ int link_submit(struct link *link, struct relay *relay, struct error *err)
         return rc;
     }
     rc = send_submit(relay, fill, err);
-    bool resumed = !rc && relay->lost_ns;
-    if (resumed) {
-        relay->n_resumes++;
+    if (!rc && relay->lost_ns) {
         relay->resumed_lost_ns = relay->lost_ns;
         relay->lost_ns = 0;
     }
     pthread_mutex_unlock(&relay->lock);
     free(fill);
-    if (resumed)
-        gateway_count_event(link->gateway, GATEWAY_RESUME);
     struct relay *mine = rc ? link_take_live(link, id) : NULL;
     if (!mine) /* sent; or ended or handed back meanwhile by whoever took it off the list */
         return 0;

@@ -97,11 +97,22 @@ static void error_from_wire(const Sluice__V1__Error *wire, struct error *out)
         error_set(out, STATUS_INTERNAL, "the worker reported an error without a code");
 }
 
+/* Under the relay's lock: the replica that it went on at has not refused it. */
+static void settle_resume(struct relay *relay)
+{
+    if (!relay->resumed_lost_ns)
+        return;
+    relay->resumed_lost_ns = 0;
+    relay->n_resumes++;
+    gateway_count_event(relay->gateway, GATEWAY_RESUME);
+}
+
 void relay_fix_outcome(struct relay *relay, const struct error *outcome)
 {
     if (relay->ended)
         return;
     relay->ended = true;
+    settle_resume(relay);
     if (outcome)
         relay->outcome = *outcome;
     else if (relay_holds_back(relay))
@@ -174,7 +185,7 @@ static enum relay_progress take_item(struct relay *relay, const Sluice__Worker__
         error_from_wire(item->error, &err);
         if (err.status == STATUS_UNAVAILABLE && strcmp(err.reason, "DRAINING") == 0)
             return RELAY_MOVES;
-        if (strcmp(err.reason, "QUEUE_FULL") == 0 && relay->resumed_lost_ns)
+        if (is_for_queue(&err) && relay->resumed_lost_ns)
             return RELAY_WAITS;
         if (!relay->turned_away && is_for_queue(&err)) {
             relay->turned_away = true;
@@ -184,6 +195,7 @@ static enum relay_progress take_item(struct relay *relay, const Sluice__Worker__
         relay_fix_outcome(relay, &err);
         return RELAY_OVER;
     }
+    settle_resume(relay);
     if (item->choice >= relay->n_choices)
         error_set(&err, STATUS_INTERNAL, "the worker answered for choice %" PRIu32 " of %" PRIu32,
                   item->choice, relay->n_choices);
@@ -272,6 +284,7 @@ void relay_on_lost(struct relay *relay, bool drained)
     pthread_mutex_lock(&relay->lock);
     struct held_link held = detach(relay);
     bool over = relay->ended;
+    settle_resume(relay);
     bool give_up = !drained && !over && is_fruitless(relay);
     if (!relay->lost_ns)
         relay->lost_ns = ticker_awake_ns(relay->gateway);
@@ -298,11 +311,10 @@ void relay_on_refused(struct relay *relay)
     bool over = relay->ended;
     relay->lost_ns = relay->resumed_lost_ns;
     relay->resumed_lost_ns = 0;
-    relay->n_resumes -= relay->n_resumes > 0;
     pthread_mutex_unlock(&relay->lock);
     release_held(&held);
     if (!over)
-        dispatch_wait(relay->gateway, relay);
+        dispatch_wait_again(relay->gateway, relay);
 }
 
 void relay_on_turned_away(struct relay *relay, const Sluice__Worker__V1__StepItem *item)

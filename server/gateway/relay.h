@@ -122,7 +122,7 @@ struct relay {
     uint64_t n_at_loss;      /* tokens it had when its replica was lost last */
     uint32_t n_fruitless;    /* replicas lost in a row without a token in between */
     int64_t lost_ns;         /* awake_ns when its replica was lost; 0: not waiting */
-    int64_t resumed_lost_ns; /* the same, of the resume under way */
+    int64_t resumed_lost_ns; /* the same, of a resume that its replica may refuse yet */
     int64_t first_token_ns;  /* 0 until the first token left (Complete: came from the worker) */
     size_t pending_bytes;    /* recorded and not yet put into a message */
     size_t in_flight_bytes;  /* put into the message that flow control has not taken yet */
@@ -162,7 +162,7 @@ enum relay_progress {
     RELAY_GOES_ON,
     RELAY_OVER,
     RELAY_MOVES, /* the worker drains and will not finish it: relay_on_lost is next */
-    RELAY_WAITS, /* it was accepted long ago, and the worker's queue is full: relay_on_refused */
+    RELAY_WAITS, /* it was accepted long ago, and the worker has no place now: relay_on_refused */
     RELAY_ELSEWHERE, /* the worker's queue is too long for it: relay_on_turned_away */
 };
 /* `more`: the frame's next item is this request's, too. */
@@ -216,8 +216,9 @@ void relay_close(struct relay *relay, int status);
 int relay_pause_by_client(struct relay *relay, bool paused, struct error *err);
 int relay_credit(struct relay *relay, uint32_t n_tokens, struct error *err);
 int relay_update(struct relay *relay, const Sluice__V1__UpdateFrame *update, struct error *err);
-/* No frame can come any more: where it stands still for want of one, it ends. */
-void relay_no_more_frames(struct relay *relay);
+/* No frame can come any more from the stream that the sink speaks to, if it still does: where the
+ * request stands still for want of one, it ends. */
+void relay_no_more_frames(struct relay *relay, const struct relay_sink *sink);
 /* Tells the sink that there may be something to take. No lock is held. */
 void relay_tell(struct relay *relay);
 

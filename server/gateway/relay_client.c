@@ -450,10 +450,10 @@ int relay_update(struct relay *relay, const Sluice__V1__UpdateFrame *update, str
     return rc;
 }
 
-void relay_no_more_frames(struct relay *relay)
+void relay_no_more_frames(struct relay *relay, const struct relay_sink *sink)
 {
     pthread_mutex_lock(&relay->lock);
-    relay->no_more_frames = true;
+    relay->no_more_frames |= relay->sink == sink;
     pthread_mutex_unlock(&relay->lock);
     relay_tell(relay);
 }

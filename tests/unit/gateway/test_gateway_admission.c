@@ -203,30 +203,66 @@ static void test_deadline_when_over_in_the_queue_then_never_begun(void **state)
     fixture_stop(&f);
 }
 
-/* A request that was accepted is not refused because its next replica is full. */
+static void refuse_all(struct fake_worker *worker, const char *reason)
+{
+    pthread_mutex_lock(&worker->lock);
+    worker->fail_status = reason ? STATUS_RESOURCE_EXHAUSTED : 0;
+    worker->fail_reason = reason;
+    if (!reason)
+        worker->stop_after = UINT32_MAX;
+    pthread_mutex_unlock(&worker->lock);
+}
+
+/* Two replicas; the one that has the stream is killed, the other one refuses what is resumed. */
+static struct fake_worker *lose_to_a_full_one(const struct client_request *request,
+                                              struct client_stream *stream, const char *reason)
+{
+    client_open(&f, request, stream);
+    client_wait_tokens(stream, 3);
+    unsigned first = fake_worker_read(&f.workers[0], &f.workers[0].n_live) ? 0 : 1;
+    struct fake_worker *other = &f.workers[1 - first];
+    refuse_all(other, reason);
+    fake_worker_kill(&f.workers[first]);
+    assert_true(fake_worker_wait(other, &other->n_submits, 4));
+    return other;
+}
+
+/* A request that was accepted is not refused because its next replica is full, or would take longer
+ * now than its deadline allows. However often it is sent there, it goes on once. */
 static void test_resume_when_the_other_replica_is_full_then_it_waits_for_a_place(void **state)
+{
+    (void)state;
+    static const char *const reasons[] = {"QUEUE_FULL", "DEADLINE_UNREACHABLE"};
+    for (size_t i = 0; i < 2; i++) {
+        struct client_request request = {.seed = 3, .max_tokens = 60};
+        struct client_stream stream;
+        start(2, 256, 512);
+        struct fake_worker *other = lose_to_a_full_one(&request, &stream, reasons[i]);
+        refuse_all(other, NULL);
+        client_expect_whole(&stream, &request);
+        assert_int_equal(stream.n_resumes, 1);
+        client_close(&stream);
+        assert_int_equal(fixture_wait_rest(&f).resumes, 1);
+        fixture_stop(&f);
+    }
+}
+
+static void test_resume_that_finds_no_place_in_time_is_told_with_the_tokens_sent(void **state)
 {
     (void)state;
     struct client_request request = {.seed = 3, .max_tokens = 60};
     struct client_stream stream;
-    start(2, 256, 512);
-    client_open(&f, &request, &stream);
-    client_wait_tokens(&stream, 3);
-    unsigned first = fake_worker_read(&f.workers[0], &f.workers[0].n_live) ? 0 : 1;
-    struct fake_worker *other = &f.workers[1 - first];
-    pthread_mutex_lock(&other->lock);
-    other->fail_status = STATUS_RESOURCE_EXHAUSTED;
-    other->fail_reason = "QUEUE_FULL";
-    pthread_mutex_unlock(&other->lock);
-    fake_worker_kill(&f.workers[first]);
-    assert_true(fake_worker_wait(other, &other->n_submits, 4));
-    pthread_mutex_lock(&other->lock);
-    other->fail_status = 0;
-    other->stop_after = UINT32_MAX;
-    pthread_mutex_unlock(&other->lock);
-    client_expect_whole(&stream, &request);
-    assert_int_equal(stream.n_resumes, 1);
+    fixture_init(&f);
+    f.config.limits.resume_ms = 500;
+    f.workers[0].stop_after = f.workers[1].stop_after = 3;
+    fixture_start(&f, 2);
+    lose_to_a_full_one(&request, &stream, "QUEUE_FULL");
+    assert_int_equal(client_wait_end(&stream), STATUS_UNAVAILABLE);
+    assert_string_equal(stream.status.reason, "REPLICA_LOST");
+    assert_int_equal(stream.status.n_tokens_sent, 3);
+    assert_int_equal(gateway_n_refusals(f.gateway, LIMIT_RESUME), 1);
     client_close(&stream);
+    assert_int_equal(fixture_wait_rest(&f).resumes, 0);
     fixture_stop(&f);
 }
 
@@ -288,6 +324,8 @@ int main(void)
                                forget),
         cmocka_unit_test_setup(test_queue_when_too_long_at_every_replica_then_refused_once, forget),
         cmocka_unit_test_setup(test_resume_when_the_other_replica_is_full_then_it_waits_for_a_place,
+                               forget),
+        cmocka_unit_test_setup(test_resume_that_finds_no_place_in_time_is_told_with_the_tokens_sent,
                                forget),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
