@@ -351,13 +351,17 @@ def test_every_reason_for_which_a_key_is_refused(server, stubs, tmp_path):
     assert any(x.name == "sluice.v1.Inference" for x in answers[0].list_services_response.service)
 
 
-def test_changed_keys_are_taken_up_within_a_second_and_broken_files_are_not(server, stubs, tmp_path):
-    first, first_line = new_key("acme")
-    second, second_line = new_key("acme")
+def with_two_keys(server, tmp_path):
+    """A server whose file has the first of them: it, a channel, the file, each key with its line."""
+    first, second = new_key("acme"), new_key("acme")
     keys = tmp_path / "keys"
-    write_keys(keys, first_line)
+    write_keys(keys, first[1])
     s = server("--keys-file", keys)
-    channel = grpc.insecure_channel(f"127.0.0.1:{s.port}")
+    return s, grpc.insecure_channel(f"127.0.0.1:{s.port}"), keys, first, second
+
+
+def test_changed_keys_are_taken_up_within_a_second_and_broken_files_are_not(server, stubs, tmp_path):
+    s, channel, keys, (first, first_line), (second, second_line) = with_two_keys(server, tmp_path)
     write_keys(keys, second_line)
     began = time.monotonic()
     while True:
@@ -394,12 +398,7 @@ def test_changed_keys_are_taken_up_within_a_second_and_broken_files_are_not(serv
 
 def test_changed_keys_that_could_not_be_read_are_read_later(server, stubs, tmp_path):
     """A file that there was no descriptor for counted as looked at: a key that was taken back stayed good."""
-    first, first_line = new_key("acme")
-    second, second_line = new_key("acme")
-    keys = tmp_path / "keys"
-    write_keys(keys, first_line)
-    s = server("--keys-file", keys)
-    channel = grpc.insecure_channel(f"127.0.0.1:{s.port}")
+    s, channel, keys, (first, first_line), (second, second_line) = with_two_keys(server, tmp_path)
     lists(stubs, channel, first)
     process = psutil.Process(s.process.pid)
     limits = process.rlimit(psutil.RLIMIT_NOFILE)
