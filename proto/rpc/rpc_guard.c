@@ -40,31 +40,44 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Resets of all: those of so many at their limit; in a burst of all, a share of its own. */
-enum { ALL_TIMES = 4, SMALL_SHARE = 4 };
+/* Resets of all connections: so many times what one may, a second's worth in full bursts and another
+ * in bursts of SMALL_SHARE, then bursts of LAST_SHARE: each is a call that gRPC makes and ends, with
+ * some 10 KiB, and what one may in a burst is too much a thousand times over. */
+enum { ALL_TIMES = 4, FULL_S = 1, SMALL_S = 2, SMALL_SHARE = 4, LAST_SHARE = 64 };
 
-/* Whether all connections together reset too much. Kept is when the bucket will be empty (the
- * virtual scheduling algorithm of ITU-T I.371). */
-static bool all_run_over(const struct rpc_guard_limits *limits, int64_t now_ns)
+/* What a connection may send at once while all connections' bucket is so full. */
+static uint64_t burst_at(const struct rpc_guard_limits *limits, int64_t fill_ns)
 {
-    int64_t rate = (int64_t)limits->max_resets_per_second * ALL_TIMES, next;
+    uint64_t second = (uint64_t)limits->max_resets_per_second * NS_PER_S;
+    uint64_t last = second / LAST_SHARE > NS_PER_S ? second / LAST_SHARE : NS_PER_S;
+    if (fill_ns <= FULL_S * NS_PER_S)
+        return second * BURST;
+    return fill_ns <= SMALL_S * NS_PER_S ? second / SMALL_SHARE : last;
+}
+
+/* Whether a connection whose bucket holds n_x_s may, and counts it among all. Kept is when the
+ * bucket of all will be empty (the virtual scheduling algorithm of ITU-T I.371). */
+static bool count_among_all(const struct rpc_guard_limits *limits, uint64_t n_x_s, int64_t now_ns)
+{
+    int64_t rate = (int64_t)limits->max_resets_per_second * ALL_TIMES, empty, next;
     if (limits->all_resets == NULL || rate == 0)
-        return false;
-    int64_t empty = atomic_load_explicit(limits->all_resets, memory_order_relaxed);
+        return n_x_s <= burst_at(limits, 0);
+    empty = atomic_load_explicit(limits->all_resets, memory_order_relaxed);
     do {
         next = (empty > now_ns ? empty : now_ns) + NS_PER_S / rate;
-        if (next - now_ns > BURST * NS_PER_S)
-            return true;
+        if (n_x_s > burst_at(limits, next - now_ns))
+            return false;
+        if (next - now_ns > SMALL_S * NS_PER_S)
+            return true; /* it fills no further: it is to empty in so many seconds */
     } while (!atomic_compare_exchange_weak_explicit(limits->all_resets, &empty, next,
                                                     memory_order_relaxed, memory_order_relaxed));
-    return false;
+    return true;
 }
 
 /* False where the bucket runs over. */
 static bool count_reset(struct rpc_guard *guard, const struct rpc_guard_limits *limits,
                         int64_t now_ns)
 {
-    uint64_t room = (uint64_t)limits->max_resets_per_second * BURST * NS_PER_S;
     uint64_t leaked = (uint64_t)(now_ns - guard->at_ns);
     if (guard->at_ns == 0 || leaked > BURST * (uint64_t)NS_PER_S)
         guard->n_resets_x_s = 0;
@@ -74,9 +87,7 @@ static bool count_reset(struct rpc_guard *guard, const struct rpc_guard_limits *
         guard->n_resets_x_s -= leaked * limits->max_resets_per_second;
     guard->at_ns = now_ns;
     guard->n_resets_x_s += NS_PER_S;
-    if (all_run_over(limits, now_ns))
-        room = (uint64_t)limits->max_resets_per_second * NS_PER_S / SMALL_SHARE;
-    return guard->n_resets_x_s <= room;
+    return count_among_all(limits, guard->n_resets_x_s, now_ns);
 }
 
 /* --- streams --- */

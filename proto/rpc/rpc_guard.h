@@ -19,8 +19,9 @@ struct rpc_guard_limits {
     uint64_t max_held_bytes;        /* what all messages that are not whole yet keep in memory */
     uint32_t max_streams;           /* on which the client may still send */
     uint32_t max_read_bytes;        /* what gRPC reads at once: a byte kept may keep all of it */
-    /* Resets of all connections together, four times what one may: while there are more, a
-     * connection has a quarter of a second's worth at once. Theirs all; NULL: any number. */
+    /* Resets of all connections together, four times what one may: while there is a second's worth
+     * of them, a connection may send a quarter of its own second's at once; while there are two, a
+     * sixty-fourth. Theirs all; NULL: any number. */
     _Atomic(int64_t) *all_resets;
 };
 
