@@ -40,9 +40,9 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Resets of all connections: so many times what one may, a second's worth in full bursts and another
- * in bursts of SMALL_SHARE, then bursts of LAST_SHARE: each is a call that gRPC makes and ends, with
- * some 10 KiB, and what one may in a burst is too much a thousand times over. */
+/* Resets of all connections: so many times what one may, a second's worth in full bursts and
+ * another in bursts of SMALL_SHARE, then bursts of LAST_SHARE: each is a call that gRPC makes and
+ * ends, with some 10 KiB, and what one may in a burst is too much a thousand times over. */
 enum { ALL_TIMES = 4, FULL_S = 1, SMALL_S = 2, SMALL_SHARE = 4, LAST_SHARE = 64 };
 
 /* What a connection may send at once while all connections' bucket is so full. */

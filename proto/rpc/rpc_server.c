@@ -536,6 +536,11 @@ static void stop_core(struct rpc_server *server, uint32_t grace_ms)
     rpc_tag_arm(&server->shutdown_tag);
     grpc_server_shutdown_and_notify(server->core, server->lanes[0].queue, &server->shutdown_tag);
     wait_for_calls(server, grace_ms);
+    pthread_mutex_lock(&server->lock);
+    uint64_t n_left = server->n_live_user;
+    pthread_mutex_unlock(&server->lock);
+    while (n_left-- > 0)
+        rpc_server_count_limit(server, RPC_LIMIT_DRAIN);
     abort_calls(server, rpc_call_abort_behind);
     pthread_mutex_lock(&server->lock);
     server->hurried = false; /* they get their answer all the same */

@@ -68,6 +68,7 @@ enum rpc_limit {
     RPC_LIMIT_STREAMS,
     RPC_LIMIT_HANDSHAKE, /* gRPC's own, as the next */
     RPC_LIMIT_KEEPALIVE,
+    RPC_LIMIT_DRAIN, /* the grace of a shutdown, per call that it ends */
     N_RPC_LIMITS
 };
 

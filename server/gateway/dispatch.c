@@ -16,7 +16,7 @@
  * again is worth a wait, a queue is not. */
 enum { HOME_MAX_BUSIER = 8 };
 enum { RESERVED_SHARE = 8 };
-enum { RETRY_MIN_MS = 50, RETRY_MAX_MS = 30000 };
+enum { RETRY_MIN_MS = 50, RETRY_MAX_MS = 30000, REFUSED_MS = 50 };
 
 /* A link that keeps more than its places back has none to give once they are taken. */
 static bool has_room(struct link *link)
@@ -103,10 +103,34 @@ bool gateway_still_loaded(struct gateway *gateway, const char *model, const char
 
 /* How full a version is. */
 struct fill {
-    uint64_t n_waiting; /* for a replica, or at one for a place */
+    uint64_t n_waiting; /* for a replica or at one for a place, after those who wait have theirs */
     bool has_place;     /* some replica would run one more at once */
+    bool is_behind;     /* somebody waits here whose turn is not after the relay's */
+    bool has_room;      /* some replica would take one more, to run or to queue */
     double ends_per_ms;
 };
+
+/* All that wait here: those that the ticker has yet to look at, then the others. Under the
+ * gateway's lock. */
+struct walk {
+    const struct relay *next, *others;
+};
+
+static struct walk walk_waiting(const struct gateway *gateway)
+{
+    return (struct walk){gateway->retrying, gateway->waiting};
+}
+
+static const struct relay *walk_on(struct walk *walk)
+{
+    const struct relay *relay = walk->next;
+    if (!relay) {
+        relay = walk->others;
+        walk->others = NULL;
+    }
+    walk->next = relay ? relay->next_waiting : NULL;
+    return relay;
+}
 
 static bool waits_for(const struct relay *waiting, const struct relay *relay)
 {
@@ -114,8 +138,11 @@ static bool waits_for(const struct relay *waiting, const struct relay *relay)
            strcmp(waiting->version, relay->version) == 0;
 }
 
+/* A place that is free while somebody waits here is his: the ticker is about to give it to him. */
 static void measure(struct gateway *gateway, const struct relay *relay, struct fill *out)
 {
+    uint64_t n_free = 0, n_here = 0;
+    const struct relay *r;
     *out = (struct fill){0};
     pthread_mutex_lock(&gateway->lock);
     for (uint32_t i = 0; i < gateway->n_links; i++) {
@@ -125,23 +152,32 @@ static void measure(struct gateway *gateway, const struct relay *relay, struct f
             continue;
         link_get_queue(link, &queue);
         out->n_waiting += queue.n_waiting;
-        out->has_place |= queue.n_live < queue.n_places && !queue.n_waiting;
+        out->has_room |= !queue.holds || queue.n_live < queue.n_places;
+        if (queue.n_live < queue.n_places && !queue.n_waiting)
+            n_free += queue.n_places - queue.n_live;
         out->ends_per_ms += queue.interval_ns ? (double)NS_PER_MS / (double)queue.interval_ns : 0;
     }
-    for (const struct relay *r = gateway->waiting; r; r = r->next_waiting)
-        out->n_waiting += waits_for(r, relay);
+    for (struct walk walk = walk_waiting(gateway); (r = walk_on(&walk));) {
+        if (!waits_for(r, relay))
+            continue;
+        n_here++;
+        out->is_behind |= atomic_load(&r->priority) >= atomic_load(&relay->priority);
+    }
     pthread_mutex_unlock(&gateway->lock);
+    out->has_place = n_free > n_here;
+    out->n_waiting += n_here > n_free ? n_here - n_free : 0;
 }
 
 /* What the relay's caller has of its version, running or waiting. */
 static uint64_t n_live_of_caller(struct gateway *gateway, const struct relay *relay)
 {
     uint64_t n = 0;
+    const struct relay *r;
     pthread_mutex_lock(&gateway->lock);
     for (uint32_t i = 0; i < gateway->n_links; i++)
         if (link_serves(gateway->links[i], relay->model, relay->version))
             n += link_n_live_of(gateway->links[i], relay->caller);
-    for (const struct relay *r = gateway->waiting; r; r = r->next_waiting)
+    for (struct walk walk = walk_waiting(gateway); (r = walk_on(&walk));)
         n += waits_for(r, relay) && strcmp(r->caller, relay->caller) == 0;
     pthread_mutex_unlock(&gateway->lock);
     return n;
@@ -179,24 +215,25 @@ static bool has_expired(const struct relay *relay, struct error *err)
     return expired;
 }
 
-/* Under the admission lock, which a new request holds until it is where it waits or runs. */
-static int admit(struct gateway *gateway, struct relay *relay, struct error *err)
+/* Under the admission lock, which a new request holds until it is where it waits or runs.
+ */
+static int admit(struct gateway *gateway, struct relay *relay, struct fill *out_fill,
+                 struct error *err)
 {
     uint64_t limit = gateway->config.limits.max_queued;
-    struct fill fill;
     if (has_expired(relay, err))
         return err->status;
-    measure(gateway, relay, &fill);
-    if (is_full(gateway, relay, &fill, limit)) {
+    measure(gateway, relay, out_fill);
+    if (is_full(gateway, relay, out_fill, limit)) {
         error_set(err, STATUS_RESOURCE_EXHAUSTED,
                   "model: %llu requests of \"%s\" version \"%s\" wait, limit %llu%s",
-                  (unsigned long long)fill.n_waiting, relay->model, relay->version,
+                  (unsigned long long)out_fill->n_waiting, relay->model, relay->version,
                   (unsigned long long)limit,
-                  fill.n_waiting < limit ? ", the last places are for other callers" : "");
-        err->retry_after_ms = retry_ms(&fill);
+                  out_fill->n_waiting < limit ? ", the last places are for other callers" : "");
+        err->retry_after_ms = retry_ms(out_fill);
         return error_reason(err, "QUEUE_FULL");
     }
-    if (!fill.has_place)
+    if (!out_fill->has_place)
         gateway_count_refusal(gateway, LIMIT_CONCURRENT);
     relay->admitted = true;
     return 0;
@@ -262,7 +299,8 @@ static bool goes_before(const struct relay *a, const struct relay *b)
 static uint64_t next_round(const struct gateway *gateway, const struct relay *relay)
 {
     uint64_t first = 0, own = 0;
-    for (const struct relay *r = gateway->waiting; r; r = r->next_waiting) {
+    const struct relay *r;
+    for (struct walk walk = walk_waiting(gateway); (r = walk_on(&walk));) {
         if (!first || r->wait_round < first)
             first = r->wait_round;
         if (r->wait_round >= own && strcmp(r->caller, relay->caller) == 0)
@@ -294,18 +332,29 @@ void dispatch_wait(struct gateway *gateway, struct relay *relay)
     pthread_mutex_unlock(&gateway->lock);
 }
 
-/* Everything that waits, linked by next_waiting, with its references. */
-static struct relay *take_waiting(struct gateway *gateway)
+/* Begins to go through all that wait. By the ticker, as the next one. */
+static void retry_all(struct gateway *gateway)
 {
     pthread_mutex_lock(&gateway->lock);
-    struct relay *list = gateway->waiting;
-    if (list)
-        gateway->last_round = list->wait_round;
+    if (gateway->waiting)
+        gateway->last_round = gateway->waiting->wait_round;
+    gateway->retrying = gateway->waiting;
     gateway->waiting = NULL;
     gateway->last_waiting = NULL;
-    atomic_store(&gateway->has_waiting, false);
     pthread_mutex_unlock(&gateway->lock);
-    return list;
+}
+
+/* The next one to look at, with its reference; NULL: none. It is on no list then, so that under the
+ * admission lock it has to get where it is counted again. */
+static struct relay *next_to_retry(struct gateway *gateway)
+{
+    pthread_mutex_lock(&gateway->lock);
+    struct relay *relay = gateway->retrying;
+    if (relay)
+        gateway->retrying = relay->next_waiting;
+    atomic_store(&gateway->has_waiting, gateway->retrying || gateway->waiting);
+    pthread_mutex_unlock(&gateway->lock);
+    return relay;
 }
 
 void dispatch_place_free(struct gateway *gateway)
@@ -313,6 +362,7 @@ void dispatch_place_free(struct gateway *gateway)
     if (!atomic_load(&gateway->has_waiting))
         return;
     pthread_mutex_lock(&gateway->lock);
+    gateway->tick_now = true;
     pthread_cond_signal(&gateway->tick);
     pthread_mutex_unlock(&gateway->lock);
 }
@@ -357,13 +407,17 @@ static int place(struct gateway *gateway, struct relay *relay, struct error *err
     char numerics_id[sizeof(relay->numerics_id)];
     pthread_mutex_lock(&relay->lock);
     bool ended = relay->ended;
-    int64_t lost_ns = relay->lost_ns;
+    int64_t lost_ns = relay->lost_ns, refused_ns = relay->refused_ns;
     memcpy(numerics_id, relay->numerics_id, sizeof(numerics_id));
     pthread_mutex_unlock(&relay->lock);
     if (ended)
         return 0;
     if (has_expired(relay, err))
         return err->status;
+    if (refused_ns && clock_now_ns() - refused_ns < REFUSED_MS * NS_PER_MS) {
+        dispatch_wait(gateway, relay); /* whole prompts are not for asking again and again */
+        return 0;
+    }
     const struct wish wish = {
         relay->model, relay->version, numerics_id, relay->request->session_key, true, NULL};
     struct link *link = pick(gateway, &wish);
@@ -388,6 +442,20 @@ static void refuse(struct gateway *gateway, struct relay *relay, struct error *e
     relay_end(relay, err);
 }
 
+/* A new request, under the admission lock. If there is a place, and who waits has yet to get it,
+ * the ticker gives it to whose turn it is. */
+static int enter(struct gateway *gateway, struct relay *relay, struct error *err)
+{
+    struct fill fill = {0};
+    int rc = admit(gateway, relay, &fill, err);
+    if (rc || !fill.is_behind)
+        return rc ? rc : place(gateway, relay, err);
+    dispatch_wait(gateway, relay);
+    if (fill.has_room)
+        dispatch_place_free(gateway);
+    return 0;
+}
+
 void gateway_dispatch(struct gateway *gateway, struct relay *relay)
 {
     struct error err;
@@ -396,9 +464,7 @@ void gateway_dispatch(struct gateway *gateway, struct relay *relay)
         rc = place(gateway, relay, &err);
     } else {
         pthread_mutex_lock(&gateway->admission_lock);
-        rc = admit(gateway, relay, &err);
-        if (!rc)
-            rc = place(gateway, relay, &err);
+        rc = enter(gateway, relay, &err);
         pthread_mutex_unlock(&gateway->admission_lock);
     }
     if (rc)
@@ -421,27 +487,37 @@ void dispatch_elsewhere(struct gateway *gateway, struct relay *relay, const stru
         refuse(gateway, relay, err);
 }
 
+/* True: there may be another. */
+static bool retry_next(struct gateway *gateway)
+{
+    struct error err;
+    int rc = 0;
+    pthread_mutex_lock(&gateway->admission_lock);
+    struct relay *relay = next_to_retry(gateway);
+    if (relay)
+        rc = place(gateway, relay, &err);
+    pthread_mutex_unlock(&gateway->admission_lock);
+    if (rc)
+        refuse(gateway, relay, &err);
+    relay_release(relay);
+    return relay != NULL;
+}
+
 void dispatch_retry_waiting(struct gateway *gateway)
 {
-    struct relay *list = take_waiting(gateway);
-    while (list) {
-        struct error err;
-        struct relay *relay = list;
-        list = relay->next_waiting;
-        if (place(gateway, relay, &err) != 0)
-            refuse(gateway, relay, &err);
-        relay_release(relay);
-    }
+    if (atomic_load(&gateway->has_waiting))
+        retry_all(gateway);
+    while (atomic_load(&gateway->has_waiting) && retry_next(gateway))
+        ;
     text_retry_waiting(gateway);
 }
 
 void dispatch_end_waiting(struct gateway *gateway)
 {
-    struct relay *list = take_waiting(gateway);
-    while (list) {
+    struct relay *relay;
+    retry_all(gateway);
+    while ((relay = next_to_retry(gateway))) {
         struct error err;
-        struct relay *relay = list;
-        list = relay->next_waiting;
         without_replica(gateway, relay, true, &err);
         relay_end(relay, &err);
         relay_release(relay);

@@ -172,7 +172,8 @@ void gateway_link_changed(struct gateway *gateway)
     route_table_release(routes);
     pthread_mutex_unlock(&gateway->health_lock);
     pthread_mutex_lock(&gateway->lock);
-    pthread_cond_signal(&gateway->tick); /* waiting requests are retried at once */
+    gateway->tick_now = true; /* waiting requests are retried at once */
+    pthread_cond_signal(&gateway->tick);
     pthread_mutex_unlock(&gateway->lock);
 }
 
@@ -188,6 +189,7 @@ static void on_wire_limit(void *context, enum rpc_limit limit)
         [RPC_LIMIT_STREAMS] = LIMIT_STREAMS,
         [RPC_LIMIT_HANDSHAKE] = LIMIT_HANDSHAKE,
         [RPC_LIMIT_KEEPALIVE] = LIMIT_KEEPALIVE,
+        [RPC_LIMIT_DRAIN] = LIMIT_DRAIN,
     };
     gateway_count_refusal(context, limits[limit]);
 }
@@ -417,9 +419,16 @@ void gateway_count_end(struct gateway *gateway, struct relay *relay, int status,
 void gateway_count_event(struct gateway *gateway, enum gateway_event event)
 {
     struct gateway_counters *c = &gateway->counters;
-    uint64_t *which[] = {&c->resumes, &c->pauses, &c->slow_readers, &c->stalls, &c->reattaches};
-    static const enum gateway_limit limits[] = {LIMIT_NONE, LIMIT_PENDING_BYTES, LIMIT_SLOW_READER,
-                                                LIMIT_STALL, LIMIT_NONE};
+    static const enum gateway_limit limits[] = {
+        [GATEWAY_RESUME] = LIMIT_NONE,
+        [GATEWAY_PAUSE] = LIMIT_PENDING_BYTES,
+        [GATEWAY_PAUSE_TOKENS] = LIMIT_PENDING_TOKENS,
+        [GATEWAY_SLOW_READER] = LIMIT_SLOW_READER,
+        [GATEWAY_STALL] = LIMIT_STALL,
+        [GATEWAY_REATTACH] = LIMIT_NONE,
+    };
+    uint64_t *which[] = {&c->resumes,      &c->pauses, &c->pauses,
+                         &c->slow_readers, &c->stalls, &c->reattaches};
     gateway_count_refusal(gateway, limits[event]);
     pthread_mutex_lock(&gateway->counters_lock);
     ++*which[event];

@@ -73,8 +73,9 @@ struct gateway {
     struct route_table *routes; /* the snapshot in force; never NULL */
     struct link **links;
     uint32_t n_links;
-    /* Requests without a replica: lost, or not up yet; linked by their next_waiting. */
-    struct relay *waiting, *last_waiting;
+    /* Requests without a replica: lost, or not up yet; linked by their next_waiting. Those that the
+     * ticker has yet to look at this time are in retrying. */
+    struct relay *waiting, *last_waiting, *retrying;
     uint64_t last_round; /* of callers' turns in the list, when it was last gone through */
     _Atomic bool has_waiting;
     struct text_forward *waiting_texts;
@@ -88,6 +89,7 @@ struct gateway {
     _Atomic int64_t ticked_ns; /* clock_now_ns() of that, stored after it */
     pthread_t ticker;
     pthread_cond_t tick;
+    bool tick_now; /* under the lock: something for the ticker came up since it looked */
     bool ticking, stopping;
 };
 
@@ -136,6 +138,7 @@ void gateway_count_end(struct gateway *gateway, struct relay *relay, int status,
 enum gateway_event {
     GATEWAY_RESUME,
     GATEWAY_PAUSE,
+    GATEWAY_PAUSE_TOKENS,
     GATEWAY_SLOW_READER,
     GATEWAY_STALL,
     GATEWAY_REATTACH

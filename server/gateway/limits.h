@@ -18,9 +18,10 @@ struct gateway_limits {
     uint64_t handshake_timeout_ms; /* a connection that has not said what it is by then is closed */
     uint64_t request_timeout_ms;   /* a call whose request is not whole after this is ended */
     /* readers */
-    uint64_t max_pending_bytes; /* per stream towards a client; beyond, its sequence pauses */
-    uint64_t max_answer_bytes;  /* of a Complete, in one message */
-    uint64_t slow_reader_ms;    /* a stream whose reader takes no message for this long is ended */
+    uint64_t max_pending_bytes;  /* per stream towards a client; beyond, its sequence pauses */
+    uint64_t max_pending_tokens; /* the same; whichever is reached first */
+    uint64_t max_answer_bytes;   /* of a Complete, in one message */
+    uint64_t slow_reader_ms;     /* a stream whose reader takes no message for this long is ended */
     uint64_t max_pause_ms; /* a request its client leaves paused or without credit for longer */
     /* admission */
     uint64_t max_queued;      /* requests of one model version that wait */
@@ -49,12 +50,14 @@ enum gateway_limit {
     LIMIT_METADATA_BYTES,
     LIMIT_CONNECTIONS,
     LIMIT_HANDSHAKE,
-    LIMIT_KEEPALIVE, /* its two times are options of the program */
+    LIMIT_KEEPALIVE, /* its two times are options of the program, as the next one's */
+    LIMIT_DRAIN,
     LIMIT_STREAMS,
     LIMIT_RESETS,
     LIMIT_CALLS,
     LIMIT_REQUEST_TIMEOUT,
     LIMIT_PENDING_BYTES,
+    LIMIT_PENDING_TOKENS,
     LIMIT_ANSWER_BYTES,
     LIMIT_SLOW_READER,
     LIMIT_PAUSE,

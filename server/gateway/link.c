@@ -98,11 +98,11 @@ static void note_end(struct link *link)
     link->last_end_ns = now_ns;
 }
 
-struct relay *link_take_live(struct link *link, uint64_t id)
+struct relay *link_take_live(struct link *link, uint64_t id, bool had_place)
 {
     pthread_mutex_lock(&link->lock);
     struct relay *relay = hash_map_remove(&link->live, &id, sizeof(id));
-    if (relay)
+    if (relay && had_place)
         note_end(link);
     bool close = link->retired && !link->live.n_entries && link->stream;
     struct rpc_stream *stream = link->stream;
@@ -113,7 +113,7 @@ struct relay *link_take_live(struct link *link, uint64_t id)
         rpc_stream_cancel(stream);
         rpc_stream_release(stream);
     }
-    if (relay)
+    if (relay && had_place)
         dispatch_place_free(link->gateway);
     return relay;
 }
@@ -134,7 +134,9 @@ static void on_item(struct link *link, const Sluice__Worker__V1__StepItem *item,
     if (!relay)
         return; /* cancelled here; the worker does not know yet */
     enum relay_progress progress = relay_on_item(relay, item, more);
-    struct relay *mine = progress == RELAY_GOES_ON ? NULL : link_take_live(link, item->id);
+    bool refused = progress == RELAY_WAITS || progress == RELAY_ELSEWHERE;
+    struct relay *mine =
+        progress == RELAY_GOES_ON ? NULL : link_take_live(link, item->id, !refused);
     if (mine && progress == RELAY_MOVES) {
         link_set_draining(link);
         relay_on_lost(relay, true);

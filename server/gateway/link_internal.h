@@ -45,5 +45,6 @@ struct link {
     int64_t last_end_ns, interval_ns; /* of requests; while it has some */
 };
 
-/* Takes the relay of an id off the map; the caller gets the map's reference. */
-struct relay *link_take_live(struct link *link, uint64_t id);
+/* Takes the relay of an id off the map; the caller gets the map's reference. Where it had a place
+ * there, somebody who waits has it now; what was never taken frees none. */
+struct relay *link_take_live(struct link *link, uint64_t id, bool had_place);

@@ -124,7 +124,7 @@ int link_submit(struct link *link, struct relay *relay, struct error *err)
     }
     pthread_mutex_unlock(&relay->lock);
     free(fill);
-    struct relay *mine = rc ? link_take_live(link, id) : NULL;
+    struct relay *mine = rc ? link_take_live(link, id, false) : NULL;
     if (!mine) /* sent; or ended or handed back meanwhile by whoever took it off the list */
         return 0;
     relay_leave(relay);
@@ -144,7 +144,7 @@ void link_cancel(struct link *link, uint64_t id)
     Sluice__Worker__V1__ServeRequest frame = SLUICE__WORKER__V1__SERVE_REQUEST__INIT;
     Sluice__Worker__V1__Cancel cancel = SLUICE__WORKER__V1__CANCEL__INIT;
     struct rpc_stream *stream = live_stream(link);
-    struct relay *relay = link_take_live(link, id);
+    struct relay *relay = link_take_live(link, id, true);
     cancel.id = id;
     frame.frame_case = SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_CANCEL;
     frame.cancel = &cancel;

@@ -123,8 +123,9 @@ void relay_set_pause(struct relay *relay, enum relay_pause why, bool on)
 {
     unsigned pauses = on ? relay->pauses | why : relay->pauses & ~(unsigned)why;
     bool changed = !pauses != !relay->pauses;
-    if (on && !(relay->pauses & why) && why == RELAY_PAUSE_PENDING)
-        gateway_count_event(relay->gateway, GATEWAY_PAUSE);
+    if (on && !(relay->pauses & why) && why & (RELAY_PAUSE_PENDING | RELAY_PAUSE_TOKENS))
+        gateway_count_event(relay->gateway,
+                            why == RELAY_PAUSE_TOKENS ? GATEWAY_PAUSE_TOKENS : GATEWAY_PAUSE);
     relay->pauses = pauses;
     if (changed && relay->stream)
         link_send_pause(relay->stream, relay->link_id, pauses != 0);
@@ -140,6 +141,18 @@ static void check_replay(struct relay *relay)
     if (full && !(relay->pauses & RELAY_PAUSE_REPLAY) && !relay->ended)
         gateway_count_refusal(relay->gateway, LIMIT_REPLAY_BYTES);
     relay_set_pause(relay, RELAY_PAUSE_REPLAY, full && !relay->ended);
+}
+
+/* Small tokens are many before they are bytes: each is work to undo if the client leaves. */
+static void check_pending_tokens(struct relay *relay)
+{
+    size_t limit = relay->gateway->config.limits.max_pending_tokens;
+    size_t n = relay_n_unsent(relay) + relay->in_flight_tokens;
+    bool is_over = relay->sink && n > limit - limit / 4 && !relay->ended && !relay->whole &&
+                   !relay_holds_back(relay);
+    bool is_under = !relay->sink || relay->ended || n <= limit / 2;
+    if (is_over || is_under)
+        relay_set_pause(relay, RELAY_PAUSE_TOKENS, is_over);
 }
 
 void relay_check_pending(struct relay *relay)
@@ -162,6 +175,7 @@ void relay_check_pending(struct relay *relay)
                !relay_holds_back(relay)) {
         relay_set_pause(relay, RELAY_PAUSE_PENDING, true);
     }
+    check_pending_tokens(relay);
     if (relay->window_ms)
         check_replay(relay);
 }
@@ -311,6 +325,7 @@ void relay_on_refused(struct relay *relay)
     bool over = relay->ended;
     relay->lost_ns = relay->resumed_lost_ns;
     relay->resumed_lost_ns = 0;
+    relay->refused_ns = clock_now_ns();
     pthread_mutex_unlock(&relay->lock);
     release_held(&held);
     if (!over)

@@ -5,9 +5,10 @@
  * (what came) and relay_delivery.c (what goes out).
  *
  * Back-pressure: a frame holds all that is ready, so a slow reader gets bigger messages, never a
- * longer queue; with more than max_pending_bytes pending and in flight the sequence is paused in
- * the worker, and goes on when half of that has been taken. A reader that takes no message for
- * slow_reader_ms is ended (relay_abort), also when all it misses is the end.
+ * longer queue; with more than max_pending_bytes or max_pending_tokens pending and in flight (three
+ * quarters of them) the sequence is paused in the worker, and goes on when half of that has been
+ * taken. A reader that takes no message for slow_reader_ms is ended (relay_abort), also when all it
+ * misses is the end.
  *
  * Reattach: that a message was taken by flow control does not say that the client has it. A request
  * with a reattach window therefore holds what it sent last, up to half of max_replay_bytes; what a
@@ -44,6 +45,7 @@ enum { CALLER_BYTES = 129, REQUEST_ID_BYTES = 129 };
 enum relay_pause {
     RELAY_PAUSE_PENDING = 1, /* the client does not take what is ready */
     RELAY_PAUSE_CLIENT = 2,  /* it asked so */
+    RELAY_PAUSE_TOKENS = 8,  /* as PENDING, counted in tokens */
     RELAY_PAUSE_REPLAY = 4,  /* nobody listens and the replay buffer is full */
 };
 
@@ -122,17 +124,19 @@ struct relay {
     uint64_t n_at_loss;      /* tokens it had when its replica was lost last */
     uint32_t n_fruitless;    /* replicas lost in a row without a token in between */
     int64_t lost_ns;         /* awake_ns when its replica was lost; 0: not waiting */
+    int64_t refused_ns;      /* when a replica had no place for it after that */
     int64_t resumed_lost_ns; /* the same, of a resume that its replica may refuse yet */
     int64_t first_token_ns;  /* 0 until the first token left (Complete: came from the worker) */
     size_t pending_bytes;    /* recorded and not yet put into a message */
     size_t in_flight_bytes;  /* put into the message that flow control has not taken yet */
-    int64_t put_ns;          /* awake_ns when that message was put; 0: nothing is in flight */
-    size_t shared_bytes;     /* what the sink was told is pending */
-    unsigned pauses;         /* enum relay_pause */
-    int64_t still_ns;        /* standstill.c: since when it is its client's turn; 0: it is not */
-    uint64_t still_n_sent;   /* tokens sent then */
-    int64_t detached_ns;     /* awake_ns since when nobody listens; 0: somebody does */
-    bool forgotten;          /* may not be reattached */
+    size_t in_flight_tokens;
+    int64_t put_ns;        /* awake_ns when that message was put; 0: nothing is in flight */
+    size_t shared_bytes;   /* what the sink was told is pending */
+    unsigned pauses;       /* enum relay_pause */
+    int64_t still_ns;      /* standstill.c: since when it is its client's turn; 0: it is not */
+    uint64_t still_n_sent; /* tokens sent then */
+    int64_t detached_ns;   /* awake_ns since when nobody listens; 0: somebody does */
+    bool forgotten;        /* may not be reattached */
     bool counted;
     bool ended;           /* outcome is fixed; what is pending still goes out before it */
     bool closed;          /* off the registry */

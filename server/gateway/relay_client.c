@@ -34,7 +34,7 @@ static struct relay_sink *swap_sink(struct relay *relay, struct relay_sink *sink
     if (old && old->ops->pending)
         old->ops->pending(old, -(int64_t)relay->shared_bytes);
     relay->shared_bytes = 0;
-    relay->in_flight_bytes = 0;
+    relay->in_flight_bytes = relay->in_flight_tokens = 0;
     relay->put_ns = 0;
     relay->sink = sink;
     if (sink)

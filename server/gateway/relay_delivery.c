@@ -347,11 +347,21 @@ static enum relay_delivery put_whole(struct relay *relay, relay_put_fn *put, voi
 
 /* --- for sinks --- */
 
+size_t relay_n_unsent(const struct relay *relay)
+{
+    size_t n = 0;
+    for (uint32_t i = 0; i < relay->n_answers; i++) {
+        const struct relay_choice *choice = &relay->choices[relay->order[i]];
+        n += choice->n_released - choice->n_sent;
+    }
+    return n;
+}
+
 /* Under the relay's lock. */
 static void settle(struct relay *relay)
 {
     relay->put_ns = 0;
-    relay->in_flight_bytes = 0;
+    relay->in_flight_bytes = relay->in_flight_tokens = 0;
 }
 
 enum relay_delivery relay_deliver(struct relay *relay, const struct relay_sink *sink,
@@ -360,10 +370,11 @@ enum relay_delivery relay_deliver(struct relay *relay, const struct relay_sink *
     enum relay_delivery delivery = RELAY_NOTHING;
     pthread_mutex_lock(&relay->lock);
     if (relay->sink == sink) {
-        size_t before = relay->pending_bytes;
+        size_t before = relay->pending_bytes, n_before = relay_n_unsent(relay);
         settle(relay);
         delivery = relay->whole ? put_whole(relay, put, ctx) : put_next(relay, put, ctx);
         relay->in_flight_bytes = before - relay->pending_bytes;
+        relay->in_flight_tokens = n_before - relay_n_unsent(relay);
         if (delivery != RELAY_NOTHING)
             relay->put_ns = atomic_load(&relay->gateway->awake_ns);
         relay->end_sent |= delivery == RELAY_PUT_LAST;

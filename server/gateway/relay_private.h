@@ -11,6 +11,8 @@ bool relay_all_finished(const struct relay *relay);
 void relay_choice_fini(struct relay_choice *choice);
 /* Forgets text and logprobs of the ids before n. */
 void relay_choice_drop(struct relay_choice *choice, size_t n);
+/* Under the relay's lock: tokens that the client may have and no message has yet. */
+size_t relay_n_unsent(const struct relay *relay);
 /* Size of logprobs [begin, end) of the choice's ids. */
 size_t relay_logprob_bytes(const struct relay_choice *choice, size_t begin, size_t end);
 /* A deep copy (rpc_message_free), or NULL where memory is exhausted. */

@@ -16,7 +16,7 @@
 #include "server/gateway/slow_reader.h"
 #include "server/gateway/standstill.h"
 
-enum { TICK_MS = 50, CHECK_MS = 250, MAX_CHECK_MS = 1000, CHECKS_PER_LIMIT = 30 };
+enum { TICK_MS = 50, MIN_TICK_MS = 1, CHECK_MS = 250, MAX_CHECK_MS = 1000, CHECKS_PER_LIMIT = 30 };
 
 /* Takes a link that is over off the list; the caller gets the gateway's reference. Nobody can find
  * it afterwards, so nobody else holds it. */
@@ -95,21 +95,30 @@ static void end_what_is_over(struct gateway *gateway, int64_t awake_ns)
     rpc_server_end_overdue(gateway->server, awake_ns, gateway->config.limits.request_timeout_ms);
 }
 
+/* Under the lock: until the next tick, which comes sooner where something came up, but not at
+ * once again: each goes through all that wait. */
+static void wait_for_tick(struct gateway *gateway, int64_t began_ns)
+{
+    int64_t latest_ns = clock_now_ns() + TICK_MS * NS_PER_MS;
+    int64_t soonest_ns = began_ns + MIN_TICK_MS * NS_PER_MS, at_ns;
+    while (!gateway->stopping &&
+           clock_now_ns() < (at_ns = gateway->tick_now ? soonest_ns : latest_ns)) {
+        struct timespec until = {.tv_sec = at_ns / NS_PER_S, .tv_nsec = at_ns % NS_PER_S};
+        pthread_cond_timedwait(&gateway->tick, &gateway->lock, &until);
+    }
+    gateway->tick_now = false;
+}
+
 void *ticker_run(void *arg)
 {
     struct gateway *gateway = arg;
     struct heap_watch heap = {0};
-    int64_t next_check_ns = 0, next_look_ns = 0, next_watchdog_ns = 0;
+    int64_t now_ns = 0, next_check_ns = 0, next_look_ns = 0, next_watchdog_ns = 0;
     pthread_mutex_lock(&gateway->lock);
     while (!gateway->stopping) {
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += TICK_MS * 1000000L;
-        until.tv_sec += until.tv_nsec / NS_PER_S;
-        until.tv_nsec %= NS_PER_S;
-        pthread_cond_timedwait(&gateway->tick, &gateway->lock, &until);
+        wait_for_tick(gateway, now_ns);
         pthread_mutex_unlock(&gateway->lock);
-        int64_t now_ns = clock_now_ns();
+        now_ns = clock_now_ns();
         int64_t awake_ns = awake_clock_tick(&gateway->clock, now_ns);
         atomic_store(&gateway->awake_ns, awake_ns);
         atomic_store(&gateway->ticked_ns, now_ns);

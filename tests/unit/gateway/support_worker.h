@@ -13,7 +13,7 @@
 struct fake_session;
 struct rpc_server;
 
-enum { FAKE_MAX_CHOICES = 8, FAKE_TEXT_BYTES = 4096, FAKE_SEEDS = 64 };
+enum { FAKE_MAX_CHOICES = 8, FAKE_TEXT_BYTES = 4096, FAKE_SEEDS = 256 };
 
 struct fake_worker {
     char socket[108], replica_id[32];

@@ -1,4 +1,5 @@
 /* What enters and what is refused: the queue of a version, places at a replica, deadlines. */
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -100,6 +101,64 @@ static void test_queue_when_full_then_refused_at_once_with_a_time_to_come_back(v
     go_on(2);
     expect_all(streams, requests, N);
     client_run(&f, &more);
+    fixture_stop(&f);
+}
+
+struct stir {
+    pthread_t thread;
+    _Atomic bool stop;
+};
+
+static void *stir(void *arg)
+{
+    struct stir *s = arg;
+    while (!atomic_load(&s->stop))
+        gateway_link_changed(f.gateway); /* all that wait are looked at */
+    return NULL;
+}
+
+/* While the list is gone through it is as long as before: nobody slips in. */
+static void test_queue_when_looked_at_all_the_time_then_as_full_as_it_is(void **state)
+{
+    (void)state;
+    enum { N = 152, N_RUN = 2 };
+    static struct client_stream streams[N];
+    static struct client_request requests[N];
+    struct client_request more = {.seed = 999, .max_tokens = 20, .timeout_ms = 60000};
+    struct stir s = {.stop = false};
+    struct error err;
+    start(1, N_RUN, N - N_RUN);
+    fill(streams, requests, N, N_RUN, 1);
+    assert_int_equal(pthread_create(&s.thread, NULL, stir, &s), 0);
+    for (int i = 0; i < 300; i++) {
+        client_fail(&f, &more, &err);
+        assert_string_equal(err.reason, "QUEUE_FULL");
+    }
+    atomic_store(&s.stop, true);
+    pthread_join(s.thread, NULL);
+    assert_int_equal(n_kept_back(), N - N_RUN);
+    go_on(1);
+    expect_all(streams, requests, N);
+    fixture_stop(&f);
+}
+
+/* Whose turn it is has the place, also where others come just as it is free. */
+static void test_queue_when_some_come_while_places_come_free_then_who_waits_is_first(void **state)
+{
+    (void)state;
+    enum { N = 180, N_FIRST = 60 };
+    static struct client_stream streams[N];
+    static struct client_request requests[N];
+    start(1, 1, N);
+    fill(streams, requests, N_FIRST, 1, 1);
+    go_on(1);
+    for (unsigned i = N_FIRST; i < N; i++) {
+        requests[i] = (struct client_request){.seed = i, .max_tokens = 1};
+        client_open(&f, &requests[i], &streams[i]);
+    }
+    expect_all(streams, requests, N);
+    for (unsigned i = 0; i < N_FIRST; i++)
+        assert_int_equal(f.workers[0].seeds[i], i);
     fixture_stop(&f);
 }
 
@@ -315,6 +374,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_queue_when_full_then_refused_at_once_with_a_time_to_come_back,
                                forget),
+        cmocka_unit_test_setup(test_queue_when_looked_at_all_the_time_then_as_full_as_it_is,
+                               forget),
+        cmocka_unit_test_setup(
+            test_queue_when_some_come_while_places_come_free_then_who_waits_is_first, forget),
         cmocka_unit_test_setup(test_queue_when_the_replica_keeps_it_then_only_counted, forget),
         cmocka_unit_test_setup(test_queue_when_places_come_free_then_first_come_first_served,
                                forget),

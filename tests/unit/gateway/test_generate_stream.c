@@ -104,6 +104,32 @@ static void test_requests_when_the_reader_rests_then_they_take_turns(void **stat
     finish();
 }
 
+/* Tokens of a few bytes would be thousands before they are 64 KiB. */
+static void test_requests_when_the_reader_rests_then_so_many_tokens_wait_and_no_more(void **state)
+{
+    (void)state;
+    struct client_request endless = {.max_tokens = 1000000};
+    fixture_init(&f);
+    f.config.limits.max_pending_tokens = 100;
+    f.config.limits.max_pending_bytes = 1 << 30;
+    f.config.limits.max_stream_pending_bytes = 1 << 30;
+    f.workers[0].text_bytes = 500; /* much at once: the connection holds megabytes */
+    f.workers[0].tokens_per_step = 40;
+    f.workers[0].step_us = 5000;
+    fixture_start(&f, 1);
+    bidi_open(&f, NULL, 0, &bidi);
+    bidi_start(&bidi, "e0", &endless);
+    bidi_wait_tokens(&bidi, "e0", 1);
+    rpc_stream_pause_reads(bidi.stream);
+    assert_true(fake_worker_wait(&f.workers[0], &f.workers[0].n_pauses, 1));
+    assert_int_equal(gateway_n_refusals(f.gateway, LIMIT_PENDING_BYTES), 0);
+    assert_int_equal(gateway_n_refusals(f.gateway, LIMIT_PENDING_TOKENS), 1);
+    rpc_stream_resume_reads(bidi.stream);
+    assert_true(fake_worker_wait(&f.workers[0], &f.workers[0].n_resumes, 1));
+    bidi_wait_tokens(&bidi, "e0", 2000);
+    finish();
+}
+
 static void test_requests_when_all_together_are_too_much_then_they_pause(void **state)
 {
     (void)state;
@@ -412,6 +438,8 @@ int main(int argc, char *argv[])
         cmocka_unit_test_setup(
             test_requests_when_many_then_each_is_whole_and_none_waits_for_the_others, forget),
         cmocka_unit_test_setup(test_requests_when_the_reader_rests_then_they_take_turns, forget),
+        cmocka_unit_test_setup(
+            test_requests_when_the_reader_rests_then_so_many_tokens_wait_and_no_more, forget),
         cmocka_unit_test_setup(test_requests_when_all_together_are_too_much_then_they_pause,
                                forget),
         cmocka_unit_test_setup(test_frames_when_bad_then_answered_and_the_others_go_on, forget),

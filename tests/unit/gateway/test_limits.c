@@ -17,8 +17,9 @@ static void test_table_when_read_then_each_limit_has_one_name_and_one_option(voi
         const struct gateway_limit_row *row = &gateway_limit_rows[i];
         if (!row->name)
             fail_msg("limit %zu has no row", i);
-        assert_true(row->option.name || i == LIMIT_KEEPALIVE || i == LIMIT_DEADLINE ||
-                    i == LIMIT_INPUT_TOKENS || i == LIMIT_TOTAL_TOKENS || i == LIMIT_TEMPLATE);
+        assert_true(row->option.name || i == LIMIT_KEEPALIVE || i == LIMIT_DRAIN ||
+                    i == LIMIT_DEADLINE || i == LIMIT_INPUT_TOKENS || i == LIMIT_TOTAL_TOKENS ||
+                    i == LIMIT_TEMPLATE);
         for (size_t k = LIMIT_NONE + 1; k < i; k++) {
             const struct gateway_limit_row *other = &gateway_limit_rows[k];
             assert_string_not_equal(row->name, other->name);
@@ -50,6 +51,7 @@ static void test_defaults_when_set_then_they_are_those_of_the_design(void **stat
     assert_int_equal(limits.max_metadata_bytes, 16 << 10);
     assert_int_equal(limits.max_streams, 100);
     assert_int_equal(limits.max_pending_bytes, 64 << 10);
+    assert_int_equal(limits.max_pending_tokens, 1024);
     assert_int_equal(limits.slow_reader_ms, 30000);
     assert_int_equal(limits.max_pause_ms, 300000);
     assert_int_equal(limits.max_queued, 512);
