@@ -215,8 +215,7 @@ static bool has_expired(const struct relay *relay, struct error *err)
     return expired;
 }
 
-/* Under the admission lock, which a new request holds until it is where it waits or runs.
- */
+/* Under the admission lock, which a new request holds until it is where it waits or runs. */
 static int admit(struct gateway *gateway, struct relay *relay, struct fill *out_fill,
                  struct error *err)
 {
@@ -311,23 +310,34 @@ static uint64_t next_round(const struct gateway *gateway, const struct relay *re
     return own > first ? own : first;
 }
 
-/* By priority, then in turns, then by age. The last place is looked at first: that is where a list
- * that is gone through again is built up. */
+/* Where to begin to look for a relay's place. What is put back comes behind what was put back
+ * before it, also where new ones have come after that. */
+static struct relay **begin_at(struct gateway *gateway, const struct relay *relay)
+{
+    if (gateway->waiting && !goes_before(relay, gateway->last_waiting))
+        return &gateway->last_waiting->next_waiting;
+    if (gateway->last_kept && !goes_before(relay, gateway->last_kept))
+        return &gateway->last_kept->next_waiting;
+    return &gateway->waiting;
+}
+
+/* By priority, then in turns, then by age. */
 void dispatch_wait(struct gateway *gateway, struct relay *relay)
 {
     relay_retain(relay);
     pthread_mutex_lock(&gateway->lock);
-    if (!relay->wait_round)
+    bool is_new = !relay->wait_round;
+    if (is_new)
         relay->wait_round = next_round(gateway, relay);
-    struct relay **at = &gateway->waiting;
-    if (gateway->waiting && !goes_before(relay, gateway->last_waiting))
-        at = &gateway->last_waiting->next_waiting;
+    struct relay **at = begin_at(gateway, relay);
     while (*at && !goes_before(relay, *at))
         at = &(*at)->next_waiting;
     relay->next_waiting = *at;
     *at = relay;
     if (!relay->next_waiting)
         gateway->last_waiting = relay;
+    if (!is_new)
+        gateway->last_kept = relay;
     atomic_store(&gateway->has_waiting, true);
     pthread_mutex_unlock(&gateway->lock);
 }
@@ -340,7 +350,7 @@ static void retry_all(struct gateway *gateway)
         gateway->last_round = gateway->waiting->wait_round;
     gateway->retrying = gateway->waiting;
     gateway->waiting = NULL;
-    gateway->last_waiting = NULL;
+    gateway->last_waiting = gateway->last_kept = NULL;
     pthread_mutex_unlock(&gateway->lock);
 }
 

@@ -76,6 +76,7 @@ struct gateway {
     /* Requests without a replica: lost, or not up yet; linked by their next_waiting. Those that the
      * ticker has yet to look at this time are in retrying. */
     struct relay *waiting, *last_waiting, *retrying;
+    struct relay *last_kept; /* in waiting: put back there last, this time; or NULL */
     uint64_t last_round; /* of callers' turns in the list, when it was last gone through */
     _Atomic bool has_waiting;
     struct text_forward *waiting_texts;
