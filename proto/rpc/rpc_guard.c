@@ -43,16 +43,16 @@ static size_t smaller(size_t a, size_t b)
 /* Resets of all connections: so many times what one may, a second's worth in full bursts and
  * another in bursts of SMALL_SHARE, then bursts of LAST_SHARE: each is a call that gRPC makes and
  * ends, with some 10 KiB, and what one may in a burst is too much a thousand times over. */
-enum { ALL_TIMES = 4, FULL_S = 1, SMALL_S = 2, SMALL_SHARE = 4, LAST_SHARE = 64 };
+enum { ALL_TIMES = 4, FULL_S = 1, SMALL_S = 2, SMALL_SHARE = 4, LAST_SHARE = 32 };
 
 /* What a connection may send at once while all connections' bucket is so full. */
 static uint64_t burst_at(const struct rpc_guard_limits *limits, int64_t fill_ns)
 {
     uint64_t second = (uint64_t)limits->max_resets_per_second * NS_PER_S;
-    uint64_t last = second / LAST_SHARE > NS_PER_S ? second / LAST_SHARE : NS_PER_S;
     if (fill_ns <= FULL_S * NS_PER_S)
         return second * BURST;
-    return fill_ns <= SMALL_S * NS_PER_S ? second / SMALL_SHARE : last;
+    uint64_t burst = second / (fill_ns <= SMALL_S * NS_PER_S ? SMALL_SHARE : LAST_SHARE);
+    return burst > NS_PER_S ? burst : NS_PER_S;
 }
 
 /* Whether a connection whose bucket holds n_x_s may, and counts it among all. Kept is when the

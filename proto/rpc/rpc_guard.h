@@ -21,7 +21,7 @@ struct rpc_guard_limits {
     uint32_t max_read_bytes;        /* what gRPC reads at once: a byte kept may keep all of it */
     /* Resets of all connections together, four times what one may: while there is a second's worth
      * of them, a connection may send a quarter of its own second's at once; while there are two, a
-     * sixty-fourth. Theirs all; NULL: any number. */
+     * thirty-second. Theirs all; NULL: any number. */
     _Atomic(int64_t) *all_resets;
 };
 

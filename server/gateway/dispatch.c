@@ -110,18 +110,12 @@ struct fill {
     double ends_per_ms;
 };
 
-/* All that wait here: those that the ticker has yet to look at, then the others. Under the
- * gateway's lock. */
-struct walk {
-    const struct relay *next, *others;
-};
-
-static struct walk walk_waiting(const struct gateway *gateway)
+struct dispatch_walk dispatch_walk(const struct gateway *gateway)
 {
-    return (struct walk){gateway->retrying, gateway->waiting};
+    return (struct dispatch_walk){gateway->retrying, gateway->waiting};
 }
 
-static const struct relay *walk_on(struct walk *walk)
+const struct relay *dispatch_walk_on(struct dispatch_walk *walk)
 {
     const struct relay *relay = walk->next;
     if (!relay) {
@@ -157,7 +151,7 @@ static void measure(struct gateway *gateway, const struct relay *relay, struct f
             n_free += queue.n_places - queue.n_live;
         out->ends_per_ms += queue.interval_ns ? (double)NS_PER_MS / (double)queue.interval_ns : 0;
     }
-    for (struct walk walk = walk_waiting(gateway); (r = walk_on(&walk));) {
+    for (struct dispatch_walk walk = dispatch_walk(gateway); (r = dispatch_walk_on(&walk));) {
         if (!waits_for(r, relay))
             continue;
         n_here++;
@@ -177,7 +171,7 @@ static uint64_t n_live_of_caller(struct gateway *gateway, const struct relay *re
     for (uint32_t i = 0; i < gateway->n_links; i++)
         if (link_serves(gateway->links[i], relay->model, relay->version))
             n += link_n_live_of(gateway->links[i], relay->caller);
-    for (struct walk walk = walk_waiting(gateway); (r = walk_on(&walk));)
+    for (struct dispatch_walk walk = dispatch_walk(gateway); (r = dispatch_walk_on(&walk));)
         n += waits_for(r, relay) && strcmp(r->caller, relay->caller) == 0;
     pthread_mutex_unlock(&gateway->lock);
     return n;
@@ -299,7 +293,7 @@ static uint64_t next_round(const struct gateway *gateway, const struct relay *re
 {
     uint64_t first = 0, own = 0;
     const struct relay *r;
-    for (struct walk walk = walk_waiting(gateway); (r = walk_on(&walk));) {
+    for (struct dispatch_walk walk = dispatch_walk(gateway); (r = dispatch_walk_on(&walk));) {
         if (!first || r->wait_round < first)
             first = r->wait_round;
         if (r->wait_round >= own && strcmp(r->caller, relay->caller) == 0)
@@ -367,14 +361,19 @@ static struct relay *next_to_retry(struct gateway *gateway)
     return relay;
 }
 
-void dispatch_place_free(struct gateway *gateway)
+static void wake_ticker(struct gateway *gateway)
 {
-    if (!atomic_load(&gateway->has_waiting))
-        return;
     pthread_mutex_lock(&gateway->lock);
     gateway->tick_now = true;
     pthread_cond_signal(&gateway->tick);
     pthread_mutex_unlock(&gateway->lock);
+}
+
+void dispatch_place_free(struct gateway *gateway)
+{
+    atomic_fetch_add(&gateway->n_freed, 1);
+    if (atomic_load(&gateway->has_waiting))
+        wake_ticker(gateway);
 }
 
 /* --- dispatching --- */
@@ -415,6 +414,7 @@ static bool all_full(struct gateway *gateway, const struct relay *relay)
 static int place(struct gateway *gateway, struct relay *relay, struct error *err)
 {
     char numerics_id[sizeof(relay->numerics_id)];
+    uint64_t n_freed = atomic_load(&gateway->n_freed);
     pthread_mutex_lock(&relay->lock);
     bool ended = relay->ended;
     int64_t lost_ns = relay->lost_ns, refused_ns = relay->refused_ns;
@@ -443,6 +443,8 @@ static int place(struct gateway *gateway, struct relay *relay, struct error *err
     if ((had_link || !all_full(gateway, relay)) && !may_wait(gateway, relay, was_lost))
         return without_replica(gateway, relay, was_lost, err);
     dispatch_wait(gateway, relay);
+    if (atomic_load(&gateway->n_freed) != n_freed)
+        wake_ticker(gateway); /* a place came free when it was on no list */
     return 0;
 }
 
@@ -462,7 +464,7 @@ static int enter(struct gateway *gateway, struct relay *relay, struct error *err
         return rc ? rc : place(gateway, relay, err);
     dispatch_wait(gateway, relay);
     if (fill.has_room)
-        dispatch_place_free(gateway);
+        wake_ticker(gateway);
     return 0;
 }
 

@@ -17,6 +17,14 @@ void dispatch_wait(struct gateway *gateway, struct relay *relay);
 /* The same for a request whose replica was lost and that another one refuses: only until the time
  * for a resume is over, then it ends. No lock is held. */
 void dispatch_wait_again(struct gateway *gateway, struct relay *relay);
+/* All that wait for a replica: those that the ticker has yet to look at, then the others. Under
+ * gateway->lock. */
+struct dispatch_walk {
+    const struct relay *next, *others;
+};
+struct dispatch_walk dispatch_walk(const struct gateway *gateway);
+/* NULL: that was the last one. */
+const struct relay *dispatch_walk_on(struct dispatch_walk *walk);
 /* A replica carries one request less: who waits is looked at now. */
 void dispatch_place_free(struct gateway *gateway);
 /* Counts a refusal by its reason, whoever refused. */

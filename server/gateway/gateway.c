@@ -419,16 +419,9 @@ void gateway_count_end(struct gateway *gateway, struct relay *relay, int status,
 void gateway_count_event(struct gateway *gateway, enum gateway_event event)
 {
     struct gateway_counters *c = &gateway->counters;
-    static const enum gateway_limit limits[] = {
-        [GATEWAY_RESUME] = LIMIT_NONE,
-        [GATEWAY_PAUSE] = LIMIT_PENDING_BYTES,
-        [GATEWAY_PAUSE_TOKENS] = LIMIT_PENDING_TOKENS,
-        [GATEWAY_SLOW_READER] = LIMIT_SLOW_READER,
-        [GATEWAY_STALL] = LIMIT_STALL,
-        [GATEWAY_REATTACH] = LIMIT_NONE,
-    };
-    uint64_t *which[] = {&c->resumes,      &c->pauses, &c->pauses,
-                         &c->slow_readers, &c->stalls, &c->reattaches};
+    uint64_t *which[] = {&c->resumes, &c->pauses, &c->slow_readers, &c->stalls, &c->reattaches};
+    static const enum gateway_limit limits[] = {LIMIT_NONE, LIMIT_NONE, LIMIT_SLOW_READER,
+                                                LIMIT_STALL, LIMIT_NONE};
     gateway_count_refusal(gateway, limits[event]);
     pthread_mutex_lock(&gateway->counters_lock);
     ++*which[event];

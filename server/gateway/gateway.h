@@ -67,8 +67,10 @@ struct gateway {
     struct gateway_counters counters;
     _Atomic uint64_t refusals[N_GATEWAY_LIMITS];
 
-    pthread_mutex_t admission_lock; /* a new request, from its check to its place; outermost */
-    pthread_mutex_t health_lock;    /* what is told is what was seen last; outermost */
+    /* A new request, from its check to its place, and each that waits while it is looked at;
+     * outermost. */
+    pthread_mutex_t admission_lock;
+    pthread_mutex_t health_lock; /* what is told is what was seen last; outermost */
     pthread_mutex_t lock;
     struct route_table *routes; /* the snapshot in force; never NULL */
     struct link **links;
@@ -77,8 +79,9 @@ struct gateway {
      * ticker has yet to look at this time are in retrying. */
     struct relay *waiting, *last_waiting, *retrying;
     struct relay *last_kept; /* in waiting: put back there last, this time; or NULL */
-    uint64_t last_round; /* of callers' turns in the list, when it was last gone through */
+    uint64_t last_round;     /* of callers' turns in the list, when it was last gone through */
     _Atomic bool has_waiting;
+    _Atomic uint64_t n_freed; /* places at replicas, ever */
     struct text_forward *waiting_texts;
     struct generate_stream *streams; /* that are open */
     _Atomic uint64_t n_detached;     /* requests that wait to be reattached */
@@ -139,7 +142,6 @@ void gateway_count_end(struct gateway *gateway, struct relay *relay, int status,
 enum gateway_event {
     GATEWAY_RESUME,
     GATEWAY_PAUSE,
-    GATEWAY_PAUSE_TOKENS,
     GATEWAY_SLOW_READER,
     GATEWAY_STALL,
     GATEWAY_REATTACH

@@ -128,15 +128,21 @@ static struct relay *find_live(struct link *link, uint64_t id)
     return relay;
 }
 
+/* It never had a place here. */
+static bool was_refused(const Sluice__Worker__V1__StepItem *item)
+{
+    return item->error && (strcmp(item->error->reason, "QUEUE_FULL") == 0 ||
+                           strcmp(item->error->reason, "DEADLINE_UNREACHABLE") == 0);
+}
+
 static void on_item(struct link *link, const Sluice__Worker__V1__StepItem *item, bool more)
 {
     struct relay *relay = find_live(link, item->id);
     if (!relay)
         return; /* cancelled here; the worker does not know yet */
     enum relay_progress progress = relay_on_item(relay, item, more);
-    bool refused = progress == RELAY_WAITS || progress == RELAY_ELSEWHERE;
     struct relay *mine =
-        progress == RELAY_GOES_ON ? NULL : link_take_live(link, item->id, !refused);
+        progress == RELAY_GOES_ON ? NULL : link_take_live(link, item->id, !was_refused(item));
     if (mine && progress == RELAY_MOVES) {
         link_set_draining(link);
         relay_on_lost(relay, true);

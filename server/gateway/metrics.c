@@ -11,6 +11,7 @@
 #include "proto/http/http_server.h"
 #include "proto/rpc/rpc_health.h"
 #include "proto/rpc/rpc_server.h"
+#include "server/gateway/dispatch.h"
 #include "server/gateway/gateway.h"
 #include "server/gateway/link.h"
 #include "server/gateway/meter.h"
@@ -175,7 +176,8 @@ static bool is_there(const route *r)
 static uint64_t count_waiting(const struct gateway *gateway, const route *r)
 {
     uint64_t n = 0;
-    for (const struct relay *relay = gateway->waiting; relay; relay = relay->next_waiting)
+    const struct relay *relay;
+    for (struct dispatch_walk walk = dispatch_walk(gateway); (relay = dispatch_walk_on(&walk));)
         n += strcmp(relay->model, r->model) == 0 && strcmp(relay->version, r->version) == 0;
     return n;
 }

@@ -123,9 +123,13 @@ void relay_set_pause(struct relay *relay, enum relay_pause why, bool on)
 {
     unsigned pauses = on ? relay->pauses | why : relay->pauses & ~(unsigned)why;
     bool changed = !pauses != !relay->pauses;
-    if (on && !(relay->pauses & why) && why & (RELAY_PAUSE_PENDING | RELAY_PAUSE_TOKENS))
-        gateway_count_event(relay->gateway,
-                            why == RELAY_PAUSE_TOKENS ? GATEWAY_PAUSE_TOKENS : GATEWAY_PAUSE);
+    unsigned unsent = RELAY_PAUSE_PENDING | RELAY_PAUSE_TOKENS;
+    if (on && !(relay->pauses & why) && why & unsent) {
+        gateway_count_refusal(relay->gateway, why == RELAY_PAUSE_TOKENS ? LIMIT_PENDING_TOKENS
+                                                                        : LIMIT_PENDING_BYTES);
+        if (!(relay->pauses & unsent))
+            gateway_count_event(relay->gateway, GATEWAY_PAUSE);
+    }
     relay->pauses = pauses;
     if (changed && relay->stream)
         link_send_pause(relay->stream, relay->link_id, pauses != 0);

@@ -515,7 +515,7 @@ def test_rapid_reset(wire):
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("n_peers,mib", [(100, 64), (1000, 160)])
+@pytest.mark.parametrize("n_peers,mib", [(100, 64), (1000, 256)])
 def test_rapid_reset_from_many_connections(tmp_path, stubs, n_peers, mib):
     """Each of them keeps to its own limit of a thousand in a burst: together they held the server up for a minute, with 10 KiB a
     stream; a thousand that each kept to the quarter of a second that was left to them, for 13 s, with a gigabyte."""

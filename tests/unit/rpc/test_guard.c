@@ -421,6 +421,15 @@ static void test_resets_of_all_connections_have_a_limit_too(void **state)
     }
     /* 40 in bursts of 20, 40 in bursts of 2, then one of each. */
     assert_int_equal(n_passed, 40 + 40 + (N - 2 - 20));
+    shared.max_resets_per_second = 1; /* one each, and be it the only one a second */
+    all = 0;
+    for (int i = 0; i < N; i++) {
+        guards[i] = (struct rpc_guard){.n_preface = 24};
+        b.n = 0;
+        add_frame(&b, RST_STREAM, 0, 4);
+        assert_int_equal(rpc_guard_feed(&guards[i], &shared, b.at, b.n, NS_PER_S), RPC_GUARD_GOOD);
+    }
+    shared.max_resets_per_second = limits.max_resets_per_second;
     guards[0] = (struct rpc_guard){.n_preface = 24}; /* later there is room again */
     for (int r = 0; r < 20; r++) {
         b.n = 0;
