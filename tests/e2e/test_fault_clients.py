@@ -372,19 +372,24 @@ def test_f18_a_cancel_tells_the_tokens_that_its_slow_reader_gets(plumbing):  # n
     assert told == n > 50
 
 
-def test_f18_what_a_stalled_reader_leaves_unread_is_bounded(plumbing):  # noqa: F811
-    """Its sequence pauses before 64 KiB are kept for it, makes nothing more while it is paused, and goes on where it reads again."""
-    p = slow(plumbing, 1000)
+@pytest.mark.parametrize("what", ["bytes", "tokens"])
+def test_f18_what_a_stalled_reader_leaves_unread_is_bounded(plumbing, what):  # noqa: F811
+    """Its sequence pauses before 64 KiB or 1,024 tokens are kept for it, makes nothing more while it is paused, and goes on where it
+    reads again."""
+    p = slow(plumbing, 1000, *(["--max-pending-tokens", "1000000"] if what == "bytes" else []))
     peer, stream = stalled_reader(p)
     p.wait(lambda: p.worker_load().n_paused == 1, "its sequence pauses", 20)
     time.sleep(0.2)
     n, at = generated(p), time.monotonic()
-    assert refused(p, "pending_bytes") == 1
+    assert refused(p, f"pending_{what}") == 1 == refused(p, "pending_bytes") + refused(p, "pending_tokens")
     time.sleep(1)
     assert generated(p) == n and p.worker_load().n_paused == 1, "a paused sequence goes on"
     n_bytes = take(p, peer, stream, n)
     print(f"{n} tokens in {n_bytes} bytes were kept for it, read {time.monotonic() - at:.1f} s later")
-    assert 32 << 10 <= n_bytes <= (64 << 10) + (1 << 10 if LONG else 8 << 10)  # and what was under way as it paused
+    if what == "tokens":
+        assert 768 <= n <= 1024
+    else:
+        assert 32 << 10 <= n_bytes <= (64 << 10) + (1 << 10 if LONG else 8 << 10)  # and what was under way as it paused
     p.wait(lambda: generated(p) > n + 100, "it goes on once it reads")
     peer.close()
     p.wait(lambda: p.worker_load().n_running == 0, "it is cancelled")
