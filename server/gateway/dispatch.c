@@ -5,18 +5,18 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "server/gateway/admit.h"
 #include "server/gateway/gateway.h"
-#include "server/gateway/identity.h"
 #include "server/gateway/link.h"
 #include "server/gateway/relay.h"
 #include "server/gateway/service.h"
 #include "server/gateway/ticker.h"
+#include "server/gateway/waiting.h"
 
 /* So many requests more than the least busy replica may the home of a session carry: a prefix found
  * again is worth a wait, a queue is not. */
 enum { HOME_MAX_BUSIER = 8 };
-enum { RESERVED_SHARE = 8 };
-enum { RETRY_MIN_MS = 50, RETRY_MAX_MS = 30000, REFUSED_MS = 50 };
+enum { REFUSED_MS = 50 };
 
 /* A link that keeps more than its places back has none to give once they are taken. */
 static bool has_room(struct link *link)
@@ -99,138 +99,7 @@ bool gateway_still_loaded(struct gateway *gateway, const char *model, const char
     return rc == 0;
 }
 
-/* --- admission --- */
-
-/* How full a version is. */
-struct fill {
-    uint64_t n_waiting; /* for a replica or at one for a place, after those who wait have theirs */
-    bool has_place;     /* some replica would run one more at once */
-    bool is_behind;     /* somebody waits here whose turn is not after the relay's */
-    bool has_room;      /* some replica would take one more, to run or to queue */
-    double ends_per_ms;
-};
-
-struct dispatch_walk dispatch_walk(const struct gateway *gateway)
-{
-    return (struct dispatch_walk){gateway->retrying, gateway->waiting};
-}
-
-const struct relay *dispatch_walk_on(struct dispatch_walk *walk)
-{
-    const struct relay *relay = walk->next;
-    if (!relay) {
-        relay = walk->others;
-        walk->others = NULL;
-    }
-    walk->next = relay ? relay->next_waiting : NULL;
-    return relay;
-}
-
-static bool waits_for(const struct relay *waiting, const struct relay *relay)
-{
-    return strcmp(waiting->model, relay->model) == 0 &&
-           strcmp(waiting->version, relay->version) == 0;
-}
-
-/* A place that is free while somebody waits here is his: the ticker is about to give it to him. */
-static void measure(struct gateway *gateway, const struct relay *relay, struct fill *out)
-{
-    uint64_t n_free = 0, n_here = 0;
-    const struct relay *r;
-    *out = (struct fill){0};
-    pthread_mutex_lock(&gateway->lock);
-    for (uint32_t i = 0; i < gateway->n_links; i++) {
-        struct link_queue queue;
-        struct link *link = gateway->links[i];
-        if (!link_serves(link, relay->model, relay->version) || !link_usable(link))
-            continue;
-        link_get_queue(link, &queue);
-        out->n_waiting += queue.n_waiting;
-        out->has_room |= !queue.holds || queue.n_live < queue.n_places;
-        if (queue.n_live < queue.n_places && !queue.n_waiting)
-            n_free += queue.n_places - queue.n_live;
-        out->ends_per_ms += queue.interval_ns ? (double)NS_PER_MS / (double)queue.interval_ns : 0;
-    }
-    for (struct dispatch_walk walk = dispatch_walk(gateway); (r = dispatch_walk_on(&walk));) {
-        if (!waits_for(r, relay))
-            continue;
-        n_here++;
-        out->is_behind |= atomic_load(&r->priority) >= atomic_load(&relay->priority);
-    }
-    pthread_mutex_unlock(&gateway->lock);
-    out->has_place = n_free > n_here;
-    out->n_waiting += n_here > n_free ? n_here - n_free : 0;
-}
-
-/* What the relay's caller has of its version, running or waiting. */
-static uint64_t n_live_of_caller(struct gateway *gateway, const struct relay *relay)
-{
-    uint64_t n = 0;
-    const struct relay *r;
-    pthread_mutex_lock(&gateway->lock);
-    for (uint32_t i = 0; i < gateway->n_links; i++)
-        if (link_serves(gateway->links[i], relay->model, relay->version))
-            n += link_n_live_of(gateway->links[i], relay->caller);
-    for (struct dispatch_walk walk = dispatch_walk(gateway); (r = dispatch_walk_on(&walk));)
-        n += waits_for(r, relay) && strcmp(r->caller, relay->caller) == 0;
-    pthread_mutex_unlock(&gateway->lock);
-    return n;
-}
-
-/* Places in the queue that one caller cannot take while others have none: the last ones are for
- * callers who have fewer requests than that. Without API keys all are one caller's. */
-static uint64_t n_reserved(const struct relay *relay, uint64_t limit)
-{
-    return strcmp(relay->caller, GATEWAY_ANONYMOUS) == 0 ? 0 : limit / RESERVED_SHARE;
-}
-
-static bool is_full(struct gateway *gateway, const struct relay *relay, const struct fill *fill,
-                    uint64_t limit)
-{
-    uint64_t reserved = n_reserved(relay, limit);
-    if (fill->has_place || fill->n_waiting + reserved < limit)
-        return false;
-    return fill->n_waiting >= limit || n_live_of_caller(gateway, relay) >= reserved;
-}
-
-/* Until half of those that wait now have had their turn: earlier there is hardly a place, and who
- * was refused should not come back all at once. */
-static uint32_t retry_ms(const struct fill *fill)
-{
-    double ms = fill->ends_per_ms > 0 ? (double)fill->n_waiting / 2 / fill->ends_per_ms : 1000;
-    return ms < RETRY_MIN_MS ? RETRY_MIN_MS : ms > RETRY_MAX_MS ? RETRY_MAX_MS : (uint32_t)ms;
-}
-
-static bool has_expired(const struct relay *relay, struct error *err)
-{
-    bool expired = clock_now_ns() >= relay->deadline_ns;
-    if (expired)
-        error_set(err, STATUS_DEADLINE_EXCEEDED, "the deadline passed while no replica had it");
-    return expired;
-}
-
-/* Under the admission lock, which a new request holds until it is where it waits or runs. */
-static int admit(struct gateway *gateway, struct relay *relay, struct fill *out_fill,
-                 struct error *err)
-{
-    uint64_t limit = gateway->config.limits.max_queued;
-    if (has_expired(relay, err))
-        return err->status;
-    measure(gateway, relay, out_fill);
-    if (is_full(gateway, relay, out_fill, limit)) {
-        error_set(err, STATUS_RESOURCE_EXHAUSTED,
-                  "model: %llu requests of \"%s\" version \"%s\" wait, limit %llu%s",
-                  (unsigned long long)out_fill->n_waiting, relay->model, relay->version,
-                  (unsigned long long)limit,
-                  out_fill->n_waiting < limit ? ", the last places are for other callers" : "");
-        err->retry_after_ms = retry_ms(out_fill);
-        return error_reason(err, "QUEUE_FULL");
-    }
-    if (!out_fill->has_place)
-        gateway_count_refusal(gateway, LIMIT_CONCURRENT);
-    relay->admitted = true;
-    return 0;
-}
+/* --- refusals --- */
 
 void dispatch_count_refusal(struct gateway *gateway, const struct error *err)
 {
@@ -277,90 +146,6 @@ static int without_replica(struct gateway *gateway, struct relay *relay, bool wa
     return err->status;
 }
 
-static bool goes_before(const struct relay *a, const struct relay *b)
-{
-    int32_t of_a = atomic_load(&a->priority), of_b = atomic_load(&b->priority);
-    if (of_a != of_b)
-        return of_a > of_b;
-    if (a->wait_round != b->wait_round)
-        return a->wait_round < b->wait_round;
-    return a->arrived_ns < b->arrived_ns;
-}
-
-/* Callers take turns: the n-th of one that waits comes beside the n-th of another, from the round
- * on that is first now. Under the gateway's lock. */
-static uint64_t next_round(const struct gateway *gateway, const struct relay *relay)
-{
-    uint64_t first = 0, own = 0;
-    const struct relay *r;
-    for (struct dispatch_walk walk = dispatch_walk(gateway); (r = dispatch_walk_on(&walk));) {
-        if (!first || r->wait_round < first)
-            first = r->wait_round;
-        if (r->wait_round >= own && strcmp(r->caller, relay->caller) == 0)
-            own = r->wait_round + 1;
-    }
-    first = first ? first : gateway->last_round;
-    first = first ? first : 1;
-    return own > first ? own : first;
-}
-
-/* Where to begin to look for a relay's place. What is put back comes behind what was put back
- * before it, also where new ones have come after that. */
-static struct relay **begin_at(struct gateway *gateway, const struct relay *relay)
-{
-    if (gateway->waiting && !goes_before(relay, gateway->last_waiting))
-        return &gateway->last_waiting->next_waiting;
-    if (gateway->last_kept && !goes_before(relay, gateway->last_kept))
-        return &gateway->last_kept->next_waiting;
-    return &gateway->waiting;
-}
-
-/* By priority, then in turns, then by age. */
-void dispatch_wait(struct gateway *gateway, struct relay *relay)
-{
-    relay_retain(relay);
-    pthread_mutex_lock(&gateway->lock);
-    bool is_new = !relay->wait_round;
-    if (is_new)
-        relay->wait_round = next_round(gateway, relay);
-    struct relay **at = begin_at(gateway, relay);
-    while (*at && !goes_before(relay, *at))
-        at = &(*at)->next_waiting;
-    relay->next_waiting = *at;
-    *at = relay;
-    if (!relay->next_waiting)
-        gateway->last_waiting = relay;
-    if (!is_new)
-        gateway->last_kept = relay;
-    atomic_store(&gateway->has_waiting, true);
-    pthread_mutex_unlock(&gateway->lock);
-}
-
-/* Begins to go through all that wait. By the ticker, as the next one. */
-static void retry_all(struct gateway *gateway)
-{
-    pthread_mutex_lock(&gateway->lock);
-    if (gateway->waiting)
-        gateway->last_round = gateway->waiting->wait_round;
-    gateway->retrying = gateway->waiting;
-    gateway->waiting = NULL;
-    gateway->last_waiting = gateway->last_kept = NULL;
-    pthread_mutex_unlock(&gateway->lock);
-}
-
-/* The next one to look at, with its reference; NULL: none. It is on no list then, so that under the
- * admission lock it has to get where it is counted again. */
-static struct relay *next_to_retry(struct gateway *gateway)
-{
-    pthread_mutex_lock(&gateway->lock);
-    struct relay *relay = gateway->retrying;
-    if (relay)
-        gateway->retrying = relay->next_waiting;
-    atomic_store(&gateway->has_waiting, gateway->retrying || gateway->waiting);
-    pthread_mutex_unlock(&gateway->lock);
-    return relay;
-}
-
 static void wake_ticker(struct gateway *gateway)
 {
     pthread_mutex_lock(&gateway->lock);
@@ -394,11 +179,34 @@ void dispatch_wait_again(struct gateway *gateway, struct relay *relay)
 {
     struct error err;
     if (may_wait(gateway, relay, true)) {
-        dispatch_wait(gateway, relay);
+        waiting_add(gateway, relay);
         return;
     }
     without_replica(gateway, relay, true, &err);
     relay_end(relay, &err);
+}
+
+/* Versions of which one that waits found no place, each by that request. For the others behind it
+ * there is none either, this time: what comes free meanwhile is for who waits first. */
+struct full_versions {
+    struct relay *relays[16]; /* retained; further ones are looked for again */
+    uint32_t n;
+};
+
+static bool is_among(const struct full_versions *full, const struct relay *relay)
+{
+    for (uint32_t i = 0; full && i < full->n; i++)
+        if (waiting_for_same(full->relays[i], relay))
+            return true;
+    return false;
+}
+
+static void add_full(struct full_versions *full, struct relay *relay)
+{
+    if (!full || full->n == sizeof(full->relays) / sizeof(full->relays[0]) || is_among(full, relay))
+        return;
+    relay_retain(relay);
+    full->relays[full->n++] = relay;
 }
 
 /* Every replica has all it may have at once: one of them will have a place. */
@@ -410,8 +218,9 @@ static bool all_full(struct gateway *gateway, const struct relay *relay)
 }
 
 /* To a replica or into the list. Negative: it ends with *err, which the caller tells it holding no
- * lock. */
-static int place(struct gateway *gateway, struct relay *relay, struct error *err)
+ * lock. full: of this pass through the list, or NULL. */
+static int place(struct gateway *gateway, struct relay *relay, struct full_versions *full,
+                 struct error *err)
 {
     char numerics_id[sizeof(relay->numerics_id)];
     uint64_t n_freed = atomic_load(&gateway->n_freed);
@@ -422,15 +231,16 @@ static int place(struct gateway *gateway, struct relay *relay, struct error *err
     pthread_mutex_unlock(&relay->lock);
     if (ended)
         return 0;
-    if (has_expired(relay, err))
+    if (admit_has_expired(relay, err))
         return err->status;
     if (refused_ns && clock_now_ns() - refused_ns < REFUSED_MS * NS_PER_MS) {
-        dispatch_wait(gateway, relay); /* whole prompts are not for asking again and again */
+        waiting_add(gateway, relay); /* whole prompts are not for asking again and again */
         return 0;
     }
     const struct wish wish = {
         relay->model, relay->version, numerics_id, relay->request->session_key, true, NULL};
-    struct link *link = pick(gateway, &wish);
+    bool is_full = is_among(full, relay);
+    struct link *link = is_full ? NULL : pick(gateway, &wish);
     int rc = link ? link_submit(link, relay, err) : STATUS_UNAVAILABLE;
     bool had_link = link != NULL;
     link_release(link);
@@ -440,9 +250,12 @@ static int place(struct gateway *gateway, struct relay *relay, struct error *err
     bool was_lost = lost_ns || had_link;
     if (!lost_ns && rc == STATUS_RESOURCE_EXHAUSTED)
         return rc;
-    if ((had_link || !all_full(gateway, relay)) && !may_wait(gateway, relay, was_lost))
+    is_full = is_full || (!had_link && all_full(gateway, relay));
+    if (is_full)
+        add_full(full, relay);
+    else if (!may_wait(gateway, relay, was_lost))
         return without_replica(gateway, relay, was_lost, err);
-    dispatch_wait(gateway, relay);
+    waiting_add(gateway, relay);
     if (atomic_load(&gateway->n_freed) != n_freed)
         wake_ticker(gateway); /* a place came free when it was on no list */
     return 0;
@@ -458,11 +271,11 @@ static void refuse(struct gateway *gateway, struct relay *relay, struct error *e
  * the ticker gives it to whose turn it is. */
 static int enter(struct gateway *gateway, struct relay *relay, struct error *err)
 {
-    struct fill fill = {0};
-    int rc = admit(gateway, relay, &fill, err);
+    struct admit_fill fill = {0};
+    int rc = admit_request(gateway, relay, &fill, err);
     if (rc || !fill.is_behind)
-        return rc ? rc : place(gateway, relay, err);
-    dispatch_wait(gateway, relay);
+        return rc ? rc : place(gateway, relay, NULL, err);
+    waiting_add(gateway, relay);
     if (fill.has_room)
         wake_ticker(gateway);
     return 0;
@@ -473,7 +286,7 @@ void gateway_dispatch(struct gateway *gateway, struct relay *relay)
     struct error err;
     int rc;
     if (relay->admitted) {
-        rc = place(gateway, relay, &err);
+        rc = place(gateway, relay, NULL, &err);
     } else {
         pthread_mutex_lock(&gateway->admission_lock);
         rc = enter(gateway, relay, &err);
@@ -500,14 +313,14 @@ void dispatch_elsewhere(struct gateway *gateway, struct relay *relay, const stru
 }
 
 /* True: there may be another. */
-static bool retry_next(struct gateway *gateway)
+static bool retry_next(struct gateway *gateway, struct full_versions *full)
 {
     struct error err;
     int rc = 0;
     pthread_mutex_lock(&gateway->admission_lock);
-    struct relay *relay = next_to_retry(gateway);
+    struct relay *relay = waiting_next(gateway);
     if (relay)
-        rc = place(gateway, relay, &err);
+        rc = place(gateway, relay, full, &err);
     pthread_mutex_unlock(&gateway->admission_lock);
     if (rc)
         refuse(gateway, relay, &err);
@@ -517,18 +330,21 @@ static bool retry_next(struct gateway *gateway)
 
 void dispatch_retry_waiting(struct gateway *gateway)
 {
+    struct full_versions full = {.n = 0};
     if (atomic_load(&gateway->has_waiting))
-        retry_all(gateway);
-    while (atomic_load(&gateway->has_waiting) && retry_next(gateway))
+        waiting_begin(gateway);
+    while (atomic_load(&gateway->has_waiting) && retry_next(gateway, &full))
         ;
+    while (full.n > 0)
+        relay_release(full.relays[--full.n]);
     text_retry_waiting(gateway);
 }
 
 void dispatch_end_waiting(struct gateway *gateway)
 {
     struct relay *relay;
-    retry_all(gateway);
-    while ((relay = next_to_retry(gateway))) {
+    waiting_begin(gateway);
+    while ((relay = waiting_next(gateway))) {
         struct error err;
         without_replica(gateway, relay, true, &err);
         relay_end(relay, &err);

@@ -1,6 +1,6 @@
-/* dispatch.h: whether a new request may enter, which replica a request goes to, and the list of
- * those that wait for one. gateway_pick_link, gateway_still_loaded and gateway_dispatch (gateway.h)
- * are here too. Any thread unless said otherwise.
+/* dispatch.h: which replica a request goes to, a new one that may enter (admit.h) and one that
+ * waits (waiting.h). gateway_pick_link, gateway_still_loaded and gateway_dispatch (gateway.h) are
+ * here too. Any thread unless said otherwise.
  *
  * The queue is the replicas' own: they know priorities, fairness and what a prompt costs. Here it
  * is counted, over all replicas of a version, so that what is too much is refused at once; and
@@ -12,19 +12,9 @@ struct gateway;
 struct link;
 struct relay;
 
-/* Into the list of those that wait for a replica; the ticker goes through it. Retains the relay. */
-void dispatch_wait(struct gateway *gateway, struct relay *relay);
-/* The same for a request whose replica was lost and that another one refuses: only until the time
- * for a resume is over, then it ends. No lock is held. */
+/* A request whose replica was lost and that another one refuses waits (waiting.h), but only until
+ * the time for a resume is over, then it ends. No lock is held. */
 void dispatch_wait_again(struct gateway *gateway, struct relay *relay);
-/* All that wait for a replica: those that the ticker has yet to look at, then the others. Under
- * gateway->lock. */
-struct dispatch_walk {
-    const struct relay *next, *others;
-};
-struct dispatch_walk dispatch_walk(const struct gateway *gateway);
-/* NULL: that was the last one. */
-const struct relay *dispatch_walk_on(struct dispatch_walk *walk);
 /* A replica carries one request less: who waits is looked at now. */
 void dispatch_place_free(struct gateway *gateway);
 /* Counts a refusal by its reason, whoever refused. */

@@ -11,12 +11,12 @@
 #include "proto/http/http_server.h"
 #include "proto/rpc/rpc_health.h"
 #include "proto/rpc/rpc_server.h"
-#include "server/gateway/dispatch.h"
 #include "server/gateway/gateway.h"
 #include "server/gateway/link.h"
 #include "server/gateway/meter.h"
 #include "server/gateway/metrics_vllm.h"
 #include "server/gateway/relay.h"
+#include "server/gateway/waiting.h"
 
 enum {
     FAMILY_WAITING,
@@ -177,7 +177,7 @@ static uint64_t count_waiting(const struct gateway *gateway, const route *r)
 {
     uint64_t n = 0;
     const struct relay *relay;
-    for (struct dispatch_walk walk = dispatch_walk(gateway); (relay = dispatch_walk_on(&walk));)
+    for (struct waiting_walk walk = waiting_walk(gateway); (relay = waiting_walk_on(&walk));)
         n += strcmp(relay->model, r->model) == 0 && strcmp(relay->version, r->version) == 0;
     return n;
 }
