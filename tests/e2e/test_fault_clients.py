@@ -591,7 +591,7 @@ def test_f20_silent_connections_beside_live_streams(one):
         asked = time.monotonic()
         one.manager_stub().ListModels(one.stubs.manager.ListModelsRequest(), timeout=1)
         print(f"the manager's socket answers in {1e3 * (time.monotonic() - asked):.0f} ms")
-        assert connections(target) <= 128
+        assert connections(target) <= 128 + 2  # one that is refused is open for a moment, in each thread that accepts
         time.sleep(HANDSHAKE_S + 1)
         assert connections(target) <= CLIENTS + 8, "silent connections stay past the handshake's time"
         load.wait_tokens(CLIENTS * 5)
