@@ -555,7 +555,7 @@ def test_the_cli_reaches_a_server_with_tls_and_keys(tenants, tmp_path):
     load = ["bench", "serve", "smol", "--clients", "65", "--requests", "70", "--prompt-tokens", "2", "--max-tokens", "1", "--json",
             "--server", tenants.address, *tls]
     report = json.loads(tenants.cli(*load, "--api-key-file", key_file).stdout)
-    assert report["requests"]["ok"] == 70 and report["connections"] == 2 and report["max_in_flight"] == 65
+    assert report["requests"]["ok"] == 70 and report["connections"] == 2 and 32 < report["max_in_flight"] <= 65  # the first end soon
     refused = tenants.cli(*load, check=False)
     assert refused.returncode == 1 and "API_KEY_MISSING" in refused.stderr
 
