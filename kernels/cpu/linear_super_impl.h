@@ -20,7 +20,6 @@ enum {
     MAX_PANELS = 2,
     MAX_TILE_ROWS = 6,
     PREFETCH_ROWS = 1, /* at most: with more, two panels are two streams and slower than memory */
-    PREFETCH_BYTES = 4096,
 };
 
 /* What a tile reads and where it puts: panels (or halves of one) with their codes, as packed or as
@@ -170,7 +169,8 @@ ALWAYS_INLINE void super_sub_block(const struct super_place *a, const uint8_t *c
 #pragma GCC unroll 2
         for (int p = 0; p < n_panels; p++) {
             if (code_bits == f.bits && n_rows <= PREFETCH_ROWS && g < f.bits)
-                __builtin_prefetch(codes[p] + PREFETCH_BYTES + g * 64);
+                __builtin_prefetch(codes[p] + g * 64); /* all lines of the run at once: further
+                                                          ahead the processor itself is faster */
             w[p] = super_codes(codes[p], code_bits, g);
             if (keep != NULL)
                 vi_store(keep[p] + g * 64, w[p]);
@@ -260,8 +260,8 @@ ALWAYS_INLINE void super_products(const struct linear_job *job, uint32_t row,
             for (int p = 0; p < n_panels; p++)
                 s[m][p] = vi_zero();
         if (!super_is_direct(f) && code_bits == f.bits && n_rows <= PREFETCH_ROWS)
-            for (int i = 0; i < (f.offsets ? 8 : 5); i++) /* scales of the super-block ahead */
-                __builtin_prefetch(scales[0] + src->scale_super + i * 64);
+            for (int i = 0; i < (f.offsets ? 8 : 5); i++) /* scales of the super-block */
+                __builtin_prefetch(scales[0] + i * 64);
         for (uint32_t r = 0; r < n; r++) {
 #pragma GCC unroll 2
             for (uint32_t h = 0; h < n_halves; h++)
