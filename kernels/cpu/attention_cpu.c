@@ -18,7 +18,7 @@ enum {
     MAX_SPLITS = 256,
     MIN_PARALLEL = 1 << 16, /* multiplications below which the caller works alone */
     PARTS_AT = 4 << 20,     /* results of splits, in the caller's scratch */
-    PARTS_BYTES = 2 << 20,
+    PARTS_BYTES = 4 << 20,
 };
 
 struct attention_job {
@@ -29,7 +29,7 @@ struct attention_job {
     const struct kv_layer *kv;
     const struct attention_rows *rows;
     const struct attention_params *params;
-    uint32_t rows_per_tile;
+    uint32_t rows_per_tile, n_threads;
     uint64_t grain; /* queries × partitions of an item of a split, about; UINT64_MAX: no splits */
     _Atomic uint32_t next;
     _Atomic uint32_t done[MAX_SPLITS]; /* items of each split */
@@ -172,7 +172,11 @@ static void run_item(struct attention_job *job, const struct walk *w, uint32_t m
         job->inner->attention(&tile, stream_scratch(job->stream, member));
         return;
     }
-    uint32_t n_runs = ((w->last - w->first) * w->n_groups + w->run - 1) / w->run;
+    uint32_t last = w->last * w->n_groups;
+    uint32_t n_runs = (last - w->first * w->n_groups + w->run - 1) / w->run;
+    uint32_t others = (job->n_threads - 1) * w->run; /* units that they take meanwhile */
+    if (others < last - w->end)
+        tile.unit_next = w->end + others;
     tile.parts =
         (float *)(void *)((uint8_t *)stream_scratch(job->stream, 0) + PARTS_AT) + w->i_floats;
     job->inner->attention(&tile, stream_scratch(job->stream, member));
@@ -239,11 +243,11 @@ int attention_cpu(struct stream *s, struct tensor *y, const struct tensor *q,
                                 .rows = rows,
                                 .params = params,
                                 .rows_per_tile = ROWS_PER_TILE,
+                                .n_threads = thread_pool_size(stream_cpu(s)->pool),
                                 .grain = UINT64_MAX};
-    uint32_t n_threads = thread_pool_size(job.stream->pool);
-    bool parallel = n_threads > 1 && is_large(&job);
+    bool parallel = job.n_threads > 1 && is_large(&job);
     if (parallel)
-        size_items(&job, n_threads);
+        size_items(&job, job.n_threads);
     run_job(s, share_items, &job, parallel);
     return 0;
 }

@@ -123,8 +123,9 @@ static void walk_units(const struct attention_tile *t, const struct attention_sc
             prepare_queries(&at->t, &at->s); /* the first of the group */
         if (!kv_is_tiled(t->kv))
             at->part = untiled_partition(&at->t, &s, u / t->n_groups * PART, longest);
-        if (u + 1 < t->unit_end)
-            find_unit(t, &s, u + 1, next);
+        uint32_t after = u + 1 < t->unit_end ? u + 1 : t->unit_next;
+        if (after > u)
+            find_unit(t, &s, after, next);
         for (uint32_t j = 0; j < PART_TILES; j++)
             set_next(&at->part, &next->part, j);
         prepare_partition(&at->t, &at->s, &at->part);

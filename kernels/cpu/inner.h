@@ -55,6 +55,7 @@ struct attention_tile {
     uint32_t window;
     float scale, softcap;
     uint32_t unit_begin, unit_end;
+    uint32_t unit_next; /* fetched meanwhile, where it is one after unit_begin */
     float *parts; /* NULL: all that the rows see is among the units, and y is written. Else the
                      results of the units go here … */
     uint32_t parts_begin; /* … [partitions from this one on][n_rows · n_heads] results */
