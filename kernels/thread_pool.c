@@ -60,7 +60,7 @@ struct thread_pool {
     atomic_bool stop;       /* a late member may look while it is told */
     struct place *places;   /* [n_threads] */
     struct member *members; /* [n_threads - 1] */
-    struct fetching caller_fetching;
+    _Alignas(CACHE_LINE) struct fetching caller_fetching;
     /* The job: read by whoever has claimed one of its items, so never while it changes. */
     _Alignas(CACHE_LINE) thread_pool_item_fn *fn;
     void *job;

@@ -288,7 +288,7 @@ int act_prepare_cpu(struct stream *s, struct act *base, const struct tensor *x, 
     act->base.kinds = kinds;
     act->k_pad = (x->n_cols + ACT_RUN - 1) / ACT_RUN * ACT_RUN;
     struct prepare_job job = {act, x, segments, inner_of(s->ops), 1};
-    bool parallel = (uint64_t)x->n_rows * x->n_cols >= MIN_PARALLEL;
+    bool parallel = x->n_rows > 1 && (uint64_t)x->n_rows * x->n_cols >= MIN_PARALLEL;
     if (kinds & (ACT_F32 | ACT_BF16))
         run_job(s, regroup_rows, &job, parallel);
     if (!(kinds & ACT_INT8))

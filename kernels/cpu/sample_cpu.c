@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "kernels/cpu/ops_cpu.h"
 #include "kernels/cpu/sample_math.h"
 #include "kernels/cpu/sample_nucleus.h"
 #include "kernels/cpu/sample_passes.h"
@@ -328,7 +329,6 @@ int sample_rows_cpu(struct stream *s, const struct tensor *logits,
     if (logits->dtype != DTYPE_F32 || !logits->n_cols || logits->n_cols > SAMPLE_MAX_VOCAB)
         return STATUS_INTERNAL;
     struct sample_job job = {stream_cpu(s), logits, params, results};
-    if (logits->n_rows)
-        thread_pool_run(job.stream->pool, sample_share, &job);
+    run_job(s, sample_share, &job, logits->n_rows > 1);
     return 0;
 }
