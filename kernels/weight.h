@@ -45,7 +45,8 @@ int weight_init(const struct op_table *ops, const struct weight_desc *desc, void
 /* Packs n_rows raw rows (each dtype_row_bytes(source, k_total)) as local rows [row_begin, row_begin
  * + n_rows). row_begin is a multiple of WEIGHT_PACK_ROWS; only the last chunk may have another
  * length. Any thread; disjoint chunks may run at once. FAILED_PRECONDITION names the row where a
- * value is not finite. */
+ * value is not finite; an embedding is kept as it is, and a row that is not finite ends what reads
+ * it. */
 int weight_pack_rows(const struct op_table *ops, struct weight *weight, uint32_t row_begin,
                      uint32_t n_rows, const void *raw, struct error *err);
 

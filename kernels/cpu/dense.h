@@ -7,7 +7,7 @@
  * BF16: activations are rounded to bf16 (nearest, ties to even), and of weights and activations
  * what is nearer to 0 than DENSE_TINY is 0. The chain takes each pair of columns odd one first:
  * k = 1, 0, 3, 2, … (counted from the weight's first column; a column beyond the last is 0). That
- * is what vdpbf16ps computes, on the processors tried bit for bit, except that it takes subnormal
+ * is what vdpbf16ps computes (tried before its set is taken), except that it takes subnormal
  * numbers for 0. With DENSE_TINY none can occur: every product is a multiple of 2^-124, and so is
  * every sum. So FMA and vdpbf16ps agree. In the kernel set "f32" the same chain reads activations
  * that are not rounded.
@@ -16,6 +16,8 @@
  * both from 0, their sum added to the total. A kernel set built on it has another `numerics` name;
  * layout and rounding serve it as they are: a run of 32 columns of a BF16 panel is one tile. */
 #pragma once
+
+#include <stdbool.h>
 
 #include "kernels/cpu/inner.h"
 
@@ -31,6 +33,9 @@ void linear_dense_avx2(const struct linear_job *job, const struct linear_share *
 void linear_dense_avx512(const struct linear_job *job, const struct linear_share *share);
 /* BF16 by vdpbf16ps, the others as linear_dense_avx512. */
 void linear_dense_bf16_avx512(const struct linear_job *job, const struct linear_share *share);
+/* Whether vdpbf16ps computes on this processor, which has it, what is said above. Any thread; tried
+ * once. */
+bool dense_dot_bf16_checks(void);
 
 /* One row of a dense weight in f32: rows of a tied head are looked up like an embedding's. */
 void dense_row(const struct weight_cpu *w, uint32_t row, float *y);

@@ -63,8 +63,11 @@ void ref_layer_norm(float *y, const float *x, const float *w, const float *b, ui
     for (uint32_t i = 0; i < n; i++)
         squares[i % LANES] = fmaf(x[i] - mean, x[i] - mean, squares[i % LANES]);
     float scale = 1.0f / sqrtf(ref_sum_lanes(squares) / (float)n + eps);
-    for (uint32_t i = 0; i < n; i++)
-        y[i] = (x[i] - mean) * scale * w[i] + (b != NULL ? b[i] : 0.0f);
+    for (uint32_t i = 0; i < n; i++) {
+        y[i] = (x[i] - mean) * scale * w[i];
+        if (b != NULL)
+            y[i] += b[i];
+    }
 }
 
 void ref_add(float *y, const float *x, uint32_t n)

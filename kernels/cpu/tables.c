@@ -2,6 +2,7 @@
 
 #include "base/cpu.h"
 #include "base/error.h"
+#include "kernels/cpu/dense.h"
 #include "kernels/cpu/linear_amx.h"
 #include "kernels/cpu/ops_cpu.h"
 #include "kernels/cpu/sample_cpu.h"
@@ -71,8 +72,8 @@ int op_table_cpu(const char *name, const struct op_table **out_ops, struct error
     bool has_avx512 = cpu->avx512 && cpu->avx512_vnni;
     const struct need best_first[] = {
         {"amx", why_no_amx(), &amx, why_no_amx()[0] == '\0'},
-        {"avx512_bf16", "AVX-512 F, BW, VL, DQ, VNNI and BF16", &avx512_bf16,
-         has_avx512 && cpu->avx512_bf16},
+        {"avx512_bf16", "AVX-512 F, BW, VL, DQ, VNNI and a BF16 that adds as documented",
+         &avx512_bf16, has_avx512 && cpu->avx512_bf16 && dense_dot_bf16_checks()},
         {"avx512", "AVX-512 F, BW, VL, DQ and VNNI", &avx512, has_avx512},
         {"avx2", "AVX2, FMA and F16C", &avx2, cpu->avx2},
         {"ref", "", &ref, true},

@@ -68,9 +68,10 @@ static int lay_out_integer(struct weight_cpu *w, struct error *err)
 {
     bool is_int4 = w->format == PACK_INT4 || w->format == PACK_INT4_PLAIN;
     uint32_t limit = is_int4 ? INT4_MAX_K : w->format == PACK_SUPER ? SUPER_MAX_K : INT8_MAX_K;
-    if (w->base.k_local > limit)
+    /* a row's scale is that of all its columns: so is the bound of a sum over a part of them */
+    if (w->base.k_total > limit)
         return error_set(err, STATUS_INVALID_ARGUMENT, "weight: %u columns of %s, limit %u",
-                         w->base.k_local, dtype_name((enum dtype)w->base.source), limit);
+                         w->base.k_total, dtype_name((enum dtype)w->base.source), limit);
     w->base.act_kind = ACT_INT8;
     w->base.n_partial_planes = is_int4 ? 1 : 2;
     w->k_pad = (uint32_t)round_up(w->base.k_local, RUN_K);
