@@ -284,6 +284,27 @@ static void fill_request(struct load *load, struct parts *p)
     p->request.speculate = c->n_drafts >= 0 ? &p->speculate : NULL;
 }
 
+/* There is no connection for another request: it has failed. An error where there is none at all.
+ */
+static int count_unconnected(struct load *load, const struct error *err)
+{
+    struct bench_results *r = load->results;
+    int code = status_to_grpc(err->status);
+    if (load->n_connections < 2 || !load->counts)
+        return err->status;
+    pthread_mutex_lock(&load->lock);
+    if (!r->first_error.status)
+        r->first_error = *err;
+    load->n_phase_started++;
+    load->n_ended++;
+    r->n_started++;
+    r->n_failed++;
+    r->by_code[code >= 0 && code < BENCH_CODES ? code : 2]++;
+    r->end_ns = clock_now_ns();
+    pthread_mutex_unlock(&load->lock);
+    return 0;
+}
+
 static void set_live(struct load *load, struct slot *slot, bool live)
 {
     struct bench_results *r = load->results;
@@ -304,7 +325,7 @@ static int start_request(struct load *load, int64_t due_ns, struct error *err)
     struct parts parts;
     int rc = pick_connection(load, &connection, err);
     if (rc)
-        return rc;
+        return count_unconnected(load, err);
     fill_request(load, &parts);
     load->free = slot->next;
     *slot = (struct slot){.load = load, .connection = connection, .counts = load->counts};
@@ -353,7 +374,8 @@ static void cancel_all(struct load *load)
 
 struct phase {
     uint64_t n_requests; /* 0: until end_ns */
-    int64_t end_ns;      /* 0: until n_requests */
+    uint32_t most_live;
+    int64_t end_ns; /* 0: until n_requests */
     double rate;
     struct bench_random arrivals;
     int64_t due_ns; /* of the next arrival */
@@ -396,6 +418,18 @@ static bool has_more(struct load *load, const struct phase *phase)
            (!phase->end_ns || clock_now_ns() < phase->end_ns);
 }
 
+/* Arrivals that were due before the time was over, and for which there was no room until then. */
+static void count_missed(struct load *load, struct phase *phase)
+{
+    uint64_t n = load->n_phase_started;
+    while (phase->rate > 0 && phase->due_ns < phase->end_ns &&
+           (!phase->n_requests || n < phase->n_requests)) {
+        phase->due_ns += bench_random_arrival_ns(&phase->arrivals, phase->rate);
+        load->results->n_missed++;
+        n++;
+    }
+}
+
 /* Starts what is due and waits for every end. */
 static int run_phase(struct load *load, struct phase *phase, struct error *err)
 {
@@ -409,9 +443,10 @@ static int run_phase(struct load *load, struct phase *phase, struct error *err)
         reap(load);
         bool due = more && (phase->rate <= 0 || phase->due_ns <= clock_now_ns());
         bool over = !more && !load->n_live;
-        if (!over && (!due || !load->free))
-            wait_a_moment(load, phase, more && load->free);
-        bool start = due && load->free;
+        bool room = load->free && load->n_live < phase->most_live;
+        if (!over && (!due || !room))
+            wait_a_moment(load, phase, more && room);
+        bool start = due && room;
         pthread_mutex_unlock(&load->lock);
         if (over)
             break;
@@ -427,12 +462,17 @@ static int run_phase(struct load *load, struct phase *phase, struct error *err)
         }
         tell(load, &told_ns);
     }
+    if (!rc && !load->stopped)
+        count_missed(load, phase);
     return rc;
 }
 
 static int warm_up(struct load *load, struct error *err)
 {
-    struct phase phase = {.n_requests = load->config->n_warmup};
+    uint32_t most = load->config->n_clients;
+    if (load->config->rate > 0 && most > BENCH_WARMUP_CLIENTS)
+        most = BENCH_WARMUP_CLIENTS;
+    struct phase phase = {.n_requests = load->config->n_warmup, .most_live = most};
     int rc = phase.n_requests ? run_phase(load, &phase, err) : 0;
     if (!rc && load->warmup_error.status) {
         *err = load->warmup_error;
@@ -445,7 +485,7 @@ static int warm_up(struct load *load, struct error *err)
 static int run_load(struct load *load, struct error *err)
 {
     const struct bench_load_config *c = load->config;
-    struct phase phase = {.n_requests = c->n_requests, .rate = c->rate};
+    struct phase phase = {.n_requests = c->n_requests, .most_live = c->n_clients, .rate = c->rate};
     bench_random_init(&phase.arrivals, c->seed, UINT64_MAX);
     load->counts = true;
     load->results->start_ns = load->results->end_ns = clock_now_ns();

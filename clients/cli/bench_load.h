@@ -20,7 +20,7 @@
 struct bench_prompts;
 struct rpc_client;
 
-enum { BENCH_CODES = 17, BENCH_MAX_CLIENTS = 4096 };
+enum { BENCH_CODES = 17, BENCH_MAX_CLIENTS = 4096, BENCH_WARMUP_CLIENTS = 32 };
 
 struct bench_load_config {
     const char *model, *version;
@@ -30,7 +30,8 @@ struct bench_load_config {
     double rate;             /* arrivals per second; 0: closed loop */
     uint64_t n_requests;     /* 0: as many as the time allows */
     int64_t duration_ns;     /* none starts after; 0: n_requests alone count */
-    uint64_t n_warmup;       /* requests before, in a closed loop, that do not count */
+    uint64_t n_warmup;       /* requests before, in a closed loop (of at most BENCH_WARMUP_CLIENTS
+                                where the load is open), that do not count */
     uint64_t timeout_ms;     /* of a request; 0: none */
     bool ignore_eos, chat;
     double temperature; /* 0: greedy */
@@ -48,9 +49,10 @@ struct bench_load_config {
 struct bench_results {
     int64_t start_ns, end_ns; /* of what counts: its first request, its last end */
     uint64_t n_started, n_ok, n_failed, n_cancelled;
-    uint64_t n_short; /* of the good ones: ended before max_tokens */
-    uint64_t n_good;  /* of them: within every SLO */
-    uint64_t n_late;  /* arrivals that waited for one of n_clients to end */
+    uint64_t n_short;  /* of the good ones: ended before max_tokens */
+    uint64_t n_good;   /* of them: within every SLO */
+    uint64_t n_late;   /* arrivals that waited for one of n_clients to end */
+    uint64_t n_missed; /* arrivals that still did when the time was over: never started */
     uint64_t by_code[BENCH_CODES];
     uint64_t n_input_tokens, n_cached_tokens, n_output_tokens, n_messages;
     uint64_t n_drafted_tokens, n_accepted_tokens; /* of those that ended well */
@@ -61,8 +63,9 @@ struct bench_results {
     bool interrupted;
 };
 
-/* Runs the load. A request that fails is counted; an error is returned where there can be none at
- * all (no connection, no memory, a failed warm-up). *out_results (large: not for the stack) is
+/* Runs the load. A request that fails is counted, one for which no further connection could be made
+ * too; an error is returned where there can be none at all (no connection, no memory, a failed
+ * warm-up). *out_results (large: not for the stack) is
  * valid on success. */
 int bench_load_run(const struct bench_load_config *config, struct bench_results *out_results,
                    struct error *err);

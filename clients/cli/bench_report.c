@@ -84,8 +84,9 @@ static void add_counts(const struct bench_results *r, struct strbuf *out)
     strbuf_printf(out,
                   ", \"requests\": {\"started\": %" PRIu64 ", \"ok\": %" PRIu64
                   ", \"failed\": %" PRIu64 ", \"cancelled\": %" PRIu64 ", \"ended_early\": %" PRIu64
-                  ", \"delayed\": %" PRIu64 "}, \"errors\": {",
-                  r->n_started, r->n_ok, r->n_failed, r->n_cancelled, r->n_short, r->n_late);
+                  ", \"delayed\": %" PRIu64 ", \"missed\": %" PRIu64 "}, \"errors\": {",
+                  r->n_started, r->n_ok, r->n_failed, r->n_cancelled, r->n_short, r->n_late,
+                  r->n_missed);
     const char *comma = "";
     for (int code = 0; code < BENCH_CODES; code++)
         if (r->by_code[code]) {
@@ -104,6 +105,12 @@ static void add_counts(const struct bench_results *r, struct strbuf *out)
                   r->n_input_tokens, r->n_cached_tokens, r->n_output_tokens, r->n_messages);
     strbuf_printf(out, ", \"drafted_tokens\": %" PRIu64 ", \"accepted_tokens\": %" PRIu64,
                   r->n_drafted_tokens, r->n_accepted_tokens);
+}
+
+/* Whom the load meant to serve. */
+static uint64_t n_arrived(const struct bench_results *r)
+{
+    return r->n_started + r->n_missed;
 }
 
 static void add_goodput(const struct bench_load_config *c, const struct bench_results *r,
@@ -126,7 +133,7 @@ static void add_goodput(const struct bench_load_config *c, const struct bench_re
                   "}, \"goodput\": {\"requests\": %" PRIu64
                   ", \"requests_per_second\": %.3f, \"share\": %.4f}",
                   r->n_good, per_second(r, r->n_good),
-                  r->n_started ? (double)r->n_good / (double)r->n_started : 0.0);
+                  n_arrived(r) ? (double)r->n_good / (double)n_arrived(r) : 0.0);
 }
 
 void bench_report_json(const struct bench_setup *setup, const struct bench_results *r,
@@ -199,6 +206,9 @@ static void print_counts(const struct bench_setup *setup, const struct bench_res
         printf("           %" PRIu64 " of the ok ones ended before their last token\n", r->n_short);
     if (r->n_late)
         printf("           %" PRIu64 " arrivals waited until fewer were in flight\n", r->n_late);
+    if (r->n_missed)
+        printf("           %" PRIu64 " arrivals still waited when the time was over\n",
+               r->n_missed);
     for (int code = 0; code < BENCH_CODES; code++)
         if (r->by_code[code])
             printf("errors     %" PRIu64 " %s\n", r->by_code[code],
@@ -246,7 +256,7 @@ void bench_report_print(const struct bench_setup *setup, const struct bench_resu
     print_counts(setup, r);
     if (has_slo(c)) {
         printf("goodput    %.2f requests/s, %" PRIu64 " of %" PRIu64 " within",
-               per_second(r, r->n_good), r->n_good, r->n_started);
+               per_second(r, r->n_good), r->n_good, n_arrived(r));
         if (c->slo_ttft_ms > 0)
             printf(" TTFT %g ms", c->slo_ttft_ms);
         if (c->slo_itl_ms > 0)

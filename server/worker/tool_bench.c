@@ -439,9 +439,10 @@ int tool_bench(const struct settings *settings, struct arena *arena,
         b.n_threads = (uint32_t)b.threads.values[i];
         if (!b.n_threads)
             b.n_threads = settings->place->placement.n_threads;
-        rc = time_threads(&b, err);
-        if (!rc && has_drafts(&b))
-            rc = time_speculation(&b, err);
+        /* first, for what can be wrong with a draft model or its lengths is seen there */
+        rc = has_drafts(&b) ? time_speculation(&b, err) : 0;
+        if (!rc)
+            rc = time_threads(&b, err);
     }
     if (settings->progress)
         fprintf(stderr, "\r\033[K");

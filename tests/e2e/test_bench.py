@@ -126,7 +126,7 @@ def serve(served, *args, **kwargs):
 
 def test_a_closed_loop_counts_every_token(served):
     report = serve(served, "--clients", 3, "--requests", 7, "--warmup", 2, "--prompt-tokens", "20-30", "--max-tokens", "6")
-    assert report["requests"] == {"started": 7, "ok": 7, "failed": 0, "cancelled": 0, "ended_early": 0, "delayed": 0}
+    assert report["requests"] == {"started": 7, "ok": 7, "failed": 0, "cancelled": 0, "ended_early": 0, "delayed": 0, "missed": 0}
     assert report["errors"] == {} and "first_error" not in report and not report["interrupted"]
     assert report["output_tokens"] == 7 * 6 and 7 * 20 <= report["input_tokens"] <= 7 * 30 and report["cached_tokens"] == 0
     assert report["max_in_flight"] == 3 and report["connections"] == 1
@@ -156,6 +156,15 @@ def test_what_arrives_while_the_most_are_in_flight_waits_and_its_time_counts(ser
     report = serve(served, "--rate", 500, "--clients", 1, "--requests", 4, "--prompt-tokens", 4, "--max-tokens", 24)
     assert report["requests"]["ok"] == 4 and report["requests"]["delayed"] >= 2 and report["max_in_flight"] == 1
     assert report["ttft_ms"]["max"] > report["e2e_ms"]["min"]  # the last one waited for the others
+
+
+def test_arrivals_that_never_had_room_are_told(served):
+    """A server that falls behind does not look better for it: who waited until the time was over counts against the goodput."""
+    report = serve(served, "--rate", 200, "--clients", 1, "--duration", "1s", "--prompt-tokens", 4, "--max-tokens", 64, "--slo-e2e-ms", 1e9,
+                   "--warmup", 3)
+    requests = report["requests"]
+    assert requests["ok"] == requests["started"] and requests["missed"] > 0 and 120 < requests["started"] + requests["missed"] < 300
+    assert report["goodput"]["share"] == pytest.approx(requests["ok"] / (requests["started"] + requests["missed"]), abs=1e-4)
 
 
 def test_an_slo_that_nothing_meets(served):
