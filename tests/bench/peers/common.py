@@ -61,7 +61,7 @@ class Load:
 
 
 def served_loads(quick):
-    return [Load(1, 2 if quick else 4), Load(8, 8 if quick else 16), Load(32, 32)]
+    return [Load(1, 2 if quick else 4), Load(8, 16 if quick else 32), Load(32, 64 if quick else 96)]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -182,6 +182,8 @@ def main():
         sluice.prepare(model)
         for peer in peers:
             Comparison(sluice, peer, model, args, rep).run()
+            if sluice.numerics:
+                rep.data["numerics"][f"{model.title} {model.format}"] = sluice.numerics
             rep.save(args.json)
     rep.data["seconds"] = {"install": installed - started, "compare": time.monotonic() - installed}
     rep.data["machine"]["load_at_end"] = os.getloadavg()[0]

@@ -31,6 +31,7 @@ class Sluice:
 
     def prepare(self, model):
         self.path = model.path
+        self.numerics = ""  # as the worker names what it computes in, once it has been timed
 
     def measure(self, work):
         """Tokens per second."""
@@ -40,7 +41,9 @@ class Sluice:
         phase = None
         for line in out.splitlines():
             key, _, value = line.strip().partition(": ")
-            if key == "phase":
+            if key == "numerics_id":
+                self.numerics = value.strip('"')
+            elif key == "phase":
                 phase = value.strip('"')
             elif key == "tokens_per_second" and phase == work.phase:
                 return float(value)

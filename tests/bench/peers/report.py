@@ -32,7 +32,7 @@ class Report:
             "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"), "quick": quick, "sluice": sluice_version,
             "machine": {"cpu": info.get("model name", platform.machine()), "units": units, "cpus": len(os.sched_getaffinity(0)),
                         "load_at_start": os.getloadavg()[0]},
-            "peers": {}, "rows": [], "not_compared": [],
+            "numerics": {}, "peers": {}, "rows": [], "not_compared": [],
         }  # fmt: skip
 
     def peer(self, name, **about):
@@ -67,6 +67,8 @@ class Report:
                f"({', '.join(d['machine']['units'])}), load {d['machine']['load_at_start']:.1f} at the start.",
                "Medians of runs in turn; in brackets smallest and largest. A ratio above 1 is in Sluice's favour.", ""]  # fmt: skip
         out += ["| peer | version | model | precision |", "| --- | --- | --- | --- |"]
+        for model, numerics in d["numerics"].items():
+            out.append(f"| Sluice | {d['sluice']} | {model} | the file's, exact integers; {numerics} |")
         for name, about in d["peers"].items():
             for model, precision in about.get("models", {}).items() or {"": about.get("reason", "")}.items():
                 out.append(f"| {name} | {about.get('version', 'not compared')} | {model} | {precision} |")
