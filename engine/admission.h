@@ -16,8 +16,10 @@ struct error;
 struct admission {
     _Atomic uint64_t ns_per_token;   /* of prefill, smoothed; 0: not yet measured */
     _Atomic uint64_t ns_per_request; /* from its start to its end, smoothed; 0: not yet measured */
+    _Atomic uint32_t n_cached;       /* tokens that prompts find in the cache, at best */
     _Atomic uint32_t n_places, n_used; /* sequences that may run, and do */
-    _Atomic uint64_t *waiting;         /* [max_waiting] packed admission_entry */
+    _Atomic int32_t lowest; /* priority of those that run and may be sent back for a higher one */
+    _Atomic uint64_t *waiting; /* [max_waiting] packed admission_entry */
     uint32_t max_waiting;
     _Atomic uint32_t n_waiting;
 };
@@ -47,6 +49,10 @@ void admission_set_n_waiting(struct admission *admission, uint32_t n);
  * say nothing of prefill and are passed over. */
 void admission_saw_step(struct admission *admission, uint32_t n_rows, uint32_t n_prefill,
                         int64_t step_ns);
+/* In a step prompts began, one of them with so many tokens that the prefix cache had, no other with
+ * more. Whoever asks is taken to find as many as the best of late: a prompt that misses its
+ * deadline costs less than one that is refused and would have met it. */
+void admission_saw_start(struct admission *admission, uint32_t n_cached);
 void admission_saw_end(struct admission *admission, int64_t active_ns);
 
 /* What is asked for. */

@@ -460,6 +460,7 @@ void stats_refresh(struct engine *e, uint32_t n_seen)
                      (uint64_t)s.n_queued - e->n_queued_said - n_seen * ENGINE_INCOMING);
     e->n_queued_said = s.n_queued;
     atomic_store(&e->admission.n_used, s.n_used_slots);
+    atomic_store(&e->admission.lowest, s.lowest_priority);
     struct waiting_list list = {.admission = &e->admission};
     scheduler_each_waiting(e->scheduler, list_waiting, &list);
     admission_set_n_waiting(&e->admission, list.n);

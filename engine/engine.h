@@ -34,7 +34,7 @@ struct engine_config {
     uint32_t max_batch_tokens;       /* rows per step, default 512 */
     uint32_t prefill_chunk_tokens;   /* longest prompt piece per step, default 256 */
     uint32_t target_itl_ms;          /* a step with prompts in it is to take no longer while others
-                                        decode; 0: none; default ENGINE_TARGET_ITL_AUTO: twice a
+                                        decode; 0: none; default ENGINE_TARGET_ITL_AUTO: 7/4 of a
                                         step without prompts in which all decode that
                                         run or wait */
     uint32_t max_input_tokens;       /* of a prompt; default 0: what the context leaves */

@@ -325,6 +325,8 @@ static bool run_step(struct engine *e)
         return false;
     for (uint32_t i = 0; i < plan.n_started; i++)
         events_mark(e, plan.started[i]);
+    if (plan.n_begun)
+        admission_saw_start(&e->admission, plan.most_cached);
     int rc = execute(e, &plan, &err);
     if (rc) {
         scheduler_commit(e->scheduler);

@@ -95,6 +95,8 @@ struct sequence {
     uint32_t n_hashed;   /* full blocks known to the prefix cache, */
     uint64_t chain_node; /* and the node of the last of them */
     uint64_t last_step;
+    bool begun;           /* since it runs, rows of it were in a step */
+    bool overdue;         /* it was last in a step long ago */
     uint64_t passed_step; /* in which it had its turn for a piece */
 
     struct request_output *output; /* engine; NULL in tests of the scheduler alone */
@@ -140,8 +142,10 @@ struct request {
     enum request_state state;
     uint64_t arrival; /* order of arrival: the time, in ns */
     bool paused;
+    bool yields; /* marked, while it is found out who gives places to a waiting one */
     struct request *prev, *next;           /* all live requests */
     struct request *wait_prev, *wait_next; /* of its caller's queue */
+    bool waits_lasting;                    /* counted there as one that decodes for a while */
     struct request *age_prev, *age_next;   /* of all that wait, by arrival */
     uint32_t i_caller;                     /* its entry in fair_share */
     uint32_t n_cached_tokens, n_preemptions;

@@ -310,28 +310,40 @@ int64_t scheduler_next_deadline(const struct scheduler *sched)
 
 /* --- a step --- */
 
+/* Where a step has not rows for all: who was passed over in so many steps goes first, whatever its
+ * priority, and prompts that wait have a part of the rows. */
+enum { MOST_PASSED_OVER = 8, PROMPTS_PART = 4 };
+
 static bool waited_longer(const struct sequence *a, const struct sequence *b)
 {
-    if (a->request->priority != b->request->priority)
+    if (a->overdue != b->overdue)
+        return a->overdue;
+    if (!a->overdue && a->request->priority != b->request->priority)
         return a->request->priority > b->request->priority;
     return a->last_step != b->last_step ? a->last_step < b->last_step : runs_before(a, b);
 }
 
 static void schedule_decodes(struct scheduler *sched)
 {
-    uint32_t n = 0;
+    uint32_t n = 0, most = sched->cfg.max_rows, part = most / PROMPTS_PART;
+    bool prompts = scheduler_queue_len(sched->queue) && sched->n_free_slots;
     for (uint32_t i = 0; i < sched->n_running; i++) {
         struct sequence *seq = sched->running[i];
         if (seq->state != SEQUENCE_RUNNING || seq->request->paused)
             continue;
+        seq->overdue = sched->n_steps > seq->last_step + MOST_PASSED_OVER;
         if (sequence_decodes(seq))
             sched->order[n++] = seq;
+        else
+            prompts = true;
         if (sequence_decodes(seq) || (seq->n_ids > seq->n_replayed && !seq->n_computed))
             sched->plan.n_decode_ready++;
     }
-    if (n > sched->cfg.max_rows) {
+    if (prompts)
+        most -= part < SCHEDULER_LEAST_PREFILL_ROWS ? part : SCHEDULER_LEAST_PREFILL_ROWS;
+    if (n > most) {
         sort_sequences(sched->order, n, waited_longer);
-        n = sched->cfg.max_rows;
+        n = most;
     }
     n = blocks_make_room(sched, sched->order, n);
     uint32_t n_roomy = 0;
@@ -452,6 +464,17 @@ void scheduler_each_waiting(const struct scheduler *sched, scheduler_waiting_fn 
     }
 }
 
+static int32_t lowest_priority(const struct scheduler *sched)
+{
+    int32_t lowest = INT32_MAX;
+    for (uint32_t i = 0; i < sched->n_running; i++) {
+        const struct request *r = sched->running[i]->request;
+        if (!r->n_preemptions && r->priority < lowest)
+            lowest = r->priority;
+    }
+    return lowest;
+}
+
 void scheduler_get_stats(const struct scheduler *sched, struct scheduler_stats *out_stats)
 {
     uint64_t queued = 0;
@@ -462,6 +485,7 @@ void scheduler_get_stats(const struct scheduler *sched, struct scheduler_stats *
         .n_running = sched->n_active,
         .n_paused = sched->n_paused,
         .n_ready = count_ready(sched),
+        .lowest_priority = lowest_priority(sched),
         .n_used_slots = sched->n_running,
         .n_blocks = kv_cache_n_blocks(sched->kv),
         .n_blocks_free = kv_cache_n_free(sched->kv),

@@ -43,6 +43,7 @@ struct step_batch;
 enum {
     SCHEDULER_AGE_TURN = 16,
     SCHEDULER_LEAST_PREFILL_ROWS = 8, /* of a step, where a prompt waits */
+    SCHEDULER_LASTING_TOKENS = 32,    /* who generates fewer does not set the pace of others */
 };
 
 struct scheduler_config {
@@ -54,7 +55,7 @@ struct scheduler_config {
     uint32_t prefill_chunk_tokens; /* longest piece of a prompt per step */
     uint32_t max_requests;         /* that live */
     int64_t target_step_ns;        /* of a step in which sequences decode and prompts are computed;
-                                      0: none; SCHEDULER_TARGET_AUTO: twice one without prompts in
+                                      0: none; SCHEDULER_TARGET_AUTO: 7/4 of one without prompts in
                                       which all decode that run or wait */
     bool prefix_cache;
     bool share_generated; /* generated tokens' KV equals prompt tokens' to the bit (roles P ≡ D) */
@@ -84,6 +85,8 @@ struct scheduler_plan {
     uint32_t n_drafted;             /* the last so many samples are of drafted tokens' rows */
     struct request *const *started; /* that left the queue for this step */
     uint32_t n_started;
+    uint32_t n_begun;        /* prompts and replays that begin, */
+    uint32_t most_cached;    /* and how many tokens of one the prefix cache had at most */
     uint32_t n_decode_rows;  /* rows of sequences that went on decoding, */
     uint32_t n_decode_ready; /* sequences that could have: those, and the preempted ones */
     uint32_t n_prefill_rows;
@@ -94,7 +97,9 @@ struct scheduler_stats {
     uint32_t n_queued, n_running, n_paused; /* requests */
     uint32_t
         n_ready; /* requests a step should move: not paused, and not behind paused ones alone */
-    uint32_t n_used_slots;                             /* sequences that run */
+    int32_t lowest_priority; /* of those that run and may be sent back for a higher one; INT32_MAX:
+                                none may */
+    uint32_t n_used_slots;   /* sequences that run */
     uint32_t n_blocks, n_blocks_free, n_blocks_cached; /* free includes cached */
     uint64_t queued_tokens; /* prompt tokens that wait for prefill, queued or running */
     uint64_t n_preemptions, n_prefix_hit_tokens, n_prefix_query_tokens;

@@ -8,6 +8,7 @@ void blocks_release(struct scheduler *sched, struct sequence *seq)
     kv_cache_clear(sched->kv, seq->slot);
     draft_cut(seq->draft, 0);
     seq->n_computed = 0;
+    seq->begun = false;
     seq->n_hashed = 0;
     seq->chain_node = PREFIX_ROOT;
 }
@@ -190,7 +191,7 @@ static uint32_t next_hit(struct scheduler *sched, const struct sequence *seq, ui
                              tokens_of_block(sched, seq, i_block), node);
 }
 
-bool blocks_can_start(struct scheduler *sched, const struct sequence *seq, uint32_t spare)
+uint32_t blocks_missing(struct scheduler *sched, const struct sequence *seq, uint32_t spare)
 {
     uint32_t bs = sched->cfg.block_size, n_hits = 0, n_hits_free = 0, block;
     uint64_t node = PREFIX_ROOT;
@@ -199,7 +200,8 @@ bool blocks_can_start(struct scheduler *sched, const struct sequence *seq, uint3
         n_hits_free += kv_cache_n_refs(sched->kv, block) == 0;
     }
     uint32_t n_blocks = (sequence_n_tokens(seq) + bs - 1) / bs;
-    return kv_cache_n_free(sched->kv) - n_hits_free >= n_blocks - n_hits + spare;
+    uint32_t wanted = n_blocks - n_hits + n_hits_free + spare, n_free = kv_cache_n_free(sched->kv);
+    return wanted > n_free ? wanted - n_free : 0;
 }
 
 void blocks_attach_prefix(struct scheduler *sched, struct sequence *seq)
@@ -212,10 +214,6 @@ void blocks_attach_prefix(struct scheduler *sched, struct sequence *seq)
         seq->chain_node = node;
     }
     seq->n_computed = seq->n_hashed * sched->cfg.block_size;
-    if (!sched->prefix)
-        return;
-    sched->n_prefix_query_tokens += sequence_n_tokens(seq);
-    sched->n_prefix_hit_tokens += seq->n_computed;
 }
 
 void blocks_record(struct scheduler *sched, struct sequence *seq)
@@ -245,6 +243,7 @@ void blocks_fork(struct scheduler *sched, const struct sequence *leader, struct 
     /* Where the leader found the prompt's last token in the cache, a choice without tokens of its
      * own computes it again, for its logits. */
     seq->n_computed = seq->n_ids || seq->samples ? n_prompt : n_prompt - 1;
+    seq->begun = true;
     seq->n_hashed = 0;
     seq->chain_node = PREFIX_ROOT;
     kv_cache_share(sched->kv, leader->slot, seq->slot, (seq->n_computed + bs - 1) / bs);

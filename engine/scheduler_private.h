@@ -108,8 +108,9 @@ uint32_t blocks_make_room(struct scheduler *sched, struct sequence **seqs, uint3
 uint32_t blocks_reserve(struct scheduler *sched, struct sequence *seq, uint32_t n_rows, bool force);
 /* Lets go of blocks behind the sequence's computed tokens: those of drafts that were wrong. */
 void blocks_trim(struct scheduler *sched, struct sequence *seq);
-/* Whether a sequence without blocks can start: all its tokens and `spare` blocks besides. */
-bool blocks_can_start(struct scheduler *sched, const struct sequence *seq, uint32_t spare);
+/* How many blocks are not free that a sequence without blocks needs to start: those of all its
+ * tokens that the cache does not have, and `spare` ones besides. */
+uint32_t blocks_missing(struct scheduler *sched, const struct sequence *seq, uint32_t spare);
 /* Attaches the cached blocks that the tokens of a sequence without blocks begin with. */
 void blocks_attach_prefix(struct scheduler *sched, struct sequence *seq);
 /* Records the sequence's full blocks. */

@@ -63,6 +63,19 @@ static void start_sequence(struct scheduler *sched, struct sequence *seq)
         seq->n_charged = seq->n_computed; /* found in the cache: it cost nothing */
 }
 
+/* Its first piece is in the step: what the cache had of it is counted once. */
+static void count_begun(struct scheduler *sched, struct sequence *seq)
+{
+    seq->begun = true;
+    sched->plan.n_begun++;
+    if (seq->n_computed > sched->plan.most_cached)
+        sched->plan.most_cached = seq->n_computed;
+    if (!sched->prefix)
+        return;
+    sched->n_prefix_query_tokens += sequence_n_tokens(seq);
+    sched->n_prefix_hit_tokens += seq->n_computed;
+}
+
 /* Blocks that a prompt leaves free as it starts, for those that decode. */
 static uint32_t spare_blocks(const struct scheduler *sched)
 {
@@ -73,7 +86,7 @@ static uint32_t spare_blocks(const struct scheduler *sched)
 static enum piece schedule_piece(struct scheduler *sched, struct sequence *seq, bool force)
 {
     if (!kv_cache_table_len(sched->kv, seq->slot)) {
-        if (!force && !blocks_can_start(sched, seq, spare_blocks(sched)))
+        if (!force && blocks_missing(sched, seq, spare_blocks(sched)))
             return PIECE_NO_BLOCKS;
         start_sequence(sched, seq);
     }
@@ -90,6 +103,8 @@ static enum piece schedule_piece(struct scheduler *sched, struct sequence *seq, 
     n = blocks_reserve(sched, seq, n, force);
     if (!n)
         return PIECE_NO_BLOCKS;
+    if (!seq->begun)
+        count_begun(sched, seq);
     batch_emit(sched, seq, n);
     sched->plan.n_prefill_rows += n;
     sched->last_caller = seq->request->i_caller;
@@ -115,6 +130,7 @@ static void activate(struct scheduler *sched, struct request *r, int64_t now_ns)
         seq->state = i == r->leader ? SEQUENCE_RUNNING : SEQUENCE_FORKING;
         seq->slot = sched->free_slots[--sched->n_free_slots];
         seq->n_computed = seq->n_hashed = seq->n_rows = 0;
+        seq->begun = false;
         seq->chain_node = PREFIX_ROOT;
         sched->running[sched->n_running++] = seq;
     }
@@ -124,26 +140,46 @@ static void activate(struct scheduler *sched, struct request *r, int64_t now_ns)
 static bool has_room_for(struct scheduler *sched, const struct request *r, uint32_t spare)
 {
     return r->n_live <= sched->n_free_slots &&
-           blocks_can_start(sched, &r->choices[r->leader], spare);
+           !blocks_missing(sched, &r->choices[r->leader], spare);
 }
 
-/* Of whom has several requests running while the caller of `r`, who has had no more, has none: one
- * of those that have most, of the lowest priority; of those the one with the least lost work. */
+/* Whether `v`, which runs, may give its place to `r`, which waits: it is of a lower priority and
+ * has not been sent back before; or its caller has several requests running while that of `r`, who
+ * has had no more, has none. */
+static bool may_yield(const struct scheduler *sched, const struct request *v,
+                      const struct request *r)
+{
+    if (v->yields || v->priority > r->priority)
+        return false;
+    if (v->priority < r->priority && !v->n_preemptions)
+        return true;
+    return !sched->n_active_of[r->i_caller] && sched->n_active_of[v->i_caller] > 1 &&
+           fair_share_counter(sched->share, v->i_caller) >=
+               fair_share_counter(sched->share, r->i_caller);
+}
+
+static uint64_t lost_tokens(const struct scheduler *sched, const struct request *v)
+{
+    uint64_t lost = 0;
+    for (uint32_t c = 0; c < v->n_choices; c++)
+        if (v->choices[c].state == SEQUENCE_RUNNING)
+            lost += scheduler_lost_tokens(sched, &v->choices[c]);
+    return lost;
+}
+
+/* Who yields to `r` next: of the lowest priority, one of a caller that has most; of those the one
+ * with the least lost work. */
 static struct request *find_yielding(const struct scheduler *sched, const struct request *r)
 {
     struct request *best = NULL;
-    uint64_t counter = fair_share_counter(sched->share, r->i_caller), best_lost = 0;
+    uint64_t best_lost = 0;
     uint32_t best_n = 0;
     for (uint32_t i = 0; i < sched->n_running; i++) {
         struct request *v = sched->running[i]->request;
         uint32_t n = sched->n_active_of[v->i_caller];
-        uint64_t lost = 0;
-        if (n < 2 || v->priority > r->priority || (best && v->priority > best->priority) ||
-            fair_share_counter(sched->share, v->i_caller) < counter)
+        if (!may_yield(sched, v, r) || (best && v->priority > best->priority))
             continue;
-        for (uint32_t c = 0; c < v->n_choices; c++)
-            if (v->choices[c].state == SEQUENCE_RUNNING)
-                lost += scheduler_lost_tokens(sched, &v->choices[c]);
+        uint64_t lost = lost_tokens(sched, v);
         if (best && v->priority == best->priority &&
             (n < best_n || (n == best_n && lost >= best_lost)))
             continue;
@@ -154,16 +190,48 @@ static struct request *find_yielding(const struct scheduler *sched, const struct
     return best;
 }
 
+/* Blocks that come free with `v`, unless others have them too. */
+static uint32_t blocks_of(const struct scheduler *sched, const struct request *v)
+{
+    uint32_t n = 0;
+    for (uint32_t c = 0; c < v->n_choices; c++)
+        if (v->choices[c].state == SEQUENCE_RUNNING)
+            n += kv_cache_table_len(sched->kv, v->choices[c].slot);
+    return n;
+}
+
+/* Finds out who yields to `r`, as few as make room enough for it: out[max_seqs]. Returns how many;
+ * 0 where it has room, or would have none if all of them yielded. */
+static uint32_t find_all_yielding(struct scheduler *sched, const struct request *r,
+                                  struct request **out)
+{
+    uint32_t n = 0, places = sched->n_free_slots, blocks = 0;
+    uint32_t missing = blocks_missing(sched, &r->choices[r->leader], 1 + sched->n_running / 8);
+    struct request *v;
+    while ((places < r->n_live || blocks < missing) && (v = find_yielding(sched, r))) {
+        v->yields = true;
+        sched->n_active_of[v->i_caller]--;
+        places += v->n_live;
+        blocks += blocks_of(sched, v);
+        out[n++] = v;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        sched->n_active_of[out[i]->i_caller]++;
+        out[i]->yields = false;
+    }
+    return places >= r->n_live && blocks >= missing ? n : 0;
+}
+
 /* A prompt that takes a good part of all blocks waits for them: it would cost too many others. */
 void prompts_make_place(struct scheduler *sched)
 {
-    struct request *r = scheduler_queue_peek(sched->queue, NULL), *v;
-    uint32_t spare = 1 + sched->n_running / 8;
-    if (!r || sched->n_active_of[r->i_caller] ||
+    struct request *r = scheduler_queue_peek(sched->queue, NULL);
+    if (!r || !find_yielding(sched, r) ||
         sequence_n_tokens(&r->choices[r->leader]) > sched->cfg.n_blocks / 4 * sched->cfg.block_size)
         return;
-    while (!has_room_for(sched, r, spare) && (v = find_yielding(sched, r)))
-        scheduler_send_back(sched, v);
+    uint32_t n = find_all_yielding(sched, r, sched->started); /* in this step nobody has, yet */
+    for (uint32_t i = 0; i < n; i++)
+        scheduler_send_back(sched, sched->started[i]);
 }
 
 /* --- the step's prompts --- */
@@ -260,14 +328,23 @@ static void schedule_alone(struct scheduler *sched, int64_t now_ns)
     schedule_piece(sched, &r->choices[r->leader], true);
 }
 
+/* Whether it will decode beside others for a while. */
+static bool is_lasting(const struct sequence *seq)
+{
+    return sequence_decodes(seq) || seq->request->max_tokens >= SCHEDULER_LASTING_TOKENS;
+}
+
 /* A step without prompts, if all that run or wait for a slot decoded already: where many wait,
  * those few that decode would soon go at that pace anyway, and the sooner the others join, the
- * fewer steps it takes for all. Steps that all had as many rows of decode do not tell what one more
- * costs: no more than two of a prompt's, which do the same work. */
+ * fewer steps it takes for all. Those with a few tokens to generate are gone before that. Steps
+ * that all had as many rows of decode do not tell what one more costs: no more than two of a
+ * prompt's, which do the same work. */
 static int64_t decode_ns_of_all(const struct scheduler *sched, struct step_shape all)
 {
     struct step_shape as_rows;
-    uint32_t n = sched->n_running + scheduler_queue_len(sched->queue);
+    uint32_t n = scheduler_queue_n_lasting(sched->queue);
+    for (uint32_t i = 0; i < sched->n_running; i++)
+        n += is_lasting(sched->running[i]);
     n = n < sched->cfg.max_seqs ? n : sched->cfg.max_seqs;
     if (!all.n_decode || n <= all.n_decode)
         return step_time_predict(&sched->time, &all);
@@ -287,8 +364,8 @@ int64_t prompts_limit_ns(const struct scheduler *sched, const struct step_shape 
     if (!target)
         return 0;
     if (target == SCHEDULER_TARGET_AUTO) { /* a step without prompts has its drafts too */
-        int64_t decode_ns = decode_ns_of_all(sched, *shape);
-        limit = decode_ns < (INT64_MAX - draft_ns) / 2 ? 2 * decode_ns + draft_ns : INT64_MAX;
+        int64_t quarter_ns = decode_ns_of_all(sched, *shape) / 4;
+        limit = quarter_ns < (INT64_MAX - draft_ns) / 7 ? 7 * quarter_ns + draft_ns : INT64_MAX;
     }
     return limit > 0 ? limit : 1;
 }

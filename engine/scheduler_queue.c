@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "engine/fair_share.h"
 #include "engine/request.h"
+#include "engine/scheduler.h"
 
 /* A caller's requests, by priority, then arrival. */
 struct line {
@@ -17,7 +18,7 @@ struct scheduler_queue {
     const struct fair_share *share;
     struct line *lines; /* [max_callers] */
     uint32_t *busy;     /* [max_callers] callers with requests, in no order */
-    uint32_t n_busy, n_requests;
+    uint32_t n_busy, n_requests, n_lasting;
     struct request *oldest, *newest; /* all of them, by arrival */
 };
 
@@ -81,6 +82,8 @@ void scheduler_queue_add(struct scheduler_queue *q, struct request *r)
     *(r->wait_next ? &r->wait_next->wait_prev : &line->last) = r;
     add_by_age(q, r);
     q->n_requests++;
+    r->waits_lasting = r->max_tokens >= SCHEDULER_LASTING_TOKENS;
+    q->n_lasting += r->waits_lasting;
 }
 
 void scheduler_queue_remove(struct scheduler_queue *q, struct request *r)
@@ -92,6 +95,7 @@ void scheduler_queue_remove(struct scheduler_queue *q, struct request *r)
     *(r->age_next ? &r->age_next->age_prev : &q->newest) = r->age_prev;
     r->wait_prev = r->wait_next = r->age_prev = r->age_next = NULL;
     q->n_requests--;
+    q->n_lasting -= r->waits_lasting;
     if (line->first)
         return;
     assert(q->busy[line->i_busy] == r->i_caller);
@@ -158,4 +162,9 @@ uint64_t scheduler_queue_least(const struct scheduler_queue *q, int32_t priority
 uint32_t scheduler_queue_len(const struct scheduler_queue *q)
 {
     return q->n_requests;
+}
+
+uint32_t scheduler_queue_n_lasting(const struct scheduler_queue *q)
+{
+    return q->n_lasting;
 }

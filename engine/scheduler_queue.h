@@ -28,3 +28,5 @@ bool scheduler_queue_has_caller(const struct scheduler_queue *queue, uint32_t i_
  * any. */
 uint64_t scheduler_queue_least(const struct scheduler_queue *queue, int32_t priority);
 uint32_t scheduler_queue_len(const struct scheduler_queue *queue);
+/* How many of them may generate SCHEDULER_LASTING_TOKENS or more. */
+uint32_t scheduler_queue_n_lasting(const struct scheduler_queue *queue);

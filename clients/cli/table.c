@@ -98,7 +98,7 @@ static const struct option_spec deploy_specs[] = {
     {"max-total-tokens", 0, OPTION_U64, CLI_OPTION(max_total_tokens), "0", "N",
      "tokens of a prompt and an answer to it; 0: the context", 0, 16777216},
     {"target-itl-ms", 0, OPTION_U64, CLI_OPTION(target_itl_ms), NULL, "N",
-     "time between two tokens that steps with prompts in them aim at; 0: none; default: twice a "
+     "time between two tokens that steps with prompts in them aim at; 0: none; default: 7/4 of a "
      "step without prompts in which all decode that run or wait",
      0, 60000},
     {"speculate", 0, OPTION_U64, CLI_OPTION(speculate), "0", "N",

@@ -83,8 +83,8 @@ static const struct grouped_spec table[] = {
       "tokens of a prompt and an answer to it; 0: the context", 0, 1 << 24}},
     {GROUP_SIZE,
      {"target-itl-ms", 0, OPTION_STRING, FIELD(target_itl), "auto", "N",
-      "time between two tokens that steps with prompts in them aim at; 0: none; auto: twice a step "
-      "without prompts in which all decode that run or wait",
+      "time between two tokens that steps with prompts in them aim at; 0: none; auto: 7/4 of a "
+      "step without prompts in which all decode that run or wait",
       0, 0}},
     {GROUP_SIZE,
      {"prefix-cache", 0, OPTION_BOOL, FIELD(prefix_cache), "true", NULL,

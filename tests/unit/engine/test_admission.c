@@ -18,6 +18,7 @@ static struct admission make(uint32_t n_places)
     struct error err;
     assert_int_equal(admission_init(&a, N_WAITING, &err), 0);
     a.n_places = n_places;
+    a.lowest = INT32_MAX;
     return a;
 }
 
@@ -105,6 +106,39 @@ static void test_a_flood_refuses_its_own_caller_only(void **state)
     admission_fini(&a);
 }
 
+/* A long prompt that the prefix cache has, as others' were of late, is not refused for its length;
+ * nor do those like it count that wait. */
+static void test_what_the_cache_has_is_not_counted(void **state)
+{
+    (void)state;
+    struct admission a = make(0);
+    for (int i = 0; i < 50; i++)
+        admission_saw_step(&a, 256, 256, 256 * 20000);
+    assert_int_equal(ask(&a, "", 0, 4100, 1), 4100 * 20000);
+    admission_saw_start(&a, 4000);
+    assert_int_equal(ask(&a, "", 0, 4100, 1), 100 * 20000);
+    wait_for(&a, "", 0, 3, 4300);
+    assert_int_equal(ask(&a, "", 0, 4100, 1), (3 * 300 + 100) * 20000);
+    for (int i = 0; i < 300; i++) /* it fades */
+        admission_saw_start(&a, 0);
+    assert_int_equal(ask(&a, "", 0, 4100, 1), (3 * 4300 + 4100) * 20000);
+    admission_fini(&a);
+}
+
+/* A place of a lower priority is as good as a free one. */
+static void test_places_of_lower_priorities_add_no_wait(void **state)
+{
+    (void)state;
+    struct admission a = make(10);
+    for (int i = 0; i < 50; i++)
+        admission_saw_end(&a, 2 * NS_PER_S);
+    a.n_used = 10;
+    a.lowest = -3;
+    assert_int_equal(ask(&a, "", -3, 10, 1) / NS_PER_MS, 200);
+    assert_int_equal(ask(&a, "", -2, 10, 1), 0);
+    admission_fini(&a);
+}
+
 static void test_extremes_do_not_overflow(void **state)
 {
     (void)state;
@@ -127,6 +161,8 @@ int main(void)
         cmocka_unit_test(test_prefill_rate_and_tokens_ahead),
         cmocka_unit_test(test_places_taken_add_their_wait),
         cmocka_unit_test(test_a_flood_refuses_its_own_caller_only),
+        cmocka_unit_test(test_what_the_cache_has_is_not_counted),
+        cmocka_unit_test(test_places_of_lower_priorities_add_no_wait),
         cmocka_unit_test(test_extremes_do_not_overflow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

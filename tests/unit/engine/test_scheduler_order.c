@@ -227,6 +227,114 @@ static void test_deadlines_queue_prefill_and_decode(void **state)
     bench_close(b);
 }
 
+static void add_all(struct bench *b, struct request **r, uint32_t n, uint32_t n_tokens,
+                    int32_t priority, const char *caller)
+{
+    for (uint32_t i = 0; i < n; i++)
+        scheduler_add(b->sched, r[i] = bench_make(b, i, 4, n_tokens, 1, priority, caller));
+}
+
+static void finish_all(struct bench *b, struct request **r, uint32_t n)
+{
+    while (bench_step(b))
+        ;
+    for (uint32_t i = 0; i < n; i++) {
+        bench_assert_answer(r[i], true);
+        request_release(r[i]);
+    }
+    bench_close(b);
+}
+
+/* What all who would yield leave is not enough: nobody is sent back for it. Where it is, as few as
+ * make the places. */
+static void test_many_choices_send_nobody_back_for_nothing(void **state)
+{
+    (void)state;
+    static const char *const callers[] = {"b", "c", "d", "e", "f", "g"};
+    struct bench *b = &bench;
+    struct request *r[9];
+    bench_open(b, &bench_small);
+    add_all(b, r, 2, 60, 0, "a");
+    for (uint32_t i = 0; i < 6; i++)
+        add_all(b, &r[2 + i], 1, 60, 0, callers[i]);
+    assert_true(bench_step(b));
+    scheduler_add(b->sched, r[8] = bench_make(b, 8, 4, 10, 4, 0, "h"));
+    for (uint32_t i = 0; i < 20; i++)
+        assert_true(bench_step(b));
+    assert_int_equal(r[0]->n_preemptions + r[1]->n_preemptions, 0);
+    assert_int_equal(b->plan.n_decode_rows, 8);
+    finish_all(b, r, 9);
+
+    bench_open(b, &bench_small);
+    add_all(b, r, 6, 60, 0, "a");
+    add_all(b, &r[6], 2, 60, 0, "b");
+    assert_true(bench_step(b));
+    scheduler_add(b->sched, r[8] = bench_make(b, 8, 4, 10, 4, 0, "h"));
+    for (uint32_t i = 0; i < 3; i++)
+        assert_true(bench_step(b));
+    struct scheduler_stats s;
+    scheduler_get_stats(b->sched, &s);
+    assert_int_equal(s.n_preemptions, 4);
+    assert_int_equal(r[8]->state, REQUEST_ACTIVE);
+    assert_int_equal(r[6]->n_preemptions + r[7]->n_preemptions, 0);
+    finish_all(b, r, 9);
+}
+
+/* A request takes the place of one of a lower priority, which goes on where it was and then keeps
+ * its place: higher ones that never let up do not send it back for ever. */
+static void test_a_higher_priority_takes_a_place_once(void **state)
+{
+    (void)state;
+    struct bench *b = &bench;
+    struct request *r[4];
+    struct scheduler_config cfg = bench_small;
+    cfg.max_seqs = 2;
+    bench_open(b, &cfg);
+    add_all(b, r, 1, 60, -1, "");
+    add_all(b, &r[1], 1, 60, 0, "");
+    for (uint32_t i = 0; i < 10; i++)
+        assert_true(bench_step(b));
+    add_all(b, &r[2], 1, 5, 7, "");
+    assert_true(bench_step(b));
+    assert_int_equal(r[2]->state, REQUEST_ACTIVE);
+    assert_int_equal(r[0]->state, REQUEST_WAITING); /* the lowest, not the one of 0 */
+    assert_int_equal(r[1]->n_preemptions, 0);
+    while (r[0]->state == REQUEST_WAITING)
+        assert_true(bench_step(b));
+    add_all(b, &r[3], 1, 5, 7, "");
+    assert_true(bench_step(b));
+    assert_int_equal(r[0]->n_preemptions, 1);
+    assert_int_equal(r[0]->state, REQUEST_ACTIVE);
+    assert_int_equal(r[1]->state, REQUEST_WAITING);
+    finish_all(b, r, 4);
+}
+
+/* More decode than a step has rows: prompts get on all the same, and so do low priorities. */
+static void test_few_rows_everybody_gets_on(void **state)
+{
+    (void)state;
+    struct bench *b = &bench;
+    struct request *r[21];
+    struct scheduler_config cfg = bench_small;
+    cfg.max_rows = 16;
+    cfg.max_seqs = 32;
+    cfg.n_blocks = 512;
+    bench_open(b, &cfg);
+    add_all(b, r, 10, 200, 0, "");
+    add_all(b, &r[10], 10, 200, -5, "");
+    for (uint32_t i = 0; i < 40; i++)
+        assert_true(bench_step(b));
+    for (uint32_t i = 0; i < 20; i++)
+        assert_true(r[i]->choices[0].n_ids >= 3);
+    uint32_t before = r[19]->choices[0].n_ids;
+    scheduler_add(b->sched, r[20] = bench_make(b, 20, 40, 4, 1, -5, ""));
+    for (uint32_t i = 0; i < 12; i++)
+        assert_true(bench_step(b));
+    assert_true(r[20]->choices[0].n_ids > 0); /* 40 tokens, 4 a step at least */
+    assert_true(r[19]->choices[0].n_ids > before);
+    finish_all(b, r, 21);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -237,6 +345,9 @@ int main(void)
         cmocka_unit_test(test_ready_when_paused_ones_hold_every_place_then_none_is),
         cmocka_unit_test(test_paused_requests_never_block_others),
         cmocka_unit_test(test_deadlines_queue_prefill_and_decode),
+        cmocka_unit_test(test_many_choices_send_nobody_back_for_nothing),
+        cmocka_unit_test(test_a_higher_priority_takes_a_place_once),
+        cmocka_unit_test(test_few_rows_everybody_gets_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -220,8 +220,8 @@ static void test_mixed_load_tokens_stay_within_three_times_the_median(void **sta
             fail_msg("row %zu: p99 %.1f ms, p50 %.1f ms", i, on.p99_ms, on.p50_ms);
         if (rows[i].load < 0.5) /* what arrives is computed */
             assert_true(on.n_left < 4 * rows[i].n_prompt);
-        else /* half of the time is theirs at least */
-            assert_true(on.tokens_per_s > 0.4 * off.tokens_per_s);
+        else /* 3/7 of the time is theirs */
+            assert_true(on.tokens_per_s > 0.36 * off.tokens_per_s);
     }
 }
 
@@ -535,8 +535,8 @@ static uint32_t most_rows(uint32_t n_waiting)
     return most;
 }
 
-/* By itself the scheduler aims at twice a step in which all decode that run or wait: while many
- * wait, the few that decode make more room for them: twice 61 rows' worth, though no step had more
+/* By itself the scheduler aims at 7/4 of a step in which all decode that run or wait: while many
+ * wait, the few that decode make more room for them: 7/4 of 61 rows' worth, though no step had more
  * than one (it was as much as fits). */
 static void test_many_that_wait_have_more_of_a_step(void **state)
 {
