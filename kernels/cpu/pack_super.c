@@ -6,19 +6,49 @@
 #include "kernels/cpu/weight_cpu.h"
 #include "kernels/dequant.h"
 
-/* Code q of column i of a run into its planes, which are zero before. `run` is the lane's. */
-static void put_code(uint8_t *run, unsigned bits, unsigned i, unsigned q)
+static uint32_t load32(const uint8_t *at)
 {
-    unsigned g = i / 4, b = i % 4;
-    uint8_t *low = run + b, *high = run + (bits <= 3 ? 128 : 256) + b;
-    if (bits <= 3)
-        low[g / 4 * 64] |= (uint8_t)((q & 3) << g % 4 * 2);
-    else
-        low[g % 4 * 64] |= (uint8_t)((q & 15) << g / 4 * 4);
-    if (bits == 6)
-        high[g / 4 * 64] |= (uint8_t)(q >> 4 << g % 4 * 2);
-    else if (bits % 2 == 1)
-        *high |= (uint8_t)(q >> (bits - 1) << g);
+    uint32_t x;
+    memcpy(&x, at, sizeof(x));
+    return x;
+}
+
+static void store32(uint8_t *at, uint32_t x)
+{
+    memcpy(at, &x, sizeof(x));
+}
+
+/* Bits [from, from + 2) of the codes of four groups, q[16], in one dword: those of group t two bits
+ * above those of the one before. */
+static uint32_t two_bits(const uint8_t *q, unsigned from)
+{
+    uint32_t x = 0;
+    for (unsigned t = 0; t < 4; t++)
+        x |= (load32(q + 4 * t) >> from & 0x03030303u) << 2 * t;
+    return x;
+}
+
+/* The codes of a run into their planes. `run` is the lane's: a dword of each line (code_at()). */
+static void put_codes(uint8_t *run, unsigned bits, const uint8_t q[RUN_K])
+{
+    uint8_t *high = run + (bits <= 3 ? 128 : 256);
+    if (bits <= 3) {
+        store32(run, two_bits(q, 0));
+        store32(run + 64, two_bits(q + 16, 0));
+    } else {
+        for (unsigned j = 0; j < 4; j++)
+            store32(run + j * 64, (load32(q + 4 * j) & 0x0F0F0F0Fu) |
+                                      (load32(q + 16 + 4 * j) & 0x0F0F0F0Fu) << 4);
+    }
+    if (bits == 6) {
+        store32(high, two_bits(q, 4));
+        store32(high + 64, two_bits(q + 16, 4));
+    } else if (bits % 2 == 1) {
+        uint32_t x = 0;
+        for (unsigned g = 0; g < RUN_K / 4; g++)
+            x |= (load32(q + 4 * g) >> (bits - 1) & 0x01010101u) << g;
+        store32(high, x);
+    }
 }
 
 static unsigned code_at(const uint8_t *run, unsigned bits, unsigned i)
@@ -67,8 +97,7 @@ bool pack_super_row(struct weight_cpu *w, uint32_t row, const uint8_t *raw)
             if (f.offsets)
                 super[l.mins + sub / 4 * 64 + lane * 4 + super_min_byte(sub)] = run.mins[h];
         }
-        for (unsigned k = 0; k < RUN_K; k++)
-            put_code(super + l.codes + r * l.run_bytes + (size_t)lane * 4, f.bits, k, run.q[k]);
+        put_codes(super + l.codes + r * l.run_bytes + (size_t)lane * 4, f.bits, run.q);
     }
     return true;
 }
