@@ -42,8 +42,8 @@ bool pack_int4_row(struct weight_cpu *w, uint32_t row, const uint8_t *raw)
     for (uint32_t i = 0; i < w->k_pad / RUN_K; i++, codes += run_bytes) {
         dequant_run_4bit(source, raw, w->base.k_begin / RUN_K + i, &d, &m, q);
         int16_t pair[2] = {(int16_t)lrintf(d / unit), (int16_t)lrintf((m + 8.0f * d) / unit)};
-        for (uint32_t j = 0; j < 16; j++)
-            codes[j / 4 * 64 + j % 4] = (uint8_t)(q[j] | q[j + 16] << 4);
+        for (uint32_t j = 0; j < 4; j++)
+            pack_store32(codes + j * 64, pack_load32(q + 4 * j) | pack_load32(q + 16 + 4 * j) << 4);
         memcpy(codes + 256 - (plain ? lane * 2 : 0), pair, plain ? sizeof(pair[0]) : sizeof(pair));
     }
     return true;
@@ -74,8 +74,8 @@ bool pack_int8_row(struct weight_cpu *w, uint32_t row, const uint8_t *raw)
     for (uint32_t i = 0; i < n_runs; i++, codes += INT8_RUN_BYTES, scales += INT8_SCALE_BYTES) {
         const uint8_t *block = raw + (size_t)(w->base.k_begin / RUN_K + i) * block_bytes;
         int16_t isw = (int16_t)lrintf(scale_of(block) / unit);
-        for (uint32_t j = 0; j < RUN_K; j++)
-            codes[j / 4 * 64 + j % 4] = (uint8_t)((int8_t)block[2 + j] + 128);
+        for (uint32_t j = 0; j < RUN_K / 4; j++) /* x ^ 128 = x + 128 in a byte */
+            pack_store32(codes + j * 64, pack_load32(block + 2 + 4 * j) ^ 0x80808080u);
         memcpy(scales, &isw, sizeof(isw));
     }
     return true;

@@ -6,25 +6,13 @@
 #include "kernels/cpu/weight_cpu.h"
 #include "kernels/dequant.h"
 
-static uint32_t load32(const uint8_t *at)
-{
-    uint32_t x;
-    memcpy(&x, at, sizeof(x));
-    return x;
-}
-
-static void store32(uint8_t *at, uint32_t x)
-{
-    memcpy(at, &x, sizeof(x));
-}
-
 /* Bits [from, from + 2) of the codes of four groups, q[16], in one dword: those of group t two bits
  * above those of the one before. */
 static uint32_t two_bits(const uint8_t *q, unsigned from)
 {
     uint32_t x = 0;
     for (unsigned t = 0; t < 4; t++)
-        x |= (load32(q + 4 * t) >> from & 0x03030303u) << 2 * t;
+        x |= (pack_load32(q + 4 * t) >> from & 0x03030303u) << 2 * t;
     return x;
 }
 
@@ -33,21 +21,21 @@ static void put_codes(uint8_t *run, unsigned bits, const uint8_t q[RUN_K])
 {
     uint8_t *high = run + (bits <= 3 ? 128 : 256);
     if (bits <= 3) {
-        store32(run, two_bits(q, 0));
-        store32(run + 64, two_bits(q + 16, 0));
+        pack_store32(run, two_bits(q, 0));
+        pack_store32(run + 64, two_bits(q + 16, 0));
     } else {
         for (unsigned j = 0; j < 4; j++)
-            store32(run + j * 64, (load32(q + 4 * j) & 0x0F0F0F0Fu) |
-                                      (load32(q + 16 + 4 * j) & 0x0F0F0F0Fu) << 4);
+            pack_store32(run + j * 64, (pack_load32(q + 4 * j) & 0x0F0F0F0Fu) |
+                                           (pack_load32(q + 16 + 4 * j) & 0x0F0F0F0Fu) << 4);
     }
     if (bits == 6) {
-        store32(high, two_bits(q, 4));
-        store32(high + 64, two_bits(q + 16, 4));
+        pack_store32(high, two_bits(q, 4));
+        pack_store32(high + 64, two_bits(q + 16, 4));
     } else if (bits % 2 == 1) {
         uint32_t x = 0;
         for (unsigned g = 0; g < RUN_K / 4; g++)
-            x |= (load32(q + 4 * g) >> (bits - 1) & 0x01010101u) << g;
-        store32(high, x);
+            x |= (pack_load32(q + 4 * g) >> (bits - 1) & 0x01010101u) << g;
+        pack_store32(high, x);
     }
 }
 
