@@ -12,8 +12,8 @@
 #define LARGEST_HOLD_NS (3600 * 1000000000ULL)
 
 enum { MIN_PREFILL_ROWS = 16, RETRY_MIN_MS = 50, RETRY_MAX_MS = 30000 };
-enum { CACHED_FADES = 16 }; /* of the best find, a part that goes with each step that begins some */
-enum { N_BUCKETS = 256 };   /* of callers: those that share one count as one */
+enum { CACHED_FADES = 16 }; /* of the best find, the part that goes with each further prompt */
+enum { N_BUCKETS = ADMISSION_CALLERS }; /* of callers: those that share one count as one */
 
 /* An entry in a word: caller 32 bits, priority 8, queued 1, tokens 23. */
 enum { TOKEN_BITS = 23, QUEUED_BIT = 23, PRIORITY_BIT = 24, CALLER_BIT = 32, PRIORITY_ZERO = 128 };
@@ -73,11 +73,12 @@ void admission_saw_step(struct admission *a, uint32_t n_rows, uint32_t n_prefill
     smooth(&a->ns_per_token, (uint64_t)step_ns / n_prefill);
 }
 
-void admission_saw_start(struct admission *a, uint32_t n_cached)
+void admission_saw_start(struct admission *a, uint32_t caller, uint32_t n_cached)
 {
-    uint32_t best = atomic_load_explicit(&a->n_cached, memory_order_relaxed);
+    _Atomic uint32_t *of = &a->n_cached[caller % ADMISSION_CALLERS];
+    uint32_t best = atomic_load_explicit(of, memory_order_relaxed);
     best -= (best + CACHED_FADES - 1) / CACHED_FADES;
-    atomic_store_explicit(&a->n_cached, n_cached > best ? n_cached : best, memory_order_relaxed);
+    atomic_store_explicit(of, n_cached > best ? n_cached : best, memory_order_relaxed);
 }
 
 void admission_saw_end(struct admission *a, int64_t active_ns)
@@ -95,10 +96,11 @@ struct ahead {
     uint64_t tokens, requests; /* the latter wait for places */
 };
 
-/* Of n tokens of a prompt that has not begun, those that are probably not in the cache. */
-static uint64_t not_cached(const struct admission *a, uint64_t n)
+/* Of n tokens of a prompt of the caller that has not begun, those that are probably not cached. */
+static uint64_t not_cached(const struct admission *a, uint32_t caller, uint64_t n)
 {
-    uint64_t cached = atomic_load_explicit(&a->n_cached, memory_order_relaxed);
+    uint64_t cached =
+        atomic_load_explicit(&a->n_cached[caller % ADMISSION_CALLERS], memory_order_relaxed);
     return n > cached ? n - cached : 0;
 }
 
@@ -115,7 +117,7 @@ static struct ahead count_ahead(const struct admission *a, const struct admissio
             continue;
         bool queued = word >> QUEUED_BIT & 1;
         uint64_t n_tokens = word & ((1u << TOKEN_BITS) - 1);
-        to->tokens += queued ? not_cached(a, n_tokens) : n_tokens;
+        to->tokens += queued ? not_cached(a, (uint32_t)(word >> CALLER_BIT), n_tokens) : n_tokens;
         to->requests += queued;
     }
     own = of[q->caller % N_BUCKETS];
@@ -124,10 +126,18 @@ static struct ahead count_ahead(const struct admission *a, const struct admissio
     for (uint32_t i = 0; i < N_BUCKETS; i++) {
         if (i == q->caller % N_BUCKETS)
             continue;
-        sum.tokens += at_most(of[i].tokens, own.tokens + not_cached(a, q->n_prompt));
+        sum.tokens += at_most(of[i].tokens, own.tokens + not_cached(a, q->caller, q->n_prompt));
         sum.requests += at_most(of[i].requests, own.requests + 1);
     }
     return sum;
+}
+
+/* Whether lower priorities make room for it and those before it, n places. */
+static bool gets_places(const struct admission *a, const struct admission_question *q, uint64_t n)
+{
+    return q->priority > atomic_load_explicit(&a->lowest, memory_order_relaxed) &&
+           n <= atomic_load_explicit(&a->n_lowest, memory_order_relaxed) &&
+           (!a->longest_prompt || q->n_prompt <= a->longest_prompt);
 }
 
 int64_t admission_predict_ns(const struct admission *a, const struct admission_question *q)
@@ -138,12 +148,11 @@ int64_t admission_predict_ns(const struct admission *a, const struct admission_q
     uint64_t used = atomic_load_explicit(&a->n_used, memory_order_relaxed);
     struct ahead ahead = count_ahead(a, q);
     /* Cut so that no product overflows. */
-    uint64_t ns = (at_most(ahead.tokens, LARGEST_TOKENS) + not_cached(a, q->n_prompt)) *
+    uint64_t ns = (at_most(ahead.tokens, LARGEST_TOKENS) + not_cached(a, q->caller, q->n_prompt)) *
                   at_most(per_token, NS_PER_S);
     /* All places taken: they come free evenly over the time a request holds one. */
     uint64_t wanted = used + ahead.requests + q->n_choices;
-    bool yields = used && q->priority > atomic_load_explicit(&a->lowest, memory_order_relaxed);
-    if (places && wanted > places && !yields)
+    if (places && wanted > places && !gets_places(a, q, wanted - places))
         ns += at_most(wanted - places, LARGEST_QUEUE) *
               at_most(per_request / places, LARGEST_HOLD_NS);
     return (int64_t)at_most(ns, INT64_MAX / 2);

@@ -13,12 +13,17 @@
 
 struct error;
 
+enum { ADMISSION_CALLERS = 256 }; /* that are told apart; others share a number */
+
 struct admission {
     _Atomic uint64_t ns_per_token;   /* of prefill, smoothed; 0: not yet measured */
     _Atomic uint64_t ns_per_request; /* from its start to its end, smoothed; 0: not yet measured */
-    _Atomic uint32_t n_cached;       /* tokens that prompts find in the cache, at best */
-    _Atomic uint32_t n_places, n_used; /* sequences that may run, and do */
-    _Atomic int32_t lowest; /* priority of those that run and may be sent back for a higher one */
+    _Atomic uint32_t n_cached[ADMISSION_CALLERS]; /* of a prompt, found in the cache, at best */
+    _Atomic uint32_t n_places, n_used;            /* sequences that may run, and do */
+    /* Places that a higher priority may have: those of the lowest priority that has such. */
+    _Atomic int32_t lowest;
+    _Atomic uint32_t n_lowest;
+    uint32_t longest_prompt; /* for which places are made; 0: any. Set before other threads come */
     _Atomic uint64_t *waiting; /* [max_waiting] packed admission_entry */
     uint32_t max_waiting;
     _Atomic uint32_t n_waiting;
@@ -49,10 +54,10 @@ void admission_set_n_waiting(struct admission *admission, uint32_t n);
  * say nothing of prefill and are passed over. */
 void admission_saw_step(struct admission *admission, uint32_t n_rows, uint32_t n_prefill,
                         int64_t step_ns);
-/* In a step prompts began, one of them with so many tokens that the prefix cache had, no other with
- * more. Whoever asks is taken to find as many as the best of late: a prompt that misses its
- * deadline costs less than one that is refused and would have met it. */
-void admission_saw_start(struct admission *admission, uint32_t n_cached);
+/* A caller's prompt began, with so many tokens that the prefix cache had. Who asks next is taken to
+ * find as many as the best of its late ones: a prompt that misses its deadline costs less than one
+ * that is refused and would have met it. */
+void admission_saw_start(struct admission *admission, uint32_t caller, uint32_t n_cached);
 void admission_saw_end(struct admission *admission, int64_t active_ns);
 
 /* What is asked for. */

@@ -270,6 +270,7 @@ static int open_scheduler(struct engine *e, struct error *err)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for %u sequences",
                          limits.max_seqs);
     atomic_store(&e->admission.n_places, limits.max_seqs);
+    e->admission.longest_prompt = plan->n_blocks / 4 * bs;
     return admission_init(&e->admission, cfg.max_requests, err);
 }
 
@@ -461,6 +462,7 @@ void stats_refresh(struct engine *e, uint32_t n_seen)
     e->n_queued_said = s.n_queued;
     atomic_store(&e->admission.n_used, s.n_used_slots);
     atomic_store(&e->admission.lowest, s.lowest_priority);
+    atomic_store(&e->admission.n_lowest, s.n_lowest);
     struct waiting_list list = {.admission = &e->admission};
     scheduler_each_waiting(e->scheduler, list_waiting, &list);
     admission_set_n_waiting(&e->admission, list.n);

@@ -325,8 +325,11 @@ static bool run_step(struct engine *e)
         return false;
     for (uint32_t i = 0; i < plan.n_started; i++)
         events_mark(e, plan.started[i]);
-    if (plan.n_begun)
-        admission_saw_start(&e->admission, plan.most_cached);
+    for (uint32_t i = 0; i < plan.n_begun; i++) {
+        const struct request *r = plan.begun[i]->request;
+        if (!r->n_preemptions && !plan.begun[i]->n_replayed) /* those find their own */
+            admission_saw_start(&e->admission, r->caller_hash, r->n_cached_tokens);
+    }
     int rc = execute(e, &plan, &err);
     if (rc) {
         scheduler_commit(e->scheduler);

@@ -142,7 +142,8 @@ struct request {
     enum request_state state;
     uint64_t arrival; /* order of arrival: the time, in ns */
     bool paused;
-    bool yields; /* marked, while it is found out who gives places to a waiting one */
+    bool sent_back; /* it has given its places to another once */
+    bool yields;    /* marked, while it is found out who gives places to a waiting one */
     struct request *prev, *next;           /* all live requests */
     struct request *wait_prev, *wait_next; /* of its caller's queue */
     bool waits_lasting;                    /* counted there as one that decodes for a while */

@@ -29,13 +29,14 @@ static bool allocate_arrays(struct scheduler *sched)
     sched->scheduled = calloc(n, sizeof(struct sequence *));
     sched->order = calloc(n, sizeof(struct sequence *));
     sched->started = calloc(n, sizeof(struct request *));
+    sched->begun = calloc(n, sizeof(struct sequence *));
     sched->free_slots = calloc(n, sizeof(*sched->free_slots));
     sched->copies = calloc(n, sizeof(*sched->copies));
     sched->block_tokens = calloc(sched->cfg.block_size, sizeof(*sched->block_tokens));
     sched->jobs = calloc(sched->cfg.n_draft_seqs + 1, sizeof(*sched->jobs));
     sched->n_active_of = calloc(sched->cfg.max_requests, sizeof(*sched->n_active_of));
     if (!sched->running || !sched->samples || !sched->scored || !sched->scheduled ||
-        !sched->order || !sched->started || !sched->free_slots || !sched->copies ||
+        !sched->order || !sched->started || !sched->begun || !sched->free_slots || !sched->copies ||
         !sched->block_tokens || !sched->jobs || !sched->n_active_of)
         return false;
     for (uint32_t i = 0; i < n; i++)
@@ -102,6 +103,7 @@ void scheduler_destroy(struct scheduler *sched)
     free(sched->scheduled);
     free(sched->order);
     free(sched->started);
+    free(sched->begun);
     free(sched->free_slots);
     free(sched->copies);
     free(sched->block_tokens);
@@ -240,6 +242,7 @@ void scheduler_send_back(struct scheduler *sched, struct request *r)
     }
     leave_active(sched, r);
     r->state = REQUEST_WAITING;
+    r->sent_back = true;
     r->n_preemptions++;
     sched->n_preemptions++;
     if (!r->paused)
@@ -323,10 +326,18 @@ static bool waited_longer(const struct sequence *a, const struct sequence *b)
     return a->last_step != b->last_step ? a->last_step < b->last_step : runs_before(a, b);
 }
 
+/* Of a step's rows; none, where there is one alone. */
+static uint32_t rows_of_prompts(uint32_t max_rows)
+{
+    uint32_t part = (max_rows + PROMPTS_PART - 1) / PROMPTS_PART;
+    part = part < SCHEDULER_LEAST_PREFILL_ROWS ? part : SCHEDULER_LEAST_PREFILL_ROWS;
+    return part < max_rows ? part : 0;
+}
+
 static void schedule_decodes(struct scheduler *sched)
 {
-    uint32_t n = 0, most = sched->cfg.max_rows, part = most / PROMPTS_PART;
-    bool prompts = scheduler_queue_len(sched->queue) && sched->n_free_slots;
+    uint32_t n = 0, most = sched->cfg.max_rows, part = rows_of_prompts(most);
+    bool prompts = false;
     for (uint32_t i = 0; i < sched->n_running; i++) {
         struct sequence *seq = sched->running[i];
         if (seq->state != SEQUENCE_RUNNING || seq->request->paused)
@@ -339,8 +350,8 @@ static void schedule_decodes(struct scheduler *sched)
         if (sequence_decodes(seq) || (seq->n_ids > seq->n_replayed && !seq->n_computed))
             sched->plan.n_decode_ready++;
     }
-    if (prompts)
-        most -= part < SCHEDULER_LEAST_PREFILL_ROWS ? part : SCHEDULER_LEAST_PREFILL_ROWS;
+    if (n + part > most && (prompts || prompts_can_start(sched)))
+        most -= part;
     if (n > most) {
         sort_sequences(sched->order, n, waited_longer);
         n = most;
@@ -366,7 +377,7 @@ bool scheduler_schedule(struct scheduler *sched, struct step_batch *batch, int64
     sched->n_scored = 0;
     sched->n_steps++;
     sched->shape = (struct step_shape){0};
-    prompts_make_place(sched);
+    sched->made_place = prompts_make_place(sched);
     schedule_decodes(sched);
     sched->shape.n_decode = batch->n_rows;
     prompts_schedule(sched, now_ns);
@@ -376,6 +387,7 @@ bool scheduler_schedule(struct scheduler *sched, struct step_batch *batch, int64
     sched->plan.samples = sched->samples;
     sched->plan.scored = sched->scored;
     sched->plan.started = sched->started;
+    sched->plan.begun = sched->begun;
     *out_plan = sched->plan;
     return batch->n_rows > 0;
 }
@@ -424,7 +436,8 @@ void scheduler_set_row_cost(struct scheduler *sched, float base_rows)
 }
 
 /* Queued requests that find no places because paused ones hold them wait for these, not for the
- * engine. Blocks are taken from paused ones, places are not. */
+ * engine. Blocks are taken from paused ones, places for a higher priority or another caller alone.
+ */
 static uint32_t count_ready(const struct scheduler *sched)
 {
     uint32_t n_moving = 0, n_held = 0, n_queued = 0;
@@ -464,15 +477,19 @@ void scheduler_each_waiting(const struct scheduler *sched, scheduler_waiting_fn 
     }
 }
 
-static int32_t lowest_priority(const struct scheduler *sched)
+/* The lowest priority that may be sent back for a higher one, and its places. */
+static void find_lowest(const struct scheduler *sched, struct scheduler_stats *stats)
 {
-    int32_t lowest = INT32_MAX;
+    stats->lowest_priority = INT32_MAX;
     for (uint32_t i = 0; i < sched->n_running; i++) {
         const struct request *r = sched->running[i]->request;
-        if (!r->n_preemptions && r->priority < lowest)
-            lowest = r->priority;
+        if (r->sent_back || r->priority > stats->lowest_priority)
+            continue;
+        if (r->priority < stats->lowest_priority)
+            stats->n_lowest = 0;
+        stats->lowest_priority = r->priority;
+        stats->n_lowest++;
     }
-    return lowest;
 }
 
 void scheduler_get_stats(const struct scheduler *sched, struct scheduler_stats *out_stats)
@@ -485,7 +502,6 @@ void scheduler_get_stats(const struct scheduler *sched, struct scheduler_stats *
         .n_running = sched->n_active,
         .n_paused = sched->n_paused,
         .n_ready = count_ready(sched),
-        .lowest_priority = lowest_priority(sched),
         .n_used_slots = sched->n_running,
         .n_blocks = kv_cache_n_blocks(sched->kv),
         .n_blocks_free = kv_cache_n_free(sched->kv),
@@ -495,4 +511,5 @@ void scheduler_get_stats(const struct scheduler *sched, struct scheduler_stats *
         .n_prefix_hit_tokens = sched->n_prefix_hit_tokens,
         .n_prefix_query_tokens = sched->n_prefix_query_tokens,
     };
+    find_lowest(sched, out_stats);
 }

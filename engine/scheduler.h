@@ -14,9 +14,10 @@
  *
  * Prompts are served by priority; within one, the caller that has had least comes first
  * (fair_share.h), and a caller with nothing running takes the place of one of several requests
- * of another. But in every SCHEDULER_AGE_TURN-th step with prompts it is the turn of the request
- * that has waited longest: once of its priority, once of itself, so that none waits for ever,
- * neither for higher priorities nor for callers that have had less.
+ * of another, a higher priority that of a lower one, of each once. But in every
+ * SCHEDULER_AGE_TURN-th step with prompts it is the turn of the request that has waited longest:
+ * once of its priority, once of itself, so that none waits for ever, neither for higher priorities
+ * nor for callers that have had less.
  *
  * It always gets on: where nothing else can run, the first that is not paused, by priority and
  * arrival, takes the blocks of all others, and a single sequence always fits (checked at submit).
@@ -85,8 +86,8 @@ struct scheduler_plan {
     uint32_t n_drafted;             /* the last so many samples are of drafted tokens' rows */
     struct request *const *started; /* that left the queue for this step */
     uint32_t n_started;
-    uint32_t n_begun;        /* prompts and replays that begin, */
-    uint32_t most_cached;    /* and how many tokens of one the prefix cache had at most */
+    struct sequence *const *begun; /* prompts and replays that begin */
+    uint32_t n_begun;
     uint32_t n_decode_rows;  /* rows of sequences that went on decoding, */
     uint32_t n_decode_ready; /* sequences that could have: those, and the preempted ones */
     uint32_t n_prefill_rows;
@@ -99,6 +100,7 @@ struct scheduler_stats {
         n_ready; /* requests a step should move: not paused, and not behind paused ones alone */
     int32_t lowest_priority; /* of those that run and may be sent back for a higher one; INT32_MAX:
                                 none may */
+    uint32_t n_lowest;       /* places of those of this priority */
     uint32_t n_used_slots;   /* sequences that run */
     uint32_t n_blocks, n_blocks_free, n_blocks_cached; /* free includes cached */
     uint64_t queued_tokens; /* prompt tokens that wait for prefill, queued or running */

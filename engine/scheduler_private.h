@@ -45,6 +45,8 @@ struct scheduler {
     struct sequence **scheduled; /* [max_seqs] */
     struct sequence **order;     /* [max_seqs] scratch */
     struct request **started;    /* [max_seqs] */
+    struct sequence **begun;     /* [max_seqs] */
+    bool made_place;             /* others were sent back for who is next */
     uint32_t n_scheduled, n_scored;
     uint32_t *block_tokens; /* [block_size] scratch */
     struct draft_job *jobs; /* [n_draft_seqs] of the draft model */
@@ -86,8 +88,10 @@ uint32_t batch_cut_to_scores(const struct scheduler *sched, const struct sequenc
 /* --- scheduler_prompts.c --- */
 
 /* Before anything is in the step: a caller that has nothing running gets a place, where another has
- * several. */
-void prompts_make_place(struct scheduler *sched);
+ * several; a higher priority one of a lower one. Whether anybody was sent back for it. */
+bool prompts_make_place(struct scheduler *sched);
+/* Whether the first of the queue has a place and blocks. */
+bool prompts_can_start(struct scheduler *sched);
 /* Pieces of prompts and replays, and new requests, while there is room in the step. */
 void prompts_schedule(struct scheduler *sched, int64_t now_ns);
 /* The lowest counter of callers whose prompts of this priority or a higher one are under way. */

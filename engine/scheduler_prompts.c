@@ -67,9 +67,8 @@ static void start_sequence(struct scheduler *sched, struct sequence *seq)
 static void count_begun(struct scheduler *sched, struct sequence *seq)
 {
     seq->begun = true;
-    sched->plan.n_begun++;
-    if (seq->n_computed > sched->plan.most_cached)
-        sched->plan.most_cached = seq->n_computed;
+    if (sched->plan.n_begun < sched->cfg.max_seqs)
+        sched->begun[sched->plan.n_begun++] = seq;
     if (!sched->prefix)
         return;
     sched->n_prefix_query_tokens += sequence_n_tokens(seq);
@@ -151,7 +150,7 @@ static bool may_yield(const struct scheduler *sched, const struct request *v,
 {
     if (v->yields || v->priority > r->priority)
         return false;
-    if (v->priority < r->priority && !v->n_preemptions)
+    if (v->priority < r->priority && !v->sent_back)
         return true;
     return !sched->n_active_of[r->i_caller] && sched->n_active_of[v->i_caller] > 1 &&
            fair_share_counter(sched->share, v->i_caller) >=
@@ -190,13 +189,13 @@ static struct request *find_yielding(const struct scheduler *sched, const struct
     return best;
 }
 
-/* Blocks that come free with `v`, unless others have them too. */
+/* Blocks that come free with `v` at least. */
 static uint32_t blocks_of(const struct scheduler *sched, const struct request *v)
 {
     uint32_t n = 0;
     for (uint32_t c = 0; c < v->n_choices; c++)
         if (v->choices[c].state == SEQUENCE_RUNNING)
-            n += kv_cache_table_len(sched->kv, v->choices[c].slot);
+            n += kv_cache_n_exclusive(sched->kv, v->choices[c].slot);
     return n;
 }
 
@@ -223,15 +222,22 @@ static uint32_t find_all_yielding(struct scheduler *sched, const struct request 
 }
 
 /* A prompt that takes a good part of all blocks waits for them: it would cost too many others. */
-void prompts_make_place(struct scheduler *sched)
+bool prompts_make_place(struct scheduler *sched)
 {
     struct request *r = scheduler_queue_peek(sched->queue, NULL);
     if (!r || !find_yielding(sched, r) ||
         sequence_n_tokens(&r->choices[r->leader]) > sched->cfg.n_blocks / 4 * sched->cfg.block_size)
-        return;
+        return false;
     uint32_t n = find_all_yielding(sched, r, sched->started); /* in this step nobody has, yet */
     for (uint32_t i = 0; i < n; i++)
         scheduler_send_back(sched, sched->started[i]);
+    return n > 0;
+}
+
+bool prompts_can_start(struct scheduler *sched)
+{
+    struct request *r = scheduler_queue_peek(sched->queue, NULL);
+    return r && has_room_for(sched, r, 1 + sched->n_running / 8);
 }
 
 /* --- the step's prompts --- */
@@ -283,11 +289,11 @@ static bool schedule_next(struct scheduler *sched, const int32_t *turn, int32_t 
 }
 
 /* Whose turn it is, where it is one: the request that came first of all whose prompts wait. It
- * stays its turn until it is taken. */
+ * stays its turn until it is taken; places that others gave up for somebody are not for it. */
 static struct request *turn_of(const struct scheduler *sched)
 {
     struct request *oldest = scheduler_queue_oldest(sched->queue);
-    if (sched->n_since_turn < SCHEDULER_AGE_TURN - 1)
+    if (sched->n_since_turn < SCHEDULER_AGE_TURN - 1 || sched->made_place)
         return NULL;
     for (uint32_t i = 0; i < sched->n_running; i++) {
         struct request *r = sched->running[i]->request;

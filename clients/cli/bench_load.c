@@ -49,6 +49,7 @@ struct load {
     /* The starting thread's: one phase (warm-up, load) at a time. */
     uint64_t n_phase_started;
     bool counts, stopped;
+    bool connected; /* a connection came about */
     struct slot *free;
     /* Under the lock. */
     pthread_mutex_t lock;
@@ -204,7 +205,9 @@ static int add_connection(struct load *load, struct error *err)
     if (rc)
         return rc;
     load->n_connections++;
-    return rpc_client_wait_connected(connection->client, CONNECT_MS, err);
+    rc = rpc_client_wait_connected(connection->client, CONNECT_MS, err);
+    load->connected |= !rc;
+    return rc;
 }
 
 /* The first with room, so that no call waits for another inside a connection. */
@@ -290,8 +293,11 @@ static int count_unconnected(struct load *load, const struct error *err)
 {
     struct bench_results *r = load->results;
     int code = status_to_grpc(err->status);
-    if (load->n_connections < 2 || !load->counts)
+    struct timespec rest = {.tv_nsec = REST_MS * NS_PER_MS};
+    if (!load->connected || !load->counts)
         return err->status;
+    if (load->config->rate <= 0)
+        nanosleep(&rest, NULL);
     pthread_mutex_lock(&load->lock);
     if (!r->first_error.status)
         r->first_error = *err;
@@ -379,6 +385,7 @@ struct phase {
     double rate;
     struct bench_random arrivals;
     int64_t due_ns; /* of the next arrival */
+    bool closed;    /* none is started any more */
 };
 
 /* Waits for an end, for the next arrival or for a tick. The lock is held. */
@@ -405,7 +412,7 @@ static void tell(struct load *load, int64_t *last_ns)
 }
 
 /* Whether the phase has requests left to start. */
-static bool has_more(struct load *load, const struct phase *phase)
+static bool has_more(struct load *load, struct phase *phase)
 {
     if (load->config->stop && *load->config->stop && !load->stopped) {
         pthread_mutex_lock(&load->lock);
@@ -414,8 +421,13 @@ static bool has_more(struct load *load, const struct phase *phase)
         load->results->interrupted = true;
         cancel_all(load);
     }
-    return !load->stopped && (!phase->n_requests || load->n_phase_started < phase->n_requests) &&
-           (!phase->end_ns || clock_now_ns() < phase->end_ns);
+    if (load->stopped || (phase->n_requests && load->n_phase_started >= phase->n_requests))
+        return false;
+    if (!phase->end_ns || clock_now_ns() < phase->end_ns)
+        return true;
+    /* the time is over: who came before, and finds room at once, is started all the same */
+    phase->closed |= phase->rate <= 0 || phase->due_ns >= phase->end_ns || !load->free;
+    return !phase->closed;
 }
 
 /* Arrivals that were due before the time was over, and for which there was no room until then. */

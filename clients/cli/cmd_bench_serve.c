@@ -250,7 +250,7 @@ static const struct option_spec serve_specs[] = {
     {"duration", 0, OPTION_MS, CLI_OPTION(duration_ms), "0", "TIME",
      "none starts later; what has started is waited for; 0: --requests alone count", 0, 86400000},
     {"warmup", 'w', OPTION_U64, CLI_OPTION(warmup), "0", "N",
-     "requests before, in a closed loop, that do not count", 0, 1000000},
+     "requests before, in a closed loop (with --rate of at most 32), that do not count", 0, 1000000},
     {"prompt-tokens", 'p', OPTION_STRING, CLI_OPTION(prompt_tokens), "128", "N|N-M",
      "length of drawn prompts, or the range it is drawn from", 0, 0},
     {"max-tokens", 'n', OPTION_STRING, CLI_OPTION(bench_max_tokens), "128", "N|N-M",

@@ -15,10 +15,11 @@ enum {
     ITEMS_PER_THREAD = 6,
     MAX_SPLIT_QUERIES = ATTENTION_MAX_Q,
     MAX_ROWS_ALL_HEADS = 4, /* rows whose items have all heads */
+    LEAST_RUN = 6,          /* units of an item of a split, where all threads get some */
     MAX_SPLITS = 256,
     MIN_PARALLEL = 1 << 16, /* multiplications below which the caller works alone */
     PARTS_AT = 4 << 20,     /* results of splits, in the caller's scratch */
-    PARTS_BYTES = 4 << 20,
+    PARTS_BYTES = 2 << 20,
 };
 
 struct attention_job {
@@ -101,16 +102,29 @@ static void choose_heads(const struct attention_job *job, struct walk *w)
     w->n_groups = (p->n_heads - n + p->heads_per_kv - 1) / p->heads_per_kv + 1;
 }
 
+/* Units of an item: a run of about so many out of n. Neighbours lie next to each other in memory,
+ * and what the processor fetches beyond one unit is the next: runs are not too short, and as many
+ * for each thread. */
+static uint64_t even_run(const struct attention_job *job, uint32_t n, uint64_t run)
+{
+    uint32_t most = (n + job->n_threads - 1) / job->n_threads,
+             least = most < LEAST_RUN ? most : LEAST_RUN;
+    run = run > least ? run : least;
+    uint64_t per_thread = (n + run * job->n_threads - 1) / (run * job->n_threads);
+    return (n + per_thread * job->n_threads - 1) / (per_thread * job->n_threads);
+}
+
 /* Decides whether the queries of the present heads are split, and takes memory for it. */
 static void begin_heads(const struct attention_job *job, struct walk *w)
 {
     uint32_t n_q = w->n_rows * w->n_heads, n = (w->last - w->first) * w->n_groups;
     uint64_t run = job->grain / n_q * w->n_groups + job->grain % n_q * w->n_groups / n_q;
     size_t floats = split_floats(job, w, n_q);
-    run = run > 0 ? run : 1;
     w->run = 0;
-    if (job->grain == UINT64_MAX || n_q > MAX_SPLIT_QUERIES || run >= n ||
-        w->n_splits == MAX_SPLITS || !fits(w, floats))
+    if (job->grain == UINT64_MAX || n_q > MAX_SPLIT_QUERIES || run >= n)
+        return;
+    run = even_run(job, n, run);
+    if (run >= n || w->n_splits == MAX_SPLITS || !fits(w, floats))
         return;
     w->run = (uint32_t)run;
     w->i_split = w->n_splits++;

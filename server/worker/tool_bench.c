@@ -246,11 +246,7 @@ static int open_executor(struct bench *b, struct error *err)
     if (b->settings->progress)
         fprintf(stderr, "\r\033[Kbench: loading for %" PRIu32 " thread%s", b->n_threads,
                 b->n_threads == 1 ? "" : "s");
-    int rc = place_threads(b->settings->place, b->n_threads, err);
-    if (rc)
-        return rc;
-    place_apply(b->settings->place, &b->config.executor);
-    rc = executor_open(b->ckpt, &b->config.executor, NULL, NULL, NULL, &b->executor, err);
+    int rc = executor_open(b->ckpt, &b->config.executor, NULL, NULL, NULL, &b->executor, err);
     if (!rc && !b->report->load_ms)
         b->report->load_ms = (uint64_t)((clock_now_ns() - start_ns) / NS_PER_MS);
     return rc ? rc : bench_run_create(b->executor, &b->run_config, &b->run, err);
@@ -323,6 +319,14 @@ static int time_drafts(struct bench *b, uint32_t batch, uint32_t n_tokens, struc
     row->n_threads = b->n_threads;
     b->report->speculation[b->report->n_speculation++] = row;
     return 0;
+}
+
+static int place(struct bench *b, struct error *err)
+{
+    int rc = place_threads(b->settings->place, b->n_threads, err);
+    if (!rc)
+        place_apply(b->settings->place, &b->config.executor);
+    return rc;
 }
 
 static int time_speculation(struct bench *b, struct error *err)
@@ -440,7 +444,9 @@ int tool_bench(const struct settings *settings, struct arena *arena,
         if (!b.n_threads)
             b.n_threads = settings->place->placement.n_threads;
         /* first, for what can be wrong with a draft model or its lengths is seen there */
-        rc = has_drafts(&b) ? time_speculation(&b, err) : 0;
+        rc = place(&b, err);
+        if (!rc && has_drafts(&b))
+            rc = time_speculation(&b, err);
         if (!rc)
             rc = time_threads(&b, err);
     }
@@ -450,7 +456,7 @@ int tool_bench(const struct settings *settings, struct arena *arena,
     free(b.steps);
     free(b.sorted);
     b.report->interrupted = rc == STATUS_CANCELLED && told_to_stop;
-    if (rc && !(b.report->interrupted && b.report->n_rows))
+    if (rc && !(b.report->interrupted && (b.report->n_rows || b.report->n_speculation)))
         return rc;
     report->result_case = SLUICE__WORKER__V1__TOOL_REPORT__RESULT_BENCH;
     report->bench = b.report;

@@ -115,12 +115,13 @@ static void test_what_the_cache_has_is_not_counted(void **state)
     for (int i = 0; i < 50; i++)
         admission_saw_step(&a, 256, 256, 256 * 20000);
     assert_int_equal(ask(&a, "", 0, 4100, 1), 4100 * 20000);
-    admission_saw_start(&a, 4000);
+    admission_saw_start(&a, admission_caller(""), 4000);
     assert_int_equal(ask(&a, "", 0, 4100, 1), 100 * 20000);
+    assert_int_equal(ask(&a, "another", 0, 4100, 1), 4100 * 20000);
     wait_for(&a, "", 0, 3, 4300);
     assert_int_equal(ask(&a, "", 0, 4100, 1), (3 * 300 + 100) * 20000);
     for (int i = 0; i < 300; i++) /* it fades */
-        admission_saw_start(&a, 0);
+        admission_saw_start(&a, admission_caller(""), 0);
     assert_int_equal(ask(&a, "", 0, 4100, 1), (3 * 4300 + 4100) * 20000);
     admission_fini(&a);
 }
@@ -134,8 +135,14 @@ static void test_places_of_lower_priorities_add_no_wait(void **state)
         admission_saw_end(&a, 2 * NS_PER_S);
     a.n_used = 10;
     a.lowest = -3;
+    a.n_lowest = 2;
+    a.longest_prompt = 1000;
     assert_int_equal(ask(&a, "", -3, 10, 1) / NS_PER_MS, 200);
     assert_int_equal(ask(&a, "", -2, 10, 1), 0);
+    assert_int_equal(ask(&a, "", -2, 1001, 1) / NS_PER_MS, 200); /* none are made for it */
+    assert_int_equal(ask(&a, "", -2, 10, 3) / NS_PER_MS, 600);
+    wait_for(&a, "", -2, 2, 0);
+    assert_int_equal(ask(&a, "", -2, 10, 1) / NS_PER_MS, 600);
     admission_fini(&a);
 }
 

@@ -294,6 +294,7 @@ static void test_a_higher_priority_takes_a_place_once(void **state)
     add_all(b, &r[1], 1, 60, 0, "");
     for (uint32_t i = 0; i < 10; i++)
         assert_true(bench_step(b));
+    r[0]->n_preemptions = 3; /* blocks it has lost before do not count */
     add_all(b, &r[2], 1, 5, 7, "");
     assert_true(bench_step(b));
     assert_int_equal(r[2]->state, REQUEST_ACTIVE);
@@ -303,9 +304,33 @@ static void test_a_higher_priority_takes_a_place_once(void **state)
         assert_true(bench_step(b));
     add_all(b, &r[3], 1, 5, 7, "");
     assert_true(bench_step(b));
-    assert_int_equal(r[0]->n_preemptions, 1);
+    assert_int_equal(r[0]->n_preemptions, 4);
     assert_int_equal(r[0]->state, REQUEST_ACTIVE);
     assert_int_equal(r[1]->state, REQUEST_WAITING);
+    finish_all(b, r, 4);
+}
+
+/* The place that was made for it is its own, though it is the turn of one that waits longer. */
+static void test_a_place_that_was_made_is_not_anothers(void **state)
+{
+    (void)state;
+    struct bench *b = &bench;
+    struct request *r[4];
+    struct scheduler_config cfg = bench_small;
+    cfg.max_seqs = 2;
+    cfg.n_blocks = 256;
+    bench_open(b, &cfg);
+    add_all(b, r, 1, 300, -1, "");
+    assert_true(bench_step(b));
+    scheduler_add(b->sched, r[1] = bench_make(b, 1, 4, 5, 1, -1, ""));
+    scheduler_add(b->sched, r[2] = bench_make(b, 2, 480, 5, 1, 5, ""));
+    for (uint32_t i = 0; i < 20; i++) /* of 30 that the long prompt takes */
+        assert_true(bench_step(b));
+    assert_int_equal(r[1]->state, REQUEST_WAITING);
+    add_all(b, &r[3], 1, 5, 7, "");
+    assert_true(bench_step(b));
+    assert_int_equal(r[3]->state, REQUEST_ACTIVE);
+    assert_int_equal(r[0]->state, REQUEST_WAITING);
     finish_all(b, r, 4);
 }
 
@@ -347,6 +372,7 @@ int main(void)
         cmocka_unit_test(test_deadlines_queue_prefill_and_decode),
         cmocka_unit_test(test_many_choices_send_nobody_back_for_nothing),
         cmocka_unit_test(test_a_higher_priority_takes_a_place_once),
+        cmocka_unit_test(test_a_place_that_was_made_is_not_anothers),
         cmocka_unit_test(test_few_rows_everybody_gets_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,7 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cpu.h"
 #include "kernels/cpu/act_cpu.h"
+#include "kernels/cpu/dense.h"
 #include "kernels/cpu/inner.h"
 #include "kernels/cpu/weight_cpu.h"
 #include "support_kernels.h"
@@ -96,6 +98,14 @@ static void test_dense_linear_equals_the_contract_formula(void **state)
             free(raw);
             free(x);
         }
+}
+
+/* Where the processor has it, vdpbf16ps is what the set was built on, or the set is not taken. */
+static void test_vdpbf16ps_is_tried(void **state)
+{
+    (void)state;
+    if (cpu_features()->avx512 && cpu_features()->avx512_bf16)
+        assert_true(dense_dot_bf16_checks());
 }
 
 /* vdpbf16ps takes subnormal numbers for 0, FMA does not: none may occur. */
@@ -235,6 +245,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_dense_linear_equals_the_contract_formula),
+        cmocka_unit_test(test_vdpbf16ps_is_tried),
         cmocka_unit_test(test_bf16_of_every_size_gives_the_same_bits),
         cmocka_unit_test(test_rows_cut_anywhere_give_the_same_bits),
         cmocka_unit_test(test_dense_head_embeds_like_an_embedding),
