@@ -22,6 +22,14 @@ enum {
     PREFETCH_ROWS = 1, /* at most: with more, two panels are two streams and slower than memory */
 };
 
+/* How far ahead codes are fetched, and with it whether scales are: of few bits, which are unpacked
+ * slowly for their bytes, far; of more the lines of the run and the super-block at hand at once,
+ * for further ahead the processor itself is faster. */
+static inline uint32_t super_ahead(struct super_form f)
+{
+    return f.bits <= 3 ? 4096 : 0;
+}
+
 /* What a tile reads and where it puts: panels (or halves of one) with their codes, as packed or as
  * bytes. */
 struct super_source {
@@ -169,8 +177,7 @@ ALWAYS_INLINE void super_sub_block(const struct super_place *a, const uint8_t *c
 #pragma GCC unroll 2
         for (int p = 0; p < n_panels; p++) {
             if (code_bits == f.bits && n_rows <= PREFETCH_ROWS && g < f.bits)
-                __builtin_prefetch(codes[p] + g * 64); /* all lines of the run at once: further
-                                                          ahead the processor itself is faster */
+                __builtin_prefetch(codes[p] + super_ahead(f) + g * 64);
             w[p] = super_codes(codes[p], code_bits, g);
             if (keep != NULL)
                 vi_store(keep[p] + g * 64, w[p]);
@@ -260,8 +267,9 @@ ALWAYS_INLINE void super_products(const struct linear_job *job, uint32_t row,
             for (int p = 0; p < n_panels; p++)
                 s[m][p] = vi_zero();
         if (!super_is_direct(f) && code_bits == f.bits && n_rows <= PREFETCH_ROWS)
-            for (int i = 0; i < (f.offsets ? 8 : 5); i++) /* scales of the super-block */
-                __builtin_prefetch(scales[0] + i * 64);
+            for (int i = 0; i < (f.offsets ? 8 : 5); i++)
+                __builtin_prefetch(scales[0] + (super_ahead(f) > 0 ? src->scale_super : 0) +
+                                   i * 64);
         for (uint32_t r = 0; r < n; r++) {
 #pragma GCC unroll 2
             for (uint32_t h = 0; h < n_halves; h++)
