@@ -64,8 +64,8 @@ static void check_dot(void)
         for (int j = 0; j < LANES; j++) {
             want[j] = fmaf(from_bf16(w[2 * j + 1]), from_bf16(x[2 * j + 1]), want[j]);
             want[j] = fmaf(from_bf16(w[2 * j]), from_bf16(x[2 * j]), want[j]);
+            dot_checks = dot_checks && got[j] == want[j];
         }
-        dot_checks = dot_checks && memcmp(got, want, sizeof(got)) == 0;
     }
 }
 

@@ -72,6 +72,16 @@ def test_engine_compares_answers_without_and_with_drafts(tmp_path):
     assert refused.returncode != 0 and "f16.bin" in refused.stderr
 
 
+def test_drafts_have_the_threads_and_cpus_of_their_rows(tmp_path):
+    """Each number of threads is placed before its drafts are timed, not only before its rows."""
+    cpus = sorted(os.sched_getaffinity(0))[:2]
+    threads = ",".join(str(n + 1) for n in range(len(cpus)))
+    result = subprocess.run([BIN / "sluice-worker", "bench", TINY, "--text", "--cpus", ",".join(map(str, cpus)), "--threads", threads, "--prompt",
+                             "0", "--generate", "20", "--repetitions", "1", "--speculate", "3"], capture_output=True, text=True, timeout=patience(120))
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("drafter: ") == len(cpus) and result.stdout.count('phase: "decode"') == len(cpus)
+
+
 @pytest.mark.parametrize("arguments, code, text", [
     (["--batch", "1,none"], 2, '--batch: "none" is not a whole number'),
     (["--batch", "257"], 2, "--batch: 257 is not between 1 and 256"),
