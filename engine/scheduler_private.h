@@ -94,11 +94,11 @@ bool prompts_make_place(struct scheduler *sched);
 bool prompts_can_start(struct scheduler *sched);
 /* Pieces of prompts and replays, and new requests, while there is room in the step. */
 void prompts_schedule(struct scheduler *sched, int64_t now_ns);
-/* The lowest counter of callers whose prompts of this priority or a higher one are under way. */
 /* How long the step may take in which so much is computed besides prompts, and draft_ns went
  * before; 0: any time. */
 int64_t prompts_limit_ns(const struct scheduler *sched, const struct step_shape *shape,
                          int64_t draft_ns);
+/* The lowest counter of callers whose prompts of this priority or a higher one are under way. */
 uint64_t prompts_least(const struct scheduler *sched, int32_t priority);
 
 /* --- scheduler_blocks.c --- */
