@@ -78,6 +78,11 @@ double histogram_stddev_ms(const struct histogram *histogram)
 
 void histogram_json(const struct histogram *histogram, struct strbuf *out)
 {
+    if (!histogram->n) {
+        strbuf_add_str(out, "{\"mean\": null, \"stddev\": null, \"min\": null, \"p50\": null, "
+                            "\"p90\": null, \"p99\": null, \"max\": null, \"n\": 0}");
+        return;
+    }
     strbuf_printf(out,
                   "{\"mean\": %.3f, \"stddev\": %.3f, \"min\": %.3f, \"p50\": %.3f, \"p90\": %.3f, "
                   "\"p99\": %.3f, \"max\": %.3f, \"n\": %" PRIu64 "}",

@@ -104,6 +104,21 @@ static int check_range(struct parse *p, const struct option_spec *spec, uint64_t
                      spec->name, text, spec->min_u64, unit);
 }
 
+static bool is_bytes(const struct option_spec *spec)
+{
+    return spec->value_name && strcmp(spec->value_name, "BYTES") == 0;
+}
+
+/* Other servers take a fraction of the device's memory in such a place. */
+static const char *bytes_wanted(const struct option_spec *spec, char out[128])
+{
+    int n = snprintf(out, 128, "a number of bytes such as 512M or 20G");
+    if (spec->max_u64 && spec->max_u64 != UINT64_MAX)
+        snprintf(out + n, 128 - (size_t)n, ", at most %" PRIu64 "G; no fraction",
+                 spec->max_u64 >> 30);
+    return out;
+}
+
 static int set_value(struct parse *p, size_t i, const char *text, enum origin origin)
 {
     const struct option_spec *spec = &p->options->specs[i];
@@ -112,6 +127,7 @@ static int set_value(struct parse *p, size_t i, const char *text, enum origin or
     double f = 0;
     bool b = false;
     const char *want = NULL;
+    char limit[128];
     switch (spec->type) {
     case OPTION_STRING: {
         char *copy = arena_strndup(&p->options->arena, text, strlen(text));
@@ -129,7 +145,9 @@ static int set_value(struct parse *p, size_t i, const char *text, enum origin or
     case OPTION_U64:
     case OPTION_MS:
         if ((spec->type == OPTION_MS ? parse_ms(text, &n) : parse_u64(text, &n)) != 0)
-            want = spec->type == OPTION_MS ? "a time such as 500ms, 10s or 2m" : "a whole number";
+            want = spec->type == OPTION_MS ? "a time such as 500ms, 10s or 2m"
+                   : is_bytes(spec)        ? bytes_wanted(spec, limit)
+                                           : "a whole number";
         else if (check_range(p, spec, n, text) != 0)
             return p->err->status;
         else

@@ -11,7 +11,7 @@
 struct settings {
     const char *name;
     bool quick;
-    uint64_t size, wait_ms;
+    uint64_t size, wait_ms, memory;
     double ratio;
 };
 
@@ -24,6 +24,8 @@ static const struct option_spec specs[] = {
     {"test-wait", 0, OPTION_MS, offsetof(struct settings, wait_ms), "10s", "TIME", "a time", 10,
      3600000},
     {"test-ratio", 0, OPTION_F64, offsetof(struct settings, ratio), "0.5", "X", "a ratio", 0, 0},
+    {"test-memory", 0, OPTION_U64, offsetof(struct settings, memory), "0", "BYTES", "memory", 0,
+     1ULL << 50},
 };
 enum { N_SPECS = sizeof(specs) / sizeof(specs[0]) };
 
@@ -151,11 +153,32 @@ static void test_an_option_is_set_after_the_parse_as_a_flag_is(void **state)
     options_destroy(o);
 }
 
+/* What those write who come from a server that takes a fraction. */
+static void test_a_fraction_for_bytes_is_told_what_to_write(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"0.9", "20GB", "1.5G", "90%", ""};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        struct settings s;
+        struct options *o;
+        struct error err;
+        char expected[160];
+        const char *argv[] = {"x", "--test-memory", bad[i], NULL};
+        assert_int_equal(parse(&s, &o, &err, 3, argv), STATUS_INVALID_ARGUMENT);
+        snprintf(expected, sizeof(expected),
+                 "--test-memory: \"%s\" is not a number of bytes such as 512M or 20G, at most "
+                 "1048576G; no fraction",
+                 bad[i]);
+        assert_string_equal(err.message, expected);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults_then_environment_then_flags),
         cmocka_unit_test(test_bad_flags_are_named),
+        cmocka_unit_test(test_a_fraction_for_bytes_is_told_what_to_write),
         cmocka_unit_test(test_config_file_names_its_bad_line),
         cmocka_unit_test(test_an_option_is_set_after_the_parse_as_a_flag_is),
     };
