@@ -3,99 +3,71 @@
 #include <assert.h>
 #include <string.h>
 
+#include "kernels/dequant_at.h"
+
 /* The order of the float operations below is part of the format as the `gguf` package reads it:
  * first scale × sub-scale, then × code, then the offset. */
 
-static float half_at(const uint8_t *bytes)
-{
-    return f16_to_f32((uint16_t)(bytes[0] | bytes[1] << 8));
-}
-
-/* Codes of the formats with blocks of 32: low nibbles are elements 0..15, high 16..31. */
-static unsigned nibble_of(const uint8_t *qs, unsigned i)
-{
-    return i < 16 ? qs[i] & 15u : qs[i - 16] >> 4;
-}
-
 static void dequant_32(enum dtype type, const uint8_t *block, float *dst)
 {
-    float d = half_at(block);
+    float d = dequant_half_at(block);
     if (type == DTYPE_Q8_0) {
         for (unsigned i = 0; i < 32; i++)
             dst[i] = d * (float)(int8_t)block[2 + i];
     } else if (type == DTYPE_Q4_0) {
         for (unsigned i = 0; i < 32; i++)
-            dst[i] = d * (float)((int)nibble_of(block + 2, i) - 8);
+            dst[i] = d * (float)((int)dequant_nibble_at(block + 2, i) - 8);
     } else if (type == DTYPE_Q4_1) {
-        float m = half_at(block + 2);
+        float m = dequant_half_at(block + 2);
         for (unsigned i = 0; i < 32; i++)
-            dst[i] = d * (float)nibble_of(block + 4, i) + m;
+            dst[i] = d * (float)dequant_nibble_at(block + 4, i) + m;
     } else if (type == DTYPE_Q5_0) {
         for (unsigned i = 0; i < 32; i++) {
             unsigned high = (block[2 + i / 8] >> i % 8 & 1u) << 4;
-            dst[i] = d * (float)((int)(nibble_of(block + 6, i) | high) - 16);
+            dst[i] = d * (float)((int)(dequant_nibble_at(block + 6, i) | high) - 16);
         }
     } else {
         assert(type == DTYPE_Q5_1);
-        float m = half_at(block + 2);
+        float m = dequant_half_at(block + 2);
         for (unsigned i = 0; i < 32; i++) {
             unsigned high = (block[4 + i / 8] >> i % 8 & 1u) << 4;
-            dst[i] = d * (float)(nibble_of(block + 8, i) | high) + m;
+            dst[i] = d * (float)(dequant_nibble_at(block + 8, i) | high) + m;
         }
     }
-}
-
-/* Two-bit code of element e: 32 bytes carry 128 elements, four runs of 32 in ascending bit pairs.
- */
-static unsigned code2_of(const uint8_t *qs, unsigned e)
-{
-    return qs[e / 128 * 32 + e % 32] >> e / 32 % 4 * 2 & 3u;
 }
 
 static void dequant_q2_k(const uint8_t *block, float *dst)
 {
     const uint8_t *scales = block, *qs = block + 16;
-    float d = half_at(block + 80), dmin = half_at(block + 82);
+    float d = dequant_half_at(block + 80), dmin = dequant_half_at(block + 82);
     for (unsigned e = 0; e < 256; e++) {
         float dl = d * (float)(scales[e / 16] & 15), ml = dmin * (float)(scales[e / 16] >> 4);
-        dst[e] = dl * (float)code2_of(qs, e) - ml;
+        dst[e] = dl * (float)dequant_pair_at(qs, e) - ml;
     }
 }
 
 static void dequant_q3_k(const uint8_t *block, float *dst)
 {
     const uint8_t *hmask = block, *qs = block + 32, *scales = block + 96;
-    float d = half_at(block + 108);
+    float d = dequant_half_at(block + 108);
     for (unsigned e = 0; e < 256; e++) {
         unsigned i = e / 16;
         unsigned low = scales[i % 8] >> i / 8 * 4 & 15u, high = scales[8 + i % 4] >> i / 4 * 2 & 3u;
         float dl = d * (float)((int)(low | high << 4) - 32);
         /* a clear mask bit subtracts 4 */
-        int q = (int)code2_of(qs, e) - (hmask[e % 32] >> e / 32 & 1 ? 0 : 4);
+        int q = (int)dequant_pair_at(qs, e) - (hmask[e % 32] >> e / 32 & 1 ? 0 : 4);
         dst[e] = dl * (float)q;
-    }
-}
-
-/* The 6-bit scale and minimum of sub-block i of a Q4_K or Q5_K block. */
-static void scale_min_k(const uint8_t *scales, unsigned i, unsigned *out_scale, unsigned *out_min)
-{
-    if (i < 4) {
-        *out_scale = scales[i] & 63u;
-        *out_min = scales[4 + i] & 63u;
-    } else {
-        *out_scale = (scales[4 + i] & 15u) | (scales[i - 4] >> 2 & 0x30u);
-        *out_min = (unsigned)(scales[4 + i] >> 4) | (scales[i] >> 2 & 0x30u);
     }
 }
 
 static void dequant_q45_k(enum dtype type, const uint8_t *block, float *dst)
 {
-    float d = half_at(block), dmin = half_at(block + 2);
+    float d = dequant_half_at(block), dmin = dequant_half_at(block + 2);
     const uint8_t *scales = block + 4, *qh = block + 16,
                   *qs = type == DTYPE_Q5_K ? block + 48 : block + 16;
     for (unsigned sub = 0; sub < 8; sub++) {
         unsigned scale, min;
-        scale_min_k(scales, sub, &scale, &min);
+        dequant_scale_min(scales, sub, &scale, &min);
         float dl = d * (float)scale, ml = dmin * (float)min;
         for (unsigned i = 0; i < 32; i++) {
             unsigned q = qs[sub / 2 * 32 + i] >> sub % 2 * 4 & 15u;
@@ -109,7 +81,7 @@ static void dequant_q45_k(enum dtype type, const uint8_t *block, float *dst)
 static void dequant_q6_k(const uint8_t *block, float *dst)
 {
     const uint8_t *ql = block, *qh = block + 128, *scales = block + 192;
-    float d = half_at(block + 208);
+    float d = dequant_half_at(block + 208);
     for (unsigned e = 0; e < 256; e++) {
         unsigned half = e / 128, run = e / 32 % 4, i = e % 32;
         unsigned low = ql[half * 64 + run % 2 * 32 + i] >> run / 2 * 4 & 15u,
@@ -152,14 +124,14 @@ void dequant_scales_4bit(enum dtype type, const uint8_t *row, size_t i_run, floa
     if (type == DTYPE_Q4_K) {
         const uint8_t *block = row + i_run / 8 * 144;
         unsigned scale, min;
-        scale_min_k(block + 4, (unsigned)(i_run % 8), &scale, &min);
-        *out_d = half_at(block) * (float)scale;
-        *out_m = -(half_at(block + 2) * (float)min);
+        dequant_scale_min(block + 4, (unsigned)(i_run % 8), &scale, &min);
+        *out_d = dequant_half_at(block) * (float)scale;
+        *out_m = -(dequant_half_at(block + 2) * (float)min);
         return;
     }
     const uint8_t *block = row + i_run * dtype_block_bytes(type);
-    *out_d = half_at(block);
-    *out_m = type == DTYPE_Q4_0 ? -8.0f * *out_d : half_at(block + 2);
+    *out_d = dequant_half_at(block);
+    *out_m = type == DTYPE_Q4_0 ? -8.0f * *out_d : dequant_half_at(block + 2);
 }
 
 /* The loops are of the form that the compiler makes vectors of. */
@@ -193,13 +165,13 @@ unsigned dequant_zero(enum dtype type)
 static void exact_run_32(enum dtype type, const uint8_t *block, struct dequant_run *out)
 {
     const uint8_t *high = block + (type == DTYPE_Q5_0 ? 2 : 4), *qs = high + 4;
-    *out = (struct dequant_run){.d = half_at(block), .scales = {1, 1}};
+    *out = (struct dequant_run){.d = dequant_half_at(block), .scales = {1, 1}};
     if (type == DTYPE_Q5_1) {
-        out->m = half_at(block + 2);
+        out->m = dequant_half_at(block + 2);
         out->mins[0] = out->mins[1] = 1;
     }
     for (unsigned i = 0; i < 32; i++)
-        out->q[i] = (uint8_t)(nibble_of(qs, i) | (high[i / 8] >> i % 8 & 1u) << 4);
+        out->q[i] = (uint8_t)(dequant_nibble_at(qs, i) | (high[i / 8] >> i % 8 & 1u) << 4);
 }
 
 /* Run `sub` of a block of 256. */
@@ -210,9 +182,9 @@ static void exact_run_k(enum dtype type, const uint8_t *block, unsigned sub,
     const uint8_t *scales;
     switch (type) {
     case DTYPE_Q5_K:
-        scale_min_k(block + 4, sub, &scale, &min);
-        *out = (struct dequant_run){.d = half_at(block),
-                                    .m = -half_at(block + 2),
+        dequant_scale_min(block + 4, sub, &scale, &min);
+        *out = (struct dequant_run){.d = dequant_half_at(block),
+                                    .m = -dequant_half_at(block + 2),
                                     .scales = {(int8_t)scale, (int8_t)scale},
                                     .mins = {(uint8_t)min, (uint8_t)min}};
         for (unsigned i = 0; i < 32; i++)
@@ -220,7 +192,7 @@ static void exact_run_k(enum dtype type, const uint8_t *block, unsigned sub,
                                   (block[16 + i] >> sub & 1u) << 4);
         return;
     case DTYPE_Q6_K:
-        *out = (struct dequant_run){.d = half_at(block + 208)};
+        *out = (struct dequant_run){.d = dequant_half_at(block + 208)};
         memcpy(out->scales, block + 192 + 2 * (size_t)sub, 2);
         for (unsigned i = 0; i < 32; i++) {
             unsigned low = block[sub / 4 * 64 + sub % 2 * 32 + i] >> sub % 4 / 2 * 4 & 15u,
@@ -229,7 +201,7 @@ static void exact_run_k(enum dtype type, const uint8_t *block, unsigned sub,
         }
         return;
     case DTYPE_Q3_K:
-        *out = (struct dequant_run){.d = half_at(block + 108)};
+        *out = (struct dequant_run){.d = dequant_half_at(block + 108)};
         scales = block + 96;
         for (unsigned h = 0; h < 2; h++) {
             unsigned i = 2 * sub + h, low = scales[i % 8] >> i / 8 * 4 & 15u,
@@ -237,17 +209,19 @@ static void exact_run_k(enum dtype type, const uint8_t *block, unsigned sub,
             out->scales[h] = (int8_t)((int)(low | high << 4) - 32);
         }
         for (unsigned i = 0; i < 32; i++)
-            out->q[i] = (uint8_t)(code2_of(block + 32, sub * 32 + i) | (block[i] >> sub & 1u) << 2);
+            out->q[i] =
+                (uint8_t)(dequant_pair_at(block + 32, sub * 32 + i) | (block[i] >> sub & 1u) << 2);
         return;
     default:
         assert(type == DTYPE_Q2_K);
-        *out = (struct dequant_run){.d = half_at(block + 80), .m = -half_at(block + 82)};
+        *out = (struct dequant_run){.d = dequant_half_at(block + 80),
+                                    .m = -dequant_half_at(block + 82)};
         for (unsigned h = 0; h < 2; h++) {
             out->scales[h] = block[2 * sub + h] & 15;
             out->mins[h] = block[2 * sub + h] >> 4;
         }
         for (unsigned i = 0; i < 32; i++)
-            out->q[i] = (uint8_t)code2_of(block + 16, sub * 32 + i);
+            out->q[i] = (uint8_t)dequant_pair_at(block + 16, sub * 32 + i);
     }
 }
 

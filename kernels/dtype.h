@@ -24,6 +24,7 @@ enum dtype {
     DTYPE_I8,
     DTYPE_I32,
     DTYPE_U32,
+    DTYPE_F8_E4M3, /* maths.h; a KV cache and weights on devices that have it */
     N_DTYPES,
 };
 

@@ -23,6 +23,7 @@ struct act_sums {
     int32_t minus_8;           /* −8·A */
     int32_t halves_minus_8[2]; /* −8·A of columns 0..15 and 16..31 */
     int32_t in_high_half;      /* A << 16 */
+    int32_t pair;              /* −8·A in the low half, A in the high one */
 };
 
 struct act_outlier {
@@ -120,7 +121,10 @@ static inline void act_put_sums(struct act_cpu *act, uint32_t row, uint32_t run,
     int32_t a = first + second;
     size_t begin = row * act_short_stride(act->k_pad);
     act->sums[(size_t)row * (act->k_pad / ACT_RUN) + run] =
-        (struct act_sums){-8 * a, {-8 * first, -8 * second}, (int32_t)((uint32_t)a << 16)};
+        (struct act_sums){-8 * a,
+                          {-8 * first, -8 * second},
+                          (int32_t)((uint32_t)a << 16),
+                          (int32_t)((uint32_t)a << 16 | ((uint32_t)(-8 * a) & 0xFFFF))};
     act->sums32[begin + run] = (int16_t)a;
     act->sums16[begin + 2 * (size_t)run] = (int16_t)first;
     act->sums16[begin + 2 * (size_t)run + 1] = (int16_t)second;

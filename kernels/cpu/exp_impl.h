@@ -1,8 +1,8 @@
-/* exp_impl.h: the exponential of 16 lanes (exp_const.h has the polynomial); ref_exp() in ref.h lane
- * for lane. The includer has the vectors (vec_*.h). */
+/* exp_impl.h: the exponential of 16 lanes (maths.h has the polynomial); maths_exp() lane for
+ * lane. The includer has the vectors (vec_*.h). */
 #pragma once
 
-#include "kernels/cpu/exp_const.h"
+#include "kernels/maths.h"
 
 static inline v16 v_exp(v16 x)
 {

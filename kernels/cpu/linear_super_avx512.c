@@ -46,6 +46,62 @@ ALWAYS_INLINE void super_put(const struct linear_job *job, uint32_t row, uint32_
 #include "kernels/cpu/linear_super_impl.h"
 /* clang-format on */
 
+/* s += scale·D of sub-block h of a run: 32 columns, or 16. */
+ALWAYS_INLINE void super_sub_block(const struct super_place *a, const uint8_t *const codes[],
+                                   const uint8_t *const scales[], uint8_t *const keep[], uint32_t h,
+                                   struct super_form f, unsigned code_bits, int n_rows,
+                                   int n_panels, vi s[][MAX_PANELS])
+{
+    const uint32_t step = f.subs == 2 ? 4 : 8;
+    vi d[MAX_TILE_ROWS][MAX_PANELS];
+#pragma GCC unroll 8
+    for (int m = 0; m < n_rows; m++) {
+        const struct act_sums *sums = super_sums(a, m);
+        vi start = super_start(f.subs == 2 ? sums->halves_minus_8[h] : sums->minus_8, f.zero);
+#pragma GCC unroll 2
+        for (int p = 0; p < n_panels; p++)
+            d[m][p] = start;
+    }
+#pragma GCC unroll 8
+    for (uint32_t g = h * step; g < (h + 1) * step; g++) {
+        vi w[MAX_PANELS];
+#pragma GCC unroll 2
+        for (int p = 0; p < n_panels; p++) {
+            if (code_bits == f.bits && n_rows <= PREFETCH_ROWS && g < f.bits)
+                __builtin_prefetch(codes[p] + super_ahead(f) + g * 64);
+            w[p] = super_codes(codes[p], code_bits, g);
+            if (keep != NULL)
+                vi_store(keep[p] + g * 64, w[p]);
+        }
+#pragma GCC unroll 8
+        for (int m = 0; m < n_rows; m++) {
+            vi x = vi_set1(four_at(super_lo(a, m) + g * 4));
+#pragma GCC unroll 2
+            for (int p = 0; p < n_panels; p++)
+                d[m][p] = vi_dot(d[m][p], w[p], x);
+        }
+    }
+#pragma GCC unroll 2
+    for (int p = 0; p < n_panels; p++) {
+        vi scale = super_is_direct(f) ? vi_load_i16((const int16_t *)(const void *)scales[p])
+                                      : vi_load_i8(scales[p] + 16 * h);
+#pragma GCC unroll 8
+        for (int m = 0; m < n_rows; m++)
+            s[m][p] = vi_add32(s[m][p], vi_mul32(d[m][p], scale));
+    }
+}
+
+ALWAYS_INLINE void super_run(const struct super_place *a, const uint8_t *const codes[],
+                             const uint8_t *const scales[], uint8_t *const keep[],
+                             struct super_form f, unsigned code_bits, int n_rows, int n_panels,
+                             vi s[][MAX_PANELS])
+{
+    const uint32_t n_halves = f.subs == 2 ? 2 : 1;
+#pragma GCC unroll 2
+    for (uint32_t h = 0; h < n_halves; h++)
+        super_sub_block(a, codes, scales, keep, h, f, code_bits, n_rows, n_panels, s);
+}
+
 enum { EXPAND_ROWS = 9 }; /* from which codes and scales are unpacked once for all */
 _Static_assert(2 * (SUPER_MAX_K / RUN_K) * (INT8_RUN_BYTES + 256) <= STREAM_SCRATCH_BYTES,
                "two unpacked panels of the widest weight must fit the scratch of a member");

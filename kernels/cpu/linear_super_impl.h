@@ -1,6 +1,6 @@
 /* linear_super_impl.h: the integer linear of PACK_SUPER (super_form.h), and of PACK_INT8 where
  * codes may be unsigned bytes, written once in vec_int.h: VI_LANES outputs, a dword each. Included
- * once by linear_super_avx2.c and by linear_super_avx512.c.
+ * once by linear_super_avx2.c and by linear_super_avx512.c, each with a super_run() of its own.
  *
  * Scaled forms (super-blocks of several runs): products of a sub-block (D), times its scale in
  * int32, add up over a super-block (S, below 4096·127·256); isd·S + ism·M adds to T in 64 bits, M
@@ -57,6 +57,11 @@ struct super_total {
 ALWAYS_INLINE bool super_is_direct(struct super_form f)
 {
     return f.bits == 8 || f.subs == 0;
+}
+
+ALWAYS_INLINE bool super_halves_have_zero(struct super_form f)
+{
+    return f.subs == 2 && f.zero != 0;
 }
 
 /* Runs whose S fits 32 bits: 16·32·127·128·255, 4·32·127·16·8191, 2·32·127·(31 + 1)·8191 < 2^31.
@@ -125,7 +130,8 @@ ALWAYS_INLINE void super_flush(struct super_total *t, const uint8_t *super, uint
 struct super_place {
     const int8_t *lo, *lo_third;
     const struct act_sums *sums, *sums_third;
-    const int16_t *shorts; /* direct forms with offsets: act_sums32() */
+    const int16_t *shorts; /* direct forms with offsets: act_sums32(); of halves that a zero is
+                              taken from: act_sums16() */
     size_t k_pad, n_runs, short_stride;
 };
 
@@ -152,53 +158,17 @@ ALWAYS_INLINE struct super_place super_place_of(const struct act_cpu *act, uint3
     __asm__("" : "+r"(a.lo_third), "+r"(a.sums_third)); /* not to be derived from the others */
     if (f.offsets && f.subs == 0)
         a.shorts = act_sums32(act, row);
+    else if (super_halves_have_zero(f))
+        a.shorts = act_sums16(act, row);
     return a;
 }
 
-/* s += scale·D of sub-block h of a run: 32 columns, or 16. */
-ALWAYS_INLINE void super_sub_block(const struct super_place *a, const uint8_t *const codes[],
-                                   const uint8_t *const scales[], uint8_t *const keep[], uint32_t h,
-                                   struct super_form f, unsigned code_bits, int n_rows,
-                                   int n_panels, vi s[][MAX_PANELS])
-{
-    const uint32_t step = f.subs == 2 ? 4 : 8;
-    vi d[MAX_TILE_ROWS][MAX_PANELS];
-#pragma GCC unroll 8
-    for (int m = 0; m < n_rows; m++) {
-        const struct act_sums *sums = super_sums(a, m);
-        vi start = super_start(f.subs == 2 ? sums->halves_minus_8[h] : sums->minus_8, f.zero);
-#pragma GCC unroll 2
-        for (int p = 0; p < n_panels; p++)
-            d[m][p] = start;
-    }
-#pragma GCC unroll 8
-    for (uint32_t g = h * step; g < (h + 1) * step; g++) {
-        vi w[MAX_PANELS];
-#pragma GCC unroll 2
-        for (int p = 0; p < n_panels; p++) {
-            if (code_bits == f.bits && n_rows <= PREFETCH_ROWS && g < f.bits)
-                __builtin_prefetch(codes[p] + super_ahead(f) + g * 64);
-            w[p] = super_codes(codes[p], code_bits, g);
-            if (keep != NULL)
-                vi_store(keep[p] + g * 64, w[p]);
-        }
-#pragma GCC unroll 8
-        for (int m = 0; m < n_rows; m++) {
-            vi x = vi_set1(four_at(super_lo(a, m) + g * 4));
-#pragma GCC unroll 2
-            for (int p = 0; p < n_panels; p++)
-                d[m][p] = vi_dot(d[m][p], w[p], x);
-        }
-    }
-#pragma GCC unroll 2
-    for (int p = 0; p < n_panels; p++) {
-        vi scale = super_is_direct(f) ? vi_load_i16((const int16_t *)(const void *)scales[p])
-                                      : vi_load_i8(scales[p] + 16 * h);
-#pragma GCC unroll 8
-        for (int m = 0; m < n_rows; m++)
-            s[m][p] = vi_add32(s[m][p], vi_mul32(d[m][p], scale));
-    }
-}
+/* s += Σ scale·(q − zero)·a of a run. codes, scales and keep are those of the run; keep: NULL, or
+ * where the codes go as bytes. */
+ALWAYS_INLINE void super_run(const struct super_place *a, const uint8_t *const codes[],
+                             const uint8_t *const scales[], uint8_t *const keep[],
+                             struct super_form f, unsigned code_bits, int n_rows, int n_panels,
+                             vi s[][MAX_PANELS]);
 
 /* m = Σ min·A over the n_runs runs of super-block i of each row. */
 ALWAYS_INLINE void super_mins(const struct act_cpu *act, uint32_t row, const uint8_t *super,
@@ -253,7 +223,7 @@ ALWAYS_INLINE void super_products(const struct linear_job *job, uint32_t row,
                                   unsigned code_bits, bool keeps, int n_rows, int n_panels,
                                   struct super_total total[][MAX_PANELS])
 {
-    const uint32_t n_runs = job->act->k_pad / RUN_K, n_halves = f.subs == 2 ? 2 : 1;
+    const uint32_t n_runs = job->act->k_pad / RUN_K;
     struct super_place a = super_place_of(job->act, row, f);
     const uint8_t *codes[MAX_PANELS] = {src->codes[0], src->codes[1]},
                   *scales[MAX_PANELS] = {src->scales[0], src->scales[1]};
@@ -271,10 +241,7 @@ ALWAYS_INLINE void super_products(const struct linear_job *job, uint32_t row,
                 __builtin_prefetch(scales[0] + (super_ahead(f) > 0 ? src->scale_super : 0) +
                                    i * 64);
         for (uint32_t r = 0; r < n; r++) {
-#pragma GCC unroll 2
-            for (uint32_t h = 0; h < n_halves; h++)
-                super_sub_block(&a, codes, scales, keeps ? keep : NULL, h, f, code_bits, n_rows,
-                                n_panels, s);
+            super_run(&a, codes, scales, keeps ? keep : NULL, f, code_bits, n_rows, n_panels, s);
 #pragma GCC unroll 2
             for (int p = 0; p < n_panels; p++) {
                 if (f.offsets && f.subs == 0) { /* (offset, 0) against (A, the next A) */
@@ -292,7 +259,7 @@ ALWAYS_INLINE void super_products(const struct linear_job *job, uint32_t row,
             }
             a.lo += RUN_K, a.lo_third += RUN_K;
             a.sums++, a.sums_third++;
-            a.shorts += f.offsets && f.subs == 0 ? 1 : 0;
+            a.shorts += super_halves_have_zero(f) ? 2 : f.offsets && f.subs == 0 ? 1 : 0;
         }
 #pragma GCC unroll 2
         for (int p = 0; p < n_panels; p++) {

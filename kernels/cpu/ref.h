@@ -5,8 +5,8 @@
 #include <math.h>
 #include <stdint.h>
 
-#include "kernels/cpu/exp_const.h"
 #include "kernels/cpu/inner.h"
+#include "kernels/maths.h"
 
 enum { LANES = 16 };
 
@@ -17,23 +17,6 @@ static inline float ref_sum_lanes(float lanes[LANES])
         for (int i = 0; i < half; i++)
             lanes[i] += lanes[i + half];
     return lanes[0];
-}
-
-static inline float ref_exp(float x)
-{
-    if (x < EXP_MIN)
-        return 0.0f;
-    if (isnan(x))
-        return x;
-    float c = x > EXP_MAX ? EXP_MAX : x, n = rintf(c * EXP_LOG2E);
-    float r = fmaf(n, -EXP_LN2_LO, fmaf(n, -EXP_LN2_HI, c));
-    float p = fmaf(EXP_C5, r, EXP_C4);
-    p = fmaf(p, r, EXP_C3);
-    p = fmaf(p, r, EXP_C2);
-    p = fmaf(p, r, EXP_C1);
-    p = fmaf(p, r, EXP_C0);
-    p = fmaf(p, r * r, r) + 1.0f;
-    return p * ldexpf(1.0f, (int)n);
 }
 
 void ref_abs_stats(const float *x, uint32_t n, float *out_sum, float *out_max);

@@ -90,7 +90,7 @@ static float score(const struct attention_tile *t, const float *q, const struct 
         sum *= t->scale;
     }
     if (t->softcap > 0.0f)
-        sum = t->softcap * (1.0f - 2.0f / (1.0f + ref_exp(sum * (2.0f / t->softcap))));
+        sum = t->softcap * (1.0f - 2.0f / (1.0f + maths_exp(sum * (2.0f / t->softcap))));
     return sum;
 }
 
@@ -134,7 +134,7 @@ static void attend(const struct attention_tile *t, const float *q, const struct 
         max = p[i] > max ? p[i] : max;
     }
     for (uint32_t i = begin; i < end; i++) {
-        p[i] = ref_exp(p[i] - max);
+        p[i] = maths_exp(p[i] - max);
         lanes[i % LANES] += p[i];
     }
     weigh(t->kv, p, items, begin, end, out->out);
@@ -151,7 +151,7 @@ static void fold(struct result *out, const struct result *part, uint32_t n)
         return;
     }
     float max = part->max > out->max ? part->max : out->max;
-    float keep = ref_exp(out->max - max), take = ref_exp(part->max - max);
+    float keep = maths_exp(out->max - max), take = maths_exp(part->max - max);
     for (uint32_t d = 0; d < n; d++)
         out->out[d] = out->out[d] * keep + part->out[d] * take;
     out->sum = out->sum * keep + part->sum * take;

@@ -76,34 +76,10 @@ void ref_add(float *y, const float *x, uint32_t n)
         y[i] += x[i];
 }
 
-static float ref_erfc(float z)
-{
-    static const float coefficients[ERFC_N] = ERFC_COEFFICIENTS;
-    float a = fabsf(z), t = 1.0f / fmaf(a, 0.5f, 1.0f), p = coefficients[ERFC_N - 1];
-    for (int i = ERFC_N - 2; i >= 0; i--)
-        p = fmaf(p, t, coefficients[i]);
-    float e = t * ref_exp(p - a * a);
-    return z < 0.0f ? 2.0f - e : e;
-}
-
-static float activate(float x, enum activation kind)
-{
-    switch (kind) {
-    case ACTIVATION_SILU:
-        return x / (1.0f + ref_exp(0.0f - x));
-    case ACTIVATION_GELU_TANH: /* x·σ(2·√(2/π)·(x + 0.044715·x³)) */
-        return x / (1.0f + ref_exp((x + x * x * x * 0.044715f) * -1.5957691216057308f));
-    case ACTIVATION_GELU_ERF:
-        return x * 0.5f * ref_erfc(x * -0.70710678118654752f);
-    default:
-        return x < 0.0f ? 0.0f : x;
-    }
-}
-
 void ref_act_mul(float *y, const float *gate, const float *up, uint32_t n, enum activation kind)
 {
     for (uint32_t i = 0; i < n; i++)
-        y[i] = up != NULL ? activate(gate[i], kind) * up[i] : activate(gate[i], kind);
+        y[i] = up != NULL ? maths_activate(gate[i], kind) * up[i] : maths_activate(gate[i], kind);
 }
 
 void ref_kv_store(void *dst, enum dtype type, const float *src, uint32_t n)

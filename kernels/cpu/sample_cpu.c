@@ -96,6 +96,25 @@ static void keep_top_k(struct row *row, uint32_t k)
     row->adjusted = row->x;
 }
 
+/* Σ −p log p by the contract's segments and lanes. */
+static float entropy_of(const struct row *row, float sum, float log_sum)
+{
+    float sums[SAMPLE_SEGMENTS];
+    for (int s = 0; s < SAMPLE_SEGMENTS; s++) {
+        float lanes[SAMPLE_LANES] = {0};
+        uint32_t begin = row->segments.bounds[s];
+        for (uint32_t i = begin; i < row->segments.bounds[s + 1]; i++)
+            if (row->x[i] > 0.0f)
+                lanes[(i - begin) % SAMPLE_LANES] +=
+                    (row->x[i] / sum) * (log_sum - sample_log(row->x[i]));
+        for (int half = SAMPLE_LANES / 2; half; half /= 2)
+            for (int j = 0; j < half; j++)
+                lanes[j] += lanes[j + half];
+        sums[s] = lanes[0];
+    }
+    return sample_tree(sums);
+}
+
 /* Distance of a token's −log p from the entropy. */
 static float typical_distance(float w, float log_sum, float entropy)
 {
@@ -107,15 +126,12 @@ static float typical_distance(float w, float log_sum, float entropy)
  * likelier). */
 static void keep_typical(const struct row *row, float typical_p)
 {
-    float sum = sum_weights(row), log_sum = sample_log(sum), entropy = 0.0f;
+    float sum = sum_weights(row), log_sum = sample_log(sum);
+    float entropy = entropy_of(row, sum, log_sum); /* weights are 0 or normal numbers */
     uint32_t n = 0, right = 0;
     for (uint32_t i = 0; i < row->vocab; i++)
-        if (row->x[i] >= FLT_MIN) {
-            entropy += (row->x[i] / sum) * (log_sum - sample_log(row->x[i]));
+        if (row->x[i] > 0.0f)
             row->ids[n++] = i;
-        } else {
-            row->x[i] = 0.0f;
-        }
     sample_select_sorted(row->x, row->ids, n, n);
     while (right < n && log_sum - sample_log(row->x[row->ids[right]]) < entropy)
         right++;

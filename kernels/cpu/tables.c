@@ -10,13 +10,16 @@
 
 /* Slots that are the same in every set. */
 #define SHARED_OPS                                                                                 \
-    .weight_pack_rows = weight_pack_rows_cpu, .act_destroy = act_destroy_cpu, .embed = embed_cpu,  \
-    .rms_norm = rms_norm_cpu, .layer_norm = layer_norm_cpu, .add = add_cpu,                        \
-    .add_bias = add_bias_cpu, .act_mul = act_mul_cpu, .act_prepare = act_prepare_cpu,              \
-    .linear = linear_cpu, .linear_parts = linear_parts_cpu, .linear_gated = linear_gated_cpu,      \
+    .kv_dtypes = CPU_KV_DTYPES, .weight_pack_rows = weight_pack_rows_cpu,                          \
+    .act_destroy = act_destroy_cpu, .embed = embed_cpu, .rms_norm = rms_norm_cpu,                  \
+    .layer_norm = layer_norm_cpu, .add = add_cpu, .add_bias = add_bias_cpu,                        \
+    .act_mul = act_mul_cpu, .act_prepare = act_prepare_cpu, .linear = linear_cpu,                  \
+    .linear_parts = linear_parts_cpu, .linear_gated = linear_gated_cpu,                            \
     .will_read = will_read_cpu, .linear_partial = linear_partial_cpu,                              \
     .linear_finish = linear_finish_cpu, .rope = rope_cpu, .kv_write = kv_write_cpu,                \
     .attention = attention_cpu, .gather_rows = gather_rows_cpu, .sample = sample_rows_cpu
+
+#define CPU_KV_DTYPES (1u << DTYPE_F32 | 1u << DTYPE_F16 | 1u << DTYPE_BF16 | 1u << DTYPE_I8)
 
 #define INTEGER_WEIGHTS .weight_bytes = weight_bytes_cpu, .weight_init = weight_init_cpu
 #define FLOAT_WEIGHTS   .weight_bytes = weight_bytes_f32, .weight_init = weight_init_f32

@@ -98,6 +98,11 @@ static int lay_out(const struct weight_desc *desc, bool expand, struct weight_cp
         return error_set(err, STATUS_UNIMPLEMENTED, "weight: type %s is not taken on the CPU",
                          dtype_name(desc->source));
     bool is_row = desc->role == WEIGHT_LINEAR_ROW;
+    if (desc->store != WEIGHT_STORE_SOURCE && (is_row || desc->role == WEIGHT_LINEAR_COLUMN) &&
+        (desc->source == DTYPE_F32 || desc->source == DTYPE_F16 || desc->source == DTYPE_BF16))
+        return error_set(err, STATUS_UNIMPLEMENTED,
+                         "weight: %s is kept in its own type on the CPU, not as int8 or f8",
+                         dtype_name(desc->source));
     enum pack_format format = format_of(desc, expand);
     *w = (struct weight_cpu){
         .base = {.magic = WEIGHT_MAGIC,

@@ -36,7 +36,7 @@ static float score_of(const float *q, const float *k, const struct setup *s)
         sum += run_of(q + d, k + d, 1, s->head_dim - d < RUN ? s->head_dim - d : RUN);
     sum *= 1.0f / sqrtf((float)s->head_dim);
     if (s->softcap > 0.0f)
-        sum = s->softcap * (1.0f - 2.0f / (1.0f + ref_exp(sum * (2.0f / s->softcap))));
+        sum = s->softcap * (1.0f - 2.0f / (1.0f + maths_exp(sum * (2.0f / s->softcap))));
     return sum;
 }
 
@@ -54,7 +54,7 @@ static void attend(const struct setup *s, const float *q, const float *k, const 
         out->max = p[i] > out->max ? p[i] : out->max;
     }
     for (uint32_t i = begin; i < end; i++) {
-        p[i] = ref_exp(p[i] - out->max);
+        p[i] = maths_exp(p[i] - out->max);
         lanes[i % 16] += p[i];
     }
     out->sum = ref_sum_lanes(lanes);
@@ -76,7 +76,7 @@ static void fold(struct part *all, const struct part *part, uint32_t n)
         return;
     }
     float max = part->max > all->max ? part->max : all->max;
-    float keep = ref_exp(all->max - max), take = ref_exp(part->max - max);
+    float keep = maths_exp(all->max - max), take = maths_exp(part->max - max);
     for (uint32_t d = 0; d < n; d++)
         all->out[d] = all->out[d] * keep + part->out[d] * take;
     all->sum = all->sum * keep + part->sum * take;

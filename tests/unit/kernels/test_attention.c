@@ -203,7 +203,7 @@ static void test_a_rank_with_part_of_the_heads_computes_the_same(void **state)
                       q = {w.q + BEGIN * D, DTYPE_F32, N, COUNT * D, HEADS * D};
         float *y = poisoned(N * COUNT * D);
         struct tensor out = tensor_view(y, DTYPE_F32, N, COUNT * D);
-        struct attention_rows rows = {w.positions, w.seqs, w.slots, w.tables, w.stride, N, 1};
+        struct attention_rows rows = {w.positions, w.seqs, w.slots, w.tables, w.stride, N, 1, 0};
         struct attention_params params = {.n_heads = COUNT,
                                           .head_begin = BEGIN,
                                           .kv_begin = 1,

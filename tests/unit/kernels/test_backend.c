@@ -71,7 +71,7 @@ static void run_everything(const struct rig *rig, struct act *act, const struct 
         ids[i] = i;
     struct tensor tx = tensor_view(x, DTYPE_F32, m, K), ty = tensor_view(y, DTYPE_F32, m, K);
     struct rope_params rope = {ROPE_HALF, 64, 64, inv_freq, 1.0f};
-    struct attention_rows rows = {ids, zero, ids, table, 4, m, 1};
+    struct attention_rows rows = {ids, zero, ids, table, 4, m, 1, 0};
     struct attention_params attention = {.n_heads = 2, .heads_per_kv = 1, .scale = 0.1f};
     struct sample_params sampling[40];
     static struct sample_result results[40];

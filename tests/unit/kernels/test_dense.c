@@ -10,6 +10,7 @@
 #include "kernels/cpu/act_cpu.h"
 #include "kernels/cpu/dense.h"
 #include "kernels/cpu/inner.h"
+#include "kernels/cpu/stream_cpu.h"
 #include "kernels/cpu/weight_cpu.h"
 #include "support_kernels.h"
 
@@ -19,6 +20,25 @@ enum { N_DENSE = 3 };
 static float without_tiny(float x)
 {
     return fabsf(x) < 0x1p-55f ? 0.0f : x;
+}
+
+/* What a tile of AMX adds of one run: a chain of even and one of odd columns. */
+static float run_of_tile(const float *x, const float *w, uint32_t begin, uint32_t end)
+{
+    float chain[2] = {0.0f, 0.0f};
+    for (uint32_t k = begin; k < end; k++)
+        chain[k % 2] =
+            fmaf(without_tiny(w[k]), bf16_to_f32(f32_to_bf16(without_tiny(x[k]))), chain[k % 2]);
+    return chain[0] + chain[1];
+}
+
+/* One output of a column weight by tiles: run after run, in one sum. */
+static float contract_of_tiles(const float *x, const float *w, uint32_t k_total)
+{
+    float sum = 0.0f;
+    for (uint32_t k = 0; k < k_total; k += ACT_RUN)
+        sum += run_of_tile(x, w, k, k_total < k + ACT_RUN ? k_total : k + ACT_RUN);
+    return sum;
 }
 
 /* One output: 8 segments of a chain each, added in pairs. */
@@ -60,14 +80,16 @@ static void check(enum dtype type, const float *x, const uint8_t *raw, uint32_t 
 {
     float *want = malloc((size_t)m * n * sizeof(*want)), *y = malloc((size_t)m * n * sizeof(*y)),
           *w = malloc(k * sizeof(*w));
-    for (uint32_t j = 0; j < n; j++) {
-        assert_true(dtype_to_f32(type, raw + j * dtype_row_bytes(type, k), k, w));
-        for (uint32_t i = 0; i < m; i++)
-            want[(size_t)i * n + j] = contract(type, x + (size_t)i * k, w, k);
-    }
     for (const char *const *set = kernel_sets(); *set != NULL; set++) {
         char what[96];
         struct rig rig = rig_open(*set, 2);
+        bool tiles = type == DTYPE_BF16 && inner_of(rig.ops)->bf16_tile_rows > 0;
+        for (uint32_t j = 0; j < n; j++) {
+            assert_true(dtype_to_f32(type, raw + j * dtype_row_bytes(type, k), k, w));
+            for (uint32_t i = 0; i < m; i++)
+                want[(size_t)i * n + j] = tiles ? contract_of_tiles(x + (size_t)i * k, w, k)
+                                                : contract(type, x + (size_t)i * k, w, k);
+        }
         struct weight_desc desc = column_desc(type, n, k);
         struct weight *packed = pack_weight(rig.ops, &desc, raw);
         run_linear_op(&rig, packed, x, m, k, y);
@@ -159,8 +181,12 @@ static void test_rows_cut_anywhere_give_the_same_bits(void **state)
                 for (uint32_t end = begin + 1; end <= M; end += 4) {
                     for (int i = 0; i < M * N; i++)
                         y[i] = NAN;
-                    struct linear_share share = {
-                        .row_begin = begin, .row_end = end, .n_begin = 16, .n_end = N};
+                    struct linear_share share = {.row_begin = begin,
+                                                 .row_end = end,
+                                                 .n_begin = 16,
+                                                 .n_end = N,
+                                                 .scratch =
+                                                     stream_scratch(stream_cpu(rig.stream), 0)};
                     inner_of(rig.ops)->linear_dense(&job, &share);
                     for (uint32_t m = 0; m < M; m++)
                         for (uint32_t n = 0; n < N; n++) {

@@ -493,12 +493,16 @@ static void test_rows_of_several_blocks_give_the_reference_bits(void **state)
 static void test_the_check_of_the_tiles_passes_on_the_model(void **state)
 {
     (void)state;
+    if (!cpu_features()->avx512_vnni)
+        skip();
     assert_true(amx_model_checks());
 }
 
 static void test_scratch_of_every_width_fits_what_is_said(void **state)
 {
     (void)state;
+    if (!cpu_features()->avx512_vnni)
+        skip(); /* the model is compiled for it */
     size_t most = 0;
     for (uint32_t k = 32; k <= AMX_MAX_K; k += 32) {
         size_t n_bytes = amx_model_scratch_bytes(k);
