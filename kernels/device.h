@@ -3,6 +3,7 @@
  * opened at run time). */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -15,8 +16,21 @@ struct event;
 struct graph;
 struct op_table;
 
+/* Device memory that a driver takes for an op of a captured graph, beside what was reserved.
+ * Reports of others with CUDA 12 say 10 KiB a kernel (NVIDIA/cccl pull request 3768); no driver
+ * tells. */
+enum { GRAPH_OP_BYTES = 16 << 10 };
+
 struct device_memory {
     uint64_t total_bytes, free_bytes;
+};
+
+/* Who a device is, beyond its index: indices change from one start of a machine to the next. */
+struct device_description {
+    char name[96];              /* the product's */
+    char uuid[48];              /* "GPU-..." */
+    char pci_bus_id[32];        /* "00000000:3B:00.0" */
+    char compute_capability[8]; /* "9.0" */
 };
 
 struct device_ops {
@@ -27,11 +41,23 @@ struct device_ops {
     int (*open)(uint32_t index, struct device **out_device, struct error *err);
     void (*close)(struct device *device);
     int (*memory)(struct device *device, struct device_memory *out_memory, struct error *err);
+    /* Optional: default NULL, where topology.h tells all there is (CPU). */
+    int (*describe)(struct device *device, struct device_description *out_description,
+                    struct error *err);
 
     /* Device memory, 256-byte aligned. Synchronous. RESOURCE_EXHAUSTED names needed and free bytes.
      */
     int (*alloc)(struct device *device, size_t n_bytes, void **out_data, struct error *err);
     void (*free)(struct device *device, void *data, size_t n_bytes);
+
+    /* Takes n_bytes at once, from which every later alloc() of this device comes until it is
+     * closed: what is planned is there, and what is not planned is refused. Optional: default NULL.
+     */
+    int (*reserve)(struct device *device, size_t n_bytes, struct error *err);
+    /* Host memory that the device copies from and to by itself, 256-byte aligned. Optional: default
+     * NULL, where the device's memory is the host's. */
+    int (*alloc_host)(struct device *device, size_t n_bytes, void **out_data, struct error *err);
+    void (*free_host)(struct device *device, void *data, size_t n_bytes);
 
     /* n_threads is for the CPU (0 = all); others ignore it. *out_stream is owned. Used by one
      * thread at a time. */
@@ -62,6 +88,8 @@ struct device_ops {
     int (*capture_end)(struct stream *stream, struct graph **out_graph, struct error *err);
     int (*graph_launch)(struct stream *stream, struct graph *graph);
     void (*graph_destroy)(struct graph *graph);
+    /* Ops that were captured, of which each costs GRAPH_OP_BYTES. Required with capture_begin. */
+    size_t (*graph_n_ops)(const struct graph *graph);
 };
 
 struct device {
@@ -69,7 +97,17 @@ struct device {
     uint32_t index;
 };
 
+/* Adjacent rows of one role (docs/architecture.md, numerics contract). */
+struct role_run {
+    uint32_t begin, n_rows;
+    bool generated; /* path D: tokens that were generated; else path P: prompt tokens */
+};
+
 struct stream {
     struct device *device;
     const struct op_table *ops; /* the kernel set chosen for this stream */
+    /* Of the rows that the next ops see, ascending and without gaps; read by backends whose paths P
+     * and D differ in bits. n_roles 0: all rows are path D. Borrowed. */
+    const struct role_run *roles;
+    uint32_t n_roles;
 };

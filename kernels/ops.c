@@ -182,22 +182,23 @@ int op_rope(struct stream *s, struct tensor *x, const uint32_t *positions,
 
 size_t kv_vector_bytes(enum dtype type, uint32_t head_dim)
 {
-    if (type == DTYPE_I8) /* codes padded to 4 bytes, and an f32 scale */
+    if (type == DTYPE_I8 || type == DTYPE_F8_E4M3) /* codes padded to 4 bytes, and an f32 scale */
         return (((size_t)head_dim + 3) & ~(size_t)3) + sizeof(float);
     if (type == DTYPE_F32 || type == DTYPE_F16 || type == DTYPE_BF16)
         return (size_t)head_dim * dtype_block_bytes(type);
     return 0;
 }
 
-static bool kv_is_sound(const struct kv_layer *kv)
+static bool kv_is_sound(const struct stream *s, const struct kv_layer *kv)
 {
-    return kv_vector_bytes(kv->dtype, kv->head_dim) > 0 && kv->block_size > 0 && kv->n_kv_heads > 0;
+    return (unsigned)kv->dtype < N_DTYPES && (s->ops->kv_dtypes >> kv->dtype & 1) != 0 &&
+           kv_vector_bytes(kv->dtype, kv->head_dim) > 0 && kv->block_size > 0 && kv->n_kv_heads > 0;
 }
 
 int op_kv_write(struct stream *s, const struct kv_layer *kv, const struct tensor *k,
                 const struct tensor *v, const uint32_t *kv_slots)
 {
-    if (!kv_is_sound(kv) || !same_shape(k, v) || k->n_cols != kv->n_kv_heads * kv->head_dim)
+    if (!kv_is_sound(s, kv) || !same_shape(k, v) || k->n_cols != kv->n_kv_heads * kv->head_dim)
         return STATUS_INTERNAL;
     return k->n_rows == 0 ? 0 : s->ops->kv_write(s, kv, k, v, kv_slots);
 }
@@ -206,7 +207,7 @@ int op_attention(struct stream *s, struct tensor *y, const struct tensor *q,
                  const struct kv_layer *kv, const struct attention_rows *rows,
                  const struct attention_params *params)
 {
-    if (!kv_is_sound(kv) || !same_shape(y, q) || params->n_heads == 0 ||
+    if (!kv_is_sound(s, kv) || !same_shape(y, q) || params->n_heads == 0 ||
         params->heads_per_kv == 0 || q->n_rows != rows->n_rows ||
         q->n_cols != params->n_heads * kv->head_dim)
         return STATUS_INTERNAL;

@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/maths.h"
 #include "kernels/sample.h"
 #include "kernels/tensor.h"
 #include "kernels/weight.h"
@@ -25,11 +26,10 @@ struct stream;
 enum act_kind {
     ACT_F32 = 1,  /* the rows as they are (dense weights) */
     ACT_BF16 = 4, /* rounded to bf16 (BF16 weights on the CPU) */
+    ACT_F8 = 8,   /* E4M3 with one scale per token (WEIGHT_STORE_F8) */
     ACT_INT8 = 2, /* integers with one scale per token and a sparse outlier plane (block integers,
                      docs/performance.md): every quantized weight */
 };
-
-enum activation { ACTIVATION_SILU, ACTIVATION_GELU_TANH, ACTIVATION_GELU_ERF, ACTIVATION_RELU };
 
 enum rope_style {
     ROPE_NONE,
@@ -50,12 +50,12 @@ struct rope_params {
  */
 struct kv_layer {
     void *k, *v;
-    enum dtype dtype; /* F32, F16, BF16 or I8 */
+    enum dtype dtype; /* one of the op table's kv_dtypes */
     uint32_t n_blocks, block_size, n_kv_heads, head_dim;
 };
 
-/* Bytes that one head's K (or V) of one position takes; I8 has a scale with each vector. 0 for
- * types that a cache cannot have. */
+/* Bytes that one head's K (or V) of one position takes; I8 and F8_E4M3 have a scale with each
+ * vector. 0 for types that no cache can have. */
 size_t kv_vector_bytes(enum dtype type, uint32_t head_dim);
 
 /* Rows of a ragged batch: row r belongs to sequence seq_of_row[r] at position positions[r] and sees
@@ -69,6 +69,9 @@ struct attention_rows {
     const uint32_t *block_tables;
     uint32_t table_stride;
     uint32_t n_rows, n_seqs;
+    /* No row's position is this or above; it may be rounded up, so that steps captured for one
+     * value serve many. 0: what table_stride holds. Bits do not depend on it. */
+    uint32_t max_positions;
 };
 
 struct attention_params {
@@ -91,21 +94,44 @@ struct linear_part {
 
 enum { LINEAR_MAX_PARTS = 3 };
 
+/* Of the largest step that a stream will see. */
+struct op_needs {
+    uint32_t max_rows, max_logits;
+    bool has_dense;        /* linears that are kept in 16 bits */
+    uint32_t max_row_n;    /* outputs of row-split linears */
+    uint32_t max_n, max_k; /* of any linear but the head */
+    uint32_t vocab_size;   /* of this rank's head */
+    uint32_t n_heads, n_kv_heads, head_dim;
+    uint32_t max_positions; /* of a sequence */
+};
+
 struct op_table {
     const char *name; /* "f32", "ref", "avx2", "avx512", "avx512_bf16", "amx", "cuda" */
     const char
-        *numerics; /* names the bits: equal strings promise equal bits (part of numerics_id) */
+        *numerics;      /* names the bits: equal strings promise equal bits (part of numerics_id) */
+    uint32_t kv_dtypes; /* bits 1 << enum dtype: what caches kv_write and attention take */
     size_t (*weight_bytes)(const struct weight_desc *desc, struct error *err);
     int (*weight_init)(const struct weight_desc *desc, void *memory, struct error *err);
     int (*weight_pack_rows)(struct weight *weight, uint32_t row_begin, uint32_t n_rows,
                             const void *raw, struct error *err);
 
-    /* Copies a packed weight to the device; *out_weight (owned, a host header of device data) takes
-     * its place in every op. `packed` is not needed afterwards. Synchronous. Optional: default NULL
-     * = ops read the packed memory itself (CPU). */
-    int (*weight_upload)(struct device *device, const struct weight *packed,
-                         struct weight **out_weight, struct error *err);
-    void (*weight_release)(struct device *device, struct weight *weight);
+    /* Weights that lie on a device. Optional, all or none: default NULL = ops read the packed
+     * memory itself (CPU), and weight_bytes to weight_pack_rows above are used; else those are
+     * NULL. A weight takes weight_device_bytes() of the device's memory (256-byte aligned; 0 with
+     * err set as weight_bytes()), is packed slice by slice in host memory of weight_slice_bytes()
+     * (64-byte aligned), from which `copies` go to the device, and is then read through a small
+     * header of its own in host memory. Rows as in weight_pack_rows(); any thread. */
+    size_t (*weight_device_bytes)(const struct weight_desc *desc, struct error *err);
+    size_t (*weight_slice_bytes)(const struct weight_desc *desc, uint32_t n_rows);
+    int (*weight_pack_slice)(const struct weight_desc *desc, uint32_t row_begin, uint32_t n_rows,
+                             const void *raw, void *slice,
+                             struct weight_copy copies[WEIGHT_MAX_COPIES], uint32_t *out_n_copies,
+                             struct error *err);
+    /* *out_weight is owned; `data` (the device's) is borrowed for its life. weight_vector() gives
+     * an address of the device. */
+    int (*weight_bind)(const struct weight_desc *desc, void *data, struct weight **out_weight,
+                       struct error *err);
+    void (*weight_unbind)(struct weight *weight);
 
     /* Bytes that act_create() takes on the device. No state; any thread. */
     size_t (*act_bytes)(uint32_t max_rows, uint32_t max_k);
@@ -117,6 +143,10 @@ struct op_table {
     /* Bytes that each thread of a stream touches at most, besides what is allocated through the
      * device, in ops on such shapes. No state; any thread. Optional: default NULL = none. */
     size_t (*scratch_bytes)(uint32_t vocab_size, uint32_t head_dim);
+    /* Device memory that ops on a stream work in, for steps within `needs`: taken once, so that no
+     * step allocates. Optional, both or none: default NULL = none. */
+    size_t (*stream_bytes)(const struct op_needs *needs);
+    int (*stream_reserve)(struct stream *s, const struct op_needs *needs, struct error *err);
 
     /* y[m, dim] = row ids[r] of w, an embedding or a LINEAR_COLUMN weight (a tied LM head). ids on
      * the device. Bytes: m rows of w + 4·m·dim. */

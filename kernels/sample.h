@@ -15,8 +15,9 @@
  * nearest the entropy, until their p reach typical_p [arXiv 2202.00666]; top-p keeps the largest w
  * (ties: lower id) until they reach top_p of the sum; min-p keeps w ≥ min_p of the largest. Each
  * stage sees only what the one before kept, and keeps at least one;
- *  - sums over the vocabulary: 8 segments of 32-token units (segments.h); within one, 16 lanes by
- *    (id − begin) mod 16 in ascending id, lanes added as a tree 8 4 2 1; segments added as
+ *  - sums over the vocabulary (Σw, typical's entropy Σ w/Σw · (log Σw − log w)): 8 segments of
+ * 32-token units (segments.h); within one, 16 lanes by (id − begin) mod 16 in ascending id, lanes
+ * added as a tree 8 4 2 1; segments added as
  *    ((s0+s1)+(s2+s3))+((s4+s5)+(s6+s7));
  *  - u = (first word of Philox4x32-10(counter = position, choice, 0, 0; key = low and high word of
  *    the seed) + 1/2) / 2^32, in f64; t = u · Σw; segments are skipped while t ≥ their sum (which t

@@ -41,7 +41,7 @@ size_t weight_bytes(const struct op_table *ops, const struct weight_desc *desc, 
 {
     if (check_desc(desc, err) != 0)
         return 0;
-    return ops->weight_bytes(desc, err);
+    return ops->weight_bytes ? ops->weight_bytes(desc, err) : ops->weight_device_bytes(desc, err);
 }
 
 int weight_init(const struct op_table *ops, const struct weight_desc *desc, void *memory,
@@ -55,15 +55,55 @@ int weight_init(const struct op_table *ops, const struct weight_desc *desc, void
     return rc;
 }
 
-int weight_pack_rows(const struct op_table *ops, struct weight *weight, uint32_t row_begin,
-                     uint32_t n_rows, const void *raw, struct error *err)
+static int check_chunk(uint32_t row_begin, uint32_t n_rows, uint32_t total, struct error *err)
 {
-    uint32_t total = weight_n_rows(weight);
     if (row_begin % WEIGHT_PACK_ROWS != 0 || row_begin > total || n_rows > total - row_begin ||
         (n_rows % WEIGHT_PACK_ROWS != 0 && row_begin + n_rows != total))
         return error_set(err, STATUS_INTERNAL, "weight: rows %u..%u of %u are no chunk", row_begin,
                          row_begin + n_rows, total);
-    return ops->weight_pack_rows(weight, row_begin, n_rows, raw, err);
+    return 0;
+}
+
+int weight_pack_rows(const struct op_table *ops, struct weight *weight, uint32_t row_begin,
+                     uint32_t n_rows, const void *raw, struct error *err)
+{
+    int rc = check_chunk(row_begin, n_rows, weight_n_rows(weight), err);
+    return rc ? rc : ops->weight_pack_rows(weight, row_begin, n_rows, raw, err);
+}
+
+size_t weight_slice_bytes(const struct op_table *ops, const struct weight_desc *desc,
+                          uint32_t n_rows)
+{
+    return ops->weight_slice_bytes(desc, n_rows);
+}
+
+int weight_pack_slice(const struct op_table *ops, const struct weight_desc *desc,
+                      uint32_t row_begin, uint32_t n_rows, const void *raw, void *slice,
+                      struct weight_copy copies[WEIGHT_MAX_COPIES], uint32_t *out_n_copies,
+                      struct error *err)
+{
+    int rc = check_chunk(row_begin, n_rows, desc->n_rows, err);
+    return rc ? rc
+              : ops->weight_pack_slice(desc, row_begin, n_rows, raw, slice, copies, out_n_copies,
+                                       err);
+}
+
+int weight_bind(const struct op_table *ops, const struct weight_desc *desc, void *data,
+                struct weight **out_weight, struct error *err)
+{
+    int rc = check_desc(desc, err);
+    return rc ? rc : ops->weight_bind(desc, data, out_weight, err);
+}
+
+void weight_unbind(const struct op_table *ops, struct weight *weight)
+{
+    if (weight)
+        ops->weight_unbind(weight);
+}
+
+bool weight_is_on_device(const struct op_table *ops)
+{
+    return ops->weight_bind != NULL;
 }
 
 uint32_t weight_n_rows(const struct weight *weight)

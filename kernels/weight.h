@@ -3,6 +3,7 @@
  * threads work on disjoint chunks in parallel; afterwards read-only. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -22,19 +23,39 @@ enum weight_role {
     WEIGHT_VECTOR,     /* n = 1: norm weights and biases, kept as f32 [k] */
 };
 
+/* How a dense linear is kept; quantized ones, embeddings and vectors are kept as they are. */
+enum weight_store {
+    WEIGHT_STORE_SOURCE, /* in its own type */
+    WEIGHT_STORE_INT8,   /* one scale per row, f32 activations rounded to 16 bits: CUDA */
+    WEIGHT_STORE_F8,     /* E4M3, one scale per row: CUDA of compute capability 8.9 and up */
+};
+
 enum { WEIGHT_PACK_ROWS = 64 }; /* chunks start at multiples of this many local rows */
 
 struct weight_desc {
     enum weight_role role;
     enum dtype source; /* type of the raw rows */
-    uint32_t n_rows;   /* rows of W that this rank holds */
-    uint32_t k_total;  /* columns of the whole matrix (= of each raw row) */
+    enum weight_store store;
+    uint32_t n_rows;  /* rows of W that this rank holds */
+    uint32_t k_total; /* columns of the whole matrix (= of each raw row) */
     struct segments
         k_segments; /* LINEAR_ROW: the split of k_total and this rank's part; else unused */
 };
 
-/* Bytes of memory the packed weight takes, 64-byte multiple. 0 with err set: UNIMPLEMENTED for a
- * type the kernel set cannot take, INVALID_ARGUMENT for a shape it cannot. */
+/* Of a packed slice, to the device: offsets within the slice and within the weight's data there. */
+struct weight_copy {
+    size_t from, to, n_bytes;
+};
+
+enum { WEIGHT_MAX_COPIES = 4 };
+
+/* Two ways to make a weight. Kernel sets that read packed memory in place (CPU): weight_init() and
+ * weight_pack_rows(). Those whose weights lie on a device: weight_pack_slice(), copies, and
+ * weight_bind(); weight_is_on_device() tells which.
+ *
+ * Bytes of memory (the device's) the packed weight takes, 64-byte (256-byte) multiple. 0 with err
+ * set: UNIMPLEMENTED for a type the kernel set cannot take, INVALID_ARGUMENT for a shape it cannot.
+ */
 size_t weight_bytes(const struct op_table *ops, const struct weight_desc *desc, struct error *err);
 
 /* Writes the header into `memory` (64-byte aligned, weight_bytes() long, zeroed, borrowed for the
@@ -49,6 +70,21 @@ int weight_init(const struct op_table *ops, const struct weight_desc *desc, void
  * it. */
 int weight_pack_rows(const struct op_table *ops, struct weight *weight, uint32_t row_begin,
                      uint32_t n_rows, const void *raw, struct error *err);
+
+bool weight_is_on_device(const struct op_table *ops);
+/* Host bytes of a slice of n_rows rows. */
+size_t weight_slice_bytes(const struct op_table *ops, const struct weight_desc *desc,
+                          uint32_t n_rows);
+/* Packs rows as weight_pack_rows() does into `slice` (64-byte aligned), whose `copies` then go to
+ * the weight's data on the device. Any thread. */
+int weight_pack_slice(const struct op_table *ops, const struct weight_desc *desc,
+                      uint32_t row_begin, uint32_t n_rows, const void *raw, void *slice,
+                      struct weight_copy copies[WEIGHT_MAX_COPIES], uint32_t *out_n_copies,
+                      struct error *err);
+/* A header for data on the device, which is borrowed; weight_unbind() frees the header. */
+int weight_bind(const struct op_table *ops, const struct weight_desc *desc, void *data,
+                struct weight **out_weight, struct error *err);
+void weight_unbind(const struct op_table *ops, struct weight *weight);
 
 uint32_t weight_n_rows(const struct weight *weight);
 uint32_t weight_k_local(const struct weight *weight);

@@ -5,6 +5,10 @@
 
 #include "kernels/cuda/index.h"
 
+#ifdef __cplusplus
+#include "kernels/cuda/thread.h"
+#endif
+
 enum { BLOCK_MAX_THREADS = 256 };
 
 /* Memory that all threads of a block see (CUDA: __shared__). */
@@ -19,20 +23,29 @@ struct block_shared {
 struct block {
     struct block_shared *shared;
     uint32_t tid, n_threads;     /* n_threads is a power of two, at most BLOCK_MAX_THREADS */
-    void (*sync)(void *context); /* CPU only */
+    void (*sync)(void *context); /* of C only: C++ is a kernel (thread.h) */
     void *context;
 };
 
-#ifdef __CUDACC__
+#ifdef __cplusplus
 #define BLOCK_FN __device__ static inline
 #else
 #define BLOCK_FN static inline
 #endif
 
+/* Before a loop whose loads should not wait for one another. */
+#ifdef __CUDACC__
+#define BLOCK_UNROLL     _Pragma("unroll 16")
+#define BLOCK_UNROLL_FEW _Pragma("unroll 4")
+#else
+#define BLOCK_UNROLL
+#define BLOCK_UNROLL_FEW
+#endif
+
 /* All threads of the block reach this before one goes on. */
 BLOCK_FN void block_sync(const struct block *b)
 {
-#ifdef __CUDACC__
+#ifdef __cplusplus
     (void)b;
     __syncthreads();
 #else
@@ -40,6 +53,47 @@ BLOCK_FN void block_sync(const struct block *b)
         b->sync(b->context);
 #endif
 }
+
+/* Whole numbers that many threads add to, or raise, in any order; the value before. */
+/* NOLINTNEXTLINE(readability-non-const-parameter): clang-tidy does not see that it is written */
+BLOCK_FN uint32_t block_atomic_add(uint32_t *p, uint32_t x)
+{
+#ifdef __cplusplus
+    return atomicAdd(p, x);
+#else
+    return __atomic_fetch_add(p, x, __ATOMIC_RELAXED);
+#endif
+}
+
+/* NOLINTNEXTLINE(readability-non-const-parameter) */
+BLOCK_FN void block_atomic_max(uint32_t *p, uint32_t x)
+{
+#ifdef __cplusplus
+    atomicMax(p, x);
+#else
+    uint32_t old = __atomic_load_n(p, __ATOMIC_RELAXED);
+    while (old < x &&
+           !__atomic_compare_exchange_n(p, &old, x, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
+#endif
+}
+
+/* What this thread wrote before is seen by blocks that see what it writes after. */
+BLOCK_FN void block_fence(void)
+{
+#ifdef __cplusplus
+    __threadfence();
+#else
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+#endif
+}
+
+/* Reads what another block of the same launch wrote. */
+#ifdef __cplusplus
+#define BLOCK_LOAD(p) __ldcg(p)
+#else
+#define BLOCK_LOAD(p) (*(p))
+#endif
 
 /* The sum, largest or smallest of one word per thread, the same in every thread. */
 enum block_word_op { BLOCK_WORD_SUM, BLOCK_WORD_MIN, BLOCK_WORD_MAX };

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,15 +10,22 @@
 
 static void *open_library(struct error *err)
 {
-    const char *chosen = getenv("SLUICE_CUBLASLT");
+    const char *chosen = getenv("SLUICE_CUDA_LIBRARY_PATH");
     const char *const names[] = {
         SLUICE_CUBLASLT,
         "/usr/local/cuda/lib64/" SLUICE_CUBLASLT,
     };
     size_t n_names = sizeof(names) / sizeof(names[0]);
-    bool has_choice = chosen != NULL && chosen[0] != '\0';
-    void *library = has_choice ? dlopen(chosen, RTLD_NOW | RTLD_LOCAL) : NULL;
-    for (size_t i = 0; !has_choice && library == NULL && i < n_names; i++)
+    void *library = NULL;
+    for (const char *at = chosen != NULL ? chosen : ""; library == NULL && *at != '\0';) {
+        char path[4096]; /* folders, by colons */
+        size_t n = strcspn(at, ":");
+        if (n > 0 && snprintf(path, sizeof(path), "%.*s/%s", (int)n, at, SLUICE_CUBLASLT) <
+                         (int)sizeof(path))
+            library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        at += n + (at[n] == ':');
+    }
+    for (size_t i = 0; library == NULL && i < n_names; i++)
         library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
     if (library == NULL) {
         const char *why = dlerror();
@@ -50,6 +58,7 @@ int cublaslt_load(struct cublaslt_api *out_api, struct error *err)
         {"cublasLtMatmulPreferenceSetAttribute", &api.preference_set},
         {"cublasLtMatmulAlgoGetHeuristic", &api.heuristic},
         {"cublasLtMatmul", &api.matmul},
+        {"cublasLtGetVersion", &api.version},
     };
     api.library = open_library(err);
     if (api.library == NULL)

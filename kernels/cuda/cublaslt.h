@@ -1,5 +1,6 @@
 /* cublaslt.h: cuBLASLt as a table of functions, opened when first needed. Private to kernels/cuda.
- * SLUICE_CUBLASLT names the file; else the loader's path and CUDA's usual place are tried. */
+ * Looked for in the folders of SLUICE_CUDA_LIBRARY_PATH, then by the loader, then in CUDA's usual
+ * place. */
 #pragma once
 
 #include <cublasLt.h>
@@ -22,6 +23,7 @@ struct cublaslt_api {
     __typeof__(cublasLtMatmulPreferenceSetAttribute) *preference_set;
     __typeof__(cublasLtMatmulAlgoGetHeuristic) *heuristic;
     __typeof__(cublasLtMatmul) *matmul;
+    __typeof__(cublasLtGetVersion) *version;
 };
 
 /* FAILED_PRECONDITION names the file or function that is missing. The library is never closed. */

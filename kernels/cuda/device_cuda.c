@@ -1,26 +1,55 @@
 #include "kernels/cuda/device_cuda.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "kernels/cuda/index.h"
 #include "kernels/cuda/linear_cuda.h"
 #include "kernels/cuda/table_cuda.h"
+#include "kernels/device_fault.h"
+
+#define SAME_CODE(name, number, fault)                                                             \
+    _Static_assert(cudaError##name == (number), "device_fault.h has another cudaError" #name);
+DEVICE_FAULT_CUDA_CODES(SAME_CODE)
+#undef SAME_CODE
+
+enum { MAX_DEVICES = 64 };
+
+/* The error that ended each device's context, which is the process's; 0: none. A call on such a
+ * device may hang where the device has fallen off the bus: nothing is freed or waited for there,
+ * the end of the process does it. */
+static atomic_int lost[MAX_DEVICES];
+
+enum { OLDEST_GENERATION = 8, ARENA_ALIGN = 256 };
 
 struct event {
+    uint32_t index;
     cudaEvent_t handle;
 };
 
 struct graph {
+    uint32_t index;
     cudaGraphExec_t exec;
+    size_t n_ops;
 };
 
 int cuda_check(struct error *err, uint32_t index, const char *what, int code)
 {
     if (code == cudaSuccess)
         return 0;
-    return error_set(
-        err, code == cudaErrorMemoryAllocation ? STATUS_RESOURCE_EXHAUSTED : STATUS_INTERNAL,
-        "cuda:%u: %s: %s (%d)", index, what, cudaGetErrorString((cudaError_t)code), code);
+    enum device_fault fault = device_fault_of_cuda(code);
+    if (device_fault_is_final(fault) && index < MAX_DEVICES)
+        atomic_store(&lost[index], code);
+    cudaGetLastError(); /* told here, not by the next launch as well */
+    error_set(err, fault == DEVICE_FAULT_MEMORY ? STATUS_RESOURCE_EXHAUSTED : STATUS_INTERNAL,
+              "cuda:%u: %s: %s (%d)", index, what, cudaGetErrorString((cudaError_t)code), code);
+    return error_reason(err, device_fault_reason(fault));
+}
+
+bool cuda_is_lost(uint32_t index)
+{
+    return index < MAX_DEVICES && atomic_load(&lost[index]) != 0;
 }
 
 int stream_check(struct stream_cuda *s, const char *what, int code)
@@ -29,7 +58,9 @@ int stream_check(struct stream_cuda *s, const char *what, int code)
         return 0;
     struct error now = {0};
     int status = cuda_check(&now, s->base.device->index, what, code);
-    if (s->sticky.status == 0)
+    /* The end of the context outdoes what came before it: a call refused, say, in its wake. */
+    if (s->sticky.status == 0 || (device_fault_is_final(device_fault_of_error(&now)) &&
+                                  !device_fault_is_final(device_fault_of_error(&s->sticky))))
         s->sticky = now;
     return status;
 }
@@ -43,7 +74,10 @@ int stream_fail(struct stream_cuda *s, int status, const char *what)
 
 int stream_enter(struct stream_cuda *s)
 {
-    return stream_check(s, "choosing the device", cudaSetDevice((int)s->base.device->index));
+    uint32_t index = s->base.device->index;
+    if (cuda_is_lost(index))
+        return stream_check(s, "an earlier failure", atomic_load(&lost[index]));
+    return stream_check(s, "choosing the device", cudaSetDevice((int)index));
 }
 
 int stream_grow(struct stream_cuda *s, struct grown *buffer, size_t n_bytes, const char *what)
@@ -59,9 +93,10 @@ int stream_grow(struct stream_cuda *s, struct grown *buffer, size_t n_bytes, con
     int rc = stream_check(s, what, cudaMallocAsync(&data, wanted, s->handle));
     if (rc != 0)
         return rc;
-    if (buffer->data != NULL)
+    if (buffer->data != NULL && !buffer->reserved)
         rc = stream_check(s, what, cudaFreeAsync(buffer->data, s->handle));
     buffer->data = data;
+    buffer->reserved = false;
     buffer->n_bytes = wanted;
     return rc;
 }
@@ -89,6 +124,38 @@ int device_count_cuda(uint32_t *out_n_devices, struct error *err)
                      cudaGetErrorString(code), (int)code);
 }
 
+int device_capability_cuda(void)
+{
+    int n_devices = 0, lowest = 0;
+    if (cudaGetDeviceCount(&n_devices) != cudaSuccess)
+        return 0;
+    for (int i = 0; i < n_devices; i++) {
+        int major = 0, minor = 0;
+        if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, i) != cudaSuccess ||
+            cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, i) != cudaSuccess)
+            return 0;
+        if (i == 0 || 10 * major + minor < lowest)
+            lowest = 10 * major + minor;
+    }
+    return lowest;
+}
+
+/* What linears may have of the device that is current. */
+static int open_linears(struct device_cuda *device, struct error *err)
+{
+    int max_shared = 0;
+    uint32_t index = device->base.index;
+    int rc = cuda_check(
+        err, index, "shared memory",
+        cudaDeviceGetAttribute(&max_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, (int)index));
+    device->max_shared = (uint32_t)max_shared;
+    if (rc == 0)
+        rc = cuda_check(err, index, "shared memory", cuda_dense_allow_decode(device->max_shared));
+    if (rc == 0)
+        rc = cuda_check(err, index, "shared memory", cuda_dense_allow_prompt(device->max_shared));
+    return rc == 0 ? cublaslt_create(&device->lt, err) : rc;
+}
+
 static int open_device(uint32_t index, struct device **out_device, struct error *err)
 {
     uint32_t n_devices = 0;
@@ -101,12 +168,21 @@ static int open_device(uint32_t index, struct device **out_device, struct error 
     rc = cuda_check(err, index, "opening the device", cudaSetDevice((int)index));
     if (rc != 0)
         return rc;
+    int major = 0;
+    rc = cuda_check(err, index, "its generation",
+                    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, (int)index));
+    if (rc != 0)
+        return rc;
+    if (major < OLDEST_GENERATION)
+        return error_set(err, STATUS_FAILED_PRECONDITION,
+                         "cuda:%u: compute capability %d.x: kernels are built for %d.0 and newer",
+                         index, major, OLDEST_GENERATION);
     struct device_cuda *device = calloc(1, sizeof(*device));
     if (device == NULL)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "cuda:%u: out of memory", index);
     device->base.ops = &device_ops_cuda;
     device->base.index = index;
-    rc = cublaslt_create(&device->lt, err);
+    rc = open_linears(device, err);
     if (rc != 0) {
         free(device);
         return rc;
@@ -119,8 +195,11 @@ static void close_device(struct device *device)
 {
     if (device == NULL)
         return;
-    cudaSetDevice((int)device->index);
-    cublaslt_destroy(device_cuda(device)->lt);
+    if (!cuda_is_lost(device->index)) {
+        cudaSetDevice((int)device->index);
+        cublaslt_destroy(device_cuda(device)->lt);
+        cudaFree(device_cuda(device)->arena);
+    }
     free(device);
 }
 
@@ -135,7 +214,54 @@ static int memory(struct device *device, struct device_memory *out_memory, struc
     return rc;
 }
 
-static int alloc(struct device *device, size_t n_bytes, void **out_data, struct error *err)
+static int describe(struct device *device, struct device_description *out, struct error *err)
+{
+    struct cudaDeviceProp props;
+    uint32_t index = device->index;
+    int rc = cuda_check(err, index, "properties", cudaGetDeviceProperties(&props, (int)index));
+    if (rc != 0)
+        return rc;
+    const unsigned char *u = (const unsigned char *)props.uuid.bytes;
+    snprintf(out->name, sizeof(out->name), "%.95s", props.name);
+    snprintf(out->compute_capability, sizeof(out->compute_capability), "%d.%d", props.major,
+             props.minor);
+    snprintf(out->uuid, sizeof(out->uuid),
+             "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1],
+             u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14],
+             u[15]);
+    snprintf(out->pci_bus_id, sizeof(out->pci_bus_id), "%08X:%02X:%02X.0", props.pciDomainID,
+             props.pciBusID, props.pciDeviceID);
+    return 0;
+}
+
+/* In order, as what is planned is allocated; what is freed comes back when all is, or at once where
+ * it was the last. */
+static int arena_alloc(struct device_cuda *d, size_t n_bytes, void **out_data, struct error *err)
+{
+    size_t needed = cuda_round_up(n_bytes, ARENA_ALIGN);
+    if (needed > d->arena_bytes - d->arena_used)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                         "cuda:%u: %zu bytes needed, %zu of the %zu planned are left",
+                         d->base.index, n_bytes, d->arena_bytes - d->arena_used, d->arena_bytes);
+    *out_data = d->arena + d->arena_used;
+    d->arena_used += needed;
+    d->n_arena_live++;
+    return 0;
+}
+
+static bool arena_free(struct device_cuda *d, const unsigned char *data, size_t n_bytes)
+{
+    if (data == NULL || data < d->arena || data >= d->arena + d->arena_bytes)
+        return false;
+    size_t end = (size_t)(data - d->arena) + cuda_round_up(n_bytes, ARENA_ALIGN);
+    if (end == d->arena_used)
+        d->arena_used = (size_t)(data - d->arena);
+    if (--d->n_arena_live == 0)
+        d->arena_used = 0;
+    return true;
+}
+
+static int driver_alloc(struct device *device, size_t n_bytes, void **out_data, struct error *err)
 {
     struct device_memory now = {0};
     void *data = NULL;
@@ -146,10 +272,11 @@ static int alloc(struct device *device, size_t n_bytes, void **out_data, struct 
     if (code == cudaErrorMemoryAllocation) {
         cudaGetLastError();
         rc = memory(device, &now, err);
-        return rc != 0 ? rc
-                       : error_set(err, STATUS_RESOURCE_EXHAUSTED,
-                                   "cuda:%u: %zu bytes needed, %llu bytes free", device->index,
-                                   n_bytes, (unsigned long long)now.free_bytes);
+        if (rc != 0)
+            return rc;
+        error_set(err, STATUS_RESOURCE_EXHAUSTED, "cuda:%u: %zu bytes needed, %llu bytes free",
+                  device->index, n_bytes, (unsigned long long)now.free_bytes);
+        return error_reason(err, device_fault_reason(DEVICE_FAULT_MEMORY));
     }
     rc = cuda_check(err, device->index, "allocation", (int)code);
     if (rc == 0)
@@ -157,31 +284,78 @@ static int alloc(struct device *device, size_t n_bytes, void **out_data, struct 
     return rc;
 }
 
+static int alloc(struct device *device, size_t n_bytes, void **out_data, struct error *err)
+{
+    struct device_cuda *d = device_cuda(device);
+    return d->arena != NULL ? arena_alloc(d, n_bytes, out_data, err)
+                            : driver_alloc(device, n_bytes, out_data, err);
+}
+
 static void free_memory(struct device *device, void *data, size_t n_bytes)
 {
-    (void)n_bytes;
+    if (arena_free(device_cuda(device), data, n_bytes))
+        return;
+    if (cuda_is_lost(device->index))
+        return;
     cudaSetDevice((int)device->index);
     cudaFree(data);
+}
+
+static int reserve(struct device *device, size_t n_bytes, struct error *err)
+{
+    struct device_cuda *d = device_cuda(device);
+    void *arena = NULL;
+    if (d->arena != NULL)
+        return error_set(err, STATUS_INTERNAL, "cuda:%u: memory is reserved twice", device->index);
+    int rc = driver_alloc(device, n_bytes, &arena, err);
+    if (rc != 0)
+        return rc;
+    d->arena = arena;
+    d->arena_bytes = n_bytes;
+    return 0;
+}
+
+static int alloc_host(struct device *device, size_t n_bytes, void **out_data, struct error *err)
+{
+    void *data = NULL;
+    int rc = cuda_check(err, device->index, "pinned memory", cudaSetDevice((int)device->index));
+    if (rc == 0)
+        rc = cuda_check(err, device->index, "pinned memory",
+                        cudaMallocHost(&data, n_bytes > 0 ? n_bytes : 1));
+    if (rc == 0)
+        *out_data = data;
+    return rc;
+}
+
+static void free_host(struct device *device, void *data, size_t n_bytes)
+{
+    (void)n_bytes;
+    if (cuda_is_lost(device->index))
+        return;
+    cudaSetDevice((int)device->index);
+    cudaFreeHost(data);
+}
+
+static void free_stream_parts(struct stream_cuda *s)
+{
+    cudaSetDevice((int)s->base.device->index);
+    if (s->handle != NULL)
+        cudaStreamSynchronize(s->handle);
+    stream_release(s);
+    cudaFreeHost(s->sample_host);
+    if (s->sample_uploaded != NULL)
+        cudaEventDestroy(s->sample_uploaded);
+    if (s->handle != NULL)
+        cudaStreamDestroy(s->handle);
 }
 
 static void stream_destroy(struct stream *stream)
 {
     if (stream == NULL)
         return;
-    struct stream_cuda *s = stream_cuda(stream);
-    cudaSetDevice((int)stream->device->index);
-    if (s->handle != NULL)
-        cudaStreamSynchronize(s->handle);
-    cudaFree(s->workspace.data);
-    cudaFree(s->planes.data);
-    cudaFree(s->sample_scratch.data);
-    cudaFree(s->sample_device.data);
-    cudaFreeHost(s->sample_host);
-    if (s->sample_uploaded != NULL)
-        cudaEventDestroy(s->sample_uploaded);
-    if (s->handle != NULL)
-        cudaStreamDestroy(s->handle);
-    free(s);
+    if (!cuda_is_lost(stream->device->index))
+        free_stream_parts(stream_cuda(stream));
+    free(stream_cuda(stream));
 }
 
 static int stream_create(struct device *device, uint32_t n_threads, struct stream **out_stream,
@@ -192,7 +366,7 @@ static int stream_create(struct device *device, uint32_t n_threads, struct strea
     if (s == NULL)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "cuda:%u: out of memory", device->index);
     s->base.device = device;
-    s->base.ops = &op_table_cuda_set;
+    s->base.ops = op_table_cuda();
     int rc = cuda_check(err, device->index, "new stream", cudaSetDevice((int)device->index));
     if (rc == 0)
         rc = cuda_check(err, device->index, "new stream",
@@ -251,6 +425,7 @@ static int event_create(struct device *device, struct event **out_event, struct 
     struct event *event = calloc(1, sizeof(*event));
     if (event == NULL)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "cuda:%u: out of memory", device->index);
+    event->index = device->index;
     int rc = cuda_check(err, device->index, "new event", cudaSetDevice((int)device->index));
     if (rc == 0)
         rc = cuda_check(err, device->index, "new event",
@@ -266,7 +441,8 @@ static void event_destroy(struct event *event)
 {
     if (event == NULL)
         return;
-    cudaEventDestroy(event->handle);
+    if (!cuda_is_lost(event->index))
+        cudaEventDestroy(event->handle);
     free(event);
 }
 
@@ -278,11 +454,7 @@ static int event_record(struct stream *stream, struct event *event)
 
 static int event_wait(struct event *event, struct error *err)
 {
-    cudaError_t code = cudaEventSynchronize(event->handle);
-    if (code == cudaSuccess)
-        return 0;
-    return error_set(err, STATUS_INTERNAL, "cuda: event: %s (%d)", cudaGetErrorString(code),
-                     (int)code);
+    return cuda_check(err, event->index, "event", cudaEventSynchronize(event->handle));
 }
 
 static int capture_begin(struct stream *stream, struct error *err)
@@ -308,14 +480,18 @@ static int capture_end(struct stream *stream, struct graph **out_graph, struct e
     if (rc == 0 && graph == NULL)
         rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "cuda:%u: out of memory", index);
     if (rc == 0)
+        rc = cuda_check(err, index, "graph", cudaGraphGetNodes(captured, NULL, &graph->n_ops));
+    if (rc == 0)
         rc = cuda_check(err, index, "graph", cudaGraphInstantiate(&graph->exec, captured, 0));
-    if (captured != NULL)
+    if (captured != NULL && !cuda_is_lost(index))
         cudaGraphDestroy(captured);
-    if (rc != 0)
+    if (rc != 0) {
         free(graph);
-    else
-        *out_graph = graph;
-    return rc;
+        return rc;
+    }
+    graph->index = index;
+    *out_graph = graph;
+    return 0;
 }
 
 static int graph_launch(struct stream *stream, struct graph *graph)
@@ -329,8 +505,14 @@ static void graph_destroy(struct graph *graph)
 {
     if (graph == NULL)
         return;
-    cudaGraphExecDestroy(graph->exec);
+    if (!cuda_is_lost(graph->index))
+        cudaGraphExecDestroy(graph->exec);
     free(graph);
+}
+
+static size_t graph_n_ops(const struct graph *graph)
+{
+    return graph->n_ops;
 }
 
 const struct device_ops device_ops_cuda = {
@@ -338,8 +520,12 @@ const struct device_ops device_ops_cuda = {
     .open = open_device,
     .close = close_device,
     .memory = memory,
+    .describe = describe,
     .alloc = alloc,
     .free = free_memory,
+    .reserve = reserve,
+    .alloc_host = alloc_host,
+    .free_host = free_host,
     .stream_create = stream_create,
     .stream_destroy = stream_destroy,
     .stream_sync = stream_sync,
@@ -354,4 +540,5 @@ const struct device_ops device_ops_cuda = {
     .capture_end = capture_end,
     .graph_launch = graph_launch,
     .graph_destroy = graph_destroy,
+    .graph_n_ops = graph_n_ops,
 };

@@ -18,13 +18,18 @@ enum {
 
 struct device_cuda {
     struct device base;
-    struct cublaslt *lt; /* opened by the first linear; the device's linear_cuda.c locks */
+    unsigned char *arena; /* NULL: allocations are the driver's */
+    size_t arena_bytes, arena_used;
+    uint32_t n_arena_live; /* allocations; at 0 all of the arena is free again */
+    struct cublaslt *lt;   /* linear_cublaslt.c locks */
+    uint32_t max_shared;   /* bytes of shared memory that a block may have */
 };
 
 /* Device memory that grows with use, stream-ordered; never while a graph is captured. */
 struct grown {
     void *data;
     size_t n_bytes;
+    bool reserved; /* the device's (stream_scratch.c); its end is not the stream's */
 };
 
 struct stream_cuda {
@@ -32,7 +37,7 @@ struct stream_cuda {
     cudaStream_t handle;
     bool capturing;
     struct error sticky; /* the first failure; told by stream_sync */
-    struct grown workspace, planes, sample_scratch, sample_device;
+    struct grown workspace, planes, attention, sample_scratch, sample_device;
     void *sample_host; /* pinned, as large as sample_device */
     size_t sample_host_bytes;
     cudaEvent_t sample_uploaded; /* the pinned memory may be written again */
@@ -50,8 +55,11 @@ static inline struct device_cuda *device_cuda(struct device *device)
 
 extern const struct device_ops device_ops_cuda;
 
-/* 0, or fills err: "cuda:0: <what>: <CUDA's words>". Memory exhaustion is RESOURCE_EXHAUSTED. */
+/* 0, or fills err: "cuda:0: <what>: <CUDA's words>", with its class (device_fault.h) as the reason.
+ * Memory exhaustion is RESOURCE_EXHAUSTED. */
 int cuda_check(struct error *err, uint32_t index, const char *what, int code);
+/* True once a call has shown that the device's context is at its end. Any thread. */
+bool cuda_is_lost(uint32_t index);
 /* The same for an op: keeps the first failure for stream_sync. */
 int stream_check(struct stream_cuda *s, const char *what, int code);
 /* Keeps a failure that is not CUDA's; returns status. */
@@ -59,9 +67,15 @@ int stream_fail(struct stream_cuda *s, int status, const char *what);
 /* Makes the buffer at least n_bytes. FAILED_PRECONDITION while capturing: a step is run once before
  * it is captured, and then nothing grows. */
 int stream_grow(struct stream_cuda *s, struct grown *buffer, size_t n_bytes, const char *what);
+/* sample_cuda.c: pinned memory for so many bytes of parameters. */
+int sample_reserve_host(struct stream_cuda *s, size_t n_bytes);
+/* stream_scratch.c: gives back all buffers. */
+void stream_release(struct stream_cuda *s);
 /* Makes the stream's device current for this thread. */
 int stream_enter(struct stream_cuda *s);
 
 /* Counts usable devices; the message says why there is none: no driver, a driver too old, no GPU.
  */
 int device_count_cuda(uint32_t *out_n_devices, struct error *err);
+/* The lowest compute capability of all devices, as 10 · major + minor; 0 where it is unknown. */
+int device_capability_cuda(void);

@@ -15,7 +15,7 @@ enum {
     CUDA_LANES = 16,       /* the contract's lanes of a sum */
     CUDA_SEGMENTS = 8,     /* the contract's segments of a dimension */
     CUDA_UNIT = 32,        /* elements a segment's bound is a multiple of */
-    CUDA_ROW_THREADS = 128 /* threads that work on one row of a norm */
+    CUDA_ROW_THREADS = 128 /* threads of a block of a norm */
 };
 
 /* Blocks of `size` that cover n items, at most `limit` (a kernel strides over the rest). */
@@ -46,6 +46,16 @@ CUDA_HD void cuda_piece(uint32_t from, uint32_t to, uint32_t i, uint32_t n_piece
 CUDA_HD size_t cuda_strided(uint64_t i, uint32_t n_cols, size_t row_stride)
 {
     return (size_t)(i / n_cols) * row_stride + (size_t)(i % n_cols);
+}
+
+CUDA_HD float cuda_from_bits(uint32_t u)
+{
+    union {
+        uint32_t u;
+        float f;
+    } bits;
+    bits.u = u;
+    return bits.f;
 }
 
 /* A float's bits as an unsigned number that sorts as the float does; −0 and +0 are one. Not for

@@ -10,9 +10,11 @@ int sluice_cuda_module(struct backend_module *out_module, struct error *err)
 {
     uint32_t n_devices = 0;
     int rc = device_count_cuda(&n_devices, err);
+    if (rc == 0)
+        rc = op_table_cuda_choose(err);
     if (rc != 0)
         return rc;
     *out_module = (struct backend_module){
-        .device_ops = &device_ops_cuda, .op_table = &op_table_cuda_set, .n_devices = n_devices};
+        .device_ops = &device_ops_cuda, .op_table = op_table_cuda(), .n_devices = n_devices};
     return 0;
 }

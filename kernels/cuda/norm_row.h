@@ -1,25 +1,169 @@
-/* norm_row.h: RMS norm of one row by one block. The same bits as kernels/cpu/ref.c: 16 lanes of
- * fused multiply-adds, the tree 8 4 2 1, correctly rounded division and square root. */
+/* norm_row.h: RMS and layer norm of a few rows by one block. The same bits as kernels/cpu/ref_*: 16
+ * lanes of fused multiply-adds, the tree 8 4 2 1, correctly rounded division and square root.
+ *
+ * A lane's chain of n/16 additions is the contract's, so rows come into shared memory first, 16
+ * bytes per thread at a time, and 16 threads per row walk there: 4096 columns are 256 additions of
+ * 4 cycles each, under a microsecond, where loads from memory within the chain took twenty. Short
+ * rows share a block. Rows beyond NORM_CHUNK come in pieces, twice (layer norm: three times).
+ * Bytes: 8·m·n + 4·n (8·n with a bias). */
+/* What the compiler is held to (tests/lint/ptxas.sh):
+ * ptxas: norm.cu norm_blocks registers 40
+ */
 #pragma once
 
 #include <math.h>
+#include <stdbool.h>
 
 #include "kernels/cuda/block.h"
 
-/* y[n] = x / rms(x) · w; y may be x. Bytes: 12·n. arXiv 1910.07467, eq. 4. */
-BLOCK_FN void norm_row(const struct block *b, float *y, const float *x, const float *w, uint32_t n,
-                       float eps)
+enum {
+    NORM_CHUNK = 8192, /* columns in shared memory at once; a multiple of the lanes */
+    NORM_MAX_ROWS = 8, /* of a block: its sums lie in the block's lanes */
+    NORM_SHORT = 2048  /* elements that rows which share a block come to */
+};
+
+/* arXiv 1910.07467, eq. 4; with `centred` y = (x − mean) / √(var + eps) · w + bias. y may be x. */
+struct norm_rows {
+    float *y;
+    const float *x, *w, *bias; /* bias NULL: none */
+    size_t y_stride, x_stride;
+    uint32_t n_rows, n;
+    float eps;
+    bool centred;
+};
+
+/* Rows that a block takes at once. */
+CUDA_HD uint32_t norm_block_rows(uint32_t n)
+{
+    uint32_t rows = 1;
+    while (rows < NORM_MAX_ROWS && 2 * rows * n <= NORM_SHORT)
+        rows *= 2;
+    return rows;
+}
+
+/* Floats from one staged row to the next: two rows' lanes are in different banks. */
+CUDA_HD uint32_t norm_pitch(uint32_t n)
+{
+    uint32_t columns = n < NORM_CHUNK ? n : (uint32_t)NORM_CHUNK;
+    return (uint32_t)cuda_round_up(columns, 32) + CUDA_LANES;
+}
+
+/* Of shared memory, 16-byte aligned. */
+CUDA_HD uint32_t norm_stage_bytes(uint32_t n)
+{
+    return norm_block_rows(n) * norm_pitch(n) * (uint32_t)sizeof(float);
+}
+
+struct norm_four {
+    float at[4];
+} __attribute__((aligned(16)));
+
+BLOCK_FN bool norm_is_aligned(const void *p)
+{
+    return (uintptr_t)p % sizeof(struct norm_four) == 0;
+}
+
+/* Columns [begin, begin + n) of rows [row, row + n_rows) to `stage`. */
+BLOCK_FN void norm_stage(const struct block *b, float *stage, const struct norm_rows *job,
+                         uint32_t row, uint32_t n_rows, uint32_t begin, uint32_t n)
+{
+    const float *x = job->x + row * job->x_stride + begin;
+    bool aligned = norm_is_aligned(x) && job->x_stride % 4 == 0;
+    uint32_t pitch = norm_pitch(job->n), fours = aligned ? n / 4 : 0, rest = n - 4 * fours;
+    block_sync(b); /* what was staged has been read */
+    for (uint32_t i = b->tid; i < n_rows * fours; i += b->n_threads) {
+        uint32_t r = i / fours, at = i % fours * 4;
+        *(struct norm_four *)(void *)(stage + r * pitch + at) =
+            *(const struct norm_four *)(const void *)(x + r * job->x_stride + at);
+    }
+    for (uint32_t i = b->tid; i < n_rows * rest; i += b->n_threads) {
+        uint32_t r = i / rest, at = 4 * fours + i % rest;
+        stage[r * pitch + at] = x[r * job->x_stride + at];
+    }
+    block_sync(b);
+}
+
+/* A lane's chain over staged columns: of x, or of the squares of x − mean. */
+BLOCK_FN float norm_walk(const float *x, uint32_t n, bool squares, float mean, float sum)
+{
+    if (squares) {
+        BLOCK_UNROLL
+        for (uint32_t i = 0; i < n; i += CUDA_LANES)
+            sum = fmaf(x[i] - mean, x[i] - mean, sum);
+    } else {
+        BLOCK_UNROLL
+        for (uint32_t i = 0; i < n; i += CUDA_LANES)
+            sum += x[i];
+    }
+    return sum;
+}
+
+/* The rows' sums into lanes[16 · r]; means NULL: of x, else of squares. Ends with the last columns
+ * staged, which are all where they fit. */
+BLOCK_FN void norm_sums(const struct block *b, float *stage, const struct norm_rows *job,
+                        uint32_t row, uint32_t n_rows, const float *means, bool is_staged)
 {
     float *lanes = b->shared->lanes;
-    for (uint32_t l = b->tid; l < CUDA_LANES; l += b->n_threads) {
-        float sum = 0.0f;
-        for (uint32_t i = l; i < n; i += CUDA_LANES)
-            sum = fmaf(x[i], x[i], sum);
-        lanes[l] = sum;
+    uint32_t pitch = norm_pitch(job->n);
+    for (uint32_t begin = 0; begin < job->n; begin += NORM_CHUNK) {
+        uint32_t left = job->n - begin, n = left < NORM_CHUNK ? left : (uint32_t)NORM_CHUNK;
+        if (!is_staged)
+            norm_stage(b, stage, job, row, n_rows, begin, n);
+        for (uint32_t l = b->tid; l < n_rows * CUDA_LANES; l += b->n_threads) {
+            uint32_t r = l / CUDA_LANES, lane = l % CUDA_LANES;
+            lanes[l] = norm_walk(stage + r * pitch + lane, n > lane ? n - lane : 0, means != NULL,
+                                 means ? means[r] : 0.0f, begin > 0 ? lanes[l] : 0.0f);
+        }
     }
-    block_fold_lanes(b, lanes, 1);
-    float scale = 1.0f / sqrtf(lanes[0] / (float)n + eps);
-    for (uint32_t i = b->tid; i < n; i += b->n_threads)
-        y[i] = x[i] * scale * w[i];
-    block_sync(b); /* the lanes may be written again */
+    block_fold_lanes(b, lanes, n_rows);
+}
+
+BLOCK_FN float norm_value(const struct norm_rows *job, float x, float mean, float scale, uint32_t i)
+{
+    float normed = (x - mean) * scale * job->w[i];
+    return job->bias ? normed + job->bias[i] : normed;
+}
+
+/* y of rows whose mean and scale are known, from the stage where it holds them whole. */
+BLOCK_FN void norm_put(const struct block *b, const float *stage, const struct norm_rows *job,
+                       uint32_t row, uint32_t n_rows, const float *means, const float *scales)
+{
+    bool whole = job->n <= NORM_CHUNK;
+    size_t from_stride = whole ? norm_pitch(job->n) : job->x_stride;
+    const float *from = whole ? stage : job->x + row * job->x_stride;
+    float *y = job->y + row * job->y_stride;
+    bool aligned = norm_is_aligned(y) && job->y_stride % 4 == 0 && norm_is_aligned(from) &&
+                   from_stride % 4 == 0;
+    uint32_t n = job->n, fours = aligned ? n / 4 : 0, rest = n - 4 * fours;
+    for (uint32_t i = b->tid; i < n_rows * fours; i += b->n_threads) {
+        uint32_t r = i / fours, at = i % fours * 4;
+        struct norm_four x = *(const struct norm_four *)(const void *)(from + r * from_stride + at);
+        for (uint32_t e = 0; e < 4; e++)
+            x.at[e] = norm_value(job, x.at[e], means[r], scales[r], at + e);
+        *(struct norm_four *)(void *)(y + r * job->y_stride + at) = x;
+    }
+    for (uint32_t i = b->tid; i < n_rows * rest; i += b->n_threads) {
+        uint32_t r = i / rest, at = 4 * fours + i % rest;
+        y[r * job->y_stride + at] =
+            norm_value(job, from[r * from_stride + at], means[r], scales[r], at);
+    }
+}
+
+/* Rows [row, row + n_rows), at most norm_block_rows(); stage: norm_stage_bytes(). */
+BLOCK_FN void norm_run(const struct block *b, float *stage, const struct norm_rows *job,
+                       uint32_t row, uint32_t n_rows)
+{
+    float *lanes = b->shared->lanes, *means = b->shared->floats, *scales = means + NORM_MAX_ROWS;
+    float count = (float)job->n;
+    if (job->centred)
+        norm_sums(b, stage, job, row, n_rows, NULL, false);
+    for (uint32_t r = b->tid; r < n_rows; r += b->n_threads)
+        means[r] = job->centred ? lanes[r * CUDA_LANES] / count : 0.0f;
+    block_sync(b);
+    norm_sums(b, stage, job, row, n_rows, means, job->centred && job->n <= NORM_CHUNK);
+    for (uint32_t r = b->tid; r < n_rows; r += b->n_threads)
+        scales[r] = 1.0f / sqrtf(lanes[r * CUDA_LANES] / count + job->eps);
+    block_sync(b);
+    norm_put(b, stage, job, row, n_rows, means, scales);
+    block_sync(b); /* all of it may be written again */
 }

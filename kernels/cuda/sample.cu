@@ -1,25 +1,40 @@
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/sample_row.h"
+#include "kernels/cuda/sample_pass.h"
 
-static __global__ void sample_rows(const float *logits, size_t row_stride, uint32_t vocab,
-                                   const struct sample_params *params, float *scratch,
-                                   struct sample_result *results)
+/* Grid: parts of a row, rows. */
+static __global__ void __launch_bounds__(SAMPLE_THREADS, 2)
+    sample_pass(const float *logits, size_t row_stride, uint32_t vocab,
+                const struct sample_params *params, struct sample_state *states,
+                unsigned char *scratch, struct sample_result *results)
 {
-    __shared__ struct block_shared shared;
-    uint32_t row = blockIdx.x;
-    struct sample_row r = {{&shared, threadIdx.x, blockDim.x, nullptr, nullptr},
+    __shared__ struct sample_shared shared;
+    uint32_t row = blockIdx.y;
+    struct sample_scratch at = sample_scratch_of(vocab);
+    const float *own = logits + row * row_stride;
+    unsigned char *memory = scratch + row * at.n_bytes;
+    const float *x =
+        sample_is_adjusted(params + row) ? (const float *)(const void *)(memory + at.x) : own;
+    struct sample_row r = {{nullptr, threadIdx.x, blockDim.x, nullptr, nullptr},
+                           &shared,
                            params + row,
-                           logits + row * row_stride,
-                           scratch + (size_t)row * vocab,
-                           vocab};
-    sample_row_run(&r, results + row);
+                           states + row,
+                           results + row,
+                           own,
+                           x,
+                           memory,
+                           at,
+                           vocab,
+                           blockIdx.x,
+                           gridDim.x};
+    sample_run(&r);
 }
 
 int cuda_launch_sample(void *stream, const float *logits, size_t row_stride, uint32_t n_rows,
-                       uint32_t vocab, const struct sample_params *params, float *scratch,
+                       uint32_t vocab, uint32_t n_parts, const struct sample_params *params,
+                       struct sample_state *states, unsigned char *scratch,
                        struct sample_result *results)
 {
-    sample_rows<<<n_rows, BLOCK_MAX_THREADS, 0, (cudaStream_t)stream>>>(logits, row_stride, vocab,
-                                                                        params, scratch, results);
-    return (int)cudaGetLastError();
+    dim3 grid(n_parts, n_rows);
+    return CUDA_LAUNCH(sample_pass, grid, SAMPLE_THREADS, 0, stream, logits, row_stride, vocab,
+                       params, states, scratch, results);
 }

@@ -1,17 +1,17 @@
 /* sample_layout.h: how one sample call's parameters lie in one block of memory, the same on host
- * and device: [n_rows] params, then counts, biases and masks row by row, then [n_rows] results. */
+ * and device: [n_rows] params, [n_rows] states, then counts, biases and masks row by row, then
+ * [n_rows] results. */
 #pragma once
 
 #include <stdbool.h>
 #include <string.h>
 
-#include "kernels/cuda/index.h"
-#include "kernels/sample.h"
+#include "kernels/cuda/sample_state.h"
 
 enum { SAMPLE_LAYOUT_ALIGN = 256 };
 
 struct sample_layout {
-    size_t counts, biases, masks, results; /* byte offsets */
+    size_t states, counts, biases, masks, results; /* byte offsets */
     size_t n_bytes;
 };
 
@@ -30,7 +30,8 @@ static inline struct sample_layout sample_layout_of(const struct sample_params *
         n_masks += params[r].allowed_mask != NULL;
     }
     struct sample_layout l;
-    l.counts = cuda_round_up(n_rows * sizeof(struct sample_params), SAMPLE_LAYOUT_ALIGN);
+    l.states = cuda_round_up(n_rows * sizeof(struct sample_params), SAMPLE_LAYOUT_ALIGN);
+    l.counts = cuda_round_up(l.states + n_rows * sizeof(struct sample_state), SAMPLE_LAYOUT_ALIGN);
     l.biases =
         cuda_round_up(l.counts + n_counts * sizeof(struct sample_count), SAMPLE_LAYOUT_ALIGN);
     l.masks = cuda_round_up(l.biases + n_biases * sizeof(struct sample_bias), SAMPLE_LAYOUT_ALIGN);
@@ -45,6 +46,7 @@ static inline void sample_layout_fill(const struct sample_layout *l,
                                       const struct sample_params *params, uint32_t n_rows,
                                       uint32_t vocab, uint8_t *host, const uint8_t *device)
 {
+    memset(host + l->states, 0, n_rows * sizeof(struct sample_state));
     size_t counts = l->counts, biases = l->biases, masks = l->masks;
     for (uint32_t r = 0; r < n_rows; r++) {
         struct sample_params p = params[r];
@@ -66,4 +68,16 @@ static inline void sample_layout_fill(const struct sample_layout *l,
         }
         memcpy(host + r * sizeof(p), &p, sizeof(p));
     }
+}
+
+/* Launches that surely finish all rows. */
+static inline uint32_t sample_most_launches(const struct sample_params *params, uint32_t n_rows,
+                                            uint32_t vocab)
+{
+    uint32_t most = 0;
+    for (uint32_t r = 0; r < n_rows; r++) {
+        uint32_t n = sample_n_launches(&params[r], vocab);
+        most = n > most ? n : most;
+    }
+    return most;
 }

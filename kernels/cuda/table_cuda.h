@@ -3,7 +3,43 @@
 
 #include "kernels/ops.h"
 
-extern const struct op_table op_table_cuda_set;
+/* The kernel set of this process. What computes prompts' dense products, and with that their bits,
+ * is chosen once: SLUICE_CUDA_PROMPTS = "cublaslt" or "own"; default own, whose bits are known
+ * not to depend on how many rows there are, which of cuBLASLt a device test must say first; the
+ * set's numerics name says which. Choosing fails with INVALID_ARGUMENT for another word
+ * and FAILED_PRECONDITION where cuBLASLt is asked for and cannot be opened. Any thread. */
+int op_table_cuda_choose(struct error *err);
+const struct op_table *op_table_cuda(void);
+/* Whether prompts are cuBLASLt's. */
+bool op_table_cuda_has_lt(void);
+
+/* row_ops_cuda.c */
+int embed_cuda(struct stream *s, struct tensor *y, const uint32_t *ids, const struct weight *w);
+int rms_norm_cuda(struct stream *s, struct tensor *y, const struct tensor *x, const float *w,
+                  float eps);
+int layer_norm_cuda(struct stream *s, struct tensor *y, const struct tensor *x, const float *w,
+                    const float *b, float eps);
+int add_cuda(struct stream *s, struct tensor *y, const struct tensor *x);
+int add_bias_cuda(struct stream *s, struct tensor *y, const float *bias);
+int act_mul_cuda(struct stream *s, struct tensor *y, const struct tensor *gate,
+                 const struct tensor *up, enum activation kind);
+int rope_cuda(struct stream *s, struct tensor *x, const uint32_t *positions,
+              const struct rope_params *params);
+int kv_write_cuda(struct stream *s, const struct kv_layer *kv, const struct tensor *k,
+                  const struct tensor *v, const uint32_t *kv_slots);
+int gather_rows_cuda(struct stream *s, struct tensor *y, const struct tensor *x,
+                     const uint32_t *index);
+
+/* attention_cuda.c */
+int attention_cuda(struct stream *s, struct tensor *y, const struct tensor *q,
+                   const struct kv_layer *kv, const struct attention_rows *rows,
+                   const struct attention_params *params);
+size_t attention_scratch_bytes_cuda(uint32_t max_rows, uint32_t n_heads, uint32_t head_dim,
+                                    uint64_t max_context);
+
+/* stream_scratch.c */
+size_t stream_bytes_cuda(const struct op_needs *needs);
+int stream_reserve_cuda(struct stream *s, const struct op_needs *needs, struct error *err);
 
 /* sample_cuda.c */
 int sample_cuda(struct stream *s, const struct tensor *logits, const struct sample_params *params,

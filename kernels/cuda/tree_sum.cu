@@ -1,26 +1,26 @@
-#include "kernels/cuda/index.h"
+#include "kernels/cuda/dense_fragment.h"
 #include "kernels/cuda/launch.h"
 
-enum { THREADS = 256, MAX_BLOCKS = 4096 };
+enum { THREADS = 128, MAX_ROW_BLOCKS = 65535 };
 
+/* Grid: columns, rows. */
 static __global__ void tree_sum(float *y, size_t y_stride, const float *planes, size_t plane_stride,
-                                uint32_t present, uint32_t count, uint64_t n, uint32_t n_cols)
+                                size_t row_stride, uint32_t present, uint32_t n_rows,
+                                uint32_t n_cols)
 {
-    uint64_t step = (uint64_t)gridDim.x * blockDim.x;
-    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {
-        float parts[CUDA_SEGMENTS];
-        for (uint32_t p = 0; p < count; p++)
-            parts[p] = present >> p & 1 ? planes[p * plane_stride + i] : 0.0f;
-        y[cuda_strided(i, n_cols, y_stride)] = cuda_tree_sum(parts, present, count);
-    }
+    uint32_t column = blockIdx.x * THREADS + threadIdx.x;
+    if (column >= n_cols)
+        return;
+    for (uint32_t row = blockIdx.y; row < n_rows; row += gridDim.y)
+        y[row * y_stride + column] =
+            dense_tree(planes + row * row_stride + column, plane_stride, present);
 }
 
 int cuda_launch_tree_sum(void *stream, float *y, size_t y_stride, const float *planes,
-                         size_t plane_stride, uint32_t present, uint32_t count, uint32_t n_rows,
+                         size_t plane_stride, size_t row_stride, uint32_t present, uint32_t n_rows,
                          uint32_t n_cols)
 {
-    uint64_t n = (uint64_t)n_rows * n_cols;
-    tree_sum<<<cuda_n_blocks(n, THREADS, MAX_BLOCKS), THREADS, 0, (cudaStream_t)stream>>>(
-        y, y_stride, planes, plane_stride, present, count, n, n_cols);
-    return (int)cudaGetLastError();
+    dim3 grid(cuda_n_blocks(n_cols, THREADS, UINT32_MAX), cuda_n_blocks(n_rows, 1, MAX_ROW_BLOCKS));
+    return CUDA_LAUNCH(tree_sum, grid, THREADS, 0, stream, y, y_stride, planes, plane_stride,
+                       row_stride, present, n_rows, n_cols);
 }

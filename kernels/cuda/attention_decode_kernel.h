@@ -1,0 +1,497 @@
+/* attention_decode_kernel.h: path D of attention for caches of 16-bit and 8-bit types: a block
+ * takes one row's heads of one KV head and goes over groups of 512 positions; each of its four
+ * warps computes one partition of 128 whole, then the block folds the four.
+ * attention_plain_kernel.h combines the groups.
+ *
+ * Shapes: head_dim up to DIM (loads beyond head_dim are left out); tiles of 8 heads, each in two
+ * rows of the mma (high and low half of queries and weights: nearly f32), or, above 8 heads per KV
+ * head, of 16 (rounded to the operands' type); further tiles read K and V again, out of L2.
+ * Bytes: 2 · head_dim · elem_bytes per position and KV head, once; the groups' results,
+ * 4 · (head_dim + 2) per head and 512 positions, twice. Operations: mma of 4 · 16 · DIM per
+ * position, of which 4 · heads_per_kv · head_dim count. Bound: memory.
+ *
+ * K and V go through a ring of shared memory that is each lane's own: a lane copies (cp.async, 16
+ * bytes, some 24 under way) just what it multiplies later, so it waits for its own copies alone:
+ * the order of the mma's k (of K) and n (of V) is such that 16 bytes of a vector are one lane's.
+ *
+ * Registers and shared memory: the table in attention_decode.cu. Sources: FlashAttention-2 (arXiv
+ * 2307.08691), Flash-Decoding (PyTorch blog, 2023), PagedAttention (arXiv 2309.06180). */
+/* What the compiler is held to (tests/lint/ptxas.sh):
+ * ptxas: attention_decode.cu attention_decodeI7kv_bf16Lj128 registers 168 shared 1024
+ * ptxas: attention_decode.cu attention_decode registers 255 shared 1024
+ * ptx: attention_decode.cu kv_bf16 mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32
+ * ptx: attention_decode.cu kv_as_f16 mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32
+ * ptx: attention_decode.cu attention_decode cp.async.cg.shared.global
+ */
+#pragma once
+
+#include "kernels/cuda/attention_types.h"
+
+/* One warp's work on one partition. A lane's head r is in row g + 8·r of the mma. */
+template <typename Kv, uint32_t DIM, bool SPLIT> struct decode_warp {
+    static constexpr uint32_t LOADS = decode_stage_loads(DIM, Kv::elem_bytes);
+    static constexpr uint32_t RING = decode_ring_stages(DIM, Kv::elem_bytes);
+    static constexpr uint32_t ELEMS = decode_chunk_elems(Kv::elem_bytes); /* of a load */
+    static constexpr uint32_t KEY_LOADS = LOADS / 2;                      /* of a vector of K */
+    static constexpr uint32_t KEY_STEPS = ELEMS / 4;                      /* mma of one of them */
+    static constexpr uint32_t SETS = LOADS / 4;                           /* loads of a V */
+    static constexpr uint32_t WORD = 4 / Kv::elem_bytes;                  /* elements of 4 bytes */
+    static constexpr uint32_t ROWS = SPLIT ? 1 : 2;                       /* heads of a lane */
+    static constexpr uint32_t HEADS = SPLIT ? DECODE_SPLIT_HEADS : DECODE_HEADS;
+    static constexpr uint32_t SCORE_BYTES = ROWS * 8; /* of a lane and mma */
+    static constexpr struct decode_memory AT = decode_memory_of(DIM, Kv::elem_bytes, SPLIT);
+
+    const struct attention_cuda *a;
+    unsigned char *memory; /* this warp's */
+    uint32_t lane, g, t, i_kv, first_slot;
+    struct attention_span seen; /* within the partition */
+    uint32_t fill, drain;       /* slots of the ring */
+    float max[ROWS], sum[ROWS], unit[ROWS];
+
+    ATTENTION_METHOD const uint8_t *page(const void *pool, uint32_t position, bool *valid) const
+    {
+        uint32_t block = ((const uint32_t *)(memory + AT.blocks))[position >> a->block_shift];
+        *valid = attention_sees(seen, position) && block < a->kv.n_blocks;
+        return (const uint8_t *)pool + (*valid ? attention_page_at(a, block, i_kv) : 0);
+    }
+
+    ATTENTION_METHOD float scale_at(const void *pool, uint32_t position) const
+    {
+        bool valid;
+        const uint8_t *from = page(pool, position, &valid);
+        return valid ? *(const float *)(from + attention_scale_in_page(a, position)) : 0.0f;
+    }
+
+    /* Block numbers and scales of the partition. */
+    ATTENTION_METHOD void look_up(uint32_t seq, uint32_t base)
+    {
+        uint32_t *numbers = (uint32_t *)(memory + AT.blocks);
+        for (uint32_t i = lane; i < attention_partition_blocks(a); i += 32) {
+            uint32_t position = i << a->block_shift;
+            bool used = position < seen.end && position + a->kv.block_size > seen.begin;
+            numbers[i] = used ? __ldg(a->block_tables + attention_table_at(a, seq, base + position))
+                              : a->kv.n_blocks;
+        }
+        __syncwarp();
+        if constexpr (Kv::is_coded) {
+            for (uint32_t p = lane; p < CUDA_PARTITION; p += 32) {
+                ((float *)(memory + AT.k_scales))[p] = scale_at(a->kv.k, p);
+                ((float *)(memory + AT.v_scales))[p] = scale_at(a->kv.v, p);
+            }
+            __syncwarp();
+        }
+    }
+
+    ATTENTION_METHOD unsigned char *ring_at(uint32_t slot, uint32_t load) const
+    {
+        return memory + AT.ring + ((slot * LOADS + load) * 32 + lane) * 16;
+    }
+
+    ATTENTION_METHOD void take(uint32_t words[4], uint32_t load) const
+    {
+        uint4 x = *(const uint4 *)ring_at(drain, load);
+        words[0] = x.x;
+        words[1] = x.y;
+        words[2] = x.z;
+        words[3] = x.w;
+    }
+
+    ATTENTION_METHOD void copy_keys(uint32_t stage)
+    {
+        for (uint32_t i = 0; i < 2; i++) {
+            bool valid;
+            uint32_t position = stage * DECODE_STAGE + decode_key_position(i, g);
+            const uint8_t *from = page(a->kv.k, position, &valid);
+            from += attention_vector_in_page(a, position);
+#pragma unroll
+            for (uint32_t j = 0; j < KEY_LOADS; j++) {
+                uint32_t elem = decode_key_elem(j, t, Kv::elem_bytes);
+                bool exists = valid && elem < a->kv.head_dim;
+                if (decode_key_elem(j, 0, Kv::elem_bytes) < a->kv.head_dim)
+                    cp_async_16(ring_at(fill, i * KEY_LOADS + j),
+                                exists ? from + elem * Kv::elem_bytes : (const uint8_t *)a->kv.k,
+                                exists);
+            }
+        }
+    }
+
+    ATTENTION_METHOD void copy_values(uint32_t stage)
+    {
+        for (uint32_t i = 0; i < 4; i++) {
+            bool valid;
+            uint32_t position = stage * DECODE_STAGE + decode_value_position(i, t);
+            const uint8_t *from = page(a->kv.v, position, &valid);
+            from += attention_vector_in_page(a, position);
+#pragma unroll
+            for (uint32_t set = 0; set < SETS; set++) {
+                uint32_t elem = decode_value_elem(set, g, Kv::elem_bytes);
+                bool exists = valid && elem < a->kv.head_dim;
+                cp_async_16(ring_at(fill, set * 4 + i),
+                            exists ? from + elem * Kv::elem_bytes : (const uint8_t *)a->kv.v,
+                            exists);
+            }
+        }
+    }
+
+    /* Stages of K, then of V; beyond the last an empty group, so that counts stay. */
+    ATTENTION_METHOD void copy_stage(uint32_t stage)
+    {
+        if (stage < DECODE_STAGES)
+            copy_keys(stage);
+        else if (stage < 2 * DECODE_STAGES)
+            copy_values(stage - DECODE_STAGES);
+        cp_async_commit();
+        fill = fill + 1 == RING ? 0 : fill + 1;
+    }
+
+    ATTENTION_METHOD void begin_copies(void)
+    {
+        fill = drain = 0;
+#pragma unroll 1
+        for (uint32_t stage = 0; stage + 1 < RING; stage++)
+            copy_stage(stage);
+    }
+
+    ATTENTION_METHOD void await_stage(uint32_t stage)
+    {
+        copy_stage(stage + RING - 1);
+        cp_async_wait<RING - 1>();
+    }
+
+    ATTENTION_METHOD void stage_done(void)
+    {
+        drain = drain + 1 == RING ? 0 : drain + 1;
+    }
+
+    /* Operand A of the scores: a row's four elements from `elem` on, as two registers each. */
+    ATTENTION_METHOD void load_query(uint32_t q[4], uint32_t row, uint32_t elem) const
+    {
+#pragma unroll
+        for (uint32_t r = 0; r < 2; r++) {
+            float x[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+            uint32_t head = attention_head_at(a, i_kv, first_slot + g + 8 * r);
+            if (r < ROWS && head < a->n_heads && elem < a->kv.head_dim)
+                for (uint32_t i = 0; i < 4; i++)
+                    x[i] = __ldg(a->q + attention_q_at(a, a->q_stride, row, head) + elem + i);
+            if (r < ROWS) {
+                q[r] = Kv::pack(x[0], x[1]);
+                q[2 + r] = Kv::pack(x[2], x[3]);
+            }
+            if (SPLIT && r == 0) {
+                q[1] = attention_rest<Kv>(x[0], x[1], q[0]);
+                q[3] = attention_rest<Kv>(x[2], x[3], q[2]);
+            }
+        }
+    }
+
+    /* Scores, then weights, of mma i (of 16 in the partition): words of this lane. */
+    ATTENTION_METHOD uint32_t *score_at(uint32_t i) const
+    {
+        return (uint32_t *)(memory + AT.scores + (i * 32 + lane) * SCORE_BYTES);
+    }
+
+    ATTENTION_METHOD void keep_scores(uint32_t i, const float d[4])
+    {
+        uint32_t *scores = score_at(i);
+#pragma unroll
+        for (uint32_t c = 0; c < 2; c++) {
+            uint32_t position = decode_score_position(i, t, c);
+            float factor = a->factor;
+            if constexpr (Kv::is_coded)
+                factor *= ((const float *)(memory + AT.k_scales))[position] * Kv::unit;
+#pragma unroll
+            for (uint32_t r = 0; r < ROWS; r++) {
+                float dot = SPLIT ? d[c] + d[c + 2] : d[c + 2 * r];
+                float x = attention_sees(seen, position) ? attention_score(dot, factor, a->softcap)
+                                                         : -INFINITY;
+                scores[r * 2 + c] = __float_as_uint(x);
+                max[r] = x > max[r] ? x : max[r];
+            }
+        }
+    }
+
+    ATTENTION_METHOD void multiply_keys(uint32_t row)
+    {
+        uint32_t q[KEY_LOADS * KEY_STEPS][4];
+#pragma unroll
+        for (uint32_t k = 0; k < KEY_LOADS * KEY_STEPS; k++)
+            load_query(q[k], row,
+                       decode_key_elem(k / KEY_STEPS, t, Kv::elem_bytes) + k % KEY_STEPS * 4);
+        for (uint32_t r = 0; r < ROWS; r++)
+            max[r] = -INFINITY;
+#pragma unroll 1
+        for (uint32_t stage = 0; stage < DECODE_STAGES; stage++) {
+            float d[2][4] = {};
+            await_stage(stage);
+#pragma unroll
+            for (uint32_t j = 0; j < KEY_LOADS; j++) {
+                if (decode_key_elem(j, 0, Kv::elem_bytes) >= a->kv.head_dim)
+                    continue;
+#pragma unroll
+                for (uint32_t i = 0; i < 2; i++) {
+                    uint32_t words[4];
+                    take(words, i * KEY_LOADS + j);
+#pragma unroll
+                    for (uint32_t e = 0; e < KEY_STEPS; e++) {
+                        uint32_t b[2];
+                        Kv::keys(b, words, e);
+                        Kv::mma(d[i], q[j * KEY_STEPS + e], b);
+                    }
+                }
+            }
+            keep_scores(stage * 2, d[0]);
+            keep_scores(stage * 2 + 1, d[1]);
+            stage_done();
+        }
+        for (uint32_t r = 0; r < ROWS; r++)
+            max[r] = attention_reference(attention_quad_max(max[r]));
+    }
+
+    /* Weights of row r of one mma into operand A of the values. */
+    ATTENTION_METHOD void pack_weights(uint32_t i, uint32_t r, float x, float y)
+    {
+        uint32_t *pairs = score_at(i), pair = Kv::pack(x, y);
+        pairs[r] = pair;
+        if (SPLIT)
+            pairs[1] = attention_rest<Kv>(x, y, pair);
+    }
+
+    /* Weights times the scales of V, for pack_coded_weights(). */
+    ATTENTION_METHOD void keep_coded_weights(uint32_t i, uint32_t r, const float p[2])
+    {
+        for (uint32_t c = 0; c < 2; c++) {
+            const float *scales = (const float *)(memory + AT.v_scales);
+            float w = p[c] > 0.0f ? p[c] * scales[decode_score_position(i, t, c)] : 0.0f;
+            score_at(i)[2 * r + c] = __float_as_uint(w);
+            unit[r] = w > unit[r] ? w : unit[r];
+        }
+    }
+
+    /* Weights times their scales, in units of the largest, so that f16 holds them. */
+    ATTENTION_METHOD void pack_coded_weights(void)
+    {
+        float inv[ROWS];
+        for (uint32_t r = 0; r < ROWS; r++) {
+            float most = attention_quad_max(unit[r]);
+            inv[r] = most > 0.0f ? 1.0f / most : 0.0f;
+            unit[r] = most * Kv::unit;
+        }
+#pragma unroll 2
+        for (uint32_t i = 0; i < 2 * DECODE_STAGES; i++) {
+            float w[2 * ROWS];
+            for (uint32_t k = 0; k < 2 * ROWS; k++)
+                w[k] = __uint_as_float(score_at(i)[k]);
+            for (uint32_t r = 0; r < ROWS; r++)
+                pack_weights(i, r, w[2 * r] * inv[r], w[2 * r + 1] * inv[r]);
+        }
+    }
+
+    /* Scores become weights, in place. */
+    ATTENTION_METHOD void weigh(void)
+    {
+        for (uint32_t r = 0; r < ROWS; r++)
+            sum[r] = unit[r] = 0.0f;
+#pragma unroll 2
+        for (uint32_t i = 0; i < 2 * DECODE_STAGES; i++) {
+            float p[2 * ROWS];
+            for (uint32_t k = 0; k < 2 * ROWS; k++) {
+                p[k] = attention_exp2(__uint_as_float(score_at(i)[k]) - max[k / 2]);
+                sum[k / 2] += p[k];
+            }
+            for (uint32_t r = 0; r < ROWS; r++)
+                if constexpr (Kv::is_coded)
+                    keep_coded_weights(i, r, p + 2 * r);
+                else
+                    pack_weights(i, r, p[2 * r], p[2 * r + 1]);
+        }
+        if constexpr (Kv::is_coded)
+            pack_coded_weights();
+        for (uint32_t r = 0; r < ROWS; r++)
+            sum[r] = attention_quad_sum(sum[r]);
+    }
+
+    ATTENTION_METHOD void multiply_set(float d[][4], const uint32_t p[4], uint32_t set) const
+    {
+        uint32_t v[4][4];
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++)
+            take(v[i], set * 4 + i);
+#pragma unroll
+        for (uint32_t w = 0; w < 4; w++) {
+            uint32_t low[WORD], high[WORD];
+            Kv::values(low, v[0][w], v[1][w]);
+            Kv::values(high, v[2][w], v[3][w]);
+#pragma unroll
+            for (uint32_t e = 0; e < WORD; e++) {
+                const uint32_t b[2] = {low[e], high[e]};
+                Kv::mma(d[set * ELEMS + w * WORD + e], p, b);
+            }
+        }
+    }
+
+    /* The partition's sums, [HEADS][DIM] floats, where the ring was. */
+    ATTENTION_METHOD void store_sums(const float d[][4])
+    {
+        float *out = (float *)memory;
+        __syncwarp(); /* all lanes are done with ring and scores */
+#pragma unroll
+        for (uint32_t n = 0; n < SETS * ELEMS; n++)
+#pragma unroll
+            for (uint32_t c = 0; c < 2; c++) {
+                uint32_t elem = decode_value_elem(n / ELEMS, t * 2 + c, Kv::elem_bytes) + n % ELEMS;
+#pragma unroll
+                for (uint32_t r = 0; r < ROWS; r++) {
+                    float x = SPLIT ? d[n][c] + d[n][c + 2] : d[n][c + 2 * r];
+                    out[(g + 8 * r) * DIM + elem] = Kv::is_coded ? x * unit[r] : x;
+                }
+            }
+    }
+
+    ATTENTION_METHOD void multiply_values(void)
+    {
+        float d[SETS * ELEMS][4] = {};
+#pragma unroll 1
+        for (uint32_t stage = 0; stage < DECODE_STAGES; stage++) {
+            const uint32_t *low = score_at(stage * 2), *high = score_at(stage * 2 + 1);
+            const uint32_t p[4] = {low[0], low[1], high[0], high[1]};
+            await_stage(DECODE_STAGES + stage);
+#pragma unroll
+            for (uint32_t set = 0; set < SETS; set++)
+                multiply_set(d, p, set);
+            stage_done();
+        }
+        cp_async_wait<0>();
+        store_sums(d);
+    }
+
+    ATTENTION_METHOD void run(uint32_t row, uint32_t seq, uint32_t base)
+    {
+        look_up(seq, base);
+        begin_copies();
+        multiply_keys(row);
+        weigh();
+        multiply_values();
+        __syncwarp(); /* the sums are stored before the next partition's copies */
+    }
+};
+
+/* What a block folds: its warps' sums, and their maxima and sums of weights. */
+template <typename Warp, uint32_t DIM> struct decode_block {
+    const struct attention_cuda *a;
+    unsigned char *shared;
+    uint32_t row, i_kv, first_slot; /* row: of the launch */
+
+    ATTENTION_METHOD unsigned char *memory_of(uint32_t warp) const
+    {
+        return shared + warp * Warp::AT.n_bytes;
+    }
+
+    /* [warp][2][DECODE_HEADS]: maxima, sums. */
+    ATTENTION_METHOD float *stats(uint32_t warp) const
+    {
+        return (float *)(shared + CUDA_GROUP_PARTITIONS * Warp::AT.n_bytes) +
+               warp * 2 * DECODE_HEADS;
+    }
+
+    ATTENTION_METHOD void note(const Warp *warp, uint32_t i_warp) const
+    {
+        if (warp->t == 0)
+            for (uint32_t r = 0; r < Warp::ROWS; r++) {
+                stats(i_warp)[warp->g + 8 * r] = warp->max[r];
+                stats(i_warp)[DECODE_HEADS + warp->g + 8 * r] = warp->sum[r];
+            }
+    }
+
+    /* One element of one head over the partitions [begin, end) of a group, in index order. */
+    ATTENTION_METHOD void fold(uint32_t slot, uint32_t elem, uint32_t begin, uint32_t end,
+                               float *out_x, float *out_max, float *out_sum) const
+    {
+        float max = stats(begin)[slot], x = 0.0f, sum = 0.0f;
+        for (uint32_t w = begin + 1; w < end; w++)
+            max = stats(w)[slot] > max ? stats(w)[slot] : max;
+        for (uint32_t w = begin; w < end; w++) {
+            float weight = attention_exp2(stats(w)[slot] - max);
+            x = fmaf(((const float *)memory_of(w))[slot * DIM + elem], weight, x);
+            sum = fmaf(stats(w)[DECODE_HEADS + slot], weight, sum);
+        }
+        *out_x = x;
+        *out_max = max;
+        *out_sum = sum;
+    }
+
+    ATTENTION_METHOD void store(uint32_t group, uint32_t begin, uint32_t end) const
+    {
+        uint32_t n = a->kv.head_dim;
+        for (uint32_t i = threadIdx.x; i < Warp::HEADS * n; i += DECODE_THREADS) {
+            uint32_t slot = i / n, elem = i % n;
+            uint32_t head = attention_head_at(a, i_kv, first_slot + slot);
+            float x, max, sum;
+            if (head >= a->n_heads)
+                continue;
+            fold(slot, elem, begin, end, &x, &max, &sum);
+            if (a->parts == nullptr) {
+                a->y[attention_q_at(a, a->y_stride, a->row_begin + row, head) + elem] =
+                    attention_result(x, sum);
+                continue;
+            }
+            float *part = a->parts + decode_part_at(a, row, head, group);
+            part[elem] = x;
+            if (elem == 0) {
+                part[n] = max;
+                part[n + 1] = sum;
+            }
+        }
+    }
+};
+
+/* grid: (rows, KV heads × tiles, strides). */
+template <typename Kv, uint32_t DIM, bool SPLIT>
+static __global__ void __launch_bounds__(DECODE_THREADS, DIM > 128 ? 2 : 3)
+    attention_decode(const __grid_constant__ struct attention_cuda a)
+{
+    typedef decode_warp<Kv, DIM, SPLIT> Warp;
+    CUDA_SHARED(shared);
+    uint32_t n_tiles = gridDim.y / a.kv.n_kv_heads, row = a.row_begin + blockIdx.x, first;
+    uint32_t i_warp = threadIdx.x / 32, seq = a.seq_of_row[row];
+    struct decode_block<Warp, DIM> block = {
+        &a, shared, blockIdx.x, blockIdx.y / n_tiles, blockIdx.y % n_tiles *Warp::HEADS
+    };
+    Warp warp;
+    warp.a = &a;
+    warp.memory = block.memory_of(i_warp);
+    warp.lane = threadIdx.x % 32;
+    warp.g = warp.lane / 4;
+    warp.t = warp.lane % 4;
+    warp.i_kv = block.i_kv;
+    warp.first_slot = block.first_slot;
+    if (seq >= a.n_seqs || !attention_has_heads(&a, block.i_kv, block.first_slot, Warp::HEADS))
+        return;
+    struct attention_span span = attention_span_of(a.positions[row], a.window);
+    uint32_t end = decode_groups(span, a.n_groups, &first);
+    for (uint32_t group = first + blockIdx.z; group < end; group += gridDim.z) {
+        uint32_t base = group * CUDA_GROUP + i_warp * CUDA_PARTITION, from, to;
+        warp.seen = attention_span_within(span, base, CUDA_PARTITION);
+        if (warp.seen.begin < warp.seen.end) {
+            warp.run(row, seq, base);
+            block.note(&warp, i_warp);
+        }
+        __syncthreads();
+        decode_partitions(span, group, &from, &to);
+        block.store(group, from, to);
+        __syncthreads();
+    }
+}
+
+/* Bytes of shared memory are the caller's to allow: attention_decode.cu. */
+template <typename Kv, uint32_t DIM, bool SPLIT>
+static int decode_launch(void *stream, const struct attention_cuda *a,
+                         const struct decode_plan *plan)
+{
+    constexpr uint32_t n_bytes = decode_shared_bytes(DIM, Kv::elem_bytes, SPLIT);
+    static_assert(n_bytes <= SHARED_PER_BLOCK, "fits every GPU");
+    auto *kernel = attention_decode<Kv, DIM, SPLIT>;
+    int code = CUDA_ALLOW_SHARED(kernel, n_bytes);
+    return code != 0 ? code
+                     : CUDA_LAUNCH(kernel, dim3(a->n_rows, plan->n_tiles, plan->n_strides),
+                                   DECODE_THREADS, n_bytes, stream, *a);
+}

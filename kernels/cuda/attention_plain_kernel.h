@@ -1,0 +1,277 @@
+/* attention_plain_kernel.h: attention by fused multiply-adds, for F32 caches and for the shapes
+ * that the tiled kernels leave (vectors that do not start at multiples of 16 bytes), on both paths;
+ * and the kernel that combines groups, of path D and of this.
+ *
+ * Shapes: any; a block takes a row's heads of one KV head, up to 8, and goes over groups of 512
+ * positions, a warp per partition, as attention_decode_kernel.h has it. Scores: a lane per
+ * position, elements in index order; values: a lane per element, positions in index order. Only
+ * visible positions are read. Bytes: as path D; operations: 4 · heads · head_dim per position.
+ * Bound: the loads (a lane walks along its vector): about a third of memory's rate. Shared memory
+ * 25 KiB. */
+/* What the compiler is held to (tests/lint/ptxas.sh):
+ * ptxas: attention_plain.cu attention registers 168 shared 32768
+ */
+#pragma once
+
+#include "kernels/cuda/attention_maths.h"
+#include "kernels/cuda/thread.h"
+
+enum { PLAIN_SLOTS = CUDA_ATTENTION_MAX_DIM / 32, PLAIN_POSITIONS = CUDA_PARTITION / 32 };
+
+/* A block's shared memory. */
+struct plain_shared {
+    float q[PLAIN_HEADS][CUDA_ATTENTION_MAX_DIM];
+    float p[CUDA_GROUP_PARTITIONS][PLAIN_HEADS][CUDA_PARTITION]; /* of each warp */
+    float x[CUDA_GROUP_PARTITIONS][CUDA_ATTENTION_MAX_DIM];      /* of each warp, one head's */
+    float max[CUDA_GROUP_PARTITIONS][PLAIN_HEADS], sum[CUDA_GROUP_PARTITIONS][PLAIN_HEADS];
+};
+
+CUDA_DEVICE float plain_element(enum dtype type, const uint8_t *vector, uint32_t i)
+{
+    if (type == DTYPE_F32)
+        return ((const float *)vector)[i];
+    if (type == DTYPE_F16)
+        return maths_f16_to_f32(((const uint16_t *)vector)[i]);
+    if (type == DTYPE_BF16)
+        return maths_bf16_to_f32(((const uint16_t *)vector)[i]);
+    return type == DTYPE_I8 ? (float)((int32_t)vector[i] - CUDA_KV_CODE_BIAS)
+                            : maths_f8_to_f32(vector[i]);
+}
+
+CUDA_DEVICE float plain_warp_max(float x)
+{
+    for (int lanes = 16; lanes > 0; lanes /= 2) {
+        float other = __shfl_xor_sync(0xFFFFFFFFu, x, lanes);
+        x = other > x ? other : x;
+    }
+    return x;
+}
+
+CUDA_DEVICE float plain_warp_sum(float x)
+{
+    for (int lanes = 16; lanes > 0; lanes /= 2)
+        x += __shfl_xor_sync(0xFFFFFFFFu, x, lanes);
+    return x;
+}
+
+struct plain_warp {
+    const struct attention_cuda *a;
+    struct plain_shared *shared;
+    uint32_t i_warp, lane, i_kv, seq, base;
+    struct attention_span seen; /* within the partition */
+
+    __device__ const uint8_t *page(const void *pool, uint32_t position) const
+    {
+        uint32_t block = __ldg(a->block_tables + attention_table_at(a, seq, base + position));
+        return block < a->kv.n_blocks ? (const uint8_t *)pool + attention_page_at(a, block, i_kv)
+                                      : nullptr;
+    }
+
+    __device__ float scale(const uint8_t *from, uint32_t position) const
+    {
+        return kv_cuda_is_coded(&a->kv)
+                   ? *(const float *)(from + attention_scale_in_page(a, position))
+                   : 1.0f;
+    }
+
+    __device__ void score_position(uint32_t position, float x[PLAIN_HEADS]) const
+    {
+        const uint8_t *from = attention_sees(seen, position) ? page(a->kv.k, position) : nullptr;
+        float dots[PLAIN_HEADS] = {};
+        for (uint32_t h = 0; h < PLAIN_HEADS; h++)
+            x[h] = -INFINITY;
+        if (from == nullptr)
+            return;
+        const uint8_t *vector = from + attention_vector_in_page(a, position);
+        for (uint32_t i = 0; i < a->kv.head_dim; i++) {
+            float k = plain_element(a->kv.dtype, vector, i);
+#pragma unroll
+            for (uint32_t h = 0; h < PLAIN_HEADS; h++)
+                dots[h] = fmaf(shared->q[h][i], k, dots[h]);
+        }
+        float factor = a->factor * scale(from, position);
+#pragma unroll
+        for (uint32_t h = 0; h < PLAIN_HEADS; h++)
+            x[h] = attention_score(dots[h], factor, a->softcap);
+    }
+
+    /* Weights of the partition, times the scales of V, and their statistics. */
+    __device__ void weigh(void)
+    {
+        float x[PLAIN_POSITIONS][PLAIN_HEADS];
+#pragma unroll
+        for (uint32_t i = 0; i < PLAIN_POSITIONS; i++)
+            score_position(i * 32 + lane, x[i]);
+#pragma unroll
+        for (uint32_t h = 0; h < PLAIN_HEADS; h++) {
+            float max = -INFINITY, sum = 0.0f;
+            for (uint32_t i = 0; i < PLAIN_POSITIONS; i++)
+                max = x[i][h] > max ? x[i][h] : max;
+            max = attention_reference(plain_warp_max(max));
+            for (uint32_t i = 0; i < PLAIN_POSITIONS; i++) {
+                float p = attention_exp2(x[i][h] - max);
+                sum += p;
+                shared->p[i_warp][h][i * 32 + lane] = p;
+            }
+            shared->max[i_warp][h] = max;
+            shared->sum[i_warp][h] = plain_warp_sum(sum);
+        }
+        __syncwarp();
+    }
+
+    __device__ void multiply_values(float d[PLAIN_SLOTS][PLAIN_HEADS]) const
+    {
+        for (uint32_t position = seen.begin; position < seen.end; position++) {
+            const uint8_t *from = page(a->kv.v, position);
+            if (from == nullptr)
+                continue;
+            const uint8_t *vector = from + attention_vector_in_page(a, position);
+            float factor = scale(from, position), p[PLAIN_HEADS];
+#pragma unroll
+            for (uint32_t h = 0; h < PLAIN_HEADS; h++)
+                p[h] = shared->p[i_warp][h][position] * factor;
+#pragma unroll
+            for (uint32_t s = 0; s < PLAIN_SLOTS; s++) {
+                uint32_t i = s * 32 + lane;
+                float v = i < a->kv.head_dim ? plain_element(a->kv.dtype, vector, i) : 0.0f;
+#pragma unroll
+                for (uint32_t h = 0; h < PLAIN_HEADS; h++)
+                    d[s][h] = fmaf(p[h], v, d[s][h]);
+            }
+        }
+    }
+};
+
+/* The row's heads of a tile, widened to nothing where there is none. */
+CUDA_DEVICE void plain_load_queries(const struct attention_cuda *a, struct plain_shared *shared,
+                                    uint32_t row, uint32_t i_kv, uint32_t first_slot)
+{
+    for (uint32_t h = 0; h < PLAIN_HEADS; h++) {
+        uint32_t head = attention_head_at(a, i_kv, first_slot + h);
+        for (uint32_t i = threadIdx.x; i < a->kv.head_dim; i += DECODE_THREADS)
+            shared->q[h][i] =
+                head < a->n_heads ? a->q[attention_q_at(a, a->q_stride, row, head) + i] : 0.0f;
+    }
+    __syncthreads();
+}
+
+/* Element i of head h over the partitions [begin, end) of a group, in index order. */
+CUDA_DEVICE float plain_fold(const struct plain_shared *shared, uint32_t h, uint32_t i,
+                             uint32_t begin, uint32_t end, float *out_max, float *out_sum)
+{
+    float max = shared->max[begin][h], x = 0.0f, sum = 0.0f;
+    for (uint32_t w = begin + 1; w < end; w++)
+        max = shared->max[w][h] > max ? shared->max[w][h] : max;
+    for (uint32_t w = begin; w < end; w++) {
+        float weight = attention_exp2(shared->max[w][h] - max);
+        x = fmaf(shared->x[w][i], weight, x);
+        sum = fmaf(shared->sum[w][h], weight, sum);
+    }
+    *out_max = max;
+    *out_sum = sum;
+    return x;
+}
+
+CUDA_DEVICE void plain_store(const struct attention_cuda *a, const struct plain_shared *shared,
+                             uint32_t row, uint32_t head, uint32_t h, uint32_t group,
+                             struct attention_span span)
+{
+    uint32_t begin, end, n = a->kv.head_dim;
+    decode_partitions(span, group, &begin, &end);
+    for (uint32_t i = threadIdx.x; i < n; i += DECODE_THREADS) {
+        float max, sum, x = plain_fold(shared, h, i, begin, end, &max, &sum);
+        if (a->parts == nullptr) {
+            a->y[attention_q_at(a, a->y_stride, a->row_begin + row, head) + i] =
+                attention_result(x, sum);
+            continue;
+        }
+        float *part = a->parts + decode_part_at(a, row, head, group);
+        part[i] = x;
+        if (i == 0) {
+            part[n] = max;
+            part[n + 1] = sum;
+        }
+    }
+}
+
+/* grid: (rows, KV heads × tiles, strides). */
+static __global__ void __launch_bounds__(DECODE_THREADS, 3)
+    attention_plain(const __grid_constant__ struct attention_cuda a)
+{
+    CUDA_SHARED(memory);
+    struct plain_shared *shared = (struct plain_shared *)memory;
+    uint32_t n_tiles = gridDim.y / a.kv.n_kv_heads, row = a.row_begin + blockIdx.x, first;
+    uint32_t i_kv = blockIdx.y / n_tiles, first_slot = blockIdx.y % n_tiles * PLAIN_HEADS;
+    struct plain_warp warp = {
+        &a, shared, threadIdx.x / 32, threadIdx.x % 32, i_kv, a.seq_of_row[row], 0, {0, 0}};
+    if (warp.seq >= a.n_seqs || !attention_has_heads(&a, i_kv, first_slot, PLAIN_HEADS))
+        return;
+    plain_load_queries(&a, shared, row, i_kv, first_slot);
+    struct attention_span span = attention_span_of(a.positions[row], a.window);
+    uint32_t end = decode_groups(span, a.n_groups, &first);
+    for (uint32_t group = first + blockIdx.z; group < end; group += gridDim.z) {
+        float d[PLAIN_SLOTS][PLAIN_HEADS] = {};
+        warp.base = group * CUDA_GROUP + warp.i_warp * CUDA_PARTITION;
+        warp.seen = attention_span_within(span, warp.base, CUDA_PARTITION);
+        if (warp.seen.begin < warp.seen.end) {
+            warp.weigh();
+            warp.multiply_values(d);
+        }
+#pragma unroll
+        for (uint32_t h = 0; h < PLAIN_HEADS; h++) {
+            uint32_t head = attention_head_at(&a, i_kv, first_slot + h);
+#pragma unroll
+            for (uint32_t s = 0; s < PLAIN_SLOTS; s++)
+                shared->x[warp.i_warp][s * 32 + warp.lane] = d[s][h];
+            __syncthreads();
+            if (head < a.n_heads)
+                plain_store(&a, shared, blockIdx.x, head, h, group, span);
+            __syncthreads();
+        }
+    }
+}
+
+/* The groups of a row and head, in index order: y = Σ x·w / Σ sum·w, w = 2^(max − largest max).
+ * grid: (rows, heads). Bytes: 4 · (head_dim + 2) per group. */
+static __global__ void __launch_bounds__(COMBINE_THREADS)
+    attention_combine(const __grid_constant__ struct attention_cuda a)
+{
+    CUDA_SHARED(memory);
+    float *weights = (float *)memory, *sums = weights + COMBINE_CHUNK;
+    uint32_t row = a.row_begin + blockIdx.x, head = blockIdx.y, n = a.kv.head_dim, first;
+    if (a.seq_of_row[row] >= a.n_seqs)
+        return;
+    struct attention_span span = attention_span_of(a.positions[row], a.window);
+    uint32_t end = decode_groups(span, a.n_groups, &first);
+    const float *parts = a.parts + decode_part_at(&a, blockIdx.x, head, 0);
+    size_t step = n + 2;
+    float max = -INFINITY, sum = 0.0f, x[CUDA_ATTENTION_MAX_DIM / COMBINE_THREADS] = {};
+    for (uint32_t group = first + threadIdx.x % 32; group < end; group += 32)
+        max = parts[group * step + n] > max ? parts[group * step + n] : max;
+    max = plain_warp_max(max);
+    for (uint32_t chunk = first; chunk < end; chunk += COMBINE_CHUNK) {
+        uint32_t n_groups = end - chunk < COMBINE_CHUNK ? end - chunk : COMBINE_CHUNK;
+        __syncthreads(); /* the last chunk's are read */
+        if (threadIdx.x < n_groups) {
+            const float *stats = parts + (chunk + threadIdx.x) * step + n;
+            weights[threadIdx.x] = attention_exp2(stats[0] - max);
+            sums[threadIdx.x] = stats[1];
+        }
+        __syncthreads();
+#pragma unroll 4
+        for (uint32_t i = 0; i < n_groups; i++) {
+            sum = fmaf(sums[i], weights[i], sum);
+#pragma unroll
+            for (uint32_t s = 0; s < CUDA_ATTENTION_MAX_DIM / COMBINE_THREADS; s++) {
+                uint32_t elem = s * COMBINE_THREADS + threadIdx.x;
+                if (elem < n)
+                    x[s] = fmaf(parts[(chunk + i) * step + elem], weights[i], x[s]);
+            }
+        }
+    }
+    for (uint32_t s = 0; s < CUDA_ATTENTION_MAX_DIM / COMBINE_THREADS; s++) {
+        uint32_t elem = s * COMBINE_THREADS + threadIdx.x;
+        if (elem < n)
+            a.y[attention_q_at(&a, a.y_stride, row, head) + elem] = attention_result(x[s], sum);
+    }
+}

@@ -1,0 +1,542 @@
+/* attention_prefill_kernel.h: path P of attention for caches of 16-bit and 8-bit types: a block
+ * takes 128 queries (rows × the heads of one KV head), each of its eight warps 16 of them, and goes
+ * over the partitions of 128 positions in index order: scores of the whole partition, its maximum,
+ * then the running sums. A partition that a row sees nothing of leaves that row's bits, so they
+ * depend neither on the chunk nor on the rows beside it. Rows of several sequences in one tile are
+ * gone through one sequence after the other.
+ *
+ * Shapes: head_dim up to DIM, heads_per_kv up to 128. Bytes: per tile 2 · head_dim · elem_bytes per
+ * position (out of L2 but for the first tile), 8 · heads · head_dim per row. Operations: 4 ·
+ * head_dim per query and visible position. Bound: the tensor cores, by mma.sync; with 128 queries
+ * per byte of K and V the loads ask for half of L2's rate. K and V pass shared memory in tiles of
+ * 64 (32) positions, a ring of which is filled by cp.async; codes are widened on the way by the
+ * thread that copied them. Operands are bf16 or f16, sums f32.
+ *
+ * The block's work on one tile (score_tile, value_tile) is apart from the walk over partitions: a
+ * variant by wgmma replaces the former, one by TMA copy_tile. Registers and shared memory: the
+ * table in attention_prefill.cu. Sources: FlashAttention-2 (arXiv 2307.08691), PagedAttention
+ * (arXiv 2309.06180). */
+/* What the compiler is held to (tests/lint/ptxas.sh):
+ * ptxas: attention_prefill.cu attention_prefillI7kv_bf16 registers 255 shared 1024
+ * ptxas: attention_prefill.cu attention_prefill registers 255 shared 1024 stack 32
+ * ptx: attention_prefill.cu attention_prefill mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32
+ * ptx: attention_prefill.cu attention_prefill ldmatrix.sync.aligned.m8n8.x4.trans
+ */
+#pragma once
+
+#include "kernels/cuda/attention_types.h"
+
+/* Arrays of registers are the functions' own, not the struct's: q[KEPT][4] operands of Q, s[16][4]
+ * scores, then weights, of a partition, p[8][4] the same as operands, d[DIM / 8][4] sums. */
+template <typename Kv, uint32_t DIM> struct prefill_block {
+    static constexpr uint32_t TILE = prefill_tile_positions(DIM);
+    static constexpr uint32_t TILES = CUDA_PARTITION / TILE; /* of a partition, of K and of V */
+    static constexpr uint32_t SLOTS = prefill_slots(DIM, Kv::elem_bytes);
+    static constexpr uint32_t CHUNKS = DIM / 8;               /* 16 bytes of operands, of a row */
+    static constexpr uint32_t LANES = PREFILL_THREADS / TILE; /* threads that copy one vector */
+    static constexpr uint32_t COPIES = DIM * Kv::elem_bytes / 16 / LANES;
+    static constexpr uint32_t STEPS = DIM / 16;              /* mma along head_dim */
+    static constexpr uint32_t KEPT = DIM <= 128 ? STEPS : 1; /* of Q, in registers */
+    static constexpr struct prefill_memory AT = prefill_memory_of(DIM, Kv::elem_bytes);
+
+    const struct attention_cuda *a;
+    unsigned char *shared;
+    uint32_t i_warp, lane, g, t, i_kv, seq;
+    struct attention_span first, last, seen[2]; /* of the sequence's rows; of this lane's rows */
+    uint32_t first_partition, n_tiles;
+    float max[2], sum[2], unit[2];
+    float scale; /* of the next partition: K's or V's at a position, by thread */
+
+    /* --- memory --- */
+
+    ATTENTION_METHOD const uint8_t *page(const void *pool, uint32_t position, bool *valid) const
+    {
+        uint32_t block = a->kv.n_blocks;
+        if (position >= first.begin && position < last.end)
+            block = __ldg(a->block_tables + attention_table_at(a, seq, position));
+        *valid = block < a->kv.n_blocks;
+        return (const uint8_t *)pool + (*valid ? attention_page_at(a, block, i_kv) : 0);
+    }
+
+    /* Chunk of a row of operands: of Q, or of the tile in a slot. */
+    ATTENTION_METHOD unsigned char *chunk_at(uint32_t base, uint32_t row, uint32_t chunk) const
+    {
+        return shared + base + prefill_chunk_at(row, chunk, CHUNKS);
+    }
+
+    ATTENTION_METHOD uint32_t slot_base(uint32_t tile) const
+    {
+        return AT.ring + tile % SLOTS * (TILE * DIM * Kv::elem_bytes);
+    }
+
+    /* Where copy i of this thread goes: codes lie as they were copied. */
+    ATTENTION_METHOD unsigned char *copy_at(uint32_t tile, uint32_t i) const
+    {
+        if constexpr (Kv::is_coded)
+            return shared + slot_base(tile) + (i * PREFILL_THREADS + threadIdx.x) * 16;
+        return chunk_at(slot_base(tile), threadIdx.x / LANES, threadIdx.x % LANES + i * LANES);
+    }
+
+    /* Tiles of K, then of V, partition by partition; beyond the last an empty group. */
+    ATTENTION_METHOD void copy_tile(uint32_t tile)
+    {
+        uint32_t partition = first_partition + tile / (2 * TILES), part = tile % (2 * TILES);
+        const void *pool = part < TILES ? a->kv.k : a->kv.v;
+        uint32_t position = partition * CUDA_PARTITION + part % TILES * TILE + threadIdx.x / LANES;
+        if (tile < n_tiles) {
+            bool valid;
+            const uint8_t *from = page(pool, position, &valid);
+            from += attention_vector_in_page(a, position);
+#pragma unroll
+            for (uint32_t i = 0; i < COPIES; i++) {
+                uint32_t at = (threadIdx.x % LANES + i * LANES) * 16;
+                bool exists = valid && at < a->vector_bytes;
+                cp_async_16(copy_at(tile, i), exists ? from + at : (const uint8_t *)pool, exists);
+            }
+        }
+        cp_async_commit();
+    }
+
+    /* The scale that this thread brings: threads below 128 K's, the others V's. */
+    ATTENTION_METHOD void fetch_scale(uint32_t partition)
+    {
+        bool valid;
+        uint32_t position = partition * CUDA_PARTITION + threadIdx.x % CUDA_PARTITION;
+        const uint8_t *from =
+            page(threadIdx.x < CUDA_PARTITION ? a->kv.k : a->kv.v, position, &valid);
+        scale = valid ? *(const float *)(from + attention_scale_in_page(a, position)) : 0.0f;
+    }
+
+    ATTENTION_METHOD const float *scales(uint32_t base, uint32_t partition) const
+    {
+        return (const float *)(shared + base) + partition % 2 * CUDA_PARTITION;
+    }
+
+    ATTENTION_METHOD uint8_t *broken(uint32_t partition) const
+    {
+        return shared + AT.broken + partition % 2 * CUDA_PARTITION;
+    }
+
+    /* Before the first barrier of a partition. */
+    ATTENTION_METHOD void begin_partition(uint32_t partition)
+    {
+        if constexpr (Kv::is_coded) {
+            uint32_t base = threadIdx.x < CUDA_PARTITION ? AT.k_scales : AT.v_scales;
+            ((float *)scales(base, partition))[threadIdx.x % CUDA_PARTITION] = scale;
+            fetch_scale(partition + 1);
+        } else if (threadIdx.x < CUDA_PARTITION) {
+            broken(partition)[threadIdx.x] = 0;
+        }
+    }
+
+    /* Codes of the tile into operands, each thread those that it copied. */
+    template <typename Wide> ATTENTION_METHOD void widen_tile(uint32_t tile) const
+    {
+        uint32_t row = threadIdx.x / LANES;
+#pragma unroll
+        for (uint32_t i = 0; i < COPIES; i++) {
+            uint32_t chunk = threadIdx.x % LANES + i * LANES;
+            uint4 codes = *(const uint4 *)copy_at(tile, i), wide[2];
+            Wide::widen(&wide[0].x, codes.x);
+            Wide::widen(&wide[0].z, codes.y);
+            Wide::widen(&wide[1].x, codes.z);
+            Wide::widen(&wide[1].z, codes.w);
+            *(uint4 *)chunk_at(AT.wide, row, 2 * chunk) = wide[0];
+            *(uint4 *)chunk_at(AT.wide, row, 2 * chunk + 1) = wide[1];
+        }
+    }
+
+    /* What is not finite among this thread's V becomes 0, noted for the rows that see it: 0 · NaN
+     * would reach rows that do not. */
+    ATTENTION_METHOD void mend_values(uint32_t tile, uint32_t partition, uint32_t offset)
+    {
+        bool found = false;
+#pragma unroll
+        for (uint32_t i = 0; i < COPIES; i++) {
+            uint4 *at = (uint4 *)copy_at(tile, i), x = *at;
+            uint32_t words[4] = {x.x, x.y, x.z, x.w}, mask = 0;
+            for (uint32_t w = 0; w < 4; w++) {
+                mask = (Kv::is_broken(words[w]) ? 0xFFFFu : 0u) |
+                       (Kv::is_broken(words[w] >> 16) ? 0xFFFF0000u : 0u);
+                words[w] &= ~mask;
+                found = found || mask != 0;
+            }
+            *at = make_uint4(words[0], words[1], words[2], words[3]);
+        }
+        if (found)
+            broken(partition)[offset + threadIdx.x / LANES] = 1;
+    }
+
+    /* Tile `tile` is there for all warps after this, and the next copies are under way. Returns the
+     * place of its operands. */
+    ATTENTION_METHOD uint32_t await_tile(uint32_t tile, uint32_t partition, bool is_mended)
+    {
+        cp_async_wait<SLOTS - 2>();
+        if constexpr (!Kv::is_coded)
+            if (is_mended)
+                mend_values(tile, partition, tile % TILES * TILE);
+        __syncthreads(); /* also: the last tile's slot is free */
+        copy_tile(tile + SLOTS - 1);
+        if constexpr (Kv::is_coded) {
+            if (a->kv.dtype == DTYPE_I8)
+                widen_tile<kv_wide_i8>(tile);
+            else
+                widen_tile<kv_wide_f8>(tile);
+            __syncthreads();
+            return AT.wide;
+        }
+        return slot_base(tile);
+    }
+
+    /* --- one warp's mma on a tile --- */
+
+    ATTENTION_METHOD void load_query(uint32_t to[4], uint32_t step) const
+    {
+        uint32_t row = i_warp * 16 + lane / 8 % 2 * 8 + lane % 8;
+        ldmatrix_x4(to, chunk_at(AT.queries, row, step * 2 + lane / 16));
+    }
+
+    /* Scores of tile i of the partition: s[position / 8]. */
+    ATTENTION_METHOD void score_tile(float s[][4], uint32_t q[][4], uint32_t base, uint32_t i) const
+    {
+        uint32_t row = lane / 16 * 8 + lane % 8;
+#pragma unroll
+        for (uint32_t step = 0; step < STEPS; step++) {
+            if (step * 16 >= a->kv.head_dim)
+                continue;
+            if constexpr (KEPT == 1)
+                load_query(q[0], step);
+#pragma unroll
+            for (uint32_t n = 0; n < TILE / 16; n++) {
+                uint32_t b[4];
+                ldmatrix_x4(b, chunk_at(base, n * 16 + row, step * 2 + lane / 8 % 2));
+                Kv::mma(s[i * TILE / 8 + n * 2], q[step % KEPT], b);
+                Kv::mma(s[i * TILE / 8 + n * 2 + 1], q[step % KEPT], b + 2);
+            }
+        }
+    }
+
+    /* Adds the weights of tile i times its V. */
+    ATTENTION_METHOD void value_tile(float d[][4], const uint32_t p[][4], uint32_t base,
+                                     uint32_t i) const
+    {
+        uint32_t row = lane / 8 % 2 * 8 + lane % 8;
+#pragma unroll
+        for (uint32_t k = 0; k < TILE / 16; k++)
+#pragma unroll
+            for (uint32_t n = 0; n < STEPS; n++) {
+                if (n * 16 >= a->kv.head_dim)
+                    continue;
+                uint32_t b[4];
+                ldmatrix_x4_trans(b, chunk_at(base, k * 16 + row, n * 2 + lane / 16));
+                Kv::mma(d[n * 2], p[i * TILE / 16 + k], b);
+                Kv::mma(d[n * 2 + 1], p[i * TILE / 16 + k], b + 2);
+            }
+    }
+
+    /* --- the softmax of a partition --- */
+
+    ATTENTION_METHOD float code_unit(void) const
+    {
+        return a->kv.dtype == DTYPE_I8 ? kv_wide_i8::unit : kv_wide_f8::unit;
+    }
+
+    /* Position within the partition of column c of mma n of this lane. */
+    ATTENTION_METHOD uint32_t column(uint32_t n, uint32_t c) const
+    {
+        return n * 8 + t * 2 + c;
+    }
+
+    /* Sums to scores; returns the largest of row r. */
+    ATTENTION_METHOD float finish_scores(float s[][4], uint32_t r, uint32_t partition,
+                                         bool is_masked) const
+    {
+        float most = -INFINITY;
+#pragma unroll
+        for (uint32_t n = 0; n < CUDA_PARTITION / 8; n++)
+#pragma unroll
+            for (uint32_t c = 0; c < 2; c++) {
+                float *x = &s[n][r * 2 + c], factor = a->factor;
+                if constexpr (Kv::is_coded)
+                    factor *= scales(AT.k_scales, partition)[column(n, c)] * code_unit();
+                *x = attention_score(*x, factor, a->softcap);
+                if (is_masked &&
+                    !attention_sees(seen[r], partition * CUDA_PARTITION + column(n, c)))
+                    *x = -INFINITY;
+                most = *x > most ? *x : most;
+            }
+        return attention_quad_max(most);
+    }
+
+    /* Scores to weights; returns what the running sums are worth now. */
+    ATTENTION_METHOD float finish_weights(float s[][4], uint32_t r, float most)
+    {
+        float next = most > max[r] ? most : max[r], reference = attention_reference(next);
+        float keep = attention_exp2(max[r] - reference), total = 0.0f;
+#pragma unroll
+        for (uint32_t n = 0; n < CUDA_PARTITION / 8; n++)
+#pragma unroll
+            for (uint32_t c = 0; c < 2; c++) {
+                float *x = &s[n][r * 2 + c];
+                *x = attention_exp2(*x - reference);
+                total += *x;
+            }
+        max[r] = next;
+        sum[r] = fmaf(sum[r], keep, total);
+        return keep;
+    }
+
+    /* Weights times the scales of V, in units of the largest so far; returns what the running sums
+     * are worth in that unit. */
+    ATTENTION_METHOD float apply_scales(float s[][4], uint32_t r, uint32_t partition, float keep)
+    {
+        const float *v_scales = scales(AT.v_scales, partition);
+        float most = 0.0f;
+#pragma unroll
+        for (uint32_t n = 0; n < CUDA_PARTITION / 8; n++)
+#pragma unroll
+            for (uint32_t c = 0; c < 2; c++) {
+                float *x = &s[n][r * 2 + c];
+                *x = *x > 0.0f ? *x * v_scales[column(n, c)] : 0.0f;
+                most = *x > most ? *x : most;
+            }
+        most = attention_quad_max(most);
+        float kept = unit[r] * keep, next = most > kept ? most : kept;
+        float inv = next > 0.0f ? 1.0f / next : 0.0f;
+#pragma unroll
+        for (uint32_t n = 0; n < CUDA_PARTITION / 8; n++)
+#pragma unroll
+            for (uint32_t c = 0; c < 2; c++)
+                s[n][r * 2 + c] *= inv;
+        unit[r] = next;
+        return next > 0.0f ? kept / next : 0.0f; /* exactly 1 where nothing was added */
+    }
+
+    ATTENTION_METHOD void softmax(float s[][4], uint32_t p[][4], float d[][4], uint32_t partition,
+                                  bool is_masked)
+    {
+#pragma unroll
+        for (uint32_t r = 0; r < 2; r++) {
+            float keep = finish_weights(s, r, finish_scores(s, r, partition, is_masked));
+            if constexpr (Kv::is_coded)
+                keep = apply_scales(s, r, partition, keep);
+#pragma unroll
+            for (uint32_t n = 0; n < DIM / 8; n++) {
+                d[n][r * 2] *= keep;
+                d[n][r * 2 + 1] *= keep;
+            }
+        }
+#pragma unroll
+        for (uint32_t k = 0; k < CUDA_PARTITION / 16; k++) {
+            p[k][0] = Kv::pack(s[2 * k][0], s[2 * k][1]);
+            p[k][1] = Kv::pack(s[2 * k][2], s[2 * k][3]);
+            p[k][2] = Kv::pack(s[2 * k + 1][0], s[2 * k + 1][1]);
+            p[k][3] = Kv::pack(s[2 * k + 1][2], s[2 * k + 1][3]);
+        }
+    }
+
+    /* A row that sees a V that is not finite is NaN. */
+    ATTENTION_METHOD void spoil_rows(uint32_t partition, uint32_t i)
+    {
+        for (uint32_t n = i * TILE / 8; n < (i + 1) * TILE / 8; n++)
+            for (uint32_t c = 0; c < 2; c++)
+                for (uint32_t r = 0; r < 2; r++)
+                    if (broken(partition)[column(n, c)] != 0 &&
+                        attention_sees(seen[r], partition * CUDA_PARTITION + column(n, c)))
+                        sum[r] = NAN;
+    }
+
+    /* --- the walk --- */
+
+    ATTENTION_METHOD void run_partition(float d[][4], uint32_t q[][4], uint32_t partition)
+    {
+        uint32_t base = partition * CUDA_PARTITION;
+        uint32_t tile = (partition - first_partition) * 2 * TILES;
+        bool is_masked = !prefill_is_whole(first, last, base), is_live = true;
+        if (is_masked) {
+            bool sees = false;
+            for (uint32_t r = 0; r < 2; r++)
+                sees = sees || (seen[r].begin < base + CUDA_PARTITION && seen[r].end > base);
+            is_live = __any_sync(0xFFFFFFFFu, sees);
+        }
+        float s[CUDA_PARTITION / 8][4] = {};
+        uint32_t p[CUDA_PARTITION / 16][4] = {};
+        begin_partition(partition);
+#pragma unroll
+        for (uint32_t i = 0; i < TILES; i++) {
+            uint32_t at = await_tile(tile + i, partition, false);
+            if (is_live)
+                score_tile(s, q, at, i);
+        }
+        if (is_live)
+            softmax(s, p, d, partition, is_masked);
+#pragma unroll
+        for (uint32_t i = 0; i < TILES; i++) {
+            uint32_t at = await_tile(tile + TILES + i, partition, is_masked);
+            if (is_live)
+                value_tile(d, p, at, i);
+            if constexpr (!Kv::is_coded)
+                if (is_masked)
+                    spoil_rows(partition, i);
+        }
+    }
+
+    /* The partitions that rows of one sequence see; `first`, `last` and `seen` are set. */
+    ATTENTION_METHOD void run(float d[][4], uint32_t q[][4])
+    {
+        uint32_t end = prefill_partitions(first, last, &first_partition);
+        n_tiles = (end - first_partition) * 2 * TILES;
+#pragma unroll
+        for (uint32_t r = 0; r < 2; r++) {
+            max[r] = -INFINITY;
+            sum[r] = unit[r] = 0.0f;
+        }
+#pragma unroll
+        for (uint32_t n = 0; n < DIM / 8; n++)
+            d[n][0] = d[n][1] = d[n][2] = d[n][3] = 0.0f;
+        if constexpr (Kv::is_coded)
+            fetch_scale(first_partition);
+        for (uint32_t tile = 0; tile + 1 < SLOTS; tile++)
+            copy_tile(tile);
+#pragma unroll 1
+        for (uint32_t partition = first_partition; partition < end; partition++)
+            run_partition(d, q, partition);
+        cp_async_wait<0>();
+        __syncthreads(); /* the ring is free */
+    }
+
+    /* Row r of this lane, to y; y NULL: there is none. */
+    ATTENTION_METHOD void store_row(const float d[][4], uint32_t r, float *y) const
+    {
+        float total = attention_quad_sum(sum[r]);
+        if (y == nullptr)
+            return;
+#pragma unroll
+        for (uint32_t n = 0; n < DIM / 8; n++)
+#pragma unroll
+            for (uint32_t c = 0; c < 2; c++) {
+                float x =
+                    Kv::is_coded ? d[n][r * 2 + c] * (unit[r] * code_unit()) : d[n][r * 2 + c];
+                if (column(n, c) < a->kv.head_dim)
+                    y[column(n, c)] = attention_result(x, total);
+            }
+    }
+};
+
+/* The rows of a block's tile, [begin, end) of the stream's. */
+struct prefill_tile {
+    const struct attention_cuda *a;
+    uint32_t begin, end, i_kv;
+
+    /* Row and head of a query; false: there is none. */
+    ATTENTION_METHOD bool query(uint32_t i, uint32_t *out_row, uint32_t *out_head) const
+    {
+        *out_row = begin + i / a->heads_per_kv;
+        *out_head = attention_head_at(a, i_kv, i % a->heads_per_kv);
+        return *out_row < end && *out_head < a->n_heads;
+    }
+
+    /* End of the rows from `row` on that are of its sequence; most tiles have but one. */
+    ATTENTION_METHOD uint32_t sequence_end(uint32_t row) const
+    {
+        uint32_t seq = a->seq_of_row[row], last = end;
+        if (a->seq_of_row[end - 1] != seq)
+            for (last = row + 1; a->seq_of_row[last] == seq;)
+                last++;
+        return last;
+    }
+};
+
+template <typename Kv, uint32_t DIM>
+CUDA_DEVICE void prefill_load_queries(const prefill_block<Kv, DIM> *block,
+                                      const struct prefill_tile *tile)
+{
+    constexpr uint32_t CHUNKS = prefill_block<Kv, DIM>::CHUNKS;
+    const struct attention_cuda *a = tile->a;
+    for (uint32_t i = threadIdx.x; i < PREFILL_QUERIES * CHUNKS; i += PREFILL_THREADS) {
+        uint32_t row, head, chunk = i % CHUNKS;
+        float x[8] = {};
+        if (tile->query(i / CHUNKS, &row, &head) && chunk * 8 < a->kv.head_dim)
+            for (uint32_t k = 0; k < 8; k++)
+                x[k] = __ldg(a->q + attention_q_at(a, a->q_stride, row, head) + chunk * 8 + k);
+        *(uint4 *)block->chunk_at(block->AT.queries, i / CHUNKS, chunk) = make_uint4(
+            Kv::pack(x[0], x[1]), Kv::pack(x[2], x[3]), Kv::pack(x[4], x[5]), Kv::pack(x[6], x[7]));
+    }
+    __syncthreads();
+}
+
+/* Rows [begin, end), all of one sequence. */
+template <typename Kv, uint32_t DIM>
+CUDA_DEVICE void prefill_sequence(prefill_block<Kv, DIM> *block, uint32_t q[][4],
+                                  const struct prefill_tile *tile, uint32_t begin, uint32_t end)
+{
+    const struct attention_cuda *a = tile->a;
+    float d[DIM / 8][4];
+    block->seq = a->seq_of_row[begin];
+    block->first = attention_span_of(a->positions[begin], a->window);
+    block->last = attention_span_of(a->positions[end - 1], a->window);
+    for (uint32_t r = 0; r < 2; r++) {
+        uint32_t row, head;
+        bool exists = tile->query(block->i_warp * 16 + block->g + r * 8, &row, &head);
+        block->seen[r] = {0, 0};
+        if (exists && row >= begin && row < end)
+            block->seen[r] = attention_span_of(a->positions[row], a->window);
+    }
+    if (block->seq >= a->n_seqs)
+        return;
+    block->run(d, q);
+#pragma unroll
+    for (uint32_t r = 0; r < 2; r++) {
+        uint32_t row, head;
+        bool exists = tile->query(block->i_warp * 16 + block->g + r * 8, &row, &head);
+        exists = exists && row >= begin && row < end;
+        block->store_row(d, r, exists ? a->y + attention_q_at(a, a->y_stride, row, head) : nullptr);
+    }
+}
+
+/* grid: (tiles of rows, KV heads). The last rows see most: their blocks begin first. */
+template <typename Kv, uint32_t DIM>
+static __global__ void __launch_bounds__(PREFILL_THREADS, 1)
+    attention_prefill(const __grid_constant__ struct attention_cuda a)
+{
+    CUDA_SHARED(shared);
+    uint32_t n_rows = prefill_tile_rows(a.heads_per_kv);
+    uint32_t first = (gridDim.x - 1 - blockIdx.x) * n_rows;
+    struct prefill_tile tile = {&a, a.row_begin + first, a.row_begin + a.n_rows, blockIdx.y};
+    if (a.n_rows - first > n_rows)
+        tile.end = tile.begin + n_rows;
+    if (!attention_has_heads(&a, blockIdx.y, 0, a.heads_per_kv))
+        return;
+    prefill_block<Kv, DIM> block;
+    uint32_t q[block.KEPT][4];
+    block.a = &a;
+    block.shared = shared;
+    block.i_warp = threadIdx.x / 32;
+    block.lane = threadIdx.x % 32;
+    block.g = block.lane / 4;
+    block.t = block.lane % 4;
+    block.i_kv = blockIdx.y;
+    prefill_load_queries(&block, &tile);
+    if constexpr (block.KEPT > 1)
+#pragma unroll
+        for (uint32_t step = 0; step < block.STEPS; step++)
+            block.load_query(q[step], step);
+    for (uint32_t row = tile.begin; row < tile.end;) {
+        uint32_t end = tile.sequence_end(row);
+        prefill_sequence(&block, q, &tile, row, end);
+        row = end;
+    }
+}
+
+template <typename Kv, uint32_t DIM>
+static int prefill_launch(void *stream, const struct attention_cuda *a)
+{
+    constexpr uint32_t n_bytes = prefill_memory_of(DIM, Kv::elem_bytes).n_bytes;
+    static_assert(n_bytes <= SHARED_PER_BLOCK, "fits every GPU");
+    auto *kernel = attention_prefill<Kv, DIM>;
+    uint32_t rows = prefill_tile_rows(a->heads_per_kv);
+    int code = CUDA_ALLOW_SHARED(kernel, n_bytes);
+    return code != 0 ? code
+                     : CUDA_LAUNCH(kernel, dim3((a->n_rows + rows - 1) / rows, a->kv.n_kv_heads),
+                                   PREFILL_THREADS, n_bytes, stream, *a);
+}

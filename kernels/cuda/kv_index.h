@@ -1,0 +1,55 @@
+/* kv_index.h: how the GPU keeps K and V of one layer in the paged cache: vectors of head_dim
+ * elements, [n_blocks][n_kv_heads][block_size] of them, K and V alike. Two types are codes of a
+ * byte with a scale per vector: int8, a code in −127…127, stored as code + 128; f8, x / scale as
+ * E4M3. After the codes of a block and head, each vector padded to whole dwords, come its scales,
+ * [block_size] f32. Plain functions of numbers, for the GPU and the CPU. */
+#pragma once
+
+#include <stdbool.h>
+
+#include "kernels/cuda/index.h"
+#include "kernels/dtype.h"
+
+enum { CUDA_KV_CODE_BIAS = 128, CUDA_KV_CODE_MAX = 127, CUDA_KV_F8_MAX = 448 };
+
+/* struct kv_layer (ops.h) for kernels: pointers are the device's. */
+struct kv_cuda {
+    void *k, *v;
+    enum dtype dtype;
+    uint32_t n_blocks, block_size, n_kv_heads, head_dim;
+};
+
+CUDA_HD bool kv_cuda_is_coded(const struct kv_cuda *kv)
+{
+    return kv->dtype == DTYPE_I8 || kv->dtype == DTYPE_F8_E4M3;
+}
+
+/* Bytes of a vector's elements: of F32, F16, BF16, or codes. */
+CUDA_HD size_t kv_cuda_vector_bytes(const struct kv_cuda *kv)
+{
+    if (kv_cuda_is_coded(kv))
+        return cuda_round_up(kv->head_dim, 4);
+    return (size_t)kv->head_dim * (kv->dtype == DTYPE_F32 ? 4 : 2);
+}
+
+/* Byte offset of what belongs to a block and head. */
+CUDA_HD size_t kv_cuda_page_at(const struct kv_cuda *kv, uint32_t block, uint32_t head)
+{
+    size_t vector = kv_cuda_vector_bytes(kv) + (kv_cuda_is_coded(kv) ? sizeof(float) : 0);
+    return ((size_t)block * kv->n_kv_heads + head) * kv->block_size * vector;
+}
+
+/* Byte offset of the vector that slot number `slot` (block · block_size + offset) has for a head.
+ */
+CUDA_HD size_t kv_cuda_vector_at(const struct kv_cuda *kv, uint32_t slot, uint32_t head)
+{
+    return kv_cuda_page_at(kv, slot / kv->block_size, head) +
+           slot % kv->block_size * kv_cuda_vector_bytes(kv);
+}
+
+/* The same of its scale: codes. */
+CUDA_HD size_t kv_cuda_scale_at(const struct kv_cuda *kv, uint32_t slot, uint32_t head)
+{
+    return kv_cuda_page_at(kv, slot / kv->block_size, head) +
+           kv->block_size * kv_cuda_vector_bytes(kv) + slot % kv->block_size * sizeof(float);
+}

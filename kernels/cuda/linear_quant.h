@@ -1,0 +1,465 @@
+/* linear_quant.h: linears of quantized weights, y[m, n] = x·Wᵀ in block integers
+ * (docs/performance.md): the same kernel for every number of rows, in four sizes (quant_index.h).
+ *
+ * The work of a warp: P panels (16 rows each) × NT tiles (8 rows of activations), pair by pair (64
+ * columns) of its share of the columns. A group of warps (one, or the 8 of QUANT_LARGE) has a ring
+ * of N_STAGES pairs in shared memory, filled by cp.async of 16 bytes from consecutive addresses;
+ * everything there is in the order in which lanes read it, 16 or 8 bytes each without bank
+ * conflicts. Products are mma.m16n8k32 (m16n8k16 where a scale has 16 columns) of codes as bytes
+ * against lo; a run's sums are scaled by one IMAD each; hi only where a tile's run has outliers;
+ * offsets of 16 bits are a small product of their own (quant_offsets).
+ *
+ * Bytes: weights n·k·b/8, once (b: 4.5 Q4_0, 5 Q4_1 and Q4_K, 8.5 Q8_0, 5.5 Q5_0, 6 Q5_1, 5.69
+ * Q5_K, 3.06 Q2_K, 3.56 Q3_K, 6.56 Q6_K); activations m·k, and hi where there is any, out of L2 per
+ * 32 rows of W (QUANT_LARGE: 64 or 128). Operations: 2·m·n·k.
+ *
+ * Warp instructions of one pair of two panels (INT4: 1,152 bytes), counted in PTX without moves:
+ * 60 for copies, flags, barrier and loop, 40 to load and unpack codes and scales; per tile 3 loads,
+ * 4 mma, 16 IMAD and 5 others, with outliers in a run 2 mma and 16 to 30 others more: 155 at m ≤ 8,
+ * about 240 at m = 32. An H100's SM gets 14.5 bytes of memory a cycle, a pair in 79 cycles with 318
+ * issues: half are taken at m ≤ 8, so memory binds; three quarters at m = 32, where IMAD (16 lanes
+ * a cycle and quarter) take 64 · 2 / 4 = 32 cycles and mma as many. With 4.8 TB/s (20.8 bytes, 221
+ * issues) it is 70 % at m ≤ 8, and issue binds at m = 32. Wide forms have as many IMAD, forms with
+ * sub-blocks of 16 columns twice as many, and 4 to 8 IMAD.WIDE per super-block. Few rows do not go
+ * by dp4a: a tile's 8 columns cost what one does, and dp4a two per word and row. QUANT_LARGE is
+ * bound by IMAD and mma, both 8 cycles for 4,096 products of a quarter: 2,048 a cycle and SM.
+ *
+ * Under way per SM: 3 or 4 stages · 1,152 B · 8 to 24 warps, 27 to 110 KiB of INT4. Registers on
+ * sm_90a: QUANT_ROWS_8 81 to 128, two to three blocks of 8 warps or one of 16 an SM; QUANT_ROWS_16
+ * 101 to 183, QUANT_ROWS_32 133 to 255, QUANT_LARGE 157 to 246, one to two blocks. No spills. */
+/* What the compiler is held to (tests/lint/ptxas.sh):
+ * ptxas: linear_quant_4bit.cu linear_quant registers 255 shared 1024
+ * ptxas: linear_quant_8bit.cu linear_quant registers 208 shared 1024
+ * ptxas: linear_quant_super.cu linear_quant registers 255 shared 1024
+ * ptx: linear_quant_4bit.cu linear_quant mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32
+ * ptx: linear_quant_8bit.cu linear_quant mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32
+ * ptx: linear_quant_super.cu linear_quant mma.sync.aligned.m16n8k16.row.col.s32.u8.s8.s32
+ */
+#pragma once
+
+#include "kernels/cuda/launch_quant.h"
+#include "kernels/cuda/linear_quant_put.h"
+#include "kernels/cuda/linear_quant_tile.h"
+
+/* Panel `panel` of all parts, clamped to the last one. */
+CUDA_DEVICE const uint8_t *quant_panel(const struct quant_linear *q, uint32_t panel)
+{
+    uint32_t local, part = quant_part_of(q, panel < q->n_panels ? panel : q->n_panels - 1, &local);
+    const uint8_t *data = part == 0   ? q->parts[0].data
+                          : part == 1 ? q->parts[1].data
+                                      : q->parts[2].data;
+    return data + local * q->layout.panel_bytes;
+}
+
+/* Where this thread's 16-byte pieces of the next pair come from; the pointers walk from pair to
+ * pair, so that a piece takes three instructions. Piece i of a thread goes to (i·GROUP + thread)·16
+ * of its part of the stage. */
+template <uint32_t FORM, uint32_t KERNEL> struct quant_copies {
+    typedef quant_tile<FORM, KERNEL> tile;
+    static constexpr uint32_t OF_CODES = tile::PANELS * (tile::PAIR / 16),
+                              OF_SUPERS = tile::PANELS * (tile::SUPER_BYTES / 8),
+                              OF_TILES = tile::TILES * 32,
+                              OF_SUMS = tile::TILES * (tile::ALL_SUMS / 16);
+    static constexpr uint32_t N_CODES = (OF_CODES + tile::GROUP - 1) / tile::GROUP,
+                              N_SUPERS = (OF_SUPERS + tile::GROUP - 1) / tile::GROUP,
+                              N_TILES = (OF_TILES + tile::GROUP - 1) / tile::GROUP,
+                              N_SUMS = (OF_SUMS + tile::GROUP - 1) / tile::GROUP;
+    const uint8_t *codes[N_CODES], *supers[N_SUPERS > 0 ? N_SUPERS : 1]; /* supers: the first */
+    const uint8_t *lo[N_TILES], *hi[N_TILES], *flags[N_TILES], *sums[N_SUMS];
+    bool tile_valid[N_TILES], sums_valid[N_SUMS];
+    uint32_t thread; /* of the group */
+};
+
+template <uint32_t FORM, uint32_t KERNEL>
+CUDA_DEVICE void quant_copies_init(quant_copies<FORM, KERNEL> *c, const struct quant_linear *q,
+                                   uint32_t thread, uint32_t first_panel, uint32_t first_tile,
+                                   uint32_t pair)
+{
+    typedef quant_tile<FORM, KERNEL> tile;
+    constexpr uint32_t per_panel = tile::PAIR / 16, per_super = tile::SUPER_BYTES / 8,
+                       per_sums = tile::ALL_SUMS / 16;
+    c->thread = thread;
+#pragma unroll
+    for (uint32_t i = 0; i < c->N_CODES; i++) {
+        uint32_t at = i * tile::GROUP + thread;
+        c->codes[i] = quant_panel(q, first_panel + at / per_panel) + at % per_panel * 16 +
+                      (size_t)pair * tile::PAIR;
+    }
+    if constexpr (tile::SUPER) {
+#pragma unroll
+        for (uint32_t i = 0; i < c->N_SUPERS; i++)
+            c->supers[i] = quant_panel(q, first_panel + (i * tile::GROUP + thread) / per_super) +
+                           q->layout.supers_at;
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < c->N_TILES; i++) {
+        uint32_t at = i * tile::GROUP + thread, i_tile = first_tile + at / 32;
+        c->tile_valid[i] = i_tile * QUANT_TILE + at % 32 / 4 < q->m;
+        size_t first = (c->tile_valid[i] ? (size_t)i_tile * q->layout.n_pairs : 0) + pair;
+        c->lo[i] = q->act.lo + first * QUANT_FRAGMENT_BYTES + at % 32 * 16;
+        c->hi[i] = q->act.hi + first * QUANT_FRAGMENT_BYTES + at % 32 * 16;
+        c->flags[i] = q->act.sums + first * QUANT_SUMS_BYTES + at % 32 / 4;
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < c->N_SUMS; i++) {
+        uint32_t at = i * tile::GROUP + thread, i_tile = first_tile + at / per_sums;
+        uint32_t piece = at % per_sums * 16;
+        c->sums_valid[i] = i_tile * QUANT_TILE < q->m;
+        size_t first = (c->sums_valid[i] ? (size_t)i_tile * q->layout.n_pairs : 0) + pair;
+        c->sums[i] = (piece < tile::SUMS ? q->act.sums + piece
+                                         : q->act.hi_sums + QUANT_SUMS32_AT + piece - tile::SUMS) +
+                     first * QUANT_SUMS_BYTES;
+    }
+}
+
+/* Which of this thread's pieces of the next pair have outliers. */
+template <uint32_t FORM, uint32_t KERNEL>
+CUDA_DEVICE void quant_read_flags(quant_copies<FORM, KERNEL> *c, bool outliers[])
+{
+#pragma unroll
+    for (uint32_t i = 0; i < c->N_TILES; i++) {
+        outliers[i] = c->tile_valid[i] && *c->flags[i] != 0;
+        c->flags[i] += QUANT_SUMS_BYTES;
+    }
+}
+
+/* Queues the next pair's outliers into a stage; zeros where a row has none. */
+template <uint32_t FORM, uint32_t KERNEL>
+CUDA_DEVICE void quant_fetch_hi(quant_copies<FORM, KERNEL> *c, uint8_t *stage,
+                                const bool outliers[])
+{
+    typedef quant_tile<FORM, KERNEL> tile;
+    uint8_t *to = stage + tile::HI_AT + c->thread * 16;
+#pragma unroll
+    for (uint32_t i = 0; i < c->N_TILES; i++) {
+        cp_async_16(to + i * tile::GROUP * 16, c->hi[i], outliers[i]);
+        c->hi[i] += QUANT_FRAGMENT_BYTES;
+    }
+}
+
+/* isd and ism of either run of a pair: the same ones where a super-block has both. */
+template <uint32_t FORM, uint32_t KERNEL>
+CUDA_DEVICE void quant_fetch_supers(const quant_copies<FORM, KERNEL> *c,
+                                    const struct quant_linear *q, uint8_t *to, uint32_t pair)
+{
+    typedef quant_tile<FORM, KERNEL> tile;
+    constexpr uint32_t per_super = tile::SUPER_BYTES / 8, per_run = tile::SUPER_BYTES / 16;
+#pragma unroll
+    for (uint32_t i = 0; i < c->N_SUPERS; i++) {
+        uint32_t at = i * tile::GROUP + c->thread, rest = at % per_super;
+        uint32_t super = (2 * pair + rest / per_run) >> q->layout.super_shift;
+        if (c->OF_SUPERS % tile::GROUP == 0 || at < c->OF_SUPERS)
+            cp_async_16(to + i * tile::GROUP * 16,
+                        c->supers[i] + super * tile::SUPER_BYTES + rest % per_run * 16, true);
+    }
+}
+
+/* Queues the next pair, number `pair`, into a stage, but for outliers. */
+template <uint32_t FORM, uint32_t KERNEL>
+CUDA_DEVICE void quant_fetch(quant_copies<FORM, KERNEL> *c, const struct quant_linear *q,
+                             uint8_t *stage, uint32_t pair)
+{
+    typedef quant_tile<FORM, KERNEL> tile;
+    uint8_t *to = stage + c->thread * 16;
+#pragma unroll
+    for (uint32_t i = 0; i < c->N_CODES; i++) {
+        if (c->OF_CODES % tile::GROUP == 0 || i * tile::GROUP + c->thread < c->OF_CODES)
+            cp_async_16(to + i * tile::GROUP * 16, c->codes[i], true);
+        c->codes[i] += tile::PAIR;
+    }
+    if constexpr (tile::SUPER)
+        quant_fetch_supers<FORM, KERNEL>(c, q, to + tile::SUPERS_AT, pair);
+#pragma unroll
+    for (uint32_t i = 0; i < c->N_TILES; i++) {
+        cp_async_16(to + tile::LO_AT + i * tile::GROUP * 16, c->lo[i], c->tile_valid[i]);
+        c->lo[i] += QUANT_FRAGMENT_BYTES;
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < c->N_SUMS; i++) {
+        if (c->OF_SUMS % tile::GROUP == 0 || i * tile::GROUP + c->thread < c->OF_SUMS)
+            cp_async_16(to + tile::SUMS_AT + i * tile::GROUP * 16, c->sums[i], c->sums_valid[i]);
+        c->sums[i] += QUANT_SUMS_BYTES;
+    }
+}
+
+/* Σ offset·Σa over the runs: bytes of offsets against digits of Σa (outliers included), 32 runs at
+ * a time, every n_shares-th of them. Per 32 runs, panel and tile 6 mma and 48 IMAD or so, an eighth
+ * of what adding them run by run takes. */
+template <uint32_t FORM, uint32_t KERNEL>
+CUDA_DEVICE void quant_offsets(quant_acc<FORM, KERNEL> *acc, const struct quant_linear *q,
+                               uint32_t lane, uint32_t first_panel, uint32_t first_tile,
+                               uint32_t share, uint32_t n_shares)
+{
+    typedef quant_tile<FORM, KERNEL> tile;
+    const uint32_t g = lane / 4, t = lane % 4, n_tiles = quant_n_tiles(q->m);
+    for (uint32_t chunk = share; chunk < q->layout.n_chunks; chunk += n_shares) {
+        uint32_t high[tile::P][4], low[tile::P][4];
+#pragma unroll
+        for (uint32_t p = 0; p < tile::P; p++)
+#pragma unroll
+            for (uint32_t i = 0; i < 2; i++) {
+                uint32_t group = chunk * 8 + i * 4 + t;
+                uint4 w = make_uint4(0, 0, 0, 0);
+                if (group < q->layout.n_groups)
+                    w = load_once_16(quant_panel(q, first_panel + p) + q->layout.offsets_at +
+                                     group * QUANT_GROUP_BYTES + g * 16);
+                high[p][2 * i] = w.x, high[p][2 * i + 1] = w.y;
+                low[p][2 * i] = w.z, low[p][2 * i + 1] = w.w;
+            }
+#pragma unroll
+        for (uint32_t nt = 0; nt < tile::NT; nt++) {
+            uint32_t i_tile = first_tile + nt < n_tiles ? first_tile + nt : n_tiles - 1;
+            const uint8_t *digits =
+                q->act.digits + ((size_t)i_tile * q->layout.n_chunks + chunk) * QUANT_CHUNK_BYTES;
+#pragma unroll
+            for (uint32_t j = 0; j < QUANT_DIGITS; j++) {
+                uint2 two = *(const uint2 *)(digits + j * 256 + lane * 8);
+                uint32_t b[2] = {two.x, two.y};
+#pragma unroll
+                for (uint32_t p = 0; p < tile::P; p++) {
+                    int32_t d[4] = {0, 0, 0, 0};
+                    mma_m16n8k32_s8(d, high[p], b);
+#pragma unroll
+                    for (uint32_t e = 0; e < 4; e++)
+                        d[e] *= 256;
+                    mma_m16n8k32_u8s8(d, low[p], b);
+#pragma unroll
+                    for (uint32_t e = 0; e < 4; e++)
+                        acc->t[p][nt][e] += (typename tile::sum)d[e] * (1u << 7 * j);
+                }
+            }
+        }
+    }
+}
+
+/* A sum of a block: a whole one, or one of several that quant_finish adds. */
+template <uint32_t FORM>
+CUDA_DEVICE void quant_store(const struct quant_linear *q, uint32_t panel, uint32_t row,
+                             uint32_t token, typename quant_sum<quant_is_wide(FORM)>::type sum)
+{
+    if (panel >= q->n_panels || token >= q->m)
+        return;
+    size_t n = (size_t)q->n_panels * QUANT_ROWS;
+    ((typename quant_sum<quant_is_wide(FORM)>::type *)
+         q->split)[((size_t)blockIdx.z * q->m + token) * n + panel * QUANT_ROWS + row] = sum;
+}
+
+/* 32 bits that stand for a sum; 64 are themselves. */
+CUDA_DEVICE int64_t quant_whole(uint32_t sum)
+{
+    return (int32_t)sum;
+}
+CUDA_DEVICE int64_t quant_whole(int64_t sum)
+{
+    return sum;
+}
+
+/* Results straight from the lanes that have them: one group has all columns. */
+template <uint32_t FORM, uint32_t KERNEL>
+CUDA_DEVICE void quant_put_lanes(const quant_acc<FORM, KERNEL> *acc, const struct quant_linear *q,
+                                 uint32_t lane, uint32_t first_panel, uint32_t first_tile)
+{
+    typedef quant_tile<FORM, KERNEL> tile;
+    bool gated = q->put == QUANT_PUT_GATED && gridDim.z == 1;
+#pragma unroll
+    for (uint32_t nt = 0; nt < tile::NT; nt++)
+#pragma unroll
+        for (uint32_t e = 0; e < 4; e++) {
+            uint32_t row = lane / 4 + e / 2 * 8;
+            uint32_t token = (first_tile + nt) * QUANT_TILE + lane % 4 * 2 + e % 2;
+            if (tile::P == 2 && gated) {
+                quant_put_gated(q, first_panel, row, token, quant_whole(acc->t[0][nt][e]),
+                                quant_whole(acc->t[tile::P - 1][nt][e]));
+                continue;
+            }
+#pragma unroll
+            for (uint32_t p = 0; p < tile::P; p++)
+                if (gridDim.z > 1)
+                    quant_store<FORM>(q, first_panel + p, row, token, acc->t[p][nt][e]);
+                else
+                    quant_put(q, first_panel + p, row, token, quant_whole(acc->t[p][nt][e]));
+        }
+}
+
+/* The groups' sums, added in shared memory. */
+template <uint32_t FORM, uint32_t KERNEL>
+CUDA_DEVICE void quant_put_groups(const quant_acc<FORM, KERNEL> *acc, const struct quant_linear *q,
+                                  uint8_t *shared, uint32_t first_panel, uint32_t first_tile)
+{
+    typedef quant_tile<FORM, KERNEL> tile;
+    constexpr uint32_t stride = quant_sum_stride(FORM, KERNEL), rows = tile::P * QUANT_ROWS,
+                       group_bytes = quant_group_bytes(FORM, KERNEL);
+    uint32_t lane = threadIdx.x % 32, n_groups = blockDim.x / 32;
+    typename tile::sum *own = (typename tile::sum *)(shared + threadIdx.x / 32 * group_bytes);
+    __syncthreads(); /* no ring is read any more */
+#pragma unroll
+    for (uint32_t p = 0; p < tile::P; p++)
+#pragma unroll
+        for (uint32_t nt = 0; nt < tile::NT; nt++)
+#pragma unroll
+            for (uint32_t e = 0; e < 4; e++)
+                own[(nt * QUANT_TILE + lane % 4 * 2 + e % 2) * stride + p * QUANT_ROWS + lane / 4 +
+                    e / 2 * 8] = acc->t[p][nt][e];
+    __syncthreads();
+    auto sum_of = [&](uint32_t token, uint32_t row) {
+        typename tile::sum sum = 0;
+        for (uint32_t i = 0; i < n_groups; i++)
+            sum += ((const typename tile::sum *)(shared + i * group_bytes))[token * stride + row];
+        return sum;
+    };
+    bool gated = q->put == QUANT_PUT_GATED && gridDim.z == 1;
+    uint32_t n = gated ? QUANT_ROWS : rows;
+    for (uint32_t i = threadIdx.x; i < tile::NT * QUANT_TILE * n; i += blockDim.x) {
+        uint32_t token = i / n, row = i % n, at = first_tile * QUANT_TILE + token;
+        uint32_t panel = first_panel + row / QUANT_ROWS;
+        typename tile::sum sum = sum_of(token, row);
+        if (gated)
+            quant_put_gated(q, panel, row, at, quant_whole(sum),
+                            quant_whole(sum_of(token, row + QUANT_ROWS)));
+        else if (gridDim.z > 1)
+            quant_store<FORM>(q, panel, row % QUANT_ROWS, at, sum);
+        else
+            quant_put(q, panel, row % QUANT_ROWS, at, quant_whole(sum));
+    }
+}
+
+template <uint32_t FORM, uint32_t KERNEL> CUDA_DEVICE void quant_group_sync(void)
+{
+    if constexpr (quant_group_warps(KERNEL) == 1)
+        __syncwarp();
+    else
+        __syncthreads();
+}
+
+/* Queues the first N_STAGES − 1 pairs: flags are read while the rest is under way. */
+template <uint32_t FORM, uint32_t KERNEL>
+CUDA_DEVICE void quant_fill(quant_copies<FORM, KERNEL> *c, const struct quant_linear *q,
+                            uint8_t *ring, uint32_t begin, uint32_t end)
+{
+    typedef quant_tile<FORM, KERNEL> tile;
+    bool outliers[tile::N_STAGES - 1][quant_copies<FORM, KERNEL>::N_TILES];
+#pragma unroll
+    for (uint32_t i = 0; i < tile::N_STAGES - 1; i++)
+        if (begin + i < end)
+            quant_fetch<FORM, KERNEL>(c, q, ring + i * tile::STAGE, begin + i);
+#pragma unroll
+    for (uint32_t i = 0; i < tile::N_STAGES - 1; i++)
+        if (begin + i < end)
+            quant_read_flags<FORM, KERNEL>(c, outliers[i]);
+#pragma unroll
+    for (uint32_t i = 0; i < tile::N_STAGES - 1; i++)
+        if (begin + i < end)
+            quant_fetch_hi<FORM, KERNEL>(c, ring + i * tile::STAGE, outliers[i]);
+    cp_async_commit();
+}
+
+/* The group's share of the pairs through its ring. */
+template <uint32_t FORM, uint32_t KERNEL>
+CUDA_DEVICE void quant_walk(quant_acc<FORM, KERNEL> *acc, const struct quant_linear *q,
+                            uint8_t *ring, uint32_t first_panel, uint32_t first_tile,
+                            uint32_t share, uint32_t n_shares)
+{
+    typedef quant_tile<FORM, KERNEL> tile;
+    uint32_t thread = threadIdx.x % tile::GROUP, lane = thread % 32, warp = thread / 32;
+    uint32_t row_warp = warp / tile::TILE_WARPS, tile_warp = warp % tile::TILE_WARPS;
+    uint32_t warp_tile = tile_warp * tile::NT;
+    constexpr uint32_t flush_runs = quant_flush_runs(FORM);
+    /* a power of two */
+    const uint32_t ends_every = tile::SUPER ? 1u << q->layout.super_shift : flush_runs;
+    uint32_t begin, end;
+    cuda_piece(0, q->layout.n_pairs, share, n_shares, &begin, &end);
+    quant_copies<FORM, KERNEL> copies;
+    quant_copies_init<FORM, KERNEL>(&copies, q, thread, first_panel, first_tile, begin);
+    quant_fill<FORM, KERNEL>(&copies, q, ring, begin, end);
+    if constexpr (tile::OFFSETS) /* while the ring fills */
+        quant_offsets<FORM, KERNEL>(acc, q, lane, first_panel + row_warp * tile::P,
+                                    first_tile + warp_tile, share, n_shares);
+    quant_place_of_warp at;
+    at.lane = lane;
+    uint32_t here = 0, next = tile::N_STAGES - 1;
+    bool outliers[quant_copies<FORM, KERNEL>::N_TILES]; /* of the next to fetch: a turn ahead */
+    if (begin + next < end)
+        quant_read_flags<FORM, KERNEL>(&copies, outliers);
+    cp_async_wait<0>();
+    for (uint32_t pair = begin; pair < end; pair++) {
+        cp_async_wait<tile::N_STAGES - 2>();
+        quant_group_sync<FORM, KERNEL>(); /* all have this pair, and left the one before */
+        if (pair + tile::N_STAGES - 1 < end) {
+            uint8_t *to = ring + next * tile::STAGE;
+            quant_fetch<FORM, KERNEL>(&copies, q, to, pair + tile::N_STAGES - 1);
+            quant_fetch_hi<FORM, KERNEL>(&copies, to, outliers);
+        }
+        cp_async_commit();
+        if (pair + tile::N_STAGES < end)
+            quant_read_flags<FORM, KERNEL>(&copies, outliers);
+        const uint8_t *stage = ring + here * tile::STAGE;
+        at.panels = stage + row_warp * tile::P * tile::PAIR;
+        at.supers = stage + tile::SUPERS_AT + row_warp * tile::P * 2 * tile::SUPER_BYTES;
+        at.lo = stage + tile::LO_AT + warp_tile * QUANT_FRAGMENT_BYTES;
+        at.hi = stage + tile::HI_AT + warp_tile * QUANT_FRAGMENT_BYTES;
+        at.sums = stage + tile::SUMS_AT + warp_tile * tile::ALL_SUMS;
+        at.ends[0] = ends_every == 1;
+        at.ends[1] = ((2 * pair + 2) & (ends_every - 1)) == 0 || pair + 1 == end;
+        quant_pair<FORM, KERNEL>(acc, &at);
+        here = here + 1 == tile::N_STAGES ? 0 : here + 1;
+        next = next + 1 == tile::N_STAGES ? 0 : next + 1;
+    }
+    cp_async_wait<0>();
+}
+
+template <uint32_t FORM, uint32_t KERNEL>
+static __global__ void __launch_bounds__(32 * quant_max_warps(FORM, KERNEL), 1)
+    linear_quant(struct quant_linear q)
+{
+    typedef quant_tile<FORM, KERNEL> tile;
+    CUDA_SHARED(shared);
+    uint32_t group = threadIdx.x / tile::GROUP, n_groups = blockDim.x / tile::GROUP;
+    uint32_t share = blockIdx.z * n_groups + group, n_shares = gridDim.z * n_groups;
+    uint32_t warp = threadIdx.x % tile::GROUP / 32;
+    uint32_t first_panel = blockIdx.x * tile::PANELS, first_tile = blockIdx.y * tile::TILES;
+    uint32_t warp_panel = first_panel + warp / tile::TILE_WARPS * tile::P;
+    uint32_t warp_tile = first_tile + warp % tile::TILE_WARPS * tile::NT;
+    quant_acc<FORM, KERNEL> acc = {};
+    quant_walk<FORM, KERNEL>(&acc, &q, shared + group * quant_group_bytes(FORM, KERNEL),
+                             first_panel, first_tile, share, n_shares);
+    if constexpr (KERNEL == QUANT_LARGE)
+        quant_put_lanes<FORM, KERNEL>(&acc, &q, threadIdx.x % 32, warp_panel, warp_tile);
+    else
+        quant_put_groups<FORM, KERNEL>(&acc, &q, shared, first_panel, first_tile);
+}
+
+template <uint32_t FORM, uint32_t KERNEL>
+static int quant_launch_kernel(void *stream, const struct quant_linear *q,
+                               const struct quant_plan *plan)
+{
+    dim3 grid(plan->row_blocks, plan->token_blocks, plan->n_splits);
+    auto kernel = linear_quant<FORM, KERNEL>;
+    return CUDA_LAUNCH(kernel, grid, plan->n_warps * 32, plan->shared_bytes, stream, *q);
+}
+
+template <uint32_t FORM>
+static int quant_launch(void *stream, const struct quant_linear *q, const struct quant_plan *plan)
+{
+    switch (plan->kernel) {
+    case QUANT_ROWS_8:
+        return quant_launch_kernel<FORM, QUANT_ROWS_8>(stream, q, plan);
+    case QUANT_ROWS_16:
+        return quant_launch_kernel<FORM, QUANT_ROWS_16>(stream, q, plan);
+    case QUANT_ROWS_32:
+        return quant_launch_kernel<FORM, QUANT_ROWS_32>(stream, q, plan);
+    default:
+        return quant_launch_kernel<FORM, QUANT_LARGE>(stream, q, plan);
+    }
+}
+
+template <uint32_t FORM> static int quant_allow(uint32_t max_shared)
+{
+    int code = CUDA_ALLOW_SHARED((linear_quant<FORM, QUANT_ROWS_8>), max_shared);
+    if (code == 0)
+        code = CUDA_ALLOW_SHARED((linear_quant<FORM, QUANT_ROWS_16>), max_shared);
+    if (code == 0)
+        code = CUDA_ALLOW_SHARED((linear_quant<FORM, QUANT_ROWS_32>), max_shared);
+    if (code == 0)
+        code = CUDA_ALLOW_SHARED((linear_quant<FORM, QUANT_LARGE>), max_shared);
+    return code;
+}

@@ -1,0 +1,117 @@
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/row_ops.h"
+
+enum { MAX_BLOCKS = 65535, KV_THREADS = 128 };
+
+CUDA_DEVICE struct block this_block(struct block_shared *shared)
+{
+    return {shared, threadIdx.x, blockDim.x, nullptr, nullptr};
+}
+
+static __global__ void embed_rows(float *y, size_t y_stride, const uint32_t *ids, uint32_t n_rows,
+                                  struct embed_cuda w)
+{
+    struct block b = this_block(nullptr);
+    for (uint32_t row = blockIdx.x; row < n_rows; row += gridDim.x) {
+        const uint8_t *raw =
+            ids[row] < w.n_rows ? (const uint8_t *)w.data + ids[row] * w.row_bytes : nullptr;
+        if (w.scales && raw)
+            embed_codes_row(&b, y + row * y_stride, raw, w.scales[ids[row]], w.is_f8, w.n_cols);
+        else
+            embed_row(&b, y + row * y_stride, w.type, raw, w.n_cols);
+    }
+}
+
+static __global__ void add_rows(float *y, size_t y_stride, const float *x, size_t x_stride,
+                                uint32_t n_rows, uint32_t n_cols)
+{
+    struct block b = this_block(nullptr);
+    for (uint32_t row = blockIdx.x; row < n_rows; row += gridDim.x)
+        add_row(&b, y + row * y_stride, x + row * x_stride, n_cols);
+}
+
+static __global__ void act_mul_rows(float *y, size_t y_stride, const float *gate,
+                                    size_t gate_stride, const float *up, size_t up_stride,
+                                    uint32_t n_rows, uint32_t n_cols, enum activation kind)
+{
+    struct block b = this_block(nullptr);
+    for (uint32_t row = blockIdx.x; row < n_rows; row += gridDim.x)
+        act_mul_row(&b, y + row * y_stride, gate + row * gate_stride,
+                    up ? up + row * up_stride : nullptr, n_cols, kind);
+}
+
+static __global__ void rope_rows(float *x, size_t x_stride, uint32_t n_rows, uint32_t n_heads,
+                                 const uint32_t *positions, struct rope_cuda p)
+{
+    __shared__ struct block_shared shared;
+    struct block b = this_block(&shared);
+    for (uint32_t row = blockIdx.x; row < n_rows; row += gridDim.x)
+        rope_row_cuda(&b, x + row * x_stride, n_heads, positions[row], &p);
+}
+
+static __global__ void kv_write_rows(struct kv_cuda kv, const float *k, size_t k_stride,
+                                     const float *v, size_t v_stride, const uint32_t *slots,
+                                     uint32_t n_items)
+{
+    __shared__ struct block_shared shared;
+    struct block b = this_block(&shared);
+    for (uint32_t i = blockIdx.x; i < n_items; i += gridDim.x) {
+        uint32_t row = i / kv.n_kv_heads, head = i % kv.n_kv_heads, slot = slots[row];
+        size_t column = (size_t)head * kv.head_dim;
+        if (slot / kv.block_size < kv.n_blocks)
+            kv_write_row(&b, &kv, k + row * k_stride + column, v + row * v_stride + column, slot,
+                         head);
+    }
+}
+
+static __global__ void gather_rows(float *y, size_t y_stride, const float *x, size_t x_stride,
+                                   const uint32_t *index, uint32_t n_rows, uint32_t n_cols)
+{
+    for (uint32_t row = blockIdx.x; row < n_rows; row += gridDim.x)
+        for (uint32_t i = threadIdx.x; i < n_cols; i += blockDim.x)
+            y[row * y_stride + i] = x[index[row] * x_stride + i];
+}
+
+#define LAUNCH(kernel, n_items, n_threads, ...)                                                    \
+    return CUDA_LAUNCH(kernel, cuda_n_blocks(n_items, 1, MAX_BLOCKS), n_threads, 0, stream,        \
+                       __VA_ARGS__)
+
+int cuda_launch_embed(void *stream, float *y, size_t y_stride, const uint32_t *ids, uint32_t n_rows,
+                      const struct embed_cuda *w)
+{
+    LAUNCH(embed_rows, n_rows, BLOCK_MAX_THREADS, y, y_stride, ids, n_rows, *w);
+}
+
+int cuda_launch_add(void *stream, float *y, size_t y_stride, const float *x, size_t x_stride,
+                    uint32_t n_rows, uint32_t n_cols)
+{
+    LAUNCH(add_rows, n_rows, BLOCK_MAX_THREADS, y, y_stride, x, x_stride, n_rows, n_cols);
+}
+
+int cuda_launch_act_mul(void *stream, float *y, size_t y_stride, const float *gate,
+                        size_t gate_stride, const float *up, size_t up_stride, uint32_t n_rows,
+                        uint32_t n_cols, int kind)
+{
+    LAUNCH(act_mul_rows, n_rows, BLOCK_MAX_THREADS, y, y_stride, gate, gate_stride, up, up_stride,
+           n_rows, n_cols, (enum activation)kind);
+}
+
+int cuda_launch_rope(void *stream, float *x, size_t x_stride, uint32_t n_rows, uint32_t n_heads,
+                     const uint32_t *positions, const struct rope_cuda *p)
+{
+    LAUNCH(rope_rows, n_rows, BLOCK_MAX_THREADS, x, x_stride, n_rows, n_heads, positions, *p);
+}
+
+int cuda_launch_kv_write(void *stream, const struct kv_cuda *kv, const float *k, size_t k_stride,
+                         const float *v, size_t v_stride, const uint32_t *slots, uint32_t n_rows)
+{
+    uint32_t n_items = n_rows * kv->n_kv_heads;
+    LAUNCH(kv_write_rows, n_items, KV_THREADS, *kv, k, k_stride, v, v_stride, slots, n_items);
+}
+
+int cuda_launch_gather_rows(void *stream, float *y, size_t y_stride, const float *x,
+                            size_t x_stride, const uint32_t *index, uint32_t n_rows,
+                            uint32_t n_cols)
+{
+    LAUNCH(gather_rows, n_rows, BLOCK_MAX_THREADS, y, y_stride, x, x_stride, index, n_rows, n_cols);
+}

@@ -1,0 +1,69 @@
+/* What the GPU backend reaches, against what the card does: copies and matrix products first, then
+ * each kernel as a share of its bound, the sampler, then tokens/s of an 8B-Llama shape with random
+ * weights, a file for each (bench_*.c). Prints Markdown tables; tests/gpu/run.sh bench puts them
+ * into RESULTS.md.
+ *
+ *   bench_cuda [--small] [--models bf16,q8_0,q4_k,fp8] [--directory DIR]
+ *
+ * --small runs tiny shapes once: whether it runs at all, also on tests/simt. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "bench_gpu.h"
+
+/* --- the card --- */
+
+struct copy_job {
+    unsigned char *a, *b;
+    size_t n_bytes;
+};
+
+static int call_copy(struct bench *b, void *ctx, uint32_t i)
+{
+    struct copy_job *job = ctx;
+    unsigned char *from = i % 2 ? job->b : job->a, *to = i % 2 ? job->a : job->b;
+    return b->module.device_ops->copy(b->stream, to, from, job->n_bytes);
+}
+
+static void measure_copy(struct bench *b)
+{
+    struct copy_job job = {.n_bytes = b->small ? 1 << 16 : (size_t)2 << 30};
+    job.a = bench_allocate(b, job.n_bytes);
+    job.b = bench_allocate(b, job.n_bytes);
+    double s = bench_time_captured(b, call_copy, &job, 2);
+    b->copy_bytes_per_s = 2 * (double)job.n_bytes / s;
+    bench_drop(b, job.b, job.n_bytes);
+    bench_drop(b, job.a, job.n_bytes);
+    printf("Device copy: %.2f TB/s (read + written).\n", b->copy_bytes_per_s * 1e-12);
+}
+
+int main(int argc, char **argv)
+{
+    struct bench b = {.models = "bf16,q8_0,q4_k,fp8", .directory = "/tmp"};
+    struct error err = {0};
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--small") == 0)
+            b.small = true;
+        else if (strcmp(argv[i], "--models") == 0 && i + 1 < argc)
+            b.models = argv[++i];
+        else if (strcmp(argv[i], "--directory") == 0 && i + 1 < argc)
+            b.directory = argv[++i];
+        else {
+            fprintf(stderr, "usage: bench_cuda [--small] [--models LIST] [--directory DIR]\n");
+            return 2;
+        }
+    }
+    if (backend_cuda(&b.module, &err) != 0 || b.module.device_ops->open(0, &b.device, &err) != 0 ||
+        b.module.device_ops->stream_create(b.device, 1, &b.stream, &err) != 0)
+        bench_die(&err);
+    measure_copy(&b);
+    bench_product(&b);
+    bench_linears(&b);
+    bench_attention(&b);
+    bench_sampler(&b);
+    b.module.device_ops->stream_destroy(b.stream);
+    b.module.device_ops->close(b.device);
+    bench_models(&b);
+    return 0;
+}

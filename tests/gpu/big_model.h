@@ -1,0 +1,29 @@
+/* big_model.h: a model of any size without a file of it: the GGUF header is written, the weights
+ * are a hole in a sparse file, and what lies on the device is random numbers put there afterwards.
+ */
+#pragma once
+
+#include <stdint.h>
+
+#include "kernels/dtype.h"
+
+struct error;
+struct executor;
+struct stream;
+
+struct big_spec {
+    uint32_t n_layers, hidden, ffn, n_heads, n_kv_heads, head_dim, vocab, context;
+    enum dtype type; /* of matrices: F16, BF16 or a block format */
+};
+
+/* Llama 3 8B's shape. */
+struct big_spec big_spec_8b(enum dtype type);
+/* Small enough for a look at whether the program runs. */
+struct big_spec big_spec_small(enum dtype type);
+
+/* Creates the file at `path`. */
+int big_write(const struct big_spec *spec, const char *path, struct error *err);
+
+/* Overwrites the weights of the executor's GPU: 64 random rows of each matrix, packed as a load
+ * packs them and then repeated over the whole matrix by the device. Vectors become ones. */
+int big_fill(struct executor *ex, struct error *err);

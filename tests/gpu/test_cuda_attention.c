@@ -1,0 +1,369 @@
+/* Attention of the CUDA backend on a GPU, real or emulated (tests/simt): both paths against f64
+ * over types, shapes, windows and lengths, with caches and outputs that held NaN; and what the
+ * numerics contract promises, bit for bit: a row's result depends on nothing but the row. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "support_gpu_attention.h"
+
+static const enum dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_I8, DTYPE_F8_E4M3};
+enum { N_TYPES = sizeof(types) / sizeof(types[0]) };
+
+static uint32_t pick(struct random *r, const uint32_t *from, uint32_t n)
+{
+    return from[random_u32(r) % n];
+}
+#define PICK(r, ...)                                                                               \
+    pick(r, (const uint32_t[]){__VA_ARGS__},                                                       \
+         sizeof((const uint32_t[]){__VA_ARGS__}) / sizeof(uint32_t))
+
+/* What a path may be off, of the largest |V|. Path D with up to 8 heads per KV head multiplies
+ * queries and weights in two halves; else they are rounded to the operands' type, bf16 (2^-9) or
+ * f16 (2^-12), and scores reach 30 or so. Three to ten times what the emulated GPU, whose sums are
+ * f64, is off. */
+static double tolerance(const struct gpu_setup *s, bool generated)
+{
+    bool is_coded = s->dtype == DTYPE_I8 || s->dtype == DTYPE_F8_E4M3;
+    bool is_tiled = s->dtype != DTYPE_F32 && s->head_dim % (is_coded ? 16 : 8) == 0 &&
+                    (!is_coded || s->block_size >= 4);
+    if (!is_tiled)
+        return 1e-5;
+    if (generated && s->heads_per_kv <= 8)
+        return s->dtype == DTYPE_BF16 ? 5e-5 : 2e-5;
+    return s->dtype == DTYPE_BF16 ? 1.5e-2 : 2e-3;
+}
+
+static void check_rows(const struct gpu_world *w, const struct gpu_row *rows, uint32_t n,
+                       bool generated)
+{
+    float *y = gpu_attend_path(w, rows, n, generated);
+    double error = gpu_attention_error(w, rows, n, y);
+    if (!(error < tolerance(&w->s, generated)))
+        fail_msg("%s, head_dim %u, %u heads per KV head, blocks of %u, window %u, softcap %g, path "
+                 "%c: error %g",
+                 dtype_name(w->s.dtype), w->s.head_dim, w->s.heads_per_kv, w->s.block_size,
+                 w->s.window, (double)w->s.softcap, generated ? 'D' : 'P', error);
+    free(y);
+}
+
+/* The last rows of each sequence, and its first. */
+static uint32_t some_rows(const struct gpu_world *w, uint32_t n_last, struct gpu_row *rows)
+{
+    uint32_t n = 0;
+    for (uint32_t seq = 0; seq < w->n_seqs; seq++) {
+        uint32_t length = w->s.lengths[seq];
+        for (uint32_t p = 0; p < length; p++)
+            if (p == 0 || p + n_last >= length)
+                rows[n++] = (struct gpu_row){seq, p};
+    }
+    return n;
+}
+
+static void test_all_shapes_are_near_f64(void **state)
+{
+    (void)state;
+    static const uint32_t dims[] = {8, 20, 40, 64, 72, 80, 96, 112, 128, 192, 256};
+    struct random r = {101};
+    size_t i_case = 0;
+    for (uint32_t t = 0; t < N_TYPES; t++)
+        for (size_t d = 0; d < sizeof(dims) / sizeof(dims[0]); d++)
+            for (uint32_t round = 0; round < 3; round++) {
+                struct gpu_row rows[4 * 8];
+                struct gpu_setup s = {types[t],
+                                      dims[d],
+                                      1 + random_u32(&r) % 2,
+                                      round == 0   ? PICK(&r, 1, 2, 3, 4)
+                                      : round == 1 ? PICK(&r, 5, 7, 8)
+                                                   : PICK(&r, 9, 12, 16, 17, 31, 32),
+                                      PICK(&r, 1, 8, 16, 32, 64, 128),
+                                      PICK(&r, 0, 0, 1, 100, 128, 300),
+                                      random_u32(&r) % 4 == 0 ? 20.0f : 0.0f,
+                                      {PICK(&r, 1, 2, 63, 127, 128, 129),
+                                       PICK(&r, 255, 256, 257, 300, 511, 512),
+                                       PICK(&r, 513, 600, 640), 0}};
+                if (!grid_takes(i_case++))
+                    continue;
+                s.lengths[2] = round == 1 ? s.lengths[2] : 0;
+                struct gpu_world w = gpu_world_create(&s, &r);
+                uint32_t n = some_rows(&w, 1 + random_u32(&r) % 5, rows);
+                check_rows(&w, rows, n, true);
+                check_rows(&w, rows, n, false);
+                gpu_world_destroy(&w);
+            }
+}
+
+static void test_lengths_around_partitions_and_groups(void **state)
+{
+    (void)state;
+    struct random r = {7};
+    for (uint32_t t = 0; t < N_TYPES; t++)
+        for (uint32_t end = 128; end <= 1024; end *= 2) {
+            struct gpu_setup s = {types[t], 64, 1, 2, 16, 0, 0.0f, {end - 1, end, end + 1, 0}};
+            struct gpu_row rows[4 * 8];
+            struct gpu_world w = gpu_world_create(&s, &r);
+            uint32_t n = some_rows(&w, 3, rows);
+            check_rows(&w, rows, n, true);
+            check_rows(&w, rows, n, false);
+            gpu_world_destroy(&w);
+        }
+}
+
+/* Plain attention of an F32 cache is the CPU's but for the order of sums and the softmax's 2^x;
+ * other types differ from it by what either rounds. */
+static void test_the_cpus_reference_is_near(void **state)
+{
+    (void)state;
+    struct random r = {9};
+    for (uint32_t t = 0; t < N_TYPES; t++) {
+        struct gpu_setup s = {types[t], 64, 2, 3, 16, 150, 25.0f, {300, 40, 0}};
+        struct gpu_row rows[4 * 8];
+        if (types[t] == DTYPE_F8_E4M3)
+            continue;
+        struct gpu_world w = gpu_world_create(&s, &r);
+        uint32_t n = some_rows(&w, 4, rows);
+        float *cpu = cpu_attend(&w, rows, n), *found = gpu_attend_path(&w, rows, n, true);
+        double limit = types[t] == DTYPE_I8 ? 2e-3 : 3e-5; /* int8 on the CPU: weights of 15 bits */
+        for (uint32_t i = 0; i < n * w.n_heads * 64; i++)
+            if (!(fabs((double)cpu[i] - (double)found[i]) <= limit))
+                fail_msg("%s: %g, the CPU's is %g", dtype_name(types[t]), (double)found[i],
+                         (double)cpu[i]);
+        free(cpu);
+        free(found);
+        gpu_world_destroy(&w);
+    }
+}
+
+static void assert_rows_equal(const struct gpu_world *w, const float *y, uint32_t i, const float *z,
+                              uint32_t j, uint32_t n, const char *what)
+{
+    size_t cols = (size_t)w->rank_heads * w->s.head_dim;
+    assert_same_bits(y + i * cols, z + j * cols, n * cols * sizeof(float), what);
+}
+
+/* Setups whose bits are compared: every type, both kinds of tiles, a window that ends in a group.
+ */
+static struct gpu_setup exact_setup(uint32_t t, uint32_t variant)
+{
+    return (struct gpu_setup){types[t],
+                              variant % 2 ? 80 : 128,
+                              2,
+                              variant == 1   ? 12
+                              : variant == 2 ? 7
+                                             : 3,
+                              variant == 2 ? 8 : 32,
+                              variant == 2 ? 200 : 0,
+                              variant == 1 ? 15.0f : 0.0f,
+                              {700, 70, 1100, 0}};
+}
+
+/* Alone, in a batch, in another order, with other capacities: other grids and splits. */
+static void test_path_d_depends_on_the_row_alone(void **state)
+{
+    (void)state;
+    struct random r = {11};
+    for (uint32_t t = 0; t < N_TYPES; t++)
+        for (uint32_t variant = 0; variant < 3; variant++) {
+            struct gpu_setup s = exact_setup(t, variant);
+            struct gpu_world w = gpu_world_create(&s, &r);
+            const struct gpu_row rows[] = {{0, 0},  {0, 511},  {0, 512},  {0, 699},  {1, 68},
+                                           {1, 69}, {2, 1023}, {2, 1024}, {2, 1025}, {2, 1099}};
+            enum { N = sizeof(rows) / sizeof(rows[0]) };
+            float *all = gpu_attend(&w, rows, N, NULL, 0, 0);
+            float *capacity = gpu_attend(&w, rows, N, NULL, 0, 1100);
+            float *large = gpu_attend(&w, rows, N, NULL, 0, 40000);
+            assert_rows_equal(&w, capacity, 0, all, 0, N, "a capacity that is met");
+            assert_rows_equal(&w, large, 0, all, 0, N, "a large capacity");
+            for (uint32_t i = 0; i < N; i += 3) {
+                float *one = gpu_attend(&w, rows + i, 1, NULL, 0, rows[i].position + 1);
+                assert_rows_equal(&w, one, 0, all, i, 1, "one row or many");
+                free(one);
+            }
+            free(all);
+            free(capacity);
+            free(large);
+            gpu_world_destroy(&w);
+        }
+}
+
+/* A prompt whole, in chunks, with rows of others before and after. */
+static void test_path_p_does_not_depend_on_the_chunks(void **state)
+{
+    (void)state;
+    static const uint32_t chunks[] = {1, 7, 61, 130};
+    struct random r = {13};
+    for (uint32_t t = 0; t < N_TYPES; t++)
+        for (uint32_t variant = 0; variant < 3; variant++) {
+            struct gpu_setup s = exact_setup(t, variant);
+            enum { FROM = 70, TO = 330, N = TO - FROM }; /* chunks of 7 begin at 126 */
+            struct gpu_row rows[N + 12];
+            s.lengths[0] = TO;
+            s.lengths[2] = 0;
+            struct gpu_world w = gpu_world_create(&s, &r);
+            for (uint32_t i = 0; i < N; i++)
+                rows[i] = (struct gpu_row){0, FROM + i};
+            float *all = gpu_attend_path(&w, rows, N, false);
+            for (size_t c = 0; c < sizeof(chunks) / sizeof(chunks[0]); c++)
+                for (uint32_t i = c == 0 ? 182 : 0; i < (c == 0 ? 188 : N); i += chunks[c]) {
+                    uint32_t n = N - i < chunks[c] ? N - i : chunks[c];
+                    float *part = gpu_attend_path(&w, rows + i, n, false);
+                    assert_rows_equal(&w, part, 0, all, i, n, "a chunk");
+                    free(part);
+                }
+            struct gpu_row mixed[3 + 50 + 3];
+            for (uint32_t i = 0; i < 3 + 50 + 3; i++)
+                mixed[i] = i < 3 || i >= 53 ? (struct gpu_row){1, i} : rows[100 + i - 3];
+            const struct role_run roles[] = {{0, 2, true}, {2, 52, false}, {54, 2, true}};
+            float *beside = gpu_attend(&w, mixed, 56, roles, 3, 0);
+            assert_rows_equal(&w, beside, 3, all, 100, 50, "a chunk beside other rows");
+            free(beside);
+            free(all);
+            gpu_world_destroy(&w);
+        }
+}
+
+/* What a row must not see may be anything: here a later token of its own sequence has V, and
+ * another, and one before its window, K and V that are NaN or infinite. Rows that see it are not
+ * finite. */
+static void test_what_is_masked_does_not_leak(void **state)
+{
+    (void)state;
+    struct random r = {17};
+    for (uint32_t t = 0; t < N_TYPES; t++)
+        for (uint32_t window = 0; window <= 40; window += 40) {
+            struct gpu_setup s = {types[t], 64, 1, 4, 16, window, 0.0f, {180, 0}};
+            struct gpu_world w = gpu_world_create(&s, &r);
+            enum { FROM = 100, SEEN = 140, N = 180 - FROM };
+            struct gpu_row rows[N];
+            for (uint32_t i = 0; i < N; i++)
+                rows[i] = (struct gpu_row){0, FROM + i};
+            float *clean_d = gpu_attend_path(&w, rows, N, true);
+            float *clean_p = gpu_attend_path(&w, rows, N, false);
+            for (uint32_t c = 0; c < (SEEN - FROM + 1) * 4 * 64; c++)
+                assert_true(isfinite(clean_d[c]) && isfinite(clean_p[c]));
+            for (uint32_t p = 0; p < 180; p++)
+                if (p == SEEN + 1 || p == 170 || (window > 0 && p == 55))
+                    for (uint32_t i = p % 3; i < 64; i += 13) {
+                        w.k[p * 64 + i] = p == SEEN + 1 ? 0.0f : p % 2 ? NAN : INFINITY;
+                        w.v[p * 64 + i] = p % 2 ? NAN : INFINITY;
+                    }
+            gpu_world_fill(&w);
+            float *d = gpu_attend_path(&w, rows, N, true), *p = gpu_attend_path(&w, rows, N, false);
+            assert_rows_equal(&w, d, 0, clean_d, 0, SEEN - FROM + 1, "path D");
+            assert_rows_equal(&w, p, 0, clean_p, 0, SEEN - FROM + 1, "path P");
+            for (uint32_t i = SEEN + 1; i < SEEN + 10; i++)
+                for (uint32_t c = 0; c < 4 * 64; c++) {
+                    assert_false(isfinite(d[(i - FROM) * 4 * 64 + c]) && types[t] > DTYPE_BF16);
+                    if (types[t] != DTYPE_F32)
+                        assert_false(isfinite(p[(i - FROM) * 4 * 64 + c]));
+                }
+            free(clean_d);
+            free(clean_p);
+            free(d);
+            free(p);
+            gpu_world_destroy(&w);
+        }
+}
+
+/* Heads of a rank of a tensor-parallel group, beginning within a KV head's, have the bits they have
+ * among all. */
+static void test_a_ranks_heads_are_those_of_the_whole(void **state)
+{
+    (void)state;
+    struct random r = {19};
+    for (uint32_t t = 0; t < N_TYPES; t++)
+        for (uint32_t heads_per_kv = 5; heads_per_kv <= 10; heads_per_kv += 5) {
+            struct gpu_setup s = {types[t], 96, 4, heads_per_kv, 16, 0, 0.0f, {150, 0}};
+            struct gpu_world w = gpu_world_create(&s, &r);
+            struct gpu_row rows[20];
+            for (uint32_t i = 0; i < 20; i++)
+                rows[i] = (struct gpu_row){0, 130 + i};
+            float *all[2] = {gpu_attend_path(&w, rows, 20, false),
+                             gpu_attend_path(&w, rows, 20, true)};
+            w.head_begin = heads_per_kv + 2;
+            w.rank_heads = heads_per_kv + 1;
+            w.kv_begin = 1;
+            w.rank_kv = 2;
+            gpu_world_fill(&w);
+            for (int generated = 0; generated < 2; generated++) {
+                float *part = gpu_attend_path(&w, rows, 20, generated);
+                for (uint32_t i = 0; i < 20; i++)
+                    assert_same_bits(part + (size_t)i * w.rank_heads * 96,
+                                     all[generated] + ((size_t)i * w.n_heads + w.head_begin) * 96,
+                                     w.rank_heads * 96 * sizeof(float), "a rank's heads");
+                free(part);
+                free(all[generated]);
+            }
+            gpu_world_destroy(&w);
+        }
+}
+
+/* A captured step serves other lengths: what is launched depends on capacities alone. */
+static void test_a_captured_step_serves_other_lengths(void **state)
+{
+    (void)state;
+    struct random r = {23};
+    struct error err = {0};
+    struct graph *graph = NULL;
+    const struct device_ops *ops = gpu.module.device_ops;
+    struct gpu_setup s = {DTYPE_BF16, 64, 2, 4, 16, 0, 0.0f, {1300, 1300, 0}};
+    struct gpu_world w = gpu_world_create(&s, &r);
+    enum { COLS = 8 * 64 };
+    uint32_t seqs[2] = {0, 1};
+    void *q = gpu_upload(NULL, 2 * COLS * 4), *y = gpu_upload(NULL, 2 * COLS * 4);
+    void *positions = gpu_upload(NULL, 8), *device_seqs = gpu_upload(seqs, 8);
+    struct tensor tq = tensor_view(q, DTYPE_F32, 2, COLS), ty = tensor_view(y, DTYPE_F32, 2, COLS);
+    struct attention_rows batch = {.positions = positions,
+                                   .seq_of_row = device_seqs,
+                                   .block_tables = w.device_tables,
+                                   .table_stride = w.stride,
+                                   .n_rows = 2,
+                                   .n_seqs = 2};
+    struct attention_params params = {8, 0, 0, 4, 0.125f, 0, 0.0f};
+    struct kv_layer kv = {w.pool_k, w.pool_v, DTYPE_BF16, w.n_blocks, 16, 2, 64};
+    for (uint32_t round = 0; round < 5; round++) { /* 0: eager, 1: captured, then replayed */
+        struct gpu_row rows[2] = {{0, random_u32(&r) % 1300}, {1, round == 3 ? 0 : 1299}};
+        uint32_t at[2] = {rows[0].position, rows[1].position};
+        float found[2 * COLS];
+        gpu_write(positions, at, sizeof(at));
+        for (uint32_t i = 0; i < 2; i++)
+            gpu_write((float *)q + i * COLS, w.q + (size_t)(w.first[i] + rows[i].position) * COLS,
+                      COLS * 4);
+        if (round == 1)
+            assert_int_equal(ops->capture_begin(gpu.stream, &err), 0);
+        if (round < 2)
+            assert_int_equal(op_attention(gpu.stream, &ty, &tq, &kv, &batch, &params), 0);
+        if (round == 1)
+            assert_int_equal(ops->capture_end(gpu.stream, &graph, &err), 0);
+        if (round == 1)
+            continue;
+        if (round > 1)
+            assert_int_equal(ops->graph_launch(gpu.stream, graph), 0);
+        gpu_fetch(found, y, sizeof(found));
+        float *wanted = gpu_attend(&w, rows, 2, NULL, 0, 0);
+        assert_same_bits(found, wanted, sizeof(found), "replayed");
+        free(wanted);
+    }
+    ops->graph_destroy(graph);
+    gpu_drop(q, 2 * COLS * 4);
+    gpu_drop(y, 2 * COLS * 4);
+    gpu_drop(positions, 8);
+    gpu_drop(device_seqs, 8);
+    gpu_world_destroy(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_all_shapes_are_near_f64),
+        cmocka_unit_test(test_lengths_around_partitions_and_groups),
+        cmocka_unit_test(test_the_cpus_reference_is_near),
+        cmocka_unit_test(test_path_d_depends_on_the_row_alone),
+        cmocka_unit_test(test_path_p_does_not_depend_on_the_chunks),
+        cmocka_unit_test(test_what_is_masked_does_not_leak),
+        cmocka_unit_test(test_a_ranks_heads_are_those_of_the_whole),
+        cmocka_unit_test(test_a_captured_step_serves_other_lengths),
+    };
+    return cmocka_run_group_tests(tests, gpu_open, gpu_close);
+}

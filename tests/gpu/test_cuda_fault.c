@@ -1,0 +1,162 @@
+/* What becomes of a device whose kernel fails: on the emulated GPU alone, which can let one
+ * (SIMT_FAIL). Each in a process of its own, since the context does not live on. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/error.h"
+#include "kernels/backend.h"
+#include "kernels/device.h"
+#include "kernels/device_fault.h"
+#include "kernels/ops.h"
+#include "support_kernels.h"
+
+enum { N = 64 };
+
+/* In the child: what is not as it must be is its exit status. */
+#define MUST(condition)                                                                            \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                        \
+            _exit(1);                                                                              \
+        }                                                                                          \
+    } while (0)
+
+static void fail_and_go_on(int code, const char *reason)
+{
+    struct backend_module module;
+    struct device *device = NULL;
+    struct stream *stream = NULL, *second = NULL;
+    struct event *event = NULL;
+    struct error err = {0};
+    void *data = NULL, *more = NULL;
+    float ones[N];
+    for (int i = 0; i < N; i++)
+        ones[i] = 1.0f;
+    MUST(backend_cuda(&module, &err) == 0);
+    const struct device_ops *ops = module.device_ops;
+    MUST(ops->open(0, &device, &err) == 0);
+    MUST(ops->stream_create(device, 0, &stream, &err) == 0);
+    MUST(ops->stream_create(device, 0, &second, &err) == 0);
+    MUST(ops->event_create(device, &event, &err) == 0);
+    MUST(ops->alloc(device, sizeof(ones), &data, &err) == 0);
+    MUST(ops->upload(stream, data, ones, sizeof(ones)) == 0);
+    MUST(ops->stream_sync(stream, &err) == 0);
+
+    struct tensor x = tensor_view(data, DTYPE_F32, 1, N);
+    (void)op_rms_norm(stream, &x, &x, data, 1e-5f); /* the launch, or the wait for it, fails */
+    MUST(ops->stream_sync(stream, &err) != 0);
+    MUST(strcmp(err.reason, reason) == 0);
+    MUST(device_fault_of_error(&err) == device_fault_of_cuda(code));
+    uint32_t index = 9;
+    MUST(device_fault_device(&err, &index) && index == 0);
+
+    /* Nothing goes on, on any stream, and each tells the same. */
+    MUST(ops->upload(second, data, ones, sizeof(ones)) != 0);
+    MUST(ops->stream_sync(second, &err) != 0 && strcmp(err.reason, reason) == 0);
+    MUST(ops->stream_sync(stream, &err) != 0 && strcmp(err.reason, reason) == 0);
+    MUST(ops->alloc(device, sizeof(ones), &more, &err) != 0 && more == NULL);
+    MUST(op_rms_norm(second, &x, &x, data, 1e-5f) != 0);
+
+    /* And nothing is waited for. */
+    ops->event_destroy(event);
+    ops->free(device, data, sizeof(ones));
+    ops->stream_destroy(stream);
+    ops->stream_destroy(second);
+    ops->close(device);
+    _exit(device_fault_exit_status(device_fault_of_cuda(code)));
+}
+
+static void check_fault(int code, const char *reason)
+{
+    char fail[32];
+    snprintf(fail, sizeof(fail), "1:%d", code);
+    setenv("SIMT_FAIL", fail, 1);
+    pid_t pid = fork();
+    if (pid == 0)
+        fail_and_go_on(code, reason);
+    int status = 0;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    if (!WIFEXITED(status) ||
+        WEXITSTATUS(status) != device_fault_exit_status(device_fault_of_cuda(code)))
+        fail_msg("error %d: the process ended with status 0x%x", code, (unsigned)status);
+}
+
+static void
+test_context_when_a_kernel_fails_then_its_class_is_told_and_nothing_goes_on(void **state)
+{
+    static const struct {
+        int code;
+        const char *reason;
+    } rows[] = {
+        {700, "DEVICE_ILLEGAL_ACCESS"}, {719, "DEVICE_ILLEGAL_ACCESS"},
+        {710, "DEVICE_ILLEGAL_ACCESS"}, {214, "DEVICE_ECC"},
+        {220, "DEVICE_NVLINK"},         {226, "DEVICE_CONTAINED"},
+        {702, "DEVICE_TIMEOUT"},        {46, "DEVICE_DRIVER"},
+        {999, "DEVICE_UNKNOWN"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        check_fault(rows[i].code, rows[i].reason);
+}
+
+/* The test itself may not open the backend: a child of a process with threads has only one. */
+static void too_much(void)
+{
+    struct backend_module module;
+    struct device *device = NULL;
+    struct error err = {0};
+    struct device_memory before, after;
+    void *data = NULL, *more = NULL;
+    char needed[32], free_bytes[48];
+    MUST(backend_cuda(&module, &err) == 0);
+    MUST(module.device_ops->open(0, &device, &err) == 0);
+    MUST(module.device_ops->memory(device, &before, &err) == 0);
+    MUST(module.device_ops->alloc(device, 1 << 20, &data, &err) == 0);
+    MUST(module.device_ops->alloc(device, before.free_bytes, &more, &err) ==
+         STATUS_RESOURCE_EXHAUSTED);
+    MUST(more == NULL && strcmp(err.reason, "DEVICE_MEMORY") == 0);
+    snprintf(needed, sizeof(needed), "%llu bytes needed", (unsigned long long)before.free_bytes);
+    snprintf(free_bytes, sizeof(free_bytes), "%llu bytes free",
+             (unsigned long long)before.free_bytes - (1 << 20));
+    MUST(strstr(err.message, "cuda:0: ") && strstr(err.message, needed));
+    MUST(strstr(err.message, free_bytes));
+    MUST(!device_fault_is_final(device_fault_of_error(&err)));
+    module.device_ops->free(device, data, 1 << 20);
+    MUST(module.device_ops->memory(device, &after, &err) == 0);
+    MUST(after.free_bytes == before.free_bytes);
+    module.device_ops->close(device);
+    _exit(0);
+}
+
+static void test_memory_when_too_little_then_told_with_figures_and_the_device_lives_on(void **state)
+{
+    (void)state;
+    unsetenv("SIMT_FAIL");
+    setenv("SIMT_DEVICE_BYTES", "16777216", 1);
+    pid_t pid = fork();
+    if (pid == 0)
+        too_much();
+    int status = 0;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(
+            test_context_when_a_kernel_fails_then_its_class_is_told_and_nothing_goes_on),
+        cmocka_unit_test(
+            test_memory_when_too_little_then_told_with_figures_and_the_device_lives_on),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,502 @@
+/* Whole models on the GPU: logits against transformers and the CPU, the same bits however rows are
+ * cut into steps, layers left to the CPU, memory that is planned, taken and given back. Made
+ * checkpoints and those of tests/golden/tiny; needs a GPU, or tests/simt in its place. */
+#include <inttypes.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/error.h"
+#include "engine/format/checkpoint.h"
+#include "kernels/backend.h"
+#include "kernels/device.h"
+#include "support_golden.h"
+#include "support_model.h"
+#include "support_tiny.h"
+
+enum { N_TOKENS = 45, VOCAB = 300 };
+
+static const char *gpu_name = "cuda:0";
+static uint32_t ids[MODEL_RUN_MAX_SEQS][N_TOKENS];
+
+static int make_ids(void **state)
+{
+    uint32_t x = 11;
+    (void)state;
+    for (uint32_t s = 0; s < MODEL_RUN_MAX_SEQS; s++)
+        for (uint32_t i = 0; i < N_TOKENS; i++) {
+            x = x * 1664525U + 1013904223U;
+            ids[s][i] = (x >> 10) % VOCAB;
+        }
+    return 0;
+}
+
+static struct executor_config gpu_config(void)
+{
+    struct executor_config cfg = model_run_config("f32");
+    cfg.device = gpu_name;
+    return cfg;
+}
+
+/* Logits of every position, alone. */
+static float *run_alone(const struct tiny_spec *spec, const struct executor_config *cfg,
+                        uint32_t i_seq, uint32_t chunk, bool generated)
+{
+    struct model_run run;
+    float *out = malloc((size_t)N_TOKENS * VOCAB * sizeof(float));
+    assert_non_null(out);
+    model_run_open_ckpt(&run, tiny_open(spec), cfg);
+    run.generated = generated;
+    model_run_all(&run, ids[i_seq], N_TOKENS, chunk, false, out);
+    model_run_close(&run);
+    return out;
+}
+
+static void assert_same(const float *a, const float *b, size_t n, const char *what)
+{
+    for (size_t i = 0; i < n; i++)
+        if (memcmp(&a[i], &b[i], sizeof(float)) != 0)
+            fail_msg("%s: logit %zu of row %zu is %.9g, expected %.9g", what, i % VOCAB, i / VOCAB,
+                     (double)a[i], (double)b[i]);
+}
+
+/* --- against transformers --- */
+
+static double golden_error(const char *name, const struct executor_config *cfg)
+{
+    double worst = 0;
+    struct golden g;
+    struct model_run run;
+    char path[512], file[64];
+    snprintf(path, sizeof(path), "%s/tests/golden/tiny/%s.gguf", golden_source_dir(), name);
+    snprintf(file, sizeof(file), "tiny/%s.bin", name);
+    golden_open(&g, file, "SLTL");
+    model_run_open(&run, path, cfg);
+    uint32_t n_seqs = golden_u32(&g), vocab = golden_u32(&g);
+    for (uint32_t s = 0; s < n_seqs; s++) {
+        uint32_t n_ids = golden_u32(&g), n_rows = golden_u32(&g);
+        uint32_t *list = golden_copy(&g, n_ids);
+        float *all = malloc((size_t)n_ids * vocab * sizeof(float));
+        assert_non_null(all);
+        model_run_all(&run, list, n_ids, 16, false, all);
+        for (uint32_t r = 0; r < n_rows; r++) {
+            uint32_t row = golden_u32(&g);
+            float *expected = golden_copy(&g, vocab);
+            double e = model_relative_error(all + (size_t)row * vocab, expected, vocab);
+            worst = e <= worst ? worst : e;
+            free(expected);
+        }
+        free(all);
+        free(list);
+    }
+    model_run_close(&run);
+    golden_close(&g);
+    return worst;
+}
+
+static void test_logits_near_transformers(void **state)
+{
+    static const struct {
+        const char *name;
+        double bound; /* of integers as in test_logits.c: wired rightly; their accuracy is that of
+                         the CPU's, whose bits they have */
+    } files[] = {{"f32", 1e-4}, {"f16", 2e-2}, {"bf16", 2e-1}, {"q8_0", 0.6}, {"q4_0", 0.6},
+                 {"q4_1", 0.6}, {"q5_0", 0.6}, {"q5_1", 0.6},  {"q4_k", 0.6}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+        struct executor_config cfg = gpu_config();
+        double error = golden_error(files[i].name, &cfg);
+        print_message("%-5s worst %.2e\n", files[i].name, error);
+        if (!(error <= files[i].bound))
+            fail_msg("tiny/%s: relative error %.3g exceeds %.3g", files[i].name, error,
+                     files[i].bound);
+    }
+}
+
+/* Quantized linears have the CPU's bits; attention sums in another order. */
+static void test_logits_near_the_cpu(void **state)
+{
+    static const uint32_t types[] = {GGML_F32, GGML_Q8_0, GGML_Q4_1};
+    (void)state;
+    for (size_t t = 0; t < sizeof(types) / sizeof(types[0]); t++)
+        for (int biases = 0; biases < 2; biases++) {
+            struct tiny_spec spec = tiny_spec_default();
+            spec.matrix_type = types[t];
+            spec.biases = spec.rope_freqs = spec.untied = biases;
+            struct executor_config cfg = gpu_config(), cpu = model_run_config("ref");
+            float *got = run_alone(&spec, &cfg, 0, 16, false);
+            float *expected = run_alone(&spec, &cpu, 0, 16, false);
+            double error = model_relative_error(got, expected, N_TOKENS * VOCAB);
+            print_message("type %u%s: %.2e of the CPU's\n", types[t], biases ? ", biases" : "",
+                          error);
+            assert_true(error < (types[t] == GGML_F32 ? 1e-4 : 0.2));
+            free(got);
+            free(expected);
+        }
+}
+
+/* --- the contract --- */
+
+/* Every way of cutting a role's rows into steps gives its bits. */
+static void check_cuts(uint32_t type, enum dtype kv, bool generated)
+{
+    static const uint32_t chunks[] = {1, 3, 16, 128}, blocks[] = {16, 4, 128};
+    struct tiny_spec spec = tiny_spec_default();
+    struct executor_config cfg = gpu_config();
+    spec.matrix_type = type;
+    cfg.kv_dtype = kv;
+    float *expected = run_alone(&spec, &cfg, 0, 16, generated);
+    for (size_t c = 0; c < sizeof(chunks) / sizeof(chunks[0]); c++)
+        for (size_t b = 0; b < sizeof(blocks) / sizeof(blocks[0]); b++) {
+            char what[96];
+            cfg.kv_block_size = blocks[b];
+            snprintf(what, sizeof(what), "type %u, KV %s, path %s, chunks of %u, blocks of %u",
+                     type, dtype_name(kv), generated ? "D" : "P", chunks[c], blocks[b]);
+            float *got = run_alone(&spec, &cfg, 0, chunks[c], generated);
+            assert_same(got, expected, (size_t)N_TOKENS * VOCAB, what);
+            free(got);
+        }
+    free(expected);
+}
+
+static void test_bits_do_not_depend_on_cuts(void **state)
+{
+    (void)state;
+    for (int generated = 0; generated < 2; generated++) {
+        check_cuts(GGML_Q4_1, DTYPE_BF16, generated);
+        check_cuts(GGML_F32, DTYPE_F32, generated);
+        check_cuts(GGML_Q8_0, DTYPE_I8, generated);
+    }
+}
+
+/* Sequences in both roles beside each other, each with the bits it has alone. */
+static void test_bits_do_not_depend_on_neighbours(void **state)
+{
+    enum { N = 6, PROMPT = 20 };
+    static const uint32_t pieces[N] = {7, 1, 20, 3, 11, 2};
+    struct tiny_spec spec = tiny_spec_default();
+    struct executor_config cfg = gpu_config();
+    struct model_run run, alone;
+    float *expected[N];
+    uint32_t done[N] = {0};
+    (void)state;
+    cfg.kv_dtype = DTYPE_BF16;
+    spec.matrix_type = GGML_F32;
+    for (uint32_t s = 0; s < N; s++) { /* the prompt by path P, then token by token by path D */
+        expected[s] = calloc((size_t)N_TOKENS * VOCAB, sizeof(float));
+        model_run_open_ckpt(&alone, tiny_open(&spec), &cfg);
+        model_run_add(&alone, ids[s], N_TOKENS);
+        for (uint32_t at = 0; at < N_TOKENS;) {
+            uint32_t n = at < PROMPT ? PROMPT : 1;
+            alone.generated = at >= PROMPT;
+            model_run_push(&alone, 0, n, 1);
+            model_run_step(&alone);
+            at += n;
+            memcpy(expected[s] + (size_t)(at - 1) * VOCAB, executor_logits(alone.ex, 0),
+                   VOCAB * sizeof(float));
+        }
+        model_run_close(&alone);
+    }
+    model_run_open_ckpt(&run, tiny_open(&spec), &cfg);
+    for (uint32_t s = 0; s < N; s++)
+        model_run_add(&run, ids[s], N_TOKENS);
+    for (bool more = true; more;) {
+        uint32_t stepped[N], n_stepped = 0;
+        more = false;
+        for (uint32_t s = 0; s < N; s++) {
+            uint32_t left = done[s] < PROMPT ? PROMPT - done[s] : N_TOKENS - done[s];
+            uint32_t most = done[s] < PROMPT ? pieces[s] : 1;
+            uint32_t n = left < most ? left : most;
+            if (!n)
+                continue;
+            run.generated = done[s] >= PROMPT;
+            model_run_push(&run, s, n, 1);
+            done[s] += n;
+            stepped[n_stepped++] = s;
+            more = true;
+        }
+        if (!more)
+            break;
+        model_run_step(&run);
+        for (uint32_t i = 0; i < n_stepped; i++) {
+            char what[64];
+            uint32_t s = stepped[i];
+            if (done[s] < PROMPT)
+                continue;
+            snprintf(what, sizeof(what), "sequence %u at %u", s, done[s]);
+            assert_same(executor_logits(run.ex, i), expected[s] + (size_t)(done[s] - 1) * VOCAB,
+                        VOCAB, what);
+        }
+    }
+    model_run_close(&run);
+    for (uint32_t s = 0; s < N; s++)
+        free(expected[s]);
+}
+
+/* --- layers on the CPU --- */
+
+static void test_first_layers_on_the_cpu(void **state)
+{
+    struct tiny_spec spec = tiny_spec_default();
+    struct executor_config whole = gpu_config(), split = gpu_config();
+    struct executor_plan plan;
+    struct error err = {0};
+    (void)state;
+    spec.n_layers = 4;
+    spec.matrix_type = GGML_Q8_0;
+    split.kernels = "ref";
+    float *expected = run_alone(&spec, &whole, 0, 16, false);
+    for (uint32_t n = 1; n < 4; n++) {
+        struct checkpoint *ckpt = tiny_open(&spec);
+        split.gpu_layers = n;
+        assert_int_equal(executor_plan(ckpt, &split, &plan, &err), 0);
+        checkpoint_close(ckpt);
+        assert_int_equal(plan.n_devices, 2);
+        assert_string_equal(plan.devices[0].name, "cpu");
+        assert_int_equal(plan.devices[0].n_layers, 4 - n);
+        assert_string_equal(plan.devices[1].name, gpu_name);
+        assert_int_equal(plan.devices[1].layer_begin, 4 - n);
+        float *got = run_alone(&spec, &split, 0, 16, false);
+        float *again = run_alone(&spec, &split, 0, 3, false);
+        double error = model_relative_error(got, expected, N_TOKENS * VOCAB);
+        print_message("%u of 4 layers on the GPU: %.2e\n", n, error);
+        assert_true(error < 0.2);
+        assert_same(again, got, (size_t)N_TOKENS * VOCAB, "cut in another way");
+        free(got);
+        free(again);
+    }
+    free(expected);
+}
+
+static void test_layers_are_left_to_the_cpu_where_memory_is_short(void **state)
+{
+    struct tiny_spec spec = tiny_spec_default();
+    struct executor_config cfg = gpu_config();
+    struct executor_plan whole, plan;
+    struct error err = {0};
+    (void)state;
+    spec.n_layers = 6;
+    spec.hidden = 256;
+    spec.ffn = 1024;
+    struct checkpoint *ckpt = tiny_open(&spec);
+    cfg.gpu_layers = EXECUTOR_GPU_LAYERS_AUTO;
+    assert_int_equal(executor_plan(ckpt, &cfg, &whole, &err), 0);
+    assert_int_equal(whole.n_devices, 1);
+    uint64_t needed = whole.weights_bytes + whole.kv_bytes + whole.workspace_bytes;
+    cfg.gpu_memory_bytes = needed;
+    assert_int_equal(executor_plan(ckpt, &cfg, &plan, &err), 0);
+    assert_int_equal(plan.n_devices, 1);
+    uint64_t per_layer = (whole.weights_bytes + whole.kv_bytes) / 7;
+    cfg.gpu_memory_bytes = needed - 2 * per_layer;
+    assert_int_equal(executor_plan(ckpt, &cfg, &plan, &err), 0);
+    assert_int_equal(plan.n_devices, 2);
+    assert_in_range(plan.devices[1].n_layers, 2, 5);
+    assert_true(plan.devices[1].weights_bytes + plan.devices[1].kv_bytes +
+                    plan.devices[1].workspace_bytes <=
+                cfg.gpu_memory_bytes);
+    checkpoint_close(ckpt);
+}
+
+/* --- memory --- */
+
+static uint64_t free_bytes(void)
+{
+    struct backend_module module;
+    struct device *device = NULL;
+    struct device_memory memory;
+    struct error err = {0};
+    if (backend_cuda(&module, &err) != 0 || module.device_ops->open(0, &device, &err) != 0 ||
+        module.device_ops->memory(device, &memory, &err) != 0)
+        fail_msg("%s", err.message);
+    module.device_ops->close(device);
+    return memory.free_bytes;
+}
+
+static void test_memory_is_planned_and_comes_back(void **state)
+{
+    const char *step = getenv("SLUICE_TEST_STEP");
+    const int n_cycles = 100 / (step && atoi(step) > 1 ? atoi(step) : 1);
+    struct tiny_spec spec = tiny_spec_default();
+    struct executor_config cfg = gpu_config();
+    uint64_t before = 0;
+    (void)state;
+    spec.hidden = 128;
+    cfg.kv_tokens = 1 << 15;
+    for (int i = 0; i < n_cycles; i++) {
+        struct model_run run;
+        struct executor_plan plan;
+        struct error err = {0};
+        struct checkpoint *ckpt = tiny_open(&spec);
+        assert_int_equal(executor_plan(ckpt, &cfg, &plan, &err), 0);
+        if (i == 1)
+            before = free_bytes(); /* the driver has taken what it keeps */
+        uint64_t at_start = free_bytes();
+        model_run_open_ckpt(&run, ckpt, &cfg);
+        const struct executor_plan *taken = executor_actual(run.ex);
+        uint64_t planned = plan.weights_bytes + plan.kv_bytes + plan.workspace_bytes;
+        uint64_t actual = taken->weights_bytes + taken->kv_bytes + taken->workspace_bytes;
+        assert_true(fabs((double)planned - (double)actual) <= 0.02 * (double)planned);
+        if (i > 0) { /* the driver counts in pieces of 2 MiB */
+            double device = (double)(at_start - free_bytes());
+            double at_once = (double)(planned - plan.devices[0].graph_bytes);
+            assert_true(fabs(device - at_once) <= 0.02 * (double)planned + (4 << 20));
+        }
+        model_run_add(&run, ids[0], N_TOKENS);
+        model_run_push(&run, 0, 5, 1);
+        model_run_step(&run);
+        assert_true(isfinite(executor_logits(run.ex, 0)[0]));
+        model_run_close(&run);
+        if (i > 0)
+            assert_true(free_bytes() == before);
+    }
+}
+
+/* Steps of generated tokens of n_rows sequences, often enough that they are captured. */
+static void capture_rows(struct model_run *run, uint32_t n_rows)
+{
+    for (int i = 0; i < 2; i++) {
+        for (uint32_t s = 0; s < n_rows; s++)
+            model_run_push(run, s, 1, 1);
+        model_run_step(run);
+    }
+}
+
+/* A driver takes memory for what is captured, beside what was allocated: that is planned too, and
+ * kept to. */
+static void test_captured_steps_are_within_the_plan(void **state)
+{
+    enum { N_BUCKETS = 5 }; /* of 1, 2, 4, 8 and 16 rows, in one context */
+    static const uint32_t types[] = {GGML_F32, GGML_Q4_1, GGML_Q8_0};
+    (void)state;
+    for (size_t t = 0; t < sizeof(types) / sizeof(types[0]); t++) {
+        struct tiny_spec spec = tiny_spec_default();
+        struct executor_config cfg = gpu_config();
+        struct model_run run;
+        spec.matrix_type = types[t];
+        spec.biases = t == 0;
+        uint64_t at_start = free_bytes();
+        model_run_open_ckpt(&run, tiny_open(&spec), &cfg);
+        const struct executor_plan *plan = executor_actual(run.ex);
+        const struct executor_device *gpu = &plan->devices[plan->n_devices - 1];
+        for (uint32_t s = 0; s < MODEL_RUN_MAX_SEQS; s++)
+            model_run_add(&run, ids[s], N_TOKENS);
+        run.generated = true;
+        capture_rows(&run, 1);
+        uint64_t of_one = executor_graphs_taken(run.ex);
+        print_message("type %u: a graph of %" PRIu64 " ops over %u layers; %" PRIu64
+                      " bytes planned\n",
+                      types[t], of_one / GRAPH_OP_BYTES, spec.n_layers, gpu->graph_bytes);
+        assert_true(of_one > 0);
+        assert_true(N_BUCKETS * of_one <= gpu->graph_bytes); /* no op is forgotten */
+        for (uint32_t n = 2; n <= MODEL_RUN_MAX_SEQS; n *= 2)
+            capture_rows(&run, n);
+        assert_true(executor_graphs_taken(run.ex) > of_one);
+        assert_true(executor_graphs_taken(run.ex) <= gpu->graph_bytes);
+        uint64_t planned = plan->weights_bytes + plan->kv_bytes + plan->workspace_bytes;
+        assert_true(at_start - free_bytes() <= planned + planned / 50 + (4 << 20));
+        model_run_close(&run);
+    }
+}
+
+/* More rows of a sequence at once than the plan has graphs for: the oldest give way, the bits stay.
+ */
+static void test_graphs_beyond_the_plan_give_way(void **state)
+{
+    static const uint32_t rows[] = {1, 2, 4, 8, 16, 1, 2, 4};
+    enum { N = sizeof(rows) / sizeof(rows[0]), ROUNDS = 2 };
+    struct tiny_spec spec = tiny_spec_default();
+    struct executor_config cfg = gpu_config();
+    struct model_run run;
+    uint64_t most = 0;
+    (void)state;
+    spec.matrix_type = GGML_Q4_1;
+    cfg.max_seqs = 1;
+    cfg.n_score_rows = 16;
+    model_run_open_ckpt(&run, tiny_open(&spec), &cfg);
+    uint64_t planned = executor_actual(run.ex)->devices[0].graph_bytes;
+    run.generated = true;
+    for (size_t i = 0; i < N; i++) {
+        for (int round = 0; round < ROUNDS; round++) {
+            run.n_seqs = 0; /* from its beginning again */
+            model_run_add(&run, ids[0], N_TOKENS);
+            model_run_push(&run, 0, rows[i], 1);
+            model_run_step(&run);
+        }
+        uint64_t taken = executor_graphs_taken(run.ex);
+        most = taken > most ? taken : most;
+        assert_true(taken <= planned);
+    }
+    print_message("%" PRIu64 " of %" PRIu64 " bytes at most\n", most, planned);
+    assert_true(most > planned / 2);
+    model_run_close(&run);
+}
+
+static void test_too_little_memory_is_told(void **state)
+{
+    struct tiny_spec spec = tiny_spec_default();
+    struct executor_config cfg = gpu_config();
+    struct executor *ex = NULL;
+    struct error err = {0};
+    (void)state;
+    cfg.gpu_layers = spec.n_layers;
+    cfg.gpu_memory_bytes = 1 << 20;
+    uint64_t before = free_bytes();
+    struct checkpoint *ckpt = tiny_open(&spec);
+    assert_int_equal(executor_open(ckpt, &cfg, NULL, NULL, NULL, &ex, &err),
+                     STATUS_RESOURCE_EXHAUSTED);
+    assert_string_equal(err.reason, "DEVICE_MEMORY");
+    assert_non_null(strstr(err.message, "cuda:0"));
+    assert_non_null(strstr(err.message, "bytes needed"));
+    assert_non_null(strstr(err.message, "1048576 bytes free"));
+    checkpoint_close(ckpt);
+    assert_true(free_bytes() == before);
+}
+
+static void test_what_a_gpu_cannot_do_is_refused(void **state)
+{
+    static const struct {
+        const char *device;
+        uint32_t tp;
+        int status;
+    } bad[] = {{"cuda", 1, STATUS_INVALID_ARGUMENT},   {"cuda:", 1, STATUS_INVALID_ARGUMENT},
+               {"cuda:x", 1, STATUS_INVALID_ARGUMENT}, {"cuda:0,1", 1, STATUS_INVALID_ARGUMENT},
+               {"cuda:99", 1, STATUS_NOT_FOUND},       {"cuda:0", 2, STATUS_UNIMPLEMENTED}};
+    struct tiny_spec spec = tiny_spec_default();
+    struct checkpoint *ckpt = tiny_open(&spec);
+    (void)state;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        struct executor_config cfg = gpu_config();
+        struct executor_plan plan;
+        struct error err = {0};
+        cfg.device = bad[i].device;
+        cfg.tp = bad[i].tp;
+        assert_int_equal(executor_plan(ckpt, &cfg, &plan, &err), bad[i].status);
+    }
+    checkpoint_close(ckpt);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_logits_near_transformers),
+        cmocka_unit_test(test_logits_near_the_cpu),
+        cmocka_unit_test(test_bits_do_not_depend_on_cuts),
+        cmocka_unit_test(test_bits_do_not_depend_on_neighbours),
+        cmocka_unit_test(test_first_layers_on_the_cpu),
+        cmocka_unit_test(test_layers_are_left_to_the_cpu_where_memory_is_short),
+        cmocka_unit_test(test_memory_is_planned_and_comes_back),
+        cmocka_unit_test(test_captured_steps_are_within_the_plan),
+        cmocka_unit_test(test_graphs_beyond_the_plan_give_way),
+        cmocka_unit_test(test_too_little_memory_is_told),
+        cmocka_unit_test(test_what_a_gpu_cannot_do_is_refused),
+    };
+    if (getenv("SLUICE_TEST_FILTER"))
+        cmocka_set_test_filter(getenv("SLUICE_TEST_FILTER"));
+    return cmocka_run_group_tests(tests, make_ids, NULL);
+}

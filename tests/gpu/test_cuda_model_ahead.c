@@ -1,0 +1,211 @@
+/* A step whose inputs were queued while the one before ran: the bits it has without, for batches
+ * that come as they were told and for others. Needs a GPU, or tests/simt in its place. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/error.h"
+#include "support_model.h"
+#include "support_tiny.h"
+
+enum { N_SEQS = 6, N_TOKENS = 40, VOCAB = 300 };
+
+static uint32_t ids[N_SEQS][N_TOKENS];
+
+static void open_run(struct model_run *run)
+{
+    struct tiny_spec spec = tiny_spec_default();
+    struct executor_config cfg = model_run_config("ref");
+    spec.matrix_type = GGML_Q8_0;
+    cfg.device = "cuda:0";
+    cfg.kv_block_size = 4; /* tables change every fourth step */
+    model_run_open_ckpt(run, tiny_open(&spec), &cfg);
+    for (uint32_t s = 0; s < N_SEQS; s++)
+        model_run_add(run, ids[s], N_TOKENS);
+    run->generated = true;
+}
+
+/* The sequences that take part in the step at `t`: other ones now and then. */
+static bool takes_part(uint32_t s, uint32_t t)
+{
+    return t % 7 != 6 || s % 2;
+}
+
+static void push(struct model_run *run, uint32_t t)
+{
+    for (uint32_t s = 0; s < N_SEQS; s++)
+        if (takes_part(s, t) && run->seqs[s].n_done < N_TOKENS)
+            model_run_push(run, s, 1, 1);
+}
+
+/* As a scheduler does that does not know the tokens yet: the batch of `t`, as far as it can be
+ * told. */
+static void queue_ahead(struct model_run *run, uint32_t t)
+{
+    struct error err = {0};
+    uint32_t known[N_SEQS];
+    push(run, t);
+    memcpy(known, run->batch->token_ids, run->batch->n_rows * sizeof(*known));
+    memset(run->batch->token_ids, 0, run->batch->n_rows * sizeof(*known));
+    if (executor_step_ahead(run->ex, run->batch, &err) != 0)
+        fail_msg("%s", err.message);
+    memcpy(run->batch->token_ids, known, run->batch->n_rows * sizeof(*known));
+}
+
+/* Where another step comes than was told: that one, as it was before. */
+static void take_back(struct model_run *run, const struct model_run_seq *seqs, uint32_t n_taken)
+{
+    for (uint32_t s = 0; s < N_SEQS; s++) {
+        run->seqs[s].n_done = seqs[s].n_done;
+        run->seqs[s].n_blocks = seqs[s].n_blocks;
+    }
+    run->n_taken = n_taken;
+    step_batch_clear(run->batch);
+}
+
+static void run_step(struct model_run *run, uint32_t n_rows, float *out)
+{
+    struct error err = {0};
+    if (executor_step(run->ex, run->batch, &err) != 0)
+        fail_msg("%s", err.message);
+    for (uint32_t i = 0; i < n_rows; i++) {
+        const float *logits = executor_logits(run->ex, i);
+        assert_non_null(logits);
+        memcpy(out + (size_t)i * VOCAB, logits, VOCAB * sizeof(float));
+    }
+}
+
+/* Logits of all steps; `ahead`: the inputs of each are queued first. Of every fifth another step
+ * was told before: without the first sequence. */
+static float *run_all(bool ahead, uint32_t *out_n_rows)
+{
+    struct model_run run;
+    float *out = calloc((size_t)N_SEQS * N_TOKENS, VOCAB * sizeof(float));
+    uint32_t n_rows = 0;
+    assert_non_null(out);
+    open_run(&run);
+    for (uint32_t t = 0; t < N_TOKENS; t++) {
+        struct model_run_seq seqs[N_SEQS];
+        memcpy(seqs, run.seqs, sizeof(seqs));
+        uint32_t n_taken = run.n_taken;
+        if (ahead && t % 5 == 4) {
+            run.seqs[0].n_done = N_TOKENS;
+            queue_ahead(&run, t);
+            take_back(&run, seqs, n_taken);
+            push(&run, t);
+        } else if (ahead) {
+            queue_ahead(&run, t);
+            run.batch->is_ahead = true;
+        } else {
+            push(&run, t);
+        }
+        run_step(&run, run.batch->n_rows, out + (size_t)n_rows * VOCAB);
+        n_rows += run.batch->n_rows;
+        step_batch_clear(run.batch);
+    }
+    model_run_close(&run);
+    *out_n_rows = n_rows;
+    return out;
+}
+
+static void test_bits_are_those_of_a_step_that_was_not_told(void **state)
+{
+    uint32_t n_expected, n_got;
+    (void)state;
+    float *expected = run_all(false, &n_expected), *got = run_all(true, &n_got);
+    assert_int_equal(n_got, n_expected);
+    for (size_t i = 0; i < (size_t)n_got * VOCAB; i++)
+        if (memcmp(&got[i], &expected[i], sizeof(float)) != 0)
+            fail_msg("row %zu: logit %zu is %.9g, expected %.9g", i / VOCAB, i % VOCAB,
+                     (double)got[i], (double)expected[i]);
+    free(expected);
+    free(got);
+}
+
+/* What was not checked when the step was told is when it comes. */
+static void test_a_token_out_of_range_is_refused(void **state)
+{
+    struct model_run run;
+    struct error err = {0};
+    (void)state;
+    open_run(&run);
+    queue_ahead(&run, 0);
+    run.batch->is_ahead = true;
+    run.batch->token_ids[1] = VOCAB;
+    assert_int_equal(executor_step(run.ex, run.batch, &err), STATUS_INTERNAL);
+    assert_non_null(strstr(err.message, "row 1: token 300"));
+    model_run_close(&run);
+}
+
+static void test_a_bad_step_is_refused_when_it_is_told(void **state)
+{
+    struct model_run run;
+    struct error err = {0};
+    (void)state;
+    open_run(&run);
+    push(&run, 0);
+    run.batch->kv_slots[2] = UINT32_MAX - 1;
+    assert_int_equal(executor_step_ahead(run.ex, run.batch, &err), STATUS_INTERNAL);
+    model_run_close(&run);
+}
+
+/* Results are there when they are waited for, whatever was queued behind them. */
+static void test_results_are_there_before_what_was_queued_behind(void **state)
+{
+    struct model_run run;
+    struct error err = {0};
+    struct sample_result *results[2];
+    struct sample_params params[N_SEQS];
+    uint32_t drawn[N_SEQS];
+    (void)state;
+    open_run(&run);
+    for (uint32_t i = 0; i < 2; i++)
+        assert_int_equal(executor_alloc_results(run.ex, N_SEQS, &results[i], &err), 0);
+    for (uint32_t i = 0; i < N_SEQS; i++)
+        params[i] = (struct sample_params){.top_p = 1, .typical_p = 1, .repetition_penalty = 1};
+    for (uint32_t t = 0; t < 6; t++) {
+        push(&run, t);
+        assert_int_equal(executor_step(run.ex, run.batch, &err), 0);
+        for (uint32_t i = 0; i < N_SEQS; i++)
+            results[t % 2][i].id = UINT32_MAX;
+        assert_int_equal(executor_queue_sample(run.ex, 0, N_SEQS, params, results[t % 2], &err), 0);
+        step_batch_clear(run.batch);
+        struct model_run_seq seqs[N_SEQS];
+        memcpy(seqs, run.seqs, sizeof(seqs));
+        uint32_t n_taken = run.n_taken;
+        queue_ahead(&run, t + 1);
+        take_back(&run, seqs, n_taken);
+        assert_int_equal(executor_wait(run.ex, &err), 0);
+        for (uint32_t i = 0; i < N_SEQS; i++) /* before anything else waits */
+            drawn[i] = results[t % 2][i].id;
+        for (uint32_t i = 0; i < N_SEQS; i++) {
+            const float *logits = executor_logits(run.ex, i);
+            uint32_t best = 0;
+            for (uint32_t k = 1; k < VOCAB; k++)
+                best = logits[k] > logits[best] ? k : best;
+            assert_int_equal(drawn[i], best);
+        }
+    }
+    for (uint32_t i = 0; i < 2; i++)
+        executor_free_results(run.ex, results[i], N_SEQS);
+    model_run_close(&run);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bits_are_those_of_a_step_that_was_not_told),
+        cmocka_unit_test(test_a_token_out_of_range_is_refused),
+        cmocka_unit_test(test_a_bad_step_is_refused_when_it_is_told),
+        cmocka_unit_test(test_results_are_there_before_what_was_queued_behind),
+    };
+    for (uint32_t s = 0; s < N_SEQS; s++)
+        for (uint32_t i = 0; i < N_TOKENS; i++)
+            ids[s][i] = (s * 7919 + i * 104729 + 13) % VOCAB;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

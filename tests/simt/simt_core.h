@@ -1,0 +1,102 @@
+/* simt_core.h: how GPU threads run on the CPU. A grid's blocks are run by a few OS threads; a block
+ * is run by one of them, its threads as fibers that take turns: one runs until it has to wait for
+ * others, at a barrier or in an exchange of its warp. What kernels see of it is in simt_thread.h
+ * and simt_ptx.h; what the host sees is the CUDA runtime's interface (simt_runtime.cc). */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <vector>
+#include <vector_types.h>
+
+enum { SIMT_WARP = 32, SIMT_MAX_THREADS = 1024, SIMT_MAX_WARPS = SIMT_MAX_THREADS / SIMT_WARP };
+
+struct simt_fiber;
+struct simt_processor;
+
+/* A kernel with its arguments; borrowed until simt_run_grid returns. */
+struct simt_grid {
+    const char *name; /* of the kernel, for messages */
+    void (*run)(const void *arguments);
+    const void *arguments;
+    dim3 grid_dim, block_dim;
+    size_t shared_bytes; /* dynamic */
+};
+
+/* Runs all blocks of a grid and returns. Any thread. Misuse ends the process with a message. */
+void simt_run_grid(const struct simt_grid *grid);
+
+/* 16 bytes on their way into shared memory (cp.async). */
+struct simt_copy {
+    void *to;
+    unsigned char bytes[16];
+};
+
+enum simt_state { SIMT_RUNS, SIMT_AT_BARRIER, SIMT_IN_EXCHANGE, SIMT_ENDED };
+
+/* One GPU thread of the block under way. */
+struct simt_thread {
+    uint3 thread_idx;
+    unsigned index, warp, lane;
+    struct simt_processor *processor;
+    struct simt_fiber *fiber; /* NULL: not begun, or ended */
+    enum simt_state state;
+    std::vector<simt_copy> copies;   /* not done, oldest first */
+    std::vector<size_t> copy_groups; /* how many of them each committed group holds */
+    size_t n_grouped;                /* of them, in committed groups */
+};
+
+/* What is the same for all threads of the block. */
+struct simt_block {
+    uint3 block_idx;
+    dim3 block_dim, grid_dim;
+    unsigned char *dynamic_shared;
+    size_t dynamic_shared_bytes;
+};
+
+/* All that this module keeps per OS thread. The rest of its thread-local memory are the kernels'
+ * __shared__ variables, which are poisoned before each block. */
+struct simt_tls {
+    struct simt_thread *self; /* NULL outside kernels */
+    struct simt_block *block;
+    struct simt_processor *processor;
+    int device, last_error; /* of the runtime */
+    void *capture;
+};
+extern __thread struct simt_tls simt_tls;
+
+/* What a warp does together; also the message's word for it. */
+enum simt_exchange_kind {
+    SIMT_SYNCWARP,
+    SIMT_SHFL,
+    SIMT_SHFL_UP,
+    SIMT_SHFL_DOWN,
+    SIMT_SHFL_XOR,
+    SIMT_BALLOT,
+    SIMT_MATCH,
+    SIMT_REDUCE,
+    SIMT_MMA_BF16,
+    SIMT_MMA_F16,
+    SIMT_MMA_E4M3,
+    SIMT_MMA_S8,
+    SIMT_MMA_U8S8,
+    SIMT_LDMATRIX,
+    SIMT_LDMATRIX_TRANS,
+    SIMT_N_EXCHANGES
+};
+
+/* Waits until all lanes of the warp are here, each with its operand; the last of them calls
+ * complete(operands of all lanes, mask of the lanes that exist). */
+typedef void simt_complete(void *const operands[SIMT_WARP], uint32_t lanes);
+void simt_exchange(enum simt_exchange_kind kind, uint32_t mask, void *operand,
+                   simt_complete *complete);
+void simt_barrier(void);
+/* Lets others run first. */
+void simt_yield(void);
+
+/* Whether n bytes at p are this block's shared memory, static or dynamic. */
+bool simt_is_shared(const void *p, size_t n);
+
+/* Ends the process; the message names kernel, block and thread. */
+[[noreturn]] void simt_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));

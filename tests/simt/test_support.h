@@ -1,0 +1,72 @@
+/* test_support.h: what the emulator's own tests share. A program runs one case in a process of its
+ * own where it must end with a message, or under other settings. */
+#pragma once
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <string>
+#include <vector>
+
+extern "C" {
+#include <cmocka.h>
+}
+#include <cuda_runtime_api.h>
+
+/* A case that a child process runs; it passes by returning 0. */
+struct child_case {
+    const char *name;
+    int (*run)(void);
+};
+
+/* To be called first in main: where the arguments name a case, runs it and ends the process. */
+void run_child_case(int argc, char **argv, const child_case *cases, size_t n_cases);
+
+struct child_end {
+    int signal, exit_code; /* of the two, the other is 0 */
+    std::string said;      /* on stderr */
+};
+/* Runs a case in a new process, with "NAME=value" settings added. */
+child_end in_child(const char *name, const std::vector<std::string> &settings = {});
+/* The case ends by abort() and says `text`. */
+void expect_abort(const char *name, const char *text);
+
+/* An array on the device that the host fills and reads. */
+template <typename T> struct on_device {
+    T *data = NULL;
+    size_t n;
+    explicit on_device(size_t n_elements) : n(n_elements)
+    {
+        if (cudaMalloc((void **)&data, n * sizeof(T)) != cudaSuccess)
+            data = NULL;
+    }
+    explicit on_device(const std::vector<T> &x) : on_device(x.size())
+    {
+        cudaMemcpy(data, x.data(), n * sizeof(T), cudaMemcpyHostToDevice);
+    }
+    on_device(const on_device &) = delete;
+    ~on_device()
+    {
+        cudaFree(data);
+    }
+    std::vector<T> fetch() const
+    {
+        std::vector<T> x(n);
+        cudaMemcpy(x.data(), data, n * sizeof(T), cudaMemcpyDeviceToHost);
+        return x;
+    }
+};
+
+/* xorshift; never 0. */
+struct random_numbers {
+    uint64_t state;
+    uint32_t next()
+    {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        return (uint32_t)(state >> 16);
+    }
+};
