@@ -94,6 +94,8 @@ static uint64_t at_most(uint64_t value, uint64_t limit)
 
 struct ahead {
     uint64_t tokens, requests; /* the latter wait for places */
+    uint64_t further;          /* of these requests: of callers that have a place already */
+    bool runs;                 /* the caller has a place already */
 };
 
 /* Of n tokens of a prompt of the caller that has not begun, those that are probably not cached. */
@@ -112,6 +114,8 @@ static struct ahead count_ahead(const struct admission *a, const struct admissio
     for (uint32_t i = 0; i < n; i++) {
         uint64_t word = atomic_load_explicit(&a->waiting[i], memory_order_relaxed);
         int32_t priority = (int32_t)(word >> PRIORITY_BIT & 0xFF) - PRIORITY_ZERO;
+        if (!(word >> QUEUED_BIT & 1))
+            of[(word >> CALLER_BIT) % N_BUCKETS].runs = true;
         struct ahead *to = priority > q->priority ? &sum : &of[(word >> CALLER_BIT) % N_BUCKETS];
         if (priority < q->priority)
             continue;
@@ -123,21 +127,28 @@ static struct ahead count_ahead(const struct admission *a, const struct admissio
     own = of[q->caller % N_BUCKETS];
     sum.tokens += own.tokens;
     sum.requests += own.requests;
+    sum.runs = own.runs;
     for (uint32_t i = 0; i < N_BUCKETS; i++) {
         if (i == q->caller % N_BUCKETS)
             continue;
         sum.tokens += at_most(of[i].tokens, own.tokens + not_cached(a, q->caller, q->n_prompt));
-        sum.requests += at_most(of[i].requests, own.requests + 1);
+        uint64_t requests = at_most(of[i].requests, own.requests + 1);
+        sum.requests += requests;
+        sum.further += of[i].runs ? requests : 0;
     }
     return sum;
 }
 
-/* Whether lower priorities make room for it and those before it, n places. */
-static bool gets_places(const struct admission *a, const struct admission_question *q, uint64_t n)
+/* Whether lower priorities, or callers with several running, make room for it and those before it,
+ * n places. */
+static bool gets_places(const struct admission *a, const struct admission_question *q,
+                        const struct ahead *ahead, uint64_t n)
 {
-    return q->priority > atomic_load_explicit(&a->lowest, memory_order_relaxed) &&
-           n <= atomic_load_explicit(&a->n_lowest, memory_order_relaxed) &&
-           (!a->longest_prompt || q->n_prompt <= a->longest_prompt);
+    bool by_priority = q->priority > atomic_load_explicit(&a->lowest, memory_order_relaxed) &&
+                       n <= atomic_load_explicit(&a->n_lowest, memory_order_relaxed);
+    uint64_t several = ahead->further + atomic_load_explicit(&a->n_several, memory_order_relaxed);
+    bool by_share = !ahead->runs && n <= several;
+    return (by_priority || by_share) && (!a->longest_prompt || q->n_prompt <= a->longest_prompt);
 }
 
 int64_t admission_predict_ns(const struct admission *a, const struct admission_question *q)
@@ -152,7 +163,7 @@ int64_t admission_predict_ns(const struct admission *a, const struct admission_q
                   at_most(per_token, NS_PER_S);
     /* All places taken: they come free evenly over the time a request holds one. */
     uint64_t wanted = used + ahead.requests + q->n_choices;
-    if (places && wanted > places && !gets_places(a, q, wanted - places))
+    if (places && wanted > places && !gets_places(a, q, &ahead, wanted - places))
         ns += at_most(wanted - places, LARGEST_QUEUE) *
               at_most(per_request / places, LARGEST_HOLD_NS);
     return (int64_t)at_most(ns, INT64_MAX / 2);

@@ -23,13 +23,16 @@ struct admission {
     /* Places that a higher priority may have: those of the lowest priority that has such. */
     _Atomic int32_t lowest;
     _Atomic uint32_t n_lowest;
+    /* And requests that callers with several running have beyond one: a caller with none running
+     * may have their places. */
+    _Atomic uint32_t n_several;
     uint32_t longest_prompt; /* for which places are made; 0: any. Set before other threads come */
     _Atomic uint64_t *waiting; /* [max_waiting] packed admission_entry */
     uint32_t max_waiting;
     _Atomic uint32_t n_waiting;
 };
 
-/* A request that waits for prefill or for a place. */
+/* A request that waits for a place or has one. */
 struct admission_entry {
     uint32_t caller; /* admission_caller() */
     int32_t priority;
@@ -44,8 +47,8 @@ void admission_fini(struct admission *admission);
 /* A caller's name in short; NULL: "". */
 uint32_t admission_caller(const char *name);
 
-/* Who waits now: n entries, each set before. A reader between two sets sees some of both, which is
- * as good. */
+/* Who is there now: n entries, each set before. A reader between two sets sees some of both, which
+ * is as good. */
 void admission_set_entry(struct admission *admission, uint32_t i,
                          const struct admission_entry *entry);
 void admission_set_n_waiting(struct admission *admission, uint32_t n);

@@ -1,312 +1,8 @@
 #include "engine/decoder.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "base/error.h"
-#include "engine/decoder_memory.h"
+#include "engine/decoder_private.h"
 #include "kernels/comm.h"
-#include "kernels/device.h"
-#include "kernels/ops.h"
-
-/* A layer's weights; NULL where the model has none. Vectors are f32 of the rank's length. */
-struct layer {
-    const struct weight *linear[N_ARCH_SLOTS];
-    const float *vector[N_ARCH_SLOTS];
-    struct kv_layer kv;
-    uint32_t attention_kinds, ffn_kinds; /* preparations that Q, K, V and gate, up read */
-};
-
-struct decoder {
-    struct decoder_config cfg;
-    const struct arch *arch;
-    const struct model_shape *shape;
-    struct rank_split split;
-    struct stream *stream;
-    struct comm *comm;
-    struct layer *layers;
-    struct layer globals; /* slots that are there once */
-    unsigned char *kv_memory, *memory;
-    uint64_t kv_bytes, memory_bytes;
-    struct decoder_memory mem;
-    struct act *act;
-    struct rope_params rope;
-    struct attention_params attention;
-};
-
-/* --- creation --- */
-
-static int bind_place(struct decoder *dec, const struct weight_place *place, struct error *err)
-{
-    const struct weight *weight = loader_weight(dec->cfg.weights, place);
-    struct layer *layer =
-        place->slot < ARCH_FIRST_LAYER_SLOT ? &dec->globals : &dec->layers[place->layer];
-    if (place->layer >= dec->split.n_layers)
-        return error_set(err, STATUS_INTERNAL, "decoder: layer %u of %u", place->layer,
-                         dec->split.n_layers);
-    if (place->desc.role == WEIGHT_VECTOR)
-        layer->vector[place->slot] = weight_vector(weight);
-    else
-        layer->linear[place->slot] = weight;
-    return 0;
-}
-
-/* What the decoder will do with a slot: W[n, k] or a vector [k], on this rank. */
-struct use {
-    enum arch_slot slot;
-    uint32_t n, k; /* n 0: vector */
-    bool needed;
-};
-
-static int check_use(const struct decoder *dec, const struct layer *layer, const struct use *use,
-                     struct error *err)
-{
-    const char *name = arch_find_tensor(dec->cfg.model->source, use->slot)
-                           ? arch_find_tensor(dec->cfg.model->source, use->slot)->name
-                           : "(not described)";
-    const struct weight *w = layer->linear[use->slot];
-    if (use->n == 0 ? !layer->vector[use->slot] : !w) {
-        if (!use->needed && !w && !layer->vector[use->slot])
-            return 0;
-        return error_set(err, STATUS_INTERNAL, "decoder: %s: no %s for slot %d (%s)",
-                         dec->arch->name, use->n ? "matrix" : "vector", (int)use->slot, name);
-    }
-    if (use->n && (weight_n_rows(w) != use->n || weight_k_local(w) != use->k))
-        return error_set(err, STATUS_INTERNAL, "decoder: %s: %s is [%u, %u], [%u, %u] is used",
-                         dec->arch->name, name, weight_n_rows(w), weight_k_local(w), use->n,
-                         use->k);
-    return 0;
-}
-
-/* A vector's length is not in its weight: it must stand in the plan. */
-static uint32_t vector_length(const struct decoder *dec, enum arch_slot slot, uint32_t layer)
-{
-    const struct rank_plan *plan = dec->cfg.plan;
-    for (uint32_t i = 0; i < plan->n_places; i++)
-        if (plan->places[i].slot == slot && plan->places[i].layer == layer)
-            return plan->places[i].desc.k_total;
-    return 0;
-}
-
-static int check_uses(const struct decoder *dec, const struct layer *layer, uint32_t i_layer,
-                      const struct use *uses, uint32_t n_uses, struct error *err)
-{
-    bool used[N_ARCH_SLOTS] = {false};
-    for (uint32_t i = 0; i < n_uses; i++) {
-        int rc = check_use(dec, layer, &uses[i], err);
-        if (rc)
-            return rc;
-        used[uses[i].slot] = true;
-        if (!uses[i].n && layer->vector[uses[i].slot] &&
-            vector_length(dec, uses[i].slot, i_layer) != uses[i].k)
-            return error_set(err, STATUS_INTERNAL, "decoder: %s: slot %d has %u elements, %u used",
-                             dec->arch->name, (int)uses[i].slot,
-                             vector_length(dec, uses[i].slot, i_layer), uses[i].k);
-    }
-    for (uint32_t slot = 0; slot < N_ARCH_SLOTS; slot++)
-        if (!used[slot] && (layer->linear[slot] || layer->vector[slot]))
-            return error_set(err, STATUS_INTERNAL,
-                             "decoder: %s: nothing uses the tensor of slot %u", dec->arch->name,
-                             slot);
-    return 0;
-}
-
-static int check_globals(const struct decoder *dec, struct error *err)
-{
-    const struct model_shape *s = dec->shape;
-    bool layer_norm = dec->arch->norm == ARCH_NORM_LAYER;
-    const struct use uses[] = {
-        {ARCH_TOKEN_EMBD, s->vocab_size, s->hidden_dim, true},
-        {ARCH_ROPE_FREQS, 0, s->n_rot / 2, false},
-        {ARCH_OUTPUT_NORM, 0, s->hidden_dim, true},
-        {ARCH_OUTPUT_NORM_BIAS, 0, s->hidden_dim, false},
-        {ARCH_OUTPUT, segments_len(&dec->split.vocab), s->hidden_dim, true},
-    };
-    if (!layer_norm && dec->globals.vector[ARCH_OUTPUT_NORM_BIAS])
-        return error_set(err, STATUS_INTERNAL, "decoder: an RMS norm has no bias");
-    return check_uses(dec, &dec->globals, 0, uses, sizeof(uses) / sizeof(uses[0]), err);
-}
-
-static int check_layer(const struct decoder *dec, uint32_t i_layer, struct error *err)
-{
-    const struct layer *layer = &dec->layers[i_layer];
-    uint32_t hidden = dec->shape->hidden_dim, hd = dec->shape->head_dim;
-    uint32_t q = dec->split.n_heads * hd, kv = dec->split.n_kv_heads * hd;
-    uint32_t ffn = segments_len(&dec->split.ffn);
-    bool gated = dec->arch->ffn == ARCH_FFN_GATED;
-    const struct use uses[] = {
-        {ARCH_ATTN_NORM, 0, hidden, true},
-        {ARCH_ATTN_NORM_BIAS, 0, hidden, false},
-        {ARCH_ATTN_Q, q, hidden, true},
-        {ARCH_ATTN_Q_BIAS, 0, q, false},
-        {ARCH_ATTN_K, kv, hidden, true},
-        {ARCH_ATTN_K_BIAS, 0, kv, false},
-        {ARCH_ATTN_V, kv, hidden, true},
-        {ARCH_ATTN_V_BIAS, 0, kv, false},
-        {ARCH_ATTN_OUT, hidden, q, true},
-        {ARCH_ATTN_OUT_BIAS, 0, hidden, false},
-        {ARCH_FFN_NORM, 0, hidden, true},
-        {ARCH_FFN_NORM_BIAS, 0, hidden, false},
-        {ARCH_FFN_UP, ffn, hidden, true},
-        {ARCH_FFN_UP_BIAS, 0, ffn, false},
-        {ARCH_FFN_DOWN, hidden, ffn, true},
-        {ARCH_FFN_DOWN_BIAS, 0, hidden, false},
-        /* Last: left out where there is no gate. */
-        {ARCH_FFN_GATE, ffn, hidden, true},
-        {ARCH_FFN_GATE_BIAS, 0, ffn, false},
-    };
-    uint32_t n_uses = sizeof(uses) / sizeof(uses[0]) - (gated ? 0 : 2);
-    if (dec->arch->norm != ARCH_NORM_LAYER &&
-        (layer->vector[ARCH_ATTN_NORM_BIAS] || layer->vector[ARCH_FFN_NORM_BIAS]))
-        return error_set(err, STATUS_INTERNAL, "decoder: an RMS norm has no bias");
-    return check_uses(dec, layer, i_layer, uses, n_uses, err);
-}
-
-static void set_kinds(const struct decoder *dec, struct layer *at)
-{
-    at->attention_kinds = weight_act_kind(at->linear[ARCH_ATTN_Q]) |
-                          weight_act_kind(at->linear[ARCH_ATTN_K]) |
-                          weight_act_kind(at->linear[ARCH_ATTN_V]);
-    at->ffn_kinds = weight_act_kind(at->linear[ARCH_FFN_UP]);
-    if (dec->arch->ffn == ARCH_FFN_GATED)
-        at->ffn_kinds |= weight_act_kind(at->linear[ARCH_FFN_GATE]);
-}
-
-static int bind_weights(struct decoder *dec, struct error *err)
-{
-    const struct rank_plan *plan = dec->cfg.plan;
-    dec->layers = calloc(dec->split.n_layers, sizeof(*dec->layers));
-    if (!dec->layers)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for %u layers",
-                         dec->split.n_layers);
-    for (uint32_t i = 0; i < plan->n_places; i++) {
-        int rc = bind_place(dec, &plan->places[i], err);
-        if (rc)
-            return rc;
-    }
-    if (dec->cfg.model->tied_output && !dec->globals.linear[ARCH_OUTPUT])
-        dec->globals.linear[ARCH_OUTPUT] = dec->globals.linear[ARCH_TOKEN_EMBD];
-    int rc = check_globals(dec, err);
-    for (uint32_t i = 0; !rc && i < dec->split.n_layers; i++) {
-        rc = check_layer(dec, i, err);
-        if (!rc)
-            set_kinds(dec, &dec->layers[i]);
-    }
-    return rc;
-}
-
-static int make_memory(struct decoder *dec, struct error *err)
-{
-    const struct device_ops *ops = dec->stream->device->ops;
-    const struct rank_plan *plan = dec->cfg.plan;
-    void *data;
-    decoder_memory_layout(plan, dec->shape, NULL, &dec->mem);
-    dec->memory_bytes = dec->mem.n_bytes;
-    int rc = ops->alloc(dec->stream->device, dec->memory_bytes, &data, err);
-    if (rc)
-        return error_prefix(err, "workspace");
-    dec->memory = data;
-    decoder_memory_layout(plan, dec->shape, dec->memory, &dec->mem);
-    dec->kv_bytes = decoder_kv_bytes(plan, dec->shape);
-    rc = ops->alloc(dec->stream->device, dec->kv_bytes, &data, err);
-    if (rc)
-        return error_prefix(err, "KV cache");
-    dec->kv_memory = data;
-    for (uint32_t i = 0; i < dec->split.n_layers; i++)
-        decoder_memory_kv(plan, dec->shape, dec->kv_memory, i, &dec->layers[i].kv);
-    uint32_t max_k = decoder_memory_max_k(plan, dec->shape);
-    return dec->stream->ops->act_create(dec->stream->device, plan->steps.max_rows, max_k, &dec->act,
-                                        err);
-}
-
-static int make_rope(struct decoder *dec, struct error *err)
-{
-    const struct model_shape *s = dec->shape;
-    uint32_t n = s->n_rot / 2;
-    dec->rope = (struct rope_params){.style = ROPE_NONE};
-    if (dec->arch->position == ARCH_POSITION_NONE)
-        return 0;
-    float *host = malloc(n * sizeof(float));
-    if (!host)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for rope frequencies");
-    float factor = model_rope_freqs(s, dec->globals.vector[ARCH_ROPE_FREQS], host);
-    int rc =
-        dec->stream->device->ops->upload(dec->stream, dec->mem.inv_freq, host, n * sizeof(float));
-    if (rc)
-        error_set(err, rc, "rope frequencies cannot be uploaded");
-    else
-        rc = dec->stream->device->ops->stream_sync(dec->stream, err);
-    free(host);
-    dec->rope = (struct rope_params){.style = dec->cfg.model->source->rope_style,
-                                     .head_dim = s->head_dim,
-                                     .n_rot = s->n_rot,
-                                     .inv_freq = dec->mem.inv_freq,
-                                     .attention_factor = factor};
-    return rc;
-}
-
-static void init_attention(struct decoder *dec)
-{
-    dec->attention = (struct attention_params){
-        .n_heads = dec->split.n_heads,
-        .head_begin = dec->split.head_begin,
-        .kv_begin = dec->split.kv_begin,
-        .heads_per_kv = dec->shape->n_heads / dec->shape->n_kv_heads,
-        .scale = (float)(1.0 / sqrt(dec->shape->head_dim)),
-    };
-}
-
-int decoder_create(const struct decoder_config *cfg, struct decoder **out_decoder,
-                   struct error *err)
-{
-    struct decoder *dec = calloc(1, sizeof(*dec));
-    if (!dec)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for a decoder");
-    dec->cfg = *cfg;
-    dec->arch = cfg->model->arch;
-    dec->shape = &cfg->model->shape;
-    dec->split = cfg->plan->split;
-    dec->stream = cfg->stream;
-    dec->comm = cfg->plan->rank.comm;
-    init_attention(dec);
-    int rc = bind_weights(dec, err);
-    if (!rc)
-        rc = make_memory(dec, err);
-    if (!rc)
-        rc = make_rope(dec, err);
-    if (rc) {
-        decoder_destroy(dec);
-        return rc;
-    }
-    *out_decoder = dec;
-    return 0;
-}
-
-void decoder_destroy(struct decoder *dec)
-{
-    if (!dec)
-        return;
-    const struct device_ops *ops = dec->stream->device->ops;
-    if (dec->act)
-        dec->stream->ops->act_destroy(dec->act);
-    if (dec->kv_memory)
-        ops->free(dec->stream->device, dec->kv_memory, dec->kv_bytes);
-    if (dec->memory)
-        ops->free(dec->stream->device, dec->memory, dec->memory_bytes);
-    free(dec->layers);
-    free(dec);
-}
-
-void decoder_get_taken(const struct decoder *dec, uint64_t *out_kv_bytes,
-                       uint64_t *out_workspace_bytes)
-{
-    const struct rank_plan *plan = dec->cfg.plan;
-    uint32_t max_k = decoder_memory_max_k(plan, dec->shape);
-    *out_kv_bytes = dec->kv_bytes;
-    *out_workspace_bytes =
-        dec->memory_bytes + dec->stream->ops->act_bytes(plan->steps.max_rows, max_k);
-}
 
 /* --- a step --- */
 
@@ -338,7 +34,7 @@ static void will_read_attention(struct decoder *dec, const struct layer *next)
         const struct weight *w[] = {next->linear[ARCH_ATTN_Q], next->linear[ARCH_ATTN_K],
                                     next->linear[ARCH_ATTN_V]};
         op_will_read(dec->stream, w, 3);
-    } else {
+    } else if (dec->globals.linear[ARCH_OUTPUT]) { /* the last stage's */
         op_will_read(dec->stream, &dec->globals.linear[ARCH_OUTPUT], 1);
     }
 }
@@ -449,6 +145,7 @@ static int run_head(struct decoder *dec, const struct tensor *x, uint32_t n)
     uint32_t hidden = dec->shape->hidden_dim, vocab = dec->shape->vocab_size;
     const struct weight *w = dec->globals.linear[ARCH_OUTPUT];
     uint32_t max_rows = dec->cfg.plan->steps.max_rows;
+    dec->stream->n_roles = 0; /* the head takes path D for every row */
     for (uint32_t begin = 0; begin < n; begin += max_rows) {
         uint32_t m = n - begin < max_rows ? n - begin : max_rows;
         struct tensor h = view(dec->mem.h, m, hidden);
@@ -469,49 +166,26 @@ static int run_head(struct decoder *dec, const struct tensor *x, uint32_t n)
     return 0;
 }
 
-static int upload_u32(struct decoder *dec, uint32_t *dst, const uint32_t *src, size_t n)
+/* Progress is counted as ops are queued: where they run later, a device that hangs shows in the
+ * synchronisation that does not come. */
+int decoder_queue_step(struct decoder *dec, uint32_t n_rows, uint32_t n_sample_rows,
+                       uint32_t n_seqs, uint32_t max_positions)
 {
-    return dec->stream->device->ops->upload(dec->stream, dst, src, n * sizeof(*src));
-}
-
-/* Brings the batch to the fixed addresses that the ops read; of each block table as much as its
- * sequence uses. */
-static int upload_batch(struct decoder *dec, const struct step_batch *batch)
-{
+    const struct rank_plan *plan = dec->cfg.plan;
     struct decoder_memory *mem = &dec->mem;
-    size_t stride = batch->limits.max_blocks_per_seq;
-    int rc = upload_u32(dec, mem->token_ids, batch->token_ids, batch->n_rows);
-    if (!rc)
-        rc = upload_u32(dec, mem->positions, batch->positions, batch->n_rows);
-    if (!rc)
-        rc = upload_u32(dec, mem->kv_slots, batch->kv_slots, batch->n_rows);
-    if (!rc)
-        rc = upload_u32(dec, mem->seq_of_row, batch->seq_of_row, batch->n_rows);
-    if (!rc)
-        rc = upload_u32(dec, mem->sample_rows, batch->sample_rows, batch->n_sample_rows);
-    for (uint32_t s = 0; !rc && s < batch->n_seqs; s++) {
-        uint32_t last = batch->positions[batch->seq_start[s + 1] - 1];
-        size_t n = last / dec->cfg.plan->steps.block_size + 1;
-        rc = upload_u32(dec, mem->block_tables + s * stride, batch->block_tables + s * stride, n);
-    }
-    return rc;
-}
-
-int decoder_step(struct decoder *dec, const struct step_batch *batch, struct error *err)
-{
-    struct decoder_memory *mem = &dec->mem;
-    struct tensor x = view(mem->x, batch->n_rows, dec->shape->hidden_dim);
+    struct tensor x = view(mem->x, n_rows, dec->shape->hidden_dim);
     const struct attention_rows rows = {
         .positions = mem->positions,
         .seq_of_row = mem->seq_of_row,
         .kv_slots = mem->kv_slots,
         .block_tables = mem->block_tables,
-        .table_stride = batch->limits.max_blocks_per_seq,
-        .n_rows = batch->n_rows,
-        .n_seqs = batch->n_seqs,
+        .table_stride = plan->steps.max_blocks_per_seq,
+        .n_rows = n_rows,
+        .n_seqs = n_seqs,
+        .max_positions = max_positions,
     };
-    int rc = upload_batch(dec, batch);
-    if (!rc)
+    int rc = 0;
+    if (rank_is_first(&plan->rank))
         rc = op_embed(dec->stream, &x, mem->token_ids, dec->globals.linear[ARCH_TOKEN_EMBD]);
     for (uint32_t i = 0; !rc && i < dec->split.n_layers; i++) {
         const struct layer *next = i + 1 < dec->split.n_layers ? &dec->layers[i + 1] : NULL;
@@ -519,12 +193,74 @@ int decoder_step(struct decoder *dec, const struct step_batch *batch, struct err
         if (dec->cfg.progress)
             atomic_fetch_add(dec->cfg.progress, 1);
     }
-    if (!rc)
-        rc = run_head(dec, &x, batch->n_sample_rows);
+    if (!rc && rank_is_last(&plan->rank))
+        rc = run_head(dec, &x, n_sample_rows);
+    return rc;
+}
+
+static uint32_t last_position(const struct step_batch *batch)
+{
+    uint32_t most = 0;
+    for (uint32_t s = 0; s < batch->n_seqs; s++) {
+        uint32_t position = batch->positions[batch->seq_start[s + 1] - 1];
+        most = position > most ? position : most;
+    }
+    return most;
+}
+
+static int step_captured(struct decoder *dec, const struct step_batch *batch,
+                         const struct decoder_graph_key *key, bool has_ahead, struct error *err)
+{
+    int rc = has_ahead ? decoder_inputs_ids(dec, batch, key->n_rows)
+                       : decoder_inputs_upload(dec, batch, key->n_rows, key->n_rows);
+    return rc ? rc : decoder_graphs_run(dec, key, err);
+}
+
+static int step_by_ops(struct decoder *dec, const struct step_batch *batch)
+{
+    int rc = decoder_inputs_upload(dec, batch, batch->n_rows, batch->n_sample_rows);
+    dec->stream->roles = dec->inputs.roles;
+    dec->stream->n_roles = dec->inputs.n_roles;
     if (rc)
-        return error_set(err, rc, "rank %u: an operation of the step failed",
-                         dec->cfg.plan->rank.index);
-    return dec->stream->device->ops->stream_sync(dec->stream, err);
+        return rc;
+    return decoder_queue_step(dec, batch->n_rows, batch->n_sample_rows, batch->n_seqs,
+                              last_position(batch) + 1);
+}
+
+/* What failed on the device says more than the op that could not be queued. */
+static int tell_failure(struct decoder *dec, int rc, struct error *err)
+{
+    if (dec->stream->device->ops->stream_sync(dec->stream, err) == 0)
+        error_set(err, rc, "an operation of the step failed");
+    return error_prefix(err, "rank %u", dec->cfg.plan->rank.index);
+}
+
+int decoder_step(struct decoder *dec, const struct step_batch *batch, struct error *err)
+{
+    struct decoder_graph_key key = dec->ahead;
+    bool has_ahead = dec->has_ahead && batch->is_ahead;
+    int rc;
+    dec->has_ahead = false;
+    if (has_ahead || decoder_graphs_key(dec, batch, &key))
+        rc = step_captured(dec, batch, &key, has_ahead, err);
+    else
+        rc = step_by_ops(dec, batch);
+    return rc ? tell_failure(dec, rc, err) : 0;
+}
+
+int decoder_step_ahead(struct decoder *dec, const struct step_batch *batch, struct error *err)
+{
+    dec->has_ahead = false;
+    if (!dec->inputs.mirror || !decoder_graphs_key(dec, batch, &dec->ahead))
+        return 0;
+    int rc = decoder_inputs_ahead(dec, batch, dec->ahead.n_rows);
+    dec->has_ahead = !rc;
+    return rc ? tell_failure(dec, rc, err) : 0;
+}
+
+float *decoder_hidden(const struct decoder *dec)
+{
+    return dec->mem.x;
 }
 
 int decoder_copy_block(struct decoder *dec, uint32_t from, uint32_t to, struct error *err)
@@ -538,9 +274,11 @@ int decoder_copy_block(struct decoder *dec, uint32_t from, uint32_t to, struct e
         if (!rc)
             rc = dec->stream->device->ops->copy(dec->stream, (char *)kv->v + to * bytes,
                                                 (const char *)kv->v + from * bytes, bytes);
+        if (rc && dec->stream->device->ops->stream_sync(dec->stream, err) == 0)
+            error_set(err, rc, "rank %u: KV block %u cannot be copied", dec->cfg.plan->rank.index,
+                      from);
         if (rc)
-            return error_set(err, rc, "rank %u: KV block %u cannot be copied",
-                             dec->cfg.plan->rank.index, from);
+            return err->status;
     }
     return dec->stream->device->ops->stream_sync(dec->stream, err);
 }

@@ -37,6 +37,7 @@ void decoder_memory_layout(const struct rank_plan *plan, const struct model_shap
     mem.gate = take(&mem, base, ffn);
     mem.up = take(&mem, base, ffn);
     mem.inv_freq = take(&mem, base, shape->n_rot / 2);
+    mem.inputs_at = mem.n_bytes;
     mem.token_ids = take(&mem, base, rows);
     mem.positions = take(&mem, base, rows);
     mem.kv_slots = take(&mem, base, rows);
@@ -88,7 +89,7 @@ uint64_t decoder_workspace_bytes(const struct rank_plan *plan, const struct mode
 {
     struct decoder_memory mem;
     decoder_memory_layout(plan, shape, NULL, &mem);
-    uint64_t logits = plan->rank.index == 0
+    uint64_t logits = plan->rank.index == 0 && rank_is_last(&plan->rank)
                           ? aligned((uint64_t)plan->steps.max_logits * shape->vocab_size * 4)
                           : 0;
     return mem.n_bytes + ops->act_bytes(plan->steps.max_rows, decoder_memory_max_k(plan, shape)) +

@@ -18,6 +18,7 @@ struct decoder_memory {
     uint32_t *token_ids, *positions, *kv_slots, *seq_of_row; /* [max_rows] */
     uint32_t *sample_rows;                                   /* [max_logits] */
     uint32_t *block_tables;                                  /* [max_seqs][max_blocks_per_seq] */
+    uint64_t inputs_at; /* token_ids to block_tables lie side by side from here to the end */
 };
 
 /* base NULL: only n_bytes means anything. */

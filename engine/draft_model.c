@@ -437,6 +437,16 @@ int draft_model_health(const struct draft_model *dm, struct error *err)
     return dm->failure.status;
 }
 
+uint64_t draft_model_graphs_taken(const struct draft_model *dm)
+{
+    return executor_graphs_taken(dm->executor);
+}
+
+uint64_t draft_model_progress_counter(const struct draft_model *dm)
+{
+    return executor_progress_counter(dm->executor);
+}
+
 void draft_model_get_stats(const struct draft_model *dm, struct draft_model_stats *out_stats)
 {
     *out_stats = dm->stats;

@@ -53,6 +53,10 @@ void draft_model_set_always(struct draft_model *model);
 void draft_model_close(struct draft_model *model);
 
 const struct executor_plan *draft_model_memory(const struct draft_model *model);
+/* As executor_graphs_taken(). */
+uint64_t draft_model_graphs_taken(const struct draft_model *model);
+/* As executor_progress_counter(). */
+uint64_t draft_model_progress_counter(const struct draft_model *model);
 /* Longest sequence it drafts for. */
 uint32_t draft_model_context(const struct draft_model *model);
 const char *draft_model_name(const struct draft_model *model);

@@ -15,12 +15,13 @@ static struct executor_config config_of(const struct executor_config *target,
 {
     struct executor_config cfg = *target;
     cfg.tp = 1;
+    cfg.gpu_layers = UINT16_MAX; /* all of it where the model's head is */
     cfg.max_context_tokens = context_tokens;
     cfg.max_seqs =
         target->max_seqs < DRAFT_MODEL_MAX_SEQS ? target->max_seqs : DRAFT_MODEL_MAX_SEQS;
     cfg.n_score_rows = 0;
     cfg.packed_fds = NULL;
-    cfg.other_bytes = 0;
+    cfg.other_bytes = cfg.other_graph_bytes = 0;
     return cfg;
 }
 

@@ -12,8 +12,6 @@
 #include "engine/format/tokenizer.h"
 #include "engine/step.h"
 #include "engine/template/chat_template.h"
-#include "kernels/backend.h"
-#include "kernels/device.h"
 
 enum { LARGEST_CONCURRENT = 4096, LARGEST_QUEUE = 1 << 16, LARGEST_CONTEXT = 1 << 24 };
 enum { LARGEST_TARGET_MS = 60000 };
@@ -27,6 +25,8 @@ void engine_config_init(struct engine_config *cfg)
                 .tp = 1,
                 .kv_dtype = DTYPE_BF16,
                 .kv_block_size = 32,
+                .n_score_rows = ENGINE_SCORE_ROWS + ENGINE_DRAFT_ROWS,
+                .gpu_layers = EXECUTOR_GPU_LAYERS_AUTO,
             },
         .max_concurrent = 256,
         .max_queued = 512,
@@ -45,7 +45,7 @@ static int check_config(const struct engine_config *cfg, struct error *err)
     } ranges[] = {
         {"max_concurrent", cfg->max_concurrent, 1, LARGEST_CONCURRENT},
         {"max_queued", cfg->max_queued, 1, LARGEST_QUEUE},
-        {"max_batch_tokens", cfg->max_batch_tokens, 1, 1 << 16},
+        {"max_batch_tokens", cfg->max_batch_tokens, 2, 1 << 16},
         {"prefill_chunk_tokens", cfg->prefill_chunk_tokens, 1, 1 << 16},
         {"draft_tokens", cfg->draft_tokens, 0, ENGINE_MAX_DRAFT_TOKENS},
         {"max_input_tokens", cfg->max_input_tokens, 0, LARGEST_CONTEXT},
@@ -66,67 +66,6 @@ static int check_config(const struct engine_config *cfg, struct error *err)
 }
 
 /* --- opening --- */
-
-static void add_plan(struct executor_plan *sum, const struct executor_plan *draft)
-{
-    sum->weights_bytes += draft->weights_bytes;
-    sum->kv_bytes += draft->kv_bytes;
-    sum->workspace_bytes += draft->workspace_bytes;
-    sum->huge_page_bytes += draft->huge_page_bytes;
-    sum->draft_bytes = draft->weights_bytes;
-}
-
-int engine_plan(const struct engine_config *cfg, struct checkpoint *ckpt,
-                struct executor_plan *out_plan, struct error *err)
-{
-    struct executor_plan plan, draft;
-    int rc = executor_plan(ckpt, &cfg->executor, &plan, err);
-    if (!rc && cfg->draft_path) {
-        rc = draft_model_plan(cfg->draft_path, &cfg->executor, plan.context_tokens, &draft, err);
-        if (!rc)
-            add_plan(&plan, &draft);
-    }
-    if (!rc)
-        *out_plan = plan;
-    return rc;
-}
-
-/* KV tokens where none are asked for: full contexts for all that may run, at most half of the
- * memory that is free once the weights are loaded. */
-static int choose_kv_tokens(struct checkpoint *ckpt, struct engine_config *engine_cfg,
-                            struct error *err)
-{
-    struct executor_config *cfg = &engine_cfg->executor;
-    struct executor_plan plan;
-    struct device_memory memory;
-    struct device *device;
-    cfg->kv_tokens = cfg->kv_block_size;
-    int rc = engine_plan(engine_cfg, ckpt, &plan, err);
-    if (rc)
-        return rc;
-    rc = backend_cpu()->open(0, &device, err);
-    if (rc)
-        return rc;
-    rc = backend_cpu()->memory(device, &memory, err);
-    backend_cpu()->close(device);
-    if (rc)
-        return rc;
-    uint64_t per_token = plan.kv_bytes / plan.kv_tokens;
-    uint64_t taken = plan.weights_bytes + plan.workspace_bytes;
-    uint64_t room = memory.free_bytes > taken ? (memory.free_bytes - taken) / 2 : 0;
-    uint64_t wanted = (uint64_t)cfg->max_seqs * plan.context_tokens;
-    uint64_t fits = per_token ? room / per_token : wanted;
-    cfg->kv_tokens = wanted < fits ? wanted : fits;
-    uint64_t most = UINT32_MAX / cfg->kv_block_size * (uint64_t)cfg->kv_block_size;
-    if (cfg->kv_tokens > most)
-        cfg->kv_tokens = most;
-    if (cfg->kv_tokens < cfg->kv_block_size)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED,
-                         "no memory for the KV pool: %llu bytes are free, the weights take %llu",
-                         (unsigned long long)memory.free_bytes,
-                         (unsigned long long)plan.weights_bytes);
-    return 0;
-}
 
 static int open_template(struct engine *e, struct error *err)
 {
@@ -154,7 +93,7 @@ static int open_draft_model(struct engine *e, const char *name, struct error *er
                               &e->draft_model, err);
     if (rc)
         return rc;
-    add_plan(&e->memory, draft_model_memory(e->draft_model));
+    engine_add_plan(&e->memory, draft_model_memory(e->draft_model));
     if (e->cfg.draft_always)
         draft_model_set_always(e->draft_model);
     if (!e->cfg.draft_tokens)
@@ -168,10 +107,13 @@ static int plan_draft_model(struct engine *e, struct checkpoint *ckpt, struct er
     int rc = engine_plan(&e->cfg, ckpt, &plan, err);
     if (!rc)
         rc = executor_plan(ckpt, &e->cfg.executor, &alone, err);
-    if (!rc)
-        e->cfg.executor.other_bytes = plan.weights_bytes - alone.weights_bytes + plan.kv_bytes -
-                                      alone.kv_bytes + plan.workspace_bytes - alone.workspace_bytes;
-    return rc;
+    if (rc)
+        return rc;
+    e->cfg.executor.other_bytes = plan.weights_bytes - alone.weights_bytes + plan.kv_bytes -
+                                  alone.kv_bytes + plan.workspace_bytes - alone.workspace_bytes;
+    e->cfg.executor.other_graph_bytes = plan.devices[plan.n_devices - 1].graph_bytes -
+                                        alone.devices[alone.n_devices - 1].graph_bytes;
+    return 0;
 }
 
 static int open_model(struct engine *e, struct error *err)
@@ -181,7 +123,6 @@ static int open_model(struct engine *e, struct error *err)
     uint8_t digest[SHA256_BYTES];
     cfg->max_rows = e->cfg.max_batch_tokens;
     cfg->max_seqs = e->cfg.max_concurrent;
-    cfg->n_score_rows = ENGINE_SCORE_ROWS + ENGINE_DRAFT_ROWS;
     int rc = checkpoint_open(e->cfg.model_path, &ckpt, err);
     if (rc)
         return rc;
@@ -190,8 +131,8 @@ static int open_model(struct engine *e, struct error *err)
     rc = tokenizer_open(ckpt, &e->tokenizer, err);
     if (!rc)
         rc = open_template(e, err);
-    if (!rc && !cfg->kv_tokens)
-        rc = choose_kv_tokens(ckpt, &e->cfg, err);
+    if (!rc)
+        rc = engine_choose_sizes(&e->cfg, ckpt, err);
     if (!rc && e->cfg.draft_path)
         rc = plan_draft_model(e, ckpt, err);
     if (!rc)
@@ -250,7 +191,8 @@ static int open_scheduler(struct engine *e, struct error *err)
                               ? SCHEDULER_TARGET_AUTO
                               : e->cfg.target_itl_ms * NS_PER_MS,
         .prefix_cache = e->cfg.prefix_cache,
-        .share_generated = true, /* the CPU backend: path P equals path D to the bit */
+        /* Path P equals path D to the bit on the CPU; on a GPU attention's orders differ. */
+        .share_generated = !engine_is_on_gpu(&e->cfg),
         .propose = e->draft_model ? draft_model_propose : NULL,
         .forget_block = e->draft_model ? draft_model_forget : NULL,
         .draft_ctx = e->draft_model,
@@ -263,10 +205,20 @@ static int open_scheduler(struct engine *e, struct error *err)
         return rc;
     uint32_t n_rows = limits.max_seqs + limits.n_score_rows;
     e->params = calloc(n_rows, sizeof(*e->params));
-    e->results = calloc(n_rows, sizeof(*e->results));
+    e->n_results = n_rows;
+    rc = executor_alloc_results(e->executor, n_rows, &e->results, err);
+    if (!rc)
+        rc = executor_alloc_results(e->executor, n_rows, &e->last_results, err);
+    if (rc)
+        return rc;
     e->turn = calloc(n_rows, sizeof(*e->turn));
     e->drawn = calloc(n_rows, sizeof(*e->drawn));
-    if (!e->params || !e->results || !e->turn || !e->drawn)
+    e->deferred = calloc(n_rows, sizeof(struct sequence *));
+    e->deferred_ended = calloc(n_rows, sizeof(struct sequence *));
+    e->deferred_result = calloc(n_rows, sizeof(*e->deferred_result));
+    e->defers = e->cfg.defer_text || executor_is_async(e->executor);
+    if (!e->params || !e->turn || !e->drawn || !e->deferred || !e->deferred_ended ||
+        !e->deferred_result)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for %u sequences",
                          limits.max_seqs);
     atomic_store(&e->admission.n_places, limits.max_seqs);
@@ -343,9 +295,15 @@ void engine_close(struct engine *e)
     step_batch_destroy(e->batch);
     admission_fini(&e->admission);
     free(e->params);
-    free(e->results);
+    if (e->executor) {
+        executor_free_results(e->executor, e->results, e->n_results);
+        executor_free_results(e->executor, e->last_results, e->n_results);
+    }
     free(e->turn);
     free(e->drawn);
+    free(e->deferred);
+    free(e->deferred_ended);
+    free(e->deferred_result);
     draft_model_close(e->draft_model);
     executor_close(e->executor);
     chat_template_destroy(e->chat_template);
@@ -412,6 +370,9 @@ static void publish_stats(struct engine *e)
 {
     struct shared_stats *shared = &e->shared_stats;
     uint64_t words[STATS_WORDS] = {0};
+    e->stats.graph_bytes = executor_graphs_taken(e->executor);
+    if (e->draft_model)
+        e->stats.graph_bytes += draft_model_graphs_taken(e->draft_model);
     memcpy(words, &e->stats, sizeof(e->stats));
     uint32_t sequence = atomic_load_explicit(&shared->sequence, memory_order_relaxed);
     atomic_store_explicit(&shared->sequence, sequence + 1, memory_order_relaxed);
@@ -421,14 +382,14 @@ static void publish_stats(struct engine *e)
     atomic_store_explicit(&shared->sequence, sequence + 2, memory_order_release);
 }
 
-struct waiting_list {
+struct request_list {
     struct admission *admission;
     uint32_t n;
 };
 
-static void list_waiting(void *ctx, const struct request *r, uint32_t n_tokens)
+static void list_request(void *ctx, const struct request *r, uint32_t n_tokens)
 {
-    struct waiting_list *list = ctx;
+    struct request_list *list = ctx;
     struct admission_entry entry = {.caller = r->caller_hash,
                                     .priority = r->priority,
                                     .n_tokens = n_tokens,
@@ -463,8 +424,9 @@ void stats_refresh(struct engine *e, uint32_t n_seen)
     atomic_store(&e->admission.n_used, s.n_used_slots);
     atomic_store(&e->admission.lowest, s.lowest_priority);
     atomic_store(&e->admission.n_lowest, s.n_lowest);
-    struct waiting_list list = {.admission = &e->admission};
-    scheduler_each_waiting(e->scheduler, list_waiting, &list);
+    atomic_store(&e->admission.n_several, s.n_several);
+    struct request_list list = {.admission = &e->admission};
+    scheduler_each(e->scheduler, list_request, &list);
     admission_set_n_waiting(&e->admission, list.n);
     publish_stats(e);
 }
@@ -490,4 +452,6 @@ void engine_get_stats(const struct engine *e, struct engine_stats *out_stats)
     out_stats->n_submitted = atomic_load_explicit(&e->n_submitted, memory_order_relaxed);
     out_stats->n_refused = atomic_load_explicit(&e->n_refused, memory_order_relaxed);
     out_stats->progress_counter = executor_progress_counter(e->executor);
+    if (e->draft_model)
+        out_stats->progress_counter += draft_model_progress_counter(e->draft_model);
 }

@@ -27,11 +27,10 @@ struct tokenizer;
 
 struct engine_config {
     const char *model_path;          /* checkpoint file */
-    struct executor_config executor; /* kv_tokens 0 = what max_concurrent full-context sequences
-                                        need, at most 1/2 of free memory */
+    struct executor_config executor; /* kv_tokens 0: engine_choose_sizes() */
     uint32_t max_concurrent;         /* sequences running at once (choices count), default 256 */
     uint32_t max_queued;             /* requests waiting, default 512 */
-    uint32_t max_batch_tokens;       /* rows per step, default 512 */
+    uint32_t max_batch_tokens;       /* rows per step, 2 and more, default 512 */
     uint32_t prefill_chunk_tokens;   /* longest prompt piece per step, default 256 */
     uint32_t target_itl_ms;          /* a step with prompts in it is to take no longer while others
                                         decode; 0: none; default ENGINE_TARGET_ITL_AUTO: 7/4 of a
@@ -44,8 +43,11 @@ struct engine_config {
                                         does not say; 0, the default: none, or 4 with a draft model */
     const char *draft_path;          /* checkpoint file of a draft model (draft_model.h): who drafts
                                         where a request does not say; NULL: prompt lookup does */
-    bool draft_always;              /* the draft model drafts also where it does not pay: to see how
-                                       often it is right */
+    bool draft_always; /* the draft model drafts also where it does not pay: to see how
+                          often it is right */
+    bool defer_text;   /* make the text of a step's tokens while the next step runs, and before that
+                          one's tokens are there what the step after it reads; always so where a
+                          device works by itself, of no use elsewhere but to test it */
     executor_progress_fn *progress; /* may be NULL */
     void *progress_ctx;
     const atomic_bool *cancel_load; /* may be NULL */
@@ -74,6 +76,15 @@ const struct executor_plan *engine_memory(const struct engine *engine);
  * cfg's executor has rows, sequences and KV tokens. */
 int engine_plan(const struct engine_config *cfg, struct checkpoint *ckpt,
                 struct executor_plan *out_plan, struct error *err);
+/* Sets what cfg's executor leaves open (kv_tokens 0; on a GPU: gpu_layers automatic) by the memory
+ * there is; rows and sequences are set. On a GPU the KV cache gets all that the budget leaves, up
+ * to full contexts for all; elsewhere at most half. RESOURCE_EXHAUSTED (DEVICE_MEMORY) where
+ * nothing is left for it. */
+int engine_choose_sizes(struct engine_config *cfg, struct checkpoint *ckpt, struct error *err);
+bool engine_is_on_gpu(const struct engine_config *cfg);
+/* The GPU's memory as it is now; false where there is none. Any thread. */
+bool engine_gpu_memory(const struct engine *engine, uint64_t *out_total_bytes,
+                       uint64_t *out_free_bytes);
 /* The draft model's file name, and the longest sequence that it drafts for; NULL and 0 without. */
 const char *engine_draft_name(const struct engine *engine, uint32_t *out_context_tokens);
 void engine_get_packed(const struct engine *engine, struct executor_packed *out_packed);
@@ -94,8 +105,9 @@ enum {
 
 enum finish_reason {
     FINISH_NONE,
-    FINISH_STOP,   /* end-of-sequence token, stop string or stop id */
-    FINISH_LENGTH, /* max_tokens or the context length */
+    FINISH_STOP,    /* end-of-sequence token, stop string or stop id */
+    FINISH_LENGTH,  /* max_tokens */
+    FINISH_CONTEXT, /* no more than the context (or max_total_tokens) leaves, which is less */
     FINISH_CANCELLED,
     FINISH_DEADLINE, /* expired in queue, prefill or decode: DEADLINE_EXCEEDED on the wire */
     FINISH_ERROR,    /* event carries the error */
@@ -295,7 +307,13 @@ struct engine_stats {
     uint64_t n_draft_found;        /* and those that it had from another sequence; */
     int64_t draft_ns;              /* time it took, which the steps' times hold too */
     int64_t prefill_ns, decode_ns; /* time of steps with and without prompt rows */
-    uint64_t progress_counter;     /* layers finished */
+    uint64_t n_ahead;              /* steps whose inputs were made while the one before ran */
+    /* Where a device works by itself: steps without prompt rows that followed another step at once,
+     * and the time from that one's tokens until they were queued: the device had nothing to do. */
+    uint64_t n_between;
+    int64_t between_ns;
+    uint64_t graph_bytes;      /* of a GPU that captured steps have taken by now */
+    uint64_t progress_counter; /* layers finished, also of the draft model */
     int64_t last_step_ns;
 };
 /* Any thread; never waits for the engine. */

@@ -7,6 +7,8 @@
 #include "engine/executor.h"
 #include "engine/request_output.h"
 #include "engine/step.h"
+#include "kernels/device_failpoint.h"
+#include "kernels/device_fault.h"
 
 /* --- the end of requests --- */
 
@@ -69,7 +71,7 @@ static void change_max_tokens(struct engine *e, struct request *r)
     uint32_t max_tokens = atomic_load(&r->new_max_tokens);
     /* A raise moves arrays that readers copy from. */
     pthread_mutex_lock(&e->events_lock);
-    bool ok = request_resize(r, max_tokens);
+    bool ok = request_resize(r, max_tokens, &e->limits);
     pthread_mutex_unlock(&e->events_lock);
     if (!ok) {
         end_request(e, r, FINISH_ERROR, STATUS_RESOURCE_EXHAUSTED, "no memory for max_tokens");
@@ -156,15 +158,16 @@ static void fail_engine(struct engine *e, const struct error *why)
     struct request *r;
     e->failure = *why;
     e->failure.status = STATUS_UNAVAILABLE;
-    error_prefix(&e->failure, "the device failed");
+    error_prefix(&e->failure,
+                 device_fault_of_error(&e->failure) ? "the device failed" : "the engine failed");
     atomic_store(&e->failed, true);
     while ((r = scheduler_any(e->scheduler)))
         end_request(e, r, FINISH_ERROR, e->failure.status, e->failure.message);
 }
 
-/* Draws the n samples of e->turn, which ascend: neighbours together. */
-static int draw_turn(struct engine *e, const struct scheduler_plan *plan, uint32_t n,
-                     struct error *err)
+/* Queues the draw of the n samples of e->turn, which ascend: neighbours together. */
+static int queue_turn(struct engine *e, const struct scheduler_plan *plan, uint32_t n,
+                      struct error *err)
 {
     int rc = 0;
     for (uint32_t k = 0; k < n; k++) {
@@ -178,24 +181,32 @@ static int draw_turn(struct engine *e, const struct scheduler_plan *plan, uint32
         uint32_t i = e->turn[k];
         for (end = k + 1; end < n && e->turn[end] == i + (end - k);)
             end++;
-        rc = executor_sample(e->executor, i, end - k, &e->params[i], &e->results[i], err);
+        rc = executor_queue_sample(e->executor, i, end - k, &e->params[i], &e->results[i], err);
     }
     return rc;
 }
 
-/* First all rows but the drafted ones, then turn by turn those whose draft turned out right: each
- * is drawn from with its sequence as it is, as if it had been the only row. */
-static int draw(struct engine *e, const struct scheduler_plan *plan, struct error *err)
+/* Queues the draw of all rows but the drafted ones. */
+static int begin_draw(struct engine *e, const struct scheduler_plan *plan, struct error *err)
 {
-    uint32_t n = plan->n_samples - plan->n_drafted;
-    int rc = 0;
     for (uint32_t i = 0; i < plan->n_samples; i++) {
         e->turn[i] = i;
         e->drawn[i] = false;
     }
+    return queue_turn(e, plan, plan->n_samples - plan->n_drafted, err);
+}
+
+/* Takes them, and then turn by turn those whose draft turned out right: each is drawn from with its
+ * sequence as it is, as if it had been the only row. */
+static int end_draw(struct engine *e, const struct scheduler_plan *plan, struct error *err)
+{
+    uint32_t n = plan->n_samples - plan->n_drafted;
+    int rc = 0;
+    e->drawn_ns = clock_now_ns(); /* a step without samples was waited for */
     while (n && !rc) {
         uint32_t n_next = 0;
-        rc = draw_turn(e, plan, n, err);
+        rc = executor_wait(e->executor, err);
+        e->drawn_ns = clock_now_ns();
         for (uint32_t k = 0; k < n && !rc; k++) {
             uint32_t i = e->turn[k], next = scheduler_take(e->scheduler, i, &e->results[i]);
             e->drawn[i] = true;
@@ -203,18 +214,58 @@ static int draw(struct engine *e, const struct scheduler_plan *plan, struct erro
                 e->turn[n_next++] = next;
         }
         n = n_next;
+        if (n && !rc)
+            rc = queue_turn(e, plan, n, err);
     }
     return rc;
 }
 
-static int execute(struct engine *e, const struct scheduler_plan *plan, struct error *err)
+static void take_deferred(struct engine *e, bool in_flight);
+static void publish(struct engine *e, uint32_t n_new, bool wait);
+
+/* The step is queued. */
+static void count_queued(struct engine *e, const struct scheduler_plan *plan)
+{
+    e->stats.n_ahead += e->batch->is_ahead;
+    if (!e->drawn_ns || plan->n_prefill_rows || !executor_is_async(e->executor))
+        return;
+    e->stats.n_between++;
+    e->stats.between_ns += clock_now_ns() - e->drawn_ns;
+}
+
+static int begin_step(struct engine *e, const struct scheduler_plan *plan, struct error *err)
 {
     int rc = e->draft_model ? draft_model_health(e->draft_model, err) : 0;
     for (uint32_t i = 0; i < plan->n_copies && !rc; i++)
         rc = executor_copy_block(e->executor, plan->copies[i].from, plan->copies[i].to, err);
     if (!rc)
         rc = executor_step(e->executor, e->batch, err);
-    return rc ? rc : draw(e, plan, err);
+    count_queued(e, plan);
+    if (!rc)
+        rc = device_failpoint(err);
+    return rc ? rc : begin_draw(e, plan, err);
+}
+
+/* What the next step reads, into the batch of this one, which nobody reads any more. Where text has
+ * shown that a choice ends with this step, it is another one. */
+static int step_ahead(struct engine *e, struct error *err)
+{
+    if (!e->defers || e->n_deferred_ended || !scheduler_schedule_ahead(e->scheduler, e->batch))
+        return 0;
+    return executor_step_ahead(e->executor, e->batch, err);
+}
+
+static int execute(struct engine *e, const struct scheduler_plan *plan, struct error *err)
+{
+    int rc = begin_step(e, plan, err);
+    if (e->n_deferred) { /* while the device works */
+        take_deferred(e, true);
+        if (!e->n_deferred_ended)
+            publish(e, 0, false);
+    }
+    if (!rc)
+        rc = step_ahead(e, err);
+    return rc ? rc : end_draw(e, plan, err);
 }
 
 static const char *sample_failure(int status)
@@ -249,6 +300,23 @@ static void take_score(struct engine *e, struct sequence *seq, uint32_t i,
     events_mark(e, r);
 }
 
+static void close_choice(struct engine *e, struct sequence *seq)
+{
+    seq->n_ids = seq->output->n_taken;
+    end_choice(e, seq);
+}
+
+static void take_text(struct engine *e, struct sequence *seq, const struct sample_result *result,
+                      int64_t now_ns)
+{
+    if (!seq->request->first_token_ns)
+        seq->request->first_token_ns = now_ns;
+    if (seq->logprobs)
+        keep_logprob(&seq->logprobs[seq->output->n_taken], result);
+    request_output_take(seq);
+    e->stats.n_generated_tokens++;
+}
+
 /* Of a choice's tokens in this step the next one. Those behind one that ends it never were. */
 static void take_result(struct engine *e, struct sequence *seq, const struct sample_result *result,
                         int64_t now_ns)
@@ -256,21 +324,66 @@ static void take_result(struct engine *e, struct sequence *seq, const struct sam
     struct request *r = seq->request;
     if (r->state == REQUEST_ENDED || seq->output->reason != FINISH_NONE)
         return;
-    if (result->status) {
+    if (result->status)
         request_output_end(seq, FINISH_ERROR, result->status, sample_failure(result->status));
-    } else {
-        if (!r->first_token_ns)
-            r->first_token_ns = now_ns;
-        if (seq->logprobs)
-            keep_logprob(&seq->logprobs[seq->output->n_taken], result);
-        request_output_take(seq);
-        e->stats.n_generated_tokens++;
-    }
+    else
+        take_text(e, seq, result, now_ns);
     events_mark(e, r);
-    if (seq->output->reason == FINISH_NONE)
-        return;
-    seq->n_ids = seq->output->n_taken;
-    end_choice(e, seq);
+    if (seq->output->reason != FINISH_NONE)
+        close_choice(e, seq);
+}
+
+/* Makes the text of what was deferred. Where a step is in flight, who ends by it stays in the
+ * scheduler until that is over, and what it draws for them is dropped. */
+static void take_deferred(struct engine *e, bool in_flight)
+{
+    uint32_t n = e->n_deferred;
+    e->n_deferred = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        struct sequence *seq = e->deferred[i];
+        struct request *r = seq->request;
+        const struct sample_result *result = &e->last_results[e->deferred_result[i]];
+        if (!in_flight || r->state == REQUEST_ENDED || seq->output->reason != FINISH_NONE) {
+            take_result(e, seq, result, e->deferred_ns); /* nothing, for who has ended */
+            request_release(r);
+            continue;
+        }
+        take_text(e, seq, result, e->deferred_ns);
+        if (seq->output->reason == FINISH_NONE) {
+            events_mark(e, r);
+            request_release(r);
+        } else { /* keeps its reference */
+            e->deferred_ended[e->n_deferred_ended++] = seq;
+        }
+    }
+}
+
+/* No step is in flight any more. */
+static void end_deferred(struct engine *e)
+{
+    for (uint32_t i = 0; i < e->n_deferred_ended; i++) {
+        struct sequence *seq = e->deferred_ended[i];
+        struct request *r = seq->request;
+        events_mark(e, r);
+        if (r->state != REQUEST_ENDED)
+            close_choice(e, seq);
+        request_release(r);
+    }
+    e->n_deferred_ended = 0;
+}
+
+/* Whether sample i is a token whose text can be made later. */
+static bool defer(struct engine *e, const struct scheduler_plan *plan, uint32_t i)
+{
+    struct sequence *seq = plan->samples[i];
+    if (!e->defers || plan->n_drafted || plan->scored[i] || !e->drawn[i] || e->results[i].status ||
+        seq->request->state == REQUEST_ENDED || seq->output->reason != FINISH_NONE ||
+        request_output_may_end(seq))
+        return false;
+    request_retain(seq->request);
+    e->deferred[e->n_deferred] = seq;
+    e->deferred_result[e->n_deferred++] = i;
+    return true;
 }
 
 /* A drafted row, and whether it brings a token. */
@@ -289,6 +402,7 @@ static void count_draft(struct engine *e, const struct scheduler_plan *plan, uin
 static void count_step(struct engine *e, const struct scheduler_plan *plan, int64_t ns)
 {
     struct engine_stats *s = &e->stats;
+    uint32_t n_rows = plan->n_decode_rows + plan->n_drafted + plan->n_prefill_rows;
     s->n_steps++;
     s->n_decode_steps += plan->n_decode_rows > 0;
     s->n_decode_rows += plan->n_decode_rows;
@@ -297,9 +411,9 @@ static void count_step(struct engine *e, const struct scheduler_plan *plan, int6
     s->last_step_ns = ns;
     s->draft_ns += plan->draft_ns;
     *(plan->n_prefill_rows ? &s->prefill_ns : &s->decode_ns) += ns;
-    admission_saw_step(&e->admission, e->batch->n_rows, plan->n_prefill_rows, ns);
+    admission_saw_step(&e->admission, n_rows, plan->n_prefill_rows, ns);
     if (!plan->n_prefill_rows) {
-        step_cost_saw(&e->step_cost, e->batch->n_rows, ns - plan->draft_ns);
+        step_cost_saw(&e->step_cost, n_rows, ns - plan->draft_ns);
         scheduler_set_row_cost(e->scheduler, step_cost_base_rows(&e->step_cost));
     }
 }
@@ -315,14 +429,29 @@ static void take_sample(struct engine *e, const struct scheduler_plan *plan, uin
         take_result(e, plan->samples[i], &e->results[i], now_ns);
 }
 
+/* Texts that are deferred are made of results that stay. */
+static void take_samples(struct engine *e, const struct scheduler_plan *plan, int64_t now_ns)
+{
+    struct sample_result *results = e->results;
+    e->deferred_ns = now_ns;
+    for (uint32_t i = 0; i < plan->n_samples; i++)
+        if (!defer(e, plan, i))
+            take_sample(e, plan, i, now_ns);
+    e->results = e->last_results;
+    e->last_results = results;
+}
+
 /* False where nothing could run. */
 static bool run_step(struct engine *e)
 {
     struct scheduler_plan plan;
     struct error err;
     int64_t begin = clock_now_ns();
-    if (!scheduler_schedule(e->scheduler, e->batch, begin, &plan))
-        return false;
+    if (!scheduler_schedule(e->scheduler, e->batch, begin, &plan)) {
+        bool had = e->n_deferred > 0;
+        take_deferred(e, false);
+        return had;
+    }
     for (uint32_t i = 0; i < plan.n_started; i++)
         events_mark(e, plan.started[i]);
     for (uint32_t i = 0; i < plan.n_begun; i++) {
@@ -331,15 +460,14 @@ static bool run_step(struct engine *e)
             admission_saw_start(&e->admission, r->caller_hash, r->n_cached_tokens);
     }
     int rc = execute(e, &plan, &err);
+    scheduler_commit(e->scheduler);
+    end_deferred(e);
     if (rc) {
-        scheduler_commit(e->scheduler);
         fail_engine(e, &err);
         return true;
     }
-    scheduler_commit(e->scheduler);
     int64_t end = clock_now_ns();
-    for (uint32_t i = 0; i < plan.n_samples; i++)
-        take_sample(e, &plan, i, end);
+    take_samples(e, &plan, end);
     scheduler_saw_step(e->scheduler, end - begin - plan.draft_ns);
     count_step(e, &plan, end - begin);
     return true;
@@ -374,6 +502,7 @@ static void wait_for_work(struct engine *e)
 static void abandon_all(struct engine *e)
 {
     struct request *r;
+    take_deferred(e, false);
     drain_inbox(e);
     while ((r = scheduler_any(e->scheduler)))
         end_request(e, r, FINISH_CANCELLED, STATUS_CANCELLED, "the engine closes");
@@ -396,14 +525,26 @@ void *engine_loop_run(void *arg)
     pthread_setname_np(pthread_self(), "sluice-engine");
     executor_enter(e->executor, &why); /* a CPU that has gone since: it runs wherever it can */
     while (!atomic_load(&e->closing)) {
-        uint32_t n_new = drain_inbox(e);
-        end_expired(e);
-        if (n_new || e->dirty) /* who cancelled, or had no time left, does not wait for a step */
+        /* Who asks for something asks it of what there is: as long as text is still to be made,
+         * nothing is taken from the inbox and nobody ends. */
+        if (e->n_deferred &&
+            (atomic_load(&e->inbox) || scheduler_next_deadline(e->scheduler) <= clock_now_ns()))
+            take_deferred(e, false);
+        uint32_t n_new = 0;
+        if (!e->n_deferred) {
+            n_new = drain_inbox(e);
+            end_expired(e);
+        }
+        if (!e->n_deferred &&
+            (n_new || e->dirty)) /* who cancelled, or had no time left, does not wait for a step */
             publish(e, n_new, false);
         bool ran = run_step(e);
-        publish(e, 0, !ran);
-        if (!ran)
+        if (!e->n_deferred) /* else with the text, while the next step runs */
+            publish(e, 0, !ran);
+        if (!ran) {
             wait_for_work(e);
+            e->drawn_ns = 0;
+        }
     }
     abandon_all(e);
     return NULL;

@@ -58,9 +58,19 @@ struct engine {
     struct scheduler *scheduler;
     struct step_batch *batch;
     struct sample_params *params;  /* [max_concurrent + ENGINE_SCORE_ROWS + ENGINE_DRAFT_ROWS] */
-    struct sample_result *results; /* as many */
-    uint32_t *turn;                /* as many: samples drawn together */
-    bool *drawn;                   /* as many: of a plan's samples */
+    struct sample_result *results; /* as many, of the step under way, */
+    struct sample_result *last_results; /* and of the one before */
+    uint32_t n_results;
+    uint32_t *turn; /* as many: samples drawn together */
+    bool *drawn;    /* as many: of a plan's samples */
+    /* Tokens of the last step whose text is still to be made, where a step runs by itself: that is
+     * done while the next one does. Ended in the meantime: in text that was made so. */
+    bool defers;
+    struct sequence **deferred, **deferred_ended; /* as many as results */
+    uint32_t *deferred_result;                    /* as many: which result */
+    uint32_t n_deferred, n_deferred_ended;
+    int64_t deferred_ns; /* when they were drawn */
+    int64_t drawn_ns;    /* when the last step's were; 0: the loop has slept since */
     struct step_cost step_cost;
     struct request *dirty; /* with news to publish */
     struct engine_stats stats;
@@ -95,6 +105,9 @@ struct engine {
 void *engine_loop_run(void *engine);
 /* Puts a request with `bits` into the inbox and wakes the loop. */
 void engine_post(struct engine *engine, struct request *request, unsigned bits);
+
+/* engine_size.c: `draft` has the draft model's figures, which lie on the device of the head. */
+void engine_add_plan(struct executor_plan *sum, const struct executor_plan *draft);
 
 /* engine_events.c, engine thread: notes that a request has news; publishes all noted (where `wait`
  * is false: unless a reader holds the lock); tells whether anything was published. */

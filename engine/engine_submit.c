@@ -91,10 +91,15 @@ static int take_place(struct engine *e, struct error *err)
         if (waiting / ENGINE_INCOMING + (uint32_t)waiting < e->cfg.max_queued)
             return 0;
         atomic_fetch_sub(&e->waiting, ENGINE_INCOMING);
+        error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                  "the queue is full: %u requests wait (max_queued)", e->cfg.max_queued);
+    } else {
+        error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                  "%u requests run, wait or have ends that are not read yet (max_queued + "
+                  "max_concurrent)",
+                  most);
     }
     atomic_fetch_sub(&e->n_live, 1);
-    error_set(err, STATUS_RESOURCE_EXHAUSTED, "the queue is full: %u requests wait",
-              e->cfg.max_queued);
     err->retry_after_ms = admission_retry_ms(&e->admission);
     return refuse(e, err, "QUEUE_FULL");
 }
@@ -269,9 +274,9 @@ int engine_update(struct engine *e, uint64_t id, const struct engine_update *upd
         bits |= CONTROL_STOPS;
     }
     if (update->max_tokens != -1) {
-        int64_t room = request_room(r->n_prompt, &e->limits);
-        int64_t most = update->max_tokens < room ? update->max_tokens : room;
-        atomic_store(&r->new_max_tokens, (uint32_t)most);
+        uint32_t asked =
+            update->max_tokens < UINT32_MAX ? (uint32_t)update->max_tokens : UINT32_MAX;
+        atomic_store(&r->new_max_tokens, asked);
         bits |= CONTROL_MAX_TOKENS;
     }
     if (update->set_priority) {

@@ -21,8 +21,9 @@ struct kv_cache {
     struct block *blocks; /* [n_blocks + N_LISTS], the last are the lists' heads */
     uint32_t *unused;     /* stack */
     uint32_t n_unused, n_kept_free, n_proven;
-    uint32_t *tables; /* [n_slots][max_blocks_per_seq] */
-    uint32_t *lens;   /* [n_slots] */
+    uint32_t *tables;   /* [n_slots][max_blocks_per_seq] */
+    uint32_t *lens;     /* [n_slots] */
+    uint32_t *versions; /* [n_slots] */
 };
 
 int kv_cache_create(const struct kv_cache_config *cfg, struct kv_cache **out_cache,
@@ -41,7 +42,8 @@ int kv_cache_create(const struct kv_cache_config *cfg, struct kv_cache **out_cac
     cache->unused = calloc(cfg->n_blocks, sizeof(*cache->unused));
     cache->tables = calloc(cfg->n_slots, (size_t)cfg->max_blocks_per_seq * sizeof(*cache->tables));
     cache->lens = calloc(cfg->n_slots, sizeof(*cache->lens));
-    if (!cache->blocks || !cache->unused || !cache->tables || !cache->lens)
+    cache->versions = calloc(cfg->n_slots, sizeof(*cache->versions));
+    if (!cache->blocks || !cache->unused || !cache->tables || !cache->lens || !cache->versions)
         goto no_memory;
     for (uint32_t i = cfg->n_blocks; i < cfg->n_blocks + N_LISTS; i++)
         cache->blocks[i].prev = cache->blocks[i].next = i;
@@ -64,6 +66,7 @@ void kv_cache_destroy(struct kv_cache *cache)
     free(cache->unused);
     free(cache->tables);
     free(cache->lens);
+    free(cache->versions);
     free(cache);
 }
 
@@ -101,6 +104,11 @@ const uint32_t *kv_cache_table(const struct kv_cache *cache, uint32_t slot)
 uint32_t kv_cache_table_len(const struct kv_cache *cache, uint32_t slot)
 {
     return cache->lens[slot];
+}
+
+uint32_t kv_cache_table_version(const struct kv_cache *cache, uint32_t slot)
+{
+    return cache->versions[slot];
 }
 
 /* --- the lists: head.next is the least recently used --- */
@@ -168,6 +176,19 @@ static uint32_t take_block(struct kv_cache *cache)
     }
     cache->blocks[i].n_refs = 1;
     return i;
+}
+
+uint32_t kv_cache_peek(const struct kv_cache *cache, struct kv_peek *peek)
+{
+    uint32_t new = cache->cfg.n_blocks + LIST_NEW, proven = cache->cfg.n_blocks + LIST_PROVEN;
+    if (peek->n_unused < cache->n_unused)
+        return cache->unused[cache->n_unused - ++peek->n_unused];
+    uint32_t next = cache->blocks[peek->block == KV_BLOCK_NONE ? new : peek->block].next;
+    next = next == new ? cache->blocks[proven].next : next;
+    if (next == proven)
+        return KV_BLOCK_NONE;
+    peek->block = next;
+    return next;
 }
 
 static void hold_block(struct kv_cache *cache, uint32_t i)
@@ -246,6 +267,7 @@ bool kv_cache_make_writable(struct kv_cache *cache, uint32_t slot, uint32_t i, u
         return false;
     drop_block(cache, from);
     *entry = to;
+    cache->versions[slot]++;
     *out_from = from;
     *out_to = to;
     return true;
@@ -254,6 +276,7 @@ bool kv_cache_make_writable(struct kv_cache *cache, uint32_t slot, uint32_t i, u
 void kv_cache_clear(struct kv_cache *cache, uint32_t slot)
 {
     const uint32_t *table = table_of(cache, slot);
+    cache->versions[slot]++;
     if (cache->lens[slot] && seeded_bug("I5_leaks_a_block"))
         cache->lens[slot]--;
     while (cache->lens[slot])
@@ -263,6 +286,7 @@ void kv_cache_clear(struct kv_cache *cache, uint32_t slot)
 void kv_cache_trim(struct kv_cache *cache, uint32_t slot, uint32_t n)
 {
     const uint32_t *table = table_of(cache, slot);
+    cache->versions[slot] += cache->lens[slot] > n;
     while (cache->lens[slot] > n)
         drop_block(cache, table[--cache->lens[slot]]);
 }
@@ -291,5 +315,6 @@ void kv_cache_replace(struct kv_cache *cache, uint32_t slot, uint32_t i, uint32_
     hold_block(cache, block);
     cache->blocks[block].proven = cache->blocks[block].kept;
     *entry = block;
+    cache->versions[slot]++;
     drop_block(cache, old);
 }

@@ -43,6 +43,19 @@ uint32_t kv_cache_n_refs(const struct kv_cache *cache, uint32_t block);
 /* The table of a slot: borrowed, changes with the calls below. */
 const uint32_t *kv_cache_table(const struct kv_cache *cache, uint32_t slot);
 uint32_t kv_cache_table_len(const struct kv_cache *cache, uint32_t slot);
+/* Another number whenever entries of the table have gone or have become others; those that were
+ * appended since do not change it. */
+uint32_t kv_cache_table_version(const struct kv_cache *cache, uint32_t slot);
+
+/* Where kv_cache_peek() stands; begin with KV_PEEK_FIRST. Good until anything is taken or let go.
+ */
+struct kv_peek {
+    uint32_t n_unused, block;
+};
+#define KV_PEEK_FIRST ((struct kv_peek){0, KV_BLOCK_NONE})
+/* The block that kv_cache_grow() would take next; with each further call the one after. Takes
+ * none. KV_BLOCK_NONE: there is no more. */
+uint32_t kv_cache_peek(const struct kv_cache *cache, struct kv_peek *peek);
 
 /* Appends a block of its own to the slot's table: an unused one, else the kept one that is to go
  * first. False, table unchanged, where there is none or the table is full. */

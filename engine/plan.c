@@ -1,6 +1,7 @@
 #include "engine/plan.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,6 +14,7 @@
 
 enum {
     WEIGHT_ALIGN = 64,
+    DEVICE_ALIGN = 256,
     MAX_BLOCK_SIZE = 128, /* one attention partition */
     MAX_STEP_ROWS = 1 << 16,
     MAX_STEP_SEQS = 1 << 14,
@@ -23,17 +25,32 @@ static bool is_power_of_two(uint32_t n)
     return n && (n & (n - 1)) == 0;
 }
 
+static int check_kv_dtype(enum dtype type, const struct op_table *ops, struct error *err)
+{
+    char names[128] = "";
+    size_t n = 0;
+    if ((unsigned)type < N_DTYPES && (ops->kv_dtypes >> type & 1) != 0)
+        return 0;
+    for (enum dtype t = 0; t < N_DTYPES && n < sizeof(names); t++)
+        if (ops->kv_dtypes >> t & 1)
+            n += (size_t)snprintf(names + n, sizeof(names) - n, "%s%s", n > 0 ? ", " : "",
+                                  dtype_name(t));
+    return error_field(err, "kv_dtype", "%s is not one of %s, which kernels '%s' take",
+                       dtype_name(type), names, ops->name);
+}
+
 int plan_steps(const struct model_shape *shape, const struct executor_config *cfg,
-               struct step_shape *out_steps, uint32_t *out_context_tokens, struct error *err)
+               const struct op_table *ops, struct step_shape *out_steps,
+               uint32_t *out_context_tokens, struct error *err)
 {
     uint32_t bs = cfg->kv_block_size;
     uint32_t context = cfg->max_context_tokens ? cfg->max_context_tokens : shape->context_tokens;
     if (!is_power_of_two(bs) || bs > MAX_BLOCK_SIZE)
         return error_field(err, "kv_block_size", "%u is not a power of two in 1..%d", bs,
                            MAX_BLOCK_SIZE);
-    if (kv_vector_bytes(cfg->kv_dtype, shape->head_dim) == 0)
-        return error_field(err, "kv_dtype", "%s is not one of F32, F16, BF16, I8",
-                           dtype_name(cfg->kv_dtype));
+    int rc = check_kv_dtype(cfg->kv_dtype, ops, err);
+    if (rc)
+        return rc;
     if (context > shape->context_tokens)
         return error_field(err, "max_context_tokens", "%u exceeds the model's %u", context,
                            shape->context_tokens);
@@ -137,16 +154,34 @@ static int describe(const struct rank_plan *plan, const struct model *model,
     } else {
         desc->role = WEIGHT_LINEAR_COLUMN;
     }
+    bool linear = desc->role == WEIGHT_LINEAR_COLUMN || desc->role == WEIGHT_LINEAR_ROW;
+    /* A tied embedding is looked up, too. */
+    if (linear && row->slot != ARCH_TOKEN_EMBD && !dtype_is_quantized(desc->source))
+        desc->store = plan->store;
     if (row->split == ARCH_SPLIT_ROW && (vector || row->slot == ARCH_TOKEN_EMBD))
         return bad_split(model, row, err);
     return 0;
 }
 
+/* Which stages need a tensor that is there once. */
+static bool is_of_stage(const struct rank_plan *plan, const struct model *model,
+                        enum arch_slot slot)
+{
+    bool first = rank_is_first(&plan->rank), last = rank_is_last(&plan->rank);
+    if (slot == ARCH_TOKEN_EMBD)
+        return first || (last && model->tied_output);
+    if (slot == ARCH_OUTPUT || slot == ARCH_OUTPUT_NORM || slot == ARCH_OUTPUT_NORM_BIAS)
+        return last;
+    return true;
+}
+
 static int add_place(struct rank_plan *plan, const struct model *model, const struct op_table *ops,
                      const struct arch_tensor *row, uint32_t layer, struct error *err)
 {
-    const struct checkpoint_tensor *tensor = model_tensor(model, row->slot, layer);
-    if (!tensor)
+    bool global = row->slot < ARCH_FIRST_LAYER_SLOT;
+    const struct checkpoint_tensor *tensor =
+        model_tensor(model, row->slot, global ? 0 : plan->split.layer_begin + layer);
+    if (!tensor || (global && !is_of_stage(plan, model, row->slot)))
         return 0;
     if (row->slot == ARCH_OUTPUT && model->tied_output && plan->rank.tp == 1)
         return 0; /* the decoder takes the embedding's pack */
@@ -162,7 +197,8 @@ static int add_place(struct rank_plan *plan, const struct model *model, const st
                             tensor->name);
     place->offset_bytes = plan->weights_bytes;
     place->n_bytes = n_bytes;
-    plan->weights_bytes += (n_bytes + WEIGHT_ALIGN - 1) / WEIGHT_ALIGN * WEIGHT_ALIGN;
+    uint64_t align = weight_is_on_device(ops) ? DEVICE_ALIGN : WEIGHT_ALIGN;
+    plan->weights_bytes += (n_bytes + align - 1) / align * align;
     plan->source_bytes += place->desc.role == WEIGHT_VECTOR
                               ? tensor->n_bytes
                               : place->desc.n_rows * tensor->row_bytes;
@@ -206,7 +242,9 @@ static int make_digest(struct rank_plan *plan, const struct model *model,
     sha256_update(hash, ops->name, strlen(ops->name) + 1);
     sha256_update(hash, ops->numerics, strlen(ops->numerics) + 1);
     sha256_update(hash, SLUICE_VERSION, sizeof(SLUICE_VERSION));
-    uint32_t where[] = {plan->rank.index, plan->rank.tp, plan->rank.stage, plan->rank.n_stages};
+    uint32_t where[] = {plan->rank.index,     plan->rank.tp,           plan->rank.stage,
+                        plan->rank.n_stages,  plan->split.layer_begin, plan->split.n_layers,
+                        (uint32_t)plan->store};
     sha256_update(hash, where, sizeof(where));
     for (uint32_t i = 0; i < plan->n_places; i++) {
         const struct weight_place *p = &plan->places[i];
@@ -218,13 +256,14 @@ static int make_digest(struct rank_plan *plan, const struct model *model,
 }
 
 int rank_plan_init(struct rank_plan *plan, const struct model *model, const struct op_table *ops,
-                   const struct rank *rank, const struct step_shape *steps, struct error *err)
+                   const struct rank *rank, enum weight_store store, const struct step_shape *steps,
+                   struct error *err)
 {
-    *plan = (struct rank_plan){.rank = *rank, .steps = *steps};
+    *plan = (struct rank_plan){.rank = *rank, .store = store, .steps = *steps};
     int rc = rank_split_init(&plan->split, rank, &model->shape, err);
     if (rc)
         return rc;
-    plan->header_bytes = LOADER_HEADER_BYTES;
+    plan->header_bytes = weight_is_on_device(ops) ? 0 : LOADER_HEADER_BYTES;
     plan->weights_bytes = plan->header_bytes;
     rc = place_weights(plan, model, ops, err);
     if (!rc)

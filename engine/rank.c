@@ -16,9 +16,12 @@ int rank_split_init(struct rank_split *split, const struct rank *rank,
                     const struct model_shape *shape, struct error *err)
 {
     uint32_t hd = shape->head_dim;
-    if (rank->n_stages != 1 || rank->stage != 0)
-        return error_set(err, STATUS_UNIMPLEMENTED, "pipeline stages: %u is not built (only 1)",
-                         rank->n_stages);
+    uint32_t n_layers = rank->n_layers ? rank->n_layers : shape->n_layers;
+    if (rank->stage >= rank->n_stages || rank->layer_begin > shape->n_layers ||
+        n_layers > shape->n_layers - rank->layer_begin)
+        return error_set(err, STATUS_INTERNAL, "stage %u of %u: layers %u..%u of %u", rank->stage,
+                         rank->n_stages, rank->layer_begin, rank->layer_begin + n_layers,
+                         shape->n_layers);
     int rc = split_dim(&split->heads, shape->n_heads * hd, hd, rank, "the heads", err);
     if (!rc)
         rc = split_dim(&split->ffn, shape->ffn_dim, 1, rank, "the MLP", err);
@@ -31,7 +34,7 @@ int rank_split_init(struct rank_split *split, const struct rank *rank,
     split->n_heads = segments_len(&split->heads) / hd;
     split->kv_begin = split->head_begin / per_kv;
     split->n_kv_heads = (split->head_begin + split->n_heads - 1) / per_kv - split->kv_begin + 1;
-    split->layer_begin = 0;
-    split->n_layers = shape->n_layers;
+    split->layer_begin = rank->layer_begin;
+    split->n_layers = n_layers;
     return 0;
 }

@@ -176,11 +176,12 @@ uint32_t request_room(uint32_t n_prompt, const struct request_limits *limits)
 }
 
 /* What a request may generate: its own limit, cut to what there is room for. */
-static uint32_t cut_max_tokens(const struct engine_request *req,
-                               const struct request_limits *limits)
+static void set_max_tokens(struct request *r, uint32_t max_tokens,
+                           const struct request_limits *limits)
 {
-    uint32_t room = request_room(req->n_prompt_ids, limits);
-    return req->stopping.max_tokens < room ? req->stopping.max_tokens : room;
+    uint32_t room = request_room(r->n_prompt, limits);
+    r->cut_to_context = max_tokens > room;
+    r->max_tokens = max_tokens < room ? max_tokens : room;
 }
 
 /* Drafted tokens of a choice in a step: the request's word, else the engine's. */
@@ -205,7 +206,7 @@ static void copy_plain(struct request *r, const struct engine_request *req,
     r->sampling.allowed_ids = NULL;
     r->sampling.bad_words = NULL;
     r->min_tokens = req->stopping.min_tokens;
-    r->max_tokens = cut_max_tokens(req, limits);
+    set_max_tokens(r, req->stopping.max_tokens, limits);
     r->max_draft_tokens = resolve_drafts(&req->speculate, limits);
     r->drafts_by_model =
         req->speculate.drafter == ENGINE_DRAFTER_MODEL ||
@@ -342,16 +343,14 @@ static bool resize_choice(struct sequence *seq, uint32_t max_ids)
     return true;
 }
 
-bool request_resize(struct request *r, uint32_t max_tokens)
+bool request_resize(struct request *r, uint32_t max_tokens, const struct request_limits *limits)
 {
-    if (max_tokens <= r->max_tokens) {
-        r->max_tokens = max_tokens; /* arrays may stay larger */
-        return true;
-    }
-    for (uint32_t i = 0; i < r->n_choices; i++)
-        if (r->choices[i].max_ids < max_tokens && !resize_choice(&r->choices[i], max_tokens))
+    uint32_t room = request_room(r->n_prompt, limits);
+    uint32_t n = max_tokens < room ? max_tokens : room;
+    for (uint32_t i = 0; i < r->n_choices; i++) /* arrays may stay larger */
+        if (r->choices[i].max_ids < n && !resize_choice(&r->choices[i], n))
             return false;
-    r->max_tokens = max_tokens;
+    set_max_tokens(r, max_tokens, limits);
     return true;
 }
 

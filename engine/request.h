@@ -118,6 +118,7 @@ struct request {
     uint32_t n_bad_words;
     uint32_t *bad_ids; /* theirs */
     uint32_t min_tokens, max_tokens;
+    bool cut_to_context;       /* max_tokens is what there is room for, and more was asked for */
     uint32_t max_draft_tokens; /* for one choice in a step; 0: none */
     bool drafts_by_model;
     uint32_t *stop_ids; /* end-of-sequence ids first, unless ignored; then the caller's */
@@ -142,8 +143,10 @@ struct request {
     enum request_state state;
     uint64_t arrival; /* order of arrival: the time, in ns */
     bool paused;
-    bool sent_back; /* it has given its places to another once */
-    bool yields;    /* marked, while it is found out who gives places to a waiting one */
+    bool sent_back;    /* it has given its places to another once */
+    uint32_t n_passed; /* others that started while it was next and had no room, */
+    uint32_t n_held;   /* and steps in which nobody did, for it */
+    bool yields;       /* marked, while it is found out who gives places to a waiting one */
     struct request *prev, *next;           /* all live requests */
     struct request *wait_prev, *wait_next; /* of its caller's queue */
     bool waits_lasting;                    /* counted there as one that decodes for a while */
@@ -158,7 +161,7 @@ struct request {
     atomic_uint control;     /* what the engine thread has been asked, enum in engine_loop.c */
     atomic_bool want_paused; /* with it: the values asked for */
     _Atomic int32_t new_priority;
-    _Atomic uint32_t new_max_tokens;
+    _Atomic uint32_t new_max_tokens;         /* not cut */
     _Atomic(struct stop_change *) new_stops; /* owned until taken */
     _Atomic(struct request *) inbox_next;
     /* engine thread */
@@ -212,9 +215,10 @@ void sequence_sample_params(const struct sequence *seq, struct sample_params *ou
 void sequence_score_params(const struct sequence *seq, uint32_t i,
                            struct sample_params *out_params);
 
-/* Makes room for max_tokens per choice (not below what each has). False, unchanged, without memory.
- * Moves arrays: the caller keeps readers out. */
-bool request_resize(struct request *request, uint32_t max_tokens);
+/* Sets max_tokens, cut to what there is room for, and makes room for as many per choice. False,
+ * unchanged, without memory. Moves arrays: the caller keeps readers out. */
+bool request_resize(struct request *request, uint32_t max_tokens,
+                    const struct request_limits *limits);
 
 /* Whether `id` ends a choice of this request, once stops are armed. */
 bool request_is_stop_id(const struct request *request, uint32_t id);

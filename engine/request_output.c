@@ -156,15 +156,19 @@ static void take_id(struct sequence *seq, uint32_t id)
         return;
     }
     push_id(seq, id, armed);
-    if (out->reason == FINISH_NONE && n >= r->max_tokens && n >= seq->n_replayed) {
-        flush(seq, armed);
-        request_output_end(seq, FINISH_LENGTH, 0, "");
-    }
+    if (out->reason == FINISH_NONE && n >= r->max_tokens && n >= seq->n_replayed)
+        request_output_finish_length(seq);
 }
 
 void request_output_take(struct sequence *seq)
 {
     take_id(seq, seq->ids[seq->output->n_taken]);
+}
+
+bool request_output_may_end(const struct sequence *seq)
+{
+    const struct request *r = seq->request;
+    return seq->n_ids >= r->max_tokens || request_is_stop_id(r, seq->ids[seq->n_ids - 1]);
 }
 
 void request_output_change_stops(struct sequence *seq, const struct stop_set *set,
@@ -184,7 +188,7 @@ void request_output_change_stops(struct sequence *seq, const struct stop_set *se
 void request_output_finish_length(struct sequence *seq)
 {
     flush(seq, seq->output->n_taken >= seq->request->min_tokens);
-    request_output_end(seq, FINISH_LENGTH, 0, "");
+    request_output_end(seq, seq->request->cut_to_context ? FINISH_CONTEXT : FINISH_LENGTH, 0, "");
 }
 
 static int replay(struct sequence *seq, const struct engine_resume *resume, struct error *err)
@@ -277,7 +281,8 @@ bool request_output_publish(struct sequence *seq)
                                "no memory for generated text");
         out->staged.n_bytes = 0;
     }
-    out->published.n_ids = seq->n_ids;
+    /* Ids whose text is still to be made are not told (engine_loop.c defers it). */
+    out->published.n_ids = out->reason != FINISH_NONE ? seq->n_ids : out->n_taken;
     out->published.n_released = out->n_released;
     out->published.reason = out->reason;
     return out->published.n_ids > out->published.n_ids_read ||

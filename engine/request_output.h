@@ -61,6 +61,8 @@ void request_output_destroy(struct request_output *out);
 /* Takes the sequence's next id that has not come through here: stages text, may set `reason`. A
  * failure (memory, an id the tokenizer does not know) becomes FINISH_ERROR. */
 void request_output_take(struct sequence *seq);
+/* Whether the sequence's last id may end it whatever its text is: a stop id or the length. */
+bool request_output_may_end(const struct sequence *seq);
 /* Ends the choice from outside; held text stays held. */
 void request_output_end(struct sequence *seq, enum finish_reason reason, int status,
                         const char *message);
@@ -68,7 +70,7 @@ void request_output_end(struct sequence *seq, enum finish_reason reason, int sta
  * taken where it is needed. May set `reason`. */
 void request_output_change_stops(struct sequence *seq, const struct stop_set *set,
                                  struct stop_matcher **matcher);
-/* Ends a choice whose max_tokens was lowered to what it has: releases all. */
+/* Ends a choice that has its max_tokens: releases all. */
 void request_output_finish_length(struct sequence *seq);
 
 /* Under the events lock: makes everything so far visible to readers. Without memory for the text

@@ -34,10 +34,13 @@ static bool allocate_arrays(struct scheduler *sched)
     sched->copies = calloc(n, sizeof(*sched->copies));
     sched->block_tokens = calloc(sched->cfg.block_size, sizeof(*sched->block_tokens));
     sched->jobs = calloc(sched->cfg.n_draft_seqs + 1, sizeof(*sched->jobs));
+    sched->ahead.slots = calloc(n, sizeof(*sched->ahead.slots));
+    sched->ahead.versions = calloc(n, sizeof(*sched->ahead.versions));
     sched->n_active_of = calloc(sched->cfg.max_requests, sizeof(*sched->n_active_of));
     if (!sched->running || !sched->samples || !sched->scored || !sched->scheduled ||
         !sched->order || !sched->started || !sched->begun || !sched->free_slots || !sched->copies ||
-        !sched->block_tokens || !sched->jobs || !sched->n_active_of)
+        !sched->block_tokens || !sched->jobs || !sched->ahead.slots || !sched->ahead.versions ||
+        !sched->n_active_of)
         return false;
     for (uint32_t i = 0; i < n; i++)
         sched->free_slots[i] = n - 1 - i;
@@ -108,6 +111,8 @@ void scheduler_destroy(struct scheduler *sched)
     free(sched->copies);
     free(sched->block_tokens);
     free(sched->jobs);
+    free(sched->ahead.slots);
+    free(sched->ahead.versions);
     free(sched);
 }
 
@@ -326,7 +331,7 @@ static bool waited_longer(const struct sequence *a, const struct sequence *b)
     return a->last_step != b->last_step ? a->last_step < b->last_step : runs_before(a, b);
 }
 
-/* Of a step's rows; none, where there is one alone. */
+/* Of a step's rows; none, where there is one alone (an engine has two and more). */
 static uint32_t rows_of_prompts(uint32_t max_rows)
 {
     uint32_t part = (max_rows + PROMPTS_PART - 1) / PROMPTS_PART;
@@ -350,7 +355,7 @@ static void schedule_decodes(struct scheduler *sched)
         if (sequence_decodes(seq) || (seq->n_ids > seq->n_replayed && !seq->n_computed))
             sched->plan.n_decode_ready++;
     }
-    if (n + part > most && (prompts || prompts_can_start(sched)))
+    if (n + part > most && (prompts || starts_possible(sched)))
         most -= part;
     if (n > most) {
         sort_sequences(sched->order, n, waited_longer);
@@ -377,12 +382,13 @@ bool scheduler_schedule(struct scheduler *sched, struct step_batch *batch, int64
     sched->n_scored = 0;
     sched->n_steps++;
     sched->shape = (struct step_shape){0};
-    sched->made_place = prompts_make_place(sched);
+    starts_make_place(sched, now_ns);
     schedule_decodes(sched);
     sched->shape.n_decode = batch->n_rows;
     prompts_schedule(sched, now_ns);
     sched->shape.n_prefill = sched->plan.n_prefill_rows;
     batch_want_drafts(sched);
+    ahead_close(sched);
     sched->plan.copies = sched->copies;
     sched->plan.samples = sched->samples;
     sched->plan.scored = sched->scored;
@@ -468,13 +474,23 @@ static uint32_t queued_tokens(const struct request *r)
     return n;
 }
 
-void scheduler_each_waiting(const struct scheduler *sched, scheduler_waiting_fn *fn, void *ctx)
+void scheduler_each(const struct scheduler *sched, scheduler_each_fn *fn, void *ctx)
 {
+    for (const struct request *r = sched->live; r; r = r->next)
+        if (r->state == REQUEST_ACTIVE || !r->paused)
+            fn(ctx, r, r->paused ? 0 : queued_tokens(r));
+}
+
+/* Of each caller's n requests n - 1. */
+static uint32_t count_several(const struct scheduler *sched)
+{
+    double sum = 0;
     for (const struct request *r = sched->live; r; r = r->next) {
-        uint32_t n = queued_tokens(r);
-        if (!r->paused && (n || r->state == REQUEST_WAITING))
-            fn(ctx, r, n);
+        uint32_t n = sched->n_active_of[r->i_caller];
+        if (r->state == REQUEST_ACTIVE)
+            sum += (double)(n - 1) / n;
     }
+    return (uint32_t)(sum + 0.5);
 }
 
 /* The lowest priority that may be sent back for a higher one, and its places. */
@@ -502,6 +518,7 @@ void scheduler_get_stats(const struct scheduler *sched, struct scheduler_stats *
         .n_running = sched->n_active,
         .n_paused = sched->n_paused,
         .n_ready = count_ready(sched),
+        .n_several = count_several(sched),
         .n_used_slots = sched->n_running,
         .n_blocks = kv_cache_n_blocks(sched->kv),
         .n_blocks_free = kv_cache_n_free(sched->kv),

@@ -10,14 +10,17 @@
  * those that single rows would have given; blocks of the others are let go.
  *
  * While sequences decode, a step takes as many tokens of prompts as keep it within the target time
- * (step_time.h learns what they cost), and a few in any case.
+ * (step_time.h learns what they cost), and SCHEDULER_LEAST_PREFILL_ROWS in any case (fewer where
+ * the step has fewer than four times as many).
  *
  * Prompts are served by priority; within one, the caller that has had least comes first
  * (fair_share.h), and a caller with nothing running takes the place of one of several requests
- * of another, a higher priority that of a lower one, of each once. But in every
+ * of another, a higher priority that of lower ones, of each once. But in every
  * SCHEDULER_AGE_TURN-th step with prompts it is the turn of the request that has waited longest:
  * once of its priority, once of itself, so that none waits for ever, neither for higher priorities
- * nor for callers that have had less.
+ * nor for callers that have had less. Who is next and finds no room (a request of several choices
+ * needs as many places at once) is passed over by those that do, until SCHEDULER_MOST_PASSED have
+ * started: then places that come free are kept for it, for SCHEDULER_HOLD_STEPS at most.
  *
  * It always gets on: where nothing else can run, the first that is not paused, by priority and
  * arrival, takes the blocks of all others, and a single sequence always fits (checked at submit).
@@ -43,7 +46,9 @@ struct step_batch;
 
 enum {
     SCHEDULER_AGE_TURN = 16,
-    SCHEDULER_LEAST_PREFILL_ROWS = 8, /* of a step, where a prompt waits */
+    SCHEDULER_LEAST_PREFILL_ROWS = 8, /* of a step, where a prompt waits and there is room */
+    SCHEDULER_MOST_PASSED = 64,       /* that start while one that is next has no room; then */
+    SCHEDULER_HOLD_STEPS = 128,       /* nobody does for so many steps at most */
     SCHEDULER_LASTING_TOKENS = 32,    /* who generates fewer does not set the pace of others */
 };
 
@@ -101,6 +106,7 @@ struct scheduler_stats {
     int32_t lowest_priority; /* of those that run and may be sent back for a higher one; INT32_MAX:
                                 none may */
     uint32_t n_lowest;       /* places of those of this priority */
+    uint32_t n_several;      /* requests that callers with several running have beyond one */
     uint32_t n_used_slots;   /* sequences that run */
     uint32_t n_blocks, n_blocks_free, n_blocks_cached; /* free includes cached */
     uint64_t queued_tokens; /* prompt tokens that wait for prefill, queued or running */
@@ -140,16 +146,24 @@ uint32_t scheduler_take(struct scheduler *sched, uint32_t i, const struct sample
 /* The step is done. Ending sequences and taking scores is up to the caller. */
 void scheduler_commit(struct scheduler *sched);
 
+/* Between schedule and commit: writes the step that comes next into `batch`, all but the token ids
+ * (0), as it is if every sequence of the step under way goes on by the token that is drawn for it,
+ * but those that have all of theirs then, and if nothing else happens. It only looks ahead: the
+ * scheduler stays as it is, and no block is taken. If the next scheduler_schedule() is given this
+ * batch and comes to the same step, it sets batch->is_ahead and writes ids alone. False where
+ * another kind of step is likely, `batch` then holds nothing. */
+bool scheduler_schedule_ahead(struct scheduler *sched, struct step_batch *batch);
+
 /* A step costs as much as base_rows rows would, and each row besides (step_cost.h). */
 void scheduler_set_row_cost(struct scheduler *sched, float base_rows);
 
 /* How long the step took that was committed last, all of it but draft_ns. */
 void scheduler_saw_step(struct scheduler *sched, int64_t step_ns);
 
-/* Each live request that waits for a place or for its prompt, and the tokens of that which are
- * still to be computed. */
-typedef void scheduler_waiting_fn(void *ctx, const struct request *request, uint32_t n_tokens);
-void scheduler_each_waiting(const struct scheduler *sched, scheduler_waiting_fn *fn, void *ctx);
+/* Each request that has a place, or waits for one and is not paused, and the tokens of its prompt
+ * that are still to be computed (0 of paused ones). */
+typedef void scheduler_each_fn(void *ctx, const struct request *request, uint32_t n_tokens);
+void scheduler_each(const struct scheduler *sched, scheduler_each_fn *fn, void *ctx);
 
 void scheduler_get_stats(const struct scheduler *sched, struct scheduler_stats *out_stats);
 /* Tokens of work lost if the sequence were preempted now. */

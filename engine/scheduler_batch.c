@@ -66,8 +66,9 @@ void batch_emit(struct scheduler *sched, struct sequence *seq, uint32_t n)
     const uint32_t *table = kv_cache_table(sched->kv, seq->slot);
     uint32_t bs = sched->cfg.block_size, s = b->n_seqs++;
     b->seq_start[s] = b->n_rows;
-    memcpy(b->block_tables + (size_t)s * b->limits.max_blocks_per_seq, table,
-           kv_cache_table_len(sched->kv, seq->slot) * sizeof(*table));
+    if (n + seq->n_drafts > 1 || !ahead_has_row(sched, seq))
+        memcpy(b->block_tables + (size_t)s * b->limits.max_blocks_per_seq, table,
+               kv_cache_table_len(sched->kv, seq->slot) * sizeof(*table));
     for (uint32_t i = 0; i < n + seq->n_drafts; i++) {
         uint32_t at = seq->n_computed + i, row = b->n_rows++;
         b->token_ids[row] = token_at(seq, at);

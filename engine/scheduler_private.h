@@ -11,6 +11,13 @@
 #include "engine/step.h"
 #include "engine/step_time.h"
 
+/* The step that is expected to come next. */
+struct scheduler_ahead {
+    struct step_batch *batch; /* where it stands; NULL: none is expected, or another one came */
+    uint32_t n_seqs;
+    uint32_t *slots, *versions; /* [max_seqs] whose block table a row's is, and as of when */
+};
+
 struct scheduler {
     struct scheduler_config cfg;
     struct kv_cache *kv;
@@ -46,11 +53,13 @@ struct scheduler {
     struct sequence **order;     /* [max_seqs] scratch */
     struct request **started;    /* [max_seqs] */
     struct sequence **begun;     /* [max_seqs] */
-    bool made_place;             /* others were sent back for who is next */
     uint32_t n_scheduled, n_scored;
+    struct request *passed; /* who is next and has no room: whoever starts passes it over */
+    bool holds;             /* nobody starts: it has been passed over often */
     uint32_t *block_tokens; /* [block_size] scratch */
     struct draft_job *jobs; /* [n_draft_seqs] of the draft model */
-    float base_rows;        /* what a step costs besides its rows, in rows */
+    struct scheduler_ahead ahead;
+    float base_rows; /* what a step costs besides its rows, in rows */
 
     uint64_t n_preemptions, n_prefix_hit_tokens, n_prefix_query_tokens;
 };
@@ -85,13 +94,16 @@ void batch_charge(struct scheduler *sched, struct sequence *seq, uint32_t begin,
 /* Of the sequence's next n rows as many as may be scored in this step. */
 uint32_t batch_cut_to_scores(const struct scheduler *sched, const struct sequence *seq, uint32_t n);
 
+/* --- scheduler_ahead.c --- */
+
+/* Whether the sequence's one row is the batch's next as it was expected, its block table too. Where
+ * it is not, nothing that comes behind it is. */
+bool ahead_has_row(struct scheduler *sched, const struct sequence *seq);
+/* The step is made: says in the batch whether it is the one expected. */
+void ahead_close(struct scheduler *sched);
+
 /* --- scheduler_prompts.c --- */
 
-/* Before anything is in the step: a caller that has nothing running gets a place, where another has
- * several; a higher priority one of a lower one. Whether anybody was sent back for it. */
-bool prompts_make_place(struct scheduler *sched);
-/* Whether the first of the queue has a place and blocks. */
-bool prompts_can_start(struct scheduler *sched);
 /* Pieces of prompts and replays, and new requests, while there is room in the step. */
 void prompts_schedule(struct scheduler *sched, int64_t now_ns);
 /* How long the step may take in which so much is computed besides prompts, and draft_ns went
@@ -100,6 +112,27 @@ int64_t prompts_limit_ns(const struct scheduler *sched, const struct step_shape 
                          int64_t draft_ns);
 /* The lowest counter of callers whose prompts of this priority or a higher one are under way. */
 uint64_t prompts_least(const struct scheduler *sched, int32_t priority);
+
+/* --- scheduler_starts.c --- */
+
+/* Before anything is in the step: a caller that has nothing running gets a place, where another has
+ * several; a higher priority one of a lower one. The first of the queue for whom that helps. */
+void starts_make_place(struct scheduler *sched, int64_t now_ns);
+/* Before the step's prompts: whether who is next (`oldest`, whose own turn it is, or NULL: by
+ * `turn`) has been passed over for so long that nobody starts in this step. */
+void starts_plan(struct scheduler *sched, struct request *oldest, const int32_t *turn);
+/* Who starts next: the first of the queue that has places and blocks, or NULL. */
+struct request *starts_next(struct scheduler *sched, const int32_t *turn);
+/* The same where nothing else runs: the first that has places, blocks are taken from others. */
+struct request *starts_alone(struct scheduler *sched);
+/* Whether anybody of the queue has room. */
+bool starts_possible(struct scheduler *sched);
+/* Takes a request that waits out of the queue: its sequences have places. */
+void starts_activate(struct scheduler *sched, struct request *request, int64_t now_ns);
+/* The same of a certain one that waits; false where it has no room. */
+bool starts_oldest(struct scheduler *sched, struct request *request, int64_t now_ns);
+/* Blocks that a prompt leaves free as it starts, for those that decode. */
+uint32_t starts_spare_blocks(const struct scheduler *sched);
 
 /* --- scheduler_blocks.c --- */
 

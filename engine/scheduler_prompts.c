@@ -75,17 +75,11 @@ static void count_begun(struct scheduler *sched, struct sequence *seq)
     sched->n_prefix_hit_tokens += seq->n_computed;
 }
 
-/* Blocks that a prompt leaves free as it starts, for those that decode. */
-static uint32_t spare_blocks(const struct scheduler *sched)
-{
-    return sched->batch->n_rows ? 1 + sched->plan.n_decode_rows / 8 : 0;
-}
-
 /* A piece of a prompt (or of a replay); `force`: at the cost of all others' blocks. */
 static enum piece schedule_piece(struct scheduler *sched, struct sequence *seq, bool force)
 {
     if (!kv_cache_table_len(sched->kv, seq->slot)) {
-        if (!force && blocks_missing(sched, seq, spare_blocks(sched)))
+        if (!force && blocks_missing(sched, seq, starts_spare_blocks(sched)))
             return PIECE_NO_BLOCKS;
         start_sequence(sched, seq);
     }
@@ -109,135 +103,6 @@ static enum piece schedule_piece(struct scheduler *sched, struct sequence *seq, 
     sched->last_caller = seq->request->i_caller;
     sched->last_counter = fair_share_counter(sched->share, sched->last_caller);
     return PIECE_SCHEDULED;
-}
-
-/* --- new requests --- */
-
-static void activate(struct scheduler *sched, struct request *r, int64_t now_ns)
-{
-    scheduler_queue_remove(sched->queue, r);
-    r->state = REQUEST_ACTIVE;
-    if (!r->active_ns)
-        r->active_ns = now_ns;
-    sched->n_active++;
-    sched->n_active_of[r->i_caller]++;
-    sched->started[sched->plan.n_started++] = r;
-    for (uint32_t i = 0; i < r->n_choices; i++) {
-        struct sequence *seq = &r->choices[i];
-        if (seq->state != SEQUENCE_WAITING)
-            continue;
-        seq->state = i == r->leader ? SEQUENCE_RUNNING : SEQUENCE_FORKING;
-        seq->slot = sched->free_slots[--sched->n_free_slots];
-        seq->n_computed = seq->n_hashed = seq->n_rows = 0;
-        seq->begun = false;
-        seq->chain_node = PREFIX_ROOT;
-        sched->running[sched->n_running++] = seq;
-    }
-    scheduler_sort_running(sched);
-}
-
-static bool has_room_for(struct scheduler *sched, const struct request *r, uint32_t spare)
-{
-    return r->n_live <= sched->n_free_slots &&
-           !blocks_missing(sched, &r->choices[r->leader], spare);
-}
-
-/* Whether `v`, which runs, may give its place to `r`, which waits: it is of a lower priority and
- * has not been sent back before; or its caller has several requests running while that of `r`, who
- * has had no more, has none. */
-static bool may_yield(const struct scheduler *sched, const struct request *v,
-                      const struct request *r)
-{
-    if (v->yields || v->priority > r->priority)
-        return false;
-    if (v->priority < r->priority && !v->sent_back)
-        return true;
-    return !sched->n_active_of[r->i_caller] && sched->n_active_of[v->i_caller] > 1 &&
-           fair_share_counter(sched->share, v->i_caller) >=
-               fair_share_counter(sched->share, r->i_caller);
-}
-
-static uint64_t lost_tokens(const struct scheduler *sched, const struct request *v)
-{
-    uint64_t lost = 0;
-    for (uint32_t c = 0; c < v->n_choices; c++)
-        if (v->choices[c].state == SEQUENCE_RUNNING)
-            lost += scheduler_lost_tokens(sched, &v->choices[c]);
-    return lost;
-}
-
-/* Who yields to `r` next: of the lowest priority, one of a caller that has most; of those the one
- * with the least lost work. */
-static struct request *find_yielding(const struct scheduler *sched, const struct request *r)
-{
-    struct request *best = NULL;
-    uint64_t best_lost = 0;
-    uint32_t best_n = 0;
-    for (uint32_t i = 0; i < sched->n_running; i++) {
-        struct request *v = sched->running[i]->request;
-        uint32_t n = sched->n_active_of[v->i_caller];
-        if (!may_yield(sched, v, r) || (best && v->priority > best->priority))
-            continue;
-        uint64_t lost = lost_tokens(sched, v);
-        if (best && v->priority == best->priority &&
-            (n < best_n || (n == best_n && lost >= best_lost)))
-            continue;
-        best = v;
-        best_n = n;
-        best_lost = lost;
-    }
-    return best;
-}
-
-/* Blocks that come free with `v` at least. */
-static uint32_t blocks_of(const struct scheduler *sched, const struct request *v)
-{
-    uint32_t n = 0;
-    for (uint32_t c = 0; c < v->n_choices; c++)
-        if (v->choices[c].state == SEQUENCE_RUNNING)
-            n += kv_cache_n_exclusive(sched->kv, v->choices[c].slot);
-    return n;
-}
-
-/* Finds out who yields to `r`, as few as make room enough for it: out[max_seqs]. Returns how many;
- * 0 where it has room, or would have none if all of them yielded. */
-static uint32_t find_all_yielding(struct scheduler *sched, const struct request *r,
-                                  struct request **out)
-{
-    uint32_t n = 0, places = sched->n_free_slots, blocks = 0;
-    uint32_t missing = blocks_missing(sched, &r->choices[r->leader], 1 + sched->n_running / 8);
-    struct request *v;
-    while ((places < r->n_live || blocks < missing) && (v = find_yielding(sched, r))) {
-        v->yields = true;
-        sched->n_active_of[v->i_caller]--;
-        places += v->n_live;
-        blocks += blocks_of(sched, v);
-        out[n++] = v;
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        sched->n_active_of[out[i]->i_caller]++;
-        out[i]->yields = false;
-    }
-    return places >= r->n_live && blocks >= missing ? n : 0;
-}
-
-/* A prompt that takes a good part of all blocks waits for them: it would cost too many others. */
-bool prompts_make_place(struct scheduler *sched)
-{
-    struct request *r = scheduler_queue_peek(sched->queue, NULL);
-    if (!r || !find_yielding(sched, r) ||
-        sequence_n_tokens(&r->choices[r->leader]) > sched->cfg.n_blocks / 4 * sched->cfg.block_size)
-        return false;
-    uint32_t n = find_all_yielding(sched, r, sched->started); /* in this step nobody has, yet */
-    for (uint32_t i = 0; i < n; i++)
-        scheduler_send_back(sched, sched->started[i]);
-    return n > 0;
-}
-
-bool prompts_can_start(struct scheduler *sched)
-{
-    struct request *r = scheduler_queue_peek(sched->queue, NULL);
-    return r && has_room_for(sched, r, 1 + sched->n_running / 8);
 }
 
 /* --- the step's prompts --- */
@@ -269,10 +134,9 @@ static bool schedule_next(struct scheduler *sched, const int32_t *turn, int32_t 
 {
     bool blocked = *floor > INT32_MIN;
     struct sequence *seq = next_running(sched, turn);
-    struct request *r = scheduler_queue_peek(sched->queue, turn);
-    if (r && (!seq || goes_first(sched, r, seq->request, turn)) && r->priority > *floor &&
-        has_room_for(sched, r, spare_blocks(sched))) {
-        activate(sched, r, now_ns);
+    struct request *r = starts_next(sched, turn);
+    if (r && (!seq || goes_first(sched, r, seq->request, turn)) && r->priority > *floor) {
+        starts_activate(sched, r, now_ns);
         seq = &r->choices[r->leader];
     }
     if (!seq)
@@ -289,11 +153,11 @@ static bool schedule_next(struct scheduler *sched, const int32_t *turn, int32_t 
 }
 
 /* Whose turn it is, where it is one: the request that came first of all whose prompts wait. It
- * stays its turn until it is taken; places that others gave up for somebody are not for it. */
+ * stays its turn until it is taken. */
 static struct request *turn_of(const struct scheduler *sched)
 {
     struct request *oldest = scheduler_queue_oldest(sched->queue);
-    if (sched->n_since_turn < SCHEDULER_AGE_TURN - 1 || sched->made_place)
+    if (sched->n_since_turn < SCHEDULER_AGE_TURN - 1)
         return NULL;
     for (uint32_t i = 0; i < sched->n_running; i++) {
         struct request *r = sched->running[i]->request;
@@ -308,8 +172,8 @@ static struct request *turn_of(const struct scheduler *sched)
 static bool schedule_oldest(struct scheduler *sched, struct request *r, int64_t now_ns)
 {
     struct sequence *seq = NULL;
-    if (r->state == REQUEST_WAITING && has_room_for(sched, r, spare_blocks(sched)))
-        activate(sched, r, now_ns);
+    if (r->state == REQUEST_WAITING && !starts_oldest(sched, r, now_ns))
+        return false;
     for (uint32_t i = 0; i < r->n_choices && !seq; i++)
         if (wants_piece(&r->choices[i]))
             seq = &r->choices[i];
@@ -322,15 +186,15 @@ static bool schedule_oldest(struct scheduler *sched, struct request *r, int64_t 
 /* Nothing runs: the first in the order of running, or of the queue, takes what it needs. */
 static void schedule_alone(struct scheduler *sched, int64_t now_ns)
 {
-    struct request *r = scheduler_queue_peek(sched->queue, NULL);
     for (uint32_t i = 0; i < sched->n_running; i++)
         if (wants_piece(sched->running[i])) {
             schedule_piece(sched, sched->running[i], true);
             return;
         }
-    if (!r || r->n_live > sched->n_free_slots)
+    struct request *r = starts_alone(sched);
+    if (!r)
         return;
-    activate(sched, r, now_ns);
+    starts_activate(sched, r, now_ns);
     schedule_piece(sched, &r->choices[r->leader], true);
 }
 
@@ -340,7 +204,8 @@ static bool is_lasting(const struct sequence *seq)
     return sequence_decodes(seq) || seq->request->max_tokens >= SCHEDULER_LASTING_TOKENS;
 }
 
-/* A step without prompts, if all that run or wait for a slot decoded already: where many wait,
+/* A step without prompts, if all that run or wait for a slot decoded already (but for those that
+ * are paused, which take part in none): where many wait,
  * those few that decode would soon go at that pace anyway, and the sooner the others join, the
  * fewer steps it takes for all. Those with a few tokens to generate are gone before that. Steps
  * that all had as many rows of decode do not tell what one more costs: no more than two of a
@@ -350,7 +215,7 @@ static int64_t decode_ns_of_all(const struct scheduler *sched, struct step_shape
     struct step_shape as_rows;
     uint32_t n = scheduler_queue_n_lasting(sched->queue);
     for (uint32_t i = 0; i < sched->n_running; i++)
-        n += is_lasting(sched->running[i]);
+        n += !sched->running[i]->request->paused && is_lasting(sched->running[i]);
     n = n < sched->cfg.max_seqs ? n : sched->cfg.max_seqs;
     if (!all.n_decode || n <= all.n_decode)
         return step_time_predict(&sched->time, &all);
@@ -387,6 +252,7 @@ void prompts_schedule(struct scheduler *sched, int64_t now_ns)
     struct request *oldest = turn_of(sched);
     const int32_t *turn = oldest ? &oldest->priority : NULL;
     sched->limit_ns = prompts_limit_ns(sched, &sched->shape, sched->plan.draft_ns);
+    starts_plan(sched, sched->own_turn ? oldest : NULL, turn);
     if (oldest && sched->own_turn) {
         turn = NULL;
         if (has_room(sched) && schedule_oldest(sched, oldest, now_ns))

@@ -104,15 +104,6 @@ void scheduler_queue_remove(struct scheduler_queue *q, struct request *r)
     q->lines[moved].i_busy = line->i_busy;
 }
 
-/* The first of a line that is of the priority; else the first. */
-static struct request *first_of(const struct line *line, const int32_t *turn)
-{
-    struct request *r = line->first;
-    while (turn && r && r->priority != *turn)
-        r = r->wait_next;
-    return r ? r : line->first;
-}
-
 static bool is_higher(const struct request *a, const struct request *b, const int32_t *turn)
 {
     if (turn && a->priority != b->priority && (a->priority == *turn || b->priority == *turn))
@@ -120,22 +111,57 @@ static bool is_higher(const struct request *a, const struct request *b, const in
     return a->priority > b->priority;
 }
 
+/* Whether `a` is next before `b`. */
+static bool is_next_before(const struct scheduler_queue *q, const struct request *a,
+                           const struct request *b, const int32_t *turn)
+{
+    if (a->priority != b->priority)
+        return is_higher(a, b, turn);
+    uint64_t of_a = fair_share_counter(q->share, a->i_caller);
+    uint64_t of_b = fair_share_counter(q->share, b->i_caller);
+    return of_a != of_b ? of_a < of_b : a->arrival < b->arrival;
+}
+
+static bool fits_always(void *ctx, struct request *r)
+{
+    (void)ctx;
+    (void)r;
+    return true;
+}
+
+/* The first of a line that fits and comes before `best`; with `turn`, of that priority alone. */
+static struct request *first_of(const struct scheduler_queue *q, const struct line *line,
+                                const int32_t *turn, const struct request *best,
+                                scheduler_queue_fits_fn *fits, void *ctx)
+{
+    for (struct request *r = line->first; r; r = r->wait_next) {
+        if (turn && r->priority != *turn)
+            continue;
+        if (best && !is_next_before(q, r, best, turn))
+            return NULL; /* nor do those behind it */
+        if (fits(ctx, r))
+            return r;
+    }
+    return NULL;
+}
+
+struct request *scheduler_queue_find(const struct scheduler_queue *q, const int32_t *turn,
+                                     scheduler_queue_fits_fn *fits, void *ctx)
+{
+    struct request *best = NULL, *r;
+    for (uint32_t i = 0; i < q->n_busy && turn; i++)
+        if ((r = first_of(q, &q->lines[q->busy[i]], turn, best, fits, ctx)))
+            best = r;
+    bool of_turn = best != NULL;
+    for (uint32_t i = 0; i < q->n_busy && !of_turn; i++)
+        if ((r = first_of(q, &q->lines[q->busy[i]], NULL, best, fits, ctx)))
+            best = r;
+    return best;
+}
+
 struct request *scheduler_queue_peek(const struct scheduler_queue *q, const int32_t *turn)
 {
-    struct request *best = NULL;
-    uint64_t best_counter = 0;
-    for (uint32_t i = 0; i < q->n_busy; i++) {
-        struct request *r = first_of(&q->lines[q->busy[i]], turn);
-        uint64_t counter = fair_share_counter(q->share, q->busy[i]);
-        if (best && r->priority == best->priority &&
-            (counter > best_counter || (counter == best_counter && r->arrival > best->arrival)))
-            continue;
-        if (best && r->priority != best->priority && !is_higher(r, best, turn))
-            continue;
-        best = r;
-        best_counter = counter;
-    }
-    return best;
+    return scheduler_queue_find(q, turn, fits_always, NULL);
 }
 
 struct request *scheduler_queue_oldest(const struct scheduler_queue *q)

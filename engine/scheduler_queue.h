@@ -21,6 +21,11 @@ void scheduler_queue_add(struct scheduler_queue *queue, struct request *request)
 void scheduler_queue_remove(struct scheduler_queue *queue, struct request *request);
 /* Who is next, or NULL; `turn`: as if that priority were the highest, or NULL. */
 struct request *scheduler_queue_peek(const struct scheduler_queue *queue, const int32_t *turn);
+/* The first in that order that `fits` takes; it is asked of those alone that come before the best
+ * one yet. */
+typedef bool scheduler_queue_fits_fn(void *ctx, struct request *request);
+struct request *scheduler_queue_find(const struct scheduler_queue *queue, const int32_t *turn,
+                                     scheduler_queue_fits_fn *fits, void *ctx);
 struct request *scheduler_queue_oldest(const struct scheduler_queue *queue);
 /* Whether the caller has requests here. */
 bool scheduler_queue_has_caller(const struct scheduler_queue *queue, uint32_t i_caller);

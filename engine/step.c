@@ -62,5 +62,6 @@ void step_batch_clear(struct step_batch *batch)
     batch->n_rows = 0;
     batch->n_seqs = 0;
     batch->n_sample_rows = 0;
+    batch->is_ahead = false;
     batch->seq_start[0] = 0;
 }

@@ -3,6 +3,7 @@
  * scheduler fills it, the executor and forward only read it. Engine thread. */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct error;
@@ -20,6 +21,7 @@ struct step_limits {
 struct step_batch {
     struct step_limits limits;
     uint32_t n_rows, n_seqs, n_sample_rows;
+    bool is_ahead;          /* all but the token ids is what executor_step_ahead() was given */
     uint32_t *token_ids;    /* [max_rows] */
     uint32_t *positions;    /* [max_rows] 0-based in the sequence */
     uint32_t *kv_slots;     /* [max_rows] block · block_size + offset */

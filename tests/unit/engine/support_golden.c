@@ -8,11 +8,17 @@
 
 #include <cmocka.h>
 
+const char *golden_source_dir(void)
+{
+    const char *moved = getenv("SLUICE_TEST_SOURCE_DIR");
+    return moved && moved[0] ? moved : SLUICE_SOURCE_DIR;
+}
+
 void golden_open(struct golden *g, const char *name, const char *magic)
 {
     char path[512];
     *g = (struct golden){0};
-    snprintf(path, sizeof(path), "%s/tests/golden/%s", SLUICE_SOURCE_DIR, name);
+    snprintf(path, sizeof(path), "%s/tests/golden/%s", golden_source_dir(), name);
     FILE *file = fopen(path, "rb");
     if (!file)
         fail_msg("%s is missing", path);

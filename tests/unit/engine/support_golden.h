@@ -10,7 +10,10 @@ struct golden {
     size_t n_bytes, at;
 };
 
-/* Opens SLUICE_SOURCE_DIR/tests/golden/<name> and checks the 4 letters at its start. */
+/* Where the sources are: SLUICE_TEST_SOURCE_DIR where the programs were moved to another machine.
+ */
+const char *golden_source_dir(void);
+/* Opens <source dir>/tests/golden/<name> and checks the 4 letters at its start. */
 void golden_open(struct golden *g, const char *name, const char *magic);
 void golden_close(struct golden *g);
 /* The next n bytes, or one number. Offsets in these files are not aligned: copy out. */

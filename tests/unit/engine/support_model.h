@@ -27,6 +27,7 @@ struct model_run {
     uint32_t stride, n_taken;
     struct model_run_seq seqs[MODEL_RUN_MAX_SEQS];
     uint32_t n_seqs;
+    bool generated; /* rows pushed from now on are generated tokens, not prompt */
     uint32_t step_seq[MODEL_RUN_MAX_SEQS]; /* sequence of the i-th sampled row */
 };
 

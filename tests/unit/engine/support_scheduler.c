@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "engine/draft.h"
+#include "engine/scheduler_private.h"
 #include "engine/step.h"
 
 enum { VOCAB = 1000 };
@@ -38,6 +39,7 @@ void bench_open(struct bench *b, const struct scheduler_config *given)
     assert_true(b->cfg.n_blocks <= MAX_BLOCKS && b->cfg.max_seqs <= 256);
     assert_int_equal(scheduler_create(&b->cfg, &b->sched, &err), 0);
     assert_int_equal(step_batch_create(&limits, &b->batch, &err), 0);
+    assert_int_equal(step_batch_create(&limits, &b->expected, &err), 0);
 }
 
 void bench_close(struct bench *b)
@@ -49,6 +51,7 @@ void bench_close(struct bench *b)
     assert_null(scheduler_any(b->sched));
     scheduler_destroy(b->sched);
     step_batch_destroy(b->batch);
+    step_batch_destroy(b->expected);
 }
 
 static uint64_t mix(uint64_t h, uint32_t token)
@@ -116,13 +119,86 @@ static void execute(struct bench *b)
         draw(b, i);
 }
 
+/* --- looking ahead --- */
+
+static void copy_u32(uint32_t *to, const uint32_t *from, size_t n)
+{
+    memcpy(to, from, n * sizeof(*to));
+}
+
+static void keep_expected(struct bench *b)
+{
+    const struct step_batch *t = b->batch;
+    struct step_batch *e = b->expected;
+    e->n_rows = t->n_rows;
+    copy_u32(e->positions, t->positions, t->n_rows);
+    copy_u32(e->kv_slots, t->kv_slots, t->n_rows);
+    copy_u32(e->seq_of_row, t->seq_of_row, t->n_rows);
+    copy_u32(e->sample_rows, t->sample_rows, t->n_rows);
+    copy_u32(e->seq_start, t->seq_start, t->n_seqs + 1);
+    copy_u32(e->block_tables, t->block_tables, t->n_seqs * t->limits.max_blocks_per_seq);
+}
+
+/* Nothing of the scheduler may show that it was asked. */
+static void look_ahead(struct bench *b)
+{
+    struct scheduler_stats before, after;
+    memset(&before, 0, sizeof(before));
+    memset(&after, 0, sizeof(after));
+    scheduler_get_stats(b->sched, &before);
+    b->is_expected = scheduler_schedule_ahead(b->sched, b->batch);
+    scheduler_get_stats(b->sched, &after);
+    assert_memory_equal(&before, &after, sizeof(before));
+    assert_false(b->batch->is_ahead);
+    b->n_expected += b->is_expected;
+    if (b->is_expected)
+        keep_expected(b);
+    else
+        assert_int_equal(b->batch->n_rows, 0);
+}
+
+static void assert_u32(const uint32_t *a, const uint32_t *b, size_t n)
+{
+    assert_memory_equal(a, b, n * sizeof(*a));
+}
+
+/* What the device was given while the step before ran: all of it is this step's. */
+static void check_kept(struct bench *b)
+{
+    const struct step_batch *t = b->batch, *e = b->expected;
+    if (!t->is_ahead)
+        return;
+    b->n_kept++;
+    assert_true(b->is_expected);
+    assert_true(t->n_rows == e->n_rows && t->n_seqs == e->n_rows && t->n_sample_rows == e->n_rows);
+    assert_u32(t->positions, e->positions, t->n_rows);
+    assert_u32(t->kv_slots, e->kv_slots, t->n_rows);
+    assert_u32(t->seq_of_row, e->seq_of_row, t->n_rows);
+    assert_u32(t->sample_rows, e->sample_rows, t->n_rows);
+    assert_u32(t->seq_start, e->seq_start, t->n_seqs + 1);
+    for (uint32_t s = 0; s < t->n_seqs; s++) {
+        size_t at = (size_t)s * t->limits.max_blocks_per_seq;
+        const uint32_t *table = kv_cache_table(b->sched->kv, b->plan.samples[s]->slot);
+        uint32_t n = t->positions[s] / BLOCK + 1;
+        assert_u32(e->block_tables + at, table, n);
+        assert_u32(t->block_tables + at, table, n);
+        assert_true(t->is_generated[s]);
+    }
+}
+
 bool bench_step(struct bench *b)
 {
     b->n_steps++;
     b->now += 1000;
     if (!scheduler_schedule(b->sched, b->batch, b->now, &b->plan))
         return false;
+    check_kept(b);
+    if (b->on_schedule)
+        b->on_schedule(b);
     execute(b);
+    b->is_expected = false;
+    if (b->looks_ahead)
+        look_ahead(b);
     b->n_drafted += b->plan.n_drafted;
     for (uint32_t i = 0; i < b->plan.n_samples - b->plan.n_drafted; i++)
         for (uint32_t at = i; (at = scheduler_take(b->sched, at, &b->results[at])) != 0;)

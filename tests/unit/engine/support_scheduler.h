@@ -25,6 +25,11 @@ struct bench {
     int64_t now;
     bool repeats; /* the model's answers mostly go round in circles: what drafts foretell */
     uint64_t n_drafted, n_accepted;
+    void (*on_schedule)(struct bench *b); /* of a step that is scheduled and not run, or NULL */
+    bool looks_ahead;                     /* each step writes what is expected to come next, */
+    bool is_expected;                     /* if anything is: */
+    struct step_batch *expected;          /* this */
+    uint64_t n_expected, n_kept;          /* and how often it came so */
 };
 
 /* The one there is. */

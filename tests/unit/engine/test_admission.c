@@ -146,6 +146,36 @@ static void test_places_of_lower_priorities_add_no_wait(void **state)
     admission_fini(&a);
 }
 
+/* So is a place of a caller that has several, to one that has none. */
+static void test_places_of_callers_with_several_add_no_wait(void **state)
+{
+    (void)state;
+    struct admission a = make(10);
+    struct admission_entry runs = {admission_caller("many"), 0, 0, false};
+    for (int i = 0; i < 50; i++)
+        admission_saw_end(&a, 2 * NS_PER_S);
+    a.n_used = 10;
+    a.n_several = 2;
+    a.longest_prompt = 1000;
+    admission_set_entry(&a, 0, &runs);
+    admission_set_n_waiting(&a, 1);
+    assert_int_equal(ask(&a, "one", 0, 10, 1), 0);
+    assert_int_equal(ask(&a, "one", -50, 10, 2), 0);
+    assert_int_equal(ask(&a, "one", 0, 10, 3) / NS_PER_MS, 600);
+    assert_int_equal(ask(&a, "one", 0, 1001, 1) / NS_PER_MS, 200);
+    assert_int_equal(ask(&a, "many", 0, 10, 1) / NS_PER_MS, 200);
+    assert_int_equal(ask(&a, "many", -50, 10, 1) / NS_PER_MS, 200);
+    wait_for(&a, "two", 0, 2, 0); /* who take their turns with it */
+    assert_int_equal(ask(&a, "one", 0, 10, 1), 0);
+    wait_for(&a, "three", 0, 1, 0);
+    assert_int_equal(ask(&a, "one", 0, 10, 1) / NS_PER_MS, 600);
+    wait_for(&a, "many", 0, 1, 0); /* may start first, and then gives its place up */
+    assert_int_equal(ask(&a, "one", 0, 10, 1) / NS_PER_MS, 800);
+    a.n_several = 3;
+    assert_int_equal(ask(&a, "one", 0, 10, 1), 0);
+    admission_fini(&a);
+}
+
 static void test_extremes_do_not_overflow(void **state)
 {
     (void)state;
@@ -170,6 +200,7 @@ int main(void)
         cmocka_unit_test(test_a_flood_refuses_its_own_caller_only),
         cmocka_unit_test(test_what_the_cache_has_is_not_counted),
         cmocka_unit_test(test_places_of_lower_priorities_add_no_wait),
+        cmocka_unit_test(test_places_of_callers_with_several_add_no_wait),
         cmocka_unit_test(test_extremes_do_not_overflow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

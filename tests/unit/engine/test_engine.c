@@ -435,7 +435,7 @@ static void test_context_cuts_max_tokens_and_long_prompts_are_refused(void **sta
         req.n_prompt_ids = n;
         run_submit(engine, &req, &r);
         run_wait(engine, &r, 1);
-        assert_int_equal(r.choices[0].reason, FINISH_LENGTH);
+        assert_int_equal(r.choices[0].reason, FINISH_CONTEXT);
         assert_int_equal(r.choices[0].n_ids, 48 - n);
         run_result_fini(&r);
     }

@@ -277,9 +277,9 @@ static void test_open_bad_config_is_refused(void **state)
         const char *field;
         uint32_t concurrent, queued, batch, chunk, block;
     } rows[] = {
-        {"max_concurrent", 0, 1, 1, 1, 16},    {"max_queued", 1, 0, 1, 1, 16},
-        {"max_batch_tokens", 1, 1, 0, 1, 16},  {"prefill_chunk_tokens", 1, 1, 1, 0, 16},
-        {"max_concurrent", 5000, 1, 1, 1, 16}, {"kv_block_size", 1, 1, 1, 1, 24},
+        {"max_concurrent", 0, 1, 2, 1, 16},    {"max_queued", 1, 0, 2, 1, 16},
+        {"max_batch_tokens", 1, 1, 1, 1, 16},  {"prefill_chunk_tokens", 1, 1, 2, 0, 16},
+        {"max_concurrent", 5000, 1, 2, 1, 16}, {"kv_block_size", 1, 1, 2, 1, 24},
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct engine_config cfg = run_config("q4_1");

@@ -186,8 +186,8 @@ static void test_open_bad_config_names_field(void **state)
     struct tiny_spec spec = tiny_spec_default();
     struct checkpoint *ckpt = tiny_open(&spec);
     const struct executor_config good = model_run_config("f32");
-    struct executor_config bad[8];
-    static const char *const expected[8] = {
+    struct executor_config bad[9];
+    static const char *const expected[9] = {
         "tp: 3 is not one of 1, 2, 4, 8",
         "kv_block_size: 24 is not a power of two in 1..128",
         "kv_block_size: 256 is not a power of two in 1..128",
@@ -195,10 +195,11 @@ static void test_open_bad_config_names_field(void **state)
         "max_context_tokens: 257 exceeds the model's 256",
         "max_rows: 0 is not in 1..65536",
         "max_seqs: 0 is not in 1..16384",
-        "kv_dtype: Q8_0 is not one of F32, F16, BF16, I8",
+        "kv_dtype: Q8_0 is not one of F32, F16, BF16, I8, which kernels 'f32' take",
+        "kv_dtype: F8_E4M3 is not one of F32, F16, BF16, I8, which kernels 'f32' take",
     };
     (void)state;
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < 9; i++)
         bad[i] = good;
     bad[0].tp = 3;
     bad[1].kv_block_size = 24;
@@ -208,7 +209,8 @@ static void test_open_bad_config_names_field(void **state)
     bad[5].max_rows = 0;
     bad[6].max_seqs = 0;
     bad[7].kv_dtype = DTYPE_Q8_0;
-    for (int i = 0; i < 8; i++) {
+    bad[8].kv_dtype = DTYPE_F8_E4M3;
+    for (int i = 0; i < 9; i++) {
         struct error err = {0};
         struct executor_plan plan;
         struct executor *ex = NULL;

@@ -313,6 +313,60 @@ static void test_more_proven_than_allowed_the_oldest_tail_is_as_new(void **state
     kv_cache_destroy(cache);
 }
 
+/* Unused ones, then new ones, then proven ones: what growing takes afterwards. */
+static void test_peek_tells_what_growing_takes_and_takes_nothing(void **state)
+{
+    (void)state;
+    struct kv_cache *cache = make_cache(16, 8);
+    struct kv_peek peek = KV_PEEK_FIRST;
+    uint32_t proven[3], new[4], expected[16];
+    keep_chain(cache, 3, proven);
+    find_chain(cache, proven, 3);
+    keep_chain(cache, 4, new);
+    n_evicted = 0;
+    for (uint32_t i = 0; i < 16; i++)
+        expected[i] = kv_cache_peek(cache, &peek);
+    assert_int_equal(kv_cache_peek(cache, &peek), KV_BLOCK_NONE);
+    assert_int_equal(kv_cache_peek(cache, &peek), KV_BLOCK_NONE);
+    assert_int_equal(kv_cache_n_free(cache), 16);
+    assert_int_equal(kv_cache_n_kept_free(cache), 7);
+    assert_int_equal(n_evicted, 0);
+    for (uint32_t i = 0; i < 16; i++) {
+        assert_true(kv_cache_grow(cache, 2 + i / MAX_LEN));
+        assert_int_equal(kv_cache_table(cache, 2 + i / MAX_LEN)[i % MAX_LEN], expected[i]);
+    }
+    assert_int_equal(n_evicted, 7);
+    assert_int_equal(expected[15], proven[0]);
+    kv_cache_destroy(cache);
+}
+
+static void test_version_changes_with_entries_not_with_growth(void **state)
+{
+    (void)state;
+    struct kv_cache *cache = make_cache(16, 8);
+    uint32_t version = kv_cache_table_version(cache, 0), from, to;
+    for (uint32_t i = 0; i < 4; i++)
+        assert_true(kv_cache_grow(cache, 0));
+    kv_cache_trim(cache, 0, 4);
+    assert_true(kv_cache_make_writable(cache, 0, 3, &from, &to));
+    kv_cache_replace(cache, 0, 1, kv_cache_table(cache, 0)[1]);
+    assert_int_equal(kv_cache_table_version(cache, 0), version);
+    kv_cache_share(cache, 0, 1, 4);
+    assert_true(kv_cache_make_writable(cache, 0, 3, &from, &to)); /* a copy */
+    assert_int_not_equal(kv_cache_table_version(cache, 0), version);
+    version = kv_cache_table_version(cache, 0);
+    kv_cache_replace(cache, 0, 3, kv_cache_table(cache, 1)[3]);
+    assert_int_not_equal(kv_cache_table_version(cache, 0), version);
+    version = kv_cache_table_version(cache, 0);
+    kv_cache_trim(cache, 0, 2);
+    assert_int_not_equal(kv_cache_table_version(cache, 0), version);
+    version = kv_cache_table_version(cache, 0);
+    kv_cache_clear(cache, 0);
+    assert_int_not_equal(kv_cache_table_version(cache, 0), version);
+    kv_cache_clear(cache, 1);
+    kv_cache_destroy(cache);
+}
+
 static void test_create_zero_dimension_is_refused(void **state)
 {
     (void)state;
@@ -332,6 +386,8 @@ int main(void)
         cmocka_unit_test(test_what_was_found_again_outlives_what_came_once),
         cmocka_unit_test(test_a_block_taken_for_something_else_has_to_prove_itself_anew),
         cmocka_unit_test(test_more_proven_than_allowed_the_oldest_tail_is_as_new),
+        cmocka_unit_test(test_peek_tells_what_growing_takes_and_takes_nothing),
+        cmocka_unit_test(test_version_changes_with_entries_not_with_growth),
         cmocka_unit_test(test_create_zero_dimension_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -82,7 +82,7 @@ static void test_split_impossible_refused(void **state)
         {8, 4, 256, 1, STATUS_INVALID_ARGUMENT, "the heads"},
         {4, 8, 64, 1, STATUS_INVALID_ARGUMENT, "the MLP"},
         {3, 8, 256, 1, STATUS_INVALID_ARGUMENT, "tp 3"},
-        {1, 8, 256, 2, STATUS_UNIMPLEMENTED, "stages"},
+        {1, 8, 256, 0, STATUS_INTERNAL, "stage 0 of 0"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
@@ -94,6 +94,27 @@ static void test_split_impossible_refused(void **state)
         if (!strstr(err.message, rows[i].text))
             fail_msg("\"%s\" does not say \"%s\"", err.message, rows[i].text);
     }
+}
+
+static void test_stages_take_their_layers(void **state)
+{
+    const struct model_shape s = shape_of(8, 8, 32, 256);
+    struct rank first = {.tp = 1, .n_stages = 2, .n_layers = 1};
+    struct rank last = {.tp = 1, .n_stages = 2, .stage = 1, .layer_begin = 1};
+    struct rank_split split;
+    struct error err = {0};
+    (void)state;
+    last.n_layers = s.n_layers - 1;
+    assert_true(rank_is_first(&first) && !rank_is_last(&first));
+    assert_true(!rank_is_first(&last) && rank_is_last(&last));
+    assert_int_equal(rank_split_init(&split, &first, &s, &err), 0);
+    assert_int_equal(split.layer_begin, 0);
+    assert_int_equal(split.n_layers, 1);
+    assert_int_equal(rank_split_init(&split, &last, &s, &err), 0);
+    assert_int_equal(split.layer_begin, 1);
+    assert_int_equal(split.n_layers, s.n_layers - 1);
+    last.n_layers++;
+    assert_int_equal(rank_split_init(&split, &last, &s, &err), STATUS_INTERNAL);
 }
 
 struct count_job {
@@ -135,6 +156,7 @@ int main(void)
         cmocka_unit_test(test_split_shared_kv_head_is_held_by_both),
         cmocka_unit_test(test_split_ranks_cover_everything_once),
         cmocka_unit_test(test_split_impossible_refused),
+        cmocka_unit_test(test_stages_take_their_layers),
         cmocka_unit_test(test_team_runs_every_rank_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

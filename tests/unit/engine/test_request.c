@@ -465,11 +465,18 @@ static void test_create_copies_and_cuts(void **state)
     assert_int_equal(sequence_token(&r->choices[1], 6), 50);
     assert_int_equal(sequence_n_tokens(&r->choices[0]), 4);
 
-    assert_true(request_resize(r, 500)); /* counts and ids survive */
+    struct request_limits longer = limits;
+    longer.context_tokens = 504;
+    assert_true(r->cut_to_context);
+    assert_true(request_resize(r, 500, &longer)); /* counts and ids survive */
     assert_int_equal(r->choices[1].max_ids, 500);
+    assert_false(r->cut_to_context);
     sequence_sample_params(&r->choices[1], &params);
     assert_int_equal(params.n_counts, 4);
     assert_int_equal(params.counts[3].n_generated, 2);
+    assert_true(request_resize(r, 501, &longer));
+    assert_int_equal(r->max_tokens, 500);
+    assert_true(r->cut_to_context);
     request_release(r);
     request_release(NULL);
 }

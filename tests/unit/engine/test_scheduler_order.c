@@ -310,6 +310,76 @@ static void test_a_higher_priority_takes_a_place_once(void **state)
     finish_all(b, r, 4);
 }
 
+/* So it is between callers: one that has had less sends another's request back once, not with each
+ * of its own that comes. */
+static void test_anothers_higher_priority_takes_a_place_once(void **state)
+{
+    (void)state;
+    struct bench *b = &bench;
+    struct request *r[6];
+    struct scheduler_config cfg = bench_small;
+    cfg.max_seqs = 2;
+    bench_open(b, &cfg);
+    add_all(b, r, 2, 60, -1, "a");
+    for (uint32_t i = 0; i < 10; i++)
+        assert_true(bench_step(b));
+    for (uint32_t i = 2; i < 6; i++) {
+        add_all(b, &r[i], 1, 2, 5, "b");
+        for (uint32_t n = 0; n < 6; n++)
+            assert_true(bench_step(b));
+    }
+    assert_true(r[0]->n_preemptions <= 1 && r[1]->n_preemptions <= 1);
+    assert_int_equal(r[0]->n_preemptions + r[1]->n_preemptions, 2);
+    finish_all(b, r, 6);
+}
+
+/* Of lower priorities it is the one with the least lost work, not one of a caller that has most. */
+static void test_a_higher_priority_takes_the_place_that_costs_least(void **state)
+{
+    (void)state;
+    struct bench *b = &bench;
+    struct request *r[4];
+    struct scheduler_config cfg = bench_small;
+    cfg.max_seqs = 3;
+    bench_open(b, &cfg);
+    add_all(b, r, 2, 60, 0, "many");
+    for (uint32_t i = 0; i < 30; i++)
+        assert_true(bench_step(b));
+    add_all(b, &r[2], 1, 60, 0, "one");
+    for (uint32_t i = 0; i < 3; i++)
+        assert_true(bench_step(b));
+    add_all(b, &r[3], 1, 5, 5, "other");
+    assert_true(bench_step(b));
+    assert_int_equal(r[3]->state, REQUEST_ACTIVE);
+    assert_int_equal(r[2]->state, REQUEST_WAITING);
+    assert_int_equal(r[0]->n_preemptions + r[1]->n_preemptions, 0);
+    finish_all(b, r, 4);
+}
+
+/* Who has been sent back for another's request does not take the place again as the one that came
+ * first of two callers that have had the same, and is sent back again in the next step, and so on.
+ */
+static void test_who_was_given_a_place_has_it_before_who_gave_it(void **state)
+{
+    (void)state;
+    struct bench *b = &bench;
+    struct request *r[3];
+    struct scheduler_config cfg = bench_small;
+    cfg.max_seqs = 2;
+    bench_open(b, &cfg);
+    add_all(b, r, 1, 60, 0, "a");
+    r[0]->sent_back = true; /* so it is the other's turn to yield */
+    add_all(b, &r[1], 1, 60, 1, "a");
+    assert_true(bench_step(b));
+    add_all(b, &r[2], 1, 60, 1, "b");
+    for (uint32_t i = 0; i < 12; i++)
+        assert_true(bench_step(b));
+    assert_int_equal(r[1]->n_preemptions, 1);
+    assert_int_equal(r[2]->state, REQUEST_ACTIVE);
+    assert_true(r[2]->choices[0].n_ids > 5);
+    finish_all(b, r, 3);
+}
+
 /* The place that was made for it is its own, though it is the turn of one that waits longer. */
 static void test_a_place_that_was_made_is_not_anothers(void **state)
 {
@@ -332,6 +402,122 @@ static void test_a_place_that_was_made_is_not_anothers(void **state)
     assert_int_equal(r[3]->state, REQUEST_ACTIVE);
     assert_int_equal(r[0]->state, REQUEST_WAITING);
     finish_all(b, r, 4);
+}
+
+static void pause_all(struct bench *b, struct request **r, uint32_t n, bool paused)
+{
+    for (uint32_t i = 0; i < n; i++)
+        scheduler_pause(b->sched, r[i], paused);
+}
+
+/* Readers that stand still hold places, and one of their caller's that is next finds too few or may
+ * take none: others start all the same. */
+static void test_one_without_room_does_not_keep_out_those_with_it(void **state)
+{
+    (void)state;
+    struct bench *b = &bench;
+    struct request *r[6];
+    bench_open(b, &bench_small); /* 8 places */
+    add_all(b, r, 4, 60, 0, "hog");
+    for (uint32_t i = 0; i < 3; i++)
+        assert_true(bench_step(b));
+    pause_all(b, r, 4, true);
+    scheduler_add(b->sched, r[4] = bench_make(b, 4, 4, 20, 8, 0, "hog"));
+    assert_false(bench_step(b));
+    scheduler_add(b->sched, r[5] = bench_make(b, 5, 4, 5, 1, 0, "modest"));
+    for (uint32_t i = 0; i < 6; i++)
+        bench_step(b);
+    assert_int_equal(r[5]->state, REQUEST_ENDED);
+    assert_int_equal(r[4]->state, REQUEST_WAITING);
+    pause_all(b, r, 4, false);
+    finish_all(b, r, 6);
+
+    struct scheduler_config cfg = bench_small;
+    cfg.max_seqs = 4;
+    bench_open(b, &cfg);
+    add_all(b, r, 4, 60, 0, "hog");
+    for (uint32_t i = 0; i < 3; i++)
+        assert_true(bench_step(b));
+    pause_all(b, r, 4, true);
+    add_all(b, &r[4], 1, 20, 0, "hog");
+    bench_step(b);
+    add_all(b, &r[5], 1, 5, 0, "modest");
+    for (uint32_t i = 0; i < 8; i++)
+        bench_step(b);
+    assert_int_equal(r[5]->state, REQUEST_ENDED);
+    pause_all(b, r, 5, false);
+    finish_all(b, r, 6);
+}
+
+/* One that needs all places at once waits for a long answer of a higher priority: others of that
+ * priority start meanwhile, but not so that it never finds the places free. */
+static void test_who_needs_many_places_neither_stops_others_nor_starves(void **state)
+{
+    (void)state;
+    enum { N = 400 };
+    struct bench *b = &bench;
+    struct request *many, *longest, *r[N];
+    struct scheduler_config cfg = bench_small;
+    uint64_t most = 0;
+    cfg.n_blocks = 256;
+    bench_open(b, &cfg);
+    scheduler_add(b->sched, longest = bench_make(b, 0, 4, 400, 1, 10, "a"));
+    assert_true(bench_step(b));
+    scheduler_add(b->sched, many = bench_make(b, 1, 4, 5, 8, -10, "a"));
+    uint32_t n = 0;
+    for (; n < N && many->state == REQUEST_WAITING; n++) {
+        scheduler_add(b->sched, r[n] = bench_make(b, n, 4, 30, 1, 10, "a"));
+        uint64_t since = b->n_steps;
+        while (r[n]->state == REQUEST_WAITING)
+            assert_true(bench_step(b));
+        most = b->n_steps - since > most ? b->n_steps - since : most;
+        for (uint32_t i = 0; i < 4; i++)
+            assert_true(bench_step(b));
+    }
+    assert_true(most <= SCHEDULER_HOLD_STEPS + 40);
+    assert_true(many->state != REQUEST_WAITING);
+    assert_true(n > SCHEDULER_MOST_PASSED);
+    while (bench_step(b))
+        ;
+    for (uint32_t i = 0; i < n; i++)
+        request_release(r[i]);
+    bench_assert_answer(longest, true);
+    bench_assert_answer(many, true);
+    request_release(longest);
+    request_release(many);
+    bench_close(b);
+}
+
+/* A caller of one-token requests does not have another's prompts computed over and over. */
+static void test_who_takes_places_pays_for_what_is_lost(void **state)
+{
+    (void)state;
+    enum { N = 300 };
+    struct bench *b = &bench;
+    struct request *a[2], *r[N];
+    struct scheduler_config cfg = bench_small;
+    struct scheduler_stats s;
+    cfg.max_seqs = 2;
+    cfg.n_blocks = 512;
+    bench_open(b, &cfg);
+    for (uint32_t i = 0; i < 2; i++)
+        scheduler_add(b->sched, a[i] = bench_make(b, i, 200, 400, 1, 0, "a"));
+    uint32_t n = 0;
+    while (a[0]->state != REQUEST_ENDED && a[1]->state != REQUEST_ENDED && n < N) {
+        scheduler_add(b->sched, r[n] = bench_make(b, n, 4, 1, 1, 0, "b"));
+        for (n++; r[n - 1]->state != REQUEST_ENDED;)
+            assert_true(bench_step(b));
+    }
+    scheduler_get_stats(b->sched, &s);
+    if (s.n_preemptions > 12)
+        fail_msg("%llu preemptions for %u requests", (unsigned long long)s.n_preemptions, n);
+    while (bench_step(b))
+        ;
+    for (uint32_t i = 0; i < 2; i++)
+        request_release(a[i]);
+    for (uint32_t i = 0; i < n; i++)
+        request_release(r[i]);
+    bench_close(b);
 }
 
 /* More decode than a step has rows: prompts get on all the same, and so do low priorities. */
@@ -372,6 +558,12 @@ int main(void)
         cmocka_unit_test(test_deadlines_queue_prefill_and_decode),
         cmocka_unit_test(test_many_choices_send_nobody_back_for_nothing),
         cmocka_unit_test(test_a_higher_priority_takes_a_place_once),
+        cmocka_unit_test(test_one_without_room_does_not_keep_out_those_with_it),
+        cmocka_unit_test(test_who_needs_many_places_neither_stops_others_nor_starves),
+        cmocka_unit_test(test_who_takes_places_pays_for_what_is_lost),
+        cmocka_unit_test(test_who_was_given_a_place_has_it_before_who_gave_it),
+        cmocka_unit_test(test_anothers_higher_priority_takes_a_place_once),
+        cmocka_unit_test(test_a_higher_priority_takes_the_place_that_costs_least),
         cmocka_unit_test(test_a_place_that_was_made_is_not_anothers),
         cmocka_unit_test(test_few_rows_everybody_gets_on),
     };

@@ -237,6 +237,37 @@ static void test_a_target_in_milliseconds_is_kept(void **state)
     }
 }
 
+/* Tokens of a prompt beside 16 streams, with so many others whose readers do not read. */
+static uint32_t piece_beside_paused(uint32_t n_paused)
+{
+    open_sim(&roomy);
+    sim.noise = 0;
+    for (uint32_t i = 0; i < 16; i++)
+        submit("streams", 0, 20, 8000);
+    for (uint32_t i = 0; i < n_paused; i++)
+        submit("slow", 0, 20, 8000);
+    for (uint32_t i = 0; i < 200; i++) {
+        if (i == 50)
+            for (uint32_t k = 16; k < sim.n_live; k++)
+                scheduler_pause(sim.sched, sim.live[k], true);
+        assert_true(step());
+    }
+    assert_int_equal(sim.plan.n_decode_rows, 16);
+    submit("prompts", 0, 800, 4);
+    assert_true(step());
+    uint32_t n = sim.plan.n_prefill_rows;
+    close_sim();
+    return n;
+}
+
+static void test_paused_streams_do_not_set_the_pace_of_others(void **state)
+{
+    (void)state;
+    uint32_t alone = piece_beside_paused(0), beside = piece_beside_paused(40);
+    if (alone == SCHEDULER_LEAST_PREFILL_ROWS || beside > alone + alone / 2)
+        fail_msg("%u tokens of a prompt in a step, %u beside paused streams", alone, beside);
+}
+
 /* What decodes takes longer than the target by itself: prompts get on all the same. */
 static void test_a_target_out_of_reach_prompts_get_on(void **state)
 {
@@ -568,6 +599,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_mixed_load_tokens_stay_within_three_times_the_median),
         cmocka_unit_test(test_a_target_in_milliseconds_is_kept),
+        cmocka_unit_test(test_paused_streams_do_not_set_the_pace_of_others),
         cmocka_unit_test(test_a_target_out_of_reach_prompts_get_on),
         cmocka_unit_test(test_nothing_decodes_pieces_are_whole),
         cmocka_unit_test(test_callers_with_work_get_the_same),

@@ -1,0 +1,179 @@
+/* What an engine takes: plans of model and draft model together, and the sizes that follow from the
+ * memory there is. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "engine/draft_model.h"
+#include "engine/engine_private.h"
+#include "kernels/backend.h"
+#include "kernels/device.h"
+
+/* Tokens of each sequence that a GPU is to hold beside one whole context before layers are left to
+ * the CPU for it. */
+enum { MIN_SEQUENCE_TOKENS = 16 };
+
+void engine_add_plan(struct executor_plan *sum, const struct executor_plan *draft)
+{
+    sum->weights_bytes += draft->weights_bytes;
+    sum->kv_bytes += draft->kv_bytes;
+    sum->workspace_bytes += draft->workspace_bytes;
+    sum->huge_page_bytes += draft->huge_page_bytes;
+    sum->draft_bytes = draft->weights_bytes;
+    struct executor_device *head = &sum->devices[sum->n_devices - 1];
+    head->weights_bytes += draft->weights_bytes;
+    head->kv_bytes += draft->kv_bytes;
+    head->workspace_bytes += draft->workspace_bytes;
+    head->graph_bytes += draft->devices[draft->n_devices - 1].graph_bytes;
+}
+
+int engine_plan(const struct engine_config *cfg, struct checkpoint *ckpt,
+                struct executor_plan *out_plan, struct error *err)
+{
+    struct executor_plan plan, draft;
+    int rc = executor_plan(ckpt, &cfg->executor, &plan, err);
+    if (!rc && cfg->draft_path) {
+        rc = draft_model_plan(cfg->draft_path, &cfg->executor, plan.context_tokens, &draft, err);
+        if (!rc)
+            engine_add_plan(&plan, &draft);
+    }
+    if (!rc)
+        *out_plan = plan;
+    return rc;
+}
+
+/* Full contexts for all that may run, as far as slots can be numbered. */
+static uint64_t tokens_wanted(const struct executor_config *cfg, const struct executor_plan *plan)
+{
+    uint64_t bs = cfg->kv_block_size, n_blocks = (plan->context_tokens + bs - 1) / bs;
+    uint64_t wanted = cfg->max_seqs * n_blocks * bs, most = UINT32_MAX / bs * bs;
+    return wanted < most ? wanted : most;
+}
+
+/* KV tokens where none are asked for: full contexts for all that may run, at most half of the
+ * memory that is free once the weights are loaded. */
+static int choose_by_memory(struct checkpoint *ckpt, struct engine_config *engine_cfg,
+                            struct error *err)
+{
+    struct executor_config *cfg = &engine_cfg->executor;
+    struct executor_plan plan;
+    struct device_memory memory;
+    struct device *device;
+    cfg->kv_tokens = cfg->kv_block_size;
+    int rc = engine_plan(engine_cfg, ckpt, &plan, err);
+    if (rc)
+        return rc;
+    rc = backend_cpu()->open(0, &device, err);
+    if (rc)
+        return rc;
+    rc = backend_cpu()->memory(device, &memory, err);
+    backend_cpu()->close(device);
+    if (rc)
+        return rc;
+    uint64_t per_token = plan.kv_bytes / plan.kv_tokens;
+    uint64_t taken = plan.weights_bytes + plan.workspace_bytes;
+    uint64_t room = memory.free_bytes > taken ? (memory.free_bytes - taken) / 2 : 0;
+    uint64_t wanted = tokens_wanted(cfg, &plan);
+    uint64_t fits = per_token ? room / per_token : wanted;
+    cfg->kv_tokens = wanted < fits ? wanted : fits;
+    if (cfg->kv_tokens < cfg->kv_block_size)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                         "no memory for the KV pool: %llu bytes are free, the weights take %llu",
+                         (unsigned long long)memory.free_bytes,
+                         (unsigned long long)plan.weights_bytes);
+    return 0;
+}
+
+/* --- a GPU --- */
+
+static bool is_auto(const struct executor_config *cfg)
+{
+    return !cfg->gpu_layers || cfg->gpu_layers == EXECUTOR_GPU_LAYERS_AUTO;
+}
+
+/* The layers whose weights leave room for what is asked for, or for one whole context and a little
+ * for each other sequence. */
+static int choose_layers(struct checkpoint *ckpt, struct engine_config *cfg, struct error *err)
+{
+    struct engine_config probe = *cfg;
+    struct executor_plan plan;
+    uint64_t bs = cfg->executor.kv_block_size;
+    int rc = 0;
+    if (!probe.executor.kv_tokens) {
+        probe.executor.kv_tokens = bs;
+        rc = engine_plan(&probe, ckpt, &plan, err);
+        if (rc)
+            return rc;
+        uint64_t wanted = tokens_wanted(&cfg->executor, &plan);
+        uint64_t least = (plan.context_tokens + bs - 1) / bs * bs +
+                         (uint64_t)cfg->executor.max_seqs * MIN_SEQUENCE_TOKENS;
+        probe.executor.kv_tokens = least < wanted ? least : wanted;
+    }
+    rc = engine_plan(&probe, ckpt, &plan, err);
+    if (!rc)
+        cfg->executor.gpu_layers = plan.devices[plan.n_devices - 1].n_layers;
+    return rc;
+}
+
+/* All that the budget leaves; layers on the CPU have the same tokens, in at most half of its free
+ * memory. */
+static int choose_gpu_tokens(struct checkpoint *ckpt, struct engine_config *cfg, struct error *err)
+{
+    struct executor_plan plan;
+    struct device_memory memory;
+    struct device *cpu;
+    cfg->executor.kv_tokens = cfg->executor.kv_block_size;
+    int rc = engine_plan(cfg, ckpt, &plan, err);
+    if (rc)
+        return rc;
+    uint64_t tokens = executor_kv_room(&plan, tokens_wanted(&cfg->executor, &plan));
+    const struct executor_device *gpu = &plan.devices[plan.n_devices - 1];
+    if (plan.n_devices > 1) {
+        rc = backend_cpu()->open(0, &cpu, err);
+        if (rc)
+            return rc;
+        rc = backend_cpu()->memory(cpu, &memory, err);
+        backend_cpu()->close(cpu);
+        if (rc)
+            return rc;
+        const struct executor_device *host = &plan.devices[0];
+        uint64_t taken = host->weights_bytes + host->workspace_bytes;
+        uint64_t room = memory.free_bytes > taken ? (memory.free_bytes - taken) / 2 : 0;
+        uint64_t fits = room / (host->kv_bytes / plan.kv_tokens);
+        tokens = fits < tokens ? fits : tokens;
+    }
+    cfg->executor.kv_tokens = tokens / cfg->executor.kv_block_size * cfg->executor.kv_block_size;
+    if (cfg->executor.kv_tokens)
+        return 0;
+    error_set(err, STATUS_RESOURCE_EXHAUSTED,
+              "%s: no memory for the KV cache: weights take %" PRIu64 " bytes, workspace %" PRIu64
+              ", %" PRIu64 " may be taken, %" PRIu64 " are free and %" PRIu64
+              " more promised to other replicas; leave layers to the CPU (gpu_layers) or lower "
+              "max_batch_tokens",
+              gpu->name, gpu->weights_bytes, gpu->workspace_bytes, gpu->budget_bytes,
+              gpu->free_bytes, gpu->promised_bytes);
+    return error_reason(err, "DEVICE_MEMORY");
+}
+
+bool engine_is_on_gpu(const struct engine_config *cfg)
+{
+    return cfg->executor.device && strncmp(cfg->executor.device, "cuda", 4) == 0;
+}
+
+bool engine_gpu_memory(const struct engine *engine, uint64_t *out_total_bytes,
+                       uint64_t *out_free_bytes)
+{
+    return executor_gpu_memory(engine->executor, out_total_bytes, out_free_bytes);
+}
+
+int engine_choose_sizes(struct engine_config *cfg, struct checkpoint *ckpt, struct error *err)
+{
+    int rc = 0;
+    if (!engine_is_on_gpu(cfg))
+        return cfg->executor.kv_tokens ? 0 : choose_by_memory(ckpt, cfg, err);
+    if (is_auto(&cfg->executor))
+        rc = choose_layers(ckpt, cfg, err);
+    if (!rc && !cfg->executor.kv_tokens)
+        rc = choose_gpu_tokens(ckpt, cfg, err);
+    return rc;
+}
