@@ -161,6 +161,16 @@ const pb_operation *catalog_operation_at(const struct catalog *catalog, size_t i
     return message_at(catalog, TABLE_OPERATION, i);
 }
 
+const pb_device *catalog_device(const struct catalog *catalog, const char *name)
+{
+    return get_message(catalog, TABLE_DEVICE, name, NULL, NULL);
+}
+
+const pb_hold *catalog_hold_at(const struct catalog *catalog, size_t i)
+{
+    return message_at(catalog, TABLE_DEVICE_HOLD, i);
+}
+
 size_t catalog_first_version(const struct catalog *catalog, const char *model)
 {
     return catalog_find(catalog, TABLE_MODEL_VERSION, model);

@@ -48,6 +48,7 @@ const pb_deployment *catalog_deployment(const struct catalog *catalog, const cha
 const pb_group *catalog_group(const struct catalog *catalog, const char *name);
 const pb_replica *catalog_replica(const struct catalog *catalog, const char *id);
 const pb_operation *catalog_operation(const struct catalog *catalog, const char *id);
+const pb_device *catalog_device(const struct catalog *catalog, const char *name);
 
 /* Iteration: the message at an index or NULL at the end. */
 const pb_model *catalog_model_at(const struct catalog *catalog, size_t i);
@@ -57,6 +58,7 @@ const pb_group *catalog_group_at(const struct catalog *catalog, size_t i);
 const pb_device *catalog_device_at(const struct catalog *catalog, size_t i);
 const pb_replica *catalog_replica_at(const struct catalog *catalog, size_t i);
 const pb_operation *catalog_operation_at(const struct catalog *catalog, size_t i);
+const pb_hold *catalog_hold_at(const struct catalog *catalog, size_t i);
 
 /* First version or deployment of a model; iterate while the name is the same. */
 size_t catalog_first_version(const struct catalog *catalog, const char *model);

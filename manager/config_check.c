@@ -11,6 +11,7 @@
 
 enum {
     MAX_THREADS = 4096,
+    MAX_LAYERS = 1 << 16,
     MAX_CONCURRENT = 4096,
     MAX_QUEUED = 65536,
     MAX_BATCH_TOKENS = 1 << 16, /* as the worker's */
@@ -65,10 +66,6 @@ static int check_word(const char *field, const char *member, const char *value,
 
 static int check_built(const char *field, const pb_config *config, struct error *err)
 {
-    if (strcmp(config->kv_dtype, "fp8") == 0)
-        return not_built(field, "kv_dtype", err);
-    if (config->has_gpu_layers)
-        return not_built(field, "gpu_layers", err);
     if (config->has_default_temperature)
         return not_built(field, "default_temperature", err);
     if (config->has_default_top_p)
@@ -83,6 +80,7 @@ static int check_built(const char *field, const pb_config *config, struct error 
 int config_check(const char *field, const pb_config *config, struct error *err)
 {
     static const char *const kv_dtypes[] = {"bf16", "f16", "f32", "int8", "fp8", NULL};
+    static const char *const weight_formats[] = {"int8", "fp8", NULL};
     static const char *const kernel_sets[] = {"auto",   "f32",         "ref", "avx2",
                                               "avx512", "avx512_bf16", "amx", NULL};
     if (!config)
@@ -90,6 +88,11 @@ int config_check(const char *field, const pb_config *config, struct error *err)
     if (check_built(field, config, err) != 0 ||
         check_word(field, "kv_dtype", config->kv_dtype, kv_dtypes, err) != 0 ||
         check_word(field, "kernels", config->kernels, kernel_sets, err) != 0 ||
+        check_word(field, "weight_format", config->weight_format, weight_formats, err) != 0 ||
+        check_range(field, "gpu_layers", config->has_gpu_layers, config->gpu_layers, MAX_LAYERS,
+                    err) != 0 ||
+        check_range(field, "gpu_memory_bytes", config->has_gpu_memory_bytes,
+                    config->gpu_memory_bytes, INT64_MAX, err) != 0 ||
         check_range(field, "context_length", config->has_context_length, config->context_length,
                     UINT32_MAX, err) != 0 ||
         check_range(field, "kv_bytes", config->has_kv_bytes, config->kv_bytes, INT64_MAX, err) !=
@@ -113,6 +116,9 @@ int config_check(const char *field, const pb_config *config, struct error *err)
         check_range(field, "target_itl_ms", config->has_target_itl_ms && config->target_itl_ms != 0,
                     config->target_itl_ms, MAX_TARGET_MS, err) != 0)
         return err->status;
+    if (config->has_max_batch_tokens && config->max_batch_tokens < 2)
+        return bad(field, "max_batch_tokens", err,
+                   "1 leaves prompts no row beside who decodes; 2 at least");
     if (config->has_max_total_tokens && config->max_total_tokens < 2)
         return bad(field, "max_total_tokens", err, "1 leaves no room for a prompt and an answer");
     if (config->has_kv_bytes && config->has_kv_tokens)
@@ -142,6 +148,24 @@ int config_check_fits(const char *field, const pb_config *config, const pb_info 
     snprintf(text, sizeof(text), "%u is more than the %u tokens the model was trained for",
              config->context_length, info->trained_context_length);
     return bad(field, "context_length", err, text);
+}
+
+int config_check_devices(const char *field, const pb_config *config, const pb_group *group,
+                         struct error *err)
+{
+    char text[128];
+    if (!config || !group->n_devices || strncmp(group->devices[0], "cuda", 4) == 0)
+        return 0;
+    const char *member = strcmp(config->kv_dtype, "fp8") == 0                  ? "kv_dtype"
+                         : config->has_gpu_layers                              ? "gpu_layers"
+                         : config->has_gpu_memory_bytes                        ? "gpu_memory_bytes"
+                         : *config->weight_format                              ? "weight_format"
+                         : config->has_deterministic && !config->deterministic ? "deterministic"
+                                                                               : NULL;
+    if (!member)
+        return 0;
+    snprintf(text, sizeof(text), "is only for GPUs; device group %.64s has none", group->name);
+    return bad(field, member, err, text);
 }
 
 static size_t pack(const pb_config *config, uint8_t **out_bytes)

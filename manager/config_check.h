@@ -13,5 +13,8 @@ int config_check(const char *field, const pb_config *config, struct error *err);
 /* What can only be said with the model at hand. */
 int config_check_fits(const char *field, const pb_config *config, const pb_info *info,
                       struct error *err);
+/* What only a GPU has, on a group that has none. */
+int config_check_devices(const char *field, const pb_config *config, const pb_group *group,
+                         struct error *err);
 /* The same settings; NULL is the same as nothing set. */
 bool config_equal(const pb_config *a, const pb_config *b);

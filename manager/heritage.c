@@ -13,6 +13,8 @@
 #include "base/error.h"
 #include "base/strbuf.h"
 #include "manager/cpu_share.h"
+#include "manager/device_hold.h"
+#include "manager/device_room.h"
 #include "manager/message.h"
 #include "manager/model_path.h"
 #include "manager/supervise.h"
@@ -63,6 +65,11 @@ static void add_config(struct heritage *heritage, const pb_config *config)
     add_number(heritage, "--kv-bytes", config->kv_bytes);
     add_number(heritage, "--kv-tokens", config->kv_tokens);
     add(heritage, "--kernels", config->kernels);
+    add_number(heritage, "--gpu-layers", config->gpu_layers);
+    add_number(heritage, "--gpu-memory", config->gpu_memory_bytes);
+    add(heritage, "--weight-format", config->weight_format);
+    if (config->has_deterministic && !config->deterministic)
+        add_text(heritage, "--no-deterministic=true");
     add_number(heritage, "--threads", config->n_threads);
     add_number(heritage, "--max-concurrent", config->max_concurrent_requests);
     add_number(heritage, "--max-queued", config->max_queued_requests);
@@ -94,6 +101,8 @@ static void add_plan(struct heritage *heritage, const struct heritage_plan *plan
     add_number(heritage, "--pp", plan->pp);
     add(heritage, "--cpus", plan->cpus);
     add_number(heritage, "--memory-promised", plan->promised_bytes);
+    add_number(heritage, "--gpu-promised", plan->gpu_promised_bytes);
+    add_number(heritage, "--gpu-held", plan->gpu_held_bytes);
     if (plan->shared)
         add_text(heritage, "--weights-shared=true");
     if (plan->held)
@@ -161,6 +170,9 @@ pb_config *config_merge(const pb_config *under, const pb_config *over)
     MERGE_NUMBER(max_total_tokens);
     MERGE_NUMBER(target_itl_ms);
     MERGE_NUMBER(prefix_cache);
+    MERGE_NUMBER(gpu_layers);
+    MERGE_NUMBER(gpu_memory_bytes);
+    MERGE_NUMBER(deterministic);
     MERGE_NUMBER(max_draft_tokens);
     if (over->has_kv_bytes || over->has_kv_tokens)
         merged->has_kv_bytes = merged->has_kv_tokens =
@@ -169,6 +181,7 @@ pb_config *config_merge(const pb_config *under, const pb_config *over)
     MERGE_NUMBER(kv_tokens);
     if ((!*over->kv_dtype || message_set(&merged->kv_dtype, over->kv_dtype)) &&
         (!*over->cpus || message_set(&merged->cpus, over->cpus)) &&
+        (!*over->weight_format || message_set(&merged->weight_format, over->weight_format)) &&
         (!*over->kernels || message_set(&merged->kernels, over->kernels)) &&
         (!*over->draft_model || message_set(&merged->draft_model, over->draft_model)) &&
         (!*over->chat_template || message_set(&merged->chat_template, over->chat_template)))
@@ -210,6 +223,8 @@ int heritage_create(const struct manager *manager, const char *replica_id, size_
     if (!version || !deployment || !group)
         return error_set(err, STATUS_NOT_FOUND, "replica %s has lost its version or device group",
                          replica_id);
+    if (device_hold_check(catalog, group, deployment->tp, err) != 0)
+        return err->status;
     pb_config *config = config_merge(version->config, deployment->config);
     if (!config)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
@@ -217,6 +232,7 @@ int heritage_create(const struct manager *manager, const char *replica_id, size_
     struct supervisor_promises promises = supervisor_promises(manager->supervisor, replica_id);
     model_path_absolute(manager, version->path, model_path, sizeof(model_path));
     model_path_absolute(manager, config->draft_model, draft_path, sizeof(draft_path));
+    char *usable[DEVICES_MAX];
     struct cpus cpus;
     int status = cpu_share_take(manager, replica_id, config->cpus, config->n_threads,
                                 deployment->n_replicas, &cpus, err);
@@ -226,17 +242,25 @@ int heritage_create(const struct manager *manager, const char *replica_id, size_
     }
     struct strbuf cpus_text = {0};
     cpus_format(&cpus, &cpus_text);
+    size_t n_usable = device_hold_choose(catalog, group, usable);
+    struct device_room room = {0};
+    n_usable = device_room_choose(manager, replica_id, deployment->tp, config->gpu_memory_bytes,
+                                  usable, n_usable);
+    if (n_usable)
+        device_room_look(manager, usable[0], replica_id, &room);
     struct heritage_plan plan = {
         .model_path = model_path,
         .draft_path = draft_path,
         .digest = version->info ? version->info->weights_digest : "",
-        .devices = group->devices,
-        .n_devices = group->n_devices,
+        .devices = usable,
+        .n_devices = n_usable,
         .tp = deployment->tp,
         .pp = deployment->pp,
         .config = config,
         .cpus = strbuf_str(&cpus_text),
         .promised_bytes = promises.n_bytes,
+        .gpu_promised_bytes = room.promised_bytes,
+        .gpu_held_bytes = room.held_bytes,
         .shared = n_packed_fds && promises.n_unsized == promises.n_unsized_same,
     };
     struct heritage *heritage = strbuf_failed(&cpus_text) ? NULL : create("serve");

@@ -28,11 +28,12 @@ struct heritage_plan {
     char *const *devices;
     size_t n_devices;
     uint32_t tp, pp;
-    const pb_config *config; /* may be NULL */
-    const char *cpus;        /* the worker's own; empty: none */
-    uint64_t promised_bytes; /* of free memory, to other replicas */
-    bool shared;             /* the replicas share one copy of the weights */
-    bool held;               /* and it is in memory */
+    const pb_config *config;                     /* may be NULL */
+    const char *cpus;                            /* the worker's own; empty: none */
+    uint64_t promised_bytes;                     /* of free memory, to other replicas */
+    uint64_t gpu_promised_bytes, gpu_held_bytes; /* device_room.h, of the GPU */
+    bool shared;                                 /* the replicas share one copy of the weights */
+    bool held;                                   /* and it is in memory */
 };
 int heritage_create_plan(const struct heritage_plan *plan, uint32_t n_replicas,
                          struct heritage **out_heritage, struct error *err);

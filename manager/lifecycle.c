@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "manager/device_hold.h"
 #include "manager/failpoint.h"
 #include "manager/message.h"
 #include "manager/store.h"
@@ -195,6 +196,16 @@ int lifecycle_retire_failed(struct txn *txn, const struct lifecycle_target *targ
 }
 
 /* One that drains though nobody retired it was told so by a signal: it is wanted and comes back. */
+/* Nothing new is placed on devices that are put aside. */
+static int check_devices(const struct catalog *catalog, const struct lifecycle_target *target,
+                         struct error *err)
+{
+    const pb_group *group = catalog_group(catalog, target->group);
+    const pb_deployment *deployment =
+        catalog_deployment(catalog, target->model, target->version, target->group);
+    return group ? device_hold_check(catalog, group, deployment ? deployment->tp : 1, err) : 0;
+}
+
 int lifecycle_fill(struct txn *txn, const struct lifecycle_target *target, uint32_t n_replicas,
                    const struct lifecycle_limits *limits, pb_operation *operation,
                    struct error *err)
@@ -215,6 +226,8 @@ int lifecycle_fill(struct txn *txn, const struct lifecycle_target *target, uint3
     }
     operation->n_replicas_before = n_live;
     operation->n_replicas = n_replicas;
+    if (n_live < n_replicas && check_devices(catalog, target, err) != 0)
+        return err->status;
     for (; n_live < n_replicas; n_live++, n_all++) {
         if (n_all >= limits->max_replicas) {
             error_set(err, STATUS_RESOURCE_EXHAUSTED,

@@ -1,6 +1,7 @@
 /* main.c: sluice-manager, the control plane: one libev loop, the store's thread, the gRPC server's
  * threads. */
 #include <errno.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,9 @@
 #include "base/notify.h"
 #include "base/options.h"
 #include "base/strbuf.h"
+#include "manager/device_hold.h"
+#include "manager/device_watch.h"
+#include "manager/environment.h"
 #include "manager/events.h"
 #include "manager/loop_queue.h"
 #include "manager/manager.h"
@@ -129,7 +133,9 @@ static int create_parts(struct program *program, struct error *err)
         routes_create(manager, &manager->routes, err) != 0 ||
         service_create(manager, &manager->service, err) != 0 ||
         weights_create(manager, &manager->weights, err) != 0 ||
-        supervisor_create(manager, &manager->supervisor, err) != 0)
+        device_holds_create(manager, &manager->device_holds, err) != 0 ||
+        supervisor_create(manager, &manager->supervisor, err) != 0 ||
+        device_watch_create(manager, &manager->device_watch, err) != 0)
         return err->status;
     if (create_server(program, err) != 0)
         return err->status;
@@ -141,6 +147,8 @@ static void destroy_parts(struct program *program)
 {
     struct manager *manager = &program->manager;
     manager_metrics_destroy(manager->metrics);
+    device_watch_destroy(manager->device_watch);
+    manager->device_watch = NULL;
     if (manager->server)
         rpc_server_shutdown(manager->server, 0);
     if (manager->queue)
@@ -157,6 +165,7 @@ static void destroy_parts(struct program *program)
     loop_queue_destroy(manager->queue);
     service_destroy(manager->service);
     weights_destroy(manager->weights);
+    device_holds_destroy(manager->device_holds);
     routes_destroy(manager->routes);
     operations_destroy(manager->operations);
     events_destroy(manager->events);
@@ -290,7 +299,9 @@ static int run_locked(struct program *program)
 {
     struct manager *manager = &program->manager;
     manager->started_unix_ns = clock_wall_ns();
-    manager->environment = process_environment(environ);
+    char folder[PATH_MAX];
+    manager->environment =
+        environment_create(environ, getcwd(folder, sizeof(folder)) ? folder : NULL);
     /* Not the default loop: that one would reap our children by itself. */
     manager->loop = ev_loop_new(EVFLAG_NOENV);
     if (!manager->loop || !manager->environment) {

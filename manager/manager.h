@@ -7,6 +7,8 @@
 
 #include "manager/catalog.h"
 
+struct device_holds;
+struct device_watch;
 struct error;
 struct ev_loop;
 struct events;
@@ -63,6 +65,8 @@ struct manager {
     struct weights *weights;
     struct operations *operations;
     struct events *events;
+    struct device_holds *device_holds;
+    struct device_watch *device_watch; /* NULL until there is one */
     struct routes *routes;
     struct service *service;
     struct rpc_server *server;

@@ -8,6 +8,7 @@
 #include "base/metrics_process.h"
 #include "manager/lifecycle.h"
 #include "manager/manager.h"
+#include "manager/metrics_devices.h"
 #include "manager/routes.h"
 #include "manager/store.h"
 #include "manager/supervise.h"
@@ -108,6 +109,7 @@ struct manager_metrics {
     struct manager *manager;
     struct metrics *registry;
     struct worker_metrics *workers;
+    struct metrics_devices *devices;
     struct metrics_family *families[N_FAMILIES];
     struct http_route routes[2];
     struct http_server *http;
@@ -208,6 +210,7 @@ static int fill(struct manager_metrics *m, struct error *err)
     if (metrics_create(&m->registry, err) != 0 ||
         metrics_process_add(m->registry, "sluice-manager", err) != 0 ||
         metrics_add(m->registry, specs, N_FAMILIES, m->families, err) != 0 ||
+        metrics_devices_create(m->manager, m->registry, &m->devices, err) != 0 ||
         worker_metrics_create(m->registry, &m->workers, err) != 0 ||
         metrics_add_collector(m->registry, collect, m, err) != 0)
         return err->status;
@@ -249,6 +252,7 @@ void manager_metrics_destroy(struct manager_metrics *metrics)
         return;
     http_server_destroy(metrics->http);
     worker_metrics_destroy(metrics->workers);
+    metrics_devices_destroy(metrics->devices);
     metrics_destroy(metrics->registry);
     free(metrics);
 }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/device_name.h"
 #include "base/error.h"
 
 static bool is_name_char(char c)
@@ -80,6 +81,14 @@ static bool parse_index(const char **at, unsigned long *out)
     return good;
 }
 
+static int not_written(const char *field, const char *text, struct error *err)
+{
+    char meant[64] = "";
+    bool known = device_name_meant(text, meant, sizeof(meant));
+    return error_field(err, field, "\"%.40s\" is not written like cpu:0-1 or cuda:0,1%s%s", text,
+                       known ? "; write " : "", meant);
+}
+
 static int parse_one(const char *field, const char *text, struct device_names *names, char kind[8],
                      struct error *err)
 {
@@ -90,7 +99,7 @@ static int parse_one(const char *field, const char *text, struct device_names *n
                           strncmp(text, kinds[i_kind], (size_t)(colon - text)) != 0))
         i_kind++;
     if (i_kind == 2)
-        return error_field(err, field, "\"%.40s\" is not written like cpu:0-1 or cuda:0,1", text);
+        return not_written(field, text, err);
     if (*kind && strcmp(kind, kinds[i_kind]) != 0)
         return error_field(err, field, "devices of one kind are wanted, not %s and %s", kind,
                            kinds[i_kind]);
@@ -100,8 +109,7 @@ static int parse_one(const char *field, const char *text, struct device_names *n
         unsigned long first, last;
         at++;
         if (!parse_index(&at, &first))
-            return error_field(err, field, "\"%.40s\" has no device number at byte %td", text,
-                               at - text);
+            return not_written(field, text, err);
         last = first;
         if (*at == '-' && (at++, !parse_index(&at, &last) || last < first))
             return error_field(err, field, "\"%.40s\" has a bad range at byte %td", text,
@@ -111,8 +119,7 @@ static int parse_one(const char *field, const char *text, struct device_names *n
                 return err->status;
     } while (*at == ',');
     if (*at)
-        return error_field(err, field, "\"%.40s\" has a stray character at byte %td", text,
-                           at - text);
+        return not_written(field, text, err);
     return 0;
 }
 

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/hash_map.h"
 #include "base/log.h"
+#include "manager/device_hold.h"
 #include "manager/failpoint.h"
 #include "manager/loop_queue.h"
 #include "manager/message.h"
@@ -416,6 +417,10 @@ static pb_error *failure(struct operations *operations, const pb_operation *oper
         error_reason(&err, replica->reason);
         return (pb_error *)message_from_error(&err);
     }
+    const pb_group *group = catalog_group(&operations->manager->catalog, operation->device_group);
+    if (reason && !operation->cancelling && group &&
+        device_hold_check(&operations->manager->catalog, group, UINT32_MAX, &err) != 0)
+        return (pb_error *)message_from_error(&err); /* its replicas wait for their devices */
     error_set(&err, STATUS_CANCELLED, "%s",
               operation->cancelling ? "cancelled as asked: what it began was taken back"
                                     : "the version was unloaded before it was ready");

@@ -19,6 +19,7 @@ typedef Sluice__Manager__V1__Operation pb_operation;
 typedef Sluice__Manager__V1__OperationRank pb_operation_rank;
 typedef Sluice__Manager__V1__OperationResult pb_operation_result;
 typedef Sluice__Manager__V1__Event pb_event;
+typedef Sluice__Manager__V1__DeviceHold pb_hold;
 typedef Sluice__Manager__V1__RouteTable pb_route_table;
 typedef Sluice__Manager__V1__Route pb_route;
 typedef Sluice__Manager__V1__RouteReplica pb_route_replica;
@@ -66,6 +67,12 @@ enum operation_state {
     OPERATION_DONE = SLUICE__MANAGER__V1__OPERATION_STATE__OPERATION_STATE_DONE,
     OPERATION_FAILED = SLUICE__MANAGER__V1__OPERATION_STATE__OPERATION_STATE_FAILED,
     OPERATION_CANCELLED = SLUICE__MANAGER__V1__OPERATION_STATE__OPERATION_STATE_CANCELLED,
+};
+
+enum device_state {
+    DEVICE_USABLE = SLUICE__MANAGER__V1__DEVICE_STATE__DEVICE_STATE_USABLE,
+    DEVICE_CORDONED = SLUICE__MANAGER__V1__DEVICE_STATE__DEVICE_STATE_CORDONED,
+    DEVICE_QUARANTINED = SLUICE__MANAGER__V1__DEVICE_STATE__DEVICE_STATE_QUARANTINED,
 };
 
 /* "READY" for a replica_state, "RUNNING" for an operation_state. */

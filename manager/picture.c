@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "manager/device_hold.h"
 #include "manager/lifecycle.h"
 #include "manager/operations.h"
 
@@ -22,6 +23,15 @@ static size_t find_index(const struct catalog *catalog, enum table table, const 
     size_t i = catalog_find(catalog, table, key);
     struct row *row = catalog_at(catalog, table, i);
     return row && strcmp(row_key(row), key) == 0 ? i : SIZE_MAX;
+}
+
+static bool is_blocked(const struct catalog *catalog, const pb_replica *row)
+{
+    struct error err;
+    const pb_group *group = catalog_group(catalog, row->device_group);
+    const pb_deployment *deployment =
+        catalog_deployment(catalog, row->model, row->version, row->device_group);
+    return group && device_hold_check(catalog, group, deployment ? deployment->tp : 1, &err) != 0;
 }
 
 static void fill_replica(struct supervisor *supervisor, const pb_replica *row, int64_t now_ns,
@@ -56,6 +66,10 @@ static void fill_replica(struct supervisor *supervisor, const pb_replica *row, i
     out->failed_ns = slot->failed_ns;
     out->still_ns = slot_still_ns(slot);
     out->ghost = slot_has_ghost(slot);
+    out->fault_ns = slot->fault_ns;
+    out->blocked = is_blocked(catalog, row);
+    out->blocked_told = strcmp(row->reason, RECONCILE_QUARANTINED) == 0;
+    out->evacuate = slot_is_quarantined(slot);
 }
 
 static bool allocate(struct picture *picture, size_t n_deployments, size_t n_replicas,

@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "manager/device_hold.h"
+#include "manager/device_room.h"
 #include "manager/heritage.h"
 #include "manager/message.h"
 #include "manager/model_path.h"
@@ -87,6 +89,19 @@ static int start_tool(struct manager *manager, const struct heritage *heritage,
     return status;
 }
 
+static void make_note(const struct plan_wish *wish, const char *device,
+                      const struct device_room *room, char *out, size_t n_bytes)
+{
+    char unsized[160] = "";
+    if (room->n_unsized)
+        snprintf(unsized, sizeof(unsized),
+                 "%u replica%s of %s %s not said yet how much it will take; that is not counted",
+                 room->n_unsized, room->n_unsized == 1 ? "" : "s", device,
+                 room->n_unsized == 1 ? "has" : "have");
+    snprintf(out, n_bytes, "%s%s%s", wish->note ? wish->note : "",
+             wish->note && *unsized ? "; " : "", unsized);
+}
+
 int plan_run(struct manager *manager, struct rpc_call *call, const struct plan_wish *wish,
              plan_answer_fn *answer, struct error *err)
 {
@@ -101,27 +116,40 @@ int plan_run(struct manager *manager, struct rpc_call *call, const struct plan_w
             message_free(&config->base);
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     }
+    if (wish->n_replicas && device_hold_check(catalog, group, wish->tp, err) != 0) {
+        message_free(&config->base);
+        return err->status;
+    }
     model_path_absolute(manager, version->path, path, sizeof(path));
     model_path_absolute(manager, config->draft_model, draft_path, sizeof(draft_path));
+    char *usable[DEVICES_MAX];
+    size_t n_usable = device_hold_choose(catalog, group, usable);
+    struct device_room room = {0};
+    n_usable =
+        device_room_choose(manager, NULL, wish->tp, config->gpu_memory_bytes, usable, n_usable);
+    if (n_usable)
+        device_room_look(manager, usable[0], NULL, &room);
     bool held = weights_are_held(manager->weights, wish->model, wish->version, wish->group,
                                  wish->tp, config->kernels);
     struct heritage_plan parts = {.model_path = path,
                                   .draft_path = draft_path,
                                   .digest = version->info ? version->info->weights_digest : "",
-                                  .devices = group->devices,
-                                  .n_devices = group->n_devices,
+                                  .devices = n_usable ? usable : group->devices,
+                                  .n_devices = n_usable ? n_usable : group->n_devices,
                                   .tp = wish->tp,
                                   .pp = wish->pp,
                                   .config = config,
                                   .cpus = config->cpus,
                                   .promised_bytes =
                                       supervisor_promises(manager->supervisor, NULL).n_bytes,
+                                  .gpu_promised_bytes = room.promised_bytes,
+                                  .gpu_held_bytes = room.held_bytes,
                                   .shared = strncmp(group->devices[0], "cpu", 3) == 0,
                                   .held = held};
     int status =
         heritage_create_plan(&parts, wish->n_replicas ? wish->n_replicas : 1, &heritage, err);
     struct planning planning = {.call = call, .answer = answer, .nothing = wish->n_replicas == 0};
-    snprintf(planning.note, sizeof(planning.note), "%s", wish->note ? wish->note : "");
+    make_note(wish, n_usable ? usable[0] : "", &room, planning.note, sizeof(planning.note));
     snprintf(planning.model, sizeof(planning.model), "%s", wish->model);
     snprintf(planning.version, sizeof(planning.version), "%s", wish->version);
     if (status == 0)

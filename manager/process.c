@@ -205,56 +205,6 @@ bool process_ended(const struct process *process, struct process_end *out_end)
     return errno == ECHILD && poll(&watch, 1, 0) == 1;
 }
 
-static bool inherited(const char *variable)
-{
-    static const char *const prefixes[] = {"PATH=",
-                                           "HOME=",
-                                           "LANG=",
-                                           "SLUICE_",
-                                           "LD_LIBRARY_PATH=",
-                                           "ASAN_OPTIONS=",
-                                           "UBSAN_OPTIONS=",
-                                           "TSAN_OPTIONS=",
-                                           "LSAN_OPTIONS=",
-                                           "CUDA_VISIBLE_DEVICES=",
-                                           "TMPDIR="};
-    /* The manager's own config file and test failpoints are not the workers'; nor is the key of
-     * whoever started it any business of a process that reads strangers' files. */
-    static const char *const kept_back[] = {
-        "SLUICE_CONFIG=", "SLUICE_FAILPOINT=", "SLUICE_API_KEY"};
-    for (size_t i = 0; i < sizeof(kept_back) / sizeof(kept_back[0]); i++)
-        if (strncmp(variable, kept_back[i], strlen(kept_back[i])) == 0)
-            return false;
-    for (size_t i = 0; i < sizeof(prefixes) / sizeof(prefixes[0]); i++)
-        if (strncmp(variable, prefixes[i], strlen(prefixes[i])) == 0)
-            return true;
-    return false;
-}
-
-char **process_environment(char *const *environ_of_parent)
-{
-    size_t n = 0, n_bytes = 0;
-    for (char *const *v = environ_of_parent; *v; v++)
-        if (inherited(*v)) {
-            n++;
-            n_bytes += strlen(*v) + 1;
-        }
-    char **out = malloc((n + 1) * sizeof(*out) + n_bytes);
-    if (!out)
-        return NULL;
-    char *text = (char *)(out + n + 1);
-    size_t i = 0;
-    for (char *const *v = environ_of_parent; *v; v++)
-        if (inherited(*v)) {
-            size_t n_text = strlen(*v) + 1;
-            memcpy(text, *v, n_text);
-            out[i++] = text;
-            text += n_text;
-        }
-    out[i] = NULL;
-    return out;
-}
-
 /* Value of --name among NUL-separated arguments, as "--name" "value" or "--name=value". */
 static const char *argument(const char *arguments, size_t n_bytes, const char *name)
 {

@@ -54,10 +54,6 @@ uint64_t process_start_ticks(pid_t pid);
 /* Memory that only this process holds: anonymous and shared-memory pages that are resident. */
 uint64_t process_resident_bytes(pid_t pid);
 
-/* The environment workers get: PATH, HOME, LANG and what starts with one of the prefixes that
- * matter to them (SLUICE_, LD_LIBRARY_PATH, sanitizer options). Owned (one block: free()). */
-char **process_environment(char *const *environ_of_parent);
-
 /* Workers started by a manager of this run directory that live now, found by their arguments. */
 struct process_found {
     pid_t pid;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "manager/device_watch.h"
 #include "manager/message.h"
 #include "manager/supervise.h"
 
@@ -36,8 +37,7 @@ static bool add_loaded(pb_operation_result *result, const pb_memory *from, uint6
         return false;
     if (!memory->before_bytes || from->before_bytes < memory->before_bytes)
         memory->before_bytes = from->before_bytes;
-    if (from->after_bytes > memory->after_bytes)
-        memory->after_bytes = from->after_bytes;
+    memory->after_bytes += less(from->after_bytes, counted_bytes);
     memory->expected_bytes += less(from->expected_bytes, counted_bytes);
     memory->weight_bytes += less(from->weight_bytes, counted_bytes);
     memory->kv_bytes += from->kv_bytes;
@@ -81,19 +81,51 @@ static uint64_t part(uint64_t bytes, size_t i, size_t n)
     return bytes / n + (i < bytes % n);
 }
 
-/* Adds one replica's bytes to the devices of its group. */
-static bool add_held(pb_operation_result *result, const pb_group *group, uint64_t before,
-                     uint64_t now, uint64_t expected)
+struct held {
+    uint64_t before, now, expected;
+};
+
+static bool add_part(pb_operation_result *result, const char *device, const struct held *held,
+                     size_t i, size_t n)
 {
-    for (size_t i = 0; i < group->n_devices; i++) {
-        pb_memory *memory = find_memory(result, group->devices[i]);
-        if (!memory)
-            return false;
-        memory->before_bytes += part(before, i, group->n_devices);
-        memory->after_bytes += part(now, i, group->n_devices);
-        memory->expected_bytes += part(expected, i, group->n_devices);
-    }
+    pb_memory *memory = find_memory(result, device);
+    if (!memory)
+        return false;
+    memory->before_bytes += part(held->before, i, n);
+    memory->after_bytes += part(held->now, i, n);
+    memory->expected_bytes += part(held->expected, i, n);
     return true;
+}
+
+/* Adds one replica's bytes to the devices of its group; those of one on a GPU to that, and to the
+ * machine what the process holds of its memory. */
+static bool add_held(pb_operation_result *result, const pb_group *group,
+                     const struct replica_view *view, const struct held *held, bool staying)
+{
+    const struct held gpu = {.before = staying ? view->gpu_bytes : view->drained_gpu_bytes,
+                             .now = view->gpu_bytes,
+                             .expected = staying ? view->gpu_bytes : 0};
+    if (*view->gpu)
+        return add_part(result, "cpu", held, 0, 1) && add_part(result, view->gpu, &gpu, 0, 1);
+    for (size_t i = 0; i < group->n_devices; i++)
+        if (!add_part(result, group->devices[i], held, i, group->n_devices))
+            return false;
+    return true;
+}
+
+/* Of a GPU as it was seen last; nothing where that is not known. */
+static void read_device(struct manager *manager, pb_memory *memory)
+{
+    const pb_device *device = catalog_device(&manager->catalog, memory->device);
+    struct device_view view;
+    if (strncmp(memory->device, "cuda", 4) != 0) {
+        read_free_memory(&memory->free_bytes, &memory->total_bytes);
+        return;
+    }
+    if (!device || !device_watch_view(manager->device_watch, device, &view) || !view.sampled)
+        return;
+    memory->total_bytes = view.figures.memory_total_bytes;
+    memory->free_bytes = less(view.figures.memory_total_bytes, view.figures.memory_used_bytes);
 }
 
 static bool leaves(const pb_operation *operation, const pb_replica *replica)
@@ -125,12 +157,16 @@ static bool fill_released(struct manager *manager, const pb_operation *operation
                                                 view.drained_shared_bytes, view.drained_shared_id);
             uint64_t to_stay =
                 staying ? share_set_add(&expected, held, view.shared_bytes, view.shared_id) : 0;
-            if (!add_held(result, group, then,
-                          share_set_add(&now, held, view.shared_bytes, view.shared_id), to_stay))
+            const struct held parts = {
+                .before = then,
+                .now = share_set_add(&now, held, view.shared_bytes, view.shared_id),
+                .expected = to_stay,
+            };
+            if (!add_held(result, group, &view, &parts, staying))
                 return false;
         }
     for (size_t i = 0; i < result->n_memory; i++)
-        read_free_memory(&result->memory[i]->free_bytes, &result->memory[i]->total_bytes);
+        read_device(manager, result->memory[i]);
     return true;
 }
 

@@ -14,6 +14,7 @@ void reconcile_config_init(struct reconcile_config *config)
         .connect_timeout_ns = 30 * NS_PER_S,
         .load_timeout_ns = 1800 * NS_PER_S,
         .stall_timeout_ns = 10 * NS_PER_S,
+        .fault_grace_ns = 2 * NS_PER_S,
     };
 }
 
@@ -72,10 +73,23 @@ static int64_t backoff(const struct reconcile_config *config, uint32_t n_in_a_ro
     return wait < config->backoff_max_ns ? wait : config->backoff_max_ns;
 }
 
+/* At once; or, where it is blocked, when an operator lets it. */
+static void start_anew(struct pass *pass, size_t i, bool blocked)
+{
+    act(pass, (struct action){.type = ACTION_RETRY,
+                              .index = i,
+                              .at_ns = pass->now_ns,
+                              .reason = blocked ? RECONCILE_QUARANTINED : RECONCILE_RESTART});
+}
+
 /* A wanted replica's process has ended. */
 static void bury(struct pass *pass, size_t i, const struct reconcile_replica *replica)
 {
     struct reconcile_deaths deaths = replica->deaths;
+    if (replica->drain_sent) { /* it left its device as it was told to */
+        start_anew(pass, i, replica->blocked);
+        return;
+    }
     reconcile_note_death(pass->config, &deaths, replica->ready_ns, pass->now_ns);
     if (replica->permanent)
         act(pass, (struct action){.type = ACTION_FAIL, .index = i, .reason = "LOAD_FAILED"});
@@ -158,6 +172,11 @@ static const int64_t ghost_look_ns = NS_PER_S / 10;
 
 static void start_when_due(struct pass *pass, size_t i, const struct reconcile_replica *replica)
 {
+    if (replica->blocked) {
+        if (!replica->blocked_told)
+            start_anew(pass, i, true);
+        return;
+    }
     if (replica->ghost) {
         (void)due(pass, pass->now_ns + ghost_look_ns);
         return;
@@ -174,6 +193,8 @@ static void end_process(struct pass *pass, size_t i, const struct reconcile_repl
         kill_once(pass, i, replica, "STALE_EPOCH");
     else if (replica->still_ns && due(pass, replica->still_ns + 2 * pass->config->stall_timeout_ns))
         kill_once(pass, i, replica, "STALLED");
+    else if (replica->fault_ns && due(pass, replica->fault_ns + pass->config->fault_grace_ns))
+        kill_once(pass, i, replica, "DEVICE_FAULT");
     else if (!replica->drain_sent)
         act(pass, (struct action){.type = ACTION_DRAIN, .index = i});
     else if (due(pass, replica->drain_deadline_ns + pass->config->kill_grace_ns))
@@ -199,7 +220,7 @@ static void look_after(struct pass *pass, size_t i, const struct reconcile_repli
 {
     const struct reconcile_config *config = pass->config;
     bool loads = replica->worker == WORKER_LOADING || replica->worker == WORKER_WARMING;
-    if (replica->restart && replica->worker != WORKER_FAILED)
+    if (replica->evacuate || (replica->restart && replica->worker != WORKER_FAILED))
         end_process(pass, i, replica);
     else if (replica->fenced)
         kill_once(pass, i, replica, "STALE_EPOCH");
@@ -210,21 +231,21 @@ static void look_after(struct pass *pass, size_t i, const struct reconcile_repli
         kill_once(pass, i, replica, "LOAD_TIMEOUT");
     else if (replica->failed_ns && due(pass, replica->failed_ns + config->kill_grace_ns))
         kill_once(pass, i, replica, "LOAD_FAILED");
+    else if (replica->fault_ns && due(pass, replica->fault_ns + config->fault_grace_ns))
+        kill_once(pass, i, replica, "DEVICE_FAULT");
     else if (!watch_stall(pass, i, replica))
         follow(pass, i, replica);
 }
 
 static void want(struct pass *pass, size_t i, const struct reconcile_replica *replica)
 {
-    struct action again = {
-        .type = ACTION_RETRY, .index = i, .at_ns = pass->now_ns, .reason = RECONCILE_RESTART};
     if (replica->state == REPLICA_FAILED && replica->process == PROCESS_RUNNING)
         kill_once(pass, i, replica, "REPLICA_FAILED");
     else if (replica->process == PROCESS_RUNNING)
         look_after(pass, i, replica);
     else if (replica->restart &&
              (replica->state != REPLICA_PENDING || replica->process == PROCESS_EXITED))
-        act(pass, again);
+        start_anew(pass, i, false);
     else if (replica->state == REPLICA_FAILED)
         return;
     else if (replica->process == PROCESS_EXITED)
@@ -275,7 +296,8 @@ static struct tally count_members(const struct pass *pass,
             tally.n_on_their_way += !stopped;
         else if (stopped || !is_wanted(pass->input, r))
             tally.not_wanted = true;
-        else if (replica->state == REPLICA_FAILED && !replica->restart)
+        else if ((replica->state == REPLICA_FAILED && !replica->restart) ||
+                 (replica->blocked && replica->process == PROCESS_NONE))
             tally.n_failed++;
         else
             tally.n_on_their_way += replica->state != REPLICA_READY || replica->restart;

@@ -33,9 +33,10 @@ struct reconcile_config {
     int64_t connect_timeout_ns; /* from spawn to the first word over the socket */
     int64_t load_timeout_ns;    /* from spawn to READY */
     int64_t stall_timeout_ns;   /* of standing still: marked; after twice this, SIGKILL */
+    int64_t fault_grace_ns;     /* after its device's fault: ends by itself, or SIGKILL */
 };
 
-/* 1 s, 60 s, 60 s, 5 deaths, 60 s, 5 s, 30 s, 30 min, 10 s. */
+/* 1 s, 60 s, 60 s, 5 deaths, 60 s, 5 s, 30 s, 30 min, 10 s, 2 s. */
 void reconcile_config_init(struct reconcile_config *config);
 
 /* How a replica's earlier processes ended; kept by the caller, changed by reconcile_note_death. */
@@ -64,6 +65,9 @@ struct reconcile_replica {
     bool retiring;             /* recorded: it is to end, and does not count */
     bool restart;              /* recorded: its process is to give way to a new one */
     bool stalled;              /* recorded */
+    bool blocked;              /* devices it would take are put aside: not to be started */
+    bool blocked_told;         /* and that is recorded as its reason */
+    bool evacuate;             /* its process runs on a quarantined device */
     bool ghost;                /* an earlier process of it, of a manager before, may still live */
     int64_t started_ns;        /* of the process */
     int64_t next_start_ns;     /* PENDING: not before */
@@ -71,6 +75,7 @@ struct reconcile_replica {
     int64_t failed_ns;         /* since when its worker says FAILED; 0: it does not */
     int64_t still_ns;          /* since when it stands still (silent, or no layer finished with work
                                   queued); 0: it does not */
+    int64_t fault_ns;          /* since when its device is told to have failed it; 0: it is not */
     int64_t drain_deadline_ns; /* with drain_sent */
     int64_t grace_ns;          /* DRAIN gives running requests this long */
     struct reconcile_deaths deaths;
@@ -93,13 +98,15 @@ struct reconcile_input {
     size_t n_operations;
 };
 
-#define RECONCILE_RESTART "RESTART"
+#define RECONCILE_RESTART     "RESTART"
+#define RECONCILE_QUARANTINED "DEVICE_QUARANTINED"
 
 enum action_type {
     ACTION_START,  /* record LOADING and the next epoch, then spawn */
     ACTION_STATE,  /* record `state` as the worker reports it */
     ACTION_RETRY,  /* record PENDING, next start at `at_ns`, and forget the process; reason
-                      RECONCILE_RESTART: it was asked for and is no death */
+                      RECONCILE_RESTART: it was asked for and is no death; nor is
+                      RECONCILE_QUARANTINED, which waits until the device is released */
     ACTION_FAIL,   /* record FAILED with `reason`, and forget the process */
     ACTION_DRAIN,  /* record DRAINING, then ask for Shutdown with its grace */
     ACTION_STALL,  /* record that it stands still (`state` 1), or moves again (0) */

@@ -32,17 +32,20 @@ static const char *const event_types[] = {
     [RECORD_STALL] = "replica.stalled",
 };
 
-/* A restart that was asked for is no death. */
+/* A restart that was asked for is no death, nor is waiting for a device. */
 static bool is_death(const struct record *record)
 {
     return record->kind == RECORD_FAIL ||
-           (record->kind == RECORD_RETRY && strcmp(record->reason, RECONCILE_RESTART) != 0);
+           (record->kind == RECORD_RETRY && strcmp(record->reason, RECONCILE_RESTART) != 0 &&
+            strcmp(record->reason, RECONCILE_QUARANTINED) != 0);
 }
 
 static const char *event_type(const struct record *record)
 {
     if (record->kind == RECORD_STALL && !record->stalled)
         return "replica.moving";
+    if (record->kind == RECORD_RETRY && strcmp(record->reason, RECONCILE_QUARANTINED) == 0)
+        return "replica.held";
     if (record->kind == RECORD_RETRY && !is_death(record))
         return "replica.restarting";
     if (record->kind != RECORD_STATE)

@@ -59,6 +59,10 @@ static const char *const migrations[] = {
     "CREATE TABLE idempotency (serial INTEGER PRIMARY KEY, request_id TEXT NOT NULL UNIQUE,"
     " method TEXT NOT NULL, request_sha256 BLOB NOT NULL CHECK (length(request_sha256) = 32),"
     " response BLOB NOT NULL, created_unix_ns INTEGER NOT NULL) STRICT;",
+
+    "CREATE TABLE device_hold (key TEXT PRIMARY KEY CHECK (length(key) BETWEEN 1 AND 96),"
+    " device TEXT NOT NULL, state INTEGER NOT NULL CHECK (state BETWEEN 2 AND 3),"
+    " reason TEXT NOT NULL, since_unix_ns INTEGER NOT NULL, detail BLOB NOT NULL) STRICT;",
 };
 
 size_t schema_n_migrations(void)

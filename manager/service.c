@@ -85,6 +85,7 @@ ON_LOOP(get_status)
 ON_LOOP(get_operation)
 ON_LOOP(list_operations)
 ON_LOOP(list_devices)
+ON_LOOP(release_device)
 ON_LOOP(create_group)
 ON_LOOP(list_groups)
 ON_LOOP(delete_group)
@@ -133,6 +134,7 @@ static const struct rpc_method manager_methods[] = {
     {"SetTraffic", RPC_SHAPE_UNARY, rpc_unimplemented},
     {"GetTraffic", RPC_SHAPE_UNARY, rpc_unimplemented},
     {"ListDevices", RPC_SHAPE_UNARY, list_devices_call},
+    {"ReleaseDevice", RPC_SHAPE_UNARY, release_device_call},
     {"CreateDeviceGroup", RPC_SHAPE_UNARY, create_group_call},
     {"ListDeviceGroups", RPC_SHAPE_UNARY, list_groups_call},
     {"DeleteDeviceGroup", RPC_SHAPE_UNARY, delete_group_call},

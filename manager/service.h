@@ -49,7 +49,8 @@ service_fn service_load, service_unload, service_scale;
 service_fn service_drain_replica, service_restart_replica, service_cancel_operation;
 service_fn service_list_replicas, service_get_status;
 service_fn service_get_operation, service_list_operations;
-service_fn service_list_devices, service_create_group, service_list_groups, service_delete_group;
+service_fn service_list_devices, service_release_device;
+service_fn service_create_group, service_list_groups, service_delete_group;
 
 /* Answers with an error. */
 void service_fail(struct rpc_call *call, const struct error *err);

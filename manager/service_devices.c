@@ -5,6 +5,8 @@
 
 #include "base/log.h"
 #include "manager/build.h"
+#include "manager/device_hold.h"
+#include "manager/device_watch.h"
 #include "manager/message.h"
 #include "manager/names.h"
 #include "manager/service.h"
@@ -15,6 +17,8 @@
 
 typedef Sluice__Manager__V1__DeviceUse device_use;
 typedef Sluice__Manager__V1__ListDevicesResponse list_response;
+typedef Sluice__Manager__V1__ReleaseDeviceRequest release_request;
+typedef Sluice__Manager__V1__ReleaseDeviceResponse release_response;
 typedef Sluice__Manager__V1__CreateDeviceGroupRequest create_request;
 typedef Sluice__Manager__V1__DeleteDeviceGroupRequest delete_request;
 
@@ -39,9 +43,10 @@ static bool device_is_same(const pb_device *a, const pb_device *b)
     return (int)a->kind == (int)b->kind && a->memory_total_bytes == b->memory_total_bytes &&
            strcmp(a->description, b->description) == 0 &&
            strcmp(a->unusable_reason, b->unusable_reason) == 0 && strcmp(a->uuid, b->uuid) == 0 &&
-           a->n_threads == b->n_threads && a->n_cores == b->n_cores &&
-           strcmp(a->cpus, b->cpus) == 0 && a->n_caches == b->n_caches &&
-           a->default_threads == b->default_threads;
+           strcmp(a->pci_bus_id, b->pci_bus_id) == 0 &&
+           strcmp(a->driver_version, b->driver_version) == 0 && a->n_threads == b->n_threads &&
+           a->n_cores == b->n_cores && strcmp(a->cpus, b->cpus) == 0 &&
+           a->n_caches == b->n_caches && a->default_threads == b->default_threads;
 }
 
 static bool is_probed(const Sluice__Worker__V1__ProbeReport *probe, const char *name)
@@ -63,10 +68,13 @@ static int update_devices(struct txn *txn, const Sluice__Worker__V1__ProbeReport
         if (row && device_is_same((const pb_device *)row_message(row), probe->devices[i]))
             continue;
         changed = true;
-        ProtobufCMessage *device = message_copy(&probe->devices[i]->base);
+        pb_device *device = MESSAGE_COPY(pb_device, probe->devices[i]);
         if (!device)
             return out_of_memory(err);
-        if (txn_put(txn, TABLE_DEVICE, device, err) != 0)
+        if (device->figures) /* of that moment, not of the device */
+            message_free(&device->figures->base);
+        device->figures = NULL;
+        if (txn_put(txn, TABLE_DEVICE, &device->base, err) != 0)
             return err->status;
     }
     for (size_t i = 0; catalog_device_at(catalog, i);) {
@@ -162,6 +170,9 @@ static bool fill_use(struct manager *manager, const pb_device *device, device_us
         for (size_t j = 0; j < view.status->n_memory; j++) {
             const pb_memory *memory = view.status->memory[j];
             uint64_t planned = memory->weight_bytes + memory->kv_bytes + memory->workspace_bytes;
+            if (device->kind == SLUICE__V1__DEVICE_KIND__DEVICE_KIND_CUDA &&
+                memory->expected_bytes > planned)
+                planned = memory->expected_bytes; /* also before it is taken */
             uint64_t elsewhere = counted / view.status->n_memory;
             if (strcmp(memory->device, device->name) == 0)
                 use->planned_bytes += planned > elsewhere ? planned - elsewhere : 0;
@@ -170,29 +181,70 @@ static bool fill_use(struct manager *manager, const pb_device *device, device_us
     return true;
 }
 
+/* What is seen of it now. `fresh` (may be NULL) has the free memory. */
+static bool lay_over(struct manager *manager, const Sluice__Worker__V1__ProbeReport *fresh,
+                     device_use *use)
+{
+    const pb_hold *hold = device_hold_find(&manager->catalog, use->device->name);
+    for (size_t i = 0; fresh && i < fresh->n_devices; i++)
+        if (strcmp(fresh->devices[i]->name, use->device->name) == 0)
+            use->device->memory_free_bytes = fresh->devices[i]->memory_free_bytes;
+    use->state = (Sluice__Manager__V1__DeviceState)(hold ? (int)hold->state : DEVICE_USABLE);
+    if (!message_set_copy(&use->hold, hold) ||
+        !device_watch_fill(manager->device_watch, use->device))
+        return false;
+    const Sluice__V1__DeviceFigures *figures = use->device->figures;
+    if (figures && figures->memory_total_bytes)
+        use->device->memory_free_bytes =
+            figures->memory_total_bytes > figures->memory_used_bytes
+                ? figures->memory_total_bytes - figures->memory_used_bytes
+                : 0;
+    return true;
+}
+
+static bool is_there(const struct catalog *catalog, const pb_hold *hold)
+{
+    for (size_t i = 0; catalog_device_at(catalog, i); i++)
+        if (device_hold_find(catalog, catalog_device_at(catalog, i)->name) == hold)
+            return true;
+    return false;
+}
+
+static bool fill_devices(struct service *service, const Sluice__Worker__V1__ProbeReport *fresh,
+                         list_response *response)
+{
+    struct manager *manager = service->manager;
+    const struct catalog *catalog = &manager->catalog;
+    for (size_t i = 0; catalog_device_at(catalog, i); i++) {
+        const pb_device *device = catalog_device_at(catalog, i);
+        device_use *use = MESSAGE_NEW(device_use, sluice__manager__v1__device_use__descriptor);
+        if (!use)
+            return false;
+        if (!message_set_copy(&use->device, device) || !fill_use(manager, device, use) ||
+            !lay_over(manager, fresh, use) ||
+            !message_append(&response->n_devices, &response->devices, use)) {
+            message_free(&use->base);
+            return false;
+        }
+    }
+    for (size_t i = 0; catalog_hold_at(catalog, i); i++)
+        if (!is_there(catalog, catalog_hold_at(catalog, i)) &&
+            !message_append_copy(&response->n_absent, &response->absent,
+                                 catalog_hold_at(catalog, i)))
+            return false;
+    return message_set(&response->cuda_unusable_reason, service->cuda_unusable_reason) &&
+           message_set(&response->nvml_unusable_reason,
+                       device_watch_why_not(manager->device_watch));
+}
+
 /* `fresh` (may be NULL) has the free memory of now. */
 static void answer_devices(struct service *service, struct rpc_call *call,
                            const Sluice__Worker__V1__ProbeReport *fresh)
 {
-    const struct catalog *catalog = &service->manager->catalog;
     list_response *response =
         MESSAGE_NEW(list_response, sluice__manager__v1__list_devices_response__descriptor);
     struct error err;
-    bool complete =
-        response && message_set(&response->cuda_unusable_reason, service->cuda_unusable_reason);
-    for (size_t i = 0; complete && catalog_device_at(catalog, i); i++) {
-        const pb_device *device = catalog_device_at(catalog, i);
-        device_use *use = MESSAGE_NEW(device_use, sluice__manager__v1__device_use__descriptor);
-        complete = use && message_set_copy(&use->device, device) &&
-                   fill_use(service->manager, device, use) &&
-                   message_append(&response->n_devices, &response->devices, use);
-        if (!complete && use)
-            message_free(&use->base);
-        for (size_t j = 0; complete && fresh && j < fresh->n_devices; j++)
-            if (strcmp(fresh->devices[j]->name, device->name) == 0)
-                use->device->memory_free_bytes = fresh->devices[j]->memory_free_bytes;
-    }
-    if (complete) {
+    if (response && fill_devices(service, fresh, response)) {
         rpc_call_reply(call, &response->base);
     } else {
         out_of_memory(&err);
@@ -294,17 +346,65 @@ void service_list_devices(struct service *service, struct rpc_call *call,
         service_fail(call, &err);
 }
 
+/* -- ReleaseDevice --------------------------------------------------------------------------------
+ */
+
+static int apply_release(struct txn *txn, const ProtobufCMessage *message, void *arg,
+                         ProtobufCMessage **out_response, struct error *err)
+{
+    const release_request *request = (const release_request *)message;
+    release_response *response =
+        MESSAGE_NEW(release_response, sluice__manager__v1__release_device_response__descriptor);
+    (void)arg;
+    if (!response)
+        return out_of_memory(err);
+    if (device_hold_release(txn, request->device, &response->hold, err) != 0) {
+        message_free(&response->base);
+        return err->status;
+    }
+    *out_response = &response->base;
+    return 0;
+}
+
+static const struct service_change release_change = {
+    .method = "ReleaseDevice",
+    .response_type = &sluice__manager__v1__release_device_response__descriptor,
+    .apply = apply_release,
+};
+
+void service_release_device(struct service *service, struct rpc_call *call,
+                            const ProtobufCMessage *message)
+{
+    enum { MAX_BYTES = 96 };
+    const release_request *request = (const release_request *)message;
+    struct error err;
+    size_t n = strlen(request->device);
+    if (n == 0 || n > MAX_BYTES) {
+        error_field(&err, "device", "%zu bytes are not between 1 and %d", n, MAX_BYTES);
+        service_fail(call, &err);
+        return;
+    }
+    service_change(service, call, message, request->request_id, &release_change, NULL);
+}
+
 /* -- groups ---------------------------------------------------------------------------------------
  */
 
+struct create_args {
+    struct device_names names;
+    char cuda_why[256]; /* why there is no GPU, where there is none */
+};
+
 static int check_devices(const struct catalog *catalog, const struct device_names *names,
-                         struct error *err)
+                         const char *cuda_why, struct error *err)
 {
     for (size_t i = 0; i < names->n_names; i++) {
         struct row *row = catalog_get(catalog, TABLE_DEVICE, names->names[i]);
         const pb_device *device = row ? (const pb_device *)row_message(row) : NULL;
         if (!device) {
-            error_set(err, STATUS_NOT_FOUND, "devices: this machine has no %s", names->names[i]);
+            error_set(err, STATUS_NOT_FOUND, "devices: this machine has no %s%s%.200s",
+                      names->names[i], *cuda_why ? ": " : "",
+                      strncmp(names->names[i], "cuda", 4) == 0 ? cuda_why : "");
             return error_reason(err, "DEVICE_NOT_FOUND");
         }
         if (*device->unusable_reason) {
@@ -320,7 +420,8 @@ static int apply_create(struct txn *txn, const ProtobufCMessage *message, void *
                         ProtobufCMessage **out_response, struct error *err)
 {
     const create_request *request = (const create_request *)message;
-    const struct device_names *names = arg;
+    const struct create_args *args = arg;
+    const struct device_names *names = &args->names;
     const struct catalog *catalog = txn_catalog(txn);
     const pb_group *old = catalog_group(catalog, request->name);
     if (service_check_generation(request->name, request->has_expected_generation,
@@ -330,7 +431,7 @@ static int apply_create(struct txn *txn, const ProtobufCMessage *message, void *
         error_set(err, STATUS_ALREADY_EXISTS, "name: device group %s exists", request->name);
         return error_reason(err, "DEVICE_GROUP_EXISTS");
     }
-    if (check_devices(catalog, names, err) != 0)
+    if (check_devices(catalog, names, args->cuda_why, err) != 0)
         return err->status;
     if (catalog_count(catalog, TABLE_DEVICE_GROUP) >= MAX_GROUPS)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "%d device groups, which is the limit",
@@ -377,16 +478,19 @@ void service_create_group(struct service *service, struct rpc_call *call,
 {
     const create_request *request = (const create_request *)message;
     struct error err;
-    struct device_names *names = malloc(sizeof(*names));
-    if (!names)
+    struct create_args *args = calloc(1, sizeof(*args));
+    if (!args)
         out_of_memory(&err);
-    if (!names || name_check("name", request->name, &err) != 0 ||
-        device_names_parse("devices", request->devices, request->n_devices, names, &err) != 0) {
-        free(names);
+    else
+        snprintf(args->cuda_why, sizeof(args->cuda_why), "%s", service->cuda_unusable_reason);
+    if (!args || name_check("name", request->name, &err) != 0 ||
+        device_names_parse("devices", request->devices, request->n_devices, &args->names, &err) !=
+            0) {
+        free(args);
         service_fail(call, &err);
         return;
     }
-    service_change(service, call, message, request->request_id, &create_change, names);
+    service_change(service, call, message, request->request_id, &create_change, args);
 }
 
 void service_list_groups(struct service *service, struct rpc_call *call,

@@ -179,8 +179,12 @@ static int apply_load(struct txn *txn, const ProtobufCMessage *message, void *ar
         (!args->config &&
          model_path_of_config(args->manager, request->config, &args->config, err) != 0))
         return err->status;
-    if (!catalog_group(catalog, args->group))
+    const pb_group *group = catalog_group(catalog, args->group);
+    if (!group)
         return no_group(args->group, err);
+    if (config_check_devices("config", request->config, group, err) != 0 ||
+        config_check_devices("the version's config", row->config, group, err) != 0)
+        return err->status;
     struct lifecycle_target target = {row->model, row->version, args->group};
     if (lifecycle_check_free(catalog, &target, &args->limits, err) != 0)
         return err->status;
@@ -245,8 +249,12 @@ static int plan(struct service *service, struct rpc_call *call, const load_reque
     char key[TABLE_KEY_BYTES];
     if (!version)
         return lifecycle_no_version(request->model, request->version, err);
-    if (!catalog_group(catalog, args->group))
+    const pb_group *group = catalog_group(catalog, args->group);
+    if (!group)
         return no_group(args->group, err);
+    if (config_check_devices("config", request->config, group, err) != 0 ||
+        config_check_devices("the version's config", version->config, group, err) != 0)
+        return err->status;
     table_key(key, version->model, version->version, NULL);
     if (service_check_generation(key, request->has_expected_generation,
                                  request->expected_generation, version->generation, err) != 0 ||

@@ -83,6 +83,7 @@ static bool lay_over(pb_replica *replica, const struct replica_view *view)
 {
     const pb_status *status = view->status;
     replica->resident_bytes = view->resident_bytes;
+    replica->gpu_bytes = view->gpu_bytes;
     replica->shared_bytes = view->shared_bytes;
     replica->shared_id = view->shared_id;
     if (!replica->last_error && view->last_error &&

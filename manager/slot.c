@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "manager/device_hold.h"
 #include "manager/heritage.h"
 #include "manager/message.h"
 #include "manager/operations.h"
@@ -61,8 +62,26 @@ uint64_t slot_planned_bytes(const struct slot *slot)
     if (slot->process_state != PROCESS_RUNNING || !slot->status)
         return 0;
     for (size_t i = 0; i < slot->status->n_memory; i++)
-        n_bytes += slot->status->memory[i]->expected_bytes;
+        if (strncmp(slot->status->memory[i]->device, "cuda", 4) != 0)
+            n_bytes += slot->status->memory[i]->expected_bytes;
     return n_bytes;
+}
+
+uint64_t slot_gpu_held_bytes(const struct slot *slot)
+{
+    uint64_t n_bytes = 0;
+    if (slot->process_state != PROCESS_RUNNING || !slot->status)
+        return 0;
+    for (size_t i = 0; i < slot->status->n_memory; i++)
+        if (strncmp(slot->status->memory[i]->device, "cuda", 4) == 0)
+            n_bytes += slot->status->memory[i]->after_bytes;
+    return n_bytes;
+}
+
+bool slot_is_sized(const struct slot *slot)
+{
+    return slot->process_state == PROCESS_RUNNING && slot->status && slot->status->n_memory > 0 &&
+           slot->status->memory[0]->expected_bytes > 0;
 }
 
 uint64_t slot_shared_bytes(const struct slot *slot, uint64_t *out_id)
@@ -97,9 +116,11 @@ void slot_forget(struct slot *slot)
     slot->adopted = false;
     slot->ready_ns = slot->started_ns = slot->drain_deadline_ns = slot->sizing_until_ns = 0;
     slot->packed_told = slot->sealed_told = false;
-    slot->failed_ns = slot->heard_ns = slot->moved_ns = 0;
+    slot->failed_ns = slot->heard_ns = slot->moved_ns = slot->fault_ns = 0;
     slot->progress = 0;
     slot->cpus = (struct cpus){{0}};
+    free(slot->devices);
+    slot->devices = NULL;
 }
 
 const char *slot_stage(const struct slot *slot)
@@ -219,6 +240,18 @@ static bool tell_weights(struct slot *slot)
     return weights_told(slot->supervisor->manager->weights, slot->id, slot->process.pid, status);
 }
 
+/* Kept for when its process has ended and another one is to take its place. */
+static void note_gpu(struct slot *slot, const pb_status *status)
+{
+    for (size_t i = 0; i < status->n_memory; i++) {
+        const pb_memory *memory = status->memory[i];
+        if (strncmp(memory->device, "cuda", 4) != 0 || !memory->expected_bytes)
+            continue;
+        snprintf(slot->gpu, sizeof(slot->gpu), "%s", memory->device);
+        slot->gpu_bytes = memory->expected_bytes;
+    }
+}
+
 static void on_status(void *arg, const pb_status *status)
 {
     struct slot *slot = arg;
@@ -240,13 +273,13 @@ static void on_status(void *arg, const pb_status *status)
         return;
     clear_status(slot);
     slot->status = copy;
+    note_gpu(slot, status);
     slot->settled = true;
     if (slot->adopted && *status->cpus) {
         struct error why;
         (void)cpus_parse("cpus", status->cpus, &slot->cpus, &why);
     }
-    if (slot->sizing_until_ns &&
-        (slot_planned_bytes(slot) || (int)status->state != WORKER_LOADING)) {
+    if (slot->sizing_until_ns && (slot_is_sized(slot) || (int)status->state != WORKER_LOADING)) {
         slot->sizing_until_ns = 0;
         changed = true;
     }
@@ -283,6 +316,73 @@ static const struct worker_link_events link_events = {
 /* -- the process ----------------------------------------------------------------------------------
  */
 
+static bool in_list(const char *list, const char *name)
+{
+    size_t n = strlen(name);
+    for (const char *at = list; (at = strstr(at, name)) != NULL; at += n)
+        if ((at == list || at[-1] == ',') && (at[n] == '\0' || at[n] == ','))
+            return true;
+    return false;
+}
+
+/* A process says what it is on; before that, what it was given is known, save of one that was
+ * started by a manager before. */
+bool slot_is_on(const struct slot *slot, const char *device)
+{
+    const struct catalog *catalog = &slot->supervisor->manager->catalog;
+    const pb_status *status = slot->status;
+    if (slot->devices)
+        return in_list(slot->devices, device);
+    for (size_t i = 0; status && i < status->n_memory; i++)
+        if (strcmp(status->memory[i]->device, device) == 0)
+            return true;
+    if (slot->process_state == PROCESS_RUNNING)
+        return false;
+    const pb_replica *row = catalog_replica(catalog, slot->id);
+    const pb_group *group = row ? catalog_group(catalog, row->device_group) : NULL;
+    for (size_t i = 0; group && i < group->n_devices; i++)
+        if (strcmp(group->devices[i], device) == 0)
+            return true;
+    return false;
+}
+
+bool slot_is_quarantined(const struct slot *slot)
+{
+    const struct catalog *catalog = &slot->supervisor->manager->catalog;
+    if (slot->process_state != PROCESS_RUNNING)
+        return false;
+    for (size_t i = 0; catalog_hold_at(catalog, i); i++) {
+        const pb_hold *hold = catalog_hold_at(catalog, i);
+        if ((int)hold->state != DEVICE_QUARANTINED)
+            continue;
+        for (size_t j = 0; catalog_device_at(catalog, j); j++)
+            if (device_hold_find(catalog, catalog_device_at(catalog, j)->name) == hold &&
+                slot_is_on(slot, catalog_device_at(catalog, j)->name))
+                return true;
+    }
+    return false;
+}
+
+/* The device may be one that the report names, or, where it names none, the first it had. */
+static void report_fault(struct slot *slot, Sluice__Worker__V1__DeviceFault fault,
+                         const char *device)
+{
+    struct manager *manager = slot->supervisor->manager;
+    const pb_replica *row = catalog_replica(&manager->catalog, slot->id);
+    const pb_group *group = row ? catalog_group(&manager->catalog, row->device_group) : NULL;
+    struct device_report report = {.fault = fault};
+    if (!*device && group && group->n_devices)
+        device = group->devices[0];
+    if (!*device)
+        return;
+    snprintf(report.device, sizeof(report.device), "%s", device);
+    snprintf(report.replica_id, sizeof(report.replica_id), "%s", slot->id);
+    snprintf(report.message, sizeof(report.message), "%.255s", slot->last_error.message);
+    slot->blamed_ns = supervisor_now_ns(slot->supervisor);
+    supervisor_blamed(slot->supervisor, slot, device);
+    device_holds_report(manager->device_holds, &report);
+}
+
 bool slot_read_exit(struct slot *slot, uint64_t epoch)
 {
     char path[SLOT_PATH_BYTES];
@@ -311,6 +411,9 @@ bool slot_read_exit(struct slot *slot, uint64_t epoch)
                 (report->cause == SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_LOAD_FAILED &&
                  cannot_help(slot->last_error.status));
         }
+        if (found && report->cause == SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_DEVICE_LOST &&
+            report->device_fault)
+            report_fault(slot, report->device_fault, report->device);
         if (found) {
             slot->n_finished = report->n_finished ? report->n_finished : slot->n_finished;
             slot->n_ended = report->n_ended ? report->n_ended : slot->n_ended;
@@ -336,6 +439,9 @@ static void on_exit_seen(struct ev_loop *loop, ev_io *watcher, int events)
     slot->settled = true;
     slot->sizing_until_ns = 0;
     bool told = row && slot_read_exit(slot, row->epoch);
+    Sluice__Worker__V1__DeviceFault fault;
+    if (!told && slot->end.known && device_fault_of_exit(slot->end.exit_status, &fault))
+        report_fault(slot, fault, "");
     if (!slot->last_error.status && slot->end.known && slot->end.signal_number)
         error_set(&slot->last_error, STATUS_UNAVAILABLE, "the worker was ended by signal %d (%s)",
                   slot->end.signal_number, sigdescr_np(slot->end.signal_number));
@@ -392,6 +498,15 @@ static int prepare_folder(const struct slot *slot, struct error *err)
     return 0;
 }
 
+/* NULL where memory is exhausted: it will say itself. */
+static char *given_devices(char *const *argv)
+{
+    for (size_t i = 0; argv[i]; i++)
+        if (strcmp(argv[i], "--devices") == 0 && argv[i + 1])
+            return strdup(argv[i + 1]);
+    return NULL;
+}
+
 int slot_spawn(struct slot *slot, struct error *err)
 {
     struct manager *manager = slot->supervisor->manager;
@@ -418,8 +533,10 @@ int slot_spawn(struct slot *slot, struct error *err)
     }
     if (status == 0)
         status = slot_attach(slot, &process, err);
-    if (status == 0)
+    if (status == 0) {
         slot->cpus = cpus;
+        slot->devices = given_devices(heritage_argv(heritage));
+    }
     if (status != 0 && process.pidfd >= 0)
         slot_haunt(slot, &process);
     process_fini(&process);

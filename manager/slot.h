@@ -27,9 +27,13 @@ struct slot {
     struct process_end end;
     ev_io exit_watch;
     struct worker_link *link;
-    pb_status *status; /* owned */
-    struct cpus cpus;  /* its process's own; empty: none */
-    bool busy;         /* a record of it is on its way to the store */
+    pb_status *status;  /* owned */
+    struct cpus cpus;   /* its process's own; empty: none */
+    char *devices;      /* that its process was given, "cuda:0,cuda:1"; NULL: not known; owned */
+    char gpu[24];       /* that its last process said it takes memory of; empty: none did */
+    uint64_t gpu_bytes; /* with gpu: how much it planned to take */
+    uint64_t drained_gpu_bytes; /* taken of it when its drain began */
+    bool busy;                  /* a record of it is on its way to the store */
     bool fenced, permanent, drain_sent, kill_sent;
     bool asked;                    /* of the exit report: it ended because it was told to */
     bool packed_told, sealed_told; /* weights_told has heard of its packed memory */
@@ -49,6 +53,9 @@ struct slot {
     uint32_t n_finished, n_ended;
     int64_t sizing_until_ns; /* started, and has not said what memory it plans */
     struct error last_error; /* status 0: none */
+    int64_t fault_ns;        /* since when its device is told to have failed; 0: it is not */
+    uint64_t fault_xid;      /* with fault_ns */
+    int64_t blamed_ns;       /* when its process last ended of its device; 0: never */
 };
 
 struct supervisor {
@@ -70,6 +77,9 @@ struct supervisor {
  * stopped, so that nobody is killed for a silence that was our own. */
 int64_t supervisor_now_ns(struct supervisor *supervisor);
 
+/* `slot`'s process ended of the device: it was the one, the others on it are not suspected. */
+void supervisor_blamed(struct supervisor *supervisor, const struct slot *slot, const char *device);
+
 /* The slot of a replica, made where there is none. NULL where memory is exhausted. */
 struct slot *slot_ensure(struct supervisor *supervisor, const char *id);
 struct slot *slot_find(struct supervisor *supervisor, const char *id);
@@ -82,8 +92,12 @@ void slot_path(const struct slot *slot, const char *name, char out_path[SLOT_PAT
 int slot_spawn(struct slot *slot, struct error *err);
 /* Watches a process (takes *process) and opens the line to it. */
 int slot_attach(struct slot *slot, struct process *process, struct error *err);
-/* What its running process will take; 0: it has not said. */
+/* What its running process will take of the machine's memory; 0: nothing, or it has not said. */
 uint64_t slot_planned_bytes(const struct slot *slot);
+/* What its running process has taken of GPUs' memory, as it says. */
+uint64_t slot_gpu_held_bytes(const struct slot *slot);
+/* Whether its running process has said what it will take, of any device. */
+bool slot_is_sized(const struct slot *slot);
 /* Since when its process stands still; 0: it does not, or that cannot be said. */
 int64_t slot_still_ns(const struct slot *slot);
 /* Kills a process that is not the slot's (NULL: no slot knows it). It may take long to end (its
@@ -95,9 +109,13 @@ bool slot_has_ghost(struct slot *slot);
 const char *slot_stage(const struct slot *slot);
 /* Its packed weights, where others can share them; 0: not. The id is the same for all that do. */
 uint64_t slot_shared_bytes(const struct slot *slot, uint64_t *out_id);
+/* Whether its process, or what it is recorded on, has to do with the device. */
+bool slot_is_on(const struct slot *slot, const char *device);
+/* Whether its process runs on a device that is quarantined. */
+bool slot_is_quarantined(const struct slot *slot);
 /* Forgets the process that has ended and what it said. */
 void slot_forget(struct slot *slot);
 
 /* The exit report of a process that was started with this epoch, turned into last_error, permanent
- * and asked. False: there is none. */
+ * and asked; what it says of a device is reported (device_hold.h). False: there is none. */
 bool slot_read_exit(struct slot *slot, uint64_t epoch);

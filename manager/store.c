@@ -164,23 +164,30 @@ static bool keep_unsaved(struct store *store, struct row *row)
     return true;
 }
 
+static int write_late_event(struct txn *txn, const struct row *row, struct error *err)
+{
+    struct txn_event event = {.message = "the disk was full: what went before was not recorded"};
+    if (row_table(row) == TABLE_REPLICA) {
+        const pb_replica *replica = (const pb_replica *)row_message(row);
+        event.type = "replica.recorded";
+        event.model = replica->model;
+        event.version = replica->version;
+        event.device_group = replica->device_group;
+        event.replica_id = replica->id;
+    } else if (row_table(row) == TABLE_DEVICE_HOLD) {
+        event.type = "device.recorded";
+        event.device = ((const pb_hold *)row_message(row))->device;
+    }
+    return event.type ? txn_event(txn, &event, err) : 0;
+}
+
 static int run_late(struct store *store, struct txn *txn, struct error *err)
 {
     for (size_t i = 0; i < store->n_unsaved; i++) {
         struct row *row = store->unsaved[i];
         if (txn_write_row(txn, row, err) != 0)
             return err->status;
-        if (row_table(row) != TABLE_REPLICA)
-            continue;
-        const pb_replica *replica = (const pb_replica *)row_message(row);
-        struct txn_event event = {.type = "replica.recorded",
-                                  .model = replica->model,
-                                  .version = replica->version,
-                                  .device_group = replica->device_group,
-                                  .replica_id = replica->id,
-                                  .message =
-                                      "the disk was full: what went before was not recorded"};
-        if (txn_event(txn, &event, err) != 0)
+        if (write_late_event(txn, row, err) != 0)
             return err->status;
     }
     return 0;

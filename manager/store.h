@@ -91,6 +91,7 @@ struct txn_event {
     const char *model, *version, *replica_id, *device_group, *operation_id;
     const char *message;
     const char *stage; /* NULL: none */
+    const char *device;
 };
 int txn_event(struct txn *txn, const struct txn_event *event, struct error *err);
 /* At most `max` events from `from_seq` on, in order; out_rows[*out_n] are owned. */

@@ -221,7 +221,8 @@ static bool fill_event(pb_event *message, const struct txn_event *event)
            message_set(&message->device_group, event->device_group) &&
            message_set(&message->operation_id, event->operation_id) &&
            message_set(&message->message, event->message) &&
-           message_set(&message->stage, event->stage);
+           message_set(&message->stage, event->stage) &&
+           message_set(&message->device, event->device);
 }
 
 int txn_event(struct txn *txn, const struct txn_event *event, struct error *err)

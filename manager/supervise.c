@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "manager/adopt.h"
+#include "manager/device_room.h"
 #include "manager/failpoint.h"
 #include "manager/message.h"
 #include "manager/operations.h"
@@ -60,9 +61,12 @@ static void submit(struct slot *slot, const struct record *record)
 static void drain(struct slot *slot)
 {
     struct manager *manager = slot->supervisor->manager;
-    slot->grace_ms = operations_grace_ms(manager->operations, slot->id);
+    /* What a failed device computes may be wrong: its streams go on elsewhere at once. */
+    slot->grace_ms =
+        slot_is_quarantined(slot) ? 0 : operations_grace_ms(manager->operations, slot->id);
     slot->drained_bytes = process_resident_bytes(slot->process.pid);
     slot->drained_shared_bytes = slot_shared_bytes(slot, &slot->drained_shared_id);
+    slot->drained_gpu_bytes = slot_gpu_held_bytes(slot);
     submit(slot, &(struct record){.kind = RECORD_DRAIN});
 }
 
@@ -73,6 +77,9 @@ static void kill_worker(struct slot *slot, const char *reason)
     slot->kill_sent = true;
     if (!slot->last_error.status) {
         error_set(&slot->last_error, STATUS_UNAVAILABLE, "the worker was ended: %s", reason);
+        if (slot->fault_ns)
+            error_set(&slot->last_error, STATUS_UNAVAILABLE,
+                      "the worker was ended: its device failed (Xid %" PRIu64 ")", slot->fault_xid);
         error_reason(&slot->last_error, reason);
     }
     process_signal(&slot->process, SIGKILL);
@@ -93,6 +100,7 @@ static void start(struct slot *slot)
     int64_t now_ns = supervisor_now_ns(slot->supervisor);
     struct weights_fds fds;
     if (another_sizes(slot->supervisor, slot, now_ns) ||
+        device_room_is_being_taken(slot->supervisor->manager, slot->id) ||
         !weights_take(slot->supervisor->manager->weights, slot->id, &fds)) {
         slot->hold_until_ns = now_ns + sizing_hold_ns;
         return;
@@ -181,6 +189,7 @@ static void after_starting(struct slot *slot)
     }
     slot->n_finished = slot->n_ended = 0;
     slot->drained_bytes = slot->drained_shared_bytes = slot->drained_shared_id = 0;
+    slot->drained_gpu_bytes = 0;
     if (slot_spawn(slot, &err) != 0) {
         log_error(LOG_EVENT("worker not started"), LOG_STR("replica", slot->id),
                   LOG_STR("why", err.message));
@@ -212,12 +221,18 @@ static void after_drain(struct slot *slot)
         process_signal(&slot->process, SIGTERM);
 }
 
+static bool is_held_back(const struct record *record)
+{
+    return record->kind == RECORD_RETRY && record->reason &&
+           strcmp(record->reason, RECONCILE_QUARANTINED) == 0;
+}
+
 static void after_death(struct slot *slot, const struct record *record)
 {
     if (record->kind == RECORD_RETRY && strcmp(record->reason, RECONCILE_RESTART) == 0) {
         slot->deaths = (struct reconcile_deaths){0};
         error_clear(&slot->last_error);
-    } else if (slot->process_state == PROCESS_EXITED) {
+    } else if (slot->process_state == PROCESS_EXITED && !is_held_back(record)) {
         reconcile_note_death(&slot->supervisor->config, &slot->deaths, slot->ready_ns,
                              supervisor_now_ns(slot->supervisor));
     }
@@ -501,6 +516,9 @@ bool supervisor_view(struct supervisor *supervisor, const char *replica_id,
         .drained_bytes = slot->drained_bytes,
         .drained_shared_bytes = slot->drained_shared_bytes,
         .drained_shared_id = slot->drained_shared_id,
+        .gpu = slot->gpu,
+        .gpu_bytes = slot_gpu_held_bytes(slot),
+        .drained_gpu_bytes = slot->drained_gpu_bytes,
         .n_finished = slot->n_finished,
         .n_ended = slot->n_ended,
         .last_error = slot->last_error.status ? &slot->last_error : NULL,
@@ -549,9 +567,11 @@ struct supervisor_promises supervisor_promises(struct supervisor *supervisor, co
             continue;
         uint64_t planned = slot ? slot_planned_bytes(slot) : 0;
         uint64_t resident = planned ? process_resident_bytes(slot->process.pid) : 0;
-        if (planned)
+        const pb_group *group = catalog_group(catalog, row->device_group);
+        bool on_gpu = group && group->n_devices && strncmp(group->devices[0], "cuda", 4) == 0;
+        if (slot && slot_is_sized(slot))
             promises.n_bytes += planned > resident ? planned - resident : 0;
-        else if (!row->retiring &&
+        else if (!row->retiring && !on_gpu &&
                  ((int)row->state == REPLICA_PENDING || (int)row->state == REPLICA_LOADING)) {
             promises.n_unsized++;
             promises.n_unsized_same += but && strcmp(but->model, row->model) == 0 &&

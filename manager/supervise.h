@@ -31,6 +31,10 @@ void supervisor_stop_workers(struct supervisor *supervisor, void (*done)(void *a
 bool supervisor_settled(const struct supervisor *supervisor);
 uint32_t supervisor_n_adopted(const struct supervisor *supervisor);
 
+/* The driver says that what ran on the device went wrong. The worker that it hit ends by itself in
+ * a moment; where none does, those on the device are ended: theirs may be a context that hangs. */
+void supervisor_device_failed(struct supervisor *supervisor, const char *device, uint64_t xid);
+
 /* What the live replicas will take of the memory that is free now. */
 struct supervisor_promises {
     uint64_t n_bytes;        /* planned and not resident */
@@ -53,6 +57,8 @@ struct replica_view {
     const struct error *last_error;   /* of its last process, or NULL */
     uint64_t shared_bytes, shared_id; /* of resident_bytes what others may share; 0: none */
     uint64_t drained_shared_bytes, drained_shared_id; /* of drained_bytes */
+    const char *gpu;                                  /* that it is or was on; empty: on none */
+    uint64_t gpu_bytes, drained_gpu_bytes;            /* taken of it, now and at the drain */
 };
 /* Counts memory that several replicas share once. Zeroed: empty. */
 struct share_set {

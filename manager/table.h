@@ -22,6 +22,7 @@ enum table {
     TABLE_REPLICA,
     TABLE_TRAFFIC,
     TABLE_OPERATION,
+    TABLE_DEVICE_HOLD,
     N_CATALOG_TABLES,
     TABLE_EVENT = N_CATALOG_TABLES, /* written, never held in memory */
     N_TABLES

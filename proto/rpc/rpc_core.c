@@ -2,8 +2,10 @@
 
 #include <assert.h>
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <grpc/byte_buffer.h>
 #include <grpc/byte_buffer_reader.h>
@@ -90,9 +92,31 @@ int rpc_core_check_threads(unsigned n, struct error *err)
     return 0;
 }
 
+static void *shut_down(void *unused)
+{
+    (void)unused;
+    grpc_shutdown();
+    return NULL;
+}
+
+/* Where gRPC once could not make one of its threads (a limit on processes), it waits for that one
+ * at its end, for ever: it is left behind then, since all that follows is the end of the process.
+ */
 void rpc_core_fini(void)
 {
-    grpc_shutdown();
+    enum { MOST_S = 3 };
+    pthread_t thread;
+    struct timespec until;
+    if (pthread_create(&thread, NULL, shut_down, NULL) != 0) {
+        grpc_shutdown();
+        return;
+    }
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += MOST_S;
+    if (pthread_clockjoin_np(thread, NULL, CLOCK_MONOTONIC, &until) == 0)
+        return;
+    log_warn(LOG_EVENT("gRPC does not end; it is left behind"));
+    pthread_detach(thread);
 }
 
 void rpc_tag_init(struct rpc_tag *tag, void (*complete)(struct rpc_tag *tag, bool ok), void *object)

@@ -1,0 +1,178 @@
+#include "manager/device_room.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "manager/device_watch.h"
+#include "manager/slot.h"
+
+/* From its start until it has taken its memory: its driver may be slow to start. Who takes longer
+ * is waited for no more; what it has said that it plans counts. */
+static const int64_t taking_ns = 60 * NS_PER_S;
+
+static uint64_t less(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
+static bool is_gpu(const char *device)
+{
+    return strncmp(device, "cuda", 4) == 0;
+}
+
+static const pb_memory *row_of(const struct slot *slot, const char *device)
+{
+    for (size_t i = 0; slot->status && i < slot->status->n_memory; i++)
+        if (strcmp(slot->status->memory[i]->device, device) == 0)
+            return slot->status->memory[i];
+    return NULL;
+}
+
+/* What it may take at most, as its load says; 0: that is not said. */
+static uint64_t budget_of(const struct catalog *catalog, const pb_replica *row)
+{
+    const pb_deployment *deployment =
+        catalog_deployment(catalog, row->model, row->version, row->device_group);
+    const pb_version *version = catalog_version(catalog, row->model, row->version);
+    const pb_config *configs[] = {deployment ? deployment->config : NULL,
+                                  version ? version->config : NULL};
+    for (size_t i = 0; i < 2; i++)
+        if (configs[i] && configs[i]->has_gpu_memory_bytes)
+            return configs[i]->gpu_memory_bytes;
+    return 0;
+}
+
+static bool comes_back(const pb_replica *row)
+{
+    return !row->retiring && (int)row->state != REPLICA_FAILED &&
+           (int)row->state != REPLICA_STOPPED;
+}
+
+static void add_running(const struct catalog *catalog, const struct slot *slot,
+                        const pb_replica *row, const char *device, struct device_room *room)
+{
+    const pb_memory *memory = row_of(slot, device);
+    uint64_t held = memory ? memory->after_bytes : 0;
+    uint64_t planned = memory ? memory->expected_bytes : 0;
+    bool ends = (slot->status && (int)slot->status->state == WORKER_FAILED) || !comes_back(row);
+    if (!planned && !ends) {
+        planned = strcmp(slot->gpu, device) == 0 ? slot->gpu_bytes : budget_of(catalog, row);
+        room->n_unsized += !planned;
+    }
+    if (ends || held > planned)
+        planned = held;
+    room->n_processes++;
+    room->promised_bytes += planned;
+    room->held_bytes += held;
+}
+
+/* One that has no process: it comes back where it was, or is still to be started for the first
+ * time, which is known to be here only where its group has no other device. */
+static void add_waiting(const struct catalog *catalog, const struct slot *slot,
+                        const pb_replica *row, const char *device, bool new_too,
+                        struct device_room *room)
+{
+    const pb_group *group = catalog_group(catalog, row->device_group);
+    if (!comes_back(row))
+        return;
+    if (slot && *slot->gpu) {
+        bool is_here = strcmp(slot->gpu, device) == 0;
+        room->n_processes += is_here; /* there will be one */
+        room->promised_bytes += is_here ? slot->gpu_bytes : 0;
+        return;
+    }
+    if (!new_too || !group || group->n_devices != 1 || strcmp(group->devices[0], device) != 0)
+        return;
+    uint64_t budget = budget_of(catalog, row);
+    room->promised_bytes += budget;
+    room->n_unsized += !budget;
+}
+
+/* As far as is known; the driver's own word is asked by the worker. */
+static uint64_t available(const struct manager *manager, const pb_device *device,
+                          const struct device_room *room)
+{
+    struct device_view view;
+    uint64_t total = device->memory_total_bytes;
+    uint64_t of_free = UINT64_MAX;
+    if (device_watch_view(manager->device_watch, device, &view) && view.sampled &&
+        view.figures.memory_total_bytes) {
+        total = view.figures.memory_total_bytes;
+        of_free = less(less(total, view.figures.memory_used_bytes),
+                       less(room->promised_bytes, room->held_bytes));
+    }
+    uint64_t of_total = less(total, room->promised_bytes);
+    return of_free < of_total ? of_free : of_total;
+}
+
+void device_room_look(const struct manager *manager, const char *device, const char *but_id,
+                      struct device_room *out_room)
+{
+    const struct catalog *catalog = &manager->catalog;
+    const pb_device *at = catalog_device(catalog, device);
+    struct device_room room = {0};
+    for (size_t i = 0; is_gpu(device) && manager->supervisor && catalog_replica_at(catalog, i);
+         i++) {
+        const pb_replica *row = catalog_replica_at(catalog, i);
+        const struct slot *slot = slot_find(manager->supervisor, row->id);
+        if (but_id && strcmp(row->id, but_id) == 0)
+            continue;
+        if (!slot || slot->process_state != PROCESS_RUNNING)
+            add_waiting(catalog, slot, row, device, !but_id, &room);
+        else if (slot_is_on(slot, device))
+            add_running(catalog, slot, row, device, &room);
+    }
+    room.available_bytes = at ? available(manager, at, &room) : 0;
+    *out_room = room;
+}
+
+/* Whether a has more to offer than b. */
+static bool is_better(const struct device_room *a, const struct device_room *b, uint64_t wanted)
+{
+    bool fits_a = a->available_bytes >= wanted, fits_b = b->available_bytes >= wanted;
+    if (fits_a != fits_b)
+        return fits_a;
+    if (a->n_processes != b->n_processes)
+        return a->n_processes < b->n_processes;
+    return a->available_bytes > b->available_bytes;
+}
+
+size_t device_room_choose(const struct manager *manager, const char *but_id, uint32_t n_ranks,
+                          uint64_t wanted_bytes, char *devices[], size_t n_devices)
+{
+    struct device_room room, best;
+    if (n_ranks > 1 || n_devices < 2 || !is_gpu(devices[0]))
+        return n_devices;
+    device_room_look(manager, devices[0], but_id, &best);
+    for (size_t i = 1; i < n_devices; i++) {
+        device_room_look(manager, devices[i], but_id, &room);
+        if (!is_better(&room, &best, wanted_bytes))
+            continue;
+        best = room;
+        devices[0] = devices[i];
+    }
+    return 1;
+}
+
+static bool takes(const struct slot *slot, const char *device, int64_t now_ns)
+{
+    const pb_memory *memory = row_of(slot, device);
+    bool loads = !slot->status || (int)slot->status->state == WORKER_LOADING;
+    return slot->process_state == PROCESS_RUNNING && slot_is_on(slot, device) && loads &&
+           !(memory && memory->after_bytes) && now_ns - slot->started_ns < taking_ns;
+}
+
+bool device_room_is_being_taken(const struct manager *manager, const char *replica_id)
+{
+    const pb_replica *row = catalog_replica(&manager->catalog, replica_id);
+    const pb_group *group = row ? catalog_group(&manager->catalog, row->device_group) : NULL;
+    int64_t now_ns = supervisor_now_ns(manager->supervisor);
+    size_t cursor = 0;
+    const struct slot *slot;
+    while (group && (slot = hash_map_next(&manager->supervisor->slots, &cursor, NULL, NULL)))
+        for (size_t i = 0; i < group->n_devices; i++)
+            if (strcmp(slot->id, replica_id) != 0 && is_gpu(group->devices[i]) &&
+                takes(slot, group->devices[i], now_ns))
+                return true;
+    return false;
+}

@@ -1,0 +1,37 @@
+/* device_room.h: how much of each GPU's memory is promised, and where a new worker finds room. What
+ * is free now says too little: a worker that starts has not taken yet what it was told that it may
+ * have, and one that died comes back for it. So workers are told what is promised to the others on
+ * their GPU, and while one takes its memory no other is started there. Processes that are not ours
+ * are not asked: what they hold is not free. Loop thread only. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "manager/manager.h"
+#include "manager/pb.h"
+
+struct device_room {
+    /* Of all replicas that are on the device or come back to it what they planned or hold,
+     * whichever is more; and of that what they hold. */
+    uint64_t promised_bytes, held_bytes;
+    uint32_t n_processes;
+    uint32_t n_unsized;       /* replicas there, or to come, that have not said what they take */
+    uint64_t available_bytes; /* neither used nor promised, as far as NVML and the probe tell */
+};
+
+/* Of all replicas but `but_id`. NULL: of all, and budgets count too of those whose process is still
+ * to be started: for a plan, which nobody waits for. Nothing of a CPU. */
+void device_room_look(const struct manager *manager, const char *device, const char *but_id,
+                      struct device_room *out_room);
+
+/* A replica of one rank takes one GPU of its group: devices[0] becomes the one that has room for
+ * `wanted_bytes` (0: not said), of those that with the fewest processes, of those that with the
+ * most room. Returns how many devices the replica gets: 1, or n_devices where all are taken. */
+size_t device_room_choose(const struct manager *manager, const char *but_id, uint32_t n_ranks,
+                          uint64_t wanted_bytes, char *devices[], size_t n_devices);
+
+/* Whether another worker that was started on a GPU of the replica's group has yet to take its
+ * memory: what is free there would be counted for both. */
+bool device_room_is_being_taken(const struct manager *manager, const char *replica_id);
