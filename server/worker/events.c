@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "engine/engine.h"
 #include "engine/format/tokenizer.h"
+#include "server/worker/device_end.h"
 #include "server/worker/message.h"
 #include "server/worker/session.h"
 #include "server/worker/settings.h"
@@ -202,9 +203,9 @@ static void set_reason(struct gather *g, const struct stream_request *r,
                        const struct engine_event *event, Sluice__V1__Finished *finished)
 {
     if (event->reason == FINISH_LENGTH) {
-        finished->reason = finished->n_tokens >= atomic_load(&r->max_tokens)
-                               ? SLUICE__V1__FINISH_REASON__FINISH_REASON_LENGTH
-                               : SLUICE__V1__FINISH_REASON__FINISH_REASON_CONTEXT_LENGTH;
+        finished->reason = SLUICE__V1__FINISH_REASON__FINISH_REASON_LENGTH;
+    } else if (event->reason == FINISH_CONTEXT) {
+        finished->reason = SLUICE__V1__FINISH_REASON__FINISH_REASON_CONTEXT_LENGTH;
     } else if (event->matched_stop) {
         finished->reason = SLUICE__V1__FINISH_REASON__FINISH_REASON_STOP_STRING;
         finished->matched_case = SLUICE__V1__FINISHED__MATCHED_STOP;
@@ -353,7 +354,8 @@ static bool add_event(struct gather *g, struct stream_request *r, const struct e
     case ENGINE_EVENT_FINISHED:
         break;
     }
-    if (event->reason == FINISH_STOP || event->reason == FINISH_LENGTH)
+    if (event->reason == FINISH_STOP || event->reason == FINISH_LENGTH ||
+        event->reason == FINISH_CONTEXT)
         return add_finished(g, r, event);
     add_error(g, r, event);
     return true;
@@ -422,6 +424,9 @@ void *events_run(void *arg)
             wake_wait(&g.worker->events, -1);
             continue;
         }
+        /* What it brings after this are the ends of requests that go on elsewhere. */
+        if (engine_health(g.engine, &err) != 0)
+            device_end(g.worker, &err);
         for (size_t i = 0; i < n; i++)
             on_event(&g, &events[i]);
         send_all(&g);

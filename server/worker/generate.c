@@ -155,7 +155,7 @@ static double rate(uint64_t n, int64_t ns)
 
 static void print_stats(const struct generation *g)
 {
-    static const char *const reasons[] = {"none",      "stop",     "length",
+    static const char *const reasons[] = {"none",      "stop",     "length", "context length",
                                           "cancelled", "deadline", "error"};
     uint32_t n = g->usage.n_generated_tokens;
     fprintf(stderr, "load         %.3f s, %s, %.1f MiB of weights, %.1f MiB of KV\n",

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 
 #include "base/error.h"
+#include "base/format.h"
 #include "engine/engine.h"
 #include "server/worker/process.h"
 #include "server/worker/settings.h"
@@ -41,8 +42,8 @@ int kv_size_resolve(struct checkpoint *ckpt, const struct settings *settings,
     uint64_t free_bytes;
     ex->max_rows = cfg->max_batch_tokens;
     ex->max_seqs = cfg->max_concurrent;
-    if (ex->kv_tokens)
-        return 0;
+    if (ex->kv_tokens || (engine_is_on_gpu(cfg) && !settings->kv_bytes))
+        return engine_choose_sizes(cfg, ckpt, err);
     probe = *cfg;
     probe.executor.kv_tokens = ex->kv_block_size;
     int rc = engine_plan(&probe, ckpt, &plan, err);
@@ -52,7 +53,7 @@ int kv_size_resolve(struct checkpoint *ckpt, const struct settings *settings,
     if (settings->kv_bytes) {
         ex->kv_tokens = settings->kv_bytes / token_bytes;
         if (ex->kv_tokens >= ex->kv_block_size)
-            return 0;
+            return engine_choose_sizes(cfg, ckpt, err);
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "--kv-bytes: %" PRIu64 " bytes hold less than one block of %" PRIu32
                          " tokens (%" PRIu64 " bytes)",
@@ -62,7 +63,8 @@ int kv_size_resolve(struct checkpoint *ckpt, const struct settings *settings,
     uint64_t taken = new_weights(settings, &plan) + plan.workspace_bytes;
     uint64_t fits = (share > taken ? (share - taken) / 2 : 0) / token_bytes;
     uint64_t most = UINT32_MAX / ex->kv_block_size * (uint64_t)ex->kv_block_size;
-    ex->kv_tokens = (uint64_t)ex->max_seqs * plan.context_tokens;
+    uint64_t n_blocks = (plan.context_tokens + ex->kv_block_size - 1) / ex->kv_block_size;
+    ex->kv_tokens = ex->max_seqs * n_blocks * ex->kv_block_size; /* a full context for each */
     if (ex->kv_tokens > fits)
         ex->kv_tokens = fits > ex->kv_block_size ? fits : ex->kv_block_size;
     if (ex->kv_tokens > most)
@@ -75,14 +77,50 @@ static double gib(uint64_t n_bytes)
     return (double)n_bytes / (double)(1ULL << 30);
 }
 
+/* In units that suit each, since a device may have megabytes of a budget left. */
+static int does_not_fit(const struct executor_device *d, uint64_t needed, uint64_t available,
+                        uint64_t free_bytes, uint64_t promised_bytes, struct error *err)
+{
+    char sizes[7][32];
+    error_set(err, STATUS_RESOURCE_EXHAUSTED,
+              "%s: %s of memory needed for %" PRIu32
+              " layers (weights %s, KV cache %s, workspace %s), %s available (%s free, of which %s "
+              "are promised to other replicas); lower gpu_layers, kv_tokens or context_length, or "
+              "unload something",
+              d->name, format_bytes(needed, sizes[0]), d->n_layers,
+              format_bytes(d->weights_bytes, sizes[1]), format_bytes(d->kv_bytes, sizes[2]),
+              format_bytes(d->workspace_bytes, sizes[3]), format_bytes(available, sizes[4]),
+              format_bytes(free_bytes, sizes[5]), format_bytes(promised_bytes, sizes[6]));
+    return error_reason(err, "DEVICE_MEMORY");
+}
+
+/* What each device of the plan has. */
+static int check_devices(const struct settings *settings, const struct executor_plan *plan,
+                         struct error *err)
+{
+    for (uint32_t i = 0; i < plan->n_devices; i++) {
+        const struct executor_device *d = &plan->devices[i];
+        uint64_t needed = d->weights_bytes + d->kv_bytes + d->workspace_bytes, free_bytes;
+        uint64_t machine = kv_size_available(settings, &free_bytes);
+        uint64_t available = !d->is_gpu                        ? machine
+                             : d->budget_bytes < d->free_bytes ? d->budget_bytes
+                                                               : d->free_bytes;
+        if (needed > available)
+            return does_not_fit(d, needed, available,
+                                d->is_gpu ? d->free_bytes + d->promised_bytes : free_bytes,
+                                d->is_gpu ? d->promised_bytes : settings->memory_promised, err);
+    }
+    return 0;
+}
+
 int kv_size_check(struct checkpoint *ckpt, const struct settings *settings,
                   const struct engine_config *cfg, struct executor_plan *out_plan,
                   struct error *err)
 {
     uint64_t free_bytes;
     int rc = engine_plan(cfg, ckpt, out_plan, err);
-    if (rc)
-        return rc;
+    if (rc || engine_is_on_gpu(cfg))
+        return rc ? rc : check_devices(settings, out_plan, err);
     uint64_t weights = new_weights(settings, out_plan);
     uint64_t needed = weights + out_plan->kv_bytes + out_plan->workspace_bytes;
     uint64_t available = kv_size_available(settings, &free_bytes);

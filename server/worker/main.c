@@ -112,8 +112,10 @@ static int run_tool(enum settings_mode mode, const struct settings *settings)
         fprintf(stderr, "sluice-worker: standard output: %s\n", strerror(errno));
         rc = STATUS_UNAVAILABLE;
     }
+    bool refused =
+        report.result_case == SLUICE__WORKER__V1__TOOL_REPORT__RESULT_PLAN && !report.plan->fits;
     arena_fini(&arena);
-    return rc ? EXIT_FAILED : 0;
+    return rc || refused ? EXIT_FAILED : 0;
 }
 
 /* Where this process runs, before it has threads. A failure is for the mode to report. */

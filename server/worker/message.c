@@ -168,6 +168,8 @@ static bool is_set(const ProtobufCFieldDescriptor *field, const char *base)
     }
     if (field->label == PROTOBUF_C_LABEL_OPTIONAL && field->quantifier_offset)
         return *(const protobuf_c_boolean *)(const void *)(base + field->quantifier_offset);
+    if (field->type == PROTOBUF_C_TYPE_BOOL)
+        return true; /* false is an answer: `fits: false` */
     static const char zeros[16];
     return memcmp(value, zeros, value_size(field->type)) != 0;
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/device_name.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/memory_policy.h"
@@ -21,9 +22,19 @@ static void name_every_node(struct place *place)
                               i ? "," : "", place->topology.nodes[i]);
 }
 
+/* `list` is all that was given, `name` the part that is none. */
+static int no_device(const char *list, const char *name, size_t n_bytes, struct error *err)
+{
+    char meant[64] = "";
+    bool known = device_name_meant(list, meant, sizeof(meant));
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "--devices: \"%.*s\" is not a device like cpu:0 or cuda:0%s%s",
+                     (int)(n_bytes < 40 ? n_bytes : 40), name, known ? "; write " : "", meant);
+}
+
 /* One device of a list, "cpu:1". */
-static int add_device(struct place *place, const char *name, size_t n_bytes, struct cpus *set,
-                      struct error *err)
+static int add_device(struct place *place, const char *list, const char *name, size_t n_bytes,
+                      struct cpus *set, struct error *err)
 {
     struct cpus cpus;
     char *end = NULL;
@@ -31,10 +42,7 @@ static int add_device(struct place *place, const char *name, size_t n_bytes, str
     if (n_bytes > 4 && strncmp(name, "cpu:", 4) == 0 && name[4] >= '0' && name[4] <= '9')
         node = strtoul(name + 4, &end, 10);
     if (!end || end != name + n_bytes)
-        return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "--devices: \"%.*s\" is not a device like "
-                         "cpu:0",
-                         (int)(n_bytes < 40 ? n_bytes : 40), name);
+        return no_device(list, name, n_bytes, err);
     if (node >= TOPOLOGY_MAX_NODES || !topology_node_cpus(&place->topology, (uint32_t)node, &cpus))
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "--devices: there is no cpu:%lu: this machine's last node with CPUs is %u",
@@ -53,13 +61,13 @@ static int take_devices(struct place *place, const char *list, struct cpus *set,
         return 0;
     }
     snprintf(place->devices, sizeof(place->devices), "%s", list);
-    if (strncmp(list, "cuda", 4) == 0) { /* threads beside a GPU: settings.c refuses it so far */
+    if (strncmp(list, "cuda", 4) == 0) { /* threads beside a GPU */
         *set = place->topology.online;
         return 0;
     }
     for (const char *at = list; *at;) {
         size_t n = strcspn(at, ",");
-        int rc = n ? add_device(place, at, n, set, err) : 0;
+        int rc = n ? add_device(place, list, at, n, set, err) : 0;
         if (rc)
             return rc;
         at += n + (at[n] == ',');

@@ -18,6 +18,7 @@
 #include "kernels/ops.h"
 #include "proto/rpc/rpc_health.h"
 #include "proto/rpc/rpc_server.h"
+#include "server/worker/device_end.h"
 #include "server/worker/drain.h"
 #include "server/worker/events.h"
 #include "server/worker/exit_report.h"
@@ -117,7 +118,7 @@ static int look_at_file(struct worker *worker, struct engine_config *cfg,
     if (!rc)
         rc = kv_size_check(ckpt, worker->settings, cfg, &plan, err);
     if (!rc)
-        worker_set_planned(worker, plan.weights_bytes + plan.kv_bytes + plan.workspace_bytes);
+        worker_set_planned(worker, &plan);
     if (rc)
         checkpoint_close(ckpt);
     else
@@ -177,7 +178,10 @@ static int warm(struct worker *worker, struct error *err)
         }
     }
     engine_event_buffer_destroy(buffer);
-    return rc;
+    struct error health;
+    if (rc && engine_health(worker->engine, &health) != 0)
+        *err = health; /* and its reason, which an event has none of */
+    return rc ? err->status : 0;
 }
 
 static uint64_t ms_since(int64_t start_ns)
@@ -366,6 +370,8 @@ static bool live(struct worker *worker, struct error *err)
     if (worker->settings->place)
         place_log(worker->settings->place);
     int rc = load(worker, err);
+    if (rc && device_is_at_its_end(err))
+        device_end(worker, err);
     if (!rc)
         rc = start_thread(&events_thread, events_run, worker, err);
     has_events = !rc;

@@ -417,15 +417,28 @@ void session_end_requests(struct worker *worker)
     }
 }
 
+static void finish_all(struct worker *worker, const struct error *status)
+{
+    struct session *session;
+    uint64_t number = UINT64_MAX;
+    while ((session = next_session(worker, &number))) {
+        rpc_call_finish(session->call, status);
+        session_release(session);
+    }
+}
+
 void session_finish_all(struct worker *worker)
 {
     struct error err;
-    struct session *session;
-    uint64_t number = UINT64_MAX;
     error_set(&err, STATUS_UNAVAILABLE, "the worker is ending");
     error_reason(&err, "DRAINING");
-    while ((session = next_session(worker, &number))) {
-        rpc_call_finish(session->call, &err);
-        session_release(session);
-    }
+    finish_all(worker, &err);
+}
+
+void session_fail_all(struct worker *worker, const struct error *why)
+{
+    struct error err;
+    error_set(&err, STATUS_UNAVAILABLE, "%s", why->message);
+    error_reason(&err, why->reason);
+    finish_all(worker, &err);
 }

@@ -64,3 +64,5 @@ void session_drain_all(struct worker *worker, uint64_t grace_ms);
 void session_end_requests(struct worker *worker);
 /* Ends every stream: UNAVAILABLE, reason DRAINING. */
 void session_finish_all(struct worker *worker);
+/* Ends every stream UNAVAILABLE with the reason of `why`: the server takes the replica for lost. */
+void session_fail_all(struct worker *worker, const struct error *why);

@@ -46,7 +46,27 @@ static const struct grouped_spec table[] = {
     {GROUP_RUN, {"pp", 0, OPTION_U64, FIELD(pp), "1", "N", "ranks that share the layers", 1, 64}},
     {GROUP_RUN,
      {"devices", 0, OPTION_STRING, FIELD(devices), "cpu", "LIST",
-      "devices, by commas: cpu:N is the NUMA node N; cpu: every node", 0, 0}},
+      "devices, by commas: cpu:N is the NUMA node N; cpu: every node; or one GPU, cuda:N", 0, 0}},
+    {GROUP_RUN,
+     {"gpu-layers", 0, OPTION_U64, FIELD(gpu_layers), "0", "N",
+      "layers on the GPU, the last ones; those before them run on the CPU; 0: all, or as many as "
+      "fit",
+      0, 1 << 16}},
+    {GROUP_RUN,
+     {"gpu-memory", 0, OPTION_U64, FIELD(gpu_memory), "0", "BYTES",
+      "of the GPU's memory what is taken: weights, workspace, and the KV cache in what is left; 0: "
+      "9/10 of what is free",
+      0, 1ULL << 50}},
+    {GROUP_RUN,
+     {"weight-format", 0, OPTION_STRING, FIELD(weight_format), "", "NAME",
+      "how a GPU keeps matrices that are not quantized: int8 or fp8, a scale per row; empty: as "
+      "they are",
+      0, 0}},
+    {GROUP_RUN,
+     {"no-deterministic", 0, OPTION_BOOL, FIELD(no_deterministic), "false", NULL,
+      "on a GPU: where prompts and answers share a step, run them as one: faster, but an answer's "
+      "bits then depend on what runs beside it",
+      0, 0}},
     {GROUP_RUN,
      {"cpus", 0, OPTION_STRING, FIELD(cpus), "", "LIST",
       "CPUs that are this process's own (0-7,16-23 or node:0): it runs on no others, and a compute "
@@ -57,7 +77,7 @@ static const struct grouped_spec table[] = {
       "tokens of a sequence; 0: the model's", 0, 1 << 24}},
     {GROUP_RUN,
      {"kv-dtype", 0, OPTION_STRING, FIELD(kv_dtype), "bf16", "NAME",
-      "format of the KV cache: bf16, f16, int8 or f32", 0, 0}},
+      "format of the KV cache: bf16, f16, int8, f32, or fp8 on a GPU", 0, 0}},
     {GROUP_SIZE,
      {"kv-tokens", 0, OPTION_U64, FIELD(kv_tokens), "0", "N",
       "tokens the KV cache holds; 0: default", 0, 1ULL << 40}},
@@ -198,9 +218,15 @@ static const struct grouped_spec table[] = {
     {GROUP_TOOL | GROUP_SERVE,
      {"memory-promised", 0, OPTION_U64, FIELD(memory_promised), "0", "BYTES",
       "free memory that other replicas were promised and do not use yet", 0, UINT64_MAX}},
+    {GROUP_TOOL | GROUP_SERVE,
+     {"gpu-promised", 0, OPTION_U64, FIELD(gpu_promised), "0", "BYTES",
+      "of the GPU's memory what other replicas were promised, taken or not", 0, UINT64_MAX}},
+    {GROUP_TOOL | GROUP_SERVE,
+     {"gpu-held", 0, OPTION_U64, FIELD(gpu_held), "0", "BYTES",
+      "of those what they have taken already", 0, UINT64_MAX}},
     {GROUP_BENCH,
      {"threads", 't', OPTION_STRING, FIELD(bench_threads), "0", "LIST",
-      "compute threads, by commas; 0: one per core", 0, 0}},
+      "compute threads, by commas; 0: one a core, fewer where cpu.max pays for fewer", 0, 0}},
     {GROUP_BENCH,
      {"prompt", 'p', OPTION_STRING, FIELD(bench_prompt), "512", "LIST",
       "tokens of a prompt that prefill is timed on, by commas; 0: no prefill", 0, 0}},
@@ -393,7 +419,11 @@ static int kv_dtype(const char *name, enum dtype *out, struct error *err)
     static const struct {
         const char *name;
         enum dtype dtype;
-    } names[] = {{"bf16", DTYPE_BF16}, {"f16", DTYPE_F16}, {"int8", DTYPE_I8}, {"f32", DTYPE_F32}};
+    } names[] = {{"bf16", DTYPE_BF16},
+                 {"f16", DTYPE_F16},
+                 {"int8", DTYPE_I8},
+                 {"f32", DTYPE_F32},
+                 {"fp8", DTYPE_F8_E4M3}};
     if (!name || !name[0])
         name = "bf16";
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
@@ -402,7 +432,48 @@ static int kv_dtype(const char *name, enum dtype *out, struct error *err)
             return 0;
         }
     return error_set(err, STATUS_INVALID_ARGUMENT,
-                     "--kv-dtype: \"%s\" is not bf16, f16, int8 or f32", name);
+                     "--kv-dtype: \"%s\" is not bf16, f16, int8, f32 or fp8", name);
+}
+
+static int weight_store(const char *name, enum weight_store *out, struct error *err)
+{
+    if (!name || !name[0])
+        *out = WEIGHT_STORE_SOURCE;
+    else if (strcmp(name, "int8") == 0)
+        *out = WEIGHT_STORE_INT8;
+    else if (strcmp(name, "fp8") == 0)
+        *out = WEIGHT_STORE_F8;
+    else
+        return error_set(err, STATUS_INVALID_ARGUMENT, "--weight-format: \"%s\" is not int8 or fp8",
+                         name);
+    return 0;
+}
+
+/* What only a GPU has is refused on the CPU. */
+static int gpu_options(const struct settings *s, struct executor_config *cfg, struct error *err)
+{
+    int rc = weight_store(s->weight_format, &cfg->store, err);
+    if (rc)
+        return rc;
+    if (strncmp(s->devices, "cuda", 4) == 0) {
+        cfg->device = s->devices;
+        cfg->gpu_layers = s->gpu_layers ? (uint32_t)s->gpu_layers : EXECUTOR_GPU_LAYERS_AUTO;
+        cfg->gpu_memory_bytes = s->gpu_memory;
+        cfg->gpu_promised_bytes = s->gpu_promised;
+        cfg->gpu_held_bytes = s->gpu_held;
+        cfg->mix_roles = s->no_deterministic;
+        return 0;
+    }
+    const char *flag = s->gpu_layers                    ? "--gpu-layers"
+                       : s->gpu_memory                  ? "--gpu-memory"
+                       : cfg->store                     ? "--weight-format"
+                       : s->no_deterministic            ? "--no-deterministic"
+                       : cfg->kv_dtype == DTYPE_F8_E4M3 ? "--kv-dtype: fp8"
+                                                        : NULL;
+    if (flag)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "%s: only on a GPU (--devices cuda:0)",
+                         flag);
+    return 0;
 }
 
 static int target_itl(const char *text, uint32_t *out, struct error *err)
@@ -431,10 +502,9 @@ int settings_engine_config(const struct settings *s, struct engine_config *out_c
                          "--pp: a model split into stages is not built; use --tp");
     if (s->kv_tokens && s->kv_bytes)
         return error_set(err, STATUS_INVALID_ARGUMENT, "--kv-bytes: not together with --kv-tokens");
-    if (strncmp(s->devices, "cuda", 4) == 0)
-        return error_set(err, STATUS_UNIMPLEMENTED,
-                         "--devices: models on CUDA devices are not built; use cpu:0");
     int rc = kv_dtype(s->kv_dtype, &cfg.executor.kv_dtype, err);
+    if (!rc)
+        rc = gpu_options(s, &cfg.executor, err);
     if (!rc)
         rc = target_itl(s->target_itl, &cfg.target_itl_ms, err);
     if (rc)

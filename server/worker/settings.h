@@ -16,8 +16,12 @@ struct place;
 struct settings {
     /* the model and how it runs */
     const char *model, *digest, *devices, *cpus, *kernels, *kv_dtype, *chat_template_file;
+    const char *weight_format;
+    uint64_t gpu_layers, gpu_memory;
+    bool no_deterministic;
     struct place *place; /* where its threads run, once that is decided; or NULL */
     uint64_t tp, pp, threads, context_length, kv_tokens, kv_bytes, memory_promised;
+    uint64_t gpu_promised, gpu_held;
     uint64_t max_concurrent, max_queued, max_batch_tokens, prefill_chunk_tokens;
     uint64_t max_input_tokens, max_total_tokens, max_template_steps, max_template_output;
     const char *target_itl; /* milliseconds, or "auto" */

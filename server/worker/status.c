@@ -53,6 +53,59 @@ static struct engine *loaded_engine(struct worker *worker)
     return engine;
 }
 
+/* What captured steps have of it by now. */
+static uint64_t graph_bytes(const struct engine *engine, const struct executor_device *d)
+{
+    struct engine_stats stats = {0};
+    if (engine)
+        engine_get_stats(engine, &stats);
+    return stats.graph_bytes < d->graph_bytes ? stats.graph_bytes : d->graph_bytes;
+}
+
+/* A device's part of the plan, which is what is there once the engine is. A GPU's is taken at once,
+ * before the first weight is read; what captured steps take comes as they are captured, and what is
+ * not yet is promised to them. */
+static void device_memory(struct worker *worker, const struct engine *engine,
+                          const struct executor_device *d, struct arena *arena,
+                          Sluice__V1__DeviceMemory *row)
+{
+    bool taken = engine || atomic_load(&worker->n_ranks) > 0;
+    uint64_t bytes = d->weights_bytes + d->kv_bytes + d->workspace_bytes;
+    sluice__v1__device_memory__init(row);
+    row->device = message_text(arena, d->name);
+    row->expected_bytes = bytes;
+    if (!d->is_gpu)
+        row->after_bytes = engine ? bytes : process_memory_bytes();
+    else if (taken)
+        row->after_bytes = bytes - d->graph_bytes + graph_bytes(engine, d);
+    if (engine) {
+        row->weight_bytes = d->weights_bytes;
+        row->kv_bytes = d->kv_bytes;
+        row->workspace_bytes = d->workspace_bytes;
+    }
+    if (!d->is_gpu)
+        process_machine_memory(&row->total_bytes, &row->free_bytes);
+    else if (engine)
+        engine_gpu_memory(engine, &row->total_bytes, &row->free_bytes);
+}
+
+/* A row per device that holds layers. */
+static size_t gpu_memory(struct worker *worker, const struct engine *engine,
+                         const struct executor_plan *plan, struct arena *arena,
+                         Sluice__V1__DeviceMemory ***out_memory)
+{
+    Sluice__V1__DeviceMemory **list = arena_calloc(arena, plan->n_devices, sizeof(*list));
+    Sluice__V1__DeviceMemory *rows = arena_calloc(arena, plan->n_devices, sizeof(*rows));
+    if (!list || !rows)
+        return 0;
+    for (uint32_t i = 0; i < plan->n_devices; i++) {
+        device_memory(worker, engine, &plan->devices[i], arena, &rows[i]);
+        list[i] = &rows[i];
+    }
+    *out_memory = list;
+    return plan->n_devices;
+}
+
 void status_memory(struct worker *worker, struct arena *arena, size_t *out_n,
                    Sluice__V1__DeviceMemory ***out_memory)
 {
@@ -64,13 +117,18 @@ void status_memory(struct worker *worker, struct arena *arena, size_t *out_n,
     struct engine *engine = loaded_engine(worker);
     struct executor_plan plan = {0};
     pthread_mutex_lock(&worker->lock);
-    uint64_t planned_bytes = worker->planned_bytes;
+    struct executor_plan planned = worker->planned;
     pthread_mutex_unlock(&worker->lock);
+    uint64_t planned_bytes = planned.weights_bytes + planned.kv_bytes + planned.workspace_bytes;
     *out_n = 0;
     if (!list || !rows)
         return;
     if (engine)
         plan = *engine_memory(engine);
+    if (strncmp(worker->settings->devices, "cuda", 4) == 0) {
+        *out_n = gpu_memory(worker, engine, engine ? &plan : &planned, arena, out_memory);
+        return;
+    }
     process_machine_memory(&total_bytes, &free_bytes);
     uint64_t now_bytes = process_memory_bytes();
     /* One process's memory is not told apart by node: each device gets its share. */

@@ -76,10 +76,7 @@ static int apply_update(struct stream_request *r, const Sluice__V1__UpdateFrame 
         change.max_tokens = update->max_tokens;
     change.set_priority = update->has_priority;
     change.priority = update->priority;
-    int rc = engine_update(engine_of(r), r->engine_id, &change, err);
-    if (!rc && update->has_max_tokens)
-        atomic_store(&r->max_tokens, update->max_tokens);
-    return rc;
+    return engine_update(engine_of(r), r->engine_id, &change, err);
 }
 
 /* --- on a request thread --- */
@@ -88,7 +85,6 @@ static void note(struct stream_request *r, const struct engine_request *request)
 {
     const Sluice__Worker__V1__ResumeState *resume = r->submit->resume;
     r->n_choices = request->sampling.n;
-    atomic_store(&r->max_tokens, request->stopping.max_tokens);
     r->seed = request->sampling.seed;
     r->want_logprobs = request->want_logprobs;
     r->send_logprobs = r->submit->request->output && r->submit->request->output->logprobs;

@@ -40,7 +40,6 @@ struct stream_request {
     uint32_t *prompt_ids; /* owned; freed once told */
     uint32_t n_prompt_ids;
     uint32_t n_choices;
-    _Atomic uint32_t max_tokens; /* an update may change it */
     uint64_t seed;
     uint32_t n_truncated;
     bool want_logprobs; /* for their sum at least */

@@ -62,13 +62,49 @@ static int add_devices(const struct settings *settings, const struct executor_pl
     return 0;
 }
 
+/* Of what is free, and of what one replica may take of it. */
+static uint64_t missing(const struct executor_device *d, uint32_t n_replicas, uint64_t free_bytes)
+{
+    uint64_t one = d->weights_bytes + d->kv_bytes + d->workspace_bytes, all = one * n_replicas;
+    uint64_t of_free = all > free_bytes ? all - free_bytes : 0;
+    uint64_t of_budget = d->is_gpu && one > d->budget_bytes ? one - d->budget_bytes : 0;
+    return of_free > of_budget ? of_free : of_budget;
+}
+
+/* A row per device, where a GPU is one: each has what it told itself. */
+static int add_gpu_devices(const struct settings *settings, const struct executor_plan *sizes,
+                           struct arena *arena, Sluice__V1__Plan *plan)
+{
+    plan->devices = arena_calloc(arena, EXECUTOR_MAX_DEVICES, sizeof(*plan->devices));
+    Sluice__V1__DevicePlan *rows = arena_calloc(arena, EXECUTOR_MAX_DEVICES, sizeof(*rows));
+    if (!plan->devices || !rows)
+        return STATUS_RESOURCE_EXHAUSTED;
+    plan->fits = true;
+    for (uint32_t i = 0; i < sizes->n_devices; i++) {
+        const struct executor_device *d = &sizes->devices[i];
+        Sluice__V1__DevicePlan *row = &rows[i];
+        uint64_t machine_bytes, available = kv_size_available(settings, &machine_bytes);
+        sluice__v1__device_plan__init(row);
+        row->device = message_text(arena, d->name);
+        row->weight_bytes = d->weights_bytes * plan->n_replicas;
+        row->kv_bytes = d->kv_bytes * plan->n_replicas;
+        row->workspace_bytes = d->workspace_bytes * plan->n_replicas;
+        row->free_bytes = d->is_gpu ? d->free_bytes : available;
+        row->promised_bytes = d->promised_bytes;
+        row->missing_bytes = missing(d, plan->n_replicas, row->free_bytes);
+        plan->fits &= !row->missing_bytes;
+        plan->devices[plan->n_devices++] = row;
+    }
+    return 0;
+}
+
 static int add_notes(const struct settings *settings, const struct model *model,
                      const struct executor_plan *sizes, struct arena *arena, Sluice__V1__Plan *plan,
                      struct error *err)
 {
     struct strbuf text = {0};
     char size[32];
-    plan->notes = arena_calloc(arena, 5, sizeof(*plan->notes));
+    plan->notes = arena_calloc(arena, 7, sizeof(*plan->notes));
     if (!plan->notes)
         return out_of_memory(err);
     if (sizes->context_tokens < model->shape.context_tokens) {
@@ -87,6 +123,23 @@ static int add_notes(const struct settings *settings, const struct model *model,
         strbuf_printf(&text,
                       "%s of free memory are promised to other replicas and not counted as free",
                       format_bytes(settings->memory_promised, size));
+        plan->notes[plan->n_notes++] = message_text(arena, strbuf_str(&text));
+    }
+    const struct executor_device *head = &sizes->devices[sizes->n_devices - 1];
+    if (head->promised_bytes) {
+        strbuf_clear(&text);
+        strbuf_printf(&text,
+                      "%s of %s's free memory are promised to other replicas and not counted as "
+                      "free",
+                      format_bytes(head->promised_bytes, size), head->name);
+        plan->notes[plan->n_notes++] = message_text(arena, strbuf_str(&text));
+    }
+    if (sizes->n_devices > 1) {
+        strbuf_clear(&text);
+        strbuf_printf(&text,
+                      "%" PRIu32 " of %" PRIu32 " layers on %s, the first %" PRIu32 " on the CPU",
+                      sizes->devices[1].n_layers, model->shape.n_layers, sizes->devices[1].name,
+                      sizes->devices[0].n_layers);
         plan->notes[plan->n_notes++] = message_text(arena, strbuf_str(&text));
     }
     if (sizes->draft_bytes) {
@@ -126,7 +179,10 @@ static int make_plan(const struct settings *settings, struct checkpoint *ckpt,
     plan->tp = cfg.executor.tp;
     plan->pp = 1;
     plan->n_replicas = (uint32_t)settings->replicas;
-    rc = add_devices(settings, &sizes, arena, plan, err);
+    if (engine_is_on_gpu(&cfg))
+        rc = add_gpu_devices(settings, &sizes, arena, plan) ? out_of_memory(err) : 0;
+    else
+        rc = add_devices(settings, &sizes, arena, plan, err);
     return rc ? rc : add_notes(settings, model, &sizes, arena, plan, err);
 }
 

@@ -3,15 +3,18 @@
 #include <string.h>
 #include <sys/utsname.h>
 
+#include "base/clock.h"
 #include "base/cpu.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/nvml.h"
 #include "base/placement.h"
 #include "base/strbuf.h"
 #include "base/topology.h"
 #include "kernels/backend.h"
 #include "kernels/device.h"
 #include "kernels/ops.h"
+#include "proto/rpc/device_figures.h"
 #include "server/worker/message.h"
 #include "server/worker/process.h"
 #include "server/worker/tool.h"
@@ -151,33 +154,101 @@ static int add_cpus(struct probing *p, struct error *err)
     return rc;
 }
 
+static void describe(struct probing *p, struct device *opened, Sluice__V1__Device *device)
+{
+    struct device_description text;
+    struct error err;
+    if (!opened->ops->describe || opened->ops->describe(opened, &text, &err) != 0)
+        return;
+    device->description = message_text(p->arena, text.name);
+    device->uuid = message_text(p->arena, text.uuid);
+    device->pci_bus_id = message_text(p->arena, text.pci_bus_id);
+    device->compute_capability = message_text(p->arena, text.compute_capability);
+}
+
+static void add_throttles(struct probing *p, uint64_t bits, Sluice__V1__DeviceFigures *figures)
+{
+    figures->throttle_reasons =
+        arena_calloc(p->arena, NVML_N_THROTTLES, sizeof(*figures->throttle_reasons));
+    for (uint32_t i = 0; figures->throttle_reasons && i < NVML_N_THROTTLES; i++) {
+        uint64_t bit;
+        const char *name = nvml_throttle_name(i, &bit);
+        if (bits & bit)
+            figures->throttle_reasons[figures->n_throttle_reasons++] = message_text(p->arena, name);
+    }
+}
+
+/* The driver numbers GPUs in another order than CUDA may. */
+static void add_figures(struct probing *p, const struct nvml *nvml, Sluice__V1__Device *device)
+{
+    struct nvml_identity identity;
+    struct nvml_figures figures;
+    struct error err;
+    uint32_t i = 0;
+    for (; i < nvml_n_devices(nvml); i++) {
+        nvml_identify(nvml, i, &identity);
+        if (nvml_is_device(&identity, i, device->uuid, device->pci_bus_id, device->index))
+            break;
+    }
+    if (i == nvml_n_devices(nvml))
+        return;
+    device->driver_version = message_text(p->arena, nvml_driver_version(nvml));
+    device->figures = arena_alloc(p->arena, sizeof(*device->figures));
+    if (!device->figures)
+        return;
+    sluice__v1__device_figures__init(device->figures);
+    device->figures->sampled_unix_ns = clock_wall_ns();
+    if (nvml_sample(nvml, i, &figures, &err) != 0) {
+        device->figures->error = message_text(p->arena, err.message);
+        return;
+    }
+    device_figures_fill(device->figures, &figures);
+    add_throttles(p, figures.throttle, device->figures);
+}
+
+static bool add_cuda_device(struct probing *p, const struct backend_module *module,
+                            const struct nvml *nvml, uint32_t i)
+{
+    struct device *opened = NULL;
+    struct device_memory memory;
+    struct error err = {0};
+    Sluice__V1__Device *device =
+        add_device(p, SLUICE__V1__DEVICE_KIND__DEVICE_KIND_CUDA, "cuda", (int)i);
+    if (!device)
+        return false;
+    int rc = module->device_ops->open(i, &opened, &err);
+    if (!rc)
+        rc = module->device_ops->memory(opened, &memory, &err);
+    if (rc) {
+        device->unusable_reason = message_text(p->arena, err.message);
+    } else {
+        device->memory_total_bytes = memory.total_bytes;
+        device->memory_free_bytes = memory.free_bytes;
+    }
+    if (opened) {
+        describe(p, opened, device);
+        module->device_ops->close(opened);
+    }
+    if (nvml)
+        add_figures(p, nvml, device);
+    return true;
+}
+
 static void add_cuda(struct probing *p)
 {
     struct backend_module module;
-    struct error err = {0};
+    struct nvml *nvml = NULL;
+    struct error err = {0}, why;
     if (backend_cuda(&module, &err) != 0) {
         p->report->cuda_unusable_reason = message_text(p->arena, err.message);
         return;
     }
-    for (uint32_t i = 0; i < module.n_devices; i++) {
-        struct device *opened = NULL;
-        struct device_memory memory;
-        Sluice__V1__Device *device =
-            add_device(p, SLUICE__V1__DEVICE_KIND__DEVICE_KIND_CUDA, "cuda", (int)i);
-        if (!device)
-            return;
-        int rc = module.device_ops->open(i, &opened, &err);
-        if (!rc)
-            rc = module.device_ops->memory(opened, &memory, &err);
-        if (rc) {
-            device->unusable_reason = message_text(p->arena, err.message);
-        } else {
-            device->memory_total_bytes = memory.total_bytes;
-            device->memory_free_bytes = memory.free_bytes;
-        }
-        if (opened)
-            module.device_ops->close(opened);
-    }
+    if (nvml_open(NULL, &nvml, &why) != 0)
+        log_info(LOG_EVENT("no figures of GPUs"), LOG_STR("why", why.message));
+    for (uint32_t i = 0; i < module.n_devices; i++)
+        if (!add_cuda_device(p, &module, nvml, i))
+            break;
+    nvml_close(nvml);
 }
 
 int tool_probe(const struct settings *settings, struct arena *arena,

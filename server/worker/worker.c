@@ -68,10 +68,10 @@ void worker_set_state(struct worker *worker, Sluice__Worker__V1__WorkerState sta
     wake_signal(&worker->status);
 }
 
-void worker_set_planned(struct worker *worker, uint64_t n_bytes)
+void worker_set_planned(struct worker *worker, const struct executor_plan *plan)
 {
     pthread_mutex_lock(&worker->lock);
-    worker->planned_bytes = n_bytes;
+    worker->planned = *plan;
     pthread_mutex_unlock(&worker->lock);
     wake_signal(&worker->status);
 }

@@ -9,6 +9,7 @@
 
 #include "base/arena.h"
 #include "base/error.h"
+#include "engine/executor.h"
 #include "engine/template/chat_template.h"
 #include "server/worker/wake.h"
 #include "sluice/worker/v1/worker.pb-c.h"
@@ -62,7 +63,7 @@ struct worker {
     struct drain_call *drain_calls;
     bool shutdown_asked, fast; /* by a signal */
     uint64_t load_ms, warm_ms;
-    uint64_t planned_bytes;       /* that the load will take; 0: not known yet */
+    struct executor_plan planned; /* that the load will take; zeroes: not known yet */
     uint32_t n_finished, n_ended; /* requests since the drain began */
 
     atomic_bool cancel_load; /* polled by the loader */
@@ -88,7 +89,7 @@ void worker_set_state(struct worker *worker, Sluice__Worker__V1__WorkerState sta
 Sluice__Worker__V1__WorkerState worker_state(struct worker *worker);
 
 /* What the load will take, told to whoever watches before any of it is taken. */
-void worker_set_planned(struct worker *worker, uint64_t n_bytes);
+void worker_set_planned(struct worker *worker, const struct executor_plan *plan);
 
 /* FAILED_PRECONDITION (reason PROTOCOL_MISMATCH, both ranges) where a peer speaks no common
  * version. */
