@@ -32,3 +32,5 @@ int action_follow(struct cli *cli, const char *id, ProtobufCMessage **response, 
 /* What an operation did, what a plan says, or that an operation has started; with --json the answer
  * itself. */
 void action_print(const struct cli *cli, const ProtobufCMessage *message);
+/* Exit status of an answer: 1 for the plan of --validate-only that does not fit. */
+int action_plan_status(const struct cli *cli, const ProtobufCMessage *message);

@@ -44,6 +44,7 @@ static void take_end(const Sluice__V1__Finished *finished, struct answer *a)
         return;
     a->n_drafted_tokens = finished->receipt->n_drafted_tokens;
     a->n_accepted_tokens = finished->receipt->n_accepted_tokens;
+    a->decode_ns = finished->receipt->decode_ns;
 }
 
 static int on_event(const struct cli *cli, const Sluice__V1__GenerateResponse *response,
@@ -111,10 +112,17 @@ int answer_run(struct cli *cli, struct rpc_client *client,
 void answer_print_figures(const struct answer *a)
 {
     double ttft_ms = a->first_ns ? (double)(a->first_ns - a->start_ns) / 1e6 : 0;
-    double decode_s = (double)(a->last_ns - a->first_ns) / 1e9;
-    double rate = a->n_tokens > 1 && decode_s > 0 ? (double)(a->n_tokens - 1) / decode_s : 0;
-    fprintf(stderr, "%" PRIu64 " tokens, first after %.0f ms, then %.1f tokens/s\n", a->n_tokens,
-            ttft_ms, rate);
+    /* By the engine's clock where the answer came to its end: several tokens may come at once. */
+    double decode_s =
+        (double)(a->decode_ns ? (int64_t)a->decode_ns : a->last_ns - a->first_ns) / 1e9;
+    fprintf(stderr, "%" PRIu64 " tokens, first after %.0f ms", a->n_tokens, ttft_ms);
+    if (a->n_tokens > 1 && decode_s > 0)
+        fprintf(stderr, ", then %.1f tokens/s", (double)(a->n_tokens - 1) / decode_s);
+    if (a->reason == SLUICE__V1__FINISH_REASON__FINISH_REASON_LENGTH)
+        fputs("; cut by --max-tokens", stderr);
+    else if (a->reason == SLUICE__V1__FINISH_REASON__FINISH_REASON_CONTEXT_LENGTH)
+        fputs("; cut: the context is full", stderr);
+    fputc('\n', stderr);
     if (a->n_drafted_tokens)
         fprintf(stderr, "%" PRIu32 " of %" PRIu32 " drafted tokens accepted\n",
                 a->n_accepted_tokens, a->n_drafted_tokens);

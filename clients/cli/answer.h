@@ -19,6 +19,7 @@ struct answer {
     uint32_t n_prompt_tokens;
     uint64_t n_tokens;
     uint32_t n_drafted_tokens, n_accepted_tokens; /* as the receipt says */
+    uint64_t decode_ns;                           /* from the first token to the last; too */
     Sluice__V1__FinishReason reason;              /* UNSPECIFIED: it did not finish */
     int64_t start_ns, first_ns, last_ns;
 

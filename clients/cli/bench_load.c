@@ -277,6 +277,9 @@ static void fill_request(struct load *load, struct parts *p)
     p->sampling.temperature = (float)c->temperature;
     p->sampling.has_seed = true;
     p->sampling.seed = c->seed + load->next_index;
+    p->request.cache_salt = (char *)(uintptr_t)c->cache_salt;
+    p->request.has_priority = c->has_priority;
+    p->request.priority = c->priority;
     p->request.stopping = &p->stopping;
     p->request.sampling = &p->sampling;
     p->speculate.drafter =

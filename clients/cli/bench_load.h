@@ -20,7 +20,12 @@
 struct bench_prompts;
 struct rpc_client;
 
-enum { BENCH_CODES = 17, BENCH_MAX_CLIENTS = 4096, BENCH_WARMUP_CLIENTS = 32 };
+enum {
+    BENCH_CODES = 17,
+    BENCH_MAX_CLIENTS = 4096,
+    BENCH_WARMUP_CLIENTS = 32,
+    BENCH_SALT_BYTES = 32
+};
 
 struct bench_load_config {
     const char *model, *version;
@@ -37,6 +42,9 @@ struct bench_load_config {
     double temperature; /* 0: greedy */
     int32_t n_drafts;   /* drafted in a step; 0: none, -1: as the model was loaded */
     uint64_t seed;
+    int32_t priority;
+    bool has_priority;
+    char cache_salt[BENCH_SALT_BYTES];          /* of all requests, the warm-up's too; "": none */
     double slo_ttft_ms, slo_itl_ms, slo_e2e_ms; /* 0: whatever it is */
     const volatile sig_atomic_t *stop;          /* not 0: end with what there is */
     /* Another connection; *out_client is owned by the load. */

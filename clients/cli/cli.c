@@ -5,9 +5,24 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "clients/cli/flag_words.h"
 #include "clients/cli/output.h"
 #include "clients/cli/paths.h"
 #include "clients/cli/printable.h"
+
+char *cli_request_id(const struct cli *cli, char id[UUID_BYTES])
+{
+    rng_uuid(id);
+    return cli->settings.request_id[0] ? (char *)(uintptr_t)cli->settings.request_id : id;
+}
+
+const char *cli_joined(size_t n, char *const words[], struct strbuf *out)
+{
+    strbuf_clear(out);
+    for (size_t i = 0; i < n; i++)
+        strbuf_printf(out, "%s%s", i ? "," : "", words[i]);
+    return strbuf_str(out);
+}
 
 const char *cli_word(const struct cli *cli, size_t i)
 {
@@ -96,9 +111,12 @@ static const struct {
     {"DEVICE_GROUP_NOT_FOUND", "sluice groups", " lists the device groups"},
     {"DEVICE_GROUP_IN_USE", "sluice ps", " shows what is loaded on it"},
     {"DEVICE_NOT_FOUND", "sluice devices", " lists the devices"},
+    {"DEVICE_QUARANTINED", "sluice devices", " tells why and since when"},
+    {"DEVICE_NOT_HELD", "sluice devices", " tells the state of each"},
     {"DEVICE_MEMORY", "sluice ps", " shows what takes memory; sluice unload MODEL frees it"},
     {"VERSION_LOADED", "sluice unload MODEL", " ends its replicas first"},
-    {"ALREADY_LOADED", "sluice scale MODEL N", " changes the number of replicas"},
+    {"ALREADY_LOADED", "sluice unload MODEL",
+     " ends what is loaded; sluice scale MODEL N changes the number of replicas"},
     {"EVENTS_GONE", "sluice events --from N", " reads on from the oldest that is kept"},
     {"REQUEST_ID_REUSED", "", "give another --request-id"},
     {"QUEUE_FULL", "", "ask again in a moment"},
@@ -149,7 +167,12 @@ int cli_fail(const struct cli *cli, const struct error *err)
     }
     strbuf_init(&hint, 0);
     fprintf(stderr, "sluice %s: ", cli->command->name);
-    printable_write(stderr, err->message[0] ? err->message : status_name(err->status));
+    struct strbuf words;
+    strbuf_init(&words, 0);
+    flag_words_add(cli->specs, cli->n_specs,
+                   err->message[0] ? err->message : status_name(err->status), &words);
+    printable_write(stderr, strbuf_str(&words));
+    strbuf_fini(&words);
     if (err->reason[0])
         fprintf(stderr, " (%s, %s)\n", status_name(err->status), err->reason);
     else

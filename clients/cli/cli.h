@@ -12,9 +12,11 @@
 #include "base/error.h"
 #include "base/manual.h"
 #include "base/options.h"
+#include "base/rng.h"
 #include "clients/cli/dial.h"
 
 struct rpc_client;
+struct strbuf;
 
 struct cli_settings {
     /* every command */
@@ -22,6 +24,9 @@ struct cli_settings {
     bool json, help;
     /* register, load, unload, serve, run */
     const char *name, *version, *device_group, *request_id, *kv_dtype, *kernels, *cpus;
+    const char *weight_format, *devices;
+    uint64_t gpu_layers, gpu_memory;
+    bool no_deterministic;
     uint64_t speculate; /* and run, chat */
     const char *draft;  /* of a load */
     bool draft_always;
@@ -33,7 +38,7 @@ struct cli_settings {
     const char *listen, *model_root, *log_level;
     const char *metrics, *metrics_aliases, *manager_metrics, *log_format;
     /* run, chat */
-    const char *system, *stop;
+    const char *system, *stop, *priority; /* the latter of bench serve too */
     uint64_t max_tokens, min_tokens, seed, top_k;
     double temperature, top_p, min_p, typical_p;
     double repetition_penalty, presence_penalty, frequency_penalty;
@@ -56,6 +61,7 @@ struct cli_settings {
     const char *bench_threads, *bench_prompt, *bench_generate, *bench_batch, *bench_depth;
     const char *prompt_tokens, *bench_max_tokens, *prompts;
     uint64_t repetitions, clients, requests, warmup, duration_ms, shared_prefix;
+    bool keep_cache;
     double rate, slo_ttft_ms, slo_itl_ms, slo_e2e_ms;
 };
 
@@ -107,6 +113,11 @@ struct cli_command {
 #define CLI_N(rows) (sizeof(rows) / sizeof((rows)[0]))
 
 const char *cli_word(const struct cli *cli, size_t i); /* NULL beyond the end */
+/* A request id for a changing call: the one given, or a new one, so that a retry after a lost
+ * connection changes nothing twice. Borrowed from `id` or the settings. */
+char *cli_request_id(const struct cli *cli, char id[UUID_BYTES]);
+/* "a,b,c"; borrowed from `out`, which is cleared first. */
+const char *cli_joined(size_t n, char *const words[], struct strbuf *out);
 /* "smol:2" in a command's MODEL is the model's name and --version, where it has that option. */
 int cli_split_version(struct cli *cli, struct error *err);
 /* Whether an option was set, by flag, environment or file. */
@@ -152,5 +163,5 @@ enum { CLI_EXIT_INTERRUPTED = 130 };
 extern const struct cli_command cmd_serve, cmd_stop, cmd_run, cmd_chat, cmd_tokenize, cmd_register,
     cmd_load, cmd_scale, cmd_unload, cmd_rm, cmd_ls, cmd_ps, cmd_show, cmd_drain, cmd_restart,
     cmd_ops_list, cmd_ops_show, cmd_ops_watch, cmd_ops_cancel, cmd_events, cmd_groups_list,
-    cmd_groups_create, cmd_groups_delete, cmd_devices, cmd_status, cmd_key_new, cmd_bench_engine,
-    cmd_bench_serve, cmd_completion, cmd_man, cmd_version;
+    cmd_groups_create, cmd_groups_delete, cmd_devices_list, cmd_devices_release, cmd_status,
+    cmd_key_new, cmd_bench_engine, cmd_bench_serve, cmd_completion, cmd_man, cmd_version;

@@ -37,44 +37,55 @@ static int check(const struct cli_settings *s, struct error *err)
 static int bench(struct cli *cli, Sluice__Worker__V1__ToolReport **out_report, struct error *err)
 {
     const struct cli_settings *s = &cli->settings;
-    char repetitions[24], tp[24], speculate[24];
+    char repetitions[24], tp[24], speculate[24], gpu_layers[24], gpu_memory[24];
     bool progress = !s->json && isatty(STDERR_FILENO);
     snprintf(repetitions, sizeof(repetitions), "%" PRIu64, s->repetitions);
     snprintf(tp, sizeof(tp), "%" PRIu64, s->tp);
     snprintf(speculate, sizeof(speculate), "%" PRIu64, s->speculate);
+    snprintf(gpu_layers, sizeof(gpu_layers), "%" PRIu64, s->gpu_layers);
+    snprintf(gpu_memory, sizeof(gpu_memory), "%" PRIu64, s->gpu_memory);
     /* Also what is empty: else the environment could say something else. */
-    const char *argv[BENCH_WORKER_MAX_ARGS] = {NULL,
-                                               "bench",
-                                               "--model",
-                                               cli_word(cli, 0),
-                                               "--threads",
-                                               s->bench_threads,
-                                               "--prompt",
-                                               s->bench_prompt,
-                                               "--generate",
-                                               s->bench_generate,
-                                               "--batch",
-                                               s->bench_batch,
-                                               "--depth",
-                                               s->bench_depth,
-                                               "--repetitions",
-                                               repetitions,
-                                               "--tp",
-                                               tp,
-                                               "--kernels",
-                                               s->kernels,
-                                               "--kv-dtype",
-                                               s->kv_dtype,
-                                               "--speculate",
-                                               speculate,
-                                               "--draft",
-                                               s->draft,
-                                               s->draft_always ? "--draft-always=true"
-                                                               : "--draft-always=false",
-                                               "--text=false",
-                                               progress ? "--progress=true" : "--progress=false",
-                                               "--log-level",
-                                               "warn"};
+    const char *argv[BENCH_WORKER_MAX_ARGS] = {
+        NULL,
+        "bench",
+        "--model",
+        cli_word(cli, 0),
+        "--threads",
+        s->bench_threads,
+        "--prompt",
+        s->bench_prompt,
+        "--generate",
+        s->bench_generate,
+        "--batch",
+        s->bench_batch,
+        "--depth",
+        s->bench_depth,
+        "--repetitions",
+        repetitions,
+        "--tp",
+        tp,
+        "--kernels",
+        s->kernels,
+        "--kv-dtype",
+        s->kv_dtype,
+        "--devices",
+        s->devices[0] ? s->devices : "cpu",
+        "--gpu-layers",
+        gpu_layers,
+        "--gpu-memory",
+        gpu_memory,
+        "--weight-format",
+        s->weight_format,
+        s->no_deterministic ? "--no-deterministic=true" : "--no-deterministic=false",
+        "--speculate",
+        speculate,
+        "--draft",
+        s->draft,
+        s->draft_always ? "--draft-always=true" : "--draft-always=false",
+        "--text=false",
+        progress ? "--progress=true" : "--progress=false",
+        "--log-level",
+        "warn"};
     return bench_worker_run(argv, out_report, err);
 }
 
@@ -112,6 +123,9 @@ static const struct option_spec engine_specs[] = {
      "tokens in the context of each sequence before what is timed, by commas", 0, 0},
     {"repetitions", 'r', OPTION_U64, CLI_OPTION(repetitions), "5", "N",
      "how often each row is timed", 1, 1000},
+    {"devices", 0, OPTION_STRING, CLI_OPTION(devices), "", "LIST",
+     "one GPU, like cuda:0, or NUMA nodes, like cpu:0,cpu:1; empty: cpu, which is every node", 0,
+     0},
     {"tp", 0, OPTION_U64, CLI_OPTION(tp), "1", "N", "ranks that split every layer: 1, 2, 4 or 8", 1,
      8},
     {"speculate", 0, OPTION_U64, CLI_OPTION(speculate), "0", "N",
@@ -126,6 +140,7 @@ static const struct option_spec engine_specs[] = {
 static const struct manual_example engine_examples[] = {
     {"sluice bench engine ./SmolLM2-135M-Instruct.Q4_1.gguf", NULL},
     {"sluice bench engine ./model.gguf --threads 1,2 --batch 1,8,32 --depth 0,512,4096", NULL},
+    {"sluice bench engine ./model.gguf --devices cuda:0 --batch 1,8,64", "on a GPU"},
     {"sluice bench engine ./large.gguf --prompt 0 --draft ./small.gguf --speculate 4", NULL},
     {"sluice bench engine ./model.gguf --prompt 0 --json | jq '.rows[].tokens_per_second'",
      "decode alone"},

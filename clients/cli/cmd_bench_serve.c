@@ -1,9 +1,11 @@
 /* bench serve: load on a server over gRPC, and how it bears it. */
+#include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -13,6 +15,7 @@
 #include "clients/cli/bench_report.h"
 #include "clients/cli/cli.h"
 #include "clients/cli/output.h"
+#include "clients/cli/sampling.h"
 #include "proto/rpc/rpc_client.h"
 #include "proto/rpc/rpc_message.h"
 #include "sluice/v1/inference.pb-c.h"
@@ -69,6 +72,16 @@ static int check_prompts(const struct serve_bench *b, struct error *err)
     return 0;
 }
 
+/* Another one each time: the same prompts twice would measure the prefix cache. */
+static int draw_salt(char out[BENCH_SALT_BYTES], struct error *err)
+{
+    uint64_t number;
+    if (getrandom(&number, sizeof(number), 0) != (ssize_t)sizeof(number))
+        return error_errno(err, errno, "a random number");
+    snprintf(out, BENCH_SALT_BYTES, "bench-%016" PRIx64, number);
+    return 0;
+}
+
 static int take_settings(struct serve_bench *b, struct error *err)
 {
     const struct cli_settings *s = &b->cli->settings;
@@ -101,6 +114,11 @@ static int take_settings(struct serve_bench *b, struct error *err)
     c->temperature = s->temperature;
     c->n_drafts = cli_given(b->cli, "speculate") ? (int32_t)s->speculate : -1;
     c->seed = s->seed;
+    c->has_priority = sampling_priority(b->cli, &c->priority);
+    if (!rc)
+        rc = sampling_check(b->cli, err);
+    if (!rc && !s->keep_cache)
+        rc = draw_salt(c->cache_salt, err);
     c->slo_ttft_ms = s->slo_ttft_ms;
     c->slo_itl_ms = s->slo_itl_ms;
     c->slo_e2e_ms = s->slo_e2e_ms;
@@ -230,10 +248,10 @@ static int run_serve_bench(struct cli *cli)
     int rc = results ? run_bench(&b, results, &err)
                      : error_set(&err, STATUS_RESOURCE_EXHAUSTED, "no memory for the figures");
     bench_prompts_destroy(b.prompts);
-    int code = rc                     ? cli_fail(cli, &err)
-               : results->interrupted ? CLI_EXIT_INTERRUPTED
-               : results->n_ok        ? 0
-                                      : 1;
+    int code = rc                                    ? cli_fail(cli, &err)
+               : results->interrupted                ? CLI_EXIT_INTERRUPTED
+               : results->n_ok && !results->n_failed ? 0
+                                                     : 1;
     free(results);
     return code;
 }
@@ -269,6 +287,10 @@ static const struct option_spec serve_specs[] = {
     {"temperature", 0, OPTION_F64, CLI_OPTION(temperature), "0", "X", "0: greedy", 0, 0},
     {"speculate", 0, OPTION_U64, CLI_OPTION(speculate), NULL, "N",
      "tokens drafted in a step; 0: none; default: as the model was loaded", 0, 16},
+    {"priority", 0, OPTION_STRING, CLI_OPTION(priority), "", "N",
+     "of all requests, -100 to 100; default: 0", 0, 0},
+    {"keep-cache", 0, OPTION_BOOL, CLI_OPTION(keep_cache), "false", NULL,
+     "prompts may be found in what earlier runs left in the prefix cache", 0, 0},
     {"seed", 's', OPTION_U64, CLI_OPTION(seed), "1", "N",
      "of prompts, lengths and arrivals: the same load again", 0, 0},
     {"slo-ttft-ms", 0, OPTION_F64, CLI_OPTION(slo_ttft_ms), "0", "MS",
@@ -294,18 +316,19 @@ const struct cli_command cmd_bench_serve = {
     .arguments = "MODEL",
     .summary = "put load on a served model and time its answers",
     .description =
-        "Drawn prompts are token ids from a seed, each another, so that the prefix cache helps "
-        "with "
-        "--shared-prefix alone; a prompts file is gone through in turn, again from its beginning "
-        "where it is too short.\n\n"
+        "Drawn prompts are token ids from a seed, each another, and a salt of the run's own keeps "
+        "them apart from what earlier runs left in the prefix cache: it helps with --shared-prefix "
+        "alone, and with --keep-cache. A prompts file is gone through in turn, again from its "
+        "beginning where it is too short.\n\n"
         "TTFT is the time to a request's first tokens, E2E to its end; with --rate both count from "
         "when the request was due. ITL is a sample per token: the time since the message before, "
         "divided by the tokens that came in one message; the tokens of the first message have "
         "none. TPOT is a request's mean time per token after its first message. TTFT, TPOT and E2E "
         "are of requests that ended well, tokens per second of all that came, over the time from "
-        "the first start to the last end. Goodput counts requests within every --slo, of those "
-        "started.\n\n"
-        "Ctrl-C cancels what is in flight and prints what there is; a second one ends at once.",
+        "the first start to the last end. Goodput counts requests within every --slo, of all that "
+        "arrived.\n\n"
+        "Ctrl-C cancels what is in flight and prints what there is; a second one ends at once. The "
+        "exit status is 1 where any request failed.",
     .examples = serve_examples,
     .n_examples = CLI_N(serve_examples),
     .specs = serve_specs,

@@ -184,6 +184,8 @@ static int take_answer(struct chat *chat, struct error *err)
     request.chat = &body;
     sampling_fill(chat->cli, &parts, &request);
     rc = answer_run(chat->cli, chat->client, &request, &answer, err);
+    if (rc && sampling_drop_default(chat->cli, &parts, err))
+        rc = answer_run(chat->cli, chat->client, &request, &answer, err);
     set_answer(chat, NULL);
     if (!rc) {
         tell_end(chat, &answer);

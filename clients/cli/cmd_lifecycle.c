@@ -37,6 +37,17 @@ static void fill_config(const struct cli *cli, Sluice__Manager__V1__ModelConfig 
     }
     if (s->draft && s->draft[0])
         config->draft_model = realpath(s->draft, draft) ? draft : (char *)(uintptr_t)s->draft;
+    set_number(s->gpu_layers, &config->has_gpu_layers, &config->gpu_layers);
+    if (s->gpu_memory) {
+        config->has_gpu_memory_bytes = true;
+        config->gpu_memory_bytes = s->gpu_memory;
+    }
+    if (s->weight_format && s->weight_format[0])
+        config->weight_format = (char *)(uintptr_t)s->weight_format;
+    if (s->no_deterministic) {
+        config->has_deterministic = true;
+        config->deterministic = false;
+    }
     set_number(s->threads, &config->has_n_threads, &config->n_threads);
     set_number(s->max_concurrent, &config->has_max_concurrent_requests,
                &config->max_concurrent_requests);
@@ -65,6 +76,27 @@ int action_follow(struct cli *cli, const char *id, ProtobufCMessage **response, 
     return rc;
 }
 
+/* The group of just these devices, made where there is none: "cuda:0,1" is called cuda-0-1. */
+static int group_of_devices(struct cli *cli, char *out, size_t n_bytes, struct error *err)
+{
+    Sluice__Manager__V1__CreateDeviceGroupRequest request =
+        SLUICE__MANAGER__V1__CREATE_DEVICE_GROUP_REQUEST__INIT;
+    ProtobufCMessage *response = NULL;
+    char *devices = (char *)(uintptr_t)cli->settings.devices, id[UUID_BYTES];
+    snprintf(out, n_bytes, "%s", devices);
+    for (char *c = out; *c; c++)
+        if (*c == ':' || *c == ',')
+            *c = '-';
+    rng_uuid(id);
+    request.request_id = id;
+    request.name = out;
+    request.n_devices = 1;
+    request.devices = &devices;
+    int rc = cli_call(cli, "CreateDeviceGroup", &request.base, &response, err);
+    rpc_message_free(response);
+    return rc == STATUS_ALREADY_EXISTS ? 0 : rc;
+}
+
 int action_load(struct cli *cli, const char *name, const char *version,
                 ProtobufCMessage **out_response, struct error *err)
 {
@@ -72,7 +104,7 @@ int action_load(struct cli *cli, const char *name, const char *version,
     Sluice__Manager__V1__LoadModelVersionRequest request =
         SLUICE__MANAGER__V1__LOAD_MODEL_VERSION_REQUEST__INIT;
     Sluice__Manager__V1__ModelConfig config;
-    char id[UUID_BYTES], draft[PATH_MAX];
+    char id[UUID_BYTES], draft[PATH_MAX], group[64];
     rng_uuid(id); /* so that a retry after a lost connection is one load, not two */
     fill_config(cli, &config, draft);
     request.model = (char *)(uintptr_t)name;
@@ -82,6 +114,12 @@ int action_load(struct cli *cli, const char *name, const char *version,
     request.config = &config;
     if (s->device_group && s->device_group[0])
         request.device_group = (char *)(uintptr_t)s->device_group;
+    if (s->devices && s->devices[0] && strcmp(s->devices, "cpu") != 0) {
+        int rc = group_of_devices(cli, group, sizeof(group), err);
+        if (rc)
+            return rc;
+        request.device_group = group;
+    }
     if (s->replicas) {
         request.has_n_replicas = true;
         request.n_replicas = (uint32_t)s->replicas;
@@ -109,6 +147,11 @@ static void print_plan(const Sluice__V1__Plan *plan)
                d->rank, format_bytes(d->weight_bytes, weights), format_bytes(d->kv_bytes, kv),
                format_bytes(d->workspace_bytes, workspace),
                format_bytes(d->free_bytes, free_bytes));
+        if (d->promised_bytes)
+            printf("  %s more are promised to other replicas\n",
+                   format_bytes(d->promised_bytes, free_bytes));
+        if (d->missing_bytes)
+            printf("  %s are missing\n", format_bytes(d->missing_bytes, free_bytes));
     }
     printf("KV tokens %" PRIu64 ", replicas %" PRIu32 ", tp %" PRIu32 ": %s\n", plan->n_kv_tokens,
            plan->n_replicas, plan->tp, plan->fits ? "fits" : "does not fit");
@@ -123,8 +166,12 @@ static void print_memory(const Sluice__V1__DeviceMemory *m, bool load)
     char before[32], after[32], expected[32];
     format_bytes(m->after_bytes, after);
     format_bytes(m->expected_bytes, expected);
-    if (load || m->after_bytes > m->before_bytes)
-        printf("  %s: %s resident, at most %s with a full KV pool\n", m->device, after, expected);
+    bool gpu = strncmp(m->device, "cuda", 4) == 0;
+    if (gpu && (load || m->after_bytes > m->before_bytes))
+        printf("  %s: %s of its memory taken, of %s planned\n", m->device, after, expected);
+    else if (load || m->after_bytes > m->before_bytes)
+        printf("  %s: %s resident; weights, workspace and a full KV pool are %s\n", m->device,
+               after, expected);
     else
         printf("  %s: before %s, after %s, expected %s\n", m->device,
                format_bytes(m->before_bytes, before), after, expected);
@@ -165,10 +212,10 @@ void action_print(const struct cli *cli, const ProtobufCMessage *message)
         printf("operation %s started; follow it with: sluice ops watch %s\n", op->id, op->id);
 }
 
-static bool plan_fits(const ProtobufCMessage *message)
+int action_plan_status(const struct cli *cli, const ProtobufCMessage *message)
 {
     const Sluice__V1__Plan *plan = answer_part(message, "plan");
-    return !plan || plan->fits;
+    return cli->settings.validate_only && plan && !plan->fits ? 1 : 0;
 }
 
 static int run_load(struct cli *cli)
@@ -181,7 +228,7 @@ static int run_load(struct cli *cli)
         return cli_fail(cli, &err);
     }
     action_print(cli, message);
-    rc = cli->settings.validate_only && !plan_fits(message) ? 1 : 0;
+    rc = action_plan_status(cli, message);
     rpc_message_free(message);
     return rc;
 }
@@ -262,6 +309,7 @@ static const struct option_spec unload_specs[] = {
 static const struct manual_example load_examples[] = {
     {"sluice load smol", NULL},
     {"sluice load smol --replicas 2 --threads 1", NULL},
+    {"sluice load smol --devices cuda:0 --gpu-memory 20G", "on a GPU"},
     {"sluice load smol --validate-only", NULL},
 };
 static const struct manual_example unload_examples[] = {

@@ -213,15 +213,15 @@ static int run_rm(struct cli *cli)
 
 static void print_replicas(const Sluice__Manager__V1__ListReplicasResponse *response)
 {
-    static const char *const headers[] = {"REPLICA", "MODEL",    "VERSION", "GROUP",
-                                          "STATE",   "PID",      "RUNNING", "QUEUED",
-                                          "MEMORY",  "RESTARTS", "AGE"};
+    static const char *const headers[] = {"REPLICA", "MODEL", "VERSION",  "GROUP",
+                                          "STATE",   "PID",   "RUNNING",  "QUEUED",
+                                          "MEMORY",  "GPU",   "RESTARTS", "AGE"};
     struct table table;
-    table_init(&table, 11, headers);
+    table_init(&table, 12, headers);
     for (size_t i = 0; i < response->n_replicas; i++) {
         const Sluice__Manager__V1__Replica *r = response->replicas[i];
-        char state[80], short_state[32], pid[16], running[16], queued[16], memory[32], restarts[16],
-            age[32];
+        char state[80], short_state[32], pid[16], running[16], queued[16], memory[32], gpu[32],
+            restarts[16], age[32];
         enum_short(&sluice__manager__v1__replica_state__descriptor, (int)r->state, short_state);
         snprintf(state, sizeof(state), "%s%s%s", short_state, r->reason[0] ? " " : "", r->reason);
         snprintf(pid, sizeof(pid), "%" PRIu32, r->pid);
@@ -237,6 +237,7 @@ static void print_replicas(const Sluice__Manager__V1__ListReplicasResponse *resp
                                running,
                                queued,
                                format_bytes(r->resident_bytes, memory),
+                               r->gpu_bytes ? format_bytes(r->gpu_bytes, gpu) : "",
                                restarts,
                                format_age(r->started_unix_ns, age)};
         table_add(&table, cells);

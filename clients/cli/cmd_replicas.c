@@ -16,8 +16,9 @@ static int tell(struct cli *cli, int rc, ProtobufCMessage *message, const struct
 {
     if (!rc)
         action_print(cli, message);
+    int status = rc ? 0 : action_plan_status(cli, message);
     rpc_message_free(message);
-    return rc ? cli_fail(cli, err) : 0;
+    return rc ? cli_fail(cli, err) : status;
 }
 
 static int follow(struct cli *cli, const Sluice__Manager__V1__Operation *operation,
@@ -25,12 +26,6 @@ static int follow(struct cli *cli, const Sluice__Manager__V1__Operation *operati
 {
     return cli->settings.no_wait || !operation ? 0
                                                : action_follow(cli, operation->id, message, err);
-}
-
-static char *request_id(const struct cli *cli, char id[UUID_BYTES])
-{
-    rng_uuid(id);
-    return cli->settings.request_id[0] ? (char *)(uintptr_t)cli->settings.request_id : id;
 }
 
 enum { MAX_REPLICAS = 64 }; /* of a version, as the manager says */
@@ -64,7 +59,7 @@ static int run_scale(struct cli *cli)
     request.model = (char *)(uintptr_t)cli_word(cli, 0);
     request.version = (char *)(uintptr_t)s->version;
     request.device_group = (char *)(uintptr_t)s->device_group;
-    request.request_id = request_id(cli, id);
+    request.request_id = cli_request_id(cli, id);
     request.validate_only = s->validate_only;
     request.has_grace_ms = cli_given(cli, "grace");
     request.grace_ms = (uint32_t)s->grace_ms;
@@ -84,7 +79,7 @@ static int run_drain(struct cli *cli)
     struct error err;
     char id[UUID_BYTES];
     request.replica_id = (char *)(uintptr_t)cli_word(cli, 0);
-    request.request_id = request_id(cli, id);
+    request.request_id = cli_request_id(cli, id);
     request.has_grace_ms = cli_given(cli, "grace");
     request.grace_ms = (uint32_t)cli->settings.grace_ms;
     int rc = cli_call(cli, "DrainReplica", &request.base, &message, &err);
@@ -102,7 +97,7 @@ static int run_restart(struct cli *cli)
     struct error err;
     char id[UUID_BYTES];
     request.replica_id = (char *)(uintptr_t)cli_word(cli, 0);
-    request.request_id = request_id(cli, id);
+    request.request_id = cli_request_id(cli, id);
     request.has_grace_ms = cli_given(cli, "grace");
     request.grace_ms = (uint32_t)cli->settings.grace_ms;
     int rc = cli_call(cli, "RestartReplica", &request.base, &message, &err);
@@ -118,7 +113,7 @@ static const struct option_spec scale_specs[] = {
     {"group", 'g', OPTION_STRING, CLI_OPTION(device_group), "", "GROUP",
      "device group; empty: the one it is loaded on", 0, 0},
     {"validate-only", 0, OPTION_BOOL, CLI_OPTION(validate_only), "false", NULL,
-     "print the plan, change nothing", 0, 0},
+     "print the plan, change nothing; exit status 1 where it does not fit", 0, 0},
 };
 static const struct manual_example scale_examples[] = {{"sluice scale smol 3", NULL},
                                                        {"sluice scale smol:2 1 --grace 5s", NULL}};

@@ -77,6 +77,8 @@ static int stream_answer(struct cli *cli, struct rpc_client *client, const char 
     sampling_fill(cli, &r.parts, &r.request);
     answer_init(&answer);
     int rc = answer_run(cli, client, &r.request, &answer, err);
+    if (rc && sampling_drop_default(cli, &r.parts, err))
+        rc = answer_run(cli, client, &r.request, &answer, err);
     if (!rc && s->stats)
         answer_print_figures(&answer);
     answer_fini(&answer);

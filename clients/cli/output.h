@@ -11,7 +11,7 @@
 
 struct error;
 
-enum { TABLE_MAX_COLUMNS = 12 };
+enum { TABLE_MAX_COLUMNS = 13 };
 
 /* Rows of cells, aligned when printed. Cells are copied. */
 struct table {

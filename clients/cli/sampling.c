@@ -1,5 +1,9 @@
 #include "clients/cli/sampling.h"
 
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
 #include "base/error.h"
 #include "clients/cli/cli.h"
 
@@ -10,8 +14,26 @@
         (part).field = (type)s->field;                                                             \
     } while (0)
 
+enum { MAX_PRIORITY = 100 };
+
+bool sampling_priority(const struct cli *cli, int32_t *out_priority)
+{
+    char *end;
+    const char *text = cli->settings.priority;
+    errno = 0;
+    long value = strtol(text, &end, 10);
+    if (!text[0] || end == text || *end || errno || value < -MAX_PRIORITY || value > MAX_PRIORITY)
+        return false;
+    *out_priority = (int32_t)value;
+    return true;
+}
+
 int sampling_check(const struct cli *cli, struct error *err)
 {
+    int32_t priority;
+    if (cli_given(cli, "priority") && !sampling_priority(cli, &priority))
+        return error_set(err, STATUS_INVALID_ARGUMENT, "--priority: %s is not in %d..%d",
+                         cli->settings.priority, -MAX_PRIORITY, MAX_PRIORITY);
     if (cli_given(cli, "stop") && !cli->settings.stop[0])
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "--stop: an empty text stands everywhere; leave it out for no stop text");
@@ -51,6 +73,17 @@ void sampling_fill(const struct cli *cli, struct sampling_parts *parts,
         parts->speculate.max_draft_tokens = (uint32_t)s->speculate;
         request->speculate = &parts->speculate;
     }
+    request->has_priority = sampling_priority(cli, &request->priority);
     request->sampling = &parts->sampling;
     request->stopping = &parts->stopping;
+}
+
+bool sampling_drop_default(const struct cli *cli, struct sampling_parts *parts,
+                           const struct error *refused)
+{
+    if (cli_given(cli, "max-tokens") || strcmp(refused->reason, "TOTAL_TOO_LONG") != 0 ||
+        !parts->stopping.has_max_tokens)
+        return false;
+    parts->stopping.has_max_tokens = false;
+    return true;
 }

@@ -28,7 +28,8 @@ static const struct cli_command *const commands[] = {
     &cmd_groups_list,
     &cmd_groups_create,
     &cmd_groups_delete,
-    &cmd_devices,
+    &cmd_devices_list,
+    &cmd_devices_release,
     &cmd_status,
     &cmd_key_new,
     &cmd_bench_engine,
@@ -67,6 +68,8 @@ static const struct option_spec sampling_specs[] = {
      "default: "
      "as the model was loaded",
      0, 16},
+    {"priority", 0, OPTION_STRING, CLI_OPTION(priority), "", "N",
+     "-100 to 100: who comes first where requests wait; default: 0", 0, 0},
     {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION",
      "empty: the ready one that was registered last", 0, 0},
     {"system", 0, OPTION_STRING, CLI_OPTION(system), "", "TEXT", "system message", 0, 0},
@@ -89,6 +92,10 @@ static const struct option_spec deploy_specs[] = {
      "tokens per sequence; 0: the model's", 0, 16777216},
     {"kv-tokens", 0, OPTION_U64, CLI_OPTION(kv_tokens), "0", "N", "KV pool; 0: by memory", 0,
      1099511627776},
+    {"devices", 0, OPTION_STRING, CLI_OPTION(devices), "", "LIST",
+     "devices in place of a named group: cuda:0, cpu:0-1, or cuda:0,1, of which a replica takes "
+     "one; empty: the group",
+     0, 0},
     {"max-concurrent", 0, OPTION_U64, CLI_OPTION(max_concurrent), "0", "N",
      "sequences that a replica runs at once; 0: 256", 0, 4096},
     {"max-batch-tokens", 0, OPTION_U64, CLI_OPTION(max_batch_tokens), "0", "N",
@@ -112,10 +119,21 @@ static const struct option_spec deploy_specs[] = {
 
 /* The end of those above; a command may have these alone. */
 static const struct option_spec arithmetic_specs[] = {
-    {"kv-dtype", 0, OPTION_STRING, CLI_OPTION(kv_dtype), "", "bf16|f16|int8|f32",
-     "how keys and values are kept; empty: bf16", 0, 0},
+    {"kv-dtype", 0, OPTION_STRING, CLI_OPTION(kv_dtype), "", "bf16|f16|int8|f32|fp8",
+     "how keys and values are kept; empty: bf16; fp8 on a GPU only", 0, 0},
     {"kernels", 0, OPTION_STRING, CLI_OPTION(kernels), "",
      "auto|amx|avx512_bf16|avx512|avx2|ref|f32", "arithmetic units to use; empty: auto", 0, 0},
+    {"gpu-layers", 0, OPTION_U64, CLI_OPTION(gpu_layers), "0", "N",
+     "layers on the GPU, the others on the CPU; 0: all, or as many as fit", 0, 65536},
+    {"gpu-memory", 0, OPTION_U64, CLI_OPTION(gpu_memory), "0", "BYTES",
+     "of a GPU's memory what a replica takes, such as 20G; 0: 9/10 of what is free", 0,
+     1125899906842624},
+    {"weight-format", 0, OPTION_STRING, CLI_OPTION(weight_format), "", "int8|fp8",
+     "how a GPU keeps matrices that are not quantized; empty: as they are", 0, 0},
+    {"no-deterministic", 0, OPTION_BOOL, CLI_OPTION(no_deterministic), "false", NULL,
+     "on a GPU: where prompts and answers share a step, run them as one: faster, but an answer's "
+     "bits then depend on what runs beside it",
+     0, 0},
 };
 
 static const struct option_spec request_id_specs[] = {
