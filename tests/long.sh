@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What takes longer than every commit can wait for; each part ≤ 60 minutes. Run before an issue is resolved; figures go to docs/testing.md.
-#   tests/long.sh PART...      tidy sanitizers tsan fuzz accuracy load plumbing faults malloc bench peers, or all
+#   tests/long.sh PART...      tidy sanitizers tsan fuzz accuracy simt load plumbing faults malloc bench peers, or all
 set -uo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -33,7 +33,7 @@ part_tidy() { # clang-tidy with its analyzer as deep as it goes by default
 }
 
 part_sanitizers() { # address + undefined behaviour over every unit test and every end-to-end test
-    run "configure asan" cmake --preset asan -DSLUICE_PLAIN_KERNELS=OFF -DSLUICE_PLAIN_FORM_S=OFF
+    run "configure asan" cmake --preset asan -DSLUICE_PLAIN_KERNELS=OFF -DSLUICE_PLAIN_FORM_S=OFF -DSLUICE_SIMT=ON
     run "build asan" build asan
     run "unit tests under ASan + UBSan" ctest --test-dir build/asan --output-on-failure --timeout 1500 -j 3 -LE "model|accuracy"
     run "configure asan for whole programs" cmake --preset asan -DSLUICE_PLAIN_KERNELS=ON
@@ -86,6 +86,16 @@ part_accuracy() { # logits, perplexity, KL and greedy agreement on the sample mo
     run "engine on the sample model" ctest --test-dir build/dev --output-on-failure -L model
 }
 
+part_simt() { # the CUDA backend for every architecture; its tests on the emulated GPU with threads in several orders
+    run "configure all architectures" cmake --preset dev -DSLUICE_CUDA=REQUIRED "-DCMAKE_CUDA_ARCHITECTURES=80-real;89-real;90a-real;90-virtual"
+    run "build all architectures" cmake --build build/dev -- --quiet
+    run "what the compiler made of the kernels" tests/lint/ptxas.sh build/dev
+    local order
+    for order in 1 2 3; do SIMT_SHUFFLE=$order run "kernels and models, order $order" ctest --test-dir build/dev --output-on-failure --timeout 1500 -j 2 -L simt; done
+    SIMT_COMPUTE=80 run "kernels on compute capability 8.0" ctest --test-dir build/dev --output-on-failure --timeout 1500 -j 2 -L simt -R "cuda_(dense|quant|device)"
+    SLUICE_BIN=$root/build/dev/bin SIMT_SHUFFLE=4 run "served, in another order" pytest tests/e2e/test_gpu.py tests/e2e/test_devices.py
+}
+
 part_load() { # real timers and load over the real programs
     run "build dev" build dev
     export SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1
@@ -127,7 +137,7 @@ part_peers() { # other engines on the same models, run in turn; the table for do
 
 [ $# -gt 0 ] || { sed -n '2,3s/^# //p' "$0"; exit 2; }
 parts=("$@")
-[ "$1" = all ] && parts=(tidy sanitizers tsan fuzz accuracy load plumbing faults malloc bench peers)
+[ "$1" = all ] && parts=(tidy sanitizers tsan fuzz accuracy simt load plumbing faults malloc bench peers)
 for part in "${parts[@]}"; do
     declare -F "part_$part" >/dev/null || { echo "no part $part" >&2; exit 2; }
     started=$SECONDS

@@ -111,6 +111,8 @@ must "python tools for tests" tests/support/venv.sh build/venv
 # A compiler of CUDA that is there must be used: the backend compiles and links in every such build.
 if [ -x /usr/local/cuda/bin/nvcc ]; then export PATH=$PATH:/usr/local/cuda/bin; fi
 
+# Two of the four architectures, the oldest and the newest: each takes a minute. long.sh builds all.
+export CUDAARCHS="80-real;90a-real"
 must "configure (dev)" cmake --preset dev
 must "build (dev)" cmake --build build/dev
 say "      $(grep -h 'CUDA backend' "$logs"/configure__dev_.log | sed 's/^-- //')"
@@ -126,10 +128,11 @@ if wants lint; then
 fi
 if wants unit; then
     # Some wait more than they work. Of the kernels' large grids every second case: long.sh has them whole.
-    SLUICE_TEST_STEP=2 count_ctest "unit" build/dev -j $(($(nproc) + 1))
+    SLUICE_TEST_STEP=2 count_ctest "unit" build/dev -j $(($(nproc) + 1)) -LE simt
+    SLUICE_TEST_STEP=8 count_ctest "the CUDA backend on an emulated GPU" build/dev -j $(nproc) -L simt
 fi
 if wants asan; then
-    must "configure (asan)" cmake --preset asan -DSLUICE_PLAIN_FORM_S=ON # long.sh has the rest
+    must "configure (asan)" cmake --preset asan -DSLUICE_PLAIN_FORM_S=ON -DSLUICE_SIMT=OFF # long.sh has the rest
     must "build (asan)" cmake --build build/asan
     # Of the grids every third case, and no changed descriptors: whole they take longer than all the rest, and long.sh has them.
     SLUICE_TEST_STEP=3 count_ctest "unit under ASan + UBSan" build/asan -j $(($(nproc) + 1)) -LE "model|accuracy|mutations"
@@ -147,7 +150,7 @@ if wants e2e; then
     SLUICE_TEST_PIN=1 SLUICE_BIN=$root/build/dev/bin count_pytest "end to end, side by side" -n $(($(nproc) * 2)) --dist loadfile \
         --no-loadscope-reorder -m "not alone" tests/e2e
     SLUICE_BIN=$root/build/dev/bin count_pytest "end to end, alone" -m alone tests/e2e
-    check "quickstart, from nothing but the tree" tests/e2e/quickstart.sh
+    CUDAARCHS=90a-real check "quickstart, from nothing but the tree" tests/e2e/quickstart.sh
 fi
 
 say "all parts done"

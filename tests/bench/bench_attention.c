@@ -95,8 +95,8 @@ static struct attention_rows place_rows(struct bench *b, uint32_t n_seqs, uint32
             b->seqs[n] = s;
         }
     }
-    return (struct attention_rows){b->positions, b->seqs,       NULL,  b->tables,
-                                   b->stride,    n_seqs * rows, n_seqs};
+    return (struct attention_rows){b->positions, b->seqs,       NULL,   b->tables,
+                                   b->stride,    n_seqs * rows, n_seqs, 0};
 }
 
 /* Caches with noise in every position that is read. */

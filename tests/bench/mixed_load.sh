@@ -2,13 +2,13 @@
 # Streams that decode while long prompts arrive: the time between their tokens, and what the prompts wait, without a target, with the
 # default and with one in milliseconds. Rounds are interleaved, the median round is printed.
 # usage: tests/bench/mixed_load.sh BIN_DIR MODEL.gguf [SECONDS [ROUNDS]]
-# environment: STREAMS (4), RATE of prompts a second (0.4), PROMPT tokens (500-1500), TARGETS ("0 auto 50")
+# environment: STREAMS (4), RATE of prompts a second (0.4), PROMPT tokens (500-1500), ANSWER tokens to them (4), TARGETS ("0 auto 50")
 set -euo pipefail
 bin=$(cd "${1:?usage: tests/bench/mixed_load.sh BIN_DIR MODEL.gguf [SECONDS [ROUNDS]]}" && pwd)
 model=$(realpath "${2:?usage: tests/bench/mixed_load.sh BIN_DIR MODEL.gguf [SECONDS [ROUNDS]]}")
 seconds=${3:-20}
 rounds=${4:-3}
-streams=${STREAMS:-4} rate=${RATE:-0.4} prompt=${PROMPT:-500-1500} targets=${TARGETS:-0 auto 50}
+streams=${STREAMS:-4} rate=${RATE:-0.4} prompt=${PROMPT:-500-1500} answer=${ANSWER:-4} targets=${TARGETS:-0 auto 50}
 dir=$(mktemp -d)
 serve=
 stop() {
@@ -31,7 +31,7 @@ round() { # TARGET
     "$bin/sluice" bench serve m -c 2 -r 4 -p 600 -n 32 "${at[@]}" >"$dir/warm.json" # what rows cost is learned here
     "$bin/sluice" bench serve m -c "$streams" -p 32 -n 200-300 --duration "${seconds}s" "${at[@]}" >"$dir/streams.json" &
     local load=$!
-    "$bin/sluice" bench serve m --rate "$rate" -p "$prompt" -n 4 --duration "${seconds}s" --seed 7 "${at[@]}" >"$dir/prompts.json"
+    "$bin/sluice" bench serve m --rate "$rate" -p "$prompt" -n "$answer" --duration "${seconds}s" --seed 7 "${at[@]}" >"$dir/prompts.json"
     wait "$load"
     stop
     jq -rn --arg t "$1" --slurpfile s "$dir/streams.json" --slurpfile p "$dir/prompts.json" \
@@ -41,7 +41,7 @@ round() { # TARGET
 for _ in $(seq "$rounds"); do
     for target in $targets; do round "$target"; done
 done
-printf '%s streams, prompts of %s tokens, %s a second, %s s, %s rounds\n' "$streams" "$prompt" "$rate" "$seconds" "$rounds"
+printf '%s streams, prompts of %s tokens answered with %s, %s a second, %s s, %s rounds\n' "$streams" "$prompt" "$answer" "$rate" "$seconds" "$rounds"
 printf '%-8s %10s %10s %10s %12s %14s %14s\n' target "ITL p50" "ITL p99" p99/p50 "tokens/s" "TTFT p50, ms" "TTFT p99, ms"
 for target in $targets; do # the round with the median ratio
     awk -v t="$target" '$1 == t' "$dir/rows" | sort -g -k4 | sed -n "$(((rounds + 1) / 2))p" |

@@ -192,7 +192,9 @@ def test_only_a_shared_prefix_is_found_in_the_cache(served):
     assert serve(served, *args, "--seed", 21)["cached_tokens"] == 0
     shared = serve(served, *args, "--seed", 22, "--shared-prefix", 64)
     assert shared["cached_tokens"] == 3 * 64 and shared["setup"]["shared_prefix"] == 64
-    assert serve(served, *args, "--seed", 22, "--shared-prefix", 64)["cached_tokens"] > 3 * 64  # the same load again
+    assert serve(served, *args, "--seed", 22, "--shared-prefix", 64)["cached_tokens"] == 3 * 64  # the same load again
+    again = [serve(served, *args, "--seed", 23, "--keep-cache")["cached_tokens"] for _ in range(2)]
+    assert again[0] == 0 < again[1]
 
 
 def test_prompts_of_a_file_go_round(served, tmp_path):
@@ -211,6 +213,19 @@ def test_a_model_may_end_by_itself_where_that_is_asked_for(served, tmp_path):
     assert ended["requests"]["ok"] == ended["requests"]["ended_early"] == 2 and ended["output_tokens"] == 0
     assert ended["ttft_ms"]["n"] == 0 and ended["e2e_ms"]["n"] == 2 and not ended["setup"]["ignore_eos"]
     assert serve(served, *args)["output_tokens"] == 6
+
+
+def test_figures_that_there_are_none_of_are_null(served):
+    report = serve(served, "--requests", 2, "--prompt-tokens", 4, "--max-tokens", 1, "--priority", -7)
+    assert report["requests"]["ok"] == 2 and report["ttft_ms"]["p99"] > 0
+    assert report["itl_ms"]["n"] == 0 and {report["itl_ms"][k] for k in ("mean", "min", "p50", "p99", "max")} == {None}
+
+
+def test_one_failed_request_fails_the_run(served, tmp_path):
+    (tmp_path / "a.txt").write_text("Hi\n" + "word " * 9000 + "\n")
+    result = sluice(served, "bench", "serve", "smol", "--json", "--requests", 2, "--prompts", tmp_path / "a.txt", "--max-tokens", 2, check=False)
+    requests = json.loads(result.stdout)["requests"]
+    assert (requests["ok"], requests["failed"]) == (1, 1) and result.returncode == 1
 
 
 def test_errors_are_counted_by_code(served):

@@ -1,4 +1,5 @@
 """Processes are killed under live streams; the streams must not notice (manager) or go on elsewhere (worker)."""
+import json
 import os
 import signal
 import threading
@@ -14,8 +15,9 @@ N_STREAMS = 8
 PROMPTS = [f"Write a long story about the number {i}. It begins:" for i in range(N_STREAMS)]
 
 
-def load(sluice, **kwargs):
-    sluice.start()
+def load(sluice, started=False, **kwargs):
+    if not started:
+        sluice.start()
     sluice.cli("register", "smol", model_path(), "--version", "1")
     sluice.cli("load", "smol", *[w for k, v in kwargs.items() for w in (f"--{k}", str(v))])
     sluice.wait(lambda: sluice.run("smol", "hi", "-n", "1", check=False).returncode == 0, 30, "the model answers")
@@ -109,6 +111,34 @@ def test_killed_worker_comes_back_and_its_streams_go_on(fresh):
     assert all(s.finished.receipt.n_resumes == 1 for s in streams if s.finished.HasField("receipt"))
     sluice.wait(lambda: len(sluice.ready()) == 1, 20, "the replica is ready again")
     assert sluice.children("sluice-worker") != [worker]
+
+
+@pytest.mark.parametrize("code, reason, status", [(700, "DEVICE_ILLEGAL_ACCESS", 83), (214, "DEVICE_ECC", 86)])
+def test_worker_whose_device_fails_ends_at_once_and_its_streams_go_on(fresh, tmp_path, code, reason, status):
+    """Of builds with checks: a step fails as a device would let it (kernels/device_failpoint.h)."""
+    fault = tmp_path / "fault"
+    fresh.start(env={"SLUICE_DEVICE_FAULT": str(fault)})
+    sluice = load(fresh, started=True)
+    references = undisturbed(sluice, 200)
+    streams = [Stream(sluice, r) for r in requests(sluice, 200)]
+    wait_tokens(streams, 20)
+    (worker,) = sluice.children("sluice-worker")
+    temporary = fault.with_suffix(".new")
+    temporary.write_text(str(code))
+    temporary.rename(fault)
+    sluice.wait(lambda: not alive(worker), 5, "the worker ends")
+    for s in streams:
+        s.join(patience(120))
+    check_equal(streams, references)
+    assert all(s.finished.receipt.n_resumes == 1 for s in streams if s.finished.HasField("receipt"))
+    sluice.wait(lambda: len(sluice.ready()) == 1, 20, "the replica is ready again")
+    (replica,) = sluice.ready()
+    assert replica["epoch"] == 2 and sluice.children("sluice-worker") != [worker]
+    log = (sluice.state / f"run/replica-{replica['id']}/log").read_text()
+    assert 'event="the device failed"' in log and f"reason={reason}" in log and f"status={status}" in log, log
+    events = [json.loads(line) for line in sluice.cli("events", "--json", "--from", "1").stdout.splitlines()]
+    (event,) = [e for e in events if e["type"] == "device.fault"]
+    assert event["message"].startswith(f"{reason}: ") and "injected" in event["message"], event
 
 
 def test_killed_server_comes_back_and_serves(fresh):

@@ -438,7 +438,7 @@ def test_errors_name_what_is_wrong_and_are_json_where_asked(fresh):
     unloaded = fresh.cli("unload", "smol").stdout
     assert unloaded.startswith("smol: done") and "before" in unloaded
     loaded = fresh.cli("load", "smol").stdout
-    assert "resident, at most" in loaded and "before" not in loaded
+    assert "resident; weights, workspace and a full KV pool are" in loaded and "before" not in loaded
     assert json.loads(fresh.cli("stop", "--json").stdout) == {"stopped": True}
     assert error("stop")["code"] == "FAILED_PRECONDITION"
 

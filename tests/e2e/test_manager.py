@@ -48,7 +48,7 @@ def test_register_reads_once_per_request_id_and_checks_everything(manager):
         kwargs = {"path": "a", **kwargs}
         text = fails(C.INVALID_ARGUMENT, manager.rpc.RegisterModelVersion, manager.m.RegisterModelVersionRequest(**kwargs))
         assert field in text, text
-    assert "config.gpu_layers" in fails(C.UNIMPLEMENTED, manager.register, "x", "a", config=dict(gpu_layers=3))
+    assert "config.weight_format" in fails(C.INVALID_ARGUMENT, manager.register, "x", "a", config=dict(weight_format="int4"))
     models = manager.rpc.ListModels(manager.m.ListModelsRequest(page_size=1))
     assert [m.name for m in models.models] == ["a"] and models.next_page_token
     models = manager.rpc.ListModels(manager.m.ListModelsRequest(page_size=1, page_token=models.next_page_token))
@@ -85,10 +85,10 @@ def test_load_shows_progress_and_is_done_once(manager):
     fails(C.ABORTED, manager.load, "a", expected_generation=77, why="STALE_GENERATION")
     fails(C.ABORTED, manager.load, "a", expected_generation=77, validate_only=True, why="STALE_GENERATION")
     fails(C.ABORTED, manager.unload, "a", version="1", expected_generation=77, validate_only=True, why="STALE_GENERATION")
-    for name, values in {"kv_dtype": ("fp8",), "gpu_layers": (1,)}.items():
-        for value in values:
-            config = manager.t.ModelConfig(**{name: value})
-            assert f"config.{name}" in fails(C.UNIMPLEMENTED, manager.load, "a", config=config)
+    for name, value in {"kv_dtype": "fp8", "gpu_layers": 1, "gpu_memory_bytes": 1 << 30, "weight_format": "int8",
+                        "deterministic": False}.items():  # on the CPU
+        config = manager.t.ModelConfig(**{name: value})
+        assert f"config.{name}: is only for GPUs" in fails(C.INVALID_ARGUMENT, manager.load, "a", config=config)
     assert manager.rpc.LoadModelVersion(manager.m.LoadModelVersionRequest(
         model="a", n_replicas=3, validate_only=True)).plan.packed_bytes == 777000
     plan = manager.rpc.LoadModelVersion(manager.m.LoadModelVersionRequest(model="a", tp=2, validate_only=True)).plan

@@ -44,6 +44,10 @@ class Proxy:
             except OSError:
                 pass
 
+    def channel(self):
+        """A connection of its own: channels of one target share them, one that was just cut among them."""
+        return grpc.insecure_channel(f"127.0.0.1:{self.port}", options=[("grpc.use_local_subchannel_pool", 1)])
+
     def cut(self):
         for pair in self.pairs:
             for s in pair:
@@ -61,7 +65,7 @@ class Proxy:
 def test_a_lost_connection_cancels_what_has_no_window(served):
     proxy = Proxy(served.port)
     try:
-        with grpc.insecure_channel(f"127.0.0.1:{proxy.port}") as channel:
+        with proxy.channel() as channel:
             stream = Stream(served, channel)
             for i in range(4):
                 stream.start(f"l{i}", served.request("smol", "Once upon a time", max_tokens=8000, ignore_eos=True))
@@ -89,7 +93,7 @@ def test_reattach_at_every_index(served, kind):
             request = served.request("smol", PROMPTS[7], max_tokens=24, ignore_eos=True, seed=3, temperature=1.0,
                                      reattach_window_ms=10000, request_id=name)
             answer = Answer()
-            with grpc.insecure_channel(f"127.0.0.1:{proxy.port}") as channel:
+            with proxy.channel() as channel:
                 if kind == "Generate":
                     call = served.stubs.inference_grpc.InferenceStub(channel).Generate(request)
                     for response in call:
@@ -129,7 +133,7 @@ def test_reattach_says_what_cannot_be(served):
     proxy = Proxy(served.port)
     request = served.request("smol", "Once upon a time", max_tokens=100, ignore_eos=True, reattach_window_ms=30000)
     try:
-        with grpc.insecure_channel(f"127.0.0.1:{proxy.port}") as channel:
+        with proxy.channel() as channel:
             stream = Stream(served, channel)
             stream.start("a", request)
             stream.wait_tokens("a", 10)

@@ -56,6 +56,13 @@ def test_limits_of_tokens_are_told_and_kept(fresh):
         assert e.value.code() == grpc.StatusCode.INVALID_ARGUMENT and text in e.value.details(), e.value
         assert details(e.value) == (reason, field)
     assert refusals(fresh, "input_tokens") == 1 and refusals(fresh, "total_tokens") == 1
+    # The command line's own default is no more than is allowed; what is asked for is refused.
+    run = fresh.run("smol", "hi", "--raw", "--ignore-eos", "--stats", "--priority", "100")
+    assert "cut: the context is full" in run.stderr, run.stderr
+    run = fresh.run("smol", "hi", "-n", "256", check=False)
+    assert run.returncode == 1 and "TOTAL_TOO_LONG" in run.stderr
+    run = fresh.run("smol", "hi", "--priority", "101", check=False)
+    assert run.returncode != 0 and "--priority: 101 is not in -100..100" in run.stderr
 
 
 def test_a_template_takes_so_many_steps_and_bytes_and_no_more(fresh):
@@ -79,7 +86,7 @@ def test_a_template_takes_so_many_steps_and_bytes_and_no_more(fresh):
 
 
 @pytest.mark.parametrize("args,text", [
-    (["--max-total-tokens", "1"], "max_total_tokens: 1 leaves no room"), (["--max-input-tokens", "99999999"], "--max-input-tokens"),
+    (["--max-total-tokens", "1"], "--max-total-tokens: 1 leaves no room"), (["--max-input-tokens", "99999999"], "--max-input-tokens"),
     (["--target-itl-ms", "60001"], "--target-itl-ms"), (["--max-concurrent", "5000"], "--max-concurrent")])
 def test_limits_that_make_no_sense_are_refused_at_load(served, args, text):
     result = served.cli("load", "smol", *args, check=False)

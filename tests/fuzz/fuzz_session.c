@@ -163,6 +163,7 @@ const struct tokenizer *__wrap_engine_tokenizer(const struct engine *engine);
 const char *__wrap_engine_numerics_id(const struct engine *engine);
 const char *__wrap_engine_weights_digest(const struct engine *engine);
 void __wrap_engine_get_stats(const struct engine *engine, struct engine_stats *out_stats);
+int __wrap_engine_health(struct engine *engine, struct error *err);
 size_t __wrap_engine_read_events(struct engine *engine, struct engine_event_buffer *buffer,
                                  const struct engine_event **out_events);
 int __wrap_request_build_prompt(struct worker *of, struct engine *engine,
@@ -243,6 +244,13 @@ void __wrap_engine_get_stats(const struct engine *engine, struct engine_stats *o
 {
     (void)engine;
     memset(out_stats, 0, sizeof(*out_stats));
+}
+
+int __wrap_engine_health(struct engine *engine, struct error *err)
+{
+    (void)engine;
+    (void)err;
+    return 0;
 }
 
 size_t __wrap_engine_read_events(struct engine *engine, struct engine_event_buffer *buffer,

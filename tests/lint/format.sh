@@ -2,4 +2,4 @@
 # clang-format 14 must have nothing to change.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-git ls-files -- '*.c' '*.h' | xargs -r clang-format-14 --dry-run -Werror
+git ls-files -- '*.c' '*.h' '*.cc' | xargs -r clang-format-14 --dry-run -Werror

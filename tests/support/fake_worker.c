@@ -9,12 +9,16 @@
  *   crash_ms=N        dies by SIGABRT so long after its start
  *   fail=STATUS       ends with an exit report whose error has this gRPC code, once it has loaded
  *   fail_ms=N         with fail: so long after its start
+ *   fault=N           ends so long after it is READY as if its device had failed: fault_class=N
+ *                     (sluice.worker.v1.DeviceFault), once: where FILE.faulted is, it has
  *   silent            never opens its socket
  *   stubborn          answers Shutdown and SIGTERM with nothing
  *   queued            says that requests want to get on; with `moves` progress grows
  *   fails_and_stays   says FAILED once it is loaded, and does not end
  *   packs_not         packs nothing in the memory it is handed, and tells nothing of it
  *   drain_ms=N        takes so long to end when asked to
+ *   gpu=N             bytes of a GPU that it plans and takes (default: bytes)
+ *   taking_ms=N       takes them so long after its start (default 0)
  *   context=N         context length that inspect tells
  *   bad               inspect finds a broken file
  *   slow_tool         one-shot modes never end
@@ -33,18 +37,17 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/sha256.h"
 #include "proto/rpc/rpc_call.h"
 #include "proto/rpc/rpc_server.h"
 #include "sluice/worker/v1/report.pb-c.h"
 #include "sluice/worker/v1/worker.pb-c.h"
 #include "tests/support/echo_serve.h"
+#include "tests/support/fake_script.h"
 
 enum { MAX_WATCHES = 16, N_STEPS = 10, TURN_MS = 10, MAX_PENDING_BYTES = 64 << 20 };
 
-static char script[4096];
 static const char *socket_path, *exit_path, *replica_id, *epoch_text, *model_path, *packed_text;
-static const char *cpus_text;
+static const char *cpus_text, *devices_text;
 static int64_t started_ns;
 static _Atomic bool draining, shutting_down;
 static _Atomic bool has_served; /* a Serve stream was opened: what is told of requests is true */
@@ -53,32 +56,6 @@ static struct echo *echo;
 static const char numerics_id[] = "fake/1";
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct rpc_call *watches[MAX_WATCHES]; /* under the mutex */
-
-/* protobuf-c's strings are not const; packing only reads them. */
-static char *word(const char *text)
-{
-    return (char *)(uintptr_t)text;
-}
-
-static long number(const char *name, long otherwise)
-{
-    const char *at = strstr(script, name);
-    return at ? strtol(at + strlen(name), NULL, 10) : otherwise;
-}
-
-static bool has(const char *name)
-{
-    return strstr(script, name) != NULL;
-}
-
-static void read_script(const char *path)
-{
-    FILE *file = fopen(path, "re");
-    size_t n = file ? fread(script, 1, sizeof(script) - 1, file) : 0;
-    script[n] = '\0';
-    if (file)
-        fclose(file);
-}
 
 static uint64_t start_ticks(void)
 {
@@ -94,102 +71,25 @@ static uint64_t start_ticks(void)
     return at ? strtoull(at + 1, NULL, 10) : 0;
 }
 
-/* -- one-shot modes -------------------------------------------------------------------------------
- */
-
-static int print_report(const Sluice__Worker__V1__ToolReport *report, int status)
-{
-    size_t n = protobuf_c_message_get_packed_size(&report->base);
-    uint8_t *bytes = malloc(n ? n : 1);
-    if (!bytes)
-        return 1;
-    protobuf_c_message_pack(&report->base, bytes);
-    fwrite(bytes, 1, n, stdout);
-    free(bytes);
-    return status;
-}
-
-static int inspect(void)
-{
-    Sluice__Worker__V1__ToolReport report = SLUICE__WORKER__V1__TOOL_REPORT__INIT;
-    Sluice__Worker__V1__InspectReport result = SLUICE__WORKER__V1__INSPECT_REPORT__INIT;
-    Sluice__V1__Error problem = SLUICE__V1__ERROR__INIT;
-    Sluice__V1__ModelInfo info = SLUICE__V1__MODEL_INFO__INIT;
-    struct sha256 *sha = NULL;
-    struct error err;
-    uint8_t digest[SHA256_BYTES];
-    char hex[SHA256_HEX_BYTES];
-    if (has("bad")) {
-        problem.code = 3;
-        problem.message = word("offset 8: n_tensors: 9223372036854775808 is over the limit 65536");
-        problem.reason = word("MODEL_FILE_INVALID");
-        report.result_case = SLUICE__WORKER__V1__TOOL_REPORT__RESULT_ERROR;
-        report.error = &problem;
-        return print_report(&report, 1);
-    }
-    if (sha256_create(&sha, &err) != 0)
-        return 1;
-    sha256_update(sha, script, strlen(script));
-    sha256_final(sha, digest);
-    sha256_hex(digest, hex);
-    info.architecture = word("fake");
-    info.format = word("script");
-    info.weights_digest = hex;
-    info.context_length = info.trained_context_length = (uint32_t)number("context=", 2048);
-    result.info = &info;
-    report.result_case = SLUICE__WORKER__V1__TOOL_REPORT__RESULT_INSPECT;
-    report.inspect = &result;
-    return print_report(&report, 0);
-}
-
-static int probe(void)
-{
-    Sluice__Worker__V1__ToolReport report = SLUICE__WORKER__V1__TOOL_REPORT__INIT;
-    Sluice__Worker__V1__ProbeReport result = SLUICE__WORKER__V1__PROBE_REPORT__INIT;
-    Sluice__V1__Device devices[3] = {SLUICE__V1__DEVICE__INIT, SLUICE__V1__DEVICE__INIT,
-                                     SLUICE__V1__DEVICE__INIT};
-    Sluice__V1__Device *list[3] = {&devices[0], &devices[1], &devices[2]};
-    devices[0].name = word("cpu:0");
-    devices[1].name = word("cpu:1");
-    devices[2].name = word("cuda:0");
-    devices[2].unusable_reason = word("no driver");
-    devices[0].kind = devices[1].kind = SLUICE__V1__DEVICE_KIND__DEVICE_KIND_CPU;
-    devices[2].kind = SLUICE__V1__DEVICE_KIND__DEVICE_KIND_CUDA;
-    result.n_devices = 3;
-    result.devices = list;
-    result.cuda_unusable_reason = word("no driver");
-    report.result_case = SLUICE__WORKER__V1__TOOL_REPORT__RESULT_PROBE;
-    report.probe = &result;
-    return print_report(&report, 0);
-}
-
-static int plan(void)
-{
-    Sluice__Worker__V1__ToolReport report = SLUICE__WORKER__V1__TOOL_REPORT__INIT;
-    Sluice__V1__Plan result = SLUICE__V1__PLAN__INIT;
-    result.packed_bytes = (uint64_t)number("bytes=", 1000000);
-    result.fits = 1;
-    report.result_case = SLUICE__WORKER__V1__TOOL_REPORT__RESULT_PLAN;
-    report.plan = &result;
-    return print_report(&report, 0);
-}
-
 /* -- serve ----------------------------------------------------------------------------------------
  */
+
+static Sluice__Worker__V1__DeviceFault lost_by;
 
 static void leave(Sluice__Worker__V1__ExitCause cause, int code, const char *text, int exit_status)
 {
     Sluice__Worker__V1__ExitReport report = SLUICE__WORKER__V1__EXIT_REPORT__INIT;
     Sluice__V1__Error problem = SLUICE__V1__ERROR__INIT;
     char temporary[256];
-    report.replica_id = word(replica_id);
+    report.replica_id = fake_word(replica_id);
     report.epoch = strtoull(epoch_text, NULL, 10);
     report.pid = (uint32_t)getpid();
     report.cause = cause;
+    report.device_fault = lost_by;
     report.n_finished = has_served ? n_finished : 3;
     report.n_ended = n_ended;
     problem.code = code;
-    problem.message = word(text);
+    problem.message = fake_word(text);
     if (code)
         report.error = &problem;
     size_t n = protobuf_c_message_get_packed_size(&report.base);
@@ -225,17 +125,17 @@ static bool is_sealed(int fd)
     return seals >= 0 && (seals & F_SEAL_WRITE);
 }
 
-/* At the start: what it was handed is empty, or full and of the same script, or of no use. */
+/* At the start: what it was handed is empty, or full and of the same fake_script, or of no use. */
 static void look_at_packed(void)
 {
-    char text[sizeof(script)];
+    char text[FAKE_SCRIPT_BYTES];
     for (size_t i = 0; i < n_packed_fds; i++) {
         packed_fds[i] = FIRST_FD + (int)i;
         if (!is_sealed(packed_fds[i]))
             continue;
         ssize_t n = pread(packed_fds[i], text, sizeof(text) - 1, 0);
         text[n > 0 ? n : 0] = '\0';
-        packed_mapped = strcmp(text, script) == 0;
+        packed_mapped = strcmp(text, fake_script) == 0;
         if (!packed_mapped)
             snprintf(packed_note, sizeof(packed_note), "packed weights: of another script");
         if (!packed_mapped)
@@ -247,11 +147,11 @@ static void look_at_packed(void)
 static void fill_packed(bool whole)
 {
     static bool began;
-    size_t n = strlen(script);
-    if (packed_mapped || packed_whole || (began && !whole) || has("packs_not"))
+    size_t n = strlen(fake_script);
+    if (packed_mapped || packed_whole || (began && !whole) || fake_has("packs_not"))
         return;
     for (size_t i = 0; i < n_packed_fds; i++) {
-        if (pwrite(packed_fds[i], script, whole ? n : n / 2, 0) < 0)
+        if (pwrite(packed_fds[i], fake_script, whole ? n : n / 2, 0) < 0)
             perror("packed");
         if (whole)
             fcntl(packed_fds[i], F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK);
@@ -266,14 +166,14 @@ static void add_packed(Sluice__Worker__V1__WorkerStatus *status,
                        Sluice__Worker__V1__PackedMemory **list)
 {
     struct stat st;
-    for (size_t i = 0; i < n_packed_fds && !has("packs_not"); i++) {
+    for (size_t i = 0; i < n_packed_fds && !fake_has("packs_not"); i++) {
         sluice__worker__v1__packed_memory__init(&rows[i]);
         if (fstat(packed_fds[i], &st) != 0)
             return;
         rows[i].rank = (uint32_t)i;
         rows[i].fd = packed_fds[i];
         rows[i].inode = st.st_ino;
-        rows[i].bytes = (uint64_t)number("bytes=", 1000000);
+        rows[i].bytes = (uint64_t)fake_number("bytes=", 1000000);
         rows[i].sealed = is_sealed(packed_fds[i]);
         rows[i].mapped = packed_mapped;
         list[i] = &rows[i];
@@ -285,13 +185,14 @@ static void add_packed(Sluice__Worker__V1__WorkerStatus *status,
 
 static Sluice__Worker__V1__WorkerState state_now(void)
 {
-    int64_t load_ms = number("load_ms=", 100);
+    int64_t load_ms = fake_number("load_ms=", 100);
     if (draining || shutting_down)
         return SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_DRAINING;
-    bool packs = n_packed_fds && !packed_mapped && !packed_whole && !has("packs_not");
-    if (age_ms() < load_ms * 9 / 10 || packs || (number("fail=", 0) && !number("fail_ms=", 0)))
+    bool packs = n_packed_fds && !packed_mapped && !packed_whole && !fake_has("packs_not");
+    if (age_ms() < load_ms * 9 / 10 || packs ||
+        (fake_number("fail=", 0) && !fake_number("fail_ms=", 0)))
         return SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_LOADING;
-    if (has("fails_and_stays") && age_ms() >= load_ms)
+    if (fake_has("fails_and_stays") && age_ms() >= load_ms)
         return SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_FAILED;
     return age_ms() < load_ms ? SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_WARMING
                               : SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_READY;
@@ -302,12 +203,15 @@ static void send_status(struct rpc_call *call)
     Sluice__Worker__V1__WorkerStatus status = SLUICE__WORKER__V1__WORKER_STATUS__INIT;
     Sluice__V1__RankProgress rank = SLUICE__V1__RANK_PROGRESS__INIT, *ranks[1] = {&rank};
     Sluice__V1__DeviceMemory memory = SLUICE__V1__DEVICE_MEMORY__INIT, *memories[1] = {&memory};
-    static char pack[] = "pack", device[] = "cpu:0";
+    static char pack[] = "pack";
+    char device[64] = "cpu:0";
+    if (devices_text && strncmp(devices_text, "cuda", 4) == 0)
+        snprintf(device, sizeof(device), "%.*s", (int)strcspn(devices_text, ","), devices_text);
     Sluice__Worker__V1__Load load = SLUICE__WORKER__V1__LOAD__INIT;
     Sluice__Worker__V1__WorkerCounters counters;
     char id[64];
-    uint64_t total = (uint64_t)number("bytes=", 1000000);
-    int64_t load_ms = number("load_ms=", 100);
+    uint64_t total = (uint64_t)fake_number("bytes=", 1000000);
+    int64_t load_ms = fake_number("load_ms=", 100);
     uint64_t step = (uint64_t)(load_ms ? age_ms() * N_STEPS / load_ms : N_STEPS);
     snprintf(id, sizeof(id), "%s", replica_id);
     rank.stage = pack;
@@ -315,10 +219,14 @@ static void send_status(struct rpc_call *call)
     rank.bytes_done = step >= N_STEPS ? total : total * step / N_STEPS;
     memory.device = device;
     memory.weight_bytes = memory.expected_bytes = total;
+    if (device[1] == 'u') { /* "cuda:0" */
+        memory.expected_bytes = (uint64_t)fake_number("gpu=", (long)total);
+        memory.after_bytes = age_ms() >= fake_number("taking_ms=", 0) ? memory.expected_bytes : 0;
+    }
     status.state = state_now();
     status.replica_id = id;
-    status.cpus = word(cpus_text ? cpus_text : "");
-    status.numerics_id = word(numerics_id);
+    status.cpus = fake_word(cpus_text ? cpus_text : "");
+    status.numerics_id = fake_word(numerics_id);
     status.pid = (uint32_t)getpid();
     status.start_ticks = start_ticks();
     status.epoch = strtoull(epoch_text, NULL, 10);
@@ -328,9 +236,9 @@ static void send_status(struct rpc_call *call)
     Sluice__Worker__V1__PackedMemory packed_rows[MAX_RANKS], *packed_list[MAX_RANKS];
     add_packed(&status, packed_rows, packed_list);
     echo_fill_load(echo, &load);
-    if (has("queued")) {
+    if (fake_has("queued")) {
         load.n_ready = load.n_running = 1;
-        load.progress = has("moves") ? (uint64_t)age_ms() : 1;
+        load.progress = fake_has("moves") ? (uint64_t)age_ms() : 1;
     }
     echo_fill_counters(echo, &counters);
     status.load = &load;
@@ -425,7 +333,7 @@ static void on_shutdown(void *context, struct rpc_call *call, const ProtobufCMes
     Sluice__Worker__V1__ShutdownResponse response = SLUICE__WORKER__V1__SHUTDOWN_RESPONSE__INIT;
     (void)context;
     response.n_finished = 3;
-    if (has("stubborn"))
+    if (fake_has("stubborn"))
         (void)rpc_call_reply(call, &response.base);
     else
         start_ending(call, request->has_grace_ms, request->grace_ms, true);
@@ -476,21 +384,37 @@ static const struct rpc_method methods[] = {
 static void on_term(int signal_number)
 {
     (void)signal_number;
-    if (!has("stubborn"))
+    if (!fake_has("stubborn"))
         shutting_down = true;
+}
+
+/* As a worker whose device failed: once in the life of its script. */
+static void fail_device(void)
+{
+    char mark[4096];
+    snprintf(mark, sizeof(mark), "%.4000s.faulted", model_path);
+    int fd = open(mark, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return;
+    close(fd);
+    lost_by = (Sluice__Worker__V1__DeviceFault)fake_number("fault_class=", 2);
+    leave(SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_DEVICE_LOST, 14,
+          "the device failed: cuda:0: queued work: injected", 81);
 }
 
 static void turn(void)
 {
     struct timespec pause_time = {.tv_nsec = TURN_MS * NS_PER_MS};
-    long crash_ms = number("crash_ms=", -1), fail = number("fail=", 0);
+    long crash_ms = fake_number("crash_ms=", -1), fail = fake_number("fail=", 0);
     nanosleep(&pause_time, NULL);
-    int64_t load_ms = number("load_ms=", 100);
+    int64_t load_ms = fake_number("load_ms=", 100);
     if (age_ms() >= load_ms * 4 / 10)
         fill_packed(age_ms() >= load_ms * 9 / 10);
     if (crash_ms >= 0 && age_ms() >= crash_ms)
         abort();
-    if (fail && age_ms() >= number("fail_ms=", load_ms))
+    if (fake_has("fault=") && age_ms() >= load_ms + fake_number("fault=", 0))
+        fail_device();
+    if (fail && age_ms() >= fake_number("fail_ms=", load_ms))
         leave(SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_LOAD_FAILED, (int)fail,
               "needs 5000000 bytes, 1000 are free", 1);
     pthread_mutex_lock(&mutex);
@@ -517,8 +441,8 @@ static int serve(void)
         .version = "",
         .numerics_id = numerics_id,
         .epoch = strtoull(epoch_text, NULL, 10),
-        .rate = (uint32_t)number("rate=", 20),
-        .n_slots = (uint32_t)number("slots=", 1),
+        .rate = (uint32_t)fake_number("rate=", 20),
+        .n_slots = (uint32_t)fake_number("slots=", 1),
     };
     if (echo_create(&echoes, &echo, &err) != 0) {
         fprintf(stderr, "%s\n", err.message);
@@ -529,15 +453,15 @@ static int serve(void)
     config.max_pending_bytes = config.max_message_bytes = MAX_PENDING_BYTES;
     config.services = &service;
     config.n_services = 1;
-    if (!has("silent") && (rpc_server_create(&config, &server, &err) != 0 ||
-                           rpc_server_listen_unix(server, socket_path, &err) != 0 ||
-                           rpc_server_start(server, &err) != 0)) {
+    if (!fake_has("silent") && (rpc_server_create(&config, &server, &err) != 0 ||
+                                rpc_server_listen_unix(server, socket_path, &err) != 0 ||
+                                rpc_server_start(server, &err) != 0)) {
         fprintf(stderr, "%s\n", err.message);
         return 1;
     }
     while (!shutting_down)
         turn();
-    for (int64_t until_ms = age_ms() + number("drain_ms=", 0); age_ms() < until_ms;)
+    for (int64_t until_ms = age_ms() + fake_number("drain_ms=", 0); age_ms() < until_ms;)
         turn();
     uint32_t n_left;
     (void)echo_drain(echo, 0, &n_left);
@@ -559,25 +483,16 @@ int main(int argc, char *argv[])
                              : strcmp(argv[i], "--model") == 0       ? &model_path
                              : strcmp(argv[i], "--packed-fds") == 0  ? &packed_text
                              : strcmp(argv[i], "--cpus") == 0        ? &cpus_text
+                             : strcmp(argv[i], "--devices") == 0     ? &devices_text
                                                                      : NULL;
         if (value)
             *value = argv[++i];
     }
     if (model_path)
-        read_script(model_path);
+        fake_read_script(model_path);
     if (packed_text)
         n_packed_fds = strtoul(packed_text, NULL, 10) % (MAX_RANKS + 1);
     if (strcmp(mode, "serve") == 0 && socket_path && exit_path && replica_id && epoch_text)
         return serve();
-    if (has("slow_tool"))
-        pause();
-    if (has("crash_tool"))
-        abort();
-    if (strcmp(mode, "inspect") == 0)
-        return inspect();
-    if (strcmp(mode, "plan") == 0)
-        return plan();
-    if (strcmp(mode, "probe") == 0)
-        return probe();
-    return 2;
+    return fake_tool(mode);
 }

@@ -40,13 +40,14 @@ def arguments():
     p.add_argument("--models", type=words, default=["sample", "1.1b"], metavar="TITLES", help="sample, 1.1b (default: both)")
     p.add_argument("--formats", type=words, default=["Q4_1"], metavar="NAMES", help="GGUF formats (default: Q4_1)")
     p.add_argument("--works", type=words, default=["offline", "start", "served"], metavar="NAMES", help="offline, start, served (default: all)")
+    p.add_argument("--clients", type=words, default=["1", "8", "32"], metavar="NUMBERS", help="of the loads on a server (default: 1,8,32)")
     p.add_argument("--runs", type=int, help="of each, in turn (default: 5; 3 with --quick)")
     p.add_argument("--quick", action="store_true", help="3 runs, shorter generations, no load on a server with the 1.1b model")
     p.add_argument("--install", action="store_true", help="get and build the peers, and end")
     p.add_argument("--json", metavar="FILE", help="results as JSON too, written after each piece of work")
     args = p.parse_args()
     for given, known, what in ((args.peers, names, "peers"), (args.models, ["sample", "1.1b"], "models"),
-                               (args.works, ["offline", "start", "served"], "works")):  # fmt: skip
+                               (args.works, ["offline", "start", "served"], "works"), (args.clients, ["1", "8", "32"], "clients")):  # fmt: skip
         for word in given:
             if word not in known:
                 p.error(f"--{what}: {word!r} is none of {', '.join(known)}")
@@ -161,6 +162,8 @@ class Comparison:
             self.rep.not_compared(self.peer.name, self.title, "served", "left out by --quick")
         else:
             for load in common.served_loads(self.args.quick):
+                if str(load.clients) not in self.args.clients:
+                    continue
                 self.attempt(load.says(), lambda load=load: self.served(load))
 
 

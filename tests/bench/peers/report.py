@@ -22,6 +22,13 @@ def setting_text(setting):
     return ", ".join(names.get(k, k + " {}").format(v) for k, v in (setting or {}).items())
 
 
+def own_precision(model):
+    """Of Sluice, of a model named with its format."""
+    if model.split()[-1] in ("BF16", "F16", "F32"):
+        return "the file's; sums in f32"
+    return "the file's codes, scales as multiples of one unit a row; activations 8 bits, outliers 16; sums of integers"
+
+
 class Report:
     def __init__(self, quick, sluice_version):
         with open("/proc/cpuinfo") as f:
@@ -68,7 +75,7 @@ class Report:
                "Medians of runs in turn; in brackets smallest and largest. A ratio above 1 is in Sluice's favour.", ""]  # fmt: skip
         out += ["| peer | version | model | precision |", "| --- | --- | --- | --- |"]
         for model, numerics in d["numerics"].items():
-            out.append(f"| Sluice | {d['sluice']} | {model} | the file's, exact integers; {numerics} |")
+            out.append(f"| Sluice | {d['sluice']} | {model} | {own_precision(model)}; {numerics} |")
         for name, about in d["peers"].items():
             for model, precision in about.get("models", {}).items() or {"": about.get("reason", "")}.items():
                 out.append(f"| {name} | {about.get('version', 'not compared')} | {model} | {precision} |")

@@ -104,8 +104,8 @@ static void test_what_cannot_be_is_named(void **state)
         const char *devices, *cpus, *message;
     } cases[] = {
         {"cpu:2", "", "--devices: there is no cpu:2: this machine's last node with CPUs is 1"},
-        {"gpu:0", "", "--devices: \"gpu:0\" is not a device like cpu:0"},
-        {"cpu:0x", "", "--devices: \"cpu:0x\" is not a device like cpu:0"},
+        {"gpu:0", "", "--devices: \"gpu:0\" is not a device like cpu:0 or cuda:0; write cuda:0"},
+        {"cpu:0x", "", "--devices: \"cpu:0x\" is not a device like cpu:0 or cuda:0"},
         {",", "", "--devices: names no device"},
         {"cpu:1", "0", "--cpus: \"0\": CPU 0 is not of the devices cpu:1"},
         {"cpu", "0-2", "--cpus: \"0-2\": CPU 2 is not online"},

@@ -1,0 +1,98 @@
+"""A GPU's memory is planned by what is promised, not by what is free at the moment: workers that start, that died and come back, and processes
+that are not ours. GPUs and workers are fake (test_devices.py)."""
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from conftest import alive
+from manager_program import manager  # noqa: F401 (fixture)
+from test_devices import GPU, Machine, is_ready
+
+G = 1_000_000_000
+
+
+@pytest.fixture
+def machine(manager):  # noqa: F811
+    return Machine(manager)
+
+
+def told(pid):
+    """What a worker was told of its GPU: device, promised to others, held by them."""
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    value = dict(zip(words, words[1:]))
+    return value["--devices"], int(value.get("--gpu-promised", 0)), int(value.get("--gpu-held", 0))
+
+
+def load(machine, name, group, text, budget=None):
+    machine.manager.script(name, text)
+    machine.manager.register(name)
+    config = machine.manager.m.LoadModelVersionRequest().config
+    if budget:
+        config.gpu_memory_bytes = budget
+    return machine.manager.load(name, device_group=group, config=config)
+
+
+def test_second_load_waits_until_the_first_has_taken_its_memory_and_is_told_of_it(machine):
+    """Both were told what was free before either had taken any of it."""
+    machine.up().groups(left="cuda:0")
+    first = load(machine, "a", "left", f"load_ms=4000 gpu={20 * G} taking_ms=1500")
+    second = load(machine, "b", "left", f"load_ms=60 gpu={5 * G}")
+    machine.wait_replica("a", lambda r: r.pid)
+    since = time.monotonic()
+    machine.wait_replica("b", lambda r: r.pid)
+    assert time.monotonic() - since > 0.8, "the second was started while the first had yet to take its memory"
+    assert told(machine.replica("a").pid) == ("cuda:0", 0, 0)
+    assert told(machine.replica("b").pid) == ("cuda:0", 20 * G, 20 * G)
+    machine.manager.done(second)
+    assert not is_ready(machine)(machine.replica("a")), "nothing more was waited for"
+    machine.manager.done(first)
+    assert machine.device("cuda:0").planned_bytes == 25 * G
+
+
+def test_replica_that_died_keeps_what_it_was_promised(machine):
+    machine.up("--restart-backoff-initial", "60s", "--restart-backoff-max", "60s").groups(left="cuda:0")
+    machine.manager.done(load(machine, "a", "left", f"load_ms=60 gpu={20 * G}"))
+    machine.manager.done(load(machine, "b", "left", f"load_ms=60 gpu={3 * G}"))
+    os.kill(machine.replica("a").pid, signal.SIGKILL)
+    machine.wait_replica("a", lambda r: r.state == machine.manager.t.REPLICA_STATE_PENDING)
+    machine.manager.done(load(machine, "c", "left", "load_ms=60"))
+    assert told(machine.replica("c").pid) == ("cuda:0", 23 * G, 3 * G)
+    machine.manager.done(machine.manager.unload("a"))
+    machine.manager.done(load(machine, "d", "left", "load_ms=60"))
+    assert told(machine.replica("d").pid) == ("cuda:0", 3 * G + 1_000_000, 3 * G + 1_000_000), "of an unloaded one nothing is promised"
+
+
+def test_replica_goes_where_there_is_room(machine):
+    """cuda:0 has more room but for a process that is not ours; then each GPU has a replica, and only one has room for what is asked."""
+    machine.lines[0] = "gpu 0 " + GPU.format(i=0).replace("used=30000000000", "used=75000000000")
+    machine.write()
+    machine.up().groups(both="cuda:0 cuda:1")
+    machine.manager.done(load(machine, "a", "both", f"load_ms=60 gpu={40 * G}", 40 * G))
+    assert told(machine.replica("a").pid) == ("cuda:1", 0, 0)
+    machine.manager.done(load(machine, "b", "both", f"load_ms=60 gpu={G}", G))
+    assert told(machine.replica("b").pid) == ("cuda:0", 0, 0), "fewer processes, and it fits"
+    machine.manager.done(load(machine, "c", "both", f"load_ms=60 gpu={6 * G}", 6 * G))
+    assert told(machine.replica("c").pid) == ("cuda:1", 40 * G, 40 * G), "only there it fits"
+
+
+def test_memory_of_both_is_shown(machine):
+    """`ps` and the receipt of an unload told the process's memory as the GPU's."""
+    machine.up().groups(left="cuda:0")
+    machine.manager.done(load(machine, "a", "left", f"load_ms=60 gpu={20 << 30}"))
+    header, row = machine.cli("ps").stdout.splitlines()
+    at = header.index("GPU")
+    assert row[at:].startswith("20.0 GiB"), row
+    (replica,) = json.loads(machine.cli("ps", "--json").stdout)["replicas"]
+    assert replica["gpu_bytes"] == 20 << 30 and 0 < replica["resident_bytes"] < 1 << 30, replica
+    pid = machine.replica("a").pid
+    shown = machine.cli("unload", "a")
+    assert shown.returncode == 0 and not alive(pid), shown
+    assert "cuda:0: before 20.0 GiB, after 0 B, expected 0 B" in shown.stdout and "cpu: before " in shown.stdout, shown.stdout
+    operations = machine.manager.rpc.ListOperations(machine.manager.m.ListOperationsRequest()).operations
+    (unload,) = [o for o in operations if o.kind == machine.manager.t.OPERATION_KIND_UNLOAD]
+    memory = {m.device: m for m in unload.result.memory}
+    assert (memory["cuda:0"].total_bytes, memory["cuda:0"].free_bytes) == (80 * G, 50 * G), memory

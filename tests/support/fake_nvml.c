@@ -1,0 +1,287 @@
+/* fake_nvml.c: a libnvidia-ml.so.1 without GPUs, for SLUICE_NVML_LIBRARY. What it tells stands in
+ * the file that SLUICE_FAKE_NVML names, read anew at each call; a line each:
+ *
+ *   init=N        nvmlInit answers N
+ *   waits=N       waiting for events answers N, at once
+ *   silent        no GPU tells of events
+ *   gpu I WORDS   GPU I; words: uuid=TEXT bus=TEXT name=TEXT total=BYTES used=BYTES busy=PERCENT
+ *                 membusy=PERCENT heat=C power=MW limit=MW sm=MHZ mem=MHZ throttle=BITS ecc1=N
+ * ecc2=N gone=N (everything answers N); what is not said is not supported xid I N       GPU I has
+ * had the Xid N: told once, after those above it. Those that stand there when events are first
+ * asked for are history.
+ *
+ * With FAKE_NVML_OLD it is an old driver's: why clocks are low has its older name, and there are no
+ * events; with FAKE_NVML_BROKEN it lacks what is needed. */
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, TIMEOUT = 10, MAX_GPUS = 16, LINE = 1024 };
+
+static int gpus[MAX_GPUS]; /* a handle is the address of its place */
+
+static FILE *scenario(void)
+{
+    const char *path = getenv("SLUICE_FAKE_NVML");
+    return path ? fopen(path, "re") : NULL;
+}
+
+/* "name=" as a word of a line. */
+static bool word(const char *line, const char *name, char *out, size_t n_bytes)
+{
+    size_t n = strlen(name);
+    for (const char *at = line; (at = strstr(at, name)) != NULL; at += n)
+        if (at == line || at[-1] == ' ') {
+            size_t length = strcspn(at + n, " \n");
+            snprintf(out, n_bytes, "%.*s", (int)length, at + n);
+            return true;
+        }
+    return false;
+}
+
+static bool find_line(const char *begin, char line[LINE])
+{
+    FILE *file = scenario();
+    bool found = false;
+    while (file && !found && fgets(line, LINE, file))
+        found = strncmp(line, begin, strlen(begin)) == 0;
+    if (file)
+        fclose(file);
+    return found;
+}
+
+static unsigned index_of(void *device)
+{
+    return (unsigned)((int *)device - gpus);
+}
+
+static int text(void *device, const char *name, char *out, unsigned n_bytes)
+{
+    char line[LINE], begin[32], value[32];
+    snprintf(begin, sizeof(begin), "gpu %u ", index_of(device));
+    if (!find_line(begin, line))
+        return INVALID;
+    if (word(line, "gone=", value, sizeof(value)))
+        return (int)strtol(value, NULL, 10);
+    return word(line, name, out, n_bytes) ? OK : NOT_SUPPORTED;
+}
+
+static int number(void *device, const char *name, unsigned long long *out)
+{
+    char value[32];
+    int rc = text(device, name, value, sizeof(value));
+    if (rc == OK)
+        *out = strtoull(value, NULL, 0);
+    return rc;
+}
+
+static int small(void *device, const char *name, unsigned *out)
+{
+    unsigned long long value;
+    int rc = number(device, name, &value);
+    if (rc == OK)
+        *out = (unsigned)value;
+    return rc;
+}
+
+static int answer(const char *name, int otherwise)
+{
+    char line[LINE];
+    return find_line(name, line) ? (int)strtol(line + strlen(name), NULL, 10) : otherwise;
+}
+
+#define EXPORT __attribute__((visibility("default")))
+#define FUNCTION(name, ...)                                                                        \
+    EXPORT int name(__VA_ARGS__);                                                                  \
+    EXPORT int name(__VA_ARGS__)
+
+FUNCTION(nvmlInit_v2, void)
+{
+    return answer("init=", OK);
+}
+
+FUNCTION(nvmlShutdown, void)
+{
+    return OK;
+}
+
+EXPORT const char *nvmlErrorString(int code);
+EXPORT const char *nvmlErrorString(int code)
+{
+    return code == 9    ? "Driver Not Loaded"
+           : code == 15 ? "GPU is lost"
+           : code == 16 ? "GPU requires reset"
+                        : "Unknown Error";
+}
+
+FUNCTION(nvmlDeviceGetCount_v2, unsigned *out)
+{
+    char line[LINE], begin[32];
+    for (*out = 0; *out < MAX_GPUS; (*out)++) {
+        snprintf(begin, sizeof(begin), "gpu %u ", *out);
+        if (!find_line(begin, line))
+            break;
+    }
+    return OK;
+}
+
+#ifndef FAKE_NVML_BROKEN
+FUNCTION(nvmlDeviceGetHandleByIndex_v2, unsigned index, void **out)
+{
+    if (index >= MAX_GPUS)
+        return INVALID;
+    *out = &gpus[index];
+    return OK;
+}
+#endif
+
+FUNCTION(nvmlSystemGetDriverVersion, char *out, unsigned n_bytes)
+{
+    snprintf(out, n_bytes, "580.0.fake");
+    return OK;
+}
+
+FUNCTION(nvmlDeviceGetName, void *device, char *out, unsigned n_bytes)
+{
+    return text(device, "name=", out, n_bytes);
+}
+
+FUNCTION(nvmlDeviceGetUUID, void *device, char *out, unsigned n_bytes)
+{
+    return text(device, "uuid=", out, n_bytes);
+}
+
+struct pci_info {
+    char legacy[16];
+    unsigned numbers[5];
+    char bus_id[32];
+};
+
+FUNCTION(nvmlDeviceGetPciInfo_v3, void *device, struct pci_info *out)
+{
+    return text(device, "bus=", out->bus_id, sizeof(out->bus_id));
+}
+
+FUNCTION(nvmlDeviceGetMemoryInfo, void *device, unsigned long long out[3])
+{
+    int rc = number(device, "total=", &out[0]);
+    if (rc == OK)
+        rc = number(device, "used=", &out[2]);
+    if (rc == OK)
+        out[1] = out[0] - out[2];
+    return rc;
+}
+
+FUNCTION(nvmlDeviceGetUtilizationRates, void *device, unsigned out[2])
+{
+    int rc = small(device, "busy=", &out[0]);
+    return rc == OK ? small(device, "membusy=", &out[1]) : rc;
+}
+
+FUNCTION(nvmlDeviceGetTemperature, void *device, int sensor, unsigned *out)
+{
+    return sensor == 0 ? small(device, "heat=", out) : INVALID;
+}
+
+FUNCTION(nvmlDeviceGetPowerUsage, void *device, unsigned *out)
+{
+    return small(device, "power=", out);
+}
+
+FUNCTION(nvmlDeviceGetEnforcedPowerLimit, void *device, unsigned *out)
+{
+    return small(device, "limit=", out);
+}
+
+FUNCTION(nvmlDeviceGetClockInfo, void *device, int clock, unsigned *out)
+{
+    return small(device, clock == 1 ? "sm=" : "mem=", out);
+}
+
+FUNCTION(nvmlDeviceGetTotalEccErrors, void *device, int kind, int counter, unsigned long long *out)
+{
+    return counter != 0 ? INVALID : number(device, kind == 0 ? "ecc1=" : "ecc2=", out);
+}
+
+#ifdef FAKE_NVML_OLD
+FUNCTION(nvmlDeviceGetCurrentClocksThrottleReasons, void *device, unsigned long long *out)
+{
+    return number(device, "throttle=", out);
+}
+#else
+FUNCTION(nvmlDeviceGetCurrentClocksEventReasons, void *device, unsigned long long *out)
+{
+    return number(device, "throttle=", out);
+}
+
+static unsigned n_told; /* xid lines that were told */
+
+/* The n-th xid line, from 0. */
+static bool nth_xid(unsigned n, unsigned *out_index, unsigned long long *out_xid)
+{
+    char line[LINE];
+    FILE *file = scenario();
+    bool found = false;
+    while (file && !found && fgets(line, sizeof(line), file)) {
+        if (strncmp(line, "xid ", 4) != 0 || !strchr(line, '\n') || n-- > 0)
+            continue;
+        char *end;
+        *out_index = (unsigned)strtoul(line + 4, &end, 10);
+        *out_xid = strtoull(end, NULL, 10);
+        found = true;
+    }
+    if (file)
+        fclose(file);
+    return found;
+}
+
+FUNCTION(nvmlEventSetCreate, void **out)
+{
+    unsigned index;
+    unsigned long long xid;
+    for (n_told = 0; nth_xid(n_told, &index, &xid);)
+        n_told++;
+    *out = &n_told;
+    return OK;
+}
+
+FUNCTION(nvmlEventSetFree, void *set)
+{
+    return set ? OK : INVALID;
+}
+
+FUNCTION(nvmlDeviceRegisterEvents, void *device, unsigned long long types, void *set)
+{
+    char line[LINE];
+    return device && set && types == 8 && !find_line("silent", line) ? OK : NOT_SUPPORTED;
+}
+
+struct event {
+    void *device;
+    unsigned long long type, data;
+    unsigned instances[2];
+};
+
+FUNCTION(nvmlEventSetWait_v2, void *set, struct event *out, unsigned timeout_ms)
+{
+    const struct timespec turn = {.tv_nsec = 10000000};
+    int rc = answer("waits=", OK);
+    if (rc != OK || !set)
+        return rc;
+    for (unsigned waited_ms = 0;; waited_ms += 10) {
+        unsigned index;
+        unsigned long long xid;
+        if (nth_xid(n_told, &index, &xid)) {
+            n_told++;
+            *out = (struct event){
+                .device = index < MAX_GPUS ? &gpus[index] : NULL, .type = 8, .data = xid};
+            return OK;
+        }
+        if (waited_ms >= timeout_ms)
+            return TIMEOUT;
+        nanosleep(&turn, NULL);
+    }
+}
+#endif

@@ -1,0 +1,18 @@
+/* fake_script.h: the "model" that tells fake_worker.c how to behave, and its one-shot modes
+ * (fake_tools.c). Read once at the start; any thread afterwards. */
+#pragma once
+
+#include <stdbool.h>
+
+enum { FAKE_SCRIPT_BYTES = 4096 };
+extern char fake_script[FAKE_SCRIPT_BYTES];
+
+void fake_read_script(const char *path);
+/* N of "name=N"; `name` ends with the equals sign. */
+long fake_number(const char *name, long otherwise);
+bool fake_has(const char *name);
+/* protobuf-c's strings are not const; packing only reads them. */
+char *fake_word(const char *text);
+
+/* inspect, plan, probe. Returns the exit status. */
+int fake_tool(const char *mode);
