@@ -99,11 +99,20 @@ static void take_from_thread(struct rpc_cork *cork)
     while (*at != cork)
         at = &(*at)->next_stuck;
     *at = cork->next_stuck;
-    stuck.n_left -= cork->left;
-    if (cork->left && stuck.n_left == 0)
-        pthread_cond_broadcast(&stuck.none_left);
     pthread_mutex_unlock(&stuck.lock);
     cork->stuck = false;
+}
+
+/* Counted until its descriptor is closed: who has settled may count on that. */
+static void close_left(struct rpc_cork *cork)
+{
+    syscall(SYS_close, cork->fd);
+    pthread_mutex_lock(&stuck.lock);
+    if (--stuck.n_left == 0)
+        pthread_cond_broadcast(&stuck.none_left);
+    pthread_mutex_unlock(&stuck.lock);
+    pthread_mutex_destroy(&cork->lock);
+    free(cork);
 }
 
 /* Drops what the peer has sent; false once there is nothing more to come. */
@@ -152,11 +161,8 @@ static void look_after(struct rpc_cork *cork)
     if (done)
         take_from_thread(cork);
     pthread_mutex_unlock(&cork->lock);
-    if (done && left) {
-        syscall(SYS_close, cork->fd);
-        pthread_mutex_destroy(&cork->lock);
-        free(cork);
-    }
+    if (done && left)
+        close_left(cork);
 }
 
 struct rounds {

@@ -296,8 +296,8 @@ def test_cancelled_load_is_rolled_back_whole(manager):
 def test_what_removes_replicas_cannot_be_cancelled(manager):
     manager.up()
     loaded(manager, "load_ms=20 stubborn", n=2)
-    for begin in (lambda: scale(manager, "a", 1, grace_ms=100), lambda: restart(manager, "r1", grace_ms=100),
-                  lambda: manager.unload("a", grace_ms=100)):
+    for begin in (lambda: scale(manager, "a", 1, grace_ms=2000), lambda: restart(manager, "r1", grace_ms=2000),
+                  lambda: manager.unload("a", grace_ms=2000)): # they drain for so long: time for the call
         operation = begin()
         assert '"drain"' in fails(C.FAILED_PRECONDITION, cancel, manager, operation, why="CANNOT_CANCEL")
         manager.done(operation)
