@@ -227,10 +227,11 @@ static int step_by_ops(struct decoder *dec, const struct step_batch *batch)
                               last_position(batch) + 1);
 }
 
-/* What failed on the device says more than the op that could not be queued. */
+/* What failed on the device says more than the op that could not be queued; `err`, cleared when the
+ * step began, may have it already. */
 static int tell_failure(struct decoder *dec, int rc, struct error *err)
 {
-    if (dec->stream->device->ops->stream_sync(dec->stream, err) == 0)
+    if (!err->status && dec->stream->device->ops->stream_sync(dec->stream, err) == 0)
         error_set(err, rc, "an operation of the step failed");
     return error_prefix(err, "rank %u", dec->cfg.plan->rank.index);
 }
@@ -241,6 +242,7 @@ int decoder_step(struct decoder *dec, const struct step_batch *batch, struct err
     bool has_ahead = dec->has_ahead && batch->is_ahead;
     int rc;
     dec->has_ahead = false;
+    error_clear(err);
     if (has_ahead || decoder_graphs_key(dec, batch, &key))
         rc = step_captured(dec, batch, &key, has_ahead, err);
     else
@@ -251,6 +253,7 @@ int decoder_step(struct decoder *dec, const struct step_batch *batch, struct err
 int decoder_step_ahead(struct decoder *dec, const struct step_batch *batch, struct error *err)
 {
     dec->has_ahead = false;
+    error_clear(err);
     if (!dec->inputs.mirror || !decoder_graphs_key(dec, batch, &dec->ahead))
         return 0;
     int rc = decoder_inputs_ahead(dec, batch, dec->ahead.n_rows);

@@ -1,6 +1,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "engine/decoder_private.h"
 
 /* A step of generated tokens is the same list of kernels for every batch of its bucket, so it is
@@ -15,12 +16,14 @@ enum {
     MOST_OPS_OF_A_LAYER = 18,    /* quantized ones have 15, others 11 */
     MOST_OPS_BESIDE = 8,         /* embedding and head */
     MOST_ROWS_OF_A_SEQUENCE = 4, /* that are planned for: drafts; longer ones share the places */
+    STEPS_BY_OPS = 1024,         /* before a graph is tried again that had no room */
 };
 
 struct step_graph {
     struct decoder_graph_key key;
     uint64_t used;       /* number of its last step; 0: free */
-    struct graph *graph; /* NULL: run once */
+    uint64_t not_before; /* a graph of it had no room: op by op until this step */
+    struct graph *graph; /* NULL: run once, or op by op */
     uint64_t n_bytes;    /* that it takes */
 };
 
@@ -87,6 +90,12 @@ static uint32_t most_rows(const struct step_shape *steps)
     return n < MAX_GRAPH_ROWS ? n : MAX_GRAPH_ROWS;
 }
 
+static uint64_t most_bytes_of_a_graph(const struct rank_plan *plan)
+{
+    uint64_t n_ops = (uint64_t)plan->split.n_layers * MOST_OPS_OF_A_LAYER + MOST_OPS_BESIDE;
+    return n_ops * GRAPH_OP_BYTES;
+}
+
 uint64_t decoder_graphs_bytes(const struct rank_plan *plan)
 {
     const struct step_shape *steps = &plan->steps;
@@ -98,8 +107,7 @@ uint64_t decoder_graphs_bytes(const struct rank_plan *plan)
     for (uint32_t n = MIN_POSITIONS; n < capacity; n = positions_bucket(steps, n + 1))
         n_positions++;
     uint64_t n_graphs = (uint64_t)n_rows * n_positions;
-    uint64_t n_ops = (uint64_t)plan->split.n_layers * MOST_OPS_OF_A_LAYER + MOST_OPS_BESIDE;
-    return (n_graphs < MAX_GRAPHS ? n_graphs : MAX_GRAPHS) * n_ops * GRAPH_OP_BYTES;
+    return (n_graphs < MAX_GRAPHS ? n_graphs : MAX_GRAPHS) * most_bytes_of_a_graph(plan);
 }
 
 bool decoder_graphs_key(const struct decoder *dec, const struct step_batch *batch,
@@ -155,14 +163,15 @@ static int capture(struct decoder *dec, struct step_graph *g, struct error *err)
     return 0;
 }
 
-/* Those unused for longest go until the rest is within the plan; `keep` stays. */
-static void keep_within_plan(struct decoder *dec, const struct step_graph *keep)
+/* Those unused for longest go until there is room for one more within the plan. */
+static void make_room(struct decoder *dec)
 {
-    while (dec->graphs->n_bytes > dec->cfg.plan->graph_bytes) {
+    uint64_t more = most_bytes_of_a_graph(dec->cfg.plan);
+    while (dec->graphs->n_bytes + more > dec->cfg.plan->graph_bytes) {
         struct step_graph *oldest = NULL;
         for (uint32_t i = 0; i < MAX_GRAPHS; i++) {
             struct step_graph *g = &dec->graphs->graphs[i];
-            if (g != keep && g->graph && (!oldest || g->used < oldest->used))
+            if (g->graph && (!oldest || g->used < oldest->used))
                 oldest = g;
         }
         if (!oldest)
@@ -171,21 +180,36 @@ static void keep_within_plan(struct decoder *dec, const struct step_graph *keep)
     }
 }
 
+/* A device that has no room for a graph can still run the step. */
+static int make(struct decoder *dec, struct step_graph *g, struct error *err)
+{
+    make_room(dec);
+    int rc = capture(dec, g, err);
+    if (rc != STATUS_RESOURCE_EXHAUSTED)
+        return rc;
+    log_warn(LOG_EVENT("step not captured"), LOG_U64("rows", g->key.n_rows),
+             LOG_STR("why", err->message));
+    error_clear(err);
+    g->not_before = dec->graphs->n_steps + STEPS_BY_OPS;
+    return 0;
+}
+
 int decoder_graphs_run(struct decoder *dec, const struct decoder_graph_key *key, struct error *err)
 {
     struct step_graph *g = find(dec, key);
     bool is_first = g->used == 0;
     int rc = 0;
     g->used = ++dec->graphs->n_steps;
-    if (is_first)
+    if (is_first || (!g->graph && g->used < g->not_before))
         return queue(dec, key);
-    if (!g->graph) {
-        rc = capture(dec, g, err);
-        keep_within_plan(dec, g);
-    } else if (dec->cfg.progress) {
+    if (!g->graph)
+        rc = make(dec, g, err);
+    else if (dec->cfg.progress)
         atomic_fetch_add(dec->cfg.progress, dec->split.n_layers);
-    }
-    return rc ? rc : dec->stream->device->ops->graph_launch(dec->stream, g->graph);
+    if (rc)
+        return rc;
+    return g->graph ? dec->stream->device->ops->graph_launch(dec->stream, g->graph)
+                    : queue(dec, key);
 }
 
 uint64_t decoder_graphs_taken(const struct decoder *dec)

@@ -202,6 +202,7 @@ static int make_rope(struct decoder *dec, struct error *err)
     if (!host)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for rope frequencies");
     float *divisors = host + n;
+    error_clear(err); /* what tells of a device's failure fills it */
     const struct device_ops *ops = dec->stream->device->ops;
     const float *given = dec->globals.vector[ARCH_ROPE_FREQS];
     int rc = 0;
@@ -214,7 +215,7 @@ static int make_rope(struct decoder *dec, struct error *err)
         rc = ops->upload(dec->stream, dec->mem.inv_freq, host, n * sizeof(float));
     if (!rc)
         rc = ops->stream_sync(dec->stream, err);
-    else
+    else if (!err->status)
         error_set(err, rc, "rope frequencies cannot be copied");
     free(host);
     dec->rope = (struct rope_params){.style = dec->cfg.model->source->rope_style,

@@ -67,7 +67,9 @@ struct executor_device {
     /* A GPU's; 0 of the CPU's, which is not asked. */
     uint64_t free_bytes;     /* as it told, less what is promised */
     uint64_t promised_bytes; /* of what it told: others' that they have not taken */
-    uint64_t budget_bytes;   /* what may be taken, for all three */
+    uint64_t budget_bytes;   /* what sizes are chosen for, for all three */
+    uint64_t limit_bytes; /* what they may not pass: gpu_memory_bytes, else what is free, which may
+                             have changed a little since they were chosen */
 };
 
 enum { EXECUTOR_MAX_DEVICES = 2 };
@@ -133,10 +135,10 @@ bool executor_gpu_memory(const struct executor *ex, uint64_t *out_total_bytes,
 /* Of devices[].graph_bytes what captured steps take now, by count. Engine thread. */
 uint64_t executor_graphs_taken(const struct executor *ex);
 void executor_get_packed(const struct executor *ex, struct executor_packed *out_packed);
-/* "cpu/avx512/…/bf16/<build>": equal ids promise equal bits. Borrowed. */
 /* True where a step goes on while executor_step() has returned already, until executor_sample():
  * the caller may use the time. */
 bool executor_is_async(const struct executor *ex);
+/* "cpu/avx512/…/bf16/<build>": equal ids promise equal bits. Borrowed. */
 const char *executor_numerics_id(const struct executor *ex);
 
 /* The calling thread is to make the steps: confines it as the config says of the first thread. */

@@ -100,11 +100,8 @@ static int open_gpu(struct executor *ex, const struct executor_config *cfg, stru
     const struct device_ops *ops = ex->gpu->ops;
     uint64_t needed = device->weights_bytes + device->kv_bytes + device->workspace_bytes -
                       device->graph_bytes + cfg->other_bytes - cfg->other_graph_bytes;
-    int rc = check_memory(ex, device, 0, cfg->other_bytes,
-                          device->budget_bytes < device->free_bytes
-                              ? device->budget_bytes + cfg->other_bytes
-                              : device->free_bytes,
-                          err);
+    int rc =
+        check_memory(ex, device, 0, cfg->other_bytes, device->limit_bytes + cfg->other_bytes, err);
     if (!rc && ops->reserve)
         rc = ops->reserve(ex->gpu, needed + RESERVE_SLACK, err);
     if (!rc)

@@ -67,6 +67,19 @@ static int parse_gpu(const char *name, uint32_t *out_index, struct error *err)
     return 0;
 }
 
+/* The kernels' limit is of the machine's best device: this one may be another. */
+static int check_f8(struct executor *ex, struct error *err)
+{
+    struct device_description device = {.compute_capability = ""};
+    int rc = ex->gpu->ops->describe ? ex->gpu->ops->describe(ex->gpu, &device, err) : 0;
+    if (rc || !*device.compute_capability || strtod(device.compute_capability, NULL) > 8.85)
+        return rc;
+    return error_set(
+        err, STATUS_UNIMPLEMENTED,
+        "weight_format: fp8 is multiplied from compute capability 8.9 on, cuda:%" PRIu32 " has %s",
+        ex->gpu->index, device.compute_capability);
+}
+
 static int open_gpu(struct executor *ex, const struct executor_config *cfg, struct error *err)
 {
     struct backend_module module;
@@ -82,7 +95,8 @@ static int open_gpu(struct executor *ex, const struct executor_config *cfg, stru
     if (rc)
         return rc;
     ex->ops[0] = module.op_table;
-    return module.device_ops->open(index, &ex->gpu, err);
+    rc = module.device_ops->open(index, &ex->gpu, err);
+    return rc || cfg->store != WEIGHT_STORE_F8 ? rc : check_f8(ex, err);
 }
 
 /* A stream has one kernel set. */
@@ -124,6 +138,9 @@ static int gpu_budget(const struct executor *ex, const struct executor_config *c
     device->budget_bytes =
         less(cfg->gpu_memory_bytes ? cfg->gpu_memory_bytes : device->free_bytes / 10 * BUDGET_OF_10,
              cfg->other_bytes);
+    device->limit_bytes = less(device->free_bytes, cfg->other_bytes);
+    if (cfg->gpu_memory_bytes && device->budget_bytes < device->limit_bytes)
+        device->limit_bytes = device->budget_bytes;
     return 0;
 }
 

@@ -1,5 +1,5 @@
 /* act_quant_cuda.h: integer activations of the CUDA backend (ACT_INT8), a part of struct act of
- * linear_cuda.c. One stream at a time. Private to kernels/cuda. */
+ * act_dense_cuda.c. One stream at a time. Private to kernels/cuda. */
 #pragma once
 
 #include "kernels/cuda/act_quant.h"
@@ -21,7 +21,7 @@ struct act_quant {
     uint32_t n_sms, max_shared; /* the device's */
 };
 
-/* Those of an act; linear_cuda.c. */
+/* Those of an act; act_dense_cuda.c. */
 struct act_quant *act_quant_of(const struct act *act);
 
 size_t act_quant_bytes(uint32_t max_rows, uint32_t max_k);

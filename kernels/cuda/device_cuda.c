@@ -1,5 +1,6 @@
 #include "kernels/cuda/device_cuda.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -124,20 +125,28 @@ int device_count_cuda(uint32_t *out_n_devices, struct error *err)
                      cudaGetErrorString(code), (int)code);
 }
 
-int device_capability_cuda(void)
+static int best_capability;
+
+static void find_best_capability(void)
 {
-    int n_devices = 0, lowest = 0;
+    int n_devices = 0;
     if (cudaGetDeviceCount(&n_devices) != cudaSuccess)
-        return 0;
+        return;
     for (int i = 0; i < n_devices; i++) {
         int major = 0, minor = 0;
         if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, i) != cudaSuccess ||
             cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, i) != cudaSuccess)
-            return 0;
-        if (i == 0 || 10 * major + minor < lowest)
-            lowest = 10 * major + minor;
+            continue;
+        if (10 * major + minor > best_capability)
+            best_capability = 10 * major + minor;
     }
-    return lowest;
+}
+
+int device_capability_cuda(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, find_best_capability);
+    return best_capability;
 }
 
 /* What linears may have of the device that is current. */

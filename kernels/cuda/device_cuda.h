@@ -77,5 +77,5 @@ int stream_enter(struct stream_cuda *s);
 /* Counts usable devices; the message says why there is none: no driver, a driver too old, no GPU.
  */
 int device_count_cuda(uint32_t *out_n_devices, struct error *err);
-/* The lowest compute capability of all devices, as 10 · major + minor; 0 where it is unknown. */
+/* The highest compute capability of all devices, as 10 · major + minor; 0 where it is unknown. */
 int device_capability_cuda(void);

@@ -17,8 +17,8 @@ int weight_dense_lay_out(const struct weight_desc *desc, struct weight_cuda *w, 
     int capability = desc->store == WEIGHT_STORE_F8 ? device_capability_cuda() : F8_CAPABILITY;
     if (capability < F8_CAPABILITY)
         return error_set(err, STATUS_UNIMPLEMENTED,
-                         "weight: f8 is multiplied from compute capability 8.9 on, this machine "
-                         "has a device of %d.%d",
+                         "weight: f8 is multiplied from compute capability 8.9 on, the best "
+                         "device of this machine has %d.%d",
                          capability / 10, capability % 10);
     w->form = desc->store == WEIGHT_STORE_INT8 ? DENSE_INT8
               : desc->store == WEIGHT_STORE_F8 ? DENSE_F8

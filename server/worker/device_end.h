@@ -1,7 +1,7 @@
 /* device_end.h: the end of a worker whose device, or else whose engine, has failed. Of a device the
  * exit report says so, with class and device; of another failure of the engine (layers on the CPU)
  * it says ENGINE_FAILED and blames none. A device's context cannot be used again, and calls that
- * would take it down properly may hang: so the streams are cut, the exit report is written and the
+ * would take it down properly may hang: so the exit report is written, the streams are cut and the
  * process ends, in that order and at once. The server moves the requests to another replica, as
  * after any other death; memory of the device goes back with the process. */
 #pragma once

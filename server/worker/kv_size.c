@@ -102,9 +102,7 @@ static int check_devices(const struct settings *settings, const struct executor_
         const struct executor_device *d = &plan->devices[i];
         uint64_t needed = d->weights_bytes + d->kv_bytes + d->workspace_bytes, free_bytes;
         uint64_t machine = kv_size_available(settings, &free_bytes);
-        uint64_t available = !d->is_gpu                        ? machine
-                             : d->budget_bytes < d->free_bytes ? d->budget_bytes
-                                                               : d->free_bytes;
+        uint64_t available = d->is_gpu ? d->limit_bytes : machine;
         if (needed > available)
             return does_not_fit(d, needed, available,
                                 d->is_gpu ? d->free_bytes + d->promised_bytes : free_bytes,

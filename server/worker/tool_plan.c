@@ -67,8 +67,8 @@ static uint64_t missing(const struct executor_device *d, uint32_t n_replicas, ui
 {
     uint64_t one = d->weights_bytes + d->kv_bytes + d->workspace_bytes, all = one * n_replicas;
     uint64_t of_free = all > free_bytes ? all - free_bytes : 0;
-    uint64_t of_budget = d->is_gpu && one > d->budget_bytes ? one - d->budget_bytes : 0;
-    return of_free > of_budget ? of_free : of_budget;
+    uint64_t of_limit = d->is_gpu && one > d->limit_bytes ? one - d->limit_bytes : 0;
+    return of_free > of_limit ? of_free : of_limit;
 }
 
 /* A row per device, where a GPU is one: each has what it told itself. */
