@@ -96,6 +96,10 @@ static void look_at_row(struct supervisor *supervisor, const pb_replica *row)
         if (slot_read_exit(slot, row->epoch) && slot->permanent)
             slot->process_state = PROCESS_EXITED;
         break;
+    case REPLICA_DRAINING: /* of what ended meanwhile only a device's fault counts */
+        (void)slot_read_exit(slot, row->epoch);
+        slot->permanent = false;
+        break;
     default:
         break;
     }

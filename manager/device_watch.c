@@ -15,18 +15,19 @@
 #include "manager/supervise.h"
 #include "proto/rpc/device_figures.h"
 
-enum { SAMPLE_MS = 1000, WAIT_MS = 200, END_S = 2 };
+enum { SAMPLE_MS = 1000, WAIT_MS = 200, END_S = 2, STALE_S = 10 };
 
 struct seen {
     struct nvml_identity identity;
     struct device_view view;
+    int64_t sampled_ns; /* monotonic */
+    bool told_stale;
 };
 
 struct device_watch {
     struct manager *manager;
     pthread_t thread;
-    atomic_int
-        n_refs; /* the loop's and the thread's: one that hangs in the driver is left behind */
+    atomic_int n_refs; /* the loop's, the posts' and the thread's, which may hang in the driver */
     pthread_mutex_t lock;
     pthread_cond_t wake;
     bool ending;        /* under the lock, as all below */
@@ -97,6 +98,7 @@ static void on_xid(void *arg)
                  LOG_STR("uuid", identity.uuid), LOG_STR("bus", identity.pci_bus_id));
     else if (device_holds_report(manager->device_holds, &report) == DEVICE_RESTART)
         supervisor_device_failed(manager->supervisor, report.device, post->xid);
+    release(watch);
     free(post);
 }
 
@@ -108,13 +110,16 @@ static void tell_xid(struct device_watch *watch, uint32_t index, uint64_t xid)
         return;
     }
     *post = (struct xid_post){watch, index, xid};
+    atomic_fetch_add(&watch->n_refs, 1); /* the post may be read after the watch's end */
     pthread_mutex_lock(&watch->lock);
     note_xid(&watch->seen[index].view, xid);
     /* Under the lock: once the loop's end is told nothing is posted any more. */
     bool posted = !watch->ending && loop_queue_post(watch->manager->queue, on_xid, post) == 0;
     pthread_mutex_unlock(&watch->lock);
-    if (!posted)
-        free(post);
+    if (posted)
+        return;
+    release(watch);
+    free(post);
 }
 
 static void sample(struct device_watch *watch, struct nvml *nvml)
@@ -128,6 +133,8 @@ static void sample(struct device_watch *watch, struct nvml *nvml)
         bool news = rc && !*view->error;
         view->sampled = !rc;
         view->sampled_unix_ns = clock_wall_ns();
+        watch->seen[i].sampled_ns = clock_now_ns();
+        watch->seen[i].told_stale = false;
         snprintf(view->error, sizeof(view->error), "%.127s", rc ? err.message : "");
         if (!rc)
             view->figures = figures;
@@ -233,6 +240,22 @@ const char *device_watch_why_not(struct device_watch *watch)
     return watch->told_why;
 }
 
+/* Under the lock. A driver that hangs says nothing, which is not what it said last. */
+static void view_of(struct seen *seen, struct device_view *out_view)
+{
+    int64_t age_s = (clock_now_ns() - seen->sampled_ns) / NS_PER_S;
+    *out_view = seen->view;
+    if (!out_view->sampled_unix_ns || age_s < STALE_S)
+        return;
+    out_view->sampled = false;
+    snprintf(out_view->error, sizeof(out_view->error), "NVML has not answered for %lld s",
+             (long long)age_s);
+    if (!seen->told_stale)
+        log_warn(LOG_EVENT("GPU does not answer"), LOG_STR("uuid", seen->identity.uuid),
+                 LOG_STR("why", out_view->error));
+    seen->told_stale = true;
+}
+
 bool device_watch_view(struct device_watch *watch, const pb_device *device,
                        struct device_view *out_view)
 {
@@ -242,7 +265,7 @@ bool device_watch_view(struct device_watch *watch, const pb_device *device,
     pthread_mutex_lock(&watch->lock);
     for (uint32_t i = 0; !found && i < watch->n_seen; i++)
         if (is_device(&watch->seen[i].identity, i, device)) {
-            *out_view = watch->seen[i].view;
+            view_of(&watch->seen[i], out_view);
             found = out_view->sampled_unix_ns != 0;
         }
     pthread_mutex_unlock(&watch->lock);

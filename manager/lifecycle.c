@@ -195,7 +195,6 @@ int lifecycle_retire_failed(struct txn *txn, const struct lifecycle_target *targ
     return 0;
 }
 
-/* One that drains though nobody retired it was told so by a signal: it is wanted and comes back. */
 /* Nothing new is placed on devices that are put aside. */
 static int check_devices(const struct catalog *catalog, const struct lifecycle_target *target,
                          struct error *err)
@@ -206,6 +205,7 @@ static int check_devices(const struct catalog *catalog, const struct lifecycle_t
     return group ? device_hold_check(catalog, group, deployment ? deployment->tp : 1, err) : 0;
 }
 
+/* One that drains though nobody retired it was told so by a signal: it is wanted and comes back. */
 int lifecycle_fill(struct txn *txn, const struct lifecycle_target *target, uint32_t n_replicas,
                    const struct lifecycle_limits *limits, pb_operation *operation,
                    struct error *err)

@@ -56,6 +56,7 @@ static void fill_replica(struct supervisor *supervisor, const pb_replica *row, i
     out->busy = slot->busy || slot->hold_until_ns > now_ns;
     out->fenced = slot->fenced;
     out->permanent = slot->permanent;
+    out->held_back = slot->held_back;
     out->drain_sent = slot->drain_sent;
     out->kill_sent = slot->kill_sent;
     out->started_ns = slot->started_ns;

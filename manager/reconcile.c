@@ -86,7 +86,7 @@ static void start_anew(struct pass *pass, size_t i, bool blocked)
 static void bury(struct pass *pass, size_t i, const struct reconcile_replica *replica)
 {
     struct reconcile_deaths deaths = replica->deaths;
-    if (replica->drain_sent) { /* it left its device as it was told to */
+    if (replica->drain_sent || replica->held_back) { /* it left its device, or never came to it */
         start_anew(pass, i, replica->blocked);
         return;
     }

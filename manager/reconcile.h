@@ -61,6 +61,7 @@ struct reconcile_replica {
     bool busy;                /* an action on it is under way: leave it alone */
     bool fenced;              /* another epoch answers on its socket */
     bool permanent; /* PROCESS_EXITED: the exit report says that trying again cannot help */
+    bool held_back; /* PROCESS_EXITED: it was not started, for its devices were just put aside */
     bool drain_sent, kill_sent;
     bool retiring;             /* recorded: it is to end, and does not count */
     bool restart;              /* recorded: its process is to give way to a new one */

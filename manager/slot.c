@@ -112,7 +112,8 @@ void slot_forget(struct slot *slot)
     slot->link = NULL;
     clear_status(slot);
     slot->process_state = PROCESS_NONE;
-    slot->fenced = slot->permanent = slot->asked = slot->drain_sent = slot->kill_sent = false;
+    slot->fenced = slot->permanent = slot->held_back = slot->asked = false;
+    slot->drain_sent = slot->kill_sent = false;
     slot->adopted = false;
     slot->ready_ns = slot->started_ns = slot->drain_deadline_ns = slot->sizing_until_ns = 0;
     slot->packed_told = slot->sealed_told = false;
@@ -216,6 +217,11 @@ static void note_progress(struct slot *slot, const pb_status *status)
     slot->heard_ns = now_ns;
     if (!load || load->progress != slot->progress || load->n_ready == 0 || !slot->moved_ns)
         slot->moved_ns = now_ns;
+    /* A process whose device failed it finishes no work any more. What it had queued then may have
+     * counted for a moment: so half of the time that it has is waited for. */
+    if (slot->fault_ns && load && load->n_ready && load->progress != slot->progress &&
+        now_ns - slot->fault_ns > slot->supervisor->config.fault_grace_ns / 2)
+        slot->fault_ns = 0;
     slot->progress = load ? load->progress : 0;
     if ((int)status->state != WORKER_FAILED)
         slot->failed_ns = 0;
@@ -363,23 +369,37 @@ bool slot_is_quarantined(const struct slot *slot)
     return false;
 }
 
-/* The device may be one that the report names, or, where it names none, the first it had. */
+/* The first device that the process was given; of one that a manager before started, as far as its
+ * status or its group say. Empty: not known. */
+static void first_device(const struct slot *slot, char *out, size_t n_bytes)
+{
+    const struct catalog *catalog = &slot->supervisor->manager->catalog;
+    const pb_replica *row = catalog_replica(catalog, slot->id);
+    const pb_group *group = row ? catalog_group(catalog, row->device_group) : NULL;
+    if (slot->devices && *slot->devices)
+        snprintf(out, n_bytes, "%.*s", (int)strcspn(slot->devices, ","), slot->devices);
+    else if (*slot->gpu)
+        snprintf(out, n_bytes, "%s", slot->gpu);
+    else
+        snprintf(out, n_bytes, "%s", group && group->n_devices ? group->devices[0] : "");
+}
+
+/* `device`: that the report names, or empty. */
 static void report_fault(struct slot *slot, Sluice__Worker__V1__DeviceFault fault,
                          const char *device)
 {
     struct manager *manager = slot->supervisor->manager;
-    const pb_replica *row = catalog_replica(&manager->catalog, slot->id);
-    const pb_group *group = row ? catalog_group(&manager->catalog, row->device_group) : NULL;
     struct device_report report = {.fault = fault};
-    if (!*device && group && group->n_devices)
-        device = group->devices[0];
-    if (!*device)
+    if (*device)
+        snprintf(report.device, sizeof(report.device), "%s", device);
+    else
+        first_device(slot, report.device, sizeof(report.device));
+    if (!*report.device)
         return;
-    snprintf(report.device, sizeof(report.device), "%s", device);
     snprintf(report.replica_id, sizeof(report.replica_id), "%s", slot->id);
     snprintf(report.message, sizeof(report.message), "%.255s", slot->last_error.message);
     slot->blamed_ns = supervisor_now_ns(slot->supervisor);
-    supervisor_blamed(slot->supervisor, slot, device);
+    supervisor_blamed(slot->supervisor, slot, report.device);
     device_holds_report(manager->device_holds, &report);
 }
 

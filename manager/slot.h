@@ -34,7 +34,7 @@ struct slot {
     uint64_t gpu_bytes; /* with gpu: how much it planned to take */
     uint64_t drained_gpu_bytes; /* taken of it when its drain began */
     bool busy;                  /* a record of it is on its way to the store */
-    bool fenced, permanent, drain_sent, kill_sent;
+    bool fenced, permanent, held_back, drain_sent, kill_sent;
     bool asked;                    /* of the exit report: it ended because it was told to */
     bool packed_told, sealed_told; /* weights_told has heard of its packed memory */
     bool settled;                  /* adopted, and has said what it is */

@@ -194,7 +194,9 @@ static void after_starting(struct slot *slot)
         log_error(LOG_EVENT("worker not started"), LOG_STR("replica", slot->id),
                   LOG_STR("why", err.message));
         slot->last_error = err;
-        slot->permanent = err.status != STATUS_RESOURCE_EXHAUSTED && err.status != STATUS_INTERNAL;
+        slot->held_back = strcmp(err.reason, RECONCILE_QUARANTINED) == 0;
+        slot->permanent = !slot->held_back && err.status != STATUS_RESOURCE_EXHAUSTED &&
+                          err.status != STATUS_INTERNAL;
         slot->process_state = PROCESS_EXITED;
         slot->sizing_until_ns = 0;
         return;

@@ -296,6 +296,16 @@ def test_xid_of_an_application_spares_those_whose_worker_did_not_fail(machine):
     assert machine.replica("b").pid == other and alive(other)
 
 
+def test_xid_of_an_application_spares_a_worker_that_gets_on_with_its_work(machine):
+    machine.up().groups(left="cuda:0")
+    machine.load("a", "left", "load_ms=60 queued moves")
+    machine.load("b", "left")
+    busy, idle = machine.replica("a").pid, machine.replica("b").pid
+    machine.xid(0, 31)  # of a process that is not Sluice's, perhaps
+    machine.wait_replica("b", lambda r: r.pid not in (0, idle) and is_ready(machine)(r))
+    assert machine.replica("a").pid == busy and alive(busy)
+
+
 @pytest.mark.parametrize("fault, name, aside", [(2, "DEVICE_ILLEGAL_ACCESS", False), (4, "DEVICE_CONTAINED", False),
                                                 (5, "DEVICE_ECC", True), (6, "DEVICE_NVLINK", True)])
 def test_worker_that_ends_of_its_device_leads_to_what_the_table_says(machine, fault, name, aside):
