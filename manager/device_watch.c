@@ -30,7 +30,7 @@ struct device_watch {
     atomic_int n_refs; /* the loop's, the posts' and the thread's, which may hang in the driver */
     pthread_mutex_t lock;
     pthread_cond_t wake;
-    bool ending;        /* under the lock, as all below */
+    bool ending, ended; /* under the lock, as all below: told to, and the thread is done */
     bool up;            /* NVML is open */
     char why_not[320];  /* why there is no NVML */
     char told_why[320]; /* the loop thread's copy */
@@ -213,6 +213,10 @@ static void *run(void *arg)
         watch_devices(watch, nvml);
         nvml_close(nvml);
     }
+    pthread_mutex_lock(&watch->lock);
+    watch->ended = true;
+    pthread_cond_signal(&watch->wake);
+    pthread_mutex_unlock(&watch->lock);
     release(watch);
     return NULL;
 }
@@ -332,13 +336,18 @@ void device_watch_destroy(struct device_watch *watch)
     struct timespec until;
     if (!watch)
         return;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += END_S;
     pthread_mutex_lock(&watch->lock);
     watch->ending = true;
     pthread_cond_signal(&watch->wake);
+    for (int rc = 0; !watch->ended && rc == 0;)
+        rc = pthread_cond_timedwait(&watch->wake, &watch->lock, &until);
+    bool ended = watch->ended;
     pthread_mutex_unlock(&watch->lock);
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += END_S;
-    if (pthread_clockjoin_np(watch->thread, NULL, CLOCK_MONOTONIC, &until) != 0) {
+    if (ended) {
+        pthread_join(watch->thread, NULL);
+    } else {
         log_warn(LOG_EVENT("the driver does not answer; its thread is left behind"));
         pthread_detach(watch->thread);
     }
