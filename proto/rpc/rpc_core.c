@@ -92,10 +92,20 @@ int rpc_core_check_threads(unsigned n, struct error *err)
     return 0;
 }
 
-static void *shut_down(void *unused)
+struct last_call {
+    pthread_mutex_t lock;
+    pthread_cond_t done;
+    bool is_done;
+};
+
+static void *shut_down(void *arg)
 {
-    (void)unused;
+    struct last_call *last = arg;
     grpc_shutdown();
+    pthread_mutex_lock(&last->lock);
+    last->is_done = true;
+    pthread_cond_signal(&last->done);
+    pthread_mutex_unlock(&last->lock);
     return NULL;
 }
 
@@ -107,14 +117,26 @@ void rpc_core_fini(void)
     enum { MOST_S = 3 };
     pthread_t thread;
     struct timespec until;
-    if (pthread_create(&thread, NULL, shut_down, NULL) != 0) {
+    struct last_call *last = malloc(sizeof(*last));
+    if (last != NULL)
+        *last = (struct last_call){PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
+    if (last == NULL || pthread_create(&thread, NULL, shut_down, last) != 0) {
+        free(last);
         grpc_shutdown();
         return;
     }
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += MOST_S;
-    if (pthread_clockjoin_np(thread, NULL, CLOCK_MONOTONIC, &until) == 0)
+    pthread_mutex_lock(&last->lock);
+    for (int rc = 0; !last->is_done && rc == 0;)
+        rc = pthread_cond_clockwait(&last->done, &last->lock, CLOCK_MONOTONIC, &until);
+    bool is_done = last->is_done;
+    pthread_mutex_unlock(&last->lock);
+    if (is_done) {
+        pthread_join(thread, NULL);
+        free(last);
         return;
+    }
     log_warn(LOG_EVENT("gRPC does not end; it is left behind"));
     pthread_detach(thread);
 }
