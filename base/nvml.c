@@ -117,7 +117,8 @@ static const struct symbol {
 
 static const char *words(const struct nvml *nvml, result code)
 {
-    return nvml->f.error_string ? nvml->f.error_string(code) : "unknown error";
+    const char *text = nvml->f.error_string ? nvml->f.error_string(code) : NULL;
+    return text ? text : "unknown error";
 }
 
 /* -- opening --------------------------------------------------------------------------------------

@@ -23,6 +23,15 @@ static int check_memory(const struct executor *ex, const struct executor_device 
         device->weights_bytes - shared_bytes + device->kv_bytes + device->workspace_bytes;
     if (own + other_bytes <= free_bytes)
         return 0;
+    if (device->is_gpu && free_bytes < device->free_bytes) {
+        error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                  "%s: %" PRIu64 " bytes needed (weights %" PRIu64 ", KV cache %" PRIu64
+                  ", workspace %" PRIu64 ", draft model %" PRIu64 "), %" PRIu64
+                  " may be taken by gpu_memory, while %" PRIu64 " are free: raise it",
+                  device->name, own + other_bytes, device->weights_bytes, device->kv_bytes,
+                  device->workspace_bytes, other_bytes, free_bytes, device->free_bytes);
+        return error_reason(err, "DEVICE_MEMORY");
+    }
     error_set(err, STATUS_RESOURCE_EXHAUSTED,
               "%s%s%" PRIu64 " bytes needed (weights %" PRIu64 ", KV cache %" PRIu64
               ", workspace %" PRIu64 ", draft model %" PRIu64 "), %" PRIu64 " bytes free, %" PRIu64

@@ -164,7 +164,8 @@ int config_check_devices(const char *field, const pb_config *config, const pb_gr
                                                                                : NULL;
     if (!member)
         return 0;
-    snprintf(text, sizeof(text), "is only for GPUs; device group %.64s has none", group->name);
+    snprintf(text, sizeof(text), "%s only for GPUs; device group %.64s has none",
+             strcmp(member, "kv_dtype") == 0 ? "fp8 is" : "is", group->name);
     return bad(field, member, err, text);
 }
 

@@ -224,15 +224,34 @@ int device_hold_release(struct txn *txn, const char *device, pb_hold **out_hold,
 
 static void submit(struct pending_report *pending);
 
+static bool puts_aside(const struct device_report *report)
+{
+    return verdict_of(report).action >= DEVICE_QUARANTINE;
+}
+
+/* What waits, of which nothing but a note may be lost: one for each device and reason that puts it
+ * aside, and as many others as there is room for. */
+static bool has_place(struct device_holds *holds, const struct device_report *report)
+{
+    if (!puts_aside(report))
+        return holds->n_waiting < MAX_WAITING;
+    for (const struct pending_report *other = holds->waiting; other; other = other->next)
+        if (strcmp(other->report.device, report->device) == 0 && other->report.xid == report->xid &&
+            other->report.fault == report->fault)
+            return false;
+    return true;
+}
+
 static void wait_again(struct pending_report *pending, const struct error *why)
 {
     struct device_holds *holds = pending->holds;
-    if (why->status == STATUS_CANCELLED || holds->n_waiting >= MAX_WAITING) {
+    if (why->status == STATUS_CANCELLED || !has_place(holds, &pending->report)) {
         free(pending);
         return;
     }
-    log_error(LOG_EVENT("device report not recorded"), LOG_STR("device", pending->report.device),
-              LOG_STR("why", why->message));
+    if (holds->n_waiting == 0 || puts_aside(&pending->report))
+        log_error(LOG_EVENT("device report not recorded yet"),
+                  LOG_STR("device", pending->report.device), LOG_STR("why", why->message));
     struct pending_report **tail = &holds->waiting;
     while (*tail)
         tail = &(*tail)->next;

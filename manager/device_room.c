@@ -122,6 +122,7 @@ void device_room_look(const struct manager *manager, const char *device, const c
         else if (slot_is_on(slot, device))
             add_running(catalog, slot, row, device, &room);
     }
+    room.is_there = at != NULL;
     room.available_bytes = at ? available(manager, at, &room) : 0;
     *out_room = room;
 }
@@ -129,6 +130,8 @@ void device_room_look(const struct manager *manager, const char *device, const c
 /* Whether a has more to offer than b. */
 static bool is_better(const struct device_room *a, const struct device_room *b, uint64_t wanted)
 {
+    if (a->is_there != b->is_there)
+        return a->is_there;
     bool fits_a = a->available_bytes >= wanted, fits_b = b->available_bytes >= wanted;
     if (fits_a != fits_b)
         return fits_a;

@@ -18,6 +18,7 @@ struct device_room {
     uint64_t promised_bytes, held_bytes;
     uint32_t n_processes;
     uint32_t n_unsized;       /* replicas there, or to come, that have not said what they take */
+    bool is_there;            /* the machine has the device, as far as the last probe tells */
     uint64_t available_bytes; /* neither used nor promised, as far as NVML and the probe tell */
 };
 
@@ -26,9 +27,10 @@ struct device_room {
 void device_room_look(const struct manager *manager, const char *device, const char *but_id,
                       struct device_room *out_room);
 
-/* A replica of one rank takes one GPU of its group: devices[0] becomes the one that has room for
- * `wanted_bytes` (0: not said), of those that with the fewest processes, of those that with the
- * most room. Returns how many devices the replica gets: 1, or n_devices where all are taken. */
+/* A replica of one rank takes one GPU of its group: devices[0] becomes one that is there, of those
+ * one that has room for `wanted_bytes` (0: not said), of those that with the fewest processes, of
+ * those that with the most room. Returns how many devices the replica gets: 1, or n_devices where
+ * all are taken. */
 size_t device_room_choose(const struct manager *manager, const char *but_id, uint32_t n_ranks,
                           uint64_t wanted_bytes, char *devices[], size_t n_devices);
 

@@ -32,6 +32,7 @@ struct device_watch {
     pthread_cond_t wake;
     bool ending, ended; /* under the lock, as all below: told to, and the thread is done */
     bool up;            /* NVML is open */
+    int64_t begin_ns;   /* monotonic */
     char why_not[320];  /* why there is no NVML */
     char told_why[320]; /* the loop thread's copy */
     uint32_t n_seen;
@@ -190,8 +191,10 @@ static void meet_devices(struct device_watch *watch, const struct nvml *nvml)
     log_info(LOG_EVENT("NVML opened"), LOG_U64("gpus", n),
              LOG_STR("driver", nvml_driver_version(nvml)));
     pthread_mutex_lock(&watch->lock);
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < n; i++) {
         nvml_identify(nvml, i, &watch->seen[i].identity);
+        watch->seen[i].sampled_ns = clock_now_ns();
+    }
     watch->n_seen = n;
     watch->up = true;
     pthread_mutex_unlock(&watch->lock);
@@ -239,6 +242,11 @@ const char *device_watch_why_not(struct device_watch *watch)
     if (!watch)
         return "";
     pthread_mutex_lock(&watch->lock);
+    int64_t age_s = (clock_now_ns() - watch->begin_ns) / NS_PER_S;
+    if (!watch->up && !*watch->why_not && age_s >= STALE_S) {
+        snprintf(watch->why_not, sizeof(watch->why_not), "NVML hangs as it is opened");
+        log_warn(LOG_EVENT("no figures of GPUs"), LOG_STR("why", watch->why_not));
+    }
     memcpy(watch->told_why, watch->why_not, sizeof(watch->told_why));
     pthread_mutex_unlock(&watch->lock);
     return watch->told_why;
@@ -249,7 +257,7 @@ static void view_of(struct seen *seen, struct device_view *out_view)
 {
     int64_t age_s = (clock_now_ns() - seen->sampled_ns) / NS_PER_S;
     *out_view = seen->view;
-    if (!out_view->sampled_unix_ns || age_s < STALE_S)
+    if (age_s < STALE_S)
         return;
     out_view->sampled = false;
     snprintf(out_view->error, sizeof(out_view->error), "NVML has not answered for %lld s",
@@ -270,7 +278,7 @@ bool device_watch_view(struct device_watch *watch, const pb_device *device,
     for (uint32_t i = 0; !found && i < watch->n_seen; i++)
         if (is_device(&watch->seen[i].identity, i, device)) {
             view_of(&watch->seen[i], out_view);
-            found = out_view->sampled_unix_ns != 0;
+            found = out_view->sampled_unix_ns != 0 || *out_view->error;
         }
     pthread_mutex_unlock(&watch->lock);
     return found;
@@ -315,6 +323,7 @@ int device_watch_create(struct manager *manager, struct device_watch **out_watch
     if (!watch)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     watch->manager = manager;
+    watch->begin_ns = clock_now_ns();
     atomic_init(&watch->n_refs, 2);
     pthread_mutex_init(&watch->lock, NULL);
     pthread_condattr_init(&monotonic);

@@ -145,6 +145,19 @@ static bool in_group(const pb_group *group, const char *device)
     return false;
 }
 
+/* A replica of one rank takes one GPU of its group, and says which. */
+static bool is_on_another(const struct replica_view *view, const pb_device *device)
+{
+    bool says = false;
+    for (size_t i = 0; view->status && i < view->status->n_memory; i++) {
+        const char *name = view->status->memory[i]->device;
+        if (strcmp(name, device->name) == 0)
+            return false;
+        says |= strncmp(name, "cuda", 4) == 0;
+    }
+    return says;
+}
+
 static bool fill_use(struct manager *manager, const pb_device *device, device_use *use)
 {
     const struct catalog *catalog = &manager->catalog;
@@ -160,9 +173,11 @@ static bool fill_use(struct manager *manager, const pb_device *device, device_us
         struct replica_view view = {0};
         if ((int)replica->state == REPLICA_STOPPED || !group || !in_group(group, device->name))
             continue;
+        supervisor_view(manager->supervisor, replica->id, &view);
+        if (is_on_another(&view, device))
+            continue;
         if (!message_append_text(&use->n_replica_ids, &use->replica_ids, replica->id))
             return false;
-        supervisor_view(manager->supervisor, replica->id, &view);
         if (!view.status || !view.status->n_memory)
             continue;
         uint64_t counted = view.shared_bytes - share_set_add(&shared, view.shared_bytes,
@@ -416,6 +431,25 @@ static int check_devices(const struct catalog *catalog, const struct device_name
     return 0;
 }
 
+static int group_exists(const pb_group *old, const struct device_names *names, struct error *err)
+{
+    char devices[256] = "";
+    size_t n = 0;
+    bool same = old->n_devices == names->n_names;
+    for (size_t i = 0; same && i < names->n_names; i++)
+        same = in_group(old, names->names[i]);
+    if (same) {
+        error_set(err, STATUS_ALREADY_EXISTS, "name: device group %s exists", old->name);
+        return error_reason(err, "DEVICE_GROUP_EXISTS");
+    }
+    for (size_t i = 0; i < old->n_devices && n < sizeof(devices) - 1; i++)
+        n += (size_t)snprintf(devices + n, sizeof(devices) - n, "%s%s", i ? ", " : "",
+                              old->devices[i]);
+    error_set(err, STATUS_ALREADY_EXISTS, "name: device group %s exists, of other devices: %s",
+              old->name, devices);
+    return error_reason(err, "DEVICE_GROUP_DIFFERS");
+}
+
 static int apply_create(struct txn *txn, const ProtobufCMessage *message, void *arg,
                         ProtobufCMessage **out_response, struct error *err)
 {
@@ -427,10 +461,8 @@ static int apply_create(struct txn *txn, const ProtobufCMessage *message, void *
     if (service_check_generation(request->name, request->has_expected_generation,
                                  request->expected_generation, old ? old->generation : 0, err) != 0)
         return err->status;
-    if (old) {
-        error_set(err, STATUS_ALREADY_EXISTS, "name: device group %s exists", request->name);
-        return error_reason(err, "DEVICE_GROUP_EXISTS");
-    }
+    if (old)
+        return group_exists(old, names, err);
     if (check_devices(catalog, names, args->cuda_why, err) != 0)
         return err->status;
     if (catalog_count(catalog, TABLE_DEVICE_GROUP) >= MAX_GROUPS)

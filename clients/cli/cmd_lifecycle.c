@@ -76,25 +76,50 @@ int action_follow(struct cli *cli, const char *id, ProtobufCMessage **response, 
     return rc;
 }
 
-/* The group of just these devices, made where there is none: "cuda:0,1" is called cuda-0-1. */
-static int group_of_devices(struct cli *cli, char *out, size_t n_bytes, struct error *err)
+/* "cuda:0,2-3" is called cuda-0.2-3: a list of its own for each name. What no list can hold becomes
+ * a '-', so that the devices are what is refused. */
+static void name_of_devices(const char *devices, char *out, size_t n_bytes)
+{
+    snprintf(out, n_bytes, "%s", devices);
+    for (char *c = out; *c; c++)
+        if (*c == ',')
+            *c = '.';
+        else if (!(*c >= 'a' && *c <= 'z') && !(*c >= '0' && *c <= '9'))
+            *c = '-';
+    if (*out == '-' || *out == '.')
+        *out = 'x';
+}
+
+static int delete_group(struct cli *cli, const char *name, struct error *err)
+{
+    Sluice__Manager__V1__DeleteDeviceGroupRequest request =
+        SLUICE__MANAGER__V1__DELETE_DEVICE_GROUP_REQUEST__INIT;
+    ProtobufCMessage *response = NULL;
+    request.name = (char *)(uintptr_t)name;
+    int rc = cli_call(cli, "DeleteDeviceGroup", &request.base, &response, err);
+    rpc_message_free(response);
+    return rc;
+}
+
+/* The group of just these devices, made where there is none. */
+static int group_of_devices(struct cli *cli, char *out, size_t n_bytes, bool *out_made,
+                            struct error *err)
 {
     Sluice__Manager__V1__CreateDeviceGroupRequest request =
         SLUICE__MANAGER__V1__CREATE_DEVICE_GROUP_REQUEST__INIT;
     ProtobufCMessage *response = NULL;
     char *devices = (char *)(uintptr_t)cli->settings.devices, id[UUID_BYTES];
-    snprintf(out, n_bytes, "%s", devices);
-    for (char *c = out; *c; c++)
-        if (*c == ':' || *c == ',')
-            *c = '-';
+    name_of_devices(devices, out, n_bytes);
     rng_uuid(id);
     request.request_id = id;
     request.name = out;
     request.n_devices = 1;
     request.devices = &devices;
+    error_clear(err);
     int rc = cli_call(cli, "CreateDeviceGroup", &request.base, &response, err);
     rpc_message_free(response);
-    return rc == STATUS_ALREADY_EXISTS ? 0 : rc;
+    *out_made = rc == 0;
+    return strcmp(err->reason, "DEVICE_GROUP_EXISTS") == 0 ? 0 : rc;
 }
 
 int action_load(struct cli *cli, const char *name, const char *version,
@@ -105,6 +130,7 @@ int action_load(struct cli *cli, const char *name, const char *version,
         SLUICE__MANAGER__V1__LOAD_MODEL_VERSION_REQUEST__INIT;
     Sluice__Manager__V1__ModelConfig config;
     char id[UUID_BYTES], draft[PATH_MAX], group[64];
+    bool made = false;
     rng_uuid(id); /* so that a retry after a lost connection is one load, not two */
     fill_config(cli, &config, draft);
     request.model = (char *)(uintptr_t)name;
@@ -115,7 +141,7 @@ int action_load(struct cli *cli, const char *name, const char *version,
     if (s->device_group && s->device_group[0])
         request.device_group = (char *)(uintptr_t)s->device_group;
     if (s->devices && s->devices[0] && strcmp(s->devices, "cpu") != 0) {
-        int rc = group_of_devices(cli, group, sizeof(group), err);
+        int rc = group_of_devices(cli, group, sizeof(group), &made, err);
         if (rc)
             return rc;
         request.device_group = group;
@@ -129,6 +155,9 @@ int action_load(struct cli *cli, const char *name, const char *version,
         request.tp = (uint32_t)s->tp;
     }
     int rc = cli_call(cli, "LoadModelVersion", &request.base, out_response, err);
+    struct error ignored; /* what is only planned leaves no group behind */
+    if (made && s->validate_only)
+        (void)delete_group(cli, group, &ignored);
     const Sluice__Manager__V1__LoadModelVersionResponse *response =
         (const Sluice__Manager__V1__LoadModelVersionResponse *)*out_response;
     if (rc || s->validate_only || s->no_wait || !response->operation)

@@ -82,6 +82,18 @@ static int does_not_fit(const struct executor_device *d, uint64_t needed, uint64
                         uint64_t free_bytes, uint64_t promised_bytes, struct error *err)
 {
     char sizes[7][32];
+    if (d->is_gpu && available < d->free_bytes) {
+        error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                  "%s: %s (%" PRIu64 " bytes) of memory needed for %" PRIu32
+                  " layers (weights %s, KV cache %s, workspace %s), %s (%" PRIu64
+                  " bytes) may be taken, while %s are free; raise gpu_memory, or lower gpu_layers, "
+                  "kv_tokens or context_length",
+                  d->name, format_bytes(needed, sizes[0]), needed, d->n_layers,
+                  format_bytes(d->weights_bytes, sizes[1]), format_bytes(d->kv_bytes, sizes[2]),
+                  format_bytes(d->workspace_bytes, sizes[3]), format_bytes(available, sizes[4]),
+                  available, format_bytes(d->free_bytes, sizes[5]));
+        return error_reason(err, "DEVICE_MEMORY");
+    }
     error_set(err, STATUS_RESOURCE_EXHAUSTED,
               "%s: %s of memory needed for %" PRIu32
               " layers (weights %s, KV cache %s, workspace %s), %s available (%s free, of which %s "

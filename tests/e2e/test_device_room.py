@@ -79,6 +79,48 @@ def test_replica_goes_where_there_is_room(machine):
     assert told(machine.replica("c").pid) == ("cuda:1", 40 * G, 40 * G), "only there it fits"
 
 
+def test_replica_goes_to_a_gpu_that_is_there(machine):
+    """A group outlives its GPUs: one that is gone has no process and nothing to refuse."""
+    machine.up().groups(both="cuda:0 cuda:1")
+    machine.manager.done(load(machine, "a", "both", "load_ms=60"))
+    first, _, _ = told(machine.replica("a").pid)
+    assert first == "cuda:0"
+    machine.manager.kill()
+    machine.lines = machine.lines[:1]
+    machine.write()
+    machine.env["SLUICE_FAKE_GPUS"] = "1"
+    machine.up()
+    machine.manager.done(load(machine, "b", "both", "load_ms=60"))
+    assert told(machine.replica("b").pid)[0] == "cuda:0"
+    assert {name: list(d.replica_ids) for name, d in machine.devices().items() if name.startswith("cuda")} == {
+        "cuda:0": [machine.replica("a").id, machine.replica("b").id]}
+
+
+def test_devices_that_are_named_are_those_that_are_taken(machine):
+    machine.up().groups(**{"cuda-0": "cuda:1"})
+    machine.manager.script("a", "load_ms=60")
+    machine.manager.register("a")
+    refused = machine.cli("load", "a", "--devices", "cuda:0")
+    assert refused.returncode == 1 and "device group cuda-0 exists, of other devices: cuda:1" in refused.stderr
+    assert not machine.manager.replicas()
+    assert machine.cli("load", "a", "--devices", "cuda:0,1").returncode == 0
+    assert machine.replica("a").device_group == "cuda-0.1"
+    assert machine.cli("load", "a", "--devices", "cuda:0,1").returncode == 0, "the group that there is"
+    for text in ("cuda:0;x", " cuda:0"):
+        bad = machine.cli("load", "a", "--devices", text)
+        assert bad.returncode == 1 and "devices: " in bad.stderr and "name:" not in bad.stderr, bad.stderr
+
+
+def test_a_plan_leaves_no_device_group(machine):
+    machine.up()
+    machine.manager.script("a", "load_ms=60")
+    machine.manager.register("a")
+    before = machine.cli("groups", "list", "--json").stdout
+    machine.cli("load", "a", "--devices", "cuda:1", "--validate-only")
+    assert machine.events("device_group.created")[-1].device_group == "cuda-1", "it was there for the plan"
+    assert machine.cli("groups", "list", "--json").stdout == before
+
+
 def test_memory_of_both_is_shown(machine):
     """`ps` and the receipt of an unload told the process's memory as the GPU's."""
     machine.up().groups(left="cuda:0")
