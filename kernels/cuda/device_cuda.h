@@ -11,10 +11,7 @@
 
 struct cublaslt;
 
-enum {
-    STREAM_WORKSPACE_BYTES = 32 << 20, /* cuBLASLt's */
-    STREAM_MAX_GROWTH = 2,             /* buffers at least double */
-};
+enum { STREAM_MAX_GROWTH = 2 }; /* buffers at least double */
 
 struct device_cuda {
     struct device base;
@@ -37,7 +34,7 @@ struct stream_cuda {
     cudaStream_t handle;
     bool capturing;
     struct error sticky; /* the first failure; told by stream_sync */
-    struct grown workspace, planes, attention, sample_scratch, sample_device;
+    struct grown planes, attention, sample_scratch, sample_device;
     void *sample_host; /* pinned, as large as sample_device */
     size_t sample_host_bytes;
     cudaEvent_t sample_uploaded; /* the pinned memory may be written again */
