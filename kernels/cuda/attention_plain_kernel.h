@@ -9,7 +9,8 @@
  * Bytes: as path D; operations: 4 · heads · head_dim per position. Bound: the loads (a lane walks
  * along its vector): about a third of memory's rate. Shared memory 28 KiB, 36 of 512. */
 /* What the compiler is held to (tests/lint/ptxas.sh):
- * ptxas: attention_plain.cu attention registers 168 shared 32768
+ * ptxas: attention_plain.cu attention_plain registers 168 shared 1024
+ * ptxas: attention_plain.cu attention_combine registers 40 shared 1024
  */
 #pragma once
 
