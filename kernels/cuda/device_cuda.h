@@ -7,6 +7,7 @@
 #include <cuda_runtime_api.h>
 
 #include "base/error.h"
+#include "kernels/cuda/arena.h"
 #include "kernels/device.h"
 
 struct cublaslt;
@@ -15,11 +16,9 @@ enum { STREAM_MAX_GROWTH = 2 }; /* buffers at least double */
 
 struct device_cuda {
     struct device base;
-    unsigned char *arena; /* NULL: allocations are the driver's */
-    size_t arena_bytes, arena_used;
-    uint32_t n_arena_live; /* allocations; at 0 all of the arena is free again */
-    struct cublaslt *lt;   /* linear_cublaslt.c locks */
-    uint32_t max_shared;   /* bytes of shared memory that a block may have */
+    struct arena arena;  /* what reserve() took; else allocations are the driver's */
+    struct cublaslt *lt; /* linear_cublaslt.c locks */
+    uint32_t max_shared; /* bytes of shared memory that a block may have */
 };
 
 /* Device memory that grows with use, stream-ordered; never while a graph is captured. */

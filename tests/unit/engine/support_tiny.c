@@ -165,13 +165,14 @@ static void round_row(enum weight_store store, float *values, uint32_t n)
 static void put_floats(struct maker *m, const struct tensor_row *t)
 {
     float values[MAX_COLS];
-    assert_true(t->rows == 1 || t->cols <= MAX_COLS);
+    bool rounds = t->rows > 1 && m->spec->rounded_for != WEIGHT_STORE_SOURCE;
+    assert_true(!rounds || t->cols <= MAX_COLS);
     for (uint32_t r = 0; r < t->rows; r++)
         for (uint32_t begin = 0; begin < t->cols; begin += MAX_COLS) {
             uint32_t n = t->cols - begin < MAX_COLS ? t->cols - begin : MAX_COLS;
             for (uint32_t i = 0; i < n; i++)
                 values[i] = t->center + t->spread * next(m);
-            if (t->rows > 1 && m->spec->rounded_for != WEIGHT_STORE_SOURCE)
+            if (rounds)
                 round_row(m->spec->rounded_for, values, n);
             for (uint32_t i = 0; i < n; i++)
                 if (t->type == GGML_BF16)
