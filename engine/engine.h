@@ -297,6 +297,10 @@ struct engine_stats {
     uint64_t n_steps, n_decode_steps, n_decode_rows, n_prefill_rows;
     uint64_t n_decode_active; /* Σ over decode steps of requests that could decode: mean batching =
                                  n_decode_rows / n_decode_active */
+    uint64_t n_mixed_steps;   /* with prompt rows and generated ones */
+    /* All rows of steps by the path they took (docs/architecture.md, numerics contract): generated
+     * ones D, prompt ones P; of a mixed step all P where that was asked for. */
+    uint64_t n_path_d_rows, n_path_p_rows;
     uint64_t n_preemptions, n_prefix_hit_tokens, n_prefix_query_tokens;
     /* n_submitted = n_finished + n_cancelled + n_expired + those that live; n_refused ones were
      * never taken. */

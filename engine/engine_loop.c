@@ -399,6 +399,29 @@ static void count_draft(struct engine *e, const struct scheduler_plan *plan, uin
     e->stats.n_accepted_tokens += accepted;
 }
 
+/* Rows by role: [1] generated. */
+struct step_rows {
+    uint32_t n[2];
+};
+
+static struct step_rows rows_by_role(const struct step_batch *batch)
+{
+    struct step_rows rows = {{0, 0}};
+    for (uint32_t r = 0; r < batch->n_rows; r++)
+        rows.n[batch->is_generated[r] != 0]++;
+    return rows;
+}
+
+static void count_paths(struct engine *e, struct step_rows rows)
+{
+    struct engine_stats *s = &e->stats;
+    bool mixed = rows.n[0] && rows.n[1];
+    uint32_t by_d = mixed && executor_mixes_roles(e->executor) ? 0 : rows.n[1];
+    s->n_mixed_steps += mixed;
+    s->n_path_d_rows += by_d;
+    s->n_path_p_rows += rows.n[0] + rows.n[1] - by_d;
+}
+
 static void count_step(struct engine *e, const struct scheduler_plan *plan, int64_t ns)
 {
     struct engine_stats *s = &e->stats;
@@ -459,6 +482,7 @@ static bool run_step(struct engine *e)
         if (!r->n_preemptions && !plan.begun[i]->n_replayed) /* those find their own */
             admission_saw_start(&e->admission, r->caller_hash, r->n_cached_tokens);
     }
+    struct step_rows rows = rows_by_role(e->batch);
     int rc = execute(e, &plan, &err);
     scheduler_commit(e->scheduler);
     end_deferred(e);
@@ -470,6 +494,7 @@ static bool run_step(struct engine *e)
     take_samples(e, &plan, end);
     scheduler_saw_step(e->scheduler, end - begin - plan.draft_ns);
     count_step(e, &plan, end - begin);
+    count_paths(e, rows);
     return true;
 }
 

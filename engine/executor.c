@@ -59,6 +59,11 @@ const char *executor_numerics_id(const struct executor *ex)
     return ex->numerics_id;
 }
 
+bool executor_mixes_roles(const struct executor *ex)
+{
+    return ex->gpu != NULL && ex->mix_roles;
+}
+
 /* --- stepping --- */
 
 struct step_job {

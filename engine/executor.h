@@ -140,6 +140,8 @@ void executor_get_packed(const struct executor *ex, struct executor_packed *out_
 bool executor_is_async(const struct executor *ex);
 /* "cpu/avx512/…/bf16/<build>": equal ids promise equal bits. Borrowed. */
 const char *executor_numerics_id(const struct executor *ex);
+/* Whether a step of rows of both roles takes all of them by path P. */
+bool executor_mixes_roles(const struct executor *ex);
 
 /* The calling thread is to make the steps: confines it as the config says of the first thread. */
 int executor_enter(const struct executor *ex, struct error *err);

@@ -108,14 +108,17 @@ must "sample model" etc/fetch_model.sh
 model=$(tail -n 1 "$logs/sample_model.log")
 export SLUICE_MODEL=$model SLUICE_TEST_MODEL=$model
 must "python tools for tests" tests/support/venv.sh build/venv
-# A compiler of CUDA that is there must be used: the backend compiles and links in every such build.
+# A compiler of CUDA that is there must be used: the backend compiles and links in every such build, or the run fails.
 if [ -x /usr/local/cuda/bin/nvcc ]; then export PATH=$PATH:/usr/local/cuda/bin; fi
+cuda=AUTO
+if [ -n "${CUDACXX:-}" ] || command -v nvcc >/dev/null; then cuda=REQUIRED; fi
 
 # Two of the four architectures, the oldest and the newest: each takes a minute. long.sh builds all.
 export CUDAARCHS="80-real;90a-real"
-must "configure (dev)" cmake --preset dev
+must "configure (dev)" cmake --preset dev -DSLUICE_CUDA=$cuda
 must "build (dev)" cmake --build build/dev
 say "      $(grep -h 'CUDA backend' "$logs"/configure__dev_.log | sed 's/^-- //')"
+if [ $cuda = AUTO ]; then say "      NO nvcc here: the CUDA backend was neither compiled nor held to what its kernels plan"; fi
 
 if wants lint; then
     check "lint: layers" tests/lint/layers.sh

@@ -21,7 +21,7 @@ size_t attention_scratch_bytes_cuda(uint32_t max_rows, uint32_t n_heads, uint32_
 static int check(struct stream_cuda *s, const struct kv_layer *kv)
 {
     if (kv->head_dim > CUDA_ATTENTION_MAX_DIM)
-        return stream_fail(s, STATUS_UNIMPLEMENTED, "attention: head_dim is above 256");
+        return stream_fail(s, STATUS_UNIMPLEMENTED, "attention: head_dim is above 512");
     if (kv->block_size > CUDA_PARTITION || (kv->block_size & (kv->block_size - 1)) != 0)
         return stream_fail(s, STATUS_INTERNAL,
                            "attention: block_size is not a power of two up to 128");

@@ -17,8 +17,18 @@
  * Registers and shared memory: the table in attention_decode.cu. Sources: FlashAttention-2 (arXiv
  * 2307.08691), Flash-Decoding (PyTorch blog, 2023), PagedAttention (arXiv 2309.06180). */
 /* What the compiler is held to (tests/lint/ptxas.sh):
- * ptxas: attention_decode.cu attention_decodeI7kv_bf16Lj128 registers 168 shared 1024
- * ptxas: attention_decode.cu attention_decode registers 255 shared 1024
+ * ptxas: attention_decode.cu (bf16|halvesE)Lj64ELb0 registers 112 shared 1024
+ * ptxas: attention_decode.cu (bf16|halvesE)Lj64ELb1 registers 104 shared 1024
+ * ptxas: attention_decode.cu (bf16|halvesE)Lj128ELb0 registers 160 shared 1024
+ * ptxas: attention_decode.cu (bf16|halvesE)Lj128ELb1 registers 160 shared 1024
+ * ptxas: attention_decode.cu (bf16|halvesE)Lj192ELb0 registers 184 shared 1024
+ * ptxas: attention_decode.cu (bf16|halvesE)Lj192ELb1 registers 176 shared 1024
+ * ptxas: attention_decode.cu (bf16|halvesE)Lj256ELb0 registers 216 shared 1024
+ * ptxas: attention_decode.cu (bf16|halvesE)Lj256ELb1 registers 208 shared 1024
+ * ptxas: attention_decode.cu codes.*Lj128ELb0 registers 168 shared 1024
+ * ptxas: attention_decode.cu codes.*Lj128ELb1 registers 144 shared 1024
+ * ptxas: attention_decode.cu codes.*Lj256ELb0 registers 255 shared 1024
+ * ptxas: attention_decode.cu codes.*Lj256ELb1 registers 208 shared 1024
  * ptx: attention_decode.cu kv_bf16 mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32
  * ptx: attention_decode.cu kv_as_f16 mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32
  * ptx: attention_decode.cu attention_decode cp.async.cg.shared.global

@@ -20,7 +20,8 @@ enum {
     CUDA_PARTITION = 128,
     CUDA_GROUP_PARTITIONS = 4, /* one warp each */
     CUDA_GROUP = CUDA_PARTITION * CUDA_GROUP_PARTITIONS,
-    CUDA_ATTENTION_MAX_DIM = 256,
+    CUDA_TILED_MAX_DIM = 256, /* the tiled kernels' head_dim; beyond it the plain one's */
+    CUDA_ATTENTION_MAX_DIM = 512,
     CUDA_MAX_HEADS_PER_KV = 128, /* of the tiled kernels */
 
     DECODE_THREADS = 32 * CUDA_GROUP_PARTITIONS,
@@ -96,10 +97,11 @@ CUDA_HD bool attention_sees(struct attention_span span, uint32_t position)
     return position >= span.begin && position < span.end;
 }
 
-/* Where the kernels load 16 bytes at a time: every vector starts at a multiple of 16. */
+/* Where the kernels load 16 bytes at a time: every vector starts at a multiple of 16. Vectors above
+ * 256 elements have no instance: sums of 512 a query do not fit a thread's registers. */
 CUDA_HD bool attention_is_tiled(const struct kv_cuda *kv, uint32_t heads_per_kv)
 {
-    return kv->dtype != DTYPE_F32 && kv->head_dim <= CUDA_ATTENTION_MAX_DIM &&
+    return kv->dtype != DTYPE_F32 && kv->head_dim <= CUDA_TILED_MAX_DIM &&
            kv_cuda_vector_bytes(kv) == (size_t)kv->head_dim * (kv_cuda_is_coded(kv) ? 1 : 2) &&
            kv_cuda_vector_bytes(kv) % 16 == 0 && kv_cuda_page_at(kv, 1, 0) % 16 == 0 &&
            heads_per_kv <= CUDA_MAX_HEADS_PER_KV;

@@ -1,16 +1,27 @@
 #include "kernels/cuda/attention_plain_kernel.h"
 #include "kernels/cuda/launch.h"
 
+enum { SHORT_DIM = CUDA_TILED_MAX_DIM, LONG_DIM = CUDA_ATTENTION_MAX_DIM };
+
+template <uint32_t MAX_DIM>
+static int launch(void *stream, const struct attention_cuda *a, const struct decode_plan *plan)
+{
+    static_assert(sizeof(struct plain_shared<MAX_DIM>) <= 48 << 10, "needs no leave");
+    return CUDA_LAUNCH(attention_plain<MAX_DIM>, dim3(a->n_rows, plan->n_tiles, plan->n_strides),
+                       DECODE_THREADS, sizeof(struct plain_shared<MAX_DIM>), stream, *a);
+}
+
 int cuda_launch_attention_plain(void *stream, const struct attention_cuda *a,
                                 const struct decode_plan *plan)
 {
-    static_assert(sizeof(struct plain_shared) <= 48 << 10, "needs no leave");
-    return CUDA_LAUNCH(attention_plain, dim3(a->n_rows, plan->n_tiles, plan->n_strides),
-                       DECODE_THREADS, sizeof(struct plain_shared), stream, *a);
+    return a->kv.head_dim > SHORT_DIM ? launch<LONG_DIM>(stream, a, plan)
+                                      : launch<SHORT_DIM>(stream, a, plan);
 }
 
 int cuda_launch_attention_combine(void *stream, const struct attention_cuda *a)
 {
-    return CUDA_LAUNCH(attention_combine, dim3(a->n_rows, a->n_heads), COMBINE_THREADS,
+    auto *kernel =
+        a->kv.head_dim > SHORT_DIM ? attention_combine<LONG_DIM> : attention_combine<SHORT_DIM>;
+    return CUDA_LAUNCH(kernel, dim3(a->n_rows, a->n_heads), COMBINE_THREADS,
                        2 * COMBINE_CHUNK * sizeof(float), stream, *a);
 }

@@ -1,28 +1,33 @@
 /* attention_plain_kernel.h: attention by fused multiply-adds, for F32 caches and for the shapes
- * that the tiled kernels leave (vectors that do not start at multiples of 16 bytes), on both paths;
- * and the kernel that combines groups, of path D and of this.
+ * that the tiled kernels leave (vectors that do not start at multiples of 16 bytes or are longer
+ * than 256 elements), on both paths; and the kernel that combines groups, of path D and of this.
  *
- * Shapes: any; a block takes a row's heads of one KV head, up to 8, and goes over groups of 512
- * positions, a warp per partition, as attention_decode_kernel.h has it. Scores: a lane per
- * position, elements in index order; values: a lane per element, positions in index order. Only
- * visible positions are read. Bytes: as path D; operations: 4 · heads · head_dim per position.
- * Bound: the loads (a lane walks along its vector): about a third of memory's rate. Shared memory
- * 25 KiB. */
+ * Shapes: head_dim up to MAX_DIM (256 or 512, the latter's elements summed 256 at a time); a block
+ * takes a row's heads of one KV head, up to 8, and goes over groups of 512 positions, a warp per
+ * partition, as attention_decode_kernel.h has it. Scores: a lane per position, elements in index
+ * order; values: a lane per element, positions in index order. Only visible positions are read.
+ * Bytes: as path D; operations: 4 · heads · head_dim per position. Bound: the loads (a lane walks
+ * along its vector): about a third of memory's rate. Shared memory 28 KiB, 36 of 512. */
 /* What the compiler is held to (tests/lint/ptxas.sh):
- * ptxas: attention_plain.cu attention registers 168 shared 32768
+ * ptxas: attention_plain.cu attention_plain registers 168 shared 1024
+ * ptxas: attention_plain.cu attention_combine registers 40 shared 1024
  */
 #pragma once
 
 #include "kernels/cuda/attention_maths.h"
 #include "kernels/cuda/thread.h"
 
-enum { PLAIN_SLOTS = CUDA_ATTENTION_MAX_DIM / 32, PLAIN_POSITIONS = CUDA_PARTITION / 32 };
+enum {
+    PLAIN_ELEMS = 256, /* of V that are summed at once */
+    PLAIN_SLOTS = PLAIN_ELEMS / 32,
+    PLAIN_POSITIONS = CUDA_PARTITION / 32
+};
 
 /* A block's shared memory. */
-struct plain_shared {
-    float q[PLAIN_HEADS][CUDA_ATTENTION_MAX_DIM];
+template <uint32_t MAX_DIM> struct plain_shared {
+    float q[PLAIN_HEADS][MAX_DIM];
     float p[CUDA_GROUP_PARTITIONS][PLAIN_HEADS][CUDA_PARTITION]; /* of each warp */
-    float x[CUDA_GROUP_PARTITIONS][CUDA_ATTENTION_MAX_DIM];      /* of each warp, one head's */
+    float x[CUDA_GROUP_PARTITIONS][PLAIN_ELEMS];                 /* of each warp, one head's */
     float max[CUDA_GROUP_PARTITIONS][PLAIN_HEADS], sum[CUDA_GROUP_PARTITIONS][PLAIN_HEADS];
 };
 
@@ -54,9 +59,9 @@ CUDA_DEVICE float plain_warp_sum(float x)
     return x;
 }
 
-struct plain_warp {
+template <uint32_t MAX_DIM> struct plain_warp {
     const struct attention_cuda *a;
-    struct plain_shared *shared;
+    struct plain_shared<MAX_DIM> *shared;
     uint32_t i_warp, lane, i_kv, seq, base;
     struct attention_span seen; /* within the partition */
 
@@ -119,7 +124,8 @@ struct plain_warp {
         __syncwarp();
     }
 
-    __device__ void multiply_values(float d[PLAIN_SLOTS][PLAIN_HEADS]) const
+    /* Elements from `begin` on. */
+    __device__ void multiply_values(float d[PLAIN_SLOTS][PLAIN_HEADS], uint32_t begin) const
     {
         for (uint32_t position = seen.begin; position < seen.end; position++) {
             const uint8_t *from = page(a->kv.v, position);
@@ -132,7 +138,7 @@ struct plain_warp {
                 p[h] = shared->p[i_warp][h][position] * factor;
 #pragma unroll
             for (uint32_t s = 0; s < PLAIN_SLOTS; s++) {
-                uint32_t i = s * 32 + lane;
+                uint32_t i = begin + s * 32 + lane;
                 float v = i < a->kv.head_dim ? plain_element(a->kv.dtype, vector, i) : 0.0f;
 #pragma unroll
                 for (uint32_t h = 0; h < PLAIN_HEADS; h++)
@@ -143,8 +149,10 @@ struct plain_warp {
 };
 
 /* The row's heads of a tile, widened to nothing where there is none. */
-CUDA_DEVICE void plain_load_queries(const struct attention_cuda *a, struct plain_shared *shared,
-                                    uint32_t row, uint32_t i_kv, uint32_t first_slot)
+template <uint32_t MAX_DIM>
+CUDA_DEVICE void plain_load_queries(const struct attention_cuda *a,
+                                    struct plain_shared<MAX_DIM> *shared, uint32_t row,
+                                    uint32_t i_kv, uint32_t first_slot)
 {
     for (uint32_t h = 0; h < PLAIN_HEADS; h++) {
         uint32_t head = attention_head_at(a, i_kv, first_slot + h);
@@ -155,8 +163,10 @@ CUDA_DEVICE void plain_load_queries(const struct attention_cuda *a, struct plain
     __syncthreads();
 }
 
-/* Element i of head h over the partitions [begin, end) of a group, in index order. */
-CUDA_DEVICE float plain_fold(const struct plain_shared *shared, uint32_t h, uint32_t i,
+/* Element i of those at hand of head h over the partitions [begin, end) of a group, in index order.
+ */
+template <uint32_t MAX_DIM>
+CUDA_DEVICE float plain_fold(const struct plain_shared<MAX_DIM> *shared, uint32_t h, uint32_t i,
                              uint32_t begin, uint32_t end, float *out_max, float *out_sum)
 {
     float max = shared->max[begin][h], x = 0.0f, sum = 0.0f;
@@ -172,67 +182,88 @@ CUDA_DEVICE float plain_fold(const struct plain_shared *shared, uint32_t h, uint
     return x;
 }
 
-CUDA_DEVICE void plain_store(const struct attention_cuda *a, const struct plain_shared *shared,
-                             uint32_t row, uint32_t head, uint32_t h, uint32_t group,
+/* The elements at hand, those from `first` on. */
+template <uint32_t MAX_DIM>
+CUDA_DEVICE void plain_store(const struct attention_cuda *a,
+                             const struct plain_shared<MAX_DIM> *shared, uint32_t row,
+                             uint32_t head, uint32_t h, uint32_t group, uint32_t first,
                              struct attention_span span)
 {
     uint32_t begin, end, n = a->kv.head_dim;
     decode_partitions(span, group, &begin, &end);
-    for (uint32_t i = threadIdx.x; i < n; i += DECODE_THREADS) {
+    for (uint32_t i = threadIdx.x; i < PLAIN_ELEMS && first + i < n; i += DECODE_THREADS) {
         float max, sum, x = plain_fold(shared, h, i, begin, end, &max, &sum);
         if (a->parts == nullptr) {
-            a->y[attention_q_at(a, a->y_stride, a->row_begin + row, head) + i] =
+            a->y[attention_q_at(a, a->y_stride, a->row_begin + row, head) + first + i] =
                 attention_result(x, sum);
             continue;
         }
         float *part = a->parts + decode_part_at(a, row, head, group);
-        part[i] = x;
-        if (i == 0) {
+        part[first + i] = x;
+        if (first + i == 0) {
             part[n] = max;
             part[n + 1] = sum;
         }
     }
 }
 
+/* The sums of the elements from `first` on, of all heads of the tile. */
+template <uint32_t MAX_DIM>
+CUDA_DEVICE void plain_finish(const struct plain_warp<MAX_DIM> *warp,
+                              float d[PLAIN_SLOTS][PLAIN_HEADS], uint32_t first_slot,
+                              uint32_t group, uint32_t first, struct attention_span span)
+{
+#pragma unroll
+    for (uint32_t h = 0; h < PLAIN_HEADS; h++) {
+        uint32_t head = attention_head_at(warp->a, warp->i_kv, first_slot + h);
+#pragma unroll
+        for (uint32_t s = 0; s < PLAIN_SLOTS; s++)
+            warp->shared->x[warp->i_warp][s * 32 + warp->lane] = d[s][h];
+        __syncthreads();
+        if (head < warp->a->n_heads)
+            plain_store(warp->a, warp->shared, blockIdx.x, head, h, group, first, span);
+        __syncthreads();
+    }
+}
+
 /* grid: (rows, KV heads × tiles, strides). */
+template <uint32_t MAX_DIM>
 static __global__ void __launch_bounds__(DECODE_THREADS, 3)
     attention_plain(const __grid_constant__ struct attention_cuda a)
 {
     CUDA_SHARED(memory);
-    struct plain_shared *shared = (struct plain_shared *)memory;
+    struct plain_shared<MAX_DIM> *shared = (struct plain_shared<MAX_DIM> *)memory;
     uint32_t n_tiles = gridDim.y / a.kv.n_kv_heads, row = a.row_begin + blockIdx.x, first;
     uint32_t i_kv = blockIdx.y / n_tiles, first_slot = blockIdx.y % n_tiles * PLAIN_HEADS;
-    struct plain_warp warp = {
-        &a, shared, threadIdx.x / 32, threadIdx.x % 32, i_kv, a.seq_of_row[row], 0, {0, 0}};
+    struct plain_warp<MAX_DIM> warp = {
+        &a, shared, threadIdx.x / 32, threadIdx.x % 32, i_kv, a.seq_of_row[row], 0,
+        {
+            0, 0
+        }
+    };
     if (warp.seq >= a.n_seqs || !attention_has_heads(&a, i_kv, first_slot, PLAIN_HEADS))
         return;
     plain_load_queries(&a, shared, row, i_kv, first_slot);
     struct attention_span span = attention_span_of(a.positions[row], a.window);
     uint32_t end = decode_groups(span, a.n_groups, &first);
     for (uint32_t group = first + blockIdx.z; group < end; group += gridDim.z) {
-        float d[PLAIN_SLOTS][PLAIN_HEADS] = {};
         warp.base = group * CUDA_GROUP + warp.i_warp * CUDA_PARTITION;
         warp.seen = attention_span_within(span, warp.base, CUDA_PARTITION);
-        if (warp.seen.begin < warp.seen.end) {
+        bool sees = warp.seen.begin < warp.seen.end;
+        if (sees)
             warp.weigh();
-            warp.multiply_values(d);
-        }
-#pragma unroll
-        for (uint32_t h = 0; h < PLAIN_HEADS; h++) {
-            uint32_t head = attention_head_at(&a, i_kv, first_slot + h);
-#pragma unroll
-            for (uint32_t s = 0; s < PLAIN_SLOTS; s++)
-                shared->x[warp.i_warp][s * 32 + warp.lane] = d[s][h];
-            __syncthreads();
-            if (head < a.n_heads)
-                plain_store(&a, shared, blockIdx.x, head, h, group, span);
-            __syncthreads();
+        for (uint32_t elem = 0; elem < MAX_DIM && elem < a.kv.head_dim; elem += PLAIN_ELEMS) {
+            float d[PLAIN_SLOTS][PLAIN_HEADS] = {};
+            if (sees)
+                warp.multiply_values(d, elem);
+            plain_finish(&warp, d, first_slot, group, elem, span);
         }
     }
 }
 
 /* The groups of a row and head, in index order: y = Σ x·w / Σ sum·w, w = 2^(max − largest max).
  * grid: (rows, heads). Bytes: 4 · (head_dim + 2) per group. */
+template <uint32_t MAX_DIM>
 static __global__ void __launch_bounds__(COMBINE_THREADS)
     attention_combine(const __grid_constant__ struct attention_cuda a)
 {
@@ -245,7 +276,7 @@ static __global__ void __launch_bounds__(COMBINE_THREADS)
     uint32_t end = decode_groups(span, a.n_groups, &first);
     const float *parts = a.parts + decode_part_at(&a, blockIdx.x, head, 0);
     size_t step = n + 2;
-    float max = -INFINITY, sum = 0.0f, x[CUDA_ATTENTION_MAX_DIM / COMBINE_THREADS] = {};
+    float max = -INFINITY, sum = 0.0f, x[MAX_DIM / COMBINE_THREADS] = {};
     for (uint32_t group = first + threadIdx.x % 32; group < end; group += 32)
         max = parts[group * step + n] > max ? parts[group * step + n] : max;
     max = plain_warp_max(max);
@@ -262,14 +293,14 @@ static __global__ void __launch_bounds__(COMBINE_THREADS)
         for (uint32_t i = 0; i < n_groups; i++) {
             sum = fmaf(sums[i], weights[i], sum);
 #pragma unroll
-            for (uint32_t s = 0; s < CUDA_ATTENTION_MAX_DIM / COMBINE_THREADS; s++) {
+            for (uint32_t s = 0; s < MAX_DIM / COMBINE_THREADS; s++) {
                 uint32_t elem = s * COMBINE_THREADS + threadIdx.x;
                 if (elem < n)
                     x[s] = fmaf(parts[(chunk + i) * step + elem], weights[i], x[s]);
             }
         }
     }
-    for (uint32_t s = 0; s < CUDA_ATTENTION_MAX_DIM / COMBINE_THREADS; s++) {
+    for (uint32_t s = 0; s < MAX_DIM / COMBINE_THREADS; s++) {
         uint32_t elem = s * COMBINE_THREADS + threadIdx.x;
         if (elem < n)
             a.y[attention_q_at(&a, a.y_stride, row, head) + elem] = attention_result(x[s], sum);

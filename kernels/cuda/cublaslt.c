@@ -57,6 +57,7 @@ int cublaslt_load(struct cublaslt_api *out_api, struct error *err)
         {"cublasLtMatmulPreferenceDestroy", &api.preference_destroy},
         {"cublasLtMatmulPreferenceSetAttribute", &api.preference_set},
         {"cublasLtMatmulAlgoGetHeuristic", &api.heuristic},
+        {"cublasLtMatmulAlgoConfigGetAttribute", &api.algo_get},
         {"cublasLtMatmul", &api.matmul},
         {"cublasLtGetVersion", &api.version},
     };

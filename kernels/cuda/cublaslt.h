@@ -22,6 +22,7 @@ struct cublaslt_api {
     __typeof__(cublasLtMatmulPreferenceDestroy) *preference_destroy;
     __typeof__(cublasLtMatmulPreferenceSetAttribute) *preference_set;
     __typeof__(cublasLtMatmulAlgoGetHeuristic) *heuristic;
+    __typeof__(cublasLtMatmulAlgoConfigGetAttribute) *algo_get;
     __typeof__(cublasLtMatmul) *matmul;
     __typeof__(cublasLtGetVersion) *version;
 };

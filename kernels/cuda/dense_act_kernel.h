@@ -1,6 +1,12 @@
 /* dense_act_kernel.h: activations as dense linears read them, and what is left to do after a sum
  * over ranks. Every thread has four neighbouring columns. Bound: memory; the bytes are at the
  * launchers (dense_job.h). */
+/* What the compiler is held to (tests/lint/ptxas.sh):
+ * ptxas: dense_act.cu act_halves registers 24
+ * ptxas: dense_act.cu act_largest registers 32 shared 64
+ * ptxas: dense_act.cu act_f8 registers 32 shared 64
+ * ptxas: dense_act.cu dense_scale registers 24
+ */
 #pragma once
 
 #include "kernels/cuda/dense_fragment.h"

@@ -22,7 +22,7 @@ enum { MAX_DEVICES = 64 };
  * the end of the process does it. */
 static atomic_int lost[MAX_DEVICES];
 
-enum { OLDEST_GENERATION = 8, ARENA_ALIGN = 256 };
+enum { OLDEST_GENERATION = 8 };
 
 struct event {
     uint32_t index;
@@ -207,7 +207,7 @@ static void close_device(struct device *device)
     if (!cuda_is_lost(device->index)) {
         cudaSetDevice((int)device->index);
         cublaslt_destroy(device_cuda(device)->lt);
-        cudaFree(device_cuda(device)->arena);
+        cudaFree(device_cuda(device)->arena.base);
     }
     free(device);
 }
@@ -243,31 +243,15 @@ static int describe(struct device *device, struct device_description *out, struc
     return 0;
 }
 
-/* In order, as what is planned is allocated; what is freed comes back when all is, or at once where
- * it was the last. */
 static int arena_alloc(struct device_cuda *d, size_t n_bytes, void **out_data, struct error *err)
 {
-    size_t needed = cuda_round_up(n_bytes, ARENA_ALIGN);
-    if (needed > d->arena_bytes - d->arena_used)
+    void *data = arena_take(&d->arena, n_bytes);
+    if (data == NULL)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED,
                          "cuda:%u: %zu bytes needed, %zu of the %zu planned are left",
-                         d->base.index, n_bytes, d->arena_bytes - d->arena_used, d->arena_bytes);
-    *out_data = d->arena + d->arena_used;
-    d->arena_used += needed;
-    d->n_arena_live++;
+                         d->base.index, n_bytes, arena_left(&d->arena), d->arena.n_bytes);
+    *out_data = data;
     return 0;
-}
-
-static bool arena_free(struct device_cuda *d, const unsigned char *data, size_t n_bytes)
-{
-    if (data == NULL || data < d->arena || data >= d->arena + d->arena_bytes)
-        return false;
-    size_t end = (size_t)(data - d->arena) + cuda_round_up(n_bytes, ARENA_ALIGN);
-    if (end == d->arena_used)
-        d->arena_used = (size_t)(data - d->arena);
-    if (--d->n_arena_live == 0)
-        d->arena_used = 0;
-    return true;
 }
 
 static int driver_alloc(struct device *device, size_t n_bytes, void **out_data, struct error *err)
@@ -296,13 +280,13 @@ static int driver_alloc(struct device *device, size_t n_bytes, void **out_data, 
 static int alloc(struct device *device, size_t n_bytes, void **out_data, struct error *err)
 {
     struct device_cuda *d = device_cuda(device);
-    return d->arena != NULL ? arena_alloc(d, n_bytes, out_data, err)
-                            : driver_alloc(device, n_bytes, out_data, err);
+    return d->arena.base != NULL ? arena_alloc(d, n_bytes, out_data, err)
+                                 : driver_alloc(device, n_bytes, out_data, err);
 }
 
 static void free_memory(struct device *device, void *data, size_t n_bytes)
 {
-    if (arena_free(device_cuda(device), data, n_bytes))
+    if (arena_give(&device_cuda(device)->arena, data, n_bytes))
         return;
     if (cuda_is_lost(device->index))
         return;
@@ -314,13 +298,12 @@ static int reserve(struct device *device, size_t n_bytes, struct error *err)
 {
     struct device_cuda *d = device_cuda(device);
     void *arena = NULL;
-    if (d->arena != NULL)
+    if (d->arena.base != NULL)
         return error_set(err, STATUS_INTERNAL, "cuda:%u: memory is reserved twice", device->index);
     int rc = driver_alloc(device, n_bytes, &arena, err);
     if (rc != 0)
         return rc;
-    d->arena = arena;
-    d->arena_bytes = n_bytes;
+    d->arena = (struct arena){.base = arena, .n_bytes = n_bytes};
     return 0;
 }
 

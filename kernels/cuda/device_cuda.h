@@ -7,22 +7,18 @@
 #include <cuda_runtime_api.h>
 
 #include "base/error.h"
+#include "kernels/cuda/arena.h"
 #include "kernels/device.h"
 
 struct cublaslt;
 
-enum {
-    STREAM_WORKSPACE_BYTES = 32 << 20, /* cuBLASLt's */
-    STREAM_MAX_GROWTH = 2,             /* buffers at least double */
-};
+enum { STREAM_MAX_GROWTH = 2 }; /* buffers at least double */
 
 struct device_cuda {
     struct device base;
-    unsigned char *arena; /* NULL: allocations are the driver's */
-    size_t arena_bytes, arena_used;
-    uint32_t n_arena_live; /* allocations; at 0 all of the arena is free again */
-    struct cublaslt *lt;   /* linear_cublaslt.c locks */
-    uint32_t max_shared;   /* bytes of shared memory that a block may have */
+    struct arena arena;  /* what reserve() took; else allocations are the driver's */
+    struct cublaslt *lt; /* linear_cublaslt.c locks */
+    uint32_t max_shared; /* bytes of shared memory that a block may have */
 };
 
 /* Device memory that grows with use, stream-ordered; never while a graph is captured. */
@@ -37,7 +33,7 @@ struct stream_cuda {
     cudaStream_t handle;
     bool capturing;
     struct error sticky; /* the first failure; told by stream_sync */
-    struct grown workspace, planes, attention, sample_scratch, sample_device;
+    struct grown planes, attention, sample_scratch, sample_device;
     void *sample_host; /* pinned, as large as sample_device */
     size_t sample_host_bytes;
     cudaEvent_t sample_uploaded; /* the pinned memory may be written again */

@@ -1,8 +1,9 @@
 /* Path P by cuBLASLt: a row's bits depend neither on how many rows a call has nor on where it
- * stands. Each type and k has one algorithm, chosen once for a fixed shape without split-K (a
- * reduction scheme of NONE), whatever n is, so that ranks agree too; every call has a multiple of
- * CUBLASLT_ROWS rows, of which those behind the last are scratch. A row-split weight is one product
- * per segment, summed by the contract's tree. tests/gpu/test_cuda_dense.c holds a GPU to it. */
+ * stands. Each type and k has one algorithm, chosen once for a fixed shape, whatever n is, so
+ * that ranks agree too: one that adds along k in one place (is_whole()); every call has a multiple
+ * of CUBLASLT_ROWS rows, of which those behind the last are scratch. A row-split weight is one
+ * product per segment, summed by the contract's tree. tests/gpu/test_cuda_dense.c holds a GPU to
+ * it. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +17,7 @@
 enum {
     PLAN_ROWS = 512, /* the shape that an algorithm is chosen for */
     PLAN_COLS = 4096,
+    CANDIDATES = 16,  /* algorithms that are looked at */
     PLANE_ROWS = 512, /* of a pass through planes */
     POINTER_ALIGN = 16,
     FLOATS_ALIGN = POINTER_ALIGN / 4,
@@ -133,12 +135,28 @@ static int lt_ready(struct stream_cuda *s, struct cublaslt *lt)
     return lt_check(s, lt, "handle", lt->api.create(&lt->handle));
 }
 
+/* Whether an algorithm computes each sum in one place: k is not split, no results are reduced, and
+ * it has no memory for parts of sums. The last is what rules out stream-K, of which no attribute
+ * tells. */
+static bool is_whole(const struct cublaslt_api *api, const cublasLtMatmulHeuristicResult_t *found)
+{
+    int32_t n_splits = 0;
+    uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_MASK;
+    size_t n_bytes;
+    return found->state == CUBLAS_STATUS_SUCCESS && found->workspaceSize == 0 &&
+           api->algo_get(&found->algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &n_splits, sizeof(n_splits),
+                         &n_bytes) == CUBLAS_STATUS_SUCCESS &&
+           api->algo_get(&found->algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme,
+                         sizeof(scheme), &n_bytes) == CUBLAS_STATUS_SUCCESS &&
+           n_splits <= 1 && scheme == CUBLASLT_REDUCTION_SCHEME_NONE;
+}
+
 static int prefer(struct stream_cuda *s, struct cublaslt *lt, cublasLtMatmulPreference_t preference)
 {
     static const cublasLtMatmulPreferenceAttributes_t aligned[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
-    uint64_t workspace = STREAM_WORKSPACE_BYTES;
+    uint64_t workspace = 0;
     uint32_t align = POINTER_ALIGN, no_reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
     int rc = lt_check(s, lt, "preference",
                       lt->api.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
@@ -158,21 +176,23 @@ static int choose_algorithm(struct stream_cuda *s, struct cublaslt *lt, struct c
                             cublasLtMatrixLayout_t d)
 {
     cublasLtMatmulPreference_t preference = NULL;
-    cublasLtMatmulHeuristicResult_t best;
-    int n_found = 0;
+    cublasLtMatmulHeuristicResult_t found[CANDIDATES];
+    int n_found = 0, i = 0;
     int rc = lt_check(s, lt, "preference", lt->api.preference_create(&preference));
     if (rc == 0)
         rc = prefer(s, lt, preference);
     if (rc == 0)
         rc = lt_check(s, lt, "algorithm",
-                      lt->api.heuristic(lt->handle, choice->desc, a, b, d, d, preference, 1, &best,
-                                        &n_found));
-    if (rc == 0 && (n_found == 0 || best.state != CUBLAS_STATUS_SUCCESS))
+                      lt->api.heuristic(lt->handle, choice->desc, a, b, d, d, preference,
+                                        CANDIDATES, found, &n_found));
+    while (rc == 0 && i < n_found && !is_whole(&lt->api, &found[i]))
+        i++;
+    if (rc == 0 && i == n_found)
         rc = stream_fail(s, STATUS_UNIMPLEMENTED,
-                         "cuBLASLt has no algorithm for a linear's shape "
+                         "cuBLASLt has no algorithm for a linear's shape that does not split sums "
                          "(SLUICE_CUDA_PROMPTS=own does without it)");
     if (rc == 0)
-        choice->algo = best.algo;
+        choice->algo = found[i].algo;
     if (preference != NULL)
         lt->api.preference_destroy(preference);
     return rc;
@@ -296,8 +316,7 @@ static int run_product(struct stream_cuda *s, struct cublaslt *lt, const struct 
         rc = lt_check(s, lt, "matmul",
                       lt->api.matmul(lt->handle, plan->choice->desc, &one, p->w, plan->a, p->x,
                                      plan->b, &zero, p->y, plan->d, p->y, plan->d,
-                                     &plan->choice->algo, s->workspace.data, STREAM_WORKSPACE_BYTES,
-                                     s->handle));
+                                     &plan->choice->algo, NULL, 0, s->handle));
     return rc;
 }
 
@@ -381,11 +400,8 @@ int cublaslt_prompt(struct stream_cuda *s, struct cublaslt *lt, enum dense_form 
                                 .w_stride = job->w_row_bytes / sizeof(uint16_t),
                                 .x_stride = job->x_stride,
                                 .y_stride = part->y_stride};
-    int rc = stream_grow(s, &s->workspace, STREAM_WORKSPACE_BYTES, "workspace");
-    if (rc != 0)
-        return rc;
     pthread_mutex_lock(&lt->lock);
-    rc = lt_ready(s, lt);
+    int rc = lt_ready(s, lt);
     if (rc == 0)
         rc = run_all(s, lt, &all, &job->slices);
     pthread_mutex_unlock(&lt->lock);

@@ -28,9 +28,45 @@
  * sm_90a: QUANT_ROWS_8 81 to 128, two to three blocks of 8 warps or one of 16 an SM; QUANT_ROWS_16
  * 101 to 183, QUANT_ROWS_32 133 to 255, QUANT_LARGE 157 to 246, one to two blocks. No spills. */
 /* What the compiler is held to (tests/lint/ptxas.sh):
- * ptxas: linear_quant_4bit.cu linear_quant registers 255 shared 1024
- * ptxas: linear_quant_8bit.cu linear_quant registers 208 shared 1024
- * ptxas: linear_quant_super.cu linear_quant registers 255 shared 1024
+ * ptxas: linear_quant_4bit.cu ILj0ELj0E registers 96 shared 1024
+ * ptxas: linear_quant_4bit.cu ILj0ELj1E registers 128 shared 1024
+ * ptxas: linear_quant_4bit.cu ILj0ELj2E registers 184 shared 1024
+ * ptxas: linear_quant_4bit.cu ILj0ELj3E registers 255 shared 1024
+ * ptxas: linear_quant_4bit.cu ILj0ELj3E on sm_90a registers 192 shared 1024
+ * ptxas: linear_quant_4bit.cu ILj1ELj0E registers 88 shared 1024
+ * ptxas: linear_quant_4bit.cu ILj1ELj1E registers 104 shared 1024
+ * ptxas: linear_quant_4bit.cu ILj1ELj2E registers 136 shared 1024
+ * ptxas: linear_quant_4bit.cu ILj1ELj3E registers 160 shared 1024
+ * ptxas: linear_quant_4bit.cu quant_rank_sums registers 24
+ * ptxas: linear_quant_4bit.cu quant_finish registers 40
+ * ptxas: linear_quant_8bit.cu ILj2ELj0E registers 96 shared 1024
+ * ptxas: linear_quant_8bit.cu ILj2ELj1E registers 136 shared 1024
+ * ptxas: linear_quant_8bit.cu ILj2ELj2E registers 208 shared 1024
+ * ptxas: linear_quant_8bit.cu ILj2ELj3E registers 184 shared 1024
+ * ptxas: linear_quant_8bit.cu ILj3ELj0E registers 96 shared 1024
+ * ptxas: linear_quant_8bit.cu ILj3ELj1E registers 136 shared 1024
+ * ptxas: linear_quant_8bit.cu ILj3ELj2E registers 200 shared 1024
+ * ptxas: linear_quant_8bit.cu ILj3ELj3E registers 168 shared 1024
+ * ptxas: linear_quant_8bit.cu ILj4ELj0E registers 96 shared 1024
+ * ptxas: linear_quant_8bit.cu ILj4ELj1E registers 144 shared 1024
+ * ptxas: linear_quant_8bit.cu ILj4ELj2E registers 200 shared 1024
+ * ptxas: linear_quant_8bit.cu ILj4ELj3E registers 200 shared 1024
+ * ptxas: linear_quant_super.cu ILj5ELj0E registers 112 shared 1024
+ * ptxas: linear_quant_super.cu ILj5ELj1E registers 168 shared 1024
+ * ptxas: linear_quant_super.cu ILj5ELj2E registers 255 shared 1024
+ * ptxas: linear_quant_super.cu ILj5ELj3E registers 248 shared 1024
+ * ptxas: linear_quant_super.cu ILj6ELj0E registers 128 shared 1024
+ * ptxas: linear_quant_super.cu ILj6ELj1E registers 184 shared 1024
+ * ptxas: linear_quant_super.cu ILj6ELj2E registers 255 shared 1024
+ * ptxas: linear_quant_super.cu ILj6ELj3E registers 224 shared 1024
+ * ptxas: linear_quant_super.cu ILj7ELj0E registers 112 shared 1024
+ * ptxas: linear_quant_super.cu ILj7ELj1E registers 168 shared 1024
+ * ptxas: linear_quant_super.cu ILj7ELj2E registers 224 shared 1024
+ * ptxas: linear_quant_super.cu ILj7ELj3E registers 192 shared 1024
+ * ptxas: linear_quant_super.cu ILj8ELj0E registers 120 shared 1024
+ * ptxas: linear_quant_super.cu ILj8ELj1E registers 168 shared 1024
+ * ptxas: linear_quant_super.cu ILj8ELj2E registers 232 shared 1024
+ * ptxas: linear_quant_super.cu ILj8ELj3E registers 192 shared 1024
  * ptx: linear_quant_4bit.cu linear_quant mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32
  * ptx: linear_quant_8bit.cu linear_quant mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32
  * ptx: linear_quant_super.cu linear_quant mma.sync.aligned.m16n8k16.row.col.s32.u8.s8.s32

@@ -16,7 +16,7 @@ enum {
 
 /* Bytes of each buffer of struct stream_cuda. */
 struct scratch {
-    size_t workspace, planes, attention, sample_scratch, sample_device;
+    size_t planes, attention, sample_scratch, sample_device;
 };
 
 static size_t rounded(size_t n_bytes)
@@ -39,17 +39,15 @@ static struct scratch scratch_of(const struct op_needs *needs)
     size_t one = rounded(MOST_BIAS_BYTES + needs->vocab_size / 8 + ALIGN +
                          (size_t)needs->max_positions * sizeof(struct sample_count));
     n.sample_device = one > n.sample_device ? one : n.sample_device;
-    if (lt) {
-        n.workspace = STREAM_WORKSPACE_BYTES;
+    if (lt)
         n.planes = rounded(cublaslt_planes_bytes(needs->max_rows, needs->max_n, needs->max_row_n));
-    }
     return n;
 }
 
 size_t stream_bytes_cuda(const struct op_needs *needs)
 {
     struct scratch n = scratch_of(needs);
-    return n.workspace + n.planes + n.attention + n.sample_scratch + n.sample_device;
+    return n.planes + n.attention + n.sample_scratch + n.sample_device;
 }
 
 static int reserve(struct stream_cuda *s, struct grown *buffer, size_t n_bytes, struct error *err)
@@ -69,9 +67,7 @@ int stream_reserve_cuda(struct stream *stream, const struct op_needs *needs, str
 {
     struct stream_cuda *s = stream_cuda(stream);
     struct scratch n = scratch_of(needs);
-    int rc = reserve(s, &s->workspace, n.workspace, err);
-    if (rc == 0)
-        rc = reserve(s, &s->planes, n.planes, err);
+    int rc = reserve(s, &s->planes, n.planes, err);
     if (rc == 0)
         rc = reserve(s, &s->attention, n.attention, err);
     if (rc == 0)
@@ -101,5 +97,4 @@ void stream_release(struct stream_cuda *s)
     release(s, &s->sample_scratch);
     release(s, &s->attention);
     release(s, &s->planes);
-    release(s, &s->workspace);
 }

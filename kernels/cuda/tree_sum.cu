@@ -3,7 +3,7 @@
 
 enum { THREADS = 128, MAX_ROW_BLOCKS = 65535 };
 
-/* Grid: columns, rows. */
+/* Grid: columns, rows. ptxas: tree_sum.cu tree_sum registers 40 */
 static __global__ void tree_sum(float *y, size_t y_stride, const float *planes, size_t plane_stride,
                                 size_t row_stride, uint32_t present, uint32_t n_rows,
                                 uint32_t n_cols)

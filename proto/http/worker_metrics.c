@@ -15,6 +15,8 @@ enum {
     FAMILY_STEPS,
     FAMILY_DECODE_STEPS,
     FAMILY_DECODE_ROWS,
+    FAMILY_MIXED_STEPS,
+    FAMILY_PATH_ROWS,
     FAMILY_PREFILL_ROWS,
     FAMILY_PROMPT_TOKENS,
     FAMILY_CACHED_TOKENS,
@@ -73,6 +75,14 @@ static const struct metric_spec specs[N_FAMILIES] = {
     [FAMILY_DECODE_ROWS] = {.name = "sluice_worker_decode_rows_total",
                             .help = "Sequences in these steps; per step: the mean batch.",
                             COUNTER},
+    [FAMILY_MIXED_STEPS] = {.name = "sluice_worker_mixed_steps_total",
+                            .help = "Steps that generated tokens and computed prompts too.",
+                            COUNTER},
+    [FAMILY_PATH_ROWS] = {.name = "sluice_worker_path_rows_total",
+                          .help = "Rows of steps by the path that computed them: d (generated "
+                                  "tokens) or p (prompts).",
+                          .type = METRIC_COUNTER,
+                          BY("path")},
     [FAMILY_PREFILL_ROWS] = {.name = "sluice_worker_prefill_tokens_total",
                              .help = "Prompt tokens computed, replays after a preemption included.",
                              COUNTER},
@@ -218,6 +228,9 @@ static void sample_counters(struct sampling *s, const Sluice__Worker__V1__Worker
     put(s, FAMILY_STEPS, c->n_steps);
     put(s, FAMILY_DECODE_STEPS, c->n_decode_steps);
     put(s, FAMILY_DECODE_ROWS, c->n_decode_rows);
+    put(s, FAMILY_MIXED_STEPS, c->n_mixed_steps);
+    put_by(s, FAMILY_PATH_ROWS, "d", c->n_path_d_rows);
+    put_by(s, FAMILY_PATH_ROWS, "p", c->n_path_p_rows);
     put(s, FAMILY_PREFILL_ROWS, c->n_prefill_tokens);
     put(s, FAMILY_PROMPT_TOKENS, c->n_prompt_tokens);
     put(s, FAMILY_CACHED_TOKENS, c->n_cached_tokens);

@@ -206,6 +206,9 @@ static void add_counters(struct worker *worker, struct engine *engine, struct ar
     c->n_prefix_hit_tokens = stats.n_prefix_hit_tokens;
     c->n_drafted_tokens = stats.n_drafted_tokens;
     c->n_accepted_tokens = stats.n_accepted_tokens;
+    c->n_mixed_steps = stats.n_mixed_steps;
+    c->n_path_d_rows = stats.n_path_d_rows;
+    c->n_path_p_rows = stats.n_path_p_rows;
     worker_meter_fill(worker->meter, arena, c);
     status->counters = c;
 }

@@ -9,6 +9,7 @@ from conftest import BIN, ROOT, patience
 from generate_stream import Stream, alone, same
 from invariants import worker_status
 from test_devices import Card
+from test_metrics import total, values, worker_scrape
 
 SIMT = BIN.parent / "simt/libsluice_cuda_simt.so"
 ENV = {"SLUICE_CUDA_MODULE": str(SIMT), "SIMT_DEVICE_BYTES": str(1 << 30)}
@@ -179,6 +180,34 @@ def test_kv_too_small_for_all_preempts_and_changes_nothing(fresh):
         same(stream.answers[f"p{i}"], reference)
     stream.end()
     assert any(a.finished[0].receipt.n_preemptions for a in stream.answers.values())
+
+
+def test_steps_are_computed_as_one_where_that_is_asked_for(fresh):
+    """--no-deterministic: rows of a step that has both roles are all counted as path P's."""
+    fresh.start(env=ENV)
+    fresh.cli("register", "tiny", TINY / "bf16.gguf", "--version", "1")
+    fresh.cli("load", "tiny", "--devices", "cuda:0", "--gpu-memory", "64M", "--max-concurrent", "8", "--no-deterministic")
+    fresh.wait(lambda: fresh.run("tiny", "a", "-n", "1", check=False).returncode == 0, 30, "the model answers")
+    before = values(worker_scrape(fresh)[0])
+    wanted = requests(fresh)
+    stream = Stream(fresh)
+    for i, r in enumerate(wanted):
+        r.request_id = f"m{i}"
+        stream.start(r.request_id, r)
+    for i in range(len(wanted)):
+        stream.wait_finished(f"m{i}")
+    stream.end()
+    rest(fresh)
+    after = values(worker_scrape(fresh)[0])
+
+    def grew(name, **labels):
+        return total(after, name, **labels) - total(before, name, **labels)
+    assert all("-mixed/" in a.finished[0].receipt.numerics_id for a in stream.answers.values())
+    n_prompt = sum(a.finished[0].usage.n_prompt_tokens for a in stream.answers.values()) - grew("sluice_worker_prefix_hit_tokens_total")
+    n_generated = grew("sluice_worker_generated_tokens_total") - len(wanted)
+    by_d, by_p = (grew("sluice_worker_path_rows_total", path=path) for path in "dp")
+    assert by_d + by_p == n_prompt + n_generated
+    assert grew("sluice_worker_mixed_steps_total") > 0 and by_d < n_generated
 
 
 def refused(result, *words):

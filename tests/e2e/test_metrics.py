@@ -323,6 +323,8 @@ def test_workers_are_told_by_themselves_and_by_the_manager(measured):
     assert grew("sluice_worker_request_decode_seconds_count", replica=replica) == 1
     assert grew("sluice_worker_request_prompt_tokens_sum") == finished.usage.n_prompt_tokens
     assert grew("sluice_worker_request_generated_tokens_sum") == 16
+    assert grew("sluice_worker_path_rows_total", path="d") == 15 and grew("sluice_worker_mixed_steps_total") == 0  # the last is not computed on
+    assert grew("sluice_worker_path_rows_total", path="p") == finished.usage.n_prompt_tokens - grew("sluice_worker_prefix_hit_tokens_total")
     assert total(own, "sluice_worker_requests_accepted_total") == total(own, "sluice_worker_requests_finished_total")
     steady = {k: v for k, v in own.items() if "memory" not in k[0] and "step_seconds" not in k[0]}
     assert len(steady) > 60

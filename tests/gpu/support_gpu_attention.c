@@ -9,7 +9,7 @@
 /* One vector of K or V as the cache holds it. */
 static void hold(const struct gpu_setup *s, const float *x, float *held)
 {
-    uint8_t codes[256];
+    uint8_t codes[512]; /* the widest head */
     float scale = 0.0f;
     for (uint32_t i = 0; i < s->head_dim; i++)
         scale = fmaxf(scale, fabsf(x[i]));

@@ -514,8 +514,8 @@ static void check_lt(const struct dense_weight *weight, const float *device_x, s
     float *all = malloc(n_bytes), *some = malloc(n_bytes);
     struct role_run role = role_of(1, grid.rows);
     dense_run(weight->w, device_x, grid.rows, 0, &role, 1, all);
-    for (uint32_t m = 1; m <= grid.rows; m += grid.step) { /* the last ones, that they move */
-        uint32_t from = m % 2 ? grid.rows - m : 0;
+    for (uint32_t m = 1; m <= grid.rows; m += grid.step) { /* from the end, begin or between */
+        uint32_t from = m % 2 ? grid.rows - m : m * 7 % (grid.rows - m + 1);
         role = role_of(1, m);
         dense_run(weight->w, device_x + (size_t)from * grid.k, m, m % 3 * 2, &role, 1, some);
         assert_same_bits(some, all + (size_t)from * grid.n, (size_t)m * grid.n * sizeof(float),

@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
-# Whether the compiled CUDA kernels are what their headers plan. Lines in kernels/cuda/*.h:
+# Whether the compiled CUDA kernels are what their sources plan. Lines in kernels/cuda/*.h and *.cu:
 #
-#   ptxas: FILE.cu KERNEL registers N [shared N] [stack N]   every instance, on every architecture, takes at most so
-#                                                            many; nothing is spilled beyond `stack` bytes (0)
-#   ptx: FILE.cu KERNEL INSTRUCTION                          KERNEL's PTX holds that text
+#   ptxas: FILE.cu KERNEL [on ARCH] registers N [shared N] [stack N] [spill N]
+#                                          every instance, on every architecture (or on that alone), takes at most so
+#                                          many registers and bytes of shared memory, has at most so large a stack
+#                                          frame (0) and stores and loads at most so many spilled bytes (0)
+#   ptx: FILE.cu KERNEL INSTRUCTION        KERNEL's PTX holds that text
 #
-# KERNEL is a part of the (mangled) name. usage: ptxas.sh BUILD_DIR [NVCC]
+# KERNEL is an extended regular expression that (mangled) names match; no kernel may be without a line.
+# usage: ptxas.sh BUILD_DIR [NVCC]
 set -uo pipefail
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$0")/../.." || exit
 build=${1:?usage: ptxas.sh BUILD_DIR [NVCC]}
 nvcc=${2:-nvcc}
 objects=$build/kernels/cuda/CMakeFiles/sluice_cuda.dir
@@ -19,6 +22,11 @@ n=0
 fail() {
     echo "$*" >&2
     failed=1
+}
+
+# plans WORD: "PATH FILE.cu KERNEL ..." of all its lines
+plans() {
+    grep -HoE "\b$1: [a-z0-9_]+\.cu .*" kernels/cuda/*.h kernels/cuda/*.cu | sed "s/:$1: */ /; s, *\*/\$,,"
 }
 
 # name architecture stack spills registers shared, a line per kernel and architecture
@@ -37,46 +45,78 @@ kernels_of() {
         }' "$1"
 }
 
-while read -r header file kernel rest; do
-    header=${header%%:*}
-    n=$((n + 1))
+for source in kernels/cuda/*.cu; do
+    file=${source##*/}
     report=$objects/$file.o.ptxas
-    if [ ! -s "$report" ]; then
-        fail "$header: $file: no report of ptxas in $report"
-        continue
+    if [ -s "$report" ]; then
+        kernels_of "$report" >"$scratch/$file.kernels"
+    else
+        fail "$source: no report of ptxas in $report"
+        : >"$scratch/$file.kernels"
     fi
-    limits=$(echo "$rest" | awk '{ l["registers"] = 255; l["shared"] = 49152; l["stack"] = 0
-        for (i = 1; i < NF; i += 2) if ($i ~ /^(registers|shared|stack)$/) l[$i] = $(i + 1); print l["registers"], l["shared"], l["stack"] }')
-    found=$(kernels_of "$report" | grep -F -- "$kernel" || true)
+done
+
+: >"$scratch/planned"
+while read -r header file kernel rest; do
+    n=$((n + 1))
+    found=$(grep -E -- "^[^ ]*($kernel)[^ ]* " "$scratch/$file.kernels" || true)
     if [ -z "$found" ]; then
         fail "$header: $file has no kernel \"$kernel\""
         continue
     fi
-    echo "$found" | awk -v limits="$limits" -v header="$header" '
-        BEGIN { split(limits, l, " ") }
-        $5 > l[1] || $6 > l[2] || $3 > l[3] || $4 > l[3] {
-            printf "%s: %s on %s: %d registers, %d shared, %d stack, %d spilled; planned %d, %d, %d\n", header, $1, $2, $5, $6, $3, $4, l[1], l[2], l[3]
+    echo "$found" | awk -v plan="$rest" -v header="$header" -v planned="$scratch/planned" '
+        BEGIN {
+            most["registers"] = 255; most["shared"] = 49152; most["stack"] = most["spill"] = 0
+            n = split(plan, word, " ")
+            for (i = 1; i < n; i += 2) {
+                if (word[i] != "on" && !(word[i] in most)) { print header ": \"" word[i] "\" is no limit"; bad = 1 }
+                if (word[i] == "on") arch = word[i + 1]
+                else most[word[i]] = word[i + 1] + 0
+            }
+            if (n % 2) { print header ": \"" plan "\" is no list of limits"; bad = 1 }
+        }
+        arch != "" && $2 != arch { next }
+        { if (arch == "") print $1 >> planned }
+        $5 > most["registers"] || $6 > most["shared"] || $3 > most["stack"] || $4 > most["spill"] {
+            printf "%s: %s on %s: %d registers, %d shared, %d stack, %d spilled; planned %d, %d, %d, %d\n", header, $1, $2, $5, $6,
+                $3, $4, most["registers"], most["shared"], most["stack"], most["spill"]
             bad = 1
         }
         END { exit bad }' >&2 || failed=1
-done < <(grep -HoE 'ptxas: [a-z0-9_]+\.cu .*' kernels/cuda/*.h | sed 's/:ptxas: */: /')
+done < <(plans ptxas)
+
+sort -u -o "$scratch/planned" "$scratch/planned"
+for kernels in "$scratch"/*.kernels; do
+    while read -r name; do
+        fail "kernels/cuda/$(basename "$kernels" .kernels): nothing is planned for $name"
+    done < <(cut -d ' ' -f 1 "$kernels" | sort -u | comm -23 - "$scratch/planned")
+done
+
+# PTX is the build's where no compiler cache stood before it, else it is made here: side by side, and kept until the
+# object is made again.
+make_ptx() {
+    local ptx=$objects/$1.o.ptx
+    if [ ! -s "$ptx" ] || [ "$objects/$1.o" -nt "$ptx" ]; then
+        "$nvcc" -std=c++17 --fmad=false -I. -arch=compute_90a -ptx "kernels/cuda/$1" -o "$ptx.new" && mv "$ptx.new" "$ptx" || rm -f "$ptx"
+    fi
+}
+export -f make_ptx
+export objects nvcc
+plans ptx | cut -d ' ' -f 2 | sort -u | xargs -P "$(nproc)" -I FILE bash -c 'make_ptx FILE'
 
 while read -r header file kernel instruction; do
-    header=${header%%:*}
-    instruction=${instruction%% \*/}
     n=$((n + 1))
-    ptx=$objects/$file.o.ptx # of the build, where no compiler cache stood before it
-    [ -s "$ptx" ] || ptx=$scratch/$file.ptx
-    if [ ! -f "$ptx" ] && ! "$nvcc" -std=c++17 --fmad=false -I. -arch=compute_90a -ptx "kernels/cuda/$file" -o "$ptx"; then
+    ptx=$objects/$file.o.ptx
+    if [ ! -s "$ptx" ]; then
         fail "$header: $file: no PTX"
         continue
     fi
     awk -v kernel="$kernel" -v text="$instruction" '
-        /\.entry/ { inside = index($0, kernel) > 0; known = known || inside }
+        /\.entry/ { inside = $0 ~ kernel; known = known || inside }
         inside && index($0, text) { found = 1 }
         END { exit !(found && known) }' "$ptx" || fail "$header: $file: no \"$instruction\" in a kernel \"$kernel\""
-done < <(grep -HoE 'ptx: [a-z0-9_]+\.cu .*' kernels/cuda/*.h | sed 's/:ptx: */: /')
+done < <(plans ptx)
 
-[ $n -gt 0 ] || fail "no header of kernels/cuda plans anything"
+[ $n -gt 0 ] || fail "nothing in kernels/cuda plans anything"
 [ $failed -eq 0 ] && echo "$n plans hold"
 exit $failed

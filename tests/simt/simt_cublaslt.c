@@ -1,7 +1,8 @@
 /* A stand-in for cuBLASLt on the emulated GPU: the functions that kernels/cuda/cublaslt.h opens, as
  * far as linear_cublaslt.c asks for them (SLUICE_CUBLASLT names the emulated module itself). It
  * makes worst cases of what the real one promises: every algorithm that is asked for adds in
- * another order, and where rows are no whole tiles the order depends on how many there are. */
+ * another order, and where rows are no whole tiles the order depends on how many there are. What it
+ * offers first splits sums, in every way there is; SIMT_CUBLASLT=split: it offers nothing else. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,17 @@
 #include "kernels/maths.h"
 
 enum { TILE_ROWS = 128 };
+
+/* What an algorithm is, in its words: the number of the order it adds in, then these. */
+enum { ALGO_SPLITS = 1, ALGO_SCHEME, ALGO_WORKSPACE };
+
+static const uint64_t offers[][4] = {
+    {0, 4, CUBLASLT_REDUCTION_SCHEME_NONE, 0},
+    {0, 1, CUBLASLT_REDUCTION_SCHEME_INPLACE, 0},
+    {0, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 1 << 20},
+    {0, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 0}, /* whole */
+};
+enum { N_OFFERS = sizeof(offers) / sizeof(offers[0]) };
 
 struct layout {
     cudaDataType type;
@@ -167,13 +179,33 @@ EXPORT cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     int *n_found)
 {
     static atomic_ullong n_asked;
+    const char *mode = getenv("SIMT_CUBLASLT");
+    int n_offers = mode && strcmp(mode, "split") == 0 ? N_OFFERS - 1 : N_OFFERS;
     (void)handle, (void)a, (void)b, (void)c, (void)d;
-    if (n != 1 || *(cublasOperation_t *)(void *)desc != CUBLAS_OP_T ||
-        *(uint32_t *)(void *)preference != 1)
+    if (*(cublasOperation_t *)(void *)desc != CUBLAS_OP_T || *(uint32_t *)(void *)preference != 1)
         refuse("an algorithm for other products");
-    memset(results, 0, sizeof(results[0]));
-    results[0].algo.data[0] = atomic_fetch_add(&n_asked, 1) + 1;
-    *n_found = 1;
+    memset(results, 0, (size_t)n * sizeof(results[0]));
+    for (*n_found = 0; *n_found < n && *n_found < n_offers; ++*n_found) {
+        cublasLtMatmulHeuristicResult_t *found = &results[*n_found];
+        memcpy(found->algo.data, offers[*n_found], sizeof(offers[0]));
+        found->algo.data[0] = atomic_fetch_add(&n_asked, 1) + 1;
+        found->workspaceSize = found->algo.data[ALGO_WORKSPACE];
+    }
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(
+    const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlgoConfigAttributes_t attribute, void *value,
+    size_t n_bytes, size_t *n_written)
+{
+    uint32_t is =
+        (uint32_t)
+            algo->data[attribute == CUBLASLT_ALGO_CONFIG_SPLITK_NUM ? ALGO_SPLITS : ALGO_SCHEME];
+    if (n_bytes != sizeof(is) || (attribute != CUBLASLT_ALGO_CONFIG_SPLITK_NUM &&
+                                  attribute != CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME))
+        refuse("an algorithm's attribute is not known");
+    memcpy(value, &is, sizeof(is));
+    *n_written = sizeof(is);
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -185,8 +217,9 @@ EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc
                                      void *workspace, size_t n_bytes, cudaStream_t stream)
 {
     struct job *j = malloc(sizeof(*j));
-    (void)handle, (void)desc, (void)alpha, (void)beta, (void)c, (void)c_layout, (void)workspace,
-        (void)n_bytes;
+    (void)handle, (void)desc, (void)alpha, (void)beta, (void)c, (void)c_layout, (void)workspace;
+    if (memcmp(algo->data + 1, offers[N_OFFERS - 1] + 1, 3 * sizeof(offers[0][0])) != 0 || n_bytes)
+        refuse("an algorithm that splits sums");
     *j = (struct job){.a = *(struct layout *)(void *)a,
                       .b = *(struct layout *)(void *)b,
                       .d = *(struct layout *)(void *)d,

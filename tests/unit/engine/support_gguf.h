@@ -26,7 +26,19 @@ enum {
     GGUF_I64,
     GGUF_F64
 };
-enum { GGML_F32 = 0, GGML_F16 = 1, GGML_Q4_1 = 3, GGML_Q8_0 = 8, GGML_IQ1_S = 19 };
+enum {
+    GGML_F32 = 0,
+    GGML_F16 = 1,
+    GGML_Q4_1 = 3,
+    GGML_Q8_0 = 8,
+    GGML_Q2_K = 10,
+    GGML_Q3_K = 11,
+    GGML_Q4_K = 12,
+    GGML_Q5_K = 13,
+    GGML_Q6_K = 14,
+    GGML_IQ1_S = 19,
+    GGML_BF16 = 30
+};
 
 struct gguf_label {
     char name[48];

@@ -1,5 +1,6 @@
 #include "support_tiny.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,8 +12,9 @@
 #include "base/error.h"
 #include "engine/format/checkpoint.h"
 #include "kernels/dtype.h"
+#include "kernels/maths.h"
 
-enum { ALIGNMENT = 32, MAX_TENSORS = 64, BLOCK = 32 };
+enum { ALIGNMENT = 32, MAX_TENSORS = 64, BLOCK = 32, SUPER_BLOCK = 256, MAX_COLS = 4096 };
 
 struct tensor_row {
     char name[64];
@@ -70,8 +72,12 @@ static void key_f32(struct maker *m, const char *key, float value)
 
 static uint64_t row_bytes(uint32_t type, uint32_t cols)
 {
-    enum dtype dtype = type == GGML_F32 ? DTYPE_F32 : type == GGML_Q8_0 ? DTYPE_Q8_0 : DTYPE_Q4_1;
-    return dtype_row_bytes(dtype, cols);
+    static const enum dtype dtypes[] = {
+        [GGML_F32] = DTYPE_F32,   [GGML_BF16] = DTYPE_BF16, [GGML_Q8_0] = DTYPE_Q8_0,
+        [GGML_Q4_1] = DTYPE_Q4_1, [GGML_Q2_K] = DTYPE_Q2_K, [GGML_Q3_K] = DTYPE_Q3_K,
+        [GGML_Q4_K] = DTYPE_Q4_K, [GGML_Q5_K] = DTYPE_Q5_K, [GGML_Q6_K] = DTYPE_Q6_K,
+    };
+    return dtype_row_bytes(dtypes[type], cols);
 }
 
 static void add(struct maker *m, const char *name, uint32_t type, uint32_t cols, uint32_t rows,
@@ -142,12 +148,78 @@ static void put_u16(struct maker *m, uint16_t value)
     gguf_u8(m->w, (uint8_t)(value >> 8));
 }
 
+/* As kernels/cuda/weight_dense_cuda.c stores a row. */
+static void round_row(enum weight_store store, float *values, uint32_t n)
+{
+    float limit = store == WEIGHT_STORE_F8 ? 448.0F : 127.0F, largest = 0;
+    for (uint32_t i = 0; i < n; i++)
+        largest = fmaxf(largest, fabsf(values[i]));
+    float unit = largest > 0 ? largest / limit : 1;
+    for (uint32_t i = 0; i < n; i++) {
+        float code = fminf(fmaxf(values[i] / unit, -limit), limit);
+        values[i] = unit * (store == WEIGHT_STORE_F8 ? maths_f8_to_f32(maths_f32_to_f8(code))
+                                                     : rintf(code));
+    }
+}
+
+static void put_floats(struct maker *m, const struct tensor_row *t)
+{
+    float values[MAX_COLS];
+    bool rounds = t->rows > 1 && m->spec->rounded_for != WEIGHT_STORE_SOURCE;
+    assert_true(!rounds || t->cols <= MAX_COLS);
+    for (uint32_t r = 0; r < t->rows; r++)
+        for (uint32_t begin = 0; begin < t->cols; begin += MAX_COLS) {
+            uint32_t n = t->cols - begin < MAX_COLS ? t->cols - begin : MAX_COLS;
+            for (uint32_t i = 0; i < n; i++)
+                values[i] = t->center + t->spread * next(m);
+            if (rounds)
+                round_row(m->spec->rounded_for, values, n);
+            for (uint32_t i = 0; i < n; i++)
+                if (t->type == GGML_BF16)
+                    put_u16(m, f32_to_bf16(values[i]));
+                else
+                    put_f32(m, values[i]);
+        }
+}
+
+/* Blocks of 256 of random codes and sub-scales, with factors that make most of ±spread of them. */
+static void put_super_blocks(struct maker *m, const struct tensor_row *t)
+{
+    static const struct {
+        uint32_t type, n_bytes, d_at, min_at; /* of a block; the factors' places, 0: no minimum */
+        float d, min;                         /* of spread 1 */
+    } formats[] = {
+        {GGML_Q2_K, 84, 80, 82, 1 / 12.0F, 1 / 8.0F},
+        {GGML_Q3_K, 110, 108, 0, 1 / 64.0F, 0},
+        {GGML_Q4_K, 144, 0, 2, 1 / 256.0F, 1 / 34.0F},
+        {GGML_Q5_K, 176, 0, 2, 1 / 512.0F, 1 / 34.0F},
+        {GGML_Q6_K, 210, 208, 0, 1 / 2048.0F, 0},
+    };
+    uint32_t f = 0;
+    while (formats[f].type != t->type)
+        f++;
+    for (uint64_t b = 0; b < (uint64_t)t->cols * t->rows / SUPER_BLOCK; b++) {
+        float scale = t->spread * (0.75F + 0.25F * next(m));
+        for (uint32_t i = 0; i < formats[f].n_bytes; i++)
+            if (i == formats[f].d_at || (formats[f].min > 0 && i == formats[f].min_at)) {
+                put_u16(m,
+                        f32_to_f16(scale * (i == formats[f].d_at ? formats[f].d : formats[f].min)));
+                i++;
+            } else {
+                gguf_u8(m->w, (uint8_t)(int8_t)(127 * next(m)));
+            }
+    }
+}
+
 static void put_weights(struct maker *m, const struct tensor_row *t)
 {
     uint64_t n_elems = (uint64_t)t->cols * t->rows;
-    if (t->type == GGML_F32) {
-        for (uint64_t i = 0; i < n_elems; i++)
-            put_f32(m, t->center + t->spread * next(m));
+    if (t->type == GGML_F32 || t->type == GGML_BF16) {
+        put_floats(m, t);
+        return;
+    }
+    if (t->type >= GGML_Q2_K) {
+        put_super_blocks(m, t);
         return;
     }
     for (uint64_t b = 0; b < n_elems / BLOCK; b++) {

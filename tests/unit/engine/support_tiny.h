@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kernels/weight.h"
 #include "support_gguf.h"
 
 /* A further key: a text, an f32 or (type GGUF_U32, GGUF_BOOL) a number. */
@@ -18,7 +19,10 @@ struct tiny_key {
 
 struct tiny_spec {
     uint32_t n_layers, hidden, ffn, n_heads, n_kv_heads, head_dim, vocab, context;
-    uint32_t matrix_type; /* GGML_F32, GGML_Q8_0 or GGML_Q4_1 */
+    /* GGML_F32, GGML_BF16, GGML_Q8_0, GGML_Q4_1 or, where rows are multiples of 256, one of
+     * GGML_Q2_K to GGML_Q6_K. */
+    uint32_t matrix_type;
+    enum weight_store rounded_for; /* F32 matrices hold values that this store keeps as they are */
     bool untied, biases, rope_freqs;
     const char *architecture; /* NULL: "llama" */
     const char *skip;         /* a key or tensor that is left out */

@@ -127,6 +127,39 @@ static void test_idle_engine_burns_no_cpu(void **state)
     run_close(engine);
 }
 
+/* A request alone: its prompt by path P, what it generates by path D, and no step with both. Beside
+ * one that generates there are such. */
+static void test_rows_are_counted_by_role(void **state)
+{
+    enum { PROMPT = 40, TOKENS = 300 };
+    (void)state;
+    struct engine_config cfg = run_config("q4_1");
+    struct engine *engine = run_open(&cfg);
+    struct run_result r[2];
+    struct engine_request req = run_simple(PROMPT, TOKENS);
+    run_submit(engine, &req, &r[0]);
+    run_wait(engine, r, 1);
+    run_result_fini(&r[0]);
+    struct engine_stats alone = run_stats(engine);
+    assert_int_equal(alone.n_path_p_rows, PROMPT);
+    assert_int_equal(alone.n_path_d_rows, TOKENS - 1);
+    assert_int_equal(alone.n_mixed_steps, 0);
+    run_slow_steps(NS_PER_MS / 5); /* the first still generates when the second comes */
+    run_submit(engine, &req, &r[0]);
+    run_wait_ids(engine, &r[0], 2);
+    req.cache_salt = "apart"; /* its prompt is computed */
+    run_submit(engine, &req, &r[1]);
+    run_wait(engine, r, 2);
+    struct engine_stats both = run_stats(engine);
+    uint64_t n_steps = both.n_steps - alone.n_steps;
+    assert_in_range(both.n_mixed_steps, 1, n_steps - 1);
+    assert_int_equal(both.n_path_d_rows - alone.n_path_d_rows, 2 * (TOKENS - 1));
+    assert_int_equal(both.n_path_p_rows + both.n_prefix_hit_tokens, 3 * PROMPT);
+    run_result_fini(&r[0]);
+    run_result_fini(&r[1]);
+    run_close(engine);
+}
+
 static void *lock_as_the_engine(void *mutex)
 {
     pthread_setname_np(pthread_self(), "sluice-engine");
@@ -250,6 +283,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_idle_engine_burns_no_cpu),
+        cmocka_unit_test(test_rows_are_counted_by_role),
         cmocka_unit_test(test_locks_waited_for_are_counted),
         cmocka_unit_test(test_decode_steps_allocate_nothing_and_wait_for_no_lock),
         cmocka_unit_test(test_nor_do_steps_of_a_draft_model),
