@@ -5,8 +5,9 @@ int cuda_launch_attention_plain(void *stream, const struct attention_cuda *a,
                                 const struct decode_plan *plan)
 {
     static_assert(sizeof(struct plain_shared) <= 48 << 10, "needs no leave");
-    return CUDA_LAUNCH(attention_plain, dim3(a->n_rows, plan->n_tiles, plan->n_strides),
-                       DECODE_THREADS, sizeof(struct plain_shared), stream, *a);
+    auto *kernel = a->slopes != nullptr ? attention_plain<true> : attention_plain<false>;
+    return CUDA_LAUNCH(kernel, dim3(a->n_rows, plan->n_tiles, plan->n_strides), DECODE_THREADS,
+                       sizeof(struct plain_shared), stream, *a);
 }
 
 int cuda_launch_attention_combine(void *stream, const struct attention_cuda *a)

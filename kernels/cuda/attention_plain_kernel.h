@@ -13,7 +13,7 @@
  */
 #pragma once
 
-#include "kernels/cuda/attention_maths.h"
+#include "kernels/cuda/attention_types.h"
 #include "kernels/cuda/thread.h"
 
 enum { PLAIN_SLOTS = CUDA_ATTENTION_MAX_DIM / 32, PLAIN_POSITIONS = CUDA_PARTITION / 32 };
@@ -54,11 +54,12 @@ CUDA_DEVICE float plain_warp_sum(float x)
     return x;
 }
 
-struct plain_warp {
+template <bool ALIBI> struct plain_warp {
     const struct attention_cuda *a;
     struct plain_shared *shared;
     uint32_t i_warp, lane, i_kv, seq, base;
     struct attention_span seen; /* within the partition */
+    uint32_t first_slot, own;   /* of the tile's heads; the row's position */
 
     __device__ const uint8_t *page(const void *pool, uint32_t position) const
     {
@@ -91,8 +92,11 @@ struct plain_warp {
         }
         float factor = a->factor * scale(from, position);
 #pragma unroll
-        for (uint32_t h = 0; h < PLAIN_HEADS; h++)
-            x[h] = attention_score(dots[h], factor, a->softcap);
+        for (uint32_t h = 0; h < PLAIN_HEADS; h++) {
+            struct attention_bias<ALIBI> bias;
+            bias.begin(a, attention_head_at(a, i_kv, first_slot + h), own);
+            x[h] = bias.of(attention_score(dots[h], factor, a->softcap), base + position);
+        }
     }
 
     /* Weights of the partition, times the scales of V, and their statistics. */
@@ -195,6 +199,7 @@ CUDA_DEVICE void plain_store(const struct attention_cuda *a, const struct plain_
 }
 
 /* grid: (rows, KV heads × tiles, strides). */
+template <bool ALIBI>
 static __global__ void __launch_bounds__(DECODE_THREADS, 3)
     attention_plain(const __grid_constant__ struct attention_cuda a)
 {
@@ -202,8 +207,10 @@ static __global__ void __launch_bounds__(DECODE_THREADS, 3)
     struct plain_shared *shared = (struct plain_shared *)memory;
     uint32_t n_tiles = gridDim.y / a.kv.n_kv_heads, row = a.row_begin + blockIdx.x, first;
     uint32_t i_kv = blockIdx.y / n_tiles, first_slot = blockIdx.y % n_tiles * PLAIN_HEADS;
-    struct plain_warp warp = {
-        &a, shared, threadIdx.x / 32, threadIdx.x % 32, i_kv, a.seq_of_row[row], 0, {0, 0}};
+    struct plain_warp<ALIBI> warp = {
+        &a, shared, threadIdx.x / 32, threadIdx.x % 32, i_kv, a.seq_of_row[row], 0, {0, 0},
+            first_slot, a.positions[row]
+    };
     if (warp.seq >= a.n_seqs || !attention_has_heads(&a, i_kv, first_slot, PLAIN_HEADS))
         return;
     plain_load_queries(&a, shared, row, i_kv, first_slot);
