@@ -1,5 +1,6 @@
-/* support_tiny.h: makes small Llama checkpoints in memory, whole or broken in one place. Weights
- * come from a fixed generator: peaked attention, norms away from one, biases away from zero. */
+/* support_tiny.h: makes small Llama, GPT-2 and BLOOM checkpoints in memory, whole or broken in one
+ * place. Weights come from a fixed generator: peaked attention, norms away from one, biases away
+ * from zero. */
 #pragma once
 
 #include <stdbool.h>
@@ -16,11 +17,14 @@ struct tiny_key {
     const char *text;
 };
 
+enum tiny_form { TINY_LLAMA, TINY_GPT2, TINY_BLOOM };
+
 struct tiny_spec {
+    enum tiny_form form;
     uint32_t n_layers, hidden, ffn, n_heads, n_kv_heads, head_dim, vocab, context;
     uint32_t matrix_type; /* GGML_F32, GGML_Q8_0 or GGML_Q4_1 */
     bool untied, biases, rope_freqs;
-    const char *architecture; /* NULL: "llama" */
+    const char *architecture; /* NULL: that of the form */
     const char *skip;         /* a key or tensor that is left out */
     const char *wide;         /* a tensor that gets 32 more columns */
     const char *extra_tensor; /* f32, 32 elements */
@@ -33,7 +37,11 @@ struct tiny_spec {
     uint32_t n_keys;
 };
 
-/* 2 layers, hidden 64, MLP 256, 8 heads of 32 over 4 KV heads, 300 tokens, 256 positions, f32. */
+/* "llama", "gpt2", "bloom": the prefix of the form's keys. */
+const char *tiny_prefix(enum tiny_form form);
+
+/* Llama, 2 layers, hidden 64, MLP 256, 8 heads of 32 over 4 KV heads, 300 tokens, 256 positions,
+ * f32. */
 struct tiny_spec tiny_spec_default(void);
 
 /* The file's bytes in *w (zeroed before; gguf_writer_fini() after). */
