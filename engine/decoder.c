@@ -166,6 +166,23 @@ static int run_head(struct decoder *dec, const struct tensor *x, uint32_t n)
     return 0;
 }
 
+/* x[m, hidden] of the step's tokens, as the first layer reads it. */
+static int run_embedding(struct decoder *dec, struct tensor *x)
+{
+    const struct layer *globals = &dec->globals;
+    int rc = op_embed(dec->stream, x, dec->mem.token_ids, globals->linear[ARCH_TOKEN_EMBD]);
+    if (!rc && dec->arch->position == ARCH_POSITION_LEARNED) {
+        struct tensor places = view(dec->mem.h, x->n_rows, x->n_cols);
+        rc =
+            op_embed(dec->stream, &places, dec->mem.positions, globals->linear[ARCH_POSITION_EMBD]);
+        if (!rc)
+            rc = op_add(dec->stream, x, &places);
+    }
+    if (!rc && globals->vector[ARCH_TOKEN_NORM])
+        rc = norm(dec, globals, ARCH_TOKEN_NORM, ARCH_TOKEN_NORM_BIAS, x, x);
+    return rc;
+}
+
 /* Progress is counted as ops are queued: where they run later, a device that hangs shows in the
  * synchronisation that does not come. */
 int decoder_queue_step(struct decoder *dec, uint32_t n_rows, uint32_t n_sample_rows,
@@ -186,7 +203,7 @@ int decoder_queue_step(struct decoder *dec, uint32_t n_rows, uint32_t n_sample_r
     };
     int rc = 0;
     if (rank_is_first(&plan->rank))
-        rc = op_embed(dec->stream, &x, mem->token_ids, dec->globals.linear[ARCH_TOKEN_EMBD]);
+        rc = run_embedding(dec, &x);
     for (uint32_t i = 0; !rc && i < dec->split.n_layers; i++) {
         const struct layer *next = i + 1 < dec->split.n_layers ? &dec->layers[i + 1] : NULL;
         rc = run_layer(dec, &dec->layers[i], next, &rows, &x);

@@ -37,6 +37,7 @@ void decoder_memory_layout(const struct rank_plan *plan, const struct model_shap
     mem.gate = take(&mem, base, ffn);
     mem.up = take(&mem, base, ffn);
     mem.inv_freq = take(&mem, base, shape->n_rot / 2);
+    mem.slopes = take(&mem, base, shape->alibi_bias > 0 ? plan->split.n_heads : 0);
     mem.inputs_at = mem.n_bytes;
     mem.token_ids = take(&mem, base, rows);
     mem.positions = take(&mem, base, rows);

@@ -15,6 +15,7 @@ struct decoder_memory {
     float *k, *v;                                 /* [max_rows, KV heads · head_dim] of the rank */
     float *gate, *up;                             /* [max_rows, MLP] of the rank */
     float *inv_freq;                              /* [n_rot / 2] */
+    float *slopes;                                /* with ALiBi: [query heads of the rank] */
     uint32_t *token_ids, *positions, *kv_slots, *seq_of_row; /* [max_rows] */
     uint32_t *sample_rows;                                   /* [max_logits] */
     uint32_t *block_tables;                                  /* [max_seqs][max_blocks_per_seq] */

@@ -86,15 +86,23 @@ static int check_globals(const struct decoder *dec, struct error *err)
     const struct model_shape *s = dec->shape;
     bool layer_norm = dec->arch->norm == ARCH_NORM_LAYER;
     bool first = rank_is_first(&dec->cfg.plan->rank), last = rank_is_last(&dec->cfg.plan->rank);
+    bool learned = first && dec->arch->position == ARCH_POSITION_LEARNED;
     const struct use uses[] = {
         {ARCH_TOKEN_EMBD, s->vocab_size, s->hidden_dim, first},
+        {ARCH_POSITION_EMBD, s->context_tokens, s->hidden_dim, learned},
+        {ARCH_TOKEN_NORM, 0, s->hidden_dim, false},
+        {ARCH_TOKEN_NORM_BIAS, 0, s->hidden_dim, false},
         {ARCH_ROPE_FREQS, 0, s->n_rot / 2, false},
         {ARCH_OUTPUT_NORM, 0, s->hidden_dim, last},
         {ARCH_OUTPUT_NORM_BIAS, 0, s->hidden_dim, false},
         {ARCH_OUTPUT, segments_len(&dec->split.vocab), s->hidden_dim, last},
     };
-    if (!layer_norm && dec->globals.vector[ARCH_OUTPUT_NORM_BIAS])
+    if (!layer_norm &&
+        (dec->globals.vector[ARCH_OUTPUT_NORM_BIAS] || dec->globals.vector[ARCH_TOKEN_NORM_BIAS]))
         return error_set(err, STATUS_INTERNAL, "decoder: an RMS norm has no bias");
+    if (dec->arch->position != ARCH_POSITION_LEARNED && dec->globals.linear[ARCH_POSITION_EMBD])
+        return error_set(err, STATUS_INTERNAL, "decoder: %s: nothing uses the positions' table",
+                         dec->arch->name);
     return check_uses(dec, &dec->globals, 0, uses, sizeof(uses) / sizeof(uses[0]), err);
 }
 
@@ -196,7 +204,7 @@ static int make_rope(struct decoder *dec, struct error *err)
     const struct model_shape *s = dec->shape;
     uint32_t n = s->n_rot / 2;
     dec->rope = (struct rope_params){.style = ROPE_NONE};
-    if (dec->arch->position == ARCH_POSITION_NONE)
+    if (dec->arch->position != ARCH_POSITION_ROPE)
         return 0;
     float *host = malloc(2 * n * sizeof(float));
     if (!host)
@@ -223,6 +231,28 @@ static int make_rope(struct decoder *dec, struct error *err)
                                      .n_rot = s->n_rot,
                                      .inv_freq = dec->mem.inv_freq,
                                      .attention_factor = factor};
+    return rc;
+}
+
+/* Of this rank's heads. */
+static int make_alibi(struct decoder *dec, struct error *err)
+{
+    const struct model_shape *s = dec->shape;
+    const struct device_ops *ops = dec->stream->device->ops;
+    if (dec->arch->position != ARCH_POSITION_ALIBI)
+        return 0;
+    float *host = malloc(s->n_heads * sizeof(float));
+    if (!host)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for slopes");
+    model_alibi_slopes(s, host);
+    int rc = ops->upload(dec->stream, dec->mem.slopes, host + dec->split.head_begin,
+                         dec->split.n_heads * sizeof(float));
+    if (!rc)
+        rc = ops->stream_sync(dec->stream, err);
+    else
+        error_set(err, rc, "slopes cannot be copied");
+    free(host);
+    dec->attention.slopes = dec->mem.slopes;
     return rc;
 }
 
@@ -255,6 +285,8 @@ int decoder_create(const struct decoder_config *cfg, struct decoder **out_decode
         rc = make_memory(dec, err);
     if (!rc)
         rc = make_rope(dec, err);
+    if (!rc)
+        rc = make_alibi(dec, err);
     if (!rc)
         rc = decoder_inputs_init(dec, err);
     if (!rc)

@@ -36,10 +36,27 @@ uint32_t model_dim(const struct model_shape *shape, enum arch_dim dim)
         return shape->ffn_dim;
     case ARCH_DIM_VOCAB:
         return shape->vocab_size;
+    case ARCH_DIM_CONTEXT:
+        return shape->context_tokens;
     case ARCH_DIM_ROT_HALF:
         return shape->n_rot / 2;
     }
     return 0;
+}
+
+uint32_t model_tensor_rows(const struct model *model, const struct arch_tensor *row,
+                           uint32_t *out_begin)
+{
+    uint32_t n_rows = 0;
+    *out_begin = 0;
+    for (uint32_t i = 0; i < model->source->n_tensors; i++) {
+        const struct arch_tensor *t = &model->source->tensors[i];
+        if (t == row)
+            *out_begin = n_rows;
+        if (strcmp(t->name, row->name) == 0)
+            n_rows += model_dim(&model->shape, t->rows == ARCH_DIM_ONE ? t->cols : t->rows);
+    }
+    return n_rows;
 }
 
 const struct checkpoint_tensor *model_tensor(const struct model *model, enum arch_slot slot,
@@ -60,7 +77,8 @@ static int check_tensor(const struct model *model, const struct arch_tensor *row
 {
     uint32_t rows = model_dim(&model->shape, row->rows);
     uint32_t cols = model_dim(&model->shape, row->cols);
-    uint32_t n_dims = row->rows == ARCH_DIM_ONE ? 1 : 2;
+    uint32_t n_dims = row->rows == ARCH_DIM_ONE ? 1 : 2, begin;
+    *(row->rows == ARCH_DIM_ONE ? &cols : &rows) = model_tensor_rows(model, row, &begin);
     if (tensor->dims[0] != cols || tensor->n_rows != rows || tensor->n_dims > 2)
         return checkpoint_bad_tensor(
             model->ckpt, tensor, err,
@@ -94,7 +112,9 @@ static int find_tensor(struct model *model, const struct arch_tensor *row, uint3
     if (rc)
         return rc;
     model->tensors[slot_index(row->slot, layer)] = tensor;
-    (*n_found)++;
+    uint32_t begin;
+    model_tensor_rows(model, row, &begin);
+    *n_found += begin == 0; /* a shared tensor counts with its first slot */
     return 0;
 }
 
@@ -214,7 +234,7 @@ int model_init(struct model *model, const struct checkpoint *ckpt, const struct 
         return error_set(err, STATUS_UNIMPLEMENTED,
                          "%s: architecture %s is not described for the format %s",
                          checkpoint_name(ckpt), model->arch->name, checkpoint_format(ckpt));
-    if (!arch_source_is_sound(model->source))
+    if (!arch_source_is_sound(model->arch, model->source))
         return error_set(err, STATUS_INTERNAL, "architecture %s: its table for %s is not sound",
                          model->arch->name, model->source->format);
     rc = model_read_shape(ckpt, model->arch, model->source, &model->shape, err);

@@ -147,10 +147,7 @@ static int read_heads(struct reader *r, struct model_shape *s)
                                       "value dimension %" PRIu32
                                       " differs from the key dimension %" PRIu32,
                                       value_dim, s->head_dim);
-    rc = read_u32(r, ARCH_PARAM_ROT_DIM, s->head_dim, s->head_dim, &s->n_rot);
-    if (!rc && s->n_rot % 2)
-        rc = checkpoint_bad_key(r->ckpt, r->key, r->err, "%" PRIu32 " is odd", s->n_rot);
-    return rc;
+    return 0;
 }
 
 /* The vocabulary's size is the embedding's number of rows; a key that says otherwise is refused by
@@ -216,12 +213,26 @@ static int read_rope(struct reader *r, struct model_shape *s)
         {ARCH_PARAM_ROPE_BETA_FAST, 1e-3, 1e6, UNSET, &s->rope_beta_fast},
         {ARCH_PARAM_ROPE_BETA_SLOW, 1e-3, 1e6, UNSET, &s->rope_beta_slow},
     };
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        int rc = read_f64(r, rows[i].id, rows[i].min, rows[i].max, rows[i].derived, rows[i].out);
-        if (rc)
-            return rc;
+    int rc = read_u32(r, ARCH_PARAM_ROT_DIM, s->head_dim, s->head_dim, &s->n_rot);
+    if (!rc && s->n_rot % 2)
+        rc = checkpoint_bad_key(r->ckpt, r->key, r->err, "%" PRIu32 " is odd", s->n_rot);
+    for (size_t i = 0; !rc && i < sizeof(rows) / sizeof(rows[0]); i++)
+        rc = read_f64(r, rows[i].id, rows[i].min, rows[i].max, rows[i].derived, rows[i].out);
+    return rc ? rc : read_scaling_type(r, s);
+}
+
+static int read_position(struct reader *r, struct model_shape *s)
+{
+    switch (r->arch->position) {
+    case ARCH_POSITION_ROPE:
+        return read_rope(r, s);
+    case ARCH_POSITION_ALIBI:
+        return read_f64(r, ARCH_PARAM_ALIBI_BIAS, 1e-3, 1e3, UNSET, &s->alibi_bias);
+    case ARCH_POSITION_NONE:
+    case ARCH_POSITION_LEARNED:
+        break;
     }
-    return read_scaling_type(r, s);
+    return 0;
 }
 
 static bool known_param(const struct arch_source *source, const char *key)
@@ -297,7 +308,7 @@ int model_read_shape(const struct checkpoint *ckpt, const struct arch *arch,
     if (!rc)
         rc = read_f64(&r, ARCH_PARAM_NORM_EPS, 1e-12, 1e-1, 0, &eps);
     if (!rc)
-        rc = read_rope(&r, &shape);
+        rc = read_position(&r, &shape);
     if (!rc)
         rc = check_keys(&r);
     if (rc)
@@ -305,6 +316,17 @@ int model_read_shape(const struct checkpoint *ckpt, const struct arch *arch,
     shape.norm_eps = (float)eps;
     *out_shape = shape;
     return 0;
+}
+
+void model_alibi_slopes(const struct model_shape *shape, float *slopes)
+{
+    uint32_t n = 1;
+    while (n <= shape->n_heads / 2)
+        n *= 2;
+    for (uint32_t h = 0; h < shape->n_heads; h++) {
+        double turns = h < n ? h + 1.0 : (2.0 * (h - n) + 1.0) / 2;
+        slopes[h] = (float)exp2(-shape->alibi_bias * turns / n);
+    }
 }
 
 /* Dimension (of n_rot) whose wavelength fits `turns` times into the original context. */

@@ -101,6 +101,7 @@ static void rank_range(const struct rank_plan *plan, const struct model_shape *s
         return;
     case ARCH_DIM_ONE:
     case ARCH_DIM_HIDDEN:
+    case ARCH_DIM_CONTEXT:
     case ARCH_DIM_ROT_HALF:
         break;
     }
@@ -126,7 +127,7 @@ static int describe(const struct rank_plan *plan, const struct model *model,
     const struct model_shape *shape = &model->shape;
     bool vector = row->rows == ARCH_DIM_ONE;
     enum arch_dim out_dim = vector ? row->cols : row->rows;
-    uint32_t begin = 0, end = model_dim(shape, out_dim);
+    uint32_t begin = 0, end = model_dim(shape, out_dim), part_begin = 0;
     if (row->split == ARCH_SPLIT_COLUMN && !dim_is_divided(out_dim))
         return bad_split(model, row, err);
     if (row->split == ARCH_SPLIT_COLUMN)
@@ -135,6 +136,8 @@ static int describe(const struct rank_plan *plan, const struct model *model,
     desc->source = place->tensor->dtype;
     desc->n_rows = vector ? 1 : end - begin;
     desc->k_total = vector ? end - begin : (uint32_t)place->tensor->dims[0];
+    model_tensor_rows(model, row, &part_begin);
+    begin += part_begin;
     place->row_begin = vector ? 0 : begin;
     place->col_begin = vector ? begin : 0;
     if (vector) {
@@ -143,6 +146,8 @@ static int describe(const struct rank_plan *plan, const struct model *model,
         /* One pack serves lookup and head. Also where ranks hold a part of the head besides: the
          * lookup's bits must not depend on tp. */
         desc->role = model->tied_output ? WEIGHT_LINEAR_COLUMN : WEIGHT_EMBEDDING;
+    } else if (row->slot == ARCH_POSITION_EMBD) {
+        desc->role = WEIGHT_EMBEDDING;
     } else if (row->split == ARCH_SPLIT_ROW) {
         desc->role = WEIGHT_LINEAR_ROW;
         if (row->cols == ARCH_DIM_HEADS)
@@ -158,7 +163,7 @@ static int describe(const struct rank_plan *plan, const struct model *model,
     /* A tied embedding is looked up, too. */
     if (linear && row->slot != ARCH_TOKEN_EMBD && !dtype_is_quantized(desc->source))
         desc->store = plan->store;
-    if (row->split == ARCH_SPLIT_ROW && (vector || row->slot == ARCH_TOKEN_EMBD))
+    if (row->split == ARCH_SPLIT_ROW && desc->role != WEIGHT_LINEAR_ROW)
         return bad_split(model, row, err);
     return 0;
 }
@@ -170,6 +175,8 @@ static bool is_of_stage(const struct rank_plan *plan, const struct model *model,
     bool first = rank_is_first(&plan->rank), last = rank_is_last(&plan->rank);
     if (slot == ARCH_TOKEN_EMBD)
         return first || (last && model->tied_output);
+    if (slot == ARCH_POSITION_EMBD || slot == ARCH_TOKEN_NORM || slot == ARCH_TOKEN_NORM_BIAS)
+        return first;
     if (slot == ARCH_OUTPUT || slot == ARCH_OUTPUT_NORM || slot == ARCH_OUTPUT_NORM_BIAS)
         return last;
     return true;

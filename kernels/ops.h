@@ -82,6 +82,9 @@ struct attention_params {
     float scale;           /* usually 1/√head_dim */
     uint32_t window;       /* sliding window in positions, 0 = all */
     float softcap;         /* 0 = off */
+    /* Of this rank's query heads, [n_heads] on the device: what a head's score loses for each
+     * position between query and key (ALiBi, arXiv 2108.12409). NULL: nothing. */
+    const float *slopes;
 };
 
 /* One of several linears that read the same prepared activations. */
@@ -154,7 +157,7 @@ struct op_table {
     /* y = x / rms(x) · w; f32, 16 lanes then a fixed tree. arXiv 1910.07467, eq. 4. y may be x. */
     int (*rms_norm)(struct stream *s, struct tensor *y, const struct tensor *x, const float *w,
                     float eps);
-    /* y = (x − mean)/√(var + eps) · w + b (b may be NULL). */
+    /* y = (x − mean)/√(var + eps) · w + b (b may be NULL). y may be x. */
     int (*layer_norm)(struct stream *s, struct tensor *y, const struct tensor *x, const float *w,
                       const float *b, float eps);
     /* y += x; y += bias broadcast over rows. */

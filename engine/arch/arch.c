@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct arch *const architectures[] = {&arch_llama};
+static const struct arch *const architectures[] = {&arch_llama, &arch_gpt2, &arch_bloom};
 
 enum { N_ARCHITECTURES = sizeof(architectures) / sizeof(architectures[0]) };
 
@@ -17,7 +17,7 @@ const struct arch *arch_find(const char *name)
 
 const char *arch_names(void)
 {
-    return "llama";
+    return "llama, gpt2, bloom";
 }
 
 const struct arch_source *arch_find_source(const struct arch *arch, const char *format)
@@ -54,24 +54,47 @@ bool arch_tensor_name(const struct arch_tensor *tensor, uint32_t layer, char *ou
     return n >= 0 && (uint32_t)n < n_bytes && !strchr(out, '%');
 }
 
-static bool params_are_sound(const struct arch_source *source)
+/* What another position would read is refused as an unknown key. */
+static bool takes_param(const struct arch *arch, enum arch_param_id id)
+{
+    if (id == ARCH_PARAM_ALIBI_BIAS)
+        return arch->position == ARCH_POSITION_ALIBI;
+    return id < ARCH_PARAM_ROT_DIM || arch->position == ARCH_POSITION_ROPE;
+}
+
+static bool params_are_sound(const struct arch *arch, const struct arch_source *source)
 {
     bool seen[N_ARCH_PARAMS] = {false};
+    uint32_t n_taken = 0;
+    for (enum arch_param_id id = 0; id < N_ARCH_PARAMS; id++)
+        n_taken += takes_param(arch, id);
     for (uint32_t i = 0; i < source->n_params; i++) {
         const struct arch_param *p = &source->params[i];
-        if ((unsigned)p->id >= N_ARCH_PARAMS || seen[p->id] ||
+        if ((unsigned)p->id >= N_ARCH_PARAMS || seen[p->id] || !takes_param(arch, p->id) ||
             (unsigned)p->absent > ARCH_ABSENT_FALLBACK ||
             (p->absent != ARCH_ABSENT_FALLBACK && p->fallback != 0) ||
             (p->absent == ARCH_ABSENT_FALLBACK && p->id == ARCH_PARAM_ROPE_SCALING))
             return false;
         seen[p->id] = true;
     }
-    return source->n_params == N_ARCH_PARAMS;
+    return source->n_params == n_taken;
 }
 
-bool arch_source_is_sound(const struct arch_source *source)
+/* Of slots that share a tensor none is there alone. */
+static bool agrees_with_others(const struct arch_source *source, const struct arch_tensor *row)
+{
+    for (uint32_t i = 0; i < source->n_tensors; i++)
+        if (strcmp(source->tensors[i].name, row->name) == 0 &&
+            source->tensors[i].required != row->required)
+            return false;
+    return true;
+}
+
+bool arch_source_is_sound(const struct arch *arch, const struct arch_source *source)
 {
     bool seen[N_ARCH_SLOTS] = {false};
+    if ((source->rope_style != ROPE_NONE) != (arch->position == ARCH_POSITION_ROPE))
+        return false;
     for (uint32_t i = 0; i < source->n_fixed_keys; i++)
         if (source->fixed_keys[i].any_value && source->fixed_keys[i].value != 0)
             return false;
@@ -79,9 +102,9 @@ bool arch_source_is_sound(const struct arch_source *source)
         const struct arch_tensor *t = &source->tensors[i];
         if ((unsigned)t->slot >= N_ARCH_SLOTS || seen[t->slot] ||
             (unsigned)t->rows > ARCH_DIM_ROT_HALF || (unsigned)t->cols > ARCH_DIM_ROT_HALF ||
-            (unsigned)t->split > ARCH_SPLIT_ROW)
+            (unsigned)t->split > ARCH_SPLIT_ROW || !agrees_with_others(source, t))
             return false;
         seen[t->slot] = true;
     }
-    return params_are_sound(source);
+    return params_are_sound(arch, source);
 }

@@ -14,7 +14,12 @@ enum arch_norm {
     ARCH_NORM_LAYER, /* the *_NORM_BIAS tensors may be there */
 };
 
-enum arch_position { ARCH_POSITION_NONE, ARCH_POSITION_ROPE };
+enum arch_position {
+    ARCH_POSITION_NONE,
+    ARCH_POSITION_ROPE,
+    ARCH_POSITION_LEARNED, /* x += row `position` of ARCH_POSITION_EMBD */
+    ARCH_POSITION_ALIBI,   /* scores += slope of the head · (key's − query's position) */
+};
 
 enum arch_attention {
     ARCH_ATTENTION_MULTI_HEAD, /* as many KV heads as query heads */
@@ -40,6 +45,9 @@ enum arch_output {
  * others once per layer. */
 enum arch_slot {
     ARCH_TOKEN_EMBD,
+    ARCH_POSITION_EMBD,
+    ARCH_TOKEN_NORM, /* of the token embedding, before the first layer */
+    ARCH_TOKEN_NORM_BIAS,
     ARCH_ROPE_FREQS, /* divides the rope frequencies (llama 3 scaling) */
     ARCH_OUTPUT_NORM,
     ARCH_OUTPUT_NORM_BIAS,
@@ -74,6 +82,7 @@ enum arch_dim {
     ARCH_DIM_KV,    /* n_kv_heads · head_dim */
     ARCH_DIM_FFN,
     ARCH_DIM_VOCAB,
+    ARCH_DIM_CONTEXT,
     ARCH_DIM_ROT_HALF, /* n_rot / 2 */
 };
 
@@ -83,6 +92,8 @@ enum arch_split {
     ARCH_SPLIT_ROW,    /* a rank holds its part of the inputs (columns of W); results are summed */
 };
 
+/* Slots of the same name share a tensor of the file, which has their rows (or elements) one below
+ * the other in the table's order, as Q, K and V often lie; each is cut over ranks by itself. */
 struct arch_tensor {
     enum arch_slot slot;
     enum arch_dim rows, cols; /* W[rows, cols]; vectors have rows = ONE */
@@ -101,9 +112,10 @@ enum arch_param_id {
     ARCH_PARAM_KV_HEADS,
     ARCH_PARAM_KEY_DIM,
     ARCH_PARAM_VALUE_DIM, /* must equal the key's */
-    ARCH_PARAM_ROT_DIM,
     ARCH_PARAM_VOCAB,
     ARCH_PARAM_NORM_EPS,
+    ARCH_PARAM_ALIBI_BIAS, /* the largest, from which the slopes follow; with ALiBi alone */
+    ARCH_PARAM_ROT_DIM,    /* from here on: with rope alone */
     ARCH_PARAM_ROPE_BASE,
     ARCH_PARAM_ROPE_SCALING, /* "none", "linear" or "yarn" */
     ARCH_PARAM_ROPE_FACTOR,
@@ -140,7 +152,7 @@ struct arch_fixed_key {
 struct arch_source {
     const char *format; /* checkpoint_format() */
     enum rope_style rope_style;
-    const struct arch_param *params; /* [n_params], each id once */
+    const struct arch_param *params; /* [n_params], each id that the position takes once */
     const struct arch_fixed_key *fixed_keys;
     const struct arch_tensor *tensors; /* [n_tensors], each slot at most once */
     uint32_t n_params, n_fixed_keys, n_tensors;
@@ -159,11 +171,11 @@ struct arch {
     uint32_t n_sources;
 };
 
-extern const struct arch arch_llama;
+extern const struct arch arch_llama, arch_gpt2, arch_bloom;
 
 /* NULL where no architecture of that name is built. */
 const struct arch *arch_find(const char *name);
-/* All names, for messages: "llama, …". */
+/* All names, for messages. */
 const char *arch_names(void);
 /* NULL where the architecture is not described for this format. */
 const struct arch_source *arch_find_source(const struct arch *arch, const char *format);
@@ -171,8 +183,8 @@ const struct arch_source *arch_find_source(const struct arch *arch, const char *
 const struct arch_tensor *arch_find_tensor(const struct arch_source *source, enum arch_slot slot);
 const struct arch_param *arch_find_param(const struct arch_source *source, enum arch_param_id id);
 /* True for a table that makes sense by itself: numbers within their enums, no slot or parameter
- * twice, no value where none is read. */
-bool arch_source_is_sound(const struct arch_source *source);
+ * twice, no value where none is read, just the parameters that the architecture has a use for. */
+bool arch_source_is_sound(const struct arch *arch, const struct arch_source *source);
 /* The tensor's name in a layer (any number for slots that are there once). False where it would not
  * fit or the pattern holds anything but one %u. */
 bool arch_tensor_name(const struct arch_tensor *tensor, uint32_t layer, char *out,

@@ -178,6 +178,7 @@ static void run_item(struct attention_job *job, const struct walk *w, uint32_t m
         .window = p->window,
         .scale = p->scale,
         .softcap = p->softcap,
+        .slopes = p->slopes ? p->slopes + w->head : NULL,
         .unit_begin = w->begin,
         .unit_end = w->end,
         .parts_begin = w->first,

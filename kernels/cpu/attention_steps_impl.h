@@ -135,11 +135,27 @@ static inline v16 v_softcap(v16 x, float cap)
     return v_mul(v_set1(cap), v_sub(one, v_div(v_set1(2.0f), v_add(one, e))));
 }
 
+/* What a query's scores lose: slope · (position of the key − its own). */
+struct bias {
+    float slope, to_first; /* to the partition's first position */
+};
+
+static inline struct bias bias_of(const struct attention_tile *t, const struct partition *part,
+                                  uint32_t q)
+{
+    uint32_t position = t->positions[q / t->n_heads];
+    struct bias none = {0.0f, 0.0f};
+    if (t->slopes == NULL)
+        return none;
+    return (struct bias){t->slopes[q % t->n_heads],
+                         (float)((int32_t)part->base - (int32_t)position)};
+}
+
 /* Scores p[0, n) of one query become weights; those outside [first, last) weigh exactly 0. n is a
  * multiple of 16. */
 static void softmax_partition(const struct attention_tile *t, const struct partition *part,
-                              float *p, uint32_t first, uint32_t last, uint32_t n, float *out_max,
-                              float *out_sum)
+                              const struct bias *bias, float *p, uint32_t first, uint32_t last,
+                              uint32_t n, float *out_max, float *out_sum)
 {
     v16 max = v_set1(-INFINITY), sum = v_zero(), low = v_set1((float)first),
         high = v_set1((float)last), scale = v_set1(t->scale);
@@ -150,6 +166,8 @@ static void softmax_partition(const struct attention_tile *t, const struct parti
         v16 x = v_mul(v_load(p + i), scale);
         if (t->softcap > 0.0f)
             x = v_softcap(x, t->softcap);
+        if (bias->slope != 0.0f)
+            x = v_fma(v_set1(bias->slope), v_add(lane, v_set1(bias->to_first + (float)i)), x);
         if (i < first || i + 16 > last) {
             v16 at = v_add(lane, v_set1((float)i));
             x = v_select_lt(at, low, v_set1(-INFINITY), x);

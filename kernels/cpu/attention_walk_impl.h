@@ -29,10 +29,12 @@ static void attend(const struct attention_tile *t, const struct attention_scratc
     }
     g.whole = (g.most + KV_TILE - 1) / KV_TILE * KV_TILE;
     group_scores(t, s, part, &g);
-    for (uint32_t i = 0; i < nq; i++)
+    for (uint32_t i = 0; i < nq; i++) {
+        struct bias bias = bias_of(t, part, q + i);
         if (g.first[i] < g.last[i])
-            softmax_partition(t, part, g.p[i], g.first[i], g.last[i], g.whole, &results[i][s->dim],
-                              &results[i][s->dim + 1]);
+            softmax_partition(t, part, &bias, g.p[i], g.first[i], g.last[i], g.whole,
+                              &results[i][s->dim], &results[i][s->dim + 1]);
+    }
     group_values(s, part, &g, results);
     mend_values(s, part, &g, results);
 }

@@ -54,6 +54,7 @@ struct attention_tile {
     uint32_t n_groups;
     uint32_t window;
     float scale, softcap;
+    const float *slopes; /* of the heads; NULL: none (attention_params) */
     uint32_t unit_begin, unit_end;
     uint32_t unit_next; /* fetched meanwhile, where it is one after unit_begin */
     float *parts; /* NULL: all that the rows see is among the units, and y is written. Else the
@@ -80,6 +81,8 @@ static inline struct attention_tile attention_group_tile(const struct attention_
     alone.n_heads = alone.first_heads = attention_group(t, g, &begin);
     alone.q += (size_t)begin * t->kv->head_dim;
     alone.y += (size_t)begin * t->kv->head_dim;
+    if (alone.slopes)
+        alone.slopes += begin;
     alone.i_kv += g;
     alone.n_groups = 1;
     *out_query = begin * t->n_rows;

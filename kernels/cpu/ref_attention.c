@@ -15,6 +15,12 @@ struct codes {
     float scale;
 };
 
+/* ALiBi of one query in a partition. */
+struct bias {
+    float slope;
+    int32_t to_first; /* from the query to the partition's first position */
+};
+
 static float code_of(float x, float inv, float limit)
 {
     float a = x * inv;
@@ -73,9 +79,9 @@ static float scale_at(const struct kv_layer *kv, const void *pool, size_t item)
     return scale;
 }
 
-/* q·K of one position, times the scale of the softmax. */
+/* q·K of one position, times the scale of the softmax; slope · (its place − the query's). */
 static float score(const struct attention_tile *t, const float *q, const struct codes *codes,
-                   size_t item)
+                   const struct bias *bias, uint32_t i, size_t item)
 {
     const struct kv_layer *kv = t->kv;
     float sum = 0.0f;
@@ -91,6 +97,8 @@ static float score(const struct attention_tile *t, const float *q, const struct 
     }
     if (t->softcap > 0.0f)
         sum = t->softcap * (1.0f - 2.0f / (1.0f + maths_exp(sum * (2.0f / t->softcap))));
+    if (bias->slope != 0.0f)
+        sum = fmaf(bias->slope, (float)(bias->to_first + (int32_t)i), sum);
     return sum;
 }
 
@@ -121,7 +129,8 @@ static void weigh(const struct kv_layer *kv, const float *p, const size_t *items
 
 /* One partition, positions [begin, end) of it. */
 static void attend(const struct attention_tile *t, const float *q, const struct codes *codes,
-                   uint32_t base, uint32_t begin, uint32_t end, struct result *out)
+                   const struct bias *bias, uint32_t base, uint32_t begin, uint32_t end,
+                   struct result *out)
 {
     float p[ATTENTION_PARTITION], max = -INFINITY, lanes[LANES] = {0};
     size_t items[ATTENTION_PARTITION];
@@ -130,7 +139,7 @@ static void attend(const struct attention_tile *t, const float *q, const struct 
         return;
     for (uint32_t i = begin; i < end; i++) {
         items[i] = kv_item_of(t->kv, t->table, t->i_kv, base + i);
-        p[i] = score(t, q, codes, items[i]);
+        p[i] = score(t, q, codes, bias, i, items[i]);
         max = p[i] > max ? p[i] : max;
     }
     for (uint32_t i = begin; i < end; i++) {
@@ -166,7 +175,10 @@ static void attend_query(const struct attention_tile *t, uint32_t query, uint32_
              begin = t->window > 0 && end > t->window ? end - t->window : 0;
     const float *q = t->q + row * t->q_stride + (size_t)(query % t->n_heads) * t->kv->head_dim;
     uint32_t first = begin > base ? begin - base : 0, last = end > base ? end - base : 0;
-    attend(t, q, codes, base, first, last < ATTENTION_PARTITION ? last : ATTENTION_PARTITION, out);
+    struct bias bias = {t->slopes ? t->slopes[query % t->n_heads] : 0.0f,
+                        (int32_t)base - (int32_t)t->positions[row]};
+    attend(t, q, codes, &bias, base, first, last < ATTENTION_PARTITION ? last : ATTENTION_PARTITION,
+           out);
 }
 
 static void finish(const struct attention_tile *t, uint32_t query, const struct result *r)

@@ -51,6 +51,7 @@ static struct attention_cuda arguments(const struct tensor *y, const struct tens
         .window = params->window,
         .factor = params->scale * ATTENTION_LOG2E,
         .softcap = params->softcap,
+        .slopes = params->slopes,
     };
     a.vector_bytes = (uint32_t)kv_cuda_vector_bytes(&a.kv);
     a.page_bytes = kv_cuda_page_at(&a.kv, 0, 1);

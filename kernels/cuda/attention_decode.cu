@@ -9,53 +9,11 @@
  *
  * Of the 67 KiB 48 are the rings: 3 · 4 warps have 96 KiB under way on an SM, more than twice what
  * 25 B/ns (an H100's 3.35 TB/s over 132 SMs) take in a latency of 1 µs. */
-#include "kernels/cuda/attention_decode_kernel.h"
-#include "kernels/cuda/launch.h"
-
-template <typename Kv, uint32_t DIM>
-static int launch_dim(void *stream, const struct attention_cuda *a, const struct decode_plan *plan)
-{
-    return decode_tile_heads(a->heads_per_kv) == DECODE_SPLIT_HEADS
-               ? decode_launch<Kv, DIM, true>(stream, a, plan)
-               : decode_launch<Kv, DIM, false>(stream, a, plan);
-}
-
-template <typename Kv>
-static int launch_halves(void *stream, const struct attention_cuda *a,
-                         const struct decode_plan *plan)
-{
-    switch (decode_padded_dim(a->kv.head_dim, Kv::elem_bytes)) {
-    case 64:
-        return launch_dim<Kv, 64>(stream, a, plan);
-    case 128:
-        return launch_dim<Kv, 128>(stream, a, plan);
-    case 192:
-        return launch_dim<Kv, 192>(stream, a, plan);
-    default:
-        return launch_dim<Kv, 256>(stream, a, plan);
-    }
-}
-
-template <typename Kv>
-static int launch_codes(void *stream, const struct attention_cuda *a,
-                        const struct decode_plan *plan)
-{
-    return decode_padded_dim(a->kv.head_dim, Kv::elem_bytes) == 128
-               ? launch_dim<Kv, 128>(stream, a, plan)
-               : launch_dim<Kv, 256>(stream, a, plan);
-}
+#include "kernels/cuda/attention_decode_launch.h"
 
 int cuda_launch_attention_decode(void *stream, const struct attention_cuda *a,
                                  const struct decode_plan *plan)
 {
-    switch (a->kv.dtype) {
-    case DTYPE_BF16:
-        return launch_halves<kv_bf16>(stream, a, plan);
-    case DTYPE_F16:
-        return launch_halves<kv_f16>(stream, a, plan);
-    case DTYPE_I8:
-        return launch_codes<kv_i8>(stream, a, plan);
-    default:
-        return launch_codes<kv_f8>(stream, a, plan);
-    }
+    return a->slopes != nullptr ? cuda_launch_attention_decode_alibi(stream, a, plan)
+                                : decode_launch_type<false>(stream, a, plan);
 }

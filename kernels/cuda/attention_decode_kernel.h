@@ -29,6 +29,7 @@
  * ptxas: attention_decode.cu codes.*Lj128ELb1 registers 144 shared 1024
  * ptxas: attention_decode.cu codes.*Lj256ELb0 registers 255 shared 1024
  * ptxas: attention_decode.cu codes.*Lj256ELb1 registers 208 shared 1024
+ * ptxas: attention_decode_alibi.cu attention_decode registers 255 shared 1024
  * ptx: attention_decode.cu kv_bf16 mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32
  * ptx: attention_decode.cu kv_as_f16 mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32
  * ptx: attention_decode.cu attention_decode cp.async.cg.shared.global
@@ -38,7 +39,7 @@
 #include "kernels/cuda/attention_types.h"
 
 /* One warp's work on one partition. A lane's head r is in row g + 8·r of the mma. */
-template <typename Kv, uint32_t DIM, bool SPLIT> struct decode_warp {
+template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI> struct decode_warp {
     static constexpr uint32_t LOADS = decode_stage_loads(DIM, Kv::elem_bytes);
     static constexpr uint32_t RING = decode_ring_stages(DIM, Kv::elem_bytes);
     static constexpr uint32_t ELEMS = decode_chunk_elems(Kv::elem_bytes); /* of a load */
@@ -57,6 +58,7 @@ template <typename Kv, uint32_t DIM, bool SPLIT> struct decode_warp {
     struct attention_span seen; /* within the partition */
     uint32_t fill, drain;       /* slots of the ring */
     float max[ROWS], sum[ROWS], unit[ROWS];
+    struct attention_bias<ALIBI> bias[ROWS]; /* positions within the partition */
 
     ATTENTION_METHOD const uint8_t *page(const void *pool, uint32_t position, bool *valid) const
     {
@@ -212,8 +214,9 @@ template <typename Kv, uint32_t DIM, bool SPLIT> struct decode_warp {
 #pragma unroll
             for (uint32_t r = 0; r < ROWS; r++) {
                 float dot = SPLIT ? d[c] + d[c + 2] : d[c + 2 * r];
-                float x = attention_sees(seen, position) ? attention_score(dot, factor, a->softcap)
-                                                         : -INFINITY;
+                float x = -INFINITY;
+                if (attention_sees(seen, position))
+                    x = bias[r].of(attention_score(dot, factor, a->softcap), position);
                 scores[r * 2 + c] = __float_as_uint(x);
                 max[r] = x > max[r] ? x : max[r];
             }
@@ -376,6 +379,9 @@ template <typename Kv, uint32_t DIM, bool SPLIT> struct decode_warp {
 
     ATTENTION_METHOD void run(uint32_t row, uint32_t seq, uint32_t base)
     {
+        for (uint32_t r = 0; r < ROWS; r++)
+            bias[r].begin(a, attention_head_at(a, i_kv, first_slot + g + 8 * r),
+                          a->positions[row] - base);
         look_up(seq, base);
         begin_copies();
         multiply_keys(row);
@@ -455,11 +461,11 @@ template <typename Warp, uint32_t DIM> struct decode_block {
 };
 
 /* grid: (rows, KV heads × tiles, strides). */
-template <typename Kv, uint32_t DIM, bool SPLIT>
+template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI>
 static __global__ void __launch_bounds__(DECODE_THREADS, DIM > 128 ? 2 : 3)
     attention_decode(const __grid_constant__ struct attention_cuda a)
 {
-    typedef decode_warp<Kv, DIM, SPLIT> Warp;
+    typedef decode_warp<Kv, DIM, SPLIT, ALIBI> Warp;
     CUDA_SHARED(shared);
     uint32_t n_tiles = gridDim.y / a.kv.n_kv_heads, row = a.row_begin + blockIdx.x, first;
     uint32_t i_warp = threadIdx.x / 32, seq = a.seq_of_row[row];
@@ -493,13 +499,13 @@ static __global__ void __launch_bounds__(DECODE_THREADS, DIM > 128 ? 2 : 3)
 }
 
 /* Bytes of shared memory are the caller's to allow: attention_decode.cu. */
-template <typename Kv, uint32_t DIM, bool SPLIT>
+template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI>
 static int decode_launch(void *stream, const struct attention_cuda *a,
                          const struct decode_plan *plan)
 {
     constexpr uint32_t n_bytes = decode_shared_bytes(DIM, Kv::elem_bytes, SPLIT);
     static_assert(n_bytes <= SHARED_PER_BLOCK, "fits every GPU");
-    auto *kernel = attention_decode<Kv, DIM, SPLIT>;
+    auto *kernel = attention_decode<Kv, DIM, SPLIT, ALIBI>;
     int code = CUDA_ALLOW_SHARED(kernel, n_bytes);
     return code != 0 ? code
                      : CUDA_LAUNCH(kernel, dim3(a->n_rows, plan->n_tiles, plan->n_strides),

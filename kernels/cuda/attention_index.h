@@ -63,8 +63,9 @@ struct attention_cuda {
     uint32_t window;
     float factor; /* of q·k: the softmax's scale times log2 e */
     float softcap;
-    float *parts;      /* results of groups; NULL: n_groups is 1 and y is written at once */
-    uint32_t n_groups; /* that a row can have */
+    const float *slopes; /* ALiBi: [n_heads]; NULL: none */
+    float *parts;        /* results of groups; NULL: n_groups is 1 and y is written at once */
+    uint32_t n_groups;   /* that a row can have */
 };
 
 /* Positions that a row sees: [begin, end). */

@@ -40,6 +40,13 @@ CUDA_HD float attention_score(float dot, float factor, float softcap)
     return x;
 }
 
+/* What ALiBi makes of a score (slope · log2 e per position) whose key is `distance` after the
+ * query: 0 or less where it is seen. */
+CUDA_HD float attention_alibi(float score, float slope, int32_t distance)
+{
+    return fmaf(slope, (float)distance, score);
+}
+
 /* What scores are told apart by where none is visible: 2^(−∞ − reference) is 0. */
 CUDA_HD float attention_reference(float max)
 {

@@ -14,7 +14,7 @@
  */
 #pragma once
 
-#include "kernels/cuda/attention_maths.h"
+#include "kernels/cuda/attention_types.h"
 #include "kernels/cuda/thread.h"
 
 enum {
@@ -59,11 +59,12 @@ CUDA_DEVICE float plain_warp_sum(float x)
     return x;
 }
 
-template <uint32_t MAX_DIM> struct plain_warp {
+template <uint32_t MAX_DIM, bool ALIBI> struct plain_warp {
     const struct attention_cuda *a;
     struct plain_shared<MAX_DIM> *shared;
     uint32_t i_warp, lane, i_kv, seq, base;
     struct attention_span seen; /* within the partition */
+    uint32_t first_slot, own;   /* of the tile's heads; the row's position */
 
     __device__ const uint8_t *page(const void *pool, uint32_t position) const
     {
@@ -96,8 +97,11 @@ template <uint32_t MAX_DIM> struct plain_warp {
         }
         float factor = a->factor * scale(from, position);
 #pragma unroll
-        for (uint32_t h = 0; h < PLAIN_HEADS; h++)
-            x[h] = attention_score(dots[h], factor, a->softcap);
+        for (uint32_t h = 0; h < PLAIN_HEADS; h++) {
+            struct attention_bias<ALIBI> bias;
+            bias.begin(a, attention_head_at(a, i_kv, first_slot + h), own);
+            x[h] = bias.of(attention_score(dots[h], factor, a->softcap), base + position);
+        }
     }
 
     /* Weights of the partition, times the scales of V, and their statistics. */
@@ -208,8 +212,8 @@ CUDA_DEVICE void plain_store(const struct attention_cuda *a,
 }
 
 /* The sums of the elements from `first` on, of all heads of the tile. */
-template <uint32_t MAX_DIM>
-CUDA_DEVICE void plain_finish(const struct plain_warp<MAX_DIM> *warp,
+template <uint32_t MAX_DIM, bool ALIBI>
+CUDA_DEVICE void plain_finish(const struct plain_warp<MAX_DIM, ALIBI> *warp,
                               float d[PLAIN_SLOTS][PLAIN_HEADS], uint32_t first_slot,
                               uint32_t group, uint32_t first, struct attention_span span)
 {
@@ -227,7 +231,7 @@ CUDA_DEVICE void plain_finish(const struct plain_warp<MAX_DIM> *warp,
 }
 
 /* grid: (rows, KV heads × tiles, strides). */
-template <uint32_t MAX_DIM>
+template <uint32_t MAX_DIM, bool ALIBI>
 static __global__ void __launch_bounds__(DECODE_THREADS, 3)
     attention_plain(const __grid_constant__ struct attention_cuda a)
 {
@@ -235,11 +239,9 @@ static __global__ void __launch_bounds__(DECODE_THREADS, 3)
     struct plain_shared<MAX_DIM> *shared = (struct plain_shared<MAX_DIM> *)memory;
     uint32_t n_tiles = gridDim.y / a.kv.n_kv_heads, row = a.row_begin + blockIdx.x, first;
     uint32_t i_kv = blockIdx.y / n_tiles, first_slot = blockIdx.y % n_tiles * PLAIN_HEADS;
-    struct plain_warp<MAX_DIM> warp = {
-        &a, shared, threadIdx.x / 32, threadIdx.x % 32, i_kv, a.seq_of_row[row], 0,
-        {
-            0, 0
-        }
+    struct plain_warp<MAX_DIM, ALIBI> warp = {
+        &a, shared, threadIdx.x / 32, threadIdx.x % 32, i_kv, a.seq_of_row[row], 0, {0, 0},
+            first_slot, a.positions[row]
     };
     if (warp.seq >= a.n_seqs || !attention_has_heads(&a, i_kv, first_slot, PLAIN_HEADS))
         return;

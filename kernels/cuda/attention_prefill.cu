@@ -7,31 +7,10 @@
  *       128           255  96     254  74
  *       192           255  96     255  98
  *       256           255  96     255  98 */
-#include "kernels/cuda/attention_prefill_kernel.h"
-#include "kernels/cuda/launch.h"
-
-template <typename Kv> static int launch_type(void *stream, const struct attention_cuda *a)
-{
-    switch (prefill_padded_dim(a->kv.head_dim)) {
-    case 64:
-        return prefill_launch<Kv, 64>(stream, a);
-    case 128:
-        return prefill_launch<Kv, 128>(stream, a);
-    case 192:
-        return prefill_launch<Kv, 192>(stream, a);
-    default:
-        return prefill_launch<Kv, 256>(stream, a);
-    }
-}
+#include "kernels/cuda/attention_prefill_launch.h"
 
 int cuda_launch_attention_prefill(void *stream, const struct attention_cuda *a)
 {
-    switch (a->kv.dtype) {
-    case DTYPE_BF16:
-        return launch_type<kv_bf16>(stream, a);
-    case DTYPE_F16:
-        return launch_type<kv_f16>(stream, a);
-    default:
-        return launch_type<kv_coded>(stream, a);
-    }
+    return a->slopes != nullptr ? cuda_launch_attention_prefill_alibi(stream, a)
+                                : prefill_launch_type<false>(stream, a);
 }

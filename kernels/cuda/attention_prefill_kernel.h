@@ -26,6 +26,7 @@
  * ptxas: attention_prefill.cu codesELj256E registers 255 shared 1024 stack 8 spill 32
  * (255 is all that 256 threads may have: there nothing spilled is what counts. The last one's 8
  * bytes, stored and loaded twice, are sm_80's and sm_89's.)
+ * ptxas: attention_prefill_alibi.cu attention_prefill registers 255 shared 1024 stack 32 spill 64
  * ptx: attention_prefill.cu attention_prefill mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32
  * ptx: attention_prefill.cu attention_prefill ldmatrix.sync.aligned.m8n8.x4.trans
  */
@@ -35,7 +36,7 @@
 
 /* Arrays of registers are the functions' own, not the struct's: q[KEPT][4] operands of Q, s[16][4]
  * scores, then weights, of a partition, p[8][4] the same as operands, d[DIM / 8][4] sums. */
-template <typename Kv, uint32_t DIM> struct prefill_block {
+template <typename Kv, uint32_t DIM, bool ALIBI> struct prefill_block {
     static constexpr uint32_t TILE = prefill_tile_positions(DIM);
     static constexpr uint32_t TILES = CUDA_PARTITION / TILE; /* of a partition, of K and of V */
     static constexpr uint32_t SLOTS = prefill_slots(DIM, Kv::elem_bytes);
@@ -52,6 +53,7 @@ template <typename Kv, uint32_t DIM> struct prefill_block {
     struct attention_span first, last, seen[2]; /* of the sequence's rows; of this lane's rows */
     uint32_t first_partition, n_tiles;
     float max[2], sum[2], unit[2];
+    struct attention_bias<ALIBI> bias[2];
     float scale; /* of the next partition: K's or V's at a position, by thread */
 
     /* --- memory --- */
@@ -266,7 +268,8 @@ template <typename Kv, uint32_t DIM> struct prefill_block {
                 float *x = &s[n][r * 2 + c], factor = a->factor;
                 if constexpr (Kv::is_coded)
                     factor *= scales(AT.k_scales, partition)[column(n, c)] * code_unit();
-                *x = attention_score(*x, factor, a->softcap);
+                *x = bias[r].of(attention_score(*x, factor, a->softcap),
+                                partition * CUDA_PARTITION + column(n, c));
                 if (is_masked &&
                     !attention_sees(seen[r], partition * CUDA_PARTITION + column(n, c)))
                     *x = -INFINITY;
@@ -454,11 +457,11 @@ struct prefill_tile {
     }
 };
 
-template <typename Kv, uint32_t DIM>
-CUDA_DEVICE void prefill_load_queries(const prefill_block<Kv, DIM> *block,
+template <typename Kv, uint32_t DIM, bool ALIBI>
+CUDA_DEVICE void prefill_load_queries(const prefill_block<Kv, DIM, ALIBI> *block,
                                       const struct prefill_tile *tile)
 {
-    constexpr uint32_t CHUNKS = prefill_block<Kv, DIM>::CHUNKS;
+    constexpr uint32_t CHUNKS = prefill_block<Kv, DIM, ALIBI>::CHUNKS;
     const struct attention_cuda *a = tile->a;
     for (uint32_t i = threadIdx.x; i < PREFILL_QUERIES * CHUNKS; i += PREFILL_THREADS) {
         uint32_t row, head, chunk = i % CHUNKS;
@@ -473,8 +476,8 @@ CUDA_DEVICE void prefill_load_queries(const prefill_block<Kv, DIM> *block,
 }
 
 /* Rows [begin, end), all of one sequence. */
-template <typename Kv, uint32_t DIM>
-CUDA_DEVICE void prefill_sequence(prefill_block<Kv, DIM> *block, uint32_t q[][4],
+template <typename Kv, uint32_t DIM, bool ALIBI>
+CUDA_DEVICE void prefill_sequence(prefill_block<Kv, DIM, ALIBI> *block, uint32_t q[][4],
                                   const struct prefill_tile *tile, uint32_t begin, uint32_t end)
 {
     const struct attention_cuda *a = tile->a;
@@ -488,6 +491,7 @@ CUDA_DEVICE void prefill_sequence(prefill_block<Kv, DIM> *block, uint32_t q[][4]
         block->seen[r] = {0, 0};
         if (exists && row >= begin && row < end)
             block->seen[r] = attention_span_of(a->positions[row], a->window);
+        block->bias[r].begin(a, exists ? head : a->n_heads, exists ? a->positions[row] : 0);
     }
     if (block->seq >= a->n_seqs)
         return;
@@ -502,7 +506,7 @@ CUDA_DEVICE void prefill_sequence(prefill_block<Kv, DIM> *block, uint32_t q[][4]
 }
 
 /* grid: (tiles of rows, KV heads). The last rows see most: their blocks begin first. */
-template <typename Kv, uint32_t DIM>
+template <typename Kv, uint32_t DIM, bool ALIBI>
 static __global__ void __launch_bounds__(PREFILL_THREADS, 1)
     attention_prefill(const __grid_constant__ struct attention_cuda a)
 {
@@ -514,7 +518,7 @@ static __global__ void __launch_bounds__(PREFILL_THREADS, 1)
         tile.end = tile.begin + n_rows;
     if (!attention_has_heads(&a, blockIdx.y, 0, a.heads_per_kv))
         return;
-    prefill_block<Kv, DIM> block;
+    prefill_block<Kv, DIM, ALIBI> block;
     uint32_t q[block.KEPT][4];
     block.a = &a;
     block.shared = shared;
@@ -535,12 +539,12 @@ static __global__ void __launch_bounds__(PREFILL_THREADS, 1)
     }
 }
 
-template <typename Kv, uint32_t DIM>
+template <typename Kv, uint32_t DIM, bool ALIBI>
 static int prefill_launch(void *stream, const struct attention_cuda *a)
 {
     constexpr uint32_t n_bytes = prefill_memory_of(DIM, Kv::elem_bytes).n_bytes;
     static_assert(n_bytes <= SHARED_PER_BLOCK, "fits every GPU");
-    auto *kernel = attention_prefill<Kv, DIM>;
+    auto *kernel = attention_prefill<Kv, DIM, ALIBI>;
     uint32_t rows = prefill_tile_rows(a->heads_per_kv);
     int code = CUDA_ALLOW_SHARED(kernel, n_bytes);
     return code != 0 ? code

@@ -133,6 +133,36 @@ struct kv_any_codes {
 };
 typedef kv_as_f16<kv_any_codes> kv_coded;
 
+/* ALiBi of one query's scores. Without it nothing: no register and no instruction. */
+template <bool ALIBI> struct attention_bias {
+    ATTENTION_METHOD void begin(const struct attention_cuda *a, uint32_t head, uint32_t position)
+    {
+        (void)a;
+        (void)head;
+        (void)position;
+    }
+    ATTENTION_METHOD float of(float score, uint32_t position) const
+    {
+        (void)position;
+        return score;
+    }
+};
+
+template <> struct attention_bias<true> {
+    float slope;
+    uint32_t own; /* the query's position; both count from anywhere */
+
+    ATTENTION_METHOD void begin(const struct attention_cuda *a, uint32_t head, uint32_t position)
+    {
+        slope = head < a->n_heads ? __ldg(a->slopes + head) * ATTENTION_LOG2E : 0.0f;
+        own = position;
+    }
+    ATTENTION_METHOD float of(float score, uint32_t position) const
+    {
+        return attention_alibi(score, slope, (int32_t)(position - own));
+    }
+};
+
 /* What `pair` has lost of x and y, as a pair. */
 template <typename Kv> CUDA_DEVICE uint32_t attention_rest(float x, float y, uint32_t pair)
 {

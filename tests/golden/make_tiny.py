@@ -142,28 +142,30 @@ def write_gguf(name, spec, tokens, merges):
     w.close()
 
 
+def write_logits(name, hf):
+    rng = np.random.default_rng(5)
+    with torch.no_grad(), open(HERE / "tiny" / f"{name}.bin", "wb") as f:
+        f.write(b"SLTL" + struct.pack("<II", len(LENGTHS), VOCAB))
+        for n in LENGTHS:
+            ids = rng.integers(0, VOCAB, n)
+            r = hf(torch.from_numpy(ids)[None], output_attentions=True)
+            logits = r.logits[0]
+            rows = sorted({i for i in ROWS if i < n} | {n - 1})
+            f.write(struct.pack("<II", n, len(rows)) + ids.astype("<u4").tobytes())
+            for row in rows:
+                f.write(struct.pack("<I", row) + logits[row].numpy().astype("<f4").tobytes())
+        peak = np.mean([a[0, :, n // 2 :].amax(-1).mean() for a in r.attentions])
+        gap = logits.topk(2, dim=1).values
+        print(f"{name:5} {(HERE / 'tiny' / f'{name}.gguf').stat().st_size:7} bytes, logits deviate {logits.std():.2f}, "
+              f"mean largest attention weight {peak:.2f}, smallest top-2 margin {(gap[:, 0] - gap[:, 1]).min():.4f}")
+
+
 def main():
     (HERE / "tiny").mkdir(exist_ok=True)
     tokens, merges = tokenizer()
     for name, spec in SPECS.items():
         write_gguf(name, spec, tokens, merges)
-        model = Model(HERE / "tiny" / f"{name}.gguf")
-        hf = hf_llama.load(model)
-        rng = np.random.default_rng(5)
-        with torch.no_grad(), open(HERE / "tiny" / f"{name}.bin", "wb") as f:
-            f.write(b"SLTL" + struct.pack("<II", len(LENGTHS), VOCAB))
-            for n in LENGTHS:
-                ids = rng.integers(0, VOCAB, n)
-                r = hf(torch.from_numpy(ids)[None], output_attentions=True)
-                logits = r.logits[0]
-                rows = sorted({i for i in ROWS if i < n} | {n - 1})
-                f.write(struct.pack("<II", n, len(rows)) + ids.astype("<u4").tobytes())
-                for row in rows:
-                    f.write(struct.pack("<I", row) + logits[row].numpy().astype("<f4").tobytes())
-            peak = np.mean([a[0, :, n // 2 :].amax(-1).mean() for a in r.attentions])
-            gap = logits.topk(2, dim=1).values
-            print(f"{name:5} {(HERE / 'tiny' / f'{name}.gguf').stat().st_size:7} bytes, logits deviate {logits.std():.2f}, "
-                  f"mean largest attention weight {peak:.2f}, smallest top-2 margin {(gap[:, 0] - gap[:, 1]).min():.4f}")
+        write_logits(name, hf_llama.load(Model(HERE / "tiny" / f"{name}.gguf")))
 
 
 if __name__ == "__main__":

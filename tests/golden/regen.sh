@@ -3,7 +3,7 @@
 # (${XDG_CACHE_HOME:-~/.cache}/sluice/golden-venv, some 7 GB because of torch). Takes a few minutes.
 #
 #   regen.sh               everything but the arithmetic table
-#   regen.sh NAME ...      make_NAME.py only: templates tokenizer dequant logits tiny sampler
+#   regen.sh NAME ...      make_NAME.py only: templates tokenizer dequant logits tiny tiny_gpt sampler
 #   regen.sh arithmetic    prints the table of docs/performance.md, writes nothing
 #   regen.sh --compare     builds llama-cpp-python and compares its tokenizer with the golden ids
 #
@@ -28,7 +28,7 @@ fi
 if [[ ${1:-} == arithmetic ]]; then
     exec "$python" arithmetic.py
 fi
-for name in "${@:-templates tokenizer dequant logits tiny sampler}"; do
+for name in "${@:-templates tokenizer dequant logits tiny tiny_gpt sampler}"; do
     for one in $name; do
         echo "== $one"
         "$python" "make_$one.py"

@@ -97,7 +97,16 @@ static uint32_t *token_slots(const struct gpu_world *w)
     return slots;
 }
 
-static struct attention_params params_of(const struct gpu_world *w)
+void gpu_world_slope(struct gpu_world *w)
+{
+    w->slopes = malloc(w->n_heads * sizeof(float));
+    for (uint32_t h = 0; h < w->n_heads; h++) /* steep to nearly flat */
+        w->slopes[h] = exp2f(-0.37f * (float)(h * 7 % 23));
+    w->device_slopes = gpu_upload(w->slopes, w->n_heads * sizeof(float));
+}
+
+/* slopes: of all heads, where the op reads them. */
+static struct attention_params params_of(const struct gpu_world *w, const float *slopes)
 {
     return (struct attention_params){.n_heads = w->rank_heads,
                                      .head_begin = w->head_begin,
@@ -105,7 +114,8 @@ static struct attention_params params_of(const struct gpu_world *w)
                                      .heads_per_kv = w->s.heads_per_kv,
                                      .scale = 1.0f / sqrtf((float)w->s.head_dim),
                                      .window = w->s.window,
-                                     .softcap = w->s.softcap};
+                                     .softcap = w->s.softcap,
+                                     .slopes = slopes ? slopes + w->head_begin : NULL};
 }
 
 void gpu_world_fill(struct gpu_world *w)
@@ -133,6 +143,9 @@ void gpu_world_destroy(struct gpu_world *w)
     gpu_drop(w->pool_k, w->pool_bytes);
     gpu_drop(w->pool_v, w->pool_bytes);
     gpu_drop(w->device_tables, (size_t)w->n_seqs * w->stride * sizeof(uint32_t));
+    if (w->slopes)
+        gpu_drop(w->device_slopes, w->n_heads * sizeof(float));
+    free(w->slopes);
     free(w->tables);
     free(w->q);
     free(w->k);
@@ -167,7 +180,7 @@ float *gpu_attend(const struct gpu_world *w, const struct gpu_row *rows, uint32_
                                    .n_rows = n,
                                    .n_seqs = w->n_seqs,
                                    .max_positions = max_positions};
-    struct attention_params params = params_of(w);
+    struct attention_params params = params_of(w, w->device_slopes);
     struct kv_layer kv = layer_of(w);
     gpu.stream->roles = roles;
     gpu.stream->n_roles = n_roles;
@@ -211,7 +224,7 @@ float *cpu_attend(const struct gpu_world *w, const struct gpu_row *rows, uint32_
                   v = tensor_view(w->v, DTYPE_F32, w->n_tokens, kv_cols),
                   tq = tensor_view(q, DTYPE_F32, n, cols), ty = tensor_view(y, DTYPE_F32, n, cols);
     struct attention_rows batch = {positions, seqs, NULL, w->tables, w->stride, n, w->n_seqs, 0};
-    struct attention_params params = params_of(w);
+    struct attention_params params = params_of(w, w->slopes);
     assert_int_equal(op_kv_write(rig.stream, &kv, &k, &v, slots), 0);
     assert_int_equal(op_attention(rig.stream, &ty, &tq, &kv, &batch, &params), 0);
     rig_close(&rig);
@@ -239,6 +252,8 @@ static double head_error(const struct gpu_world *w, struct gpu_row row, uint32_t
         p[i] /= sqrt(n);
         if (w->s.softcap > 0.0f)
             p[i] = (double)w->s.softcap * tanh(p[i] / (double)w->s.softcap);
+        if (w->slopes)
+            p[i] -= (double)w->slopes[h] * (row.position - i);
         max = fmax(max, p[i]);
     }
     for (uint32_t i = begin; i < end; i++)

@@ -20,6 +20,7 @@ struct gpu_world {
     float *k_held, *v_held; /* as the cache holds them */
     size_t pool_bytes;
     void *pool_k, *pool_v, *device_tables;
+    float *slopes, *device_slopes; /* ALiBi of the heads; NULL: none */
     /* of the rank; all heads at first */
     uint32_t head_begin, rank_heads, kv_begin, rank_kv;
 };
@@ -31,6 +32,8 @@ struct gpu_row {
 /* Random values; the cache is poisoned and then written by the GPU, in one op. */
 struct gpu_world gpu_world_create(const struct gpu_setup *s, struct random *r);
 void gpu_world_destroy(struct gpu_world *w);
+/* From here on heads have slopes. */
+void gpu_world_slope(struct gpu_world *w);
 /* Writes k and v of all tokens (again), of the rank's KV heads. */
 void gpu_world_fill(struct gpu_world *w);
 

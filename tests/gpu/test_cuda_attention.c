@@ -94,6 +94,37 @@ static void test_all_shapes_are_near_f64(void **state)
             }
 }
 
+/* ALiBi, on every kernel and instance of it. */
+static void test_slopes_are_near_f64(void **state)
+{
+    (void)state;
+    static const uint32_t dims[] = {20, 64, 80, 128, 192, 256};
+    struct random r = {103};
+    size_t i_case = 0;
+    for (uint32_t t = 0; t < N_TYPES; t++)
+        for (size_t d = 0; d < sizeof(dims) / sizeof(dims[0]); d++)
+            for (uint32_t heads_per_kv = 1; heads_per_kv <= 12; heads_per_kv += 11) {
+                struct gpu_row rows[4 * 8];
+                struct gpu_setup s = {types[t],
+                                      dims[d],
+                                      2,
+                                      heads_per_kv,
+                                      16,
+                                      d % 3 == 2 ? 100 : 0,
+                                      d == 1 ? 20.0f : 0.0f,
+                                      {129, 300, 0}};
+                if (!grid_takes(i_case++))
+                    continue;
+                s.lengths[2] = d == 3 ? 640 : 0;
+                struct gpu_world w = gpu_world_create(&s, &r);
+                gpu_world_slope(&w);
+                uint32_t n = some_rows(&w, 3, rows);
+                check_rows(&w, rows, n, true);
+                check_rows(&w, rows, n, false);
+                gpu_world_destroy(&w);
+            }
+}
+
 static void test_lengths_around_partitions_and_groups(void **state)
 {
     (void)state;
@@ -123,6 +154,7 @@ static void test_the_cpus_reference_is_near(void **state)
             continue;
         struct gpu_world w = gpu_world_create(&s, &r);
         uint32_t n = some_rows(&w, 4, rows);
+        gpu_world_slope(&w);
         float *cpu = cpu_attend(&w, rows, n), *found = gpu_attend_path(&w, rows, n, true);
         double limit = types[t] == DTYPE_I8 ? 2e-3 : 3e-5; /* int8 on the CPU: weights of 15 bits */
         for (uint32_t i = 0; i < n * w.n_heads * 64; i++)
@@ -167,6 +199,8 @@ static void test_path_d_depends_on_the_row_alone(void **state)
         for (uint32_t variant = 0; variant < 3; variant++) {
             struct gpu_setup s = exact_setup(t, variant);
             struct gpu_world w = gpu_world_create(&s, &r);
+            if (variant > 0)
+                gpu_world_slope(&w);
             const struct gpu_row rows[] = {{0, 0},  {0, 511},  {0, 512},  {0, 699},  {1, 68},
                                            {1, 69}, {2, 1023}, {2, 1024}, {2, 1025}, {2, 1099}};
             enum { N = sizeof(rows) / sizeof(rows[0]) };
@@ -201,6 +235,8 @@ static void test_path_p_does_not_depend_on_the_chunks(void **state)
             s.lengths[0] = TO;
             s.lengths[2] = 0;
             struct gpu_world w = gpu_world_create(&s, &r);
+            if (variant > 0)
+                gpu_world_slope(&w);
             for (uint32_t i = 0; i < N; i++)
                 rows[i] = (struct gpu_row){0, FROM + i};
             float *all = gpu_attend_path(&w, rows, N, false);
@@ -277,6 +313,8 @@ static void test_a_ranks_heads_are_those_of_the_whole(void **state)
             struct gpu_setup s = {types[t], 96, 4, heads_per_kv, 16, 0, 0.0f, {150, 0}};
             struct gpu_world w = gpu_world_create(&s, &r);
             struct gpu_row rows[20];
+            if (heads_per_kv > 5)
+                gpu_world_slope(&w);
             for (uint32_t i = 0; i < 20; i++)
                 rows[i] = (struct gpu_row){0, 130 + i};
             float *all[2] = {gpu_attend_path(&w, rows, 20, false),
@@ -320,7 +358,7 @@ static void test_a_captured_step_serves_other_lengths(void **state)
                                    .table_stride = w.stride,
                                    .n_rows = 2,
                                    .n_seqs = 2};
-    struct attention_params params = {8, 0, 0, 4, 0.125f, 0, 0.0f};
+    struct attention_params params = {8, 0, 0, 4, 0.125f, 0, 0.0f, NULL};
     struct kv_layer kv = {w.pool_k, w.pool_v, DTYPE_BF16, w.n_blocks, 16, 2, 64};
     for (uint32_t round = 0; round < 5; round++) { /* 0: eager, 1: captured, then replayed */
         struct gpu_row rows[2] = {{0, random_u32(&r) % 1300}, {1, round == 3 ? 0 : 1299}};
@@ -357,6 +395,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_shapes_are_near_f64),
+        cmocka_unit_test(test_slopes_are_near_f64),
         cmocka_unit_test(test_lengths_around_partitions_and_groups),
         cmocka_unit_test(test_the_cpus_reference_is_near),
         cmocka_unit_test(test_path_d_depends_on_the_row_alone),

@@ -51,8 +51,23 @@ static bool skipped(const struct maker *m, const char *name)
     return m->spec->skip && strcmp(m->spec->skip, name) == 0;
 }
 
-static void key_u32(struct maker *m, const char *key, uint32_t value)
+const char *tiny_prefix(enum tiny_form form)
 {
+    static const char *const prefixes[] = {"llama", "gpt2", "bloom"};
+    return prefixes[form];
+}
+
+/* `key` below the form's prefix; valid until the next call. */
+static const char *full_key(const struct maker *m, const char *key)
+{
+    static char full[96];
+    snprintf(full, sizeof(full), "%s.%s", tiny_prefix(m->spec->form), key);
+    return full;
+}
+
+static void key_u32(struct maker *m, const char *below, uint32_t value)
+{
+    const char *key = full_key(m, below);
     bool set = m->spec->set_key && strcmp(m->spec->set_key, key) == 0;
     if (!skipped(m, key))
         gguf_kv_u32(m->w, key, set ? m->spec->set_value : value);
@@ -125,6 +140,43 @@ static void add_layer(struct maker *m, uint32_t layer)
         snprintf(name, sizeof(name), "blk.%u.%s.bias", layer, matrices[i].name);
         if (s->biases)
             add(m, name, GGML_F32, matrices[i].rows, 1, 0, 0.3F);
+    }
+}
+
+/* A norm of GPT-2's or BLOOM's. */
+static void add_norm(struct maker *m, const char *stem)
+{
+    char name[64];
+    snprintf(name, sizeof(name), "%s.weight", stem);
+    add(m, name, GGML_F32, m->spec->hidden, 1, 1, 0.4F);
+    snprintf(name, sizeof(name), "%s.bias", stem);
+    add(m, name, GGML_F32, m->spec->hidden, 1, 0, 0.3F);
+}
+
+static void add_gpt_layer(struct maker *m, uint32_t layer)
+{
+    const struct tiny_spec *s = m->spec;
+    uint32_t q = s->n_heads * s->head_dim, kv = s->n_kv_heads * s->head_dim;
+    const struct {
+        const char *name;
+        uint32_t cols, rows;
+        float spread;
+    } matrices[] = {
+        {"attn_qkv", s->hidden, q + 2 * kv, 0.5F},
+        {"attn_output", q, s->hidden, 0.1F},
+        {"ffn_up", s->hidden, s->ffn, 0.2F},
+        {"ffn_down", s->ffn, s->hidden, 0.1F},
+    };
+    char name[64];
+    snprintf(name, sizeof(name), "blk.%u.attn_norm", layer);
+    add_norm(m, name);
+    snprintf(name, sizeof(name), "blk.%u.ffn_norm", layer);
+    add_norm(m, name);
+    for (size_t i = 0; i < sizeof(matrices) / sizeof(matrices[0]); i++) {
+        snprintf(name, sizeof(name), "blk.%u.%s.weight", layer, matrices[i].name);
+        add(m, name, s->matrix_type, matrices[i].cols, matrices[i].rows, 0, matrices[i].spread);
+        snprintf(name, sizeof(name), "blk.%u.%s.bias", layer, matrices[i].name);
+        add(m, name, GGML_F32, matrices[i].rows, 1, 0, 0.3F);
     }
 }
 
@@ -237,38 +289,44 @@ static void write_keys(struct maker *m)
 {
     const struct tiny_spec *s = m->spec;
     if (!skipped(m, "general.architecture"))
-        gguf_kv_string(m->w, "general.architecture", s->architecture ? s->architecture : "llama");
+        gguf_kv_string(m->w, "general.architecture",
+                       s->architecture ? s->architecture : tiny_prefix(s->form));
     gguf_kv_string(m->w, "general.name", "tiny");
-    key_u32(m, "llama.block_count", s->n_layers);
-    key_u32(m, "llama.context_length", s->context);
-    key_u32(m, "llama.embedding_length", s->hidden);
-    key_u32(m, "llama.feed_forward_length", s->ffn);
-    key_u32(m, "llama.attention.head_count", s->n_heads);
-    key_u32(m, "llama.attention.head_count_kv", s->n_kv_heads);
-    key_u32(m, "llama.attention.key_length", s->head_dim);
-    key_u32(m, "llama.attention.value_length", s->head_dim);
-    key_u32(m, "llama.rope.dimension_count", s->head_dim);
-    key_u32(m, "llama.vocab_size", s->vocab);
+    key_u32(m, "block_count", s->n_layers);
+    key_u32(m, "context_length", s->context);
+    key_u32(m, "embedding_length", s->hidden);
+    key_u32(m, "feed_forward_length", s->ffn);
+    key_u32(m, "attention.head_count", s->n_heads);
+    key_u32(m, "attention.head_count_kv", s->n_kv_heads);
+    key_u32(m, "attention.key_length", s->head_dim);
+    key_u32(m, "attention.value_length", s->head_dim);
+    if (s->form == TINY_LLAMA)
+        key_u32(m, "rope.dimension_count", s->head_dim);
+    key_u32(m, "vocab_size", s->vocab);
+    if (s->form != TINY_LLAMA) {
+        key_f32(m, full_key(m, "attention.layer_norm_epsilon"), 1e-2F);
+        return;
+    }
     key_f32(m, "llama.attention.layer_norm_rms_epsilon", 1e-5F);
     key_f32(m, "llama.rope.freq_base", 10000);
 }
 
-static bool is_own_key(const char *key)
+/* Whether write_keys() writes it. */
+static bool is_own_key(const struct maker *m, const char *key)
 {
-    static const char *const keys[] = {"block_count",
-                                       "context_length",
-                                       "embedding_length",
-                                       "feed_forward_length",
-                                       "attention.head_count",
-                                       "attention.head_count_kv",
-                                       "attention.key_length",
-                                       "attention.value_length",
-                                       "rope.dimension_count",
-                                       "vocab_size",
-                                       "attention.layer_norm_rms_epsilon",
-                                       "rope.freq_base"};
+    static const char *const keys[] = {
+        "block_count",          "context_length",         "embedding_length",
+        "feed_forward_length",  "attention.head_count",   "attention.head_count_kv",
+        "attention.key_length", "attention.value_length", "vocab_size"};
+    static const char *const own[] = {"llama.rope.dimension_count",
+                                      "llama.attention.layer_norm_rms_epsilon",
+                                      "llama.rope.freq_base", "gpt2.attention.layer_norm_epsilon",
+                                      "bloom.attention.layer_norm_epsilon"};
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
-        if (strncmp(key, "llama.", 6) == 0 && strcmp(key + 6, keys[i]) == 0)
+        if (strcmp(key, full_key(m, keys[i])) == 0)
+            return true;
+    for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++)
+        if (strcmp(key, own[i]) == 0)
             return true;
     return false;
 }
@@ -276,11 +334,11 @@ static bool is_own_key(const char *key)
 static void write_extra_keys(struct maker *m)
 {
     const struct tiny_spec *s = m->spec;
-    if (s->set_key && !is_own_key(s->set_key))
+    if (s->set_key && !is_own_key(m, s->set_key))
         gguf_kv_u32(m->w, s->set_key, s->set_value);
     if (s->text_key)
         gguf_kv_string(m->w, s->text_key, s->text_value);
-    if (s->real_key && !is_own_key(s->real_key))
+    if (s->real_key && !is_own_key(m, s->real_key))
         key_f32(m, s->real_key, s->real_value);
     for (uint32_t i = 0; i < s->n_keys; i++) {
         const struct tiny_key *k = &s->keys[i];
@@ -299,7 +357,14 @@ static void list_tensors(struct maker *m)
 {
     const struct tiny_spec *s = m->spec;
     add(m, "token_embd.weight", s->matrix_type, s->hidden, s->vocab, 0, 1);
-    add(m, "output_norm.weight", GGML_F32, s->hidden, 1, 1, 0.4F);
+    if (s->form == TINY_GPT2)
+        add(m, "position_embd.weight", GGML_F32, s->hidden, s->context, 0, 0.7F);
+    if (s->form == TINY_BLOOM)
+        add_norm(m, "token_embd_norm");
+    if (s->form == TINY_LLAMA)
+        add(m, "output_norm.weight", GGML_F32, s->hidden, 1, 1, 0.4F);
+    else
+        add_norm(m, "output_norm");
     if (s->untied)
         add(m, "output.weight", s->matrix_type, s->hidden, s->vocab, 0, 0.3F);
     if (s->rope_freqs)
@@ -307,7 +372,7 @@ static void list_tensors(struct maker *m)
     if (s->extra_tensor)
         add(m, s->extra_tensor, GGML_F32, 32, 1, 0, 1);
     for (uint32_t layer = 0; layer < s->n_layers; layer++)
-        add_layer(m, layer);
+        s->form == TINY_LLAMA ? add_layer(m, layer) : add_gpt_layer(m, layer);
 }
 
 void tiny_write(const struct tiny_spec *spec, struct gguf_writer *w)

@@ -1,5 +1,6 @@
-/* support_tiny.h: makes small Llama checkpoints in memory, whole or broken in one place. Weights
- * come from a fixed generator: peaked attention, norms away from one, biases away from zero. */
+/* support_tiny.h: makes small Llama, GPT-2 and BLOOM checkpoints in memory, whole or broken in one
+ * place. Weights come from a fixed generator: peaked attention, norms away from one, biases away
+ * from zero. */
 #pragma once
 
 #include <stdbool.h>
@@ -17,14 +18,17 @@ struct tiny_key {
     const char *text;
 };
 
+enum tiny_form { TINY_LLAMA, TINY_GPT2, TINY_BLOOM };
+
 struct tiny_spec {
+    enum tiny_form form;
     uint32_t n_layers, hidden, ffn, n_heads, n_kv_heads, head_dim, vocab, context;
     /* GGML_F32, GGML_BF16, GGML_Q8_0, GGML_Q4_1 or, where rows are multiples of 256, one of
      * GGML_Q2_K to GGML_Q6_K. */
     uint32_t matrix_type;
     enum weight_store rounded_for; /* F32 matrices hold values that this store keeps as they are */
     bool untied, biases, rope_freqs;
-    const char *architecture; /* NULL: "llama" */
+    const char *architecture; /* NULL: that of the form */
     const char *skip;         /* a key or tensor that is left out */
     const char *wide;         /* a tensor that gets 32 more columns */
     const char *extra_tensor; /* f32, 32 elements */
@@ -37,7 +41,11 @@ struct tiny_spec {
     uint32_t n_keys;
 };
 
-/* 2 layers, hidden 64, MLP 256, 8 heads of 32 over 4 KV heads, 300 tokens, 256 positions, f32. */
+/* "llama", "gpt2", "bloom": the prefix of the form's keys. */
+const char *tiny_prefix(enum tiny_form form);
+
+/* Llama, 2 layers, hidden 64, MLP 256, 8 heads of 32 over 4 KV heads, 300 tokens, 256 positions,
+ * f32. */
 struct tiny_spec tiny_spec_default(void);
 
 /* The file's bytes in *w (zeroed before; gguf_writer_fini() after). */

@@ -61,13 +61,25 @@ APPLY(no_query, s->skip = "blk.1.attn_q.weight")
 APPLY(wide_query, s->wide = "blk.1.attn_q.weight")
 APPLY(wide_norm, s->wide = "blk.0.ffn_norm.weight")
 APPLY(wide_output, s->untied = true; s->wide = "output.weight")
+APPLY(gpt2, s->form = TINY_GPT2; s->n_kv_heads = s->n_heads)
+APPLY(bloom, s->form = TINY_BLOOM; s->n_kv_heads = s->n_heads)
+APPLY(gpt2_long, gpt2(s); s->set_key = "gpt2.context_length"; s->set_value = 512)
+APPLY(gpt2_no_table, gpt2(s); s->skip = "position_embd.weight")
+APPLY(gpt2_grouped, gpt2(s); s->n_kv_heads = 4)
+APPLY(gpt2_wide, gpt2(s); s->wide = "blk.1.attn_qkv.weight")
+APPLY(gpt2_short_bias, gpt2(s); s->wide = "blk.1.attn_qkv.bias")
+APPLY(gpt2_no_bias, gpt2(s); s->skip = "blk.0.attn_qkv.bias")
+APPLY(gpt2_rope, gpt2(s); s->real_key = "gpt2.rope.freq_base"; s->real_value = 10000)
+APPLY(gpt2_alibi, gpt2(s); s->real_key = "gpt2.attention.max_alibi_bias"; s->real_value = 8)
+APPLY(bloom_no_norm, bloom(s); s->skip = "token_embd_norm.weight")
+APPLY(bloom_alibi, bloom(s); s->real_key = "bloom.attention.max_alibi_bias"; s->real_value = 0)
 APPLY(leftover, s->extra_tensor = "blk.0.attn_sinks.weight")
 
 static const struct refusal refusals[] = {
     {"no architecture", no_architecture, STATUS_INVALID_ARGUMENT,
      "key \"general.architecture\" is missing"},
     {"other architecture", other_architecture, STATUS_UNIMPLEMENTED,
-     "key \"general.architecture\": \"mamba\" is not built (built: llama)"},
+     "key \"general.architecture\": \"mamba\" is not built (built: llama, gpt2, bloom)"},
     {"no layers", no_layers, STATUS_INVALID_ARGUMENT, "key \"llama.block_count\" is missing"},
     {"0 layers", zero_layers, STATUS_INVALID_ARGUMENT, "0 is not in 1..1024"},
     {"4e9 layers", many_layers, STATUS_INVALID_ARGUMENT, "4000000000 is not in 1..1024"},
@@ -108,6 +120,26 @@ static const struct refusal refusals[] = {
     {"wide norm", wide_norm, STATUS_INVALID_ARGUMENT,
      "shape is [96, 1] in 1 dimensions, the metadata say [64, 1] in 1"},
     {"wide output", wide_output, STATUS_INVALID_ARGUMENT, "tensor \"output.weight\""},
+    {"GPT-2 beyond its table", gpt2_long, STATUS_INVALID_ARGUMENT,
+     "tensor \"position_embd.weight\": shape is [64, 256] in 2 dimensions, the metadata say [64, "
+     "512]"},
+    {"GPT-2 without a table", gpt2_no_table, STATUS_INVALID_ARGUMENT,
+     "tensor \"position_embd.weight\" is missing"},
+    {"GPT-2, grouped heads", gpt2_grouped, STATUS_INVALID_ARGUMENT,
+     "4 KV heads where the architecture has one per head"},
+    {"GPT-2, wide QKV", gpt2_wide, STATUS_INVALID_ARGUMENT,
+     "tensor \"blk.1.attn_qkv.weight\": shape is [96, 768] in 2 dimensions, the metadata say [64, "
+     "768]"},
+    {"GPT-2, long QKV bias", gpt2_short_bias, STATUS_INVALID_ARGUMENT,
+     "shape is [800, 1] in 1 dimensions, the metadata say [768, 1] in 1"},
+    {"GPT-2, no QKV bias", gpt2_no_bias, STATUS_INVALID_ARGUMENT,
+     "tensor \"blk.0.attn_qkv.bias\" is missing"},
+    {"GPT-2 with rope", gpt2_rope, STATUS_UNIMPLEMENTED,
+     "key \"gpt2.rope.freq_base\": the key is not known for architecture gpt2"},
+    {"GPT-2 with ALiBi", gpt2_alibi, STATUS_UNIMPLEMENTED, "gpt2.attention.max_alibi_bias"},
+    {"BLOOM, no embedding norm", bloom_no_norm, STATUS_INVALID_ARGUMENT,
+     "tensor \"token_embd_norm.weight\" is missing"},
+    {"BLOOM, no bias", bloom_alibi, STATUS_INVALID_ARGUMENT, "0 is not in [0.001, 1000]"},
     {"leftover", leftover, STATUS_UNIMPLEMENTED,
      "tensor \"blk.0.attn_sinks.weight\": it has no place"},
 };
@@ -166,6 +198,8 @@ static void test_find_unknown_is_null(void **state)
 {
     (void)state;
     assert_ptr_equal(arch_find("llama"), &arch_llama);
+    assert_ptr_equal(arch_find("gpt2"), &arch_gpt2);
+    assert_ptr_equal(arch_find("bloom"), &arch_bloom);
     assert_null(arch_find("Llama"));
     assert_null(arch_find(""));
     assert_null(arch_find_source(&arch_llama, "safetensors"));
@@ -225,6 +259,31 @@ static void test_rope_freqs_scalings(void **state)
         assert_true(fabs((double)f[i] / yarn[i] - 1) < 1e-6);
 }
 
+/* arXiv 2108.12409: of 8 heads 1/2, 1/4, … 1/256; its authors' code for what is no power of two:
+ * those of the power below, then every other one of the power above. */
+static void test_alibi_slopes(void **state)
+{
+    struct model_shape s = {.n_heads = 8, .alibi_bias = 8};
+    float eight[8], f[112];
+    (void)state;
+    model_alibi_slopes(&s, eight);
+    for (int h = 0; h < 8; h++)
+        assert_true(eight[h] == 1.0F / (float)(2 << h));
+    s.n_heads = 12;
+    model_alibi_slopes(&s, f);
+    assert_memory_equal(f, eight, sizeof(eight));
+    for (int h = 8; h < 12; h++) /* of 16 heads 2^-0.5, 2^-1.5, … */
+        assert_true(f[h] == (float)(0.70710678118654752 / (1 << (h - 8))));
+    s.n_heads = 112; /* BLOOM 176B: 64, and 48 of the 128 */
+    model_alibi_slopes(&s, f);
+    assert_true(f[63] == 1.0F / 256 && f[7] == 0.5F);
+    assert_true(fabs((double)f[64] - pow(2, -1.0 / 16)) < 1e-7);
+    assert_true(fabs((double)f[111] - pow(2, -95.0 / 16)) < 1e-9);
+    s.n_heads = 1;
+    model_alibi_slopes(&s, f);
+    assert_true(f[0] == 1.0F / 256);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -233,6 +292,7 @@ int main(void)
         cmocka_unit_test(test_find_unknown_is_null),
         cmocka_unit_test(test_tensor_name_bad_pattern_refused),
         cmocka_unit_test(test_rope_freqs_scalings),
+        cmocka_unit_test(test_alibi_slopes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Nothing in a descriptor is decoration: each field of llama's, changed alone, makes a checkpoint
+/* Nothing in a descriptor is decoration: each field of each one, changed alone, makes a checkpoint
  * load differently (another refusal, or none) or give other logits, on golden checkpoints and on
  * made ones that have what those lack (biases, scalings, fixed keys), at tp 1 and 2. */
 #include <setjmp.h>
@@ -115,6 +115,12 @@ static const struct tiny_key fixed_good[] = {
     {"llama.expert_used_count", GGUF_U32, 0, 0, NULL},
     {"llama.attention.causal", GGUF_BOOL, 1, 0, NULL},
 };
+static const struct tiny_key gpt2_causal[] = {{"gpt2.attention.causal", GGUF_BOOL, 1, 0, NULL}};
+static const struct tiny_key gpt2_blind[] = {{"gpt2.attention.causal", GGUF_BOOL, 0, 0, NULL}};
+static const struct tiny_key bloom_causal[] = {{"bloom.attention.causal", GGUF_BOOL, 1, 0, NULL}};
+static const struct tiny_key bloom_blind[] = {{"bloom.attention.causal", GGUF_BOOL, 0, 0, NULL}};
+static const struct tiny_key bloom_bias[] = {
+    {"bloom.attention.max_alibi_bias", GGUF_F32, 0, 4, NULL}};
 static const struct tiny_key finetuned = {"llama.rope.scaling.finetuned", GGUF_BOOL, 1, 0, NULL};
 static const struct tiny_key layout = {"llama.tensor_data_layout", GGUF_STRING, 0, 0, "x"};
 static const struct tiny_key experts = {"llama.expert_count", GGUF_U32, 8, 0, NULL};
@@ -124,13 +130,21 @@ static const struct tiny_key causal = {"llama.attention.causal", GGUF_BOOL, 0, 0
 enum { MAX_SCENARIOS = 24 };
 static struct scenario scenarios[MAX_SCENARIOS];
 static struct observation expected[MAX_SCENARIOS];
-static uint32_t n_scenarios;
+static uint32_t n_scenarios, n_refused; /* the refused ones are the last */
+static const struct arch *base;         /* whose descriptor is changed */
+static enum tiny_form form;
 
-/* All dimensions differ, so that no two can stand for each other. */
+/* All dimensions differ, so that no two can stand for each other; but where every query head has
+ * its KV head, their dimensions are one. */
 static struct tiny_spec plain_spec(void)
 {
     struct tiny_spec spec = tiny_spec_default();
+    spec.form = form;
     spec.ffn = 192;
+    if (form != TINY_LLAMA) {
+        spec.n_kv_heads = spec.n_heads;
+        spec.context = 160;
+    }
     return spec;
 }
 
@@ -142,9 +156,57 @@ static void add_keys(const struct tiny_key *keys, uint32_t n_keys)
     sc->spec.n_keys = n_keys;
 }
 
-static int make_scenarios(void **state)
+static void begin(const struct arch *arch, enum tiny_form its_form)
+{
+    n_scenarios = 0;
+    base = arch;
+    form = its_form;
+}
+
+static void see_all(uint32_t refused)
+{
+    n_refused = refused;
+    for (uint32_t i = 0; i < n_scenarios; i++)
+        observe(base, &scenarios[i], &expected[i]);
+}
+
+static int make_gpt2(void **state)
 {
     (void)state;
+    begin(&arch_gpt2, TINY_GPT2);
+    scenarios[n_scenarios++] = (struct scenario){.golden = "gpt2_f16.gguf", .tp = 2};
+    scenarios[n_scenarios++] = (struct scenario){.golden = "gpt2_f32.gguf", .tp = 1};
+    scenarios[n_scenarios++] = (struct scenario){.spec = plain_spec(), .tp = 2};
+    scenarios[n_scenarios - 1].spec.untied = true;
+    add_keys(gpt2_causal, 1);
+    add_keys(gpt2_blind, 1);
+    add_keys(NULL, 0);
+    scenarios[n_scenarios - 1].spec.n_kv_heads = 4;
+    see_all(2);
+    return 0;
+}
+
+static int make_bloom(void **state)
+{
+    (void)state;
+    begin(&arch_bloom, TINY_BLOOM);
+    scenarios[n_scenarios++] = (struct scenario){.golden = "bloom_bf16.gguf", .tp = 2};
+    scenarios[n_scenarios++] = (struct scenario){.golden = "bloom_f32.gguf", .tp = 1};
+    scenarios[n_scenarios++] = (struct scenario){.spec = plain_spec(), .tp = 2};
+    scenarios[n_scenarios - 1].spec.untied = true;
+    add_keys(bloom_bias, 1);
+    add_keys(bloom_causal, 1);
+    add_keys(bloom_blind, 1);
+    add_keys(NULL, 0);
+    scenarios[n_scenarios - 1].spec.n_kv_heads = 4;
+    see_all(2);
+    return 0;
+}
+
+static int make_llama(void **state)
+{
+    (void)state;
+    begin(&arch_llama, TINY_LLAMA);
     scenarios[n_scenarios++] = (struct scenario){.golden = "f16.gguf", .tp = 1};
     scenarios[n_scenarios++] = (struct scenario){.golden = "bf16.gguf", .tp = 2};
     struct scenario full = {.spec = plain_spec(), .tp = 2};
@@ -162,8 +224,7 @@ static int make_scenarios(void **state)
     add_keys(&experts, 1);
     add_keys(&used, 1);
     add_keys(&causal, 1);
-    for (uint32_t i = 0; i < n_scenarios; i++)
-        observe(&arch_llama, &scenarios[i], &expected[i]);
+    see_all(3);
     return 0;
 }
 
@@ -177,11 +238,11 @@ struct copy {
     struct arch_tensor tensors[N_ARCH_SLOTS];
 };
 
-static void copy_llama(struct copy *c)
+static void copy_base(struct copy *c)
 {
-    const struct arch_source *from = arch_find_source(&arch_llama, "gguf");
+    const struct arch_source *from = arch_find_source(base, "gguf");
     assert_true(from->n_params <= N_ARCH_PARAMS && from->n_fixed_keys <= 16);
-    c->arch = arch_llama;
+    c->arch = *base;
     c->source = *from;
     memcpy(c->params, from->params, from->n_params * sizeof(c->params[0]));
     memcpy(c->fixed_keys, from->fixed_keys, from->n_fixed_keys * sizeof(c->fixed_keys[0]));
@@ -194,8 +255,8 @@ static void copy_llama(struct copy *c)
 
 static uint32_t n_mutations;
 
-/* Fails where the changed descriptor behaves like llama's everywhere. `without`: a key or tensor
- * that a further checkpoint lacks (NULL: none). */
+/* Fails where the changed descriptor behaves like the true one everywhere. `without`: a key or
+ * tensor that a further checkpoint lacks (NULL: none). */
 static void expect_difference(const struct copy *c, const char *without, const char *what)
 {
     struct observation now, before;
@@ -208,20 +269,25 @@ static void expect_difference(const struct copy *c, const char *without, const c
     if (without) {
         struct scenario sc = {.spec = plain_spec(), .tp = 1};
         sc.spec.skip = without;
-        observe(&arch_llama, &sc, &before);
+        observe(base, &sc, &before);
         observe(&c->arch, &sc, &now);
         if (!same(&now, &before))
             return;
     }
-    fail_msg("%s: nothing noticed", what);
+    fail_msg("%s, %s: nothing noticed", base->name, what);
 }
 
 /* Tries every other value below n of an enum or bool field. */
 #define EACH_OTHER(c, field, n, without, ...)                                                      \
+    EACH_OTHER_BUT(value_ == good_, c, field, n, without, __VA_ARGS__)
+#define EACH_OTHER_DIM(c, field, ...)                                                              \
+    EACH_OTHER_BUT(value_ == good_ || is_same_dim(value_, good_), c, field, ARCH_DIM_ROT_HALF + 1, \
+                   NULL, __VA_ARGS__)
+#define EACH_OTHER_BUT(same_, c, field, n, without, ...)                                           \
     for (int value_ = 0; value_ < (n); value_++) {                                                 \
         char what_[160];                                                                           \
         int good_ = (int)(field);                                                                  \
-        if (value_ == good_)                                                                       \
+        if (same_)                                                                                 \
             continue;                                                                              \
         (field) = value_;                                                                          \
         snprintf(what_, sizeof(what_), __VA_ARGS__);                                               \
@@ -230,32 +296,39 @@ static void expect_difference(const struct copy *c, const char *without, const c
         (field) = good_;                                                                           \
     }
 
+/* The length of the heads is that of the KV heads where each has its own. */
+static bool is_same_dim(int a, int b)
+{
+    return base->attention == ARCH_ATTENTION_MULTI_HEAD &&
+           (a == ARCH_DIM_HEADS || a == ARCH_DIM_KV) && (b == ARCH_DIM_HEADS || b == ARCH_DIM_KV);
+}
+
 static void test_unchanged_copy_gives_golden_logits(void **state)
 {
     struct copy c;
     struct observation now;
     (void)state;
-    copy_llama(&c);
+    copy_base(&c);
     for (uint32_t i = 0; i < n_scenarios; i++) {
         observe(&c.arch, &scenarios[i], &now);
         if (!same(&now, &expected[i]))
             fail_msg("scenario %u differs: %s", i, now.error);
     }
-    /* All but the three refused ones load. test_logits.c pins the golden files' values. */
+    /* All but the refused ones load. test_logits.c pins the golden files' values. */
     for (uint32_t i = 0; i < n_scenarios; i++)
-        assert_int_equal(expected[i].error[0] != 0, i >= n_scenarios - 3);
+        assert_int_equal(expected[i].error[0] != 0, i >= n_scenarios - n_refused);
 }
 
 static void test_arch_fields_all_count(void **state)
 {
     struct copy c;
     (void)state;
-    copy_llama(&c);
-    c.arch.name = "lama";
+    copy_base(&c);
+    c.arch.name = "other";
     expect_difference(&c, NULL, "name");
-    c.arch.name = arch_llama.name;
+    c.arch.name = base->name;
     EACH_OTHER(&c, c.arch.norm, 2, NULL, "norm");
-    EACH_OTHER(&c, c.arch.position, 2, NULL, "position");
+    EACH_OTHER(&c, c.arch.position, 4, NULL, "position");
     EACH_OTHER(&c, c.arch.attention, 2, NULL, "attention");
     EACH_OTHER(&c, c.arch.ffn, 2, NULL, "ffn");
     EACH_OTHER(&c, c.arch.activation, 4, NULL, "activation");
@@ -282,12 +355,12 @@ static void test_parameter_fields_all_count(void **state)
 {
     struct copy c;
     (void)state;
-    copy_llama(&c);
+    copy_base(&c);
     for (uint32_t i = 0; i < c.source.n_params; i++) {
         struct arch_param *p = &c.params[i];
         const struct arch_param good = *p;
         char what[160], key[128];
-        snprintf(key, sizeof(key), "llama.%s", good.key);
+        snprintf(key, sizeof(key), "%s.%s", base->name, good.key);
         snprintf(what, sizeof(what), "parameter %s: id", key);
         p->id = (good.id + 1) % N_ARCH_PARAMS;
         expect_difference(&c, key, what);
@@ -308,7 +381,7 @@ static void test_fixed_key_fields_all_count(void **state)
 {
     struct copy c;
     (void)state;
-    copy_llama(&c);
+    copy_base(&c);
     for (uint32_t i = 0; i < c.source.n_fixed_keys; i++) {
         struct arch_fixed_key *k = &c.fixed_keys[i];
         const struct arch_fixed_key good = *k;
@@ -333,15 +406,15 @@ static void test_tensor_fields_all_count(void **state)
 {
     struct copy c;
     (void)state;
-    copy_llama(&c);
+    copy_base(&c);
     for (uint32_t i = 0; i < c.source.n_tensors; i++) {
         struct arch_tensor *t = &c.tensors[i];
         const struct arch_tensor good = *t;
         char what[160], name[96];
         assert_true(arch_tensor_name(t, 1, name, sizeof(name)));
         EACH_OTHER(&c, t->slot, N_ARCH_SLOTS, NULL, "%s: slot", name);
-        EACH_OTHER(&c, t->rows, ARCH_DIM_ROT_HALF + 1, NULL, "%s: rows", name);
-        EACH_OTHER(&c, t->cols, ARCH_DIM_ROT_HALF + 1, NULL, "%s: cols", name);
+        EACH_OTHER_DIM(&c, t->rows, "%s: rows", name);
+        EACH_OTHER_DIM(&c, t->cols, "%s: cols", name);
         EACH_OTHER(&c, t->split, 3, NULL, "%s: split", name);
         EACH_OTHER(&c, t->required, 2, name, "%s: required", name);
         snprintf(what, sizeof(what), "%s: name", name);
@@ -349,8 +422,9 @@ static void test_tensor_fields_all_count(void **state)
         expect_difference(&c, NULL, what);
         *t = good;
     }
-    print_message("%u mutations, every one noticed\n", n_mutations);
+    print_message("%s: %u mutations, every one noticed\n", base->name, n_mutations);
     assert_true(n_mutations > 500);
+    n_mutations = 0;
 }
 
 int main(void)
@@ -362,5 +436,7 @@ int main(void)
         cmocka_unit_test(test_fixed_key_fields_all_count),
         cmocka_unit_test(test_tensor_fields_all_count),
     };
-    return cmocka_run_group_tests(tests, make_scenarios, NULL);
+    int rc = cmocka_run_group_tests_name("llama", tests, make_llama, NULL);
+    rc += cmocka_run_group_tests_name("gpt2", tests, make_gpt2, NULL);
+    return rc + cmocka_run_group_tests_name("bloom", tests, make_bloom, NULL);
 }

@@ -61,9 +61,20 @@ static const struct variant variants[] = {
     {"tp 2, chunks", 2, 3, 3, 8}, {"tp 4", 4, 4, 16, 16},          {"tp 8", 8, 2, 9, 32},
 };
 
-static void check_variants(const char *kernels, uint32_t matrix_type, bool biases)
+/* Of `form`; GPT-2 and BLOOM have no KV heads that several query heads share. */
+static struct tiny_spec spec_of(enum tiny_form form)
 {
     struct tiny_spec spec = tiny_spec_default();
+    spec.form = form;
+    if (form != TINY_LLAMA)
+        spec.n_kv_heads = spec.n_heads;
+    return spec;
+}
+
+static void check_variants(const char *kernels, enum tiny_form form, uint32_t matrix_type,
+                           bool biases)
+{
+    struct tiny_spec spec = spec_of(form);
     spec.matrix_type = matrix_type;
     spec.biases = biases;
     spec.rope_freqs = biases;
@@ -76,8 +87,8 @@ static void check_variants(const char *kernels, uint32_t matrix_type, bool biase
         cfg.n_threads = v->n_threads;
         cfg.kv_block_size = v->block_size;
         float *got = run_alone(&spec, &cfg, 0, N_TOKENS, v->chunk);
-        snprintf(what, sizeof(what), "%s kernels, matrices of type %u, %s", kernels, matrix_type,
-                 v->name);
+        snprintf(what, sizeof(what), "%s, %s kernels, matrices of type %u, %s", tiny_prefix(form),
+                 kernels, matrix_type, v->name);
         assert_same_bits(got, expected, (size_t)N_TOKENS * spec.vocab, what);
         free(got);
     }
@@ -90,18 +101,22 @@ static void test_logits_any_cut_same_bits(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof(kernel_sets) / sizeof(kernel_sets[0]); i++) {
-        check_variants(kernel_sets[i], GGML_Q4_1, false);
-        check_variants(kernel_sets[i], GGML_Q8_0, true);
-        check_variants(kernel_sets[i], GGML_F32, false);
+        check_variants(kernel_sets[i], TINY_LLAMA, GGML_Q4_1, false);
+        check_variants(kernel_sets[i], TINY_LLAMA, GGML_Q8_0, true);
+        check_variants(kernel_sets[i], TINY_LLAMA, GGML_F32, false);
+        check_variants(kernel_sets[i], TINY_GPT2, GGML_Q4_1, false);
+        check_variants(kernel_sets[i], TINY_GPT2, GGML_F32, false);
+        check_variants(kernel_sets[i], TINY_BLOOM, GGML_Q8_0, false);
+        check_variants(kernel_sets[i], TINY_BLOOM, GGML_F32, false);
     }
 }
 
 /* Five sequences of different lengths, stepping together in pieces of different sizes. */
-static void check_mixed(const char *kernels, uint32_t tp)
+static void check_mixed(const char *kernels, enum tiny_form form, uint32_t tp)
 {
     static const uint32_t lengths[] = {40, 3, 17, 33, 1}, pieces[] = {6, 1, 5, 11, 1};
     enum { N = 5 };
-    struct tiny_spec spec = tiny_spec_default();
+    struct tiny_spec spec = spec_of(form);
     struct executor_config cfg = model_run_config(kernels);
     struct model_run run;
     float *expected[N];
@@ -131,7 +146,8 @@ static void check_mixed(const char *kernels, uint32_t tp)
         for (uint32_t i = 0; i < n_stepped; i++) {
             char what[96];
             uint32_t s = stepped[i];
-            snprintf(what, sizeof(what), "%s, tp %u, sequence %u at %u", kernels, tp, s, done[s]);
+            snprintf(what, sizeof(what), "%s, %s, tp %u, sequence %u at %u", tiny_prefix(form),
+                     kernels, tp, s, done[s]);
             assert_same_bits(executor_logits(run.ex, i),
                              expected[s] + (size_t)(done[s] - 1) * spec.vocab, spec.vocab, what);
         }
@@ -145,8 +161,10 @@ static void test_logits_in_company_same_bits(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof(kernel_sets) / sizeof(kernel_sets[0]); i++) {
-        check_mixed(kernel_sets[i], 1);
-        check_mixed(kernel_sets[i], 2);
+        check_mixed(kernel_sets[i], TINY_LLAMA, 1);
+        check_mixed(kernel_sets[i], TINY_LLAMA, 2);
+        check_mixed(kernel_sets[i], TINY_GPT2, 2);
+        check_mixed(kernel_sets[i], TINY_BLOOM, 2);
     }
 }
 

@@ -241,6 +241,7 @@ static void test_pretokenizers_when_named_then_text_is_cut_by_their_rules(void *
         {"gpt-2", "!\n", {'!', '\n'}, 2},
         {"llama-bpe", "!\n", {TXNL}, 1}, /* punctuation takes its line end along */
         {"bloom", "ab1!", {TAB1, '!'}, 2},
+        {"bloom", "ab(ab)1", {TAB_, '(', TAB_, ')', '1'}, 5}, /* brackets end a word */
         {"default", "ab12!!", {TAB_, T12, TX2}, 3},
         {NULL, "ab12!!", {TAB_, T12, TX2}, 3}, /* no key: default */
     };

@@ -29,7 +29,8 @@ static float run_of(const float *a, const float *b, size_t b_stride, uint32_t n)
     return even + odd;
 }
 
-static float score_of(const float *q, const float *k, const struct setup *s)
+/* bias: slope · (position of the key − the query's), of one factor each. */
+static float score_of(const float *q, const float *k, const struct setup *s, const float bias[2])
 {
     float sum = 0.0f;
     for (uint32_t d = 0; d < s->head_dim; d += RUN)
@@ -37,12 +38,13 @@ static float score_of(const float *q, const float *k, const struct setup *s)
     sum *= 1.0f / sqrtf((float)s->head_dim);
     if (s->softcap > 0.0f)
         sum = s->softcap * (1.0f - 2.0f / (1.0f + maths_exp(sum * (2.0f / s->softcap))));
-    return sum;
+    return bias[0] != 0.0f ? fmaf(bias[0], bias[1], sum) : sum;
 }
 
 /* Positions [begin, end) of a partition, whose K and V begin at k and v, rows `stride` apart. */
 static void attend(const struct setup *s, const float *q, const float *k, const float *v,
-                   size_t stride, uint32_t begin, uint32_t end, struct part *out)
+                   size_t stride, float slope, uint32_t to_query, uint32_t begin, uint32_t end,
+                   struct part *out)
 {
     float p[ATTENTION_PARTITION] = {0}, lanes[16] = {0};
     out->sum = 0.0f;
@@ -50,7 +52,7 @@ static void attend(const struct setup *s, const float *q, const float *k, const 
     if (begin >= end)
         return;
     for (uint32_t i = begin; i < end; i++) {
-        p[i] = score_of(q, k + i * stride, s);
+        p[i] = score_of(q, k + i * stride, s, (float[2]){slope, (float)i - (float)to_query});
         out->max = p[i] > out->max ? p[i] : out->max;
     }
     for (uint32_t i = begin; i < end; i++) {
@@ -108,8 +110,8 @@ float *attend_in_tile_order(const struct world *w)
             for (uint32_t base = 0; base < n; base += ATTENTION_PARTITION) {
                 uint32_t end = n - base < ATTENTION_PARTITION ? n - base : ATTENTION_PARTITION;
                 size_t first = (size_t)(t - w->positions[t] + base) * kv_cols + head;
-                attend(s, q + at, k + first, v + first, kv_cols, begin > base ? begin - base : 0,
-                       end, &part);
+                attend(s, q + at, k + first, v + first, kv_cols, w->slopes ? w->slopes[h] : 0.0f,
+                       w->positions[t] - base, begin > base ? begin - base : 0, end, &part);
                 fold(&all, &part, s->head_dim);
             }
             for (uint32_t d = 0; d < s->head_dim; d++)

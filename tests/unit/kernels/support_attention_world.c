@@ -86,7 +86,8 @@ void step(const struct rig *rig, const struct world *w, const struct kv_layer *k
                                       .heads_per_kv = s->n_heads / s->n_kv,
                                       .scale = 1.0f / sqrtf((float)s->head_dim),
                                       .window = s->window,
-                                      .softcap = s->softcap};
+                                      .softcap = s->softcap,
+                                      .slopes = w->slopes};
     assert_int_equal(op_kv_write(rig->stream, kv, &k, &v, w->slots + begin), 0);
     assert_int_equal(op_attention(rig->stream, &out, &q, kv, &rows, &params), 0);
 }

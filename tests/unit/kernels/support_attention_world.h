@@ -20,6 +20,7 @@ struct world {
     uint32_t n_tokens, n_seqs, n_blocks, stride;
     uint32_t *positions, *seqs, *slots, *tables;
     float *q, *k, *v;
+    const float *slopes; /* ALiBi of the heads; NULL: none */
 };
 
 struct world make_world(const struct setup *s, struct random *r);

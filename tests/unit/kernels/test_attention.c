@@ -23,6 +23,10 @@ static const struct setup shapes[] = {
 static const enum dtype kv_types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_I8};
 enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]), N_SETUPS = 4 * N_SHAPES };
 
+/* Of ALiBi, steep to nearly flat. */
+static const float slopes[9] = {0.5f,   0.25f,  0.70710678f, 0.00390625f, 0.0625f,
+                                0.125f, 0.011f, 1.0f,        0.03125f};
+
 /* Every shape with every type of cache; who takes every second or third of them has every type. */
 static struct setup setup_at(int i)
 {
@@ -75,6 +79,8 @@ static void check_against_float64(const struct world *w, const float *y, bool ti
                 p[j] = dot / sqrt((double)s->head_dim);
                 if (s->softcap > 0.0f)
                     p[j] = (double)s->softcap * tanh(p[j] / (double)s->softcap);
+                if (w->slopes)
+                    p[j] -= (double)w->slopes[h] * (n - 1 - j);
                 max = fmax(max, p[j]);
             }
             for (uint32_t j = begin; j < n; j++)
@@ -100,11 +106,12 @@ static void test_attention_has_one_result_whatever_the_set_chunk_and_threads(voi
 {
     (void)state;
     struct random r = {11};
-    for (int i = 0; i < N_SETUPS; i++) {
+    for (int i = 0; i < N_SETUPS + N_SETUPS / 2; i++) { /* all, then every other with slopes */
         if (!grid_takes((size_t)i))
             continue;
-        struct setup setup = setup_at(i);
+        struct setup setup = setup_at(i < N_SETUPS ? i : 2 * (i - N_SETUPS));
         struct world w = make_world(&setup, &r);
+        w.slopes = i < N_SETUPS ? NULL : slopes;
         size_t n_bytes = (size_t)w.n_tokens * w.s->n_heads * w.s->head_dim * sizeof(float);
         float *first = run_world("ref", 1, &w, w.n_tokens);
         check_against_float64(&w, first, false);
@@ -112,8 +119,8 @@ static void test_attention_has_one_result_whatever_the_set_chunk_and_threads(voi
         if (tiles != NULL)
             check_against_float64(&w, tiles, true);
         for (const char *const *set = linear_sets(); *set != NULL; set++) {
-            static const uint32_t chunks[] = {1, 5, 64, 100000};
-            for (int c = 0; c < 4; c++) {
+            static const uint32_t chunks[] = {5, 1, 100000, 64};
+            for (int c = 0; c < 4; c += w.slopes ? 2 : 1) {
                 char what[96];
                 snprintf(what, sizeof(what), "%s setup %d chunk %u", *set, i, chunks[c]);
                 float *y = run_world(*set, 1 + (uint32_t)c % 3, &w, chunks[c]);
@@ -138,6 +145,7 @@ static void test_decode_rows_of_many_sequences_equal_the_rows_alone(void **state
         struct setup setup = setup_at(i);
         struct world w = make_world(&setup, &r);
         const struct setup *s = w.s;
+        w.slopes = i % 3 == 1 ? slopes : NULL;
         uint32_t cols = s->n_heads * s->head_dim, last[3], t = 0;
         for (uint32_t seq = 0; seq < w.n_seqs; seq++) {
             t += s->lengths[seq];
@@ -168,7 +176,8 @@ static void test_decode_rows_of_many_sequences_equal_the_rows_alone(void **state
                                               .heads_per_kv = s->n_heads / s->n_kv,
                                               .scale = 1.0f / sqrtf((float)s->head_dim),
                                               .window = s->window,
-                                              .softcap = s->softcap};
+                                              .softcap = s->softcap,
+                                              .slopes = w.slopes};
             assert_int_equal(op_attention(rig.stream, &ty, &tq, &kv, &rows, &params), 0);
             for (uint32_t seq = 0; seq < w.n_seqs; seq++)
                 assert_same_bits(out + seq * cols, y + (size_t)last[seq] * cols,
@@ -191,6 +200,7 @@ static void test_a_rank_with_part_of_the_heads_computes_the_same(void **state)
     struct random r = {13};
     static const struct setup whole = {D, HEADS, KV, 16, DTYPE_BF16, 0, 0.0f, {N, 0, 0}};
     struct world w = make_world(&whole, &r);
+    w.slopes = slopes;
     for (const char *const *set = linear_sets(); *set != NULL; set++) {
         float *all = run_world(*set, 1, &w, N);
         struct rig rig = rig_open(*set, 2);
@@ -208,7 +218,8 @@ static void test_a_rank_with_part_of_the_heads_computes_the_same(void **state)
                                           .head_begin = BEGIN,
                                           .kv_begin = 1,
                                           .heads_per_kv = 3,
-                                          .scale = 0.125f};
+                                          .scale = 0.125f,
+                                          .slopes = slopes + BEGIN};
         assert_int_equal(op_kv_write(rig.stream, &kv, &k, &v, w.slots), 0);
         assert_int_equal(op_attention(rig.stream, &out, &q, &kv, &rows, &params), 0);
         for (uint32_t t = 0; t < N; t++)
@@ -237,6 +248,7 @@ static void test_one_long_context_has_one_result_however_it_is_shared(void **sta
     struct random r = {14};
     for (size_t i = 0; i < sizeof(longs) / sizeof(longs[0]); i++) {
         struct world w = make_world(&longs[i], &r);
+        w.slopes = i % 2 ? slopes : NULL;
         size_t cols = (size_t)longs[i].n_heads * longs[i].head_dim;
         for (const char *const *set = linear_sets(); *set != NULL; set++) {
             float *whole = NULL;

@@ -1,0 +1,69 @@
+"""Models of other architectures than Llama through the programs: a tiny GPT-2 and a tiny BLOOM (tests/golden/tiny) answer, alike whatever the
+ranks and however often, within their contexts; what the file does not have is refused by name."""
+import grpc
+import pytest
+
+from conftest import ROOT
+
+TINY = ROOT / "tests/golden/tiny"
+MODELS = {"gpt2": TINY / "gpt2_q8_0.gguf", "bloom": TINY / "bloom_q4_1.gguf"}
+TEXT = "The first (and 2nd) answer, it's"
+CONTEXT = 200  # of both
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory, stubs):
+    """Each as version 1 by one rank, and as version 2, the same file, by two."""
+    from conftest import Sluice
+    sluice = Sluice(tmp_path_factory.mktemp("state"), stubs)
+    sluice.start()
+    try:
+        for name, path in MODELS.items():
+            sluice.cli("register", name, path, "--version", "1")
+            sluice.cli("load", name, "--version", "1", "--kv-tokens", "2048")
+            sluice.cli("register", name, path, "--version", "2")
+            sluice.cli("load", name, "--version", "2", "--kv-tokens", "2048", "--tp", "2")
+            for version in ("1", "2"):
+                sluice.wait(lambda: answers(sluice, name, version), 30, f"{name} {version} answers")
+        yield sluice
+    finally:
+        sluice.stop()
+
+
+def ask(sluice, name, version, text=TEXT, **kwargs):
+    return sluice.generate(sluice.request(name, text, version=version, ignore_eos=True, **kwargs), timeout=60)
+
+
+def answers(sluice, name, version):
+    try:
+        return bool(ask(sluice, name, version, max_tokens=1)[1])
+    except grpc.RpcError:
+        return False
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_answers_are_the_same_whatever_the_ranks(served, name):
+    text, ids, finished = ask(served, name, "1", max_tokens=40, temperature=0)
+    assert len(ids) == 40 and text and finished
+    assert ask(served, name, "1", max_tokens=40, temperature=0)[1] == ids
+    assert ask(served, name, "2", max_tokens=40, temperature=0)[1] == ids
+    drawn = ask(served, name, "1", max_tokens=40, temperature=1.0, seed=7)[1]
+    assert drawn != ids and ask(served, name, "2", max_tokens=40, temperature=1.0, seed=7)[1] == drawn
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_text_becomes_ids_and_text_again(served, name):
+    ids = served.inference.Tokenize(served.stubs.inference.TokenizeRequest(model=name, text=TEXT)).ids
+    assert 4 < len(ids) < len(TEXT) + 1
+    assert served.inference.Detokenize(served.stubs.inference.DetokenizeRequest(model=name, ids=ids)).text == TEXT
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_context_is_what_the_file_says(served, name):
+    model = served.inference.GetModel(served.stubs.inference.GetModelRequest(model=name))
+    assert str(CONTEXT) in str(model)
+    with pytest.raises(grpc.RpcError) as refused:
+        ask(served, name, "1", text="a b c " * CONTEXT, max_tokens=4)
+    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    longer = served.cli("load", name, "--version", "1", "--context-length", str(CONTEXT + 1), "--validate-only", check=False)
+    assert longer.returncode != 0 and f"{CONTEXT + 1} is more than the {CONTEXT} tokens" in longer.stderr, longer
