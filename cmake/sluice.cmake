@@ -25,6 +25,29 @@ pkg_check_modules(MICROHTTPD REQUIRED IMPORTED_TARGET libmicrohttpd)
 pkg_check_modules(INIH REQUIRED IMPORTED_TARGET inih)
 pkg_check_modules(CRYPTO REQUIRED IMPORTED_TARGET libcrypto)
 pkg_check_modules(SSL REQUIRED IMPORTED_TARGET libssl)
+# For a machine without it (tests/gpu/run.sh package): gRPC, Abseil and C++'s library out of their archives, which are half the
+# size. libssl stays shared, since proto/rpc stands before two of its functions, and all that is small does.
+option(SLUICE_STATIC_GRPC "link gRPC statically" OFF)
+if(SLUICE_STATIC_GRPC) # an archive does not say what it needs: all that pkg-config lists, as one group
+  execute_process(COMMAND ${PKG_CONFIG_EXECUTABLE} --static --libs-only-l grpc OUTPUT_VARIABLE names
+    OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  separate_arguments(names)
+  list(REMOVE_DUPLICATES names)
+  set(SLUICE_GRPC_LIB "-Wl,--start-group")
+  foreach(name ${names} -lstdc++)
+    string(REGEX REPLACE "^-l" "" name ${name})
+    execute_process(COMMAND ${CMAKE_C_COMPILER} -print-file-name=lib${name}.a OUTPUT_VARIABLE archive
+      OUTPUT_STRIP_TRAILING_WHITESPACE)
+    if(name MATCHES "^(dl|pthread|rt|m|c|ssl|crypto)$" OR NOT IS_ABSOLUTE "${archive}")
+      string(APPEND SLUICE_GRPC_LIB " -l${name}")
+    else()
+      string(APPEND SLUICE_GRPC_LIB " ${archive}")
+    endif()
+  endforeach()
+  string(APPEND SLUICE_GRPC_LIB " -Wl,--end-group")
+  set(SLUICE_GPR_LIB "") # in the group
+  add_link_options(-static-libgcc -no-pie LINKER:--as-needed)
+endif()
 
 # Bits are promised (docs/architecture.md, numerics): no contraction, no fast-math, no global -march.
 add_compile_options(-ffp-contract=off -fno-strict-aliasing -fstack-protector-strong -D_GNU_SOURCE)

@@ -93,6 +93,9 @@ part_simt() { # the CUDA backend for every architecture; its tests on the emulat
     local order
     for order in 1 2 3; do SIMT_SHUFFLE=$order run "kernels and models, order $order" ctest --test-dir build/dev --output-on-failure --timeout 1500 -j 2 -L simt; done
     SIMT_COMPUTE=80 run "kernels on compute capability 8.0" ctest --test-dir build/dev --output-on-failure --timeout 1500 -j 2 -L simt -R "cuda_(dense|quant|device)"
+    SLUICE_TEST_SEED=$RANDOM run "kernels with other numbers" ctest --test-dir build/dev --output-on-failure --timeout 1500 -j 2 -L simt -R "cuda_(ops|dense|quant|attention|device)"
+    SLUICE_TEST_STEP=50 run "what a machine with a GPU runs" tests/gpu/emulated.sh build/dev all
+    run "the package for it, at most 64 MiB" tests/gpu/run.sh package
     SLUICE_BIN=$root/build/dev/bin SIMT_SHUFFLE=4 run "served, in another order" pytest tests/e2e/test_gpu.py tests/e2e/test_devices.py
 }
 

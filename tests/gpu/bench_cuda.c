@@ -1,16 +1,19 @@
 /* What the GPU backend reaches, against what the card does: copies and matrix products first, then
- * each kernel as a share of its bound, the sampler, then tokens/s of an 8B-Llama shape with random
- * weights, a file for each (bench_*.c). Prints Markdown tables; tests/gpu/run.sh bench puts them
- * into RESULTS.md.
+ * each kernel as a share of its bound, the sampler, loads beside disk and bus, then tokens/s of an
+ * 8B-Llama shape with random weights, a file for each (bench_*.c). Prints Markdown tables;
+ * tests/gpu/run.sh bench puts them into RESULTS.md.
  *
- *   bench_cuda [--small] [--models bf16,q8_0,q4_k,fp8] [--directory DIR]
+ *   bench_cuda [--small] [--parts LIST] [--models bf16,q8_0,q4_k,fp8] [--directory DIR]
+ *   bench_cuda --write q8_0|bf16 FILE    the 8B shape without its bytes, for bench_between
  *
- * --small runs tiny shapes once: whether it runs at all, also on tests/simt. */
+ * --parts: of linears,paths,attention,sampler,pack,load,models; default all. --small runs tiny
+ * shapes once: whether it runs at all, also on tests/simt. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "bench_gpu.h"
+#include "big_model.h"
 
 /* --- the card --- */
 
@@ -38,32 +41,73 @@ static void measure_copy(struct bench *b)
     printf("Device copy: %.2f TB/s (read + written).\n", b->copy_bytes_per_s * 1e-12);
 }
 
+static bool has_part(const struct bench *b, const char *name)
+{
+    return strstr(b->parts, name) != NULL;
+}
+
+static int write_model(const struct bench *b, const char *format, const char *path)
+{
+    struct error err = {0};
+    enum dtype type = strcmp(format, "bf16") == 0 ? DTYPE_BF16 : DTYPE_Q8_0;
+    struct big_spec spec = b->small ? big_spec_small(type) : big_spec_8b(type);
+    if (big_write(&spec, path, false, &err) != 0)
+        bench_die(&err);
+    return 0;
+}
+
+static int usage(void)
+{
+    fprintf(stderr, "usage: bench_cuda [--small] [--parts LIST] [--models LIST] [--directory DIR] "
+                    "[--write FORMAT FILE]\n");
+    return 2;
+}
+
+static void run_kernels(struct bench *b)
+{
+    measure_copy(b);
+    bench_product(b);
+    if (has_part(b, "linears"))
+        bench_linears(b);
+    if (has_part(b, "paths"))
+        bench_paths(b);
+    if (has_part(b, "attention"))
+        bench_attention(b);
+    if (has_part(b, "sampler"))
+        bench_sampler(b);
+    if (has_part(b, "pack"))
+        bench_pack(b);
+    if (has_part(b, "load"))
+        bench_load(b);
+}
+
 int main(int argc, char **argv)
 {
-    struct bench b = {.models = "bf16,q8_0,q4_k,fp8", .directory = "/tmp"};
+    struct bench b = {.parts = "linears,paths,attention,sampler,pack,load,models",
+                      .models = "bf16,q8_0,q4_k,fp8",
+                      .directory = "/tmp"};
     struct error err = {0};
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--small") == 0)
             b.small = true;
+        else if (strcmp(argv[i], "--parts") == 0 && i + 1 < argc)
+            b.parts = argv[++i];
         else if (strcmp(argv[i], "--models") == 0 && i + 1 < argc)
             b.models = argv[++i];
         else if (strcmp(argv[i], "--directory") == 0 && i + 1 < argc)
             b.directory = argv[++i];
-        else {
-            fprintf(stderr, "usage: bench_cuda [--small] [--models LIST] [--directory DIR]\n");
-            return 2;
-        }
+        else if (strcmp(argv[i], "--write") == 0 && i + 2 < argc)
+            return write_model(&b, argv[i + 1], argv[i + 2]);
+        else
+            return usage();
     }
     if (backend_cuda(&b.module, &err) != 0 || b.module.device_ops->open(0, &b.device, &err) != 0 ||
         b.module.device_ops->stream_create(b.device, 1, &b.stream, &err) != 0)
         bench_die(&err);
-    measure_copy(&b);
-    bench_product(&b);
-    bench_linears(&b);
-    bench_attention(&b);
-    bench_sampler(&b);
+    run_kernels(&b);
     b.module.device_ops->stream_destroy(b.stream);
     b.module.device_ops->close(b.device);
-    bench_models(&b);
+    if (has_part(&b, "models"))
+        bench_models(&b);
     return 0;
 }

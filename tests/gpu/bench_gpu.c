@@ -2,9 +2,11 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "kernels/weight.h"
 
 void bench_die(const struct error *err)
 {
@@ -46,6 +48,23 @@ void bench_reserve(struct bench *b, const struct op_needs *needs)
     if (b->module.op_table->stream_reserve &&
         b->module.op_table->stream_reserve(b->stream, needs, &err) != 0)
         bench_die(&err);
+}
+
+uint8_t *bench_rows(enum dtype type, uint32_t n_rows, uint32_t k)
+{
+    struct random random = {5};
+    size_t row_bytes = dtype_row_bytes(type, k), n_bytes = row_bytes * n_rows;
+    uint32_t n_first = n_rows < WEIGHT_PACK_ROWS ? n_rows : WEIGHT_PACK_ROWS;
+    uint8_t *first = random_rows(&random, type, n_first, k), *rows = malloc(n_bytes);
+    if (rows == NULL) {
+        const struct error err = {.message = "out of memory"};
+        bench_die(&err);
+    }
+    for (size_t at = 0; at < n_bytes; at += row_bytes * n_first)
+        memcpy(rows + at, first,
+               n_bytes - at < row_bytes * n_first ? n_bytes - at : row_bytes * n_first);
+    free(first);
+    return rows;
 }
 
 int bench_by_value(const void *a, const void *b)

@@ -9,12 +9,13 @@
 
 struct bench {
     bool small;
-    const char *models, *directory;
+    const char *parts, *models, *directory;
     struct backend_module module;
     struct device *device;
     struct stream *stream;
     double copy_bytes_per_s; /* read + written */
-    double bf16_flops;       /* of the largest product */
+    double bf16_flops;       /* of the largest product: cuBLASLt's or path P's, whichever is more */
+    char determinism[256];   /* what it costs, for behind the table of models */
 };
 
 /* How weights are stored. */
@@ -41,12 +42,24 @@ typedef int bench_call(struct bench *b, void *job, uint32_t i);
 double bench_time_captured(struct bench *b, bench_call *call, void *job, uint32_t rotate);
 /* The same of a call that cannot be captured: queued many times in a row. */
 double bench_time_queued(struct bench *b, bench_call *call, void *job, uint32_t rotate);
+/* n_rows raw rows: 64 random ones again and again. Caller frees. */
+uint8_t *bench_rows(enum dtype type, uint32_t n_rows, uint32_t k);
 /* For qsort of doubles. */
 int bench_by_value(const void *a, const void *b);
+
+/* Operations a second of an n³ bf16 product by cuBLASLt, which is none of ours; 0 and err where
+ * there is none to be had. */
+double bench_peak(struct bench *b, uint32_t n, struct error *err);
 
 /* The parts; each prints a table. */
 void bench_product(struct bench *b); /* sets bf16_flops */
 void bench_linears(struct bench *b);
+/* Path D and path P at equal rows: what a generated token's order of sums costs. */
+void bench_paths(struct bench *b);
+/* Host packing of every format, without the device. */
+void bench_pack(struct bench *b);
+/* Loads of files with real bytes beside disk and bus. */
+void bench_load(struct bench *b);
 void bench_attention(struct bench *b);
 void bench_sampler(struct bench *b);
 void bench_models(struct bench *b);

@@ -87,10 +87,11 @@ static void bench_determinism(struct bench *b, struct executor *ex, uint32_t n_d
         ms[mixed] = b->small ? (double)ns[4] * 1e-6 : median_of(ns, 9) * 1e-6;
     }
     dec->cfg.mix_roles = false;
-    printf("\nA step of %u generated and %u prompt tokens, bf16: %.2f ms with the paths apart, "
-           "%.2f as "
-           "one (--no-deterministic): determinism costs %.0f %%.\n\n",
-           n_decoding, n_prompt, ms[0], ms[1], (ms[0] / ms[1] - 1) * 100);
+    snprintf(
+        b->determinism, sizeof(b->determinism),
+        "A step of %u generated and %u prompt tokens, bf16: %.2f ms with the paths apart, %.2f "
+        "as one (--no-deterministic): determinism costs %.0f %%.\n\n",
+        n_decoding, n_prompt, ms[0], ms[1], (ms[0] / ms[1] - 1) * 100);
     step_batch_destroy(batch);
 }
 
@@ -116,15 +117,13 @@ static void run_model(struct bench *b, const struct bench_format *format, const 
     cfg.max_context_tokens = run_cfg.max_positions;
     /* One long sequence, or all of them at the depth of the decode. */
     cfg.kv_tokens = bench_run_kv_tokens(&run_cfg);
-    int64_t begin = clock_now_ns();
-    if (big_write(&spec, path, &err) != 0 || checkpoint_open(path, &ckpt, &err) != 0 ||
+    if (big_write(&spec, path, false, &err) != 0 || checkpoint_open(path, &ckpt, &err) != 0 ||
         executor_open(ckpt, &cfg, NULL, NULL, NULL, &ex, &err) != 0)
         bench_die(&err);
-    double load_s = (double)(clock_now_ns() - begin) * 1e-9;
     if (big_fill(ex, &err) != 0 || bench_run_create(ex, &run_cfg, &run, &err) != 0)
         bench_die(&err);
     double weights = (double)executor_actual(ex)->weights_bytes;
-    printf("| %s | %.2f | %.1f |", format->name, weights * 1e-9, load_s);
+    printf("| %s | %.2f |", format->name, weights * 1e-9);
     for (size_t i = 0; i < 3; i++) {
         uint32_t n = b->small ? 64 : prompts[i];
         int64_t ns[5];
@@ -170,13 +169,14 @@ void bench_models(struct bench *b)
     char path[512];
     snprintf(path, sizeof(path), "%s/bench_cuda.%ld.gguf", b->directory, (long)getpid());
     printf(
-        "%s, random weights, KV bf16: tokens/s. Prefill: %% of the bf16 product's rate; decode "
+        "%s, random weights, KV bf16 (%s): tokens/s. Prefill: %% of the bf16 product's rate; "
+        "decode "
         "from depth 512: %% of copy bandwidth for the bytes of weights and cache.\n\n| weights | "
-        "GB | load s | prefill 512 | 2048 | 8192 | batch 1 | 8 | 32 | 128 |\n| --- | --- | --- | "
-        "--- | --- | --- | --- | --- | --- | --- |\n",
-        b->small ? "A small Llama" : "Llama 8B shape");
+        "GB | prefill 512 | 2048 | 8192 | batch 1 | 8 | 32 | 128 |\n| --- | --- | --- | "
+        "--- | --- | --- | --- | --- | --- |\n",
+        b->small ? "A small Llama" : "Llama 8B shape", b->module.op_table->numerics);
     for (size_t i = 0; i < sizeof(formats) / sizeof(formats[0]); i++)
         if (strstr(b->models, formats[i].name))
             run_model(b, &formats[i], path);
-    printf("\n");
+    printf("\n%s", b->determinism);
 }

@@ -1,16 +1,22 @@
-"""tokens/s of transformers on the same card and shape as bench_cuda's: generate(), and its continuous batching where it has it."""
+"""tokens/s of transformers on the same card and shape as bench_cuda's: its forward pass over prompts, generate(), and its continuous
+batching where it has it. Each figure is printed as it comes; what fails is told by name, and the others go on."""
 import time
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, __version__
 
+PROMPTS = (512, 2048, 8192)
+BATCHES = (1, 8, 32, 128)
+DEPTH, STEPS, VOCAB = 512, 64, 128256
+PAGED = ("paged|sdpa", "sdpa_paged", "paged_attention", None)  # names of its paged attention, newest first
+
 
 def model():
     config = LlamaConfig(hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32,
-                         num_key_value_heads=8, vocab_size=128256, max_position_embeddings=16384)
+                         num_key_value_heads=8, vocab_size=VOCAB, max_position_embeddings=16384)
     torch.manual_seed(1)
+    torch.set_default_dtype(torch.bfloat16)
     with torch.device("cuda"):
-        torch.set_default_dtype(torch.bfloat16)
         return LlamaForCausalLM(config).eval()
 
 
@@ -22,32 +28,68 @@ def timed(work):
     return time.perf_counter() - began
 
 
+def shown(work):
+    try:
+        text = work()
+    except Exception as e:  # whatever its version wants, or memory: told, not hidden
+        text = f"{type(e).__name__}: {str(e).splitlines()[0][:80] if str(e) else ''}"
+    print(f" {text} |", end="", flush=True)
+
+
+def prefill(llama, ids, n):
+    llama(ids[:1, :n], logits_to_keep=1)
+    return f"{n / sorted(timed(lambda: llama(ids[:1, :n], logits_to_keep=1)) for _ in range(5))[2]:.0f}"
+
+
+def generate(llama, ids, batch):
+    def run(n):
+        llama.generate(ids[:batch, :DEPTH], max_new_tokens=n, min_new_tokens=n, do_sample=False, pad_token_id=0)
+    run(8)
+    short, long = timed(lambda: run(8)), timed(lambda: run(8 + STEPS))
+    return f"{batch * STEPS / (long - short):.0f}"
+
+
+def paged(llama):
+    """Switches to its paged attention, under the name that this version has."""
+    for name in PAGED:
+        try:
+            if name:
+                llama.set_attn_implementation(name)
+            return name or llama.config._attn_implementation
+        except Exception:
+            continue
+    return None
+
+
+def continuous(llama, ids, batch):
+    requests = [ids[i, :DEPTH].tolist() for i in range(batch)]
+    config = llama.generation_config
+    config.max_new_tokens, config.do_sample, config.eos_token_id, config.pad_token_id = STEPS, False, -1, 0
+    seconds = timed(lambda: llama.generate_batch(inputs=requests, generation_config=config))
+    return f"{batch * STEPS / seconds:.0f}"
+
+
 def main():
     llama = model()
-    print(f"\ntransformers {__version__}, torch {torch.__version__}, bf16, {llama.config._attn_implementation} attention: tokens/s\n")
-    print("| | prefill 2048 | batch 1 | 8 | 32 |\n| --- | --- | --- | --- | --- |")
-    ids = torch.randint(0, 128256, (32, 2048), device="cuda")
+    print(f"\ntransformers {__version__}, torch {torch.__version__}, bf16, {llama.config._attn_implementation} attention: tokens/s; "
+          f"batches from depth {DEPTH}, continuous batching with its prefill\n")
+    print("| | " + " | ".join(f"prefill {n}" for n in PROMPTS) + " | " + " | ".join(f"batch {n}" for n in BATCHES) + " |")
+    print("| --- |" + " --- |" * (len(PROMPTS) + len(BATCHES)))
+    ids = torch.randint(0, VOCAB, (max(BATCHES), max(PROMPTS)), device="cuda")
     with torch.inference_mode():
-        llama(ids[:1])
-        prefill = sorted(timed(lambda: llama(ids[:1])) for _ in range(5))[2]
-        row = [f"{2048 / prefill:.0f}"]
-        for batch in (1, 8, 32):
-            def generate(n, batch=batch):
-                llama.generate(ids[:batch, :512], max_new_tokens=n, min_new_tokens=n, do_sample=False, pad_token_id=0)
-            generate(8)
-            short, long = timed(lambda: generate(8)), timed(lambda: generate(72))
-            row.append(f"{batch * 64 / (long - short):.0f}")
-        print("| generate | " + " | ".join(row) + " |")
-        batched = getattr(llama, "generate_batch", None)
-        if batched is None:
+        print("| generate |", end="")
+        for n in PROMPTS:
+            shown(lambda n=n: prefill(llama, ids, n))
+        for batch in BATCHES:
+            shown(lambda batch=batch: generate(llama, ids, batch))
+        print()
+        if not hasattr(llama, "generate_batch"):
             print("\ncontinuous batching: this transformers has none")
             return
-        requests = [ids[i, :512].tolist() for i in range(32)]
-        try:
-            seconds = timed(lambda: batched(inputs=requests, max_new_tokens=64))
-            print(f"| continuous batching, 32 requests of 512 + 64 | | | | {32 * 64 / seconds:.0f} (prefill included) |")
-        except Exception as e:  # whatever its version wants: told, not hidden
-            print(f"\ncontinuous batching failed: {type(e).__name__}: {e}")
+        print(f"| continuous batching ({paged(llama)}) |" + " |" * len(PROMPTS), end="")
+        for batch in BATCHES:
+            shown(lambda batch=batch: continuous(llama, ids, batch))
+        print("\n")
 
 
 main()

@@ -10,7 +10,7 @@
 #include "support_gguf.h"
 #include "support_kernels.h"
 
-enum { ALIGNMENT = 32, MATRICES = 7 };
+enum { ALIGNMENT = 32, MATRICES = 7, MAX_TENSORS = 1024 };
 
 struct big_spec big_spec_8b(enum dtype type)
 {
@@ -38,9 +38,17 @@ static uint32_t file_type(enum dtype type)
     return UINT32_MAX;
 }
 
+struct entry {
+    enum dtype type;
+    uint32_t cols, rows;
+    uint64_t at;
+};
+
 struct directory {
     struct gguf_writer *w;
     uint64_t at;
+    uint32_t n_entries;
+    struct entry entries[MAX_TENSORS];
 };
 
 static void add(struct directory *d, const char *name, enum dtype type, uint32_t cols,
@@ -54,6 +62,7 @@ static void add(struct directory *d, const char *name, enum dtype type, uint32_t
         gguf_u64(d->w, rows);
     gguf_u32(d->w, file_type(type));
     gguf_u64(d->w, d->at);
+    d->entries[d->n_entries++] = (struct entry){type, cols, rows, d->at};
     d->at += (dtype_row_bytes(type, cols) * rows + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
@@ -108,12 +117,51 @@ static void write_keys(struct gguf_writer *w, const struct big_spec *s)
     }
 }
 
-int big_write(const struct big_spec *spec, const char *path, struct error *err)
+/* Bytes are tokens, and so are t0, t1 and so on. */
+static void write_tokenizer(struct gguf_writer *w, uint32_t vocab)
+{
+    uint32_t n = vocab - 256;
+    char(*names)[12] = malloc((size_t)n * sizeof(*names));
+    const char **tokens = malloc((size_t)n * sizeof(*tokens));
+    for (uint32_t i = 0; names && tokens && i < n; i++) {
+        snprintf(names[i], sizeof(names[i]), "t%u", i);
+        tokens[i] = names[i];
+    }
+    if (names && tokens)
+        gguf_vocab(w, &(struct gguf_vocab){.tokens = tokens, .n_tokens = n});
+    free(tokens);
+    free(names);
+}
+
+static bool write_rows(FILE *file, const struct entry *entry, struct random *random)
+{
+    size_t row_bytes = dtype_row_bytes(entry->type, entry->cols);
+    uint32_t n = entry->rows < WEIGHT_PACK_ROWS ? entry->rows : WEIGHT_PACK_ROWS;
+    uint8_t *rows = random_rows(random, entry->type, n, entry->cols);
+    bool good = true;
+    for (uint32_t at = 0; good && at < entry->rows; at += n)
+        good = fwrite(rows, row_bytes, entry->rows - at < n ? entry->rows - at : n, file) > 0;
+    free(rows);
+    return good;
+}
+
+static bool write_bytes(FILE *file, uint64_t begin, const struct directory *d)
+{
+    struct random random = {17};
+    bool good = true;
+    for (uint32_t i = 0; good && i < d->n_entries; i++)
+        good = fseeko(file, (off_t)(begin + d->entries[i].at), SEEK_SET) == 0 &&
+               write_rows(file, &d->entries[i], &random);
+    return good;
+}
+
+int big_write(const struct big_spec *spec, const char *path, bool filled, struct error *err)
 {
     struct gguf_writer w = {0};
     struct directory d = {.w = &w};
     gguf_begin(&w);
     write_keys(&w, spec);
+    write_tokenizer(&w, spec->vocab);
     add(&d, "token_embd.weight", spec->type, spec->hidden, spec->vocab);
     add(&d, "output_norm.weight", DTYPE_F32, spec->hidden, 1);
     add(&d, "output.weight", spec->type, spec->hidden, spec->vocab);
@@ -121,12 +169,14 @@ int big_write(const struct big_spec *spec, const char *path, struct error *err)
         add_layer(&d, spec, i);
     gguf_finish(&w);
     FILE *file = fopen(path, "wb");
-    size_t n = w.bytes.n_bytes;
-    if (!file || fwrite(strbuf_str(&w.bytes), 1, n, file) != n || fflush(file) != 0 ||
-        ftruncate(fileno(file), (off_t)((n + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT + d.at)) != 0)
+    size_t n = w.bytes.n_bytes, begin = (n + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    bool good = file && fwrite(strbuf_str(&w.bytes), 1, n, file) == n && fflush(file) == 0 &&
+                ftruncate(fileno(file), (off_t)(begin + d.at)) == 0 &&
+                (!filled || write_bytes(file, begin, &d));
+    if (file && fclose(file) != 0)
+        good = false;
+    if (!good)
         error_set(err, STATUS_INTERNAL, "%s cannot be written", path);
-    if (file)
-        fclose(file);
     gguf_writer_fini(&w);
     return err->status;
 }

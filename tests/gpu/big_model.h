@@ -1,8 +1,11 @@
-/* big_model.h: a model of any size without a file of it: the GGUF header is written, the weights
- * are a hole in a sparse file, and what lies on the device is random numbers put there afterwards.
+/* big_model.h: a model of any size. Either without its bytes: the GGUF header is written, the
+ * weights are a hole in a sparse file, and what lies on the device is random numbers put there
+ * afterwards; or with them, for loads. It has a tokenizer of its vocabulary's size, so that an
+ * engine takes it.
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "kernels/dtype.h"
@@ -21,8 +24,8 @@ struct big_spec big_spec_8b(enum dtype type);
 /* Small enough for a look at whether the program runs. */
 struct big_spec big_spec_small(enum dtype type);
 
-/* Creates the file at `path`. */
-int big_write(const struct big_spec *spec, const char *path, struct error *err);
+/* Creates the file at `path`; `filled`: with 64 random rows of each matrix again and again. */
+int big_write(const struct big_spec *spec, const char *path, bool filled, struct error *err);
 
 /* Overwrites the weights of the executor's GPU: 64 random rows of each matrix, packed as a load
  * packs them and then repeated over the whole matrix by the device. Vectors become ones. */

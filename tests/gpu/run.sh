@@ -2,22 +2,64 @@
 # The CUDA backend on a machine that has a GPU and nothing else: driver, CUDA libraries, no network, no compiler.
 #
 #   tests/gpu/run.sh package [DIR]    on a build machine: release build, put into DIR (build/gpu) with the libraries it needs
-#   tests/gpu/run.sh STAGE [DIR]      on the GPU machine: ops, model, memory, faults or bench (each at most 8 minutes)
+#   tests/gpu/run.sh STAGE [DIR]      on the GPU machine: ops, model, memory, faults, serve or bench (each at most 8 minutes)
 #   tests/gpu/run.sh all [DIR]        all of them (at most 25 minutes)
+#   tests/gpu/run.sh programs         what each stage runs of the tests: STAGE SECONDS PROGRAM PATTERN VARIABLES...
 #
-# bench writes RESULTS.md beside this script, or into $OUT where that is set. What a machine lacks is told as
-# "skip" with its reason; everything else that does not work fails.
+# bench and all write RESULTS.md beside this script, or into $OUT where that is set. What a machine lacks is told as
+# "skip" with its reason; everything else that does not work fails. The package carries this script: DIR/run.sh all.
+# On the emulated GPU (tests/simt): SLUICE_TEST_EMULATED_GPU=1 and SLUICE_CUDA_MODULE; the bench is a small one there, and
+# SLUICE_GPU_STAGE_S and SLUICE_GPU_ALL_S allow for its time. SLUICE_GPU_BUILD=BUILD packs what is built there.
+# CMAKE_CUDA_ARCHITECTURES says for which GPUs; default 8.0, 8.9 and 9.0 without PTX, so no newer ones: that would be too large.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-root=$(cd "$here/../.." && pwd)
 stage=${1:-}
-dir=${2:-$root/build/gpu}
+if [ -x "$here/bin/bench_cuda" ]; then # within a package
+    root=$here
+    dir=${2:-$here}
+else
+    root=$(cd "$here/../.." && pwd)
+    dir=${2:-$root/build/gpu}
+fi
 most_bytes=$((64 << 20))
+stage_s=${SLUICE_GPU_STAGE_S:-480}
+all_s=${SLUICE_GPU_ALL_S:-1500}
+emulated=${SLUICE_TEST_EMULATED_GPU:-}
 
 usage() {
-    sed -n '2,10s/^# \{0,1\}//p' "$0"
+    sed -n '2,15s/^# \{0,1\}//p' "$0"
     exit 2
 }
+
+# Every test of tests/gpu is run by a line of its program whose pattern it matches (tests/gpu/stages.sh holds it to that).
+programs() {
+    cat <<'EOF'
+ops     240 test_gpu_cuda_device    *
+ops     120 test_gpu_cuda_ops       *
+ops     240 test_gpu_cuda_dense     *
+ops     240 test_gpu_cuda_dense     *cublaslt*  SLUICE_CUDA_PROMPTS=cublaslt
+ops      60 test_gpu_cuda_cublaslt  *           SLUICE_CUDA_PROMPTS=cublaslt
+ops     240 test_gpu_cuda_quant     *
+ops     120 test_gpu_cuda_quant_ops *
+ops     240 test_gpu_cuda_attention *
+ops     120 test_gpu_cuda_sample    *
+model   240 test_gpu_cuda_model     *logits*
+model   240 test_gpu_cuda_model     *bits*
+model   240 test_gpu_cuda_model     *layers*
+model   180 test_gpu_cuda_model_formats *
+model   120 test_gpu_cuda_model_tokens *
+model   120 test_gpu_cuda_model_ahead *
+memory  300 test_gpu_cuda_model     *memory*
+memory  120 test_gpu_cuda_model     *captured*
+memory  120 test_gpu_cuda_model     *graphs*
+faults  120 test_gpu_cuda_model     *refused*
+faults  180 test_gpu_cuda_fault     *
+serve   300 test_gpu_engine         *64_alone*
+serve   120 test_gpu_engine         *resume_goes_on*
+EOF
+}
+
+# --- the package ---
 
 # What programs of the package need besides the C library.
 copy_libraries() {
@@ -29,112 +71,223 @@ copy_libraries() {
     done
 }
 
+build_all() {
+    cmake -S "$root" -B "$1" -G Ninja -DCMAKE_BUILD_TYPE=Release -DSLUICE_CUDA=REQUIRED -DSLUICE_SIMT=OFF -DSLUICE_STATIC_GRPC=ON \
+        -DCMAKE_CUDA_ARCHITECTURES="${CMAKE_CUDA_ARCHITECTURES:-80-real;89-real;90a-real}" >/dev/null
+    cmake --build "$1" --target gpu_package
+}
+
 package() {
     set -e
-    local build=$root/build/gpu-build
-    cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DSLUICE_CUDA=REQUIRED \
-        ${CMAKE_CUDA_ARCHITECTURES:+-DCMAKE_CUDA_ARCHITECTURES="$CMAKE_CUDA_ARCHITECTURES"} >/dev/null
-    cmake --build "$build"
+    local build=${SLUICE_GPU_BUILD:-$root/build/gpu-build} n program
+    [ -n "${SLUICE_GPU_BUILD:-}" ] || build_all "$build"
     rm -rf "$dir"
-    mkdir -p "$dir/bin" "$dir/lib" "$dir/tests"
-    cp "$build"/bin/test_gpu_* "$build"/bin/bench_cuda "$build"/bin/sluice-worker "$dir/bin/"
-    cp "$build"/bin/libsluice_cuda.so "$dir/lib/"
-    cp -r "$root/tests/golden" "$dir/tests/"
-    rm -rf "$dir"/tests/golden/__pycache__
+    mkdir -p "$dir/bin" "$dir/lib" "$dir/tests/golden/tiny"
+    for program in $(programs | awk '{print $3}' | sort -u) bench_cuda bench_between sluice-worker; do
+        cp "$build/bin/$program" "$dir/bin/"
+    done
+    [ ! -e "$build/bin/libsluice_cuda.so" ] || cp "$build/bin/libsluice_cuda.so" "$dir/lib/"
+    cp "$root"/tests/golden/tiny/*.gguf "$root"/tests/golden/tiny/*.bin "$dir/tests/golden/tiny/"
+    cp "$root/tests/gpu/run.sh" "$root/tests/gpu/bench_transformers.py" "$dir/"
     copy_libraries
     strip "$dir"/bin/* "$dir"/lib/*.so*
-    git -C "$root" describe --always --dirty >"$dir/COMMIT"
-    local n
+    git -C "$root" describe --always --dirty >"$dir/COMMIT" 2>/dev/null || echo unknown >"$dir/COMMIT"
+    du -sb "$dir"/bin/* "$dir"/lib/* "$dir/tests" | sort -rn
     n=$(du -sb "$dir" | cut -f1)
-    echo "$dir: $n bytes"
-    if [ "$n" -gt "$most_bytes" ]; then
+    echo "$dir: $n bytes of at most $most_bytes"
+    if [ "$n" -gt "$most_bytes" ] && [ -z "$emulated" ]; then # a shared build is larger
         echo "more than $most_bytes bytes" >&2
         exit 1
     fi
 }
 
-failed=0
-say() { printf '%s\n' "$*"; }
+# --- running ---
 
-# run NAME SECONDS COMMAND...
+failed=0
+results=""
+stage_end=0
+say() {
+    printf '%s\n' "$*"
+    if [ -n "$results" ]; then printf -- '- %s\n' "$*" >>"$results"; fi
+}
+
+# run NAME SECONDS COMMAND...: at most so long, and not beyond the stage's end.
 run() {
-    local name=$1 seconds=$2 began=$SECONDS rc
+    local name=$1 seconds=$2 began=$SECONDS rc left=$((stage_end - SECONDS))
     shift 2
-    timeout "$seconds" "$@"
+    if [ -n "$emulated" ]; then seconds=$stage_s; fi
+    if [ "$left" -lt "$seconds" ]; then seconds=$left; fi
+    if [ "$seconds" -le 0 ]; then
+        say "FAIL  $name: not run, the stage's time is over"
+        failed=1
+        return
+    fi
+    timeout -k 10 "$seconds" "$@"
     rc=$?
     if [ $rc -eq 0 ]; then
         say "ok    $name ($((SECONDS - began)) s)"
+    elif [ $rc -eq 124 ] || [ $rc -eq 137 ]; then
+        say "FAIL  $name: ended after $((SECONDS - began)) s"
+        failed=1
     else
         say "FAIL  $name: status $rc after $((SECONDS - began)) s"
         failed=1
     fi
 }
 
+# The tests of a stage. Nothing may read this loop's input.
+run_tests() {
+    local of seconds program pattern variables
+    while read -r of seconds program pattern variables; do
+        [ "$of" = "$1" ] || continue
+        # shellcheck disable=SC2086 # variables are words
+        run "$program $pattern $variables" "$seconds" env $variables SLUICE_TEST_FILTER="$pattern" "$dir/bin/$program" </dev/null
+    done < <(programs)
+}
+
+card() {
+    if command -v nvidia-smi >/dev/null 2>&1; then
+        nvidia-smi --query-gpu="$1" --format=csv,noheader 2>/dev/null || echo unknown
+    else
+        echo "unknown, no nvidia-smi"
+    fi
+}
+
 prepare() {
     [ -x "$dir/bin/bench_cuda" ] || { echo "$dir has no package: tests/gpu/run.sh package" >&2; exit 1; }
-    export LD_LIBRARY_PATH=$dir/lib:${LD_LIBRARY_PATH:-}
-    export SLUICE_CUDA_MODULE=$dir/lib/libsluice_cuda.so
-    export SLUICE_TEST_SOURCE_DIR=$dir
-    if ! command -v nvidia-smi >/dev/null; then
-        say "no nvidia-smi: is there a driver?"
-    else
-        nvidia-smi --query-gpu=name,driver_version,memory.total,memory.free,temperature.gpu --format=csv,noheader
-    fi
+    # Libraries of the package are for its programs alone: "$dir/lib" is in their run path (tests/gpu/CMakeLists.txt).
+    export SLUICE_CUDA_MODULE=${SLUICE_CUDA_MODULE:-$dir/lib/libsluice_cuda.so}
+    export SLUICE_TEST_SOURCE_DIR=$dir SLUICE_TEST_DEVICE=cuda:0
+    [ -r "$SLUICE_CUDA_MODULE" ] || { echo "$SLUICE_CUDA_MODULE is missing" >&2; exit 1; }
+    say "card: $(card name,driver_version,memory.total,memory.used,temperature.gpu)"
 }
 
-ops() {
-    local test
-    for test in "$dir"/bin/test_gpu_*; do # _fault needs failures that the emulated GPU injects
-        case $test in *_model | *_fault) ;; *) run "$(basename "$test")" 240 "$test" ;; esac
+open_results() {
+    local where
+    for where in "${OUT:-$here}" "${TMPDIR:-/tmp}"; do
+        results=$where/RESULTS.md
+        if mkdir -p "$where" 2>/dev/null && { : >"$results"; } 2>/dev/null; then break; fi
+        results=""
     done
-    if command -v compute-sanitizer >/dev/null; then
-        local tool # a short set: every kernel once, on small shapes
-        for tool in memcheck racecheck synccheck; do
-            run "compute-sanitizer $tool" 120 compute-sanitizer --tool $tool --error-exitcode 9 "$dir/bin/bench_cuda" --small
-        done
-    else
-        say "skip  compute-sanitizer: not on this machine"
-    fi
-}
-
-model() {
-    run "test_gpu_cuda_model" 400 env SLUICE_TEST_FILTER='*logits*' "$dir/bin/test_gpu_cuda_model"
-    run "test_gpu_cuda_model, bits" 400 env SLUICE_TEST_FILTER='*bits*' "$dir/bin/test_gpu_cuda_model"
-    run "test_gpu_cuda_model, layers" 400 env SLUICE_TEST_FILTER='*layers*' "$dir/bin/test_gpu_cuda_model"
-}
-
-memory() {
-    run "test_gpu_cuda_model, memory" 400 env SLUICE_TEST_FILTER='*memory*' "$dir/bin/test_gpu_cuda_model"
-}
-
-faults() {
-    run "test_gpu_cuda_model, refusals" 120 env SLUICE_TEST_FILTER='*refused*' "$dir/bin/test_gpu_cuda_model"
-}
-
-bench() {
-    local results=${OUT:-$here}/RESULTS.md
+    [ -n "$results" ] || { echo "RESULTS.md can be written nowhere: set OUT" >&2; exit 1; }
     {
         echo "# The CUDA backend on a GPU"
         echo
-        echo "Printed by \`tests/gpu/run.sh bench\`; each figure is the median of 7 replays."
+        echo "Written by \`tests/gpu/run.sh $stage\`; each figure is the median of 7 replays."
         echo
-        echo "Device: $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null || echo unknown)."
-        echo "Date: $(date -u +%Y-%m-%d). Commit: $(cat "$dir/COMMIT")."
+        echo "Device: ${emulated:+emulated, so its figures mean nothing; }$(card name,driver_version)."
+        echo "Date: $(date -u +%Y-%m-%d). Commit: $(cat "$dir/COMMIT" 2>/dev/null || echo unknown)."
         echo
     } >"$results"
-    run "bench" 480 bash -o pipefail -c "'$dir/bin/bench_cuda' --directory '${TMPDIR:-/tmp}' | tee -a '$results'"
-    if python3 -c 'import torch, transformers' 2>/dev/null; then
-        run "transformers on the same card" 240 bash -o pipefail -c "python3 '$here/bench_transformers.py' | tee -a '$results'"
+}
+
+ops() {
+    local tool # a short set: every kernel once, on small shapes
+    run_tests ops
+    if ! command -v compute-sanitizer >/dev/null; then
+        say "skip  compute-sanitizer: not on this machine"
+        return
+    fi
+    for tool in memcheck racecheck synccheck; do
+        run "compute-sanitizer $tool" 120 compute-sanitizer --tool $tool --error-exitcode 9 "$dir/bin/bench_cuda" --small \
+            --parts linears,paths,attention,sampler --directory "${TMPDIR:-/tmp}"
+    done
+}
+
+model() { run_tests model; }
+
+memory() {
+    say "memory used before any context: $(card memory.used)"
+    run_tests memory
+    say "memory used afterwards: $(card memory.used)"
+}
+
+faults() { run_tests faults; }
+
+# Ids of one answer, whatever the steps: chunks, blocks of the cache, other sequences' room, drafts.
+same_ids() {
+    local prompt="abc defg hi abc defg hi abc defg hi" first="" now words
+    for words in "" "--prefill-chunk-tokens 5" "--max-concurrent 16 --max-batch-tokens 32" "--speculate 4" "--prefix-cache=false"; do
+        # shellcheck disable=SC2086 # words
+        now=$("$dir/bin/sluice-worker" generate "$dir/tests/golden/tiny/$1.gguf" "$prompt" --raw --ids --max-tokens 24 --temperature 0 \
+            --devices cuda:0 --kv-tokens 2048 $words) || return 1
+        [ -n "$first" ] || first=$now
+        if [ -z "$now" ] || [ "$now" != "$first" ]; then
+            echo "with \"$words\": $now" | tr '\n' ' '
+            echo "without: $first" | tr '\n' ' '
+            return 1
+        fi
+    done
+}
+
+serve() {
+    local format
+    run_tests serve
+    export dir
+    export -f same_ids
+    for format in q4_1 bf16 q8_0; do run "sluice-worker generate, $format" 100 bash -c 'same_ids "$0"' $format; done
+    run "sluice-worker bench" 100 "$dir/bin/sluice-worker" bench "$dir/tests/golden/tiny/q8_0.gguf" --devices cuda:0 --prompt 16 \
+        --generate 4 --repetitions 1 --text
+}
+
+bench() {
+    local small=() scratch="${TMPDIR:-/tmp}" shown
+    [ -n "$results" ] || open_results
+    # A command for timeout, which runs no functions: standard output into the results too.
+    shown=(bash -o pipefail -c '"$@" | tee -a "$0"' "$results")
+    if [ -n "$emulated" ]; then small=(--small); fi
+    printf '\n' >>"$results"
+    run "bench" 360 "${shown[@]}" "$dir/bin/bench_cuda" "${small[@]}" --directory "$scratch"
+    printf '\n## Prompts by cuBLASLt\n\n' >>"$results"
+    run "bench, prompts by cuBLASLt" 90 "${shown[@]}" env SLUICE_CUDA_PROMPTS=cublaslt "$dir/bin/bench_cuda" "${small[@]}" \
+        --parts paths,models --models bf16 --directory "$scratch"
+    between "$scratch/between.$$.gguf" "${small[@]}"
+    if ! command -v python3 >/dev/null; then
+        say "skip  transformers: no python3 here"
+    elif ! python3 -c 'import torch, transformers' 2>/dev/null; then
+        say "skip  transformers: Python here has no torch and transformers"
+    elif [ -n "$emulated" ]; then
+        say "skip  transformers: no emulated GPU is theirs"
     else
-        say "skip  transformers: Python here has no torch and transformers" | tee -a "$results"
+        run "transformers on the same card" 240 "${shown[@]}" python3 "$here/bench_transformers.py"
     fi
     say "written to $results"
 }
 
+# The device's wait for the host, of a tiny model, whose steps are all host, and of the 8B shape. The rest are bench_cuda's options.
+between() {
+    local big=$1 tokens=(64 128) shown
+    shift
+    shown=(bash -o pipefail -c '"$@" | sed "s/^/    /" | tee -a "$0"' "$results")
+    if [ -n "$emulated" ]; then tokens=(2 4); fi
+    printf '\n## Host time between steps (at most 30 us is the goal)\n\nA tiny model, then the 8B shape:\n\n' >>"$results"
+    run "between steps, tiny" 60 "${shown[@]}" "$dir/bin/bench_between" "$dir/tests/golden/tiny/q4_1.gguf" cuda:0 "${tokens[@]}"
+    if "$dir/bin/bench_cuda" "$@" --write q8_0 "$big"; then
+        run "between steps, 8B" 90 "${shown[@]}" "$dir/bin/bench_between" "$big" cuda:0 "${tokens[@]}"
+    else
+        say "FAIL  between steps, 8B: no model file"
+        failed=1
+    fi
+    rm -f "$big"
+}
+
+# stage NAME LATEST: until LATEST at most.
+run_stage() {
+    stage_end=$((SECONDS + stage_s))
+    if [ "$stage_end" -gt "$2" ]; then stage_end=$2; fi
+    "$1"
+}
+
 case $stage in
 package) package; exit ;;
-ops | model | memory | faults | bench) prepare; $stage ;;
-all) prepare; ops; model; memory; faults; bench ;;
+programs) programs; exit ;;
+ops | model | memory | faults | serve | bench) prepare; run_stage "$stage" $((SECONDS + stage_s)) ;;
+all)
+    prepare
+    open_results
+    for name in ops model memory faults serve; do run_stage $name $((all_s - stage_s)); done # the bench has its time
+    run_stage bench "$all_s"
+    ;;
 *) usage ;;
 esac
 exit $failed

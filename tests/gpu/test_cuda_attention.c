@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "support_gpu_attention.h"
+#include "support_seed.h"
 
 static const enum dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_I8, DTYPE_F8_E4M3};
 enum { N_TYPES = sizeof(types) / sizeof(types[0]) };
@@ -65,7 +66,7 @@ static void test_all_shapes_are_near_f64(void **state)
 {
     (void)state;
     static const uint32_t dims[] = {8, 20, 40, 64, 72, 80, 96, 112, 128, 192, 256, 258, 320, 512};
-    struct random r = {101};
+    struct random r = test_random(101);
     size_t i_case = 0;
     for (uint32_t t = 0; t < N_TYPES; t++)
         for (size_t d = 0; d < sizeof(dims) / sizeof(dims[0]); d++)
@@ -128,10 +129,32 @@ static void test_slopes_are_near_f64(void **state)
 static void test_lengths_around_partitions_and_groups(void **state)
 {
     (void)state;
-    struct random r = {7};
+    struct random r = test_random(7);
     for (uint32_t t = 0; t < N_TYPES; t++)
         for (uint32_t end = 128; end <= 1024; end *= 2) {
             struct gpu_setup s = {types[t], 64, 1, 2, 16, 0, 0.0f, {end - 1, end, end + 1, 0}};
+            struct gpu_row rows[4 * 8];
+            struct gpu_world w = gpu_world_create(&s, &r);
+            uint32_t n = some_rows(&w, 3, rows);
+            check_rows(&w, rows, n, true);
+            check_rows(&w, rows, n, false);
+            gpu_world_destroy(&w);
+        }
+}
+
+/* Contexts as models have them; too much for the emulated GPU. */
+static void test_long_contexts_are_near_f64(void **state)
+{
+    (void)state;
+    struct random r = test_random(29);
+    if (!test_is_wide()) {
+        print_message("left out: long contexts are for a real GPU\n");
+        return;
+    }
+    for (uint32_t t = 0; t < N_TYPES; t++)
+        for (uint32_t heads_per_kv = 4; heads_per_kv <= 16; heads_per_kv *= 4) {
+            struct gpu_setup s = {types[t], 128, 2,    heads_per_kv,
+                                  32,       0,   0.0f, {8191, 16385, 40000, 0}};
             struct gpu_row rows[4 * 8];
             struct gpu_world w = gpu_world_create(&s, &r);
             uint32_t n = some_rows(&w, 3, rows);
@@ -146,7 +169,7 @@ static void test_lengths_around_partitions_and_groups(void **state)
 static void test_the_cpus_reference_is_near(void **state)
 {
     (void)state;
-    struct random r = {9};
+    struct random r = test_random(9);
     for (uint32_t t = 0; t < N_TYPES; t++) {
         struct gpu_setup s = {types[t], 64, 2, 3, 16, 150, 25.0f, {300, 40, 0}};
         struct gpu_row rows[4 * 8];
@@ -194,7 +217,7 @@ static struct gpu_setup exact_setup(uint32_t t, uint32_t variant)
 static void test_path_d_depends_on_the_row_alone(void **state)
 {
     (void)state;
-    struct random r = {11};
+    struct random r = test_random(11);
     for (uint32_t t = 0; t < N_TYPES; t++)
         for (uint32_t variant = 0; variant < 3; variant++) {
             struct gpu_setup s = exact_setup(t, variant);
@@ -226,7 +249,7 @@ static void test_path_p_does_not_depend_on_the_chunks(void **state)
 {
     (void)state;
     static const uint32_t chunks[] = {1, 7, 61, 130};
-    struct random r = {13};
+    struct random r = test_random(13);
     for (uint32_t t = 0; t < N_TYPES; t++)
         for (uint32_t variant = 0; variant < 3; variant++) {
             struct gpu_setup s = exact_setup(t, variant);
@@ -265,7 +288,7 @@ static void test_path_p_does_not_depend_on_the_chunks(void **state)
 static void test_what_is_masked_does_not_leak(void **state)
 {
     (void)state;
-    struct random r = {17};
+    struct random r = test_random(17);
     for (uint32_t t = 0; t < N_TYPES; t++)
         for (uint32_t window = 0; window <= 40; window += 40) {
             struct gpu_setup s = {types[t], 64, 1, 4, 16, window, 0.0f, {180, 0}};
@@ -307,7 +330,7 @@ static void test_what_is_masked_does_not_leak(void **state)
 static void test_a_ranks_heads_are_those_of_the_whole(void **state)
 {
     (void)state;
-    struct random r = {19};
+    struct random r = test_random(19);
     for (uint32_t t = 0; t < N_TYPES; t++)
         for (uint32_t heads_per_kv = 5; heads_per_kv <= 10; heads_per_kv += 5) {
             struct gpu_setup s = {types[t], 96, 4, heads_per_kv, 16, 0, 0.0f, {150, 0}};
@@ -341,7 +364,7 @@ static void test_a_ranks_heads_are_those_of_the_whole(void **state)
 static void test_a_captured_step_serves_other_lengths(void **state)
 {
     (void)state;
-    struct random r = {23};
+    struct random r = test_random(23);
     struct error err = {0};
     struct graph *graph = NULL;
     const struct device_ops *ops = gpu.module.device_ops;
@@ -397,6 +420,7 @@ int main(void)
         cmocka_unit_test(test_all_shapes_are_near_f64),
         cmocka_unit_test(test_slopes_are_near_f64),
         cmocka_unit_test(test_lengths_around_partitions_and_groups),
+        cmocka_unit_test(test_long_contexts_are_near_f64),
         cmocka_unit_test(test_the_cpus_reference_is_near),
         cmocka_unit_test(test_path_d_depends_on_the_row_alone),
         cmocka_unit_test(test_path_p_does_not_depend_on_the_chunks),
@@ -404,5 +428,7 @@ int main(void)
         cmocka_unit_test(test_a_ranks_heads_are_those_of_the_whole),
         cmocka_unit_test(test_a_captured_step_serves_other_lengths),
     };
+    if (getenv("SLUICE_TEST_FILTER"))
+        cmocka_set_test_filter(getenv("SLUICE_TEST_FILTER"));
     return cmocka_run_group_tests(tests, gpu_open, gpu_close);
 }

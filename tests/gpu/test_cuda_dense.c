@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "support_dense.h"
+#include "support_seed.h"
 
 enum { MAX_M = 130, N_PATHS = 2 };
 
@@ -15,7 +16,8 @@ enum { N_COUNTS = sizeof(row_counts) / sizeof(row_counts[0]) };
 
 static const struct {
     uint32_t n, k;
-} shapes[] = {{1, 1}, {17, 15}, {33, 97}, {70, 288}, {131, 64}, {20, 1065}};
+} shapes[] = {{1, 1}, {17, 15}, {33, 97}, {70, 288}, {131, 64}, {20, 1065}},
+  wide_shapes[] = {{264, 14336}, {4100, 1032}, {128256, 64}}; /* of models */
 
 static bool kind_runs[N_DENSE_KINDS];
 
@@ -37,7 +39,7 @@ static struct role_run role_of(uint32_t path, uint32_t m)
  * columns, and of the scales; tensor cores of some generations keep 14 bits of sums over f8. */
 static double bound_of(const struct dense_kind *kind, uint32_t k)
 {
-    if (kind->store == WEIGHT_STORE_F8 && getenv("SLUICE_TEST_EMULATED_GPU") == NULL)
+    if (kind->store == WEIGHT_STORE_F8 && !test_is_emulated())
         return (k / 32 + 4) * 0x1p-13;
     return (k / 16 + 12) * 0x1p-22;
 }
@@ -97,12 +99,16 @@ static void check_shape(const struct dense_kind *kind, bool by_row, uint32_t n, 
 
 static void check_kinds(uint32_t from, uint32_t to)
 {
-    struct random random = {from + 1};
+    struct random random = test_random(from + 1);
     for (uint32_t i = from; i < to; i++)
         for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++)
             for (int by_row = 0; by_row < 2; by_row++)
                 if (kind_runs[i] && grid_takes(s + i))
                     check_shape(&dense_kinds[i], by_row, shapes[s].n, shapes[s].k, &random);
+    for (uint32_t i = from; test_is_wide() && i < to; i++)
+        for (size_t s = 0; s < sizeof(wide_shapes) / sizeof(wide_shapes[0]); s++)
+            if (kind_runs[i])
+                check_shape(&dense_kinds[i], s == 0, wide_shapes[s].n, wide_shapes[s].k, &random);
 }
 
 static void test_floats_are_near_f64_and_rows_keep_their_bits(void **state)
@@ -123,7 +129,7 @@ static void test_runs_of_roles_take_their_path_each(void **state)
     enum { M = 40, N = 37, K = 200 };
     static const struct role_run runs[] = {{0, 3, true},   {3, 0, false}, {3, 20, false},
                                            {23, 1, false}, {24, 9, true}, {33, 7, false}};
-    struct random random = {77};
+    struct random random = test_random(77);
     for (uint32_t i = 0; i < N_DENSE_KINDS; i++) {
         if (!kind_runs[i])
             continue;
@@ -229,7 +235,7 @@ static void check_ranks(const struct dense_kind *kind, uint32_t k, uint32_t tp, 
 static void test_long_rows_have_the_bits_of_one_on_eight_ranks(void **state)
 {
     (void)state;
-    struct random random = {93};
+    struct random random = test_random(93);
     for (uint32_t i = 0; i < 5; i++)
         if (kind_runs[i])
             check_ranks(&dense_kinds[i], 8704, 8, 0, &random);
@@ -238,7 +244,7 @@ static void test_long_rows_have_the_bits_of_one_on_eight_ranks(void **state)
 static void test_ranks_have_the_bits_of_one(void **state)
 {
     (void)state;
-    struct random random = {91};
+    struct random random = test_random(91);
     for (uint32_t i = 0; i < N_DENSE_KINDS; i++)
         for (uint32_t tp = 2; kind_runs[i] && tp <= 8; tp *= 2)
             for (uint32_t path = 0; path < N_PATHS; path++)
@@ -365,7 +371,7 @@ static void check_several(struct several *all, uint32_t extras)
 static void test_parts_have_the_bits_of_linears_in_turn(void **state)
 {
     (void)state;
-    struct random random = {101};
+    struct random random = test_random(101);
     for (size_t i = 0; i < sizeof(several_kinds) / sizeof(several_kinds[0]); i++) {
         struct several all = {0};
         if (!kind_runs[several_kinds[i][0]] || !kind_runs[several_kinds[i][2]])
@@ -387,7 +393,7 @@ static void test_one_preparation_serves_weights_of_any_form(void **state)
 {
     (void)state;
     static const uint8_t kinds[LINEAR_MAX_PARTS] = {2, 3, 1};
-    struct random random = {105};
+    struct random random = test_random(105);
     struct several all = {0};
     float found[RESULT];
     several_open(&all, kinds, several_n, &random);
@@ -425,7 +431,7 @@ static void test_gated_has_the_bits_of_linears_in_turn(void **state)
 {
     (void)state;
     static const uint32_t n[LINEAR_MAX_PARTS] = {70, 70, 1};
-    struct random random = {103};
+    struct random random = test_random(103);
     for (size_t i = 0; i < sizeof(several_kinds) / sizeof(several_kinds[0]); i++) {
         struct several all = {0};
         if (!kind_runs[several_kinds[i][0]] || !kind_runs[several_kinds[i][2]])
@@ -449,7 +455,7 @@ static void test_stored_heads_are_looked_up(void **state)
     (void)state;
     enum { N = 67, K = 50, M = 3 };
     static const uint32_t ids[M] = {66, 0, 13};
-    struct random random = {107};
+    struct random random = test_random(107);
     uint32_t *device_ids = gpu_upload(ids, sizeof(ids));
     float *device_y = gpu_upload(NULL, M * K * sizeof(float)), y[M * K];
     for (uint32_t i = 0; i < N_DENSE_KINDS; i++) {
@@ -552,7 +558,7 @@ static void check_lt_grid(struct random *random, struct lt_grid grid)
 static void test_cublaslt_keeps_a_rows_bits_in_every_call(void **state)
 {
     (void)state;
-    bool emulated = getenv("SLUICE_TEST_EMULATED_GPU") != NULL;
+    bool emulated = test_is_emulated();
     const struct lt_grid *grids = emulated ? emulated_grids : real_grids;
     size_t n_grids = emulated ? sizeof(emulated_grids) / sizeof(emulated_grids[0])
                               : sizeof(real_grids) / sizeof(real_grids[0]);
@@ -561,7 +567,7 @@ static void test_cublaslt_keeps_a_rows_bits_in_every_call(void **state)
                       gpu.module.op_table->numerics);
         skip();
     }
-    struct random random = {109};
+    struct random random = test_random(109);
     for (size_t g = 0; g < n_grids; g++)
         check_lt_grid(&random, grids[g]);
 }
@@ -581,5 +587,7 @@ int main(void)
         cmocka_unit_test(test_rows_that_are_not_finite_are_refused),
         cmocka_unit_test(test_cublaslt_keeps_a_rows_bits_in_every_call),
     };
+    if (getenv("SLUICE_TEST_FILTER"))
+        cmocka_set_test_filter(getenv("SLUICE_TEST_FILTER"));
     return cmocka_run_group_tests(tests, open_kinds, gpu_close);
 }

@@ -17,6 +17,7 @@
 #include "kernels/cpu/ref.h"
 #include "kernels/cpu/sample_cpu.h"
 #include "support_kernels.h"
+#include "support_seed.h"
 
 static struct backend_module module;
 static struct device *device;
@@ -81,7 +82,7 @@ static void test_memory_is_counted_and_copied(void **state)
     (void)state;
     struct device_memory memory = {0};
     struct error err = {0};
-    struct random random = {3};
+    struct random random = test_random(3);
     enum { N = 100003 };
     float *x = random_floats(&random, N, 0.0f), *back = poisoned(N);
     assert_int_equal(module.device_ops->memory(device, &memory, &err), 0);
@@ -115,7 +116,7 @@ static void test_rms_norm_has_the_references_bits(void **state)
 {
     (void)state;
     static const uint32_t shapes[][2] = {{1, 576}, {3, 17}, {300, 4096}, {2, 1}};
-    struct random random = {5};
+    struct random random = test_random(5);
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
         uint32_t m = shapes[i][0], n = shapes[i][1];
         size_t n_bytes = (size_t)m * n * sizeof(float);
@@ -199,7 +200,7 @@ static void need_linears(void)
 {
     enum { N = 32 };
     struct error err = {0};
-    struct random random = {1};
+    struct random random = test_random(1);
     struct act *act = NULL;
     struct stream *own = NULL;
     void *data;
@@ -222,7 +223,7 @@ static void need_linears(void)
     free(raw);
     bool missing =
         rc == STATUS_UNIMPLEMENTED || rc == STATUS_NOT_FOUND || rc == STATUS_FAILED_PRECONDITION;
-    if (missing && getenv("SLUICE_TEST_EMULATED_GPU")) {
+    if (missing && test_is_emulated()) {
         print_message("not run on an emulated GPU: %s\n", err.message);
         skip();
     }
@@ -252,7 +253,7 @@ static void test_linears_are_near_f64_and_do_not_depend_on_the_rows(void **state
         double tolerance; /* activations round to the weight's type: 2^-9 and 2^-12 */
     } types[] = {{DTYPE_F32, 1e-5}, {DTYPE_BF16, 6e-3}, {DTYPE_F16, 8e-4}};
     enum { M = 65, N = 192, K = 576 };
-    struct random random = {9};
+    struct random random = test_random(9);
     need_linears();
     for (size_t t = 0; t < sizeof(types) / sizeof(types[0]); t++)
         for (int by_row = 0; by_row < 2; by_row++) {
@@ -285,7 +286,7 @@ static void test_sampler_draws_what_the_cpu_draws(void **state)
 {
     (void)state;
     enum { ROWS = 64, VOCAB = 49152 };
-    struct random random = {21};
+    struct random random = test_random(21);
     float *logits = random_floats(&random, (size_t)ROWS * VOCAB, 0.01f);
     struct sample_params params[ROWS];
     struct sample_result results[ROWS], wanted;
@@ -322,7 +323,7 @@ static void test_captured_step_replays_with_new_inputs(void **state)
 {
     (void)state;
     enum { M = 4, N = 128, K = 256 };
-    struct random random = {33};
+    struct random random = test_random(33);
     struct error err = {0};
     struct graph *graph = NULL;
     struct act *act = NULL;
@@ -411,5 +412,7 @@ int main(void)
         cmocka_unit_test(test_captured_step_replays_with_new_inputs),
         cmocka_unit_test(test_a_failure_is_told_by_the_sync),
     };
+    if (getenv("SLUICE_TEST_FILTER"))
+        cmocka_set_test_filter(getenv("SLUICE_TEST_FILTER"));
     return cmocka_run_group_tests(tests, open_gpu, close_gpu);
 }

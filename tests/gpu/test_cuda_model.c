@@ -18,6 +18,7 @@
 #include "kernels/backend.h"
 #include "kernels/device.h"
 #include "support_golden.h"
+#include "support_seed.h"
 
 static const char *gpu_name = "cuda:0";
 
@@ -273,6 +274,11 @@ static uint64_t free_bytes(void)
         module.device_ops->memory(device, &memory, &err) != 0)
         fail_msg("%s", err.message);
     module.device_ops->close(device);
+    static bool is_told;
+    if (!is_told) /* the driver's context, and what is not ours */
+        print_message("%" PRIu64 " bytes are taken with a context and nothing else\n",
+                      memory.total_bytes - memory.free_bytes);
+    is_told = true;
     return memory.free_bytes;
 }
 
@@ -301,7 +307,7 @@ static void test_memory_is_planned_and_comes_back(void **state)
         uint64_t actual = taken->weights_bytes + taken->kv_bytes + taken->workspace_bytes;
         assert_true(fabs((double)planned - (double)actual) <= 0.02 * (double)planned);
         if (i > 0) { /* the driver counts in pieces of 2 MiB */
-            double device = (double)(at_start - free_bytes());
+            double device = (double)at_start - (double)free_bytes();
             double at_once = (double)(planned - plan.devices[0].graph_bytes);
             assert_true(fabs(device - at_once) <= 0.02 * (double)planned + (4 << 20));
         }
@@ -311,7 +317,7 @@ static void test_memory_is_planned_and_comes_back(void **state)
         assert_true(isfinite(executor_logits(run.ex, 0)[0]));
         model_run_close(&run);
         if (i > 0)
-            assert_true(free_bytes() == before);
+            assert_true(test_memory_is_back(before, free_bytes()));
     }
 }
 
@@ -357,7 +363,7 @@ static void test_captured_steps_are_within_the_plan(void **state)
         assert_true(executor_graphs_taken(run.ex) > of_one);
         assert_true(executor_graphs_taken(run.ex) <= gpu->graph_bytes);
         uint64_t planned = plan->weights_bytes + plan->kv_bytes + plan->workspace_bytes;
-        assert_true(at_start - free_bytes() <= planned + planned / 50 + (4 << 20));
+        assert_true(at_start <= free_bytes() + planned + planned / 50 + (4 << 20));
         model_run_close(&run);
     }
 }
@@ -411,9 +417,9 @@ static void test_too_little_memory_is_told(void **state)
     assert_string_equal(err.reason, "DEVICE_MEMORY");
     assert_non_null(strstr(err.message, "cuda:0"));
     assert_non_null(strstr(err.message, "bytes needed"));
-    assert_non_null(strstr(err.message, "1048576 bytes free"));
+    assert_non_null(strstr(err.message, "1048576 may be taken by gpu_memory"));
     checkpoint_close(ckpt);
-    assert_true(free_bytes() == before);
+    assert_true(test_memory_is_back(before, free_bytes()));
 }
 
 static void test_what_a_gpu_cannot_do_is_refused(void **state)

@@ -261,5 +261,7 @@ int main(void)
     for (uint32_t s = 0; s < N_SEQS; s++)
         for (uint32_t i = 0; i < N_TOKENS; i++)
             ids[s][i] = (s * 7919 + i * 104729 + 13) % VOCAB;
+    if (getenv("SLUICE_TEST_FILTER"))
+        cmocka_set_test_filter(getenv("SLUICE_TEST_FILTER"));
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
  * linears split over ranks, embeddings, several linears as one and gated ones. */
 #include "kernels/comm.h"
 #include "support_quant.h"
+#include "support_seed.h"
 
 /* Ranks that run one after the other: all_gather gives the figures that each rank's first turn
  * left, until all have been seen. */
@@ -73,7 +74,7 @@ static void test_ranks_sums_give_the_whole(void **state)
 {
     (void)state;
     enum { N = 21, M = 5, K = 3 * 256, SIZE = N * M };
-    struct random random = {53};
+    struct random random = test_random(53);
     for (size_t f = 0; f < N_FORMATS; f++)
         for (uint32_t tp = 2; tp <= 8; tp *= 2) {
             uint8_t *raw = random_rows(&random, formats[f], N, K);
@@ -115,7 +116,7 @@ static void test_embedding_rows_out_of_linear_weights(void **state)
     (void)state;
     enum { N = 35, M = 6 };
     static const uint32_t ids[M] = {0, 34, 15, 16, 31, N};
-    struct random random = {59};
+    struct random random = test_random(59);
     for (size_t f = 0; f < N_FORMATS; f++) {
         uint32_t k = dtype_block_elems(formats[f]) * 3;
         struct both w = random_both(&random, column_desc(formats[f], N, k));
@@ -219,7 +220,7 @@ static void test_parts_and_gates_equal_the_cpus(void **state)
                                           {DTYPE_Q6_K, DTYPE_Q6_K, DTYPE_Q8_0},
                                           {DTYPE_Q4_0, DTYPE_Q5_0, DTYPE_Q4_0}};
     static const uint32_t rows[] = {1, 5, 20, 70, 129};
-    struct random random = {61};
+    struct random random = test_random(61);
     for (size_t t = 0; t < sizeof(types) / sizeof(types[0]); t++)
         for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
             for (int gated = 0; gated < 2; gated++) {
@@ -241,5 +242,7 @@ int main(void)
         cmocka_unit_test(test_embedding_rows_out_of_linear_weights),
         cmocka_unit_test(test_parts_and_gates_equal_the_cpus),
     };
+    if (getenv("SLUICE_TEST_FILTER"))
+        cmocka_set_test_filter(getenv("SLUICE_TEST_FILTER"));
     return cmocka_run_group_tests(tests, open_gpu, close_gpu);
 }

@@ -193,5 +193,7 @@ int main(void)
     if (seed)
         random_rows_of.state = strtoull(seed, NULL, 10);
     print_message("SLUICE_TEST_SEED=%llu\n", (unsigned long long)random_rows_of.state);
+    if (getenv("SLUICE_TEST_FILTER"))
+        cmocka_set_test_filter(getenv("SLUICE_TEST_FILTER"));
     return cmocka_run_group_tests(tests, gpu_open, gpu_close);
 }

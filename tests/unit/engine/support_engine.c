@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/utf8.h"
+#include "support_golden.h"
 
 /* Under a sanitizer a step of 64 requests takes half a minute. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -68,8 +69,10 @@ struct engine_config run_config(const char *name)
     if (strchr(name, '/'))
         snprintf(path, sizeof(path), "%s", name);
     else
-        snprintf(path, sizeof(path), SLUICE_SOURCE_DIR "/tests/golden/tiny/%s.gguf", name);
+        snprintf(path, sizeof(path), "%s/tests/golden/tiny/%s.gguf", golden_source_dir(), name);
     cfg.model_path = path;
+    if (getenv("SLUICE_TEST_DEVICE")) /* as tests/gpu has them: cuda:0, real or emulated */
+        cfg.executor.device = getenv("SLUICE_TEST_DEVICE");
     cfg.executor.n_threads = 2;
     cfg.executor.kv_block_size = 16;
     cfg.executor.kv_tokens = 4096;

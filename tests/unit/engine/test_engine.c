@@ -564,5 +564,7 @@ int main(void)
         cmocka_unit_test(test_choices_are_those_of_their_index_and_seed),
         cmocka_unit_test(test_prefix_is_not_shared_across_salts),
     };
+    if (getenv("SLUICE_TEST_FILTER"))
+        cmocka_set_test_filter(getenv("SLUICE_TEST_FILTER"));
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

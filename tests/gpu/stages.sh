@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Every test of tests/gpu is run by some stage of run.sh, and every program that a stage names exists.
+set -uo pipefail
+cd "$(dirname "$0")" || exit 1
+failed=0
+for source in test_*.c; do
+    program=test_gpu_${source#test_}
+    program=${program%.c}
+    mapfile -t patterns < <(./run.sh programs | awk -v p="$program" '$3 == p {print $4}')
+    while read -r name; do
+        found=""
+        # shellcheck disable=SC2053 # a pattern
+        for pattern in "${patterns[@]}"; do if [[ $name == $pattern ]]; then found=1; fi; done
+        if [ -z "$found" ]; then
+            echo "$source: no stage of run.sh runs $name"
+            failed=1
+        fi
+    done < <(tr -d '\n' <"$source" | grep -oE 'cmocka_unit_test\( *\w+' | sed 's/.*( *//')
+done
+while read -r program; do
+    if [ "$program" != test_gpu_engine ] && [ ! -e "${program/test_gpu_/test_}.c" ]; then
+        echo "run.sh names $program, of which there is no source"
+        failed=1
+    fi
+done < <(./run.sh programs | awk '{print $3}' | sort -u)
+exit $failed

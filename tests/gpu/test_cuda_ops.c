@@ -1,0 +1,202 @@
+/* Ops on rows of the CUDA backend through the op table, against the kernel set "ref" to the bit:
+ * norms, sums, activations, positions, picked rows; odd and models' widths, rows with gaps between
+ * them, which stay as they were. On a GPU, or on the emulated one. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "support_gpu.h"
+#include "support_seed.h"
+
+static struct rig cpu;
+
+static int open_both(void **state)
+{
+    cpu = rig_open("ref", 1);
+    return gpu_open(state);
+}
+
+static int close_both(void **state)
+{
+    rig_close(&cpu);
+    return gpu_close(state);
+}
+
+/* The same rows on both, pad floats apart. */
+struct rows {
+    struct tensor cpu, gpu;
+    size_t n_bytes;
+};
+
+static struct rows rows_make(struct random *random, uint32_t m, uint32_t n, uint32_t pad)
+{
+    size_t stride = n + pad, n_floats = m * stride;
+    float *host = random_floats(random, n_floats, 0.01f);
+    struct rows rows = {.n_bytes = n_floats * sizeof(float)};
+    rows.cpu = tensor_view(host, DTYPE_F32, m, n);
+    rows.gpu = tensor_view(gpu_upload(host, rows.n_bytes), DTYPE_F32, m, n);
+    rows.cpu.row_stride = rows.gpu.row_stride = stride;
+    return rows;
+}
+
+static void rows_drop(struct rows *rows)
+{
+    gpu_drop(rows->gpu.data, rows->n_bytes);
+    free(rows->cpu.data);
+}
+
+/* Gaps and all. */
+static void assert_equal(const struct rows *rows, const char *what)
+{
+    float *found = malloc(rows->n_bytes);
+    gpu_fetch(found, rows->gpu.data, rows->n_bytes);
+    assert_same_bits(found, rows->cpu.data, rows->n_bytes, what);
+    free(found);
+}
+
+static const uint32_t shapes[][3] = {{1, 1, 0},     {3, 17, 3},    {70, 31, 1},   {2, 576, 0},
+                                     {5, 1024, 4},  {1, 4097, 0},  {2, 8200, 2}, /* and wide ones */
+                                     {65, 4096, 0}, {2, 14336, 0}, {1, 128256, 0}};
+enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]), N_SMALL = 7 };
+
+static size_t n_shapes(void)
+{
+    return test_is_wide() ? N_SHAPES : N_SMALL;
+}
+
+/* how: 0 rms, 1 layer, 2 layer with bias. */
+static void check_norm(const uint32_t shape[3], int how, bool in_place, struct random *random)
+{
+    uint32_t n = shape[1];
+    struct rows x = rows_make(random, shape[0], n, shape[2]);
+    struct rows y = rows_make(random, shape[0], n, shape[2]);
+    struct rows to = in_place ? x : y, w = rows_make(random, 1, n, 0),
+                b = rows_make(random, 1, n, 0);
+    if (how == 0) {
+        assert_int_equal(op_rms_norm(cpu.stream, &to.cpu, &x.cpu, w.cpu.data, 1e-5f), 0);
+        assert_int_equal(op_rms_norm(gpu.stream, &to.gpu, &x.gpu, w.gpu.data, 1e-5f), 0);
+    } else {
+        const float *host_bias = how == 2 ? b.cpu.data : NULL, *bias = how == 2 ? b.gpu.data : NULL;
+        assert_int_equal(op_layer_norm(cpu.stream, &to.cpu, &x.cpu, w.cpu.data, host_bias, 1e-5f),
+                         0);
+        assert_int_equal(op_layer_norm(gpu.stream, &to.gpu, &x.gpu, w.gpu.data, bias, 1e-5f), 0);
+    }
+    assert_equal(&x, "norm, x");
+    assert_equal(&y, "norm, y");
+    rows_drop(&x);
+    rows_drop(&y);
+    rows_drop(&w);
+    rows_drop(&b);
+}
+
+static void test_norms_have_the_references_bits(void **state)
+{
+    (void)state;
+    struct random random = test_random(71);
+    for (size_t s = 0; s < n_shapes(); s++)
+        for (int how = 0; how < 3; how++)
+            for (int in_place = 0; in_place < 2; in_place++)
+                check_norm(shapes[s], how, in_place, &random);
+}
+
+static void test_sums_and_activations_have_the_references_bits(void **state)
+{
+    (void)state;
+    struct random random = test_random(73);
+    for (size_t s = 0; s < n_shapes(); s++) {
+        uint32_t m = shapes[s][0], n = shapes[s][1], pad = shapes[s][2];
+        struct rows x = rows_make(&random, m, n, pad), y = rows_make(&random, m, n, pad);
+        struct rows bias = rows_make(&random, 1, n, 0);
+        assert_int_equal(op_add(cpu.stream, &y.cpu, &x.cpu), 0);
+        assert_int_equal(op_add(gpu.stream, &y.gpu, &x.gpu), 0);
+        assert_equal(&y, "add");
+        assert_int_equal(op_add_bias(cpu.stream, &y.cpu, bias.cpu.data), 0);
+        assert_int_equal(op_add_bias(gpu.stream, &y.gpu, bias.gpu.data), 0);
+        assert_equal(&y, "add_bias");
+        for (int kind = ACTIVATION_SILU; kind <= ACTIVATION_RELU; kind++)
+            for (int gated = 0; gated < 2; gated++) {
+                struct tensor *host_up = gated ? &x.cpu : NULL, *up = gated ? &x.gpu : NULL;
+                assert_int_equal(
+                    op_act_mul(cpu.stream, &y.cpu, &y.cpu, host_up, (enum activation)kind), 0);
+                assert_int_equal(op_act_mul(gpu.stream, &y.gpu, &y.gpu, up, (enum activation)kind),
+                                 0);
+                assert_equal(&y, "act_mul");
+            }
+        rows_drop(&x);
+        rows_drop(&y);
+        rows_drop(&bias);
+    }
+}
+
+static void check_rope(enum rope_style style, uint32_t head_dim, uint32_t n_rot, uint32_t n_heads,
+                       struct random *random)
+{
+    enum { M = 9 };
+    uint32_t positions[M] = {0, 1, 2, 127, 128, 4095, 8191, 131071, 1000003};
+    float inv_freq[256];
+    for (uint32_t i = 0; i < n_rot / 2; i++)
+        inv_freq[i] = powf(10000.0f, -2.0f * (float)i / (float)n_rot);
+    struct rows x = rows_make(random, M, head_dim * n_heads, 4);
+    void *at = gpu_upload(positions, sizeof(positions));
+    void *freq = gpu_upload(inv_freq, sizeof(inv_freq));
+    struct rope_params params = {style, head_dim, n_rot, inv_freq, 1.1f}, on_gpu = params;
+    on_gpu.inv_freq = freq;
+    assert_int_equal(op_rope(cpu.stream, &x.cpu, positions, &params), 0);
+    assert_int_equal(op_rope(gpu.stream, &x.gpu, at, &on_gpu), 0);
+    assert_equal(&x, "rope");
+    gpu_drop(at, sizeof(positions));
+    gpu_drop(freq, sizeof(inv_freq));
+    rows_drop(&x);
+}
+
+static void test_positions_have_the_references_bits(void **state)
+{
+    (void)state;
+    static const uint32_t heads[][3] = {{64, 64, 3}, {80, 80, 2},    {96, 32, 5},  {256, 256, 1},
+                                        {2, 2, 7},   {128, 128, 32}, {300, 298, 2}};
+    struct random random = test_random(79);
+    for (size_t i = 0; i < sizeof(heads) / sizeof(heads[0]); i++) {
+        check_rope(ROPE_INTERLEAVED, heads[i][0], heads[i][1], heads[i][2], &random);
+        check_rope(ROPE_HALF, heads[i][0], heads[i][1], heads[i][2], &random);
+    }
+}
+
+static void test_picked_rows_are_copies(void **state)
+{
+    (void)state;
+    struct random random = test_random(83);
+    for (size_t s = 0; s < n_shapes(); s++) {
+        uint32_t m = shapes[s][0], n = shapes[s][1], n_picked = m + 2;
+        uint32_t *index = malloc(n_picked * sizeof(*index));
+        for (uint32_t i = 0; i < n_picked; i++)
+            index[i] = random_u32(&random) % m;
+        struct rows x = rows_make(&random, m, n, shapes[s][2]);
+        struct rows y = rows_make(&random, n_picked, n, 3);
+        void *picked = gpu_upload(index, n_picked * sizeof(*index));
+        assert_int_equal(op_gather_rows(cpu.stream, &y.cpu, &x.cpu, index), 0);
+        assert_int_equal(op_gather_rows(gpu.stream, &y.gpu, &x.gpu, picked), 0);
+        assert_equal(&y, "gather_rows");
+        for (uint32_t i = 0; i < n_picked; i++)
+            assert_same_bits((float *)y.cpu.data + i * y.cpu.row_stride,
+                             (float *)x.cpu.data + index[i] * x.cpu.row_stride, n * sizeof(float),
+                             "the reference");
+        gpu_drop(picked, n_picked * sizeof(*index));
+        rows_drop(&x);
+        rows_drop(&y);
+        free(index);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_norms_have_the_references_bits),
+        cmocka_unit_test(test_sums_and_activations_have_the_references_bits),
+        cmocka_unit_test(test_positions_have_the_references_bits),
+        cmocka_unit_test(test_picked_rows_are_copies),
+    };
+    if (getenv("SLUICE_TEST_FILTER"))
+        cmocka_set_test_filter(getenv("SLUICE_TEST_FILTER"));
+    return cmocka_run_group_tests(tests, open_both, close_both);
+}
