@@ -196,10 +196,10 @@ static void test_pretokenizers_when_named_then_text_is_cut_by_their_rules(void *
     /* Every merge of the pieces below, left to right, with all prefixes as tokens. */
     static const char *const tokens[] = {"12",  "123", "1234",      SP "1", SP "12", "ab",
                                          "ab1", "!!",  "!!!",       SP "a", SP "ab", SP SP,
-                                         "'S",  "b'",  "!\xC4\x8A", "'s"};
+                                         "'S",  "b'",  "!\xC4\x8A", "'s",   "ab)"};
     static const char *const joins[] = {
-        SP " 1", SP "1 2", SP " a", SP "a b",  "1 2", "12 3", "123 4",      "a b",
-        "ab 1",  "! !",    "!! !",  SP " " SP, "' S", "b '",  "! \xC4\x8A", "' s"};
+        SP " 1", SP "1 2", SP " a",   SP "a b", "1 2", "12 3",       "123 4", "a b", "ab 1",
+        "! !",   "!! !",   SP " " SP, "' S",    "b '", "! \xC4\x8A", "' s",   "ab )"};
     enum {
         T12 = 256,
         T123,
@@ -216,7 +216,8 @@ static void test_pretokenizers_when_named_then_text_is_cut_by_their_rules(void *
         TQS,
         TBQ,
         TXNL,
-        TQS_LOW
+        TQS_LOW,
+        TAB_BRACKET
     };
     static const struct {
         const char *pre, *text;
@@ -241,7 +242,8 @@ static void test_pretokenizers_when_named_then_text_is_cut_by_their_rules(void *
         {"gpt-2", "!\n", {'!', '\n'}, 2},
         {"llama-bpe", "!\n", {TXNL}, 1}, /* punctuation takes its line end along */
         {"bloom", "ab1!", {TAB1, '!'}, 2},
-        {"bloom", "ab(ab)1", {TAB_, '(', TAB_, ')', '1'}, 5}, /* brackets end a word */
+        {"bloom", "ab(ab)", {TAB_, '(', TAB_, ')'}, 4}, /* brackets end a word, … */
+        {"viking", "ab)", {TAB_, ')'}, 2},              /* … without which this would be one */
         {"default", "ab12!!", {TAB_, T12, TX2}, 3},
         {NULL, "ab12!!", {TAB_, T12, TX2}, 3}, /* no key: default */
     };
