@@ -237,9 +237,9 @@ bench() {
     shown=(bash -o pipefail -c '"$@" | tee -a "$0"' "$results")
     if [ -n "$emulated" ]; then small=(--small); fi
     printf '\n' >>"$results"
-    run "bench" 360 "${shown[@]}" "$dir/bin/bench_cuda" "${small[@]}" --directory "$scratch"
+    run "bench" 300 "${shown[@]}" "$dir/bin/bench_cuda" "${small[@]}" --directory "$scratch"
     printf '\n## Prompts by cuBLASLt\n\n' >>"$results"
-    run "bench, prompts by cuBLASLt" 90 "${shown[@]}" env SLUICE_CUDA_PROMPTS=cublaslt "$dir/bin/bench_cuda" "${small[@]}" \
+    run "bench, prompts by cuBLASLt" 75 "${shown[@]}" env SLUICE_CUDA_PROMPTS=cublaslt "$dir/bin/bench_cuda" "${small[@]}" \
         --parts paths,models --models bf16 --directory "$scratch"
     between "$scratch/between.$$.gguf" "${small[@]}"
     if ! command -v python3 >/dev/null; then
@@ -261,9 +261,9 @@ between() {
     shown=(bash -o pipefail -c '"$@" | sed "s/^/    /" | tee -a "$0"' "$results")
     if [ -n "$emulated" ]; then tokens=(2 4); fi
     printf '\n## Host time between steps (at most 30 us is the goal)\n\nA tiny model, then the 8B shape:\n\n' >>"$results"
-    run "between steps, tiny" 60 "${shown[@]}" "$dir/bin/bench_between" "$dir/tests/golden/tiny/q4_1.gguf" cuda:0 "${tokens[@]}"
+    run "between steps, tiny" 40 "${shown[@]}" "$dir/bin/bench_between" "$dir/tests/golden/tiny/q4_1.gguf" cuda:0 "${tokens[@]}"
     if "$dir/bin/bench_cuda" "$@" --write q8_0 "$big"; then
-        run "between steps, 8B" 90 "${shown[@]}" "$dir/bin/bench_between" "$big" cuda:0 "${tokens[@]}"
+        run "between steps, 8B" 65 "${shown[@]}" "$dir/bin/bench_between" "$big" cuda:0 "${tokens[@]}"
     else
         say "FAIL  between steps, 8B: no model file"
         failed=1

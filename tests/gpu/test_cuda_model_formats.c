@@ -116,10 +116,13 @@ static void check_cuts(const struct format *f, enum dtype kv, bool generated)
 static void test_bits_of_each_format_do_not_depend_on_cuts(void **state)
 {
     static const enum dtype kvs[] = {DTYPE_BF16, DTYPE_F16, DTYPE_I8, DTYPE_F8_E4M3};
+    const char *step = getenv("SLUICE_TEST_STEP"); /* shortened: of each format one path */
+    bool both = !step || atoi(step) < 2;
     (void)state;
     for (size_t i = 0; i < N_FORMATS; i++)
-        for (int generated = 0; generated < 2; generated++)
-            check_cuts(&formats[i], kvs[i % 4], generated);
+        for (size_t generated = 0; generated < 2; generated++)
+            if (both || (i + generated) % 2 == 0)
+                check_cuts(&formats[i], kvs[i % 4], generated);
 }
 
 /* --- steps with both roles --- */
