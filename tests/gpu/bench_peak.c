@@ -8,6 +8,8 @@
 #include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/device_cuda.h"
 
+enum { WORKSPACE_BYTES = 32 << 20 };
+
 struct peak {
     struct cublaslt_api api;
     cublasLtHandle_t handle;
@@ -25,7 +27,7 @@ static int call_product(struct bench *b, void *ctx, uint32_t i)
     (void)i;
     return (int)p->api.matmul(p->handle, p->desc, &one, p->w, p->in, p->x, p->in, &zero, p->y,
                               p->out, p->y, p->out, &p->best.algo, p->workspace,
-                              STREAM_WORKSPACE_BYTES, stream_cuda(b->stream)->handle);
+                              WORKSPACE_BYTES, stream_cuda(b->stream)->handle);
 }
 
 /* The first status that is no success. */
@@ -33,7 +35,7 @@ static cublasStatus_t prepare(struct peak *p, uint32_t n)
 {
     const struct cublaslt_api *api = &p->api;
     cublasOperation_t transposed = CUBLAS_OP_T;
-    uint64_t workspace = STREAM_WORKSPACE_BYTES;
+    uint64_t workspace = WORKSPACE_BYTES;
     uint32_t whole = CUBLASLT_REDUCTION_SCHEME_NONE; /* sums are long enough not to be split */
     int n_found = 0;
     cublasStatus_t status = api->create(&p->handle);
@@ -83,7 +85,7 @@ static double product_seconds(struct bench *b, struct peak *p, uint32_t n, cubla
     p->w = bench_allocate(b, half);
     p->x = bench_allocate(b, half);
     p->y = bench_allocate(b, 2 * half);
-    p->workspace = bench_allocate(b, STREAM_WORKSPACE_BYTES);
+    p->workspace = bench_allocate(b, WORKSPACE_BYTES);
     bench_upload(b, p->w, rows, half);
     bench_upload(b, p->x, rows, half);
     *status = (cublasStatus_t)call_product(b, p, 0);
@@ -93,7 +95,7 @@ static double product_seconds(struct bench *b, struct peak *p, uint32_t n, cubla
     bench_drop(b, p->w, half);
     bench_drop(b, p->x, half);
     bench_drop(b, p->y, 2 * half);
-    bench_drop(b, p->workspace, STREAM_WORKSPACE_BYTES);
+    bench_drop(b, p->workspace, WORKSPACE_BYTES);
     free(rows);
     return s;
 }
