@@ -26,8 +26,8 @@ static int call_product(struct bench *b, void *ctx, uint32_t i)
     const float one = 1.0F, zero = 0.0F;
     (void)i;
     return (int)p->api.matmul(p->handle, p->desc, &one, p->w, p->in, p->x, p->in, &zero, p->y,
-                              p->out, p->y, p->out, &p->best.algo, p->workspace,
-                              WORKSPACE_BYTES, stream_cuda(b->stream)->handle);
+                              p->out, p->y, p->out, &p->best.algo, p->workspace, WORKSPACE_BYTES,
+                              stream_cuda(b->stream)->handle);
 }
 
 /* The first status that is no success. */
