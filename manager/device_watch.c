@@ -111,16 +111,16 @@ static void tell_xid(struct device_watch *watch, uint32_t index, uint64_t xid)
         return;
     }
     *post = (struct xid_post){watch, index, xid};
-    atomic_fetch_add(&watch->n_refs, 1); /* the post may be read after the watch's end */
     pthread_mutex_lock(&watch->lock);
     note_xid(&watch->seen[index].view, xid);
-    /* Under the lock: once the loop's end is told nothing is posted any more. */
+    /* Under the lock: once the loop's end is told nothing is posted any more, and what is posted
+     * has its share of the watch, which it may outlive. The loop's own is there until then. */
     bool posted = !watch->ending && loop_queue_post(watch->manager->queue, on_xid, post) == 0;
-    pthread_mutex_unlock(&watch->lock);
     if (posted)
-        return;
-    release(watch);
-    free(post);
+        atomic_fetch_add(&watch->n_refs, 1);
+    pthread_mutex_unlock(&watch->lock);
+    if (!posted)
+        free(post);
 }
 
 static void sample(struct device_watch *watch, struct nvml *nvml)

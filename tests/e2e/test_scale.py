@@ -595,18 +595,19 @@ def watch_slots(manager, seconds):
 
 
 def test_random_changes_by_many_at_once_settle_also_over_kills(manager):
-    manager.up("--restart-backoff-initial", "10ms", "--drain-grace", "50ms", "--crash-limit", "60")
+    manager.up("--restart-backoff-initial", "10ms", "--restart-backoff-max", "200ms", "--drain-grace", "50ms", "--crash-limit", "60")
     models = ["a", "b", "c"]
     for model in models:
         manager.script(model, "load_ms=25")
         manager.register(model)
     events = Events(manager)
-    over, counts = threading.Event(), {}
+    over, calm, counts = threading.Event(), threading.Event(), {}
 
     def change(seed):
         draw = random.Random(seed)
         while not over.is_set():
-            model, kind = draw.choice(models), draw.choice(["load"] * 3 + ["scale", "drain", "restart"] * 3 + ["unload", "cancel", "kill"])
+            kinds = ["load"] * 3 + ["scale", "drain", "restart"] * 3 + ["unload", "cancel", "kill"] * (not calm.is_set())
+            model, kind = draw.choice(models), draw.choice(kinds)
             try:
                 if kind == "load":
                     manager.load(model, n_replicas=draw.randint(1, 3))
@@ -634,9 +635,11 @@ def test_random_changes_by_many_at_once_settle_also_over_kills(manager):
     for _ in range(2):
         watch_slots(manager, 1.5)
         manager.kill()
-        manager.up("--restart-backoff-initial", "10ms", "--drain-grace", "50ms", "--crash-limit", "60")
-    for _ in range(6):  # a slow machine takes longer to have done some of everything
+        manager.up("--restart-backoff-initial", "10ms", "--restart-backoff-max", "200ms", "--drain-grace", "50ms", "--crash-limit", "60")
+    for i in range(15):  # where the disk is slow nothing is loaded before it is killed: so there is an end to that
         watch_slots(manager, 1)
+        if i == 3:
+            calm.set()
         if len(counts) == 7:
             break
     over.set()
