@@ -636,11 +636,11 @@ def test_random_changes_by_many_at_once_settle_also_over_kills(manager):
         watch_slots(manager, 1.5)
         manager.kill()
         manager.up("--restart-backoff-initial", "10ms", "--restart-backoff-max", "200ms", "--drain-grace", "50ms", "--crash-limit", "60")
-    for i in range(15):  # where the disk is slow nothing is loaded before it is killed: so there is an end to that
+    for i in range(40):  # where the disk is slow nothing is loaded before it is killed: so there is an end to that
         watch_slots(manager, 1)
         if i == 3:
             calm.set()
-        if len(counts) == 7:
+        if len(counts) == 7 and sum(counts.values()) > 40:
             break
     over.set()
     for thread in threads:
