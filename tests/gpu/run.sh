@@ -10,8 +10,8 @@
 # "skip" with its reason; everything else that does not work fails. The package carries this script: DIR/run.sh all.
 # On the emulated GPU (tests/simt): SLUICE_TEST_EMULATED_GPU=1 and SLUICE_CUDA_MODULE; the bench is a small one there, and
 # SLUICE_GPU_STAGE_S and SLUICE_GPU_ALL_S allow for its time. SLUICE_GPU_BUILD=BUILD packs what is built there.
-# CMAKE_CUDA_ARCHITECTURES says for which GPUs; default 8.0 and 9.0, each 12 MB; 89-real adds fp8 tensor cores on 8.9, and 90-virtual newer GPUs:
-# with all of them it would be too large.
+# CMAKE_CUDA_ARCHITECTURES says for which GPUs; default 9.0 (H100, H200); 80-real is for 8.x. Each takes 11 to 12 MB, and
+# two would be too large.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 stage=${1:-}
@@ -74,7 +74,7 @@ copy_libraries() {
 
 build_all() {
     cmake -S "$root" -B "$1" -G Ninja -DCMAKE_BUILD_TYPE=Release -DSLUICE_CUDA=REQUIRED -DSLUICE_SIMT=OFF -DSLUICE_STATIC_GRPC=ON \
-        -DCMAKE_CUDA_ARCHITECTURES="${CMAKE_CUDA_ARCHITECTURES:-80-real;90a-real}" >/dev/null
+        -DCMAKE_CUDA_ARCHITECTURES="${CMAKE_CUDA_ARCHITECTURES:-90a-real}" >/dev/null
     cmake --build "$1" --target gpu_package
 }
 
