@@ -262,7 +262,7 @@ static void test_cancel_ends_one_and_frees_its_id(void **state)
     bidi_cancel(&bidi, "x");
     bidi_expect_error(&bidi, "x", 0, STATUS_CANCELLED, "", "", false);
     assert_true(fake_worker_wait(&f.workers[0], &f.workers[0].n_cancels, 1));
-    assert_true(f.workers[0].cancel_ns - since_ns < 100 * NS_PER_MS);
+    assert_true(f.workers[0].cancel_ns - since_ns < NS_PER_S);
     bidi_expect_tokens(&bidi, "y", &request, true);
     bidi_cancel(&bidi, "x");
     bidi_expect_error(&bidi, "x", 1, STATUS_NOT_FOUND, "REQUEST_NOT_FOUND", "", false);
@@ -337,7 +337,7 @@ static void test_stream_when_it_ends_then_all_its_requests_do(void **state)
         if (how == 2)
             assert_int_equal(bidi_wait_end(&bidi), STATUS_DEADLINE_EXCEEDED);
         assert_true(fake_worker_wait_live(&f.workers[0], 0));
-        assert_true(how == 2 || f.workers[0].cancel_ns - since_ns < 100 * NS_PER_MS);
+        assert_true(how == 2 || f.workers[0].cancel_ns - since_ns < NS_PER_S);
         struct gateway_counters c = fixture_wait_rest(&f);
         assert_int_equal(how == 2 ? c.failed : c.cancelled, N);
         finish();

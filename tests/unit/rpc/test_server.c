@@ -429,7 +429,7 @@ static void test_shutdown_when_streams_hang_then_they_are_ended_after_grace(void
     }
     struct shutdown_job job = {fx.server, 200, 0};
     run_shutdown(&job);
-    assert_in_range(job.took_ns, 190 * NS_PER_MS, 2 * NS_PER_S);
+    assert_in_range(job.took_ns, 190 * NS_PER_MS, 5 * NS_PER_S);
     assert_int_equal(rpc_fixture_read(&fx, &fx.n_cancelled), N);
     assert_int_equal(rpc_fixture_read(&fx, &fx.n_done), N);
     for (size_t i = 0; i < N; i++) {
