@@ -13,7 +13,7 @@
 #include "proto/rpc/rpc_message.h"
 #include "proto/rpc/rpc_status.h"
 
-enum { HPACK_OVERHEAD = 32, BUILT_IN_PENDING_BYTES = 1 << 20, DEADLINE_SLACK_NS = 10000000 };
+enum { HPACK_OVERHEAD = 32, BUILT_IN_PENDING_BYTES = 1 << 20 };
 
 static void on_close(struct rpc_tag *tag, bool ok);
 static void on_read(struct rpc_tag *tag, bool ok);
@@ -21,6 +21,15 @@ static void on_sent(struct rpc_tag *tag, bool ok);
 static void on_wake(struct rpc_tag *tag, bool ok);
 
 /* --- birth and death --- */
+
+/* The client's clock started first, and gRPC rounds what it sends up (to 10 ms from a second on, to
+ * 100 ms from ten, to a second from a hundred): its end of the deadline comes before ours. A
+ * fiftieth is twice the coarsest of these steps, and 10 ms are for the way. */
+static int64_t deadline_slack_ns(int64_t deadline_ns)
+{
+    int64_t left_ns = deadline_ns - clock_now_ns();
+    return 10 * NS_PER_MS + (deadline_ns == INT64_MAX || left_ns < 0 ? 0 : left_ns / 50);
+}
 
 /* What is over the limit is only counted: the call will be refused for it. */
 static bool copy_metadata(struct rpc_call *call, const grpc_metadata_array *metadata,
@@ -94,6 +103,7 @@ struct rpc_call *rpc_call_create(struct rpc_server *server, struct rpc_lane *lan
     call->core = core;
     call->max_pending_bytes = config->max_pending_bytes;
     call->deadline_ns = rpc_core_deadline_ns(details->deadline);
+    call->deadline_slack_ns = deadline_slack_ns(call->deadline_ns);
     atomic_init(&call->n_refs, 1);
     pthread_mutex_init(&call->lock, NULL);
     rpc_tag_init(&call->close_tag, on_close, call);
@@ -131,9 +141,8 @@ static int final_code(const struct rpc_call *call)
         return status_to_grpc(STATUS_RESOURCE_EXHAUSTED);
     if (!call->peer_cancelled || call->aborted)
         return status_to_grpc(call->status.status);
-    /* The client's clock started first, so its end of the deadline comes a little before ours. */
-    bool expired =
-        call->deadline_ns != INT64_MAX && clock_now_ns() + DEADLINE_SLACK_NS >= call->deadline_ns;
+    bool expired = call->deadline_ns != INT64_MAX &&
+                   clock_now_ns() >= call->deadline_ns - call->deadline_slack_ns;
     return status_to_grpc(expired ? STATUS_DEADLINE_EXCEEDED : STATUS_CANCELLED);
 }
 
