@@ -17,17 +17,26 @@
 #include "base/sha256.h"
 #include "base/strbuf.h"
 
-enum { MAX_FIELDS = 3, TIME_BYTES = 20 };
+enum { MAX_FIELDS = 4, TIME_BYTES = 20 };
 
 struct key_row {
     uint8_t hash[SHA256_BYTES];
     int64_t expires_unix_s; /* INT64_MAX: never */
+    enum role role;
     char tenant[API_KEY_MAX_TENANT + 1];
+};
+
+/* Somebody who is known without a key. */
+struct who_row {
+    char who[API_KEYS_MAX_WHO + 1];
+    enum role role;
 };
 
 struct api_keys {
     struct key_row *rows;
     size_t n, capacity;
+    struct who_row *whos;
+    size_t n_whos, who_capacity;
 };
 
 /* A field of a line; not terminated. */
@@ -145,30 +154,134 @@ static size_t split(struct field line, struct field out[MAX_FIELDS + 1])
     return n;
 }
 
+/* Makes room for one more of `size` bytes behind the n there are. */
+static int make_room(void **rows, size_t n, size_t *capacity, size_t size, struct error *err)
+{
+    if (n == API_KEYS_MAX_KEYS)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "more than %d keys", API_KEYS_MAX_KEYS);
+    if (n < *capacity)
+        return 0;
+    size_t wanted = *capacity ? 2 * *capacity : 16;
+    void *grown = realloc(*rows, wanted * size);
+    if (!grown)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for %zu keys", wanted);
+    *rows = grown;
+    *capacity = wanted;
+    return 0;
+}
+
 static int add_row(struct api_keys *keys, const struct key_row *row, struct error *err)
 {
-    if (keys->n == API_KEYS_MAX_KEYS)
-        return error_set(err, STATUS_INVALID_ARGUMENT, "more than %d keys", API_KEYS_MAX_KEYS);
+    void *rows = keys->rows;
     for (size_t i = 0; i < keys->n; i++)
         if (memcmp(keys->rows[i].hash, row->hash, SHA256_BYTES) == 0)
             return error_set(err, STATUS_INVALID_ARGUMENT,
                              "hash: the same key stands in an earlier line");
-    if (keys->n == keys->capacity) {
-        size_t capacity = keys->capacity ? 2 * keys->capacity : 16;
-        struct key_row *grown = realloc(keys->rows, capacity * sizeof(*grown));
-        if (!grown)
-            return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for %zu keys", capacity);
-        keys->rows = grown;
-        keys->capacity = capacity;
-    }
-    keys->rows[keys->n++] = *row;
-    return 0;
+    int rc = make_room(&rows, keys->n, &keys->capacity, sizeof(*keys->rows), err);
+    keys->rows = rows;
+    if (!rc)
+        keys->rows[keys->n++] = *row;
+    return rc;
+}
+
+static int add_who(struct api_keys *keys, const struct who_row *row, struct error *err)
+{
+    void *rows = keys->whos;
+    for (size_t i = 0; i < keys->n_whos; i++)
+        if (strcmp(keys->whos[i].who, row->who) == 0)
+            return error_set(err, STATUS_INVALID_ARGUMENT,
+                             "name: the same one stands in an earlier line");
+    int rc = make_room(&rows, keys->n_whos, &keys->who_capacity, sizeof(*keys->whos), err);
+    keys->whos = rows;
+    if (!rc)
+        keys->whos[keys->n_whos++] = *row;
+    return rc;
+}
+
+static bool begins(struct field field, const char *prefix)
+{
+    size_t n = strlen(prefix);
+    return field.n >= n && memcmp(field.at, prefix, n) == 0;
+}
+
+/* "tls:" and a name, or "uid:" and a number as it is printed. */
+static int parse_who(struct field who, char out[API_KEYS_MAX_WHO + 1], struct error *err)
+{
+    size_t n_prefix = sizeof("tls:") - 1; /* as long as the other */
+    if (who.n == n_prefix || who.n > API_KEYS_MAX_WHO)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "name: %zu bytes behind the colon, it must have 1 to %zu",
+                         who.n - n_prefix, API_KEYS_MAX_WHO - n_prefix);
+    for (size_t i = n_prefix; i < who.n; i++)
+        if (who.at[i] <= ' ' || who.at[i] > '~')
+            return error_set(err, STATUS_INVALID_ARGUMENT, "name: byte %zu is not printable ASCII",
+                             i + 1);
+    memcpy(out, who.at, who.n);
+    out[who.n] = '\0';
+    if (begins(who, "tls:"))
+        return 0;
+    const char *number = out + n_prefix;
+    bool good = number[strspn(number, "0123456789")] == '\0' && strlen(number) <= 10 &&
+                (number[0] != '0' || number[1] == '\0') &&
+                strtoull(number, NULL, 10) < UINT32_MAX; /* which is nobody's */
+    return good ? 0
+                : error_set(err, STATUS_INVALID_ARGUMENT,
+                            "name: behind uid: a user's number is wanted");
+}
+
+static int parse_role(struct field text, enum role *out_role, struct error *err)
+{
+    if (role_parse(text.at, text.n, out_role))
+        return 0;
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "role: want inference, viewer, operator or admin");
+}
+
+static int parse_who_line(struct api_keys *keys, const struct field *fields, size_t n,
+                          struct error *err)
+{
+    struct who_row row;
+    if (n != 2)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "want %s ROLE, found %s%zu %s",
+                         begins(fields[0], "tls:") ? "tls:NAME" : "uid:NUMBER",
+                         n > MAX_FIELDS ? "more than " : "", n > MAX_FIELDS ? n - 1 : n,
+                         n == 1 ? "field" : "fields");
+    int rc = parse_who(fields[0], row.who, err);
+    if (!rc)
+        rc = parse_role(fields[1], &row.role, err);
+    if (!rc && row.role == ROLE_INFERENCE)
+        rc = error_set(err, STATUS_INVALID_ARGUMENT,
+                       "role: inference is a key's; here want viewer, operator or admin");
+    return rc ? rc : add_who(keys, &row, err);
+}
+
+static int parse_key_line(struct api_keys *keys, const struct field *fields, size_t n,
+                          struct error *err)
+{
+    struct key_row row = {.expires_unix_s = INT64_MAX, .role = ROLE_INFERENCE};
+    if (n < 2 || n > MAX_FIELDS)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "want TENANT HASH [ROLE] [EXPIRY], found %s%zu %s",
+                         n > MAX_FIELDS ? "more than " : "", n > MAX_FIELDS ? n - 1 : n,
+                         n == 1 ? "field" : "fields");
+    /* A time begins with a digit, a role does not. */
+    bool role = n == 4 || (n == 3 && !(fields[2].at[0] >= '0' && fields[2].at[0] <= '9'));
+    int rc = check_tenant(fields[0], err);
+    if (!rc)
+        rc = parse_hash(fields[1], row.hash, err);
+    if (!rc && role)
+        rc = parse_role(fields[2], &row.role, err);
+    if (!rc && n > (role ? 3u : 2u))
+        rc = parse_time(fields[n - 1], &row.expires_unix_s, err);
+    if (rc)
+        return rc;
+    memcpy(row.tenant, fields[0].at, fields[0].n);
+    return add_row(keys, &row, err);
 }
 
 static int parse_line(struct api_keys *keys, struct field line, struct error *err)
 {
     struct field fields[MAX_FIELDS + 1];
-    struct key_row row = {.expires_unix_s = INT64_MAX};
     if (line.n > API_KEYS_MAX_LINE_BYTES)
         return error_set(err, STATUS_INVALID_ARGUMENT, "%zu bytes: a line has at most %d", line.n,
                          API_KEYS_MAX_LINE_BYTES);
@@ -182,19 +295,9 @@ static int parse_line(struct api_keys *keys, struct field line, struct error *er
     size_t n = split(line, fields);
     if (n == 0)
         return 0;
-    if (n < 2 || n > MAX_FIELDS)
-        return error_set(err, STATUS_INVALID_ARGUMENT, "want TENANT HASH [EXPIRY], found %s%zu %s",
-                         n > MAX_FIELDS ? "more than " : "", n > MAX_FIELDS ? n - 1 : n,
-                         n == 1 ? "field" : "fields");
-    int rc = check_tenant(fields[0], err);
-    if (!rc)
-        rc = parse_hash(fields[1], row.hash, err);
-    if (!rc && n == MAX_FIELDS)
-        rc = parse_time(fields[2], &row.expires_unix_s, err);
-    if (rc)
-        return rc;
-    memcpy(row.tenant, fields[0].at, fields[0].n);
-    return add_row(keys, &row, err);
+    if (begins(fields[0], "tls:") || begins(fields[0], "uid:"))
+        return parse_who_line(keys, fields, n, err);
+    return parse_key_line(keys, fields, n, err);
 }
 
 int api_keys_parse(const char *name, const char *text, size_t n_bytes, struct api_keys **out_keys,
@@ -212,7 +315,7 @@ int api_keys_parse(const char *name, const char *text, size_t n_bytes, struct ap
             rc = error_prefix(err, "%s:%zu", name, i_line);
         at += n + 1;
     }
-    if (!rc && keys->n == 0)
+    if (!rc && keys->n + keys->n_whos == 0)
         rc = error_set(err, STATUS_INVALID_ARGUMENT, "%s:%zu: no key in the whole file", name,
                        i_line ? i_line : 1);
     if (rc) {
@@ -285,6 +388,7 @@ void api_keys_destroy(struct api_keys *keys)
     if (!keys)
         return;
     free(keys->rows);
+    free(keys->whos);
     free(keys);
 }
 
@@ -306,7 +410,7 @@ static int hash_key(const char *key, size_t n_bytes, uint8_t out_hash[SHA256_BYT
 }
 
 enum api_key_verdict api_keys_check(const struct api_keys *keys, const char *key, size_t n_bytes,
-                                    int64_t now_unix_s, const char **out_tenant)
+                                    int64_t now_unix_s, struct api_key_owner *out_owner)
 {
     uint8_t hash[SHA256_BYTES];
     struct error err;
@@ -320,8 +424,16 @@ enum api_key_verdict api_keys_check(const struct api_keys *keys, const char *key
         return API_KEY_UNKNOWN;
     if (now_unix_s >= found->expires_unix_s)
         return API_KEY_EXPIRED;
-    *out_tenant = found->tenant;
+    *out_owner = (struct api_key_owner){found->tenant, found->role};
     return API_KEY_GOOD;
+}
+
+enum role api_keys_role(const struct api_keys *keys, const char *who)
+{
+    for (size_t i = 0; i < keys->n_whos; i++)
+        if (strcmp(keys->whos[i].who, who) == 0)
+            return keys->whos[i].role;
+    return ROLE_NONE;
 }
 
 int api_key_create(char out_key[API_KEY_BYTES], struct error *err)
@@ -335,13 +447,16 @@ int api_key_create(char out_key[API_KEY_BYTES], struct error *err)
     return 0;
 }
 
-int api_key_line(const char *tenant, const char *key, const char *expires, struct strbuf *out,
-                 struct error *err)
+int api_key_line(const char *tenant, const char *key, const char *role, const char *expires,
+                 struct strbuf *out, struct error *err)
 {
     uint8_t hash[SHA256_BYTES];
     char hex[SHA256_HEX_BYTES];
     int64_t unix_s;
+    enum role parsed;
     int rc = api_key_check_tenant(tenant, err);
+    if (!rc && role[0])
+        rc = parse_role((struct field){role, strlen(role)}, &parsed, err);
     if (!rc && expires[0])
         rc = api_key_parse_time(expires, &unix_s, err);
     if (!rc)
@@ -349,6 +464,7 @@ int api_key_line(const char *tenant, const char *key, const char *expires, struc
     if (rc)
         return rc;
     sha256_hex(hash, hex);
-    strbuf_printf(out, "%s %s%s%s", tenant, hex, expires[0] ? " " : "", expires);
+    strbuf_printf(out, "%s %s%s%s%s%s", tenant, hex, role[0] ? " " : "", role,
+                  expires[0] ? " " : "", expires);
     return 0;
 }

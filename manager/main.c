@@ -21,6 +21,7 @@
 #include "manager/environment.h"
 #include "manager/events.h"
 #include "manager/loop_queue.h"
+#include "manager/management.h"
 #include "manager/manager.h"
 #include "manager/metrics.h"
 #include "manager/operations.h"
@@ -97,8 +98,9 @@ static int create_server(struct program *program, struct error *err)
     service_tables(manager->service, program->tables);
     config.services = program->tables;
     config.n_services = SERVICE_COUNT;
-    if (rpc_server_create(&config, &manager->server, err) != 0 ||
-        rpc_server_listen_unix(manager->server, manager->settings.socket, err) != 0)
+    if (management_guard(manager, &config, err) != 0 ||
+        rpc_server_create(&config, &manager->server, err) != 0 ||
+        management_listen(manager, err) != 0)
         return err->status;
     struct rpc_health *health = rpc_server_health(manager->server);
     rpc_health_set(health, "", true);
@@ -162,6 +164,7 @@ static void destroy_parts(struct program *program)
     if (manager->queue)
         loop_queue_run(manager->queue);
     rpc_server_destroy(manager->server);
+    access_destroy(manager->access);
     loop_queue_destroy(manager->queue);
     service_destroy(manager->service);
     weights_destroy(manager->weights);

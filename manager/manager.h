@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "manager/catalog.h"
+#include "proto/rpc/access.h"
 
 struct device_holds;
 struct device_watch;
@@ -27,6 +28,8 @@ struct settings {
     const char *state_dir;
     const char *run_dir;
     const char *socket;
+    const char *manage_group, *manage_listen;
+    struct access_config access;
     const char *worker;
     const char *model_root;
     const char *log_level;
@@ -69,6 +72,7 @@ struct manager {
     struct device_watch *device_watch; /* NULL until there is one */
     struct routes *routes;
     struct service *service;
+    struct access *access; /* who may call */
     struct rpc_server *server;
     struct manager_metrics *metrics; /* NULL: not asked for */
 };

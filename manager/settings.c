@@ -19,6 +19,26 @@ static const struct option_spec specs[] = {
      "sockets, worker logs and exit reports; empty: STATE_DIR/run", 0, 0},
     {"socket", 's', OPTION_STRING, FIELD(socket), "", "PATH",
      "unix socket to listen on, mode 0600; empty: RUN_DIR/manager.sock", 0, 0},
+    {"manage-group", 0, OPTION_STRING, FIELD(manage_group), "", "GROUP",
+     "the socket is 0660 and this group's: its members may do what --manage-keys-file says of "
+     "them",
+     0, 0},
+    {"manage-listen", 0, OPTION_STRING, FIELD(manage_listen), "", "ADDR:PORT",
+     "management over TCP too, such as 127.0.0.1:8003; needs TLS, and certificates or keys", 0, 0},
+    {"manage-tls-cert", 0, OPTION_STRING, FIELD(access.tls_cert), "", "PEM",
+     "certificate chain of the management port", 0, 0},
+    {"manage-tls-key", 0, OPTION_STRING, FIELD(access.tls_key), "", "PEM", "its private key", 0, 0},
+    {"manage-tls-client-ca", 0, OPTION_STRING, FIELD(access.tls_client_ca), "", "PEM",
+     "callers there show certificates of this CA", 0, 0},
+    {"manage-tls-client-auth", 0, OPTION_STRING, FIELD(access.tls_client_auth), "", "WHAT",
+     "require (default) or optional: one with a key needs none", 0, 0},
+    {"manage-tls-client-role", 0, OPTION_STRING, FIELD(access.client_role), "", "ROLE",
+     "viewer, operator or admin: of certificates that the keys file does not name; empty: none", 0,
+     0},
+    {"manage-keys-file", 0, OPTION_STRING, FIELD(access.keys_file), "", "PATH",
+     "keys, certificates' names and users, with their roles (see sluice key new --help); taken up "
+     "again when it changes",
+     0, 0},
     {"worker", 0, OPTION_STRING, FIELD(worker), "", "PATH",
      "the program sluice-worker; empty: beside this one", 0, 0},
     {"model-root", 'm', OPTION_STRING, FIELD(model_root), "", "DIR",
@@ -94,6 +114,7 @@ static const struct manual_exit exits[] = {
     {1, "failed"},
     {2, "wrong usage"},
     {75, "another manager holds the state directory; the message tells its pid"},
+    {78, "settings that cannot work, such as an address in use or a port without TLS"},
 };
 
 static const struct manual manual = {
@@ -103,6 +124,9 @@ static const struct manual manual = {
     .synopsis = "[options]",
     .summary = "keeps models, replicas and operations, and supervises the workers",
     .description = "Serves sluice.manager.v1 on a unix socket and keeps its state in SQLite.\n\n"
+                   "Who calls has a role: viewer, operator or admin. On the socket root and the "
+                   "manager's own user are admins; others, keys and certificates are what "
+                   "--manage-keys-file says.\n\n"
                    "SIGTERM ends the manager and leaves the workers running; the next one takes "
                    "them over.",
     .specs = specs,

@@ -56,7 +56,7 @@ struct cli_settings {
     /* serve: who may use what it serves; handed to the server */
     const char *tls_cert, *tls_key, *tls_client_ca, *tls_client_auth, *keys_file;
     /* key */
-    const char *expires;
+    const char *expires, *role;
     /* bench: lists and ranges of numbers */
     const char *bench_threads, *bench_prompt, *bench_generate, *bench_batch, *bench_depth;
     const char *prompt_tokens, *bench_max_tokens, *prompts;

@@ -1,4 +1,4 @@
-/* key: API keys of the data plane. `new` draws one and shows it once. */
+/* key: API keys of the data plane and of the manager. `new` draws one and shows it once. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -25,14 +25,15 @@ static int new_key(const struct cli *cli, const char *tenant, struct error *err)
     strbuf_init(&line, 0);
     int rc = api_key_create(key, err);
     if (!rc)
-        rc = api_key_line(tenant, key, cli->settings.expires, &line, err);
+        rc = api_key_line(tenant, key, cli->settings.role, cli->settings.expires, &line, err);
     if (!rc && cli->settings.json) {
         printf("{\"key\":\"%s\",\"line\":\"%s\"}\n", key, strbuf_str(&line));
     } else if (!rc) {
         printf("%s\n", key);
         fprintf(stderr,
-                "This is the key; nobody can show it again. Its line for the server's --keys-file, "
-                "which it reads within a second:\n");
+                "This is the key; nobody can show it again. Its line for the --keys-file of the "
+                "server, or of the manager where it has a management role, which they read within "
+                "a second:\n");
         printf("%s\n", strbuf_str(&line));
     }
     if (!rc && has_expired(cli->settings.expires))
@@ -50,6 +51,8 @@ static int run_key(struct cli *cli)
 }
 
 static const struct option_spec key_specs[] = {
+    {"role", 0, OPTION_STRING, CLI_OPTION(role), "", "inference|viewer|operator|admin",
+     "what it is good for; empty: inference, the data plane; the others: the manager", 0, 0},
     {"expires", 0, OPTION_STRING, CLI_OPTION(expires), "", "TIME",
      "when it ends, in UTC: 2027-01-31T00:00:00Z; empty: never", 0, 0},
 };
@@ -58,18 +61,22 @@ static const struct manual_example key_examples[] = {
      "echo \"$key\" > acme.key; }",
      NULL},
     {"sluice key new acme --expires 2027-01-31T00:00:00Z", NULL},
+    {"sluice key new deploy --role operator", NULL},
     {"SLUICE_API_KEY=slk_... sluice run smol \"Why is the sky blue?\"", NULL},
 };
 
 const struct cli_command cmd_key_new = {
     .name = "key new",
     .arguments = "TENANT",
-    .summary = "make an API key for the data plane",
+    .summary = "make an API key for the data plane or the manager",
     .description =
         "Prints the key (256 random bits), then the line for the file that `sluice serve "
-        "--keys-file` or sluice-server reads: tenant, SHA-256 of the key, expiry. The file has one "
+        "--keys-file` or sluice-server reads: tenant, SHA-256 of the key, role, expiry. The file "
+        "has one "
         "such line per key, '#' starts a comment, and others than its owner and group may not read "
-        "it. Requests, their ids and the prefix cache belong to the tenant.",
+        "it. Requests, their ids and the prefix cache belong to the tenant. A key of the roles "
+        "viewer, "
+        "operator or admin is for sluice-manager --keys-file and opens no data plane.",
     .examples = key_examples,
     .n_examples = CLI_N(key_examples),
     .specs = key_specs,

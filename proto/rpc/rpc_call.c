@@ -113,7 +113,8 @@ struct rpc_call *rpc_call_create(struct rpc_server *server, struct rpc_lane *lan
     snprintf(call->path, sizeof(call->path), "%.*s", (int)GRPC_SLICE_LENGTH(details->method),
              (const char *)GRPC_SLICE_START_PTR(details->method));
     char *peer = grpc_call_get_peer(core);
-    call->peer = strdup(peer);
+    call->peer_known = rpc_peer_parse(peer, &call->peer_ids);
+    call->peer = strdup(call->peer_known ? "unix:" : peer);
     gpr_free(peer);
     if (call->peer == NULL || !copy_metadata(call, metadata, config->max_metadata_bytes)) {
         turn_away(core);

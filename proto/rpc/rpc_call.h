@@ -9,6 +9,8 @@
 
 #include <protobuf-c/protobuf-c.h>
 
+#include "base/role.h"
+
 struct error;
 struct rpc_call;
 struct rpc_out;
@@ -111,6 +113,11 @@ enum { RPC_MAX_TENANT = 128 };
 int rpc_call_set_tenant(struct rpc_call *call, const char *tenant);
 /* Never NULL; empty where nobody said. */
 const char *rpc_call_tenant(const struct rpc_call *call);
+/* The same of what the caller may do: ROLE_NONE where nobody said. */
+void rpc_call_set_role(struct rpc_call *call, enum role role);
+enum role rpc_call_role(const struct rpc_call *call);
+/* The user behind a Unix socket, as the kernel says. False over TCP. */
+bool rpc_call_peer_uid(const struct rpc_call *call, uint32_t *out_uid);
 
 /* Adds to the answer's trailing metadata (ASCII keys and values, at most 8); before the end only.
  * RESOURCE_EXHAUSTED beyond 8, INVALID_ARGUMENT for a key or value gRPC would refuse. */

@@ -135,3 +135,20 @@ int rpc_call_add_trailer(struct rpc_call *call, const char *key, const char *val
     }
     return status;
 }
+
+void rpc_call_set_role(struct rpc_call *call, enum role role)
+{
+    call->role = role;
+}
+
+enum role rpc_call_role(const struct rpc_call *call)
+{
+    return call->role;
+}
+
+bool rpc_call_peer_uid(const struct rpc_call *call, uint32_t *out_uid)
+{
+    if (call->peer_known)
+        *out_uid = call->peer_ids.uid;
+    return call->peer_known;
+}

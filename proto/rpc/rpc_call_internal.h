@@ -9,9 +9,11 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/role.h"
 #include "proto/rpc/rpc_call.h"
 #include "proto/rpc/rpc_core.h"
 #include "proto/rpc/rpc_lane.h"
+#include "proto/rpc/rpc_peer.h"
 #include "proto/rpc/rpc_server.h"
 
 enum { RPC_CALL_MAX_TRAILERS = 8, RPC_CALL_MAX_METHOD = 256 };
@@ -37,7 +39,10 @@ struct rpc_call {
     const struct rpc_route *route;
     char path[RPC_CALL_MAX_METHOD];
     char *peer;
-    char tenant[RPC_MAX_TENANT + 1]; /* before the handler only */
+    bool peer_known; /* of a Unix socket, with its ids */
+    struct rpc_peer_ids peer_ids;
+    char tenant[RPC_MAX_TENANT + 1]; /* before the handler only, as the next */
+    enum role role;
     int64_t deadline_ns;
     int64_t deadline_slack_ns; /* a client that leaves so little before its deadline leaves for it */
     size_t max_pending_bytes;

@@ -1,11 +1,13 @@
 #include "proto/rpc/rpc_server.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <grpc/grpc_security.h>
 #include <grpc/slice.h>
@@ -192,6 +194,16 @@ int rpc_server_listen_unix(struct rpc_server *server, const char *path, struct e
     if (port == 0)
         return error_set(err, STATUS_UNAVAILABLE, "cannot listen on socket %s", path);
     return 0;
+}
+
+/* Of this group before its members may use it. */
+int rpc_server_listen_unix_group(struct rpc_server *server, const char *path, uint32_t gid,
+                                 struct error *err)
+{
+    int status = rpc_server_listen_unix(server, path, err);
+    if (status == 0 && (lchown(path, (uid_t)-1, (gid_t)gid) != 0 || chmod(path, 0660) != 0))
+        status = error_errno(err, errno, "socket %s: cannot give it to group %u", path, gid);
+    return status;
 }
 
 static void count_refused_connection(void *arg, enum rpc_guard_verdict why)

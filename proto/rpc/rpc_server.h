@@ -122,6 +122,10 @@ int rpc_server_create(const struct rpc_server_config *config, struct rpc_server 
 /* Before start. The socket file gets mode 0600. A file nobody listens behind is replaced; a live
  * one is ALREADY_EXISTS naming the path; a path over 107 bytes is INVALID_ARGUMENT. */
 int rpc_server_listen_unix(struct rpc_server *server, const char *path, struct error *err);
+/* The same, with mode 0660 and group `gid`. PERMISSION_DENIED where this process may not give it
+ * that group. */
+int rpc_server_listen_unix_group(struct rpc_server *server, const char *path, uint32_t gid,
+                                 struct error *err);
 /* Before start. "127.0.0.1:8001", "[::]:8001", "localhost:0". *out_port (may be NULL) is the port
  * bound. ALREADY_EXISTS naming address and port where it is in use. */
 int rpc_server_listen_tcp(struct rpc_server *server, const char *address, uint16_t *out_port,

@@ -13,8 +13,8 @@
 #include <stdint.h>
 
 #include "base/rng.h"
+#include "proto/rpc/access.h"
 #include "proto/rpc/rpc_server.h"
-#include "server/gateway/access.h"
 #include "server/gateway/limits.h"
 #include "server/gateway/registry.h"
 #include "server/gateway/route_table.h"

@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "proto/rpc/access.h"
 #include "proto/rpc/rpc_call.h"
-#include "server/gateway/access.h"
 #include "server/gateway/gateway.h"
 #include "server/gateway/generate_stream.h"
 #include "server/gateway/generation.h"

@@ -374,7 +374,7 @@ def test_changed_keys_are_taken_up_within_a_second_and_broken_files_are_not(serv
     assert refused(lambda: lists(stubs, channel, first))[1] == "API_KEY_INVALID"
     for bad, text in (([second_line, "acme nothex"], f"{keys}:4: hash: want"), ([], "no key in the whole file"),
                       ([second_line, second_line], f"{keys}:4: hash: the same key"),
-                      (["a b " + second_line], f"{keys}:3: want TENANT HASH"),
+                      (["a b " + second_line], f"{keys}:3: hash: want"),
                       ([second_line + " 2027-02-30T00:00:00Z"], f"{keys}:3: expiry: want"),
                       (["anonymous " + second_line.split()[1]], f"{keys}:3: tenant"),
                       (["te\x1bnant " + second_line.split()[1]], f"{keys}:3: byte 3 is a control character")):

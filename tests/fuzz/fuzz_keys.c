@@ -14,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct api_keys *keys = NULL;
     struct error err;
-    const char *tenant = NULL;
+    struct api_key_owner owner;
     error_clear(&err);
     int rc = api_keys_parse("keys", (const char *)data, size, &keys, &err);
     if (rc != 0) {
@@ -22,10 +22,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             abort();
         return 0;
     }
-    if (api_keys_count(keys) == 0 || api_keys_count(keys) > API_KEYS_MAX_KEYS)
+    if (api_keys_count(keys) > API_KEYS_MAX_KEYS)
         abort();
-    if (api_keys_check(keys, (const char *)data, size, 0, &tenant) == API_KEY_GOOD &&
-        api_key_check_tenant(tenant, &err) != 0)
+    if (api_keys_check(keys, (const char *)data, size, 0, &owner) == API_KEY_GOOD &&
+        (api_key_check_tenant(owner.tenant, &err) != 0 || owner.role < ROLE_INFERENCE))
         abort();
     api_keys_destroy(keys);
     return 0;

@@ -32,9 +32,26 @@ static void test_parse_table(void **state)
         {"a " ABC " 2028-02-29T23:59:59Z\n", NULL, 1},
         {"", "f:1: no key in the whole file", 0},
         {"# only this\n", "f:1: no key in the whole file", 0},
-        {"acme\n", "f:1: want TENANT HASH [EXPIRY], found 1 field", 0},
-        {"\nacme " ABC " 2027-01-31T00:00:00Z more\n", "f:2: want TENANT HASH [EXPIRY], found more",
-         0},
+        {"acme\n", "f:1: want TENANT HASH [ROLE] [EXPIRY], found 1 field", 0},
+        {"\nacme " ABC " 2027-01-31T00:00:00Z more\n", "f:2: role: want", 0},
+        {"\nacme " ABC " viewer 2027-01-31T00:00:00Z more\n",
+         "f:2: want TENANT HASH [ROLE] [EXPIRY], found more", 0},
+        {"acme " ABC " operator\n", NULL, 1},
+        {"acme " ABC " admin 2027-01-31T00:00:00Z\n", NULL, 1},
+        {"acme " ABC " Admin\n", "f:1: role: want inference, viewer", 0},
+        {"acme " ABC " none\n", "f:1: role: want", 0},
+        {"acme " ABC " viewer soon\n", "f:1: expiry: want", 0},
+        {"tls:spiffe://x/ops admin\nuid:0 viewer\nuid:4294967294 operator\n", NULL, 0},
+        {"tls:a admin\ntls:a viewer\n", "f:2: name: the same one stands", 0},
+        {"tls: admin\n", "f:1: name: 0 bytes behind", 0},
+        {"tls:a\xC3\xA9 admin\n", "f:1: name: byte 6 is not", 0},
+        {"tls:a inference\n", "f:1: role: inference is a key's", 0},
+        {"tls:a\n", "f:1: want tls:NAME ROLE, found 1 field", 0},
+        {"uid:1 viewer 2027-01-31T00:00:00Z\n", "f:1: want uid:NUMBER ROLE, found 3 fields", 0},
+        {"uid:x viewer\n", "f:1: name: behind uid:", 0},
+        {"uid:01 viewer\n", "f:1: name: behind uid:", 0},
+        {"uid:-1 viewer\n", "f:1: name: behind uid:", 0},
+        {"uid:4294967295 viewer\n", "f:1: name: behind uid:", 0},
         {"t" T64 " " ABC "\n", "f:1: tenant: 65 bytes", 0},
         {"a/b " ABC "\n", "f:1: tenant: byte 2 is not", 0},
         {"\xC3\xA9 " ABC "\n", "f:1: tenant: byte 1 is not", 0},
@@ -106,26 +123,34 @@ static void test_parse_too_many_keys_then_refused_with_the_line(void **state)
 static void test_check_verdicts(void **state)
 {
     (void)state;
-    static const char text[] = "acme " ABC " 2027-01-31T00:00:00Z\nglobex " ABD "\n";
+    static const char text[] = "acme " ABC " 2027-01-31T00:00:00Z\nglobex " ABD " operator\n"
+                               "tls:deploy admin\nuid:12 viewer\n";
     struct api_keys *keys;
     struct error err;
     int64_t end;
-    const char *tenant = "untouched";
+    struct api_key_owner owner = {"untouched", ROLE_NONE};
     char longest[API_KEY_MAX_BYTES + 1];
     memset(longest, 'x', sizeof(longest));
     assert_int_equal(api_key_parse_time("2027-01-31T00:00:00Z", &end, &err), 0);
     assert_int_equal(end, 1801353600);
     assert_int_equal(api_keys_parse("f", text, sizeof(text) - 1, &keys, &err), 0);
-    assert_int_equal(api_keys_check(keys, "abx", 3, 0, &tenant), API_KEY_UNKNOWN);
-    assert_int_equal(api_keys_check(keys, "abc", 2, 0, &tenant), API_KEY_UNKNOWN);
-    assert_int_equal(api_keys_check(keys, "", 0, 0, &tenant), API_KEY_UNKNOWN);
-    assert_int_equal(api_keys_check(keys, longest, sizeof(longest), 0, &tenant), API_KEY_UNKNOWN);
-    assert_int_equal(api_keys_check(keys, "abc", 3, end, &tenant), API_KEY_EXPIRED);
-    assert_string_equal(tenant, "untouched");
-    assert_int_equal(api_keys_check(keys, "abc", 3, end - 1, &tenant), API_KEY_GOOD);
-    assert_string_equal(tenant, "acme");
-    assert_int_equal(api_keys_check(keys, "abd", 3, INT64_MAX - 1, &tenant), API_KEY_GOOD);
-    assert_string_equal(tenant, "globex");
+    assert_int_equal(api_keys_check(keys, "abx", 3, 0, &owner), API_KEY_UNKNOWN);
+    assert_int_equal(api_keys_check(keys, "abc", 2, 0, &owner), API_KEY_UNKNOWN);
+    assert_int_equal(api_keys_check(keys, "", 0, 0, &owner), API_KEY_UNKNOWN);
+    assert_int_equal(api_keys_check(keys, longest, sizeof(longest), 0, &owner), API_KEY_UNKNOWN);
+    assert_int_equal(api_keys_check(keys, "abc", 3, end, &owner), API_KEY_EXPIRED);
+    assert_string_equal(owner.tenant, "untouched");
+    assert_int_equal(api_keys_check(keys, "abc", 3, end - 1, &owner), API_KEY_GOOD);
+    assert_string_equal(owner.tenant, "acme");
+    assert_int_equal(owner.role, ROLE_INFERENCE);
+    assert_int_equal(api_keys_check(keys, "abd", 3, INT64_MAX - 1, &owner), API_KEY_GOOD);
+    assert_string_equal(owner.tenant, "globex");
+    assert_int_equal(owner.role, ROLE_OPERATOR);
+    assert_int_equal(api_keys_count(keys), 2);
+    assert_int_equal(api_keys_role(keys, "tls:deploy"), ROLE_ADMIN);
+    assert_int_equal(api_keys_role(keys, "uid:12"), ROLE_VIEWER);
+    assert_int_equal(api_keys_role(keys, "tls:deplo"), ROLE_NONE);
+    assert_int_equal(api_keys_role(keys, "uid:1"), ROLE_NONE);
     api_keys_destroy(keys);
 }
 
@@ -133,7 +158,7 @@ static void test_a_new_key_is_found_by_its_line(void **state)
 {
     (void)state;
     char key[API_KEY_BYTES], other[API_KEY_BYTES];
-    const char *tenant;
+    struct api_key_owner owner;
     struct api_keys *keys;
     struct strbuf line;
     struct error err;
@@ -142,14 +167,16 @@ static void test_a_new_key_is_found_by_its_line(void **state)
     assert_int_equal(api_key_create(other, &err), 0);
     assert_string_not_equal(key, other);
     assert_int_equal(strlen(key), API_KEY_BYTES - 1);
-    assert_int_equal(api_key_line("acme", key, "2027-01-31T00:00:00Z", &line, &err), 0);
+    assert_int_equal(api_key_line("acme", key, "admin", "2027-01-31T00:00:00Z", &line, &err), 0);
     assert_null(strstr(strbuf_str(&line), key));
     assert_int_equal(api_keys_parse("f", line.data, line.n_bytes, &keys, &err), 0);
-    assert_int_equal(api_keys_check(keys, key, strlen(key), 0, &tenant), API_KEY_GOOD);
-    assert_int_equal(api_keys_check(keys, other, strlen(other), 0, &tenant), API_KEY_UNKNOWN);
+    assert_int_equal(api_keys_check(keys, key, strlen(key), 0, &owner), API_KEY_GOOD);
+    assert_int_equal(owner.role, ROLE_ADMIN);
+    assert_int_equal(api_keys_check(keys, other, strlen(other), 0, &owner), API_KEY_UNKNOWN);
     api_keys_destroy(keys);
-    assert_int_equal(api_key_line("a b", key, "", &line, &err), STATUS_INVALID_ARGUMENT);
-    assert_int_equal(api_key_line("acme", key, "soon", &line, &err), STATUS_INVALID_ARGUMENT);
+    assert_int_equal(api_key_line("a b", key, "", "", &line, &err), STATUS_INVALID_ARGUMENT);
+    assert_int_equal(api_key_line("acme", key, "", "soon", &line, &err), STATUS_INVALID_ARGUMENT);
+    assert_int_equal(api_key_line("acme", key, "root", "", &line, &err), STATUS_INVALID_ARGUMENT);
     strbuf_fini(&line);
 }
 

@@ -1,4 +1,4 @@
-#include "server/gateway/access.h"
+#include "proto/rpc/access.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -8,6 +8,7 @@
 #include <strings.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/api_keys.h"
 #include "base/clock.h"
@@ -23,15 +24,17 @@ static const char health_prefix[] = "/grpc.health.v1.Health/";
 static const char certificate_prefix[] = "tls:";
 
 const char *const access_refusal_names[N_ACCESS_REFUSALS] = {
-    [ACCESS_KEY_MISSING] = "API_KEY_MISSING",
-    [ACCESS_KEY_INVALID] = "API_KEY_INVALID",
-    [ACCESS_KEY_EXPIRED] = "API_KEY_EXPIRED",
-    [ACCESS_CERTIFICATE_NAME] = "CERTIFICATE_NAME",
+    [ACCESS_KEY_MISSING] = "API_KEY_MISSING", [ACCESS_KEY_INVALID] = "API_KEY_INVALID",
+    [ACCESS_KEY_EXPIRED] = "API_KEY_EXPIRED", [ACCESS_CERTIFICATE_NAME] = "CERTIFICATE_NAME",
+    [ACCESS_ROLE_REQUIRED] = "ROLE_REQUIRED", [ACCESS_NO_ROLE] = "NO_ROLE",
+    [ACCESS_PEER_UNKNOWN] = "PEER_UNKNOWN",
 };
 
 struct access {
     struct rpc_tls *tls; /* NULL: plain text */
     char *keys_path;     /* NULL: no keys */
+    bool management;
+    enum role client_role;
     atomic_ullong n_refused[N_ACCESS_REFUSALS];
     atomic_ullong n_reloads, n_failed_reloads;
 
@@ -59,25 +62,45 @@ static const char *client_auth(const struct access_config *c)
     return given(c->tls_client_auth) ? c->tls_client_auth : "require";
 }
 
-static int check_config(const struct access_config *c, const char *listen, struct error *err)
+/* The management side's options have names of their own, or the variables of the data plane's,
+ * which `sluice serve` hands to both programs, would open it too. */
+static const char *prefix(const struct access_config *c)
 {
-    if (given(c->tls_cert) != given(c->tls_key))
+    return c->management ? "manage-" : "";
+}
+
+/* Who reaches the port may do whatever his role says: so it must be known who he is, and nobody
+ * between must read or change it; on this machine too, where others have accounts. */
+static int check_management(const struct access_config *c, const char *listen, struct error *err)
+{
+    enum role role;
+    if (given(c->client_role) && !given(c->tls_client_ca))
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "--tls-cert and --tls-key go together: "
-                         "--tls-%s is missing",
-                         given(c->tls_cert) ? "key" : "cert");
-    if (given(c->tls_client_ca) && !given(c->tls_cert))
+                         "--manage-tls-client-role %.40s: nobody is asked for a certificate "
+                         "without --manage-tls-client-ca",
+                         c->client_role);
+    if (given(c->client_role) &&
+        (!role_parse(c->client_role, strlen(c->client_role), &role) || role == ROLE_INFERENCE))
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "--tls-client-ca: client certificates need --tls-cert and --tls-key");
-    if (strcmp(client_auth(c), "require") != 0 && strcmp(client_auth(c), "optional") != 0)
+                         "--manage-tls-client-role: \"%.40s\" is none of viewer, operator and "
+                         "admin",
+                         c->client_role);
+    if (!given(listen) || (given(c->tls_cert) && (given(c->tls_client_ca) || given(c->keys_file))))
+        return 0;
+    if (!given(c->tls_cert))
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "--tls-client-auth: \"%s\" is neither require nor optional",
-                         c->tls_client_auth);
-    if (given(c->tls_client_auth) && !given(c->tls_client_ca))
-        return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "--tls-client-auth %s: nobody is asked for a certificate without "
-                         "--tls-client-ca",
-                         c->tls_client_auth);
+                         "--manage-listen %s: management over TCP needs TLS; give "
+                         "--manage-tls-cert and --manage-tls-key, and --manage-tls-client-ca or "
+                         "--manage-keys-file",
+                         listen);
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "--manage-listen %s: management over TCP needs callers that are known; give "
+                     "--manage-tls-client-ca or --manage-keys-file",
+                     listen);
+}
+
+static int check_exposure(const struct access_config *c, const char *listen, struct error *err)
+{
     bool exposed = given(listen) && !given(c->tls_cert) && !rpc_listen_is_loopback(listen);
     if (exposed && given(c->keys_file) && !c->allow_plaintext_keys)
         return error_set(err, STATUS_INVALID_ARGUMENT,
@@ -91,6 +114,30 @@ static int check_config(const struct access_config *c, const char *listen, struc
                          "neither TLS nor API keys: anybody who reaches the port may use "
                          "the models"));
     return 0;
+}
+
+static int check_config(const struct access_config *c, const char *listen, struct error *err)
+{
+    const char *pre = prefix(c);
+    if (given(c->tls_cert) != given(c->tls_key))
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--%stls-cert and --%stls-key go together: "
+                         "--%stls-%s is missing",
+                         pre, pre, pre, given(c->tls_cert) ? "key" : "cert");
+    if (given(c->tls_client_ca) && !given(c->tls_cert))
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--%stls-client-ca: client certificates need --%stls-cert and --%stls-key",
+                         pre, pre, pre);
+    if (strcmp(client_auth(c), "require") != 0 && strcmp(client_auth(c), "optional") != 0)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--%stls-client-auth: \"%s\" is neither require nor optional", pre,
+                         c->tls_client_auth);
+    if (given(c->tls_client_auth) && !given(c->tls_client_ca))
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--%stls-client-auth %s: nobody is asked for a certificate without "
+                         "--%stls-client-ca",
+                         pre, c->tls_client_auth, pre);
+    return c->management ? check_management(c, listen, err) : check_exposure(c, listen, err);
 }
 
 static int open_tls(struct access *access, const struct access_config *c, struct error *err)
@@ -111,6 +158,16 @@ static int open_tls(struct access *access, const struct access_config *c, struct
     return 0;
 }
 
+/* On the data plane a file without a key would keep everybody out. */
+static int check_keys(const struct access *access, const struct api_keys *keys, struct error *err)
+{
+    if (access->management || api_keys_count(keys) > 0)
+        return 0;
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "%s: no key in the whole file, only names, which are for the manager",
+                     access->keys_path);
+}
+
 static int open_keys(struct access *access, const struct access_config *c, struct error *err)
 {
     if (!given(c->keys_file))
@@ -121,8 +178,10 @@ static int open_keys(struct access *access, const struct access_config *c, struc
     if (stat(c->keys_file, &access->keys_seen) != 0)
         memset(&access->keys_seen, 0, sizeof(access->keys_seen)); /* load says why */
     int rc = api_keys_load(c->keys_file, &access->keys, err);
+    if (!rc)
+        rc = check_keys(access, access->keys, err);
     if (rc) {
-        error_prefix(err, "--keys-file");
+        error_prefix(err, "--%skeys-file", prefix(c));
         return err->status = rc == STATUS_RESOURCE_EXHAUSTED ? rc : STATUS_INVALID_ARGUMENT;
     }
     log_info(LOG_EVENT("API keys"), LOG_STR("file", c->keys_file),
@@ -169,6 +228,10 @@ static void look_at_keys(struct access *access, bool always)
         return;
     access->keys_seen = info;
     int rc = api_keys_load(access->keys_path, &keys, &err);
+    if (!rc && check_keys(access, keys, &err) != 0) {
+        api_keys_destroy(keys);
+        rc = err.status;
+    }
     access->keys_unread = rc && !is_of_the_file(rc);
     if (rc) {
         if (news)
@@ -234,6 +297,9 @@ int access_create(const struct access_config *config, const char *listen,
     pthread_cond_init(&access->wake, &monotonic);
     pthread_condattr_destroy(&monotonic);
     int rc = check_config(config, listen, err);
+    access->management = config->management;
+    if (!rc && given(config->client_role))
+        (void)role_parse(config->client_role, strlen(config->client_role), &access->client_role);
     if (!rc)
         rc = open_tls(access, config, err);
     if (!rc)
@@ -286,12 +352,24 @@ void access_reload(struct access *access)
 
 /* --- one call --- */
 
+static int refuse_as(struct access *access, int status, enum access_refusal why, struct error *err)
+{
+    atomic_fetch_add_explicit(&access->n_refused[why], 1, memory_order_relaxed);
+    err->status = status;
+    return error_reason(err, access_refusal_names[why]);
+}
+
 static int refuse(struct access *access, enum access_refusal why, const char *text,
                   struct error *err)
 {
-    atomic_fetch_add_explicit(&access->n_refused[why], 1, memory_order_relaxed);
     error_set(err, STATUS_UNAUTHENTICATED, "%s", text);
-    return error_reason(err, access_refusal_names[why]);
+    return refuse_as(access, STATUS_UNAUTHENTICATED, why, err);
+}
+
+static int deny(struct access *access, enum access_refusal why, const char *text, struct error *err)
+{
+    error_set(err, STATUS_PERMISSION_DENIED, "%s", text);
+    return refuse_as(access, STATUS_PERMISSION_DENIED, why, err);
 }
 
 /* The key behind "Bearer ", or NULL. */
@@ -302,11 +380,29 @@ static const char *bearer(const char *value)
     return value + 7 + strspn(value + 7, " ");
 }
 
+/* Each side has its own keys: one that leaks from a client opens no management, and the other way
+ * round. */
+static int check_side(struct access *access, enum role role, struct error *err)
+{
+    if (access->management != (role == ROLE_INFERENCE))
+        return 0;
+    if (access->management)
+        return deny(access, ACCESS_ROLE_REQUIRED,
+                    "authorization: this API key is for inference; management needs the role "
+                    "viewer, operator or admin",
+                    err);
+    return deny(access, ACCESS_ROLE_REQUIRED,
+                "authorization: this API key is for management; the data plane needs the role "
+                "inference",
+                err);
+}
+
 static int authorize_key(struct access *access, struct rpc_call *call, struct error *err)
 {
     size_t n_bytes = 0;
     const char *value = rpc_call_metadata(call, "authorization", &n_bytes);
-    const char *key = bearer(value), *tenant = NULL;
+    const char *key = bearer(value);
+    struct api_key_owner owner = {NULL, ROLE_NONE};
     if (rpc_call_n_metadata(call, "authorization") != 1)
         return refuse(access, ACCESS_KEY_INVALID, "authorization: given more than once", err);
     if (!key)
@@ -314,15 +410,34 @@ static int authorize_key(struct access *access, struct rpc_call *call, struct er
     size_t n_key = n_bytes - (size_t)(key - value);
     pthread_rwlock_rdlock(&access->keys_lock);
     enum api_key_verdict verdict =
-        api_keys_check(access->keys, key, n_key, clock_wall_ns() / NS_PER_S, &tenant);
-    if (verdict == API_KEY_GOOD)
-        rpc_call_set_tenant(call, tenant);
+        api_keys_check(access->keys, key, n_key, clock_wall_ns() / NS_PER_S, &owner);
+    if (verdict == API_KEY_GOOD) {
+        rpc_call_set_tenant(call, owner.tenant);
+        rpc_call_set_role(call, owner.role);
+    }
     pthread_rwlock_unlock(&access->keys_lock);
     if (verdict == API_KEY_UNKNOWN)
         return refuse(access, ACCESS_KEY_INVALID, "authorization: this API key is not known", err);
     if (verdict == API_KEY_EXPIRED)
         return refuse(access, ACCESS_KEY_EXPIRED, "authorization: this API key has expired", err);
-    return 0;
+    return check_side(access, owner.role, err);
+}
+
+static enum role role_by_line(struct access *access, const char *who)
+{
+    pthread_rwlock_rdlock(&access->keys_lock);
+    enum role role = access->keys ? api_keys_role(access->keys, who) : ROLE_NONE;
+    pthread_rwlock_unlock(&access->keys_lock);
+    return role;
+}
+
+/* Who is known by `who` ("tls:NAME", "uid:NUMBER") and has no line nor a role otherwise. */
+static int deny_without_role(struct access *access, const char *who, struct error *err)
+{
+    error_set(err, STATUS_PERMISSION_DENIED,
+              "%s has no role here; a line `%s viewer` in the file of --manage-keys-file gives one",
+              who, who);
+    return refuse_as(access, STATUS_PERMISSION_DENIED, ACCESS_NO_ROLE, err);
 }
 
 /* 0 and a tenant, or NOT_FOUND (no certificate), or refused. */
@@ -332,20 +447,49 @@ static int authorize_certificate(struct access *access, struct rpc_call *call, s
     size_t n_prefix = sizeof(certificate_prefix) - 1;
     memcpy(tenant, certificate_prefix, n_prefix);
     int rc = rpc_call_peer_name(call, tenant + n_prefix, sizeof(tenant) - n_prefix);
-    if (rc == 0)
-        return rpc_call_set_tenant(call, tenant);
     if (rc == STATUS_NOT_FOUND)
         return rc;
-    return refuse(access, ACCESS_CERTIFICATE_NAME,
-                  "client certificate: its name is not 1 to 124 printable ASCII characters "
-                  "without spaces",
-                  err);
+    if (rc)
+        return refuse(access, ACCESS_CERTIFICATE_NAME,
+                      "client certificate: its name is not 1 to 124 printable ASCII characters "
+                      "without spaces",
+                      err);
+    enum role role = access->management ? role_by_line(access, tenant) : ROLE_INFERENCE;
+    if (role == ROLE_NONE)
+        role = access->client_role;
+    if (role == ROLE_NONE)
+        return deny_without_role(access, tenant, err);
+    rpc_call_set_role(call, role);
+    return rpc_call_set_tenant(call, tenant);
+}
+
+/* The unix socket of management: the kernel's word on who is there. */
+static int authorize_user(struct access *access, struct rpc_call *call, struct error *err)
+{
+    uint32_t uid;
+    char who[24];
+    if (!rpc_call_peer_uid(call, &uid))
+        return deny(access, ACCESS_PEER_UNKNOWN,
+                    "the system does not say which user is at the other end of the socket", err);
+    snprintf(who, sizeof(who), "uid:%u", uid);
+    enum role role =
+        uid == 0 || uid == (uint32_t)geteuid() ? ROLE_ADMIN : role_by_line(access, who);
+    if (role == ROLE_NONE)
+        return deny_without_role(access, who, err);
+    rpc_call_set_role(call, role);
+    return rpc_call_set_tenant(call, who);
+}
+
+bool access_is_open(const struct rpc_call *call)
+{
+    return strncmp(rpc_call_method(call), health_prefix, sizeof(health_prefix) - 1) == 0;
 }
 
 int access_authorize(void *context, struct rpc_call *call, struct error *err)
 {
     struct access *access = context;
-    if (strncmp(rpc_call_method(call), health_prefix, sizeof(health_prefix) - 1) == 0)
+    bool local = strncmp(rpc_call_peer(call), "unix:", 5) == 0;
+    if (access_is_open(call))
         return 0;
     if (access->keys_path && rpc_call_metadata(call, "authorization", NULL))
         return authorize_key(access, call, err);
@@ -354,10 +498,15 @@ int access_authorize(void *context, struct rpc_call *call, struct error *err)
         if (rc != STATUS_NOT_FOUND)
             return rc;
     }
-    if (!access->keys_path || strncmp(rpc_call_peer(call), "unix:", 5) == 0)
+    if (access->management && local)
+        return authorize_user(access, call, err);
+    if (!access->management && (!access->keys_path || local))
         return 0;
     return refuse(access, ACCESS_KEY_MISSING,
-                  "authorization: an API key is needed, as `Bearer KEY`", err);
+                  access->management && !access->keys_path
+                      ? "management over TCP needs a client certificate"
+                      : "authorization: an API key is needed, as `Bearer KEY`",
+                  err);
 }
 
 void access_get_stats(struct access *access, struct access_stats *out_stats)

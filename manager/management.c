@@ -1,0 +1,91 @@
+#include "manager/management.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include <grp.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "manager/manager.h"
+#include "manager/roles.h"
+#include "proto/rpc/access.h"
+#include "proto/rpc/rpc_call.h"
+#include "proto/rpc/rpc_server.h"
+
+enum { GROUP_BYTES = 16 << 10 };
+
+int management_authorize(void *arg, struct rpc_call *call, struct error *err)
+{
+    struct manager *manager = arg;
+    int status = access_authorize(manager->access, call, err);
+    if (status == 0 && !access_is_open(call))
+        status = roles_allow(call, err);
+    if (status == STATUS_PERMISSION_DENIED)
+        log_warn(LOG_EVENT("call denied"), LOG_STR("method", rpc_call_method(call)),
+                 LOG_STR("caller", rpc_call_tenant(call)),
+                 LOG_STR("role", role_name(rpc_call_role(call))), LOG_STR("reason", err->reason));
+    return status;
+}
+
+int management_guard(struct manager *manager, struct rpc_server_config *config, struct error *err)
+{
+    struct access_config access = manager->settings.access;
+    access.management = true;
+    if (roles_check(config->services, config->n_services, err) != 0)
+        return err->status;
+    if (access_create(&access, manager->settings.manage_listen, &manager->access, err) != 0) {
+        if (err->status != STATUS_RESOURCE_EXHAUSTED) /* files, and what is said of them */
+            err->status = STATUS_INVALID_ARGUMENT;
+        return err->status;
+    }
+    config->authorize = management_authorize;
+    config->authorize_context = manager;
+    config->tls = access_tls(manager->access);
+    return 0;
+}
+
+/* By name or number. */
+static int find_group(const char *name, gid_t *out_gid, struct error *err)
+{
+    struct group entry, *found = NULL;
+    char *text = malloc(GROUP_BYTES), *end;
+    int err_no = text ? getgrnam_r(name, &entry, text, GROUP_BYTES, &found) : ENOMEM;
+    if (found)
+        *out_gid = found->gr_gid;
+    free(text);
+    if (found)
+        return 0;
+    errno = 0;
+    unsigned long number = strtoul(name, &end, 10);
+    if (name[0] >= '0' && name[0] <= '9' && !*end && errno == 0 && number < UINT32_MAX) {
+        *out_gid = (gid_t)number;
+        return 0;
+    }
+    if (err_no)
+        return error_errno(err, err_no, "--manage-group: %.80s", name);
+    return error_set(err, STATUS_INVALID_ARGUMENT, "--manage-group: there is no group %.80s", name);
+}
+
+int management_listen(struct manager *manager, struct error *err)
+{
+    const struct settings *settings = &manager->settings;
+    gid_t gid = 0;
+    uint16_t port;
+    if (!*settings->manage_group) {
+        if (rpc_server_listen_unix(manager->server, settings->socket, err) != 0)
+            return err->status;
+    } else if (find_group(settings->manage_group, &gid, err) != 0 ||
+               rpc_server_listen_unix_group(manager->server, settings->socket, gid, err) != 0) {
+        if (err->status == STATUS_PERMISSION_DENIED) /* trying again is of no use */
+            err->status = STATUS_INVALID_ARGUMENT;
+        return err->status;
+    }
+    if (!*settings->manage_listen)
+        return 0;
+    if (rpc_server_listen_tcp(manager->server, settings->manage_listen, &port, err) != 0)
+        return error_prefix(err, "--manage-listen");
+    log_info(LOG_EVENT("management port"), LOG_STR("listen", settings->manage_listen),
+             LOG_U64("port", port));
+    return 0;
+}

@@ -1,0 +1,21 @@
+/* management.h: where the manager is listened for, and who may call it: the unix socket, the TCP
+ * port with TLS, and before every handler a look at who calls and at the table of roles. At start,
+ * one thread; what the server asks, any thread. */
+#pragma once
+
+struct error;
+struct manager;
+struct rpc_call;
+struct rpc_server_config;
+
+/* Reads certificates and keys into manager->access (owned by the manager) and lets `config` ask for
+ * every call. INVALID_ARGUMENT for a TCP port without TLS or without known callers, and for files
+ * that cannot be used; FAILED_PRECONDITION where an RPC has no role. */
+int management_guard(struct manager *manager, struct rpc_server_config *config, struct error *err);
+
+/* Binds the socket and, where it is asked for, the port. */
+int management_listen(struct manager *manager, struct error *err);
+
+/* rpc_server_config.authorize; `arg` is the manager. PERMISSION_DENIED names the role that is
+ * needed. */
+int management_authorize(void *arg, struct rpc_call *call, struct error *err);

@@ -1,0 +1,282 @@
+"""Who may call the manager, over its socket and over TCP, and what he may do there: every RPC with every role."""
+import contextlib
+import ctypes
+import hashlib
+import os
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+
+import grpc
+import pytest
+
+from conftest import BIN, free_port, patience
+from manager_program import Manager, manager, reason  # noqa: F401
+from pki import Authority
+
+SERVICE, ROUTING = "/sluice.manager.v1.ModelManager/", "/sluice.manager.v1.Routing/"
+ROLES = ["viewer", "operator", "admin"]
+
+# What each RPC needs, written down here a second time: who changes the table changes this.
+VIEWER = ["GetModel", "ListModels", "GetTraffic", "ListDevices", "ListDeviceGroups", "ListReplicas", "GetOperation", "ListOperations",
+          "WaitOperation", "WatchOperation", "WatchEvents", "GetStatus"]
+OPERATOR = ["LoadModelVersion", "UnloadModelVersion", "ScaleModelVersion", "ParkModelVersion", "WakeModelVersion", "SetTraffic",
+            "SetVersionPolicy", "DrainReplica", "RestartReplica", "CancelOperation", "ReleaseDevice"]
+ADMIN = ["RegisterModelVersion", "DeleteModelVersion", "CreateDeviceGroup", "DeleteDeviceGroup"]
+NEEDED = {**{SERVICE + n: "viewer" for n in VIEWER}, **{SERVICE + n: "operator" for n in OPERATOR},
+          **{SERVICE + n: "admin" for n in ADMIN}, ROUTING + "WatchRoutes": "admin"}
+
+KEYS = {role: f"key-of-{role}" for role in [*ROLES, "inference"]}
+
+
+def key_line(name, key, *rest):
+    return " ".join([name, hashlib.sha256(key.encode()).hexdigest(), *rest]) + "\n"
+
+
+def bearer(key):
+    return [("authorization", f"Bearer {key}")] if key else None
+
+
+def answer(channel, path, key, stream=False, wait=15):
+    """The status of an empty request, with its reason and text."""
+    call = channel.unary_stream(path) if stream else channel.unary_unary(path)
+    try:
+        reply = call(b"", metadata=bearer(key), timeout=patience(wait))
+        if stream:
+            next(reply)
+            reply.cancel()
+        return grpc.StatusCode.OK, "", ""
+    except grpc.RpcError as e:
+        return e.code(), reason(e), e.details()
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory):
+    class Pki:
+        pass
+    p = Pki()
+    folder = tmp_path_factory.mktemp("pki")
+    p.ca, p.other = Authority(folder, "ca"), Authority(folder, "other")
+    p.server = p.ca.issue("server", "sluice", "DNS:localhost,IP:127.0.0.1")
+    p.deploy = p.ca.issue("deploy", "deploy-cn", "URI:spiffe://example.org/deploy")
+    p.nobody = p.ca.issue("nobody", "nobody-cn")
+    p.stranger = p.other.issue("stranger", "deploy-cn", "URI:spiffe://example.org/deploy")
+    return p
+
+
+@pytest.fixture(scope="module")
+def managed(tmp_path_factory, stubs, pki):
+    """A manager with a port, keys of every role and a certificate with one; shared, since nothing here changes it."""
+    m = Manager(tmp_path_factory.mktemp("m"), stubs)
+    m.keys = m.folder / "keys"
+    m.keys.write_text("".join(key_line(f"who-{r}", k, r) for r, k in KEYS.items()) + "tls:spiffe://example.org/deploy operator\n" +
+                      key_line("old", "old-key", "admin", "2020-01-01T00:00:00Z"))
+    m.keys.chmod(0o600)
+    m.port = free_port()
+    m.up("--manage-listen", f"127.0.0.1:{m.port}", "--manage-tls-cert", str(pki.server[0]), "--manage-tls-key", str(pki.server[1]),
+         "--manage-tls-client-ca", str(pki.ca.cert), "--manage-tls-client-auth", "optional", "--manage-keys-file", str(m.keys))
+    yield m
+    m.clean()
+
+
+@contextlib.contextmanager
+def secure(m, pki, pair=None):
+    credentials = grpc.ssl_channel_credentials(pki.ca.cert.read_bytes(), *([pair[1].read_bytes(), pair[0].read_bytes()] if pair else []))
+    with grpc.secure_channel(f"127.0.0.1:{m.port}", credentials, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        yield channel
+
+
+def methods(stubs):
+    for service in [s for file in (stubs.manager, stubs.routing) for s in file.DESCRIPTOR.services_by_name.values()]:
+        for method in service.methods:
+            yield f"/{service.full_name}/{method.name}", method.server_streaming
+
+
+def test_every_rpc_is_in_the_table_of_this_test(stubs):
+    assert {path for path, _ in methods(stubs)} == set(NEEDED)
+
+
+@pytest.mark.parametrize("over", ["socket", "tls"])
+def test_every_rpc_with_every_role(managed, stubs, pki, over):
+    with contextlib.ExitStack() as stack:
+        channel = managed.channel if over == "socket" else stack.enter_context(secure(managed, pki))
+        for path, stream in methods(stubs):
+            for role in ROLES:
+                allowed = ROLES.index(role) >= ROLES.index(NEEDED[path])
+                code, why, text = answer(channel, path, KEYS[role], stream, 0.3 if stream and allowed else 15)
+                if allowed:
+                    assert code not in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED), (path, role, text)
+                else:
+                    assert (code, why) == (grpc.StatusCode.PERMISSION_DENIED, "ROLE_REQUIRED"), (path, role, code, text)
+                    assert f"needs the role {NEEDED[path]}; who-{role} has {role}" in text
+            assert answer(channel, path, KEYS["inference"], stream)[:2] == (grpc.StatusCode.PERMISSION_DENIED, "ROLE_REQUIRED"), path
+            assert answer(channel, path, "wrong", stream)[:2] == (grpc.StatusCode.UNAUTHENTICATED, "API_KEY_INVALID"), path
+            if over == "tls":
+                assert answer(channel, path, None, stream)[:2] == (grpc.StatusCode.UNAUTHENTICATED, "API_KEY_MISSING"), path
+    assert "call denied" in managed.text() and "who-viewer" in managed.text()
+
+
+def test_an_expired_key_is_told(managed):
+    assert answer(managed.channel, SERVICE + "GetStatus", "old-key")[:2] == (grpc.StatusCode.UNAUTHENTICATED, "API_KEY_EXPIRED")
+
+
+def test_health_is_open_and_reflection_is_not(managed, pki):
+    reflection = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+    with secure(managed, pki) as channel:
+        assert answer(channel, "/grpc.health.v1.Health/Check", None)[0] == grpc.StatusCode.OK
+        for key, code in [(None, grpc.StatusCode.UNAUTHENTICATED), (KEYS["viewer"], grpc.StatusCode.OK)]:
+            call = channel.stream_stream(reflection)(iter([b""]), metadata=bearer(key), timeout=patience(15))
+            try:
+                next(call)
+                got = grpc.StatusCode.OK
+            except grpc.RpcError as e:
+                got = e.code()
+            assert got == code
+
+
+def test_a_certificate_has_the_role_of_its_line(managed, pki):
+    with secure(managed, pki, pki.deploy) as channel:
+        assert answer(channel, SERVICE + "GetStatus", None)[0] == grpc.StatusCode.OK
+        assert answer(channel, SERVICE + "UnloadModelVersion", None)[0] == grpc.StatusCode.INVALID_ARGUMENT
+        code, why, text = answer(channel, SERVICE + "DeleteModelVersion", None)
+        assert (code, why) == (grpc.StatusCode.PERMISSION_DENIED, "ROLE_REQUIRED")
+        assert "needs the role admin; tls:spiffe://example.org/deploy has operator" in text
+        # a key that is shown counts in its place
+        assert answer(channel, SERVICE + "DeleteModelVersion", KEYS["admin"])[0] == grpc.StatusCode.INVALID_ARGUMENT
+    with secure(managed, pki, pki.nobody) as channel:
+        code, why, text = answer(channel, SERVICE + "GetStatus", None)
+        assert (code, why) == (grpc.StatusCode.PERMISSION_DENIED, "NO_ROLE") and "tls:nobody-cn" in text
+    with secure(managed, pki, pki.stranger) as channel:
+        assert answer(channel, SERVICE + "GetStatus", None, wait=3)[0] in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+
+
+def test_certificates_without_a_line_have_the_role_of_the_option(manager, pki):
+    manager.port = free_port()
+    manager.up("--manage-listen", f"127.0.0.1:{manager.port}", "--manage-tls-cert", pki.server[0], "--manage-tls-key", pki.server[1],
+               "--manage-tls-client-ca", pki.ca.cert, "--manage-tls-client-role", "viewer")
+    with secure(manager, pki, pki.nobody) as channel:
+        assert answer(channel, SERVICE + "GetStatus", None)[0] == grpc.StatusCode.OK
+        assert answer(channel, SERVICE + "LoadModelVersion", None)[0] == grpc.StatusCode.PERMISSION_DENIED
+    with secure(manager, pki) as channel:  # no certificate: no connection
+        assert answer(channel, SERVICE + "GetStatus", None, wait=3)[0] in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+
+
+def test_a_changed_keys_file_is_taken_up_and_a_bad_one_is_not(manager):
+    keys = manager.folder / "keys"
+    keys.write_text(key_line("ops", "first", "viewer"))
+    keys.chmod(0o600)
+    manager.up("--manage-keys-file", keys)
+    assert answer(manager.channel, SERVICE + "LoadModelVersion", "first")[0] == grpc.StatusCode.PERMISSION_DENIED
+    keys.write_text(key_line("ops", "first", "operator"))
+    manager.wait(lambda: answer(manager.channel, SERVICE + "LoadModelVersion", "first")[0] == grpc.StatusCode.INVALID_ARGUMENT, 10,
+                 "the new role counts")
+    keys.write_text("ops nonsense\n")
+    manager.wait(lambda: "API keys not reloaded" in manager.text(), 10, "it is refused")
+    assert answer(manager.channel, SERVICE + "LoadModelVersion", "first")[0] == grpc.StatusCode.INVALID_ARGUMENT
+
+
+def refused(tmp_path, *args):
+    done = subprocess.run([BIN / "sluice-manager", "--state-dir", tmp_path / "s", "--worker", BIN / "fake_worker", *map(str, args)],
+                          capture_output=True, text=True, timeout=patience(30))
+    return done.returncode, done.stderr
+
+
+def test_a_port_without_tls_or_known_callers_is_refused_at_the_start(tmp_path, pki):
+    listen = ["--manage-listen", f"127.0.0.1:{free_port()}"]
+    tls = ["--manage-tls-cert", pki.server[0], "--manage-tls-key", pki.server[1]]
+    keys, open_keys = tmp_path / "keys", tmp_path / "open"
+    keys.write_text(key_line("a", "b", "admin"))
+    keys.chmod(0o600)
+    open_keys.write_text(key_line("a", "b", "admin"))
+    open_keys.chmod(0o644)
+    for args, text in [
+        (listen, "management over TCP needs TLS"),
+        ([*listen, "--manage-keys-file", keys], "management over TCP needs TLS"),
+        ([*listen, *tls], "management over TCP needs callers that are known"),
+        ([*listen, *tls, "--manage-keys-file", open_keys], "mode 0644 lets others read"),
+        ([*listen, *tls, "--manage-keys-file", tmp_path / "none"], "cannot open"),
+        ([*listen, *tls[:2]], "--manage-tls-key is missing"),
+        ([*listen, *tls, "--manage-tls-client-role", "viewer"], "nobody is asked for a certificate"),
+        ([*listen, *tls, "--manage-tls-client-ca", pki.ca.cert, "--manage-tls-client-role", "root"], "is none of viewer"),
+        (["--manage-group", "no-such-group"], "there is no group no-such-group"),
+    ]:
+        code, stderr = refused(tmp_path, *args)
+        assert code == 78 and text in stderr, (args, code, stderr)
+
+
+@contextlib.contextmanager
+def as_user(uid, path):
+    """A socket whose connections arrive at `path` as another user's: a thread of that user passes them on."""
+    folder = tempfile.mkdtemp(dir="/tmp")
+    front = socket.socket(socket.AF_UNIX)
+    front.bind(f"{folder}/s")
+    front.listen()
+    failed = []
+
+    def pump(a, b):
+        with contextlib.suppress(OSError):
+            while data := a.recv(65536):
+                b.sendall(data)
+        with contextlib.suppress(OSError):
+            b.shutdown(socket.SHUT_WR)
+
+    def serve():
+        libc = ctypes.CDLL(None, use_errno=True)
+        if uid is not None:  # of this thread alone: the system call, not the C library's function, which changes all
+            for number, args in [(116, (0, None)), (119, (uid, uid, uid)), (117, (uid, uid, uid))]:  # setgroups, setresgid, setresuid
+                if libc.syscall(number, *args) != 0:
+                    failed.append(f"system call {number}: errno {ctypes.get_errno()}")
+        while True:
+            try:
+                client, _ = front.accept()
+            except OSError:
+                return
+            back = socket.socket(socket.AF_UNIX)
+            try:
+                back.connect(path)
+            except OSError as e:
+                failed.append(str(e))
+                client.close()
+                continue
+            for pair in [(client, back), (back, client)]:
+                threading.Thread(target=pump, args=pair, daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    with grpc.insecure_channel(f"unix:{folder}/s", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        channel.failed = failed
+        yield channel
+    front.close()
+
+
+def test_the_socket_knows_who_is_there(manager):
+    """The kernel says which user is at the other end. Needs root to be somebody else; without, the own user is all there is."""
+    keys = manager.folder / "keys"
+    keys.write_text("uid:65533 viewer\n")
+    keys.chmod(0o600)
+    manager.up("--manage-keys-file", keys)
+    path = f"{manager.state}/run/manager.sock"
+    assert os.stat(path).st_mode & 0o777 == 0o600
+    assert answer(manager.channel, SERVICE + "DeleteModelVersion", None)[0] == grpc.StatusCode.INVALID_ARGUMENT  # the owner is admin
+    if os.geteuid() != 0:
+        return
+    with as_user(65534, path) as channel:
+        assert answer(channel, SERVICE + "GetStatus", None, wait=3)[0] == grpc.StatusCode.UNAVAILABLE
+        assert any("Permission denied" in f for f in channel.failed), channel.failed
+    # Where the file system lets more of them in, it is their number that counts.
+    shared = tempfile.mkdtemp(dir="/tmp")
+    os.chmod(shared, 0o755)
+    manager.term()
+    manager.start("--manage-keys-file", keys, "--socket", f"{shared}/m.sock", "--manage-group", "65534")
+    manager.wait(lambda: os.path.exists(f"{shared}/m.sock") and os.stat(f"{shared}/m.sock").st_mode & 0o777 == 0o660, 10, "it listens")
+    assert os.stat(f"{shared}/m.sock").st_gid == 65534
+    os.chown(f"{shared}/m.sock", -1, 65533)  # so that both of the users below get through
+    os.chmod(f"{shared}/m.sock", 0o666)
+    with as_user(65534, f"{shared}/m.sock") as channel:
+        code, why, text = answer(channel, SERVICE + "GetStatus", None)
+        assert (code, why) == (grpc.StatusCode.PERMISSION_DENIED, "NO_ROLE") and "uid:65534 has no role" in text, (text, channel.failed)
+    with as_user(65533, f"{shared}/m.sock") as channel:
+        assert answer(channel, SERVICE + "GetStatus", None)[0] == grpc.StatusCode.OK, channel.failed
+        code, why, text = answer(channel, SERVICE + "LoadModelVersion", None)
+        assert (code, why) == (grpc.StatusCode.PERMISSION_DENIED, "ROLE_REQUIRED") and "uid:65533 has viewer" in text
