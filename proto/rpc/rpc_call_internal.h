@@ -44,7 +44,8 @@ struct rpc_call {
     char tenant[RPC_MAX_TENANT + 1]; /* before the handler only, as the next */
     enum role role;
     int64_t deadline_ns;
-    int64_t deadline_slack_ns; /* a client that leaves so little before its deadline leaves for it */
+    int64_t
+        deadline_slack_ns; /* a client that leaves so little before its deadline leaves for it */
     size_t max_pending_bytes;
     struct rpc_call_header *headers;
     size_t n_headers;
