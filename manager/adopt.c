@@ -1,29 +1,12 @@
 #include "manager/adopt.h"
 
-#include <dirent.h>
-#include <signal.h>
-#include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/seeded_bug.h"
 #include "manager/record.h"
-
-void adopt_remove_folder(const char *run_dir, const char *replica_id)
-{
-    static const char *const names[] = {"worker.sock",        "metrics.sock", "exit.pb",
-                                        "exit.pb.tmp",        "log",          "log.1",
-                                        "chat_template.jinja"};
-    char path[SLOT_PATH_BYTES];
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        snprintf(path, sizeof(path), "%s/replica-%s/%s", run_dir, replica_id, names[i]);
-        (void)unlink(path);
-    }
-    snprintf(path, sizeof(path), "%s/replica-%s", run_dir, replica_id);
-    (void)rmdir(path);
-}
+#include "manager/run_folder.h"
 
 /* Whether a process found running is the one its replica's row speaks of. A row without a pid was
  * written before the spawn; then the epoch, which no other process was given, decides. */
@@ -105,20 +88,11 @@ static void look_at_row(struct supervisor *supervisor, const pb_replica *row)
     }
 }
 
-static void remove_strangers(struct supervisor *supervisor)
+static void on_folder(void *arg, const char *replica_id)
 {
-    static const char prefix[] = "replica-";
-    struct manager *manager = supervisor->manager;
-    DIR *folder = opendir(manager->settings.run_dir);
-    struct dirent *entry;
-    while (folder && (entry = readdir(folder))) {
-        const char *id = entry->d_name + sizeof(prefix) - 1;
-        if (strncmp(entry->d_name, prefix, sizeof(prefix) - 1) == 0 &&
-            !catalog_replica(&manager->catalog, id))
-            adopt_remove_folder(manager->settings.run_dir, id);
-    }
-    if (folder)
-        closedir(folder);
+    struct manager *manager = arg;
+    if (!catalog_replica(&manager->catalog, replica_id))
+        run_folder_remove(manager->settings.run_dir, replica_id);
 }
 
 void adopt_all(struct supervisor *supervisor)
@@ -127,5 +101,5 @@ void adopt_all(struct supervisor *supervisor)
     process_scan(manager->settings.run_dir, on_found, supervisor);
     for (size_t i = 0; catalog_replica_at(&manager->catalog, i); i++)
         look_at_row(supervisor, catalog_replica_at(&manager->catalog, i));
-    remove_strangers(supervisor);
+    run_folder_list(manager->settings.run_dir, on_folder, manager);
 }

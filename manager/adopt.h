@@ -8,6 +8,3 @@
  * of this run directory; reads the exit reports of those that ended meanwhile; removes folders of
  * replicas that are recorded no longer. */
 void adopt_all(struct supervisor *supervisor);
-
-/* Removes run/replica-ID and what the manager or a worker puts there. */
-void adopt_remove_folder(const char *run_dir, const char *replica_id);

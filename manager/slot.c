@@ -1,14 +1,10 @@
 #include "manager/slot.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -16,10 +12,9 @@
 #include "manager/heritage.h"
 #include "manager/message.h"
 #include "manager/operations.h"
+#include "manager/run_folder.h"
 #include "manager/weights.h"
 #include "proto/rpc/rpc_message.h"
-
-enum { EXIT_REPORT_MAX_BYTES = 1 << 20 };
 
 void slot_path(const struct slot *slot, const char *name, char out_path[SLOT_PATH_BYTES])
 {
@@ -405,43 +400,26 @@ static void report_fault(struct slot *slot, Sluice__Worker__V1__DeviceFault faul
 
 bool slot_read_exit(struct slot *slot, uint64_t epoch)
 {
-    char path[SLOT_PATH_BYTES];
-    struct stat st;
-    ProtobufCMessage *message = NULL;
-    struct error err;
-    slot_path(slot, "exit.pb", path);
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0)
+    pb_exit *report = run_folder_read_exit(slot->supervisor->manager->settings.run_dir, slot->id);
+    if (!report)
         return false;
-    bool found = false;
-    char *bytes = NULL;
-    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 &&
-        st.st_size <= EXIT_REPORT_MAX_BYTES && (bytes = malloc((size_t)st.st_size)) &&
-        read(fd, bytes, (size_t)st.st_size) == st.st_size &&
-        rpc_message_parse(&sluice__worker__v1__exit_report__descriptor, bytes, (size_t)st.st_size,
-                          &message, &err) == 0) {
-        const pb_exit *report = (const pb_exit *)message;
-        found = report->epoch == epoch && strcmp(report->replica_id, slot->id) == 0;
-        slot->asked =
-            found && report->cause == SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_REQUESTED;
-        if (found && report->error) {
-            message_to_error(&report->error->base, &slot->last_error);
-            slot->permanent =
-                report->cause == SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_MODEL_FILE_CHANGED ||
-                (report->cause == SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_LOAD_FAILED &&
-                 cannot_help(slot->last_error.status));
-        }
-        if (found && report->cause == SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_DEVICE_LOST &&
-            report->device_fault)
-            report_fault(slot, report->device_fault, report->device);
-        if (found) {
-            slot->n_finished = report->n_finished ? report->n_finished : slot->n_finished;
-            slot->n_ended = report->n_ended ? report->n_ended : slot->n_ended;
-        }
+    bool found = report->epoch == epoch && strcmp(report->replica_id, slot->id) == 0;
+    slot->asked = found && report->cause == SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_REQUESTED;
+    if (found && report->error) {
+        message_to_error(&report->error->base, &slot->last_error);
+        slot->permanent =
+            report->cause == SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_MODEL_FILE_CHANGED ||
+            (report->cause == SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_LOAD_FAILED &&
+             cannot_help(slot->last_error.status));
     }
-    rpc_message_free(message);
-    free(bytes);
-    close(fd);
+    if (found && report->cause == SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_DEVICE_LOST &&
+        report->device_fault)
+        report_fault(slot, report->device_fault, report->device);
+    if (found) {
+        slot->n_finished = report->n_finished ? report->n_finished : slot->n_finished;
+        slot->n_ended = report->n_ended ? report->n_ended : slot->n_ended;
+    }
+    rpc_message_free(&report->base);
     return found;
 }
 
@@ -501,23 +479,6 @@ int slot_attach(struct slot *slot, struct process *process, struct error *err)
     return 0;
 }
 
-static int prepare_folder(const struct slot *slot, struct error *err)
-{
-    static const char *const leftovers[] = {"worker.sock", "metrics.sock", "exit.pb",
-                                            "exit.pb.tmp"};
-    char path[SLOT_PATH_BYTES];
-    snprintf(path, sizeof(path), "%s/replica-%s", slot->supervisor->manager->settings.run_dir,
-             slot->id);
-    if (mkdir(path, 0700) != 0 && errno != EEXIST)
-        return error_errno(err, errno, "run/replica-%s", slot->id);
-    for (size_t i = 0; i < sizeof(leftovers) / sizeof(leftovers[0]); i++) {
-        slot_path(slot, leftovers[i], path);
-        if (unlink(path) != 0 && errno != ENOENT)
-            return error_errno(err, errno, "run/replica-%s/%s", slot->id, leftovers[i]);
-    }
-    return 0;
-}
-
 /* NULL where memory is exhausted: it will say itself. */
 static char *given_devices(char *const *argv)
 {
@@ -537,7 +498,7 @@ int slot_spawn(struct slot *slot, struct error *err)
     struct cpus cpus = {{0}};
     slot_path(slot, "log", log_path);
     (void)weights_take(manager->weights, slot->id, &fds);
-    int status = prepare_folder(slot, err);
+    int status = run_folder_prepare(manager->settings.run_dir, slot->id, err);
     if (status == 0)
         status = heritage_create(manager, slot->id, fds.n_fds, &heritage, &cpus, err);
     if (status == 0) {

@@ -49,7 +49,8 @@ struct store {
     struct row *unsaved[MAX_UNSAVED]; /* store thread only: rows that are in no database */
     size_t n_unsaved;
 
-    pthread_t thread;
+    pthread_t thread; /* none with by_hand */
+    bool by_hand;
     pthread_mutex_t mutex; /* guards what follows */
     pthread_cond_t wanted;
     struct job_list queued, finished;
@@ -323,30 +324,46 @@ static void note_result(struct store *store, const struct store_job *job)
     pthread_mutex_unlock(&store->mutex);
 }
 
-static void *store_main(void *arg)
+static void do_job(struct store *store, struct store_job *job)
 {
-    struct store *store = arg;
+    run_job(store, job);
+    job->generation = store->catalog.generation;
+    job->first_event_seq = store->catalog.first_event_seq;
+    job->last_event_seq = store->catalog.last_event_seq;
+    note_result(store, job);
     pthread_mutex_lock(&store->mutex);
-    for (;;) {
-        struct store_job *job = list_take(&store->queued);
-        if (!job) {
-            if (store->stopping)
-                break;
-            pthread_cond_wait(&store->wanted, &store->mutex);
-            continue;
-        }
-        pthread_mutex_unlock(&store->mutex);
-        run_job(store, job);
-        job->generation = store->catalog.generation;
-        job->first_event_seq = store->catalog.first_event_seq;
-        job->last_event_seq = store->catalog.last_event_seq;
-        note_result(store, job);
-        pthread_mutex_lock(&store->mutex);
-        list_add(&store->finished, job);
-        store->wake(store->wake_arg);
+    list_add(&store->finished, job);
+    store->wake(store->wake_arg);
+    pthread_mutex_unlock(&store->mutex);
+}
+
+/* NULL: there is none, and with `wait` there will be none. */
+static struct store_job *next_job(struct store *store, bool wait)
+{
+    pthread_mutex_lock(&store->mutex);
+    struct store_job *job = list_take(&store->queued);
+    while (!job && wait && !store->stopping) {
+        pthread_cond_wait(&store->wanted, &store->mutex);
+        job = list_take(&store->queued);
     }
     pthread_mutex_unlock(&store->mutex);
+    return job;
+}
+
+static void *store_main(void *arg)
+{
+    struct store_job *job;
+    while ((job = next_job(arg, true)))
+        do_job(arg, job);
     return NULL;
+}
+
+bool store_run_next(struct store *store)
+{
+    struct store_job *job = next_job(store, false);
+    if (job)
+        do_job(store, job);
+    return job != NULL;
 }
 
 static int share_catalog(const struct catalog *from, struct catalog *to, struct error *err)
@@ -390,7 +407,9 @@ int store_open(const struct store_config *config, struct catalog *catalog, struc
     if (status == 0)
         status = share_catalog(&store->catalog, catalog, err);
     store->stats.schema_version = store->db.schema_version;
-    if (status == 0 && pthread_create(&store->thread, NULL, store_main, store) != 0)
+    store->by_hand = config->by_hand;
+    if (status == 0 && !store->by_hand &&
+        pthread_create(&store->thread, NULL, store_main, store) != 0)
         status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "state store: no thread to be had");
     if (status == 0) {
         *out_store = store;
@@ -412,7 +431,10 @@ void store_close(struct store *store)
     store->stopping = true;
     pthread_cond_signal(&store->wanted);
     pthread_mutex_unlock(&store->mutex);
-    pthread_join(store->thread, NULL);
+    if (!store->by_hand)
+        pthread_join(store->thread, NULL);
+    while (store->by_hand && store_run_next(store)) {
+    }
     struct store_job *job;
     while ((job = list_take(&store->finished))) {
         struct error err;

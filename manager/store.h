@@ -26,6 +26,7 @@ struct store_config {
     uint64_t max_events;     /* kept, about; 0: 100,000 */
     void (*wake)(void *arg); /* any thread: results are there, call store_poll */
     void *wake_arg;
+    bool by_hand; /* no thread is started: the caller runs the jobs with store_run_next */
     /* Optional: each committed event, in order, from store_poll (the row is borrowed). */
     void (*on_event)(void *arg, struct row *row);
     void *event_arg;
@@ -59,6 +60,8 @@ int store_submit_seen(struct store *store, store_txn_fn *run, store_done_fn *don
 /* Rows that are in memory alone; store_flush tries to write them (so does every other job). */
 size_t store_n_unsaved(struct store *store);
 void store_flush(struct store *store);
+/* With by_hand only: does the oldest job that was submitted. False: there is none. */
+bool store_run_next(struct store *store);
 /* Applies finished jobs to the loop's catalog and calls their done functions. False where memory is
  * exhausted: nothing is lost, and the rest is done by the next call. */
 bool store_poll(struct store *store);

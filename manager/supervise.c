@@ -18,6 +18,7 @@
 #include "manager/operations.h"
 #include "manager/picture.h"
 #include "manager/record.h"
+#include "manager/run_folder.h"
 #include "manager/slot.h"
 #include "manager/store.h"
 #include "manager/weights.h"
@@ -301,7 +302,7 @@ static void drop_slots(struct supervisor *supervisor)
             catalog_replica(&supervisor->manager->catalog, slot->id))
             continue;
         hash_map_remove_str(&supervisor->slots, slot->id);
-        adopt_remove_folder(supervisor->manager->settings.run_dir, slot->id);
+        run_folder_remove(supervisor->manager->settings.run_dir, slot->id);
         slot_destroy(slot);
     }
 }
