@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/beneath.h"
 #include "base/clock.h"
 #include "base/error.h"
 
@@ -34,9 +35,9 @@ int source_open(const char *path, struct source **out_source, struct error *err)
 {
     const char *name = base_name(path);
     /* O_NONBLOCK so that opening a FIFO returns instead of waiting for a writer. */
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
-        return error_errno(err, errno, "%s", name);
+    int fd;
+    if (beneath_open_marked(path, O_RDONLY | O_NONBLOCK, name, &fd, err) != 0)
+        return err->status;
     struct stat st;
     if (fstat(fd, &st) != 0) {
         int rc = error_errno(err, errno, "%s", name);

@@ -12,8 +12,9 @@ struct error;
 struct source;
 
 /* Opens a regular file read-only (symbolic links are followed; FIFOs, devices and directories are
- * refused). *out_source is owned. Errors: NOT_FOUND, PERMISSION_DENIED, INVALID_ARGUMENT (not a
- * regular file). */
+ * refused). "ROOT/./REST" is opened below ROOT and nowhere else, over no link (beneath.h).
+ * *out_source is owned. Errors: NOT_FOUND, PERMISSION_DENIED, INVALID_ARGUMENT (not a regular
+ * file). */
 int source_open(const char *path, struct source **out_source, struct error *err);
 void source_close(struct source *source);
 

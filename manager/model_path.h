@@ -10,16 +10,19 @@
 struct error;
 
 struct model_path {
-    char absolute[PATH_MAX];
-    const char *recorded; /* into absolute: relative to the model root where it lies below it */
+    char absolute[PATH_MAX]; /* with a model root ROOT/./REST (beneath.h): workers open it so */
+    const char *recorded;    /* into absolute: relative to the model root where there is one */
 };
 
-/* Finds the file, below the model root where there is one. Texts name the request's field and what
- * the caller gave, never where it leads. */
+/* Finds the file, below the model root where there is one: by the kernel's check, over no symbolic
+ * link, and there is nothing to be learnt of what lies outside (PERMISSION_DENIED, reason
+ * OUTSIDE_MODEL_ROOT, whether it is there or not). Texts name the request's field and what the
+ * caller gave, never where it leads. */
 int model_path_find(const struct manager *manager, const char *field, const char *given,
                     struct model_path *out_path, struct error *err);
 
-/* Absolute path of what was recorded; empty where that is. */
+/* What a worker is to open for what was recorded; empty where that is. What was recorded without a
+ * model root, or with another, is the file it was. */
 void model_path_absolute(const struct manager *manager, const char *recorded, char *out,
                          size_t n_bytes);
 

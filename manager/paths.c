@@ -8,6 +8,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/beneath.h"
 #include "base/error.h"
 
 static const char longest_worker_socket[] = "/replica-r999999999/worker.sock";
@@ -124,6 +125,12 @@ int paths_prepare(struct settings *settings, struct paths *out_paths, struct err
         return err->status;
     if (*settings->model_root && !realpath(settings->model_root, paths->model_root))
         return error_errno(err, errno, "--model-root: %s", settings->model_root);
+    if (*settings->model_root && beneath_check(paths->model_root, err) != 0) {
+        error_prefix(err, "--model-root");
+        if (strcmp(err->reason, "NO_OPENAT2") == 0) /* trying again is of no use */
+            err->status = STATUS_INVALID_ARGUMENT;
+        return err->status;
+    }
     settings->state_dir = paths->state_dir;
     settings->run_dir = paths->run_dir;
     settings->socket = paths->socket;

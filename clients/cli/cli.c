@@ -129,13 +129,17 @@ static bool advice(const struct cli *cli, const struct error *err, struct strbuf
     const char *version = cli->settings.version ? cli->settings.version : "";
     if (strcmp(cli->command->name, "serve") == 0)
         return false; /* it is what the others are advised to run */
-    if (err->status == STATUS_UNAVAILABLE && !err->reason[0] && (cli->command->groups & CLI_DIAL))
+    bool by_port = (cli->command->groups & CLI_MANAGE) && cli_dial_is_port(cli->manager_target);
+    if (err->status == STATUS_UNAVAILABLE && !err->reason[0] &&
+        ((cli->command->groups & CLI_DIAL) || by_port))
         connection = cli_dial_advice(&cli->settings.dial, err->message);
     if (connection)
         return strbuf_add_str(out, connection);
     if (err->status == STATUS_UNAVAILABLE && strstr(err->message, "Permission denied"))
         return strbuf_add_str(out, "that socket is another user's: run this as the user that runs "
                                    "it, with sudo -u");
+    if (err->status == STATUS_UNAVAILABLE && !err->reason[0] && by_port)
+        return strbuf_add_str(out, "is it running, with --manage-listen for this address?");
     if (err->status == STATUS_UNAVAILABLE && !err->reason[0])
         return strbuf_printf(out, "is it running? start it with: sluice serve MODEL.gguf%s",
                              cli_hint_flags(cli, CLI_HINT_LISTEN | CLI_HINT_STATE, flags));
@@ -201,7 +205,9 @@ void cli_resolve_paths(struct cli *cli)
         snprintf(cli->state_dir, sizeof(cli->state_dir), "%s", given);
     else if (paths_default_state(cli->state_dir, sizeof(cli->state_dir)) != 0)
         cli->state_dir[0] = '\0'; /* cli_need_state says so where it matters */
-    if (cli->settings.manager[0])
+    if (cli_dial_is_port(cli->settings.manager))
+        snprintf(cli->manager_target, sizeof(cli->manager_target), "%s", cli->settings.manager);
+    else if (cli->settings.manager[0])
         snprintf(cli->manager_target, sizeof(cli->manager_target), "unix:%s",
                  cli->settings.manager);
     else

@@ -73,7 +73,7 @@ struct cli {
     size_t n_specs;
     char state_dir[1024];                /* resolved, absolute */
     char model[128];                     /* of MODEL:VERSION; empty: the word is the model */
-    char manager_target[1200];           /* "unix:…" */
+    char manager_target[1200];           /* "unix:…", or "HOST:PORT" */
     char server_target[1200];            /* "" until it was looked for */
     struct rpc_client *manager, *server; /* opened on first use */
     _Atomic bool ending;                 /* serve stops: nothing that is away now comes back */
@@ -86,6 +86,7 @@ enum cli_group {
     CLI_REQUEST_ID = 4,
     CLI_GRACE = 8,
     CLI_DIAL = 16,       /* it talks to the data plane */
+    CLI_MANAGE = 64,     /* it talks to the manager, and to nobody else */
     CLI_ARITHMETIC = 32, /* of CLI_DEPLOY: what computes, and in which formats */
 };
 

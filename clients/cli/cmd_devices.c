@@ -216,6 +216,7 @@ const struct cli_command cmd_devices_list = {
     .n_examples = CLI_N(list_examples),
     .specs = devices_specs,
     .n_specs = CLI_N(devices_specs),
+    .groups = CLI_MANAGE,
     .run = run_list,
 };
 const struct cli_command cmd_devices_release = {
@@ -227,6 +228,6 @@ const struct cli_command cmd_devices_release = {
                    "then release it. What was to run there is started again.",
     .examples = release_examples,
     .n_examples = CLI_N(release_examples),
-    .groups = CLI_REQUEST_ID,
+    .groups = CLI_REQUEST_ID | CLI_MANAGE,
     .run = run_release,
 };

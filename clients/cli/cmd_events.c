@@ -192,5 +192,6 @@ const struct cli_command cmd_events = {
     .n_examples = CLI_N(events_examples),
     .specs = events_specs,
     .n_specs = CLI_N(events_specs),
+    .groups = CLI_MANAGE,
     .run = run_events,
 };

@@ -103,6 +103,7 @@ const struct cli_command cmd_groups_list = {
     .summary = "list device groups (also: sluice groups)",
     .examples = list_examples,
     .n_examples = CLI_N(list_examples),
+    .groups = CLI_MANAGE,
     .run = run_list,
 };
 const struct cli_command cmd_groups_create = {
@@ -113,7 +114,7 @@ const struct cli_command cmd_groups_create = {
                    "lists them. `sluice load MODEL --group NAME` loads on them.",
     .examples = create_examples,
     .n_examples = CLI_N(create_examples),
-    .groups = CLI_REQUEST_ID,
+    .groups = CLI_REQUEST_ID | CLI_MANAGE,
     .run = run_create,
 };
 const struct cli_command cmd_groups_delete = {
@@ -122,6 +123,6 @@ const struct cli_command cmd_groups_delete = {
     .summary = "forget a device group on which nothing is loaded",
     .examples = delete_examples,
     .n_examples = CLI_N(delete_examples),
-    .groups = CLI_REQUEST_ID,
+    .groups = CLI_REQUEST_ID | CLI_MANAGE,
     .run = run_delete,
 };

@@ -355,7 +355,7 @@ const struct cli_command cmd_load = {
     .n_examples = CLI_N(load_examples),
     .specs = load_specs,
     .n_specs = CLI_N(load_specs),
-    .groups = CLI_DEPLOY | CLI_REQUEST_ID,
+    .groups = CLI_DEPLOY | CLI_REQUEST_ID | CLI_MANAGE,
     .run = run_load,
 };
 const struct cli_command cmd_unload = {
@@ -367,6 +367,6 @@ const struct cli_command cmd_unload = {
     .n_examples = CLI_N(unload_examples),
     .specs = unload_specs,
     .n_specs = CLI_N(unload_specs),
-    .groups = CLI_GRACE | CLI_REQUEST_ID,
+    .groups = CLI_GRACE | CLI_REQUEST_ID | CLI_MANAGE,
     .run = run_unload,
 };

@@ -297,7 +297,7 @@ const struct cli_command cmd_register = {
     .n_examples = CLI_N(register_examples),
     .specs = register_specs,
     .n_specs = CLI_N(register_specs),
-    .groups = CLI_REQUEST_ID,
+    .groups = CLI_REQUEST_ID | CLI_MANAGE,
     .run = run_register,
 };
 const struct cli_command cmd_ls = {
@@ -306,6 +306,7 @@ const struct cli_command cmd_ls = {
     .summary = "list models and versions",
     .examples = ls_examples,
     .n_examples = CLI_N(ls_examples),
+    .groups = CLI_MANAGE,
     .run = run_ls,
 };
 const struct cli_command cmd_show = {
@@ -314,6 +315,7 @@ const struct cli_command cmd_show = {
     .summary = "tell everything about a model",
     .examples = show_examples,
     .n_examples = CLI_N(show_examples),
+    .groups = CLI_MANAGE,
     .run = run_show,
 };
 const struct cli_command cmd_rm = {
@@ -323,7 +325,7 @@ const struct cli_command cmd_rm = {
     .description = "The file itself is left alone.",
     .examples = rm_examples,
     .n_examples = CLI_N(rm_examples),
-    .groups = CLI_REQUEST_ID,
+    .groups = CLI_REQUEST_ID | CLI_MANAGE,
     .run = run_rm,
 };
 const struct cli_command cmd_ps = {
@@ -334,5 +336,6 @@ const struct cli_command cmd_ps = {
     .n_examples = CLI_N(ps_examples),
     .specs = ps_specs,
     .n_specs = CLI_N(ps_specs),
+    .groups = CLI_MANAGE,
     .run = run_ps,
 };

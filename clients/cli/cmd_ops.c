@@ -173,6 +173,7 @@ const struct cli_command cmd_ops_list = {
     .n_examples = CLI_N(list_examples),
     .specs = list_specs,
     .n_specs = CLI_N(list_specs),
+    .groups = CLI_MANAGE,
     .run = run_list,
 };
 const struct cli_command cmd_ops_show = {
@@ -181,6 +182,7 @@ const struct cli_command cmd_ops_show = {
     .summary = "tell everything about an operation",
     .examples = show_examples,
     .n_examples = CLI_N(show_examples),
+    .groups = CLI_MANAGE,
     .run = run_show,
 };
 const struct cli_command cmd_ops_watch = {
@@ -190,6 +192,7 @@ const struct cli_command cmd_ops_watch = {
     .description = "Exit status 1 where it fails or is cancelled.",
     .examples = watch_examples,
     .n_examples = CLI_N(watch_examples),
+    .groups = CLI_MANAGE,
     .run = run_watch,
 };
 const struct cli_command cmd_ops_cancel = {
@@ -199,6 +202,6 @@ const struct cli_command cmd_ops_cancel = {
     .description = "What it has started is taken back; the operation ends as CANCELLED.",
     .examples = cancel_examples,
     .n_examples = CLI_N(cancel_examples),
-    .groups = CLI_REQUEST_ID,
+    .groups = CLI_REQUEST_ID | CLI_MANAGE,
     .run = run_cancel,
 };

@@ -131,7 +131,7 @@ const struct cli_command cmd_scale = {
     .n_examples = CLI_N(scale_examples),
     .specs = scale_specs,
     .n_specs = CLI_N(scale_specs),
-    .groups = CLI_GRACE | CLI_REQUEST_ID,
+    .groups = CLI_GRACE | CLI_REQUEST_ID | CLI_MANAGE,
     .run = run_scale,
 };
 const struct cli_command cmd_drain = {
@@ -144,7 +144,7 @@ const struct cli_command cmd_drain = {
         "had with `sluice scale`.",
     .examples = drain_examples,
     .n_examples = CLI_N(drain_examples),
-    .groups = CLI_GRACE | CLI_REQUEST_ID,
+    .groups = CLI_GRACE | CLI_REQUEST_ID | CLI_MANAGE,
     .run = run_drain,
 };
 const struct cli_command cmd_restart = {
@@ -154,6 +154,6 @@ const struct cli_command cmd_restart = {
     .description = "It keeps its id. Also the way out of state failed.",
     .examples = restart_examples,
     .n_examples = CLI_N(restart_examples),
-    .groups = CLI_GRACE | CLI_REQUEST_ID,
+    .groups = CLI_GRACE | CLI_REQUEST_ID | CLI_MANAGE,
     .run = run_restart,
 };

@@ -337,7 +337,7 @@ static int open_clients(struct serve *s, struct error *err)
     else
         snprintf(s->dial, sizeof(s->dial), "%s", s->inner_target);
     s->cli->settings.server = s->dial;
-    int rc = cli_dial_open(s->inner_target, NULL, &s->cli->server, err);
+    int rc = cli_dial_open("server", s->inner_target, NULL, &s->cli->server, err);
     return rc ? rc : cli_manager(s->cli, &client, err);
 }
 

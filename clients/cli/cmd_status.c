@@ -73,6 +73,7 @@ const struct cli_command cmd_status = {
     .summary = "the manager, its store and the servers",
     .examples = status_examples,
     .n_examples = CLI_N(status_examples),
+    .groups = CLI_MANAGE,
     .run = run_status,
 };
 const struct cli_command cmd_version = {

@@ -19,11 +19,28 @@
 
 enum { CALL_TIMEOUT_MS = 120000, SERVER_WAIT_MS = 3000, SERVER_POLL_MS = 50 };
 
+/* On its socket the system says who calls: no key is shown there. */
+static int dial_manager(struct cli *cli, struct error *err)
+{
+    const char *target = cli->manager_target;
+    const struct cli_dial *dial = &cli->settings.dial;
+    if (!cli_dial_is_port(target))
+        return cli_dial_open("manager", target, NULL, &cli->manager, err);
+    if ((cli->command->groups & (CLI_DIAL | CLI_MANAGE)) == 0)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--manager %s: this command takes the manager's socket only", target);
+    if (!dial->tls && !dial->tls_ca[0])
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--manager %s: a manager's port speaks TLS; give --tls-ca or --tls",
+                         target);
+    return cli_dial_open("manager", target, dial, &cli->manager, err);
+}
+
 int cli_manager(struct cli *cli, struct rpc_client **out_client, struct error *err)
 {
     int rc = cli->manager || cli->settings.manager[0] ? 0 : cli_need_state(cli, err);
     if (!rc && !cli->manager)
-        rc = cli_dial_open(cli->manager_target, NULL, &cli->manager, err);
+        rc = dial_manager(cli, err);
     if (!rc)
         *out_client = cli->manager;
     return rc;
@@ -147,7 +164,9 @@ int cli_server_connect(struct cli *cli, struct rpc_client **out_client, struct e
     const char *target;
     bool dials = (cli->command->groups & CLI_DIAL) != 0;
     int rc = cli_server_target(cli, &target, err);
-    return rc ? rc : cli_dial_open(target, dials ? &cli->settings.dial : NULL, out_client, err);
+    return rc ? rc
+              : cli_dial_open("server", target, dials ? &cli->settings.dial : NULL, out_client,
+                              err);
 }
 
 int cli_server(struct cli *cli, struct rpc_client **out_client, struct error *err)

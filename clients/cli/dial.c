@@ -16,7 +16,7 @@
 enum { MAX_MESSAGE_BYTES = 64 << 20 };
 
 /* Without a port gRPC would try 443. "unix:PATH" and gRPC's own "dns:///…" pass. */
-static int check_server(const char *target, struct error *err)
+static int check_server(const char *option, const char *target, struct error *err)
 {
     const char *colon = strrchr(target, ':');
     const char *port = colon ? colon + 1 : "";
@@ -28,7 +28,7 @@ static int check_server(const char *target, struct error *err)
     if (colon == target || bare_ipv6 || n_digits == 0 || n_digits > 5 || port[n_digits] ||
         strtoul(port, NULL, 10) < 1 || strtoul(port, NULL, 10) > 65535)
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "--server: \"%s\" is not an ADDR:PORT such as %s", target,
+                         "--%s: \"%s\" is not an ADDR:PORT such as %s", option, target,
                          CLI_DEFAULT_SERVER);
     return 0;
 }
@@ -69,8 +69,8 @@ static int read_key(const char *path, char *out_key, size_t n_out, struct error 
     return 0;
 }
 
-int cli_dial_open(const char *server, const struct cli_dial *dial, struct rpc_client **out_client,
-                  struct error *err)
+int cli_dial_open(const char *option, const char *server, const struct cli_dial *dial,
+                  struct rpc_client **out_client, struct error *err)
 {
     static const struct cli_dial plain = {.tls_ca = "",
                                           .tls_client_cert = "",
@@ -92,7 +92,7 @@ int cli_dial_open(const char *server, const struct cli_dial *dial, struct rpc_cl
     config.tls_client_key = dial->tls_client_key;
     config.server_name = dial->server_name;
     config.api_key = dial->api_key;
-    int rc = check_server(server, err);
+    int rc = check_server(option, server, err);
     if (!rc && !config.tls && !local && (dial->tls_client_cert[0] || dial->tls_client_key[0]))
         rc = error_set(err, STATUS_INVALID_ARGUMENT,
                        "--tls-client-cert: give --tls-ca or --tls with it");
@@ -103,9 +103,9 @@ int cli_dial_open(const char *server, const struct cli_dial *dial, struct rpc_cl
     if (!rc && config.api_key[0] && !config.tls && !local && !dial->allow_plaintext_keys &&
         !rpc_listen_is_loopback(host_and_port(server)))
         rc = error_set(err, STATUS_INVALID_ARGUMENT,
-                       "--server %s: the API key would cross the network in plain text; give "
+                       "--%s %s: the API key would cross the network in plain text; give "
                        "--tls-ca or --tls, or --allow-plaintext-keys where something else encrypts",
-                       server);
+                       option, server);
     if (!rc)
         rc = rpc_client_create(&config, out_client, err);
     explicit_bzero(key, sizeof(key));
@@ -168,11 +168,18 @@ void cli_dial_hide_key(int argc, char *argv[])
     }
 }
 
+bool cli_dial_is_port(const char *manager)
+{
+    const char *colon = strrchr(manager, ':');
+    return strncmp(manager, "unix:", 5) != 0 && !strchr(manager, '/') && colon && colon[1] &&
+           colon[1 + strspn(colon + 1, "0123456789")] == '\0';
+}
+
 const struct option_spec *cli_dial_specs(size_t *out_n)
 {
     static const struct option_spec specs[] = {
         {"tls", 0, OPTION_BOOL, CLI_OPTION(dial.tls), "false", NULL,
-         "the data plane speaks TLS, by a CA this system trusts", 0, 0},
+         "the server speaks TLS, by a CA this system trusts", 0, 0},
         {"tls-ca", 0, OPTION_STRING, CLI_OPTION(dial.tls_ca), "", "FILE", "TLS, by this CA (PEM)",
          0, 0},
         {"tls-client-cert", 0, OPTION_STRING, CLI_OPTION(dial.tls_client_cert), "", "FILE",

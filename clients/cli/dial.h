@@ -16,10 +16,11 @@ struct cli_dial {
     const char *api_key, *api_key_file;
 };
 
-/* `dial` NULL: without TLS and key. *out_client is owned. INVALID_ARGUMENT for an address, file or
- * key that cannot be used, and for a key that would cross a network in plain text. */
-int cli_dial_open(const char *server, const struct cli_dial *dial, struct rpc_client **out_client,
-                  struct error *err);
+/* `option` ("server") names the address in errors. `dial` NULL: without TLS and key. *out_client is
+ * owned. INVALID_ARGUMENT for an address, file or key that cannot be used, and for a key that would
+ * cross a network in plain text. */
+int cli_dial_open(const char *option, const char *server, const struct cli_dial *dial,
+                  struct rpc_client **out_client, struct error *err);
 
 /* Where a client on this machine reaches what listens on `listen`: a wildcard is its loopback. A
  * port that the kernel chooses is not known: empty. */
@@ -31,6 +32,9 @@ const char *cli_dial_advice(const struct cli_dial *dial, const char *message);
 
 /* Overwrites the value of --api-key in the program's arguments, which `ps` shows to others. */
 void cli_dial_hide_key(int argc, char *argv[]);
+
+/* Whether what --manager says is an address, and not a socket's path. */
+bool cli_dial_is_port(const char *manager);
 
 /* The rows of the options above. */
 const struct option_spec *cli_dial_specs(size_t *out_n);

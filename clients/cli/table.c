@@ -151,8 +151,8 @@ static const struct option_spec grace_specs[] = {
 static const struct option_spec common_specs[] = {
     {"state-dir", 0, OPTION_STRING, CLI_OPTION(state_dir), "", "DIR",
      "where Sluice keeps its state (~/.local/state/sluice)", 0, 0},
-    {"manager", 0, OPTION_STRING, CLI_OPTION(manager), "", "PATH",
-     "the manager's socket (STATE/run/manager.sock)", 0, 0},
+    {"manager", 0, OPTION_STRING, CLI_OPTION(manager), "", "PATH|HOST:PORT",
+     "the manager's socket (STATE/run/manager.sock), or its port, which speaks TLS", 0, 0},
     {"server", 0, OPTION_STRING, CLI_OPTION(server), CLI_DEFAULT_SERVER, "ADDR:PORT",
      "the data plane; not given: the server of the state directory, where one runs", 0, 0},
     {"json", 'j', OPTION_BOOL, CLI_OPTION(json), "false", NULL, "print JSON", 0, 0},
@@ -231,7 +231,7 @@ size_t table_specs(const struct cli_command *command, struct option_spec out[CLI
         n = add_specs(grace_specs, CLI_N(grace_specs), out, n);
     if (command->groups & CLI_REQUEST_ID)
         n = add_specs(request_id_specs, CLI_N(request_id_specs), out, n);
-    if (command->groups & CLI_DIAL) {
+    if (command->groups & (CLI_DIAL | CLI_MANAGE)) {
         size_t n_dial;
         const struct option_spec *dial = cli_dial_specs(&n_dial);
         n = add_specs(dial, n_dial, out, n);

@@ -3,6 +3,7 @@ import contextlib
 import ctypes
 import hashlib
 import os
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -12,7 +13,7 @@ import time
 import grpc
 import pytest
 
-from conftest import BIN, free_port, patience
+from conftest import BIN, ROOT, free_port, patience
 from manager_program import Manager, manager, reason  # noqa: F401
 from pki import Authority
 
@@ -177,6 +178,37 @@ def test_a_changed_keys_file_is_taken_up_and_a_bad_one_is_not(manager):
     assert answer(manager.channel, SERVICE + "LoadModelVersion", "first")[0] == grpc.StatusCode.INVALID_ARGUMENT
 
 
+def cli(m, *args, **env):
+    done = subprocess.run([BIN / "sluice", *map(str, args)], capture_output=True, text=True, timeout=patience(60),
+                          env=dict(os.environ, HOME=str(m.folder), **env))
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_command_line_reaches_a_port(managed, pki):
+    there = ["--manager", f"127.0.0.1:{managed.port}", "--tls-ca", pki.ca.cert]
+    code, out, err = cli(managed, "ls", *there, "--json", SLUICE_API_KEY=KEYS["viewer"])
+    assert code == 0, err
+    code, out, err = cli(managed, "rm", "smol", "1", *there, SLUICE_API_KEY=KEYS["operator"])
+    assert code == 1 and "needs the role admin; who-operator has operator (PERMISSION_DENIED, ROLE_REQUIRED)" in err, err
+    code, out, err = cli(managed, "status", *there, "--tls-client-cert", pki.deploy[0], "--tls-client-key", pki.deploy[1])
+    assert code == 0, err
+    code, out, err = cli(managed, "ls", *there)
+    assert code == 1 and "API_KEY_MISSING" in err and "--api-key-file" in err, err
+    code, out, err = cli(managed, "ls", *there[:2], SLUICE_API_KEY=KEYS["viewer"])
+    assert code == 1 and "a manager's port speaks TLS; give --tls-ca or --tls" in err, err
+    # and its socket as ever, where no key is shown
+    code, out, err = cli(managed, "ls", "--manager", f"{managed.state}/run/manager.sock", SLUICE_API_KEY="of the data plane")
+    assert code == 0, err
+
+
+def test_a_new_key_has_its_role(managed):
+    code, out, err = cli(managed, "key", "new", "deploy", "--role", "operator", "--expires", "2099-01-01T00:00:00Z")
+    key, line = out.splitlines()
+    assert code == 0 and line == key_line("deploy", key, "operator", "2099-01-01T00:00:00Z").strip()
+    code, out, err = cli(managed, "key", "new", "deploy", "--role", "root")
+    assert code == 1 and "role: want inference, viewer, operator or admin" in err
+
+
 def refused(tmp_path, *args):
     done = subprocess.run([BIN / "sluice-manager", "--state-dir", tmp_path / "s", "--worker", BIN / "fake_worker", *map(str, args)],
                           capture_output=True, text=True, timeout=patience(30))
@@ -280,3 +312,33 @@ def test_the_socket_knows_who_is_there(manager):
         assert answer(channel, SERVICE + "GetStatus", None)[0] == grpc.StatusCode.OK, channel.failed
         code, why, text = answer(channel, SERVICE + "LoadModelVersion", None)
         assert (code, why) == (grpc.StatusCode.PERMISSION_DENIED, "ROLE_REQUIRED") and "uid:65533 has viewer" in text
+
+
+def test_a_model_lies_below_the_root_or_nowhere(manager):
+    """Neither the manager nor, later, the worker follows a link; what lies outside is not even seen."""
+    manager.up("--crash-limit", "2", worker=BIN / "sluice-worker")
+    inside, outside = manager.models / "dir" / "a.gguf", manager.folder / "outside.gguf"
+    inside.parent.mkdir()
+    shutil.copy(ROOT / "tests/golden/tiny/q8_0.gguf", inside)
+    shutil.copy(inside, outside)
+    (manager.models / "out").symlink_to(outside)
+    (manager.models / "loop").symlink_to("loop")
+    (manager.models / "up").symlink_to("..")
+    for path in ["out", "loop", "up/outside.gguf", "../outside.gguf", "../none", str(outside), "/none", "dir/../../outside.gguf"]:
+        for field, kwargs in [("path", dict(path=path)), ("config.draft_model", dict(path="dir/a.gguf", config=dict(draft_model=path)))]:
+            with pytest.raises(grpc.RpcError) as e:
+                manager.rpc.RegisterModelVersion(manager.m.RegisterModelVersionRequest(model="x", **kwargs))
+            assert (e.value.code(), reason(e.value)) == (grpc.StatusCode.PERMISSION_DENIED, "OUTSIDE_MODEL_ROOT"), (path, e.value.details())
+            assert field in e.value.details() and (path.startswith("/") or str(manager.folder) not in e.value.details())
+    for path in ["none", "dir", "."]:
+        with pytest.raises(grpc.RpcError) as e:
+            manager.register("x", path)
+        assert e.value.code() in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT), e.value
+    assert manager.register("a", "./dir/../dir//a.gguf").version.path == "dir/a.gguf"
+    assert manager.register("a", str(inside)).existed
+    manager.done(manager.load("a"))
+    manager.done(manager.unload("a"))
+    inside.unlink()
+    inside.symlink_to(outside)  # the very same bytes
+    o = manager.end(manager.load("a"))
+    assert o.state == manager.t.OPERATION_STATE_FAILED and "symbolic link" in str(o), o

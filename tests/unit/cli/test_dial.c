@@ -57,6 +57,18 @@ static void test_a_wildcard_is_dialled_on_the_loopback(void **state)
     }
 }
 
+static void test_a_managers_port_is_told_from_its_socket(void **state)
+{
+    (void)state;
+    static const char *const ports[] = {"localhost:8003", "127.0.0.1:8003", "[::1]:8003", "h:1"};
+    static const char *const sockets[] = {"/run/m.sock", "m.sock", "./m:8003", "unix:m:8003",
+                                          "m:",          "m:80x",  ""};
+    for (size_t i = 0; i < CLI_N(ports); i++)
+        assert_true(cli_dial_is_port(ports[i]));
+    for (size_t i = 0; i < CLI_N(sockets); i++)
+        assert_false(cli_dial_is_port(sockets[i]));
+}
+
 static void test_a_directory_is_told_from_the_root(void **state)
 {
     (void)state;
@@ -113,6 +125,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_each_way_to_miss_a_server_has_its_advice),
         cmocka_unit_test(test_a_wildcard_is_dialled_on_the_loopback),
+        cmocka_unit_test(test_a_managers_port_is_told_from_its_socket),
         cmocka_unit_test(test_a_directory_is_told_from_the_root),
         cmocka_unit_test(test_a_version_is_split_off),
     };
