@@ -25,6 +25,7 @@ pkg_check_modules(MICROHTTPD REQUIRED IMPORTED_TARGET libmicrohttpd)
 pkg_check_modules(INIH REQUIRED IMPORTED_TARGET inih)
 pkg_check_modules(CRYPTO REQUIRED IMPORTED_TARGET libcrypto)
 pkg_check_modules(SSL REQUIRED IMPORTED_TARGET libssl)
+pkg_check_modules(SECCOMP REQUIRED IMPORTED_TARGET libseccomp)
 # For a machine without it (tests/gpu/run.sh package): gRPC, Abseil and C++'s library out of their archives, which are half the
 # size. libssl stays shared, since proto/rpc stands before two of its functions, and all that is small does.
 option(SLUICE_STATIC_GRPC "link gRPC statically" OFF)

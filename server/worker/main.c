@@ -13,6 +13,7 @@
 #include "server/worker/message.h"
 #include "server/worker/place.h"
 #include "server/worker/process.h"
+#include "server/worker/sandbox.h"
 #include "server/worker/serve.h"
 #include "server/worker/settings.h"
 #include "server/worker/tool.h"
@@ -129,11 +130,29 @@ static void place_mode(enum settings_mode mode, struct settings *settings, struc
     settings->place = place;
 }
 
+/* Before the first thread, and the first byte of what may be hostile. */
+static int harden(enum settings_mode mode, const struct settings *settings, struct error *err)
+{
+    bool one_shot = mode != MODE_SERVE && mode != MODE_GENERATE && mode != MODE_BENCH;
+    bool gpu = settings->devices && strstr(settings->devices, "cuda");
+    const struct sandbox_wishes wishes = {
+        .network = gpu && settings->tp * settings->pp > 1,
+        .connect = gpu || mode == MODE_PROBE,
+    };
+    process_harden(one_shot);
+    if (settings->no_sandbox || sandbox_enter(&wishes, err) == 0)
+        return 0;
+    log_error(LOG_EVENT("no sandbox"), LOG_STR("why", err->message));
+    return error_prefix(err, "sandbox (--no-sandbox is without)");
+}
+
 static int run_mode(enum settings_mode mode, const struct settings *settings)
 {
     struct error err = {0};
-    bool one_shot = mode != MODE_SERVE && mode != MODE_GENERATE && mode != MODE_BENCH;
-    process_harden(one_shot);
+    if (harden(mode, settings, &err) != 0) {
+        fprintf(stderr, "sluice-worker: %s: %s\n", status_name(err.status), err.message);
+        return EXIT_FAILED;
+    }
     if (mode == MODE_SERVE)
         return serve_run(settings);
     if (mode != MODE_GENERATE)

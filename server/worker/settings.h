@@ -18,7 +18,7 @@ struct settings {
     const char *model, *digest, *devices, *cpus, *kernels, *kv_dtype, *chat_template_file;
     const char *weight_format;
     uint64_t gpu_layers, gpu_memory;
-    bool no_deterministic;
+    bool no_sandbox, no_deterministic;
     struct place *place; /* where its threads run, once that is decided; or NULL */
     uint64_t tp, pp, threads, context_length, kv_tokens, kv_bytes, memory_promised;
     uint64_t gpu_promised, gpu_held;

@@ -1,6 +1,7 @@
 """Who may call the manager, over its socket and over TCP, and what he may do there: every RPC with every role."""
 import contextlib
 import ctypes
+import fcntl
 import hashlib
 import os
 import shutil
@@ -314,6 +315,40 @@ def test_the_socket_knows_who_is_there(manager):
         assert (code, why) == (grpc.StatusCode.PERMISSION_DENIED, "ROLE_REQUIRED") and "uid:65533 has viewer" in text
 
 
+def sandbox_of(pid):
+    """Filter of system calls (2: one is in force), no new privileges, bytes of a core file."""
+    status = dict(line.split(":\t", 1) for line in open(f"/proc/{pid}/status").read().splitlines() if ":\t" in line)
+    core = next(line.split()[4] for line in open(f"/proc/{pid}/limits") if line.startswith("Max core file size"))
+    return status["Seccomp"], status["NoNewPrivs"], core
+
+
+@pytest.mark.parametrize("mode", ["inspect", "generate"])
+def test_every_mode_of_the_worker_is_in_the_sandbox(mode):
+    """Its standard output is full, so that it stands still while one looks."""
+    model = ROOT / "tests/golden/tiny/q8_0.gguf"
+    args = {"inspect": ["--model", model, "--text", "--tensors", "--metadata"],
+            "generate": [model, "x", "--max-tokens", "200", "--temperature", "1"]}[mode]
+    r, w = os.pipe()
+    fcntl.fcntl(w, 1031, 4096)  # F_SETPIPE_SZ
+    os.set_blocking(w, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(w, b"x")
+    os.set_blocking(w, True)
+    for extra, filtered in [([], "2"), (["--no-sandbox"], "0")]:
+        process = subprocess.Popen([BIN / "sluice-worker", mode, *map(str, args), *extra], stdout=w, stderr=subprocess.DEVNULL)
+        try:
+            until = time.monotonic() + patience(20)
+            while (seen := sandbox_of(process.pid))[:2] != (filtered, "1"):
+                assert process.poll() is None and time.monotonic() < until, (mode, seen)
+                time.sleep(0.01)
+        finally:
+            process.kill()
+            process.wait()
+    os.close(r)
+    os.close(w)
+
+
 def test_a_model_lies_below_the_root_or_nowhere(manager):
     """Neither the manager nor, later, the worker follows a link; what lies outside is not even seen."""
     manager.up("--crash-limit", "2", worker=BIN / "sluice-worker")
@@ -337,6 +372,7 @@ def test_a_model_lies_below_the_root_or_nowhere(manager):
     assert manager.register("a", "./dir/../dir//a.gguf").version.path == "dir/a.gguf"
     assert manager.register("a", str(inside)).existed
     manager.done(manager.load("a"))
+    assert [sandbox_of(pid) for pid in manager.workers()] == [("2", "1", "0")]
     manager.done(manager.unload("a"))
     inside.unlink()
     inside.symlink_to(outside)  # the very same bytes
