@@ -119,6 +119,7 @@ int model_path_of_config(const struct manager *manager, const pb_config *config,
 {
     struct model_path path;
     pb_config *copy = NULL;
+    path.recorded = "";
     if (!config) {
         *out_config = NULL;
         return 0;
