@@ -16,11 +16,12 @@ struct store_job {
     store_txn_fn *run;
     store_done_fn *done;
     void *arg;
-    bool seen; /* store_submit_seen */
+    bool seen;  /* store_submit_seen */
+    bool wrote; /* and it is on the disk */
     struct error err;
     struct store_change *changes; /* committed, for the loop's catalog */
     size_t n_changes, n_applied;
-    struct store_change *late; /* committed before it: rows that had been in memory alone */
+    struct store_change *late; /* committed before it, and not told yet */
     size_t n_late, i_late;
     uint64_t generation, first_event_seq, last_event_seq;
 };
@@ -48,6 +49,10 @@ struct store {
     bool broken;                      /* store thread only: reopen before the next job */
     struct row *unsaved[MAX_UNSAVED]; /* store thread only: rows that are in no database */
     size_t n_unsaved;
+    char unsaved_reason[40]; /* store thread only: why */
+    struct store_change
+        *unknown; /* store thread only: of the commit that broke it, if it was one */
+    size_t n_unknown;
 
     pthread_t thread; /* none with by_hand */
     bool by_hand;
@@ -61,8 +66,10 @@ struct store {
 
 static void free_job(struct store_job *job)
 {
-    for (; job->n_late > 0; job->n_late--)
-        row_release(job->late[job->i_late++].after);
+    for (; job->n_late > 0; job->n_late--, job->i_late++) {
+        row_release(job->late[job->i_late].before);
+        row_release(job->late[job->i_late].after);
+    }
     free(job->late);
     txn_free_changes(job->changes, job->n_changes);
     free(job);
@@ -117,23 +124,6 @@ static int reopen(struct store *store, struct error *err)
     return 0;
 }
 
-/* A later try to open the database that could not be opened after a failed commit. Whether that
- * commit was done decides: it was answered as failed, so a manager that finds it done starts anew
- * rather than go on with two truths. */
-static int recover(struct store *store, struct error *err)
-{
-    uint64_t known = store->catalog.generation;
-    if (reopen(store, err) != 0)
-        return err->status;
-    if (store->catalog.generation == known)
-        return 0;
-    store->broken = true;
-    return error_set(
-        err, STATUS_INTERNAL,
-        "state store: a change that was answered as failed was found done; restart the "
-        "manager to go on from there");
-}
-
 /* -- what could not be written --------------------------------------------------------------------
  */
 
@@ -163,6 +153,60 @@ static bool keep_unsaved(struct store *store, struct row *row)
         store->n_unsaved++;
     store->unsaved[i] = row_retain(row);
     return true;
+}
+
+/* Opens the database that could not be opened after a failure. Whether the commit that had failed
+ * is in it is known now; its caller was told that it is not, so what was done is told with this
+ * job. */
+static int recover(struct store *store, struct store_job *job, struct error *err)
+{
+    uint64_t known = store->catalog.generation;
+    if (reopen(store, err) != 0)
+        return err->status;
+    struct store_change *unknown = store->unknown;
+    size_t n_unknown = store->n_unknown, n_kept = 0;
+    bool done = store->catalog.generation == known + 1 && unknown;
+    store->unknown = NULL;
+    store->n_unknown = 0;
+    if (!done) {
+        txn_free_changes(unknown, n_unknown);
+        return 0;
+    }
+    for (size_t i = 0; i < n_unknown; i++) {
+        const struct row *row = unknown[i].after ? unknown[i].after : unknown[i].before;
+        if (find_unsaved(store, row_table(row), row_key(row)) == store->n_unsaved) {
+            unknown[n_kept++] = unknown[i];
+            continue; /* what was seen since is newer */
+        }
+        row_release(unknown[i].before);
+        row_release(unknown[i].after);
+    }
+    job->late = unknown;
+    job->n_late = n_kept;
+    return 0;
+}
+
+/* The disk did not say whether the commit was done. *out_done is what the database, read anew,
+ * says: it has the commit's generation if and only if it has the commit. Where it cannot be read
+ * the changes are kept for recover(). */
+static int resolve(struct store *store, struct txn *txn, bool *out_done, struct error *err)
+{
+    struct error reopen_err;
+    uint64_t wanted = store->catalog.generation + 1;
+    if (reopen(store, &reopen_err) == 0) {
+        *out_done = store->catalog.generation == wanted;
+        if (!*out_done)
+            txn_free_changes(txn->changes, txn->n_changes);
+        return 0;
+    }
+    txn_revert(txn);
+    store->unknown = txn->changes;
+    store->n_unknown = txn->n_changes;
+    error_set(err, STATUS_UNAVAILABLE,
+              "state store: its disk failed while the change was written, and whether it was made "
+              "is not known until it answers; ask again with the same request id");
+    err->retry_after_ms = 1000;
+    return error_reason(err, "STATE_STORE_UNKNOWN");
 }
 
 static int write_late_event(struct txn *txn, const struct row *row, struct error *err)
@@ -199,7 +243,7 @@ static void save_late(struct store *store, struct store_job *job)
 {
     struct txn txn;
     struct error err;
-    bool unknown = false;
+    bool unknown = false, done = false;
     if (store->n_unsaved == 0 || store->broken ||
         txn_begin(&txn, &store->db, &store->catalog, &err) != 0)
         return;
@@ -208,26 +252,16 @@ static void save_late(struct store *store, struct store_job *job)
         txn_rollback(&txn);
         return;
     }
-    uint64_t wanted = store->catalog.generation + 1;
-    if (txn_commit(&txn, &unknown, &err) != 0) {
-        if (!unknown)
-            return;
-        if (reopen(store, &err) != 0) {
-            txn_undo(&txn);
-            return;
-        }
-        if (store->catalog.generation != wanted) {
-            txn_free_changes(txn.changes, txn.n_changes);
-            return;
-        }
-    }
+    if (txn_commit(&txn, &unknown, &err) != 0 &&
+        (!unknown || resolve(store, &txn, &done, &err) != 0 || !done))
+        return;
     while (store->n_unsaved)
         forget_unsaved(store, store->n_unsaved - 1);
     job->late = txn.changes;
     job->n_late = txn.n_changes;
 }
 
-/* The disk is full, and what was seen is true all the same. */
+/* The disk takes nothing, and what was seen is true all the same. */
 static void run_in_memory(struct store *store, struct store_job *job)
 {
     struct txn txn;
@@ -250,9 +284,9 @@ static void run_in_memory(struct store *store, struct store_job *job)
 static void run_once(struct store *store, struct store_job *job)
 {
     struct txn txn;
-    bool unknown = false;
+    bool unknown = false, done = false;
     error_clear(&job->err);
-    if (store->broken && recover(store, &job->err) != 0)
+    if (store->broken && recover(store, job, &job->err) != 0)
         return;
     if (txn_begin(&txn, &store->db, &store->catalog, &job->err) != 0)
         return;
@@ -261,22 +295,12 @@ static void run_once(struct store *store, struct store_job *job)
         txn_rollback(&txn);
         return;
     }
-    uint64_t wanted = store->catalog.generation + 1;
     if (txn_commit(&txn, &unknown, &job->err) != 0) {
-        if (!unknown)
+        if (!unknown || resolve(store, &txn, &done, &job->err) != 0 || !done)
             return;
-        struct error reopen_err;
-        if (reopen(store, &reopen_err) != 0) {
-            txn_undo(&txn);
-            return;
-        }
-        /* The commit is done if and only if the database, read anew, has its generation. */
-        if (store->catalog.generation != wanted) {
-            txn_free_changes(txn.changes, txn.n_changes);
-            return;
-        }
         error_clear(&job->err);
     }
+    job->wrote = txn.wrote;
     job->changes = txn.changes;
     job->n_changes = txn.n_changes;
     for (size_t i = 0; i < txn.n_changes; i++) {
@@ -287,12 +311,28 @@ static void run_once(struct store *store, struct store_job *job)
     }
 }
 
+/* Whether the disk is why something failed: it may be over as it came. */
+static bool is_disk(const struct error *err)
+{
+    static const char *const reasons[] = {"STATE_STORE_FULL", "STATE_STORE_IO",
+                                          "STATE_STORE_UNKNOWN"};
+    for (size_t i = 0; err->status != 0 && i < sizeof(reasons) / sizeof(reasons[0]); i++)
+        if (strcmp(err->reason, reasons[i]) == 0)
+            return true;
+    return false;
+}
+
 static void run_job(struct store *store, struct store_job *job)
 {
     save_late(store, job);
     run_once(store, job);
-    if (job->seen && strcmp(job->err.reason, "STATE_STORE_FULL") == 0)
-        run_in_memory(store, job);
+    /* After a failure other than want of room the connection is not to be trusted. */
+    if (is_disk(&job->err) && strcmp(job->err.reason, "STATE_STORE_FULL") != 0)
+        store->broken = true;
+    if (!job->seen || !is_disk(&job->err))
+        return;
+    snprintf(store->unsaved_reason, sizeof(store->unsaved_reason), "%s", job->err.reason);
+    run_in_memory(store, job);
 }
 
 static uint64_t file_bytes(const char *path, const char *suffix)
@@ -311,10 +351,10 @@ static void note_result(struct store *store, const struct store_job *job)
     store->n_unsaved_told = store->n_unsaved;
     store->stats.n_bytes = n_bytes;
     if (store->n_unsaved)
-        snprintf(store->stats.reason, sizeof(store->stats.reason), "STATE_STORE_FULL");
+        snprintf(store->stats.reason, sizeof(store->stats.reason), "%s", store->unsaved_reason);
     if (job->err.status == 0) {
         store->stats.n_commits++;
-        if ((job->n_changes || job->n_late) && store->n_unsaved == 0)
+        if (job->wrote && store->n_unsaved == 0)
             store->stats.reason[0] = '\0';
     } else if (store_failed) {
         store->stats.n_failed++;
@@ -444,6 +484,7 @@ void store_close(struct store *store)
     }
     while (store->n_unsaved)
         forget_unsaved(store, store->n_unsaved - 1);
+    txn_free_changes(store->unknown, store->n_unknown);
     store_db_close(&store->db);
     catalog_fini(&store->catalog);
     pthread_cond_destroy(&store->wanted);
@@ -498,15 +539,18 @@ size_t store_n_unsaved(struct store *store)
     return n;
 }
 
-static int run_nothing(struct txn *txn, void *arg, struct error *err)
+/* Nothing to do but what every job does first; a disk that failed is tried by a write. */
+static int run_flush(struct txn *txn, void *arg, struct error *err)
 {
-    (void)txn;
-    (void)arg;
-    (void)err;
-    return 0;
+    struct store *store = arg;
+    uint64_t n;
+    pthread_mutex_lock(&store->mutex);
+    bool troubled = store->stats.reason[0] != '\0';
+    pthread_mutex_unlock(&store->mutex);
+    return troubled ? txn_next(txn, "flush", &n, err) : 0;
 }
 
-static void end_nothing(void *arg, const struct error *status)
+static void end_flush(void *arg, const struct error *status)
 {
     struct store *store = arg;
     (void)status;
@@ -516,8 +560,24 @@ static void end_nothing(void *arg, const struct error *status)
 void store_flush(struct store *store)
 {
     struct error err;
-    if (!store->flushing && submit(store, run_nothing, end_nothing, store, false, &err) == 0)
+    pthread_mutex_lock(&store->mutex);
+    bool wanted = store->stats.reason[0] != '\0' || store->n_unsaved_told;
+    pthread_mutex_unlock(&store->mutex);
+    if (wanted && !store->flushing && submit(store, run_flush, end_flush, store, false, &err) == 0)
         store->flushing = true;
+}
+
+static bool apply_one(struct store *store, const struct store_change *change)
+{
+    if (change->table == TABLE_EVENT) {
+        if (store->on_event)
+            store->on_event(store->event_arg, change->after);
+        return true;
+    }
+    if (change->after)
+        return catalog_put(store->loop_catalog, change->after) == 0;
+    catalog_remove(store->loop_catalog, change->table, row_key(change->before));
+    return true;
 }
 
 /* Repeats committed changes in the loop's catalog. False where memory is exhausted: what was
@@ -525,23 +585,16 @@ void store_flush(struct store *store)
 static bool apply(struct store *store, struct store_job *job)
 {
     struct catalog *catalog = store->loop_catalog;
-    for (; job->n_late > 0; job->n_late--) { /* events alone: the rows have long been applied */
-        struct store_change *change = &job->late[job->i_late++];
-        if (store->on_event)
-            store->on_event(store->event_arg, change->after);
+    for (; job->n_late > 0; job->n_late--, job->i_late++) {
+        struct store_change *change = &job->late[job->i_late];
+        if (!apply_one(store, change))
+            return false;
+        row_release(change->before);
         row_release(change->after);
     }
-    for (; job->n_applied < job->n_changes; job->n_applied++) {
-        const struct store_change *change = &job->changes[job->n_applied];
-        if (change->table == TABLE_EVENT) {
-            if (store->on_event)
-                store->on_event(store->event_arg, change->after);
-        } else if (!change->after) {
-            catalog_remove(catalog, change->table, row_key(change->before));
-        } else if (catalog_put(catalog, change->after) != 0) {
+    for (; job->n_applied < job->n_changes; job->n_applied++)
+        if (!apply_one(store, &job->changes[job->n_applied]))
             return false;
-        }
-    }
     catalog->generation = job->generation;
     catalog->first_event_seq = job->first_event_seq;
     catalog->last_event_seq = job->last_event_seq;

@@ -32,10 +32,10 @@ struct store_config {
     void *event_arg;
 };
 
-/* Opens or creates the database, migrates it in one transaction, loads it into `catalog` (the
- * loop's) and starts the thread. Errors: DATA_LOSS: not a database, damaged, or empty;
- * FAILED_PRECONDITION: its schema is newer than this program; RESOURCE_EXHAUSTED, reason
- * STATE_STORE_FULL. */
+/* Opens or creates the database, migrates it in one transaction (a copy of it before is kept in
+ * the folder backup beside it), loads it into `catalog` (the loop's) and starts the thread. Errors:
+ * DATA_LOSS: not a database, damaged, or empty; FAILED_PRECONDITION: its schema is newer than this
+ * program; RESOURCE_EXHAUSTED, reason STATE_STORE_FULL; UNAVAILABLE, reason STATE_STORE_IO. */
 int store_open(const struct store_config *config, struct catalog *catalog, struct store **out_store,
                struct error *err);
 /* Runs what was submitted, delivers no more results (jobs' done functions are called with
@@ -48,17 +48,23 @@ typedef int store_txn_fn(struct txn *txn, void *arg, struct error *err);
  * why nothing was changed. */
 typedef void store_done_fn(void *arg, const struct error *status);
 
-/* RESOURCE_EXHAUSTED, reason STORE_BUSY, where the queue is full; `done` is then not called. */
+/* RESOURCE_EXHAUSTED, reason STORE_BUSY, where the queue is full; `done` is then not called.
+ * The job's end may say STATE_STORE_FULL or STATE_STORE_IO: nothing was changed; or
+ * STATE_STORE_UNKNOWN: the disk failed during the commit and cannot be read, so that whether it was
+ * done shows later. What turns out to have been done comes to the loop's catalog with a later job.
+ */
 int store_submit(struct store *store, store_txn_fn *run, store_done_fn *done, void *arg,
                  struct error *err);
 /* The same for what has been seen and cannot be refused (a process has died, is started): where the
- * disk is full its rows are kept in memory alone and written, with an event each, once there is
- * room. Such a job must use no counters. A manager that is killed before then has the older rows.
- */
+ * disk is full or fails its rows are kept in memory alone and written, with an event each, once it
+ * takes them. Such a job must use no counters. A manager that is killed before then has the older
+ * rows. */
 int store_submit_seen(struct store *store, store_txn_fn *run, store_done_fn *done, void *arg,
                       struct error *err);
-/* Rows that are in memory alone; store_flush tries to write them (so does every other job). */
+/* Rows that are in memory alone. */
 size_t store_n_unsaved(struct store *store);
+/* Where there are any, or the last change was refused for the disk: tries whether it is well again
+ * (so does every other job). To be called now and then. */
 void store_flush(struct store *store);
 /* With by_hand only: does the oldest job that was submitted. False: there is none. */
 bool store_run_next(struct store *store);

@@ -1,7 +1,6 @@
 #include "manager/store_db.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,9 +13,30 @@
 #include "base/error.h"
 #include "base/seeded_bug.h"
 #include "base/strbuf.h"
-#include "manager/schema.h"
+#include "manager/store_file.h"
+#include "manager/store_migrate.h"
 
-static const char restore_hint[] = "stop here, keep the file, and put a backup in its place";
+enum { CHUNK_BYTES = 1 << 16 };
+
+const char store_db_restore_hint[] =
+    "it is left as it is: `sluice-manager check` says more, `sluice-manager restore BACKUP` puts a "
+    "backup in its place and keeps it";
+
+int store_db_error_full(struct error *err)
+{
+    error_set(err, STATUS_RESOURCE_EXHAUSTED,
+              "state store: no space is left on its disk; nothing was changed");
+    err->retry_after_ms = 1000;
+    return error_reason(err, "STATE_STORE_FULL");
+}
+
+int store_db_error_disk(struct error *err, const char *what)
+{
+    error_set(err, STATUS_UNAVAILABLE, "state store: its disk failed: %s; nothing was changed",
+              what);
+    err->retry_after_ms = 1000;
+    return error_reason(err, "STATE_STORE_IO");
+}
 
 int store_db_error(struct store_db *db, int rc, struct error *err)
 {
@@ -29,16 +49,14 @@ int store_db_error(struct store_db *db, int rc, struct error *err)
         (rc & 0xff) == SQLITE_FULL ||
         ((rc & 0xff) == SQLITE_IOERR && (err_no == ENOSPC || err_no == EDQUOT || err_no == EFBIG));
     const char *text = db->sqlite ? sqlite3_errmsg(db->sqlite) : sqlite3_errstr(rc);
-    if (full) {
-        error_set(err, STATUS_RESOURCE_EXHAUSTED,
-                  "state store: no space is left on its disk; nothing was changed");
-        err->retry_after_ms = 1000;
-        return error_reason(err, "STATE_STORE_FULL");
-    }
+    if (full)
+        return store_db_error_full(err);
     switch (rc & 0xff) {
+    case SQLITE_IOERR:
+        return store_db_error_disk(err, text);
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
-        error_set(err, STATUS_DATA_LOSS, "state store: %s; %s", text, restore_hint);
+        error_set(err, STATUS_DATA_LOSS, "state store: %s; %s", text, store_db_restore_hint);
         return error_reason(err, "STATE_STORE_DAMAGED");
     case SQLITE_NOMEM:
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "state store: out of memory");
@@ -68,9 +86,8 @@ int store_db_prepare(struct store_db *db, const char *sql, struct sqlite3_stmt *
     return rc == SQLITE_OK ? 0 : store_db_error(db, rc, err);
 }
 
-/* First column of the first row as a number; the text of it, if wanted, into out_text. */
-static int query(struct store_db *db, const char *sql, int64_t *out_value, char *out_text,
-                 size_t n_text, struct error *err)
+int store_db_query(struct store_db *db, const char *sql, int64_t *out_value, char *out_text,
+                   size_t n_text, struct error *err)
 {
     sqlite3_stmt *stmt = NULL;
     if (store_db_prepare(db, sql, &stmt, err) != 0)
@@ -118,52 +135,43 @@ int store_db_set_counter(struct store_db *db, const char *name, uint64_t value, 
     return rc == SQLITE_DONE ? 0 : store_db_error(db, rc, err);
 }
 
-static int migrate(struct store_db *db, struct error *err)
+/* Reads a file of the connection to its end: the check above tells a page that it cannot get like
+ * one that is wrong. */
+static int read_through(struct store_db *db, int which, struct error *err)
 {
-    int64_t version = 0, application = 0;
-    if (query(db, "PRAGMA user_version", &version, NULL, 0, err) != 0 ||
-        query(db, "PRAGMA application_id", &application, NULL, 0, err) != 0)
-        return err->status;
-    size_t n = schema_n_migrations();
-    if (version < 0 || (version > 0 && application != SCHEMA_APPLICATION_ID)) {
-        error_set(err, STATUS_DATA_LOSS, "state store: the file is another program's database; %s",
-                  restore_hint);
-        return error_reason(err, "STATE_STORE_DAMAGED");
-    }
-    if ((size_t)version > n) {
-        error_set(err, STATUS_FAILED_PRECONDITION,
-                  "state store: schema %" PRId64 " is newer than this program, which knows schemas "
-                  "up to %zu; start the newer program or restore an older backup",
-                  version, n);
-        return error_reason(err, "STATE_STORE_NEWER");
-    }
-    db->schema_version = (uint32_t)n;
-    if ((size_t)version == n)
-        return 0;
-    if (store_db_exec(db, "BEGIN IMMEDIATE", err) != 0)
-        return err->status;
-    for (size_t i = (size_t)version; i < n; i++)
-        if (store_db_exec(db, schema_migration(i), err) != 0)
-            goto fail;
-    char pragma[128];
-    snprintf(pragma, sizeof(pragma), "PRAGMA application_id = %d; PRAGMA user_version = %zu",
-             SCHEMA_APPLICATION_ID, n);
-    if (store_db_exec(db, pragma, err) == 0 && store_db_exec(db, "COMMIT", err) == 0)
-        return 0;
-fail:
-    sqlite3_exec(db->sqlite, "ROLLBACK", NULL, NULL, NULL);
-    return error_prefix(err, "migration from schema %" PRId64 " to %zu", version, n);
+    sqlite3_file *file = NULL;
+    sqlite3_int64 n_bytes = 0;
+    char *chunk = malloc(CHUNK_BYTES);
+    int rc = chunk ? SQLITE_OK : SQLITE_NOMEM;
+    sqlite3_file_control(db->sqlite, "main", which, &file);
+    if (rc == SQLITE_OK && file && file->pMethods)
+        rc = file->pMethods->xFileSize(file, &n_bytes);
+    for (sqlite3_int64 at = 0; rc == SQLITE_OK && at < n_bytes; at += CHUNK_BYTES)
+        rc = file->pMethods->xRead(
+            file, chunk, (int)(n_bytes - at < CHUNK_BYTES ? n_bytes - at : CHUNK_BYTES), at);
+    free(chunk);
+    if (rc == SQLITE_NOMEM)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "state store: out of memory");
+    return rc == SQLITE_OK ? 0 : store_db_error_disk(err, sqlite3_errstr(rc));
 }
 
 static int check(struct store_db *db, struct error *err)
 {
     int64_t unused;
     char text[128] = "";
-    if (query(db, "PRAGMA quick_check(1)", &unused, text, sizeof(text), err) != 0)
-        return err->status;
-    if (strcmp(text, "ok") == 0)
-        return 0;
-    error_set(err, STATUS_DATA_LOSS, "state store: damaged: %s; %s", text, restore_hint);
+    for (int i = 0; i < 2; i++) {
+        if (store_db_query(db, "PRAGMA quick_check(1)", &unused, text, sizeof(text), err) != 0)
+            return err->status;
+        if (strcmp(text, "ok") == 0)
+            return 0;
+        if (read_through(db, SQLITE_FCNTL_FILE_POINTER, err) != 0 ||
+            read_through(db, SQLITE_FCNTL_JOURNAL_POINTER, err) != 0)
+            return err->status;
+    }
+    for (char *c = text; *c; c++)
+        if (*c == '\n')
+            *c = ' ';
+    error_set(err, STATUS_DATA_LOSS, "state store: damaged: %s; %s", text, store_db_restore_hint);
     return error_reason(err, "STATE_STORE_DAMAGED");
 }
 
@@ -174,7 +182,7 @@ static int configure(struct store_db *db, struct error *err)
     sqlite3_extended_result_codes(db->sqlite, 1);
     sqlite3_busy_timeout(db->sqlite, 0);
     if (store_db_exec(db, "PRAGMA locking_mode = EXCLUSIVE", err) != 0 ||
-        query(db, "PRAGMA journal_mode = WAL", &unused, mode, sizeof(mode), err) != 0)
+        store_db_query(db, "PRAGMA journal_mode = WAL", &unused, mode, sizeof(mode), err) != 0)
         return err->status;
     if (strcmp(mode, "wal") != 0)
         return error_set(err, STATUS_FAILED_PRECONDITION,
@@ -186,32 +194,54 @@ static int configure(struct store_db *db, struct error *err)
                          err);
 }
 
-static int open_file(const char *path, bool create, struct store_db *db, struct error *err)
+int store_db_open_raw(const char *path, struct store_db *db, struct error *err)
 {
-    int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | (create ? SQLITE_OPEN_CREATE : 0);
+    if (store_file_rewrite_log(path, err) != 0)
+        return err->status;
+    int rc = sqlite3_open_v2(path, &db->sqlite, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL);
+    return rc == SQLITE_OK ? configure(db, err) : store_db_error(db, rc, err);
+}
+
+static int open_file(const char *path, struct store_db *db, struct error *err)
+{
+    if (store_db_open_raw(path, db, err) != 0 || check(db, err) != 0)
+        return err->status;
+    return store_migrate(db, path, err);
+}
+
+/* Everything out of the log and onto the disk: closing does that too, but does not say whether. */
+static int empty_log(struct store_db *db, struct error *err)
+{
+    int64_t busy = 0;
+    if (store_db_query(db, "PRAGMA wal_checkpoint(TRUNCATE)", &busy, NULL, 0, err) != 0)
+        return err->status;
+    return busy ? store_db_error(db, SQLITE_BUSY, err) : 0;
+}
+
+static int fill_new(const char *path, struct store_db *db, struct error *err)
+{
+    int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_CREATE;
     int rc = sqlite3_open_v2(path, &db->sqlite, flags, NULL);
     if (rc != SQLITE_OK)
         return store_db_error(db, rc, err);
-    if (configure(db, err) != 0 || (!create && check(db, err) != 0))
+    if (configure(db, err) != 0 || store_migrate(db, path, err) != 0)
         return err->status;
-    return migrate(db, err);
+    return empty_log(db, err);
 }
 
-static int sync_folder(const char *path)
+/* A log without its database is what is left of one that somebody moved: a new database would take
+ * the log for its own. */
+static int check_no_log(const char *path, struct error *err)
 {
-    char folder[4096];
-    snprintf(folder, sizeof(folder), "%s", path);
-    char *slash = strrchr(folder, '/');
-    if (!slash)
-        snprintf(folder, sizeof(folder), ".");
-    else
-        slash[slash == folder] = '\0';
-    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0)
-        return -1;
-    int rc = fsync(fd);
-    close(fd);
-    return rc;
+    char log[4200];
+    struct stat st;
+    snprintf(log, sizeof(log), "%s-wal", path);
+    if (stat(log, &st) != 0 || st.st_size == 0)
+        return 0;
+    error_set(err, STATUS_DATA_LOSS,
+              "state store: sluice.db is gone and its log sluice.db-wal is there; put the database "
+              "back, or move the log away to start with nothing");
+    return error_reason(err, "STATE_STORE_DAMAGED");
 }
 
 /* Makes the database under another name, so that a crash leaves either none or a whole one. */
@@ -221,19 +251,21 @@ static int create_file(const char *path, struct error *err)
     struct store_db db = {0};
     if ((size_t)snprintf(temporary, sizeof(temporary), "%s.new", path) >= sizeof(temporary))
         return error_set(err, STATUS_INVALID_ARGUMENT, "state store: the path is too long");
+    if (check_no_log(path, err) != 0)
+        return err->status;
     static const char *const suffixes[] = {"", "-wal", "-shm", "-journal"};
     for (size_t i = 0; i < sizeof(suffixes) / sizeof(suffixes[0]); i++) {
         snprintf(beside, sizeof(beside), "%s%s", temporary, suffixes[i]);
         if (unlink(beside) != 0 && errno != ENOENT)
             return error_errno(err, errno, "%s", beside);
     }
-    int status = open_file(temporary, true, &db, err);
+    int status = fill_new(temporary, &db, err);
     store_db_close(&db);
     if (status != 0)
         return status;
-    if (rename(temporary, path) != 0 || sync_folder(path) != 0)
+    if (rename(temporary, path) != 0)
         return error_errno(err, errno, "%s", path);
-    return 0;
+    return store_file_sync_folder(path, err);
 }
 
 static int prepare_all(struct store_db *db, struct error *err)
@@ -255,25 +287,32 @@ static int prepare_all(struct store_db *db, struct error *err)
     return status;
 }
 
+/* There is a file that may be opened. */
+static int ensure_file(const char *path, struct error *err)
+{
+    char aside[4096];
+    struct stat st;
+    if (store_file_finish_restore(path, aside, sizeof(aside), err) != 0)
+        return err->status;
+    if (stat(path, &st) != 0)
+        return errno == ENOENT ? create_file(path, err) : error_errno(err, errno, "%s", path);
+    if (!S_ISREG(st.st_mode))
+        return error_set(err, STATUS_FAILED_PRECONDITION, "%s: not a regular file", path);
+    if (st.st_size > 0)
+        return 0;
+    error_set(err, STATUS_DATA_LOSS,
+              "state store: the file is empty; %s; or move it away to start with nothing",
+              store_db_restore_hint);
+    return error_reason(err, "STATE_STORE_DAMAGED");
+}
+
 int store_db_open(const char *path, struct store_db *out_db, struct error *err)
 {
     struct store_db db = {0};
-    struct stat st;
     mode_t old_mask = umask(0077);
-    int status = 0;
-    if (stat(path, &st) != 0)
-        status = errno == ENOENT ? create_file(path, err) : error_errno(err, errno, "%s", path);
-    else if (!S_ISREG(st.st_mode))
-        status = error_set(err, STATUS_FAILED_PRECONDITION, "%s: not a regular file", path);
-    else if (st.st_size == 0) {
-        error_set(err, STATUS_DATA_LOSS,
-                  "state store: the file is empty; %s, or remove it to start "
-                  "with nothing",
-                  restore_hint);
-        status = error_reason(err, "STATE_STORE_DAMAGED");
-    }
+    int status = ensure_file(path, err);
     if (status == 0)
-        status = open_file(path, false, &db, err);
+        status = open_file(path, &db, err);
     if (status == 0)
         status = prepare_all(&db, err);
     umask(old_mask);
@@ -334,8 +373,8 @@ int store_db_load(struct store_db *db, struct catalog *catalog, struct error *er
     int64_t seq = 0, first = 0;
     if (store_db_counter(db, "generation", &catalog->generation, err) != 0 ||
         store_db_counter(db, "manager_epoch", &catalog->manager_epoch, err) != 0 ||
-        query(db, "SELECT coalesce(max(seq), 0) FROM event", &seq, NULL, 0, err) != 0 ||
-        query(db, "SELECT coalesce(min(seq), 0) FROM event", &first, NULL, 0, err) != 0)
+        store_db_query(db, "SELECT coalesce(max(seq), 0) FROM event", &seq, NULL, 0, err) != 0 ||
+        store_db_query(db, "SELECT coalesce(min(seq), 0) FROM event", &first, NULL, 0, err) != 0)
         return err->status;
     catalog->last_event_seq = (uint64_t)seq;
     catalog->first_event_seq = (uint64_t)first;

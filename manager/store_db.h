@@ -2,6 +2,7 @@
  * only (store_open runs it before the thread starts). */
 #pragma once
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "manager/catalog.h"
@@ -18,14 +19,20 @@ struct store_db {
     uint32_t schema_version;
 };
 
-/* Opens or creates the file at `path`, migrates it, prepares the statements. A new database appears
- * under its name only when it is whole. */
+/* Finishes a restore that was cut, opens or creates the file at `path`, migrates it, prepares the
+ * statements. A new database appears under its name only when it is whole. */
 int store_db_open(const char *path, struct store_db *out_db, struct error *err);
+/* Opens the database that is there, for itself alone, and looks neither at its schema nor whether
+ * it is damaged. Must be closed also on failure. */
+int store_db_open_raw(const char *path, struct store_db *db, struct error *err);
 void store_db_close(struct store_db *db);
 
 /* Fills an empty catalog. */
 int store_db_load(struct store_db *db, struct catalog *catalog, struct error *err);
 
+/* First column of the first row as a number, and the text of it, if wanted, into out_text. */
+int store_db_query(struct store_db *db, const char *sql, int64_t *out_value, char *out_text,
+                   size_t n_text, struct error *err);
 /* One statement without result. */
 int store_db_exec(struct store_db *db, const char *sql, struct error *err);
 int store_db_prepare(struct store_db *db, const char *sql, struct sqlite3_stmt **out_stmt,
@@ -35,5 +42,11 @@ int store_db_counter(struct store_db *db, const char *name, uint64_t *out_value,
 int store_db_set_counter(struct store_db *db, const char *name, uint64_t value, struct error *err);
 
 /* What the connection's last failure means: RESOURCE_EXHAUSTED STATE_STORE_FULL on a full disk,
- * DATA_LOSS for a damaged file, else INTERNAL. */
+ * UNAVAILABLE STATE_STORE_IO where it fails otherwise, DATA_LOSS STATE_STORE_DAMAGED for a damaged
+ * file, else INTERNAL. */
 int store_db_error(struct store_db *db, int rc, struct error *err);
+/* The first two of these, for files beside the database. */
+int store_db_error_full(struct error *err);
+int store_db_error_disk(struct error *err, const char *what);
+/* What to do about a damaged file. */
+extern const char store_db_restore_hint[];

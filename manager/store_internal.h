@@ -35,7 +35,9 @@ void txn_begin_in_memory(struct txn *txn, struct catalog *catalog);
  * whether it was, the catalog still shows the change, and the caller reads the database again. */
 int txn_commit(struct txn *txn, bool *out_unknown, struct error *err);
 void txn_rollback(struct txn *txn);
-/* Undoes the changes in the store's catalog. */
+/* Undoes the changes in the store's catalog and keeps their list. */
+void txn_revert(struct txn *txn);
+/* Undoes them and forgets them. */
 void txn_undo(struct txn *txn);
 /* Writes a row that is in the catalog already. */
 int txn_write_row(struct txn *txn, struct row *row, struct error *err);

@@ -45,7 +45,7 @@ void txn_free_changes(struct store_change *changes, size_t n_changes)
     free(changes);
 }
 
-void txn_undo(struct txn *txn)
+void txn_revert(struct txn *txn)
 {
     for (size_t i = txn->n_changes; i-- > 0;) {
         struct store_change *change = &txn->changes[i];
@@ -57,11 +57,16 @@ void txn_undo(struct txn *txn)
         else
             catalog_remove(txn->catalog, change->table, row_key(change->after));
     }
+    txn->catalog->last_event_seq = txn->last_event_seq_before;
+    txn->catalog->first_event_seq = txn->first_event_seq_before;
+}
+
+void txn_undo(struct txn *txn)
+{
+    txn_revert(txn);
     txn_free_changes(txn->changes, txn->n_changes);
     txn->changes = NULL;
     txn->n_changes = 0;
-    txn->catalog->last_event_seq = txn->last_event_seq_before;
-    txn->catalog->first_event_seq = txn->first_event_seq_before;
 }
 
 void txn_rollback(struct txn *txn)
@@ -94,7 +99,10 @@ int txn_commit(struct txn *txn, bool *out_unknown, struct error *err)
         return 0;
     }
     int status = store_db_error(txn->db, rc, err);
-    if ((rc & 0xff) == SQLITE_IOERR && status == STATUS_INTERNAL) {
+    /* A write that found no room is cut short, and with it the commit. Whatever else fails may have
+     * left the commit whole, on the disk or in the kernel's memory alone. */
+    bool full = strcmp(err->reason, "STATE_STORE_FULL") == 0;
+    if ((rc & 0xff) == SQLITE_IOERR && !(full && rc == SQLITE_IOERR_WRITE)) {
         *out_unknown = true;
         return status;
     }

@@ -373,8 +373,7 @@ static void on_tick(struct ev_loop *loop, ev_timer *timer, int events)
     (void)events;
     struct supervisor *supervisor = timer->data;
     supervisor_now_ns(supervisor);
-    if (store_n_unsaved(supervisor->manager->store))
-        store_flush(supervisor->manager->store);
+    store_flush(supervisor->manager->store);
 }
 
 static void on_timer(struct ev_loop *loop, ev_timer *timer, int events)
