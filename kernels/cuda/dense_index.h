@@ -239,3 +239,42 @@ CUDA_HD uint32_t prompt_piece_at(uint32_t row, uint32_t piece, uint32_t line)
     uint32_t turned = line == 128 ? piece ^ (row & 7) : piece ^ (row >> 1 & 3);
     return row * line + turned * DENSE_PIECE;
 }
+
+/* --- the prompt kernel of sm_90a: tiles of 128 tokens by 256 weight rows of f16 or bf16 --- */
+
+enum {
+    WGMMA_ROWS = 256,   /* weight rows of a block; tokens, threads and columns are PROMPT_* */
+    WGMMA_GROUP = 128,  /* threads that multiply together, and have 64 tokens */
+    WGMMA_SUMS = 128,   /* of a thread */
+    WGMMA_STAGES = 4,   /* of the ring: two are read, two under way */
+    WGMMA_STEP = 32,    /* bytes of a row that one multiplication takes */
+    WGMMA_EIGHT = 1024, /* bytes of eight rows, whose pieces are turned together */
+    WGMMA_TURNED = 1,   /* "128-byte swizzle" */
+};
+
+DENSE_HD uint32_t wgmma_stage_bytes(void)
+{
+    return (PROMPT_TILE + WGMMA_ROWS) * PROMPT_LINE;
+}
+
+/* Of a block: stages begin at multiples of WGMMA_EIGHT in shared memory. */
+DENSE_HD uint32_t wgmma_shared_bytes(void)
+{
+    return WGMMA_STAGES * wgmma_stage_bytes() + WGMMA_EIGHT;
+}
+
+/* Bytes from an address in shared memory to the next at which a stage can begin. */
+CUDA_HD uint32_t wgmma_skip(uint32_t address)
+{
+    return (WGMMA_EIGHT - address % WGMMA_EIGHT) % WGMMA_EIGHT;
+}
+
+/* A matrix descriptor: rows of 128 bytes along k as prompt_piece_at() turns them, from `address`
+ * in shared memory on, which is a multiple of WGMMA_EIGHT and up to three steps. Bits 0 to 13 the
+ * address, 16 to 29 a distance that this layout does not use, 32 to 45 the distance from eight
+ * rows to the next, all in units of 16 bytes; 62 and 63 the layout. */
+CUDA_HD uint64_t wgmma_matrix(uint32_t address)
+{
+    return (uint64_t)((address & 0x3FFFF) >> 4) | (uint64_t)1 << 16 |
+           (uint64_t)(WGMMA_EIGHT >> 4) << 32 | (uint64_t)WGMMA_TURNED << 62;
+}

@@ -53,6 +53,11 @@ int cuda_launch_dense_decode(void *stream, enum dense_form form, const struct de
 /* One part, not f32; the same bits for any m and place of a row. Sums of a row-split matrix by its
  * segments, others in one run. */
 int cuda_launch_dense_prompt(void *stream, enum dense_form form, const struct dense_job *job);
+/* The same of f16 and bf16 by wgmma, on a device whose code has it (*out, on the device: 1) and
+ * once its kernels may have their shared memory. */
+int cuda_launch_wgmma_is_built(void *stream, uint32_t *out);
+int cuda_dense_allow_wgmma(void);
+int cuda_launch_dense_wgmma(void *stream, enum dense_form form, const struct dense_job *job);
 
 /* y[m, n] = x · row_scale · col_scale (either NULL: 1), what is left after the sum over ranks.
  * Bytes: 8·m·n. */

@@ -34,7 +34,8 @@ struct prompt_source {
 
 enum { PROMPT_PIECES = PROMPT_LINE / DENSE_PIECE, PROMPT_ROWS = PROMPT_THREADS / PROMPT_PIECES };
 
-template <enum dense_form FORM>
+/* ROWS: weight rows of a stage. */
+template <enum dense_form FORM, uint32_t ROWS = PROMPT_TILE>
 CUDA_DEVICE struct prompt_source prompt_place(const struct dense_job &job, uint32_t token,
                                               uint32_t row)
 {
@@ -53,7 +54,7 @@ CUDA_DEVICE struct prompt_source prompt_place(const struct dense_job &job, uint3
     at.w_at = PROMPT_TILE * PROMPT_LINE + prompt_piece_at(w_row, w_piece, w_line);
     for (uint32_t i = 0; i < PROMPT_TILE / PROMPT_ROWS; i++)
         at.x_valid |= (token + x_row + i * PROMPT_ROWS < job.m ? 1u : 0u) << i;
-    for (uint32_t i = 0; i < PROMPT_TILE / w_rows; i++)
+    for (uint32_t i = 0; i < ROWS / w_rows; i++)
         at.w_valid |= (row + w_row + i * w_rows < job.parts[0].n ? 1u : 0u) << i;
     return at;
 }
@@ -68,7 +69,7 @@ CUDA_DEVICE void prompt_enter(struct prompt_source *at, const struct dense_slice
 
 /* Begins to copy a stage and goes on; zeros where all is read. Rows of a thread are a multiple of 8
  * apart, so their pieces are turned alike. */
-template <enum dense_form FORM>
+template <enum dense_form FORM, uint32_t ROWS = PROMPT_TILE>
 CUDA_DEVICE void prompt_fetch(unsigned char *stage, struct prompt_source *at,
                               const struct dense_slices &slices)
 {
@@ -84,7 +85,7 @@ CUDA_DEVICE void prompt_fetch(unsigned char *stage, struct prompt_source *at,
         cp_async_16(stage + at->x_at + i * PROMPT_ROWS * PROMPT_LINE, x + i * at->x_step,
                     x_in && (at->x_valid >> i & 1));
 #pragma unroll
-    for (uint32_t i = 0; i < PROMPT_TILE / w_rows; i++)
+    for (uint32_t i = 0; i < ROWS / w_rows; i++)
         cp_async_16(stage + at->w_at + i * w_rows * w_line, w + i * at->w_step,
                     w_in && (at->w_valid >> i & 1));
     at->column += left < prompt_step(FORM) ? left : prompt_step(FORM);
@@ -146,15 +147,16 @@ CUDA_DEVICE void prompt_multiply(float d[4][4][4], const unsigned char *stage, u
 }
 
 /* Sums of the contract's tree that wait for their right neighbour; bit l of `present`: level l has
- * one. */
-struct prompt_tree {
-    float waiting[3][64];
+ * one. N of a thread. */
+template <uint32_t N> struct prompt_tree {
+    float waiting[3][N];
     uint32_t present;
 };
 
 /* Segment s is summed: adds what waits for it. The sum of all is in d after the last one. A segment
  * of nothing is +0, and adding that changes nothing. */
-CUDA_DEVICE void prompt_tree_put(struct prompt_tree *tree, float d[64], uint32_t s,
+template <uint32_t N>
+CUDA_DEVICE void prompt_tree_put(struct prompt_tree<N> *tree, float d[N], uint32_t s,
                                  const struct dense_slices &slices)
 {
     uint32_t level = 0, present = slices.present >> s & 1;
@@ -164,14 +166,14 @@ CUDA_DEVICE void prompt_tree_put(struct prompt_tree *tree, float d[64], uint32_t
             continue;
         present = 1;
 #pragma unroll
-        for (uint32_t i = 0; i < 64; i++)
+        for (uint32_t i = 0; i < N; i++)
             d[i] = tree->waiting[level][i] + d[i];
     }
     if (s + 1 == slices.count)
         return;
     tree->present = (tree->present & ~(1u << level)) | present << level;
 #pragma unroll
-    for (uint32_t i = 0; i < 64; i++) {
+    for (uint32_t i = 0; i < N; i++) {
         tree->waiting[level][i] = d[i];
         d[i] = 0.0f;
     }
@@ -206,7 +208,7 @@ static __global__ void __launch_bounds__(PROMPT_THREADS, FORM == DENSE_F8 ? 1 : 
     uint32_t warp = threadIdx.x / DENSE_WARP, token = blockIdx.x * PROMPT_TILE;
     uint32_t row = blockIdx.y * PROMPT_TILE, stage = 0;
     struct prompt_source at = prompt_place<FORM>(job, token, row);
-    struct prompt_tree tree;
+    struct prompt_tree<64> tree;
     float d[4][4][4] = {};
     tree.present = 0;
     prompt_enter(&at, job.slices);

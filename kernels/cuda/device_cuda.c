@@ -149,6 +149,49 @@ int device_capability_cuda(void)
     return best_capability;
 }
 
+/* Whether this build's code for the device that is current has wgmma: it is in code for 9.0a, which
+ * no other device takes, and in none that a driver translates. */
+static int wgmma_is_built(uint32_t index, bool *out_is_built, struct error *err)
+{
+    uint32_t told = 0;
+    void *on_device = NULL;
+    int rc = cuda_check(err, index, "wgmma", cudaMalloc(&on_device, sizeof(told)));
+    if (rc != 0)
+        return rc;
+    rc = cuda_check(err, index, "wgmma", cuda_launch_wgmma_is_built(NULL, on_device));
+    if (rc == 0)
+        rc = cuda_check(err, index, "wgmma",
+                        cudaMemcpy(&told, on_device, sizeof(told), cudaMemcpyDeviceToHost));
+    if (!cuda_is_lost(index))
+        cudaFree(on_device);
+    *out_is_built = told == 1;
+    return rc;
+}
+
+/* Where prompts are wgmma's by choice, no other product stands in for it. */
+static int open_wgmma(uint32_t index, struct error *err)
+{
+    int major = 0, minor = 0;
+    bool is_built = false;
+    int rc =
+        cuda_check(err, index, "wgmma",
+                   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, (int)index));
+    if (rc == 0)
+        rc = cuda_check(
+            err, index, "wgmma",
+            cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, (int)index));
+    if (rc == 0)
+        rc = wgmma_is_built(index, &is_built, err);
+    if (rc != 0)
+        return rc;
+    if (major != 9 || minor != 0 || !is_built)
+        return error_set(err, STATUS_FAILED_PRECONDITION,
+                         "SLUICE_CUDA_PROMPTS=wgmma: that is of compute capability 9.0 in a build "
+                         "for 90a; cuda:%u has %d.%d, this build %s it",
+                         index, major, minor, is_built ? "has" : "lacks");
+    return cuda_check(err, index, "shared memory", cuda_dense_allow_wgmma());
+}
+
 /* What linears may have of the device that is current. */
 static int open_linears(struct device_cuda *device, struct error *err)
 {
@@ -162,6 +205,8 @@ static int open_linears(struct device_cuda *device, struct error *err)
         rc = cuda_check(err, index, "shared memory", cuda_dense_allow_decode(device->max_shared));
     if (rc == 0)
         rc = cuda_check(err, index, "shared memory", cuda_dense_allow_prompt(device->max_shared));
+    if (rc == 0 && op_table_cuda_prompts() == CUDA_PROMPTS_WGMMA)
+        rc = open_wgmma(index, err);
     return rc == 0 ? cublaslt_create(&device->lt, err) : rc;
 }
 

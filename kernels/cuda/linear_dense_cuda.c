@@ -1,5 +1,6 @@
-/* Dense linears: rows by their role. Path D is the decode kernel; path P the prompt kernel or
- * cuBLASLt (f16 and bf16 weights), as table_cuda.c chose. f32 weights have one path. */
+/* Dense linears: rows by their role. Path D is the decode kernel; path P the prompt kernel or, of
+ * f16 and bf16 weights, that by wgmma or cuBLASLt, as table_cuda.c chose. f32 weights have one
+ * path. */
 #include "kernels/cuda/device_cuda.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/linear_cuda.h"
@@ -62,9 +63,14 @@ static int run_decode(struct stream_cuda *s, enum dense_form form, const struct 
 
 static int run_product(struct stream_cuda *s, enum dense_form form, const struct dense_job *job)
 {
-    bool by_lt = (form == DENSE_F16 || form == DENSE_BF16) && op_table_cuda_has_lt();
-    return by_lt ? cublaslt_prompt(s, device_cuda(s->base.device)->lt, form, job)
-                 : stream_check(s, "linear", cuda_launch_dense_prompt(s->handle, form, job));
+    bool is_half = form == DENSE_F16 || form == DENSE_BF16;
+    enum cuda_prompts prompts = is_half ? op_table_cuda_prompts() : CUDA_PROMPTS_OWN;
+    if (prompts == CUDA_PROMPTS_LT)
+        return cublaslt_prompt(s, device_cuda(s->base.device)->lt, form, job);
+    return stream_check(s, "linear",
+                        prompts == CUDA_PROMPTS_WGMMA
+                            ? cuda_launch_dense_wgmma(s->handle, form, job)
+                            : cuda_launch_dense_prompt(s->handle, form, job));
 }
 
 /* The plain ops after one another: prompts are bound by the products. */

@@ -26,7 +26,7 @@ static size_t rounded(size_t n_bytes)
 
 static struct scratch scratch_of(const struct op_needs *needs)
 {
-    bool lt = needs->has_dense && op_table_cuda_has_lt();
+    bool lt = needs->has_dense && op_table_cuda_prompts() == CUDA_PROMPTS_LT;
     struct scratch n = {
         .attention = rounded(attention_scratch_bytes_cuda(needs->max_rows, needs->n_heads,
                                                           needs->head_dim, needs->max_positions)),

@@ -50,28 +50,37 @@ static const struct op_table op_table_cuda_set = {
 static struct {
     pthread_once_t once;
     struct error err;
-    bool has_lt;
+    enum cuda_prompts prompts;
     char numerics[32];
     struct op_table ops;
 } chosen = {.once = PTHREAD_ONCE_INIT};
+
+static int parse_prompts(const char *word, enum cuda_prompts *out, struct error *err)
+{
+    static const char *const words[] = {"own", "wgmma", "cublaslt"};
+    for (uint32_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+        if (strcmp(word, words[i]) == 0) {
+            *out = (enum cuda_prompts)i;
+            return 0;
+        }
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "SLUICE_CUDA_PROMPTS: \"%s\" is none of own, wgmma, cublaslt", word);
+}
 
 static void choose(void)
 {
     const char *wanted = getenv("SLUICE_CUDA_PROMPTS");
     struct cublaslt_api api = {.library = NULL};
     struct error err = {0};
-    bool own = wanted == NULL || wanted[0] == '\0' || strcmp(wanted, "own") == 0;
-    if (!own && strcmp(wanted, "cublaslt") != 0)
-        error_set(&chosen.err, STATUS_INVALID_ARGUMENT,
-                  "SLUICE_CUDA_PROMPTS: \"%s\" is neither own nor cublaslt", wanted);
-    else if (!own && cublaslt_load(&api, &err) != 0)
+    int rc = wanted == NULL || wanted[0] == '\0'
+                 ? 0
+                 : parse_prompts(wanted, &chosen.prompts, &chosen.err);
+    if (rc == 0 && chosen.prompts == CUDA_PROMPTS_LT && cublaslt_load(&api, &err) != 0)
         error_set(&chosen.err, err.status, "SLUICE_CUDA_PROMPTS: %s", err.message);
-    else
-        chosen.has_lt = !own;
     chosen.ops = op_table_cuda_set;
-    snprintf(chosen.numerics, sizeof(chosen.numerics), "cuda-v1-own");
-    if (chosen.has_lt &&
-        api.version != NULL) /* which algorithm a shape takes is the library's choice */
+    snprintf(chosen.numerics, sizeof(chosen.numerics), "cuda-v1-%s",
+             chosen.prompts == CUDA_PROMPTS_WGMMA ? "wgmma" : "own");
+    if (api.version != NULL) /* which algorithm a shape takes is the library's choice */
         snprintf(chosen.numerics, sizeof(chosen.numerics), "cuda-v1-lt%zu", api.version());
     chosen.ops.numerics = chosen.numerics;
 }
@@ -90,8 +99,8 @@ const struct op_table *op_table_cuda(void)
     return &chosen.ops;
 }
 
-bool op_table_cuda_has_lt(void)
+enum cuda_prompts op_table_cuda_prompts(void)
 {
     pthread_once(&chosen.once, choose);
-    return chosen.has_lt;
+    return chosen.prompts;
 }

@@ -4,14 +4,16 @@
 #include "kernels/ops.h"
 
 /* The kernel set of this process. What computes prompts' dense products, and with that their bits,
- * is chosen once: SLUICE_CUDA_PROMPTS = "cublaslt" or "own"; default own, whose bits are known
- * not to depend on how many rows there are, which of cuBLASLt a device test must say first; the
- * set's numerics name says which. Choosing fails with INVALID_ARGUMENT for another word
- * and FAILED_PRECONDITION where cuBLASLt is asked for and cannot be opened. Any thread. */
+ * is chosen once: SLUICE_CUDA_PROMPTS = "own", "wgmma" or "cublaslt"; default own, by an
+ * instruction of all devices. wgmma is of compute capability 9.0 alone, and has yet to run on one;
+ * of cuBLASLt a device test must say first that bits do not depend on how many rows there are. The
+ * set's numerics name says which. Choosing fails with INVALID_ARGUMENT for another word and
+ * FAILED_PRECONDITION where cuBLASLt is asked for and cannot be opened. Any thread. */
 int op_table_cuda_choose(struct error *err);
 const struct op_table *op_table_cuda(void);
-/* Whether prompts are cuBLASLt's. */
-bool op_table_cuda_has_lt(void);
+/* Whose prompts' products of f16 and bf16 weights are. */
+enum cuda_prompts { CUDA_PROMPTS_OWN, CUDA_PROMPTS_WGMMA, CUDA_PROMPTS_LT };
+enum cuda_prompts op_table_cuda_prompts(void);
 
 /* row_ops_cuda.c */
 int embed_cuda(struct stream *s, struct tensor *y, const uint32_t *ids, const struct weight *w);

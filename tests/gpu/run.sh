@@ -38,7 +38,8 @@ programs() {
 ops     240 test_gpu_cuda_device    *
 ops     120 test_gpu_cuda_ops       *
 ops     240 test_gpu_cuda_dense     *
-ops     240 test_gpu_cuda_dense     *cublaslt*  SLUICE_CUDA_PROMPTS=cublaslt
+ops     240 test_gpu_cuda_dense     *chosen_product* SLUICE_CUDA_PROMPTS=cublaslt
+ops     240 test_gpu_cuda_dense     *           SLUICE_CUDA_PROMPTS=wgmma
 ops      60 test_gpu_cuda_cublaslt  *           SLUICE_CUDA_PROMPTS=cublaslt
 ops     240 test_gpu_cuda_quant     *
 ops     120 test_gpu_cuda_quant_ops *
@@ -141,6 +142,10 @@ run_tests() {
     local of seconds program pattern variables
     while read -r of seconds program pattern variables; do
         [ "$of" = "$1" ] || continue
+        if [[ $variables == *=wgmma ]] && lacks_wgmma; then
+            say "skip  $program $variables: this card is not of compute capability 9.0"
+            continue
+        fi
         # shellcheck disable=SC2086 # variables are words
         run "$program $pattern $variables" "$seconds" env $variables SLUICE_TEST_FILTER="$pattern" "$dir/bin/$program" </dev/null
     done < <(programs)
@@ -152,6 +157,12 @@ card() {
     else
         echo "unknown, no nvidia-smi"
     fi
+}
+
+lacks_wgmma() {
+    local has
+    has=$(card compute_cap | head -n 1)
+    [ -z "$emulated" ] && [[ $has =~ ^[0-9]+\.[0-9]$ ]] && [ "$has" != 9.0 ]
 }
 
 prepare() {
@@ -232,16 +243,19 @@ serve() {
 }
 
 bench() {
-    local small=() scratch="${TMPDIR:-/tmp}" shown
+    local small=() scratch="${TMPDIR:-/tmp}" shown by
     [ -n "$results" ] || open_results
     # A command for timeout, which runs no functions: standard output into the results too.
     shown=(bash -o pipefail -c '"$@" | tee -a "$0"' "$results")
     if [ -n "$emulated" ]; then small=(--small); fi
     printf '\n' >>"$results"
-    run "bench" 300 "${shown[@]}" "$dir/bin/bench_cuda" "${small[@]}" --directory "$scratch"
-    printf '\n## Prompts by cuBLASLt\n\n' >>"$results"
-    run "bench, prompts by cuBLASLt" 75 "${shown[@]}" env SLUICE_CUDA_PROMPTS=cublaslt "$dir/bin/bench_cuda" "${small[@]}" \
-        --parts paths,models --models bf16 --directory "$scratch"
+    run "bench" 280 "${shown[@]}" "$dir/bin/bench_cuda" "${small[@]}" --directory "$scratch"
+    for by in cublaslt wgmma; do # a prompt's products by others than "own"
+        if [ $by = wgmma ] && lacks_wgmma; then continue; fi
+        printf '\n## Prompts by %s\n\n' $by >>"$results"
+        run "bench, prompts by $by" 50 "${shown[@]}" env SLUICE_CUDA_PROMPTS=$by "$dir/bin/bench_cuda" "${small[@]}" \
+            --parts paths,models --models bf16 --directory "$scratch"
+    done
     between "$scratch/between.$$.gguf" "${small[@]}"
     if ! command -v python3 >/dev/null; then
         say "skip  transformers: no python3 here"
@@ -262,7 +276,7 @@ between() {
     shown=(bash -o pipefail -c '"$@" | sed "s/^/    /" | tee -a "$0"' "$results")
     if [ -n "$emulated" ]; then tokens=(2 4); fi
     printf '\n## Host time between steps (at most 30 us is the goal)\n\nA tiny model, then the 8B shape:\n\n' >>"$results"
-    run "between steps, tiny" 40 "${shown[@]}" "$dir/bin/bench_between" "$dir/tests/golden/tiny/q4_1.gguf" cuda:0 "${tokens[@]}"
+    run "between steps, tiny" 35 "${shown[@]}" "$dir/bin/bench_between" "$dir/tests/golden/tiny/q4_1.gguf" cuda:0 "${tokens[@]}"
     if "$dir/bin/bench_cuda" "$@" --write q8_0 "$big"; then
         run "between steps, 8B" 65 "${shown[@]}" "$dir/bin/bench_between" "$big" cuda:0 "${tokens[@]}"
     else

@@ -501,20 +501,21 @@ static void test_rows_that_are_not_finite_are_refused(void **state)
     }
 }
 
-/* --- cuBLASLt --- */
+/* --- cuBLASLt, wgmma --- */
 
 /* Products of one shape in every number of rows; an emulated GPU does fewer. */
-struct lt_grid {
+struct call_grid {
     uint32_t rows, n, k, step;
 };
 
 /* Models' widths among them: an algorithm is chosen for each. */
-static const struct lt_grid real_grids[] = {{2048, 264, 320, 1},
-                                            {2048, 264, 4096, 1},
-                                            {2048, 136, 14336, 1}},
-                            emulated_grids[] = {{300, 40, 104, 11}, {150, 24, 1032, 47}};
+static const struct call_grid real_grids[] = {{2048, 264, 320, 1},
+                                              {2048, 264, 4096, 1},
+                                              {2048, 136, 14336, 1}},
+                              emulated_grids[] = {{300, 40, 104, 11}, {150, 24, 1032, 47}};
 
-static void check_lt(const struct dense_weight *weight, const float *device_x, struct lt_grid grid)
+static void check_calls(const struct dense_weight *weight, const float *device_x,
+                        struct call_grid grid)
 {
     size_t n_bytes = (size_t)grid.rows * grid.n * sizeof(float);
     float *all = malloc(n_bytes), *some = malloc(n_bytes);
@@ -525,19 +526,19 @@ static void check_lt(const struct dense_weight *weight, const float *device_x, s
         role = role_of(1, m);
         dense_run(weight->w, device_x + (size_t)from * grid.k, m, m % 3 * 2, &role, 1, some);
         assert_same_bits(some, all + (size_t)from * grid.n, (size_t)m * grid.n * sizeof(float),
-                         "cuBLASLt's rows");
+                         "a prompt's rows");
     }
     for (uint32_t from = 1; from < grid.rows; from += grid.step) {
         const struct role_run tail[] = {{0, 1, false}, {1, grid.rows - from - 1, true}};
         dense_run(weight->w, device_x + (size_t)from * grid.k, grid.rows - from, 4, tail, 2, some);
         assert_same_bits(some, all + (size_t)from * grid.n, grid.n * sizeof(float),
-                         "cuBLASLt's row alone");
+                         "a prompt's row alone");
     }
     free(all);
     free(some);
 }
 
-static void check_lt_grid(struct random *random, struct lt_grid grid)
+static void check_call_grid(struct random *random, struct call_grid grid)
 {
     float *x = random_floats(random, (size_t)grid.rows * grid.k, 0.01f);
     float *device_x = gpu_upload(x, (size_t)grid.rows * grid.k * sizeof(float));
@@ -548,28 +549,28 @@ static void check_lt_grid(struct random *random, struct lt_grid grid)
                 by_row ? row_desc(type, grid.n, grid.k, 1, 0) : column_desc(type, grid.n, grid.k);
             struct dense_weight weight = dense_weight_make(
                 &dense_kinds[i], &desc, random_rows(random, type, grid.n, grid.k));
-            check_lt(&weight, device_x, grid);
+            check_calls(&weight, device_x, grid);
             dense_weight_drop(&weight);
         }
     gpu_drop(device_x, 0);
     free(x);
 }
 
-static void test_cublaslt_keeps_a_rows_bits_in_every_call(void **state)
+static void test_chosen_product_keeps_a_rows_bits_in_every_call(void **state)
 {
     (void)state;
     bool emulated = test_is_emulated();
-    const struct lt_grid *grids = emulated ? emulated_grids : real_grids;
+    const struct call_grid *grids = emulated ? emulated_grids : real_grids;
     size_t n_grids = emulated ? sizeof(emulated_grids) / sizeof(emulated_grids[0])
                               : sizeof(real_grids) / sizeof(real_grids[0]);
-    if (strstr(gpu.module.op_table->numerics, "-lt") == NULL) {
-        print_message("skipped: prompts are not cuBLASLt's here (%s)\n",
+    if (strstr(gpu.module.op_table->numerics, "-own") != NULL) {
+        print_message("skipped: prompts are neither cuBLASLt's nor wgmma's here (%s)\n",
                       gpu.module.op_table->numerics);
         skip();
     }
     struct random random = test_random(109);
     for (size_t g = 0; g < n_grids; g++)
-        check_lt_grid(&random, grids[g]);
+        check_call_grid(&random, grids[g]);
 }
 
 int main(void)
@@ -585,7 +586,7 @@ int main(void)
         cmocka_unit_test(test_gated_has_the_bits_of_linears_in_turn),
         cmocka_unit_test(test_stored_heads_are_looked_up),
         cmocka_unit_test(test_rows_that_are_not_finite_are_refused),
-        cmocka_unit_test(test_cublaslt_keeps_a_rows_bits_in_every_call),
+        cmocka_unit_test(test_chosen_product_keeps_a_rows_bits_in_every_call),
     };
     if (getenv("SLUICE_TEST_FILTER"))
         cmocka_set_test_filter(getenv("SLUICE_TEST_FILTER"));

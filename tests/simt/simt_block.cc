@@ -13,7 +13,8 @@ __thread struct simt_tls simt_tls;
 static const char *const exchange_names[SIMT_N_EXCHANGES] = {
     "__syncwarp",    "__shfl_sync",  "__shfl_up_sync", "__shfl_down_sync", "__shfl_xor_sync",
     "__ballot_sync", "__match_sync", "__reduce_sync",  "mma bf16",         "mma f16",
-    "mma e4m3",      "mma s8",       "mma u8s8",       "ldmatrix_x4",      "ldmatrix_x4_trans"};
+    "mma e4m3",      "mma s8",       "mma u8s8",       "ldmatrix_x4",      "ldmatrix_x4_trans",
+    "wgmma bf16",    "wgmma f16",    "wgmma_wait"};
 
 /* Dynamic shared memory lies between two of these. */
 enum { CANARY_BYTES = 256, CANARY = 0xC5, POISON = 0xFF };
@@ -332,6 +333,16 @@ bool simt_is_shared(const void *address, size_t n)
            (at >= p->statics && at + n <= p->statics + p->n_static_bytes);
 }
 
+const simt_thread *simt_unfenced(const unsigned char *begin, size_t n)
+{
+    const simt_processor *p = simt_tls.processor;
+    for (unsigned i = 0; i < p->n_threads; i++)
+        for (const unsigned char *at : p->threads[i].unfenced)
+            if (at >= begin && at < begin + n)
+                return &p->threads[i];
+    return NULL;
+}
+
 /* --- blocks --- */
 
 static void begin_block(simt_processor *p, uint64_t number)
@@ -347,6 +358,10 @@ static void begin_block(simt_processor *p, uint64_t number)
         t->copies.clear();
         t->copy_groups.clear();
         t->n_grouped = 0;
+        t->unfenced.clear();
+        t->wgmma_fenced = false;
+        if (!t->wgmma_calls.empty())
+            simt_fail("thread %u of the block before ended within a multiplication (wgmma)", i);
     }
     for (unsigned w = 0; w * SIMT_WARP < p->n_threads; w++) {
         p->warps[w].arrived = 0;

@@ -42,9 +42,12 @@ struct simt_thread {
     struct simt_processor *processor;
     struct simt_fiber *fiber; /* NULL: not begun, or ended */
     enum simt_state state;
-    std::vector<simt_copy> copies;   /* not done, oldest first */
-    std::vector<size_t> copy_groups; /* how many of them each committed group holds */
-    size_t n_grouped;                /* of them, in committed groups */
+    std::vector<simt_copy> copies;               /* not done, oldest first */
+    std::vector<size_t> copy_groups;             /* how many of them each committed group holds */
+    size_t n_grouped;                            /* of them, in committed groups */
+    std::vector<const unsigned char *> unfenced; /* 16 bytes each: done, unseen by wgmma */
+    bool wgmma_fenced;                           /* simt_wgmma.cc */
+    std::vector<struct simt_wgmma_call *> wgmma_calls; /* owned; not done, oldest first */
 };
 
 /* What is the same for all threads of the block. */
@@ -83,6 +86,9 @@ enum simt_exchange_kind {
     SIMT_MMA_U8S8,
     SIMT_LDMATRIX,
     SIMT_LDMATRIX_TRANS,
+    SIMT_WGMMA_BF16,
+    SIMT_WGMMA_F16,
+    SIMT_WGMMA_WAIT,
     SIMT_N_EXCHANGES
 };
 
@@ -97,6 +103,10 @@ void simt_yield(void);
 
 /* Whether n bytes at p are this block's shared memory, static or dynamic. */
 bool simt_is_shared(const void *p, size_t n);
+
+/* A thread of this block whose copies to [begin, begin + n) of shared memory were waited for and
+ * not made visible to wgmma; NULL: none. */
+const struct simt_thread *simt_unfenced(const unsigned char *begin, size_t n);
 
 /* Ends the process; the message names kernel, block and thread. */
 [[noreturn]] void simt_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -344,8 +344,10 @@ void simt_cp_async_wait(unsigned n_under_way)
     n_groups -= n_under_way;
     for (size_t i = 0; i < n_groups; i++)
         n_done += self->copy_groups[i];
-    for (size_t i = 0; i < n_done; i++)
+    for (size_t i = 0; i < n_done; i++) {
         memcpy(self->copies[i].to, self->copies[i].bytes, sizeof(self->copies[i].bytes));
+        self->unfenced.push_back((const unsigned char *)self->copies[i].to);
+    }
     self->copies.erase(self->copies.begin(), self->copies.begin() + (ptrdiff_t)n_done);
     self->copy_groups.erase(self->copy_groups.begin(),
                             self->copy_groups.begin() + (ptrdiff_t)n_groups);

@@ -222,6 +222,36 @@ static void test_f8_saturates_and_keeps_nan(void **state)
     assert_int_equal(maths_f32_to_f8(1e-40f), 0);
 }
 
+/* The layout that a descriptor names: bits 4 to 6 of an address are turned by bits 7 to 9. Pieces
+ * are put where it has them, at any step and of any eight rows, and stages keep its alignment. */
+static void test_wgmma_reads_pieces_where_they_are_put(void **state)
+{
+    (void)state;
+    assert_true(wgmma_shared_bytes() <= MAX_SHARED);
+    assert_int_equal(wgmma_stage_bytes() % WGMMA_EIGHT, 0);
+    assert_int_equal(PROMPT_TILE * PROMPT_LINE % WGMMA_EIGHT, 0); /* where weight rows begin */
+    assert_int_equal(PROMPT_WARP_ROWS * PROMPT_LINE % WGMMA_EIGHT,
+                     0); /* the second group's tokens */
+    for (uint32_t address = 0; address < 4096; address += 16) {
+        assert_true(wgmma_skip(address) < WGMMA_EIGHT);
+        assert_int_equal((address + wgmma_skip(address)) % WGMMA_EIGHT, 0);
+    }
+    uint32_t tile = 3 * WGMMA_EIGHT;
+    for (uint32_t c = 0; c < PROMPT_LINE / WGMMA_STEP; c++) {
+        uint64_t matrix = wgmma_matrix(tile + c * WGMMA_STEP);
+        uint32_t begin = (uint32_t)(matrix & 0x3FFF) << 4, eight = (matrix >> 32 & 0x3FFF) << 4;
+        assert_int_equal(matrix >> 62, 1);
+        assert_int_equal(matrix >> 46 & 0xFFFF, 0); /* base offset and what is reserved */
+        for (uint32_t row = 0; row < WGMMA_ROWS; row++)
+            for (uint32_t p = 0; p < WGMMA_STEP / DENSE_PIECE; p++) {
+                uint32_t at = begin + row / 8 * eight + row % 8 * 128 + p * DENSE_PIECE;
+                at ^= (at >> 7 & 7) << 4;
+                assert_int_equal(at, tile + prompt_piece_at(row, 2 * c + p, PROMPT_LINE));
+            }
+    }
+    assert_int_equal(wgmma_matrix(227 << 10) & 0x3FFF, (227 << 10) >> 4);
+}
+
 /* --- stores --- */
 
 static void test_cpu_sets_refuse_stored_weights(void **state)
@@ -252,6 +282,7 @@ int main(void)
         cmocka_unit_test(test_decode_tiles_fit_and_cover),
         cmocka_unit_test(test_sums_are_put_into_different_banks),
         cmocka_unit_test(test_prompt_stages_hold_each_piece_in_a_bank_of_its_own),
+        cmocka_unit_test(test_wgmma_reads_pieces_where_they_are_put),
         cmocka_unit_test(test_rows_are_padded_to_lines),
         cmocka_unit_test(test_every_f8_code_goes_there_and_back),
         cmocka_unit_test(test_f8_rounds_to_nearest_even),
