@@ -1,9 +1,11 @@
 #include "manager/management.h"
 
 #include <errno.h>
-#include <stdlib.h>
-
 #include <grp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -67,6 +69,18 @@ static int find_group(const char *name, gid_t *out_gid, struct error *err)
     return error_set(err, STATUS_INVALID_ARGUMENT, "--manage-group: there is no group %.80s", name);
 }
 
+/* Who may use the socket must get to it; what else lies there, folders and sockets, has modes of
+ * its own, and the folder cannot be listed. */
+static int open_folder(const struct settings *settings, gid_t gid, struct error *err)
+{
+    size_t n = strlen(settings->run_dir);
+    if (strncmp(settings->socket, settings->run_dir, n) != 0 || settings->socket[n] != '/')
+        return 0;
+    if (lchown(settings->run_dir, (uid_t)-1, gid) != 0 || chmod(settings->run_dir, 0710) != 0)
+        return error_errno(err, errno, "--manage-group: cannot let it into %s", settings->run_dir);
+    return 0;
+}
+
 int management_listen(struct manager *manager, struct error *err)
 {
     const struct settings *settings = &manager->settings;
@@ -76,7 +90,8 @@ int management_listen(struct manager *manager, struct error *err)
         if (rpc_server_listen_unix(manager->server, settings->socket, err) != 0)
             return err->status;
     } else if (find_group(settings->manage_group, &gid, err) != 0 ||
-               rpc_server_listen_unix_group(manager->server, settings->socket, gid, err) != 0) {
+               rpc_server_listen_unix_group(manager->server, settings->socket, gid, err) != 0 ||
+               open_folder(settings, gid, err) != 0) {
         if (err->status == STATUS_PERMISSION_DENIED) /* trying again is of no use */
             err->status = STATUS_INVALID_ARGUMENT;
         return err->status;

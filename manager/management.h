@@ -13,7 +13,8 @@ struct rpc_server_config;
  * that cannot be used; FAILED_PRECONDITION where an RPC has no role. */
 int management_guard(struct manager *manager, struct rpc_server_config *config, struct error *err);
 
-/* Binds the socket and, where it is asked for, the port. */
+/* Binds the socket (its folder, where that is the run directory, lets --manage-group through) and,
+ * where it is asked for, the port. */
 int management_listen(struct manager *manager, struct error *err);
 
 /* rpc_server_config.authorize; `arg` is the manager. PERMISSION_DENIED names the role that is

@@ -14,7 +14,7 @@ import time
 import grpc
 import pytest
 
-from conftest import BIN, ROOT, free_port, patience
+from conftest import BIN, ROOT, Sluice, free_port, patience
 from manager_program import Manager, manager, reason  # noqa: F401
 from pki import Authority
 
@@ -240,7 +240,7 @@ def test_a_port_without_tls_or_known_callers_is_refused_at_the_start(tmp_path, p
 
 
 @contextlib.contextmanager
-def as_user(uid, path):
+def as_user(uid, path, gid=65534):
     """A socket whose connections arrive at `path` as another user's: a thread of that user passes them on."""
     folder = tempfile.mkdtemp(dir="/tmp")
     front = socket.socket(socket.AF_UNIX)
@@ -258,7 +258,7 @@ def as_user(uid, path):
     def serve():
         libc = ctypes.CDLL(None, use_errno=True)
         if uid is not None:  # of this thread alone: the system call, not the C library's function, which changes all
-            for number, args in [(116, (0, None)), (119, (uid, uid, uid)), (117, (uid, uid, uid))]:  # setgroups, setresgid, setresuid
+            for number, args in [(116, (0, None)), (119, (gid, gid, gid)), (117, (uid, uid, uid))]:  # setgroups, setresgid, setresuid
                 if libc.syscall(number, *args) != 0:
                     failed.append(f"system call {number}: errno {ctypes.get_errno()}")
         while True:
@@ -301,15 +301,18 @@ def test_the_socket_knows_who_is_there(manager):
     shared = tempfile.mkdtemp(dir="/tmp")
     os.chmod(shared, 0o755)
     manager.term()
-    manager.start("--manage-keys-file", keys, "--socket", f"{shared}/m.sock", "--manage-group", "65534")
-    manager.wait(lambda: os.path.exists(f"{shared}/m.sock") and os.stat(f"{shared}/m.sock").st_mode & 0o777 == 0o660, 10, "it listens")
-    assert os.stat(f"{shared}/m.sock").st_gid == 65534
-    os.chown(f"{shared}/m.sock", -1, 65533)  # so that both of the users below get through
-    os.chmod(f"{shared}/m.sock", 0o666)
-    with as_user(65534, f"{shared}/m.sock") as channel:
+    path = f"{shared}/r/manager.sock"
+    manager.start("--manage-keys-file", keys, "--run-dir", f"{shared}/r", "--manage-group", "65534")
+    manager.wait(lambda: os.path.exists(path) and os.stat(path).st_mode & 0o777 == 0o660, 10, "it listens")
+    manager.wait(lambda: os.stat(f"{shared}/r").st_mode & 0o777 == 0o710, 10, "its folder is open to the group")
+    assert os.stat(path).st_gid == os.stat(f"{shared}/r").st_gid == 65534
+    with as_user(65532, path, gid=65532) as channel:
+        assert answer(channel, SERVICE + "GetStatus", None, wait=3)[0] == grpc.StatusCode.UNAVAILABLE
+        assert any("Permission denied" in f for f in channel.failed), channel.failed
+    with as_user(65534, path) as channel:
         code, why, text = answer(channel, SERVICE + "GetStatus", None)
         assert (code, why) == (grpc.StatusCode.PERMISSION_DENIED, "NO_ROLE") and "uid:65534 has no role" in text, (text, channel.failed)
-    with as_user(65533, f"{shared}/m.sock") as channel:
+    with as_user(65533, path) as channel:
         assert answer(channel, SERVICE + "GetStatus", None)[0] == grpc.StatusCode.OK, channel.failed
         code, why, text = answer(channel, SERVICE + "LoadModelVersion", None)
         assert (code, why) == (grpc.StatusCode.PERMISSION_DENIED, "ROLE_REQUIRED") and "uid:65533 has viewer" in text
@@ -378,3 +381,45 @@ def test_a_model_lies_below_the_root_or_nowhere(manager):
     inside.symlink_to(outside)  # the very same bytes
     o = manager.end(manager.load("a"))
     assert o.state == manager.t.OPERATION_STATE_FAILED and "symbolic link" in str(o), o
+
+
+def listening(pids):
+    """TCP ports that processes listen on, by /proc/net/tcp and tcp6 and their descriptors."""
+    inodes = {}
+    for pid in pids:
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                link = os.readlink(f"/proc/{pid}/fd/{fd}")
+                if link.startswith("socket:["):
+                    inodes[link[8:-1]] = pid
+    found = {pid: set() for pid in pids}
+    others = {pid: set() for pid in pids}
+    for table in ["tcp", "tcp6", "udp", "udp6", "raw", "raw6"]:
+        with open(f"/proc/net/{table}") as f:
+            for words in map(str.split, f.readlines()[1:]):
+                if words[9] in inodes and (words[3] == "0A" or not table.startswith("tcp")):
+                    (found if table.startswith("tcp") else others)[inodes[words[9]]].add(
+                        (words[1].split(":")[0].removeprefix("0000000000000000FFFF0000"), int(words[1][-4:], 16)))  # IPv4, mapped
+    assert not any(others.values()), others
+    return found
+
+
+def test_each_program_listens_where_it_was_told_and_nowhere_else(managed, pki, tmp_path, stubs):
+    loopback = "0100007F"
+    manager_metrics, port, server_metrics = free_port(), free_port(), free_port()
+    sluice = Sluice(tmp_path, stubs)
+    sluice.start(ROOT / "tests/golden/tiny/q8_0.gguf", "--name", "tiny", "--metrics", f"127.0.0.1:{server_metrics}", "--manager-metrics",
+                 f"127.0.0.1:{manager_metrics}", "--threads", "1",
+                 env={"SLUICE_MANAGE_LISTEN": f"127.0.0.1:{port}", "SLUICE_MANAGE_TLS_CERT": str(pki.server[0]),
+                      "SLUICE_MANAGE_TLS_KEY": str(pki.server[1]), "SLUICE_MANAGE_TLS_CLIENT_CA": str(pki.ca.cert)})
+    try:
+        sluice.wait(lambda: len(sluice.ready()) == 1, 30, "ready")
+        manager, server, worker = (sluice.children(f"sluice-{n}") for n in ("manager", "server", "worker"))
+        assert [len(manager), len(server), len(worker)] == [1, 1, 1]
+        assert listening([*manager, *server, *worker, sluice.process.pid]) == {
+            manager[0]: {(loopback, manager_metrics), (loopback, port)}, server[0]: {(loopback, sluice.port), (loopback, server_metrics)},
+            worker[0]: set(), sluice.process.pid: set()}
+    finally:
+        sluice.stop()
+    # a manager that was told of one port alone
+    assert listening([managed.process.pid]) == {managed.process.pid: {(loopback, managed.port)}}

@@ -23,4 +23,6 @@ for unit in etc/systemd/*.service; do
         grep -q -- "$flag " <<<"$help" || { echo "$unit: ${line%% *} has no $flag"; exit 1; }
     done
 done
+# Not in @system-service: without it the kernel would end every worker as it enters its sandbox.
+grep -q '^SystemCallFilter=.*\bseccomp\b' etc/systemd/sluice-manager.service || { echo "sluice-manager.service: workers need the call seccomp"; exit 1; }
 echo "units: ok"
