@@ -1,12 +1,16 @@
 #include "manager/management.h"
 
 #include <errno.h>
-#include <grp.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <grp.h>
+
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "manager/manager.h"
@@ -15,15 +19,24 @@
 #include "proto/rpc/rpc_call.h"
 #include "proto/rpc/rpc_server.h"
 
-enum { GROUP_BYTES = 16 << 10 };
+enum { GROUP_BYTES = 16 << 10, MAX_LINES_PER_S = 10 };
+
+/* All are counted; who has some role and asks in a loop must not fill the disk. */
+static bool may_be_logged(struct manager *manager)
+{
+    int64_t now_s = clock_now_ns() / NS_PER_S;
+    if (atomic_exchange(&manager->denials_at_s, now_s) != now_s)
+        atomic_store(&manager->n_denials, 0);
+    return atomic_fetch_add(&manager->n_denials, 1) < MAX_LINES_PER_S;
+}
 
 int management_authorize(void *arg, struct rpc_call *call, struct error *err)
 {
     struct manager *manager = arg;
     int status = access_authorize(manager->access, call, err);
-    if (status == 0 && !access_is_open(call))
-        status = roles_allow(call, err);
-    if (status == STATUS_PERMISSION_DENIED)
+    if (status == 0 && !access_is_open(call) && (status = roles_allow(call, err)) != 0)
+        access_count(manager->access, ACCESS_ROLE_REQUIRED);
+    if (status == STATUS_PERMISSION_DENIED && may_be_logged(manager))
         log_warn(LOG_EVENT("call denied"), LOG_STR("method", rpc_call_method(call)),
                  LOG_STR("caller", rpc_call_tenant(call)),
                  LOG_STR("role", role_name(rpc_call_role(call))), LOG_STR("reason", err->reason));

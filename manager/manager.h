@@ -72,7 +72,9 @@ struct manager {
     struct device_watch *device_watch; /* NULL until there is one */
     struct routes *routes;
     struct service *service;
-    struct access *access; /* who may call */
+    struct access *access;        /* who may call */
+    _Atomic int64_t denials_at_s; /* any thread: the second of the last line on a denied call, */
+    _Atomic uint32_t n_denials;   /* and how many there were in it */
     struct rpc_server *server;
     struct manager_metrics *metrics; /* NULL: not asked for */
 };

@@ -14,6 +14,7 @@
 #include "manager/supervise.h"
 #include "proto/http/http_server.h"
 #include "proto/http/worker_metrics.h"
+#include "proto/rpc/access.h"
 #include "proto/rpc/rpc_server.h"
 
 enum {
@@ -34,6 +35,8 @@ enum {
     FAMILY_STORE_WRITABLE,
     FAMILY_CALLS,
     FAMILY_CALLS_LIVE,
+    FAMILY_ACCESS_REFUSALS,
+    FAMILY_ACCESS_RELOADS,
     N_FAMILIES
 };
 
@@ -98,6 +101,17 @@ static const struct metric_spec specs[N_FAMILIES] = {
     [FAMILY_CALLS_LIVE] = {.name = "sluice_grpc_calls_live",
                            .help = "Calls under way.",
                            .type = METRIC_GAUGE},
+    [FAMILY_ACCESS_REFUSALS] = {.name = "sluice_access_refusals_total",
+                                .help = "Calls refused for their API key, certificate or role, by "
+                                        "reason.",
+                                .type = METRIC_COUNTER,
+                                .labels = {"reason"}},
+    [FAMILY_ACCESS_RELOADS] = {.name = "sluice_access_reloads_total",
+                               .help =
+                                   "Times that TLS files or API keys were read again, by result "
+                                   "(ok; failed: the old ones stayed).",
+                               .type = METRIC_COUNTER,
+                               .labels = {"result"}},
 };
 
 /* By the wire's number. */
@@ -175,12 +189,28 @@ static void sample_calls(struct manager_metrics *m, struct metrics_sink *sink)
     metrics_sample(sink, m->families[FAMILY_CALLS_LIVE], NULL, (double)stats.n_live);
 }
 
+static void sample_access(struct manager_metrics *m, struct metrics_sink *sink)
+{
+    struct access_stats stats;
+    const char *ok[] = {"ok"}, *failed[] = {"failed"};
+    access_get_stats(m->manager->access, &stats);
+    for (int i = 0; i < N_ACCESS_REFUSALS; i++) {
+        const char *const values[] = {access_refusal_names[i]};
+        metrics_sample(sink, m->families[FAMILY_ACCESS_REFUSALS], values,
+                       (double)stats.n_refused[i]);
+    }
+    metrics_sample(sink, m->families[FAMILY_ACCESS_RELOADS], ok, (double)stats.n_reloads);
+    metrics_sample(sink, m->families[FAMILY_ACCESS_RELOADS], failed,
+                   (double)stats.n_failed_reloads);
+}
+
 static void collect(void *arg, struct metrics_sink *sink)
 {
     struct manager_metrics *m = arg;
     sample_catalog(m, sink);
     sample_store(m, sink);
     sample_calls(m, sink);
+    sample_access(m, sink);
     metrics_sample(sink, m->families[FAMILY_ADOPTED], NULL,
                    supervisor_n_adopted(m->manager->supervisor));
     metrics_sample(sink, m->families[FAMILY_ROUTES], NULL,

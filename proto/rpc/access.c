@@ -352,9 +352,14 @@ void access_reload(struct access *access)
 
 /* --- one call --- */
 
-static int refuse_as(struct access *access, int status, enum access_refusal why, struct error *err)
+void access_count(struct access *access, enum access_refusal why)
 {
     atomic_fetch_add_explicit(&access->n_refused[why], 1, memory_order_relaxed);
+}
+
+static int refuse_as(struct access *access, int status, enum access_refusal why, struct error *err)
+{
+    access_count(access, why);
     err->status = status;
     return error_reason(err, access_refusal_names[why]);
 }

@@ -69,6 +69,9 @@ enum access_refusal {
 /* In metrics and on the wire: "API_KEY_MISSING". */
 extern const char *const access_refusal_names[N_ACCESS_REFUSALS];
 
+/* Counts a refusal that the program itself decides on. */
+void access_count(struct access *access, enum access_refusal why);
+
 struct access_stats {
     uint64_t n_refused[N_ACCESS_REFUSALS];
     uint64_t n_reloads, n_failed_reloads; /* of files that had changed, or on access_reload */

@@ -77,11 +77,11 @@ static const struct metric_spec specs[N_FAMILIES] = {
                          .help = "Requests that were refused, paused or ended because of a limit.",
                          .type = METRIC_COUNTER,
                          .labels = {"limit"}},
-    [FAMILY_ACCESS_REFUSALS] = {.name = "sluice_access_refusals_total",
-                                .help =
-                                    "Calls refused for their API key or certificate, by reason.",
-                                .type = METRIC_COUNTER,
-                                .labels = {"reason"}},
+    [FAMILY_ACCESS_REFUSALS] =
+        {.name = "sluice_access_refusals_total",
+         .help = "Calls refused for their API key, certificate or role, by reason.",
+         .type = METRIC_COUNTER,
+         .labels = {"reason"}},
     [FAMILY_ACCESS_RELOADS] = {.name = "sluice_access_reloads_total",
                                .help =
                                    "Times that TLS files or API keys were read again, by result "

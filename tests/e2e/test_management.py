@@ -4,12 +4,14 @@ import ctypes
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import socket
 import subprocess
 import tempfile
 import threading
 import time
+import urllib.request
 
 import grpc
 import pytest
@@ -76,8 +78,8 @@ def managed(tmp_path_factory, stubs, pki):
     m.keys.write_text("".join(key_line(f"who-{r}", k, r) for r, k in KEYS.items()) + "tls:spiffe://example.org/deploy operator\n" +
                       key_line("old", "old-key", "admin", "2020-01-01T00:00:00Z"))
     m.keys.chmod(0o600)
-    m.port = free_port()
-    m.up("--manage-listen", f"127.0.0.1:{m.port}", "--manage-tls-cert", str(pki.server[0]), "--manage-tls-key", str(pki.server[1]),
+    m.port, m.metrics = free_port(), free_port()
+    m.up("--metrics", f"127.0.0.1:{m.metrics}", "--manage-listen", f"127.0.0.1:{m.port}", "--manage-tls-cert", str(pki.server[0]), "--manage-tls-key", str(pki.server[1]),
          "--manage-tls-client-ca", str(pki.ca.cert), "--manage-tls-client-auth", "optional", "--manage-keys-file", str(m.keys))
     yield m
     m.clean()
@@ -118,6 +120,11 @@ def test_every_rpc_with_every_role(managed, stubs, pki, over):
             if over == "tls":
                 assert answer(channel, path, None, stream)[:2] == (grpc.StatusCode.UNAUTHENTICATED, "API_KEY_MISSING"), path
     assert "call denied" in managed.text() and "who-viewer" in managed.text()
+    lines = [line for line in (managed.folder / "log").read_text().splitlines() if "call denied" in line]
+    assert len(lines) <= 10 * (1 + len({line.split(".")[0] for line in lines})), "more than ten in a second"
+    text = urllib.request.urlopen(f"http://127.0.0.1:{managed.metrics}/metrics", timeout=patience(10)).read().decode()
+    n = {r: int(float(v)) for r, v in re.findall(r'^sluice_access_refusals_total{reason="(\w+)"} (\S+)$', text, re.M)}
+    assert n["ROLE_REQUIRED"] > len(lines) and n["API_KEY_INVALID"] > 0, n
 
 
 def test_an_expired_key_is_told(managed):
@@ -421,5 +428,7 @@ def test_each_program_listens_where_it_was_told_and_nowhere_else(managed, pki, t
             worker[0]: set(), sluice.process.pid: set()}
     finally:
         sluice.stop()
-    # a manager that was told of one port alone
-    assert listening([managed.process.pid]) == {managed.process.pid: {(loopback, managed.port)}}
+    assert listening([managed.process.pid]) == {managed.process.pid: {(loopback, managed.port), (loopback, managed.metrics)}}
+    managed.term()  # and one that was told of none
+    managed.up()
+    assert listening([managed.process.pid]) == {managed.process.pid: set()}
