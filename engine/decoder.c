@@ -139,8 +139,9 @@ static int run_layer(struct decoder *dec, const struct layer *at, const struct l
     return rc;
 }
 
-/* Logits of the sample rows only; each rank writes its columns of the shared [n, vocab]. */
-static int run_head(struct decoder *dec, const struct tensor *x, uint32_t n)
+/* Logits of n sample rows from `first` on; each rank writes its columns of the shared [n, vocab].
+ */
+static int run_head(struct decoder *dec, const struct tensor *x, uint32_t first, uint32_t n)
 {
     uint32_t hidden = dec->shape->hidden_dim, vocab = dec->shape->vocab_size;
     const struct weight *w = dec->globals.linear[ARCH_OUTPUT];
@@ -153,7 +154,7 @@ static int run_head(struct decoder *dec, const struct tensor *x, uint32_t n)
             view(dec->cfg.logits + (size_t)begin * vocab + segments_begin(&dec->split.vocab), m,
                  segments_len(&dec->split.vocab));
         y.row_stride = vocab;
-        int rc = op_gather_rows(dec->stream, &h, x, dec->mem.sample_rows + begin);
+        int rc = op_gather_rows(dec->stream, &h, x, dec->mem.sample_rows + first + begin);
         if (!rc)
             rc = norm(dec, &dec->globals, ARCH_OUTPUT_NORM, ARCH_OUTPUT_NORM_BIAS, &h, &h);
         if (!rc)
@@ -201,7 +202,9 @@ int decoder_queue_step(struct decoder *dec, uint32_t n_rows, uint32_t n_sample_r
         .n_seqs = n_seqs,
         .max_positions = max_positions,
     };
+    uint32_t n_logits = plan->steps.n_logits;
     int rc = 0;
+    dec->n_rows = n_rows;
     if (rank_is_first(&plan->rank))
         rc = run_embedding(dec, &x);
     for (uint32_t i = 0; !rc && i < dec->split.n_layers; i++) {
@@ -211,7 +214,7 @@ int decoder_queue_step(struct decoder *dec, uint32_t n_rows, uint32_t n_sample_r
             atomic_fetch_add(dec->cfg.progress, 1);
     }
     if (!rc && rank_is_last(&plan->rank))
-        rc = run_head(dec, &x, n_sample_rows);
+        rc = run_head(dec, &x, 0, n_sample_rows < n_logits ? n_sample_rows : n_logits);
     return rc;
 }
 
@@ -264,6 +267,14 @@ int decoder_step(struct decoder *dec, const struct step_batch *batch, struct err
         rc = step_captured(dec, batch, &key, has_ahead, err);
     else
         rc = step_by_ops(dec, batch);
+    return rc ? tell_failure(dec, rc, err) : 0;
+}
+
+int decoder_logits(struct decoder *dec, uint32_t first, uint32_t n, struct error *err)
+{
+    struct tensor x = view(dec->mem.x, dec->n_rows, dec->shape->hidden_dim);
+    error_clear(err);
+    int rc = run_head(dec, &x, first, n);
     return rc ? tell_failure(dec, rc, err) : 0;
 }
 

@@ -24,7 +24,7 @@ struct decoder_config {
     struct weight *const *device_weights; /* or on a device: [plan->n_places] */
     struct stream *stream;                /* with its kernel set */
     bool mix_roles;                       /* executor_config */
-    float *logits; /* [max_logits, vocab_size], shared: each rank writes its columns */
+    float *logits; /* [n_logits, vocab_size], shared: each rank writes its columns */
     atomic_uint_fast64_t
         *progress; /* incremented after each layer; NULL on ranks above the first */
 };
@@ -34,11 +34,15 @@ int decoder_create(const struct decoder_config *cfg, struct decoder **out_decode
                    struct error *err);
 void decoder_destroy(struct decoder *dec);
 
-/* Queues one step; this rank's columns of the logits of batch->sample_rows stand in cfg.logits when
- * the stream is synchronised, which may be left to who samples. Of a stage that is not the first
- * the rows stand in decoder_hidden() already, and of one that is not the last they do afterwards.
+/* Queues one step; this rank's columns of the logits of the first n_logits of batch->sample_rows
+ * stand in cfg.logits when the stream is synchronised, which may be left to who samples. Of a stage
+ * that is not the first the rows stand in decoder_hidden() already, and of one that is not the last
+ * they do afterwards.
  */
 int decoder_step(struct decoder *dec, const struct step_batch *batch, struct error *err);
+/* Queues the same of n others of these rows, from `first` on, in place of those: n_logits at most,
+ * of the last step, which was not captured. */
+int decoder_logits(struct decoder *dec, uint32_t first, uint32_t n, struct error *err);
 /* Queues what the next step reads, all but its token ids, behind the step under way, where steps
  * are captured and this one will be. The next decoder_step() brings the ids alone if its batch says
  * is_ahead; else it is as if this had not been called. */

@@ -91,7 +91,7 @@ uint64_t decoder_workspace_bytes(const struct rank_plan *plan, const struct mode
     struct decoder_memory mem;
     decoder_memory_layout(plan, shape, NULL, &mem);
     uint64_t logits = plan->rank.index == 0 && rank_is_last(&plan->rank)
-                          ? aligned((uint64_t)plan->steps.max_logits * shape->vocab_size * 4)
+                          ? aligned((uint64_t)plan->steps.n_logits * shape->vocab_size * 4)
                           : 0;
     return mem.n_bytes + ops->act_bytes(plan->steps.max_rows, decoder_memory_max_k(plan, shape)) +
            logits;

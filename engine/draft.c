@@ -1,6 +1,7 @@
 #include "engine/draft.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine/request.h"
 
@@ -18,20 +19,11 @@ static const float first_trust_drawn[DRAFT_MAX_MATCH] = {0.5f, 0.5f, 0.55f, 0.6f
 
 enum { FIRST_WEIGHT = 2, MOST_WEIGHT = 8 }; /* of what was believed, against one that is seen */
 
-bool draft_create(uint32_t n_tokens, struct draft **out_draft)
+bool draft_create(struct draft **out_draft)
 {
     struct draft *d = calloc(1, sizeof(*d));
-    uint32_t n_slots = 64;
     if (!d)
         return false;
-    while (n_slots < n_tokens && n_slots < DRAFT_LARGEST_INDEX)
-        n_slots *= 2;
-    d->index_mask = n_slots - 1;
-    d->index = calloc(n_slots, DRAFT_LOOKUP * sizeof(*d->index));
-    if (!d->index) {
-        draft_destroy(d);
-        return false;
-    }
     for (uint32_t i = 0; i <= DRAFT_MAX_MATCH; i++)
         d->trust[i] = first_trust[i];
     *out_draft = d;
@@ -53,10 +45,21 @@ bool draft_create_by_model(bool drawn, struct draft **out_draft)
 
 void draft_destroy(struct draft *d)
 {
-    if (!d)
-        return;
-    free(d->index);
     free(d);
+}
+
+/* Places for each length of a run. */
+static uint32_t places_for(uint32_t n_tokens)
+{
+    uint32_t n = 64;
+    while (n < n_tokens && n < DRAFT_LARGEST_INDEX)
+        n *= 2;
+    return n;
+}
+
+uint32_t draft_index_len(uint32_t n_tokens)
+{
+    return DRAFT_LOOKUP * places_for(n_tokens);
 }
 
 /* Of the n tokens before position `end`. Different runs may share a place: what is found there is
@@ -88,11 +91,9 @@ static uint32_t match_before(const struct sequence *seq, uint32_t position, uint
     return n;
 }
 
-/* Where the sequence's last tokens stood before, the longest run first, of equal ones the latest.
- */
-static void look_up(struct draft *d, const struct sequence *seq)
+/* Where the tokens before `end` stood before, the longest run first, of equal ones the latest. */
+static void look_up(struct draft *d, const struct sequence *seq, uint32_t end)
 {
-    uint32_t end = sequence_n_tokens(seq);
     d->next = d->n_match = 0;
     for (uint32_t n = DRAFT_LOOKUP < end ? DRAFT_LOOKUP : end; n > 0; n--) {
         uint32_t position = *place_of(d, seq, end, n);
@@ -105,15 +106,6 @@ static void look_up(struct draft *d, const struct sequence *seq)
     }
 }
 
-void draft_take_prompt(struct draft *d, const struct sequence *seq)
-{
-    if (d->by_model)
-        return;
-    for (uint32_t i = 1; i < seq->request->n_prompt; i++)
-        record(d, seq, i);
-    look_up(d, seq);
-}
-
 static void learn(struct draft *d, uint32_t i_trust, bool right)
 {
     float *trust = &d->trust[i_trust];
@@ -121,6 +113,47 @@ static void learn(struct draft *d, uint32_t i_trust, bool right)
     uint32_t weight = FIRST_WEIGHT + *n_seen;
     *trust += ((right ? 1.0f : 0.0f) - *trust) / (float)(weight + 1);
     *n_seen = (uint8_t)(*n_seen + (weight + 1 < MOST_WEIGHT));
+}
+
+/* The generated token at `newest`. */
+static void take(struct draft *d, const struct sequence *seq, uint32_t newest)
+{
+    bool right = d->next && sequence_token(seq, d->next) == sequence_token(seq, newest);
+    if (d->next && newest >= d->n_learned)
+        learn(d, d->n_match, right);
+    if (newest >= d->n_learned)
+        d->n_learned = newest + 1;
+    record(d, seq, newest);
+    /* A long match is followed; a short one may have a better beside it by now. */
+    if (right && d->n_match >= DRAFT_LOOKUP) {
+        d->next++;
+        d->n_match += d->n_match < DRAFT_MAX_MATCH;
+        return;
+    }
+    look_up(d, seq, newest + 1);
+}
+
+void draft_take_place(struct draft *d, const struct sequence *seq, uint32_t *index,
+                      uint32_t n_tokens)
+{
+    uint32_t n_prompt = seq->request->n_prompt, n_wanted = n_prompt + seq->max_ids;
+    if (d->by_model)
+        return;
+    n_wanted = n_wanted < n_tokens ? n_wanted : n_tokens;
+    d->index_mask = places_for(n_wanted) - 1;
+    d->index = index;
+    memset(index, 0, draft_index_len(n_wanted) * sizeof(*index));
+    for (uint32_t i = 1; i < n_prompt; i++)
+        record(d, seq, i);
+    look_up(d, seq, n_prompt);
+    for (uint32_t i = n_prompt; i < sequence_n_tokens(seq); i++)
+        take(d, seq, i);
+}
+
+void draft_leave_place(struct draft *d)
+{
+    d->index = NULL;
+    d->next = d->n_match = 0;
 }
 
 /* Behind a wrong one nothing is told of the others. */
@@ -151,19 +184,9 @@ void draft_take_token(struct draft *d, const struct sequence *seq)
     uint32_t newest = sequence_n_tokens(seq) - 1;
     if (d->by_model) {
         check_models_token(d, sequence_token(seq, newest));
-        return;
+    } else if (d->index) {
+        take(d, seq, newest);
     }
-    bool right = d->next && sequence_token(seq, d->next) == sequence_token(seq, newest);
-    if (d->next)
-        learn(d, d->n_match, right);
-    record(d, seq, newest);
-    /* A long match is followed; a short one may have a better beside it by now. */
-    if (right && d->n_match >= DRAFT_LOOKUP) {
-        d->next++;
-        d->n_match += d->n_match < DRAFT_MAX_MATCH;
-        return;
-    }
-    look_up(d, seq);
 }
 
 uint32_t draft_propose(struct draft *d, const struct sequence *seq, uint32_t n_most,

@@ -10,7 +10,8 @@
  * shows whether it was right, so how often it is right after a match of a given length is known
  * without spending a row on it. A draft model's is trusted by the probability it gave the token
  * itself, and tried again now and then where it did not pay. Engine thread only, save for creation.
- * Memory is fixed at create; a token costs O(1). */
+ * The lookup's index is its place's: who waits for one, or has given it back, has none. A token
+ * costs O(1). */
 #pragma once
 
 #include <stdbool.h>
@@ -43,8 +44,10 @@ struct draft_by_model {
 struct draft {
     bool by_model;
     struct draft_by_model model;
-    uint32_t *index; /* [DRAFT_LOOKUP][index_mask + 1] position of the token that followed, or 0 */
+    uint32_t *index; /* [DRAFT_LOOKUP][index_mask + 1] position of the token that followed, or 0;
+                        NULL: it has no place, and foretells nothing */
     uint32_t index_mask;
+    uint32_t n_learned;                  /* tokens of the sequence that trust has learned from */
     uint32_t next;                       /* position of the token that is foretold; 0: none is */
     uint32_t n_match;                    /* tokens before it that equal the sequence's last ones */
     float trust[DRAFT_MAX_MATCH + 1];    /* by n_match, or by the draft model's own probability in
@@ -54,16 +57,21 @@ struct draft {
     uint32_t n_ids;
 };
 
-/* Lookup in a sequence of about n_tokens. *out_draft is owned. False without memory. */
-bool draft_create(uint32_t n_tokens, struct draft **out_draft);
+/* By lookup. *out_draft is owned. False without memory. */
+bool draft_create(struct draft **out_draft);
 /* By the draft model; `drawn`: tokens are drawn by chance, so that the less likely ones may be
  * right as well. */
 bool draft_create_by_model(bool drawn, struct draft **out_draft);
 void draft_destroy(struct draft *draft);
 
-/* The sequence has its prompt: takes it in. */
-void draft_take_prompt(struct draft *draft, const struct sequence *seq);
-/* Its newest token, which may have been foretold. */
+/* Numbers of an index for sequences of at most n_tokens; larger ones share its places. */
+uint32_t draft_index_len(uint32_t n_tokens);
+/* The sequence has a place: takes in what it has so far. `index` has draft_index_len(n_tokens)
+ * numbers, and is borrowed until the place is left. Nothing happens where a model drafts. */
+void draft_take_place(struct draft *draft, const struct sequence *seq, uint32_t *index,
+                      uint32_t n_tokens);
+void draft_leave_place(struct draft *draft);
+/* The sequence's newest token, which may have been foretold. */
 void draft_take_token(struct draft *draft, const struct sequence *seq);
 
 /* The sequence's blocks behind its first n tokens are others now: what a draft model wrote there is

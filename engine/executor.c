@@ -64,12 +64,18 @@ bool executor_mixes_roles(const struct executor *ex)
     return ex->gpu != NULL && ex->mix_roles;
 }
 
+static uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
 /* --- stepping --- */
 
 struct step_job {
     struct executor *ex;
-    const struct step_batch *batch;
-    uint32_t from, to; /* batch NULL: copy a block */
+    const struct step_batch *batch; /* NULL: another job */
+    uint32_t first_logits, n_logits;
+    uint32_t from, to; /* without these: copy a block */
     int rc[MAX_RANKS];
     struct error errs[MAX_RANKS];
 };
@@ -80,6 +86,8 @@ static void run_rank(void *ctx, uint32_t r)
     struct decoder *dec = job->ex->decoders[r];
     if (job->batch)
         job->rc[r] = decoder_step(dec, job->batch, &job->errs[r]);
+    else if (job->n_logits)
+        job->rc[r] = decoder_logits(dec, job->first_logits, job->n_logits, &job->errs[r]);
     else
         job->rc[r] = decoder_copy_block(dec, job->from, job->to, &job->errs[r]);
 }
@@ -191,21 +199,38 @@ static int sync_head(struct executor *ex, struct error *err)
 
 int executor_step(struct executor *ex, const struct step_batch *batch, struct error *err)
 {
-    struct step_job job;
+    struct step_job job = {.ex = ex, .batch = batch};
     bool is_checked = ex->has_ahead && batch->is_ahead;
-    ex->n_logits = 0;
+    ex->n_logits = ex->i_kept = ex->n_kept = 0;
     ex->has_ahead = false;
     int rc = is_checked ? check_ids(ex, batch, err) : check_batch(ex, batch, err);
     if (rc)
         return rc;
-    job.ex = ex;
-    job.batch = batch;
     rc = run_job(&job, err);
     if (!rc && ex->gpu && !batch->n_sample_rows)
         rc = sync_head(ex, err);
-    if (!rc)
-        ex->n_logits = batch->n_sample_rows;
-    return rc;
+    if (rc)
+        return rc;
+    ex->n_logits = batch->n_sample_rows;
+    ex->n_kept = least(ex->n_logits, ex->plans[0].steps.n_logits);
+    return 0;
+}
+
+/* Logits of a sample row of the last step, and of as many behind it as there is room for, where
+ * they are not there. */
+static int keep_logits(struct executor *ex, uint32_t row, struct error *err)
+{
+    struct step_job job = {.ex = ex, .first_logits = row};
+    if (row - ex->i_kept < ex->n_kept)
+        return 0;
+    job.n_logits = least(ex->n_logits - row, ex->plans[0].steps.n_logits);
+    ex->n_kept = 0;
+    int rc = run_job(&job, err);
+    if (rc)
+        return rc;
+    ex->i_kept = row;
+    ex->n_kept = job.n_logits;
+    return 0;
 }
 
 int executor_step_ahead(struct executor *ex, const struct step_batch *batch, struct error *err)
@@ -222,8 +247,10 @@ int executor_step_ahead(struct executor *ex, const struct step_batch *batch, str
 const float *executor_logits(struct executor *ex, uint32_t i_sample_row)
 {
     uint32_t vocab = ex->model.shape.vocab_size;
-    const float *logits = ex->logits + (size_t)i_sample_row * vocab;
     struct error err;
+    if (i_sample_row >= ex->n_logits || keep_logits(ex, i_sample_row, &err) != 0)
+        return NULL;
+    const float *logits = ex->logits + (size_t)(i_sample_row - ex->i_kept) * vocab;
     if (!ex->gpu)
         return logits;
     if (!ex->host_logits)
@@ -249,12 +276,17 @@ int executor_queue_sample(struct executor *ex, uint32_t first, uint32_t n,
         return error_set(err, STATUS_INTERNAL, "sampling %u rows from %u on, of %u", n, first,
                          ex->n_logits);
     uint32_t vocab = ex->model.shape.vocab_size;
-    uint32_t n_together = ex->n_sampled == vocab ? n : 1; /* a part of a row is a row alone */
     struct stream *stream = ex->streams[head_rank(ex)];
     int rc = 0;
-    for (uint32_t i = 0; i < n && !rc; i += n_together) {
-        struct tensor logits = tensor_view(ex->logits + (size_t)(first + i) * vocab, DTYPE_F32,
-                                           n_together, ex->n_sampled);
+    for (uint32_t i = 0, n_together; i < n && !rc; i += n_together) {
+        rc = keep_logits(ex, first + i, err);
+        if (rc)
+            return rc;
+        uint32_t at = first + i - ex->i_kept;
+        /* A part of a row is a row alone. */
+        n_together = ex->n_sampled == vocab ? least(n - i, ex->n_kept - at) : 1;
+        struct tensor logits =
+            tensor_view(ex->logits + (size_t)at * vocab, DTYPE_F32, n_together, ex->n_sampled);
         rc = op_sample(stream, &logits, params + i, results + i);
     }
     if (!rc && ex->sampled)
@@ -310,13 +342,9 @@ void executor_free_results(struct executor *ex, struct sample_result *results, u
 
 int executor_copy_block(struct executor *ex, uint32_t from, uint32_t to, struct error *err)
 {
-    struct step_job job;
+    struct step_job job = {.ex = ex, .from = from, .to = to};
     if (from >= ex->actual.n_blocks || to >= ex->actual.n_blocks)
         return error_set(err, STATUS_INTERNAL, "copy of KV block %u to %u of %u", from, to,
                          ex->actual.n_blocks);
-    job.ex = ex;
-    job.batch = NULL;
-    job.from = from;
-    job.to = to;
     return run_job(&job, err);
 }

@@ -146,9 +146,10 @@ bool executor_mixes_roles(const struct executor *ex);
 /* The calling thread is to make the steps: confines it as the config says of the first thread. */
 int executor_enter(const struct executor *ex, struct error *err);
 
-/* Runs one step: embeds the rows, writes K and V, and leaves logits of batch->sample_rows as f32
- * [n_sample_rows, vocab_size], valid until the next step. A step that samples nothing has run when
- * this returns, one that does when executor_sample() has. Layers finished are counted in
+/* Runs one step: embeds the rows, writes K and V, and leaves what logits of batch->sample_rows are
+ * made of, valid until the next step. On the CPU those of 64 rows are kept at a time; who samples,
+ * or asks for one of others, has the next ones made in their place. A step that samples nothing has
+ * run when this returns, one that does when executor_sample() has. Layers finished are counted in
  * executor_progress_counter() for stall detection (any thread). No allocation. An error is a device
  * failure: the executor must be closed. */
 int executor_step(struct executor *ex, const struct step_batch *batch, struct error *err);
@@ -157,8 +158,8 @@ int executor_step(struct executor *ex, const struct step_batch *batch, struct er
  * this one but for them. Any other step is as if this had not been called. Does nothing where steps
  * do not run by themselves. */
 int executor_step_ahead(struct executor *ex, const struct step_batch *batch, struct error *err);
-/* Of the last step; in host memory, until the next call where the device's is not. For tests and
- * tools. NULL where it cannot be had. */
+/* Of the last step; in host memory, until the next call where the device's is not, or more rows
+ * were wanted than are kept. For tests and tools. NULL where it cannot be had. */
 const float *executor_logits(struct executor *ex, uint32_t i_sample_row);
 uint64_t executor_progress_counter(const struct executor *ex);
 

@@ -215,7 +215,7 @@ static int make_decoders(struct executor *ex, struct error *err)
     uint32_t head = head_rank(ex);
     struct device *device = rank_device(ex, head);
     ex->logits_bytes =
-        (size_t)ex->plans[0].steps.max_logits * ex->model.shape.vocab_size * sizeof(float);
+        (size_t)ex->plans[0].steps.n_logits * ex->model.shape.vocab_size * sizeof(float);
     int rc = device->ops->alloc(device, ex->logits_bytes, &logits, err);
     if (rc)
         return error_prefix(err, "logits");

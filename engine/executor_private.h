@@ -40,10 +40,12 @@ struct executor {
     struct rank_team *team; /* of CPU ranks */
     bool mix_roles;
     uint32_t n_sampled;
-    float *logits; /* [max_logits, vocab_size] on the device of the head */
+    float *logits; /* [n_logits of the plan's steps, vocab_size] on the device of the head */
     size_t logits_bytes;
     float *host_logits;     /* [vocab_size], of executor_logits() where those are a GPU's */
-    uint32_t n_logits;      /* rows of the last step */
+    uint32_t n_logits;      /* rows of the last step that may be had, */
+    uint32_t i_kept;        /* and the first of those that logits hold, */
+    uint32_t n_kept;        /* so many */
     struct event *sampled;  /* on the GPU, after the last sample; NULL without one */
     bool has_ahead;         /* executor_step_ahead() was called for the next step */
     uint64_t scratch_bytes; /* of all CPU streams' threads */

@@ -18,6 +18,8 @@ enum {
     MAX_BLOCK_SIZE = 128, /* one attention partition */
     MAX_STEP_ROWS = 1 << 16,
     MAX_STEP_SEQS = 1 << 14,
+    LOGITS_AT_ONCE = 64, /* on the CPU: from a few rows on, products bind the head, so that reading
+                            it again for as many more costs little */
 };
 
 static bool is_power_of_two(uint32_t n)
@@ -59,6 +61,7 @@ int plan_steps(const struct model_shape *shape, const struct executor_config *cf
     if (!cfg->max_seqs || cfg->max_seqs > MAX_STEP_SEQS)
         return error_field(err, "max_seqs", "%u is not in 1..%d", cfg->max_seqs, MAX_STEP_SEQS);
     uint64_t n_blocks = cfg->kv_tokens / bs + (cfg->kv_tokens % bs != 0);
+    uint32_t max_logits = cfg->max_seqs + cfg->n_score_rows;
     /* Slot numbers (block · block_size + offset) are 32 bits. */
     uint64_t max_blocks = UINT32_MAX / bs;
     if (!n_blocks || n_blocks > max_blocks)
@@ -67,7 +70,9 @@ int plan_steps(const struct model_shape *shape, const struct executor_config *cf
     *out_steps = (struct step_shape){
         .max_rows = cfg->max_rows,
         .max_seqs = cfg->max_seqs,
-        .max_logits = cfg->max_seqs + cfg->n_score_rows,
+        .max_logits = max_logits,
+        .n_logits =
+            max_logits < LOGITS_AT_ONCE || weight_is_on_device(ops) ? max_logits : LOGITS_AT_ONCE,
         .max_blocks_per_seq = context / bs + (context % bs != 0),
         .n_blocks = (uint32_t)n_blocks,
         .block_size = bs,

@@ -27,7 +27,8 @@ struct weight_place {
 /* What steps need, from the executor's config. */
 struct step_shape {
     uint32_t max_rows, max_seqs, max_blocks_per_seq;
-    uint32_t max_logits; /* rows whose logits are wanted, at most */
+    uint32_t max_logits; /* rows whose logits are wanted, at most, */
+    uint32_t n_logits;   /* and kept at once: fewer where a head's rows can be had in turns */
     uint32_t n_blocks, block_size;
     enum dtype kv_dtype;
 };

@@ -158,9 +158,8 @@ static bool init_choice(struct request *r, uint32_t i, const struct engine_resum
     }
     if (r->max_draft_tokens) {
         if (r->drafts_by_model ? !draft_create_by_model(r->sampling.temperature > 0, &seq->draft)
-                               : !draft_create(r->n_prompt + seq->max_ids, &seq->draft))
+                               : !draft_create(&seq->draft))
             return false;
-        draft_take_prompt(seq->draft, seq);
     }
     for (uint32_t t = 0; resume && t < resume->n_ids; t++)
         sequence_append(seq, resume->ids[t]);

@@ -34,13 +34,15 @@ static bool allocate_arrays(struct scheduler *sched)
     sched->copies = calloc(n, sizeof(*sched->copies));
     sched->block_tokens = calloc(sched->cfg.block_size, sizeof(*sched->block_tokens));
     sched->jobs = calloc(sched->cfg.n_draft_seqs + 1, sizeof(*sched->jobs));
+    sched->indexes =
+        calloc(n, draft_index_len(scheduler_longest(&sched->cfg)) * sizeof(*sched->indexes));
     sched->ahead.slots = calloc(n, sizeof(*sched->ahead.slots));
     sched->ahead.versions = calloc(n, sizeof(*sched->ahead.versions));
     sched->n_active_of = calloc(sched->cfg.max_requests, sizeof(*sched->n_active_of));
     if (!sched->running || !sched->samples || !sched->scored || !sched->scheduled ||
         !sched->order || !sched->started || !sched->begun || !sched->free_slots || !sched->copies ||
         !sched->block_tokens || !sched->jobs || !sched->ahead.slots || !sched->ahead.versions ||
-        !sched->n_active_of)
+        !sched->n_active_of || !sched->indexes)
         return false;
     for (uint32_t i = 0; i < n; i++)
         sched->free_slots[i] = n - 1 - i;
@@ -111,6 +113,7 @@ void scheduler_destroy(struct scheduler *sched)
     free(sched->copies);
     free(sched->block_tokens);
     free(sched->jobs);
+    free(sched->indexes);
     free(sched->ahead.slots);
     free(sched->ahead.versions);
     free(sched);
@@ -189,6 +192,8 @@ static void leave_running(struct scheduler *sched, struct sequence *seq)
     memmove(&sched->running[i], &sched->running[i + 1],
             (sched->n_running - i) * sizeof(struct sequence *));
     blocks_release(sched, seq);
+    if (seq->draft)
+        draft_leave_place(seq->draft);
     sched->free_slots[sched->n_free_slots++] = seq->slot;
 }
 

@@ -58,6 +58,8 @@ struct scheduler {
     bool holds;             /* nobody starts: it has been passed over often */
     uint32_t *block_tokens; /* [block_size] scratch */
     struct draft_job *jobs; /* [n_draft_seqs] of the draft model */
+    uint32_t *indexes;      /* [max_seqs][draft_index_len] by slot; pages that no lookup has used
+                               take no memory */
     struct scheduler_ahead ahead;
     float base_rows; /* what a step costs besides its rows, in rows */
 
@@ -73,6 +75,12 @@ static inline uint32_t sequence_n_left(const struct sequence *seq)
 static inline bool sequence_decodes(const struct sequence *seq)
 {
     return seq->n_ids && sequence_n_left(seq) == 1 && seq->n_computed;
+}
+
+/* Tokens that a sequence has at most. */
+static inline uint32_t scheduler_longest(const struct scheduler_config *cfg)
+{
+    return cfg->max_blocks_per_seq * cfg->block_size;
 }
 
 /* --- scheduler.c --- */

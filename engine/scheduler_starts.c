@@ -97,6 +97,7 @@ void starts_activate(struct scheduler *sched, struct request *r, int64_t now_ns)
     sched->n_active++;
     sched->n_active_of[r->i_caller]++;
     sched->started[sched->plan.n_started++] = r;
+    uint32_t n_tokens = scheduler_longest(&sched->cfg), index_len = draft_index_len(n_tokens);
     for (uint32_t i = 0; i < r->n_choices; i++) {
         struct sequence *seq = &r->choices[i];
         if (seq->state != SEQUENCE_WAITING)
@@ -106,6 +107,9 @@ void starts_activate(struct scheduler *sched, struct request *r, int64_t now_ns)
         seq->n_computed = seq->n_hashed = seq->n_rows = 0;
         seq->begun = false;
         seq->chain_node = PREFIX_ROOT;
+        if (seq->draft)
+            draft_take_place(seq->draft, seq, sched->indexes + (size_t)seq->slot * index_len,
+                             n_tokens);
         sched->running[sched->n_running++] = seq;
     }
     scheduler_sort_running(sched);

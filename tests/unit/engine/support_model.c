@@ -39,7 +39,7 @@ void model_run_open_ckpt(struct model_run *run, struct checkpoint *ckpt,
         fail_msg("%s: %s", checkpoint_name(ckpt), err.message);
     run->stride =
         (executor_actual(run->ex)->context_tokens + cfg->kv_block_size - 1) / cfg->kv_block_size;
-    struct step_limits limits = {cfg->max_rows, cfg->max_seqs, run->stride, 0};
+    struct step_limits limits = {cfg->max_rows, cfg->max_seqs, run->stride, cfg->n_score_rows};
     if (step_batch_create(&limits, &run->batch, &err) != 0)
         fail_msg("%s", err.message);
 }

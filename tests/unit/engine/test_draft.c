@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -18,6 +19,15 @@ enum { VOCAB = 5000, MAX_TOKENS = 20000 };
 static const struct request_limits limits = {
     .vocab_size = VOCAB, .context_tokens = 100000, .max_concurrent = 8, .draft_tokens = 4};
 
+static uint32_t place[DRAFT_LOOKUP * DRAFT_LARGEST_INDEX];
+
+static void take_place(struct request *r)
+{
+    assert_true(draft_index_len(limits.context_tokens) * sizeof(*place) <= sizeof(place));
+    memset(place, 0xAA, sizeof(place)); /* another's */
+    draft_take_place(r->choices[0].draft, &r->choices[0], place, limits.context_tokens);
+}
+
 static struct request *make(const uint32_t *prompt, uint32_t n)
 {
     struct engine_request req;
@@ -29,6 +39,7 @@ static struct request *make(const uint32_t *prompt, uint32_t n)
     req.stopping.max_tokens = MAX_TOKENS;
     assert_int_equal(request_create(&req, &limits, &r, &err), 0);
     assert_non_null(r->choices[0].draft);
+    take_place(r);
     return r;
 }
 
@@ -117,8 +128,38 @@ static void test_no_draft_goes_on_behind_a_stop_id(void **state)
     req.stopping.stop_token_ids = stops;
     req.stopping.n_stop_token_ids = 1;
     assert_int_equal(request_create(&req, &limits, &r, &err), 0);
+    take_place(r);
     assert_int_equal(draft_propose(r->choices[0].draft, &r->choices[0], 16, 0), 2);
     assert_int_equal(r->choices[0].draft->ids[1], 4);
+    request_release(r);
+}
+
+/* A queued request would keep 96 KiB a choice for a lookup that nobody asks. */
+static void test_without_a_place_nothing_is_kept_nor_foretold(void **state)
+{
+    static const uint32_t prompt[] = {8, 40, 41, 42, 40, 41, 42, 40};
+    (void)state;
+    struct request *r = make(prompt, 8);
+    struct sequence *seq = &r->choices[0];
+    struct draft *d = seq->draft, before;
+    for (uint32_t i = 0; i < 20; i++)
+        sequence_append(seq, 40 + (i + 1) % 3);
+    assert_int_equal(draft_propose(d, seq, 16, 0), 16);
+    before = *d;
+    draft_leave_place(d);
+    assert_null(d->index);
+    assert_int_equal(draft_propose(d, seq, 16, 0), 0);
+    take_place(r); /* the same as it left, and nothing is learned twice */
+    assert_int_equal(draft_propose(d, seq, 16, 0), 16);
+    assert_memory_equal(d->ids, before.ids, sizeof(d->ids));
+    assert_memory_equal(d->trust, before.trust, sizeof(d->trust));
+    assert_memory_equal(d->n_seen, before.n_seen, sizeof(d->n_seen));
+    assert_int_equal(d->n_match, before.n_match);
+    draft_leave_place(d);
+    sequence_append(seq, 40); /* a step was under way */
+    take_place(r);
+    assert_int_equal(draft_propose(d, seq, 16, 0), 16);
+    assert_int_equal(d->ids[0], 41);
     request_release(r);
 }
 
@@ -198,6 +239,7 @@ int main(void)
         cmocka_unit_test(test_a_loop_is_foretold_beyond_the_end),
         cmocka_unit_test(test_trust_follows_what_comes),
         cmocka_unit_test(test_no_draft_goes_on_behind_a_stop_id),
+        cmocka_unit_test(test_without_a_place_nothing_is_kept_nor_foretold),
         cmocka_unit_test(test_who_drafts_is_the_requests_word_then_the_engines),
         cmocka_unit_test(test_cost_of_a_row_is_told_by_steps_of_several_sizes),
     };

@@ -450,6 +450,92 @@ static void test_sample_greedy_takes_largest_logit(void **state)
     model_run_close(&run);
 }
 
+/* A step that wants logits of more rows than are kept at a time: those of any row, in any order,
+ * and what is drawn from any run of rows, are what they are a few rows at a time. */
+static void check_many_rows(const char *kernels, uint32_t tp)
+{
+    enum { N_A = 70, N_B = 57, N = N_A + N_B };
+    static const uint32_t order[] = {0, 63, 64, 126, 65, 3, 90, 10, 126, 127 - 64};
+    static const struct {
+        uint32_t first, n;
+    } runs[] = {{0, N}, {0, 64}, {60, 10}, {126, 1}, {70, 57}, {5, 1}, {63, 2}};
+    struct tiny_spec spec = tiny_spec_default();
+    struct executor_config cfg = model_run_config(kernels);
+    struct sample_params params[N];
+    struct sample_result expected[N], results[N];
+    struct model_run run;
+    struct error err = {0};
+    float *of_a, *of_b;
+    spec.matrix_type = GGML_Q4_1;
+    cfg.tp = tp;
+    of_a = run_alone(&spec, &cfg, 0, N_A, 16);
+    of_b = run_alone(&spec, &cfg, 1, N_B, 16);
+    cfg.n_score_rows = N;
+    for (uint32_t i = 0; i < N; i++)
+        params[i] = (struct sample_params){.temperature = 1.2F,
+                                           .top_p = 1,
+                                           .typical_p = 1,
+                                           .repetition_penalty = 1,
+                                           .seed = i,
+                                           .position = i,
+                                           .want_logprob = 1};
+    model_run_open_ckpt(&run, tiny_open(&spec), &cfg);
+    model_run_add(&run, ids[0], N_A);
+    model_run_add(&run, ids[1], N_B);
+    model_run_push(&run, 0, N_A, 2);
+    model_run_push(&run, 1, N_B, 2);
+    model_run_step(&run);
+    assert_int_equal(executor_sample(run.ex, 0, N, params, expected, &err), 0);
+    for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
+        uint32_t row = order[i], in_b = row >= N_A ? row - N_A : 0;
+        assert_same_bits(executor_logits(run.ex, row),
+                         row < N_A ? of_a + (size_t)row * spec.vocab
+                                   : of_b + (size_t)in_b * spec.vocab,
+                         spec.vocab, kernels);
+    }
+    for (size_t i = 0; i < sizeof(runs) / sizeof(runs[0]); i++) {
+        uint32_t first = runs[i].first, n = runs[i].n;
+        memset(results, 0, sizeof(results));
+        assert_int_equal(executor_sample(run.ex, first, n, params + first, results, &err), 0);
+        for (uint32_t k = 0; k < n; k++) {
+            assert_int_equal(results[k].id, expected[first + k].id);
+            assert_memory_equal(&results[k].logprob, &expected[first + k].logprob, sizeof(float));
+        }
+    }
+    assert_null(executor_logits(run.ex, N));
+    assert_int_equal(executor_sample(run.ex, N - 1, 2, params, results, &err), STATUS_INTERNAL);
+    model_run_close(&run);
+    free(of_a);
+    free(of_b);
+}
+
+static void test_more_rows_than_logits_same_bits(void **state)
+{
+    (void)state;
+    for (uint32_t tp = 1; tp <= 2; tp++) {
+        check_many_rows("auto", tp);
+        check_many_rows("f32", tp);
+    }
+}
+
+/* Their memory does not grow with the sequences of a step: 64 rows, whatever else there is. */
+static void test_logits_of_many_sequences_take_no_more_memory(void **state)
+{
+    struct tiny_spec spec = tiny_spec_default();
+    struct executor_config cfg = model_run_config("auto");
+    struct checkpoint *ckpt = tiny_open(&spec);
+    struct executor_plan few, many;
+    struct error err = {0};
+    (void)state;
+    cfg.max_seqs = 64;
+    assert_int_equal(executor_plan(ckpt, &cfg, &few, &err), 0);
+    cfg.max_seqs = 1024;
+    assert_int_equal(executor_plan(ckpt, &cfg, &many, &err), 0);
+    /* Block tables and numbers of sample rows, 17 words each. */
+    assert_true(many.workspace_bytes - few.workspace_bytes <= (1024 - 64) * 17 * 4 + 1024);
+    checkpoint_close(ckpt);
+}
+
 static void test_progress_counter_counts_layers(void **state)
 {
     struct tiny_spec spec = tiny_spec_default();
@@ -482,6 +568,8 @@ int main(void)
         cmocka_unit_test(test_plan_equals_actual),
         cmocka_unit_test(test_info_and_numerics_id),
         cmocka_unit_test(test_sample_greedy_takes_largest_logit),
+        cmocka_unit_test(test_more_rows_than_logits_same_bits),
+        cmocka_unit_test(test_logits_of_many_sequences_take_no_more_memory),
         cmocka_unit_test(test_progress_counter_counts_layers),
     };
     return cmocka_run_group_tests(tests, make_ids, NULL);

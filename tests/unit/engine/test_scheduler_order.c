@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "engine/draft.h"
 #include "engine/step.h"
 #include "support_scheduler.h"
 
@@ -404,6 +405,46 @@ static void test_a_place_that_was_made_is_not_anothers(void **state)
     finish_all(b, r, 4);
 }
 
+/* What a lookup keeps, 96 KiB a choice, is its place's: 512 that wait would have 48 MiB of it. */
+static void test_only_who_runs_has_an_index_to_look_up_in(void **state)
+{
+    (void)state;
+    struct bench *b = &bench;
+    struct request *r[2];
+    struct scheduler_config cfg = bench_small;
+    const struct sequence *seq;
+    cfg.max_seqs = 2;
+    cfg.n_draft_rows = 8;
+    bench_open(b, &cfg);
+    b->limits.draft_tokens = 4;
+    b->repeats = true;
+    scheduler_add(b->sched, r[0] = bench_make(b, 0, 4, 120, 2, 0, "a"));
+    scheduler_add(b->sched, r[1] = bench_make(b, 1, 4, 40, 1, 0, "a"));
+    for (uint32_t i = 0; i < 20; i++)
+        assert_true(bench_step(b));
+    assert_non_null(r[0]->choices[0].draft->index);
+    assert_non_null(r[0]->choices[1].draft->index);
+    assert_ptr_not_equal(r[0]->choices[0].draft->index, r[0]->choices[1].draft->index);
+    seq = &r[1]->choices[0];
+    assert_non_null(seq->draft);
+    assert_null(seq->draft->index);
+    scheduler_set_priority(b->sched, r[1], 1); /* takes both places */
+    for (uint32_t i = 0; i < 10; i++)
+        assert_true(bench_step(b));
+    assert_int_equal(r[0]->state, REQUEST_WAITING);
+    assert_null(r[0]->choices[0].draft->index);
+    assert_non_null(seq->draft->index);
+    while (bench_step(b))
+        ;
+    assert_true(b->n_accepted > 0);
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_null(r[i]->choices[0].draft->index);
+        bench_assert_answer(r[i], true);
+        request_release(r[i]);
+    }
+    bench_close(b);
+}
+
 static void pause_all(struct bench *b, struct request **r, uint32_t n, bool paused)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -558,6 +599,7 @@ int main(void)
         cmocka_unit_test(test_deadlines_queue_prefill_and_decode),
         cmocka_unit_test(test_many_choices_send_nobody_back_for_nothing),
         cmocka_unit_test(test_a_higher_priority_takes_a_place_once),
+        cmocka_unit_test(test_only_who_runs_has_an_index_to_look_up_in),
         cmocka_unit_test(test_one_without_room_does_not_keep_out_those_with_it),
         cmocka_unit_test(test_who_needs_many_places_neither_stops_others_nor_starves),
         cmocka_unit_test(test_who_takes_places_pays_for_what_is_lost),
