@@ -227,25 +227,105 @@ void placement_mask(const struct topology *topology, const struct placement *pla
 
 /* --- what a cgroup allows --- */
 
-/* "MAX PERIOD" of one cgroup in thousandths of a CPU; 0: no limit. */
-static uint64_t quota_at(const char *sys_root, const char *group)
+/* Where a hierarchy of groups lies, below /sys/fs/cgroup. */
+struct cgroups {
+    const char *sys_root;
+    const char *mount; /* "" or "/cpu" */
+    bool is_v1;
+};
+
+/* The first line of a group's file; false where there is none. */
+static bool read_group(const struct cgroups *cgroups, const char *group, const char *name,
+                       char *out, int n_bytes)
 {
-    char path[1024], text[64] = "";
-    uint64_t quota, period;
-    snprintf(path, sizeof(path), "%s/fs/cgroup%s/cpu.max", sys_root, group);
+    char path[1024];
+    snprintf(path, sizeof(path), "%s/fs/cgroup%s%s/%s", cgroups->sys_root, cgroups->mount, group,
+             name);
     FILE *file = fopen(path, "re");
     if (file == NULL)
-        return 0;
-    char *end = fgets(text, sizeof(text), file);
+        return false;
+    bool ok = fgets(out, n_bytes, file) != NULL;
     fclose(file);
-    if (end == NULL || text[0] < '0' || text[0] > '9')
-        return 0; /* "max" */
-    quota = strtoull(text, &end, 10);
-    period = strtoull(end, NULL, 10);
+    return ok;
+}
+
+static bool is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+/* What one group allows, in thousandths of a CPU; 0: no limit. Version 2 has "MAX PERIOD" in one
+ * file, version 1 two files. */
+static uint64_t quota_at(const struct cgroups *cgroups, const char *group)
+{
+    char text[64] = "", second[64] = "", *end;
+    if (!read_group(cgroups, group, cgroups->is_v1 ? "cpu.cfs_quota_us" : "cpu.max", text,
+                    sizeof(text)) ||
+        !is_digit(text[0]))
+        return 0; /* "max", "-1" */
+    uint64_t quota = strtoull(text, &end, 10);
+    if (cgroups->is_v1) {
+        if (!read_group(cgroups, group, "cpu.cfs_period_us", second, sizeof(second)))
+            return 0;
+        end = second;
+    }
+    uint64_t period = strtoull(end, NULL, 10);
     if (period == 0 || quota > UINT64_MAX / 1000)
         return 0;
     uint64_t milli = quota * 1000 / period;
     return milli > 0 ? milli : 1;
+}
+
+static void take_least(uint64_t *least, uint64_t milli)
+{
+    if (milli > 0 && (*least == 0 || milli < *least))
+        *least = milli;
+}
+
+/* Its own and those above: the least of them holds. */
+static void take_groups(const struct cgroups *cgroups, const char *of, uint64_t *least)
+{
+    char group[512];
+    snprintf(group, sizeof(group), "%s", of);
+    for (char *slash = group + strlen(group); slash != NULL; slash = strrchr(group, '/')) {
+        *slash = '\0';
+        take_least(least, quota_at(cgroups, group));
+    }
+}
+
+/* Whether a list by commas names the controller. */
+static bool has_controller(const char *list, const char *name)
+{
+    size_t n = strlen(name);
+    for (const char *at = list; at != NULL; at = strchr(at, ',')) {
+        at += *at == ',';
+        if (strncmp(at, name, n) == 0 && (at[n] == '\0' || at[n] == ','))
+            return true;
+    }
+    return false;
+}
+
+/* A line of /proc/self/cgroup: "ID:CONTROLLERS:/GROUP". */
+static void take_line(const char *sys_root, char *line, uint64_t *least)
+{
+    char mount[256];
+    char *list = strchr(line, ':'), *group = list != NULL ? strchr(list + 1, ':') : NULL;
+    if (group == NULL || group[1] != '/')
+        return;
+    *list++ = *group++ = '\0';
+    struct cgroups cgroups = {.sys_root = sys_root, .mount = "", .is_v1 = *list != '\0'};
+    if (!cgroups.is_v1 && strcmp(line, "0") == 0)
+        take_groups(&cgroups, group, least);
+    if (!cgroups.is_v1 || !has_controller(list, "cpu"))
+        return;
+    /* Mounted by this name, or by all of the names it is mounted with. */
+    cgroups.mount = "/cpu";
+    take_groups(&cgroups, group, least);
+    if (strcmp(list, "cpu") == 0 || strchr(list, '/') != NULL)
+        return;
+    snprintf(mount, sizeof(mount), "/%s", list);
+    cgroups.mount = mount;
+    take_groups(&cgroups, group, least);
 }
 
 uint64_t placement_quota_milli(const char *proc_root, const char *sys_root)
@@ -257,18 +337,8 @@ uint64_t placement_quota_milli(const char *proc_root, const char *sys_root)
     if (file == NULL)
         return 0;
     while (fgets(line, sizeof(line), file) != NULL) {
-        if (strncmp(line, "0::/", 4) != 0)
-            continue;
         line[strcspn(line, "\n")] = '\0';
-        char *group = line + 3;
-        /* Its own and those above: the least of them holds. */
-        for (char *slash = group + strlen(group); slash != NULL; slash = strrchr(group, '/')) {
-            *slash = '\0';
-            uint64_t milli = quota_at(sys_root, group);
-            if (milli > 0 && (least == 0 || milli < least))
-                least = milli;
-        }
-        break;
+        take_line(sys_root, line, &least);
     }
     fclose(file);
     return least;

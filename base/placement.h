@@ -49,6 +49,6 @@ int placement_share(const struct topology *topology, const struct cpus *allowed,
 void placement_mask(const struct topology *topology, const struct placement *placement, uint32_t i,
                     bool alone, const struct cpus *allowed, struct cpus *out);
 
-/* CPU time that the process's cgroups (version 2) allow it, in thousandths of a CPU; 0: no limit.
- * `proc_root` and `sys_root` are "/proc" and "/sys". What cannot be read limits nothing. */
+/* CPU time that the process's cgroups (of version 1 or 2) allow it, in thousandths of a CPU; 0: no
+ * limit. `proc_root` and `sys_root` are "/proc" and "/sys". What cannot be read limits nothing. */
 uint64_t placement_quota_milli(const char *proc_root, const char *sys_root);

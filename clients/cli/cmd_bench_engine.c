@@ -112,7 +112,7 @@ static int run_engine(struct cli *cli)
 
 static const struct option_spec engine_specs[] = {
     {"threads", 't', OPTION_STRING, CLI_OPTION(bench_threads), "0", "LIST",
-     "compute threads, by commas; 0: one a core, fewer where cpu.max pays for fewer", 0, 0},
+     "compute threads, by commas; 0: one a core, fewer where a cgroup pays for fewer", 0, 0},
     {"prompt", 'p', OPTION_STRING, CLI_OPTION(bench_prompt), "512", "LIST",
      "tokens of a prompt that prefill is timed on, by commas; 0: no prefill", 0, 0},
     {"generate", 'n', OPTION_STRING, CLI_OPTION(bench_generate), "128", "LIST",

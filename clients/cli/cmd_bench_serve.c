@@ -323,9 +323,10 @@ const struct cli_command cmd_bench_serve = {
         "TTFT is the time to a request's first tokens, E2E to its end; with --rate both count from "
         "when the request was due. ITL is a sample per token: the time since the message before, "
         "divided by the tokens that came in one message; the tokens of the first message have "
-        "none. TPOT is a request's mean time per token after its first message. TTFT, TPOT and E2E "
-        "are of requests that ended well, tokens per second of all that came, over the time from "
-        "the first start to the last end. Goodput counts requests within every --slo, of all that "
+        "none. TPOT is a request's mean time per token after its first message; an answer that "
+        "came in one message has none, and is within any --slo-itl-ms. TTFT, TPOT and E2E are of "
+        "requests that ended well, tokens per second of all that came, over the time from the "
+        "first start to the last end. Goodput counts requests within every --slo, of all that "
         "arrived.\n\n"
         "Ctrl-C cancels what is in flight and prints what there is; a second one ends at once. The "
         "exit status is 1 where any request failed.",

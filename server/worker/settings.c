@@ -226,7 +226,7 @@ static const struct grouped_spec table[] = {
       "of those what they have taken already", 0, UINT64_MAX}},
     {GROUP_BENCH,
      {"threads", 't', OPTION_STRING, FIELD(bench_threads), "0", "LIST",
-      "compute threads, by commas; 0: one a core, fewer where cpu.max pays for fewer", 0, 0}},
+      "compute threads, by commas; 0: one a core, fewer where a cgroup pays for fewer", 0, 0}},
     {GROUP_BENCH,
      {"prompt", 'p', OPTION_STRING, FIELD(bench_prompt), "512", "LIST",
       "tokens of a prompt that prefill is timed on, by commas; 0: no prefill", 0, 0}},

@@ -182,6 +182,41 @@ static void test_cgroups_limit_cpu_time(void **state)
     sysfs_destroy(root);
 }
 
+/* Containers on hosts of the older version: a thread on each of 64 cores for a quota of two. */
+static void test_cgroups_of_version_1_limit_cpu_time(void **state)
+{
+    (void)state;
+    char *root = sysfs_create();
+    sysfs_put(root, "self/cgroup",
+              "9:name=systemd:/a\n4:memory:/m\n3:cpuset:/a\n"
+              "2:cpuacct,cpu:/a/b\n0::/\n");
+    assert_int_equal(placement_quota_milli(root, root), 0);
+    sysfs_put(root, "fs/cgroup/cpu/a/b/cpu.cfs_quota_us", "-1\n");
+    sysfs_put(root, "fs/cgroup/cpu/a/b/cpu.cfs_period_us", "100000\n");
+    assert_int_equal(placement_quota_milli(root, root), 0);
+    sysfs_put(root, "fs/cgroup/cpu/a/cpu.cfs_quota_us", "250000\n");
+    assert_int_equal(placement_quota_milli(root, root), 0); /* of what period? */
+    sysfs_put(root, "fs/cgroup/cpu/a/cpu.cfs_period_us", "50000\n");
+    assert_int_equal(placement_quota_milli(root, root), 5000);
+    sysfs_put(root, "fs/cgroup/cpu/cpu.cfs_quota_us", "40000\n"); /* a container's own root */
+    sysfs_put(root, "fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
+    assert_int_equal(placement_quota_milli(root, root), 400);
+    sysfs_put(root, "fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n");
+    sysfs_put(root, "fs/cgroup/cpuacct,cpu/cpu.cfs_quota_us", "300000\n");
+    sysfs_put(root, "fs/cgroup/cpuacct,cpu/cpu.cfs_period_us", "100000\n");
+    assert_int_equal(placement_quota_milli(root, root), 3000);
+    /* Another controller's group is none of ours, nor is a line that is none. */
+    static const char *const others[] = {
+        "2:cpuset:/a\n", "2:cpuacct:/a\n", "2:xcpu:/a\n",   "2:cpu\n",
+        "2:cpu:\n",      ":::\n",          "2:cpu/..:/a\n", "",
+        "1::/a\n"};
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+        sysfs_put(root, "self/cgroup", others[i]);
+        assert_int_equal(placement_quota_milli(root, root), 0);
+    }
+    sysfs_destroy(root);
+}
+
 /* The calls themselves, on whatever nodes there are; forbidden ones say so. */
 static void test_pages_lie_on_the_node_that_was_asked_for(void **state)
 {
@@ -227,6 +262,7 @@ int main(void)
         cmocka_unit_test(test_masks_are_a_cpu_or_its_cache),
         cmocka_unit_test(test_shares_are_apart_while_there_is_room),
         cmocka_unit_test(test_cgroups_limit_cpu_time),
+        cmocka_unit_test(test_cgroups_of_version_1_limit_cpu_time),
         cmocka_unit_test(test_pages_lie_on_the_node_that_was_asked_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
