@@ -10,8 +10,11 @@
 #include "base/error.h"
 #include "base/strbuf.h"
 #include "engine/engine.h"
+#include "engine/format/checkpoint.h"
 #include "engine/format/tokenizer.h"
 #include "engine/template/chat_template.h"
+#include "server/worker/facts.h"
+#include "server/worker/kv_size.h"
 #include "server/worker/process.h"
 #include "server/worker/prompt.h"
 #include "server/worker/settings.h"
@@ -176,6 +179,22 @@ static void print_stats(const struct generation *g)
     fprintf(stderr, "ended by     %s\n", reasons[g->reason]);
 }
 
+/* What settings ask of the file itself: that it is the one of the digest, and how many tokens are
+ * --kv-bytes. */
+static int look_at_file(const struct settings *s, struct engine_config *cfg, struct error *err)
+{
+    struct checkpoint *ckpt = NULL;
+    if (!s->digest[0] && !s->kv_bytes)
+        return 0;
+    int rc = checkpoint_open(cfg->model_path, &ckpt, err);
+    if (!rc)
+        rc = facts_check_digest(ckpt, s->digest, err);
+    if (!rc && s->kv_bytes)
+        rc = kv_size_resolve(ckpt, s, cfg, err);
+    checkpoint_close(ckpt);
+    return rc;
+}
+
 int generate_run(const struct settings *settings, struct error *err)
 {
     struct generation g = {.settings = settings, .started_ns = clock_now_ns()};
@@ -188,7 +207,9 @@ int generate_run(const struct settings *settings, struct error *err)
     cfg.notify_ctx = &g.wake;
     if (!settings->max_concurrent)
         cfg.max_concurrent = 1;
-    rc = engine_open(&cfg, &g.engine, err);
+    rc = look_at_file(settings, &cfg, err);
+    if (!rc)
+        rc = engine_open(&cfg, &g.engine, err);
     g.loaded_ns = clock_now_ns();
     if (!rc)
         rc = make_prompt(&g, err);

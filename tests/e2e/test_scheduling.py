@@ -97,7 +97,9 @@ def test_limits_that_make_no_sense_are_refused_at_load(served, args, text):
     (["--target-itl-ms", "soon"], '"soon" is neither auto nor milliseconds'), (["--target-itl-ms", "-1"], '"-1" is neither'),
     (["--target-itl-ms", "60001"], '"60001" is neither'), (["--max-total-tokens", "1"], "max_total_tokens"),
     (["--max-queued", "65537"], "--max-queued"), (["--speculate", "17"], "--speculate"), (["--speculate", "-1"], "--speculate"),
-    (["--max-input-tokens", "-5"], "--max-input-tokens"), (["--max-batch-tokens", "18446744073709551616"], "--max-batch-tokens")])
+    (["--max-input-tokens", "-5"], "--max-input-tokens"), (["--max-batch-tokens", "18446744073709551616"], "--max-batch-tokens"),
+    # These two were taken and not heeded.
+    (["--digest", "00"], "pinned is 00"), (["--kv-bytes", "1"], "--kv-bytes: 1 bytes hold less than one block")])
 def test_a_worker_refuses_them_too(args, text):
     result = subprocess.run([BIN / "sluice-worker", "generate", model_path(), "x", "-n", "1", *args], capture_output=True, text=True,
                             timeout=patience(60))
