@@ -46,7 +46,7 @@ struct decoder {
     struct rope_params rope;
     struct attention_params attention;
     struct decoder_inputs inputs;
-    uint32_t n_rows; /* of the last step */
+    uint32_t n_rows;               /* of the last step */
     struct decoder_graphs *graphs; /* NULL: steps are run op by op */
     bool has_ahead; /* the inputs of a step of this bucket, without ids, are queued */
     struct decoder_graph_key ahead;
