@@ -35,7 +35,9 @@ int lifecycle_check_free(const struct catalog *catalog, const struct lifecycle_t
     for (size_t i = 0; catalog_operation_at(catalog, i); i++) {
         const pb_operation *operation = catalog_operation_at(catalog, i);
         if (!lifecycle_is_open(operation) || strcmp(operation->model, target->model) != 0 ||
-            (*operation->version && strcmp(operation->version, target->version) != 0) ||
+            /* An update is of two versions: none of the model's may change. */
+            ((int)operation->kind != OPERATION_UPDATE && *operation->version &&
+             strcmp(operation->version, target->version) != 0) ||
             (*operation->device_group && strcmp(operation->device_group, target->group) != 0))
             continue;
         error_set(err, STATUS_FAILED_PRECONDITION, "operation %s on %s/%s has not ended",
@@ -111,6 +113,8 @@ static struct kind_names names_of(int kind)
         return (struct kind_names){"operation.unload", "unload.before_commit"};
     case OPERATION_SCALE:
         return (struct kind_names){"operation.scale", "scale.before_commit"};
+    case OPERATION_UPDATE:
+        return (struct kind_names){"operation.update", "update.before_commit"};
     case OPERATION_DRAIN:
         return (struct kind_names){"operation.drain", "replace.before_commit"};
     default:

@@ -34,6 +34,7 @@
 #include "manager/store_lock.h"
 #include "manager/supervise.h"
 #include "manager/tool.h"
+#include "manager/update.h"
 #include "manager/weights.h"
 #include "proto/rpc/rpc_health.h"
 #include "proto/rpc/rpc_server.h"
@@ -132,6 +133,7 @@ static int create_parts(struct program *program, struct error *err)
         store_open(&store_config, &manager->catalog, &manager->store, err) != 0 ||
         tool_runner_create(&tool_config, &manager->tools, err) != 0 ||
         operations_create(manager, &manager->operations, err) != 0 ||
+        updates_create(manager, &manager->updates, err) != 0 ||
         routes_create(manager, &manager->routes, err) != 0 ||
         service_create(manager, &manager->service, err) != 0 ||
         weights_create(manager, &manager->weights, err) != 0 ||
@@ -170,6 +172,7 @@ static void destroy_parts(struct program *program)
     weights_destroy(manager->weights);
     device_holds_destroy(manager->device_holds);
     routes_destroy(manager->routes);
+    updates_destroy(manager->updates);
     operations_destroy(manager->operations);
     events_destroy(manager->events);
     catalog_fini(&manager->catalog);

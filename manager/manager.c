@@ -4,6 +4,7 @@
 #include "manager/operations.h"
 #include "manager/routes.h"
 #include "manager/supervise.h"
+#include "manager/update.h"
 
 void manager_changed(struct manager *manager)
 {
@@ -11,6 +12,7 @@ void manager_changed(struct manager *manager)
         return;
     supervisor_kick(manager->supervisor);
     operations_changed(manager->operations);
+    updates_changed(manager->updates);
     events_changed(manager->events);
     routes_changed(manager->routes);
 }

@@ -22,6 +22,7 @@ struct service;
 struct store;
 struct supervisor;
 struct tool_runner;
+struct updates;
 struct weights;
 
 struct settings {
@@ -67,6 +68,7 @@ struct manager {
     struct supervisor *supervisor;
     struct weights *weights;
     struct operations *operations;
+    struct updates *updates;
     struct events *events;
     struct device_holds *device_holds;
     struct device_watch *device_watch; /* NULL until there is one */

@@ -3,6 +3,7 @@
 #include "manager/manager.h"
 #include "manager/message.h"
 #include "manager/supervise.h"
+#include "manager/update.h"
 
 /* Stages in their order; an operation is as far as its last replica. */
 enum stage {
@@ -105,13 +106,17 @@ bool operation_view_lay_over(struct manager *manager, pb_operation *operation)
     const pb_replica *failed = operation_view_failed(manager, operation);
     if (leaving == STAGE_DONE && stage == STAGE_DONE && failed)
         name = failed_stage(failed);
-    return message_set(&operation->stage, name);
+    if (!message_set(&operation->stage, name))
+        return false;
+    return !operation->update || updates_lay_over(manager->updates, operation);
 }
 
 const char *operation_view_final_stage(const struct manager *manager, const pb_operation *operation,
                                        enum operation_state state)
 {
     const pb_replica *replica = operation_view_failed(manager, operation);
+    if (state == OPERATION_FAILED && operation->update)
+        return operation->update->failed_stage;
     return state == OPERATION_DONE        ? stage_names[STAGE_DONE]
            : state == OPERATION_CANCELLED ? stage_names[STAGE_STOP]
            : replica                      ? failed_stage(replica)

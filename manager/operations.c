@@ -406,6 +406,8 @@ static pb_error *failure(struct operations *operations, const pb_operation *oper
                          const char *reason)
 {
     struct error err;
+    if (operation->update && operation->update->error)
+        return MESSAGE_COPY(pb_error, operation->update->error);
     const pb_replica *replica =
         operation->cancelling ? NULL : operation_view_failed(operations->manager, operation);
     if (replica && replica->last_error && strcmp(replica->reason, "LOAD_FAILED") == 0)

@@ -16,6 +16,9 @@ typedef Sluice__Manager__V1__DeviceGroup pb_group;
 typedef Sluice__Manager__V1__Replica pb_replica;
 typedef Sluice__Manager__V1__Traffic pb_traffic;
 typedef Sluice__Manager__V1__Operation pb_operation;
+typedef Sluice__Manager__V1__UpdateProgress pb_update;
+typedef Sluice__Manager__V1__UpdateGates pb_gates;
+typedef Sluice__Manager__V1__UpdateFigures pb_figures;
 typedef Sluice__Manager__V1__OperationRank pb_operation_rank;
 typedef Sluice__Manager__V1__OperationResult pb_operation_result;
 typedef Sluice__Manager__V1__Event pb_event;
@@ -59,6 +62,7 @@ enum operation_kind {
     OPERATION_SCALE = SLUICE__MANAGER__V1__OPERATION_KIND__OPERATION_KIND_SCALE,
     OPERATION_DRAIN = SLUICE__MANAGER__V1__OPERATION_KIND__OPERATION_KIND_DRAIN_REPLICA,
     OPERATION_RESTART = SLUICE__MANAGER__V1__OPERATION_KIND__OPERATION_KIND_RESTART_REPLICA,
+    OPERATION_UPDATE = SLUICE__MANAGER__V1__OPERATION_KIND__OPERATION_KIND_UPDATE,
 };
 
 enum operation_state {
@@ -67,6 +71,14 @@ enum operation_state {
     OPERATION_DONE = SLUICE__MANAGER__V1__OPERATION_STATE__OPERATION_STATE_DONE,
     OPERATION_FAILED = SLUICE__MANAGER__V1__OPERATION_STATE__OPERATION_STATE_FAILED,
     OPERATION_CANCELLED = SLUICE__MANAGER__V1__OPERATION_STATE__OPERATION_STATE_CANCELLED,
+};
+
+enum update_phase {
+    UPDATE_LOAD = SLUICE__MANAGER__V1__UPDATE_PHASE__UPDATE_PHASE_LOAD,
+    UPDATE_SHIFT = SLUICE__MANAGER__V1__UPDATE_PHASE__UPDATE_PHASE_SHIFT,
+    UPDATE_DRAIN = SLUICE__MANAGER__V1__UPDATE_PHASE__UPDATE_PHASE_DRAIN,
+    UPDATE_ROLL_BACK = SLUICE__MANAGER__V1__UPDATE_PHASE__UPDATE_PHASE_ROLL_BACK,
+    UPDATE_END = SLUICE__MANAGER__V1__UPDATE_PHASE__UPDATE_PHASE_END,
 };
 
 enum device_state {

@@ -308,6 +308,8 @@ static struct tally count_members(const struct pass *pass,
 static void finish_operation(struct pass *pass, size_t i,
                              const struct reconcile_operation *operation)
 {
+    if (operation->kind == OPERATION_UPDATE) /* update.c moves it and ends it */
+        return;
     struct tally tally = count_members(pass, operation);
     if (operation->kind == OPERATION_UNLOAD) {
         if (tally.n_live == 0)

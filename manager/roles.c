@@ -36,6 +36,7 @@ static const struct {
     {MODEL_MANAGER "ScaleModelVersion", ROLE_OPERATOR},
     {MODEL_MANAGER "ParkModelVersion", ROLE_OPERATOR},
     {MODEL_MANAGER "WakeModelVersion", ROLE_OPERATOR},
+    {MODEL_MANAGER "UpdateModelVersion", ROLE_OPERATOR},
     {MODEL_MANAGER "SetTraffic", ROLE_OPERATOR},
     {MODEL_MANAGER "SetVersionPolicy", ROLE_OPERATOR},
     {MODEL_MANAGER "DrainReplica", ROLE_OPERATOR},

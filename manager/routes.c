@@ -13,6 +13,7 @@
 #include "manager/message.h"
 #include "manager/stream_watch.h"
 #include "manager/supervise.h"
+#include "manager/traffic.h"
 #include "proto/rpc/rpc_call.h"
 
 enum { DEFAULT_CONCURRENT = 256, MAX_SERVERS = 64, MAX_ADDRESSES = 16 };
@@ -108,6 +109,9 @@ static pb_route *build_route(struct routes *routes, const pb_version *version)
     bool complete = message_set(&route->model, version->model) &&
                     message_set(&route->version, version->version);
     route->sequence = version->sequence;
+    const pb_traffic *traffic = traffic_find(catalog, version->model);
+    route->traffic_weight = traffic_weight(traffic, version->version);
+    route->sticky = traffic && traffic->sticky;
     for (size_t i = 0; catalog_deployment_at(catalog, i); i++) {
         const pb_deployment *deployment = catalog_deployment_at(catalog, i);
         if (strcmp(deployment->model, version->model) == 0 &&

@@ -77,6 +77,9 @@ ON_LOOP(delete_version)
 ON_LOOP(load)
 ON_LOOP(unload)
 ON_LOOP(scale)
+ON_LOOP(update)
+ON_LOOP(set_traffic)
+ON_LOOP(get_traffic)
 ON_LOOP(drain_replica)
 ON_LOOP(restart_replica)
 ON_LOOP(cancel_operation)
@@ -131,8 +134,9 @@ static const struct rpc_method manager_methods[] = {
     {"ScaleModelVersion", RPC_SHAPE_UNARY, scale_call},
     {"ParkModelVersion", RPC_SHAPE_UNARY, rpc_unimplemented},
     {"WakeModelVersion", RPC_SHAPE_UNARY, rpc_unimplemented},
-    {"SetTraffic", RPC_SHAPE_UNARY, rpc_unimplemented},
-    {"GetTraffic", RPC_SHAPE_UNARY, rpc_unimplemented},
+    {"UpdateModelVersion", RPC_SHAPE_UNARY, update_call},
+    {"SetTraffic", RPC_SHAPE_UNARY, set_traffic_call},
+    {"GetTraffic", RPC_SHAPE_UNARY, get_traffic_call},
     {"ListDevices", RPC_SHAPE_UNARY, list_devices_call},
     {"ReleaseDevice", RPC_SHAPE_UNARY, release_device_call},
     {"CreateDeviceGroup", RPC_SHAPE_UNARY, create_group_call},

@@ -16,6 +16,7 @@
 #include "manager/service.h"
 #include "manager/store.h"
 #include "manager/tool.h"
+#include "manager/traffic.h"
 #include "proto/rpc/rpc_call.h"
 
 typedef Sluice__Manager__V1__RegisterModelVersionRequest register_request;
@@ -515,6 +516,7 @@ static int apply_delete(struct txn *txn, const ProtobufCMessage *message, void *
     if (service_check_generation(key, request->has_expected_generation,
                                  request->expected_generation, version->generation, err) != 0 ||
         check_unloaded(catalog, version, err) != 0 || delete_replicas(txn, version, err) != 0 ||
+        traffic_forget(txn, request->model, request->version, err) != 0 ||
         txn_delete(txn, TABLE_MODEL_VERSION, key, err) != 0 || txn_event(txn, &event, err) != 0)
         return err->status;
     bool gone = !find_version(catalog, request->model, "");

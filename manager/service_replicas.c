@@ -9,6 +9,7 @@
 #include "manager/names.h"
 #include "manager/service.h"
 #include "manager/store.h"
+#include "manager/update.h"
 #include "proto/rpc/rpc_call.h"
 
 typedef Sluice__Manager__V1__DrainReplicaRequest drain_request;
@@ -234,6 +235,15 @@ static int check_can_cancel(const struct catalog *catalog, const pb_operation *o
                   operation_state_name((int)operation->state));
         return error_reason(err, "OPERATION_ENDED");
     }
+    if ((int)operation->kind == OPERATION_UPDATE) {
+        int phase = operation->update ? (int)operation->update->phase : UPDATE_END;
+        if (phase == UPDATE_LOAD || phase == UPDATE_SHIFT)
+            return 0;
+        error_set(err, STATUS_FAILED_PRECONDITION, "id: operation %s %s", operation->id,
+                  phase == UPDATE_ROLL_BACK ? "is being taken back already"
+                                            : "is at stage \"drain\" and cannot be undone");
+        return error_reason(err, "CANNOT_CANCEL");
+    }
     bool adds = (int)operation->kind == OPERATION_LOAD ||
                 ((int)operation->kind == OPERATION_SCALE &&
                  operation->n_replicas >= operation->n_replicas_before);
@@ -251,6 +261,13 @@ static int roll_back(struct txn *txn, pb_operation *operation, uint32_t grace_ms
     const struct catalog *catalog = txn_catalog(txn);
     struct lifecycle_target target = {operation->model, operation->version,
                                       operation->device_group};
+    if ((int)operation->kind == OPERATION_UPDATE) {
+        if (update_begin_rollback(txn, operation, err) != 0)
+            return err->status;
+        failpoint("cancel.before_commit");
+        pb_operation *update = MESSAGE_COPY(pb_operation, operation);
+        return update ? lifecycle_put(txn, update, grace_ms, err) : out_of_memory(err);
+    }
     for (size_t i = 0; i < operation->n_new_replica_ids; i++) {
         const pb_replica *replica = catalog_replica(catalog, operation->new_replica_ids[i]);
         if (replica && (int)replica->state != REPLICA_STOPPED &&

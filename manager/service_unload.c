@@ -11,6 +11,7 @@
 #include "manager/service.h"
 #include "manager/store.h"
 #include "manager/supervise.h"
+#include "manager/update.h"
 #include "proto/rpc/rpc_call.h"
 
 typedef Sluice__Manager__V1__UnloadModelVersionRequest unload_request;
@@ -116,6 +117,7 @@ static int apply_unload(struct txn *txn, const ProtobufCMessage *message, void *
     const struct unload_args *args = arg;
     const struct catalog *catalog = txn_catalog(txn);
     if (check_loaded(catalog, request, err) != 0 || check_generations(catalog, request, err) != 0 ||
+        update_check_none(catalog, request->model, err) != 0 ||
         lifecycle_check_room(catalog, &args->limits, err) != 0)
         return err->status;
     pb_operation *operation =

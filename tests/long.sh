@@ -108,6 +108,7 @@ part_load() { # real timers and load over the real programs
 
 part_faults() { # the fault suite with real timers and load L of 32 streams, invariants checked; every kind of request outlives its worker
     run "build dev" build dev
+    SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1 run "traffic, updates" pytest -s tests/e2e/test_traffic.py
     SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1 run "fault suite" pytest -s tests/e2e/test_fault_suite.py tests/e2e/test_fault_clients.py
     SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1 run "clients on raw sockets" pytest -s tests/e2e/test_wire.py
     local round

@@ -57,6 +57,12 @@ struct cli_settings {
     const char *tls_cert, *tls_key, *tls_client_ca, *tls_client_auth, *keys_file;
     /* key */
     const char *expires, *role;
+    bool sticky, clear;
+    /* update, policy */
+    const char *to_version, *from_version, *steps;
+    uint64_t step_ms, min_answers, latest;
+    double max_error_rate, max_ttft_ms, max_ttft_ratio;
+    bool policy_all;
     /* bench: lists and ranges of numbers */
     const char *bench_threads, *bench_prompt, *bench_generate, *bench_batch, *bench_depth;
     const char *prompt_tokens, *bench_max_tokens, *prompts;
@@ -162,7 +168,8 @@ enum { CLI_EXIT_INTERRUPTED = 130 };
 
 /* The commands' rows. */
 extern const struct cli_command cmd_serve, cmd_stop, cmd_run, cmd_chat, cmd_tokenize, cmd_register,
-    cmd_load, cmd_scale, cmd_unload, cmd_rm, cmd_ls, cmd_ps, cmd_show, cmd_drain, cmd_restart,
-    cmd_ops_list, cmd_ops_show, cmd_ops_watch, cmd_ops_cancel, cmd_events, cmd_groups_list,
-    cmd_groups_create, cmd_groups_delete, cmd_devices_list, cmd_devices_release, cmd_status,
-    cmd_key_new, cmd_bench_engine, cmd_bench_serve, cmd_completion, cmd_man, cmd_version;
+    cmd_load, cmd_scale, cmd_traffic, cmd_update, cmd_unload, cmd_rm, cmd_ls, cmd_ps, cmd_show,
+    cmd_drain, cmd_restart, cmd_ops_list, cmd_ops_show, cmd_ops_watch, cmd_ops_cancel, cmd_events,
+    cmd_groups_list, cmd_groups_create, cmd_groups_delete, cmd_devices_list, cmd_devices_release,
+    cmd_status, cmd_key_new, cmd_bench_engine, cmd_bench_serve, cmd_completion, cmd_man,
+    cmd_version;

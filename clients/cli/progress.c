@@ -23,6 +23,22 @@ struct progress {
     bool drawn;
 };
 
+/* Of an update whose traffic moves: the share of the new version, and its figures. */
+static bool is_shifting(const Sluice__Manager__V1__Operation *op)
+{
+    return op->update && op->update->step < op->update->n_steps && strcmp(op->stage, "shift") == 0;
+}
+
+static void print_shift(const Sluice__Manager__V1__Operation *op)
+{
+    const Sluice__Manager__V1__UpdateFigures *figures = op->update->new_figures;
+    fprintf(stderr, "shift %" PRIu32 " %% to version %s", op->update->steps[op->update->step],
+            op->version);
+    if (figures && figures->n_ok + figures->n_failed)
+        fprintf(stderr, ": %" PRIu64 " answers, %" PRIu64 " failed, first token %.3g ms",
+                figures->n_ok + figures->n_failed, figures->n_failed, figures->ttft_ms);
+}
+
 static void draw_bar(struct progress *p, const Sluice__Manager__V1__Operation *op)
 {
     char done[32], total[32], eta[32], bar[BAR_WIDTH + 1];
@@ -52,15 +68,29 @@ static void show(struct progress *p, const Sluice__Manager__V1__Operation *op)
     /* A replica that cannot start has no stage left; its error is what is to be told. */
     if (p->quiet || (!done && (ended(op) || strcmp(op->stage, "done") == 0)))
         return;
+    bool shifts = is_shifting(op);
+    if (p->terminal && shifts) {
+        fputs("\r\033[K", stderr);
+        print_shift(op);
+        p->drawn = true;
+        return;
+    }
     if (p->terminal) {
         draw_bar(p, op);
         return;
     }
+    if (shifts)
+        tenth = 100 + (int)op->update->step; /* a line for each */
     if (strcmp(p->stage, op->stage) == 0 && tenth == p->tenth)
         return;
     snprintf(p->stage, sizeof(p->stage), "%s", op->stage);
     p->tenth = tenth;
-    if (op->bytes_total)
+    if (shifts) {
+        print_shift(op);
+        fputc('\n', stderr);
+    } else if (op->bytes_total &&
+               !(op->update &&
+                 op->update->phase > SLUICE__MANAGER__V1__UPDATE_PHASE__UPDATE_PHASE_SHIFT))
         fprintf(stderr, "%s %d %%\n", op->stage, (int)(op->bytes_done * 100 / op->bytes_total));
     else
         fprintf(stderr, "%s\n", op->stage);

@@ -13,6 +13,8 @@ static const struct cli_command *const commands[] = {
     &cmd_register,
     &cmd_load,
     &cmd_scale,
+    &cmd_traffic,
+    &cmd_update,
     &cmd_unload,
     &cmd_rm,
     &cmd_ls,

@@ -76,6 +76,18 @@ struct link *gateway_pick_link(struct gateway *gateway, const char *model, const
     return pick(gateway, &wish);
 }
 
+bool gateway_takes_requests(void *arg, const route *wanted)
+{
+    struct gateway *gateway = arg;
+    bool found = false;
+    pthread_mutex_lock(&gateway->lock);
+    for (uint32_t i = 0; !found && i < gateway->n_links; i++)
+        found = link_serves(gateway->links[i], wanted->model, wanted->version) &&
+                link_usable(gateway->links[i]);
+    pthread_mutex_unlock(&gateway->lock);
+    return found;
+}
+
 /* A replica that is ready (a link to it may yet be made) or on its way there. */
 static bool replica_is_coming(Sluice__Manager__V1__ReplicaState state)
 {
@@ -91,7 +103,8 @@ bool gateway_still_loaded(struct gateway *gateway, const char *model, const char
     struct error err;
     const route *found;
     struct route_table *routes = gateway_routes(gateway);
-    int rc = route_table_pick(routes, model, version, "", 0, &found, &err);
+    const struct route_wish wish = {.model = model, .version = version};
+    int rc = route_table_pick(routes, &wish, &found, &err);
     *out_coming = false;
     for (size_t i = 0; !rc && i < found->n_replicas; i++)
         *out_coming = *out_coming || replica_is_coming(found->replicas[i]->state);

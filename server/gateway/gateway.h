@@ -125,6 +125,9 @@ void gateway_apply_routes(struct gateway *gateway, struct route_table *table);
 struct link *gateway_pick_link(struct gateway *gateway, const char *model, const char *version,
                                const char *numerics_id, const char *session_key);
 
+/* Whether a replica of the route's version takes requests now (route_wish.usable; arg: gateway). */
+bool gateway_takes_requests(void *arg, const route *wanted);
+
 /* Whether a version is still meant to be served; *out_coming: one of its replicas is ready or on
  * its way there, so that a link to it may come up soon. */
 bool gateway_still_loaded(struct gateway *gateway, const char *model, const char *version,

@@ -31,8 +31,13 @@ static int resolve_version(struct gateway *gateway, struct relay *relay, struct 
     const Sluice__V1__GenerateRequest *request = relay->request;
     struct route_table *routes = gateway_routes(gateway);
     const route *found;
-    int rc = route_table_pick(routes, request->model, request->version, request->session_key,
-                              rng_u64(), &found, err);
+    const struct route_wish wish = {.model = request->model,
+                                    .version = request->version,
+                                    .session_key = request->session_key,
+                                    .draw = rng_u64(),
+                                    .usable = gateway_takes_requests,
+                                    .arg = gateway};
+    int rc = route_table_pick(routes, &wish, &found, err);
     if (!rc)
         rc = validate_for_model(request, found->info, err);
     if (!rc) {

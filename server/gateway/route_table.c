@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -144,27 +145,91 @@ const Sluice__Manager__V1__RouteTable *route_table_message(const struct route_ta
     return table->message;
 }
 
-/* The draw falls into the loaded versions' weights laid end to end. NULL where no loaded version
- * has a weight. */
-static const route *pick_by_weight(const struct route_table *table, const char *model,
-                                   uint64_t draw)
+static bool has_ready(const route *r)
 {
-    uint64_t sum = 0;
-    for (int pass = 0; pass < 2; pass++) {
-        uint64_t at = sum ? draw % sum : 0;
-        for (size_t i = 0; i < table->message->n_routes; i++) {
-            const route *r = table->message->routes[i];
-            if (strcmp(r->model, model) != 0 || !r->loaded)
-                continue;
-            if (pass == 0)
-                sum += r->traffic_weight;
-            else if (at < r->traffic_weight)
-                return r;
-            else
-                at -= r->traffic_weight;
+    for (size_t i = 0; i < r->n_replicas; i++)
+        if ((int)r->replicas[i]->state == SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_READY &&
+            !r->replicas[i]->stalled)
+            return true;
+    return false;
+}
+
+static bool has_coming(const route *r)
+{
+    for (size_t i = 0; i < r->n_replicas; i++)
+        switch ((int)r->replicas[i]->state) {
+        case SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PENDING:
+        case SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_LOADING:
+        case SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_WARMING:
+        case SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_READY: /* its link is not up */
+            return true;
+        default:
+            break;
         }
-        if (!sum)
-            return NULL;
+    return false;
+}
+
+/* How well the weighted versions that are asked for could serve. */
+enum fitness { FIT_LOADED, FIT_COMING, FIT_USABLE };
+
+static enum fitness fitness_of(const struct route_wish *wish, const route *r)
+{
+    if (wish->usable ? wish->usable(wish->arg, r) : has_ready(r))
+        return FIT_USABLE;
+    return has_coming(r) ? FIT_COMING : FIT_LOADED;
+}
+
+/* A session's score at a version: exponentially distributed, at the rate of its weight. */
+static double score_of(const route *r, const char *session_key)
+{
+    uint64_t session = hash_bytes(session_key, strlen(session_key), 0);
+    uint64_t hash = hash_bytes(r->version, strlen(r->version), session);
+    double u = ((double)(hash >> 11) + 0.5) * 0x1p-53; /* in (0, 1) */
+    return -log(u) / r->traffic_weight;
+}
+
+/* One pass over the weighted versions of a fitness: their sum, the one the draw falls into where
+ * they are laid end to end (`at` < sum), and the session's own. */
+struct weighing {
+    uint64_t sum;
+    const route *drawn, *home;
+    double best_score;
+};
+
+static struct weighing weigh(const struct route_table *table, const struct route_wish *wish,
+                             enum fitness fitness, uint64_t at)
+{
+    struct weighing w = {0};
+    for (size_t i = 0; i < table->message->n_routes; i++) {
+        const route *r = table->message->routes[i];
+        if (strcmp(r->model, wish->model) != 0 || !r->loaded || !r->traffic_weight ||
+            fitness_of(wish, r) < fitness)
+            continue;
+        if (!w.drawn && at - w.sum < r->traffic_weight)
+            w.drawn = r;
+        w.sum += r->traffic_weight;
+        if (!r->sticky || !wish->session_key || !wish->session_key[0])
+            continue;
+        double score = score_of(r, wish->session_key);
+        if (!w.home || score < w.best_score) {
+            w.home = r;
+            w.best_score = score;
+        }
+    }
+    return w;
+}
+
+/* NULL where no loaded version has a weight. */
+static const route *pick_by_weight(const struct route_table *table, const struct route_wish *wish)
+{
+    for (int fitness = FIT_USABLE; fitness >= FIT_LOADED; fitness--) {
+        struct weighing w = weigh(table, wish, (enum fitness)fitness, 0);
+        if (w.home)
+            return w.home;
+        if (w.sum)
+            w = weigh(table, wish, (enum fitness)fitness, wish->draw % w.sum);
+        if (w.drawn) /* none: what was usable is no more */
+            return w.drawn;
     }
     return NULL;
 }
@@ -211,30 +276,24 @@ static int pick_named(const struct route_table *table, const char *model, const 
     return error_reason(err, known ? "VERSION_NOT_FOUND" : "MODEL_NOT_FOUND");
 }
 
-int route_table_pick(const struct route_table *table, const char *model, const char *version,
-                     const char *session_key, uint64_t draw, const route **out_route,
-                     struct error *err)
+int route_table_pick(const struct route_table *table, const struct route_wish *wish,
+                     const route **out_route, struct error *err)
 {
-    if (version[0])
-        return pick_named(table, model, version, out_route, err);
+    const char *model = wish->model;
+    if (wish->version && wish->version[0])
+        return pick_named(table, model, wish->version, out_route, err);
     bool known = false;
-    for (size_t i = 0; i < table->message->n_routes; i++) {
-        const route *r = table->message->routes[i];
-        if (strcmp(r->model, model) != 0)
-            continue;
-        known = true;
-        if (r->sticky && session_key[0])
-            draw = hash_bytes(session_key, strlen(session_key), 0);
-    }
-    const route *found = pick_by_weight(table, model, draw);
+    for (size_t i = 0; !known && i < table->message->n_routes; i++)
+        known = strcmp(table->message->routes[i]->model, model) == 0;
+    if (!known)
+        return pick_named(table, model, "", out_route, err);
+    const route *found = pick_by_weight(table, wish);
     if (!found)
         found = pick_default(table, model);
     if (found) {
         *out_route = found;
         return 0;
     }
-    if (!known)
-        return pick_named(table, model, "", out_route, err);
     error_set(err, STATUS_FAILED_PRECONDITION, "model: no version of \"%s\" is loaded", model);
     return error_reason(err, "MODEL_NOT_LOADED");
 }

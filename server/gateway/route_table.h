@@ -26,10 +26,28 @@ void route_table_release(struct route_table *table); /* NULL is accepted */
 
 const Sluice__Manager__V1__RouteTable *route_table_message(const struct route_table *table);
 
-/* The version a request goes to. `version` empty: by traffic weights (drawn by `draw`, or by the
- * session key's hash where the model is sticky and one is given), else the default, else the loaded
- * version registered last. NOT_FOUND: no such model or version; FAILED_PRECONDITION: known but
- * nothing is loaded. *out_route is borrowed from the table. */
-int route_table_pick(const struct route_table *table, const char *model, const char *version,
-                     const char *session_key, uint64_t draw, const route **out_route,
-                     struct error *err);
+/* What a request asks for, and what is known beyond the table. NULL texts are empty. */
+struct route_wish {
+    const char *model, *version, *session_key;
+    uint64_t draw; /* random */
+    /* Optional: whether a replica of the version takes requests now. Default: the table has one
+     * that is ready and does not stand still. */
+    bool (*usable)(void *arg, const route *r);
+    void *arg;
+};
+
+/* The version a request goes to: the named one; else by traffic weights; else the default; else the
+ * loaded version registered last.
+ *
+ * By weight: of the loaded versions that have one, those that are usable; where none is, those with
+ * a replica on its way; else all of them. So a weight that can serve is never waited for one that
+ * cannot, and a version without weight gets nothing while one with a weight is loaded. Among them
+ * `draw` decides; where the model is sticky and there is a session key, its highest random weight
+ * (weighted rendezvous hashing: score -ln(u)/weight, u from the key's and the version's hash), so
+ * that of the sessions only those move that have to: to a version whose share grew, or away from
+ * one that shrank, went or cannot serve.
+ *
+ * NOT_FOUND: no such model or version; FAILED_PRECONDITION: known but nothing is loaded. *out_route
+ * is borrowed from the table. */
+int route_table_pick(const struct route_table *table, const struct route_wish *wish,
+                     const route **out_route, struct error *err);

@@ -176,7 +176,9 @@ void handle_get_model(void *context, struct rpc_call *call, const ProtobufCMessa
     arena_init(&b.arena, 0, 0);
     int rc = request->model[0] ? 0 : error_field(&err, "model", "is empty");
     if (!rc)
-        rc = route_table_pick(routes, request->model, request->version, "", 0, &found, &err);
+        rc = route_table_pick(
+            routes, &(struct route_wish){.model = request->model, .version = request->version},
+            &found, &err);
     if (!rc)
         response.model = build_model(&b, request->model, request->version);
     if (!rc && !response.model)

@@ -265,7 +265,12 @@ static void forward_call(struct gateway *gateway, struct rpc_call *call, const c
     const route *found;
     struct text_forward *forward = calloc(1, sizeof(*forward));
     struct route_table *routes = gateway_routes(gateway);
-    int rc = forward ? route_table_pick(routes, model, version, "", rng_u64(), &found, &err)
+    const struct route_wish wish = {.model = model,
+                                    .version = version,
+                                    .draw = rng_u64(),
+                                    .usable = gateway_takes_requests,
+                                    .arg = gateway};
+    int rc = forward ? route_table_pick(routes, &wish, &found, &err)
                      : error_set(&err, STATUS_RESOURCE_EXHAUSTED, "request: out of memory");
     if (!rc) {
         atomic_init(&forward->n_refs, 2);

@@ -26,7 +26,7 @@ ROLES = ["viewer", "operator", "admin"]
 # What each RPC needs, written down here a second time: who changes the table changes this.
 VIEWER = ["GetModel", "ListModels", "GetTraffic", "ListDevices", "ListDeviceGroups", "ListReplicas", "GetOperation", "ListOperations",
           "WaitOperation", "WatchOperation", "WatchEvents", "GetStatus"]
-OPERATOR = ["LoadModelVersion", "UnloadModelVersion", "ScaleModelVersion", "ParkModelVersion", "WakeModelVersion", "SetTraffic",
+OPERATOR = ["LoadModelVersion", "UnloadModelVersion", "ScaleModelVersion", "ParkModelVersion", "WakeModelVersion", "UpdateModelVersion", "SetTraffic",
             "SetVersionPolicy", "DrainReplica", "RestartReplica", "CancelOperation", "ReleaseDevice"]
 ADMIN = ["RegisterModelVersion", "DeleteModelVersion", "CreateDeviceGroup", "DeleteDeviceGroup"]
 NEEDED = {**{SERVICE + n: "viewer" for n in VIEWER}, **{SERVICE + n: "operator" for n in OPERATOR},

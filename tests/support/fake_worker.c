@@ -19,6 +19,9 @@
  *   drain_ms=N        takes so long to end when asked to
  *   gpu=N             bytes of a GPU that it plans and takes (default: bytes)
  *   taking_ms=N       takes them so long after its start (default 0)
+ *   answers=N         requests a second it says it has answered since it was READY
+ *   failing=N         the same of requests that failed
+ *   ttft_ms=N         with these: what their first tokens took
  *   context=N         context length that inspect tells
  *   bad               inspect finds a broken file
  *   slow_tool         one-shot modes never end
@@ -198,6 +201,22 @@ static Sluice__Worker__V1__WorkerState state_now(void)
                               : SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_READY;
 }
 
+/* What the script says it has done. */
+static void claim_answers(Sluice__Worker__V1__WorkerCounters *counters,
+                          Sluice__Worker__V1__Histogram *prefill, uint64_t *n_first)
+{
+    int64_t ms = age_ms() - fake_number("load_ms=", 100);
+    uint64_t n_ok = ms > 0 ? (uint64_t)(ms * fake_number("answers=", 0) / 1000) : 0;
+    uint64_t n_failed = ms > 0 ? (uint64_t)(ms * fake_number("failing=", 0) / 1000) : 0;
+    counters->n_ok_requests += n_ok;
+    counters->n_failed_requests += n_failed;
+    *n_first = n_ok + n_failed;
+    *prefill = (Sluice__Worker__V1__Histogram)SLUICE__WORKER__V1__HISTOGRAM__INIT;
+    prefill->kind = SLUICE__WORKER__V1__HISTOGRAM_KIND__HISTOGRAM_KIND_PREFILL_SECONDS;
+    prefill->n_counts = 1;
+    prefill->sum = (double)*n_first * (double)fake_number("ttft_ms=", 0) / 1e3;
+}
+
 static void send_status(struct rpc_call *call)
 {
     Sluice__Worker__V1__WorkerStatus status = SLUICE__WORKER__V1__WORKER_STATUS__INIT;
@@ -241,6 +260,12 @@ static void send_status(struct rpc_call *call)
         load.progress = fake_has("moves") ? (uint64_t)age_ms() : 1;
     }
     echo_fill_counters(echo, &counters);
+    Sluice__Worker__V1__Histogram prefill, *histograms[1] = {&prefill};
+    uint64_t n_first;
+    claim_answers(&counters, &prefill, &n_first);
+    prefill.counts = &n_first;
+    counters.histograms = histograms;
+    counters.n_histograms = 1;
     status.load = &load;
     status.counters = &counters;
     (void)rpc_call_send(call, &status.base);

@@ -1,0 +1,453 @@
+"""Versions beside one another: weights, sticky sessions, rolling updates that go back by themselves, and streams that
+notice none of it. Fake workers first (tests/support/fake_worker.c), the real programs at the end."""
+import json
+import os
+import random
+import signal
+import threading
+import time
+
+import grpc
+import pytest
+
+from conftest import ROOT, patience
+from manager_program import C, fails, manager, retry, settle  # noqa: F401 (fixtures)
+
+TINY = ROOT / "tests/golden/tiny"
+
+
+def set_traffic(manager, weights, **kwargs):
+    rows = [manager.t.TrafficWeight(version=v, weight=w) for v, w in weights.items()]
+    return manager.rpc.SetTraffic(manager.m.SetTrafficRequest(model="a", weights=rows, **kwargs)).traffic
+
+
+def traffic(manager):
+    rule = manager.rpc.GetTraffic(manager.m.GetTrafficRequest(model="a")).traffic
+    return {w.version: w.weight for w in rule.weights}
+
+
+def two_versions(manager, second="load_ms=60", load=("1", "2")):
+    manager.script("one")
+    manager.script("two", second)
+    manager.register("a", "one", version="1")
+    manager.register("a", "two", version="2")
+    for version in load:
+        manager.done(manager.load("a", version=version))
+
+
+def routes(manager):
+    """The routes as a server gets them now, by version."""
+    stub = manager.stubs.routing_grpc.RoutingStub(manager.channel)
+    watch = stub.WatchRoutes(manager.stubs.routing.WatchRoutesRequest(server_id="test"), timeout=patience(10))
+    table = next(iter(watch))
+    watch.cancel()
+    return {r.version: r for r in table.routes}
+
+
+def events(manager, kind):
+    found = []
+    last = manager.status().last_event_seq
+    for message in manager.rpc.WatchEvents(manager.m.WatchEventsRequest(from_seq=1), timeout=patience(10)):
+        found += [e for e in message.events if e.type == kind]
+        if message.events[-1].seq >= last:
+            return found
+
+
+# -- the rule
+
+
+def test_traffic_is_a_rule_of_the_model_set_once_per_request_id(manager):
+    manager.up()
+    two_versions(manager)
+    assert traffic(manager) == {}
+    first = set_traffic(manager, {"1": 90, "2": 10}, sticky=True, request_id="x", expected_generation=0)
+    assert first.generation == 1 and first.sticky
+    assert set_traffic(manager, {"1": 90, "2": 10}, sticky=True, request_id="x", expected_generation=0) == first
+    assert len(events(manager, "traffic.set")) == 1  # one effect
+    fails(C.ABORTED, set_traffic, manager, {"1": 1}, expected_generation=7, why="STALE_GENERATION")
+    fails(C.INVALID_ARGUMENT, set_traffic, manager, {"1": 1}, request_id="x", why="REQUEST_ID_REUSED")
+    assert routes(manager)["1"].traffic_weight == 90 and routes(manager)["2"].sticky
+    manager.kill()
+    manager.up()
+    assert traffic(manager) == {"1": 90, "2": 10}
+    manager.wait(lambda: routes(manager)["2"].traffic_weight == 10, 5, "the next manager's routes have it too")
+    set_traffic(manager, {}, expected_generation=1)
+    assert traffic(manager) == {} and routes(manager)["1"].traffic_weight == 0
+
+
+def test_traffic_that_could_not_be_served_is_refused(manager):
+    manager.up()
+    two_versions(manager, load=("1",))
+    assert "3" in fails(C.NOT_FOUND, set_traffic, manager, {"1": 1, "3": 1}, why="VERSION_NOT_FOUND")
+    fails(C.FAILED_PRECONDITION, set_traffic, manager, {"1": 0, "2": 1}, why="NOT_LOADED")
+    assert "all 0" in fails(C.INVALID_ARGUMENT, set_traffic, manager, {"1": 0})
+    assert "1000000" in fails(C.INVALID_ARGUMENT, set_traffic, manager, {"1": 1000001})
+    row = manager.t.TrafficWeight(version="1", weight=1)
+    assert "twice" in fails(C.INVALID_ARGUMENT, manager.rpc.SetTraffic,
+                            manager.m.SetTrafficRequest(model="a", weights=[row, row]))
+    fails(C.NOT_FOUND, manager.rpc.SetTraffic, manager.m.SetTrafficRequest(model="b"), why="MODEL_NOT_FOUND")
+    fails(C.NOT_FOUND, manager.rpc.GetTraffic, manager.m.GetTrafficRequest(model="b"), why="MODEL_NOT_FOUND")
+    assert traffic(manager) == {}
+    set_traffic(manager, {"1": 1, "2": 1})  # what is not loaded has its share once it is
+    manager.rpc.DeleteModelVersion(manager.m.DeleteModelVersionRequest(model="a", version="2"))
+    assert traffic(manager) == {"1": 1}  # what is gone has none
+
+
+@pytest.mark.parametrize("point", ["traffic.before_write", "traffic.before_commit"])
+def test_killed_in_the_middle_of_setting_traffic(manager, point):
+    manager.up()
+    two_versions(manager)
+    manager.term()
+    manager.up(env={"SLUICE_FAILPOINT": point})
+    answer = retry(manager, lambda: set_traffic(manager, {"1": 1, "2": 3}, request_id="once"))
+    assert not answer and manager.process.wait(patience(10)) == -signal.SIGKILL
+    manager.up()
+    assert traffic(manager) == {}
+    again = set_traffic(manager, {"1": 1, "2": 3}, request_id="once")
+    assert again.generation == 1 and traffic(manager) == {"1": 1, "2": 3}
+
+
+# -- rolling updates
+
+
+def update(manager, version="2", step_ms=50, gates=None, **kwargs):
+    gates = manager.t.UpdateGates(**gates) if gates is not None else None
+    return manager.rpc.UpdateModelVersion(manager.m.UpdateModelVersionRequest(
+        model="a", version=version, step_ms=step_ms, gates=gates, **kwargs)).operation
+
+
+def loaded_versions(manager):
+    return sorted({r.version for r in manager.replicas()})
+
+
+def test_update_loads_beside_shifts_and_unloads_the_old(manager):
+    manager.up()
+    two_versions(manager, load=())
+    manager.done(manager.load("a", version="1", n_replicas=2))
+    operation = update(manager, request_id="u")
+    assert update(manager, request_id="u").id == operation.id
+    # Nothing of the two may change meanwhile, and the new one has no traffic before it is ready.
+    assert traffic(manager) == {"1": 100, "2": 0}
+    fails(C.FAILED_PRECONDITION, set_traffic, manager, {"1": 1}, why="OPERATION_IN_PROGRESS")
+    fails(C.FAILED_PRECONDITION, manager.unload, "a", version="1", why="OPERATION_IN_PROGRESS")
+    fails(C.FAILED_PRECONDITION, manager.load, "a", version="1", n_replicas=3, why="OPERATION_IN_PROGRESS")
+    fails(C.FAILED_PRECONDITION, update, manager, why="OPERATION_IN_PROGRESS")
+    done = manager.done(operation)
+    assert loaded_versions(manager) == ["2"] and len(manager.replicas()) == len(manager.workers()) == 2
+    assert [e.message.split(" %")[0] for e in events(manager, "update.shift")] == ["10", "50", "100"]
+    assert traffic(manager) == {} and done.update.phase == manager.t.UPDATE_PHASE_END  # as it was: no rule
+    assert done.result.memory and len(done.replica_ids) == 4
+    settle(manager)
+
+
+def test_update_keeps_the_shares_of_other_versions(manager):
+    manager.up()
+    two_versions(manager, load=("1",))
+    manager.register("a", "one", version="9")
+    manager.done(manager.load("a", version="9"))
+    set_traffic(manager, {"1": 3, "9": 1})
+    assert "say which" in fails(C.INVALID_ARGUMENT, update, manager)
+    manager.done(update(manager, from_version="1"))
+    assert traffic(manager) == {"9": 1, "2": 3} and loaded_versions(manager) == ["2", "9"]
+
+
+@pytest.mark.parametrize("script, gates, why", [
+    ("load_ms=30 fail=13", None, "LOAD_FAILED"),
+    ("load_ms=30 answers=1000 failing=200", None, "ERROR_RATE"),
+    ("load_ms=30 answers=1000 ttft_ms=900", {"max_ttft_ms": 500}, "TTFT"),
+    ("load_ms=30 answers=1000 ttft_ms=40", None, "TTFT"),  # 3 times the old one's
+])
+def test_update_goes_back_by_itself(manager, script, gates, why):
+    manager.up()
+    manager.script("one", "load_ms=30 answers=1000 ttft_ms=10")
+    manager.script("two", script)
+    manager.register("a", "one", version="1")
+    manager.register("a", "two", version="2")
+    manager.done(manager.load("a", version="1", n_replicas=2))
+    pids = set(manager.workers())
+    ended = manager.end(update(manager, step_ms=60000, gates=gates), 20000)
+    assert ended.state == manager.t.OPERATION_STATE_FAILED, ended
+    assert why in (ended.error.reason, ended.update.error.reason) or (why == "LOAD_FAILED" and ended.error.message), ended
+    assert ended.stage == ("shift" if why != "LOAD_FAILED" else ended.update.failed_stage) and ended.stage
+    assert set(manager.workers()) == pids and loaded_versions(manager) == ["1"]  # untouched
+    assert traffic(manager) == {} and len(events(manager, "update.rollback")) == 1
+    version = next(v for v in manager.rpc.GetModel(manager.m.GetModelRequest(model="a")).model.versions if v.version == "2")
+    assert version.last_error.message and not version.deployments
+    settle(manager)
+
+
+def shifting(manager, operation):
+    def look():
+        row = manager.rpc.GetOperation(manager.m.GetOperationRequest(id=operation.id)).operation
+        return row.update.phase == manager.t.UPDATE_PHASE_SHIFT and row.stage == "shift"
+    manager.wait(look, 8, "traffic moves")
+
+
+def test_update_goes_back_where_a_new_replica_dies(manager):
+    manager.up()
+    two_versions(manager, load=("1",))
+    operation = update(manager, step_ms=60000)
+    shifting(manager, operation)
+    (new,) = manager.replicas(version="2")
+    os.kill(new.pid, signal.SIGKILL)
+    ended = manager.end(operation)
+    assert ended.error.reason == "REPLICA_LOST" and loaded_versions(manager) == ["1"], ended
+    assert traffic(manager) == {}
+
+
+def test_cancelled_update_goes_back_until_the_old_one_drains(manager):
+    manager.up()
+    two_versions(manager, load=("1",))
+    set_traffic(manager, {"1": 5})
+    cancel = lambda o: manager.rpc.CancelOperation(manager.m.CancelOperationRequest(id=o.id))  # noqa: E731
+    operation = update(manager, step_ms=60000)
+    shifting(manager, operation)
+    assert traffic(manager) == {"1": 450, "2": 50}
+    cancel(operation)
+    ended = manager.end(operation)
+    assert ended.state == manager.t.OPERATION_STATE_CANCELLED and loaded_versions(manager) == ["1"], ended
+    assert traffic(manager) == {"1": 5}
+    manager.script("one", "load_ms=60 drain_ms=1500")
+    manager.done(manager.unload("a"))
+    manager.done(manager.load("a", version="1"))
+    operation = update(manager, step_ms=1, grace_ms=5000)
+    row = lambda: manager.rpc.GetOperation(manager.m.GetOperationRequest(id=operation.id)).operation  # noqa: E731
+    manager.wait(lambda: row().stage == "drain", 8, "the old one drains")
+    fails(C.FAILED_PRECONDITION, cancel, operation, why="CANNOT_CANCEL")
+    manager.done(operation)
+    assert loaded_versions(manager) == ["2"] and traffic(manager) == {"2": 5}
+
+
+LONG = bool(os.environ.get("SLUICE_LONG"))
+POINTS = ["update.before_commit", "update.before_commit:3", "update.after_commit:4", "stop.before_record", "finish.before_record"]
+MORE = ["update.before_commit:2", "update.before_commit:4", "update.before_write:4", "update.after_commit", "update.after_commit:3",
+        "traffic.before_commit:3", "drain.before_record", "finish.before_commit", "finish.after_commit"]
+
+
+@pytest.mark.parametrize("point", POINTS + MORE * LONG)
+def test_killed_in_the_middle_of_an_update(manager, point):
+    manager.up()
+    two_versions(manager, load=("1",))
+    manager.term()
+    manager.up(env={"SLUICE_FAILPOINT": point})
+    operation = retry(manager, lambda: update(manager, request_id="once", steps=[50, 100]))
+    assert manager.process.wait(patience(10)) == -signal.SIGKILL
+    manager.up()
+    again = update(manager, request_id="once", steps=[50, 100])
+    assert not operation or again.id == operation.id
+    manager.done(again)
+    settle(manager)
+    assert loaded_versions(manager) == ["2"] and len(manager.workers()) == 1 and traffic(manager) == {}
+
+
+@pytest.mark.parametrize("point", ["cancel.before_commit", "update.before_commit"] +
+                         ["drain.after_record", "stop.before_record", "finish.before_commit"] * LONG)
+def test_killed_in_the_middle_of_a_rollback(manager, point):
+    manager.up()
+    two_versions(manager, load=("1",))
+    operation = update(manager, step_ms=60000)
+    shifting(manager, operation)
+    manager.term()
+    manager.up(env={"SLUICE_FAILPOINT": point})
+    cancel = lambda: manager.rpc.CancelOperation(manager.m.CancelOperationRequest(id=operation.id, request_id="c"))  # noqa: E731
+    retry(manager, cancel)
+    assert manager.process.wait(patience(10)) == -signal.SIGKILL
+    manager.up()
+    cancel()
+    ended = manager.end(operation)
+    assert ended.state == manager.t.OPERATION_STATE_CANCELLED, ended
+    settle(manager)
+    assert loaded_versions(manager) == ["1"] and len(manager.workers()) == 1 and traffic(manager) == {}
+
+
+def test_update_that_cannot_be_is_refused(manager):
+    manager.up()
+    two_versions(manager, load=())
+    fails(C.FAILED_PRECONDITION, update, manager, why="NOT_LOADED")
+    manager.done(manager.load("a", version="1"))
+    fails(C.NOT_FOUND, update, manager, "7", why="VERSION_NOT_FOUND")
+    fails(C.FAILED_PRECONDITION, update, manager, "1", why="NOT_LOADED")  # it replaces no other
+    assert "replaced" in fails(C.INVALID_ARGUMENT, update, manager, "1", from_version="1")
+    assert "not 100" in fails(C.INVALID_ARGUMENT, update, manager, steps=[10, 50])
+    assert "steps" in fails(C.INVALID_ARGUMENT, update, manager, steps=[50, 50, 100])
+    assert "[0, 1]" in fails(C.INVALID_ARGUMENT, update, manager, gates={"max_error_rate": 2})
+    assert "max_ttft_ratio" in fails(C.INVALID_ARGUMENT, update, manager, gates={"max_ttft_ratio": float("nan")})
+    fails(C.ABORTED, update, manager, expected_generation=99, why="STALE_GENERATION")
+    assert loaded_versions(manager) == ["1"] and traffic(manager) == {}
+
+
+# -- the real programs under live streams
+
+
+PROMPTS = ["The capital of France is", "Once upon a time", "To be or not", "Seven of nine", "In a hole in the ground",
+           "Call me", "It was the best", "All happy"]
+
+
+class Load:
+    """Clients that ask one request after the other, naming no version, until told to stop. Each reply has to be, whole and
+    to the token, the one that its receipt's version gives."""
+
+    def __init__(self, sluice, n, references, max_tokens):
+        self.sluice, self.references, self.max_tokens = sluice, references, max_tokens
+        self.lock, self.over = threading.Condition(), False
+        self.replies, self.errors, self.wrong = [], [], []  # replies: (version, session)
+        self.threads = [threading.Thread(target=self.run, args=(i,), daemon=True) for i in range(n)]
+        for thread in self.threads:
+            thread.start()
+
+    def run(self, i):
+        draw = random.Random(i)
+        while not self.over:
+            prompt = draw.choice(PROMPTS)
+            request = self.sluice.request("tiny", prompt, max_tokens=self.max_tokens, ignore_eos=True, session_key=f"s{i}")
+            try:
+                _, ids, finished = self.sluice.generate(request, timeout=patience(60))
+            except grpc.RpcError as e:
+                with self.lock:
+                    self.errors.append((e.code(), e.details()))
+                    self.lock.notify_all()
+                time.sleep(0.1)
+                continue
+            version = finished.receipt.version
+            with self.lock:
+                self.replies.append((version, i))
+                if ids != self.references[version][prompt]:
+                    self.wrong.append((version, prompt))
+                self.lock.notify_all()
+
+    def go_on(self, n, seconds=60):
+        """Until n more replies have come."""
+        with self.lock:
+            wanted = len(self.replies) + n
+            assert self.lock.wait_for(lambda: len(self.replies) >= wanted or self.errors, patience(seconds)), len(self.replies)
+            assert not self.errors, self.errors[:3]
+
+    def mark(self):
+        with self.lock:
+            return len(self.replies)
+
+    def stop(self):
+        self.over = True
+        for thread in self.threads:
+            thread.join(patience(60))
+            assert not thread.is_alive()
+        assert not self.errors and not self.wrong, (self.errors[:5], self.wrong[:5])
+
+
+def start_tiny(sluice, max_tokens):
+    """Version 1 served, 2 registered, and what each answers to every prompt."""
+    sluice.start()
+    sluice.cli("register", "tiny", TINY / "f32.gguf", "--version", "1")
+    sluice.cli("register", "tiny", TINY / "gpt2_f32.gguf", "--version", "2")
+    references = {}
+    for version in ("2", "1"):
+        sluice.cli("load", "tiny", "--version", version, "--threads", "1")
+        references[version] = {p: sluice.generate(sluice.request("tiny", p, max_tokens=max_tokens, ignore_eos=True,
+                                                                 version=version), timeout=patience(60))[1] for p in PROMPTS}
+    assert all(references["1"][p] != references["2"][p] for p in PROMPTS)
+    assert all(len(r[p]) == max_tokens for r in references.values() for p in PROMPTS)
+    sluice.cli("unload", "tiny", "--version", "2")
+    return references
+
+
+def versions_since(load, mark):
+    with load.lock:
+        return [v for v, _ in load.replies[mark:]]
+
+
+def change_under_load(sluice, load, n_switches, n_replies):
+    """Rolling update, switches, rollback, unload: with n_replies replies at least between any two of them."""
+    load.go_on(n_replies)
+    assert set(versions_since(load, 0)) == {"1"}
+    out = sluice.cli("update", "tiny", "--to", "2", "--steps", "50,100", "--step", "500ms", "--max-ttft-ms", "60000", "--grace", "30s")
+    assert "done in" in out.stdout and "shift 50 %" in out.stderr, out
+    mark = load.mark()
+    load.go_on(n_replies + 32)
+    assert set(versions_since(load, mark + 32)) == {"2"}, "the old version is gone"
+    sluice.cli("traffic", "tiny", "2=1")  # or the next load would be the default's change
+    sluice.cli("load", "tiny", "--version", "1", "--threads", "1")
+    for i in range(n_switches):
+        weights = [("1=1",), ("1=1", "2=1"), ("2=1",), ("1=9", "2=1")][i % 4]
+        sluice.cli("traffic", "tiny", *weights, "--sticky")
+        mark = load.mark()
+        load.go_on(n_replies + 32)
+        share = versions_since(load, mark + 64 if n_replies > 64 else mark + 32)
+        if len(weights) == 1:
+            assert set(share) == {weights[0][0]}, (weights, len(share))
+    sluice.cli("traffic", "tiny", "2=1")
+    load.go_on(n_replies)
+    sluice.cli("unload", "tiny", "--version", "1", "--grace", "30s")
+    failed = sluice.cli("update", "tiny", "--to", "1", "--step", "60s", "--steps", "50,100", "--max-ttft-ms", "0.0001",
+                        "--min-answers", "5", check=False)
+    assert failed.returncode == 1 and "taken back" in failed.stderr, failed
+    mark = load.mark()
+    load.go_on(n_replies + 32)
+    assert set(versions_since(load, mark + 32)) == {"2"}
+    assert json.loads(sluice.cli("traffic", "tiny", "--json").stdout)["traffic"]["weights"] == [{"version": "2", "weight": 1}]
+
+
+def test_streams_live_through_switches_updates_and_a_rollback(fresh):
+    references = start_tiny(fresh, 24)
+    load = Load(fresh, 32, references, 24)
+    change_under_load(fresh, load, 4, 40)
+    load.stop()
+    # Void with less: 32 clients, and replies of both versions.
+    assert len(load.replies) >= 400 and {v for v, _ in load.replies} == {"1", "2"}, len(load.replies)
+
+
+def test_sessions_stay_with_their_version_over_a_dead_manager_and_server(fresh):
+    """The weights are in the server's file: another server, without any manager, spreads as the one before."""
+    sluice = fresh
+    start_tiny(sluice, 8)
+    sluice.cli("load", "tiny", "--version", "2", "--threads", "1")
+    out = sluice.cli("traffic", "tiny", "1=1", "2=1", "--sticky").stdout
+    assert "50.0 %" in out and "sticky" in out
+
+    def version_of(session, **kwargs):
+        request = sluice.request("tiny", PROMPTS[0], max_tokens=8, ignore_eos=True, session_key=session, **kwargs)
+        for _ in range(100):
+            try:
+                return sluice.generate(request, timeout=patience(60))[2].receipt.version
+            except grpc.RpcError as e:
+                assert e.code() == C.UNAVAILABLE, e
+                time.sleep(0.1)
+        raise AssertionError(sluice.tail())
+
+    before = {f"k{i}": version_of(f"k{i}") for i in range(24)}
+    assert {v for v in before.values()} == {"1", "2"}
+    assert {version_of("k0", version=v) for v in "12"} == {"1", "2"}  # who names one gets it
+    (manager,), (server,) = sluice.children("sluice-manager"), sluice.children("sluice-server")
+    os.kill(manager, signal.SIGSTOP)  # supervised: a dead one would be back
+    try:
+        os.kill(server, signal.SIGKILL)
+        sluice.wait(lambda: sluice.children("sluice-server") not in ([], [server]), 20, "another server")
+        assert {k: version_of(k) for k in before} == before
+    finally:
+        os.kill(manager, signal.SIGCONT)
+    # A version whose only worker is dead is not waited for; its sessions come back with it.
+    stub, m = sluice.manager_stub(), sluice.stubs.manager
+    (replica,) = stub.ListReplicas(m.ListReplicasRequest(model="tiny", version="2")).replicas
+    home = next(k for k, v in before.items() if v == "2")
+    seen, threads = [], []
+    os.kill(replica.pid, signal.SIGKILL)
+
+    def ask():  # the first ones may still get to it, and wait for it to be back
+        threads.append(threading.Thread(target=lambda: seen.append(version_of(home)), daemon=True))
+        threads[-1].start()
+        return "1" in seen
+
+    sluice.wait(ask, 10, "the other serves")
+    for thread in threads:
+        thread.join(patience(60))
+    sluice.wait(lambda: len(sluice.ready()) == 2, 30, "its worker is back")
+    sluice.wait(lambda: {k: version_of(k) for k in before} == before, 10, "and its sessions")
+
+
+@pytest.mark.skipif(not LONG, reason="minutes (tests/long.sh faults)")
+def test_twenty_switches_with_500_streams(fresh):
+    references = start_tiny(fresh, 48)
+    load = Load(fresh, 500, references, 48)
+    change_under_load(fresh, load, 20, 1000)
+    load.stop()
+    assert len(load.replies) >= 20000 and {v for v, _ in load.replies} == {"1", "2"}, len(load.replies)
+    print(f"\n500 clients, 20 switches, an update, a rollback: {len(load.replies)} replies, 0 errors")

@@ -1,0 +1,184 @@
+#include <string.h>
+
+#include "manager/message.h"
+#include "manager/traffic.h"
+#include "manager/update_rules.h"
+#include "tests/unit/base/support_cmocka.h"
+
+static pb_gates gates_of(double error_rate, double ttft_ms, double ratio)
+{
+    pb_gates gates = SLUICE__MANAGER__V1__UPDATE_GATES__INIT;
+    gates.has_max_error_rate = error_rate >= 0;
+    gates.max_error_rate = error_rate;
+    gates.has_max_ttft_ms = ttft_ms > 0;
+    gates.max_ttft_ms = ttft_ms;
+    gates.has_max_ttft_ratio = ratio > 0;
+    gates.max_ttft_ratio = ratio;
+    return gates;
+}
+
+static struct update_look shifting(const pb_gates *gates)
+{
+    return (struct update_look){.phase = UPDATE_SHIFT,
+                                .gates = gates,
+                                .n_new = 2,
+                                .n_ready = 2,
+                                .n_steps = 3,
+                                .step_ns = 1000,
+                                .measured = true};
+}
+
+static struct update_counts counts(uint64_t n_ok, uint64_t n_failed, double ttft_ms)
+{
+    uint64_t n = n_ok + n_failed;
+    return (struct update_counts){.n_ok = n_ok,
+                                  .n_failed = n_failed,
+                                  .n_queued = n,
+                                  .n_prefilled = n,
+                                  .queue_s = (double)n * ttft_ms / 4e3,
+                                  .prefill_s = (double)n * ttft_ms * 3 / 4e3};
+}
+
+static enum update_move decide(const struct update_look *look, const char *reason)
+{
+    struct update_decision decision;
+    update_decide(look, &decision);
+    assert_string_equal(decision.reason ? decision.reason : "", reason);
+    assert_int_equal(decision.message[0] != '\0', decision.move == UPDATE_GO_BACK);
+    return decision.move;
+}
+
+static void test_phases_follow_one_another(void **state)
+{
+    (void)state;
+    pb_gates gates = gates_of(-1, 0, 0);
+    struct update_look look = shifting(&gates);
+    look.phase = UPDATE_LOAD;
+    look.restarted = true; /* its epochs are noted when traffic begins to move */
+    look.n_ready = 1;
+    assert_int_equal(decide(&look, ""), UPDATE_STAY);
+    look.n_ready = 2;
+    assert_int_equal(decide(&look, ""), UPDATE_BEGIN_SHIFT);
+    look = shifting(&gates);
+    for (look.step = 0; look.step < 3; look.step++) {
+        look.held_ns = 999;
+        assert_int_equal(decide(&look, ""), UPDATE_STAY);
+        look.held_ns = 1000;
+        look.measured = false; /* nobody has looked yet, as after a restart */
+        assert_int_equal(decide(&look, ""), UPDATE_STAY);
+        look.measured = true;
+        assert_int_equal(decide(&look, ""), look.step < 2 ? UPDATE_NEXT_STEP : UPDATE_RETIRE_OLD);
+    }
+    for (int phase = UPDATE_DRAIN; phase <= UPDATE_ROLL_BACK; phase++) {
+        look = shifting(&gates);
+        look.phase = (enum update_phase)phase;
+        look.n_leaving = 1;
+        look.n_ready = 0; /* past the point: nothing but the leaving counts */
+        assert_int_equal(decide(&look, ""), UPDATE_STAY);
+        look.n_leaving = 0;
+        assert_int_equal(decide(&look, ""), UPDATE_SETTLE);
+    }
+    look.phase = UPDATE_END;
+    assert_int_equal(decide(&look, ""), UPDATE_STAY);
+}
+
+static void test_failed_or_lost_replica_goes_back(void **state)
+{
+    (void)state;
+    pb_gates gates = gates_of(-1, 0, 0);
+    struct update_look look = shifting(&gates);
+    look.n_ready = 1;
+    assert_int_equal(decide(&look, "REPLICA_LOST"), UPDATE_GO_BACK);
+    look.n_ready = 2;
+    look.restarted = true; /* it died and is back: its requests felt that */
+    assert_int_equal(decide(&look, "REPLICA_LOST"), UPDATE_GO_BACK);
+    look.measured = false;
+    assert_int_equal(decide(&look, "REPLICA_LOST"), UPDATE_GO_BACK);
+    look = shifting(&gates);
+    look.phase = UPDATE_LOAD;
+    look.n_ready = 1;
+    look.n_failed = 1;
+    assert_int_equal(decide(&look, "REPLICA_FAILED"), UPDATE_GO_BACK);
+}
+
+static void test_gates_need_enough_answers_and_are_crossed_beyond_their_limit(void **state)
+{
+    (void)state;
+    static const struct {
+        double error_rate, ttft_ms, ratio;
+        uint64_t n_ok, n_failed;
+        double new_ms;
+        uint64_t n_old;
+        double old_ms;
+        const char *reason;
+    } rows[] = {
+        {0.05, 0, 0, 95, 5, 9, 0, 0, ""},        {0.05, 0, 0, 94, 6, 9, 0, 0, "ERROR_RATE"},
+        {0.05, 0, 0, 10, 9, 9, 0, 0, ""}, /* 19 answers say nothing */
+        {0, 0, 0, 19, 1, 9, 0, 0, "ERROR_RATE"}, {-1, 0, 0, 0, 100, 9, 0, 0, ""}, /* no gate */
+        {-1, 100, 0, 100, 0, 99, 0, 0, ""},      {-1, 100, 0, 100, 0, 101, 0, 0, "TTFT"},
+        {-1, 0, 3, 100, 0, 29, 100, 10, ""},     {-1, 0, 3, 100, 0, 31, 100, 10, "TTFT"},
+        {-1, 0, 3, 100, 0, 31, 19, 10, ""}, /* too few of the old one's */
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        pb_gates gates = gates_of(rows[i].error_rate, rows[i].ttft_ms, rows[i].ratio);
+        struct update_look look = shifting(&gates);
+        look.new_counts = counts(rows[i].n_ok, rows[i].n_failed, rows[i].new_ms);
+        look.old_counts = counts(rows[i].n_old, 0, rows[i].old_ms);
+        look.held_ns = 1000; /* a crossed gate goes before the end of a step */
+        enum update_move move = decide(&look, rows[i].reason);
+        assert_int_equal(move, rows[i].reason[0] ? UPDATE_GO_BACK : UPDATE_NEXT_STEP);
+    }
+    pb_gates gates = gates_of(0, 0, 0);
+    gates.has_min_answers = 1;
+    struct update_look look = shifting(&gates);
+    assert_int_equal(decide(&look, ""), UPDATE_STAY); /* none at all, though 0 are enough */
+    gates.min_answers = 1;
+    look.new_counts = counts(0, 1, 1);
+    assert_int_equal(decide(&look, "ERROR_RATE"), UPDATE_GO_BACK);
+}
+
+static void test_figures_are_means_over_the_step(void **state)
+{
+    (void)state;
+    struct update_counts then = counts(10, 0, 40), now = then;
+    assert_true(update_ttft_ms(&(struct update_counts){0}) == 0); /* NOLINT */
+    assert_float_equal(update_ttft_ms(&then), 40, 1e-9);
+    now.n_ok += 5;
+    now.n_queued += 5;
+    now.n_prefilled += 5;
+    now.queue_s += 5 * 0.001;
+    now.prefill_s += 5 * 0.002;
+    struct update_counts step = update_counts_since(&now, &then);
+    assert_int_equal(step.n_ok, 5);
+    assert_float_equal(update_ttft_ms(&step), 3, 1e-9);
+}
+
+/* Of the old version's share so many percent, whatever others have; all of it at the end. */
+static void test_steps_move_the_old_versions_share_alone(void **state)
+{
+    (void)state;
+    pb_traffic *base = MESSAGE_NEW(pb_traffic, sluice__manager__v1__traffic__descriptor);
+    assert_true(base && traffic_set_weight(base, "1", 6) && traffic_set_weight(base, "other", 3) &&
+                traffic_set_weight(base, "2", 1));
+    static const uint32_t percents[] = {0, 10, 50, 100};
+    for (size_t i = 0; i < 4; i++) {
+        uint32_t p = percents[i];
+        assert_int_equal(update_weight(base, "1", "1", "2", p), 6 * (100 - p));
+        assert_int_equal(update_weight(base, "other", "1", "2", p), 300);
+        assert_int_equal(update_weight(base, "2", "1", "2", p), 100 + 6 * p);
+        assert_int_equal(update_weight(base, "none", "1", "2", p), 0);
+    }
+    message_free(&base->base);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_phases_follow_one_another),
+        cmocka_unit_test(test_failed_or_lost_replica_goes_back),
+        cmocka_unit_test(test_gates_need_enough_answers_and_are_crossed_beyond_their_limit),
+        cmocka_unit_test(test_figures_are_means_over_the_step),
+        cmocka_unit_test(test_steps_move_the_old_versions_share_alone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
