@@ -295,13 +295,14 @@ static int apply_update(struct txn *txn, const ProtobufCMessage *message, void *
         update_response, sluice__manager__v1__update_model_version_response__descriptor);
     pb_operation *operation = NULL;
     int status = response ? check_there(catalog, deployment, err) : no_memory(err);
-    if (status == 0 &&
-        !(operation = lifecycle_operation(txn, OPERATION_UPDATE, request->request_id,
-                                          request->model, request->version, group, err)))
+    if (status == 0)
+        operation = lifecycle_operation(txn, OPERATION_UPDATE, request->request_id, request->model,
+                                        request->version, group, err);
+    if (status == 0 && !operation)
         status = err->status;
-    if (status == 0 && !fill_update(catalog, request, from, operation))
+    if (operation && !fill_update(catalog, request, from, operation))
         status = no_memory(err);
-    if (status == 0) {
+    if (operation && status == 0) {
         status = begin(txn, deployment, operation, args, response, err);
     } else {
         message_free(&deployment->base);

@@ -322,9 +322,17 @@ class Load:
             assert self.lock.wait_for(lambda: len(self.replies) >= wanted or self.errors, patience(seconds)), len(self.replies)
             assert not self.errors, self.errors[:3]
 
-    def mark(self):
+    def only(self, version, n):
+        """From some reply on, once the server has the rule, n more are all of this version."""
+        latest = 2 * len(self.threads)  # more than are on their way
         with self.lock:
-            return len(self.replies)
+            begin = len(self.replies)
+            assert self.lock.wait_for(lambda: self.errors or (len(self.replies) >= begin + latest and
+                                                              {v for v, _ in self.replies[-latest:]} == {version}), patience(60))
+            begin = len(self.replies)
+        self.go_on(n)
+        with self.lock:
+            assert {v for v, _ in self.replies[begin:]} == {version}, version
 
     def stop(self):
         self.over = True
@@ -350,39 +358,29 @@ def start_tiny(sluice, max_tokens):
     return references
 
 
-def versions_since(load, mark):
-    with load.lock:
-        return [v for v, _ in load.replies[mark:]]
-
-
 def change_under_load(sluice, load, n_switches, n_replies):
     """Rolling update, switches, rollback, unload: with n_replies replies at least between any two of them."""
     load.go_on(n_replies)
-    assert set(versions_since(load, 0)) == {"1"}
+    assert {v for v, _ in list(load.replies)} == {"1"}
     out = sluice.cli("update", "tiny", "--to", "2", "--steps", "50,100", "--step", "500ms", "--max-ttft-ms", "60000", "--grace", "30s")
     assert "done in" in out.stdout and "shift 50 %" in out.stderr, out
-    mark = load.mark()
-    load.go_on(n_replies + 32)
-    assert set(versions_since(load, mark + 32)) == {"2"}, "the old version is gone"
+    load.only("2", n_replies)
     sluice.cli("traffic", "tiny", "2=1")  # or the next load would be the default's change
     sluice.cli("load", "tiny", "--version", "1", "--threads", "1")
     for i in range(n_switches):
         weights = [("1=1",), ("1=1", "2=1"), ("2=1",), ("1=9", "2=1")][i % 4]
         sluice.cli("traffic", "tiny", *weights, "--sticky")
-        mark = load.mark()
-        load.go_on(n_replies + 32)
-        share = versions_since(load, mark + 64 if n_replies > 64 else mark + 32)
         if len(weights) == 1:
-            assert set(share) == {weights[0][0]}, (weights, len(share))
+            load.only(weights[0][0], n_replies)
+        else:
+            load.go_on(n_replies)
     sluice.cli("traffic", "tiny", "2=1")
     load.go_on(n_replies)
     sluice.cli("unload", "tiny", "--version", "1", "--grace", "30s")
     failed = sluice.cli("update", "tiny", "--to", "1", "--step", "60s", "--steps", "50,100", "--max-ttft-ms", "0.0001",
                         "--min-answers", "5", check=False)
     assert failed.returncode == 1 and "taken back" in failed.stderr, failed
-    mark = load.mark()
-    load.go_on(n_replies + 32)
-    assert set(versions_since(load, mark + 32)) == {"2"}
+    load.only("2", n_replies)
     assert json.loads(sluice.cli("traffic", "tiny", "--json").stdout)["traffic"]["weights"] == [{"version": "2", "weight": 1}]
 
 
