@@ -153,8 +153,8 @@ static const struct option_spec grace_specs[] = {
 static const struct option_spec common_specs[] = {
     {"state-dir", 0, OPTION_STRING, CLI_OPTION(state_dir), "", "DIR",
      "where Sluice keeps its state (~/.local/state/sluice)", 0, 0},
-    {"manager", 0, OPTION_STRING, CLI_OPTION(manager), "", "PATH|HOST:PORT",
-     "the manager's socket (STATE/run/manager.sock), or its port, which speaks TLS", 0, 0},
+    {"manager", 0, OPTION_STRING, CLI_OPTION(manager), "", "PATH",
+     "the manager's socket (STATE/run/manager.sock), or HOST:PORT where it listens with TLS", 0, 0},
     {"server", 0, OPTION_STRING, CLI_OPTION(server), CLI_DEFAULT_SERVER, "ADDR:PORT",
      "the data plane; not given: the server of the state directory, where one runs", 0, 0},
     {"json", 'j', OPTION_BOOL, CLI_OPTION(json), "false", NULL, "print JSON", 0, 0},

@@ -182,6 +182,13 @@ static int in_child(probe_fn *probe, const struct sandbox_wishes *wishes)
     return WEXITSTATUS(status) == 255 ? -1 : WEXITSTATUS(status);
 }
 
+/* What sanitizers keep for themselves. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { KEPT = 0 };
+#else
+enum { KEPT = EPERM };
+#endif
+
 static const struct {
     const char *what;
     probe_fn *probe;
@@ -201,10 +208,8 @@ static const struct {
     {"a namespace", try_namespace, EPERM, EPERM, EPERM},
     {"a mount", try_mount, EPERM, EPERM, EPERM},
     {"the clock", try_clock, EPERM, EPERM, EPERM},
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-    {"ptrace", try_ptrace, EPERM, EPERM, EPERM},
-    {"a signal to another", try_signal_the_parent, EPERM, EPERM, EPERM},
-#endif
+    {"ptrace", try_ptrace, KEPT, KEPT, KEPT},
+    {"a signal to another", try_signal_the_parent, KEPT, KEPT, KEPT},
     /* What work needs. */
     {"unix sockets", try_unix, 0, 0, 0},
     {"own signals", try_signal_itself, 0, 0, 0},
