@@ -80,11 +80,8 @@ static int attention(struct decoder *dec, const struct layer *at, const struct a
     if (!rc)
         rc = op_linear_parts(dec->stream, dec->act, parts, 3);
     if (!rc)
-        rc = op_rope(dec->stream, &q, rows->positions, &dec->rope);
-    if (!rc)
-        rc = op_rope(dec->stream, &k, rows->positions, &dec->rope);
-    if (!rc)
-        rc = op_kv_write(dec->stream, &at->kv, &k, &v, rows->kv_slots);
+        rc = op_rope_kv(dec->stream, &q, &k, &v, rows->positions, &dec->rope, &at->kv,
+                        rows->kv_slots);
     if (!rc)
         rc = op_attention(dec->stream, &mixed, &q, &at->kv, rows, &dec->attention);
     will_read_ffn(dec, at);

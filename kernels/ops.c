@@ -168,15 +168,21 @@ int op_linear_row(struct stream *s, struct tensor *y, const struct act *act, con
     return rc;
 }
 
+static bool rope_is_sound(const struct tensor *x, const struct rope_params *params)
+{
+    return params->style == ROPE_NONE ||
+           (is_f32(x) && params->head_dim != 0 && x->n_cols % params->head_dim == 0 &&
+            params->n_rot <= params->head_dim && params->n_rot % 2 == 0 &&
+            (params->style == ROPE_INTERLEAVED || params->style == ROPE_HALF));
+}
+
 int op_rope(struct stream *s, struct tensor *x, const uint32_t *positions,
             const struct rope_params *params)
 {
+    if (!rope_is_sound(x, params))
+        return STATUS_INTERNAL;
     if (params->style == ROPE_NONE)
         return 0;
-    if (!is_f32(x) || params->head_dim == 0 || x->n_cols % params->head_dim != 0 ||
-        params->n_rot > params->head_dim || params->n_rot % 2 != 0 ||
-        (params->style != ROPE_INTERLEAVED && params->style != ROPE_HALF))
-        return STATUS_INTERNAL;
     return x->n_rows == 0 || params->n_rot == 0 ? 0 : s->ops->rope(s, x, positions, params);
 }
 
@@ -201,6 +207,24 @@ int op_kv_write(struct stream *s, const struct kv_layer *kv, const struct tensor
     if (!kv_is_sound(s, kv) || !same_shape(k, v) || k->n_cols != kv->n_kv_heads * kv->head_dim)
         return STATUS_INTERNAL;
     return k->n_rows == 0 ? 0 : s->ops->kv_write(s, kv, k, v, kv_slots);
+}
+
+int op_rope_kv(struct stream *s, struct tensor *q, struct tensor *k, const struct tensor *v,
+               const uint32_t *positions, const struct rope_params *params,
+               const struct kv_layer *kv, const uint32_t *kv_slots)
+{
+    bool is_one = s->ops->rope_kv && params->style != ROPE_NONE && params->n_rot > 0;
+    if (!is_one) {
+        int rc = op_rope(s, q, positions, params);
+        if (rc == 0)
+            rc = op_rope(s, k, positions, params);
+        return rc == 0 ? op_kv_write(s, kv, k, v, kv_slots) : rc;
+    }
+    if (!rope_is_sound(q, params) || !rope_is_sound(k, params) || !kv_is_sound(s, kv) ||
+        !same_shape(k, v) || k->n_cols != kv->n_kv_heads * kv->head_dim ||
+        params->head_dim != kv->head_dim || q->n_rows != k->n_rows)
+        return STATUS_INTERNAL;
+    return k->n_rows == 0 ? 0 : s->ops->rope_kv(s, q, k, v, positions, params, kv, kv_slots);
 }
 
 int op_attention(struct stream *s, struct tensor *y, const struct tensor *q,

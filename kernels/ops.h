@@ -203,6 +203,11 @@ struct op_table {
     /* Stores k and v [m, n_kv_heads·head_dim] at kv_slots. */
     int (*kv_write)(struct stream *s, const struct kv_layer *kv, const struct tensor *k,
                     const struct tensor *v, const uint32_t *kv_slots);
+    /* rope of q and of k, in place, and kv_write of k and v. Optional: default NULL = those ops one
+     * after the other, whose bits it has. */
+    int (*rope_kv)(struct stream *s, struct tensor *q, struct tensor *k, const struct tensor *v,
+                   const uint32_t *positions, const struct rope_params *params,
+                   const struct kv_layer *kv, const uint32_t *kv_slots);
     /* y[m, n_heads·head_dim]; partitions of 128 positions aligned to 0, combined in index order. */
     int (*attention)(struct stream *s, struct tensor *y, const struct tensor *q,
                      const struct kv_layer *kv, const struct attention_rows *rows,
@@ -252,6 +257,9 @@ int op_rope(struct stream *s, struct tensor *x, const uint32_t *positions,
             const struct rope_params *params);
 int op_kv_write(struct stream *s, const struct kv_layer *kv, const struct tensor *k,
                 const struct tensor *v, const uint32_t *kv_slots);
+int op_rope_kv(struct stream *s, struct tensor *q, struct tensor *k, const struct tensor *v,
+               const uint32_t *positions, const struct rope_params *params,
+               const struct kv_layer *kv, const uint32_t *kv_slots);
 int op_attention(struct stream *s, struct tensor *y, const struct tensor *q,
                  const struct kv_layer *kv, const struct attention_rows *rows,
                  const struct attention_params *params);

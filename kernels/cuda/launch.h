@@ -41,6 +41,12 @@ int cuda_launch_rope(void *stream, float *x, size_t x_stride, uint32_t n_rows, u
                      const uint32_t *positions, const struct rope_cuda *p);
 int cuda_launch_kv_write(void *stream, const struct kv_cuda *kv, const float *k, size_t k_stride,
                          const float *v, size_t v_stride, const uint32_t *slots, uint32_t n_rows);
+/* rope of q and k, and kv_write of what k is then: a block for a row and KV head, and its share of
+ * q's heads. */
+int cuda_launch_rope_kv(void *stream, float *q, size_t q_stride, uint32_t n_heads,
+                        const uint32_t *positions, const struct rope_cuda *p,
+                        const struct kv_cuda *kv, float *k, size_t k_stride, const float *v,
+                        size_t v_stride, const uint32_t *slots, uint32_t n_rows);
 int cuda_launch_gather_rows(void *stream, float *y, size_t y_stride, const float *x,
                             size_t x_stride, const uint32_t *index, uint32_t n_rows,
                             uint32_t n_cols);

@@ -64,6 +64,20 @@ static __global__ void kv_write_rows(struct kv_cuda kv, const float *k, size_t k
     }
 }
 
+static __global__ void rope_kv_rows(float *q, size_t q_stride, uint32_t n_heads,
+                                    const uint32_t *positions, struct rope_cuda p,
+                                    struct kv_cuda kv, float *k, size_t k_stride, const float *v,
+                                    size_t v_stride, const uint32_t *slots, uint32_t n_items)
+{
+    __shared__ struct block_shared shared;
+    struct block b = this_block(&shared);
+    for (uint32_t i = blockIdx.x; i < n_items; i += gridDim.x) {
+        uint32_t row = i / kv.n_kv_heads;
+        rope_kv_row(&b, &kv, &p, q + row * q_stride, n_heads, k + row * k_stride,
+                    v + row * v_stride, positions[row], slots[row], i % kv.n_kv_heads);
+    }
+}
+
 static __global__ void gather_rows(float *y, size_t y_stride, const float *x, size_t x_stride,
                                    const uint32_t *index, uint32_t n_rows, uint32_t n_cols)
 {
@@ -107,6 +121,16 @@ int cuda_launch_kv_write(void *stream, const struct kv_cuda *kv, const float *k,
 {
     uint32_t n_items = n_rows * kv->n_kv_heads;
     LAUNCH(kv_write_rows, n_items, KV_THREADS, *kv, k, k_stride, v, v_stride, slots, n_items);
+}
+
+int cuda_launch_rope_kv(void *stream, float *q, size_t q_stride, uint32_t n_heads,
+                        const uint32_t *positions, const struct rope_cuda *p,
+                        const struct kv_cuda *kv, float *k, size_t k_stride, const float *v,
+                        size_t v_stride, const uint32_t *slots, uint32_t n_rows)
+{
+    uint32_t n_items = n_rows * kv->n_kv_heads;
+    LAUNCH(rope_kv_rows, n_items, KV_THREADS, q, q_stride, n_heads, positions, *p, *kv, k, k_stride,
+           v, v_stride, slots, n_items);
 }
 
 int cuda_launch_gather_rows(void *stream, float *y, size_t y_stride, const float *x,

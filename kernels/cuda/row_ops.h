@@ -144,7 +144,8 @@ BLOCK_FN void kv_quantize_row(const struct block *b, uint8_t *codes, float *scal
         *scale = broken ? NAN : max * (1.0f / limit);
 }
 
-/* K and V of one row and KV head into their slot. */
+/* K and V of one row and KV head into their slot. Of K other threads of the block may have written:
+ * they have met since. */
 BLOCK_FN void kv_write_row(const struct block *b, const struct kv_cuda *kv, const float *k,
                            const float *v, uint32_t slot, uint32_t head)
 {
@@ -158,4 +159,19 @@ BLOCK_FN void kv_write_row(const struct block *b, const struct kv_cuda *kv, cons
     at = kv_cuda_scale_at(kv, slot, head);
     kv_quantize_row(b, k_at, (float *)((uint8_t *)kv->k + at), kv->dtype, k, kv->head_dim);
     kv_quantize_row(b, v_at, (float *)((uint8_t *)kv->v + at), kv->dtype, v, kv->head_dim);
+}
+
+/* Rope and KV write of one row and KV head: of q[n_heads · head_dim] the head's share, of k and v
+ * the head. Bytes: those of rope_row_cuda and kv_write_row, but that k is read once. */
+BLOCK_FN void rope_kv_row(const struct block *b, const struct kv_cuda *kv,
+                          const struct rope_cuda *p, float *q, uint32_t n_heads, float *k,
+                          const float *v, uint32_t position, uint32_t slot, uint32_t head)
+{
+    uint32_t begin, end;
+    size_t column = (size_t)head * kv->head_dim;
+    cuda_piece(0, n_heads, head, kv->n_kv_heads, &begin, &end);
+    rope_row_cuda(b, q + (size_t)begin * p->head_dim, end - begin, position, p);
+    rope_row_cuda(b, k + column, 1, position, p);
+    if (slot / kv->block_size < kv->n_blocks)
+        kv_write_row(b, kv, k + column, v + column, slot, head);
 }

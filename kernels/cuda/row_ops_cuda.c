@@ -79,11 +79,16 @@ int act_mul_cuda(struct stream *stream, struct tensor *y, const struct tensor *g
                               (int)kind));
 }
 
+static struct rope_cuda rope_of(const struct rope_params *params)
+{
+    return (struct rope_cuda){params->style == ROPE_INTERLEAVED, params->head_dim, params->n_rot,
+                              params->inv_freq, params->attention_factor};
+}
+
 int rope_cuda(struct stream *stream, struct tensor *x, const uint32_t *positions,
               const struct rope_params *params)
 {
-    struct rope_cuda p = {params->style == ROPE_INTERLEAVED, params->head_dim, params->n_rot,
-                          params->inv_freq, params->attention_factor};
+    struct rope_cuda p = rope_of(params);
     uint32_t n_rows = params->style == ROPE_NONE ? 0 : x->n_rows;
     QUEUE(stream, n_rows, "rope",
           cuda_launch_rope(s->handle, x->data, x->row_stride, n_rows, x->n_cols / p.head_dim,
@@ -97,6 +102,18 @@ int kv_write_cuda(struct stream *stream, const struct kv_layer *layer, const str
     QUEUE(stream, k->n_rows, "kv_write",
           cuda_launch_kv_write(s->handle, &kv, k->data, k->row_stride, v->data, v->row_stride,
                                kv_slots, k->n_rows));
+}
+
+int rope_kv_cuda(struct stream *stream, struct tensor *q, struct tensor *k, const struct tensor *v,
+                 const uint32_t *positions, const struct rope_params *params,
+                 const struct kv_layer *layer, const uint32_t *kv_slots)
+{
+    struct rope_cuda p = rope_of(params);
+    struct kv_cuda kv = kv_of(layer);
+    QUEUE(stream, k->n_rows, "rope_kv",
+          cuda_launch_rope_kv(s->handle, q->data, q->row_stride, q->n_cols / p.head_dim, positions,
+                              &p, &kv, k->data, k->row_stride, v->data, v->row_stride, kv_slots,
+                              k->n_rows));
 }
 
 int gather_rows_cuda(struct stream *stream, struct tensor *y, const struct tensor *x,

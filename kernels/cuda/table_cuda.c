@@ -39,6 +39,7 @@ static const struct op_table op_table_cuda_set = {
     .linear_finish = linear_finish_cuda,
     .rope = rope_cuda,
     .kv_write = kv_write_cuda,
+    .rope_kv = rope_kv_cuda,
     .stream_bytes = stream_bytes_cuda,
     .stream_reserve = stream_reserve_cuda,
     .attention = attention_cuda,

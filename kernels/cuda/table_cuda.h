@@ -29,6 +29,9 @@ int rope_cuda(struct stream *s, struct tensor *x, const uint32_t *positions,
               const struct rope_params *params);
 int kv_write_cuda(struct stream *s, const struct kv_layer *kv, const struct tensor *k,
                   const struct tensor *v, const uint32_t *kv_slots);
+int rope_kv_cuda(struct stream *s, struct tensor *q, struct tensor *k, const struct tensor *v,
+                 const uint32_t *positions, const struct rope_params *params,
+                 const struct kv_layer *kv, const uint32_t *kv_slots);
 int gather_rows_cuda(struct stream *s, struct tensor *y, const struct tensor *x,
                      const uint32_t *index);
 

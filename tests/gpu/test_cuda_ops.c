@@ -162,6 +162,93 @@ static void test_positions_have_the_references_bits(void **state)
     }
 }
 
+/* --- rope and KV write as one --- */
+
+struct rope_kv_case {
+    uint32_t head_dim, n_rot, n_heads, n_kv_heads; /* heads may not be shared out evenly */
+    enum dtype kv_dtype;
+    enum rope_style style;
+};
+
+enum { KV_BLOCKS = 3, KV_BLOCK_SIZE = 16 };
+
+static size_t pool_bytes(const struct rope_kv_case *c)
+{
+    return (size_t)KV_BLOCKS * KV_BLOCK_SIZE * c->n_kv_heads *
+           kv_vector_bytes(c->kv_dtype, c->head_dim);
+}
+
+static struct kv_layer pool_make(const struct rope_kv_case *c)
+{
+    return (struct kv_layer){.k = gpu_upload(NULL, pool_bytes(c)),
+                             .v = gpu_upload(NULL, pool_bytes(c)),
+                             .dtype = c->kv_dtype,
+                             .n_blocks = KV_BLOCKS,
+                             .block_size = KV_BLOCK_SIZE,
+                             .n_kv_heads = c->n_kv_heads,
+                             .head_dim = c->head_dim};
+}
+
+static void assert_same_pool(const struct rope_kv_case *c, const void *found, const void *wanted)
+{
+    uint8_t *a = malloc(pool_bytes(c)), *b = malloc(pool_bytes(c));
+    gpu_fetch(a, found, pool_bytes(c));
+    gpu_fetch(b, wanted, pool_bytes(c));
+    assert_same_bits(a, b, pool_bytes(c), "the pool");
+    free(a);
+    free(b);
+}
+
+/* Against the plain ops: rope of the CPU's reference, the device's own KV write. */
+static void check_rope_kv(const struct rope_kv_case *c, struct random *random)
+{
+    enum { M = 7 };
+    uint32_t positions[M] = {0, 5, 127, 128, 4095, 131071, 9};
+    uint32_t slots[M] = {0, 17, 46, 1, 1000, 33, 15}; /* one is beyond the pool: left out */
+    float inv_freq[256];
+    for (uint32_t i = 0; i < c->n_rot / 2; i++)
+        inv_freq[i] = powf(10000.0f, -2.0f * (float)i / (float)c->n_rot);
+    struct rows q = rows_make(random, M, c->head_dim * c->n_heads, 4);
+    struct rows k = rows_make(random, M, c->head_dim * c->n_kv_heads, 3);
+    struct rows v = rows_make(random, M, c->head_dim * c->n_kv_heads, 0);
+    void *at = gpu_upload(positions, sizeof(positions)), *to = gpu_upload(slots, sizeof(slots));
+    void *freq = gpu_upload(inv_freq, sizeof(inv_freq));
+    struct rope_params params = {c->style, c->head_dim, c->n_rot, inv_freq, 1.1f}, on_gpu = params;
+    struct kv_layer one = pool_make(c), plain = pool_make(c);
+    on_gpu.inv_freq = freq;
+    assert_int_equal(op_rope(cpu.stream, &q.cpu, positions, &params), 0);
+    assert_int_equal(op_rope(cpu.stream, &k.cpu, positions, &params), 0);
+    assert_int_equal(op_rope_kv(gpu.stream, &q.gpu, &k.gpu, &v.gpu, at, &on_gpu, &one, to), 0);
+    assert_equal(&q, "rope of q");
+    assert_equal(&k, "rope of k");
+    assert_int_equal(op_kv_write(gpu.stream, &plain, &k.gpu, &v.gpu, to), 0);
+    assert_same_pool(c, one.k, plain.k);
+    assert_same_pool(c, one.v, plain.v);
+    for (size_t i = 0; i < 2; i++) {
+        gpu_drop(i ? plain.k : one.k, pool_bytes(c));
+        gpu_drop(i ? plain.v : one.v, pool_bytes(c));
+    }
+    gpu_drop(at, sizeof(positions));
+    gpu_drop(to, sizeof(slots));
+    gpu_drop(freq, sizeof(inv_freq));
+    rows_drop(&q);
+    rows_drop(&k);
+    rows_drop(&v);
+}
+
+static void test_rope_and_kv_write_as_one_have_the_plain_ops_bits(void **state)
+{
+    (void)state;
+    static const struct rope_kv_case cases[] = {
+        {64, 64, 9, 3, DTYPE_BF16, ROPE_HALF},         {80, 80, 2, 2, DTYPE_F16, ROPE_INTERLEAVED},
+        {96, 32, 7, 3, DTYPE_I8, ROPE_HALF},           {128, 128, 32, 8, DTYPE_F8_E4M3, ROPE_HALF},
+        {300, 298, 1, 2, DTYPE_F32, ROPE_INTERLEAVED}, {64, 0, 4, 2, DTYPE_BF16, ROPE_HALF},
+        {64, 64, 4, 4, DTYPE_BF16, ROPE_NONE}};
+    struct random random = test_random(89);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        check_rope_kv(&cases[i], &random);
+}
+
 static void test_picked_rows_are_copies(void **state)
 {
     (void)state;
@@ -194,6 +281,7 @@ int main(void)
         cmocka_unit_test(test_norms_have_the_references_bits),
         cmocka_unit_test(test_sums_and_activations_have_the_references_bits),
         cmocka_unit_test(test_positions_have_the_references_bits),
+        cmocka_unit_test(test_rope_and_kv_write_as_one_have_the_plain_ops_bits),
         cmocka_unit_test(test_picked_rows_are_copies),
     };
     if (getenv("SLUICE_TEST_FILTER"))
