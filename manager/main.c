@@ -343,6 +343,8 @@ static int start(struct program *program)
     log_init("sluice-manager", level, format);
     if (paths_prepare(settings, &program->paths, &err) != 0) {
         fprintf(stderr, "sluice-manager: %s\n", err.message);
+        if (strcmp(err.reason, "NO_OPENAT2") == 0)
+            return EXIT_BAD_SETTINGS;
         return err.status == STATUS_INVALID_ARGUMENT ? EXIT_USAGE : EXIT_FAILURE;
     }
     if (store_lock(program->paths.lock, &program->lock_fd, &err) != 0) {

@@ -125,12 +125,8 @@ int paths_prepare(struct settings *settings, struct paths *out_paths, struct err
         return err->status;
     if (*settings->model_root && !realpath(settings->model_root, paths->model_root))
         return error_errno(err, errno, "--model-root: %s", settings->model_root);
-    if (*settings->model_root && beneath_check(paths->model_root, err) != 0) {
-        error_prefix(err, "--model-root");
-        if (strcmp(err->reason, "NO_OPENAT2") == 0) /* trying again is of no use */
-            err->status = STATUS_INVALID_ARGUMENT;
-        return err->status;
-    }
+    if (*settings->model_root && beneath_check(paths->model_root, err) != 0)
+        return error_prefix(err, "--model-root");
     settings->state_dir = paths->state_dir;
     settings->run_dir = paths->run_dir;
     settings->socket = paths->socket;

@@ -8,6 +8,7 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -323,6 +324,34 @@ def test_the_socket_knows_who_is_there(manager):
         assert answer(channel, SERVICE + "GetStatus", None)[0] == grpc.StatusCode.OK, channel.failed
         code, why, text = answer(channel, SERVICE + "LoadModelVersion", None)
         assert (code, why) == (grpc.StatusCode.PERMISSION_DENIED, "ROLE_REQUIRED") and "uid:65533 has viewer" in text
+
+
+# Runs a program under a kernel that seems to lack a system call.
+WITHOUT = """
+import ctypes, errno, os, sys
+lib = ctypes.CDLL("libseccomp.so.2")
+lib.seccomp_init.restype = ctypes.c_void_p
+ctx = ctypes.c_void_p(lib.seccomp_init(0x7fff0000))
+assert lib.seccomp_rule_add_array(ctx, 0x00050000 | errno.ENOSYS, lib.seccomp_syscall_resolve_name(sys.argv[1].encode()), 0, None) == 0
+assert lib.seccomp_load(ctx) == 0
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def test_a_kernel_without_openat2_is_named_at_the_start(tmp_path):
+    """Nothing less holds a path below the root: the manager does not start, and one without a root does not care."""
+    (tmp_path / "models").mkdir()
+    command = [sys.executable, "-c", WITHOUT, "openat2", str(BIN / "sluice-manager"), "--state-dir", str(tmp_path / "s"), "--worker",
+               str(BIN / "fake_worker")]
+    done = subprocess.run([*command, "--model-root", str(tmp_path / "models")], capture_output=True, text=True, timeout=patience(30))
+    assert done.returncode == 78 and "the kernel does not offer openat2 (Linux 5.6)" in done.stderr, done
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until = time.monotonic() + patience(20)
+    while not (tmp_path / "s/run/manager.sock").exists():
+        assert process.poll() is None and time.monotonic() < until
+        time.sleep(0.02)
+    process.terminate()
+    assert process.wait(patience(15)) == 0
 
 
 def sandbox_of(pid):
