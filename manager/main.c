@@ -24,6 +24,7 @@
 #include "manager/management.h"
 #include "manager/manager.h"
 #include "manager/metrics.h"
+#include "manager/offline.h"
 #include "manager/operations.h"
 #include "manager/paths.h"
 #include "manager/process.h"
@@ -358,6 +359,8 @@ static int start(struct program *program)
 
 int main(int argc, char *argv[])
 {
+    if (argc > 1 && offline_is_command(argv[1]))
+        return offline_main(argc - 1, argv + 1);
     struct program *program = calloc(1, sizeof(*program));
     struct options *options = NULL;
     struct error err;

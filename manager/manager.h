@@ -51,6 +51,7 @@ struct settings {
     uint64_t stall_timeout_ms;
     uint64_t slow_reader_ms;
     bool stop_workers_on_exit;
+    bool json; /* of check, backup and restore */
     bool help;
     bool man;
     bool version;

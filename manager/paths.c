@@ -97,6 +97,23 @@ static int prepare_socket(const struct settings *settings, struct paths *paths, 
     return check_socket("socket", strlen(paths->socket), paths->socket, err);
 }
 
+int paths_prepare_state(const struct settings *settings, struct paths *out_paths, struct error *err)
+{
+    struct paths *paths = out_paths;
+    char given[PATH_MAX];
+    memset(paths, 0, sizeof(*paths));
+    if (*settings->state_dir)
+        snprintf(given, sizeof(given), "%s", settings->state_dir);
+    else if (default_state_dir(given, err) != 0)
+        return err->status;
+    if (access(given, F_OK) != 0)
+        return error_errno(err, errno, "--state-dir: %s", given);
+    if (ensure_folder("state-dir", given, paths->state_dir, err) != 0 ||
+        join("state-dir", paths->state_dir, "sluice.db", paths->database, err) != 0)
+        return err->status;
+    return join("state-dir", paths->state_dir, "sluice.lock", paths->lock, err);
+}
+
 int paths_prepare(struct settings *settings, struct paths *out_paths, struct error *err)
 {
     struct paths *paths = out_paths;

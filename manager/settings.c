@@ -1,6 +1,7 @@
 #include "manager/settings.h"
 
 #include <stddef.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "base/manual.h"
@@ -86,6 +87,15 @@ static const struct option_spec specs[] = {
 
 enum { N_SPECS = sizeof(specs) / sizeof(specs[0]) };
 
+/* Of check, backup and restore. */
+static const struct option_spec offline_specs[] = {
+    {"state-dir", 'd', OPTION_STRING, FIELD(state_dir), "", "DIR",
+     "database and lock; empty: $XDG_STATE_HOME/sluice", 0, 0},
+    {"json", 0, OPTION_BOOL, FIELD(json), "false", NULL, "one JSON object on standard output", 0,
+     0},
+    {"help", 'h', OPTION_BOOL, FIELD(help), "false", NULL, "this text", 0, 0},
+};
+
 int settings_parse(int argc, char *const argv[], struct settings *out_settings,
                    struct options **out_options, struct error *err)
 {
@@ -102,9 +112,36 @@ int settings_parse(int argc, char *const argv[], struct settings *out_settings,
     return 0;
 }
 
+/* The state directory may be in the manager's own configuration: that is read whole. */
+int settings_parse_offline(int argc, char *const argv[], struct settings *out_settings,
+                           struct options **out_options, struct error *err)
+{
+    static struct option_spec all[N_SPECS + 1];
+    struct options *options = NULL;
+    memcpy(all, specs, sizeof(specs));
+    all[N_SPECS] = offline_specs[1];
+    if (options_parse("manager", all, N_SPECS + 1, argc, argv, out_settings, &options, err) != 0)
+        return err->status;
+    if (options_n_positionals(options) > 1) {
+        error_set(err, STATUS_INVALID_ARGUMENT, "\"%.80s\": one file at most; see --help",
+                  options_positional(options, 1));
+        options_destroy(options);
+        return err->status;
+    }
+    *out_options = options;
+    return 0;
+}
+
+const struct option_spec *settings_offline_specs(size_t *out_n)
+{
+    *out_n = sizeof(offline_specs) / sizeof(offline_specs[0]);
+    return offline_specs;
+}
+
 static const struct manual_example examples[] = {
     {"sluice-manager --state-dir /var/lib/sluice --model-root /srv/models", NULL},
     {"sluice-manager -d ./state --restart-backoff-initial 100ms --log-level debug", NULL},
+    {"sluice-manager check --state-dir /var/lib/sluice", "of the database, while no manager runs"},
     {"grpcurl -plaintext -unix ./state/run/manager.sock sluice.manager.v1.ModelManager/GetStatus",
      NULL},
 };
@@ -123,12 +160,15 @@ static const struct manual manual = {
     .section = 8,
     .synopsis = "[options]",
     .summary = "keeps models, replicas and operations, and supervises the workers",
-    .description = "Serves sluice.manager.v1 on a unix socket and keeps its state in SQLite.\n\n"
-                   "Who calls has a role: viewer, operator or admin. On the socket root and the "
-                   "manager's own user are admins; others, keys and certificates are what "
-                   "--manage-keys-file says.\n\n"
-                   "SIGTERM ends the manager and leaves the workers running; the next one takes "
-                   "them over.",
+    .description =
+        "Serves sluice.manager.v1 on a unix socket and keeps its state in SQLite.\n\n"
+        "Who calls has a role: viewer, operator or admin. On the socket root and the "
+        "manager's own user are admins; others, keys and certificates are what "
+        "--manage-keys-file says.\n\n"
+        "SIGTERM ends the manager and leaves the workers running; the next one takes "
+        "them over.\n\n"
+        "`sluice-manager check`, `backup` and `restore` are for the state database while "
+        "no manager runs; each has a --help.",
     .specs = specs,
     .n_specs = N_SPECS,
     .exits = exits,

@@ -2,15 +2,22 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "manager/manager.h"
 
 struct error;
+struct option_spec;
 struct options;
 struct strbuf;
 
 /* Strings in `out_settings` are borrowed from *out_options (owned). */
 int settings_parse(int argc, char *const argv[], struct settings *out_settings,
                    struct options **out_options, struct error *err);
+/* The same for check, backup and restore, which take a file besides: at most one positional. */
+int settings_parse_offline(int argc, char *const argv[], struct settings *out_settings,
+                           struct options **out_options, struct error *err);
+/* The settings that matter to them, for their help. */
+const struct option_spec *settings_offline_specs(size_t *out_n);
 /* What --help prints, or the man page. */
 void settings_manual(bool roff, struct strbuf *out);

@@ -1,0 +1,338 @@
+#include "manager/offline.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <jansson.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/manual.h"
+#include "base/options.h"
+#include "base/strbuf.h"
+#include "manager/paths.h"
+#include "manager/settings.h"
+#include "manager/store_check.h"
+#include "manager/store_file.h"
+#include "manager/store_lock.h"
+
+enum { EXIT_USAGE = 2, EXIT_NOT_GOOD = 65, EXIT_LOCKED = 75 };
+
+struct offline {
+    const char *command;
+    const char *file; /* NULL: none was given */
+    bool json;
+    struct paths paths;
+    struct store_report report;
+};
+
+struct command {
+    const char *name, *arguments;
+    int (*run)(struct offline *o, struct error *err); /* an exit status, or a negative status */
+    const char *summary, *description;
+    struct manual_example examples[3];
+    size_t n_examples;
+};
+
+/* -- what is printed ------------------------------------------------------------------------------
+ */
+
+static void print_object(json_t *object)
+{
+    char *text = json_dumps(object, JSON_COMPACT);
+    puts(text ? text : "{}");
+    free(text);
+    json_decref(object);
+}
+
+static json_t *report_object(const struct store_report *r)
+{
+    json_t *problems = json_array();
+    for (size_t i = 0; i < r->n_problems && i < CHECK_MAX_PROBLEMS; i++)
+        json_array_append_new(problems, json_pack("{s:s,s:s}", "kind", r->problems[i].kind, "text",
+                                                  r->problems[i].text));
+    return json_pack("{s:b,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:o}", "ok",
+                     r->n_problems == 0, "schema", (json_int_t)r->schema, "schema_known",
+                     (json_int_t)r->schema_known, "bytes", (json_int_t)r->n_bytes, "models",
+                     (json_int_t)r->n_models, "versions", (json_int_t)r->n_versions, "replicas",
+                     (json_int_t)r->n_replicas, "operations", (json_int_t)r->n_operations, "events",
+                     (json_int_t)r->n_events, "last_event_seq", (json_int_t)r->last_event_seq,
+                     "generation", (json_int_t)r->generation, "manager_epoch",
+                     (json_int_t)r->manager_epoch, "n_problems", (json_int_t)r->n_problems,
+                     "problems", problems);
+}
+
+static void print_problems(const struct store_report *r, FILE *out)
+{
+    for (size_t i = 0; i < r->n_problems && i < CHECK_MAX_PROBLEMS; i++)
+        fprintf(out, "%s: %s\n", r->problems[i].kind, r->problems[i].text);
+    if (r->n_problems > CHECK_MAX_PROBLEMS)
+        fprintf(out, "and %zu more\n", r->n_problems - CHECK_MAX_PROBLEMS);
+}
+
+static void print_done(struct offline *o, const char *key, const char *path, const char *aside)
+{
+    if (o->json) {
+        json_t *object = report_object(&o->report);
+        json_object_set_new(object, key, json_string(path));
+        if (aside && aside[0])
+            json_object_set_new(object, "kept", json_string(aside));
+        print_object(object);
+        return;
+    }
+    printf("%s %s: %" PRIu64 " models, %" PRIu64 " versions, %" PRIu64
+           " replicas, events to %" PRIu64 "\n",
+           key, path, o->report.n_models, o->report.n_versions, o->report.n_replicas,
+           o->report.last_event_seq);
+    if (aside && aside[0])
+        printf("what was there is kept as %s\n", aside);
+}
+
+static int print_error(const struct offline *o, const struct error *err)
+{
+    if (o->json)
+        print_object(json_pack("{s:b,s:s,s:s,s:s}", "ok", 0, "code", status_name(err->status),
+                               "reason", err->reason, "message", err->message));
+    fprintf(stderr, "sluice-manager %s: %s\n", o->command, err->message);
+    if (err->status == STATUS_DATA_LOSS || strcmp(err->reason, "STATE_STORE_NEWER") == 0)
+        return EXIT_NOT_GOOD;
+    return EXIT_FAILURE;
+}
+
+/* -- commands -------------------------------------------------------------------------------------
+ */
+
+/* Opens and looks through; *db is open where there is no failure. */
+static int look(const char *path, struct store_db *db, struct store_report *out, struct error *err)
+{
+    memset(db, 0, sizeof(*db));
+    if (store_check_open(path, db, err) != 0 || store_check(db, path, out, err) != 0) {
+        store_db_close(db);
+        return err->status;
+    }
+    return 0;
+}
+
+static int run_check(struct offline *o, struct error *err)
+{
+    const char *path = o->file ? o->file : o->paths.database;
+    struct store_db db;
+    struct store_report *r = &o->report;
+    if (look(path, &db, r, err) != 0)
+        return err->status;
+    store_db_close(&db);
+    if (o->json) {
+        print_object(report_object(r));
+    } else {
+        print_problems(r, stdout);
+        printf("%s: %s: schema %u%s, %" PRIu64 " models, %" PRIu64 " versions, %" PRIu64
+               " replicas, %" PRIu64 " operations, %" PRIu64 " events\n",
+               path, r->n_problems ? "not good" : "good", r->schema,
+               r->schema && r->schema < r->schema_known ? " (the next start changes it)" : "",
+               r->n_models, r->n_versions, r->n_replicas, r->n_operations, r->n_events);
+    }
+    return r->n_problems ? EXIT_NOT_GOOD : EXIT_SUCCESS;
+}
+
+/* A database with problems is neither copied as a backup nor taken from one. */
+static int refuse(const char *path, const struct store_report *r, const char *what,
+                  struct error *err)
+{
+    error_set(err, STATUS_DATA_LOSS, "%s is not good (%s: %.160s%s); %s", path, r->problems[0].kind,
+              r->problems[0].text, r->n_problems > 1 ? " and more: see check" : "", what);
+    return error_reason(err, "STATE_STORE_DAMAGED");
+}
+
+static int run_backup(struct offline *o, struct error *err)
+{
+    char to[PATH_MAX];
+    struct store_db db;
+    if (o->file)
+        snprintf(to, sizeof(to), "%s", o->file);
+    else if (store_file_backup_path(o->paths.database, "sluice", to, sizeof(to), err) != 0)
+        return err->status;
+    if (look(o->paths.database, &db, &o->report, err) != 0)
+        return err->status;
+    int status = o->report.n_problems
+                     ? refuse(o->paths.database, &o->report, "nothing was written", err)
+                     : store_file_copy(db.sqlite, to, err);
+    store_db_close(&db);
+    if (status == 0)
+        print_done(o, "backup", to, NULL);
+    return status;
+}
+
+static bool same_file(const char *a, const char *b)
+{
+    struct stat st_a, st_b;
+    return stat(a, &st_a) == 0 && stat(b, &st_b) == 0 && st_a.st_dev == st_b.st_dev &&
+           st_a.st_ino == st_b.st_ino;
+}
+
+static int run_restore(struct offline *o, struct error *err)
+{
+    char restored[PATH_MAX + 16], aside[PATH_MAX];
+    struct store_db db;
+    const char *path = o->paths.database;
+    if (!o->file)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "which backup? restore FILE");
+    if (same_file(o->file, path))
+        return error_set(err, STATUS_INVALID_ARGUMENT, "%s is the database itself", o->file);
+    /* One that was cut is finished first, as a start of the manager would. */
+    if (store_file_finish_restore(path, aside, sizeof(aside), err) != 0 ||
+        look(o->file, &db, &o->report, err) != 0)
+        return err->status;
+    snprintf(restored, sizeof(restored), "%s%s", path, store_file_restored);
+    int status = o->report.n_problems ? refuse(o->file, &o->report, "nothing was changed", err)
+                                      : store_file_copy(db.sqlite, restored, err);
+    store_db_close(&db);
+    if (status == 0)
+        status = store_file_finish_restore(path, aside, sizeof(aside), err);
+    if (status == 0)
+        print_done(o, "restored", o->file, aside);
+    return status;
+}
+
+static const struct command commands[] = {
+    {"check",
+     "[FILE] [options]",
+     run_check,
+     "looks through the state database, or a backup",
+     "SQLite's own checks, the schema, every row, and what must hold between rows. Changes "
+     "nothing. "
+     "Prints a line for each problem.",
+     {{"sluice-manager check --state-dir /var/lib/sluice", NULL},
+      {"sluice-manager check /backup/sluice.db --json | jq .problems", "of a backup"}},
+     2},
+    {"backup",
+     "[FILE] [options]",
+     run_backup,
+     "copies the state database to a file",
+     "To STATE_DIR/backup/sluice-TIME.db where no file is named. The copy is one file without a "
+     "log, "
+     "and is checked; a file that is there is not replaced, and a database that is not good is not "
+     "copied.",
+     {{"sluice-manager backup --state-dir /var/lib/sluice", NULL},
+      {"sluice-manager backup /backup/sluice.db", NULL}},
+     2},
+    {"restore",
+     "FILE [options]",
+     run_restore,
+     "puts a backup in the place of the state database",
+     "The backup is checked first, and one that is not good, or of a newer program, is refused. "
+     "What "
+     "was there is kept as STATE_DIR/backup/replaced-TIME.db. Cut at any moment, the next start "
+     "has "
+     "the old database or the restored one.",
+     {{"sluice-manager restore /var/lib/sluice/backup/sluice-20261124T100000Z.db", NULL}},
+     1},
+};
+
+enum { N_COMMANDS = sizeof(commands) / sizeof(commands[0]) };
+
+static const struct command *find_command(const char *word)
+{
+    for (size_t i = 0; word && i < N_COMMANDS; i++)
+        if (strcmp(commands[i].name, word) == 0)
+            return &commands[i];
+    return NULL;
+}
+
+bool offline_is_command(const char *word)
+{
+    return find_command(word) != NULL;
+}
+
+static const struct manual_exit exits[] = {
+    {0, "done, or good"},
+    {1, "failed"},
+    {2, "wrong usage"},
+    {EXIT_NOT_GOOD, "the database or the backup is not good"},
+    {EXIT_LOCKED, "a manager runs on the state directory; the message tells its pid"},
+};
+
+static void print_manual(const struct command *command, bool roff)
+{
+    char program[64], page[64];
+    struct strbuf text;
+    struct manual manual = {
+        .program = program,
+        .page = page,
+        .section = 8,
+        .synopsis = command->arguments,
+        .summary = command->summary,
+        .description = command->description,
+        .exits = exits,
+        .n_exits = sizeof(exits) / sizeof(exits[0]),
+        .examples = command->examples,
+        .n_examples = command->n_examples,
+        .see_also = "sluice-manager(8)",
+    };
+    snprintf(program, sizeof(program), "sluice-manager %s", command->name);
+    snprintf(page, sizeof(page), "sluice-manager-%s", command->name);
+    manual.specs = settings_offline_specs(&manual.n_specs);
+    strbuf_init(&text, 0);
+    if (roff)
+        manual_roff(&manual, SLUICE_DATE, &text);
+    else
+        manual_help(&manual, &text);
+    fputs(strbuf_str(&text), stdout);
+    strbuf_fini(&text);
+}
+
+static int run_locked(struct offline *o, const struct command *command,
+                      const struct settings *settings, struct error *err)
+{
+    int lock_fd = -1;
+    if (paths_prepare_state(settings, &o->paths, err) != 0) {
+        print_error(o, err);
+        return err->status == STATUS_INVALID_ARGUMENT ? EXIT_USAGE : EXIT_FAILURE;
+    }
+    if (store_lock(o->paths.lock, &lock_fd, err) != 0) {
+        print_error(o, err);
+        return strcmp(err->reason, "LOCKED") == 0 ? EXIT_LOCKED : EXIT_FAILURE;
+    }
+    mode_t old_mask = umask(0077);
+    int status = command->run(o, err);
+    umask(old_mask);
+    close(lock_fd);
+    if (status == STATUS_INVALID_ARGUMENT) {
+        print_error(o, err);
+        return EXIT_USAGE;
+    }
+    return status < 0 ? print_error(o, err) : status;
+}
+
+int offline_main(int argc, char *const argv[])
+{
+    const struct command *command = find_command(argv[0]);
+    struct settings settings = {0};
+    struct options *options = NULL;
+    struct error err;
+    struct offline *o = calloc(1, sizeof(*o));
+    int status = EXIT_FAILURE;
+    if (!o)
+        return status;
+    o->command = argv[0];
+    log_init("sluice-manager", LOG_LEVEL_WARN, LOG_FORMAT_KV);
+    if (settings_parse_offline(argc, argv, &settings, &options, &err) != 0) {
+        fprintf(stderr, "sluice-manager %s: %s\n", argv[0], err.message);
+        status = EXIT_USAGE;
+    } else if (settings.help || settings.man) {
+        print_manual(command, settings.man);
+        status = EXIT_SUCCESS;
+    } else {
+        o->json = settings.json;
+        if (options_n_positionals(options) > 0)
+            o->file = options_positional(options, 0);
+        status = run_locked(o, command, &settings, &err);
+    }
+    options_destroy(options);
+    free(o);
+    return status;
+}

@@ -1,0 +1,172 @@
+"""The manager's database as an operator meets it: check, backup and restore while no manager runs, files that are damaged while the
+workers serve on, and what changed over the restarts between."""
+import json
+import os
+import sqlite3
+import subprocess
+
+import pytest
+
+from conftest import BIN, patience
+from manager_program import C, fails, manager, settle  # noqa: F401 (fixtures)
+
+
+def offline(manager, *args):
+    return subprocess.run([BIN / "sluice-manager", *args, "--state-dir", manager.state], capture_output=True, text=True,
+                          timeout=patience(30))
+
+
+def loaded(manager):
+    manager.up()
+    manager.script("a")
+    manager.register("a")
+    manager.done(manager.load("a"))
+    (worker,) = manager.workers()
+    return worker
+
+
+def change(manager, sql):
+    with sqlite3.connect(manager.state / "sluice.db") as db:
+        db.execute("PRAGMA foreign_keys = OFF")
+        db.execute(sql)
+    db.close()
+
+
+def test_check_backup_and_restore(manager, tmp_path):
+    worker = loaded(manager)
+    held = offline(manager, "check")
+    assert held.returncode == 75 and f"locked by pid {manager.process.pid}" in held.stderr
+    manager.kill()  # with a log beside the database
+    good = offline(manager, "check")
+    assert good.returncode == 0 and "good: schema" in good.stdout and "1 models, 1 versions, 1 replicas" in good.stdout, good
+    report = json.loads(offline(manager, "check", "--json").stdout)
+    assert report["ok"] and report["problems"] == [] and report["replicas"] == 1 and report["schema"] == report["schema_known"]
+    copy = tmp_path / "copy.db"
+    done = offline(manager, "backup", copy)
+    assert done.returncode == 0 and str(copy) in done.stdout, done
+    assert not list(tmp_path.glob("copy.db-*")) and copy.stat().st_mode & 0o777 == 0o600
+    assert "there already" in offline(manager, "backup", copy).stderr
+    assert offline(manager, "backup").returncode == 0
+    (named,) = (manager.state / "backup").iterdir()
+    manager.up()
+    manager.register("late", "a")
+    assert manager.term() == 0
+    done = json.loads(offline(manager, "restore", copy, "--json").stdout)
+    assert done["ok"] and done["last_event_seq"] == report["last_event_seq"]
+    with sqlite3.connect(done["kept"]) as db:
+        assert db.execute("SELECT count(*) FROM model").fetchone() == (2,)
+    db.close()
+    manager.up()
+    assert [m.name for m in manager.rpc.ListModels(manager.m.ListModelsRequest()).models] == ["a"]
+    assert manager.workers() == [worker] and manager.status().n_adopted_workers == 1
+    assert named.exists() and copy.exists()
+
+
+@pytest.mark.parametrize("sql, kind, text", [
+    ("UPDATE replica SET device_group = 'gone'", "reference", "replica r1: there is no device group gone"),
+    ("UPDATE replica SET model = 'gone'", "reference", "refers to a row of model_version that is not there"),
+    ("UPDATE operation SET state = 2", "state", "operation o1: RUNNING with a time of its end"),
+    ("UPDATE meta SET value = 0 WHERE name = 'replica'", "counter", "replica r1: the last number given is 0"),
+    ("DELETE FROM event WHERE seq = 3", "event", "are numbered 1 to"),
+    ("UPDATE replica SET detail = x'ffff'", "row", "replica"),
+    ("ALTER TABLE traffic ADD COLUMN more TEXT", "schema", "traffic is not as schema"),
+    ("CREATE TABLE stranger (x)", "schema", "stranger is none of Sluice's"),
+    ("DROP TABLE traffic", "schema", "traffic is missing"),
+])
+def test_check_says_what_is_wrong(manager, sql, kind, text):
+    loaded(manager)
+    manager.kill()
+    change(manager, sql)
+    result = offline(manager, "check", "--json")
+    report = json.loads(result.stdout)
+    assert result.returncode == 65 and not report["ok"] and report["n_problems"] >= 1
+    assert any(p["kind"] == kind and text in p["text"] for p in report["problems"]), report
+    refused = offline(manager, "backup", manager.state / "no.db")
+    assert refused.returncode == 65 and "nothing was written" in refused.stderr and not (manager.state / "no.db").exists()
+
+
+def damage_pages(path):
+    data = bytearray(path.read_bytes())
+    for at in range(4096, len(data), 4096):
+        data[at:at + 64] = b"\xa5" * 64
+    path.write_bytes(data)
+
+
+DAMAGES = {"flipped": damage_pages, "cut": lambda p: os.truncate(p, p.stat().st_size // 2), "empty": lambda p: os.truncate(p, 0),
+           "text": lambda p: p.write_text("this is not a database\n" * 1000), "gone": lambda p: p.unlink()}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_file_is_refused_and_kept_while_workers_serve_on(manager, tmp_path, name):
+    worker = loaded(manager)
+    assert manager.term() == 0
+    assert offline(manager, "backup", tmp_path / "copy.db").returncode == 0
+    path = manager.state / "sluice.db"
+    DAMAGES[name](path)
+    if name == "gone":
+        (manager.state / "sluice.db-wal").write_bytes(b"what is left of it")
+    before = path.read_bytes() if path.exists() else None
+    manager.start()
+    assert manager.process.wait(patience(10)) == 1
+    assert "put the database back" in manager.text() if name == "gone" else "sluice-manager restore BACKUP" in manager.text()
+    assert (path.read_bytes() if path.exists() else None) == before  # not a byte of it was changed
+    assert manager.workers() == [worker]
+    if name != "gone":
+        assert offline(manager, "check").returncode == 65
+        (tmp_path / "bad.db").write_bytes(before)
+        bad = offline(manager, "restore", tmp_path / "bad.db")
+        assert bad.returncode == 65 and (path.read_bytes() == before), bad
+    good = offline(manager, "restore", tmp_path / "copy.db")
+    assert good.returncode == 0, good
+    if before is not None:
+        (kept,) = (manager.state / "backup").glob("replaced-*.db")
+        assert kept.read_bytes() == before
+    manager.up()
+    assert manager.workers() == [worker] and manager.status().n_adopted_workers == 1
+
+
+def test_a_backup_of_a_newer_program_is_refused(manager, tmp_path):
+    loaded(manager)
+    assert manager.term() == 0
+    assert offline(manager, "backup", tmp_path / "copy.db").returncode == 0
+    with sqlite3.connect(tmp_path / "copy.db") as db:
+        db.execute("PRAGMA user_version = 4711")
+    db.close()
+    for command in ("check", "restore"):
+        refused = offline(manager, command, tmp_path / "copy.db")
+        assert refused.returncode == 65 and "schema 4711 is newer than this program" in refused.stderr, refused
+    assert offline(manager, "check").returncode == 0
+
+
+def test_an_older_schema_is_copied_before_it_is_changed(manager):
+    loaded(manager)
+    assert manager.term() == 0
+    with sqlite3.connect(manager.state / "sluice.db") as db:  # schema 1 had no device_hold, nor what came later
+        known = {"meta", "model", "model_version", "device", "device_group", "deployment", "replica", "traffic", "operation", "event",
+                 "api_key", "idempotency"}
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        for (table,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'").fetchall():
+            if table not in known:
+                db.execute(f"DROP TABLE {table}")
+        db.execute("PRAGMA user_version = 1")
+    db.close()
+    assert "(the next start changes it)" in offline(manager, "check").stdout
+    manager.up()
+    assert manager.status().store_schema_version == version and manager.status().n_adopted_workers == 1
+    (copy,) = (manager.state / "backup").glob("schema1-*.db")
+    db = sqlite3.connect(copy)
+    assert db.execute("PRAGMA user_version").fetchone() == (1,) and db.execute("SELECT id FROM replica").fetchall() == [("r1",)]
+    assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    db.close()
+
+
+@pytest.mark.parametrize("args, code, text", [
+    (["restore"], 2, "which backup"), (["check", "a", "b"], 2, "one file at most"), (["backup", "--surprise"], 2, "surprise"),
+    (["check", "/nonexistent/sluice.db"], 1, "No such file"), (["check", "--help"], 0, "Exit status"),
+])
+def test_usage(manager, args, code, text):
+    manager.state.mkdir(exist_ok=True)
+    result = offline(manager, *args)
+    assert result.returncode == code and text.lower() in (result.stdout + result.stderr).lower(), result
+    missing = subprocess.run([BIN / "sluice-manager", "check", "--state-dir", manager.state / "nowhere"], capture_output=True, text=True)
+    assert missing.returncode == 1 and not (manager.state / "nowhere").exists()
