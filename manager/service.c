@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "manager/audit.h"
+#include "manager/caller.h"
 #include "manager/events.h"
 #include "manager/loop_queue.h"
 #include "manager/message.h"
@@ -214,6 +216,10 @@ static int run_change(struct txn *txn, void *arg, struct error *err)
     if (changing->response || changing->go_on)
         return 0;
     if (change->apply(txn, changing->request, changing->arg, &changing->response, err) != 0)
+        return err->status;
+    struct caller caller;
+    caller_of(changing->call, &caller);
+    if (audit_add(txn, &caller, change->method, changing->request_id, err) != 0)
         return err->status;
     if (!changing->response) /* one that was not built says so; this is the net below */
         return error_set(err, STATUS_INTERNAL, "%s made no answer", change->method);

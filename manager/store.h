@@ -94,6 +94,10 @@ int txn_put_extra(struct txn *txn, enum table table, ProtobufCMessage *message, 
                   struct error *err);
 int txn_delete(struct txn *txn, enum table table, const char *key, struct error *err);
 
+struct txn_attribute {
+    const char *key, *value;
+};
+
 /* What an event is about; NULL members are empty. */
 struct txn_event {
     const char *type; /* "replica.ready" */
@@ -101,6 +105,8 @@ struct txn_event {
     const char *message;
     const char *stage; /* NULL: none */
     const char *device;
+    const struct txn_attribute *attributes; /* those with an empty value are left out */
+    size_t n_attributes;
 };
 int txn_event(struct txn *txn, const struct txn_event *event, struct error *err);
 /* At most `max` events from `from_seq` on, in order; out_rows[*out_n] are owned. */

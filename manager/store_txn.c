@@ -221,6 +221,18 @@ static int run_with_number(struct txn *txn, const char *sql, int64_t number, str
     return status;
 }
 
+static bool add_attribute(pb_event *message, const struct txn_attribute *attribute)
+{
+    typedef Sluice__Manager__V1__Event__AttributesEntry entry;
+    entry *e = MESSAGE_NEW(entry, sluice__manager__v1__event__attributes_entry__descriptor);
+    if (e && message_set(&e->key, attribute->key) && message_set(&e->value, attribute->value) &&
+        message_append(&message->n_attributes, &message->attributes, e))
+        return true;
+    if (e)
+        message_free(&e->base);
+    return false;
+}
+
 static bool fill_event(pb_event *message, const struct txn_event *event)
 {
     return message_set(&message->type, event->type) && message_set(&message->model, event->model) &&
@@ -233,12 +245,20 @@ static bool fill_event(pb_event *message, const struct txn_event *event)
            message_set(&message->device, event->device);
 }
 
+static bool fill_attributes(pb_event *message, const struct txn_event *event)
+{
+    for (size_t i = 0; i < event->n_attributes; i++)
+        if (event->attributes[i].value[0] && !add_attribute(message, &event->attributes[i]))
+            return false;
+    return true;
+}
+
 int txn_event(struct txn *txn, const struct txn_event *event, struct error *err)
 {
     if (txn->in_memory)
         return 0; /* one is written with the row */
     pb_event *message = MESSAGE_NEW(pb_event, sluice__manager__v1__event__descriptor);
-    if (!message || !fill_event(message, event)) {
+    if (!message || !fill_event(message, event) || !fill_attributes(message, event)) {
         if (message)
             message_free(&message->base);
         return out_of_memory(err);

@@ -349,3 +349,50 @@ int row_read(enum table table, struct sqlite3_stmt *stmt, struct row **out_row, 
     *out_row = row;
     return 0;
 }
+
+static bool is_noise(const char *column)
+{
+    size_t n = strlen(column);
+    return strcmp(column, "generation") == 0 || strcmp(column, "request_id") == 0 ||
+           strcmp(column, "socket") == 0 || (n > 8 && strcmp(column + n - 8, "_unix_ns") == 0);
+}
+
+static void add_value(const ProtobufCMessage *message, const ProtobufCFieldDescriptor *field,
+                      struct strbuf *out)
+{
+    const ProtobufCEnumValue *name = field->type == PROTOBUF_C_TYPE_ENUM
+                                         ? protobuf_c_enum_descriptor_get_value(
+                                               field->descriptor, (int)integer_of(message, field))
+                                         : NULL;
+    if (field->type == PROTOBUF_C_TYPE_STRING)
+        strbuf_printf(out, " %s=\"%s\"", field->name, string_of(message, field));
+    else if (name)
+        strbuf_printf(out, " %s=%s", field->name, name->name);
+    else
+        strbuf_printf(out, " %s=%lld", field->name, (long long)integer_of(message, field));
+}
+
+/* Whether the field says the same in both; `other` NULL: whether it says nothing. */
+static bool says_same(const ProtobufCMessage *message, const ProtobufCMessage *other,
+                      const ProtobufCFieldDescriptor *field)
+{
+    if (field->type == PROTOBUF_C_TYPE_STRING)
+        return strcmp(string_of(message, field), other ? string_of(other, field) : "") == 0;
+    return integer_of(message, field) == (other ? integer_of(other, field) : 0);
+}
+
+void row_differences(const struct row *row, const struct row *other, struct strbuf *out)
+{
+    const struct table_spec *spec = &specs[row->table];
+    bool any = false;
+    for (size_t i = spec->n_key; i < table_n_columns(spec); i++) {
+        const ProtobufCFieldDescriptor *field = column_field(spec, i);
+        if (is_noise(spec->columns[i]) ||
+            says_same(row->message, other ? other->message : NULL, field))
+            continue;
+        add_value(row->message, field, out);
+        any = true;
+    }
+    if (!any)
+        strbuf_add_str(out, " ...");
+}

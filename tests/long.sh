@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What takes longer than every commit can wait for; each part ≤ 60 minutes. Run before an issue is resolved; figures go to docs/testing.md.
-#   tests/long.sh PART...      tidy sanitizers tsan fuzz accuracy simt load plumbing faults malloc bench peers, or all
+#   tests/long.sh PART...      tidy sanitizers tsan fuzz accuracy simt load plumbing faults store malloc bench peers, or all
 set -uo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -116,6 +116,14 @@ part_faults() { # the fault suite with real timers and load L of 32 streams, inv
     SLUICE_BIN=$root/build/dev/bin run "planted bugs" pytest tests/e2e/test_seeded_bugs.py
 }
 
+part_store() { # the state database on a disk that fails at every step, and 2,000 power cuts; another seed each time, which is printed
+    run "build dev" build dev
+    local seed=${SLUICE_SEED:-$RANDOM$RANDOM}
+    SLUICE_CUTS=2000 SLUICE_SEED=$seed run "failures and power cuts, seed $seed" build/dev/bin/test_manager_store_faults
+    run "planted bugs" ctest --test-dir build/dev --output-on-failure -R test_manager_store_faults_sees
+    SLUICE_BIN=$root/build/dev/bin run "the file" pytest tests/e2e/test_state_file.py
+}
+
 part_malloc() { # every allocation of every call of server, worker and manager fails once; the tests wait more than they work
     run "build dev" build dev
     SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1 run "failed allocations" pytest -rA -n 4 --dist load tests/e2e/test_malloc.py tests/e2e/test_malloc_worker.py
@@ -141,7 +149,7 @@ part_peers() { # other engines on the same models, run in turn; the table for do
 
 [ $# -gt 0 ] || { sed -n '2,3s/^# //p' "$0"; exit 2; }
 parts=("$@")
-[ "$1" = all ] && parts=(tidy sanitizers tsan fuzz accuracy simt load plumbing faults malloc bench peers)
+[ "$1" = all ] && parts=(tidy sanitizers tsan fuzz accuracy simt load plumbing faults store malloc bench peers)
 for part in "${parts[@]}"; do
     declare -F "part_$part" >/dev/null || { echo "no part $part" >&2; exit 2; }
     started=$SECONDS

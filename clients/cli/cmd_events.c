@@ -36,6 +36,24 @@ static void print_fact(const char *value)
         printf(" %s", value);
 }
 
+static const char *attribute(const Sluice__Manager__V1__Event *event, const char *key)
+{
+    for (size_t i = 0; i < event->n_attributes; i++)
+        if (strcmp(event->attributes[i]->key, key) == 0)
+            return event->attributes[i]->value;
+    return "";
+}
+
+/* Of an audit: the rows before and after. */
+static void print_sides(const Sluice__Manager__V1__Event *event)
+{
+    const char *before = attribute(event, "before"), *after = attribute(event, "after");
+    if (before[0])
+        printf(" [before: %s]", before);
+    if (after[0])
+        printf(" [after: %s]", after);
+}
+
 static void print_event(const struct cli_settings *s, const Sluice__Manager__V1__Event *event)
 {
     char when[32];
@@ -55,6 +73,8 @@ static void print_event(const struct cli_settings *s, const Sluice__Manager__V1_
         printf(" at %s", event->stage);
     if (event->message[0])
         printf(": %s", event->message);
+    if (strncmp(event->type, "audit.", 6) == 0)
+        print_sides(event);
     putchar('\n');
 }
 
@@ -178,6 +198,7 @@ static const struct option_spec events_specs[] = {
 static const struct manual_example events_examples[] = {
     {"sluice events", "the last 20"},
     {"sluice events smol --follow --type replica.", NULL},
+    {"sluice events --type audit. --from 1", "who changed what, as far as it is kept"},
     {"sluice events --from 1 --json | jq -r .type", "all that is kept"},
 };
 

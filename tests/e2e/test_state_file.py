@@ -170,3 +170,43 @@ def test_usage(manager, args, code, text):
     assert result.returncode == code and text.lower() in (result.stdout + result.stderr).lower(), result
     missing = subprocess.run([BIN / "sluice-manager", "check", "--state-dir", manager.state / "nowhere"], capture_output=True, text=True)
     assert missing.returncode == 1 and not (manager.state / "nowhere").exists()
+
+
+def audits(manager):
+    """From the first event on; they are numbered without gaps."""
+    stream = manager.rpc.WatchEvents(manager.m.WatchEventsRequest(from_seq=1), timeout=patience(10))
+    last, events = manager.status().last_event_seq, []
+    for batch in stream:
+        events += batch.events
+        if events[-1].seq >= last:
+            break
+    stream.cancel()
+    assert [e.seq for e in events] == list(range(1, len(events) + 1))
+    return [e for e in events if e.type.startswith("audit.")]
+
+
+def test_audit_says_who_did_what_with_before_and_after(manager):
+    worker = loaded(manager)
+    manager.done(manager.rpc.ScaleModelVersion(manager.m.ScaleModelVersionRequest(model="a", n_replicas=2, request_id="s1")).operation)
+    again = manager.rpc.ScaleModelVersion(manager.m.ScaleModelVersionRequest(model="a", n_replicas=2, request_id="s1"))
+    assert again.operation.id  # answered from the record: nothing was changed, so it is told once
+    fails(C.NOT_FOUND, manager.unload, "nobody")
+    manager.kill()
+    manager.up()  # and over a restart
+    manager.done(manager.unload("a"))
+    manager.rpc.DeleteModelVersion(manager.m.DeleteModelVersionRequest(model="a", version="1"))
+    seen = audits(manager)
+    assert [e.type for e in seen] == ["audit." + n for n in ("RegisterModelVersion", "LoadModelVersion", "ScaleModelVersion",
+                                                             "UnloadModelVersion", "DeleteModelVersion")]
+    scale = seen[2]
+    facts = dict(scale.attributes)
+    assert facts["caller"] == f"uid:{os.getuid()}" and facts["role"] == "admin" and facts["rpc"] == "ScaleModelVersion"
+    assert facts["request_id"] == "s1" and scale.operation_id and (scale.model, scale.version) == ("a", "1")
+    assert "deployment a 1 cpu: n_replicas=1" in facts["before"] and "deployment a 1 cpu: n_replicas=2" in facts["after"]
+    assert "replica r2" in facts["after"] and "replica r2" not in facts["before"] and str(manager.state) not in facts["after"]
+    gone = dict(seen[4].attributes)
+    assert "model_version a 1" in gone["before"] and "after" not in gone
+    assert scale.time_unix_ns > seen[0].time_unix_ns and worker not in manager.workers()
+    text = subprocess.run([BIN / "sluice", "events", "--state-dir", manager.state, "--type", "audit.", "--from", "1"],
+                          capture_output=True, text=True, timeout=patience(10))
+    assert f"by uid:{os.getuid()} (admin)" in text.stdout and "[before: " in text.stdout, text
