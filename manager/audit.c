@@ -97,7 +97,7 @@ static void cut(const struct strbuf *text, char out[SIDE_BYTES + 8])
              n < text->n_bytes ? "..." : "");
 }
 
-static int add(struct txn *txn, struct txn_event *event, const struct caller *caller,
+static int add(struct txn *txn, const struct txn_event *what, const struct caller *caller,
                const char *rpc, const char *request_id, const struct strbuf *before,
                const struct strbuf *after, struct error *err)
 {
@@ -115,11 +115,12 @@ static int add(struct txn *txn, struct txn_event *event, const struct caller *ca
     };
     snprintf(type, sizeof(type), "audit.%s", rpc);
     snprintf(message, sizeof(message), "by %.130s (%s)", who, role_name(caller->role));
-    event->type = type;
-    event->message = message;
-    event->attributes = attributes;
-    event->n_attributes = sizeof(attributes) / sizeof(attributes[0]);
-    return txn_event(txn, event, err);
+    struct txn_event event = *what;
+    event.type = type;
+    event.message = message;
+    event.attributes = attributes;
+    event.n_attributes = sizeof(attributes) / sizeof(attributes[0]);
+    return txn_event(txn, &event, err);
 }
 
 int audit_add(struct txn *txn, const struct caller *caller, const char *rpc, const char *request_id,
