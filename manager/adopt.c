@@ -18,6 +18,7 @@ static bool is_recorded(const pb_replica *row, const struct process_found *found
     case REPLICA_LOADING:
     case REPLICA_WARMING:
     case REPLICA_READY:
+    case REPLICA_PARKED:
     case REPLICA_DRAINING:
         break;
     default:
@@ -49,7 +50,9 @@ static void on_found(void *arg, const struct process_found *found)
         return;
     }
     slot->adopted = true;
-    slot->ready_ns = (int)row->state == REPLICA_READY ? supervisor_now_ns(supervisor) : 0;
+    slot->keeps = (int)row->state == REPLICA_PARKED;
+    slot->ready_ns =
+        (int)row->state == REPLICA_READY || slot->keeps ? supervisor_now_ns(supervisor) : 0;
     supervisor->n_adopted++;
     log_info(LOG_EVENT("worker adopted"), LOG_STR("replica", slot->id), LOG_I64("pid", found->pid),
              LOG_U64("epoch", found->epoch));
@@ -76,6 +79,7 @@ static void look_at_row(struct supervisor *supervisor, const pb_replica *row)
     case REPLICA_LOADING:
     case REPLICA_WARMING:
     case REPLICA_READY:
+    case REPLICA_PARKED:
         if (slot_read_exit(slot, row->epoch) && slot->permanent)
             slot->process_state = PROCESS_EXITED;
         break;

@@ -5,14 +5,16 @@
 
 #include "manager/message.h"
 
-static int version_state(uint32_t n_deployments, uint32_t n_live, uint32_t n_ready,
-                         uint32_t n_failed)
+static int version_state(uint32_t n_deployments, uint32_t n_parked, uint32_t n_live,
+                         uint32_t n_ready, uint32_t n_failed)
 {
     if (!n_deployments)
         return n_live ? SLUICE__MANAGER__V1__MODEL_VERSION_STATE__MODEL_VERSION_STATE_UNLOADING
                       : SLUICE__MANAGER__V1__MODEL_VERSION_STATE__MODEL_VERSION_STATE_REGISTERED;
     if (n_ready)
         return SLUICE__MANAGER__V1__MODEL_VERSION_STATE__MODEL_VERSION_STATE_READY;
+    if (n_parked && n_parked == n_live)
+        return SLUICE__MANAGER__V1__MODEL_VERSION_STATE__MODEL_VERSION_STATE_PARKED;
     return n_failed && n_failed == n_live
                ? SLUICE__MANAGER__V1__MODEL_VERSION_STATE__MODEL_VERSION_STATE_FAILED
                : SLUICE__MANAGER__V1__MODEL_VERSION_STATE__MODEL_VERSION_STATE_LOADING;
@@ -21,7 +23,7 @@ static int version_state(uint32_t n_deployments, uint32_t n_live, uint32_t n_rea
 pb_version *build_version(const struct catalog *catalog, const pb_version *row)
 {
     pb_version *version = MESSAGE_COPY(pb_version, row);
-    uint32_t n_failed = 0;
+    uint32_t n_failed = 0, n_parked = 0;
     if (!version)
         return NULL;
     for (size_t i = 0; catalog_deployment_at(catalog, i); i++) {
@@ -42,9 +44,11 @@ pb_version *build_version(const struct catalog *catalog, const pb_version *row)
         version->n_replicas++;
         version->n_ready_replicas += (int)replica->state == REPLICA_READY;
         n_failed += (int)replica->state == REPLICA_FAILED;
+        n_parked += (int)replica->state == REPLICA_PARKED;
     }
     version->state = (Sluice__Manager__V1__ModelVersionState)version_state(
-        (uint32_t)version->n_deployments, version->n_replicas, version->n_ready_replicas, n_failed);
+        (uint32_t)version->n_deployments, n_parked, version->n_replicas, version->n_ready_replicas,
+        n_failed);
     return version;
 }
 

@@ -20,6 +20,8 @@ enum {
     MAX_TEMPLATE_BYTES = 1 << 20,
     MAX_DRAFT_TOKENS = 16,
     MAX_CPUS_BYTES = 4096,
+    MIN_IDLE_MS = 1000, /* workers speak once a second */
+    MAX_IDLE_MS = 24 * 3600 * 1000,
 };
 
 static int bad(const char *field, const char *member, struct error *err, const char *text)
@@ -80,6 +82,7 @@ static int check_built(const char *field, const pb_config *config, struct error 
 int config_check(const char *field, const pb_config *config, struct error *err)
 {
     static const char *const kv_dtypes[] = {"bf16", "f16", "f32", "int8", "fp8", NULL};
+    static const char *const idle_actions[] = {"park", "unload", NULL};
     static const char *const weight_formats[] = {"int8", "fp8", NULL};
     static const char *const kernel_sets[] = {"auto",   "f32",         "ref", "avx2",
                                               "avx512", "avx512_bf16", "amx", NULL};
@@ -87,6 +90,9 @@ int config_check(const char *field, const pb_config *config, struct error *err)
         return 0;
     if (check_built(field, config, err) != 0 ||
         check_word(field, "kv_dtype", config->kv_dtype, kv_dtypes, err) != 0 ||
+        check_word(field, "idle_action", config->idle_action, idle_actions, err) != 0 ||
+        check_range(field, "idle_after_ms", config->has_idle_after_ms, config->idle_after_ms,
+                    MAX_IDLE_MS, err) != 0 ||
         check_word(field, "kernels", config->kernels, kernel_sets, err) != 0 ||
         check_word(field, "weight_format", config->weight_format, weight_formats, err) != 0 ||
         check_range(field, "gpu_layers", config->has_gpu_layers, config->gpu_layers, MAX_LAYERS,
@@ -116,6 +122,10 @@ int config_check(const char *field, const pb_config *config, struct error *err)
         check_range(field, "target_itl_ms", config->has_target_itl_ms && config->target_itl_ms != 0,
                     config->target_itl_ms, MAX_TARGET_MS, err) != 0)
         return err->status;
+    if (config->has_idle_after_ms && config->idle_after_ms < MIN_IDLE_MS)
+        return bad(field, "idle_after_ms", err, "is less than 1000");
+    if (*config->idle_action && !config->has_idle_after_ms)
+        return bad(field, "idle_action", err, "says nothing without idle_after_ms");
     if (config->has_max_batch_tokens && config->max_batch_tokens < 2)
         return bad(field, "max_batch_tokens", err,
                    "1 leaves prompts no row beside who decodes; 2 at least");
@@ -154,8 +164,14 @@ int config_check_devices(const char *field, const pb_config *config, const pb_gr
                          struct error *err)
 {
     char text[128];
-    if (!config || !group->n_devices || strncmp(group->devices[0], "cuda", 4) == 0)
+    if (!config || !group->n_devices)
         return 0;
+    if (strncmp(group->devices[0], "cuda", 4) == 0) {
+        if (!config->has_idle_after_ms || strcmp(config->idle_action, "unload") == 0)
+            return 0;
+        bad(field, "idle_action", err, "parking replicas on GPUs is not built yet; unload is");
+        return err->status = STATUS_UNIMPLEMENTED;
+    }
     const char *member = strcmp(config->kv_dtype, "fp8") == 0                  ? "kv_dtype"
                          : config->has_gpu_layers                              ? "gpu_layers"
                          : config->has_gpu_memory_bytes                        ? "gpu_memory_bytes"

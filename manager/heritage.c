@@ -101,6 +101,7 @@ static void add_plan(struct heritage *heritage, const struct heritage_plan *plan
     add_number(heritage, "--pp", plan->pp);
     add(heritage, "--cpus", plan->cpus);
     add_number(heritage, "--memory-promised", plan->promised_bytes);
+    add_number(heritage, "--memory-limit", plan->limit_bytes);
     add_number(heritage, "--gpu-promised", plan->gpu_promised_bytes);
     add_number(heritage, "--gpu-held", plan->gpu_held_bytes);
     if (plan->shared)
@@ -174,12 +175,15 @@ pb_config *config_merge(const pb_config *under, const pb_config *over)
     MERGE_NUMBER(gpu_memory_bytes);
     MERGE_NUMBER(deterministic);
     MERGE_NUMBER(max_draft_tokens);
+    MERGE_NUMBER(idle_after_ms);
+    MERGE_NUMBER(evictable);
     if (over->has_kv_bytes || over->has_kv_tokens)
         merged->has_kv_bytes = merged->has_kv_tokens =
             0; /* one way of saying it replaces the other */
     MERGE_NUMBER(kv_bytes);
     MERGE_NUMBER(kv_tokens);
     if ((!*over->kv_dtype || message_set(&merged->kv_dtype, over->kv_dtype)) &&
+        (!*over->idle_action || message_set(&merged->idle_action, over->idle_action)) &&
         (!*over->cpus || message_set(&merged->cpus, over->cpus)) &&
         (!*over->weight_format || message_set(&merged->weight_format, over->weight_format)) &&
         (!*over->kernels || message_set(&merged->kernels, over->kernels)) &&
@@ -209,7 +213,8 @@ static int write_template(const struct manager *manager, const char *replica_id,
 }
 
 int heritage_create(const struct manager *manager, const char *replica_id, size_t n_packed_fds,
-                    struct heritage **out_heritage, struct cpus *out_cpus, struct error *err)
+                    bool keeps, struct heritage **out_heritage, struct cpus *out_cpus,
+                    struct error *err)
 {
     const struct catalog *catalog = &manager->catalog;
     const pb_replica *replica = catalog_replica(catalog, replica_id);
@@ -234,7 +239,8 @@ int heritage_create(const struct manager *manager, const char *replica_id, size_
     model_path_absolute(manager, config->draft_model, draft_path, sizeof(draft_path));
     char *usable[DEVICES_MAX];
     struct cpus cpus;
-    int status = cpu_share_take(manager, replica_id, config->cpus, config->n_threads,
+    /* One that computes nothing takes no CPUs from others. */
+    int status = cpu_share_take(manager, replica_id, keeps ? "" : config->cpus, config->n_threads,
                                 deployment->n_replicas, &cpus, err);
     if (status != 0) {
         message_free(&config->base);
@@ -259,6 +265,7 @@ int heritage_create(const struct manager *manager, const char *replica_id, size_
         .config = config,
         .cpus = strbuf_str(&cpus_text),
         .promised_bytes = promises.n_bytes,
+        .limit_bytes = supervisor_budget_left(manager->supervisor, replica_id),
         .gpu_promised_bytes = room.promised_bytes,
         .gpu_held_bytes = room.held_bytes,
         .shared = n_packed_fds && promises.n_unsized == promises.n_unsized_same,
@@ -280,6 +287,8 @@ int heritage_create(const struct manager *manager, const char *replica_id, size_
         add_plan(heritage, &plan);
         add_number(heritage, "--replicas", promises.n_unsized + 1);
         add_number(heritage, "--packed-fds", n_packed_fds);
+        if (keeps)
+            add_text(heritage, "--parked=true");
         add(heritage, "--log-level", manager->settings.log_level);
         add(heritage, "--log-format", manager->settings.log_format);
         if (*config->chat_template) {

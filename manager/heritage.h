@@ -11,10 +11,12 @@
 struct cpus;
 struct heritage;
 
-/* `n_packed_fds` descriptors from 3 on are handed down with it. NOT_FOUND where one of the records
+/* `n_packed_fds` descriptors from 3 on are handed down with it; it `keeps` them and does nothing
+ * else, or serves. NOT_FOUND where one of the records
  * is gone. *out_heritage is owned; *out_cpus are those that the worker is told are its own. */
 int heritage_create(const struct manager *manager, const char *replica_id, size_t n_packed_fds,
-                    struct heritage **out_heritage, struct cpus *out_cpus, struct error *err);
+                    bool keeps, struct heritage **out_heritage, struct cpus *out_cpus,
+                    struct error *err);
 void heritage_destroy(struct heritage *heritage); /* NULL is accepted */
 
 /* NULL-terminated; borrowed until destroy. */
@@ -31,6 +33,7 @@ struct heritage_plan {
     const pb_config *config;                     /* may be NULL */
     const char *cpus;                            /* the worker's own; empty: none */
     uint64_t promised_bytes;                     /* of free memory, to other replicas */
+    uint64_t limit_bytes;                        /* of the machine's memory; 0: none */
     uint64_t gpu_promised_bytes, gpu_held_bytes; /* device_room.h, of the GPU */
     bool shared;                                 /* the replicas share one copy of the weights */
     bool held;                                   /* and it is in memory */

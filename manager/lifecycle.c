@@ -5,10 +5,65 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "manager/build.h"
 #include "manager/device_hold.h"
 #include "manager/failpoint.h"
 #include "manager/message.h"
 #include "manager/store.h"
+
+static bool matches(const pb_deployment *deployment, const char *model, const char *version,
+                    const char *group)
+{
+    return strcmp(deployment->model, model) == 0 &&
+           (!*version || strcmp(deployment->version, version) == 0) &&
+           (!*group || strcmp(deployment->device_group, group) == 0);
+}
+
+const pb_deployment *lifecycle_find(const struct catalog *catalog, const char *model,
+                                    const char *version, const char *group, struct error *err)
+{
+    const pb_deployment *found = NULL;
+    if (!find_version(catalog, model, version)) {
+        lifecycle_no_version(model, version, err);
+        return NULL;
+    }
+    for (size_t i = 0; catalog_deployment_at(catalog, i); i++) {
+        const pb_deployment *deployment = catalog_deployment_at(catalog, i);
+        if (!matches(deployment, model, version, group))
+            continue;
+        if (found) {
+            bool versions = strcmp(found->version, deployment->version) != 0;
+            error_field(err, versions ? "version" : "device_group",
+                        "%s is loaded as %s/%s on %s and as %s/%s on %s; say which", model,
+                        found->model, found->version, found->device_group, deployment->model,
+                        deployment->version, deployment->device_group);
+            return NULL;
+        }
+        found = deployment;
+    }
+    if (found)
+        return found;
+    error_set(err, STATUS_FAILED_PRECONDITION,
+              "%s%s%s is not loaded%s%s; LoadModelVersion loads it", model, *version ? "/" : "",
+              version, *group ? " on " : "", group);
+    error_reason(err, "NOT_LOADED");
+    return NULL;
+}
+
+struct lifecycle_target lifecycle_target_of(const pb_deployment *deployment)
+{
+    return (struct lifecycle_target){deployment->model, deployment->version,
+                                     deployment->device_group};
+}
+
+int lifecycle_check_awake(const pb_deployment *deployment, struct error *err)
+{
+    if (!deployment->parked)
+        return 0;
+    error_set(err, STATUS_FAILED_PRECONDITION, "%s/%s is parked on %s; WakeModelVersion wakes it",
+              deployment->model, deployment->version, deployment->device_group);
+    return error_reason(err, "PARKED");
+}
 
 bool lifecycle_is_open(const pb_operation *operation)
 {
@@ -82,7 +137,8 @@ pb_operation *lifecycle_operation(struct txn *txn, enum operation_kind kind, con
         !message_set(&operation->request_id, request_id) ||
         !message_set(&operation->model, model) || !message_set(&operation->version, version) ||
         !message_set(&operation->device_group, group) ||
-        !message_set(&operation->stage, kind == OPERATION_LOAD ? "place" : "drain")) {
+        !message_set(&operation->stage,
+                     kind == OPERATION_LOAD || kind == OPERATION_WAKE ? "place" : "drain")) {
         if (operation)
             message_free(&operation->base);
         error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
@@ -115,6 +171,10 @@ static struct kind_names names_of(int kind)
         return (struct kind_names){"operation.scale", "scale.before_commit"};
     case OPERATION_UPDATE:
         return (struct kind_names){"operation.update", "update.before_commit"};
+    case OPERATION_PARK:
+        return (struct kind_names){"operation.park", "park.before_commit"};
+    case OPERATION_WAKE:
+        return (struct kind_names){"operation.wake", "wake.before_commit"};
     case OPERATION_DRAIN:
         return (struct kind_names){"operation.drain", "replace.before_commit"};
     default:

@@ -21,6 +21,15 @@ struct lifecycle_target {
     const char *model, *version, *group;
 };
 
+/* The one deployment that a request means: `version` and `group` may be empty where there is only
+ * one. NULL with err set: NOT_FOUND, INVALID_ARGUMENT where there are several, FAILED_PRECONDITION
+ * (reason NOT_LOADED) where there is none. */
+const pb_deployment *lifecycle_find(const struct catalog *catalog, const char *model,
+                                    const char *version, const char *group, struct error *err);
+struct lifecycle_target lifecycle_target_of(const pb_deployment *deployment);
+/* FAILED_PRECONDITION, reason PARKED, where it is: it is woken first. */
+int lifecycle_check_awake(const pb_deployment *deployment, struct error *err);
+
 bool lifecycle_is_open(const pb_operation *operation);
 
 /* RESOURCE_EXHAUSTED, reason TOO_MANY_OPERATIONS. */

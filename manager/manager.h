@@ -47,6 +47,7 @@ struct settings {
     uint64_t tool_timeout_ms;
     uint64_t max_open_operations;
     uint64_t max_replicas;
+    uint64_t memory_budget; /* bytes of the machine's memory for all replicas; 0: what is free */
     uint64_t event_retention;
     uint64_t stall_timeout_ms;
     uint64_t slow_reader_ms;
@@ -80,6 +81,11 @@ struct manager {
     _Atomic uint32_t n_denials;   /* and how many there were in it */
     struct rpc_server *server;
     struct manager_metrics *metrics; /* NULL: not asked for */
+    struct {
+        bool busy; /* a change is on its way to the store */
+        int64_t hold_until_ns;
+        uint64_t n_parked, n_unloaded;
+    } idle; /* idle.c */
 };
 
 /* To be called after every committed change: supervises, moves operations on, publishes routes. */

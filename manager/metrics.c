@@ -37,6 +37,9 @@ enum {
     FAMILY_CALLS_LIVE,
     FAMILY_ACCESS_REFUSALS,
     FAMILY_ACCESS_RELOADS,
+    FAMILY_IDLE,
+    FAMILY_TAKEN,
+    FAMILY_BUDGET,
     N_FAMILIES
 };
 
@@ -112,6 +115,17 @@ static const struct metric_spec specs[N_FAMILIES] = {
                                    "(ok; failed: the old ones stayed).",
                                .type = METRIC_COUNTER,
                                .labels = {"result"}},
+    [FAMILY_IDLE] = {.name = "sluice_manager_idle_actions_total",
+                     .help = "Versions that were parked or unloaded because nobody asked for them.",
+                     .type = METRIC_COUNTER,
+                     .labels = {"action"}},
+    [FAMILY_TAKEN] = {.name = "sluice_manager_memory_taken_bytes",
+                      .help = "Of the machine's memory what workers plan to take or hold; weights "
+                              "that several share count once.",
+                      .type = METRIC_GAUGE},
+    [FAMILY_BUDGET] = {.name = "sluice_manager_memory_budget_bytes",
+                       .help = "What they may take together; 0: what is free.",
+                       .type = METRIC_GAUGE},
 };
 
 /* By the wire's number. */
@@ -204,6 +218,17 @@ static void sample_access(struct manager_metrics *m, struct metrics_sink *sink)
                    (double)stats.n_failed_reloads);
 }
 
+static void sample_memory(struct manager_metrics *m, struct metrics_sink *sink)
+{
+    static const char *const park[] = {"park"}, *const unload[] = {"unload"};
+    metrics_sample(sink, m->families[FAMILY_IDLE], park, (double)m->manager->idle.n_parked);
+    metrics_sample(sink, m->families[FAMILY_IDLE], unload, (double)m->manager->idle.n_unloaded);
+    metrics_sample(sink, m->families[FAMILY_TAKEN], NULL,
+                   (double)supervisor_taken_bytes(m->manager->supervisor, NULL));
+    metrics_sample(sink, m->families[FAMILY_BUDGET], NULL,
+                   (double)m->manager->settings.memory_budget);
+}
+
 static void collect(void *arg, struct metrics_sink *sink)
 {
     struct manager_metrics *m = arg;
@@ -211,6 +236,7 @@ static void collect(void *arg, struct metrics_sink *sink)
     sample_store(m, sink);
     sample_calls(m, sink);
     sample_access(m, sink);
+    sample_memory(m, sink);
     metrics_sample(sink, m->families[FAMILY_ADOPTED], NULL,
                    supervisor_n_adopted(m->manager->supervisor));
     metrics_sample(sink, m->families[FAMILY_ROUTES], NULL,

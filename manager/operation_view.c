@@ -36,6 +36,13 @@ static enum stage replica_stage(int kind, const pb_replica *replica, const pb_st
                : status && (int)status->state != WORKER_STOPPED ? STAGE_DRAIN
                                                                 : STAGE_STOP;
     switch ((int)replica->state) {
+    case REPLICA_READY:
+    case REPLICA_DRAINING:
+        return kind == OPERATION_PARK                                           ? STAGE_DRAIN
+               : kind == OPERATION_WAKE && (int)replica->state != REPLICA_READY ? STAGE_START
+                                                                                : STAGE_DONE;
+    case REPLICA_PARKED:
+        return kind == OPERATION_WAKE ? STAGE_PLACE : STAGE_DONE;
     case REPLICA_PENDING:
         return STAGE_PLACE;
     case REPLICA_LOADING:

@@ -49,11 +49,14 @@ static void fill_replica(struct supervisor *supervisor, const pb_replica *row, i
         .stalled = row->stalled,
         .busy = true,
     };
+    if (out->deployment != SIZE_MAX)
+        out->parked = catalog_deployment_at(catalog, out->deployment)->parked;
     if (!slot)
         return;
     out->process = slot->process_state;
     out->worker = slot->status ? (enum worker_state)slot->status->state : WORKER_UNKNOWN;
     out->busy = slot->busy || slot->hold_until_ns > now_ns;
+    out->keeps = slot->keeps;
     out->fenced = slot->fenced;
     out->permanent = slot->permanent;
     out->held_back = slot->held_back;

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "manager/device_hold.h"
 #include "manager/device_room.h"
+#include "manager/evict.h"
 #include "manager/heritage.h"
 #include "manager/message.h"
 #include "manager/model_path.h"
@@ -20,10 +21,12 @@
 
 struct planning {
     struct rpc_call *call; /* a reference */
+    struct manager *manager;
     plan_answer_fn *answer;
+    void *arg;    /* of answer */
     bool nothing; /* it is all there: only what one replica is like is told */
     char note[ERROR_MESSAGE_BYTES];
-    char model[NAME_MAX_BYTES + 1], version[VERSION_MAX_BYTES + 1];
+    char model[NAME_MAX_BYTES + 1], version[VERSION_MAX_BYTES + 1], group[NAME_MAX_BYTES + 1];
 };
 
 static void take_nothing(Sluice__V1__Plan *plan)
@@ -50,7 +53,13 @@ static void answer_call(struct planning *planning, Sluice__V1__Plan *plan)
         more[plan->n_notes++] = planning->note;
         plan->notes = more;
     }
-    planning->answer(planning->call, plan);
+    Sluice__V1__Eviction **evictions = NULL;
+    if (!plan->fits)
+        evict_choose(planning->manager, planning->model, planning->version, planning->group, plan,
+                     &evictions);
+    plan->evictions = evictions;
+    planning->answer(planning->call, plan, planning->arg);
+    evict_free(evictions, plan->n_evictions);
     *plan = report;
     free(more);
 }
@@ -64,10 +73,12 @@ static void on_planned(void *arg, const pb_tool *report, const struct error *sta
         error_set(&err, STATUS_INTERNAL, "the planning process made another report");
     if (err.status == 0 && report && planning->nothing)
         take_nothing(report->plan);
-    if (err.status == 0 && report)
+    if (err.status == 0 && report) {
         answer_call(planning, report->plan);
-    else
+    } else {
         service_fail(planning->call, &err);
+        planning->answer(planning->call, NULL, planning->arg);
+    }
     rpc_call_release(planning->call);
     free(planning);
 }
@@ -103,7 +114,7 @@ static void make_note(const struct plan_wish *wish, const char *device,
 }
 
 int plan_run(struct manager *manager, struct rpc_call *call, const struct plan_wish *wish,
-             plan_answer_fn *answer, struct error *err)
+             plan_answer_fn *answer, void *arg, struct error *err)
 {
     const struct catalog *catalog = &manager->catalog;
     const pb_version *version = catalog_version(catalog, wish->model, wish->version);
@@ -142,16 +153,22 @@ int plan_run(struct manager *manager, struct rpc_call *call, const struct plan_w
                                   .cpus = config->cpus,
                                   .promised_bytes =
                                       supervisor_promises(manager->supervisor, NULL).n_bytes,
+                                  .limit_bytes = supervisor_budget_left(manager->supervisor, NULL),
                                   .gpu_promised_bytes = room.promised_bytes,
                                   .gpu_held_bytes = room.held_bytes,
                                   .shared = strncmp(group->devices[0], "cpu", 3) == 0,
                                   .held = held};
     int status =
         heritage_create_plan(&parts, wish->n_replicas ? wish->n_replicas : 1, &heritage, err);
-    struct planning planning = {.call = call, .answer = answer, .nothing = wish->n_replicas == 0};
+    struct planning planning = {.call = call,
+                                .manager = manager,
+                                .answer = answer,
+                                .arg = arg,
+                                .nothing = wish->n_replicas == 0};
     make_note(wish, n_usable ? usable[0] : "", &room, planning.note, sizeof(planning.note));
     snprintf(planning.model, sizeof(planning.model), "%s", wish->model);
     snprintf(planning.version, sizeof(planning.version), "%s", wish->version);
+    snprintf(planning.group, sizeof(planning.group), "%s", wish->group);
     if (status == 0)
         status = start_tool(manager, heritage, &planning, err);
     heritage_destroy(heritage);

@@ -17,9 +17,9 @@ struct plan_wish {
     const char *note;        /* goes into the plan; or NULL */
 };
 
-/* Called once with the plan (borrowed); where there is none the call has been failed instead. */
-typedef void plan_answer_fn(struct rpc_call *call, Sluice__V1__Plan *plan);
+/* Called once, with the plan (borrowed); NULL: there is none, and the call has been failed. */
+typedef void plan_answer_fn(struct rpc_call *call, Sluice__V1__Plan *plan, void *arg);
 
 /* On 0 the call is answered later. */
 int plan_run(struct manager *manager, struct rpc_call *call, const struct plan_wish *wish,
-             plan_answer_fn *answer, struct error *err);
+             plan_answer_fn *answer, void *arg, struct error *err);

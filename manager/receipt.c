@@ -128,10 +128,12 @@ static void read_device(struct manager *manager, pb_memory *memory)
     memory->free_bytes = less(view.figures.memory_total_bytes, view.figures.memory_used_bytes);
 }
 
+/* Gives memory back: all of it, or all but its weights. */
 static bool leaves(const pb_operation *operation, const pb_replica *replica)
 {
     return concerns(operation, replica->id) &&
-           ((int)operation->kind == OPERATION_UNLOAD || replica->retiring);
+           ((int)operation->kind == OPERATION_UNLOAD || (int)operation->kind == OPERATION_PARK ||
+            replica->retiring);
 }
 
 /* What is held on the devices of the replicas that left: before they did, now, and by those that
@@ -155,8 +157,11 @@ static bool fill_released(struct manager *manager, const pb_operation *operation
                                 ? share_set_add(&before, held, view.shared_bytes, view.shared_id)
                                 : share_set_add(&before, view.drained_bytes,
                                                 view.drained_shared_bytes, view.drained_shared_id);
-            uint64_t to_stay =
-                staying ? share_set_add(&expected, held, view.shared_bytes, view.shared_id) : 0;
+            bool keeps = (int)operation->kind == OPERATION_PARK && !replica->retiring;
+            uint64_t to_stay = staying || keeps
+                                   ? share_set_add(&expected, staying ? held : view.shared_bytes,
+                                                   view.shared_bytes, view.shared_id)
+                                   : 0;
             const struct held parts = {
                 .before = then,
                 .now = share_set_add(&now, held, view.shared_bytes, view.shared_id),

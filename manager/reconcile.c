@@ -73,13 +73,22 @@ static int64_t backoff(const struct reconcile_config *config, uint32_t n_in_a_ro
     return wait < config->backoff_max_ns ? wait : config->backoff_max_ns;
 }
 
+static const char *why_anew(const struct reconcile_replica *replica, bool blocked)
+{
+    if (blocked)
+        return RECONCILE_QUARANTINED;
+    if (replica->restart || replica->process == PROCESS_NONE || replica->keeps == replica->parked)
+        return RECONCILE_RESTART;
+    return replica->parked ? RECONCILE_PARK : RECONCILE_WAKE;
+}
+
 /* At once; or, where it is blocked, when an operator lets it. */
 static void start_anew(struct pass *pass, size_t i, bool blocked)
 {
     act(pass, (struct action){.type = ACTION_RETRY,
                               .index = i,
                               .at_ns = pass->now_ns,
-                              .reason = blocked ? RECONCILE_QUARANTINED : RECONCILE_RESTART});
+                              .reason = why_anew(&pass->input->replicas[i], blocked)});
 }
 
 /* A wanted replica's process has ended. */
@@ -122,6 +131,9 @@ static void follow(struct pass *pass, size_t i, const struct reconcile_replica *
         break;
     case WORKER_READY:
         state = REPLICA_READY;
+        break;
+    case WORKER_PARKED:
+        state = REPLICA_PARKED;
         break;
     case WORKER_DRAINING:
     case WORKER_STOPPED:
@@ -216,11 +228,19 @@ static bool watch_stall(struct pass *pass, size_t i, const struct reconcile_repl
     return true;
 }
 
+/* Its process keeps weights and is to serve, or the other way about. One that still loads is let
+ * finish: it may be packing what is to be kept. */
+static bool is_of_other_kind(const struct reconcile_replica *replica)
+{
+    return replica->parked ? replica->worker == WORKER_READY : replica->worker == WORKER_PARKED;
+}
+
 static void look_after(struct pass *pass, size_t i, const struct reconcile_replica *replica)
 {
     const struct reconcile_config *config = pass->config;
     bool loads = replica->worker == WORKER_LOADING || replica->worker == WORKER_WARMING;
-    if (replica->evacuate || (replica->restart && replica->worker != WORKER_FAILED))
+    if (replica->evacuate || (replica->restart && replica->worker != WORKER_FAILED) ||
+        is_of_other_kind(replica) || replica->drain_sent)
         end_process(pass, i, replica);
     else if (replica->fenced)
         kill_once(pass, i, replica, "STALE_EPOCH");
@@ -300,7 +320,9 @@ static struct tally count_members(const struct pass *pass,
                  (replica->blocked && replica->process == PROCESS_NONE))
             tally.n_failed++;
         else
-            tally.n_on_their_way += replica->state != REPLICA_READY || replica->restart;
+            tally.n_on_their_way +=
+                replica->state != (replica->parked ? REPLICA_PARKED : REPLICA_READY) ||
+                replica->restart;
     }
     return tally;
 }

@@ -10,6 +10,11 @@
  *
  * All times are of one monotonic clock that stands still while nobody supervises (supervise.c).
  *
+ * A parked replica is a process that keeps the packed weights and does nothing else. Parking ends
+ * the process that serves and starts one that keeps, waking the other way about; how a process is
+ * started is decided by supervise.c when it is (slot_spawn): one that is to keep weights which are
+ * not in memory any more packs them first, serves, and is parked then.
+ *
  *   PENDING ─START→ LOADING → WARMING → READY ─DRAIN→ DRAINING → STOPPED
  *      ▲               └───────┴─ exit ─┴──────────────┘ (not wanted: STOPPED)
  *      └─RETRY (backoff) ──────┘   └─FAIL→ FAILED (crash loop, load error, load timeout) */
@@ -66,6 +71,8 @@ struct reconcile_replica {
     bool retiring;             /* recorded: it is to end, and does not count */
     bool restart;              /* recorded: its process is to give way to a new one */
     bool stalled;              /* recorded */
+    bool parked;               /* its deployment is to be parked */
+    bool keeps;                /* its process keeps weights, and serves nothing */
     bool blocked;              /* devices it would take are put aside: not to be started */
     bool blocked_told;         /* and that is recorded as its reason */
     bool evacuate;             /* its process runs on a quarantined device */
@@ -100,13 +107,15 @@ struct reconcile_input {
 };
 
 #define RECONCILE_RESTART     "RESTART"
+#define RECONCILE_PARK        "PARK"
+#define RECONCILE_WAKE        "WAKE"
 #define RECONCILE_QUARANTINED "DEVICE_QUARANTINED"
 
 enum action_type {
     ACTION_START,  /* record LOADING and the next epoch, then spawn */
     ACTION_STATE,  /* record `state` as the worker reports it */
     ACTION_RETRY,  /* record PENDING, next start at `at_ns`, and forget the process; reason
-                      RECONCILE_RESTART: it was asked for and is no death; nor is
+                      RECONCILE_RESTART, _PARK or _WAKE: it was asked for and is no death; nor is
                       RECONCILE_QUARANTINED, which waits until the device is released */
     ACTION_FAIL,   /* record FAILED with `reason`, and forget the process */
     ACTION_DRAIN,  /* record DRAINING, then ask for Shutdown with its grace */

@@ -32,22 +32,36 @@ static const char *const event_types[] = {
     [RECORD_STALL] = "replica.stalled",
 };
 
-/* A restart that was asked for is no death, nor is waiting for a device. */
+/* What was asked for is no death, nor is waiting for a device. */
+static const struct {
+    const char *reason, *event;
+} no_deaths[] = {
+    {RECONCILE_RESTART, "replica.restarting"},
+    {RECONCILE_PARK, "replica.parking"},
+    {RECONCILE_WAKE, "replica.waking"},
+    {RECONCILE_QUARANTINED, "replica.held"},
+};
+
+/* The event of a process's end that is no death; NULL: it is one, or no end. */
+static const char *no_death(const struct record *record)
+{
+    for (size_t i = 0; i < sizeof(no_deaths) / sizeof(no_deaths[0]); i++)
+        if (record->kind == RECORD_RETRY && strcmp(record->reason, no_deaths[i].reason) == 0)
+            return no_deaths[i].event;
+    return NULL;
+}
+
 static bool is_death(const struct record *record)
 {
-    return record->kind == RECORD_FAIL ||
-           (record->kind == RECORD_RETRY && strcmp(record->reason, RECONCILE_RESTART) != 0 &&
-            strcmp(record->reason, RECONCILE_QUARANTINED) != 0);
+    return record->kind == RECORD_FAIL || (record->kind == RECORD_RETRY && !no_death(record));
 }
 
 static const char *event_type(const struct record *record)
 {
     if (record->kind == RECORD_STALL && !record->stalled)
         return "replica.moving";
-    if (record->kind == RECORD_RETRY && strcmp(record->reason, RECONCILE_QUARANTINED) == 0)
-        return "replica.held";
-    if (record->kind == RECORD_RETRY && !is_death(record))
-        return "replica.restarting";
+    if (no_death(record))
+        return no_death(record);
     if (record->kind != RECORD_STATE)
         return event_types[record->kind];
     switch (record->state) {
@@ -59,6 +73,8 @@ static const char *event_type(const struct record *record)
         return "replica.ready";
     case REPLICA_DRAINING:
         return "replica.draining";
+    case REPLICA_PARKED:
+        return "replica.parked";
     default:
         return event_types[RECORD_STATE];
     }

@@ -140,8 +140,16 @@ static bool has_ready(const pb_route *route)
     return false;
 }
 
-/* The default of each model: the ready version registered last, else the loaded one, else the last.
- */
+static bool is_parked(const pb_route *route)
+{
+    for (size_t i = 0; i < route->n_replicas; i++)
+        if ((int)route->replicas[i]->state != REPLICA_PARKED)
+            return false;
+    return route->n_replicas > 0;
+}
+
+/* The default of each model: the ready version registered last, else the loaded one, else the
+ * parked one, else the last. */
 static void choose_defaults(pb_route_table *table)
 {
     for (size_t i = 0; i < table->n_routes;) {
@@ -151,7 +159,7 @@ static void choose_defaults(pb_route_table *table)
                strcmp(table->routes[end]->model, table->routes[i]->model) == 0;
              end++) {
             const pb_route *route = table->routes[end];
-            int rank = has_ready(route) ? 2 : route->loaded ? 1 : 0;
+            int rank = has_ready(route) ? 3 : !route->loaded ? 0 : is_parked(route) ? 1 : 2;
             if (rank > best_rank ||
                 (rank == best_rank && route->sequence > table->routes[best]->sequence)) {
                 best = end;

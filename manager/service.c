@@ -82,6 +82,8 @@ ON_LOOP(scale)
 ON_LOOP(update)
 ON_LOOP(set_traffic)
 ON_LOOP(get_traffic)
+ON_LOOP(park)
+ON_LOOP(wake)
 ON_LOOP(drain_replica)
 ON_LOOP(restart_replica)
 ON_LOOP(cancel_operation)
@@ -134,8 +136,8 @@ static const struct rpc_method manager_methods[] = {
     {"LoadModelVersion", RPC_SHAPE_UNARY, load_call},
     {"UnloadModelVersion", RPC_SHAPE_UNARY, unload_call},
     {"ScaleModelVersion", RPC_SHAPE_UNARY, scale_call},
-    {"ParkModelVersion", RPC_SHAPE_UNARY, rpc_unimplemented},
-    {"WakeModelVersion", RPC_SHAPE_UNARY, rpc_unimplemented},
+    {"ParkModelVersion", RPC_SHAPE_UNARY, park_call},
+    {"WakeModelVersion", RPC_SHAPE_UNARY, wake_call},
     {"UpdateModelVersion", RPC_SHAPE_UNARY, update_call},
     {"SetTraffic", RPC_SHAPE_UNARY, set_traffic_call},
     {"GetTraffic", RPC_SHAPE_UNARY, get_traffic_call},

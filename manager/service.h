@@ -45,7 +45,7 @@ typedef void service_fn(struct service *service, struct rpc_call *call,
                         const ProtobufCMessage *request);
 
 service_fn service_register, service_get_model, service_list_models, service_delete_version;
-service_fn service_load, service_unload, service_scale;
+service_fn service_load, service_unload, service_scale, service_park, service_wake;
 service_fn service_update, service_set_traffic, service_get_traffic;
 service_fn service_drain_replica, service_restart_replica, service_cancel_operation;
 service_fn service_list_replicas, service_get_status;
@@ -85,6 +85,16 @@ void service_once(struct service *service, struct rpc_call *call, const Protobuf
                   const char *request_id, const struct service_change *change, void *arg,
                   void (*go_on)(struct service *service, struct rpc_call *call,
                                 const ProtobufCMessage *request, void *arg));
+
+/* Inside a transaction: unloads a version from a group, which must be loaded. `evicts_for`: the
+ * operation that is to wait for its replicas' end, or NULL. */
+int service_unload_within(struct txn *txn, const struct lifecycle_target *target,
+                          const struct lifecycle_limits *limits, uint32_t grace_ms,
+                          pb_operation *evicts_for, struct error *err);
+/* The same for parking it. */
+int service_park_within(struct txn *txn, const struct lifecycle_target *target,
+                        const struct lifecycle_limits *limits, uint32_t grace_ms,
+                        struct error *err);
 
 struct lifecycle_limits service_limits(const struct manager *manager);
 /* A request's grace_ms, or the default. INVALID_ARGUMENT beyond a day. */

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/format.h"
 #include "manager/build.h"
 #include "manager/config_check.h"
 #include "manager/failpoint.h"
@@ -18,7 +19,12 @@
 typedef Sluice__Manager__V1__LoadModelVersionRequest load_request;
 typedef Sluice__Manager__V1__LoadModelVersionResponse load_response;
 
-enum { MAX_PER_DEPLOYMENT = 64 };
+enum { MAX_PER_DEPLOYMENT = 64, MAX_EVICTED = 16 };
+
+/* A version on a group that has to go first. */
+struct evicted {
+    char model[NAME_MAX_BYTES + 1], version[VERSION_MAX_BYTES + 1], group[NAME_MAX_BYTES + 1];
+};
 
 /* The request with its defaults filled in, and the limits it is held to. */
 struct load_args {
@@ -26,6 +32,9 @@ struct load_args {
     uint32_t n_replicas, tp, pp;
     struct lifecycle_limits limits;
     const struct manager *manager;
+    uint32_t grace_ms; /* of what is evicted */
+    size_t n_evicted;
+    struct evicted evicted[MAX_EVICTED];
     pb_config *config; /* the request's, as it is recorded; owned once it is looked at */
 };
 
@@ -57,10 +66,6 @@ static int check_split(const load_request *request, struct load_args *args, stru
     if (args->n_replicas < 1 || args->n_replicas > MAX_PER_DEPLOYMENT)
         return error_field(err, "n_replicas", "%u is not between 1 and %d", args->n_replicas,
                            MAX_PER_DEPLOYMENT);
-    if (request->evict) {
-        error_field(err, "evict", "is not built yet");
-        return err->status = STATUS_UNIMPLEMENTED;
-    }
     return 0;
 }
 
@@ -77,6 +82,7 @@ static int check_load(const struct manager *manager, const load_request *request
     snprintf(args->group, sizeof(args->group), "%s", group);
     args->limits = service_limits(manager);
     args->manager = manager;
+    args->grace_ms = (uint32_t)manager->settings.drain_grace_ms;
     return 0;
 }
 
@@ -162,6 +168,21 @@ static int answer(pb_operation *operation, ProtobufCMessage **out_response, stru
     return 0;
 }
 
+/* What has been unloaded since is no hindrance any more. */
+static int evict(struct txn *txn, const struct load_args *args, pb_operation *operation,
+                 struct error *err)
+{
+    for (size_t i = 0; i < args->n_evicted; i++) {
+        const struct evicted *e = &args->evicted[i];
+        const struct lifecycle_target target = {e->model, e->version, e->group};
+        if (!catalog_deployment(txn_catalog(txn), e->model, e->version, e->group))
+            continue;
+        if (service_unload_within(txn, &target, &args->limits, args->grace_ms, operation, err) != 0)
+            return err->status;
+    }
+    return 0;
+}
+
 static int apply_load(struct txn *txn, const ProtobufCMessage *message, void *arg,
                       ProtobufCMessage **out_response, struct error *err)
 {
@@ -189,7 +210,8 @@ static int apply_load(struct txn *txn, const ProtobufCMessage *message, void *ar
     if (lifecycle_check_free(catalog, &target, &args->limits, err) != 0)
         return err->status;
     const pb_deployment *old = catalog_deployment(catalog, row->model, row->version, args->group);
-    if (old && lives(catalog, old) && check_same(old, request, args, err) != 0)
+    if (old && lives(catalog, old) &&
+        (check_same(old, request, args, err) != 0 || lifecycle_check_awake(old, err) != 0))
         return err->status;
     /* Rows move when others are written: work on a copy. */
     pb_version *version = MESSAGE_COPY(pb_version, row);
@@ -207,6 +229,8 @@ static int apply_load(struct txn *txn, const ProtobufCMessage *message, void *ar
             status = lifecycle_fill(txn, &target, args->n_replicas, &args->limits, operation, err);
         if (status == 0)
             status = lifecycle_bump(txn, version->model, version->version, err);
+        if (status == 0)
+            status = evict(txn, args, operation, err);
         if (status == 0)
             status = answer(operation, out_response, err);
         if (status == 0)
@@ -232,8 +256,11 @@ static const struct service_change load_change = {
 /* -- validate_only --------------------------------------------------------------------------------
  */
 
-static void answer_plan(struct rpc_call *call, Sluice__V1__Plan *plan)
+static void answer_plan(struct rpc_call *call, Sluice__V1__Plan *plan, void *arg)
 {
+    (void)arg;
+    if (!plan)
+        return;
     load_response response = SLUICE__MANAGER__V1__LOAD_MODEL_VERSION_RESPONSE__INIT;
     response.plan = plan;
     rpc_call_reply(call, &response.base);
@@ -241,7 +268,7 @@ static void answer_plan(struct rpc_call *call, Sluice__V1__Plan *plan)
 
 /* What the load would take beyond the replicas that live already. */
 static int plan(struct service *service, struct rpc_call *call, const load_request *request,
-                struct load_args *args, struct error *err)
+                struct load_args *args, plan_answer_fn *answer_fn, void *arg, struct error *err)
 {
     struct manager *manager = service->manager;
     const struct catalog *catalog = &manager->catalog;
@@ -269,6 +296,8 @@ static int plan(struct service *service, struct rpc_call *call, const load_reque
     error_clear(&differs);
     /* Another configuration is planned as if it were alone, and the plan says what is in the way.
      */
+    if (old && n_live && lifecycle_check_awake(old, err) != 0)
+        return err->status;
     if (old && n_live && check_same(old, request, args, &differs) != 0)
         n_live = 0;
     struct plan_wish wish = {.model = target.model,
@@ -280,7 +309,89 @@ static int plan(struct service *service, struct rpc_call *call, const load_reque
                              .n_replicas =
                                  args->n_replicas > n_live ? args->n_replicas - n_live : 0};
     wish.note = differs.status ? differs.message : NULL;
-    return plan_run(manager, call, &wish, answer_plan, err);
+    return plan_run(manager, call, &wish, answer_fn, arg, err);
+}
+
+/* -- evict ----------------------------------------------------------------------------------------
+ */
+
+struct evicting {
+    struct load_args args; /* first: free_args frees the whole */
+    struct service *service;
+    const ProtobufCMessage *request; /* lives as long as the call */
+};
+
+/* One for all its replicas. False: there are too many. */
+static bool add_evicted(struct load_args *args, const struct catalog *catalog,
+                        const Sluice__V1__Eviction *eviction)
+{
+    const pb_replica *replica = catalog_replica(catalog, eviction->replica_id);
+    struct evicted e;
+    memset(&e, 0, sizeof(e));
+    if (!replica)
+        return true;
+    snprintf(e.model, sizeof(e.model), "%s", replica->model);
+    snprintf(e.version, sizeof(e.version), "%s", replica->version);
+    snprintf(e.group, sizeof(e.group), "%s", replica->device_group);
+    for (size_t i = 0; i < args->n_evicted; i++)
+        if (memcmp(&args->evicted[i], &e, sizeof(e)) == 0)
+            return true;
+    if (args->n_evicted == MAX_EVICTED)
+        return false;
+    args->evicted[args->n_evicted++] = e;
+    return true;
+}
+
+/* Takes `arg`. */
+static void load_planned(struct rpc_call *call, Sluice__V1__Plan *plan, void *arg)
+{
+    struct evicting *evicting = arg;
+    const load_request *request = (const load_request *)evicting->request;
+    struct manager *manager = evicting->service->manager;
+    struct error err;
+    bool fits = plan && (plan->fits || plan->n_evictions);
+    for (size_t i = 0; fits && i < plan->n_evictions; i++)
+        fits = add_evicted(&evicting->args, &manager->catalog, plan->evictions[i]);
+    if (fits) {
+        service_change_copy(evicting->service, call, evicting->request, request->request_id,
+                            &load_change, &evicting->args, sizeof(evicting->args));
+    } else if (plan) {
+        char missing[32];
+        uint64_t n_bytes = 0;
+        for (size_t i = 0; i < plan->n_devices; i++)
+            n_bytes += plan->devices[i]->missing_bytes;
+        error_set(&err, STATUS_RESOURCE_EXHAUSTED,
+                  "%s/%s: %s of memory are missing, and unloading every idle version that is "
+                  "evictable does not make room enough; nothing was unloaded",
+                  plan->model, plan->version, format_bytes(n_bytes, missing));
+        error_reason(&err, "DEVICE_MEMORY");
+        service_fail(call, &err);
+    }
+    free(evicting);
+}
+
+/* Takes `arg`. */
+static void plan_evict(struct service *service, struct rpc_call *call,
+                       const ProtobufCMessage *message, void *arg)
+{
+    struct evicting *evicting = arg;
+    struct load_args args;
+    struct error err;
+    if (!evicting) {
+        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        service_fail(call, &err);
+        return;
+    }
+    args = evicting->args;
+    evicting->service = service;
+    evicting->request = message;
+    int status =
+        plan(service, call, (const load_request *)message, &args, load_planned, evicting, &err);
+    fini_args(&args);
+    if (status == 0)
+        return;
+    free(evicting);
+    service_fail(call, &err);
 }
 
 void service_load(struct service *service, struct rpc_call *call, const ProtobufCMessage *message)
@@ -290,7 +401,7 @@ void service_load(struct service *service, struct rpc_call *call, const Protobuf
     struct error err;
     int status = check_load(service->manager, request, &args, &err);
     if (status == 0 && request->validate_only)
-        status = plan(service, call, request, &args, &err);
+        status = plan(service, call, request, &args, answer_plan, NULL, &err);
     fini_args(&args);
     if (status != 0) {
         service_fail(call, &err);
@@ -298,6 +409,13 @@ void service_load(struct service *service, struct rpc_call *call, const Protobuf
     }
     if (request->validate_only)
         return;
+    if (request->evict) {
+        struct evicting *copy = calloc(1, sizeof(*copy));
+        if (copy)
+            copy->args = args;
+        service_once(service, call, message, request->request_id, &load_change, copy, plan_evict);
+        return;
+    }
     service_change_copy(service, call, message, request->request_id, &load_change, &args,
                         sizeof(args));
 }

@@ -57,51 +57,10 @@ static int check_request(const struct manager *manager, const scale_request *req
     return service_grace(manager, request->has_grace_ms, request->grace_ms, &args->grace_ms, err);
 }
 
-static bool matches(const scale_request *request, const pb_deployment *deployment)
-{
-    return strcmp(deployment->model, request->model) == 0 &&
-           (!*request->version || strcmp(deployment->version, request->version) == 0) &&
-           (!*request->device_group ||
-            strcmp(deployment->device_group, request->device_group) == 0);
-}
-
-/* The one deployment a request means. NULL with err set. */
 static const pb_deployment *find_deployment(const struct catalog *catalog,
                                             const scale_request *request, struct error *err)
 {
-    const pb_deployment *found = NULL;
-    if (!find_version(catalog, request->model, request->version)) {
-        lifecycle_no_version(request->model, request->version, err);
-        return NULL;
-    }
-    for (size_t i = 0; catalog_deployment_at(catalog, i); i++) {
-        const pb_deployment *deployment = catalog_deployment_at(catalog, i);
-        if (!matches(request, deployment))
-            continue;
-        if (found) {
-            bool versions = strcmp(found->version, deployment->version) != 0;
-            error_field(err, versions ? "version" : "device_group",
-                        "%s is loaded as %s/%s on %s and as %s/%s on %s; say which", request->model,
-                        found->model, found->version, found->device_group, deployment->model,
-                        deployment->version, deployment->device_group);
-            return NULL;
-        }
-        found = deployment;
-    }
-    if (found)
-        return found;
-    error_set(err, STATUS_FAILED_PRECONDITION,
-              "%s%s%s is not loaded%s%s; LoadModelVersion loads it", request->model,
-              *request->version ? "/" : "", request->version, *request->device_group ? " on " : "",
-              request->device_group);
-    error_reason(err, "NOT_LOADED");
-    return NULL;
-}
-
-static struct lifecycle_target target_of(const pb_deployment *deployment)
-{
-    return (struct lifecycle_target){deployment->model, deployment->version,
-                                     deployment->device_group};
+    return lifecycle_find(catalog, request->model, request->version, request->device_group, err);
 }
 
 static int check_generation(const struct catalog *catalog, const scale_request *request,
@@ -133,7 +92,7 @@ static void list_candidates(struct manager *manager, const pb_deployment *deploy
                             struct scale_args *args)
 {
     const struct catalog *catalog = &manager->catalog;
-    struct lifecycle_target target = target_of(deployment);
+    struct lifecycle_target target = lifecycle_target_of(deployment);
     for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
         const pb_replica *replica = catalog_replica_at(catalog, i);
         struct replica_view view = {0};
@@ -206,12 +165,13 @@ static int apply_scale(struct txn *txn, const ProtobufCMessage *message, void *a
     const struct scale_args *args = arg;
     const struct catalog *catalog = txn_catalog(txn);
     const pb_deployment *row = find_deployment(catalog, request, err);
-    if (!row || check_generation(catalog, request, row, err) != 0)
+    if (!row || check_generation(catalog, request, row, err) != 0 ||
+        lifecycle_check_awake(row, err) != 0)
         return err->status;
     pb_deployment *deployment = MESSAGE_COPY(pb_deployment, row); /* rows move when others change */
     if (!deployment)
         return out_of_memory(err);
-    struct lifecycle_target target = target_of(deployment);
+    struct lifecycle_target target = lifecycle_target_of(deployment);
     pb_operation *operation = NULL;
     scale_response *response = NULL;
     int status = lifecycle_check_free(catalog, &target, &args->limits, err);
@@ -251,8 +211,11 @@ static const struct service_change scale_change = {
 /* -- validate_only --------------------------------------------------------------------------------
  */
 
-static void answer_plan(struct rpc_call *call, Sluice__V1__Plan *plan)
+static void answer_plan(struct rpc_call *call, Sluice__V1__Plan *plan, void *arg)
 {
+    (void)arg;
+    if (!plan)
+        return;
     scale_response response = SLUICE__MANAGER__V1__SCALE_MODEL_VERSION_RESPONSE__INIT;
     response.plan = plan;
     rpc_call_reply(call, &response.base);
@@ -278,7 +241,7 @@ static int plan_down(struct manager *manager, struct rpc_call *call,
     }
     if (complete) {
         plan->fits = 1;
-        answer_plan(call, plan);
+        answer_plan(call, plan, NULL);
     }
     if (plan)
         message_free(&plan->base);
@@ -291,10 +254,11 @@ static int plan_scale(struct service *service, struct rpc_call *call, const scal
     struct manager *manager = service->manager;
     const struct catalog *catalog = &manager->catalog;
     const pb_deployment *deployment = find_deployment(catalog, request, err);
-    if (!deployment || check_generation(catalog, request, deployment, err) != 0)
+    if (!deployment || check_generation(catalog, request, deployment, err) != 0 ||
+        lifecycle_check_awake(deployment, err) != 0)
         return err->status;
     list_candidates(manager, deployment, args);
-    struct lifecycle_target target = target_of(deployment);
+    struct lifecycle_target target = lifecycle_target_of(deployment);
     uint32_t n_live = lifecycle_n_live(catalog, &target);
     if (request->n_replicas <= n_live)
         return plan_down(manager, call, deployment, args, n_live - request->n_replicas, err);
@@ -305,7 +269,7 @@ static int plan_scale(struct service *service, struct rpc_call *call, const scal
                              .pp = deployment->pp,
                              .config = deployment->config,
                              .n_replicas = request->n_replicas - n_live};
-    return plan_run(manager, call, &wish, answer_plan, err);
+    return plan_run(manager, call, &wish, answer_plan, NULL, err);
 }
 
 void service_scale(struct service *service, struct rpc_call *call, const ProtobufCMessage *message)

@@ -110,11 +110,9 @@ static int collect(const struct catalog *catalog, const unload_request *request,
     return 0;
 }
 
-static int apply_unload(struct txn *txn, const ProtobufCMessage *message, void *arg,
-                        ProtobufCMessage **out_response, struct error *err)
+static int unload(struct txn *txn, const unload_request *request, const struct unload_args *args,
+                  unload_response **out_response, struct error *err)
 {
-    const unload_request *request = (const unload_request *)message;
-    const struct unload_args *args = arg;
     const struct catalog *catalog = txn_catalog(txn);
     if (check_loaded(catalog, request, err) != 0 || check_generations(catalog, request, err) != 0 ||
         update_check_none(catalog, request->model, err) != 0 ||
@@ -141,9 +139,45 @@ static int apply_unload(struct txn *txn, const ProtobufCMessage *message, void *
     else
         message_free(&operation->base);
     if (status == 0)
-        *out_response = &response->base;
+        *out_response = response;
     else if (response)
         message_free(&response->base);
+    return status;
+}
+
+static int apply_unload(struct txn *txn, const ProtobufCMessage *message, void *arg,
+                        ProtobufCMessage **out_response, struct error *err)
+{
+    unload_response *response = NULL;
+    int status = unload(txn, (const unload_request *)message, arg, &response, err);
+    if (status == 0)
+        *out_response = &response->base;
+    return status;
+}
+
+int service_unload_within(struct txn *txn, const struct lifecycle_target *target,
+                          const struct lifecycle_limits *limits, uint32_t grace_ms,
+                          pb_operation *evicts_for, struct error *err)
+{
+    const struct unload_args args = {.limits = *limits, .grace_ms = grace_ms};
+    unload_request request = SLUICE__MANAGER__V1__UNLOAD_MODEL_VERSION_REQUEST__INIT;
+    unload_response *response = NULL;
+    char model[80], version[48], group[80]; /* rows move when others are written */
+    snprintf(model, sizeof(model), "%s", target->model);
+    snprintf(version, sizeof(version), "%s", target->version);
+    snprintf(group, sizeof(group), "%s", target->group);
+    request.model = model;
+    request.version = version;
+    request.device_group = group;
+    int status = unload(txn, &request, &args, &response, err);
+    if (status != 0 || !response)
+        return err->status;
+    for (size_t i = 0; status == 0 && evicts_for && i < response->operation->n_replica_ids; i++)
+        if (!message_append_text(&evicts_for->n_evicted_replica_ids,
+                                 &evicts_for->evicted_replica_ids,
+                                 response->operation->replica_ids[i]))
+            status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    message_free(&response->base);
     return status;
 }
 

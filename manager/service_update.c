@@ -264,6 +264,7 @@ static int check_rows(const struct catalog *catalog, const update_request *reque
                             config_check_devices("config", request->config, group, err) != 0))
         return err->status;
     if (config_check_devices("the version's config", version->config, group, err) != 0 ||
+        lifecycle_check_awake(old, err) != 0 ||
         update_check_none(catalog, request->model, err) != 0 ||
         lifecycle_check_free(catalog, &from, &args->limits, err) != 0)
         return err->status;

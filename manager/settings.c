@@ -68,6 +68,8 @@ static const struct option_spec specs[] = {
      "loads and unloads under way at once", 1, 1024},
     {"max-replicas", 0, OPTION_U64, FIELD(max_replicas), "64", "N", "worker processes at once", 1,
      1024},
+    {"memory-budget", 0, OPTION_U64, FIELD(memory_budget), "0", "BYTES",
+     "of the machine's memory what all workers together may take; 0: what is free", 0, INT64_MAX},
     {"event-retention", 0, OPTION_U64, FIELD(event_retention), "100000", "N",
      "events kept for WatchEvents, about", 1024, 100000000},
     {"stall-timeout", 0, OPTION_MS, FIELD(stall_timeout_ms), "10s", "TIME",

@@ -98,6 +98,15 @@ uint64_t slot_shared_bytes(const struct slot *slot, uint64_t *out_id)
     return n_bytes;
 }
 
+bool slot_is_to_park(const struct slot *slot)
+{
+    const struct catalog *catalog = &slot->supervisor->manager->catalog;
+    const pb_replica *row = catalog_replica(catalog, slot->id);
+    const pb_deployment *deployment =
+        row ? catalog_deployment(catalog, row->model, row->version, row->device_group) : NULL;
+    return deployment && deployment->parked;
+}
+
 void slot_forget(struct slot *slot)
 {
     if (slot->process.pidfd >= 0)
@@ -108,12 +117,14 @@ void slot_forget(struct slot *slot)
     clear_status(slot);
     slot->process_state = PROCESS_NONE;
     slot->fenced = slot->permanent = slot->held_back = slot->asked = false;
-    slot->drain_sent = slot->kill_sent = false;
+    slot->drain_sent = slot->kill_sent = slot->keeps = false;
     slot->adopted = false;
     slot->ready_ns = slot->started_ns = slot->drain_deadline_ns = slot->sizing_until_ns = 0;
     slot->packed_told = slot->sealed_told = false;
     slot->failed_ns = slot->heard_ns = slot->moved_ns = slot->fault_ns = 0;
-    slot->progress = 0;
+    slot->progress = slot->n_accepted = 0;
+    slot->works = false;
+    slot->active_ns = 0;
     slot->cpus = (struct cpus){{0}};
     free(slot->devices);
     slot->devices = NULL;
@@ -241,6 +252,18 @@ static bool tell_weights(struct slot *slot)
     return weights_told(slot->supervisor->manager->weights, slot->id, slot->process.pid, status);
 }
 
+/* Short requests come and go between two words of the worker: it counts them. */
+static void note_activity(struct slot *slot, const pb_status *status)
+{
+    const Sluice__Worker__V1__Load *load = status->load;
+    uint64_t n_accepted = status->counters ? status->counters->n_accepted_requests : 0;
+    slot->works = load && (load->n_running || load->n_queued || load->n_paused);
+    if (slot->works || !slot->active_ns || n_accepted != slot->n_accepted ||
+        (int)status->state == WORKER_LOADING || (int)status->state == WORKER_WARMING)
+        slot->active_ns = supervisor_now_ns(slot->supervisor);
+    slot->n_accepted = n_accepted;
+}
+
 /* Kept for when its process has ended and another one is to take its place. */
 static void note_gpu(struct slot *slot, const pb_status *status)
 {
@@ -268,6 +291,7 @@ static void on_status(void *arg, const pb_status *status)
         return;
     }
     note_progress(slot, status);
+    note_activity(slot, status);
     bool changed = !slot->status || slot->status->state != status->state || !slot->settled;
     pb_status *copy = MESSAGE_COPY(pb_status, status);
     if (!copy)
@@ -276,6 +300,7 @@ static void on_status(void *arg, const pb_status *status)
     slot->status = copy;
     note_gpu(slot, status);
     slot->settled = true;
+    slot->keeps |= (int)status->state == WORKER_PARKED;
     if (slot->adopted && *status->cpus) {
         struct error why;
         (void)cpus_parse("cpus", status->cpus, &slot->cpus, &why);
@@ -498,9 +523,10 @@ int slot_spawn(struct slot *slot, struct error *err)
     struct cpus cpus = {{0}};
     slot_path(slot, "log", log_path);
     (void)weights_take(manager->weights, slot->id, &fds);
+    bool keeps = slot_is_to_park(slot) && weights_are_whole(manager->weights, slot->id);
     int status = run_folder_prepare(manager->settings.run_dir, slot->id, err);
     if (status == 0)
-        status = heritage_create(manager, slot->id, fds.n_fds, &heritage, &cpus, err);
+        status = heritage_create(manager, slot->id, fds.n_fds, keeps, &heritage, &cpus, err);
     if (status == 0) {
         struct process_heritage parts = {
             .program = manager->settings.worker,
@@ -516,6 +542,7 @@ int slot_spawn(struct slot *slot, struct error *err)
         status = slot_attach(slot, &process, err);
     if (status == 0) {
         slot->cpus = cpus;
+        slot->keeps = keeps;
         slot->devices = given_devices(heritage_argv(heritage));
     }
     if (status != 0 && process.pidfd >= 0)

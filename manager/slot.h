@@ -34,6 +34,7 @@ struct slot {
     uint64_t gpu_bytes; /* with gpu: how much it planned to take */
     uint64_t drained_gpu_bytes; /* taken of it when its drain began */
     bool busy;                  /* a record of it is on its way to the store */
+    bool keeps;                 /* its process keeps weights, and serves nothing */
     bool fenced, permanent, held_back, drain_sent, kill_sent;
     bool asked;                    /* of the exit report: it ended because it was told to */
     bool packed_told, sealed_told; /* weights_told has heard of its packed memory */
@@ -45,6 +46,9 @@ struct slot {
     int64_t heard_ns;  /* its last word; 0: none yet */
     int64_t moved_ns;  /* last seen to make progress, or to have nothing to do */
     uint64_t progress;
+    bool works;                             /* requests are on it */
+    int64_t active_ns;                      /* it was last seen to have some, or to have had some */
+    uint64_t n_accepted;                    /* requests, by then */
     struct process ghosts[SLOT_MAX_GHOSTS]; /* slot_haunt */
     size_t n_ghosts;
     uint32_t grace_ms;
@@ -109,6 +113,8 @@ bool slot_has_ghost(struct slot *slot);
 const char *slot_stage(const struct slot *slot);
 /* Its packed weights, where others can share them; 0: not. The id is the same for all that do. */
 uint64_t slot_shared_bytes(const struct slot *slot, uint64_t *out_id);
+/* Whether its deployment is to be parked. */
+bool slot_is_to_park(const struct slot *slot);
 /* Whether its process, or what it is recorded on, has to do with the device. */
 bool slot_is_on(const struct slot *slot, const char *device);
 /* Whether its process runs on a device that is quarantined. */

@@ -14,6 +14,7 @@
 #include "manager/adopt.h"
 #include "manager/device_room.h"
 #include "manager/failpoint.h"
+#include "manager/idle.h"
 #include "manager/message.h"
 #include "manager/operations.h"
 #include "manager/picture.h"
@@ -102,6 +103,7 @@ static void start(struct slot *slot)
     struct weights_fds fds;
     if (another_sizes(slot->supervisor, slot, now_ns) ||
         device_room_is_being_taken(slot->supervisor->manager, slot->id) ||
+        supervisor_makes_room(slot->supervisor, slot->id) ||
         !weights_take(slot->supervisor->manager->weights, slot->id, &fds)) {
         slot->hold_until_ns = now_ns + sizing_hold_ns;
         return;
@@ -138,7 +140,7 @@ static void carry_out(struct supervisor *supervisor, const struct picture *pictu
         failpoint(action->state == REPLICA_READY ? "ready.before_record" : "state.before_record");
         record.kind = RECORD_STATE;
         record.state = (enum replica_state)action->state;
-        if (record.state == REPLICA_READY)
+        if (record.state == REPLICA_READY || record.state == REPLICA_PARKED)
             error_clear(&slot->last_error);
         break;
     case ACTION_RETRY:
@@ -188,9 +190,11 @@ static void after_starting(struct slot *slot)
         slot->sizing_until_ns = 0;
         return;
     }
-    slot->n_finished = slot->n_ended = 0;
-    slot->drained_bytes = slot->drained_shared_bytes = slot->drained_shared_id = 0;
-    slot->drained_gpu_bytes = 0;
+    if (!slot_is_to_park(slot)) { /* else the receipt of its parking is still to tell of it */
+        slot->n_finished = slot->n_ended = 0;
+        slot->drained_bytes = slot->drained_shared_bytes = slot->drained_shared_id = 0;
+        slot->drained_gpu_bytes = 0;
+    }
     if (slot_spawn(slot, &err) != 0) {
         log_error(LOG_EVENT("worker not started"), LOG_STR("replica", slot->id),
                   LOG_STR("why", err.message));
@@ -224,6 +228,14 @@ static void after_drain(struct slot *slot)
         process_signal(&slot->process, SIGTERM);
 }
 
+/* Asked for: no death. */
+static bool is_asked(const struct record *record)
+{
+    return record->kind == RECORD_RETRY && (strcmp(record->reason, RECONCILE_RESTART) == 0 ||
+                                            strcmp(record->reason, RECONCILE_PARK) == 0 ||
+                                            strcmp(record->reason, RECONCILE_WAKE) == 0);
+}
+
 static bool is_held_back(const struct record *record)
 {
     return record->kind == RECORD_RETRY && record->reason &&
@@ -232,7 +244,7 @@ static bool is_held_back(const struct record *record)
 
 static void after_death(struct slot *slot, const struct record *record)
 {
-    if (record->kind == RECORD_RETRY && strcmp(record->reason, RECONCILE_RESTART) == 0) {
+    if (is_asked(record)) {
         slot->deaths = (struct reconcile_deaths){0};
         error_clear(&slot->last_error);
     } else if (slot->process_state == PROCESS_EXITED && !is_held_back(record)) {
@@ -270,7 +282,7 @@ void supervisor_record_done(struct supervisor *supervisor, const char *replica_i
         break;
     case RECORD_STATE:
         failpoint(record->state == REPLICA_READY ? "ready.after_record" : "state.after_record");
-        if (record->state == REPLICA_READY && !slot->ready_ns)
+        if ((record->state == REPLICA_READY || record->state == REPLICA_PARKED) && !slot->ready_ns)
             slot->ready_ns = supervisor_now_ns(supervisor);
         break;
     case RECORD_RETRY:
@@ -374,6 +386,7 @@ static void on_tick(struct ev_loop *loop, ev_timer *timer, int events)
     struct supervisor *supervisor = timer->data;
     supervisor_now_ns(supervisor);
     store_flush(supervisor->manager->store);
+    idle_look(supervisor->manager);
 }
 
 static void on_timer(struct ev_loop *loop, ev_timer *timer, int events)

@@ -44,6 +44,19 @@ struct supervisor_promises {
 /* Over all replicas but `but_id` (NULL: all). `supervisor` may be NULL: nothing. */
 struct supervisor_promises supervisor_promises(struct supervisor *supervisor, const char *but_id);
 
+/* Of the machine's memory what the processes of all replicas but `but_id` (NULL: all) plan to take
+ * or hold, whichever is more; packed weights that several share count once. */
+uint64_t supervisor_taken_bytes(struct supervisor *supervisor, const char *but_id);
+/* What --memory-budget leaves for one more, at least 1; 0: there is no budget. */
+uint64_t supervisor_budget_left(struct supervisor *supervisor, const char *but_id);
+/* The same of one deployment alone, on all its devices, or of a GPU's memory ("cuda:0"). */
+uint64_t supervisor_freed_by(struct supervisor *supervisor, const pb_deployment *deployment,
+                             const char *device);
+/* How long a deployment has served nobody; -1: it serves, or not all of its replicas are ready. */
+int64_t supervisor_idle_ns(struct supervisor *supervisor, const pb_deployment *deployment);
+/* Whether what was evicted for the replica is still there. */
+bool supervisor_makes_room(struct supervisor *supervisor, const char *replica_id);
+
 /* Counts, for each CPU, the live worker processes whose own it is, but `but_id`'s:
  * n_users[CPUS_MAX] (base/cpus.h), zeroed by the caller. */
 void supervisor_cpu_users(struct supervisor *supervisor, const char *but_id, uint16_t *n_users);

@@ -306,6 +306,13 @@ void weights_sweep(struct weights *weights)
     }
 }
 
+bool weights_are_whole(struct weights *weights, const char *replica_id)
+{
+    char key[KEY_BYTES];
+    struct set *set = replica_key(weights, replica_id, key) ? find(weights, key) : NULL;
+    return set && is_sealed(set);
+}
+
 bool weights_are_held(struct weights *weights, const char *model, const char *version,
                       const char *group, uint32_t tp, const char *kernels)
 {

@@ -42,6 +42,8 @@ bool weights_told(struct weights *weights, const char *replica_id, pid_t pid,
                   const pb_status *status);
 /* Lets go of what nobody can use any more. */
 void weights_sweep(struct weights *weights);
+/* Whether the replica would find its weights in memory, packed and sealed. */
+bool weights_are_whole(struct weights *weights, const char *replica_id);
 /* Whether new replicas would find the weights in memory. */
 bool weights_are_held(struct weights *weights, const char *model, const char *version,
                       const char *group, uint32_t tp, const char *kernels);

@@ -48,6 +48,11 @@ static void fill_config(const struct cli *cli, Sluice__Manager__V1__ModelConfig 
         config->has_deterministic = true;
         config->deterministic = false;
     }
+    set_number(s->idle_after_ms, &config->has_idle_after_ms, &config->idle_after_ms);
+    if (s->idle_action && s->idle_action[0])
+        config->idle_action = (char *)(uintptr_t)s->idle_action;
+    if (s->evictable)
+        config->has_evictable = config->evictable = true;
     set_number(s->threads, &config->has_n_threads, &config->n_threads);
     set_number(s->max_concurrent, &config->has_max_concurrent_requests,
                &config->max_concurrent_requests);
@@ -137,6 +142,7 @@ int action_load(struct cli *cli, const char *name, const char *version,
     request.version = (char *)(uintptr_t)version;
     request.request_id = s->request_id && s->request_id[0] ? (char *)(uintptr_t)s->request_id : id;
     request.validate_only = s->validate_only;
+    request.evict = s->evict;
     request.config = &config;
     if (s->device_group && s->device_group[0])
         request.device_group = (char *)(uintptr_t)s->device_group;
@@ -181,6 +187,14 @@ static void print_plan(const Sluice__V1__Plan *plan)
                    format_bytes(d->promised_bytes, free_bytes));
         if (d->missing_bytes)
             printf("  %s are missing\n", format_bytes(d->missing_bytes, free_bytes));
+    }
+    for (size_t i = 0; i < plan->n_evictions; i++) {
+        const Sluice__V1__Eviction *e = plan->evictions[i];
+        printf("to be unloaded first (--evict): replica %s of %s version %s", e->replica_id,
+               e->model, e->version);
+        if (e->bytes)
+            printf(", frees %s", format_bytes(e->bytes, free_bytes));
+        putchar('\n');
     }
     printf("KV tokens %" PRIu64 ", replicas %" PRIu32 ", tp %" PRIu32 ": %s\n", plan->n_kv_tokens,
            plan->n_replicas, plan->tp, plan->fits ? "fits" : "does not fit");
@@ -328,6 +342,10 @@ static const struct option_spec load_specs[] = {
     {"group", 'g', OPTION_STRING, CLI_OPTION(device_group), "cpu", "GROUP", "device group", 0, 0},
     {"validate-only", 0, OPTION_BOOL, CLI_OPTION(validate_only), "false", NULL,
      "print the plan, change nothing; exit status 1 where it does not fit", 0, 0},
+    {"evict", 0, OPTION_BOOL, CLI_OPTION(evict), "false", NULL,
+     "where it does not fit, unload idle versions that are --evictable, the least recently used "
+     "first",
+     0, 0},
     {"no-wait", 0, OPTION_BOOL, CLI_OPTION(no_wait), "false", NULL,
      "return when the operation has started", 0, 0},
 };

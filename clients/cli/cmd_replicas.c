@@ -1,4 +1,4 @@
-/* scale, drain, restart: the number and the life of replicas. */
+/* scale, park, wake, drain, restart: the number and the life of replicas. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,6 +71,50 @@ static int run_scale(struct cli *cli)
     return tell(cli, rc, message, &err);
 }
 
+static int run_park(struct cli *cli)
+{
+    Sluice__Manager__V1__ParkModelVersionRequest request =
+        SLUICE__MANAGER__V1__PARK_MODEL_VERSION_REQUEST__INIT;
+    const struct cli_settings *s = &cli->settings;
+    char id[UUID_BYTES];
+    ProtobufCMessage *message = NULL;
+    struct error err;
+    request.model = (char *)(uintptr_t)cli_word(cli, 0);
+    request.version = (char *)(uintptr_t)s->version;
+    request.device_group = (char *)(uintptr_t)s->device_group;
+    request.request_id = cli_request_id(cli, id);
+    request.validate_only = s->validate_only;
+    request.has_grace_ms = cli_given(cli, "grace");
+    request.grace_ms = (uint32_t)s->grace_ms;
+    int rc = cli_call(cli, "ParkModelVersion", &request.base, &message, &err);
+    if (!rc)
+        rc =
+            follow(cli, ((const Sluice__Manager__V1__ParkModelVersionResponse *)message)->operation,
+                   &message, &err);
+    return tell(cli, rc, message, &err);
+}
+
+static int run_wake(struct cli *cli)
+{
+    Sluice__Manager__V1__WakeModelVersionRequest request =
+        SLUICE__MANAGER__V1__WAKE_MODEL_VERSION_REQUEST__INIT;
+    const struct cli_settings *s = &cli->settings;
+    char id[UUID_BYTES];
+    ProtobufCMessage *message = NULL;
+    struct error err;
+    request.model = (char *)(uintptr_t)cli_word(cli, 0);
+    request.version = (char *)(uintptr_t)s->version;
+    request.device_group = (char *)(uintptr_t)s->device_group;
+    request.request_id = cli_request_id(cli, id);
+    request.validate_only = s->validate_only;
+    int rc = cli_call(cli, "WakeModelVersion", &request.base, &message, &err);
+    if (!rc)
+        rc =
+            follow(cli, ((const Sluice__Manager__V1__WakeModelVersionResponse *)message)->operation,
+                   &message, &err);
+    return tell(cli, rc, message, &err);
+}
+
 static int run_drain(struct cli *cli)
 {
     Sluice__Manager__V1__DrainReplicaRequest request =
@@ -115,8 +159,21 @@ static const struct option_spec scale_specs[] = {
     {"validate-only", 0, OPTION_BOOL, CLI_OPTION(validate_only), "false", NULL,
      "print the plan, change nothing; exit status 1 where it does not fit", 0, 0},
 };
+static const struct option_spec wake_specs[] = {
+    {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION",
+     "as MODEL:VERSION; empty: the parked one", 0, 0},
+    {"group", 'g', OPTION_STRING, CLI_OPTION(device_group), "", "GROUP",
+     "device group; empty: the one it is parked on", 0, 0},
+    {"validate-only", 0, OPTION_BOOL, CLI_OPTION(validate_only), "false", NULL,
+     "print the plan, change nothing; exit status 1 where it does not fit", 0, 0},
+    {"no-wait", 0, OPTION_BOOL, CLI_OPTION(no_wait), "false", NULL,
+     "return when the operation has started", 0, 0},
+};
 static const struct manual_example scale_examples[] = {{"sluice scale smol 3", NULL},
                                                        {"sluice scale smol:2 1 --grace 5s", NULL}};
+static const struct manual_example park_examples[] = {{"sluice park smol", NULL},
+                                                      {"sluice park smol:2 --grace 5s", NULL}};
+static const struct manual_example wake_examples[] = {{"sluice wake smol", NULL}};
 static const struct manual_example drain_examples[] = {{"sluice drain r1", NULL}};
 static const struct manual_example restart_examples[] = {{"sluice restart r1", NULL}};
 
@@ -133,6 +190,32 @@ const struct cli_command cmd_scale = {
     .n_specs = CLI_N(scale_specs),
     .groups = CLI_GRACE | CLI_REQUEST_ID | CLI_MANAGE,
     .run = run_scale,
+};
+const struct cli_command cmd_park = {
+    .name = "park",
+    .arguments = "MODEL",
+    .summary = "keep a version's weights in memory, and nothing else",
+    .description = "Running requests get the grace; then a process keeps the packed weights: no KV "
+                   "cache, no threads that compute. `sluice wake` makes it serve again in a "
+                   "fraction of a load's time.",
+    .examples = park_examples,
+    .n_examples = CLI_N(park_examples),
+    .specs = scale_specs,
+    .n_specs = CLI_N(scale_specs),
+    .groups = CLI_GRACE | CLI_REQUEST_ID,
+    .run = run_park,
+};
+const struct cli_command cmd_wake = {
+    .name = "wake",
+    .arguments = "MODEL",
+    .summary = "let a parked version serve again",
+    .description = "Ends when every replica is ready.",
+    .examples = wake_examples,
+    .n_examples = CLI_N(wake_examples),
+    .specs = wake_specs,
+    .n_specs = CLI_N(wake_specs),
+    .groups = CLI_REQUEST_ID,
+    .run = run_wake,
 };
 const struct cli_command cmd_drain = {
     .name = "drain",

@@ -20,6 +20,8 @@ static const struct cli_command *const commands[] = {
     &cmd_ls,
     &cmd_show,
     &cmd_ps,
+    &cmd_park,
+    &cmd_wake,
     &cmd_drain,
     &cmd_restart,
     &cmd_ops_list,
@@ -117,6 +119,12 @@ static const struct option_spec deploy_specs[] = {
      0, 16},
     {"draft", 0, OPTION_STRING, CLI_OPTION(draft), "", "FILE",
      "draft model: a smaller model file with the same vocabulary", 0, 0},
+    {"idle-after", 0, OPTION_MS, CLI_OPTION(idle_after_ms), "0", "TIME",
+     "without a request for so long (1s to 24h) it is parked or unloaded; 0: never", 0, 86400000},
+    {"idle-action", 0, OPTION_STRING, CLI_OPTION(idle_action), "", "park|unload",
+     "what --idle-after does; empty: park", 0, 0},
+    {"evictable", 0, OPTION_BOOL, CLI_OPTION(evictable), "false", NULL,
+     "another load with --evict may unload it while it is idle", 0, 0},
 };
 
 /* The end of those above; a command may have these alone. */

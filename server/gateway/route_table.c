@@ -249,6 +249,28 @@ static const route *pick_default(const struct route_table *table, const char *mo
     return best;
 }
 
+/* Of which nothing is served and nothing is on its way, because it is parked. */
+static bool is_parked(const route *r)
+{
+    for (size_t i = 0; i < r->n_replicas; i++)
+        if ((int)r->replicas[i]->state != SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PARKED)
+            return false;
+    return r->n_replicas > 0;
+}
+
+static int take(const route *r, const route **out_route, struct error *err)
+{
+    if (is_parked(r)) {
+        error_set(
+            err, STATUS_FAILED_PRECONDITION,
+            "version: \"%s\" of model \"%s\" is parked; WakeModelVersion (sluice wake) wakes it",
+            r->version, r->model);
+        return error_reason(err, "MODEL_PARKED");
+    }
+    *out_route = r;
+    return 0;
+}
+
 static int pick_named(const struct route_table *table, const char *model, const char *version,
                       const route **out_route, struct error *err)
 {
@@ -265,8 +287,7 @@ static int pick_named(const struct route_table *table, const char *model, const 
                       "version: \"%s\" of model \"%s\" is not loaded", version, model);
             return error_reason(err, "MODEL_NOT_LOADED");
         }
-        *out_route = r;
-        return 0;
+        return take(r, out_route, err);
     }
     if (known)
         error_set(err, STATUS_NOT_FOUND, "version: model \"%s\" has no version \"%s\"", model,
@@ -290,10 +311,8 @@ int route_table_pick(const struct route_table *table, const struct route_wish *w
     const route *found = pick_by_weight(table, wish);
     if (!found)
         found = pick_default(table, model);
-    if (found) {
-        *out_route = found;
-        return 0;
-    }
+    if (found)
+        return take(found, out_route, err);
     error_set(err, STATUS_FAILED_PRECONDITION, "model: no version of \"%s\" is loaded", model);
     return error_reason(err, "MODEL_NOT_LOADED");
 }

@@ -47,7 +47,7 @@ struct route_wish {
  * that of the sessions only those move that have to: to a version whose share grew, or away from
  * one that shrank, went or cannot serve.
  *
- * NOT_FOUND: no such model or version; FAILED_PRECONDITION: known but nothing is loaded. *out_route
- * is borrowed from the table. */
+ * NOT_FOUND: no such model or version; FAILED_PRECONDITION: known but nothing is loaded, or parked
+ * (reason MODEL_PARKED). *out_route is borrowed from the table. */
 int route_table_pick(const struct route_table *table, const struct route_wish *wish,
                      const route **out_route, struct error *err);

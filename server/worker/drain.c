@@ -148,7 +148,8 @@ static void begin(struct worker *worker, const struct wish *wish)
     pthread_mutex_lock(&worker->lock);
     worker->n_finished = worker->n_ended = 0;
     pthread_mutex_unlock(&worker->lock);
-    engine_drain(worker->engine);
+    if (worker->engine) /* one that is parked has none */
+        engine_drain(worker->engine);
     worker_set_state(worker, SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_DRAINING);
     rpc_health_set(rpc_server_health(worker->server), "", false);
     session_drain_all(worker, left_ms > 0 ? (uint64_t)left_ms : 0);

@@ -13,7 +13,9 @@ uint64_t kv_size_available(const struct settings *settings, uint64_t *out_free_b
     uint64_t total_bytes, free_bytes;
     process_machine_memory(&total_bytes, &free_bytes);
     *out_free_bytes = free_bytes;
-    return free_bytes > settings->memory_promised ? free_bytes - settings->memory_promised : 0;
+    uint64_t left =
+        free_bytes > settings->memory_promised ? free_bytes - settings->memory_promised : 0;
+    return settings->memory_limit && settings->memory_limit < left ? settings->memory_limit : left;
 }
 
 /* Of the weights what this replica brings into memory: only a draft model's where another has
@@ -138,11 +140,20 @@ int kv_size_check(struct checkpoint *ckpt, const struct settings *settings,
         available = share_of(settings, out_plan, available);
     if (needed <= available)
         return 0;
-    error_set(err, STATUS_RESOURCE_EXHAUSTED,
-              "%.2f GiB of memory needed (weights %.2f, KV cache %.2f, workspace %.2f), %.2f GiB "
-              "available (%.2f GiB free, of which %.2f GiB are promised to other replicas); lower "
-              "kv_tokens or context_length, or unload something",
-              gib(needed), gib(weights), gib(out_plan->kv_bytes), gib(out_plan->workspace_bytes),
-              gib(available), gib(free_bytes), gib(settings->memory_promised));
+    if (settings->memory_limit == available)
+        error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                  "%.2f GiB of memory needed (weights %.2f, KV cache %.2f, workspace %.2f), the "
+                  "manager's memory_budget leaves %.2f GiB; lower kv_tokens or context_length, or "
+                  "unload something",
+                  gib(needed), gib(weights), gib(out_plan->kv_bytes),
+                  gib(out_plan->workspace_bytes), gib(available));
+    else
+        error_set(
+            err, STATUS_RESOURCE_EXHAUSTED,
+            "%.2f GiB of memory needed (weights %.2f, KV cache %.2f, workspace %.2f), %.2f GiB "
+            "available (%.2f GiB free, of which %.2f GiB are promised to other replicas); lower "
+            "kv_tokens or context_length, or unload something",
+            gib(needed), gib(weights), gib(out_plan->kv_bytes), gib(out_plan->workspace_bytes),
+            gib(available), gib(free_bytes), gib(settings->memory_promised));
     return error_reason(err, "DEVICE_MEMORY");
 }

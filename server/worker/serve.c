@@ -27,6 +27,7 @@
 #include "server/worker/kv_size.h"
 #include "server/worker/message.h"
 #include "server/worker/meter.h"
+#include "server/worker/parked.h"
 #include "server/worker/place.h"
 #include "server/worker/session.h"
 #include "server/worker/settings.h"
@@ -192,14 +193,12 @@ static uint64_t ms_since(int64_t start_ns)
 /* Descriptors that this process was handed. */
 enum { FIRST_PACKED_FD = 3 };
 
-static void take_packed_fds(struct worker *worker, struct engine_config *cfg)
+static void take_packed_fds(struct worker *worker)
 {
-    uint32_t n = (uint32_t)worker->settings->packed_fds;
-    for (uint32_t r = 0; r < n; r++) {
+    for (uint32_t r = 0; r < worker->settings->packed_fds; r++) {
         worker->packed_fds[r] = FIRST_PACKED_FD + (int)r;
         fcntl(worker->packed_fds[r], F_SETFD, FD_CLOEXEC);
     }
-    cfg->executor.packed_fds = n ? worker->packed_fds : NULL;
 }
 
 /* The engine has descriptors of its own; memory that it does not use must not stay because of us.
@@ -264,7 +263,8 @@ static int load(struct worker *worker, struct error *err)
     cfg.progress = status_on_progress;
     cfg.progress_ctx = worker;
     cfg.cancel_load = &worker->cancel_load;
-    take_packed_fds(worker, &cfg);
+    take_packed_fds(worker);
+    cfg.executor.packed_fds = worker->settings->packed_fds ? worker->packed_fds : NULL;
     rc = open_engine(worker, &cfg, err);
     if (rc)
         return rc;
@@ -361,6 +361,24 @@ static void fail(struct worker *worker, const struct error *why)
     worker_set_state(worker, SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_FAILED);
 }
 
+/* Keeps packed weights until asked to end, and ends. True where there is nothing to keep. */
+static bool live_parked(struct worker *worker, struct error *err)
+{
+    take_packed_fds(worker);
+    bool failed = parked_keep(worker, err) != 0;
+    if (failed) {
+        fail(worker, err);
+    } else {
+        worker_set_state(worker, SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_PARKED);
+        drain_wait_for_end(worker);
+    }
+    drain_answer_all(worker);
+    if (!failed)
+        worker_set_state(worker, SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_STOPPED);
+    session_finish_all(worker);
+    return failed;
+}
+
 /* Loads, serves until asked to end, and ends. True where a load failed: *err says why. */
 static bool live(struct worker *worker, struct error *err)
 {
@@ -435,7 +453,7 @@ int serve_run(const struct settings *settings)
         rc = start_thread(&status_thread, status_run, &worker, &err);
     has_status = !rc;
     if (!rc)
-        failed = live(&worker, &err);
+        failed = settings->parked ? live_parked(&worker, &err) : live(&worker, &err);
     else
         log_error(LOG_EVENT("cannot serve"), LOG_STR("message", err.message));
     report_end(&worker, failed ? &err : NULL);

@@ -154,6 +154,9 @@ static const struct grouped_spec table[] = {
      {"packed-fds", 0, OPTION_U64, FIELD(packed_fds), "0", "N",
       "descriptors 3 to N+2 are memory to share packed weights in, one per rank", 0, 8}},
     {GROUP_SERVE,
+     {"parked", 0, OPTION_BOOL, FIELD(parked), "false", NULL,
+      "keep the memory of --packed-fds for a worker to come, and load nothing", 0, 0}},
+    {GROUP_SERVE,
      {"drain-grace", 0, OPTION_MS, FIELD(drain_grace_ms), "60s", "TIME",
       "time running requests get after SIGTERM", 0, 86400000}},
     {GROUP_SERVE,
@@ -215,6 +218,9 @@ static const struct grouped_spec table[] = {
     {GROUP_TOOL,
      {"weights-held", 0, OPTION_BOOL, FIELD(weights_held), "false", NULL,
       "plan: that copy is in memory already", 0, 0}},
+    {GROUP_TOOL | GROUP_SERVE,
+     {"memory-limit", 0, OPTION_U64, FIELD(memory_limit), "0", "BYTES",
+      "of the machine's memory what may be taken, whatever is free; 0: no limit", 0, UINT64_MAX}},
     {GROUP_TOOL | GROUP_SERVE,
      {"memory-promised", 0, OPTION_U64, FIELD(memory_promised), "0", "BYTES",
       "free memory that other replicas were promised and do not use yet", 0, UINT64_MAX}},
@@ -332,6 +338,9 @@ static int take_positionals(enum settings_mode mode, const struct options *optio
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "--packed-fds: %llu descriptors for %llu ranks",
                          (unsigned long long)s->packed_fds, (unsigned long long)s->tp);
+    if (mode == MODE_SERVE && s->parked && !s->packed_fds)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--parked: nothing to keep without --packed-fds");
     if (mode == MODE_GENERATE && s->raw && s->chat)
         return error_set(err, STATUS_INVALID_ARGUMENT, "--raw: not together with --chat");
     if (mode == MODE_GENERATE && s->stop && !s->stop[0])

@@ -20,7 +20,7 @@ struct settings {
     uint64_t gpu_layers, gpu_memory;
     bool no_sandbox, no_deterministic;
     struct place *place; /* where its threads run, once that is decided; or NULL */
-    uint64_t tp, pp, threads, context_length, kv_tokens, kv_bytes, memory_promised;
+    uint64_t tp, pp, threads, context_length, kv_tokens, kv_bytes, memory_promised, memory_limit;
     uint64_t gpu_promised, gpu_held;
     uint64_t max_concurrent, max_queued, max_batch_tokens, prefill_chunk_tokens;
     uint64_t max_input_tokens, max_total_tokens, max_template_steps, max_template_output;
@@ -31,6 +31,7 @@ struct settings {
     const char *metrics;
     uint64_t epoch, drain_grace_ms, request_threads, max_message_bytes, max_frame_bytes;
     uint64_t packed_fds;
+    bool parked; /* keep them, and nothing else */
     /* generate */
     const char *prompt, *system;
     uint64_t max_tokens, seed, top_k;

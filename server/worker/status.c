@@ -118,6 +118,7 @@ void status_memory(struct worker *worker, struct arena *arena, size_t *out_n,
     struct executor_plan plan = {0};
     pthread_mutex_lock(&worker->lock);
     struct executor_plan planned = worker->planned;
+    bool parked = worker->state == SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_PARKED;
     pthread_mutex_unlock(&worker->lock);
     uint64_t planned_bytes = planned.weights_bytes + planned.kv_bytes + planned.workspace_bytes;
     *out_n = 0;
@@ -125,6 +126,8 @@ void status_memory(struct worker *worker, struct arena *arena, size_t *out_n,
         return;
     if (engine)
         plan = *engine_memory(engine);
+    else if (parked) /* it has all that it planned: the weights */
+        plan = planned;
     if (strncmp(worker->settings->devices, "cuda", 4) == 0) {
         *out_n = gpu_memory(worker, engine, engine ? &plan : &planned, arena, out_memory);
         return;
@@ -240,9 +243,9 @@ static void add_packed(struct worker *worker, struct engine *engine, struct aren
         rows[r].rank = r;
         rows[r].fd = packed.fds[r];
         rows[r].inode = st.st_ino;
-        rows[r].bytes = packed.n_bytes[r];
         rows[r].sealed = is_sealed(packed.fds[r]);
-        rows[r].mapped = packed.mapped;
+        rows[r].bytes = engine || !rows[r].sealed ? packed.n_bytes[r] : (uint64_t)st.st_size;
+        rows[r].mapped = engine ? packed.mapped : rows[r].sealed;
         list[r] = &rows[r];
     }
     status->packed = list;

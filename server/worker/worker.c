@@ -51,6 +51,10 @@ struct engine *worker_engine(struct worker *worker, struct error *err)
     case SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_FAILED:
         *err = failure;
         return NULL;
+    case SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_PARKED:
+        error_set(err, STATUS_FAILED_PRECONDITION, "the model is parked");
+        error_reason(err, "PARKED");
+        return NULL;
     default:
         break;
     }

@@ -117,6 +117,7 @@ static int64_t age_ms(void)
  */
 
 enum { FIRST_FD = 3, MAX_RANKS = 8 };
+static bool parked; /* --parked */
 static size_t n_packed_fds;
 static int packed_fds[MAX_RANKS];
 static _Atomic bool packed_mapped, packed_whole;
@@ -191,6 +192,8 @@ static Sluice__Worker__V1__WorkerState state_now(void)
     int64_t load_ms = fake_number("load_ms=", 100);
     if (draining || shutting_down)
         return SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_DRAINING;
+    if (parked)
+        return SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_PARKED;
     bool packs = n_packed_fds && !packed_mapped && !packed_whole && !fake_has("packs_not");
     if (age_ms() < load_ms * 9 / 10 || packs ||
         (fake_number("fail=", 0) && !fake_number("fail_ms=", 0)))
@@ -513,6 +516,8 @@ int main(int argc, char *argv[])
         if (value)
             *value = argv[++i];
     }
+    for (int i = 2; i < argc; i++)
+        parked |= strcmp(argv[i], "--parked=true") == 0;
     if (model_path)
         fake_read_script(model_path);
     if (packed_text)

@@ -1,0 +1,307 @@
+/* service_park.c: ParkModelVersion, WakeModelVersion. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "manager/build.h"
+#include "manager/failpoint.h"
+#include "manager/lifecycle.h"
+#include "manager/message.h"
+#include "manager/names.h"
+#include "manager/plan.h"
+#include "manager/service.h"
+#include "manager/store.h"
+#include "manager/supervise.h"
+#include "proto/rpc/rpc_call.h"
+
+typedef Sluice__Manager__V1__ParkModelVersionRequest park_request;
+typedef Sluice__Manager__V1__ParkModelVersionResponse park_response;
+typedef Sluice__Manager__V1__WakeModelVersionRequest wake_request;
+typedef Sluice__Manager__V1__WakeModelVersionResponse wake_response;
+
+struct park_args {
+    struct lifecycle_limits limits;
+    uint32_t grace_ms;
+};
+
+static int out_of_memory(struct error *err)
+{
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+}
+
+static int check_names(const wake_request *request, struct error *err)
+{
+    if (request_id_check(request->request_id, err) != 0 ||
+        name_check("model", request->model, err) != 0 ||
+        (*request->version && version_check("version", request->version, err) != 0) ||
+        (*request->device_group && name_check("device_group", request->device_group, err) != 0))
+        return err->status;
+    return 0;
+}
+
+/* What both requests say alike; borrowed. */
+static wake_request common_of(const park_request *from)
+{
+    wake_request request = SLUICE__MANAGER__V1__WAKE_MODEL_VERSION_REQUEST__INIT;
+    request.request_id = from->request_id;
+    request.has_expected_generation = from->has_expected_generation;
+    request.expected_generation = from->expected_generation;
+    request.validate_only = from->validate_only;
+    request.model = from->model;
+    request.version = from->version;
+    request.device_group = from->device_group;
+    return request;
+}
+
+/* The deployment to be parked or woken, where that can be. */
+static const pb_deployment *find(const struct catalog *catalog, const wake_request *request,
+                                 struct error *err)
+{
+    const pb_deployment *deployment =
+        lifecycle_find(catalog, request->model, request->version, request->device_group, err);
+    const pb_version *version =
+        deployment ? catalog_version(catalog, deployment->model, deployment->version) : NULL;
+    const pb_group *group = deployment ? catalog_group(catalog, deployment->device_group) : NULL;
+    char key[TABLE_KEY_BYTES];
+    if (!deployment)
+        return NULL;
+    table_key(key, deployment->model, deployment->version, NULL);
+    if (service_check_generation(key, request->has_expected_generation,
+                                 request->expected_generation, version ? version->generation : 0,
+                                 err) != 0)
+        return NULL;
+    if (group && group->n_devices && strncmp(group->devices[0], "cpu", 3) == 0)
+        return deployment;
+    error_field(err, "device_group", "parking replicas on GPUs is not built yet; %s is of GPUs",
+                deployment->device_group);
+    err->status = STATUS_UNIMPLEMENTED;
+    return NULL;
+}
+
+/* -- the change -----------------------------------------------------------------------------------
+ */
+
+static int mark(struct txn *txn, const struct lifecycle_target *target, bool parked,
+                struct error *err)
+{
+    pb_deployment *deployment =
+        MESSAGE_COPY(pb_deployment, catalog_deployment(txn_catalog(txn), target->model,
+                                                       target->version, target->group));
+    if (!deployment)
+        return out_of_memory(err);
+    deployment->parked = parked;
+    deployment->generation++;
+    return txn_put(txn, TABLE_DEPLOYMENT, &deployment->base, err);
+}
+
+/* Those that live are the operation's; failed ones are given up for new ones. */
+static int change(struct txn *txn, const pb_deployment *deployment, bool parked,
+                  const struct park_args *args, pb_operation *operation, struct error *err)
+{
+    struct lifecycle_target target = lifecycle_target_of(deployment);
+    failpoint(parked ? "park.before_write" : "wake.before_write");
+    if (mark(txn, &target, parked, err) != 0 ||
+        lifecycle_fill(txn, &target, deployment->n_replicas, &args->limits, operation, err) != 0)
+        return err->status;
+    return lifecycle_bump(txn, target.model, target.version, err);
+}
+
+/* *out_operation is a copy, owned. */
+static int apply(struct txn *txn, const wake_request *request, bool parked,
+                 const struct park_args *args, pb_operation **out_operation, struct error *err)
+{
+    const struct catalog *catalog = txn_catalog(txn);
+    const pb_deployment *row = find(catalog, request, err);
+    pb_deployment *deployment = row ? MESSAGE_COPY(pb_deployment, row) : NULL;
+    if (!deployment)
+        return row ? out_of_memory(err) : err->status;
+    struct lifecycle_target target = lifecycle_target_of(deployment);
+    pb_operation *operation = NULL, *copy = NULL;
+    int status = lifecycle_check_free(catalog, &target, &args->limits, err);
+    if (status == 0) {
+        operation =
+            lifecycle_operation(txn, parked ? OPERATION_PARK : OPERATION_WAKE, request->request_id,
+                                target.model, target.version, target.group, err);
+        status = operation ? 0 : err->status;
+    }
+    if (status == 0)
+        status = change(txn, deployment, parked, args, operation, err);
+    if (status == 0 && !(copy = MESSAGE_COPY(pb_operation, operation)))
+        status = out_of_memory(err);
+    if (status == 0)
+        status = lifecycle_put(txn, operation, args->grace_ms, err);
+    else if (operation)
+        message_free(&operation->base);
+    message_free(&deployment->base);
+    if (status == 0)
+        *out_operation = copy;
+    else if (copy)
+        message_free(&copy->base);
+    return status;
+}
+
+static int apply_park(struct txn *txn, const ProtobufCMessage *message, void *arg,
+                      ProtobufCMessage **out_response, struct error *err)
+{
+    const wake_request request = common_of((const park_request *)message);
+    park_response *response =
+        MESSAGE_NEW(park_response, sluice__manager__v1__park_model_version_response__descriptor);
+    int status =
+        response ? apply(txn, &request, true, arg, &response->operation, err) : out_of_memory(err);
+    if (status == 0)
+        *out_response = &response->base;
+    else if (response)
+        message_free(&response->base);
+    return status;
+}
+
+static int apply_wake(struct txn *txn, const ProtobufCMessage *message, void *arg,
+                      ProtobufCMessage **out_response, struct error *err)
+{
+    wake_response *response =
+        MESSAGE_NEW(wake_response, sluice__manager__v1__wake_model_version_response__descriptor);
+    int status =
+        response ? apply(txn, (const wake_request *)message, false, arg, &response->operation, err)
+                 : out_of_memory(err);
+    if (status == 0)
+        *out_response = &response->base;
+    else if (response)
+        message_free(&response->base);
+    return status;
+}
+
+int service_park_within(struct txn *txn, const struct lifecycle_target *target,
+                        const struct lifecycle_limits *limits, uint32_t grace_ms, struct error *err)
+{
+    const struct park_args args = {.limits = *limits, .grace_ms = grace_ms};
+    wake_request request = SLUICE__MANAGER__V1__WAKE_MODEL_VERSION_REQUEST__INIT;
+    pb_operation *operation = NULL;
+    char model[80], version[48], group[80]; /* rows move when others are written */
+    snprintf(model, sizeof(model), "%s", target->model);
+    snprintf(version, sizeof(version), "%s", target->version);
+    snprintf(group, sizeof(group), "%s", target->group);
+    request.model = model;
+    request.version = version;
+    request.device_group = group;
+    int status = apply(txn, &request, true, &args, &operation, err);
+    if (status == 0)
+        message_free(&operation->base);
+    return status;
+}
+
+static const struct service_change park_change = {
+    .method = "ParkModelVersion",
+    .response_type = &sluice__manager__v1__park_model_version_response__descriptor,
+    .apply = apply_park,
+    .free_arg = free,
+};
+
+static const struct service_change wake_change = {
+    .method = "WakeModelVersion",
+    .response_type = &sluice__manager__v1__wake_model_version_response__descriptor,
+    .apply = apply_wake,
+    .free_arg = free,
+};
+
+/* -- validate_only --------------------------------------------------------------------------------
+ */
+
+static void answer_wake(struct rpc_call *call, Sluice__V1__Plan *plan, void *arg)
+{
+    (void)arg;
+    if (!plan)
+        return;
+    wake_response response = SLUICE__MANAGER__V1__WAKE_MODEL_VERSION_RESPONSE__INIT;
+    response.plan = plan;
+    rpc_call_reply(call, &response.base);
+}
+
+static int plan_wake(struct service *service, struct rpc_call *call, const wake_request *request,
+                     struct error *err)
+{
+    const struct catalog *catalog = &service->manager->catalog;
+    const pb_deployment *deployment = find(catalog, request, err);
+    if (!deployment)
+        return err->status;
+    struct plan_wish wish = {.model = deployment->model,
+                             .version = deployment->version,
+                             .group = deployment->device_group,
+                             .tp = deployment->tp,
+                             .pp = deployment->pp,
+                             .config = deployment->config,
+                             .n_replicas = deployment->parked ? deployment->n_replicas : 0};
+    return plan_run(service->manager, call, &wish, answer_wake, NULL, err);
+}
+
+/* What would be given back: all but the weights. */
+static int plan_park(struct service *service, struct rpc_call *call, const wake_request *request,
+                     struct error *err)
+{
+    struct manager *manager = service->manager;
+    const struct catalog *catalog = &manager->catalog;
+    const pb_deployment *deployment = find(catalog, request, err);
+    if (!deployment)
+        return err->status;
+    struct lifecycle_target target = lifecycle_target_of(deployment);
+    park_response *response =
+        MESSAGE_NEW(park_response, sluice__manager__v1__park_model_version_response__descriptor);
+    if (response)
+        response->plan = MESSAGE_NEW(Sluice__V1__Plan, sluice__v1__plan__descriptor);
+    bool complete = response && response->plan &&
+                    message_set(&response->plan->model, target.model) &&
+                    message_set(&response->plan->version, target.version);
+    for (size_t i = 0; complete && catalog_replica_at(catalog, i); i++) {
+        const pb_replica *replica = catalog_replica_at(catalog, i);
+        struct replica_view view = {0};
+        if (!lifecycle_is_live(replica, &target) || (int)replica->state == REPLICA_PARKED)
+            continue;
+        response->plan->n_replicas++;
+        supervisor_view(manager->supervisor, replica->id, &view);
+        for (size_t j = 0; complete && view.status && j < view.status->n_memory; j++) {
+            complete = build_plan_memory(response->plan, view.status->memory[j]);
+            if (complete)
+                response->plan->devices[response->plan->n_devices - 1]->weight_bytes = 0;
+        }
+    }
+    if (complete) {
+        response->plan->fits = 1;
+        rpc_call_reply(call, &response->base);
+    }
+    if (response)
+        message_free(&response->base);
+    return complete ? 0 : out_of_memory(err);
+}
+
+void service_park(struct service *service, struct rpc_call *call, const ProtobufCMessage *message)
+{
+    const park_request *from = (const park_request *)message;
+    const wake_request request = common_of(from);
+    struct park_args args = {.limits = service_limits(service->manager)};
+    struct error err;
+    int status = check_names(&request, &err);
+    if (status == 0)
+        status = service_grace(service->manager, from->has_grace_ms, from->grace_ms, &args.grace_ms,
+                               &err);
+    if (status == 0 && request.validate_only)
+        status = plan_park(service, call, &request, &err);
+    if (status != 0)
+        service_fail(call, &err);
+    else if (!request.validate_only)
+        service_change_copy(service, call, message, request.request_id, &park_change, &args,
+                            sizeof(args));
+}
+
+void service_wake(struct service *service, struct rpc_call *call, const ProtobufCMessage *message)
+{
+    const wake_request *request = (const wake_request *)message;
+    struct park_args args = {.limits = service_limits(service->manager)};
+    struct error err;
+    int status = check_names(request, &err);
+    if (status == 0 && request->validate_only)
+        status = plan_wake(service, call, request, &err);
+    if (status != 0)
+        service_fail(call, &err);
+    else if (!request->validate_only)
+        service_change_copy(service, call, message, request->request_id, &wake_change, &args,
+                            sizeof(args));
+}

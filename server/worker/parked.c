@@ -1,0 +1,59 @@
+#include "server/worker/parked.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "server/worker/settings.h"
+#include "server/worker/worker.h"
+
+static int refuse(int rank, const char *why, struct error *err)
+{
+    error_set(err, STATUS_FAILED_PRECONDITION, "packed weights of rank %d: %s", rank, why);
+    return error_reason(err, "NOTHING_TO_KEEP");
+}
+
+static int keep(int fd, int rank, uint64_t *out_bytes, struct error *err)
+{
+    struct stat st;
+    int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || fstat(fd, &st) != 0)
+        return refuse(rank, "not a memfd", err);
+    if (!(seals & F_SEAL_WRITE) || !(seals & F_SEAL_SHRINK) || st.st_size <= 0)
+        return refuse(rank, "not whole and sealed", err);
+    size_t n_bytes = (size_t)st.st_size;
+    /* Kernels before 6.7 refuse a shared mapping of a write-sealed file even for reading. */
+    void *base = mmap(NULL, n_bytes, PROT_READ, MAP_SHARED, fd, 0);
+    if (base == MAP_FAILED)
+        base = mmap(NULL, n_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (base == MAP_FAILED)
+        return error_errno(err, errno, "mapping %zu bytes of packed weights", n_bytes);
+    madvise(base, n_bytes, MADV_HUGEPAGE); /* a wish */
+#ifdef MADV_POPULATE_READ
+    madvise(base, n_bytes, MADV_POPULATE_READ);
+#endif
+    *out_bytes = n_bytes;
+    return 0;
+}
+
+int parked_keep(struct worker *worker, struct error *err)
+{
+    struct executor_plan plan = {0};
+    uint32_t n_ranks = (uint32_t)worker->settings->packed_fds;
+    if (!n_ranks)
+        return refuse(0, "none were handed down (--packed-fds)", err);
+    for (uint32_t r = 0; r < n_ranks; r++) {
+        uint64_t n_bytes = 0;
+        int rc = keep(worker->packed_fds[r], (int)r, &n_bytes, err);
+        if (rc)
+            return rc;
+        plan.weights_bytes += n_bytes;
+    }
+    worker_set_planned(worker, &plan);
+    log_info(LOG_EVENT("parked"), LOG_STR("replica", worker->settings->replica),
+             LOG_U64("epoch", worker->settings->epoch), LOG_U64("bytes", plan.weights_bytes));
+    return 0;
+}

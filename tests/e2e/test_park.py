@@ -1,0 +1,363 @@
+"""Parking: a version whose weights stay in memory and nothing else does, and waking it."""
+import json
+import os
+import signal
+
+import grpc
+import psutil
+import pytest
+
+from conftest import BIN, ROOT, alive, model_path, patience, sanitized
+from manager_program import C, fails, manager, reason, retry, settle  # noqa: F401 (fixtures)
+
+TINY = ROOT / "tests/golden/tiny/q8_0.gguf"
+
+
+def parked(sluice):
+    return [r for r in sluice.replicas() if r["state"] == "REPLICA_STATE_PARKED"]
+
+
+def memory(pid):
+    """(private, shared) bytes that the process has in memory."""
+    text = open(f"/proc/{pid}/status").read()
+    kib = {line.split(":")[0]: int(line.split()[1]) for line in text.splitlines() if line.startswith("Rss")}
+    return kib["RssAnon"] * 1024, kib["RssShmem"] * 1024
+
+
+def operation(sluice, *args):
+    return json.loads(sluice.cli(*args, "--json").stdout.splitlines()[-1])["operation"]
+
+
+def events(sluice, since=1):
+    """Types of the events from a number on, and the number of the next."""
+    status = sluice.manager_stub().GetStatus(sluice.stubs.manager.GetStatusRequest())
+    seen = []
+    for message in sluice.manager_stub().WatchEvents(sluice.stubs.manager.WatchEventsRequest(from_seq=since), timeout=patience(20)):
+        seen += [e.type for e in message.events]
+        if message.events[-1].seq >= status.last_event_seq:
+            return seen, message.events[-1].seq + 1
+
+
+def test_a_parked_version_keeps_its_weights_alone_and_answers_as_before_once_woken(fresh):
+    fresh.start()
+    fresh.cli("register", "smol", model_path(), "--version", "1")
+    fresh.cli("load", "smol", "--kv-tokens", "8192")
+    request = fresh.request("smol", "The capital of France is", max_tokens=24, ignore_eos=True)
+    fresh.wait(lambda: fresh.run("smol", "hi", "-n", "1", check=False).returncode == 0, 30, "the model answers")
+    before = fresh.generate(request)[1]
+    serving = fresh.ready()[0]
+
+    plan = json.loads(fresh.cli("park", "smol", "--validate-only", "--json").stdout)["plan"]
+    assert plan["fits"] and int(plan["devices"][0]["weight_bytes"]) == 0 and int(plan["devices"][0]["kv_bytes"]) > 0, plan
+    assert [r["id"] for r in fresh.ready()] == [serving["id"]]  # nothing was changed
+
+    o = operation(fresh, "park", "smol")
+    assert (o["kind"], o["state"], o["stage"]) == ("OPERATION_KIND_PARK", "OPERATION_STATE_DONE", "done")
+    m = o["result"]["memory"][0]
+    weights = int(m["expected_bytes"])
+    assert weights > 90e6 and int(m["before_bytes"]) > int(m["after_bytes"]) >= weights, m
+    (replica,) = parked(fresh)
+    assert replica["id"] == serving["id"] and replica["pid"] != serving["pid"] and not alive(serving["pid"])
+    assert int(replica["shared_bytes"]) == weights
+    private, shared = memory(replica["pid"])
+    assert weights <= shared <= weights + (2 << 20)
+    if not sanitized():
+        assert private < 16 << 20, private
+        assert psutil.Process(replica["pid"]).num_threads() <= 24
+    version = json.loads(fresh.cli("show", "smol", "--json").stdout)["model"]["versions"][0]
+    assert version["state"] == "MODEL_VERSION_STATE_PARKED" and version["deployments"][0]["parked"]
+
+    fresh.wait(lambda: fails_parked(fresh, request), 10, "the server has heard that it is parked")
+    for command in (["scale", "smol", "2"], ["load", "smol", "--kv-tokens", "8192"]):
+        refused = fresh.cli(*command, check=False)
+        assert refused.returncode and "parked" in refused.stderr and "Wake" in refused.stderr, refused.stderr
+    again = operation(fresh, "park", "smol")  # it is already
+    assert again["state"] == "OPERATION_STATE_DONE" and [r["pid"] for r in parked(fresh)] == [replica["pid"]]
+
+    plan = json.loads(fresh.cli("wake", "smol", "--validate-only", "--json").stdout)["plan"]
+    assert plan["fits"] and int(plan["devices"][0].get("weight_bytes", 0)) == 0 and int(plan["devices"][0]["kv_bytes"]) > 0
+    o = operation(fresh, "wake", "smol")
+    assert (o["kind"], o["state"], o["stage"]) == ("OPERATION_KIND_WAKE", "OPERATION_STATE_DONE", "done")
+    (woken,) = fresh.ready()
+    assert woken["id"] == serving["id"] and int(woken["shared_id"]) == int(replica["shared_id"])  # the same memory
+    fresh.wait(lambda: fresh.run("smol", "hi", "-n", "1", check=False).returncode == 0, 30, "it answers")
+    assert fresh.generate(request)[1] == before
+    types, _ = events(fresh)
+    order = ["operation.park", "replica.draining", "replica.parking", "replica.parked", "operation.done", "operation.wake",
+             "replica.waking", "replica.ready", "operation.done"]
+    at = types.index("operation.park")
+    for kind in order:
+        at = types.index(kind, at) + 1
+    o = operation(fresh, "unload", "smol")
+    assert int(o["result"]["memory"][0].get("after_bytes", 0)) == 0
+
+
+def fails_parked(sluice, request):
+    with pytest.raises(grpc.RpcError) as caught:
+        sluice.generate(request)
+    return (caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION and reason(caught.value) == "MODEL_PARKED" and
+            "sluice wake" in caught.value.details())
+
+
+def test_parked_weights_outlive_kills_of_the_manager_and_of_their_keeper(fresh):
+    fresh.start(env={"SLUICE_RESTART_BACKOFF_INITIAL": "50ms"})
+    fresh.cli("register", "tiny", TINY, "--version", "1")
+    fresh.cli("load", "tiny", "--replicas", "2", "--kv-tokens", "512", "--threads", "1")
+    fresh.wait(lambda: fresh.run("tiny", "ab", "-n", "1", "--raw", check=False).returncode == 0, 30, "the model answers")
+    request = fresh.request("tiny", "ab", max_tokens=12, ignore_eos=True)
+    before = fresh.generate(request)[1]
+    fresh.cli("park", "tiny")
+    keepers = parked(fresh)
+    memory_id = {r["shared_id"] for r in keepers}
+    assert len(keepers) == 2 and len(memory_id) == 1
+
+    (manager,) = fresh.children("sluice-manager")
+    os.kill(manager, signal.SIGKILL)
+    fresh.wait(lambda: fresh.children("sluice-manager") not in ([], [manager]) and
+               fresh.cli("status", check=False).returncode == 0, 20, "another manager")
+    fresh.wait(lambda: [r["pid"] for r in parked(fresh)] == [r["pid"] for r in keepers] and
+               all(r.get("adopted") for r in parked(fresh)), 20, "the keepers are adopted")
+
+    for keeper in keepers:  # the manager holds the memory too, which it took over from them
+        os.kill(keeper["pid"], signal.SIGKILL)
+    fresh.wait(lambda: len(parked(fresh)) == 2 and not {r["pid"] for r in parked(fresh)} & {r["pid"] for r in keepers}, 20,
+               "others keep them")
+    assert {r["shared_id"] for r in parked(fresh)} == memory_id
+    fresh.cli("wake", "tiny")
+    assert {r["shared_id"] for r in fresh.ready()} == memory_id
+    fresh.wait(lambda: fresh.run("tiny", "ab", "-n", "1", "--raw", check=False).returncode == 0, 30, "it answers")
+    assert fresh.generate(request)[1] == before
+
+
+# -- with fake workers
+
+
+def park(manager, model="a", **kwargs):
+    return manager.rpc.ParkModelVersion(manager.m.ParkModelVersionRequest(model=model, **kwargs)).operation
+
+
+def wake(manager, model="a", **kwargs):
+    return manager.rpc.WakeModelVersion(manager.m.WakeModelVersionRequest(model=model, **kwargs)).operation
+
+
+def loaded(manager, n=1, script="load_ms=60"):
+    manager.script("a", script)
+    manager.register("a", version="1")
+    manager.done(manager.load("a", n_replicas=n))
+
+
+def states(manager):
+    return sorted(manager.t.ReplicaState.Name(r.state)[len("REPLICA_STATE_"):] for r in manager.replicas())
+
+
+POINTS_PARK = ["park.before_write", "park.before_commit", "drain.before_record", "drain.after_record", "start.before_record",
+               "start.after_record", "spawn.after", "state.before_record", "state.after_record",
+               "finish.before_record", "finish.after_commit"]
+POINTS_WAKE = ["wake.before_write", "wake.before_commit", "drain.after_record", "start.after_record", "spawn.after",
+               "ready.before_record", "ready.after_record", "finish.before_commit"]
+
+
+@pytest.mark.parametrize("point", POINTS_PARK)
+def test_killed_in_the_middle_of_parking(manager, point):
+    """Whatever was under way ends and no process is without an owner; weights that were lost with the manager are packed again."""
+    manager.up()
+    loaded(manager, 2)
+    manager.term()
+    manager.up(env={"SLUICE_FAILPOINT": point})
+    operation = retry(manager, lambda: park(manager, request_id="once"))
+    assert manager.process.wait(patience(10)) == -signal.SIGKILL
+    manager.up()
+    again = park(manager, request_id="once")
+    assert not operation or again.id == operation.id
+    manager.done(again)
+    settle(manager)
+    assert states(manager) == ["PARKED", "PARKED"] and len(manager.workers()) == 2
+
+
+@pytest.mark.parametrize("point", POINTS_WAKE)
+def test_killed_in_the_middle_of_waking(manager, point):
+    manager.up()
+    loaded(manager, 2)
+    manager.done(park(manager))
+    manager.term()
+    manager.up(env={"SLUICE_FAILPOINT": point})
+    operation = retry(manager, lambda: wake(manager, request_id="once"))
+    assert manager.process.wait(patience(10)) == -signal.SIGKILL
+    manager.up()
+    again = wake(manager, request_id="once")
+    assert not operation or again.id == operation.id
+    manager.done(again)
+    settle(manager)
+    assert states(manager) == ["READY", "READY"] and len(manager.workers()) == 2
+
+
+def test_parking_what_cannot_be_parked_says_why(manager):
+    manager.up()
+    m = manager.m
+    manager.script("a")
+    fails(C.NOT_FOUND, park, manager, why="MODEL_NOT_FOUND")
+    manager.register("a", version="1")
+    fails(C.FAILED_PRECONDITION, park, manager, why="NOT_LOADED")
+    operation = manager.load("a")
+    fails(C.FAILED_PRECONDITION, park, manager, why="OPERATION_IN_PROGRESS")
+    manager.done(operation)
+    fails(C.ABORTED, park, manager, version="1", expected_generation=99, why="STALE_GENERATION")
+    fails(C.INVALID_ARGUMENT, park, manager, grace_ms=10**9)
+    operation = park(manager, request_id="x")
+    assert park(manager, request_id="x").id == operation.id
+    fails(C.FAILED_PRECONDITION, manager.rpc.CancelOperation, m.CancelOperationRequest(id=operation.id), why="CANNOT_CANCEL")
+    manager.done(operation)
+    assert states(manager) == ["PARKED"]
+    fails(C.FAILED_PRECONDITION, manager.load, "a", why="PARKED")
+    fails(C.FAILED_PRECONDITION, manager.rpc.ScaleModelVersion, m.ScaleModelVersionRequest(model="a", n_replicas=2), why="PARKED")
+    fails(C.FAILED_PRECONDITION, manager.rpc.DeleteModelVersion, m.DeleteModelVersionRequest(model="a", version="1"))
+    manager.done(manager.unload("a"))  # also from here
+    settle(manager)
+    assert states(manager) == [] and not manager.workers()
+    manager.done(manager.load("a"))  # and is not parked any more
+    assert states(manager) == ["READY"]
+
+
+def test_a_restarted_and_a_drained_keeper_keep(manager):
+    manager.up()
+    loaded(manager)
+    manager.done(park(manager))
+    (keeper,) = manager.replicas()
+    manager.done(manager.rpc.RestartReplica(manager.m.RestartReplicaRequest(replica_id=keeper.id)).operation)
+    (again,) = manager.replicas()
+    assert again.pid != keeper.pid and again.shared_id == keeper.shared_id and states(manager) == ["PARKED"]
+    manager.done(manager.rpc.DrainReplica(manager.m.DrainReplicaRequest(replica_id=keeper.id)).operation)
+    (other,) = [r for r in manager.replicas()]
+    assert other.id != keeper.id and other.shared_id == keeper.shared_id and states(manager) == ["PARKED"]
+
+
+# -- idle policy
+
+
+def test_what_nobody_asks_for_is_parked_or_unloaded_and_what_serves_is_not(manager):
+    manager.up()
+    config = manager.m.LoadModelVersionRequest().config
+    names = {"parks": ("", ""), "unloads": ("unload", ""), "busy": ("park", " queued moves"), "stays": (None, "")}
+    for name, (action, script) in names.items():
+        manager.script(name, "load_ms=60" + script)
+        manager.register(name, version="1")
+        config.Clear()
+        if action is not None:
+            config.idle_after_ms = 1000
+            config.idle_action = action
+        manager.done(manager.load(name, config=config))
+    loaded = {r.model: r.pid for r in manager.replicas()}
+    assert len(loaded) == 4
+    t = manager.t
+
+    def state():
+        return {r.model: t.ReplicaState.Name(r.state)[len("REPLICA_STATE_"):] for r in manager.replicas()}
+    expected = {"parks": "PARKED", "busy": "READY", "stays": "READY"}
+    manager.wait(lambda: state() == expected, 20, f"{expected}")
+    settle(manager)
+    kept = {r.model: r.pid for r in manager.replicas()}
+    assert kept["busy"] == loaded["busy"] and kept["stays"] == loaded["stays"]
+    seen = []
+    for message in manager.rpc.WatchEvents(manager.m.WatchEventsRequest(from_seq=1), timeout=patience(10)):
+        seen += [(e.model, e.message) for e in message.events if e.type == "version.idle"]
+        if len(seen) >= 2:
+            break
+    assert {model for model, _ in seen} == {"parks", "unloads"} and all("no request for" in text for _, text in seen)
+    manager.done(wake(manager, "parks"))  # idle again only after as long
+    assert state()["parks"] == "READY"
+    manager.wait(lambda: state()["parks"] == "PARKED", 20, "it is parked again")
+
+
+@pytest.mark.parametrize("config, field", [({"idle_after_ms": 999}, "idle_after_ms"), ({"idle_after_ms": 10**9}, "idle_after_ms"),
+                                           ({"idle_action": "park"}, "idle_action"),
+                                           ({"idle_after_ms": 1000, "idle_action": "sleep"}, "idle_action")])
+def test_idle_settings_that_make_no_sense_are_refused(manager, config, field):
+    manager.up()
+    manager.script("a")
+    manager.register("a", version="1")
+    assert field in fails(C.INVALID_ARGUMENT, manager.load, "a", config=manager.t.ModelConfig(**config))
+
+
+# -- a budget of memory, and who goes
+
+
+KV_TOKENS = 400_000  # 100 MB of the tiny model's KV cache
+
+
+def config_of(manager, **kwargs):
+    return manager.t.ModelConfig(kv_tokens=KV_TOKENS, n_threads=1, **kwargs)
+
+
+def budgeted(manager, n_bytes):
+    manager.up("--memory-budget", str(n_bytes), worker=BIN / "sluice-worker")
+    for name in ("a", "b", "c", "d"):
+        (manager.models / name).write_bytes(TINY.read_bytes())
+        manager.register(name, version="1")
+
+
+def models(manager):
+    return sorted(r.model for r in manager.replicas() if r.state == manager.t.REPLICA_STATE_READY)
+
+
+def test_a_load_beyond_the_budget_takes_nothing_and_one_that_may_evict_takes_the_least_recently_used(manager):
+    budgeted(manager, 260_000_000)
+    m = manager.m
+    for name, evictable in (("a", True), ("b", False)):
+        manager.done(manager.load(name, config=config_of(manager, evictable=evictable)))
+    plan = manager.rpc.LoadModelVersion(m.LoadModelVersionRequest(model="c", validate_only=True, config=config_of(manager))).plan
+    assert not plan.fits and plan.devices[0].missing_bytes > 40_000_000, plan
+    o = manager.end(manager.load("c", config=config_of(manager)))
+    assert o.state == manager.t.OPERATION_STATE_FAILED and "memory_budget" in o.error.message, o
+    assert models(manager) == ["a", "b"]
+    manager.done(manager.unload("c"))
+
+    def evictions():
+        plan = manager.rpc.LoadModelVersion(m.LoadModelVersionRequest(model="c", validate_only=True, config=config_of(manager))).plan
+        assert not plan.fits
+        return [(e.model, e.version) for e in plan.evictions]
+    manager.wait(lambda: evictions() == [("a", "1")], 15, "a is idle, and named by the plan")  # b would free as much, and must not
+    assert models(manager) == ["a", "b"]  # which is all that the plan did
+    o = manager.load("c", config=config_of(manager), evict=True, request_id="once")
+    assert manager.load("c", config=config_of(manager), evict=True, request_id="once").id == o.id
+    assert len(o.evicted_replica_ids) == 1
+    manager.done(o)
+    settle(manager)
+    assert models(manager) == ["b", "c"]
+
+    fails(C.RESOURCE_EXHAUSTED, manager.load, "d", config=config_of(manager), evict=True, why="DEVICE_MEMORY")  # neither may go
+    settle(manager)
+    assert models(manager) == ["b", "c"] and len(manager.workers()) == 2
+
+
+def test_the_one_that_served_last_stays(manager):
+    """Of two that may go, the one that was asked last is spared, whichever was loaded first; and one that serves is no candidate."""
+    budgeted(manager, 260_000_000)
+    for name in ("a", "b"):
+        manager.done(manager.load(name, config=config_of(manager, evictable=True)))
+    replica = next(r for r in manager.replicas() if r.model == "a")
+    worker = manager.stubs.worker
+    path = f"unix:{manager.state}/run/{replica.socket}"
+    with grpc.insecure_channel(path) as channel:
+        ask(worker, manager.stubs, channel, replica)
+    manager.wait(lambda: [e.model for e in plan_of(manager, "c").evictions] == ["b"], 15, "b has been idle longer")
+    manager.done(manager.load("c", config=config_of(manager), evict=True))
+    settle(manager)
+    assert models(manager) == ["a", "c"]
+
+
+def plan_of(manager, name):
+    return manager.rpc.LoadModelVersion(manager.m.LoadModelVersionRequest(model=name, validate_only=True, config=config_of(manager))).plan
+
+
+def ask(worker, stubs, channel, replica):
+    """One request, over the stream that a server would use."""
+    import queue
+    frames = queue.Queue()
+    frames.put(worker.ServeRequest(hello=worker.Hello(protocol_min=1, protocol_max=1, server_id="t", expected_epoch=replica.epoch)))
+    frames.put(worker.ServeRequest(submit=worker.Submit(id=1, request=stubs.inference.GenerateRequest(
+        model=replica.model, text="ab", stopping=stubs.inference.Stopping(max_tokens=2)), version="1", seed=1)))
+    for response in stubs.worker_grpc.WorkerStub(channel).Serve(iter(frames.get, None), timeout=patience(20)):
+        if any(item.HasField("finished") for item in response.step.items):
+            frames.put(None)
+            return
+    raise AssertionError("no answer")
