@@ -2,6 +2,7 @@
 workers serve on, and what changed over the restarts between."""
 import json
 import os
+import signal
 import sqlite3
 import subprocess
 
@@ -138,18 +139,24 @@ def test_a_backup_of_a_newer_program_is_refused(manager, tmp_path):
     assert offline(manager, "check").returncode == 0
 
 
-def test_an_older_schema_is_copied_before_it_is_changed(manager):
-    loaded(manager)
-    assert manager.term() == 0
-    with sqlite3.connect(manager.state / "sluice.db") as db:  # schema 1 had no device_hold, nor what came later
-        known = {"meta", "model", "model_version", "device", "device_group", "deployment", "replica", "traffic", "operation", "event",
-                 "api_key", "idempotency"}
+def make_older(manager):
+    """As schema 1 was: without device_hold, and whatever came later. What this program makes of it."""
+    known = {"meta", "model", "model_version", "device", "device_group", "deployment", "replica", "traffic", "operation", "event",
+             "api_key", "idempotency"}
+    with sqlite3.connect(manager.state / "sluice.db") as db:
         (version,) = db.execute("PRAGMA user_version").fetchone()
         for (table,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'").fetchall():
             if table not in known:
                 db.execute(f"DROP TABLE {table}")
         db.execute("PRAGMA user_version = 1")
     db.close()
+    return version
+
+
+def test_an_older_schema_is_copied_before_it_is_changed(manager):
+    loaded(manager)
+    assert manager.term() == 0
+    version = make_older(manager)
     assert "(the next start changes it)" in offline(manager, "check").stdout
     manager.up()
     assert manager.status().store_schema_version == version and manager.status().n_adopted_workers == 1
@@ -210,3 +217,21 @@ def test_audit_says_who_did_what_with_before_and_after(manager):
     text = subprocess.run([BIN / "sluice", "events", "--state-dir", manager.state, "--type", "audit.", "--from", "1"],
                           capture_output=True, text=True, timeout=patience(10))
     assert f"by uid:{os.getuid()} (admin)" in text.stdout and "[before: " in text.stdout, text
+
+
+@pytest.mark.parametrize("point", ["migrate.before", "migrate.between", "migrate.before_commit", "migrate.after_commit"])
+def test_killed_while_the_schema_is_changed(manager, point):
+    worker = loaded(manager)
+    assert manager.term() == 0
+    version = make_older(manager)
+    manager.start(env={"SLUICE_FAILPOINT": point})
+    assert manager.process.wait(patience(10)) == -signal.SIGKILL
+    with sqlite3.connect(manager.state / "sluice.db") as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (version if point == "migrate.after_commit" else 1,)
+        n_tables = db.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'device_hold'").fetchone()[0]
+    db.close()
+    assert n_tables == (point == "migrate.after_commit")
+    assert offline(manager, "check").returncode == 0
+    manager.up()
+    assert manager.status().store_schema_version == version and manager.workers() == [worker]
+    assert list((manager.state / "backup").glob("schema1-*.db"))
