@@ -27,6 +27,7 @@
 #include "manager/offline.h"
 #include "manager/operations.h"
 #include "manager/paths.h"
+#include "manager/policy.h"
 #include "manager/process.h"
 #include "manager/routes.h"
 #include "manager/service.h"
@@ -135,6 +136,7 @@ static int create_parts(struct program *program, struct error *err)
         tool_runner_create(&tool_config, &manager->tools, err) != 0 ||
         operations_create(manager, &manager->operations, err) != 0 ||
         updates_create(manager, &manager->updates, err) != 0 ||
+        policies_create(manager, &manager->policies, err) != 0 ||
         routes_create(manager, &manager->routes, err) != 0 ||
         service_create(manager, &manager->service, err) != 0 ||
         weights_create(manager, &manager->weights, err) != 0 ||
@@ -173,6 +175,7 @@ static void destroy_parts(struct program *program)
     weights_destroy(manager->weights);
     device_holds_destroy(manager->device_holds);
     routes_destroy(manager->routes);
+    policies_destroy(manager->policies);
     updates_destroy(manager->updates);
     operations_destroy(manager->operations);
     events_destroy(manager->events);

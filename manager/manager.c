@@ -2,6 +2,7 @@
 
 #include "manager/events.h"
 #include "manager/operations.h"
+#include "manager/policy.h"
 #include "manager/routes.h"
 #include "manager/supervise.h"
 #include "manager/update.h"
@@ -13,6 +14,7 @@ void manager_changed(struct manager *manager)
     supervisor_kick(manager->supervisor);
     operations_changed(manager->operations);
     updates_changed(manager->updates);
+    policies_changed(manager->policies);
     events_changed(manager->events);
     routes_changed(manager->routes);
 }

@@ -79,6 +79,7 @@ ON_LOOP(delete_version)
 ON_LOOP(load)
 ON_LOOP(unload)
 ON_LOOP(scale)
+ON_LOOP(set_policy)
 ON_LOOP(update)
 ON_LOOP(set_traffic)
 ON_LOOP(get_traffic)
@@ -132,7 +133,7 @@ static const struct rpc_method manager_methods[] = {
     {"GetModel", RPC_SHAPE_UNARY, get_model_call},
     {"ListModels", RPC_SHAPE_UNARY, list_models_call},
     {"DeleteModelVersion", RPC_SHAPE_UNARY, delete_version_call},
-    {"SetVersionPolicy", RPC_SHAPE_UNARY, rpc_unimplemented},
+    {"SetVersionPolicy", RPC_SHAPE_UNARY, set_policy_call},
     {"LoadModelVersion", RPC_SHAPE_UNARY, load_call},
     {"UnloadModelVersion", RPC_SHAPE_UNARY, unload_call},
     {"ScaleModelVersion", RPC_SHAPE_UNARY, scale_call},

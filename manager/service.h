@@ -46,7 +46,7 @@ typedef void service_fn(struct service *service, struct rpc_call *call,
 
 service_fn service_register, service_get_model, service_list_models, service_delete_version;
 service_fn service_load, service_unload, service_scale, service_park, service_wake;
-service_fn service_update, service_set_traffic, service_get_traffic;
+service_fn service_set_policy, service_update, service_set_traffic, service_get_traffic;
 service_fn service_drain_replica, service_restart_replica, service_cancel_operation;
 service_fn service_list_replicas, service_get_status;
 service_fn service_get_operation, service_list_operations;

@@ -12,6 +12,7 @@
 #include "manager/model_path.h"
 #include "manager/names.h"
 #include "manager/plan.h"
+#include "manager/policy.h"
 #include "manager/service.h"
 #include "manager/store.h"
 #include "proto/rpc/rpc_call.h"
@@ -207,7 +208,8 @@ static int apply_load(struct txn *txn, const ProtobufCMessage *message, void *ar
         config_check_devices("the version's config", row->config, group, err) != 0)
         return err->status;
     struct lifecycle_target target = {row->model, row->version, args->group};
-    if (lifecycle_check_free(catalog, &target, &args->limits, err) != 0)
+    if (policy_check_load(catalog, row->model, row->version, err) != 0 ||
+        lifecycle_check_free(catalog, &target, &args->limits, err) != 0)
         return err->status;
     const pb_deployment *old = catalog_deployment(catalog, row->model, row->version, args->group);
     if (old && lives(catalog, old) &&

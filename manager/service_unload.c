@@ -8,6 +8,7 @@
 #include "manager/lifecycle.h"
 #include "manager/message.h"
 #include "manager/names.h"
+#include "manager/policy.h"
 #include "manager/service.h"
 #include "manager/store.h"
 #include "manager/supervise.h"
@@ -116,6 +117,8 @@ static int unload(struct txn *txn, const unload_request *request, const struct u
     const struct catalog *catalog = txn_catalog(txn);
     if (check_loaded(catalog, request, err) != 0 || check_generations(catalog, request, err) != 0 ||
         update_check_none(catalog, request->model, err) != 0 ||
+        (*request->version &&
+         policy_check_unload(catalog, request->model, request->version, err) != 0) ||
         lifecycle_check_room(catalog, &args->limits, err) != 0)
         return err->status;
     pb_operation *operation =

@@ -11,6 +11,7 @@
 #include "manager/message.h"
 #include "manager/model_path.h"
 #include "manager/names.h"
+#include "manager/policy.h"
 #include "manager/service.h"
 #include "manager/store.h"
 #include "manager/traffic.h"
@@ -169,6 +170,8 @@ static int check_there(const struct catalog *catalog, pb_deployment *deployment,
         catalog_deployment(catalog, target.model, target.version, target.group);
     if (!there || !lifecycle_n_live(catalog, &target))
         return 0;
+    if (lifecycle_check_awake(there, err) != 0)
+        return err->status;
     if (there->tp != deployment->tp || there->pp != deployment->pp ||
         !config_equal(there->config, deployment->config)) {
         error_set(err, STATUS_FAILED_PRECONDITION,
@@ -265,6 +268,8 @@ static int check_rows(const struct catalog *catalog, const update_request *reque
         return err->status;
     if (config_check_devices("the version's config", version->config, group, err) != 0 ||
         lifecycle_check_awake(old, err) != 0 ||
+        policy_check_load(catalog, request->model, request->version, err) != 0 ||
+        policy_check_unload(catalog, request->model, old->version, err) != 0 ||
         update_check_none(catalog, request->model, err) != 0 ||
         lifecycle_check_free(catalog, &from, &args->limits, err) != 0)
         return err->status;

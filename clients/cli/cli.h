@@ -171,8 +171,8 @@ enum { CLI_EXIT_INTERRUPTED = 130 };
 
 /* The commands' rows. */
 extern const struct cli_command cmd_serve, cmd_stop, cmd_run, cmd_chat, cmd_tokenize, cmd_register,
-    cmd_load, cmd_scale, cmd_park, cmd_wake, cmd_traffic, cmd_update, cmd_unload, cmd_rm, cmd_ls,
-    cmd_ps, cmd_show, cmd_drain, cmd_restart, cmd_ops_list, cmd_ops_show, cmd_ops_watch,
-    cmd_ops_cancel, cmd_events, cmd_groups_list, cmd_groups_create, cmd_groups_delete,
-    cmd_devices_list, cmd_devices_release, cmd_status, cmd_key_new, cmd_bench_engine,
-    cmd_bench_serve, cmd_completion, cmd_man, cmd_version;
+    cmd_load, cmd_scale, cmd_park, cmd_wake, cmd_traffic, cmd_update, cmd_policy, cmd_unload,
+    cmd_rm, cmd_ls, cmd_ps, cmd_show, cmd_drain, cmd_restart, cmd_ops_list, cmd_ops_show,
+    cmd_ops_watch, cmd_ops_cancel, cmd_events, cmd_groups_list, cmd_groups_create,
+    cmd_groups_delete, cmd_devices_list, cmd_devices_release, cmd_status, cmd_key_new,
+    cmd_bench_engine, cmd_bench_serve, cmd_completion, cmd_man, cmd_version;

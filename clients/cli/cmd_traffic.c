@@ -44,26 +44,27 @@ static int parse_weight(const char *word, struct weights *out, struct error *err
     return 0;
 }
 
-static int set(struct cli *cli, ProtobufCMessage **out_response, struct error *err)
+static int parse_weights(const struct cli *cli, struct weights *out, struct error *err)
+{
+    int rc = 0;
+    for (size_t i = 1; !rc && cli_word(cli, i); i++)
+        rc = out->n == MAX_WEIGHTS
+                 ? error_set(err, STATUS_INVALID_ARGUMENT, "more than %d weights", MAX_WEIGHTS)
+                 : parse_weight(cli_word(cli, i), out, err);
+    return rc;
+}
+
+static int set(struct cli *cli, struct weights *weights, ProtobufCMessage **out_response,
+               struct error *err)
 {
     Sluice__Manager__V1__SetTrafficRequest request = SLUICE__MANAGER__V1__SET_TRAFFIC_REQUEST__INIT;
-    struct weights *weights = calloc(1, sizeof(*weights));
     char id[UUID_BYTES];
-    int rc = weights ? 0 : error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-    for (size_t i = 1; !rc && cli_word(cli, i); i++)
-        rc = weights->n == MAX_WEIGHTS
-                 ? error_set(err, STATUS_INVALID_ARGUMENT, "more than %d weights", MAX_WEIGHTS)
-                 : parse_weight(cli_word(cli, i), weights, err);
-    if (!rc) {
-        request.model = (char *)(uintptr_t)cli_word(cli, 0);
-        request.request_id = cli_request_id(cli, id);
-        request.weights = weights->list;
-        request.n_weights = weights->n;
-        request.sticky = cli->settings.sticky;
-        rc = cli_call(cli, "SetTraffic", &request.base, out_response, err);
-    }
-    free(weights);
-    return rc;
+    request.model = (char *)(uintptr_t)cli_word(cli, 0);
+    request.request_id = cli_request_id(cli, id);
+    request.weights = weights->list;
+    request.n_weights = weights->n;
+    request.sticky = cli->settings.sticky;
+    return cli_call(cli, "SetTraffic", &request.base, out_response, err);
 }
 
 static int get(struct cli *cli, ProtobufCMessage **out_response, struct error *err)
@@ -103,12 +104,21 @@ static int run_traffic(struct cli *cli)
     ProtobufCMessage *message = NULL;
     struct error err;
     bool sets = cli_word(cli, 1) || cli->settings.clear;
-    if (cli_word(cli, 1) && cli->settings.clear) {
+    struct weights *weights = calloc(1, sizeof(*weights));
+    error_clear(&err);
+    if (!weights)
+        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    else if (cli_word(cli, 1) && cli->settings.clear)
         error_set(&err, STATUS_INVALID_ARGUMENT, "--clear takes no weights");
+    else
+        (void)parse_weights(cli, weights, &err);
+    if (err.status) {
+        free(weights);
         cli_fail(cli, &err);
         return 2;
     }
-    int rc = sets ? set(cli, &message, &err) : get(cli, &message, &err);
+    int rc = sets ? set(cli, weights, &message, &err) : get(cli, &message, &err);
+    free(weights);
     if (rc)
         return cli_fail(cli, &err);
     const Sluice__Manager__V1__Traffic *traffic =

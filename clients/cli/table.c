@@ -15,6 +15,7 @@ static const struct cli_command *const commands[] = {
     &cmd_scale,
     &cmd_traffic,
     &cmd_update,
+    &cmd_policy,
     &cmd_unload,
     &cmd_rm,
     &cmd_ls,

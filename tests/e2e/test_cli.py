@@ -293,7 +293,10 @@ def test_a_full_disk_is_told():
 
 def test_wrong_usage_names_the_command(served):
     for args, text in [(["ops", "nothing"], "sluice ops cancel"), (["scale", "smol"], "MODEL N"),
-                       (["scale", "smol", "many"], "number of replicas"), (["scale", "smol", "0"], "sluice unload"),
+                       (["scale", "smol", "many"], "number of replicas"),
+                       (["traffic", "smol", "2"], "VERSION=WEIGHT"), (["traffic", "smol", "2=x"], "no whole number"),
+                       (["update", "smol"], "--to"), (["update", "smol", "--to", "2", "--steps", "10,x"], "10,50,100"),
+                       (["policy", "smol", "1", "--all"], "exclude"), (["scale", "smol", "0"], "sluice unload"),
                        (["scale", "smol:1", "2", "-v", "1"], "names one already"), (["unload", "smol:"], "MODEL[:VERSION]"),
                        (["key"], "sluice key new TENANT"), (["groups", "create", "x"], "DEVICE"),
                        (["events", "--from", "x"], "whole number"), (["run", "a", "b", "c"], "sluice run MODEL PROMPT"),

@@ -461,13 +461,6 @@ def test_device_groups(manager):
     fails(C.FAILED_PRECONDITION, manager.rpc.DeleteDeviceGroup, m.DeleteDeviceGroupRequest(name="cpu"), why="DEVICE_GROUP_BUILT_IN")
 
 
-def test_what_is_not_built_says_so_by_name(manager):
-    manager.up()
-    m = manager.m
-    for name in ("SetVersionPolicy",):
-        assert name in fails(C.UNIMPLEMENTED, getattr(manager.rpc, name), getattr(m, name + "Request")())
-
-
 def test_ready_is_told_to_the_service_manager(manager):
     path = str(manager.folder / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:

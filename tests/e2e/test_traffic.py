@@ -91,6 +91,12 @@ def test_traffic_that_could_not_be_served_is_refused(manager):
     set_traffic(manager, {"1": 1, "2": 1})  # what is not loaded has its share once it is
     manager.rpc.DeleteModelVersion(manager.m.DeleteModelVersionRequest(model="a", version="2"))
     assert traffic(manager) == {"1": 1}  # what is gone has none
+    manager.register("a", "two", version="3")
+    manager.done(manager.load("a", version="3"))
+    set_traffic(manager, {"1": 0, "3": 1})
+    manager.done(manager.unload("a", version="3"))
+    manager.rpc.DeleteModelVersion(manager.m.DeleteModelVersionRequest(model="a", version="3"))
+    assert traffic(manager) == {}  # weights of 0 alone would say nothing
 
 
 @pytest.mark.parametrize("point", ["traffic.before_write", "traffic.before_commit"])
@@ -276,6 +282,104 @@ def test_update_that_cannot_be_is_refused(manager):
     assert loaded_versions(manager) == ["1"] and traffic(manager) == {}
 
 
+# -- version policies
+
+
+def set_policy(manager, specific=None, **kwargs):
+    t, fields = manager.t, {k: kwargs.pop(k) for k in ("latest", "all") if k in kwargs}
+    if specific is not None:
+        fields["specific"] = t.SpecificVersions(versions=specific)
+    return manager.rpc.SetVersionPolicy(manager.m.SetVersionPolicyRequest(model="a", policy=t.VersionPolicy(**fields), **kwargs)).model
+
+
+def comes_to(manager, *versions):
+    manager.wait(lambda: manager.status().n_open_operations == 0 and loaded_versions(manager) == sorted(versions) and
+                 all(r.state == manager.t.REPLICA_STATE_READY for r in manager.replicas()), 10, f"{versions} are loaded")
+    settle(manager)
+
+
+def test_policies_load_what_they_want_and_unload_the_rest(manager):
+    manager.up()
+    two_versions(manager, load=())
+    set_policy(manager, latest=1)
+    manager.register("a", "one", version="3")
+    assert loaded_versions(manager) == []  # nothing to load it like
+    manager.done(manager.load("a", version="3", n_replicas=2))
+    manager.register("a", "two", version="4")  # is loaded alike, then takes its place
+    comes_to(manager, "4")
+    assert len(manager.replicas()) == 2
+    assert "does not want" in fails(C.FAILED_PRECONDITION, manager.load, "a", version="3", why="VERSION_POLICY")
+    assert "keeps" in fails(C.FAILED_PRECONDITION, manager.unload, "a", version="4", why="VERSION_POLICY")
+    set_policy(manager, latest=2)
+    comes_to(manager, "3", "4")
+    set_policy(manager, specific=["1", "4"])
+    comes_to(manager, "1", "4")
+    set_policy(manager, all=True)
+    comes_to(manager, "1", "2", "3", "4")
+    fails(C.FAILED_PRECONDITION, update, manager, "2", from_version="1", why="VERSION_POLICY")
+    manager.done(manager.unload("a"))  # the whole model may go, and stays away
+    manager.register("a", "one", version="5")
+    comes_to(manager)
+    set_policy(manager, all=False)
+    manager.done(manager.load("a", version="1"))
+    manager.register("a", "one", version="6")
+    comes_to(manager, "1")
+
+
+def test_policies_wait_for_an_operation_on_the_model(manager):
+    manager.up()
+    two_versions(manager, load=("1",))
+    operation = update(manager, step_ms=60000)
+    shifting(manager, operation)
+    for n in (2, 1, 1):  # the store takes changes in turn: what the first began would be there after the others
+        set_policy(manager, latest=n)
+    assert not events(manager, "policy.unload") and loaded_versions(manager) == ["1", "2"]
+    manager.rpc.CancelOperation(manager.m.CancelOperationRequest(id=operation.id))
+    manager.end(operation)
+    comes_to(manager, "2")
+    assert len(events(manager, "policy.load")) == len(events(manager, "policy.unload")) == 1
+
+
+def test_policies_keep_what_serves_where_the_new_version_fails(manager):
+    manager.up()
+    two_versions(manager, second="load_ms=30 fail=13", load=())
+    manager.rpc.DeleteModelVersion(manager.m.DeleteModelVersionRequest(model="a", version="2"))
+    manager.done(manager.load("a", version="1"))
+    set_policy(manager, latest=1, request_id="p")
+    assert set_policy(manager, latest=1, request_id="p").policy.latest == 1
+    manager.register("a", "two", version="2")
+    manager.wait(lambda: any(r.version == "2" and r.state == manager.t.REPLICA_STATE_FAILED for r in manager.replicas()), 10, "it fails")
+    manager.wait(lambda: manager.status().n_open_operations == 0, 10, "its load has ended")
+    manager.kill()
+    manager.up()
+    settle(manager)
+    assert len(events(manager, "policy.load")) == 1 and not events(manager, "policy.unload")  # not again, and nothing goes
+    assert [r.version for r in manager.replicas() if r.state == manager.t.REPLICA_STATE_READY] == ["1"]
+
+
+@pytest.mark.parametrize("point", ["policy.before_write", "load.before_commit", "unload.before_commit"])
+def test_killed_while_a_policy_is_followed(manager, point):
+    manager.up()
+    two_versions(manager, load=("1",))
+    manager.term()
+    manager.up(env={"SLUICE_FAILPOINT": point})
+    retry(manager, lambda: set_policy(manager, latest=1))
+    assert manager.process.wait(patience(10)) == -signal.SIGKILL
+    manager.up()
+    comes_to(manager, "2")
+
+
+def test_policies_that_say_nothing_sensible_are_refused(manager):
+    manager.up()
+    two_versions(manager, load=())
+    assert "latest" in fails(C.INVALID_ARGUMENT, set_policy, manager, latest=0)
+    assert "specific" in fails(C.INVALID_ARGUMENT, set_policy, manager, specific=[])
+    fails(C.NOT_FOUND, set_policy, manager, specific=["1", "9"], why="VERSION_NOT_FOUND")
+    fails(C.ABORTED, set_policy, manager, latest=1, expected_generation=99, why="STALE_GENERATION")
+    model = manager.rpc.GetModel(manager.m.GetModelRequest(model="a")).model
+    assert not model.HasField("policy")
+
+
 # -- the real programs under live streams
 
 
@@ -342,6 +446,14 @@ class Load:
         assert not self.errors and not self.wrong, (self.errors[:5], self.wrong[:5])
 
 
+def answers(sluice, version):
+    try:
+        return sluice.generate(sluice.request("tiny", "x", max_tokens=1, version=version), timeout=patience(60))
+    except grpc.RpcError as e:
+        assert e.code() in (C.NOT_FOUND, C.FAILED_PRECONDITION, C.UNAVAILABLE), e
+        return None
+
+
 def start_tiny(sluice, max_tokens):
     """Version 1 served, 2 registered, and what each answers to every prompt."""
     sluice.start()
@@ -350,6 +462,7 @@ def start_tiny(sluice, max_tokens):
     references = {}
     for version in ("2", "1"):
         sluice.cli("load", "tiny", "--version", version, "--threads", "1")
+        sluice.wait(lambda: answers(sluice, version), 30, f"the server knows version {version}")
         references[version] = {p: sluice.generate(sluice.request("tiny", p, max_tokens=max_tokens, ignore_eos=True,
                                                                  version=version), timeout=patience(60))[1] for p in PROMPTS}
     assert all(references["1"][p] != references["2"][p] for p in PROMPTS)
@@ -411,30 +524,31 @@ def test_sessions_stay_with_their_version_over_a_dead_manager_and_server(fresh):
                 time.sleep(0.1)
         raise AssertionError(sluice.tail())
 
-    before = {f"k{i}": version_of(f"k{i}") for i in range(24)}
-    assert {v for v in before.values()} == {"1", "2"}
+    keys = [f"k{i}" for i in range(24)]
+    sluice.wait(lambda: {version_of(k) for k in keys} == {"1", "2"}, 20, "the server has the rule")
+    before = {k: version_of(k) for k in keys}
     assert {version_of("k0", version=v) for v in "12"} == {"1", "2"}  # who names one gets it
     (manager,), (server,) = sluice.children("sluice-manager"), sluice.children("sluice-server")
-    os.kill(manager, signal.SIGSTOP)  # supervised: a dead one would be back
-    try:
-        os.kill(server, signal.SIGKILL)
-        sluice.wait(lambda: sluice.children("sluice-server") not in ([], [server]), 20, "another server")
-        assert {k: version_of(k) for k in before} == before
-    finally:
-        os.kill(manager, signal.SIGCONT)
-    # A version whose only worker is dead is not waited for; its sessions come back with it.
     stub, m = sluice.manager_stub(), sluice.stubs.manager
     (replica,) = stub.ListReplicas(m.ListReplicasRequest(model="tiny", version="2")).replicas
     home = next(k for k, v in before.items() if v == "2")
     seen, threads = [], []
-    os.kill(replica.pid, signal.SIGKILL)
 
     def ask():  # the first ones may still get to it, and wait for it to be back
         threads.append(threading.Thread(target=lambda: seen.append(version_of(home)), daemon=True))
         threads[-1].start()
         return "1" in seen
 
-    sluice.wait(ask, 10, "the other serves")
+    os.kill(manager, signal.SIGSTOP)  # supervised: a dead one would be back
+    try:
+        os.kill(server, signal.SIGKILL)
+        sluice.wait(lambda: sluice.children("sluice-server") not in ([], [server]), 20, "another server")
+        assert {k: version_of(k) for k in before} == before
+        # A version whose only worker is dead is not waited for, whatever the table says; its sessions come back with it.
+        os.kill(replica.pid, signal.SIGKILL)
+        sluice.wait(ask, 10, "the other serves")
+    finally:
+        os.kill(manager, signal.SIGCONT)
     for thread in threads:
         thread.join(patience(60))
     sluice.wait(lambda: len(sluice.ready()) == 2, 30, "its worker is back")
