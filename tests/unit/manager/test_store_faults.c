@@ -573,6 +573,38 @@ static void test_restore_when_cut_at_each_step_then_the_backup_is_the_database(v
     assert_true(n > 10 || enough());
 }
 
+/* What was seen is true though the disk fails, and is written by itself when it is well again. */
+static void test_failure_when_something_was_seen_then_kept_and_written_by_itself(void **state)
+{
+    struct fixture *f = *state;
+    struct life life;
+    struct error err;
+    struct store_stats stats;
+    struct job seen = {.body = job_put_model, .name = "seen"};
+    begin(&life, f, "seen", seed_of_run(), 1);
+    assert_int_equal(fixture_open(f, &err), 0);
+    fault_disk_plan(FAULT_EIO, 1, UINT64_MAX);
+    assert_int_equal(store_submit_seen(f->store, job_body, job_done, &seen, &err), 0);
+    assert_int_equal(job_wait(f, &seen), 0);
+    assert_non_null(catalog_model(&f->catalog, "seen"));
+    store_stats(f->store, &stats);
+    assert_true(strncmp(stats.reason, "STATE_STORE_", 12) == 0);
+    assert_int_equal(store_n_unsaved(f->store), 1);
+    fault_disk_plan(FAULT_NONE, 0, 0);
+    for (int i = 0; stats.reason[0] && i < 2000; i++) { /* as the supervisor does, twice a second */
+        store_flush(f->store);
+        store_poll(f->store);
+        usleep(5000);
+        store_stats(f->store, &stats);
+    }
+    assert_string_equal(stats.reason, "");
+    assert_int_equal(store_n_unsaved(f->store), 0);
+    fixture_reopen(f);
+    assert_non_null(catalog_model(&f->catalog, "seen"));
+    fixture_close(f);
+    fault_disk_end();
+}
+
 static int setup(void **state)
 {
     planted = getenv("SLUICE_SEEDED_BUG");
@@ -606,6 +638,8 @@ int main(void)
             test_cut_when_at_each_step_then_acknowledged_changes_are_there, setup, teardown),
         cmocka_unit_test_setup_teardown(
             test_failure_when_at_each_step_then_refused_or_done_and_recovers, setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_failure_when_something_was_seen_then_kept_and_written_by_itself, setup, teardown),
     };
     log_init("test", LOG_LEVEL_ERROR, LOG_FORMAT_KV);
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
