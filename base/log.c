@@ -13,8 +13,7 @@ enum { LINE_BYTES = 4096 };
 
 static struct {
     const char *program;
-    enum log_level min_level;
-    enum log_format format;
+    _Atomic int min_level, format;
 } sink = {"sluice", LOG_LEVEL_INFO, LOG_FORMAT_KV};
 
 static const char *const level_names[] = {"debug", "info", "warn", "error"};
@@ -27,8 +26,13 @@ struct line {
 void log_init(const char *program, enum log_level min_level, enum log_format format)
 {
     sink.program = program;
-    sink.min_level = min_level;
-    sink.format = format;
+    log_set(min_level, format);
+}
+
+void log_set(enum log_level min_level, enum log_format format)
+{
+    sink.min_level = (int)min_level;
+    sink.format = (int)format;
 }
 
 bool log_level_parse(const char *text, enum log_level *out_level)
@@ -55,7 +59,7 @@ bool log_format_parse(const char *text, enum log_format *out_format)
 
 bool log_enabled(enum log_level level)
 {
-    return level >= sink.min_level;
+    return (int)level >= sink.min_level;
 }
 
 /* What ends every line: a quote, a brace and the newline. */

@@ -38,6 +38,8 @@ struct log_pair {
 /* Sets what is written from now on; call once at start. `program` is borrowed for the life of the
  * process. */
 void log_init(const char *program, enum log_level min_level, enum log_format format);
+/* The same while the program runs. */
+void log_set(enum log_level min_level, enum log_format format);
 
 /* Parses "debug", "info", "warn" or "error" ("kv" or "json"). False, output untouched, on anything
  * else. */

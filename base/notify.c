@@ -1,11 +1,18 @@
 #include "base/notify.h"
 
+#include <inttypes.h>
+#include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
+
+#include "base/clock.h"
+
+enum { MAX_STATUS = 512 };
 
 void notify_send(const char *state)
 {
@@ -24,6 +31,27 @@ void notify_send(const char *state)
     (void)sendto(fd, state, strlen(state), MSG_NOSIGNAL, (const struct sockaddr *)&address,
                  n_bytes);
     close(fd);
+}
+
+void notify_status(const char *state, const char *format, ...)
+{
+    char status[MAX_STATUS], text[MAX_STATUS + 64];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(status, sizeof(status), format, args);
+    va_end(args);
+    for (char *c = status; *c; c++)
+        *c = *c == '\n' ? ' ' : *c;
+    snprintf(text, sizeof(text), "%s\nSTATUS=%s", state, status);
+    notify_send(text);
+}
+
+void notify_reloading(void)
+{
+    char text[64];
+    snprintf(text, sizeof(text), "RELOADING=1\nMONOTONIC_USEC=%" PRIu64,
+             (uint64_t)(clock_now_ns() / NS_PER_US));
+    notify_send(text);
 }
 
 uint64_t notify_watchdog_ms(void)

@@ -6,6 +6,11 @@
 
 /* Sends `state` ("READY=1"). Does nothing where NOTIFY_SOCKET is not set or cannot be reached. */
 void notify_send(const char *state);
+/* The same with a line for people, "STATUS=...", as by printf. */
+void notify_status(const char *state, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+/* Settings are read again, until the next READY=1. */
+void notify_reloading(void);
 /* How often the service manager wants to hear "WATCHDOG=1" of this process (WATCHDOG_USEC); 0: it
  * does not. */
 uint64_t notify_watchdog_ms(void);

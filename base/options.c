@@ -9,17 +9,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <ini.h>
-
 #include "base/arena.h"
+#include "base/config_file.h"
 #include "base/error.h"
 
 enum origin { ORIGIN_DEFAULT, ORIGIN_FILE, ORIGIN_ENVIRONMENT, ORIGIN_FLAG };
 
+/* What a row was last set to, as it was written, and where. */
+struct given {
+    enum origin origin;
+    const char *text;  /* NULL: nothing was said */
+    const char *place; /* of a file: "FILE:LINE" */
+};
+
 struct options {
     const struct option_spec *specs;
     size_t n_specs;
-    enum origin *origins;
+    struct given *given; /* for each row */
     const char **positionals;
     size_t n_positionals;
     const char *config; /* or NULL */
@@ -30,8 +36,8 @@ struct parse {
     struct options *options;
     const char *section;
     char *settings;
+    const char *place; /* of the file that is read, or NULL */
     struct error *err;
-    int status;
 };
 
 static int parse_u64(const char *text, uint64_t *out)
@@ -119,6 +125,19 @@ static const char *bytes_wanted(const struct option_spec *spec, char out[128])
     return out;
 }
 
+static int note_given(struct parse *p, size_t i, const char *text, enum origin origin)
+{
+    struct arena *arena = &p->options->arena;
+    struct given given = {.origin = origin, .text = arena_strndup(arena, text, strlen(text))};
+    if (origin == ORIGIN_FILE)
+        given.place = arena_strndup(arena, p->place, strlen(p->place));
+    if (!given.text || (origin == ORIGIN_FILE && !given.place))
+        return error_set(p->err, STATUS_RESOURCE_EXHAUSTED, "--%s: out of memory",
+                         p->options->specs[i].name);
+    p->options->given[i] = given;
+    return 0;
+}
+
 static int set_value(struct parse *p, size_t i, const char *text, enum origin origin)
 {
     const struct option_spec *spec = &p->options->specs[i];
@@ -166,8 +185,7 @@ static int set_value(struct parse *p, size_t i, const char *text, enum origin or
     if (want)
         return error_set(p->err, STATUS_INVALID_ARGUMENT, "--%s: \"%s\" is not %s", spec->name,
                          text, want);
-    p->options->origins[i] = origin;
-    return 0;
+    return note_given(p, i, text, origin);
 }
 
 static void env_name(const char *name, char *out, size_t n_bytes)
@@ -215,47 +233,30 @@ static bool same_key(const char *key, const char *name)
 }
 
 /* One file serves all programs. */
-static int check_section(struct parse *p, const char *section)
+static int check_section(const char *section, struct error *err)
 {
     static const char *const known[] = {"server", "manager", "worker", "cli"};
     for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
         if (strcmp(section, known[i]) == 0)
-            return 1;
-    p->status =
-        error_set(p->err, STATUS_INVALID_ARGUMENT,
-                  "[%s]: no such section; there are [server], [manager], [worker], [cli]", section);
-    return 0;
+            return 0;
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "[%s]: no such section; there are [server], [manager], [worker], [cli]",
+                     section);
 }
 
-static int on_ini(void *user, const char *section, const char *key, const char *value)
+static int take_key(void *user, const char *section, const char *key, const char *value,
+                    const char *place, struct error *err)
 {
     struct parse *p = user;
     if (section[0] && strcmp(section, p->section) != 0)
-        return check_section(p, section);
-    for (size_t i = 0; i < p->options->n_specs; i++) {
-        if (!same_key(key, p->options->specs[i].name))
-            continue;
-        p->status = set_value(p, i, value, ORIGIN_FILE);
-        return p->status == 0;
-    }
+        return check_section(section, err);
+    p->place = place;
+    for (size_t i = 0; i < p->options->n_specs; i++)
+        if (same_key(key, p->options->specs[i].name))
+            return set_value(p, i, value, ORIGIN_FILE);
     if (!section[0])
-        return 1; /* keys before any section are shared between programs */
-    p->status =
-        error_set(p->err, STATUS_INVALID_ARGUMENT, "[%s] %s: no such setting", section, key);
-    return 0;
-}
-
-static int apply_file(struct parse *p, const char *path)
-{
-    int line = ini_parse(path, on_ini, p);
-    if (line < 0)
-        return error_set(p->err, STATUS_NOT_FOUND, "--config: cannot read %s", path);
-    if (line > 0 && p->status == 0)
-        return error_set(p->err, STATUS_INVALID_ARGUMENT,
-                         "%s:%d: not an ini line (want key = value)", path, line);
-    if (line > 0)
-        return error_prefix(p->err, "%s:%d", path, line);
-    return 0;
+        return 0; /* keys before any section are shared between programs */
+    return error_set(err, STATUS_INVALID_ARGUMENT, "[%s] %s: no such setting", section, key);
 }
 
 static const char *config_path(int argc, char *const argv[])
@@ -347,17 +348,17 @@ int options_parse(const char *section, const struct option_spec *specs, size_t n
     arena_init(&o->arena, 0, 0);
     o->specs = specs;
     o->n_specs = n_specs;
-    o->origins = calloc(n_specs + 1, sizeof(*o->origins));
+    o->given = calloc(n_specs + 1, sizeof(*o->given));
     o->positionals = calloc((size_t)argc + 1, sizeof(*o->positionals));
     struct parse p = {.options = o, .section = section, .settings = settings, .err = err};
-    int rc = o->origins && o->positionals
+    int rc = o->given && o->positionals
                  ? 0
                  : error_set(err, STATUS_RESOURCE_EXHAUSTED, "options: out of memory");
     o->config = config_path(argc, argv);
     if (!rc)
         rc = apply_defaults(&p);
     if (!rc && o->config)
-        rc = apply_file(&p, o->config);
+        rc = config_file_read(o->config, take_key, &p, err);
     if (!rc)
         rc = apply_environment(&p);
     if (!rc)
@@ -376,15 +377,15 @@ int options_defaults(const struct option_spec *specs, size_t n_specs, void *sett
     struct options o = {.specs = specs, .n_specs = n_specs};
     struct parse p = {.options = &o, .settings = settings, .err = err};
     arena_init(&o.arena, 0, 0);
-    o.origins = calloc(n_specs + 1, sizeof(*o.origins));
-    int rc = o.origins ? apply_defaults(&p)
-                       : error_set(err, STATUS_RESOURCE_EXHAUSTED, "options: out of memory");
+    o.given = calloc(n_specs + 1, sizeof(*o.given));
+    int rc = o.given ? apply_defaults(&p)
+                     : error_set(err, STATUS_RESOURCE_EXHAUSTED, "options: out of memory");
     for (size_t i = 0; !rc && i < n_specs; i++)
         if (specs[i].type == OPTION_STRING && specs[i].default_text)
             memcpy((char *)settings + specs[i].offset, &specs[i].default_text,
                    sizeof(specs[i].default_text));
     arena_fini(&o.arena);
-    free(o.origins);
+    free(o.given);
     return rc;
 }
 
@@ -393,7 +394,7 @@ void options_destroy(struct options *options)
     if (!options)
         return;
     arena_fini(&options->arena);
-    free(options->origins);
+    free(options->given);
     free(options->positionals);
     free(options);
 }
@@ -416,7 +417,55 @@ const char *options_positional(const struct options *options, size_t i)
 const char *options_origin(const struct options *options, size_t i_spec)
 {
     static const char *const names[] = {"default", "file", "environment", "flag"};
-    return names[options->origins[i_spec]];
+    return names[options->given[i_spec].origin];
+}
+
+/* Rows that do something and are no settings. */
+static bool is_command(const struct option_spec *spec)
+{
+    static const char *const names[] = {"help", "man", "version", "origin"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strcmp(spec->name, names[i]) == 0)
+            return true;
+    return false;
+}
+
+static void add_origin(const struct option_spec *spec, const struct given *given,
+                       struct strbuf *out)
+{
+    char name[96];
+    env_name(spec->name, name, sizeof(name));
+    strbuf_add_str(out, "  # ");
+    switch (given->origin) {
+    case ORIGIN_FLAG:
+        strbuf_printf(out, "flag --%s", spec->name);
+        break;
+    case ORIGIN_ENVIRONMENT:
+        strbuf_printf(out, "environment %s", name);
+        break;
+    case ORIGIN_FILE:
+        strbuf_add_str(out, given->place);
+        break;
+    case ORIGIN_DEFAULT:
+        strbuf_add_str(out, "default");
+        break;
+    }
+}
+
+void options_show(const struct options *options, bool with_origin, struct strbuf *out)
+{
+    for (size_t i = 0; i < options->n_specs; i++) {
+        const struct option_spec *spec = &options->specs[i];
+        const struct given *given = &options->given[i];
+        if (is_command(spec))
+            continue;
+        for (const char *c = spec->name; *c; c++)
+            strbuf_add_char(out, *c == '-' ? '_' : *c);
+        strbuf_printf(out, " = %s", given->text ? given->text : "");
+        if (with_origin)
+            add_origin(spec, given, out);
+        strbuf_add_char(out, '\n');
+    }
 }
 
 int options_set(struct options *options, void *settings, const char *name, const char *text,
@@ -429,8 +478,15 @@ int options_set(struct options *options, void *settings, const char *name, const
     return set_value(&p, (size_t)i, text, ORIGIN_FLAG);
 }
 
-const struct option_spec option_config = {
-    "config", 0, OPTION_STRING, 0, "", "FILE", "settings from an ini file", 0, 0};
+const struct option_spec option_config = {"config",
+                                          0,
+                                          OPTION_STRING,
+                                          0,
+                                          "",
+                                          "FILE",
+                                          "settings from an ini file, then conf.d/*.conf beside it",
+                                          0,
+                                          0};
 
 const char options_sources[] =
     "Each is also an environment variable (--log-level: SLUICE_LOG_LEVEL) and a key of the file "

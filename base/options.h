@@ -1,6 +1,6 @@
 /* options.h: one table per program describes every setting; from it come flag parsing, environment,
- * config file, defaults and --help. Precedence: flags > environment > config file (+ conf.d, issue
- * of the operator) > defaults. One thread, at start. */
+ * config file, defaults and --help. Precedence: flags > environment > config file and conf.d >
+ * defaults. One thread, at start. */
 #pragma once
 
 #include <stdbool.h>
@@ -35,7 +35,8 @@ struct options; /* keeps the strings alive */
 
 /* Parses argv[1..] into `settings` by `specs` (n_specs rows). Non-flag words are collected as
  * positionals ("--" ends flags).
- * "--config FILE" and SLUICE_CONFIG name an ini file (section ignored or named after `section`).
+ * "--config FILE" and SLUICE_CONFIG name an ini file (section ignored or named after `section`);
+ * conf.d/ *.conf beside it are read after it (config_file.h), the last one to name a key wins.
  * Flags that are unknown, lack a value or are out of range: INVALID_ARGUMENT naming the flag, the
  * value and the range. *out_options is owned; strings in `settings` and the positionals are
  * borrowed from it. */
@@ -55,6 +56,9 @@ size_t options_n_positionals(const struct options *options);
 const char *options_positional(const struct options *options, size_t i);
 /* Where a setting came from: "flag", "environment", "file", "default". */
 const char *options_origin(const struct options *options, size_t i_spec);
+/* Appends every setting as a line of a config file, with where it came from as a comment if that is
+ * wanted: the flag, the variable, FILE:LINE or "default". */
+void options_show(const struct options *options, bool with_origin, struct strbuf *out);
 
 /* Sets one more option after the parse, as a flag would. INVALID_ARGUMENT as options_parse. */
 int options_set(struct options *options, void *settings, const char *name, const char *text,

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/notify.h"
 #include "base/options.h"
+#include "base/reload.h"
 #include "base/strbuf.h"
 #include "manager/device_hold.h"
 #include "manager/device_watch.h"
@@ -57,7 +58,8 @@ struct program {
     int lock_fd;
     ev_async store_wake;
     ev_timer store_again;
-    ev_signal on_term, on_int;
+    ev_signal on_term, on_int, on_hup;
+    struct reload *reload;
     ev_timer stop_poll;
     ev_timer watchdog;
     bool stopping;
@@ -236,7 +238,8 @@ static void on_signal(struct ev_loop *loop, ev_signal *watcher, int events)
     }
     program->stopping = true;
     log_info(LOG_EVENT("stopping"), LOG_I64("signal", watcher->signum));
-    notify_send("STOPPING=1");
+    notify_status("STOPPING=1",
+                  manager->settings.stop_workers_on_exit ? "Workers end" : "Workers run on");
     rpc_server_drain(manager->server);
     error_set(&err, STATUS_UNAVAILABLE, "the manager is stopping");
     error_reason(&err, "DRAINING");
@@ -249,16 +252,26 @@ static void on_signal(struct ev_loop *loop, ev_signal *watcher, int events)
         end_calls(program);
 }
 
+static void on_reload(struct ev_loop *loop, ev_signal *watcher, int events)
+{
+    struct program *program = watcher->data;
+    (void)loop;
+    (void)events;
+    settings_reload(program->reload, &program->manager.settings);
+    manager_changed(&program->manager);
+}
+
 static void watch_signals(struct program *program)
 {
     struct ev_loop *loop = program->manager.loop;
     ev_signal_init(&program->on_term, on_signal, SIGTERM);
     ev_signal_init(&program->on_int, on_signal, SIGINT);
-    program->on_term.data = program->on_int.data = program;
+    ev_signal_init(&program->on_hup, on_reload, SIGHUP);
+    program->on_term.data = program->on_int.data = program->on_hup.data = program;
     ev_signal_start(loop, &program->on_term);
     ev_signal_start(loop, &program->on_int);
+    ev_signal_start(loop, &program->on_hup);
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGHUP, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a full disk is an error of write(), never the end */
 }
 
@@ -294,7 +307,8 @@ static int run(struct program *program)
                  LOG_U64("adopted", supervisor_n_adopted(manager->supervisor)));
         manager_changed(manager);
         if (!program->stopping)
-            notify_send("READY=1");
+            notify_status("READY=1", "Managing; %llu workers adopted",
+                          (unsigned long long)supervisor_n_adopted(manager->supervisor));
         start_watchdog(program);
         ev_run(manager->loop, 0);
         log_info(LOG_EVENT("stopped"));
@@ -381,8 +395,10 @@ int main(int argc, char *argv[])
         strbuf_fini(&text);
     } else if (program->manager.settings.version) {
         printf("sluice-manager %s\n", SLUICE_VERSION);
-    } else {
-        status = start(program);
+    } else if (!settings_word(options, &program->manager.settings, &status)) {
+        program->reload = settings_watch(argc, argv, &program->manager.settings);
+        status = program->reload ? start(program) : EXIT_FAILURE;
+        reload_destroy(program->reload);
     }
     options_destroy(options);
     free(program);

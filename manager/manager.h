@@ -54,6 +54,7 @@ struct settings {
     uint64_t slow_reader_ms;
     bool stop_workers_on_exit;
     bool json; /* of check, backup and restore */
+    bool origin;
     bool help;
     bool man;
     bool version;

@@ -1,13 +1,18 @@
 #include "manager/settings.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/manual.h"
+#include "base/notify.h"
 #include "base/options.h"
+#include "base/reload.h"
 #include "base/strbuf.h"
 #include "manager/reconcile.h"
+#include "proto/rpc/rpc_server.h"
 
 #define FIELD(name) offsetof(struct settings, name)
 
@@ -82,6 +87,8 @@ static const struct option_spec specs[] = {
     {"log-level", 0, OPTION_STRING, FIELD(log_level), "info", "LEVEL",
      "debug, info, warn or error; also the workers'", 0, 0},
     {"log-format", 0, OPTION_STRING, FIELD(log_format), "kv", "FORMAT", "kv or json", 0, 0},
+    {"origin", 0, OPTION_BOOL, FIELD(origin), "false", NULL,
+     "with show-config: and where each value comes from", 0, 0},
     {"help", 'h', OPTION_BOOL, FIELD(help), "false", NULL, "this text", 0, 0},
     {"man", 0, OPTION_BOOL, FIELD(man), "false", NULL, "print the man page, in roff", 0, 0},
     {"version", 'V', OPTION_BOOL, FIELD(version), "false", NULL, "print the version", 0, 0},
@@ -104,9 +111,11 @@ int settings_parse(int argc, char *const argv[], struct settings *out_settings,
     struct options *options = NULL;
     if (options_parse("manager", specs, N_SPECS, argc, argv, out_settings, &options, err) != 0)
         return err->status;
-    if (options_n_positionals(options) > 0) {
-        error_set(err, STATUS_INVALID_ARGUMENT, "\"%.80s\" is no option; see --help",
-                  options_positional(options, 0));
+    for (size_t i = 0; i < options_n_positionals(options); i++) {
+        const char *word = options_positional(options, i);
+        if (i == 0 && (strcmp(word, "check-config") == 0 || strcmp(word, "show-config") == 0))
+            continue;
+        error_set(err, STATUS_INVALID_ARGUMENT, "\"%.80s\" is no option; see --help", word);
         options_destroy(options);
         return err->status;
     }
@@ -140,8 +149,112 @@ const struct option_spec *settings_offline_specs(size_t *out_n)
     return offline_specs;
 }
 
+/* What is looked at anew each time, on the loop. Workers that run keep what they were started with.
+ */
+static const char *const live[] = {"log-level",
+                                   "log-format",
+                                   "drain-grace",
+                                   "restart-backoff-initial",
+                                   "restart-backoff-max",
+                                   "crash-window",
+                                   "crash-limit",
+                                   "kill-grace",
+                                   "connect-timeout",
+                                   "load-timeout",
+                                   "max-open-operations",
+                                   "max-replicas",
+                                   "stop-workers-on-exit",
+                                   NULL};
+
+static int check(const void *parsed, struct error *err)
+{
+    const struct settings *settings = parsed;
+    enum log_level level;
+    enum log_format format;
+    if (log_level_parse(settings->log_level, &level) &&
+        log_format_parse(settings->log_format, &format))
+        return 0;
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "--log-level is debug, info, warn or error, --log-format is kv or json");
+}
+
+struct reload *settings_watch(int argc, char *const argv[], const struct settings *settings)
+{
+    const struct reload_config config = {
+        .section = "manager",
+        .specs = specs,
+        .n_specs = N_SPECS,
+        .argc = argc,
+        .argv = argv,
+        .settings = settings,
+        .settings_bytes = sizeof(*settings),
+        .check = check,
+        .live = live,
+    };
+    return reload_create(&config);
+}
+
+void settings_reload(struct reload *reload, struct settings *settings)
+{
+    struct strbuf set, restart;
+    struct error err;
+    enum log_level level = LOG_LEVEL_INFO;
+    enum log_format format = LOG_FORMAT_KV;
+    strbuf_init(&set, 0);
+    strbuf_init(&restart, 0);
+    notify_reloading();
+    if (reload_read(reload, settings, &set, &restart, &err) != 0) {
+        log_error(LOG_EVENT("settings not reloaded"), LOG_STR("message", err.message),
+                  LOG_STR("in_force", "what was read before"));
+        notify_status("READY=1", "Settings not reloaded: %s", err.message);
+    } else {
+        if (log_level_parse(settings->log_level, &level) &&
+            log_format_parse(settings->log_format, &format))
+            log_set(level, format);
+        log_info(LOG_EVENT("settings reloaded"), LOG_STR("set", strbuf_str(&set)),
+                 LOG_STR("need_restart", strbuf_str(&restart)));
+        notify_status("READY=1", "Managing%s%s%s",
+                      restart.n_bytes ? "; a restart is needed for " : "", strbuf_str(&restart),
+                      restart.n_bytes ? " to change" : "");
+    }
+    strbuf_fini(&set);
+    strbuf_fini(&restart);
+}
+
+bool settings_word(const struct options *options, struct settings *settings, int *out_status)
+{
+    enum { EXIT_USAGE = 2, EXIT_BAD_SETTINGS = 78 };
+    struct error err;
+    struct strbuf text;
+    const char *word = options_positional(options, 0);
+    *out_status = 0;
+    if (!word)
+        return false;
+    if (strcmp(word, "show-config") == 0) {
+        strbuf_init(&text, 0);
+        options_show(options, settings->origin, &text);
+        fputs(strbuf_str(&text), stdout);
+        strbuf_fini(&text);
+        return true;
+    }
+    const char *metrics = settings->metrics;
+    if (check(settings, &err) != 0) {
+        *out_status = EXIT_USAGE;
+    } else if (*metrics && strncmp(metrics, "unix:", 5) != 0 &&
+               rpc_server_check_address(metrics, &err) != 0) {
+        error_prefix(&err, "--metrics");
+        *out_status = EXIT_BAD_SETTINGS;
+    }
+    if (*out_status)
+        fprintf(stderr, "sluice-manager: %s\n", err.message);
+    else
+        puts("sluice-manager: the settings are good");
+    return true;
+}
+
 static const struct manual_example examples[] = {
     {"sluice-manager --state-dir /var/lib/sluice --model-root /srv/models", NULL},
+    {"sluice-manager show-config --origin --config /etc/sluice/sluice.conf", NULL},
     {"sluice-manager -d ./state --restart-backoff-initial 100ms --log-level debug", NULL},
     {"sluice-manager check --state-dir /var/lib/sluice", "of the database, while no manager runs"},
     {"grpcurl -plaintext -unix ./state/run/manager.sock sluice.manager.v1.ModelManager/GetStatus",
@@ -160,7 +273,7 @@ static const struct manual manual = {
     .program = "sluice-manager",
     .page = "sluice-manager",
     .section = 8,
-    .synopsis = "[options]",
+    .synopsis = "[check-config | show-config] [options]",
     .summary = "keeps models, replicas and operations, and supervises the workers",
     .description =
         "Serves sluice.manager.v1 on a unix socket and keeps its state in SQLite.\n\n"
@@ -168,9 +281,13 @@ static const struct manual manual = {
         "manager's own user are admins; others, keys and certificates are what "
         "--manage-keys-file says.\n\n"
         "SIGTERM ends the manager and leaves the workers running; the next one takes "
-        "them over.\n\n"
-        "`sluice-manager check`, `backup` and `restore` are for the state database while "
-        "no manager runs; each has a --help.",
+        "them over. SIGHUP reads the settings again: times, limits and the log are "
+        "taken up, of other changes the log says that they want a restart, and what "
+        "is in error leaves all as it was.\n\n`check`, `backup` and `restore` are for the "
+        "state database while no manager runs; each has a --help.\n\n`check-config` says whether "
+        "the settings "
+        "would do, with the text that a start would have, and `show-config` prints "
+        "them; neither starts anything.",
     .specs = specs,
     .n_specs = N_SPECS,
     .exits = exits,

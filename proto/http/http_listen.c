@@ -27,17 +27,24 @@ static int fail(int fd, struct error *err, const char *address)
     return error_errno(err, err_no, "cannot listen on %s", address);
 }
 
-static int listen_unix(const char *path, int *out_fd, struct error *err)
+static int listen_unix(const char *path, enum rpc_share share, int *out_fd, struct error *err)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    if (rpc_listen_claim_unix(path, err) != 0)
+    char name[sizeof(address.sun_path)];
+    bool beside = share == RPC_SHARE_BESIDE;
+    if ((beside ? rpc_share_name(path, name, sizeof(name), err)
+                : rpc_listen_claim_unix(path, err)) != 0)
         return err->status;
-    snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
+    snprintf(address.sun_path, sizeof(address.sun_path), "%s", beside ? name : path);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     /* The mode is set before anybody can connect. */
     if (fd < 0 || bind(fd, (const struct sockaddr *)&address, sizeof(address)) != 0 ||
-        chmod(path, 0600) != 0 || listen(fd, BACKLOG) != 0)
+        chmod(address.sun_path, 0600) != 0 || listen(fd, BACKLOG) != 0)
         return fail(fd, err, path);
+    if (beside && rpc_share_move(name, path, err) != 0) {
+        close(fd);
+        return err->status;
+    }
     *out_fd = fd;
     return 0;
 }
@@ -77,13 +84,14 @@ static uint16_t bound_port(int fd)
     return ntohs(address.any.sa_family == AF_INET6 ? address.v6.sin6_port : address.v4.sin_port);
 }
 
-static int listen_tcp(const char *address, int *out_fd, uint16_t *out_port, struct error *err)
+static int listen_tcp(const char *address, enum rpc_share share, int *out_fd, uint16_t *out_port,
+                      struct error *err)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
     struct addrinfo *infos = NULL;
     char host[MAX_HOST];
     /* Also says who holds the port, and whether the address is one. */
-    if (rpc_listen_probe_tcp(address, err) != 0)
+    if (rpc_listen_probe_tcp(address, share == RPC_SHARE_BESIDE, err) != 0)
         return err->status;
     const char *colon = strrchr(address, ':');
     size_t n_host = (size_t)(colon - address);
@@ -94,17 +102,20 @@ static int listen_tcp(const char *address, int *out_fd, uint16_t *out_port, stru
     if (failed != 0)
         return error_set(err, STATUS_INVALID_ARGUMENT, "address %s: %s", address,
                          gai_strerror(failed));
+    rpc_share_begin(share);
     int rc = open_first(infos, address, out_fd, err);
+    rpc_share_end();
     freeaddrinfo(infos);
     if (!rc)
         *out_port = bound_port(*out_fd);
     return rc;
 }
 
-int http_listen(const char *address, int *out_fd, uint16_t *out_port, struct error *err)
+int http_listen(const char *address, enum rpc_share share, int *out_fd, uint16_t *out_port,
+                struct error *err)
 {
     *out_port = 0;
     if (strncmp(address, unix_prefix, sizeof(unix_prefix) - 1) == 0)
-        return listen_unix(address + sizeof(unix_prefix) - 1, out_fd, err);
-    return listen_tcp(address, out_fd, out_port, err);
+        return listen_unix(address + sizeof(unix_prefix) - 1, share, out_fd, err);
+    return listen_tcp(address, share, out_fd, out_port, err);
 }

@@ -3,7 +3,10 @@
 
 #include <stdint.h>
 
+#include "proto/rpc/rpc_share.h"
+
 struct error;
 
 /* *out_fd is owned: non-blocking, listening. *out_port is 0 for "unix:PATH". */
-int http_listen(const char *address, int *out_fd, uint16_t *out_port, struct error *err);
+int http_listen(const char *address, enum rpc_share share, int *out_fd, uint16_t *out_port,
+                struct error *err);

@@ -387,13 +387,15 @@ int http_server_create(const struct http_server_config *config, struct http_serv
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "HTTP: out of memory");
     server->config = *config;
     server->loop = config->loop ? config->loop : ev_loop_new(EVFLAG_NOENV);
-    int rc = server->loop ? http_listen(config->listen, &fd, &server->port, err)
+    int rc = server->loop ? http_listen(config->listen, config->share, &fd, &server->port, err)
                           : error_set(err, STATUS_RESOURCE_EXHAUSTED, "HTTP: no event loop");
     if (!rc && !server->port) {
         server->unix_path = strdup(config->listen + strlen("unix:"));
         if (!server->unix_path) {
             close(fd);
             rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "HTTP: out of memory");
+        } else {
+            rpc_share_own(server->unix_path);
         }
     }
     if (!rc)
@@ -426,7 +428,7 @@ void http_server_destroy(struct http_server *server)
     if (server->daemon)
         MHD_stop_daemon(server->daemon);
     if (server->unix_path)
-        unlink(server->unix_path);
+        rpc_share_forget(server->unix_path);
     free(server->unix_path);
     if (!server->config.loop && server->loop)
         ev_loop_destroy(server->loop);

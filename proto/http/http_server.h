@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "base/strbuf.h"
+#include "proto/rpc/rpc_share.h"
 
 struct error;
 struct ev_loop;
@@ -42,6 +43,7 @@ struct http_server_config {
     uint32_t max_connections, max_connections_per_ip;
     size_t max_header_bytes; /* request line and headers, and what is kept to answer them */
     uint32_t timeout_ms;
+    enum rpc_share share; /* of the address, with a process that comes after or before this one */
 };
 
 /* 64 connections, 32 per address, 16 KiB, 10 s. */

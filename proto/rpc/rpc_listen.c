@@ -166,34 +166,59 @@ static bool split_address(const char *address, char host[MAX_HOST], const char *
     return colon[1] >= '0' && colon[1] <= '9' && *end == '\0' && port <= 65535;
 }
 
-static int try_bind(const struct addrinfo *info)
+static int try_bind(const struct addrinfo *info, bool beside)
 {
     int one = 1;
     int fd = socket(info->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return errno;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-    int err_no = bind(fd, info->ai_addr, info->ai_addrlen) == 0 && listen(fd, 1) == 0 ? 0 : errno;
+    if (beside)
+        setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof(one));
+    /* One that listens beside another would be given connections. */
+    int err_no = bind(fd, info->ai_addr, info->ai_addrlen) == 0 && (beside || listen(fd, 1) == 0)
+                     ? 0
+                     : errno;
     close(fd);
     return err_no;
 }
 
-int rpc_listen_probe_tcp(const char *address, struct error *err)
+/* The addresses that "host:port" is; *out_infos is owned. */
+static int resolve(const char *address, struct addrinfo **out_infos, const char **out_port,
+                   struct error *err)
 {
     char host[MAX_HOST];
-    const char *port = NULL;
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
-    struct addrinfo *infos = NULL;
-    if (!split_address(address, host, &port))
+    if (!split_address(address, host, out_port))
         return error_set(err, STATUS_INVALID_ARGUMENT, "%s is not an address of the form HOST:PORT",
                          address);
-    int failed = getaddrinfo(host, port, &hints, &infos);
+    int failed = getaddrinfo(host, *out_port, &hints, out_infos);
     if (failed != 0)
         return error_set(err, STATUS_INVALID_ARGUMENT, "address %s: %s", address,
                          gai_strerror(failed));
+    return 0;
+}
+
+int rpc_listen_check_tcp(const char *address, struct error *err)
+{
+    struct addrinfo *infos = NULL;
+    const char *port = NULL;
+    int rc = resolve(address, &infos, &port, err);
+    if (rc == 0)
+        freeaddrinfo(infos);
+    return rc;
+}
+
+int rpc_listen_probe_tcp(const char *address, bool beside, struct error *err)
+{
+    struct addrinfo *infos = NULL;
+    const char *port = NULL;
+    int rc = resolve(address, &infos, &port, err);
+    if (rc != 0)
+        return rc;
     int err_no = 0;
     for (const struct addrinfo *info = infos; info != NULL && err_no == 0; info = info->ai_next)
-        err_no = try_bind(info);
+        err_no = try_bind(info, beside);
     freeaddrinfo(infos);
     if (err_no == 0)
         return 0;

@@ -15,8 +15,12 @@ struct error;
 int rpc_listen_claim_unix(const char *path, struct error *err);
 
 /* Tries to bind "host:port" and lets it go again. ALREADY_EXISTS where it is in use, with the
- * process that holds it where that can be told; INVALID_ARGUMENT where it is no address. */
-int rpc_listen_probe_tcp(const char *address, struct error *err);
+ * process that holds it where that can be told; INVALID_ARGUMENT where it is no address. `beside`:
+ * a port that its owner shares (rpc_share.h) is free. */
+int rpc_listen_probe_tcp(const char *address, bool beside, struct error *err);
+
+/* INVALID_ARGUMENT where "host:port" is no address of this machine's kind. */
+int rpc_listen_check_tcp(const char *address, struct error *err);
 
 /* Whether "host:port" is reached from this machine alone. False where it cannot be told. */
 bool rpc_listen_is_loopback(const char *address);

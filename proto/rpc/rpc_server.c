@@ -44,6 +44,7 @@ struct rpc_server {
 
     grpc_server *core;
     struct rpc_accept *ports[MAX_PORTS];
+    char *sockets[MAX_PORTS]; /* paths, owned; removed with the server */
     uint32_t n_ports;
     struct rpc_lane lanes[MAX_THREADS];
     pthread_t threads[MAX_THREADS];
@@ -181,19 +182,45 @@ static int bind_core(struct rpc_server *server, const char *address, struct rpc_
     return port;
 }
 
-int rpc_server_listen_unix(struct rpc_server *server, const char *path, struct error *err)
+/* gRPC removes the file that it has bound, unless it is another's by then. */
+static int own_socket(struct rpc_server *server, const char *path, struct error *err)
+{
+    for (uint32_t i = 0; i < MAX_PORTS; i++) {
+        if (server->sockets[i] != NULL)
+            continue;
+        server->sockets[i] = strdup(path);
+        if (server->sockets[i] == NULL)
+            return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for socket %s", path);
+        rpc_share_own(server->sockets[i]);
+        return 0;
+    }
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "socket %s: %d listen already", path,
+                     MAX_PORTS);
+}
+
+static int bind_unix(struct rpc_server *server, const char *path, struct error *err)
 {
     char address[128];
-    int status = rpc_listen_claim_unix(path, err);
-    if (status != 0)
-        return status;
     snprintf(address, sizeof(address), "unix:%s", path);
     mode_t mask = umask(0177);
     int port = bind_core(server, address, NULL);
     umask(mask);
-    if (port == 0)
-        return error_set(err, STATUS_UNAVAILABLE, "cannot listen on socket %s", path);
-    return 0;
+    return port != 0 ? 0 : error_set(err, STATUS_UNAVAILABLE, "cannot listen on socket %s", path);
+}
+
+int rpc_server_listen_unix(struct rpc_server *server, const char *path, struct error *err)
+{
+    char name[120];
+    bool beside = server->config.share == RPC_SHARE_BESIDE;
+    int status =
+        beside ? rpc_share_name(path, name, sizeof(name), err) : rpc_listen_claim_unix(path, err);
+    if (status == 0)
+        status = bind_unix(server, beside ? name : path, err);
+    if (status == 0 && beside)
+        status = rpc_share_move(name, path, err);
+    if (status == 0 && server->config.share != RPC_SHARE_NONE)
+        status = own_socket(server, path, err);
+    return status;
 }
 
 /* Of this group before its members may use it. */
@@ -266,10 +293,13 @@ static bool watch_port(struct rpc_server *server, uint16_t port)
 int rpc_server_listen_tcp(struct rpc_server *server, const char *address, uint16_t *out_port,
                           struct error *err)
 {
-    int status = rpc_listen_probe_tcp(address, err);
+    bool beside = server->config.share == RPC_SHARE_BESIDE;
+    int status = rpc_listen_probe_tcp(address, beside, err);
     if (status != 0)
         return status;
+    rpc_share_begin(server->config.share);
     int port = bind_core(server, address, server->config.tls);
+    rpc_share_end();
     if (port == 0)
         return error_set(err, STATUS_UNAVAILABLE, "cannot listen on %s", address);
     if (!watch_port(server, (uint16_t)port))
@@ -277,6 +307,11 @@ int rpc_server_listen_tcp(struct rpc_server *server, const char *address, uint16
     if (out_port != NULL)
         *out_port = (uint16_t)port;
     return 0;
+}
+
+int rpc_server_check_address(const char *address, struct error *err)
+{
+    return rpc_listen_check_tcp(address, err);
 }
 
 /* --- dispatch --- */
@@ -606,6 +641,12 @@ void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms)
         grpc_completion_queue_destroy(server->lanes[i].queue);
     for (uint32_t i = 0; i < server->config.n_threads; i++)
         rpc_lane_fini(&server->lanes[i]);
+    for (uint32_t i = 0; i < MAX_PORTS; i++) {
+        if (server->sockets[i] != NULL)
+            rpc_share_forget(server->sockets[i]);
+        free(server->sockets[i]);
+        server->sockets[i] = NULL;
+    }
     rpc_core_fini();
 }
 

@@ -19,6 +19,8 @@
 
 #include <protobuf-c/protobuf-c.h>
 
+#include "proto/rpc/rpc_share.h"
+
 struct error;
 struct rpc_call;
 struct rpc_health;
@@ -103,6 +105,8 @@ struct rpc_server_config {
     /* For TCP listeners; borrowed until destroy. NULL: plain text. Unix sockets have none: the file
      * system says who may connect. */
     struct rpc_tls *tls;
+    enum rpc_share
+        share; /* of its ports and sockets, with a server that comes after or before it */
 };
 
 /* Descriptors that connections may keep a moment longer than they are open: beside those of
@@ -132,6 +136,9 @@ int rpc_server_listen_tcp(struct rpc_server *server, const char *address, uint16
                           struct error *err);
 
 int rpc_server_start(struct rpc_server *server, struct error *err);
+
+/* What listen_tcp would say of an address that is none; nothing is bound. */
+int rpc_server_check_address(const char *address, struct error *err);
 
 /* From now on new calls (health and reflection aside) are refused: UNAVAILABLE, reason DRAINING;
  * live ones go on, and every health status is NOT_SERVING. Any thread; returns at once. */

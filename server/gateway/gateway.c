@@ -1,5 +1,6 @@
 #include "server/gateway/gateway.h"
 
+#include <poll.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -225,7 +226,7 @@ static uint32_t user_timeout_ms(const struct gateway_config *c)
     return ms < INT32_MAX ? (uint32_t)ms : INT32_MAX;
 }
 
-static int start_server(struct gateway *gateway, struct error *err)
+static int make_server(struct gateway *gateway, struct error *err)
 {
     const struct gateway_config *c = &gateway->config;
     struct rpc_server_config config;
@@ -247,15 +248,24 @@ static int start_server(struct gateway *gateway, struct error *err)
     config.keepalive_time_ms = (uint32_t)c->keepalive_time_ms;
     config.keepalive_timeout_ms = (uint32_t)c->keepalive_timeout_ms;
     config.user_timeout_ms = user_timeout_ms(c);
+    config.share = c->share;
     int rc = access_create(&c->access, c->listen, &gateway->access, err);
     if (rc)
         return rc;
     config.tls = access_tls(gateway->access);
     config.authorize = access_authorize;
     config.authorize_context = gateway->access;
-    rc = rpc_server_create(&config, &gateway->server, err);
-    if (!rc && c->listen[0])
+    return rpc_server_create(&config, &gateway->server, err);
+}
+
+static int start_listening(struct gateway *gateway, struct error *err)
+{
+    const struct gateway_config *c = &gateway->config;
+    int rc = 0;
+    if (c->listen[0])
         rc = rpc_server_listen_tcp(gateway->server, c->listen, &gateway->port, err);
+    if (!rc)
+        rc = gateway_metrics_listen(gateway->metrics, err);
     if (!rc && c->listen_unix[0])
         rc = rpc_server_listen_unix(gateway->server, c->listen_unix, err);
     return rc;
@@ -286,6 +296,59 @@ static int start_threads(struct gateway *gateway, struct error *err)
     return 0;
 }
 
+/* Routes are known, and each replica that they call ready has its link. */
+static bool is_ready(struct gateway *gateway)
+{
+    struct route_table *routes = gateway_routes(gateway);
+    const Sluice__Manager__V1__RouteTable *table = route_table_message(routes);
+    bool ready = table->generation > 0;
+    for (size_t i = 0; ready && i < table->n_routes; i++)
+        for (size_t k = 0; ready && k < table->routes[i]->n_replicas; k++) {
+            const Sluice__Manager__V1__RouteReplica *replica = table->routes[i]->replicas[k];
+            if (replica->state != SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_READY)
+                continue;
+            ready = false;
+            pthread_mutex_lock(&gateway->lock);
+            for (uint32_t l = 0; l < gateway->n_links && !ready; l++)
+                ready = link_matches(gateway->links[l], replica) && link_usable(gateway->links[l]);
+            pthread_mutex_unlock(&gateway->lock);
+        }
+    route_table_release(routes);
+    return ready;
+}
+
+static int wait_until_ready(struct gateway *gateway, struct error *err)
+{
+    enum { LOOK_MS = 10 };
+    uint64_t limit_ms = gateway->config.takeover_ms;
+    int64_t end_ns = clock_now_ns() + (int64_t)limit_ms * NS_PER_MS;
+    while (!is_ready(gateway)) {
+        if (clock_now_ns() >= end_ns)
+            return error_set(err, STATUS_DEADLINE_EXCEEDED,
+                             "not every ready replica was reached within %llu ms: the server that "
+                             "runs goes on",
+                             (unsigned long long)limit_ms);
+        poll(NULL, 0, LOOK_MS);
+    }
+    return 0;
+}
+
+int gateway_check(const struct gateway_config *config, struct error *err)
+{
+    struct access *access = NULL;
+    const char *metrics = config->metrics_listen;
+    int rc = config->listen[0] ? rpc_server_check_address(config->listen, err) : 0;
+    if (rc)
+        return error_prefix(err, "--listen");
+    if (metrics && *metrics && strncmp(metrics, "unix:", 5) != 0)
+        rc = rpc_server_check_address(metrics, err);
+    if (rc)
+        return error_prefix(err, "--metrics");
+    rc = access_create(&config->access, config->listen, &access, err);
+    access_destroy(access);
+    return rc;
+}
+
 int gateway_create(const struct gateway_config *config, struct gateway **out_gateway,
                    struct error *err)
 {
@@ -293,6 +356,8 @@ int gateway_create(const struct gateway_config *config, struct gateway **out_gat
     if (!gateway)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "server: out of memory");
     gateway->config = *config;
+    const char *colon = strrchr(config->listen, ':');
+    gateway->port = colon ? (uint16_t)strtoul(colon + 1, NULL, 10) : 0;
     gateway->clock.awake_ns = 1; /* 0 stands for no time */
     atomic_store(&gateway->awake_ns, 1);
     rng_uuid(gateway->server_id);
@@ -313,11 +378,15 @@ int gateway_create(const struct gateway_config *config, struct gateway **out_gat
     if (!rc)
         rc = gateway_metrics_create(gateway, &gateway->metrics, err);
     if (!rc)
-        rc = start_server(gateway, err);
-    if (!rc)
-        rc = gateway_metrics_listen(gateway->metrics, err);
+        rc = make_server(gateway, err);
+    if (!rc && config->share != RPC_SHARE_BESIDE)
+        rc = start_listening(gateway, err);
     if (!rc)
         rc = start_threads(gateway, err);
+    if (!rc && config->share == RPC_SHARE_BESIDE)
+        rc = wait_until_ready(gateway, err);
+    if (!rc && config->share == RPC_SHARE_BESIDE)
+        rc = start_listening(gateway, err);
     if (!rc)
         rc = rpc_server_start(gateway->server, err);
     if (rc) {
@@ -339,6 +408,11 @@ void gateway_drain(struct gateway *gateway, uint32_t grace_ms)
 {
     leave(gateway);
     rpc_server_shutdown(gateway->server, grace_ms);
+}
+
+void gateway_hand_over(struct gateway *gateway)
+{
+    gateway_metrics_close(gateway->metrics);
 }
 
 void gateway_hurry(struct gateway *gateway)

@@ -40,6 +40,10 @@ struct gateway_config {
     uint64_t drain_grace_ms;
     uint64_t watchdog_ms; /* the service manager hears at least this often that all is well; 0: it
                              did not ask */
+    /* Of the addresses: FIRST, or BESIDE a server that this one replaces; then nothing listens
+     * before all is known that the routes speak of, for takeover_ms at most. */
+    enum rpc_share share;
+    uint64_t takeover_ms;
     struct gateway_limits limits;
 };
 
@@ -97,6 +101,10 @@ struct gateway {
     bool ticking, stopping;
 };
 
+/* Whether a server of that configuration could start, as far as can be told without listening.
+ * Errors: as gateway_create. */
+int gateway_check(const struct gateway_config *config, struct error *err);
+
 /* Builds everything and starts serving. `config` strings are borrowed until destroy. *out_gateway
  * is owned. */
 int gateway_create(const struct gateway_config *config, struct gateway **out_gateway,
@@ -104,6 +112,8 @@ int gateway_create(const struct gateway_config *config, struct gateway **out_gat
 /* NOT_SERVING and refusing at once, also what a GenerateStream would start; accepted requests get
  * the grace, and what is left then ends UNAVAILABLE (DRAINING). Nothing is served afterwards. */
 void gateway_drain(struct gateway *gateway, uint32_t grace_ms);
+/* Before a drain: another server has the addresses. /metrics is that one's from now on. */
+void gateway_hand_over(struct gateway *gateway);
 /* The grace is over now. Any thread, before gateway_destroy. */
 void gateway_hurry(struct gateway *gateway);
 /* Drains with that grace if that has not happened, and frees everything. NULL is accepted. */

@@ -12,19 +12,21 @@
 #include "base/manual.h"
 #include "base/notify.h"
 #include "base/options.h"
+#include "base/reload.h"
 #include "server/gateway/gateway.h"
 #include "server/gateway/heap.h"
 #include "server/gateway/limits.h"
+#include "server/gateway/takeover.h"
 
 struct settings {
     struct gateway_config gateway;
-    const char *log_level, *log_format;
-    bool help, man, version;
+    const char *log_level, *log_format, *lock_file;
+    bool takeover, origin, help, man, version;
 };
 
 /* EX_CONFIG of sysexits.h: settings that cannot work as they are, an address that is in use:
  * whoever supervises this program need not try again. */
-enum { EXIT_BAD_SETTINGS = 78 };
+enum { EXIT_BAD_SETTINGS = 78, EXIT_LOCKED = 75 };
 
 #define FIELD(name) offsetof(struct settings, name)
 
@@ -38,6 +40,12 @@ static const struct option_spec own_specs[] = {
      "the manager's unix socket", 0, 0},
     {"routes-file", 0, OPTION_STRING, FIELD(gateway.routes_file), "", "PATH",
      "keeps the last routes, to serve without a manager", 0, 0},
+    {"lock-file", 0, OPTION_STRING, FIELD(lock_file), "", "PATH",
+     "one server per such file; empty: ROUTES_FILE.lock, none without a routes file", 0, 0},
+    {"takeover", 0, OPTION_BOOL, FIELD(takeover), "false", NULL,
+     "take the place of the server that has the lock: it drains once this one is ready", 0, 0},
+    {"takeover-timeout", 0, OPTION_MS, FIELD(gateway.takeover_ms), "30s", "TIME",
+     "this one must be ready within it, and that one answer; else that one goes on", 100, 3600000},
     {"rpc-threads", 0, OPTION_U64, FIELD(gateway.threads), "2", "N", "threads that serve RPCs", 1,
      256},
     {"keepalive-time", 0, OPTION_MS, FIELD(gateway.keepalive_time_ms), "60s", "TIME",
@@ -65,6 +73,8 @@ static const struct option_spec own_specs[] = {
     {"log-level", 0, OPTION_STRING, FIELD(log_level), "info", "LEVEL", "debug, info, warn or error",
      0, 0},
     {"log-format", 0, OPTION_STRING, FIELD(log_format), "kv", "FORMAT", "kv or json", 0, 0},
+    {"origin", 0, OPTION_BOOL, FIELD(origin), "false", NULL,
+     "with show-config: and where each value comes from", 0, 0},
     {"help", 'h', OPTION_BOOL, FIELD(help), "false", NULL, "this text", 0, 0},
     {"man", 0, OPTION_BOOL, FIELD(man), "false", NULL, "print the man page, in roff", 0, 0},
     {"version", 'V', OPTION_BOOL, FIELD(version), "false", NULL, "print the version", 0, 0},
@@ -88,12 +98,15 @@ static const struct manual_example examples[] = {
     {"sluice-server --manager /run/sluice/manager.sock --routes-file /var/lib/sluice/routes.pb",
      NULL},
     {"sluice-server --manager ./state/run/manager.sock --listen 0.0.0.0:8001", NULL},
+    {"sluice-server --config /etc/sluice/sluice.conf --takeover", "a new binary, or new settings"},
+    {"sluice-server show-config --origin --config /etc/sluice/sluice.conf", NULL},
 };
 
 static const struct manual_exit exits[] = {
     {0, "ended by SIGTERM or SIGINT, streams drained"},
     {1, "failed"},
     {2, "wrong usage"},
+    {EXIT_LOCKED, "another server has the lock; the message tells its pid"},
     {EXIT_BAD_SETTINGS, "the settings cannot work as they are: starting again is of no use"},
 };
 
@@ -104,12 +117,17 @@ static void print_manual(const struct spec_list *list, bool roff)
         .program = "sluice-server",
         .page = "sluice-server",
         .section = 8,
-        .synopsis = "--manager STATE/run/manager.sock [options]",
+        .synopsis = "[check-config | show-config] --manager STATE/run/manager.sock [options]",
         .summary = "the data plane of Sluice",
         .description = "Serves sluice.v1.Inference over gRPC (with health and reflection), routes "
                        "requests to workers as the manager tells, and keeps serving the last "
                        "routes while the manager is away.\n\nSIGTERM drains: accepted streams "
-                       "finish within `--drain-grace`; a second one ends it at once.",
+                       "finish within `--drain-grace`; a second one ends it at once. SIGHUP reads "
+                       "the settings, TLS files and keys again: `--log-level`, `--log-format` and "
+                       "`--drain-grace` are taken up, of other changes the log says that they want "
+                       "a restart, and what is in error leaves all as it was.\n\n`check-config` "
+                       "says whether the settings would do, with the text that a start would have, "
+                       "and `show-config` prints them; neither starts anything.",
         .specs = list->specs,
         .n_specs = list->n,
         .exits = exits,
@@ -128,82 +146,266 @@ static void print_manual(const struct spec_list *list, bool roff)
     strbuf_fini(&text);
 }
 
-/* Waits for SIGTERM or SIGINT, and returns it; SIGHUP has the files read again. 0: SIGUSR1, which
- * only this program sends itself. */
-static int wait_for_signal(const sigset_t *set, struct gateway *gateway)
+/* What a running server is made of, for its signals. */
+struct running {
+    struct settings *settings;
+    struct gateway *gateway;
+    struct reload *reload;
+    struct takeover takeover;
+    sigset_t signals;
+};
+
+/* Rows that a running server takes up. */
+static const char *const live_settings[] = {"log-level", "log-format", "drain-grace", NULL};
+
+static int parse_log(const struct settings *settings, enum log_level *out_level,
+                     enum log_format *out_format, struct error *err)
+{
+    if (log_level_parse(settings->log_level, out_level) &&
+        log_format_parse(settings->log_format, out_format))
+        return 0;
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "--log-level wants debug, info, warn or error; --log-format kv or json");
+}
+
+/* What a start would say of them too. */
+static int check_settings(const void *parsed, struct error *err)
+{
+    const struct settings *settings = parsed;
+    enum log_level level;
+    enum log_format format;
+    if (!*settings->gateway.manager_socket && !*settings->gateway.routes_file)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "nothing tells where models are: give --manager STATE/run/manager.sock, "
+                         "or the --routes-file of an earlier run (see --help)");
+    if (settings->takeover && !*settings->lock_file && !*settings->gateway.routes_file)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--takeover: give the --lock-file or --routes-file of the server to "
+                         "replace");
+    return parse_log(settings, &level, &format, err);
+}
+
+/* SIGHUP. */
+static void reload_settings(struct running *running)
+{
+    struct settings fresh = *running->settings;
+    struct strbuf set, restart;
+    struct error err;
+    enum log_level level = LOG_LEVEL_INFO;
+    enum log_format format = LOG_FORMAT_KV;
+    strbuf_init(&set, 0);
+    strbuf_init(&restart, 0);
+    notify_reloading();
+    if (reload_read(running->reload, &fresh, &set, &restart, &err) != 0 ||
+        parse_log(&fresh, &level, &format, &err) != 0) {
+        log_error(LOG_EVENT("settings not reloaded"), LOG_STR("message", err.message),
+                  LOG_STR("in_force", "what was read before"));
+        notify_status("READY=1", "Settings not reloaded: %s", err.message);
+    } else {
+        *running->settings = fresh;
+        log_set(level, format);
+        log_info(LOG_EVENT("settings reloaded"), LOG_STR("set", strbuf_str(&set)),
+                 LOG_STR("need_restart", strbuf_str(&restart)));
+        notify_status("READY=1",
+                      restart.n_bytes ? "Serving; %s: new values need a restart" : "Serving%s",
+                      strbuf_str(&restart));
+    }
+    strbuf_fini(&set);
+    strbuf_fini(&restart);
+    gateway_reload(running->gateway);
+}
+
+/* Waits for a signal that ends the server, and returns it; SIGHUP has settings and files read
+ * again. 0: SIGUSR1, which only this program sends itself. */
+static int wait_for_signal(struct running *running, bool draining)
 {
     int got = 0;
-    while (sigwait(set, &got) != 0 || got == SIGHUP)
-        if (got == SIGHUP && gateway)
-            gateway_reload(gateway);
+    while (sigwait(&running->signals, &got) != 0 || got == SIGHUP ||
+           (draining && got == TAKEOVER_SIGNAL))
+        if (got == SIGHUP && !draining)
+            reload_settings(running);
     if (got == SIGUSR1)
         return 0;
     log_info(LOG_EVENT("stopping"), LOG_STR("signal", strsignal(got)));
     return got;
 }
 
-struct hurry {
-    const sigset_t *set;
-    struct gateway *gateway;
-};
-
 /* A second signal while draining: no more grace. A third one: at once. */
 static void *hurry_on_signals(void *arg)
 {
-    const struct hurry *hurry = arg;
-    if (!wait_for_signal(hurry->set, NULL))
+    struct running *running = arg;
+    if (!wait_for_signal(running, true))
         return NULL;
-    gateway_hurry(hurry->gateway);
-    if (wait_for_signal(hurry->set, NULL))
+    gateway_hurry(running->gateway);
+    if (wait_for_signal(running, true))
         _Exit(1);
     return NULL;
 }
 
-static void drain(struct gateway *gateway, const sigset_t *set, uint32_t grace_ms)
+static void drain(struct running *running, bool replaced)
 {
-    struct hurry hurry = {set, gateway};
     pthread_t thread;
-    bool watched = pthread_create(&thread, NULL, hurry_on_signals, &hurry) == 0;
-    notify_send("STOPPING=1");
-    gateway_drain(gateway, grace_ms);
+    bool watched = pthread_create(&thread, NULL, hurry_on_signals, running) == 0;
+    notify_status("STOPPING=1", replaced ? "Another server has taken over; its last streams finish"
+                                         : "Streams finish");
+    if (replaced)
+        gateway_hand_over(running->gateway);
+    takeover_release(&running->takeover);
+    gateway_drain(running->gateway, (uint32_t)running->settings->gateway.drain_grace_ms);
     if (!watched)
         return;
     pthread_kill(thread, SIGUSR1);
     pthread_join(thread, NULL);
 }
 
-static int serve(const struct settings *settings)
+static void block_signals(sigset_t *out_signals)
 {
-    struct error err;
-    struct gateway *gateway;
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGHUP);
-    sigaddset(&set, SIGUSR1);
-    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    static const int wanted[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, TAKEOVER_SIGNAL};
+    sigemptyset(out_signals);
+    for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++)
+        sigaddset(out_signals, wanted[i]);
+    pthread_sigmask(SIG_BLOCK, out_signals, NULL);
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a full disk is an error of write(), never the end */
+}
+
+/* Empty: no lock. */
+static void lock_path(const struct settings *settings, char *out_path, size_t n_bytes)
+{
+    const char *routes = settings->gateway.routes_file;
+    if (*settings->lock_file || !*routes)
+        snprintf(out_path, n_bytes, "%s", settings->lock_file);
+    else
+        snprintf(out_path, n_bytes, "%s.lock", routes);
+}
+
+/* A lock that cannot be made (a full or read-only disk) keeps no server from serving: nobody can
+ * take it over, and the port is its own all the same. */
+static int take_lock(const struct settings *settings, const char *path, struct takeover *out,
+                     struct error *err)
+{
+    int rc = takeover_begin(path, settings->takeover, out, err);
+    if (!rc || strcmp(err->reason, "LOCKED") == 0 || settings->takeover)
+        return rc;
+    log_warn(LOG_EVENT("no lock file"), LOG_STR("message", err->message));
+    return 0;
+}
+
+static int run_until_signal(struct running *running, const char *lock)
+{
+    struct error err;
+    struct settings *settings = running->settings;
+    struct takeover *takeover = &running->takeover;
+    if (takeover->old >= 0 &&
+        takeover_finish(takeover, lock, settings->gateway.takeover_ms, &err) != 0) {
+        log_error(LOG_EVENT("not taken over"), LOG_STR("message", err.message));
+        drain(running, false);
+        return 1;
+    }
+    log_info(LOG_EVENT("serving"), LOG_STR("listen", settings->gateway.listen),
+             LOG_U64("port", gateway_port(running->gateway)), LOG_STR("version", SLUICE_VERSION),
+             LOG_I64("replaced_pid", takeover->old_pid));
+    notify_status("READY=1", "Serving on %s", settings->gateway.listen);
+    int got = 0;
+    while ((got = wait_for_signal(running, false)) == 0) /* SIGUSR1 from outside says nothing */
+        ;
+    drain(running, got == TAKEOVER_SIGNAL);
+    return 0;
+}
+
+static int exit_code(const struct error *err)
+{
+    return err->status == STATUS_INVALID_ARGUMENT || err->status == STATUS_ALREADY_EXISTS ||
+                   err->status == STATUS_PERMISSION_DENIED
+               ? EXIT_BAD_SETTINGS
+               : 1;
+}
+
+static int serve(struct settings *settings, struct reload *reload)
+{
+    struct error err;
+    char lock[4096];
+    struct running running = {.settings = settings, .reload = reload};
+    block_signals(&running.signals);
+    lock_path(settings, lock, sizeof(lock));
+    if (take_lock(settings, lock, &running.takeover, &err) != 0) {
+        bool locked = strcmp(err.reason, "LOCKED") == 0;
+        log_error(LOG_EVENT("cannot start"), LOG_STR("message", err.message),
+                  LOG_STR("hint", locked ? "--takeover replaces it" : ""));
+        return locked ? EXIT_LOCKED : 1;
+    }
     heap_bound(settings->gateway.threads);
     struct gateway_config config = settings->gateway;
     config.watchdog_ms = notify_watchdog_ms();
-    if (gateway_create(&config, &gateway, &err) != 0) {
+    config.share = running.takeover.old >= 0 ? RPC_SHARE_BESIDE : RPC_SHARE_FIRST;
+    if (gateway_create(&config, &running.gateway, &err) != 0) {
         log_error(LOG_EVENT("cannot start"), LOG_STR("message", err.message));
-        return err.status == STATUS_INVALID_ARGUMENT || err.status == STATUS_ALREADY_EXISTS ||
-                       err.status == STATUS_PERMISSION_DENIED
-                   ? EXIT_BAD_SETTINGS
-                   : 1;
+        return exit_code(&err);
     }
-    log_info(LOG_EVENT("serving"), LOG_STR("listen", settings->gateway.listen),
-             LOG_U64("port", gateway_port(gateway)), LOG_STR("version", SLUICE_VERSION));
-    notify_send("READY=1");
-    while (!wait_for_signal(&set, gateway)) /* SIGUSR1 from outside says nothing */
-        ;
-    drain(gateway, &set, (uint32_t)settings->gateway.drain_grace_ms);
-    gateway_destroy(gateway, 0);
+    int rc = run_until_signal(&running, lock);
+    gateway_destroy(running.gateway, 0);
     log_info(LOG_EVENT("stopped"));
+    return rc;
+}
+
+static int fail(const struct error *err, int code)
+{
+    fprintf(stderr, "sluice-server: %s\n", err->message);
+    return code;
+}
+
+/* check-config and show-config: nothing is started. */
+static int run_word(const char *word, const struct settings *settings,
+                    const struct options *options)
+{
+    struct error err;
+    if (strcmp(word, "show-config") == 0) {
+        struct strbuf text;
+        strbuf_init(&text, 0);
+        options_show(options, settings->origin, &text);
+        fputs(strbuf_str(&text), stdout);
+        strbuf_fini(&text);
+        return 0;
+    }
+    if (strcmp(word, "check-config") != 0) {
+        fprintf(stderr, "sluice-server: unexpected word \"%.80s\" (see --help)\n", word);
+        return 2;
+    }
+    if (check_settings(settings, &err) != 0)
+        return fail(&err, 2);
+    if (gateway_check(&settings->gateway, &err) != 0)
+        return fail(&err, exit_code(&err));
+    puts("sluice-server: the settings are good");
     return 0;
+}
+
+static int start(struct settings *settings, const struct spec_list *list, int argc, char *argv[])
+{
+    struct error err;
+    enum log_level level;
+    enum log_format format;
+    if (check_settings(settings, &err) != 0 || parse_log(settings, &level, &format, &err) != 0)
+        return fail(&err, 2);
+    const struct reload_config config = {
+        .section = "server",
+        .specs = list->specs,
+        .n_specs = list->n,
+        .argc = argc,
+        .argv = argv,
+        .settings = settings,
+        .settings_bytes = sizeof(*settings),
+        .check = check_settings,
+        .live = live_settings,
+    };
+    struct reload *reload = reload_create(&config);
+    if (!reload) {
+        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return fail(&err, 1);
+    }
+    log_init("sluice-server", level, format);
+    int rc = serve(settings, reload);
+    reload_destroy(reload);
+    return rc;
 }
 
 int main(int argc, char *argv[])
@@ -211,36 +413,20 @@ int main(int argc, char *argv[])
     struct settings settings = {0};
     struct options *options;
     struct error err;
-    enum log_level level;
-    enum log_format format;
     struct spec_list list;
     list_specs(&list);
-    if (options_parse("server", list.specs, list.n, argc, argv, &settings, &options, &err) != 0) {
-        fprintf(stderr, "sluice-server: %s\n", err.message);
-        return 2;
-    }
+    if (options_parse("server", list.specs, list.n, argc, argv, &settings, &options, &err) != 0)
+        return fail(&err, 2);
     int rc = 0;
     if (settings.help || settings.man) {
         print_manual(&list, settings.man);
     } else if (settings.version) {
         puts("sluice-server " SLUICE_VERSION);
     } else if (options_n_positionals(options)) {
-        fprintf(stderr, "sluice-server: unexpected word \"%s\" (see --help)\n",
-                options_positional(options, 0));
-        rc = 2;
-    } else if (!*settings.gateway.manager_socket && !*settings.gateway.routes_file) {
-        fprintf(stderr, "sluice-server: nothing tells where models are: give --manager "
-                        "STATE/run/manager.sock, or the --routes-file of an earlier run (see "
-                        "--help)\n");
-        rc = 2;
-    } else if (!log_level_parse(settings.log_level, &level) ||
-               !log_format_parse(settings.log_format, &format)) {
-        fprintf(stderr, "sluice-server: --log-level wants debug, info, warn or error; --log-format "
-                        "kv or json\n");
-        rc = 2;
+        size_t last = options_n_positionals(options) - 1;
+        rc = run_word(options_positional(options, last), &settings, options);
     } else {
-        log_init("sluice-server", level, format);
-        rc = serve(&settings);
+        rc = start(&settings, &list, argc, argv);
     }
     options_destroy(options);
     return rc;

@@ -367,6 +367,7 @@ int gateway_metrics_listen(struct gateway_metrics *metrics, struct error *err)
     config.listen = listen;
     config.routes = metrics->routes;
     config.n_routes = 2;
+    config.share = metrics->gateway->config.share;
     if (http_server_create(&config, &metrics->http, err) == 0)
         return 0;
     struct error cause = *err;

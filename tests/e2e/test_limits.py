@@ -338,7 +338,7 @@ def test_killed_server_is_back_within_a_second_and_its_sequences_are_cancelled(s
 
 
 def test_service_manager_hears_of_the_server(served, tmp_path):
-    """READY when it serves, WATCHDOG while it works, STOPPING at SIGTERM; and the same of a manager."""
+    """READY when it serves, WATCHDOG while it works, STOPPING at SIGTERM, each with a STATUS for people; and the same of a manager."""
     programs = {
         "server": [BIN / "sluice-server", "--manager", served.state / "run/manager.sock", "--listen",
                    f"127.0.0.1:{free_port()}", "--metrics", ""],
@@ -351,11 +351,19 @@ def test_service_manager_hears_of_the_server(served, tmp_path):
             heard.settimeout(patience(20))
             process = subprocess.Popen(argv, env={**os.environ, "NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": "600000"},
                                        stderr=subprocess.DEVNULL)
-            said = [heard.recv(100).decode() for _ in range(5)]
+            said, states = [], []
+
+            def hear():
+                lines = heard.recv(600).decode().splitlines()
+                said.append(lines[0])
+                states.extend(line[len("STATUS="):] for line in lines if line.startswith("STATUS="))
+            for _ in range(5):
+                hear()
             process.send_signal(signal.SIGTERM)
             while "STOPPING=1" not in said:
-                said.append(heard.recv(100).decode())
+                hear()
             assert process.wait(patience(20)) == 0
+            assert len(states) == 2 and all(states), (name, states)
         assert said.count("READY=1") == 1 and said.count("WATCHDOG=1") >= 3, (name, said)
 
 

@@ -467,9 +467,9 @@ def test_ready_is_told_to_the_service_manager(manager):
         s.bind(path)
         s.settimeout(10)
         manager.up(env={"NOTIFY_SOCKET": path})
-        assert s.recv(100) == b"READY=1"
+        assert s.recv(200).startswith(b"READY=1\nSTATUS=Managing")
         assert manager.term() == 0
-        assert s.recv(100) == b"STOPPING=1"
+        assert s.recv(200).startswith(b"STOPPING=1\nSTATUS=")
     assert not (manager.state / "run/manager.sock").exists()
 
 

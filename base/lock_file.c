@@ -1,0 +1,60 @@
+#include "base/lock_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "base/error.h"
+
+static long read_pid(int fd)
+{
+    char text[32];
+    ssize_t n = pread(fd, text, sizeof(text) - 1, 0);
+    if (n <= 0)
+        return 0;
+    text[n] = '\0';
+    return strtol(text, NULL, 10);
+}
+
+int lock_file_take(const char *path, int *out_fd, struct error *err)
+{
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return error_errno(err, errno, "%s", path);
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        int err_no = errno;
+        long pid = read_pid(fd);
+        close(fd);
+        if (err_no != EWOULDBLOCK)
+            return error_errno(err, err_no, "%s", path);
+        if (pid > 0)
+            error_set(err, STATUS_FAILED_PRECONDITION, "%s: locked by pid %ld", path, pid);
+        else
+            error_set(err, STATUS_FAILED_PRECONDITION, "%s: locked by another process", path);
+        return error_reason(err, "LOCKED");
+    }
+    char text[32];
+    int n = snprintf(text, sizeof(text), "%ld\n", (long)getpid());
+    /* The pid only informs; on a full disk the lock still holds. */
+    if (ftruncate(fd, 0) == 0 && pwrite(fd, text, (size_t)n, 0) < 0)
+        (void)ftruncate(fd, 0);
+    *out_fd = fd;
+    return 0;
+}
+
+pid_t lock_file_holder(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return 0;
+    long pid = 0;
+    if (flock(fd, LOCK_SH | LOCK_NB) != 0) {
+        pid = read_pid(fd);
+        pid = pid > 0 ? pid : -1;
+    }
+    close(fd);
+    return (pid_t)pid;
+}

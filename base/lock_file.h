@@ -1,0 +1,16 @@
+/* lock_file.h: a file that says which process owns something. The kernel drops the lock with the
+ * process, however it ends, so there is no stale lock. Any thread. */
+#pragma once
+
+#include <sys/types.h>
+
+struct error;
+
+/* Opens (creating it, 0600) and locks the file, and writes this process's id into it. *out_fd is
+ * owned: close() gives the lock up. FAILED_PRECONDITION, reason LOCKED, message "... locked by pid
+ * N", where another process has it. */
+int lock_file_take(const char *path, int *out_fd, struct error *err);
+
+/* The process that holds it now; 0: none, or there is no such file; -1: one that has not said which
+ * it is. For a moment it holds the lock itself where nobody does. */
+pid_t lock_file_holder(const char *path);

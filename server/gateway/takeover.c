@@ -1,0 +1,88 @@
+#include "server/gateway/takeover.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/lock_file.h"
+
+enum { LOOK_MS = 5, MAX_NAME = 32 };
+
+static bool is_server(int pid)
+{
+    char path[64], name[MAX_NAME] = "";
+    snprintf(path, sizeof(path), "/proc/%d/comm", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    ssize_t n = read(fd, name, sizeof(name) - 1);
+    close(fd);
+    return n > 0 && strcmp(name, "sluice-server\n") == 0;
+}
+
+/* The process that has the lock, by a descriptor that no other process can come to be. */
+static int find_old(const char *path, struct takeover *takeover, struct error *err)
+{
+    int pid = (int)lock_file_holder(path);
+    if (pid <= 0 || !is_server(pid))
+        return error_set(err, STATUS_FAILED_PRECONDITION,
+                         "%s: what holds it is no server that could be replaced", path);
+    int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    if (fd < 0)
+        return error_errno(err, errno, "process %d, which holds %s", pid, path);
+    if (lock_file_holder(path) != pid) {
+        close(fd);
+        return error_set(err, STATUS_UNAVAILABLE, "%s: its holder is just changing", path);
+    }
+    takeover->old = fd;
+    takeover->old_pid = pid;
+    return 0;
+}
+
+int takeover_begin(const char *path, bool replace, struct takeover *out_takeover, struct error *err)
+{
+    *out_takeover = (struct takeover){-1, -1, 0};
+    if (!*path)
+        return 0;
+    int rc = lock_file_take(path, &out_takeover->lock, err);
+    if (rc == 0 || strcmp(err->reason, "LOCKED") != 0)
+        return rc;
+    return replace ? find_old(path, out_takeover, err) : rc;
+}
+
+int takeover_finish(struct takeover *takeover, const char *path, uint64_t limit_ms,
+                    struct error *err)
+{
+    int64_t end_ns = clock_now_ns() + (int64_t)limit_ms * NS_PER_MS;
+    bool gone = syscall(SYS_pidfd_send_signal, takeover->old, TAKEOVER_SIGNAL, NULL, 0) != 0;
+    if (gone && errno != ESRCH)
+        return error_errno(err, errno, "cannot signal process %d, which holds %s",
+                           takeover->old_pid, path);
+    int rc = lock_file_take(path, &takeover->lock, err);
+    while (rc != 0 && strcmp(err->reason, "LOCKED") == 0) {
+        struct pollfd end = {.fd = takeover->old, .events = POLLIN};
+        if (clock_now_ns() >= end_ns)
+            return error_set(err, STATUS_DEADLINE_EXCEEDED,
+                             "process %d has not given up %s within %llu ms: it goes on",
+                             takeover->old_pid, path, (unsigned long long)limit_ms);
+        poll(&end, gone ? 0 : 1, LOOK_MS);
+        gone = gone || end.revents != 0;
+        rc = lock_file_take(path, &takeover->lock, err);
+    }
+    close(takeover->old);
+    takeover->old = -1;
+    return rc;
+}
+
+void takeover_release(struct takeover *takeover)
+{
+    if (takeover->lock >= 0)
+        close(takeover->lock);
+    takeover->lock = -1;
+}

@@ -1,0 +1,154 @@
+"""Settings of the programs: where they come from, what check-config and show-config say, and SIGHUP."""
+import os
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+
+from conftest import BIN, free_port, patience
+
+COMMANDS = {"server": ["--routes-file", "{d}/routes.pb", "--listen", "{a}", "--metrics", ""],
+            "manager": ["--state-dir", "{d}/state", "--metrics", ""]}
+
+
+class Program:
+    def __init__(self, name, folder):
+        self.name, self.folder = name, folder
+        self.notify, self.log = folder / "notify", folder / "log"
+        self.config = folder / "sluice.conf"
+        self.address = f"127.0.0.1:{free_port()}"
+        (folder / "conf.d").mkdir()
+        self.config.write_text("log_format = json\n")
+
+    def argv(self, *words):
+        fill = {"d": self.folder, "a": self.address}
+        return [BIN / f"sluice-{self.name}", *words, "--config", self.config,
+                *(w.format(**fill) for w in COMMANDS[self.name])]
+
+    def run(self, *words, **env):
+        return subprocess.run(self.argv(*words), capture_output=True, text=True, timeout=patience(30), env={**os.environ, **env})
+
+    def part(self, name, text):
+        path = self.folder / "conf.d" / name
+        path.write_text(text)
+        return path
+
+    def __enter__(self):
+        self.heard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.heard.bind(str(self.notify))
+        self.heard.settimeout(patience(30))
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(self.argv(), stderr=log, env={**os.environ, "NOTIFY_SOCKET": str(self.notify)})
+        assert self.hear().startswith("READY=1\nSTATUS=")
+        return self
+
+    def hear(self):
+        return self.heard.recv(2000).decode()
+
+    def reload(self):
+        """What systemd is told of it."""
+        self.process.send_signal(signal.SIGHUP)
+        assert self.hear().startswith("RELOADING=1\nMONOTONIC_USEC=")
+        return self.hear()
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(patience(30)) == 0
+        assert self.hear().startswith("STOPPING=1\nSTATUS=")
+        self.heard.close()
+
+
+@pytest.fixture(params=["server", "manager"])
+def program(request, tmp_path):
+    return Program(request.param, tmp_path)
+
+
+def test_each_value_says_where_it_comes_from(program):
+    """Flag before environment before conf.d, in the order of its names, before the file before the default."""
+    section = f"[{program.name}]\n"
+    program.config.write_text(section + "log_level = warn\ndrain_grace = 5s\n")
+    program.part("10-a.conf", section + "log_level = error\n\nlog_format = json\n")
+    last = program.part("20-b.conf", "# the last one wins\n" + section + "log-level = debug\n")
+    program.part("30-not-read.txt", "nonsense\n")
+    program.part(".hidden.conf", "nonsense\n")
+    shown = program.run("show-config", "--origin", SLUICE_LOG_FORMAT="kv").stdout.splitlines()
+    assert f"log_level = debug  # {last}:3" in shown
+    assert "log_format = kv  # environment SLUICE_LOG_FORMAT" in shown
+    assert f"drain_grace = 5s  # {program.config}:3" in shown
+    assert "metrics =   # flag --metrics" in shown
+    assert any(line.endswith("# default") for line in shown)
+    # Without --origin it is a config file, which means the same.
+    plain = program.run("show-config").stdout
+    program.config.write_text(section + plain)
+    for part in (program.folder / "conf.d").iterdir():
+        part.unlink()
+    assert program.run("show-config").stdout == plain
+
+
+def test_check_config_says_what_a_start_would(program):
+    assert program.run("check-config").returncode == 0
+    bad = program.part("90-bad.conf", f"\n[{program.name}]\ndrain_grace = soon\n")
+    checked, started = program.run("check-config"), program.run()
+    assert checked.returncode == started.returncode == 2
+    assert f"{bad}:3: --drain-grace: \"soon\" is not a time" in checked.stderr
+    assert checked.stderr == started.stderr
+    bad.write_text("log_level = loud\n")
+    checked, started = program.run("check-config"), program.run()
+    assert checked.returncode == started.returncode == 2 and "--log-level" in checked.stderr
+    assert checked.stderr == started.stderr
+    bad.unlink()
+    assert program.run("check-config", "--metrics", "nowhere").returncode == 0  # the later flag of argv() empties it
+    assert program.run("chck-config").returncode == 2
+
+
+def test_a_bad_file_leaves_all_as_it_was(program):
+    """F39: SIGHUP with a broken file keeps what is in force and names the line; a mended one is taken up, and what that cannot be done
+    with is named."""
+    with program:
+        bad = program.part("50.conf", f"[{program.name}]\nlog_level = debug\ndrain_graze = 1s\n")
+        text = f"{bad}:3: [{program.name}] drain_graze: no such setting"
+        said = program.reload()
+        assert said.startswith("READY=1\n") and text in said
+        assert text in program.log.read_text() and text in program.run("check-config").stderr
+        bad.write_text(f"[{program.name}]\nlog_level = debug\ndrain_grace = 7s\n"
+                       + ("rpc_threads = 5\n" if program.name == "server" else "tool_timeout = 5s\n"))
+        said = program.reload()
+        row = "rpc-threads" if program.name == "server" else "tool-timeout"
+        assert row in said and "restart" in said
+        lines = [line for line in program.log.read_text().splitlines() if "settings reloaded" in line]
+        assert len(lines) == 1 and "drain-grace log-level" in lines[0] or "log-level drain-grace" in lines[0], lines
+        assert row in lines[0]
+        said = program.reload()  # a restart is still wanted; nothing else is new
+        assert row in said
+        bad.unlink()
+        said = program.reload()
+        assert row not in said and "restart" not in said
+        assert program.process.poll() is None
+
+
+def test_a_reloaded_grace_holds(tmp_path, stubs):
+    """drain-grace of a running server: with 60 s a stream that nobody ends would hold it up."""
+    from plumbing import Plumbing
+    config = tmp_path / "sluice.conf"
+    config.write_text("[server]\ndrain_grace = 60s\n")
+    p = Plumbing(tmp_path, stubs, rate=5, options=["--config", config])
+    try:
+        import grpc
+        request = stubs.inference.GenerateRequest(model="echo", text="long")
+        request.stopping.max_tokens = 100000
+        call = stubs.inference_grpc.InferenceStub(grpc.insecure_channel(p.address)).Generate(request)
+        next(call)
+        config.write_text("[server]\ndrain_grace = 200ms\n")
+        p.server.send_signal(signal.SIGHUP)
+        p.wait(lambda: "settings reloaded" in p.text(), "it is read")
+        began = time.monotonic()
+        p.server.send_signal(signal.SIGTERM)
+        assert p.server.wait(patience(30)) == 0
+        assert time.monotonic() - began < patience(20)
+        with pytest.raises(grpc.RpcError) as refused:
+            list(call)
+        assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
+    finally:
+        p.stop()
