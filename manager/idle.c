@@ -10,6 +10,7 @@
 #include "manager/heritage.h"
 #include "manager/message.h"
 #include "manager/names.h"
+#include "manager/policy.h"
 #include "manager/service.h"
 #include "manager/store.h"
 #include "manager/supervise.h"
@@ -122,7 +123,8 @@ void idle_look(struct manager *manager)
         struct lifecycle_target target = {d->model, d->version, d->device_group};
         struct lifecycle_limits limits = service_limits(manager);
         struct error err;
-        if (idle_ns < after_ns || lifecycle_check_free(catalog, &target, &limits, &err) != 0)
+        if (idle_ns < after_ns || lifecycle_check_free(catalog, &target, &limits, &err) != 0 ||
+            (!park && policy_check_unload(catalog, d->model, d->version, &err) != 0))
             continue;
         act(manager, d, park, idle_ns);
         return;
