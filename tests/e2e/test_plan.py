@@ -1,0 +1,79 @@
+"""What a plan says is what then happens, and what is given up is given back: validate_only, cancelled loads, load and unload over and over."""
+import os
+
+import psutil
+import pytest
+
+from conftest import BIN, ROOT, model_path, patience, sanitized
+from manager_program import C, fails, manager, settle  # noqa: F401 (fixtures)
+
+TINY = ROOT / "tests/golden/tiny/q8_0.gguf"
+CYCLES = 100 if os.environ.get("SLUICE_LONG") else 12
+WARM = 4
+
+
+def up(manager, file):
+    manager.up("--kill-grace", "5s", worker=BIN / "sluice-worker", env={"SLUICE_MODEL_ROOT": ""})
+    (manager.models / "a").write_bytes(open(file, "rb").read())
+    manager.register("a", version="1")
+
+
+def test_a_load_takes_what_its_plan_says(manager):
+    """Within 2 %, also of the second replica, which shares the weights, and also where memory decides how many tokens the cache holds."""
+    up(manager, model_path())
+    config = manager.t.ModelConfig(kv_tokens=4096, n_threads=1, max_batch_tokens=64)
+    request = manager.m.LoadModelVersionRequest(model="a", n_replicas=2, config=config)
+    request.validate_only = True
+    plan = manager.rpc.LoadModelVersion(request).plan
+    assert plan.fits and not manager.workers() and not manager.replicas()
+    said = sum(d.weight_bytes + d.kv_bytes + d.workspace_bytes for d in plan.devices)
+    request.validate_only = False
+    o = manager.end(manager.rpc.LoadModelVersion(request).operation, timeout_ms=60000)
+    assert o.state == manager.t.OPERATION_STATE_DONE, o
+    rows = o.result.memory
+    took = sum(r.weight_bytes + r.kv_bytes + r.workspace_bytes for r in rows)
+    assert abs(took - said) <= 0.02 * said, (took, said)
+    shared = sum(d.weight_bytes for d in plan.devices)
+    if not sanitized():  # and the kernel's own word for the part that is there from the start
+        shmem = psutil.Process(manager.workers()[0]).memory_info().shared
+        assert abs(max(r.shared_bytes for r in manager.replicas()) - shared) <= 0.02 * shared and shmem >= 0.98 * shared
+
+
+def test_a_cancelled_load_gives_everything_back(manager):
+    manager.up()
+    manager.script("a", "load_ms=20000")
+    manager.register("a", version="1")
+    operation = manager.load("a", n_replicas=2)
+    manager.wait(lambda: manager.workers(), 10, "it loads")
+    manager.rpc.CancelOperation(manager.m.CancelOperationRequest(id=operation.id))
+    o = manager.end(operation)
+    assert o.state == manager.t.OPERATION_STATE_CANCELLED
+    settle(manager)
+    assert not manager.workers() and not manager.replicas()
+    assert all(r.after_bytes == r.expected_bytes == 0 for r in o.result.memory), o.result
+    assert not [f for f in os.listdir(f"/proc/{manager.process.pid}/fd")
+                if "sluice-weights" in os.readlink(f"/proc/{manager.process.pid}/fd/{f}")]  # nor does the manager hold any
+
+
+def private(pid):
+    text = open(f"/proc/{pid}/status").read()
+    return int(next(line.split()[1] for line in text.splitlines() if line.startswith("RssAnon"))) * 1024
+
+
+def test_loads_and_unloads_over_and_over_leave_nothing_behind(manager):
+    """100 times with SLUICE_LONG=1: the manager grows by less than 1 MiB, and each receipt says that all is back."""
+    up(manager, TINY)
+    config = manager.t.ModelConfig(kv_tokens=512, n_threads=1)
+    settled = None
+    for i in range(WARM + CYCLES):
+        if i == WARM:
+            settled = private(manager.process.pid)
+            fds = len(os.listdir(f"/proc/{manager.process.pid}/fd"))
+        assert manager.end(manager.load("a", config=config), timeout_ms=30000).state == manager.t.OPERATION_STATE_DONE
+        o = manager.done(manager.unload("a", grace_ms=0))
+        (row,) = o.result.memory
+        assert row.before_bytes > 0 and row.after_bytes == row.expected_bytes == 0, o.result
+        assert not manager.workers()
+    manager.wait(lambda: len(os.listdir(f"/proc/{manager.process.pid}/fd")) <= fds, 5, "no descriptor stays open")
+    if not sanitized():
+        assert private(manager.process.pid) - settled < 1 << 20, (settled, private(manager.process.pid))
