@@ -104,6 +104,7 @@ part_load() { # real timers and load over the real programs
     export SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1
     for round in 1 2 3 4 5; do run "faults, round $round" pytest tests/e2e/test_faults.py; done
     run "load" pytest -s tests/e2e/long_load.py
+    run "plans; loads and unloads" pytest tests/e2e/test_plan.py
 }
 
 part_faults() { # the fault suite with real timers and load L of 32 streams, invariants checked; every kind of request outlives its worker
