@@ -115,12 +115,16 @@ def test_parked_weights_outlive_kills_of_the_manager_and_of_their_keeper(fresh):
     os.kill(manager, signal.SIGKILL)
     fresh.wait(lambda: fresh.children("sluice-manager") not in ([], [manager]) and
                fresh.cli("status", check=False).returncode == 0, 20, "another manager")
-    fresh.wait(lambda: [r["pid"] for r in parked(fresh)] == [r["pid"] for r in keepers] and
-               all(r.get("adopted") for r in parked(fresh)), 20, "the keepers are adopted")
+    pids = [r["pid"] for r in keepers]
+
+    def kept(condition):
+        now = parked(fresh)  # read once: they may change between two looks
+        return len(now) == 2 and condition(now)
+    fresh.wait(lambda: kept(lambda now: [r["pid"] for r in now] == pids and all(r.get("adopted") for r in now)), 20, "they are adopted")
 
     for keeper in keepers:  # the manager holds the memory too, which it took over from them
         os.kill(keeper["pid"], signal.SIGKILL)
-    fresh.wait(lambda: len(parked(fresh)) == 2 and not {r["pid"] for r in parked(fresh)} & {r["pid"] for r in keepers}, 20,
+    fresh.wait(lambda: kept(lambda now: not {r["pid"] for r in now} & set(pids) and all(r.get("shared_id") for r in now)), 20,
                "others keep them")
     assert {r["shared_id"] for r in parked(fresh)} == memory_id
     fresh.cli("wake", "tiny")
