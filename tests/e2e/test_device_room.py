@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conftest import alive
-from manager_program import manager  # noqa: F401 (fixture)
+from manager_program import C, fails, manager  # noqa: F401 (fixture)
 from test_devices import GPU, Machine, is_ready
 
 G = 1_000_000_000
@@ -138,3 +138,15 @@ def test_memory_of_both_is_shown(machine):
     (unload,) = [o for o in operations if o.kind == machine.manager.t.OPERATION_KIND_UNLOAD]
     memory = {m.device: m for m in unload.result.memory}
     assert (memory["cuda:0"].total_bytes, memory["cuda:0"].free_bytes) == (80 * G, 50 * G), memory
+
+
+def test_replicas_on_gpus_are_not_parked_yet_and_that_is_said(machine):
+    m = machine.up().groups(left="cuda:0").manager
+    m.done(load(machine, "a", "left", f"load_ms=60 gpu={5 * G}"))
+    pid = machine.replica("a").pid
+    assert "device_group" in fails(C.UNIMPLEMENTED, m.rpc.ParkModelVersion, m.m.ParkModelVersionRequest(model="a"))
+    config = m.t.ModelConfig(idle_after_ms=1000)
+    m.script("b")
+    m.register("b")
+    assert "idle_action" in fails(C.UNIMPLEMENTED, m.load, "b", device_group="left", config=config)
+    assert machine.replica("a").pid == pid
