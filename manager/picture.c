@@ -68,6 +68,8 @@ static void fill_replica(struct supervisor *supervisor, const pb_replica *row, i
     out->drain_deadline_ns = slot->drain_deadline_ns;
     out->deaths = slot->deaths;
     out->failed_ns = slot->failed_ns;
+    out->leaving_ns = slot->leaving_ns;
+    out->grace_ns = (int64_t)supervisor->manager->settings.drain_grace_ms * NS_PER_MS;
     out->still_ns = slot_still_ns(slot);
     out->ghost = slot_has_ghost(slot);
     out->fault_ns = slot->fault_ns;

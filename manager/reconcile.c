@@ -251,6 +251,9 @@ static void look_after(struct pass *pass, size_t i, const struct reconcile_repli
         kill_once(pass, i, replica, "LOAD_TIMEOUT");
     else if (replica->failed_ns && due(pass, replica->failed_ns + config->kill_grace_ns))
         kill_once(pass, i, replica, "LOAD_FAILED");
+    else if (replica->leaving_ns &&
+             due(pass, replica->leaving_ns + replica->grace_ns + config->kill_grace_ns))
+        kill_once(pass, i, replica, "DRAIN_TIMEOUT");
     else if (replica->fault_ns && due(pass, replica->fault_ns + config->fault_grace_ns))
         kill_once(pass, i, replica, "DEVICE_FAULT");
     else if (!watch_stall(pass, i, replica))

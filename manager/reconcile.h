@@ -81,11 +81,12 @@ struct reconcile_replica {
     int64_t next_start_ns;     /* PENDING: not before */
     int64_t ready_ns;          /* since when READY; 0: not */
     int64_t failed_ns;         /* since when its worker says FAILED; 0: it does not */
+    int64_t leaving_ns;        /* since when its worker drains, told by another; 0: it does not */
     int64_t still_ns;          /* since when it stands still (silent, or no layer finished with work
                                   queued); 0: it does not */
     int64_t fault_ns;          /* since when its device is told to have failed it; 0: it is not */
     int64_t drain_deadline_ns; /* with drain_sent */
-    int64_t grace_ns;          /* DRAIN gives running requests this long */
+    int64_t grace_ns;          /* a drain gives running requests this long */
     struct reconcile_deaths deaths;
 };
 

@@ -121,7 +121,7 @@ void slot_forget(struct slot *slot)
     slot->adopted = false;
     slot->ready_ns = slot->started_ns = slot->drain_deadline_ns = slot->sizing_until_ns = 0;
     slot->packed_told = slot->sealed_told = false;
-    slot->failed_ns = slot->heard_ns = slot->moved_ns = slot->fault_ns = 0;
+    slot->failed_ns = slot->leaving_ns = slot->heard_ns = slot->moved_ns = slot->fault_ns = 0;
     slot->progress = slot->n_accepted = 0;
     slot->works = false;
     slot->active_ns = 0;
@@ -229,6 +229,10 @@ static void note_progress(struct slot *slot, const pb_status *status)
         now_ns - slot->fault_ns > slot->supervisor->config.fault_grace_ns / 2)
         slot->fault_ns = 0;
     slot->progress = load ? load->progress : 0;
+    if ((int)status->state != WORKER_DRAINING || slot->drain_sent)
+        slot->leaving_ns = 0;
+    else if (!slot->leaving_ns)
+        slot->leaving_ns = now_ns;
     if ((int)status->state != WORKER_FAILED)
         slot->failed_ns = 0;
     else if (!slot->failed_ns)

@@ -42,9 +42,10 @@ struct slot {
     bool adopted;
     int64_t hold_until_ns; /* after a refused record: not before */
     int64_t started_ns, next_start_ns, ready_ns, drain_deadline_ns;
-    int64_t failed_ns; /* since when the worker says FAILED */
-    int64_t heard_ns;  /* its last word; 0: none yet */
-    int64_t moved_ns;  /* last seen to make progress, or to have nothing to do */
+    int64_t failed_ns;  /* since when the worker says FAILED */
+    int64_t leaving_ns; /* since when it says DRAINING, and this manager did not tell it to */
+    int64_t heard_ns;   /* its last word; 0: none yet */
+    int64_t moved_ns;   /* last seen to make progress, or to have nothing to do */
     uint64_t progress;
     bool works;                             /* requests are on it */
     int64_t active_ns;                      /* it was last seen to have some, or to have had some */

@@ -1,0 +1,241 @@
+/* sim.h: a world of its own for the manager's core. The objects of sluice-manager run in it as they
+ * are; what stands below them is defined here instead, symbol by symbol, under the headers that are
+ * the seams: base/clock.h, libev (timers, asyncs, the watches of pidfds), manager/process.h,
+ * run_folder.h, worker_link.h, weights.h, tool.h, failpoint.h, proto/rpc/rpc_call.h, and SQLite's
+ * file layer. One thread; whatever happens is drawn from one seed.
+ *
+ * A manager that is killed is not torn out of its stack: from that moment nothing that it does has
+ * an effect (`dead`), its disk goes on in a copy that nobody keeps, and it is destroyed when it
+ * comes back. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <ev.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/status.h"
+#include "manager/manager.h"
+#include "manager/pb.h"
+#include "manager/service.h"
+
+enum {
+    SIM_MAX_PROCESSES = 256,
+    SIM_MAX_TIMERS = 256,
+    SIM_MAX_LINKS = 128,
+    SIM_MAX_FOLDERS = 256,
+    SIM_MAX_CALLS = 256,
+    SIM_MAX_TOOLS = 64,
+    SIM_FIRST_FD = 1000,
+    SIM_ID_BYTES = 24,
+};
+
+enum worker_fate {
+    FATE_HEALTHY,
+    FATE_DIES_AT_START,
+    FATE_DIES_IN_LOAD,
+    FATE_CANNOT_LOAD, /* leaves an exit report that says so */
+    FATE_SAYS_FAILED, /* and stays */
+    FATE_NEVER_CONNECTS,
+    FATE_LOADS_FOR_EVER,
+    FATE_DEVICE_LOST,
+    N_FATES,
+};
+
+struct sim_process {
+    bool used, alive, reaped_by_us;
+    uint32_t life; /* of the manager that started it */
+    pid_t pid;
+    uint64_t start_ticks;
+    char replica_id[SIM_ID_BYTES];
+    uint64_t epoch;
+    enum worker_fate fate;
+    enum worker_state state; /* UNKNOWN: its socket is not bound yet */
+    int64_t next_ns;         /* of its next step; INT64_MAX: none */
+    bool stopped, hung;
+    bool asked;         /* Shutdown, SIGTERM or SIGKILL has reached it */
+    bool killed;        /* SIGKILL; it may take a while to end */
+    bool unwell;        /* anything that may rightly cost it its life has befallen it */
+    bool answers_later; /* a Shutdown waits for its answer */
+    int64_t kill_at_ns;
+    uint64_t progress, bytes;
+    bool gpu;
+    int exit_status, signal_number;
+    ev_io *watch;
+    bool seen; /* its end has been told */
+};
+
+struct sim_link {
+    struct worker_link *link;
+};
+
+struct sim_folder {
+    char id[SIM_ID_BYTES];
+    bool has_report;
+    uint64_t epoch;
+    int cause;
+    int status; /* of its error; 0: none */
+    int fault;
+};
+
+struct sim_timer {
+    ev_timer *timer;
+    int64_t at_ns;
+    uint64_t order;
+};
+
+enum sim_request_state { REQUEST_SENT, REQUEST_ANSWERED, REQUEST_REFUSED, REQUEST_LOST };
+
+struct sim_tool {
+    bool used;
+    char mode[16];
+    void (*done)(void *arg, const pb_tool *report, const struct error *status);
+    void *arg;
+    int64_t at_ns;
+    bool fails;
+};
+
+struct sim_statistics {
+    uint64_t n_histories, n_steps, n_faults, n_commits, n_restarts, n_crashes, n_power_cuts;
+    uint64_t n_spawns, n_deaths, n_requests, n_answered, n_refused, n_lost, n_retried;
+    uint64_t n_failpoints, n_io_errors;
+};
+
+struct sim {
+    uint64_t seed, history_seed;
+    uint64_t rng[2];
+    bool quiet_phase; /* no more faults: everything must come to rest */
+    bool verbose;
+    bool broken; /* an invariant does not hold; `why` */
+    char why[512];
+    int64_t now_ns, wall_offset_ns;
+    uint64_t order, ticks;
+
+    bool up, dead; /* a manager is there; it has been killed and does not know */
+    bool cut;      /* with dead: the power went too */
+    bool frozen;
+    int64_t frozen_until_ns, restart_at_ns;
+    uint32_t life;
+    long failpoint_in; /* passages until the manager is killed; 0: none */
+    bool failpoint_cuts;
+    struct manager manager;
+    bool store_woken;
+    ev_async *async;
+    bool async_sent;
+    bool stopping;      /* it was told to end, with its workers */
+    bool workers_ended; /* and they have */
+
+    struct sim_timer timers[SIM_MAX_TIMERS];
+    size_t n_timers;
+    struct sim_process processes[SIM_MAX_PROCESSES];
+    size_t n_processes;
+    struct sim_folder folders[SIM_MAX_FOLDERS];
+    size_t n_folders;
+    struct worker_link *links[SIM_MAX_LINKS];
+    size_t n_links;
+    struct sim_tool tools[SIM_MAX_TOOLS];
+    size_t n_tools;
+    struct rpc_call *calls[SIM_MAX_CALLS];
+    size_t n_calls;
+
+    enum worker_fate next_fate; /* of the next n_fated workers */
+    uint32_t n_fated;
+    bool spawn_fails, folder_fails, links_lossy, tool_fails;
+    int64_t spawn_ok_ns, folder_ok_ns, lossy_until_ns;
+
+    struct sim_statistics stats;
+};
+
+extern struct sim sim;
+extern char sim_path[256]; /* of the database, and of the only model file */
+
+/* -- sim_world.c: chance, time, timers, failpoints */
+uint64_t sim_random(void);
+uint64_t sim_below(uint64_t n);
+bool sim_chance(unsigned percent);
+void sim_seed(uint64_t seed);
+/* Notes the first invariant that does not hold. */
+void sim_broken(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void sim_trace(const char *format, ...) __attribute__((format(printf, 1, 2)));
+bool sim_timer_due(size_t *out_i);
+int64_t sim_timers_next_ns(void);
+void sim_timer_fire(size_t i);
+void sim_kill_manager(bool cut);
+
+/* -- sim_process.c: processes, folders, links */
+struct sim_process *sim_process_live(const char *replica_id);
+void sim_process_step(struct sim_process *process);
+void sim_process_end(struct sim_process *process, int exit_status, int signal_number);
+void sim_process_tell_end(struct sim_process *process);
+int64_t sim_link_next_ns(const struct worker_link *link);
+void sim_link_step(struct worker_link *link);
+void sim_processes_cut(void);
+struct sim_process *sim_process_plant(const char *replica_id, uint64_t epoch);
+
+/* -- sim_call.c: calls, tools */
+enum sim_kind {
+    KIND_REGISTER,
+    KIND_LOAD,
+    KIND_UNLOAD,
+    KIND_SCALE,
+    KIND_DRAIN,
+    KIND_RESTART,
+    KIND_CANCEL,
+    KIND_RELEASE,
+    KIND_WAIT,
+    KIND_WATCH,
+    KIND_ROUTES,
+    KIND_PLAN,
+    KIND_GROUP,
+    N_KINDS
+};
+struct sim_request;
+void sim_client_act(void);
+void sim_client_create_groups(void);
+void sim_client_reset(void);
+/* The manager is gone: its calls end, what was not answered is lost. */
+void sim_client_lose(void);
+void sim_client_watch_routes(void);
+void sim_client_retry_lost(void);
+void sim_client_check(void);
+bool sim_call_step(void);
+bool sim_client_waits(void);
+void sim_client_describe(char *out, size_t n);
+void sim_tool_step(size_t i);
+/* Registers what the histories use. */
+void sim_client_register(const char *model, const char *version);
+
+/* -- sim_disk.c: SQLite's files in memory */
+int sim_disk_install(const char *path);
+void sim_disk_keep_template(void);
+void sim_disk_reset(void);
+/* What is left when the writer is killed now, or the power fails. */
+void sim_disk_crash(bool cut);
+void sim_disk_restart(void);
+struct sim_disk_faults {
+    bool full;
+    int64_t full_until_ns;
+    uint32_t fail_in; /* operations until one fails; 0: none */
+};
+extern struct sim_disk_faults sim_disk_faults;
+
+/* -- sim_check.c: the invariants */
+void sim_check_reset(void);
+void sim_check_event(const pb_event *event);
+void sim_check_step(void);
+void sim_check_spawn(const char *replica_id, uint64_t epoch);
+void sim_check_kill(const struct sim_process *process);
+void sim_check_routes(const pb_route_table *table);
+void sim_check_before_crash(void);
+void sim_check_after_start(void);
+bool sim_check_is_at_rest(void);
+void sim_check_rest(void);
+
+/* -- sim_life.c: a manager's life, and a history */
+void sim_life_start(void);
+void sim_life_end(void);
+void sim_history(uint64_t seed);
+bool sim_prepare(const char *folder);

@@ -1,0 +1,362 @@
+/* sim_disk.c: a file layer of SQLite that keeps database and log in memory, knows what of them has
+ * been synced, and fails when it is told to. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <sqlite3.h>
+
+#include "tests/sim/sim.h"
+
+enum { FILE_DB, FILE_WAL, FILE_OTHER, N_FILES, SECTOR = 512 };
+
+struct image {
+    unsigned char *bytes;
+    size_t n, capacity;
+};
+
+/* What the running manager sees, what the disk holds for sure, and the part in which they differ.
+ */
+struct disk_file {
+    struct image now, synced;
+    size_t dirty_from, dirty_to;
+    bool exists;
+};
+
+struct open_file {
+    sqlite3_file base;
+    struct disk_file *file;
+};
+
+static struct disk_file files[N_FILES];
+static struct image template[N_FILES], after_crash[N_FILES];
+static bool template_exists[N_FILES], crash_exists[N_FILES];
+struct sim_disk_faults sim_disk_faults;
+
+static void resize(struct image *image, size_t n)
+{
+    if (n > image->capacity) {
+        size_t capacity = n * 2 > 65536 ? n * 2 : 65536;
+        unsigned char *bytes = realloc(image->bytes, capacity);
+        if (!bytes)
+            abort();
+        image->bytes = bytes;
+        image->capacity = capacity;
+    }
+    if (n > image->n)
+        memset(image->bytes + image->n, 0, n - image->n);
+    image->n = n;
+}
+
+static void copy(struct image *to, const struct image *from)
+{
+    resize(to, from->n);
+    if (from->n)
+        memcpy(to->bytes, from->bytes, from->n);
+}
+
+static void mark(struct disk_file *file, size_t from, size_t to)
+{
+    if (file->dirty_from == file->dirty_to) {
+        file->dirty_from = from;
+        file->dirty_to = to;
+        return;
+    }
+    file->dirty_from = from < file->dirty_from ? from : file->dirty_from;
+    file->dirty_to = to > file->dirty_to ? to : file->dirty_to;
+}
+
+/* Whether the operation that was to fail is this one. */
+static bool fails(void)
+{
+    if (sim.dead || !sim_disk_faults.fail_in || --sim_disk_faults.fail_in)
+        return false;
+    sim.stats.n_io_errors++;
+    sim_trace("disk: an operation fails");
+    errno = 0;
+    return true;
+}
+
+static int file_close(sqlite3_file *base)
+{
+    (void)base;
+    return SQLITE_OK;
+}
+
+static int file_read(sqlite3_file *base, void *out, int n, sqlite3_int64 at)
+{
+    const struct image *image = &((struct open_file *)base)->file->now;
+    size_t from = (size_t)at, want = (size_t)n;
+    size_t have = from >= image->n ? 0 : image->n - from < want ? image->n - from : want;
+    if (have)
+        memcpy(out, image->bytes + from, have);
+    if (have == want)
+        return SQLITE_OK;
+    memset((char *)out + have, 0, want - have);
+    return SQLITE_IOERR_SHORT_READ;
+}
+
+static int file_write(sqlite3_file *base, const void *in, int n, sqlite3_int64 at)
+{
+    struct disk_file *file = ((struct open_file *)base)->file;
+    size_t from = (size_t)at, to = from + (size_t)n;
+    if (!sim.dead && sim_disk_faults.full)
+        return SQLITE_FULL;
+    if (fails())
+        return SQLITE_IOERR_WRITE;
+    if (to > file->now.n)
+        resize(&file->now, to);
+    memcpy(file->now.bytes + from, in, (size_t)n);
+    mark(file, from, to);
+    return SQLITE_OK;
+}
+
+static int file_truncate(sqlite3_file *base, sqlite3_int64 size)
+{
+    struct disk_file *file = ((struct open_file *)base)->file;
+    size_t n = (size_t)size;
+    if (fails())
+        return SQLITE_IOERR_TRUNCATE;
+    if (n < file->now.n)
+        mark(file, n, file->now.n);
+    resize(&file->now, n);
+    return SQLITE_OK;
+}
+
+static void sync_file(struct disk_file *file)
+{
+    size_t from = file->dirty_from,
+           to = file->dirty_to < file->now.n ? file->dirty_to : file->now.n;
+    resize(&file->synced, file->now.n);
+    if (from < to)
+        memcpy(file->synced.bytes + from, file->now.bytes + from, to - from);
+    file->dirty_from = file->dirty_to = 0;
+}
+
+static int file_sync(sqlite3_file *base, int flags)
+{
+    struct disk_file *file = ((struct open_file *)base)->file;
+    (void)flags;
+    if (fails())
+        return SQLITE_IOERR_FSYNC;
+    sync_file(file);
+    return SQLITE_OK;
+}
+
+static int file_size(sqlite3_file *base, sqlite3_int64 *out)
+{
+    *out = (sqlite3_int64)((struct open_file *)base)->file->now.n;
+    return SQLITE_OK;
+}
+
+static int file_lock(sqlite3_file *base, int level)
+{
+    (void)base;
+    (void)level;
+    return SQLITE_OK;
+}
+
+static int file_reserved(sqlite3_file *base, int *out)
+{
+    (void)base;
+    *out = 0;
+    return SQLITE_OK;
+}
+
+static int file_control(sqlite3_file *base, int op, void *arg)
+{
+    (void)base;
+    (void)op;
+    (void)arg;
+    return SQLITE_NOTFOUND;
+}
+
+static int file_sector(sqlite3_file *base)
+{
+    (void)base;
+    return SECTOR;
+}
+
+static int file_characteristics(sqlite3_file *base)
+{
+    (void)base;
+    return 0;
+}
+
+static const sqlite3_io_methods methods = {
+    .iVersion = 1,
+    .xClose = file_close,
+    .xRead = file_read,
+    .xWrite = file_write,
+    .xTruncate = file_truncate,
+    .xSync = file_sync,
+    .xFileSize = file_size,
+    .xLock = file_lock,
+    .xUnlock = file_lock,
+    .xCheckReservedLock = file_reserved,
+    .xFileControl = file_control,
+    .xSectorSize = file_sector,
+    .xDeviceCharacteristics = file_characteristics,
+};
+
+static struct disk_file *find(const char *name)
+{
+    size_t n = name ? strlen(name) : 0;
+    if (n > 4 && strcmp(name + n - 4, "-wal") == 0)
+        return &files[FILE_WAL];
+    return n > 3 && strcmp(name + n - 3, ".db") == 0 ? &files[FILE_DB] : &files[FILE_OTHER];
+}
+
+static int vfs_open(sqlite3_vfs *vfs, const char *name, sqlite3_file *base, int flags,
+                    int *out_flags)
+{
+    struct open_file *open = (struct open_file *)base;
+    (void)vfs;
+    *open = (struct open_file){.base.pMethods = &methods, .file = find(name)};
+    open->file->exists = true;
+    if (out_flags)
+        *out_flags = flags;
+    return SQLITE_OK;
+}
+
+static int vfs_delete(sqlite3_vfs *vfs, const char *name, int sync)
+{
+    struct disk_file *file = find(name);
+    (void)vfs;
+    (void)sync;
+    file->now.n = file->synced.n = 0;
+    file->dirty_from = file->dirty_to = 0;
+    file->exists = false;
+    return SQLITE_OK;
+}
+
+static int vfs_access(sqlite3_vfs *vfs, const char *name, int flags, int *out)
+{
+    (void)vfs;
+    (void)flags;
+    *out = find(name)->exists;
+    return SQLITE_OK;
+}
+
+static int vfs_path(sqlite3_vfs *vfs, const char *name, int n, char *out)
+{
+    (void)vfs;
+    snprintf(out, (size_t)n, "%s", name);
+    return SQLITE_OK;
+}
+
+static int vfs_random(sqlite3_vfs *vfs, int n, char *out)
+{
+    (void)vfs;
+    for (int i = 0; i < n; i++)
+        out[i] = (char)sim_below(256);
+    return n;
+}
+
+static int vfs_sleep(sqlite3_vfs *vfs, int us)
+{
+    (void)vfs;
+    return us;
+}
+
+static int vfs_time(sqlite3_vfs *vfs, double *out)
+{
+    (void)vfs;
+    *out = 2460000.5;
+    return SQLITE_OK;
+}
+
+static int vfs_error(sqlite3_vfs *vfs, int n, char *out)
+{
+    (void)vfs;
+    (void)n;
+    (void)out;
+    return 0;
+}
+
+int sim_disk_install(const char *path)
+{
+    static sqlite3_vfs vfs = {
+        .iVersion = 1,
+        .szOsFile = sizeof(struct open_file),
+        .mxPathname = 512,
+        .zName = "sim",
+        .xOpen = vfs_open,
+        .xDelete = vfs_delete,
+        .xAccess = vfs_access,
+        .xFullPathname = vfs_path,
+        .xRandomness = vfs_random,
+        .xSleep = vfs_sleep,
+        .xCurrentTime = vfs_time,
+        .xGetLastError = vfs_error,
+    };
+    /* What lies at the path only says that there is a database; its pages are here. */
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0 || write(fd, "sim", 3) != 3)
+        return -1;
+    close(fd);
+    sqlite3_config(SQLITE_CONFIG_SINGLETHREAD);
+    sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
+    return sqlite3_vfs_register(&vfs, 1) == SQLITE_OK ? 0 : -1;
+}
+
+void sim_disk_keep_template(void)
+{
+    for (int i = 0; i < N_FILES; i++) {
+        copy(&template[i], &files[i].now);
+        template_exists[i] = files[i].exists;
+    }
+}
+
+static void put(struct disk_file *file, const struct image *image, bool exists)
+{
+    copy(&file->now, image);
+    copy(&file->synced, image);
+    file->dirty_from = file->dirty_to = 0;
+    file->exists = exists;
+}
+
+void sim_disk_reset(void)
+{
+    sim_disk_faults = (struct sim_disk_faults){0};
+    for (int i = 0; i < N_FILES; i++)
+        put(&files[i], &template[i], template_exists[i]);
+}
+
+/* Of what was not synced each sector is old or new, and the length either. */
+static void tear(const struct disk_file *file, struct image *out)
+{
+    bool longer = sim_chance(50);
+    copy(out, &file->synced);
+    if (file->dirty_from == file->dirty_to)
+        return;
+    size_t n = longer ? file->now.n : file->synced.n;
+    resize(out, n);
+    for (size_t at = file->dirty_from / SECTOR * SECTOR; at < n && at < file->dirty_to;
+         at += SECTOR) {
+        size_t to = at + SECTOR < file->now.n ? at + SECTOR : file->now.n;
+        to = to < n ? to : n;
+        if (at < to && sim_chance(50))
+            memcpy(out->bytes + at, file->now.bytes + at, to - at);
+    }
+}
+
+void sim_disk_crash(bool cut)
+{
+    for (int i = 0; i < N_FILES; i++) {
+        crash_exists[i] = files[i].exists;
+        if (cut)
+            tear(&files[i], &after_crash[i]);
+        else
+            copy(&after_crash[i], &files[i].now);
+    }
+}
+
+void sim_disk_restart(void)
+{
+    for (int i = 0; i < N_FILES; i++)
+        put(&files[i], &after_crash[i], crash_exists[i]);
+}

@@ -1,0 +1,591 @@
+/* sim_life.c: a manager's life in the world, the faults that befall both, and a history of them. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "manager/device_hold.h"
+#include "manager/events.h"
+#include "manager/loop_queue.h"
+#include "manager/operations.h"
+#include "manager/routes.h"
+#include "manager/store.h"
+#include "manager/supervise.h"
+#include "manager/tool.h"
+#include "manager/weights.h"
+#include "proto/rpc/rpc_call.h"
+#include "tests/sim/sim.h"
+
+char sim_path[256];
+static char *no_environment[] = {NULL};
+
+/* -- a life ---------------------------------------------------------------------------------------
+ */
+
+static void wake(void *arg)
+{
+    (void)arg;
+    sim.store_woken = true;
+}
+
+static void on_event(void *arg, struct row *row)
+{
+    sim_check_event((const pb_event *)row_message(row));
+    events_add(arg, row);
+}
+
+static void configure(struct settings *settings)
+{
+    *settings = (struct settings){
+        .state_dir = "/sim/state",
+        .run_dir = "/sim/run",
+        .socket = "/sim/run/manager.sock",
+        .worker = "/sim/sluice-worker",
+        .model_root = "",
+        .log_level = "error",
+        .log_format = "kv",
+        .drain_grace_ms = 3000,
+        .restart_backoff_initial_ms = 1000,
+        .restart_backoff_max_ms = 60000,
+        .crash_window_ms = 60000,
+        .crash_limit = 5,
+        .kill_grace_ms = 5000,
+        .connect_timeout_ms = 10000,
+        .load_timeout_ms = 20000,
+        .tool_timeout_ms = 10000,
+        .max_open_operations = 6,
+        .max_replicas = 14,
+        .event_retention = 150,
+        .stall_timeout_ms = 10000,
+        .slow_reader_ms = 30000,
+    };
+}
+
+static bool create(struct manager *manager, struct error *err)
+{
+    struct store_config store_config = {
+        .path = sim_path,
+        .wake = wake,
+        .by_hand = true,
+        .max_events = manager->settings.event_retention,
+        .max_jobs = 64,
+        .on_event = on_event,
+    };
+    struct tool_config tool_config = {.program = "/sim/sluice-worker"};
+    if (events_create(manager, &manager->events, err) != 0)
+        return false;
+    store_config.event_arg = manager->events;
+    return loop_queue_create(manager->loop, &manager->queue, err) == 0 &&
+           store_open(&store_config, &manager->catalog, &manager->store, err) == 0 &&
+           tool_runner_create(&tool_config, &manager->tools, err) == 0 &&
+           operations_create(manager, &manager->operations, err) == 0 &&
+           routes_create(manager, &manager->routes, err) == 0 &&
+           service_create(manager, &manager->service, err) == 0 &&
+           weights_create(manager, &manager->weights, err) == 0 &&
+           device_holds_create(manager, &manager->device_holds, err) == 0 &&
+           (sim_check_after_start(), true) &&
+           supervisor_create(manager, &manager->supervisor, err) == 0;
+}
+
+static void destroy(struct manager *manager)
+{
+    if (manager->queue)
+        loop_queue_run(manager->queue);
+    tool_runner_destroy(manager->tools);
+    store_close(manager->store);
+    sim_client_lose();
+    if (manager->queue)
+        loop_queue_run(manager->queue);
+    supervisor_destroy(manager->supervisor);
+    manager->supervisor = NULL;
+    if (manager->queue)
+        loop_queue_run(manager->queue);
+    loop_queue_destroy(manager->queue);
+    service_destroy(manager->service);
+    weights_destroy(manager->weights);
+    device_holds_destroy(manager->device_holds);
+    routes_destroy(manager->routes);
+    operations_destroy(manager->operations);
+    events_destroy(manager->events);
+    catalog_fini(&manager->catalog);
+    memset(manager, 0, sizeof(*manager));
+}
+
+void sim_life_start(void)
+{
+    struct manager *manager = &sim.manager;
+    struct error err;
+    memset(manager, 0, sizeof(*manager));
+    configure(&manager->settings);
+    manager->environment = no_environment;
+    manager->loop = (struct ev_loop *)manager; /* never looked into */
+    manager->started_unix_ns = clock_wall_ns();
+    sim.up = true;
+    sim.life++;
+    sim.store_woken = sim.async_sent = sim.stopping = sim.workers_ended = false;
+    sim_trace("manager %u starts", sim.life);
+    if (!create(manager, &err)) { /* a disk that fails: it ends and is started again */
+        sim_trace("manager not started: %s", err.message);
+        bool lasting = err.status == STATUS_DATA_LOSS;
+        sim.restart_at_ns = sim.now_ns + NS_PER_S;
+        sim_kill_manager(false);
+        destroy(manager);
+        sim.up = sim.dead = false;
+        sim_disk_restart();
+        if (lasting)
+            sim_broken("I1: the state store is damaged: %s", err.message);
+        return;
+    }
+    sim_client_watch_routes();
+    manager_changed(manager);
+}
+
+void sim_life_end(void)
+{
+    sim_kill_manager(false);
+    destroy(&sim.manager);
+    if (sim.n_links || sim.n_timers)
+        sim_broken("I5: %zu lines and %zu timers are left of a manager", sim.n_links, sim.n_timers);
+    sim.n_timers = 0;
+    sim.up = sim.dead = sim.cut = false;
+    sim.frozen = false;
+    sim_disk_restart();
+}
+
+/* -- faults ---------------------------------------------------------------------------------------
+ */
+
+static struct sim_process *random_process(void)
+{
+    size_t n = 0;
+    struct sim_process *chosen = NULL;
+    for (size_t i = 0; i < sim.n_processes; i++)
+        if (sim.processes[i].alive && sim_below(++n) == 0)
+            chosen = &sim.processes[i];
+    return chosen;
+}
+
+static void unwell_all(void)
+{
+    for (size_t i = 0; i < sim.n_processes; i++)
+        sim.processes[i].unwell = true;
+}
+
+static void arm_failpoint(bool cut)
+{
+    sim.failpoint_in = 1 + (long)sim_below(30);
+    sim.failpoint_cuts = cut;
+#if !SLUICE_DEBUG_CHECKS
+    sim.failpoint_in = 0;
+    sim_kill_manager(cut);
+#endif
+}
+
+static void freeze(int64_t s)
+{
+    sim.frozen = true;
+    sim.frozen_until_ns = sim.now_ns + s * NS_PER_S;
+}
+
+/* A process of an earlier epoch that somebody has forgotten to kill. */
+static void plant_stranger(void)
+{
+    if (sim.up || sim.n_processes > SIM_MAX_PROCESSES / 2)
+        return;
+    struct sim_process *live = random_process();
+    if (!live)
+        return;
+    live->unwell = true;
+    (void)sim_process_plant(live->replica_id, live->epoch ? live->epoch - 1 : 0);
+}
+
+static void fate(void)
+{
+    sim.next_fate = (enum worker_fate)(1 + sim_below(N_FATES - 1));
+    sim.n_fated = 1 + (uint32_t)sim_below(7);
+}
+
+static void stop_worker(void)
+{
+    static const int64_t seconds[] = {1, 5, 15, 45};
+    struct sim_process *process = random_process();
+    int64_t s = seconds[sim_below(4)];
+    if (!process || process->killed || process->stopped)
+        return;
+    sim_trace("worker %s pid %d stands still for %d s", process->replica_id, (int)process->pid,
+              (int)s);
+    process->stopped = true;
+    process->unwell |= s > 5;
+    process->kill_at_ns = sim.now_ns + s * NS_PER_S; /* it is let go on then */
+}
+
+static void strike(void)
+{
+    static const int64_t pauses[] = {2, 8, 30, 60};
+    struct sim_process *process;
+    sim.stats.n_faults++;
+    switch (sim_below(19)) {
+    case 0:
+    case 1:
+    case 2:
+        arm_failpoint(false);
+        break;
+    case 3:
+        arm_failpoint(true);
+        break;
+    case 4:
+        sim_kill_manager(false);
+        break;
+    case 5:
+        sim_kill_manager(true);
+        break;
+    case 6:
+        if ((process = random_process()))
+            sim_process_end(process, 0, 9);
+        break;
+    case 7:
+        stop_worker();
+        break;
+    case 8:
+        if ((process = random_process()) && process->state == WORKER_READY)
+            process->hung = process->unwell = true;
+        break;
+    case 9:
+        sim_trace("the manager is stopped");
+        freeze(pauses[sim_below(4)]);
+        break;
+    case 10:
+        sim_trace("everything stands still for five minutes");
+        sim.now_ns += 300 * NS_PER_S;
+        break;
+    case 11:
+        sim.wall_offset_ns +=
+            (sim_chance(50) ? -1 : 1) * (sim_chance(50) ? 3600 : 86400) * NS_PER_S;
+        sim_trace("the wall clock jumps");
+        break;
+    case 12:
+        sim_trace("the disk is full");
+        sim_disk_faults.full = true;
+        sim_disk_faults.full_until_ns = sim.now_ns + (1 + (int64_t)sim_below(8)) * NS_PER_S;
+        break;
+    case 13:
+        sim_disk_faults.fail_in = 1 + (uint32_t)sim_below(12);
+        break;
+    case 14:
+        fate();
+        break;
+    case 15:
+        sim.spawn_fails = true;
+        sim.spawn_ok_ns = sim.now_ns + (1 + (int64_t)sim_below(5)) * NS_PER_S;
+        break;
+    case 16:
+        sim.folder_fails = true;
+        sim.folder_ok_ns = sim.now_ns + (1 + (int64_t)sim_below(5)) * NS_PER_S;
+        break;
+    case 17:
+        sim.links_lossy = true;
+        sim.lossy_until_ns = sim.now_ns + (1 + (int64_t)sim_below(20)) * NS_PER_S;
+        unwell_all();
+        break;
+    default:
+        if (sim.up && !sim.dead && sim.manager.supervisor)
+            supervisor_device_failed(sim.manager.supervisor, sim_chance(50) ? "cpu:0" : "cuda:0",
+                                     sim_chance(50) ? 31 : 95);
+        unwell_all();
+    }
+}
+
+static void workers_have_ended(void *arg)
+{
+    (void)arg;
+    sim.workers_ended = true;
+}
+
+static void stop_everything(void)
+{
+    if (!sim.up || sim.dead || sim.stopping)
+        return;
+    sim_trace("the manager is told to end, with its workers");
+    sim.stopping = true;
+    supervisor_stop_workers(sim.manager.supervisor, workers_have_ended, NULL);
+}
+
+/* Whatever was wrong is over. */
+static void heal(void)
+{
+    sim_disk_faults = (struct sim_disk_faults){0};
+    sim.spawn_fails = sim.folder_fails = sim.links_lossy = sim.frozen = false;
+    sim.failpoint_in = 0;
+    sim.n_fated = 0;
+    for (size_t i = 0; i < sim.n_processes; i++) {
+        struct sim_process *process = &sim.processes[i];
+        if (process->stopped)
+            process->kill_at_ns = sim.now_ns;
+        if (process->fate == FATE_DEVICE_LOST && process->state == WORKER_READY)
+            process->next_ns = INT64_MAX;
+        if (process->fate == FATE_DEVICE_LOST)
+            process->fate = FATE_HEALTHY;
+    }
+}
+
+/* -- steps ----------------------------------------------------------------------------------------
+ */
+
+static void elapse(void)
+{
+    if (sim_disk_faults.full && sim.now_ns >= sim_disk_faults.full_until_ns)
+        sim_disk_faults.full = false;
+    if (sim.spawn_fails && sim.now_ns >= sim.spawn_ok_ns)
+        sim.spawn_fails = false;
+    if (sim.folder_fails && sim.now_ns >= sim.folder_ok_ns)
+        sim.folder_fails = false;
+    if (sim.links_lossy && sim.now_ns >= sim.lossy_until_ns)
+        sim.links_lossy = false;
+    if (sim.frozen && sim.now_ns >= sim.frozen_until_ns)
+        sim.frozen = false;
+    for (size_t i = 0; i < sim.n_processes; i++)
+        if (sim.processes[i].stopped && sim.now_ns >= sim.processes[i].kill_at_ns)
+            sim.processes[i].stopped = false;
+}
+
+static int64_t earlier(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t next_moment(void)
+{
+    int64_t at = INT64_MAX;
+    for (size_t i = 0; i < sim.n_processes; i++) {
+        const struct sim_process *process = &sim.processes[i];
+        if (process->alive)
+            at = earlier(at, process->stopped ? process->kill_at_ns : process->next_ns);
+    }
+    if (!sim.up)
+        return earlier(at, sim.restart_at_ns);
+    if (sim.frozen)
+        return earlier(at, sim.frozen_until_ns);
+    for (size_t i = 0; i < sim.n_links; i++)
+        at = earlier(at, sim_link_next_ns(sim.links[i]));
+    for (size_t i = 0; i < sim.n_tools; i++)
+        at = earlier(at, sim.tools[i].at_ns);
+    return earlier(at, sim_timers_next_ns());
+}
+
+enum thing {
+    THING_NONE,
+    THING_WORKER,
+    THING_EXIT,
+    THING_LINK,
+    THING_TIMER,
+    THING_TOOL,
+    THING_ASYNC,
+    THING_POLL,
+    THING_JOB,
+    THING_CALL
+};
+
+/* One of the things that could happen now, each as likely as the others. */
+struct choice {
+    enum thing thing;
+    size_t i;
+    uint64_t n;
+};
+
+static void offer(struct choice *choice, enum thing thing, size_t i)
+{
+    if (sim_below(++choice->n) == 0) {
+        choice->thing = thing;
+        choice->i = i;
+    }
+}
+
+static struct choice choose(void)
+{
+    struct choice choice = {THING_NONE, 0, 0};
+    size_t timer;
+    bool runs = sim.up && !sim.frozen;
+    for (size_t i = 0; i < sim.n_processes; i++) {
+        const struct sim_process *process = &sim.processes[i];
+        if (process->alive && !process->stopped && process->next_ns <= sim.now_ns)
+            offer(&choice, THING_WORKER, i);
+        if (runs && !process->alive && process->watch && !process->seen)
+            offer(&choice, THING_EXIT, i);
+    }
+    if (!runs)
+        return choice;
+    for (size_t i = 0; i < sim.n_links; i++)
+        if (sim_link_next_ns(sim.links[i]) <= sim.now_ns)
+            offer(&choice, THING_LINK, i);
+    for (size_t i = 0; i < sim.n_tools; i++)
+        if (sim.tools[i].at_ns <= sim.now_ns)
+            offer(&choice, THING_TOOL, i);
+    if (sim_timer_due(&timer))
+        offer(&choice, THING_TIMER, timer);
+    if (sim.async_sent)
+        offer(&choice, THING_ASYNC, 0);
+    if (sim.store_woken)
+        offer(&choice, THING_POLL, 0);
+    return choice;
+}
+
+static bool carry_out(const struct choice *choice)
+{
+    switch (choice->thing) {
+    case THING_WORKER:
+        sim_process_step(&sim.processes[choice->i]);
+        return true;
+    case THING_EXIT:
+        sim_process_tell_end(&sim.processes[choice->i]);
+        return true;
+    case THING_LINK:
+        sim_link_step(sim.links[choice->i]);
+        return true;
+    case THING_TIMER:
+        sim_timer_fire(choice->i);
+        return true;
+    case THING_TOOL:
+        sim_tool_step(choice->i);
+        return true;
+    case THING_ASYNC:
+        sim.async_sent = false;
+        sim.async->cb(NULL, sim.async, EV_ASYNC);
+        return true;
+    case THING_POLL:
+        sim.store_woken = false;
+        (void)store_poll(sim.manager.store);
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* Does one thing, or lets time pass up to `until_ns`. */
+static void step(int64_t until_ns)
+{
+    sim.stats.n_steps++;
+    elapse();
+    if (sim.up && (sim.dead || sim.workers_ended)) {
+        sim_life_end();
+        sim.restart_at_ns = sim.now_ns + (int64_t)sim_below(2000) * NS_PER_MS;
+        sim.stats.n_restarts++;
+        if (!sim.quiet_phase && sim_chance(10))
+            plant_stranger();
+    }
+    if (!sim.up && sim.now_ns >= sim.restart_at_ns) {
+        sim_life_start();
+        return;
+    }
+    bool runs = sim.up && !sim.frozen;
+    if (runs && sim_chance(60) && store_run_next(sim.manager.store))
+        return;
+    struct choice choice = choose();
+    if (!carry_out(&choice) && !(runs && (sim_call_step() || store_run_next(sim.manager.store)))) {
+        int64_t at = earlier(next_moment(), until_ns);
+        if (at > sim.now_ns)
+            sim.now_ns = at;
+    }
+    sim_check_step();
+}
+
+static bool run_until(int64_t until_ns)
+{
+    while (sim.now_ns < until_ns && !sim.broken)
+        step(until_ns);
+    return !sim.broken;
+}
+
+/* -- histories ------------------------------------------------------------------------------------
+ */
+
+static void reset(uint64_t seed)
+{
+    struct sim_statistics stats = sim.stats;
+    bool verbose = sim.verbose;
+    memset(&sim, 0, sizeof(sim));
+    sim.stats = stats;
+    sim.verbose = verbose;
+    sim.history_seed = seed;
+    sim.now_ns = 1000 * NS_PER_S;
+    sim.wall_offset_ns = 1700000000LL * NS_PER_S;
+    sim_seed(seed);
+    sim_client_reset();
+    sim_check_reset();
+}
+
+/* At most this long until all has come to rest: a backoff, a load that has to be given up, a drain,
+ * and some. */
+static const int64_t rest_ns = 300 * NS_PER_S;
+
+static void come_to_rest(void)
+{
+    int64_t until_ns = sim.now_ns + rest_ns, again_ns = sim.now_ns + 5 * NS_PER_S;
+    sim.quiet_phase = true;
+    heal();
+    while (sim.now_ns < until_ns && !sim.broken) {
+        step(earlier(until_ns, again_ns));
+        if (sim.now_ns < again_ns)
+            continue;
+        if (sim.up && !sim.dead && sim_check_is_at_rest())
+            break;
+        if (sim.up && !sim.dead && sim.manager.supervisor)
+            sim_client_retry_lost();
+        again_ns = sim.now_ns + 5 * NS_PER_S;
+    }
+    if (!sim.broken && sim.up)
+        sim_check_rest();
+    else if (!sim.broken)
+        sim_broken("I2: the manager does not start");
+}
+
+void sim_history(uint64_t seed)
+{
+    enum { MOMENTS = 24 };
+    reset(seed);
+    sim_disk_reset();
+    sim_life_start();
+    for (int i = 0; i < MOMENTS && !sim.broken; i++) {
+        if (!run_until(sim.now_ns + (int64_t)sim_below(3000) * NS_PER_MS))
+            break;
+        if (i % 2 && i > 3)
+            strike();
+        else if (sim.up && !sim.dead && !sim.frozen && !sim.stopping)
+            sim_client_act();
+        if (sim_chance(1))
+            stop_everything();
+    }
+    if (!sim.broken)
+        come_to_rest();
+    /* What the last manager told is what the next one reads. */
+    if (sim.up)
+        sim_life_end();
+    if (!sim.broken && seed % 4 == 0) {
+        sim_life_start();
+        if (sim.up)
+            sim_life_end();
+    }
+    sim_client_reset();
+    sim.stats.n_histories++;
+}
+
+bool sim_prepare(const char *folder)
+{
+    snprintf(sim_path, sizeof(sim_path), "%s/sim.db", folder);
+    if (sim_disk_install(sim_path) != 0)
+        return false;
+    reset(0);
+    sim.quiet_phase = true;
+    sim_life_start();
+    if (!sim.up)
+        return false;
+    service_probe_devices(sim.manager.service);
+    run_until(sim.now_ns + 5 * NS_PER_S);
+    sim_client_create_groups();
+    sim_client_register("a", "1");
+    sim_client_register("a", "2");
+    sim_client_register("b", "1");
+    run_until(sim.now_ns + 5 * NS_PER_S);
+    sim_life_end();
+    sim_disk_keep_template();
+    sim_client_reset();
+    return !sim.broken;
+}

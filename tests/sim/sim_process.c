@@ -1,0 +1,609 @@
+/* sim_process.c: worker processes, what they leave on disk, and the lines to them. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "manager/message.h"
+#include "manager/process.h"
+#include "manager/run_folder.h"
+#include "manager/weights.h"
+#include "manager/worker_link.h"
+#include "tests/sim/sim.h"
+
+enum {
+    LOAD_FAILED = SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_LOAD_FAILED,
+    REQUESTED = SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_REQUESTED,
+    DEVICE_LOST = SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_DEVICE_LOST
+};
+
+struct worker_link {
+    char replica_id[SIM_ID_BYTES];
+    const struct worker_link_events *events;
+    void *arg;
+    uint32_t calm_ms;
+    int64_t next_ns;
+    bool asked;
+};
+
+static int64_t soon(int64_t from_ms, int64_t to_ms)
+{
+    return sim.now_ns + (from_ms + (int64_t)sim_below((uint64_t)(to_ms - from_ms + 1))) * NS_PER_MS;
+}
+
+struct sim_process *sim_process_live(const char *replica_id)
+{
+    for (size_t i = sim.n_processes; i-- > 0;)
+        if (sim.processes[i].alive && strcmp(sim.processes[i].replica_id, replica_id) == 0)
+            return &sim.processes[i];
+    return NULL;
+}
+
+static struct sim_folder *folder_of(const char *id, bool make)
+{
+    for (size_t i = 0; i < sim.n_folders; i++)
+        if (strcmp(sim.folders[i].id, id) == 0)
+            return &sim.folders[i];
+    if (!make || sim.n_folders == SIM_MAX_FOLDERS)
+        return NULL;
+    struct sim_folder *folder = &sim.folders[sim.n_folders++];
+    *folder = (struct sim_folder){.fault = 0};
+    snprintf(folder->id, sizeof(folder->id), "%s", id);
+    return folder;
+}
+
+static void leave_report(const struct sim_process *process, int cause, int status, int fault)
+{
+    struct sim_folder *folder = folder_of(process->replica_id, false);
+    if (!folder)
+        return;
+    folder->has_report = true;
+    folder->epoch = process->epoch;
+    folder->cause = cause;
+    folder->status = status;
+    folder->fault = fault;
+}
+
+static void push(const char *replica_id)
+{
+    for (size_t i = 0; i < sim.n_links; i++)
+        if (strcmp(sim.links[i]->replica_id, replica_id) == 0)
+            sim.links[i]->next_ns = sim.now_ns;
+}
+
+/* -- what a worker does ---------------------------------------------------------------------------
+ */
+
+void sim_process_end(struct sim_process *process, int exit_status, int signal_number)
+{
+    if (!process->alive)
+        return;
+    sim_trace("worker %s pid %d epoch %llu ends: status %d signal %d", process->replica_id,
+              (int)process->pid, (unsigned long long)process->epoch, exit_status, signal_number);
+    process->alive = false;
+    process->exit_status = exit_status;
+    process->signal_number = signal_number;
+    process->next_ns = INT64_MAX;
+    sim.stats.n_deaths++;
+}
+
+static void enter(struct sim_process *process, enum worker_state state, int64_t next_ns)
+{
+    process->state = state;
+    process->next_ns = next_ns;
+    push(process->replica_id);
+}
+
+static void answer_shutdown(const struct sim_process *process)
+{
+    Sluice__Worker__V1__ShutdownResponse response = SLUICE__WORKER__V1__SHUTDOWN_RESPONSE__INIT;
+    response.n_finished = 3;
+    for (size_t i = 0; i < sim.n_links; i++) {
+        struct worker_link *link = sim.links[i];
+        if (!link->asked || strcmp(link->replica_id, process->replica_id) != 0)
+            continue;
+        link->asked = false;
+        struct error err;
+        error_clear(&err);
+        if (sim.links_lossy && sim_chance(50)) {
+            error_set(&err, STATUS_UNAVAILABLE, "the connection was lost");
+            link->events->on_shutdown(link->arg, NULL, &err);
+        } else {
+            link->events->on_shutdown(link->arg, &response, &err);
+        }
+        return;
+    }
+}
+
+static void finish_load(struct sim_process *process)
+{
+    switch (process->fate) {
+    case FATE_DIES_IN_LOAD:
+        sim_process_end(process, 0, SIGSEGV);
+        return;
+    case FATE_CANNOT_LOAD:
+        leave_report(process, LOAD_FAILED, STATUS_INVALID_ARGUMENT, 0);
+        sim_process_end(process, 1, 0);
+        return;
+    case FATE_SAYS_FAILED:
+        enter(process, WORKER_FAILED, INT64_MAX);
+        return;
+    case FATE_LOADS_FOR_EVER:
+        process->next_ns = INT64_MAX;
+        return;
+    default:
+        process->bytes = 1000000;
+        enter(process, WORKER_WARMING, soon(20, 800));
+    }
+}
+
+void sim_process_step(struct sim_process *process)
+{
+    if (process->killed) {
+        sim_process_end(process, 0, SIGKILL);
+        return;
+    }
+    switch (process->state) {
+    case WORKER_UNKNOWN:
+        if (process->fate == FATE_DIES_AT_START)
+            sim_process_end(process, 3, 0);
+        else if (process->fate == FATE_NEVER_CONNECTS)
+            process->next_ns = INT64_MAX;
+        else
+            enter(process, WORKER_LOADING, soon(50, 2500));
+        return;
+    case WORKER_LOADING:
+        finish_load(process);
+        return;
+    case WORKER_WARMING:
+        enter(process, WORKER_READY,
+              process->fate == FATE_DEVICE_LOST ? soon(500, 4000) : INT64_MAX);
+        return;
+    case WORKER_READY:
+        leave_report(process, DEVICE_LOST, STATUS_INTERNAL,
+                     1 + (int)sim_below(SLUICE__WORKER__V1__DEVICE_FAULT__DEVICE_FAULT_UNKNOWN));
+        sim_process_end(process, 80, 0);
+        return;
+    case WORKER_DRAINING:
+        answer_shutdown(process);
+        leave_report(process, REQUESTED, 0, 0);
+        sim_process_end(process, 0, 0);
+        return;
+    default:
+        process->next_ns = INT64_MAX;
+    }
+}
+
+static void drain(struct sim_process *process, uint32_t grace_ms)
+{
+    process->asked = true;
+    if (process->state == WORKER_UNKNOWN) { /* no handler yet: the signal ends it */
+        sim_process_end(process, 0, SIGTERM);
+        return;
+    }
+    uint32_t most = grace_ms < 4000 ? grace_ms : 4000;
+    if (process->state == WORKER_FAILED)
+        most = 0;
+    enter(process, WORKER_DRAINING, process->hung ? INT64_MAX : soon(0, most));
+}
+
+/* -- manager/process.h ----------------------------------------------------------------------------
+ */
+
+static struct sim_process *add(const char *replica_id, uint64_t epoch)
+{
+    if (sim.n_processes == SIM_MAX_PROCESSES)
+        return NULL;
+    struct sim_process *process = &sim.processes[sim.n_processes++];
+    *process = (struct sim_process){
+        .used = true,
+        .alive = true,
+        .life = sim.life,
+        .start_ticks = ++sim.ticks,
+        .epoch = epoch,
+        .next_ns = soon(5, 200),
+    };
+    snprintf(process->replica_id, sizeof(process->replica_id), "%s", replica_id);
+    bool taken = true;
+    while (taken) { /* pids are used again */
+        process->pid = (pid_t)(100 + sim_below(300));
+        taken = false;
+        for (size_t i = 0; i + 1 < sim.n_processes; i++)
+            taken |= sim.processes[i].alive && sim.processes[i].pid == process->pid;
+    }
+    return process;
+}
+
+static int to_fd(const struct sim_process *process)
+{
+    return SIM_FIRST_FD + (int)(process - sim.processes);
+}
+
+static struct sim_process *of_fd(int fd)
+{
+    size_t i = (size_t)(fd - SIM_FIRST_FD);
+    return fd >= SIM_FIRST_FD && i < sim.n_processes ? &sim.processes[i] : NULL;
+}
+
+static const char *value_of(char *const *argv, const char *flag)
+{
+    for (size_t i = 0; argv[i] && argv[i + 1]; i++)
+        if (strcmp(argv[i], flag) == 0)
+            return argv[i + 1];
+    return "";
+}
+
+int process_spawn(const struct process_heritage *heritage, struct process *out_process,
+                  struct error *err)
+{
+    const char *id = value_of(heritage->argv, "--replica");
+    uint64_t epoch = strtoull(value_of(heritage->argv, "--epoch"), NULL, 10);
+    if (sim.dead)
+        return error_set(err, STATUS_INTERNAL, "no more");
+    if (sim.spawn_fails) {
+        if (sim_chance(50)) {
+            error_set(err, STATUS_RESOURCE_EXHAUSTED, "the limit on processes is reached");
+            return error_reason(err, "TOO_MANY_PROCESSES");
+        }
+        return error_set(err, STATUS_INTERNAL, "pidfd_open");
+    }
+    sim_check_spawn(id, epoch);
+    struct sim_process *process = add(id, epoch);
+    if (!process)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "the world is full");
+    process->gpu = strncmp(value_of(heritage->argv, "--devices"), "cuda", 4) == 0;
+    if (sim.n_fated) {
+        sim.n_fated--;
+        process->fate = sim.next_fate;
+        process->unwell = true;
+    }
+    sim.stats.n_spawns++;
+    sim_trace("worker %s pid %d epoch %llu starts (fate %d)", id, (int)process->pid,
+              (unsigned long long)epoch, (int)process->fate);
+    *out_process = (struct process){
+        .pid = process->pid, .start_ticks = process->start_ticks, .pidfd = to_fd(process)};
+    return 0;
+}
+
+struct sim_process *sim_process_plant(const char *replica_id, uint64_t epoch)
+{
+    struct sim_process *process = add(replica_id, epoch);
+    if (process) {
+        process->life = 0;
+        process->unwell = true;
+    }
+    return process;
+}
+
+int process_open(pid_t pid, uint64_t start_ticks, struct process *out_process, struct error *err)
+{
+    for (size_t i = 0; i < sim.n_processes; i++)
+        if (sim.processes[i].alive && sim.processes[i].pid == pid &&
+            sim.processes[i].start_ticks == start_ticks) {
+            *out_process = (struct process){
+                .pid = pid, .start_ticks = start_ticks, .pidfd = to_fd(&sim.processes[i])};
+            return 0;
+        }
+    return error_set(err, STATUS_NOT_FOUND, "no process %ld", (long)pid);
+}
+
+void process_fini(struct process *process)
+{
+    *process = (struct process){.pidfd = -1};
+}
+
+bool process_signal(const struct process *process, int signal_number)
+{
+    struct sim_process *target = of_fd(process->pidfd);
+    if (!target || !target->alive || sim.dead)
+        return false;
+    sim_trace("signal %d to %s pid %d", signal_number, target->replica_id, (int)target->pid);
+    if (signal_number == SIGKILL) {
+        sim_check_kill(target);
+        target->killed = target->asked = true;
+        target->stopped = false;
+        target->next_ns = sim_chance(10) ? soon(0, 3000) : soon(0, 30);
+    } else if (signal_number == SIGTERM && !target->killed) {
+        drain(target, 3000);
+    }
+    return true;
+}
+
+bool process_ended(const struct process *process, struct process_end *out_end)
+{
+    const struct sim_process *target = of_fd(process->pidfd);
+    *out_end = (struct process_end){0};
+    if (!target || target->alive)
+        return false;
+    out_end->known = target->life == sim.life;
+    if (out_end->known) {
+        out_end->exit_status = target->exit_status;
+        out_end->signal_number = target->signal_number;
+    }
+    return true;
+}
+
+static const struct sim_process *live_pid(pid_t pid)
+{
+    for (size_t i = 0; i < sim.n_processes; i++)
+        if (sim.processes[i].alive && sim.processes[i].pid == pid)
+            return &sim.processes[i];
+    return NULL;
+}
+
+uint64_t process_start_ticks(pid_t pid)
+{
+    const struct sim_process *process = live_pid(pid);
+    return process ? process->start_ticks : 0;
+}
+
+uint64_t process_resident_bytes(pid_t pid)
+{
+    const struct sim_process *process = live_pid(pid);
+    return process ? process->bytes : 0;
+}
+
+void process_scan(const char *run_dir,
+                  void (*found)(void *arg, const struct process_found *process), void *arg)
+{
+    (void)run_dir;
+    for (size_t i = 0; i < sim.n_processes; i++) {
+        const struct sim_process *process = &sim.processes[i];
+        struct process_found entry = {
+            .pid = process->pid, .start_ticks = process->start_ticks, .epoch = process->epoch};
+        snprintf(entry.replica_id, sizeof(entry.replica_id), "%s", process->replica_id);
+        if (process->alive)
+            found(arg, &entry);
+    }
+}
+
+void sim_process_tell_end(struct sim_process *process)
+{
+    process->seen = true;
+    process->watch->cb(NULL, process->watch, EV_READ);
+}
+
+/* Everything that ran is gone, and so is what lay in run/. */
+void sim_processes_cut(void)
+{
+    for (size_t i = 0; i < sim.n_processes; i++)
+        sim_process_end(&sim.processes[i], 0, SIGKILL);
+    sim.n_folders = 0;
+}
+
+/* -- manager/run_folder.h -------------------------------------------------------------------------
+ */
+
+int run_folder_prepare(const char *run_dir, const char *replica_id, struct error *err)
+{
+    (void)run_dir;
+    if (sim.dead || sim.folder_fails)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "run/replica-%s: no space", replica_id);
+    struct sim_folder *folder = folder_of(replica_id, true);
+    if (!folder)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "the world is full");
+    folder->has_report = false;
+    return 0;
+}
+
+pb_exit *run_folder_read_exit(const char *run_dir, const char *replica_id)
+{
+    const struct sim_folder *folder = folder_of(replica_id, false);
+    (void)run_dir;
+    if (!folder || !folder->has_report)
+        return NULL;
+    pb_exit *report = MESSAGE_NEW(pb_exit, sluice__worker__v1__exit_report__descriptor);
+    struct error err;
+    if (!report || !message_set(&report->replica_id, replica_id))
+        abort();
+    report->epoch = folder->epoch;
+    report->cause = (Sluice__Worker__V1__ExitCause)folder->cause;
+    report->device_fault = (Sluice__Worker__V1__DeviceFault)folder->fault;
+    if (folder->status) {
+        error_set(&err, folder->status, "the worker's own words");
+        report->error = (pb_error *)message_from_error(&err);
+    }
+    return report;
+}
+
+void run_folder_remove(const char *run_dir, const char *replica_id)
+{
+    struct sim_folder *folder = folder_of(replica_id, false);
+    (void)run_dir;
+    if (folder && !sim.dead)
+        *folder = sim.folders[--sim.n_folders];
+}
+
+void run_folder_list(const char *run_dir, void (*found)(void *arg, const char *replica_id),
+                     void *arg)
+{
+    (void)run_dir;
+    for (size_t i = sim.n_folders; i-- > 0;) {
+        char id[SIM_ID_BYTES];
+        memcpy(id, sim.folders[i].id, sizeof(id));
+        found(arg, id);
+    }
+}
+
+/* -- manager/worker_link.h ------------------------------------------------------------------------
+ */
+
+int worker_link_open(struct ev_loop *loop, struct loop_queue *queue, const char *socket_path,
+                     uint32_t interval_ms, const struct worker_link_events *events, void *arg,
+                     struct worker_link **out_link, struct error *err)
+{
+    const char *at = strstr(socket_path, "/replica-");
+    struct worker_link *link = calloc(1, sizeof(*link));
+    (void)loop;
+    (void)queue;
+    if (!at || !link || sim.n_links == SIM_MAX_LINKS) {
+        free(link);
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "the world is full");
+    }
+    at += strlen("/replica-");
+    snprintf(link->replica_id, sizeof(link->replica_id), "%.*s", (int)strcspn(at, "/"), at);
+    link->events = events;
+    link->arg = arg;
+    link->calm_ms = interval_ms;
+    link->next_ns = soon(0, 20);
+    sim.links[sim.n_links++] = link;
+    *out_link = link;
+    return 0;
+}
+
+void worker_link_close(struct worker_link *link)
+{
+    for (size_t i = 0; link && i < sim.n_links; i++)
+        if (sim.links[i] == link) {
+            sim.links[i] = sim.links[--sim.n_links];
+            free(link);
+            return;
+        }
+}
+
+/* The process that bound the socket last. */
+static struct sim_process *at_socket(const struct worker_link *link)
+{
+    for (size_t i = sim.n_processes; i-- > 0;) {
+        struct sim_process *process = &sim.processes[i];
+        if (process->alive && process->state != WORKER_UNKNOWN &&
+            strcmp(process->replica_id, link->replica_id) == 0)
+            return process;
+    }
+    return NULL;
+}
+
+int worker_link_shutdown(struct worker_link *link, uint32_t grace_ms, struct error *err)
+{
+    struct sim_process *process = at_socket(link);
+    if (!process)
+        return error_set(err, STATUS_UNAVAILABLE, "the worker has not opened its socket");
+    if (sim.dead)
+        return 0;
+    sim_trace("shutdown of %s pid %d, grace %u ms", process->replica_id, (int)process->pid,
+              grace_ms);
+    link->asked = true;
+    process->asked = true;
+    if (!process->stopped && !process->killed)
+        drain(process, grace_ms);
+    return 0;
+}
+
+int64_t sim_link_next_ns(const struct worker_link *link)
+{
+    const struct sim_process *process = at_socket(link);
+    return process && !process->stopped && !process->killed ? link->next_ns : INT64_MAX;
+}
+
+static void say(struct worker_link *link, struct sim_process *process)
+{
+    static char numerics[] = "sim", cpu[] = "cpu:0", gpu[] = "cuda:0",
+                why[] = "it cannot be loaded";
+    pb_status status = SLUICE__WORKER__V1__WORKER_STATUS__INIT;
+    pb_memory memory = SLUICE__V1__DEVICE_MEMORY__INIT, *memories[] = {&memory};
+    pb_rank rank = SLUICE__V1__RANK_PROGRESS__INIT, *ranks[] = {&rank};
+    Sluice__Worker__V1__Load load = SLUICE__WORKER__V1__LOAD__INIT;
+    pb_error error = SLUICE__V1__ERROR__INIT;
+    status.state = (Sluice__Worker__V1__WorkerState)process->state;
+    status.replica_id = process->replica_id;
+    status.pid = (uint32_t)process->pid;
+    status.start_ticks = process->start_ticks;
+    status.epoch = process->epoch;
+    status.numerics_id = numerics;
+    rank.bytes_total = 1000000;
+    rank.bytes_done = process->bytes;
+    memory.device = process->gpu ? gpu : cpu;
+    memory.expected_bytes = 1000000;
+    memory.after_bytes = process->bytes;
+    load.progress = process->progress;
+    load.n_ready = process->state == WORKER_READY ? 1 : 0;
+    status.ranks = ranks;
+    status.n_ranks = 1;
+    status.memory = memories;
+    status.n_memory = 1;
+    status.load = &load;
+    if (process->state == WORKER_FAILED) {
+        error.code = 9; /* FAILED_PRECONDITION */
+        error.message = why;
+        status.error = &error;
+    }
+    link->events->on_status(link->arg, &status);
+}
+
+void sim_link_step(struct worker_link *link)
+{
+    struct sim_process *process = at_socket(link);
+    if (!process)
+        return;
+    bool calm = process->state == WORKER_READY || process->state == WORKER_FAILED;
+    link->next_ns = sim.now_ns + (int64_t)(calm ? link->calm_ms : 250) * NS_PER_MS;
+    if (sim.links_lossy && sim_chance(60))
+        return;
+    if (!process->hung)
+        process->progress++;
+    say(link, process);
+}
+
+/* -- manager/weights.h: nothing is shared
+ * ----------------------------------------------------------
+ */
+
+struct weights {
+    struct manager *manager;
+};
+
+int weights_create(struct manager *manager, struct weights **out_weights, struct error *err)
+{
+    struct weights *weights = calloc(1, sizeof(*weights));
+    if (!weights)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    weights->manager = manager;
+    *out_weights = weights;
+    return 0;
+}
+
+void weights_destroy(struct weights *weights)
+{
+    free(weights);
+}
+
+bool weights_take(struct weights *weights, const char *replica_id, struct weights_fds *out_fds)
+{
+    (void)weights;
+    (void)replica_id;
+    out_fds->n_fds = 0;
+    return !sim_chance(5); /* another one fills */
+}
+
+void weights_ended(struct weights *weights, const char *replica_id)
+{
+    (void)weights;
+    (void)replica_id;
+}
+
+bool weights_told(struct weights *weights, const char *replica_id, pid_t pid,
+                  const pb_status *status)
+{
+    (void)weights;
+    (void)replica_id;
+    (void)pid;
+    (void)status;
+    return sim_chance(10);
+}
+
+void weights_sweep(struct weights *weights)
+{
+    (void)weights;
+}
+
+bool weights_are_held(struct weights *weights, const char *model, const char *version,
+                      const char *group, uint32_t tp, const char *kernels)
+{
+    (void)weights;
+    (void)model;
+    (void)version;
+    (void)group;
+    (void)tp;
+    (void)kernels;
+    return false;
+}
