@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/seeded_bug.h"
 #include "manager/failpoint.h"
 #include "manager/message.h"
 #include "manager/store.h"
@@ -146,7 +147,9 @@ static bool change_row(pb_replica *row, const struct pending_record *pending, in
                    message_set(&row->failed_stage, pending->stage);
         break;
     case RECORD_DRAIN:
-        complete = set_state(row, REPLICA_DRAINING, record->reason);
+        complete =
+            set_state(row, seeded_bug("I2_skips_a_state") ? REPLICA_STOPPED : REPLICA_DRAINING,
+                      record->reason);
         break;
     case RECORD_STALL:
         row->stalled = record->stalled;

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/hash_map.h"
 #include "base/log.h"
+#include "base/seeded_bug.h"
 #include "manager/message.h"
 #include "manager/stream_watch.h"
 #include "manager/supervise.h"
@@ -73,7 +74,7 @@ static bool add_replica(struct routes *routes, pb_route *route, const pb_replica
     struct replica_view view = {0};
     char path[256];
     bool up = (int)row->state == REPLICA_READY || (int)row->state == REPLICA_DRAINING;
-    if ((int)row->state == REPLICA_STOPPED)
+    if ((int)row->state == REPLICA_STOPPED && !seeded_bug("I7_routes_the_unloaded"))
         return true;
     supervisor_view(manager->supervisor, row->id, &view);
     pb_route_replica *replica =

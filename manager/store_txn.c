@@ -263,7 +263,7 @@ int txn_event(struct txn *txn, const struct txn_event *event, struct error *err)
             message_free(&message->base);
         return out_of_memory(err);
     }
-    message->seq = txn->catalog->last_event_seq + 1;
+    message->seq = txn->catalog->last_event_seq + (seeded_bug("I8_loses_an_event") ? 2 : 1);
     message->time_unix_ns = txn->now_unix_ns;
     int64_t seq = (int64_t)message->seq;
     struct row *row = row_create(TABLE_EVENT, &message->base, 0);
@@ -398,7 +398,7 @@ int txn_idempotency_record(struct txn *txn, const char *request_id, const char *
 {
     uint8_t sha[SHA256_BYTES];
     sqlite3_stmt *stmt = NULL;
-    if (!*request_id)
+    if (!*request_id || seeded_bug("I1_forgets_the_request"))
         return 0;
     size_t n_bytes = protobuf_c_message_get_packed_size(response);
     uint8_t *bytes = malloc(n_bytes ? n_bytes : 1);

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/seeded_bug.h"
 #include "manager/adopt.h"
 #include "manager/device_room.h"
 #include "manager/failpoint.h"
@@ -39,7 +40,7 @@ int64_t supervisor_now_ns(struct supervisor *supervisor)
 {
     int64_t now_ns = clock_now_ns();
     int64_t gap_ns = supervisor->looked_ns ? now_ns - supervisor->looked_ns : 0;
-    if (gap_ns > pause_ns) {
+    if (gap_ns > pause_ns && !seeded_bug("I2_counts_its_own_pause")) {
         supervisor->paused_ns += gap_ns - tick_ns;
         log_warn(LOG_EVENT("the manager did not run"), LOG_I64("ms", gap_ns / NS_PER_MS));
     }
@@ -587,7 +588,9 @@ struct supervisor_promises supervisor_promises(struct supervisor *supervisor, co
         if (slot && slot_is_sized(slot))
             promises.n_bytes += planned > resident ? planned - resident : 0;
         else if (!row->retiring && !on_gpu &&
-                 ((int)row->state == REPLICA_PENDING || (int)row->state == REPLICA_LOADING)) {
+                 ((int)row->state == REPLICA_PENDING ||
+                  ((int)row->state == REPLICA_FAILED && seeded_bug("I5_keeps_a_promise")) ||
+                  (int)row->state == REPLICA_LOADING)) {
             promises.n_unsized++;
             promises.n_unsized_same += but && strcmp(but->model, row->model) == 0 &&
                                        strcmp(but->version, row->version) == 0 &&

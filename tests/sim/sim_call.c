@@ -249,8 +249,16 @@ static struct sim_request *add(enum sim_kind kind, const ProtobufCMessageDescrip
     return request;
 }
 
-static void set_target(ProtobufCMessage *message)
+/* With `loaded` mostly one that is. */
+static void set_target(ProtobufCMessage *message, bool loaded)
 {
+    size_t n = catalog_count(&sim.manager.catalog, TABLE_DEPLOYMENT);
+    if (loaded && n && sim_chance(80)) {
+        const pb_deployment *deployment = catalog_deployment_at(&sim.manager.catalog, sim_below(n));
+        set_text(message, "model", deployment->model);
+        set_text(message, "version", deployment->version);
+        return;
+    }
     set_text(message, "model", models[sim_below(2)]);
     if (sim_chance(90))
         set_text(message, "version", versions[sim_below(2)]);
@@ -300,7 +308,7 @@ static void act_load(void)
     if (!request)
         return;
     Sluice__Manager__V1__LoadModelVersionRequest *load = (void *)request->message;
-    set_target(request->message);
+    set_target(request->message, false);
     set_text(request->message, "device_group", random_group());
     load->has_n_replicas = 1;
     load->n_replicas = 1 + (uint32_t)sim_below(3);
@@ -315,7 +323,7 @@ static void act_unload(void)
     if (!request)
         return;
     Sluice__Manager__V1__UnloadModelVersionRequest *unload = (void *)request->message;
-    set_target(request->message);
+    set_target(request->message, true);
     unload->has_grace_ms = sim_chance(50);
     unload->grace_ms = (uint32_t)sim_below(5000);
     unload->validate_only = sim_chance(3);
@@ -329,7 +337,7 @@ static void act_scale(void)
     if (!request)
         return;
     Sluice__Manager__V1__ScaleModelVersionRequest *scale = (void *)request->message;
-    set_target(request->message);
+    set_target(request->message, true);
     scale->n_replicas = (uint32_t)sim_below(4);
     scale->validate_only = sim_chance(3);
     send(request);

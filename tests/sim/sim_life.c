@@ -223,7 +223,7 @@ static void strike(void)
     static const int64_t pauses[] = {2, 8, 30, 60};
     struct sim_process *process;
     sim.stats.n_faults++;
-    switch (sim_below(19)) {
+    switch (sim_below(24)) {
     case 0:
     case 1:
     case 2:
@@ -239,10 +239,13 @@ static void strike(void)
         sim_kill_manager(true);
         break;
     case 6:
+    case 19:
+    case 20:
         if ((process = random_process()))
             sim_process_end(process, 0, 9);
         break;
     case 7:
+    case 21:
         stop_worker();
         break;
     case 8:
@@ -271,6 +274,8 @@ static void strike(void)
         sim_disk_faults.fail_in = 1 + (uint32_t)sim_below(12);
         break;
     case 14:
+    case 22:
+    case 23:
         fate();
         break;
     case 15:

@@ -66,8 +66,8 @@ int main(int argc, char *argv[])
     if (!trace && !freopen("/dev/null", "w", stderr)) /* the managers' logs */
         return 2;
     if (!mkdtemp(folder) || !sim_prepare(folder)) {
-        printf("sluice_sim: no world: %s\n", sim.why);
-        return 2;
+        printf("BROKEN before the first history: %s\n", sim.why);
+        return 1;
     }
     memset(&sim.stats, 0, sizeof(sim.stats));
     sim.verbose = trace;

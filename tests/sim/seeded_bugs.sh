@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# I10: the simulation sees a bug planted for each invariant that it checks (base/seeded_bug.h), and names the invariant.
+set -uo pipefail
+sim=${1:?usage: seeded_bugs.sh SLUICE_SIM}
+failed=0
+for bug in I1_acknowledges_before_commit I1_forgets_the_request I2_forgets_replica I2_leaves_an_operation_open I2_skips_a_state \
+    I2_counts_its_own_pause I5_keeps_a_promise I6_starts_a_second_worker I7_routes_the_unloaded I8_loses_an_event; do
+    said=$(SLUICE_SEEDED_BUG=$bug "$sim" --histories 2000)
+    rc=$?
+    # A replica that is forgotten is a row that is gone.
+    wanted=${bug%%_*}
+    [ "$bug" = I2_forgets_replica ] && wanted=I1
+    if [ $rc -eq 1 ] && grep -q "^BROKEN.*: $wanted: " <<<"$said"; then
+        echo "seen: $bug: $(grep BROKEN <<<"$said")"
+    else
+        echo "NOT SEEN: $bug (exit status $rc): $said"
+        failed=1
+    fi
+done
+exit $failed
