@@ -115,7 +115,10 @@ struct sim {
     uint64_t order, ticks;
 
     bool up, dead; /* a manager is there; it has been killed and does not know */
-    bool cut;      /* with dead: the power went too */
+    /* A disk that failed an operation in this life does not lose its power too: what was told done
+     * after a failed sync is then as durable as the kernel makes it, which is not the store's. */
+    bool io_failed;
+    bool cut; /* with dead: the power went too */
     bool frozen;
     int64_t frozen_until_ns, restart_at_ns;
     uint32_t life;

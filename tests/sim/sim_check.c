@@ -149,7 +149,7 @@ static void check_operation(const pb_operation *row)
 void sim_check_step(void)
 {
     const struct catalog *catalog = &sim.manager.catalog;
-    if (sim_disk_faults.full)
+    if (sim_disk_faults.full || sim.io_failed) /* what is seen may be in memory alone */
         seen.was_full = true;
     if (!sim.up || sim.dead || catalog->generation == seen.generation)
         return;

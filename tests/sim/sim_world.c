@@ -199,6 +199,7 @@ void sim_kill_manager(bool cut)
 {
     if (!sim.up || sim.dead)
         return;
+    cut = cut && !sim.io_failed;
     sim_trace("manager killed%s", cut ? ", and the power is gone" : "");
     sim_check_before_crash();
     sim.dead = true;
