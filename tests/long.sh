@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What takes longer than every commit can wait for; each part ≤ 60 minutes. Run before an issue is resolved; figures go to docs/testing.md.
-#   tests/long.sh PART...      tidy sanitizers tsan fuzz accuracy simt load plumbing faults store malloc bench peers, or all
+#   tests/long.sh PART...      sim tidy sanitizers tsan fuzz accuracy simt load plumbing faults store malloc bench peers, or all
 set -uo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -26,6 +26,16 @@ pytest() { # a short base folder: sockets lie below it, whose paths have 107 byt
     return $rc
 }
 build() { cmake --preset "$1" >/dev/null && cmake --build "build/$1" -- --quiet; }
+
+part_sim() { # histories of the manager's core, a million, half of them on each of two processors; SLUICE_SIM_SEED: of the first
+    local first=${SLUICE_SIM_SEED:-$((RANDOM * 100000000))}
+    run "build dev" build dev
+    build/dev/bin/sluice_sim --seed $((first + 50000000)) --histories 500000 >build/sim-2.log 2>&1 &
+    local other=$!
+    run "half a million histories from seed $first" build/dev/bin/sluice_sim --seed "$first" --histories 500000
+    run "half a million more" wait $other
+    cat build/sim-2.log
+}
 
 part_tidy() { # clang-tidy with its analyzer as deep as it goes by default
     run "build dev" build dev

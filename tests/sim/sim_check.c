@@ -80,6 +80,7 @@ static const struct {
 static void check_replica_event(const pb_event *event)
 {
     unsigned char *state = &seen.state[number_of(event->replica_id)];
+    seen.was_full |= sim_disk_faults.full || sim.io_failed;
     if (strcmp(event->type, "replica.recorded") == 0 || seen.was_full) {
         *state = ANY_STATE;
         return;
@@ -258,7 +259,7 @@ void sim_check_before_crash(void)
         }
     seen.rows_generation = catalog->generation;
     seen.rows_last_seq = catalog->last_event_seq;
-    seen.rows_unsaved = seen.was_full;
+    seen.rows_unsaved = seen.was_full || sim_disk_faults.full || sim.io_failed;
     seen.have_rows = true;
 }
 

@@ -7,10 +7,12 @@
 #include "manager/events.h"
 #include "manager/loop_queue.h"
 #include "manager/operations.h"
+#include "manager/policy.h"
 #include "manager/routes.h"
 #include "manager/store.h"
 #include "manager/supervise.h"
 #include "manager/tool.h"
+#include "manager/update.h"
 #include "manager/weights.h"
 #include "proto/rpc/rpc_call.h"
 #include "tests/sim/sim.h"
@@ -78,6 +80,8 @@ static bool create(struct manager *manager, struct error *err)
            store_open(&store_config, &manager->catalog, &manager->store, err) == 0 &&
            tool_runner_create(&tool_config, &manager->tools, err) == 0 &&
            operations_create(manager, &manager->operations, err) == 0 &&
+           updates_create(manager, &manager->updates, err) == 0 &&
+           policies_create(manager, &manager->policies, err) == 0 &&
            routes_create(manager, &manager->routes, err) == 0 &&
            service_create(manager, &manager->service, err) == 0 &&
            weights_create(manager, &manager->weights, err) == 0 &&
@@ -103,6 +107,8 @@ static void destroy(struct manager *manager)
     service_destroy(manager->service);
     weights_destroy(manager->weights);
     device_holds_destroy(manager->device_holds);
+    policies_destroy(manager->policies);
+    updates_destroy(manager->updates);
     routes_destroy(manager->routes);
     operations_destroy(manager->operations);
     events_destroy(manager->events);
