@@ -118,7 +118,8 @@ struct sim {
     /* A disk that failed an operation in this life does not lose its power too: what was told done
      * after a failed sync is then as durable as the kernel makes it, which is not the store's. */
     bool io_failed;
-    bool cut; /* with dead: the power went too */
+    bool io_ever; /* in this history */
+    bool cut;     /* with dead: the power went too */
     bool frozen;
     int64_t frozen_until_ns, restart_at_ns;
     uint32_t life;

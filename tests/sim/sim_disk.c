@@ -75,7 +75,7 @@ static bool fails(void)
     if (sim.dead || !sim_disk_faults.fail_in || --sim_disk_faults.fail_in)
         return false;
     sim.stats.n_io_errors++;
-    sim.io_failed = true;
+    sim.io_failed = sim.io_ever = true;
     sim_trace("disk: an operation fails");
     errno = 0;
     return true;
