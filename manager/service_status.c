@@ -94,7 +94,12 @@ static bool lay_over(pb_replica *replica, const struct replica_view *view)
     if (status->load) {
         replica->n_running = status->load->n_running;
         replica->n_queued = status->load->n_queued;
+        replica->free_kv_tokens = status->load->free_kv_tokens;
+        replica->total_kv_tokens = status->load->total_kv_tokens;
     }
+    if (status->counters)
+        replica->n_generated_tokens = status->counters->n_generated_tokens;
+    replica->figures_ns = view->status_ns;
     bool complete = true;
     for (size_t i = 0; complete && i < status->n_ranks; i++)
         complete = message_append_copy(&replica->n_ranks, &replica->ranks, status->ranks[i]);

@@ -527,6 +527,7 @@ bool supervisor_view(struct supervisor *supervisor, const char *replica_id,
         return false;
     *out_view = (struct replica_view){
         .status = slot->process_state == PROCESS_RUNNING ? slot->status : NULL,
+        .status_ns = slot->heard_ns,
         .resident_bytes =
             slot->process_state == PROCESS_RUNNING ? process_resident_bytes(slot->process.pid) : 0,
         .drained_bytes = slot->drained_bytes,

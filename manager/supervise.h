@@ -64,6 +64,7 @@ void supervisor_cpu_users(struct supervisor *supervisor, const char *but_id, uin
 /* What is seen of a replica beyond its row; valid until the loop goes on. False: nothing is. */
 struct replica_view {
     const pb_status *status;          /* last word of the process that runs, or NULL */
+    int64_t status_ns;                /* when that came, by the supervisor's clock */
     uint64_t resident_bytes;          /* now */
     uint64_t drained_bytes;           /* resident when its drain began */
     uint32_t n_finished, n_ended;     /* requests, as told by its shutdown */

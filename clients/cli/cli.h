@@ -40,6 +40,9 @@ struct cli_settings {
     /* serve */
     const char *listen, *model_root, *log_level;
     const char *metrics, *metrics_aliases, *manager_metrics, *log_format;
+    /* top */
+    bool once;
+    uint64_t interval_ms;
     /* run, chat */
     const char *system, *stop, *priority; /* the latter of bench serve too */
     uint64_t max_tokens, min_tokens, seed, top_k;
@@ -175,4 +178,4 @@ extern const struct cli_command cmd_serve, cmd_stop, cmd_run, cmd_chat, cmd_toke
     cmd_rm, cmd_ls, cmd_ps, cmd_show, cmd_drain, cmd_restart, cmd_ops_list, cmd_ops_show,
     cmd_ops_watch, cmd_ops_cancel, cmd_events, cmd_groups_list, cmd_groups_create,
     cmd_groups_delete, cmd_devices_list, cmd_devices_release, cmd_status, cmd_key_new,
-    cmd_bench_engine, cmd_bench_serve, cmd_completion, cmd_man, cmd_version;
+    cmd_bench_engine, cmd_bench_serve, cmd_completion, cmd_man, cmd_version, cmd_doctor, cmd_top;

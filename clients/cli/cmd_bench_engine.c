@@ -6,10 +6,10 @@
 
 #include "base/numbers.h"
 #include "clients/cli/bench_report.h"
-#include "clients/cli/bench_worker.h"
 #include "clients/cli/cli.h"
 #include "clients/cli/output.h"
 #include "clients/cli/printable.h"
+#include "clients/cli/worker_tool.h"
 #include "proto/rpc/rpc_message.h"
 
 /* The worker says the same, but only once it has been started. */
@@ -45,7 +45,7 @@ static int bench(struct cli *cli, Sluice__Worker__V1__ToolReport **out_report, s
     snprintf(gpu_layers, sizeof(gpu_layers), "%" PRIu64, s->gpu_layers);
     snprintf(gpu_memory, sizeof(gpu_memory), "%" PRIu64, s->gpu_memory);
     /* Also what is empty: else the environment could say something else. */
-    const char *argv[BENCH_WORKER_MAX_ARGS] = {
+    const char *argv[WORKER_TOOL_MAX_ARGS] = {
         NULL,
         "bench",
         "--model",
@@ -86,7 +86,7 @@ static int bench(struct cli *cli, Sluice__Worker__V1__ToolReport **out_report, s
         progress ? "--progress=true" : "--progress=false",
         "--log-level",
         "warn"};
-    return bench_worker_run(argv, out_report, err);
+    return worker_tool_run(argv, SLUICE__WORKER__V1__TOOL_REPORT__RESULT_BENCH, 0, out_report, err);
 }
 
 static int run_engine(struct cli *cli)

@@ -9,6 +9,7 @@
 #include "clients/cli/actions.h"
 #include "clients/cli/cli.h"
 #include "clients/cli/output.h"
+#include "clients/cli/replicas.h"
 #include "proto/rpc/rpc_message.h"
 #include "sluice/manager/v1/manager.pb-c.h"
 
@@ -213,17 +214,15 @@ static int run_rm(struct cli *cli)
 
 static void print_replicas(const Sluice__Manager__V1__ListReplicasResponse *response)
 {
-    static const char *const headers[] = {"REPLICA", "MODEL", "VERSION",  "GROUP",
-                                          "STATE",   "PID",   "RUNNING",  "QUEUED",
-                                          "MEMORY",  "GPU",   "RESTARTS", "AGE"};
+    static const char *const headers[] = {"REPLICA", "MODEL",    "VERSION", "GROUP", "STATE",
+                                          "PID",     "RUNNING",  "QUEUED",  "KV",    "MEMORY",
+                                          "GPU",     "RESTARTS", "AGE"};
     struct table table;
-    table_init(&table, 12, headers);
+    table_init(&table, CLI_N(headers), headers);
     for (size_t i = 0; i < response->n_replicas; i++) {
         const Sluice__Manager__V1__Replica *r = response->replicas[i];
-        char state[80], short_state[32], pid[16], running[16], queued[16], memory[32], gpu[32],
-            restarts[16], age[32];
-        enum_short(&sluice__manager__v1__replica_state__descriptor, (int)r->state, short_state);
-        snprintf(state, sizeof(state), "%s%s%s", short_state, r->reason[0] ? " " : "", r->reason);
+        char state[80], kv[16], pid[16], running[16], queued[16], memory[32], gpu[32], restarts[16],
+            age[32];
         snprintf(pid, sizeof(pid), "%" PRIu32, r->pid);
         snprintf(running, sizeof(running), "%" PRIu32, r->n_running);
         snprintf(queued, sizeof(queued), "%" PRIu32, r->n_queued);
@@ -232,10 +231,11 @@ static void print_replicas(const Sluice__Manager__V1__ListReplicasResponse *resp
                                r->model,
                                r->version,
                                r->device_group,
-                               state,
+                               replica_state_text(r, state),
                                pid,
                                running,
                                queued,
+                               replica_kv_text(r, kv),
                                format_bytes(r->resident_bytes, memory),
                                r->gpu_bytes ? format_bytes(r->gpu_bytes, gpu) : "",
                                restarts,

@@ -1,14 +1,17 @@
-#include "clients/cli/bench_worker.h"
+#include "clients/cli/worker_tool.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/strbuf.h"
 #include "proto/rpc/rpc_message.h"
@@ -37,7 +40,8 @@ static int worker_path(char *out, size_t n_out, struct error *err)
     return 0;
 }
 
-static int start(const char *const *argv, int stdout_fd, pid_t *out_pid, struct error *err)
+static int start(const char *const *argv, int stdout_fd, bool quiet, pid_t *out_pid,
+                 struct error *err)
 {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
@@ -45,6 +49,8 @@ static int start(const char *const *argv, int stdout_fd, pid_t *out_pid, struct 
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_adddup2(&actions, stdout_fd, STDOUT_FILENO);
+    if (quiet)
+        posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
     posix_spawn_file_actions_addclosefrom_np(&actions, STDERR_FILENO + 1);
     posix_spawnattr_init(&attributes);
     sigemptyset(&set);
@@ -59,16 +65,37 @@ static int start(const char *const *argv, int stdout_fd, pid_t *out_pid, struct 
     return rc ? error_errno(err, rc, "cannot start %s", argv[0]) : 0;
 }
 
-static int read_all(int fd, struct strbuf *out, struct error *err)
+/* Waits until there is something to read, or the time is over. */
+static int await(int fd, int64_t until_ns, uint32_t timeout_ms, struct error *err)
+{
+    struct pollfd ready = {.fd = fd, .events = POLLIN};
+    while (timeout_ms) {
+        int64_t left_ns = until_ns - clock_now_ns();
+        int n = left_ns > 0 ? poll(&ready, 1, (int)(left_ns / NS_PER_MS) + 1) : 0;
+        if (n > 0)
+            return 0;
+        if (n == 0)
+            return error_set(err, STATUS_DEADLINE_EXCEEDED,
+                             "sluice-worker has said nothing for %u ms", timeout_ms);
+        if (errno != EINTR)
+            return error_errno(err, errno, "cannot wait for the worker's report");
+    }
+    return 0;
+}
+
+static int read_all(int fd, uint32_t timeout_ms, struct strbuf *out, struct error *err)
 {
     char buffer[16384];
-    ssize_t n;
-    while ((n = read(fd, buffer, sizeof(buffer))) != 0) {
+    int64_t until_ns = clock_now_ns() + timeout_ms * NS_PER_MS;
+    for (ssize_t n = 1; n != 0;) {
+        if (await(fd, until_ns, timeout_ms, err) != 0)
+            return err->status;
+        n = read(fd, buffer, sizeof(buffer));
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
             return error_errno(err, errno, "cannot read the worker's report");
-        if (!strbuf_add(out, buffer, (size_t)n))
+        if (n > 0 && !strbuf_add(out, buffer, (size_t)n))
             return error_set(err, STATUS_RESOURCE_EXHAUSTED,
                              "the worker's report is longer than 16 MiB");
     }
@@ -76,6 +103,7 @@ static int read_all(int fd, struct strbuf *out, struct error *err)
 }
 
 static int take_report(const struct strbuf *bytes, int status,
+                       Sluice__Worker__V1__ToolReport__ResultCase kind,
                        Sluice__Worker__V1__ToolReport **out_report, struct error *err)
 {
     ProtobufCMessage *message;
@@ -94,7 +122,7 @@ static int take_report(const struct strbuf *bytes, int status,
     if (report->result_case == SLUICE__WORKER__V1__TOOL_REPORT__RESULT_ERROR) {
         rc = error_set(err, status_from_grpc(report->error->code), "%s", report->error->message);
         error_reason(err, report->error->reason);
-    } else if (report->result_case != SLUICE__WORKER__V1__TOOL_REPORT__RESULT_BENCH) {
+    } else if (report->result_case != kind) {
         rc = error_set(err, STATUS_INTERNAL, "sluice-worker made a report of another kind");
     }
     if (rc)
@@ -104,8 +132,9 @@ static int take_report(const struct strbuf *bytes, int status,
     return rc;
 }
 
-int bench_worker_run(const char *argv[BENCH_WORKER_MAX_ARGS],
-                     Sluice__Worker__V1__ToolReport **out_report, struct error *err)
+int worker_tool_run(const char *argv[WORKER_TOOL_MAX_ARGS],
+                    Sluice__Worker__V1__ToolReport__ResultCase kind, uint32_t timeout_ms,
+                    Sluice__Worker__V1__ToolReport **out_report, struct error *err)
 {
     char path[PATH_BYTES];
     struct sigaction action = {.sa_handler = on_signal}, old_int, old_term;
@@ -118,7 +147,7 @@ int bench_worker_run(const char *argv[BENCH_WORKER_MAX_ARGS],
     if (rc)
         return rc;
     argv[0] = path;
-    rc = start(argv, fds[1], &pid, err);
+    rc = start(argv, fds[1], timeout_ms != 0, &pid, err);
     close(fds[1]);
     if (rc) {
         close(fds[0]);
@@ -129,7 +158,9 @@ int bench_worker_run(const char *argv[BENCH_WORKER_MAX_ARGS],
     sigaction(SIGINT, &action, &old_int);
     sigaction(SIGTERM, &action, &old_term);
     strbuf_init(&bytes, REPORT_MAX_BYTES);
-    rc = read_all(fds[0], &bytes, err);
+    rc = read_all(fds[0], timeout_ms, &bytes, err);
+    if (rc)
+        kill(pid, SIGKILL);
     close(fds[0]);
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
         continue;
@@ -137,7 +168,7 @@ int bench_worker_run(const char *argv[BENCH_WORKER_MAX_ARGS],
     sigaction(SIGINT, &old_int, NULL);
     sigaction(SIGTERM, &old_term, NULL);
     if (!rc)
-        rc = take_report(&bytes, status, out_report, err);
+        rc = take_report(&bytes, status, kind, out_report, err);
     strbuf_fini(&bytes);
     return rc;
 }

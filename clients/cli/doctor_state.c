@@ -1,0 +1,189 @@
+/* doctor_state.c: what lies on the disk. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/format.h"
+#include "base/lock_file.h"
+#include "clients/cli/cli.h"
+#include "clients/cli/doctor.h"
+#include "clients/cli/worker_tool.h"
+#include "proto/rpc/rpc_message.h"
+
+enum { INSPECT_TIMEOUT_MS = 30000, PATH_BYTES = 1100 };
+
+/* The store's log grows to a few MiB before it is folded in; a backup before a migration takes the
+ * database once more. */
+static const uint64_t FEW_BYTES = 256ull << 20;
+
+static const char *user_name(uid_t uid, char out[64])
+{
+    char buffer[1024];
+    struct passwd entry, *found = NULL;
+    if (getpwuid_r(uid, &entry, buffer, sizeof(buffer), &found) == 0 && found)
+        snprintf(out, 64, "%.63s", entry.pw_name);
+    else
+        snprintf(out, 64, "uid %ld", (long)uid);
+    return out;
+}
+
+static void check_space(struct doctor *doctor, const char *dir)
+{
+    struct statvfs space;
+    char left[32];
+    if (statvfs(dir, &space) != 0)
+        return;
+    uint64_t n_bytes = (uint64_t)space.f_bavail * space.f_frsize;
+    enum doctor_level level = n_bytes >= FEW_BYTES ? DOCTOR_OK
+                              : n_bytes            ? DOCTOR_WARN
+                                                   : DOCTOR_FAIL;
+    doctor_add(doctor, level, "disk",
+               level ? "free space there: a manager whose disk is full refuses changes" : NULL,
+               "%s free below %s", format_bytes(n_bytes, left), dir);
+}
+
+/* Whether it can be used; one that is another user's cannot. */
+static bool check_directory(struct doctor *doctor, const char *dir)
+{
+    struct stat at;
+    char owner[64], remedy[PATH_BYTES + 64];
+    if (stat(dir, &at) != 0) {
+        bool absent = errno == ENOENT;
+        doctor_add(doctor, absent ? DOCTOR_WARN : DOCTOR_FAIL, "state",
+                   absent
+                       ? "nothing has run there yet: `sluice serve` makes it; or give --state-dir"
+                       : "run as the user whose it is, or give --state-dir",
+                   "%s: %s", dir, strerror(errno));
+        return false;
+    }
+    if (!S_ISDIR(at.st_mode)) {
+        doctor_add(doctor, DOCTOR_FAIL, "state", "give --state-dir", "%s is no directory", dir);
+        return false;
+    }
+    user_name(at.st_uid, owner);
+    if (access(dir, R_OK | W_OK | X_OK) != 0) {
+        snprintf(remedy, sizeof(remedy), "run as %s, or: chmod u+rwx %s", owner, dir);
+        doctor_add(doctor, DOCTOR_FAIL, "state", remedy, "%s, of %s, mode %03o: %s", dir, owner,
+                   at.st_mode & 0777, strerror(errno));
+        return false;
+    }
+    bool open = (at.st_mode & 0022) != 0, foreign = at.st_uid != geteuid();
+    snprintf(remedy, sizeof(remedy), open ? "chmod go-w %s" : "run as its owner, or chown %s", dir);
+    doctor_add(doctor, open || foreign ? DOCTOR_WARN : DOCTOR_OK, "state",
+               open || foreign ? remedy : NULL, "%s, of %s, mode %03o%s", dir, owner,
+               at.st_mode & 0777,
+               open      ? ": others may write there"
+               : foreign ? ": another user's"
+                         : ", writable");
+    return true;
+}
+
+static void check_lock(struct doctor *doctor, const char *dir)
+{
+    char path[PATH_BYTES], link[64], program[PATH_BYTES], remedy[128];
+    snprintf(path, sizeof(path), "%s/sluice.lock", dir);
+    long pid = (long)lock_file_holder(path);
+    if (!pid && access(path, R_OK) != 0 && errno != ENOENT) {
+        doctor_add(doctor, DOCTOR_FAIL, "database lock", "run as the user whose it is", "%s: %s",
+                   path, strerror(errno));
+        return;
+    }
+    if (!pid) {
+        doctor_add(doctor, DOCTOR_OK, "database lock", NULL, "free: no manager runs here");
+        return;
+    }
+    snprintf(link, sizeof(link), "/proc/%ld/exe", pid);
+    ssize_t n = readlink(link, program, sizeof(program) - 1);
+    program[n > 0 ? n : 0] = '\0';
+    const char *name = strrchr(program, '/');
+    if (name && strncmp(name, "/sluice-manager", strlen("/sluice-manager")) == 0) {
+        doctor_add(doctor, DOCTOR_OK, "database lock", NULL, "held by sluice-manager, pid %ld",
+                   pid);
+        return;
+    }
+    snprintf(remedy, sizeof(remedy), "see what it is (ps -p %ld) and end it: no manager can start",
+             pid);
+    doctor_add(doctor, DOCTOR_FAIL, "database lock",
+               pid > 0 ? remedy : "find it with `lsof`, and end it: no manager can start",
+               "%s is held by %s%.200s, pid %ld, and that is no manager", path,
+               name ? "" : "a process", name ? name + 1 : "", pid);
+}
+
+void doctor_check_state(struct doctor *doctor)
+{
+    const char *dir = doctor->cli->state_dir;
+    struct error err;
+    if (cli_need_state(doctor->cli, &err) != 0) {
+        doctor_add(doctor, DOCTOR_FAIL, "state", "give --state-dir, or set HOME", "%s",
+                   err.message);
+        return;
+    }
+    if (!check_directory(doctor, dir))
+        return;
+    check_space(doctor, dir);
+    check_lock(doctor, dir);
+}
+
+/* --- the model --- */
+
+/* Why the file cannot even be read; false then, with a finding. */
+static bool check_readable(struct doctor *doctor, const char *path)
+{
+    struct stat at;
+    if (stat(path, &at) != 0) {
+        doctor_add(doctor, DOCTOR_FAIL, "model",
+                   errno == EACCES ? "let this user read it" : "give the file's path", "%s: %s",
+                   path, strerror(errno));
+        return false;
+    }
+    if (!S_ISREG(at.st_mode) && !S_ISDIR(at.st_mode)) {
+        doctor_add(doctor, DOCTOR_FAIL, "model", "give a GGUF file, or a folder of safetensors",
+                   "%s is neither a regular file nor a folder", path);
+        return false;
+    }
+    if (access(path, R_OK) != 0) {
+        doctor_add(doctor, DOCTOR_FAIL, "model", "chmod u+r, or run as the user whose it is",
+                   "%s: %s", path, strerror(errno));
+        return false;
+    }
+    return true;
+}
+
+void doctor_check_model(struct doctor *doctor, const char *path)
+{
+    const char *argv[WORKER_TOOL_MAX_ARGS] = {"", "inspect", path, "--text=false"};
+    Sluice__Worker__V1__ToolReport *report;
+    struct error err;
+    uint64_t n_bytes = 0;
+    char size[32];
+    if (!check_readable(doctor, path))
+        return;
+    if (worker_tool_run(argv, SLUICE__WORKER__V1__TOOL_REPORT__RESULT_INSPECT, INSPECT_TIMEOUT_MS,
+                        &report, &err) != 0) {
+        doctor_add(doctor, DOCTOR_FAIL, "model",
+                   "get the file again: it is damaged, cut short, or no model", "%s: %s", path,
+                   err.message);
+        return;
+    }
+    const Sluice__Worker__V1__InspectReport *inspect = report->inspect;
+    for (size_t i = 0; i < inspect->n_files; i++)
+        n_bytes += inspect->files[i]->size_bytes;
+    if (inspect->unsupported_reason[0])
+        doctor_add(doctor, DOCTOR_FAIL, "model", "see docs/models.md for what can be served",
+                   "%s can be read, but not served: %s", path, inspect->unsupported_reason);
+    else
+        doctor_add(doctor, DOCTOR_OK, "model", NULL, "%s: %s, %u tensors, %s", path,
+                   inspect->info ? inspect->info->architecture : "", inspect->tensor_count,
+                   format_bytes(n_bytes, size));
+    if (inspect->chat_template_error[0])
+        doctor_add(doctor, DOCTOR_WARN, "model", "send raw prompts instead of chat messages",
+                   "its chat template cannot be rendered: %s", inspect->chat_template_error);
+    rpc_message_free(&report->base);
+}
