@@ -18,7 +18,7 @@
 #include "proto/rpc/rpc_message.h"
 #include "sluice/manager/v1/manager.pb-c.h"
 
-enum { ANSWER_MS = 3000, ADDRESS_BYTES = 256 };
+enum { ANSWER_MS = 2000, ADDRESS_BYTES = 256 };
 
 typedef Sluice__Manager__V1__GetStatusResponse status_response;
 
@@ -94,7 +94,8 @@ static const char *manager_remedy(const struct cli *cli, const struct error *err
     const char *target = cli->manager_target;
     const char *path = strncmp(target, "unix:", 5) == 0 ? target + 5 : "";
     if (err->status == STATUS_PERMISSION_DENIED || err->status == STATUS_UNAUTHENTICATED)
-        return "run as the manager's user, or have it allow this one (--management-users)";
+        return "run as the manager's user, or give this one a role there (sluice-manager "
+               "--manage-keys-file)";
     if (err->status == STATUS_DEADLINE_EXCEEDED)
         return "it is there and says nothing: see its log; where it hangs, end it and start it "
                "again";

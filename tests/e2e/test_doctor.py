@@ -1,0 +1,230 @@
+"""`sluice doctor` and `sluice top`: what is wrong is found and said, with what to do; what replicas do is what they did."""
+import fcntl
+import json
+import os
+import pathlib
+import pty
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+
+import grpc
+import pytest
+
+from conftest import BIN, free_port, model_path, patience
+from manager_program import manager  # noqa: F401 (fixture)
+
+
+def run(*args, state, check=None, program=BIN / "sluice", **kwargs):
+    env = {k: v for k, v in os.environ.items() if not k.startswith("SLUICE_")}
+    env.update(HOME=str(state))
+    result = subprocess.run([program, *map(str, args), "--state-dir", str(state)], capture_output=True, text=True,
+                            timeout=patience(60), env=env, **kwargs)
+    assert check is None or result.returncode == check, (result.stdout, result.stderr)
+    return result
+
+
+class Doctor:
+    """The findings of one run, on ports of its own."""
+
+    def __init__(self, state, *args, ports=None, **kwargs):
+        self.ports = ports or [free_port() for _ in range(3)]
+        flags = zip(("--listen", "--metrics", "--manager-metrics"), self.ports, strict=True)
+        result = run("doctor", "--json", *(f"{flag}=127.0.0.1:{port}" for flag, port in flags), *args, state=state, **kwargs)
+        self.answer = json.loads(result.stdout)
+        self.findings = self.answer["findings"]
+        levels = [f["level"] for f in self.findings]
+        assert [self.answer["n_ok"], self.answer["n_warn"], self.answer["n_fail"]] == [levels.count(x) for x in ("ok", "warn", "fail")]
+        assert result.returncode == (1 if "fail" in levels else 0)
+        for finding in self.findings:  # what is wrong comes with what to do
+            assert bool(finding["remedy"]) == (finding["level"] != "ok"), finding
+
+    def of(self, check, level=None):
+        found = [f for f in self.findings if f["check"] == check]
+        assert found, (check, self.findings)
+        assert level is None or {f["level"] for f in found} == {level}, found
+        return found[0]["message"], found[0]["remedy"]
+
+
+@pytest.fixture
+def state(tmp_path):
+    folder = tmp_path / "state"
+    folder.mkdir(mode=0o700)
+    return folder
+
+
+def test_a_machine_where_nothing_runs(state):
+    doctor = Doctor(state)
+    probe = subprocess.run([BIN / "sluice-worker", "probe", "--text"], capture_output=True, text=True, check=True).stdout
+    kernels = re.match(r'"(\w+)" on .*, \d+ CPUs', doctor.of("kernels")[0])
+    assert kernels and kernels[1] in probe
+    for check in ("openat2", "pidfd", "memfd sealing", "seccomp", "clock", "database lock", "data plane", "server metrics",
+                  "manager metrics", "state"):
+        doctor.of(check, "ok")
+    for check in ("cuda", "huge pages", "open files", "locked memory", "disk"):
+        doctor.of(check)
+    message, remedy = doctor.of("manager", "fail")
+    assert "manager.sock" in message and "sluice serve" in remedy
+    assert list(state.iterdir()) == []  # it changes nothing
+
+
+def test_plain_lines_tell_the_same(state):
+    result = run("doctor", state=state, check=1)
+    assert re.search(r"^fail  manager  .*\n +-> start one: `sluice serve`", result.stdout, re.M), result.stdout
+    assert re.search(r"^\d+ ok, \d+ to look at, \d+ wrong$", result.stdout, re.M) and "\033" not in result.stdout
+
+
+def test_a_state_directory_that_is_not_there_or_cannot_be_used(state, tmp_path):
+    message, remedy = Doctor(tmp_path / "none").of("state", "warn")
+    assert "No such file" in message and "--state-dir" in remedy
+    (tmp_path / "file").write_text("")
+    assert "no directory" in Doctor(tmp_path / "file").of("state", "fail")[0]
+    state.chmod(0o777)
+    assert Doctor(state).of("state", "warn")[1] == f"chmod go-w {state}"
+
+
+def test_a_state_directory_that_is_another_users():
+    """As another user where this one is root, whom no mode keeps out."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        folder = pathlib.Path(name)
+        folder.chmod(0o755)
+        shutil.copy(BIN / "sluice", folder)
+        (folder / "state").mkdir(mode=0)
+        other = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
+        message, remedy = Doctor(folder / "state", program=folder / "sluice", **other).of("state", "fail")
+        (folder / "state").chmod(0o700)
+    assert "mode 000: Permission denied" in message and "chmod u+rwx" in remedy
+
+
+def test_a_lock_that_no_manager_holds(state):
+    with open(state / "sluice.lock", "w") as lock:
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        message, remedy = Doctor(state).of("database lock", "fail")
+    assert f"pid {os.getpid()}, and that is no manager" in message and f"ps -p {os.getpid()}" in remedy
+
+
+def test_ports_that_others_have(state):
+    with socket.create_server(("127.0.0.1", 0)) as a, socket.create_server(("127.0.0.1", 0)) as b:
+        ports = [a.getsockname()[1], free_port(), b.getsockname()[1]]
+        doctor = Doctor(state, ports=ports)
+        for check, flag, port in (("data plane", "--listen", ports[0]), ("manager metrics", "--manager-metrics", ports[2])):
+            message, remedy = doctor.of(check, "fail")
+            assert f"127.0.0.1:{port} is taken by python" in message and f"pid {os.getpid()}" in message and flag in remedy
+        doctor.of("server metrics", "ok")
+    assert "no address" in Doctor(state, "--metrics", "here").of("server metrics", "fail")[0]
+
+
+def test_files_that_are_no_models(state, tmp_path):
+    bad, cut = tmp_path / "bad.gguf", tmp_path / "cut.gguf"
+    bad.write_text("no model at all")
+    with open(model_path(), "rb") as whole:
+        cut.write_bytes(whole.read(100000))
+    for path, text in ((bad, "GGUF"), (cut, str(cut)), (tmp_path / "none", "No such file"), ("/dev/null", "neither")):
+        assert text in Doctor(state, path).of("model", "fail")[0]
+    assert "llama" in Doctor(state, model_path()).of("model", "ok")[0]
+
+
+def test_without_its_worker_program(state, tmp_path):
+    alone = tmp_path / "sluice"
+    alone.write_bytes((BIN / "sluice").read_bytes())
+    alone.chmod(0o755)
+    result = subprocess.run([alone, "doctor", "--json", "--state-dir", state], capture_output=True, text=True)
+    (worker,) = [f for f in json.loads(result.stdout)["findings"] if f["check"] == "worker"]
+    assert worker["level"] == "fail" and "sluice-worker" in worker["message"] and "install" in worker["remedy"]
+
+
+def test_a_manager_without_a_server_and_one_that_hangs(manager):  # noqa: F811
+    metrics = free_port()
+    manager.up("--metrics", f"127.0.0.1:{metrics}")
+    ports = [free_port(), free_port(), metrics]
+    pid = manager.process.pid
+    doctor = Doctor(manager.state, ports=ports)
+    assert f"sluice-manager answers, pid {pid}, version" in doctor.of("manager", "ok")[0]
+    assert doctor.of("database lock", "ok")[0] == f"held by sluice-manager, pid {pid}"
+    assert "no server is connected" in doctor.of("server", "fail")[0]
+    assert f"taken by this sluice-manager, pid {pid}" in doctor.of("manager metrics", "ok")[0]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        message, remedy = Doctor(manager.state, ports=ports).of("manager", "fail")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert "says nothing" in remedy, message
+
+
+def test_everything_runs(served):
+    result = run("doctor", "--json", "--listen", served.address, "--metrics", "", "--manager-metrics", "", state=served.state)
+    findings = json.loads(result.stdout)["findings"]
+    (server,) = served.children("sluice-server")
+    text = {f["check"]: f for f in findings}
+    assert not [f for f in findings if f["level"] == "fail"] and result.returncode == 0, findings
+    assert f"sluice-server answers, pid {server}" in text["server"]["message"]
+    assert f"taken by this sluice-server, pid {server}" in text["data plane"]["message"]
+
+
+# --- top ---
+
+def test_top_tells_the_rate_the_cache_and_the_requests(served):
+    """A replica's rate is about what the stream on it got meanwhile: one message a token."""
+    call = served.inference.Generate(served.request("smol", "Count on", max_tokens=8000, ignore_eos=True))
+    got, kept = [], {}
+
+    def read():
+        try:
+            got.extend(1 for _ in call)
+        except grpc.RpcError:
+            pass
+
+    def told():
+        (kept["row"],) = json.loads(run("top", "--once", "-i", "1200ms", "--json", state=served.state, check=0).stdout)["replicas"]
+        return kept["row"]["tokens_per_second"] and kept["row"]["n_running"] == 1
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        served.wait(lambda: len(got) > 5, 20, "it streams")
+        since, n = time.monotonic(), len(got)
+        served.wait(told, 20, "top tells of it")
+        rate = (len(got) - n) / (time.monotonic() - since)
+        table = run("ps", state=served.state, check=0).stdout
+    finally:
+        call.cancel()
+        reader.join()
+    row = kept["row"]
+    assert rate / 4 < row["tokens_per_second"] < rate * 4, (rate, row)
+    assert row["state"] == "ready" and row["n_queued"] == 0 and 0 < row["kv_used_ratio"] <= 1 and row["resident_bytes"] > 50e6
+    assert re.search(r"QUEUED +KV +MEMORY", table) and re.search(r" (<1|\d+) %", table), table
+
+
+def test_top_in_a_pipe_and_on_a_terminal(served):
+    result = run("top", "--once", "--interval", "100ms", state=served.state, check=0)
+    assert "\033" not in result.stdout and result.stdout.startswith("1 replicas, 1 ready: ")
+    assert re.search(r"^REPLICA +MODEL +VERSION +STATE +TOK/S +KV +RUNNING +QUEUED +MEMORY", result.stdout, re.M)
+    args = [str(BIN / "sluice"), "top", "--interval", "100ms", "--state-dir", str(served.state)]
+    with subprocess.Popen(args, stdout=subprocess.PIPE, text=True) as piped:  # table, empty line, table
+        lines = [piped.stdout.readline() for _ in range(7)]
+        piped.stdout.close()  # whoever read has seen enough: it ends, as others do
+        assert piped.wait(timeout=patience(10)) == -signal.SIGPIPE
+    assert lines[0].startswith("1 replicas") and lines[3] == "\n" and lines[4].startswith("1 replicas")
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.execv(args[0], args)
+    seen, until = b"", time.monotonic() + patience(10)
+    while seen.count(b"\033[H\033[2J") < 2 and time.monotonic() < until:
+        if select.select([fd], [], [], 0.1)[0]:
+            seen += os.read(fd, 65536)
+    os.write(fd, b"\003")
+    os.waitpid(pid, 0)
+    os.close(fd)
+    assert seen.count(b"\033[H\033[2J") >= 2
+
+
+def test_top_says_that_no_manager_is_there(state):
+    result = run("top", "--once", state=state, check=1)
+    assert "sluice top:" in result.stderr and not result.stdout
