@@ -144,7 +144,7 @@ static bool check_readable(struct doctor *doctor, const char *path)
         return false;
     }
     if (!S_ISREG(at.st_mode) && !S_ISDIR(at.st_mode)) {
-        doctor_add(doctor, DOCTOR_FAIL, "model", "give a GGUF file, or a folder of safetensors",
+        doctor_add(doctor, DOCTOR_FAIL, "model", "give a GGUF file",
                    "%s is neither a regular file nor a folder", path);
         return false;
     }
