@@ -10,6 +10,12 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O2 -g") # assertions stay on
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 
+# For a machine that has glibc and nothing else (the preset `static`): every other library out of its archive.
+option(SLUICE_STATIC "link everything but glibc statically; the programs alone, no libsluice" OFF)
+if(SLUICE_STATIC)
+  set(CMAKE_FIND_LIBRARY_SUFFIXES .a) # pkg_check_modules looks by this too
+endif()
+
 # gRPC's pkg-config file drags in some 120 libraries; the two C libraries are all that is needed.
 find_library(SLUICE_GRPC_LIB grpc REQUIRED)
 find_library(SLUICE_GPR_LIB gpr REQUIRED)
@@ -29,7 +35,7 @@ pkg_check_modules(SECCOMP REQUIRED IMPORTED_TARGET libseccomp)
 # For a machine without it (tests/gpu/run.sh package): gRPC, Abseil and C++'s library out of their archives, which are half the
 # size. libssl stays shared, since proto/rpc stands before two of its functions, and all that is small does.
 option(SLUICE_STATIC_GRPC "link gRPC statically" OFF)
-if(SLUICE_STATIC_GRPC) # an archive does not say what it needs: all that pkg-config lists, as one group
+if(SLUICE_STATIC_GRPC OR SLUICE_STATIC) # an archive does not say what it needs: all that pkg-config lists, as one group
   execute_process(COMMAND ${PKG_CONFIG_EXECUTABLE} --static --libs-only-l grpc OUTPUT_VARIABLE names
     OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
   separate_arguments(names)
@@ -39,7 +45,7 @@ if(SLUICE_STATIC_GRPC) # an archive does not say what it needs: all that pkg-con
     string(REGEX REPLACE "^-l" "" name ${name})
     execute_process(COMMAND ${CMAKE_C_COMPILER} -print-file-name=lib${name}.a OUTPUT_VARIABLE archive
       OUTPUT_STRIP_TRAILING_WHITESPACE)
-    if(name MATCHES "^(dl|pthread|rt|m|c|ssl|crypto)$" OR NOT IS_ABSOLUTE "${archive}")
+    if(name MATCHES "^(dl|pthread|rt|m|c)$" OR (name MATCHES "^(ssl|crypto)$" AND NOT SLUICE_STATIC) OR NOT IS_ABSOLUTE "${archive}")
       string(APPEND SLUICE_GRPC_LIB " -l${name}")
     else()
       string(APPEND SLUICE_GRPC_LIB " ${archive}")
@@ -47,7 +53,26 @@ if(SLUICE_STATIC_GRPC) # an archive does not say what it needs: all that pkg-con
   endforeach()
   string(APPEND SLUICE_GRPC_LIB " -Wl,--end-group")
   set(SLUICE_GPR_LIB "") # in the group
-  add_link_options(-static-libgcc -no-pie LINKER:--as-needed)
+  add_link_options(-static-libgcc LINKER:--as-needed)
+  if(NOT SLUICE_STATIC)
+    add_link_options(-no-pie)
+  endif()
+endif()
+if(SLUICE_STATIC) # what the archives need themselves
+  function(sluice_archive_needs target)
+    foreach(name ${ARGN})
+      find_library(SLUICE_ARCHIVE_${name} ${name} REQUIRED)
+      set_property(TARGET ${target} APPEND PROPERTY INTERFACE_LINK_LIBRARIES ${SLUICE_ARCHIVE_${name}})
+    endforeach()
+  endfunction()
+  sluice_archive_needs(PkgConfig::SQLITE z)
+  # rpc_accept.c stands before two functions of libssl, and rpc_core.c looks one of Abseil's up by its name.
+  # Jansson's archive has a function of its own by the name of one of ours.
+  add_compile_definitions(SLUICE_STATIC=1 utf8_encode=sluice_utf8_encode)
+  add_link_options(LINKER:--wrap=SSL_read LINKER:--wrap=SSL_write
+    LINKER:--export-dynamic-symbol=_ZN4absl7debian329SetMutexDeadlockDetectionModeENS0_15OnDeadlockCycleE)
+else()
+  add_compile_definitions(SLUICE_STATIC=0)
 endif()
 
 # Bits are promised (docs/architecture.md, numerics): no contraction, no fast-math, no global -march.

@@ -508,7 +508,21 @@ static struct {
     int index; /* of the guard in an SSL */
 } tls = {.once = PTHREAD_ONCE_INIT};
 
-static void find_ssl(void)
+/* A linked-in libssl has no next one: there the linker turns gRPC's calls here (--wrap). */
+#if SLUICE_STATIC
+#define SSL_OURS "__wrap_"
+int ssl_read_of_libssl(SSL *ssl, void *bytes, int n) __asm__("__real_SSL_read");
+int ssl_write_of_libssl(SSL *ssl, const void *bytes, int n) __asm__("__real_SSL_write");
+
+static void find_calls(void)
+{
+    tls.read = ssl_read_of_libssl;
+    tls.write = ssl_write_of_libssl;
+}
+#else
+#define SSL_OURS ""
+
+static void find_calls(void)
 {
     union {
         void *symbol;
@@ -518,6 +532,12 @@ static void find_ssl(void)
     tls.read = next.read;
     next.symbol = dlsym(RTLD_NEXT, "SSL_write");
     tls.write = next.write;
+}
+#endif
+
+static void find_ssl(void)
+{
+    find_calls();
     tls.index = SSL_get_ex_new_index(0, NULL, NULL, NULL, free_guard);
 }
 
@@ -544,7 +564,7 @@ static struct rpc_accept *watched_with_tls(void)
     return accept;
 }
 
-int ssl_read_instead(SSL *ssl, void *bytes, int n) __asm__("SSL_read");
+int ssl_read_instead(SSL *ssl, void *bytes, int n) __asm__(SSL_OURS "SSL_read");
 
 int ssl_read_instead(SSL *ssl, void *bytes, int n)
 {
@@ -560,7 +580,7 @@ int ssl_read_instead(SSL *ssl, void *bytes, int n)
     return -1;
 }
 
-int ssl_write_instead(SSL *ssl, const void *bytes, int n) __asm__("SSL_write");
+int ssl_write_instead(SSL *ssl, const void *bytes, int n) __asm__(SSL_OURS "SSL_write");
 
 /* Without memory for a guard the next read ends the connection. */
 int ssl_write_instead(SSL *ssl, const void *bytes, int n)
