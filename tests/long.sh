@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What takes longer than every commit can wait for; each part ≤ 60 minutes. Run before an issue is resolved; figures go to docs/testing.md.
-#   tests/long.sh PART...      sim tidy sanitizers tsan fuzz accuracy simt load plumbing faults store malloc bench peers, or all
+#   tests/long.sh PART...      sim tidy sanitizers tsan fuzz accuracy simt load plumbing faults store malloc package bench peers, or all
 set -uo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -146,6 +146,15 @@ part_plumbing() { # 1,000 streams × 20 tokens/s for ten minutes, 10,000 idle on
     SLUICE_BIN=$root/build/release/bin run "plumbing" pytest -s tests/e2e/long_plumbing.py
 }
 
+part_package() { # the Debian package, installed and removed (as root); the static release, and TLS with its own libssl
+    run "configure release" cmake --preset release
+    run "build release" cmake --build build/release -- --quiet
+    run "Debian package" tests/e2e/package.sh build/release
+    run "build static" build static
+    run "static release" tests/e2e/static.sh build/static
+    SLUICE_BIN=$root/build/static/bin run "static release, end to end" pytest tests/e2e/test_tls.py tests/e2e/test_smoke.py
+}
+
 part_bench() { # figures for docs/performance.md
     run "build release" build release
     run "release benches" cmake --preset release -DSLUICE_TESTS=ON
@@ -160,7 +169,7 @@ part_peers() { # other engines on the same models, run in turn; the table for do
 
 [ $# -gt 0 ] || { sed -n '2,3s/^# //p' "$0"; exit 2; }
 parts=("$@")
-[ "$1" = all ] && parts=(sim tidy sanitizers tsan fuzz accuracy simt load plumbing faults store malloc bench peers)
+[ "$1" = all ] && parts=(sim tidy sanitizers tsan fuzz accuracy simt load plumbing faults store malloc package bench peers)
 for part in "${parts[@]}"; do
     declare -F "part_$part" >/dev/null || { echo "no part $part" >&2; exit 2; }
     started=$SECONDS
