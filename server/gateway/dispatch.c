@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "server/gateway/admit.h"
 #include "server/gateway/gateway.h"
+#include "server/gateway/generation.h"
 #include "server/gateway/link.h"
 #include "server/gateway/relay.h"
 #include "server/gateway/service.h"
@@ -195,6 +196,10 @@ void dispatch_wait_again(struct gateway *gateway, struct relay *relay)
         waiting_add(gateway, relay);
         return;
     }
+    if (generation_choose_again(gateway, relay)) {
+        gateway_dispatch(gateway, relay);
+        return;
+    }
     without_replica(gateway, relay, true, &err);
     relay_end(relay, &err);
 }
@@ -267,7 +272,9 @@ static int place(struct gateway *gateway, struct relay *relay, struct full_versi
     if (is_full)
         add_full(full, relay);
     else if (!may_wait(gateway, relay, was_lost))
-        return without_replica(gateway, relay, was_lost, err);
+        return generation_choose_again(gateway, relay)
+                   ? place(gateway, relay, full, err)
+                   : without_replica(gateway, relay, was_lost, err);
     waiting_add(gateway, relay);
     if (atomic_load(&gateway->n_freed) != n_freed)
         wake_ticker(gateway); /* a place came free when it was on no list */

@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "base/rng.h"
@@ -25,28 +26,62 @@ static int check_rpc(const struct relay_params *params, struct error *err)
     return 0;
 }
 
-/* Finds the version and notes it in the relay. */
-static int resolve_version(struct gateway *gateway, struct relay *relay, struct error *err)
+/* The version that the request goes to, of a table that lives as long as *out_routes is held. */
+static int choose_version(struct gateway *gateway, const Sluice__V1__GenerateRequest *request,
+                          struct route_table **out_routes, const route **out_found,
+                          struct error *err)
 {
-    const Sluice__V1__GenerateRequest *request = relay->request;
-    struct route_table *routes = gateway_routes(gateway);
-    const route *found;
     const struct route_wish wish = {.model = request->model,
                                     .version = request->version,
                                     .session_key = request->session_key,
                                     .draw = rng_u64(),
                                     .usable = gateway_takes_requests,
                                     .arg = gateway};
-    int rc = route_table_pick(routes, &wish, &found, err);
+    *out_routes = gateway_routes(gateway);
+    int rc = route_table_pick(*out_routes, &wish, out_found, err);
+    return rc ? rc : validate_for_model(request, (*out_found)->info, err);
+}
+
+static void note_version(struct relay *relay, const route *found)
+{
+    snprintf(relay->model, sizeof(relay->model), "%s", found->model);
+    snprintf(relay->version, sizeof(relay->version), "%s", found->version);
+    relay_allow_tokens(relay, found->info);
+}
+
+/* Finds the version and notes it in the relay. */
+static int resolve_version(struct gateway *gateway, struct relay *relay, struct error *err)
+{
+    struct route_table *routes;
+    const route *found;
+    int rc = choose_version(gateway, relay->request, &routes, &found, err);
     if (!rc)
-        rc = validate_for_model(request, found->info, err);
-    if (!rc) {
-        snprintf(relay->model, sizeof(relay->model), "%s", found->model);
-        snprintf(relay->version, sizeof(relay->version), "%s", found->version);
-        relay_allow_tokens(relay, found->info);
-    }
+        note_version(relay, found);
     route_table_release(routes);
     return rc;
+}
+
+bool generation_choose_again(struct gateway *gateway, struct relay *relay)
+{
+    enum { MAX_TIMES = 4 }; /* versions that come and go as fast as that are not for waiting */
+    struct error err;
+    struct route_table *routes;
+    const route *found;
+    if (relay->request->version[0])
+        return false;
+    int rc = choose_version(gateway, relay->request, &routes, &found, &err);
+    pthread_mutex_lock(&relay->lock);
+    bool other = rc == 0 && !relay->prompt_info && !relay->ended &&
+                 relay->n_other_versions < MAX_TIMES && strcmp(relay->version, found->version) != 0;
+    if (other) {
+        note_version(relay, found);
+        relay->n_other_versions++;
+        relay->lost_ns = relay->resumed_lost_ns = relay->refused_ns = 0;
+        relay->numerics_id[0] = '\0';
+    }
+    pthread_mutex_unlock(&relay->lock);
+    route_table_release(routes);
+    return other;
 }
 
 /* A request that has ended and is only kept to be reattached gives its id up. */

@@ -2,6 +2,8 @@
  * and GenerateStream share. */
 #pragma once
 
+#include <stdbool.h>
+
 struct error;
 struct gateway;
 struct relay;
@@ -12,5 +14,9 @@ struct relay_params;
  * (relay_attach), then call generation_start. */
 int generation_open(struct gateway *gateway, const struct relay_params *params,
                     struct relay **out_relay, struct error *err);
+/* No replica of its version takes the request, and none will: where it named no version and nothing
+ * of an answer has come, the traffic rule is asked again. True: it is another version's now.
+ * Holding neither the relay's lock nor the gateway's. */
+bool generation_choose_again(struct gateway *gateway, struct relay *relay);
 /* To a replica. */
 void generation_start(struct gateway *gateway, struct relay *relay);

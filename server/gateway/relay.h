@@ -121,14 +121,15 @@ struct relay {
     char numerics_id[128];  /* of the first worker that had a result */
     bool numerics_changed;
     uint32_t n_resumes;
-    uint64_t n_at_loss;      /* tokens it had when its replica was lost last */
-    uint32_t n_fruitless;    /* replicas lost in a row without a token in between */
-    int64_t lost_ns;         /* awake_ns when its replica was lost; 0: not waiting */
-    int64_t refused_ns;      /* when a replica had no place for it after that */
-    int64_t resumed_lost_ns; /* the same, of a resume that its replica may refuse yet */
-    int64_t first_token_ns;  /* 0 until the first token left (Complete: came from the worker) */
-    size_t pending_bytes;    /* recorded and not yet put into a message */
-    size_t in_flight_bytes;  /* put into the message that flow control has not taken yet */
+    uint64_t n_at_loss;        /* tokens it had when its replica was lost last */
+    uint32_t n_fruitless;      /* replicas lost in a row without a token in between */
+    uint32_t n_other_versions; /* chosen for it after the first one */
+    int64_t lost_ns;           /* awake_ns when its replica was lost; 0: not waiting */
+    int64_t refused_ns;        /* when a replica had no place for it after that */
+    int64_t resumed_lost_ns;   /* the same, of a resume that its replica may refuse yet */
+    int64_t first_token_ns;    /* 0 until the first token left (Complete: came from the worker) */
+    size_t pending_bytes;      /* recorded and not yet put into a message */
+    size_t in_flight_bytes;    /* put into the message that flow control has not taken yet */
     size_t in_flight_tokens;
     int64_t put_ns;        /* awake_ns when that message was put; 0: nothing is in flight */
     size_t shared_bytes;   /* what the sink was told is pending */

@@ -300,6 +300,36 @@ static void test_a_draining_worker_gets_nothing_new_and_gives_back_what_runs(voi
     fixture_stop(&f);
 }
 
+/* A request that had reached a version as it was taken out of the traffic, and had nothing of an
+ * answer: it was ended REPLICA_LOST, though another version could take it. One that named the
+ * version is still told. */
+static void test_a_version_that_goes_away_then_its_unbegun_requests_go_to_another(void **state)
+{
+    (void)state;
+    static const struct fixture_route both[] = {{"m", "1", true, 1, 0}, {"m", "2", true, 2, 0}};
+    static const struct fixture_route gone[] = {{"m", "1", true, 1, 0}, {"m", "2", false, 0, 2}};
+    struct client_request any = {.seed = 8, .max_tokens = 60}, named = {.seed = 9, .version = "2"};
+    struct client_stream moved, lost;
+    fixture_init(&f);
+    fixture_start(&f, 1);
+    fake_worker_start(&f.workers[1]);
+    fake_worker_hang(&f.workers[1], true, true);
+    fixture_routes(&f, both, 2);
+    fixture_wait_health(&f, "model/m/2", 1);
+    client_open(&f, &any, &moved);
+    client_open(&f, &named, &lost);
+    assert_true(fake_worker_wait(&f.workers[1], &f.workers[1].n_submits, 2));
+    fixture_routes(&f, gone, 2);
+    fixture_wait_health(&f, "model/m/2", 0);
+    fake_worker_drain(&f.workers[1], true);
+    client_expect_whole(&moved, &any);
+    assert_int_equal(client_wait_end(&lost), STATUS_UNAVAILABLE);
+    assert_string_equal(lost.status.reason, "REPLICA_LOST");
+    client_close(&moved);
+    client_close(&lost);
+    fixture_stop(&f);
+}
+
 /* --- calls for text --- */
 
 struct text_answer {
@@ -569,6 +599,8 @@ int main(int argc, char *argv[])
         cmocka_unit_test_setup(test_a_replica_that_does_not_come_up_is_told, forget),
         cmocka_unit_test_setup(test_a_waiting_request_can_be_cancelled_and_expires, forget),
         cmocka_unit_test_setup(test_a_request_that_takes_replicas_with_it_gets_no_fourth, forget),
+        cmocka_unit_test_setup(
+            test_a_version_that_goes_away_then_its_unbegun_requests_go_to_another, forget),
         cmocka_unit_test_setup(test_a_draining_worker_gets_nothing_new_and_gives_back_what_runs,
                                forget),
         cmocka_unit_test_setup(test_a_text_call_at_a_worker_that_ends_is_asked_elsewhere, forget),
