@@ -108,6 +108,6 @@ const struct cli_command cmd_policy = {
     .n_examples = CLI_N(examples),
     .specs = specs,
     .n_specs = CLI_N(specs),
-    .groups = CLI_REQUEST_ID,
+    .groups = CLI_REQUEST_ID | CLI_MANAGE,
     .run = run_policy,
 };

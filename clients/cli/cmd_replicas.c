@@ -202,7 +202,7 @@ const struct cli_command cmd_park = {
     .n_examples = CLI_N(park_examples),
     .specs = scale_specs,
     .n_specs = CLI_N(scale_specs),
-    .groups = CLI_GRACE | CLI_REQUEST_ID,
+    .groups = CLI_GRACE | CLI_REQUEST_ID | CLI_MANAGE,
     .run = run_park,
 };
 const struct cli_command cmd_wake = {
@@ -214,7 +214,7 @@ const struct cli_command cmd_wake = {
     .n_examples = CLI_N(wake_examples),
     .specs = wake_specs,
     .n_specs = CLI_N(wake_specs),
-    .groups = CLI_REQUEST_ID,
+    .groups = CLI_REQUEST_ID | CLI_MANAGE,
     .run = run_wake,
 };
 const struct cli_command cmd_drain = {

@@ -155,6 +155,6 @@ const struct cli_command cmd_traffic = {
     .n_examples = CLI_N(examples),
     .specs = specs,
     .n_specs = CLI_N(specs),
-    .groups = CLI_REQUEST_ID,
+    .groups = CLI_REQUEST_ID | CLI_MANAGE,
     .run = run_traffic,
 };

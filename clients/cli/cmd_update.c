@@ -142,6 +142,6 @@ const struct cli_command cmd_update = {
     .n_examples = CLI_N(examples),
     .specs = specs,
     .n_specs = CLI_N(specs),
-    .groups = CLI_GRACE | CLI_REQUEST_ID,
+    .groups = CLI_GRACE | CLI_REQUEST_ID | CLI_MANAGE,
     .run = run_update,
 };

@@ -38,6 +38,24 @@ static const struct cli_command *find(const char *first, const char *second, siz
     return table_find(second ? 2 : 1, words, out_n);
 }
 
+/* park, wake, traffic, update and policy refused `--manager HOST:PORT`: a command that talks to the
+ * manager says so in its row, and those that do not are named here. */
+static void test_every_other_command_reaches_a_manager_by_its_port(void **state)
+{
+    (void)state;
+    static const char *const others[] = {"serve",      "stop",         "run",         "chat",
+                                         "tokenize",   "bench engine", "bench serve", "man",
+                                         "completion", "key",          "key new",     "version"};
+    for (size_t i = 0; i < table_n_commands(); i++) {
+        const struct cli_command *command = table_command(i);
+        bool other = false;
+        for (size_t k = 0; k < sizeof(others) / sizeof(others[0]); k++)
+            other = other || strcmp(command->name, others[k]) == 0;
+        if (other == ((command->groups & CLI_MANAGE) != 0))
+            fail_msg("sluice %s: %s CLI_MANAGE", command->name, other ? "has" : "lacks");
+    }
+}
+
 static void test_commands_are_found_by_one_word_or_two(void **state)
 {
     (void)state;
@@ -106,6 +124,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_row_is_whole),
+        cmocka_unit_test(test_every_other_command_reaches_a_manager_by_its_port),
         cmocka_unit_test(test_commands_are_found_by_one_word_or_two),
         cmocka_unit_test(test_a_synopsis_tells_how_many_words_of_which_kind),
     };
