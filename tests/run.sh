@@ -2,7 +2,8 @@
 # Every test, with shortened timers (35 minutes on 2 cores; 25 are the aim): installs what it needs, builds, runs, ends with `N passed, N failed`.
 #   tests/run.sh            everything
 #   tests/run.sh PART...    only some: lint unit asan fuzz e2e
-# A missing prerequisite fails the run, and so does a test that is skipped.
+# A missing prerequisite fails the run, and so does a test that is skipped. Up to three tests of a part that fail beside others are run
+# once more with the machine to themselves; those that pass then are named at the end, and are to be looked into all the same.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -12,6 +13,7 @@ logs=$root/build/test-logs
 mkdir -p "$logs"
 passed=0
 failed=0
+again=() # what passed only when it ran again
 started=$SECONDS
 
 say() { printf '[%4ds] %s\n' $((SECONDS - started)) "$*"; }
@@ -43,14 +45,32 @@ must() {
     fi
 }
 
+# may_run_again LOG BAD: whether what failed may have failed for want of time: few tests, none by a signal or a sanitizer's report.
+may_run_again() {
+    [ "$2" -ge 1 ] && [ "$2" -le 3 ] && ! grep -qE '\*\*\*(Exception|Not Run|Skipped)|Sanitizer:|runtime error:' "$1"
+}
+
 # count_ctest NAME DIR ARGS...: ctest, each of its tests counted.
 count_ctest() {
     local name=$1 dir=$2 log=$logs/${1//[^A-Za-z0-9_.-]/_}.log
+    local bad_line='\*\*\*(Failed|Timeout|Exception|Not Run|Skipped)'
     shift 2
     ctest --test-dir "$dir" --output-on-failure --no-tests=error "$@" >"$log" 2>&1
-    local rc=$? bad good
-    bad=$(grep -cE '\*\*\*(Failed|Timeout|Exception|Not Run|Skipped)' "$log")
+    local rc=$? bad good names
+    bad=$(grep -cE "$bad_line" "$log")
     good=$(grep -cE ' Passed +[0-9.]+ sec' "$log")
+    if [ $rc -ne 0 ] && may_run_again "$log" "$bad"; then
+        tail -n 80 "$log" | sed 's/^/      /'
+        names=$(sed -nE "/$bad_line/s/^.*Test +#[0-9]+: ([^ ]+).*\$/\\1/p" "$log" | paste -sd ' ')
+        say "again $name: $names"
+        log=$log.again
+        ctest --test-dir "$dir" --output-on-failure --no-tests=error --rerun-failed >"$log" 2>&1
+        rc=$?
+        good=$((good + bad))
+        bad=$(grep -cE "$bad_line" "$log")
+        good=$((good - bad))
+        if [ $rc -eq 0 ]; then again+=("$names"); fi
+    fi
     passed=$((passed + good))
     failed=$((failed + bad))
     if [ $rc -ne 0 ] && [ "$bad" -eq 0 ]; then failed=$((failed + 1)); fi
@@ -58,22 +78,45 @@ count_ctest() {
     if [ $rc -ne 0 ]; then tail -n 80 "$log" | sed 's/^/      /'; fi
 }
 
-# count_pytest NAME ARGS...
-count_pytest() {
-    local name=$1 log=$logs/${1//[^A-Za-z0-9_.-]/_}.log
+# run_pytest LOG ARGS...
+run_pytest() {
+    local log=$1 base rc
     shift
-    local rc good bad base
     base=$(mktemp -d /tmp/sl.XXXX) # short: sockets lie below it, whose paths have 107 bytes
     build/venv/bin/python -m pytest -q -rfEs -p no:cacheprovider --basetemp "$base/t" "$@" >"$log" 2>&1
     rc=$?
     rm -rf "$base"
-    good=$(tail -n 1 "$log" | grep -oE '[0-9]+ passed' | grep -oE '[0-9]+' || echo 0)
-    bad=$(tail -n 1 "$log" | grep -oE '[0-9]+ (failed|error|skipped)' | awk '{n += $1} END {print n + 0}') # a skipped test proves nothing
+    return $rc
+}
+
+# count_in LOG WORDS: how many tests the last line of pytest names so.
+count_in() { tail -n 1 "$1" | grep -oE "[0-9]+ ($2)" | awk '{n += $1} END {print n + 0}'; }
+
+# count_pytest NAME ARGS...
+count_pytest() {
+    local name=$1 log=$logs/${1//[^A-Za-z0-9_.-]/_}.log
+    shift
+    local rc good bad names
+    run_pytest "$log" "$@"
+    rc=$?
+    good=$(count_in "$log" "passed")
+    bad=$(count_in "$log" "failed|error|errors|skipped") # a skipped test proves nothing
+    mapfile -t names < <(sed -nE '/^(FAILED|ERROR) /{s/^[A-Z]+ //; s/ - .*$//; p}' "$log" | sort -u)
+    if [ $rc -ne 0 ] && [ ${#names[@]} -eq "$bad" ] && may_run_again "$log" "$bad"; then
+        tail -n 120 "$log" | sed 's/^/      /'
+        say "again $name: ${names[*]}"
+        log=$log.again
+        run_pytest "$log" "${names[@]}"
+        rc=$?
+        good=$((good + $(count_in "$log" "passed")))
+        bad=$(count_in "$log" "failed|error|errors|skipped")
+        if [ $rc -eq 0 ]; then again+=("${names[@]}"); fi
+    fi
     if [ "$bad" -gt 0 ]; then rc=1; fi
-    passed=$((passed + ${good:-0}))
-    failed=$((failed + ${bad:-0}))
-    if [ $rc -ne 0 ] && [ "${bad:-0}" -eq 0 ]; then failed=$((failed + 1)); fi
-    say "$([ $rc -eq 0 ] && echo ok || echo FAIL)    $name: ${good:-0} passed, ${bad:-0} failed"
+    passed=$((passed + good))
+    failed=$((failed + bad))
+    if [ $rc -ne 0 ] && [ "$bad" -eq 0 ]; then failed=$((failed + 1)); fi
+    say "$([ $rc -eq 0 ] && echo ok || echo FAIL)    $name: $good passed, $bad failed"
     if [ $rc -ne 0 ]; then tail -n 120 "$log" | sed 's/^/      /'; fi
 }
 
@@ -158,5 +201,6 @@ if wants e2e; then
 fi
 
 say "all parts done"
+for name in "${again[@]}"; do say "AGAIN $name: failed at first, passed alone"; done
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
