@@ -12,10 +12,9 @@
 
 enum { TILE_PANELS = 2, TILE_ROWS = 6 };
 
-/* Where weights are fetched that are read later: of few rows, which memory binds, far ahead and
- * into L2, for the loads that L1 can have under way are too few to read memory as fast as a core
- * may; of more, which are bound by products, into L1. Beyond a share is the next one. */
-enum { AHEAD_BYTES = 2048, FAR_BYTES = 8192, FAR_ROWS = 4 };
+/* How far behind what is read weights are fetched, into L2: the loads that L1 can have under way
+ * are too few to read memory as fast as a core may. Beyond a share is the next one. */
+enum { FAR_BYTES = 8192 };
 
 /* What a tile reads and where it puts: n panels; plain: PACK_INT4_PLAIN. */
 struct source {
@@ -103,14 +102,6 @@ ALWAYS_INLINE void add_outliers(const struct linear_job *job, uint32_t row,
             _mm512_add_epi32(total[p], _mm512_sub_epi32(_mm512_slli_epi32(plane[p], 8), plane[p]));
 }
 
-ALWAYS_INLINE void fetch(const uint8_t *at, int n_rows)
-{
-    if (n_rows <= FAR_ROWS)
-        _mm_prefetch(at + FAR_BYTES, _MM_HINT_T1);
-    else
-        _mm_prefetch(at + AHEAD_BYTES, _MM_HINT_T0);
-}
-
 ALWAYS_INLINE void tile(const struct linear_job *job, uint32_t row, const struct source *src,
                         int n_rows)
 {
@@ -138,7 +129,8 @@ ALWAYS_INLINE void tile(const struct linear_job *job, uint32_t row, const struct
 #pragma GCC unroll 2
             for (int p = 0; p < src->n; p++)
                 if (g < 5)
-                    fetch(src->runs[p] + (size_t)i * src->run_bytes + g * 64, n_rows);
+                    _mm_prefetch(src->runs[p] + (size_t)i * src->run_bytes + g * 64 + FAR_BYTES,
+                                 _MM_HINT_T1);
 #pragma GCC unroll 2
             for (int p = 0; p < src->n; p++)
                 w[p] = load_codes(src->runs[p] + (size_t)i * src->run_bytes, g);

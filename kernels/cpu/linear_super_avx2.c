@@ -100,8 +100,8 @@ ALWAYS_INLINE void super_run(const struct super_place *a, const uint8_t *const c
         vi products[MAX_TILE_ROWS];
 #pragma GCC unroll 4
         for (uint32_t g = first; g < first + batch; g++) {
-            if (code_bits == f.bits && n_rows <= PREFETCH_ROWS && g < f.bits)
-                __builtin_prefetch(codes[0] + super_ahead(f) + g * 64);
+            if (code_bits == f.bits && g < f.bits)
+                super_fetch(codes[0] + g * 64, 64);
             vi w = super_codes(codes[0], code_bits, g);
             if (keep != NULL)
                 vi_store(keep[0] + g * 64, w);

@@ -67,8 +67,8 @@ ALWAYS_INLINE void super_sub_block(const struct super_place *a, const uint8_t *c
         vi w[MAX_PANELS];
 #pragma GCC unroll 2
         for (int p = 0; p < n_panels; p++) {
-            if (code_bits == f.bits && n_rows <= PREFETCH_ROWS && g < f.bits)
-                __builtin_prefetch(codes[p] + super_ahead(f) + g * 64);
+            if (code_bits == f.bits && g < f.bits)
+                super_fetch(codes[p] + g * 64, 64);
             w[p] = super_codes(codes[p], code_bits, g);
             if (keep != NULL)
                 vi_store(keep[p] + g * 64, w[p]);

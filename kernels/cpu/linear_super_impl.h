@@ -19,15 +19,26 @@
 enum {
     MAX_PANELS = 2,
     MAX_TILE_ROWS = 6,
-    PREFETCH_ROWS = 1, /* at most: with more, two panels are two streams and slower than memory */
+    FAR_BYTES = 8192, /* super_fetch() */
 };
 
-/* How far ahead codes are fetched, and with it whether scales are: of few bits, which are unpacked
- * slowly for their bytes, far; of more the lines of the run and the super-block at hand at once,
- * for further ahead the processor itself is faster. */
-static inline uint32_t super_ahead(struct super_form f)
+/* The lines of n_bytes that stand FAR_BYTES behind p, into L2: L1 cannot have as many loads under
+ * way as memory answers. Every line that is read must be asked for: the first that is not is waited
+ * for (Q5_K without the lines of its scales: slower than with none fetched). */
+ALWAYS_INLINE void super_fetch(const uint8_t *p, uint32_t n_bytes)
 {
-    return f.bits <= 3 ? 4096 : 0;
+    for (uint32_t i = 0; i < n_bytes; i += 64)
+        __builtin_prefetch(p + FAR_BYTES + i, 0, 2);
+}
+
+/* The scales of a run of a direct form. Those of Q8_0 stand by themselves, 32 bytes a run, and are
+ * as many runs ahead as its codes of 512 bytes. */
+ALWAYS_INLINE void super_fetch_scales(const uint8_t *scales, struct super_form f)
+{
+    if (f.bits == 8)
+        __builtin_prefetch(scales + FAR_BYTES / (INT8_RUN_BYTES / INT8_SCALE_BYTES), 0, 2);
+    else
+        super_fetch(scales, 64);
 }
 
 /* What a tile reads and where it puts: panels (or halves of one) with their codes, as packed or as
@@ -236,11 +247,14 @@ ALWAYS_INLINE void super_products(const struct linear_job *job, uint32_t row,
 #pragma GCC unroll 2
             for (int p = 0; p < n_panels; p++)
                 s[m][p] = vi_zero();
-        if (!super_is_direct(f) && code_bits == f.bits && n_rows <= PREFETCH_ROWS)
-            for (int i = 0; i < (f.offsets ? 8 : 5); i++)
-                __builtin_prefetch(scales[0] + (super_ahead(f) > 0 ? src->scale_super : 0) +
-                                   i * 64);
+        const bool is_packed = code_bits == f.bits; /* and may come from memory */
+        if (is_packed && !super_is_direct(f))
+            for (int p = 0; p < n_panels; p++)
+                super_fetch(codes[p] - src->at.codes, src->at.codes);
         for (uint32_t r = 0; r < n; r++) {
+            if (is_packed && super_is_direct(f))
+                for (int p = 0; p < n_panels; p++)
+                    super_fetch_scales(scales[p], f);
             super_run(&a, codes, scales, keeps ? keep : NULL, f, code_bits, n_rows, n_panels, s);
 #pragma GCC unroll 2
             for (int p = 0; p < n_panels; p++) {
