@@ -11,6 +11,14 @@
 #include "manager/store_db.h"
 #include "manager/store_internal.h"
 
+/* Committed outside of the job that tells of it. */
+struct late_changes {
+    struct store_change *changes;
+    size_t n, i;
+};
+
+enum { MAX_LATE = 3 }; /* a commit found to be done, what was unsaved, and such a commit again */
+
 struct store_job {
     struct store_job *next;
     store_txn_fn *run;
@@ -21,8 +29,8 @@ struct store_job {
     struct error err;
     struct store_change *changes; /* committed, for the loop's catalog */
     size_t n_changes, n_applied;
-    struct store_change *late; /* committed before it, and not told yet */
-    size_t n_late, i_late;
+    struct late_changes late[MAX_LATE]; /* committed before it, and not told yet */
+    size_t n_late;
     uint64_t generation, first_event_seq, last_event_seq;
 };
 
@@ -66,13 +74,16 @@ struct store {
 
 static void free_job(struct store_job *job)
 {
-    for (; job->n_late > 0; job->n_late--, job->i_late++) {
-        row_release(job->late[job->i_late].before);
-        row_release(job->late[job->i_late].after);
-    }
-    free(job->late);
+    for (size_t i = 0; i < job->n_late; i++)
+        txn_free_changes(job->late[i].changes, job->late[i].n);
     txn_free_changes(job->changes, job->n_changes);
     free(job);
+}
+
+/* Takes them. */
+static void tell_late(struct store_job *job, struct store_change *changes, size_t n_changes)
+{
+    job->late[job->n_late++] = (struct late_changes){.changes = changes, .n = n_changes};
 }
 
 static void list_init(struct job_list *list)
@@ -181,8 +192,7 @@ static int recover(struct store *store, struct store_job *job, struct error *err
         row_release(unknown[i].before);
         row_release(unknown[i].after);
     }
-    job->late = unknown;
-    job->n_late = n_kept;
+    tell_late(job, unknown, n_kept);
     return 0;
 }
 
@@ -239,26 +249,27 @@ static int run_late(struct store *store, struct txn *txn, struct error *err)
 }
 
 /* Writes what is in memory alone, in a transaction of its own; its events go with `job`. */
-static void save_late(struct store *store, struct store_job *job)
+static int save_late(struct store *store, struct store_job *job, struct error *err)
 {
     struct txn txn;
-    struct error err;
     bool unknown = false, done = false;
-    if (store->n_unsaved == 0 || store->broken ||
-        txn_begin(&txn, &store->db, &store->catalog, &err) != 0)
-        return;
+    if (store->n_unsaved == 0)
+        return 0;
+    if (txn_begin(&txn, &store->db, &store->catalog, err) != 0)
+        return err->status;
     txn.max_events = store->max_events;
-    if (run_late(store, &txn, &err) != 0) {
+    if (run_late(store, &txn, err) != 0) {
         txn_rollback(&txn);
-        return;
+        return err->status;
     }
-    if (txn_commit(&txn, &unknown, &err) != 0 &&
-        (!unknown || resolve(store, &txn, &done, &err) != 0 || !done))
-        return;
+    if (txn_commit(&txn, &unknown, err) != 0 &&
+        (!unknown || resolve(store, &txn, &done, err) != 0 || !done))
+        return err->status;
+    error_clear(err);
     while (store->n_unsaved)
         forget_unsaved(store, store->n_unsaved - 1);
-    job->late = txn.changes;
-    job->n_late = txn.n_changes;
+    tell_late(job, txn.changes, txn.n_changes);
+    return 0;
 }
 
 /* The disk takes nothing, and what was seen is true all the same. */
@@ -281,18 +292,23 @@ static void run_in_memory(struct store *store, struct store_job *job)
     job->n_changes = txn.n_changes;
 }
 
-static void run_once(struct store *store, struct store_job *job)
+/* `late`: why what is in memory alone could not be written, or 0. Then nothing is written: it may
+ * follow from that (an operation is done, for its replicas have stopped), and who comes after a
+ * crash would find the one without the other. */
+static void run_once(struct store *store, struct store_job *job, const struct error *late)
 {
     struct txn txn;
     bool unknown = false, done = false;
-    error_clear(&job->err);
-    if (store->broken && recover(store, job, &job->err) != 0)
-        return;
     if (txn_begin(&txn, &store->db, &store->catalog, &job->err) != 0)
         return;
     txn.max_events = store->max_events;
     if (job->run(&txn, job->arg, &job->err) != 0) {
         txn_rollback(&txn);
+        return;
+    }
+    if (late->status != 0 && txn.wrote) {
+        txn_rollback(&txn);
+        job->err = *late;
         return;
     }
     if (txn_commit(&txn, &unknown, &job->err) != 0) {
@@ -322,13 +338,31 @@ static bool is_disk(const struct error *err)
     return false;
 }
 
+/* After a failure other than want of room the connection is not to be trusted. */
+static void note_trust(struct store *store, const struct error *err)
+{
+    if (is_disk(err) && strcmp(err->reason, "STATE_STORE_FULL") != 0)
+        store->broken = true;
+}
+
+/* False: the database cannot be opened, as the job's end will say. */
+static bool is_open(struct store *store, struct store_job *job)
+{
+    return !store->broken || recover(store, job, &job->err) == 0;
+}
+
 static void run_job(struct store *store, struct store_job *job)
 {
-    save_late(store, job);
-    run_once(store, job);
-    /* After a failure other than want of room the connection is not to be trusted. */
-    if (is_disk(&job->err) && strcmp(job->err.reason, "STATE_STORE_FULL") != 0)
-        store->broken = true;
+    struct error late;
+    error_clear(&job->err);
+    error_clear(&late);
+    if (is_open(store, job)) {
+        (void)save_late(store, job, &late);
+        note_trust(store, &late);
+        if (is_open(store, job))
+            run_once(store, job, &late);
+    }
+    note_trust(store, &job->err);
     if (!job->seen || !is_disk(&job->err))
         return;
     snprintf(store->unsaved_reason, sizeof(store->unsaved_reason), "%s", job->err.reason);
@@ -585,13 +619,10 @@ static bool apply_one(struct store *store, const struct store_change *change)
 static bool apply(struct store *store, struct store_job *job)
 {
     struct catalog *catalog = store->loop_catalog;
-    for (; job->n_late > 0; job->n_late--, job->i_late++) {
-        struct store_change *change = &job->late[job->i_late];
-        if (!apply_one(store, change))
-            return false;
-        row_release(change->before);
-        row_release(change->after);
-    }
+    for (size_t k = 0; k < job->n_late; k++)
+        for (struct late_changes *late = &job->late[k]; late->i < late->n; late->i++)
+            if (!apply_one(store, &late->changes[late->i]))
+                return false;
     for (; job->n_applied < job->n_changes; job->n_applied++)
         if (!apply_one(store, &job->changes[job->n_applied]))
             return false;

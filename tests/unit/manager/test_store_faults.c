@@ -605,6 +605,36 @@ static void test_failure_when_something_was_seen_then_kept_and_written_by_itself
     fault_disk_end();
 }
 
+/* What is written later may follow from what was seen: it is never on the disk without that. (An
+ * unload was recorded as done, and its replica, seen to stop, as draining.) */
+static void
+test_failure_when_something_seen_is_unsaved_then_nothing_is_written_without_it(void **state)
+{
+    struct fixture *f = *state;
+    struct life life;
+    struct error err;
+    bool struck = true;
+    for (uint64_t at = 1; struck; at++) {
+        struct job seen = {.body = job_put_model, .name = "seen"};
+        struct job follows = {.body = job_put_model, .name = "follows"};
+        begin(&life, f, "seen, then a change", seed_of_run(), at);
+        assert_int_equal(fixture_open(f, &err), 0);
+        fault_disk_plan(FAULT_EIO, 1, UINT64_MAX);
+        assert_int_equal(store_submit_seen(f->store, job_body, job_done, &seen, &err), 0);
+        assert_int_equal(job_wait(f, &seen), 0);
+        fault_disk_plan(FAULT_EIO, at, 1);
+        int status = job_run(f, &follows);
+        struck = fault_disk_struck();
+        assert_true(struck || status == 0);
+        fault_disk_plan(FAULT_NONE, 0, 0);
+        fixture_reopen(f);
+        if (catalog_model(&f->catalog, "follows"))
+            assert_non_null(catalog_model(&f->catalog, "seen"));
+        fixture_close(f);
+        fault_disk_end();
+    }
+}
+
 static int setup(void **state)
 {
     planted = getenv("SLUICE_SEEDED_BUG");
@@ -640,6 +670,9 @@ int main(void)
             test_failure_when_at_each_step_then_refused_or_done_and_recovers, setup, teardown),
         cmocka_unit_test_setup_teardown(
             test_failure_when_something_was_seen_then_kept_and_written_by_itself, setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_failure_when_something_seen_is_unsaved_then_nothing_is_written_without_it, setup,
+            teardown),
     };
     log_init("test", LOG_LEVEL_ERROR, LOG_FORMAT_KV);
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
