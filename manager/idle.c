@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/seeded_bug.h"
 #include "manager/heritage.h"
 #include "manager/message.h"
 #include "manager/names.h"
@@ -123,7 +124,8 @@ void idle_look(struct manager *manager)
         struct lifecycle_target target = {d->model, d->version, d->device_group};
         struct lifecycle_limits limits = service_limits(manager);
         struct error err;
-        if (idle_ns < after_ns || lifecycle_check_free(catalog, &target, &limits, &err) != 0 ||
+        if (idle_ns < (seeded_bug("I2_parks_the_busy") ? 0 : after_ns) ||
+            lifecycle_check_free(catalog, &target, &limits, &err) != 0 ||
             (!park && policy_check_unload(catalog, d->model, d->version, &err) != 0))
             continue;
         act(manager, d, park, idle_ns);

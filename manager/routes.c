@@ -73,7 +73,8 @@ static bool add_replica(struct routes *routes, pb_route *route, const pb_replica
     struct manager *manager = routes->manager;
     struct replica_view view = {0};
     char path[256];
-    bool up = (int)row->state == REPLICA_READY || (int)row->state == REPLICA_DRAINING;
+    bool up = (int)row->state == REPLICA_READY || (int)row->state == REPLICA_DRAINING ||
+              ((int)row->state == REPLICA_PARKED && seeded_bug("I7_routes_the_parked"));
     if ((int)row->state == REPLICA_STOPPED && !seeded_bug("I7_routes_the_unloaded"))
         return true;
     supervisor_view(manager->supervisor, row->id, &view);

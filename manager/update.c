@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/seeded_bug.h"
 #include "manager/failpoint.h"
 #include "manager/lifecycle.h"
 #include "manager/message.h"
@@ -101,6 +102,10 @@ int update_begin_rollback(struct txn *txn, pb_operation *operation, struct error
     }
     if (lifecycle_set_wanted(txn, &target, operation->n_replicas_before, err) != 0)
         return err->status;
+    struct lifecycle_target from = {operation->model, operation->update->from_version,
+                                    operation->device_group};
+    if (seeded_bug("I2_takes_back_both_versions") && lifecycle_set_wanted(txn, &from, 0, err) != 0)
+        return err->status;
     return lifecycle_bump(txn, target.model, target.version, err);
 }
 
@@ -159,7 +164,8 @@ static int settle_traffic(struct txn *txn, const pb_operation *operation, bool w
     if (complete)
         traffic->sticky = update->had_traffic ? base->sticky : 0;
     for (size_t i = 0; complete && !by_default && i < base->n_weights; i++)
-        if (went_back || strcmp(base->weights[i]->version, update->from_version) != 0)
+        if (went_back || seeded_bug("I2_keeps_the_old_traffic") ||
+            strcmp(base->weights[i]->version, update->from_version) != 0)
             complete =
                 traffic_set_weight(traffic, base->weights[i]->version, base->weights[i]->weight);
     if (complete && !by_default && !went_back)

@@ -63,6 +63,12 @@ struct sim_process {
     int64_t kill_at_ns;
     uint64_t progress, bytes;
     bool gpu;
+    bool keeps;          /* weights, and serves nothing */
+    bool works;          /* requests come, until turns_ns */
+    bool fails_requests; /* all of them */
+    int64_t turns_ns;
+    int64_t told_ns; /* when it told of requests last */
+    uint64_t n_accepted, n_ok, n_failed;
     int exit_status, signal_number;
     ev_io *watch;
     bool seen; /* its end has been told */
@@ -96,6 +102,7 @@ struct sim_tool {
     void *arg;
     int64_t at_ns;
     bool fails;
+    bool odd; /* reports what is not wished for */
 };
 
 struct sim_statistics {
@@ -118,8 +125,7 @@ struct sim {
     /* A disk that failed an operation in this life does not lose its power too: what was told done
      * after a failed sync is then as durable as the kernel makes it, which is not the store's. */
     bool io_failed;
-    bool io_ever; /* in this history */
-    bool cut;     /* with dead: the power went too */
+    bool cut; /* with dead: the power went too */
     bool frozen;
     int64_t frozen_until_ns, restart_at_ns;
     uint32_t life;
@@ -136,6 +142,7 @@ struct sim {
     size_t n_timers;
     struct sim_process processes[SIM_MAX_PROCESSES];
     size_t n_processes;
+    uint64_t n_process_changes; /* from 1 */
     struct sim_folder folders[SIM_MAX_FOLDERS];
     size_t n_folders;
     struct worker_link *links[SIM_MAX_LINKS];
@@ -161,6 +168,8 @@ uint64_t sim_random(void);
 uint64_t sim_below(uint64_t n);
 bool sim_chance(unsigned percent);
 void sim_seed(uint64_t seed);
+/* A moment so long from now. */
+int64_t sim_soon(int64_t from_ms, int64_t to_ms);
 /* Notes the first invariant that does not hold. */
 void sim_broken(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void sim_trace(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -169,17 +178,24 @@ int64_t sim_timers_next_ns(void);
 void sim_timer_fire(size_t i);
 void sim_kill_manager(bool cut);
 
-/* -- sim_process.c: processes, folders, links */
+/* -- sim_process.c: processes, folders */
+extern const uint64_t sim_kept_bytes, sim_all_bytes; /* of a worker's memory: weights, and in all */
 struct sim_process *sim_process_live(const char *replica_id);
 void sim_process_step(struct sim_process *process);
 void sim_process_end(struct sim_process *process, int exit_status, int signal_number);
 void sim_process_tell_end(struct sim_process *process);
-int64_t sim_link_next_ns(const struct worker_link *link);
-void sim_link_step(struct worker_link *link);
+void sim_process_drain(struct sim_process *process, uint32_t grace_ms);
 void sim_processes_cut(void);
 struct sim_process *sim_process_plant(const char *replica_id, uint64_t epoch);
 
-/* -- sim_call.c: calls, tools */
+/* -- sim_link.c: the lines to them */
+int64_t sim_link_next_ns(struct worker_link *link);
+void sim_link_step(struct worker_link *link);
+/* It has something to say now. */
+void sim_link_push(const char *replica_id);
+void sim_link_answer_shutdown(const struct sim_process *process);
+
+/* -- sim_call.c: calls, and what became of requests */
 enum sim_kind {
     KIND_REGISTER,
     KIND_LOAD,
@@ -189,28 +205,58 @@ enum sim_kind {
     KIND_RESTART,
     KIND_CANCEL,
     KIND_RELEASE,
-    KIND_WAIT,
-    KIND_WATCH,
-    KIND_ROUTES,
-    KIND_PLAN,
     KIND_GROUP,
+    KIND_DELETE_GROUP,
+    KIND_DELETE,
+    KIND_PARK,
+    KIND_WAKE,
+    KIND_UPDATE,
+    KIND_TRAFFIC,
+    KIND_POLICY,
+    KIND_READ, /* whatever changes nothing */
+    KIND_ROUTES,
+    KIND_EVENTS,
     N_KINDS
 };
-struct sim_request;
-void sim_client_act(void);
-void sim_client_create_groups(void);
+struct sim_request {
+    enum sim_kind kind;
+    ProtobufCMessage *message; /* owned */
+    char request_id[SIM_ID_BYTES];
+    char operation_id[SIM_ID_BYTES]; /* as answered */
+    enum sim_request_state state;
+    bool live; /* a call for it is open */
+};
+/* NULL: there are enough of them. */
+struct sim_request *sim_request_add(enum sim_kind kind,
+                                    const ProtobufCMessageDescriptor *descriptor);
+void sim_request_send(struct sim_request *request);
+void sim_set_text(ProtobufCMessage *message, const char *name, const char *text);
+/* `request` NULL: nobody waits for an effect. */
+struct rpc_call *sim_call_new(enum sim_kind kind, struct sim_request *request,
+                              const ProtobufCMessage *message);
+/* The call's own copy. */
+const ProtobufCMessage *sim_call_message(const struct rpc_call *call);
 void sim_client_reset(void);
 /* The manager is gone: its calls end, what was not answered is lost. */
 void sim_client_lose(void);
-void sim_client_watch_routes(void);
 void sim_client_retry_lost(void);
+void sim_client_retry_any(void);
 void sim_client_check(void);
 bool sim_call_step(void);
 bool sim_client_waits(void);
-void sim_client_describe(char *out, size_t n);
-void sim_tool_step(size_t i);
+
+/* -- sim_ask.c: what clients ask for */
+void sim_client_act(void);
+void sim_client_begin(void); /* with something to be loaded */
+void sim_client_create_groups(void);
 /* Registers what the histories use. */
 void sim_client_register(const char *model, const char *version);
+void sim_client_watch_routes(void);
+/* Whatever device is put aside is sound again. */
+void sim_client_release(void);
+
+/* -- sim_tool.c */
+void sim_tool_step(size_t i);
 
 /* -- sim_disk.c: SQLite's files in memory */
 int sim_disk_install(const char *path);
@@ -223,6 +269,7 @@ struct sim_disk_faults {
     bool full;
     int64_t full_until_ns;
     uint32_t fail_in; /* operations until one fails; 0: none */
+    uint32_t n_more;  /* that fail after it */
 };
 extern struct sim_disk_faults sim_disk_faults;
 
@@ -237,6 +284,20 @@ void sim_check_before_crash(void);
 void sim_check_after_start(void);
 bool sim_check_is_at_rest(void);
 void sim_check_rest(void);
+
+/* -- sim_rules.c: the invariants of traffic, updates, parking and idle versions */
+void sim_rules_event(const pb_event *event);
+void sim_rules_step(void);
+void sim_rules_routes(const pb_route_table *table);
+void sim_rules_rest(void);
+
+/* -- sim_fault.c */
+void sim_fault_strike(void);
+/* A process of an earlier epoch that somebody has forgotten to kill. */
+void sim_fault_plant_stranger(void);
+void sim_fault_stop_everything(void);
+/* Whatever was wrong is over. */
+void sim_fault_heal(void);
 
 /* -- sim_life.c: a manager's life, and a history */
 void sim_life_start(void);

@@ -23,7 +23,9 @@ static struct {
     uint64_t epoch[MAX_REPLICAS];
     uint64_t last_seq;
     uint64_t generation; /* looked at last */
-    bool was_full;
+    /* Its row is in memory alone, for want of a disk: no event of that, until one tells that it is
+     * recorded. */
+    bool unsaved[MAX_REPLICAS];
     struct seen_row rows[MAX_ROWS];
     size_t n_rows;
     uint64_t rows_generation, rows_last_seq;
@@ -35,8 +37,8 @@ void sim_check_reset(void)
     memset(&seen.state, 0, sizeof(seen.state));
     memset(&seen.epoch, 0, sizeof(seen.epoch));
     seen.last_seq = 0;
+    memset(&seen.unsaved, 0, sizeof(seen.unsaved));
     seen.generation = 0;
-    seen.was_full = false;
     seen.have_rows = false;
 }
 
@@ -51,7 +53,8 @@ static size_t number_of(const char *id)
 
 #define BIT(state) (1U << (state))
 enum {
-    RUNS = BIT(REPLICA_LOADING) | BIT(REPLICA_WARMING) | BIT(REPLICA_READY) | BIT(REPLICA_DRAINING),
+    RUNS = BIT(REPLICA_LOADING) | BIT(REPLICA_WARMING) | BIT(REPLICA_READY) | BIT(REPLICA_PARKED) |
+           BIT(REPLICA_DRAINING),
     LIVES = RUNS | BIT(REPLICA_PENDING) | BIT(REPLICA_FAILED),
 };
 
@@ -69,22 +72,28 @@ static const struct {
     {"replica.loading", RUNS, REPLICA_LOADING, false},
     {"replica.warming", BIT(REPLICA_LOADING) | BIT(REPLICA_WARMING), REPLICA_WARMING, false},
     {"replica.ready", RUNS, REPLICA_READY, false},
+    {"replica.parked", BIT(REPLICA_LOADING) | BIT(REPLICA_PARKED), REPLICA_PARKED, false},
     {"replica.draining", RUNS, REPLICA_DRAINING, false},
     {"replica.died", RUNS | BIT(REPLICA_PENDING), REPLICA_PENDING, false},
     {"replica.held", LIVES, REPLICA_PENDING, false},
     {"replica.restarting", LIVES, REPLICA_PENDING, false},
+    {"replica.parking", LIVES, REPLICA_PENDING, false},
+    {"replica.waking", LIVES, REPLICA_PENDING, false},
     {"replica.failed", RUNS | BIT(REPLICA_PENDING), REPLICA_FAILED, false},
     {"replica.stopped", LIVES, REPLICA_STOPPED, false},
 };
 
 static void check_replica_event(const pb_event *event)
 {
-    unsigned char *state = &seen.state[number_of(event->replica_id)];
-    seen.was_full |= sim_disk_faults.full || sim.io_failed;
-    if (strcmp(event->type, "replica.recorded") == 0 || seen.was_full) {
+    size_t n = number_of(event->replica_id);
+    unsigned char *state = &seen.state[n];
+    if (strcmp(event->type, "replica.recorded") == 0) {
         *state = ANY_STATE;
+        seen.unsaved[n] = false;
         return;
     }
+    if (seen.unsaved[n]) /* of a commit that turns out to have been done after all */
+        return;
     for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
         if (strcmp(event->type, steps[i].type) != 0)
             continue;
@@ -107,21 +116,23 @@ void sim_check_event(const pb_event *event)
     seen.last_seq = event->seq;
     if (strncmp(event->type, "replica.", 8) == 0)
         check_replica_event(event);
+    sim_rules_event(event);
 }
 
 /* -- at each step ---------------------------------------------------------------------------------
  */
 
-static void check_replica(const pb_replica *row)
+static void check_replica(const pb_replica *row, bool may_be_unsaved)
 {
     size_t i = number_of(row->id);
-    if (row->epoch < seen.epoch[i] && !seen.was_full)
+    if (row->epoch < seen.epoch[i])
         sim_broken("I2: the epoch of %s falls from %" PRIu64 " to %" PRIu64, row->id, seen.epoch[i],
                    row->epoch);
     seen.epoch[i] = row->epoch;
     if ((int)row->state < REPLICA_PENDING || (int)row->state > REPLICA_FAILED)
         sim_broken("I2: %s is in state %d", row->id, (int)row->state);
-    if (seen.state[i] == ANY_STATE || seen.was_full)
+    seen.unsaved[i] |= may_be_unsaved && (int)row->state != seen.state[i];
+    if (seen.state[i] == ANY_STATE || seen.unsaved[i])
         seen.state[i] = (unsigned char)row->state;
     else if (seen.state[i] == REPLICA_FAILED && (int)row->state == REPLICA_STOPPED)
         seen.state[i] = REPLICA_STOPPED; /* given up: no event of its own */
@@ -136,8 +147,6 @@ static void check_operation(const pb_operation *row)
     if (open != (row->ended_unix_ns == 0))
         sim_broken("I2: operation %s is %s and ended at %" PRId64, row->id,
                    operation_state_name((int)row->state), row->ended_unix_ns);
-    if (sim.io_ever) /* what was seen of replicas may be lost with a manager, the end is not */
-        return;
     if ((int)row->state != OPERATION_DONE || (int)row->kind != OPERATION_UNLOAD)
         return;
     /* Ended a moment ago: nothing of it is left. */
@@ -152,16 +161,18 @@ static void check_operation(const pb_operation *row)
 void sim_check_step(void)
 {
     const struct catalog *catalog = &sim.manager.catalog;
-    if (sim_disk_faults.full || sim.io_failed) /* what is seen may be in memory alone */
-        seen.was_full = true;
-    if (!sim.up || sim.dead || catalog->generation == seen.generation)
+    if (!sim.up || sim.dead)
+        return;
+    bool some_unsaved = store_n_unsaved(sim.manager.store) > 0;
+    if (catalog->generation == seen.generation && !some_unsaved)
         return;
     seen.generation = catalog->generation;
     sim.stats.n_commits++;
     for (size_t i = 0; catalog_replica_at(catalog, i); i++)
-        check_replica(catalog_replica_at(catalog, i));
+        check_replica(catalog_replica_at(catalog, i), some_unsaved);
     for (size_t i = 0; catalog_operation_at(catalog, i); i++)
         check_operation(catalog_operation_at(catalog, i));
+    sim_rules_step();
 }
 
 void sim_check_spawn(const char *replica_id, uint64_t epoch)
@@ -189,7 +200,7 @@ void sim_check_kill(const struct sim_process *process)
         !row || row->retiring || row->epoch != process->epoch ||
         (row->restart_epoch && row->restart_epoch == row->epoch) ||
         ((int)row->state != REPLICA_LOADING && (int)row->state != REPLICA_WARMING &&
-         (int)row->state != REPLICA_READY))
+         (int)row->state != REPLICA_READY && (int)row->state != REPLICA_PARKED))
         return;
     const pb_group *group = catalog_group(catalog, row->device_group);
     if (!catalog_deployment(catalog, row->model, row->version, row->device_group) || !group ||
@@ -214,6 +225,7 @@ static const struct sim_process *of_epoch(const char *id, uint64_t epoch)
 void sim_check_routes(const pb_route_table *table)
 {
     const struct catalog *catalog = &sim.manager.catalog;
+    sim_rules_routes(table);
     for (size_t i = 0; i < table->n_routes; i++) {
         const pb_route *route = table->routes[i];
         for (size_t j = 0; j < route->n_replicas; j++) {
@@ -261,8 +273,14 @@ void sim_check_before_crash(void)
         }
     seen.rows_generation = catalog->generation;
     seen.rows_last_seq = catalog->last_event_seq;
-    seen.rows_unsaved = seen.was_full || sim_disk_faults.full || sim.io_failed;
+    seen.rows_unsaved = !sim.manager.store || store_n_unsaved(sim.manager.store) > 0;
     seen.have_rows = true;
+}
+
+/* What is seen and not asked for is true also where it cannot be written. */
+static bool may_be_in_memory(enum table table)
+{
+    return table == TABLE_REPLICA || table == TABLE_DEVICE_HOLD;
 }
 
 static void compare_rows(const struct catalog *catalog)
@@ -270,11 +288,13 @@ static void compare_rows(const struct catalog *catalog)
     size_t n = 0;
     for (enum table t = 0; t < N_CATALOG_TABLES; t++)
         n += catalog_count(catalog, t);
-    if (n != seen.n_rows)
+    if (n != seen.n_rows && !seen.rows_unsaved)
         sim_broken("I1: %zu rows before the manager's end, %zu after", seen.n_rows, n);
     for (size_t i = 0; i < seen.n_rows; i++) {
         const struct seen_row *was = &seen.rows[i];
         struct row *row = catalog_get(catalog, was->table, was->key);
+        if (seen.rows_unsaved && may_be_in_memory(was->table))
+            continue;
         if (!row || hash_row(row) != was->hash)
             sim_broken("I1: row \"%s\" of table %s is %s after the manager's end", was->key,
                        table_spec(was->table)->name, row ? "another" : "gone");
@@ -291,13 +311,13 @@ void sim_check_after_start(void)
         if (catalog->last_event_seq < seen.rows_last_seq)
             sim_broken("I1: event %" PRIu64 " was told, %" PRIu64 " is the last",
                        seen.rows_last_seq, catalog->last_event_seq);
-        if (catalog->generation == seen.rows_generation && !seen.rows_unsaved)
+        if (catalog->generation == seen.rows_generation)
             compare_rows(catalog);
     }
     seen.have_rows = false;
     seen.last_seq = catalog->last_event_seq;
     seen.generation = 0;
-    seen.was_full = false;
+    memset(&seen.unsaved, 0, sizeof(seen.unsaved));
     memset(&seen.state, 0, sizeof(seen.state));
     memset(&seen.epoch, 0, sizeof(seen.epoch));
     sim_client_check();
@@ -306,10 +326,14 @@ void sim_check_after_start(void)
 /* -- at rest --------------------------------------------------------------------------------------
  */
 
+static bool is_up(const pb_replica *row)
+{
+    return (int)row->state == REPLICA_READY || (int)row->state == REPLICA_PARKED;
+}
+
 static bool is_settled(const pb_replica *row)
 {
-    return (int)row->state == REPLICA_READY || (int)row->state == REPLICA_FAILED ||
-           (int)row->state == REPLICA_STOPPED;
+    return is_up(row) || (int)row->state == REPLICA_FAILED || (int)row->state == REPLICA_STOPPED;
 }
 
 bool sim_check_is_at_rest(void)
@@ -322,15 +346,14 @@ bool sim_check_is_at_rest(void)
             return false;
     for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
         const pb_replica *row = catalog_replica_at(catalog, i);
-        if (!is_settled(row) || row->stalled ||
-            ((int)row->state == REPLICA_READY && !sim_process_live(row->id)))
+        if (!is_settled(row) || row->stalled || (is_up(row) && !sim_process_live(row->id)))
             return false;
     }
     for (size_t i = 0; i < sim.n_processes; i++) {
         const struct sim_process *process = &sim.processes[i];
         const pb_replica *row =
             process->alive ? catalog_replica(catalog, process->replica_id) : NULL;
-        if (process->alive && (!row || (int)row->state != REPLICA_READY || process->killed))
+        if (process->alive && (!row || !is_up(row) || process->killed))
             return false;
     }
     return true;
@@ -339,8 +362,8 @@ bool sim_check_is_at_rest(void)
 static void check_process(const struct sim_process *process)
 {
     const pb_replica *row = catalog_replica(&sim.manager.catalog, process->replica_id);
-    if (!row || (int)row->state != REPLICA_READY || row->epoch != process->epoch ||
-        (pid_t)row->pid != process->pid || row->start_ticks != process->start_ticks)
+    if (!row || !is_up(row) || row->epoch != process->epoch || (pid_t)row->pid != process->pid ||
+        row->start_ticks != process->start_ticks)
         sim_broken("I6: pid %d of %s, epoch %" PRIu64 ", has no owner (%s, pid %u, epoch %" PRIu64
                    ")",
                    (int)process->pid, process->replica_id, process->epoch,
@@ -374,8 +397,9 @@ void sim_check_rest(void)
         if (!is_settled(row) || row->stalled)
             sim_broken("I2: %s stays %s%s (%s)", row->id, replica_state_name((int)row->state),
                        row->stalled ? ", stalled" : "", row->reason);
-        if ((int)row->state == REPLICA_READY && !sim_process_live(row->id))
-            sim_broken("I2: %s is READY and has no process", row->id);
+        if (is_up(row) && !sim_process_live(row->id))
+            sim_broken("I2: %s is %s and has no process", row->id,
+                       replica_state_name((int)row->state));
     }
     for (size_t i = 0; i < sim.n_processes; i++)
         if (sim.processes[i].alive)
@@ -389,5 +413,6 @@ void sim_check_rest(void)
     if (promises.n_bytes || promises.n_unsized)
         sim_broken("I5: %" PRIu64 " bytes and %u starts are promised to nobody", promises.n_bytes,
                    promises.n_unsized);
+    sim_rules_rest();
     sim_client_check();
 }

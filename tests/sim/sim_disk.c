@@ -74,8 +74,12 @@ static bool fails(void)
 {
     if (sim.dead || !sim_disk_faults.fail_in || --sim_disk_faults.fail_in)
         return false;
+    if (sim_disk_faults.n_more) { /* soon after, more of them */
+        sim_disk_faults.n_more--;
+        sim_disk_faults.fail_in = 1 + (uint32_t)sim_below(6);
+    }
     sim.stats.n_io_errors++;
-    sim.io_failed = sim.io_ever = true;
+    sim.io_failed = true;
     sim_trace("disk: an operation fails");
     errno = 0;
     return true;

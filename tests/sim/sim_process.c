@@ -1,4 +1,4 @@
-/* sim_process.c: worker processes, what they leave on disk, and the lines to them. */
+/* sim_process.c: worker processes, and what they leave on disk. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,8 +7,6 @@
 #include "manager/message.h"
 #include "manager/process.h"
 #include "manager/run_folder.h"
-#include "manager/weights.h"
-#include "manager/worker_link.h"
 #include "tests/sim/sim.h"
 
 enum {
@@ -17,19 +15,7 @@ enum {
     DEVICE_LOST = SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_DEVICE_LOST
 };
 
-struct worker_link {
-    char replica_id[SIM_ID_BYTES];
-    const struct worker_link_events *events;
-    void *arg;
-    uint32_t calm_ms;
-    int64_t next_ns;
-    bool asked;
-};
-
-static int64_t soon(int64_t from_ms, int64_t to_ms)
-{
-    return sim.now_ns + (from_ms + (int64_t)sim_below((uint64_t)(to_ms - from_ms + 1))) * NS_PER_MS;
-}
+const uint64_t sim_kept_bytes = 500000, sim_all_bytes = 1000000;
 
 struct sim_process *sim_process_live(const char *replica_id)
 {
@@ -64,13 +50,6 @@ static void leave_report(const struct sim_process *process, int cause, int statu
     folder->fault = fault;
 }
 
-static void push(const char *replica_id)
-{
-    for (size_t i = 0; i < sim.n_links; i++)
-        if (strcmp(sim.links[i]->replica_id, replica_id) == 0)
-            sim.links[i]->next_ns = sim.now_ns;
-}
-
 /* -- what a worker does ---------------------------------------------------------------------------
  */
 
@@ -81,6 +60,7 @@ void sim_process_end(struct sim_process *process, int exit_status, int signal_nu
     sim_trace("worker %s pid %d epoch %llu ends: status %d signal %d", process->replica_id,
               (int)process->pid, (unsigned long long)process->epoch, exit_status, signal_number);
     process->alive = false;
+    sim.n_process_changes++;
     process->exit_status = exit_status;
     process->signal_number = signal_number;
     process->next_ns = INT64_MAX;
@@ -90,29 +70,9 @@ void sim_process_end(struct sim_process *process, int exit_status, int signal_nu
 static void enter(struct sim_process *process, enum worker_state state, int64_t next_ns)
 {
     process->state = state;
+    sim.n_process_changes++;
     process->next_ns = next_ns;
-    push(process->replica_id);
-}
-
-static void answer_shutdown(const struct sim_process *process)
-{
-    Sluice__Worker__V1__ShutdownResponse response = SLUICE__WORKER__V1__SHUTDOWN_RESPONSE__INIT;
-    response.n_finished = 3;
-    for (size_t i = 0; i < sim.n_links; i++) {
-        struct worker_link *link = sim.links[i];
-        if (!link->asked || strcmp(link->replica_id, process->replica_id) != 0)
-            continue;
-        link->asked = false;
-        struct error err;
-        error_clear(&err);
-        if (sim.links_lossy && sim_chance(50)) {
-            error_set(&err, STATUS_UNAVAILABLE, "the connection was lost");
-            link->events->on_shutdown(link->arg, NULL, &err);
-        } else {
-            link->events->on_shutdown(link->arg, &response, &err);
-        }
-        return;
-    }
+    sim_link_push(process->replica_id);
 }
 
 static void finish_load(struct sim_process *process)
@@ -132,9 +92,15 @@ static void finish_load(struct sim_process *process)
         process->next_ns = INT64_MAX;
         return;
     default:
-        process->bytes = 1000000;
-        enter(process, WORKER_WARMING, soon(20, 800));
+        process->bytes = sim_all_bytes;
+        enter(process, WORKER_WARMING, sim_soon(20, 800));
     }
+}
+
+static void park(struct sim_process *process)
+{
+    process->bytes = sim_kept_bytes;
+    enter(process, WORKER_PARKED, INT64_MAX);
 }
 
 void sim_process_step(struct sim_process *process)
@@ -149,15 +115,17 @@ void sim_process_step(struct sim_process *process)
             sim_process_end(process, 3, 0);
         else if (process->fate == FATE_NEVER_CONNECTS)
             process->next_ns = INT64_MAX;
+        else if (process->keeps)
+            park(process);
         else
-            enter(process, WORKER_LOADING, soon(50, 2500));
+            enter(process, WORKER_LOADING, sim_soon(50, 2500));
         return;
     case WORKER_LOADING:
         finish_load(process);
         return;
     case WORKER_WARMING:
         enter(process, WORKER_READY,
-              process->fate == FATE_DEVICE_LOST ? soon(500, 4000) : INT64_MAX);
+              process->fate == FATE_DEVICE_LOST ? sim_soon(500, 4000) : INT64_MAX);
         return;
     case WORKER_READY:
         leave_report(process, DEVICE_LOST, STATUS_INTERNAL,
@@ -165,7 +133,7 @@ void sim_process_step(struct sim_process *process)
         sim_process_end(process, 80, 0);
         return;
     case WORKER_DRAINING:
-        answer_shutdown(process);
+        sim_link_answer_shutdown(process);
         leave_report(process, REQUESTED, 0, 0);
         sim_process_end(process, 0, 0);
         return;
@@ -174,7 +142,7 @@ void sim_process_step(struct sim_process *process)
     }
 }
 
-static void drain(struct sim_process *process, uint32_t grace_ms)
+void sim_process_drain(struct sim_process *process, uint32_t grace_ms)
 {
     process->asked = true;
     if (process->state == WORKER_UNKNOWN) { /* no handler yet: the signal ends it */
@@ -184,7 +152,7 @@ static void drain(struct sim_process *process, uint32_t grace_ms)
     uint32_t most = grace_ms < 4000 ? grace_ms : 4000;
     if (process->state == WORKER_FAILED)
         most = 0;
-    enter(process, WORKER_DRAINING, process->hung ? INT64_MAX : soon(0, most));
+    enter(process, WORKER_DRAINING, process->hung ? INT64_MAX : sim_soon(0, most));
 }
 
 /* -- manager/process.h ----------------------------------------------------------------------------
@@ -195,13 +163,14 @@ static struct sim_process *add(const char *replica_id, uint64_t epoch)
     if (sim.n_processes == SIM_MAX_PROCESSES)
         return NULL;
     struct sim_process *process = &sim.processes[sim.n_processes++];
+    sim.n_process_changes++;
     *process = (struct sim_process){
         .used = true,
         .alive = true,
         .life = sim.life,
         .start_ticks = ++sim.ticks,
         .epoch = epoch,
-        .next_ns = soon(5, 200),
+        .next_ns = sim_soon(5, 200),
     };
     snprintf(process->replica_id, sizeof(process->replica_id), "%s", replica_id);
     bool taken = true;
@@ -233,6 +202,14 @@ static const char *value_of(char *const *argv, const char *flag)
     return "";
 }
 
+static bool has_flag(char *const *argv, const char *flag)
+{
+    for (size_t i = 0; argv[i]; i++)
+        if (strcmp(argv[i], flag) == 0)
+            return true;
+    return false;
+}
+
 int process_spawn(const struct process_heritage *heritage, struct process *out_process,
                   struct error *err)
 {
@@ -252,6 +229,8 @@ int process_spawn(const struct process_heritage *heritage, struct process *out_p
     if (!process)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "the world is full");
     process->gpu = strncmp(value_of(heritage->argv, "--devices"), "cuda", 4) == 0;
+    process->keeps = has_flag(heritage->argv, "--parked=true");
+    process->fails_requests = sim_chance(15);
     if (sim.n_fated) {
         sim.n_fated--;
         process->fate = sim.next_fate;
@@ -302,9 +281,9 @@ bool process_signal(const struct process *process, int signal_number)
         sim_check_kill(target);
         target->killed = target->asked = true;
         target->stopped = false;
-        target->next_ns = sim_chance(10) ? soon(0, 3000) : soon(0, 30);
+        target->next_ns = sim_chance(10) ? sim_soon(0, 3000) : sim_soon(0, 30);
     } else if (signal_number == SIGTERM && !target->killed) {
-        drain(target, 3000);
+        sim_process_drain(target, 3000);
     }
     return true;
 }
@@ -423,194 +402,4 @@ void run_folder_list(const char *run_dir, void (*found)(void *arg, const char *r
         memcpy(id, sim.folders[i].id, sizeof(id));
         found(arg, id);
     }
-}
-
-/* -- manager/worker_link.h ------------------------------------------------------------------------
- */
-
-int worker_link_open(struct ev_loop *loop, struct loop_queue *queue, const char *socket_path,
-                     uint32_t interval_ms, const struct worker_link_events *events, void *arg,
-                     struct worker_link **out_link, struct error *err)
-{
-    const char *at = strstr(socket_path, "/replica-");
-    struct worker_link *link = calloc(1, sizeof(*link));
-    (void)loop;
-    (void)queue;
-    if (!at || !link || sim.n_links == SIM_MAX_LINKS) {
-        free(link);
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "the world is full");
-    }
-    at += strlen("/replica-");
-    snprintf(link->replica_id, sizeof(link->replica_id), "%.*s", (int)strcspn(at, "/"), at);
-    link->events = events;
-    link->arg = arg;
-    link->calm_ms = interval_ms;
-    link->next_ns = soon(0, 20);
-    sim.links[sim.n_links++] = link;
-    *out_link = link;
-    return 0;
-}
-
-void worker_link_close(struct worker_link *link)
-{
-    for (size_t i = 0; link && i < sim.n_links; i++)
-        if (sim.links[i] == link) {
-            sim.links[i] = sim.links[--sim.n_links];
-            free(link);
-            return;
-        }
-}
-
-/* The process that bound the socket last. */
-static struct sim_process *at_socket(const struct worker_link *link)
-{
-    for (size_t i = sim.n_processes; i-- > 0;) {
-        struct sim_process *process = &sim.processes[i];
-        if (process->alive && process->state != WORKER_UNKNOWN &&
-            strcmp(process->replica_id, link->replica_id) == 0)
-            return process;
-    }
-    return NULL;
-}
-
-int worker_link_shutdown(struct worker_link *link, uint32_t grace_ms, struct error *err)
-{
-    struct sim_process *process = at_socket(link);
-    if (!process)
-        return error_set(err, STATUS_UNAVAILABLE, "the worker has not opened its socket");
-    if (sim.dead)
-        return 0;
-    sim_trace("shutdown of %s pid %d, grace %u ms", process->replica_id, (int)process->pid,
-              grace_ms);
-    link->asked = true;
-    process->asked = true;
-    if (!process->stopped && !process->killed)
-        drain(process, grace_ms);
-    return 0;
-}
-
-int64_t sim_link_next_ns(const struct worker_link *link)
-{
-    const struct sim_process *process = at_socket(link);
-    return process && !process->stopped && !process->killed ? link->next_ns : INT64_MAX;
-}
-
-static void say(struct worker_link *link, struct sim_process *process)
-{
-    static char numerics[] = "sim", cpu[] = "cpu:0", gpu[] = "cuda:0",
-                why[] = "it cannot be loaded";
-    pb_status status = SLUICE__WORKER__V1__WORKER_STATUS__INIT;
-    pb_memory memory = SLUICE__V1__DEVICE_MEMORY__INIT, *memories[] = {&memory};
-    pb_rank rank = SLUICE__V1__RANK_PROGRESS__INIT, *ranks[] = {&rank};
-    Sluice__Worker__V1__Load load = SLUICE__WORKER__V1__LOAD__INIT;
-    pb_error error = SLUICE__V1__ERROR__INIT;
-    status.state = (Sluice__Worker__V1__WorkerState)process->state;
-    status.replica_id = process->replica_id;
-    status.pid = (uint32_t)process->pid;
-    status.start_ticks = process->start_ticks;
-    status.epoch = process->epoch;
-    status.numerics_id = numerics;
-    rank.bytes_total = 1000000;
-    rank.bytes_done = process->bytes;
-    memory.device = process->gpu ? gpu : cpu;
-    memory.expected_bytes = 1000000;
-    memory.after_bytes = process->bytes;
-    load.progress = process->progress;
-    load.n_ready = process->state == WORKER_READY ? 1 : 0;
-    status.ranks = ranks;
-    status.n_ranks = 1;
-    status.memory = memories;
-    status.n_memory = 1;
-    status.load = &load;
-    if (process->state == WORKER_FAILED) {
-        error.code = 9; /* FAILED_PRECONDITION */
-        error.message = why;
-        status.error = &error;
-    }
-    link->events->on_status(link->arg, &status);
-}
-
-void sim_link_step(struct worker_link *link)
-{
-    struct sim_process *process = at_socket(link);
-    if (!process)
-        return;
-    bool calm = process->state == WORKER_READY || process->state == WORKER_FAILED;
-    link->next_ns = sim.now_ns + (int64_t)(calm ? link->calm_ms : 250) * NS_PER_MS;
-    if (sim.links_lossy && sim_chance(60))
-        return;
-    if (!process->hung)
-        process->progress++;
-    say(link, process);
-}
-
-/* -- manager/weights.h: nothing is shared
- * ----------------------------------------------------------
- */
-
-struct weights {
-    struct manager *manager;
-};
-
-int weights_create(struct manager *manager, struct weights **out_weights, struct error *err)
-{
-    struct weights *weights = calloc(1, sizeof(*weights));
-    if (!weights)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-    weights->manager = manager;
-    *out_weights = weights;
-    return 0;
-}
-
-void weights_destroy(struct weights *weights)
-{
-    free(weights);
-}
-
-bool weights_take(struct weights *weights, const char *replica_id, struct weights_fds *out_fds)
-{
-    (void)weights;
-    (void)replica_id;
-    out_fds->n_fds = 0;
-    return !sim_chance(5); /* another one fills */
-}
-
-void weights_ended(struct weights *weights, const char *replica_id)
-{
-    (void)weights;
-    (void)replica_id;
-}
-
-bool weights_told(struct weights *weights, const char *replica_id, pid_t pid,
-                  const pb_status *status)
-{
-    (void)weights;
-    (void)replica_id;
-    (void)pid;
-    (void)status;
-    return sim_chance(10);
-}
-
-void weights_sweep(struct weights *weights)
-{
-    (void)weights;
-}
-
-bool weights_are_held(struct weights *weights, const char *model, const char *version,
-                      const char *group, uint32_t tp, const char *kernels)
-{
-    (void)weights;
-    (void)model;
-    (void)version;
-    (void)group;
-    (void)tp;
-    (void)kernels;
-    return false;
-}
-
-bool weights_are_whole(struct weights *weights, const char *replica_id)
-{
-    (void)weights;
-    (void)replica_id;
-    return false;
 }

@@ -45,6 +45,11 @@ bool sim_chance(unsigned percent)
     return sim_below(100) < percent;
 }
 
+int64_t sim_soon(int64_t from_ms, int64_t to_ms)
+{
+    return sim.now_ns + (from_ms + (int64_t)sim_below((uint64_t)(to_ms - from_ms + 1))) * NS_PER_MS;
+}
+
 void sim_broken(const char *format, ...)
 {
     va_list args;

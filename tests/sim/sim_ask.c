@@ -1,0 +1,553 @@
+/* sim_ask.c: what clients ask for: changes of every kind, mostly of what is there, now and then
+ * with a field that says something odd; and reads. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "manager/device_hold.h"
+#include "manager/events.h"
+#include "manager/message.h"
+#include "manager/operations.h"
+#include "manager/routes.h"
+#include "tests/sim/sim.h"
+
+static const char *const models[] = {"a", "b"}, *const versions[] = {"1", "2"};
+static const char *const devices[] = {"cpu:0", "cpu:1", "cuda:0", "cuda:1"};
+
+/* -- odd requests ---------------------------------------------------------------------------------
+ */
+
+static void set_odd_number(void *at, ProtobufCType type)
+{
+    static const uint64_t odd[] = {0, 1, 3, 40, UINT32_MAX, UINT64_MAX};
+    uint64_t u64 = odd[sim_below(sizeof(odd) / sizeof(odd[0]))];
+    uint32_t u32 = (uint32_t)u64;
+    double real = u64 == 40 ? (double)NAN : (double)u64 - 1;
+    protobuf_c_boolean yes = u64 % 2 == 1;
+    switch (type) {
+    case PROTOBUF_C_TYPE_UINT32:
+        memcpy(at, &u32, sizeof(u32));
+        break;
+    case PROTOBUF_C_TYPE_UINT64:
+        memcpy(at, &u64, sizeof(u64));
+        break;
+    case PROTOBUF_C_TYPE_DOUBLE:
+        memcpy(at, &real, sizeof(real));
+        break;
+    case PROTOBUF_C_TYPE_BOOL:
+        memcpy(at, &yes, sizeof(yes));
+        break;
+    default:
+        break;
+    }
+}
+
+static void set_odd_text(void *at)
+{
+    static const char *const odd[] = {"", "7", "nobody", "-", "../..", "no\nname", "park", "fp8"};
+    char text[400];
+    char *field;
+    size_t i = sim_below(sizeof(odd) / sizeof(odd[0]) + 1);
+    memset(text, 'x', sizeof(text));
+    text[sizeof(text) - 1] = '\0';
+    memcpy(&field, at, sizeof(field));
+    if (!message_set(&field, i < sizeof(odd) / sizeof(odd[0]) ? odd[i] : text))
+        abort();
+    memcpy(at, &field, sizeof(field));
+}
+
+/* Grace is how long a hung worker is waited for: of that only what is refused. */
+static bool is_to_stay(const char *name)
+{
+    return strcmp(name, "request_id") == 0 || strcmp(name, "grace_ms") == 0;
+}
+
+static void make_odd(ProtobufCMessage *message)
+{
+    const ProtobufCMessageDescriptor *descriptor = message->descriptor;
+    const ProtobufCFieldDescriptor *field = &descriptor->fields[sim_below(descriptor->n_fields)];
+    char *at = (char *)message + field->offset;
+    protobuf_c_boolean yes = 1;
+    if (field->label == PROTOBUF_C_LABEL_REPEATED || (field->flags & PROTOBUF_C_FIELD_FLAG_ONEOF) ||
+        is_to_stay(field->name))
+        return;
+    if (field->type == PROTOBUF_C_TYPE_MESSAGE) {
+        ProtobufCMessage *part;
+        memcpy(&part, at, sizeof(part));
+        if (!part && !(part = message_new(field->descriptor)))
+            abort();
+        memcpy(at, &part, sizeof(part));
+        make_odd(part);
+        return;
+    }
+    if (field->type == PROTOBUF_C_TYPE_STRING)
+        set_odd_text(at);
+    else
+        set_odd_number(at, field->type);
+    if (field->quantifier_offset)
+        memcpy((char *)message + field->quantifier_offset, &yes, sizeof(yes));
+}
+
+static void send(struct sim_request *request)
+{
+    for (uint64_t n = sim_chance(8) ? 1 + sim_below(3) : 0; n > 0; n--)
+        make_odd(request->message);
+    sim_request_send(request);
+}
+
+/* -- changes --------------------------------------------------------------------------------------
+ */
+
+/* With `loaded` mostly one that is. */
+static void set_target(ProtobufCMessage *message, bool loaded)
+{
+    size_t n = catalog_count(&sim.manager.catalog, TABLE_DEPLOYMENT);
+    if (loaded && n && sim_chance(80)) {
+        const pb_deployment *deployment = catalog_deployment_at(&sim.manager.catalog, sim_below(n));
+        sim_set_text(message, "model", deployment->model);
+        sim_set_text(message, "version", deployment->version);
+        return;
+    }
+    sim_set_text(message, "model", models[sim_below(2)]);
+    if (sim_chance(90))
+        sim_set_text(message, "version", versions[sim_below(2)]);
+}
+
+void sim_client_register(const char *model, const char *version)
+{
+    struct sim_request *request = sim_request_add(
+        KIND_REGISTER, &sluice__manager__v1__register_model_version_request__descriptor);
+    if (!request)
+        return;
+    Sluice__Manager__V1__RegisterModelVersionRequest *registration = (void *)request->message;
+    sim_set_text(request->message, "model", model);
+    sim_set_text(request->message, "version", version);
+    sim_set_text(request->message, "path", sim_path);
+    registration->verify = sim.history_seed && sim_chance(20);
+    if (sim.history_seed)
+        send(request);
+    else
+        sim_request_send(request);
+}
+
+static void create_group(const char *name, const char *const *names, size_t n)
+{
+    struct sim_request *request =
+        sim_request_add(KIND_GROUP, &sluice__manager__v1__create_device_group_request__descriptor);
+    if (!request)
+        return;
+    Sluice__Manager__V1__CreateDeviceGroupRequest *create = (void *)request->message;
+    sim_set_text(request->message, "name", name);
+    for (size_t i = 0; i < n; i++)
+        if (!message_append_text(&create->n_devices, &create->devices, names[i]))
+            abort();
+    sim_request_send(request);
+}
+
+/* One of a GPU, one of two, and one with a single device of the CPU's. */
+void sim_client_create_groups(void)
+{
+    create_group("gpu", &devices[2], 1);
+    create_group("gpus", &devices[2], 2);
+    create_group("one", &devices[1], 1);
+}
+
+static const char *random_group(void)
+{
+    static const char *const groups[] = {"", "cpu", "cpu", "gpu", "gpus", "one"};
+    return groups[sim_below(6)];
+}
+
+static pb_config *random_config(void)
+{
+    static const char *const kernels[] = {"", "", "ref", "avx2"};
+    if (sim_chance(60))
+        return NULL;
+    pb_config *config = MESSAGE_NEW(pb_config, sluice__manager__v1__model_config__descriptor);
+    if (!config || !message_set(&config->kernels, kernels[sim_below(4)]))
+        abort();
+    config->has_evictable = sim_chance(50);
+    config->evictable = sim_chance(80);
+    if (sim_chance(50)) {
+        config->has_idle_after_ms = 1;
+        config->idle_after_ms = 1000 + (uint32_t)sim_below(9000);
+        if (!message_set(&config->idle_action, sim_chance(50) ? "unload" : NULL))
+            abort();
+    }
+    config->has_context_length = sim_chance(20);
+    config->context_length = 1024;
+    config->has_kv_tokens = sim_chance(20);
+    config->kv_tokens = 4096;
+    config->has_prefix_cache = sim_chance(20);
+    config->prefix_cache = sim_chance(50);
+    return config;
+}
+
+static void act_load(void)
+{
+    struct sim_request *request =
+        sim_request_add(KIND_LOAD, &sluice__manager__v1__load_model_version_request__descriptor);
+    if (!request)
+        return;
+    Sluice__Manager__V1__LoadModelVersionRequest *load = (void *)request->message;
+    set_target(request->message, false);
+    sim_set_text(request->message, "device_group", random_group());
+    load->has_n_replicas = 1;
+    load->n_replicas = 1 + (uint32_t)sim_below(3);
+    load->config = random_config();
+    load->validate_only = sim_chance(4);
+    load->evict = sim_chance(10);
+    send(request);
+}
+
+static void act_unload(void)
+{
+    struct sim_request *request = sim_request_add(
+        KIND_UNLOAD, &sluice__manager__v1__unload_model_version_request__descriptor);
+    if (!request)
+        return;
+    Sluice__Manager__V1__UnloadModelVersionRequest *unload = (void *)request->message;
+    set_target(request->message, true);
+    unload->has_grace_ms = sim_chance(50);
+    unload->grace_ms = sim_chance(2) ? UINT32_MAX : (uint32_t)sim_below(5000);
+    unload->validate_only = sim_chance(4);
+    send(request);
+}
+
+static void act_scale(void)
+{
+    struct sim_request *request =
+        sim_request_add(KIND_SCALE, &sluice__manager__v1__scale_model_version_request__descriptor);
+    if (!request)
+        return;
+    Sluice__Manager__V1__ScaleModelVersionRequest *scale = (void *)request->message;
+    set_target(request->message, true);
+    scale->n_replicas = (uint32_t)sim_below(4);
+    scale->validate_only = sim_chance(4);
+    send(request);
+}
+
+static void act_replica(bool restart)
+{
+    size_t n = catalog_count(&sim.manager.catalog, TABLE_REPLICA);
+    if (n == 0)
+        return;
+    const char *id = catalog_replica_at(&sim.manager.catalog, sim_below(n))->id;
+    struct sim_request *request =
+        restart
+            ? sim_request_add(KIND_RESTART,
+                              &sluice__manager__v1__restart_replica_request__descriptor)
+            : sim_request_add(KIND_DRAIN, &sluice__manager__v1__drain_replica_request__descriptor);
+    if (!request)
+        return;
+    sim_set_text(request->message, "replica_id", id);
+    send(request);
+}
+
+static void act_cancel(void)
+{
+    size_t n = catalog_count(&sim.manager.catalog, TABLE_OPERATION);
+    if (n == 0)
+        return;
+    const char *id =
+        catalog_operation_at(&sim.manager.catalog, n - 1 - sim_below(n < 3 ? n : 3))->id;
+    struct sim_request *request =
+        sim_request_add(KIND_CANCEL, &sluice__manager__v1__cancel_operation_request__descriptor);
+    if (!request)
+        return;
+    sim_set_text(request->message, "id", id);
+    send(request);
+}
+
+static void act_park(bool wake)
+{
+    struct sim_request *request =
+        wake ? sim_request_add(KIND_WAKE,
+                               &sluice__manager__v1__wake_model_version_request__descriptor)
+             : sim_request_add(KIND_PARK,
+                               &sluice__manager__v1__park_model_version_request__descriptor);
+    if (!request)
+        return;
+    set_target(request->message, true);
+    if (wake)
+        ((Sluice__Manager__V1__WakeModelVersionRequest *)request->message)->validate_only =
+            sim_chance(4);
+    else
+        ((Sluice__Manager__V1__ParkModelVersionRequest *)request->message)->validate_only =
+            sim_chance(4);
+    send(request);
+}
+
+static void act_update(void)
+{
+    static uint32_t const steps[] = {20, 60, 100};
+    struct sim_request *request = sim_request_add(
+        KIND_UPDATE, &sluice__manager__v1__update_model_version_request__descriptor);
+    if (!request)
+        return;
+    Sluice__Manager__V1__UpdateModelVersionRequest *update = (void *)request->message;
+    set_target(request->message, true);
+    bool second = strcmp(update->version, "1") == 0;
+    sim_set_text(request->message, "version", versions[second]);
+    if (sim_chance(50))
+        sim_set_text(request->message, "from_version", versions[!second]);
+    update->has_step_ms = 1;
+    update->step_ms = 200 + sim_below(3000);
+    update->has_grace_ms = 1;
+    update->grace_ms = (uint32_t)sim_below(3000);
+    update->has_n_replicas = sim_chance(30);
+    update->n_replicas = 1 + (uint32_t)sim_below(2);
+    if (sim_chance(50)) {
+        size_t n = 1 + sim_below(3);
+        update->steps = calloc(n, sizeof(*update->steps));
+        if (!update->steps)
+            abort();
+        memcpy(update->steps, steps + 3 - n, n * sizeof(*steps));
+        update->n_steps = n;
+    }
+    if (sim_chance(50)) {
+        update->gates = MESSAGE_NEW(pb_gates, sluice__manager__v1__update_gates__descriptor);
+        if (!update->gates)
+            abort();
+        update->gates->has_min_answers = 1;
+        update->gates->min_answers = 1 + (uint32_t)sim_below(30);
+        update->gates->has_max_error_rate = sim_chance(70);
+        update->gates->max_error_rate = 0.1;
+        update->gates->has_max_ttft_ms = sim_chance(20);
+        update->gates->max_ttft_ms = 100;
+        update->gates->has_max_ttft_ratio = sim_chance(50);
+        update->gates->max_ttft_ratio = 2;
+    }
+    send(request);
+}
+
+static void act_traffic(void)
+{
+    struct sim_request *request =
+        sim_request_add(KIND_TRAFFIC, &sluice__manager__v1__set_traffic_request__descriptor);
+    if (!request)
+        return;
+    Sluice__Manager__V1__SetTrafficRequest *traffic = (void *)request->message;
+    sim_set_text(request->message, "model", models[sim_below(2)]);
+    traffic->sticky = sim_chance(30);
+    for (size_t i = 0; i < 2 && !sim_chance(20); i++) {
+        Sluice__Manager__V1__TrafficWeight *weight = MESSAGE_NEW(
+            Sluice__Manager__V1__TrafficWeight, sluice__manager__v1__traffic_weight__descriptor);
+        if (!weight || !message_set(&weight->version, versions[sim_chance(95) ? i : 0]) ||
+            !message_append(&traffic->n_weights, &traffic->weights, weight))
+            abort();
+        weight->weight = (uint32_t)sim_below(4);
+    }
+    send(request);
+}
+
+static void act_policy(void)
+{
+    struct sim_request *request =
+        sim_request_add(KIND_POLICY, &sluice__manager__v1__set_version_policy_request__descriptor);
+    if (!request)
+        return;
+    Sluice__Manager__V1__SetVersionPolicyRequest *policy = (void *)request->message;
+    sim_set_text(request->message, "model", models[sim_below(2)]);
+    policy->policy = (void *)message_new(&sluice__manager__v1__version_policy__descriptor);
+    if (!policy->policy)
+        abort();
+    switch (sim_below(4)) {
+    case 0:
+        policy->policy->kind_case = SLUICE__MANAGER__V1__VERSION_POLICY__KIND_LATEST;
+        policy->policy->latest = (uint32_t)sim_below(3);
+        break;
+    case 1:
+        policy->policy->kind_case = SLUICE__MANAGER__V1__VERSION_POLICY__KIND_ALL;
+        policy->policy->all = 1;
+        break;
+    case 2:
+        policy->policy->kind_case = SLUICE__MANAGER__V1__VERSION_POLICY__KIND_SPECIFIC;
+        policy->policy->specific =
+            (void *)message_new(&sluice__manager__v1__specific_versions__descriptor);
+        if (!policy->policy->specific ||
+            !message_append_text(&policy->policy->specific->n_versions,
+                                 &policy->policy->specific->versions, versions[sim_below(2)]))
+            abort();
+        break;
+    default:
+        break;
+    }
+    send(request);
+}
+
+static void act_delete(void)
+{
+    struct sim_request *request = sim_request_add(
+        KIND_DELETE, &sluice__manager__v1__delete_model_version_request__descriptor);
+    if (!request)
+        return;
+    sim_set_text(request->message, "model", models[sim_below(2)]);
+    sim_set_text(request->message, "version", sim_chance(70) ? "3" : versions[sim_below(2)]);
+    send(request);
+}
+
+static void act_group(void)
+{
+    if (sim_chance(50)) {
+        create_group("more", devices, 1 + sim_below(2));
+        return;
+    }
+    struct sim_request *request = sim_request_add(
+        KIND_DELETE_GROUP, &sluice__manager__v1__delete_device_group_request__descriptor);
+    if (!request)
+        return;
+    sim_set_text(request->message, "name", sim_chance(70) ? "more" : "cpu");
+    send(request);
+}
+
+void sim_client_release(void)
+{
+    for (size_t i = 0; i < sizeof(devices) / sizeof(devices[0]); i++) {
+        if (!device_hold_find(&sim.manager.catalog, devices[i]))
+            continue;
+        struct sim_request *request =
+            sim_request_add(KIND_RELEASE, &sluice__manager__v1__release_device_request__descriptor);
+        if (!request)
+            return;
+        sim_set_text(request->message, "device", devices[i]);
+        sim_request_send(request);
+    }
+}
+
+/* -- reads ----------------------------------------------------------------------------------------
+ */
+
+static void act_watch(bool once)
+{
+    size_t n = catalog_count(&sim.manager.catalog, TABLE_OPERATION);
+    Sluice__Manager__V1__GetStatusRequest none = SLUICE__MANAGER__V1__GET_STATUS_REQUEST__INIT;
+    struct rpc_call *call = sim_call_new(KIND_READ, NULL, &none.base);
+    const char *id =
+        n ? catalog_operation_at(&sim.manager.catalog, n - 1)->id : "o999999"; /* of nothing */
+    operations_watch(sim.manager.operations, call, id, once, once && sim_chance(50) ? 500 : 0);
+}
+
+static void act_watch_events(void)
+{
+    Sluice__Manager__V1__WatchEventsRequest request =
+        SLUICE__MANAGER__V1__WATCH_EVENTS_REQUEST__INIT;
+    uint64_t last = sim.manager.catalog.last_event_seq;
+    const uint64_t from[] = {0, 1, last > 40 ? last - 40 : 1, last > 200 ? last - 140 : 1,
+                             last + 9};
+    request.from_seq = from[sim_below(sizeof(from) / sizeof(from[0]))];
+    struct rpc_call *call = sim_call_new(KIND_EVENTS, NULL, &request.base);
+    events_watch(sim.manager.events, call, sim_call_message(call));
+}
+
+void sim_client_watch_routes(void)
+{
+    Sluice__Manager__V1__WatchRoutesRequest request =
+        SLUICE__MANAGER__V1__WATCH_ROUTES_REQUEST__INIT;
+    struct rpc_call *call = sim_call_new(KIND_ROUTES, NULL, &request.base);
+    routes_watch(sim.manager.routes, call, sim_call_message(call));
+}
+
+static void set_if_there(ProtobufCMessage *message, const char *name, const char *text)
+{
+    if (protobuf_c_message_descriptor_get_field_by_name(message->descriptor, name))
+        sim_set_text(message, name, text);
+}
+
+static void act_read(void)
+{
+    static const struct {
+        const ProtobufCMessageDescriptor *descriptor;
+        service_fn *handle;
+    } reads[] = {
+        {&sluice__manager__v1__list_replicas_request__descriptor, service_list_replicas},
+        {&sluice__manager__v1__get_status_request__descriptor, service_get_status},
+        {&sluice__manager__v1__get_model_request__descriptor, service_get_model},
+        {&sluice__manager__v1__list_models_request__descriptor, service_list_models},
+        {&sluice__manager__v1__get_traffic_request__descriptor, service_get_traffic},
+        {&sluice__manager__v1__get_operation_request__descriptor, service_get_operation},
+        {&sluice__manager__v1__list_operations_request__descriptor, service_list_operations},
+        {&sluice__manager__v1__list_device_groups_request__descriptor, service_list_groups},
+        {&sluice__manager__v1__list_devices_request__descriptor, service_list_devices},
+    };
+    size_t i = sim_below(sizeof(reads) / sizeof(reads[0]));
+    ProtobufCMessage *message = message_new(reads[i].descriptor);
+    if (!message)
+        abort();
+    if (sim_chance(50))
+        set_if_there(message, "model", models[sim_below(2)]);
+    set_if_there(message, "id", "o1");
+    if (message->descriptor->n_fields && sim_chance(40))
+        make_odd(message);
+    struct rpc_call *call = sim_call_new(KIND_READ, NULL, message);
+    message_free(message);
+    reads[i].handle(sim.manager.service, call, sim_call_message(call));
+}
+
+void sim_client_begin(void)
+{
+    act_load();
+}
+
+void sim_client_act(void)
+{
+    static const unsigned char weights[] = {
+        0, 0, 0, 0, 0, 0, 0, 0, 1,  1,  1,  1,  2,  2,  2,  2,  3,  3,  4,  4,  5,  5, 5,
+        6, 6, 7, 7, 7, 8, 9, 9, 10, 10, 11, 11, 11, 11, 12, 12, 12, 13, 13, 14, 15, 16};
+    switch (weights[sim_below(sizeof(weights))]) {
+    case 0:
+        act_load();
+        break;
+    case 1:
+        act_unload();
+        break;
+    case 2:
+        act_scale();
+        break;
+    case 3:
+        act_replica(true);
+        break;
+    case 4:
+        act_replica(false);
+        break;
+    case 5:
+        act_cancel();
+        break;
+    case 6:
+        sim_client_register(models[sim_below(2)], sim_chance(50) ? "1" : "3");
+        break;
+    case 7:
+        sim_client_retry_any();
+        break;
+    case 8:
+        act_watch(sim_chance(50));
+        break;
+    case 9:
+        act_read();
+        break;
+    case 10:
+        act_park(false);
+        break;
+    case 11:
+        act_update();
+        break;
+    case 12:
+        act_traffic();
+        break;
+    case 13:
+        act_park(true);
+        break;
+    case 14:
+        act_policy();
+        break;
+    case 15:
+        act_watch_events();
+        break;
+    default:
+        if (sim_chance(50))
+            act_group();
+        else
+            act_delete();
+    }
+}

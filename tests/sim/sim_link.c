@@ -1,0 +1,222 @@
+/* sim_link.c: the lines to the workers (manager/worker_link.h), and what those say of themselves.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "manager/worker_link.h"
+#include "tests/sim/sim.h"
+
+struct worker_link {
+    char replica_id[SIM_ID_BYTES];
+    const struct worker_link_events *events;
+    void *arg;
+    uint32_t calm_ms;
+    int64_t next_ns;
+    bool asked;
+    struct sim_process *process; /* at its socket, as of n_changes */
+    uint64_t n_changes;
+};
+
+void sim_link_push(const char *replica_id)
+{
+    for (size_t i = 0; i < sim.n_links; i++)
+        if (strcmp(sim.links[i]->replica_id, replica_id) == 0)
+            sim.links[i]->next_ns = sim.now_ns;
+}
+
+void sim_link_answer_shutdown(const struct sim_process *process)
+{
+    Sluice__Worker__V1__ShutdownResponse response = SLUICE__WORKER__V1__SHUTDOWN_RESPONSE__INIT;
+    response.n_finished = 3;
+    for (size_t i = 0; i < sim.n_links; i++) {
+        struct worker_link *link = sim.links[i];
+        if (!link->asked || strcmp(link->replica_id, process->replica_id) != 0)
+            continue;
+        link->asked = false;
+        struct error err;
+        error_clear(&err);
+        if (sim.links_lossy && sim_chance(50)) {
+            error_set(&err, STATUS_UNAVAILABLE, "the connection was lost");
+            link->events->on_shutdown(link->arg, NULL, &err);
+        } else {
+            link->events->on_shutdown(link->arg, &response, &err);
+        }
+        return;
+    }
+}
+
+int worker_link_open(struct ev_loop *loop, struct loop_queue *queue, const char *socket_path,
+                     uint32_t interval_ms, const struct worker_link_events *events, void *arg,
+                     struct worker_link **out_link, struct error *err)
+{
+    const char *at = strstr(socket_path, "/replica-");
+    struct worker_link *link = calloc(1, sizeof(*link));
+    (void)loop;
+    (void)queue;
+    if (!at || !link || sim.n_links == SIM_MAX_LINKS) {
+        free(link);
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "the world is full");
+    }
+    at += strlen("/replica-");
+    snprintf(link->replica_id, sizeof(link->replica_id), "%.*s", (int)strcspn(at, "/"), at);
+    link->events = events;
+    link->arg = arg;
+    link->calm_ms = interval_ms;
+    link->next_ns = sim_soon(0, 20);
+    sim.links[sim.n_links++] = link;
+    *out_link = link;
+    return 0;
+}
+
+void worker_link_close(struct worker_link *link)
+{
+    for (size_t i = 0; link && i < sim.n_links; i++)
+        if (sim.links[i] == link) {
+            sim.links[i] = sim.links[--sim.n_links];
+            free(link);
+            return;
+        }
+}
+
+/* The process that bound the socket last. */
+static struct sim_process *look_at_socket(const struct worker_link *link)
+{
+    for (size_t i = sim.n_processes; i-- > 0;) {
+        struct sim_process *process = &sim.processes[i];
+        if (process->alive && process->state != WORKER_UNKNOWN &&
+            strcmp(process->replica_id, link->replica_id) == 0)
+            return process;
+    }
+    return NULL;
+}
+
+/* Asked for at every step, and another one only when a process has come, gone or changed. */
+static struct sim_process *at_socket(struct worker_link *link)
+{
+    if (link->n_changes != sim.n_process_changes) {
+        link->process = look_at_socket(link);
+        link->n_changes = sim.n_process_changes;
+    }
+    return link->process;
+}
+
+int worker_link_shutdown(struct worker_link *link, uint32_t grace_ms, struct error *err)
+{
+    struct sim_process *process = at_socket(link);
+    if (!process)
+        return error_set(err, STATUS_UNAVAILABLE, "the worker has not opened its socket");
+    if (sim.dead)
+        return 0;
+    sim_trace("shutdown of %s pid %d, grace %u ms", process->replica_id, (int)process->pid,
+              grace_ms);
+    link->asked = true;
+    process->asked = true;
+    if (!process->stopped && !process->killed)
+        sim_process_drain(process, grace_ms);
+    return 0;
+}
+
+int64_t sim_link_next_ns(struct worker_link *link)
+{
+    const struct sim_process *process = at_socket(link);
+    return process && !process->stopped && !process->killed ? link->next_ns : INT64_MAX;
+}
+
+/* Requests come in bursts, with pauses long enough for a version to be idle. */
+static void serve(struct sim_process *process, Sluice__Worker__V1__Load *load,
+                  Sluice__Worker__V1__WorkerCounters *counters)
+{
+    if (process->state != WORKER_READY)
+        return;
+    if (sim.now_ns >= process->turns_ns) {
+        process->works = !sim.quiet_phase && sim_chance(60);
+        process->turns_ns = sim_soon(1000, 15000);
+    }
+    if (process->works) {
+        uint64_t n = 1 + sim_below(40);
+        process->n_accepted += n;
+        process->n_failed += process->fails_requests ? n : 0;
+        process->n_ok += process->fails_requests ? 0 : n;
+        process->told_ns = sim.now_ns;
+    }
+    load->n_running = process->works && sim_chance(50) ? 3 : 0;
+    counters->n_accepted_requests = process->n_accepted;
+    counters->n_ok_requests = process->n_ok;
+    counters->n_failed_requests = process->n_failed;
+}
+
+static void say(struct worker_link *link, struct sim_process *process)
+{
+    static char numerics[] = "sim", cpu[] = "cpu:0", gpu[] = "cuda:0",
+                why[] = "it cannot be loaded";
+    pb_status status = SLUICE__WORKER__V1__WORKER_STATUS__INIT;
+    pb_memory memory = SLUICE__V1__DEVICE_MEMORY__INIT, *memories[] = {&memory};
+    pb_rank rank = SLUICE__V1__RANK_PROGRESS__INIT, *ranks[] = {&rank};
+    Sluice__Worker__V1__Load load = SLUICE__WORKER__V1__LOAD__INIT;
+    Sluice__Worker__V1__WorkerCounters counters = SLUICE__WORKER__V1__WORKER_COUNTERS__INIT;
+    Sluice__Worker__V1__Histogram times[2] = {SLUICE__WORKER__V1__HISTOGRAM__INIT,
+                                              SLUICE__WORKER__V1__HISTOGRAM__INIT};
+    Sluice__Worker__V1__Histogram *histograms[] = {&times[0], &times[1]};
+    Sluice__Worker__V1__PackedMemory packed = SLUICE__WORKER__V1__PACKED_MEMORY__INIT;
+    Sluice__Worker__V1__PackedMemory *all_packed[] = {&packed};
+    uint64_t n_prefilled = process->n_ok;
+    pb_error error = SLUICE__V1__ERROR__INIT;
+    status.state = (Sluice__Worker__V1__WorkerState)process->state;
+    status.replica_id = process->replica_id;
+    status.pid = (uint32_t)process->pid;
+    status.start_ticks = process->start_ticks;
+    status.epoch = process->epoch;
+    status.numerics_id = numerics;
+    rank.bytes_total = process->keeps ? 0 : sim_all_bytes;
+    rank.bytes_done = process->bytes;
+    memory.device = process->gpu ? gpu : cpu;
+    memory.expected_bytes = process->keeps ? sim_kept_bytes : sim_all_bytes;
+    memory.after_bytes = process->bytes;
+    load.progress = process->progress;
+    load.n_ready = process->state == WORKER_READY ? 1 : 0;
+    serve(process, &load, &counters);
+    for (size_t i = 0; i < 2; i++) {
+        times[i].kind = i ? SLUICE__WORKER__V1__HISTOGRAM_KIND__HISTOGRAM_KIND_PREFILL_SECONDS
+                          : SLUICE__WORKER__V1__HISTOGRAM_KIND__HISTOGRAM_KIND_QUEUE_SECONDS;
+        times[i].counts = &n_prefilled;
+        times[i].n_counts = 1;
+        times[i].sum = (double)n_prefilled * (process->pid % 5 ? 0.01 : 0.2);
+    }
+    counters.histograms = histograms;
+    counters.n_histograms = 2;
+    status.counters = &counters;
+    packed.inode = 1 + process->start_ticks;
+    packed.bytes = sim_kept_bytes;
+    packed.sealed = process->state != WORKER_LOADING;
+    if (!process->gpu) {
+        status.packed = all_packed;
+        status.n_packed = 1;
+    }
+    status.ranks = ranks;
+    status.n_ranks = 1;
+    status.memory = memories;
+    status.n_memory = 1;
+    status.load = &load;
+    if (process->state == WORKER_FAILED) {
+        error.code = 9; /* FAILED_PRECONDITION */
+        error.message = why;
+        status.error = &error;
+    }
+    link->events->on_status(link->arg, &status);
+}
+
+void sim_link_step(struct worker_link *link)
+{
+    struct sim_process *process = at_socket(link);
+    if (!process)
+        return;
+    bool calm = process->state == WORKER_READY || process->state == WORKER_FAILED ||
+                process->state == WORKER_PARKED;
+    link->next_ns = sim.now_ns + (int64_t)(calm ? link->calm_ms : 250) * NS_PER_MS;
+    if (sim.links_lossy && sim_chance(60))
+        return;
+    if (!process->hung)
+        process->progress++;
+    say(link, process);
+}

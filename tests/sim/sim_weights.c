@@ -1,0 +1,100 @@
+/* sim_weights.c: the memory in which workers keep packed weights (manager/weights.h): which
+ * deployments have theirs whole. No descriptors are handed down. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "manager/weights.h"
+#include "tests/sim/sim.h"
+
+enum { MAX_SETS = 32 };
+
+struct weights {
+    struct manager *manager;
+    char keys[MAX_SETS][TABLE_KEY_BYTES];
+    size_t n_keys;
+};
+
+int weights_create(struct manager *manager, struct weights **out_weights, struct error *err)
+{
+    struct weights *weights = calloc(1, sizeof(*weights));
+    if (!weights)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    weights->manager = manager;
+    *out_weights = weights;
+    return 0;
+}
+
+void weights_destroy(struct weights *weights)
+{
+    free(weights);
+}
+
+/* False: it is nobody's any more. */
+static bool key_of(const struct weights *weights, const char *replica_id, char out[TABLE_KEY_BYTES])
+{
+    const pb_replica *row = catalog_replica(&weights->manager->catalog, replica_id);
+    if (!row)
+        return false;
+    table_key(out, row->model, row->version, row->device_group);
+    return catalog_get(&weights->manager->catalog, TABLE_DEPLOYMENT, out) != NULL;
+}
+
+static bool holds(const struct weights *weights, const char *key)
+{
+    for (size_t i = 0; i < weights->n_keys; i++)
+        if (strcmp(weights->keys[i], key) == 0)
+            return true;
+    return false;
+}
+
+bool weights_take(struct weights *weights, const char *replica_id, struct weights_fds *out_fds)
+{
+    (void)weights;
+    (void)replica_id;
+    out_fds->n_fds = 0;
+    return !sim_chance(5); /* another one fills */
+}
+
+void weights_ended(struct weights *weights, const char *replica_id)
+{
+    (void)weights;
+    (void)replica_id;
+}
+
+bool weights_told(struct weights *weights, const char *replica_id, pid_t pid,
+                  const pb_status *status)
+{
+    char key[TABLE_KEY_BYTES];
+    (void)pid;
+    bool whole = status->n_packed && status->packed[0]->sealed;
+    if (whole && key_of(weights, replica_id, key) && !holds(weights, key) &&
+        weights->n_keys < MAX_SETS)
+        snprintf(weights->keys[weights->n_keys++], TABLE_KEY_BYTES, "%s", key);
+    return sim_chance(10);
+}
+
+void weights_sweep(struct weights *weights)
+{
+    for (size_t i = weights->n_keys; i-- > 0;)
+        if (!catalog_get(&weights->manager->catalog, TABLE_DEPLOYMENT, weights->keys[i]))
+            memcpy(weights->keys[i], weights->keys[--weights->n_keys], TABLE_KEY_BYTES);
+}
+
+bool weights_are_held(struct weights *weights, const char *model, const char *version,
+                      const char *group, uint32_t tp, const char *kernels)
+{
+    char key[TABLE_KEY_BYTES];
+    (void)tp;
+    (void)kernels;
+    table_key(key, model, version, group);
+    return holds(weights, key);
+}
+
+/* Now and then they are not taken for whole: then they are packed once more. */
+bool weights_are_whole(struct weights *weights, const char *replica_id)
+{
+    char key[TABLE_KEY_BYTES];
+    return key_of(weights, replica_id, key) && holds(weights, key) &&
+           (sim.quiet_phase || !sim_chance(10));
+}
