@@ -1,6 +1,7 @@
 #include "base/nvml.h"
 
 #include <dlfcn.h>
+#include <limits.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,6 +39,11 @@ struct pci_info {
     unsigned int domain, bus, device, device_id, subsystem_id;
     char bus_id[32];
 };
+struct process_info {
+    unsigned int pid;
+    unsigned long long used; /* ULLONG_MAX: not known */
+    unsigned int gpu_instance, compute_instance;
+};
 struct event_data {
     device_handle device;
     unsigned long long type, data;
@@ -63,6 +69,7 @@ struct functions {
     result (*clock)(device_handle, int, unsigned int *);
     result (*throttle)(device_handle, unsigned long long *);
     result (*ecc)(device_handle, int, int, unsigned long long *);
+    result (*processes)(device_handle, unsigned int *, struct process_info *);
     result (*events_create)(void **);
     result (*events_free)(void *);
     result (*events_register)(device_handle, unsigned long long, void *);
@@ -108,6 +115,8 @@ static const struct symbol {
     SYMBOL(throttle, "nvmlDeviceGetCurrentClocksEventReasons",
            "nvmlDeviceGetCurrentClocksThrottleReasons", false),
     SYMBOL(ecc, "nvmlDeviceGetTotalEccErrors", NULL, false),
+    SYMBOL(processes, "nvmlDeviceGetComputeRunningProcesses_v3",
+           "nvmlDeviceGetComputeRunningProcesses_v2", false),
     SYMBOL(events_create, "nvmlEventSetCreate", NULL, false),
     SYMBOL(events_free, "nvmlEventSetFree", NULL, false),
     SYMBOL(events_register, "nvmlDeviceRegisterEvents", NULL, false),
@@ -340,6 +349,17 @@ static void ask_levels(struct asking *a, struct nvml_figures *out)
     out->has_memory_clock = ASK(a, clock, CLOCK_MEMORY, &out->memory_clock_mhz);
 }
 
+static void ask_processes(struct asking *a, struct nvml_figures *out)
+{
+    struct process_info infos[NVML_MAX_PROCESSES];
+    unsigned int n = NVML_MAX_PROCESSES;
+    out->has_processes = ASK(a, processes, &n, infos) && n <= NVML_MAX_PROCESSES;
+    for (unsigned int i = 0; out->has_processes && i < n; i++)
+        if (infos[i].used != ULLONG_MAX)
+            out->processes[out->n_processes++] =
+                (struct nvml_process){.pid = infos[i].pid, .bytes = infos[i].used};
+}
+
 int nvml_sample(const struct nvml *nvml, uint32_t index, struct nvml_figures *out_figures,
                 struct error *err)
 {
@@ -350,6 +370,7 @@ int nvml_sample(const struct nvml *nvml, uint32_t index, struct nvml_figures *ou
         return error_set(err, STATUS_UNAVAILABLE, "NVML: no handle of GPU %u", index);
     ask_counts(&asking, &figures);
     ask_levels(&asking, &figures);
+    ask_processes(&asking, &figures);
     if (asking.gone)
         return error_set(err, STATUS_UNAVAILABLE, "NVML: GPU %u: %.200s (%d)", index,
                          words(nvml, asking.gone), asking.gone);

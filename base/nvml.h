@@ -50,6 +50,14 @@ enum {
 /* Of the i-th kind (below NVML_N_THROTTLES) its name, "power_cap", and its bit. */
 const char *nvml_throttle_name(uint32_t i, uint64_t *out_bit);
 
+/* A process that holds memory of a device, as the driver numbers it: in a container that may be by
+ * the numbers outside. */
+struct nvml_process {
+    uint32_t pid;
+    uint64_t bytes;
+};
+enum { NVML_MAX_PROCESSES = 32 };
+
 struct nvml_figures {
     bool has_memory, has_utilization, has_temperature, has_power, has_power_limit, has_sm_clock,
         has_memory_clock, has_throttle, has_ecc_corrected, has_ecc_uncorrected;
@@ -59,6 +67,9 @@ struct nvml_figures {
     uint32_t sm_clock_mhz, memory_clock_mhz;
     uint64_t throttle; /* bits */
     uint64_t ecc_corrected, ecc_uncorrected;
+    bool has_processes; /* all of them are told of, those whose bytes are not known left out */
+    uint32_t n_processes;
+    struct nvml_process processes[NVML_MAX_PROCESSES];
 };
 /* What the device does not support is left out. UNAVAILABLE, in the library's words, where the
  * device itself does not answer (it is lost, or must be reset): nothing is filled in. */

@@ -24,12 +24,17 @@
 
 enum { ID_BYTES = 24, MAX_ENDED = 1000 };
 static const int64_t refused_hold_ns = NS_PER_S;
+/* Of an unload, for memory that is not back when the worker has ended: looked at again so often,
+ * for so long. */
+static const int64_t look_again_ns = 50 * NS_PER_MS;
+static const int64_t settle_ns = 2 * NS_PER_S;
 
 /* One that is open, or that somebody watches. */
 struct entry {
     char id[ID_BYTES];
     bool busy; /* its end is on its way to the store */
     int64_t hold_until_ns;
+    int64_t unreleased_ns; /* since when memory of what it unloaded is not back; 0: it is */
     uint64_t n_changes;
     uint8_t *last; /* what was last shown, packed; owned */
     size_t n_last;
@@ -431,9 +436,11 @@ static pb_error *failure(struct operations *operations, const pb_operation *oper
     return (pb_error *)message_from_error(&err);
 }
 
-/* The operation as it will be recorded; owned. NULL where memory is exhausted. */
+/* The operation as it will be recorded; owned. NULL where memory is exhausted. *out_left is of an
+ * unload (receipt.h). */
 static pb_operation *build_end(struct operations *operations, const char *id,
-                               enum operation_state state, const char *reason)
+                               enum operation_state state, const char *reason,
+                               struct receipt_left *out_left)
 {
     pb_operation *operation = operations_build(operations, id);
     if (!operation)
@@ -443,7 +450,7 @@ static pb_operation *build_end(struct operations *operations, const char *id,
     operation->revision = 0;
     if (state != OPERATION_DONE)
         operation->error = failure(operations, operation, reason);
-    operation->result = receipt_build(operations->manager, operation);
+    operation->result = receipt_build(operations->manager, operation, out_left);
     if (message_set(&operation->stage,
                     operation_view_final_stage(operations->manager, operation, state)) &&
         (operation->error || state == OPERATION_DONE) && operation->result)
@@ -452,10 +459,37 @@ static pb_operation *build_end(struct operations *operations, const char *id,
     return NULL;
 }
 
+/* An unload whose memory is not back waits a little for it, and has FAILED where it does not come.
+ * False: not yet, or memory is exhausted. */
+static bool is_settled(struct entry *entry, pb_operation *operation,
+                       const struct receipt_left *left)
+{
+    struct error err;
+    int64_t now_ns = clock_now_ns();
+    if ((int)operation->kind != OPERATION_UNLOAD || (int)operation->state != OPERATION_DONE)
+        return true;
+    bool back = receipt_check_released(operation->result, left->holder, &err) == 0;
+    if (back && !left->pending)
+        return true;
+    if (!entry->unreleased_ns)
+        entry->unreleased_ns = now_ns;
+    if (now_ns - entry->unreleased_ns < settle_ns) {
+        entry->hold_until_ns = now_ns + look_again_ns;
+        return false;
+    }
+    if (back)
+        return true; /* the driver does not answer */
+    operation->state = (Sluice__Manager__V1__OperationState)OPERATION_FAILED;
+    operation->error = (pb_error *)message_from_error(&err);
+    entry->hold_until_ns = now_ns + refused_hold_ns; /* for where there is no memory to say it */
+    return operation->error && message_set(&operation->stage, "stop");
+}
+
 void operations_finish(struct operations *operations, const char *id, enum operation_state state,
                        const char *reason)
 {
     struct error err;
+    struct receipt_left left = {.holder = 0};
     if (state == OPERATION_CANCELLED && seeded_bug("I2_leaves_an_operation_open"))
         return;
     struct entry *entry = ensure_entry(operations, id);
@@ -465,7 +499,12 @@ void operations_finish(struct operations *operations, const char *id, enum opera
         return;
     }
     if (ending)
-        ending->operation = build_end(operations, id, state, reason);
+        ending->operation = build_end(operations, id, state, reason, &left);
+    if (ending && ending->operation && !is_settled(entry, ending->operation, &left)) {
+        message_free(&ending->operation->base);
+        free(ending);
+        return;
+    }
     if (ending && ending->operation) {
         failpoint("finish.before_record");
         ending->operations = operations;

@@ -205,6 +205,56 @@ bool process_ended(const struct process *process, struct process_end *out_end)
     return errno == ECHILD && poll(&watch, 1, 0) == 1;
 }
 
+struct held_memory {
+    const uint64_t *inodes;
+    size_t n_inodes;
+    uint64_t seen; /* a bit per inode */
+    uint64_t n_bytes;
+    pid_t holder;
+};
+
+static void look_at_descriptor(struct held_memory *held, pid_t pid, int folder, const char *name)
+{
+    static const char memfd[] = "/memfd:";
+    char target[sizeof(memfd)];
+    struct stat st;
+    if (readlinkat(folder, name, target, sizeof(target)) < (ssize_t)sizeof(memfd) - 1 ||
+        memcmp(target, memfd, sizeof(memfd) - 1) != 0 || fstatat(folder, name, &st, 0) != 0)
+        return;
+    for (size_t i = 0; i < held->n_inodes; i++) {
+        if (st.st_ino != held->inodes[i] || (held->seen & UINT64_C(1) << i))
+            continue;
+        held->seen |= UINT64_C(1) << i;
+        held->n_bytes += (uint64_t)st.st_blocks * 512; /* allocated, whatever the size says */
+        held->holder = pid;
+    }
+}
+
+uint64_t process_memory_held(const uint64_t *inodes, size_t n_inodes, pid_t *out_holder)
+{
+    struct held_memory held = {.inodes = inodes, .n_inodes = n_inodes < 64 ? n_inodes : 64};
+    DIR *proc = n_inodes ? opendir("/proc") : NULL;
+    struct dirent *entry;
+    while (proc && (entry = readdir(proc))) {
+        char *end, path[64];
+        long pid = strtol(entry->d_name, &end, 10);
+        struct stat st;
+        if (*end || pid <= 0 || fstatat(dirfd(proc), entry->d_name, &st, 0) != 0 ||
+            st.st_uid != geteuid())
+            continue;
+        snprintf(path, sizeof(path), "/proc/%ld/fd", pid);
+        DIR *folder = opendir(path);
+        while (folder && (entry = readdir(folder)))
+            look_at_descriptor(&held, (pid_t)pid, dirfd(folder), entry->d_name);
+        if (folder)
+            closedir(folder);
+    }
+    if (proc)
+        closedir(proc);
+    *out_holder = held.holder;
+    return held.n_bytes;
+}
+
 /* Value of --name among NUL-separated arguments, as "--name" "value" or "--name=value". */
 static const char *argument(const char *arguments, size_t n_bytes, const char *name)
 {

@@ -54,6 +54,12 @@ uint64_t process_start_ticks(pid_t pid);
 /* Memory that only this process holds: anonymous and shared-memory pages that are resident. */
 uint64_t process_resident_bytes(pid_t pid);
 
+/* Memory of files without a name (memfd_create) that some process of this user still has open, this
+ * one counted: that of the `n_inodes` files, each once. *out_holder is one that does; 0: none. A
+ * process that only maps such a file and has closed it is not seen. Looks at every descriptor of
+ * every process of the user. */
+uint64_t process_memory_held(const uint64_t *inodes, size_t n_inodes, pid_t *out_holder);
+
 /* Workers started by a manager of this run directory that live now, found by their arguments. */
 struct process_found {
     pid_t pid;

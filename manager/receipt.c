@@ -1,13 +1,17 @@
 #include "manager/receipt.h"
 
+#include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "manager/device_watch.h"
 #include "manager/message.h"
+#include "manager/process.h"
 #include "manager/supervise.h"
+#include "manager/weights.h"
 
 static pb_memory *find_memory(pb_operation_result *result, const char *device)
 {
@@ -27,6 +31,11 @@ static pb_memory *find_memory(pb_operation_result *result, const char *device)
 static uint64_t less(uint64_t a, uint64_t b)
 {
     return a > b ? a - b : 0;
+}
+
+static bool is_gpu(const pb_memory *memory)
+{
+    return strncmp(memory->device, "cuda", 4) == 0;
 }
 
 /* `counted_bytes` of its weights are another replica's too, and counted there. */
@@ -118,7 +127,7 @@ static void read_device(struct manager *manager, pb_memory *memory)
 {
     const pb_device *device = catalog_device(&manager->catalog, memory->device);
     struct device_view view;
-    if (strncmp(memory->device, "cuda", 4) != 0) {
+    if (!is_gpu(memory)) {
         read_free_memory(&memory->free_bytes, &memory->total_bytes);
         return;
     }
@@ -175,6 +184,131 @@ static bool fill_released(struct manager *manager, const pb_operation *operation
     return true;
 }
 
+/* Packed memory by its inodes. */
+struct inode_set {
+    uint64_t inodes[64];
+    size_t n;
+};
+
+static bool inode_set_add(struct inode_set *set, uint64_t inode)
+{
+    for (size_t i = 0; i < set->n; i++)
+        if (set->inodes[i] == inode)
+            return false;
+    if (set->n == sizeof(set->inodes) / sizeof(set->inodes[0]))
+        return false;
+    set->inodes[set->n++] = inode;
+    return true;
+}
+
+/* What replicas that stay have packed is not to come back. */
+static void note_staying(struct manager *manager, const pb_operation *operation,
+                         struct inode_set *seen)
+{
+    for (size_t i = 0; catalog_replica_at(&manager->catalog, i); i++) {
+        const pb_replica *replica = catalog_replica_at(&manager->catalog, i);
+        struct replica_view view;
+        if (leaves(operation, replica) ||
+            !supervisor_view(manager->supervisor, replica->id, &view) || !view.status)
+            continue;
+        for (size_t j = 0; j < view.status->n_packed; j++)
+            (void)inode_set_add(seen, view.status->packed[j]->inode);
+    }
+}
+
+static bool add_of_machine(pb_operation_result *result, const pb_group *group,
+                           const struct replica_view *view, const struct held *held)
+{
+    if (*view->gpu)
+        return add_part(result, "cpu", held, 0, 1);
+    for (size_t i = 0; i < group->n_devices; i++)
+        if (!add_part(result, group->devices[i], held, i, group->n_devices))
+            return false;
+    return true;
+}
+
+/* What the driver still counts for the process. Where it tells of none, there is nothing to say. */
+static bool add_of_gpu(struct manager *manager, pb_operation_result *result,
+                       const struct replica_view *view, struct receipt_left *left)
+{
+    const pb_device *device = catalog_device(&manager->catalog, view->gpu);
+    struct device_view seen;
+    struct held held = {.now = 0};
+    if (!view->drained_pid || !device || !device_watch_view(manager->device_watch, device, &seen) ||
+        !seen.sampled || !seen.figures.has_processes)
+        return true;
+    left->pending |= seen.sampled_unix_ns < view->ended_unix_ns;
+    for (uint32_t i = 0; i < seen.figures.n_processes; i++)
+        if ((pid_t)seen.figures.processes[i].pid == view->drained_pid)
+            held.now += seen.figures.processes[i].bytes;
+    return !held.now || add_part(result, view->gpu, &held, 0, 1);
+}
+
+/* What is not back though the replicas have ended. */
+static bool add_unreleased(struct manager *manager, const pb_operation *operation,
+                           pb_operation_result *result, struct receipt_left *left)
+{
+    const struct catalog *catalog = &manager->catalog;
+    struct inode_set seen = {.n = 0};
+    weights_sweep(manager->weights); /* the manager's own part is let go of first */
+    note_staying(manager, operation, &seen);
+    for (size_t i = 0; i < operation->n_replica_ids; i++) {
+        const pb_replica *replica = catalog_replica(catalog, operation->replica_ids[i]);
+        const pb_group *group = replica ? catalog_group(catalog, replica->device_group) : NULL;
+        struct inode_set own = {.n = 0};
+        struct replica_view view;
+        pid_t holder;
+        if (!group || !group->n_devices ||
+            !supervisor_view(manager->supervisor, replica->id, &view))
+            continue;
+        for (size_t j = 0; j < view.n_drained_inodes; j++)
+            if (inode_set_add(&seen, view.drained_inodes[j]))
+                (void)inode_set_add(&own, view.drained_inodes[j]);
+        struct held held = {.now = view.lingering_bytes +
+                                   process_memory_held(own.inodes, own.n, &holder)};
+        if (holder)
+            left->holder = holder;
+        if (held.now && !add_of_machine(result, group, &view, &held))
+            return false;
+        if (*view.gpu && !add_of_gpu(manager, result, &view, left))
+            return false;
+    }
+    return true;
+}
+
+static int check_device(const char *device, const struct held *held, pid_t holder,
+                        struct error *err)
+{
+    char who[48] = "";
+    if (held->now <= held->expected + RECEIPT_TOLERANCE_BYTES)
+        return 0;
+    if (holder)
+        snprintf(who, sizeof(who), "; process %ld has it open", (long)holder);
+    error_set(err, STATUS_INTERNAL,
+              "%s: memory has not come back: before %" PRIu64 " bytes, after %" PRIu64
+              ", expected %" PRIu64 ", tolerance %d%s; the version is unloaded",
+              device, held->before, held->now, held->expected, RECEIPT_TOLERANCE_BYTES, who);
+    return error_reason(err, "MEMORY_NOT_RELEASED");
+}
+
+int receipt_check_released(const pb_operation_result *result, pid_t holder, struct error *err)
+{
+    struct held machine = {.before = 0};
+    for (size_t i = 0; i < result->n_memory; i++) {
+        const pb_memory *memory = result->memory[i];
+        const struct held held = {memory->before_bytes, memory->after_bytes,
+                                  memory->expected_bytes};
+        if (is_gpu(memory) && check_device(memory->device, &held, 0, err) != 0)
+            return err->status;
+        if (is_gpu(memory))
+            continue;
+        machine.before += held.before;
+        machine.now += held.now;
+        machine.expected += held.expected;
+    }
+    return check_device("cpu", &machine, holder, err);
+}
+
 static bool some_left(struct manager *manager, const pb_operation *operation)
 {
     for (size_t i = 0; i < operation->n_replica_ids; i++) {
@@ -185,8 +319,10 @@ static bool some_left(struct manager *manager, const pb_operation *operation)
     return (int)operation->kind == OPERATION_UNLOAD;
 }
 
-pb_operation_result *receipt_build(struct manager *manager, const pb_operation *operation)
+pb_operation_result *receipt_build(struct manager *manager, const pb_operation *operation,
+                                   struct receipt_left *out_left)
 {
+    *out_left = (struct receipt_left){.holder = 0};
     pb_operation_result *result =
         MESSAGE_NEW(pb_operation_result, sluice__manager__v1__operation_result__descriptor);
     if (!result)
@@ -209,7 +345,9 @@ pb_operation_result *receipt_build(struct manager *manager, const pb_operation *
             complete = add_loaded(result, view.status->memory[j], counted / view.status->n_memory);
     }
     if (released && complete)
-        complete = fill_released(manager, operation, result);
+        complete = fill_released(manager, operation, result) &&
+                   ((int)operation->kind != OPERATION_UNLOAD ||
+                    add_unreleased(manager, operation, result, out_left));
     if (complete)
         return result;
     message_free(&result->base);

@@ -168,6 +168,40 @@ bool slot_has_ghost(struct slot *slot)
     return slot->n_ghosts > 0;
 }
 
+void slot_note_drain(struct slot *slot)
+{
+    slot->drained_bytes = process_resident_bytes(slot->process.pid);
+    slot->drained_shared_bytes = slot_shared_bytes(slot, &slot->drained_shared_id);
+    slot->drained_gpu_bytes = slot_gpu_held_bytes(slot);
+    slot->drained_pid = slot->process.pid;
+    slot->drained_ticks = slot->process.start_ticks;
+    slot->n_drained_inodes = 0;
+    for (size_t i = 0; slot->status && i < slot->status->n_packed; i++)
+        if (slot->n_drained_inodes < WEIGHTS_MAX_RANKS)
+            slot->drained_inodes[slot->n_drained_inodes++] = slot->status->packed[i]->inode;
+}
+
+void slot_forget_drain(struct slot *slot)
+{
+    slot->drained_bytes = slot->drained_shared_bytes = slot->drained_shared_id = 0;
+    slot->drained_gpu_bytes = 0;
+    slot->drained_pid = 0;
+    slot->n_drained_inodes = 0;
+}
+
+uint64_t slot_lingering_bytes(const struct slot *slot)
+{
+    uint64_t n_bytes = 0;
+    if (slot->process_state == PROCESS_RUNNING)
+        return 0;
+    if (slot->drained_pid && process_start_ticks(slot->drained_pid) == slot->drained_ticks)
+        n_bytes += process_resident_bytes(slot->drained_pid);
+    for (size_t i = 0; i < slot->n_ghosts; i++)
+        if (process_start_ticks(slot->ghosts[i].pid) == slot->ghosts[i].start_ticks)
+            n_bytes += process_resident_bytes(slot->ghosts[i].pid);
+    return n_bytes;
+}
+
 void slot_haunt(struct slot *slot, struct process *process)
 {
     process_signal(process, SIGKILL);
@@ -462,6 +496,7 @@ static void on_exit_seen(struct ev_loop *loop, ev_io *watcher, int events)
         return;
     ev_io_stop(loop, watcher);
     slot->process_state = PROCESS_EXITED;
+    slot->ended_unix_ns = clock_wall_ns();
     weights_ended(manager->weights, slot->id);
     slot->settled = true;
     slot->sizing_until_ns = 0;

@@ -15,6 +15,7 @@
 #include "manager/process.h"
 #include "manager/reconcile.h"
 #include "manager/supervise.h"
+#include "manager/weights.h"
 #include "manager/worker_link.h"
 
 enum { SLOT_ID_BYTES = 24, SLOT_PATH_BYTES = 4096, SLOT_MAX_GHOSTS = 4 };
@@ -55,6 +56,11 @@ struct slot {
     uint32_t grace_ms;
     struct reconcile_deaths deaths;
     uint64_t drained_bytes, drained_shared_bytes, drained_shared_id; /* when its drain began */
+    pid_t drained_pid; /* whose drain that was, with the time it started; 0: none */
+    uint64_t drained_ticks;
+    uint64_t drained_inodes[WEIGHTS_MAX_RANKS]; /* of the packed memory that it had */
+    size_t n_drained_inodes;
+    int64_t ended_unix_ns; /* when a process of it was seen to end */
     uint32_t n_finished, n_ended;
     int64_t sizing_until_ns; /* started, and has not said what memory it plans */
     struct error last_error; /* status 0: none */
@@ -110,6 +116,13 @@ int64_t slot_still_ns(const struct slot *slot);
 void slot_haunt(struct slot *slot, struct process *process);
 /* Whether one that was killed so may still be there. */
 bool slot_has_ghost(struct slot *slot);
+/* Notes what its process has as its drain begins, for the receipt of what comes back; and forgets
+ * that when another one starts. */
+void slot_note_drain(struct slot *slot);
+void slot_forget_drain(struct slot *slot);
+/* What is still resident of the process that drained last and of those that haunt the slot, though
+ * it has none that runs. */
+uint64_t slot_lingering_bytes(const struct slot *slot);
 /* How far its process is or, once it has ended, was: "start", "pack", "warm", "serve". */
 const char *slot_stage(const struct slot *slot);
 /* Its packed weights, where others can share them; 0: not. The id is the same for all that do. */

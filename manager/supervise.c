@@ -67,9 +67,7 @@ static void drain(struct slot *slot)
     /* What a failed device computes may be wrong: its streams go on elsewhere at once. */
     slot->grace_ms =
         slot_is_quarantined(slot) ? 0 : operations_grace_ms(manager->operations, slot->id);
-    slot->drained_bytes = process_resident_bytes(slot->process.pid);
-    slot->drained_shared_bytes = slot_shared_bytes(slot, &slot->drained_shared_id);
-    slot->drained_gpu_bytes = slot_gpu_held_bytes(slot);
+    slot_note_drain(slot);
     submit(slot, &(struct record){.kind = RECORD_DRAIN});
 }
 
@@ -193,8 +191,7 @@ static void after_starting(struct slot *slot)
     }
     if (!slot_is_to_park(slot)) { /* else the receipt of its parking is still to tell of it */
         slot->n_finished = slot->n_ended = 0;
-        slot->drained_bytes = slot->drained_shared_bytes = slot->drained_shared_id = 0;
-        slot->drained_gpu_bytes = 0;
+        slot_forget_drain(slot);
     }
     if (slot_spawn(slot, &err) != 0) {
         log_error(LOG_EVENT("worker not started"), LOG_STR("replica", slot->id),
@@ -536,6 +533,11 @@ bool supervisor_view(struct supervisor *supervisor, const char *replica_id,
         .gpu = slot->gpu,
         .gpu_bytes = slot_gpu_held_bytes(slot),
         .drained_gpu_bytes = slot->drained_gpu_bytes,
+        .lingering_bytes = slot_lingering_bytes(slot),
+        .drained_pid = slot->drained_pid,
+        .ended_unix_ns = slot->ended_unix_ns,
+        .drained_inodes = slot->drained_inodes,
+        .n_drained_inodes = slot->n_drained_inodes,
         .n_finished = slot->n_finished,
         .n_ended = slot->n_ended,
         .last_error = slot->last_error.status ? &slot->last_error : NULL,

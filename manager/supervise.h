@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "base/error.h"
 #include "manager/manager.h"
@@ -78,6 +79,11 @@ struct replica_view {
 struct share_set {
     uint64_t ids[64];
     size_t n_ids;
+    uint64_t lingering_bytes;       /* resident of processes that should have ended */
+    pid_t drained_pid;              /* of the process that drained last; 0: none did */
+    int64_t ended_unix_ns;          /* when one was seen to end */
+    const uint64_t *drained_inodes; /* of the packed memory of the process that drained last */
+    size_t n_drained_inodes;
 };
 /* `n_bytes` of a replica, of which `shared_bytes` (id 0: none) are to be left out where the set has
  * seen them. */

@@ -140,6 +140,33 @@ def test_memory_of_both_is_shown(machine):
     assert (memory["cuda:0"].total_bytes, memory["cuda:0"].free_bytes) == (80 * G, 50 * G), memory
 
 
+def test_an_unload_has_failed_where_the_driver_still_counts_memory_for_the_process(machine):
+    """Of the GPU only what NVML tells of the worker's own process is looked at: others take and give back what they like."""
+    machine.up().groups(left="cuda:0")
+    m = machine.manager
+    m.done(load(machine, "a", "left", f"load_ms=60 gpu={20 * G}"))
+    pid = machine.replica("a").pid
+    machine.lines += [f"process 0 {pid} {20 * G}", f"process 0 1 {3 * G}"]
+    machine.write()
+    time.sleep(1.2)  # NVML is asked once a second
+    o = m.end(m.unload("a"))
+    assert o.state == m.t.OPERATION_STATE_FAILED and o.error.reason == "MEMORY_NOT_RELEASED", o
+    assert f"cuda:0: memory has not come back: before {20 * G} bytes, after {20 * G}, expected 0, tolerance {1 << 20}" in o.error.message
+    assert not m.replicas() and not m.workers()
+    machine.lines = [line for line in machine.lines if not line.startswith(f"process 0 {pid}")]
+    machine.write()
+    m.done(m.load("a", device_group="left"))
+    machine.lines.append(f"process 0 {machine.replica('a').pid} {20 * G}")
+    machine.write()
+    time.sleep(1.2)
+    operation = m.unload("a")
+    m.wait(lambda: not m.workers(), 10, "the worker has ended")
+    machine.lines.pop()
+    machine.write()
+    o = m.done(operation)
+    assert {r.device: r.after_bytes for r in o.result.memory}["cuda:0"] == 0
+
+
 def test_replicas_on_gpus_are_not_parked_yet_and_that_is_said(machine):
     m = machine.up().groups(left="cuda:0").manager
     m.done(load(machine, "a", "left", f"load_ms=60 gpu={5 * G}"))

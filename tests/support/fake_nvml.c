@@ -11,6 +11,8 @@
  * had the Xid N: told once, after those above it. Those that stand there when events are first
  * asked for are history.
  *
+ *   process I PID BYTES   GPU I has memory taken by that process
+ *
  * With FAKE_NVML_OLD it is an old driver's: why clocks are low has its older name, and there are no
  * events; with FAKE_NVML_BROKEN it lacks what is needed. */
 #include <stdbool.h>
@@ -219,6 +221,31 @@ FUNCTION(nvmlDeviceGetCurrentClocksThrottleReasons, void *device, unsigned long 
 FUNCTION(nvmlDeviceGetCurrentClocksEventReasons, void *device, unsigned long long *out)
 {
     return number(device, "throttle=", out);
+}
+
+struct process_info {
+    unsigned pid;
+    unsigned long long used;
+    unsigned instances[2];
+};
+
+FUNCTION(nvmlDeviceGetComputeRunningProcesses_v3, void *device, unsigned *n,
+         struct process_info *out)
+{
+    char line[LINE], begin[32];
+    unsigned capacity = *n;
+    FILE *file = scenario();
+    snprintf(begin, sizeof(begin), "process %u ", index_of(device));
+    for (*n = 0; file && *n < capacity && fgets(line, sizeof(line), file);) {
+        char *end;
+        if (strncmp(line, begin, strlen(begin)) != 0)
+            continue;
+        out[*n] = (struct process_info){.pid = (unsigned)strtoul(line + strlen(begin), &end, 10)};
+        out[(*n)++].used = strtoull(end, NULL, 10);
+    }
+    if (file)
+        fclose(file);
+    return OK;
 }
 
 static unsigned n_told; /* xid lines that were told */

@@ -15,6 +15,7 @@
  *   stubborn          answers Shutdown and SIGTERM with nothing
  *   queued            says that requests want to get on; with `moves` progress grows
  *   fails_and_stays   says FAILED once it is loaded, and does not end
+ *   packs=N           bytes that the memory it is handed takes, once it is sealed
  *   packs_not         packs nothing in the memory it is handed, and tells nothing of it
  *   drain_ms=N        takes so long to end when asked to
  *   gpu=N             bytes of a GPU that it plans and takes (default: bytes)
@@ -156,6 +157,9 @@ static void fill_packed(bool whole)
         return;
     for (size_t i = 0; i < n_packed_fds; i++) {
         if (pwrite(packed_fds[i], fake_script, whole ? n : n / 2, 0) < 0)
+            perror("packed");
+        if (whole && fake_number("packs=", 0) &&
+            posix_fallocate(packed_fds[i], 0, fake_number("packs=", 0)) != 0)
             perror("packed");
         if (whole)
             fcntl(packed_fds[i], F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK);

@@ -1,0 +1,76 @@
+"""An unload is DONE when its memory is back, and FAILED where it is not: the test itself keeps the packed weights open."""
+import os
+import threading
+import time
+
+from conftest import patience
+from manager_program import manager, settle  # noqa: F401 (fixture)
+
+MIB = 1 << 20
+PACKED = 6 * MIB
+
+
+def keep_open(pid):
+    """A descriptor of the worker's packed weights, as a stranger has who took it from /proc."""
+    folder = f"/proc/{pid}/fd"
+    for name in os.listdir(folder):
+        if os.readlink(f"{folder}/{name}").startswith("/memfd:sluice-weights"):
+            return os.open(f"{folder}/{name}", os.O_RDONLY)
+    raise AssertionError("no packed weights")
+
+
+def loaded(manager):  # noqa: F811
+    manager.script("a", f"load_ms=60 packs={PACKED} bytes={PACKED}")
+    manager.register("a", version="1")
+    manager.done(manager.load("a"))
+    return manager.replicas()[0].pid
+
+
+def test_an_unload_whose_memory_does_not_come_back_has_failed_and_says_by_how_much(manager):  # noqa: F811
+    manager.up()
+    fd = keep_open(loaded(manager))
+    begun = time.monotonic()
+    o = manager.end(manager.unload("a", request_id="once"))
+    assert o.state == manager.t.OPERATION_STATE_FAILED, o
+    assert (o.error.reason, o.stage) == ("MEMORY_NOT_RELEASED", "stop"), o
+    held = os.fstat(fd).st_blocks * 512
+    assert held >= PACKED
+    before = sum(m.before_bytes for m in o.result.memory)
+    assert before > 0 and sum(m.expected_bytes for m in o.result.memory) == 0
+    assert sum(m.after_bytes for m in o.result.memory) == held
+    for text in (f"before {before} bytes, after {held}, expected 0, tolerance {MIB}", f"process {os.getpid()} has it open", "is unloaded"):
+        assert text in o.error.message, o.error.message
+    assert time.monotonic() - begun < patience(20)
+    # The version is unloaded all the same, and the same request makes no other one.
+    assert not manager.replicas() and not manager.workers()
+    assert manager.unload("a", request_id="once").id == o.id
+    settle(manager)
+    os.close(fd)
+    manager.done(manager.load("a"))
+    o = manager.done(manager.unload("a"))
+    assert all(m.after_bytes == m.expected_bytes == 0 for m in o.result.memory), o.result
+
+
+def test_memory_that_comes_back_a_little_later_is_waited_for(manager):  # noqa: F811
+    manager.up()
+    fd = keep_open(loaded(manager))
+    closing = threading.Timer(0.7, os.close, [fd])
+    operation = manager.unload("a")
+    manager.wait(lambda: not manager.workers(), 10, "the worker has ended")
+    closing.start()
+    o = manager.done(operation)
+    closing.join()
+    assert all(m.after_bytes == 0 for m in o.result.memory), o.result
+
+
+def test_what_others_hold_or_take_meanwhile_is_not_its_own(manager):  # noqa: F811
+    """Another version grows and stays while the first goes, and somebody has that one's weights open."""
+    manager.up()
+    loaded(manager)
+    manager.script("b", f"load_ms=60 packs={4 * PACKED} bytes={4 * PACKED} other")
+    manager.register("b", version="1")
+    manager.done(manager.load("b"))
+    (b,) = [r for r in manager.replicas() if r.model == "b"]
+    fd = keep_open(b.pid)
+    manager.done(manager.unload("a"))
+    os.close(fd)
