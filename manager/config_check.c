@@ -83,6 +83,7 @@ int config_check(const char *field, const pb_config *config, struct error *err)
 {
     static const char *const kv_dtypes[] = {"bf16", "f16", "f32", "int8", "fp8", NULL};
     static const char *const idle_actions[] = {"park", "unload", NULL};
+    static const char *const placements[] = {"auto", "spread", "pack", NULL};
     static const char *const weight_formats[] = {"int8", "fp8", NULL};
     static const char *const kernel_sets[] = {"auto",   "f32",         "ref", "avx2",
                                               "avx512", "avx512_bf16", "amx", NULL};
@@ -94,6 +95,7 @@ int config_check(const char *field, const pb_config *config, struct error *err)
         check_range(field, "idle_after_ms", config->has_idle_after_ms, config->idle_after_ms,
                     MAX_IDLE_MS, err) != 0 ||
         check_word(field, "kernels", config->kernels, kernel_sets, err) != 0 ||
+        check_word(field, "placement", config->placement, placements, err) != 0 ||
         check_word(field, "weight_format", config->weight_format, weight_formats, err) != 0 ||
         check_range(field, "gpu_layers", config->has_gpu_layers, config->gpu_layers, MAX_LAYERS,
                     err) != 0 ||

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "manager/device_watch.h"
+#include "manager/names.h"
 #include "manager/slot.h"
 
 /* From its start until it has taken its memory: its driver may be slow to start. Who takes longer
@@ -127,33 +128,85 @@ void device_room_look(const struct manager *manager, const char *device, const c
     *out_room = room;
 }
 
-/* Whether a has more to offer than b. */
-static bool is_better(const struct device_room *a, const struct device_room *b, uint64_t wanted)
+static enum fit_policy policy_of(const struct manager *manager, const pb_config *config)
 {
-    if (a->is_there != b->is_there)
-        return a->is_there;
-    bool fits_a = a->available_bytes >= wanted, fits_b = b->available_bytes >= wanted;
-    if (fits_a != fits_b)
-        return fits_a;
-    if (a->n_processes != b->n_processes)
-        return a->n_processes < b->n_processes;
-    return a->available_bytes > b->available_bytes;
+    enum fit_policy policy = manager->settings.placement;
+    if (config && *config->placement)
+        (void)fit_policy_parse(config->placement, &policy);
+    return policy;
 }
 
-size_t device_room_choose(const struct manager *manager, const char *but_id, uint32_t n_ranks,
-                          uint64_t wanted_bytes, char *devices[], size_t n_devices)
+static uint64_t kv_bytes(const pb_info *info, const pb_config *config)
 {
-    struct device_room room, best;
-    if (n_ranks > 1 || n_devices < 2 || !is_gpu(devices[0]))
-        return n_devices;
-    device_room_look(manager, devices[0], but_id, &best);
-    for (size_t i = 1; i < n_devices; i++) {
-        device_room_look(manager, devices[i], but_id, &room);
-        if (!is_better(&room, &best, wanted_bytes))
+    uint64_t element = strcmp(config->kv_dtype, "f32") == 0    ? 4
+                       : strcmp(config->kv_dtype, "int8") == 0 ? 1
+                                                               : 2;
+    uint64_t per_token = 2 * element * info->n_layers * info->n_kv_heads * info->head_dim;
+    if (config->has_kv_bytes)
+        return config->kv_bytes;
+    /* Refused by config_check where the product could be out of range. */
+    return config->has_kv_tokens && per_token && config->kv_tokens < UINT64_MAX / per_token
+               ? config->kv_tokens * per_token
+               : 0;
+}
+
+/* Of the machine's memory. */
+static uint64_t wanted_bytes(const struct manager *manager, const struct device_wish *wish)
+{
+    const struct catalog *catalog = &manager->catalog;
+    uint64_t planned = 0;
+    for (size_t i = 0; manager->supervisor && catalog_replica_at(catalog, i); i++) {
+        const pb_replica *row = catalog_replica_at(catalog, i);
+        const struct slot *slot = slot_find(manager->supervisor, row->id);
+        if (!slot || strcmp(row->model, wish->version->model) != 0 ||
+            strcmp(row->version, wish->version->version) != 0 ||
+            strcmp(row->device_group, wish->group) != 0)
             continue;
-        best = room;
-        devices[0] = devices[i];
+        uint64_t n_bytes = slot_planned_bytes(slot);
+        planned = n_bytes > planned && !slot->keeps ? n_bytes : planned;
     }
+    const pb_info *info = wish->version->info;
+    if (planned || !info)
+        return planned;
+    return info->weight_bytes + kv_bytes(info, wish->config);
+}
+
+static struct fit_device look_at_node(const struct manager *manager, const char *device,
+                                      const char *but_id)
+{
+    const pb_device *at = catalog_device(&manager->catalog, device);
+    struct fit_device fit = {.is_there = at != NULL};
+    uint64_t taken = supervisor_taken_on(manager->supervisor, device, but_id, &fit.n_processes);
+    uint64_t most = at && at->memory_total_bytes ? at->memory_total_bytes : UINT64_MAX;
+    uint64_t budget;
+    if (memory_budget_of(&manager->settings.memory_budget, device, &budget) && budget < most)
+        most = budget;
+    fit.room_bytes = less(most, taken);
+    return fit;
+}
+
+size_t device_room_choose(const struct manager *manager, const struct device_wish *wish,
+                          char *devices[], size_t n_devices)
+{
+    enum fit_policy policy = policy_of(manager, wish->config);
+    struct fit_device fits[DEVICES_MAX];
+    struct device_room room;
+    if (wish->n_ranks > 1 || n_devices < 2 || (!is_gpu(devices[0]) && policy == FIT_AUTO))
+        return n_devices;
+    bool gpu = is_gpu(devices[0]);
+    for (size_t i = 0; i < n_devices; i++) {
+        if (!gpu) {
+            fits[i] = look_at_node(manager, devices[i], wish->but_id);
+            continue;
+        }
+        device_room_look(manager, devices[i], wish->but_id, &room);
+        fits[i] = (struct fit_device){.is_there = room.is_there,
+                                      .room_bytes = room.available_bytes,
+                                      .n_processes = room.n_processes};
+    }
+    devices[0] =
+        devices[fit_choose(policy, fits, n_devices,
+                           gpu ? wish->config->gpu_memory_bytes : wanted_bytes(manager, wish))];
     return 1;
 }
 

@@ -27,12 +27,23 @@ struct device_room {
 void device_room_look(const struct manager *manager, const char *device, const char *but_id,
                       struct device_room *out_room);
 
-/* A replica of one rank takes one GPU of its group: devices[0] becomes one that is there, of those
- * one that has room for `wanted_bytes` (0: not said), of those that with the fewest processes, of
- * those that with the most room. Returns how many devices the replica gets: 1, or n_devices where
- * all are taken. */
-size_t device_room_choose(const struct manager *manager, const char *but_id, uint32_t n_ranks,
-                          uint64_t wanted_bytes, char *devices[], size_t n_devices);
+/* What is to be placed. */
+struct device_wish {
+    const char *but_id; /* the replica itself; NULL: a plan */
+    const pb_version *version;
+    const char *group;
+    uint32_t n_ranks;
+    const pb_config *config; /* of version and deployment together */
+};
+
+/* A replica of one rank takes one device of its group, as `placement` of its configuration, or of
+ * the manager, says (fit.h): of the GPUs one always, of the CPU's nodes where that is not "auto".
+ * devices[0] becomes that device. What it wants is known of a GPU where `gpu_memory_bytes` says so;
+ * of a node it is what a live replica of the same deployment has planned, else what the file and
+ * the KV cache that is asked for come to. Returns how many devices the replica gets: 1, or
+ * n_devices where it takes all. */
+size_t device_room_choose(const struct manager *manager, const struct device_wish *wish,
+                          char *devices[], size_t n_devices);
 
 /* Whether another worker that was started on a GPU of the replica's group has yet to take its
  * memory: what is free there would be counted for both. */

@@ -186,6 +186,7 @@ pb_config *config_merge(const pb_config *under, const pb_config *over)
         (!*over->idle_action || message_set(&merged->idle_action, over->idle_action)) &&
         (!*over->cpus || message_set(&merged->cpus, over->cpus)) &&
         (!*over->weight_format || message_set(&merged->weight_format, over->weight_format)) &&
+        (!*over->placement || message_set(&merged->placement, over->placement)) &&
         (!*over->kernels || message_set(&merged->kernels, over->kernels)) &&
         (!*over->draft_model || message_set(&merged->draft_model, over->draft_model)) &&
         (!*over->chat_template || message_set(&merged->chat_template, over->chat_template)))
@@ -250,8 +251,12 @@ int heritage_create(const struct manager *manager, const char *replica_id, size_
     cpus_format(&cpus, &cpus_text);
     size_t n_usable = device_hold_choose(catalog, group, usable);
     struct device_room room = {0};
-    n_usable = device_room_choose(manager, replica_id, deployment->tp, config->gpu_memory_bytes,
-                                  usable, n_usable);
+    const struct device_wish wish = {.but_id = replica_id,
+                                     .version = version,
+                                     .group = group->name,
+                                     .n_ranks = deployment->tp,
+                                     .config = config};
+    n_usable = device_room_choose(manager, &wish, usable, n_usable);
     if (n_usable)
         device_room_look(manager, usable[0], replica_id, &room);
     struct heritage_plan plan = {
@@ -265,7 +270,7 @@ int heritage_create(const struct manager *manager, const char *replica_id, size_
         .config = config,
         .cpus = strbuf_str(&cpus_text),
         .promised_bytes = promises.n_bytes,
-        .limit_bytes = supervisor_budget_left(manager->supervisor, replica_id),
+        .limit_bytes = supervisor_budget_left(manager->supervisor, replica_id, usable, n_usable),
         .gpu_promised_bytes = room.promised_bytes,
         .gpu_held_bytes = room.held_bytes,
         .shared = n_packed_fds && promises.n_unsized == promises.n_unsized_same,

@@ -6,6 +6,8 @@
 #include <stdint.h>
 
 #include "manager/catalog.h"
+#include "manager/fit.h"
+#include "manager/memory_budget.h"
 #include "proto/rpc/access.h"
 
 struct device_holds;
@@ -48,7 +50,9 @@ struct settings {
     uint64_t tool_timeout_ms;
     uint64_t max_open_operations;
     uint64_t max_replicas;
-    uint64_t memory_budget; /* bytes of the machine's memory for all replicas; 0: what is free */
+    const char *memory_budget_text, *placement_text;
+    struct memory_budget memory_budget; /* and what they say, by settings_parse() */
+    enum fit_policy placement;
     uint64_t event_retention;
     uint64_t stall_timeout_ms;
     uint64_t slow_reader_ms;

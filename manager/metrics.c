@@ -226,7 +226,7 @@ static void sample_memory(struct manager_metrics *m, struct metrics_sink *sink)
     metrics_sample(sink, m->families[FAMILY_TAKEN], NULL,
                    (double)supervisor_taken_bytes(m->manager->supervisor, NULL));
     metrics_sample(sink, m->families[FAMILY_BUDGET], NULL,
-                   (double)m->manager->settings.memory_budget);
+                   (double)m->manager->settings.memory_budget.total_bytes);
 }
 
 static void collect(void *arg, struct metrics_sink *sink)

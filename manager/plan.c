@@ -136,28 +136,29 @@ int plan_run(struct manager *manager, struct rpc_call *call, const struct plan_w
     char *usable[DEVICES_MAX];
     size_t n_usable = device_hold_choose(catalog, group, usable);
     struct device_room room = {0};
-    n_usable =
-        device_room_choose(manager, NULL, wish->tp, config->gpu_memory_bytes, usable, n_usable);
+    const struct device_wish place = {
+        .version = version, .group = wish->group, .n_ranks = wish->tp, .config = config};
+    n_usable = device_room_choose(manager, &place, usable, n_usable);
     if (n_usable)
         device_room_look(manager, usable[0], NULL, &room);
     bool held = weights_are_held(manager->weights, wish->model, wish->version, wish->group,
                                  wish->tp, config->kernels);
-    struct heritage_plan parts = {.model_path = path,
-                                  .draft_path = draft_path,
-                                  .digest = version->info ? version->info->weights_digest : "",
-                                  .devices = n_usable ? usable : group->devices,
-                                  .n_devices = n_usable ? n_usable : group->n_devices,
-                                  .tp = wish->tp,
-                                  .pp = wish->pp,
-                                  .config = config,
-                                  .cpus = config->cpus,
-                                  .promised_bytes =
-                                      supervisor_promises(manager->supervisor, NULL).n_bytes,
-                                  .limit_bytes = supervisor_budget_left(manager->supervisor, NULL),
-                                  .gpu_promised_bytes = room.promised_bytes,
-                                  .gpu_held_bytes = room.held_bytes,
-                                  .shared = strncmp(group->devices[0], "cpu", 3) == 0,
-                                  .held = held};
+    struct heritage_plan parts = {
+        .model_path = path,
+        .draft_path = draft_path,
+        .digest = version->info ? version->info->weights_digest : "",
+        .devices = n_usable ? usable : group->devices,
+        .n_devices = n_usable ? n_usable : group->n_devices,
+        .tp = wish->tp,
+        .pp = wish->pp,
+        .config = config,
+        .cpus = config->cpus,
+        .promised_bytes = supervisor_promises(manager->supervisor, NULL).n_bytes,
+        .limit_bytes = supervisor_budget_left(manager->supervisor, NULL, usable, n_usable),
+        .gpu_promised_bytes = room.promised_bytes,
+        .gpu_held_bytes = room.held_bytes,
+        .shared = strncmp(group->devices[0], "cpu", 3) == 0,
+        .held = held};
     int status =
         heritage_create_plan(&parts, wish->n_replicas ? wish->n_replicas : 1, &heritage, err);
     struct planning planning = {.call = call,

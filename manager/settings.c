@@ -73,8 +73,14 @@ static const struct option_spec specs[] = {
      "loads and unloads under way at once", 1, 1024},
     {"max-replicas", 0, OPTION_U64, FIELD(max_replicas), "64", "N", "worker processes at once", 1,
      1024},
-    {"memory-budget", 0, OPTION_U64, FIELD(memory_budget), "0", "BYTES",
-     "of the machine's memory what all workers together may take; 0: what is free", 0, INT64_MAX},
+    {"memory-budget", 0, OPTION_STRING, FIELD(memory_budget_text), "0", "LIST",
+     "of the machine's memory what all workers together may take, and what on single NUMA nodes: "
+     "48G, node:0=16G,node:1=32G, or both; 0: what is free",
+     0, 0},
+    {"placement", 0, OPTION_STRING, FIELD(placement_text), "auto", "auto|spread|pack",
+     "of a group's devices a replica takes the one with the fewest processes (spread), or the "
+     "fullest that has room (pack); auto: spread over GPUs, and on CPUs every node of the group",
+     0, 0},
     {"event-retention", 0, OPTION_U64, FIELD(event_retention), "100000", "N",
      "events kept for WatchEvents, about", 1024, 100000000},
     {"stall-timeout", 0, OPTION_MS, FIELD(stall_timeout_ms), "10s", "TIME",
@@ -105,6 +111,17 @@ static const struct option_spec offline_specs[] = {
     {"help", 'h', OPTION_BOOL, FIELD(help), "false", NULL, "this text", 0, 0},
 };
 
+static int read_texts(struct settings *settings, struct error *err)
+{
+    if (memory_budget_parse("--memory-budget", settings->memory_budget_text,
+                            &settings->memory_budget, err) != 0)
+        return err->status;
+    if (fit_policy_parse(settings->placement_text, &settings->placement))
+        return 0;
+    return error_set(err, STATUS_INVALID_ARGUMENT, "--placement: \"%.80s\": auto, spread or pack",
+                     settings->placement_text);
+}
+
 int settings_parse(int argc, char *const argv[], struct settings *out_settings,
                    struct options **out_options, struct error *err)
 {
@@ -116,6 +133,10 @@ int settings_parse(int argc, char *const argv[], struct settings *out_settings,
         if (i == 0 && (strcmp(word, "check-config") == 0 || strcmp(word, "show-config") == 0))
             continue;
         error_set(err, STATUS_INVALID_ARGUMENT, "\"%.80s\" is no option; see --help", word);
+        options_destroy(options);
+        return err->status;
+    }
+    if (read_texts(out_settings, err) != 0) {
         options_destroy(options);
         return err->status;
     }
@@ -169,8 +190,11 @@ static const char *const live[] = {"log-level",
 static int check(const void *parsed, struct error *err)
 {
     const struct settings *settings = parsed;
+    struct settings copy = *settings;
     enum log_level level;
     enum log_format format;
+    if (read_texts(&copy, err) != 0)
+        return err->status;
     if (log_level_parse(settings->log_level, &level) &&
         log_format_parse(settings->log_format, &format))
         return 0;

@@ -48,8 +48,13 @@ struct supervisor_promises supervisor_promises(struct supervisor *supervisor, co
 /* Of the machine's memory what the processes of all replicas but `but_id` (NULL: all) plan to take
  * or hold, whichever is more; packed weights that several share count once. */
 uint64_t supervisor_taken_bytes(struct supervisor *supervisor, const char *but_id);
-/* What --memory-budget leaves for one more, at least 1; 0: there is no budget. */
-uint64_t supervisor_budget_left(struct supervisor *supervisor, const char *but_id);
+/* The same of one device alone ("cpu:1"): what is on several devices is in equal parts on each, and
+ * weights that replicas on several share count on each. *out_n_processes: of those on it. */
+uint64_t supervisor_taken_on(struct supervisor *supervisor, const char *device, const char *but_id,
+                             uint32_t *out_n_processes);
+/* What --memory-budget leaves for one more on these devices, at least 1; 0: there is no budget. */
+uint64_t supervisor_budget_left(struct supervisor *supervisor, const char *but_id,
+                                char *const *devices, size_t n_devices);
 /* The same of one deployment alone, on all its devices, or of a GPU's memory ("cuda:0"). */
 uint64_t supervisor_freed_by(struct supervisor *supervisor, const pb_deployment *deployment,
                              const char *device);
@@ -74,16 +79,16 @@ struct replica_view {
     uint64_t drained_shared_bytes, drained_shared_id; /* of drained_bytes */
     const char *gpu;                                  /* that it is or was on; empty: on none */
     uint64_t gpu_bytes, drained_gpu_bytes;            /* taken of it, now and at the drain */
-};
-/* Counts memory that several replicas share once. Zeroed: empty. */
-struct share_set {
-    uint64_t ids[64];
-    size_t n_ids;
     uint64_t lingering_bytes;       /* resident of processes that should have ended */
     pid_t drained_pid;              /* of the process that drained last; 0: none did */
     int64_t ended_unix_ns;          /* when one was seen to end */
     const uint64_t *drained_inodes; /* of the packed memory of the process that drained last */
     size_t n_drained_inodes;
+};
+/* Counts memory that several replicas share once. Zeroed: empty. */
+struct share_set {
+    uint64_t ids[64];
+    size_t n_ids;
 };
 /* `n_bytes` of a replica, of which `shared_bytes` (id 0: none) are to be left out where the set has
  * seen them. */

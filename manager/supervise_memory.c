@@ -25,13 +25,60 @@ uint64_t supervisor_taken_bytes(struct supervisor *supervisor, const char *but_i
     return n_bytes;
 }
 
-uint64_t supervisor_budget_left(struct supervisor *supervisor, const char *but_id)
+/* How many devices its process is on; it is on one at least. */
+static size_t n_devices_of(const struct slot *slot)
 {
-    uint64_t budget = supervisor ? supervisor->manager->settings.memory_budget : 0;
-    uint64_t taken = budget ? supervisor_taken_bytes(supervisor, but_id) : 0;
-    if (!budget)
+    size_t n = 1;
+    for (const char *at = slot->devices; at && (at = strchr(at, ',')); at++)
+        n++;
+    if (!slot->devices && slot->status && slot->status->n_memory)
+        n = slot->status->n_memory;
+    return n;
+}
+
+uint64_t supervisor_taken_on(struct supervisor *supervisor, const char *device, const char *but_id,
+                             uint32_t *out_n_processes)
+{
+    struct share_set set = {0};
+    uint64_t n_bytes = 0;
+    size_t cursor = 0;
+    const struct slot *slot;
+    *out_n_processes = 0;
+    while (supervisor && (slot = hash_map_next(&supervisor->slots, &cursor, NULL, NULL))) {
+        if (slot->process_state != PROCESS_RUNNING || !slot_is_on(slot, device) ||
+            (but_id && strcmp(slot->id, but_id) == 0))
+            continue;
+        n_bytes += taken_by(slot, &set) / n_devices_of(slot);
+        ++*out_n_processes;
+    }
+    return n_bytes;
+}
+
+static uint64_t less(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
+uint64_t supervisor_budget_left(struct supervisor *supervisor, const char *but_id,
+                                char *const *devices, size_t n_devices)
+{
+    const struct memory_budget *budget =
+        supervisor ? &supervisor->manager->settings.memory_budget : NULL;
+    uint64_t left = UINT64_MAX, of_node;
+    if (budget && budget->total_bytes)
+        left = less(budget->total_bytes, supervisor_taken_bytes(supervisor, but_id));
+    for (size_t i = 0; budget && i < n_devices; i++) {
+        uint32_t n_processes;
+        if (!memory_budget_of(budget, devices[i], &of_node))
+            continue;
+        of_node = less(of_node, supervisor_taken_on(supervisor, devices[i], but_id, &n_processes));
+        /* It will be on all of them in equal parts. */
+        of_node = of_node < UINT64_MAX / n_devices ? of_node * n_devices : UINT64_MAX;
+        left = of_node < left ? of_node : left;
+    }
+    if (left == UINT64_MAX)
         return 0;
-    return budget > taken ? budget - taken : 1;
+    return left ? left : 1;
 }
 
 static bool is_of(const pb_replica *row, const pb_deployment *deployment)
@@ -46,15 +93,18 @@ uint64_t supervisor_freed_by(struct supervisor *supervisor, const pb_deployment 
 {
     const struct catalog *catalog = &supervisor->manager->catalog;
     bool gpu = strncmp(device, "cuda", 4) == 0;
+    uint64_t n_bytes = 0, of_node;
+    bool by_node = memory_budget_of(&supervisor->manager->settings.memory_budget, device, &of_node);
     struct share_set set = {0};
-    uint64_t n_bytes = 0;
     for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
         const pb_replica *row = catalog_replica_at(catalog, i);
         const struct slot *slot = slot_find(supervisor, row->id);
         if (!slot || !is_of(row, deployment))
             continue;
+        if (by_node && !slot_is_on(slot, device))
+            continue; /* what another node gets back is no help */
         if (!gpu)
-            n_bytes += taken_by(slot, &set);
+            n_bytes += taken_by(slot, &set) / (by_node ? n_devices_of(slot) : 1);
         else if (slot_is_on(slot, device))
             n_bytes += slot_gpu_held_bytes(slot);
     }

@@ -36,6 +36,7 @@ struct cli_settings {
     bool validate_only, no_wait, verify, all;
     uint64_t idle_after_ms;
     const char *idle_action;
+    const char *placement;
     bool evictable, evict;
     /* serve */
     const char *listen, *model_root, *log_level;

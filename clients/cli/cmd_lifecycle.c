@@ -51,6 +51,8 @@ static void fill_config(const struct cli *cli, Sluice__Manager__V1__ModelConfig 
     set_number(s->idle_after_ms, &config->has_idle_after_ms, &config->idle_after_ms);
     if (s->idle_action && s->idle_action[0])
         config->idle_action = (char *)(uintptr_t)s->idle_action;
+    if (s->placement && s->placement[0])
+        config->placement = (char *)(uintptr_t)s->placement;
     if (s->evictable)
         config->has_evictable = config->evictable = true;
     set_number(s->threads, &config->has_n_threads, &config->n_threads);

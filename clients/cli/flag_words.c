@@ -33,6 +33,7 @@ static const struct {
     {"max_total_tokens", "max-total-tokens"},
     {"n_replicas", "replicas"},
     {"n_threads", "threads"},
+    {"placement", "placement"},
     {"request_id", "request-id"},
     {"target_itl_ms", "target-itl-ms"},
     {"tp", "tp"},

@@ -103,6 +103,10 @@ static const struct option_spec deploy_specs[] = {
      "devices in place of a named group: cuda:0, cpu:0-1, or cuda:0,1, of which a replica takes "
      "one; empty: the group",
      0, 0},
+    {"placement", 0, OPTION_STRING, CLI_OPTION(placement), "", "auto|spread|pack",
+     "of the group's devices a replica takes the one with the fewest processes, or the fullest "
+     "that has room; empty: as the manager's --placement says",
+     0, 0},
     {"max-concurrent", 0, OPTION_U64, CLI_OPTION(max_concurrent), "0", "N",
      "sequences that a replica runs at once; 0: 256", 0, 4096},
     {"max-batch-tokens", 0, OPTION_U64, CLI_OPTION(max_batch_tokens), "0", "N",

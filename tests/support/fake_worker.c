@@ -231,7 +231,7 @@ static void send_status(struct rpc_call *call)
     Sluice__V1__DeviceMemory memory = SLUICE__V1__DEVICE_MEMORY__INIT, *memories[1] = {&memory};
     static char pack[] = "pack";
     char device[64] = "cpu:0";
-    if (devices_text && strncmp(devices_text, "cuda", 4) == 0)
+    if (devices_text && strchr(devices_text, ':'))
         snprintf(device, sizeof(device), "%.*s", (int)strcspn(devices_text, ","), devices_text);
     Sluice__Worker__V1__Load load = SLUICE__WORKER__V1__LOAD__INIT;
     Sluice__Worker__V1__WorkerCounters counters;
