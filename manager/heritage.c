@@ -177,6 +177,7 @@ pb_config *config_merge(const pb_config *under, const pb_config *over)
     MERGE_NUMBER(max_draft_tokens);
     MERGE_NUMBER(idle_after_ms);
     MERGE_NUMBER(evictable);
+    MERGE_NUMBER(wake_on_demand);
     if (over->has_kv_bytes || over->has_kv_tokens)
         merged->has_kv_bytes = merged->has_kv_tokens =
             0; /* one way of saying it replaces the other */
@@ -185,8 +186,8 @@ pb_config *config_merge(const pb_config *under, const pb_config *over)
     if ((!*over->kv_dtype || message_set(&merged->kv_dtype, over->kv_dtype)) &&
         (!*over->idle_action || message_set(&merged->idle_action, over->idle_action)) &&
         (!*over->cpus || message_set(&merged->cpus, over->cpus)) &&
-        (!*over->weight_format || message_set(&merged->weight_format, over->weight_format)) &&
         (!*over->placement || message_set(&merged->placement, over->placement)) &&
+        (!*over->weight_format || message_set(&merged->weight_format, over->weight_format)) &&
         (!*over->kernels || message_set(&merged->kernels, over->kernels)) &&
         (!*over->draft_model || message_set(&merged->draft_model, over->draft_model)) &&
         (!*over->chat_template || message_set(&merged->chat_template, over->chat_template)))

@@ -48,6 +48,7 @@ static const struct {
     {MODEL_MANAGER "CreateDeviceGroup", ROLE_ADMIN},
     {MODEL_MANAGER "DeleteDeviceGroup", ROLE_ADMIN},
     {ROUTING "WatchRoutes", ROLE_ADMIN},
+    {ROUTING "WakeVersion", ROLE_ADMIN},
 };
 
 enum { N_ROWS = sizeof(rows) / sizeof(rows[0]) };

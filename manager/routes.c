@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/seeded_bug.h"
 #include "manager/message.h"
+#include "manager/service.h"
 #include "manager/stream_watch.h"
 #include "manager/supervise.h"
 #include "manager/traffic.h"
@@ -116,9 +117,11 @@ static pb_route *build_route(struct routes *routes, const pb_version *version)
     route->sticky = traffic && traffic->sticky;
     for (size_t i = 0; catalog_deployment_at(catalog, i); i++) {
         const pb_deployment *deployment = catalog_deployment_at(catalog, i);
-        if (strcmp(deployment->model, version->model) == 0 &&
-            strcmp(deployment->version, version->version) == 0)
-            route->loaded = 1;
+        if (strcmp(deployment->model, version->model) != 0 ||
+            strcmp(deployment->version, version->version) != 0)
+            continue;
+        route->loaded = 1;
+        route->wakes |= service_wakes_on_demand(catalog, deployment);
     }
     for (size_t i = 0; complete && catalog_replica_at(catalog, i); i++) {
         const pb_replica *row = catalog_replica_at(catalog, i);

@@ -85,6 +85,7 @@ ON_LOOP(set_traffic)
 ON_LOOP(get_traffic)
 ON_LOOP(park)
 ON_LOOP(wake)
+ON_LOOP(wake_on_demand)
 ON_LOOP(drain_replica)
 ON_LOOP(restart_replica)
 ON_LOOP(cancel_operation)
@@ -161,6 +162,7 @@ static const struct rpc_method manager_methods[] = {
 
 static const struct rpc_method routing_methods[] = {
     {"WatchRoutes", RPC_SHAPE_SERVER_STREAM, watch_routes_call},
+    {"WakeVersion", RPC_SHAPE_UNARY, wake_on_demand_call},
 };
 
 void service_tables(struct service *service, struct rpc_service out_services[SERVICE_COUNT])

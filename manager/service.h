@@ -46,6 +46,7 @@ typedef void service_fn(struct service *service, struct rpc_call *call,
 
 service_fn service_register, service_get_model, service_list_models, service_delete_version;
 service_fn service_load, service_unload, service_scale, service_park, service_wake;
+service_fn service_wake_on_demand;
 service_fn service_set_policy, service_update, service_set_traffic, service_get_traffic;
 service_fn service_drain_replica, service_restart_replica, service_cancel_operation;
 service_fn service_list_replicas, service_get_status;
@@ -95,6 +96,10 @@ int service_unload_within(struct txn *txn, const struct lifecycle_target *target
 int service_park_within(struct txn *txn, const struct lifecycle_target *target,
                         const struct lifecycle_limits *limits, uint32_t grace_ms,
                         struct error *err);
+
+/* Whether a request wakes the deployment while it is parked: as its own configuration says, or the
+ * version's. */
+bool service_wakes_on_demand(const struct catalog *catalog, const pb_deployment *deployment);
 
 struct lifecycle_limits service_limits(const struct manager *manager);
 /* A request's grace_ms, or the default. INVALID_ARGUMENT beyond a day. */

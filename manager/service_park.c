@@ -19,6 +19,9 @@ typedef Sluice__Manager__V1__ParkModelVersionResponse park_response;
 typedef Sluice__Manager__V1__WakeModelVersionRequest wake_request;
 typedef Sluice__Manager__V1__WakeModelVersionResponse wake_response;
 
+typedef Sluice__Manager__V1__WakeVersionRequest demand_request;
+typedef Sluice__Manager__V1__WakeVersionResponse demand_response;
+
 struct park_args {
     struct lifecycle_limits limits;
     uint32_t grace_ms;
@@ -189,6 +192,81 @@ int service_park_within(struct txn *txn, const struct lifecycle_target *target,
     return status;
 }
 
+bool service_wakes_on_demand(const struct catalog *catalog, const pb_deployment *deployment)
+{
+    const pb_version *version = catalog_version(catalog, deployment->model, deployment->version);
+    if (deployment->config && deployment->config->has_wake_on_demand)
+        return deployment->config->wake_on_demand;
+    return version && version->config && version->config->wake_on_demand;
+}
+
+/* One that is parked, may be woken by a request, and is not being changed. */
+static const pb_deployment *find_sleeper(const struct catalog *catalog,
+                                         const demand_request *request,
+                                         const struct lifecycle_limits *limits)
+{
+    for (size_t i = 0; catalog_deployment_at(catalog, i); i++) {
+        const pb_deployment *d = catalog_deployment_at(catalog, i);
+        const struct lifecycle_target target = lifecycle_target_of(d);
+        struct error err;
+        if (d->parked && strcmp(d->model, request->model) == 0 &&
+            strcmp(d->version, request->version) == 0 && service_wakes_on_demand(catalog, d) &&
+            lifecycle_check_free(catalog, &target, limits, &err) == 0)
+            return d;
+    }
+    return NULL;
+}
+
+static int wake_one(struct txn *txn, const pb_deployment *deployment, const struct park_args *args,
+                    struct error *err)
+{
+    wake_request request = SLUICE__MANAGER__V1__WAKE_MODEL_VERSION_REQUEST__INIT;
+    pb_operation *operation = NULL;
+    char model[80], version[48], group[80]; /* rows move when others are written */
+    snprintf(model, sizeof(model), "%s", deployment->model);
+    snprintf(version, sizeof(version), "%s", deployment->version);
+    snprintf(group, sizeof(group), "%s", deployment->device_group);
+    request.model = model;
+    request.version = version;
+    request.device_group = group;
+    struct txn_event event = {.type = "version.demanded",
+                              .model = model,
+                              .version = version,
+                              .device_group = group,
+                              .message = "a request came for it: wake"};
+    if (txn_event(txn, &event, err) != 0 || apply(txn, &request, false, args, &operation, err) != 0)
+        return err->status;
+    message_free(&operation->base);
+    return 0;
+}
+
+static int apply_demand(struct txn *txn, const ProtobufCMessage *message, void *arg,
+                        ProtobufCMessage **out_response, struct error *err)
+{
+    const demand_request *request = (const demand_request *)message;
+    const struct park_args *args = arg;
+    const pb_deployment *sleeper;
+    demand_response *response =
+        MESSAGE_NEW(demand_response, sluice__manager__v1__wake_version_response__descriptor);
+    int status = response ? 0 : out_of_memory(err);
+    while (status == 0 && (sleeper = find_sleeper(txn_catalog(txn), request, &args->limits))) {
+        status = wake_one(txn, sleeper, args, err);
+        response->n_woken += status == 0;
+    }
+    if (status == 0)
+        *out_response = &response->base;
+    else if (response)
+        message_free(&response->base);
+    return status;
+}
+
+static const struct service_change demand_change = {
+    .method = "WakeVersion",
+    .response_type = &sluice__manager__v1__wake_version_response__descriptor,
+    .apply = apply_demand,
+    .free_arg = free,
+};
+
 static const struct service_change park_change = {
     .method = "ParkModelVersion",
     .response_type = &sluice__manager__v1__park_model_version_response__descriptor,
@@ -304,4 +382,23 @@ void service_wake(struct service *service, struct rpc_call *call, const Protobuf
     else if (!request->validate_only)
         service_change_copy(service, call, message, request->request_id, &wake_change, &args,
                             sizeof(args));
+}
+
+void service_wake_on_demand(struct service *service, struct rpc_call *call,
+                            const ProtobufCMessage *message)
+{
+    const demand_request *request = (const demand_request *)message;
+    struct park_args args = {.limits = service_limits(service->manager)};
+    struct error err;
+    if (name_check("model", request->model, &err) != 0 ||
+        version_check("version", request->version, &err) != 0) {
+        service_fail(call, &err);
+        return;
+    }
+    if (find_sleeper(&service->manager->catalog, request, &args.limits)) {
+        service_change_copy(service, call, message, "", &demand_change, &args, sizeof(args));
+        return;
+    }
+    demand_response none = SLUICE__MANAGER__V1__WAKE_VERSION_RESPONSE__INIT;
+    rpc_call_reply(call, &none.base); /* awake, or on its way: nothing is written */
 }

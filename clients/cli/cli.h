@@ -37,7 +37,7 @@ struct cli_settings {
     uint64_t idle_after_ms;
     const char *idle_action;
     const char *placement;
-    bool evictable, evict;
+    bool evictable, evict, wake_on_demand;
     /* serve */
     const char *listen, *model_root, *log_level;
     const char *metrics, *metrics_aliases, *manager_metrics, *log_format;

@@ -55,6 +55,8 @@ static void fill_config(const struct cli *cli, Sluice__Manager__V1__ModelConfig 
         config->placement = (char *)(uintptr_t)s->placement;
     if (s->evictable)
         config->has_evictable = config->evictable = true;
+    if (s->wake_on_demand)
+        config->has_wake_on_demand = config->wake_on_demand = true;
     set_number(s->threads, &config->has_n_threads, &config->n_threads);
     set_number(s->max_concurrent, &config->has_max_concurrent_requests,
                &config->max_concurrent_requests);

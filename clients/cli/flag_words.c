@@ -38,6 +38,7 @@ static const struct {
     {"target_itl_ms", "target-itl-ms"},
     {"tp", "tp"},
     {"version", "version"},
+    {"wake_on_demand", "wake-on-demand"},
     {"weight_format", "weight-format"},
 };
 

@@ -130,6 +130,8 @@ static const struct option_spec deploy_specs[] = {
      "without a request for so long (1s to 24h) it is parked or unloaded; 0: never", 0, 86400000},
     {"idle-action", 0, OPTION_STRING, CLI_OPTION(idle_action), "", "park|unload",
      "what --idle-after does; empty: park", 0, 0},
+    {"wake-on-demand", 0, OPTION_BOOL, CLI_OPTION(wake_on_demand), "false", NULL,
+     "while it is parked a request wakes it and waits, in place of being refused", 0, 0},
     {"evictable", 0, OPTION_BOOL, CLI_OPTION(evictable), "false", NULL,
      "another load with --evict may unload it while it is idle", 0, 0},
 };

@@ -10,6 +10,7 @@
 #include "server/gateway/generation.h"
 #include "server/gateway/link.h"
 #include "server/gateway/relay.h"
+#include "server/gateway/route_watch.h"
 #include "server/gateway/service.h"
 #include "server/gateway/ticker.h"
 #include "server/gateway/waiting.h"
@@ -98,19 +99,32 @@ static bool replica_is_coming(Sluice__Manager__V1__ReplicaState state)
            state == SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_READY;
 }
 
-bool gateway_still_loaded(struct gateway *gateway, const char *model, const char *version,
-                          bool *out_coming)
+/* Parked, or between the process that kept it and the one that is to serve. */
+static bool sleeps(Sluice__Manager__V1__ReplicaState state)
+{
+    return state == SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PARKED ||
+           state == SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_DRAINING;
+}
+
+enum gateway_prospect gateway_prospect(struct gateway *gateway, const char *model,
+                                       const char *version)
 {
     struct error err;
     const route *found;
+    enum gateway_prospect prospect = PROSPECT_NONE;
     struct route_table *routes = gateway_routes(gateway);
     const struct route_wish wish = {.model = model, .version = version};
-    int rc = route_table_pick(routes, &wish, &found, &err);
-    *out_coming = false;
-    for (size_t i = 0; !rc && i < found->n_replicas; i++)
-        *out_coming = *out_coming || replica_is_coming(found->replicas[i]->state);
+    if (route_table_pick(routes, &wish, &found, &err) == 0) {
+        prospect = PROSPECT_LOADED;
+        for (size_t i = 0; i < found->n_replicas; i++)
+            if (replica_is_coming(found->replicas[i]->state) ||
+                (found->wakes && sleeps(found->replicas[i]->state)))
+                prospect = found->wakes ? PROSPECT_WAKING : PROSPECT_COMING;
+        if (found->wakes && route_is_parked(found))
+            route_watch_wake(gateway->watch, found);
+    }
     route_table_release(routes);
-    return rc == 0;
+    return prospect;
 }
 
 /* --- refusals --- */
@@ -180,13 +194,15 @@ void dispatch_place_free(struct gateway *gateway)
 /* No link took the request: another may come, for a new one and for one whose replica was lost. */
 static bool may_wait(struct gateway *gateway, struct relay *relay, bool was_lost)
 {
-    bool coming;
-    bool loaded = gateway_still_loaded(gateway, relay->model, relay->version, &coming);
+    enum gateway_prospect prospect = gateway_prospect(gateway, relay->model, relay->version);
     int64_t awake_ns = ticker_awake_ns(gateway);
     int64_t since_ns = was_lost ? relay_lost_since(relay, awake_ns) : relay->waits_ns;
     uint64_t limit_ms =
         was_lost ? gateway->config.limits.resume_ms : gateway->config.limits.replica_wait_ms;
-    return loaded && (was_lost || coming) && awake_ns - since_ns <= (int64_t)limit_ms * NS_PER_MS;
+    if (prospect == PROSPECT_WAKING && !was_lost)
+        return true; /* within its deadline */
+    return prospect >= (was_lost ? PROSPECT_LOADED : PROSPECT_COMING) &&
+           awake_ns - since_ns <= (int64_t)limit_ms * NS_PER_MS;
 }
 
 void dispatch_wait_again(struct gateway *gateway, struct relay *relay)

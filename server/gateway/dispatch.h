@@ -1,5 +1,5 @@
 /* dispatch.h: which replica a request goes to, a new one that may enter (admit.h) and one that
- * waits (waiting.h). gateway_pick_link, gateway_still_loaded and gateway_dispatch (gateway.h) are
+ * waits (waiting.h). gateway_pick_link, gateway_prospect and gateway_dispatch (gateway.h) are
  * here too. Any thread unless said otherwise.
  *
  * The queue is the replicas' own: they know priorities, fairness and what a prompt costs. Here it

@@ -429,7 +429,7 @@ void gateway_destroy(struct gateway *gateway, uint32_t grace_ms)
         rpc_server_shutdown(gateway->server, grace_ms);
     reattach_end(gateway);
     gateway_metrics_close(gateway->metrics);
-    route_watch_destroy(gateway->watch);
+    route_watch_stop(gateway->watch);
     if (gateway->ticking) {
         pthread_mutex_lock(&gateway->lock);
         gateway->stopping = true;
@@ -445,6 +445,7 @@ void gateway_destroy(struct gateway *gateway, uint32_t grace_ms)
     for (uint32_t i = 0; i < gateway->n_links; i++)
         link_release(gateway->links[i]);
     free(gateway->links);
+    route_watch_destroy(gateway->watch);
     rpc_server_destroy(gateway->server);
     gateway_metrics_destroy(gateway->metrics);
     access_destroy(gateway->access);
@@ -493,7 +494,8 @@ void gateway_count_end(struct gateway *gateway, struct relay *relay, int status,
 void gateway_count_event(struct gateway *gateway, enum gateway_event event)
 {
     struct gateway_counters *c = &gateway->counters;
-    uint64_t *which[] = {&c->resumes, &c->pauses, &c->slow_readers, &c->stalls, &c->reattaches};
+    uint64_t *which[] = {&c->resumes, &c->pauses,     &c->slow_readers,
+                         &c->stalls,  &c->reattaches, &c->wakes};
     static const enum gateway_limit limits[] = {LIMIT_NONE, LIMIT_NONE, LIMIT_SLOW_READER,
                                                 LIMIT_STALL, LIMIT_NONE};
     gateway_count_refusal(gateway, limits[event]);

@@ -50,7 +50,7 @@ struct gateway_config {
 /* Totals since start. accepted = ok + failed + cancelled + live in every snapshot. */
 struct gateway_counters {
     uint64_t accepted, ok, failed, cancelled, live;
-    uint64_t tokens, resumes, pauses, slow_readers, stalls, reattaches;
+    uint64_t tokens, resumes, pauses, slow_readers, stalls, reattaches, wakes;
 };
 
 struct gateway_metrics;
@@ -138,10 +138,16 @@ struct link *gateway_pick_link(struct gateway *gateway, const char *model, const
 /* Whether a replica of the route's version takes requests now (route_wish.usable; arg: gateway). */
 bool gateway_takes_requests(void *arg, const route *wanted);
 
-/* Whether a version is still meant to be served; *out_coming: one of its replicas is ready or on
- * its way there, so that a link to it may come up soon. */
-bool gateway_still_loaded(struct gateway *gateway, const char *model, const char *version,
-                          bool *out_coming);
+/* Whether a replica will take requests of a version. */
+enum gateway_prospect {
+    PROSPECT_NONE,   /* it is not meant to be served any more */
+    PROSPECT_LOADED, /* it is, and nothing is on its way */
+    PROSPECT_COMING, /* one is ready or on its way there: a link to it may come up soon */
+    PROSPECT_WAKING, /* it is parked or was until now, and is woken for who waits */
+};
+/* Of one that is parked and may be woken by a request the manager is asked to wake it. */
+enum gateway_prospect gateway_prospect(struct gateway *gateway, const char *model,
+                                       const char *version);
 
 /* Sends a relay to a replica, or queues it until one is there or its time is over. */
 void gateway_dispatch(struct gateway *gateway, struct relay *relay);
@@ -157,7 +163,8 @@ enum gateway_event {
     GATEWAY_PAUSE,
     GATEWAY_SLOW_READER,
     GATEWAY_STALL,
-    GATEWAY_REATTACH
+    GATEWAY_REATTACH,
+    GATEWAY_WAKE
 };
 void gateway_count_event(struct gateway *gateway, enum gateway_event event);
 

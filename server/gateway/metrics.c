@@ -34,6 +34,7 @@ enum {
     FAMILY_SLOW_READERS,
     FAMILY_RESUMES,
     FAMILY_REATTACHES,
+    FAMILY_WAKES,
     FAMILY_STALLS,
     FAMILY_CALLS,
     FAMILY_CALLS_LIVE,
@@ -107,6 +108,9 @@ static const struct metric_spec specs[N_FAMILIES] = {
                            .help = "Requests that outlived their connection and were taken up "
                                    "again on another.",
                            .type = METRIC_COUNTER},
+    [FAMILY_WAKES] = {.name = "sluice_wakes_total",
+                      .help = "Parked versions that were woken because a request came.",
+                      .type = METRIC_COUNTER},
     [FAMILY_STALLS] = {.name = "sluice_replica_stalls_total",
                        .help = "Replicas that were left because they had work and did not get "
                                "on.",
@@ -252,6 +256,7 @@ static void sample_counters(struct gateway_metrics *m, struct metrics_sink *sink
     metrics_sample(sink, m->families[FAMILY_SLOW_READERS], NULL, (double)c.slow_readers);
     metrics_sample(sink, m->families[FAMILY_RESUMES], NULL, (double)c.resumes);
     metrics_sample(sink, m->families[FAMILY_REATTACHES], NULL, (double)c.reattaches);
+    metrics_sample(sink, m->families[FAMILY_WAKES], NULL, (double)c.wakes);
     metrics_sample(sink, m->families[FAMILY_STALLS], NULL, (double)c.stalls);
     for (int i = LIMIT_NONE + 1; i < N_GATEWAY_LIMITS; i++) {
         const char *const values[] = {gateway_limit_rows[i].name};

@@ -249,8 +249,7 @@ static const route *pick_default(const struct route_table *table, const char *mo
     return best;
 }
 
-/* Of which nothing is served and nothing is on its way, because it is parked. */
-static bool is_parked(const route *r)
+bool route_is_parked(const route *r)
 {
     for (size_t i = 0; i < r->n_replicas; i++)
         if ((int)r->replicas[i]->state != SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PARKED)
@@ -260,7 +259,7 @@ static bool is_parked(const route *r)
 
 static int take(const route *r, const route **out_route, struct error *err)
 {
-    if (is_parked(r)) {
+    if (route_is_parked(r) && !r->wakes) {
         error_set(
             err, STATUS_FAILED_PRECONDITION,
             "version: \"%s\" of model \"%s\" is parked; WakeModelVersion (sluice wake) wakes it",

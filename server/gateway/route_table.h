@@ -26,6 +26,9 @@ void route_table_release(struct route_table *table); /* NULL is accepted */
 
 const Sluice__Manager__V1__RouteTable *route_table_message(const struct route_table *table);
 
+/* Loaded, with nothing served and nothing on its way, because it is parked. */
+bool route_is_parked(const route *r);
+
 /* What a request asks for, and what is known beyond the table. NULL texts are empty. */
 struct route_wish {
     const char *model, *version, *session_key;
@@ -48,6 +51,6 @@ struct route_wish {
  * one that shrank, went or cannot serve.
  *
  * NOT_FOUND: no such model or version; FAILED_PRECONDITION: known but nothing is loaded, or parked
- * (reason MODEL_PARKED). *out_route is borrowed from the table. */
+ * (reason MODEL_PARKED) where no request may wake it. *out_route is borrowed from the table. */
 int route_table_pick(const struct route_table *table, const struct route_wish *wish,
                      const route **out_route, struct error *err);

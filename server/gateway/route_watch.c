@@ -16,7 +16,13 @@
 #include "proto/rpc/rpc_stream.h"
 #include "server/gateway/gateway.h"
 
-enum { RETRY_MS = 200 };
+enum { RETRY_MS = 200, ASK_AGAIN_MS = 1000, ASK_TIMEOUT_MS = 5000, MAX_DEMANDS = 16 };
+
+/* A version that the manager was asked to wake. */
+struct demand {
+    char model[65], version[33];
+    int64_t asked_ns;
+};
 
 struct route_watch {
     struct gateway *gateway;
@@ -25,8 +31,9 @@ struct route_watch {
     pthread_mutex_t lock;
     pthread_cond_t wake;
     bool stopping;
-    struct rpc_reader *reader; /* the one open now, for cancelling */
-    bool connected;            /* for logging changes only */
+    struct rpc_reader *reader;          /* the one open now, for cancelling */
+    bool connected;                     /* for logging changes only */
+    struct demand demands[MAX_DEMANDS]; /* the latest, under the lock */
 };
 
 static void on_table(struct route_watch *watch, const Sluice__Manager__V1__RouteTable *message)
@@ -112,6 +119,64 @@ static void follow(struct route_watch *watch)
     rpc_reader_close(reader);
 }
 
+/* Whether it is time to ask for it (again); then it counts as asked. */
+static bool is_to_ask(struct route_watch *watch, const route *parked)
+{
+    int64_t now_ns = clock_now_ns();
+    struct demand *oldest = &watch->demands[0], *found = NULL;
+    for (size_t i = 0; i < MAX_DEMANDS; i++) {
+        struct demand *demand = &watch->demands[i];
+        if (demand->asked_ns < oldest->asked_ns)
+            oldest = demand;
+        if (strcmp(demand->model, parked->model) == 0 &&
+            strcmp(demand->version, parked->version) == 0)
+            found = demand;
+    }
+    struct demand *demand = found ? found : oldest;
+    if (demand->asked_ns && now_ns - demand->asked_ns < ASK_AGAIN_MS * NS_PER_MS)
+        return false; /* this one; or as many others within the second */
+    snprintf(demand->model, sizeof(demand->model), "%s", parked->model);
+    snprintf(demand->version, sizeof(demand->version), "%s", parked->version);
+    demand->asked_ns = now_ns;
+    return true;
+}
+
+static void on_woken(void *arg, const ProtobufCMessage *message, const struct error *status)
+{
+    struct route_watch *watch = arg;
+    const Sluice__Manager__V1__WakeVersionResponse *response =
+        (const Sluice__Manager__V1__WakeVersionResponse *)message;
+    if (!response)
+        log_warn(LOG_EVENT("parked version not woken"), LOG_STR("why", status->message));
+    else if (response->n_woken)
+        gateway_count_event(watch->gateway, GATEWAY_WAKE);
+}
+
+void route_watch_wake(struct route_watch *watch, const route *parked)
+{
+    Sluice__Manager__V1__WakeVersionRequest request =
+        SLUICE__MANAGER__V1__WAKE_VERSION_REQUEST__INIT;
+    const struct rpc_call_options options = {.timeout_ms = ASK_TIMEOUT_MS};
+    struct error err;
+    if (!watch)
+        return;
+    request.server_id = watch->gateway->server_id;
+    request.model = parked->model;
+    request.version = parked->version;
+    pthread_mutex_lock(&watch->lock); /* the client is there until `stopping` */
+    bool asks = !watch->stopping && is_to_ask(watch, parked);
+    int rc =
+        asks ? rpc_client_unary_async(watch->client, &sluice__manager__v1__routing__descriptor,
+                                      "WakeVersion", &request.base, &options, on_woken, watch, &err)
+             : 0;
+    pthread_mutex_unlock(&watch->lock);
+    if (rc)
+        log_warn(LOG_EVENT("parked version not woken"), LOG_STR("why", err.message));
+    else if (asks)
+        log_info(LOG_EVENT("parked version wanted"), LOG_STR("model", parked->model),
+                 LOG_STR("version", parked->version));
+}
+
 static void *run(void *arg)
 {
     struct route_watch *watch = arg;
@@ -168,7 +233,7 @@ int route_watch_create(struct gateway *gateway, struct route_watch **out_watch, 
     return 0;
 }
 
-void route_watch_destroy(struct route_watch *watch)
+void route_watch_stop(struct route_watch *watch)
 {
     if (!watch)
         return;
@@ -180,6 +245,12 @@ void route_watch_destroy(struct route_watch *watch)
     pthread_mutex_unlock(&watch->lock);
     pthread_join(watch->thread, NULL);
     rpc_client_destroy(watch->client);
+}
+
+void route_watch_destroy(struct route_watch *watch)
+{
+    if (!watch)
+        return;
     pthread_cond_destroy(&watch->wake);
     pthread_mutex_destroy(&watch->lock);
     free(watch);

@@ -3,10 +3,19 @@
  * gateway_apply_routes and to the file the server starts from without a manager. */
 #pragma once
 
+#include "server/gateway/route_table.h"
+
 struct error;
 struct gateway;
 struct route_watch;
 
 /* *out_watch is owned. `gateway` outlives it. */
 int route_watch_create(struct gateway *gateway, struct route_watch **out_watch, struct error *err);
+
+/* Asks the manager to wake a version that is parked, no oftener than once a second for each; counts
+ * where it did. Returns at once. Any thread; `watch` may be NULL: there is no manager to ask. */
+void route_watch_wake(struct route_watch *watch, const route *parked);
+/* Follows and asks no more. NULL is accepted. */
+void route_watch_stop(struct route_watch *watch);
+/* After route_watch_stop, when nobody can call route_watch_wake any more. */
 void route_watch_destroy(struct route_watch *watch); /* NULL is accepted */

@@ -204,7 +204,6 @@ static void dispatch(struct text_forward *forward)
     int64_t deadline = rpc_call_deadline_ns(forward->call), now_ns = clock_now_ns();
     int64_t waited_ns = ticker_awake_ns(gateway) - forward->waits_ns;
     int64_t limit_ns = (int64_t)gateway->config.limits.replica_wait_ms * NS_PER_MS;
-    bool coming;
     if (is_over(forward)) {
         error_set(&err, STATUS_CANCELLED, "the client cancelled or is gone");
         forward_fail(forward, &err);
@@ -221,12 +220,15 @@ static void dispatch(struct text_forward *forward)
             rpc_call_finish(forward->call, &err);
             forward_end(forward, 2);
         }
-    } else if (waited_ns < limit_ns && now_ns < deadline &&
-               gateway_still_loaded(gateway, forward->model, forward->version, &coming) && coming) {
-        wait_for_replica(forward);
-    } else {
-        fail_without_replica(forward);
+        return;
     }
+    enum gateway_prospect prospect = gateway_prospect(gateway, forward->model, forward->version);
+    bool waits =
+        prospect == PROSPECT_WAKING || (prospect == PROSPECT_COMING && waited_ns < limit_ns);
+    if (waits && now_ns < deadline)
+        wait_for_replica(forward);
+    else
+        fail_without_replica(forward);
 }
 
 static struct text_forward *take_waiting(struct gateway *gateway)

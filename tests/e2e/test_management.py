@@ -31,7 +31,8 @@ OPERATOR = ["LoadModelVersion", "UnloadModelVersion", "ScaleModelVersion", "Park
             "SetVersionPolicy", "DrainReplica", "RestartReplica", "CancelOperation", "ReleaseDevice"]
 ADMIN = ["RegisterModelVersion", "DeleteModelVersion", "CreateDeviceGroup", "DeleteDeviceGroup"]
 NEEDED = {**{SERVICE + n: "viewer" for n in VIEWER}, **{SERVICE + n: "operator" for n in OPERATOR},
-          **{SERVICE + n: "admin" for n in ADMIN}, ROUTING + "WatchRoutes": "admin"}
+          **{SERVICE + n: "admin" for n in ADMIN}, ROUTING + "WatchRoutes": "admin",
+          ROUTING + "WakeVersion": "admin"}
 
 KEYS = {role: f"key-of-{role}" for role in [*ROLES, "inference"]}
 

@@ -133,6 +133,22 @@ def test_parked_weights_outlive_kills_of_the_manager_and_of_their_keeper(fresh):
     assert fresh.generate(request)[1] == before
 
 
+def test_a_request_wakes_a_parked_version_that_may_be_woken_so(fresh):
+    fresh.start()
+    fresh.cli("register", "tiny", TINY, "--version", "1")
+    fresh.cli("load", "tiny", "--kv-tokens", "512", "--threads", "1", "--wake-on-demand")
+    fresh.wait(lambda: fresh.run("tiny", "ab", "-n", "1", "--raw", check=False).returncode == 0, 30, "the model answers")
+    request = fresh.request("tiny", "ab", max_tokens=12, ignore_eos=True)
+    before = fresh.generate(request)[1]
+    fresh.cli("park", "tiny")
+    assert len(parked(fresh)) == 1
+    assert fresh.generate(request)[1] == before
+    (replica,) = fresh.ready()
+    assert int(replica["shared_bytes"]) > 0
+    types, _ = events(fresh)
+    assert types.count("version.demanded") == 1 and types.index("version.demanded") < types.index("operation.wake"), types
+
+
 # -- with fake workers
 
 

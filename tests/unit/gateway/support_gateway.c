@@ -84,11 +84,23 @@ static void handle_watch(void *context, struct rpc_call *call, const ProtobufCMe
     pthread_mutex_unlock(&manager->lock);
 }
 
+static void handle_wake(void *context, struct rpc_call *call, const ProtobufCMessage *message)
+{
+    struct fake_manager *manager = context;
+    Sluice__Manager__V1__WakeVersionResponse response =
+        SLUICE__MANAGER__V1__WAKE_VERSION_RESPONSE__INIT;
+    (void)message;
+    response.n_woken = 1;
+    manager->n_wakes++;
+    rpc_call_reply(call, &response.base);
+}
+
 void fake_manager_start(struct fake_manager *manager)
 {
     static const struct rpc_method methods[] = {
-        {"WatchRoutes", RPC_SHAPE_SERVER_STREAM, handle_watch}};
-    struct rpc_service service = {&sluice__manager__v1__routing__descriptor, methods, 1, manager};
+        {"WatchRoutes", RPC_SHAPE_SERVER_STREAM, handle_watch},
+        {"WakeVersion", RPC_SHAPE_UNARY, handle_wake}};
+    struct rpc_service service = {&sluice__manager__v1__routing__descriptor, methods, 2, manager};
     struct rpc_server_config config;
     struct error err;
     rpc_server_config_init(&config);
@@ -122,6 +134,7 @@ void fixture_routes(struct fixture *f, const struct fixture_route *routes, size_
         rows[i].version = (char *)(uintptr_t)routes[i].version;
         rows[i].loaded = routes[i].loaded;
         rows[i].sequence = i + 1;
+        rows[i].wakes = f->wakes;
         rows[i].info = f->info;
         rows[i].replicas = replica_list[i];
         for (unsigned k = 0; k < FIXTURE_WORKERS; k++) {
@@ -132,9 +145,11 @@ void fixture_routes(struct fixture *f, const struct fixture_route *routes, size_
             *replica = (Sluice__Manager__V1__RouteReplica)SLUICE__MANAGER__V1__ROUTE_REPLICA__INIT;
             replica->id = f->workers[k].replica_id;
             replica->epoch = f->workers[k].epoch;
-            replica->socket_path = f->workers[k].socket;
-            replica->state = draining ? SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_DRAINING
-                                      : SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_READY;
+            if (!f->parked)
+                replica->socket_path = f->workers[k].socket;
+            replica->state = f->parked  ? SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PARKED
+                             : draining ? SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_DRAINING
+                                        : SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_READY;
             replica_list[i][rows[i].n_replicas++] = replica;
         }
         list[i] = &rows[i];

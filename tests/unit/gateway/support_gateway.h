@@ -28,6 +28,7 @@ struct fake_manager {
     pthread_cond_t changed;
     struct watcher *watchers;
     _Atomic unsigned n_watches; /* ever */
+    _Atomic unsigned n_wakes;   /* WakeVersion, ever */
     void *table;                /* packed */
     size_t n_table;
     _Atomic uint64_t known_generation; /* of the last watch */
@@ -49,6 +50,7 @@ struct fixture {
     struct gateway *gateway;
     struct rpc_client *client;
     uint64_t generation;
+    bool parked, wakes;          /* of every version: its replicas; and a request may wake it */
     Sluice__V1__ModelInfo *info; /* of every version; NULL: the routes do not tell */
 };
 

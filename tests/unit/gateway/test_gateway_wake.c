@@ -1,0 +1,108 @@
+/* Versions that are parked: a request wakes one that may be woken so, and waits for it as long as
+ * it has time; the manager is asked once, not by every request. */
+#include <string.h>
+
+#include "base/clock.h"
+#include "support_gateway.h"
+#include "tests/unit/base/support_cmocka.h"
+
+static struct fixture f;
+
+enum { N_STREAMS = 8 };
+
+static const struct fixture_route ready = {"m", "1", true, 1, 0};
+static const struct fixture_route leaving = {"m", "1", true, 0, 1};
+
+/* A test that failed left its own behind. */
+static int forget(void **state)
+{
+    (void)state;
+    memset(&f, 0, sizeof(f));
+    return 0;
+}
+
+/* The gateway with one worker, which the routes say is parked. Nobody waits for a replica that is
+ * not woken. */
+static void start(bool wakes)
+{
+    fixture_init(&f);
+    f.parked = true;
+    f.wakes = wakes;
+    f.config.limits.replica_wait_ms = 1;
+    fake_worker_start(&f.workers[0]);
+    fixture_routes(&f, &ready, 1);
+    fixture_start_gateway(&f);
+    fixture_wait_health(&f, "model/m/1", 0);
+}
+
+static void wait_wakes(unsigned n)
+{
+    int64_t until_ns = clock_now_ns() + 10 * NS_PER_S;
+    struct gateway_counters c;
+    do {
+        fixture_pause_ms(5);
+        gateway_get_counters(f.gateway, &c);
+    } while ((c.wakes < n || f.manager.n_wakes < n) && clock_now_ns() < until_ns);
+    assert_int_equal(c.wakes, n);
+    assert_int_equal(f.manager.n_wakes, n);
+}
+
+static void test_requests_wake_it_once_and_are_answered(void **state)
+{
+    struct client_request requests[N_STREAMS] = {{.seed = 0}};
+    static struct client_stream streams[N_STREAMS];
+    (void)state;
+    start(true);
+    for (unsigned i = 0; i < N_STREAMS; i++) {
+        requests[i] = (struct client_request){.seed = i + 1, .max_tokens = 5};
+        client_open(&f, &requests[i], &streams[i]);
+    }
+    wait_wakes(1);
+    f.parked = false;
+    fixture_routes(&f, &leaving, 1); /* the process that kept it ends */
+    fixture_pause_ms(120);           /* several looks at those that wait */
+    fixture_routes(&f, &ready, 1);
+    for (unsigned i = 0; i < N_STREAMS; i++) {
+        client_expect_whole(&streams[i], &requests[i]);
+        client_close(&streams[i]);
+    }
+    assert_int_equal(f.manager.n_wakes, 1);
+    struct gateway_counters c = fixture_wait_rest(&f);
+    assert_int_equal(c.ok, N_STREAMS);
+    fixture_stop(&f);
+}
+
+static void test_who_has_no_more_time_is_told_so(void **state)
+{
+    struct client_request request = {.seed = 3, .max_tokens = 5, .timeout_ms = 1000};
+    struct error err;
+    (void)state;
+    start(true);
+    assert_int_equal(client_fail(&f, &request, &err), STATUS_DEADLINE_EXCEEDED);
+    assert_in_range(f.manager.n_wakes, 1, 3); /* once a second, and the clock is not ours */
+    fixture_wait_rest(&f);
+    fixture_stop(&f);
+}
+
+static void test_one_that_no_request_may_wake_is_refused(void **state)
+{
+    struct client_request request = {.seed = 3, .max_tokens = 5};
+    struct error err;
+    (void)state;
+    start(false);
+    assert_int_equal(client_fail(&f, &request, &err), STATUS_FAILED_PRECONDITION);
+    assert_string_equal(err.reason, "MODEL_PARKED");
+    assert_int_equal(f.manager.n_wakes, 0);
+    fixture_wait_rest(&f);
+    fixture_stop(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_requests_wake_it_once_and_are_answered, forget),
+        cmocka_unit_test_setup(test_who_has_no_more_time_is_told_so, forget),
+        cmocka_unit_test_setup(test_one_that_no_request_may_wake_is_refused, forget),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
