@@ -107,32 +107,64 @@ int store_db_query(struct store_db *db, const char *sql, int64_t *out_value, cha
     return store_db_error(db, rc, err);
 }
 
+/* The statement at *stmt, made of what `sql_of` writes where it is not there yet. */
+static sqlite3_stmt *ensure(struct store_db *db, enum table table,
+                            void (*sql_of)(const struct table_spec *spec, struct strbuf *out),
+                            sqlite3_stmt **stmt, struct error *err)
+{
+    struct strbuf sql;
+    if (*stmt)
+        return *stmt;
+    strbuf_init(&sql, 0);
+    sql_of(table_spec(table), &sql);
+    int status = strbuf_failed(&sql)
+                     ? error_set(err, STATUS_RESOURCE_EXHAUSTED, "state store: out of memory")
+                     : store_db_prepare(db, strbuf_str(&sql), stmt, err);
+    strbuf_fini(&sql);
+    return status == 0 ? *stmt : NULL;
+}
+
+sqlite3_stmt *store_db_upsert(struct store_db *db, enum table table, struct error *err)
+{
+    return ensure(db, table, table_sql_upsert, &db->upsert[table], err);
+}
+
+sqlite3_stmt *store_db_remove(struct store_db *db, enum table table, struct error *err)
+{
+    return ensure(db, table, table_sql_delete, &db->remove[table], err);
+}
+
 int store_db_counter(struct store_db *db, const char *name, uint64_t *out_value, struct error *err)
 {
-    sqlite3_stmt *stmt = NULL;
-    if (store_db_prepare(db, "SELECT value FROM meta WHERE name = ?1", &stmt, err) != 0)
+    if (!db->counter &&
+        store_db_prepare(db, "SELECT value FROM meta WHERE name = ?1", &db->counter, err) != 0)
         return err->status;
-    sqlite3_bind_text(stmt, 1, name, -1, SQLITE_STATIC);
-    int rc = sqlite3_step(stmt);
+    sqlite3_bind_text(db->counter, 1, name, -1, SQLITE_STATIC);
+    int rc = sqlite3_step(db->counter);
     if (rc == SQLITE_ROW || rc == SQLITE_DONE)
-        *out_value = rc == SQLITE_ROW ? (uint64_t)sqlite3_column_int64(stmt, 0) : 0;
-    sqlite3_finalize(stmt);
-    return rc == SQLITE_ROW || rc == SQLITE_DONE ? 0 : store_db_error(db, rc, err);
+        *out_value = rc == SQLITE_ROW ? (uint64_t)sqlite3_column_int64(db->counter, 0) : 0;
+    int status = rc == SQLITE_ROW || rc == SQLITE_DONE ? 0 : store_db_error(db, rc, err);
+    sqlite3_reset(db->counter);
+    sqlite3_clear_bindings(db->counter);
+    return status;
 }
 
 int store_db_set_counter(struct store_db *db, const char *name, uint64_t value, struct error *err)
 {
-    sqlite3_stmt *stmt = NULL;
-    if (store_db_prepare(db,
+    if (!db->set_counter &&
+        store_db_prepare(db,
                          "INSERT INTO meta (name, value) VALUES (?1, ?2)"
                          " ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-                         &stmt, err) != 0)
+                         &db->set_counter, err) != 0)
         return err->status;
-    sqlite3_bind_text(stmt, 1, name, -1, SQLITE_STATIC);
-    sqlite3_bind_int64(stmt, 2, (sqlite3_int64)value);
-    int rc = sqlite3_step(stmt);
-    sqlite3_finalize(stmt);
-    return rc == SQLITE_DONE ? 0 : store_db_error(db, rc, err);
+    sqlite3_bind_text(db->set_counter, 1, name, -1, SQLITE_STATIC);
+    sqlite3_bind_int64(db->set_counter, 2, (sqlite3_int64)value);
+    errno = 0; /* store_db_error looks at it */
+    int rc = sqlite3_step(db->set_counter);
+    int status = rc == SQLITE_DONE ? 0 : store_db_error(db, rc, err);
+    sqlite3_reset(db->set_counter);
+    sqlite3_clear_bindings(db->set_counter);
+    return status;
 }
 
 /* Reads a file of the connection to its end: the check above tells a page that it cannot get like
@@ -268,25 +300,6 @@ static int create_file(const char *path, struct error *err)
     return store_file_sync_folder(path, err);
 }
 
-static int prepare_all(struct store_db *db, struct error *err)
-{
-    struct strbuf sql;
-    strbuf_init(&sql, 0);
-    int status = 0;
-    for (int t = 0; t < N_TABLES && status == 0; t++) {
-        strbuf_clear(&sql);
-        table_sql_upsert(table_spec(t), &sql);
-        status = store_db_prepare(db, strbuf_str(&sql), &db->upsert[t], err);
-        if (t >= N_CATALOG_TABLES || status != 0)
-            continue;
-        strbuf_clear(&sql);
-        table_sql_delete(table_spec(t), &sql);
-        status = store_db_prepare(db, strbuf_str(&sql), &db->remove[t], err);
-    }
-    strbuf_fini(&sql);
-    return status;
-}
-
 /* There is a file that may be opened. */
 static int ensure_file(const char *path, struct error *err)
 {
@@ -313,8 +326,6 @@ int store_db_open(const char *path, struct store_db *out_db, struct error *err)
     int status = ensure_file(path, err);
     if (status == 0)
         status = open_file(path, &db, err);
-    if (status == 0)
-        status = prepare_all(&db, err);
     umask(old_mask);
     if (status == 0)
         *out_db = db;
@@ -329,6 +340,8 @@ void store_db_close(struct store_db *db)
         sqlite3_finalize(db->upsert[t]);
     for (int t = 0; t < N_CATALOG_TABLES; t++)
         sqlite3_finalize(db->remove[t]);
+    sqlite3_finalize(db->counter);
+    sqlite3_finalize(db->set_counter);
     sqlite3_close(db->sqlite);
     memset(db, 0, sizeof(*db));
 }

@@ -14,13 +14,15 @@ struct sqlite3_stmt;
 
 struct store_db {
     struct sqlite3 *sqlite;
+    /* Made when they are first wanted: most of a start was spent on those that never were. */
     struct sqlite3_stmt *upsert[N_TABLES];
     struct sqlite3_stmt *remove[N_CATALOG_TABLES];
+    struct sqlite3_stmt *counter, *set_counter;
     uint32_t schema_version;
 };
 
-/* Finishes a restore that was cut, opens or creates the file at `path`, migrates it, prepares the
- * statements. A new database appears under its name only when it is whole. */
+/* Finishes a restore that was cut, opens or creates the file at `path`, migrates it. A new database
+ * appears under its name only when it is whole. */
 int store_db_open(const char *path, struct store_db *out_db, struct error *err);
 /* Opens the database that is there, for itself alone, and looks neither at its schema nor whether
  * it is damaged. Must be closed also on failure. */
@@ -37,6 +39,9 @@ int store_db_query(struct store_db *db, const char *sql, int64_t *out_value, cha
 int store_db_exec(struct store_db *db, const char *sql, struct error *err);
 int store_db_prepare(struct store_db *db, const char *sql, struct sqlite3_stmt **out_stmt,
                      struct error *err);
+/* Borrowed until close; NULL with err set. */
+struct sqlite3_stmt *store_db_upsert(struct store_db *db, enum table table, struct error *err);
+struct sqlite3_stmt *store_db_remove(struct store_db *db, enum table table, struct error *err);
 /* Value of a counter in table meta, 0 where it has none. */
 int store_db_counter(struct store_db *db, const char *name, uint64_t *out_value, struct error *err);
 int store_db_set_counter(struct store_db *db, const char *name, uint64_t value, struct error *err);

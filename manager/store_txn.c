@@ -158,8 +158,8 @@ static void note_change(struct txn *txn, enum table table, struct row *before, s
 
 int txn_write_row(struct txn *txn, struct row *row, struct error *err)
 {
-    sqlite3_stmt *stmt = txn->db->upsert[row_table(row)];
-    int status = row_bind(row, stmt, 0, err);
+    sqlite3_stmt *stmt = store_db_upsert(txn->db, row_table(row), err);
+    int status = stmt ? row_bind(row, stmt, 0, err) : err->status;
     return status == 0 ? step(txn, stmt, err) : status;
 }
 
@@ -199,8 +199,8 @@ int txn_delete(struct txn *txn, enum table table, const char *key, struct error 
         return 0; /* in memory nothing is tidied away: it would come back with the next start */
     if (!reserve_change(txn))
         return out_of_memory(err);
-    sqlite3_stmt *stmt = txn->db->remove[table];
-    int status = row_bind(row, stmt, 1, err);
+    sqlite3_stmt *stmt = store_db_remove(txn->db, table, err);
+    int status = stmt ? row_bind(row, stmt, 1, err) : err->status;
     if (status == 0)
         status = step(txn, stmt, err);
     if (status != 0)
@@ -271,9 +271,7 @@ int txn_event(struct txn *txn, const struct txn_event *event, struct error *err)
         row_release(row);
         return out_of_memory(err);
     }
-    int status = row_bind(row, txn->db->upsert[TABLE_EVENT], 0, err);
-    if (status == 0)
-        status = step(txn, txn->db->upsert[TABLE_EVENT], err);
+    int status = txn_write_row(txn, row, err);
     if (status != 0) {
         row_release(row);
         return status;

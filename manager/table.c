@@ -140,10 +140,16 @@ static void set_integer(ProtobufCMessage *message, const ProtobufCFieldDescripto
 
 void table_key(char out_key[TABLE_KEY_BYTES], const char *a, const char *b, const char *c)
 {
-    if (!b)
-        c = NULL;
-    snprintf(out_key, TABLE_KEY_BYTES, "%s%s%s%s%s", a, b ? " " : "", b ? b : "", c ? " " : "",
-             c ? c : "");
+    /* By hand: every look at a deployment makes one, many times in a pass of the supervisor. */
+    const char *parts[] = {a, b, b ? c : NULL};
+    size_t n = 0;
+    for (size_t i = 0; i < 3 && parts[i]; i++) {
+        if (i && n + 1 < TABLE_KEY_BYTES)
+            out_key[n++] = ' ';
+        for (const char *text = parts[i]; *text && n + 1 < TABLE_KEY_BYTES; text++)
+            out_key[n++] = *text;
+    }
+    out_key[n] = '\0';
 }
 
 int table_compare(enum table table, const char *a, const char *b)
