@@ -19,9 +19,10 @@ struct image {
 };
 
 /* What the running manager sees, what the disk holds for sure, and the part in which they differ.
- */
+ * With `same` they do not, and `synced` is not filled. */
 struct disk_file {
     struct image now, synced;
+    bool same;
     size_t dirty_from, dirty_to;
     bool exists;
 };
@@ -36,7 +37,7 @@ static struct image template[N_FILES], after_crash[N_FILES];
 static bool template_exists[N_FILES], crash_exists[N_FILES];
 struct sim_disk_faults sim_disk_faults;
 
-static void resize(struct image *image, size_t n)
+static void reserve(struct image *image, size_t n)
 {
     if (n > image->capacity) {
         size_t capacity = n * 2 > 65536 ? n * 2 : 65536;
@@ -46,6 +47,11 @@ static void resize(struct image *image, size_t n)
         image->bytes = bytes;
         image->capacity = capacity;
     }
+}
+
+static void resize(struct image *image, size_t n)
+{
+    reserve(image, n);
     if (n > image->n)
         memset(image->bytes + image->n, 0, n - image->n);
     image->n = n;
@@ -53,9 +59,18 @@ static void resize(struct image *image, size_t n)
 
 static void copy(struct image *to, const struct image *from)
 {
-    resize(to, from->n);
+    reserve(to, from->n);
+    to->n = from->n;
     if (from->n)
         memcpy(to->bytes, from->bytes, from->n);
+}
+
+/* Before the first change after both were the same. */
+static void part(struct disk_file *file)
+{
+    if (file->same)
+        copy(&file->synced, &file->now);
+    file->same = false;
 }
 
 static void mark(struct disk_file *file, size_t from, size_t to)
@@ -112,6 +127,7 @@ static int file_write(sqlite3_file *base, const void *in, int n, sqlite3_int64 a
         return SQLITE_FULL;
     if (fails())
         return SQLITE_IOERR_WRITE;
+    part(file);
     if (to > file->now.n)
         resize(&file->now, to);
     memcpy(file->now.bytes + from, in, (size_t)n);
@@ -125,6 +141,7 @@ static int file_truncate(sqlite3_file *base, sqlite3_int64 size)
     size_t n = (size_t)size;
     if (fails())
         return SQLITE_IOERR_TRUNCATE;
+    part(file);
     if (n < file->now.n)
         mark(file, n, file->now.n);
     resize(&file->now, n);
@@ -133,6 +150,8 @@ static int file_truncate(sqlite3_file *base, sqlite3_int64 size)
 
 static void sync_file(struct disk_file *file)
 {
+    if (file->same)
+        return;
     size_t from = file->dirty_from,
            to = file->dirty_to < file->now.n ? file->dirty_to : file->now.n;
     resize(&file->synced, file->now.n);
@@ -233,6 +252,7 @@ static int vfs_delete(sqlite3_vfs *vfs, const char *name, int sync)
     (void)vfs;
     (void)sync;
     file->now.n = file->synced.n = 0;
+    file->same = true;
     file->dirty_from = file->dirty_to = 0;
     file->exists = false;
     return SQLITE_OK;
@@ -319,7 +339,7 @@ void sim_disk_keep_template(void)
 static void put(struct disk_file *file, const struct image *image, bool exists)
 {
     copy(&file->now, image);
-    copy(&file->synced, image);
+    file->same = true;
     file->dirty_from = file->dirty_to = 0;
     file->exists = exists;
 }
@@ -335,7 +355,7 @@ void sim_disk_reset(void)
 static void tear(const struct disk_file *file, struct image *out)
 {
     bool longer = sim_chance(50);
-    copy(out, &file->synced);
+    copy(out, file->same ? &file->now : &file->synced);
     if (file->dirty_from == file->dirty_to)
         return;
     size_t n = longer ? file->now.n : file->synced.n;
@@ -362,6 +382,12 @@ void sim_disk_crash(bool cut)
 
 void sim_disk_restart(void)
 {
-    for (int i = 0; i < N_FILES; i++)
-        put(&files[i], &after_crash[i], crash_exists[i]);
+    for (int i = 0; i < N_FILES; i++) {
+        struct image gone = files[i].now; /* what the dead manager wrote, whose memory is reused */
+        files[i].now = after_crash[i];
+        after_crash[i] = gone;
+        files[i].same = true;
+        files[i].dirty_from = files[i].dirty_to = 0;
+        files[i].exists = crash_exists[i];
+    }
 }
