@@ -19,7 +19,8 @@ struct reading {
     config_file_fn *take;
     void *user;
     struct error *err;
-    int status;
+    int status; /* of the first key that was refused, which stood on this line */
+    unsigned refused_line;
 };
 
 /* As the library counts: a line longer than its buffer comes, and counts, in pieces. */
@@ -34,8 +35,11 @@ static int on_key(void *user, const char *section, const char *key, const char *
 {
     struct reading *r = user;
     char place[PATH_MAX + 16];
+    if (r->status != 0) /* the library goes on to the end of the file */
+        return 0;
     snprintf(place, sizeof(place), "%s:%u", r->path, r->line);
     r->status = r->take(r->user, section, key, value, place, r->err);
+    r->refused_line = r->line;
     return r->status == 0;
 }
 
@@ -53,7 +57,7 @@ static int read_one(struct reading *r, const char *path)
     bool unread = ferror(r->file) != 0;
     int err_no = errno;
     fclose(r->file);
-    if (r->status != 0)
+    if (r->status != 0 && r->refused_line == (unsigned)line)
         return error_prefix(r->err, "%s:%d", path, line);
     if (unread)
         return error_set(r->err, STATUS_NOT_FOUND, "--config: cannot read %s: %s", path,
