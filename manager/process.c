@@ -54,7 +54,7 @@ uint64_t process_start_ticks(pid_t pid)
     return at ? strtoull(at + 1, NULL, 10) : 0;
 }
 
-static uint64_t status_kib(const char *text, const char *name)
+static uint64_t status_number(const char *text, const char *name)
 {
     const char *at = strstr(text, name);
     return at ? strtoull(at + strlen(name), NULL, 10) : 0;
@@ -66,7 +66,15 @@ uint64_t process_resident_bytes(pid_t pid)
     snprintf(path, sizeof(path), "/proc/%ld/status", (long)pid);
     if (read_file(path, text, sizeof(text)) <= 0)
         return 0;
-    return (status_kib(text, "\nRssAnon:") + status_kib(text, "\nRssShmem:")) * 1024;
+    return (status_number(text, "\nRssAnon:") + status_number(text, "\nRssShmem:")) * 1024;
+}
+
+uint64_t process_oom_kills(void)
+{
+    char text[16384];
+    if (read_file("/proc/vmstat", text, sizeof(text)) <= 0)
+        return 0;
+    return status_number(text, "\noom_kill ");
 }
 
 /* Keeps one earlier log of a size that tells what happened and no more. */

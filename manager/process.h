@@ -60,6 +60,10 @@ uint64_t process_resident_bytes(pid_t pid);
  * every process of the user. */
 uint64_t process_memory_held(const uint64_t *inodes, size_t n_inodes, pid_t *out_holder);
 
+/* How many processes the kernel has ended for want of memory, the machine's or a cgroup's, since
+ * boot; 0 also where it does not say. */
+uint64_t process_oom_kills(void);
+
 /* Workers started by a manager of this run directory that live now, found by their arguments. */
 struct process_found {
     pid_t pid;
