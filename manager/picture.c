@@ -58,6 +58,7 @@ static void fill_replica(struct supervisor *supervisor, const pb_replica *row, i
     out->busy = slot->busy || slot->hold_until_ns > now_ns;
     out->keeps = slot->keeps;
     out->fenced = slot->fenced;
+    out->refused = slot->refused;
     out->permanent = slot->permanent;
     out->held_back = slot->held_back;
     out->drain_sent = slot->drain_sent;

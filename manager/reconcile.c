@@ -203,6 +203,8 @@ static void end_process(struct pass *pass, size_t i, const struct reconcile_repl
 {
     if (replica->fenced)
         kill_once(pass, i, replica, "STALE_EPOCH");
+    else if (replica->refused)
+        kill_once(pass, i, replica, "PROTOCOL_MISMATCH");
     else if (replica->still_ns && due(pass, replica->still_ns + 2 * pass->config->stall_timeout_ns))
         kill_once(pass, i, replica, "STALLED");
     else if (replica->fault_ns && due(pass, replica->fault_ns + pass->config->fault_grace_ns))
@@ -244,6 +246,8 @@ static void look_after(struct pass *pass, size_t i, const struct reconcile_repli
         end_process(pass, i, replica);
     else if (replica->fenced)
         kill_once(pass, i, replica, "STALE_EPOCH");
+    else if (replica->refused)
+        kill_once(pass, i, replica, "PROTOCOL_MISMATCH");
     else if (replica->worker == WORKER_UNKNOWN &&
              due(pass, replica->started_ns + config->connect_timeout_ns))
         kill_once(pass, i, replica, "CONNECT_TIMEOUT");

@@ -65,6 +65,7 @@ struct reconcile_replica {
     enum worker_state worker; /* last word over the socket from this epoch; WORKER_UNKNOWN: none */
     bool busy;                /* an action on it is under way: leave it alone */
     bool fenced;              /* another epoch answers on its socket */
+    bool refused;             /* what runs speaks no version of our protocol */
     bool permanent; /* PROCESS_EXITED: the exit report says that trying again cannot help */
     bool held_back; /* PROCESS_EXITED: it was not started, for its devices were just put aside */
     bool drain_sent, kill_sent;

@@ -7,6 +7,7 @@
 #include "manager/audit.h"
 #include "manager/caller.h"
 #include "manager/events.h"
+#include "manager/failpoint.h"
 #include "manager/loop_queue.h"
 #include "manager/message.h"
 #include "manager/names.h"
@@ -248,6 +249,7 @@ static void end_change(void *arg, const struct error *status)
     if (status->status != 0) {
         service_fail(changing->call, status);
     } else if (changing->response) {
+        failpoint("change.after_commit"); /* of any call: done, and not acknowledged */
         rpc_call_reply(changing->call, changing->response);
         manager_changed(manager);
     } else {

@@ -263,6 +263,7 @@ static int apply_register(struct txn *txn, const ProtobufCMessage *message, void
     if (put_model(txn, request->model, err) != 0 ||
         put_version(txn, registration, version, err) != 0 || txn_event(txn, &event, err) != 0)
         return err->status;
+    failpoint("register.before_commit");
     return answer_register(txn_catalog(txn), request->model, version, false, out_response, err);
 }
 

@@ -116,7 +116,7 @@ void slot_forget(struct slot *slot)
     slot->link = NULL;
     clear_status(slot);
     slot->process_state = PROCESS_NONE;
-    slot->fenced = slot->permanent = slot->held_back = slot->asked = false;
+    slot->fenced = slot->refused = slot->permanent = slot->held_back = slot->asked = false;
     slot->drain_sent = slot->kill_sent = slot->keeps = false;
     slot->adopted = false;
     slot->ready_ns = slot->started_ns = slot->drain_deadline_ns = slot->sizing_until_ns = 0;
@@ -372,8 +372,21 @@ static void on_shutdown(void *arg, const Sluice__Worker__V1__ShutdownResponse *r
     }
 }
 
+/* Another process of the same binary would say the same; one that was adopted is of another. */
+static void on_refused(void *arg, const struct error *why)
+{
+    struct slot *slot = arg;
+    log_warn(LOG_EVENT("worker of another protocol"), LOG_STR("replica", slot->id),
+             LOG_I64("pid", slot->process.pid), LOG_STR("why", why->message));
+    slot->last_error = *why;
+    slot->permanent = !slot->adopted;
+    slot->refused = slot->settled = true;
+    supervisor_kick(slot->supervisor);
+}
+
 static const struct worker_link_events link_events = {
     .on_status = on_status,
+    .on_refused = on_refused,
     .on_shutdown = on_shutdown,
 };
 
@@ -486,6 +499,15 @@ bool slot_read_exit(struct slot *slot, uint64_t epoch)
     return found;
 }
 
+/* Nobody here killed it, and it has left no report. */
+static bool ended_for_memory(struct slot *slot, bool told)
+{
+    struct supervisor *supervisor = slot->supervisor;
+    bool killed = slot->end.known ? slot->end.signal_number == SIGKILL : !told;
+    return killed && !slot->kill_sent &&
+           oom_watch_look(&supervisor->oom, supervisor_now_ns(supervisor));
+}
+
 static void on_exit_seen(struct ev_loop *loop, ev_io *watcher, int events)
 {
     struct slot *slot = watcher->data;
@@ -504,6 +526,11 @@ static void on_exit_seen(struct ev_loop *loop, ev_io *watcher, int events)
     Sluice__Worker__V1__DeviceFault fault;
     if (!told && slot->end.known && device_fault_of_exit(slot->end.exit_status, &fault))
         report_fault(slot, fault, "");
+    if (!slot->last_error.status && ended_for_memory(slot, told)) {
+        error_set(&slot->last_error, STATUS_RESOURCE_EXHAUSTED,
+                  "the kernel ended the worker: memory was exhausted");
+        error_reason(&slot->last_error, "OUT_OF_MEMORY");
+    }
     if (!slot->last_error.status && slot->end.known && slot->end.signal_number)
         error_set(&slot->last_error, STATUS_UNAVAILABLE, "the worker was ended by signal %d (%s)",
                   slot->end.signal_number, sigdescr_np(slot->end.signal_number));

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/hash_map.h"
 #include "manager/manager.h"
+#include "manager/oom_watch.h"
 #include "manager/pb.h"
 #include "manager/process.h"
 #include "manager/reconcile.h"
@@ -36,7 +37,7 @@ struct slot {
     uint64_t drained_gpu_bytes; /* taken of it when its drain began */
     bool busy;                  /* a record of it is on its way to the store */
     bool keeps;                 /* its process keeps weights, and serves nothing */
-    bool fenced, permanent, held_back, drain_sent, kill_sent;
+    bool fenced, refused, permanent, held_back, drain_sent, kill_sent;
     bool asked;                    /* of the exit report: it ended because it was told to */
     bool packed_told, sealed_told; /* weights_told has heard of its packed memory */
     bool settled;                  /* adopted, and has said what it is */
@@ -75,6 +76,7 @@ struct supervisor {
     struct reconcile_config config;
     ev_timer soon, wake, settle, tick;
     int64_t looked_ns, paused_ns; /* of the clock: supervisor_now_ns */
+    struct oom_watch oom;
     bool settled_timeout;
     uint32_t n_adopted;
     bool stopping; /* supervisor_stop_workers: nothing is started any more */

@@ -382,7 +382,7 @@ static void on_tick(struct ev_loop *loop, ev_timer *timer, int events)
     (void)loop;
     (void)events;
     struct supervisor *supervisor = timer->data;
-    supervisor_now_ns(supervisor);
+    oom_watch_look(&supervisor->oom, supervisor_now_ns(supervisor));
     store_flush(supervisor->manager->store);
     idle_look(supervisor->manager);
 }
@@ -455,6 +455,7 @@ int supervisor_create(struct manager *manager, struct supervisor **out_superviso
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     supervisor->manager = manager;
     configure(supervisor, &manager->settings);
+    oom_watch_init(&supervisor->oom);
     ev_timer_init(&supervisor->soon, on_timer, 0., 0.);
     ev_timer_init(&supervisor->wake, on_timer, 0., 0.);
     ev_timer_init(&supervisor->settle, on_settled, settle_s, 0.);

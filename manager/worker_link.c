@@ -24,6 +24,7 @@ enum {
 };
 static const double socket_poll_s = 0.01; /* until the worker has bound its socket */
 static const double retry_s = 0.1;
+static const char mismatch[] = "PROTOCOL_MISMATCH"; /* as the worker names it */
 
 struct worker_link {
     atomic_uint n_refs; /* the owner's, the stream's, one per shutdown call and posted task */
@@ -99,12 +100,36 @@ static void try_again_in(struct worker_link *link, ev_tstamp seconds)
     ev_timer_start(link->loop, &link->timer);
 }
 
+static void refuse(struct worker_link *link, const struct error *why)
+{
+    rpc_stream_release(link->stream);
+    link->stream = NULL;
+    link->events->on_refused(link->arg, why);
+}
+
+/* The worker is to refuse a request of another version; this is for one that does not look. */
+static bool is_ours(const pb_status *status, struct error *err)
+{
+    if (!status->protocol_max ||
+        (status->protocol_min <= PROTOCOL && status->protocol_max >= PROTOCOL))
+        return true;
+    error_set(err, STATUS_FAILED_PRECONDITION,
+              "no common protocol version: the worker speaks %u to %u, this manager %d",
+              status->protocol_min, status->protocol_max, PROTOCOL);
+    (void)error_reason(err, mismatch);
+    return false;
+}
+
 static void deliver_status(void *arg)
 {
     struct news *news = arg;
     struct worker_link *link = news->link;
     const pb_status *status = (const pb_status *)news->message;
-    if (!link->closed && status && news->stream == link->stream) {
+    struct error err;
+    bool current = !link->closed && status && news->stream == link->stream;
+    if (current && !is_ours(status, &err)) {
+        refuse(link, &err);
+    } else if (current) {
         bool calm = (int)status->state == WORKER_READY && link->interval_ms != link->calm_ms;
         link->events->on_status(link->arg, status);
         if (calm && !link->closed) {
@@ -123,9 +148,13 @@ static void deliver_end(void *arg)
     if (!link->closed && news->stream == link->stream) {
         log_debug(LOG_EVENT("worker link lost"), LOG_STR("socket", link->socket_path),
                   LOG_STR("why", news->err.message));
-        rpc_stream_release(link->stream);
-        link->stream = NULL;
-        try_again_in(link, retry_s);
+        if (strcmp(news->err.reason, mismatch) == 0) {
+            refuse(link, &news->err);
+        } else {
+            rpc_stream_release(link->stream);
+            link->stream = NULL;
+            try_again_in(link, retry_s);
+        }
     }
     news_free(news);
 }

@@ -15,6 +15,8 @@ struct worker_link;
 struct worker_link_events {
     /* What the worker says of itself; borrowed for the call. */
     void (*on_status)(void *arg, const pb_status *status);
+    /* It speaks no version of our protocol, and is not asked again. */
+    void (*on_refused)(void *arg, const struct error *why);
     /* The answer to worker_link_shutdown: borrowed; NULL where it failed or never came. */
     void (*on_shutdown)(void *arg, const Sluice__Worker__V1__ShutdownResponse *response,
                         const struct error *status);

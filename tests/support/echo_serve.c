@@ -124,14 +124,26 @@ static void free_requests(struct session *session, const struct error *why)
         }
 }
 
+int echo_check_protocol(uint32_t own, uint32_t peer_min, uint32_t peer_max, struct error *err)
+{
+    if (peer_min <= own && peer_max >= own)
+        return 0;
+    error_set(err, STATUS_FAILED_PRECONDITION,
+              "no common protocol version: the peer speaks %u to %u, this worker %u to %u",
+              peer_min, peer_max, own, own);
+    return error_reason(err, "PROTOCOL_MISMATCH");
+}
+
 static int on_hello(struct session *session, const Sluice__Worker__V1__Hello *hello,
                     struct error *err)
 {
     const struct echo_config *config = &session->echo->config;
     Sluice__Worker__V1__ServeResponse response = SLUICE__WORKER__V1__SERVE_RESPONSE__INIT;
     Sluice__Worker__V1__HelloReply reply = SLUICE__WORKER__V1__HELLO_REPLY__INIT;
-    if (hello->protocol_min > 1 || hello->protocol_max < 1)
-        return error_set(err, STATUS_FAILED_PRECONDITION, "protocol: this worker speaks 1 to 1");
+    uint32_t protocol = config->protocol ? config->protocol() : 1;
+    if (!config->looks_not &&
+        echo_check_protocol(protocol, hello->protocol_min, hello->protocol_max, err) != 0)
+        return err->status;
     if (hello->expected_epoch && hello->expected_epoch != config->epoch) {
         error_set(err, STATUS_FAILED_PRECONDITION, "expected_epoch: %llu, this one is %llu",
                   (unsigned long long)hello->expected_epoch, (unsigned long long)config->epoch);
@@ -139,7 +151,7 @@ static int on_hello(struct session *session, const Sluice__Worker__V1__Hello *he
     }
     session->greeted = true;
     reply.heartbeat_ms = config->rate == 0 || config->rate >= 5 ? HEARTBEAT_MS : 0;
-    reply.protocol = 1;
+    reply.protocol = protocol;
     reply.replica_id = echo_word(config->replica_id);
     reply.epoch = config->epoch;
     reply.model = echo_word(config->model);

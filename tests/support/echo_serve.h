@@ -8,6 +8,7 @@
  * of a slot is one Step frame with a token of every stream in it. Any thread; lock inside. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -22,7 +23,13 @@ struct echo_config {
     uint64_t epoch;
     uint32_t rate;    /* tokens per second and stream; 0: streams are told of and stay silent */
     uint32_t n_slots; /* frames per token time; at least 1 */
+    uint32_t (*protocol)(void); /* the version it speaks now; NULL: 1 */
+    bool looks_not;             /* at the versions that its peer speaks */
 };
+
+/* What a worker that speaks `own` alone answers to a peer of other versions: FAILED_PRECONDITION,
+ * PROTOCOL_MISMATCH. */
+int echo_check_protocol(uint32_t own, uint32_t peer_min, uint32_t peer_max, struct error *err);
 
 /* Starts the wheel. *out_echo is owned. */
 int echo_create(const struct echo_config *config, struct echo **out_echo, struct error *err);

@@ -24,6 +24,9 @@
  *   failing=N         the same of requests that failed
  *   ttft_ms=N         with these: what their first tokens took
  *   context=N         context length that inspect tells
+ *   protocol=N        speaks version N of the protocol alone (default 1)
+ *   protocol_ms=N     with it: so long after its start, and 1 before
+ *   looks_not         at the versions its peers speak: it answers all the same
  *   bad               inspect finds a broken file
  *   slow_tool         one-shot modes never end
  *   crash_tool        one-shot modes die */
@@ -112,6 +115,11 @@ static void leave(Sluice__Worker__V1__ExitCause cause, int code, const char *tex
 static int64_t age_ms(void)
 {
     return (clock_now_ns() - started_ns) / NS_PER_MS;
+}
+
+static uint32_t own_protocol(void)
+{
+    return age_ms() >= fake_number("protocol_ms=", 0) ? (uint32_t)fake_number("protocol=", 1) : 1;
 }
 
 /* -- packed weights -------------------------------------------------------------------------------
@@ -256,6 +264,8 @@ static void send_status(struct rpc_call *call)
     status.pid = (uint32_t)getpid();
     status.start_ticks = start_ticks();
     status.epoch = strtoull(epoch_text, NULL, 10);
+    /* Whom it has agreed with, it goes on with. */
+    status.protocol_min = status.protocol_max = fake_has("looks_not") ? own_protocol() : 1;
     status.n_ranks = status.n_memory = 1;
     status.ranks = ranks;
     status.memory = memories;
@@ -295,10 +305,17 @@ static void unwatch(void *arg, struct rpc_call *call)
 
 static const struct rpc_call_events watch_events = {.on_cancel = unwatch};
 
-static void watch_status(void *context, struct rpc_call *call, const ProtobufCMessage *request)
+static void watch_status(void *context, struct rpc_call *call, const ProtobufCMessage *message)
 {
+    const Sluice__Worker__V1__WatchStatusRequest *request =
+        (const Sluice__Worker__V1__WatchStatusRequest *)message;
+    struct error err;
     (void)context;
-    (void)request;
+    if (request->protocol_max && !fake_has("looks_not") &&
+        echo_check_protocol(own_protocol(), request->protocol_min, request->protocol_max, &err)) {
+        rpc_call_finish(call, &err);
+        return;
+    }
     rpc_call_set_events(call, &watch_events, NULL);
     pthread_mutex_lock(&mutex);
     size_t i = 0;
@@ -475,6 +492,8 @@ static int serve(void)
         .epoch = strtoull(epoch_text, NULL, 10),
         .rate = (uint32_t)fake_number("rate=", 20),
         .n_slots = (uint32_t)fake_number("slots=", 1),
+        .protocol = own_protocol,
+        .looks_not = fake_has("looks_not"),
     };
     if (echo_create(&echoes, &echo, &err) != 0) {
         fprintf(stderr, "%s\n", err.message);
