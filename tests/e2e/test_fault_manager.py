@@ -1,0 +1,368 @@
+"""Faults around the manager that need a model, by their numbers in the list of faults, with load L and the invariants checked around each where
+a fault can touch streams; tests/long.sh faults sets SLUICE_LONG. Beside test_fault_control.py, where workers are fake."""
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import grpc
+import pytest
+
+from conftest import TIME_SCALE, alive, model_path, patience
+from invariants import worker_processes
+from test_fault_suite import N, UnderLoad, start
+from test_traffic import TINY, Load as Replies, start_tiny
+
+alone = pytest.mark.alone
+LONG = bool(os.environ.get("SLUICE_LONG"))
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory, stubs):
+    sluice = start(tmp_path_factory.mktemp("one"), stubs)
+    yield sluice
+    sluice.stop()
+
+
+def status(sluice, timeout=0.2):
+    """None while no manager answers."""
+    with grpc.insecure_channel(f"unix:{sluice.state}/run/manager.sock", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        try:
+            stub = sluice.stubs.manager_grpc.ModelManagerStub(channel)
+            return stub.GetStatus(sluice.stubs.manager.GetStatusRequest(), timeout=timeout)
+        except grpc.RpcError:
+            return None
+
+
+def events(sluice, kind):
+    lines = sluice.cli("events", "--json", "--from", "1").stdout.splitlines()
+    return [e for e in map(json.loads, lines) if e["type"] == kind]
+
+
+# --- F1: the manager is killed while it has nothing to do ---
+
+@alone
+def test_f1_a_killed_manager_is_back_within_two_seconds_and_streams_notice_nothing(one):
+    """Under `sluice serve`, which starts it again 100 ms later. (Three times: the second and third come after longer waits, 200 and 400 ms.)"""
+    took = []
+    with UnderLoad(one) as load:
+        workers = [w[:3] for w in worker_processes(one)]
+        for _ in range(3 if LONG else 1):
+            (manager,) = one.children("sluice-manager")
+            killed = time.monotonic()
+            os.kill(manager, signal.SIGKILL)
+            while not ((now := status(one)) and now.pid != manager and now.n_adopted_workers == len(workers)):
+                assert time.monotonic() < killed + patience(30), one.tail()
+                time.sleep(0.005)
+            took.append(time.monotonic() - killed)
+            load.wait_tokens(N * 5)
+        assert [w[:3] for w in worker_processes(one)] == workers, "a worker was restarted"
+    assert not any(r.finished and r.finished[0].receipt.n_resumes for r in load.runs), "a stream noticed"
+    print("back, its worker adopted, within " + ", ".join(f"{1e3 * t:.0f}" for t in took) + " ms of the kill")
+    assert max(took) <= (2 if LONG and TIME_SCALE == 1 else patience(10))
+
+
+# --- F35: another version in place of the one that serves, again and again ---
+
+def hup(sluice, names):
+    for name in names:
+        for pid in sluice.children(name):
+            os.kill(pid, signal.SIGHUP)
+
+
+def n_reloads(sluice):
+    return sum(path.read_text(errors="replace").count('event="settings reloaded"') for path in sluice.state.glob("log/*.log"))
+
+
+@pytest.fixture
+def configured(tmp_path, fresh):
+    """`sluice serve` with a file of settings."""
+    fresh.config = tmp_path / "sluice.conf"
+    fresh.config.write_text("drain_grace = 30s\n")
+    begin = fresh.start
+    fresh.start = lambda *args, **kwargs: begin("--config", fresh.config, *args, **kwargs)
+    return fresh
+
+
+@alone
+def test_f35_versions_and_settings_are_reloaded_over_and_over_under_load(configured):
+    """v1 → v2 → v1 ...: load beside, give it the traffic, unload the other; each time with SIGHUP for manager and server in the middle, and now
+    and then a version that cannot be loaded. No call fails, each reply is one version's, to the token."""
+    sluice, n, n_clients = configured, 100 if LONG else 20, 32 if LONG else 8
+    references = start_tiny(sluice, 24)
+    sluice.cli("register", "tiny", TINY / "q8_0.gguf", "--version", "3")
+    rpc, m, t = sluice.manager_stub(), sluice.stubs.manager, sluice.stubs.types
+    workers, before = set(sluice.children("sluice-worker")), n_reloads(sluice)
+
+    def end(operation):
+        return rpc.WaitOperation(m.WaitOperationRequest(id=operation.id, timeout_ms=int(patience(60000)))).operation
+
+    load, n_failed = Replies(sluice, n_clients, references, 24), 0
+    load.go_on(n_clients)
+    for i in range(n):
+        old, new = ("1", "2") if i % 2 == 0 else ("2", "1")
+        config = t.ModelConfig(n_threads=1)
+        ended = end(rpc.LoadModelVersion(m.LoadModelVersionRequest(model="tiny", version=new, config=config)).operation)
+        assert ended.state == t.OPERATION_STATE_DONE, ended
+        sluice.config.write_text(f"drain_grace = {30 + i % 2 + 1}s\n")
+        hup(sluice, ("sluice-manager", "sluice-server"))
+        rpc.SetTraffic(m.SetTrafficRequest(model="tiny", weights=[t.TrafficWeight(version=new, weight=1)]))
+        load.only(new, n_clients)
+        ended = end(rpc.UnloadModelVersion(m.UnloadModelVersionRequest(model="tiny", version=old)).operation)
+        assert ended.state == t.OPERATION_STATE_DONE and ended.result.n_ended == 0, ended
+        if i % 4 == 3:
+            ended = end(rpc.LoadModelVersion(m.LoadModelVersionRequest(
+                model="tiny", version="3", config=t.ModelConfig(kv_tokens=1000000000))).operation)
+            assert ended.state == t.OPERATION_STATE_FAILED, ended
+            n_failed += 1
+            load.only(new, n_clients)
+            end(rpc.UnloadModelVersion(m.UnloadModelVersionRequest(model="tiny", version="3")).operation)
+    load.stop()
+    assert n_failed and len(load.replies) >= n * n_clients and {v for v, _ in load.replies} == {"1", "2"}, len(load.replies)
+    sluice.wait(lambda: n_reloads(sluice) == before + 2 * n, 10, "each SIGHUP was heeded")
+    left = set(sluice.children("sluice-worker"))
+    assert len(left) == 1 and not left & workers
+    print(f"\n{n} reloads of the version and of settings, {n_failed} of a version that cannot be: {len(load.replies)} replies, 0 errors")
+
+
+# --- F40: the model's file changes while it is in use ---
+
+def changeable(sluice, folder, name="copy"):
+    """A file of the sample model that may be spoiled, registered and known to the server."""
+    path = folder / f"{name}.gguf"
+    shutil.copy(model_path(), path)
+    sluice.cli("register", name, path, "--version", "1")
+    return path
+
+
+def replica_of(sluice, model):
+    rpc, m = sluice.manager_stub(), sluice.stubs.manager
+    return list(rpc.ListReplicas(m.ListReplicasRequest(model=model)).replicas)
+
+
+def load_operation(sluice, model):
+    rpc, m = sluice.manager_stub(), sluice.stubs.manager
+    operation = rpc.LoadModelVersion(m.LoadModelVersionRequest(model=model)).operation
+    return lambda: rpc.WaitOperation(m.WaitOperationRequest(id=operation.id, timeout_ms=int(patience(60000)))).operation
+
+
+def worker_of(sluice, model):
+    """Its pid once it runs; None before."""
+    for replica in replica_of(sluice, model):
+        if replica.pid and alive(replica.pid):
+            return replica.pid
+    return None
+
+
+def has_open(pid, path):
+    try:
+        return any(os.readlink(fd) == str(path) for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:
+        return False
+
+
+def truncate(path):
+    os.truncate(path, path.stat().st_size // 3)
+
+
+def replace(path):
+    """Another file by the same name, with another digest: the tiny model."""
+    new = path.with_suffix(".new")
+    shutil.copy(TINY / "q8_0.gguf", new)
+    new.rename(path)
+
+
+def overwrite(path):
+    """The same file with other bytes at its end, as an upload in place would leave it."""
+    with open(path, "r+b") as f:
+        f.seek(-4096, os.SEEK_END)
+        f.write(b"\0" * 4096)
+
+
+def check_failed(sluice, model):
+    (replica,) = replica_of(sluice, model)
+    assert replica.state == sluice.stubs.types.REPLICA_STATE_FAILED and replica.pid == 0, replica
+    error = replica.last_error
+    assert error.reason == "MODEL_FILE_CHANGED", error
+    assert any(text in error.message for text in ("the file became shorter while it was read", "the file changed while it was being read",
+                                                  "the file is another one than was registered")), error
+    assert error.message in [e["message"] for e in events(sluice, "replica.failed")], "the cause is not recorded"
+    assert replica.epoch <= 2, "it was tried over and over"
+
+
+def spoil_while_it_loads(sluice, path, how):
+    """The worker stands still in the middle of its reading meanwhile. The operation as it ended, and the worker's pid."""
+    model = path.stem
+    ended = load_operation(sluice, model)
+    until = time.monotonic() + patience(20)
+    while not ((pid := worker_of(sluice, model)) and has_open(pid, path)):
+        assert time.monotonic() < until, sluice.tail()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert has_open(pid, path), "it had read all: void"
+        how(path)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    return ended(), pid
+
+
+@alone
+def test_f40_a_file_that_changes_while_it_is_loaded_fails_the_load_with_its_cause(one, tmp_path):
+    """One that is cut or overwritten. Where another takes its name, what is open may be read whole: it is what was registered."""
+    t = one.stubs.types
+    with UnderLoad(one, rate=0) as load:
+        for how in (truncate, overwrite, replace):
+            path = changeable(one, tmp_path, how.__name__)
+            operation, pid = spoil_while_it_loads(one, path, how)
+            if how is replace and operation.state == t.OPERATION_STATE_DONE:
+                texts = [one.generate(one.request(name, "Once", max_tokens=8, ignore_eos=True))[0] for name in ("smol", how.__name__)]
+                assert texts[0] == texts[1]
+                load.others["ok"] = (2, 2)
+            else:
+                assert operation.state == t.OPERATION_STATE_FAILED and not alive(pid), operation
+                check_failed(one, how.__name__)
+            one.cli("unload", how.__name__)
+            load.wait_tokens(N * 5)
+
+
+@pytest.mark.parametrize("how", [truncate, replace, os.unlink], ids=lambda f: f.__name__)
+def test_f40_a_file_that_changes_after_the_load_is_not_missed_until_a_worker_must_read_it(fresh, tmp_path, how):
+    """What runs has all it needs: the same tokens as before. A worker that is started again reads the file, and says what is wrong with it."""
+    fresh.start(env={"SLUICE_RESTART_BACKOFF_INITIAL": "100ms"})
+    path = changeable(fresh, tmp_path)
+    fresh.cli("load", "copy")
+    request = fresh.request("copy", "Once upon a time", max_tokens=40, ignore_eos=True)
+    fresh.wait(lambda: fresh.run("copy", "hi", "-n", "1", check=False).returncode == 0, 30, "the model answers")
+    reference = fresh.generate(request)[:2]
+    worker = worker_of(fresh, "copy")
+    how(path)
+    assert fresh.generate(request)[:2] == reference and worker_of(fresh, "copy") == worker
+    chat = fresh.cli("run", "copy", "Hello", "-n", "8", "--server", fresh.address)  # template and tokenizer too
+    assert chat.returncode == 0
+    os.kill(worker, signal.SIGKILL)
+    failed = fresh.stubs.types.REPLICA_STATE_FAILED
+    if how is os.unlink:  # it may be put back: so it is tried again, until that is a crash loop
+        fresh.wait(lambda: any("No such file" in e["message"] for e in events(fresh, "replica.died") + events(fresh, "replica.failed")), 30,
+                   "the cause is recorded")
+    else:
+        fresh.wait(lambda: replica_of(fresh, "copy")[0].state == failed, 30, "it is given up")
+        (replica,) = replica_of(fresh, "copy")
+        assert replica.last_error.reason in ("MODEL_FILE_CHANGED", "MODEL_FILE_INVALID"), replica
+        assert replica.last_error.message in [e["message"] for e in events(fresh, "replica.failed")]
+    with pytest.raises(grpc.RpcError) as e:
+        fresh.generate(request, timeout=patience(30))
+    assert e.value.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDITION), e.value
+    fresh.cli("unload", "copy")
+    shutil.copy(model_path(), path)  # the file is back
+    fresh.cli("load", "copy")
+    fresh.wait(lambda: fresh.generate(request)[:2] == reference, 30, "as before")
+
+
+# --- F26: memory runs out, in a control group of the test's own (as root, so not on every commit) ---
+
+class MemoryGroup:
+    """A memory cgroup below this process's own (v1) or the root's (v2)."""
+
+    def __init__(self):
+        lines = [line.split(":", 2) for line in pathlib.Path("/proc/self/cgroup").read_text().split()]
+        v1 = [path for _, controllers, path in lines if "memory" in controllers.split(",")]
+        self.is_v1 = bool(v1)
+        self.home = pathlib.Path("/sys/fs/cgroup/memory" + v1[0] if v1 else "/sys/fs/cgroup" + lines[0][2])
+        parent = self.home if v1 else pathlib.Path("/sys/fs/cgroup")
+        self.path = parent / f"sluice-test-{os.getpid()}"
+        self.path.mkdir()
+
+    def __enter__(self):
+        """What this process starts from here on is in it; the process itself only until leave()."""
+        (self.path / "cgroup.procs").write_text(str(os.getpid()))
+        return self
+
+    def leave(self):
+        (self.home / "cgroup.procs").write_text(str(os.getpid()))
+
+    def used(self):
+        return int((self.path / ("memory.usage_in_bytes" if self.is_v1 else "memory.current")).read_text())
+
+    def limit(self, n_bytes):
+        """None: there is none."""
+        if self.is_v1:
+            (self.path / "memory.limit_in_bytes").write_text(str(n_bytes or -1))
+        else:
+            (self.path / "memory.max").write_text(str(n_bytes or "max"))
+
+    def kills(self):
+        text = (self.path / ("memory.oom_control" if self.is_v1 else "memory.events")).read_text()
+        return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill "))
+
+    def __exit__(self, *_):
+        self.limit(None)
+        self.leave()
+        until = time.monotonic() + patience(20)
+        while (self.path / "cgroup.procs").read_text():
+            assert time.monotonic() < until, "processes are left in it"
+            time.sleep(0.05)
+        self.path.rmdir()
+
+
+# Takes more and more memory, as nobody of ours would: so that the kernel has to choose.
+BALLOON = """
+import time
+kept = []
+while True:
+    kept.append(b"x" * (1 << 20))
+    time.sleep(0.001)
+"""
+
+
+def resident_bytes(pid):
+    return int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def let_memory_run_out(group, room):
+    """Until the kernel has ended one process of the group, or all is lost. The process that took the memory."""
+    balloon = subprocess.Popen([sys.executable, "-c", BALLOON])
+    group.leave()
+    group.limit(group.used() + room)
+    until = time.monotonic() + patience(60)
+    while not group.kills():
+        assert time.monotonic() < until and balloon.poll() is None, group.used()
+        time.sleep(0.001)
+    group.limit(None)  # or the next one would be next
+    return balloon
+
+
+if LONG:  # tests/long.sh faults
+    @alone
+    def test_f26_where_memory_runs_out_the_worker_goes_and_its_streams_go_on(tmp_path, stubs):
+        with MemoryGroup() as group:
+            sluice = start(tmp_path, stubs)
+            try:
+                with UnderLoad(sluice, rate=0) as load:
+                    ((_, epoch, worker, _),) = worker_processes(sluice)
+                    others = sluice.children("sluice-manager") + sluice.children("sluice-server")
+                    (group.path / "cgroup.procs").write_text(str(os.getpid()))
+                    # Twice what the worker has: without its score the balloon would be chosen.
+                    had = resident_bytes(worker)
+                    balloon = let_memory_run_out(group, 2 * had)
+                    size = resident_bytes(balloon.pid)
+                    assert size > 1.5 * had, "void: it would have been chosen in any case"
+                    balloon.send_signal(signal.SIGSTOP)
+                    try:
+                        assert group.kills() == 1 and balloon.poll() is None, "another was chosen"
+                        sluice.wait(lambda: [w[1] for w in worker_processes(sluice)] not in ([], [epoch]), 20, "another worker runs")
+                        assert not alive(worker)
+                    finally:
+                        balloon.kill()
+                        balloon.wait()
+                    load.wait_tokens(N * 5)
+                    assert sluice.children("sluice-manager") + sluice.children("sluice-server") == others
+                assert any(r.finished and r.finished[0].receipt.n_resumes for r in load.runs), "nothing was moved"
+                (event,) = events(sluice, "replica.died")
+                assert event["message"] == "the kernel ended the worker: memory was exhausted", event
+                print(f"\nended beside a process of {size >> 20} MiB: a worker of {had >> 20} MiB")
+            finally:
+                sluice.stop()
