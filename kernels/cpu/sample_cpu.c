@@ -12,6 +12,7 @@
 #include "kernels/cpu/sample_passes.h"
 #include "kernels/cpu/sample_philox.h"
 #include "kernels/cpu/sample_select.h"
+#include "kernels/cpu/sample_typical.h"
 #include "kernels/cpu/stream_cpu.h"
 #include "kernels/tensor.h"
 
@@ -115,40 +116,12 @@ static float entropy_of(const struct row *row, float sum, float log_sum)
     return sample_tree(sums);
 }
 
-/* Distance of a token's −log p from the entropy. */
-static float typical_distance(float w, float log_sum, float entropy)
-{
-    return fabsf((log_sum - sample_log(w)) - entropy);
-}
-
-/* Keeps the tokens nearest the entropy. −log p falls as w grows, so in descending order of w they
- * are one window around the entropy: two ends walk outwards, the nearer first (equal: the
- * likelier). */
 static void keep_typical(const struct row *row, float typical_p)
 {
     float sum = sum_weights(row), log_sum = sample_log(sum);
     float entropy = entropy_of(row, sum, log_sum); /* weights are 0 or normal numbers */
-    uint32_t n = 0, right = 0;
-    for (uint32_t i = 0; i < row->vocab; i++)
-        if (row->x[i] > 0.0f)
-            row->ids[n++] = i;
-    sample_select_sorted(row->x, row->ids, n, n);
-    while (right < n && log_sum - sample_log(row->x[row->ids[right]]) < entropy)
-        right++;
-    uint32_t left = right;
-    double mass = 0.0, wanted = (double)typical_p * (double)sum;
-    while ((left > 0 || right < n) && (left == right || mass < wanted)) {
-        float before = INFINITY, after = INFINITY;
-        if (left > 0)
-            before = typical_distance(row->x[row->ids[left - 1]], log_sum, entropy);
-        if (right < n)
-            after = typical_distance(row->x[row->ids[right]], log_sum, entropy);
-        uint32_t chosen = before <= after ? --left : right++;
-        mass += (double)row->x[row->ids[chosen]];
-    }
-    for (uint32_t i = 0; i < n; i++)
-        if (i < left || i >= right)
-            row->x[row->ids[i]] = 0.0f;
+    sample_keep_typical(row->x, row->vocab, row->ids, log_sum, entropy,
+                        (double)typical_p * (double)sum);
 }
 
 /* Gathers the tokens above the highest of a few bounds that surely covers `wanted`: the nucleus

@@ -20,6 +20,7 @@
 #include "kernels/cpu/sample_passes.h"
 #include "kernels/cpu/sample_philox.h"
 #include "kernels/cpu/sample_select.h"
+#include "kernels/cpu/sample_typical.h"
 #include "kernels/cpu/stream_cpu.h"
 #include "kernels/device.h"
 #include "kernels/ops.h"
@@ -231,6 +232,98 @@ static void test_nucleus_ends_where_a_full_sort_says(void **state)
         }
     }
     assert_int_equal(sample_nucleus_last(logits, ids, 0, 0.5), SAMPLE_NO_TOKEN);
+}
+
+/* What the search for a typical window's ends by bisection rests on. */
+static void test_log_never_falls_from_one_weight_to_the_next(void **state)
+{
+    (void)state;
+    enum { STRIDE = 61, RUN = 3 }; /* runs of neighbours, some 50 million in all */
+    uint32_t one, least;
+    float edge = 1.0f, before = -INFINITY;
+    memcpy(&one, &edge, sizeof(one));
+    edge = 1.17549435e-38f;
+    memcpy(&least, &edge, sizeof(least));
+    for (uint32_t bits = least; bits <= one; bits += bits % STRIDE < RUN ? 1 : STRIDE - RUN) {
+        float w;
+        memcpy(&w, &bits, sizeof(w));
+        float log_w = sample_log(w);
+        if (log_w < before)
+            fail_msg("log %a is below that of a lower weight", (double)w);
+        before = log_w;
+    }
+}
+
+/* The window by a full sort: in the order of weights two ends walk outwards from the entropy, the
+ * nearer token first. The sum of a third of the tokens, where it comes so far. */
+static double keep_typical_by_sort(float *w, uint32_t *ids, uint32_t n, float log_sum,
+                                   float entropy, double wanted)
+{
+    uint32_t right = 0;
+    while (right < n && log_sum - sample_log(w[ids[right]]) < entropy)
+        right++;
+    uint32_t left = right;
+    double mass = 0.0, third = 0.0;
+    while ((left > 0 || right < n) && (left == right || mass < wanted)) {
+        float before = INFINITY, after = INFINITY;
+        if (left > 0)
+            before = fabsf((log_sum - sample_log(w[ids[left - 1]])) - entropy);
+        if (right < n)
+            after = fabsf((log_sum - sample_log(w[ids[right]])) - entropy);
+        mass += (double)w[ids[before <= after ? --left : right++]];
+        third = right - left == n / 3 ? mass : third;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        if (i < left || i >= right)
+            w[ids[i]] = 0.0f;
+    return third;
+}
+
+/* Entropies are the row's own and others, as an entropy between two clusters, above or below all
+ * tokens; weights also such as come many times, and a sum that `wanted` hits exactly. */
+static void test_typical_keeps_what_a_full_sort_says(void **state)
+{
+    (void)state;
+    enum { N = 6000 };
+    static uint32_t sorted[N], ids[N];
+    static float kept[N], expected[N];
+    static const float spreads[] = {0.0f, 1e-6f, 0.02f, 1.0f, 4.0f, 30.0f};
+    static const double shares[] = {1e-9, 0.1, 0.5, 0.9, 0.9999, 1.0, 1.1};
+    static const float shifts[] = {0.0f, 0.37f, -2.0f, 6.0f, -30.0f, 60.0f};
+    enum { N_SHARES = sizeof(shares) / sizeof(shares[0]) };
+    for (uint32_t s = 0; s < 3 * sizeof(spreads) / sizeof(spreads[0]); s++) {
+        uint32_t n = s % 4 == 0 ? N : s % 4 == 1 ? 200 : N - 3;
+        float max;
+        fill_logits(n, spreads[s / 3]);
+        if (s % 3 == 1) /* a few weights, each many times */
+            for (uint32_t i = 0; i < n; i++)
+                logits[i] = rintf(logits[i]);
+        if (s % 3 == 2) /* one that nearly has it all */
+            logits[n / 2] += 12.0f;
+        assert_true(sample_passes()->max_checked(logits, n, &max));
+        sample_passes()->exp_row(logits, logits, n, max, 1.0f);
+        uint32_t n_positive = 0;
+        double total = 0.0, third = 0.0, entropy = 0.0;
+        for (uint32_t i = 0; i < n; i++)
+            if (logits[i] > 0.0f)
+                sorted[n_positive++] = i;
+        qsort(sorted, n_positive, sizeof(*sorted), compare_ids);
+        for (uint32_t i = 0; i < n_positive; i++)
+            total += (double)logits[sorted[i]];
+        for (uint32_t i = 0; i < n_positive; i++)
+            entropy += (double)logits[sorted[i]] / total * log(total / (double)logits[sorted[i]]);
+        for (size_t w = 0; w < (N_SHARES + 1) * sizeof(shifts) / sizeof(shifts[0]); w++) {
+            size_t share = w % (N_SHARES + 1); /* past the last, which walks to the end: its sum */
+            double wanted = share < N_SHARES ? total * shares[share] : third;
+            float log_sum = sample_log((float)total);
+            float around = (float)entropy + shifts[w / (N_SHARES + 1)];
+            memcpy(kept, logits, n * sizeof(*kept));
+            memcpy(expected, logits, n * sizeof(*expected));
+            sample_keep_typical(kept, n, ids, log_sum, around, wanted);
+            third = keep_typical_by_sort(expected, sorted, n_positive, log_sum, around, wanted);
+            assert_memory_equal(kept, expected, n * sizeof(*kept));
+        }
+    }
 }
 
 /* --- results --- */
@@ -462,6 +555,8 @@ int main(void)
         cmocka_unit_test(test_watermark_adds_to_what_philox_calls_green),
         cmocka_unit_test(test_select_equals_full_sort),
         cmocka_unit_test(test_nucleus_ends_where_a_full_sort_says),
+        cmocka_unit_test(test_log_never_falls_from_one_weight_to_the_next),
+        cmocka_unit_test(test_typical_keeps_what_a_full_sort_says),
         cmocka_unit_test(test_logprobs_are_log_softmax_of_unmodified_logits),
         cmocka_unit_test(test_bad_rows_have_a_status_of_their_own),
         cmocka_unit_test(test_extreme_parameters_give_a_token),
