@@ -434,7 +434,7 @@ static void bench_sampling(const struct bench *b, uint32_t vocab, const char *na
     for (uint32_t r = 0; r < ROWS; r++) {
         of_row[r] = params;
         of_row[r].repetition_penalty = 1.0f;
-        of_row[r].typical_p = 1.0f;
+        of_row[r].typical_p = params.typical_p > 0.0f ? params.typical_p : 1.0f;
         of_row[r].position = r;
         logits[(size_t)r * vocab + noise() % vocab] = 14.0f; /* one that is likely */
     }
@@ -522,6 +522,9 @@ int main(int argc, char **argv)
                        (struct sample_params){.temperature = 1.0f, .top_p = 1.0f});
         bench_sampling(&b, vocabs[i], "top-p 0.95",
                        (struct sample_params){.temperature = 1.0f, .top_p = 0.95f});
+        bench_sampling(
+            &b, vocabs[i], "typical 0.9",
+            (struct sample_params){.temperature = 1.0f, .top_p = 1.0f, .typical_p = 0.9f});
         bench_sampling(&b, vocabs[i], "top-k 50, top-p 0.95",
                        (struct sample_params){.temperature = 0.8f, .top_k = 50, .top_p = 0.95f});
     }
