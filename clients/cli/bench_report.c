@@ -58,6 +58,10 @@ static void add_setup(const struct bench_setup *setup, struct strbuf *out)
     add_text(out, "model", setup->model);
     strbuf_add_str(out, ", ");
     add_text(out, "server", setup->server);
+    if (c->version[0]) {
+        strbuf_add_str(out, ", ");
+        add_text(out, "version", c->version);
+    }
     strbuf_printf(out, ", \"arrivals\": \"%s\", \"clients\": %" PRIu32,
                   c->rate > 0 ? "poisson" : "closed", c->n_clients);
     if (c->rate > 0)
@@ -67,7 +71,8 @@ static void add_setup(const struct bench_setup *setup, struct strbuf *out)
     if (setup->prompts_file[0]) {
         strbuf_add_str(out, ", ");
         add_text(out, "prompts", setup->prompts_file);
-        strbuf_printf(out, ", \"prompts_in_file\": %" PRIu64, setup->n_lines);
+        strbuf_printf(out, ", \"prompts_in_file\": %" PRIu64 ", \"chat\": %s", setup->n_lines,
+                      c->chat ? "true" : "false");
     } else {
         add_range(out, "prompt_tokens", setup->prompt_tokens);
         strbuf_printf(out, ", \"shared_prefix\": %" PRIu64, setup->shared_prefix);
@@ -75,6 +80,8 @@ static void add_setup(const struct bench_setup *setup, struct strbuf *out)
     add_range(out, "max_tokens", setup->max_tokens);
     if (c->n_drafts >= 0)
         strbuf_printf(out, ", \"speculate\": %" PRId32, c->n_drafts);
+    if (c->has_priority)
+        strbuf_printf(out, ", \"priority\": %" PRId32, c->priority);
     strbuf_printf(out, ", \"temperature\": %g, \"ignore_eos\": %s, \"seed\": %" PRIu64 "}",
                   c->temperature, c->ignore_eos ? "true" : "false", c->seed);
 }
@@ -175,13 +182,34 @@ static void range_text(const uint64_t range[2], char out[48])
         snprintf(out, 48, "%" PRIu64 "-%" PRIu64, range[0], range[1]);
 }
 
+/* What was asked for besides, so that a figure's settings stand beside it. */
+static void print_asked(const struct bench_load_config *c)
+{
+    const char *comma = "asked      ";
+    if (c->temperature > 0) {
+        printf("%stemperature %g", comma, c->temperature);
+        comma = ", ";
+    }
+    if (c->n_drafts >= 0) {
+        printf("%sspeculate %" PRId32, comma, c->n_drafts);
+        comma = ", ";
+    }
+    if (c->has_priority) {
+        printf("%spriority %" PRId32, comma, c->priority);
+        comma = ", ";
+    }
+    if (comma[0] == ',')
+        putchar('\n');
+}
+
 static void print_setup(const struct bench_setup *setup)
 {
     const struct bench_load_config *c = setup->load;
     char in[48], out[48];
     range_text(setup->prompt_tokens, in);
     range_text(setup->max_tokens, out);
-    printf("model      %s at %s\n", setup->model, setup->server);
+    printf("model      %s%s%s at %s\n", setup->model, c->version[0] ? ":" : "", c->version,
+           setup->server);
     if (c->rate > 0)
         printf("load       %g requests/s, Poisson arrivals, at most %" PRIu32 " in flight\n",
                c->rate, c->n_clients);
@@ -193,6 +221,7 @@ static void print_setup(const struct bench_setup *setup)
     else
         printf("work       %s tokens in (%" PRIu64 " of them shared), ", in, setup->shared_prefix);
     printf("%s out%s\n", out, c->ignore_eos ? "" : " at most");
+    print_asked(c);
 }
 
 static void print_counts(const struct bench_setup *setup, const struct bench_results *r)

@@ -31,6 +31,8 @@ static int check(const struct cli_settings *s, struct error *err)
     if (!rc && !numbers_max(&numbers[1]) && !numbers_max(&numbers[2]))
         rc = error_set(err, STATUS_INVALID_ARGUMENT,
                        "--prompt, --generate: both are 0: there is nothing to time");
+    if (!rc && s->draft_always && !s->draft[0])
+        rc = error_set(err, STATUS_INVALID_ARGUMENT, "--draft-always: only with --draft");
     return rc;
 }
 

@@ -20,7 +20,13 @@
 #include "proto/rpc/rpc_message.h"
 #include "sluice/v1/inference.pb-c.h"
 
-enum { OPEN_CLIENTS = 1024, BAR_WIDTH = 30, MAX_TOKENS = 1 << 24, MAX_RATE = 1000000 };
+enum {
+    OPEN_CLIENTS = 1024,
+    BAR_WIDTH = 30,
+    MAX_TOKENS = 1 << 24,
+    MAX_RATE = 1000000,
+    MAX_TEMPERATURE = 100
+};
 
 static volatile sig_atomic_t told_to_stop;
 
@@ -52,6 +58,8 @@ static int check_numbers(const struct cli_settings *s, struct error *err)
         rc = check_number("slo-itl-ms", s->slo_itl_ms, 1e9, err);
     if (!rc)
         rc = check_number("slo-e2e-ms", s->slo_e2e_ms, 1e9, err);
+    if (!rc) /* a server says it too, of the first request, under a heading of zeros */
+        rc = check_number("temperature", s->temperature, MAX_TEMPERATURE, err);
     return rc;
 }
 
@@ -284,7 +292,8 @@ static const struct option_spec serve_specs[] = {
      "prompts of a file are a user's messages, rendered by the chat template", 0, 0},
     {"ignore-eos", 0, OPTION_BOOL, CLI_OPTION(ignore_eos), "true", NULL,
      "go on to the last of the tokens; =false lets the model end", 0, 0},
-    {"temperature", 0, OPTION_F64, CLI_OPTION(temperature), "0", "X", "0: greedy", 0, 0},
+    {"temperature", 0, OPTION_F64, CLI_OPTION(temperature), "0", "X", "at most 100; 0: greedy", 0,
+     0},
     {"speculate", 0, OPTION_U64, CLI_OPTION(speculate), NULL, "N",
      "tokens drafted in a step; 0: none; default: as the model was loaded", 0, 16},
     {"priority", 0, OPTION_STRING, CLI_OPTION(priority), "", "N",

@@ -80,6 +80,10 @@ static int size_up(struct bench *b, uint32_t context_tokens, struct error *err)
         longest = numbers_max(&b->lengths);
         which = "generate";
     }
+    if (longest > context_tokens)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--%s: %" PRIu64 " is more than the model's context of %" PRIu32 " tokens",
+                         which, longest, context_tokens);
     if (depth + longest > context_tokens)
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "--depth: %" PRIu64 " and --%s %" PRIu64

@@ -89,6 +89,8 @@ def test_drafts_have_the_threads_and_cpus_of_their_rows(tmp_path):
     (["--prompt", "0", "--generate", "0"], 2, "both are 0: there is nothing to time"),
     (["--repetitions", "0"], 2, "--repetitions"),
     (["--depth", "500"], 1, "--depth: 500 and --prompt 512 are more than the model's context of 512 tokens"),
+    (["--prompt", "600"], 1, "--prompt: 600 is more than the model's context of 512 tokens"),
+    (["--draft-always"], 2, "--draft-always: only with --draft"),
     (["--kernels", "none"], 1, "no set 'none'"),
     (["--tp", "3"], 1, "3 is not one of 1, 2, 4, 8"),
 ])
@@ -240,8 +242,17 @@ def test_the_table_says_it_for_people(served):
     out = sluice(served, "bench", "serve", "smol", "--requests", 2, "--prompt-tokens", 5, "--max-tokens", 3, "--slo-ttft-ms", 1e6).stdout
     assert "load       1 client, closed loop" in out and "requests   2 ok, 0 failed, 0 cancelled" in out
     assert "tokens     10 in (0 cached), 6 out in" in out and "2 of 2 within TTFT 1e+06 ms" in out
+    assert "asked" not in out and "model      smol at " in out
     rows = [line.split()[0] for line in out.split("\n\n")[1].splitlines()]
     assert rows == ["MS", "TTFT", "ITL", "TPOT", "E2E"]
+
+
+def test_what_a_run_asked_for_stands_beside_its_figures(served):
+    asked = ("--requests", 1, "--prompt-tokens", 5, "--max-tokens", 3, "--temperature", 0.5, "--speculate", 2, "--priority", -3, "--version", 1)
+    setup = serve(served, *asked)["setup"]
+    assert (setup["temperature"], setup["speculate"], setup["priority"], setup["version"]) == (0.5, 2, -3, "1")
+    out = sluice(served, "bench", "serve", "smol", *asked).stdout
+    assert "model      smol:1 at " in out and "asked      temperature 0.5, speculate 2, priority -3\n" in out
 
 
 def test_ctrl_c_prints_what_there_is(served):
@@ -262,6 +273,8 @@ def test_ctrl_c_prints_what_there_is(served):
     (["--max-tokens", "0"], "--max-tokens: 0 is not between 1 and 2147483647"),
     (["--rate", "-1"], "--rate: -1 is not between 0 and 1e+06"),
     (["--slo-itl-ms", "-5"], "--slo-itl-ms: -5 is not between 0"),
+    (["--temperature", "-1"], "--temperature: -1 is not between 0 and 100"),
+    (["--temperature", "100.5"], "--temperature: 100.5 is not between 0 and 100"),
     (["--clients", "5000"], "--clients"),
     (["--shared-prefix", "8", "--prompt-tokens", "8-20"], "--shared-prefix: 8 leaves nothing of a prompt of 8 tokens; at most 7"),
     (["--prompts", "x", "--shared-prefix", "4"], "--prompts: not together with --shared-prefix"),
