@@ -97,30 +97,12 @@ static void keep_top_k(struct row *row, uint32_t k)
     row->adjusted = row->x;
 }
 
-/* Σ −p log p by the contract's segments and lanes. */
-static float entropy_of(const struct row *row, float sum, float log_sum)
-{
-    float sums[SAMPLE_SEGMENTS];
-    for (int s = 0; s < SAMPLE_SEGMENTS; s++) {
-        float lanes[SAMPLE_LANES] = {0};
-        uint32_t begin = row->segments.bounds[s];
-        for (uint32_t i = begin; i < row->segments.bounds[s + 1]; i++)
-            if (row->x[i] > 0.0f)
-                lanes[(i - begin) % SAMPLE_LANES] +=
-                    (row->x[i] / sum) * (log_sum - sample_log(row->x[i]));
-        for (int half = SAMPLE_LANES / 2; half; half /= 2)
-            for (int j = 0; j < half; j++)
-                lanes[j] += lanes[j + half];
-        sums[s] = lanes[0];
-    }
-    return sample_tree(sums);
-}
-
 static void keep_typical(const struct row *row, float typical_p)
 {
+    float sums[SAMPLE_SEGMENTS];
     float sum = sum_weights(row), log_sum = sample_log(sum);
-    float entropy = entropy_of(row, sum, log_sum); /* weights are 0 or normal numbers */
-    sample_keep_typical(row->x, row->vocab, row->ids, log_sum, entropy,
+    row->passes->entropy_segments(row->x, &row->segments, sum, log_sum, sums);
+    sample_keep_typical(row->x, row->vocab, row->ids, log_sum, sample_tree(sums),
                         (double)typical_p * (double)sum);
 }
 

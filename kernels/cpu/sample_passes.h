@@ -22,6 +22,9 @@ struct sample_passes {
     /* Σ w per segment, by lanes. */
     void (*sum_segments)(const float *w, const struct sample_segments *seg,
                          float out_sums[SAMPLE_SEGMENTS]);
+    /* Σ w/sum · (log_sum − log w) per segment, by lanes; w is 0 or a normal number. */
+    void (*entropy_segments)(const float *w, const struct sample_segments *seg, float sum,
+                             float log_sum, float out_sums[SAMPLE_SEGMENTS]);
     /* Zeroes w[i] < threshold. */
     void (*cut_below)(float *w, uint32_t n, float threshold);
     /* y[i] = x[i] for what comes before `last` in the order of sample_select.h and for `last`

@@ -66,6 +66,30 @@ static void sum_segments(const float *w, const struct sample_segments *seg,
         out_sums[s] = sum_lanes(w + seg->bounds[s], seg->bounds[s + 1] - seg->bounds[s]);
 }
 
+/* A token that was removed adds 0 times a finite number. */
+static float entropy_lanes(const float *w, uint32_t n, float sum, float log_sum)
+{
+    float lanes[SAMPLE_LANES] = {0};
+    uint32_t whole = n - n % SAMPLE_LANES;
+    for (uint32_t i = 0; i < whole; i += SAMPLE_LANES)
+        for (uint32_t j = 0; j < SAMPLE_LANES; j++)
+            lanes[j] += (w[i + j] / sum) * (log_sum - sample_log(w[i + j]));
+    for (uint32_t i = whole; i < n; i++)
+        lanes[i - whole] += (w[i] / sum) * (log_sum - sample_log(w[i]));
+    for (int half = SAMPLE_LANES / 2; half; half /= 2)
+        for (int j = 0; j < half; j++)
+            lanes[j] += lanes[j + half];
+    return lanes[0];
+}
+
+static void entropy_segments(const float *w, const struct sample_segments *seg, float sum,
+                             float log_sum, float out_sums[SAMPLE_SEGMENTS])
+{
+    for (int s = 0; s < SAMPLE_SEGMENTS; s++)
+        out_sums[s] =
+            entropy_lanes(w + seg->bounds[s], seg->bounds[s + 1] - seg->bounds[s], sum, log_sum);
+}
+
 static void cut_below(float *w, uint32_t n, float threshold)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -158,6 +182,7 @@ const struct sample_passes PASSES = {
     .max_checked = max_checked,
     .exp_row = exp_row,
     .sum_segments = sum_segments,
+    .entropy_segments = entropy_segments,
     .cut_below = cut_below,
     .keep_to = keep_to,
     .next_above = next_above,

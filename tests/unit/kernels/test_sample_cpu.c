@@ -94,6 +94,25 @@ static void check_gathered(const struct sample_passes *passes, uint32_t n, float
     assert_true(n_ids == n_want && sum == want);
 }
 
+/* Of weights some of which are 0: the other set's bits, and near f64's. */
+static void check_entropy(const struct sample_passes *other, const float *w,
+                          const struct sample_segments *seg)
+{
+    float sums_a[SAMPLE_SEGMENTS], sums_b[SAMPLE_SEGMENTS];
+    double sum = 0.0, want = 0.0;
+    uint32_t n = seg->bounds[SAMPLE_SEGMENTS];
+    for (uint32_t i = 0; i < n; i++)
+        sum += (double)w[i];
+    for (uint32_t i = 0; i < n; i++)
+        if (w[i] > 0.0f)
+            want += (double)w[i] / sum * log(sum / (double)w[i]);
+    float log_sum = sample_log((float)sum);
+    sample_passes_base.entropy_segments(w, seg, (float)sum, log_sum, sums_a);
+    other->entropy_segments(w, seg, (float)sum, log_sum, sums_b);
+    assert_memory_equal(sums_a, sums_b, sizeof(sums_a));
+    assert_true(fabs((double)sample_tree(sums_a) - want) < 1e-4);
+}
+
 static void test_passes_every_isa_same_bits(void **state)
 {
     (void)state;
@@ -124,6 +143,7 @@ static void test_passes_every_isa_same_bits(void **state)
             sample_passes_base.cut_below(a, n, 0.1f);
             others[o]->cut_below(b, n, 0.1f);
             assert_memory_equal(a, b, n * sizeof(float));
+            check_entropy(others[o], a, &seg);
             logits[n - 1] = logits[0] = logits[n / 2]; /* equals go by id */
             sample_passes_base.keep_to(a, logits, n, logits[n / 2], n / 2);
             others[o]->keep_to(b, logits, n, logits[n / 2], n / 2);
