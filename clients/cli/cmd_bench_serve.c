@@ -144,12 +144,18 @@ static int ask_model(struct serve_bench *b, struct error *err)
     if (rc)
         return rc;
     const Sluice__V1__ServedModel *served = ((const Sluice__V1__GetModelResponse *)message)->model;
+    bool is_served = !b->load.version[0];
     for (size_t i = 0; served && i < served->n_versions; i++) {
         const Sluice__V1__ServedVersion *v = served->versions[i];
-        if (v->info && (!b->load.version[0] || strcmp(v->version, b->load.version) == 0))
+        bool is_it = !b->load.version[0] || strcmp(v->version, b->load.version) == 0;
+        is_served |= is_it;
+        if (v->info && is_it)
             b->prompts_config.vocab_size = v->info->vocab_size;
     }
     rpc_message_free(message);
+    if (!is_served)
+        return error_set(err, STATUS_NOT_FOUND, "--version: %s has no version %s that is served",
+                         b->load.model, b->load.version);
     if (!b->prompts_config.vocab_size && !b->prompts_config.path[0])
         return error_set(err, STATUS_FAILED_PRECONDITION,
                          "the server does not know the vocabulary of %s%s%s yet: is it loaded?",

@@ -289,6 +289,10 @@ def test_bad_settings_are_refused_by_name(served, arguments, text):
 def test_no_model_no_server_no_file(served, tmp_path):
     result = sluice(served, "bench", "serve", "nobody", check=False)
     assert result.returncode == 1 and "MODEL_NOT_FOUND" in result.stderr, result.stderr
+    (tmp_path / "a.txt").write_text("Hi\n")
+    for prompts in ([], ["--prompts", tmp_path / "a.txt"]):
+        result = sluice(served, "bench", "serve", "smol", "--version", "7", *prompts, check=False)
+        assert result.returncode == 1 and "--version: smol has no version 7 that is served" in result.stderr and result.stdout == ""
     result = sluice(served, "bench", "serve", "smol", "--server", "127.0.0.1:9", check=False)
     assert result.returncode == 1 and "UNAVAILABLE" in result.stderr
     result = sluice(served, "bench", "serve", "smol", "--prompts", tmp_path / "absent.txt", check=False)
