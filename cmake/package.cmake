@@ -1,7 +1,7 @@
 # The Debian package: `cpack -G DEB` in build/release. What `cmake --install` puts there, and the component `package`: units, account,
 # sample of the settings. Maintainer scripts are in etc/debian.
 set(at_package COMPONENT package EXCLUDE_FROM_ALL)
-install(FILES etc/systemd/sluice-manager.service etc/systemd/sluice-server.service DESTINATION lib/systemd/system ${at_package})
+install(FILES etc/systemd/sluice-manager.service etc/systemd/sluice-server.service etc/systemd/sluice-server@.service DESTINATION lib/systemd/system ${at_package})
 install(FILES etc/systemd/sluice.sysusers DESTINATION lib/sysusers.d RENAME sluice.conf ${at_package})
 install(FILES etc/sluice.conf DESTINATION /etc/sluice ${at_package})
 install(FILES LICENSE DESTINATION share/doc/sluice RENAME copyright ${at_package})

@@ -14,7 +14,7 @@ die() { echo "package: $*" >&2; exit 1; }
 if dpkg-query -W sluice >/dev/null 2>&1; then die "a package sluice is installed here, or its configuration is: this test would remove it"; fi
 if getent passwd sluice >/dev/null; then die "an account sluice is here already"; fi
 made=(/var/lib/sluice /var/lib/sluice-server /run/sluice /etc/sluice /usr/bin/sluice /usr/bin/sluice-{manager,server,worker}
-      /usr/lib/sysusers.d/sluice.conf /usr/lib/systemd/system/sluice-{manager,server}.service /usr/share/doc/sluice)
+      /usr/lib/sysusers.d/sluice.conf /usr/lib/systemd/system/sluice-{manager,server,server@}.service /usr/share/doc/sluice)
 for path in "${made[@]}"; do [ ! -e "$path" ] || die "$path is here already"; done
 if [ -e /srv/models ]; then had_models=yes; else had_models=no; fi
 put=/srv/models/package-test-$$.gguf
@@ -47,7 +47,7 @@ for name in libc6 libgrpc29 libprotobuf-c1 libsqlite3-0 libseccomp2 libssl3 libp
 done
 dpkg-deb -c "$package" | awk '{print $1, $2, $6}' >"$work/contents"
 grep -v ' root/root ' "$work/contents" && die "files that are not root's"
-files=(etc/sluice/sluice.conf lib/systemd/system/sluice-{manager,server}.service lib/sysusers.d/sluice.conf include/sluice.h lib/libsluice.so.0
+files=(etc/sluice/sluice.conf lib/systemd/system/sluice-{manager,server,server@}.service lib/sysusers.d/sluice.conf include/sluice.h lib/libsluice.so.0
        lib/pkgconfig/sluice.pc share/doc/sluice/copyright share/man/man1/sluice.1 share/man/man8/sluice-{manager,server,worker}.8
        share/bash-completion/completions/sluice share/zsh/site-functions/_sluice share/fish/vendor_completions.d/sluice.fish)
 [ ! -e "$build/bin/libsluice_cuda.so" ] || files+=(lib/sluice/libsluice_cuda.so)

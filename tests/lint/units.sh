@@ -25,4 +25,16 @@ for unit in etc/systemd/*.service; do
 done
 # Not in @system-service: without it the kernel would end every worker as it enters its sandbox.
 grep -q '^SystemCallFilter=.*\bseccomp\b' etc/systemd/sluice-manager.service || { echo "sluice-manager.service: workers need the call seccomp"; exit 1; }
+# The two units of the server differ in what a takeover needs, and in nothing else.
+differs=$(diff <(grep -v '^#' etc/systemd/sluice-server.service) <(grep -v '^#' etc/systemd/sluice-server@.service) | grep '^[<>]' || true)
+wanted='< Description=Sluice server
+> Description=Sluice server %i
+< ExecStart=LINE
+> ExecStart=LINE
+< Restart=always
+> Restart=on-failure'
+[ "$(sed 's/ExecStart=.*/ExecStart=LINE/' <<<"$differs")" = "$wanted" ] || { echo "sluice-server@.service: differs from sluice-server.service: $differs"; exit 1; }
+plain=$(sed -n 's/^ExecStart=//p' etc/systemd/sluice-server.service)
+[ "$(sed -n 's/^ExecStart=//p' etc/systemd/sluice-server@.service)" = "${plain/sluice-server /sluice-server --takeover }" ] ||
+    { echo "sluice-server@.service: its ExecStart is not that of sluice-server.service and --takeover"; exit 1; }
 echo "units: ok"
