@@ -1,6 +1,5 @@
 #include "proto/rpc/rpc_accept.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -8,18 +7,20 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <unistd.h>
 
-#include <openssl/err.h>
-#include <openssl/ssl.h>
-
 #include "base/clock.h"
+#include "proto/rpc/rpc_connection.h"
 #include "proto/rpc/rpc_cork.h"
+#include "proto/rpc/rpc_goaway.h"
 
 /* At the limit every new connection could ask anew which of the old ones are gone. */
 enum { SWEEP_MS = 50, CHUNK = 256, MAX_CHUNKS = 4096 };
@@ -33,41 +34,17 @@ enum { LATE_MS = 1000 };
 /* gRPC's time is that of the event it handles, so that its waits may be a little shorter: of each
  * millisecond this much counts as one. */
 enum { EARLY_US = 900 };
-
-struct rpc_accept {
-    struct rpc_accept *next;
-    struct rpc_accept_config config;
-    uint32_t n_open;
-    int64_t swept_ns;
-    _Atomic(int64_t) all_resets; /* rpc_guard.h */
-};
-
-/* By descriptor. gRPC closes them without a word: a descriptor that has another inode, or none, is
- * another's by now. */
-struct connection {
-    _Atomic(ino_t) inode; /* of the socket that was accepted as this descriptor; 0: none */
-    struct rpc_accept *accept;
-    bool tls;             /* the guard is in the SSL */
-    pthread_mutex_t lock; /* of the guard: one thread reads, another writes */
-    struct rpc_guard guard;
-    atomic_bool open;   /* not closed since it was accepted */
-    atomic_bool plain;  /* of a Unix socket: nothing is held back */
-    atomic_bool broken; /* the guard ended it (not with TLS: an SSL knows no descriptor): nothing is
-                           owed to who is there */
-    atomic_bool left;   /* its peer ended it, or the network */
-    _Atomic int64_t begun_ns, heard_ns; /* when it was accepted, and when bytes came last */
-    struct rpc_cork cork;
-};
+enum { MAX_PATH = sizeof(((struct sockaddr_un *)0)->sun_path) + 1 };
 
 /* The one thing in this library that is the process's: there is one accept4. */
 static struct {
     pthread_mutex_t lock;
     struct rpc_accept *watched;
     int spares[SPARES]; /* descriptors to have one where there is none; -1: lost */
-    _Atomic(struct connection *) chunks[MAX_CHUNKS]; /* never freed: readers take no lock */
+    _Atomic(struct rpc_connection *) chunks[MAX_CHUNKS]; /* never freed: readers take no lock */
 } all = {.lock = PTHREAD_MUTEX_INITIALIZER, .spares = {-1, -1, -1, -1}};
 
-static ino_t inode_of(int fd)
+ino_t rpc_connection_inode(int fd)
 {
     struct stat info;
     return fstat(fd, &info) == 0 && S_ISSOCK(info.st_mode) ? info.st_ino : 0;
@@ -80,33 +57,34 @@ static void open_spares(void)
             all.spares[i] = open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
-/* NULL: none of its chunk has ever been accepted. */
-static struct connection *connection_of(int fd)
+struct rpc_connection *rpc_connection_of(int fd)
 {
     if (fd < 0 || fd >= CHUNK * MAX_CHUNKS)
         return NULL;
-    struct connection *chunk = atomic_load_explicit(&all.chunks[fd / CHUNK], memory_order_acquire);
+    struct rpc_connection *chunk =
+        atomic_load_explicit(&all.chunks[fd / CHUNK], memory_order_acquire);
     return chunk != NULL ? &chunk[fd % CHUNK] : NULL;
 }
 
 /* Under the lock. NULL: no memory, or a descriptor beyond all reason. */
-static struct connection *make_connection(int fd)
+static struct rpc_connection *make_connection(int fd)
 {
     if (fd >= CHUNK * MAX_CHUNKS)
         return NULL;
-    if (connection_of(fd) != NULL)
-        return connection_of(fd);
-    struct connection *chunk = calloc(CHUNK, sizeof(struct connection));
+    if (rpc_connection_of(fd) != NULL)
+        return rpc_connection_of(fd);
+    struct rpc_connection *chunk = calloc(CHUNK, sizeof(struct rpc_connection));
     for (int i = 0; chunk != NULL && i < CHUNK; i++) {
         pthread_mutex_init(&chunk[i].lock, NULL);
+        pthread_mutex_init(&chunk[i].out_lock, NULL);
         rpc_cork_init(&chunk[i].cork, fd / CHUNK * CHUNK + i);
     }
     atomic_store_explicit(&all.chunks[fd / CHUNK], chunk, memory_order_release);
-    return connection_of(fd);
+    return rpc_connection_of(fd);
 }
 
 /* Under the lock. */
-static void forget(struct connection *connection)
+static void forget(struct rpc_connection *connection)
 {
     if (atomic_exchange(&connection->inode, 0) == 0)
         return;
@@ -121,11 +99,11 @@ static void sweep(struct rpc_accept *accept, bool every)
 {
     accept->swept_ns = clock_now_ns();
     for (int i = 0; i < MAX_CHUNKS; i++) {
-        struct connection *chunk = atomic_load_explicit(&all.chunks[i], memory_order_relaxed);
+        struct rpc_connection *chunk = atomic_load_explicit(&all.chunks[i], memory_order_relaxed);
         for (int k = 0; chunk != NULL && k < CHUNK; k++) {
             ino_t inode = atomic_load(&chunk[k].inode);
             if (inode != 0 && chunk[k].accept == accept &&
-                (every || inode_of(i * CHUNK + k) != inode))
+                (every || rpc_connection_inode(i * CHUNK + k) != inode))
                 forget(&chunk[k]);
         }
     }
@@ -138,6 +116,11 @@ struct rpc_accept *rpc_accept_watch(const struct rpc_accept_config *config)
         return NULL;
     accept->config = *config;
     accept->config.guard.all_resets = &accept->all_resets;
+    accept->config.path = NULL;
+    if (config->path != NULL)
+        snprintf(accept->path, sizeof(accept->path), "%s", config->path);
+    if (config->tls)
+        rpc_connection_tls_leave(false);
     pthread_mutex_lock(&all.lock);
     open_spares();
     accept->next = all.watched;
@@ -171,9 +154,21 @@ uint32_t rpc_accept_n_open(struct rpc_accept *accept)
 
 /* --- accept4 --- */
 
-static void open_connection(struct connection *connection, bool plain)
+/* Under the lock. accept: NULL for a listener that is nobody's here. */
+static void open_connection(struct rpc_connection *connection, const struct rpc_accept *accept,
+                            bool plain)
 {
     int64_t now_ns = clock_now_ns();
+    bool leaving = accept != NULL && accept->leaving && !accept->config.tls;
+    pthread_mutex_lock(&connection->out_lock);
+    connection->tls = accept != NULL && accept->config.tls;
+    memset(&connection->goaway, 0, sizeof(connection->goaway));
+    if (leaving)
+        rpc_goaway_begin(&connection->goaway);
+    pthread_mutex_unlock(&connection->out_lock);
+    atomic_store(&connection->leaving, leaving);
+    atomic_store(&connection->came_late, leaving);
+    atomic_store(&connection->owner, accept != NULL ? accept->config.arg : NULL);
     atomic_store(&connection->plain, plain);
     atomic_store(&connection->broken, false);
     atomic_store(&connection->left, false);
@@ -185,7 +180,7 @@ static void open_connection(struct connection *connection, bool plain)
 /* Under the lock. */
 static bool enter_connection(struct rpc_accept *accept, int fd)
 {
-    struct connection *connection = make_connection(fd);
+    struct rpc_connection *connection = make_connection(fd);
     if (connection == NULL)
         return false;
     forget(connection); /* the one before it was closed */
@@ -196,35 +191,46 @@ static bool enter_connection(struct rpc_accept *accept, int fd)
         return false;
     connection->accept = accept;
     pthread_mutex_lock(&connection->lock);
-    connection->tls = accept->config.tls;
     rpc_guard_reset(&connection->guard);
     pthread_mutex_unlock(&connection->lock);
-    atomic_store(&connection->inode, inode_of(fd));
-    open_connection(connection, false);
+    atomic_store(&connection->inode, rpc_connection_inode(fd));
+    open_connection(connection, accept, false);
     accept->n_open++;
     return true;
 }
 
-/* A connection to a Unix socket, which no limit counts. */
-static void enter_plain(int fd)
+/* Under the lock. */
+static const struct rpc_accept *watched_by_path(const char *path)
+{
+    const struct rpc_accept *accept = all.watched;
+    while (accept != NULL && (accept->path[0] == '\0' || strcmp(accept->path, path) != 0))
+        accept = accept->next;
+    return accept;
+}
+
+/* A connection to a Unix socket, which no limit counts; false where it has to go. */
+static bool enter_plain(int fd, const char *path)
 {
     if (!rpc_cork_start())
-        return;
+        return true;
     pthread_mutex_lock(&all.lock);
-    struct connection *connection = make_connection(fd);
+    const struct rpc_accept *accept = watched_by_path(path);
+    bool shut = accept != NULL && accept->shut;
+    struct rpc_connection *connection = shut ? NULL : make_connection(fd);
     if (connection != NULL) {
         forget(connection);
-        open_connection(connection, true);
+        open_connection(connection, accept, true);
     }
     pthread_mutex_unlock(&all.lock);
+    return !shut;
 }
 
 /* Counts a new connection in; false where it has to go. */
 static bool admit(struct rpc_accept *accept, int fd)
 {
     pthread_mutex_lock(&all.lock);
-    bool room = enter_connection(accept, fd);
-    if (!room)
+    bool room = !accept->shut && enter_connection(accept, fd);
+    if (!room && !accept->shut)
         accept->config.on_refused(accept->config.arg, RPC_GUARD_GOOD);
     pthread_mutex_unlock(&all.lock);
     return room;
@@ -257,7 +263,7 @@ static struct rpc_accept *watched_by_port(uint16_t port)
 {
     pthread_mutex_lock(&all.lock);
     struct rpc_accept *accept = all.watched;
-    while (accept != NULL && accept->config.port != port)
+    while (accept != NULL && (accept->path[0] != '\0' || accept->config.port != port))
         accept = accept->next;
     pthread_mutex_unlock(&all.lock);
     return accept;
@@ -315,13 +321,24 @@ static int accept_one(int listener, struct rpc_accept *accept, struct sockaddr *
             return -1;
         }
     } else if (!concerns_one_connection(errno)) {
-        if (errno == ENOBUFS || errno == ENOMEM)
-            errno = EAGAIN;
+        if (errno == ENOBUFS || errno == ENOMEM || (errno == EINVAL && accept != NULL))
+            errno = EAGAIN; /* EINVAL: it listens no more (rpc_share.h) */
         return -1;
     }
     if (n_address != NULL)
         *n_address = n_room;
     return -2;
+}
+
+/* The name that a Unix socket was bound to, which need not end in a zero. */
+static void path_of(const struct sockaddr_storage *address, socklen_t n_address, char *out_path,
+                    size_t n_room)
+{
+    size_t at = offsetof(struct sockaddr_un, sun_path);
+    size_t n = n_address > at ? n_address - at : 0;
+    n = n < n_room - 1 ? n : n_room - 1;
+    memset(out_path, 0, n_room);
+    memcpy(out_path, (const char *)address + at, n);
 }
 
 /* In place of the C library's; see rpc_accept.h. By its symbol only: glibc declares accept4 with a
@@ -331,6 +348,7 @@ int accept_instead(int listener, struct sockaddr *address, socklen_t *n_address,
 
 int accept_instead(int listener, struct sockaddr *address, socklen_t *n_address, int flags)
 {
+    char path[MAX_PATH];
     struct sockaddr_storage local;
     socklen_t n_local = sizeof(local);
     memset(&local, 0, sizeof(local));
@@ -339,107 +357,32 @@ int accept_instead(int listener, struct sockaddr *address, socklen_t *n_address,
     struct rpc_accept *accept = is_inet(&local) ? watched_by_port(port_of(&local)) : NULL;
     if (accept == NULL && is_inet(&local))
         return (int)syscall(SYS_accept4, listener, address, n_address, flags);
+    path_of(&local, n_local, path, sizeof(path));
     int fd = -2;
-    while (fd == -2)
+    while (fd == -2) {
         fd = accept_one(listener, accept, address, n_address, flags);
-    if (accept == NULL && fd >= 0)
-        enter_plain(fd);
+        if (accept != NULL || fd < 0 || enter_plain(fd, path))
+            continue;
+        close(fd);
+        fd = -2;
+    }
     return fd;
 }
 
-/* --- reading along --- */
-
-static bool is_good(struct rpc_accept *accept, struct rpc_guard *guard, const void *bytes, size_t n)
+struct rpc_accept *rpc_connection_tls_accept(void)
 {
-    enum rpc_guard_verdict verdict =
-        rpc_guard_feed(guard, &accept->config.guard, bytes, n, clock_now_ns());
-    if (verdict != RPC_GUARD_GOOD)
-        accept->config.on_refused(accept->config.arg, verdict);
-    return verdict == RPC_GUARD_GOOD;
+    pthread_mutex_lock(&all.lock);
+    struct rpc_accept *accept = all.watched;
+    while (accept != NULL && !accept->config.tls)
+        accept = accept->next;
+    pthread_mutex_unlock(&all.lock);
+    return accept;
 }
 
-/* What each of the first n bytes of a message is part of. */
-static struct iovec part_of(const struct msghdr *message, size_t i, size_t *left)
-{
-    struct iovec part = message->msg_iov[i];
-    part.iov_len = part.iov_len < *left ? part.iov_len : *left;
-    *left -= part.iov_len;
-    return part;
-}
-
-static bool is_good_message(struct connection *connection, const struct msghdr *message, size_t n)
-{
-    bool good = true;
-    pthread_mutex_lock(&connection->lock);
-    for (size_t i = 0; i < message->msg_iovlen && n > 0 && good; i++) {
-        const struct iovec part = part_of(message, i, &n);
-        good = is_good(connection->accept, &connection->guard, part.iov_base, part.iov_len);
-    }
-    pthread_mutex_unlock(&connection->lock);
-    return good;
-}
-
-/* What a read of a connection gave; errno is that of a read that failed. */
-static void note_read(struct connection *connection, ssize_t n)
-{
-    if (n > 0)
-        atomic_store(&connection->heard_ns, clock_now_ns());
-    else if (n == 0 || (errno != EAGAIN && errno != EINTR))
-        atomic_store(&connection->left, true);
-}
-
-ssize_t recvmsg_instead(int fd, struct msghdr *message, int flags) __asm__("recvmsg");
-
-ssize_t recvmsg_instead(int fd, struct msghdr *message, int flags)
-{
-    ssize_t n = (ssize_t)syscall(SYS_recvmsg, fd, message, flags);
-    struct connection *connection = flags == 0 ? connection_of(fd) : NULL;
-    if (connection != NULL && atomic_load(&connection->open))
-        note_read(connection, n);
-    if (n <= 0 || connection == NULL || atomic_load(&connection->inode) == 0 || connection->tls ||
-        atomic_load(&connection->inode) != inode_of(fd))
-        return n;
-    if (is_good_message(connection, message, (size_t)n))
-        return n;
-    atomic_store(&connection->broken, true);
-    shutdown(fd, SHUT_RDWR);
-    return 0; /* gRPC sees the end of the connection */
-}
-
-ssize_t sendmsg_instead(int fd, const struct msghdr *message, int flags) __asm__("sendmsg");
-
-/* A descriptor that is another's by now does not matter: its guard is asked nothing any more. */
-ssize_t sendmsg_instead(int fd, const struct msghdr *message, int flags)
-{
-    struct connection *connection = connection_of(fd);
-    if (connection == NULL || !atomic_load(&connection->open) || atomic_load(&connection->plain))
-        return (ssize_t)syscall(SYS_sendmsg, fd, message, flags);
-    ssize_t n = rpc_cork_send(&connection->cork, message, flags);
-    if (n <= 0 || atomic_load(&connection->inode) == 0 || connection->tls)
-        return n;
-    size_t left = (size_t)n;
-    pthread_mutex_lock(&connection->lock);
-    for (size_t i = 0; i < message->msg_iovlen && left > 0; i++) {
-        const struct iovec part = part_of(message, i, &left);
-        rpc_guard_sent(&connection->guard, part.iov_base, part.iov_len);
-    }
-    pthread_mutex_unlock(&connection->lock);
-    return n;
-}
-
-int shutdown_instead(int fd, int how) __asm__("shutdown");
-
-int shutdown_instead(int fd, int how)
-{
-    struct connection *connection = how != SHUT_RD ? connection_of(fd) : NULL;
-    if (connection == NULL || !atomic_load(&connection->open) || atomic_load(&connection->broken))
-        return (int)syscall(SYS_shutdown, fd, how);
-    rpc_cork_shutdown(&connection->cork); /* gRPC itself stops reading */
-    return 0;
-}
+/* --- closing --- */
 
 /* Under the lock: whether a connection that is being closed never came to its first request. */
-static bool is_new(struct connection *connection, int64_t now_ns)
+static bool is_new(struct rpc_connection *connection, int64_t now_ns)
 {
     int64_t limit_ns = connection->accept->config.handshake_timeout_ms * NS_PER_MS;
     int64_t until_ns = atomic_load(&connection->begun_ns) + limit_ns;
@@ -452,9 +395,7 @@ static bool is_new(struct connection *connection, int64_t now_ns)
     return silent;
 }
 
-/* gRPC closes it. Where neither its peer nor the guard has ended it before, and nothing has come
- * for as long as gRPC waits, that is why. */
-static void tell_silence(struct connection *connection)
+void rpc_connection_tell_silence(struct rpc_connection *connection)
 {
     int64_t now_ns = clock_now_ns();
     if (atomic_load(&connection->plain) || atomic_load(&connection->broken) ||
@@ -473,126 +414,55 @@ static void tell_silence(struct connection *connection)
     pthread_mutex_unlock(&all.lock);
 }
 
-int close_instead(int fd) __asm__("close");
+/* --- leaving --- */
 
-int close_instead(int fd)
+static uint32_t count_connections(const void *arg, bool (*is_one)(struct rpc_connection *connection,
+                                                                  const void *arg))
 {
-    struct connection *connection = connection_of(fd);
-    if (connection != NULL && atomic_exchange(&connection->open, false)) {
-        tell_silence(connection);
-        rpc_cork_leave(&connection->cork, !atomic_load(&connection->broken));
+    uint32_t n = 0;
+    for (int i = 0; i < MAX_CHUNKS; i++) {
+        struct rpc_connection *chunk = atomic_load_explicit(&all.chunks[i], memory_order_acquire);
+        for (int k = 0; chunk != NULL && k < CHUNK; k++)
+            n += is_one(&chunk[k], arg);
     }
-    return (int)syscall(SYS_close, fd);
+    return n;
 }
 
-static void free_guard(void *parent, void *guard, CRYPTO_EX_DATA *data, int index, long n,
-                       void *arg)
-{
-    (void)parent;
-    (void)data;
-    (void)index;
-    (void)n;
-    (void)arg;
-    if (guard != NULL)
-        rpc_guard_reset(guard);
-    free(guard);
-}
-
-typedef int ssl_read_fn(SSL *ssl, void *bytes, int n);
-typedef int ssl_write_fn(SSL *ssl, const void *bytes, int n);
-
-static struct {
-    pthread_once_t once;
-    ssl_read_fn *read;
-    ssl_write_fn *write;
-    int index; /* of the guard in an SSL */
-} tls = {.once = PTHREAD_ONCE_INIT};
-
-/* A linked-in libssl has no next one: there the linker turns gRPC's calls here (--wrap). */
-#if SLUICE_STATIC
-#define SSL_OURS "__wrap_"
-int ssl_read_of_libssl(SSL *ssl, void *bytes, int n) __asm__("__real_SSL_read");
-int ssl_write_of_libssl(SSL *ssl, const void *bytes, int n) __asm__("__real_SSL_write");
-
-static void find_calls(void)
-{
-    tls.read = ssl_read_of_libssl;
-    tls.write = ssl_write_of_libssl;
-}
-#else
-#define SSL_OURS ""
-
-static void find_calls(void)
-{
-    union {
-        void *symbol;
-        ssl_read_fn *read;
-        ssl_write_fn *write;
-    } next = {dlsym(RTLD_NEXT, "SSL_read")};
-    tls.read = next.read;
-    next.symbol = dlsym(RTLD_NEXT, "SSL_write");
-    tls.write = next.write;
-}
-#endif
-
-static void find_ssl(void)
-{
-    find_calls();
-    tls.index = SSL_get_ex_new_index(0, NULL, NULL, NULL, free_guard);
-}
-
-/* No lock: an SSL is used by one thread at a time. */
-static struct rpc_guard *guard_of(SSL *ssl)
-{
-    struct rpc_guard *guard = SSL_get_ex_data(ssl, tls.index);
-    if (guard != NULL)
-        return guard;
-    guard = calloc(1, sizeof(*guard));
-    if (guard != NULL && SSL_set_ex_data(ssl, tls.index, guard) == 1)
-        return guard;
-    free(guard);
-    return NULL;
-}
-
-static struct rpc_accept *watched_with_tls(void)
+static void set_leaving(const void *arg, bool leaving)
 {
     pthread_mutex_lock(&all.lock);
-    struct rpc_accept *accept = all.watched;
-    while (accept != NULL && !accept->config.tls)
-        accept = accept->next;
+    for (struct rpc_accept *accept = all.watched; accept != NULL; accept = accept->next) {
+        if (accept->config.arg != arg)
+            continue;
+        accept->leaving = leaving;
+        if (accept->config.tls)
+            rpc_connection_tls_leave(leaving);
+    }
     pthread_mutex_unlock(&all.lock);
-    return accept;
 }
 
-int ssl_read_instead(SSL *ssl, void *bytes, int n) __asm__(SSL_OURS "SSL_read");
-
-int ssl_read_instead(SSL *ssl, void *bytes, int n)
+uint32_t rpc_accept_leave(const void *arg)
 {
-    pthread_once(&tls.once, find_ssl);
-    int n_read = tls.read(ssl, bytes, n);
-    if (n_read <= 0 || !SSL_is_server(ssl))
-        return n_read;
-    struct rpc_accept *accept = watched_with_tls();
-    struct rpc_guard *guard = accept != NULL ? guard_of(ssl) : NULL;
-    if (accept == NULL || (guard != NULL && is_good(accept, guard, bytes, (size_t)n_read)))
-        return n_read;
-    ERR_raise(ERR_LIB_USER, ERR_R_OPERATION_FAIL); /* so SSL_get_error says that it is broken */
-    return -1;
+    set_leaving(arg, true);
+    return count_connections(arg, rpc_connection_leave);
 }
 
-int ssl_write_instead(SSL *ssl, const void *bytes, int n) __asm__(SSL_OURS "SSL_write");
-
-/* Without memory for a guard the next read ends the connection. */
-int ssl_write_instead(SSL *ssl, const void *bytes, int n)
+void rpc_accept_shut(const void *arg)
 {
-    pthread_once(&tls.once, find_ssl);
-    int n_written = tls.write(ssl, bytes, n);
-    if (n_written <= 0 || !SSL_is_server(ssl))
-        return n_written;
-    struct rpc_guard *guard = SSL_get_ex_data(ssl, tls.index);
-    if (guard == NULL && watched_with_tls() != NULL)
-        guard = guard_of(ssl);
-    if (guard != NULL)
-        rpc_guard_sent(guard, bytes, (size_t)n_written);
-    return n_written;
+    pthread_mutex_lock(&all.lock);
+    for (struct rpc_accept *accept = all.watched; accept != NULL; accept = accept->next)
+        accept->shut = accept->shut || accept->config.arg == arg;
+    pthread_mutex_unlock(&all.lock);
+}
+
+uint32_t rpc_accept_n_leaving(const void *arg, bool every)
+{
+    return rpc_connection_tls_n_leaving() +
+           count_connections(arg, every ? rpc_connection_is_leaving : rpc_connection_was_leaving);
+}
+
+void rpc_accept_leave_end(const void *arg)
+{
+    set_leaving(arg, false);
+    count_connections(arg, rpc_connection_leave_end);
 }

@@ -7,7 +7,8 @@
  * - what a client sends is read along with, and where the guard says so, the connection ends as if
  *   the client had closed it;
  * - one that gRPC ends because nothing came from it is told;
- * - what is sent while one event is handled goes out at its end (rpc_cork.h).
+ * - what is sent while one event is handled goes out at its end (rpc_cork.h);
+ * - before gRPC says that it takes no more calls, clients are told so (rpc_goaway.h).
  * On these and on Unix sockets, a connection that gRPC closes is read a moment longer (rpc_cork.h);
  * it counts as closed.
  * Private to proto/rpc. Any thread; lock inside. */
@@ -22,7 +23,9 @@ struct rpc_accept;
 
 struct rpc_accept_config {
     uint16_t port; /* TCP */
-    bool tls;      /* the guard reads what SSL_read gives; one TLS port per process */
+    /* In its place: the Unix socket as it was bound. Of what follows, `arg` alone. */
+    const char *path;
+    bool tls; /* the guard reads what SSL_read gives; one TLS port per process */
     uint32_t max_connections;
     uint32_t handshake_timeout_ms, keepalive_timeout_ms; /* gRPC's own */
     uint32_t user_timeout_ms;                            /* rpc_server.h */
@@ -43,3 +46,15 @@ void rpc_accept_forget(struct rpc_accept *accept);
 
 /* Connections that are open now. */
 uint32_t rpc_accept_n_open(struct rpc_accept *accept);
+
+/* Tells the clients of all listeners of `arg`, and who comes from now on, to open no more calls
+ * (rpc_goaway.h), and returns how many there are. With TLS a client is told as gRPC next writes to
+ * it, and is not counted. */
+uint32_t rpc_accept_leave(const void *arg);
+/* How many clients have not yet said that they know, of those that were there then or of `every`
+ * one; what could not be sent to them before is tried again. */
+uint32_t rpc_accept_n_leaving(const void *arg, bool every);
+/* Whoever comes from now on is closed at once, as if the port were no more. */
+void rpc_accept_shut(const void *arg);
+/* gRPC's own GOAWAY comes now: nothing of this kind may come after it. */
+void rpc_accept_leave_end(const void *arg);

@@ -18,50 +18,15 @@
 #include "proto/rpc/rpc_call_internal.h"
 #include "proto/rpc/rpc_core.h"
 #include "proto/rpc/rpc_cork.h"
-#include "proto/rpc/rpc_health_internal.h"
 #include "proto/rpc/rpc_listen.h"
+#include "proto/rpc/rpc_server_internal.h"
 #include "proto/rpc/rpc_table.h"
 #include "proto/rpc/rpc_tls_internal.h"
 
-enum { SLOTS_PER_THREAD = 4, MAX_THREADS = 64, ABORT_MS = 1000, SETTLE_MS = 500, REFUSE_MS = 100 };
+enum { SLOTS_PER_THREAD = 4, RETRY_MS = 100 };
 enum { CORE_THREADS = 16 }; /* of gRPC itself: timers, pollers, resolvers */
-enum { MAX_PORTS = 8, MIN_BLOCK_BYTES = 128 << 10, READ_CHUNK_BYTES = 128 << 10 };
+enum { MIN_BLOCK_BYTES = 128 << 10, READ_CHUNK_BYTES = 128 << 10 };
 enum { MESSAGE_SLACK = 16 << 20, STREAM_HELD = 256 << 10 };
-
-/* A standing request for the next call, re-armed as soon as it is used. */
-struct slot {
-    struct rpc_tag tag;
-    struct rpc_server *server;
-    struct rpc_lane *lane;
-    grpc_call *core;
-    grpc_call_details details;
-    grpc_metadata_array metadata;
-};
-
-struct rpc_server {
-    struct rpc_server_config config;
-    struct rpc_table table;
-
-    grpc_server *core;
-    struct rpc_accept *ports[MAX_PORTS];
-    char *sockets[MAX_PORTS]; /* paths, owned; removed with the server */
-    uint32_t n_ports;
-    struct rpc_lane lanes[MAX_THREADS];
-    pthread_t threads[MAX_THREADS];
-    uint32_t n_threads; /* running */
-    struct slot *slots;
-    size_t n_slots;
-    struct rpc_tag shutdown_tag;
-    atomic_bool draining;
-    atomic_ullong n_messages[2], n_message_bytes[2]; /* in, out */
-
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    bool started, shut_down, hurried, core_is_down;
-    struct rpc_call *live;
-    uint64_t n_live_user; /* without health and reflection */
-    struct rpc_server_stats stats;
-};
 
 void rpc_server_config_init(struct rpc_server_config *config)
 {
@@ -198,9 +163,22 @@ static int own_socket(struct rpc_server *server, const char *path, struct error 
                      MAX_PORTS);
 }
 
+static bool watch(struct rpc_server *server, const struct rpc_accept_config *config)
+{
+    if (server->n_ports == MAX_LISTENERS)
+        return false;
+    struct rpc_accept *accept = rpc_accept_watch(config);
+    if (accept != NULL)
+        server->ports[server->n_ports++] = accept;
+    return accept != NULL;
+}
+
 static int bind_unix(struct rpc_server *server, const char *path, struct error *err)
 {
     char address[128];
+    const struct rpc_accept_config config = {.path = path, .arg = server};
+    if (!watch(server, &config))
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory to watch socket %s", path);
     snprintf(address, sizeof(address), "unix:%s", path);
     mode_t mask = umask(0177);
     int port = bind_core(server, address, NULL);
@@ -282,12 +260,7 @@ static bool watch_port(struct rpc_server *server, uint16_t port)
                                              .on_refused = count_refused_connection,
                                              .on_silent = count_silent_connection,
                                              .arg = server};
-    if (server->n_ports == MAX_PORTS)
-        return false;
-    struct rpc_accept *accept = rpc_accept_watch(&config);
-    if (accept != NULL)
-        server->ports[server->n_ports++] = accept;
-    return accept != NULL;
+    return watch(server, &config);
 }
 
 int rpc_server_listen_tcp(struct rpc_server *server, const char *address, uint16_t *out_port,
@@ -307,6 +280,18 @@ int rpc_server_listen_tcp(struct rpc_server *server, const char *address, uint16
     if (out_port != NULL)
         *out_port = (uint16_t)port;
     return 0;
+}
+
+void rpc_server_settle(struct rpc_server *server, bool stays)
+{
+    if (server->config.share == RPC_SHARE_BESIDE)
+        rpc_share_settle(stays);
+}
+
+void rpc_server_hand_over(struct rpc_server *server)
+{
+    if (server->config.share != RPC_SHARE_NONE)
+        rpc_share_hand_over();
 }
 
 int rpc_server_check_address(const char *address, struct error *err)
@@ -348,7 +333,9 @@ static int admit(struct rpc_server *server, const struct rpc_route *route, struc
     server->live = call;
     pthread_mutex_unlock(&server->lock);
     if (atomic_load(&server->draining) && !built_in) {
+        rpc_server_count_limit(server, RPC_LIMIT_DRAINING);
         error_set(err, STATUS_UNAVAILABLE, "the server is shutting down");
+        err->retry_after_ms = RETRY_MS;
         return error_reason(err, "DRAINING");
     }
     if (full) {
@@ -488,187 +475,4 @@ void rpc_server_stats(struct rpc_server *server, struct rpc_server_stats *out_st
 struct rpc_health *rpc_server_health(struct rpc_server *server)
 {
     return server->table.health;
-}
-
-/* --- the end --- */
-
-void rpc_server_drain(struct rpc_server *server)
-{
-    atomic_store(&server->draining, true);
-    rpc_health_shutdown(server->table.health);
-}
-
-static void on_shutdown(struct rpc_tag *tag, bool ok)
-{
-    struct rpc_server *server = tag->object;
-    (void)ok;
-    pthread_mutex_lock(&server->lock);
-    server->core_is_down = true;
-    pthread_cond_broadcast(&server->changed);
-    pthread_mutex_unlock(&server->lock);
-}
-
-static void wait_for_calls(struct rpc_server *server, uint32_t grace_ms)
-{
-    int64_t end_ns = clock_now_ns() + grace_ms * NS_PER_MS;
-    struct timespec until = {end_ns / NS_PER_S, end_ns % NS_PER_S};
-    pthread_mutex_lock(&server->lock);
-    while (server->n_live_user > 0 && !server->hurried && clock_now_ns() < end_ns)
-        pthread_cond_timedwait(&server->changed, &server->lock, &until);
-    pthread_mutex_unlock(&server->lock);
-}
-
-/* What outlives the grace hears why; where its client does not even read, in the second round. */
-static void abort_calls(struct rpc_server *server,
-                        void (*end)(struct rpc_call *call, const struct error *status))
-{
-    struct error err;
-    error_set(&err, STATUS_UNAVAILABLE, "the server is shutting down");
-    error_reason(&err, "DRAINING");
-    pthread_mutex_lock(&server->lock);
-    for (struct rpc_call *call = server->live; call != NULL; call = call->next_live)
-        end(call, &err);
-    pthread_mutex_unlock(&server->lock);
-}
-
-void rpc_server_end_overdue(struct rpc_server *server, int64_t now_ns, uint64_t limit_ms)
-{
-    struct error err;
-    error_set(&err, STATUS_DEADLINE_EXCEEDED, "the request did not arrive whole within %llu ms",
-              (unsigned long long)limit_ms);
-    error_reason(&err, "REQUEST_TIMEOUT");
-    pthread_mutex_lock(&server->lock);
-    for (struct rpc_call *call = server->live; call != NULL; call = call->next_live)
-        if (rpc_call_is_overdue(call, now_ns, (int64_t)limit_ms * NS_PER_MS)) {
-            rpc_server_count_limit(server, RPC_LIMIT_REQUEST_TIME);
-            rpc_call_abort(call, &err);
-        }
-    pthread_mutex_unlock(&server->lock);
-}
-
-uint32_t rpc_server_end_stuck(struct rpc_server *server, int64_t now_ns, uint64_t limit_ms,
-                              const struct error *why)
-{
-    uint32_t n_ended = 0;
-    pthread_mutex_lock(&server->lock);
-    for (struct rpc_call *call = server->live; call != NULL; call = call->next_live)
-        if (rpc_call_is_stuck(call, now_ns, (int64_t)limit_ms * NS_PER_MS)) {
-            rpc_call_abort(call, why);
-            n_ended++;
-        }
-    pthread_mutex_unlock(&server->lock);
-    return n_ended;
-}
-
-/* What comes as gRPC sends its GOAWAY is told CANCELLED by it, which no client tries again. So for
- * a moment new calls are still taken, and refused as they should be: their clients back off.
- * Returns the milliseconds of the grace that this took. */
-static uint32_t refuse_for_a_while(struct rpc_server *server, uint32_t grace_ms)
-{
-    int64_t begin_ns = clock_now_ns();
-    int64_t end_ns = begin_ns + (grace_ms < REFUSE_MS ? grace_ms : REFUSE_MS) * NS_PER_MS;
-    struct timespec until = {end_ns / NS_PER_S, end_ns % NS_PER_S};
-    pthread_mutex_lock(&server->lock);
-    bool calls = server->stats.n_live > 0;
-    while (calls && !server->hurried && clock_now_ns() < end_ns)
-        pthread_cond_timedwait(&server->changed, &server->lock, &until);
-    pthread_mutex_unlock(&server->lock);
-    uint64_t took_ms = (uint64_t)((clock_now_ns() - begin_ns) / NS_PER_MS);
-    return took_ms < grace_ms ? (uint32_t)took_ms : grace_ms;
-}
-
-static void stop_core(struct rpc_server *server, uint32_t grace_ms)
-{
-    rpc_tag_init(&server->shutdown_tag, on_shutdown, server);
-    rpc_tag_arm(&server->shutdown_tag);
-    grpc_server_shutdown_and_notify(server->core, server->lanes[0].queue, &server->shutdown_tag);
-    wait_for_calls(server, grace_ms);
-    pthread_mutex_lock(&server->lock);
-    uint64_t n_left = server->n_live_user;
-    pthread_mutex_unlock(&server->lock);
-    while (n_left-- > 0)
-        rpc_server_count_limit(server, RPC_LIMIT_DRAIN);
-    abort_calls(server, rpc_call_abort_behind);
-    pthread_mutex_lock(&server->lock);
-    server->hurried = false; /* they get their answer all the same */
-    pthread_mutex_unlock(&server->lock);
-    wait_for_calls(server, ABORT_MS);
-    abort_calls(server, rpc_call_abort);
-    wait_for_calls(server, ABORT_MS);
-    grpc_server_cancel_all_calls(server->core);
-    pthread_mutex_lock(&server->lock);
-    while (server->stats.n_live > 0 || !server->core_is_down)
-        pthread_cond_wait(&server->changed, &server->lock);
-    pthread_mutex_unlock(&server->lock);
-}
-
-/* A queue without its thread (start failed half-way) is emptied here. */
-static void stop_queues(struct rpc_server *server)
-{
-    for (uint32_t i = 0; i < server->config.n_threads; i++)
-        grpc_completion_queue_shutdown(server->lanes[i].queue);
-    for (uint32_t i = 0; i < server->config.n_threads; i++) {
-        if (i < server->n_threads)
-            pthread_join(server->threads[i], NULL);
-        else
-            rpc_core_run_queue(server->lanes[i].queue);
-    }
-    server->n_threads = 0;
-}
-
-void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms)
-{
-    pthread_mutex_lock(&server->lock);
-    bool again = server->shut_down;
-    server->shut_down = true;
-    pthread_mutex_unlock(&server->lock);
-    if (again)
-        return;
-    if (server->table.health != NULL)
-        rpc_server_drain(server);
-    if (server->n_threads > 0) {
-        stop_core(server, grace_ms - refuse_for_a_while(server, grace_ms));
-    } else {
-        /* Nothing was served; gRPC still wants its shutdown acknowledged. */
-        rpc_tag_init(&server->shutdown_tag, on_shutdown, server);
-        rpc_tag_arm(&server->shutdown_tag);
-        grpc_server_shutdown_and_notify(server->core, server->lanes[0].queue,
-                                        &server->shutdown_tag);
-    }
-    stop_queues(server);
-    grpc_server_destroy(server->core);
-    for (uint32_t i = 0; i < server->config.n_threads; i++)
-        grpc_completion_queue_destroy(server->lanes[i].queue);
-    for (uint32_t i = 0; i < server->config.n_threads; i++)
-        rpc_lane_fini(&server->lanes[i]);
-    for (uint32_t i = 0; i < MAX_PORTS; i++) {
-        if (server->sockets[i] != NULL)
-            rpc_share_forget(server->sockets[i]);
-        free(server->sockets[i]);
-        server->sockets[i] = NULL;
-    }
-    rpc_core_fini();
-}
-
-void rpc_server_hurry(struct rpc_server *server)
-{
-    pthread_mutex_lock(&server->lock);
-    server->hurried = true;
-    pthread_cond_broadcast(&server->changed);
-    pthread_mutex_unlock(&server->lock);
-}
-
-void rpc_server_destroy(struct rpc_server *server)
-{
-    if (server == NULL)
-        return;
-    rpc_server_shutdown(server, 0);
-    rpc_cork_settle(SETTLE_MS); /* the process may end next */
-    rpc_table_destroy(&server->table);
-    free(server->slots);
-    pthread_cond_destroy(&server->changed);
-    for (uint32_t i = 0; i < server->n_ports; i++)
-        rpc_accept_forget(server->ports[i]);
-    pthread_mutex_destroy(&server->lock);
-    free(server);
 }

@@ -70,7 +70,8 @@ enum rpc_limit {
     RPC_LIMIT_STREAMS,
     RPC_LIMIT_HANDSHAKE, /* gRPC's own, as the next */
     RPC_LIMIT_KEEPALIVE,
-    RPC_LIMIT_DRAIN, /* the grace of a shutdown, per call that it ends */
+    RPC_LIMIT_DRAIN,    /* the grace of a shutdown, per call that it ends */
+    RPC_LIMIT_DRAINING, /* a call that comes while the server drains */
     N_RPC_LIMITS
 };
 
@@ -140,15 +141,24 @@ int rpc_server_start(struct rpc_server *server, struct error *err);
 /* What listen_tcp would say of an address that is none; nothing is bound. */
 int rpc_server_check_address(const char *address, struct error *err);
 
-/* From now on new calls (health and reflection aside) are refused: UNAVAILABLE, reason DRAINING;
- * live ones go on, and every health status is NOT_SERVING. Any thread; returns at once. */
+/* With RPC_SHARE_BESIDE: whether this process stays in the other's place. If not, the unix sockets
+ * are the other's again. Without this a shutdown gives them back. */
+void rpc_server_settle(struct rpc_server *server, bool stays);
+
+/* Another has its addresses: its ports take no new connection from now on. Before a shutdown. */
+void rpc_server_hand_over(struct rpc_server *server);
+
+/* From now on new calls (health and reflection aside) are refused: UNAVAILABLE, reason DRAINING, to
+ * be tried again soon; live ones go on, and every health status is NOT_SERVING. Any thread; returns
+ * at once. */
 void rpc_server_drain(struct rpc_server *server);
 
-/* Drains, while the grace lasts and calls live for a moment before the rest, so that who comes just
- * then is refused as above; sends GOAWAY, waits until every call (health and reflection aside) has
- * ended or grace_ms are over, then ends what is left UNAVAILABLE (DRAINING; their handlers hear
- * on_cancel), which takes milliseconds unless a callback blocks. When it returns no callback runs
- * and none will. Unix sockets are gone. Not from a callback; calling it again is harmless. */
+/* Drains; while the grace lasts, tells clients to open no more calls (GOAWAY) and waits, a second
+ * at most, until they know it, so that who comes just then is refused as above; then waits until
+ * every call (health and reflection aside) has ended or grace_ms are over, then ends what is left
+ * UNAVAILABLE (DRAINING; their handlers hear on_cancel), which takes milliseconds unless a callback
+ * blocks. When it returns no callback runs and none will. Unix sockets are gone. Not from a
+ * callback; calling it again is harmless. */
 void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms);
 /* The grace of a shutdown, under way or to come, is over now. Any thread. */
 void rpc_server_hurry(struct rpc_server *server);

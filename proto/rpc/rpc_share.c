@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/filter.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,12 +18,21 @@ enum { MAX_BOUND = 16, MAX_OWNED = 8, MAX_UNIX_PATH = 107 };
 /* Of the sockets of a shared port: the first process's is 0, and 0 is also where the successor's
  * goes when that one has closed. */
 enum { SUCCESSOR = 1 };
+/* For what came to the first process before its successor listened. */
+enum { QUEUE_MS = 50 };
 
 static _Thread_local struct {
     enum rpc_share share;
     int fds[MAX_BOUND];
     size_t n;
 } bound;
+
+/* Sockets that were bound so, to be told from others by what they do. */
+static struct {
+    pthread_mutex_t lock;
+    int fds[MAX_BOUND];
+    size_t n;
+} ports = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static struct {
     pthread_mutex_t lock;
@@ -55,10 +65,29 @@ static void take_all(int fd)
 
 void rpc_share_end(void)
 {
+    pthread_mutex_lock(&ports.lock);
+    for (size_t i = 0; i < bound.n && ports.n < MAX_BOUND; i++)
+        ports.fds[ports.n++] = bound.fds[i];
+    pthread_mutex_unlock(&ports.lock);
     for (size_t i = 0; bound.share == RPC_SHARE_BESIDE && i < bound.n; i++)
         if (listens(bound.fds[i]))
             take_all(bound.fds[i]);
     bound.share = RPC_SHARE_NONE;
+    bound.n = 0;
+}
+
+void rpc_share_hand_over(void)
+{
+    pthread_mutex_lock(&ports.lock);
+    for (size_t i = 0; i < ports.n; i++) {
+        struct pollfd waiting = {.fd = ports.fds[i], .events = POLLIN};
+        for (int k = 0; k < QUEUE_MS && listens(ports.fds[i]) && poll(&waiting, 1, 0) == 1; k++)
+            poll(NULL, 0, 1); /* gRPC takes what is in its queue */
+        if (listens(ports.fds[i]))
+            syscall(SYS_shutdown, ports.fds[i], SHUT_RD);
+    }
+    ports.n = 0;
+    pthread_mutex_unlock(&ports.lock);
 }
 
 /* By its symbol only, as accept4 in rpc_accept.c. */
@@ -81,6 +110,15 @@ int bind_instead(int fd, const struct sockaddr *address, socklen_t n_address)
     return 0;
 }
 
+/* What was where a socket of this process is now. */
+static struct {
+    pthread_mutex_t lock;
+    struct {
+        char path[MAX_UNIX_PATH + 1];
+        char aside[MAX_UNIX_PATH + 16]; /* empty: a free place */
+    } files[MAX_OWNED];
+} moved = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
 int rpc_share_name(const char *path, char *out_name, size_t n_bytes, struct error *err)
 {
     const char *slash = strrchr(path, '/');
@@ -92,19 +130,47 @@ int rpc_share_name(const char *path, char *out_name, size_t n_bytes, struct erro
                      "socket path %s: its folder's name leaves no room for a second one", path);
 }
 
-int rpc_share_move(const char *name, const char *path, struct error *err)
-{
-    if (rename(name, path) == 0)
-        return 0;
-    int err_no = errno;
-    unlink(name);
-    return error_errno(err, err_no, "cannot put a socket in the place of %s", path);
-}
-
 static ino_t inode_of(const char *path)
 {
     struct stat info;
     return lstat(path, &info) == 0 ? info.st_ino : 0;
+}
+
+/* Under the lock of `moved`. Where it cannot be kept (no such file, or a file system without links)
+ * there is nothing to put back. */
+static void keep(const char *name, const char *path)
+{
+    for (int i = 0; i < MAX_OWNED; i++) {
+        if (moved.files[i].aside[0] != '\0')
+            continue;
+        snprintf(moved.files[i].path, sizeof(moved.files[i].path), "%s", path);
+        snprintf(moved.files[i].aside, sizeof(moved.files[i].aside), "%s.was%d", name, i);
+        if (link(path, moved.files[i].aside) != 0)
+            moved.files[i].aside[0] = '\0';
+        return;
+    }
+}
+
+/* Under that lock: the i-th file stays moved, or is put back. */
+static void settle(int i, bool stays)
+{
+    if (!stays)
+        (void)rename(moved.files[i].aside, moved.files[i].path);
+    unlink(moved.files[i].aside); /* where both names were the same file's, it is still there */
+    moved.files[i].aside[0] = '\0';
+}
+
+int rpc_share_move(const char *name, const char *path, struct error *err)
+{
+    pthread_mutex_lock(&moved.lock);
+    keep(name, path);
+    int rc = rename(name, path);
+    int err_no = errno;
+    pthread_mutex_unlock(&moved.lock);
+    if (rc == 0)
+        return 0;
+    unlink(name);
+    return error_errno(err, err_no, "cannot put a socket in the place of %s", path);
 }
 
 void rpc_share_own(const char *path)
@@ -119,16 +185,6 @@ void rpc_share_own(const char *path)
     pthread_mutex_unlock(&owned.lock);
 }
 
-void rpc_share_forget(const char *path)
-{
-    unlink(path);
-    pthread_mutex_lock(&owned.lock);
-    for (int i = 0; i < MAX_OWNED; i++)
-        if (owned.files[i].path == path)
-            owned.files[i].path = NULL;
-    pthread_mutex_unlock(&owned.lock);
-}
-
 static bool is_anothers(const char *path)
 {
     bool found = false;
@@ -138,6 +194,41 @@ static bool is_anothers(const char *path)
                 owned.files[i].inode != inode_of(path);
     pthread_mutex_unlock(&owned.lock);
     return found;
+}
+
+void rpc_share_settle(bool stays)
+{
+    pthread_mutex_lock(&moved.lock);
+    for (int i = 0; i < MAX_OWNED; i++)
+        if (moved.files[i].aside[0] != '\0')
+            settle(i, stays || is_anothers(moved.files[i].path));
+    pthread_mutex_unlock(&moved.lock);
+}
+
+/* Whether another's was put where `path` is; if a third one's is there, nobody's is. */
+static bool gave_back(const char *path)
+{
+    bool gave = false;
+    pthread_mutex_lock(&moved.lock);
+    for (int i = 0; i < MAX_OWNED && !gave; i++) {
+        if (moved.files[i].aside[0] == '\0' || strcmp(moved.files[i].path, path) != 0)
+            continue;
+        gave = !is_anothers(path);
+        settle(i, !gave);
+    }
+    pthread_mutex_unlock(&moved.lock);
+    return gave;
+}
+
+void rpc_share_forget(const char *path)
+{
+    if (!gave_back(path))
+        unlink(path);
+    pthread_mutex_lock(&owned.lock);
+    for (int i = 0; i < MAX_OWNED; i++)
+        if (owned.files[i].path == path)
+            owned.files[i].path = NULL;
+    pthread_mutex_unlock(&owned.lock);
 }
 
 int unlink_instead(const char *path) __asm__("unlink");

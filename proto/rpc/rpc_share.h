@@ -5,7 +5,8 @@
  * bind it too (SO_REUSEPORT, set after the bind: who binds without it is still refused). Its
  * successor does, and tells the kernel to give it every new connection (SO_ATTACH_REUSEPORT_CBPF,
  * socket(7)); so when the first one closes, none is left in its queue. A unix socket is bound under
- * a name of its own, which then takes the place of the other in one step; unlink() of this file, in
+ * a name of its own, which then takes the place of the other in one step, and the other's is kept
+ * under another name until it is settled who stays; unlink() of this file, in
  * place of the C library's, lets the first one's gRPC not take it away. */
 #pragma once
 
@@ -24,12 +25,18 @@ enum rpc_share {
  * has the kernel give what is new to those that listen by then. */
 void rpc_share_begin(enum rpc_share share);
 void rpc_share_end(void);
+/* The successor has what is new: this process's TCP sockets listen no more, though they are not
+ * closed. So there are never more than two on a port, whoever comes after that one. */
+void rpc_share_hand_over(void);
 
 /* A name in the folder of `path` to bind in its stead, to be moved there by rpc_share_move.
  * INVALID_ARGUMENT where it would be too long for a socket. */
 int rpc_share_name(const char *path, char *out_name, size_t n_bytes, struct error *err);
 int rpc_share_move(const char *name, const char *path, struct error *err);
+/* Whether this process stays. If not, what it has moved away is where it was, in one step. */
+void rpc_share_settle(bool stays);
 /* From here on the file that `path` is now is this process's, which must not remove another.
- * `path` is borrowed until rpc_share_forget, which removes the file if it is still that one. */
+ * `path` is borrowed until rpc_share_forget, which removes the file if it is still that one, or,
+ * where nothing is settled, puts the other's back. */
 void rpc_share_own(const char *path);
 void rpc_share_forget(const char *path);

@@ -191,6 +191,7 @@ static void on_wire_limit(void *context, enum rpc_limit limit)
         [RPC_LIMIT_HANDSHAKE] = LIMIT_HANDSHAKE,
         [RPC_LIMIT_KEEPALIVE] = LIMIT_KEEPALIVE,
         [RPC_LIMIT_DRAIN] = LIMIT_DRAIN,
+        [RPC_LIMIT_DRAINING] = LIMIT_DRAINING,
     };
     gateway_count_refusal(context, limits[limit]);
 }
@@ -413,6 +414,12 @@ void gateway_drain(struct gateway *gateway, uint32_t grace_ms)
 void gateway_hand_over(struct gateway *gateway)
 {
     gateway_metrics_close(gateway->metrics);
+    rpc_server_hand_over(gateway->server);
+}
+
+void gateway_settle(struct gateway *gateway, bool stays)
+{
+    rpc_server_settle(gateway->server, stays);
 }
 
 void gateway_hurry(struct gateway *gateway)

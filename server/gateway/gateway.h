@@ -112,6 +112,9 @@ int gateway_create(const struct gateway_config *config, struct gateway **out_gat
 /* NOT_SERVING and refusing at once, also what a GenerateStream would start; accepted requests get
  * the grace, and what is left then ends UNAVAILABLE (DRAINING). Nothing is served afterwards. */
 void gateway_drain(struct gateway *gateway, uint32_t grace_ms);
+/* Of a successor: whether it stays in the other's place. If not, the unix sockets are that one's
+ * again, at once. */
+void gateway_settle(struct gateway *gateway, bool stays);
 /* Before a drain: another server has the addresses. /metrics is that one's from now on. */
 void gateway_hand_over(struct gateway *gateway);
 /* The grace is over now. Any thread, before gateway_destroy. */

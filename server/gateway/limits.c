@@ -33,6 +33,7 @@ const struct gateway_limit_row gateway_limit_rows[N_GATEWAY_LIMITS] = {
                           "TIME", "time a new connection has to say what it is", 100, DAY_MS}},
     [LIMIT_KEEPALIVE] = {"keepalive", {.name = NULL}},
     [LIMIT_DRAIN] = {"drain_grace", {.name = NULL}},
+    [LIMIT_DRAINING] = {"draining", {.name = NULL}},
     [LIMIT_STREAMS] = {"streams",
                        {"max-streams", 0, OPTION_U64, AT(max_streams), "100", "N",
                         "streams per connection", 1, COUNT_MAX}},

@@ -52,6 +52,7 @@ enum gateway_limit {
     LIMIT_HANDSHAKE,
     LIMIT_KEEPALIVE, /* its two times are options of the program, as the next one's */
     LIMIT_DRAIN,
+    LIMIT_DRAINING, /* none: what comes meanwhile */
     LIMIT_STREAMS,
     LIMIT_RESETS,
     LIMIT_CALLS,

@@ -252,6 +252,9 @@ static void drain(struct running *running, bool replaced)
         gateway_hand_over(running->gateway);
     takeover_release(&running->takeover);
     gateway_drain(running->gateway, (uint32_t)running->settings->gateway.drain_grace_ms);
+    log_info(LOG_EVENT("drained"),
+             LOG_U64("refused", gateway_n_refusals(running->gateway, LIMIT_DRAINING)),
+             LOG_U64("cut", gateway_n_refusals(running->gateway, LIMIT_DRAIN)));
     if (!watched)
         return;
     pthread_kill(thread, SIGUSR1);
@@ -291,6 +294,17 @@ static int take_lock(const struct settings *settings, const char *path, struct t
     return 0;
 }
 
+/* 0: it was a signal that says nothing: SIGUSR1 from outside, or that of a successor which is gone.
+ */
+static int wait_for_end(struct running *running, const char *lock)
+{
+    int got = wait_for_signal(running, false);
+    if (got != TAKEOVER_SIGNAL || takeover_is_wanted(lock))
+        return got;
+    log_warn(LOG_EVENT("not handed over"), LOG_STR("reason", "no server waits to take over"));
+    return 0;
+}
+
 static int run_until_signal(struct running *running, const char *lock)
 {
     struct error err;
@@ -299,16 +313,18 @@ static int run_until_signal(struct running *running, const char *lock)
     if (takeover->old >= 0 &&
         takeover_finish(takeover, lock, settings->gateway.takeover_ms, &err) != 0) {
         log_error(LOG_EVENT("not taken over"), LOG_STR("message", err.message));
+        gateway_settle(running->gateway, false);
         drain(running, false);
         return 1;
     }
+    gateway_settle(running->gateway, true);
     log_info(LOG_EVENT("serving"), LOG_STR("listen", settings->gateway.listen),
              LOG_U64("port", gateway_port(running->gateway)), LOG_STR("version", SLUICE_VERSION),
              LOG_I64("replaced_pid", takeover->old_pid));
     notify_status("READY=1", "Serving on %s", settings->gateway.listen);
     int got = 0;
-    while ((got = wait_for_signal(running, false)) == 0) /* SIGUSR1 from outside says nothing */
-        ;
+    while (got == 0)
+        got = wait_for_end(running, lock);
     drain(running, got == TAKEOVER_SIGNAL);
     return 0;
 }
@@ -331,7 +347,7 @@ static int serve(struct settings *settings, struct reload *reload)
     if (take_lock(settings, lock, &running.takeover, &err) != 0) {
         bool locked = strcmp(err.reason, "LOCKED") == 0;
         log_error(LOG_EVENT("cannot start"), LOG_STR("message", err.message),
-                  LOG_STR("hint", locked ? "--takeover replaces it" : ""));
+                  LOG_STR("hint", locked && !settings->takeover ? "--takeover replaces it" : ""));
         return locked ? EXIT_LOCKED : 1;
     }
     heap_bound(settings->gateway.threads);

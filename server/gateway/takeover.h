@@ -2,7 +2,9 @@
  * program's main thread only.
  *
  * The successor listens beside the one that runs (proto/rpc/rpc_share.h) once it is ready, sends it
- * TAKEOVER_SIGNAL, and has the lock when that one has given it up: it drains from then on. */
+ * TAKEOVER_SIGNAL, and has the lock when that one has given it up: it drains from then on. All the
+ * while it holds a lock of its own, PATH.next: without that the signal says nothing. One that was
+ * stopped and gets it when its successor has given up must not drain for nobody. */
 #pragma once
 
 #include <signal.h>
@@ -15,18 +17,21 @@ struct error;
 
 struct takeover {
     int lock; /* -1: not held */
+    int next; /* the successor's own; -1: not held */
     int old;  /* pidfd of the server that runs; -1: none */
     int old_pid;
 };
 
 /* Takes the lock, or with `replace` finds who has it. `path` empty: there is none, and nobody is
  * kept out. FAILED_PRECONDITION, reason LOCKED, where another server runs and is not to be
- * replaced. */
+ * replaced, or another successor is at it. */
 int takeover_begin(const char *path, bool replace, struct takeover *out_takeover,
                    struct error *err);
 /* After this server listens beside the old one: tells it, and takes the lock that it gives up.
  * DEADLINE_EXCEEDED where it has not within limit_ms; then it still serves. */
 int takeover_finish(struct takeover *takeover, const char *path, uint64_t limit_ms,
                     struct error *err);
+/* To one that runs, and has the signal: whether there is a successor that waits for the lock. */
+bool takeover_is_wanted(const char *path);
 /* Another may have the lock. Harmless where it is not held. */
 void takeover_release(struct takeover *takeover);

@@ -18,8 +18,8 @@ static void test_table_when_read_then_each_limit_has_one_name_and_one_option(voi
         if (!row->name)
             fail_msg("limit %zu has no row", i);
         assert_true(row->option.name || i == LIMIT_KEEPALIVE || i == LIMIT_DRAIN ||
-                    i == LIMIT_DEADLINE || i == LIMIT_INPUT_TOKENS || i == LIMIT_TOTAL_TOKENS ||
-                    i == LIMIT_TEMPLATE);
+                    i == LIMIT_DRAINING || i == LIMIT_DEADLINE || i == LIMIT_INPUT_TOKENS ||
+                    i == LIMIT_TOTAL_TOKENS || i == LIMIT_TEMPLATE);
         for (size_t k = LIMIT_NONE + 1; k < i; k++) {
             const struct gateway_limit_row *other = &gateway_limit_rows[k];
             assert_string_not_equal(row->name, other->name);

@@ -1,0 +1,242 @@
+#include "proto/rpc/rpc_connection.h"
+
+#include <errno.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+/* --- reading along --- */
+
+bool rpc_accept_is_good(struct rpc_accept *accept, struct rpc_guard *guard, const void *bytes,
+                        size_t n)
+{
+    enum rpc_guard_verdict verdict =
+        rpc_guard_feed(guard, &accept->config.guard, bytes, n, clock_now_ns());
+    if (verdict != RPC_GUARD_GOOD)
+        accept->config.on_refused(accept->config.arg, verdict);
+    return verdict == RPC_GUARD_GOOD;
+}
+
+/* What each of the first n bytes of a message is part of. */
+static struct iovec part_of(const struct msghdr *message, size_t i, size_t *left)
+{
+    struct iovec part = message->msg_iov[i];
+    part.iov_len = part.iov_len < *left ? part.iov_len : *left;
+    *left -= part.iov_len;
+    return part;
+}
+
+static bool is_good_message(struct rpc_connection *connection, const struct msghdr *message,
+                            size_t n)
+{
+    bool good = true;
+    pthread_mutex_lock(&connection->lock);
+    for (size_t i = 0; i < message->msg_iovlen && n > 0 && good; i++) {
+        const struct iovec part = part_of(message, i, &n);
+        good =
+            rpc_accept_is_good(connection->accept, &connection->guard, part.iov_base, part.iov_len);
+    }
+    pthread_mutex_unlock(&connection->lock);
+    return good;
+}
+
+/* What a read of a connection gave; errno is that of a read that failed. */
+static void note_read(struct rpc_connection *connection, ssize_t n)
+{
+    if (n > 0)
+        atomic_store(&connection->heard_ns, clock_now_ns());
+    else if (n == 0 || (errno != EAGAIN && errno != EINTR))
+        atomic_store(&connection->left, true);
+}
+
+/* --- writing along: under the connection's out_lock --- */
+
+static ssize_t put(struct rpc_connection *connection, const struct msghdr *message, int flags)
+{
+    if (atomic_load(&connection->plain))
+        return (ssize_t)syscall(SYS_sendmsg, connection->cork.fd, message, flags);
+    return rpc_cork_send(&connection->cork, message, flags);
+}
+
+/* Says what there is to say at this place. False where a part of it is left, which comes before
+ * anything else. A connection that is broken takes everything: gRPC hears of it when it reads. */
+static bool say(struct rpc_connection *connection)
+{
+    struct iovec part;
+    uint8_t *bytes;
+    while ((part.iov_len = rpc_goaway_next(&connection->goaway, &bytes)) > 0) {
+        part.iov_base = bytes;
+        const struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+        ssize_t n = put(connection, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR || errno == ENOBUFS || errno == ENOMEM))
+            break;
+        rpc_goaway_said(&connection->goaway, n < 0 ? part.iov_len : (size_t)n);
+    }
+    return !rpc_goaway_is_midway(&connection->goaway);
+}
+
+static void note_sent(struct rpc_connection *connection, const struct msghdr *message, size_t n)
+{
+    if (connection->tls)
+        return;
+    bool guarded = atomic_load(&connection->inode) != 0;
+    for (size_t i = 0; i < message->msg_iovlen && n > 0; i++) {
+        const struct iovec part = part_of(message, i, &n);
+        rpc_goaway_sent(&connection->goaway, part.iov_base, part.iov_len);
+        if (!guarded)
+            continue;
+        pthread_mutex_lock(&connection->lock);
+        rpc_guard_sent(&connection->guard, part.iov_base, part.iov_len);
+        pthread_mutex_unlock(&connection->lock);
+    }
+}
+
+static ssize_t send_along(struct rpc_connection *connection, const struct msghdr *message,
+                          int flags)
+{
+    if (!say(connection)) {
+        errno = EAGAIN;
+        return -1;
+    }
+    ssize_t n = put(connection, message, flags);
+    if (n <= 0)
+        return n;
+    note_sent(connection, message, (size_t)n);
+    say(connection);
+    return n;
+}
+
+static void hear(struct rpc_connection *connection, const struct msghdr *message, size_t n)
+{
+    pthread_mutex_lock(&connection->out_lock);
+    for (size_t i = 0; i < message->msg_iovlen && n > 0; i++) {
+        const struct iovec part = part_of(message, i, &n);
+        rpc_goaway_heard(&connection->goaway, part.iov_base, part.iov_len);
+    }
+    if (atomic_load(&connection->open))
+        say(connection);
+    pthread_mutex_unlock(&connection->out_lock);
+}
+
+/* --- recvmsg, sendmsg, shutdown, close --- */
+
+ssize_t recvmsg_instead(int fd, struct msghdr *message, int flags) __asm__("recvmsg");
+
+ssize_t recvmsg_instead(int fd, struct msghdr *message, int flags)
+{
+    ssize_t n = (ssize_t)syscall(SYS_recvmsg, fd, message, flags);
+    struct rpc_connection *connection = flags == 0 ? rpc_connection_of(fd) : NULL;
+    bool open = connection != NULL && atomic_load(&connection->open);
+    if (open)
+        note_read(connection, n);
+    if (open && n > 0 && atomic_load(&connection->leaving))
+        hear(connection, message, (size_t)n);
+    if (n <= 0 || connection == NULL || atomic_load(&connection->inode) == 0 || connection->tls ||
+        atomic_load(&connection->inode) != rpc_connection_inode(fd))
+        return n;
+    if (is_good_message(connection, message, (size_t)n))
+        return n;
+    atomic_store(&connection->broken, true);
+    shutdown(fd, SHUT_RDWR);
+    return 0; /* gRPC sees the end of the connection */
+}
+
+ssize_t sendmsg_instead(int fd, const struct msghdr *message, int flags) __asm__("sendmsg");
+
+/* A descriptor that is another's by now does not matter: its guard is asked nothing any more. */
+ssize_t sendmsg_instead(int fd, const struct msghdr *message, int flags)
+{
+    struct rpc_connection *connection = rpc_connection_of(fd);
+    if (connection == NULL || !atomic_load(&connection->open))
+        return (ssize_t)syscall(SYS_sendmsg, fd, message, flags);
+    pthread_mutex_lock(&connection->out_lock);
+    ssize_t n = send_along(connection, message, flags);
+    int err_no = errno;
+    pthread_mutex_unlock(&connection->out_lock);
+    errno = err_no;
+    return n;
+}
+
+int shutdown_instead(int fd, int how) __asm__("shutdown");
+
+int shutdown_instead(int fd, int how)
+{
+    struct rpc_connection *connection = how != SHUT_RD ? rpc_connection_of(fd) : NULL;
+    if (connection == NULL || !atomic_load(&connection->open) || atomic_load(&connection->broken))
+        return (int)syscall(SYS_shutdown, fd, how);
+    rpc_cork_shutdown(&connection->cork); /* gRPC itself stops reading */
+    return 0;
+}
+
+/* True: it was open. Nothing of ours is sent to it any more. */
+static bool end_connection(struct rpc_connection *connection)
+{
+    pthread_mutex_lock(&connection->out_lock);
+    bool was_open = atomic_exchange(&connection->open, false);
+    pthread_mutex_unlock(&connection->out_lock);
+    return was_open;
+}
+
+int close_instead(int fd) __asm__("close");
+
+int close_instead(int fd)
+{
+    struct rpc_connection *connection = rpc_connection_of(fd);
+    if (connection != NULL && atomic_load(&connection->open) && end_connection(connection)) {
+        rpc_connection_tell_silence(connection);
+        rpc_cork_leave(&connection->cork, !atomic_load(&connection->broken));
+    }
+    return (int)syscall(SYS_close, fd);
+}
+
+/* --- leaving --- */
+
+bool rpc_connection_leave(struct rpc_connection *connection, const void *arg)
+{
+    if (!atomic_load(&connection->open))
+        return false;
+    pthread_mutex_lock(&connection->out_lock);
+    bool leaves = atomic_load(&connection->open) && atomic_load(&connection->owner) == arg &&
+                  !connection->tls;
+    if (leaves) {
+        rpc_goaway_begin(&connection->goaway);
+        atomic_store(&connection->leaving, true);
+        say(connection);
+    }
+    pthread_mutex_unlock(&connection->out_lock);
+    return leaves;
+}
+
+bool rpc_connection_is_leaving(struct rpc_connection *connection, const void *arg)
+{
+    bool leaving = false;
+    if (!atomic_load(&connection->leaving) || !atomic_load(&connection->open))
+        return false;
+    pthread_mutex_lock(&connection->out_lock);
+    if (atomic_load(&connection->open) && atomic_load(&connection->owner) == arg) {
+        say(connection);
+        leaving = rpc_goaway_is_open(&connection->goaway) && !atomic_load(&connection->left);
+    }
+    pthread_mutex_unlock(&connection->out_lock);
+    return leaving;
+}
+
+bool rpc_connection_was_leaving(struct rpc_connection *connection, const void *arg)
+{
+    return rpc_connection_is_leaving(connection, arg) && !atomic_load(&connection->came_late);
+}
+
+bool rpc_connection_leave_end(struct rpc_connection *connection, const void *arg)
+{
+    if (!atomic_load(&connection->leaving))
+        return false;
+    pthread_mutex_lock(&connection->out_lock);
+    bool was_open =
+        atomic_load(&connection->owner) == arg && rpc_goaway_is_open(&connection->goaway);
+    if (was_open)
+        rpc_goaway_end(&connection->goaway);
+    pthread_mutex_unlock(&connection->out_lock);
+    return was_open;
+}

@@ -1,0 +1,80 @@
+/* rpc_connection.h: one accepted connection, and what stands in place of recvmsg, sendmsg, shutdown
+ * and close (rpc_connection.c), and of SSL_read and SSL_write (rpc_connection_tls.c), for it; see
+ * rpc_accept.h. The table of connections is rpc_accept.c's. Private to proto/rpc. Any thread; lock
+ * inside: the table's is taken before a connection's. */
+#pragma once
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "proto/rpc/rpc_accept.h"
+#include "proto/rpc/rpc_cork.h"
+#include "proto/rpc/rpc_goaway.h"
+#include "proto/rpc/rpc_guard.h"
+
+struct rpc_accept {
+    struct rpc_accept *next;
+    struct rpc_accept_config config;
+    char path[108]; /* a Unix socket's; empty: a port's */
+    uint32_t n_open;
+    int64_t swept_ns;
+    bool leaving;                /* whoever comes is told to go */
+    bool shut;                   /* whoever comes is closed at once */
+    _Atomic(int64_t) all_resets; /* rpc_guard.h */
+};
+
+/* By descriptor. gRPC closes them without a word: a descriptor that has another inode, or none, is
+ * another's by now. */
+struct rpc_connection {
+    _Atomic(ino_t) inode; /* of the socket that was accepted as this descriptor; 0: none */
+    struct rpc_accept *accept;
+    bool tls;             /* the guard is in the SSL */
+    pthread_mutex_t lock; /* of the guard: one thread reads, another writes */
+    struct rpc_guard guard;
+    atomic_bool open;   /* not closed since it was accepted */
+    atomic_bool plain;  /* of a Unix socket: nothing is held back */
+    atomic_bool broken; /* the guard ended it (not with TLS: an SSL knows no descriptor): nothing is
+                           owed to who is there */
+    atomic_bool left;   /* its peer ended it, or the network */
+    _Atomic int64_t begun_ns, heard_ns; /* when it was accepted, and when bytes came last */
+    struct rpc_cork cork;
+    _Atomic(const void *) owner; /* arg of its listener's configuration */
+    pthread_mutex_t out_lock;    /* of what is sent to it, and of `goaway` */
+    struct rpc_goaway goaway;
+    atomic_bool leaving;   /* it was begun: not with TLS */
+    atomic_bool came_late; /* when it was so for all */
+};
+
+/* NULL: none of its part of the table has ever been accepted. */
+struct rpc_connection *rpc_connection_of(int fd);
+/* 0: no socket, or none at all. */
+ino_t rpc_connection_inode(int fd);
+
+/* What one connection of it sent next; false where the connection has to go, which is counted. */
+bool rpc_accept_is_good(struct rpc_accept *accept, struct rpc_guard *guard, const void *bytes,
+                        size_t n_bytes);
+
+/* gRPC closes it. Where neither its peer nor the guard has ended it before, and nothing has come
+ * for as long as gRPC waits, that is why, and it is told. */
+void rpc_connection_tell_silence(struct rpc_connection *connection);
+
+/* Of one that `arg` accepted, without TLS (rpc_goaway.h): tells its client to go; whether it has
+ * not answered (and says what could not be said before), and was there when all were told; says no
+ * more. Each is false for another's. */
+bool rpc_connection_leave(struct rpc_connection *connection, const void *arg);
+bool rpc_connection_is_leaving(struct rpc_connection *connection, const void *arg);
+bool rpc_connection_was_leaving(struct rpc_connection *connection, const void *arg);
+bool rpc_connection_leave_end(struct rpc_connection *connection, const void *arg);
+
+/* The one whose port has TLS; NULL: none. */
+struct rpc_accept *rpc_connection_tls_accept(void);
+/* While it is so, clients of TLS are told to go as gRPC next writes to them: a record of ours at
+ * another time would come between gRPC's. */
+void rpc_connection_tls_leave(bool leaving);
+/* That were told and have not answered the first PING: the second would have to wait for gRPC to
+ * write again. */
+uint32_t rpc_connection_tls_n_leaving(void);
