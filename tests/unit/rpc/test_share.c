@@ -269,6 +269,53 @@ static void test_move_when_it_cannot_be_then_the_second_name_is_gone(void **stat
     close(fd);
 }
 
+/* Symptom: a successor that gave up took the socket with it. */
+static void test_settle_when_the_successor_gives_up_then_the_socket_is_the_first_ones(void **state)
+{
+    (void)state;
+    struct error err;
+    for (int round = 0; round < 3; round++) { /* stays, gives up, ends with nothing settled */
+        int first = listen_at(path), second = listen_at(name);
+        assert_int_equal(rpc_share_move(name, path, &err), 0);
+        rpc_share_own(path);
+        assert_true(connects(second));
+        if (round < 2)
+            rpc_share_settle(round == 0);
+        assert_true(round != 0 || connects(second));
+        assert_true(round != 1 || connects(first));
+        rpc_share_forget(path);
+        assert_int_equal(access(path, F_OK), round == 0 ? -1 : 0);
+        if (round > 0) {
+            assert_true(connects(first));
+            assert_int_equal(unlink(path), 0);
+        }
+        close(first);
+        close(second);
+    } /* and nothing lies in the folder, or it could not be removed */
+}
+
+/* Symptom: of three sockets on a port the kernel gave what was new to the second. */
+static void test_hand_over_when_done_then_a_third_one_has_all_that_are_new(void **state)
+{
+    (void)state;
+    in_port_t port = 0;
+    int clients[N_CLIENTS];
+    int first = serve(RPC_SHARE_FIRST, &port);
+    rpc_share_hand_over(); /* not closed: its streams go on */
+    int second = serve(RPC_SHARE_BESIDE, &port);
+    int third = serve(RPC_SHARE_BESIDE, &port);
+    assert_true(first >= 0 && second >= 0 && third >= 0);
+    connect_all(port, clients);
+    assert_int_equal(n_waiting(third, N_CLIENTS), N_CLIENTS);
+    close_all(clients);
+    close(first);
+    connect_all(port, clients);
+    assert_int_equal(n_waiting(third, N_CLIENTS), N_CLIENTS);
+    close_all(clients);
+    close(second);
+    close(third);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -276,6 +323,9 @@ int main(void)
         cmocka_unit_test(test_port_when_it_is_shared_then_only_a_successor_has_it_too),
         cmocka_unit_test(test_connections_when_there_is_a_successor_then_it_has_all_that_are_new),
         cmocka_unit_test(test_bind_when_outside_of_the_two_then_nothing_is_shared),
+        cmocka_unit_test(test_hand_over_when_done_then_a_third_one_has_all_that_are_new),
+        cmocka_unit_test_setup_teardown(
+            test_settle_when_the_successor_gives_up_then_the_socket_is_the_first_ones, begin, end),
         cmocka_unit_test_setup_teardown(
             test_name_when_made_then_it_lies_beside_and_is_this_processes, begin, end),
         cmocka_unit_test_setup_teardown(
