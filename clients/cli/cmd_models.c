@@ -141,6 +141,45 @@ static int run_ls(struct cli *cli)
     return rc ? cli_fail(cli, &err) : 0;
 }
 
+/* What a load said besides, by the names that docs/limits.md has; what it did not say is left out.
+ */
+static void print_config(const Sluice__Manager__V1__ModelConfig *config)
+{
+    const ProtobufCMessageDescriptor *d = &sluice__manager__v1__model_config__descriptor;
+    const char *comma = "; ";
+    for (unsigned i = 0; i < d->n_fields; i++) {
+        const ProtobufCFieldDescriptor *f = &d->fields[i];
+        const char *member = (const char *)config + f->offset;
+        const char *text = f->type == PROTOBUF_C_TYPE_STRING ? *(char *const *)member : NULL;
+        if (text ? !text[0]
+                 : !*(const protobuf_c_boolean *)((const char *)config + f->quantifier_offset))
+            continue;
+        printf("%s%s ", comma, f->name);
+        comma = ", ";
+        if (text)
+            fputs(text, stdout);
+        else if (f->type == PROTOBUF_C_TYPE_UINT32)
+            printf("%" PRIu32, *(const uint32_t *)member);
+        else if (f->type == PROTOBUF_C_TYPE_UINT64)
+            printf("%" PRIu64, *(const uint64_t *)member);
+        else if (f->type == PROTOBUF_C_TYPE_FLOAT)
+            printf("%g", (double)*(const float *)member);
+        else
+            fputs(*(const protobuf_c_boolean *)member ? "yes" : "no", stdout);
+    }
+}
+
+static void print_deployment(const Sluice__Manager__V1__Deployment *d)
+{
+    printf("loaded      on %s, %" PRIu32 " replica%s", d->device_group, d->n_replicas,
+           d->n_replicas == 1 ? "" : "s");
+    if (d->tp > 1)
+        printf(" of %" PRIu32 " ranks", d->tp);
+    if (d->config)
+        print_config(d->config);
+    putchar('\n');
+}
+
 static void print_version(const Sluice__Manager__V1__ModelVersion *v)
 {
     char state[32], size[32], age[32];
@@ -165,6 +204,8 @@ static void print_version(const Sluice__Manager__V1__ModelVersion *v)
     }
     if (v->config && v->config->draft_model[0])
         printf("draft model %s\n", v->config->draft_model);
+    for (size_t i = 0; i < v->n_deployments; i++)
+        print_deployment(v->deployments[i]);
     if (v->content_sha256[0])
         printf("contents    %s\n", v->content_sha256);
     if (v->last_error && v->last_error->message[0])

@@ -46,6 +46,8 @@ def test_limits_of_tokens_are_told_and_kept(fresh):
     fresh.wait(lambda: fresh.run("smol", "hi", "-n", "1", check=False).returncode == 0, 30, "the model answers")
     limits = fresh.inference.GetModel(fresh.stubs.inference.GetModelRequest(model="smol")).model.versions[0].info.limits
     assert (limits.max_prompt_tokens, limits.max_generated_tokens, limits.max_concurrent_requests) == (40, 59, 3)
+    assert ("loaded      on cpu, 1 replica; max_concurrent_requests 3, max_batch_tokens 64, target_itl_ms 50, max_input_tokens 40, "
+            "max_total_tokens 60\n") in fresh.cli("show", "smol").stdout
     for n, max_tokens, answer in ((40, 20, 20), (40, None, 20), (1, 59, 59), (1, None, 59), (10, 50, 50)):
         assert len(fresh.inference.Complete(ids_request(fresh, n, max_tokens), timeout=patience(60)).choices[0].ids) == answer, (n, max_tokens)
     for n, max_tokens, reason, field, text in (
