@@ -148,7 +148,10 @@ static int publish_facts(struct worker *worker, const struct checkpoint *ckpt,
 }
 
 /* A few tokens through prefill and decode: memory is touched and the first request is not the one
- * that finds out. */
+ * that finds out. Weights that another process has packed have been through that, on this machine
+ * with these kernels: who wakes a version, or has a replica more, does not wait for steps that
+ * nobody asked for. Most of them is zeroing pages of the KV pool, which the first request then does
+ * for itself. */
 static int warm(struct worker *worker, struct error *err)
 {
     struct engine_event_buffer *buffer = NULL;
@@ -156,6 +159,11 @@ static int warm(struct worker *worker, struct error *err)
     uint32_t ids[WARM_TOKENS] = {0};
     uint64_t id;
     bool over = false;
+    struct executor_packed packed;
+    uint32_t n_draft_tokens;
+    engine_get_packed(worker->engine, &packed);
+    if (packed.mapped && !engine_draft_name(worker->engine, &n_draft_tokens))
+        return 0;
     engine_request_init(&request);
     request.prompt_ids = ids;
     request.n_prompt_ids =
