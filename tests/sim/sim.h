@@ -108,7 +108,7 @@ struct sim_tool {
 struct sim_statistics {
     uint64_t n_histories, n_steps, n_faults, n_commits, n_restarts, n_crashes, n_power_cuts;
     uint64_t n_spawns, n_deaths, n_requests, n_answered, n_refused, n_lost, n_retried;
-    uint64_t n_failpoints, n_io_errors;
+    uint64_t n_failpoints, n_io_errors, n_no_memory;
 };
 
 struct sim {
@@ -154,6 +154,9 @@ struct sim {
 
     enum worker_fate next_fate; /* of the next n_fated workers */
     uint32_t n_fated;
+    bool in_manager;    /* its code runs, and not the world's */
+    uint32_t memory_in; /* its allocations until one fails; 0: none */
+    uint32_t n_more_memory;
     bool spawn_fails, folder_fails, links_lossy, tool_fails;
     int64_t spawn_ok_ns, folder_ok_ns, lossy_until_ns;
 
@@ -234,8 +237,7 @@ void sim_set_text(ProtobufCMessage *message, const char *name, const char *text)
 /* `request` NULL: nobody waits for an effect. */
 struct rpc_call *sim_call_new(enum sim_kind kind, struct sim_request *request,
                               const ProtobufCMessage *message);
-/* The call's own copy. */
-const ProtobufCMessage *sim_call_message(const struct rpc_call *call);
+void sim_call_begin(struct rpc_call *call, const char *method);
 void sim_client_reset(void);
 /* The manager is gone: its calls end, what was not answered is lost. */
 void sim_client_lose(void);

@@ -6,10 +6,7 @@
 #include <string.h>
 
 #include "manager/device_hold.h"
-#include "manager/events.h"
 #include "manager/message.h"
-#include "manager/operations.h"
-#include "manager/routes.h"
 #include "tests/sim/sim.h"
 
 static const char *const models[] = {"a", "b"}, *const versions[] = {"1", "2"};
@@ -422,11 +419,20 @@ void sim_client_release(void)
 static void act_watch(bool once)
 {
     size_t n = catalog_count(&sim.manager.catalog, TABLE_OPERATION);
-    Sluice__Manager__V1__GetStatusRequest none = SLUICE__MANAGER__V1__GET_STATUS_REQUEST__INIT;
-    struct rpc_call *call = sim_call_new(KIND_READ, NULL, &none.base);
     const char *id =
         n ? catalog_operation_at(&sim.manager.catalog, n - 1)->id : "o999999"; /* of nothing */
-    operations_watch(sim.manager.operations, call, id, once, once && sim_chance(50) ? 500 : 0);
+    Sluice__Manager__V1__WaitOperationRequest wait =
+        SLUICE__MANAGER__V1__WAIT_OPERATION_REQUEST__INIT;
+    Sluice__Manager__V1__WatchOperationRequest watch =
+        SLUICE__MANAGER__V1__WATCH_OPERATION_REQUEST__INIT;
+    char text[SIM_ID_BYTES];
+    snprintf(text, sizeof(text), "%s", id);
+    wait.id = watch.id = text;
+    wait.timeout_ms = sim_chance(50) ? 500 : 0;
+    if (once)
+        sim_call_begin(sim_call_new(KIND_READ, NULL, &wait.base), "WaitOperation");
+    else
+        sim_call_begin(sim_call_new(KIND_READ, NULL, &watch.base), "WatchOperation");
 }
 
 static void act_watch_events(void)
@@ -437,16 +443,14 @@ static void act_watch_events(void)
     const uint64_t from[] = {0, 1, last > 40 ? last - 40 : 1, last > 200 ? last - 140 : 1,
                              last + 9};
     request.from_seq = from[sim_below(sizeof(from) / sizeof(from[0]))];
-    struct rpc_call *call = sim_call_new(KIND_EVENTS, NULL, &request.base);
-    events_watch(sim.manager.events, call, sim_call_message(call));
+    sim_call_begin(sim_call_new(KIND_EVENTS, NULL, &request.base), "WatchEvents");
 }
 
 void sim_client_watch_routes(void)
 {
     Sluice__Manager__V1__WatchRoutesRequest request =
         SLUICE__MANAGER__V1__WATCH_ROUTES_REQUEST__INIT;
-    struct rpc_call *call = sim_call_new(KIND_ROUTES, NULL, &request.base);
-    routes_watch(sim.manager.routes, call, sim_call_message(call));
+    sim_call_begin(sim_call_new(KIND_ROUTES, NULL, &request.base), "WatchRoutes");
 }
 
 static void set_if_there(ProtobufCMessage *message, const char *name, const char *text)
@@ -459,17 +463,17 @@ static void act_read(void)
 {
     static const struct {
         const ProtobufCMessageDescriptor *descriptor;
-        service_fn *handle;
+        const char *method;
     } reads[] = {
-        {&sluice__manager__v1__list_replicas_request__descriptor, service_list_replicas},
-        {&sluice__manager__v1__get_status_request__descriptor, service_get_status},
-        {&sluice__manager__v1__get_model_request__descriptor, service_get_model},
-        {&sluice__manager__v1__list_models_request__descriptor, service_list_models},
-        {&sluice__manager__v1__get_traffic_request__descriptor, service_get_traffic},
-        {&sluice__manager__v1__get_operation_request__descriptor, service_get_operation},
-        {&sluice__manager__v1__list_operations_request__descriptor, service_list_operations},
-        {&sluice__manager__v1__list_device_groups_request__descriptor, service_list_groups},
-        {&sluice__manager__v1__list_devices_request__descriptor, service_list_devices},
+        {&sluice__manager__v1__list_replicas_request__descriptor, "ListReplicas"},
+        {&sluice__manager__v1__get_status_request__descriptor, "GetStatus"},
+        {&sluice__manager__v1__get_model_request__descriptor, "GetModel"},
+        {&sluice__manager__v1__list_models_request__descriptor, "ListModels"},
+        {&sluice__manager__v1__get_traffic_request__descriptor, "GetTraffic"},
+        {&sluice__manager__v1__get_operation_request__descriptor, "GetOperation"},
+        {&sluice__manager__v1__list_operations_request__descriptor, "ListOperations"},
+        {&sluice__manager__v1__list_device_groups_request__descriptor, "ListDeviceGroups"},
+        {&sluice__manager__v1__list_devices_request__descriptor, "ListDevices"},
     };
     size_t i = sim_below(sizeof(reads) / sizeof(reads[0]));
     ProtobufCMessage *message = message_new(reads[i].descriptor);
@@ -482,7 +486,7 @@ static void act_read(void)
         make_odd(message);
     struct rpc_call *call = sim_call_new(KIND_READ, NULL, message);
     message_free(message);
-    reads[i].handle(sim.manager.service, call, sim_call_message(call));
+    sim_call_begin(call, reads[i].method);
 }
 
 void sim_client_begin(void)

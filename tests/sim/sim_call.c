@@ -170,11 +170,6 @@ void rpc_unimplemented(void *context, struct rpc_call *call, const ProtobufCMess
     rpc_call_finish(call, &err);
 }
 
-const ProtobufCMessage *sim_call_message(const struct rpc_call *call)
-{
-    return call->message;
-}
-
 static void drop_call(size_t i)
 {
     struct rpc_call *call = sim.calls[i];
@@ -220,25 +215,42 @@ struct rpc_call *sim_call_new(enum sim_kind kind, struct sim_request *request,
 /* -- requests -------------------------------------------------------------------------------------
  */
 
+/* By the tables that the server is given: through the queue to the loop, where the RPC goes there.
+ */
+void sim_call_begin(struct rpc_call *call, const char *method)
+{
+    struct rpc_service services[SERVICE_COUNT];
+    service_tables(sim.manager.service, services);
+    for (size_t i = 0; i < SERVICE_COUNT; i++)
+        for (size_t j = 0; j < services[i].n_methods; j++)
+            if (strcmp(services[i].methods[j].name, method) == 0) {
+                sim.in_manager = true;
+                services[i].methods[j].handle(services[i].context, call, call->message);
+                sim.in_manager = false;
+                return;
+            }
+    abort();
+}
+
 void sim_request_send(struct sim_request *request)
 {
-    static service_fn *const handlers[N_KINDS] = {
-        [KIND_REGISTER] = service_register,
-        [KIND_LOAD] = service_load,
-        [KIND_UNLOAD] = service_unload,
-        [KIND_SCALE] = service_scale,
-        [KIND_DRAIN] = service_drain_replica,
-        [KIND_RESTART] = service_restart_replica,
-        [KIND_CANCEL] = service_cancel_operation,
-        [KIND_RELEASE] = service_release_device,
-        [KIND_GROUP] = service_create_group,
-        [KIND_DELETE_GROUP] = service_delete_group,
-        [KIND_DELETE] = service_delete_version,
-        [KIND_PARK] = service_park,
-        [KIND_WAKE] = service_wake,
-        [KIND_UPDATE] = service_update,
-        [KIND_TRAFFIC] = service_set_traffic,
-        [KIND_POLICY] = service_set_policy,
+    static const char *const methods[N_KINDS] = {
+        [KIND_REGISTER] = "RegisterModelVersion",
+        [KIND_LOAD] = "LoadModelVersion",
+        [KIND_UNLOAD] = "UnloadModelVersion",
+        [KIND_SCALE] = "ScaleModelVersion",
+        [KIND_DRAIN] = "DrainReplica",
+        [KIND_RESTART] = "RestartReplica",
+        [KIND_CANCEL] = "CancelOperation",
+        [KIND_RELEASE] = "ReleaseDevice",
+        [KIND_GROUP] = "CreateDeviceGroup",
+        [KIND_DELETE_GROUP] = "DeleteDeviceGroup",
+        [KIND_DELETE] = "DeleteModelVersion",
+        [KIND_PARK] = "ParkModelVersion",
+        [KIND_WAKE] = "WakeModelVersion",
+        [KIND_UPDATE] = "UpdateModelVersion",
+        [KIND_TRAFFIC] = "SetTraffic",
+        [KIND_POLICY] = "SetVersionPolicy",
     };
     if (request->live)
         return;
@@ -247,7 +259,7 @@ void sim_request_send(struct sim_request *request)
     sim.stats.n_requests++;
     struct rpc_call *call = sim_call_new(request->kind, request, request->message);
     sim_trace("request %s: %s", request->request_id, request->message->descriptor->short_name);
-    handlers[request->kind](sim.manager.service, call, call->message);
+    sim_call_begin(call, methods[request->kind]);
 }
 
 /* -- requests' messages */

@@ -41,7 +41,10 @@ static void reserve(struct image *image, size_t n)
 {
     if (n > image->capacity) {
         size_t capacity = n * 2 > 65536 ? n * 2 : 65536;
+        bool in_manager = sim.in_manager;
+        sim.in_manager = false;
         unsigned char *bytes = realloc(image->bytes, capacity);
+        sim.in_manager = in_manager;
         if (!bytes)
             abort();
         image->bytes = bytes;

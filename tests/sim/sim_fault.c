@@ -72,7 +72,7 @@ void sim_fault_strike(void)
     static const char *const names[] = {"cpu:0", "cuda:0", "cuda:1"};
     struct sim_process *process;
     sim.stats.n_faults++;
-    switch (sim_below(25)) {
+    switch (sim_below(27)) {
     case 0:
     case 1:
     case 2:
@@ -126,6 +126,13 @@ void sim_fault_strike(void)
         if (sim_chance(30))
             arm_failpoint(false);
         break;
+    case 25:
+    case 26:
+        sim_trace("no memory");
+        sim.memory_in = 1 + (uint32_t)sim_below(60);
+        sim.n_more_memory = (uint32_t)sim_below(6);
+        unwell_all();
+        break;
     case 14:
     case 22:
     case 23:
@@ -173,6 +180,7 @@ void sim_fault_heal(void)
     sim_disk_faults = (struct sim_disk_faults){0};
     sim.spawn_fails = sim.folder_fails = sim.links_lossy = sim.frozen = false;
     sim.failpoint_in = 0;
+    sim.memory_in = 0;
     sim.n_fated = 0;
     for (size_t i = 0; i < sim.n_processes; i++) {
         struct sim_process *process = &sim.processes[i];

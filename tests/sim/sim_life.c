@@ -283,11 +283,19 @@ static bool carry_out(const struct choice *choice)
         return true;
     case THING_POLL:
         sim.store_woken = false;
-        (void)store_poll(sim.manager.store);
+        sim.store_woken = !store_poll(sim.manager.store); /* no memory: the rest later */
         return true;
     default:
         return false;
     }
+}
+
+static bool run_job(void)
+{
+    sim.in_manager = true;
+    bool done = store_run_next(sim.manager.store);
+    sim.in_manager = false;
+    return done;
 }
 
 /* Does one thing, or lets time pass up to `until_ns`. */
@@ -307,10 +315,13 @@ static void step(int64_t until_ns)
         return;
     }
     bool runs = sim.up && !sim.frozen;
-    if (runs && sim_chance(60) && store_run_next(sim.manager.store))
+    if (runs && sim_chance(60) && run_job())
         return;
     struct choice choice = choose();
-    if (!carry_out(&choice) && !(runs && (sim_call_step() || store_run_next(sim.manager.store)))) {
+    sim.in_manager = true;
+    bool done = carry_out(&choice) || (runs && (sim_call_step() || run_job()));
+    sim.in_manager = false;
+    if (!done) {
         int64_t at = earlier(next_moment(), until_ns);
         if (at > sim.now_ns)
             sim.now_ns = at;

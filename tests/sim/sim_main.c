@@ -25,8 +25,8 @@ static void print_statistics(uint64_t first)
            " steps, %" PRIu64 " faults, %.1f s of CPU\n",
            first, first + s->n_histories - 1, s->n_histories, s->n_steps, s->n_faults, cpu_s());
     printf("managers killed %" PRIu64 " (%" PRIu64 " at a failpoint, %" PRIu64
-           " with the power), operations of the disk failed %" PRIu64 "\n",
-           s->n_crashes, s->n_failpoints, s->n_power_cuts, s->n_io_errors);
+           " with the power), operations of the disk failed %" PRIu64 ", allocations %" PRIu64 "\n",
+           s->n_crashes, s->n_failpoints, s->n_power_cuts, s->n_io_errors, s->n_no_memory);
     printf("workers started %" PRIu64 ", ended %" PRIu64 "; requests %" PRIu64 ": answered %" PRIu64
            ", refused %" PRIu64 ", lost %" PRIu64 ", sent again %" PRIu64 "; commits seen %" PRIu64
            "\n",

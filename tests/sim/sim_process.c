@@ -236,6 +236,8 @@ int process_spawn(const struct process_heritage *heritage, struct process *out_p
         process->fate = sim.next_fate;
         process->unwell = true;
     }
+    /* Without memory it may not be looked after, and on a bad line not be heard. */
+    process->unwell |= sim.memory_in > 0 || sim.links_lossy;
     sim.stats.n_spawns++;
     sim_trace("worker %s pid %d epoch %llu starts (fate %d)", id, (int)process->pid,
               (unsigned long long)epoch, (int)process->fate);
@@ -388,8 +390,11 @@ pb_exit *run_folder_read_exit(const char *run_dir, const char *replica_id)
         return NULL;
     pb_exit *report = MESSAGE_NEW(pb_exit, sluice__worker__v1__exit_report__descriptor);
     struct error err;
-    if (!report || !message_set(&report->replica_id, replica_id))
-        abort();
+    if (!report || !message_set(&report->replica_id, replica_id)) {
+        if (report)
+            message_free(&report->base);
+        return NULL;
+    }
     report->epoch = folder->epoch;
     report->cause = (Sluice__Worker__V1__ExitCause)folder->cause;
     report->device_fault = (Sluice__Worker__V1__DeviceFault)folder->fault;
