@@ -174,6 +174,8 @@ static pb_config *random_config(void)
     }
     config->has_context_length = sim_chance(20);
     config->context_length = 1024;
+    config->has_wake_on_demand = sim_chance(50);
+    config->wake_on_demand = sim_chance(80);
     config->has_kv_tokens = sim_chance(20);
     config->kv_tokens = 4096;
     config->has_prefix_cache = sim_chance(20);
@@ -331,7 +333,9 @@ static void act_traffic(void)
     for (size_t i = 0; i < 2 && !sim_chance(20); i++) {
         Sluice__Manager__V1__TrafficWeight *weight = MESSAGE_NEW(
             Sluice__Manager__V1__TrafficWeight, sluice__manager__v1__traffic_weight__descriptor);
-        if (!weight || !message_set(&weight->version, versions[sim_chance(95) ? i : 0]) ||
+        if (!weight ||
+            !message_set(&weight->version,
+                         sim_chance(10) ? "3" : versions[sim_chance(95) ? i : 0]) ||
             !message_append(&traffic->n_weights, &traffic->weights, weight))
             abort();
         weight->weight = (uint32_t)sim_below(4);
@@ -450,6 +454,10 @@ void sim_client_watch_routes(void)
 {
     Sluice__Manager__V1__WatchRoutesRequest request =
         SLUICE__MANAGER__V1__WATCH_ROUTES_REQUEST__INIT;
+    static char server[] = "s", address[] = "127.0.0.1:1", *addresses[] = {address};
+    request.server_id = server;
+    request.addresses = addresses;
+    request.n_addresses = 1;
     sim_call_begin(sim_call_new(KIND_ROUTES, NULL, &request.base), "WatchRoutes");
 }
 
@@ -474,6 +482,8 @@ static void act_read(void)
         {&sluice__manager__v1__list_operations_request__descriptor, "ListOperations"},
         {&sluice__manager__v1__list_device_groups_request__descriptor, "ListDeviceGroups"},
         {&sluice__manager__v1__list_devices_request__descriptor, "ListDevices"},
+        {&sluice__manager__v1__wake_version_request__descriptor, "WakeVersion"},
+        {&sluice__manager__v1__wake_version_request__descriptor, "WakeVersion"},
     };
     size_t i = sim_below(sizeof(reads) / sizeof(reads[0]));
     ProtobufCMessage *message = message_new(reads[i].descriptor);
@@ -482,6 +492,8 @@ static void act_read(void)
     if (sim_chance(50))
         set_if_there(message, "model", models[sim_below(2)]);
     set_if_there(message, "id", "o1");
+    set_if_there(message, "version", versions[sim_below(2)]);
+    set_if_there(message, "server_id", "s");
     if (message->descriptor->n_fields && sim_chance(40))
         make_odd(message);
     struct rpc_call *call = sim_call_new(KIND_READ, NULL, message);
@@ -497,8 +509,8 @@ void sim_client_begin(void)
 void sim_client_act(void)
 {
     static const unsigned char weights[] = {
-        0, 0, 0, 0, 0, 0, 0, 0, 1,  1,  1,  1,  2,  2,  2,  2,  3,  3,  4,  4,  5,  5, 5,
-        6, 6, 7, 7, 7, 8, 9, 9, 10, 10, 11, 11, 11, 11, 12, 12, 12, 13, 13, 14, 15, 16};
+        0, 0, 0, 0, 0, 0, 0, 0, 1,  1,  1,  1,  2,  2,  2,  2,  3,  3,  4,  4,  5,  5,  5,
+        6, 6, 7, 7, 7, 8, 9, 9, 10, 10, 11, 11, 11, 11, 12, 12, 12, 13, 13, 14, 15, 16, 16};
     switch (weights[sim_below(sizeof(weights))]) {
     case 0:
         act_load();
@@ -549,7 +561,7 @@ void sim_client_act(void)
         act_watch_events();
         break;
     default:
-        if (sim_chance(50))
+        if (sim_chance(30))
             act_group();
         else
             act_delete();

@@ -18,6 +18,7 @@ struct rpc_call {
     const struct rpc_call_events *events;
     void *arg;
     bool finished, ended, blocked;
+    int64_t blocked_until_ns;
     uint64_t last_seq; /* KIND_EVENTS: sent to it */
 };
 
@@ -116,6 +117,7 @@ int rpc_call_send(struct rpc_call *call, const ProtobufCMessage *message)
         return STATUS_CANCELLED;
     if (sim_chance(3)) {
         call->blocked = true;
+        call->blocked_until_ns = sim.now_ns + (sim_chance(10) ? 60 * NS_PER_S : 0);
         return STATUS_RESOURCE_EXHAUSTED;
     }
     if (call->kind == KIND_ROUTES && !sim.dead)
@@ -181,7 +183,7 @@ bool sim_call_step(void)
 {
     for (size_t i = 0; i < sim.n_calls; i++) {
         struct rpc_call *call = sim.calls[i];
-        if (call->blocked && !call->finished) {
+        if (call->blocked && !call->finished && sim.now_ns >= call->blocked_until_ns) {
             call->blocked = false;
             call->events->on_writable(call->arg, call);
             return true;

@@ -1,4 +1,5 @@
 /* sim_fault.c: what befalls the manager, its workers and its disk. */
+#include "manager/device_hold.h"
 #include "manager/supervise.h"
 #include "tests/sim/sim.h"
 
@@ -69,6 +70,7 @@ static void stop_worker(void)
 void sim_fault_strike(void)
 {
     static const int64_t pauses[] = {2, 8, 30, 60};
+    static const uint64_t xids[] = {13, 48, 63, 74, 79, 95};
     static const char *const names[] = {"cpu:0", "cuda:0", "cuda:1"};
     struct sim_process *process;
     sim.stats.n_faults++;
@@ -127,10 +129,16 @@ void sim_fault_strike(void)
             arm_failpoint(false);
         break;
     case 25:
+        if (sim.up && !sim.dead && sim.manager.device_holds)
+            device_holds_report(
+                sim.manager.device_holds,
+                &(struct device_report){.xid = xids[sim_below(6)], .device = "cuda:0"});
+        unwell_all();
+        break;
     case 26:
         sim_trace("no memory");
         sim.memory_in = 1 + (uint32_t)sim_below(60);
-        sim.n_more_memory = (uint32_t)sim_below(6);
+        sim.n_more_memory = (uint32_t)sim_below(24);
         unwell_all();
         break;
     case 14:

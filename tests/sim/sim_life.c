@@ -59,7 +59,11 @@ static void configure(struct settings *settings)
         .event_retention = 150,
         .stall_timeout_ms = 10000,
         .slow_reader_ms = 30000,
+        .placement = (enum fit_policy)(sim.history_seed % 3),
     };
+    struct error err;
+    if (sim.history_seed % 4 == 1)
+        (void)memory_budget_parse("budget", "100MiB,cpu:0=20MiB", &settings->memory_budget, &err);
 }
 
 static bool create(struct manager *manager, struct error *err)
@@ -298,12 +302,24 @@ static bool run_job(void)
     return done;
 }
 
+/* As main.c does before it leaves. */
+static void end_watches(void)
+{
+    struct error err;
+    error_set(&err, STATUS_UNAVAILABLE, "the manager is stopping");
+    operations_end_watches(sim.manager.operations, &err);
+    events_end_watches(sim.manager.events, &err);
+    routes_end_watches(sim.manager.routes, &err);
+}
+
 /* Does one thing, or lets time pass up to `until_ns`. */
 static void step(int64_t until_ns)
 {
     sim.stats.n_steps++;
     elapse();
     if (sim.up && (sim.dead || sim.workers_ended)) {
+        if (!sim.dead)
+            end_watches();
         sim_life_end();
         sim.restart_at_ns = sim.now_ns + (int64_t)sim_below(2000) * NS_PER_MS;
         sim.stats.n_restarts++;
@@ -426,6 +442,7 @@ bool sim_prepare(const char *folder)
     sim_client_register("a", "1");
     sim_client_register("a", "2");
     sim_client_register("b", "1");
+    sim_client_register("b", "3");
     run_until(sim.now_ns + 5 * NS_PER_S);
     sim_life_end();
     sim_disk_keep_template();

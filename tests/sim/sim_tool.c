@@ -58,6 +58,8 @@ static void inspect(const struct sim_tool *tool, const struct error *ok)
     pb_info info = SLUICE__V1__MODEL_INFO__INIT;
     info.weights_digest = digest;
     info.trained_context_length = 4096;
+    info.weight_bytes = 500000;
+    info.n_layers = info.n_kv_heads = info.head_dim = 2;
     inspected.info = &info;
     file.sha256 = digest;
     file.size_bytes = 3;
