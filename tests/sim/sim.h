@@ -154,6 +154,7 @@ struct sim {
 
     enum worker_fate next_fate; /* of the next n_fated workers */
     uint32_t n_fated;
+    bool memory_failed; /* in this life */
     bool in_manager;    /* its code runs, and not the world's */
     uint32_t memory_in; /* its allocations until one fails; 0: none */
     uint32_t n_more_memory;

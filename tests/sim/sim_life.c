@@ -130,7 +130,7 @@ void sim_life_start(void)
     manager->loop = (struct ev_loop *)manager; /* never looked into */
     manager->started_unix_ns = clock_wall_ns();
     sim.up = true;
-    sim.io_failed = false;
+    sim.io_failed = sim.memory_failed = false;
     sim.life++;
     sim.store_woken = sim.async_sent = sim.stopping = sim.workers_ended = false;
     sim_trace("manager %u starts", sim.life);

@@ -23,6 +23,7 @@ static bool fails(void)
         sim.memory_in = 1 + (uint32_t)sim_below(20);
     }
     sim.stats.n_no_memory++;
+    sim.memory_failed = true;
     return true;
 }
 
