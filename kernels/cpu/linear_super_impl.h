@@ -204,14 +204,12 @@ ALWAYS_INLINE void super_mins(const struct act_cpu *act, uint32_t row, const uin
     }
 }
 
-/* S of runs [run, run + n) into the totals; codes, scales and keep are those of run. */
+/* S of super-block i, of n runs, into the totals. */
 ALWAYS_INLINE void super_add_super(const struct act_cpu *act, uint32_t row,
-                                   const struct super_source *src, struct super_form f,
-                                   uint32_t run, int n_rows, int n_panels, vi s[][MAX_PANELS],
+                                   const struct super_source *src, struct super_form f, uint32_t i,
+                                   uint32_t n, int n_rows, int n_panels, vi s[][MAX_PANELS],
                                    struct super_total total[][MAX_PANELS])
 {
-    const uint32_t n_runs = act->k_pad / RUN_K, i = run / src->runs,
-                   n = n_runs - run < src->runs ? n_runs - run : src->runs;
 #pragma GCC unroll 2
     for (int p = 0; p < n_panels; p++) {
         vi mins[MAX_TILE_ROWS];
@@ -239,7 +237,7 @@ ALWAYS_INLINE void super_products(const struct linear_job *job, uint32_t row,
     const uint8_t *codes[MAX_PANELS] = {src->codes[0], src->codes[1]},
                   *scales[MAX_PANELS] = {src->scales[0], src->scales[1]};
     uint8_t *keep[MAX_PANELS] = {src->keep[0], src->keep[1]};
-    for (uint32_t run = 0; run < n_runs; run += src->runs) {
+    for (uint32_t run = 0, i = 0; run < n_runs; run += src->runs, i++) {
         uint32_t n = n_runs - run < src->runs ? n_runs - run : src->runs;
         vi s[MAX_TILE_ROWS][MAX_PANELS];
 #pragma GCC unroll 8
@@ -280,7 +278,7 @@ ALWAYS_INLINE void super_products(const struct linear_job *job, uint32_t row,
             codes[p] += src->code_super - src->runs * src->code_run;
             scales[p] += src->scale_super - src->runs * src->scale_run;
         }
-        super_add_super(job->act, row, src, f, run, n_rows, n_panels, s, total);
+        super_add_super(job->act, row, src, f, i, n, n_rows, n_panels, s, total);
     }
 }
 
