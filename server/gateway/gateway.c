@@ -503,8 +503,10 @@ void gateway_count_event(struct gateway *gateway, enum gateway_event event)
     struct gateway_counters *c = &gateway->counters;
     uint64_t *which[] = {&c->resumes, &c->pauses,     &c->slow_readers,
                          &c->stalls,  &c->reattaches, &c->wakes};
-    static const enum gateway_limit limits[] = {LIMIT_NONE, LIMIT_NONE, LIMIT_SLOW_READER,
-                                                LIMIT_STALL, LIMIT_NONE};
+    static const enum gateway_limit limits[] = {LIMIT_NONE,  LIMIT_NONE, LIMIT_SLOW_READER,
+                                                LIMIT_STALL, LIMIT_NONE, LIMIT_NONE};
+    _Static_assert(sizeof(limits) / sizeof(limits[0]) == sizeof(which) / sizeof(which[0]),
+                   "every event has a limit, or none");
     gateway_count_refusal(gateway, limits[event]);
     pthread_mutex_lock(&gateway->counters_lock);
     ++*which[event];
