@@ -20,6 +20,8 @@ from test_manager import POINTS_LOAD, POINTS_UNLOAD
 from test_scale import POINTS_DOWN, POINTS_SCALE, check_settled, deployed, scale, watch_slots
 from watchdog import ServiceManager, hold_thread
 
+pytestmark = pytest.mark.alone  # dozens of live streams leave little to whoever runs beside them
+
 LONG = bool(os.environ.get("SLUICE_LONG"))
 LIVE = "load_ms=60 rate=100"
 

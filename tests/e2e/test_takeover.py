@@ -16,6 +16,8 @@ from conftest import BIN, free_port, patience
 from pki import Authority
 from plumbing import Plumbing
 
+pytestmark = pytest.mark.alone  # dozens of live streams leave little to whoever runs beside them
+
 
 class Shared(Plumbing):
     """With a unix socket and a metrics port besides, so that all three are handed over."""
