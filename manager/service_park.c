@@ -173,20 +173,31 @@ static int apply_wake(struct txn *txn, const ProtobufCMessage *message, void *ar
     return status;
 }
 
+/* A request for what `target` names, in copies: rows move when others are written. */
+struct named {
+    char model[80], version[48], group[80];
+    wake_request request;
+};
+
+static void name(struct named *out, const struct lifecycle_target *target)
+{
+    snprintf(out->model, sizeof(out->model), "%s", target->model);
+    snprintf(out->version, sizeof(out->version), "%s", target->version);
+    snprintf(out->group, sizeof(out->group), "%s", target->group);
+    sluice__manager__v1__wake_model_version_request__init(&out->request);
+    out->request.model = out->model;
+    out->request.version = out->version;
+    out->request.device_group = out->group;
+}
+
 int service_park_within(struct txn *txn, const struct lifecycle_target *target,
                         const struct lifecycle_limits *limits, uint32_t grace_ms, struct error *err)
 {
     const struct park_args args = {.limits = *limits, .grace_ms = grace_ms};
-    wake_request request = SLUICE__MANAGER__V1__WAKE_MODEL_VERSION_REQUEST__INIT;
     pb_operation *operation = NULL;
-    char model[80], version[48], group[80]; /* rows move when others are written */
-    snprintf(model, sizeof(model), "%s", target->model);
-    snprintf(version, sizeof(version), "%s", target->version);
-    snprintf(group, sizeof(group), "%s", target->group);
-    request.model = model;
-    request.version = version;
-    request.device_group = group;
-    int status = apply(txn, &request, true, &args, &operation, err);
+    struct named named;
+    name(&named, target);
+    int status = apply(txn, &named.request, true, &args, &operation, err);
     if (status == 0)
         message_free(&operation->base);
     return status;
@@ -220,21 +231,17 @@ static const pb_deployment *find_sleeper(const struct catalog *catalog,
 static int wake_one(struct txn *txn, const pb_deployment *deployment, const struct park_args *args,
                     struct error *err)
 {
-    wake_request request = SLUICE__MANAGER__V1__WAKE_MODEL_VERSION_REQUEST__INIT;
+    const struct lifecycle_target target = lifecycle_target_of(deployment);
     pb_operation *operation = NULL;
-    char model[80], version[48], group[80]; /* rows move when others are written */
-    snprintf(model, sizeof(model), "%s", deployment->model);
-    snprintf(version, sizeof(version), "%s", deployment->version);
-    snprintf(group, sizeof(group), "%s", deployment->device_group);
-    request.model = model;
-    request.version = version;
-    request.device_group = group;
+    struct named named;
+    name(&named, &target);
     struct txn_event event = {.type = "version.demanded",
-                              .model = model,
-                              .version = version,
-                              .device_group = group,
+                              .model = named.model,
+                              .version = named.version,
+                              .device_group = named.group,
                               .message = "a request came for it: wake"};
-    if (txn_event(txn, &event, err) != 0 || apply(txn, &request, false, args, &operation, err) != 0)
+    if (txn_event(txn, &event, err) != 0 ||
+        apply(txn, &named.request, false, args, &operation, err) != 0)
         return err->status;
     message_free(&operation->base);
     return 0;
