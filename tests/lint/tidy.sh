@@ -9,6 +9,16 @@ files=("$@")
 if [ ${#files[@]} -eq 0 ]; then
     mapfile -t files < <(git ls-files -- 'base/*.c' 'kernels/*.c' 'engine/*.c' 'proto/*.c' 'server/*.c' 'manager/*.c' 'clients/*.c')
 fi
+# What needs CUDA's headers is compiled, and so looked at, only where they are; it is named.
+seen=()
+for file in "${files[@]}"; do
+    if [[ $file == kernels/cuda/* ]] && ! grep -q "\"file\": \".*/$file\"" "$build/compile_commands.json"; then
+        echo "not built here, so not looked at: $file"
+    else
+        seen+=("$file")
+    fi
+done
+files=("${seen[@]}")
 analyzer=()
 if [ -n "${SLUICE_TIDY_NODES:-}" ]; then
     for word in -Xclang -analyzer-config -Xclang "max-nodes=$SLUICE_TIDY_NODES"; do analyzer+=("--extra-arg=$word"); done
