@@ -63,6 +63,7 @@ def pytest_configure(config):
         cpus = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cpus[int(worker[2:]) % len(cpus)]})
     config.addinivalue_line("markers", "alone: measures time or the machine, so nothing may run beside it (tests/run.sh)")
+    config.addinivalue_line("markers", "emulated: on the emulated GPU, which is built with the CUDA toolkit's headers")
 
 
 def pytest_collection_modifyitems(items):

@@ -351,7 +351,9 @@ def test_device_is_quarantined_also_where_the_manager_is_killed_as_it_records_th
 
 # The real worker. A GPU is emulated (tests/simt), where that was built; it is let down by words in a file, taken by the next worker.
 
-emulated = pytest.mark.skipif(not SIMT.exists() or sanitized(), reason="the emulated GPU was not built")
+def emulated(test):
+    needs = pytest.mark.skipif(not SIMT.exists() or sanitized(), reason="the emulated GPU was not built")
+    return pytest.mark.emulated(needs(test))
 
 
 class Card:

@@ -16,7 +16,10 @@ ENV = {"SLUICE_CUDA_MODULE": str(SIMT), "SIMT_DEVICE_BYTES": str(1 << 30)}
 TINY = ROOT / "tests/golden/tiny"
 LONG = "abc defg hi " * 12
 
-pytestmark = pytest.mark.skipif(not SIMT.exists(), reason="the emulated GPU needs the CUDA toolkit's headers")
+pytestmark = [
+    pytest.mark.emulated,
+    pytest.mark.skipif(not SIMT.exists(), reason="the emulated GPU needs the CUDA toolkit's headers"),
+]
 
 
 def call(program, *args):
