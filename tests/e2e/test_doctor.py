@@ -214,7 +214,8 @@ def test_top_in_a_pipe_and_on_a_terminal(served):
     assert lines[0].startswith("1 replicas") and lines[3] == "\n" and lines[4].startswith("1 replicas")
     pid, fd = pty.fork()
     if pid == 0:
-        os.execv(args[0], args)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # tests that run in the background have it ignored, and what they start
+        os.execve(args[0], args, {**os.environ, "TERM": "xterm"})
     seen, until = b"", time.monotonic() + patience(10)
     while seen.count(b"\033[H\033[2J") < 2 and time.monotonic() < until:
         if select.select([fd], [], [], 0.1)[0]:
