@@ -83,7 +83,7 @@ run_pytest() {
     local log=$1 base rc
     shift
     base=$(mktemp -d /tmp/sl.XXXX) # short: sockets lie below it, whose paths have 107 bytes
-    build/venv/bin/python -m pytest -q -rfEs -p no:cacheprovider --basetemp "$base/t" "$@" >"$log" 2>&1
+    build/venv/bin/python -m pytest -q -rfEs --durations=30 -p no:cacheprovider --basetemp "$base/t" "$@" >"$log" 2>&1
     rc=$?
     rm -rf "$base"
     return $rc

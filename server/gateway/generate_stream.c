@@ -62,9 +62,6 @@ static void on_cut_off(struct relay_sink *sink, const struct error *status)
 }
 
 static bool leave(struct generate_stream *stream, struct stream_member *member);
-static struct stream_refusal *make_refusal(const char *request_id, const struct error *err);
-static bool queue_refusal(struct generate_stream *stream, struct stream_refusal *refusal);
-static void tell_refusal(struct generate_stream *stream, bool pause);
 
 /* Unless this stream has taken it back in the meantime. It leaves and the client is told so in one
  * step: a frame that is refused just then says that it goes on before that, or not at all. */
@@ -72,19 +69,19 @@ static void on_taken_over(struct relay_sink *sink, const struct error *why)
 {
     struct stream_member *member = (struct stream_member *)sink;
     struct generate_stream *stream = member->stream;
-    struct stream_refusal *refusal = make_refusal(member->relay->request_id, why);
+    struct stream_refusal *refusal = generate_stream_make_refusal(member->relay->request_id, why);
     bool pause = false;
     pthread_mutex_lock(&stream->lock);
     bool left = !relay_speaks_to(member->relay, sink) && leave(stream, member);
     if (left && refusal)
-        pause = queue_refusal(stream, refusal);
+        pause = generate_stream_queue_refusal(stream, refusal);
     pthread_mutex_unlock(&stream->lock);
     if (!left) {
         free(refusal);
         return;
     }
     if (refusal)
-        tell_refusal(stream, pause);
+        generate_stream_tell_refusal(stream, pause);
     else
         rpc_call_finish(stream->call, why);
     relay_sink_release(sink);
@@ -227,119 +224,6 @@ static struct stream_member **all_members(struct generate_stream *stream, size_t
 
 /* --- what goes out --- */
 
-/* NULL: no memory. */
-static struct stream_refusal *make_refusal(const char *request_id, const struct error *err)
-{
-    struct stream_refusal *refusal = calloc(1, sizeof(*refusal));
-    if (!refusal)
-        return NULL;
-    snprintf(refusal->request_id, sizeof(refusal->request_id), "%s", request_id);
-    refusal->error = *err;
-    return refusal;
-}
-
-/* Under the lock. Takes the refusal; true where reads are to be paused. */
-static bool queue_refusal(struct generate_stream *stream, struct stream_refusal *refusal)
-{
-    *stream->refusals_end = refusal;
-    stream->refusals_end = &refusal->next;
-    bool pause = ++stream->n_refusals >= STREAM_MAX_REFUSALS && !stream->reads_paused;
-    stream->reads_paused |= pause;
-    return pause;
-}
-
-static void tell_refusal(struct generate_stream *stream, bool pause)
-{
-    if (pause) {
-        rpc_call_pause_reads(stream->call);
-        pthread_mutex_lock(&stream->lock);
-        bool paused = stream->reads_paused;
-        pthread_mutex_unlock(&stream->lock);
-        if (!paused) /* on_taken was faster: they have gone */
-            rpc_call_resume_reads(stream->call);
-    }
-    rpc_call_kick(stream->call);
-}
-
-void generate_stream_refuse(struct generate_stream *stream, const char *request_id,
-                            const struct error *err, const struct stream_member *member)
-{
-    struct stream_refusal *refusal = make_refusal(request_id, err);
-    if (!refusal) {
-        rpc_call_finish(stream->call, err);
-        return;
-    }
-    pthread_mutex_lock(&stream->lock);
-    refusal->goes_on = member && !member->gone;
-    bool pause = queue_refusal(stream, refusal);
-    pthread_mutex_unlock(&stream->lock);
-    tell_refusal(stream, pause);
-}
-
-struct put_context {
-    struct rpc_out *out;
-    char *request_id;
-};
-
-static void put_error(struct rpc_out *out, char *request_id, const struct error *err, bool goes_on,
-                      uint64_t n_tokens_sent)
-{
-    Sluice__V1__GenerateStreamResponse response = SLUICE__V1__GENERATE_STREAM_RESPONSE__INIT;
-    Sluice__V1__Error error = SLUICE__V1__ERROR__INIT;
-    error.code = status_to_grpc(err->status);
-    error.message = (char *)(uintptr_t)err->message;
-    error.field = (char *)(uintptr_t)err->field;
-    error.reason = (char *)(uintptr_t)err->reason;
-    error.retry_after_ms = err->retry_after_ms;
-    error.n_tokens_sent = n_tokens_sent;
-    response.request_id = request_id;
-    response.frame_case = SLUICE__V1__GENERATE_STREAM_RESPONSE__FRAME_ERROR;
-    response.error = &error;
-    response.goes_on = goes_on;
-    rpc_out_put(out, &response.base);
-}
-
-/* relay_put_fn. */
-static void put_frame(void *ctx, const struct relay_frame *frame)
-{
-    const struct put_context *context = ctx;
-    Sluice__V1__GenerateStreamResponse response = SLUICE__V1__GENERATE_STREAM_RESPONSE__INIT;
-    struct relay_frame copy = *frame; /* the message's fields are not const */
-    response.request_id = context->request_id;
-    switch (frame->kind) {
-    case RELAY_FRAME_PROMPT_INFO:
-        response.frame_case = SLUICE__V1__GENERATE_STREAM_RESPONSE__FRAME_PROMPT_INFO;
-        response.prompt_info = &copy.prompt_info;
-        break;
-    case RELAY_FRAME_TOKENS:
-        response.frame_case = SLUICE__V1__GENERATE_STREAM_RESPONSE__FRAME_TOKENS;
-        response.tokens = &copy.tokens;
-        break;
-    case RELAY_FRAME_FINISHED:
-        response.frame_case = SLUICE__V1__GENERATE_STREAM_RESPONSE__FRAME_FINISHED;
-        response.finished = &copy.finished;
-        break;
-    default:
-        put_error(context->out, context->request_id, frame->error, false, frame->n_tokens_sent);
-        return;
-    }
-    rpc_out_put(context->out, &response.base);
-}
-
-static bool put_refusal(struct generate_stream *stream, struct rpc_out *out)
-{
-    struct stream_refusal *refusal = stream->refusals;
-    if (!refusal)
-        return false;
-    stream->refusals = refusal->next;
-    if (!stream->refusals)
-        stream->refusals_end = &stream->refusals;
-    stream->n_refusals--;
-    put_error(out, refusal->request_id, &refusal->error, refusal->goes_on, 0);
-    free(refusal);
-    return true;
-}
-
 static struct stream_member *pop_ready(struct generate_stream *stream)
 {
     struct stream_member *member = stream->ready_first;
@@ -358,9 +242,10 @@ static bool put_member(struct generate_stream *stream, struct rpc_out *out)
     struct stream_member *member;
     enum relay_delivery delivery = RELAY_NOTHING;
     while (delivery == RELAY_NOTHING && (member = pop_ready(stream))) {
-        struct put_context context = {out, member->relay->request_id};
+        struct stream_put context = {out, member->relay->request_id};
         if (!member->gone)
-            delivery = relay_deliver(member->relay, &member->base, put_frame, &context);
+            delivery =
+                relay_deliver(member->relay, &member->base, generate_stream_put_frame, &context);
         if (delivery == RELAY_PUT) {
             push_ready(stream, member);
             stream->in_flight = member; /* takes the queue's old reference */
@@ -426,7 +311,7 @@ static void on_next(void *arg, struct rpc_out *out)
     struct generate_stream *stream = arg;
     pthread_mutex_lock(&stream->lock);
     settle(stream);
-    bool put = put_refusal(stream, out) || put_member(stream, out);
+    bool put = generate_stream_put_refusal(stream, out) || put_member(stream, out);
     recheck_members(stream);
     if (put)
         stream->last_put_ns = clock_now_ns();

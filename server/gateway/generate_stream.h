@@ -5,7 +5,7 @@
  *
  * Threads: callbacks come from the call's thread, `ready` from any; lock inside, taken after the
  * call's and before a relay's. generate_stream.c is the call and its queue,
- * generate_stream_frames.c what a client's frames do. */
+ * generate_stream_frames.c what a client's frames do, generate_stream_answers.c what it is told. */
 #pragma once
 
 #include <pthread.h>
@@ -19,6 +19,7 @@
 
 struct gateway;
 struct relay;
+struct relay_frame;
 struct rpc_call;
 
 /* Answers to refused frames that wait for the client; while there are so many no further frame is
@@ -72,7 +73,7 @@ void generate_streams_tick(struct gateway *gateway, int64_t awake_ns);
 /* The server is leaving: streams without requests end now, the others soon after their last one. */
 void generate_streams_drain(struct gateway *gateway);
 
-/* --- between the two files --- */
+/* --- between the files --- */
 
 /* rpc_call_events.on_message and on_bad_message; arg is the stream. */
 void generate_stream_on_frame(void *arg, struct rpc_call *call, const ProtobufCMessage *message);
@@ -91,3 +92,21 @@ void generate_stream_remove(struct generate_stream *stream, struct stream_member
 /* Queues an error frame. The request goes on where it is the member's and that has not left. */
 void generate_stream_refuse(struct generate_stream *stream, const char *request_id,
                             const struct error *err, const struct stream_member *member);
+
+/* Whose frame goes where. */
+struct stream_put {
+    struct rpc_out *out;
+    char *request_id;
+};
+
+/* relay_put_fn; ctx is a struct stream_put. */
+void generate_stream_put_frame(void *ctx, const struct relay_frame *frame);
+/* The oldest refusal that waits, under the lock; false: there is none. */
+bool generate_stream_put_refusal(struct generate_stream *stream, struct rpc_out *out);
+
+/* To queue a refusal in one step with other changes under the lock: made before (NULL: no memory),
+ * queued under it (takes the refusal; true where reads are to be paused), told after. */
+struct stream_refusal *generate_stream_make_refusal(const char *request_id,
+                                                    const struct error *err);
+bool generate_stream_queue_refusal(struct generate_stream *stream, struct stream_refusal *refusal);
+void generate_stream_tell_refusal(struct generate_stream *stream, bool pause);
