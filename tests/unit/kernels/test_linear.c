@@ -27,8 +27,9 @@ static const struct shape {
 };
 enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 
-/* Relative error in the 2-norm of y against float64 over the dequantized weights and, where
- * `rounded`, over activations rounded to bf16. */
+/* Error in the 2-norm of y against float64 over the dequantized weights and, where `rounded`, over
+ * activations rounded to bf16; relative to y, and to what its terms make at random where
+ * they cancel. */
 static double error_over(const float *y, const float *x, bool rounded, const uint8_t *raw,
                          enum dtype type, const struct shape *s)
 {
@@ -37,14 +38,16 @@ static double error_over(const float *y, const float *x, bool rounded, const uin
     for (uint32_t n = 0; n < s->n; n++) {
         assert_true(dtype_to_f32(type, raw + n * dtype_row_bytes(type, s->k), s->k, w));
         for (uint32_t m = 0; m < s->m; m++) {
-            double exact = 0;
+            double exact = 0, squares = 0;
             for (uint32_t k = 0; k < s->k; k++) {
                 float xk = x[(size_t)m * s->k + k];
-                exact += (double)w[k] * (double)(rounded ? bf16_to_f32(f32_to_bf16(xk)) : xk);
+                double term = (double)w[k] * (double)(rounded ? bf16_to_f32(f32_to_bf16(xk)) : xk);
+                exact += term;
+                squares += term * term;
             }
             double d = (double)y[(size_t)m * s->n + n] - exact;
             difference += d * d;
-            norm += exact * exact;
+            norm += fmax(exact * exact, squares);
         }
     }
     free(w);
