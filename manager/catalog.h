@@ -21,7 +21,11 @@ struct catalog {
     uint64_t generation; /* of the whole store: grows with every commit */
     uint64_t last_event_seq;
     uint64_t first_event_seq; /* the oldest that is kept; 0: none is */
-    uint64_t manager_epoch;   /* grows with every start */
+    uint64_t manager_epoch;   /* grows with every start that could be written */
+    /* Numbers of what this start shows (operations' views, tables of routes) begin here: the epoch
+     * in the upper half, below it the time, which tells starts apart that had the same epoch as the
+     * disk was full. */
+    uint64_t first_revision;
 };
 
 /* A zeroed catalog is a valid empty one. */

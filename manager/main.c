@@ -272,7 +272,6 @@ static void watch_signals(struct program *program)
     ev_signal_start(loop, &program->on_int);
     ev_signal_start(loop, &program->on_hup);
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN); /* a full disk is an error of write(), never the end */
 }
 
 /* -- life -----------------------------------------------------------------------------------------
@@ -359,6 +358,7 @@ static int start(struct program *program)
         return EXIT_USAGE;
     }
     log_init("sluice-manager", level, format);
+    signal(SIGXFSZ, SIG_IGN); /* a full disk is an error of write(), never the end */
     if (paths_prepare(settings, &program->paths, &err) != 0) {
         fprintf(stderr, "sluice-manager: %s\n", err.message);
         if (strcmp(err.reason, "NO_OPENAT2") == 0)

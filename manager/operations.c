@@ -89,7 +89,7 @@ static void entry_destroy(struct entry *entry)
  * exhausted. */
 static bool number(struct operations *operations, struct entry *entry, pb_operation *operation)
 {
-    uint64_t first = operations->manager->catalog.manager_epoch << 32;
+    uint64_t first = operations->manager->catalog.first_revision;
     operation->revision = 0;
     size_t n_bytes = protobuf_c_message_get_packed_size(&operation->base);
     uint8_t *bytes = entry ? malloc(n_bytes ? n_bytes : 1) : NULL;

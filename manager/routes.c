@@ -255,7 +255,7 @@ void routes_changed(struct routes *routes)
     routes->last = bytes;
     routes->n_last = n_bytes;
     routes->table = table;
-    table->generation = table->manager_epoch << 32 | ++routes->n_changes;
+    table->generation = routes->manager->catalog.first_revision + ++routes->n_changes;
     table->made_unix_ns = clock_wall_ns();
     for (struct watch *watch = routes->watches; watch; watch = watch->next)
         send_table(watch);

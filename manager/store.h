@@ -35,7 +35,10 @@ struct store_config {
 /* Opens or creates the database, migrates it in one transaction (a copy of it before is kept in
  * the folder backup beside it), loads it into `catalog` (the loop's) and starts the thread. Errors:
  * DATA_LOSS: not a database, damaged, or empty; FAILED_PRECONDITION: its schema is newer than this
- * program; RESOURCE_EXHAUSTED, reason STATE_STORE_FULL; UNAVAILABLE, reason STATE_STORE_IO. */
+ * program; RESOURCE_EXHAUSTED, reason STATE_STORE_FULL, and UNAVAILABLE, reason STATE_STORE_IO,
+ * where it cannot be made, migrated or read. One that can be read and takes no writes is opened all
+ * the same: store_stats() has the reason, changes are refused with it, and the number of this start
+ * (catalog.manager_epoch) is written before anything else is. */
 int store_open(const struct store_config *config, struct catalog *catalog, struct store **out_store,
                struct error *err);
 /* Runs what was submitted, delivers no more results (jobs' done functions are called with

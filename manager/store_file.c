@@ -185,6 +185,30 @@ static int copy_bytes(int from, int to, const char *path, struct error *err)
     return status;
 }
 
+/* Where there is no room for another file: the same bytes over themselves, which needs none. What
+ * had been durable stays what it was wherever this is cut. */
+static int write_over(const char *log, struct error *err)
+{
+    char *chunk = malloc(CHUNK_BYTES);
+    int fd = open(log, O_RDWR | O_CLOEXEC | O_NOFOLLOW), status = 0;
+    if (!chunk)
+        status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "state store: out of memory");
+    else if (fd < 0)
+        status = file_error(err, errno, log);
+    ssize_t n = 0, put;
+    for (off_t at = 0; status == 0 && (n = pread(fd, chunk, CHUNK_BYTES, at)) > 0; at += n)
+        if ((put = pwrite(fd, chunk, (size_t)n, at)) != n)
+            status = file_error(err, put < 0 ? errno : EIO, log);
+    if (status == 0 && n < 0)
+        status = file_error(err, errno, log);
+    if (status == 0 && fsync(fd) != 0)
+        status = file_error(err, errno, log);
+    free(chunk);
+    if (fd >= 0)
+        close(fd);
+    return status;
+}
+
 int store_file_rewrite_log(const char *path, struct error *err)
 {
     char log[PATH_MAX], fresh[PATH_MAX];
@@ -209,7 +233,7 @@ int store_file_rewrite_log(const char *path, struct error *err)
         status = file_error(err, errno, log);
     if (status != 0) {
         unlink(fresh);
-        return status;
+        return strcmp(err->reason, "STATE_STORE_FULL") == 0 ? write_over(log, err) : status;
     }
     return store_file_sync_folder(log, err);
 }

@@ -20,10 +20,10 @@ int store_file_backup_path(const char *path, const char *name, char *out, size_t
  * not at all: one file, without a log beside it. ALREADY_EXISTS where there is such a file. */
 int store_file_copy(struct sqlite3 *from, const char *to, struct error *err);
 
-/* Writes the log beside the database again, and waits until it is on the disk. After a sync that
- * failed Linux shows what was written though it may never be there, and a later sync does not write
- * it: what is read from such a log is believed, and everything after it is lost with it. To be done
- * before a database is opened. */
+/* Writes the log beside the database again (to a new file, or in place where there is no room for
+ * one), and waits until it is on the disk. After a sync that failed Linux shows what was written
+ * though it may never be there, and a later sync does not write it: what is read from such a log is
+ * believed, and everything after it is lost with it. To be done before a database is opened. */
 int store_file_rewrite_log(const char *path, struct error *err);
 
 /* Takes the checked database at `path`.restored, if there is one, as the database: what was there
