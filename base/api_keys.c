@@ -23,7 +23,7 @@ struct key_row {
     uint8_t hash[SHA256_BYTES];
     int64_t expires_unix_s; /* INT64_MAX: never */
     enum role role;
-    char tenant[API_KEY_MAX_TENANT + 1];
+    char tenant[API_KEYS_MAX_WHO + 1];
 };
 
 /* Somebody who is known without a key. */
@@ -170,13 +170,18 @@ static int make_room(void **rows, size_t n, size_t *capacity, size_t size, struc
     return 0;
 }
 
-static int add_row(struct api_keys *keys, const struct key_row *row, struct error *err)
+static int check_new(const struct api_keys *keys, const struct key_row *row, struct error *err)
 {
-    void *rows = keys->rows;
     for (size_t i = 0; i < keys->n; i++)
         if (memcmp(keys->rows[i].hash, row->hash, SHA256_BYTES) == 0)
             return error_set(err, STATUS_INVALID_ARGUMENT,
                              "hash: the same key stands in an earlier line");
+    return 0;
+}
+
+static int add_row(struct api_keys *keys, const struct key_row *row, struct error *err)
+{
+    void *rows = keys->rows;
     int rc = make_room(&rows, keys->n, &keys->capacity, sizeof(*keys->rows), err);
     keys->rows = rows;
     if (!rc)
@@ -276,7 +281,8 @@ static int parse_key_line(struct api_keys *keys, const struct field *fields, siz
     if (rc)
         return rc;
     memcpy(row.tenant, fields[0].at, fields[0].n);
-    return add_row(keys, &row, err);
+    rc = check_new(keys, &row, err);
+    return rc ? rc : add_row(keys, &row, err);
 }
 
 static int parse_line(struct api_keys *keys, struct field line, struct error *err)
@@ -298,6 +304,26 @@ static int parse_line(struct api_keys *keys, struct field line, struct error *er
     if (begins(fields[0], "tls:") || begins(fields[0], "uid:"))
         return parse_who_line(keys, fields, n, err);
     return parse_key_line(keys, fields, n, err);
+}
+
+int api_keys_create(struct api_keys **out_keys, struct error *err)
+{
+    struct api_keys *keys = calloc(1, sizeof(*keys));
+    if (!keys)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "API keys: out of memory");
+    *out_keys = keys;
+    return 0;
+}
+
+int api_keys_add(struct api_keys *keys, const char *who, const char *hash, enum role role,
+                 int64_t expires_unix_s, struct error *err)
+{
+    struct key_row row = {.expires_unix_s = expires_unix_s, .role = role};
+    if ((size_t)snprintf(row.tenant, sizeof(row.tenant), "%s", who) >= sizeof(row.tenant))
+        return error_set(err, STATUS_INVALID_ARGUMENT, "name: more than %d bytes",
+                         API_KEYS_MAX_WHO);
+    int rc = parse_hash((struct field){hash, strlen(hash)}, row.hash, err);
+    return rc ? rc : add_row(keys, &row, err);
 }
 
 int api_keys_parse(const char *name, const char *text, size_t n_bytes, struct api_keys **out_keys,
@@ -447,10 +473,18 @@ int api_key_create(char out_key[API_KEY_BYTES], struct error *err)
     return 0;
 }
 
+int api_key_hash(const char *key, char *out_hex, struct error *err)
+{
+    uint8_t hash[SHA256_BYTES];
+    int rc = hash_key(key, strlen(key), hash, err);
+    if (!rc)
+        sha256_hex(hash, out_hex);
+    return rc;
+}
+
 int api_key_line(const char *tenant, const char *key, const char *role, const char *expires,
                  struct strbuf *out, struct error *err)
 {
-    uint8_t hash[SHA256_BYTES];
     char hex[SHA256_HEX_BYTES];
     int64_t unix_s;
     enum role parsed;
@@ -460,10 +494,9 @@ int api_key_line(const char *tenant, const char *key, const char *role, const ch
     if (!rc && expires[0])
         rc = api_key_parse_time(expires, &unix_s, err);
     if (!rc)
-        rc = hash_key(key, strlen(key), hash, err);
+        rc = api_key_hash(key, hex, err);
     if (rc)
         return rc;
-    sha256_hex(hash, hex);
     strbuf_printf(out, "%s %s%s%s%s%s", tenant, hex, role[0] ? " " : "", role,
                   expires[0] ? " " : "", expires);
     return 0;

@@ -13,7 +13,7 @@
  *     uid:1001                         viewer
  *
  * Fields are separated by spaces or tabs; '#' starts a comment; a tenant may have several keys (to
- * replace one by another). The table is immutable: any thread. */
+ * replace one by another). The table is immutable once it is made: any thread. */
 #pragma once
 
 #include <stddef.h>
@@ -48,6 +48,11 @@ int api_keys_parse(const char *name, const char *text, size_t n_bytes, struct ap
 /* Reads and parses a file. PERMISSION_DENIED where others than its owner and group may read it, or
  * others than its owner may write it; INVALID_ARGUMENT where it is no regular file or too large. */
 int api_keys_load(const char *path, struct api_keys **out_keys, struct error *err);
+/* A table without a line, and one that was read elsewhere, for it. `hash` is hex, `who` at most
+ * API_KEYS_MAX_WHO bytes; expires INT64_MAX: never. Until the table is handed to other threads. */
+int api_keys_create(struct api_keys **out_keys, struct error *err);
+int api_keys_add(struct api_keys *keys, const char *who, const char *hash, enum role role,
+                 int64_t expires_unix_s, struct error *err);
 void api_keys_destroy(struct api_keys *keys); /* NULL is accepted */
 
 /* Keys; without the lines of certificates and users. */
@@ -75,6 +80,8 @@ int api_key_parse_time(const char *text, int64_t *out_unix_s, struct error *err)
 
 /* Draws a new key. */
 int api_key_create(char out_key[API_KEY_BYTES], struct error *err);
+/* Its SHA-256 in hex; out_hex has SHA256_HEX_BYTES. */
+int api_key_hash(const char *key, char *out_hex, struct error *err);
 /* Appends the file's line for a key (without a newline). `role` and `expires` as in the file, or
  * empty. */
 int api_key_line(const char *tenant, const char *key, const char *role, const char *expires,

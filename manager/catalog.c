@@ -52,6 +52,7 @@ int catalog_put(struct catalog *catalog, struct row *row)
         row_retain(row);
         row_release(list->rows[i]);
         list->rows[i] = row;
+        list->n_changes++;
         return 0;
     }
     if (list->n_rows == list->capacity) {
@@ -65,6 +66,7 @@ int catalog_put(struct catalog *catalog, struct row *row)
     memmove(&list->rows[i + 1], &list->rows[i], (list->n_rows - i) * sizeof(struct row *));
     list->rows[i] = row_retain(row);
     list->n_rows++;
+    list->n_changes++;
     return 0;
 }
 
@@ -74,6 +76,7 @@ void catalog_remove(struct catalog *catalog, enum table table, const char *key)
     size_t i = catalog_find(catalog, table, key);
     if (i >= list->n_rows || strcmp(row_key(list->rows[i]), key) != 0)
         return;
+    list->n_changes++;
     row_release(list->rows[i]);
     memmove(&list->rows[i], &list->rows[i + 1], (list->n_rows - i - 1) * sizeof(struct row *));
     list->n_rows--;
@@ -169,6 +172,20 @@ const pb_device *catalog_device(const struct catalog *catalog, const char *name)
 const pb_hold *catalog_hold_at(const struct catalog *catalog, size_t i)
 {
     return message_at(catalog, TABLE_DEVICE_HOLD, i);
+}
+
+const pb_key *catalog_key_at(const struct catalog *catalog, size_t i)
+{
+    return message_at(catalog, TABLE_API_KEY, i);
+}
+
+const pb_key *catalog_key(const struct catalog *catalog, const char *name)
+{
+    const pb_key *key;
+    for (size_t i = 0; (key = catalog_key_at(catalog, i)); i++)
+        if (!key->revoked_unix_ns && strcmp(key->name, name) == 0)
+            return key;
+    return NULL;
 }
 
 size_t catalog_first_version(const struct catalog *catalog, const char *model)

@@ -14,6 +14,7 @@ struct catalog_list {
     struct row **rows; /* sorted by key; a reference each */
     size_t n_rows;
     size_t capacity;
+    uint64_t n_changes; /* rows put and removed so far */
 };
 
 struct catalog {
@@ -63,6 +64,9 @@ const pb_device *catalog_device_at(const struct catalog *catalog, size_t i);
 const pb_replica *catalog_replica_at(const struct catalog *catalog, size_t i);
 const pb_operation *catalog_operation_at(const struct catalog *catalog, size_t i);
 const pb_hold *catalog_hold_at(const struct catalog *catalog, size_t i);
+const pb_key *catalog_key_at(const struct catalog *catalog, size_t i);
+/* The one of that name that is not revoked; NULL: none. */
+const pb_key *catalog_key(const struct catalog *catalog, const char *name);
 
 /* First version or deployment of a model; iterate while the name is the same. */
 size_t catalog_first_version(const struct catalog *catalog, const char *model);

@@ -85,6 +85,7 @@ static void on_store(struct ev_loop *loop, ev_async *watcher, int events)
         ev_timer_set(&program->store_again, STORE_AGAIN_MS / 1e3, 0.);
         ev_timer_start(program->manager.loop, &program->store_again);
     }
+    management_take_keys(&program->manager);
 }
 
 static void on_store_again(struct ev_loop *loop, ev_timer *timer, int events)

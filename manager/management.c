@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -10,6 +11,7 @@
 
 #include <grp.h>
 
+#include "base/api_keys.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -43,10 +45,41 @@ int management_authorize(void *arg, struct rpc_call *call, struct error *err)
     return status;
 }
 
+static int add_key(struct api_keys *keys, const pb_key *key, struct error *err)
+{
+    static const enum role roles[] = {ROLE_NONE, ROLE_VIEWER, ROLE_OPERATOR, ROLE_ADMIN};
+    char who[API_KEYS_MAX_WHO + 1];
+    if (key->revoked_unix_ns || (unsigned)key->role >= sizeof(roles) / sizeof(roles[0]))
+        return 0;
+    snprintf(who, sizeof(who), "key:%s", key->name);
+    return api_keys_add(keys, who, key->sha256, roles[key->role],
+                        key->expires_unix_ns ? key->expires_unix_ns / NS_PER_S : INT64_MAX, err);
+}
+
+void management_take_keys(struct manager *manager)
+{
+    const struct catalog_list *list = &manager->catalog.lists[TABLE_API_KEY];
+    struct api_keys *keys = NULL;
+    struct error err;
+    if (!manager->access || list->n_changes == manager->n_key_changes)
+        return;
+    int status = api_keys_create(&keys, &err);
+    for (size_t i = 0; status == 0 && i < list->n_rows; i++)
+        status = add_key(keys, catalog_key_at(&manager->catalog, i), &err);
+    if (status != 0) { /* tried again with the next change */
+        log_error(LOG_EVENT("keys of the state store not taken up"), LOG_STR("why", err.message));
+        api_keys_destroy(keys);
+        return;
+    }
+    access_set_stored_keys(manager->access, keys);
+    manager->n_key_changes = list->n_changes;
+}
+
 int management_guard(struct manager *manager, struct rpc_server_config *config, struct error *err)
 {
     struct access_config access = manager->settings.access;
     access.management = true;
+    access.has_stored_keys = catalog_count(&manager->catalog, TABLE_API_KEY) > 0;
     if (roles_check(config->services, config->n_services, err) != 0)
         return err->status;
     if (access_create(&access, manager->settings.manage_listen, &manager->access, err) != 0) {
@@ -54,6 +87,7 @@ int management_guard(struct manager *manager, struct rpc_server_config *config, 
             err->status = STATUS_INVALID_ARGUMENT;
         return err->status;
     }
+    management_take_keys(manager);
     config->authorize = management_authorize;
     config->authorize_context = manager;
     config->tls = access_tls(manager->access);

@@ -17,6 +17,10 @@ int management_guard(struct manager *manager, struct rpc_server_config *config, 
  * where it is asked for, the port. */
 int management_listen(struct manager *manager, struct error *err);
 
+/* Lets in whoever holds a key that the catalog has now, and nobody with one that it had. Cheap
+ * where no key has changed. Loop thread. */
+void management_take_keys(struct manager *manager);
+
 /* rpc_server_config.authorize; `arg` is the manager. PERMISSION_DENIED names the role that is
  * needed. */
 int management_authorize(void *arg, struct rpc_call *call, struct error *err);

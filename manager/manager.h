@@ -84,6 +84,7 @@ struct manager {
     struct routes *routes;
     struct service *service;
     struct access *access;        /* who may call */
+    uint64_t n_key_changes;       /* of the catalog's keys, as access has them */
     _Atomic int64_t denials_at_s; /* any thread: the second of the last line on a denied call, */
     _Atomic uint32_t n_denials;   /* and how many there were in it */
     struct rpc_server *server;

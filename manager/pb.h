@@ -23,6 +23,7 @@ typedef Sluice__Manager__V1__OperationRank pb_operation_rank;
 typedef Sluice__Manager__V1__OperationResult pb_operation_result;
 typedef Sluice__Manager__V1__Event pb_event;
 typedef Sluice__Manager__V1__DeviceHold pb_hold;
+typedef Sluice__Manager__V1__ApiKey pb_key;
 typedef Sluice__Manager__V1__RouteTable pb_route_table;
 typedef Sluice__Manager__V1__Route pb_route;
 typedef Sluice__Manager__V1__RouteReplica pb_route_replica;

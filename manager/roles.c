@@ -13,8 +13,8 @@
 enum { PATH_BYTES = 256 };
 
 /* A viewer sees; an operator moves what an admin has put there. Who registers names files that are
- * then read, who makes groups hands out devices, and who watches routes is shown to callers as a
- * server: that is an admin's. */
+ * then read, who makes keys lets others in, who makes groups hands out devices, and who watches
+ * routes is shown to callers as a server: that is an admin's. */
 static const struct {
     const char *path;
     enum role needed;
@@ -47,6 +47,9 @@ static const struct {
     {MODEL_MANAGER "DeleteModelVersion", ROLE_ADMIN},
     {MODEL_MANAGER "CreateDeviceGroup", ROLE_ADMIN},
     {MODEL_MANAGER "DeleteDeviceGroup", ROLE_ADMIN},
+    {MODEL_MANAGER "CreateApiKey", ROLE_ADMIN},
+    {MODEL_MANAGER "ListApiKeys", ROLE_ADMIN},
+    {MODEL_MANAGER "RevokeApiKey", ROLE_ADMIN},
     {ROUTING "WatchRoutes", ROLE_ADMIN},
     {ROUTING "WakeVersion", ROLE_ADMIN},
 };

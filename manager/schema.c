@@ -63,6 +63,16 @@ static const char *const migrations[] = {
     "CREATE TABLE device_hold (key TEXT PRIMARY KEY CHECK (length(key) BETWEEN 1 AND 96),"
     " device TEXT NOT NULL, state INTEGER NOT NULL CHECK (state BETWEEN 2 AND 3),"
     " reason TEXT NOT NULL, since_unix_ns INTEGER NOT NULL, detail BLOB NOT NULL) STRICT;",
+
+    /* The table that stood here before was never written. */
+    "DROP TABLE api_key;"
+    "CREATE TABLE api_key (id TEXT PRIMARY KEY,"
+    " name TEXT NOT NULL CHECK (length(name) BETWEEN 1 AND 64),"
+    " role INTEGER NOT NULL CHECK (role BETWEEN 1 AND 3),"
+    " sha256 TEXT NOT NULL UNIQUE CHECK (length(sha256) = 64), created_unix_ns INTEGER NOT NULL,"
+    " expires_unix_ns INTEGER NOT NULL, revoked_unix_ns INTEGER NOT NULL,"
+    " created_by TEXT NOT NULL, detail BLOB NOT NULL) STRICT;"
+    "CREATE UNIQUE INDEX api_key_name ON api_key (name) WHERE revoked_unix_ns = 0;",
 };
 
 size_t schema_n_migrations(void)

@@ -9,6 +9,7 @@
 #include "manager/events.h"
 #include "manager/failpoint.h"
 #include "manager/loop_queue.h"
+#include "manager/management.h"
 #include "manager/message.h"
 #include "manager/names.h"
 #include "manager/operations.h"
@@ -96,6 +97,9 @@ ON_LOOP(get_operation)
 ON_LOOP(list_operations)
 ON_LOOP(list_devices)
 ON_LOOP(release_device)
+ON_LOOP(create_key)
+ON_LOOP(list_keys)
+ON_LOOP(revoke_key)
 ON_LOOP(create_group)
 ON_LOOP(list_groups)
 ON_LOOP(delete_group)
@@ -149,6 +153,9 @@ static const struct rpc_method manager_methods[] = {
     {"CreateDeviceGroup", RPC_SHAPE_UNARY, create_group_call},
     {"ListDeviceGroups", RPC_SHAPE_UNARY, list_groups_call},
     {"DeleteDeviceGroup", RPC_SHAPE_UNARY, delete_group_call},
+    {"CreateApiKey", RPC_SHAPE_UNARY, create_key_call},
+    {"ListApiKeys", RPC_SHAPE_UNARY, list_keys_call},
+    {"RevokeApiKey", RPC_SHAPE_UNARY, revoke_key_call},
     {"ListReplicas", RPC_SHAPE_UNARY, list_replicas_call},
     {"DrainReplica", RPC_SHAPE_UNARY, drain_replica_call},
     {"RestartReplica", RPC_SHAPE_UNARY, restart_replica_call},
@@ -212,6 +219,21 @@ struct changing {
                   void *arg);
 };
 
+/* What a request with the same id is answered from now on. */
+static int record(struct txn *txn, const struct changing *changing, struct error *err)
+{
+    const struct service_change *change = changing->change;
+    ProtobufCMessage *copy = NULL;
+    if (change->redact && !(copy = message_copy(changing->response)))
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    if (copy)
+        change->redact(copy);
+    int status = txn_idempotency_record(txn, changing->request_id, change->method,
+                                        changing->request, copy ? copy : changing->response, err);
+    message_free(copy);
+    return status;
+}
+
 static int run_change(struct txn *txn, void *arg, struct error *err)
 {
     struct changing *changing = arg;
@@ -229,8 +251,7 @@ static int run_change(struct txn *txn, void *arg, struct error *err)
         return err->status;
     if (!changing->response) /* one that was not built says so; this is the net below */
         return error_set(err, STATUS_INTERNAL, "%s made no answer", change->method);
-    return txn_idempotency_record(txn, changing->request_id, change->method, changing->request,
-                                  changing->response, err);
+    return record(txn, changing, err);
 }
 
 static void free_changing(struct changing *changing)
@@ -250,6 +271,7 @@ static void end_change(void *arg, const struct error *status)
         service_fail(changing->call, status);
     } else if (changing->response) {
         failpoint("change.after_commit"); /* of any call: done, and not acknowledged */
+        management_take_keys(manager);
         rpc_call_reply(changing->call, changing->response);
         manager_changed(manager);
     } else {

@@ -52,6 +52,7 @@ service_fn service_drain_replica, service_restart_replica, service_cancel_operat
 service_fn service_list_replicas, service_get_status;
 service_fn service_get_operation, service_list_operations;
 service_fn service_list_devices, service_release_device;
+service_fn service_create_key, service_list_keys, service_revoke_key;
 service_fn service_create_group, service_list_groups, service_delete_group;
 
 /* Answers with an error. */
@@ -67,6 +68,8 @@ struct service_change {
     const ProtobufCMessageDescriptor *response_type;
     service_change_fn *apply;
     void (*free_arg)(void *arg); /* optional; called exactly once in any case */
+    /* Optional: takes out of a copy of the answer what must not be kept for a repeated request. */
+    void (*redact)(ProtobufCMessage *copy);
 };
 
 /* Submits the change and answers the call when it is durable or refused. `request` is kept alive

@@ -68,6 +68,12 @@ static const struct table_spec specs[N_TABLES] = {
                            .descriptor = &sluice__manager__v1__device_hold__descriptor,
                            .n_key = 1,
                            .columns = {"key", "device", "state", "reason", "since_unix_ns"}},
+    [TABLE_API_KEY] = {.name = "api_key",
+                       .descriptor = &sluice__manager__v1__api_key__descriptor,
+                       .n_key = 1,
+                       .columns = {"id", "name", "role", "sha256", "created_unix_ns",
+                                   "expires_unix_ns", "revoked_unix_ns", "created_by"},
+                       .numbered = 1},
     [TABLE_EVENT] = {.name = "event",
                      .descriptor = &sluice__manager__v1__event__descriptor,
                      .n_key = 1,
@@ -360,7 +366,8 @@ static bool is_noise(const char *column)
 {
     size_t n = strlen(column);
     return strcmp(column, "generation") == 0 || strcmp(column, "request_id") == 0 ||
-           strcmp(column, "socket") == 0 || (n > 8 && strcmp(column + n - 8, "_unix_ns") == 0);
+           strcmp(column, "socket") == 0 || strcmp(column, "sha256") == 0 ||
+           (n > 8 && strcmp(column + n - 8, "_unix_ns") == 0);
 }
 
 static void add_value(const ProtobufCMessage *message, const ProtobufCFieldDescriptor *field,

@@ -23,6 +23,7 @@ enum table {
     TABLE_TRAFFIC,
     TABLE_OPERATION,
     TABLE_DEVICE_HOLD,
+    TABLE_API_KEY,
     N_CATALOG_TABLES,
     TABLE_EVENT = N_CATALOG_TABLES, /* written, never held in memory */
     N_TABLES

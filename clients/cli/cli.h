@@ -179,4 +179,5 @@ extern const struct cli_command cmd_serve, cmd_stop, cmd_run, cmd_chat, cmd_toke
     cmd_rm, cmd_ls, cmd_ps, cmd_show, cmd_drain, cmd_restart, cmd_ops_list, cmd_ops_show,
     cmd_ops_watch, cmd_ops_cancel, cmd_events, cmd_groups_list, cmd_groups_create,
     cmd_groups_delete, cmd_devices_list, cmd_devices_release, cmd_status, cmd_key_new,
-    cmd_bench_engine, cmd_bench_serve, cmd_completion, cmd_man, cmd_version, cmd_doctor, cmd_top;
+    cmd_keys_list, cmd_keys_create, cmd_keys_revoke, cmd_bench_engine, cmd_bench_serve,
+    cmd_completion, cmd_man, cmd_version, cmd_doctor, cmd_top;

@@ -39,7 +39,8 @@ struct access {
     atomic_ullong n_reloads, n_failed_reloads;
 
     pthread_rwlock_t keys_lock;
-    struct api_keys *keys; /* in force */
+    struct api_keys *keys;   /* of the file, in force */
+    struct api_keys *stored; /* the program's own; NULL: it has none */
 
     struct stat keys_seen; /* the looking thread only, after create */
     bool keys_unread;      /* as seen, though nothing is known to be wrong with them */
@@ -85,7 +86,8 @@ static int check_management(const struct access_config *c, const char *listen, s
                          "--manage-tls-client-role: \"%.40s\" is none of viewer, operator and "
                          "admin",
                          c->client_role);
-    if (!given(listen) || (given(c->tls_cert) && (given(c->tls_client_ca) || given(c->keys_file))))
+    bool known = given(c->tls_client_ca) || given(c->keys_file) || c->has_stored_keys;
+    if (!given(listen) || (given(c->tls_cert) && known))
         return 0;
     if (!given(c->tls_cert))
         return error_set(err, STATUS_INVALID_ARGUMENT,
@@ -95,7 +97,8 @@ static int check_management(const struct access_config *c, const char *listen, s
                          listen);
     return error_set(err, STATUS_INVALID_ARGUMENT,
                      "--manage-listen %s: management over TCP needs callers that are known; give "
-                     "--manage-tls-client-ca or --manage-keys-file",
+                     "--manage-tls-client-ca or --manage-keys-file, or make a key first, over the "
+                     "socket: `sluice keys create NAME --role admin`",
                      listen);
 }
 
@@ -330,11 +333,21 @@ void access_destroy(struct access *access)
     }
     rpc_tls_destroy(access->tls);
     api_keys_destroy(access->keys);
+    api_keys_destroy(access->stored);
     free(access->keys_path);
     pthread_cond_destroy(&access->wake);
     pthread_mutex_destroy(&access->lock);
     pthread_rwlock_destroy(&access->keys_lock);
     free(access);
+}
+
+void access_set_stored_keys(struct access *access, struct api_keys *keys)
+{
+    pthread_rwlock_wrlock(&access->keys_lock);
+    struct api_keys *old = access->stored;
+    access->stored = keys;
+    pthread_rwlock_unlock(&access->keys_lock);
+    api_keys_destroy(old);
 }
 
 struct rpc_tls *access_tls(const struct access *access)
@@ -402,6 +415,27 @@ static int check_side(struct access *access, enum role role, struct error *err)
                 err);
 }
 
+/* In the file, or among the program's own. With the lock. */
+static enum api_key_verdict look_up(const struct access *access, const char *key, size_t n_bytes,
+                                    struct api_key_owner *out_owner)
+{
+    int64_t now_s = clock_wall_ns() / NS_PER_S;
+    enum api_key_verdict verdict = API_KEY_UNKNOWN;
+    if (access->keys)
+        verdict = api_keys_check(access->keys, key, n_bytes, now_s, out_owner);
+    if (verdict == API_KEY_UNKNOWN && access->stored)
+        verdict = api_keys_check(access->stored, key, n_bytes, now_s, out_owner);
+    return verdict;
+}
+
+static bool has_keys(struct access *access)
+{
+    pthread_rwlock_rdlock(&access->keys_lock);
+    bool has = access->keys || access->stored;
+    pthread_rwlock_unlock(&access->keys_lock);
+    return has;
+}
+
 static int authorize_key(struct access *access, struct rpc_call *call, struct error *err)
 {
     size_t n_bytes = 0;
@@ -414,8 +448,7 @@ static int authorize_key(struct access *access, struct rpc_call *call, struct er
         return refuse(access, ACCESS_KEY_INVALID, "authorization: want `Bearer KEY`", err);
     size_t n_key = n_bytes - (size_t)(key - value);
     pthread_rwlock_rdlock(&access->keys_lock);
-    enum api_key_verdict verdict =
-        api_keys_check(access->keys, key, n_key, clock_wall_ns() / NS_PER_S, &owner);
+    enum api_key_verdict verdict = look_up(access, key, n_key, &owner);
     if (verdict == API_KEY_GOOD) {
         rpc_call_set_tenant(call, owner.tenant);
         rpc_call_set_role(call, owner.role);
@@ -496,7 +529,7 @@ int access_authorize(void *context, struct rpc_call *call, struct error *err)
     bool local = strncmp(rpc_call_peer(call), "unix:", 5) == 0;
     if (access_is_open(call))
         return 0;
-    if (access->keys_path && rpc_call_metadata(call, "authorization", NULL))
+    if (rpc_call_metadata(call, "authorization", NULL) && has_keys(access))
         return authorize_key(access, call, err);
     if (access->tls) {
         int rc = authorize_certificate(access, call, err);
@@ -508,7 +541,7 @@ int access_authorize(void *context, struct rpc_call *call, struct error *err)
     if (!access->management && (!access->keys_path || local))
         return 0;
     return refuse(access, ACCESS_KEY_MISSING,
-                  access->management && !access->keys_path
+                  access->management && !has_keys(access)
                       ? "management over TCP needs a client certificate"
                       : "authorization: an API key is needed, as `Bearer KEY`",
                   err);

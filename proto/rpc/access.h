@@ -11,7 +11,8 @@
  * On the management side nobody is nobody in particular, and every caller has a role: by the line
  * of his key; without a key, by the line of his certificate ("tls:NAME"), else client_role; on the
  * unix socket admin where he is root or the user that runs the program, else by the line of his
- * user ("uid:NUMBER"). What a role may do is for the program to say. */
+ * user ("uid:NUMBER"). What a role may do is for the program to say. A program may have keys of its
+ * own beside those of the file (access_set_stored_keys). */
 #pragma once
 
 #include <stdbool.h>
@@ -30,6 +31,7 @@ struct access_config {
     const char *keys_file;
     bool allow_plaintext_keys; /* keys over TCP beyond this machine without TLS */
     bool management;
+    bool has_stored_keys;    /* management: keys come by access_set_stored_keys, good ones or not */
     const char *client_role; /* management: of certificates without a line; empty: none */
 };
 
@@ -40,6 +42,10 @@ int access_create(const struct access_config *config, const char *listen,
                   struct access **out_access, struct error *err);
 /* After the server that asks it. NULL is accepted. */
 void access_destroy(struct access *access);
+
+/* Keys that the program keeps itself, in place of those it gave before. Takes them. */
+struct api_keys;
+void access_set_stored_keys(struct access *access, struct api_keys *keys);
 
 /* NULL without TLS; borrowed until destroy. */
 struct rpc_tls *access_tls(const struct access *access);

@@ -29,7 +29,7 @@ VIEWER = ["GetModel", "ListModels", "GetTraffic", "ListDevices", "ListDeviceGrou
           "WaitOperation", "WatchOperation", "WatchEvents", "GetStatus"]
 OPERATOR = ["LoadModelVersion", "UnloadModelVersion", "ScaleModelVersion", "ParkModelVersion", "WakeModelVersion", "UpdateModelVersion", "SetTraffic",
             "SetVersionPolicy", "DrainReplica", "RestartReplica", "CancelOperation", "ReleaseDevice"]
-ADMIN = ["RegisterModelVersion", "DeleteModelVersion", "CreateDeviceGroup", "DeleteDeviceGroup"]
+ADMIN = ["RegisterModelVersion", "DeleteModelVersion", "CreateDeviceGroup", "DeleteDeviceGroup", "CreateApiKey", "ListApiKeys", "RevokeApiKey"]
 NEEDED = {**{SERVICE + n: "viewer" for n in VIEWER}, **{SERVICE + n: "operator" for n in OPERATOR},
           **{SERVICE + n: "admin" for n in ADMIN}, ROUTING + "WatchRoutes": "admin",
           ROUTING + "WakeVersion": "admin"}

@@ -148,6 +148,9 @@ def make_older(manager):
         for (table,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'").fetchall():
             if table not in known:
                 db.execute(f"DROP TABLE {table}")
+        db.execute("DROP TABLE api_key")
+        db.execute("CREATE TABLE api_key (hash BLOB PRIMARY KEY CHECK (length(hash) = 32), name TEXT NOT NULL, role TEXT NOT NULL,"
+                   " created_unix_ns INTEGER NOT NULL) STRICT")
         db.execute("PRAGMA user_version = 1")
     db.close()
     return version
@@ -160,6 +163,7 @@ def test_an_older_schema_is_copied_before_it_is_changed(manager):
     assert "(the next start changes it)" in offline(manager, "check").stdout
     manager.up()
     assert manager.status().store_schema_version == version and manager.status().n_adopted_workers == 1
+    manager.rpc.CreateApiKey(manager.m.CreateApiKeyRequest(name="ops", role=1))  # into a table that is another one now
     (copy,) = (manager.state / "backup").glob("schema1-*.db")
     db = sqlite3.connect(copy)
     assert db.execute("PRAGMA user_version").fetchone() == (1,) and db.execute("SELECT id FROM replica").fetchall() == [("r1",)]

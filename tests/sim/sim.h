@@ -217,6 +217,8 @@ enum sim_kind {
     KIND_UPDATE,
     KIND_TRAFFIC,
     KIND_POLICY,
+    KIND_KEY,
+    KIND_REVOKE,
     KIND_READ, /* whatever changes nothing */
     KIND_ROUTES,
     KIND_EVENTS,

@@ -403,6 +403,22 @@ static void act_group(void)
     send(request);
 }
 
+static void act_key(void)
+{
+    bool make = sim_chance(60);
+    struct sim_request *request =
+        sim_request_add(make ? KIND_KEY : KIND_REVOKE,
+                        make ? &sluice__manager__v1__create_api_key_request__descriptor
+                             : &sluice__manager__v1__revoke_api_key_request__descriptor);
+    if (!request)
+        return;
+    sim_set_text(request->message, "name", sim_chance(50) ? "ops" : "deploy");
+    if (make)
+        ((Sluice__Manager__V1__CreateApiKeyRequest *)request->message)->role =
+            (Sluice__Manager__V1__ManagementRole)(1 + sim_below(3));
+    send(request);
+}
+
 void sim_client_release(void)
 {
     for (size_t i = 0; i < sizeof(devices) / sizeof(devices[0]); i++) {
@@ -482,6 +498,7 @@ static void act_read(void)
         {&sluice__manager__v1__list_operations_request__descriptor, "ListOperations"},
         {&sluice__manager__v1__list_device_groups_request__descriptor, "ListDeviceGroups"},
         {&sluice__manager__v1__list_devices_request__descriptor, "ListDevices"},
+        {&sluice__manager__v1__list_api_keys_request__descriptor, "ListApiKeys"},
         {&sluice__manager__v1__wake_version_request__descriptor, "WakeVersion"},
         {&sluice__manager__v1__wake_version_request__descriptor, "WakeVersion"},
     };
@@ -563,6 +580,8 @@ void sim_client_act(void)
     default:
         if (sim_chance(30))
             act_group();
+        else if (sim_chance(30))
+            act_key();
         else
             act_delete();
     }

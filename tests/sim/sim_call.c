@@ -253,6 +253,8 @@ void sim_request_send(struct sim_request *request)
         [KIND_UPDATE] = "UpdateModelVersion",
         [KIND_TRAFFIC] = "SetTraffic",
         [KIND_POLICY] = "SetVersionPolicy",
+        [KIND_KEY] = "CreateApiKey",
+        [KIND_REVOKE] = "RevokeApiKey",
     };
     if (request->live)
         return;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "manager/management.h"
 #include "manager/weights.h"
 #include "tests/sim/sim.h"
 
@@ -14,6 +15,12 @@ struct weights {
     char keys[MAX_SETS][TABLE_KEY_BYTES];
     size_t n_keys;
 };
+
+/* Who is let in with a key is decided below the seams. */
+void management_take_keys(struct manager *manager)
+{
+    (void)manager;
+}
 
 int weights_create(struct manager *manager, struct weights **out_weights, struct error *err)
 {

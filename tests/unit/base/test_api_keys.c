@@ -212,6 +212,33 @@ static void test_load_looks_at_the_file_itself(void **state)
     assert_int_equal(api_keys_load("/", &keys, &err), STATUS_INVALID_ARGUMENT);
 }
 
+static void test_a_table_of_keys_from_elsewhere(void **state)
+{
+    char key[API_KEY_BYTES], hex[65], who[API_KEYS_MAX_WHO + 2];
+    struct api_key_owner owner;
+    struct api_keys *keys = NULL;
+    struct error err;
+    (void)state;
+    assert_int_equal(api_keys_create(&keys, &err), 0);
+    assert_int_equal(api_keys_check(keys, "abc", 3, 0, &owner), API_KEY_UNKNOWN);
+    for (int i = 0; i < 100; i++) { /* it grows */
+        assert_int_equal(api_key_create(key, &err), 0);
+        assert_int_equal(api_key_hash(key, hex, &err), 0);
+        assert_int_equal(api_keys_add(keys, "key:ops", hex, ROLE_OPERATOR, 1000, &err), 0);
+    }
+    assert_int_equal(api_keys_count(keys), 100);
+    assert_int_equal(api_keys_check(keys, key, strlen(key), 999, &owner), API_KEY_GOOD);
+    assert_string_equal(owner.tenant, "key:ops");
+    assert_int_equal(owner.role, ROLE_OPERATOR);
+    assert_int_equal(api_keys_check(keys, key, strlen(key), 1000, &owner), API_KEY_EXPIRED);
+    assert_int_equal(api_keys_add(keys, "x", "12ab", ROLE_ADMIN, 0, &err), STATUS_INVALID_ARGUMENT);
+    memset(who, 'w', sizeof(who) - 1);
+    who[sizeof(who) - 1] = '\0';
+    assert_int_equal(api_keys_add(keys, who, hex, ROLE_ADMIN, 0, &err), STATUS_INVALID_ARGUMENT);
+    assert_int_equal(api_keys_count(keys), 100);
+    api_keys_destroy(keys);
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
@@ -221,6 +248,7 @@ int main(void)
         cmocka_unit_test(test_check_verdicts),
         cmocka_unit_test(test_a_new_key_is_found_by_its_line),
         cmocka_unit_test(test_load_looks_at_the_file_itself),
+        cmocka_unit_test(test_a_table_of_keys_from_elsewhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,256 @@
+/* service_keys.c: CreateApiKey, ListApiKeys, RevokeApiKey. A key is drawn here and its hash kept;
+ * management.c lets its holder in. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/api_keys.h"
+#include "base/clock.h"
+#include "base/sha256.h"
+#include "manager/caller.h"
+#include "manager/message.h"
+#include "manager/service.h"
+#include "manager/store.h"
+#include "proto/rpc/rpc_call.h"
+
+enum { MAX_REVOKED = 1000, WHO_BYTES = API_KEYS_MAX_WHO + 1 };
+
+typedef Sluice__Manager__V1__CreateApiKeyRequest create_request;
+typedef Sluice__Manager__V1__CreateApiKeyResponse create_response;
+typedef Sluice__Manager__V1__ListApiKeysRequest list_request;
+typedef Sluice__Manager__V1__ListApiKeysResponse list_response;
+typedef Sluice__Manager__V1__RevokeApiKeyRequest revoke_request;
+typedef Sluice__Manager__V1__RevokeApiKeyResponse revoke_response;
+
+static int out_of_memory(struct error *err)
+{
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+}
+
+/* -- CreateApiKey ---------------------------------------------------------------------------------
+ */
+
+struct drawn {
+    char secret[API_KEY_BYTES];
+    char sha256[SHA256_HEX_BYTES];
+    char created_by[WHO_BYTES];
+};
+
+static void free_drawn(void *arg)
+{
+    if (arg)
+        explicit_bzero(arg, sizeof(struct drawn));
+    free(arg);
+}
+
+static void forget_secret(ProtobufCMessage *copy)
+{
+    create_response *response = (create_response *)copy;
+    explicit_bzero(response->secret, strlen(response->secret));
+    message_clear(&response->secret);
+}
+
+/* Revoked ones do not count: they are kept to be looked at, and the oldest of them go. */
+static int check_room(const struct catalog *catalog, const char *name, struct error *err)
+{
+    const pb_key *key;
+    size_t n = 0;
+    for (size_t i = 0; (key = catalog_key_at(catalog, i)); i++)
+        n += !key->revoked_unix_ns;
+    if (catalog_key(catalog, name)) {
+        error_set(err, STATUS_ALREADY_EXISTS,
+                  "name: there is a key %s; revoke it first, or give the new one another name",
+                  name);
+        return error_reason(err, "KEY_EXISTS");
+    }
+    if (n < API_KEYS_MAX_KEYS)
+        return 0;
+    error_set(err, STATUS_RESOURCE_EXHAUSTED, "%zu keys, which is the limit", n);
+    return error_reason(err, "TOO_MANY_KEYS");
+}
+
+static bool fill_key(pb_key *key, uint64_t number, const create_request *request,
+                     const struct drawn *drawn)
+{
+    char id[24];
+    snprintf(id, sizeof(id), "k%llu", (unsigned long long)number);
+    key->role = request->role;
+    key->expires_unix_ns = request->expires_unix_ns;
+    return message_set(&key->id, id) && message_set(&key->name, request->name) &&
+           message_set(&key->sha256, drawn->sha256) &&
+           message_set(&key->created_by, drawn->created_by);
+}
+
+static int apply_create(struct txn *txn, const ProtobufCMessage *message, void *arg,
+                        ProtobufCMessage **out_response, struct error *err)
+{
+    const create_request *request = (const create_request *)message;
+    uint64_t number = 0;
+    if (check_room(txn_catalog(txn), request->name, err) != 0 ||
+        txn_next(txn, "api_key", &number, err) != 0)
+        return err->status;
+    create_response *response =
+        MESSAGE_NEW(create_response, sluice__manager__v1__create_api_key_response__descriptor);
+    pb_key *key = MESSAGE_NEW(pb_key, sluice__manager__v1__api_key__descriptor);
+    const struct drawn *drawn = arg;
+    bool complete = response && key && fill_key(key, number, request, drawn);
+    if (complete) {
+        key->created_unix_ns = txn_now_unix_ns(txn);
+        complete =
+            message_set_copy(&response->key, key) && message_set(&response->secret, drawn->secret);
+    }
+    int status = complete ? 0 : out_of_memory(err);
+    if (status == 0)
+        status = txn_put(txn, TABLE_API_KEY, &key->base, err);
+    else if (key)
+        message_free(&key->base);
+    if (status == 0)
+        *out_response = &response->base;
+    else if (response)
+        message_free(&response->base);
+    return status;
+}
+
+static const struct service_change create_change = {
+    .method = "CreateApiKey",
+    .response_type = &sluice__manager__v1__create_api_key_response__descriptor,
+    .apply = apply_create,
+    .free_arg = free_drawn,
+    .redact = forget_secret,
+};
+
+static int check_create(const create_request *request, struct error *err)
+{
+    if (api_key_check_tenant(request->name, err) != 0)
+        return error_field(err, "name", "1 to %d of letters, digits, '.', '_' and '-', and not %s",
+                           API_KEY_MAX_TENANT, API_KEY_ANONYMOUS);
+    if ((int)request->role < SLUICE__MANAGER__V1__MANAGEMENT_ROLE__MANAGEMENT_ROLE_VIEWER ||
+        (int)request->role > SLUICE__MANAGER__V1__MANAGEMENT_ROLE__MANAGEMENT_ROLE_ADMIN)
+        return error_field(err, "role",
+                           "want viewer, operator or admin; keys for inference are "
+                           "in the server's --keys-file");
+    if (request->expires_unix_ns < 0 ||
+        (request->expires_unix_ns && request->expires_unix_ns <= clock_wall_ns()))
+        return error_field(err, "expires_unix_ns", "is past");
+    return 0;
+}
+
+void service_create_key(struct service *service, struct rpc_call *call,
+                        const ProtobufCMessage *message)
+{
+    const create_request *request = (const create_request *)message;
+    struct drawn drawn = {0};
+    struct caller caller;
+    struct error err;
+    caller_of(call, &caller);
+    snprintf(drawn.created_by, sizeof(drawn.created_by), "%s", caller.name);
+    if (check_create(request, &err) != 0 || api_key_create(drawn.secret, &err) != 0 ||
+        api_key_hash(drawn.secret, drawn.sha256, &err) != 0)
+        service_fail(call, &err);
+    else
+        service_change_copy(service, call, message, request->request_id, &create_change, &drawn,
+                            sizeof(drawn));
+    explicit_bzero(&drawn, sizeof(drawn));
+}
+
+/* -- ListApiKeys ----------------------------------------------------------------------------------
+ */
+
+void service_list_keys(struct service *service, struct rpc_call *call,
+                       const ProtobufCMessage *message)
+{
+    const list_request *request = (const list_request *)message;
+    const struct catalog *catalog = &service->manager->catalog;
+    list_response *response =
+        MESSAGE_NEW(list_response, sluice__manager__v1__list_api_keys_response__descriptor);
+    struct error err;
+    bool complete = response != NULL;
+    const pb_key *key;
+    for (size_t i = 0; complete && (key = catalog_key_at(catalog, i)); i++)
+        if (!key->revoked_unix_ns || request->include_revoked)
+            complete = message_append_copy(&response->n_keys, &response->keys, key);
+    if (complete) {
+        rpc_call_reply(call, &response->base);
+    } else {
+        out_of_memory(&err);
+        service_fail(call, &err);
+    }
+    if (response)
+        message_free(&response->base);
+}
+
+/* -- RevokeApiKey ---------------------------------------------------------------------------------
+ */
+
+/* Rows are in order of age, and nearly that of their revocation. */
+static int drop_old(struct txn *txn, struct error *err)
+{
+    const struct catalog *catalog = txn_catalog(txn);
+    const pb_key *key, *oldest = NULL;
+    char id[24];
+    size_t n = 0;
+    for (size_t i = 0; (key = catalog_key_at(catalog, i)); i++) {
+        if (!key->revoked_unix_ns)
+            continue;
+        n++;
+        if (!oldest || key->revoked_unix_ns < oldest->revoked_unix_ns)
+            oldest = key;
+    }
+    if (n <= MAX_REVOKED)
+        return 0;
+    snprintf(id, sizeof(id), "%s", oldest->id);
+    return txn_delete(txn, TABLE_API_KEY, id, err);
+}
+
+static int apply_revoke(struct txn *txn, const ProtobufCMessage *message, void *arg,
+                        ProtobufCMessage **out_response, struct error *err)
+{
+    const revoke_request *request = (const revoke_request *)message;
+    const pb_key *row = catalog_key(txn_catalog(txn), request->name);
+    (void)arg;
+    if (!row) {
+        error_set(err, STATUS_NOT_FOUND, "name: there is no key \"%.64s\" that is not revoked",
+                  request->name);
+        return error_reason(err, "KEY_NOT_FOUND");
+    }
+    revoke_response *response =
+        MESSAGE_NEW(revoke_response, sluice__manager__v1__revoke_api_key_response__descriptor);
+    pb_key *key = MESSAGE_COPY(pb_key, row);
+    bool complete = response && key;
+    if (complete) {
+        key->revoked_unix_ns = txn_now_unix_ns(txn);
+        complete = message_set_copy(&response->key, key);
+    }
+    int status = complete ? 0 : out_of_memory(err);
+    if (status == 0)
+        status = txn_put(txn, TABLE_API_KEY, &key->base, err);
+    else if (key)
+        message_free(&key->base);
+    if (status == 0)
+        status = drop_old(txn, err);
+    if (status == 0)
+        *out_response = &response->base;
+    else if (response)
+        message_free(&response->base);
+    return status;
+}
+
+static const struct service_change revoke_change = {
+    .method = "RevokeApiKey",
+    .response_type = &sluice__manager__v1__revoke_api_key_response__descriptor,
+    .apply = apply_revoke,
+};
+
+void service_revoke_key(struct service *service, struct rpc_call *call,
+                        const ProtobufCMessage *message)
+{
+    const revoke_request *request = (const revoke_request *)message;
+    struct error err;
+    if (api_key_check_tenant(request->name, &err) != 0) {
+        error_field(&err, "name", "1 to %d of letters, digits, '.', '_' and '-'",
+                    API_KEY_MAX_TENANT);
+        service_fail(call, &err);
+        return;
+    }
+    service_change(service, call, message, request->request_id, &revoke_change, NULL);
+}
