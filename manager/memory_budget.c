@@ -1,10 +1,12 @@
 #include "manager/memory_budget.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "base/numbers.h"
+#include "base/topology.h"
 
 enum { PART_BYTES = 64 };
 
@@ -66,6 +68,37 @@ int memory_budget_parse(const char *name, const char *text, struct memory_budget
     }
     *out = budget;
     return 0;
+}
+
+static int check_nodes(const char *name, const struct memory_budget *budget,
+                       const struct topology *topology, struct error *err)
+{
+    char there[TOPOLOGY_MAX_NODES * 8] = "";
+    for (uint32_t i = 0; i < topology->n_nodes; i++) {
+        size_t n = strlen(there);
+        snprintf(there + n, sizeof(there) - n, "%snode:%u", i ? ", " : "", topology->nodes[i]);
+    }
+    for (uint32_t node = 0; node < MEMORY_BUDGET_NODES; node++) {
+        struct cpus cpus;
+        if (budget->has_node[node] && !topology_node_cpus(topology, node, &cpus))
+            return error_set(err, STATUS_INVALID_ARGUMENT,
+                             "%s: node:%u: this machine has no NUMA node %u with processors; it "
+                             "has %s",
+                             name, node, node, there);
+    }
+    return 0;
+}
+
+int memory_budget_check_nodes(const char *name, const struct memory_budget *budget,
+                              const char *root, struct error *err)
+{
+    struct topology topology = {0};
+    struct error why;
+    int status = 0;
+    if (topology_init(&topology, root, &why) == 0 && topology.n_nodes)
+        status = check_nodes(name, budget, &topology, err);
+    topology_fini(&topology);
+    return status;
 }
 
 bool memory_budget_of(const struct memory_budget *budget, const char *device, uint64_t *out_bytes)

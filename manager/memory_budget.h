@@ -19,5 +19,10 @@ struct memory_budget {
 /* Empty, or "0": no limit. INVALID_ARGUMENT names the option `name` and what is wrong. */
 int memory_budget_parse(const char *name, const char *text, struct memory_budget *out,
                         struct error *err);
+/* Whether the machine that `root` ("/sys") tells of has the nodes that have a budget: one for a
+ * node that is not there would bound nothing. INVALID_ARGUMENT names the option, the node and those
+ * that there are. A tree that tells of no nodes refuses none. */
+int memory_budget_check_nodes(const char *name, const struct memory_budget *budget,
+                              const char *root, struct error *err);
 /* Of a device: true where "cpu:N" has a budget of its own. */
 bool memory_budget_of(const struct memory_budget *budget, const char *device, uint64_t *out_bytes);

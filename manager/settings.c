@@ -2,6 +2,7 @@
 
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -111,10 +112,24 @@ static const struct option_spec offline_specs[] = {
     {"help", 'h', OPTION_BOOL, FIELD(help), "false", NULL, "this text", 0, 0},
 };
 
+/* The end-to-end tests' machine of several nodes is made up: in builds for tests, so is its tree.
+ */
+static const char *system_tree(void)
+{
+#if SLUICE_DEBUG_CHECKS
+    const char *tree = getenv("SLUICE_SYS_TREE");
+    if (tree)
+        return tree;
+#endif
+    return "/sys";
+}
+
 static int read_texts(struct settings *settings, struct error *err)
 {
     if (memory_budget_parse("--memory-budget", settings->memory_budget_text,
-                            &settings->memory_budget, err) != 0)
+                            &settings->memory_budget, err) != 0 ||
+        memory_budget_check_nodes("--memory-budget", &settings->memory_budget, system_tree(),
+                                  err) != 0)
         return err->status;
     if (fit_policy_parse(settings->placement_text, &settings->placement))
         return 0;

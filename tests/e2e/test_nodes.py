@@ -2,6 +2,7 @@
 import pathlib
 import subprocess
 
+import pytest
 
 from conftest import BIN
 from manager_program import C, fails, manager  # noqa: F401 (fixture)
@@ -14,6 +15,20 @@ def told(pid):
     words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
     value = dict(zip(words, words[1:]))
     return value["--devices"], int(value.get("--memory-limit", 0))
+
+
+@pytest.fixture(autouse=True)
+def two_nodes(tmp_path_factory, monkeypatch):
+    """What /sys says of the machine that the fake worker's probe reports."""
+    tree = tmp_path_factory.mktemp("sys")
+    for node in range(2):
+        folder = tree / f"devices/system/node/node{node}"
+        folder.mkdir(parents=True)
+        (folder / "cpulist").write_text(f"{node}\n")
+    (tree / "devices/system/cpu").mkdir()
+    (tree / "devices/system/cpu/online").write_text("0-1\n")
+    (tree / "devices/system/node/online").write_text("0-1\n")
+    monkeypatch.setenv("SLUICE_SYS_TREE", str(tree))
 
 
 def load(manager, name, n_bytes, **kwargs):  # noqa: F811
@@ -71,7 +86,16 @@ def test_what_is_no_policy_and_no_budget_is_refused(manager):  # noqa: F811
     manager.script("a")
     manager.register("a", version="1")
     assert "placement" in fails(C.INVALID_ARGUMENT, manager.load, "a", config=manager.t.ModelConfig(placement="left"))
-    for flags, message in ((["--placement", "left"], "auto, spread or pack"), (["--memory-budget", "node:x=1G"], "node:N=BYTES")):
+    for flags, message in ((["--placement", "left"], "auto, spread or pack"), (["--memory-budget", "node:x=1G"], "node:N=BYTES"),
+                           (["--memory-budget", "8G,node:0=1G,node:2=1G"],
+                            "--memory-budget: node:2: this machine has no NUMA node 2 with processors; it has node:0, node:1")):
         for words in (["check-config"], []):
             run = subprocess.run([BIN / "sluice-manager", *words, "--state-dir", manager.folder / "t", *flags], capture_output=True, text=True)
             assert run.returncode == 2 and message in run.stderr, run
+
+
+def test_a_budget_of_a_node_that_is_not_there_is_refused_on_this_machine_too(manager, monkeypatch):  # noqa: F811
+    monkeypatch.delenv("SLUICE_SYS_TREE")
+    for words, spec, code in (["check-config"], "node:63=1G", 2), ([], "node:63=1G", 2), (["check-config"], "node:0=1G", 0):
+        run = subprocess.run([BIN / "sluice-manager", *words, "--state-dir", manager.folder / "t", "--memory-budget", spec], capture_output=True, text=True)
+        assert run.returncode == code and (code == 0 or "node:63: this machine has no NUMA node 63" in run.stderr), run
