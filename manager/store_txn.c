@@ -10,6 +10,7 @@
 #include "base/strbuf.h"
 #include "manager/message.h"
 #include "manager/store_internal.h"
+#include "manager/transition.h"
 
 enum { IDEMPOTENCY_ROWS = 10000, EVENT_PRUNE_EVERY = 100 };
 
@@ -171,9 +172,11 @@ int txn_put_extra(struct txn *txn, enum table table, ProtobufCMessage *message, 
         row_release(row);
         return out_of_memory(err);
     }
-    int status = txn->in_memory ? 0 : txn_write_row(txn, row, err);
+    struct row *before = catalog_get(txn->catalog, table, row_key(row));
+    int status = transition_check(before, row, err);
+    if (status == 0 && !txn->in_memory)
+        status = txn_write_row(txn, row, err);
     if (status == 0) {
-        struct row *before = catalog_get(txn->catalog, table, row_key(row));
         if (before)
             row_retain(before);
         if (catalog_put(txn->catalog, row) == 0) {
