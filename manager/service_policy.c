@@ -40,13 +40,22 @@ static int check_request(const policy_request *request, struct error *err)
     return 0;
 }
 
-static const char *describe(const pb_policy *policy)
+/* "latest 2", "specific 1 3". */
+static const char *describe(const pb_policy *policy, char out[256])
 {
+    size_t n = 0;
     if (!policy || !policy_is_set(policy))
         return "none";
-    return policy->kind_case == SLUICE__MANAGER__V1__VERSION_POLICY__KIND_LATEST ? "latest"
-           : policy->kind_case == SLUICE__MANAGER__V1__VERSION_POLICY__KIND_ALL  ? "all"
-                                                                                 : "specific";
+    if (policy->kind_case == SLUICE__MANAGER__V1__VERSION_POLICY__KIND_ALL)
+        return "all";
+    if (policy->kind_case == SLUICE__MANAGER__V1__VERSION_POLICY__KIND_LATEST) {
+        snprintf(out, 256, "latest %u", policy->latest);
+        return out;
+    }
+    n += (size_t)snprintf(out, 256, "specific");
+    for (size_t i = 0; i < policy->specific->n_versions && n < 256 - 40; i++)
+        n += (size_t)snprintf(out + n, 256 - n, " %.32s", policy->specific->versions[i]);
+    return out;
 }
 
 static int apply_policy(struct txn *txn, const ProtobufCMessage *message, void *arg,
@@ -74,8 +83,9 @@ static int apply_policy(struct txn *txn, const ProtobufCMessage *message, void *
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     }
     model->generation++;
+    char text[256];
     struct txn_event event = {
-        .type = "policy.set", .model = request->model, .message = describe(policy)};
+        .type = "policy.set", .model = request->model, .message = describe(policy, text)};
     if (txn_put(txn, TABLE_MODEL, &model->base, err) != 0 || txn_event(txn, &event, err) != 0)
         return err->status;
     policy_response *response =

@@ -72,7 +72,7 @@ int row_bind(const struct row *row, struct sqlite3_stmt *stmt, int key_only, str
 /* The row a select stands on; *out_row is owned. DATA_LOSS where a column cannot be read back. */
 int row_read(enum table table, struct sqlite3_stmt *stmt, struct row **out_row, struct error *err);
 
-/* Appends " column=value" for each column that differs from `other`'s, or where that is NULL for
- * each that says something; keys, generations and times are left out. " ..." stands for what no
- * column has. For people. */
+/* row_text.c: appends " name=value" for each column, and each field of the rest that a caller can
+ * have asked for, that differs from `other`'s, or where that is NULL for each that says something;
+ * keys, generations and times are left out. " ..." where nothing is left. For people. */
 void row_differences(const struct row *row, const struct row *other, struct strbuf *out);

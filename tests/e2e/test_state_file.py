@@ -183,8 +183,8 @@ def test_usage(manager, args, code, text):
     assert missing.returncode == 1 and not (manager.state / "nowhere").exists()
 
 
-def audits(manager):
-    """From the first event on; they are numbered without gaps."""
+def events_of(manager):
+    """From the first on; they are numbered without gaps."""
     stream = manager.rpc.WatchEvents(manager.m.WatchEventsRequest(from_seq=1), timeout=patience(10))
     last, events = manager.status().last_event_seq, []
     for batch in stream:
@@ -193,7 +193,11 @@ def audits(manager):
             break
     stream.cancel()
     assert [e.seq for e in events] == list(range(1, len(events) + 1))
-    return [e for e in events if e.type.startswith("audit.")]
+    return events
+
+
+def audits(manager):
+    return [e for e in events_of(manager) if e.type.startswith("audit.")]
 
 
 def test_audit_says_who_did_what_with_before_and_after(manager):
@@ -221,6 +225,44 @@ def test_audit_says_who_did_what_with_before_and_after(manager):
     text = subprocess.run([BIN / "sluice", "events", "--state-dir", manager.state, "--type", "audit.", "--from", "1"],
                           capture_output=True, text=True, timeout=patience(10))
     assert f"by uid:{os.getuid()} (admin)" in text.stdout and "[before: " in text.stdout, text
+
+
+def test_audit_tells_what_was_set_also_of_what_no_column_has(manager):
+    """It told "traffic a: sticky=1" of weights, and "model a: ..." of a policy: what was asked for was nowhere."""
+    t, m, rpc = manager.t, manager.m, manager.up()
+    manager.script("a")
+    manager.register("a", version="1", config=t.ModelConfig(context_length=512), labels={"team": "x"})
+    manager.register("a", version="2", config=t.ModelConfig(chat_template="é" * 3000))
+    rpc.CreateDeviceGroup(m.CreateDeviceGroupRequest(name="one", devices=["cpu:0"]))
+    manager.done(manager.load("a", version="1", config=t.ModelConfig(n_threads=1, idle_after_ms=5000, placement="pack")))
+    for weights in ({"1": 90, "2": 10}, {"1": 3}):
+        rpc.SetTraffic(m.SetTrafficRequest(model="a", sticky=len(weights) > 1,
+                                           weights=[t.TrafficWeight(version=v, weight=w) for v, w in weights.items()]))
+    for policy in (t.VersionPolicy(specific=t.SpecificVersions(versions=["1"])), t.VersionPolicy(latest=2), t.VersionPolicy()):
+        rpc.SetVersionPolicy(m.SetVersionPolicyRequest(model="a", policy=policy))
+        manager.wait(lambda: manager.status().n_open_operations == 0, 10, "what it wants is loaded")
+    rpc.DrainReplica(m.DrainReplicaRequest(replica_id="r1", grace_ms=0))
+    seen = {}
+    for e in audits(manager):
+        facts = dict(e.attributes)
+        seen.setdefault(facts["rpc"], []).append((facts.get("before", ""), facts.get("after", "")))
+    registered = seen["RegisterModelVersion"]
+    assert 'config={context_length=512}' in registered[0][1] and 'labels=[{key="team" value="x"}]' in registered[0][1]
+    assert "info.weights_digest=" in registered[0][1]
+    assert 'chat_template="' + "é" * 80 + '..."' in registered[1][1], registered
+    assert 'device_group one: devices=["cpu:0"]' in seen["CreateDeviceGroup"][0][1]
+    assert 'config={n_threads=1 idle_after_ms=5000 placement="pack"}' in seen["LoadModelVersion"][0][1], seen
+    first, second = seen["SetTraffic"]
+    assert "traffic" not in first[0] and 'weights=[{version="1" weight=90}, {version="2" weight=10}]' in first[1] and "sticky=1" in first[1]
+    assert 'sticky=1 weights=[{version="1" weight=90}, {version="2" weight=10}]' in second[0], second
+    assert 'sticky=0 weights=[{version="1" weight=3}]' in second[1], second
+    policies = seen["SetVersionPolicy"]
+    assert "policy" not in policies[0][0] and 'policy={specific={versions=["1"]}}' in policies[0][1]
+    assert 'policy={specific={versions=["1"]}}' in policies[1][0] and "policy={latest=2}" in policies[1][1]
+    assert "policy={latest=2}" in policies[2][0] and "policy" not in policies[2][1]
+    assert "retiring=1" in seen["DrainReplica"][0][1] and "retiring" not in seen["DrainReplica"][0][0]
+    told = [e.message for e in events_of(manager) if e.type == "policy.set"]
+    assert told == ["specific 1", "latest 2", "none"]
 
 
 @pytest.mark.parametrize("point", ["migrate.before", "migrate.between", "migrate.before_commit", "migrate.after_commit"])
