@@ -134,49 +134,95 @@ sqlite3_stmt *store_db_remove(struct store_db *db, enum table table, struct erro
     return ensure(db, table, table_sql_delete, &db->remove[table], err);
 }
 
+sqlite3_stmt *store_db_statement(struct store_db *db, enum store_statement which, struct error *err)
+{
+    static const char *const sql[N_STATEMENTS] = {
+        [STATEMENT_BEGIN] = "BEGIN IMMEDIATE",
+        [STATEMENT_COMMIT] = "COMMIT",
+        [STATEMENT_ROLLBACK] = "ROLLBACK",
+        [STATEMENT_COUNTER] = "SELECT value FROM meta WHERE name = ?1",
+        [STATEMENT_SET_COUNTER] = "INSERT INTO meta (name, value) VALUES (?1, ?2)"
+                                  " ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+        [STATEMENT_FIND_ANSWER] = "SELECT method, request_sha256, response FROM idempotency"
+                                  " WHERE request_id = ?1",
+        [STATEMENT_RECORD_ANSWER] = "INSERT INTO idempotency (request_id, method, request_sha256,"
+                                    " response, created_unix_ns) VALUES (?1, ?2, ?3, ?4, ?5)",
+        [STATEMENT_FORGET_ANSWERS] = "DELETE FROM idempotency WHERE serial <="
+                                     " (SELECT max(serial) FROM idempotency) - ?1",
+        [STATEMENT_FORGET_EVENTS] = "DELETE FROM event WHERE seq <= ?1",
+    };
+    if (!db->fixed[which])
+        (void)store_db_prepare(db, sql[which], &db->fixed[which], err);
+    return db->fixed[which];
+}
+
+int store_db_run(sqlite3_stmt *stmt)
+{
+    errno = 0; /* store_db_error looks at it */
+    int rc = sqlite3_step(stmt);
+    int err_no = errno;
+    sqlite3_reset(stmt);
+    sqlite3_clear_bindings(stmt);
+    errno = err_no;
+    return rc;
+}
+
 int store_db_counter(struct store_db *db, const char *name, uint64_t *out_value, struct error *err)
 {
-    if (!db->counter &&
-        store_db_prepare(db, "SELECT value FROM meta WHERE name = ?1", &db->counter, err) != 0)
+    sqlite3_stmt *stmt = store_db_statement(db, STATEMENT_COUNTER, err);
+    if (!stmt)
         return err->status;
-    sqlite3_bind_text(db->counter, 1, name, -1, SQLITE_STATIC);
-    int rc = sqlite3_step(db->counter);
+    sqlite3_bind_text(stmt, 1, name, -1, SQLITE_STATIC);
+    int rc = sqlite3_step(stmt);
     if (rc == SQLITE_ROW || rc == SQLITE_DONE)
-        *out_value = rc == SQLITE_ROW ? (uint64_t)sqlite3_column_int64(db->counter, 0) : 0;
+        *out_value = rc == SQLITE_ROW ? (uint64_t)sqlite3_column_int64(stmt, 0) : 0;
     int status = rc == SQLITE_ROW || rc == SQLITE_DONE ? 0 : store_db_error(db, rc, err);
-    sqlite3_reset(db->counter);
-    sqlite3_clear_bindings(db->counter);
+    sqlite3_reset(stmt);
+    sqlite3_clear_bindings(stmt);
     return status;
 }
 
 int store_db_set_counter(struct store_db *db, const char *name, uint64_t value, struct error *err)
 {
-    if (!db->set_counter &&
-        store_db_prepare(db,
-                         "INSERT INTO meta (name, value) VALUES (?1, ?2)"
-                         " ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-                         &db->set_counter, err) != 0)
+    sqlite3_stmt *stmt = store_db_statement(db, STATEMENT_SET_COUNTER, err);
+    if (!stmt)
         return err->status;
-    sqlite3_bind_text(db->set_counter, 1, name, -1, SQLITE_STATIC);
-    sqlite3_bind_int64(db->set_counter, 2, (sqlite3_int64)value);
-    errno = 0; /* store_db_error looks at it */
-    int rc = sqlite3_step(db->set_counter);
-    int status = rc == SQLITE_DONE ? 0 : store_db_error(db, rc, err);
-    sqlite3_reset(db->set_counter);
-    sqlite3_clear_bindings(db->set_counter);
-    return status;
+    sqlite3_bind_text(stmt, 1, name, -1, SQLITE_STATIC);
+    sqlite3_bind_int64(stmt, 2, (sqlite3_int64)value);
+    int rc = store_db_run(stmt);
+    return rc == SQLITE_DONE ? 0 : store_db_error(db, rc, err);
+}
+
+/* One of the connection's two files; NULL where it is not open. */
+static sqlite3_file *file_of(struct store_db *db, int which)
+{
+    sqlite3_file *file = NULL;
+    if (db->sqlite)
+        sqlite3_file_control(db->sqlite, "main", which, &file);
+    return file && file->pMethods ? file : NULL;
+}
+
+static uint64_t size_of(sqlite3_file *file)
+{
+    sqlite3_int64 n = 0;
+    return file && file->pMethods->xFileSize(file, &n) == SQLITE_OK ? (uint64_t)n : 0;
+}
+
+uint64_t store_db_bytes(struct store_db *db)
+{
+    return size_of(file_of(db, SQLITE_FCNTL_FILE_POINTER)) +
+           size_of(file_of(db, SQLITE_FCNTL_JOURNAL_POINTER));
 }
 
 /* Reads a file of the connection to its end: the check above tells a page that it cannot get like
  * one that is wrong. */
 static int read_through(struct store_db *db, int which, struct error *err)
 {
-    sqlite3_file *file = NULL;
+    sqlite3_file *file = file_of(db, which);
     sqlite3_int64 n_bytes = 0;
     char *chunk = malloc(CHUNK_BYTES);
     int rc = chunk ? SQLITE_OK : SQLITE_NOMEM;
-    sqlite3_file_control(db->sqlite, "main", which, &file);
-    if (rc == SQLITE_OK && file && file->pMethods)
+    if (rc == SQLITE_OK && file)
         rc = file->pMethods->xFileSize(file, &n_bytes);
     for (sqlite3_int64 at = 0; rc == SQLITE_OK && at < n_bytes; at += CHUNK_BYTES)
         rc = file->pMethods->xRead(
@@ -340,8 +386,8 @@ void store_db_close(struct store_db *db)
         sqlite3_finalize(db->upsert[t]);
     for (int t = 0; t < N_CATALOG_TABLES; t++)
         sqlite3_finalize(db->remove[t]);
-    sqlite3_finalize(db->counter);
-    sqlite3_finalize(db->set_counter);
+    for (int i = 0; i < N_STATEMENTS; i++)
+        sqlite3_finalize(db->fixed[i]);
     sqlite3_close(db->sqlite);
     memset(db, 0, sizeof(*db));
 }

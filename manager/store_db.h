@@ -12,12 +12,27 @@ struct error;
 struct sqlite3;
 struct sqlite3_stmt;
 
+/* What every change asks for, whatever its table. */
+enum store_statement {
+    STATEMENT_BEGIN,
+    STATEMENT_COMMIT,
+    STATEMENT_ROLLBACK,
+    STATEMENT_COUNTER,        /* ?1 name */
+    STATEMENT_SET_COUNTER,    /* ?1 name, ?2 value */
+    STATEMENT_FIND_ANSWER,    /* ?1 request id; method, digest of the request, response */
+    STATEMENT_RECORD_ANSWER,  /* ?1 to ?4 as there, ?5 when */
+    STATEMENT_FORGET_ANSWERS, /* ?1 how many are kept */
+    STATEMENT_FORGET_EVENTS,  /* ?1 the last to go */
+    N_STATEMENTS
+};
+
 struct store_db {
     struct sqlite3 *sqlite;
-    /* Made when they are first wanted: most of a start was spent on those that never were. */
+    /* Made when they are first wanted: most of a start was spent on those that never were; and
+     * kept: a third of the store's work was making them again for each change. */
     struct sqlite3_stmt *upsert[N_TABLES];
     struct sqlite3_stmt *remove[N_CATALOG_TABLES];
-    struct sqlite3_stmt *counter, *set_counter;
+    struct sqlite3_stmt *fixed[N_STATEMENTS];
     uint32_t schema_version;
 };
 
@@ -42,6 +57,13 @@ int store_db_prepare(struct store_db *db, const char *sql, struct sqlite3_stmt *
 /* Borrowed until close; NULL with err set. */
 struct sqlite3_stmt *store_db_upsert(struct store_db *db, enum table table, struct error *err);
 struct sqlite3_stmt *store_db_remove(struct store_db *db, enum table table, struct error *err);
+struct sqlite3_stmt *store_db_statement(struct store_db *db, enum store_statement which,
+                                        struct error *err);
+/* One of these that answers nothing, its values bound; it is ready for the next use after. SQLite's
+ * result. */
+int store_db_run(struct sqlite3_stmt *stmt);
+/* Of the database and its log, as they are open; 0 where they are not. */
+uint64_t store_db_bytes(struct store_db *db);
 /* Value of a counter in table meta, 0 where it has none. */
 int store_db_counter(struct store_db *db, const char *name, uint64_t *out_value, struct error *err);
 int store_db_set_counter(struct store_db *db, const char *name, uint64_t value, struct error *err);

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 void store_job_free(struct store_job *job)
 {
@@ -292,21 +291,14 @@ static void run_job(struct store *store, struct store_job *job)
     run_in_memory(store, job);
 }
 
-static uint64_t file_bytes(const char *path, const char *suffix)
-{
-    char name[4200];
-    struct stat st;
-    snprintf(name, sizeof(name), "%s%s", path, suffix);
-    return stat(name, &st) == 0 ? (uint64_t)st.st_size : 0;
-}
-
 static void note_result(struct store *store, const struct store_job *job)
 {
-    uint64_t n_bytes = file_bytes(store->path, "") + file_bytes(store->path, "-wal");
+    uint64_t n_bytes = store_db_bytes(&store->db);
     bool store_failed = strncmp(job->err.message, "state store:", 12) == 0;
     pthread_mutex_lock(&store->mutex);
     store->n_unsaved_told = store->n_unsaved;
-    store->stats.n_bytes = n_bytes;
+    if (n_bytes) /* else they are not open */
+        store->stats.n_bytes = n_bytes;
     if (store->n_unsaved)
         snprintf(store->stats.reason, sizeof(store->stats.reason), "%s", store->unsaved_reason);
     if (job->err.status == 0) {

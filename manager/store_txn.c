@@ -24,7 +24,13 @@ int txn_begin(struct txn *txn, struct store_db *db, struct catalog *catalog, str
     txn->first_event_seq_before = catalog->first_event_seq;
     if (seeded_bug("I1_acknowledges_before_commit") && !sqlite3_get_autocommit(db->sqlite))
         return 0;
-    return store_db_exec(db, "BEGIN IMMEDIATE", err);
+    sqlite3_stmt *begin = store_db_statement(db, STATEMENT_BEGIN, err);
+    /* What ends it is there before it begins, and wants no memory then. */
+    if (!begin || !store_db_statement(db, STATEMENT_COMMIT, err) ||
+        !store_db_statement(db, STATEMENT_ROLLBACK, err))
+        return err->status;
+    int rc = store_db_run(begin);
+    return rc == SQLITE_DONE ? 0 : store_db_error(db, rc, err);
 }
 
 void txn_begin_in_memory(struct txn *txn, struct catalog *catalog)
@@ -72,8 +78,9 @@ void txn_undo(struct txn *txn)
 
 void txn_rollback(struct txn *txn)
 {
-    if (!sqlite3_get_autocommit(txn->db->sqlite) && !seeded_bug("I1_acknowledges_before_commit"))
-        sqlite3_exec(txn->db->sqlite, "ROLLBACK", NULL, NULL, NULL);
+    struct store_db *db = txn->db;
+    if (!sqlite3_get_autocommit(db->sqlite) && !seeded_bug("I1_acknowledges_before_commit"))
+        (void)store_db_run(db->fixed[STATEMENT_ROLLBACK]);
     txn_undo(txn);
 }
 
@@ -93,9 +100,8 @@ int txn_commit(struct txn *txn, bool *out_unknown, struct error *err)
         txn->catalog->generation = generation;
         return 0;
     }
-    errno = 0; /* store_db_error looks at it */
-    int rc = sqlite3_exec(txn->db->sqlite, "COMMIT", NULL, NULL, NULL);
-    if (rc == SQLITE_OK) {
+    int rc = store_db_run(txn->db->fixed[STATEMENT_COMMIT]);
+    if (rc == SQLITE_DONE) {
         txn->catalog->generation = generation;
         return 0;
     }
@@ -128,13 +134,9 @@ static int out_of_memory(struct error *err)
 
 static int step(struct txn *txn, sqlite3_stmt *stmt, struct error *err)
 {
-    errno = 0; /* store_db_error looks at it */
-    int rc = sqlite3_step(stmt);
-    int status = rc == SQLITE_DONE ? 0 : store_db_error(txn->db, rc, err);
-    sqlite3_reset(stmt);
-    sqlite3_clear_bindings(stmt);
+    int rc = store_db_run(stmt);
     txn->wrote = true;
-    return status;
+    return rc == SQLITE_DONE ? 0 : store_db_error(txn->db, rc, err);
 }
 
 /* Notes a change (taking both references on success) after making room for it. */
@@ -213,15 +215,14 @@ int txn_delete(struct txn *txn, enum table table, const char *key, struct error 
     return 0;
 }
 
-static int run_with_number(struct txn *txn, const char *sql, int64_t number, struct error *err)
+static int run_with_number(struct txn *txn, enum store_statement which, int64_t number,
+                           struct error *err)
 {
-    sqlite3_stmt *stmt = NULL;
-    if (store_db_prepare(txn->db, sql, &stmt, err) != 0)
+    sqlite3_stmt *stmt = store_db_statement(txn->db, which, err);
+    if (!stmt)
         return err->status;
     sqlite3_bind_int64(stmt, 1, number);
-    int status = step(txn, stmt, err);
-    sqlite3_finalize(stmt);
-    return status;
+    return step(txn, stmt, err);
 }
 
 static bool add_attribute(pb_event *message, const struct txn_attribute *attribute)
@@ -287,7 +288,7 @@ int txn_event(struct txn *txn, const struct txn_event *event, struct error *err)
     if (seq % EVENT_PRUNE_EVERY != 0 || gone < (int64_t)txn->catalog->first_event_seq)
         return 0;
     txn->catalog->first_event_seq = (uint64_t)gone + 1;
-    return run_with_number(txn, "DELETE FROM event WHERE seq <= ?1", gone, err);
+    return run_with_number(txn, STATEMENT_FORGET_EVENTS, gone, err);
 }
 
 int txn_read_events(struct txn *txn, uint64_t from_seq, size_t max, struct row **out_rows,
@@ -377,19 +378,16 @@ int txn_idempotency_find(struct txn *txn, const char *request_id, const char *me
                          ProtobufCMessage **out_response, struct error *err)
 {
     uint8_t wanted[SHA256_BYTES];
-    sqlite3_stmt *stmt = NULL;
     *out_response = NULL;
     if (!*request_id)
         return 0;
-    if (digest(request, wanted, err) != 0 ||
-        store_db_prepare(txn->db,
-                         "SELECT method, request_sha256, response FROM idempotency"
-                         " WHERE request_id = ?1",
-                         &stmt, err) != 0)
+    sqlite3_stmt *stmt = store_db_statement(txn->db, STATEMENT_FIND_ANSWER, err);
+    if (!stmt || digest(request, wanted, err) != 0)
         return err->status;
     sqlite3_bind_text(stmt, 1, request_id, -1, SQLITE_STATIC);
     int status = read_answer(txn, stmt, method, wanted, response_type, out_response, err);
-    sqlite3_finalize(stmt);
+    sqlite3_reset(stmt);
+    sqlite3_clear_bindings(stmt);
     return status;
 }
 
@@ -398,7 +396,6 @@ int txn_idempotency_record(struct txn *txn, const char *request_id, const char *
                            struct error *err)
 {
     uint8_t sha[SHA256_BYTES];
-    sqlite3_stmt *stmt = NULL;
     if (!*request_id || seeded_bug("I1_forgets_the_request"))
         return 0;
     size_t n_bytes = protobuf_c_message_get_packed_size(response);
@@ -406,11 +403,8 @@ int txn_idempotency_record(struct txn *txn, const char *request_id, const char *
     if (!bytes)
         return out_of_memory(err);
     protobuf_c_message_pack(response, bytes);
-    if (digest(request, sha, err) != 0 ||
-        store_db_prepare(txn->db,
-                         "INSERT INTO idempotency (request_id, method, request_sha256, response,"
-                         " created_unix_ns) VALUES (?1, ?2, ?3, ?4, ?5)",
-                         &stmt, err) != 0) {
+    sqlite3_stmt *stmt = store_db_statement(txn->db, STATEMENT_RECORD_ANSWER, err);
+    if (!stmt || digest(request, sha, err) != 0) {
         free(bytes);
         return err->status;
     }
@@ -420,12 +414,8 @@ int txn_idempotency_record(struct txn *txn, const char *request_id, const char *
     sqlite3_bind_blob64(stmt, 4, bytes, n_bytes, SQLITE_STATIC);
     sqlite3_bind_int64(stmt, 5, txn->now_unix_ns);
     int status = step(txn, stmt, err);
-    sqlite3_finalize(stmt);
     free(bytes);
     if (status != 0)
         return status;
-    return run_with_number(txn,
-                           "DELETE FROM idempotency WHERE serial <="
-                           " (SELECT max(serial) FROM idempotency) - ?1",
-                           IDEMPOTENCY_ROWS, err);
+    return run_with_number(txn, STATEMENT_FORGET_ANSWERS, IDEMPOTENCY_ROWS, err);
 }
