@@ -35,10 +35,9 @@ ProtobufCMessage *message_new(const ProtobufCMessageDescriptor *descriptor)
     return message;
 }
 
-ProtobufCMessage *message_copy(const ProtobufCMessage *message)
+/* Through its packed form: what its sender knows and this program does not is kept. */
+static ProtobufCMessage *copy_packed(const ProtobufCMessage *message)
 {
-    if (!message)
-        return NULL;
     size_t n_bytes = protobuf_c_message_get_packed_size(message);
     uint8_t *bytes = malloc(n_bytes ? n_bytes : 1);
     if (!bytes)
@@ -46,6 +45,110 @@ ProtobufCMessage *message_copy(const ProtobufCMessage *message)
     protobuf_c_message_pack(message, bytes);
     ProtobufCMessage *copy = protobuf_c_message_unpack(message->descriptor, NULL, n_bytes, bytes);
     free(bytes);
+    return copy;
+}
+
+static size_t value_bytes(ProtobufCType type)
+{
+    switch (type) {
+    case PROTOBUF_C_TYPE_INT64:
+    case PROTOBUF_C_TYPE_SINT64:
+    case PROTOBUF_C_TYPE_SFIXED64:
+    case PROTOBUF_C_TYPE_UINT64:
+    case PROTOBUF_C_TYPE_FIXED64:
+    case PROTOBUF_C_TYPE_DOUBLE:
+        return sizeof(uint64_t);
+    case PROTOBUF_C_TYPE_STRING:
+        return sizeof(char *);
+    case PROTOBUF_C_TYPE_BYTES:
+        return sizeof(ProtobufCBinaryData);
+    case PROTOBUF_C_TYPE_MESSAGE:
+        return sizeof(ProtobufCMessage *);
+    default:
+        return sizeof(uint32_t);
+    }
+}
+
+/* False where memory is exhausted; `to` is as it was then. */
+static bool copy_value(ProtobufCType type, const void *from, void *to)
+{
+    ProtobufCBinaryData data;
+    void *value, *copy;
+    if (type == PROTOBUF_C_TYPE_BYTES) {
+        memcpy(&data, from, sizeof(data));
+        if (data.data && !(copy = malloc(data.len ? data.len : 1)))
+            return false;
+        if (data.data)
+            data.data = memcpy(copy, data.data, data.len);
+        memcpy(to, &data, sizeof(data));
+        return true;
+    }
+    if (type != PROTOBUF_C_TYPE_STRING && type != PROTOBUF_C_TYPE_MESSAGE) {
+        memcpy(to, from, value_bytes(type));
+        return true;
+    }
+    memcpy(&value, from, sizeof(value));
+    copy = value;
+    if (type == PROTOBUF_C_TYPE_MESSAGE)
+        copy = message_copy(value);
+    else if (value != (const void *)protobuf_c_empty_string && value)
+        copy = strdup(value);
+    if (value && !copy)
+        return false;
+    if (copy)
+        memcpy(to, &copy, sizeof(copy));
+    return true;
+}
+
+static bool copy_repeated(const ProtobufCFieldDescriptor *field, const ProtobufCMessage *from,
+                          ProtobufCMessage *to)
+{
+    size_t n, *n_done = (size_t *)(void *)((char *)to + field->quantifier_offset);
+    size_t n_bytes = value_bytes(field->type);
+    const char *values;
+    memcpy(&n, (const char *)from + field->quantifier_offset, sizeof(n));
+    memcpy(&values, (const char *)from + field->offset, sizeof(values));
+    char *copy = n ? malloc(n * n_bytes) : NULL;
+    if (n && !copy)
+        return false;
+    memcpy((char *)to + field->offset, &copy, sizeof(copy));
+    for (; *n_done < n; ++*n_done) /* what is there is what a failure has to free */
+        if (!copy_value(field->type, values + *n_done * n_bytes, copy + *n_done * n_bytes))
+            return false;
+    return true;
+}
+
+static bool copy_field(const ProtobufCFieldDescriptor *field, const ProtobufCMessage *from,
+                       ProtobufCMessage *to)
+{
+    uint32_t quantifier = 0; /* whether it is there, or which of a oneof is */
+    if (field->label == PROTOBUF_C_LABEL_REPEATED)
+        return copy_repeated(field, from, to);
+    if (field->quantifier_offset)
+        memcpy(&quantifier, (const char *)from + field->quantifier_offset, sizeof(quantifier));
+    if ((field->flags & PROTOBUF_C_FIELD_FLAG_ONEOF) && quantifier != field->id)
+        return true;
+    if (!copy_value(field->type, (const char *)from + field->offset, (char *)to + field->offset))
+        return false;
+    if (field->quantifier_offset)
+        memcpy((char *)to + field->quantifier_offset, &quantifier, sizeof(quantifier));
+    return true;
+}
+
+/* Field by field: every poll of a worker and every change of a row makes copies. */
+ProtobufCMessage *message_copy(const ProtobufCMessage *message)
+{
+    if (!message)
+        return NULL;
+    if (message->n_unknown_fields)
+        return copy_packed(message);
+    const ProtobufCMessageDescriptor *descriptor = message->descriptor;
+    ProtobufCMessage *copy = message_new(descriptor);
+    for (unsigned i = 0; copy && i < descriptor->n_fields; i++)
+        if (!copy_field(&descriptor->fields[i], message, copy)) {
+            message_free(copy);
+            return NULL;
+        }
     return copy;
 }
 

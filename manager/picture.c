@@ -28,6 +28,8 @@ static size_t find_index(const struct catalog *catalog, enum table table, const 
 static bool is_blocked(const struct catalog *catalog, const pb_replica *row)
 {
     struct error err;
+    if (catalog_count(catalog, TABLE_DEVICE_HOLD) == 0)
+        return false;
     const pb_group *group = catalog_group(catalog, row->device_group);
     const pb_deployment *deployment =
         catalog_deployment(catalog, row->model, row->version, row->device_group);

@@ -228,67 +228,93 @@ int64_t row_extra(const struct row *row)
     return row->extra;
 }
 
+/* `between` not before the first. */
+static void add_quoted(struct strbuf *out, size_t i, const char *between, const char *name)
+{
+    strbuf_add_str(out, i ? between : "");
+    strbuf_add_char(out, '"');
+    strbuf_add_str(out, name);
+    strbuf_add_char(out, '"');
+}
+
 static void add_columns(const struct table_spec *spec, struct strbuf *out)
 {
     size_t n = table_n_columns(spec);
     for (size_t i = 0; i < n; i++)
-        strbuf_printf(out, "%s\"%s\"", i ? ", " : "", spec->columns[i]);
+        add_quoted(out, i, ", ", spec->columns[i]);
     if (spec->extra)
-        strbuf_printf(out, ", \"%s\"", spec->extra);
+        add_quoted(out, 1, ", ", spec->extra);
     strbuf_add_str(out, ", \"detail\"");
+}
+
+static void add_excluded(struct strbuf *out, const char *name)
+{
+    add_quoted(out, 0, "", name);
+    strbuf_add_str(out, " = excluded.");
+    add_quoted(out, 0, "", name);
 }
 
 void table_sql_upsert(const struct table_spec *spec, struct strbuf *out)
 {
     size_t n = table_n_columns(spec), n_all = n + (spec->extra ? 2 : 1);
-    strbuf_printf(out, "INSERT INTO \"%s\" (", spec->name);
+    strbuf_add_str(out, "INSERT INTO ");
+    add_quoted(out, 0, "", spec->name);
+    strbuf_add_str(out, " (");
     add_columns(spec, out);
     strbuf_add_str(out, ") VALUES (");
     for (size_t i = 0; i < n_all; i++)
-        strbuf_printf(out, "%s?%zu", i ? ", " : "", i + 1);
+        strbuf_add_str(out, i ? ", ?" : "?"); /* numbered from 1, as they come */
     strbuf_add_str(out, ") ON CONFLICT (");
     for (size_t i = 0; i < spec->n_key; i++)
-        strbuf_printf(out, "%s\"%s\"", i ? ", " : "", spec->columns[i]);
+        add_quoted(out, i, ", ", spec->columns[i]);
     strbuf_add_str(out, ") DO UPDATE SET ");
-    for (size_t i = spec->n_key; i < n; i++)
-        strbuf_printf(out, "\"%s\" = excluded.\"%s\", ", spec->columns[i], spec->columns[i]);
-    if (spec->extra)
-        strbuf_printf(out, "\"%s\" = excluded.\"%s\", ", spec->extra, spec->extra);
-    strbuf_add_str(out, "\"detail\" = excluded.\"detail\"");
+    for (size_t i = spec->n_key; i < n; i++) {
+        add_excluded(out, spec->columns[i]);
+        strbuf_add_str(out, ", ");
+    }
+    if (spec->extra) {
+        add_excluded(out, spec->extra);
+        strbuf_add_str(out, ", ");
+    }
+    add_excluded(out, "detail");
 }
 
 void table_sql_delete(const struct table_spec *spec, struct strbuf *out)
 {
-    strbuf_printf(out, "DELETE FROM \"%s\" WHERE ", spec->name);
-    for (size_t i = 0; i < spec->n_key; i++)
-        strbuf_printf(out, "%s\"%s\" = ?%zu", i ? " AND " : "", spec->columns[i], i + 1);
+    strbuf_add_str(out, "DELETE FROM ");
+    add_quoted(out, 0, "", spec->name);
+    strbuf_add_str(out, " WHERE ");
+    for (size_t i = 0; i < spec->n_key; i++) {
+        add_quoted(out, i, " AND ", spec->columns[i]);
+        strbuf_add_str(out, " = ?");
+    }
 }
 
 void table_sql_select(const struct table_spec *spec, struct strbuf *out)
 {
     strbuf_add_str(out, "SELECT ");
     add_columns(spec, out);
-    strbuf_printf(out, " FROM \"%s\"", spec->name);
+    strbuf_add_str(out, " FROM ");
+    add_quoted(out, 0, "", spec->name);
 }
 
-/* What no column holds: a copy of the message with the columns at their defaults, packed. */
+/* What no column holds: the message with the columns at their defaults, packed. A flat copy, which
+ * owns nothing. */
 static int bind_detail(const struct row *row, const struct table_spec *spec, sqlite3_stmt *stmt,
                        int index, struct error *err)
 {
-    ProtobufCMessage *rest = message_copy(row->message);
+    ProtobufCMessage *rest = malloc(spec->descriptor->sizeof_message);
     uint8_t *bytes = NULL;
     if (rest) {
         size_t n = table_n_columns(spec);
+        memcpy(rest, row->message, spec->descriptor->sizeof_message);
         for (size_t i = 0; i < n; i++) {
             const ProtobufCFieldDescriptor *field = column_field(spec, i);
-            if (field->type == PROTOBUF_C_TYPE_STRING) {
-                char *text;
-                memcpy(&text, field_at(rest, field), sizeof(text));
-                message_clear(&text);
-                memcpy(field_at(rest, field), &text, sizeof(text));
-            } else {
+            const char *empty = (const char *)protobuf_c_empty_string;
+            if (field->type == PROTOBUF_C_TYPE_STRING)
+                memcpy(field_at(rest, field), &empty, sizeof(empty));
+            else
                 set_integer(rest, field, 0);
-            }
         }
         size_t n_bytes = protobuf_c_message_get_packed_size(rest);
         bytes = malloc(n_bytes ? n_bytes : 1);
@@ -297,7 +323,7 @@ static int bind_detail(const struct row *row, const struct table_spec *spec, sql
             if (sqlite3_bind_blob64(stmt, index, bytes, n_bytes, free) != SQLITE_OK)
                 bytes = NULL; /* SQLite has freed it */
         }
-        message_free(rest);
+        free(rest);
     }
     return bytes ? 0 : error_set(err, STATUS_RESOURCE_EXHAUSTED, "%s: out of memory", spec->name);
 }
