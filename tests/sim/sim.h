@@ -1,12 +1,13 @@
 /* sim.h: a world of its own for the manager's core. The objects of sluice-manager run in it as they
  * are; what stands below them is defined here instead, symbol by symbol, under the headers that are
- * the seams: base/clock.h, libev (timers, asyncs, the watches of pidfds), manager/process.h,
- * run_folder.h, worker_link.h, weights.h, tool.h, failpoint.h, proto/rpc/rpc_call.h, and SQLite's
- * file layer. One thread; whatever happens is drawn from one seed.
+ * the seams: base/clock.h, base/rng.h, libev (timers, asyncs, the watches of pidfds),
+ * manager/process.h, run_folder.h, worker_link.h, weights.h, tool.h, failpoint.h,
+ * proto/rpc/rpc_call.h, and SQLite's file layer. One thread; whatever happens is drawn from one
+ * seed, and nothing of a history is left for the next one: replay.sh compares.
  *
  * A manager that is killed is not torn out of its stack: from that moment nothing that it does has
- * an effect (`dead`), its disk goes on in a copy that nobody keeps, and it is destroyed when it
- * comes back. */
+ * an effect (`dead`), its disk does nothing for it any more, and it is destroyed when it comes
+ * back. */
 #pragma once
 
 #include <stdbool.h>
@@ -62,6 +63,7 @@ struct sim_process {
     bool answers_later; /* a Shutdown waits for its answer */
     int64_t kill_at_ns;
     uint64_t progress, bytes;
+    char devices[32]; /* as it was given them: "cpu:0", "cuda:0,cuda:1" */
     bool gpu;
     bool keeps;          /* weights, and serves nothing */
     bool works;          /* requests come, until turns_ns */
@@ -143,6 +145,7 @@ struct sim {
     struct sim_process processes[SIM_MAX_PROCESSES];
     size_t n_processes;
     uint64_t n_process_changes; /* from 1 */
+    uint64_t n_deaths;
     struct sim_folder folders[SIM_MAX_FOLDERS];
     size_t n_folders;
     struct worker_link *links[SIM_MAX_LINKS];
@@ -265,11 +268,10 @@ void sim_tool_step(size_t i);
 
 /* -- sim_disk.c: SQLite's files in memory */
 int sim_disk_install(const char *path);
-void sim_disk_keep_template(void);
+bool sim_disk_keep_templates(const char *path);
 void sim_disk_reset(void);
 /* What is left when the writer is killed now, or the power fails. */
 void sim_disk_crash(bool cut);
-void sim_disk_restart(void);
 struct sim_disk_faults {
     bool full;
     int64_t full_until_ns;
@@ -277,6 +279,9 @@ struct sim_disk_faults {
     uint32_t n_more;  /* that fail after it */
 };
 extern struct sim_disk_faults sim_disk_faults;
+
+/* -- sim_pool.c */
+int sim_pool_install(void);
 
 /* -- sim_check.c: the invariants */
 void sim_check_reset(void);

@@ -72,7 +72,9 @@ static const struct {
     {"replica.loading", RUNS, REPLICA_LOADING, false},
     {"replica.warming", BIT(REPLICA_LOADING) | BIT(REPLICA_WARMING), REPLICA_WARMING, false},
     {"replica.ready", RUNS, REPLICA_READY, false},
-    {"replica.parked", BIT(REPLICA_LOADING) | BIT(REPLICA_PARKED), REPLICA_PARKED, false},
+    /* from DRAINING: as one that serves, where what it was to go for is over before it was told */
+    {"replica.parked", BIT(REPLICA_LOADING) | BIT(REPLICA_PARKED) | BIT(REPLICA_DRAINING),
+     REPLICA_PARKED, false},
     {"replica.draining", RUNS, REPLICA_DRAINING, false},
     {"replica.died", RUNS | BIT(REPLICA_PENDING), REPLICA_PENDING, false},
     {"replica.held", LIVES, REPLICA_PENDING, false},
@@ -111,6 +113,8 @@ void sim_check_event(const pb_event *event)
 {
     if (sim.dead)
         return;
+    sim_trace("event %" PRIu64 ": %s %s%s%s", event->seq, event->type, event->replica_id,
+              *event->message ? ": " : "", event->message);
     if (seen.last_seq && event->seq != seen.last_seq + 1)
         sim_broken("I8: event %" PRIu64 " follows %" PRIu64, event->seq, seen.last_seq);
     seen.last_seq = event->seq;

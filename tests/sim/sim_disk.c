@@ -12,6 +12,7 @@
 #include "tests/sim/sim.h"
 
 enum { FILE_DB, FILE_WAL, FILE_OTHER, N_FILES, SECTOR = 512 };
+enum { TEMPLATE_LOG, TEMPLATE_DATABASE, N_TEMPLATES };
 
 struct image {
     unsigned char *bytes;
@@ -33,8 +34,15 @@ struct open_file {
 };
 
 static struct disk_file files[N_FILES];
-static struct image template[N_FILES], after_crash[N_FILES];
-static bool template_exists[N_FILES], crash_exists[N_FILES];
+static struct image torn[N_FILES];
+/* What histories begin with. */
+static struct template
+{
+    struct image images[N_FILES];
+    bool exists[N_FILES];
+}
+templates[N_TEMPLATES];
+static int log_pages; /* after which a log is copied to its database */
 struct sim_disk_faults sim_disk_faults;
 
 static void reserve(struct image *image, size_t n)
@@ -87,10 +95,13 @@ static void mark(struct disk_file *file, size_t from, size_t to)
     file->dirty_to = to > file->dirty_to ? to : file->dirty_to;
 }
 
-/* Whether the operation that was to fail is this one. */
+/* Whether the operation that was to fail is this one. What a dead manager still writes is nobody's:
+ * it is spared the work. */
 static bool fails(void)
 {
-    if (sim.dead || !sim_disk_faults.fail_in || --sim_disk_faults.fail_in)
+    if (sim.dead)
+        return true;
+    if (!sim_disk_faults.fail_in || --sim_disk_faults.fail_in)
         return false;
     if (sim_disk_faults.n_more) { /* soon after, more of them */
         sim_disk_faults.n_more--;
@@ -112,6 +123,8 @@ static int file_close(sqlite3_file *base)
 static int file_read(sqlite3_file *base, void *out, int n, sqlite3_int64 at)
 {
     const struct image *image = &((struct open_file *)base)->file->now;
+    if (sim.dead)
+        return SQLITE_IOERR_READ;
     size_t from = (size_t)at, want = (size_t)n;
     size_t have = from >= image->n ? 0 : image->n - from < want ? image->n - from : want;
     if (have)
@@ -126,15 +139,15 @@ static int file_write(sqlite3_file *base, const void *in, int n, sqlite3_int64 a
 {
     struct disk_file *file = ((struct open_file *)base)->file;
     size_t from = (size_t)at, to = from + (size_t)n;
-    if (!sim.dead && sim_disk_faults.full)
-        return SQLITE_FULL;
     if (fails())
         return SQLITE_IOERR_WRITE;
+    if (sim_disk_faults.full)
+        return SQLITE_FULL;
     part(file);
+    mark(file, from < file->now.n ? from : file->now.n, to);
     if (to > file->now.n)
         resize(&file->now, to);
     memcpy(file->now.bytes + from, in, (size_t)n);
-    mark(file, from, to);
     return SQLITE_OK;
 }
 
@@ -157,7 +170,8 @@ static void sync_file(struct disk_file *file)
         return;
     size_t from = file->dirty_from,
            to = file->dirty_to < file->now.n ? file->dirty_to : file->now.n;
-    resize(&file->synced, file->now.n);
+    reserve(&file->synced, file->now.n);
+    file->synced.n = file->now.n; /* whatever is longer now is dirty */
     if (from < to)
         memcpy(file->synced.bytes + from, file->now.bytes + from, to - from);
     file->dirty_from = file->dirty_to = 0;
@@ -242,6 +256,8 @@ static int vfs_open(sqlite3_vfs *vfs, const char *name, sqlite3_file *base, int 
 {
     struct open_file *open = (struct open_file *)base;
     (void)vfs;
+    if (sim.dead)
+        return SQLITE_CANTOPEN;
     *open = (struct open_file){.base.pMethods = &methods, .file = find(name)};
     open->file->exists = true;
     if (out_flags)
@@ -254,6 +270,8 @@ static int vfs_delete(sqlite3_vfs *vfs, const char *name, int sync)
     struct disk_file *file = find(name);
     (void)vfs;
     (void)sync;
+    if (fails())
+        return SQLITE_IOERR_DELETE;
     file->now.n = file->synced.n = 0;
     file->same = true;
     file->dirty_from = file->dirty_to = 0;
@@ -305,6 +323,14 @@ static int vfs_error(sqlite3_vfs *vfs, int n, char *out)
     return 0;
 }
 
+/* For each connection: SQLite's own 1,000 pages are more than most histories write. */
+static int configure(sqlite3 *db, const char **message, const struct sqlite3_api_routines *unused)
+{
+    (void)message;
+    (void)unused;
+    return sqlite3_wal_autocheckpoint(db, log_pages);
+}
+
 int sim_disk_install(const char *path)
 {
     static sqlite3_vfs vfs = {
@@ -328,15 +354,38 @@ int sim_disk_install(const char *path)
     close(fd);
     sqlite3_config(SQLITE_CONFIG_SINGLETHREAD);
     sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
-    return sqlite3_vfs_register(&vfs, 1) == SQLITE_OK ? 0 : -1;
+    if (sim_pool_install() != SQLITE_OK)
+        return -1;
+    log_pages = 1000;
+    return sqlite3_vfs_register(&vfs, 1) == SQLITE_OK &&
+                   sqlite3_auto_extension((void (*)(void))configure) == SQLITE_OK
+               ? 0
+               : -1;
 }
 
-void sim_disk_keep_template(void)
+static void keep(struct template *template)
 {
     for (int i = 0; i < N_FILES; i++) {
-        copy(&template[i], &files[i].now);
-        template_exists[i] = files[i].exists;
+        copy(&template->images[i], &files[i].now);
+        template->exists[i] = files[i].exists;
     }
+}
+
+/* In a log is all that was ever written, which each start reads; from a database with small pages
+ * histories have more writes to fail, and less to copy. */
+bool sim_disk_keep_templates(const char *path)
+{
+    sqlite3 *db = NULL;
+    keep(&templates[TEMPLATE_LOG]);
+    bool kept = sqlite3_open(path, &db) == SQLITE_OK &&
+                sqlite3_exec(db,
+                             "PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = MEMORY;"
+                             "PRAGMA temp_store = MEMORY; PRAGMA page_size = 1024; VACUUM;"
+                             "PRAGMA journal_mode = WAL",
+                             NULL, NULL, NULL) == SQLITE_OK;
+    kept = sqlite3_close(db) == SQLITE_OK && kept;
+    keep(&templates[TEMPLATE_DATABASE]);
+    return kept;
 }
 
 static void put(struct disk_file *file, const struct image *image, bool exists)
@@ -349,9 +398,13 @@ static void put(struct disk_file *file, const struct image *image, bool exists)
 
 void sim_disk_reset(void)
 {
+    static const int pages[] = {1000, 1000, 200, 40};
+    const struct template *template =
+        &templates[sim.history_seed % 8 == 5 ? TEMPLATE_LOG : TEMPLATE_DATABASE];
     sim_disk_faults = (struct sim_disk_faults){0};
+    log_pages = pages[sim_below(4)];
     for (int i = 0; i < N_FILES; i++)
-        put(&files[i], &template[i], template_exists[i]);
+        put(&files[i], &template->images[i], template->exists[i]);
 }
 
 /* Of what was not synced each sector is old or new, and the length either. */
@@ -372,25 +425,15 @@ static void tear(const struct disk_file *file, struct image *out)
     }
 }
 
+/* Without a cut the kernel still has what was not synced, and a cut of a later life may take it. */
 void sim_disk_crash(bool cut)
 {
-    for (int i = 0; i < N_FILES; i++) {
-        crash_exists[i] = files[i].exists;
-        if (cut)
-            tear(&files[i], &after_crash[i]);
-        else
-            copy(&after_crash[i], &files[i].now);
-    }
-}
-
-void sim_disk_restart(void)
-{
-    for (int i = 0; i < N_FILES; i++) {
-        struct image gone = files[i].now; /* what the dead manager wrote, whose memory is reused */
-        files[i].now = after_crash[i];
-        after_crash[i] = gone;
+    for (int i = 0; cut && i < N_FILES; i++) {
+        struct image whole = files[i].now; /* its memory is reused */
+        tear(&files[i], &torn[i]);
+        files[i].now = torn[i];
+        torn[i] = whole;
         files[i].same = true;
         files[i].dirty_from = files[i].dirty_to = 0;
-        files[i].exists = crash_exists[i];
     }
 }

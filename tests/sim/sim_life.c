@@ -141,7 +141,6 @@ void sim_life_start(void)
         sim_kill_manager(false);
         destroy(manager);
         sim.up = sim.dead = false;
-        sim_disk_restart();
         if (lasting)
             sim_broken("I1: the state store is damaged: %s", err.message);
         return;
@@ -159,7 +158,6 @@ void sim_life_end(void)
     sim.n_timers = 0;
     sim.up = sim.dead = sim.cut = false;
     sim.frozen = false;
-    sim_disk_restart();
 }
 
 /* -- steps ----------------------------------------------------------------------------------------
@@ -445,7 +443,6 @@ bool sim_prepare(const char *folder)
     sim_client_register("b", "3");
     run_until(sim.now_ns + 5 * NS_PER_S);
     sim_life_end();
-    sim_disk_keep_template();
     sim_client_reset();
-    return !sim.broken;
+    return sim_disk_keep_templates(sim_path) && !sim.broken;
 }

@@ -7,6 +7,8 @@
 #include "manager/worker_link.h"
 #include "tests/sim/sim.h"
 
+enum { MAX_DEVICES = 4 };
+
 struct worker_link {
     char replica_id[SIM_ID_BYTES];
     const struct worker_link_events *events;
@@ -146,12 +148,31 @@ static void serve(struct sim_process *process, Sluice__Worker__V1__Load *load,
     counters->n_failed_requests = process->n_failed;
 }
 
+/* On each of the devices that it was given, which `names` has room for; how many. */
+static size_t tell_memory(const struct sim_process *process, char names[sizeof(process->devices)],
+                          pb_memory out[MAX_DEVICES])
+{
+    size_t n = 0;
+    snprintf(names, sizeof(process->devices), "%s", *process->devices ? process->devices : "cpu:0");
+    for (char *name = names, *rest; name && n < MAX_DEVICES; name = rest) {
+        if ((rest = strchr(name, ',')))
+            *rest++ = '\0';
+        sluice__v1__device_memory__init(&out[n]);
+        out[n++].device = name;
+    }
+    for (size_t i = 0; i < n; i++) {
+        out[i].expected_bytes = (process->keeps ? sim_kept_bytes : sim_all_bytes) / n;
+        out[i].after_bytes = process->bytes / n;
+    }
+    return n;
+}
+
 static void say(struct worker_link *link, struct sim_process *process)
 {
-    static char numerics[] = "sim", cpu[] = "cpu:0", gpu[] = "cuda:0",
-                why[] = "it cannot be loaded";
+    static char numerics[] = "sim", why[] = "it cannot be loaded";
     pb_status status = SLUICE__WORKER__V1__WORKER_STATUS__INIT;
-    pb_memory memory = SLUICE__V1__DEVICE_MEMORY__INIT, *memories[] = {&memory};
+    char names[sizeof(process->devices)];
+    pb_memory memory[MAX_DEVICES], *memories[MAX_DEVICES];
     pb_rank rank = SLUICE__V1__RANK_PROGRESS__INIT, *ranks[] = {&rank};
     Sluice__Worker__V1__Load load = SLUICE__WORKER__V1__LOAD__INIT;
     Sluice__Worker__V1__WorkerCounters counters = SLUICE__WORKER__V1__WORKER_COUNTERS__INIT;
@@ -170,9 +191,6 @@ static void say(struct worker_link *link, struct sim_process *process)
     status.numerics_id = numerics;
     rank.bytes_total = process->keeps ? 0 : sim_all_bytes;
     rank.bytes_done = process->bytes;
-    memory.device = process->gpu ? gpu : cpu;
-    memory.expected_bytes = process->keeps ? sim_kept_bytes : sim_all_bytes;
-    memory.after_bytes = process->bytes;
     load.progress = process->progress;
     load.n_ready = process->state == WORKER_READY ? 1 : 0;
     serve(process, &load, &counters);
@@ -196,7 +214,9 @@ static void say(struct worker_link *link, struct sim_process *process)
     status.ranks = ranks;
     status.n_ranks = 1;
     status.memory = memories;
-    status.n_memory = 1;
+    status.n_memory = tell_memory(process, names, memory);
+    for (size_t i = 0; i < status.n_memory; i++)
+        memories[i] = &memory[i];
     status.load = &load;
     if (process->state == WORKER_FAILED) {
         error.code = 9; /* FAILED_PRECONDITION */

@@ -39,7 +39,7 @@ static uint64_t number(const char *text)
     char *end;
     unsigned long long n = strtoull(text, &end, 10);
     if (*end || !*text) {
-        fprintf(stderr, "usage: sluice_sim [--seed N] [--histories N] [--trace]\n");
+        fprintf(stderr, "usage: sluice_sim [--seed N] [--histories N] [--trace] [--each]\n");
         exit(2);
     }
     return n;
@@ -48,12 +48,14 @@ static uint64_t number(const char *text)
 int main(int argc, char *argv[])
 {
     uint64_t seed = 1, n_histories = 1000;
-    bool trace = false;
+    bool trace = false, each = false;
     char folder[] = "/tmp/sluice-sim-XXXXXX";
     for (int i = 1; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
         if (strcmp(argv[i], "--trace") == 0)
             trace = true;
+        else if (strcmp(argv[i], "--each") == 0)
+            each = true;
         else if (strcmp(argv[i], "--seed") == 0)
             seed = number(value), i++;
         else if (strcmp(argv[i], "--histories") == 0)
@@ -72,8 +74,11 @@ int main(int argc, char *argv[])
     memset(&sim.stats, 0, sizeof(sim.stats));
     sim.verbose = trace;
     uint64_t i = 0;
-    for (; i < n_histories && !sim.broken; i++)
+    for (; i < n_histories && !sim.broken; i++) {
         sim_history(seed + i);
+        if (each) /* where chance stands after it is of all that happened */
+            printf("seed %" PRIu64 " at %016" PRIx64 "\n", seed + i, sim_random());
+    }
     print_statistics(seed);
     unlink(sim_path);
     rmdir(folder);

@@ -65,6 +65,7 @@ void sim_process_end(struct sim_process *process, int exit_status, int signal_nu
     process->signal_number = signal_number;
     process->next_ns = INT64_MAX;
     sim.stats.n_deaths++;
+    sim.n_deaths++;
 }
 
 static void enter(struct sim_process *process, enum worker_state state, int64_t next_ns)
@@ -228,7 +229,9 @@ int process_spawn(const struct process_heritage *heritage, struct process *out_p
     struct sim_process *process = add(id, epoch);
     if (!process)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "the world is full");
-    process->gpu = strncmp(value_of(heritage->argv, "--devices"), "cuda", 4) == 0;
+    snprintf(process->devices, sizeof(process->devices), "%s",
+             value_of(heritage->argv, "--devices"));
+    process->gpu = strncmp(process->devices, "cuda", 4) == 0;
     process->keeps = has_flag(heritage->argv, "--parked=true");
     process->fails_requests = sim_chance(15);
     if (sim.n_fated) {
@@ -336,7 +339,7 @@ uint64_t process_memory_held(const uint64_t *inodes, size_t n_inodes, pid_t *out
 /* Of a third of the world's deaths: whose they were, it does not say. */
 uint64_t process_oom_kills(void)
 {
-    return sim.stats.n_deaths / 3;
+    return sim.n_deaths / 3;
 }
 
 void process_scan(const char *run_dir,

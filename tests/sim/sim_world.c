@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/rng.h"
 #include "manager/failpoint.h"
 #include "tests/sim/sim.h"
 
@@ -89,6 +90,22 @@ int64_t clock_wall_ns(void)
 int64_t clock_thread_cpu_ns(void)
 {
     return 0;
+}
+
+/* -- base/rng.h: the order of a hash table's entries is drawn from it; were it the kernel's, a seed
+ * would not replay ------------------------------------------------------------------------------
+ */
+
+void rng_bytes(void *out, size_t n_bytes)
+{
+    unsigned char *p = out;
+    while (n_bytes-- > 0)
+        *p++ = (unsigned char)sim_below(256);
+}
+
+uint64_t rng_u64(void)
+{
+    return sim_random();
 }
 
 /* -- libev ----------------------------------------------------------------------------------------
