@@ -33,6 +33,8 @@ static const int64_t settle_ns = 2 * NS_PER_S;
 struct entry {
     char id[ID_BYTES];
     bool busy; /* its end is on its way to the store */
+    int64_t since_ns,
+        age_ns; /* first seen, and how old it was then: the wall's word is taken once */
     int64_t hold_until_ns;
     int64_t unreleased_ns; /* since when memory of what it unloaded is not back; 0: it is */
     uint64_t n_changes;
@@ -69,7 +71,11 @@ static struct entry *ensure_entry(struct operations *operations, const char *id)
     struct entry *entry = hash_map_get_str(&operations->entries, id);
     if (entry || strlen(id) >= ID_BYTES || !(entry = calloc(1, sizeof(*entry))))
         return entry;
+    const pb_operation *row = catalog_operation(&operations->manager->catalog, id);
+    int64_t age_ns = row ? clock_wall_ns() - row->created_unix_ns : 0;
     memcpy(entry->id, id, strlen(id) + 1);
+    entry->since_ns = clock_now_ns();
+    entry->age_ns = age_ns > 0 ? age_ns : 0;
     if (hash_map_put_str(&operations->entries, id, entry))
         return entry;
     free(entry);
@@ -286,7 +292,8 @@ void operations_end_watches(struct operations *operations, const struct error *s
 
 bool operations_busy(struct operations *operations, const char *id, int64_t now_ns)
 {
-    struct entry *entry = hash_map_get_str(&operations->entries, id);
+    /* Asked for each open one in each pass: its time counts from the first. */
+    struct entry *entry = ensure_entry(operations, id);
     return entry && (entry->busy || entry->hold_until_ns > now_ns);
 }
 
@@ -361,9 +368,6 @@ static int run_ending(struct txn *txn, void *arg, struct error *err)
     if (!operation)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     operation->updated_unix_ns = operation->ended_unix_ns = txn_now_unix_ns(txn);
-    if (operation->result)
-        operation->result->elapsed_ms =
-            (uint64_t)(operation->ended_unix_ns - operation->created_unix_ns) / 1000000;
     if (note_on_version(txn, operation, err) != 0) {
         message_free(&operation->base);
         return err->status;
@@ -507,6 +511,8 @@ void operations_finish(struct operations *operations, const char *id, enum opera
     }
     if (ending && ending->operation) {
         failpoint("finish.before_record");
+        ending->operation->result->elapsed_ms =
+            (uint64_t)(entry->age_ns + clock_now_ns() - entry->since_ns) / NS_PER_MS;
         ending->operations = operations;
         memcpy(ending->id, entry->id, sizeof(ending->id));
         if (store_submit(operations->manager->store, run_ending, end_ending, ending, &err) == 0) {

@@ -186,6 +186,7 @@ static int open_stream(struct worker_link *link)
     rpc_stream_release(link->stream);
     link->stream = NULL;
     link_retain(link);
+    rpc_client_connect_now(link->client);
     int status =
         rpc_stream_open(link->client, &sluice__worker__v1__worker__descriptor, "WatchStatus",
                         &request.base, NULL, &stream_events, link, &stream, &err);

@@ -122,7 +122,7 @@ part_faults() { # the fault suite with real timers and load L of 32 streams, inv
     run "build dev" build dev
     SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1 run "traffic, updates" pytest -s tests/e2e/test_traffic.py
     SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1 run "fault suite" pytest -s tests/e2e/test_fault_suite.py tests/e2e/test_fault_clients.py
-    SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1 run "faults of the control plane" pytest -s tests/e2e/test_fault_control.py tests/e2e/test_fault_manager.py
+    SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1 run "faults of the control plane" pytest -s tests/e2e/test_fault_control.py tests/e2e/test_fault_manager.py tests/e2e/test_fault_beside.py
     SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1 run "clients on raw sockets" pytest -s tests/e2e/test_wire.py
     local round
     for round in 1 2 3; do SLUICE_BIN=$root/build/dev/bin run "resumes, round $round" pytest tests/e2e/test_resume.py; done

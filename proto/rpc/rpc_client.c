@@ -269,6 +269,11 @@ static void on_state(struct rpc_tag *tag, bool ok)
     pthread_mutex_unlock(&watch->lock);
 }
 
+void rpc_client_connect_now(struct rpc_client *client)
+{
+    grpc_channel_reset_connect_backoff(client->channel);
+}
+
 int rpc_client_wait_connected(struct rpc_client *client, uint32_t timeout_ms, struct error *err)
 {
     struct watch watch = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};

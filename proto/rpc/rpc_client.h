@@ -46,6 +46,10 @@ int rpc_client_create(const struct rpc_client_config *config, struct rpc_client 
 /* Cancels every call, waits for the last callback. Not from a callback. NULL is accepted. */
 void rpc_client_destroy(struct rpc_client *client);
 
+/* Tries to connect at once where an attempt has failed and another is due later; for callers with
+ * waits of their own. gRPC's goes by the wall clock: set back by a day, it is a day longer. */
+void rpc_client_connect_now(struct rpc_client *client);
+
 /* Waits until the channel is connected. UNAVAILABLE, naming the target, after timeout_ms. */
 int rpc_client_wait_connected(struct rpc_client *client, uint32_t timeout_ms, struct error *err);
 

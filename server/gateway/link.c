@@ -357,6 +357,7 @@ static void open_stream(struct link *link)
     if (!wanted)
         return;
     link_retain(link);
+    rpc_client_connect_now(link->client);
     int rc = rpc_stream_open(link->client, &sluice__worker__v1__worker__descriptor, "Serve", NULL,
                              NULL, &stream_events, link, &stream, &err);
     if (rc) {

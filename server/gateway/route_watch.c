@@ -98,6 +98,7 @@ static void follow(struct route_watch *watch)
     request.known_generation = known_generation(watch->gateway);
     request.addresses = addresses;
     request.n_addresses = address_list(watch->gateway, tcp, sizeof(tcp), addresses);
+    rpc_client_connect_now(watch->client);
     int rc = rpc_reader_open(watch->client, &sluice__manager__v1__routing__descriptor,
                              "WatchRoutes", &request.base, NULL, &reader, &err);
     if (rc)

@@ -1,5 +1,6 @@
 """Live streams beside a manager that is tried hard: a real sluice-server in front of the manager's fake workers, which echo
 (tests/support/echo_serve.h), and clients that know every token that must come."""
+import os
 import signal
 import subprocess
 import threading
@@ -26,8 +27,8 @@ def echo_text(token, index):
 class Server:
     """A sluice-server of one manager program (manager_program.Manager)."""
 
-    def __init__(self, manager, *options):
-        self.manager, self.options = manager, options
+    def __init__(self, manager, *options, env=None):
+        self.manager, self.options, self.env = manager, options, env or {}
         self.address = f"127.0.0.1:{free_port()}"
         self.log = open(manager.folder / "server.log", "ab")
         self.start()
@@ -35,7 +36,8 @@ class Server:
     def start(self):
         self.process = subprocess.Popen(
             [BIN / "sluice-server", "--listen", self.address, "--manager", self.manager.state / "run/manager.sock", "--routes-file",
-             self.manager.folder / "routes.pb", "--metrics", "", *self.options], stdout=self.log, stderr=self.log)
+             self.manager.folder / "routes.pb", "--metrics", "", *self.options], stdout=self.log, stderr=self.log,
+            env=dict(os.environ, **self.env))
 
     def stop(self):
         if self.process.poll() is None:
@@ -48,8 +50,8 @@ class EchoLoad:
     """`n` clients of one model; each asks for max_tokens tokens again and again until stop(). A token that is lost, repeated or another's,
     and a call that does not end OK, is kept in `wrong`."""
 
-    def __init__(self, server, stubs, model="live", n=4, max_tokens=60):
-        self.stubs, self.model, self.max_tokens = stubs, model, max_tokens
+    def __init__(self, server, stubs, model="live", n=4, max_tokens=60, timeout=60):
+        self.stubs, self.model, self.max_tokens, self.timeout = stubs, model, max_tokens, timeout
         self.wrong, self.n_tokens, self.n_whole = [], 0, 0
         self.changed, self.over = threading.Condition(), threading.Event()
         self.channel = grpc.insecure_channel(server.address, options=[("grpc.use_local_subchannel_pool", 1),
@@ -78,11 +80,11 @@ class EchoLoad:
         return self.more(20 * len(self.threads))
 
     def run(self, k):
-        prompt = "".join(chr(ord("a") + k) if i % 3 else chr(ord("A") + i) for i in range(8))
+        prompt = "".join(chr(ord("a") + k % 26) if i % 3 else chr(ord("A") + i + k // 26) for i in range(8))
         while not self.over.is_set():
             n, text, wanted, finished = 0, "", "", []
             try:
-                self.calls[k] = self.ask(prompt, timeout=patience(60))
+                self.calls[k] = self.ask(prompt, timeout=patience(self.timeout))
                 for response in self.calls[k]:
                     kind = response.WhichOneof("event")
                     if kind == "finished":
@@ -121,7 +123,7 @@ class EchoLoad:
     def stop(self):
         self.over.set()
         for t in self.threads:
-            t.join(patience(70))
+            t.join(patience(self.timeout + 10))
             assert not t.is_alive()
         self.channel.close()
         assert not self.wrong, self.wrong[:5]

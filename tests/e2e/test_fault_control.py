@@ -58,6 +58,15 @@ def events(manager, kind, **fields):
             return found
 
 
+def routed(manager, model):
+    """Whether servers are told that it is loaded, and to how many replicas their requests may go."""
+    stub = manager.stubs.routing_grpc.RoutingStub(manager.channel)
+    watch = stub.WatchRoutes(manager.stubs.routing.WatchRoutesRequest(server_id="test"), timeout=patience(10))
+    (route,) = [r for r in next(iter(watch)).routes if r.model == model]
+    watch.cancel()
+    return route.loaded, len(route.replicas)
+
+
 # --- F2, F3: the manager is killed at each step of what it does ---
 
 REGISTER = [("register", p) for p in ("register.before_write", "register.before_commit", "change.after_commit")]
@@ -105,6 +114,8 @@ def test_f2_f3_streams_notice_nothing_of_a_manager_killed_at_any_step(manager, f
             n = {"load": 1, "scale": 3, "less": 1, "unload": 0}[kind]
             assert len(manager.replicas(model=model)) == n and deployed(manager, model) == [n] * (n > 0)
         settle(manager)
+        assert routed(manager, model) == {"register": (False, 0), "load": (True, 1), "scale": (True, 3), "less": (True, 1),
+                                          "unload": (False, 0)}[kind], (kind, point)
         assert live_pids(manager) == live, "the worker of the live streams was restarted"
         if kind in ("load", "scale", "less"):
             manager.done(manager.unload(model))
