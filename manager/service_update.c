@@ -49,6 +49,11 @@ static int check_gates(const pb_gates *gates, struct error *err)
     if (gates->has_max_ttft_ratio &&
         !(gates->max_ttft_ratio > 0 && isfinite(gates->max_ttft_ratio)))
         return error_field(err, "gates.max_ttft_ratio", "%g is not above 0", gates->max_ttft_ratio);
+    if (gates->has_ttft_quantile && !(gates->ttft_quantile >= 0 && gates->ttft_quantile < 1))
+        return error_field(err, "gates.ttft_quantile", "%g is not in [0, 1)", gates->ttft_quantile);
+    if (gates->has_max_wait_ms && gates->max_wait_ms > MAX_STEP_MS)
+        return error_field(err, "gates.max_wait_ms", "%" PRIu64 "; %d is the limit",
+                           gates->max_wait_ms, MAX_STEP_MS);
     return 0;
 }
 

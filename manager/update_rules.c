@@ -5,10 +5,34 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "manager/traffic.h"
 
-double update_ttft_ms(const struct update_counts *counts)
+static const double default_quantile = 0.9;
+
+/* Within the bucket that it falls into as if that were filled evenly; beyond the last bound that.
+ */
+static double quantile_ms(const struct update_counts *counts, uint64_t n, double quantile)
 {
+    double rank = quantile * (double)n, below = 0;
+    uint32_t i = 0;
+    while (i < counts->n_bounds && below + (double)counts->n_first[i] < rank)
+        below += (double)counts->n_first[i++];
+    if (i == counts->n_bounds)
+        return 1e3 * counts->bounds_s[i - 1];
+    double low = i ? counts->bounds_s[i - 1] : 0, wide = counts->bounds_s[i] - low;
+    return 1e3 *
+           (low + (counts->n_first[i] ? wide * (rank - below) / (double)counts->n_first[i] : wide));
+}
+
+double update_ttft_ms(const struct update_counts *counts, const pb_gates *gates)
+{
+    double quantile = gates->has_ttft_quantile ? gates->ttft_quantile : default_quantile;
+    uint64_t n = 0;
+    for (uint32_t i = 0; counts->n_bounds && i <= counts->n_bounds; i++)
+        n += counts->n_first[i];
+    if (n && quantile > 0)
+        return quantile_ms(counts, n, quantile);
     double queue = counts->n_queued ? counts->queue_s / (double)counts->n_queued : 0;
     return counts->n_prefilled ? 1e3 * (queue + counts->prefill_s / (double)counts->n_prefilled)
                                : 0;
@@ -17,7 +41,7 @@ double update_ttft_ms(const struct update_counts *counts)
 struct update_counts update_counts_since(const struct update_counts *now,
                                          const struct update_counts *then)
 {
-    return (struct update_counts){
+    struct update_counts since = {
         .n_ok = now->n_ok - then->n_ok,
         .n_failed = now->n_failed - then->n_failed,
         .n_queued = now->n_queued - then->n_queued,
@@ -25,6 +49,17 @@ struct update_counts update_counts_since(const struct update_counts *now,
         .queue_s = now->queue_s - then->queue_s,
         .prefill_s = now->prefill_s - then->prefill_s,
     };
+    size_t n_bytes = now->n_bounds * sizeof(now->bounds_s[0]);
+    /* A version that had no worker then had no bounds, and counted nothing. */
+    if (then->n_bounds
+            ? then->n_bounds != now->n_bounds || memcmp(then->bounds_s, now->bounds_s, n_bytes) != 0
+            : then->n_prefilled != 0)
+        return since;
+    since.n_bounds = now->n_bounds;
+    memcpy(since.bounds_s, now->bounds_s, n_bytes);
+    for (uint32_t i = 0; now->n_bounds && i <= now->n_bounds; i++)
+        since.n_first[i] = now->n_first[i] - then->n_first[i];
+    return since;
 }
 
 uint32_t update_weight(const pb_traffic *base, const char *version, const char *from,
@@ -47,13 +82,18 @@ go_back(struct update_decision *out, const char *reason, const char *format, ...
     va_end(args);
 }
 
+static uint64_t least_answers(const pb_gates *gates)
+{
+    return gates->has_min_answers ? gates->min_answers : UPDATE_MIN_ANSWERS;
+}
+
 static void check_gates(const struct update_look *look, struct update_decision *out)
 {
     const pb_gates *gates = look->gates;
     const struct update_counts *new_counts = &look->new_counts, *old_counts = &look->old_counts;
-    uint64_t least = gates->has_min_answers ? gates->min_answers : UPDATE_MIN_ANSWERS;
+    uint64_t least = least_answers(gates);
     uint64_t n_ended = new_counts->n_ok + new_counts->n_failed;
-    double ttft_ms = update_ttft_ms(new_counts), old_ms = update_ttft_ms(old_counts);
+    double ttft_ms = update_ttft_ms(new_counts, gates), old_ms = update_ttft_ms(old_counts, gates);
     if (n_ended < least || !n_ended)
         return;
     double rate = (double)new_counts->n_failed / (double)n_ended;
@@ -72,6 +112,33 @@ static void check_gates(const struct update_look *look, struct update_decision *
                 ttft_ms, old_ms, gates->max_ttft_ratio);
 }
 
+/* The step's time is over. False: its gates had too little to look at so far, and it is held. */
+static bool step_is_over(const struct update_look *look, struct update_decision *out)
+{
+    const pb_gates *gates = look->gates;
+    uint64_t n_ended = look->new_counts.n_ok + look->new_counts.n_failed;
+    bool gated = gates->has_max_error_rate || gates->has_max_ttft_ms || gates->has_max_ttft_ratio;
+    int64_t wait_ns = gates->has_max_wait_ms ? (int64_t)gates->max_wait_ms * NS_PER_MS
+                                             : UPDATE_WAIT_STEPS * look->step_ns;
+    if (!gated || n_ended >= least_answers(gates))
+        return true;
+    if (look->held_ns < look->step_ns + wait_ns)
+        return false;
+    if (gates->require_answers) {
+        go_back(out, "TOO_FEW_ANSWERS",
+                "%" PRIu64 " answers of the new version in %.3g s, %" PRIu64
+                " are wanted to judge it",
+                n_ended, (double)look->held_ns / NS_PER_S, least_answers(gates));
+        return false;
+    }
+    out->unmeasured = true;
+    snprintf(out->message, sizeof(out->message),
+             "%" PRIu64 " answers of the new version in %.3g s where %" PRIu64
+             " were wanted: the gates had too little to look at, and the update goes on",
+             n_ended, (double)look->held_ns / NS_PER_S, least_answers(gates));
+    return true;
+}
+
 static void decide_shift(const struct update_look *look, struct update_decision *out)
 {
     if (look->n_failed || look->restarted || look->n_ready < look->n_new) {
@@ -81,7 +148,7 @@ static void decide_shift(const struct update_look *look, struct update_decision 
     if (!look->measured)
         return;
     check_gates(look, out);
-    if (out->move == UPDATE_STAY && look->held_ns >= look->step_ns)
+    if (out->move == UPDATE_STAY && look->held_ns >= look->step_ns && step_is_over(look, out))
         out->move = look->step + 1 < look->n_steps ? UPDATE_NEXT_STEP : UPDATE_RETIRE_OLD;
 }
 

@@ -10,13 +10,22 @@
 
 #include "manager/pb.h"
 
-enum { UPDATE_MIN_ANSWERS = 20 };
+enum {
+    UPDATE_MIN_ANSWERS = 20,
+    UPDATE_WAIT_STEPS = 4,  /* a step is held so many times its length for want of answers */
+    UPDATE_MAX_BOUNDS = 48, /* of the workers' histogram of times to the first token */
+};
 
 /* Totals of a version's workers, or what came to them in a step. */
 struct update_counts {
     uint64_t n_ok, n_failed;
     uint64_t n_queued, n_prefilled; /* observations of the two sums */
     double queue_s, prefill_s;
+    /* Times to the first token; n_bounds 0: a worker told of none, or theirs do not fit together.
+     */
+    uint32_t n_bounds;
+    double bounds_s[UPDATE_MAX_BOUNDS];
+    uint64_t n_first[UPDATE_MAX_BOUNDS + 1]; /* in each bucket; the last has no bound */
 };
 
 struct update_look {
@@ -45,12 +54,14 @@ struct update_decision {
     enum update_move move;
     const char *reason; /* GO_BACK: UPPER_SNAKE, static */
     char message[192];  /* and for people */
+    bool unmeasured;    /* NEXT_STEP, RETIRE_OLD: there were too few answers, as message says */
 };
 
 void update_decide(const struct update_look *look, struct update_decision *out);
 
-/* Mean milliseconds to the first token; 0: no request has got one. */
-double update_ttft_ms(const struct update_counts *counts);
+/* Milliseconds to the first token at the gates' quantile, the mean where that is 0 or the workers
+ * do not tell more; 0: no request has got one. */
+double update_ttft_ms(const struct update_counts *counts, const pb_gates *gates);
 struct update_counts update_counts_since(const struct update_counts *now,
                                          const struct update_counts *then);
 

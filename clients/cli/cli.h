@@ -67,8 +67,9 @@ struct cli_settings {
     bool sticky, clear;
     /* update, policy */
     const char *to_version, *from_version, *steps;
-    uint64_t step_ms, min_answers, latest;
-    double max_error_rate, max_ttft_ms, max_ttft_ratio;
+    uint64_t step_ms, min_answers, max_wait_ms, latest;
+    double max_error_rate, max_ttft_ms, max_ttft_ratio, ttft_quantile;
+    bool require_answers;
     bool policy_all;
     /* bench: lists and ranges of numbers */
     const char *bench_threads, *bench_prompt, *bench_generate, *bench_batch, *bench_depth;

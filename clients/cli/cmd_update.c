@@ -45,8 +45,14 @@ static bool fill_gates(const struct cli *cli, Sluice__Manager__V1__UpdateGates *
     gates->max_ttft_ratio = s->max_ttft_ratio;
     gates->has_min_answers = cli_given(cli, "min-answers");
     gates->min_answers = (uint32_t)s->min_answers;
+    gates->has_ttft_quantile = cli_given(cli, "ttft-quantile");
+    gates->ttft_quantile = s->ttft_quantile;
+    gates->has_max_wait_ms = cli_given(cli, "max-wait");
+    gates->max_wait_ms = s->max_wait_ms;
+    gates->require_answers = s->require_answers;
     if (!gates->has_max_error_rate && !gates->has_max_ttft_ms && !gates->has_max_ttft_ratio &&
-        !gates->has_min_answers)
+        !gates->has_min_answers && !gates->has_ttft_quantile && !gates->has_max_wait_ms &&
+        !gates->require_answers)
         return false;
     /* One gate given leaves the others as they are by default. */
     if (!gates->has_max_error_rate) {
@@ -121,7 +127,13 @@ static const struct option_spec specs[] = {
     {"max-ttft-ms", 0, OPTION_F64, CLI_OPTION(max_ttft_ms), NULL, "MS",
      "or longer than this; in place of the ratio where that is not given", 0, 0},
     {"min-answers", 0, OPTION_U64, CLI_OPTION(min_answers), "20", "N",
-     "answers in a step from which on these count", 0, 4294967295},
+     "answers in a step from which on these count; a step with fewer is held", 0, 4294967295},
+    {"ttft-quantile", 0, OPTION_F64, CLI_OPTION(ttft_quantile), "0.9", "X",
+     "of its answers whose first token counts: 0.9: nine of ten had it by then; 0: the mean", 0, 0},
+    {"max-wait", 0, OPTION_MS, CLI_OPTION(max_wait_ms), NULL, "TIME",
+     "how long a step is held for more answers; default: four times --step", 0, 86400000},
+    {"require-answers", 0, OPTION_BOOL, CLI_OPTION(require_answers), "false", NULL,
+     "goes back where they did not come, in place of going on", 0, 0},
 };
 static const struct manual_example examples[] = {
     {"sluice update smol --to 2", NULL},

@@ -16,8 +16,8 @@
 #include "server/worker/stream_request.h"
 #include "server/worker/worker.h"
 
-enum { MAX_BOUNDS = 18 };
-enum { KIND_QUEUE, KIND_PREFILL, KIND_DECODE, KIND_PROMPT, KIND_GENERATED, N_KINDS };
+enum { MAX_BOUNDS = 39 };
+enum { KIND_QUEUE, KIND_PREFILL, KIND_DECODE, KIND_PROMPT, KIND_GENERATED, KIND_FIRST, N_KINDS };
 
 static const uint64_t time_bounds[] = {
     1000000,     2500000,     5000000,     10000000,    25000000,     50000000,
@@ -25,8 +25,18 @@ static const uint64_t time_bounds[] = {
     10000000000, 20000000000, 40000000000, 80000000000, 160000000000, 640000000000};
 static const uint64_t token_bounds[] = {1,    4,    8,    16,   32,    64,    128,   256,   512,
                                         1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072};
+/* From 1 ms on, two to an octave: quantiles of them are compared. */
+static const uint64_t first_bounds[] = {
+    1000000,      1414214,      2000000,      2828427,     4000000,     5656854,     8000000,
+    11313708,     16000000,     22627417,     32000000,    45254834,    64000000,    90509668,
+    128000000,    181019336,    256000000,    362038672,   512000000,   724077344,   1024000000,
+    1448154688,   2048000000,   2896309376,   4096000000,  5792618751,  8192000000,  11585237503,
+    16384000000,  23170475006,  32768000000,  46340950012, 65536000000, 92681900024, 131072000000,
+    185363800047, 262144000000, 370727600095, 524288000000};
 #define COUNT(list) (sizeof(list) / sizeof((list)[0]))
-_Static_assert(COUNT(time_bounds) <= MAX_BOUNDS && COUNT(token_bounds) <= MAX_BOUNDS, "room");
+_Static_assert(COUNT(time_bounds) <= MAX_BOUNDS && COUNT(token_bounds) <= MAX_BOUNDS &&
+                   COUNT(first_bounds) <= MAX_BOUNDS,
+               "room");
 
 /* By kind; the wire counts from 1 in the same order. */
 static const struct {
@@ -39,6 +49,7 @@ static const struct {
     [KIND_DECODE] = {time_bounds, COUNT(time_bounds), 1e-9},
     [KIND_PROMPT] = {token_bounds, COUNT(token_bounds), 1},
     [KIND_GENERATED] = {token_bounds, COUNT(token_bounds), 1},
+    [KIND_FIRST] = {first_bounds, COUNT(first_bounds), 1e-9},
 };
 
 struct worker_meter {
@@ -103,6 +114,8 @@ void worker_meter_end(struct worker *worker, const struct stream_request *reques
     if (usage->n_generated_tokens) {
         metric_histogram_observe(&h[KIND_PREFILL], not_negative(usage->prefill_ns), 1);
         metric_histogram_observe(&h[KIND_DECODE], not_negative(usage->decode_ns), 1);
+        metric_histogram_observe(
+            &h[KIND_FIRST], not_negative(usage->queue_ns) + not_negative(usage->prefill_ns), 1);
     }
     log_info(LOG_EVENT("request"), LOG_STR("request_id", label->request_id),
              LOG_STR("outcome", outcome), LOG_U64("prompt_tokens", usage->n_prompt_tokens),

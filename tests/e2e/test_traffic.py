@@ -182,6 +182,45 @@ def test_update_goes_back_by_itself(manager, script, gates, why):
     settle(manager)
 
 
+SLOW = "load_ms=30 answers=1000 ttft_ms=10 slow_percent=20 slow_ms=300"  # 68 ms in the mean, and two of ten wait 300
+
+
+@pytest.mark.parametrize("new, gates, good", [
+    (SLOW, {"max_ttft_ms": 100}, False),
+    (SLOW, {"max_ttft_ms": 100, "ttft_quantile": 0}, True),
+    ("load_ms=30 answers=1000 ttft_ms=10 slow_percent=20 slow_ms=60", {"max_ttft_ratio": 3}, False),  # twice in the mean
+])
+def test_the_gate_looks_at_a_quantile_of_the_first_tokens(manager, new, gates, good):
+    manager.up()
+    manager.script("one", "load_ms=30 answers=1000 ttft_ms=10 slow_percent=0")
+    manager.script("two", new)
+    manager.register("a", "one", version="1")
+    manager.register("a", "two", version="2")
+    manager.done(manager.load("a", version="1"))
+    ended = manager.end(update(manager, step_ms=300, gates=gates), 20000)
+    if good:
+        assert ended.state == manager.t.OPERATION_STATE_DONE, ended
+    else:
+        assert ended.error.reason == "TTFT", ended
+        assert ended.update.new_figures.ttft_ms > 1000 * 0.032, ended.update
+
+
+def test_a_step_without_answers_is_held_and_then_told(manager):
+    manager.up()
+    two_versions(manager, load=("1",))
+    begin = time.monotonic()
+    done = manager.done(update(manager, step_ms=50, gates={"max_error_rate": 0.1, "max_wait_ms": 300}))
+    assert time.monotonic() - begin > 3 * 0.3 and done.update.new_figures.n_ok == 0
+    told = events(manager, "update.unmeasured")
+    assert len(told) == 3 and "0 answers of the new version" in told[0].message and "goes on" in told[0].message
+    manager.done(update(manager, "1", step_ms=50, gates={"max_error_rate": 0.1, "max_wait_ms": 0}))  # nor is it held
+    manager.done(update(manager, "2", step_ms=50, gates={}))  # without a gate there is nothing to wait for
+    assert len(events(manager, "update.unmeasured")) == 6
+    ended = manager.end(update(manager, "1", step_ms=50, gates={"max_error_rate": 0.1, "max_wait_ms": 300, "require_answers": True}))
+    assert ended.state == manager.t.OPERATION_STATE_FAILED and ended.error.reason == "TOO_FEW_ANSWERS", ended
+    assert loaded_versions(manager) == ["2"] and traffic(manager) == {}
+
+
 def shifting(manager, operation):
     def look():
         row = manager.rpc.GetOperation(manager.m.GetOperationRequest(id=operation.id)).operation
@@ -277,6 +316,8 @@ def test_update_that_cannot_be_is_refused(manager):
     assert "not 100" in fails(C.INVALID_ARGUMENT, update, manager, steps=[10, 50])
     assert "steps" in fails(C.INVALID_ARGUMENT, update, manager, steps=[50, 50, 100])
     assert "[0, 1]" in fails(C.INVALID_ARGUMENT, update, manager, gates={"max_error_rate": 2})
+    assert "ttft_quantile" in fails(C.INVALID_ARGUMENT, update, manager, gates={"ttft_quantile": 1})
+    assert "max_wait_ms" in fails(C.INVALID_ARGUMENT, update, manager, gates={"max_wait_ms": 10**10})
     assert "max_ttft_ratio" in fails(C.INVALID_ARGUMENT, update, manager, gates={"max_ttft_ratio": float("nan")})
     fails(C.ABORTED, update, manager, expected_generation=99, why="STALE_GENERATION")
     assert loaded_versions(manager) == ["1"] and traffic(manager) == {}

@@ -23,6 +23,7 @@
  *   answers=N         requests a second it says it has answered since it was READY
  *   failing=N         the same of requests that failed
  *   ttft_ms=N         with these: what their first tokens took
+ *   slow_percent=N    and the times of single ones are told too: so many took slow_ms=N
  *   context=N         context length that inspect tells
  *   protocol=N        speaks version N of the protocol alone (default 1)
  *   protocol_ms=N     with it: so long after its start, and 1 before
@@ -232,6 +233,32 @@ static void claim_answers(Sluice__Worker__V1__WorkerCounters *counters,
     prefill->sum = (double)*n_first * (double)fake_number("ttft_ms=", 0) / 1e3;
 }
 
+enum { N_BOUNDS = 20 }; /* 1 ms, 2 ms, ... */
+
+/* The same as times of single requests: ttft_ms but for the slow ones, which the sum has too. */
+static void claim_times(Sluice__Worker__V1__Histogram *first,
+                        Sluice__Worker__V1__Histogram *prefill, double bounds[N_BOUNDS],
+                        uint64_t counts[N_BOUNDS + 1])
+{
+    uint64_t n = prefill->counts[0], n_slow = n * (uint64_t)fake_number("slow_percent=", 0) / 100;
+    double quick_s = (double)fake_number("ttft_ms=", 0) / 1e3;
+    double slow_s = (double)fake_number("slow_ms=", 0) / 1e3;
+    *first = (Sluice__Worker__V1__Histogram)SLUICE__WORKER__V1__HISTOGRAM__INIT;
+    first->kind = SLUICE__WORKER__V1__HISTOGRAM_KIND__HISTOGRAM_KIND_FIRST_TOKEN_SECONDS;
+    for (int i = 0; i < N_BOUNDS; i++) {
+        bounds[i] = 1e-3 * (double)(1 << i);
+        bool quick = quick_s <= bounds[i] && (i == 0 || quick_s > bounds[i - 1]);
+        bool slow = slow_s <= bounds[i] && (i == 0 || slow_s > bounds[i - 1]);
+        counts[i] = (quick ? n - n_slow : 0) + (slow ? n_slow : 0);
+    }
+    counts[N_BOUNDS] = 0;
+    prefill->sum += (double)n_slow * (slow_s - quick_s);
+    first->bounds = bounds;
+    first->n_bounds = N_BOUNDS;
+    first->counts = counts;
+    first->n_counts = N_BOUNDS + 1;
+}
+
 static void send_status(struct rpc_call *call)
 {
     Sluice__Worker__V1__WorkerStatus status = SLUICE__WORKER__V1__WORKER_STATUS__INIT;
@@ -277,12 +304,17 @@ static void send_status(struct rpc_call *call)
         load.progress = fake_has("moves") ? (uint64_t)age_ms() : 1;
     }
     echo_fill_counters(echo, &counters);
-    Sluice__Worker__V1__Histogram prefill, *histograms[1] = {&prefill};
-    uint64_t n_first;
+    Sluice__Worker__V1__Histogram prefill, first, *histograms[] = {&prefill, &first};
+    double bounds[N_BOUNDS];
+    uint64_t n_first, counts[N_BOUNDS + 1];
     claim_answers(&counters, &prefill, &n_first);
     prefill.counts = &n_first;
     counters.histograms = histograms;
     counters.n_histograms = 1;
+    if (fake_has("slow_percent=")) {
+        claim_times(&first, &prefill, bounds, counts);
+        counters.n_histograms = 2;
+    }
     status.load = &load;
     status.counters = &counters;
     (void)rpc_call_send(call, &status.base);

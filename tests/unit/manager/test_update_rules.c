@@ -1,5 +1,6 @@
 #include <string.h>
 
+#include "base/clock.h"
 #include "manager/message.h"
 #include "manager/traffic.h"
 #include "manager/update_rules.h"
@@ -44,7 +45,8 @@ static enum update_move decide(const struct update_look *look, const char *reaso
     struct update_decision decision;
     update_decide(look, &decision);
     assert_string_equal(decision.reason ? decision.reason : "", reason);
-    assert_int_equal(decision.message[0] != '\0', decision.move == UPDATE_GO_BACK);
+    assert_int_equal(decision.message[0] != '\0',
+                     decision.move == UPDATE_GO_BACK || decision.unmeasured);
     return decision.move;
 }
 
@@ -124,7 +126,7 @@ static void test_gates_need_enough_answers_and_are_crossed_beyond_their_limit(vo
         struct update_look look = shifting(&gates);
         look.new_counts = counts(rows[i].n_ok, rows[i].n_failed, rows[i].new_ms);
         look.old_counts = counts(rows[i].n_old, 0, rows[i].old_ms);
-        look.held_ns = 1000; /* a crossed gate goes before the end of a step */
+        look.held_ns = 5000; /* a crossed gate goes before the end of a step, however long held */
         enum update_move move = decide(&look, rows[i].reason);
         assert_int_equal(move, rows[i].reason[0] ? UPDATE_GO_BACK : UPDATE_NEXT_STEP);
     }
@@ -141,8 +143,9 @@ static void test_figures_are_means_over_the_step(void **state)
 {
     (void)state;
     struct update_counts then = counts(10, 0, 40), now = then;
-    assert_true(update_ttft_ms(&(struct update_counts){0}) == 0); /* NOLINT */
-    assert_float_equal(update_ttft_ms(&then), 40, 1e-9);
+    pb_gates gates = gates_of(-1, 0, 0);
+    assert_true(update_ttft_ms(&(struct update_counts){0}, &gates) == 0); /* NOLINT */
+    assert_float_equal(update_ttft_ms(&then, &gates), 40, 1e-9);
     now.n_ok += 5;
     now.n_queued += 5;
     now.n_prefilled += 5;
@@ -150,7 +153,103 @@ static void test_figures_are_means_over_the_step(void **state)
     now.prefill_s += 5 * 0.002;
     struct update_counts step = update_counts_since(&now, &then);
     assert_int_equal(step.n_ok, 5);
-    assert_float_equal(update_ttft_ms(&step), 3, 1e-9);
+    assert_float_equal(update_ttft_ms(&step, &gates), 3, 1e-9);
+}
+
+/* Buckets up to 10, 20, 40 and 80 ms, and beyond. */
+static struct update_counts times(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t beyond)
+{
+    uint64_t n = a + b + c + d + beyond;
+    struct update_counts counts = {.n_ok = n,
+                                   .n_prefilled = n,
+                                   .prefill_s = (double)n * 0.5,
+                                   .n_bounds = 4,
+                                   .bounds_s = {0.01, 0.02, 0.04, 0.08},
+                                   .n_first = {a, b, c, d, beyond}};
+    return counts;
+}
+
+static void test_the_time_to_the_first_token_is_a_quantile(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t n[5];
+        double quantile, ms; /* below 0: none given */
+    } rows[] = {
+        {{100, 0, 0, 0, 0}, 0.5, 5},   {{100, 0, 0, 0, 0}, -1, 9},
+        {{90, 10, 0, 0, 0}, -1, 10},   {{80, 20, 0, 0, 0}, -1, 15},
+        {{50, 0, 0, 50, 0}, 0.75, 60}, {{95, 0, 0, 0, 5}, -1, 90.0 / 9.5},
+        {{80, 0, 0, 0, 20}, -1, 80},                                /* no more is known */
+        {{1, 0, 0, 0, 0}, -1, 9},      {{50, 0, 0, 50, 0}, 0, 500}, /* the mean */
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        const uint64_t *n = rows[i].n;
+        struct update_counts counts = times(n[0], n[1], n[2], n[3], n[4]);
+        pb_gates gates = gates_of(-1, 0, 0);
+        gates.has_ttft_quantile = rows[i].quantile >= 0;
+        gates.ttft_quantile = rows[i].quantile;
+        assert_float_equal(update_ttft_ms(&counts, &gates), rows[i].ms, 1e-9);
+    }
+}
+
+static void test_a_quantile_is_of_the_step_alone(void **state)
+{
+    (void)state;
+    pb_gates gates = gates_of(-1, 0, 0);
+    struct update_counts then = times(0, 0, 0, 100, 0), now = times(50, 0, 0, 100, 0), other = then;
+    struct update_counts step = update_counts_since(&now, &then);
+    assert_float_equal(update_ttft_ms(&step, &gates), 9, 1e-9);
+    step = update_counts_since(&now, &(struct update_counts){0}); /* it had no worker then */
+    assert_int_equal(step.n_bounds, 4);
+    other.bounds_s[3] = 0.09; /* of another program: not to be compared, so the mean */
+    step = update_counts_since(&now, &other);
+    assert_int_equal(step.n_bounds, 0);
+    assert_float_equal(update_ttft_ms(&step, &gates), 500, 1e-9);
+    other = then;
+    other.n_bounds = 0; /* it did not tell how long those took */
+    assert_int_equal(update_counts_since(&now, &other).n_bounds, 0);
+    other.n_bounds = 3;
+    assert_int_equal(update_counts_since(&now, &other).n_bounds, 0);
+}
+
+static void test_a_step_with_too_few_answers_is_held(void **state)
+{
+    (void)state;
+    struct update_decision decision;
+    pb_gates gates = gates_of(0.05, 0, 0);
+    struct update_look look = shifting(&gates);
+    look.step_ns = 2 * NS_PER_MS;
+    look.new_counts = counts(19, 0, 1);
+    look.held_ns = 10 * NS_PER_MS - 1; /* four times the step longer */
+    assert_int_equal(decide(&look, ""), UPDATE_STAY);
+    look.held_ns++;
+    update_decide(&look, &decision);
+    assert_int_equal(decision.move, UPDATE_NEXT_STEP);
+    assert_true(decision.unmeasured);
+    assert_non_null(strstr(decision.message, "19 answers of the new version in 0.01 s where 20"));
+    look.step = 2;
+    assert_int_equal(decide(&look, ""), UPDATE_RETIRE_OLD);
+    gates.require_answers = 1;
+    assert_int_equal(decide(&look, "TOO_FEW_ANSWERS"), UPDATE_GO_BACK);
+    look.held_ns--;
+    assert_int_equal(decide(&look, ""), UPDATE_STAY);
+    gates.has_max_wait_ms = 1;
+    gates.max_wait_ms = 3;
+    look.held_ns = 5 * NS_PER_MS;
+    assert_int_equal(decide(&look, "TOO_FEW_ANSWERS"), UPDATE_GO_BACK);
+    look.held_ns--;
+    assert_int_equal(decide(&look, ""), UPDATE_STAY);
+    look.new_counts = counts(20, 0, 1); /* they came: it goes on at once */
+    update_decide(&look, &decision);
+    assert_int_equal(decision.move, UPDATE_RETIRE_OLD);
+    assert_false(decision.unmeasured);
+    look.new_counts = counts(0, 0, 0);
+    gates.has_min_answers = 1;
+    gates.min_answers = 0; /* none are wanted */
+    assert_int_equal(decide(&look, ""), UPDATE_RETIRE_OLD);
+    gates.min_answers = 20;
+    gates.has_max_error_rate = 0; /* nothing is looked at */
+    assert_int_equal(decide(&look, ""), UPDATE_RETIRE_OLD);
 }
 
 /* Of the old version's share so many percent, whatever others have; all of it at the end. */
@@ -178,6 +277,9 @@ int main(void)
         cmocka_unit_test(test_failed_or_lost_replica_goes_back),
         cmocka_unit_test(test_gates_need_enough_answers_and_are_crossed_beyond_their_limit),
         cmocka_unit_test(test_figures_are_means_over_the_step),
+        cmocka_unit_test(test_the_time_to_the_first_token_is_a_quantile),
+        cmocka_unit_test(test_a_quantile_is_of_the_step_alone),
+        cmocka_unit_test(test_a_step_with_too_few_answers_is_held),
         cmocka_unit_test(test_steps_move_the_old_versions_share_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
