@@ -1,5 +1,6 @@
 #include "kernels/cuda/device_cuda.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -102,6 +103,18 @@ int stream_grow(struct stream_cuda *s, struct grown *buffer, size_t n_bytes, con
     return rc;
 }
 
+/* No driver, or one whose library does not load: the loader's words tell which. */
+static int no_driver(struct error *err)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    const char *why = driver == NULL ? dlerror() : NULL;
+    int rc = error_set(err, STATUS_FAILED_PRECONDITION, "no CUDA driver on this machine (%s)",
+                       why != NULL ? why : "libcuda.so.1 tells no version");
+    if (driver != NULL)
+        dlclose(driver);
+    return rc;
+}
+
 int device_count_cuda(uint32_t *out_n_devices, struct error *err)
 {
     int n_devices = 0, driver = 0, runtime = 0;
@@ -113,8 +126,7 @@ int device_count_cuda(uint32_t *out_n_devices, struct error *err)
     cudaDriverGetVersion(&driver);
     cudaRuntimeGetVersion(&runtime);
     if (code == cudaErrorInsufficientDriver && driver == 0)
-        return error_set(err, STATUS_FAILED_PRECONDITION,
-                         "no CUDA driver on this machine (libcuda.so.1 was not found)");
+        return no_driver(err);
     if (code == cudaErrorInsufficientDriver)
         return error_set(err, STATUS_FAILED_PRECONDITION,
                          "CUDA driver too old: it speaks CUDA %d.%d, %d.%d is needed",

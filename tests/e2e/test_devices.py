@@ -385,6 +385,36 @@ def gpu_device(sluice):
     return next(d for d in devices if d["device"]["name"] == "cuda:0")
 
 
+def driver_none(folder):
+    pass
+
+
+def driver_broken(folder):
+    (folder / "libcuda.so.1").write_text("no library")
+
+
+def driver_old(folder):
+    shutil.copy(BIN / "fake_cuda_old.so", folder / "libcuda.so.1")
+
+
+@pytest.mark.emulated  # needs what the emulated GPU needs: a build with CUDA
+@pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="this machine has a driver")
+@pytest.mark.parametrize("driver, why", [(driver_none, "no CUDA driver on this machine (libcuda.so.1: cannot open shared object file"),
+                                         (driver_broken, "libcuda.so.1: file too short)"),
+                                         (driver_old, "CUDA driver too old: it speaks CUDA 11.4, 1")])
+def test_without_a_driver_that_works_devices_say_why_and_the_cpu_serves(fresh, tmp_path, driver, why):
+    driver(tmp_path)
+    fresh.start(env={"LD_LIBRARY_PATH": str(tmp_path), "SLUICE_CUDA_MODULE": ""})
+    shown = fresh.cli("devices").stdout
+    assert "no CUDA devices: " in shown and why in shown and "cpu:0" in shown, shown
+    fresh.cli("register", "tiny", ROOT / "tests/golden/tiny/bf16.gguf", "--version", "1")
+    refused = fresh.cli("load", "tiny", "--devices", "cuda:0", check=False)
+    assert refused.returncode == 1 and why in refused.stderr, refused
+    fresh.cli("load", "tiny")
+    (replica,) = fresh.ready()
+    assert replica["device_group"].startswith("cpu"), replica
+
+
 @emulated
 @pytest.mark.parametrize("code, name, aside", [(700, "DEVICE_ILLEGAL_ACCESS", False), (214, "DEVICE_ECC", True)])
 def test_emulated_gpu_that_fails_under_a_load_leaves_what_serves_alone(fresh, tmp_path, monkeypatch, code, name, aside):

@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # The CUDA backend on a machine that has a GPU and nothing else: driver, CUDA libraries, no network, no compiler.
 #
-#   tests/gpu/run.sh package [DIR]    on a build machine: release build, put into DIR (build/gpu) with the libraries it needs
+#   tests/gpu/run.sh package [DIR]    on a build machine: release build, put into DIR (build/gpu) with the libraries it needs, and
+#                                     DIR.tar.gz of it, less than half as large
 #   tests/gpu/run.sh STAGE [DIR]      on the GPU machine: ops, model, memory, faults, serve or bench (each at most 8 minutes)
 #   tests/gpu/run.sh all [DIR]        all of them (at most 25 minutes)
+#   tests/gpu/run.sh join FILE...     one RESULTS.md out of those of several runs: of each stage the last
 #   tests/gpu/run.sh programs         what each stage runs of the tests: STAGE SECONDS PROGRAM PATTERN VARIABLES...
 #
-# bench and all write RESULTS.md beside this script, or into $OUT where that is set. What a machine lacks is told as
-# "skip" with its reason; everything else that does not work fails. The package carries this script: DIR/run.sh all.
+# A stage writes its section of RESULTS.md beside this script, or in $OUT where that is set; those of other stages stay. What a
+# machine lacks is told as "skip" with its reason; everything else that does not work fails. The package carries this script.
 # On the emulated GPU (tests/simt): SLUICE_TEST_EMULATED_GPU=1 and SLUICE_CUDA_MODULE; the bench is a small one there, and
 # SLUICE_GPU_STAGE_S and SLUICE_GPU_ALL_S allow for its time. SLUICE_GPU_BUILD=BUILD packs what is built there.
 # CMAKE_CUDA_ARCHITECTURES says for which GPUs; default 9.0 (H100, H200); 80-real is for 8.x. Each takes 11 to 12 MB, and
@@ -28,7 +30,7 @@ all_s=${SLUICE_GPU_ALL_S:-1500}
 emulated=${SLUICE_TEST_EMULATED_GPU:-}
 
 usage() {
-    sed -n '2,15s/^# \{0,1\}//p' "$0"
+    sed -n '2,17s/^# \{0,1\}//p' "$0"
     exit 2
 }
 
@@ -73,6 +75,16 @@ copy_libraries() {
     done
 }
 
+# What the package's programs open is the package's own, libraries of libraries too, or of the C library.
+needs_nothing_else() {
+    local program others failed=0
+    for program in "$dir"/bin/*; do
+        others=$(ldd "$program" | grep -vE "linux-vdso|/(libc|libm|libdl|libpthread|librt|ld-linux[^/]*)\.so" | grep -vF "=> $dir/bin/../lib/" || true)
+        [ -z "$others" ] || { echo "$program needs what the package lacks: $others" >&2; failed=1; }
+    done
+    return $failed
+}
+
 build_all() {
     cmake -S "$root" -B "$1" -G Ninja -DCMAKE_BUILD_TYPE=Release -DSLUICE_CUDA=REQUIRED -DSLUICE_SIMT=OFF -DSLUICE_STATIC_GRPC=ON \
         -DCMAKE_CUDA_ARCHITECTURES="${CMAKE_CUDA_ARCHITECTURES:-90a-real}" >/dev/null
@@ -85,6 +97,7 @@ package() {
     [ -n "${SLUICE_GPU_BUILD:-}" ] || build_all "$build"
     rm -rf "$dir"
     mkdir -p "$dir/bin" "$dir/lib" "$dir/tests/golden/tiny"
+    dir=$(cd "$dir" && pwd)
     for program in $(programs | awk '{print $3}' | sort -u) bench_cuda bench_between sluice-worker; do
         cp "$build/bin/$program" "$dir/bin/"
     done
@@ -94,9 +107,12 @@ package() {
     copy_libraries
     strip "$dir"/bin/* "$dir"/lib/*.so*
     git -C "$root" describe --always --dirty >"$dir/COMMIT" 2>/dev/null || echo unknown >"$dir/COMMIT"
+    sed -n 's/^SLUICE_CUBLASLT_NAME:.*=//p' "$build/CMakeCache.txt" >"$dir/CUBLASLT"
+    needs_nothing_else
     du -sb "$dir"/bin/* "$dir"/lib/* "$dir/tests" | sort -rn
+    tar -C "$dir" -czf "$dir.tar.gz" .
     n=$(du -sb "$dir" | cut -f1)
-    echo "$dir: $n bytes of at most $most_bytes"
+    echo "$dir: $n bytes of at most $most_bytes; $dir.tar.gz: $(stat -c %s "$dir.tar.gz")"
     if [ "$n" -gt "$most_bytes" ] && [ -z "$emulated" ]; then # a shared build is larger
         echo "more than $most_bytes bytes" >&2
         exit 1
@@ -106,11 +122,12 @@ package() {
 # --- running ---
 
 failed=0
-results=""
+results=""  # RESULTS.md
+section="" # of the stage that runs, its lines so far
 stage_end=0
 say() {
     printf '%s\n' "$*"
-    if [ -n "$results" ]; then printf -- '- %s\n' "$*" >>"$results"; fi
+    if [ -n "$section" ]; then printf -- '- %s\n' "$*" >>"$section"; fi
 }
 
 # run NAME SECONDS COMMAND...: at most so long, and not beyond the stage's end.
@@ -139,16 +156,42 @@ run() {
 
 # The tests of a stage. Nothing may read this loop's input.
 run_tests() {
-    local of seconds program pattern variables
+    local of seconds program pattern variables n=0
     while read -r of seconds program pattern variables; do
         [ "$of" = "$1" ] || continue
+        n=$((n + 1))
         if [[ $variables == *=wgmma ]] && lacks_wgmma; then
             say "skip  $program $variables: this card is not of compute capability 9.0"
+            continue
+        fi
+        if [[ $variables == *=cublaslt ]] && [ -z "$cublaslt" ]; then
+            say "skip  $program $variables: no $(cublaslt_name) on this machine"
             continue
         fi
         # shellcheck disable=SC2086 # variables are words
         run "$program $pattern $variables" "$seconds" env $variables SLUICE_TEST_FILTER="$pattern" "$dir/bin/$program" </dev/null
     done < <(programs)
+    if [ $n -eq 0 ]; then
+        say "FAIL  $1: none of its tests was run"
+        failed=1
+    fi
+}
+
+cublaslt_name() { cat "$dir/CUBLASLT" 2>/dev/null || echo libcublasLt.so; }
+
+# The folder of cuBLASLt where there is one: of the toolkit, of the system, of a Python that has one for its own use.
+find_cublaslt() {
+    local name folder
+    name=$(cublaslt_name)
+    {
+        printf '%s\n' "${SLUICE_CUDA_LIBRARY_PATH:-}" | tr ':' '\n'
+        printf '%s\n' /usr/local/cuda/lib64 /usr/local/cuda*/lib64 /usr/local/cuda*/targets/*/lib /usr/lib/x86_64-linux-gnu
+        if command -v ldconfig >/dev/null; then ldconfig -p | awk -v name="$name" '$1 == name { sub("/[^/]*$", "", $NF); print $NF }'; fi
+        python3 -c 'import glob, site, sys
+for path in sys.path + site.getsitepackages(): print(*glob.glob(path + "/nvidia/*/lib"), sep="\n")' 2>/dev/null
+    } | while read -r folder; do
+        if [ -n "$folder" ] && [ -e "$folder/$name" ]; then echo "$folder" && break; fi
+    done
 }
 
 card() {
@@ -171,26 +214,56 @@ prepare() {
     export SLUICE_CUDA_MODULE=${SLUICE_CUDA_MODULE:-$dir/lib/libsluice_cuda.so}
     export SLUICE_TEST_SOURCE_DIR=$dir SLUICE_TEST_DEVICE=cuda:0
     [ -r "$SLUICE_CUDA_MODULE" ] || { echo "$SLUICE_CUDA_MODULE is missing" >&2; exit 1; }
-    say "card: $(card name,driver_version,memory.total,memory.used,temperature.gpu)"
+    cublaslt=$(find_cublaslt)
+    if [ -n "$cublaslt" ]; then export SLUICE_CUDA_LIBRARY_PATH=$cublaslt; fi
 }
 
 open_results() {
     local where
     for where in "${OUT:-$here}" "${TMPDIR:-/tmp}"; do
         results=$where/RESULTS.md
-        if mkdir -p "$where" 2>/dev/null && { : >"$results"; } 2>/dev/null; then break; fi
-        results=""
+        if mkdir -p "$where" 2>/dev/null && { : >>"$results"; } 2>/dev/null; then return; fi
     done
-    [ -n "$results" ] || { echo "RESULTS.md can be written nowhere: set OUT" >&2; exit 1; }
+    echo "RESULTS.md can be written nowhere: set OUT" >&2
+    exit 1
+}
+
+# Sections of FILE..., of each stage the last.
+join() {
+    awk -v stages="ops model memory faults serve bench" '
+        BEGIN { n = split(stages, stage, " "); for (i = 1; i <= n; i++) known["## " stage[i]] = 1 }
+        FNR == 1 { at = "" }
+        $0 in known { at = $0; text[at] = "" }
+        at != "" { text[at] = text[at] $0 "\n" }
+        END {
+            print "# The CUDA backend on a GPU\n\nWritten by `tests/gpu/run.sh`; a figure is the median of 7 replays."
+            for (i = 1; i <= n; i++)
+                if (("## " stage[i]) in text) {
+                    sub(/\n+$/, "\n", text["## " stage[i]])
+                    printf "\n%s", text["## " stage[i]]
+                }
+        }' "$@"
+}
+
+begin_section() {
+    section=$(mktemp) || exit 1
     {
-        echo "# The CUDA backend on a GPU"
+        echo "## $1"
         echo
-        echo "Written by \`tests/gpu/run.sh $stage\`; each figure is the median of 7 replays."
-        echo
-        echo "Device: ${emulated:+emulated, so its figures mean nothing; }$(card name,driver_version)."
+        echo "Device: ${emulated:+emulated, so its figures mean nothing; }$(card name,driver_version,memory.total,memory.used,temperature.gpu)."
         echo "Date: $(date -u +%Y-%m-%d). Commit: $(cat "$dir/COMMIT" 2>/dev/null || echo unknown)."
+        echo "cuBLASLt: ${cublaslt:-none}."
         echo
-    } >"$results"
+    } >"$section"
+    head -n 5 "$section" | tail -n 3
+}
+
+# What the stage has told goes into RESULTS.md, also where it is ended from outside.
+end_section() {
+    [ -n "$section" ] || return
+    join "$results" "$section" >"$section.all" && cat "$section.all" >"$results"
+    rm -f "$section" "$section.all"
+    section=""
 }
 
 ops() {
@@ -243,20 +316,35 @@ serve() {
 }
 
 bench() {
-    local small=() scratch="${TMPDIR:-/tmp}" shown by
-    [ -n "$results" ] || open_results
-    # A command for timeout, which runs no functions: standard output into the results too.
-    shown=(bash -o pipefail -c '"$@" | tee -a "$0"' "$results")
+    local scratch="${TMPDIR:-/tmp}" small=() shown by
+    # A command for timeout, which runs no functions: standard output into the section too.
+    shown=(bash -o pipefail -c '"$@" | tee -a "$0"' "$section")
     if [ -n "$emulated" ]; then small=(--small); fi
-    printf '\n' >>"$results"
-    run "bench" 280 "${shown[@]}" "$dir/bin/bench_cuda" "${small[@]}" --directory "$scratch"
-    for by in cublaslt wgmma; do # a prompt's products by others than "own"
-        if [ $by = wgmma ] && lacks_wgmma; then continue; fi
-        printf '\n## Prompts by %s\n\n' $by >>"$results"
-        run "bench, prompts by $by" 50 "${shown[@]}" env SLUICE_CUDA_PROMPTS=$by "$dir/bin/bench_cuda" "${small[@]}" \
-            --parts paths,models --models bf16 --directory "$scratch"
-    done
+    # By parts, what is asked for most first: one that fails or takes long leaves the others their time, which is a stage's together.
+    bench_part "the 8B shape" 110 --parts models
+    bench_part "kernels" 70 --parts linears,attention,sampler
     between "$scratch/between.$$.gguf" "${small[@]}"
+    beside
+    for by in own cublaslt wgmma; do # a prompt's products
+        if [ $by = wgmma ] && lacks_wgmma; then continue; fi
+        if [ $by = cublaslt ] && [ -z "$cublaslt" ]; then continue; fi
+        export SLUICE_CUDA_PROMPTS=$by
+        bench_part "prompts by $by" 28 --parts paths,models --models bf16
+    done
+    unset SLUICE_CUDA_PROMPTS
+    bench_part "packing and loads" 60 --parts pack,load
+}
+
+# bench_part NAME SECONDS OPTIONS...: bench_cuda, in bench()'s words.
+bench_part() {
+    local name=$1 seconds=$2
+    shift 2
+    printf '\n### %s\n\n' "${name^}" >>"$section"
+    run "bench, $name" "$seconds" "${shown[@]}" "$dir/bin/bench_cuda" "${small[@]}" "$@" --directory "$scratch"
+}
+
+beside() {
+    printf '\n### Transformers\n\n' >>"$section"
     if ! command -v python3 >/dev/null; then
         say "skip  transformers: no python3 here"
     elif ! python3 -c 'import torch, transformers' 2>/dev/null; then
@@ -264,21 +352,20 @@ bench() {
     elif [ -n "$emulated" ]; then
         say "skip  transformers: no emulated GPU is theirs"
     else
-        run "transformers on the same card" 240 "${shown[@]}" python3 "$here/bench_transformers.py"
+        run "transformers on the same card" 100 "${shown[@]}" python3 "$here/bench_transformers.py"
     fi
-    say "written to $results"
 }
 
 # The device's wait for the host, of a tiny model, whose steps are all host, and of the 8B shape. The rest are bench_cuda's options.
 between() {
     local big=$1 tokens=(64 128) shown
     shift
-    shown=(bash -o pipefail -c '"$@" | sed "s/^/    /" | tee -a "$0"' "$results")
+    shown=(bash -o pipefail -c '"$@" | sed "s/^/    /" | tee -a "$0"' "$section")
     if [ -n "$emulated" ]; then tokens=(2 4); fi
-    printf '\n## Host time between steps (at most 30 us is the goal)\n\nA tiny model, then the 8B shape:\n\n' >>"$results"
-    run "between steps, tiny" 35 "${shown[@]}" "$dir/bin/bench_between" "$dir/tests/golden/tiny/q4_1.gguf" cuda:0 "${tokens[@]}"
+    printf '\n### Host time between steps (at most 30 us is the goal)\n\nA tiny model, then the 8B shape:\n\n' >>"$section"
+    run "between steps, tiny" 15 "${shown[@]}" "$dir/bin/bench_between" "$dir/tests/golden/tiny/q4_1.gguf" cuda:0 "${tokens[@]}"
     if "$dir/bin/bench_cuda" "$@" --write q8_0 "$big"; then
-        run "between steps, 8B" 65 "${shown[@]}" "$dir/bin/bench_between" "$big" cuda:0 "${tokens[@]}"
+        run "between steps, 8B" 40 "${shown[@]}" "$dir/bin/bench_between" "$big" cuda:0 "${tokens[@]}"
     else
         say "FAIL  between steps, 8B: no model file"
         failed=1
@@ -290,19 +377,26 @@ between() {
 run_stage() {
     stage_end=$((SECONDS + stage_s))
     if [ "$stage_end" -gt "$2" ]; then stage_end=$2; fi
+    begin_section "$1"
     "$1"
+    end_section
+    echo "$1: written to $results"
 }
 
 case $stage in
 package) package; exit ;;
 programs) programs; exit ;;
-ops | model | memory | faults | serve | bench) prepare; run_stage "$stage" $((SECONDS + stage_s)) ;;
-all)
-    prepare
-    open_results
-    for name in ops model memory faults serve; do run_stage $name $((all_s - stage_s)); done # the bench has its time
-    run_stage bench "$all_s"
-    ;;
+join) shift; join "$@"; exit ;;
+ops | model | memory | faults | serve | bench | all) ;;
 *) usage ;;
 esac
+prepare
+open_results
+trap end_section EXIT
+if [ "$stage" = all ]; then
+    for name in ops model memory faults serve; do run_stage $name $((all_s - stage_s)); done # the bench has its time
+    run_stage bench "$all_s"
+else
+    run_stage "$stage" $((SECONDS + stage_s))
+fi
 exit $failed

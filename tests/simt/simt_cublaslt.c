@@ -218,8 +218,10 @@ EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc
 {
     struct job *j = malloc(sizeof(*j));
     (void)handle, (void)desc, (void)alpha, (void)beta, (void)c, (void)c_layout, (void)workspace;
-    if (memcmp(algo->data + 1, offers[N_OFFERS - 1] + 1, 3 * sizeof(offers[0][0])) != 0 || n_bytes)
+    if (memcmp(algo->data + 1, offers[N_OFFERS - 1] + 1, 2 * sizeof(offers[0][0])) != 0)
         refuse("an algorithm that splits sums");
+    if (algo->data[ALGO_WORKSPACE] != n_bytes)
+        refuse("an algorithm with another workspace than it asked for");
     *j = (struct job){.a = *(struct layout *)(void *)a,
                       .b = *(struct layout *)(void *)b,
                       .d = *(struct layout *)(void *)d,

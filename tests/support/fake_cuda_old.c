@@ -1,0 +1,14 @@
+/* fake_cuda_old.c: a libcuda.so.1 of CUDA 11.4, as far as the runtime asks before it turns away. */
+int cuInit(unsigned flags);
+int cuDriverGetVersion(int *out_version);
+
+int cuInit(unsigned flags)
+{
+    return (int)flags;
+}
+
+int cuDriverGetVersion(int *out_version)
+{
+    *out_version = 11040;
+    return 0;
+}
