@@ -1,8 +1,5 @@
 #include "kernels/cuda/device_cuda.h"
 
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -10,18 +7,6 @@
 #include "kernels/cuda/linear_cuda.h"
 #include "kernels/cuda/table_cuda.h"
 #include "kernels/device_fault.h"
-
-#define SAME_CODE(name, number, fault)                                                             \
-    _Static_assert(cudaError##name == (number), "device_fault.h has another cudaError" #name);
-DEVICE_FAULT_CUDA_CODES(SAME_CODE)
-#undef SAME_CODE
-
-enum { MAX_DEVICES = 64 };
-
-/* The error that ended each device's context, which is the process's; 0: none. A call on such a
- * device may hang where the device has fallen off the bus: nothing is freed or waited for there,
- * the end of the process does it. */
-static atomic_int lost[MAX_DEVICES];
 
 enum { OLDEST_GENERATION = 8 };
 
@@ -35,24 +20,6 @@ struct graph {
     cudaGraphExec_t exec;
     size_t n_ops;
 };
-
-int cuda_check(struct error *err, uint32_t index, const char *what, int code)
-{
-    if (code == cudaSuccess)
-        return 0;
-    enum device_fault fault = device_fault_of_cuda(code);
-    if (device_fault_is_final(fault) && index < MAX_DEVICES)
-        atomic_store(&lost[index], code);
-    cudaGetLastError(); /* told here, not by the next launch as well */
-    error_set(err, fault == DEVICE_FAULT_MEMORY ? STATUS_RESOURCE_EXHAUSTED : STATUS_INTERNAL,
-              "cuda:%u: %s: %s (%d)", index, what, cudaGetErrorString((cudaError_t)code), code);
-    return error_reason(err, device_fault_reason(fault));
-}
-
-bool cuda_is_lost(uint32_t index)
-{
-    return index < MAX_DEVICES && atomic_load(&lost[index]) != 0;
-}
 
 int stream_check(struct stream_cuda *s, const char *what, int code)
 {
@@ -78,7 +45,7 @@ int stream_enter(struct stream_cuda *s)
 {
     uint32_t index = s->base.device->index;
     if (cuda_is_lost(index))
-        return stream_check(s, "an earlier failure", atomic_load(&lost[index]));
+        return stream_check(s, "an earlier failure", cuda_lost(index));
     return stream_check(s, "choosing the device", cudaSetDevice((int)index));
 }
 
@@ -103,64 +70,6 @@ int stream_grow(struct stream_cuda *s, struct grown *buffer, size_t n_bytes, con
     return rc;
 }
 
-/* No driver, or one whose library does not load: the loader's words tell which. */
-static int no_driver(struct error *err)
-{
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    const char *why = driver == NULL ? dlerror() : NULL;
-    int rc = error_set(err, STATUS_FAILED_PRECONDITION, "no CUDA driver on this machine (%s)",
-                       why != NULL ? why : "libcuda.so.1 tells no version");
-    if (driver != NULL)
-        dlclose(driver);
-    return rc;
-}
-
-int device_count_cuda(uint32_t *out_n_devices, struct error *err)
-{
-    int n_devices = 0, driver = 0, runtime = 0;
-    cudaError_t code = cudaGetDeviceCount(&n_devices);
-    if (code == cudaSuccess && n_devices > 0) {
-        *out_n_devices = (uint32_t)n_devices;
-        return 0;
-    }
-    cudaDriverGetVersion(&driver);
-    cudaRuntimeGetVersion(&runtime);
-    if (code == cudaErrorInsufficientDriver && driver == 0)
-        return no_driver(err);
-    if (code == cudaErrorInsufficientDriver)
-        return error_set(err, STATUS_FAILED_PRECONDITION,
-                         "CUDA driver too old: it speaks CUDA %d.%d, %d.%d is needed",
-                         driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
-    if (code == cudaSuccess || code == cudaErrorNoDevice)
-        return error_set(err, STATUS_NOT_FOUND, "no CUDA device on this machine");
-    return error_set(err, STATUS_FAILED_PRECONDITION, "CUDA does not start: %s (%d)",
-                     cudaGetErrorString(code), (int)code);
-}
-
-static int best_capability;
-
-static void find_best_capability(void)
-{
-    int n_devices = 0;
-    if (cudaGetDeviceCount(&n_devices) != cudaSuccess)
-        return;
-    for (int i = 0; i < n_devices; i++) {
-        int major = 0, minor = 0;
-        if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, i) != cudaSuccess ||
-            cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, i) != cudaSuccess)
-            continue;
-        if (10 * major + minor > best_capability)
-            best_capability = 10 * major + minor;
-    }
-}
-
-int device_capability_cuda(void)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, find_best_capability);
-    return best_capability;
-}
-
 /* Whether this build's code for the device that is current has wgmma: it is in code for 9.0a, which
  * no other device takes, and in none that a driver translates. */
 static int wgmma_is_built(uint32_t index, bool *out_is_built, struct error *err)
@@ -175,7 +84,7 @@ static int wgmma_is_built(uint32_t index, bool *out_is_built, struct error *err)
         rc = cuda_check(err, index, "wgmma",
                         cudaMemcpy(&told, on_device, sizeof(told), cudaMemcpyDeviceToHost));
     if (!cuda_is_lost(index))
-        cudaFree(on_device);
+        cuda_note(index, cudaFree(on_device));
     *out_is_built = told == 1;
     return rc;
 }
@@ -261,10 +170,10 @@ static void close_device(struct device *device)
 {
     if (device == NULL)
         return;
+    cuda_note(device->index, cuda_is_lost(device->index) ? 0 : cudaSetDevice((int)device->index));
     if (!cuda_is_lost(device->index)) {
-        cudaSetDevice((int)device->index);
         cublaslt_destroy(device_cuda(device)->lt);
-        cudaFree(device_cuda(device)->arena.base);
+        cuda_note(device->index, cudaFree(device_cuda(device)->arena.base));
     }
     free(device);
 }
@@ -320,7 +229,7 @@ static int driver_alloc(struct device *device, size_t n_bytes, void **out_data, 
         return rc;
     cudaError_t code = cudaMalloc(&data, n_bytes > 0 ? n_bytes : 1); /* 256-byte aligned */
     if (code == cudaErrorMemoryAllocation) {
-        cudaGetLastError();
+        cuda_note(device->index, (int)code);
         rc = memory(device, &now, err);
         if (rc != 0)
             return rc;
@@ -345,10 +254,10 @@ static void free_memory(struct device *device, void *data, size_t n_bytes)
 {
     if (arena_give(&device_cuda(device)->arena, data, n_bytes))
         return;
-    if (cuda_is_lost(device->index))
-        return;
-    cudaSetDevice((int)device->index);
-    cudaFree(data);
+    if (!cuda_is_lost(device->index))
+        cuda_note(device->index, cudaSetDevice((int)device->index));
+    if (!cuda_is_lost(device->index))
+        cuda_note(device->index, cudaFree(data));
 }
 
 static int reserve(struct device *device, size_t n_bytes, struct error *err)
@@ -379,23 +288,26 @@ static int alloc_host(struct device *device, size_t n_bytes, void **out_data, st
 static void free_host(struct device *device, void *data, size_t n_bytes)
 {
     (void)n_bytes;
-    if (cuda_is_lost(device->index))
-        return;
-    cudaSetDevice((int)device->index);
-    cudaFreeHost(data);
+    if (!cuda_is_lost(device->index))
+        cuda_note(device->index, cudaSetDevice((int)device->index));
+    if (!cuda_is_lost(device->index))
+        cuda_note(device->index, cudaFreeHost(data));
 }
 
 static void free_stream_parts(struct stream_cuda *s)
 {
-    cudaSetDevice((int)s->base.device->index);
+    uint32_t index = s->base.device->index;
+    cuda_note(index, cudaSetDevice((int)index));
     if (s->handle != NULL)
-        cudaStreamSynchronize(s->handle);
+        cuda_note(index, cudaStreamSynchronize(s->handle));
+    if (cuda_is_lost(index)) /* by what was queued last */
+        return;
     stream_release(s);
-    cudaFreeHost(s->sample_host);
+    cuda_note(index, cudaFreeHost(s->sample_host));
     if (s->sample_uploaded != NULL)
-        cudaEventDestroy(s->sample_uploaded);
+        cuda_note(index, cudaEventDestroy(s->sample_uploaded));
     if (s->handle != NULL)
-        cudaStreamDestroy(s->handle);
+        cuda_note(index, cudaStreamDestroy(s->handle));
 }
 
 static void stream_destroy(struct stream *stream)
@@ -491,7 +403,7 @@ static void event_destroy(struct event *event)
     if (event == NULL)
         return;
     if (!cuda_is_lost(event->index))
-        cudaEventDestroy(event->handle);
+        cuda_note(event->index, cudaEventDestroy(event->handle));
     free(event);
 }
 
@@ -533,7 +445,7 @@ static int capture_end(struct stream *stream, struct graph **out_graph, struct e
     if (rc == 0)
         rc = cuda_check(err, index, "graph", cudaGraphInstantiate(&graph->exec, captured, 0));
     if (captured != NULL && !cuda_is_lost(index))
-        cudaGraphDestroy(captured);
+        cuda_note(index, cudaGraphDestroy(captured));
     if (rc != 0) {
         free(graph);
         return rc;
@@ -555,7 +467,7 @@ static void graph_destroy(struct graph *graph)
     if (graph == NULL)
         return;
     if (!cuda_is_lost(graph->index))
-        cudaGraphExecDestroy(graph->exec);
+        cuda_note(graph->index, cudaGraphExecDestroy(graph->exec));
     free(graph);
 }
 

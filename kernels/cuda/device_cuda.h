@@ -54,8 +54,12 @@ extern const struct device_ops device_ops_cuda;
 /* 0, or fills err: "cuda:0: <what>: <CUDA's words>", with its class (device_fault.h) as the reason.
  * Memory exhaustion is RESOURCE_EXHAUSTED. */
 int cuda_check(struct error *err, uint32_t index, const char *what, int code);
-/* True once a call has shown that the device's context is at its end. Any thread. */
+/* For what only gives back, and has nobody to tell: a failure that ends the context is kept. */
+void cuda_note(uint32_t index, int code);
+/* Whether a call has shown that the device's context is at its end, and by which error; 0: none.
+ * Any thread. */
 bool cuda_is_lost(uint32_t index);
+int cuda_lost(uint32_t index);
 /* The same for an op: keeps the first failure for stream_sync. */
 int stream_check(struct stream_cuda *s, const char *what, int code);
 /* Keeps a failure that is not CUDA's; returns status. */

@@ -17,7 +17,7 @@ static int grow_host(struct stream_cuda *s, size_t n_bytes)
     rc = stream_check(s, "pinned memory", cudaMallocHost(&host, n_bytes * STREAM_MAX_GROWTH));
     if (rc != 0)
         return rc;
-    cudaFreeHost(s->sample_host);
+    cuda_note(s->base.device->index, cudaFreeHost(s->sample_host));
     s->sample_host = host;
     s->sample_host_bytes = n_bytes * STREAM_MAX_GROWTH;
     return 0;

@@ -87,7 +87,7 @@ static void release(struct stream_cuda *s, struct grown *buffer)
     if (buffer->reserved)
         device->ops->free(device, buffer->data, buffer->n_bytes);
     else
-        cudaFree(buffer->data);
+        cuda_note(device->index, cudaFree(buffer->data));
     *buffer = (struct grown){.data = NULL};
 }
 

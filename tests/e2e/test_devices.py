@@ -397,8 +397,8 @@ def driver_old(folder):
     shutil.copy(BIN / "fake_cuda_old.so", folder / "libcuda.so.1")
 
 
-@pytest.mark.emulated  # needs what the emulated GPU needs: a build with CUDA
-@pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="this machine has a driver")
+@pytest.mark.emulated  # needs what the emulated GPU needs and more: a build with CUDA
+@pytest.mark.skipif(not (BIN / "libsluice_cuda.so").exists() or os.path.exists("/dev/nvidiactl"), reason="no CUDA backend, or a driver for it")
 @pytest.mark.parametrize("driver, why", [(driver_none, "no CUDA driver on this machine (libcuda.so.1: cannot open shared object file"),
                                          (driver_broken, "libcuda.so.1: file too short)"),
                                          (driver_old, "CUDA driver too old: it speaks CUDA 11.4, 1")])

@@ -114,6 +114,46 @@ test_context_when_a_kernel_fails_then_its_class_is_told_and_nothing_goes_on(void
             check_fault(rows[i].code, rows[i].reason);
 }
 
+/* Nobody asks a stream that is given back, but what its last work did to the device stays known. */
+static void fail_and_give_back(void)
+{
+    struct backend_module module;
+    struct device *device = NULL;
+    struct stream *stream = NULL, *second = NULL;
+    struct error err = {0};
+    void *data = NULL;
+    MUST(backend_cuda(&module, &err) == 0);
+    const struct device_ops *ops = module.device_ops;
+    MUST(ops->open(0, &device, &err) == 0);
+    MUST(ops->stream_create(device, 0, &stream, &err) == 0);
+    MUST(ops->stream_create(device, 0, &second, &err) == 0);
+    MUST(ops->alloc(device, N * sizeof(float), &data, &err) == 0);
+    struct tensor x = tensor_view(data, DTYPE_F32, 1, N);
+    const float *weights = test_is_emulated() ? data : (const float *)((uintptr_t)1 << 44);
+    (void)op_rms_norm(stream, &x, &x, weights, 1e-5f);
+    ops->stream_destroy(stream);
+    MUST(ops->stream_sync(second, &err) != 0);
+    MUST(strcmp(err.reason, "DEVICE_ILLEGAL_ACCESS") == 0 && strstr(err.message, "an earlier"));
+    ops->free(device, data, N * sizeof(float));
+    ops->stream_destroy(second);
+    ops->close(device);
+    _exit(0);
+}
+
+static void test_context_when_a_kernel_fails_as_its_stream_is_given_back_then_known(void **state)
+{
+    (void)state;
+    setenv("SIMT_FAIL", "1:700", 1);
+    pid_t pid = fork();
+    if (pid == 0) {
+        alarm(CHILD_S);
+        fail_and_give_back();
+    }
+    int status = 0;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+}
+
 /* The test itself may not open the backend: a child of a process with threads has only one. */
 static void too_much(void)
 {
@@ -163,6 +203,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(
             test_context_when_a_kernel_fails_then_its_class_is_told_and_nothing_goes_on),
+        cmocka_unit_test(test_context_when_a_kernel_fails_as_its_stream_is_given_back_then_known),
         cmocka_unit_test(
             test_memory_when_too_little_then_told_with_figures_and_the_device_lives_on),
     };

@@ -11,4 +11,11 @@ hits=$(sources | xargs -r grep -nE '\b(TODO|FIXME|XXX|HACK)\b' || true)
 [ -z "$hits" ] || { printf 'unfinished:\n%s\n' "$hits"; bad=1; }
 hits=$(sources | xargs -r grep -nE '[^_a-zA-Z](exit|abort)[[:space:]]*\(' | grep -vE '(^|/)main[a-z_]*\.c:|proto/tools/' || true)
 [ -z "$hits" ] || { printf 'libraries never exit:\n%s\n' "$hits"; bad=1; }
+# A call of CUDA's runtime that stands for itself: nobody looks at its answer (cuda_check(), stream_check() and cuda_note() do).
+for file in $(git ls-files -- 'kernels/cuda/*.[ch]' 'kernels/cuda/*.cu'); do
+    hits=$(awk -v file="$file" '
+        /^ *(\(void\) *)?cuda[A-Z][A-Za-z0-9]*\(/ && before !~ /[,(=?:&|]$/ && !/cudaGetLastError\(\);/ { print file ":" FNR ":" $0 }
+        NF { before = $0 }' "$file")
+    [ -z "$hits" ] || { printf 'unchecked calls of CUDA:\n%s\n' "$hits"; bad=1; }
+done
 exit $bad
