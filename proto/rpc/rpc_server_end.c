@@ -10,7 +10,7 @@
 #include "proto/rpc/rpc_server_internal.h"
 #include "proto/rpc/rpc_share.h"
 
-enum { ABORT_MS = 1000, SETTLE_MS = 500 };
+enum { ABORT_MS = 1000, CLOSE_MS = 500, SETTLE_MS = 500 };
 /* Of a shutdown, before gRPC's own begins; see leave(). */
 enum { REFUSE_MS = 100, LEAVE_MS = 1000, CALM_MS = 50, LOOK_MS = 5 };
 
@@ -36,6 +36,19 @@ static void wait_for_calls(struct rpc_server *server, uint32_t grace_ms)
     struct timespec until = {end_ns / NS_PER_S, end_ns % NS_PER_S};
     pthread_mutex_lock(&server->lock);
     while (server->n_live_user > 0 && !server->hurried && clock_now_ns() < end_ns)
+        pthread_cond_timedwait(&server->changed, &server->lock, &until);
+    pthread_mutex_unlock(&server->lock);
+}
+
+/* For clients to close their connections, as gRPC has asked them to. One whose connection is ended
+ * for it, with an error at that, may begin the calls that it had in mind over and over on the dead
+ * one, until their deadlines (gRPC 1.85 as a client). */
+static void wait_for_core(struct rpc_server *server, uint32_t limit_ms)
+{
+    int64_t end_ns = clock_now_ns() + limit_ms * NS_PER_MS;
+    struct timespec until = {end_ns / NS_PER_S, end_ns % NS_PER_S};
+    pthread_mutex_lock(&server->lock);
+    while (!server->core_is_down && !server->hurried && clock_now_ns() < end_ns)
         pthread_cond_timedwait(&server->changed, &server->lock, &until);
     pthread_mutex_unlock(&server->lock);
 }
@@ -151,6 +164,7 @@ static void stop_core(struct rpc_server *server, uint32_t grace_ms)
     wait_for_calls(server, ABORT_MS);
     abort_calls(server, rpc_call_abort);
     wait_for_calls(server, ABORT_MS);
+    wait_for_core(server, CLOSE_MS);
     grpc_server_cancel_all_calls(server->core);
     pthread_mutex_lock(&server->lock);
     while (server->stats.n_live > 0 || !server->core_is_down)

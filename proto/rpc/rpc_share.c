@@ -38,7 +38,7 @@ static struct {
     pthread_mutex_t lock;
     struct {
         const char *path;
-        ino_t inode;
+        int fd; /* the file, so that no other has its number while it is named here; or -1 */
     } files[MAX_OWNED];
 } owned = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -130,10 +130,12 @@ int rpc_share_name(const char *path, char *out_name, size_t n_bytes, struct erro
                      "socket path %s: its folder's name leaves no room for a second one", path);
 }
 
-static ino_t inode_of(const char *path)
+/* Whether `path` is the file that is open as `fd`. */
+static bool is_file(const char *path, int fd)
 {
-    struct stat info;
-    return lstat(path, &info) == 0 ? info.st_ino : 0;
+    struct stat there, ours;
+    return fd >= 0 && lstat(path, &there) == 0 && fstat(fd, &ours) == 0 &&
+           there.st_ino == ours.st_ino && there.st_dev == ours.st_dev;
 }
 
 /* Under the lock of `moved`. Where it cannot be kept (no such file, or a file system without links)
@@ -179,7 +181,7 @@ void rpc_share_own(const char *path)
     for (int i = 0; i < MAX_OWNED; i++)
         if (owned.files[i].path == NULL) {
             owned.files[i].path = path;
-            owned.files[i].inode = inode_of(path);
+            owned.files[i].fd = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
             break;
         }
     pthread_mutex_unlock(&owned.lock);
@@ -191,7 +193,7 @@ static bool is_anothers(const char *path)
     pthread_mutex_lock(&owned.lock);
     for (int i = 0; i < MAX_OWNED && !found; i++)
         found = owned.files[i].path != NULL && strcmp(owned.files[i].path, path) == 0 &&
-                owned.files[i].inode != inode_of(path);
+                !is_file(path, owned.files[i].fd);
     pthread_mutex_unlock(&owned.lock);
     return found;
 }
@@ -226,8 +228,11 @@ void rpc_share_forget(const char *path)
         unlink(path);
     pthread_mutex_lock(&owned.lock);
     for (int i = 0; i < MAX_OWNED; i++)
-        if (owned.files[i].path == path)
+        if (owned.files[i].path == path) {
+            if (owned.files[i].fd >= 0)
+                close(owned.files[i].fd);
             owned.files[i].path = NULL;
+        }
     pthread_mutex_unlock(&owned.lock);
 }
 

@@ -30,6 +30,10 @@ class Shared(Plumbing):
         super().__init__(folder, stubs, options=["--metrics", f"127.0.0.1:{self.metrics}", "--listen-unix", folder / "server.sock",
                                                  "--drain-grace", "30s", *options], **kwargs)
 
+    def start_server(self):
+        super().start_server()
+        self.wait(lambda: self.listens(self.unix), "and on its unix socket")  # the last that it opens
+
     def command(self, *more):
         return [BIN / "sluice-server", "--listen", self.address, "--routes-file", self.folder / "routes.pb", *self.options, *more]
 

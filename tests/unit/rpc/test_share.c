@@ -257,6 +257,40 @@ static void test_socket_when_nobody_took_its_place_then_it_goes_with_its_server(
     close(again);
 }
 
+/* Symptom: a server that ended took away the socket of the next but one, which had the number of
+ * its own, by then closed, file. */
+static void
+test_socket_when_its_file_is_gone_then_another_with_its_number_is_not_taken(void **state)
+{
+    (void)state;
+    struct error err;
+    static char own[64];
+    struct stat ours, theirs = {0};
+    int next[16], n = 0;
+    memcpy(own, path, sizeof(own));
+    int first = listen_at(path);
+    rpc_share_own(own);
+    assert_int_equal(lstat(path, &ours), 0);
+    int second = listen_at(name);
+    assert_int_equal(rpc_share_move(name, path, &err), 0);
+    rpc_share_settle(true);
+    close(first);
+    while (n < 16 && theirs.st_ino != ours.st_ino) { /* which is the first one on most disks */
+        if (n > 0)
+            assert_int_equal(unlink(name), 0);
+        next[n++] = listen_at(name);
+        assert_int_equal(lstat(name, &theirs), 0);
+    }
+    assert_int_equal(rename(name, path), 0);
+    assert_int_equal(unlink(path), 0);
+    rpc_share_forget(own);
+    assert_true(connects(next[n - 1]));
+    while (n > 0)
+        close(next[--n]);
+    close(second);
+    assert_int_equal(unlink(path), 0);
+}
+
 static void test_move_when_it_cannot_be_then_the_second_name_is_gone(void **state)
 {
     (void)state;
@@ -332,6 +366,9 @@ int main(void)
             test_socket_when_another_takes_its_place_then_the_first_leaves_it_there, begin, end),
         cmocka_unit_test_setup_teardown(
             test_socket_when_nobody_took_its_place_then_it_goes_with_its_server, begin, end),
+        cmocka_unit_test_setup_teardown(
+            test_socket_when_its_file_is_gone_then_another_with_its_number_is_not_taken, begin,
+            end),
         cmocka_unit_test_setup_teardown(test_move_when_it_cannot_be_then_the_second_name_is_gone,
                                         begin, end),
     };
