@@ -66,10 +66,10 @@ if(SLUICE_STATIC) # what the archives need themselves
     endforeach()
   endfunction()
   sluice_archive_needs(PkgConfig::SQLITE z)
-  # rpc_accept.c stands before two functions of libssl, and rpc_core.c looks one of Abseil's up by its name.
+  # rpc_accept.c stands before three functions of libssl, and rpc_core.c looks one of Abseil's up by its name.
   # Jansson's archive has a function of its own by the name of one of ours.
   add_compile_definitions(SLUICE_STATIC=1 utf8_encode=sluice_utf8_encode)
-  add_link_options(LINKER:--wrap=SSL_read LINKER:--wrap=SSL_write
+  add_link_options(LINKER:--wrap=SSL_read LINKER:--wrap=SSL_write LINKER:--wrap=SSL_get_error
     LINKER:--export-dynamic-symbol=_ZN4absl7debian329SetMutexDeadlockDetectionModeENS0_15OnDeadlockCycleE)
 else()
   add_compile_definitions(SLUICE_STATIC=0)

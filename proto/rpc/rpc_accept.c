@@ -159,15 +159,20 @@ static void open_connection(struct rpc_connection *connection, const struct rpc_
                             bool plain)
 {
     int64_t now_ns = clock_now_ns();
-    bool leaving = accept != NULL && accept->leaving && !accept->config.tls;
+    bool late = accept != NULL && accept->leaving, tls = accept != NULL && accept->config.tls;
+    bool leaving = late && !tls;
     pthread_mutex_lock(&connection->out_lock);
-    connection->tls = accept != NULL && accept->config.tls;
+    connection->tls = tls;
+    connection->records.serial++;
+    connection->records.n_sent = 0;
+    connection->records.n_own = connection->records.n_own_sent = 0;
     memset(&connection->goaway, 0, sizeof(connection->goaway));
     if (leaving)
         rpc_goaway_begin(&connection->goaway);
     pthread_mutex_unlock(&connection->out_lock);
     atomic_store(&connection->leaving, leaving);
-    atomic_store(&connection->came_late, leaving);
+    atomic_store(&connection->came_late, late);
+    atomic_store(&connection->unknown, tls);
     atomic_store(&connection->owner, accept != NULL ? accept->config.arg : NULL);
     atomic_store(&connection->plain, plain);
     atomic_store(&connection->broken, false);
@@ -192,6 +197,7 @@ static bool enter_connection(struct rpc_accept *accept, int fd)
     connection->accept = accept;
     pthread_mutex_lock(&connection->lock);
     rpc_guard_reset(&connection->guard);
+    connection->records.n_hello = 0;
     pthread_mutex_unlock(&connection->lock);
     atomic_store(&connection->inode, rpc_connection_inode(fd));
     open_connection(connection, accept, false);
@@ -444,7 +450,7 @@ static void set_leaving(const void *arg, bool leaving)
 uint32_t rpc_accept_leave(const void *arg)
 {
     set_leaving(arg, true);
-    return count_connections(arg, rpc_connection_leave);
+    return rpc_connection_tls_n_leaving(true) + count_connections(arg, rpc_connection_leave);
 }
 
 void rpc_accept_shut(const void *arg)
@@ -457,7 +463,7 @@ void rpc_accept_shut(const void *arg)
 
 uint32_t rpc_accept_n_leaving(const void *arg, bool every)
 {
-    return rpc_connection_tls_n_leaving() +
+    return rpc_connection_tls_n_leaving(every) +
            count_connections(arg, every ? rpc_connection_is_leaving : rpc_connection_was_leaving);
 }
 

@@ -1,8 +1,9 @@
 /* rpc_accept.h: what stands between the network and gRPC. gRPC 1.51 knows no limit on connections;
  * when accept fails because the process has no descriptor left it never listens again; and it lets
  * a client go on for ever with what rpc_guard.h is about. It calls accept4, recvmsg, sendmsg,
- * shutdown, close, SSL_read and SSL_write through the dynamic linker, so that those of this file
- * are called instead, by the whole program. They do what the real ones do, and on watched ports:
+ * shutdown, close, SSL_read, SSL_write and SSL_get_error through the dynamic linker, so that those
+ * of this file are called instead, by the whole program. They do what the real ones do, and on
+ * watched ports:
  * - a connection beyond the limit, or one there is no descriptor for, is closed at once;
  * - what a client sends is read along with, and where the guard says so, the connection ends as if
  *   the client had closed it;
@@ -48,8 +49,7 @@ void rpc_accept_forget(struct rpc_accept *accept);
 uint32_t rpc_accept_n_open(struct rpc_accept *accept);
 
 /* Tells the clients of all listeners of `arg`, and who comes from now on, to open no more calls
- * (rpc_goaway.h), and returns how many there are. With TLS a client is told as gRPC next writes to
- * it, and is not counted. */
+ * (rpc_goaway.h), and returns how many there are. */
 uint32_t rpc_accept_leave(const void *arg);
 /* How many clients have not yet said that they know, of those that were there then or of `every`
  * one; what could not be sent to them before is tried again. */

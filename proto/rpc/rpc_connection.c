@@ -1,6 +1,7 @@
 #include "proto/rpc/rpc_connection.h"
 
 #include <errno.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -42,6 +43,47 @@ static bool is_good_message(struct rpc_connection *connection, const struct msgh
     return good;
 }
 
+/* One with TLS. */
+static _Thread_local struct rpc_connection *last_read;
+
+struct rpc_connection *rpc_connection_last_read(void)
+{
+    return last_read;
+}
+
+static void note_hello(struct rpc_connection *connection, const struct msghdr *message, size_t n)
+{
+    struct rpc_records *records = &connection->records;
+    last_read = connection;
+    pthread_mutex_lock(&connection->lock);
+    for (size_t i = 0; i < message->msg_iovlen && n > 0; i++) {
+        const struct iovec part = part_of(message, i, &n);
+        size_t room = sizeof(records->hello) - records->n_hello;
+        size_t n_new = part.iov_len < room ? part.iov_len : room;
+        memcpy(records->hello + records->n_hello, part.iov_base, n_new);
+        records->n_hello += (uint8_t)n_new;
+    }
+    pthread_mutex_unlock(&connection->lock);
+}
+
+bool rpc_connection_is_of(struct rpc_connection *connection, const uint8_t random[RPC_RANDOM_BYTES],
+                          uint32_t *out_serial)
+{
+    const struct rpc_records *records = &connection->records;
+    pthread_mutex_lock(&connection->out_lock);
+    pthread_mutex_lock(&connection->lock);
+    bool is =
+        atomic_load(&connection->open) && records->n_hello == RPC_HELLO_BYTES &&
+        memcmp(records->hello + RPC_HELLO_BYTES - RPC_RANDOM_BYTES, random, RPC_RANDOM_BYTES) == 0;
+    pthread_mutex_unlock(&connection->lock);
+    if (is)
+        *out_serial = records->serial;
+    pthread_mutex_unlock(&connection->out_lock);
+    if (is)
+        atomic_store(&connection->unknown, false);
+    return is;
+}
+
 /* What a read of a connection gave; errno is that of a read that failed. */
 static void note_read(struct rpc_connection *connection, ssize_t n)
 {
@@ -60,27 +102,50 @@ static ssize_t put(struct rpc_connection *connection, const struct msghdr *messa
     return rpc_cork_send(&connection->cork, message, flags);
 }
 
+/* How much of what is ours was sent; 0: later. A connection that is broken takes everything: gRPC
+ * hears of it when it reads. */
+static size_t put_own(struct rpc_connection *connection, uint8_t *bytes, size_t n_bytes)
+{
+    struct iovec part = {bytes, n_bytes};
+    const struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    ssize_t n = put(connection, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR || errno == ENOBUFS || errno == ENOMEM))
+        return 0;
+    return n < 0 ? n_bytes : (size_t)n;
+}
+
+static bool say_record(struct rpc_records *records, struct rpc_connection *connection)
+{
+    size_t n = 1;
+    while (n > 0 && records->n_own > records->n_own_sent) {
+        n = put_own(connection, records->own + records->n_own_sent,
+                    records->n_own - records->n_own_sent);
+        records->n_own_sent += n;
+    }
+    return n > 0;
+}
+
 /* Says what there is to say at this place. False where a part of it is left, which comes before
- * anything else. A connection that is broken takes everything: gRPC hears of it when it reads. */
+ * anything else. */
 static bool say(struct rpc_connection *connection)
 {
-    struct iovec part;
+    size_t n_bytes, n = 1;
     uint8_t *bytes;
-    while ((part.iov_len = rpc_goaway_next(&connection->goaway, &bytes)) > 0) {
-        part.iov_base = bytes;
-        const struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-        ssize_t n = put(connection, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (n < 0 && (errno == EAGAIN || errno == EINTR || errno == ENOBUFS || errno == ENOMEM))
-            break;
-        rpc_goaway_said(&connection->goaway, n < 0 ? part.iov_len : (size_t)n);
+    if (connection->tls)
+        return say_record(&connection->records, connection);
+    while (n > 0 && (n_bytes = rpc_goaway_next(&connection->goaway, &bytes)) > 0) {
+        n = put_own(connection, bytes, n_bytes);
+        rpc_goaway_said(&connection->goaway, n);
     }
     return !rpc_goaway_is_midway(&connection->goaway);
 }
 
 static void note_sent(struct rpc_connection *connection, const struct msghdr *message, size_t n)
 {
-    if (connection->tls)
+    if (connection->tls) {
+        connection->records.n_sent += n;
         return;
+    }
     bool guarded = atomic_load(&connection->inode) != 0;
     for (size_t i = 0; i < message->msg_iovlen && n > 0; i++) {
         const struct iovec part = part_of(message, i, &n);
@@ -131,6 +196,8 @@ ssize_t recvmsg_instead(int fd, struct msghdr *message, int flags)
     bool open = connection != NULL && atomic_load(&connection->open);
     if (open)
         note_read(connection, n);
+    if (open && n > 0 && connection->tls)
+        note_hello(connection, message, (size_t)n);
     if (open && n > 0 && atomic_load(&connection->leaving))
         hear(connection, message, (size_t)n);
     if (n <= 0 || connection == NULL || atomic_load(&connection->inode) == 0 || connection->tls ||
@@ -211,13 +278,14 @@ bool rpc_connection_leave(struct rpc_connection *connection, const void *arg)
 
 bool rpc_connection_is_leaving(struct rpc_connection *connection, const void *arg)
 {
-    bool leaving = false;
-    if (!atomic_load(&connection->leaving) || !atomic_load(&connection->open))
+    bool leaving = false, unknown = atomic_load(&connection->unknown);
+    if (!(atomic_load(&connection->leaving) || unknown) || !atomic_load(&connection->open))
         return false;
     pthread_mutex_lock(&connection->out_lock);
     if (atomic_load(&connection->open) && atomic_load(&connection->owner) == arg) {
         say(connection);
-        leaving = rpc_goaway_is_open(&connection->goaway) && !atomic_load(&connection->left);
+        leaving =
+            (unknown || rpc_goaway_is_open(&connection->goaway)) && !atomic_load(&connection->left);
     }
     pthread_mutex_unlock(&connection->out_lock);
     return leaving;
@@ -239,4 +307,34 @@ bool rpc_connection_leave_end(struct rpc_connection *connection, const void *arg
         rpc_goaway_end(&connection->goaway);
     pthread_mutex_unlock(&connection->out_lock);
     return was_open;
+}
+
+/* --- records --- */
+
+/* Under out_lock. */
+static bool is_still(const struct rpc_connection *connection, uint32_t serial)
+{
+    return atomic_load(&connection->open) && connection->records.serial == serial;
+}
+
+bool rpc_connection_has_sent(struct rpc_connection *connection, uint32_t serial, uint64_t n)
+{
+    pthread_mutex_lock(&connection->out_lock);
+    bool has = is_still(connection, serial) && connection->records.n_sent == n && say(connection);
+    pthread_mutex_unlock(&connection->out_lock);
+    return has;
+}
+
+void rpc_connection_send_record(struct rpc_connection *connection, uint32_t serial,
+                                const uint8_t *record, size_t n)
+{
+    struct rpc_records *records = &connection->records;
+    pthread_mutex_lock(&connection->out_lock);
+    if (is_still(connection, serial) && n <= sizeof(records->own)) {
+        memcpy(records->own, record, n);
+        records->n_own = n;
+        records->n_own_sent = 0;
+        say(connection);
+    }
+    pthread_mutex_unlock(&connection->out_lock);
 }

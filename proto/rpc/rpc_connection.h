@@ -1,7 +1,7 @@
 /* rpc_connection.h: one accepted connection, and what stands in place of recvmsg, sendmsg, shutdown
- * and close (rpc_connection.c), and of SSL_read and SSL_write (rpc_connection_tls.c), for it; see
- * rpc_accept.h. The table of connections is rpc_accept.c's. Private to proto/rpc. Any thread; lock
- * inside: the table's is taken before a connection's. */
+ * and close (rpc_connection.c), and of SSL_read, SSL_write and SSL_get_error
+ * (rpc_connection_tls.c), for it; see rpc_accept.h. The table of connections is rpc_accept.c's.
+ * Private to proto/rpc. Any thread; lock inside: the table's is taken before a connection's. */
 #pragma once
 
 #include <pthread.h>
@@ -27,6 +27,20 @@ struct rpc_accept {
     _Atomic(int64_t) all_resets; /* rpc_guard.h */
 };
 
+/* What a record of ours has room in. */
+enum { RPC_RECORD_BYTES = 512, RPC_HELLO_BYTES = 43, RPC_RANDOM_BYTES = 32 };
+
+/* Of a connection with TLS: which SSL is its own, and what may be put between gRPC's records. */
+struct rpc_records {
+    uint32_t serial;                /* of all connections of this descriptor */
+    uint8_t hello[RPC_HELLO_BYTES]; /* under the guard's lock: the first bytes that came, up to the
+                                       end of the client's random */
+    uint8_t n_hello;
+    uint64_t n_sent;               /* by gRPC */
+    uint8_t own[RPC_RECORD_BYTES]; /* a record of ours, of which a part has been sent */
+    size_t n_own, n_own_sent;
+};
+
 /* By descriptor. gRPC closes them without a word: a descriptor that has another inode, or none, is
  * another's by now. */
 struct rpc_connection {
@@ -43,10 +57,12 @@ struct rpc_connection {
     _Atomic int64_t begun_ns, heard_ns; /* when it was accepted, and when bytes came last */
     struct rpc_cork cork;
     _Atomic(const void *) owner; /* arg of its listener's configuration */
-    pthread_mutex_t out_lock;    /* of what is sent to it, and of `goaway` */
+    pthread_mutex_t out_lock;    /* of what is sent to it, and of `goaway` and `records` */
     struct rpc_goaway goaway;
     atomic_bool leaving;   /* it was begun: not with TLS */
     atomic_bool came_late; /* when it was so for all */
+    atomic_bool unknown;   /* with TLS: its SSL has not been found, as before its handshake's end */
+    struct rpc_records records;
 };
 
 /* NULL: none of its part of the table has ever been accepted. */
@@ -62,9 +78,9 @@ bool rpc_accept_is_good(struct rpc_accept *accept, struct rpc_guard *guard, cons
  * for as long as gRPC waits, that is why, and it is told. */
 void rpc_connection_tell_silence(struct rpc_connection *connection);
 
-/* Of one that `arg` accepted, without TLS (rpc_goaway.h): tells its client to go; whether it has
- * not answered (and says what could not be said before), and was there when all were told; says no
- * more. Each is false for another's. */
+/* Of one that `arg` accepted (rpc_goaway.h): tells its client to go; whether it has not answered
+ * (and says what could not be said before), and was there when all were told; says no more. Each is
+ * false for another's, and with TLS, but that one which is `unknown` has not answered. */
 bool rpc_connection_leave(struct rpc_connection *connection, const void *arg);
 bool rpc_connection_is_leaving(struct rpc_connection *connection, const void *arg);
 bool rpc_connection_was_leaving(struct rpc_connection *connection, const void *arg);
@@ -72,9 +88,23 @@ bool rpc_connection_leave_end(struct rpc_connection *connection, const void *arg
 
 /* The one whose port has TLS; NULL: none. */
 struct rpc_accept *rpc_connection_tls_accept(void);
-/* While it is so, clients of TLS are told to go as gRPC next writes to them: a record of ours at
- * another time would come between gRPC's. */
+/* While it is so, clients of TLS are told to go: as gRPC writes to them, or, where gRPC has sent
+ * all that it has encrypted, by a record of their own. */
 void rpc_connection_tls_leave(bool leaving);
-/* That were told and have not answered the first PING: the second would have to wait for gRPC to
- * write again. */
-uint32_t rpc_connection_tls_n_leaving(void);
+/* Who has not answered, of those that were there then or of `every` one; what could not be said
+ * before is tried again. Of an SSL whose connection is not known the first PING's answer will do:
+ * the second has to wait for gRPC to write again. */
+uint32_t rpc_connection_tls_n_leaving(bool every);
+
+/* For rpc_connection_tls.c: the connection with TLS that this thread read last, NULL: none. gRPC
+ * decrypts on the thread that has read. */
+struct rpc_connection *rpc_connection_last_read(void);
+/* Whether it began with this random of a client; if so it is known from now on. */
+bool rpc_connection_is_of(struct rpc_connection *connection, const uint8_t random[RPC_RANDOM_BYTES],
+                          uint32_t *out_serial);
+/* Whether all n bytes that its SSL has made were sent, and no record of ours is left. False where
+ * it has been closed. */
+bool rpc_connection_has_sent(struct rpc_connection *connection, uint32_t serial, uint64_t n);
+/* Sends a record after that, while nothing can be made. */
+void rpc_connection_send_record(struct rpc_connection *connection, uint32_t serial,
+                                const uint8_t *record, size_t n);

@@ -1,13 +1,22 @@
 """SIGTERM, seen by those whose streams are just ending, and by those who call."""
+import collections
+import concurrent.futures
+import contextlib
+import itertools
+import random
 import signal
+import ssl
 import threading
+import time
 import urllib.request
 
 import grpc
 import pytest
 
 from conftest import free_port, patience
+from pki import Authority
 from plumbing import Plumbing
+from rawhttp2 import ACK, GOAWAY, PING, Closed, Peer
 
 
 def test_streams_that_end_while_the_server_drains_lose_nothing(tmp_path, stubs):
@@ -105,3 +114,85 @@ def test_nobody_is_told_that_a_call_was_cancelled(tmp_path, stubs):
             p.start_server()
     finally:
         p.stop()
+
+
+def tls_server(tmp_path, stubs):
+    ca = Authority(tmp_path, "ca")
+    cert, key = ca.issue("server", "sluice", "DNS:localhost,IP:127.0.0.1")
+    return Plumbing(tmp_path, stubs, rate=200, options=["--tls-cert", cert, "--tls-key", key]), ca
+
+
+def test_who_is_silent_over_tls_is_told_to_go_before_anything_else(tmp_path, stubs):
+    """By hand, in either version: GOAWAY with the highest stream, and two questions, before gRPC's own. The symptom: gRPC's came first."""
+    p, ca = tls_server(tmp_path, stubs)
+    try:
+        peers = []
+        for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+            context = ssl.create_default_context(cafile=ca.cert)
+            context.minimum_version = context.maximum_version = version
+            context.set_alpn_protocols(["h2"])
+            peers.append(Peer(p.port, tls=context))
+        for peer in peers:
+            with pytest.raises(TimeoutError):
+                while True:
+                    peer.read_frame(0.3)
+        p.server.send_signal(signal.SIGTERM)
+
+        def said(peer):
+            """GOAWAYs and PINGs, each PING answered; the connection ends with an alert."""
+            with contextlib.suppress(Closed):
+                while True:
+                    kind, flags, _, payload = peer.read_frame()
+                    if kind in (GOAWAY, PING) and not flags & ACK:
+                        yield kind, payload
+        with concurrent.futures.ThreadPoolExecutor(len(peers)) as pool:
+            heard = list(pool.map(lambda peer: list(itertools.islice(said(peer), 4)), peers))
+        for peer, first in zip(peers, heard):
+            assert [kind for kind, _ in first] == [GOAWAY, PING, PING, GOAWAY], (peer.socket.version(), first)
+            assert first[0][1] == b"\x7f\xff\xff\xff\0\0\0\0" and all(body.startswith(b"leaving") for _, body in first[1:3]), first
+        for peer in peers:
+            peer.socket.close()
+        assert p.server.wait(patience(20)) == 0
+    finally:
+        p.stop()
+
+
+def test_nobody_who_was_silent_over_tls_is_told_that_a_call_was_cancelled(tmp_path, stubs):
+    """Clients with TLS that have said nothing for a while call just as the server drains: each is refused, or finds nobody. The symptom:
+    they were told to go only by what was sent to them next, which was gRPC's own GOAWAY, and a fifth of them CANCELLED; some had their
+    call hang until its deadline."""
+    p, ca = tls_server(tmp_path, stubs)
+    request = stubs.inference.GenerateRequest(model="echo", text="drain")
+    request.stopping.max_tokens = 2
+    ends, rng = collections.Counter(), random.Random(6)
+
+    def run(channel, go, delay):
+        go.wait(patience(30))
+        time.sleep(delay)
+        try:
+            n = sum(1 for _ in stubs.inference_grpc.InferenceStub(channel).Generate(request, timeout=patience(20)))
+            ends["answered", n > 0] += 1
+        except grpc.RpcError as e:
+            ends[e.code()] += 1
+    try:
+        for _ in range(4):
+            channels = [grpc.secure_channel(p.address, grpc.ssl_channel_credentials(ca.cert.read_bytes()),
+                                            [("grpc.use_local_subchannel_pool", 1)]) for _ in range(24)]
+            for channel in channels:
+                grpc.channel_ready_future(channel).result(patience(20))
+            go = threading.Event()
+            threads = [threading.Thread(target=run, args=(channel, go, rng.uniform(0.025, 0.075))) for channel in channels]
+            for thread in threads:
+                thread.start()
+            p.server.send_signal(signal.SIGTERM)
+            go.set()
+            for thread in threads:
+                thread.join(patience(60))
+            assert p.server.wait(patience(20)) == 0
+            for channel in channels:
+                channel.close()
+            p.start_server()
+    finally:
+        p.stop()
+    assert sum(ends.values()) == 4 * 24
+    assert set(ends) <= {grpc.StatusCode.UNAVAILABLE, ("answered", True)}, ends
