@@ -160,17 +160,14 @@ static void open_connection(struct rpc_connection *connection, const struct rpc_
 {
     int64_t now_ns = clock_now_ns();
     bool late = accept != NULL && accept->leaving, tls = accept != NULL && accept->config.tls;
-    bool leaving = late && !tls;
     pthread_mutex_lock(&connection->out_lock);
     connection->tls = tls;
     connection->records.serial++;
     connection->records.n_sent = 0;
     connection->records.n_own = connection->records.n_own_sent = 0;
     memset(&connection->goaway, 0, sizeof(connection->goaway));
-    if (leaving)
-        rpc_goaway_begin(&connection->goaway);
     pthread_mutex_unlock(&connection->out_lock);
-    atomic_store(&connection->leaving, leaving);
+    atomic_store(&connection->leaving, false);
     atomic_store(&connection->came_late, late);
     atomic_store(&connection->unknown, tls);
     atomic_store(&connection->owner, accept != NULL ? accept->config.arg : NULL);
@@ -450,7 +447,7 @@ static void set_leaving(const void *arg, bool leaving)
 uint32_t rpc_accept_leave(const void *arg)
 {
     set_leaving(arg, true);
-    return rpc_connection_tls_n_leaving(true) + count_connections(arg, rpc_connection_leave);
+    return rpc_connection_tls_n_leaving(false) + count_connections(arg, rpc_connection_leave);
 }
 
 void rpc_accept_shut(const void *arg)

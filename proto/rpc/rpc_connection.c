@@ -260,6 +260,18 @@ int close_instead(int fd)
 
 /* --- leaving --- */
 
+static bool is_young(struct rpc_connection *connection)
+{
+    return clock_now_ns() - atomic_load(&connection->begun_ns) < RPC_GOAWAY_AGE_MS * NS_PER_MS;
+}
+
+/* Under out_lock. */
+static void begin_leaving(struct rpc_connection *connection)
+{
+    rpc_goaway_begin(&connection->goaway);
+    atomic_store(&connection->leaving, true);
+}
+
 bool rpc_connection_leave(struct rpc_connection *connection, const void *arg)
 {
     if (!atomic_load(&connection->open))
@@ -267,33 +279,43 @@ bool rpc_connection_leave(struct rpc_connection *connection, const void *arg)
     pthread_mutex_lock(&connection->out_lock);
     bool leaves = atomic_load(&connection->open) && atomic_load(&connection->owner) == arg &&
                   !connection->tls;
-    if (leaves) {
-        rpc_goaway_begin(&connection->goaway);
-        atomic_store(&connection->leaving, true);
+    if (leaves && is_young(connection)) {
+        atomic_store(&connection->came_late, true);
+    } else if (leaves) {
+        begin_leaving(connection);
         say(connection);
     }
     pthread_mutex_unlock(&connection->out_lock);
     return leaves;
 }
 
+/* Whether it came when all were told, and has not been. */
+static bool is_untold(struct rpc_connection *connection)
+{
+    return atomic_load(&connection->came_late) && !atomic_load(&connection->leaving);
+}
+
 bool rpc_connection_is_leaving(struct rpc_connection *connection, const void *arg)
 {
-    bool leaving = false, unknown = atomic_load(&connection->unknown);
-    if (!(atomic_load(&connection->leaving) || unknown) || !atomic_load(&connection->open))
+    bool is = false, unknown = atomic_load(&connection->unknown);
+    if (!atomic_load(&connection->open))
         return false;
     pthread_mutex_lock(&connection->out_lock);
+    bool late = !connection->tls && is_untold(connection);
     if (atomic_load(&connection->open) && atomic_load(&connection->owner) == arg) {
+        if (late && !is_young(connection))
+            begin_leaving(connection);
         say(connection);
-        leaving =
-            (unknown || rpc_goaway_is_open(&connection->goaway)) && !atomic_load(&connection->left);
+        is = (unknown || late || rpc_goaway_is_open(&connection->goaway)) &&
+             !atomic_load(&connection->left);
     }
     pthread_mutex_unlock(&connection->out_lock);
-    return leaving;
+    return is;
 }
 
 bool rpc_connection_was_leaving(struct rpc_connection *connection, const void *arg)
 {
-    return rpc_connection_is_leaving(connection, arg) && !atomic_load(&connection->came_late);
+    return !atomic_load(&connection->came_late) && rpc_connection_is_leaving(connection, arg);
 }
 
 bool rpc_connection_leave_end(struct rpc_connection *connection, const void *arg)

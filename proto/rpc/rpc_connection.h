@@ -79,7 +79,8 @@ bool rpc_accept_is_good(struct rpc_accept *accept, struct rpc_guard *guard, cons
 void rpc_connection_tell_silence(struct rpc_connection *connection);
 
 /* Of one that `arg` accepted (rpc_goaway.h): tells its client to go; whether it has not answered
- * (and says what could not be said before), and was there when all were told; says no more. Each is
+ * (and says what could not be said before, in time also to who came late), and was there when all
+ * were told; says no more. Each is
  * false for another's, and with TLS, but that one which is `unknown` has not answered. */
 bool rpc_connection_leave(struct rpc_connection *connection, const void *arg);
 bool rpc_connection_is_leaving(struct rpc_connection *connection, const void *arg);

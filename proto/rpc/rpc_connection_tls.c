@@ -5,6 +5,7 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 
+#include "base/clock.h"
 #include "proto/rpc/rpc_connection.h"
 
 /* A record around what is said, and what the buffer keeps for itself. */
@@ -19,6 +20,7 @@ struct watch {
     struct rpc_guard guard;
     struct rpc_goaway goaway;
     bool is_told;
+    int64_t begun_ns;
     bool came_late; /* when all were told */
     /* Once it is known, and which of all that had its descriptor. */
     struct rpc_connection *connection;
@@ -34,9 +36,9 @@ static struct {
     ssl_read_fn *read;
     ssl_write_fn *write;
     ssl_error_fn *error;
-    int index; /* of the watch in an SSL */
-    atomic_bool leaving;
-    pthread_mutex_t lock; /* of the list; taken before a watch's */
+    int index;                  /* of the watch in an SSL */
+    atomic_bool leaving, every; /* those who came late, too */
+    pthread_mutex_t lock;       /* of the list; taken before a watch's */
     struct watch *watches;
 } tls = {.once = PTHREAD_ONCE_INIT, .lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -118,6 +120,7 @@ static struct watch *watch_of(SSL *ssl)
         return NULL;
     pthread_mutex_init(&watch->lock, NULL);
     watch->ssl = ssl;
+    watch->begun_ns = clock_now_ns();
     watch->came_late = atomic_load(&tls.leaving);
     pthread_mutex_lock(&tls.lock);
     watch->next = tls.watches;
@@ -149,7 +152,15 @@ static void find_connection(struct watch *watch)
 
 void rpc_connection_tls_leave(bool leaving)
 {
+    atomic_store(&tls.every, false);
     atomic_store(&tls.leaving, leaving);
+}
+
+static bool may_say(const struct watch *watch)
+{
+    int64_t age_ns = clock_now_ns() - watch->begun_ns;
+    return atomic_load(&tls.leaving) && (!watch->came_late || atomic_load(&tls.every)) &&
+           age_ns >= RPC_GOAWAY_AGE_MS * NS_PER_MS;
 }
 
 /* After gRPC's own bytes and in the same buffer, which gRPC empties next. */
@@ -157,7 +168,7 @@ static void say_behind(struct watch *watch)
 {
     SSL *ssl = watch->ssl;
     uint8_t *bytes;
-    if (!atomic_load(&tls.leaving))
+    if (!may_say(watch))
         return;
     rpc_goaway_begin(&watch->goaway);
     if (BIO_get_write_guarantee(SSL_get_wbio(ssl)) < RPC_GOAWAY_BYTES + RECORD_BYTES)
@@ -195,7 +206,7 @@ static size_t seal(SSL *ssl, const uint8_t *bytes, size_t n, uint8_t out_record[
 static void say_alone(struct watch *watch)
 {
     uint8_t *bytes, record[RPC_RECORD_BYTES];
-    if (watch->connection == NULL || !atomic_load(&tls.leaving))
+    if (watch->connection == NULL || !may_say(watch))
         return;
     rpc_goaway_begin(&watch->goaway);
     watch->is_told = true;
@@ -210,16 +221,25 @@ static void say_alone(struct watch *watch)
     rpc_connection_send_record(watch->connection, watch->serial, record, n_record);
 }
 
+/* One that is known and has not been told will be. */
+static bool is_leaving(const struct watch *watch)
+{
+    bool known = watch->connection != NULL;
+    if (!watch->is_told)
+        return atomic_load(&tls.leaving) && known;
+    return known ? rpc_goaway_is_open(&watch->goaway) : rpc_goaway_is_unheard(&watch->goaway);
+}
+
 uint32_t rpc_connection_tls_n_leaving(bool every)
 {
     uint32_t n = 0;
+    if (every && atomic_load(&tls.leaving))
+        atomic_store(&tls.every, true);
     pthread_mutex_lock(&tls.lock);
     for (struct watch *watch = tls.watches; watch != NULL; watch = watch->next) {
         pthread_mutex_lock(&watch->lock);
         say_alone(watch);
-        bool is_open = watch->connection != NULL ? rpc_goaway_is_open(&watch->goaway)
-                                                 : rpc_goaway_is_unheard(&watch->goaway);
-        n += watch->is_told && is_open && (every || !watch->came_late);
+        n += (every || !watch->came_late) && is_leaving(watch);
         pthread_mutex_unlock(&watch->lock);
     }
     pthread_mutex_unlock(&tls.lock);

@@ -14,6 +14,10 @@
 #include <stdint.h>
 
 enum { RPC_GOAWAY_BYTES = 34 }; /* GOAWAY and PING, at most */
+/* How old a connection is to be before. A client that reads GOAWAY together with gRPC's SETTINGS
+ * may take the connection for good all the same, and begins its calls there over and over until it
+ * is closed, or their deadlines (gRPC 1.85). */
+enum { RPC_GOAWAY_AGE_MS = 20 };
 
 enum rpc_goaway_stage {
     RPC_GOAWAY_NONE,
