@@ -75,18 +75,25 @@ void management_take_keys(struct manager *manager)
     manager->n_key_changes = list->n_changes;
 }
 
+/* Files, and what is said of them: trying again is of no use. */
+static int open_access(const struct settings *settings, bool has_stored_keys,
+                       struct access **out_access, struct error *err)
+{
+    struct access_config access = settings->access;
+    access.management = true;
+    access.has_stored_keys = has_stored_keys;
+    int status = access_create(&access, settings->manage_listen, out_access, err);
+    if (status != 0 && status != STATUS_RESOURCE_EXHAUSTED)
+        status = err->status = STATUS_INVALID_ARGUMENT;
+    return status;
+}
+
 int management_guard(struct manager *manager, struct rpc_server_config *config, struct error *err)
 {
-    struct access_config access = manager->settings.access;
-    access.management = true;
-    access.has_stored_keys = catalog_count(&manager->catalog, TABLE_API_KEY) > 0;
-    if (roles_check(config->services, config->n_services, err) != 0)
+    if (roles_check(config->services, config->n_services, err) != 0 ||
+        open_access(&manager->settings, catalog_count(&manager->catalog, TABLE_API_KEY) > 0,
+                    &manager->access, err) != 0)
         return err->status;
-    if (access_create(&access, manager->settings.manage_listen, &manager->access, err) != 0) {
-        if (err->status != STATUS_RESOURCE_EXHAUSTED) /* files, and what is said of them */
-            err->status = STATUS_INVALID_ARGUMENT;
-        return err->status;
-    }
     management_take_keys(manager);
     config->authorize = management_authorize;
     config->authorize_context = manager;
@@ -149,5 +156,19 @@ int management_listen(struct manager *manager, struct error *err)
         return error_prefix(err, "--manage-listen");
     log_info(LOG_EVENT("management port"), LOG_STR("listen", settings->manage_listen),
              LOG_U64("port", port));
+    return 0;
+}
+
+int management_check(const struct settings *settings, bool may_have_stored_keys, struct error *err)
+{
+    struct access *access = NULL;
+    gid_t gid;
+    if (open_access(settings, may_have_stored_keys, &access, err) != 0)
+        return err->status;
+    access_destroy(access);
+    if (*settings->manage_group && find_group(settings->manage_group, &gid, err) != 0)
+        return err->status;
+    if (*settings->manage_listen && rpc_server_check_address(settings->manage_listen, err) != 0)
+        return error_prefix(err, "--manage-listen");
     return 0;
 }

@@ -3,15 +3,23 @@
  * one thread; what the server asks, any thread. */
 #pragma once
 
+#include <stdbool.h>
+
 struct error;
 struct manager;
 struct rpc_call;
 struct rpc_server_config;
+struct settings;
 
 /* Reads certificates and keys into manager->access (owned by the manager) and lets `config` ask for
  * every call. INVALID_ARGUMENT for a TCP port without TLS or without known callers, and for files
  * that cannot be used; FAILED_PRECONDITION where an RPC has no role. */
 int management_guard(struct manager *manager, struct rpc_server_config *config, struct error *err);
+
+/* Whether a start would get past both this and management_listen, as far as that can be told
+ * without the database, whose keys (may_have_stored_keys) are not looked at, and without binding
+ * anything. */
+int management_check(const struct settings *settings, bool may_have_stored_keys, struct error *err);
 
 /* Binds the socket (its folder, where that is the run directory, lets --manage-group through) and,
  * where it is asked for, the port. */

@@ -34,7 +34,8 @@ static int parse_part(const char *name, const char *part, struct memory_budget *
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "%s: \"%s\": BYTES, or node:N=BYTES with N up to %d", name, part,
                          MEMORY_BUDGET_NODES - 1);
-    if (numbers_parse(name, text, 0, INT64_MAX, &value, err) != 0)
+    const char *bare = strncmp(name, "--", 2) == 0 ? name + 2 : name; /* it says "--" itself */
+    if (numbers_parse(bare, text, 0, INT64_MAX, &value, err) != 0)
         return err->status;
     if (n >= 0 ? budget->has_node[n] : budget->total_bytes != 0)
         return error_set(err, STATUS_INVALID_ARGUMENT, "%s: \"%s\": has one already", name, part);

@@ -1,6 +1,7 @@
 #include "manager/paths.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,13 +24,18 @@ static int join(const char *option, const char *folder, const char *name, char o
     return 0;
 }
 
-/* The folder, made where it is not there, as an absolute path without links. */
-static int ensure_folder(const char *option, const char *path, char out[PATH_MAX],
+/* The folder, made where it is not there (`make`: or else taken as it is written), as an absolute
+ * path without links. */
+static int ensure_folder(const char *option, const char *path, bool make, char out[PATH_MAX],
                          struct error *err)
 {
     struct stat st;
-    if (mkdir(path, 0700) != 0 && errno != EEXIST)
+    if (make && mkdir(path, 0700) != 0 && errno != EEXIST)
         return error_errno(err, errno, "--%s: %s", option, path);
+    if (!make && access(path, F_OK) != 0 && errno == ENOENT) {
+        snprintf(out, PATH_MAX, "%s", path);
+        return 0;
+    }
     if (!realpath(path, out) || stat(out, &st) != 0)
         return error_errno(err, errno, "--%s: %s", option, path);
     if (!S_ISDIR(st.st_mode))
@@ -39,7 +45,7 @@ static int ensure_folder(const char *option, const char *path, char out[PATH_MAX
     return 0;
 }
 
-static int default_state_dir(char out[PATH_MAX], struct error *err)
+static int default_state_dir(bool make, char out[PATH_MAX], struct error *err)
 {
     const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
     char folder[PATH_MAX];
@@ -50,10 +56,12 @@ static int default_state_dir(char out[PATH_MAX], struct error *err)
                          "--state-dir: is required where HOME is not set");
     if (join("state-dir", home, ".local", folder, err) != 0)
         return err->status;
-    (void)mkdir(folder, 0755);
+    if (make)
+        (void)mkdir(folder, 0755);
     if (join("state-dir", home, ".local/state", folder, err) != 0)
         return err->status;
-    (void)mkdir(folder, 0700);
+    if (make)
+        (void)mkdir(folder, 0700);
     return join("state-dir", folder, "sluice", out, err);
 }
 
@@ -97,43 +105,45 @@ static int prepare_socket(const struct settings *settings, struct paths *paths, 
     return check_socket("socket", strlen(paths->socket), paths->socket, err);
 }
 
-int paths_prepare_state(const struct settings *settings, struct paths *out_paths, struct error *err)
+/* state_dir, database and lock. */
+static int find_state(const struct settings *settings, bool make, struct paths *paths,
+                      struct error *err)
 {
-    struct paths *paths = out_paths;
     char given[PATH_MAX];
-    memset(paths, 0, sizeof(*paths));
     if (*settings->state_dir)
         snprintf(given, sizeof(given), "%s", settings->state_dir);
-    else if (default_state_dir(given, err) != 0)
+    else if (default_state_dir(make, given, err) != 0)
         return err->status;
-    if (access(given, F_OK) != 0)
-        return error_errno(err, errno, "--state-dir: %s", given);
-    if (ensure_folder("state-dir", given, paths->state_dir, err) != 0 ||
+    if (ensure_folder("state-dir", given, make, paths->state_dir, err) != 0 ||
         join("state-dir", paths->state_dir, "sluice.db", paths->database, err) != 0)
         return err->status;
     return join("state-dir", paths->state_dir, "sluice.lock", paths->lock, err);
 }
 
-int paths_prepare(struct settings *settings, struct paths *out_paths, struct error *err)
+int paths_prepare_state(const struct settings *settings, struct paths *out_paths, struct error *err)
 {
-    struct paths *paths = out_paths;
+    memset(out_paths, 0, sizeof(*out_paths));
+    if (find_state(settings, false, out_paths, err) != 0)
+        return err->status;
+    if (access(out_paths->state_dir, F_OK) != 0)
+        return error_errno(err, errno, "--state-dir: %s", out_paths->state_dir);
+    return 0;
+}
+
+static int find_all(const struct settings *settings, bool make, struct paths *paths,
+                    struct error *err)
+{
     char given[PATH_MAX];
     memset(paths, 0, sizeof(*paths));
-    if (*settings->state_dir)
-        snprintf(given, sizeof(given), "%s", settings->state_dir);
-    else if (default_state_dir(given, err) != 0)
-        return err->status;
-    if (ensure_folder("state-dir", given, paths->state_dir, err) != 0 ||
-        join("state-dir", paths->state_dir, "sluice.db", paths->database, err) != 0 ||
-        join("state-dir", paths->state_dir, "sluice.lock", paths->lock, err) != 0)
+    if (find_state(settings, make, paths, err) != 0)
         return err->status;
     if (*settings->run_dir)
         snprintf(given, sizeof(given), "%s", settings->run_dir);
     else if (join("state-dir", paths->state_dir, "run", given, err) != 0)
         return err->status;
-    if (ensure_folder("run-dir", given, paths->run_dir, err) != 0)
+    if (ensure_folder("run-dir", given, make, paths->run_dir, err) != 0)
         return err->status;
-    if (chmod(paths->run_dir, 0700) != 0)
+    if (make && chmod(paths->run_dir, 0700) != 0)
         return error_errno(err, errno, "--run-dir: %s", paths->run_dir);
     if (check_socket("run-dir", strlen(paths->run_dir) + sizeof(longest_worker_socket) - 1,
                      paths->run_dir, err) != 0 ||
@@ -144,6 +154,25 @@ int paths_prepare(struct settings *settings, struct paths *out_paths, struct err
         return error_errno(err, errno, "--model-root: %s", settings->model_root);
     if (*settings->model_root && beneath_check(paths->model_root, err) != 0)
         return error_prefix(err, "--model-root");
+    return 0;
+}
+
+int paths_check(const struct settings *settings, bool *out_new, struct error *err)
+{
+    struct paths *paths = calloc(1, sizeof(*paths));
+    if (!paths)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    int status = find_all(settings, false, paths, err);
+    *out_new = status == 0 && access(paths->database, F_OK) != 0;
+    free(paths);
+    return status;
+}
+
+int paths_prepare(struct settings *settings, struct paths *out_paths, struct error *err)
+{
+    struct paths *paths = out_paths;
+    if (find_all(settings, true, paths, err) != 0)
+        return err->status;
     settings->state_dir = paths->state_dir;
     settings->run_dir = paths->run_dir;
     settings->socket = paths->socket;

@@ -12,6 +12,8 @@
 #include "base/options.h"
 #include "base/reload.h"
 #include "base/strbuf.h"
+#include "manager/management.h"
+#include "manager/paths.h"
 #include "manager/reconcile.h"
 #include "proto/rpc/rpc_server.h"
 
@@ -277,8 +279,15 @@ bool settings_word(const struct options *options, struct settings *settings, int
         return true;
     }
     const char *metrics = settings->metrics;
+    bool is_new = false;
     if (check(settings, &err) != 0) {
         *out_status = EXIT_USAGE;
+    } else if (paths_check(settings, &is_new, &err) != 0) {
+        *out_status = strcmp(err.reason, "NO_OPENAT2") == 0   ? EXIT_BAD_SETTINGS
+                      : err.status == STATUS_INVALID_ARGUMENT ? EXIT_USAGE
+                                                              : EXIT_FAILURE;
+    } else if (management_check(settings, !is_new, &err) != 0) {
+        *out_status = EXIT_BAD_SETTINGS;
     } else if (*metrics && strncmp(metrics, "unix:", 5) != 0 &&
                rpc_server_check_address(metrics, &err) != 0) {
         error_prefix(&err, "--metrics");

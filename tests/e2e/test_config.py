@@ -8,6 +8,7 @@ import time
 import pytest
 
 from conftest import BIN, free_port, patience
+from test_management import pki  # noqa: F401 (fixture)
 
 COMMANDS = {"server": ["--routes-file", "{d}/routes.pb", "--listen", "{a}", "--metrics", ""],
             "manager": ["--state-dir", "{d}/state", "--metrics", ""]}
@@ -101,6 +102,53 @@ def test_check_config_says_what_a_start_would(program):
     bad.unlink()
     assert program.run("check-config", "--metrics", "nowhere").returncode == 0  # the later flag of argv() empties it
     assert program.run("chck-config").returncode == 2
+
+
+MANAGER_CANNOT_START = [
+    (["--manage-listen", "127.0.0.1:{port}"], 78, "management over TCP needs TLS"),
+    (["--manage-listen", "127.0.0.1:{port}", "--manage-tls-cert", "{cert}", "--manage-tls-key", "{key}"], 78, "callers that are known"),
+    (["--manage-listen", "nowhere", "--manage-tls-cert", "{cert}", "--manage-tls-key", "{key}", "--manage-tls-client-ca", "{ca}"], 78,
+     "--manage-listen: nowhere is not an address"),
+    (["--manage-tls-cert", "/none", "--manage-tls-key", "/none"], 78, "/none: No such file"),
+    (["--manage-tls-client-role", "viewer"], 78, "without --manage-tls-client-ca"),
+    (["--manage-keys-file", "/none"], 78, "--manage-keys-file"),
+    (["--manage-group", "no such group"], 78, "there is no group"),
+    (["--model-root", "/none"], 1, "--model-root: /none"),
+    (["--worker", "/none"], 1, "--worker: /none"),
+    (["--socket", "relative"], 2, "--socket: relative is not an absolute path"),
+    (["--run-dir", "/dev/null"], 2, "--run-dir: /dev/null is not a folder"),
+    (["--run-dir", "/tmp/" + "x" * 100], 2, "107 is the limit"),
+    (["--memory-budget", "lots"], 2, "sluice-manager: --memory-budget: "),
+]
+
+
+@pytest.mark.parametrize("args, code, text", MANAGER_CANNOT_START, ids=lambda v: v[0] if isinstance(v, list) else "")
+def test_check_config_finds_what_would_keep_a_manager_from_starting(tmp_path, pki, args, code, text):
+    """It said that all of these were good."""
+    fill = {"port": free_port(), "cert": pki.server[0], "key": pki.server[1], "ca": pki.ca.cert}
+    argv = ["--state-dir", tmp_path / "s", "--metrics", "", *(a.format(**fill) for a in args)]
+
+    def run(*words):
+        return subprocess.run([BIN / "sluice-manager", *words, *argv], capture_output=True, text=True, timeout=patience(30))
+
+    checked = run("check-config")
+    assert (checked.returncode, checked.stdout) == (code, "") and text in checked.stderr, checked
+    assert not (tmp_path / "s").exists(), "it has made something"
+    started = run()
+    assert started.returncode == code, started
+    assert [line for line in started.stderr.splitlines() if line.startswith("sluice-manager: ")] == checked.stderr.splitlines()
+    if args[0] == "--run-dir" and args[1].startswith("/tmp/x"):
+        os.rmdir(args[1])
+
+
+def test_check_config_leaves_what_only_the_database_knows_to_the_start(tmp_path, pki):
+    """Its own API keys may be enough for a port; and what is there is not touched."""
+    argv = ["--state-dir", tmp_path, "--metrics", "", "--manage-listen", f"127.0.0.1:{free_port()}", "--manage-tls-cert", pki.server[0],
+            "--manage-tls-key", pki.server[1]]
+    (tmp_path / "sluice.db").write_bytes(b"")
+    checked = subprocess.run([BIN / "sluice-manager", "check-config", *argv], capture_output=True, text=True, timeout=patience(30))
+    assert checked.returncode == 0 and "good" in checked.stdout, checked
+    assert os.listdir(tmp_path) == ["sluice.db"]
 
 
 def test_a_bad_file_leaves_all_as_it_was(program):

@@ -34,7 +34,11 @@ def serve(manager, *options, env=None, up=None):
     manager.done(manager.load("live"))
     server = Server(manager, *options, env=env)
     load = EchoLoad(server, manager.stubs, n=N, max_tokens=MAX_TOKENS, timeout=PAUSE_S + 60)
-    return server, load.begin()
+    try:
+        return server, load.begin()
+    except BaseException:
+        clean(manager, server, load)
+        raise
 
 
 def clean(manager, server, load):
