@@ -37,16 +37,16 @@ usage() {
 # Every test of tests/gpu is run by a line of its program whose pattern it matches (tests/gpu/stages.sh holds it to that).
 programs() {
     cat <<'EOF'
-ops     240 test_gpu_cuda_device    *
+ops     120 test_gpu_cuda_device    *
 ops     120 test_gpu_cuda_ops       *
-ops     240 test_gpu_cuda_dense     *
-ops     240 test_gpu_cuda_dense     *chosen_product* SLUICE_CUDA_PROMPTS=cublaslt
-ops     240 test_gpu_cuda_dense     *           SLUICE_CUDA_PROMPTS=wgmma
-ops      60 test_gpu_cuda_cublaslt  *           SLUICE_CUDA_PROMPTS=cublaslt
-ops     240 test_gpu_cuda_quant     *
+ops     180 test_gpu_cuda_dense     *
+ops     180 test_gpu_cuda_quant     *
 ops     120 test_gpu_cuda_quant_ops *
-ops     240 test_gpu_cuda_attention *
+ops     180 test_gpu_cuda_attention *
 ops     120 test_gpu_cuda_sample    *
+ops     180 test_gpu_cuda_dense     *           SLUICE_CUDA_PROMPTS=wgmma
+ops     180 test_gpu_cuda_dense     *chosen_product* SLUICE_CUDA_PROMPTS=cublaslt
+ops      60 test_gpu_cuda_cublaslt  *           SLUICE_CUDA_PROMPTS=cublaslt
 model   240 test_gpu_cuda_model     *logits*
 model   240 test_gpu_cuda_model     *bits*
 model   240 test_gpu_cuda_model     *layers*

@@ -258,15 +258,19 @@ static double head_error(const struct gpu_world *w, struct gpu_row row, uint32_t
     }
     for (uint32_t i = begin; i < end; i++)
         sum += p[i] = exp(p[i] - max);
-    for (uint32_t d = 0; d < n; d++) {
-        double x = 0.0;
-        for (uint32_t i = begin; i < end; i++) {
-            x += p[i] * (double)w->v_held[at + i * step + d];
-            most = fmax(most, fabs((double)w->v_held[at + i * step + d]));
+    double *x =
+        calloc(n, sizeof(*x)); /* each in the order of positions; memory is read along rows */
+    for (uint32_t i = begin; i < end; i++)
+        for (uint32_t d = 0; d < n; d++) {
+            double v = (double)w->v_held[at + i * step + d];
+            x[d] += p[i] * v;
+            most = fabs(v) > most ? fabs(v) : most;
         }
-        double error = fabs(x / sum - (double)y[d]);
+    for (uint32_t d = 0; d < n; d++) {
+        double error = fabs(x[d] / sum - (double)y[d]);
         worst = error <= worst ? worst : error; /* NaN is kept */
     }
+    free(x);
     free(p);
     return worst / most;
 }
