@@ -1,6 +1,7 @@
 /* A checkpoint brought onto a device by slices: each row once and where it belongs, by any number
- * of threads; slices that are not written again before they were copied; failures that end the load
- * and leave nothing. The device is made up: it copies as late as it may. */
+ * of threads; slices that are not written again before they were copied, and are read and packed
+ * while others are copied; failures that end the load and leave nothing. The device is made up: it
+ * copies as late as it may. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -28,7 +29,7 @@ struct late_stream {
         const void *from;
         size_t n_bytes;
     } copies[MAX_COPIES];
-    size_t n_queued, n_done;
+    size_t n_queued, n_done, n_whole; /* whole slices are queued so far */
 };
 
 struct event {
@@ -39,6 +40,8 @@ struct event {
 static struct {
     atomic_int n_live; /* streams, events, memory of the host */
     atomic_int n_uploads, n_tasks;
+    atomic_int
+        n_beside; /* uploads of a slice that was read and packed while another's was under way */
     int fail_upload, fail_host, fail_pack; /* that number of a call fails; 0: none */
     atomic_int n_host, n_packs;
     size_t most_slice;
@@ -103,6 +106,7 @@ static int upload(struct stream *stream, void *to, const void *from, size_t n_by
     if (atomic_fetch_add(&late.n_uploads, 1) + 1 == late.fail_upload)
         return STATUS_INTERNAL;
     assert_true(s->n_queued < MAX_COPIES);
+    atomic_fetch_add(&late.n_beside, s->n_done < s->n_whole);
     s->copies[s->n_queued].to = to;
     s->copies[s->n_queued].from = from;
     s->copies[s->n_queued++].n_bytes = n_bytes;
@@ -127,7 +131,7 @@ static void event_destroy(struct event *event)
 static int event_record(struct stream *stream, struct event *event)
 {
     event->stream = (struct late_stream *)stream;
-    event->at = event->stream->n_queued;
+    event->at = event->stream->n_whole = event->stream->n_queued;
     return 0;
 }
 
@@ -329,7 +333,9 @@ static void test_every_row_is_brought_once_by_any_number_of_threads(void **state
         assert_true(most >= 3); /* more than a thread has places for */
         assert_int_equal(atomic_load(&late.n_tasks), n_slices);
         assert_int_equal(atomic_load(&late.n_host), 2 * (threads[t] < 8 ? threads[t] : 8));
-        assert_int_equal(late.most_slice, (4 << 20) + 64); /* 64 rows of the widest */
+        assert_int_equal(late.most_slice, (4 << 20) + 64);  /* 64 rows of the widest */
+        uint32_t n_first = threads[t] < 8 ? threads[t] : 8; /* slices, at most, that go alone */
+        assert_true(n_first < n_slices && late.n_beside >= 2 * (int)(n_slices - n_first));
         assert_true(l.total == l.plan.weights_bytes && l.told <= l.total && l.told > l.total / 2);
         close_loaded(&l);
     }
