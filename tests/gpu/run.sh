@@ -214,6 +214,7 @@ prepare() {
     export SLUICE_CUDA_MODULE=${SLUICE_CUDA_MODULE:-$dir/lib/libsluice_cuda.so}
     export SLUICE_TEST_SOURCE_DIR=$dir SLUICE_TEST_DEVICE=cuda:0
     [ -r "$SLUICE_CUDA_MODULE" ] || { echo "$SLUICE_CUDA_MODULE is missing" >&2; exit 1; }
+    PATH=$PATH:/usr/local/cuda/bin:/usr/local/nvidia/bin # compute-sanitizer, nvidia-smi
     cublaslt=$(find_cublaslt)
     if [ -n "$cublaslt" ]; then export SLUICE_CUDA_LIBRARY_PATH=$cublaslt; fi
 }
