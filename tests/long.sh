@@ -148,10 +148,11 @@ part_plumbing() { # 1,000 streams × 20 tokens/s for ten minutes, 10,000 idle on
     SLUICE_BIN=$root/build/release/bin run "plumbing" pytest -s tests/e2e/long_plumbing.py
 }
 
-part_package() { # the Debian package, installed and removed (as root); the static release, and TLS with its own libssl
+part_package() { # the Debian package, installed and removed (as root), also by systemd as PID 1; the static release, and TLS with its own libssl
     run "configure release" cmake --preset release
     run "build release" cmake --build build/release -- --quiet
     run "Debian package" tests/e2e/package.sh build/release
+    run "its units, with systemd as PID 1" tests/e2e/systemd.sh build/release
     run "build static" build static
     run "static release" tests/e2e/static.sh build/static
     SLUICE_BIN=$root/build/static/bin run "static release, end to end" pytest tests/e2e/test_tls.py tests/e2e/test_smoke.py
