@@ -346,6 +346,7 @@ static int note_on_version(struct txn *txn, const pb_operation *operation, struc
 {
     const pb_version *row = catalog_version(txn_catalog(txn), operation->model, operation->version);
     if ((int)operation->kind == OPERATION_UNLOAD || (int)operation->state == OPERATION_CANCELLED ||
+        (operation->error && strcmp(operation->error->reason, "MEMORY_NOT_RELEASED") == 0) ||
         !row || (!operation->error && !row->last_error))
         return 0;
     pb_version *version = MESSAGE_COPY(pb_version, row);
@@ -356,6 +357,21 @@ static int note_on_version(struct txn *txn, const pb_operation *operation, struc
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     }
     return txn_put(txn, TABLE_MODEL_VERSION, &version->base, err);
+}
+
+/* What ended well and left memory behind. */
+static int tell_unreleased(struct txn *txn, const pb_operation *done, struct error *err)
+{
+    const pb_error *why = done->result ? done->result->unreleased : NULL;
+    struct txn_event event = {
+        .type = "memory.not_released",
+        .model = done->model,
+        .version = done->version,
+        .device_group = done->device_group,
+        .operation_id = done->id,
+        .message = why ? why->message : "",
+    };
+    return why ? txn_event(txn, &event, err) : 0;
 }
 
 static int run_ending(struct txn *txn, void *arg, struct error *err)
@@ -386,7 +402,7 @@ static int run_ending(struct txn *txn, void *arg, struct error *err)
         .message = done->error ? done->error->message : "",
         .stage = done->stage,
     };
-    if (txn_event(txn, &event, err) != 0)
+    if (tell_unreleased(txn, done, err) != 0 || txn_event(txn, &event, err) != 0)
         return err->status;
     failpoint("finish.before_commit");
     return prune_ended(txn, err);
@@ -440,8 +456,8 @@ static pb_error *failure(struct operations *operations, const pb_operation *oper
     return (pb_error *)message_from_error(&err);
 }
 
-/* The operation as it will be recorded; owned. NULL where memory is exhausted. *out_left is of an
- * unload (receipt.h). */
+/* The operation as it will be recorded; owned. NULL where memory is exhausted. *out_left is its
+ * receipt's (receipt.h). */
 static pb_operation *build_end(struct operations *operations, const char *id,
                                enum operation_state state, const char *reason,
                                struct receipt_left *out_left)
@@ -463,16 +479,47 @@ static pb_operation *build_end(struct operations *operations, const char *id,
     return NULL;
 }
 
-/* An unload whose memory is not back waits a little for it, and has FAILED where it does not come.
- * False: not yet, or memory is exhausted. */
+static const char *done_all_the_same(const pb_operation *operation)
+{
+    switch ((int)operation->kind) {
+    case OPERATION_UNLOAD:
+        return "the version is unloaded";
+    case OPERATION_PARK:
+        return "the version is parked";
+    default:
+        return "the replicas have ended";
+    }
+}
+
+/* What was for the memory has failed without it; what was for something else says so and is what it
+ * is. False where memory is exhausted. */
+static bool note_unreleased(pb_operation *operation, const struct error *err)
+{
+    int kind = (int)operation->kind;
+    pb_error *error = (pb_error *)message_from_error(err);
+    if (!error)
+        return false;
+    if ((int)operation->state != OPERATION_DONE ||
+        (kind != OPERATION_UNLOAD && kind != OPERATION_PARK && kind != OPERATION_SCALE)) {
+        operation->result->unreleased = error;
+        return true;
+    }
+    operation->state = (Sluice__Manager__V1__OperationState)OPERATION_FAILED;
+    operation->error = error;
+    return message_set(&operation->stage, "stop");
+}
+
+/* An operation that let replicas go whose memory is not back waits a little for it. False: not yet,
+ * or memory is exhausted. */
 static bool is_settled(struct entry *entry, pb_operation *operation,
                        const struct receipt_left *left)
 {
     struct error err;
     int64_t now_ns = clock_now_ns();
-    if ((int)operation->kind != OPERATION_UNLOAD || (int)operation->state != OPERATION_DONE)
+    if (!left->some)
         return true;
-    bool back = receipt_check_released(operation->result, left->holder, &err) == 0;
+    bool back =
+        receipt_check_released(operation->result, left, done_all_the_same(operation), &err) == 0;
     if (back && !left->pending)
         return true;
     if (!entry->unreleased_ns)
@@ -482,11 +529,9 @@ static bool is_settled(struct entry *entry, pb_operation *operation,
         return false;
     }
     if (back)
-        return true; /* the driver does not answer */
-    operation->state = (Sluice__Manager__V1__OperationState)OPERATION_FAILED;
-    operation->error = (pb_error *)message_from_error(&err);
+        return true;                                 /* the driver does not answer */
     entry->hold_until_ns = now_ns + refused_hold_ns; /* for where there is no memory to say it */
-    return operation->error && message_set(&operation->stage, "stop");
+    return note_unreleased(operation, &err);
 }
 
 void operations_finish(struct operations *operations, const char *id, enum operation_state state,

@@ -148,7 +148,7 @@ static bool leaves(const pb_operation *operation, const pb_replica *replica)
 /* What is held on the devices of the replicas that left: before they did, now, and by those that
  * stay. Weights that several share count once. */
 static bool fill_released(struct manager *manager, const pb_operation *operation,
-                          pb_operation_result *result)
+                          pb_operation_result *result, struct receipt_left *left)
 {
     const struct catalog *catalog = &manager->catalog;
     struct share_set before = {0}, now = {0}, expected = {0};
@@ -171,6 +171,8 @@ static bool fill_released(struct manager *manager, const pb_operation *operation
                                    ? share_set_add(&expected, staying ? held : view.shared_bytes,
                                                    view.shared_bytes, view.shared_id)
                                    : 0;
+            if (keeps)
+                left->kept_bytes += less(held, view.shared_bytes);
             const struct held parts = {
                 .before = then,
                 .now = share_set_add(&now, held, view.shared_bytes, view.shared_id),
@@ -258,10 +260,11 @@ static bool add_unreleased(struct manager *manager, const pb_operation *operatio
         struct inode_set own = {.n = 0};
         struct replica_view view;
         pid_t holder;
-        if (!group || !group->n_devices ||
+        if (!group || !group->n_devices || !leaves(operation, replica) ||
             !supervisor_view(manager->supervisor, replica->id, &view))
             continue;
-        for (size_t j = 0; j < view.n_drained_inodes; j++)
+        bool keeps = (int)operation->kind == OPERATION_PARK && !replica->retiring;
+        for (size_t j = 0; !keeps && j < view.n_drained_inodes; j++)
             if (inode_set_add(&seen, view.drained_inodes[j]))
                 (void)inode_set_add(&own, view.drained_inodes[j]);
         struct held held = {.now = view.lingering_bytes +
@@ -276,7 +279,7 @@ static bool add_unreleased(struct manager *manager, const pb_operation *operatio
     return true;
 }
 
-static int check_device(const char *device, const struct held *held, pid_t holder,
+static int check_device(const char *device, const struct held *held, pid_t holder, const char *then,
                         struct error *err)
 {
     char who[48] = "";
@@ -286,19 +289,20 @@ static int check_device(const char *device, const struct held *held, pid_t holde
         snprintf(who, sizeof(who), "; process %ld has it open", (long)holder);
     error_set(err, STATUS_INTERNAL,
               "%s: memory has not come back: before %" PRIu64 " bytes, after %" PRIu64
-              ", expected %" PRIu64 ", tolerance %d%s; the version is unloaded",
-              device, held->before, held->now, held->expected, RECEIPT_TOLERANCE_BYTES, who);
+              ", expected %" PRIu64 ", tolerance %d%s; %s",
+              device, held->before, held->now, held->expected, RECEIPT_TOLERANCE_BYTES, who, then);
     return error_reason(err, "MEMORY_NOT_RELEASED");
 }
 
-int receipt_check_released(const pb_operation_result *result, pid_t holder, struct error *err)
+int receipt_check_released(const pb_operation_result *result, const struct receipt_left *left,
+                           const char *then, struct error *err)
 {
-    struct held machine = {.before = 0};
+    struct held machine = {.expected = left->kept_bytes};
     for (size_t i = 0; i < result->n_memory; i++) {
         const pb_memory *memory = result->memory[i];
         const struct held held = {memory->before_bytes, memory->after_bytes,
                                   memory->expected_bytes};
-        if (is_gpu(memory) && check_device(memory->device, &held, 0, err) != 0)
+        if (is_gpu(memory) && check_device(memory->device, &held, 0, then, err) != 0)
             return err->status;
         if (is_gpu(memory))
             continue;
@@ -306,7 +310,7 @@ int receipt_check_released(const pb_operation_result *result, pid_t holder, stru
         machine.now += held.now;
         machine.expected += held.expected;
     }
-    return check_device("cpu", &machine, holder, err);
+    return check_device("cpu", &machine, left->holder, then, err);
 }
 
 static bool some_left(struct manager *manager, const pb_operation *operation)
@@ -329,6 +333,7 @@ pb_operation_result *receipt_build(struct manager *manager, const pb_operation *
         return NULL;
     struct share_set shared = {0};
     bool released = some_left(manager, operation), complete = true;
+    out_left->some = released;
     for (size_t i = 0; i < operation->n_replica_ids; i++) {
         const pb_replica *replica = catalog_replica(&manager->catalog, operation->replica_ids[i]);
         struct replica_view view;
@@ -345,9 +350,8 @@ pb_operation_result *receipt_build(struct manager *manager, const pb_operation *
             complete = add_loaded(result, view.status->memory[j], counted / view.status->n_memory);
     }
     if (released && complete)
-        complete = fill_released(manager, operation, result) &&
-                   ((int)operation->kind != OPERATION_UNLOAD ||
-                    add_unreleased(manager, operation, result, out_left));
+        complete = fill_released(manager, operation, result, out_left) &&
+                   add_unreleased(manager, operation, result, out_left);
     if (complete)
         return result;
     message_free(&result->base);

@@ -235,6 +235,9 @@ static void print_operation(const Sluice__Manager__V1__Operation *op)
     putchar('\n');
     for (size_t i = 0; op->result && i < op->result->n_memory; i++)
         print_memory(op->result->memory[i], load);
+    if (op->result && op->result->unreleased)
+        fprintf(stderr, "%s (%s)\n", op->result->unreleased->message,
+                op->result->unreleased->reason);
 }
 
 /* The two fields that the answers of all lifecycle RPCs are made of. */

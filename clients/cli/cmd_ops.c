@@ -93,6 +93,9 @@ static void print_details(const Sluice__Manager__V1__Operation *op)
     if (op->result && (op->result->n_finished || op->result->n_ended))
         printf("requests   %" PRIu32 " finished, %" PRIu32 " ended by the drain\n",
                op->result->n_finished, op->result->n_ended);
+    if (op->result && op->result->unreleased)
+        printf("memory     %s (%s)\n", op->result->unreleased->message,
+               op->result->unreleased->reason);
     if (op->error)
         printf("error      %s (%s)\n", op->error->message, op->error->reason);
 }

@@ -167,6 +167,27 @@ def test_an_unload_has_failed_where_the_driver_still_counts_memory_for_the_proce
     assert {r.device: r.after_bytes for r in o.result.memory}["cuda:0"] == 0
 
 
+def test_scaling_down_has_failed_where_the_driver_still_counts_memory_for_the_process(machine):
+    machine.up().groups(left="cuda:0")
+    m = machine.manager
+    m.done(load(machine, "a", "left", f"load_ms=60 gpu={20 * G}"))
+    m.done(m.rpc.ScaleModelVersion(m.m.ScaleModelVersionRequest(model="a", n_replicas=2)).operation)
+    for r in m.replicas():
+        machine.lines.append(f"process 0 {r.pid} {20 * G}")
+    machine.write()
+    time.sleep(1.2)  # NVML is asked once a second
+    o = m.end(m.rpc.ScaleModelVersion(m.m.ScaleModelVersionRequest(model="a", n_replicas=1)).operation)
+    assert o.state == m.t.OPERATION_STATE_FAILED and o.error.reason == "MEMORY_NOT_RELEASED" and o.stage == "stop", o
+    assert f"cuda:0: memory has not come back: before {40 * G} bytes, after {40 * G}, expected {20 * G}, tolerance" in o.error.message, o.error
+    assert o.error.message.endswith("the replicas have ended") and len(m.replicas()) == len(m.workers()) == 1
+    version = m.rpc.GetModel(m.m.GetModelRequest(model="a")).model.versions[0]
+    assert not version.HasField("last_error"), version  # that is of loads
+    (stays,) = m.replicas()
+    m.done(m.rpc.ScaleModelVersion(m.m.ScaleModelVersionRequest(model="a", n_replicas=2)).operation)
+    o = m.done(m.rpc.ScaleModelVersion(m.m.ScaleModelVersionRequest(model="a", n_replicas=1)).operation)  # the other's is not its own
+    assert {r.device: (r.after_bytes, r.expected_bytes) for r in o.result.memory}["cuda:0"] == (20 * G, 20 * G), o.result
+
+
 def test_replicas_on_gpus_are_not_parked_yet_and_that_is_said(machine):
     m = machine.up().groups(left="cuda:0").manager
     m.done(load(machine, "a", "left", f"load_ms=60 gpu={5 * G}"))

@@ -1,4 +1,4 @@
-"""An unload is DONE when its memory is back, and FAILED where it is not: the test itself keeps the packed weights open."""
+"""An unload is DONE when its memory is back, and FAILED where it is not; an update is done and says so: the test itself keeps the packed weights open."""
 import os
 import threading
 import time
@@ -60,6 +60,42 @@ def test_memory_that_comes_back_a_little_later_is_waited_for(manager):  # noqa: 
     closing.start()
     o = manager.done(operation)
     closing.join()
+    assert all(m.after_bytes == 0 for m in o.result.memory), o.result
+
+
+def test_an_update_is_done_and_says_what_of_the_old_version_is_not_back(manager):  # noqa: F811
+    manager.up()
+    fd = keep_open(loaded(manager))
+    manager.script("b", f"load_ms=60 packs={PACKED} bytes={PACKED} two")
+    manager.register("a", "b", version="2")
+    o = manager.done(manager.rpc.UpdateModelVersion(manager.m.UpdateModelVersionRequest(
+        model="a", version="2", step_ms=50, gates=manager.t.UpdateGates())).operation)
+    held = os.fstat(fd).st_blocks * 512
+    os.close(fd)
+    left = o.result.unreleased
+    assert left.reason == "MEMORY_NOT_RELEASED" and f"process {os.getpid()} has it open; the replicas have ended" in left.message, o
+    expected = sum(m.expected_bytes for m in o.result.memory)  # what the new version has
+    assert sum(m.after_bytes for m in o.result.memory) - expected >= held and sum(m.before_bytes for m in o.result.memory) > expected > 0, o.result
+    told = [e for batch in first_events(manager) for e in batch if e.type == "memory.not_released"]
+    assert [(e.operation_id, e.message) for e in told] == [(o.id, left.message)]
+    assert [r.version for r in manager.replicas()] == ["2"]
+
+
+def first_events(manager):  # noqa: F811
+    last = manager.status().last_event_seq
+    for batch in manager.rpc.WatchEvents(manager.m.WatchEventsRequest(from_seq=1), timeout=patience(10)):
+        yield batch.events
+        if batch.events[-1].seq >= last:
+            return
+
+
+def test_parking_keeps_the_weights_and_that_is_no_loss(manager):  # noqa: F811
+    manager.up()
+    fd = keep_open(loaded(manager))
+    o = manager.done(manager.rpc.ParkModelVersion(manager.m.ParkModelVersionRequest(model="a")).operation)
+    assert not o.result.HasField("unreleased") and sum(m.expected_bytes for m in o.result.memory) >= PACKED, o
+    os.close(fd)
+    o = manager.done(manager.unload("a"))
     assert all(m.after_bytes == 0 for m in o.result.memory), o.result
 
 
