@@ -6,7 +6,7 @@
  *   bench_cuda [--small] [--parts LIST] [--models bf16,q8_0,q4_k,fp8] [--directory DIR]
  *   bench_cuda --write q8_0|bf16 FILE    the 8B shape without its bytes, for bench_between
  *
- * --parts: of linears,paths,attention,sampler,pack,load,models; default all. --small runs tiny
+ * --parts: of linears,rows,paths,attention,sampler,pack,load,models; default all. --small runs tiny
  * shapes once: whether it runs at all, also on tests/simt. */
 #include <stdio.h>
 #include <string.h>
@@ -69,6 +69,8 @@ static void run_kernels(struct bench *b)
     bench_product(b);
     if (has_part(b, "linears"))
         bench_linears(b);
+    if (has_part(b, "rows"))
+        bench_row_ops(b);
     if (has_part(b, "paths"))
         bench_paths(b);
     if (has_part(b, "attention"))
@@ -83,7 +85,7 @@ static void run_kernels(struct bench *b)
 
 int main(int argc, char **argv)
 {
-    struct bench b = {.parts = "linears,paths,attention,sampler,pack,load,models",
+    struct bench b = {.parts = "linears,rows,paths,attention,sampler,pack,load,models",
                       .models = "bf16,q8_0,q4_k,fp8",
                       .directory = "/tmp"};
     struct error err = {0};

@@ -54,6 +54,7 @@ double bench_peak(struct bench *b, uint32_t n, struct error *err);
 /* The parts; each prints a table. */
 void bench_product(struct bench *b); /* sets bf16_flops */
 void bench_linears(struct bench *b);
+void bench_row_ops(struct bench *b);
 /* Path D and path P at equal rows: what a generated token's order of sums costs. */
 void bench_paths(struct bench *b);
 /* Host packing of every format, without the device. */

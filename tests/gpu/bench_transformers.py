@@ -62,9 +62,10 @@ def paged(llama):
     return None
 
 
-def continuous(llama, ids, batch):
-    """Its warm-up, which is half a minute, is not counted where it can be kept; nor is an answer that did not come."""
-    requests = [ids[i, :DEPTH].tolist() for i in range(batch)]
+def continuous(llama, batch):
+    """Its warm-up, which is half a minute, is not counted where it can be kept; nor is an answer that did not come. Prompts are new each
+    time: it keeps what it has read."""
+    first, *requests = torch.randint(0, VOCAB, (1 + batch, DEPTH)).tolist()
     config = llama.generation_config
     config.max_new_tokens, config.do_sample, config.eos_token_id, config.pad_token_id = STEPS, False, -1, 0
     takes = inspect.signature(llama.generate_batch).parameters
@@ -74,7 +75,7 @@ def continuous(llama, ids, batch):
     def run(some):
         answers.clear()
         answers.update(llama.generate_batch(inputs=some, generation_config=config, **words))
-    run(requests[:1])
+    run([first])
     seconds = timed(lambda: run(requests))
     n = sum(len(a.generated_tokens) for a in answers.values())
     if n != batch * STEPS:
@@ -101,7 +102,7 @@ def main():
             return
         print(f"| continuous batching ({paged(llama)}) |" + " |" * len(PROMPTS), end="")
         for batch in BATCHES:
-            shown(lambda batch=batch: continuous(llama, ids, batch))
+            shown(lambda batch=batch: continuous(llama, batch))
         print("\n")
 
 

@@ -276,7 +276,7 @@ ops() {
     fi
     for tool in memcheck racecheck synccheck; do
         run "compute-sanitizer $tool" 120 compute-sanitizer --tool $tool --error-exitcode 9 "$dir/bin/bench_cuda" --small \
-            --parts linears,paths,attention,sampler --directory "${TMPDIR:-/tmp}"
+            --parts linears,rows,paths,attention,sampler --directory "${TMPDIR:-/tmp}"
     done
 }
 
@@ -323,7 +323,7 @@ bench() {
     if [ -n "$emulated" ]; then small=(--small); fi
     # By parts, what is asked for most first: one that fails or takes long leaves the others their time, which is a stage's together.
     bench_part "the 8B shape" 110 --parts models
-    bench_part "kernels" 70 --parts linears,attention,sampler
+    bench_part "kernels" 70 --parts linears,rows,attention,sampler
     between "$scratch/between.$$.gguf" "${small[@]}"
     beside
     for by in own cublaslt wgmma; do # a prompt's products
