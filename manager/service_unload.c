@@ -194,6 +194,24 @@ static const struct service_change unload_change = {
 /* -- validate_only: what would be given back ------------------------------------------------------
  */
 
+/* Packed weights that replicas share come back once, with the last that has them: whether they are
+ * counted with an earlier replica of the plan, or stay with one that stays. */
+static bool weights_elsewhere(const struct manager *manager, const unload_request *request,
+                              size_t i_replica, uint64_t shared_id)
+{
+    const pb_replica *replica;
+    for (size_t i = 0; shared_id && (replica = catalog_replica_at(&manager->catalog, i)); i++) {
+        struct replica_view view = {0};
+        bool goes = concerns(request, replica->model, replica->version, replica->device_group);
+        if (i == i_replica || (int)replica->state == REPLICA_STOPPED || (goes && i > i_replica))
+            continue;
+        supervisor_view(manager->supervisor, replica->id, &view);
+        if (view.shared_id == shared_id)
+            return true;
+    }
+    return false;
+}
+
 static int plan(struct service *service, struct rpc_call *call, const unload_request *request,
                 struct error *err)
 {
@@ -216,8 +234,12 @@ static int plan(struct service *service, struct rpc_call *call, const unload_req
             continue;
         response->plan->n_replicas++;
         supervisor_view(manager->supervisor, replica->id, &view);
-        for (size_t j = 0; complete && view.status && j < view.status->n_memory; j++)
+        bool elsewhere = weights_elsewhere(manager, request, i, view.shared_id);
+        for (size_t j = 0; complete && view.status && j < view.status->n_memory; j++) {
             complete = build_plan_memory(response->plan, view.status->memory[j]);
+            if (complete && elsewhere)
+                response->plan->devices[response->plan->n_devices - 1]->weight_bytes = 0;
+        }
     }
     if (complete) {
         response->plan->fits = 1;

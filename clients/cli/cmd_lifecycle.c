@@ -175,11 +175,30 @@ int action_load(struct cli *cli, const char *name, const char *version,
     return action_follow(cli, response->operation->id, out_response, err);
 }
 
+/* Of what replicas give back that go, or are parked. */
+static void print_going(const Sluice__V1__Plan *plan)
+{
+    char weights[32], kv[32], workspace[32];
+    for (size_t i = 0; i < plan->n_devices; i++) {
+        const Sluice__V1__DevicePlan *d = plan->devices[i];
+        printf("%s rank %" PRIu32 " gives back: weights %s, KV %s, workspace %s\n", d->device,
+               d->rank, format_bytes(d->weight_bytes, weights), format_bytes(d->kv_bytes, kv),
+               format_bytes(d->workspace_bytes, workspace));
+    }
+    printf("replicas %" PRIu32 "\n", plan->n_replicas);
+    for (size_t i = 0; i < plan->n_notes; i++)
+        printf("note: %s\n", plan->notes[i]);
+}
+
 static void print_plan(const Sluice__V1__Plan *plan)
 {
     char weights[32], kv[32], workspace[32], free_bytes[32];
     if (plan->model[0])
-        printf("%s version %s\n", plan->model, plan->version);
+        printf("%s%s%s\n", plan->model, plan->version[0] ? " version " : "", plan->version);
+    if (!plan->tp) { /* nothing is split, for nothing starts */
+        print_going(plan);
+        return;
+    }
     for (size_t i = 0; i < plan->n_devices; i++) {
         const Sluice__V1__DevicePlan *d = plan->devices[i];
         printf("%s rank %" PRIu32 ": weights %s, KV %s, workspace %s, free %s\n", d->device,
@@ -296,10 +315,13 @@ int action_unload(struct cli *cli, const char *name, const char *version,
     request.request_id = s->request_id && s->request_id[0] ? (char *)(uintptr_t)s->request_id : id;
     request.has_grace_ms = cli_given(cli, "grace"); /* else the manager's own holds */
     request.grace_ms = (uint32_t)s->grace_ms;
+    request.validate_only = s->validate_only;
+    if (cli_given(cli, "group"))
+        request.device_group = (char *)(uintptr_t)s->device_group;
     int rc = cli_call(cli, "UnloadModelVersion", &request.base, out_response, err);
     const Sluice__Manager__V1__UnloadModelVersionResponse *response =
         (const Sluice__Manager__V1__UnloadModelVersionResponse *)*out_response;
-    if (rc || s->no_wait || !response->operation)
+    if (rc || s->validate_only || s->no_wait || !response->operation)
         return rc;
     return action_follow(cli, response->operation->id, out_response, err);
 }
@@ -359,6 +381,10 @@ static const struct option_spec load_specs[] = {
 static const struct option_spec unload_specs[] = {
     {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION",
      "empty: every loaded version", 0, 0},
+    {"group", 'g', OPTION_STRING, CLI_OPTION(device_group), "", "GROUP",
+     "device group; empty: every one it is loaded on", 0, 0},
+    {"validate-only", 0, OPTION_BOOL, CLI_OPTION(validate_only), "false", NULL,
+     "print what would go, change nothing", 0, 0},
 };
 static const struct manual_example load_examples[] = {
     {"sluice load smol", NULL},
@@ -369,6 +395,7 @@ static const struct manual_example load_examples[] = {
 static const struct manual_example unload_examples[] = {
     {"sluice unload smol", NULL},
     {"sluice unload smol --version 1 --grace 5s", NULL},
+    {"sluice unload smol --validate-only", "what it would give back"},
 };
 
 const struct cli_command cmd_load = {

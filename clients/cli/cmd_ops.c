@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/rng.h"
+#include "base/status.h"
 #include "clients/cli/actions.h"
 #include "clients/cli/cli.h"
 #include "clients/cli/output.h"
@@ -12,12 +13,18 @@
 #include "proto/rpc/rpc_message.h"
 #include "sluice/manager/v1/manager.pb-c.h"
 
+/* In a word; an error need not have a reason. */
+static const char *error_word(const Sluice__V1__Error *error)
+{
+    return error->reason[0] ? error->reason : status_name(status_from_grpc(error->code));
+}
+
 static void operation_row(const Sluice__Manager__V1__Operation *op, struct table *table)
 {
     char kind[32], state[32], done[32], age[32], reason[96];
     double part = op->bytes_total ? (double)op->bytes_done / (double)op->bytes_total : 0;
     snprintf(done, sizeof(done), op->bytes_total ? "%.0f %%" : "", part * 100);
-    snprintf(reason, sizeof(reason), "%s", op->error ? op->error->reason : "");
+    snprintf(reason, sizeof(reason), "%s", op->error ? error_word(op->error) : "");
     const char *cells[] = {
         op->id,
         enum_short(&sluice__manager__v1__operation_kind__descriptor, (int)op->kind, kind),
@@ -97,7 +104,7 @@ static void print_details(const Sluice__Manager__V1__Operation *op)
         printf("memory     %s (%s)\n", op->result->unreleased->message,
                op->result->unreleased->reason);
     if (op->error)
-        printf("error      %s (%s)\n", op->error->message, op->error->reason);
+        printf("error      %s (%s)\n", op->error->message, error_word(op->error));
 }
 
 static int run_show(struct cli *cli)

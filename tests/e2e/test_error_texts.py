@@ -75,7 +75,7 @@ def test_what_is_said_tells_nothing_of_the_machine(tmp_path, stubs):
         folders = [str(tmp_path), str(models), str(BIN), os.path.expanduser("~/.")]
         n = 0
         with grpc.insecure_channel(f"unix:{tmp_path}/run/manager.sock") as manager, grpc.insecure_channel(sluice.address) as server:
-            for file, channel in [(stubs.manager, manager), (stubs.inference, server)]:
+            for file, channel in [(stubs.manager, manager), (stubs.routing, manager), (stubs.inference, server)]:
                 for service in file.DESCRIPTOR.services_by_name.values():
                     for method in service.methods:
                         kind = message_factory.GetMessageClass(method.input_type)
@@ -113,7 +113,7 @@ def tells_nothing(channel, path, method, request, folders):
     answers = message_factory.GetMessageClass(method.output_type)
     call = make(path, request_serializer=lambda m: m.SerializeToString(), response_deserializer=answers.FromString)
     try:
-        got = call(iter([request]) if method.client_streaming else request, timeout=patience(0.5 if method.server_streaming else 30))
+        got = call(iter([request]) if method.client_streaming else request, timeout=patience(0.3 if method.server_streaming else 30))
         for answer_, _ in zip(got if method.server_streaming else [got], range(5)):
             for name, text in every_text(answer_):
                 if name in ("message", "reason", "details", "error"):

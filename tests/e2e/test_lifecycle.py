@@ -334,6 +334,25 @@ def test_a_load_that_fails_is_not_said_to_be_done(fresh):
     assert result.returncode == 1 and "DEVICE_MEMORY" in result.stderr and "done" not in result.stderr, result.stderr
 
 
+def test_what_would_go_is_told_and_a_failure_without_a_reason_has_its_code(fresh):
+    """Plans of what goes said "tp 0: fits", `unload` had none, and `ops` showed a dash for a load that failed."""
+    fresh.start(ROOT / "tests/golden/tiny/q8_0.gguf", "--name", "tiny", "--threads", "1", "--kv-tokens", "512")
+    fresh.wait(lambda: len(fresh.ready()) == 1, 30, "ready")
+    for command in (["unload", "tiny"], ["unload", "tiny", "--group", "cpu"], ["park", "tiny"]):
+        out = fresh.cli(*command, "--validate-only").stdout
+        assert "cpu:0 rank 0 gives back: weights " in out and "KV 128.0 KiB" in out and "replicas 1" in out and "fits" not in out, out
+    assert len(fresh.ready()) == 1
+    none = fresh.cli("unload", "tiny", "--group", "none", check=False)
+    assert none.returncode == 1 and "NOT_LOADED" in none.stderr, none
+    fresh.cli("unload", "tiny")
+    assert fresh.cli("load", "tiny", "--kv-tokens", "99999999999", check=False).returncode == 1
+    line = next(line for line in fresh.cli("ops").stdout.splitlines() if " failed " in line)
+    assert line.split()[-1] == "INVALID_ARGUMENT", line
+    assert "(INVALID_ARGUMENT)" in fresh.cli("ops", "show", line.split()[0]).stdout
+    none = fresh.cli("groups", "create", "g", "cpu:99", check=False)
+    assert "this machine has no cpu:99 (NOT_FOUND" in none.stderr, none.stderr
+
+
 def test_scaling_what_is_not_loaded_names_the_command_that_loads_it(fresh):
     """It named the manager's RPC alone. Who unloads it needs no such advice."""
     fresh.start()

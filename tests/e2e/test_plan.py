@@ -1,5 +1,6 @@
 """What a plan says is what then happens, and what is given up is given back: validate_only, cancelled loads, load and unload over and over."""
 import os
+import signal
 
 import psutil
 import pytest
@@ -37,6 +38,47 @@ def test_a_load_takes_what_its_plan_says(manager):
     if not sanitized():  # and the kernel's own word for the part that is there from the start
         shmem = psutil.Process(manager.workers()[0]).memory_info().shared
         assert abs(max(r.shared_bytes for r in manager.replicas()) - shared) <= 0.02 * shared and shmem >= 0.98 * shared
+
+
+def test_an_unload_gives_back_what_its_plan_says(manager):
+    """Weights that two replicas share were counted twice."""
+    up(manager, TINY)
+    manager.done(manager.load("a", n_replicas=2, config=manager.t.ModelConfig(kv_tokens=512, n_threads=1)))
+    plan = manager.rpc.UnloadModelVersion(manager.m.UnloadModelVersionRequest(model="a", validate_only=True)).plan
+    shared = {r.shared_id: r.shared_bytes for r in manager.replicas()}
+    (weights,) = shared.values()
+    assert plan.n_replicas == len(plan.devices) == 2 == len(manager.workers())
+    assert abs(sum(d.weight_bytes for d in plan.devices) - weights) <= 0.02 * weights, (plan, weights)
+    (row,) = manager.done(manager.unload("a", grace_ms=0)).result.memory
+    said = sum(d.weight_bytes + d.kv_bytes + d.workspace_bytes for d in plan.devices)
+    planned = manager.rpc.LoadModelVersion(manager.m.LoadModelVersionRequest(
+        model="a", n_replicas=2, validate_only=True, config=manager.t.ModelConfig(kv_tokens=512, n_threads=1))).plan
+    assert abs(said - sum(d.weight_bytes + d.kv_bytes + d.workspace_bytes for d in planned.devices)) <= 0.02 * said  # what a load took
+    assert row.before_bytes > row.after_bytes == row.expected_bytes == 0
+
+
+def test_a_load_tells_bytes_of_each_rank_and_how_long_it_still_takes(manager):
+    """Held up half way, by SIGSTOP, so that it is seen."""
+    up(manager, model_path())
+    operation = manager.load("a", tp=2, config=manager.t.ModelConfig(kv_tokens=4096, n_threads=2))
+    held, seen = [], []
+    for o in (r.operation for r in manager.rpc.WatchOperation(manager.m.WatchOperationRequest(id=operation.id), timeout=patience(60))):
+        seen.append(o)
+        if not held and o.eta_ms and 0 < o.bytes_done < o.bytes_total:
+            held = manager.workers()
+            os.kill(held[0], signal.SIGSTOP)
+            looked = manager.rpc.GetOperation(manager.m.GetOperationRequest(id=operation.id)).operation
+            os.kill(held[0], signal.SIGCONT)
+            assert looked.eta_ms > 0 and looked.stage == "pack" and looked.state == manager.t.OPERATION_STATE_RUNNING, looked
+            seen.append(looked)
+    assert held, "void: it was never seen half way"
+    assert seen[-1].state == manager.t.OPERATION_STATE_DONE and seen[-1].eta_ms == 0
+    for o in seen:
+        assert sum(r.progress.bytes_done for r in o.ranks) == o.bytes_done and sum(r.progress.bytes_total for r in o.ranks) == o.bytes_total
+    (replica,) = manager.replicas()
+    ranks = [(r.replica_id, r.progress.rank) for r in seen[-1].ranks]
+    assert ranks == [(replica.id, 0), (replica.id, 1)]
+    assert all(r.progress.bytes_done == r.progress.bytes_total > 40e6 for r in seen[-1].ranks), seen[-1].ranks
 
 
 def test_a_cancelled_load_gives_everything_back(manager):

@@ -522,6 +522,22 @@ def test_a_manager_that_did_not_run_kills_nobody_for_its_own_silence(manager):
         assert {r.epoch for r in manager.replicas()} == {1}
 
 
+def test_worker_that_never_gets_ready_is_not_left_loading(manager):
+    """It is ended after --load-timeout, tried again, and given up; nothing stays LOADING, and the version can be loaded anew."""
+    manager.up("--load-timeout", "400ms", "--crash-limit", "2")
+    manager.script("a", "load_ms=600000")
+    manager.register("a")
+    failed = manager.end(manager.load("a"))
+    assert failed.state == manager.t.OPERATION_STATE_FAILED and "LOAD_TIMEOUT" in failed.error.message, failed
+    (replica,) = manager.replicas()
+    assert (replica.state, replica.reason, replica.epoch) == (manager.t.REPLICA_STATE_FAILED, "CRASH_LOOP", 2)
+    assert manager.workers() == []
+    version = manager.rpc.GetModel(manager.m.GetModelRequest(model="a")).model.versions[0]
+    assert version.state == manager.t.MODEL_VERSION_STATE_FAILED and "LOAD_TIMEOUT" in version.last_error.message
+    manager.script("a", "load_ms=30")
+    manager.done(manager.load("a"))
+
+
 def test_worker_that_says_failed_and_stays_is_killed_soon(manager):
     manager.up("--load-timeout", "30s")
     manager.script("a", "load_ms=30 fails_and_stays")

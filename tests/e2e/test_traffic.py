@@ -1,8 +1,10 @@
 """Versions beside one another: weights, sticky sessions, rolling updates that go back by themselves, and streams that
 notice none of it. Fake workers first (tests/support/fake_worker.c), the real programs at the end."""
+import collections
 import json
 import os
 import random
+import shutil
 import signal
 import threading
 import time
@@ -468,12 +470,20 @@ class Load:
             assert not self.errors, self.errors[:3]
 
     def only(self, version, n):
-        """From some reply on, once the server has the rule, n more are all of this version."""
+        """From some reply on, once the server has the rule, n more are all of this version. A client may wait for an old one's answer while
+        others have many: so each has had two by then."""
         latest = 2 * len(self.threads)  # more than are on their way
+
+        def settled():
+            since = self.replies[begin:]
+            if {v for v, _ in since[-latest:]} != {version}:
+                return False
+            counts = collections.Counter(i for _, i in since)
+            return len(counts) == len(self.threads) and min(counts.values()) >= 2
+
         with self.lock:
             begin = len(self.replies)
-            assert self.lock.wait_for(lambda: self.errors or (len(self.replies) >= begin + latest and
-                                                              {v for v, _ in self.replies[-latest:]} == {version}), patience(60))
+            assert self.lock.wait_for(lambda: self.errors or (len(self.replies) >= begin + latest and settled()), patience(60))
             begin = len(self.replies)
         self.go_on(n)
         with self.lock:
@@ -513,8 +523,20 @@ def start_tiny(sluice, max_tokens):
 
 
 def change_under_load(sluice, load, n_switches, n_replies):
-    """Rolling update, switches, rollback, unload: with n_replies replies at least between any two of them."""
+    """Scaling up and down, an update to a version that cannot start, rolling update, switches, rollback, unload: with n_replies replies at
+    least between any two of them."""
     load.go_on(n_replies)
+    for n in ("3", "1"):
+        sluice.cli("scale", "tiny", n, "--grace", "30s")
+        assert len(sluice.children("sluice-worker")) == int(n)
+        load.go_on(n_replies)
+    shutil.copy(TINY / "q8_0.gguf", sluice.state / "bad.gguf")
+    sluice.cli("register", "tiny", sluice.state / "bad.gguf", "--version", "3")
+    os.truncate(sluice.state / "bad.gguf", 100000)
+    failed = sluice.cli("update", "tiny", "--to", "3", check=False)
+    assert failed.returncode == 1 and "MODEL_FILE" in failed.stderr, failed
+    load.go_on(n_replies)
+    sluice.cli("rm", "tiny", "3")
     assert {v for v, _ in list(load.replies)} == {"1"}
     out = sluice.cli("update", "tiny", "--to", "2", "--steps", "50,100", "--step", "500ms", "--max-ttft-ms", "60000", "--grace", "30s")
     assert "done in" in out.stdout and "shift 50 %" in out.stderr, out
