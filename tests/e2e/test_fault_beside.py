@@ -1,11 +1,12 @@
 """Faults whose causes and texts are tested elsewhere, by their numbers in the list of faults, once more with live streams beside them: crash loops,
-full disks, damaged databases, second managers, leftovers, ports in use, clocks that are set, pauses of everything, SIGTERM while loading, broken
-settings. One manager, one server and their streams for most of them; tests/long.sh faults sets SLUICE_LONG."""
+full disks, changes of the schema, damaged databases, second managers, leftovers, ports in use, clocks that are set, pauses of everything,
+SIGTERM while loading, broken settings. One manager, one server and their streams for most of them; tests/long.sh faults sets SLUICE_LONG."""
 import contextlib
 import mmap
 import os
 import resource
 import signal
+import sqlite3
 import struct
 import subprocess
 import time
@@ -18,7 +19,7 @@ from conftest import BIN, free_port, patience
 from echo_load import EchoLoad, Server
 from manager_program import C, Manager, fails, reason, settle
 from test_fault_control import events, live_pids
-from test_state_file import damage_pages
+from test_state_file import damage_pages, make_older
 
 LONG = bool(os.environ.get("SLUICE_LONG"))
 STALL_S = 10 if LONG else 1
@@ -135,6 +136,34 @@ def test_f9_a_full_disk_refuses_changes_and_streams_go_on(live):
         assert checked.returncode == 0 and "good" in checked.stdout, checked
         names = {m.name for m in manager.rpc.ListModels(manager.m.ListModelsRequest()).models}
         assert {f"full{i}" for i in range(acknowledged)} | {"after"} <= names  # I1
+
+
+def set_version(manager, version):
+    with contextlib.closing(sqlite3.connect(manager.state / "sluice.db")) as db:
+        (before,) = db.execute("PRAGMA user_version").fetchone()
+        if version:
+            db.execute(f"PRAGMA user_version = {version}")
+    return before
+
+
+def test_f12_the_schema_is_the_old_or_the_new_one_and_a_newer_one_is_refused(live):
+    manager = live.manager
+    with undisturbed(live):
+        assert manager.term() == 0
+        version = make_older(manager)
+        for point, after in (("migrate.between", 1), ("migrate.after_commit", version)):
+            manager.start(env={"SLUICE_FAILPOINT": point})
+            assert manager.process.wait(patience(10)) == -signal.SIGKILL
+            live.load.more(20)
+            assert set_version(manager, None) == after and offline(manager, "check").returncode == 0, point
+        assert list((manager.state / "backup").glob("schema1-*.db"))
+        set_version(manager, 4711)
+        manager.start()
+        assert manager.process.wait(patience(10)) == 1 and "schema 4711 is newer" in manager.text()
+        live.load.more(20)
+        set_version(manager, version)
+        live.up()
+        assert manager.status().n_adopted_workers == 1 and manager.status().store_schema_version == version
 
 
 def test_f13_a_damaged_database_starts_no_manager_and_streams_go_on(live, tmp_path):
