@@ -494,6 +494,8 @@ int __real_fsync(int fd);
 int __wrap_rename(const char *from, const char *to);
 int __wrap_unlink(const char *path);
 int __wrap_fsync(int fd);
+ssize_t __real_pwrite(int fd, const void *bytes, size_t n_bytes, off_t offset);
+ssize_t __wrap_pwrite(int fd, const void *bytes, size_t n_bytes, off_t offset);
 
 /* The file of that name. One that was written beside SQLite comes into the model here, with nothing
  * of it durable. */
@@ -546,12 +548,40 @@ int __wrap_unlink(const char *path)
     return rc;
 }
 
+static void path_of(int fd, char out[PATH_MAX])
+{
+    char link[64];
+    snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, out, PATH_MAX - 1);
+    out[n > 0 ? n : 0] = '\0';
+}
+
+ssize_t __wrap_pwrite(int fd, const void *bytes, size_t n_bytes, off_t offset)
+{
+    char path[PATH_MAX];
+    size_t n_done = n_bytes;
+    path_of(fd, path);
+    pthread_mutex_lock(&disk.mutex);
+    const char *name = relative(path);
+    struct name *known = name && name[0] ? find_name(&disk.now, name) : NULL;
+    enum fault fault = known ? strike(IS_WRITE) : FAULT_NONE;
+    if (fault == FAULT_FULL)
+        fault = FAULT_NONE;
+    if (fault == FAULT_EIO)
+        n_done = 0;
+    else if (fault == FAULT_TORN)
+        n_done = next_random() % (n_bytes + 1);
+    if (known && n_done)
+        add_pending(known->file, offset, bytes, n_done);
+    pthread_mutex_unlock(&disk.mutex);
+    ssize_t rc = n_done ? __real_pwrite(fd, bytes, n_done, offset) : 0;
+    return fault == FAULT_NONE ? rc : refuse(fault);
+}
+
 int __wrap_fsync(int fd)
 {
-    char link[64], path[PATH_MAX];
-    snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
-    ssize_t n = readlink(link, path, sizeof(path) - 1);
-    path[n > 0 ? n : 0] = '\0';
+    char path[PATH_MAX];
+    path_of(fd, path);
     pthread_mutex_lock(&disk.mutex);
     const char *name = relative(path);
     struct name *known = adopt(name, path);

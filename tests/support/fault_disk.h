@@ -9,7 +9,8 @@
  * which what was pending is durable or lost by chance, and is not written by the next sync (as
  * Linux does). Not modelled: folders that vanish, a disk that lies about syncs.
  *
- * rename(), unlink() and fsync() of the code under test are taken by the linker (--wrap). Real
+ * rename(), unlink(), fsync() and pwrite() of the code under test are taken by the linker (--wrap);
+ * what pwrite() writes lies over something and needs no room. Real
  * syncs are left out: the model is the disk. Any thread; lock inside. */
 #pragma once
 
