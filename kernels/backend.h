@@ -2,8 +2,10 @@
  * threads); "cuda:0" needs the CUDA module. */
 #pragma once
 
+#include <stddef.h>
 #include <stdint.h>
 
+struct device;
 struct device_ops;
 struct error;
 struct op_table;
@@ -15,6 +17,8 @@ struct backend_module {
     const struct device_ops *device_ops;
     const struct op_table *op_table;
     uint32_t n_devices;
+    /* How its kernels run on an opened device ("ops overlap"), for people. */
+    void (*tell)(const struct device *device, char *out, size_t n_bytes);
 };
 
 /* The one function that libsluice_cuda.so exports, under SLUICE_CUDA_ENTRY; backend_cuda() calls it

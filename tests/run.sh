@@ -170,6 +170,7 @@ fi
 if wants lint; then
     check "lint: layers" tests/lint/layers.sh
     check "lint: banned functions" tests/lint/banned.sh
+    check "lint: kernels wait for the ops before them" tests/lint/kernels.sh
     check "lint: clang-format" tests/lint/format.sh
     SLUICE_TIDY_NODES=75000 check "lint: clang-tidy" tests/lint/tidy.sh build/dev # a third as deep as in long.sh, in a third of the time
     check "lint: buf" tests/lint/buf.sh

@@ -216,6 +216,7 @@ static __global__ void __launch_bounds__(THREADS)
     act_quant_rows(struct quant_rows q, bool stats, bool quantize)
 {
     CUDA_SHARED(shared_bytes);
+    cuda_op_begin();
     float *shared = (float *)shared_bytes, sum, max;
     uint32_t row = blockIdx.x;
     const float *x = q.x + row * q.x_stride;
@@ -244,6 +245,7 @@ int cuda_launch_act_quant(void *stream, const struct quant_rows *rows, bool stat
 static __global__ void __launch_bounds__(THREADS)
     embed_quant_rows(float *y, size_t y_stride, const uint32_t *ids, struct quant_embedding w)
 {
+    cuda_op_begin();
     uint32_t id = ids[blockIdx.x];
     float *to = y + blockIdx.x * y_stride;
     const uint8_t *panel = w.data + id / QUANT_ROWS * w.layout.panel_bytes;

@@ -467,6 +467,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS, DIM > 128 ? 2 : 3)
 {
     typedef decode_warp<Kv, DIM, SPLIT, ALIBI> Warp;
     CUDA_SHARED(shared);
+    cuda_op_begin();
     uint32_t n_tiles = gridDim.y / a.kv.n_kv_heads, row = a.row_begin + blockIdx.x, first;
     uint32_t i_warp = threadIdx.x / 32, seq = a.seq_of_row[row];
     struct decode_block<Warp, DIM> block = {

@@ -236,6 +236,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS, 3)
     attention_plain(const __grid_constant__ struct attention_cuda a)
 {
     CUDA_SHARED(memory);
+    cuda_op_begin();
     struct plain_shared<MAX_DIM> *shared = (struct plain_shared<MAX_DIM> *)memory;
     uint32_t n_tiles = gridDim.y / a.kv.n_kv_heads, row = a.row_begin + blockIdx.x, first;
     uint32_t i_kv = blockIdx.y / n_tiles, first_slot = blockIdx.y % n_tiles * PLAIN_HEADS;
@@ -270,6 +271,7 @@ static __global__ void __launch_bounds__(COMBINE_THREADS)
     attention_combine(const __grid_constant__ struct attention_cuda a)
 {
     CUDA_SHARED(memory);
+    cuda_op_begin();
     float *weights = (float *)memory, *sums = weights + COMBINE_CHUNK;
     uint32_t row = a.row_begin + blockIdx.x, head = blockIdx.y, n = a.kv.head_dim, first;
     if (a.seq_of_row[row] >= a.n_seqs)

@@ -511,6 +511,7 @@ static __global__ void __launch_bounds__(PREFILL_THREADS, 1)
     attention_prefill(const __grid_constant__ struct attention_cuda a)
 {
     CUDA_SHARED(shared);
+    cuda_op_begin();
     uint32_t n_rows = prefill_tile_rows(a.heads_per_kv);
     uint32_t first = (gridDim.x - 1 - blockIdx.x) * n_rows;
     struct prefill_tile tile = {&a, a.row_begin + first, a.row_begin + a.n_rows, blockIdx.y};

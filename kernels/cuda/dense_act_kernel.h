@@ -40,6 +40,7 @@ template <enum dense_form FORM>
 static __global__ void act_halves(uint16_t *dst, const float *x, size_t x_stride, uint32_t m,
                                   uint32_t k)
 {
+    cuda_op_begin();
     uint32_t column = (blockIdx.x * ACT_THREADS + threadIdx.x) * ACT_COLUMNS;
     size_t stride = dense_act_stride(k);
     if (column >= stride)
@@ -83,6 +84,7 @@ CUDA_DEVICE float act_row_largest(const float *row, uint32_t k)
 static __global__ void act_largest(float *largest, const float *x, size_t x_stride, uint32_t m,
                                    uint32_t k)
 {
+    cuda_op_begin();
     for (uint32_t row = blockIdx.x; row < m; row += gridDim.x) {
         float found = act_row_largest(x + row * x_stride, k);
         if (threadIdx.x == 0)
@@ -95,6 +97,7 @@ static __global__ void act_largest(float *largest, const float *x, size_t x_stri
 static __global__ void act_f8(uint8_t *dst, float *scale, const float *largest, const float *x,
                               size_t x_stride, uint32_t m, uint32_t k)
 {
+    cuda_op_begin();
     uint32_t stride = (uint32_t)dense_act_stride(k);
     for (uint32_t row = blockIdx.x; row < m; row += gridDim.x) {
         const float *from = x + row * x_stride;
@@ -119,6 +122,7 @@ static __global__ void dense_scale(float *y, size_t y_stride, const float *x, si
                                    const float *row_scale, const float *col_scale, uint32_t m,
                                    uint32_t n)
 {
+    cuda_op_begin();
     uint32_t column = blockIdx.x * ACT_THREADS + threadIdx.x;
     if (column >= n)
         return;

@@ -32,6 +32,8 @@
  * ptxas: dense_decode.cu dense_decode registers 216 shared 1024
  * ptx: dense_decode.cu dense_decode mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32
  * ptx: dense_decode.cu dense_decode mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32
+ * ptx: dense_decode.cu dense_decode griddepcontrol.wait
+ * ptx: dense_decode.cu dense_decode griddepcontrol.launch_dependents
  */
 #pragma once
 
@@ -101,18 +103,28 @@ CUDA_DEVICE void decode_copy_floats(void *shared, const unsigned char *global, u
     *(float4 *)shared = x;
 }
 
-/* Begins to copy the lane's pieces of the next group into `slot`, its first 16 bytes of a stage. */
-template <enum dense_form FORM, uint32_t R, uint32_t NT>
-CUDA_DEVICE void decode_fetch(unsigned char *slot, struct decode_lane *at)
+/* Begins to copy the lane's weights of the next group into `slot`, its first 16 bytes of a stage.
+ */
+template <uint32_t R>
+CUDA_DEVICE void decode_fetch_weights(unsigned char *slot, struct decode_lane *at, bool inside)
 {
     constexpr uint32_t piece = DENSE_PIECE * DENSE_WARP;
-    bool inside = at->column < at->end;
 #pragma unroll
     for (uint32_t i = 0; i < 2 * R; i++) {
         const unsigned char *tile = (i / 2 % 2 ? at->odd : at->even) + i / 4 * at->pair;
         cp_async_once_16(slot + i * piece, tile + i % 2 * at->half,
                          inside && (at->w_valid >> i & 1));
     }
+    at->even += DENSE_LINE;
+    at->odd += DENSE_LINE;
+}
+
+/* The same of its tokens, and on to the next group. */
+template <enum dense_form FORM, uint32_t R, uint32_t NT>
+CUDA_DEVICE void decode_fetch_tokens(unsigned char *slot, struct decode_lane *at)
+{
+    constexpr uint32_t piece = DENSE_PIECE * DENSE_WARP;
+    bool inside = at->column < at->end;
     slot += 2 * R * piece;
 #pragma unroll
     for (uint32_t i = 0; i < NT; i++) {
@@ -132,9 +144,33 @@ CUDA_DEVICE void decode_fetch(unsigned char *slot, struct decode_lane *at)
         }
     }
     at->column += dense_group(FORM);
-    at->even += DENSE_LINE;
-    at->odd += DENSE_LINE;
     at->x += dense_group(FORM) * dense_act_bytes(FORM);
+}
+
+template <enum dense_form FORM, uint32_t R, uint32_t NT>
+CUDA_DEVICE void decode_fetch(unsigned char *slot, struct decode_lane *at)
+{
+    decode_fetch_weights<R>(slot, at, at->column < at->end);
+    decode_fetch_tokens<FORM, R, NT>(slot, at);
+}
+
+/* Fills the ring but for one stage: weights before the op before has ended, then tokens. The first
+ * group of copies has all of these weights. */
+template <enum dense_form FORM, uint32_t R, uint32_t NT, uint32_t STAGES>
+CUDA_DEVICE void decode_fill(unsigned char *ring, struct decode_lane *at, uint32_t n_groups,
+                             uint32_t stage_bytes)
+{
+#pragma unroll 1
+    for (uint32_t i = 0; i + 1 < STAGES && i < n_groups; i++)
+        decode_fetch_weights<R>(ring + i * stage_bytes, at,
+                                at->column + i * dense_group(FORM) < at->end);
+    cuda_op_begin();
+#pragma unroll 1
+    for (uint32_t i = 0; i + 1 < STAGES; i++) {
+        if (i < n_groups)
+            decode_fetch_tokens<FORM, R, NT>(ring + i * stage_bytes, at);
+        cp_async_commit();
+    }
 }
 
 /* d[row tile][token tile] += a stage's products; f16, bf16. */
@@ -293,14 +329,8 @@ CUDA_DEVICE void decode_slice(float *out, unsigned char *ring, const struct dens
     uint32_t n_groups =
         dense_n_groups(job.slices.bounds[slice], job.slices.bounds[slice + 1], dense_group(FORM));
     float d[R][NT][4] = {}, sums[R][2][DENSE_TOKENS * NT] = {};
-    uint32_t fetched = 0, read = 0; /* stages of the ring, in bytes */
-#pragma unroll 1
-    for (uint32_t i = 0; i + 1 < S; i++) {
-        if (i < n_groups)
-            decode_fetch<FORM, R, NT>(ring + fetched + own, at);
-        cp_async_commit();
-        fetched += stage_bytes;
-    }
+    uint32_t fetched = (S - 1) * stage_bytes, read = 0; /* stages of the ring, in bytes */
+    decode_fill<FORM, R, NT, S>(ring + own, at, n_groups, stage_bytes);
     for (uint32_t i = 0; i < n_groups; i++) {
         cp_async_wait<S - 2>();
         __syncwarp(); /* the stage has come, and the one before it has been read */
@@ -374,7 +404,8 @@ CUDA_DEVICE void decode_results(const struct dense_job &job, const float *sums, 
 }
 
 /* Grid: token tiles, which meet their weights in the second cache; blocks of weight rows. Threads:
- * a warp per slice. SLICES: 8, or DENSE_FEW_SLICES where there are no more. */
+ * a warp per slice. SLICES: 8, or DENSE_FEW_SLICES where there are no more.
+ * op begins in: decode_fill */
 template <enum dense_form FORM, uint32_t TILE, uint32_t SLICES>
 static __global__ void __launch_bounds__(SLICES *DENSE_WARP, TILE < 2 ? 2 : 1)
     dense_decode(const struct dense_job job)

@@ -204,6 +204,7 @@ static __global__ void __launch_bounds__(PROMPT_THREADS, FORM == DENSE_F8 ? 1 : 
     dense_prompt(const struct dense_job job)
 {
     CUDA_SHARED(shared);
+    cuda_op_begin();
     constexpr uint32_t S = prompt_n_stages(FORM), stage_bytes = prompt_stage_bytes(FORM);
     uint32_t warp = threadIdx.x / DENSE_WARP, token = blockIdx.x * PROMPT_TILE;
     uint32_t row = blockIdx.y * PROMPT_TILE, stage = 0;

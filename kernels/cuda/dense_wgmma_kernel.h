@@ -91,6 +91,7 @@ static __global__ void __launch_bounds__(PROMPT_THREADS, 1)
 {
 #if WGMMA_BUILT
     CUDA_SHARED(memory);
+    cuda_op_begin();
     constexpr uint32_t S = WGMMA_STAGES, stage_bytes = wgmma_stage_bytes();
     unsigned char *shared = memory + wgmma_skip(wgmma_address(memory));
     uint32_t address = wgmma_address(shared), group = threadIdx.x / WGMMA_GROUP, stage = 0;
@@ -132,5 +133,6 @@ static __global__ void __launch_bounds__(PROMPT_THREADS, 1)
 /* Whether the device's code has the kernels. */
 static __global__ void wgmma_is_built(uint32_t *out)
 {
+    cuda_op_begin();
     *out = WGMMA_BUILT;
 }

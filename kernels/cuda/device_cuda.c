@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/index.h"
 #include "kernels/cuda/linear_cuda.h"
+#include "kernels/cuda/overlap.h"
 #include "kernels/cuda/table_cuda.h"
 #include "kernels/device_fault.h"
 
@@ -46,6 +47,7 @@ int stream_enter(struct stream_cuda *s)
     uint32_t index = s->base.device->index;
     if (cuda_is_lost(index))
         return stream_check(s, "an earlier failure", cuda_lost(index));
+    overlap_set_thread(device_cuda(s->base.device)->overlap);
     return stream_check(s, "choosing the device", cudaSetDevice((int)index));
 }
 
@@ -157,7 +159,9 @@ static int open_device(uint32_t index, struct device **out_device, struct error 
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "cuda:%u: out of memory", index);
     device->base.ops = &device_ops_cuda;
     device->base.index = index;
-    rc = open_linears(device, err);
+    rc = overlap_open(index, major, &device->overlap, &device->why_no_overlap, err);
+    if (rc == 0)
+        rc = open_linears(device, err);
     if (rc != 0) {
         free(device);
         return rc;
@@ -204,9 +208,14 @@ static int describe(struct device *device, struct device_description *out, struc
              "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1],
              u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14],
              u[15]);
-    snprintf(out->pci_bus_id, sizeof(out->pci_bus_id), "%08X:%02X:%02X.0", props.pciDomainID,
-             props.pciBusID, props.pciDeviceID);
     return 0;
+}
+
+void device_tell_cuda(const struct device *device, char *out, size_t n_bytes)
+{
+    const struct device_cuda *d = (const struct device_cuda *)device;
+    snprintf(out, n_bytes, "%s%s",
+             d->overlap ? "ops overlap" : "no ops overlap: ", d->overlap ? "" : d->why_no_overlap);
 }
 
 static int arena_alloc(struct device_cuda *d, size_t n_bytes, void **out_data, struct error *err)

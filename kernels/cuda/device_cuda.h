@@ -19,6 +19,8 @@ struct device_cuda {
     struct arena arena;  /* what reserve() took; else allocations are the driver's */
     struct cublaslt *lt; /* linear_cublaslt.c locks */
     uint32_t max_shared; /* bytes of shared memory that a block may have */
+    bool overlap;        /* overlap.h */
+    const char *why_no_overlap;
 };
 
 /* Device memory that grows with use, stream-ordered; never while a graph is captured. */
@@ -77,5 +79,7 @@ int stream_enter(struct stream_cuda *s);
 /* Counts usable devices; the message says why there is none: no driver, a driver too old, no GPU.
  */
 int device_count_cuda(uint32_t *out_n_devices, struct error *err);
+/* backend.h, tell. */
+void device_tell_cuda(const struct device *device, char *out, size_t n_bytes);
 /* The highest compute capability of all devices, as 10 · major + minor; 0 where it is unknown. */
 int device_capability_cuda(void);

@@ -62,11 +62,11 @@
  * ptxas: linear_quant_super.cu ILj7ELj0E registers 112 shared 1024
  * ptxas: linear_quant_super.cu ILj7ELj1E registers 168 shared 1024
  * ptxas: linear_quant_super.cu ILj7ELj2E registers 224 shared 1024
- * ptxas: linear_quant_super.cu ILj7ELj3E registers 192 shared 1024
+ * ptxas: linear_quant_super.cu ILj7ELj3E registers 200 shared 1024
  * ptxas: linear_quant_super.cu ILj8ELj0E registers 120 shared 1024
  * ptxas: linear_quant_super.cu ILj8ELj1E registers 168 shared 1024
  * ptxas: linear_quant_super.cu ILj8ELj2E registers 232 shared 1024
- * ptxas: linear_quant_super.cu ILj8ELj3E registers 192 shared 1024
+ * ptxas: linear_quant_super.cu ILj8ELj3E registers 200 shared 1024
  * ptx: linear_quant_4bit.cu linear_quant mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32
  * ptx: linear_quant_8bit.cu linear_quant mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32
  * ptx: linear_quant_super.cu linear_quant mma.sync.aligned.m16n8k16.row.col.s32.u8.s8.s32
@@ -190,10 +190,10 @@ CUDA_DEVICE void quant_fetch_supers(const quant_copies<FORM, KERNEL> *c,
     }
 }
 
-/* Queues the next pair, number `pair`, into a stage, but for outliers. */
+/* Queues the next pair's weights, of pair number `pair`, into a stage. */
 template <uint32_t FORM, uint32_t KERNEL>
-CUDA_DEVICE void quant_fetch(quant_copies<FORM, KERNEL> *c, const struct quant_linear *q,
-                             uint8_t *stage, uint32_t pair)
+CUDA_DEVICE void quant_fetch_weights(quant_copies<FORM, KERNEL> *c, const struct quant_linear *q,
+                                     uint8_t *stage, uint32_t pair)
 {
     typedef quant_tile<FORM, KERNEL> tile;
     uint8_t *to = stage + c->thread * 16;
@@ -205,6 +205,14 @@ CUDA_DEVICE void quant_fetch(quant_copies<FORM, KERNEL> *c, const struct quant_l
     }
     if constexpr (tile::SUPER)
         quant_fetch_supers<FORM, KERNEL>(c, q, to + tile::SUPERS_AT, pair);
+}
+
+/* The same of activations, but for outliers. */
+template <uint32_t FORM, uint32_t KERNEL>
+CUDA_DEVICE void quant_fetch_rows(quant_copies<FORM, KERNEL> *c, uint8_t *stage)
+{
+    typedef quant_tile<FORM, KERNEL> tile;
+    uint8_t *to = stage + c->thread * 16;
 #pragma unroll
     for (uint32_t i = 0; i < c->N_TILES; i++) {
         cp_async_16(to + tile::LO_AT + i * tile::GROUP * 16, c->lo[i], c->tile_valid[i]);
@@ -367,7 +375,8 @@ template <uint32_t FORM, uint32_t KERNEL> CUDA_DEVICE void quant_group_sync(void
         __syncthreads();
 }
 
-/* Queues the first N_STAGES − 1 pairs: flags are read while the rest is under way. */
+/* Queues the first N_STAGES − 1 pairs, their weights before the op before has ended; flags are read
+ * while the rest is under way. */
 template <uint32_t FORM, uint32_t KERNEL>
 CUDA_DEVICE void quant_fill(quant_copies<FORM, KERNEL> *c, const struct quant_linear *q,
                             uint8_t *ring, uint32_t begin, uint32_t end)
@@ -377,7 +386,12 @@ CUDA_DEVICE void quant_fill(quant_copies<FORM, KERNEL> *c, const struct quant_li
 #pragma unroll
     for (uint32_t i = 0; i < tile::N_STAGES - 1; i++)
         if (begin + i < end)
-            quant_fetch<FORM, KERNEL>(c, q, ring + i * tile::STAGE, begin + i);
+            quant_fetch_weights<FORM, KERNEL>(c, q, ring + i * tile::STAGE, begin + i);
+    cuda_op_begin();
+#pragma unroll
+    for (uint32_t i = 0; i < tile::N_STAGES - 1; i++)
+        if (begin + i < end)
+            quant_fetch_rows<FORM, KERNEL>(c, ring + i * tile::STAGE);
 #pragma unroll
     for (uint32_t i = 0; i < tile::N_STAGES - 1; i++)
         if (begin + i < end)
@@ -422,7 +436,8 @@ CUDA_DEVICE void quant_walk(quant_acc<FORM, KERNEL> *acc, const struct quant_lin
         quant_group_sync<FORM, KERNEL>(); /* all have this pair, and left the one before */
         if (pair + tile::N_STAGES - 1 < end) {
             uint8_t *to = ring + next * tile::STAGE;
-            quant_fetch<FORM, KERNEL>(&copies, q, to, pair + tile::N_STAGES - 1);
+            quant_fetch_weights<FORM, KERNEL>(&copies, q, to, pair + tile::N_STAGES - 1);
+            quant_fetch_rows<FORM, KERNEL>(&copies, to);
             quant_fetch_hi<FORM, KERNEL>(&copies, to, outliers);
         }
         cp_async_commit();
@@ -443,6 +458,7 @@ CUDA_DEVICE void quant_walk(quant_acc<FORM, KERNEL> *acc, const struct quant_lin
     cp_async_wait<0>();
 }
 
+/* op begins in: quant_fill */
 template <uint32_t FORM, uint32_t KERNEL>
 static __global__ void __launch_bounds__(32 * quant_max_warps(FORM, KERNEL), 1)
     linear_quant(struct quant_linear q)

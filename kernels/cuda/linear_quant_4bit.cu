@@ -20,6 +20,7 @@ enum { THREADS = 256, MAX_BLOCKS = 65535 };
 static __global__ void __launch_bounds__(THREADS)
     quant_finish(struct quant_linear q, uint32_t n_splits)
 {
+    cuda_op_begin();
     bool wide = quant_is_wide(q.layout.form), gated = q.put == QUANT_PUT_GATED;
     uint32_t n_panels = gated ? q.n_panels / 2 : q.n_panels;
     size_t n = (size_t)q.n_panels * QUANT_ROWS, plane = n * q.m;
@@ -55,6 +56,7 @@ int cuda_launch_quant_finish(void *stream, const struct quant_linear *args, uint
 static __global__ void __launch_bounds__(THREADS)
     quant_rank_sums(struct quant_linear q, const int32_t *low, size_t low_stride, bool two_planes)
 {
+    cuda_op_begin();
     const struct quant_part *part = &q.parts[0];
     for (uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x;
          i < (uint64_t)part->n_rows * q.m; i += (uint64_t)gridDim.x * THREADS) {

@@ -14,7 +14,9 @@ int sluice_cuda_module(struct backend_module *out_module, struct error *err)
         rc = op_table_cuda_choose(err);
     if (rc != 0)
         return rc;
-    *out_module = (struct backend_module){
-        .device_ops = &device_ops_cuda, .op_table = op_table_cuda(), .n_devices = n_devices};
+    *out_module = (struct backend_module){.device_ops = &device_ops_cuda,
+                                          .op_table = op_table_cuda(),
+                                          .n_devices = n_devices,
+                                          .tell = device_tell_cuda};
     return 0;
 }

@@ -7,6 +7,7 @@ static __global__ void norm_blocks(struct norm_rows job)
 {
     CUDA_SHARED(stage);
     __shared__ struct block_shared shared;
+    cuda_op_begin();
     struct block b = {&shared, threadIdx.x, blockDim.x, nullptr, nullptr};
     uint32_t rows = norm_block_rows(job.n);
     for (uint32_t row = blockIdx.x * rows; row < job.n_rows; row += gridDim.x * rows)

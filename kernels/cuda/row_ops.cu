@@ -11,6 +11,7 @@ CUDA_DEVICE struct block this_block(struct block_shared *shared)
 static __global__ void embed_rows(float *y, size_t y_stride, const uint32_t *ids, uint32_t n_rows,
                                   struct embed_cuda w)
 {
+    cuda_op_begin();
     struct block b = this_block(nullptr);
     for (uint32_t row = blockIdx.x; row < n_rows; row += gridDim.x) {
         const uint8_t *raw =
@@ -25,6 +26,7 @@ static __global__ void embed_rows(float *y, size_t y_stride, const uint32_t *ids
 static __global__ void add_rows(float *y, size_t y_stride, const float *x, size_t x_stride,
                                 uint32_t n_rows, uint32_t n_cols)
 {
+    cuda_op_begin();
     struct block b = this_block(nullptr);
     for (uint32_t row = blockIdx.x; row < n_rows; row += gridDim.x)
         add_row(&b, y + row * y_stride, x + row * x_stride, n_cols);
@@ -34,6 +36,7 @@ static __global__ void act_mul_rows(float *y, size_t y_stride, const float *gate
                                     size_t gate_stride, const float *up, size_t up_stride,
                                     uint32_t n_rows, uint32_t n_cols, enum activation kind)
 {
+    cuda_op_begin();
     struct block b = this_block(nullptr);
     for (uint32_t row = blockIdx.x; row < n_rows; row += gridDim.x)
         act_mul_row(&b, y + row * y_stride, gate + row * gate_stride,
@@ -44,6 +47,7 @@ static __global__ void rope_rows(float *x, size_t x_stride, uint32_t n_rows, uin
                                  const uint32_t *positions, struct rope_cuda p)
 {
     __shared__ struct block_shared shared;
+    cuda_op_begin();
     struct block b = this_block(&shared);
     for (uint32_t row = blockIdx.x; row < n_rows; row += gridDim.x)
         rope_row_cuda(&b, x + row * x_stride, n_heads, positions[row], &p);
@@ -54,6 +58,7 @@ static __global__ void kv_write_rows(struct kv_cuda kv, const float *k, size_t k
                                      uint32_t n_items)
 {
     __shared__ struct block_shared shared;
+    cuda_op_begin();
     struct block b = this_block(&shared);
     for (uint32_t i = blockIdx.x; i < n_items; i += gridDim.x) {
         uint32_t row = i / kv.n_kv_heads, head = i % kv.n_kv_heads, slot = slots[row];
@@ -70,6 +75,7 @@ static __global__ void rope_kv_rows(float *q, size_t q_stride, uint32_t n_heads,
                                     size_t v_stride, const uint32_t *slots, uint32_t n_items)
 {
     __shared__ struct block_shared shared;
+    cuda_op_begin();
     struct block b = this_block(&shared);
     for (uint32_t i = blockIdx.x; i < n_items; i += gridDim.x) {
         uint32_t row = i / kv.n_kv_heads;
@@ -81,6 +87,7 @@ static __global__ void rope_kv_rows(float *q, size_t q_stride, uint32_t n_heads,
 static __global__ void gather_rows(float *y, size_t y_stride, const float *x, size_t x_stride,
                                    const uint32_t *index, uint32_t n_rows, uint32_t n_cols)
 {
+    cuda_op_begin();
     for (uint32_t row = blockIdx.x; row < n_rows; row += gridDim.x)
         for (uint32_t i = threadIdx.x; i < n_cols; i += blockDim.x)
             y[row * y_stride + i] = x[index[row] * x_stride + i];

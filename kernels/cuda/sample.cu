@@ -8,6 +8,7 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS, 2)
                 unsigned char *scratch, struct sample_result *results)
 {
     __shared__ struct sample_shared shared;
+    cuda_op_begin();
     uint32_t row = blockIdx.y;
     struct sample_scratch at = sample_scratch_of(vocab);
     const float *own = logits + row * row_stride;

@@ -8,21 +8,46 @@
  *   atomicAdd (i32, u32) atomicMax   __byte_perm   __float_as_uint __uint_as_float   make_uint4
  *
  * with all 32 lanes in every exchange. Included by .cu files and the headers that only they read.
- */
+ *
+ * A kernel may be launched while the op queued before it still runs (overlap.h). So each calls
+ * cuda_op_begin() in all its threads before it touches memory that any op writes, also to write it
+ * itself, for it may still be read: what comes before are weights and tables alone. A kernel that
+ * needs nothing of the op before waits too: the next one, which waits for this one, counts on that
+ * for all before it. tests/lint/kernels.sh looks for the call, the emulated GPU sees each thread
+ * make it and runs what comes before it early. */
 #pragma once
 
 #include <math.h>
 
 #include "kernels/cuda/index.h"
+#include "kernels/cuda/overlap.h"
 
 #ifdef __CUDACC__
 
 #include <cuda_runtime.h>
 
+template <typename... Parameters, typename... Arguments>
+static inline int cuda_launch(void (*kernel)(Parameters...), dim3 grid, uint32_t n_threads,
+                              size_t shared_bytes, void *stream, Arguments... arguments)
+{
+    cudaLaunchAttribute overlap = {};
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = dim3(n_threads);
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = (cudaStream_t)stream;
+    config.attrs = &overlap;
+    config.numAttrs = overlap_of_thread() ? 1 : 0;
+    cudaError_t code = cudaLaunchKernelEx(&config, kernel, (Parameters)arguments...);
+    cudaError_t kept = cudaGetLastError(); /* told here, not by the next call as well */
+    return (int)(code != cudaSuccess ? code : kept);
+}
+
 /* Queues a kernel; the value is a cudaError_t as an int. `grid` is a dim3 or a number. */
 #define CUDA_LAUNCH(kernel, grid, n_threads, shared_bytes, stream, ...)                            \
-    (kernel<<<(grid), (n_threads), (shared_bytes), (cudaStream_t)(stream)>>>(__VA_ARGS__),         \
-     (int)cudaGetLastError())
+    cuda_launch(kernel, (grid), (n_threads), (shared_bytes), (stream), __VA_ARGS__)
 
 /* Lets a kernel have so much dynamic shared memory; needed above 48 KiB, once per device. */
 #define CUDA_ALLOW_SHARED(kernel, n_bytes)                                                         \
@@ -33,10 +58,28 @@
 
 #define CUDA_DEVICE __device__ static __forceinline__
 
+/* Returns when all ops queued before have ended and what they wrote is seen; from then on the op
+ * queued next may be launched. Source: PTX ISA 7.8, "griddepcontrol". */
+CUDA_DEVICE void cuda_op_begin(void)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;\n\tgriddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 #else
 
 #include <simt_thread.h>
 
+#define CUDA_LAUNCH(kernel, grid, n_threads, shared_bytes, stream, ...)                            \
+    SIMT_LAUNCH(kernel, overlap_of_thread() ? SIMT_OVERLAPS : SIMT_WAITS, (grid), (n_threads),     \
+                (shared_bytes), (stream), __VA_ARGS__)
+
 #define CUDA_DEVICE static inline
+
+CUDA_DEVICE void cuda_op_begin(void)
+{
+    simt_op_begin();
+}
 
 #endif

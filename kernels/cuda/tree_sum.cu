@@ -8,6 +8,7 @@ static __global__ void tree_sum(float *y, size_t y_stride, const float *planes, 
                                 size_t row_stride, uint32_t present, uint32_t n_rows,
                                 uint32_t n_cols)
 {
+    cuda_op_begin();
     uint32_t column = blockIdx.x * THREADS + threadIdx.x;
     if (column >= n_cols)
         return;

@@ -166,6 +166,16 @@ static void describe(struct probing *p, struct device *opened, Sluice__V1__Devic
     device->compute_capability = message_text(p->arena, text.compute_capability);
 }
 
+static void add_kernels(struct probing *p, const struct backend_module *module,
+                        const struct device *opened, Sluice__V1__Device *device)
+{
+    char text[256];
+    module->tell(opened, text, sizeof(text));
+    device->features = arena_calloc(p->arena, 1, sizeof(*device->features));
+    if (device->features)
+        device->features[device->n_features++] = message_text(p->arena, text);
+}
+
 static void add_throttles(struct probing *p, uint64_t bits, Sluice__V1__DeviceFigures *figures)
 {
     figures->throttle_reasons =
@@ -227,6 +237,7 @@ static bool add_cuda_device(struct probing *p, const struct backend_module *modu
     }
     if (opened) {
         describe(p, opened, device);
+        add_kernels(p, module, opened, device);
         module->device_ops->close(opened);
     }
     if (nvml)

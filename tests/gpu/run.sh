@@ -39,6 +39,7 @@ programs() {
     cat <<'EOF'
 ops     120 test_gpu_cuda_device    *
 ops     120 test_gpu_cuda_ops       *
+ops      60 test_gpu_cuda_overlap   *
 ops     180 test_gpu_cuda_dense     *
 ops     180 test_gpu_cuda_quant     *
 ops     120 test_gpu_cuda_quant_ops *

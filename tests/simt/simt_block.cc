@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "simt_early.h"
 #include "simt_fiber.h"
 #include "simt_processor.h"
 
@@ -34,7 +35,8 @@ struct simt_processor {
     simt_thread threads[SIMT_MAX_THREADS];
     warp warps[SIMT_MAX_WARPS];
     uint32_t ready_warps; /* those with a ready lane */
-    unsigned n_threads, n_ended, n_at_barrier;
+    unsigned n_threads, n_ended, n_at_barrier, n_held;
+    simt_early *early; /* NULL: the op before has ended */
     simt_block block;
     const simt_grid *grid;
     unsigned char *shared;  /* canary, dynamic shared memory, canary */
@@ -132,8 +134,12 @@ static unsigned random_bit(uint64_t *state, uint32_t bits)
     return bit_after(bits, (unsigned)(next_random(state) >> 20) & 31);
 }
 
+static void release_held(simt_processor *p);
+
 static simt_thread *pick(simt_processor *p, const simt_thread *after)
 {
+    if (p->ready_warps == 0 && p->n_held > 0)
+        release_held(p);
     if (p->ready_warps == 0)
         return NULL;
     unsigned w = after->warp, lane;
@@ -153,6 +159,21 @@ static void set_ready(simt_processor *p, unsigned w, uint32_t lanes)
 {
     p->warps[w].ready |= lanes;
     p->ready_warps |= 1u << w;
+}
+
+/* Nobody can go on before the op before has ended. */
+static void release_held(simt_processor *p)
+{
+    simt_early_hold(p->early);
+    p->early = NULL;
+    p->n_held = 0;
+    for (unsigned i = 0; i < p->n_threads; i++) {
+        simt_thread *t = &p->threads[i];
+        if (t->state != SIMT_HELD)
+            continue;
+        t->state = SIMT_RUNS;
+        set_ready(p, t->warp, 1u << t->lane);
+    }
 }
 
 static void set_waiting(simt_processor *p, const simt_thread *t)
@@ -208,6 +229,8 @@ static void run_fiber(void)
     for (;;) {
         simt_thread *self = simt_tls.self;
         p->grid->run(p->grid->arguments);
+        if (p->grid->waits && !self->op_begun)
+            simt_fail("a thread ended that did not wait for the op before (cuda_op_begin)");
         simt_fiber *own = self->fiber;
         self->fiber = NULL;
         self->state = SIMT_ENDED;
@@ -250,6 +273,19 @@ void simt_barrier(void)
         return;
     }
     self->state = SIMT_AT_BARRIER;
+    set_waiting(p, self);
+    wait_turn(p, self);
+}
+
+void simt_op_begin(void)
+{
+    simt_processor *p = simt_tls.processor;
+    simt_thread *self = simt_tls.self;
+    self->op_begun = true;
+    if (p->early == NULL)
+        return;
+    self->state = SIMT_HELD;
+    p->n_held++;
     set_waiting(p, self);
     wait_turn(p, self);
 }
@@ -351,10 +387,11 @@ static void begin_block(simt_processor *p, uint64_t number)
     p->block.block_idx = {(unsigned)(number % g->grid_dim.x),
                           (unsigned)(number / g->grid_dim.x % g->grid_dim.y),
                           (unsigned)(number / g->grid_dim.x / g->grid_dim.y)};
-    p->n_ended = p->n_at_barrier = 0;
+    p->n_ended = p->n_at_barrier = p->n_held = 0;
     for (unsigned i = 0; i < p->n_threads; i++) {
         simt_thread *t = &p->threads[i];
         t->state = SIMT_RUNS;
+        t->op_begun = false;
         t->copies.clear();
         t->copy_groups.clear();
         t->n_grouped = 0;
@@ -406,6 +443,12 @@ void simt_processor_run(simt_processor *p, uint64_t number, uint64_t seed)
 void simt_processor_end(simt_processor *p)
 {
     p->grid = NULL;
+    p->early = NULL;
+}
+
+void simt_processor_hold(simt_processor *p, simt_early *early)
+{
+    p->early = early;
 }
 
 simt_processor *simt_processor_create(void)

@@ -12,6 +12,7 @@
 
 enum { SIMT_WARP = 32, SIMT_MAX_THREADS = 1024, SIMT_MAX_WARPS = SIMT_MAX_THREADS / SIMT_WARP };
 
+struct simt_early;
 struct simt_fiber;
 struct simt_processor;
 
@@ -22,10 +23,12 @@ struct simt_grid {
     const void *arguments;
     dim3 grid_dim, block_dim;
     size_t shared_bytes; /* dynamic */
+    bool waits;          /* each of its threads must call simt_op_begin() */
 };
 
-/* Runs all blocks of a grid and returns. Any thread. Misuse ends the process with a message. */
-void simt_run_grid(const struct simt_grid *grid);
+/* Runs all blocks of a grid and returns, but for one that has begun elsewhere (NULL: none). Any
+ * thread. Misuse ends the process with a message. */
+void simt_run_grid(const struct simt_grid *grid, const uint64_t *begun);
 
 /* 16 bytes on their way into shared memory (cp.async). */
 struct simt_copy {
@@ -33,7 +36,7 @@ struct simt_copy {
     unsigned char bytes[16];
 };
 
-enum simt_state { SIMT_RUNS, SIMT_AT_BARRIER, SIMT_IN_EXCHANGE, SIMT_ENDED };
+enum simt_state { SIMT_RUNS, SIMT_AT_BARRIER, SIMT_IN_EXCHANGE, SIMT_HELD, SIMT_ENDED };
 
 /* One GPU thread of the block under way. */
 struct simt_thread {
@@ -42,6 +45,7 @@ struct simt_thread {
     struct simt_processor *processor;
     struct simt_fiber *fiber; /* NULL: not begun, or ended */
     enum simt_state state;
+    bool op_begun;                               /* called simt_op_begin() */
     std::vector<simt_copy> copies;               /* not done, oldest first */
     std::vector<size_t> copy_groups;             /* how many of them each committed group holds */
     size_t n_grouped;                            /* of them, in committed groups */
@@ -98,6 +102,8 @@ typedef void simt_complete(void *const operands[SIMT_WARP], uint32_t lanes);
 void simt_exchange(enum simt_exchange_kind kind, uint32_t mask, void *operand,
                    simt_complete *complete);
 void simt_barrier(void);
+/* Waits for the op before this one, where the block is early (simt_early.h). */
+void simt_op_begin(void);
 /* Lets others run first. */
 void simt_yield(void);
 

@@ -12,6 +12,7 @@
 struct work {
     const simt_grid *grid;
     uint64_t n_blocks, seed, step, first; /* block i of the order is number (first + i·step) */
+    const uint64_t *begun;                /* this one has begun elsewhere; NULL: none */
     std::atomic<uint64_t> next{0};
     unsigned n_helpers = 0;
     work *after = NULL;
@@ -48,6 +49,11 @@ static uint64_t mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
+uint64_t simt_block_seed(uint64_t number)
+{
+    return shuffle_seed() != 0 ? mix(shuffle_seed() + number) | 1 : 0;
+}
+
 static void run_blocks(work *w)
 {
     simt_processor *p = simt_tls.processor;
@@ -56,6 +62,8 @@ static void run_blocks(work *w)
     simt_processor_begin(p, w->grid);
     for (uint64_t i; (i = w->next.fetch_add(1)) < w->n_blocks;) {
         uint64_t number = (w->first + i * w->step) % w->n_blocks;
+        if (w->begun != NULL && number == *w->begun)
+            continue;
         simt_processor_run(p, number, w->seed != 0 ? mix(w->seed + number) | 1 : 0);
     }
     simt_processor_end(p);
@@ -117,13 +125,14 @@ static uint64_t common_divisor(uint64_t a, uint64_t b)
     return b == 0 ? a : common_divisor(b, a % b);
 }
 
-void simt_run_grid(const simt_grid *grid)
+void simt_run_grid(const simt_grid *grid, const uint64_t *begun)
 {
     if (simt_tls.processor == NULL)
         simt_processor_create();
     static std::atomic<uint64_t> n_grids{0};
     work w;
     w.grid = grid;
+    w.begun = begun;
     w.n_blocks = (uint64_t)grid->grid_dim.x * grid->grid_dim.y * grid->grid_dim.z;
     w.seed = shuffle_seed() != 0 ? mix(shuffle_seed() + (n_grids++ << 32)) | 1 : 0;
     w.first = w.seed % w.n_blocks;

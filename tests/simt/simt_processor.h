@@ -12,3 +12,8 @@ void simt_processor_destroy(struct simt_processor *p);
 void simt_processor_begin(struct simt_processor *p, const struct simt_grid *grid);
 void simt_processor_run(struct simt_processor *p, uint64_t number, uint64_t seed);
 void simt_processor_end(struct simt_processor *p);
+/* The block that is run next is early. */
+void simt_processor_hold(struct simt_processor *p, struct simt_early *early);
+
+/* Of a block's turns; 0: in order (simt_grid.cc). */
+uint64_t simt_block_seed(uint64_t number);

@@ -57,9 +57,12 @@ cudaError_t simt_allocate_device(simt_device *device, void **out, size_t n_bytes
 
 /* --- simt_stream.cc --- */
 
+struct simt_launch;
+
 struct simt_op {
     enum kind { KERNEL, COPY, MARK } kind;
-    std::function<void(simt_device *)> run;
+    std::function<void(simt_device *)> run;    /* of other kinds than KERNEL */
+    std::shared_ptr<const simt_launch> launch; /* of KERNEL */
 };
 
 /* Waits for all that is queued on all streams of a device. */

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <map>
 
+#include "simt_early.h"
 #include "simt_processor.h"
 #include "simt_queue.h"
 #include "simt_runtime.h"
@@ -32,8 +33,78 @@ struct CUevent_st {
 
 /* --- queues --- */
 
+/* A kernel of the queue, perhaps with a block that began early. */
+struct queued_kernel {
+    std::shared_ptr<simt_op> op;
+    simt_grid grid;
+    simt_early *early = NULL; /* on demand; owned */
+    bool has_begun = false;
+    uint64_t begun = 0; /* the early block */
+
+    void set(std::shared_ptr<simt_op> to)
+    {
+        const simt_launch *l = to->launch.get();
+        op = std::move(to);
+        has_begun = false;
+        grid = {l->name,      l->run,          l->call.get(),         l->grid_dim,
+                l->block_dim, l->shared_bytes, l->order != SIMT_PLAIN};
+    }
+
+    void begin(uint64_t turn)
+    {
+        if (early == NULL)
+            early = simt_early_create();
+        begun = turn % ((uint64_t)grid.grid_dim.x * grid.grid_dim.y * grid.grid_dim.z);
+        simt_early_begin(early, &grid, begun);
+        has_begun = true;
+    }
+
+    /* The op before has ended, or will not run. */
+    void release()
+    {
+        if (has_begun)
+            simt_early_release(early);
+    }
+
+    void run(bool rest)
+    {
+        if (rest)
+            simt_run_grid(&grid, has_begun ? &begun : NULL);
+        if (has_begun)
+            simt_early_join(early);
+        has_begun = false;
+    }
+};
+
+static bool fails_here(simt_device *device);
+static bool may_overlap(const std::shared_ptr<simt_op> &op, const std::shared_ptr<simt_op> &next);
+
+/* `kernels`: of the op and, where it has begun, of the one after it, by turns. */
+static void run_op(cudaStream_t s, const std::shared_ptr<simt_op> &op,
+                   const std::shared_ptr<simt_op> &next, queued_kernel kernels[2], uint64_t turn)
+{
+    queued_kernel *own = &kernels[turn % 2], *after = &kernels[(turn + 1) % 2];
+    bool runs = op->kind == simt_op::MARK || s->device->failed.load() == 0;
+    if (op->kind != simt_op::KERNEL) {
+        if (runs)
+            op->run(s->device);
+        return;
+    }
+    if (own->op != op)
+        own->set(op);
+    if (next != NULL && may_overlap(op, next)) {
+        after->set(next);
+        after->begin(turn);
+    }
+    own->run(runs && !fails_here(s->device));
+    own->op.reset();
+    after->release();
+}
+
 static void run_stream(cudaStream_t s)
 {
+    queued_kernel kernels[2];
+    uint64_t turn = 0;
     simt_tls.device = s->device->index;
     std::unique_lock<std::mutex> hold(s->lock);
     for (;;) {
@@ -42,15 +113,18 @@ static void run_stream(cudaStream_t s)
             break;
         std::shared_ptr<simt_op> op = std::move(s->queue.front());
         s->queue.pop_front();
+        std::shared_ptr<simt_op> next = s->queue.empty() ? NULL : s->queue.front();
         hold.unlock();
-        if (op->kind == simt_op::MARK || s->device->failed.load() == 0)
-            op->run(s->device);
+        run_op(s, op, next, kernels, turn++);
         op.reset();
+        next.reset();
         hold.lock();
         s->n_done++;
         s->changed.notify_all();
     }
     hold.unlock();
+    for (queued_kernel &k : kernels)
+        simt_early_destroy(k.early);
     simt_processor_destroy(simt_tls.processor);
     simt_tls.processor = NULL;
 }
@@ -146,7 +220,7 @@ cudaError_t simt_queue_ops(cudaStream_t handle, const std::vector<std::shared_pt
 static cudaError_t queue_op(cudaStream_t s, enum simt_op::kind kind,
                             std::function<void(simt_device *)> run)
 {
-    return simt_queue_ops(s, {std::make_shared<simt_op>(simt_op{kind, std::move(run)})});
+    return simt_queue_ops(s, {std::make_shared<simt_op>(simt_op{kind, std::move(run), NULL})});
 }
 
 /* --- launches --- */
@@ -194,6 +268,21 @@ static bool fails_here(simt_device *device)
     return true;
 }
 
+/* Not where a launch is to fail: what began early would go on with what was not written. */
+static bool may_overlap(const std::shared_ptr<simt_op> &op, const std::shared_ptr<simt_op> &next)
+{
+    static const bool none = getenv("SIMT_FAIL") != NULL;
+    return !none && op->kind == simt_op::KERNEL && next->kind == simt_op::KERNEL &&
+           next->launch->order == SIMT_OVERLAPS && next != op;
+}
+
+/* SIMT_OVERLAP=refuse: as by a driver that does not take it, into captured graphs above all. */
+static bool refuses(const simt_launch &l)
+{
+    static const char *const text = getenv("SIMT_OVERLAP");
+    return l.order == SIMT_OVERLAPS && text != NULL && strcmp(text, "refuse") == 0;
+}
+
 static bool dims_fit(const simt_launch &l)
 {
     uint64_t n = (uint64_t)l.block_dim.x * l.block_dim.y * l.block_dim.z;
@@ -217,12 +306,12 @@ int simt_queue_launch(simt_launch &&launch)
             simt_fail("launch of %s: pointer %zu of its arguments, %p, is no device memory",
                       launch.name, i + 1, p);
     }
+    if (refuses(launch))
+        return cudaErrorNotSupported;
     cudaStream_t handle = (cudaStream_t)launch.stream;
-    auto shared = std::make_shared<simt_launch>(std::move(launch));
-    cudaError_t code = queue_op(handle, simt_op::KERNEL, [shared](simt_device *device) {
-        if (!fails_here(device))
-            shared->run(*shared);
-    });
+    auto op = std::make_shared<simt_op>(simt_op{simt_op::KERNEL, {}, NULL});
+    op->launch = std::make_shared<const simt_launch>(std::move(launch));
+    cudaError_t code = simt_queue_ops(handle, {op});
     simt_tls.last_error = cudaSuccess; /* CUDA_LAUNCH gives it and takes it back */
     return code;
 }

@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include <functional>
+#include <memory>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -43,14 +43,22 @@
 
 /* --- launches (simt_stream.cc) --- */
 
+enum simt_order {
+    SIMT_PLAIN,   /* after the op before it */
+    SIMT_WAITS,   /* the same; all of its threads call simt_op_begin() */
+    SIMT_OVERLAPS /* so they must: a block of it may begin before the op before has run */
+};
+
 struct simt_launch {
     const char *name;
     const void *kernel;
+    enum simt_order order;
     dim3 grid_dim, block_dim;
     size_t shared_bytes;
     void *stream;
-    std::function<void(const simt_launch &)> run;
-    std::vector<const void *> pointers; /* arguments that must be the device's */
+    void (*run)(const void *call);
+    std::shared_ptr<const void> call;   /* the kernel's arguments */
+    std::vector<const void *> pointers; /* of them, that must be the device's */
 };
 int simt_queue_launch(simt_launch &&launch);
 int simt_allow_shared(const void *kernel, size_t n_bytes);
@@ -62,8 +70,9 @@ template <typename T> void simt_note_pointer(std::vector<const void *> &pointers
 }
 
 template <typename... Parameters, typename... Arguments>
-int simt_launch_kernel(const char *name, void (*kernel)(Parameters...), dim3 grid_dim,
-                       dim3 block_dim, size_t shared_bytes, void *stream, Arguments &&...arguments)
+int simt_launch_kernel(const char *name, void (*kernel)(Parameters...), enum simt_order order,
+                       dim3 grid_dim, dim3 block_dim, size_t shared_bytes, void *stream,
+                       Arguments &&...arguments)
 {
     static_assert(sizeof...(Parameters) == sizeof...(Arguments), "a kernel's arguments");
     struct call {
@@ -74,20 +83,19 @@ int simt_launch_kernel(const char *name, void (*kernel)(Parameters...), dim3 gri
             std::apply(((const call *)p)->kernel, ((const call *)p)->arguments);
         }
     };
-    call c = {kernel, {static_cast<std::decay_t<Parameters>>(arguments)...}};
-    simt_launch launch = {name, (const void *)kernel, grid_dim, block_dim, shared_bytes, stream, {},
-                          {}};
+    auto c =
+        std::make_shared<call>(call{kernel, {static_cast<std::decay_t<Parameters>>(arguments)...}});
+    simt_launch launch = {
+        name, (const void *)kernel, order, grid_dim, block_dim, shared_bytes, stream, call::run, c,
+        {}};
     std::apply([&](const auto &...a) { (simt_note_pointer(launch.pointers, a), ...); },
-               c.arguments);
-    launch.run = [c](const simt_launch &l) {
-        simt_grid grid = {l.name, call::run, &c, l.grid_dim, l.block_dim, l.shared_bytes};
-        simt_run_grid(&grid);
-    };
+               c->arguments);
     return simt_queue_launch(std::move(launch));
 }
 
-#define CUDA_LAUNCH(kernel, grid, n_threads, shared_bytes, stream, ...)                            \
-    simt_launch_kernel(#kernel, kernel, (grid), (n_threads), (shared_bytes), (stream), __VA_ARGS__)
+#define SIMT_LAUNCH(kernel, order, grid, n_threads, shared_bytes, stream, ...)                     \
+    simt_launch_kernel(#kernel, kernel, (order), (grid), (n_threads), (shared_bytes), (stream),    \
+                       __VA_ARGS__)
 
 template <typename... Parameters>
 int simt_allow_shared_kernel(void (*kernel)(Parameters...), size_t n_bytes)

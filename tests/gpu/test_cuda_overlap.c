@@ -1,0 +1,184 @@
+/* Ops that overlap (kernels/cuda/overlap.h): where they do, who may refuse, and that a long chain
+ * in which each op reads what the one before wrote, and writes where that one read, gives the bits
+ * of ops that run one by one. Needs a GPU, which may be emulated (tests/simt): there one block of
+ * each op begins before the op before it has run. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/error.h"
+#include "kernels/backend.h"
+#include "kernels/ops.h"
+#include "support_kernels.h"
+#include "support_seed.h"
+
+enum { M = 37, K = 416, N_LINKS = 12, N_REPLAYS = 3, CHILD_S = 120 };
+#define X_BYTES ((size_t)M * K * sizeof(float))
+
+static struct backend_module module;
+
+/* What the device says of overlaps after it was opened; its message where it is refused. */
+static int open_and_tell(char *out, size_t n_bytes)
+{
+    struct device *device = NULL;
+    struct error err = {0};
+    int rc = module.device_ops->open(0, &device, &err);
+    if (rc == 0) {
+        module.tell(device, out, n_bytes);
+        module.device_ops->close(device);
+    } else {
+        snprintf(out, n_bytes, "%s", err.message);
+    }
+    return rc;
+}
+
+static void
+test_device_when_opened_then_says_whether_its_ops_overlap_and_refuses_other_words(void **state)
+{
+    char said[ERROR_MESSAGE_BYTES];
+    (void)state;
+    setenv("SLUICE_CUDA_OVERLAP", "off", 1);
+    assert_int_equal(open_and_tell(said, sizeof(said)), 0);
+    assert_string_equal(said, "no ops overlap: SLUICE_CUDA_OVERLAP=off");
+    setenv("SLUICE_CUDA_OVERLAP", "of", 1);
+    assert_int_equal(open_and_tell(said, sizeof(said)), STATUS_INVALID_ARGUMENT);
+    assert_string_equal(said, "SLUICE_CUDA_OVERLAP: \"of\" is neither auto nor off");
+    unsetenv("SLUICE_CUDA_OVERLAP");
+    assert_int_equal(open_and_tell(said, sizeof(said)), 0);
+    if (test_is_emulated())
+        assert_string_equal(said, "ops overlap");
+    print_message("%s\n", said);
+}
+
+/* x += norm(x), x = norm(x) · bias and the like: no op may see another's x than its own turn's. */
+static int queue_links(struct stream *s, struct tensor *x, struct tensor *h, const float *w)
+{
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < N_LINKS; i++) {
+        rc = op_rms_norm(s, h, x, w, 1e-5f);
+        if (rc == 0)
+            rc = op_add(s, x, h);
+        if (rc == 0)
+            rc = op_act_mul(s, h, x, h, ACTIVATION_SILU);
+        if (rc == 0)
+            rc = op_layer_norm(s, x, h, w, w, 1e-5f);
+    }
+    return rc;
+}
+
+/* out[M, K] after the chain was captured and replayed. Not 0: the line that failed. */
+static int run_chain(const float *input, const float *weights, float *out)
+{
+#define STEP(call)                                                                                 \
+    if ((call) != 0)                                                                               \
+        return __LINE__;
+    const struct device_ops *ops = module.device_ops;
+    struct device *device = NULL;
+    struct stream *s = NULL;
+    struct graph *graph = NULL;
+    struct error err = {0};
+    void *data[3] = {NULL};
+    STEP(ops->open(0, &device, &err));
+    STEP(ops->stream_create(device, 0, &s, &err));
+    for (uint32_t i = 0; i < 3; i++)
+        STEP(ops->alloc(device, X_BYTES, &data[i], &err));
+    struct tensor x = tensor_view(data[0], DTYPE_F32, M, K);
+    struct tensor h = tensor_view(data[1], DTYPE_F32, M, K);
+    s->ops = module.op_table;
+    STEP(ops->upload(s, data[0], input, X_BYTES));
+    STEP(ops->upload(s, data[2], weights, K * sizeof(float)));
+    STEP(queue_links(s, &x, &h, data[2]));
+    STEP(ops->capture_begin(s, &err));
+    STEP(queue_links(s, &x, &h, data[2]));
+    STEP(ops->capture_end(s, &graph, &err));
+    for (uint32_t i = 0; i < N_REPLAYS; i++)
+        STEP(ops->graph_launch(s, graph));
+    STEP(ops->download(s, out, data[0], X_BYTES));
+    STEP(ops->stream_sync(s, &err));
+    ops->graph_destroy(graph);
+    for (uint32_t i = 0; i < 3; i++)
+        ops->free(device, data[i], X_BYTES);
+    ops->stream_destroy(s);
+    ops->close(device);
+    return 0;
+#undef STEP
+}
+
+static void test_chain_when_ops_overlap_then_its_bits_are_those_of_ops_one_by_one(void **state)
+{
+    (void)state;
+    struct random random = test_random(71);
+    float *input = random_floats(&random, (size_t)M * K, 0.0f);
+    float *weights = random_floats(&random, K, 0.0f);
+    float *apart = poisoned((size_t)M * K), *overlapped = poisoned((size_t)M * K);
+    setenv("SLUICE_CUDA_OVERLAP", "off", 1);
+    assert_int_equal(run_chain(input, weights, apart), 0);
+    unsetenv("SLUICE_CUDA_OVERLAP");
+    assert_int_equal(run_chain(input, weights, overlapped), 0);
+    assert_same_bits(overlapped, apart, X_BYTES, "overlapped");
+    free(input);
+    free(weights);
+    free(apart);
+    free(overlapped);
+}
+
+/* In a process of its own: the emulated GPU reads its settings once. */
+static void expect_said(const char *name, const char *value, const char *expected)
+{
+    pid_t pid = fork();
+    if (pid == 0) {
+        char said[ERROR_MESSAGE_BYTES] = "";
+        alarm(CHILD_S);
+        setenv(name, value, 1);
+        struct error err = {0};
+        if (backend_cuda(&module, &err) != 0 || open_and_tell(said, sizeof(said)) != 0)
+            _exit(2);
+        _exit(strcmp(said, expected) == 0 ? 0 : 1);
+    }
+    int status = 0;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+}
+
+static void test_device_when_overlaps_are_refused_or_unknown_then_ops_run_one_by_one(void **state)
+{
+    (void)state;
+    if (!test_is_emulated()) {
+        print_message("left out: a driver that refuses is the emulated GPU's\n");
+        return;
+    }
+    expect_said("SIMT_OVERLAP", "refuse",
+                "no ops overlap: the driver does not take ops that overlap");
+    expect_said("SIMT_COMPUTE", "89", "no ops overlap: compute capability below 9.0");
+}
+
+static int open_module(void **state)
+{
+    struct error err = {0};
+    (void)state;
+    int rc = backend_cuda(&module, &err);
+    if (rc != 0)
+        print_error("%s\n", err.message);
+    return rc;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_device_when_overlaps_are_refused_or_unknown_then_ops_run_one_by_one),
+        cmocka_unit_test_setup(
+            test_device_when_opened_then_says_whether_its_ops_overlap_and_refuses_other_words,
+            open_module),
+        cmocka_unit_test_setup(
+            test_chain_when_ops_overlap_then_its_bits_are_those_of_ops_one_by_one, open_module),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
