@@ -29,7 +29,8 @@
  * rows: 64 per 4 KiB, which is a quarter of what 4 tensor cores do in those 280 cycles.
  */
 /* What the compiler is held to (tests/lint/ptxas.sh):
- * ptxas: dense_decode.cu dense_decode registers 216 shared 1024
+ * ptxas: dense_decode.cu dense_decode.*ELj[01]ELj registers 128 shared 1024
+ * ptxas: dense_decode.cu dense_decode.*ELj[23]ELj registers 216 shared 1024
  * ptx: dense_decode.cu dense_decode mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32
  * ptx: dense_decode.cu dense_decode mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32
  * ptx: dense_decode.cu dense_decode griddepcontrol.wait

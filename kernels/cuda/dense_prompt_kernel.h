@@ -15,7 +15,8 @@
  * 24 ldmatrix and 8 copies. Registers: 64 sums, 24 fragments, at most 128, so 2 blocks share an SM
  * (f8, which sm_90 widens in registers: one). */
 /* What the compiler is held to (tests/lint/ptxas.sh):
- * ptxas: dense_prompt.cu dense_prompt registers 184 shared 1024 stack 1024
+ * ptxas: dense_prompt.cu dense_promptIL10dense_form[123]E registers 128 shared 1024 stack 1024
+ * ptxas: dense_prompt.cu dense_promptIL10dense_form4E registers 184 shared 1024 stack 1024
  * ptx: dense_prompt.cu dense_prompt mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32
  * ptx: dense_prompt.cu dense_prompt ldmatrix.sync.aligned.m8n8.x4
  */
