@@ -4,10 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "manager/device_hold.h"
 #include "manager/lifecycle.h"
 #include "manager/store.h"
 #include "manager/supervise.h"
+#include "manager/transition.h"
 #include "tests/sim/sim.h"
 
 enum { MAX_REPLICAS = 1024, MAX_ROWS = 1024, ANY_STATE = 0 };
@@ -121,6 +123,18 @@ void sim_check_event(const pb_event *event)
     if (strncmp(event->type, "replica.", 8) == 0)
         check_replica_event(event);
     sim_rules_event(event);
+}
+
+/* The store refuses what cannot follow; that it has to is a fault of whoever asked. */
+int __real_transition_check(const struct row *before, const struct row *after, struct error *err);
+int __wrap_transition_check(const struct row *before, const struct row *after, struct error *err);
+
+int __wrap_transition_check(const struct row *before, const struct row *after, struct error *err)
+{
+    int status = __real_transition_check(before, after, err);
+    if (status != 0)
+        sim_broken("I2: %s", err->message);
+    return status;
 }
 
 /* -- at each step ---------------------------------------------------------------------------------
