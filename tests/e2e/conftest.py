@@ -54,7 +54,7 @@ def model_path():
 
 # Where files run side by side, the longest begin first.
 LONGEST = ["resume", "fault_clients", "scheduling", "malloc", "speculate", "seeded_bugs", "speculate_model", "generate_stream", "scale",
-           "clients", "faults", "fault_control", "wire", "manager"]
+           "clients", "faults", "fault_beside", "fault_control", "wire", "manager"]
 
 
 def pytest_configure(config):
