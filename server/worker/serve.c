@@ -37,6 +37,8 @@
 #include "server/worker/work_pool.h"
 #include "server/worker/worker.h"
 
+/* Nobody calls one that is parked but the manager, which waits for its end: a wake has to. */
+enum { PARKED_GRACE_MS = 10 };
 enum { MAX_QUEUED_WORK = 4096, MAX_PENDING_BYTES = 64 << 20, END_GRACE_MS = 2000, WARM_TOKENS = 4 };
 
 static const struct rpc_method methods[] = {
@@ -471,7 +473,7 @@ int serve_run(const struct settings *settings)
         pthread_join(status_thread, NULL);
     }
     if (worker.server)
-        rpc_server_shutdown(worker.server, END_GRACE_MS);
+        rpc_server_shutdown(worker.server, settings->parked ? PARKED_GRACE_MS : END_GRACE_MS);
     work_pool_destroy(worker.pool);
     rpc_server_destroy(worker.server);
     status_sweep(&worker);
