@@ -1,7 +1,7 @@
 /* sim.h: a world of its own for the manager's core. The objects of sluice-manager run in it as they
  * are; what stands below them is defined here instead, symbol by symbol, under the headers that are
  * the seams: base/clock.h, base/rng.h, libev (timers, asyncs, the watches of pidfds),
- * manager/process.h, run_folder.h, worker_link.h, weights.h, tool.h, failpoint.h,
+ * manager/process.h, run_folder.h, worker_link.h, weights.h, tool.h, device_watch.h, failpoint.h,
  * proto/rpc/rpc_call.h, and SQLite's file layer. One thread; whatever happens is drawn from one
  * seed, and nothing of a history is left for the next one: replay.sh compares.
  *
@@ -32,6 +32,7 @@ enum {
     SIM_MAX_TOOLS = 64,
     SIM_FIRST_FD = 1000,
     SIM_ID_BYTES = 24,
+    SIM_HOLDER = 77, /* the pid of one that has packed weights open and lets go of nothing */
 };
 
 enum worker_fate {
@@ -71,6 +72,7 @@ struct sim_process {
     int64_t turns_ns;
     int64_t told_ns; /* when it told of requests last */
     uint64_t n_accepted, n_ok, n_failed;
+    int64_t ended_ns;
     int exit_status, signal_number;
     ev_io *watch;
     bool seen; /* its end has been told */
@@ -105,6 +107,16 @@ struct sim_tool {
     int64_t at_ns;
     bool fails;
     bool odd; /* reports what is not wished for */
+    enum {
+        TOOL_SOUND,
+        TOOL_REPORTS_ANOTHER, /* than it was asked for */
+        TOOL_TELLS_NO_DIGEST,
+        TOOL_SEES_OTHER_CONTENTS,
+        TOOL_REFUSES_THE_FILE,
+        TOOL_MISSES_A_DEVICE,
+        TOOL_SEES_ONE_UNUSABLE,
+        N_TOOL_FAULTS
+    } fault;
 };
 
 struct sim_statistics {
@@ -127,7 +139,9 @@ struct sim {
     /* A disk that failed an operation in this life does not lose its power too: what was told done
      * after a failed sync is then as durable as the kernel makes it, which is not the store's. */
     bool io_failed;
-    bool cut; /* with dead: the power went too */
+    bool cut;     /* with dead: the power went too */
+    bool damaged; /* its disk, for good */
+    int why_not_started;
     bool frozen;
     int64_t frozen_until_ns, restart_at_ns;
     uint32_t life;
@@ -161,6 +175,7 @@ struct sim {
     bool in_manager;    /* its code runs, and not the world's */
     uint32_t memory_in; /* its allocations until one fails; 0: none */
     uint32_t n_more_memory;
+    bool memory_at_request; /* the next one is short of it */
     bool spawn_fails, folder_fails, links_lossy, tool_fails;
     int64_t spawn_ok_ns, folder_ok_ns, lossy_until_ns;
 
@@ -262,21 +277,39 @@ void sim_client_register(const char *model, const char *version);
 void sim_client_watch_routes(void);
 /* Whatever device is put aside is sound again. */
 void sim_client_release(void);
+/* One that watches goes away. */
+void sim_client_cancel(void);
+
+/* -- sim_odd.c: requests that say something wrong */
+/* Any field of it but its id; what it is made of is its own. */
+void sim_odd(ProtobufCMessage *message);
+void sim_odd_config(pb_config *config);
+void sim_odd_registration(Sluice__Manager__V1__RegisterModelVersionRequest *registration);
+void sim_odd_steps(Sluice__Manager__V1__UpdateModelVersionRequest *update);
+/* Names of devices that are not written so, or not there; how many. */
+size_t sim_odd_devices(const char *out[2]);
 
 /* -- sim_tool.c */
 void sim_tool_step(size_t i);
 
 /* -- sim_disk.c: SQLite's files in memory */
-int sim_disk_install(const char *path);
+int sim_disk_install(void);
 bool sim_disk_keep_templates(const char *path);
 void sim_disk_reset(void);
 /* What is left when the writer is killed now, or the power fails. */
 void sim_disk_crash(bool cut);
+/* Spoils the database, or has another process use it; the status with which a start is refused, if
+ * it is. */
+int sim_disk_damage(void);
+void sim_disk_repair(void);
+uint64_t sim_disk_hash(void);
 struct sim_disk_faults {
+    bool locked;
     bool full;
     int64_t full_until_ns;
-    uint32_t fail_in; /* operations until one fails; 0: none */
-    uint32_t n_more;  /* that fail after it */
+    uint32_t fail_in;               /* operations until one fails; 0: none */
+    uint32_t n_more;                /* that fail after it */
+    uint32_t read_fail_in, n_reads; /* reads, and how many in a row */
 };
 extern struct sim_disk_faults sim_disk_faults;
 
@@ -306,11 +339,15 @@ void sim_fault_strike(void);
 /* A process of an earlier epoch that somebody has forgotten to kill. */
 void sim_fault_plant_stranger(void);
 void sim_fault_stop_everything(void);
+/* Where memory is to be short for a request. */
+void sim_fault_before_request(void);
 /* Whatever was wrong is over. */
 void sim_fault_heal(void);
 
 /* -- sim_life.c: a manager's life, and a history */
 void sim_life_start(void);
 void sim_life_end(void);
+/* There is no database yet. */
+bool sim_starts_from_nothing(void);
 void sim_history(uint64_t seed);
 bool sim_prepare(const char *folder);

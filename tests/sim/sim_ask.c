@@ -1,6 +1,5 @@
 /* sim_ask.c: what clients ask for: changes of every kind, mostly of what is there, now and then
- * with a field that says something odd; and reads. */
-#include <math.h>
+ * with a field that says something odd (sim_odd.c); and reads. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,84 +11,10 @@
 static const char *const models[] = {"a", "b"}, *const versions[] = {"1", "2"};
 static const char *const devices[] = {"cpu:0", "cpu:1", "cuda:0", "cuda:1"};
 
-/* -- odd requests ---------------------------------------------------------------------------------
- */
-
-static void set_odd_number(void *at, ProtobufCType type)
-{
-    static const uint64_t odd[] = {0, 1, 3, 40, UINT32_MAX, UINT64_MAX};
-    uint64_t u64 = odd[sim_below(sizeof(odd) / sizeof(odd[0]))];
-    uint32_t u32 = (uint32_t)u64;
-    double real = u64 == 40 ? (double)NAN : (double)u64 - 1;
-    protobuf_c_boolean yes = u64 % 2 == 1;
-    switch (type) {
-    case PROTOBUF_C_TYPE_UINT32:
-        memcpy(at, &u32, sizeof(u32));
-        break;
-    case PROTOBUF_C_TYPE_UINT64:
-        memcpy(at, &u64, sizeof(u64));
-        break;
-    case PROTOBUF_C_TYPE_DOUBLE:
-        memcpy(at, &real, sizeof(real));
-        break;
-    case PROTOBUF_C_TYPE_BOOL:
-        memcpy(at, &yes, sizeof(yes));
-        break;
-    default:
-        break;
-    }
-}
-
-static void set_odd_text(void *at)
-{
-    static const char *const odd[] = {"", "7", "nobody", "-", "../..", "no\nname", "park", "fp8"};
-    char text[400];
-    char *field;
-    size_t i = sim_below(sizeof(odd) / sizeof(odd[0]) + 1);
-    memset(text, 'x', sizeof(text));
-    text[sizeof(text) - 1] = '\0';
-    memcpy(&field, at, sizeof(field));
-    if (!message_set(&field, i < sizeof(odd) / sizeof(odd[0]) ? odd[i] : text))
-        abort();
-    memcpy(at, &field, sizeof(field));
-}
-
-/* Grace is how long a hung worker is waited for: of that only what is refused. */
-static bool is_to_stay(const char *name)
-{
-    return strcmp(name, "request_id") == 0 || strcmp(name, "grace_ms") == 0;
-}
-
-static void make_odd(ProtobufCMessage *message)
-{
-    const ProtobufCMessageDescriptor *descriptor = message->descriptor;
-    const ProtobufCFieldDescriptor *field = &descriptor->fields[sim_below(descriptor->n_fields)];
-    char *at = (char *)message + field->offset;
-    protobuf_c_boolean yes = 1;
-    if (field->label == PROTOBUF_C_LABEL_REPEATED || (field->flags & PROTOBUF_C_FIELD_FLAG_ONEOF) ||
-        is_to_stay(field->name))
-        return;
-    if (field->type == PROTOBUF_C_TYPE_MESSAGE) {
-        ProtobufCMessage *part;
-        memcpy(&part, at, sizeof(part));
-        if (!part && !(part = message_new(field->descriptor)))
-            abort();
-        memcpy(at, &part, sizeof(part));
-        make_odd(part);
-        return;
-    }
-    if (field->type == PROTOBUF_C_TYPE_STRING)
-        set_odd_text(at);
-    else
-        set_odd_number(at, field->type);
-    if (field->quantifier_offset)
-        memcpy((char *)message + field->quantifier_offset, &yes, sizeof(yes));
-}
-
 static void send(struct sim_request *request)
 {
     for (uint64_t n = sim_chance(8) ? 1 + sim_below(3) : 0; n > 0; n--)
-        make_odd(request->message);
+        sim_odd(request->message);
     sim_request_send(request);
 }
 
@@ -104,6 +29,13 @@ static void set_target(ProtobufCMessage *message, bool loaded)
         const pb_deployment *deployment = catalog_deployment_at(&sim.manager.catalog, sim_below(n));
         sim_set_text(message, "model", deployment->model);
         sim_set_text(message, "version", deployment->version);
+        return;
+    }
+    n = catalog_count(&sim.manager.catalog, TABLE_MODEL_VERSION);
+    if (n && sim_chance(20)) {
+        const pb_version *version = catalog_version_at(&sim.manager.catalog, sim_below(n));
+        sim_set_text(message, "model", version->model);
+        sim_set_text(message, "version", version->version);
         return;
     }
     sim_set_text(message, "model", models[sim_below(2)]);
@@ -121,11 +53,14 @@ void sim_client_register(const char *model, const char *version)
     sim_set_text(request->message, "model", model);
     sim_set_text(request->message, "version", version);
     sim_set_text(request->message, "path", sim_path);
-    registration->verify = sim.history_seed && sim_chance(20);
-    if (sim.history_seed)
-        send(request);
-    else
+    if (!sim.history_seed) {
         sim_request_send(request);
+        return;
+    }
+    registration->verify = sim_chance(40);
+    if (sim_chance(40))
+        sim_odd_registration(registration);
+    send(request);
 }
 
 static void create_group(const char *name, const char *const *names, size_t n)
@@ -162,10 +97,14 @@ static pb_config *random_config(void)
     if (sim_chance(60))
         return NULL;
     pb_config *config = MESSAGE_NEW(pb_config, sluice__manager__v1__model_config__descriptor);
+    if (config && sim_chance(8)) {
+        sim_odd_config(config);
+        return config;
+    }
     if (!config || !message_set(&config->kernels, kernels[sim_below(4)]))
         abort();
     config->has_evictable = sim_chance(50);
-    config->evictable = sim_chance(80);
+    config->evictable = sim_chance(90);
     if (sim_chance(50)) {
         config->has_idle_after_ms = 1;
         config->idle_after_ms = 1000 + (uint32_t)sim_below(9000);
@@ -196,7 +135,7 @@ static void act_load(void)
     load->n_replicas = 1 + (uint32_t)sim_below(3);
     load->config = random_config();
     load->validate_only = sim_chance(4);
-    load->evict = sim_chance(10);
+    load->evict = sim_chance(20);
     send(request);
 }
 
@@ -297,7 +236,12 @@ static void act_update(void)
     update->grace_ms = (uint32_t)sim_below(3000);
     update->has_n_replicas = sim_chance(30);
     update->n_replicas = 1 + (uint32_t)sim_below(2);
-    if (sim_chance(50)) {
+    update->config = sim_chance(20) ? random_config() : NULL;
+    if (sim_chance(10))
+        sim_set_text(request->message, "from_version", update->version);
+    if (sim_chance(5))
+        sim_odd_steps(update);
+    else if (sim_chance(50)) {
         size_t n = 1 + sim_below(3);
         update->steps = calloc(n, sizeof(*update->steps));
         if (!update->steps)
@@ -330,12 +274,14 @@ static void act_traffic(void)
     Sluice__Manager__V1__SetTrafficRequest *traffic = (void *)request->message;
     sim_set_text(request->message, "model", models[sim_below(2)]);
     traffic->sticky = sim_chance(30);
+    bool third = strcmp(traffic->model, "b") == 0 && sim_chance(60);
     for (size_t i = 0; i < 2 && !sim_chance(20); i++) {
         Sluice__Manager__V1__TrafficWeight *weight = MESSAGE_NEW(
             Sluice__Manager__V1__TrafficWeight, sluice__manager__v1__traffic_weight__descriptor);
         if (!weight ||
-            !message_set(&weight->version,
-                         sim_chance(10) ? "3" : versions[sim_chance(95) ? i : 0]) ||
+            !message_set(&weight->version, sim_chance(10) || (third && i == 1)
+                                               ? "3"
+                                               : versions[sim_chance(95) ? i : 0]) ||
             !message_append(&traffic->n_weights, &traffic->weights, weight))
             abort();
         weight->weight = (uint32_t)sim_below(4);
@@ -378,28 +324,50 @@ static void act_policy(void)
     send(request);
 }
 
+/* One that traffic is sent to, if there is such a one; mostly one that is not loaded. */
+static void set_to_delete(ProtobufCMessage *message)
+{
+    const struct catalog *catalog = &sim.manager.catalog;
+    for (size_t i = 0; i < catalog_count(catalog, TABLE_TRAFFIC) && sim_chance(70); i++) {
+        const pb_traffic *row =
+            (const pb_traffic *)row_message(catalog_at(catalog, TABLE_TRAFFIC, i));
+        if (!row->n_weights)
+            continue;
+        sim_set_text(message, "model", row->model);
+        sim_set_text(message, "version", row->weights[row->n_weights - 1]->version);
+        return;
+    }
+    sim_set_text(message, "model", models[sim_below(2)]);
+    sim_set_text(message, "version", sim_chance(70) ? "3" : versions[sim_below(2)]);
+}
+
 static void act_delete(void)
 {
     struct sim_request *request = sim_request_add(
         KIND_DELETE, &sluice__manager__v1__delete_model_version_request__descriptor);
     if (!request)
         return;
-    sim_set_text(request->message, "model", models[sim_below(2)]);
-    sim_set_text(request->message, "version", sim_chance(70) ? "3" : versions[sim_below(2)]);
+    set_to_delete(request->message);
     send(request);
 }
 
 static void act_group(void)
 {
+    static const char *const names[] = {"more", "more", "gpus", "one", "gpu", "cpu", "none"};
+    if (sim_chance(20)) {
+        const char *odd[2];
+        create_group("odd", odd, sim_odd_devices(odd));
+        return;
+    }
     if (sim_chance(50)) {
-        create_group("more", devices, 1 + sim_below(2));
+        create_group(sim_chance(90) ? "more" : "one", devices, 1 + sim_below(2));
         return;
     }
     struct sim_request *request = sim_request_add(
         KIND_DELETE_GROUP, &sluice__manager__v1__delete_device_group_request__descriptor);
     if (!request)
         return;
-    sim_set_text(request->message, "name", sim_chance(70) ? "more" : "cpu");
+    sim_set_text(request->message, "name", names[sim_below(7)]);
     send(request);
 }
 
@@ -412,10 +380,29 @@ static void act_key(void)
                              : &sluice__manager__v1__revoke_api_key_request__descriptor);
     if (!request)
         return;
+    size_t n = catalog_count(&sim.manager.catalog, TABLE_API_KEY);
     sim_set_text(request->message, "name", sim_chance(50) ? "ops" : "deploy");
+    if (!make && n)
+        sim_set_text(request->message, "name",
+                     catalog_key_at(&sim.manager.catalog, sim_below(n))->name);
     if (make)
         ((Sluice__Manager__V1__CreateApiKeyRequest *)request->message)->role =
             (Sluice__Manager__V1__ManagementRole)(1 + sim_below(3));
+    send(request);
+}
+
+/* Of one that is put aside, or not, or not there. */
+static void act_release(void)
+{
+    static const char *const odd[] = {"cpu:0", "cuda:0", "cuda:9", "GPU-0"};
+    struct sim_request *request =
+        sim_request_add(KIND_RELEASE, &sluice__manager__v1__release_device_request__descriptor);
+    size_t n = catalog_count(&sim.manager.catalog, TABLE_DEVICE_HOLD);
+    if (!request)
+        return;
+    sim_set_text(request->message, "device",
+                 n && sim_chance(50) ? catalog_hold_at(&sim.manager.catalog, sim_below(n))->device
+                                     : odd[sim_below(4)]);
     send(request);
 }
 
@@ -483,6 +470,17 @@ static void set_if_there(ProtobufCMessage *message, const char *name, const char
         sim_set_text(message, name, text);
 }
 
+/* A version that is parked, if there is one. */
+static void set_sleeper(ProtobufCMessage *message)
+{
+    const struct catalog *catalog = &sim.manager.catalog;
+    for (size_t i = 0; catalog_deployment_at(catalog, i); i++)
+        if (catalog_deployment_at(catalog, i)->parked) {
+            sim_set_text(message, "model", catalog_deployment_at(catalog, i)->model);
+            sim_set_text(message, "version", catalog_deployment_at(catalog, i)->version);
+        }
+}
+
 static void act_read(void)
 {
     static const struct {
@@ -511,8 +509,10 @@ static void act_read(void)
     set_if_there(message, "id", "o1");
     set_if_there(message, "version", versions[sim_below(2)]);
     set_if_there(message, "server_id", "s");
+    if (message->descriptor == &sluice__manager__v1__wake_version_request__descriptor)
+        set_sleeper(message);
     if (message->descriptor->n_fields && sim_chance(40))
-        make_odd(message);
+        sim_odd(message);
     struct rpc_call *call = sim_call_new(KIND_READ, NULL, message);
     message_free(message);
     sim_call_begin(call, reads[i].method);
@@ -526,8 +526,8 @@ void sim_client_begin(void)
 void sim_client_act(void)
 {
     static const unsigned char weights[] = {
-        0, 0, 0, 0, 0, 0, 0, 0, 1,  1,  1,  1,  2,  2,  2,  2,  3,  3,  4,  4,  5,  5,  5,
-        6, 6, 7, 7, 7, 8, 9, 9, 10, 10, 11, 11, 11, 11, 12, 12, 12, 13, 13, 14, 15, 16, 16};
+        0, 0, 0, 0, 0, 0, 0, 0,  1,  1,  1,  1,  2,  2,  2,  2,  3,  3,  4,  4,  5,  5,  5,  6,
+        6, 7, 7, 7, 8, 9, 9, 10, 10, 11, 11, 11, 11, 12, 12, 12, 13, 13, 14, 15, 16, 16, 16, 16};
     switch (weights[sim_below(sizeof(weights))]) {
     case 0:
         act_load();
@@ -578,10 +578,12 @@ void sim_client_act(void)
         act_watch_events();
         break;
     default:
-        if (sim_chance(30))
+        if (sim_chance(35))
             act_group();
-        else if (sim_chance(30))
+        else if (sim_chance(35))
             act_key();
+        else if (sim_chance(25))
+            act_release();
         else
             act_delete();
     }

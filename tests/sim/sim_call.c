@@ -17,7 +17,7 @@ struct rpc_call {
     ProtobufCMessage *message;   /* owned */
     const struct rpc_call_events *events;
     void *arg;
-    bool finished, ended, blocked;
+    bool finished, ended, blocked, cancelled;
     int64_t blocked_until_ns;
     uint64_t last_seq; /* KIND_EVENTS: sent to it */
 };
@@ -134,8 +134,7 @@ void rpc_call_abort(struct rpc_call *call, const struct error *status)
 
 bool rpc_call_cancelled(struct rpc_call *call)
 {
-    (void)call;
-    return false;
+    return call->cancelled;
 }
 
 const char *rpc_call_method(const struct rpc_call *call)
@@ -177,6 +176,24 @@ static void drop_call(size_t i)
     struct rpc_call *call = sim.calls[i];
     sim.calls[i] = sim.calls[--sim.n_calls];
     rpc_call_release(call);
+}
+
+/* One that is watching, whose client goes away; a server comes back at once. */
+void sim_client_cancel(void)
+{
+    for (size_t n = sim.n_calls, i = n ? sim_below(n) : 0; n > 0; n--, i = (i + 1) % sim.n_calls) {
+        struct rpc_call *call = sim.calls[i];
+        if (call->finished || !call->events || !call->events->on_cancel)
+            continue;
+        bool server = call->kind == KIND_ROUTES;
+        call->cancelled = call->finished = true;
+        sim.in_manager = true;
+        call->events->on_cancel(call->arg, call);
+        sim.in_manager = false;
+        if (server)
+            sim_client_watch_routes();
+        return;
+    }
 }
 
 bool sim_call_step(void)
@@ -261,6 +278,7 @@ void sim_request_send(struct sim_request *request)
     request->live = true;
     request->state = REQUEST_SENT;
     sim.stats.n_requests++;
+    sim_fault_before_request();
     struct rpc_call *call = sim_call_new(request->kind, request, request->message);
     sim_trace("request %s: %s", request->request_id, request->message->descriptor->short_name);
     sim_call_begin(call, methods[request->kind]);

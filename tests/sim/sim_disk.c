@@ -114,6 +114,20 @@ static bool fails(void)
     return true;
 }
 
+static bool read_fails(void)
+{
+    struct sim_disk_faults *faults = &sim_disk_faults;
+    if (!faults->read_fail_in || (faults->read_fail_in > 1 && --faults->read_fail_in))
+        return false;
+    if (--faults->n_reads == 0)
+        faults->read_fail_in = 0;
+    sim.stats.n_io_errors++;
+    sim.io_failed = true;
+    sim_trace("disk: a read fails");
+    errno = 0;
+    return true;
+}
+
 static int file_close(sqlite3_file *base)
 {
     (void)base;
@@ -123,7 +137,7 @@ static int file_close(sqlite3_file *base)
 static int file_read(sqlite3_file *base, void *out, int n, sqlite3_int64 at)
 {
     const struct image *image = &((struct open_file *)base)->file->now;
-    if (sim.dead)
+    if (sim.dead || read_fails())
         return SQLITE_IOERR_READ;
     size_t from = (size_t)at, want = (size_t)n;
     size_t have = from >= image->n ? 0 : image->n - from < want ? image->n - from : want;
@@ -197,6 +211,13 @@ static int file_lock(sqlite3_file *base, int level)
 {
     (void)base;
     (void)level;
+    return sim_disk_faults.locked ? SQLITE_BUSY : SQLITE_OK;
+}
+
+static int file_unlock(sqlite3_file *base, int level)
+{
+    (void)base;
+    (void)level;
     return SQLITE_OK;
 }
 
@@ -236,19 +257,51 @@ static const sqlite3_io_methods methods = {
     .xSync = file_sync,
     .xFileSize = file_size,
     .xLock = file_lock,
-    .xUnlock = file_lock,
+    .xUnlock = file_unlock,
     .xCheckReservedLock = file_reserved,
     .xFileControl = file_control,
     .xSectorSize = file_sector,
     .xDeviceCharacteristics = file_characteristics,
 };
 
+static bool ends_with(const char *name, const char *end)
+{
+    size_t n = name ? strlen(name) : 0, n_end = strlen(end);
+    return n >= n_end && strcmp(name + n - n_end, end) == 0;
+}
+
 static struct disk_file *find(const char *name)
 {
-    size_t n = name ? strlen(name) : 0;
-    if (n > 4 && strcmp(name + n - 4, "-wal") == 0)
+    if (ends_with(name, "-wal"))
         return &files[FILE_WAL];
-    return n > 3 && strcmp(name + n - 3, ".db") == 0 ? &files[FILE_DB] : &files[FILE_OTHER];
+    bool is_db = ends_with(name, ".db") || ends_with(name, ".db.new");
+    return &files[is_db ? FILE_DB : FILE_OTHER];
+}
+
+/* What lies at a path of the real disk only says that there is a database; its pages are here. */
+static bool leave_mark(const char *path)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    bool left = fd >= 0 && write(fd, "sim", 3) == 3;
+    if (fd >= 0)
+        close(fd);
+    return left;
+}
+
+static void empty(struct disk_file *file)
+{
+    file->now.n = file->synced.n = 0;
+    file->same = true;
+    file->dirty_from = file->dirty_to = 0;
+    file->exists = false;
+}
+
+/* Whatever was there under the name has been unlinked. */
+static bool begin_new(const char *name)
+{
+    empty(&files[FILE_DB]);
+    empty(&files[FILE_WAL]);
+    return leave_mark(name);
 }
 
 static int vfs_open(sqlite3_vfs *vfs, const char *name, sqlite3_file *base, int flags,
@@ -257,6 +310,8 @@ static int vfs_open(sqlite3_vfs *vfs, const char *name, sqlite3_file *base, int 
     struct open_file *open = (struct open_file *)base;
     (void)vfs;
     if (sim.dead)
+        return SQLITE_CANTOPEN;
+    if ((flags & SQLITE_OPEN_CREATE) && ends_with(name, ".db.new") && !begin_new(name))
         return SQLITE_CANTOPEN;
     *open = (struct open_file){.base.pMethods = &methods, .file = find(name)};
     open->file->exists = true;
@@ -272,10 +327,7 @@ static int vfs_delete(sqlite3_vfs *vfs, const char *name, int sync)
     (void)sync;
     if (fails())
         return SQLITE_IOERR_DELETE;
-    file->now.n = file->synced.n = 0;
-    file->same = true;
-    file->dirty_from = file->dirty_to = 0;
-    file->exists = false;
+    empty(file);
     return SQLITE_OK;
 }
 
@@ -331,7 +383,7 @@ static int configure(sqlite3 *db, const char **message, const struct sqlite3_api
     return sqlite3_wal_autocheckpoint(db, log_pages);
 }
 
-int sim_disk_install(const char *path)
+int sim_disk_install(void)
 {
     static sqlite3_vfs vfs = {
         .iVersion = 1,
@@ -347,11 +399,6 @@ int sim_disk_install(const char *path)
         .xCurrentTime = vfs_time,
         .xGetLastError = vfs_error,
     };
-    /* What lies at the path only says that there is a database; its pages are here. */
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    if (fd < 0 || write(fd, "sim", 3) != 3)
-        return -1;
-    close(fd);
     sqlite3_config(SQLITE_CONFIG_SINGLETHREAD);
     sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
     if (sim_pool_install() != SQLITE_OK)
@@ -405,6 +452,14 @@ void sim_disk_reset(void)
     log_pages = pages[sim_below(4)];
     for (int i = 0; i < N_FILES; i++)
         put(&files[i], &template->images[i], template->exists[i]);
+    bool marked = leave_mark(sim_path);
+    if (!marked)
+        abort();
+    if (!sim_starts_from_nothing())
+        return;
+    unlink(sim_path);
+    for (int i = 0; i < N_FILES; i++)
+        empty(&files[i]);
 }
 
 /* Of what was not synced each sector is old or new, and the length either. */
@@ -436,4 +491,48 @@ void sim_disk_crash(bool cut)
         files[i].same = true;
         files[i].dirty_from = files[i].dirty_to = 0;
     }
+}
+
+static bool leave_nothing(const char *path)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    return fd >= 0 && close(fd) == 0;
+}
+
+/* With the log in the way its pages may hide what lies below. */
+int sim_disk_damage(void)
+{
+    struct image *db = &files[FILE_DB].now;
+    sim.damaged = true;
+    switch (sim_below(db->n > 4096 ? 4 : 2)) {
+    case 0:
+        sim_disk_faults.locked = true;
+        return STATUS_FAILED_PRECONDITION;
+    case 1:
+        if (!leave_nothing(sim_path))
+            abort();
+        return STATUS_DATA_LOSS;
+    case 2:
+        empty(&files[FILE_WAL]);
+        memcpy(db->bytes, "somebody's diary", 16);
+        return STATUS_DATA_LOSS;
+    default:
+        empty(&files[FILE_WAL]);
+        for (size_t at = 1024 + sim_below(db->n - 2048), n = 0; n < 1024; n++)
+            db->bytes[at + n] = (unsigned char)sim_below(256);
+        return STATUS_DATA_LOSS;
+    }
+}
+
+void sim_disk_repair(void)
+{
+    sim_disk_faults.locked = sim.damaged = false;
+}
+
+uint64_t sim_disk_hash(void)
+{
+    uint64_t hash = 1469598103934665603ULL;
+    for (size_t i = 0; i < files[FILE_DB].now.n; i++)
+        hash = (hash ^ files[FILE_DB].now.bytes[i]) * 1099511628211ULL;
+    return hash;
 }

@@ -74,7 +74,7 @@ void sim_fault_strike(void)
     static const char *const names[] = {"cpu:0", "cuda:0", "cuda:1"};
     struct sim_process *process;
     sim.stats.n_faults++;
-    switch (sim_below(27)) {
+    switch (sim_below(29)) {
     case 0:
     case 1:
     case 2:
@@ -121,6 +121,13 @@ void sim_fault_strike(void)
         sim_disk_faults.full = true;
         sim_disk_faults.full_until_ns = sim.now_ns + (1 + (int64_t)sim_below(8)) * NS_PER_S;
         break;
+    case 27:
+        sim_trace("what is read from the disk does not come");
+        sim_disk_faults.read_fail_in = 1 + (uint32_t)sim_below(40);
+        sim_disk_faults.n_reads = 1 + (uint32_t)sim_below(4);
+        if (sim_chance(50))
+            sim_kill_manager(false);
+        break;
     case 13:
     case 24:
         sim_disk_faults.fail_in = 1 + (uint32_t)sim_below(12);
@@ -136,6 +143,10 @@ void sim_fault_strike(void)
         unwell_all();
         break;
     case 26:
+        if (sim_chance(40)) {
+            sim.memory_at_request = true;
+            break;
+        }
         sim_trace("no memory");
         sim.memory_in = 1 + (uint32_t)sim_below(60);
         sim.n_more_memory = (uint32_t)sim_below(24);
@@ -167,6 +178,18 @@ void sim_fault_strike(void)
     }
 }
 
+/* The next allocations in the manager's code are for this request. */
+void sim_fault_before_request(void)
+{
+    if (!sim.memory_at_request || sim.quiet_phase)
+        return;
+    sim_trace("no memory for the request");
+    sim.memory_at_request = false;
+    sim.memory_in = 1 + (uint32_t)sim_below(16);
+    sim.n_more_memory = (uint32_t)sim_below(4);
+    unwell_all();
+}
+
 static void workers_have_ended(void *arg)
 {
     (void)arg;
@@ -189,6 +212,7 @@ void sim_fault_heal(void)
     sim.spawn_fails = sim.folder_fails = sim.links_lossy = sim.frozen = false;
     sim.failpoint_in = 0;
     sim.memory_in = 0;
+    sim.memory_at_request = false;
     sim.n_fated = 0;
     for (size_t i = 0; i < sim.n_processes; i++) {
         struct sim_process *process = &sim.processes[i];

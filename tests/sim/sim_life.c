@@ -56,14 +56,27 @@ static void configure(struct settings *settings)
         .tool_timeout_ms = 10000,
         .max_open_operations = 6,
         .max_replicas = 14,
-        .event_retention = 150,
+        .event_retention = sim.history_seed % 3 ? 150 : 20,
         .stall_timeout_ms = 10000,
         .slow_reader_ms = 30000,
-        .placement = (enum fit_policy)(sim.history_seed % 3),
     };
+    static const char *const policies[] = {"auto", "spread", "pack"};
+    static const char *const budgets[] = {"",
+                                          "",
+                                          "",
+                                          "100M,node:0=20M",
+                                          "3M",
+                                          "node:1=2M",
+                                          "node:0=2M,node:1=2500000",
+                                          "3M,4M",
+                                          "node:x=10",
+                                          "node:64=1",
+                                          "1M,,"};
     struct error err;
-    if (sim.history_seed % 4 == 1)
-        (void)memory_budget_parse("budget", "100MiB,cpu:0=20MiB", &settings->memory_budget, &err);
+    (void)fit_policy_parse(policies[sim.history_seed % 3], &settings->placement);
+    if (memory_budget_parse("budget", budgets[sim.history_seed % 11], &settings->memory_budget,
+                            &err) != 0) /* as it is without one: main.c would end here */
+        settings->memory_budget = (struct memory_budget){.total_bytes = 0};
 }
 
 static bool create(struct manager *manager, struct error *err)
@@ -136,7 +149,8 @@ void sim_life_start(void)
     sim_trace("manager %u starts", sim.life);
     if (!create(manager, &err)) { /* a disk that fails: it ends and is started again */
         sim_trace("manager not started: %s", err.message);
-        bool lasting = err.status == STATUS_DATA_LOSS;
+        bool lasting = err.status == STATUS_DATA_LOSS && !sim.damaged;
+        sim.why_not_started = err.status;
         sim.restart_at_ns = sim.now_ns + NS_PER_S;
         sim_kill_manager(false);
         destroy(manager);
@@ -146,6 +160,7 @@ void sim_life_start(void)
         return;
     }
     sim_client_watch_routes();
+    service_probe_devices(manager->service);
     manager_changed(manager);
 }
 
@@ -378,6 +393,8 @@ static void come_to_rest(void)
     int64_t until_ns = sim.now_ns + rest_ns, again_ns = sim.now_ns + 5 * NS_PER_S;
     sim.quiet_phase = true;
     sim_fault_heal();
+    if (sim.up && !sim.dead) /* whatever the one before said of them */
+        service_probe_devices(sim.manager.service);
     while (sim.now_ns < until_ns && !sim.broken) {
         step(earlier(until_ns, again_ns));
         if (sim.now_ns < again_ns)
@@ -394,6 +411,39 @@ static void come_to_rest(void)
         sim_broken("I2: the manager does not start");
 }
 
+bool sim_starts_from_nothing(void)
+{
+    return sim.history_seed % 64 == 9;
+}
+
+static void begin(int moment)
+{
+    if (!sim_starts_from_nothing()) {
+        sim_client_begin();
+        return;
+    }
+    if (moment == 0)
+        sim_client_create_groups();
+    sim_client_register(moment ? "b" : "a", "1");
+    sim_client_register(moment ? "b" : "a", moment ? "3" : "2");
+}
+
+/* A file that is damaged, or another's, is refused and left as it is. */
+static void start_damaged(void)
+{
+    int wanted = sim_disk_damage();
+    uint64_t before = sim_disk_hash();
+    sim_life_start();
+    if (sim.up)
+        sim_life_end();
+    else if (sim.why_not_started != wanted && !sim.memory_failed)
+        sim_broken("I1: a database that is %s is refused with status %d",
+                   wanted == STATUS_DATA_LOSS ? "damaged" : "another's", sim.why_not_started);
+    if (wanted == STATUS_DATA_LOSS && sim_disk_hash() != before)
+        sim_broken("I1: a damaged database was written");
+    sim_disk_repair();
+}
+
 void sim_history(uint64_t seed)
 {
     enum { MOMENTS = 24 };
@@ -406,7 +456,9 @@ void sim_history(uint64_t seed)
         if (i % 2 && i > 3)
             sim_fault_strike();
         else if (sim.up && !sim.dead && !sim.frozen && !sim.stopping)
-            i < 2 ? sim_client_begin() : sim_client_act();
+            i < 2 ? begin(i) : sim_client_act();
+        if (sim.up && !sim.dead && sim_chance(5))
+            sim_client_cancel();
         if (sim_chance(1))
             sim_fault_stop_everything();
     }
@@ -415,7 +467,9 @@ void sim_history(uint64_t seed)
     /* What the last manager told is what the next one reads. */
     if (sim.up)
         sim_life_end();
-    if (!sim.broken && seed % 4 == 0) {
+    if (!sim.broken && seed % 16 == 4)
+        start_damaged();
+    else if (!sim.broken && seed % 4 == 0) {
         sim_life_start();
         if (sim.up)
             sim_life_end();
@@ -427,14 +481,13 @@ void sim_history(uint64_t seed)
 bool sim_prepare(const char *folder)
 {
     snprintf(sim_path, sizeof(sim_path), "%s/sim.db", folder);
-    if (sim_disk_install(sim_path) != 0)
+    if (sim_disk_install() != 0)
         return false;
     reset(0);
     sim.quiet_phase = true;
     sim_life_start();
     if (!sim.up)
         return false;
-    service_probe_devices(sim.manager.service);
     run_until(sim.now_ns + 5 * NS_PER_S);
     sim_client_create_groups();
     sim_client_register("a", "1");

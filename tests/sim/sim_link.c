@@ -211,6 +211,14 @@ static void say(struct worker_link *link, struct sim_process *process)
         status.packed = all_packed;
         status.n_packed = 1;
     }
+    pb_info info = SLUICE__V1__MODEL_INFO__INIT;
+    Sluice__V1__ModelLimits limits = SLUICE__V1__MODEL_LIMITS__INIT;
+    if (process->pid % 3 == 0 && process->state == WORKER_READY) {
+        limits.max_concurrent_requests = process->pid % 2 ? 8 : 0;
+        info.limits = &limits;
+        info.trained_context_length = 4096;
+        status.info = &info;
+    }
     status.ranks = ranks;
     status.n_ranks = 1;
     status.memory = memories;

@@ -43,6 +43,8 @@ int tool_run(struct tool_runner *runner, const char *const *arguments, tool_done
                               .at_ns = sim.now_ns + (int64_t)sim_below(400) * NS_PER_MS,
                               .fails = !sim.quiet_phase && sim_chance(10),
                               .odd = !sim.quiet_phase && sim_chance(40)};
+    if (!sim.quiet_phase && sim_chance(20))
+        tool->fault = 1 + sim_below(N_TOOL_FAULTS - 1);
     snprintf(tool->mode, sizeof(tool->mode), "%s", arguments[0]);
     return 0;
 }
@@ -56,12 +58,14 @@ static void inspect(const struct sim_tool *tool, const struct error *ok)
     Sluice__Worker__V1__ModelFile file = SLUICE__WORKER__V1__MODEL_FILE__INIT;
     Sluice__Worker__V1__ModelFile *files[] = {&file};
     pb_info info = SLUICE__V1__MODEL_INFO__INIT;
-    info.weights_digest = digest;
+    static char other[65] = "f123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    if (tool->fault != TOOL_TELLS_NO_DIGEST)
+        info.weights_digest = digest;
     info.trained_context_length = 4096;
     info.weight_bytes = 500000;
     info.n_layers = info.n_kv_heads = info.head_dim = 2;
     inspected.info = &info;
-    file.sha256 = digest;
+    file.sha256 = tool->fault == TOOL_SEES_OTHER_CONTENTS ? other : digest;
     file.size_bytes = 3;
     inspected.files = files;
     inspected.n_files = 1;
@@ -88,7 +92,10 @@ static void probe(const struct sim_tool *tool, const struct error *ok)
         all[i] = &devices[i];
     }
     probed.devices = all;
-    probed.n_devices = 4;
+    static char why[] = "its driver does not answer";
+    if (tool->fault == TOOL_SEES_ONE_UNUSABLE)
+        devices[3].unusable_reason = why;
+    probed.n_devices = tool->fault == TOOL_MISSES_A_DEVICE ? 3 : 4;
     report.result_case = SLUICE__WORKER__V1__TOOL_REPORT__RESULT_PROBE;
     report.probe = &probed;
     tool->done(tool->arg, &report, ok);
@@ -121,6 +128,12 @@ void sim_tool_step(size_t i)
     if (tool.fails) {
         error_set(&status, STATUS_INTERNAL, "the tool ended without a report");
         tool.done(tool.arg, NULL, &status);
+    } else if (tool.fault == TOOL_REFUSES_THE_FILE) {
+        error_set(&status, STATUS_INVALID_ARGUMENT, "no model can be read from it");
+        tool.done(tool.arg, NULL, &status);
+    } else if (tool.fault == TOOL_REPORTS_ANOTHER) {
+        pb_tool report = SLUICE__WORKER__V1__TOOL_REPORT__INIT;
+        tool.done(tool.arg, &report, &status);
     } else if (strcmp(tool.mode, "inspect") == 0) {
         inspect(&tool, &status);
     } else if (strcmp(tool.mode, "plan") == 0) {
