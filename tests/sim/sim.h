@@ -44,6 +44,7 @@ enum worker_fate {
     FATE_NEVER_CONNECTS,
     FATE_LOADS_FOR_EVER,
     FATE_DEVICE_LOST,
+    FATE_SPEAKS_ANOTHER, /* protocol */
     N_FATES,
 };
 
@@ -175,7 +176,18 @@ struct sim {
     bool in_manager;    /* its code runs, and not the world's */
     uint32_t memory_in; /* its allocations until one fails; 0: none */
     uint32_t n_more_memory;
-    bool memory_at_request; /* the next one is short of it */
+    enum sim_memory_fault {
+        NO_MEMORY_NOWHERE,
+        NO_MEMORY_FOR_REQUEST,
+        NO_MEMORY_FOR_JOB,
+        NO_MEMORY_FOR_POLL,
+        NO_MEMORY_FOR_TIMER,
+        NO_MEMORY_FOR_LINK,
+        NO_MEMORY_FOR_EXIT,
+        NO_MEMORY_FOR_TOOL,
+        NO_MEMORY_FOR_QUEUE,
+        N_MEMORY_FAULTS
+    } memory_at; /* the next one of these is short of it */
     bool spawn_fails, folder_fails, links_lossy, tool_fails;
     int64_t spawn_ok_ns, folder_ok_ns, lossy_until_ns;
 
@@ -274,11 +286,16 @@ void sim_client_begin(void); /* with something to be loaded */
 void sim_client_create_groups(void);
 /* Registers what the histories use. */
 void sim_client_register(const char *model, const char *version);
-void sim_client_watch_routes(void);
 /* Whatever device is put aside is sound again. */
 void sim_client_release(void);
 /* One that watches goes away. */
 void sim_client_cancel(void);
+
+/* -- sim_read.c: what changes nothing */
+void sim_client_watch_routes(bool odd);
+void sim_read(void);
+void sim_read_operation(bool once);
+void sim_read_events(void);
 
 /* -- sim_odd.c: requests that say something wrong */
 /* Any field of it but its id; what it is made of is its own. */
@@ -339,8 +356,7 @@ void sim_fault_strike(void);
 /* A process of an earlier epoch that somebody has forgotten to kill. */
 void sim_fault_plant_stranger(void);
 void sim_fault_stop_everything(void);
-/* Where memory is to be short for a request. */
-void sim_fault_before_request(void);
+void sim_fault_memory(enum sim_memory_fault place);
 /* Whatever was wrong is over. */
 void sim_fault_heal(void);
 

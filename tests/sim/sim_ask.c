@@ -1,10 +1,11 @@
 /* sim_ask.c: what clients ask for: changes of every kind, mostly of what is there, now and then
- * with a field that says something odd (sim_odd.c); and reads. */
+ * with a field that says something odd (sim_odd.c). What changes nothing is in sim_read.c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "manager/device_hold.h"
+#include "manager/lifecycle.h"
 #include "manager/message.h"
 #include "tests/sim/sim.h"
 
@@ -15,6 +16,8 @@ static void send(struct sim_request *request)
 {
     for (uint64_t n = sim_chance(8) ? 1 + sim_below(3) : 0; n > 0; n--)
         sim_odd(request->message);
+    if (sim_chance(2) && strcmp(request->request_id, "q0") != 0) /* another one's */
+        sim_set_text(request->message, "request_id", "q0");
     sim_request_send(request);
 }
 
@@ -119,6 +122,8 @@ static pb_config *random_config(void)
     config->kv_tokens = 4096;
     config->has_prefix_cache = sim_chance(20);
     config->prefix_cache = sim_chance(50);
+    config->has_deterministic = sim_chance(20);
+    config->has_target_itl_ms = sim_chance(20);
     return config;
 }
 
@@ -188,8 +193,12 @@ static void act_cancel(void)
     size_t n = catalog_count(&sim.manager.catalog, TABLE_OPERATION);
     if (n == 0)
         return;
-    const char *id =
-        catalog_operation_at(&sim.manager.catalog, n - 1 - sim_below(n < 3 ? n : 3))->id;
+    const pb_operation *chosen =
+        catalog_operation_at(&sim.manager.catalog, n - 1 - sim_below(n < 3 ? n : 3));
+    for (size_t i = 0; i < n && sim_chance(60); i++)
+        if (lifecycle_is_open(catalog_operation_at(&sim.manager.catalog, i)))
+            chosen = catalog_operation_at(&sim.manager.catalog, i);
+    const char *id = chosen->id;
     struct sim_request *request =
         sim_request_add(KIND_CANCEL, &sluice__manager__v1__cancel_operation_request__descriptor);
     if (!request)
@@ -385,9 +394,11 @@ static void act_key(void)
     if (!make && n)
         sim_set_text(request->message, "name",
                      catalog_key_at(&sim.manager.catalog, sim_below(n))->name);
-    if (make)
-        ((Sluice__Manager__V1__CreateApiKeyRequest *)request->message)->role =
-            (Sluice__Manager__V1__ManagementRole)(1 + sim_below(3));
+    if (make) {
+        Sluice__Manager__V1__CreateApiKeyRequest *create = (void *)request->message;
+        create->role = (Sluice__Manager__V1__ManagementRole)(sim_chance(90) ? 1 + sim_below(3) : 0);
+        create->expires_unix_ns = sim_chance(80) ? 0 : clock_wall_ns() + (sim_chance(50) ? -1 : 1);
+    }
     send(request);
 }
 
@@ -420,104 +431,6 @@ void sim_client_release(void)
     }
 }
 
-/* -- reads ----------------------------------------------------------------------------------------
- */
-
-static void act_watch(bool once)
-{
-    size_t n = catalog_count(&sim.manager.catalog, TABLE_OPERATION);
-    const char *id =
-        n ? catalog_operation_at(&sim.manager.catalog, n - 1)->id : "o999999"; /* of nothing */
-    Sluice__Manager__V1__WaitOperationRequest wait =
-        SLUICE__MANAGER__V1__WAIT_OPERATION_REQUEST__INIT;
-    Sluice__Manager__V1__WatchOperationRequest watch =
-        SLUICE__MANAGER__V1__WATCH_OPERATION_REQUEST__INIT;
-    char text[SIM_ID_BYTES];
-    snprintf(text, sizeof(text), "%s", id);
-    wait.id = watch.id = text;
-    wait.timeout_ms = sim_chance(50) ? 500 : 0;
-    if (once)
-        sim_call_begin(sim_call_new(KIND_READ, NULL, &wait.base), "WaitOperation");
-    else
-        sim_call_begin(sim_call_new(KIND_READ, NULL, &watch.base), "WatchOperation");
-}
-
-static void act_watch_events(void)
-{
-    Sluice__Manager__V1__WatchEventsRequest request =
-        SLUICE__MANAGER__V1__WATCH_EVENTS_REQUEST__INIT;
-    uint64_t last = sim.manager.catalog.last_event_seq;
-    const uint64_t from[] = {0, 1, last > 40 ? last - 40 : 1, last > 200 ? last - 140 : 1,
-                             last + 9};
-    request.from_seq = from[sim_below(sizeof(from) / sizeof(from[0]))];
-    sim_call_begin(sim_call_new(KIND_EVENTS, NULL, &request.base), "WatchEvents");
-}
-
-void sim_client_watch_routes(void)
-{
-    Sluice__Manager__V1__WatchRoutesRequest request =
-        SLUICE__MANAGER__V1__WATCH_ROUTES_REQUEST__INIT;
-    static char server[] = "s", address[] = "127.0.0.1:1", *addresses[] = {address};
-    request.server_id = server;
-    request.addresses = addresses;
-    request.n_addresses = 1;
-    sim_call_begin(sim_call_new(KIND_ROUTES, NULL, &request.base), "WatchRoutes");
-}
-
-static void set_if_there(ProtobufCMessage *message, const char *name, const char *text)
-{
-    if (protobuf_c_message_descriptor_get_field_by_name(message->descriptor, name))
-        sim_set_text(message, name, text);
-}
-
-/* A version that is parked, if there is one. */
-static void set_sleeper(ProtobufCMessage *message)
-{
-    const struct catalog *catalog = &sim.manager.catalog;
-    for (size_t i = 0; catalog_deployment_at(catalog, i); i++)
-        if (catalog_deployment_at(catalog, i)->parked) {
-            sim_set_text(message, "model", catalog_deployment_at(catalog, i)->model);
-            sim_set_text(message, "version", catalog_deployment_at(catalog, i)->version);
-        }
-}
-
-static void act_read(void)
-{
-    static const struct {
-        const ProtobufCMessageDescriptor *descriptor;
-        const char *method;
-    } reads[] = {
-        {&sluice__manager__v1__list_replicas_request__descriptor, "ListReplicas"},
-        {&sluice__manager__v1__get_status_request__descriptor, "GetStatus"},
-        {&sluice__manager__v1__get_model_request__descriptor, "GetModel"},
-        {&sluice__manager__v1__list_models_request__descriptor, "ListModels"},
-        {&sluice__manager__v1__get_traffic_request__descriptor, "GetTraffic"},
-        {&sluice__manager__v1__get_operation_request__descriptor, "GetOperation"},
-        {&sluice__manager__v1__list_operations_request__descriptor, "ListOperations"},
-        {&sluice__manager__v1__list_device_groups_request__descriptor, "ListDeviceGroups"},
-        {&sluice__manager__v1__list_devices_request__descriptor, "ListDevices"},
-        {&sluice__manager__v1__list_api_keys_request__descriptor, "ListApiKeys"},
-        {&sluice__manager__v1__wake_version_request__descriptor, "WakeVersion"},
-        {&sluice__manager__v1__wake_version_request__descriptor, "WakeVersion"},
-    };
-    size_t i = sim_below(sizeof(reads) / sizeof(reads[0]));
-    ProtobufCMessage *message = message_new(reads[i].descriptor);
-    if (!message)
-        abort();
-    if (sim_chance(50))
-        set_if_there(message, "model", models[sim_below(2)]);
-    set_if_there(message, "id", "o1");
-    set_if_there(message, "version", versions[sim_below(2)]);
-    set_if_there(message, "server_id", "s");
-    if (message->descriptor == &sluice__manager__v1__wake_version_request__descriptor)
-        set_sleeper(message);
-    if (message->descriptor->n_fields && sim_chance(40))
-        sim_odd(message);
-    struct rpc_call *call = sim_call_new(KIND_READ, NULL, message);
-    message_free(message);
-    sim_call_begin(call, reads[i].method);
-}
-
 void sim_client_begin(void)
 {
     act_load();
@@ -525,9 +438,10 @@ void sim_client_begin(void)
 
 void sim_client_act(void)
 {
-    static const unsigned char weights[] = {
-        0, 0, 0, 0, 0, 0, 0, 0,  1,  1,  1,  1,  2,  2,  2,  2,  3,  3,  4,  4,  5,  5,  5,  6,
-        6, 7, 7, 7, 8, 9, 9, 10, 10, 11, 11, 11, 11, 12, 12, 12, 13, 13, 14, 15, 16, 16, 16, 16};
+    static const unsigned char weights[] = {0,  0,  0,  0,  0,  0,  0,  0,  1,  1,  1,  1,  2,
+                                            2,  2,  2,  3,  3,  4,  4,  5,  5,  5,  6,  6,  7,
+                                            7,  7,  8,  9,  9,  10, 10, 11, 11, 11, 11, 12, 12,
+                                            12, 13, 13, 14, 15, 15, 15, 16, 16, 16, 16};
     switch (weights[sim_below(sizeof(weights))]) {
     case 0:
         act_load();
@@ -554,10 +468,10 @@ void sim_client_act(void)
         sim_client_retry_any();
         break;
     case 8:
-        act_watch(sim_chance(50));
+        sim_read_operation(sim_chance(50));
         break;
     case 9:
-        act_read();
+        sim_read();
         break;
     case 10:
         act_park(false);
@@ -575,7 +489,7 @@ void sim_client_act(void)
         act_policy();
         break;
     case 15:
-        act_watch_events();
+        sim_read_events();
         break;
     default:
         if (sim_chance(35))

@@ -191,7 +191,7 @@ void sim_client_cancel(void)
         call->events->on_cancel(call->arg, call);
         sim.in_manager = false;
         if (server)
-            sim_client_watch_routes();
+            sim_client_watch_routes(false);
         return;
     }
 }
@@ -278,7 +278,7 @@ void sim_request_send(struct sim_request *request)
     request->live = true;
     request->state = REQUEST_SENT;
     sim.stats.n_requests++;
-    sim_fault_before_request();
+    sim_fault_memory(NO_MEMORY_FOR_REQUEST);
     struct rpc_call *call = sim_call_new(request->kind, request, request->message);
     sim_trace("request %s: %s", request->request_id, request->message->descriptor->short_name);
     sim_call_begin(call, methods[request->kind]);

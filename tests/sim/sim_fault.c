@@ -70,11 +70,11 @@ static void stop_worker(void)
 void sim_fault_strike(void)
 {
     static const int64_t pauses[] = {2, 8, 30, 60};
-    static const uint64_t xids[] = {13, 48, 63, 74, 79, 95};
+    static const uint64_t xids[] = {13, 48, 63, 74, 79, 95, 31, 119, 140, 154};
     static const char *const names[] = {"cpu:0", "cuda:0", "cuda:1"};
     struct sim_process *process;
     sim.stats.n_faults++;
-    switch (sim_below(29)) {
+    switch (sim_below(30)) {
     case 0:
     case 1:
     case 2:
@@ -139,12 +139,13 @@ void sim_fault_strike(void)
         if (sim.up && !sim.dead && sim.manager.device_holds)
             device_holds_report(
                 sim.manager.device_holds,
-                &(struct device_report){.xid = xids[sim_below(6)], .device = "cuda:0"});
+                &(struct device_report){.xid = xids[sim_below(10)], .device = "cuda:0"});
         unwell_all();
         break;
     case 26:
-        if (sim_chance(40)) {
-            sim.memory_at_request = true;
+    case 28:
+        if (sim_chance(70)) {
+            sim.memory_at = (enum sim_memory_fault)(1 + sim_below(N_MEMORY_FAULTS - 1));
             break;
         }
         sim_trace("no memory");
@@ -178,14 +179,14 @@ void sim_fault_strike(void)
     }
 }
 
-/* The next allocations in the manager's code are for this request. */
-void sim_fault_before_request(void)
+/* Where memory is to be short for the very thing that happens now. */
+void sim_fault_memory(enum sim_memory_fault place)
 {
-    if (!sim.memory_at_request || sim.quiet_phase)
+    if (place == NO_MEMORY_NOWHERE || sim.memory_at != place || sim.quiet_phase)
         return;
-    sim_trace("no memory for the request");
-    sim.memory_at_request = false;
-    sim.memory_in = 1 + (uint32_t)sim_below(16);
+    sim_trace("no memory for it (%d)", (int)place);
+    sim.memory_at = NO_MEMORY_NOWHERE;
+    sim.memory_in = 1 + (uint32_t)sim_below(12);
     sim.n_more_memory = (uint32_t)sim_below(4);
     unwell_all();
 }
@@ -212,7 +213,7 @@ void sim_fault_heal(void)
     sim.spawn_fails = sim.folder_fails = sim.links_lossy = sim.frozen = false;
     sim.failpoint_in = 0;
     sim.memory_in = 0;
-    sim.memory_at_request = false;
+    sim.memory_at = NO_MEMORY_NOWHERE;
     sim.n_fated = 0;
     for (size_t i = 0; i < sim.n_processes; i++) {
         struct sim_process *process = &sim.processes[i];

@@ -54,7 +54,7 @@ static void configure(struct settings *settings)
         .connect_timeout_ms = 10000,
         .load_timeout_ms = 20000,
         .tool_timeout_ms = 10000,
-        .max_open_operations = 6,
+        .max_open_operations = sim.history_seed % 5 == 2 ? 2 : 6,
         .max_replicas = 14,
         .event_retention = sim.history_seed % 3 ? 150 : 20,
         .stall_timeout_ms = 10000,
@@ -86,7 +86,7 @@ static bool create(struct manager *manager, struct error *err)
         .wake = wake,
         .by_hand = true,
         .max_events = manager->settings.event_retention,
-        .max_jobs = 64,
+        .max_jobs = sim.history_seed % 7 == 3 ? 3 : 64,
         .on_event = on_event,
     };
     struct tool_config tool_config = {.program = "/sim/sluice-worker"};
@@ -159,7 +159,7 @@ void sim_life_start(void)
             sim_broken("I1: the state store is damaged: %s", err.message);
         return;
     }
-    sim_client_watch_routes();
+    sim_client_watch_routes(false);
     service_probe_devices(manager->service);
     manager_changed(manager);
 }
@@ -276,8 +276,16 @@ static struct choice choose(void)
     return choice;
 }
 
+static const enum sim_memory_fault memory_of[] = {
+    [THING_EXIT] = NO_MEMORY_FOR_EXIT,   [THING_LINK] = NO_MEMORY_FOR_LINK,
+    [THING_TIMER] = NO_MEMORY_FOR_TIMER, [THING_TOOL] = NO_MEMORY_FOR_TOOL,
+    [THING_ASYNC] = NO_MEMORY_FOR_QUEUE, [THING_POLL] = NO_MEMORY_FOR_POLL,
+    [THING_CALL] = NO_MEMORY_NOWHERE,
+};
+
 static bool carry_out(const struct choice *choice)
 {
+    sim_fault_memory(memory_of[choice->thing]);
     switch (choice->thing) {
     case THING_WORKER:
         sim_process_step(&sim.processes[choice->i]);
@@ -309,6 +317,7 @@ static bool carry_out(const struct choice *choice)
 
 static bool run_job(void)
 {
+    sim_fault_memory(NO_MEMORY_FOR_JOB);
     sim.in_manager = true;
     bool done = store_run_next(sim.manager.store);
     sim.in_manager = false;

@@ -219,6 +219,9 @@ static void say(struct worker_link *link, struct sim_process *process)
         info.trained_context_length = 4096;
         status.info = &info;
     }
+    static char cpus[] = "0-1,3";
+    if (process->pid % 5 == 0)
+        status.cpus = cpus;
     status.ranks = ranks;
     status.n_ranks = 1;
     status.memory = memories;
@@ -244,6 +247,13 @@ void sim_link_step(struct worker_link *link)
     link->next_ns = sim.now_ns + (int64_t)(calm ? link->calm_ms : 250) * NS_PER_MS;
     if (sim.links_lossy && sim_chance(60))
         return;
+    if (process->fate == FATE_SPEAKS_ANOTHER) {
+        struct error err;
+        error_set(&err, STATUS_UNIMPLEMENTED, "the worker speaks protocol 0");
+        link->next_ns = INT64_MAX;
+        link->events->on_refused(link->arg, &err);
+        return;
+    }
     if (!process->hung)
         process->progress++;
     say(link, process);

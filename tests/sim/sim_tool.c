@@ -65,7 +65,7 @@ static void inspect(const struct sim_tool *tool, const struct error *ok)
     info.weight_bytes = 500000;
     info.n_layers = info.n_kv_heads = info.head_dim = 2;
     inspected.info = &info;
-    file.sha256 = tool->fault == TOOL_SEES_OTHER_CONTENTS ? other : digest;
+    file.sha256 = tool->fault == TOOL_SEES_OTHER_CONTENTS || tool->odd ? other : digest;
     file.size_bytes = 3;
     inspected.files = files;
     inspected.n_files = 1;
