@@ -3,12 +3,13 @@
 #   tests/sim/coverage.sh [HISTORIES [SEED [PERCENT]]]
 # A build of its own in build/coverage. Only what sluice_sim links counts: what stands below the seams (sim.h) is not there, nor what
 # no history calls (main.c, settings, the metrics' page, the offline tools). Named in `beyond`, printed and not counted: what asks
-# the machine itself, its GPUs' driver (device_watch.c), its folders of models (model_path.c), its CPUs (cpu_share.c), and the files
-# beside the database (store_file.c, store_migrate.c). Issue 6 wants 95; what is reached is less: the script fails below 90.
+# the machine itself, its folders of models (model_path.c), its CPUs (cpu_share.c), and the files beside the database (store_file.c,
+# store_migrate.c). Fails below 95 percent (issue 6). What is left is mostly memory that runs short at one certain allocation, and what
+# cannot happen (a transition that is refused): more histories reach a little more.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-histories=${1:-3000} seed=${2:-1} percent=${3:-90}
-beyond="device_watch.c model_path.c cpu_share.c store_file.c store_migrate.c"
+histories=${1:-5000} seed=${2:-1} percent=${3:-95}
+beyond="model_path.c cpu_share.c store_file.c store_migrate.c"
 build=build/coverage
 cmake --preset coverage -DSLUICE_DEBUG_CHECKS=ON >/dev/null
 cmake --build $build --target sluice_sim -- --quiet

@@ -270,6 +270,11 @@ static void act_update(void)
         update->gates->max_ttft_ms = 100;
         update->gates->has_max_ttft_ratio = sim_chance(50);
         update->gates->max_ttft_ratio = 2;
+        update->gates->has_ttft_quantile = sim_chance(60);
+        update->gates->ttft_quantile = (double)sim_below(4) / 4;
+        update->gates->has_max_wait_ms = sim_chance(60);
+        update->gates->max_wait_ms = sim_below(3) * 1500;
+        update->gates->require_answers = sim_chance(40);
     }
     send(request);
 }

@@ -288,6 +288,8 @@ static bool leave_mark(const char *path)
     return left;
 }
 
+static bool is_marked; /* sim_path, for sure */
+
 static void empty(struct disk_file *file)
 {
     file->now.n = file->synced.n = 0;
@@ -452,12 +454,12 @@ void sim_disk_reset(void)
     log_pages = pages[sim_below(4)];
     for (int i = 0; i < N_FILES; i++)
         put(&files[i], &template->images[i], template->exists[i]);
-    bool marked = leave_mark(sim_path);
-    if (!marked)
+    if (!is_marked && !(is_marked = leave_mark(sim_path)))
         abort();
     if (!sim_starts_from_nothing())
         return;
     unlink(sim_path);
+    is_marked = false;
     for (int i = 0; i < N_FILES; i++)
         empty(&files[i]);
 }
@@ -509,6 +511,7 @@ int sim_disk_damage(void)
         sim_disk_faults.locked = true;
         return STATUS_FAILED_PRECONDITION;
     case 1:
+        is_marked = false;
         if (!leave_nothing(sim_path))
             abort();
         return STATUS_DATA_LOSS;

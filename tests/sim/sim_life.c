@@ -75,7 +75,9 @@ static void configure(struct settings *settings)
     struct error err;
     (void)fit_policy_parse(policies[sim.history_seed % 3], &settings->placement);
     if (memory_budget_parse("budget", budgets[sim.history_seed % 11], &settings->memory_budget,
-                            &err) != 0) /* as it is without one: main.c would end here */
+                            &err) != 0 ||
+        memory_budget_check_nodes("budget", &settings->memory_budget, "/sim", &err) != 0)
+        /* as it is without one: main.c would end here */
         settings->memory_budget = (struct memory_budget){.total_bytes = 0};
 }
 

@@ -167,6 +167,42 @@ static size_t tell_memory(const struct sim_process *process, char names[sizeof(p
     return n;
 }
 
+enum { N_BOUNDS = 3 };
+
+struct told_times {
+    Sluice__Worker__V1__Histogram histograms[3], *all[3];
+    uint64_t n_prefilled, n_first[N_BOUNDS + 1];
+};
+
+/* Of one in five it is slow. Of one in seven an older program does not tell of first tokens, or has
+ * other bounds than the rest. */
+static void tell_times(const struct sim_process *process, struct told_times *out,
+                       Sluice__Worker__V1__WorkerCounters *counters)
+{
+    static double bounds[N_BOUNDS] = {0.05, 0.15, 0.5}, others[N_BOUNDS] = {0.02, 0.2, 2};
+    static const Sluice__Worker__V1__HistogramKind kinds[] = {
+        SLUICE__WORKER__V1__HISTOGRAM_KIND__HISTOGRAM_KIND_QUEUE_SECONDS,
+        SLUICE__WORKER__V1__HISTOGRAM_KIND__HISTOGRAM_KIND_PREFILL_SECONDS,
+        SLUICE__WORKER__V1__HISTOGRAM_KIND__HISTOGRAM_KIND_FIRST_TOKEN_SECONDS};
+    bool slow = process->pid % 5 == 0;
+    out->n_prefilled = process->n_ok;
+    for (size_t i = 0; i < 3; i++) {
+        Sluice__Worker__V1__Histogram *histogram = out->all[i] = &out->histograms[i];
+        sluice__worker__v1__histogram__init(histogram);
+        histogram->kind = kinds[i];
+        histogram->counts = i < 2 ? &out->n_prefilled : out->n_first;
+        histogram->n_counts = i < 2 ? 1 : N_BOUNDS + 1;
+        histogram->sum = (double)process->n_ok * (slow ? 0.2 : 0.01);
+    }
+    memset(out->n_first, 0, sizeof(out->n_first));
+    out->n_first[N_BOUNDS] = process->pid % 10 == 0 ? process->n_ok / 3 : 0;
+    out->n_first[slow ? 2 : 0] = process->n_ok - out->n_first[N_BOUNDS];
+    out->histograms[2].bounds = process->pid % 14 == 1 ? others : bounds;
+    out->histograms[2].n_bounds = N_BOUNDS;
+    counters->histograms = out->all;
+    counters->n_histograms = process->pid % 14 == 8 ? 2 : 3;
+}
+
 static void say(struct worker_link *link, struct sim_process *process)
 {
     static char numerics[] = "sim", why[] = "it cannot be loaded";
@@ -176,12 +212,9 @@ static void say(struct worker_link *link, struct sim_process *process)
     pb_rank rank = SLUICE__V1__RANK_PROGRESS__INIT, *ranks[] = {&rank};
     Sluice__Worker__V1__Load load = SLUICE__WORKER__V1__LOAD__INIT;
     Sluice__Worker__V1__WorkerCounters counters = SLUICE__WORKER__V1__WORKER_COUNTERS__INIT;
-    Sluice__Worker__V1__Histogram times[2] = {SLUICE__WORKER__V1__HISTOGRAM__INIT,
-                                              SLUICE__WORKER__V1__HISTOGRAM__INIT};
-    Sluice__Worker__V1__Histogram *histograms[] = {&times[0], &times[1]};
+    struct told_times times;
     Sluice__Worker__V1__PackedMemory packed = SLUICE__WORKER__V1__PACKED_MEMORY__INIT;
     Sluice__Worker__V1__PackedMemory *all_packed[] = {&packed};
-    uint64_t n_prefilled = process->n_ok;
     pb_error error = SLUICE__V1__ERROR__INIT;
     status.state = (Sluice__Worker__V1__WorkerState)process->state;
     status.replica_id = process->replica_id;
@@ -194,15 +227,7 @@ static void say(struct worker_link *link, struct sim_process *process)
     load.progress = process->progress;
     load.n_ready = process->state == WORKER_READY ? 1 : 0;
     serve(process, &load, &counters);
-    for (size_t i = 0; i < 2; i++) {
-        times[i].kind = i ? SLUICE__WORKER__V1__HISTOGRAM_KIND__HISTOGRAM_KIND_PREFILL_SECONDS
-                          : SLUICE__WORKER__V1__HISTOGRAM_KIND__HISTOGRAM_KIND_QUEUE_SECONDS;
-        times[i].counts = &n_prefilled;
-        times[i].n_counts = 1;
-        times[i].sum = (double)n_prefilled * (process->pid % 5 ? 0.01 : 0.2);
-    }
-    counters.histograms = histograms;
-    counters.n_histograms = 2;
+    tell_times(process, &times, &counters);
     status.counters = &counters;
     packed.inode = 1 + process->start_ticks;
     packed.bytes = sim_kept_bytes;
