@@ -72,49 +72,6 @@ int stream_grow(struct stream_cuda *s, struct grown *buffer, size_t n_bytes, con
     return rc;
 }
 
-/* Whether this build's code for the device that is current has wgmma: it is in code for 9.0a, which
- * no other device takes, and in none that a driver translates. */
-static int wgmma_is_built(uint32_t index, bool *out_is_built, struct error *err)
-{
-    uint32_t told = 0;
-    void *on_device = NULL;
-    int rc = cuda_check(err, index, "wgmma", cudaMalloc(&on_device, sizeof(told)));
-    if (rc != 0)
-        return rc;
-    rc = cuda_check(err, index, "wgmma", cuda_launch_wgmma_is_built(NULL, on_device));
-    if (rc == 0)
-        rc = cuda_check(err, index, "wgmma",
-                        cudaMemcpy(&told, on_device, sizeof(told), cudaMemcpyDeviceToHost));
-    if (!cuda_is_lost(index))
-        cuda_note(index, cudaFree(on_device));
-    *out_is_built = told == 1;
-    return rc;
-}
-
-/* Where prompts are wgmma's by choice, no other product stands in for it. */
-static int open_wgmma(uint32_t index, struct error *err)
-{
-    int major = 0, minor = 0;
-    bool is_built = false;
-    int rc =
-        cuda_check(err, index, "wgmma",
-                   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, (int)index));
-    if (rc == 0)
-        rc = cuda_check(
-            err, index, "wgmma",
-            cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, (int)index));
-    if (rc == 0)
-        rc = wgmma_is_built(index, &is_built, err);
-    if (rc != 0)
-        return rc;
-    if (major != 9 || minor != 0 || !is_built)
-        return error_set(err, STATUS_FAILED_PRECONDITION,
-                         "SLUICE_CUDA_PROMPTS=wgmma: that is of compute capability 9.0 in a build "
-                         "for 90a; cuda:%u has %d.%d, this build %s it",
-                         index, major, minor, is_built ? "has" : "lacks");
-    return cuda_check(err, index, "shared memory", cuda_dense_allow_wgmma());
-}
-
 /* What linears may have of the device that is current. */
 static int open_linears(struct device_cuda *device, struct error *err)
 {
@@ -128,8 +85,8 @@ static int open_linears(struct device_cuda *device, struct error *err)
         rc = cuda_check(err, index, "shared memory", cuda_dense_allow_decode(device->max_shared));
     if (rc == 0)
         rc = cuda_check(err, index, "shared memory", cuda_dense_allow_prompt(device->max_shared));
-    if (rc == 0 && op_table_cuda_prompts() == CUDA_PROMPTS_WGMMA)
-        rc = open_wgmma(index, err);
+    if (rc == 0)
+        rc = prompts_open_cuda(device, err);
     return rc == 0 ? cublaslt_create(&device->lt, err) : rc;
 }
 
@@ -214,7 +171,9 @@ static int describe(struct device *device, struct device_description *out, struc
 void device_tell_cuda(const struct device *device, char *out, size_t n_bytes)
 {
     const struct device_cuda *d = (const struct device_cuda *)device;
-    snprintf(out, n_bytes, "%s%s",
+    const char *prompts = d->why_no_wgmma != NULL ? d->why_no_wgmma : "";
+    snprintf(out, n_bytes, "prompts by %s%s%s%s, %s%s", cuda_prompts_name(d->prompts),
+             *prompts ? " (" : "", prompts, *prompts ? ")" : "",
              d->overlap ? "ops overlap" : "no ops overlap: ", d->overlap ? "" : d->why_no_overlap);
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "kernels/cuda/arena.h"
+#include "kernels/cuda/table_cuda.h"
 #include "kernels/device.h"
 
 struct cublaslt;
@@ -21,6 +22,8 @@ struct device_cuda {
     uint32_t max_shared; /* bytes of shared memory that a block may have */
     bool overlap;        /* overlap.h */
     const char *why_no_overlap;
+    enum cuda_prompts prompts; /* never CUDA_PROMPTS_AUTO */
+    const char *why_no_wgmma;  /* it was to be tried; NULL: it is used, or nobody asked */
 };
 
 /* Device memory that grows with use, stream-ordered; never while a graph is captured. */
@@ -79,6 +82,10 @@ int stream_enter(struct stream_cuda *s);
 /* Counts usable devices; the message says why there is none: no driver, a driver too old, no GPU.
  */
 int device_count_cuda(uint32_t *out_n_devices, struct error *err);
+/* prompts_cuda.c: sets device->prompts, as SLUICE_CUDA_PROMPTS has it; the device is current, and
+ * our tiled kernel allowed there. FAILED_PRECONDITION where wgmma is asked for and there is none.
+ */
+int prompts_open_cuda(struct device_cuda *device, struct error *err);
 /* backend.h, tell. */
 void device_tell_cuda(const struct device *device, char *out, size_t n_bytes);
 /* The highest compute capability of all devices, as 10 · major + minor; 0 where it is unknown. */

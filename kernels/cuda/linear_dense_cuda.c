@@ -1,5 +1,5 @@
 /* Dense linears: rows by their role. Path D is the decode kernel; path P the prompt kernel or, of
- * f16 and bf16 weights, that by wgmma or cuBLASLt, as table_cuda.c chose. f32 weights have one
+ * f16 and bf16 weights, that by wgmma or cuBLASLt, as prompts_cuda.c has it. f32 weights have one
  * path. */
 #include "kernels/cuda/device_cuda.h"
 #include "kernels/cuda/launch.h"
@@ -64,7 +64,7 @@ static int run_decode(struct stream_cuda *s, enum dense_form form, const struct 
 static int run_product(struct stream_cuda *s, enum dense_form form, const struct dense_job *job)
 {
     bool is_half = form == DENSE_F16 || form == DENSE_BF16;
-    enum cuda_prompts prompts = is_half ? op_table_cuda_prompts() : CUDA_PROMPTS_OWN;
+    enum cuda_prompts prompts = is_half ? device_cuda(s->base.device)->prompts : CUDA_PROMPTS_OWN;
     if (prompts == CUDA_PROMPTS_LT)
         return cublaslt_prompt(s, device_cuda(s->base.device)->lt, form, job);
     return stream_check(s, "linear",

@@ -47,7 +47,7 @@ static const struct op_table op_table_cuda_set = {
     .sample = sample_cuda,
 };
 
-/* Written once. */
+/* Written once, but for the numerics name where prompts are auto. */
 static struct {
     pthread_once_t once;
     struct error err;
@@ -56,16 +56,28 @@ static struct {
     struct op_table ops;
 } chosen = {.once = PTHREAD_ONCE_INIT};
 
+static const char *const prompts_names[] = {"auto", "own", "wgmma", "cublaslt"};
+
+const char *cuda_prompts_name(enum cuda_prompts prompts)
+{
+    return prompts_names[prompts];
+}
+
 static int parse_prompts(const char *word, enum cuda_prompts *out, struct error *err)
 {
-    static const char *const words[] = {"own", "wgmma", "cublaslt"};
-    for (uint32_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
-        if (strcmp(word, words[i]) == 0) {
+    for (uint32_t i = 0; i < sizeof(prompts_names) / sizeof(prompts_names[0]); i++)
+        if (strcmp(word, prompts_names[i]) == 0) {
             *out = (enum cuda_prompts)i;
             return 0;
         }
     return error_set(err, STATUS_INVALID_ARGUMENT,
-                     "SLUICE_CUDA_PROMPTS: \"%s\" is none of own, wgmma, cublaslt", word);
+                     "SLUICE_CUDA_PROMPTS: \"%s\" is none of auto, own, wgmma, cublaslt", word);
+}
+
+static void name_numerics(enum cuda_prompts prompts)
+{
+    snprintf(chosen.numerics, sizeof(chosen.numerics), "cuda-v1-%s",
+             prompts == CUDA_PROMPTS_WGMMA ? "wgmma" : "own");
 }
 
 static void choose(void)
@@ -79,8 +91,7 @@ static void choose(void)
     if (rc == 0 && chosen.prompts == CUDA_PROMPTS_LT && cublaslt_load(&api, &err) != 0)
         error_set(&chosen.err, err.status, "SLUICE_CUDA_PROMPTS: %s", err.message);
     chosen.ops = op_table_cuda_set;
-    snprintf(chosen.numerics, sizeof(chosen.numerics), "cuda-v1-%s",
-             chosen.prompts == CUDA_PROMPTS_WGMMA ? "wgmma" : "own");
+    name_numerics(chosen.prompts);
     if (api.version != NULL) /* which algorithm a shape takes is the library's choice */
         snprintf(chosen.numerics, sizeof(chosen.numerics), "cuda-v1-lt%zu", api.version());
     chosen.ops.numerics = chosen.numerics;
@@ -104,4 +115,11 @@ enum cuda_prompts op_table_cuda_prompts(void)
 {
     pthread_once(&chosen.once, choose);
     return chosen.prompts;
+}
+
+void op_table_cuda_settle(enum cuda_prompts prompts)
+{
+    pthread_once(&chosen.once, choose);
+    if (chosen.prompts == CUDA_PROMPTS_AUTO)
+        name_numerics(prompts);
 }

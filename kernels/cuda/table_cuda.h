@@ -4,16 +4,21 @@
 #include "kernels/ops.h"
 
 /* The kernel set of this process. What computes prompts' dense products, and with that their bits,
- * is chosen once: SLUICE_CUDA_PROMPTS = "own", "wgmma" or "cublaslt"; default own, by an
- * instruction of all devices. wgmma is of compute capability 9.0 alone, and has yet to run on one;
- * of cuBLASLt a device test must say first that bits do not depend on how many rows there are. The
- * set's numerics name says which. Choosing fails with INVALID_ARGUMENT for another word and
- * FAILED_PRECONDITION where cuBLASLt is asked for and cannot be opened. Any thread. */
+ * is SLUICE_CUDA_PROMPTS = "auto" (default), "own", "wgmma" or "cublaslt". own is by an instruction
+ * of all devices, wgmma of compute capability 9.0 alone; auto takes wgmma where the device passes a
+ * check as it is opened (prompts_cuda.c), else own; of cuBLASLt a device test must say first that
+ * bits do not depend on how many rows there are. The set's numerics name says which. Choosing fails
+ * with INVALID_ARGUMENT for another word and FAILED_PRECONDITION where cuBLASLt is asked for and
+ * cannot be opened. Any thread. */
 int op_table_cuda_choose(struct error *err);
 const struct op_table *op_table_cuda(void);
 /* Whose prompts' products of f16 and bf16 weights are. */
-enum cuda_prompts { CUDA_PROMPTS_OWN, CUDA_PROMPTS_WGMMA, CUDA_PROMPTS_LT };
+enum cuda_prompts { CUDA_PROMPTS_AUTO, CUDA_PROMPTS_OWN, CUDA_PROMPTS_WGMMA, CUDA_PROMPTS_LT };
+const char *cuda_prompts_name(enum cuda_prompts prompts);
 enum cuda_prompts op_table_cuda_prompts(void);
+/* auto: what the device that was opened last takes, for the numerics name. Whoever computes opens
+ * one device, before it asks for the name. */
+void op_table_cuda_settle(enum cuda_prompts prompts);
 
 /* row_ops_cuda.c */
 int embed_cuda(struct stream *s, struct tensor *y, const uint32_t *ids, const struct weight *w);

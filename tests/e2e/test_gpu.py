@@ -333,4 +333,4 @@ def test_prompts_by_wgmma_are_the_same_in_any_chunks_and_refused_where_there_is_
     monkeypatch.setenv("SIMT_COMPUTE", "89")
     refused(call("sluice-worker", *words), "SLUICE_CUDA_PROMPTS=wgmma", "compute capability 9.0", "cuda:0 has 8.9")
     monkeypatch.setenv("SLUICE_CUDA_PROMPTS", "wgmm")
-    refused(call("sluice-worker", *words), '"wgmm" is none of own, wgmma, cublaslt')
+    refused(call("sluice-worker", *words), '"wgmm" is none of auto, own, wgmma, cublaslt')

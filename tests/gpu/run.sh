@@ -40,7 +40,7 @@ programs() {
 ops     120 test_gpu_cuda_device    *
 ops     120 test_gpu_cuda_ops       *
 ops      60 test_gpu_cuda_overlap   *
-ops     180 test_gpu_cuda_dense     *
+ops     180 test_gpu_cuda_dense     *           SLUICE_CUDA_PROMPTS=own
 ops     180 test_gpu_cuda_quant     *
 ops     120 test_gpu_cuda_quant_ops *
 ops     180 test_gpu_cuda_attention *

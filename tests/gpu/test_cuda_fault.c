@@ -83,7 +83,8 @@ static void check_fault(int code, const char *reason)
     char fail[32];
     snprintf(fail, sizeof(fail), "1:%d", code);
     setenv("SIMT_FAIL", fail, 1);
-    setenv("SLUICE_CUDA_OVERLAP", "off", 1); /* a try of it is the first launch of all */
+    setenv("SLUICE_CUDA_OVERLAP", "off", 1); /* what is tried as the device is opened … */
+    setenv("SLUICE_CUDA_PROMPTS", "own", 1); /* … would be the first launch */
     pid_t pid = fork();
     if (pid == 0) {
         alarm(CHILD_S);
@@ -189,6 +190,7 @@ static void test_memory_when_too_little_then_told_with_figures_and_the_device_li
     (void)state;
     unsetenv("SIMT_FAIL");
     unsetenv("SLUICE_CUDA_OVERLAP");
+    unsetenv("SLUICE_CUDA_PROMPTS");
     setenv("SIMT_DEVICE_BYTES", "16777216", 1);
     pid_t pid = fork();
     if (pid == 0) {

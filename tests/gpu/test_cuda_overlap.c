@@ -1,4 +1,5 @@
-/* Ops that overlap (kernels/cuda/overlap.h): where they do, who may refuse, and that a long chain
+/* Ops that overlap (kernels/cuda/overlap.h): where they do, who may refuse, what is tried as a
+ * device is opened (prompts_cuda.c too), and that a long chain
  * in which each op reads what the one before wrote, and writes where that one read, gives the bits
  * of ops that run one by one. Needs a GPU, which may be emulated (tests/simt): there one block of
  * each op begins before the op before it has run. */
@@ -47,14 +48,14 @@ test_device_when_opened_then_says_whether_its_ops_overlap_and_refuses_other_word
     (void)state;
     setenv("SLUICE_CUDA_OVERLAP", "off", 1);
     assert_int_equal(open_and_tell(said, sizeof(said)), 0);
-    assert_string_equal(said, "no ops overlap: SLUICE_CUDA_OVERLAP=off");
+    assert_non_null(strstr(said, ", no ops overlap: SLUICE_CUDA_OVERLAP=off"));
     setenv("SLUICE_CUDA_OVERLAP", "of", 1);
     assert_int_equal(open_and_tell(said, sizeof(said)), STATUS_INVALID_ARGUMENT);
     assert_string_equal(said, "SLUICE_CUDA_OVERLAP: \"of\" is neither auto nor off");
     unsetenv("SLUICE_CUDA_OVERLAP");
     assert_int_equal(open_and_tell(said, sizeof(said)), 0);
     if (test_is_emulated())
-        assert_string_equal(said, "ops overlap");
+        assert_string_equal(said, "prompts by wgmma, ops overlap");
     print_message("%s\n", said);
 }
 
@@ -141,6 +142,7 @@ static void expect_said(const char *name, const char *value, const char *expecte
         struct error err = {0};
         if (backend_cuda(&module, &err) != 0 || open_and_tell(said, sizeof(said)) != 0)
             _exit(2);
+        fprintf(stderr, "%s=%s: %s\n", name, value, said);
         _exit(strcmp(said, expected) == 0 ? 0 : 1);
     }
     int status = 0;
@@ -156,8 +158,26 @@ static void test_device_when_overlaps_are_refused_or_unknown_then_ops_run_one_by
         return;
     }
     expect_said("SIMT_OVERLAP", "refuse",
-                "no ops overlap: the driver does not take ops that overlap");
-    expect_said("SIMT_COMPUTE", "89", "no ops overlap: compute capability below 9.0");
+                "prompts by wgmma, no ops overlap: the driver does not take ops that overlap");
+    expect_said("SIMT_COMPUTE", "89",
+                "prompts by own (wgmma is of compute capability 9.0), no ops overlap: compute "
+                "capability below 9.0");
+}
+
+static void
+test_prompts_when_wgmma_is_not_as_it_should_be_then_they_are_our_tiled_kernels(void **state)
+{
+    (void)state;
+    if (!test_is_emulated()) {
+        print_message("left out: a device that multiplies wrongly is the emulated GPU's\n");
+        return;
+    }
+    expect_said("SIMT_WGMMA", "wrong",
+                "prompts by own (wgmma's results are not our tiled kernel's), ops overlap");
+    expect_said("SIMT_WGMMA", "askew",
+                "prompts by own (wgmma's bits depend on where a row stands), ops overlap");
+    expect_said("SLUICE_CUDA_PROMPTS", "own", "prompts by own, ops overlap");
+    expect_said("SLUICE_CUDA_PROMPTS", "wgmma", "prompts by wgmma, ops overlap");
 }
 
 static int open_module(void **state)
@@ -174,6 +194,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_device_when_overlaps_are_refused_or_unknown_then_ops_run_one_by_one),
+        cmocka_unit_test(
+            test_prompts_when_wgmma_is_not_as_it_should_be_then_they_are_our_tiled_kernels),
         cmocka_unit_test_setup(
             test_device_when_opened_then_says_whether_its_ops_overlap_and_refuses_other_words,
             open_module),
