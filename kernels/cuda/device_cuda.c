@@ -165,6 +165,8 @@ static int describe(struct device *device, struct device_description *out, struc
              "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1],
              u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14],
              u[15]);
+    snprintf(out->pci_bus_id, sizeof(out->pci_bus_id), "%08X:%02X:%02X.0", props.pciDomainID,
+             props.pciBusID, props.pciDeviceID);
     return 0;
 }
 
