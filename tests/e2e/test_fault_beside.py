@@ -1,5 +1,5 @@
 """Faults whose causes and texts are tested elsewhere, by their numbers in the list of faults, once more with live streams beside them: crash loops,
-full disks, changes of the schema, damaged databases, second managers, leftovers, ports in use, clocks that are set, pauses of everything,
+full and failing disks, changes of the schema, damaged databases, second managers, leftovers, ports in use, clocks that are set, pauses of everything,
 SIGTERM while loading, broken settings. One manager, one server and their streams for most of them; tests/long.sh faults sets SLUICE_LONG."""
 import contextlib
 import mmap
@@ -136,6 +136,73 @@ def test_f9_a_full_disk_refuses_changes_and_streams_go_on(live):
         assert checked.returncode == 0 and "good" in checked.stdout, checked
         names = {m.name for m in manager.rpc.ListModels(manager.m.ListModelsRequest()).models}
         assert {f"full{i}" for i in range(acknowledged)} | {"after"} <= names  # I1
+
+
+class Disk:
+    """Of a manager that is started with `env` (tests/support/fail_disk.c)."""
+
+    def __init__(self, folder):
+        (folder / "disk").write_bytes(struct.pack("qqq", -1, 0, 0))
+        self.memory = mmap.mmap(os.open(folder / "disk", os.O_RDWR), 24)
+        self.env = {"LD_PRELOAD": str(BIN / "fail_disk.so"), "SLUICE_TEST_DISK": str(folder / "disk"),
+                    "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"}
+
+    def fail(self, nth, more):
+        self.memory[:] = struct.pack("qqq", nth, more, 0)
+
+    def well(self):
+        """How many have failed."""
+        failed = struct.unpack("qqq", self.memory[:])[2]
+        self.memory[:] = struct.pack("qqq", -1, 0, 0)
+        return failed
+
+
+@pytest.mark.parametrize("more", [0, 5])
+def test_f10_a_change_on_a_disk_that_fails_is_refused_or_done_and_never_both(tmp_path_factory, stubs, more):
+    """Each read, write and sync of a registration fails in turn (of some, beside other tests), alone or with those after it."""
+    manager = Manager(tmp_path_factory.mktemp("d"), stubs)
+    disk, server, load = Disk(manager.folder), None, None
+
+    def versions(model):
+        try:
+            return [v.version for v in manager.rpc.GetModel(manager.m.GetModelRequest(model=model)).model.versions]
+        except grpc.RpcError as e:
+            assert e.code() == C.NOT_FOUND, e
+            return []
+
+    try:
+        server, load = serve(manager, up=lambda: manager.up(env=disk.env))
+        manager.script("a")
+        seen, nth = [], 0
+        with undisturbed(types.SimpleNamespace(manager=manager, server=server, load=load)):
+            while True:
+                model, why = f"m{nth}", None
+                disk.fail(nth, more)
+                try:
+                    manager.register(model, "a", request_id=model)
+                except grpc.RpcError as e:
+                    why = reason(e)
+                    assert (e.code(), why) in ((C.UNAVAILABLE, "STATE_STORE_IO"), (C.UNAVAILABLE, "STATE_STORE_UNKNOWN")), e
+                n_failed = disk.well()
+                assert why == "STATE_STORE_UNKNOWN" or versions(model) == [] + ["1"] * (why is None), (nth, why)
+                load.more(4)
+                manager.wait(lambda: manager.status().store_reason == "", 10, "it is well by itself")
+                again = manager.register(model, "a", request_id=model)  # done once: that answer, or done now
+                assert not again.existed and again.version.version == "1" and versions(model) == ["1"], (nth, why, again)
+                seen.append(why)
+                if not n_failed:
+                    break
+                nth += 1 if LONG else 7
+            assert len(seen) >= 3 and any(seen) and seen[-1] is None, f"void: {seen}"
+            assert len(events(manager, "model.registered")) == 1 + len(seen)
+            assert manager.term() == 0
+            checked = offline(manager, "check")
+            assert checked.returncode == 0 and "good" in checked.stdout, checked
+            manager.up()
+        print(f"\n{len(seen)} places: {seen}")
+        load.stop()
+    finally:
+        clean(manager, server, load)
 
 
 def set_version(manager, version):
