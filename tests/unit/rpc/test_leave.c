@@ -223,6 +223,53 @@ test_shutdown_when_begun_then_goaway_comes_first_and_the_rest_after_answers(void
     rpc_fixture_stop(&fx);
 }
 
+/* Nothing but gRPC's SETTINGS and its like, for a while. */
+static void expect_no_goaway(int fd, int for_ms)
+{
+    struct frame frame;
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    for (int64_t until_ns = clock_now_ns() + for_ms * NS_PER_MS; clock_now_ns() < until_ns;) {
+        if (poll(&p, 1, 10) != 1)
+            continue;
+        assert_true(read_frame(fd, &frame));
+        assert_int_not_equal(frame.type, 7);
+    }
+}
+
+/* Symptom: GOAWAY came right behind SETTINGS, and clients that read both at once took the
+ * connection for good and began their calls on it over and over. */
+static void
+test_shutdown_when_a_client_comes_meanwhile_then_it_is_told_after_the_others(void **state)
+{
+    static const uint8_t highest[4] = {0x7f, 0xff, 0xff, 0xff};
+    struct rpc_fixture fx;
+    struct frame frame;
+    pthread_t thread;
+    (void)state;
+    rpc_fixture_start(&fx, NULL);
+    int first = dial(&fx);
+    expect(first, 4, &frame);
+    poll(NULL, 0, 100); /* it is no new one */
+    struct shutdown_job job = {fx.server, 0};
+    assert_int_equal(pthread_create(&thread, NULL, run_shutdown, &job), 0);
+    expect(first, 7, &frame);
+    int late = dial(&fx);
+    expect(late, 4, &frame);
+    expect_no_goaway(late, 100);
+    for (int i = 0; i < 2; i++) {
+        expect(first, 6, &frame);
+        answer_ping(first, &frame);
+    }
+    expect(late, 7, &frame);
+    assert_memory_equal(frame.payload, highest, 4);
+    expect(late, 6, &frame);
+    assert_memory_equal(frame.payload, "leaving", 7);
+    close(first);
+    close(late);
+    pthread_join(thread, NULL);
+    rpc_fixture_stop(&fx);
+}
+
 /* A client that does not answer holds nobody up for long. */
 static void test_shutdown_when_a_client_is_silent_then_it_goes_on(void **state)
 {
@@ -251,6 +298,8 @@ int main(void)
         cmocka_unit_test(test_shutdown_when_clients_call_all_the_while_then_none_is_cancelled),
         cmocka_unit_test(
             test_shutdown_when_begun_then_goaway_comes_first_and_the_rest_after_answers),
+        cmocka_unit_test(
+            test_shutdown_when_a_client_comes_meanwhile_then_it_is_told_after_the_others),
         cmocka_unit_test(test_shutdown_when_a_client_is_silent_then_it_goes_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
