@@ -343,6 +343,11 @@ def test_a_load_beyond_the_budget_takes_nothing_and_one_that_may_evict_takes_the
     manager.done(o)
     settle(manager)
     assert models(manager) == ["b", "c"]
+    operations = manager.rpc.ListOperations(manager.m.ListOperationsRequest()).operations
+    unloads = [x for x in operations if x.kind == manager.t.OPERATION_KIND_UNLOAD]
+    gone = max(unloads, key=lambda x: x.created_unix_ns)  # what went has a receipt of its own
+    assert (gone.model, gone.state) == ("a", manager.t.OPERATION_STATE_DONE) and sum(m.before_bytes for m in gone.result.memory) > 0, gone
+    assert all(m.after_bytes - m.expected_bytes < 1 << 20 for m in gone.result.memory), gone.result
 
     fails(C.RESOURCE_EXHAUSTED, manager.load, "d", config=config_of(manager), evict=True, why="DEVICE_MEMORY")  # neither may go
     settle(manager)
