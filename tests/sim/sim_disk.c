@@ -501,7 +501,8 @@ static bool leave_nothing(const char *path)
     return fd >= 0 && close(fd) == 0;
 }
 
-/* With the log in the way its pages may hide what lies below. */
+/* The log goes, whose pages may hide what lies below; so a start that notices nothing has lost what
+ * was in it. */
 int sim_disk_damage(void)
 {
     struct image *db = &files[FILE_DB].now;

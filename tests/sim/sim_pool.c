@@ -8,6 +8,11 @@
 
 #include "tests/sim/sim.h"
 
+#if defined(__SANITIZE_ADDRESS__)
+enum { POOLED = false };
+#else
+enum { POOLED = true };
+#endif
 enum { GRAIN = 32, N_CLASSES = 64, HEAD = 16, CHUNK = 1 << 20 };
 
 static struct piece {
@@ -116,9 +121,5 @@ int sim_pool_install(void)
         .xInit = pool_init,
         .xShutdown = pool_shutdown,
     };
-#if defined(__SANITIZE_ADDRESS__)
-    return SQLITE_OK;
-#else
-    return sqlite3_config(SQLITE_CONFIG_MALLOC, &methods);
-#endif
+    return POOLED ? sqlite3_config(SQLITE_CONFIG_MALLOC, &methods) : SQLITE_OK;
 }
