@@ -31,6 +31,11 @@ void service_probe_devices(struct service *service);
 /* Until that look has ended, well or not. */
 bool service_is_probing(const struct service *service);
 
+/* service_groups.c. Whether the device is one of the group's. */
+bool service_group_has(const pb_group *group, const char *device);
+/* Adds it; false: memory is exhausted. */
+bool service_group_add(pb_group *group, const char *device);
+
 /* -- inside service_*.c ---------------------------------------------------------------------------
  */
 

@@ -1,8 +1,22 @@
-/* supervise_memory.c: what replicas take, and which of them are idle. */
+/* supervise_memory.c: what replicas take and were promised, and which of them are idle. */
 #include <string.h>
 
+#include "base/seeded_bug.h"
 #include "manager/lifecycle.h"
 #include "manager/slot.h"
+
+uint64_t share_set_add(struct share_set *set, uint64_t n_bytes, uint64_t shared_bytes, uint64_t id)
+{
+    enum { CAPACITY = sizeof(set->ids) / sizeof(set->ids[0]) };
+    if (!id)
+        return n_bytes;
+    for (size_t i = 0; i < set->n_ids; i++)
+        if (set->ids[i] == id)
+            return n_bytes > shared_bytes ? n_bytes - shared_bytes : 0;
+    if (set->n_ids < CAPACITY)
+        set->ids[set->n_ids++] = id;
+    return n_bytes;
+}
 
 static uint64_t taken_by(const struct slot *slot, struct share_set *set)
 {
@@ -147,4 +161,35 @@ bool supervisor_makes_room(struct supervisor *supervisor, const char *replica_id
         }
     }
     return false;
+}
+
+struct supervisor_promises supervisor_promises(struct supervisor *supervisor, const char *but_id)
+{
+    struct supervisor_promises promises = {0};
+    if (!supervisor)
+        return promises;
+    const struct catalog *catalog = &supervisor->manager->catalog;
+    const pb_replica *but = but_id ? catalog_replica(catalog, but_id) : NULL;
+    for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
+        const pb_replica *row = catalog_replica_at(catalog, i);
+        const struct slot *slot = slot_find(supervisor, row->id);
+        if (but_id && strcmp(row->id, but_id) == 0)
+            continue;
+        uint64_t planned = slot ? slot_planned_bytes(slot) : 0;
+        uint64_t resident = planned ? process_resident_bytes(slot->process.pid) : 0;
+        const pb_group *group = catalog_group(catalog, row->device_group);
+        bool on_gpu = group && group->n_devices && strncmp(group->devices[0], "cuda", 4) == 0;
+        if (slot && slot_is_sized(slot))
+            promises.n_bytes += planned > resident ? planned - resident : 0;
+        else if (!row->retiring && !on_gpu &&
+                 ((int)row->state == REPLICA_PENDING ||
+                  ((int)row->state == REPLICA_FAILED && seeded_bug("I5_keeps_a_promise")) ||
+                  (int)row->state == REPLICA_LOADING)) {
+            promises.n_unsized++;
+            promises.n_unsized_same += but && strcmp(but->model, row->model) == 0 &&
+                                       strcmp(but->version, row->version) == 0 &&
+                                       strcmp(but->device_group, row->device_group) == 0;
+        }
+    }
+    return promises;
 }
