@@ -20,6 +20,18 @@ static int norm(struct decoder *dec, const struct layer *at, enum arch_slot weig
     return op_rms_norm(dec->stream, y, x, w, dec->shape->norm_eps);
 }
 
+/* h = the norm of x, prepared for the linears that read it. */
+static int norm_prepare(struct decoder *dec, const struct layer *at, enum arch_slot weight,
+                        enum arch_slot bias, struct tensor *h, const struct tensor *x,
+                        uint32_t kinds)
+{
+    const struct norm_params p = {.is_centred = dec->arch->norm == ARCH_NORM_LAYER,
+                                  .w = at->vector[weight],
+                                  .bias = at->vector[bias],
+                                  .eps = dec->shape->norm_eps};
+    return op_norm_prepare(dec->stream, dec->act, h, x, &p, kinds);
+}
+
 /* y = W·act + bias for a weight that is split by its outputs or not at all. */
 static struct linear_part part(const struct layer *at, enum arch_slot weight, enum arch_slot bias,
                                struct tensor *y)
@@ -61,11 +73,11 @@ static int row(struct decoder *dec, const struct linear_part *what, const struct
     return rc || !what->sum ? rc : op_add(dec->stream, what->sum, what->y);
 }
 
-/* out[m, hidden] = attention over h[m, hidden], the layer's normed input; added to `sum`. */
+/* out[m, hidden] = attention over the layer's normed input, which is prepared; added to `sum`. */
 static int attention(struct decoder *dec, const struct layer *at, const struct attention_rows *rows,
-                     struct tensor *out, struct tensor *sum, const struct tensor *h)
+                     struct tensor *out, struct tensor *sum)
 {
-    uint32_t m = h->n_rows, hd = dec->shape->head_dim;
+    uint32_t m = out->n_rows, hd = dec->shape->head_dim;
     struct tensor q = view(dec->mem.q, m, dec->split.n_heads * hd);
     struct tensor k = view(dec->mem.k, m, dec->split.n_kv_heads * hd);
     struct tensor v = view(dec->mem.v, m, dec->split.n_kv_heads * hd);
@@ -75,10 +87,8 @@ static int attention(struct decoder *dec, const struct layer *at, const struct a
                                         part(at, ARCH_ATTN_V, ARCH_ATTN_V_BIAS, &v)};
     struct linear_part o = part(at, ARCH_ATTN_OUT, ARCH_ATTN_OUT_BIAS, out);
     o.sum = sum;
-    int rc = op_act_prepare(dec->stream, dec->act, h, at->attention_kinds, NULL, NULL);
     op_will_read(dec->stream, &o.w, 1);
-    if (!rc)
-        rc = op_linear_parts(dec->stream, dec->act, parts, 3);
+    int rc = op_linear_parts(dec->stream, dec->act, parts, 3);
     if (!rc)
         rc = op_rope_kv(dec->stream, &q, &k, &v, rows->positions, &dec->rope, &at->kv,
                         rows->kv_slots);
@@ -88,22 +98,22 @@ static int attention(struct decoder *dec, const struct layer *at, const struct a
     return rc ? rc : row(dec, &o, &dec->split.heads, &mixed);
 }
 
-/* out[m, hidden] = MLP over h[m, hidden]; added to `sum`. `next` (NULL: none) is the layer whose
- * weights are read afterwards. */
+/* out[m, hidden] = MLP over what is prepared; added to `sum`. `next` (NULL: none) is the layer
+ * whose weights are read afterwards. */
 static int ffn(struct decoder *dec, const struct layer *at, const struct layer *next,
-               struct tensor *out, struct tensor *sum, const struct tensor *h)
+               struct tensor *out, struct tensor *sum)
 {
-    uint32_t m = h->n_rows, n = segments_len(&dec->split.ffn);
+    uint32_t m = out->n_rows, n = segments_len(&dec->split.ffn);
     struct tensor up_y = view(dec->mem.up, m, n), gate_y = view(dec->mem.gate, m, n);
     struct linear_part up = part(at, ARCH_FFN_UP, ARCH_FFN_UP_BIAS, &up_y);
     struct linear_part down = part(at, ARCH_FFN_DOWN, ARCH_FFN_DOWN_BIAS, out);
     down.sum = sum;
-    int rc = op_act_prepare(dec->stream, dec->act, h, at->ffn_kinds, NULL, NULL);
+    int rc = 0;
     op_will_read(dec->stream, &down.w, 1);
-    if (!rc && dec->arch->ffn == ARCH_FFN_GATED) {
+    if (dec->arch->ffn == ARCH_FFN_GATED) {
         struct linear_part gate = part(at, ARCH_FFN_GATE, ARCH_FFN_GATE_BIAS, &gate_y);
         rc = op_linear_gated(dec->stream, dec->act, &gate, &up, dec->arch->activation);
-    } else if (!rc) {
+    } else {
         rc = op_linear_parts(dec->stream, dec->act, &up, 1);
         if (!rc)
             rc = op_act_mul(dec->stream, &gate_y, &up_y, NULL, dec->arch->activation);
@@ -120,15 +130,15 @@ static int run_layer(struct decoder *dec, const struct layer *at, const struct l
     struct tensor from_attention = view(dec->mem.y_attention, m, hidden);
     struct tensor from_ffn = view(dec->mem.y_ffn, m, hidden);
     bool parallel = dec->arch->residual == ARCH_RESIDUAL_PARALLEL;
-    int rc = norm(dec, at, ARCH_ATTN_NORM, ARCH_ATTN_NORM_BIAS, &h, x);
+    int rc = norm_prepare(dec, at, ARCH_ATTN_NORM, ARCH_ATTN_NORM_BIAS, &h, x, at->attention_kinds);
     if (!rc)
-        rc = attention(dec, at, rows, &from_attention, parallel ? NULL : x, &h);
+        rc = attention(dec, at, rows, &from_attention, parallel ? NULL : x);
     if (!rc)
-        rc = norm(dec, at, ARCH_FFN_NORM, ARCH_FFN_NORM_BIAS, &h, x);
+        rc = norm_prepare(dec, at, ARCH_FFN_NORM, ARCH_FFN_NORM_BIAS, &h, x, at->ffn_kinds);
     if (!rc && !parallel)
-        return ffn(dec, at, next, &from_ffn, x, &h);
+        return ffn(dec, at, next, &from_ffn, x);
     if (!rc)
-        rc = ffn(dec, at, next, &from_ffn, NULL, &h);
+        rc = ffn(dec, at, next, &from_ffn, NULL);
     if (!rc)
         rc = op_add(dec->stream, x, &from_attention);
     if (!rc)
@@ -153,9 +163,8 @@ static int run_head(struct decoder *dec, const struct tensor *x, uint32_t first,
         y.row_stride = vocab;
         int rc = op_gather_rows(dec->stream, &h, x, dec->mem.sample_rows + first + begin);
         if (!rc)
-            rc = norm(dec, &dec->globals, ARCH_OUTPUT_NORM, ARCH_OUTPUT_NORM_BIAS, &h, &h);
-        if (!rc)
-            rc = op_act_prepare(dec->stream, dec->act, &h, weight_act_kind(w), NULL, NULL);
+            rc = norm_prepare(dec, &dec->globals, ARCH_OUTPUT_NORM, ARCH_OUTPUT_NORM_BIAS, &h, &h,
+                              weight_act_kind(w));
         if (!rc)
             rc = op_linear(dec->stream, &y, dec->act, w);
         if (rc)

@@ -13,7 +13,7 @@ enum {
     MAX_GRAPH_ROWS = 512,
     MIN_POSITIONS = 512,
     POSITIONS_GROWTH = 4,        /* few buckets: each graph takes device memory */
-    MOST_OPS_OF_A_LAYER = 18,    /* quantized ones have 15, others 13 */
+    MOST_OPS_OF_A_LAYER = 18,    /* quantized and others have up to 13 */
     MOST_OPS_BESIDE = 8,         /* embedding and head */
     MOST_ROWS_OF_A_SEQUENCE = 4, /* that are planned for: drafts; longer ones share the places */
     STEPS_BY_OPS = 1024,         /* before a graph is tried again that had no room */

@@ -77,6 +77,20 @@ int op_act_prepare(struct stream *s, struct act *act, const struct tensor *x, ui
     return s->ops->act_prepare(s, act, x, kinds, segments, comm);
 }
 
+int op_norm_prepare(struct stream *s, struct act *act, struct tensor *y, const struct tensor *x,
+                    const struct norm_params *p, uint32_t kinds)
+{
+    if (s->ops->norm_prepare == NULL || x->n_rows == 0) {
+        int rc = p->is_centred ? op_layer_norm(s, y, x, p->w, p->bias, p->eps)
+                               : op_rms_norm(s, y, x, p->w, p->eps);
+        return rc == 0 ? op_act_prepare(s, act, y, kinds, NULL, NULL) : rc;
+    }
+    if (!same_shape(y, x) || p->w == NULL || y->n_rows > act->max_rows || y->n_cols > act->max_k ||
+        y->n_cols == 0 || kinds == 0)
+        return STATUS_INTERNAL;
+    return s->ops->norm_prepare(s, act, y, x, p, kinds);
+}
+
 int op_linear(struct stream *s, struct tensor *y, const struct act *act, const struct weight *w)
 {
     if (!is_f32(y) || !reads_act(act, w) || y->n_rows != act->n_rows || y->n_cols != w->n_rows ||

@@ -31,6 +31,12 @@ enum act_kind {
                      docs/performance.md): every quantized weight */
 };
 
+struct norm_params {
+    bool is_centred;       /* layer norm, else RMS norm */
+    const float *w, *bias; /* bias: of layer norm; NULL: none */
+    float eps;
+};
+
 enum rope_style {
     ROPE_NONE,
     ROPE_INTERLEAVED, /* pairs (2i, 2i+1): GGUF's permuted llama */
@@ -173,6 +179,11 @@ struct op_table {
      * that reads `act`. */
     int (*act_prepare)(struct stream *s, struct act *act, const struct tensor *x, uint32_t kinds,
                        const struct segments *segments, struct comm *comm);
+    /* y[m, n] = the norm of x (layer_norm where p->is_centred, else rms_norm; y may be x), and
+     * act_prepare of y, whole on each rank. Optional: default NULL = those ops one after the other,
+     * whose bits it has. */
+    int (*norm_prepare)(struct stream *s, struct act *act, struct tensor *y, const struct tensor *x,
+                        const struct norm_params *p, uint32_t kinds);
     /* y[m, n] = x · Wᵀ from prepared activations; for LINEAR_ROW only at tp 1 (8-segment tree
      * inside where sums are floats). */
     int (*linear)(struct stream *s, struct tensor *y, const struct act *act,
@@ -243,6 +254,8 @@ int op_act_mul(struct stream *s, struct tensor *y, const struct tensor *gate,
                const struct tensor *up, enum activation kind);
 int op_act_prepare(struct stream *s, struct act *act, const struct tensor *x, uint32_t kinds,
                    const struct segments *segments, struct comm *comm);
+int op_norm_prepare(struct stream *s, struct act *act, struct tensor *y, const struct tensor *x,
+                    const struct norm_params *p, uint32_t kinds);
 int op_linear(struct stream *s, struct tensor *y, const struct act *act, const struct weight *w);
 int op_linear_parts(struct stream *s, const struct act *act, const struct linear_part *parts,
                     uint32_t n_parts);

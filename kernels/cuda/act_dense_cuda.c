@@ -95,8 +95,8 @@ static int prepare_f8(struct stream *stream, struct act_cuda *act, struct comm *
                                            act->x_stride, base->n_rows, base->k));
 }
 
-int act_prepare_cuda(struct stream *s, struct act *act, const struct tensor *x, uint32_t kinds,
-                     const struct segments *segments, struct comm *comm)
+/* What linears read is x, until the next call. */
+static int take(struct stream *s, struct act *act, const struct tensor *x, uint32_t kinds)
 {
     struct act_cuda *cuda = act_cuda(act);
     if ((kinds & ~(uint32_t)(ACT_F32 | ACT_F8 | ACT_INT8)) != 0)
@@ -108,9 +108,35 @@ int act_prepare_cuda(struct stream *s, struct act *act, const struct tensor *x, 
     cuda->x = x->data;
     cuda->x_stride = x->row_stride;
     cuda->half_form = N_DENSE_FORMS;
+    return 0;
+}
+
+int act_prepare_cuda(struct stream *s, struct act *act, const struct tensor *x, uint32_t kinds,
+                     const struct segments *segments, struct comm *comm)
+{
+    struct act_cuda *cuda = act_cuda(act);
+    int rc = take(s, act, x, kinds);
     /* Floats and their scales do not know where in the whole row they are. */
-    int rc = (kinds & ACT_INT8) != 0 ? act_quant_prepare(s, &cuda->quant, x, segments, comm) : 0;
+    if (rc == 0 && (kinds & ACT_INT8) != 0)
+        rc = act_quant_prepare(s, &cuda->quant, x, segments, comm);
     return rc == 0 && (kinds & ACT_F8) != 0 && x->n_rows > 0 ? prepare_f8(s, cuda, comm) : rc;
+}
+
+/* Integers are made by the block that norms their row; what other weights read is made as ever. */
+int norm_prepare_cuda(struct stream *s, struct act *act, struct tensor *y, const struct tensor *x,
+                      const struct norm_params *p, uint32_t kinds)
+{
+    struct act_cuda *cuda = act_cuda(act);
+    int rc = 0;
+    if ((kinds & ACT_INT8) == 0) {
+        rc = p->is_centred ? layer_norm_cuda(s, y, x, p->w, p->bias, p->eps)
+                           : rms_norm_cuda(s, y, x, p->w, p->eps);
+        return rc == 0 ? act_prepare_cuda(s, act, y, kinds, NULL, NULL) : rc;
+    }
+    rc = take(s, act, y, kinds);
+    if (rc == 0)
+        rc = act_quant_norm(s, &cuda->quant, y, x, p);
+    return rc == 0 && (kinds & ACT_F8) != 0 ? prepare_f8(s, cuda, NULL) : rc;
 }
 
 int act_dense_rows(struct stream_cuda *s, const struct act *base, enum dense_form form,

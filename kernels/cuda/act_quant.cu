@@ -10,6 +10,7 @@
  * rows: memory. */
 #include "kernels/cuda/act_quant.h"
 #include "kernels/cuda/launch_quant.h"
+#include "kernels/cuda/norm_row.h"
 #include "kernels/cuda/thread.h"
 
 enum { THREADS = 256, STAGED = 8192, BATCH = 8, LANES = CUDA_SEGMENTS * CUDA_LANES };
@@ -238,6 +239,32 @@ int cuda_launch_act_quant(void *stream, const struct quant_rows *rows, bool stat
 {
     return CUDA_LAUNCH(act_quant_rows, rows->n_rows, THREADS, N_SHARED * sizeof(float), stream,
                        *rows, stats, quantize);
+}
+
+/* The row's norm and then its integers: the code, and so the bits, of norm.cu and of the above. y
+ * is written for whoever else reads it, and read again by this block alone. */
+static __global__ void __launch_bounds__(THREADS)
+    norm_quant_rows(struct norm_rows norm, struct quant_rows q)
+{
+    CUDA_SHARED(shared_bytes);
+    __shared__ struct block_shared block;
+    cuda_op_begin();
+    struct block b = {&block, threadIdx.x, THREADS, nullptr, nullptr};
+    float *shared = (float *)shared_bytes, sum, max;
+    uint32_t row = blockIdx.x;
+    const float *x = q.x + row * q.x_stride;
+    norm_run(&b, shared, &norm, row, 1);
+    row_stats(&q, x, shared, &sum, &max);
+    quantize_row(&q, q.k <= STAGED ? shared : x, row, sum, max);
+}
+
+int cuda_launch_norm_quant(void *stream, const struct norm_rows *norm,
+                           const struct quant_rows *rows)
+{
+    static_assert(NORM_CHUNK + CUDA_LANES <= N_SHARED && (int)NORM_CHUNK % 32 == 0,
+                  "a staged row of the norm fits");
+    return CUDA_LAUNCH(norm_quant_rows, rows->n_rows, THREADS, N_SHARED * sizeof(float), stream,
+                       *norm, *rows);
 }
 
 /* y[n] = float(W)·unit of a row; an id that there is no row of gives NaN. Bytes: those of 16 rows

@@ -4,6 +4,8 @@
 #include "kernels/comm.h"
 #include "kernels/cuda/device_cuda.h"
 #include "kernels/cuda/launch_quant.h"
+#include "kernels/cuda/norm_row.h"
+#include "kernels/ops.h"
 #include "kernels/segments.h"
 #include "kernels/tensor.h"
 
@@ -97,4 +99,25 @@ int act_quant_prepare(struct stream *stream, struct act_quant *q, const struct t
     if (rc != 0)
         return rc;
     return stream_check(s, "act_prepare", cuda_launch_act_quant(s->handle, &rows, false, true));
+}
+
+int act_quant_norm(struct stream *stream, struct act_quant *q, struct tensor *y,
+                   const struct tensor *x, const struct norm_params *p)
+{
+    struct stream_cuda *s = stream_cuda(stream);
+    struct quant_rows rows = rows_of(q, y, NULL);
+    struct norm_rows norm = {.y = y->data,
+                             .x = x->data,
+                             .w = p->w,
+                             .bias = p->is_centred ? p->bias : NULL,
+                             .y_stride = y->row_stride,
+                             .x_stride = x->row_stride,
+                             .n_rows = x->n_rows,
+                             .n = x->n_cols,
+                             .eps = p->eps,
+                             .centred = p->is_centred};
+    int rc = stream_enter(s);
+    return rc != 0
+               ? rc
+               : stream_check(s, "norm_prepare", cuda_launch_norm_quant(s->handle, &norm, &rows));
 }

@@ -8,6 +8,7 @@ struct act;
 struct comm;
 struct device;
 struct error;
+struct norm_params;
 struct segments;
 struct stream;
 struct tensor;
@@ -31,3 +32,6 @@ void act_quant_destroy(struct act_quant *q);
 /* As op act_prepare with ACT_INT8. */
 int act_quant_prepare(struct stream *s, struct act_quant *q, const struct tensor *x,
                       const struct segments *segments, struct comm *comm);
+/* As op norm_prepare with ACT_INT8; some rows. */
+int act_quant_norm(struct stream *s, struct act_quant *q, struct tensor *y, const struct tensor *x,
+                   const struct norm_params *p);

@@ -9,6 +9,7 @@
 extern "C" {
 #endif
 
+struct norm_rows;
 struct quant_embedding;
 struct quant_linear;
 struct quant_plan;
@@ -16,6 +17,10 @@ struct quant_rows;
 
 /* act_quant.cu: one block per row, n_rows > 0. */
 int cuda_launch_act_quant(void *stream, const struct quant_rows *rows, bool stats, bool quantize);
+/* The norm of each row and then all of act_quant, by one block: rows->x is norm->y. Bytes: 8·m·n
+ * more. */
+int cuda_launch_norm_quant(void *stream, const struct norm_rows *norm,
+                           const struct quant_rows *rows);
 int cuda_launch_embed_quant(void *stream, float *y, size_t y_stride, const uint32_t *ids,
                             uint32_t n_rows, const struct quant_embedding *w);
 

@@ -43,6 +43,8 @@ int act_create_cuda(struct device *device, uint32_t max_rows, uint32_t max_k, st
 void act_destroy_cuda(struct act *act);
 int act_prepare_cuda(struct stream *s, struct act *act, const struct tensor *x, uint32_t kinds,
                      const struct segments *segments, struct comm *comm);
+int norm_prepare_cuda(struct stream *s, struct act *act, struct tensor *y, const struct tensor *x,
+                      const struct norm_params *p, uint32_t kinds);
 int linear_cuda(struct stream *s, struct tensor *y, const struct act *act, const struct weight *w);
 int linear_parts_cuda(struct stream *s, const struct act *act, const struct linear_part *parts,
                       uint32_t n_parts);

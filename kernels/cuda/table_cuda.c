@@ -32,6 +32,7 @@ static const struct op_table op_table_cuda_set = {
     .add_bias = add_bias_cuda,
     .act_mul = act_mul_cuda,
     .act_prepare = act_prepare_cuda,
+    .norm_prepare = norm_prepare_cuda,
     .linear = linear_cuda,
     .linear_parts = linear_parts_cuda,
     .linear_gated = linear_gated_cuda,

@@ -235,10 +235,72 @@ static void test_parts_and_gates_equal_the_cpus(void **state)
             }
 }
 
+/* y[M, N] of W · norm(x) by one op for the norm and the integers, or by two; also h, the norm. */
+static void run_normed(const struct weight *w, const struct norm_params *p, bool as_one,
+                       float *dev_x, uint32_t m, uint32_t n, uint32_t k, float *y, float *h)
+{
+    struct error err = {0};
+    struct act *act = NULL;
+    struct op_table apart = *module.op_table;
+    const struct op_table *ops = stream->ops;
+    size_t y_bytes = (size_t)m * n * sizeof(float), h_bytes = (size_t)m * k * sizeof(float);
+    void *dev_y = poison_on_device((size_t)m * n), *dev_h = poison_on_device((size_t)m * k);
+    struct tensor tx = tensor_view(dev_x, DTYPE_F32, m, k),
+                  th = tensor_view(dev_h, DTYPE_F32, m, k);
+    struct tensor ty = tensor_view(dev_y, DTYPE_F32, m, n);
+    apart.norm_prepare = NULL;
+    assert_non_null(module.op_table->norm_prepare);
+    assert_int_equal(module.op_table->act_create(device, m, k, &act, &err), 0);
+    stream->ops = as_one ? module.op_table : &apart;
+    assert_int_equal(op_norm_prepare(stream, act, &th, &tx, p, ACT_INT8), 0);
+    stream->ops = ops;
+    assert_int_equal(op_linear(stream, &ty, act, w), 0);
+    fetch(y, dev_y, y_bytes);
+    fetch(h, dev_h, h_bytes);
+    module.op_table->act_destroy(act);
+    drop(dev_y, y_bytes);
+    drop(dev_h, h_bytes);
+}
+
+/* Rows that share a block of the norm's, one chunk and several; with outliers, of either norm. */
+static void test_norm_and_integers_as_one_op_have_the_bits_of_two(void **state)
+{
+    (void)state;
+    enum { M = 9, N = 35 };
+    static const uint32_t widths[] = {64, 256, 576, 2048, 8224};
+    struct random random = test_random(83);
+    for (size_t i = 0; i < 2 * sizeof(widths) / sizeof(widths[0]); i++) {
+        uint32_t k = widths[i / 2];
+        float *x = activations(&random, SOME_OUTLIERS, M, k), *w = random_floats(&random, k, 0.1f);
+        uint8_t *raw = random_rows(&random, DTYPE_Q8_0, N, k);
+        struct weight_desc desc = column_desc(DTYPE_Q8_0, N, k);
+        void *data, *dev_x = on_device(x, (size_t)M * k * sizeof(float));
+        void *dev_w = on_device(w, k * sizeof(float));
+        struct weight *weight = upload_weight(&desc, raw, &data);
+        struct norm_params p = {i % 2 != 0, dev_w, i % 2 != 0 ? dev_w : NULL, 1e-5f};
+        size_t h_bytes = (size_t)M * k * sizeof(float);
+        float one[M * N], two[M * N], *h_one = malloc(h_bytes), *h_two = malloc(h_bytes);
+        run_normed(weight, &p, true, dev_x, M, N, k, one, h_one);
+        run_normed(weight, &p, false, dev_x, M, N, k, two, h_two);
+        assert_same_bits(h_one, h_two, h_bytes, "the norm");
+        assert_same_bits(one, two, sizeof(one), "what a linear makes of it");
+        weight_unbind(module.op_table, weight);
+        drop(data, 0);
+        drop(dev_x, h_bytes);
+        drop(dev_w, k * sizeof(float));
+        free(h_one);
+        free(h_two);
+        free(raw);
+        free(x);
+        free(w);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranks_sums_give_the_whole),
+        cmocka_unit_test(test_norm_and_integers_as_one_op_have_the_bits_of_two),
         cmocka_unit_test(test_embedding_rows_out_of_linear_weights),
         cmocka_unit_test(test_parts_and_gates_equal_the_cpus),
     };
