@@ -35,7 +35,7 @@ part_sim() { # histories of the manager's core, a million, half of them on each 
     run "half a million histories from seed $first" build/dev/bin/sluice_sim --seed "$first" --histories 500000
     run "half a million more" wait $other
     cat build/sim-2.log
-    run "lines of the manager's objects that histories reach" tests/sim/coverage.sh 5000 "$first"
+    run "lines of the manager's objects that histories reach" tests/sim/coverage.sh 8000 "$first"
 }
 
 part_tidy() { # clang-tidy with its analyzer as deep as it goes by default

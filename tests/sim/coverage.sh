@@ -8,7 +8,7 @@
 # cannot happen (a transition that is refused): more histories reach a little more.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-histories=${1:-5000} seed=${2:-1} percent=${3:-95}
+histories=${1:-8000} seed=${2:-1} percent=${3:-95}
 beyond="model_path.c cpu_share.c store_file.c store_migrate.c"
 build=build/coverage
 cmake --preset coverage -DSLUICE_DEBUG_CHECKS=ON >/dev/null
