@@ -2,10 +2,14 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <fnmatch.h>
 #include <ini.h>
@@ -21,6 +25,7 @@ struct reading {
     struct error *err;
     int status; /* of the first key that was refused, which stood on this line */
     unsigned refused_line;
+    unsigned binary_line; /* the first that has a zero byte; 0: none has */
 };
 
 /* As the library counts: a line longer than its buffer comes, and counts, in pieces. */
@@ -28,7 +33,13 @@ static char *next_line(char *text, int n_bytes, void *stream)
 {
     struct reading *r = stream;
     r->line++;
-    return fgets(text, n_bytes, r->file);
+    if (!fgets(text, n_bytes, r->file))
+        return NULL;
+    size_t n = strlen(text);
+    bool whole = n && (text[n - 1] == '\n' || n + 1 == (size_t)n_bytes || feof(r->file));
+    if (!whole && !r->binary_line)
+        r->binary_line = r->line;
+    return text;
 }
 
 static int on_key(void *user, const char *section, const char *key, const char *value)
@@ -43,15 +54,38 @@ static int on_key(void *user, const char *section, const char *key, const char *
     return r->status == 0;
 }
 
+/* Without waiting: a program that reads its settings again serves meanwhile, and a FIFO has nothing
+ * to say, a device no end. */
+static int open_regular(struct reading *r, const char *path)
+{
+    struct stat info;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    bool known = fd >= 0 && fstat(fd, &info) == 0;
+    if (known && S_ISREG(info.st_mode) && info.st_size <= CONFIG_FILE_MAX_BYTES &&
+        (r->file = fdopen(fd, "r")) != NULL)
+        return 0;
+    int err_no = errno;
+    if (fd >= 0)
+        close(fd);
+    if (known && !S_ISREG(info.st_mode))
+        return error_set(r->err, STATUS_INVALID_ARGUMENT, "--config: %s is not a regular file",
+                         path);
+    if (known && info.st_size > CONFIG_FILE_MAX_BYTES)
+        return error_set(r->err, STATUS_INVALID_ARGUMENT,
+                         "--config: %s has %lld bytes; %d is the limit", path,
+                         (long long)info.st_size, CONFIG_FILE_MAX_BYTES);
+    return error_set(r->err, STATUS_NOT_FOUND, "--config: cannot read %s: %s", path,
+                     strerror(err_no));
+}
+
 static int read_one(struct reading *r, const char *path)
 {
     r->path = path;
     r->line = 0;
+    r->binary_line = 0;
     r->status = 0;
-    r->file = fopen(path, "re");
-    if (!r->file)
-        return error_set(r->err, STATUS_NOT_FOUND, "--config: cannot read %s: %s", path,
-                         strerror(errno));
+    if (open_regular(r, path) != 0)
+        return r->err->status;
     errno = 0;
     int line = ini_parse_stream(next_line, r, on_key, r);
     bool unread = ferror(r->file) != 0;
@@ -62,6 +96,9 @@ static int read_one(struct reading *r, const char *path)
     if (unread)
         return error_set(r->err, STATUS_NOT_FOUND, "--config: cannot read %s: %s", path,
                          strerror(err_no));
+    if (r->binary_line)
+        return error_set(r->err, STATUS_INVALID_ARGUMENT, "%s:%u: a zero byte: not a text", path,
+                         r->binary_line);
     if (line != 0)
         return error_set(r->err, STATUS_INVALID_ARGUMENT,
                          "%s:%d: not an ini line (want key = value)", path, line);

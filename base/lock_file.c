@@ -2,9 +2,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/file.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -19,12 +22,31 @@ static long read_pid(int fd)
     return strtol(text, NULL, 10);
 }
 
+static bool is_gone(long pid)
+{
+    return pid > 0 && kill((pid_t)pid, 0) != 0 && errno == ESRCH;
+}
+
+/* A process that was killed while it started another leaves the lock to that one until it has
+ * become its program: a matter of milliseconds. */
+static int lock(int fd)
+{
+    enum { TRIES = 50, PAUSE_NS = 10 * 1000 * 1000 };
+    const struct timespec pause = {.tv_nsec = PAUSE_NS};
+    int rc = flock(fd, LOCK_EX | LOCK_NB);
+    for (int i = 0; i < TRIES && rc != 0 && errno == EWOULDBLOCK && is_gone(read_pid(fd)); i++) {
+        nanosleep(&pause, NULL);
+        rc = flock(fd, LOCK_EX | LOCK_NB);
+    }
+    return rc;
+}
+
 int lock_file_take(const char *path, int *out_fd, struct error *err)
 {
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
         return error_errno(err, errno, "%s", path);
-    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    if (lock(fd) != 0) {
         int err_no = errno;
         long pid = read_pid(fd);
         close(fd);

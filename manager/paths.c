@@ -68,6 +68,7 @@ static int default_state_dir(bool make, char out[PATH_MAX], struct error *err)
 static int find_worker(const char *given, char out[PATH_MAX], struct error *err)
 {
     char path[PATH_MAX] = "";
+    struct stat st;
     if (*given) {
         snprintf(path, sizeof(path), "%s", given);
     } else {
@@ -81,6 +82,8 @@ static int find_worker(const char *given, char out[PATH_MAX], struct error *err)
         return error_errno(err, errno, "--worker: %s", path);
     if (access(out, X_OK) != 0)
         return error_errno(err, errno, "--worker: %s", path);
+    if (stat(out, &st) != 0 || !S_ISREG(st.st_mode))
+        return error_set(err, STATUS_INVALID_ARGUMENT, "--worker: %s is not a program", path);
     return 0;
 }
 

@@ -9,6 +9,7 @@
 #include "base/sha256.h"
 #include "manager/caller.h"
 #include "manager/message.h"
+#include "manager/names.h"
 #include "manager/service.h"
 #include "manager/store.h"
 #include "proto/rpc/rpc_call.h"
@@ -86,6 +87,10 @@ static int apply_create(struct txn *txn, const ProtobufCMessage *message, void *
 {
     const create_request *request = (const create_request *)message;
     uint64_t number = 0;
+    /* Here, not before: who asks the same again gets the same answer, also when the key is past. */
+    if (request->expires_unix_ns < 0 ||
+        (request->expires_unix_ns && request->expires_unix_ns <= clock_wall_ns()))
+        return error_field(err, "expires_unix_ns", "is past");
     if (check_room(txn_catalog(txn), request->name, err) != 0 ||
         txn_next(txn, "api_key", &number, err) != 0)
         return err->status;
@@ -124,14 +129,13 @@ static int check_create(const create_request *request, struct error *err)
     if (api_key_check_tenant(request->name, err) != 0)
         return error_field(err, "name", "1 to %d of letters, digits, '.', '_' and '-', and not %s",
                            API_KEY_MAX_TENANT, API_KEY_ANONYMOUS);
+    if (name_check("name", request->name, err) != 0) /* a letter or digit first */
+        return err->status;
     if ((int)request->role < SLUICE__MANAGER__V1__MANAGEMENT_ROLE__MANAGEMENT_ROLE_VIEWER ||
         (int)request->role > SLUICE__MANAGER__V1__MANAGEMENT_ROLE__MANAGEMENT_ROLE_ADMIN)
         return error_field(err, "role",
                            "want viewer, operator or admin; keys for inference are "
                            "in the server's --keys-file");
-    if (request->expires_unix_ns < 0 ||
-        (request->expires_unix_ns && request->expires_unix_ns <= clock_wall_ns()))
-        return error_field(err, "expires_unix_ns", "is past");
     return 0;
 }
 

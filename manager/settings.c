@@ -288,8 +288,9 @@ bool settings_word(const struct options *options, struct settings *settings, int
                                                               : EXIT_FAILURE;
     } else if (management_check(settings, !is_new, &err) != 0) {
         *out_status = EXIT_BAD_SETTINGS;
-    } else if (*metrics && strncmp(metrics, "unix:", 5) != 0 &&
-               rpc_server_check_address(metrics, &err) != 0) {
+    } else if (*metrics &&
+               (strncmp(metrics, "unix:", 5) == 0 ? rpc_server_check_unix(metrics + 5, &err)
+                                                  : rpc_server_check_address(metrics, &err)) != 0) {
         error_prefix(&err, "--metrics");
         *out_status = EXIT_BAD_SETTINGS;
     }

@@ -84,6 +84,11 @@ static int fill_create(const struct cli *cli, Sluice__Manager__V1__CreateApiKeyR
     if (cli->settings.expires[0] &&
         api_key_parse_time(cli->settings.expires, &expires_unix_s, err) != 0)
         return error_prefix(err, "--expires");
+    if (expires_unix_s > INT64_MAX / NS_PER_S)
+        return error_set(
+            err, STATUS_INVALID_ARGUMENT,
+            "--expires: want a time before 2262-04-11; without one a key is good until "
+            "it is revoked");
     request->name = (char *)(uintptr_t)cli_word(cli, 0);
     request->role =
         (Sluice__Manager__V1__ManagementRole)(parsed - ROLE_VIEWER +

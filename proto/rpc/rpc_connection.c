@@ -104,9 +104,9 @@ static ssize_t put(struct rpc_connection *connection, const struct msghdr *messa
 
 /* How much of what is ours was sent; 0: later. A connection that is broken takes everything: gRPC
  * hears of it when it reads. */
-static size_t put_own(struct rpc_connection *connection, uint8_t *bytes, size_t n_bytes)
+static size_t put_own(struct rpc_connection *connection, const uint8_t *bytes, size_t n_bytes)
 {
-    struct iovec part = {bytes, n_bytes};
+    struct iovec part = {(void *)(uintptr_t)bytes, n_bytes};
     const struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
     ssize_t n = put(connection, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR || errno == ENOBUFS || errno == ENOMEM))

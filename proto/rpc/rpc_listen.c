@@ -43,14 +43,20 @@ static int check_folder(const char *path, struct error *err)
                                             : error_errno(err, errno, "socket folder %s", folder);
 }
 
+int rpc_listen_check_unix(const char *path, struct error *err)
+{
+    size_t n_path = strlen(path);
+    if (n_path >= 1 && n_path <= MAX_UNIX_PATH)
+        return 0;
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "a socket's path has 1 to %d bytes; this one has %zu", MAX_UNIX_PATH, n_path);
+}
+
 int rpc_listen_claim_unix(const char *path, struct error *err)
 {
     struct stat info;
-    size_t n_path = strlen(path);
-    if (n_path == 0 || n_path > MAX_UNIX_PATH)
-        return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "socket path of %zu bytes: it must have 1 to %d: %s", n_path,
-                         MAX_UNIX_PATH, path);
+    if (rpc_listen_check_unix(path, err) != 0)
+        return err->status;
     if (lstat(path, &info) != 0)
         return errno == ENOENT ? check_folder(path, err)
                                : error_errno(err, errno, "socket %s", path);

@@ -9,6 +9,9 @@
 
 struct error;
 
+/* INVALID_ARGUMENT where no unix socket can have that path: empty, or too long. */
+int rpc_listen_check_unix(const char *path, struct error *err);
+
 /* Removes a socket file nobody listens behind. ALREADY_EXISTS where somebody does,
  * FAILED_PRECONDITION where the file is no socket, INVALID_ARGUMENT where the path is too long for
  * a socket. */

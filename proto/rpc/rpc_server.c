@@ -299,6 +299,11 @@ int rpc_server_check_address(const char *address, struct error *err)
     return rpc_listen_check_tcp(address, err);
 }
 
+int rpc_server_check_unix(const char *path, struct error *err)
+{
+    return rpc_listen_check_unix(path, err);
+}
+
 /* --- dispatch --- */
 
 static void arm(struct slot *slot)

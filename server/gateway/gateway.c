@@ -341,8 +341,9 @@ int gateway_check(const struct gateway_config *config, struct error *err)
     int rc = config->listen[0] ? rpc_server_check_address(config->listen, err) : 0;
     if (rc)
         return error_prefix(err, "--listen");
-    if (metrics && *metrics && strncmp(metrics, "unix:", 5) != 0)
-        rc = rpc_server_check_address(metrics, err);
+    if (metrics && *metrics)
+        rc = strncmp(metrics, "unix:", 5) == 0 ? rpc_server_check_unix(metrics + 5, err)
+                                               : rpc_server_check_address(metrics, err);
     if (rc)
         return error_prefix(err, "--metrics");
     rc = access_create(&config->access, config->listen, &access, err);

@@ -115,6 +115,7 @@ MANAGER_CANNOT_START = [
     (["--manage-group", "no such group"], 78, "there is no group"),
     (["--model-root", "/none"], 1, "--model-root: /none"),
     (["--worker", "/none"], 1, "--worker: /none"),
+    (["--worker", "/etc"], 2, "--worker: /etc is not a program"),
     (["--socket", "relative"], 2, "--socket: relative is not an absolute path"),
     (["--run-dir", "/dev/null"], 2, "--run-dir: /dev/null is not a folder"),
     (["--run-dir", "/tmp/" + "x" * 100], 2, "107 is the limit"),
@@ -174,6 +175,16 @@ def test_a_bad_file_leaves_all_as_it_was(program):
         said = program.reload()
         assert row not in said and "restart" not in said
         assert program.process.poll() is None
+
+
+def test_a_fifo_among_the_settings_stops_nobody(program):
+    """The manager stood still for ever at the SIGHUP, and so did check-config."""
+    with program:
+        fifo = program.folder / "conf.d" / "60.conf"
+        os.mkfifo(fifo)
+        text = f"--config: {fifo} is not a regular file"
+        assert text in program.reload()
+        assert text in program.run("check-config").stderr
 
 
 def test_a_reloaded_grace_holds(tmp_path, stubs):

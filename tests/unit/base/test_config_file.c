@@ -138,8 +138,32 @@ static void test_read_when_it_cannot_be_read_then_not_found(void **state)
     struct error err;
     assert_int_equal(config_file_read(f->main, take, f, &err), STATUS_NOT_FOUND);
     assert_non_null(strstr(err.message, "main.conf: No such file"));
-    assert_int_equal(config_file_read(f->folder, take, f, &err), STATUS_NOT_FOUND);
-    assert_non_null(strstr(err.message, "Is a directory"));
+}
+
+/* A program that reads its settings again must not stand still for it. */
+static void test_read_when_it_is_no_regular_file_then_that_is_told_at_once(void **state)
+{
+    struct files *f = *state;
+    struct error err;
+    const char *const paths[] = {f->folder, f->main, "/dev/zero"};
+    assert_int_equal(mkfifo(f->main, 0600), 0);
+    for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
+        assert_int_equal(config_file_read(paths[i], take, f, &err), STATUS_INVALID_ARGUMENT);
+        assert_non_null(strstr(err.message, " is not a regular file"));
+    }
+}
+
+static void test_read_when_it_is_too_large_or_no_text_then_refused(void **state)
+{
+    struct files *f = *state;
+    struct error err;
+    write_file(f, "main.conf", "a = 1\n");
+    assert_int_equal(truncate(f->main, CONFIG_FILE_MAX_BYTES + 1), 0);
+    assert_int_equal(config_file_read(f->main, take, f, &err), STATUS_INVALID_ARGUMENT);
+    assert_non_null(strstr(err.message, "1048577 bytes; 1048576 is the limit"));
+    assert_int_equal(truncate(f->main, 20), 0); /* zero bytes follow the line */
+    assert_int_equal(config_file_read(f->main, take, f, &err), STATUS_INVALID_ARGUMENT);
+    assert_non_null(strstr(err.message, "main.conf:2: a zero byte"));
 }
 
 /* The first thing that is wrong is told, with its line, whatever comes after it: a good line once
@@ -190,6 +214,8 @@ int main(void)
         TEST(test_read_when_named_without_a_folder_then_its_parts_are_beside_it),
         TEST(test_read_when_there_are_no_parts_then_the_file_alone_counts),
         TEST(test_read_when_it_cannot_be_read_then_not_found),
+        TEST(test_read_when_it_is_no_regular_file_then_that_is_told_at_once),
+        TEST(test_read_when_it_is_too_large_or_no_text_then_refused),
         TEST(test_read_when_a_line_is_wrong_then_the_first_is_told_with_its_place),
         TEST(test_read_when_one_file_is_wrong_then_none_after_it_is_taken),
     };

@@ -1,6 +1,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,6 +59,34 @@ static void test_take_when_free_then_the_file_names_this_process(void **state)
     assert_int_equal(lock_file_holder(path), getpid());
     close(fd);
     assert_int_equal(lock_file_holder(path), 0);
+}
+
+/* What a manager that is killed while it starts a worker leaves behind. */
+static void test_take_when_a_child_of_the_dead_holds_on_then_it_is_waited_for(void **state)
+{
+    (void)state;
+    struct error err;
+    int fd, told[2];
+    char byte;
+    assert_int_equal(pipe(told), 0);
+    pid_t holder = fork();
+    if (holder == 0) {
+        bool taken = lock_file_take(path, &fd, &err) == 0;
+        if (taken && fork() == 0) {
+            usleep(150 * 1000); /* with the descriptor */
+            _exit(0);
+        }
+        (void)!write(told[1], "", 1);
+        _exit(taken ? 0 : 1);
+    }
+    int status;
+    assert_int_equal(read(told[0], &byte, 1), 1);
+    assert_int_equal(waitpid(holder, &status, 0), holder);
+    assert_int_equal(status, 0);
+    assert_int_equal(lock_file_take(path, &fd, &err), 0);
+    close(fd);
+    close(told[0]);
+    close(told[1]);
 }
 
 static void test_take_when_held_then_refused_with_the_holders_pid(void **state)
@@ -160,6 +189,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
     const struct CMUnitTest tests[] = {
         TEST(test_take_when_free_then_the_file_names_this_process),
+        TEST(test_take_when_a_child_of_the_dead_holds_on_then_it_is_waited_for),
         TEST(test_take_when_held_then_refused_with_the_holders_pid),
         TEST(test_take_when_the_holder_says_no_pid_then_it_is_another_process),
         TEST(test_take_when_a_text_is_left_then_it_is_replaced),
