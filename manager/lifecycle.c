@@ -91,12 +91,13 @@ int lifecycle_check_free(const struct catalog *catalog, const struct lifecycle_t
         const pb_operation *operation = catalog_operation_at(catalog, i);
         if (!lifecycle_is_open(operation) || strcmp(operation->model, target->model) != 0 ||
             /* An update is of two versions: none of the model's may change. */
-            ((int)operation->kind != OPERATION_UPDATE && *operation->version &&
+            ((int)operation->kind != OPERATION_UPDATE && *operation->version && target->version &&
              strcmp(operation->version, target->version) != 0) ||
             (*operation->device_group && strcmp(operation->device_group, target->group) != 0))
             continue;
         error_set(err, STATUS_FAILED_PRECONDITION, "operation %s on %s/%s has not ended",
-                  operation->id, target->model, target->version);
+                  operation->id, target->model,
+                  target->version ? target->version : operation->version);
         return error_reason(err, "OPERATION_IN_PROGRESS");
     }
     return lifecycle_check_room(catalog, limits, err);

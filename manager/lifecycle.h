@@ -35,7 +35,8 @@ bool lifecycle_is_open(const pb_operation *operation);
 /* RESOURCE_EXHAUSTED, reason TOO_MANY_OPERATIONS. */
 int lifecycle_check_room(const struct catalog *catalog, const struct lifecycle_limits *limits,
                          struct error *err);
-/* And FAILED_PRECONDITION, reason OPERATION_IN_PROGRESS, where one on the target is open. */
+/* And FAILED_PRECONDITION, reason OPERATION_IN_PROGRESS, where one on the target is open, whose
+ * version may be NULL: any of the model. */
 int lifecycle_check_free(const struct catalog *catalog, const struct lifecycle_target *target,
                          const struct lifecycle_limits *limits, struct error *err);
 

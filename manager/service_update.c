@@ -264,8 +264,8 @@ static int check_rows(const struct catalog *catalog, const update_request *reque
 {
     const pb_version *version = catalog_version(catalog, request->model, request->version);
     const pb_group *group = catalog_group(catalog, old->device_group);
-    struct lifecycle_target from = {request->model, old->version, old->device_group};
-    struct lifecycle_target to = {request->model, request->version, old->device_group};
+    /* A third version's load does not go on beside an update either, as none may begin. */
+    struct lifecycle_target all = {request->model, NULL, old->device_group};
     if (!version)
         return lifecycle_no_version(request->model, request->version, err);
     if (request->config && (config_check_fits("config", request->config, version->info, err) != 0 ||
@@ -275,10 +275,9 @@ static int check_rows(const struct catalog *catalog, const update_request *reque
         lifecycle_check_awake(old, err) != 0 ||
         policy_check_load(catalog, request->model, request->version, err) != 0 ||
         policy_check_unload(catalog, request->model, old->version, err) != 0 ||
-        update_check_none(catalog, request->model, err) != 0 ||
-        lifecycle_check_free(catalog, &from, &args->limits, err) != 0)
+        update_check_none(catalog, request->model, err) != 0)
         return err->status;
-    return lifecycle_check_free(catalog, &to, &args->limits, err);
+    return lifecycle_check_free(catalog, &all, &args->limits, err);
 }
 
 static int apply_update(struct txn *txn, const ProtobufCMessage *message, void *arg,

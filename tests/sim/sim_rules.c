@@ -153,11 +153,12 @@ void sim_rules_step(void)
     }
 }
 
+/* The latest: a manager that could write nothing may have started others by the same number. */
 static const struct sim_process *of_epoch(const char *id, uint64_t epoch)
 {
-    for (size_t i = 0; i < sim.n_processes; i++)
-        if (sim.processes[i].epoch == epoch && strcmp(sim.processes[i].replica_id, id) == 0)
-            return &sim.processes[i];
+    for (size_t i = sim.n_processes; i > 0; i--)
+        if (sim.processes[i - 1].epoch == epoch && strcmp(sim.processes[i - 1].replica_id, id) == 0)
+            return &sim.processes[i - 1];
     return NULL;
 }
 
