@@ -11,6 +11,7 @@
 #include "manager/message.h"
 #include "manager/model_path.h"
 #include "manager/names.h"
+#include "manager/plan.h"
 #include "manager/policy.h"
 #include "manager/service.h"
 #include "manager/store.h"
@@ -280,31 +281,49 @@ static int check_rows(const struct catalog *catalog, const update_request *reque
     return lifecycle_check_free(catalog, &all, &args->limits, err);
 }
 
+/* What is replaced (borrowed), and what is wanted in its place (owned), where the update may begin
+ * now. NULL with err set. */
+static pb_deployment *check_update(const struct catalog *catalog, const update_request *request,
+                                   const struct update_args *args, const pb_deployment **out_old,
+                                   struct error *err)
+{
+    const pb_model *model = catalog_model(catalog, request->model);
+    if (!model) {
+        lifecycle_no_version(request->model, "", err);
+        return NULL;
+    }
+    if (service_check_generation(request->model, request->has_expected_generation,
+                                 request->expected_generation, model->generation, err) != 0)
+        return NULL;
+    const pb_deployment *old = find_old(catalog, request, err);
+    if (!old || check_rows(catalog, request, args, old, err) != 0)
+        return NULL;
+    pb_deployment *deployment = new_deployment(catalog, request, args, old, err);
+    if (deployment && check_there(catalog, deployment, err) != 0) {
+        message_free(&deployment->base);
+        return NULL;
+    }
+    *out_old = old;
+    return deployment;
+}
+
 static int apply_update(struct txn *txn, const ProtobufCMessage *message, void *arg,
                         ProtobufCMessage **out_response, struct error *err)
 {
     const update_request *request = (const update_request *)message;
     const struct update_args *args = arg;
     const struct catalog *catalog = txn_catalog(txn);
-    const pb_model *model = catalog_model(catalog, request->model);
-    if (!model)
-        return lifecycle_no_version(request->model, "", err);
-    if (service_check_generation(request->model, request->has_expected_generation,
-                                 request->expected_generation, model->generation, err) != 0)
-        return err->status;
-    const pb_deployment *old = find_old(catalog, request, err);
-    if (!old || check_rows(catalog, request, args, old, err) != 0)
+    const pb_deployment *old = NULL;
+    pb_deployment *deployment = check_update(catalog, request, args, &old, err);
+    if (!deployment)
         return err->status;
     char from[48], group[80];
     snprintf(from, sizeof(from), "%s", old->version);
     snprintf(group, sizeof(group), "%s", old->device_group);
-    pb_deployment *deployment = new_deployment(catalog, request, args, old, err);
-    if (!deployment)
-        return err->status;
     update_response *response = MESSAGE_NEW(
         update_response, sluice__manager__v1__update_model_version_response__descriptor);
     pb_operation *operation = NULL;
-    int status = response ? check_there(catalog, deployment, err) : no_memory(err);
+    int status = response ? 0 : no_memory(err);
     if (status == 0)
         operation = lifecycle_operation(txn, OPERATION_UPDATE, request->request_id, request->model,
                                         request->version, group, err);
@@ -333,15 +352,64 @@ static const struct service_change update_change = {
     .free_arg = free,
 };
 
+/* -- validate_only --------------------------------------------------------------------------------
+ */
+
+static void answer_plan(struct rpc_call *call, Sluice__V1__Plan *plan, void *arg)
+{
+    (void)arg;
+    if (!plan)
+        return;
+    update_response response = SLUICE__MANAGER__V1__UPDATE_MODEL_VERSION_RESPONSE__INIT;
+    response.plan = plan;
+    rpc_call_reply(call, &response.base);
+}
+
+/* What is loaded beside the old version, which keeps what it has until all traffic has moved. */
+static int plan_update(struct service *service, struct rpc_call *call,
+                       const update_request *request, const struct update_args *args,
+                       struct error *err)
+{
+    const struct catalog *catalog = &service->manager->catalog;
+    const pb_deployment *old = NULL;
+    pb_deployment *deployment = check_update(catalog, request, args, &old, err);
+    if (!deployment)
+        return err->status;
+    struct lifecycle_target target = lifecycle_target_of(deployment);
+    struct lifecycle_target leaving = lifecycle_target_of(old);
+    uint32_t n_live = lifecycle_n_live(catalog, &target);
+    uint32_t n_leaving = lifecycle_n_live(catalog, &leaving);
+    char note[ERROR_MESSAGE_BYTES];
+    snprintf(note, sizeof(note),
+             "version %s serves beside it on %s with %" PRIu32
+             " replica%s, and goes once all its traffic has moved; only then does it give back "
+             "what it has",
+             old->version, old->device_group, n_leaving, n_leaving == 1 ? "" : "s");
+    struct plan_wish wish = {
+        .model = target.model,
+        .version = target.version,
+        .group = target.group,
+        .tp = deployment->tp,
+        .pp = deployment->pp,
+        .config = deployment->config,
+        .n_replicas = deployment->n_replicas > n_live ? deployment->n_replicas - n_live : 0,
+        .note = note};
+    int status = plan_run(service->manager, call, &wish, answer_plan, NULL, err);
+    message_free(&deployment->base);
+    return status;
+}
+
 void service_update(struct service *service, struct rpc_call *call, const ProtobufCMessage *message)
 {
     const update_request *request = (const update_request *)message;
     struct update_args args;
     struct error err;
-    if (check_request(service->manager, request, &args, &err) != 0) {
+    int status = check_request(service->manager, request, &args, &err);
+    if (status == 0 && request->validate_only)
+        status = plan_update(service, call, request, &args, &err);
+    else if (status == 0)
+        service_change_copy(service, call, message, request->request_id, &update_change, &args,
+                            sizeof(args));
+    if (status != 0)
         service_fail(call, &err);
-        return;
-    }
-    service_change_copy(service, call, message, request->request_id, &update_change, &args,
-                        sizeof(args));
 }

@@ -89,6 +89,7 @@ static int run_update(struct cli *cli)
     request.from_version = (char *)(uintptr_t)s->from_version;
     request.device_group = (char *)(uintptr_t)s->device_group;
     request.request_id = cli_request_id(cli, id);
+    request.validate_only = s->validate_only;
     request.steps = steps;
     request.has_step_ms = cli_given(cli, "step");
     request.step_ms = s->step_ms;
@@ -102,10 +103,13 @@ static int run_update(struct cli *cli)
         (const Sluice__Manager__V1__UpdateModelVersionResponse *)message;
     if (!rc && !s->no_wait && response->operation)
         rc = action_follow(cli, response->operation->id, &message, &err);
-    if (!rc)
+    if (!rc) {
         action_print(cli, message);
+        rc = action_plan_status(cli, message);
+        error_clear(&err);
+    }
     rpc_message_free(message);
-    return rc ? cli_fail(cli, &err) : 0;
+    return rc && err.status ? cli_fail(cli, &err) : rc;
 }
 
 static const struct option_spec specs[] = {
@@ -134,9 +138,12 @@ static const struct option_spec specs[] = {
      "how long a step is held for more answers; default: four times --step", 0, 86400000},
     {"require-answers", 0, OPTION_BOOL, CLI_OPTION(require_answers), "false", NULL,
      "goes back where they did not come, in place of going on", 0, 0},
+    {"validate-only", 0, OPTION_BOOL, CLI_OPTION(validate_only), "false", NULL,
+     "print the plan, change nothing; exit status 1 where it does not fit", 0, 0},
 };
 static const struct manual_example examples[] = {
     {"sluice update smol --to 2", NULL},
+    {"sluice update smol --to 2 --validate-only", "whether both fit beside each other"},
     {"sluice update smol --to 2 --steps 1,10,100 --step 5m --max-ttft-ms 800", NULL},
     {"sluice update smol --to 2 --no-wait", "and sluice ops cancel takes it back"},
 };

@@ -1,4 +1,5 @@
 """What a plan says is what then happens, and what is given up is given back: validate_only, cancelled loads, load and unload over and over."""
+import json
 import os
 import signal
 
@@ -7,6 +8,7 @@ import pytest
 
 from conftest import BIN, ROOT, model_path, patience, sanitized
 from manager_program import C, fails, manager, settle  # noqa: F401 (fixtures)
+from test_management import cli
 
 TINY = ROOT / "tests/golden/tiny/q8_0.gguf"
 CYCLES = 100 if os.environ.get("SLUICE_LONG") else 12
@@ -55,6 +57,54 @@ def test_an_unload_gives_back_what_its_plan_says(manager):
         model="a", n_replicas=2, validate_only=True, config=manager.t.ModelConfig(kv_tokens=512, n_threads=1))).plan
     assert abs(said - sum(d.weight_bytes + d.kv_bytes + d.workspace_bytes for d in planned.devices)) <= 0.02 * said  # what a load took
     assert row.before_bytes > row.after_bytes == row.expected_bytes == 0
+
+
+def taken(rows):
+    return sum(r.weight_bytes + r.kv_bytes + r.workspace_bytes for r in rows)
+
+
+def test_an_update_takes_beside_the_old_version_what_its_plan_says(manager):
+    """Within 2 %, with a configuration and a number of its own; nothing of it is done, and what would be refused is refused."""
+    up(manager, TINY)
+    config = manager.t.ModelConfig(kv_tokens=512, n_threads=1)
+    manager.register("a", version="2")
+    m = manager.m
+
+    def ask(**kwargs):
+        return manager.rpc.UpdateModelVersion(m.UpdateModelVersionRequest(
+            model="a", version="2", n_replicas=2, config=manager.t.ModelConfig(kv_tokens=2048, n_threads=1), step_ms=50, **kwargs))
+
+    fails(C.FAILED_PRECONDITION, ask, validate_only=True, why="NOT_LOADED")
+    manager.done(manager.load("a", version="1", config=config))
+    fails(C.ABORTED, ask, validate_only=True, expected_generation=99, why="STALE_GENERATION")
+    (old,) = manager.replicas()
+    generation = manager.status().generation
+    plan = ask(validate_only=True, request_id="u").plan
+    assert plan.fits and (plan.model, plan.version, plan.n_replicas) == ("a", "2", 2), plan
+    assert [d.device for d in plan.devices] and all(d.device.startswith("cpu") for d in plan.devices)
+    assert any("version 1 serves beside it on cpu with 1 replica," in note for note in plan.notes), plan.notes
+    assert [r.id for r in manager.replicas()] == [old.id] and len(manager.workers()) == 1 and manager.status().n_open_operations == 0
+    assert manager.status().generation == generation
+    o = manager.done(ask(request_id="u").operation)  # a plan takes no request id
+    assert sorted(o.replica_ids) == sorted([old.id] + [r.id for r in manager.replicas()]) and len(manager.workers()) == 2
+    back = manager.rpc.UnloadModelVersion(m.UnloadModelVersionRequest(model="a", version="2", validate_only=True)).plan  # what it has
+    assert abs(taken(back.devices) - taken(plan.devices)) <= 0.02 * taken(plan.devices) > 0, (plan, back)
+    fails(C.FAILED_PRECONDITION, ask, validate_only=True, why="NOT_LOADED")  # no other is there any more
+
+
+def test_an_update_that_does_not_fit_beside_the_old_version_is_told_before(manager):
+    up(manager, TINY)
+    manager.register("a", version="2")
+    manager.done(manager.load("a", version="1", config=manager.t.ModelConfig(kv_tokens=512, n_threads=1)))
+    ask = ["update", "a", "--to", "2", "--manager", f"{manager.state}/run/manager.sock", "--validate-only"]
+    code, out, err = cli(manager, *ask)
+    assert code == 0 and out.startswith("a version 2\n") and "note: version 1 serves beside it on cpu" in out, (code, out, err)
+    assert manager.term() == 0
+    manager.up("--kill-grace", "5s", "--memory-budget", "100K", worker=BIN / "sluice-worker", env={"SLUICE_MODEL_ROOT": ""})
+    code, out, err = cli(manager, *ask, "--json")
+    plan = json.loads(out)["plan"]
+    assert code == 1 and not plan["fits"] and int(plan["devices"][0]["missing_bytes"]) > 0, (code, out, err)
+    assert " are missing" in cli(manager, *ask)[1] and len(manager.workers()) == 1
 
 
 def test_a_load_tells_bytes_of_each_rank_and_how_long_it_still_takes(manager):

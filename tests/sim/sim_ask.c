@@ -246,6 +246,7 @@ static void act_update(void)
     update->has_n_replicas = sim_chance(30);
     update->n_replicas = 1 + (uint32_t)sim_below(2);
     update->config = sim_chance(20) ? random_config() : NULL;
+    update->validate_only = sim_chance(4);
     if (sim_chance(10))
         sim_set_text(request->message, "from_version", update->version);
     if (sim_chance(5))
