@@ -4,6 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/pages.h"
+
+/* A chunk so large is the system's own pages, fresh ones, and is about to be filled. */
+enum { TOUCH_BYTES = 256 * 1024 };
+
 struct arena_chunk {
     struct arena_chunk *next;
     size_t capacity;
@@ -56,6 +61,8 @@ static struct arena_chunk *chunk_with_room(struct arena *arena, size_t n_bytes)
     struct arena_chunk *chunk = malloc(sizeof(*chunk) + capacity);
     if (!chunk)
         return NULL;
+    if (capacity >= TOUCH_BYTES)
+        pages_touch(chunk, sizeof(*chunk) + capacity);
     *chunk = (struct arena_chunk){.next = head, .capacity = capacity};
     arena->head = chunk;
     return chunk;

@@ -1,5 +1,7 @@
 #include "base/utf8.h"
 
+#include <string.h>
+
 size_t utf8_decode(const char *text, size_t n_bytes, uint32_t *out_code_point)
 {
     const unsigned char *s = (const unsigned char *)text;
@@ -26,10 +28,23 @@ size_t utf8_decode(const char *text, size_t n_bytes, uint32_t *out_code_point)
     return length;
 }
 
+/* From i on, up to n_bytes, past what is ASCII: eight bytes at a time while there are so many. */
+static size_t skip_ascii(const char *text, size_t i, size_t n_bytes)
+{
+    for (uint64_t eight; i + sizeof(eight) <= n_bytes; i += sizeof(eight)) {
+        memcpy(&eight, text + i, sizeof(eight));
+        if (eight & UINT64_C(0x8080808080808080))
+            break;
+    }
+    while (i < n_bytes && (unsigned char)text[i] < 0x80)
+        i++;
+    return i;
+}
+
 bool utf8_valid(const char *text, size_t n_bytes, size_t *out_offset)
 {
     size_t i = 0;
-    while (i < n_bytes) {
+    while ((i = skip_ascii(text, i, n_bytes)) < n_bytes) {
         uint32_t point;
         size_t length = utf8_decode(text + i, n_bytes - i, &point);
         if (!length) {

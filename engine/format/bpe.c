@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/pages.h"
 #include "base/rng.h"
 #include "engine/format/checkpoint.h"
 #include "engine/format/escape.h"
@@ -34,13 +35,18 @@ static int out_of_memory(struct error *err)
 
 /* --- the table --- */
 
-static struct bpe_merge *merge_slot(const struct bpe *bpe, uint32_t left, uint32_t right)
+static uint32_t merge_place(const struct bpe *bpe, uint32_t left, uint32_t right)
 {
     uint64_t h = ((uint64_t)left << 32 | right) ^ bpe->seed;
     h *= 0x9E3779B97F4A7C15ULL;
     h ^= h >> 32;
     h *= 0xD6E8FEB86659FD93ULL;
-    uint32_t i = (uint32_t)(h >> 32) & bpe->mask;
+    return (uint32_t)(h >> 32) & bpe->mask;
+}
+
+static struct bpe_merge *merge_slot(const struct bpe *bpe, uint32_t left, uint32_t right)
+{
+    uint32_t i = merge_place(bpe, left, right);
     while (bpe->slots[i].rank_plus_1 &&
            (bpe->slots[i].left != left || bpe->slots[i].right != right))
         i = (i + 1) & bpe->mask;
@@ -55,35 +61,69 @@ static int bad_merge(const struct checkpoint *ckpt, uint64_t i, const char *text
                               escape_text(text, n, escaped), why);
 }
 
-static int load_merge(struct bpe *bpe, const struct checkpoint *ckpt, const struct vocab *vocab,
-                      const char *text, size_t n, uint64_t i, struct error *err)
+/* Merges are looked up so many at a time. */
+enum { N_MERGES = VOCAB_MAX_KEYS / 3 };
+
+/* Its left token, its right one, and both without the space: three keys. */
+static int split_merge(const struct checkpoint *ckpt, const char *text, size_t n, uint64_t i,
+                       struct vocab_key keys[3], struct error *err)
 {
-    char joined[2 * TOKENIZER_MAX_TOKEN_BYTES];
     /* A token of one space is possible on the left, so the separator is never the first byte. */
     const char *space = n > 2 ? memchr(text + 1, ' ', n - 2) : NULL;
     if (!space)
         return bad_merge(ckpt, i, text, n, "is not two tokens with a space between", err);
-    if (n > sizeof(joined))
+    if (n > 2 * TOKENIZER_MAX_TOKEN_BYTES)
         return bad_merge(ckpt, i, text, n, "is longer than two tokens can be", err);
-    size_t n_left = (size_t)(space - text);
-    size_t n_right = n - n_left - 1;
-    int32_t left = vocab_find_text(vocab, text, n_left);
-    int32_t right = vocab_find_text(vocab, space + 1, n_right);
-    if (left < 0 || right < 0)
-        return bad_merge(ckpt, i, text, n,
-                         left < 0 ? "names a left token that is not in the vocabulary"
-                                  : "names a right token that is not in the vocabulary",
-                         err);
-    memcpy(joined, text, n_left);
-    memcpy(joined + n_left, space + 1, n_right);
-    int32_t merged = vocab_find_text(vocab, joined, n_left + n_right);
-    if (merged < 0)
-        return bad_merge(ckpt, i, text, n, "makes a token that is not in the vocabulary", err);
-    struct bpe_merge *slot = merge_slot(bpe, (uint32_t)left, (uint32_t)right);
-    if (!slot->rank_plus_1)
-        *slot =
-            (struct bpe_merge){(uint32_t)left, (uint32_t)right, (uint32_t)merged, (uint32_t)i + 1};
+    uint32_t n_left = (uint32_t)(space - text);
+    uint32_t n_right = (uint32_t)n - n_left - 1;
+    keys[0] = (struct vocab_key){text, n_left, n_left};
+    keys[1] = (struct vocab_key){space + 1, n_right, n_right};
+    keys[2] = (struct vocab_key){text, (uint32_t)n, n_left};
     return 0;
+}
+
+static int check_merge(const struct checkpoint *ckpt, const struct vocab_key keys[3],
+                       const int32_t ids[3], uint64_t i, struct error *err)
+{
+    static const char *const why[] = {"names a left token that is not in the vocabulary",
+                                      "names a right token that is not in the vocabulary",
+                                      "makes a token that is not in the vocabulary"};
+    for (int k = 0; k < 3; k++)
+        if (ids[k] < 0)
+            return bad_merge(ckpt, i, keys[2].text, keys[2].n_bytes, why[k], err);
+    return 0;
+}
+
+/* merges[first, first + n), n of N_MERGES at most. */
+static int load_merges(struct bpe *bpe, const struct checkpoint *ckpt, const struct vocab *vocab,
+                       const struct checkpoint_array *merges, uint64_t first, uint32_t n,
+                       struct error *err)
+{
+    struct vocab_key keys[3 * N_MERGES];
+    int32_t ids[3 * N_MERGES];
+    uint32_t n_split = 0;
+    int split_rc = 0, rc = 0;
+    while (n_split < n && !split_rc) {
+        size_t n_bytes;
+        const char *text = checkpoint_array_string(merges, first + n_split, &n_bytes);
+        split_rc = split_merge(ckpt, text, n_bytes, first + n_split, &keys[3 * n_split], err);
+        n_split += split_rc == 0;
+    }
+    vocab_find_texts(vocab, keys, (size_t)3 * n_split, ids);
+    for (uint32_t i = 0; i < n_split && !rc; i++) {
+        rc = check_merge(ckpt, &keys[3 * i], &ids[3 * i], first + i, err);
+        if (!rc)
+            __builtin_prefetch(
+                &bpe->slots[merge_place(bpe, (uint32_t)ids[3 * i], (uint32_t)ids[3 * i + 1])]);
+    }
+    for (uint32_t i = 0; i < n_split && !rc; i++) {
+        const uint32_t left = (uint32_t)ids[3 * i], right = (uint32_t)ids[3 * i + 1];
+        struct bpe_merge *slot = merge_slot(bpe, left, right);
+        if (!slot->rank_plus_1)
+            *slot = (struct bpe_merge){left, right, (uint32_t)ids[3 * i + 2],
+                                       (uint32_t)(first + i) + 1};
+    }
+    return rc ? rc : split_rc;
 }
 
 int bpe_load(struct bpe *bpe, const struct checkpoint *ckpt, const struct vocab *vocab,
@@ -101,10 +141,11 @@ int bpe_load(struct bpe *bpe, const struct checkpoint *ckpt, const struct vocab 
     bpe->seed = rng_u64();
     if (!bpe->slots)
         return out_of_memory(err);
-    for (uint64_t i = 0; i < merges.n && !rc; i++) {
-        size_t n;
-        const char *text = checkpoint_array_string(&merges, i, &n);
-        rc = load_merge(bpe, ckpt, vocab, text, n, i, err);
+    pages_touch(bpe->slots, n_slots * sizeof(*bpe->slots));
+    for (uint64_t i = 0; i < merges.n && !rc; i += N_MERGES) {
+        uint64_t left = merges.n - i;
+        rc = load_merges(bpe, ckpt, vocab, &merges, i, left < N_MERGES ? (uint32_t)left : N_MERGES,
+                         err);
     }
     return rc;
 }

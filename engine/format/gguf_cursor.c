@@ -70,14 +70,13 @@ int gguf_read_u32(struct gguf *g, uint32_t *out, struct error *err)
 
 int gguf_read_u64(struct gguf *g, uint64_t *out, struct error *err)
 {
-    uint32_t low, high;
-    int rc = gguf_need(g, 8, err);
+    unsigned char b[8];
+    uint64_t value = 0;
+    int rc = gguf_read_bytes(g, b, sizeof(b), err);
+    for (int i = 7; !rc && i >= 0; i--)
+        value = value << 8 | b[i];
     if (!rc)
-        rc = gguf_read_u32(g, &low, err);
-    if (!rc)
-        rc = gguf_read_u32(g, &high, err);
-    if (!rc)
-        *out = low | (uint64_t)high << 32;
+        *out = value;
     return rc;
 }
 

@@ -32,58 +32,79 @@ static int check_bools(const struct gguf *g, uint64_t start, const unsigned char
     return 0;
 }
 
+/* The bytes of an array's strings, one after the other: they grow with what was read. */
+struct gathered {
+    unsigned char *data;
+    uint64_t n_bytes, capacity;
+};
+
+static int make_room(const struct gguf *g, struct gathered *text, uint64_t n_bytes,
+                     struct error *err)
+{
+    if (text->data && text->n_bytes + n_bytes <= text->capacity)
+        return 0;
+    uint64_t wider = 2 * (text->n_bytes + n_bytes) + 4096;
+    unsigned char *grown = realloc(text->data, (size_t)wider);
+    if (!grown)
+        return gguf_out_of_memory(g, err);
+    text->data = grown;
+    text->capacity = wider;
+    return 0;
+}
+
+/* A string's length and its bytes, which are to be valid UTF-8. */
+static int gather_string(struct gguf *g, struct gathered *text, struct error *err)
+{
+    uint64_t start = g->reader.offset;
+    uint64_t length = 0;
+    size_t wrong;
+    int rc = gguf_read_u64(g, &length, err);
+    if (rc)
+        return rc;
+    if (length > GGUF_MAX_STRING_BYTES)
+        return gguf_bad(g, start, err, "string of %" PRIu64 " bytes is over the limit of %d bytes",
+                        length, GGUF_MAX_STRING_BYTES);
+    if (text->n_bytes + length > GGUF_MAX_ARRAY_STRING_BYTES)
+        return gguf_bad(g, start, err,
+                        "the array's strings are over the limit of %d bytes together",
+                        GGUF_MAX_ARRAY_STRING_BYTES);
+    rc = gguf_need(g, length, err);
+    if (!rc)
+        rc = make_room(g, text, length, err);
+    if (!rc && length)
+        rc = byte_reader_take(&g->reader, text->data + text->n_bytes, (size_t)length, err);
+    if (rc)
+        return rc;
+    if (length && !utf8_valid((const char *)text->data + text->n_bytes, (size_t)length, &wrong))
+        return gguf_bad(g, start + 8 + wrong, err, "the string is not valid UTF-8 (byte 0x%02x)",
+                        (unsigned)text->data[text->n_bytes + wrong]);
+    text->n_bytes += length;
+    return 0;
+}
+
 static int read_string_array(struct gguf *g, uint64_t n, struct checkpoint_entry *entry,
                              struct error *err)
 {
     /* Each string takes at least its 8-byte length in the file, so `ends` is no larger than what is
-     * left. The text gathers in a buffer that grows with what was read. */
+     * left. */
     uint64_t *ends = arena_calloc(&g->ckpt->arena, n + 1, sizeof(*ends));
     if (!ends)
         return gguf_out_of_memory(g, err);
-    unsigned char *data = NULL;
-    uint64_t used = 0, capacity = 0;
+    struct gathered text = {0};
     int rc = 0;
     for (uint64_t i = 0; i < n && !rc; i++) {
-        uint64_t start = g->reader.offset;
-        uint64_t length = 0;
         gguf_field(g, "element", i);
-        rc = gguf_read_u64(g, &length, err);
-        if (!rc && length > GGUF_MAX_STRING_BYTES)
-            rc =
-                gguf_bad(g, start, err, "string of %" PRIu64 " bytes is over the limit of %d bytes",
-                         length, GGUF_MAX_STRING_BYTES);
-        if (!rc && used + length > GGUF_MAX_ARRAY_STRING_BYTES)
-            rc = gguf_bad(g, start, err,
-                          "the array's strings are over the limit of %d bytes together",
-                          GGUF_MAX_ARRAY_STRING_BYTES);
-        if (!rc)
-            rc = gguf_need(g, length, err);
-        if (!rc && (!data || used + length > capacity)) {
-            uint64_t wider = 2 * (used + length) + 4096;
-            unsigned char *grown = realloc(data, (size_t)wider);
-            if (!grown) {
-                free(data);
-                return gguf_out_of_memory(g, err);
-            }
-            data = grown;
-            capacity = wider;
-        }
-        if (!rc && length)
-            rc = byte_reader_take(&g->reader, data + used, (size_t)length, err);
-        size_t wrong;
-        if (!rc && length && !utf8_valid((const char *)data + used, (size_t)length, &wrong))
-            rc = gguf_bad(g, start + 8 + wrong, err, "the string is not valid UTF-8 (byte 0x%02x)",
-                          (unsigned)data[used + wrong]);
-        used += length;
-        ends[i] = used;
+        rc = gather_string(g, &text, err);
+        ends[i] = text.n_bytes;
     }
     if (!rc) {
-        const char *kept = arena_strndup(&g->ckpt->arena, (const char *)data, (size_t)used);
+        const char *kept =
+            arena_strndup(&g->ckpt->arena, (const char *)text.data, (size_t)text.n_bytes);
         entry->array.data = (const unsigned char *)kept;
         entry->array.ends = ends;
         rc = kept ? 0 : gguf_out_of_memory(g, err);
     }
-    free(data);
+    free(text.data);
     return rc;
 }
 

@@ -80,6 +80,9 @@ static int byte_token(const char *text, size_t n)
 
 /* --- index --- */
 
+/* How many slots ahead of use are fetched. */
+enum { N_AHEAD = 16 };
+
 static int index_init(struct vocab_index *index, struct arena *arena, uint32_t n_tokens,
                       struct error *err)
 {
@@ -88,36 +91,106 @@ static int index_init(struct vocab_index *index, struct arena *arena, uint32_t n
         n_slots *= 2;
     index->slots = arena_calloc(arena, n_slots, sizeof(*index->slots));
     index->mask = n_slots - 1;
-    index->seed = rng_u64(); /* a hostile file cannot choose its collisions */
     return index->slots ? 0 : out_of_memory(err);
 }
 
-static bool spelled(const struct token *t, bool text, const char *bytes, size_t n_bytes)
+static uint32_t tag_of(uint64_t hash)
 {
-    const char *own = text ? t->text : t->bytes;
-    uint32_t n_own = text ? t->n_text : t->n_bytes;
-    return n_own == n_bytes && memcmp(own, bytes, n_bytes) == 0;
+    return (uint32_t)(hash >> 32);
 }
 
-/* The slot of a spelling: its holder's, or the free one where it belongs. */
-static uint32_t *index_slot(const struct vocab *vocab, const struct vocab_index *index,
-                            const char *bytes, size_t n_bytes)
+static void fetch_slot(const struct vocab_index *index, uint64_t hash)
+{
+    __builtin_prefetch(&index->slots[(uint32_t)hash & index->mask]);
+}
+
+/* The slot of a token's text or bytes: the one that holds the like, or the free one where it
+ * belongs. */
+static struct vocab_slot *slot_of(const struct vocab *vocab, const struct vocab_index *index,
+                                  const char *bytes, size_t n_bytes, uint64_t hash)
 {
     bool text = index == &vocab->by_text;
-    uint32_t i = (uint32_t)hash_bytes(bytes, n_bytes, index->seed) & index->mask;
-    while (index->slots[i] && !spelled(&vocab->tokens[index->slots[i] - 1], text, bytes, n_bytes))
-        i = (i + 1) & index->mask;
+    uint32_t i = (uint32_t)hash & index->mask;
+    for (; index->slots[i].id_plus_1; i = (i + 1) & index->mask) {
+        if (index->slots[i].tag != tag_of(hash))
+            continue;
+        const struct token *t = &vocab->tokens[index->slots[i].id_plus_1 - 1];
+        const char *own = text ? t->text : t->bytes;
+        if ((text ? t->n_text : t->n_bytes) == n_bytes && memcmp(own, bytes, n_bytes) == 0)
+            break;
+    }
     return &index->slots[i];
-}
-
-int32_t vocab_find_text(const struct vocab *vocab, const char *text, size_t n_bytes)
-{
-    return (int32_t)*index_slot(vocab, &vocab->by_text, text, n_bytes) - 1;
 }
 
 int32_t vocab_find_bytes(const struct vocab *vocab, const char *bytes, size_t n_bytes)
 {
-    return (int32_t)*index_slot(vocab, &vocab->by_bytes, bytes, n_bytes) - 1;
+    uint64_t hash = hash_bytes(bytes, n_bytes, vocab->seed);
+    return (int32_t)slot_of(vocab, &vocab->by_bytes, bytes, n_bytes, hash)->id_plus_1 - 1;
+}
+
+/* A look-up under way. */
+struct search {
+    uint64_t hash;
+    uint32_t at; /* slot */
+    const struct token *candidate;
+};
+
+/* From search->at on, to the next slot with the tag, or a free one: no candidate. */
+static void next_candidate(const struct vocab *vocab, struct search *search)
+{
+    const struct vocab_index *index = &vocab->by_text;
+    const struct vocab_slot *slots = index->slots;
+    while (slots[search->at].id_plus_1 && slots[search->at].tag != tag_of(search->hash))
+        search->at = (search->at + 1) & index->mask;
+    uint32_t id_plus_1 = slots[search->at].id_plus_1;
+    search->candidate = id_plus_1 ? &vocab->tokens[id_plus_1 - 1] : NULL;
+}
+
+static uint64_t hash_key(const struct vocab *vocab, const struct vocab_key *key)
+{
+    if (key->skipped >= key->n_bytes)
+        return hash_bytes(key->text, key->n_bytes, vocab->seed);
+    struct hash_stream stream;
+    hash_begin(&stream, vocab->seed);
+    hash_add(&stream, key->text, key->skipped);
+    hash_add(&stream, key->text + key->skipped + 1, key->n_bytes - key->skipped - 1);
+    return hash_end(&stream);
+}
+
+static bool is_key(const struct token *t, const struct vocab_key *key)
+{
+    if (key->skipped >= key->n_bytes)
+        return t->n_text == key->n_bytes && memcmp(t->text, key->text, key->n_bytes) == 0;
+    return t->n_text == key->n_bytes - 1 && memcmp(t->text, key->text, key->skipped) == 0 &&
+           memcmp(t->text + key->skipped, key->text + key->skipped + 1,
+                  key->n_bytes - key->skipped - 1) == 0;
+}
+
+void vocab_find_texts(const struct vocab *vocab, const struct vocab_key *keys, size_t n,
+                      int32_t *out_ids)
+{
+    struct search searches[VOCAB_MAX_KEYS];
+    for (size_t i = 0; i < n; i++) {
+        uint64_t hash = hash_key(vocab, &keys[i]);
+        searches[i] = (struct search){hash, (uint32_t)hash & vocab->by_text.mask, NULL};
+        fetch_slot(&vocab->by_text, hash);
+    }
+    for (size_t i = 0; i < n; i++) {
+        next_candidate(vocab, &searches[i]);
+        __builtin_prefetch(searches[i].candidate);
+    }
+    for (size_t i = 0; i < n; i++)
+        if (searches[i].candidate)
+            __builtin_prefetch(searches[i].candidate->text);
+    for (size_t i = 0; i < n; i++) {
+        struct search *search = &searches[i];
+        while (search->candidate && !is_key(search->candidate, &keys[i])) {
+            search->at = (search->at + 1) & vocab->by_text.mask;
+            next_candidate(vocab, search);
+        }
+        out_ids[i] =
+            search->candidate ? (int32_t)(search->candidate - vocab->tokens) : TOKENIZER_NO_ID;
+    }
 }
 
 /* --- loading --- */
@@ -184,11 +257,8 @@ static int load_token(struct vocab *vocab, const struct checkpoint *ckpt,
         rc = check_token(ckpt, i, text, n_text, t->kind, err);
     if (rc)
         return rc;
-    char *bytes = arena_alloc(&vocab->arena, n_text + 1);
-    char *copy = arena_strndup(&vocab->arena, text, n_text);
-    if (!bytes || !copy)
-        return out_of_memory(err);
-    t->text = copy;
+    char bytes[TOKENIZER_MAX_TOKEN_BYTES];
+    t->text = arena_strndup(&vocab->arena, text, n_text);
     t->n_text = (uint32_t)n_text;
     if (is_byte) {
         int value = byte_token(text, n_text);
@@ -201,27 +271,44 @@ static int load_token(struct vocab *vocab, const struct checkpoint *ckpt,
         memcpy(bytes, text, n_text);
         t->n_bytes = (uint32_t)n_text;
     }
-    t->bytes = bytes;
+    bool same = t->n_bytes == n_text && memcmp(bytes, text, n_text) == 0;
+    t->bytes = same ? t->text : arena_strndup(&vocab->arena, bytes, t->n_bytes);
+    if (!t->text || !t->bytes)
+        return out_of_memory(err);
     if (t->n_bytes > vocab->max_token_bytes)
         vocab->max_token_bytes = t->n_bytes;
-    uint32_t *slot = index_slot(vocab, &vocab->by_text, text, n_text);
-    if (*slot)
-        return bad_token(ckpt, i, text, n_text, "occurs twice", err);
-    *slot = (uint32_t)i + 1;
+    return 0;
+}
+
+static int index_texts(struct vocab *vocab, const struct checkpoint *ckpt, const uint64_t *hashes,
+                       struct error *err)
+{
+    for (uint32_t i = 0; i < vocab->n_tokens; i++) {
+        const struct token *t = &vocab->tokens[i];
+        if (i + N_AHEAD < vocab->n_tokens)
+            fetch_slot(&vocab->by_text, hashes[i + N_AHEAD]);
+        struct vocab_slot *slot = slot_of(vocab, &vocab->by_text, t->text, t->n_text, hashes[i]);
+        if (slot->id_plus_1)
+            return bad_token(ckpt, i, t->text, t->n_text, "occurs twice", err);
+        *slot = (struct vocab_slot){tag_of(hashes[i]), i + 1};
+    }
     return 0;
 }
 
 /* Normal tokens first, so that they win. */
-static void index_bytes(struct vocab *vocab)
+static void index_bytes(struct vocab *vocab, const uint64_t *hashes)
 {
     for (int pass = 0; pass < 2; pass++)
         for (uint32_t i = 0; i < vocab->n_tokens; i++) {
             const struct token *t = &vocab->tokens[i];
+            if (i + N_AHEAD < vocab->n_tokens)
+                fetch_slot(&vocab->by_bytes, hashes[i + N_AHEAD]);
             if ((t->kind == TOKEN_NORMAL) != (pass == 0))
                 continue;
-            uint32_t *slot = index_slot(vocab, &vocab->by_bytes, t->bytes, t->n_bytes);
-            if (!*slot)
-                *slot = i + 1;
+            struct vocab_slot *slot =
+                slot_of(vocab, &vocab->by_bytes, t->bytes, t->n_bytes, hashes[i]);
+            if (!slot->id_plus_1)
+                *slot = (struct vocab_slot){tag_of(hashes[i]), i + 1};
         }
     for (int b = 0; b < 256; b++) {
         char byte = (char)b;
@@ -229,6 +316,29 @@ static void index_bytes(struct vocab *vocab)
         bool normal = id >= 0 && vocab->tokens[id].kind == TOKEN_NORMAL;
         vocab->byte_ids[b] = normal ? id : TOKENIZER_NO_ID;
     }
+}
+
+/* Tokens by text, then by bytes: hostile files cannot choose their collisions. */
+static int make_indices(struct vocab *vocab, const struct checkpoint *ckpt, struct error *err)
+{
+    uint64_t *hashes = calloc(vocab->n_tokens, sizeof(*hashes));
+    vocab->seed = rng_u64();
+    int rc = hashes ? 0 : out_of_memory(err);
+    if (!rc)
+        rc = index_init(&vocab->by_text, &vocab->arena, vocab->n_tokens, err);
+    if (!rc)
+        rc = index_init(&vocab->by_bytes, &vocab->arena, vocab->n_tokens, err);
+    for (uint32_t i = 0; !rc && i < vocab->n_tokens; i++)
+        hashes[i] = hash_bytes(vocab->tokens[i].text, vocab->tokens[i].n_text, vocab->seed);
+    if (!rc)
+        rc = index_texts(vocab, ckpt, hashes, err);
+    for (uint32_t i = 0; !rc && i < vocab->n_tokens; i++)
+        if (vocab->tokens[i].bytes != vocab->tokens[i].text)
+            hashes[i] = hash_bytes(vocab->tokens[i].bytes, vocab->tokens[i].n_bytes, vocab->seed);
+    if (!rc)
+        index_bytes(vocab, hashes);
+    free(hashes);
+    return rc;
 }
 
 static int compare_specials(const void *a, const void *b)
@@ -292,15 +402,11 @@ int vocab_load(struct vocab *vocab, const struct checkpoint *ckpt, struct error 
     vocab->tokens = arena_calloc(&vocab->arena, tokens.n, sizeof(*vocab->tokens));
     if (!vocab->tokens)
         return out_of_memory(err);
-    rc = index_init(&vocab->by_text, &vocab->arena, vocab->n_tokens, err);
-    if (!rc)
-        rc = index_init(&vocab->by_bytes, &vocab->arena, vocab->n_tokens, err);
     for (uint64_t i = 0; i < tokens.n && !rc; i++)
         rc = load_token(vocab, ckpt, &tokens, &types, map, i, err);
-    if (rc)
-        return rc;
-    index_bytes(vocab);
-    return sort_specials(vocab, err);
+    if (!rc)
+        rc = make_indices(vocab, ckpt, err);
+    return rc ? rc : sort_specials(vocab, err);
 }
 
 void vocab_fini(struct vocab *vocab)

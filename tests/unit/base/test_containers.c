@@ -6,6 +6,7 @@
 
 #include "base/arena.h"
 #include "base/hash_map.h"
+#include "base/pages.h"
 #include "base/strbuf.h"
 #include "tests/unit/base/support_cmocka.h"
 
@@ -28,6 +29,30 @@ static void test_arena_objects_are_zeroed_aligned_and_apart(void **state)
     }
     arena_reset(&arena);
     assert_int_equal(arena.used_bytes, 0);
+    arena_fini(&arena);
+}
+
+static void test_arena_chunks_of_many_pages_are_zeroed_and_keep_what_is_written(void **state)
+{
+    (void)state;
+    enum { N = 3, BYTES = 700 * 1000 };
+    struct arena arena;
+    unsigned char *block[N];
+    arena_init(&arena, 1 << 20, 0);
+    for (int i = 0; i < N; i++) {
+        block[i] = arena_alloc(&arena, BYTES);
+        assert_non_null(block[i]);
+        for (size_t at = 0; at < BYTES; at++)
+            assert_int_equal(block[i][at], 0);
+        memset(block[i], i + 1, BYTES);
+    }
+    for (int i = 0; i < N; i++)
+        for (size_t at = 0; at < BYTES; at += 4096)
+            assert_int_equal(block[i][at], i + 1);
+    unsigned char page[3 * 4096] = {7};
+    pages_touch(page, sizeof(page));
+    pages_touch(page, 1);
+    assert_int_equal(page[0], 7);
     arena_fini(&arena);
 }
 
@@ -123,13 +148,31 @@ static void test_hash_map_keys_are_bytes_of_any_length(void **state)
     hash_map_fini(&map);
 }
 
+static void test_hash_of_pieces_is_the_hash_of_the_whole(void **state)
+{
+    (void)state;
+    const char text[] = "sluice, a gate for water";
+    const uint64_t seed = 77;
+    for (size_t n = 0; n <= strlen(text); n++)
+        for (size_t cut = 0; cut <= n; cut++) {
+            struct hash_stream stream;
+            hash_begin(&stream, seed);
+            hash_add(&stream, text, cut);
+            hash_add(&stream, text + cut, n - cut);
+            assert_true(hash_end(&stream) == hash_bytes(text, n, seed));
+        }
+    assert_true(hash_bytes(text, 5, seed) != hash_bytes(text, 5, seed + 1));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_arena_objects_are_zeroed_aligned_and_apart),
+        cmocka_unit_test(test_arena_chunks_of_many_pages_are_zeroed_and_keep_what_is_written),
         cmocka_unit_test(test_arena_refuses_over_its_limit_and_on_overflow),
         cmocka_unit_test(test_strbuf_builds_consumes_and_limits),
         cmocka_unit_test(test_hash_map_against_an_array),
+        cmocka_unit_test(test_hash_of_pieces_is_the_hash_of_the_whole),
         cmocka_unit_test(test_hash_map_keys_are_bytes_of_any_length),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

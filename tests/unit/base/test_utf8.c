@@ -35,6 +35,26 @@ static void test_utf8_valid_table(void **state)
     }
 }
 
+/* Whatever stands before and after it, eight bytes at a time or not. */
+static void test_a_wrong_byte_is_found_wherever_it_is(void **state)
+{
+    (void)state;
+    char text[40];
+    for (size_t n = 1; n <= sizeof(text); n++)
+        for (size_t wrong = 0; wrong < n; wrong++) {
+            size_t offset = 99;
+            memset(text, 'a', n);
+            assert_true(utf8_valid(text, n, &offset));
+            text[wrong] = '\x80';
+            assert_false(utf8_valid(text, n, &offset));
+            assert_int_equal(offset, wrong);
+            if (wrong + 1 == n)
+                continue;
+            memcpy(text + wrong, "\xC4\xA0", 2);
+            assert_true(utf8_valid(text, n, &offset));
+        }
+}
+
 static void test_every_code_point_survives_encode_and_decode(void **state)
 {
     (void)state;
@@ -70,6 +90,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_utf8_valid_table),
+        cmocka_unit_test(test_a_wrong_byte_is_found_wherever_it_is),
         cmocka_unit_test(test_every_code_point_survives_encode_and_decode),
         cmocka_unit_test(test_incomplete_tail_of_what_cannot_become_legal_is_zero),
     };
