@@ -116,19 +116,17 @@ static int plan_draft_model(struct engine *e, struct checkpoint *ckpt, struct er
     return 0;
 }
 
-static int open_model(struct engine *e, struct error *err)
+static int open_model(struct engine *e, struct checkpoint *ckpt, struct error *err)
 {
-    struct checkpoint *ckpt = NULL;
     struct executor_config *cfg = &e->cfg.executor;
     uint8_t digest[SHA256_BYTES];
+    int rc = 0;
     cfg->max_rows = e->cfg.max_batch_tokens;
     cfg->max_seqs = e->cfg.max_concurrent;
-    int rc = checkpoint_open(e->cfg.model_path, &ckpt, err);
-    if (rc)
-        return rc;
     checkpoint_digest(ckpt, digest);
     sha256_hex(digest, e->digest);
-    rc = tokenizer_open(ckpt, &e->tokenizer, err);
+    if (!e->tokenizer)
+        rc = tokenizer_open(ckpt, &e->tokenizer, err);
     if (!rc)
         rc = open_template(e, err);
     if (!rc)
@@ -142,6 +140,17 @@ static int open_model(struct engine *e, struct error *err)
         e->memory = *executor_actual(e->executor);
     if (!rc && e->cfg.draft_path)
         rc = open_draft_model(e, checkpoint_name(ckpt), err);
+    return rc;
+}
+
+static int open_file(struct engine *e, struct error *err)
+{
+    struct checkpoint *ckpt = NULL;
+    if (e->cfg.checkpoint)
+        return open_model(e, e->cfg.checkpoint, err);
+    int rc = checkpoint_open(e->cfg.model_path, &ckpt, err);
+    if (!rc)
+        rc = open_model(e, ckpt, err);
     checkpoint_close(ckpt);
     return rc;
 }
@@ -248,14 +257,19 @@ static int start_thread(struct engine *e, struct error *err)
 int engine_open(const struct engine_config *cfg, struct engine **out_engine, struct error *err)
 {
     int rc = check_config(cfg, err);
-    if (rc)
+    struct engine *e = rc ? NULL : calloc(1, sizeof(*e));
+    if (!rc && !e)
+        rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for an engine");
+    if (rc) {
+        tokenizer_close(cfg->tokenizer);
         return rc;
-    struct engine *e = calloc(1, sizeof(*e));
-    if (!e)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for an engine");
+    }
     e->cfg = *cfg;
-    rc = open_model(e, err);
+    e->tokenizer = cfg->tokenizer;
+    rc = open_file(e, err);
     e->cfg.model_path = e->cfg.draft_path = NULL; /* borrowed for the call */
+    e->cfg.checkpoint = NULL;
+    e->cfg.tokenizer = NULL;
     if (!rc) {
         set_limits(e);
         rc = open_scheduler(e, err);

@@ -27,6 +27,10 @@ struct tokenizer;
 
 struct engine_config {
     const char *model_path;          /* checkpoint file */
+    struct checkpoint *checkpoint;   /* it, where it is open already: borrowed for the call; default
+                                        NULL: engine_open() opens it */
+    struct tokenizer *tokenizer;     /* of that checkpoint, where there is one already: the engine's
+                                        from engine_open() on, also where that fails */
     struct executor_config executor; /* kv_tokens 0: engine_choose_sizes() */
     uint32_t max_concurrent;         /* sequences running at once (choices count), default 256 */
     uint32_t max_queued;             /* requests waiting, default 512 */
@@ -58,6 +62,7 @@ struct engine_config {
 /* Fills *cfg with the defaults named above and in DESIGN section 9. */
 void engine_config_init(struct engine_config *cfg);
 
+/* Reads the checkpoint, packs or maps its weights, plans memory and starts the engine's thread. */
 int engine_open(const struct engine_config *cfg, struct engine **out_engine, struct error *err);
 /* Ends what still runs with CANCELLED events lost, frees everything. */
 void engine_close(struct engine *engine);

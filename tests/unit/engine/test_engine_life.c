@@ -13,6 +13,9 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/sha256.h"
+#include "engine/format/checkpoint.h"
+#include "engine/format/tokenizer.h"
 #include "support_engine.h"
 
 /* --- cancel --- */
@@ -313,6 +316,38 @@ static void test_open_bad_config_is_refused(void **state)
     run_close(engine);
 }
 
+/* Who has read the file's header and vocabulary gives them: the engine takes the one, also where it
+ * does not open, and leaves the other. */
+static void test_open_takes_the_tokenizer_and_borrows_the_checkpoint(void **state)
+{
+    (void)state;
+    struct engine *engine = NULL;
+    struct error err;
+    struct engine_config cfg = run_config("q4_1");
+    struct checkpoint *ckpt;
+    assert_int_equal(checkpoint_open(cfg.model_path, &ckpt, &err), 0);
+    cfg.checkpoint = ckpt;
+    for (int good = 0; good < 3; good++) {
+        assert_int_equal(tokenizer_open(ckpt, &cfg.tokenizer, &err), 0);
+        cfg.max_concurrent = good ? 4 : 0;                /* refused before the file is looked at */
+        cfg.executor.kv_block_size = good == 1 ? 24 : 16; /* refused */
+        if (good < 2) {
+            assert_int_equal(engine_open(&cfg, &engine, &err), STATUS_INVALID_ARGUMENT);
+            continue;
+        }
+        const struct tokenizer *given = cfg.tokenizer;
+        engine = run_open(&cfg);
+        assert_ptr_equal(engine_tokenizer(engine), given);
+        char digest[SHA256_HEX_BYTES];
+        uint8_t bytes[SHA256_BYTES];
+        checkpoint_digest(ckpt, bytes);
+        sha256_hex(bytes, digest);
+        assert_string_equal(engine_weights_digest(engine), digest);
+        run_close(engine);
+    }
+    checkpoint_close(ckpt);
+}
+
 /* Callers on several threads at once: the books balance. (The thread sanitizer looks on.) */
 static atomic_uint n_sent;
 
@@ -394,6 +429,7 @@ int main(void)
         cmocka_unit_test(test_drain_refuses_new_and_finishes_old),
         cmocka_unit_test(test_close_at_any_moment),
         cmocka_unit_test(test_open_bad_config_is_refused),
+        cmocka_unit_test(test_open_takes_the_tokenizer_and_borrows_the_checkpoint),
         cmocka_unit_test(test_many_submitters_one_reader_books_balance),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
