@@ -25,6 +25,7 @@
 #include "server/worker/facts.h"
 #include "server/worker/heartbeat.h"
 #include "server/worker/kv_size.h"
+#include "server/worker/look.h"
 #include "server/worker/message.h"
 #include "server/worker/meter.h"
 #include "server/worker/parked.h"
@@ -37,8 +38,9 @@
 #include "server/worker/work_pool.h"
 #include "server/worker/worker.h"
 
-/* Nobody calls one that is parked but the manager, which waits for its end: a wake has to. */
-enum { PARKED_GRACE_MS = 10 };
+/* Nobody calls one that is parked but the manager, which waits for its end, as a wake has to: it
+ * has had its answer, and nobody else is to be told to leave. */
+enum { PARKED_GRACE_MS = 0 };
 enum { MAX_QUEUED_WORK = 4096, MAX_PENDING_BYTES = 64 << 20, END_GRACE_MS = 2000, WARM_TOKENS = 4 };
 
 static const struct rpc_method methods[] = {
@@ -106,27 +108,23 @@ static int open_template(struct worker *worker, struct error *err)
     return 0;
 }
 
-/* What the file says, before the long part. Also refuses another file than the pinned one. */
-static int look_at_file(struct worker *worker, struct engine_config *cfg,
-                        struct checkpoint **out_ckpt, struct error *err)
+/* What the file says, before the long part: what a tokenizer lacks comes after what is wrong with
+ * the sizes. */
+static int heed_file(struct worker *worker, struct engine_config *cfg, struct look *look,
+                     struct error *err)
 {
-    struct checkpoint *ckpt = NULL;
     struct executor_plan plan;
-    int rc = checkpoint_open(cfg->model_path, &ckpt, err);
+    int rc = look_wait(look, err);
+    if (!rc)
+        rc = kv_size_resolve(look->ckpt, worker->settings, cfg, err);
+    if (!rc)
+        rc = kv_size_check(look->ckpt, worker->settings, cfg, &plan, err);
     if (rc)
         return rc;
-    rc = facts_check_digest(ckpt, worker->settings->digest, err);
-    if (!rc)
-        rc = kv_size_resolve(ckpt, worker->settings, cfg, err);
-    if (!rc)
-        rc = kv_size_check(ckpt, worker->settings, cfg, &plan, err);
-    if (!rc)
-        worker_set_planned(worker, &plan);
-    if (rc)
-        checkpoint_close(ckpt);
-    else
-        *out_ckpt = ckpt;
-    return rc;
+    worker_set_planned(worker, &plan);
+    if (look->tokenizer_rc)
+        *err = look->tokenizer_error;
+    return look->tokenizer_rc;
 }
 
 static int publish_facts(struct worker *worker, const struct checkpoint *ckpt,
@@ -227,28 +225,28 @@ static void drop_packed_fds(struct worker *worker)
                                       engine_memory(worker->engine)->draft_bytes));
 }
 
-static int open_engine(struct worker *worker, struct engine_config *cfg, struct error *err)
+static int open_engine(struct worker *worker, struct engine_config *cfg, struct look *look,
+                       struct error *err)
 {
-    struct checkpoint *ckpt = NULL;
     struct engine *engine = NULL;
-    int64_t start_ns = clock_now_ns();
-    int rc = look_at_file(worker, cfg, &ckpt, err);
-    if (!rc)
-        rc = engine_open(cfg, &engine, err);
+    int rc = heed_file(worker, cfg, look, err);
     if (!rc) {
-        pthread_mutex_lock(&worker->lock);
-        worker->kv_block_tokens = cfg->executor.kv_block_size; /* whoever has the engine reads it */
-        worker->engine = engine;                               /* worker_fini closes it */
-        worker->load_ms = ms_since(start_ns);
-        pthread_mutex_unlock(&worker->lock);
-        drop_packed_fds(worker);
-        rc = facts_check_digest(ckpt, engine_weights_digest(engine), err);
+        cfg->checkpoint = look->ckpt;
+        cfg->tokenizer = look->tokenizer;
+        look->tokenizer = NULL; /* the engine's */
+        rc = engine_open(cfg, &engine, err);
     }
+    if (rc)
+        return rc;
+    pthread_mutex_lock(&worker->lock);
+    worker->kv_block_tokens = cfg->executor.kv_block_size; /* whoever has the engine reads it */
+    worker->engine = engine;                               /* worker_fini closes it */
+    worker->load_ms = ms_since(look->start_ns);
+    pthread_mutex_unlock(&worker->lock);
+    drop_packed_fds(worker);
+    rc = open_template(worker, err);
     if (!rc)
-        rc = open_template(worker, err);
-    if (!rc)
-        rc = publish_facts(worker, ckpt, cfg, engine, err);
-    checkpoint_close(ckpt);
+        rc = publish_facts(worker, look->ckpt, cfg, engine, err);
     return rc;
 }
 
@@ -262,7 +260,7 @@ static void log_draft_model(const struct engine *engine)
                  LOG_U64("weight_bytes", engine_memory(engine)->draft_bytes));
 }
 
-static int load(struct worker *worker, struct error *err)
+static int load(struct worker *worker, struct look *look, struct error *err)
 {
     struct engine_config cfg;
     int rc = settings_engine_config(worker->settings, &cfg, err);
@@ -275,7 +273,7 @@ static int load(struct worker *worker, struct error *err)
     cfg.cancel_load = &worker->cancel_load;
     take_packed_fds(worker);
     cfg.executor.packed_fds = worker->settings->packed_fds ? worker->packed_fds : NULL;
-    rc = open_engine(worker, &cfg, err);
+    rc = open_engine(worker, &cfg, look, err);
     if (rc)
         return rc;
     log_draft_model(worker->engine);
@@ -390,14 +388,15 @@ static bool live_parked(struct worker *worker, struct error *err)
 }
 
 /* Loads, serves until asked to end, and ends. True where a load failed: *err says why. */
-static bool live(struct worker *worker, struct error *err)
+static bool live(struct worker *worker, struct look *look, struct error *err)
 {
     pthread_t events_thread, heartbeat_thread;
     bool has_events = false, has_heartbeat = false;
     log_kernels(worker->settings);
     if (worker->settings->place)
         place_log(worker->settings->place);
-    int rc = load(worker, err);
+    int rc = load(worker, look, err);
+    look_end(look); /* before it serves: it is memory */
     if (rc && device_is_at_its_end(err))
         device_end(worker, err);
     if (!rc)
@@ -439,6 +438,7 @@ static void listen_metrics(struct worker *worker)
 int serve_run(const struct settings *settings)
 {
     struct worker worker;
+    struct look look = {0};
     struct error err = {0};
     pthread_t signal_thread, status_thread;
     set_signals();
@@ -450,6 +450,8 @@ int serve_run(const struct settings *settings)
                                         .context = &worker};
     bool failed = true, has_signals = false, has_status = false;
     int rc = place_failure(settings->place, &err);
+    if (!rc && !settings->parked)
+        look_begin(&look, settings);
     if (!rc)
         rc = worker_meter_create(&worker.meter, &err);
     if (!rc)
@@ -463,9 +465,10 @@ int serve_run(const struct settings *settings)
         rc = start_thread(&status_thread, status_run, &worker, &err);
     has_status = !rc;
     if (!rc)
-        failed = settings->parked ? live_parked(&worker, &err) : live(&worker, &err);
+        failed = settings->parked ? live_parked(&worker, &err) : live(&worker, &look, &err);
     else
         log_error(LOG_EVENT("cannot serve"), LOG_STR("message", err.message));
+    look_end(&look);
     report_end(&worker, failed ? &err : NULL);
     if (has_status) {
         atomic_store(&worker.ending, true);

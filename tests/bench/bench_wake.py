@@ -2,10 +2,10 @@
 """What waking a parked version costs beside a cold load (docs/performance.md).
 
 Starts `sluice-manager` in a folder of its own with real workers, loads, parks, wakes and unloads each model several times in turns, with the
-file in the page cache, and prints medians: milliseconds of a cold load, of parking and of waking as the operations' receipts tell them,
+file in the page cache (or, `--evict`, put out of it before each load and each wake: a load that is cold), and prints medians: milliseconds of a cold load, of parking and of waking as the operations' receipts tell them,
 the ratio of wake to load, the CPU time of the worker that was started by each (which others on the machine change less), and the stages of both as the events tell when they came (ms since the operation began) and the worker's log what it took.
 
-  tests/bench/bench_wake.py --bin build/release/bin [--runs 5] [--json] MODEL... [-- LOAD FLAGS]
+  tests/bench/bench_wake.py --bin build/release/bin [--runs 5] [--evict] [--json] MODEL... [-- LOAD FLAGS]
 """
 import argparse
 import json
@@ -72,9 +72,19 @@ class Manager:
         self.process.wait(30)
 
 
-def measure(manager, name, flags):
+def evict(path):
+    """Its pages leave the page cache, as they do in the hours for which a version is parked."""
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+
+
+def measure(manager, name, flags, path):
     times, stages, cpu = {}, {}, {}
     for what, args in (("load", ["load", name, *flags]), ("park", ["park", name]), ("wake", ["wake", name])):
+        if path:
+            evict(path)
         o = manager.operation(*args)
         times[what] = float(o["result"]["elapsed_ms"])
         cpu[what] = manager.cpu_ms(o["replica_ids"][0])
@@ -88,6 +98,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bin", required=True)
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--evict", action="store_true")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("models", nargs="+")
     argv, flags = sys.argv[1:], []
@@ -102,7 +113,7 @@ def main():
                 manager.cli("register", f"m{i}", os.path.abspath(model), "--version", "1")
                 manager.operation("load", f"m{i}", *flags)  # the file is read once
                 manager.operation("unload", f"m{i}")
-            seen = [[measure(manager, f"m{i}", flags) for i in range(len(args.models))] for _ in range(args.runs)]
+            seen = [[measure(manager, f"m{i}", flags, args.models[i] if args.evict else None) for i in range(len(args.models))] for _ in range(args.runs)]
         finally:
             manager.end()
     for i, model in enumerate(args.models):
