@@ -32,6 +32,7 @@ enum {
     FAMILY_COMMITS,
     FAMILY_STORE_FAILED,
     FAMILY_STORE_BYTES,
+    FAMILY_STORE_UNSAVED,
     FAMILY_STORE_WRITABLE,
     FAMILY_CALLS,
     FAMILY_CALLS_LIVE,
@@ -92,6 +93,10 @@ static const struct metric_spec specs[N_FAMILIES] = {
     [FAMILY_STORE_BYTES] = {.name = "sluice_manager_store_bytes",
                             .help = "Size of the state database and its log.",
                             .type = METRIC_GAUGE},
+    [FAMILY_STORE_UNSAVED] = {.name = "sluice_manager_store_unsaved_rows",
+                              .help = "Rows in memory alone until the disk takes writes again: "
+                                      "replicas as they are, keys that were revoked.",
+                              .type = METRIC_GAUGE},
     [FAMILY_STORE_WRITABLE] = {.name = "sluice_manager_store_writable",
                                .help = "0 while changes are refused because they cannot be made "
                                        "durable.",
@@ -188,6 +193,8 @@ static void sample_store(struct manager_metrics *m, struct metrics_sink *sink)
     metrics_sample(sink, m->families[FAMILY_COMMITS], NULL, (double)stats.n_commits);
     metrics_sample(sink, m->families[FAMILY_STORE_FAILED], NULL, (double)stats.n_failed);
     metrics_sample(sink, m->families[FAMILY_STORE_BYTES], NULL, (double)stats.n_bytes);
+    metrics_sample(sink, m->families[FAMILY_STORE_UNSAVED], NULL,
+                   (double)store_n_unsaved(m->manager->store));
     metrics_sample(sink, m->families[FAMILY_STORE_WRITABLE], NULL, !stats.reason[0]);
 }
 

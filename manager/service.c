@@ -238,7 +238,11 @@ static int run_change(struct txn *txn, void *arg, struct error *err)
 {
     struct changing *changing = arg;
     const struct service_change *change = changing->change;
-    if (txn_idempotency_find(txn, changing->request_id, change->method, changing->request,
+    bool in_memory = txn_is_in_memory(txn); /* a second run: what the first made is undone */
+    message_free(changing->response);
+    changing->response = NULL;
+    if (!in_memory &&
+        txn_idempotency_find(txn, changing->request_id, change->method, changing->request,
                              change->response_type, &changing->response, err) != 0)
         return err->status;
     if (changing->response || changing->go_on)
@@ -249,6 +253,8 @@ static int run_change(struct txn *txn, void *arg, struct error *err)
     caller_of(changing->call, &caller);
     if (audit_add(txn, &caller, change->method, changing->request_id, err) != 0)
         return err->status;
+    if (in_memory)
+        return 0;
     if (!changing->response) /* one that was not built says so; this is the net below */
         return error_set(err, STATUS_INTERNAL, "%s made no answer", change->method);
     return record(txn, changing, err);
@@ -272,6 +278,8 @@ static void end_change(void *arg, const struct error *status)
     } else if (changing->response) {
         failpoint("change.after_commit"); /* of any call: done, and not acknowledged */
         management_take_keys(manager);
+        if (changing->change->done)
+            changing->change->done(changing->response);
         rpc_call_reply(changing->call, changing->response);
         manager_changed(manager);
     } else {
@@ -294,9 +302,11 @@ static void submit(struct changing *from)
     }
     *changing = *from;
     rpc_call_retain(changing->call);
+    struct store *store = changing->service->manager->store;
     if (request_id_check(changing->request_id, &err) == 0 &&
-        store_submit(changing->service->manager->store, run_change, end_change, changing, &err) ==
-            0)
+        (changing->change->urgent
+             ? store_submit_seen(store, run_change, end_change, changing, &err)
+             : store_submit(store, run_change, end_change, changing, &err)) == 0)
         return;
     service_fail(changing->call, &err);
     free_changing(changing);

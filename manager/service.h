@@ -73,6 +73,11 @@ struct service_change {
     const ProtobufCMessageDescriptor *response_type;
     service_change_fn *apply;
     void (*free_arg)(void *arg); /* optional; called exactly once in any case */
+    /* It must not wait for the disk: where that takes no writes, `apply` is run again for memory
+     * alone (txn_is_in_memory), and its rows are written later. It uses no counters. */
+    bool urgent;
+    /* Optional: on the loop thread, before the answer is sent. */
+    void (*done)(const ProtobufCMessage *response);
     /* Optional: takes out of a copy of the answer what must not be kept for a repeated request. */
     void (*redact)(ProtobufCMessage *copy);
 };

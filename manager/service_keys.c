@@ -6,6 +6,7 @@
 
 #include "base/api_keys.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/sha256.h"
 #include "manager/caller.h"
 #include "manager/message.h"
@@ -206,27 +207,53 @@ static int drop_old(struct txn *txn, struct error *err)
     return txn_delete(txn, TABLE_API_KEY, id, err);
 }
 
+struct revoking {
+    char by[WHO_BYTES];
+};
+
+/* The one that this request revoked already, where its answer could not be recorded; else the one
+ * that has the name. */
+static const pb_key *find_to_revoke(const struct catalog *catalog, const revoke_request *request,
+                                    struct error *err)
+{
+    const pb_key *key;
+    for (size_t i = 0; *request->request_id && (key = catalog_key_at(catalog, i)); i++)
+        if (key->revoked_unix_ns && strcmp(key->revoke_request_id, request->request_id) == 0 &&
+            strcmp(key->name, request->name) == 0)
+            return key;
+    key = catalog_key(catalog, request->name);
+    if (key)
+        return key;
+    error_set(err, STATUS_NOT_FOUND, "name: there is no key \"%.64s\" that is not revoked",
+              request->name);
+    error_reason(err, "KEY_NOT_FOUND");
+    return NULL;
+}
+
+/* A key that was stolen must not stay good until there is room on the disk. */
 static int apply_revoke(struct txn *txn, const ProtobufCMessage *message, void *arg,
                         ProtobufCMessage **out_response, struct error *err)
 {
     const revoke_request *request = (const revoke_request *)message;
-    const pb_key *row = catalog_key(txn_catalog(txn), request->name);
-    (void)arg;
-    if (!row) {
-        error_set(err, STATUS_NOT_FOUND, "name: there is no key \"%.64s\" that is not revoked",
-                  request->name);
-        return error_reason(err, "KEY_NOT_FOUND");
-    }
+    const struct revoking *revoking = arg;
+    const pb_key *row = find_to_revoke(txn_catalog(txn), request, err);
+    if (!row)
+        return err->status;
     revoke_response *response =
         MESSAGE_NEW(revoke_response, sluice__manager__v1__revoke_api_key_response__descriptor);
     pb_key *key = MESSAGE_COPY(pb_key, row);
-    bool complete = response && key;
-    if (complete) {
+    bool complete = response && key, again = row->revoked_unix_ns != 0;
+    if (complete && !again) {
         key->revoked_unix_ns = txn_now_unix_ns(txn);
+        complete = message_set(&key->revoked_by, revoking->by) &&
+                   message_set(&key->revoke_request_id, request->request_id);
+    }
+    if (complete) {
+        response->in_memory_only = txn_is_in_memory(txn);
         complete = message_set_copy(&response->key, key);
     }
     int status = complete ? 0 : out_of_memory(err);
-    if (status == 0)
+    if (status == 0 && !again)
         status = txn_put(txn, TABLE_API_KEY, &key->base, err);
     else if (key)
         message_free(&key->base);
@@ -239,16 +266,31 @@ static int apply_revoke(struct txn *txn, const ProtobufCMessage *message, void *
     return status;
 }
 
+static void tell_in_memory(const ProtobufCMessage *message)
+{
+    const revoke_response *response = (const revoke_response *)message;
+    if (response->in_memory_only)
+        log_warn(LOG_EVENT("key revoked in memory alone"), LOG_STR("key", response->key->name),
+                 LOG_STR("caller", response->key->revoked_by),
+                 LOG_STR("meanwhile", "the disk takes no writes: a manager that is started before "
+                                      "there is room lets the key in again"));
+}
+
 static const struct service_change revoke_change = {
     .method = "RevokeApiKey",
     .response_type = &sluice__manager__v1__revoke_api_key_response__descriptor,
     .apply = apply_revoke,
+    .free_arg = free,
+    .urgent = true,
+    .done = tell_in_memory,
 };
 
 void service_revoke_key(struct service *service, struct rpc_call *call,
                         const ProtobufCMessage *message)
 {
     const revoke_request *request = (const revoke_request *)message;
+    struct revoking revoking = {0};
+    struct caller caller;
     struct error err;
     if (api_key_check_tenant(request->name, &err) != 0) {
         error_field(&err, "name", "1 to %d of letters, digits, '.', '_' and '-'",
@@ -256,5 +298,8 @@ void service_revoke_key(struct service *service, struct rpc_call *call,
         service_fail(call, &err);
         return;
     }
-    service_change(service, call, message, request->request_id, &revoke_change, NULL);
+    caller_of(call, &caller);
+    snprintf(revoking.by, sizeof(revoking.by), "%s", caller.name);
+    service_change_copy(service, call, message, request->request_id, &revoke_change, &revoking,
+                        sizeof(revoking));
 }

@@ -175,6 +175,9 @@ void store_close(struct store *store)
         job->done(job->arg, &err);
         store_job_free(job);
     }
+    if (store->n_unsaved)
+        log_warn(LOG_EVENT("what was in memory alone is lost"), LOG_U64("rows", store->n_unsaved),
+                 LOG_STR("reason", store->unsaved_reason));
     store_job_forget_unsaved(store);
     txn_free_changes(store->unknown, store->n_unknown);
     store_db_close(&store->db);

@@ -58,10 +58,10 @@ typedef void store_done_fn(void *arg, const struct error *status);
  */
 int store_submit(struct store *store, store_txn_fn *run, store_done_fn *done, void *arg,
                  struct error *err);
-/* The same for what has been seen and cannot be refused (a process has died, is started): where the
- * disk is full or fails its rows are kept in memory alone and written, with an event each, once it
- * takes them. Such a job must use no counters. A manager that is killed before then has the older
- * rows. */
+/* The same for what has been seen and cannot be refused (a process has died, is started), and for
+ * what must not wait (a key is revoked): where the disk is full or fails its rows are kept in
+ * memory alone and written, with an event each, once it takes them. Such a job must use no
+ * counters. A manager that is killed before then has the older rows. */
 int store_submit_seen(struct store *store, store_txn_fn *run, store_done_fn *done, void *arg,
                       struct error *err);
 /* Rows that are in memory alone. */
@@ -85,6 +85,11 @@ void store_stats(struct store *store, struct store_stats *out_stats);
 
 /* -- inside store_txn_fn only ---------------------------------------------------------------------
  */
+
+/* Of store_submit_seen: the disk took nothing, and this run is for the rows in memory alone. Events
+ * and deletions are left out, request ids cannot be looked up or recorded. The run before it, which
+ * met the disk, is undone. */
+bool txn_is_in_memory(const struct txn *txn);
 
 /* The catalog as this transaction sees it: with its own writes. Borrowed until the next write. */
 const struct catalog *txn_catalog(const struct txn *txn);

@@ -135,8 +135,30 @@ static int resolve(struct store *store, struct txn *txn, bool *out_done, struct 
     return error_reason(err, "STATE_STORE_UNKNOWN");
 }
 
+/* Who revoked it is in the row; his role is not known any more. */
+static int write_late_revocation(struct txn *txn, const pb_key *key, struct error *err)
+{
+    char message[256], after[160];
+    snprintf(message, sizeof(message),
+             "by %.130s; in memory alone until now, for the disk took no writes", key->revoked_by);
+    snprintf(after, sizeof(after), "api_key %s: name=\"%s\"", key->id, key->name);
+    const struct txn_attribute attributes[] = {
+        {"caller", key->revoked_by},
+        {"rpc", "RevokeApiKey"},
+        {"request_id", key->revoke_request_id},
+        {"after", after},
+    };
+    struct txn_event event = {.type = "audit.RevokeApiKey",
+                              .message = message,
+                              .attributes = attributes,
+                              .n_attributes = sizeof(attributes) / sizeof(attributes[0])};
+    return txn_event(txn, &event, err);
+}
+
 static int write_late_event(struct txn *txn, const struct row *row, struct error *err)
 {
+    if (row_table(row) == TABLE_API_KEY)
+        return write_late_revocation(txn, (const pb_key *)row_message(row), err);
     struct txn_event event = {.message = "the disk was full: what went before was not recorded"};
     if (row_table(row) == TABLE_REPLICA) {
         const pb_replica *replica = (const pb_replica *)row_message(row);

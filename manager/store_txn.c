@@ -43,6 +43,11 @@ void txn_begin_in_memory(struct txn *txn, struct catalog *catalog)
     txn->in_memory = true;
 }
 
+bool txn_is_in_memory(const struct txn *txn)
+{
+    return txn->in_memory;
+}
+
 void txn_free_changes(struct store_change *changes, size_t n_changes)
 {
     for (size_t i = 0; i < n_changes; i++) {

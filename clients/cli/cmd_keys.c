@@ -139,12 +139,21 @@ static int run_revoke(struct cli *cli)
     request.request_id = cli_request_id(cli, id);
     if (cli_call(cli, "RevokeApiKey", &request.base, &message, &err) != 0)
         return cli_fail(cli, &err);
+    int in_memory_only =
+        ((const Sluice__Manager__V1__RevokeApiKeyResponse *)message)->in_memory_only;
     if (cli->settings.json)
         print_json(message);
     else
         printf("revoked %s\n", request.name);
+    if (in_memory_only)
+        fprintf(
+            stderr,
+            "No new call is let in with it, but the manager's disk takes no writes: it is written "
+            "as soon as there is room, and a manager that is started again before lets the key "
+            "in. `sluice keys revoke %s --request-id %s` ends with 0 once it is written.\n",
+            request.name, request.request_id);
     rpc_message_free(message);
-    return 0;
+    return in_memory_only ? 1 : 0;
 }
 
 static const struct option_spec list_specs[] = {
@@ -194,8 +203,11 @@ const struct cli_command cmd_keys_revoke = {
     .name = "keys revoke",
     .arguments = "NAME",
     .summary = "end an API key for management",
-    .description = "No new call is let in with it once the command has ended; calls and watches "
-                   "that run already go on.",
+    .description =
+        "No new call is let in with it once the command has ended; calls and watches "
+        "that run already go on. Exit status 1 where it is revoked and the manager's disk "
+        "takes no writes, so that a manager which is started again before there is room "
+        "would let the key in: the message says how to ask whether it is written.",
     .examples = revoke_examples,
     .n_examples = CLI_N(revoke_examples),
     .groups = CLI_REQUEST_ID | CLI_MANAGE,

@@ -6,9 +6,12 @@ import signal
 import sqlite3
 import subprocess
 import threading
+import urllib.request
 
-from conftest import BIN
+from conftest import BIN, free_port, patience
 from manager_program import C, FAST, fails, manager  # noqa: F401 (a fixture)
+from test_keys import create
+from test_management import SERVICE, answer, cli
 
 
 @contextlib.contextmanager
@@ -61,21 +64,80 @@ def loaded_once(manager):
     return before
 
 
+def start_where_no_file_may_grow(manager, *args):
+    """Its log is a pipe: what it says must not need the disk. manager.said collects it."""
+    manager.process = subprocess.Popen(
+        ["bash", "-c", 'ulimit -S -f 0; exec "$@"', "-", BIN / "sluice-manager", "--state-dir", manager.state, "--worker", BIN / "fake_worker",
+         "--model-root", manager.models, *FAST, *args], stderr=subprocess.PIPE)
+    manager.said = []
+    pipe = manager.process.stderr
+    threading.Thread(target=lambda: manager.said.extend(line.decode() for line in pipe), daemon=True).start()
+
+
+def let_files_grow(manager):
+    resource.prlimit(manager.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
 def test_a_manager_starts_where_no_file_may_grow(manager):
     before = loaded_once(manager)
     epoch = manager.status().manager_epoch
     assert manager.term() == 0
 
-    def start():  # its log is a pipe: what it says must not need the disk
-        manager.process = subprocess.Popen(
-            ["bash", "-c", 'ulimit -S -f 0; exec "$@"', "-", BIN / "sluice-manager", "--state-dir", manager.state, "--worker", BIN / "fake_worker",
-             "--model-root", manager.models, *FAST], stderr=subprocess.PIPE)
-        threading.Thread(target=manager.process.stderr.read, daemon=True).start()
-
-    none = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-    adopts_and_serves_on_a_full_disk(manager, start, lambda: resource.prlimit(manager.process.pid, resource.RLIMIT_FSIZE, none), before)
+    adopts_and_serves_on_a_full_disk(manager, lambda: start_where_no_file_may_grow(manager), lambda: let_files_grow(manager), before)
     manager.up()
     assert manager.status().manager_epoch == epoch + 2
+
+
+def test_a_stolen_key_is_refused_at_once_where_nothing_can_be_written(manager):
+    """It stayed good until there was room. What the answer says is so: now, after a restart that forgets it, and once it is written."""
+    manager.up()
+    made = {name: create(manager, name, role).secret for name, role in (("thief", 2), ("other", 3))}
+    revoke = manager.rpc.RevokeApiKey
+    assert not revoke(manager.m.RevokeApiKeyRequest(name=create(manager, "idle").key.name)).in_memory_only
+    assert manager.term() == 0
+
+    def state(name):
+        return answer(manager.channel, SERVICE + "GetStatus", made[name])[:2]
+
+    good, refused = C.OK, (C.UNAUTHENTICATED, "API_KEY_INVALID")
+    port = free_port()
+    socket = ["--manager", f"{manager.state}/run/manager.sock"]
+    for again in (False, True):
+        start_where_no_file_may_grow(manager, "--metrics", f"127.0.0.1:{port}")
+        manager.connect()
+        assert manager.status().store_reason == "STATE_STORE_FULL"
+        assert state("thief")[0] == state("other")[0] == good  # the second time too: what was in memory alone is forgotten, as was said
+        fails(C.RESOURCE_EXHAUSTED, create, manager, "new", why="STATE_STORE_FULL")
+        one = manager.rpc.RevokeApiKey(manager.m.RevokeApiKeyRequest(name="thief", request_id=f"r{again}"))
+        assert one.in_memory_only and one.key.revoked_unix_ns > 0 and one.key.revoked_by.startswith("uid:")
+        assert state("thief") == refused and state("other")[0] == good
+        assert manager.rpc.RevokeApiKey(manager.m.RevokeApiKeyRequest(name="thief", request_id=f"r{again}")) == one
+        fails(C.NOT_FOUND, manager.rpc.RevokeApiKey, manager.m.RevokeApiKeyRequest(name="thief"), why="KEY_NOT_FOUND")
+        code, out, err = cli(manager, "keys", "revoke", "other", "--request-id", "r-cli", *socket)
+        assert code == 1 and out == "revoked other\n" and "takes no writes" in err and "sluice keys revoke other --request-id r-cli" in err, (code, out, err)
+        assert state("other") == refused and manager.status().store_reason == "STATE_STORE_FULL"
+        assert "\nsluice_manager_store_unsaved_rows 2\n" in urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
+        manager.wait(lambda: sum('event="key revoked in memory alone"' in line for line in manager.said) >= 2, 5, "the log tells")
+        if not again:
+            assert manager.term() == 0
+            manager.wait(lambda: any('event="what was in memory alone is lost"' in line and "rows=2" in line for line in manager.said), 5, "the log tells")
+    let_files_grow(manager)
+    manager.wait(lambda: manager.status().store_reason == "", 5, "there is room again")
+    assert state("thief") == state("other") == refused
+    manager.kill()  # from here on it is written
+    manager.up()
+    assert state("thief") == state("other") == refused
+    now = manager.rpc.RevokeApiKey(manager.m.RevokeApiKeyRequest(name="thief", request_id="rTrue"))
+    assert not now.in_memory_only and now.key == one.key
+    assert cli(manager, "keys", "revoke", "other", "--request-id", "r-cli", *socket) == (0, "revoked other\n", "")
+    create(manager, "thief")  # the name is free, and the old request revokes no other
+    assert manager.rpc.RevokeApiKey(manager.m.RevokeApiKeyRequest(name="thief", request_id="rTrue")) == now
+    told = []
+    for batch in manager.rpc.WatchEvents(manager.m.WatchEventsRequest(from_seq=1), timeout=patience(10)):
+        told += [(e.attributes["request_id"], e.attributes["caller"], e.attributes["after"].split(":")[0]) for e in batch.events if e.type == "audit.RevokeApiKey"]
+        if len(told) >= 3:
+            break
+    assert sorted(told[1:]) == [("r-cli", one.key.revoked_by, "api_key k2"), ("rTrue", one.key.revoked_by, "api_key k1")], told
 
 
 def test_a_manager_that_was_killed_on_a_full_disk_starts_there_again(manager):

@@ -337,6 +337,8 @@ int sim_pool_install(void);
 void sim_check_reset(void);
 void sim_check_event(const pb_event *event);
 void sim_check_step(void);
+/* RevokeApiKey was answered. */
+void sim_check_revoked(const char *id, bool in_memory_only);
 void sim_check_spawn(const char *replica_id, uint64_t epoch);
 void sim_check_kill(const struct sim_process *process);
 void sim_check_routes(const pb_route_table *table);

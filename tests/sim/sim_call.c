@@ -80,6 +80,10 @@ int rpc_call_reply(struct rpc_call *call, const ProtobufCMessage *message)
     if (call->finished)
         return STATUS_CANCELLED;
     note_operation(call, message);
+    if (call->kind == KIND_REVOKE && !sim.dead) {
+        const Sluice__Manager__V1__RevokeApiKeyResponse *revoked = (const void *)message;
+        sim_check_revoked(revoked->key->id, revoked->in_memory_only);
+    }
     end(call, REQUEST_ANSWERED);
     return 0;
 }

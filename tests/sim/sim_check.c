@@ -28,6 +28,7 @@ static struct {
     /* Its row is in memory alone, for want of a disk: no event of that, until one tells that it is
      * recorded. */
     bool unsaved[MAX_REPLICAS];
+    enum { NOT_REVOKED, REVOKED_IN_MEMORY, REVOKED } keys[MAX_REPLICAS]; /* as was answered */
     struct seen_row rows[MAX_ROWS];
     size_t n_rows;
     uint64_t rows_generation, rows_last_seq;
@@ -40,6 +41,7 @@ void sim_check_reset(void)
     memset(&seen.epoch, 0, sizeof(seen.epoch));
     seen.last_seq = 0;
     memset(&seen.unsaved, 0, sizeof(seen.unsaved));
+    memset(&seen.keys, 0, sizeof(seen.keys));
     seen.generation = 0;
     seen.have_rows = false;
 }
@@ -176,6 +178,20 @@ static void check_operation(const pb_operation *row)
     }
 }
 
+void sim_check_revoked(const char *id, bool in_memory_only)
+{
+    seen.keys[number_of(id)] = in_memory_only ? REVOKED_IN_MEMORY : REVOKED;
+}
+
+/* What was answered to be revoked is not good again: at all, or while the manager lives. */
+static void check_keys(const struct catalog *catalog)
+{
+    const pb_key *key;
+    for (size_t i = 0; (key = catalog_key_at(catalog, i)); i++)
+        if (number_of(key->id) && seen.keys[number_of(key->id)] && !key->revoked_unix_ns)
+            sim_broken("I1: key %s was revoked and is good", key->id);
+}
+
 void sim_check_step(void)
 {
     const struct catalog *catalog = &sim.manager.catalog;
@@ -190,6 +206,7 @@ void sim_check_step(void)
         check_replica(catalog_replica_at(catalog, i), some_unsaved);
     for (size_t i = 0; catalog_operation_at(catalog, i); i++)
         check_operation(catalog_operation_at(catalog, i));
+    check_keys(catalog);
     sim_rules_step();
 }
 
@@ -296,10 +313,10 @@ void sim_check_before_crash(void)
     seen.have_rows = true;
 }
 
-/* What is seen and not asked for is true also where it cannot be written. */
+/* What is seen and not asked for is true also where it cannot be written; a revocation counts. */
 static bool may_be_in_memory(enum table table)
 {
-    return table == TABLE_REPLICA || table == TABLE_DEVICE_HOLD;
+    return table == TABLE_REPLICA || table == TABLE_DEVICE_HOLD || table == TABLE_API_KEY;
 }
 
 static void compare_rows(const struct catalog *catalog)
@@ -334,6 +351,10 @@ void sim_check_after_start(void)
             compare_rows(catalog);
     }
     seen.have_rows = false;
+    for (size_t i = 0; i < MAX_REPLICAS; i++)
+        if (seen.keys[i] == REVOKED_IN_MEMORY || sim.damaged)
+            seen.keys[i] = NOT_REVOKED;
+    check_keys(catalog);
     seen.last_seq = catalog->last_event_seq;
     seen.generation = 0;
     memset(&seen.unsaved, 0, sizeof(seen.unsaved));
