@@ -37,11 +37,13 @@ enum {
     PREFILL_QUERIES = 128, /* packed: row · heads_per_kv + head */
 
     COMBINE_THREADS = 128,
-    COMBINE_CHUNK = 128, /* groups whose weights are made at once */
+    COMBINE_CHUNK = 128,                   /* groups whose weights are made at once */
+    COMBINE_BYTES = 2 * COMBINE_CHUNK * 4, /* of shared memory: weights and sums */
 
-    SHARED_PER_BLOCK = 99 << 10, /* the least of sm_80, sm_89, sm_90 */
-    DECODE_BLOCKS = 2048,        /* a launch has about so many, … */
-    DECODE_MIN_STRIDES = 8       /* … but a row at least so many per head, as groups allow */
+    SHARED_WITHOUT_LEAVE = 48 << 10, /* that every kernel may have */
+    SHARED_PER_BLOCK = 99 << 10,     /* the least of sm_80, sm_89, sm_90 */
+    DECODE_BLOCKS = 2048,            /* a launch has about so many, … */
+    DECODE_MIN_STRIDES = 8           /* … but a row at least so many per head, as groups allow */
 };
 
 /* Results of groups in flight at once, in bytes: more rows are more passes. */

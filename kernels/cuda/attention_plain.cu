@@ -6,7 +6,7 @@ enum { SHORT_DIM = CUDA_TILED_MAX_DIM, LONG_DIM = CUDA_ATTENTION_MAX_DIM };
 template <uint32_t MAX_DIM, bool ALIBI>
 static int launch(void *stream, const struct attention_cuda *a, const struct decode_plan *plan)
 {
-    static_assert(sizeof(struct plain_shared<MAX_DIM>) <= 48 << 10, "needs no leave");
+    static_assert(sizeof(struct plain_shared<MAX_DIM>) <= SHARED_WITHOUT_LEAVE, "needs no leave");
     auto *kernel = attention_plain<MAX_DIM, ALIBI>;
     return CUDA_LAUNCH(kernel, dim3(a->n_rows, plan->n_tiles, plan->n_strides), DECODE_THREADS,
                        sizeof(struct plain_shared<MAX_DIM>), stream, *a);
@@ -26,6 +26,6 @@ int cuda_launch_attention_combine(void *stream, const struct attention_cuda *a)
 {
     auto *kernel =
         a->kv.head_dim > SHORT_DIM ? attention_combine<LONG_DIM> : attention_combine<SHORT_DIM>;
-    return CUDA_LAUNCH(kernel, dim3(a->n_rows, a->n_heads), COMBINE_THREADS,
-                       2 * COMBINE_CHUNK * sizeof(float), stream, *a);
+    return CUDA_LAUNCH(kernel, dim3(a->n_rows, a->n_heads), COMBINE_THREADS, COMBINE_BYTES, stream,
+                       *a);
 }

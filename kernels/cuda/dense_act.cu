@@ -5,7 +5,7 @@ enum { MAX_ROW_BLOCKS = 65535 };
 int cuda_launch_act_half(void *stream, uint16_t *dst, const float *x, size_t x_stride, uint32_t m,
                          uint32_t k, enum dense_form form)
 {
-    dim3 grid(cuda_n_blocks(dense_act_stride(k), ACT_THREADS * ACT_COLUMNS, UINT32_MAX),
+    dim3 grid(cuda_n_blocks(dense_act_stride(k), ACT_BLOCK_COLUMNS, UINT32_MAX),
               cuda_n_blocks(m, 1, MAX_ROW_BLOCKS));
     if (form == DENSE_F16)
         return CUDA_LAUNCH(act_halves<DENSE_F16>, grid, ACT_THREADS, 0, stream, dst, x, x_stride, m,

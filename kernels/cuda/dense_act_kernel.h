@@ -12,7 +12,7 @@
 #include "kernels/cuda/dense_fragment.h"
 #include "kernels/maths.h"
 
-enum { ACT_THREADS = 128, ACT_COLUMNS = 4 };
+enum { ACT_THREADS = 128, ACT_COLUMNS = 4, ACT_BLOCK_COLUMNS = ACT_THREADS * ACT_COLUMNS };
 
 #define ACT_TINY 1e-30f /* rows whose largest is below count as this large */
 

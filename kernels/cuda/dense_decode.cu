@@ -51,8 +51,8 @@ int cuda_launch_dense_decode(void *stream, enum dense_form form, const struct de
     uint32_t n_blocks = 0, block_rows = dense_block_rows(tile, job->gated);
     for (uint32_t p = 0; p < (job->gated ? 1 : job->n_parts); p++)
         n_blocks += dense_n_blocks(job->parts[p].n, block_rows);
-    dim3 grid(dense_n_blocks(job->m, tile.n_token_tiles * DENSE_TOKENS), n_blocks);
+    dim3 grid(dense_n_blocks(job->m, dense_tile_tokens(tile)), n_blocks);
     decode_kernel *kernel = kernel_of(form, i, n_slices);
-    return CUDA_LAUNCH(kernel, grid, n_slices * DENSE_WARP,
+    return CUDA_LAUNCH(kernel, grid, dense_n_threads(n_slices),
                        dense_shared_bytes(form, tile, n_slices), stream, *job);
 }

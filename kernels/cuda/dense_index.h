@@ -189,6 +189,17 @@ CUDA_HD uint32_t dense_block_rows(struct dense_tile tile, uint32_t gated)
     return tile.n_row_tiles * DENSE_W_ROWS / (gated ? 2 : 1);
 }
 
+/* Tokens of a block, and its threads: a warp per slice. */
+DENSE_HD uint32_t dense_tile_tokens(struct dense_tile tile)
+{
+    return tile.n_token_tiles * DENSE_TOKENS;
+}
+
+CUDA_HD uint32_t dense_n_threads(uint32_t n_slices)
+{
+    return n_slices * DENSE_WARP;
+}
+
 CUDA_HD uint32_t dense_n_blocks(uint32_t n_rows, uint32_t block_rows)
 {
     return (n_rows + block_rows - 1) / block_rows;
@@ -231,6 +242,12 @@ DENSE_HD uint32_t prompt_n_stages(enum dense_form form)
 DENSE_HD uint32_t prompt_stage_bytes(enum dense_form form)
 {
     return PROMPT_TILE * (PROMPT_LINE + prompt_w_line(form));
+}
+
+/* Of a block: the ring. */
+DENSE_HD uint32_t prompt_shared_bytes(enum dense_form form)
+{
+    return prompt_n_stages(form) * prompt_stage_bytes(form);
 }
 
 /* Byte at which 16-byte piece p of a row lies: 8 rows of the same piece are in different banks. */

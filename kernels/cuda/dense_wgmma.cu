@@ -10,8 +10,10 @@ static wgmma_kernel *const kernels[2][2] = {
 int cuda_dense_allow_wgmma(void)
 {
     int code = 0;
-    for (uint32_t i = 0; code == 0 && i < 4; i++)
-        code = CUDA_ALLOW_SHARED(kernels[i / 2][i % 2], (int)wgmma_shared_bytes());
+    for (const auto &of_form : kernels)
+        for (wgmma_kernel *kernel : of_form)
+            if (code == 0)
+                code = CUDA_ALLOW_SHARED(kernel, (int)wgmma_shared_bytes());
     return code;
 }
 

@@ -12,9 +12,10 @@
 #endif
 
 enum {
-    CUDA_LANES = 16,       /* the contract's lanes of a sum */
-    CUDA_SEGMENTS = 8,     /* the contract's segments of a dimension */
-    CUDA_UNIT = 32,        /* elements a segment's bound is a multiple of */
+    CUDA_LANES = 16,   /* the contract's lanes of a sum */
+    CUDA_SEGMENTS = 8, /* the contract's segments of a dimension */
+    CUDA_UNIT = 32,    /* elements a segment's bound is a multiple of */
+    CUDA_WARP = 32,
     CUDA_ROW_THREADS = 128 /* threads of a block of a norm */
 };
 
@@ -40,6 +41,73 @@ CUDA_HD void cuda_piece(uint32_t from, uint32_t to, uint32_t i, uint32_t n_piece
     uint64_t n = to - from;
     *out_begin = from + (uint32_t)(n * i / n_pieces);
     *out_end = from + (uint32_t)(n * (i + 1) / n_pieces);
+}
+
+/* --- which item a thread has: items are dealt out block by block --- */
+
+/* The item of a thread of a block of so many threads. */
+CUDA_HD uint32_t cuda_item(uint32_t block, uint32_t n_threads, uint32_t thread)
+{
+    return block * n_threads + thread;
+}
+
+/* The same where there may be more than 2^32. */
+CUDA_HD uint64_t cuda_wide_item(uint32_t block, uint32_t n_threads, uint32_t thread)
+{
+    return (uint64_t)block * n_threads + thread;
+}
+
+/* Items that a grid has at once: a thread's next one is so much further. */
+CUDA_HD uint32_t cuda_grid_items(uint32_t n_blocks, uint32_t n_threads)
+{
+    return n_blocks * n_threads;
+}
+
+CUDA_HD uint64_t cuda_wide_grid_items(uint32_t n_blocks, uint32_t n_threads)
+{
+    return (uint64_t)n_blocks * n_threads;
+}
+
+/* A thread's warp in its block, and its lane there. */
+CUDA_HD uint32_t cuda_warp_of(uint32_t thread)
+{
+    return thread / CUDA_WARP;
+}
+
+CUDA_HD uint32_t cuda_lane_of(uint32_t thread)
+{
+    return thread % CUDA_WARP;
+}
+
+/* --- arrays of rows --- */
+
+/* First element of a row, `stride` (elements, or bytes) after the one before. */
+CUDA_HD size_t cuda_row(uint32_t row, size_t stride)
+{
+    return row * stride;
+}
+
+/* Element of a row and column. */
+CUDA_HD size_t cuda_element(uint32_t row, size_t stride, uint32_t column)
+{
+    return row * stride + column;
+}
+
+/* Elements of a dense [n_rows, n_cols] array. */
+CUDA_HD uint64_t cuda_n_elements(uint32_t n_rows, uint32_t n_cols)
+{
+    return (uint64_t)n_rows * n_cols;
+}
+
+/* Row and column of element i of a dense [n_rows, n_cols] array. */
+CUDA_HD uint32_t cuda_row_of(uint64_t i, uint32_t n_cols)
+{
+    return (uint32_t)(i / n_cols);
+}
+
+CUDA_HD uint32_t cuda_column_of(uint64_t i, uint32_t n_cols)
+{
+    return (uint32_t)(i % n_cols);
 }
 
 /* Element i of a dense [n_rows, n_cols] array in an array with a row stride. */

@@ -24,6 +24,34 @@ CUDA_HD bool kv_cuda_is_coded(const struct kv_cuda *kv)
     return kv->dtype == DTYPE_I8 || kv->dtype == DTYPE_F8_E4M3;
 }
 
+/* Items of a write of n_rows: a row and KV head each, heads of a row side by side. */
+CUDA_HD uint32_t kv_cuda_n_items(const struct kv_cuda *kv, uint32_t n_rows)
+{
+    return n_rows * kv->n_kv_heads;
+}
+
+CUDA_HD uint32_t kv_cuda_item_row(const struct kv_cuda *kv, uint32_t i)
+{
+    return i / kv->n_kv_heads;
+}
+
+CUDA_HD uint32_t kv_cuda_item_head(const struct kv_cuda *kv, uint32_t i)
+{
+    return i % kv->n_kv_heads;
+}
+
+/* First element of a KV head in a row of K or V. */
+CUDA_HD size_t kv_cuda_column(const struct kv_cuda *kv, uint32_t head)
+{
+    return (size_t)head * kv->head_dim;
+}
+
+/* Whether the pool has slot number `slot`. */
+CUDA_HD bool kv_cuda_has_slot(const struct kv_cuda *kv, uint32_t slot)
+{
+    return slot / kv->block_size < kv->n_blocks;
+}
+
 /* Bytes of a vector's elements: of F32, F16, BF16, or codes. */
 CUDA_HD size_t kv_cuda_vector_bytes(const struct kv_cuda *kv)
 {

@@ -58,7 +58,8 @@
  * ptxas: linear_quant_super.cu ILj6ELj0E registers 128 shared 1024
  * ptxas: linear_quant_super.cu ILj6ELj1E registers 184 shared 1024
  * ptxas: linear_quant_super.cu ILj6ELj2E registers 255 shared 1024
- * ptxas: linear_quant_super.cu ILj6ELj3E registers 224 shared 1024
+ * ptxas: linear_quant_super.cu ILj6ELj3E registers 232 shared 1024
+ * ptxas: linear_quant_super.cu ILj6ELj3E on sm_90a registers 224 shared 1024
  * ptxas: linear_quant_super.cu ILj7ELj0E registers 112 shared 1024
  * ptxas: linear_quant_super.cu ILj7ELj1E registers 168 shared 1024
  * ptxas: linear_quant_super.cu ILj7ELj2E registers 224 shared 1024
@@ -283,9 +284,8 @@ CUDA_DEVICE void quant_store(const struct quant_linear *q, uint32_t panel, uint3
 {
     if (panel >= q->n_panels || token >= q->m)
         return;
-    size_t n = (size_t)q->n_panels * QUANT_ROWS;
-    ((typename quant_sum<quant_is_wide(FORM)>::type *)
-         q->split)[((size_t)blockIdx.z * q->m + token) * n + panel * QUANT_ROWS + row] = sum;
+    typedef typename quant_sum<quant_is_wide(FORM)>::type type;
+    ((type *)q->split)[quant_split_at(q->n_panels, q->m, blockIdx.z, token, panel, row)] = sum;
 }
 
 /* 32 bits that stand for a sum; 64 are themselves. */

@@ -22,32 +22,33 @@ static __global__ void __launch_bounds__(THREADS)
 {
     cuda_op_begin();
     bool wide = quant_is_wide(q.layout.form), gated = q.put == QUANT_PUT_GATED;
-    uint32_t n_panels = gated ? q.n_panels / 2 : q.n_panels;
-    size_t n = (size_t)q.n_panels * QUANT_ROWS, plane = n * q.m;
-    size_t n_items = (size_t)n_panels * QUANT_ROWS * q.m;
+    size_t plane = quant_split_elements(q.n_panels, q.m);
+    size_t n_items = quant_n_items(q.n_panels, q.m, gated);
     auto sum_of = [&](size_t at) {
+        const int32_t *narrow = (const int32_t *)q.split;
+        const int64_t *whole = (const int64_t *)q.split;
         int64_t sum = 0;
-        for (uint32_t i = 0; i < n_splits; i++)
-            sum += wide ? ((const int64_t *)q.split)[i * plane + at]
-                        : ((const int32_t *)q.split)[i * plane + at];
+        for (uint32_t i = 0; i < n_splits; i++) {
+            size_t part = quant_split_part(at, plane, i);
+            sum += wide ? whole[part] : narrow[part];
+        }
         return wide ? sum : (int64_t)(int32_t)sum; /* parts of a sum may exceed 32 bits */
     };
-    for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < n_items;
-         i += (size_t)gridDim.x * THREADS) {
-        uint32_t row = i % QUANT_ROWS, panel = i / QUANT_ROWS % n_panels;
-        uint32_t token = (uint32_t)(i / QUANT_ROWS / n_panels);
-        panel *= gated ? 2 : 1;
-        size_t at = token * n + (size_t)panel * QUANT_ROWS + row;
+    for (size_t i = cuda_wide_item(blockIdx.x, THREADS, threadIdx.x); i < n_items;
+         i += cuda_wide_grid_items(gridDim.x, THREADS)) {
+        struct quant_item item = quant_item_of(i, q.n_panels, gated);
+        size_t at = quant_split_at(q.n_panels, q.m, 0, item.token, item.panel, item.row);
         if (gated)
-            quant_put_gated(&q, panel, row, token, sum_of(at), sum_of(at + QUANT_ROWS));
+            quant_put_gated(&q, item.panel, item.row, item.token, sum_of(at),
+                            sum_of(quant_split_behind(at)));
         else
-            quant_put(&q, panel, row, token, sum_of(at));
+            quant_put(&q, item.panel, item.row, item.token, sum_of(at));
     }
 }
 
 int cuda_launch_quant_finish(void *stream, const struct quant_linear *args, uint32_t n_splits)
 {
-    uint64_t n = (uint64_t)args->n_panels * QUANT_ROWS * args->m;
+    uint64_t n = quant_split_elements(args->n_panels, args->m);
     return CUDA_LAUNCH(quant_finish, cuda_n_blocks(n, THREADS, MAX_BLOCKS), THREADS, 0, stream,
                        *args, n_splits);
 }
@@ -58,13 +59,13 @@ static __global__ void __launch_bounds__(THREADS)
 {
     cuda_op_begin();
     const struct quant_part *part = &q.parts[0];
-    for (uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x;
-         i < (uint64_t)part->n_rows * q.m; i += (uint64_t)gridDim.x * THREADS) {
-        uint32_t n = (uint32_t)(i % part->n_rows), token = (uint32_t)(i / part->n_rows);
-        float *y = part->y + token * part->y_stride + n;
-        int64_t sum = low[token * low_stride + n];
-        if (two_planes)
-            sum += (int64_t) * (const int32_t *)y * 65536;
+    uint64_t n_items = cuda_n_elements(q.m, part->n_rows);
+    for (uint64_t i = cuda_wide_item(blockIdx.x, THREADS, threadIdx.x); i < n_items;
+         i += cuda_wide_grid_items(gridDim.x, THREADS)) {
+        uint32_t n = cuda_column_of(i, part->n_rows), token = cuda_row_of(i, part->n_rows);
+        float *y = part->y + cuda_element(token, part->y_stride, n);
+        int32_t first = low[cuda_element(token, low_stride, n)];
+        int64_t sum = two_planes ? quant_of_planes(first, *(const int32_t *)y) : first;
         float scale = q.act.scale[token];
         *y = quant_or_nan(quant_scaled(part, n, scale, sum), scale);
     }
@@ -73,7 +74,7 @@ static __global__ void __launch_bounds__(THREADS)
 int cuda_launch_quant_rank_sums(void *stream, const struct quant_linear *args, const int32_t *low,
                                 size_t low_stride, bool two_planes)
 {
-    uint64_t n = (uint64_t)args->parts[0].n_rows * args->m;
+    uint64_t n = cuda_n_elements(args->m, args->parts[0].n_rows);
     return CUDA_LAUNCH(quant_rank_sums, cuda_n_blocks(n, THREADS, MAX_BLOCKS), THREADS, 0, stream,
                        *args, low, low_stride, two_planes);
 }

@@ -10,8 +10,8 @@ CUDA_DEVICE uint32_t quant_part_of(const struct quant_linear *q, uint32_t panel,
                                    uint32_t *out_local)
 {
     if (q->put == QUANT_PUT_GATED) {
-        *out_local = panel / 2;
-        return panel % 2;
+        *out_local = quant_gated_panel(panel);
+        return quant_gated_part(panel);
     }
     uint32_t part = 0;
     for (uint32_t p = 1; p < QUANT_MAX_PARTS; p++)
@@ -42,21 +42,22 @@ CUDA_DEVICE float quant_or_nan(float y, float scale)
 CUDA_DEVICE void quant_put(const struct quant_linear *q, uint32_t panel, uint32_t row,
                            uint32_t token, int64_t sum)
 {
-    uint32_t local, i_part = quant_part_of(q, panel, &local), n = local * QUANT_ROWS + row;
+    uint32_t local, i_part = quant_part_of(q, panel, &local), n = quant_row_of(local, row);
     struct quant_part part = quant_part_at(q, i_part);
     if (panel >= q->n_panels || n >= part.n_rows || token >= q->m)
         return;
     if (q->put == QUANT_PUT_PARTIAL) {
-        q->low[token * q->low_stride + n] = (int32_t)(q->high ? sum & 0xFFFF : sum);
+        q->low[cuda_element(token, q->low_stride, n)] =
+            q->high ? quant_low_plane(sum) : (int32_t)sum;
         if (q->high)
-            q->high[token * q->high_stride + n] = (int32_t)(sum >> 16);
+            q->high[cuda_element(token, q->high_stride, n)] = quant_high_plane(sum);
         return;
     }
     float scale = q->act.scale[token];
     float y = quant_or_nan(quant_scaled(&part, n, scale, sum), scale);
-    part.y[token * part.y_stride + n] = y;
+    part.y[cuda_element(token, part.y_stride, n)] = y;
     if (part.sum) {
-        float *at = part.sum + token * part.sum_stride + n;
+        float *at = part.sum + cuda_element(token, part.sum_stride, n);
         *at = quant_or_nan(*at + y, scale);
     }
 }
@@ -65,12 +66,12 @@ CUDA_DEVICE void quant_put(const struct quant_linear *q, uint32_t panel, uint32_
 CUDA_DEVICE void quant_put_gated(const struct quant_linear *q, uint32_t panel, uint32_t row,
                                  uint32_t token, int64_t gate_sum, int64_t up_sum)
 {
-    uint32_t n = panel / 2 * QUANT_ROWS + row;
+    uint32_t n = quant_row_of(quant_gated_panel(panel), row);
     const struct quant_part *gate = &q->parts[0], *up = &q->parts[1];
     if (panel >= q->n_panels || n >= gate->n_rows || token >= q->m)
         return;
     float scale = q->act.scale[token], y1 = quant_scaled(up, n, scale, up_sum);
     float y0 = maths_activate(quant_scaled(gate, n, scale, gate_sum), q->kind) * y1;
-    up->y[token * up->y_stride + n] = quant_or_nan(y1, scale);
-    gate->y[token * gate->y_stride + n] = quant_or_nan(y0, scale);
+    up->y[cuda_element(token, up->y_stride, n)] = quant_or_nan(y1, scale);
+    gate->y[cuda_element(token, gate->y_stride, n)] = quant_or_nan(y0, scale);
 }

@@ -10,8 +10,9 @@ static __global__ void norm_blocks(struct norm_rows job)
     cuda_op_begin();
     struct block b = {&shared, threadIdx.x, blockDim.x, nullptr, nullptr};
     uint32_t rows = norm_block_rows(job.n);
-    for (uint32_t row = blockIdx.x * rows; row < job.n_rows; row += gridDim.x * rows)
-        norm_run(&b, (float *)stage, &job, row, min(rows, job.n_rows - row));
+    for (uint32_t row = norm_block_first(blockIdx.x, rows); row < job.n_rows;
+         row += norm_block_first(gridDim.x, rows))
+        norm_run(&b, (float *)stage, &job, row, norm_rows_left(job.n_rows, row, rows));
 }
 
 static int launch(void *stream, const struct norm_rows *job)

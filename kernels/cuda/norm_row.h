@@ -18,6 +18,7 @@
 
 enum {
     NORM_CHUNK = 8192, /* columns in shared memory at once; a multiple of the lanes */
+    NORM_STAGED = (NORM_CHUNK + 31) / 32 * 32 + CUDA_LANES, /* floats of a row in pieces */
     NORM_MAX_ROWS = 8, /* of a block: its sums lie in the block's lanes */
     NORM_SHORT = 2048  /* elements that rows which share a block come to */
 };
@@ -39,6 +40,19 @@ CUDA_HD uint32_t norm_block_rows(uint32_t n)
     while (rows < NORM_MAX_ROWS && 2 * rows * n <= NORM_SHORT)
         rows *= 2;
     return rows;
+}
+
+/* The first row that block `block` takes of blocks of so many rows; also, of a grid's n_blocks, how
+ * much further its next one is. */
+CUDA_HD uint32_t norm_block_first(uint32_t block, uint32_t rows)
+{
+    return block * rows;
+}
+
+/* Rows that are left for a block from `row` on, at most `rows`. */
+CUDA_HD uint32_t norm_rows_left(uint32_t n_rows, uint32_t row, uint32_t rows)
+{
+    return n_rows - row < rows ? n_rows - row : rows;
 }
 
 /* Floats from one staged row to the next: two rows' lanes are in different banks. */

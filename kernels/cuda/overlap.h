@@ -9,6 +9,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kernels/cuda/index.h"
+
+/* What overlap_probe.cu makes of a word: ops in another order have another result. */
+CUDA_HD uint32_t overlap_probe_next(uint32_t word, uint32_t add)
+{
+    return 3 * word + add;
+}
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -26,7 +34,7 @@ void overlap_set_thread(bool on);
 int overlap_open(uint32_t index, int major, bool *out_on, const char **out_why_not,
                  struct error *err);
 
-/* overlap_probe.cu: words[i] = 3·words[i] + add, of n words. */
+/* overlap_probe.cu: overlap_probe_next() of n words. */
 int cuda_launch_overlap_probe(void *stream, uint32_t *words, uint32_t n, uint32_t add);
 
 #ifdef __cplusplus

@@ -374,6 +374,23 @@ CUDA_HD void quant_digits(int32_t a, int8_t d[QUANT_DIGITS])
 
 /* --- linears (linear_quant.h) --- */
 
+/* Row of a part that row `row` of its panel is. */
+CUDA_HD uint32_t quant_row_of(uint32_t panel, uint32_t row)
+{
+    return panel * QUANT_ROWS + row;
+}
+
+/* Gated, panel 2i + p is panel i of part p. */
+CUDA_HD uint32_t quant_gated_panel(uint32_t panel)
+{
+    return panel / 2;
+}
+
+CUDA_HD uint32_t quant_gated_part(uint32_t panel)
+{
+    return panel % 2;
+}
+
 /* How a block of threads works: each warp has panels × tiles (16 × 8 results each); row_warps ×
  * tile_warps of them are a group, which shares what it reads; groups share the columns. */
 enum quant_kernel {
@@ -458,6 +475,71 @@ QUANT_FN uint32_t quant_group_bytes(uint32_t form, uint32_t kernel)
     uint32_t sums = quant_tiles(kernel) * QUANT_TILE * quant_sum_stride(form, kernel) *
                     (quant_is_wide(form) ? 8 : 4);
     return kernel == QUANT_LARGE || ring > sums ? ring : sums;
+}
+
+/* --- sums that several blocks share: [split][m][16·n_panels], as struct quant_linear has them ---
+ */
+
+/* Of one split. */
+CUDA_HD size_t quant_split_elements(uint32_t n_panels, uint32_t m)
+{
+    return (size_t)n_panels * QUANT_ROWS * m;
+}
+
+CUDA_HD size_t quant_split_at(uint32_t n_panels, uint32_t m, uint32_t split, uint32_t token,
+                              uint32_t panel, uint32_t row)
+{
+    return ((size_t)split * m + token) * ((size_t)n_panels * QUANT_ROWS) + panel * QUANT_ROWS + row;
+}
+
+/* The same element of another split, from that of split 0; and of the panel behind. */
+CUDA_HD size_t quant_split_part(size_t at, size_t n_elements, uint32_t split)
+{
+    return split * n_elements + at;
+}
+
+CUDA_HD size_t quant_split_behind(size_t at)
+{
+    return at + QUANT_ROWS;
+}
+
+/* Results of all panels and tokens, rows of a panel side by side, then panels; gated, a pair of
+ * panels has one panel's. */
+CUDA_HD size_t quant_n_items(uint32_t n_panels, uint32_t m, bool gated)
+{
+    return quant_split_elements(gated ? n_panels / 2 : n_panels, m);
+}
+
+struct quant_item {
+    uint32_t panel, row, token;
+};
+
+/* The panel, gated the even one of the pair, row of it and token of result i. */
+CUDA_HD struct quant_item quant_item_of(size_t i, uint32_t n_panels, bool gated)
+{
+    struct quant_item item;
+    uint32_t n = gated ? n_panels / 2 : n_panels;
+    item.row = (uint32_t)(i % QUANT_ROWS);
+    item.panel = (uint32_t)(i / QUANT_ROWS % n) * (gated ? 2 : 1);
+    item.token = (uint32_t)(i / QUANT_ROWS / n);
+    return item;
+}
+
+/* Sums of 64 bits travel between ranks as two planes of 32; and back, from planes that were added
+ * over up to 8 ranks. */
+CUDA_HD int32_t quant_low_plane(int64_t sum)
+{
+    return (int32_t)(sum & 0xFFFF);
+}
+
+CUDA_HD int32_t quant_high_plane(int64_t sum)
+{
+    return (int32_t)(sum >> 16);
+}
+
+CUDA_HD int64_t quant_of_planes(int32_t low, int32_t high)
+{
+    return low + (int64_t)high * 65536;
 }
 
 /* What is launched for m rows of activations on a machine. */

@@ -14,12 +14,12 @@ static __global__ void embed_rows(float *y, size_t y_stride, const uint32_t *ids
     cuda_op_begin();
     struct block b = this_block(nullptr);
     for (uint32_t row = blockIdx.x; row < n_rows; row += gridDim.x) {
-        const uint8_t *raw =
-            ids[row] < w.n_rows ? (const uint8_t *)w.data + ids[row] * w.row_bytes : nullptr;
+        const uint8_t *raw = embed_raw_row(&w, ids[row]);
         if (w.scales && raw)
-            embed_codes_row(&b, y + row * y_stride, raw, w.scales[ids[row]], w.is_f8, w.n_cols);
+            embed_codes_row(&b, y + cuda_row(row, y_stride), raw, w.scales[ids[row]], w.is_f8,
+                            w.n_cols);
         else
-            embed_row(&b, y + row * y_stride, w.type, raw, w.n_cols);
+            embed_row(&b, y + cuda_row(row, y_stride), w.type, raw, w.n_cols);
     }
 }
 
@@ -29,7 +29,7 @@ static __global__ void add_rows(float *y, size_t y_stride, const float *x, size_
     cuda_op_begin();
     struct block b = this_block(nullptr);
     for (uint32_t row = blockIdx.x; row < n_rows; row += gridDim.x)
-        add_row(&b, y + row * y_stride, x + row * x_stride, n_cols);
+        add_row(&b, y + cuda_row(row, y_stride), x + cuda_row(row, x_stride), n_cols);
 }
 
 static __global__ void act_mul_rows(float *y, size_t y_stride, const float *gate,
@@ -39,8 +39,8 @@ static __global__ void act_mul_rows(float *y, size_t y_stride, const float *gate
     cuda_op_begin();
     struct block b = this_block(nullptr);
     for (uint32_t row = blockIdx.x; row < n_rows; row += gridDim.x)
-        act_mul_row(&b, y + row * y_stride, gate + row * gate_stride,
-                    up ? up + row * up_stride : nullptr, n_cols, kind);
+        act_mul_row(&b, y + cuda_row(row, y_stride), gate + cuda_row(row, gate_stride),
+                    up ? up + cuda_row(row, up_stride) : nullptr, n_cols, kind);
 }
 
 static __global__ void rope_rows(float *x, size_t x_stride, uint32_t n_rows, uint32_t n_heads,
@@ -50,7 +50,7 @@ static __global__ void rope_rows(float *x, size_t x_stride, uint32_t n_rows, uin
     cuda_op_begin();
     struct block b = this_block(&shared);
     for (uint32_t row = blockIdx.x; row < n_rows; row += gridDim.x)
-        rope_row_cuda(&b, x + row * x_stride, n_heads, positions[row], &p);
+        rope_row_cuda(&b, x + cuda_row(row, x_stride), n_heads, positions[row], &p);
 }
 
 static __global__ void kv_write_rows(struct kv_cuda kv, const float *k, size_t k_stride,
@@ -61,11 +61,12 @@ static __global__ void kv_write_rows(struct kv_cuda kv, const float *k, size_t k
     cuda_op_begin();
     struct block b = this_block(&shared);
     for (uint32_t i = blockIdx.x; i < n_items; i += gridDim.x) {
-        uint32_t row = i / kv.n_kv_heads, head = i % kv.n_kv_heads, slot = slots[row];
-        size_t column = (size_t)head * kv.head_dim;
-        if (slot / kv.block_size < kv.n_blocks)
-            kv_write_row(&b, &kv, k + row * k_stride + column, v + row * v_stride + column, slot,
-                         head);
+        uint32_t row = kv_cuda_item_row(&kv, i), head = kv_cuda_item_head(&kv, i);
+        uint32_t slot = slots[row];
+        const float *k_row = k + cuda_row(row, k_stride), *v_row = v + cuda_row(row, v_stride);
+        size_t column = kv_cuda_column(&kv, head);
+        if (kv_cuda_has_slot(&kv, slot))
+            kv_write_row(&b, &kv, k_row + column, v_row + column, slot, head);
     }
 }
 
@@ -78,9 +79,10 @@ static __global__ void rope_kv_rows(float *q, size_t q_stride, uint32_t n_heads,
     cuda_op_begin();
     struct block b = this_block(&shared);
     for (uint32_t i = blockIdx.x; i < n_items; i += gridDim.x) {
-        uint32_t row = i / kv.n_kv_heads;
-        rope_kv_row(&b, &kv, &p, q + row * q_stride, n_heads, k + row * k_stride,
-                    v + row * v_stride, positions[row], slots[row], i % kv.n_kv_heads);
+        uint32_t row = kv_cuda_item_row(&kv, i);
+        rope_kv_row(&b, &kv, &p, q + cuda_row(row, q_stride), n_heads, k + cuda_row(row, k_stride),
+                    v + cuda_row(row, v_stride), positions[row], slots[row],
+                    kv_cuda_item_head(&kv, i));
     }
 }
 
@@ -88,9 +90,9 @@ static __global__ void gather_rows(float *y, size_t y_stride, const float *x, si
                                    const uint32_t *index, uint32_t n_rows, uint32_t n_cols)
 {
     cuda_op_begin();
+    struct block b = this_block(nullptr);
     for (uint32_t row = blockIdx.x; row < n_rows; row += gridDim.x)
-        for (uint32_t i = threadIdx.x; i < n_cols; i += blockDim.x)
-            y[row * y_stride + i] = x[index[row] * x_stride + i];
+        copy_row(&b, y + cuda_row(row, y_stride), x + cuda_row(index[row], x_stride), n_cols);
 }
 
 #define LAUNCH(kernel, n_items, n_threads, ...)                                                    \
@@ -126,7 +128,7 @@ int cuda_launch_rope(void *stream, float *x, size_t x_stride, uint32_t n_rows, u
 int cuda_launch_kv_write(void *stream, const struct kv_cuda *kv, const float *k, size_t k_stride,
                          const float *v, size_t v_stride, const uint32_t *slots, uint32_t n_rows)
 {
-    uint32_t n_items = n_rows * kv->n_kv_heads;
+    uint32_t n_items = kv_cuda_n_items(kv, n_rows);
     LAUNCH(kv_write_rows, n_items, KV_THREADS, *kv, k, k_stride, v, v_stride, slots, n_items);
 }
 
@@ -135,7 +137,7 @@ int cuda_launch_rope_kv(void *stream, float *q, size_t q_stride, uint32_t n_head
                         const struct kv_cuda *kv, float *k, size_t k_stride, const float *v,
                         size_t v_stride, const uint32_t *slots, uint32_t n_rows)
 {
-    uint32_t n_items = n_rows * kv->n_kv_heads;
+    uint32_t n_items = kv_cuda_n_items(kv, n_rows);
     LAUNCH(rope_kv_rows, n_items, KV_THREADS, q, q_stride, n_heads, positions, *p, *kv, k, k_stride,
            v, v_stride, slots, n_items);
 }

@@ -1,7 +1,9 @@
 /* row_ops.h: the plain ops of a step, each for one row by one block: the bits of kernels/cpu/ref_*.
  * Bounds: all but embed read and write each element once, so memory binds; bytes are given.
  *
- * ptxas: row_ops.cu rows registers 48 shared 4096 */
+ * ptxas: row_ops.cu (embed|add|act_mul|rope|kv_write|gather)_rows registers 48 shared 4096
+ * ptxas: row_ops.cu rope_kv_rows registers 56 shared 4096
+ * ptxas: row_ops.cu rope_kv_rows on sm_90a registers 48 shared 4096 */
 #pragma once
 
 #include <stdbool.h>
@@ -25,6 +27,12 @@ struct embed_cuda {
     const float *scales; /* NULL, or of rows stored as int8 or E4M3 (a linear's) */
     bool is_f8;
 };
+
+/* A token's raw row; NULL: there is none. */
+CUDA_HD const uint8_t *embed_raw_row(const struct embed_cuda *w, uint32_t id)
+{
+    return id < w->n_rows ? (const uint8_t *)w->data + id * w->row_bytes : NULL;
+}
 
 /* y[n] = row of an embedding; `row` NULL: NaN, for an id that there is none of. Bytes: those of the
  * raw row + 4·n. */
@@ -61,6 +69,13 @@ BLOCK_FN void act_mul_row(const struct block *b, float *y, const float *gate, co
         float x = maths_activate(gate[i], kind);
         y[i] = up ? x * up[i] : x;
     }
+}
+
+/* y[n] = x[n]. Bytes: 8·n. */
+BLOCK_FN void copy_row(const struct block *b, float *y, const float *x, uint32_t n)
+{
+    for (uint32_t i = b->tid; i < n; i += b->n_threads)
+        y[i] = x[i];
 }
 
 /* struct rope_params (ops.h) for kernels: inv_freq is on the device. */
@@ -168,10 +183,10 @@ BLOCK_FN void rope_kv_row(const struct block *b, const struct kv_cuda *kv,
                           const float *v, uint32_t position, uint32_t slot, uint32_t head)
 {
     uint32_t begin, end;
-    size_t column = (size_t)head * kv->head_dim;
+    size_t column = kv_cuda_column(kv, head);
     cuda_piece(0, n_heads, head, kv->n_kv_heads, &begin, &end);
     rope_row_cuda(b, q + (size_t)begin * p->head_dim, end - begin, position, p);
     rope_row_cuda(b, k + column, 1, position, p);
-    if (slot / kv->block_size < kv->n_blocks)
+    if (kv_cuda_has_slot(kv, slot))
         kv_write_row(b, kv, k + column, v + column, slot, head);
 }

@@ -11,8 +11,8 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS, 2)
     cuda_op_begin();
     uint32_t row = blockIdx.y;
     struct sample_scratch at = sample_scratch_of(vocab);
-    const float *own = logits + row * row_stride;
-    unsigned char *memory = scratch + row * at.n_bytes;
+    const float *own = logits + cuda_row(row, row_stride);
+    unsigned char *memory = scratch + cuda_row(row, at.n_bytes);
     const float *x =
         sample_is_adjusted(params + row) ? (const float *)(const void *)(memory + at.x) : own;
     struct sample_row r = {{nullptr, threadIdx.x, blockDim.x, nullptr, nullptr},

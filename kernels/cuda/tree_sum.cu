@@ -9,12 +9,12 @@ static __global__ void tree_sum(float *y, size_t y_stride, const float *planes, 
                                 uint32_t n_cols)
 {
     cuda_op_begin();
-    uint32_t column = blockIdx.x * THREADS + threadIdx.x;
+    uint32_t column = cuda_item(blockIdx.x, THREADS, threadIdx.x);
     if (column >= n_cols)
         return;
     for (uint32_t row = blockIdx.y; row < n_rows; row += gridDim.y)
-        y[row * y_stride + column] =
-            dense_tree(planes + row * row_stride + column, plane_stride, present);
+        y[cuda_element(row, y_stride, column)] =
+            dense_tree(planes + cuda_element(row, row_stride, column), plane_stride, present);
 }
 
 int cuda_launch_tree_sum(void *stream, float *y, size_t y_stride, const float *planes,

@@ -98,6 +98,10 @@ static void test_decode_tiles_fit_and_cover(void **state)
                 assert_true(dense_shared_bytes(form, tile, n_slices) <= limits[l]);
                 if (m / 4 <= 8)
                     assert_int_equal(tile.n_token_tiles, 1);
+                assert_int_equal(dense_tile_tokens(tile), tile.n_token_tiles * 8);
+                if (i + 1 < dense_n_tiles(form) && limits[l] == MAX_SHARED)
+                    assert_true(m / 4 <= dense_tile_tokens(tile));
+                assert_int_equal(dense_n_threads(n_slices), n_slices * 32);
                 if (m / 4 > 32 && form != DENSE_F32 && form != DENSE_F8 && form != DENSE_INT8 &&
                     limits[l] == MAX_SHARED)
                     assert_int_equal(tile.n_token_tiles, 8);
@@ -134,6 +138,10 @@ static void test_sums_are_put_into_different_banks(void **state)
 static void test_prompt_stages_hold_each_piece_in_a_bank_of_its_own(void **state)
 {
     (void)state;
+    for (int f = DENSE_F16; f < N_DENSE_FORMS; f++) /* two blocks an SM */
+        assert_true(2 * (prompt_shared_bytes((enum dense_form)f) + 1024) <= 228 << 10 &&
+                    prompt_shared_bytes((enum dense_form)f) >=
+                        3 * prompt_stage_bytes((enum dense_form)f));
     static const uint32_t lines[] = {64, 128};
     for (int l = 0; l < 2; l++) {
         uint32_t pieces = lines[l] / DENSE_PIECE;

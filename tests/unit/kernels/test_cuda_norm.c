@@ -24,8 +24,7 @@ static void work(const struct block *b, void *arg)
     const struct norm_work *w = arg;
     uint32_t rows = norm_block_rows(w->job.n);
     for (uint32_t row = 0; row < w->job.n_rows; row += rows) {
-        uint32_t left = w->job.n_rows - row;
-        norm_run(b, w->stage, &w->job, row, left < rows ? left : rows);
+        norm_run(b, w->stage, &w->job, row, norm_rows_left(w->job.n_rows, row, rows));
     }
 }
 
@@ -93,7 +92,28 @@ static void test_blocks_hold_what_they_stage(void **state)
         assert_int_equal(norm_pitch(n) % 4, 0);
         assert_true(norm_stage_bytes(n) + sizeof(struct block_shared) <= 48 << 10);
     }
+    assert_int_equal(norm_pitch(3 * NORM_CHUNK), NORM_STAGED);
     assert_int_equal(NORM_CHUNK % CUDA_LANES, 0);
+}
+
+static void test_blocks_share_the_rows(void **state)
+{
+    (void)state;
+    enum { MAX_ROWS = 50 };
+    for (uint32_t rows = 1; rows <= NORM_MAX_ROWS; rows *= 2)
+        for (uint32_t n_rows = 1; n_rows <= MAX_ROWS; n_rows++)
+            for (uint32_t n_blocks = 1; n_blocks <= 7; n_blocks += 3) {
+                uint8_t taken[MAX_ROWS + 1] = {0};
+                for (uint32_t block = 0; block < n_blocks; block++)
+                    for (uint32_t row = norm_block_first(block, rows); row < n_rows;
+                         row += norm_block_first(n_blocks, rows)) {
+                        uint32_t n = norm_rows_left(n_rows, row, rows);
+                        assert_true(n >= 1 && n <= rows && row + n <= n_rows);
+                        for (uint32_t i = row; i < row + n; i++)
+                            assert_int_equal(taken[i]++, 0);
+                    }
+                assert_ptr_equal(memchr(taken, 0, sizeof(taken)), taken + n_rows);
+            }
 }
 
 int main(void)
@@ -101,6 +121,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_norms_have_the_references_bits),
         cmocka_unit_test(test_blocks_hold_what_they_stage),
+        cmocka_unit_test(test_blocks_share_the_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

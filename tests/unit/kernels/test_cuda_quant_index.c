@@ -190,6 +190,95 @@ static void test_digits_give_the_sum_back(void **state)
     }
 }
 
+/* Sums that blocks share: a place for each split, token, panel and row; a result for each token and
+ * row, gated one for the pair of panels. */
+static void check_shared_sums(uint32_t n_panels, uint32_t m, uint32_t n_splits)
+{
+    size_t plane = quant_split_elements(n_panels, m), n = plane * n_splits;
+    uint8_t *taken = calloc(1, n);
+    for (uint32_t split = 0; split < n_splits; split++)
+        for (uint32_t token = 0; token < m; token++)
+            for (uint32_t panel = 0; panel < n_panels; panel++)
+                for (uint32_t row = 0; row < QUANT_ROWS; row++) {
+                    size_t at = quant_split_at(n_panels, m, split, token, panel, row);
+                    size_t first = quant_split_at(n_panels, m, 0, token, panel, row);
+                    assert_true(at < n);
+                    assert_int_equal(taken[at]++, 0);
+                    assert_int_equal(quant_split_part(first, plane, split), at);
+                    if (panel + 1 < n_panels)
+                        assert_int_equal(quant_split_behind(at),
+                                         quant_split_at(n_panels, m, split, token, panel + 1, row));
+                }
+    assert_null(memchr(taken, 0, n));
+    free(taken);
+}
+
+static void check_results(uint32_t n_panels, uint32_t m, bool gated)
+{
+    size_t plane = quant_split_elements(n_panels, m), n = quant_n_items(n_panels, m, gated);
+    uint8_t *taken = calloc(1, plane);
+    assert_int_equal(n, gated ? plane / 2 : plane);
+    for (size_t i = 0; i < n; i++) {
+        struct quant_item item = quant_item_of(i, n_panels, gated);
+        assert_true(item.row < QUANT_ROWS && item.panel < n_panels && item.token < m);
+        size_t at = quant_split_at(n_panels, m, 0, item.token, item.panel, item.row);
+        assert_int_equal(taken[at]++, 0);
+        if (gated) {
+            assert_int_equal(quant_gated_part(item.panel), 0);
+            assert_int_equal(taken[quant_split_behind(at)]++, 0);
+        }
+    }
+    assert_null(memchr(taken, 0, plane));
+    free(taken);
+}
+
+static void test_shared_sums_and_results_have_places_of_their_own(void **state)
+{
+    (void)state;
+    static const uint32_t panels[] = {2, 4, 6, 36}, rows[] = {1, 3, 8, 17};
+    for (size_t p = 0; p < sizeof(panels) / sizeof(panels[0]); p++)
+        for (size_t m = 0; m < sizeof(rows) / sizeof(rows[0]); m++) {
+            check_shared_sums(panels[p], rows[m], 3);
+            check_shared_sums(panels[p] - 1, rows[m], 2);
+            check_results(panels[p], rows[m], true);
+            check_results(panels[p], rows[m], false);
+            check_results(panels[p] - 1, rows[m], false);
+        }
+    assert_true(quant_split_at(1u << 16, 1u << 12, 1, 0, 0, 0) == (size_t)1 << 32);
+}
+
+static void test_gated_panels_alternate(void **state)
+{
+    (void)state;
+    for (uint32_t panel = 0; panel < 100; panel++)
+        for (uint32_t part = 0; part < 2; part++) {
+            assert_int_equal(quant_gated_panel(2 * panel + part), panel);
+            assert_int_equal(quant_gated_part(2 * panel + part), part);
+        }
+    for (uint32_t n = 0; n < 100; n++)
+        assert_int_equal(quant_row_of(n / QUANT_ROWS, n % QUANT_ROWS), n);
+}
+
+/* Eight ranks' sums as planes, added as 32-bit numbers. */
+static void test_planes_of_ranks_add_up(void **state)
+{
+    (void)state;
+    static const int64_t sums[] = {
+        0, 1, -1, 65535, 65536, -65536, -65537, (int64_t)1 << 40, -((int64_t)1 << 40) - 5};
+    enum { N = sizeof(sums) / sizeof(sums[0]), RANKS = 8 };
+    for (uint32_t i = 0; i < N * N; i++) {
+        int64_t wanted = 0;
+        int32_t low = 0, high = 0;
+        for (uint32_t r = 0; r < RANKS; r++) {
+            int64_t sum = sums[r % 2 ? i % N : i / N] + (int64_t)r;
+            wanted += sum;
+            low += quant_low_plane(sum);
+            high += quant_high_plane(sum);
+        }
+        assert_true(quant_of_planes(low, high) == wanted);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -199,6 +288,9 @@ int main(void)
         cmocka_unit_test(test_plans_of_common_shapes),
         cmocka_unit_test(test_activations_planes_follow_each_other),
         cmocka_unit_test(test_digits_give_the_sum_back),
+        cmocka_unit_test(test_shared_sums_and_results_have_places_of_their_own),
+        cmocka_unit_test(test_gated_panels_alternate),
+        cmocka_unit_test(test_planes_of_ranks_add_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -94,7 +94,10 @@ static void test_an_embedding_is_the_cpus(void **state)
             float *wanted = poisoned(N), *found = poisoned(N);
             struct tensor y = tensor_view(wanted, DTYPE_F32, 1, N);
             assert_int_equal(op_embed(rig.stream, &y, &id, w), 0);
-            struct embed_job job = {found, raw + dtype_row_bytes(types[t], N) * id, types[t], N};
+            struct embed_cuda table = {raw,  types[t], ROWS, N, dtype_row_bytes(types[t], N),
+                                       NULL, false};
+            assert_null(embed_raw_row(&table, ROWS + id));
+            struct embed_job job = {found, embed_raw_row(&table, id), types[t], N};
             run_block(4, embed_work, &job);
             assert_same_bits(found, wanted, N * sizeof(float), dtype_name(types[t]));
             job.row = NULL;
@@ -107,6 +110,35 @@ static void test_an_embedding_is_the_cpus(void **state)
         free(raw);
     }
     rig_close(&rig);
+}
+
+struct copy_job {
+    float *y;
+    const float *x;
+    uint32_t n;
+};
+
+static void copy_work(const struct block *b, void *arg)
+{
+    const struct copy_job *job = arg;
+    copy_row(b, job->y, job->x, job->n);
+}
+
+static void test_a_row_is_copied_and_nothing_beside_it(void **state)
+{
+    (void)state;
+    struct random random = {19};
+    for (size_t i = 0; i < N_DIMS; i++)
+        for (uint32_t n_threads = 1; n_threads <= 8; n_threads *= 2) {
+            uint32_t n = dims[i];
+            float *x = random_floats(&random, n, 0.0f), *y = poisoned(n + 1);
+            struct copy_job job = {y, x, n};
+            run_block(n_threads, copy_work, &job);
+            assert_same_bits(y, x, n * sizeof(float), "copied row");
+            assert_true(isnan(y[n]));
+            free(x);
+            free(y);
+        }
 }
 
 /* --- norms, sums, activations --- */
@@ -250,6 +282,26 @@ static void test_places_in_the_cache_are_apart_and_fill_it(void **state)
         }
 }
 
+/* Items of a write: each row and head once, in a row's order; and what of a row a head has. */
+static void test_items_of_a_write_are_rows_and_heads(void **state)
+{
+    (void)state;
+    static const uint32_t shapes[][3] = {{1, 1, 7}, {3, 2, 64}, {5, 3, 80}, {2, 8, 128}};
+    for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++) {
+        uint32_t n_rows = shapes[s][0], n_heads = shapes[s][1], dim = shapes[s][2], i = 0;
+        struct kv_cuda kv = {NULL, NULL, DTYPE_F32, 3, 16, n_heads, dim};
+        for (uint32_t row = 0; row < n_rows; row++)
+            for (uint32_t head = 0; head < n_heads; head++, i++) {
+                assert_int_equal(kv_cuda_item_row(&kv, i), row);
+                assert_int_equal(kv_cuda_item_head(&kv, i), head);
+                assert_int_equal(kv_cuda_column(&kv, head), head * dim);
+            }
+        assert_int_equal(kv_cuda_n_items(&kv, n_rows), i);
+        assert_true(kv_cuda_has_slot(&kv, 0) && kv_cuda_has_slot(&kv, 3 * 16 - 1));
+        assert_false(kv_cuda_has_slot(&kv, 3 * 16) || kv_cuda_has_slot(&kv, UINT32_MAX));
+    }
+}
+
 /* x / scale as E4M3, the scale max|x| / 448. */
 static float quantize_f8(uint8_t *codes, const float *x, uint32_t n)
 {
@@ -324,9 +376,11 @@ int main(void)
         cmocka_unit_test(test_every_element_of_every_format_is_the_expanded_one),
         cmocka_unit_test(test_all_halves_go_there_and_back),
         cmocka_unit_test(test_an_embedding_is_the_cpus),
+        cmocka_unit_test(test_a_row_is_copied_and_nothing_beside_it),
         cmocka_unit_test(test_sums_and_activations_have_the_references_bits),
         cmocka_unit_test(test_rope_has_the_cpus_bits),
         cmocka_unit_test(test_places_in_the_cache_are_apart_and_fill_it),
+        cmocka_unit_test(test_items_of_a_write_are_rows_and_heads),
         cmocka_unit_test(test_what_is_written_to_the_cache_is_the_cpus),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
