@@ -104,7 +104,8 @@ static const struct {
     {"NO_REPLICA_READY", "sluice ps", " shows what its replicas do"},
     {"REPLICA_NOT_FOUND", "sluice ps", " lists the replicas"},
     {"OPERATION_NOT_FOUND", "sluice ops", " lists the operations"},
-    {"OPERATION_IN_PROGRESS", "sluice ops --open", " lists what is under way"},
+    {"OPERATION_IN_PROGRESS", "sluice ops --open",
+     " lists what is under way; sluice ops cancel ID ends it"},
     {"TOO_MANY_OPERATIONS", "sluice ops --open", " lists what is under way"},
     {"OPERATION_ENDED", "sluice ops", " tells how it ended"},
     {"CANNOT_CANCEL", "sluice ops", " tells its state"},
@@ -140,6 +141,12 @@ static bool advice(const struct cli *cli, const struct error *err, struct strbuf
                                    "it, with sudo -u");
     if (err->status == STATUS_UNAVAILABLE && !err->reason[0] && by_port)
         return strbuf_add_str(out, "is it running, with --manage-listen for this address?");
+    if (err->status == STATUS_UNAVAILABLE && !err->reason[0] && cli->server_target[0] &&
+        !cli_given(cli, "server") && cli_manager_listens(cli))
+        return strbuf_printf(out,
+                             "no server is there, but a manager runs: sluice status%s tells where "
+                             "its server listens; give that address with --server",
+                             cli_hint_flags(cli, CLI_HINT_STATE, flags));
     if (err->status == STATUS_UNAVAILABLE && !err->reason[0])
         return strbuf_printf(out, "is it running? start it with: sluice serve MODEL.gguf%s",
                              cli_hint_flags(cli, CLI_HINT_LISTEN | CLI_HINT_STATE, flags));

@@ -143,6 +143,8 @@ int cli_manager(struct cli *cli, struct rpc_client **out_client, struct error *e
 int cli_server(struct cli *cli, struct rpc_client **out_client, struct error *err);
 /* Where that is: a target of cli_dial_open(), in cli until it ends. */
 int cli_server_target(struct cli *cli, const char **out_target, struct error *err);
+/* Whether somebody listens on the manager's socket. */
+bool cli_manager_listens(const struct cli *cli);
 /* A connection of its own to the same server; owned by the caller. */
 int cli_server_connect(struct cli *cli, struct rpc_client **out_client, struct error *err);
 

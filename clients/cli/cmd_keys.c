@@ -83,7 +83,8 @@ static int fill_create(const struct cli *cli, Sluice__Manager__V1__CreateApiKeyR
                          "inference");
     if (cli->settings.expires[0] &&
         api_key_parse_time(cli->settings.expires, &expires_unix_s, err) != 0)
-        return error_prefix(err, "--expires");
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--expires: want a time in UTC such as 2027-01-31T00:00:00Z");
     if (expires_unix_s > INT64_MAX / NS_PER_S)
         return error_set(
             err, STATUS_INVALID_ARGUMENT,

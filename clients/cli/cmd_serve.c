@@ -156,6 +156,8 @@ static int watch_child(struct child *child, int64_t now_ns, struct error *err)
         if (child_start(child, err) != 0) {
             fprintf(stderr, "%s\n", err->message);
             child->restart_at_ns = now_ns + NS_PER_S;
+        } else {
+            fprintf(stderr, "%s started again: pid %d\n", child->name, (int)child->pid);
         }
     }
     return 0;

@@ -61,6 +61,13 @@ static bool listens(const char *path)
     return connected;
 }
 
+bool cli_manager_listens(const struct cli *cli)
+{
+    static const char scheme[] = "unix:";
+    return strncmp(cli->manager_target, scheme, sizeof(scheme) - 1) == 0 &&
+           listens(cli->manager_target + sizeof(scheme) - 1);
+}
+
 /* A wildcard is where it listens, not where it is. */
 static void copy_address(const char *address, char *out, size_t n)
 {

@@ -18,6 +18,7 @@ static const struct {
     {"devices", "devices"},
     {"draft_model", "draft"},
     {"evictable", "evictable"},
+    {"expires_unix_ns", "expires"},
     {"gpu_layers", "gpu-layers"},
     {"gpu_memory_bytes", "gpu-memory"},
     {"grace_ms", "grace"},

@@ -186,6 +186,7 @@ static size_t scalar_size(const ProtobufCFieldDescriptor *field)
     }
 }
 
+/* NULL: an empty list, which only a whole answer names. */
 static json_t *repeated_json(const ProtobufCFieldDescriptor *field, const char *base)
 {
     size_t n = *(const size_t *)(const void *)(base + field->quantifier_offset);
@@ -226,9 +227,20 @@ static json_t *message_json(const ProtobufCMessage *message)
     return object;
 }
 
+/* A list of nothing is a list, for scripts that go through it. */
+static void name_empty_lists(const ProtobufCMessageDescriptor *descriptor, json_t *object)
+{
+    for (unsigned i = 0; i < descriptor->n_fields; i++) {
+        const ProtobufCFieldDescriptor *field = &descriptor->fields[i];
+        if (field->label == PROTOBUF_C_LABEL_REPEATED && !json_object_get(object, field->name))
+            json_object_set_new(object, field->name, json_array());
+    }
+}
+
 void print_json(const ProtobufCMessage *message)
 {
     json_t *object = message_json(message);
+    name_empty_lists(message->descriptor, object);
     char *text = json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(9));
     puts(text ? text : "{}");
     free(text);

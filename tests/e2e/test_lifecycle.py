@@ -281,6 +281,7 @@ def test_a_manager_that_is_killed_as_soon_as_it_runs_takes_nobody_with_it(fresh)
         assert fresh.generate(fresh.request("tiny", "x", max_tokens=4), timeout=patience(10))[2] is not None
     fresh.wait(lambda: fresh.cli("status", check=False).returncode == 0, 10, "the manager answers")
     assert fresh.children("sluice-server") == server and fresh.children("sluice-worker") == workers
+    assert "manager started again: pid" in (fresh.state / "serve.out").read_text()
 
 
 @pytest.mark.parametrize("flag", ["--metrics", "--manager-metrics"])

@@ -11,8 +11,8 @@
 #include "clients/cli/flag_words.h"
 
 static const struct option_spec specs[] = {
-    {.name = "gpu-memory"}, {.name = "gpu-layers"}, {.name = "devices"},
-    {.name = "kernels"},    {.name = "kv-tokens"},  {.name = "replicas"},
+    {.name = "gpu-memory"}, {.name = "gpu-layers"}, {.name = "devices"}, {.name = "kernels"},
+    {.name = "kv-tokens"},  {.name = "replicas"},   {.name = "expires"},
 };
 
 static void test_fields_are_told_as_the_flags_they_are(void **state)
@@ -31,6 +31,7 @@ static void test_fields_are_told_as_the_flags_they_are(void **state)
         {"kernels are slow", "kernels are slow"},
         {"config.kernels: is none of", "--kernels: is none of"},
         {"n_replicas: 0", "--replicas: 0"},
+        {"expires_unix_ns: is past", "--expires: is past"},
         {"my_gpu_layers and gpu_layers_2", "my_gpu_layers and gpu_layers_2"},
         {"config.json", "config.json"},
         {"", ""},

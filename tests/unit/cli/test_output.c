@@ -1,7 +1,10 @@
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "clients/cli/model_name.h"
 #include "clients/cli/output.h"
+#include "sluice/manager/v1/manager.pb-c.h"
 #include "sluice/manager/v1/types.pb-c.h"
 #include "tests/unit/base/support_cmocka.h"
 
@@ -44,11 +47,48 @@ static void test_units_and_enums_read_well(void **state)
     assert_string_equal(enum_short(&sluice__manager__v1__replica_state__descriptor, 99, out), "99");
 }
 
+/* What print_json() writes, less the end of the line. */
+static void printed(const ProtobufCMessage *message, char *out_text, size_t n_bytes)
+{
+    FILE *file = tmpfile();
+    int kept = dup(STDOUT_FILENO);
+    assert_non_null(file);
+    fflush(stdout);
+    dup2(fileno(file), STDOUT_FILENO);
+    print_json(message);
+    fflush(stdout);
+    dup2(kept, STDOUT_FILENO);
+    close(kept);
+    rewind(file);
+    assert_non_null(fgets(out_text, (int)n_bytes, file));
+    out_text[strcspn(out_text, "\n")] = '\0';
+    fclose(file);
+}
+
+/* `jq '.groups[]'` of an answer without groups goes through none of them. */
+static void test_a_list_of_nothing_is_a_list(void **state)
+{
+    (void)state;
+    char text[1024], name[] = "left";
+    Sluice__Manager__V1__ListDeviceGroupsResponse list =
+        SLUICE__MANAGER__V1__LIST_DEVICE_GROUPS_RESPONSE__INIT;
+    Sluice__Manager__V1__DeviceGroup group = SLUICE__MANAGER__V1__DEVICE_GROUP__INIT;
+    Sluice__Manager__V1__DeviceGroup *groups[] = {&group};
+    printed(&list.base, text, sizeof(text));
+    assert_non_null(strstr(text, "\"groups\":[]"));
+    list.n_groups = 1;
+    list.groups = groups;
+    group.name = name;
+    printed(&list.base, text, sizeof(text));
+    assert_non_null(strstr(text, "\"groups\":[{\"name\":\"left\""));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_model_names_follow_the_pattern),
         cmocka_unit_test(test_units_and_enums_read_well),
+        cmocka_unit_test(test_a_list_of_nothing_is_a_list),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
