@@ -469,3 +469,8 @@ void rpc_accept_leave_end(const void *arg)
     set_leaving(arg, false);
     count_connections(arg, rpc_connection_leave_end);
 }
+
+void rpc_accept_cut(const void *arg)
+{
+    count_connections(arg, rpc_connection_cut);
+}

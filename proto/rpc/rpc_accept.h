@@ -56,5 +56,8 @@ uint32_t rpc_accept_leave(const void *arg);
 uint32_t rpc_accept_n_leaving(const void *arg, bool every);
 /* Whoever comes from now on is closed at once, as if the port were no more. */
 void rpc_accept_shut(const void *arg);
+/* Ends the connections that gRPC has not closed: it does so once what it has begun to write is
+ * taken, for which a client that reads nothing lets it wait for ever. */
+void rpc_accept_cut(const void *arg);
 /* gRPC's own GOAWAY comes now: nothing of this kind may come after it. */
 void rpc_accept_leave_end(const void *arg);

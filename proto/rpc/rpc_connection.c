@@ -331,6 +331,20 @@ bool rpc_connection_leave_end(struct rpc_connection *connection, const void *arg
     return was_open;
 }
 
+bool rpc_connection_cut(struct rpc_connection *connection, const void *arg)
+{
+    if (!atomic_load(&connection->open))
+        return false;
+    pthread_mutex_lock(&connection->out_lock); /* while it is open, the descriptor is its own */
+    bool is = atomic_load(&connection->open) && atomic_load(&connection->owner) == arg;
+    if (is) {
+        atomic_store(&connection->broken, true);
+        syscall(SYS_shutdown, connection->cork.fd, SHUT_RDWR);
+    }
+    pthread_mutex_unlock(&connection->out_lock);
+    return is;
+}
+
 /* --- records --- */
 
 /* Under out_lock. */

@@ -51,8 +51,8 @@ struct rpc_connection {
     struct rpc_guard guard;
     atomic_bool open;   /* not closed since it was accepted */
     atomic_bool plain;  /* of a Unix socket: nothing is held back */
-    atomic_bool broken; /* the guard ended it (not with TLS: an SSL knows no descriptor): nothing is
-                           owed to who is there */
+    atomic_bool broken; /* ended here, by the guard (not with TLS: an SSL knows no descriptor) or at
+                           the server's end: nothing is owed to who is there */
     atomic_bool left;   /* its peer ended it, or the network */
     _Atomic int64_t begun_ns, heard_ns; /* when it was accepted, and when bytes came last */
     struct rpc_cork cork;
@@ -86,6 +86,8 @@ bool rpc_connection_leave(struct rpc_connection *connection, const void *arg);
 bool rpc_connection_is_leaving(struct rpc_connection *connection, const void *arg);
 bool rpc_connection_was_leaving(struct rpc_connection *connection, const void *arg);
 bool rpc_connection_leave_end(struct rpc_connection *connection, const void *arg);
+/* Ends one of `arg`'s that is open, whatever waits to be sent to it; false where it is not. */
+bool rpc_connection_cut(struct rpc_connection *connection, const void *arg);
 
 /* The one whose port has TLS; NULL: none. */
 struct rpc_accept *rpc_connection_tls_accept(void);

@@ -10,7 +10,7 @@
 #include "proto/rpc/rpc_server_internal.h"
 #include "proto/rpc/rpc_share.h"
 
-enum { ABORT_MS = 1000, CLOSE_MS = 500, SETTLE_MS = 500 };
+enum { ABORT_MS = 1000, CLOSE_MS = 500, CUT_MS = 500, SETTLE_MS = 500 };
 /* Of a shutdown, before gRPC's own begins; see leave(). */
 enum { REFUSE_MS = 100, LEAVE_MS = 1000, CALM_MS = 50, LOOK_MS = 5 };
 
@@ -146,6 +146,21 @@ static uint32_t leave(struct rpc_server *server, uint32_t grace_ms)
     return took_ms < grace_ms ? (uint32_t)took_ms : grace_ms;
 }
 
+/* Whether all has ended within the time. */
+static bool is_down(struct rpc_server *server, uint32_t limit_ms)
+{
+    int64_t end_ns = clock_now_ns() + limit_ms * NS_PER_MS;
+    struct timespec until = {end_ns / NS_PER_S, end_ns % NS_PER_S};
+    pthread_mutex_lock(&server->lock);
+    bool down = server->stats.n_live == 0 && server->core_is_down;
+    while (!down && clock_now_ns() < end_ns) {
+        pthread_cond_timedwait(&server->changed, &server->lock, &until);
+        down = server->stats.n_live == 0 && server->core_is_down;
+    }
+    pthread_mutex_unlock(&server->lock);
+    return down;
+}
+
 static void stop_core(struct rpc_server *server, uint32_t grace_ms)
 {
     rpc_tag_init(&server->shutdown_tag, on_shutdown, server);
@@ -166,10 +181,8 @@ static void stop_core(struct rpc_server *server, uint32_t grace_ms)
     wait_for_calls(server, ABORT_MS);
     wait_for_core(server, CLOSE_MS);
     grpc_server_cancel_all_calls(server->core);
-    pthread_mutex_lock(&server->lock);
-    while (server->stats.n_live > 0 || !server->core_is_down)
-        pthread_cond_wait(&server->changed, &server->lock);
-    pthread_mutex_unlock(&server->lock);
+    while (!is_down(server, CUT_MS))
+        rpc_accept_cut(server);
 }
 
 /* A queue without its thread (start failed half-way) is emptied here. */

@@ -5,7 +5,9 @@ import contextlib
 import itertools
 import random
 import signal
+import socket
 import ssl
+import struct
 import threading
 import time
 import urllib.request
@@ -16,7 +18,8 @@ import pytest
 from conftest import free_port, patience
 from pki import Authority
 from plumbing import Plumbing
-from rawhttp2 import ACK, GOAWAY, PING, Closed, Peer
+from rawhttp2 import (ACK, END_HEADERS, END_STREAM, DATA, GOAWAY, HEADERS, PING, PREFACE, SETTINGS, WINDOW_UPDATE, Closed, Peer, block,
+                      frame, message, request_headers)
 
 
 def test_streams_that_end_while_the_server_drains_lose_nothing(tmp_path, stubs):
@@ -196,3 +199,37 @@ def test_nobody_who_was_silent_over_tls_is_told_that_a_call_was_cancelled(tmp_pa
         p.stop()
     assert sum(ends.values()) == 4 * 24
     assert set(ends) <= {grpc.StatusCode.UNAVAILABLE, ("answered", True)}, ends
+
+
+def test_who_reads_nothing_does_not_keep_the_server(tmp_path, stubs):
+    """Twenty long answers each over a port with TLS and a unix socket, to clients that give them all the room of HTTP/2 and take no byte: the
+    server ends all the same. The symptom: gRPC closed a connection only once what it had begun to write was taken, on the unix socket
+    never, and a server that had been replaced or was to stop stayed for good."""
+    ca = Authority(tmp_path, "ca")
+    cert, key = ca.issue("server", "sluice", "DNS:localhost,IP:127.0.0.1")
+    metrics, path = free_port(), tmp_path / "server.sock"
+    p = Plumbing(tmp_path, stubs, rate=1000, options=["--tls-cert", cert, "--tls-key", key, "--listen-unix", path, "--drain-grace", "0s",
+                                                      "--max-pending-tokens", "64", "--metrics", f"127.0.0.1:{metrics}"])
+    request = stubs.inference.GenerateRequest(model="echo", text="drain")
+    request.stopping.max_tokens = 1000000
+    wants = [frame(HEADERS, END_HEADERS, stream, block(request_headers("/sluice.v1.Inference/Generate")))
+             + frame(DATA, END_STREAM, stream, message(request.SerializeToString())) for stream in range(1, 40, 2)]
+    room = frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 0x7fff0000 - 65535))
+    settings = struct.pack(">HI", 4, 0x7fffffff)
+
+    def pauses():
+        text = urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=patience(10)).read().decode()
+        return int(next(line for line in text.splitlines() if line.startswith("sluice_stream_pauses_total")).split()[-1])
+    context = ssl.create_default_context(cafile=ca.cert)
+    context.set_alpn_protocols(["h2"])
+    try:
+        with Peer(p.port, tls=context, settings=settings) as far, socket.socket(socket.AF_UNIX) as near:
+            p.wait(lambda: p.listens(path), "its unix socket")
+            near.connect(str(path))
+            far.send(room + b"".join(wants))
+            near.sendall(PREFACE + frame(SETTINGS, 0, 0, settings) + room + b"".join(wants))
+            p.wait(lambda: pauses() >= 40, "nothing more is taken", 60)
+            p.server.send_signal(signal.SIGTERM)
+            assert p.server.wait(patience(20)) == 0
+    finally:
+        p.stop()
