@@ -100,7 +100,7 @@ static int load_merges(struct bpe *bpe, const struct checkpoint *ckpt, const str
                        struct error *err)
 {
     struct vocab_key keys[3 * N_MERGES];
-    int32_t ids[3 * N_MERGES];
+    int32_t ids[3 * N_MERGES] = {0};
     uint32_t n_split = 0;
     int split_rc = 0, rc = 0;
     while (n_split < n && !split_rc) {
