@@ -402,7 +402,7 @@ static int plan_update(struct service *service, struct rpc_call *call,
 void service_update(struct service *service, struct rpc_call *call, const ProtobufCMessage *message)
 {
     const update_request *request = (const update_request *)message;
-    struct update_args args;
+    struct update_args args = {0};
     struct error err;
     int status = check_request(service->manager, request, &args, &err);
     if (status == 0 && request->validate_only)

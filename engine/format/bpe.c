@@ -99,7 +99,7 @@ static int load_merges(struct bpe *bpe, const struct checkpoint *ckpt, const str
                        const struct checkpoint_array *merges, uint64_t first, uint32_t n,
                        struct error *err)
 {
-    struct vocab_key keys[3 * N_MERGES];
+    struct vocab_key keys[3 * N_MERGES] = {0};
     int32_t ids[3 * N_MERGES] = {0};
     uint32_t n_split = 0;
     int split_rc = 0, rc = 0;
