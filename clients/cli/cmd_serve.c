@@ -306,7 +306,7 @@ static void stop_children(struct serve *s)
     bool ran = manager->pid > 0;
     child_signal(manager, SIGTERM);
     if (stop_child(s, manager, grace_ms + 3 * (uint64_t)STOP_KILL_MS) || !ran)
-        leftover_end_workers(s->cli->state_dir);
+        leftover_kill_workers(s->cli->state_dir);
 }
 
 /* The state directory is this serve's own from here on. */

@@ -1,4 +1,4 @@
-/* stop: ends a `sluice serve`, or what a killed one has left. */
+/* stop: ends what runs of a state directory: its `sluice serve`, or what is there without one. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -12,40 +12,59 @@
 
 enum { LEFTOVER_GRACE_MS = 90000 };
 
-static int tell_stopped(const struct cli *cli, const char *text)
+static const char *plural(size_t n)
 {
-    puts(cli->settings.json ? "{\"stopped\":true}" : text);
+    return n == 1 ? "" : "s";
+}
+
+static void tell_ended(const struct leftover_ended *ended)
+{
+    printf("stopped what ran without a `sluice serve`: %s%zu server%s, %zu worker%s\n",
+           ended->manager ? "the manager, " : "", ended->n_servers, plural(ended->n_servers),
+           ended->n_workers, plural(ended->n_workers));
+}
+
+/* Granted the lock when the other has ended. */
+static int stop_serve(int lock_fd, struct error *err)
+{
+    char text[32] = {0};
+    ssize_t n = pread(lock_fd, text, sizeof(text) - 1, 0);
+    long pid = n > 0 ? strtol(text, NULL, 10) : 0;
+    if (pid <= 1 || kill((pid_t)pid, SIGTERM) != 0)
+        return error_errno(err, errno, "cannot signal pid %ld", pid);
+    flock(lock_fd, LOCK_SH);
     return 0;
 }
 
 static int run_stop(struct cli *cli)
 {
-    char path[1100], text[32] = {0};
+    char path[1100];
+    struct leftover_ended ended = {0};
     struct error err;
     if (cli_need_state(cli, &err) != 0)
         return cli_fail(cli, &err);
     snprintf(path, sizeof(path), "%s/serve.lock", cli->state_dir);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || flock(fd, LOCK_SH | LOCK_NB) == 0) {
-        if (fd >= 0)
-            close(fd);
-        if (!leftover_manager(cli->state_dir))
-            error_set(&err, STATUS_FAILED_PRECONDITION, "nothing is serving from %s",
-                      cli->state_dir);
-        else if (leftover_stop(cli, LEFTOVER_GRACE_MS, &err) == 0)
-            return tell_stopped(cli, "stopped what an earlier `sluice serve` had left");
-        return cli_fail(cli, &err);
-    }
-    ssize_t n = pread(fd, text, sizeof(text) - 1, 0);
-    long pid = n > 0 ? strtol(text, NULL, 10) : 0;
-    if (pid <= 1 || kill((pid_t)pid, SIGTERM) != 0) {
+    bool serves = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) != 0;
+    int status = serves ? stop_serve(fd, &err) : 0;
+    /* Nor does a new one start from here on: the lock is held. */
+    if (status == 0)
+        status = leftover_stop(cli, LEFTOVER_GRACE_MS, &ended, &err);
+    bool any = ended.manager || ended.n_servers || ended.n_workers;
+    if (status == 0 && !serves && !any)
+        status = error_set(&err, STATUS_FAILED_PRECONDITION, "nothing is serving from %s",
+                           cli->state_dir);
+    if (fd >= 0)
         close(fd);
-        error_errno(&err, errno, "cannot signal pid %ld", pid);
+    if (status != 0)
         return cli_fail(cli, &err);
-    }
-    flock(fd, LOCK_SH); /* granted when the other has ended */
-    close(fd);
-    return tell_stopped(cli, "stopped");
+    if (cli->settings.json)
+        puts("{\"stopped\":true}");
+    else if (any)
+        tell_ended(&ended);
+    else
+        puts("stopped");
+    return 0;
 }
 
 static const struct manual_example stop_examples[] = {
@@ -54,10 +73,12 @@ static const struct manual_example stop_examples[] = {
 const struct cli_command cmd_stop = {
     .name = "stop",
     .arguments = "",
-    .summary = "stop a `sluice serve`, and wait for its end",
+    .summary = "stop all that serves from a state directory, and wait for its end",
     .description =
         "Streams finish, up to `--drain-grace` of `sluice serve`; where it drains already, "
-        "this ends them at once. --json prints {\"stopped\":true}.",
+        "this ends them at once. Also a manager and servers that were started without `sluice "
+        "serve` end, and the workers that such a manager leaves running; a manager that is a "
+        "systemd unit is left to systemctl. --json prints {\"stopped\":true}.",
     .examples = stop_examples,
     .n_examples = CLI_N(stop_examples),
     .run = run_stop,

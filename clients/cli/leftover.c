@@ -14,12 +14,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "clients/cli/cli.h"
 #include "proto/rpc/rpc_message.h"
 #include "sluice/manager/v1/manager.pb-c.h"
 
-enum { WORKER_END_MS = 2000 };
+enum { WORKER_GRACE_MS = 5000, WORKER_END_MS = 2000 };
 
 pid_t leftover_manager(const char *state_dir)
 {
@@ -34,6 +35,22 @@ pid_t leftover_manager(const char *state_dir)
     return pid > 1 ? (pid_t)pid : 0;
 }
 
+/* What /proc/PID/NAME holds, words that NULs end; the bytes read. */
+static size_t read_words(pid_t pid, const char *name, char *words, size_t n_room)
+{
+    char path[64];
+    snprintf(path, sizeof(path), "/proc/%ld/%s", (long)pid, name);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    size_t n_bytes = 0;
+    ssize_t n = fd >= 0 ? read(fd, words, n_room - 1) : 0;
+    for (; n > 0; n = read(fd, words + n_bytes, n_room - 1 - n_bytes))
+        n_bytes += (size_t)n;
+    if (fd >= 0)
+        close(fd);
+    words[n_bytes] = '\0';
+    return n_bytes;
+}
+
 /* A pid from a message may by now be anybody's. */
 static bool runs_program(pid_t pid, const char *name)
 {
@@ -45,82 +62,258 @@ static bool runs_program(pid_t pid, const char *name)
     return slash && strncmp(slash + 1, name, strlen(name)) == 0;
 }
 
-static int stop_one(pid_t pid, const char *name, uint32_t grace_ms, struct error *err)
+/* Whether a program was given a path below one of the folders with an option that says whose it is.
+ */
+static bool is_told_of(pid_t pid, const char *const *options, const char *const *folders)
 {
-    int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
-    if (pidfd < 0)
-        return errno == ESRCH ? 0 : error_errno(err, errno, "%s, pid %ld", name, (long)pid);
-    struct pollfd end = {.fd = pidfd, .events = POLLIN};
-    int status = 0;
-    if (runs_program(pid, name)) {
-        syscall(SYS_pidfd_send_signal, pidfd, SIGTERM, NULL, 0);
-        if (poll(&end, 1, (int)grace_ms) == 0)
-            status = error_set(err, STATUS_DEADLINE_EXCEEDED, "%s, pid %ld, has not ended in %u ms",
-                               name, (long)pid, grace_ms);
-    }
-    close(pidfd);
-    return status;
-}
-
-int leftover_stop(struct cli *cli, uint32_t grace_ms, struct error *err)
-{
-    Sluice__Manager__V1__GetStatusRequest request = SLUICE__MANAGER__V1__GET_STATUS_REQUEST__INIT;
-    ProtobufCMessage *message = NULL;
-    int status = cli_call(cli, "GetStatus", &request.base, &message, err);
-    if (status != 0)
-        return status;
-    const Sluice__Manager__V1__GetStatusResponse *known =
-        (const Sluice__Manager__V1__GetStatusResponse *)message;
-    for (size_t i = 0; i < known->n_servers && status == 0; i++)
-        status = stop_one((pid_t)known->servers[i]->pid, "sluice-server", grace_ms, err);
-    if (status == 0)
-        status = stop_one((pid_t)known->pid, "sluice-manager", grace_ms, err);
-    rpc_message_free(message);
-    return status;
-}
-
-/* Whether one of a program's words is a path below a directory. */
-static bool is_told_of(const char *pid, const char *dir)
-{
-    char path[300], words[8192];
-    size_t n_dir = strlen(dir);
-    snprintf(path, sizeof(path), "/proc/%s/cmdline", pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd >= 0 ? read(fd, words, sizeof(words) - 1) : 0;
-    if (fd >= 0)
-        close(fd);
-    words[n > 0 ? n : 0] = '\0';
+    char words[16384];
+    size_t n = read_words(pid, "cmdline", words, sizeof(words));
     for (const char *w = words; w < words + n; w += strlen(w) + 1)
-        if (strncmp(w, dir, n_dir) == 0 && w[n_dir] == '/')
-            return true;
+        for (const char *const *option = options; *option; option++) {
+            size_t n_option = strlen(*option);
+            if (strncmp(w, *option, n_option) != 0 || (w[n_option] && w[n_option] != '='))
+                continue;
+            const char *path = w + n_option + 1; /* in this word, or the one after it */
+            for (const char *const *folder = folders; path < words + n && *folder; folder++)
+                if (strncmp(path, *folder, strlen(*folder)) == 0 && path[strlen(*folder)] == '/')
+                    return true;
+        }
     return false;
 }
 
-static void kill_worker(pid_t pid)
+/* -- ends -----------------------------------------------------------------------------------------
+ */
+
+enum { MAX_FOUND = 4096 }; /* more than a manager may have replicas */
+
+struct found {
+    pid_t pids[MAX_FOUND];
+    int fds[MAX_FOUND]; /* pidfds */
+    size_t n;
+};
+
+/* Once, and where it is that program. */
+static void found_add(struct found *found, pid_t pid, const char *name)
 {
-    int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
-    struct pollfd end = {.fd = pidfd, .events = POLLIN};
-    if (pidfd < 0)
-        return;
-    if (runs_program(pid, "sluice-worker")) {
-        syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, NULL, 0);
-        poll(&end, 1, WORKER_END_MS);
+    for (size_t i = 0; i < found->n; i++)
+        if (found->pids[i] == pid)
+            return;
+    int fd = found->n < MAX_FOUND && pid > 1 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
+    if (fd >= 0 && runs_program(pid, name)) {
+        found->pids[found->n] = pid;
+        found->fds[found->n++] = fd;
+    } else if (fd >= 0) {
+        close(fd);
     }
-    close(pidfd);
 }
 
-void leftover_end_workers(const char *state_dir)
+/* Programs of that name that the state directory is in the words of. */
+static void found_scan(struct found *found, const char *state_dir, const char *name,
+                       const char *const *options)
 {
     char real[PATH_MAX];
-    const char *dirs[] = {state_dir, realpath(state_dir, real)};
-    DIR *proc = leftover_manager(state_dir) ? NULL : opendir("/proc");
+    const char *const folders[] = {state_dir, realpath(state_dir, real), NULL};
+    DIR *proc = opendir("/proc");
     if (!proc)
         return;
     for (const struct dirent *entry; (entry = readdir(proc)) != NULL;) {
         long pid = strtol(entry->d_name, NULL, 10);
-        if (pid > 1 && runs_program((pid_t)pid, "sluice-worker") &&
-            (is_told_of(entry->d_name, dirs[0]) || (dirs[1] && is_told_of(entry->d_name, dirs[1]))))
-            kill_worker((pid_t)pid);
+        if (pid > 1 && runs_program((pid_t)pid, name) && is_told_of((pid_t)pid, options, folders))
+            found_add(found, (pid_t)pid, name);
     }
     closedir(proc);
+}
+
+static void found_workers(struct found *found, const char *state_dir)
+{
+    static const char *const options[] = {"--socket", NULL};
+    found_scan(found, state_dir, "sluice-worker", options);
+}
+
+static void found_fini(struct found *found)
+{
+    for (size_t i = 0; i < found->n; i++)
+        close(found->fds[i]);
+    free(found);
+}
+
+/* The first that has not ended within the grace; found->n: all have. */
+static size_t found_wait(const struct found *found, uint32_t grace_ms)
+{
+    int64_t end_ns = clock_now_ns() + (int64_t)grace_ms * NS_PER_MS;
+    for (size_t i = 0; i < found->n; i++) {
+        struct pollfd end = {.fd = found->fds[i], .events = POLLIN};
+        int64_t left_ms = (end_ns - clock_now_ns()) / NS_PER_MS;
+        if (poll(&end, 1, left_ms > 0 ? (int)left_ms : 0) <= 0)
+            return i;
+    }
+    return found->n;
+}
+
+static int found_signal(const struct found *found, int signal_number, const char *name,
+                        struct error *err)
+{
+    for (size_t i = 0; i < found->n; i++)
+        if (syscall(SYS_pidfd_send_signal, found->fds[i], signal_number, NULL, 0) != 0 &&
+            errno != ESRCH)
+            return error_errno(err, errno, "%s, pid %ld, runs on: cannot end it", name,
+                               (long)found->pids[i]);
+    return 0;
+}
+
+static int found_stop(const struct found *found, const char *name, uint32_t grace_ms,
+                      struct error *err)
+{
+    if (found_signal(found, SIGTERM, name, err) != 0)
+        return err->status;
+    size_t i = found_wait(found, grace_ms);
+    if (i == found->n)
+        return 0;
+    return error_set(err, STATUS_DEADLINE_EXCEEDED,
+                     "%s, pid %ld, has not ended in %u ms; it and what it uses run on: kill -KILL "
+                     "%ld, then this again",
+                     name, (long)found->pids[i], grace_ms, (long)found->pids[i]);
+}
+
+/* Asked first, as a manager does; then killed. */
+static int found_stop_workers(const struct found *found, struct error *err)
+{
+    if (found_signal(found, SIGTERM, "sluice-worker", err) != 0)
+        return err->status;
+    if (found_wait(found, WORKER_GRACE_MS) == found->n)
+        return 0;
+    if (found_signal(found, SIGKILL, "sluice-worker", err) != 0)
+        return err->status;
+    size_t i = found_wait(found, WORKER_END_MS);
+    if (i == found->n)
+        return 0;
+    return error_set(err, STATUS_DEADLINE_EXCEEDED,
+                     "sluice-worker, pid %ld, was killed and has not ended in %d ms: it holds its "
+                     "memory until the kernel lets it go",
+                     (long)found->pids[i], WORKER_END_MS);
+}
+
+/* -- what a manager knows -------------------------------------------------------------------------
+ */
+
+/* Started by systemd as a unit's main process, which is started again. Returns the unit's name. */
+static const char *unit_of(pid_t pid, char *words, size_t n_room)
+{
+    char mine[64];
+    snprintf(mine, sizeof(mine), "SYSTEMD_EXEC_PID=%ld", (long)pid);
+    size_t n = read_words(pid, "environ", words, n_room);
+    bool is_unit = false;
+    for (const char *w = words; w < words + n && !is_unit; w += strlen(w) + 1)
+        is_unit = strcmp(w, mine) == 0;
+    if (!is_unit)
+        return NULL;
+    n = read_words(pid, "cgroup", words, n_room);
+    while (n && words[n - 1] == '\n')
+        words[--n] = '\0';
+    const char *slash = strrchr(words, '/');
+    return slash && strstr(slash, ".service") ? slash + 1 : "sluice-manager.service";
+}
+
+static void ask_servers(struct cli *cli, struct found *servers)
+{
+    Sluice__Manager__V1__GetStatusRequest request = SLUICE__MANAGER__V1__GET_STATUS_REQUEST__INIT;
+    ProtobufCMessage *message = NULL;
+    struct error err;
+    if (cli_call(cli, "GetStatus", &request.base, &message, &err) != 0)
+        return;
+    const Sluice__Manager__V1__GetStatusResponse *known =
+        (const Sluice__Manager__V1__GetStatusResponse *)message;
+    for (size_t i = 0; i < known->n_servers; i++)
+        found_add(servers, (pid_t)known->servers[i]->pid, "sluice-server");
+    rpc_message_free(message);
+}
+
+/* Its run directory may be anywhere. */
+static void ask_workers(struct cli *cli, struct found *workers)
+{
+    Sluice__Manager__V1__ListReplicasRequest request =
+        SLUICE__MANAGER__V1__LIST_REPLICAS_REQUEST__INIT;
+    ProtobufCMessage *message = NULL;
+    struct error err;
+    request.include_stopped = true;
+    if (cli_call(cli, "ListReplicas", &request.base, &message, &err) != 0)
+        return;
+    const Sluice__Manager__V1__ListReplicasResponse *list =
+        (const Sluice__Manager__V1__ListReplicasResponse *)message;
+    for (size_t i = 0; i < list->n_replicas; i++)
+        found_add(workers, (pid_t)list->replicas[i]->pid, "sluice-worker");
+    rpc_message_free(message);
+}
+
+struct leftovers {
+    struct found *servers, *manager, *workers;
+};
+
+static int find(struct cli *cli, struct leftovers *left, struct error *err)
+{
+    static const char *const options[] = {"--manager", "--routes-file", NULL};
+    char words[16384];
+    pid_t manager = leftover_manager(cli->state_dir);
+    const char *unit = manager ? unit_of(manager, words, sizeof(words)) : NULL;
+    if (unit)
+        return error_set(
+            err, STATUS_FAILED_PRECONDITION,
+            "the manager (pid %ld) is the unit %s, which starts it again: stop it with "
+            "systemctl stop %s, the server's unit likewise; then the workers, which "
+            "run on, with this again",
+            (long)manager, unit, unit);
+    if (manager) {
+        found_add(left->manager, manager, "sluice-manager");
+        ask_servers(cli, left->servers);
+    }
+    found_scan(left->servers, cli->state_dir, "sluice-server", options);
+    return 0;
+}
+
+static int stop_all(struct cli *cli, const struct leftovers *left, uint32_t grace_ms,
+                    struct error *err)
+{
+    if (found_stop(left->servers, "sluice-server", grace_ms, err) != 0)
+        return err->status;
+    if (left->manager->n)
+        ask_workers(cli, left->workers);
+    if (found_stop(left->manager, "sluice-manager", grace_ms, err) != 0)
+        return err->status;
+    found_workers(left->workers, cli->state_dir);
+    return found_stop_workers(left->workers, err);
+}
+
+int leftover_stop(struct cli *cli, uint32_t grace_ms, struct leftover_ended *out_ended,
+                  struct error *err)
+{
+    struct leftovers left = {.servers = calloc(1, sizeof(struct found)),
+                             .manager = calloc(1, sizeof(struct found)),
+                             .workers = calloc(1, sizeof(struct found))};
+    int status = 0;
+    if (!left.servers || !left.manager || !left.workers)
+        status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    if (!status)
+        status = find(cli, &left, err);
+    if (!status)
+        status = stop_all(cli, &left, grace_ms, err);
+    if (!status)
+        *out_ended = (struct leftover_ended){
+            .n_servers = left.servers->n, .manager = left.manager->n, .n_workers = left.workers->n};
+    struct found *all[] = {left.servers, left.manager, left.workers};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        if (all[i])
+            found_fini(all[i]);
+    return status;
+}
+
+void leftover_kill_workers(const char *state_dir)
+{
+    struct error err;
+    struct found *workers = leftover_manager(state_dir) ? NULL : calloc(1, sizeof(*workers));
+    if (!workers)
+        return;
+    found_workers(workers, state_dir);
+    if (found_signal(workers, SIGKILL, "sluice-worker", &err) == 0)
+        found_wait(workers, WORKER_END_MS);
+    found_fini(workers);
 }

@@ -1,7 +1,9 @@
-/* leftover.h: the manager and the servers that run on because the `sluice serve` that supervised
- * them was killed: found by the manager's lock, ended by what it knows of itself. One thread. */
+/* leftover.h: what of a state directory runs without a `sluice serve`, because that was killed or
+ * because people started it themselves: the manager by its lock, servers and workers by what the
+ * manager knows and by their own words. One thread. */
 #pragma once
 
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -11,10 +13,18 @@ struct error;
 /* The manager that holds the lock of a state directory; 0: none does. */
 pid_t leftover_manager(const char *state_dir);
 
-/* Ends the servers of that manager, then it, with SIGTERM, and waits up to grace_ms for each.
- * DEADLINE_EXCEEDED where one has not ended. */
-int leftover_stop(struct cli *cli, uint32_t grace_ms, struct error *err);
+struct leftover_ended {
+    size_t n_servers, manager /* 0 or 1 */, n_workers;
+};
+
+/* Ends servers, manager and workers of the state directory, in this order: the first two with
+ * SIGTERM and up to grace_ms for each kind, workers within seconds, or they are killed. A manager
+ * that does not answer is ended too. *out_ended may be all zeros. DEADLINE_EXCEEDED where one has
+ * not ended, FAILED_PRECONDITION where the manager is a unit's main process, which would come back.
+ */
+int leftover_stop(struct cli *cli, uint32_t grace_ms, struct leftover_ended *out_ended,
+                  struct error *err);
 
 /* Kills the workers of a state directory whose manager is gone; leaves them alone where one runs.
  */
-void leftover_end_workers(const char *state_dir);
+void leftover_kill_workers(const char *state_dir);

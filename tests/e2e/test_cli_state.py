@@ -10,9 +10,11 @@ import sys
 import threading
 import time
 
+import psutil
 import pytest
 
 from conftest import BIN, model_path, patience
+from manager_program import manager  # noqa: F401 (fixture)
 from test_cli import environment, terminal  # noqa: F401 (fixture)
 
 
@@ -141,3 +143,75 @@ def test_a_key_is_shown_to_the_server_of_the_state_directory(fresh, tmp_path):
     assert run("run", "smol", "hi", "-n", "1", "--api-key", made[0]).returncode == 0
     wrong = run("run", "smol", "hi", "-n", "1", "--api-key", made[0][:-1] + ("0" if made[0][-1] != "0" else "1"))
     assert wrong.returncode != 0 and "key" in wrong.stderr and "8001" not in wrong.stderr, wrong
+
+
+# --- stop ---
+
+def stop(manager, *args):  # noqa: F811
+    env = {k: v for k, v in os.environ.items() if not k.startswith("SLUICE_")}
+    return subprocess.run([BIN / "sluice", "stop", "--state-dir", manager.state, *args], capture_output=True, text=True, env=env,
+                          timeout=patience(60))
+
+
+def by_hand(manager, folder, *args, n=1, **kwargs):  # noqa: F811
+    """A manager as people start it in a shell, with so many workers by the name of the real one."""
+    worker = folder / "sluice-worker"
+    if not worker.exists():
+        shutil.copy(BIN / "fake_worker", worker)
+    manager.up(*args, worker=worker, **kwargs)
+    for i in range(n):
+        manager.register(manager.script(f"m{i}"))
+        manager.done(manager.load(f"m{i}"))
+    return [r.pid for r in manager.replicas()]
+
+
+def lives(pid):
+    try:
+        return psutil.Process(pid).status() != "zombie"
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_stop_ends_what_was_started_without_serve(manager, tmp_path):  # noqa: F811
+    """Its workers ran on, with all their memory, and "stopped" was said."""
+    workers = by_hand(manager, tmp_path, n=2)
+    server = subprocess.Popen([BIN / "sluice-server", "--manager", manager.state / "run/manager.sock", "--listen", "127.0.0.1:0",
+                               "--metrics", ""], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    manager.wait(lambda: len(manager.status().servers) == 1, 10, "the server is known")
+    os.kill(workers[0], signal.SIGSTOP)  # one that hangs is killed
+    stopped = stop(manager)
+    assert stopped.returncode == 0 and "the manager, 1 server, 2 workers" in stopped.stdout, stopped
+    assert not any(lives(p) for p in workers) and manager.process.wait(1) == 0 and server.wait(1) == 0
+    nothing = stop(manager)
+    assert nothing.returncode == 1 and f"nothing is serving from {manager.state}" in nothing.stderr
+    manager.up(worker=tmp_path / "sluice-worker")
+    ready = manager.t.REPLICA_STATE_READY
+    manager.wait(lambda: [r.state for r in manager.replicas()] == [ready] * 2, 10, "what was loaded is back")
+
+
+def test_stop_ends_workers_whose_manager_is_gone(manager, tmp_path):  # noqa: F811
+    """They run on by design, and nothing was said to be there."""
+    workers = by_hand(manager, tmp_path)
+    assert manager.term() == 0 and lives(workers[0])
+    stopped = stop(manager)
+    assert stopped.returncode == 0 and "0 servers, 1 worker" in stopped.stdout and not lives(workers[0]), stopped
+
+
+def test_stop_ends_workers_of_a_run_directory_elsewhere(manager, tmp_path):  # noqa: F811
+    run = tmp_path / "elsewhere"
+    socket = manager.state / "run/manager.sock"
+    (manager.state / "run").mkdir(parents=True)
+    workers = by_hand(manager, tmp_path, "--run-dir", run, "--socket", socket)
+    assert stop(manager, "--json").stdout == '{"stopped":true}\n' and not lives(workers[0])
+
+
+def test_stop_leaves_a_unit_to_systemctl(manager, tmp_path):  # noqa: F811
+    """It ended the manager, which systemd started again a second later."""
+    script = tmp_path / "unit"
+    script.write_text(f'#!/bin/sh\nSYSTEMD_EXEC_PID=$$ exec {BIN}/sluice-manager --state-dir {manager.state} --metrics ""\n')
+    script.chmod(0o755)
+    manager.process = subprocess.Popen([script])
+    manager.connect()
+    refused = stop(manager)
+    assert refused.returncode == 1 and f"(pid {manager.process.pid})" in refused.stderr, refused
+    assert "systemctl stop " in refused.stderr and manager.process.poll() is None
