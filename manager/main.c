@@ -80,7 +80,7 @@ static void on_store(struct ev_loop *loop, ev_async *watcher, int events)
     struct program *program = watcher->data;
     (void)loop;
     (void)events;
-    if (!store_poll(program->manager.store)) {
+    if (!manager_poll_store(&program->manager)) {
         ev_timer_stop(program->manager.loop, &program->store_again);
         ev_timer_set(&program->store_again, STORE_AGAIN_MS / 1e3, 0.);
         ev_timer_start(program->manager.loop, &program->store_again);

@@ -72,6 +72,7 @@ struct manager {
     struct loop_queue *queue;
     struct store *store;
     struct catalog catalog;
+    uint64_t told_generation; /* the catalog's, as manager_changed() last found it */
     struct tool_runner *tools;
     struct supervisor *supervisor;
     struct weights *weights;
@@ -98,3 +99,8 @@ struct manager {
 
 /* To be called after every committed change: supervises, moves operations on, publishes routes. */
 void manager_changed(struct manager *manager);
+
+/* store_poll(), and manager_changed() where the catalog is another than it was told of: a commit
+ * whose caller had heard that its end is not known comes with some later job, whose own caller need
+ * not look. False as store_poll() is. */
+bool manager_poll_store(struct manager *manager);

@@ -56,6 +56,7 @@ int store_db_error(struct store_db *db, int rc, struct error *err)
         return store_db_error_disk(err, text);
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
+    case SQLITE_TOOBIG: /* a record's length that nobody wrote: no request is a gigabyte */
         error_set(err, STATUS_DATA_LOSS, "state store: %s; %s", text, store_db_restore_hint);
         return error_reason(err, "STATE_STORE_DAMAGED");
     case SQLITE_NOMEM:

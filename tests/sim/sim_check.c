@@ -28,6 +28,9 @@ static struct {
     /* Its row is in memory alone, for want of a disk: no event of that, until one tells that it is
      * recorded. */
     bool unsaved[MAX_REPLICAS];
+    /* It is starting, and no worker was started for that: whoever began it may have been told that
+     * its commit is not known, and begins it again. */
+    bool begun[MAX_REPLICAS];
     enum { NOT_REVOKED, REVOKED_IN_MEMORY, REVOKED } keys[MAX_REPLICAS]; /* as was answered */
     struct seen_row rows[MAX_ROWS];
     size_t n_rows;
@@ -41,6 +44,7 @@ void sim_check_reset(void)
     memset(&seen.epoch, 0, sizeof(seen.epoch));
     seen.last_seq = 0;
     memset(&seen.unsaved, 0, sizeof(seen.unsaved));
+    memset(&seen.begun, 0, sizeof(seen.begun));
     memset(&seen.keys, 0, sizeof(seen.keys));
     seen.generation = 0;
     seen.have_rows = false;
@@ -93,6 +97,7 @@ static void check_replica_event(const pb_event *event)
 {
     size_t n = number_of(event->replica_id);
     unsigned char *state = &seen.state[n];
+    bool starts = strcmp(event->type, "replica.starting") == 0;
     if (strcmp(event->type, "replica.recorded") == 0) {
         *state = ANY_STATE;
         seen.unsaved[n] = false;
@@ -103,11 +108,14 @@ static void check_replica_event(const pb_event *event)
     for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
         if (strcmp(event->type, steps[i].type) != 0)
             continue;
-        if (*state != ANY_STATE && !(steps[i].from & BIT(*state)))
+        bool again = starts && seen.begun[n] && *state == REPLICA_LOADING;
+        if (*state != ANY_STATE && !(steps[i].from & BIT(*state)) && !again)
             sim_broken("I2: %s tells %s though it was %s", event->replica_id, event->type,
                        replica_state_name(*state));
-        if (!steps[i].stays)
+        if (!steps[i].stays) {
             *state = (unsigned char)steps[i].to;
+            seen.begun[n] = starts;
+        }
         return;
     }
     sim_broken("I2: an event \"%s\" that is not known", event->type);
@@ -222,6 +230,7 @@ void sim_check_spawn(const char *replica_id, uint64_t epoch)
                    row ? row->epoch : 0);
     if (row && row->retiring)
         sim_broken("I2: %s starts, and nobody wants it", replica_id);
+    seen.begun[number_of(replica_id)] = false;
 }
 
 /* SIGKILL for one that did nothing wrong and that everybody wants: a clock's jump, a pause of the

@@ -310,7 +310,7 @@ static bool carry_out(const struct choice *choice)
         return true;
     case THING_POLL:
         sim.store_woken = false;
-        sim.store_woken = !store_poll(sim.manager.store); /* no memory: the rest later */
+        sim.store_woken = !manager_poll_store(&sim.manager); /* no memory: the rest later */
         return true;
     default:
         return false;

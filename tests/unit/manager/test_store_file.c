@@ -1,5 +1,6 @@
 /* The state store's file: disks that are full, files that are damaged, newer or locked, its schema,
  * and what a kill leaves. */
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <setjmp.h>
@@ -18,6 +19,7 @@
 #include <sqlite3.h>
 
 #include "manager/schema.h"
+#include "manager/store_db.h"
 #include "manager/store_lock.h"
 #include "support_store.h"
 
@@ -199,6 +201,34 @@ static void test_open_when_the_file_is_damaged_then_refused_with_a_way_out(void 
     }
 }
 
+/* SQLite names damage in several ways: also as a length over its limit, of which there is none. */
+static void test_what_sqlite_says_is_told_as_what_it_means(void **state)
+{
+    static const struct {
+        int rc, status;
+        const char *text;
+    } cases[] = {
+        {SQLITE_CORRUPT, STATUS_DATA_LOSS, "restore"},
+        {SQLITE_NOTADB, STATUS_DATA_LOSS, "restore"},
+        {SQLITE_TOOBIG, STATUS_DATA_LOSS, "restore"},
+        {SQLITE_FULL, STATUS_RESOURCE_EXHAUSTED, "no space"},
+        {SQLITE_IOERR_READ, STATUS_UNAVAILABLE, "disk"},
+        {SQLITE_NOMEM, STATUS_RESOURCE_EXHAUSTED, "memory"},
+        {SQLITE_BUSY, STATUS_FAILED_PRECONDITION, "another process"},
+        {SQLITE_CANTOPEN, STATUS_PERMISSION_DENIED, "open"},
+        {SQLITE_MISUSE, STATUS_INTERNAL, "(21)"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct store_db db = {0};
+        struct error err;
+        errno = 0;
+        int status = store_db_error(&db, cases[i].rc, &err);
+        if (status != cases[i].status || !strstr(err.message, cases[i].text))
+            fail_msg("%d: %s: %s", cases[i].rc, status_name(status), err.message);
+    }
+}
+
 static void test_open_when_a_creation_was_cut_short_then_starts_anew(void **state)
 {
     struct fixture *f = *state;
@@ -342,6 +372,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(
             test_open_when_the_file_is_damaged_then_refused_with_a_way_out, fixture_setup_folder,
             fixture_teardown),
+        cmocka_unit_test(test_what_sqlite_says_is_told_as_what_it_means),
         cmocka_unit_test_setup_teardown(test_open_when_a_creation_was_cut_short_then_starts_anew,
                                         fixture_setup_folder, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_schema_when_created_then_strict_and_with_every_column,
