@@ -111,6 +111,15 @@ def test_f6_a_version_that_dies_at_its_start_is_given_up_and_others_serve_on(liv
     manager.done(manager.unload("bad"))
 
 
+def refused(manager):
+    """A change that a full disk does not take."""
+    try:
+        manager.register("small", "a")
+    except grpc.RpcError as e:
+        return reason(e) == "STATE_STORE_FULL"
+    return False
+
+
 def test_f9_a_full_disk_refuses_changes_and_streams_go_on(live):
     manager = live.manager
     manager.script("a")
@@ -124,6 +133,9 @@ def test_f9_a_full_disk_refuses_changes_and_streams_go_on(live):
                 manager.register(f"full{i}", "a", labels={"x": "y" * 250})
                 acknowledged += 1
         assert e.value.code() == C.RESOURCE_EXHAUSTED and reason(e.value) == "STATE_STORE_FULL"
+        # What the manager tries the disk with is smaller and may have found room where this had none: now there is none for that either.
+        resource.prlimit(manager.process.pid, resource.RLIMIT_FSIZE, (4096, old[1]))
+        manager.wait(lambda: refused(manager), 5, "the disk is full")
         live.load.more(20)
         assert manager.status().store_reason == "STATE_STORE_FULL" and manager.status().n_ready_replicas == 1
         assert "live" in [m.name for m in manager.rpc.ListModels(manager.m.ListModelsRequest()).models]  # it is read
