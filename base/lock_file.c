@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -27,27 +28,46 @@ static bool is_gone(long pid)
     return pid > 0 && kill((pid_t)pid, 0) != 0 && errno == ESRCH;
 }
 
+static int try_lock(int fd)
+{
+    return flock(fd, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
+}
+
 /* A process that was killed while it started another leaves the lock to that one until it has
- * become its program: a matter of milliseconds. */
+ * become its program: a matter of milliseconds. Returns 0 or an errno: that of the lock, not of the
+ * looks at its holder. */
 static int lock(int fd)
 {
     enum { TRIES = 50, PAUSE_NS = 10 * 1000 * 1000 };
     const struct timespec pause = {.tv_nsec = PAUSE_NS};
-    int rc = flock(fd, LOCK_EX | LOCK_NB);
-    for (int i = 0; i < TRIES && rc != 0 && errno == EWOULDBLOCK && is_gone(read_pid(fd)); i++) {
+    int err_no = try_lock(fd);
+    for (int i = 0; i < TRIES && err_no == EWOULDBLOCK && is_gone(read_pid(fd)); i++) {
         nanosleep(&pause, NULL);
-        rc = flock(fd, LOCK_EX | LOCK_NB);
+        err_no = try_lock(fd);
     }
-    return rc;
+    return err_no;
+}
+
+/* Without waiting: opening a FIFO would, for whoever comes to write to it. */
+static int open_regular(const char *path, int flags, struct error *err)
+{
+    struct stat info;
+    int fd = open(path, flags | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return error_errno(err, errno, "%s", path);
+    if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode))
+        return fd;
+    close(fd);
+    return error_set(err, STATUS_FAILED_PRECONDITION, "%s: not a regular file", path);
 }
 
 int lock_file_take(const char *path, int *out_fd, struct error *err)
 {
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    int fd = open_regular(path, O_RDWR | O_CREAT, err);
     if (fd < 0)
-        return error_errno(err, errno, "%s", path);
-    if (lock(fd) != 0) {
-        int err_no = errno;
+        return fd;
+    int err_no = lock(fd);
+    if (err_no != 0) {
         long pid = read_pid(fd);
         close(fd);
         if (err_no != EWOULDBLOCK)
@@ -69,7 +89,8 @@ int lock_file_take(const char *path, int *out_fd, struct error *err)
 
 pid_t lock_file_holder(const char *path)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    struct error err;
+    int fd = open_regular(path, O_RDONLY, &err);
     if (fd < 0)
         return 0;
     long pid = 0;

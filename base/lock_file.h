@@ -9,7 +9,8 @@ struct error;
 /* Opens (creating it, 0600) and locks the file, and writes this process's id into it. *out_fd is
  * owned: close() gives the lock up. FAILED_PRECONDITION, reason LOCKED, message "... locked by pid
  * N", where another process has it; one that is named and is gone is waited for, half a second at
- * most: what it was starting still has its descriptors for a moment. */
+ * most: what it was starting still has its descriptors for a moment. The same status without that
+ * reason where `path` is no regular file. Waits for nobody else. */
 int lock_file_take(const char *path, int *out_fd, struct error *err);
 
 /* The process that holds it now; 0: none, or there is no such file; -1: one that has not said which

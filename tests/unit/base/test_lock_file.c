@@ -184,6 +184,52 @@ static void test_take_when_it_cannot_be_opened_then_that_is_told(void **state)
     assert_int_equal(fd, 4711);
 }
 
+/* A FIFO in its place made whoever looked wait for a writer, a server that heard SIGUSR2 for ever. */
+static void test_take_when_it_is_no_regular_file_then_that_is_told_at_once(void **state)
+{
+    (void)state;
+    struct error err;
+    int fd = 4711;
+    char wanted[80];
+    assert_int_equal(mkfifo(path, 0600), 0);
+    alarm(20);
+    assert_int_equal(lock_file_holder(path), 0);
+    assert_int_equal(lock_file_take(path, &fd, &err), STATUS_FAILED_PRECONDITION);
+    alarm(0);
+    snprintf(wanted, sizeof(wanted), "%s: not a regular file", path);
+    assert_string_equal(err.message, wanted);
+    assert_string_not_equal(err.reason, "LOCKED");
+    assert_int_equal(lock_file_take("/dev/null", &fd, &err), STATUS_FAILED_PRECONDITION);
+    assert_int_equal(fd, 4711);
+}
+
+/* The holder was root, who had started an offline command: the kernel's word on whether it lives,
+ * EPERM, was taken for the lock's. */
+static void test_take_when_another_users_process_holds_it_then_it_is_locked_by_that(void **state)
+{
+    (void)state;
+    enum { NOBODY = 65534 };
+    struct error err;
+    char wanted[96];
+    int fd, status;
+    if (geteuid() != 0)
+        skip();
+    assert_int_equal(lock_file_take(path, &fd, &err), 0);
+    assert_int_equal(chmod(path, 0666), 0);
+    assert_int_equal(chmod(folder, 0755), 0);
+    snprintf(wanted, sizeof(wanted), "%s: locked by pid %ld", path, (long)getpid());
+    pid_t child = fork();
+    if (child == 0) {
+        int other;
+        bool told = setuid(NOBODY) == 0 && lock_file_take(path, &other, &err) != 0 &&
+                    strcmp(err.reason, "LOCKED") == 0 && strcmp(err.message, wanted) == 0;
+        _exit(told ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    close(fd);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
@@ -195,6 +241,8 @@ int main(void)
         TEST(test_take_when_a_text_is_left_then_it_is_replaced),
         TEST(test_take_when_the_holder_was_killed_then_it_is_free),
         TEST(test_take_when_it_cannot_be_opened_then_that_is_told),
+        TEST(test_take_when_it_is_no_regular_file_then_that_is_told_at_once),
+        TEST(test_take_when_another_users_process_holds_it_then_it_is_locked_by_that),
     };
 #undef TEST
     return cmocka_run_group_tests_name("lock_file", tests, NULL, NULL);
