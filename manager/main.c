@@ -366,6 +366,10 @@ static int start(struct program *program)
             return EXIT_BAD_SETTINGS;
         return err.status == STATUS_INVALID_ARGUMENT ? EXIT_USAGE : EXIT_FAILURE;
     }
+    if (management_check_listeners(settings, &err) != 0) {
+        fprintf(stderr, "sluice-manager: %s\n", err.message);
+        return EXIT_BAD_SETTINGS;
+    }
     if (store_lock(program->paths.lock, &program->lock_fd, &err) != 0) {
         fprintf(stderr, "sluice-manager: %s\n", err.message);
         return strcmp(err.reason, "LOCKED") == 0 ? EXIT_LOCKED : EXIT_FAILURE;

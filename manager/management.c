@@ -1,6 +1,7 @@
 #include "manager/management.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -19,6 +20,7 @@
 #include "manager/roles.h"
 #include "proto/rpc/access.h"
 #include "proto/rpc/rpc_call.h"
+#include "proto/rpc/rpc_listeners.h"
 #include "proto/rpc/rpc_server.h"
 
 enum { GROUP_BYTES = 16 << 10, MAX_LINES_PER_S = 10 };
@@ -168,7 +170,17 @@ int management_check(const struct settings *settings, bool may_have_stored_keys,
     access_destroy(access);
     if (*settings->manage_group && find_group(settings->manage_group, &gid, err) != 0)
         return err->status;
-    if (*settings->manage_listen && rpc_server_check_address(settings->manage_listen, err) != 0)
-        return error_prefix(err, "--manage-listen");
     return 0;
+}
+
+int management_check_listeners(const struct settings *settings, struct error *err)
+{
+    char socket[PATH_MAX + sizeof("unix:")];
+    snprintf(socket, sizeof(socket), "unix:%s", settings->socket);
+    const struct rpc_listener listeners[] = {
+        {"--socket", socket},
+        {"--manage-listen", settings->manage_listen},
+        {"--metrics", settings->metrics},
+    };
+    return rpc_listeners_check(listeners, sizeof(listeners) / sizeof(listeners[0]), err);
 }

@@ -16,9 +16,13 @@ struct settings;
  * that cannot be used; FAILED_PRECONDITION where an RPC has no role. */
 int management_guard(struct manager *manager, struct rpc_server_config *config, struct error *err);
 
-/* Whether a start would get past both this and management_listen, as far as that can be told
- * without the database, whose keys (may_have_stored_keys) are not looked at, and without binding
- * anything. */
+/* Whether the addresses of `settings`, whose paths are found, can all be listened on: see
+ * rpc_listeners_check. Before anything is made. */
+int management_check_listeners(const struct settings *settings, struct error *err);
+
+/* Whether a start would get past both management_guard and management_listen, as far as that can be
+ * told without the database, whose keys (may_have_stored_keys) are not looked at, and without
+ * binding anything. */
 int management_check(const struct settings *settings, bool may_have_stored_keys, struct error *err);
 
 /* Binds the socket (its folder, where that is the run directory, lets --manage-group through) and,

@@ -160,26 +160,29 @@ static int find_all(const struct settings *settings, bool make, struct paths *pa
     return 0;
 }
 
-int paths_check(const struct settings *settings, bool *out_new, struct error *err)
+static void point(struct settings *settings, struct paths *paths)
 {
-    struct paths *paths = calloc(1, sizeof(*paths));
-    if (!paths)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-    int status = find_all(settings, false, paths, err);
-    *out_new = status == 0 && access(paths->database, F_OK) != 0;
-    free(paths);
-    return status;
-}
-
-int paths_prepare(struct settings *settings, struct paths *out_paths, struct error *err)
-{
-    struct paths *paths = out_paths;
-    if (find_all(settings, true, paths, err) != 0)
-        return err->status;
     settings->state_dir = paths->state_dir;
     settings->run_dir = paths->run_dir;
     settings->socket = paths->socket;
     settings->worker = paths->worker;
     settings->model_root = paths->model_root;
+}
+
+int paths_check(struct settings *settings, struct paths *out_paths, bool *out_new,
+                struct error *err)
+{
+    if (find_all(settings, false, out_paths, err) != 0)
+        return err->status;
+    *out_new = access(out_paths->database, F_OK) != 0;
+    point(settings, out_paths);
+    return 0;
+}
+
+int paths_prepare(struct settings *settings, struct paths *out_paths, struct error *err)
+{
+    if (find_all(settings, true, out_paths, err) != 0)
+        return err->status;
+    point(settings, out_paths);
     return 0;
 }

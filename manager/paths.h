@@ -23,8 +23,9 @@ struct paths {
  * long as they. Errors name the option. */
 int paths_prepare(struct settings *settings, struct paths *out_paths, struct error *err);
 /* Whether that would do; makes nothing, and takes folders that are not there yet for good.
- * *out_new: there is no database yet. */
-int paths_check(const struct settings *settings, bool *out_new, struct error *err);
+ * *out_new: there is no database yet. Points the settings as paths_prepare does. */
+int paths_check(struct settings *settings, struct paths *out_paths, bool *out_new,
+                struct error *err);
 /* Of the state directory alone, which must be there: state_dir, database and lock. */
 int paths_prepare_state(const struct settings *settings, struct paths *out_paths,
                         struct error *err);

@@ -15,7 +15,6 @@
 #include "manager/management.h"
 #include "manager/paths.h"
 #include "manager/reconcile.h"
-#include "proto/rpc/rpc_server.h"
 
 #define FIELD(name) offsetof(struct settings, name)
 
@@ -278,20 +277,16 @@ bool settings_word(const struct options *options, struct settings *settings, int
         strbuf_fini(&text);
         return true;
     }
-    const char *metrics = settings->metrics;
+    static struct paths paths; /* the settings point into it */
     bool is_new = false;
     if (check(settings, &err) != 0) {
         *out_status = EXIT_USAGE;
-    } else if (paths_check(settings, &is_new, &err) != 0) {
+    } else if (paths_check(settings, &paths, &is_new, &err) != 0) {
         *out_status = strcmp(err.reason, "NO_OPENAT2") == 0   ? EXIT_BAD_SETTINGS
                       : err.status == STATUS_INVALID_ARGUMENT ? EXIT_USAGE
                                                               : EXIT_FAILURE;
-    } else if (management_check(settings, !is_new, &err) != 0) {
-        *out_status = EXIT_BAD_SETTINGS;
-    } else if (*metrics &&
-               (strncmp(metrics, "unix:", 5) == 0 ? rpc_server_check_unix(metrics + 5, &err)
-                                                  : rpc_server_check_address(metrics, &err)) != 0) {
-        error_prefix(&err, "--metrics");
+    } else if (management_check_listeners(settings, &err) != 0 ||
+               management_check(settings, !is_new, &err) != 0) {
         *out_status = EXIT_BAD_SETTINGS;
     }
     if (*out_status)

@@ -23,6 +23,7 @@
 #include "clients/cli/serve.h"
 #include "clients/cli/supervise.h"
 #include "proto/rpc/rpc_client.h"
+#include "proto/rpc/rpc_listeners.h"
 #include "proto/rpc/rpc_message.h"
 #include "sluice/v1/inference.pb-c.h"
 
@@ -309,11 +310,24 @@ static void stop_children(struct serve *s)
         leftover_kill_workers(s->cli->state_dir);
 }
 
+/* Of two programs the one that came second would say that the address is in use. */
+static int check_listeners(const struct cli_settings *settings, struct error *err)
+{
+    const struct rpc_listener listeners[] = {
+        {"--listen", settings->listen},
+        {"--metrics", settings->metrics},
+        {"--manager-metrics", settings->manager_metrics},
+    };
+    return rpc_listeners_check(listeners, sizeof(listeners) / sizeof(listeners[0]), err);
+}
+
 /* The state directory is this serve's own from here on. */
 static int claim_state(struct serve *s, struct error *err)
 {
     char flags[CLI_HINT_BYTES];
     int rc = cli_need_state(s->cli, err);
+    if (!rc)
+        rc = check_listeners(&s->cli->settings, err);
     if (!rc)
         rc = prepare_paths(s, err);
     if (!rc)

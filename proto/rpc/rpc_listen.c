@@ -215,6 +215,13 @@ int rpc_listen_check_tcp(const char *address, struct error *err)
     return rc;
 }
 
+bool rpc_listen_resolve(const char *address, struct addrinfo **out_infos)
+{
+    struct error err;
+    const char *port = NULL;
+    return resolve(address, out_infos, &port, &err) == 0;
+}
+
 int rpc_listen_probe_tcp(const char *address, bool beside, struct error *err)
 {
     struct addrinfo *infos = NULL;

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct addrinfo;
 struct error;
 
 /* INVALID_ARGUMENT where no unix socket can have that path: empty, or too long. */
@@ -24,6 +25,10 @@ int rpc_listen_probe_tcp(const char *address, bool beside, struct error *err);
 
 /* INVALID_ARGUMENT where "host:port" is no address of this machine's kind. */
 int rpc_listen_check_tcp(const char *address, struct error *err);
+
+/* The addresses that "host:port" is, to listen on; *out_infos is owned (freeaddrinfo). False where
+ * it is none. */
+bool rpc_listen_resolve(const char *address, struct addrinfo **out_infos);
 
 /* Whether "host:port" is reached from this machine alone. False where it cannot be told. */
 bool rpc_listen_is_loopback(const char *address);

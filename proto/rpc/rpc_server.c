@@ -294,16 +294,6 @@ void rpc_server_hand_over(struct rpc_server *server)
         rpc_share_hand_over();
 }
 
-int rpc_server_check_address(const char *address, struct error *err)
-{
-    return rpc_listen_check_tcp(address, err);
-}
-
-int rpc_server_check_unix(const char *path, struct error *err)
-{
-    return rpc_listen_check_unix(path, err);
-}
-
 /* --- dispatch --- */
 
 static void arm(struct slot *slot)

@@ -138,11 +138,6 @@ int rpc_server_listen_tcp(struct rpc_server *server, const char *address, uint16
 
 int rpc_server_start(struct rpc_server *server, struct error *err);
 
-/* What listen_tcp would say of an address that is none; nothing is bound. */
-int rpc_server_check_address(const char *address, struct error *err);
-/* The same of a unix socket's path. */
-int rpc_server_check_unix(const char *path, struct error *err);
-
 /* With RPC_SHARE_BESIDE: whether this process stays in the other's place. If not, the unix sockets
  * are the other's again. Without this a shutdown gives them back. */
 void rpc_server_settle(struct rpc_server *server, bool stays);

@@ -1,5 +1,6 @@
 #include "server/gateway/gateway.h"
 
+#include <limits.h>
 #include <poll.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -12,6 +13,7 @@
 #include "base/log.h"
 #include "base/seeded_bug.h"
 #include "proto/rpc/rpc_health.h"
+#include "proto/rpc/rpc_listeners.h"
 #include "proto/rpc/rpc_server.h"
 #include "server/gateway/dispatch.h"
 #include "server/gateway/generate_stream.h"
@@ -334,18 +336,24 @@ static int wait_until_ready(struct gateway *gateway, struct error *err)
     return 0;
 }
 
+static int check_listeners(const struct gateway_config *config, struct error *err)
+{
+    char unix_address[PATH_MAX + 8];
+    snprintf(unix_address, sizeof(unix_address), "unix:%s", config->listen_unix);
+    const struct rpc_listener listeners[] = {
+        {"--listen", config->listen},
+        {"--listen-unix", config->listen_unix[0] ? unix_address : NULL},
+        {"--metrics", config->metrics_listen},
+    };
+    return rpc_listeners_check(listeners, sizeof(listeners) / sizeof(listeners[0]), err);
+}
+
 int gateway_check(const struct gateway_config *config, struct error *err)
 {
     struct access *access = NULL;
-    const char *metrics = config->metrics_listen;
-    int rc = config->listen[0] ? rpc_server_check_address(config->listen, err) : 0;
+    int rc = check_listeners(config, err);
     if (rc)
-        return error_prefix(err, "--listen");
-    if (metrics && *metrics)
-        rc = strncmp(metrics, "unix:", 5) == 0 ? rpc_server_check_unix(metrics + 5, err)
-                                               : rpc_server_check_address(metrics, err);
-    if (rc)
-        return error_prefix(err, "--metrics");
+        return rc;
     rc = access_create(&config->access, config->listen, &access, err);
     access_destroy(access);
     return rc;
@@ -377,6 +385,8 @@ int gateway_create(const struct gateway_config *config, struct gateway **out_gat
     gateway->routes = route_table_empty();
     int rc =
         gateway->routes ? 0 : error_set(err, STATUS_RESOURCE_EXHAUSTED, "server: out of memory");
+    if (!rc)
+        rc = check_listeners(config, err);
     if (!rc)
         rc = gateway_metrics_create(gateway, &gateway->metrics, err);
     if (!rc)

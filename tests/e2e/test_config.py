@@ -120,13 +120,17 @@ MANAGER_CANNOT_START = [
     (["--run-dir", "/dev/null"], 2, "--run-dir: /dev/null is not a folder"),
     (["--run-dir", "/tmp/" + "x" * 100], 2, "107 is the limit"),
     (["--memory-budget", "lots"], 2, "sluice-manager: --memory-budget: "),
+    (["--metrics", "unix:{d}/s/run/manager.sock"], 78, "--socket, unix:"),  # that is the default one
+    (["--metrics", "unix:"], 78, "--metrics: a socket's path has 1 to 107 bytes"),
+    (["--metrics", "127.0.0.1:{port}", "--manage-listen", "0.0.0.0:{port}", "--manage-tls-cert", "{cert}", "--manage-tls-key", "{key}",
+      "--manage-tls-client-ca", "{ca}"], 78, "--manage-listen, 0.0.0.0:"),
 ]
 
 
 @pytest.mark.parametrize("args, code, text", MANAGER_CANNOT_START, ids=lambda v: v[0] if isinstance(v, list) else "")
 def test_check_config_finds_what_would_keep_a_manager_from_starting(tmp_path, pki, args, code, text):
     """It said that all of these were good."""
-    fill = {"port": free_port(), "cert": pki.server[0], "key": pki.server[1], "ca": pki.ca.cert}
+    fill = {"d": tmp_path, "port": free_port(), "cert": pki.server[0], "key": pki.server[1], "ca": pki.ca.cert}
     argv = ["--state-dir", tmp_path / "s", "--metrics", "", *(a.format(**fill) for a in args)]
 
     def run(*words):
@@ -211,3 +215,32 @@ def test_a_reloaded_grace_holds(tmp_path, stubs):
         assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
     finally:
         p.stop()
+
+
+@pytest.mark.parametrize("one, other", [
+    (["--listen", "127.0.0.1:{port}"], ["--metrics", "127.0.0.1:{port}"]),
+    (["--listen", "[::]:{port}"], ["--metrics", "127.0.0.1:{port}"]),
+    (["--listen-unix", "{d}/x.sock"], ["--metrics", "unix:{link}/x.sock"]),
+], ids=["the same", "one is all of the machine", "a path by another name"])
+@pytest.mark.parametrize("takeover", [[], ["--takeover"]], ids=["", "takeover"])
+def test_two_listeners_of_one_address_are_refused(tmp_path, one, other, takeover):
+    """With --takeover both listened beside each other and each was given connections that were the other's."""
+    (tmp_path / "link").symlink_to(tmp_path)
+    fill = {"d": tmp_path, "link": tmp_path / "link", "port": free_port()}
+    args = [a.format(**fill) for a in [*one, *other]]
+    argv = ["--routes-file", tmp_path / "routes.pb", "--listen", "", "--metrics", "", *args, *takeover]
+    said = f"{other[0]}: {args[3]} and {one[0]}, {'unix:' * ('unix' in one[0])}{args[1]}, cannot both be had"
+    for words in (["check-config"], []):
+        result = subprocess.run([BIN / "sluice-server", *words, *argv], capture_output=True, text=True, timeout=patience(30))
+        assert result.returncode == 78 and said in result.stderr, result
+    free = ["--metrics", "127.0.0.1:0", "--listen", "127.0.0.1:0"]  # each is given a port of its own
+    assert subprocess.run([BIN / "sluice-server", "check-config", *argv, *free]).returncode == 0
+
+
+def test_serve_refuses_two_listeners_of_one_address(tmp_path):
+    """One of its programs was started again and again."""
+    port = free_port()
+    result = subprocess.run([BIN / "sluice", "serve", "--state-dir", tmp_path / "s", "--listen", f"127.0.0.1:{port}", "--metrics", "",
+                             "--manager-metrics", f"localhost:{port}"], capture_output=True, text=True, timeout=patience(30))
+    assert result.returncode == 1 and f"--manager-metrics: localhost:{port} and --listen, 127.0.0.1:{port}" in result.stderr, result
+    assert not (tmp_path / "s/run").exists()
