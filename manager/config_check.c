@@ -125,9 +125,13 @@ int config_check(const char *field, const pb_config *config, struct error *err)
                     config->target_itl_ms, MAX_TARGET_MS, err) != 0)
         return err->status;
     if (config->has_idle_after_ms && config->idle_after_ms < MIN_IDLE_MS)
-        return bad(field, "idle_after_ms", err, "is less than 1000");
+        return bad(field, "idle_after_ms", err,
+                   "is less than 1000 ms, how often workers say whether they are idle: give 1000 "
+                   "or more, or leave it out to keep the version");
     if (*config->idle_action && !config->has_idle_after_ms)
-        return bad(field, "idle_action", err, "says nothing without idle_after_ms");
+        return bad(field, "idle_action", err,
+                   "says what is done with an idle version, and not when: give idle_after_ms too, "
+                   "or leave both out");
     if (config->has_max_batch_tokens && config->max_batch_tokens < 2)
         return bad(field, "max_batch_tokens", err,
                    "1 leaves prompts no row beside who decodes; 2 at least");

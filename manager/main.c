@@ -6,12 +6,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <ev.h>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/format.h"
 #include "base/log.h"
 #include "base/notify.h"
 #include "base/options.h"
@@ -44,6 +46,7 @@
 
 enum {
     EXIT_USAGE = 2,
+    EXIT_DISK = 74, /* there may be room the next time */
     EXIT_LOCKED = 75,
     EXIT_BAD_SETTINGS = 78, /* an address that is none or in use: trying again is of no use */
     SHUTDOWN_GRACE_MS = 2000,
@@ -290,14 +293,45 @@ static int start_server(struct program *program, struct error *err)
     return program->stopping ? 0 : rpc_server_start(manager->server, err);
 }
 
+/* Of a first start, which needs the disk; a later one runs on what it can read. */
+static void explain_full(const struct paths *paths, struct error *err)
+{
+    struct statvfs disk = {0};
+    char room[32];
+    if (strcmp(err->reason, "STATE_STORE_FULL") != 0 || access(paths->database, F_OK) == 0 ||
+        statvfs(paths->state_dir, &disk) != 0)
+        return;
+    uint64_t n_free = (uint64_t)disk.f_bavail * disk.f_frsize;
+    format_bytes(n_free, room);
+    error_set(err, STATUS_RESOURCE_EXHAUSTED,
+              "state store: a new database in %.200s needs 1 MiB and got no room; its disk has %s "
+              "free%s: make room or give --state-dir on another disk, and start again; nothing is "
+              "left of this try",
+              paths->state_dir, room,
+              n_free > 1 << 20
+                  ? ", so a quota or the limit of a file's size (ulimit -f) is in the way"
+                  : "");
+    error_reason(err, "STATE_STORE_FULL");
+}
+
+static int exit_of(int status, const struct error *err)
+{
+    if (status == STATUS_INVALID_ARGUMENT || status == STATUS_ALREADY_EXISTS)
+        return EXIT_BAD_SETTINGS;
+    if (status != 0 && strcmp(err->reason, "STATE_STORE_FULL") == 0)
+        return EXIT_DISK;
+    return status == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
 static int run(struct program *program)
 {
     struct manager *manager = &program->manager;
-    struct error err;
+    struct error err = {0};
     int status = create_parts(program, &err);
     if (status == 0)
         status = start_server(program, &err);
     if (status != 0) {
+        explain_full(&program->paths, &err);
         log_error(LOG_EVENT("not started"), LOG_STR("why", err.message));
         fprintf(stderr, "sluice-manager: %s\n", err.message);
     } else {
@@ -314,9 +348,7 @@ static int run(struct program *program)
         log_info(LOG_EVENT("stopped"));
     }
     destroy_parts(program);
-    if (status == STATUS_INVALID_ARGUMENT || status == STATUS_ALREADY_EXISTS)
-        return EXIT_BAD_SETTINGS;
-    return status == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return exit_of(status, &err);
 }
 
 static int run_locked(struct program *program)
@@ -364,6 +396,8 @@ static int start(struct program *program)
         fprintf(stderr, "sluice-manager: %s\n", err.message);
         if (strcmp(err.reason, "NO_OPENAT2") == 0)
             return EXIT_BAD_SETTINGS;
+        if (err.status == STATUS_RESOURCE_EXHAUSTED) /* no room for its folders */
+            return EXIT_DISK;
         return err.status == STATUS_INVALID_ARGUMENT ? EXIT_USAGE : EXIT_FAILURE;
     }
     if (management_check_listeners(settings, &err) != 0) {

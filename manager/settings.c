@@ -309,6 +309,7 @@ static const struct manual_exit exits[] = {
     {0, "ended by SIGTERM or SIGINT"},
     {1, "failed"},
     {2, "wrong usage"},
+    {74, "no room on the disk for a first start; there may be the next time"},
     {75, "another manager holds the state directory; the message tells its pid"},
     {78, "settings that cannot work, such as an address in use or a port without TLS"},
 };

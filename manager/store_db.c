@@ -19,8 +19,9 @@
 enum { CHUNK_BYTES = 1 << 16 };
 
 const char store_db_restore_hint[] =
-    "it is left as it is: `sluice-manager check` says more, `sluice-manager restore BACKUP` puts a "
-    "backup in its place and keeps it";
+    "it was left as it is: `sluice-manager check` says what is wrong with it, `sluice-manager "
+    "restore BACKUP` sets it aside and puts a backup in its place; without a backup, move it and "
+    "sluice.db-wal away to start with nothing";
 
 int store_db_error_full(struct error *err)
 {
@@ -323,25 +324,37 @@ static int check_no_log(const char *path, struct error *err)
     return error_reason(err, "STATE_STORE_DAMAGED");
 }
 
-/* Makes the database under another name, so that a crash leaves either none or a whole one. */
-static int create_file(const char *path, struct error *err)
+/* What an earlier try at a new database has left, or this one. */
+static int remove_new(const char *temporary, struct error *err)
 {
-    char temporary[4096], beside[4104];
-    struct store_db db = {0};
-    if ((size_t)snprintf(temporary, sizeof(temporary), "%s.new", path) >= sizeof(temporary))
-        return error_set(err, STATUS_INVALID_ARGUMENT, "state store: the path is too long");
-    if (check_no_log(path, err) != 0)
-        return err->status;
     static const char *const suffixes[] = {"", "-wal", "-shm", "-journal"};
+    char beside[4104];
     for (size_t i = 0; i < sizeof(suffixes) / sizeof(suffixes[0]); i++) {
         snprintf(beside, sizeof(beside), "%s%s", temporary, suffixes[i]);
         if (unlink(beside) != 0 && errno != ENOENT)
             return error_errno(err, errno, "%s", beside);
     }
+    return 0;
+}
+
+/* Makes the database under another name, so that a crash leaves either none or a whole one. */
+static int create_file(const char *path, struct error *err)
+{
+    char temporary[4096];
+    struct store_db db = {0};
+    struct error ignored;
+    if ((size_t)snprintf(temporary, sizeof(temporary), "%s.new", path) >= sizeof(temporary))
+        return error_set(err, STATUS_INVALID_ARGUMENT, "state store: the path is too long");
+    if (check_no_log(path, err) != 0)
+        return err->status;
+    if (remove_new(temporary, err) != 0)
+        return err->status;
     int status = fill_new(temporary, &db, err);
     store_db_close(&db);
-    if (status != 0)
+    if (status != 0) {
+        remove_new(temporary, &ignored); /* on a full disk it would hold what room there is */
         return status;
+    }
     if (rename(temporary, path) != 0)
         return error_errno(err, errno, "%s", path);
     return store_file_sync_folder(path, err);
@@ -360,9 +373,7 @@ static int ensure_file(const char *path, struct error *err)
         return error_set(err, STATUS_FAILED_PRECONDITION, "%s: not a regular file", path);
     if (st.st_size > 0)
         return 0;
-    error_set(err, STATUS_DATA_LOSS,
-              "state store: the file is empty; %s; or move it away to start with nothing",
-              store_db_restore_hint);
+    error_set(err, STATUS_DATA_LOSS, "state store: the file is empty; %s", store_db_restore_hint);
     return error_reason(err, "STATE_STORE_DAMAGED");
 }
 

@@ -17,7 +17,7 @@
 #include "base/error.h"
 
 /* Exit statuses of manager and server: wrong usage, state locked by another, bad settings. */
-enum { EXIT_USAGE = 2, EXIT_LOCKED = 75, EXIT_BAD_SETTINGS = 78 };
+enum { EXIT_USAGE = 2, EXIT_DISK = 74, EXIT_LOCKED = 75, EXIT_BAD_SETTINGS = 78 };
 enum { BACKOFF_MIN_MS = 100, BACKOFF_MAX_MS = 5000, STEADY_MS = 10000, MAX_EARLY_ENDS = 5 };
 
 extern char **environ;
@@ -100,7 +100,8 @@ bool child_refused(const struct child *child)
         !WIFEXITED(child->last_status))
         return false;
     int code = WEXITSTATUS(child->last_status);
-    return code == EXIT_USAGE || code == EXIT_LOCKED || code == EXIT_BAD_SETTINGS;
+    return code == EXIT_USAGE || code == EXIT_DISK || code == EXIT_LOCKED ||
+           code == EXIT_BAD_SETTINGS;
 }
 
 /* Copies up to the end of a quoted value, or of a bare one; backslashes lose their meaning. */

@@ -37,8 +37,9 @@ int child_start(struct child *child, struct error *err);
 bool child_reap(struct child *child, int64_t now_ns);
 /* It ended at once, again and again, and never ran for a while: it never will. */
 bool child_is_hopeless(const struct child *child);
-/* Its very first start ended because of its settings (exit status 2 or 78) or because what it needs
- * is held by another (75): nothing gets better by trying again. */
+/* Its very first start ended because of its settings (exit status 2 or 78), because what it needs
+ * is held by another (75) or finds no room on the disk (74): nothing gets better by trying again.
+ */
 bool child_refused(const struct child *child);
 /* The message of the last line its last start wrote to its log; empty where there is none. */
 void child_last_words(const struct child *child, char *out, size_t n_out);

@@ -8,6 +8,8 @@ import subprocess
 import threading
 import urllib.request
 
+import pytest
+
 from conftest import BIN, free_port, patience
 from manager_program import C, FAST, fails, manager  # noqa: F401 (a fixture)
 from test_keys import create
@@ -76,6 +78,39 @@ def start_where_no_file_may_grow(manager, *args):
 
 def let_files_grow(manager):
     resource.prlimit(manager.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+def first_start(manager, *prefix):
+    return subprocess.run([*prefix, BIN / "sluice-manager", "--state-dir", manager.state, "--worker", BIN / "fake_worker", "--metrics", ""],
+                          capture_output=True, text=True, timeout=patience(30))
+
+
+def test_a_first_start_on_a_full_disk_says_so_and_leaves_nothing(manager):
+    """It spoke of a change of the schema, and half a database held what little room there was."""
+    with small_disk(manager.state) as mounted:
+        if not mounted:
+            pytest.skip("only root mounts a small disk")
+        filler = manager.state / "filler"
+        for n_kib in (8, 72, 160):  # no file has room, the first pages have, the log has and the database not
+            with open(filler, "wb") as f:
+                f.truncate(0)
+                os.posix_fallocate(f.fileno(), 0, (2048 - n_kib) << 10)
+            refused = first_start(manager)
+            assert refused.returncode == 74, refused
+            (said,) = (line for line in refused.stderr.splitlines() if line.startswith("sluice-manager: "))
+            assert f"a new database in {manager.state} needs 1 MiB and got no room" in said and " KiB free: make room " in said, said
+            assert sorted(p.name for p in manager.state.iterdir()) == ["filler", "run", "sluice.lock"]
+        filler.unlink()
+        manager.up()
+        manager.register(manager.script("a"))
+        assert manager.term() == 0
+
+
+def test_a_first_start_says_where_not_the_disk_is_what_is_full(manager):
+    refused = first_start(manager, "bash", "-c", 'ulimit -S -f 40; exec "$@"', "-")
+    assert refused.returncode == 74 and "a quota or the limit of a file's size (ulimit -f) is in the way" in refused.stderr, refused
+    assert sorted(p.name for p in manager.state.iterdir()) == ["run", "sluice.lock"]
+    manager.up()
 
 
 def test_a_manager_starts_where_no_file_may_grow(manager):

@@ -69,6 +69,7 @@ static void test_a_first_start_that_cannot_work_is_told_in_its_own_words(void **
          true, "address \"a\" is in use"},
         {"{\"level\":\"error\",\"message\":\"no\"}", 78, true, "no"},
         {"sluice-manager: locked by pid 1", 75, true, "locked by pid 1"},
+        {"sluice-manager: no room", 74, true, "no room"},
         {"sluice-server: --x: no such option", 2, true, "--x: no such option"},
         {"plain words", 1, false, "plain words"},
         {"", 0, false, ""},
