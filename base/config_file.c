@@ -26,6 +26,8 @@ struct reading {
     int status; /* of the first key that was refused, which stood on this line */
     unsigned refused_line;
     unsigned binary_line; /* the first that has a zero byte; 0: none has */
+    bool indented;        /* the line that was read last */
+    char key[64];         /* the one before; cut */
 };
 
 /* As the library counts: a line longer than its buffer comes, and counts, in pieces. */
@@ -36,6 +38,7 @@ static char *next_line(char *text, int n_bytes, void *stream)
     if (!fgets(text, n_bytes, r->file))
         return NULL;
     size_t n = strlen(text);
+    r->indented = text[0] == ' ' || text[0] == '\t';
     bool whole = n && (text[n - 1] == '\n' || n + 1 == (size_t)n_bytes || feof(r->file));
     if (!whole && !r->binary_line)
         r->binary_line = r->line;
@@ -49,7 +52,15 @@ static int on_key(void *user, const char *section, const char *key, const char *
     if (r->status != 0) /* the library goes on to the end of the file */
         return 0;
     snprintf(place, sizeof(place), "%s:%u", r->path, r->line);
-    r->status = r->take(r->user, section, key, value, place, r->err);
+    /* The library has an indented line go on with the value before it, whatever it says. */
+    if (r->indented && strncmp(key, r->key, sizeof(r->key) - 1) == 0)
+        r->status = error_set(r->err, STATUS_INVALID_ARGUMENT,
+                              "a space begins this line, which makes it a part of \"%.60s\" above "
+                              "it: begin each setting at the start of its line",
+                              key);
+    else
+        r->status = r->take(r->user, section, key, value, place, r->err);
+    snprintf(r->key, sizeof(r->key), "%s", key);
     r->refused_line = r->line;
     return r->status == 0;
 }
@@ -83,6 +94,7 @@ static int read_one(struct reading *r, const char *path)
     r->path = path;
     r->line = 0;
     r->binary_line = 0;
+    r->key[0] = '\0';
     r->status = 0;
     if (open_regular(r, path) != 0)
         return r->err->status;

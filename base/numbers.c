@@ -8,12 +8,14 @@
 
 enum { SHOWN = 40 }; /* bytes of a bad word in a message */
 
-/* A whole number of exactly n bytes. False: it is none, or it does not fit. */
-static bool read_number(const char *text, size_t n, uint64_t *out)
+/* A whole number of exactly n bytes; *out_fits: 64 bits hold it, else *out is the most they do.
+ * False: it is none. */
+static bool read_number(const char *text, size_t n, uint64_t *out, bool *out_fits)
 {
     static const char units[] = "KMG";
     unsigned shift = 0;
     uint64_t value = 0;
+    bool fits = true;
     const char *unit = n > 1 ? memchr(units, text[n - 1], sizeof(units) - 1) : NULL;
     if (unit) {
         shift = 10 * (unsigned)(unit - units + 1);
@@ -21,23 +23,25 @@ static bool read_number(const char *text, size_t n, uint64_t *out)
     }
     for (size_t i = 0; i < n; i++) {
         unsigned digit = (unsigned)(text[i] - '0');
-        if (digit > 9 || value > (UINT64_MAX - digit) / 10)
+        if (digit > 9)
             return false;
+        fits = fits && value <= (UINT64_MAX - digit) / 10;
         value = value * 10 + digit;
     }
-    if (n == 0 || value > UINT64_MAX >> shift)
-        return false;
-    *out = value << shift;
-    return true;
+    fits = fits && value <= UINT64_MAX >> shift;
+    *out = fits ? value << shift : UINT64_MAX;
+    *out_fits = fits;
+    return n > 0;
 }
 
 static int take_number(const char *name, const char *text, size_t n, const uint64_t limits[2],
                        uint64_t *out, struct error *err)
 {
-    if (!read_number(text, n, out))
+    bool fits;
+    if (!read_number(text, n, out, &fits))
         return error_set(err, STATUS_INVALID_ARGUMENT, "--%s: \"%.*s\" is not a whole number", name,
                          n < SHOWN ? (int)n : SHOWN, text);
-    if (*out < limits[0] || *out > limits[1])
+    if (!fits || *out < limits[0] || *out > limits[1])
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "--%s: %.*s is not between %" PRIu64 " and %" PRIu64, name, (int)n, text,
                          limits[0], limits[1]);

@@ -20,6 +20,7 @@ struct given {
     enum origin origin;
     const char *text;  /* NULL: nothing was said */
     const char *place; /* of a file: "FILE:LINE" */
+    bool shared;       /* before any section of it */
 };
 
 struct options {
@@ -32,20 +33,26 @@ struct options {
     struct arena arena;
 };
 
+#define MAX_MS UINT64_C(1000000000000000) /* of a time that has no other limit */
+
 struct parse {
     struct options *options;
     const char *section;
     char *settings;
     const char *place; /* of the file that is read, or NULL */
+    bool shared;       /* it stands before any section there */
     struct error *err;
 };
 
-static int parse_u64(const char *text, uint64_t *out)
+/* What became of a text that should be a number. */
+enum parsed { PARSED, NO_NUMBER, TOO_LARGE };
+
+static enum parsed parse_u64(const char *text, uint64_t *out)
 {
     char *end;
     errno = 0;
     if (!isdigit((unsigned char)text[0]))
-        return -1;
+        return NO_NUMBER;
     unsigned long long n = strtoull(text, &end, 10);
     unsigned shift = 0;
     if (*end == 'K' || *end == 'k')
@@ -59,28 +66,32 @@ static int parse_u64(const char *text, uint64_t *out)
         if (strcmp(end, "iB") == 0)
             end += 2;
     }
-    if (errno || *end || n > UINT64_MAX >> shift)
-        return -1;
+    if (*end)
+        return NO_NUMBER;
+    if (errno || n > UINT64_MAX >> shift)
+        return TOO_LARGE;
     *out = (uint64_t)n << shift;
-    return 0;
+    return PARSED;
 }
 
-static int parse_ms(const char *text, uint64_t *out)
+static enum parsed parse_ms(const char *text, uint64_t *out)
 {
     char *end;
     errno = 0;
     if (!isdigit((unsigned char)text[0]))
-        return -1;
+        return NO_NUMBER;
     double n = strtod(text, &end);
     double scale = strcmp(end, "ms") == 0                  ? 1
                    : *end == '\0' || strcmp(end, "s") == 0 ? 1e3
                    : strcmp(end, "m") == 0                 ? 60e3
                    : strcmp(end, "h") == 0                 ? 3600e3
                                                            : 0;
-    if (errno || scale <= 0 || !isfinite(n) || n * scale > 1e15)
-        return -1;
+    if (scale <= 0)
+        return NO_NUMBER;
+    if (!isfinite(n) || n * scale > (double)MAX_MS)
+        return TOO_LARGE;
     *out = (uint64_t)(n * scale + 0.5);
-    return 0;
+    return PARSED;
 }
 
 static int parse_bool(const char *text, bool *out)
@@ -96,16 +107,17 @@ static int parse_bool(const char *text, bool *out)
     return 0;
 }
 
-static int check_range(struct parse *p, const struct option_spec *spec, uint64_t value,
+static int check_range(struct parse *p, const struct option_spec *spec, bool fits, uint64_t value,
                        const char *text)
 {
-    if (value >= spec->min_u64 && (!spec->max_u64 || value <= spec->max_u64))
+    if (fits && value >= spec->min_u64 && (!spec->max_u64 || value <= spec->max_u64))
         return 0;
+    uint64_t most = spec->max_u64 ? spec->max_u64 : spec->type == OPTION_MS ? MAX_MS : UINT64_MAX;
     const char *unit = spec->type == OPTION_MS ? " ms" : "";
-    if (spec->max_u64)
+    if (spec->max_u64 || !fits)
         return error_set(p->err, STATUS_INVALID_ARGUMENT,
-                         "--%s: %s is not between %" PRIu64 " and %" PRIu64 "%s", spec->name, text,
-                         spec->min_u64, spec->max_u64, unit);
+                         "--%s: %.80s is not between %" PRIu64 " and %" PRIu64 "%s", spec->name,
+                         text, spec->min_u64, most, unit);
     return error_set(p->err, STATUS_INVALID_ARGUMENT, "--%s: %s is less than %" PRIu64 "%s",
                      spec->name, text, spec->min_u64, unit);
 }
@@ -131,6 +143,7 @@ static int note_given(struct parse *p, size_t i, const char *text, enum origin o
     struct given given = {.origin = origin, .text = arena_strndup(arena, text, strlen(text))};
     if (origin == ORIGIN_FILE)
         given.place = arena_strndup(arena, p->place, strlen(p->place));
+    given.shared = p->shared;
     if (!given.text || (origin == ORIGIN_FILE && !given.place))
         return error_set(p->err, STATUS_RESOURCE_EXHAUSTED, "--%s: out of memory",
                          p->options->specs[i].name);
@@ -146,6 +159,7 @@ static int set_value(struct parse *p, size_t i, const char *text, enum origin or
     double f = 0;
     bool b = false;
     const char *want = NULL;
+    enum parsed parsed;
     char limit[128];
     switch (spec->type) {
     case OPTION_STRING: {
@@ -163,11 +177,12 @@ static int set_value(struct parse *p, size_t i, const char *text, enum origin or
         break;
     case OPTION_U64:
     case OPTION_MS:
-        if ((spec->type == OPTION_MS ? parse_ms(text, &n) : parse_u64(text, &n)) != 0)
+        parsed = spec->type == OPTION_MS ? parse_ms(text, &n) : parse_u64(text, &n);
+        if (parsed == NO_NUMBER)
             want = spec->type == OPTION_MS ? "a time such as 500ms, 10s or 2m"
                    : is_bytes(spec)        ? bytes_wanted(spec, limit)
                                            : "a whole number";
-        else if (check_range(p, spec, n, text) != 0)
+        else if (check_range(p, spec, parsed == PARSED, n, text) != 0)
             return p->err->status;
         else
             memcpy(field, &n, sizeof(n));
@@ -244,6 +259,30 @@ static int check_section(const char *section, struct error *err)
                      section);
 }
 
+/* The line of the same file that set row i in the same part of it; NULL: none did. */
+static const char *line_before(const struct parse *p, size_t i)
+{
+    const struct given *given = &p->options->given[i];
+    if (given->origin != ORIGIN_FILE || given->shared != p->shared)
+        return NULL;
+    const char *line = strrchr(given->place, ':'), *now = strrchr(p->place, ':');
+    bool same = line - given->place == now - p->place &&
+                memcmp(given->place, p->place, (size_t)(now - p->place)) == 0;
+    return same ? line + 1 : NULL;
+}
+
+/* What the file's section says goes before what it says for all; twice the same is a mistake. */
+static int take_value(struct parse *p, size_t i, const char *value)
+{
+    const char *line = line_before(p, i);
+    if (!line)
+        return set_value(p, i, value, ORIGIN_FILE);
+    return error_set(p->err, STATUS_INVALID_ARGUMENT,
+                     "%s%s%s%s is given on line %s too (%.80s): take one of the two lines out",
+                     p->shared ? "" : "[", p->shared ? "" : p->section, p->shared ? "" : "] ",
+                     p->options->specs[i].name, line, p->options->given[i].text);
+}
+
 static int take_key(void *user, const char *section, const char *key, const char *value,
                     const char *place, struct error *err)
 {
@@ -251,9 +290,10 @@ static int take_key(void *user, const char *section, const char *key, const char
     if (section[0] && strcmp(section, p->section) != 0)
         return check_section(section, err);
     p->place = place;
+    p->shared = !section[0];
     for (size_t i = 0; i < p->options->n_specs; i++)
         if (same_key(key, p->options->specs[i].name))
-            return set_value(p, i, value, ORIGIN_FILE);
+            return take_value(p, i, value);
     if (!section[0])
         return 0; /* keys before any section are shared between programs */
     return error_set(err, STATUS_INVALID_ARGUMENT, "[%s] %s: no such setting", section, key);

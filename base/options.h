@@ -37,8 +37,9 @@ struct options; /* keeps the strings alive */
  * positionals ("--" ends flags).
  * "--config FILE" and SLUICE_CONFIG name an ini file (section ignored or named after `section`);
  * conf.d/ *.conf beside it are read after it (config_file.h), the last one to name a key wins.
- * Flags that are unknown, lack a value or are out of range: INVALID_ARGUMENT naming the flag, the
- * value and the range. *out_options is owned; strings in `settings` and the positionals are
+ * Twice in one file is INVALID_ARGUMENT with both lines, save once before any section and once in
+ * it. Flags that are unknown, lack a value or are out of range: INVALID_ARGUMENT naming the flag,
+ * the value and the range. *out_options is owned; strings in `settings` and the positionals are
  * borrowed from it. */
 int options_parse(const char *section, const struct option_spec *specs, size_t n_specs, int argc,
                   char *const argv[], void *settings, struct options **out_options,

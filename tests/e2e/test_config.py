@@ -95,6 +95,10 @@ def test_check_config_says_what_a_start_would(program):
     assert checked.returncode == started.returncode == 2
     assert f"{bad}:3: --drain-grace: \"soon\" is not a time" in checked.stderr
     assert checked.stderr == started.stderr
+    bad.write_text(f"[{program.name}]\ndrain_grace = 5s\n\ndrain-grace = 6s\n")
+    checked, started = program.run("check-config"), program.run()
+    assert checked.returncode == started.returncode == 2 and checked.stderr == started.stderr
+    assert f"{bad}:4: [{program.name}] drain-grace is given on line 2 too (5s)" in checked.stderr
     bad.write_text("log_level = loud\n")
     checked, started = program.run("check-config"), program.run()
     assert checked.returncode == started.returncode == 2 and "--log-level" in checked.stderr

@@ -179,6 +179,9 @@ static void test_read_when_a_line_is_wrong_then_the_first_is_told_with_its_place
         {"bad = 1\na = 2\n", ":1: bad: no such setting"},
         {"a = 1\nbad = 2\nnonsense\nbad = 3\nb = 4\n", ":2: bad: no such setting"},
         {"nonsense\nbad = 2\n", ":1: not an ini line (want key = value)"},
+        {"[manager]\n  a = 1\n  b = 2\n", ":3: a space begins this line, which makes it a part of "
+                                          "\"a\" above it: begin each setting "
+                                          "at the start of its line"},
     };
     struct files *f = *state;
     f->refused = "bad";

@@ -42,8 +42,9 @@ static void test_bad_lists_are_named(void **state)
         {"8,two", "--batch: \"two\" is not a whole number"},
         {"0", "--batch: 0 is not between 1 and 256"},
         {"1,257", "--batch: 257 is not between 1 and 256"},
-        {"18446744073709551616", "--batch: \"18446744073709551616\" is not a whole number"},
-        {"18446744073709551615K", "--batch: \"18446744073709551615K\" is not a whole number"},
+        {"18446744073709551616", "--batch: 18446744073709551616 is not between 1 and 256"},
+        {"18446744073709551615K", "--batch: 18446744073709551615K is not between 1 and 256"},
+        {"99999999999999999999x", "--batch: \"99999999999999999999x\" is not a whole number"},
         {"8,1,8", "--batch: 8 stands twice"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {

@@ -11,7 +11,7 @@
 struct settings {
     const char *name;
     bool quick;
-    uint64_t size, wait_ms, memory;
+    uint64_t size, wait_ms, memory, any, age_ms;
     double ratio;
 };
 
@@ -26,6 +26,8 @@ static const struct option_spec specs[] = {
     {"test-ratio", 0, OPTION_F64, offsetof(struct settings, ratio), "0.5", "X", "a ratio", 0, 0},
     {"test-memory", 0, OPTION_U64, offsetof(struct settings, memory), "0", "BYTES", "memory", 0,
      1ULL << 50},
+    {"test-any", 0, OPTION_U64, offsetof(struct settings, any), "0", "N", "any number", 0, 0},
+    {"test-age", 0, OPTION_MS, offsetof(struct settings, age_ms), "0", "TIME", "any time", 0, 0},
 };
 enum { N_SPECS = sizeof(specs) / sizeof(specs[0]) };
 
@@ -79,8 +81,14 @@ static void test_bad_flags_are_named(void **state)
         {"--test-size", "0", "0 is less than 1|between 1"},
         {"--test-size", "2G", "between 1 and 1073741824"},
         {"--test-size", "-1", "not a whole number"},
-        {"--test-size", "99999999999999999999", "not a whole number"},
-        {"--test-size", "17179869185G", "not a whole number"},
+        {"--test-size", "99999999999999999999",
+         "99999999999999999999 is not between 1 and 1073741824"},
+        {"--test-size", "17179869185G", "17179869185G is not between 1 and 1073741824"},
+        {"--test-size", "99999999999999999999x", "not a whole number"},
+        {"--test-any", "18446744073709551616", "is not between 0 and 18446744073709551615"},
+        {"--test-wait", "1e300h", "1e300h is not between 10 and 3600000 ms"},
+        {"--test-wait", "1e999", "1e999 is not between 10 and 3600000 ms"},
+        {"--test-age", "1e999", "1e999 is not between 0 and 1000000000000000 ms"},
         {"--test-wait", "5 parsecs", "not a time"},
         {"--test-wait", "2h", "between 10 and 3600000 ms"},
         {"--test-ratio", "nan", "not a finite number"},
@@ -135,6 +143,43 @@ static void test_config_file_names_its_bad_line(void **state)
     assert_int_equal(parse(&s, &o, &err, 3, argv), STATUS_NOT_FOUND);
 }
 
+/* The last one won, and said nothing. */
+static void test_a_setting_twice_in_a_file_is_refused_with_both_lines(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *says;
+    } cases[] = {
+        {"[unit]\ntest_name = a\n\ntest-name = b\n",
+         ":4: [unit] test-name is given on line 2 too (a): take one of the two lines out"},
+        {"[unit]\ntest_size = 1\n[worker]\nx = 1\n[unit]\ntest_size = 1\n",
+         ":6: [unit] test-size is given on line 2 too (1)"},
+        {"test_size = 1\ntest_size = 2\n", ":2: test-size is given on line 1 too (1)"},
+        {"test_size = 1\n[unit]\ntest_size = 2\n", NULL}, /* for all, and for this one */
+        {"[worker]\nx = 1\nx = 2\n", NULL},               /* another program's to say */
+    };
+    char path[] = "/tmp/sluice-options-XXXXXX";
+    int fd = mkstemp(path);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct settings s;
+        struct options *o;
+        struct error err;
+        const char *argv[] = {"x", "--config", path, NULL};
+        assert_int_equal(ftruncate(fd, 0), 0);
+        assert_int_equal(pwrite(fd, cases[i].text, strlen(cases[i].text), 0),
+                         strlen(cases[i].text));
+        int status = parse(&s, &o, &err, 3, argv);
+        assert_int_equal(status, cases[i].says ? STATUS_INVALID_ARGUMENT : 0);
+        if (cases[i].says && !strstr(err.message, cases[i].says))
+            fail_msg("%s", err.message);
+        if (!cases[i].says && i == 3)
+            assert_int_equal(s.size, 2);
+        options_destroy(o);
+    }
+    close(fd);
+    unlink(path);
+}
+
 static void test_an_option_is_set_after_the_parse_as_a_flag_is(void **state)
 {
     (void)state;
@@ -180,6 +225,7 @@ int main(void)
         cmocka_unit_test(test_bad_flags_are_named),
         cmocka_unit_test(test_a_fraction_for_bytes_is_told_what_to_write),
         cmocka_unit_test(test_config_file_names_its_bad_line),
+        cmocka_unit_test(test_a_setting_twice_in_a_file_is_refused_with_both_lines),
         cmocka_unit_test(test_an_option_is_set_after_the_parse_as_a_flag_is),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
