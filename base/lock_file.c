@@ -87,6 +87,13 @@ int lock_file_take(const char *path, int *out_fd, struct error *err)
     return 0;
 }
 
+bool lock_file_is_at(const char *path, int fd)
+{
+    struct stat there, ours;
+    return lstat(path, &there) == 0 && fstat(fd, &ours) == 0 && there.st_ino == ours.st_ino &&
+           there.st_dev == ours.st_dev;
+}
+
 pid_t lock_file_holder(const char *path)
 {
     struct error err;

@@ -30,6 +30,12 @@ static int connect_unix(const char *path)
     return err_no;
 }
 
+bool rpc_listen_unix_answers(const char *path)
+{
+    int err_no = connect_unix(path);
+    return err_no == 0 || err_no == EAGAIN; /* its queue is full */
+}
+
 /* A socket can be made in the folder of `path`. */
 static int check_folder(const char *path, struct error *err)
 {

@@ -13,6 +13,9 @@ struct error;
 /* INVALID_ARGUMENT where no unix socket can have that path: empty, or too long. */
 int rpc_listen_check_unix(const char *path, struct error *err);
 
+/* Whether a process listens behind the unix socket. */
+bool rpc_listen_unix_answers(const char *path);
+
 /* Removes a socket file nobody listens behind. ALREADY_EXISTS where somebody does,
  * FAILED_PRECONDITION where the file is no socket, INVALID_ARGUMENT where the path is too long for
  * a socket. */

@@ -288,6 +288,16 @@ void rpc_server_settle(struct rpc_server *server, bool stays)
         rpc_share_settle(stays);
 }
 
+bool rpc_server_lost_socket(void)
+{
+    return rpc_share_is_lost();
+}
+
+void rpc_server_restore_sockets(void)
+{
+    rpc_share_restore();
+}
+
 void rpc_server_hand_over(struct rpc_server *server)
 {
     if (server->config.share != RPC_SHARE_NONE)

@@ -142,6 +142,11 @@ int rpc_server_start(struct rpc_server *server, struct error *err);
  * are the other's again. Without this a shutdown gives them back. */
 void rpc_server_settle(struct rpc_server *server, bool stays);
 
+/* Whether a unix socket's file is that of a successor which was killed, and to have it back;
+ * no successor may be at it meanwhile. Of all servers of this process. */
+bool rpc_server_lost_socket(void);
+void rpc_server_restore_sockets(void);
+
 /* Another has its addresses: its ports take no new connection from now on. Before a shutdown. */
 void rpc_server_hand_over(struct rpc_server *server);
 

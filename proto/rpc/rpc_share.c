@@ -1,5 +1,6 @@
 #include "proto/rpc/rpc_share.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/filter.h>
@@ -13,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "proto/rpc/rpc_listen.h"
 
 enum { MAX_BOUND = 16, MAX_OWNED = 8, MAX_UNIX_PATH = 107 };
 /* Of the sockets of a shared port: the first process's is 0, and 0 is also where the successor's
@@ -20,6 +22,9 @@ enum { MAX_BOUND = 16, MAX_OWNED = 8, MAX_UNIX_PATH = 107 };
 enum { SUCCESSOR = 1 };
 /* For what came to the first process before its successor listened. */
 enum { QUEUE_MS = 50 };
+
+/* In the name that another's socket is kept under. */
+static const char aside_mark[] = ".was";
 
 static _Thread_local struct {
     enum rpc_share share;
@@ -146,7 +151,7 @@ static void keep(const char *name, const char *path)
         if (moved.files[i].aside[0] != '\0')
             continue;
         snprintf(moved.files[i].path, sizeof(moved.files[i].path), "%s", path);
-        snprintf(moved.files[i].aside, sizeof(moved.files[i].aside), "%s.was%d", name, i);
+        snprintf(moved.files[i].aside, sizeof(moved.files[i].aside), "%s%s%d", name, aside_mark, i);
         if (link(path, moved.files[i].aside) != 0)
             moved.files[i].aside[0] = '\0';
         return;
@@ -222,6 +227,75 @@ static bool gave_back(const char *path)
     return gave;
 }
 
+/* The folder of `path`, "" for this process's own. */
+static void folder_of(const char *path, char out_folder[MAX_UNIX_PATH + 1])
+{
+    const char *slash = strrchr(path, '/');
+    snprintf(out_folder, MAX_UNIX_PATH + 1, "%.*s", slash != NULL ? (int)(slash + 1 - path) : 0,
+             path);
+}
+
+/* Another name, in the folder of `path`, of the file that is open as `fd`: the one that a successor
+ * keeps it under. False: it has none. */
+static bool find_aside(const char *path, int fd, char *out_name, size_t n_bytes)
+{
+    char folder[MAX_UNIX_PATH + 1];
+    struct stat ours;
+    folder_of(path, folder);
+    bool found = false;
+    DIR *dir = fstat(fd, &ours) == 0 && ours.st_nlink > 0 ? opendir(*folder ? folder : ".") : NULL;
+    for (struct dirent *entry; dir != NULL && !found && (entry = readdir(dir)) != NULL;) {
+        if (entry->d_name[0] != '.' || strstr(entry->d_name, aside_mark) == NULL)
+            continue;
+        int n = snprintf(out_name, n_bytes, "%s%s", folder, entry->d_name);
+        found =
+            n > 0 && (size_t)n < n_bytes && strcmp(out_name, path) != 0 && is_file(out_name, fd);
+    }
+    if (dir != NULL)
+        closedir(dir);
+    return found;
+}
+
+/* Under the lock of `owned`. */
+static bool is_lost(int i)
+{
+    struct stat ours;
+    const char *path = owned.files[i].path;
+    int fd = owned.files[i].fd;
+    return path != NULL && fd >= 0 && !is_file(path, fd) && fstat(fd, &ours) == 0 &&
+           ours.st_nlink > 0 && !rpc_listen_unix_answers(path);
+}
+
+bool rpc_share_is_lost(void)
+{
+    bool lost = false;
+    pthread_mutex_lock(&owned.lock);
+    for (int i = 0; i < MAX_OWNED && !lost; i++)
+        lost = is_lost(i);
+    pthread_mutex_unlock(&owned.lock);
+    return lost;
+}
+
+void rpc_share_restore(void)
+{
+    char aside[MAX_UNIX_PATH + 64];
+    pthread_mutex_lock(&owned.lock);
+    for (int i = 0; i < MAX_OWNED; i++)
+        if (is_lost(i) && find_aside(owned.files[i].path, owned.files[i].fd, aside, sizeof(aside)))
+            (void)rename(aside, owned.files[i].path);
+    pthread_mutex_unlock(&owned.lock);
+}
+
+/* What a successor that was killed has kept of this file. Under the lock of `owned`. */
+static void remove_asides(int i)
+{
+    char aside[MAX_UNIX_PATH + 64];
+    bool removed = true;
+    while (removed && owned.files[i].fd >= 0 &&
+           find_aside(owned.files[i].path, owned.files[i].fd, aside, sizeof(aside)))
+        removed = syscall(SYS_unlinkat, AT_FDCWD, aside, 0) == 0;
+}
+
 void rpc_share_forget(const char *path)
 {
     if (!gave_back(path))
@@ -229,6 +303,7 @@ void rpc_share_forget(const char *path)
     pthread_mutex_lock(&owned.lock);
     for (int i = 0; i < MAX_OWNED; i++)
         if (owned.files[i].path == path) {
+            remove_asides(i);
             if (owned.files[i].fd >= 0)
                 close(owned.files[i].fd);
             owned.files[i].path = NULL;

@@ -40,3 +40,8 @@ void rpc_share_settle(bool stays);
  * where nothing is settled, puts the other's back. */
 void rpc_share_own(const char *path);
 void rpc_share_forget(const char *path);
+/* Whether another's file that nobody listens behind, or none, is where one of this process's was,
+ * which it can have back: a successor that is killed has put nothing back itself. */
+bool rpc_share_is_lost(void);
+/* Puts all such files back, each in one step. No successor may be at it meanwhile. */
+void rpc_share_restore(void);

@@ -433,6 +433,16 @@ void gateway_settle(struct gateway *gateway, bool stays)
     rpc_server_settle(gateway->server, stays);
 }
 
+bool gateway_lost_socket(void)
+{
+    return rpc_server_lost_socket();
+}
+
+void gateway_restore_sockets(void)
+{
+    rpc_server_restore_sockets();
+}
+
 void gateway_hurry(struct gateway *gateway)
 {
     rpc_server_hurry(gateway->server);

@@ -115,6 +115,10 @@ void gateway_drain(struct gateway *gateway, uint32_t grace_ms);
 /* Of a successor: whether it stays in the other's place. If not, the unix sockets are that one's
  * again, at once. */
 void gateway_settle(struct gateway *gateway, bool stays);
+/* Whether unix sockets are out of reach, since a successor was killed before it had settled that,
+ * and to have them back; no successor may be at it meanwhile. */
+bool gateway_lost_socket(void);
+void gateway_restore_sockets(void);
 /* Before a drain: another server has the addresses. /metrics is that one's from now on. */
 void gateway_hand_over(struct gateway *gateway);
 /* The grace is over now. Any thread, before gateway_destroy. */

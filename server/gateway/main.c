@@ -1,5 +1,6 @@
 /* sluice-server: the data plane. Serves sluice.v1.Inference, follows the manager's routes and
  * relays to workers. */
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -152,6 +153,8 @@ struct running {
     struct gateway *gateway;
     struct reload *reload;
     struct takeover takeover;
+    const char *lock; /* its path; empty: none */
+    bool lock_is_lost;
     sigset_t signals;
 };
 
@@ -215,15 +218,45 @@ static void reload_settings(struct running *running)
     gateway_reload(running->gateway);
 }
 
+/* A lock file that was removed would let no successor find this server; a successor that was killed
+ * leaves a socket that nobody listens behind in the place of this server's. */
+static void tend_files(struct running *running)
+{
+    struct error err;
+    int renewed = takeover_renew(&running->takeover, running->lock, &err);
+    if (renewed > 0)
+        log_warn(LOG_EVENT("lock file made again"), LOG_STR("path", running->lock));
+    if (renewed < 0 && !running->lock_is_lost)
+        log_error(LOG_EVENT("lock file lost"), LOG_STR("message", err.message));
+    running->lock_is_lost = renewed < 0;
+    if (gateway_lost_socket() && takeover_alone(running->lock, gateway_restore_sockets))
+        log_warn(LOG_EVENT("unix socket put back"),
+                 LOG_STR("reason", "the server that had taken its place is gone"));
+}
+
+/* The next signal; one that serves looks after its files meanwhile. */
+static int next_signal(struct running *running, bool draining)
+{
+    const struct timespec look = {.tv_sec = 1};
+    for (;;) {
+        int got = sigtimedwait(&running->signals, NULL, draining ? NULL : &look);
+        if (got > 0)
+            return got;
+        if (errno == EAGAIN)
+            tend_files(running);
+    }
+}
+
 /* Waits for a signal that ends the server, and returns it; SIGHUP has settings and files read
  * again. 0: SIGUSR1, which only this program sends itself. */
 static int wait_for_signal(struct running *running, bool draining)
 {
-    int got = 0;
-    while (sigwait(&running->signals, &got) != 0 || got == SIGHUP ||
-           (draining && got == TAKEOVER_SIGNAL))
+    int got = next_signal(running, draining);
+    while (got == SIGHUP || (draining && got == TAKEOVER_SIGNAL)) {
         if (got == SIGHUP && !draining)
             reload_settings(running);
+        got = next_signal(running, draining);
+    }
     if (got == SIGUSR1)
         return 0;
     log_info(LOG_EVENT("stopping"), LOG_STR("signal", strsignal(got)));
@@ -296,24 +329,25 @@ static int take_lock(const struct settings *settings, const char *path, struct t
 
 /* 0: it was a signal that says nothing: SIGUSR1 from outside, or that of a successor which is gone.
  */
-static int wait_for_end(struct running *running, const char *lock)
+static int wait_for_end(struct running *running)
 {
     int got = wait_for_signal(running, false);
-    if (got != TAKEOVER_SIGNAL || takeover_is_wanted(lock))
+    if (got != TAKEOVER_SIGNAL || takeover_is_wanted(running->lock))
         return got;
     log_warn(LOG_EVENT("not handed over"), LOG_STR("reason", "no server waits to take over"));
     return 0;
 }
 
-static int run_until_signal(struct running *running, const char *lock)
+static int run_until_signal(struct running *running)
 {
     struct error err;
     struct settings *settings = running->settings;
     struct takeover *takeover = &running->takeover;
     if (takeover->old >= 0 &&
-        takeover_finish(takeover, lock, settings->gateway.takeover_ms, &err) != 0) {
-        log_error(LOG_EVENT("not taken over"), LOG_STR("message", err.message));
+        takeover_finish(takeover, running->lock, settings->gateway.takeover_ms, &err) != 0) {
         gateway_settle(running->gateway, false);
+        gateway_hand_over(running->gateway); /* what is new is the old one's */
+        log_error(LOG_EVENT("not taken over"), LOG_STR("message", err.message));
         drain(running, false);
         return 1;
     }
@@ -324,7 +358,7 @@ static int run_until_signal(struct running *running, const char *lock)
     notify_status("READY=1", "Serving on %s", settings->gateway.listen);
     int got = 0;
     while (got == 0)
-        got = wait_for_end(running, lock);
+        got = wait_for_end(running);
     drain(running, got == TAKEOVER_SIGNAL);
     return 0;
 }
@@ -341,7 +375,7 @@ static int serve(struct settings *settings, struct reload *reload)
 {
     struct error err;
     char lock[4096];
-    struct running running = {.settings = settings, .reload = reload};
+    struct running running = {.settings = settings, .reload = reload, .lock = lock};
     block_signals(&running.signals);
     lock_path(settings, lock, sizeof(lock));
     if (take_lock(settings, lock, &running.takeover, &err) != 0) {
@@ -358,7 +392,7 @@ static int serve(struct settings *settings, struct reload *reload)
         log_error(LOG_EVENT("cannot start"), LOG_STR("message", err.message));
         return exit_code(&err);
     }
-    int rc = run_until_signal(&running, lock);
+    int rc = run_until_signal(&running);
     gateway_destroy(running.gateway, 0);
     log_info(LOG_EVENT("stopped"));
     return rc;

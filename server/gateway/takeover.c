@@ -55,11 +55,16 @@ static int take_next(const char *path, int *out_next, struct error *err)
     return lock_file_take(next, out_next, err);
 }
 
-bool takeover_is_wanted(const char *path)
+static pid_t next_holder(const char *path)
 {
     char next[MAX_PATH];
     snprintf(next, sizeof(next), "%s.next", path);
-    return *path && lock_file_holder(next) != 0;
+    return lock_file_holder(next);
+}
+
+bool takeover_is_wanted(const char *path)
+{
+    return *path && next_holder(path) != 0;
 }
 
 static void close_next(struct takeover *takeover)
@@ -69,13 +74,27 @@ static void close_next(struct takeover *takeover)
     takeover->next = -1;
 }
 
+/* The lock is free for a moment when the old server has given it up: it is the successor's. */
+static int leave_to_next(const char *path, struct takeover *takeover, struct error *err)
+{
+    pid_t next = next_holder(path);
+    if (next == 0)
+        return 0;
+    takeover_release(takeover);
+    error_set(err, STATUS_FAILED_PRECONDITION, "%s: locked by pid %ld, which is taking over", path,
+              (long)next);
+    return error_reason(err, "LOCKED");
+}
+
 int takeover_begin(const char *path, bool replace, struct takeover *out_takeover, struct error *err)
 {
     *out_takeover = (struct takeover){-1, -1, -1, 0};
     if (!*path)
         return 0;
     int rc = lock_file_take(path, &out_takeover->lock, err);
-    if (rc == 0 || strcmp(err->reason, "LOCKED") != 0)
+    if (rc == 0)
+        return leave_to_next(path, out_takeover, err);
+    if (strcmp(err->reason, "LOCKED") != 0)
         return rc;
     if (!replace)
         return rc;
@@ -111,6 +130,30 @@ int takeover_finish(struct takeover *takeover, const char *path, uint64_t limit_
     close(takeover->old);
     takeover->old = -1;
     return rc;
+}
+
+int takeover_renew(struct takeover *takeover, const char *path, struct error *err)
+{
+    int fd;
+    if (takeover->lock < 0 || lock_file_is_at(path, takeover->lock))
+        return 0;
+    int rc = lock_file_take(path, &fd, err);
+    if (rc)
+        return rc;
+    close(takeover->lock);
+    takeover->lock = fd;
+    return 1;
+}
+
+bool takeover_alone(const char *path, void (*restore)(void))
+{
+    struct error err;
+    int next;
+    if (!*path || take_next(path, &next, &err) != 0)
+        return false;
+    restore();
+    close(next);
+    return true;
 }
 
 void takeover_release(struct takeover *takeover)

@@ -33,5 +33,11 @@ int takeover_finish(struct takeover *takeover, const char *path, uint64_t limit_
                     struct error *err);
 /* To one that runs, and has the signal: whether there is a successor that waits for the lock. */
 bool takeover_is_wanted(const char *path);
+/* To one that runs: has the lock again where its file was removed or replaced, without which no
+ * successor finds it. 1: it was made again, 0: there was no need, negative: another has it, or it
+ * cannot be made. */
+int takeover_renew(struct takeover *takeover, const char *path, struct error *err);
+/* To one that runs: `restore` is called where no successor is at it, and none begins meanwhile. */
+bool takeover_alone(const char *path, void (*restore)(void));
 /* Another may have the lock. Harmless where it is not held. */
 void takeover_release(struct takeover *takeover);

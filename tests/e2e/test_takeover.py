@@ -259,3 +259,110 @@ def test_takeover_without_anybody_is_a_start(shared):
             return s.connect_ex(("127.0.0.1", shared.port)) == 0
     shared.wait(up, "it listens")
     assert time.monotonic() - began < patience(10)
+
+
+def test_a_successor_that_gives_up_hands_back_what_is_new(shared, stubs):
+    """It has streams of its own, which finish there; new calls are the old one's from then on, and none is told of a drain."""
+    p, load = shared, Streams(shared, stubs)
+    file = p.unix.stat().st_ino
+    os.kill(p.server.pid, signal.SIGSTOP)
+    successor = subprocess.Popen(p.command("--takeover", "--takeover-timeout", "2s"), stdout=p.log, stderr=p.log)
+    try:
+        p.wait(lambda: p.unix.stat().st_ino != file, "it listens")
+        begun = threading.Barrier(5)
+        for _ in range(4):
+            load.start(load.one, load.stub(p.address), 150, begun)
+        p.wait(lambda: begun.n_waiting == 4 or load.wrong, "streams have begun in the successor")
+        begun.wait(patience(30))
+        p.wait(lambda: "not taken over" in (p.folder / "log").read_text(errors="replace"), "it gives up")
+    finally:
+        os.kill(p.server.pid, signal.SIGCONT)
+    until, n_calls = time.monotonic() + 1, 0
+    while time.monotonic() < until:
+        assert models(p, stubs, p.address) == ["echo"]
+        n_calls += 1
+    assert n_calls > 20 and successor.poll() is None, "while its streams live"
+    load.join()
+    assert load.wrong == [] and load.answered == 4
+    assert successor.wait(patience(30)) == 1 and p.n_refused() == 0
+
+
+def test_a_successor_that_is_killed_leaves_the_old_one_its_socket(shared, stubs):
+    """Killed while it waits for the old one, with its socket in that one's place: streams notice nothing, the old one is on its socket again
+    and is replaced by the next."""
+    p, load = shared, Streams(shared, stubs)
+    begun = threading.Barrier(9)
+    for i in range(8):
+        load.start(load.one, load.stub(f"unix:{p.unix}" if i % 2 else p.address), 150, begun)
+    p.wait(lambda: begun.n_waiting == 8 or load.wrong, "all streams have begun")
+    file = p.unix.stat().st_ino
+    os.kill(p.server.pid, signal.SIGSTOP)
+    successor = subprocess.Popen(p.command("--takeover", "--takeover-timeout", "60s"), stdout=p.log, stderr=p.log)
+    try:
+        p.wait(lambda: p.unix.stat().st_ino != file, "its socket is there")
+        successor.kill()
+        successor.wait()
+    finally:
+        os.kill(p.server.pid, signal.SIGCONT)
+    begun.wait(patience(30))
+    p.wait(lambda: p.unix.stat().st_ino == file, "the old one's is there again")
+    assert models(p, stubs, f"unix:{p.unix}") == models(p, stubs, p.address) == ["echo"] and sockets(p) == []
+    load.join()
+    assert load.wrong == [] and load.answered == 8
+    old = p.take_over()
+    assert old.wait(patience(30)) == 0 and models(p, stubs, f"unix:{p.unix}") == ["echo"]
+
+
+def test_a_successor_that_is_killed_later_leaves_no_name_behind(shared):
+    """The old one has given up the lock by then and ends as it was told; what was kept of its socket goes with it."""
+    p = shared
+    file = p.unix.stat().st_ino
+    os.kill(p.server.pid, signal.SIGSTOP)
+    successor = subprocess.Popen(p.command("--takeover", "--takeover-timeout", "60s"), stdout=p.log, stderr=p.log)
+    try:
+        p.wait(lambda: p.unix.stat().st_ino != file, "its socket is there")
+        os.kill(successor.pid, signal.SIGSTOP)
+    finally:
+        os.kill(p.server.pid, signal.SIGCONT)
+    assert p.server.wait(patience(30)) == 0
+    successor.kill()
+    successor.wait()
+    assert sockets(p) == []
+    p.start_server()
+
+
+def test_the_lock_between_two_servers_is_nobody_elses(shared):
+    """The old one has given it up and its successor has not yet taken it: a third one took it then, the successor gave up, nobody served."""
+    p = shared
+    next_lock = p.folder / "routes.pb.lock.next"
+    file = p.unix.stat().st_ino
+    os.kill(p.server.pid, signal.SIGSTOP)
+    successor = subprocess.Popen(p.command("--takeover", "--takeover-timeout", "60s"), stdout=p.log, stderr=p.log)
+    try:
+        p.wait(lambda: p.unix.stat().st_ino != file, "it listens")
+        os.kill(successor.pid, signal.SIGSTOP)
+        os.kill(p.server.pid, signal.SIGCONT)
+        assert p.server.wait(patience(30)) == 0
+        third = [BIN / "sluice-server", "--listen", f"127.0.0.1:{free_port()}", "--routes-file", p.folder / "routes.pb", "--metrics", ""]
+        for more in ([], ["--takeover"]):
+            result = subprocess.run([*third, *more], capture_output=True, text=True, timeout=patience(20))
+            assert result.returncode == 75 and f"locked by pid {successor.pid}, which is taking over" in result.stderr, result.stderr
+    finally:
+        os.kill(p.server.pid, signal.SIGCONT) if p.server.poll() is None else None
+        os.kill(successor.pid, signal.SIGCONT)
+        p.server = successor
+    p.wait(lambda: f"pid={successor.pid} event=serving" in (p.folder / "log").read_text(errors="replace"), "the successor serves")
+    assert next_lock.exists() and successor.poll() is None
+
+
+@pytest.mark.parametrize("what", ["gone", "another"])
+def test_a_lock_file_that_was_removed_is_made_again(shared, what):
+    """By whoever takes a lock file for a stale one. Nobody could take over until the next start: the lock was free, the port was not."""
+    p, lock = shared, shared.folder / "routes.pb.lock"
+    lock.unlink()
+    if what == "another":
+        lock.write_text("1\n")
+    p.wait(lambda: "lock file made again" in (p.folder / "log").read_text(errors="replace"), "it has its lock again")
+    assert lock.read_text() == f"{p.server.pid}\n"
+    old = p.take_over()
+    assert old.wait(patience(30)) == 0 and p.server.poll() is None

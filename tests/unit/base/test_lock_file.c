@@ -46,7 +46,7 @@ static void test_take_when_free_then_the_file_names_this_process(void **state)
     struct error err;
     struct stat st;
     char text[32], wanted[32];
-    int fd;
+    int fd, other;
     assert_int_equal(lock_file_holder(path), 0); /* and it is not made by asking */
     assert_int_equal(access(path, F_OK), -1);
     assert_int_equal(lock_file_take(path, &fd, &err), 0);
@@ -57,6 +57,13 @@ static void test_take_when_free_then_the_file_names_this_process(void **state)
     assert_int_equal(st.st_mode & 0777, 0600);
     assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC); /* no child holds it on */
     assert_int_equal(lock_file_holder(path), getpid());
+    assert_true(lock_file_is_at(path, fd));
+    assert_int_equal(unlink(path), 0);
+    assert_false(lock_file_is_at(path, fd)); /* nor another that is made there */
+    assert_int_equal(lock_file_take(path, &other, &err), 0);
+    assert_false(lock_file_is_at(path, fd));
+    assert_true(lock_file_is_at(path, other));
+    close(other);
     close(fd);
     assert_int_equal(lock_file_holder(path), 0);
 }

@@ -1,8 +1,10 @@
 /* Ports and sockets that a process hands to its successor, both in this process here. */
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -12,6 +14,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -328,6 +331,81 @@ static void test_settle_when_the_successor_gives_up_then_the_socket_is_the_first
     } /* and nothing lies in the folder, or it could not be removed */
 }
 
+/* Puts its socket in the place of `path`, tells, and is killed when told; as a successor would be
+ * before it has settled who stays. */
+static pid_t start_successor(int *out_told, int *out_tell)
+{
+    int told[2], tell[2];
+    char byte = 0;
+    assert_int_equal(pipe2(told, O_CLOEXEC), 0);
+    assert_int_equal(pipe2(tell, O_CLOEXEC), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        struct error err;
+        char beside[128];
+        bool moved = rpc_share_name(path, beside, sizeof(beside), &err) == 0 &&
+                     listen_at(beside) >= 0 && rpc_share_move(beside, path, &err) == 0;
+        close(tell[1]);
+        (void)!write(told[1], moved ? "y" : "n", 1);
+        (void)!read(tell[0], &byte, 1);
+        kill(getpid(), SIGKILL);
+    }
+    close(told[1]);
+    close(tell[0]);
+    assert_int_equal(read(told[0], &byte, 1), 1);
+    assert_int_equal(byte, 'y');
+    *out_told = told[0];
+    *out_tell = tell[1];
+    return child;
+}
+
+static void end_successor(pid_t child, int told, int tell)
+{
+    close(tell);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    close(told);
+}
+
+/* Symptom: after a successor was killed nobody reached the one that served on. */
+static void
+test_restore_when_the_successor_was_killed_then_the_socket_is_the_first_ones(void **state)
+{
+    (void)state;
+    static char own[64];
+    memcpy(own, path, sizeof(own));
+    int told, tell, first = listen_at(path);
+    rpc_share_own(own);
+    assert_false(rpc_share_is_lost());
+    pid_t child = start_successor(&told, &tell);
+    assert_false(rpc_share_is_lost()); /* somebody listens there */
+    rpc_share_restore();
+    assert_false(connects(first));
+    end_successor(child, told, tell);
+    assert_true(rpc_share_is_lost());
+    rpc_share_restore();
+    assert_false(rpc_share_is_lost());
+    assert_true(connects(first));
+    assert_int_equal(unlink(path), 0); /* by somebody: it has no name to come back by */
+    assert_false(rpc_share_is_lost());
+    rpc_share_forget(own);
+    close(first);
+}
+
+/* Symptom: `.PID.was0` lay in the folder for ever. */
+static void test_forget_when_the_successor_was_killed_then_no_name_is_left(void **state)
+{
+    (void)state;
+    static char own[64];
+    memcpy(own, path, sizeof(own));
+    int told, tell, first = listen_at(path);
+    rpc_share_own(own);
+    pid_t child = start_successor(&told, &tell);
+    end_successor(child, told, tell);
+    rpc_share_forget(own);
+    assert_int_equal(unlink(path), 0); /* the successor's; the folder is empty then */
+    close(first);
+}
+
 /* Symptom: of three sockets on a port the kernel gave what was new to the second. */
 static void test_hand_over_when_done_then_a_third_one_has_all_that_are_new(void **state)
 {
@@ -360,6 +438,11 @@ int main(void)
         cmocka_unit_test(test_hand_over_when_done_then_a_third_one_has_all_that_are_new),
         cmocka_unit_test_setup_teardown(
             test_settle_when_the_successor_gives_up_then_the_socket_is_the_first_ones, begin, end),
+        cmocka_unit_test_setup_teardown(
+            test_restore_when_the_successor_was_killed_then_the_socket_is_the_first_ones, begin,
+            end),
+        cmocka_unit_test_setup_teardown(
+            test_forget_when_the_successor_was_killed_then_no_name_is_left, begin, end),
         cmocka_unit_test_setup_teardown(
             test_name_when_made_then_it_lies_beside_and_is_this_processes, begin, end),
         cmocka_unit_test_setup_teardown(
