@@ -9,6 +9,7 @@
 #include "base/strbuf.h"
 #include "base/utf8.h"
 #include "manager/caller.h"
+#include "manager/message.h"
 #include "manager/pb.h"
 #include "manager/store_internal.h"
 
@@ -123,6 +124,28 @@ static int add(struct txn *txn, const struct txn_event *what, const struct calle
     return txn_event(txn, &event, err);
 }
 
+void audit_saw_stage(struct txn *txn, const char *stage)
+{
+    snprintf(txn->seen_stage, sizeof(txn->seen_stage), "%s", stage);
+}
+
+/* The row before its change, an operation's with the stage that it was at. Owned; NULL: there was
+ * none. */
+static struct row *row_before(const struct txn *txn, const struct store_change *change)
+{
+    struct row *before = change->before;
+    if (!before || change->table != TABLE_OPERATION || !txn->seen_stage[0])
+        return before ? row_retain(before) : NULL;
+    pb_operation *operation = MESSAGE_COPY(pb_operation, (const pb_operation *)row_message(before));
+    if (operation && !message_set(&operation->stage, txn->seen_stage)) {
+        message_free(&operation->base);
+        operation = NULL;
+    }
+    struct row *row =
+        operation ? row_create(TABLE_OPERATION, &operation->base, row_extra(before)) : NULL;
+    return row ? row : row_retain(before); /* rather an older word than none */
+}
+
 int audit_add(struct txn *txn, const struct caller *caller, const char *rpc, const char *request_id,
               struct error *err)
 {
@@ -137,8 +160,10 @@ int audit_add(struct txn *txn, const struct caller *caller, const char *rpc, con
         if (txn->changes[i].table == TABLE_EVENT || !first_and_last(txn, i, &last))
             continue;
         changed = true;
-        describe(&before, txn->changes[i].before, last);
-        describe(&after, last, txn->changes[i].before);
+        struct row *was = row_before(txn, &txn->changes[i]);
+        describe(&before, was, last);
+        describe(&after, last, was);
+        row_release(was);
         about(&event, any_row(&txn->changes[i]));
     }
     if (strbuf_failed(&before) || strbuf_failed(&after))

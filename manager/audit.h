@@ -7,6 +7,10 @@ struct caller;
 struct error;
 struct txn;
 
+/* The stage that the operation which this transaction changes is at, as callers see it, for its row
+ * before the change: recorded is how it began, progress is not. Inside store_txn_fn. */
+void audit_saw_stage(struct txn *txn, const char *stage);
+
 /* Appends "audit.<rpc>" where the transaction has changed rows. Inside store_txn_fn, after all of
  * its changes. */
 int audit_add(struct txn *txn, const struct caller *caller, const char *rpc, const char *request_id,

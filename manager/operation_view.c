@@ -37,19 +37,21 @@ static enum stage replica_stage(int kind, const pb_replica *replica, const pb_st
                                                                 : STAGE_STOP;
     switch ((int)replica->state) {
     case REPLICA_READY:
-    case REPLICA_DRAINING:
-        return kind == OPERATION_PARK                                           ? STAGE_DRAIN
-               : kind == OPERATION_WAKE && (int)replica->state != REPLICA_READY ? STAGE_START
-                                                                                : STAGE_DONE;
+        return kind == OPERATION_PARK ? STAGE_DRAIN : STAGE_DONE;
+    case REPLICA_DRAINING: /* or what kept it parked ends, to make way */
+        return kind == OPERATION_PARK   ? STAGE_DRAIN
+               : kind == OPERATION_WAKE ? STAGE_PLACE
+                                        : STAGE_DONE;
     case REPLICA_PARKED:
         return kind == OPERATION_WAKE ? STAGE_PLACE : STAGE_DONE;
     case REPLICA_PENDING:
-        return STAGE_PLACE;
+        return kind == OPERATION_PARK ? STAGE_STOP : STAGE_PLACE;
     case REPLICA_LOADING:
-        return status && status->n_ranks && status->ranks[0]->bytes_total ? STAGE_PACK
-                                                                          : STAGE_START;
+        return kind == OPERATION_PARK ? STAGE_STOP /* what keeps the weights takes its place */
+               : status && status->n_ranks && status->ranks[0]->bytes_total ? STAGE_PACK
+                                                                            : STAGE_START;
     case REPLICA_WARMING:
-        return STAGE_WARM;
+        return kind == OPERATION_PARK ? STAGE_STOP : STAGE_WARM;
     default:
         return STAGE_DONE;
     }
@@ -101,10 +103,11 @@ bool operation_view_lay_over(struct manager *manager, pb_operation *operation)
         const pb_replica *replica = catalog_replica(&manager->catalog, id);
         struct replica_view view = {0};
         supervisor_view(manager->supervisor, id, &view);
-        if (view.status && !add_ranks(operation, id, view.status))
-            return false;
         enum stage of_replica = replica_stage(operation->kind, replica, view.status);
         bool leaves = replica && replica_leaves(operation->kind, replica);
+        bool loads = !leaves && (int)operation->kind != OPERATION_PARK;
+        if (loads && view.status && !add_ranks(operation, id, view.status))
+            return false;
         enum stage *of_kind = leaves ? &leaving : &stage;
         *of_kind = of_replica < *of_kind ? of_replica : *of_kind;
     }

@@ -3,10 +3,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "manager/audit.h"
 #include "manager/failpoint.h"
 #include "manager/lifecycle.h"
 #include "manager/message.h"
 #include "manager/names.h"
+#include "manager/operations.h"
 #include "manager/service.h"
 #include "manager/store.h"
 #include "manager/update.h"
@@ -283,11 +285,16 @@ static int roll_back(struct txn *txn, pb_operation *operation, uint32_t grace_ms
     return copy ? lifecycle_put(txn, copy, grace_ms, err) : out_of_memory(err);
 }
 
+struct cancelling {
+    uint32_t grace_ms;
+    char stage[16]; /* as it was seen when the call came; empty: unknown */
+};
+
 static int apply_cancel(struct txn *txn, const ProtobufCMessage *message, void *arg,
                         ProtobufCMessage **out_response, struct error *err)
 {
     const cancel_request *request = (const cancel_request *)message;
-    const uint32_t *grace_ms = arg;
+    const struct cancelling *cancelling = arg;
     const struct catalog *catalog = txn_catalog(txn);
     struct row *row = catalog_get(catalog, TABLE_OPERATION, request->id);
     const pb_operation *old = row ? (const pb_operation *)row_message(row) : NULL;
@@ -301,7 +308,8 @@ static int apply_cancel(struct txn *txn, const ProtobufCMessage *message, void *
     cancel_response *response =
         MESSAGE_NEW(cancel_response, sluice__manager__v1__cancel_operation_response__descriptor);
     if (!response || !message_set_copy(&response->operation, old) ||
-        (!again && !message_set(&response->operation->stage, "stop"))) {
+        (!again && !message_set(&response->operation->stage,
+                                (int)old->kind == OPERATION_UPDATE ? "rollback" : "stop"))) {
         if (response)
             message_free(&response->base);
         return out_of_memory(err);
@@ -309,7 +317,8 @@ static int apply_cancel(struct txn *txn, const ProtobufCMessage *message, void *
     if (!again) {
         response->operation->cancelling = 1;
         response->operation->updated_unix_ns = txn_now_unix_ns(txn);
-        if (roll_back(txn, response->operation, *grace_ms, err) != 0) {
+        audit_saw_stage(txn, cancelling->stage);
+        if (roll_back(txn, response->operation, cancelling->grace_ms, err) != 0) {
             message_free(&response->base);
             return err->status;
         }
@@ -330,7 +339,8 @@ void service_cancel_operation(struct service *service, struct rpc_call *call,
 {
     const cancel_request *request = (const cancel_request *)message;
     struct error err;
-    uint32_t grace_ms = (uint32_t)service->manager->settings.drain_grace_ms;
+    struct cancelling cancelling = {.grace_ms =
+                                        (uint32_t)service->manager->settings.drain_grace_ms};
     int status = request_id_check(request->request_id, &err);
     if (status == 0)
         status = check_id("id", request->id, &err);
@@ -338,6 +348,11 @@ void service_cancel_operation(struct service *service, struct rpc_call *call,
         service_fail(call, &err);
         return;
     }
-    service_change_copy(service, call, message, request->request_id, &cancel_change, &grace_ms,
-                        sizeof(grace_ms));
+    pb_operation *now = operations_build(service->manager->operations, request->id);
+    if (now) {
+        snprintf(cancelling.stage, sizeof(cancelling.stage), "%s", now->stage);
+        message_free(&now->base);
+    }
+    service_change_copy(service, call, message, request->request_id, &cancel_change, &cancelling,
+                        sizeof(cancelling));
 }

@@ -24,7 +24,8 @@ struct txn {
     uint64_t max_events;
     uint64_t last_event_seq_before, first_event_seq_before;
     bool wrote;
-    bool in_memory; /* nothing reaches the database: its disk is full */
+    bool in_memory;      /* nothing reaches the database: its disk is full */
+    char seen_stage[16]; /* audit_saw_stage; empty: nothing was said */
 };
 
 /* Starts a transaction; on 0 it must be ended by commit or rollback. */

@@ -172,6 +172,21 @@ bool update_txn_figures(pb_figures **field, const struct update_counts *counts,
     return message_set_copy(field, &figures);
 }
 
+/* As operation_view.h tells them; recorded, so that who reads the row reads no other. */
+static bool note_stage(pb_operation *operation)
+{
+    switch ((int)operation->update->phase) {
+    case UPDATE_SHIFT:
+        return message_set(&operation->stage, "shift");
+    case UPDATE_DRAIN:
+        return message_set(&operation->stage, "drain");
+    case UPDATE_ROLL_BACK:
+        return message_set(&operation->stage, "rollback");
+    default:
+        return true;
+    }
+}
+
 static int change(struct txn *txn, pb_operation *operation, const struct moving *moving,
                   struct error *err)
 {
@@ -263,7 +278,8 @@ int update_txn_run(struct txn *txn, void *arg, struct error *err)
                       !update_txn_figures(&operation->update->old_figures, &moving->old_counts,
                                           operation->update->gates))) ||
         tell_unmeasured(txn, operation, moving, err) != 0 ||
-        change(txn, operation, moving, err) != 0 || tell(txn, operation, err) != 0) {
+        change(txn, operation, moving, err) != 0 || !note_stage(operation) ||
+        tell(txn, operation, err) != 0) {
         if (!err->status)
             no_memory(err);
         message_free(&operation->base);

@@ -30,7 +30,7 @@ static void operation_row(const Sluice__Manager__V1__Operation *op, struct table
         enum_short(&sluice__manager__v1__operation_kind__descriptor, (int)op->kind, kind),
         op->model,
         op->version,
-        enum_short(&sluice__manager__v1__operation_state__descriptor, (int)op->state, state),
+        progress_state_text(op, state),
         op->stage,
         done,
         format_age(op->created_unix_ns, age),
@@ -81,17 +81,45 @@ static int run_list(struct cli *cli)
     return rc ? cli_fail(cli, &err) : 0;
 }
 
+/* Where they are several. */
+static void print_ranks(const Sluice__Manager__V1__Operation *op)
+{
+    char done[32], total[32];
+    for (size_t i = 0; op->n_ranks > 1 && i < op->n_ranks; i++) {
+        const Sluice__V1__RankProgress *rank = op->ranks[i]->progress;
+        printf("  rank     %s %" PRIu32 ": %s, %s of %s\n", op->ranks[i]->replica_id, rank->rank,
+               rank->stage, format_bytes(rank->bytes_done, done),
+               format_bytes(rank->bytes_total, total));
+    }
+}
+
+static void print_update(const Sluice__Manager__V1__Operation *op)
+{
+    const Sluice__Manager__V1__UpdateProgress *update = op->update;
+    printf("replaces   %s %s\n", op->model, update->from_version);
+    if (update->phase == SLUICE__MANAGER__V1__UPDATE_PHASE__UPDATE_PHASE_SHIFT &&
+        update->step < update->n_steps) {
+        printf("step       %" PRIu32 " of %zu: ", update->step + 1, update->n_steps);
+        progress_print_shift(stdout, op);
+        putchar('\n');
+    }
+    if (update->error)
+        printf("went back  %s (%s)\n", update->error->message, error_word(update->error));
+}
+
 static void print_details(const Sluice__Manager__V1__Operation *op)
 {
     char kind[32], state[32], done[32], total[32], age[32];
     printf("operation  %s\nkind       %s\nmodel      %s %s\nstate      %s\nstage      %s\n", op->id,
            enum_short(&sluice__manager__v1__operation_kind__descriptor, (int)op->kind, kind),
-           op->model, op->version,
-           enum_short(&sluice__manager__v1__operation_state__descriptor, (int)op->state, state),
-           op->stage);
+           op->model, op->version, progress_state_text(op, state), op->stage);
     if (op->bytes_total)
-        printf("done       %s of %s\n", format_bytes(op->bytes_done, done),
-               format_bytes(op->bytes_total, total));
+        printf("done       %s of %s%s%s\n", format_bytes(op->bytes_done, done),
+               format_bytes(op->bytes_total, total), op->eta_ms ? ", left " : "",
+               op->eta_ms ? format_ms(op->eta_ms, age) : "");
+    print_ranks(op);
+    if (op->update)
+        print_update(op);
     for (size_t i = 0; i < op->n_replica_ids; i++)
         printf("replica    %s\n", op->replica_ids[i]);
     printf("started    %s ago\n", format_age(op->created_unix_ns, age));
@@ -155,9 +183,7 @@ static int run_cancel(struct cli *cli)
     if (cli->settings.json)
         print_json(message);
     else if (op)
-        printf(
-            "%s: %s\n", op->id,
-            enum_short(&sluice__manager__v1__operation_state__descriptor, (int)op->state, state));
+        printf("%s: %s\n", op->id, progress_state_text(op, state));
     rpc_message_free(message);
     return 0;
 }

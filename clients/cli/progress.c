@@ -23,20 +23,54 @@ struct progress {
     bool drawn;
 };
 
-/* Of an update whose traffic moves: the share of the new version, and its figures. */
+static bool ended(const Sluice__Manager__V1__Operation *op)
+{
+    return op->state == SLUICE__MANAGER__V1__OPERATION_STATE__OPERATION_STATE_DONE ||
+           op->state == SLUICE__MANAGER__V1__OPERATION_STATE__OPERATION_STATE_FAILED ||
+           op->state == SLUICE__MANAGER__V1__OPERATION_STATE__OPERATION_STATE_CANCELLED;
+}
+
+const char *progress_state_text(const Sluice__Manager__V1__Operation *op, char out[32])
+{
+    if (op->cancelling && !ended(op))
+        return "cancelling";
+    return enum_short(&sluice__manager__v1__operation_state__descriptor, (int)op->state, out);
+}
+
 static bool is_shifting(const Sluice__Manager__V1__Operation *op)
 {
     return op->update && op->update->step < op->update->n_steps && strcmp(op->stage, "shift") == 0;
 }
 
-static void print_shift(const Sluice__Manager__V1__Operation *op)
+/* How long the step lasts already: the operation is written when it begins. */
+static uint64_t step_ms(const Sluice__Manager__V1__Operation *op)
 {
-    const Sluice__Manager__V1__UpdateFigures *figures = op->update->new_figures;
-    fprintf(stderr, "shift %" PRIu32 " %% to version %s", op->update->steps[op->update->step],
-            op->version);
+    int64_t ms = (clock_wall_ns() - op->updated_unix_ns) / NS_PER_MS;
+    return ms > 0 ? (uint64_t)ms : 0;
+}
+
+void progress_print_shift(FILE *out, const Sluice__Manager__V1__Operation *op)
+{
+    const Sluice__Manager__V1__UpdateProgress *update = op->update;
+    const Sluice__Manager__V1__UpdateFigures *figures = update->new_figures;
+    char now[32], all[32];
+    uint64_t ms = step_ms(op);
+    fprintf(out, "%" PRIu32 " %% to version %s, ", update->steps[update->step], op->version);
+    if (ms <= update->step_ms)
+        fprintf(out, "%s of %s", format_ms(ms, now), format_ms(update->step_ms, all));
+    else
+        fprintf(out, "held for more answers for %s", format_ms(ms - update->step_ms, now));
     if (figures && figures->n_ok + figures->n_failed)
-        fprintf(stderr, ": %" PRIu64 " answers, %" PRIu64 " failed, first token %.3g ms",
+        fprintf(out, ": %" PRIu64 " answers, %" PRIu64 " failed, first token %.3g ms",
                 figures->n_ok + figures->n_failed, figures->n_failed, figures->ttft_ms);
+}
+
+/* A line for each step, and for each quarter of its time. */
+static int shift_line(const Sluice__Manager__V1__Operation *op)
+{
+    const Sluice__Manager__V1__UpdateProgress *update = op->update;
+    uint64_t quarter = update->step_ms ? step_ms(op) * 4 / update->step_ms : 0;
+    return 100 + (int)update->step * 1000 + (int)(quarter < 999 ? quarter : 999);
 }
 
 static void draw_bar(struct progress *p, const Sluice__Manager__V1__Operation *op)
@@ -54,13 +88,6 @@ static void draw_bar(struct progress *p, const Sluice__Manager__V1__Operation *o
     p->drawn = true;
 }
 
-static bool ended(const Sluice__Manager__V1__Operation *op)
-{
-    return op->state == SLUICE__MANAGER__V1__OPERATION_STATE__OPERATION_STATE_DONE ||
-           op->state == SLUICE__MANAGER__V1__OPERATION_STATE__OPERATION_STATE_FAILED ||
-           op->state == SLUICE__MANAGER__V1__OPERATION_STATE__OPERATION_STATE_CANCELLED;
-}
-
 static void show(struct progress *p, const Sluice__Manager__V1__Operation *op)
 {
     int tenth = op->bytes_total ? (int)(op->bytes_done * 10 / op->bytes_total) : 0;
@@ -70,8 +97,8 @@ static void show(struct progress *p, const Sluice__Manager__V1__Operation *op)
         return;
     bool shifts = is_shifting(op);
     if (p->terminal && shifts) {
-        fputs("\r\033[K", stderr);
-        print_shift(op);
+        fputs("\r\033[Kshift ", stderr);
+        progress_print_shift(stderr, op);
         p->drawn = true;
         return;
     }
@@ -80,13 +107,14 @@ static void show(struct progress *p, const Sluice__Manager__V1__Operation *op)
         return;
     }
     if (shifts)
-        tenth = 100 + (int)op->update->step; /* a line for each */
+        tenth = shift_line(op);
     if (strcmp(p->stage, op->stage) == 0 && tenth == p->tenth)
         return;
     snprintf(p->stage, sizeof(p->stage), "%s", op->stage);
     p->tenth = tenth;
     if (shifts) {
-        print_shift(op);
+        fputs("shift ", stderr);
+        progress_print_shift(stderr, op);
         fputc('\n', stderr);
     } else if (op->bytes_total &&
                !(op->update &&

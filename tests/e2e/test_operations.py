@@ -1,6 +1,7 @@
 """What the manager tells of its operations and events, and to whom: the stage at which one failed, readers that do not read,
 memory that is not what it should be. Fake workers first (tests/support/fake_worker.c), the real ones at the end."""
 import json
+import re
 import sqlite3
 import subprocess
 import time
@@ -13,6 +14,7 @@ from conftest import BIN, sanitized
 from manager_program import C, manager  # noqa: F401 (fixtures)
 from test_malloc import Control
 from test_scale import cancel, scale, watch_events
+from test_traffic import events, shifting, two_versions, update
 
 
 def cli(manager, *args):
@@ -95,6 +97,52 @@ def with_many_events(manager, *args):
     db.close()
     manager.up(*args)
     return last + N_EVENTS
+
+
+def test_a_cancelled_operation_is_said_to_be_cancelling_and_its_audit_says_where_it_was(manager):
+    """The audit said "place", which is how it had begun, and `ops cancel` "running"."""
+    manager.up()
+    two_versions(manager, second="load_ms=3000 drain_ms=1500", load=("1",))
+    stage = lambda o: manager.rpc.GetOperation(manager.m.GetOperationRequest(id=o.id)).operation.stage  # noqa: E731
+    loading = manager.load("a", version="2")
+    manager.wait(lambda: stage(loading) == "pack", 8, "it is being packed")
+    cancel(manager, loading)
+    assert manager.end(loading).state == manager.t.OPERATION_STATE_CANCELLED
+    moving = update(manager, step_ms=60000)
+    shifting(manager, moving)
+    shown = cli(manager, "ops", "show", moving.id)
+    assert "replaces   a 1\n" in shown, shown
+    assert re.search(r"^step       1 of \d+: \d+ % to version 2, \d.* m?s of 60.0 s$", shown, re.M), shown
+    assert cli(manager, "ops", "cancel", moving.id) == f"{moving.id}: cancelling\n"
+    assert cli(manager, "ops", "cancel", moving.id) == f"{moving.id}: cancelling\n"
+    assert "state      cancelling\nstage      rollback\n" in cli(manager, "ops", "show", moving.id)
+    assert "cancelling" in next(line for line in cli(manager, "ops").splitlines() if moving.id in line).split()
+    assert manager.end(moving).state == manager.t.OPERATION_STATE_CANCELLED
+    assert f"{moving.id}: cancelled\n" == cli(manager, "ops", "cancel", moving.id)
+    told = {e.operation_id: (e.attributes["before"], e.attributes["after"]) for e in events(manager, "audit.CancelOperation")}
+    for operation, was, goes in ((loading, "pack", "stop"), (moving, "shift", "rollback")):
+        before, after = told[operation.id]
+        assert f'operation {operation.id}: stage="{was}"' in before, before
+        assert f'operation {operation.id}: stage="{goes}" cancelling=1' in after, after
+
+
+STAGES = ["place", "start", "pack", "warm", "drain", "stop", "done"]
+
+
+def test_parking_and_waking_go_forward_only(manager):
+    """It was at 100 % of a load that had long been, and then at "drain", "place", "start"."""
+    manager.up()
+    manager.script("a", "load_ms=300 drain_ms=200")
+    manager.register("a")
+    manager.done(manager.load("a"))
+    for call in (lambda: manager.rpc.ParkModelVersion(manager.m.ParkModelVersionRequest(model="a")),
+                 lambda: manager.rpc.WakeModelVersion(manager.m.WakeModelVersionRequest(model="a"))):
+        seen = [m.operation for m in watch(manager, call().operation)]
+        order = [STAGES.index(o.stage) for o in seen]
+        assert order == sorted(order) and seen[-1].stage == "done", [o.stage for o in seen]
+        parks = seen[-1].kind == manager.t.OPERATION_KIND_PARK
+        assert not parks or not any(o.bytes_total for o in seen), seen
+        assert not parks or {"drain", "stop"} <= {o.stage for o in seen}, [o.stage for o in seen]
 
 
 def test_readers_of_events_that_do_not_read_are_bounded_ended_and_nobody_elses_loss(manager):
