@@ -143,11 +143,16 @@ void rpc_accept_forget(struct rpc_accept *accept)
     free(accept);
 }
 
-uint32_t rpc_accept_n_open(struct rpc_accept *accept)
+uint32_t rpc_accept_n_open(const void *arg)
 {
+    uint32_t n = 0;
     pthread_mutex_lock(&all.lock);
-    sweep(accept, false);
-    uint32_t n = accept->n_open;
+    for (struct rpc_accept *accept = all.watched; accept != NULL; accept = accept->next) {
+        if (accept->config.arg != arg || accept->path[0] != '\0')
+            continue;
+        sweep(accept, false);
+        n += accept->n_open;
+    }
     pthread_mutex_unlock(&all.lock);
     return n;
 }

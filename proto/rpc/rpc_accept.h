@@ -45,8 +45,8 @@ struct rpc_accept *rpc_accept_watch(const struct rpc_accept_config *config);
 /* After the port and its connections have been closed. NULL is accepted. */
 void rpc_accept_forget(struct rpc_accept *accept);
 
-/* Connections that are open now. */
-uint32_t rpc_accept_n_open(struct rpc_accept *accept);
+/* Connections that are open now, of all ports of `arg`. */
+uint32_t rpc_accept_n_open(const void *arg);
 
 /* Tells the clients of all listeners of `arg`, and who comes from now on, to open no more calls
  * (rpc_goaway.h), and returns how many there are. */

@@ -455,10 +455,7 @@ void rpc_server_count_limit(struct rpc_server *server, enum rpc_limit limit)
 
 uint32_t rpc_server_n_connections(struct rpc_server *server)
 {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < server->n_ports; i++)
-        n += rpc_accept_n_open(server->ports[i]);
-    return n;
+    return rpc_accept_n_open(server);
 }
 
 uint32_t rpc_server_lingering_files(void)

@@ -194,5 +194,5 @@ struct rpc_server_stats {
     uint64_t n_messages_in, n_messages_out, bytes_in, bytes_out;
 };
 void rpc_server_stats(struct rpc_server *server, struct rpc_server_stats *out_stats);
-/* Open connections of the TCP ports. */
+/* Open connections of the TCP ports. Asks the kernel about each: a few times a second. */
 uint32_t rpc_server_n_connections(struct rpc_server *server);

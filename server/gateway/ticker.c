@@ -17,6 +17,7 @@
 #include "server/gateway/standstill.h"
 
 enum { TICK_MS = 50, MIN_TICK_MS = 1, CHECK_MS = 250, MAX_CHECK_MS = 1000, CHECKS_PER_LIMIT = 30 };
+enum { COUNT_MS = 1000 };
 
 /* Takes a link that is over off the list; the caller gets the gateway's reference. Nobody can find
  * it afterwards, so nobody else holds it. */
@@ -66,11 +67,21 @@ static void tell_watchdog(struct gateway *gateway, int64_t now_ns, int64_t *next
     *next_ns = now_ns + (int64_t)gateway->config.watchdog_ms * NS_PER_MS / 3;
 }
 
-static void give_memory_back(struct gateway *gateway, struct heap_watch *watch, int64_t now_ns)
+/* Clients that connect and never call need memory too, each tens of KiB inside TLS. */
+struct memory_watch {
+    struct heap_watch calls, connections;
+    int64_t next_count_ns;
+};
+
+static void give_memory_back(struct gateway *gateway, struct memory_watch *watch, int64_t now_ns)
 {
     struct rpc_server_stats stats;
     rpc_server_stats(gateway->server, &stats);
-    heap_watch(watch, stats.n_live, stats.n_accepted, now_ns);
+    heap_watch(&watch->calls, stats.n_live, stats.n_accepted, now_ns);
+    if (now_ns < watch->next_count_ns)
+        return;
+    heap_watch(&watch->connections, rpc_server_n_connections(gateway->server), 0, now_ns);
+    watch->next_count_ns = now_ns + COUNT_MS * NS_PER_MS;
 }
 
 /* How often all requests are looked at for what is over: each look fetches a few cold lines of each
@@ -115,7 +126,7 @@ static void wait_for_tick(struct gateway *gateway, int64_t began_ns)
 void *ticker_run(void *arg)
 {
     struct gateway *gateway = arg;
-    struct heap_watch heap = {0};
+    struct memory_watch memory = {0};
     int64_t now_ns = 0, next_check_ns = 0, next_look_ns = 0, next_watchdog_ns = 0;
     int64_t next_reattach_ns = 0;
     pthread_mutex_lock(&gateway->lock);
@@ -135,7 +146,7 @@ void *ticker_run(void *arg)
         tell_watchdog(gateway, now_ns, &next_watchdog_ns);
         if (now_ns >= next_check_ns) {
             generate_streams_tick(gateway, awake_ns);
-            give_memory_back(gateway, &heap, now_ns);
+            give_memory_back(gateway, &memory, now_ns);
             next_check_ns = now_ns + CHECK_MS * NS_PER_MS;
         }
         if (now_ns >= next_look_ns) {

@@ -8,6 +8,7 @@ import queue
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import threading
 import time
@@ -18,10 +19,11 @@ import psutil
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 
-from conftest import BIN, Sluice, free_port, model_path, patience
+from conftest import BIN, Sluice, free_port, model_path, patience, sanitized
 from pki import Authority
 
 ANSWER_S = 10
+MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +161,42 @@ def test_who_says_nothing_is_ended_and_counted(server, pki, stubs):
         lists(stubs, channel)
     time.sleep(0.2)
     assert counted() == (1, 0)
+
+
+def client_hello():
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    out = ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), out, server_hostname="localhost").do_handshake()
+    return out.read()
+
+
+@pytest.mark.skipif(sanitized(), reason="sanitizers have an allocator of their own")
+def test_what_a_flood_of_handshakes_needed_goes_back(server, pki, stubs):
+    """Clients that stop after the server's hello, which never make a call: 60 MiB stayed, and 125 after the third time."""
+    s = server("--tls-cert", pki.server[0], "--tls-key", pki.server[1], "--handshake-timeout", "2s")
+    process = psutil.Process(s.process.pid)
+    with secure(s.port, pki.ca) as channel:
+        lists(stubs, channel)
+        before, n_files = process.memory_info().rss, process.num_fds()
+        for _ in range(2):
+            silent = []
+            for _ in range(400):
+                silent.append(socket.create_connection(("127.0.0.1", s.port), timeout=patience(10)))
+                silent[-1].sendall(client_hello())
+            for connection in silent:
+                assert connection.recv(1), "it answers each"
+            lists(stubs, channel)  # and who calls
+            assert process.memory_info().rss > before + 15 * MIB, "else this shows nothing"
+            until = time.monotonic() + patience(15)
+            while process.num_fds() > n_files or process.memory_info().rss > before + 8 * MIB:
+                assert time.monotonic() < until, f"{before} bytes before, {process.memory_info().rss} now; {process.num_fds()} descriptors"
+                time.sleep(0.1)
+            for connection in silent:
+                connection.close()
+    assert s.process.poll() is None
 
 
 def test_client_certificates_are_required_and_verified(server, pki, stubs):
