@@ -104,10 +104,56 @@ static EVP_PKEY *read_key(const char *text, bool *out_locked)
     return key;
 }
 
+/* At least one certificate, all of them whole; *out_n_bytes: what they have on the wire. */
+static int check_certificates(const char *path, const char *text, size_t *out_n_bytes,
+                              struct error *err)
+{
+    size_t n = 0, n_bytes = 0;
+    BIO *bio = BIO_new_mem_buf(text, -1);
+    for (X509 *certificate;
+         bio != NULL && (certificate = PEM_read_bio_X509(bio, NULL, NULL, NULL)) != NULL; n++) {
+        int n_der = i2d_X509(certificate, NULL);
+        n_bytes += n_der > 0 ? (size_t)n_der : 0;
+        X509_free(certificate);
+    }
+    /* Reading past the last one is "no start line"; anything else is a damaged one. */
+    unsigned long last = ERR_peek_last_error();
+    bool whole = ERR_GET_LIB(last) == ERR_LIB_PEM && ERR_GET_REASON(last) == PEM_R_NO_START_LINE;
+    BIO_free(bio);
+    ERR_clear_error();
+    if (n == 0)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "%s: no certificate in PEM form", path);
+    if (!whole)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "%s: certificate %zu is damaged", path,
+                         n + 1);
+    *out_n_bytes = n_bytes;
+    return 0;
+}
+
+int rpc_pem_check_ca(const char *path, const char *text, struct error *err)
+{
+    size_t n_bytes;
+    return check_certificates(path, text, &n_bytes, err);
+}
+
+/* gRPC would leave out what follows a damaged one, and clients would not find the way to their CA;
+ * a chain that is too long (with a bundle of CAs, say) ends their handshake. */
+static int check_chain(const char *path, const char *text, struct error *err)
+{
+    size_t n_bytes = 0;
+    int status = check_certificates(path, text, &n_bytes, err);
+    if (status == 0 && n_bytes > RPC_PEM_MAX_CHAIN_BYTES)
+        status = error_set(err, STATUS_INVALID_ARGUMENT,
+                           "%s: certificates of %zu bytes; clients take %d: only the server's and "
+                           "those between it and its CA belong here",
+                           path, n_bytes, RPC_PEM_MAX_CHAIN_BYTES);
+    return status;
+}
+
 int rpc_pem_check_pair(const char *cert_path, const char *cert, const char *key_path,
                        const char *key_text, bool *out_expired, struct error *err)
 {
-    bool locked = false;
+    bool locked = false, expired = false;
     int status = 0;
     X509 *certificate = read_certificate(cert);
     EVP_PKEY *key = read_key(key_text, &locked);
@@ -125,30 +171,14 @@ int rpc_pem_check_pair(const char *cert_path, const char *cert, const char *key_
                            "in %s",
                            cert_path, key_path);
     else
-        *out_expired = X509_cmp_current_time(X509_get0_notAfter(certificate)) < 0 ||
-                       X509_cmp_current_time(X509_get0_notBefore(certificate)) > 0;
+        expired = X509_cmp_current_time(X509_get0_notAfter(certificate)) < 0 ||
+                  X509_cmp_current_time(X509_get0_notBefore(certificate)) > 0;
+    if (status == 0)
+        status = check_chain(cert_path, cert, err);
     X509_free(certificate);
     EVP_PKEY_free(key);
     ERR_clear_error();
+    if (status == 0)
+        *out_expired = expired;
     return status;
-}
-
-int rpc_pem_check_ca(const char *path, const char *text, struct error *err)
-{
-    size_t n = 0;
-    BIO *bio = BIO_new_mem_buf(text, -1);
-    for (X509 *certificate;
-         bio != NULL && (certificate = PEM_read_bio_X509(bio, NULL, NULL, NULL)) != NULL; n++)
-        X509_free(certificate);
-    /* Reading past the last one is "no start line"; anything else is a damaged one. */
-    unsigned long last = ERR_peek_last_error();
-    bool whole = ERR_GET_LIB(last) == ERR_LIB_PEM && ERR_GET_REASON(last) == PEM_R_NO_START_LINE;
-    BIO_free(bio);
-    ERR_clear_error();
-    if (n == 0)
-        return error_set(err, STATUS_INVALID_ARGUMENT, "%s: no certificate in PEM form", path);
-    if (!whole)
-        return error_set(err, STATUS_INVALID_ARGUMENT, "%s: certificate %zu is damaged", path,
-                         n + 1);
-    return 0;
 }

@@ -20,8 +20,12 @@ void rpc_pem_mark(const char *path, struct rpc_pem_mark *out_mark);
  * it is `secret` and others than its owner and group may read it. */
 int rpc_pem_read(const char *path, bool secret, char **out_text, struct error *err);
 
+/* What OpenSSL's and BoringSSL's clients take of a peer's certificates. */
+enum { RPC_PEM_MAX_CHAIN_BYTES = 100 << 10 };
+
 /* INVALID_ARGUMENT, naming the paths, where there is no certificate or key, the key wants a
- * passphrase, or the certificate is another key's. *out_expired: its time is over or not yet come.
+ * passphrase, the certificate is another key's, one of those that follow it is damaged, or they are
+ * more than clients take. *out_expired: its time is over or not yet come.
  */
 int rpc_pem_check_pair(const char *cert_path, const char *cert, const char *key_path,
                        const char *key, bool *out_expired, struct error *err);

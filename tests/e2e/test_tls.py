@@ -255,11 +255,20 @@ def test_changed_certificates_are_taken_up_and_live_connections_stay(server, pki
     stream.cancel()
 
 
+def chain(folder, cert, follows, n=1, cut=0):
+    """A file of a certificate and n of another, of which the last lacks its last bytes."""
+    text = cert.read_bytes() + n * follows.read_bytes()
+    (folder / "chain.pem").write_bytes(text[:len(text) - cut])
+    return folder / "chain.pem"
+
+
 @pytest.mark.parametrize("make, text", [
     (lambda p, f: ["--tls-cert", f / "absent.pem", "--tls-key", p.server[1]], "absent.pem: No such file"),
     (lambda p, f: ["--tls-cert", p.server[0]], "--tls-key is missing"),
     (lambda p, f: ["--tls-cert", p.server[0], "--tls-key", p.alice[1]], "is not for the key in"),
     (lambda p, f: ["--tls-cert", p.server[1], "--tls-key", p.server[1]], "no certificate in PEM form"),
+    (lambda p, f: ["--tls-cert", chain(f, p.server[0], p.ca.cert, n=300), "--tls-key", p.server[1]], "bytes; clients take 102400"),
+    (lambda p, f: ["--tls-cert", chain(f, p.server[0], p.ca.cert, cut=100), "--tls-key", p.server[1]], "certificate 2 is damaged"),
     (lambda p, f: ["--tls-cert", p.server[0], "--tls-key", p.request], "no private key in PEM form"),
     (lambda p, f: ["--tls-cert", p.server[0], "--tls-key", f], "not a regular file"),
     (lambda p, f: ["--tls-client-ca", p.ca.cert], "client certificates need --tls-cert"),
