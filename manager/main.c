@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/format.h"
+#include "base/heap.h"
 #include "base/log.h"
 #include "base/notify.h"
 #include "base/options.h"
@@ -51,7 +52,8 @@ enum {
     EXIT_BAD_SETTINGS = 78, /* an address that is none or in use: trying again is of no use */
     SHUTDOWN_GRACE_MS = 2000,
     STOP_POLL_MS = 20,
-    STORE_AGAIN_MS = 100
+    STORE_AGAIN_MS = 100,
+    MEMORY_MS = 1000
 };
 
 struct program {
@@ -64,7 +66,8 @@ struct program {
     ev_signal on_term, on_int, on_hup;
     struct reload *reload;
     ev_timer stop_poll;
-    ev_timer watchdog;
+    ev_timer watchdog, memory;
+    struct heap_watch connections;
     bool stopping;
     int64_t stop_deadline_ns;
 };
@@ -211,6 +214,25 @@ static void start_watchdog(struct program *program)
     ev_unref(program->manager.loop); /* it keeps no loop alive */
 }
 
+/* Handshakes at the port, however many, keep no memory. */
+static void on_memory(struct ev_loop *loop, ev_timer *timer, int events)
+{
+    struct program *program = timer->data;
+    (void)loop;
+    (void)events;
+    heap_watch(&program->connections, rpc_server_n_connections(program->manager.server), 0,
+               clock_now_ns());
+}
+
+static void start_memory(struct program *program)
+{
+    if (!*program->manager.settings.manage_listen)
+        return;
+    ev_timer_set(&program->memory, 0., MEMORY_MS / 1e3);
+    ev_timer_start(program->manager.loop, &program->memory);
+    ev_unref(program->manager.loop); /* it keeps no loop alive */
+}
+
 static void on_stop_poll(struct ev_loop *loop, ev_timer *timer, int events)
 {
     struct program *program = timer->data;
@@ -344,6 +366,7 @@ static int run(struct program *program)
             notify_status("READY=1", "Managing; %llu workers adopted",
                           (unsigned long long)supervisor_n_adopted(manager->supervisor));
         start_watchdog(program);
+        start_memory(program);
         ev_run(manager->loop, 0);
         log_info(LOG_EVENT("stopped"));
     }
@@ -370,6 +393,8 @@ static int run_locked(struct program *program)
     ev_async_start(manager->loop, &program->store_wake);
     ev_timer_init(&program->store_again, on_store_again, 0., 0.);
     ev_timer_init(&program->watchdog, on_watchdog, 0., 0.);
+    ev_timer_init(&program->memory, on_memory, 0., 0.);
+    program->memory.data = program;
     program->store_again.data = program;
     watch_signals(program);
     int status = run(program);

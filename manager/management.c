@@ -90,6 +90,12 @@ static int open_access(const struct settings *settings, bool has_stored_keys,
     return status;
 }
 
+static void count_refusal(void *arg, enum rpc_limit limit)
+{
+    struct manager *manager = arg;
+    atomic_fetch_add_explicit(&manager->n_refused[limit], 1, memory_order_relaxed);
+}
+
 int management_guard(struct manager *manager, struct rpc_server_config *config, struct error *err)
 {
     if (roles_check(config->services, config->n_services, err) != 0 ||
@@ -99,6 +105,8 @@ int management_guard(struct manager *manager, struct rpc_server_config *config, 
     management_take_keys(manager);
     config->authorize = management_authorize;
     config->authorize_context = manager;
+    config->on_limit = count_refusal;
+    config->limit_context = manager;
     config->tls = access_tls(manager->access);
     return 0;
 }

@@ -9,6 +9,7 @@
 #include "manager/fit.h"
 #include "manager/memory_budget.h"
 #include "proto/rpc/access.h"
+#include "proto/rpc/rpc_server.h"
 
 struct device_holds;
 struct device_watch;
@@ -88,6 +89,7 @@ struct manager {
     uint64_t n_key_changes;       /* of the catalog's keys, as access has them */
     _Atomic int64_t denials_at_s; /* any thread: the second of the last line on a denied call, */
     _Atomic uint32_t n_denials;   /* and how many there were in it */
+    _Atomic uint64_t n_refused[N_RPC_LIMITS]; /* any thread */
     struct rpc_server *server;
     struct manager_metrics *metrics; /* NULL: not asked for */
     struct {

@@ -1,5 +1,6 @@
 #include "manager/metrics.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -36,6 +37,8 @@ enum {
     FAMILY_STORE_WRITABLE,
     FAMILY_CALLS,
     FAMILY_CALLS_LIVE,
+    FAMILY_REFUSALS,
+    FAMILY_CONNECTIONS,
     FAMILY_ACCESS_REFUSALS,
     FAMILY_ACCESS_RELOADS,
     FAMILY_IDLE,
@@ -109,6 +112,14 @@ static const struct metric_spec specs[N_FAMILIES] = {
     [FAMILY_CALLS_LIVE] = {.name = "sluice_grpc_calls_live",
                            .help = "Calls under way.",
                            .type = METRIC_GAUGE},
+    [FAMILY_REFUSALS] = {.name = "sluice_manager_refusals_total",
+                         .help = "Connections and calls that were refused or ended because of a "
+                                 "limit.",
+                         .type = METRIC_COUNTER,
+                         .labels = {"limit"}},
+    [FAMILY_CONNECTIONS] = {.name = "sluice_manager_connections",
+                            .help = "Connections to the management port.",
+                            .type = METRIC_GAUGE},
     [FAMILY_ACCESS_REFUSALS] = {.name = "sluice_access_refusals_total",
                                 .help = "Calls refused for their API key, certificate or role, by "
                                         "reason.",
@@ -210,6 +221,29 @@ static void sample_calls(struct manager_metrics *m, struct metrics_sink *sink)
     metrics_sample(sink, m->families[FAMILY_CALLS_LIVE], NULL, (double)stats.n_live);
 }
 
+/* With the server's names (docs/limits.md). */
+static void sample_port(struct manager_metrics *m, struct metrics_sink *sink)
+{
+    static const char *const names[N_RPC_LIMITS] = {
+        [RPC_LIMIT_CONNECTIONS] = "connections",
+        [RPC_LIMIT_CALLS] = "calls",
+        [RPC_LIMIT_METADATA] = "metadata_bytes",
+        [RPC_LIMIT_MESSAGE] = "message_bytes",
+        [RPC_LIMIT_REQUEST_TIME] = "request_timeout",
+        [RPC_LIMIT_RESETS] = "resets",
+        [RPC_LIMIT_STREAMS] = "streams",
+        [RPC_LIMIT_HANDSHAKE] = "handshake_timeout",
+        [RPC_LIMIT_KEEPALIVE] = "keepalive",
+        [RPC_LIMIT_DRAIN] = "drain_grace",
+        [RPC_LIMIT_DRAINING] = "draining",
+    };
+    for (int i = 0; i < N_RPC_LIMITS; i++)
+        metrics_sample(sink, m->families[FAMILY_REFUSALS], &names[i],
+                       (double)atomic_load(&m->manager->n_refused[i]));
+    metrics_sample(sink, m->families[FAMILY_CONNECTIONS], NULL,
+                   rpc_server_n_connections(m->manager->server));
+}
+
 static void sample_access(struct manager_metrics *m, struct metrics_sink *sink)
 {
     struct access_stats stats;
@@ -242,6 +276,7 @@ static void collect(void *arg, struct metrics_sink *sink)
     sample_catalog(m, sink);
     sample_store(m, sink);
     sample_calls(m, sink);
+    sample_port(m, sink);
     sample_access(m, sink);
     sample_memory(m, sink);
     metrics_sample(sink, m->families[FAMILY_ADOPTED], NULL,

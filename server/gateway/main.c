@@ -9,13 +9,13 @@
 #include <time.h>
 
 #include "base/error.h"
+#include "base/heap.h"
 #include "base/log.h"
 #include "base/manual.h"
 #include "base/notify.h"
 #include "base/options.h"
 #include "base/reload.h"
 #include "server/gateway/gateway.h"
-#include "server/gateway/heap.h"
 #include "server/gateway/limits.h"
 #include "server/gateway/takeover.h"
 

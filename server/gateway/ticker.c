@@ -5,12 +5,12 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/heap.h"
 #include "base/notify.h"
 #include "proto/rpc/rpc_server.h"
 #include "server/gateway/dispatch.h"
 #include "server/gateway/gateway.h"
 #include "server/gateway/generate_stream.h"
-#include "server/gateway/heap.h"
 #include "server/gateway/link.h"
 #include "server/gateway/reattach.h"
 #include "server/gateway/slow_reader.h"

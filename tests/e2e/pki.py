@@ -1,5 +1,6 @@
 """Certificate authorities and certificates for tests, made with the openssl program (EC keys: milliseconds each)."""
 import pathlib
+import ssl
 import subprocess
 
 
@@ -39,3 +40,16 @@ class Authority:
         openssl("ca", "-batch", "-config", config, "-cert", self.cert, "-keyfile", self.key, "-in", request, "-out", cert,
                 "-notext", *dates)
         return cert, key
+
+
+def client_hello():
+    """What a client sends first."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    out = ssl.MemoryBIO()
+    try:
+        context.wrap_bio(ssl.MemoryBIO(), out, server_hostname="localhost").do_handshake()
+    except ssl.SSLWantReadError:
+        return out.read()
+    raise AssertionError("a handshake of one side")

@@ -8,7 +8,6 @@ import queue
 import re
 import signal
 import socket
-import ssl
 import subprocess
 import threading
 import time
@@ -20,7 +19,7 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 
 from conftest import BIN, Sluice, free_port, model_path, patience, sanitized
-from pki import Authority
+from pki import Authority, client_hello
 
 ANSWER_S = 10
 MIB = 1 << 20
@@ -161,16 +160,6 @@ def test_who_says_nothing_is_ended_and_counted(server, pki, stubs):
         lists(stubs, channel)
     time.sleep(0.2)
     assert counted() == (1, 0)
-
-
-def client_hello():
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    context.set_alpn_protocols(["h2"])
-    out = ssl.MemoryBIO()
-    with pytest.raises(ssl.SSLWantReadError):
-        context.wrap_bio(ssl.MemoryBIO(), out, server_hostname="localhost").do_handshake()
-    return out.read()
 
 
 @pytest.mark.skipif(sanitized(), reason="sanitizers have an allocator of their own")

@@ -1,5 +1,5 @@
-/* heap.h: what a flood of calls or connections needed for a moment goes back to the system. Private
- * to server/gateway. */
+/* heap.h: what a flood of calls or connections needed for a moment goes back to the system.
+ */
 #pragma once
 
 #include <stdbool.h>

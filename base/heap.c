@@ -1,4 +1,4 @@
-#include "server/gateway/heap.h"
+#include "base/heap.h"
 
 #include <malloc.h>
 
