@@ -64,6 +64,8 @@ static void fill_replica(struct supervisor *supervisor, const pb_replica *row, i
     out->permanent = slot->permanent;
     out->held_back = slot->held_back;
     out->drain_sent = slot->drain_sent;
+    out->can_wake = slot->link && !slot->wake_failed;
+    out->wake_sent = slot->wake_sent;
     out->kill_sent = slot->kill_sent;
     out->started_ns = slot->started_ns;
     out->next_start_ns = slot->next_start_ns;

@@ -188,6 +188,15 @@ void process_fini(struct process *process)
     *process = (struct process){.pidfd = -1};
 }
 
+bool process_runs(const struct process *process, const char *path)
+{
+    char exe[64];
+    struct stat own, there;
+    snprintf(exe, sizeof(exe), "/proc/%ld/exe", (long)process->pid);
+    return process->pidfd >= 0 && stat(exe, &own) == 0 && stat(path, &there) == 0 &&
+           own.st_dev == there.st_dev && own.st_ino == there.st_ino;
+}
+
 bool process_signal(const struct process *process, int signal_number)
 {
     return process->pidfd >= 0 &&

@@ -37,6 +37,9 @@ int process_open(pid_t pid, uint64_t start_ticks, struct process *out_process, s
 /* Closes the descriptor; the process goes on. */
 void process_fini(struct process *process);
 
+/* Whether it runs the program that is at `path` now, and not one that was there before. */
+bool process_runs(const struct process *process, const char *path);
+
 /* Sends a signal through the pidfd: never to another process. False where it has ended. */
 bool process_signal(const struct process *process, int signal_number);
 

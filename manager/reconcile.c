@@ -237,13 +237,32 @@ static bool is_of_other_kind(const struct reconcile_replica *replica)
     return replica->parked ? replica->worker == WORKER_READY : replica->worker == WORKER_PARKED;
 }
 
+/* Of those, one that keeps weights and can be told to serve. */
+static bool wakes_in_place(const struct reconcile_replica *replica)
+{
+    return is_of_other_kind(replica) && !replica->parked && replica->can_wake &&
+           !replica->blocked && !replica->fenced && !replica->refused && !replica->fault_ns;
+}
+
+static void wake(struct pass *pass, size_t i, const struct reconcile_replica *replica)
+{
+    if (!replica->wake_sent)
+        act(pass, (struct action){.type = ACTION_WAKE, .index = i});
+    else if (due(pass, replica->started_ns + pass->config->connect_timeout_ns))
+        kill_once(pass, i, replica, "CONNECT_TIMEOUT");
+    else
+        (void)watch_stall(pass, i, replica);
+}
+
 static void look_after(struct pass *pass, size_t i, const struct reconcile_replica *replica)
 {
     const struct reconcile_config *config = pass->config;
     bool loads = replica->worker == WORKER_LOADING || replica->worker == WORKER_WARMING;
     if (replica->evacuate || (replica->restart && replica->worker != WORKER_FAILED) ||
-        is_of_other_kind(replica) || replica->drain_sent)
+        (is_of_other_kind(replica) && !wakes_in_place(replica)) || replica->drain_sent)
         end_process(pass, i, replica);
+    else if (wakes_in_place(replica))
+        wake(pass, i, replica);
     else if (replica->fenced)
         kill_once(pass, i, replica, "STALE_EPOCH");
     else if (replica->refused)

@@ -11,9 +11,11 @@
  * All times are of one monotonic clock that stands still while nobody supervises (supervise.c).
  *
  * A parked replica is a process that keeps the packed weights and does nothing else. Parking ends
- * the process that serves and starts one that keeps, waking the other way about; how a process is
- * started is decided by supervise.c when it is (slot_spawn): one that is to keep weights which are
- * not in memory any more packs them first, serves, and is parked then.
+ * the process that serves and starts one that keeps. Waking tells the one that keeps to serve, in
+ * place: the same process, of the same epoch. Where that cannot be (another program lies there by
+ * now, it is to have CPUs of its own, it refuses) it ends and one that serves starts; how a process
+ * is started is decided by supervise.c when it is (slot_spawn): one that is to keep weights which
+ * are not in memory any more packs them first, serves, and is parked then.
  *
  *   PENDING ─START→ LOADING → WARMING → READY ─DRAIN→ DRAINING → STOPPED
  *      ▲               └───────┴─ exit ─┴──────────────┘ (not wanted: STOPPED)
@@ -69,6 +71,8 @@ struct reconcile_replica {
     bool permanent; /* PROCESS_EXITED: the exit report says that trying again cannot help */
     bool held_back; /* PROCESS_EXITED: it was not started, for its devices were just put aside */
     bool drain_sent, kill_sent;
+    bool can_wake;             /* its process, which keeps weights, may be told to serve */
+    bool wake_sent;            /* and was */
     bool retiring;             /* recorded: it is to end, and does not count */
     bool restart;              /* recorded: its process is to give way to a new one */
     bool stalled;              /* recorded */
@@ -115,6 +119,7 @@ struct reconcile_input {
 
 enum action_type {
     ACTION_START,  /* record LOADING and the next epoch, then spawn */
+    ACTION_WAKE,   /* record LOADING, then tell its process to serve */
     ACTION_STATE,  /* record `state` as the worker reports it */
     ACTION_RETRY,  /* record PENDING, next start at `at_ns`, and forget the process; reason
                       RECONCILE_RESTART, _PARK or _WAKE: it was asked for and is no death; nor is

@@ -30,7 +30,7 @@ static const char *const event_types[] = {
     [RECORD_STATE] = "replica.state",       [RECORD_RETRY] = "replica.died",
     [RECORD_FAIL] = "replica.failed",       [RECORD_DRAIN] = "replica.draining",
     [RECORD_STOP] = "replica.stopped",      [RECORD_ADOPT] = "replica.adopted",
-    [RECORD_STALL] = "replica.stalled",
+    [RECORD_STALL] = "replica.stalled",     [RECORD_WAKE] = "replica.waking",
 };
 
 /* What was asked for is no death, nor is waiting for a device. */
@@ -150,6 +150,10 @@ static bool change_row(pb_replica *row, const struct pending_record *pending, in
         complete =
             set_state(row, seeded_bug("I2_skips_a_state") ? REPLICA_STOPPED : REPLICA_DRAINING,
                       record->reason);
+        break;
+    case RECORD_WAKE:
+        row->ready_unix_ns = 0;
+        complete = set_state(row, REPLICA_LOADING, NULL);
         break;
     case RECORD_STALL:
         row->stalled = record->stalled;

@@ -16,6 +16,7 @@ enum record_kind {
     RECORD_STOP,     /* STOPPED */
     RECORD_ADOPT,    /* pid of a worker found running */
     RECORD_STALL,    /* whether it stands still */
+    RECORD_WAKE,     /* LOADING: the process that kept weights is told to serve */
 };
 
 struct record {

@@ -118,6 +118,7 @@ void slot_forget(struct slot *slot)
     slot->process_state = PROCESS_NONE;
     slot->fenced = slot->refused = slot->permanent = slot->held_back = slot->asked = false;
     slot->drain_sent = slot->kill_sent = slot->keeps = false;
+    slot->wake_sent = slot->wake_failed = false;
     slot->adopted = false;
     slot->ready_ns = slot->started_ns = slot->drain_deadline_ns = slot->sizing_until_ns = 0;
     slot->packed_told = slot->sealed_told = false;
@@ -338,12 +339,14 @@ static void on_status(void *arg, const pb_status *status)
     slot->status = copy;
     note_gpu(slot, status);
     slot->settled = true;
-    slot->keeps |= (int)status->state == WORKER_PARKED;
+    slot->keeps |= (int)status->state == WORKER_PARKED && !slot->wake_sent;
     if (slot->adopted && *status->cpus) {
         struct error why;
         (void)cpus_parse("cpus", status->cpus, &slot->cpus, &why);
     }
-    if (slot->sizing_until_ns && (slot_is_sized(slot) || (int)status->state != WORKER_LOADING)) {
+    bool woken = slot->wake_sent && (int)status->state == WORKER_PARKED; /* it will say LOADING */
+    if (slot->sizing_until_ns && !woken &&
+        (slot_is_sized(slot) || (int)status->state != WORKER_LOADING)) {
         slot->sizing_until_ns = 0;
         changed = true;
     }
@@ -384,9 +387,24 @@ static void on_refused(void *arg, const struct error *why)
     supervisor_kick(slot->supervisor);
 }
 
+/* One of an older program, or that was started with other flags: another takes its place. */
+static void on_wake(void *arg, const struct error *status)
+{
+    struct slot *slot = arg;
+    if (!status->status)
+        return; /* its status tells the rest */
+    log_info(LOG_EVENT("worker is not woken in place"), LOG_STR("replica", slot->id),
+             LOG_I64("pid", slot->process.pid), LOG_STR("why", status->message));
+    slot->wake_sent = false;
+    slot->wake_failed = true;
+    slot->sizing_until_ns = 0;
+    supervisor_kick(slot->supervisor);
+}
+
 static const struct worker_link_events link_events = {
     .on_status = on_status,
     .on_refused = on_refused,
+    .on_wake = on_wake,
     .on_shutdown = on_shutdown,
 };
 

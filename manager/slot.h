@@ -38,6 +38,7 @@ struct slot {
     bool busy;                  /* a record of it is on its way to the store */
     bool keeps;                 /* its process keeps weights, and serves nothing */
     bool fenced, refused, permanent, held_back, drain_sent, kill_sent;
+    bool wake_sent, wake_failed;   /* it was told to serve in place; it would not, or cannot */
     bool asked;                    /* of the exit report: it ended because it was told to */
     bool packed_told, sealed_told; /* weights_told has heard of its packed memory */
     bool settled;                  /* adopted, and has said what it is */
@@ -103,6 +104,12 @@ void slot_path(const struct slot *slot, const char *name, char out_path[SLOT_PAT
 
 /* Starts the process of a replica recorded as LOADING. */
 int slot_spawn(struct slot *slot, struct error *err);
+/* Whether its process, which keeps weights, can be told to serve: it runs the program that a start
+ * would, its weights are whole, and it has not refused. */
+bool slot_can_wake(const struct slot *slot);
+/* Tells it, with the flags that a process started now would get. Of a replica recorded as LOADING.
+ * False where it cannot be told: then slot->wake_failed, as where it refuses later. */
+bool slot_wake(struct slot *slot);
 /* Watches a process (takes *process) and opens the line to it. */
 int slot_attach(struct slot *slot, struct process *process, struct error *err);
 /* What its running process will take of the machine's memory; 0: nothing, or it has not said. */

@@ -96,7 +96,8 @@ static bool another_sizes(struct supervisor *supervisor, const struct slot *but,
     return false;
 }
 
-static void start(struct slot *slot)
+/* Whether memory may be taken for it now; where not, it is looked at again soon. */
+static bool is_its_turn(struct slot *slot)
 {
     int64_t now_ns = supervisor_now_ns(slot->supervisor);
     struct weights_fds fds;
@@ -105,11 +106,30 @@ static void start(struct slot *slot)
         supervisor_makes_room(slot->supervisor, slot->id) ||
         !weights_take(slot->supervisor->manager->weights, slot->id, &fds)) {
         slot->hold_until_ns = now_ns + sizing_hold_ns;
-        return;
+        return false;
     }
     slot->sizing_until_ns = now_ns + sizing_ns;
+    return true;
+}
+
+static void start(struct slot *slot)
+{
+    if (!is_its_turn(slot))
+        return;
     failpoint("start.before_record");
     submit(slot, &(struct record){.kind = RECORD_STARTING});
+}
+
+static void wake(struct slot *slot)
+{
+    if (!slot_can_wake(slot)) {
+        slot->wake_failed = true; /* another process takes its place */
+        supervisor_kick(slot->supervisor);
+    }
+    if (slot->wake_failed || !is_its_turn(slot))
+        return;
+    failpoint("wake.before_record");
+    submit(slot, &(struct record){.kind = RECORD_WAKE});
 }
 
 /* A worker that ended as it was told to while no manager looked, as by the manager before at its
@@ -134,6 +154,9 @@ static void carry_out(struct supervisor *supervisor, const struct picture *pictu
     switch (action->type) {
     case ACTION_START:
         start(slot);
+        return;
+    case ACTION_WAKE:
+        wake(slot);
         return;
     case ACTION_STATE:
         failpoint(action->state == REPLICA_READY ? "ready.before_record" : "state.before_record");
@@ -210,6 +233,14 @@ static void after_starting(struct slot *slot)
     submit(slot, &(struct record){.kind = RECORD_PID});
 }
 
+static void after_wake(struct slot *slot)
+{
+    failpoint("wake.after_record");
+    if (slot->supervisor->stopping || !still_wanted(slot) || slot_is_to_park(slot) ||
+        !slot_wake(slot))
+        slot->sizing_until_ns = 0;
+}
+
 static void after_drain(struct slot *slot)
 {
     struct error err;
@@ -261,7 +292,7 @@ void supervisor_record_done(struct supervisor *supervisor, const char *replica_i
         return;
     slot->busy = false;
     if (status->status != 0) {
-        if (record->kind == RECORD_STARTING)
+        if (record->kind == RECORD_STARTING || record->kind == RECORD_WAKE)
             slot->sizing_until_ns = 0;
         if (status->status != STATUS_CANCELLED)
             log_warn(LOG_EVENT("record refused"), LOG_STR("replica", replica_id),
@@ -274,6 +305,9 @@ void supervisor_record_done(struct supervisor *supervisor, const char *replica_i
     case RECORD_STARTING:
         failpoint("start.after_record");
         after_starting(slot);
+        break;
+    case RECORD_WAKE:
+        after_wake(slot);
         break;
     case RECORD_PID:
         failpoint("pid.after_record");

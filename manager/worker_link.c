@@ -21,6 +21,7 @@ enum {
     PROTOCOL = 1,
     INTERVAL_BUSY_MS = 50,    /* while loading: progress is to be seen */
     SHUTDOWN_EXTRA_MS = 5000, /* beyond the grace, for the answer */
+    WAKE_MS = 5000,
 };
 static const double socket_poll_s = 0.01; /* until the worker has bound its socket */
 static const double retry_s = 0.1;
@@ -290,6 +291,38 @@ int worker_link_shutdown(struct worker_link *link, uint32_t grace_ms, struct err
     int status =
         rpc_client_unary_async(link->client, &sluice__worker__v1__worker__descriptor, "Shutdown",
                                &request.base, &options, on_shutdown_reply, link, err);
+    if (status != 0)
+        link_unretain(link);
+    return status;
+}
+
+static void deliver_wake(void *arg)
+{
+    struct news *news = arg;
+    if (!news->link->closed)
+        news->link->events->on_wake(news->link->arg, &news->err);
+    news_free(news);
+}
+
+static void on_wake_reply(void *arg, const ProtobufCMessage *response, const struct error *status)
+{
+    (void)response;
+    post(arg, NULL, deliver_wake, NULL, status);
+    link_release(arg);
+}
+
+int worker_link_wake(struct worker_link *link, char *const *flags, struct error *err)
+{
+    Sluice__Worker__V1__WakeRequest request = SLUICE__WORKER__V1__WAKE_REQUEST__INIT;
+    struct rpc_call_options options = {.timeout_ms = WAKE_MS};
+    if (!link->client)
+        return error_set(err, STATUS_UNAVAILABLE, "the worker has not opened its socket");
+    request.flags = (char **)(uintptr_t)flags;
+    while (flags[request.n_flags])
+        request.n_flags++;
+    link_retain(link);
+    int status = rpc_client_unary_async(link->client, &sluice__worker__v1__worker__descriptor,
+                                        "Wake", &request.base, &options, on_wake_reply, link, err);
     if (status != 0)
         link_unretain(link);
     return status;

@@ -17,6 +17,8 @@ struct worker_link_events {
     void (*on_status)(void *arg, const pb_status *status);
     /* It speaks no version of our protocol, and is not asked again. */
     void (*on_refused)(void *arg, const struct error *why);
+    /* The answer to worker_link_wake: status 0, or why it is not woken. */
+    void (*on_wake)(void *arg, const struct error *status);
     /* The answer to worker_link_shutdown: borrowed; NULL where it failed or never came. */
     void (*on_shutdown)(void *arg, const Sluice__Worker__V1__ShutdownResponse *response,
                         const struct error *status);
@@ -28,6 +30,10 @@ int worker_link_open(struct ev_loop *loop, struct loop_queue *queue, const char 
                      uint32_t interval_ms, const struct worker_link_events *events, void *arg,
                      struct worker_link **out_link, struct error *err);
 void worker_link_close(struct worker_link *link); /* NULL is accepted */
+
+/* Tells a worker that is parked to serve, with the flags (NULL-terminated) that one would be
+ * started with now. */
+int worker_link_wake(struct worker_link *link, char *const *flags, struct error *err);
 
 /* Asks the worker to drain within grace_ms and end. */
 int worker_link_shutdown(struct worker_link *link, uint32_t grace_ms, struct error *err);

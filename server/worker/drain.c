@@ -13,6 +13,7 @@
 #include "server/worker/session.h"
 #include "server/worker/settings.h"
 #include "server/worker/status.h"
+#include "server/worker/unpark.h"
 #include "server/worker/worker.h"
 
 enum { DEFAULT_GRACE_MS = 60000 };
@@ -160,6 +161,8 @@ void drain_wait_for_end(struct worker *worker)
     struct wish wish = {.deadline_ns = INT64_MAX};
     bool draining = false, ended = false;
     for (;;) {
+        if (unpark_is_asked(worker)) /* what else was asked waits for the load */
+            return;
         hear(worker, &wish);
         if (wish.drain && !draining) {
             draining = true;

@@ -1,5 +1,7 @@
 #include "server/worker/look.h"
 
+#include <string.h>
+
 #include "base/clock.h"
 #include "engine/format/checkpoint.h"
 #include "engine/format/tokenizer.h"
@@ -30,6 +32,28 @@ static void join(struct look *look)
     if (look->runs)
         pthread_join(look->thread, NULL);
     look->runs = false;
+}
+
+static bool is_current(const struct look *look, const struct settings *settings)
+{
+    struct error changed;
+    return look->settings && look->ckpt && look->tokenizer && !look->ckpt_rc &&
+           !look->tokenizer_rc && strcmp(look->settings->model, settings->model) == 0 &&
+           strcmp(look->settings->digest, settings->digest) == 0 &&
+           checkpoint_check(look->ckpt, &changed) == 0;
+}
+
+void look_renew(struct look *look, const struct settings *settings)
+{
+    int64_t start_ns = clock_now_ns();
+    join(look);
+    if (is_current(look, settings)) {
+        look->settings = settings;
+        look->start_ns = start_ns;
+        return;
+    }
+    look_end(look);
+    look_begin(look, settings);
 }
 
 int look_wait(struct look *look, struct error *err)

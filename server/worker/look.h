@@ -1,5 +1,6 @@
 /* look.h: reads a model file's header and vocabulary on a thread of its own, while the process
- * makes its server: neither needs the other, and who wakes a parked version waits for both. */
+ * makes its server: neither needs the other, and who starts a version waits for both. One that is
+ * parked reads them once it is, and has them when it is woken. */
 #pragma once
 
 #include <pthread.h>
@@ -16,7 +17,7 @@ struct look {
     const struct settings *settings;
     pthread_t thread;
     bool runs;
-    int64_t start_ns; /* when it began */
+    int64_t start_ns; /* when it began, or was renewed */
     struct checkpoint *ckpt;
     struct tokenizer *tokenizer;
     int ckpt_rc, tokenizer_rc;
@@ -31,6 +32,11 @@ void look_begin(struct look *look, const struct settings *settings);
  * read, is no model, or is another than the one that is pinned (facts_check_digest()). look->ckpt
  * is there where this is 0; whether look->tokenizer is, tokenizer_rc says. */
 int look_wait(struct look *look, struct error *err);
+
+/* Waits if need be, and reads the file again unless what was read is what `settings` ask for and
+ * the file is as it was: who was parked meanwhile goes on with what it has. From here on settings
+ * are borrowed in place of those given to look_begin(). */
+void look_renew(struct look *look, const struct settings *settings);
 
 /* Waits if need be and closes what nobody took: whoever takes the tokenizer sets it to NULL. */
 void look_end(struct look *look);

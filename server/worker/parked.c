@@ -16,7 +16,7 @@ static int refuse(int rank, const char *why, struct error *err)
     return error_reason(err, "NOTHING_TO_KEEP");
 }
 
-static int keep(int fd, int rank, uint64_t *out_bytes, struct error *err)
+static int keep(struct kept_weights *kept, int fd, int rank, struct error *err)
 {
     struct stat st;
     int seals = fcntl(fd, F_GET_SEALS);
@@ -35,7 +35,8 @@ static int keep(int fd, int rank, uint64_t *out_bytes, struct error *err)
 #ifdef MADV_POPULATE_READ
     madvise(base, n_bytes, MADV_POPULATE_READ);
 #endif
-    *out_bytes = n_bytes;
+    kept->bases[kept->n_ranks] = base;
+    kept->n_bytes[kept->n_ranks++] = n_bytes;
     return 0;
 }
 
@@ -46,14 +47,20 @@ int parked_keep(struct worker *worker, struct error *err)
     if (!n_ranks)
         return refuse(0, "none were handed down (--packed-fds)", err);
     for (uint32_t r = 0; r < n_ranks; r++) {
-        uint64_t n_bytes = 0;
-        int rc = keep(worker->packed_fds[r], (int)r, &n_bytes, err);
+        int rc = keep(&worker->kept, worker->packed_fds[r], (int)r, err);
         if (rc)
             return rc;
-        plan.weights_bytes += n_bytes;
+        plan.weights_bytes += worker->kept.n_bytes[r];
     }
     worker_set_planned(worker, &plan);
     log_info(LOG_EVENT("parked"), LOG_STR("replica", worker->settings->replica),
              LOG_U64("epoch", worker->settings->epoch), LOG_U64("bytes", plan.weights_bytes));
     return 0;
+}
+
+void parked_let_go(struct kept_weights *kept)
+{
+    for (uint32_t r = 0; r < kept->n_ranks; r++)
+        munmap(kept->bases[r], (size_t)kept->n_bytes[r]);
+    *kept = (struct kept_weights){.n_ranks = 0};
 }

@@ -35,6 +35,7 @@
 #include "server/worker/status.h"
 #include "server/worker/template_file.h"
 #include "server/worker/text_rpc.h"
+#include "server/worker/unpark.h"
 #include "server/worker/work_pool.h"
 #include "server/worker/worker.h"
 
@@ -48,6 +49,7 @@ static const struct rpc_method methods[] = {
     {"WatchStatus", RPC_SHAPE_SERVER_STREAM, handle_watch_status},
     {"Drain", RPC_SHAPE_UNARY, handle_drain},
     {"Shutdown", RPC_SHAPE_UNARY, handle_shutdown},
+    {"Wake", RPC_SHAPE_UNARY, handle_wake},
     {"Tokenize", RPC_SHAPE_UNARY, handle_tokenize},
     {"Detokenize", RPC_SHAPE_UNARY, handle_detokenize},
     {"ApplyChatTemplate", RPC_SHAPE_UNARY, handle_apply_chat_template},
@@ -147,11 +149,20 @@ static int publish_facts(struct worker *worker, const struct checkpoint *ckpt,
     return 0;
 }
 
+/* Weights that another process has packed have been through steps, on this machine with these
+ * kernels: who wakes a version, or has a replica more, does not wait for steps that nobody asked
+ * for. Most of them is zeroing pages of the KV pool, which the first request then does for itself.
+ */
+static bool is_to_be_warmed(const struct worker *worker)
+{
+    struct executor_packed packed;
+    uint32_t n_draft_tokens;
+    engine_get_packed(worker->engine, &packed);
+    return !packed.mapped || engine_draft_name(worker->engine, &n_draft_tokens);
+}
+
 /* A few tokens through prefill and decode: memory is touched and the first request is not the one
- * that finds out. Weights that another process has packed have been through that, on this machine
- * with these kernels: who wakes a version, or has a replica more, does not wait for steps that
- * nobody asked for. Most of them is zeroing pages of the KV pool, which the first request then does
- * for itself. */
+ * that finds out. */
 static int warm(struct worker *worker, struct error *err)
 {
     struct engine_event_buffer *buffer = NULL;
@@ -159,11 +170,6 @@ static int warm(struct worker *worker, struct error *err)
     uint32_t ids[WARM_TOKENS] = {0};
     uint64_t id;
     bool over = false;
-    struct executor_packed packed;
-    uint32_t n_draft_tokens;
-    engine_get_packed(worker->engine, &packed);
-    if (packed.mapped && !engine_draft_name(worker->engine, &n_draft_tokens))
-        return 0;
     engine_request_init(&request);
     request.prompt_ids = ids;
     request.n_prompt_ids =
@@ -243,6 +249,7 @@ static int open_engine(struct worker *worker, struct engine_config *cfg, struct 
     worker->engine = engine;                               /* worker_fini closes it */
     worker->load_ms = ms_since(look->start_ns);
     pthread_mutex_unlock(&worker->lock);
+    parked_let_go(&worker->kept); /* the engine maps it */
     drop_packed_fds(worker);
     rc = open_template(worker, err);
     if (!rc)
@@ -271,12 +278,15 @@ static int load(struct worker *worker, struct look *look, struct error *err)
     cfg.progress = status_on_progress;
     cfg.progress_ctx = worker;
     cfg.cancel_load = &worker->cancel_load;
-    take_packed_fds(worker);
+    if (!worker->orders) /* else it has kept them */
+        take_packed_fds(worker);
     cfg.executor.packed_fds = worker->settings->packed_fds ? worker->packed_fds : NULL;
     rc = open_engine(worker, &cfg, look, err);
     if (rc)
         return rc;
     log_draft_model(worker->engine);
+    if (!is_to_be_warmed(worker))
+        return 0;
     int64_t start_ns = clock_now_ns();
     worker_set_state(worker, SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_WARMING);
     rc = warm(worker, err);
@@ -369,8 +379,10 @@ static void fail(struct worker *worker, const struct error *why)
     worker_set_state(worker, SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_FAILED);
 }
 
-/* Keeps packed weights until asked to end, and ends. True where there is nothing to keep. */
-static bool live_parked(struct worker *worker, struct error *err)
+/* Keeps packed weights until told to serve, or asked to end, and ends; *out_failed where there is
+ * nothing to keep. True where it is to serve. */
+static bool live_parked(struct worker *worker, struct look *look, bool *out_failed,
+                        struct error *err)
 {
     take_packed_fds(worker);
     bool failed = parked_keep(worker, err) != 0;
@@ -378,13 +390,19 @@ static bool live_parked(struct worker *worker, struct error *err)
         fail(worker, err);
     } else {
         worker_set_state(worker, SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_PARKED);
+        look_begin(look, worker->settings);
         drain_wait_for_end(worker);
+        if (unpark_take(worker)) {
+            look_renew(look, worker->settings);
+            return true;
+        }
     }
     drain_answer_all(worker);
     if (!failed)
         worker_set_state(worker, SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_STOPPED);
     session_finish_all(worker);
-    return failed;
+    *out_failed = failed;
+    return false;
 }
 
 /* Loads, serves until asked to end, and ends. True where a load failed: *err says why. */
@@ -465,18 +483,21 @@ int serve_run(const struct settings *settings)
         rc = start_thread(&status_thread, status_run, &worker, &err);
     has_status = !rc;
     if (!rc)
-        failed = settings->parked ? live_parked(&worker, &err) : live(&worker, &look, &err);
+        failed = settings->parked && !live_parked(&worker, &look, &failed, &err)
+                     ? failed
+                     : live(&worker, &look, &err);
     else
         log_error(LOG_EVENT("cannot serve"), LOG_STR("message", err.message));
     look_end(&look);
     report_end(&worker, failed ? &err : NULL);
+    bool parked = worker.settings->parked;
     if (has_status) {
         atomic_store(&worker.ending, true);
         wake_signal(&worker.status);
         pthread_join(status_thread, NULL);
     }
     if (worker.server)
-        rpc_server_shutdown(worker.server, settings->parked ? PARKED_GRACE_MS : END_GRACE_MS);
+        rpc_server_shutdown(worker.server, parked ? PARKED_GRACE_MS : END_GRACE_MS);
     work_pool_destroy(worker.pool);
     rpc_server_destroy(worker.server);
     status_sweep(&worker);

@@ -6,6 +6,7 @@
 #include "engine/engine.h"
 #include "engine/template/chat_template.h"
 #include "server/worker/process.h"
+#include "server/worker/unpark.h"
 
 void worker_init(struct worker *worker, const struct settings *settings)
 {
@@ -26,6 +27,8 @@ void worker_init(struct worker *worker, const struct settings *settings)
 void worker_fini(struct worker *worker)
 {
     engine_close(worker->engine);
+    parked_let_go(&worker->kept);
+    unpark_orders_destroy(worker->orders);
     chat_template_destroy(worker->own_template);
     arena_fini(&worker->facts);
     wake_fini(&worker->events);

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "engine/executor.h"
 #include "engine/template/chat_template.h"
+#include "server/worker/parked.h"
 #include "server/worker/wake.h"
 #include "sluice/worker/v1/worker.pb-c.h"
 
@@ -20,6 +21,7 @@ struct rpc_call;
 struct rpc_server;
 struct session;
 struct settings;
+struct unpark_orders;
 struct watcher;
 struct work_pool;
 struct worker_meter;
@@ -35,12 +37,13 @@ struct drain_call {
 };
 
 struct worker {
-    const struct settings *settings;
+    /* Others from the moment that a parked process is told to serve; those before stay readable. */
+    const struct settings *_Atomic settings;
     struct rpc_server *server;
     struct work_pool *pool;
     struct worker_meter *meter;
     uint64_t start_ticks, memory_at_start_bytes;
-    int64_t started_ns;
+    _Atomic int64_t started_ns; /* loading */
 
     /* Set by the main thread before state leaves LOADING, constant after; NULL while loading. Read
      * through worker_engine(). */
@@ -51,6 +54,7 @@ struct worker {
     struct error template_error; /* why there is none, though the model carries one */
     uint32_t kv_block_tokens;
     int packed_fds[WORKER_MAX_RANKS]; /* handed to us, to share packed weights in */
+    struct kept_weights kept;         /* parked.h; main thread only */
     struct arena facts;
     Sluice__V1__ModelInfo *info;
 
@@ -61,7 +65,9 @@ struct worker {
     uint64_t n_sessions; /* that were ever opened */
     struct watcher *watchers;
     struct drain_call *drain_calls;
-    bool shutdown_asked, fast; /* by a signal */
+    bool shutdown_asked, fast;    /* by a signal */
+    struct unpark_orders *orders; /* that woke it; NULL: none did */
+    bool orders_taken;
     uint64_t load_ms, warm_ms;
     struct executor_plan planned; /* that the load will take; zeroes: not known yet */
     uint32_t n_finished, n_ended; /* requests since the drain began */

@@ -1,8 +1,11 @@
 """Parking: a version whose weights stay in memory and nothing else does, and waking it."""
 import json
 import os
+import pathlib
 import re
+import shutil
 import signal
+import time
 
 import grpc
 import psutil
@@ -81,6 +84,8 @@ def test_a_parked_version_keeps_its_weights_alone_and_answers_as_before_once_wok
     assert (o["kind"], o["state"], o["stage"]) == ("OPERATION_KIND_WAKE", "OPERATION_STATE_DONE", "done")
     (woken,) = fresh.ready()
     assert woken["id"] == serving["id"] and int(woken["shared_id"]) == int(replica["shared_id"])  # the same memory
+    assert (woken["pid"], woken["epoch"]) == (replica["pid"], replica["epoch"])  # and the same process
+    assert memory(woken["pid"])[1] <= weights + (2 << 20)  # mapped once
     fresh.wait(lambda: fresh.run("smol", "hi", "-n", "1", check=False).returncode == 0, 30, "it answers")
     assert fresh.generate(request)[1] == before
     types, _ = events(fresh)
@@ -174,8 +179,9 @@ def states(manager):
 POINTS_PARK = ["park.before_write", "park.before_commit", "drain.before_record", "drain.after_record", "start.before_record",
                "start.after_record", "spawn.after", "state.before_record", "state.after_record",
                "finish.before_record", "finish.after_commit"]
-POINTS_WAKE = ["wake.before_write", "wake.before_commit", "drain.after_record", "start.after_record", "spawn.after",
-               "ready.before_record", "ready.after_record", "finish.before_commit"]
+POINTS_WAKE = ["wake.before_write", "wake.before_commit", "wake.before_record", "wake.after_record", "ready.before_record",
+               "ready.after_record", "finish.before_commit"]
+POINTS_WAKE_ANEW = ["wake.after_record", "drain.after_record", "start.after_record", "spawn.after", "ready.before_record"]
 
 
 @pytest.mark.parametrize("point", POINTS_PARK)
@@ -195,10 +201,10 @@ def test_killed_in_the_middle_of_parking(manager, point):
     assert states(manager) == ["PARKED", "PARKED"] and len(manager.workers()) == 2
 
 
-@pytest.mark.parametrize("point", POINTS_WAKE)
-def test_killed_in_the_middle_of_waking(manager, point):
+@pytest.mark.parametrize("script, point", [("", p) for p in POINTS_WAKE] + [(" wakes=no", p) for p in POINTS_WAKE_ANEW])
+def test_killed_in_the_middle_of_waking(manager, script, point):
     manager.up()
-    loaded(manager, 2)
+    loaded(manager, 2, "load_ms=60" + script)
     manager.done(park(manager))
     manager.term()
     manager.up(env={"SLUICE_FAILPOINT": point})
@@ -210,6 +216,129 @@ def test_killed_in_the_middle_of_waking(manager, point):
     manager.done(again)
     settle(manager)
     assert states(manager) == ["READY", "READY"] and len(manager.workers()) == 2
+
+
+def test_a_keeper_serves_itself_once_woken(manager):
+    manager.up()
+    loaded(manager, 2)
+    manager.done(park(manager))
+    keepers = {r.id: (r.pid, r.epoch, r.n_restarts) for r in manager.replicas()}
+    manager.kill()
+    manager.up()  # also one that another manager started
+    manager.wait(lambda: states(manager) == ["PARKED", "PARKED"], 10, "they are adopted")
+    manager.done(wake(manager))
+    assert states(manager) == ["READY", "READY"]
+    assert {r.id: (r.pid, r.epoch, r.n_restarts) for r in manager.replicas()} == keepers
+    manager.done(park(manager))  # by processes of their own, as ever
+    again = {r.id: (r.pid, r.epoch) for r in manager.replicas()}
+    assert all(again[id][0] != pid and again[id][1] == epoch + 1 for id, (pid, epoch, _) in keepers.items())
+
+
+@pytest.mark.parametrize("script", ["wakes=no", "wakes=never", "wakes=dies"])
+def test_where_a_keeper_does_not_wake_another_process_does(manager, script):
+    manager.up()
+    loaded(manager, script="load_ms=60 " + script)
+    manager.done(park(manager))
+    (keeper,) = manager.replicas()
+    manager.done(wake(manager))
+    (woken,) = manager.replicas()
+    assert states(manager) == ["READY"] and woken.pid != keeper.pid and woken.epoch > keeper.epoch and woken.shared_id == keeper.shared_id
+    settle(manager)
+    assert manager.workers() == [woken.pid]
+
+
+def test_a_keeper_of_an_older_program_gives_way_to_one_of_the_new(manager):
+    program = manager.folder / "worker"
+    shutil.copy(BIN / "fake_worker", program)
+    manager.up(worker=program)
+    loaded(manager)
+    manager.done(park(manager))
+    (keeper,) = manager.replicas()
+    shutil.copy(BIN / "fake_worker", manager.folder / "new")
+    os.rename(manager.folder / "new", program)  # as packages do
+    manager.done(wake(manager))
+    (woken,) = manager.replicas()
+    assert states(manager) == ["READY"] and woken.pid != keeper.pid and woken.epoch == keeper.epoch + 1
+    assert os.path.samefile(f"/proc/{woken.pid}/exe", program)
+
+
+def test_one_that_is_to_have_cpus_of_its_own_is_started_on_them(manager):
+    manager.up()
+    manager.script("a")
+    manager.register("a", version="1")
+    manager.done(manager.load("a", config=manager.t.ModelConfig(cpus="0", n_threads=1)))
+    manager.done(park(manager))
+    (keeper,) = manager.replicas()
+    manager.done(wake(manager))
+    (woken,) = manager.replicas()
+    flags = pathlib.Path(f"/proc/{woken.pid}/cmdline").read_text().split("\0")
+    assert states(manager) == ["READY"] and woken.pid != keeper.pid and flags[flags.index("--cpus") + 1] == "0"
+
+
+def tiny_parked(manager):
+    """A real worker's version, parked, and how it answered before."""
+    manager.up(worker=BIN / "sluice-worker")
+    (manager.models / "a").write_bytes(TINY.read_bytes())
+    manager.register("a", version="1")
+    manager.done(manager.load("a", config=manager.t.ModelConfig(kv_tokens=512, n_threads=1)))
+    before = answer_of(manager)
+    manager.done(park(manager))
+    return manager.replicas()[0], before
+
+
+def answer_of(manager):
+    (replica,) = manager.replicas()
+    with grpc.insecure_channel(f"unix:{manager.state}/run/{replica.socket}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        return ask(manager.stubs.worker, manager.stubs, channel, replica)
+
+
+@pytest.mark.parametrize("what", ["nothing", "its times", "removed"])
+def test_what_befell_the_file_while_parked_does_not_change_an_answer(manager, what):
+    keeper, before = tiny_parked(manager)
+    if what == "its times":
+        os.utime(manager.models / "a", (1, 1))  # it is read again, and is the one that is pinned
+    elif what == "removed":
+        os.unlink(manager.models / "a")  # the weights are in memory, and its header is
+    manager.done(wake(manager))
+    (woken,) = manager.replicas()
+    assert states(manager) == ["READY"] and woken.pid == keeper.pid
+    assert answer_of(manager) == before
+
+
+def test_a_file_that_was_overwritten_while_parked_does_not_load(manager):
+    tiny_parked(manager)
+    with open(manager.models / "a", "r+b") as f:
+        f.seek(200)
+        f.write(b"\xff" * 64)
+    o = manager.end(wake(manager))
+    assert o.state == manager.t.OPERATION_STATE_FAILED, o
+    assert states(manager) == ["FAILED"]
+
+
+def test_a_worker_says_why_it_does_not_wake(manager):
+    keeper, before = tiny_parked(manager)
+    worker = manager.stubs.worker
+    flags = pathlib.Path(f"/proc/{keeper.pid}/cmdline").read_text().split("\0")[2:-1]
+    flags.remove("--parked=true")
+
+    def told(*more, without=None):
+        at = flags.index(without) if without else len(flags)
+        try:
+            stub.Wake(worker.WakeRequest(flags=flags[:at] + flags[at + 2:] + list(more)), timeout=patience(10))
+        except grpc.RpcError as e:
+            return e.code(), reason(e)
+        return None
+    with grpc.insecure_channel(f"unix:{manager.state}/run/{keeper.socket}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        stub = manager.stubs.worker_grpc.WorkerStub(channel)
+        assert told("--epoch", str(keeper.epoch + 1), without="--epoch") == (C.FAILED_PRECONDITION, "STALE_EPOCH")
+        assert told(without="--threads") == (C.FAILED_PRECONDITION, "NEEDS_A_START")
+        assert told("--replica", "r77", without="--replica") == (C.FAILED_PRECONDITION, "NEEDS_A_START")
+        assert told("--parked=true") == (C.FAILED_PRECONDITION, "NEEDS_A_START")
+        assert told("--no-such-flag=1")[0] == C.INVALID_ARGUMENT
+        assert states(manager) == ["PARKED"] and [r.pid for r in manager.replicas()] == [keeper.pid]
+        manager.done(wake(manager))
+        assert told() == (C.FAILED_PRECONDITION, "NOT_PARKED")
+    assert answer_of(manager) == before
 
 
 def test_parking_what_cannot_be_parked_says_why(manager):
@@ -287,6 +416,23 @@ def test_what_nobody_asks_for_is_parked_or_unloaded_and_what_serves_is_not(manag
     manager.done(wake(manager, "parks"))  # idle again only after as long
     assert state()["parks"] == "READY"
     manager.wait(lambda: state()["parks"] == "PARKED", 20, "it is parked again")
+
+
+def test_one_that_is_woken_in_a_moment_is_idle_from_then_on(manager):
+    """It was idle for long enough while it was parked, and its load is over before it is looked at."""
+    manager.up(worker=BIN / "sluice-worker")
+    (manager.models / "a").write_bytes(TINY.read_bytes())
+    manager.register("a", version="1")
+    manager.done(manager.load("a", config=manager.t.ModelConfig(kv_tokens=512, n_threads=1, idle_after_ms=2000)))
+    for _ in range(3):
+        manager.wait(lambda: states(manager) == ["PARKED"], 20, "it is parked")
+        settle(manager)
+        time.sleep(2.2)
+        manager.done(wake(manager))
+        until = time.monotonic() + 1.2
+        while time.monotonic() < until:
+            assert states(manager) == ["READY"]
+            time.sleep(0.05)
 
 
 @pytest.mark.parametrize("config, said", [({"idle_after_ms": 999}, r"idle_after_ms\b.* give 1000 or more, or leave it out"),
@@ -381,14 +527,16 @@ def plan_of(manager, name, times=1):
 
 
 def ask(worker, stubs, channel, replica):
-    """One request, over the stream that a server would use."""
+    """The ids that one request is answered with, over the stream that a server would use."""
     import queue
     frames = queue.Queue()
     frames.put(worker.ServeRequest(hello=worker.Hello(protocol_min=1, protocol_max=1, server_id="t", expected_epoch=replica.epoch)))
     frames.put(worker.ServeRequest(submit=worker.Submit(id=1, request=stubs.inference.GenerateRequest(
-        model=replica.model, text="ab", stopping=stubs.inference.Stopping(max_tokens=2)), version="1", seed=1)))
+        model=replica.model, text="ab", stopping=stubs.inference.Stopping(max_tokens=4, ignore_eos=True)), version="1", seed=1)))
+    ids = []
     for response in stubs.worker_grpc.WorkerStub(channel).Serve(iter(frames.get, None), timeout=patience(20)):
+        ids += [id for item in response.step.items for id in item.token_ids]
         if any(item.HasField("finished") for item in response.step.items):
             frames.put(None)
-            return
+            return ids
     raise AssertionError("no answer")

@@ -122,7 +122,7 @@ struct sim_tool {
 
 struct sim_statistics {
     uint64_t n_histories, n_steps, n_faults, n_commits, n_restarts, n_crashes, n_power_cuts;
-    uint64_t n_spawns, n_deaths, n_requests, n_answered, n_refused, n_lost, n_retried;
+    uint64_t n_spawns, n_woken, n_deaths, n_requests, n_answered, n_refused, n_lost, n_retried;
     uint64_t n_failpoints, n_io_errors, n_no_memory;
 };
 
@@ -219,6 +219,7 @@ void sim_process_step(struct sim_process *process);
 void sim_process_end(struct sim_process *process, int exit_status, int signal_number);
 void sim_process_tell_end(struct sim_process *process);
 void sim_process_drain(struct sim_process *process, uint32_t grace_ms);
+void sim_process_wake(struct sim_process *process);
 void sim_processes_cut(void);
 struct sim_process *sim_process_plant(const char *replica_id, uint64_t epoch);
 
@@ -296,6 +297,9 @@ void sim_client_watch_routes(bool odd);
 void sim_read(void);
 void sim_read_operation(bool once);
 void sim_read_events(void);
+/* Names a version that is parked, the last of several; false where there is none. NULL: only
+ * whether. */
+bool sim_set_sleeper(ProtobufCMessage *message);
 
 /* -- sim_odd.c: requests that say something wrong */
 /* Any field of it but its id; what it is made of is its own. */

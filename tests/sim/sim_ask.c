@@ -217,6 +217,8 @@ static void act_park(bool wake)
     if (!request)
         return;
     set_target(request->message, true);
+    if (wake && sim_chance(80))
+        (void)sim_set_sleeper(request->message);
     if (wake)
         ((Sluice__Manager__V1__WakeModelVersionRequest *)request->message)->validate_only =
             sim_chance(4);
@@ -448,6 +450,10 @@ void sim_client_act(void)
                                             2,  2,  2,  3,  3,  4,  4,  5,  5,  5,  6,  6,  7,
                                             7,  7,  8,  9,  9,  10, 10, 11, 11, 11, 11, 12, 12,
                                             12, 13, 13, 14, 15, 15, 15, 16, 16, 16, 16};
+    if (sim_set_sleeper(NULL) && sim_chance(20)) { /* else it is seldom met */
+        act_park(true);
+        return;
+    }
     switch (weights[sim_below(sizeof(weights))]) {
     case 0:
         act_load();

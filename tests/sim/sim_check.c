@@ -88,7 +88,7 @@ static const struct {
     {"replica.held", LIVES, REPLICA_PENDING, false},
     {"replica.restarting", LIVES, REPLICA_PENDING, false},
     {"replica.parking", LIVES, REPLICA_PENDING, false},
-    {"replica.waking", LIVES, REPLICA_PENDING, false},
+    {"replica.waking", LIVES, REPLICA_PENDING, false}, /* in place, without a reason: LOADING */
     {"replica.failed", RUNS | BIT(REPLICA_PENDING), REPLICA_FAILED, false},
     {"replica.stopped", LIVES, REPLICA_STOPPED, false},
 };
@@ -112,8 +112,9 @@ static void check_replica_event(const pb_event *event)
         if (*state != ANY_STATE && !(steps[i].from & BIT(*state)) && !again)
             sim_broken("I2: %s tells %s though it was %s", event->replica_id, event->type,
                        replica_state_name(*state));
+        bool in_place = strcmp(event->type, "replica.waking") == 0 && !*event->message;
         if (!steps[i].stays) {
-            *state = (unsigned char)steps[i].to;
+            *state = (unsigned char)(in_place ? REPLICA_LOADING : steps[i].to);
             seen.begun[n] = starts;
         }
         return;

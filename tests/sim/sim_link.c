@@ -15,7 +15,8 @@ struct worker_link {
     void *arg;
     uint32_t calm_ms;
     int64_t next_ns;
-    bool asked;
+    bool asked, wakes; /* a Shutdown, a Wake is to be answered */
+    uint64_t wakes_epoch;
     struct sim_process *process; /* at its socket, as of n_changes */
     uint64_t n_changes;
 };
@@ -117,6 +118,48 @@ int worker_link_shutdown(struct worker_link *link, uint32_t grace_ms, struct err
     if (!process->stopped && !process->killed)
         sim_process_drain(process, grace_ms);
     return 0;
+}
+
+int worker_link_wake(struct worker_link *link, char *const *flags, struct error *err)
+{
+    const struct sim_process *process = at_socket(link);
+    if (!process)
+        return error_set(err, STATUS_UNAVAILABLE, "the worker has not opened its socket");
+    if (sim.dead)
+        return 0;
+    link->wakes_epoch = 0;
+    for (size_t i = 0; flags[i]; i++) {
+        if (strcmp(flags[i], "--epoch") == 0)
+            link->wakes_epoch = strtoull(flags[i + 1], NULL, 10);
+        if (strncmp(flags[i], "--parked", 8) == 0)
+            sim_broken("I2: %s is told to serve, parked", link->replica_id);
+    }
+    link->wakes = true;
+    link->next_ns = sim_soon(0, 20);
+    return 0;
+}
+
+/* One in six is of a program before the call; of a bad line's answers some are lost. */
+static void answer_wake(struct worker_link *link, struct sim_process *process)
+{
+    struct error status;
+    error_clear(&status);
+    link->wakes = false;
+    if (process->epoch != link->wakes_epoch)
+        sim_broken("I6: epoch %llu of %s is told to serve, and pid %d of epoch %llu hears it",
+                   (unsigned long long)link->wakes_epoch, link->replica_id, (int)process->pid,
+                   (unsigned long long)process->epoch);
+    if (process->pid % 6 == 0)
+        error_set(&status, STATUS_UNIMPLEMENTED, "no such method");
+    else if (process->hung)
+        error_set(&status, STATUS_DEADLINE_EXCEEDED, "no answer");
+    else if (process->state != WORKER_PARKED)
+        error_set(&status, STATUS_FAILED_PRECONDITION, "the worker is not parked");
+    else
+        sim_process_wake(process);
+    if (!status.status && sim.links_lossy && sim_chance(50))
+        error_set(&status, STATUS_UNAVAILABLE, "the connection was lost");
+    link->events->on_wake(link->arg, &status);
 }
 
 int64_t sim_link_next_ns(struct worker_link *link)
@@ -267,6 +310,10 @@ void sim_link_step(struct worker_link *link)
     struct sim_process *process = at_socket(link);
     if (!process)
         return;
+    if (link->wakes) {
+        answer_wake(link, process);
+        return;
+    }
     bool calm = process->state == WORKER_READY || process->state == WORKER_FAILED ||
                 process->state == WORKER_PARKED;
     link->next_ns = sim.now_ns + (int64_t)(calm ? link->calm_ms : 250) * NS_PER_MS;

@@ -27,11 +27,11 @@ static void print_statistics(uint64_t first)
     printf("managers killed %" PRIu64 " (%" PRIu64 " at a failpoint, %" PRIu64
            " with the power), operations of the disk failed %" PRIu64 ", allocations %" PRIu64 "\n",
            s->n_crashes, s->n_failpoints, s->n_power_cuts, s->n_io_errors, s->n_no_memory);
-    printf("workers started %" PRIu64 ", ended %" PRIu64 "; requests %" PRIu64 ": answered %" PRIu64
-           ", refused %" PRIu64 ", lost %" PRIu64 ", sent again %" PRIu64 "; commits seen %" PRIu64
-           "\n",
-           s->n_spawns, s->n_deaths, s->n_requests, s->n_answered, s->n_refused, s->n_lost,
-           s->n_retried, s->n_commits);
+    printf("workers started %" PRIu64 ", woken in place %" PRIu64 ", ended %" PRIu64
+           "; requests %" PRIu64 ": answered %" PRIu64 ", refused %" PRIu64 ", lost %" PRIu64
+           ", sent again %" PRIu64 "; commits seen %" PRIu64 "\n",
+           s->n_spawns, s->n_woken, s->n_deaths, s->n_requests, s->n_answered, s->n_refused,
+           s->n_lost, s->n_retried, s->n_commits);
 }
 
 static uint64_t number(const char *text)

@@ -157,6 +157,17 @@ void sim_process_drain(struct sim_process *process, uint32_t grace_ms)
     enter(process, WORKER_DRAINING, process->hung ? INT64_MAX : sim_soon(0, most));
 }
 
+/* As one that was started to serve: what befalls those in a load befalls it. */
+void sim_process_wake(struct sim_process *process)
+{
+    process->keeps = false;
+    process->unwell |= sim.memory_in > 0 || sim.links_lossy;
+    sim.stats.n_woken++;
+    sim_trace("worker %s pid %d epoch %llu is woken", process->replica_id, (int)process->pid,
+              (unsigned long long)process->epoch);
+    enter(process, WORKER_LOADING, sim_soon(50, 2500));
+}
+
 /* -- manager/process.h ----------------------------------------------------------------------------
  */
 
@@ -292,6 +303,14 @@ bool process_signal(const struct process *process, int signal_number)
         sim_process_drain(target, 3000);
     }
     return true;
+}
+
+/* Some are of a program that a later manager finds replaced. */
+bool process_runs(const struct process *process, const char *path)
+{
+    const struct sim_process *target = of_fd(process->pidfd);
+    (void)path;
+    return target && target->alive && (target->life == sim.life || target->pid % 4);
 }
 
 bool process_ended(const struct process *process, struct process_end *out_end)

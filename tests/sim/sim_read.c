@@ -81,15 +81,20 @@ static void set_page_size(ProtobufCMessage *message)
         memcpy((char *)message + field->offset, &size, sizeof(size));
 }
 
-/* A version that is parked, if there is one. */
-static void set_sleeper(ProtobufCMessage *message)
+bool sim_set_sleeper(ProtobufCMessage *message)
 {
     const struct catalog *catalog = &sim.manager.catalog;
-    for (size_t i = 0; catalog_deployment_at(catalog, i); i++)
-        if (catalog_deployment_at(catalog, i)->parked) {
+    bool found = false;
+    for (size_t i = 0; catalog_deployment_at(catalog, i); i++) {
+        if (!catalog_deployment_at(catalog, i)->parked)
+            continue;
+        found = true;
+        if (message) {
             sim_set_text(message, "model", catalog_deployment_at(catalog, i)->model);
             sim_set_text(message, "version", catalog_deployment_at(catalog, i)->version);
         }
+    }
+    return found;
 }
 
 void sim_read(void)
@@ -125,7 +130,7 @@ void sim_read(void)
     set_if_there(message, "version", versions[sim_below(2)]);
     set_if_there(message, "server_id", "s");
     if (message->descriptor == &sluice__manager__v1__wake_version_request__descriptor)
-        set_sleeper(message);
+        (void)sim_set_sleeper(message);
     set_page_size(message);
     if (message->descriptor->n_fields && sim_chance(40))
         sim_odd(message);

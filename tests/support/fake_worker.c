@@ -28,6 +28,7 @@
  *   protocol=N        speaks version N of the protocol alone (default 1)
  *   protocol_ms=N     with it: so long after its start, and 1 before
  *   looks_not         at the versions its peers speak: it answers all the same
+ *   wakes=HOW         told to serve while parked: no (knows no such call), never (answers), dies
  *   bad               inspect finds a broken file
  *   slow_tool         one-shot modes never end
  *   crash_tool        one-shot modes die */
@@ -56,7 +57,7 @@ enum { MAX_WATCHES = 16, N_STEPS = 10, TURN_MS = 10, MAX_PENDING_BYTES = 64 << 2
 
 static const char *socket_path, *exit_path, *replica_id, *epoch_text, *model_path, *packed_text;
 static const char *cpus_text, *devices_text;
-static int64_t started_ns;
+static _Atomic int64_t started_ns; /* or was woken */
 static _Atomic bool draining, shutting_down;
 static _Atomic bool has_served; /* a Serve stream was opened: what is told of requests is true */
 static _Atomic uint32_t n_finished, n_ended;
@@ -127,7 +128,7 @@ static uint32_t own_protocol(void)
  */
 
 enum { FIRST_FD = 3, MAX_RANKS = 8 };
-static bool parked; /* --parked */
+static _Atomic bool parked; /* --parked, and not woken */
 static size_t n_packed_fds;
 static int packed_fds[MAX_RANKS];
 static _Atomic bool packed_mapped, packed_whole;
@@ -420,6 +421,22 @@ static void on_shutdown(void *context, struct rpc_call *call, const ProtobufCMes
         start_ending(call, request->has_grace_ms, request->grace_ms, true);
 }
 
+static void on_wake(void *context, struct rpc_call *call, const ProtobufCMessage *message)
+{
+    Sluice__Worker__V1__WakeResponse response = SLUICE__WORKER__V1__WAKE_RESPONSE__INIT;
+    if (fake_has("wakes=dies"))
+        abort();
+    if (fake_has("wakes=no"))
+        rpc_unimplemented(context, call, message);
+    else if (fake_has("wakes=never"))
+        rpc_call_retain(call);
+    if (fake_has("wakes="))
+        return;
+    started_ns = clock_now_ns();
+    parked = false;
+    (void)rpc_call_reply(call, &response.base);
+}
+
 static void on_serve(void *context, struct rpc_call *call, const ProtobufCMessage *message)
 {
     struct error err;
@@ -457,6 +474,7 @@ static const struct rpc_method methods[] = {
     {"WatchStatus", RPC_SHAPE_SERVER_STREAM, watch_status},
     {"Drain", RPC_SHAPE_UNARY, on_drain},
     {"Shutdown", RPC_SHAPE_UNARY, on_shutdown},
+    {"Wake", RPC_SHAPE_UNARY, on_wake},
     {"Tokenize", RPC_SHAPE_UNARY, on_tokenize},
     {"Detokenize", RPC_SHAPE_UNARY, rpc_unimplemented},
     {"ApplyChatTemplate", RPC_SHAPE_UNARY, rpc_unimplemented},
@@ -572,7 +590,7 @@ int main(int argc, char *argv[])
             *value = argv[++i];
     }
     for (int i = 2; i < argc; i++)
-        parked |= strcmp(argv[i], "--parked=true") == 0;
+        parked = parked || strcmp(argv[i], "--parked=true") == 0;
     if (model_path)
         fake_read_script(model_path);
     if (packed_text)

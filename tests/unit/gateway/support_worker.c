@@ -408,6 +408,7 @@ void fake_worker_start(struct fake_worker *worker)
         {"Shutdown", RPC_SHAPE_UNARY, rpc_unimplemented},
         {"Tokenize", RPC_SHAPE_UNARY, handle_tokenize},
         {"Detokenize", RPC_SHAPE_UNARY, rpc_unimplemented},
+        {"Wake", RPC_SHAPE_UNARY, rpc_unimplemented},
         {"ApplyChatTemplate", RPC_SHAPE_UNARY, rpc_unimplemented},
     };
     struct rpc_service service = {&sluice__worker__v1__worker__descriptor, methods,

@@ -510,6 +510,63 @@ static void test_crash_loop_when_never_ready_then_fails_however_slow(void **stat
 
 /* Symptom: a replica whose killed predecessor took long to end stayed PENDING until something else
  * happened. */
+/* One that keeps weights, of a deployment that is not parked any more. */
+static const struct reconcile_replica woken = {.state = REPLICA_PARKED,
+                                               .process = PROCESS_RUNNING,
+                                               .worker = WORKER_PARKED,
+                                               .keeps = true,
+                                               .can_wake = true,
+                                               .started_ns = now};
+
+static int decide_woken(const struct reconcile_replica *replica, const char **out_reason)
+{
+    struct action action = {0};
+    int64_t wake_ns;
+    int type = decide(replica, 1, now, &action, &wake_ns);
+    *out_reason = action.reason ? action.reason : "";
+    return type;
+}
+
+static void test_wake_when_its_keeper_can_then_it_is_told_once_else_it_ends(void **state)
+{
+    const char *reason;
+    struct reconcile_replica r = woken;
+    (void)state;
+    assert_int_equal(decide_woken(&r, &reason), ACTION_WAKE);
+    r.state = REPLICA_LOADING; /* as a manager before recorded, and was killed */
+    assert_int_equal(decide_woken(&r, &reason), ACTION_WAKE);
+    r.wake_sent = true; /* and its last word is from before: no state of that is recorded */
+    assert_int_equal(decide_woken(&r, &reason), -1);
+    r.started_ns = now - 31 * NS_PER_S;
+    assert_int_equal(decide_woken(&r, &reason), ACTION_KILL);
+    assert_string_equal(reason, "CONNECT_TIMEOUT");
+    r.wake_sent = r.can_wake = false; /* it would not: another process takes its place */
+    assert_int_equal(decide_woken(&r, &reason), ACTION_DRAIN);
+    r.parked = r.can_wake = true; /* it is to be parked again, and was never told */
+    assert_int_equal(decide_woken(&r, &reason), ACTION_STATE);
+}
+
+static void test_wake_when_another_process_is_due_then_its_keeper_ends(void **state)
+{
+    const char *reason;
+    struct reconcile_replica r;
+    (void)state;
+    bool *const flags[] = {&r.restart, &r.evacuate, &r.blocked, &r.retiring};
+    for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++) {
+        r = woken;
+        *flags[i] = true;
+        assert_int_equal(decide_woken(&r, &reason), ACTION_DRAIN);
+    }
+    r = woken;
+    r.fenced = true;
+    assert_int_equal(decide_woken(&r, &reason), ACTION_KILL);
+    assert_string_equal(reason, "STALE_EPOCH");
+    r = woken;
+    r.refused = true;
+    assert_int_equal(decide_woken(&r, &reason), ACTION_KILL);
+    assert_string_equal(reason, "PROTOCOL_MISMATCH");
+}
+
 static void test_ghost_when_it_lives_then_it_is_looked_at_again_soon(void **state)
 {
     (void)state;
@@ -531,6 +588,8 @@ int main(void)
         cmocka_unit_test(test_crash_loop_when_five_deaths_within_the_window_then_fails),
         cmocka_unit_test(test_crash_loop_when_the_limit_is_another_then_it_holds),
         cmocka_unit_test(test_crash_loop_when_never_ready_then_fails_however_slow),
+        cmocka_unit_test(test_wake_when_its_keeper_can_then_it_is_told_once_else_it_ends),
+        cmocka_unit_test(test_wake_when_another_process_is_due_then_its_keeper_ends),
         cmocka_unit_test(test_ghost_when_it_lives_then_it_is_looked_at_again_soon),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

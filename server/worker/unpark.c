@@ -1,0 +1,196 @@
+#include "server/worker/unpark.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/options.h"
+#include "proto/rpc/rpc_call.h"
+#include "server/worker/place.h"
+#include "server/worker/settings.h"
+#include "server/worker/worker.h"
+
+struct unpark_orders {
+    struct settings settings;
+    struct options *options;
+    char **flags; /* NULL-terminated; the first is the mode's name */
+};
+
+void unpark_orders_destroy(struct unpark_orders *orders)
+{
+    if (!orders)
+        return;
+    options_destroy(orders->options);
+    for (size_t i = 0; orders->flags && orders->flags[i]; i++)
+        free(orders->flags[i]);
+    free((void *)orders->flags);
+    free(orders);
+}
+
+/* --- what only a start can set --- */
+
+#define TEXT(field, flag)                                                                          \
+    {                                                                                              \
+        flag, offsetof(struct settings, field)                                                     \
+    }
+static const struct {
+    const char *flag;
+    size_t offset;
+} texts[] =
+    {
+        TEXT(socket, "socket"),       TEXT(exit_report, "exit-report"), TEXT(replica, "replica"),
+        TEXT(metrics, "metrics"),     TEXT(devices, "devices"),         TEXT(cpus, "cpus"),
+        TEXT(log_level, "log-level"), TEXT(log_format, "log-format"),
+},
+  numbers[] = {
+      TEXT(tp, "tp"),
+      TEXT(pp, "pp"),
+      TEXT(threads, "threads"),
+      TEXT(packed_fds, "packed-fds"),
+      TEXT(request_threads, "request-threads"),
+      TEXT(max_message_bytes, "max-message-bytes"),
+};
+
+static const char *text_at(const struct settings *settings, size_t offset)
+{
+    const char *text;
+    memcpy(&text, (const char *)settings + offset, sizeof(text));
+    return text ? text : "";
+}
+
+static uint64_t number_at(const struct settings *settings, size_t offset)
+{
+    uint64_t number;
+    memcpy(&number, (const char *)settings + offset, sizeof(number));
+    return number;
+}
+
+static int differs(const char *flag, struct error *err)
+{
+    error_set(err, STATUS_FAILED_PRECONDITION,
+              "--%s differs from what this process was started with; start another", flag);
+    return error_reason(err, "NEEDS_A_START");
+}
+
+static int check(const struct settings *now, const struct settings *then, struct error *err)
+{
+    if (then->epoch != now->epoch) {
+        error_set(err, STATUS_FAILED_PRECONDITION, "epoch %llu is asked to serve, this is %llu",
+                  (unsigned long long)then->epoch, (unsigned long long)now->epoch);
+        return error_reason(err, "STALE_EPOCH");
+    }
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
+        if (strcmp(text_at(now, texts[i].offset), text_at(then, texts[i].offset)) != 0)
+            return differs(texts[i].flag, err);
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+        if (number_at(now, numbers[i].offset) != number_at(then, numbers[i].offset))
+            return differs(numbers[i].flag, err);
+    if (then->no_sandbox != now->no_sandbox)
+        return differs("no-sandbox", err);
+    return then->parked ? differs("parked", err) : 0;
+}
+
+/* --- the call --- */
+
+static int copy_flags(struct unpark_orders *orders, const Sluice__Worker__V1__WakeRequest *request)
+{
+    orders->flags = calloc(request->n_flags + 2, sizeof(*orders->flags));
+    if (!orders->flags)
+        return -1;
+    orders->flags[0] = strdup("serve");
+    for (size_t i = 0; orders->flags[i] && i < request->n_flags; i++)
+        orders->flags[i + 1] = strdup(request->flags[i]);
+    return orders->flags[request->n_flags] ? 0 : -1;
+}
+
+static int read_orders(const struct worker *worker, const Sluice__Worker__V1__WakeRequest *request,
+                       struct unpark_orders **out_orders, struct error *err)
+{
+    const struct settings *now = worker->settings;
+    struct unpark_orders *orders = calloc(1, sizeof(*orders));
+    int rc = 0;
+    if (!orders || copy_flags(orders, request) != 0)
+        rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "wake: out of memory");
+    if (!rc)
+        rc = settings_parse(MODE_SERVE, (int)request->n_flags + 1, orders->flags, &orders->settings,
+                            &orders->options, err);
+    if (!rc)
+        rc = check(now, &orders->settings, err);
+    if (rc) {
+        unpark_orders_destroy(orders);
+        return rc;
+    }
+    orders->settings.place = now->place; /* where its threads run was decided as it started */
+    orders->settings.devices = now->devices;
+    *out_orders = orders;
+    return 0;
+}
+
+static bool is_parked(const struct worker *worker)
+{
+    return worker->state == SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_PARKED;
+}
+
+/* Two calls at once are read one after the other: parsing flags has a table of its own. */
+static int accept(struct worker *worker, const Sluice__Worker__V1__WakeRequest *request,
+                  struct error *err)
+{
+    struct unpark_orders *orders = NULL;
+    int rc = 0;
+    pthread_mutex_lock(&worker->lock);
+    if (!is_parked(worker)) {
+        error_set(err, STATUS_FAILED_PRECONDITION, "the worker is not parked");
+        rc = error_reason(err, "NOT_PARKED");
+    }
+    if (!rc)
+        rc = read_orders(worker, request, &orders, err);
+    if (!rc) {
+        worker->orders = orders;
+        worker->orders_taken = false;
+        worker->planned = (struct executor_plan){0};
+        worker->started_ns = clock_now_ns();
+        worker->state = SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_LOADING;
+    }
+    pthread_mutex_unlock(&worker->lock);
+    return rc;
+}
+
+void handle_wake(void *context, struct rpc_call *call, const ProtobufCMessage *message)
+{
+    struct worker *worker = context;
+    const Sluice__Worker__V1__WakeResponse reply = SLUICE__WORKER__V1__WAKE_RESPONSE__INIT;
+    struct error err;
+    if (accept(worker, (const Sluice__Worker__V1__WakeRequest *)message, &err) != 0) {
+        log_info(LOG_EVENT("wake refused"), LOG_STR("reason", err.reason),
+                 LOG_STR("message", err.message));
+        rpc_call_finish(call, &err);
+        return;
+    }
+    wake_signal(&worker->main);
+    wake_signal(&worker->status);
+    rpc_call_reply(call, &reply.base);
+}
+
+bool unpark_is_asked(struct worker *worker)
+{
+    pthread_mutex_lock(&worker->lock);
+    bool asked = worker->orders && !worker->orders_taken;
+    pthread_mutex_unlock(&worker->lock);
+    return asked;
+}
+
+bool unpark_take(struct worker *worker)
+{
+    if (!unpark_is_asked(worker))
+        return false;
+    pthread_mutex_lock(&worker->lock);
+    worker->orders_taken = true;
+    pthread_mutex_unlock(&worker->lock);
+    worker->settings = &worker->orders->settings; /* the others stay: threads may be reading them */
+    log_info(LOG_EVENT("woken"), LOG_STR("replica", worker->settings->replica),
+             LOG_U64("epoch", worker->settings->epoch));
+    return true;
+}
