@@ -221,7 +221,7 @@ static bool dict_grow(struct interp *in, struct dict *dict)
     struct dict_entry *entries = interp_alloc(in, capacity, sizeof(*entries));
     if (!entries)
         return false;
-    if (dict->n)
+    if (dict->entries)
         memcpy(entries, dict->entries, dict->n * sizeof(*entries));
     dict->entries = entries;
     dict->capacity = capacity;
@@ -254,7 +254,8 @@ bool dict_set(struct interp *in, struct dict *dict, struct value key, struct val
         entry->value = item;
         return interp_ok(in);
     }
-    if (!interp_ok(in) || (dict->n == dict->capacity && !dict_grow(in, dict)))
+    bool has_room = dict->entries && dict->n < dict->capacity;
+    if (!interp_ok(in) || (!has_room && !dict_grow(in, dict)))
         return false;
     dict->entries[dict->n] = (struct dict_entry){key, item};
     dict->n++;
