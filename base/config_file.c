@@ -1,5 +1,6 @@
 #include "base/config_file.h"
 
+#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -28,22 +29,12 @@ struct reading {
     unsigned binary_line; /* the first that has a zero byte; 0: none has */
     bool indented;        /* the line that was read last */
     char key[64];         /* the one before; cut */
+    char section[64];
+    char *text; /* that line; owned */
+    size_t n_room;
 };
 
-/* As the library counts: a line longer than its buffer comes, and counts, in pieces. */
-static char *next_line(char *text, int n_bytes, void *stream)
-{
-    struct reading *r = stream;
-    r->line++;
-    if (!fgets(text, n_bytes, r->file))
-        return NULL;
-    size_t n = strlen(text);
-    r->indented = text[0] == ' ' || text[0] == '\t';
-    bool whole = n && (text[n - 1] == '\n' || n + 1 == (size_t)n_bytes || feof(r->file));
-    if (!whole && !r->binary_line)
-        r->binary_line = r->line;
-    return text;
-}
+static const char not_a_line[] = "not an ini line (want key = value)";
 
 static int on_key(void *user, const char *section, const char *key, const char *value)
 {
@@ -63,6 +54,72 @@ static int on_key(void *user, const char *section, const char *key, const char *
     snprintf(r->key, sizeof(r->key), "%s", key);
     r->refused_line = r->line;
     return r->status == 0;
+}
+
+static char *skip_spaces(char *text)
+{
+    return text + strspn(text, " \t\r\n\v\f");
+}
+
+static void cut_spaces(const char *text, char *end)
+{
+    while (end > text && isspace((unsigned char)end[-1]))
+        end--;
+    *end = '\0';
+}
+
+/* The library's buffer has 200 bytes: it would take what is beyond for another line, and so the end
+ * of a comment for a setting. */
+static void take_long_line(struct reading *r, char *line)
+{
+    char *key = skip_spaces(line), *mark = strpbrk(key, "=:");
+    if (*key == '\0' || *key == ';' || *key == '#' || r->status != 0)
+        return;
+    if (*key == '[' || mark == NULL) {
+        r->status = error_set(r->err, STATUS_INVALID_ARGUMENT, "%s", not_a_line);
+        r->refused_line = r->line;
+        return;
+    }
+    char *value = skip_spaces(mark + 1), *end = value;
+    while (*end != '\0' && !(*end == ';' && isspace((unsigned char)end[-1])))
+        end++;
+    cut_spaces(value, end);
+    cut_spaces(key, mark);
+    (void)on_key(r, r->section, r->indented && r->key[0] ? r->key : key, value);
+}
+
+static void note_section(struct reading *r, const char *line)
+{
+    const char *end = *line == '[' ? strchr(line, ']') : NULL;
+    if (end == NULL)
+        return;
+    snprintf(r->section, sizeof(r->section), "%.*s", (int)(end - line - 1), line + 1);
+    r->key[0] = '\0';
+}
+
+/* For the library, which counts as many lines. */
+static char *next_line(char *text, int n_bytes, void *stream)
+{
+    static const char mark[] = "\xef\xbb\xbf"; /* of UTF-8, at the beginning */
+    struct reading *r = stream;
+    r->line++;
+    ssize_t n = getline(&r->text, &r->n_room, r->file);
+    if (n < 0)
+        return NULL;
+    char *line = r->text;
+    if (memchr(line, '\0', (size_t)n) && !r->binary_line)
+        r->binary_line = r->line;
+    if (r->line == 1 && strncmp(line, mark, strlen(mark)) == 0)
+        line += strlen(mark);
+    r->indented = *line == ' ' || *line == '\t';
+    note_section(r, line);
+    if (n < n_bytes) {
+        memcpy(text, r->text, (size_t)n + 1);
+    } else {
+        take_long_line(r, line);
+        snprintf(text, (size_t)n_bytes, "\n");
+    }
+    return text;
 }
 
 /* Without waiting: a program that reads its settings again serves meanwhile, and a FIFO has nothing
@@ -94,17 +151,17 @@ static int read_one(struct reading *r, const char *path)
     r->path = path;
     r->line = 0;
     r->binary_line = 0;
-    r->key[0] = '\0';
+    r->key[0] = r->section[0] = '\0';
     r->status = 0;
     if (open_regular(r, path) != 0)
         return r->err->status;
     errno = 0;
     int line = ini_parse_stream(next_line, r, on_key, r);
-    bool unread = ferror(r->file) != 0;
+    bool unread = ferror(r->file) != 0 || (line == 0 && !feof(r->file));
     int err_no = errno;
     fclose(r->file);
-    if (r->status != 0 && r->refused_line == (unsigned)line)
-        return error_prefix(r->err, "%s:%d", path, line);
+    if (r->status != 0 && (line == 0 || r->refused_line <= (unsigned)line))
+        return error_prefix(r->err, "%s:%u", path, r->refused_line);
     if (unread)
         return error_set(r->err, STATUS_NOT_FOUND, "--config: cannot read %s: %s", path,
                          strerror(err_no));
@@ -112,8 +169,7 @@ static int read_one(struct reading *r, const char *path)
         return error_set(r->err, STATUS_INVALID_ARGUMENT, "%s:%u: a zero byte: not a text", path,
                          r->binary_line);
     if (line != 0)
-        return error_set(r->err, STATUS_INVALID_ARGUMENT,
-                         "%s:%d: not an ini line (want key = value)", path, line);
+        return error_set(r->err, STATUS_INVALID_ARGUMENT, "%s:%d: %s", path, line, not_a_line);
     return 0;
 }
 
@@ -128,13 +184,13 @@ static int by_name(const struct dirent **a, const struct dirent **b)
     return strcmp((*a)->d_name, (*b)->d_name);
 }
 
-int config_file_read(const char *path, config_file_fn *take, void *user, struct error *err)
+static int read_all(struct reading *reading, const char *path)
 {
-    struct reading reading = {.take = take, .user = user, .err = err};
+    struct error *err = reading->err;
     char folder[PATH_MAX], part[PATH_MAX + NAME_MAX + 2];
     struct dirent **parts = NULL;
     const char *slash = strrchr(path, '/');
-    int rc = read_one(&reading, path);
+    int rc = read_one(reading, path);
     if (rc != 0)
         return rc;
     int n =
@@ -150,9 +206,18 @@ int config_file_read(const char *path, config_file_fn *take, void *user, struct 
     for (int i = 0; i < n_parts; i++) {
         snprintf(part, sizeof(part), "%s/%s", folder, parts[i]->d_name);
         if (rc == 0)
-            rc = read_one(&reading, part);
+            rc = read_one(reading, part);
         free(parts[i]);
     }
     free(parts);
+    reading->path = NULL;
+    return rc;
+}
+
+int config_file_read(const char *path, config_file_fn *take, void *user, struct error *err)
+{
+    struct reading reading = {.take = take, .user = user, .err = err};
+    int rc = read_all(&reading, path);
+    free(reading.text);
     return rc;
 }

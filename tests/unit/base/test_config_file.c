@@ -196,6 +196,60 @@ static void test_read_when_a_line_is_wrong_then_the_first_is_told_with_its_place
     }
 }
 
+/* `pattern` with n of `fill` in the place of each '%'. */
+static const char *long_text(char out[8192], const char *pattern, char fill, size_t n)
+{
+    char *to = out;
+    for (; *pattern != '\0'; pattern++) {
+        size_t n_here = *pattern == '%' ? n : 1;
+        assert_true(to + n_here < out + 8192);
+        memset(to, *pattern == '%' ? fill : *pattern, n_here);
+        to += n_here;
+    }
+    *to = '\0';
+    return out;
+}
+
+/* Symptoms: a path of 190 bytes was no setting, and what a comment said behind its 200th byte was
+ * one. */
+static void test_read_when_a_line_is_long_then_it_is_one_line(void **state)
+{
+    struct files *f = *state;
+    struct error err;
+    char text[8192], wanted[8192];
+    static const size_t lengths[] = {150, 189, 190, 191, 192, 193, 194,
+                                     195, 196, 197, 198, 199, 2000};
+    for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
+        write_file(f, "main.conf",
+                   long_text(text,
+                             "\xef\xbb\xbf# % log-level = debug\n[server]\n; % a = b\n"
+                             "path =  /%#x y ; why\nafter = 1\n",
+                             '.', lengths[i]));
+        strbuf_clear(&f->seen);
+        assert_int_equal(config_file_read(f->main, take, f, &err), 0);
+        assert_string_equal(strbuf_str(&f->seen), long_text(wanted,
+                                                            "server.path=/%#x y at main.conf:4\n"
+                                                            "server.after=1 at main.conf:5\n",
+                                                            '.', lengths[i]));
+    }
+    static const struct {
+        const char *format, *told;
+    } wrong[] = {
+        {"[server]\na = 1\n%\nb\n", ":3: not an ini line"},
+        {"[server]\na = 1\n[%\n", ":3: not an ini line"},
+        {"[server]\na = 1\n  %\n", ":3: not an ini line"},
+        {"[server]\na = 1\n  b = %\n", ":3: a space begins this line"},
+        {"[server]\nb\nno = %\n", ":2: not an ini line"},
+        {"[server]\na = 1\nno = %\nb\n", ":3: no: no such setting"},
+    };
+    f->refused = "no";
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        write_file(f, "main.conf", long_text(text, wrong[i].format, 'x', 400));
+        assert_int_equal(config_file_read(f->main, take, f, &err), STATUS_INVALID_ARGUMENT);
+        assert_non_null(strstr(err.message, wrong[i].told));
+    }
+}
+
 static void test_read_when_one_file_is_wrong_then_none_after_it_is_taken(void **state)
 {
     struct files *f = *state;
@@ -220,6 +274,7 @@ int main(void)
         TEST(test_read_when_it_is_no_regular_file_then_that_is_told_at_once),
         TEST(test_read_when_it_is_too_large_or_no_text_then_refused),
         TEST(test_read_when_a_line_is_wrong_then_the_first_is_told_with_its_place),
+        TEST(test_read_when_a_line_is_long_then_it_is_one_line),
         TEST(test_read_when_one_file_is_wrong_then_none_after_it_is_taken),
     };
 #undef TEST
