@@ -105,7 +105,7 @@ void slot_path(const struct slot *slot, const char *name, char out_path[SLOT_PAT
 /* Starts the process of a replica recorded as LOADING. */
 int slot_spawn(struct slot *slot, struct error *err);
 /* Whether its process, which keeps weights, can be told to serve: it runs the program that a start
- * would, its weights are whole, and it has not refused. */
+ * would, its weights are whole, it is to have no CPUs of its own, and it has not refused. */
 bool slot_can_wake(const struct slot *slot);
 /* Tells it, with the flags that a process started now would get. Of a replica recorded as LOADING.
  * False where it cannot be told: then slot->wake_failed, as where it refuses later. */

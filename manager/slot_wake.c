@@ -7,42 +7,39 @@
 #include "manager/slot.h"
 #include "manager/weights.h"
 
+/* Threads are bound to them as a process starts. */
+static bool is_to_have_cpus(const struct slot *slot)
+{
+    const struct catalog *catalog = &slot->supervisor->manager->catalog;
+    const pb_replica *row = catalog_replica(catalog, slot->id);
+    const pb_deployment *deployment =
+        row ? catalog_deployment(catalog, row->model, row->version, row->device_group) : NULL;
+    const pb_version *version = row ? catalog_version(catalog, row->model, row->version) : NULL;
+    return (deployment && deployment->config && *deployment->config->cpus) ||
+           (version && version->config && *version->config->cpus);
+}
+
 /* Another program may lie there by now: what it loads and how is for a process of its own. */
 bool slot_can_wake(const struct slot *slot)
 {
     const struct manager *manager = slot->supervisor->manager;
     return slot->process_state == PROCESS_RUNNING && slot->link && !slot->wake_failed &&
-           weights_are_whole(manager->weights, slot->id) &&
+           !is_to_have_cpus(slot) && weights_are_whole(manager->weights, slot->id) &&
            process_runs(&slot->process, manager->settings.worker);
-}
-
-static bool has_cpus(const struct cpus *cpus)
-{
-    return cpus_next(cpus, 0) < CPUS_MAX;
-}
-
-static int send(struct slot *slot, const struct heritage *heritage, const struct cpus *cpus,
-                struct error *err)
-{
-    enum { N_WORDS = 2 }; /* the program's and the mode's */
-    if (has_cpus(cpus)) { /* threads are bound as a process starts */
-        error_set(err, STATUS_FAILED_PRECONDITION, "it is given CPUs of its own");
-        return error_reason(err, "NEEDS_A_START");
-    }
-    return worker_link_wake(slot->link, heritage_argv(heritage) + N_WORDS, err);
 }
 
 static int tell(struct slot *slot, struct error *err)
 {
+    enum { N_WORDS = 2 }; /* the program's and the mode's */
     struct manager *manager = slot->supervisor->manager;
     struct heritage *heritage = NULL;
     struct weights_fds fds;
-    struct cpus cpus = {{0}};
+    struct cpus none;
     if (!slot_can_wake(slot) || !weights_take(manager->weights, slot->id, &fds))
         return error_set(err, STATUS_UNAVAILABLE, "its process ends, or its weights are gone");
-    int status = heritage_create(manager, slot->id, fds.n_fds, false, &heritage, &cpus, err);
+    int status = heritage_create(manager, slot->id, fds.n_fds, false, &heritage, &none, err);
     if (status == 0)
-        status = send(slot, heritage, &cpus, err);
+        status = worker_link_wake(slot->link, heritage_argv(heritage) + N_WORDS, err);
     heritage_destroy(heritage);
     return status;
 }
