@@ -137,6 +137,29 @@ static const char *bytes_wanted(const struct option_spec *spec, char out[128])
     return out;
 }
 
+/* Of "a|b|c". */
+static bool is_word(const struct option_spec *spec, const char *text)
+{
+    const char *words = spec->value_name;
+    size_t n_text = strlen(text);
+    for (size_t n; (n = strcspn(words, "|")) > 0; words += n + (words[n] == '|'))
+        if (n == n_text && strncmp(words, text, n) == 0)
+            return true;
+    return false;
+}
+
+/* "a, b or c". */
+static const char *words_wanted(const struct option_spec *spec, char out[128])
+{
+    int n_out = 0;
+    const char *words = spec->value_name;
+    for (size_t n; (n = strcspn(words, "|")) > 0 && n_out < 128; words += n + (words[n] == '|')) {
+        const char *before = n_out == 0 ? "" : words[n] == '|' ? ", " : " or ";
+        n_out += snprintf(out + n_out, 128 - (size_t)n_out, "%s%.*s", before, (int)n, words);
+    }
+    return out;
+}
+
 static int note_given(struct parse *p, size_t i, const char *text, enum origin origin)
 {
     struct arena *arena = &p->options->arena;
@@ -162,7 +185,12 @@ static int set_value(struct parse *p, size_t i, const char *text, enum origin or
     enum parsed parsed;
     char limit[128];
     switch (spec->type) {
-    case OPTION_STRING: {
+    case OPTION_STRING:
+    case OPTION_WORD: {
+        if (spec->type == OPTION_WORD && !is_word(spec, text)) {
+            want = words_wanted(spec, limit);
+            break;
+        }
         char *copy = arena_strndup(&p->options->arena, text, strlen(text));
         if (!copy)
             return error_set(p->err, STATUS_RESOURCE_EXHAUSTED, "--%s: out of memory", spec->name);
@@ -421,7 +449,8 @@ int options_defaults(const struct option_spec *specs, size_t n_specs, void *sett
     int rc = o.given ? apply_defaults(&p)
                      : error_set(err, STATUS_RESOURCE_EXHAUSTED, "options: out of memory");
     for (size_t i = 0; !rc && i < n_specs; i++)
-        if (specs[i].type == OPTION_STRING && specs[i].default_text)
+        if ((specs[i].type == OPTION_STRING || specs[i].type == OPTION_WORD) &&
+            specs[i].default_text)
             memcpy((char *)settings + specs[i].offset, &specs[i].default_text,
                    sizeof(specs[i].default_text));
     arena_fini(&o.arena);

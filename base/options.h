@@ -13,6 +13,7 @@ struct error;
 
 enum option_type {
     OPTION_STRING, /* const char ** (owned by the options object) */
+    OPTION_WORD,   /* the same ; one of those of value_name */
     OPTION_BOOL,   /* bool * ; --name or --name=true|false */
     OPTION_U64,    /* uint64_t * ; decimal, with K M G (×1024) suffixes */
     OPTION_F64,    /* double * ; finite */
@@ -26,7 +27,7 @@ struct option_spec {
     enum option_type type;
     size_t offset;             /* offsetof() in the settings struct */
     const char *default_text;  /* parsed like a flag's value; NULL leaves the field as it is */
-    const char *value_name;    /* "PATH", "N": for --help */
+    const char *value_name;    /* "PATH", "N": for --help; of a WORD "kv|json" */
     const char *help;          /* one line */
     uint64_t min_u64, max_u64; /* for U64 and MS; max 0 = no bound */
 };

@@ -41,6 +41,7 @@ static size_t size_of(enum option_type type)
 {
     switch (type) {
     case OPTION_STRING:
+    case OPTION_WORD:
         return sizeof(const char *);
     case OPTION_BOOL:
         return sizeof(bool);
@@ -57,7 +58,7 @@ static bool equal(const struct option_spec *spec, const void *a, const void *b)
 {
     const char *text_a, *text_b;
     const char *at_a = (const char *)a + spec->offset, *at_b = (const char *)b + spec->offset;
-    if (spec->type != OPTION_STRING)
+    if (spec->type != OPTION_STRING && spec->type != OPTION_WORD)
         return memcmp(at_a, at_b, size_of(spec->type)) == 0;
     memcpy(&text_a, at_a, sizeof(text_a));
     memcpy(&text_b, at_b, sizeof(text_b));

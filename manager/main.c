@@ -407,14 +407,10 @@ static int start(struct program *program)
 {
     struct settings *settings = &program->manager.settings;
     struct error err;
-    enum log_level level;
-    enum log_format format;
-    if (!log_level_parse(settings->log_level, &level) ||
-        !log_format_parse(settings->log_format, &format)) {
-        fprintf(stderr, "sluice-manager: --log-level is debug, info, warn or error, --log-format "
-                        "is kv or json\n");
-        return EXIT_USAGE;
-    }
+    enum log_level level = LOG_LEVEL_INFO;
+    enum log_format format = LOG_FORMAT_KV;
+    (void)log_level_parse(settings->log_level, &level); /* the table knows the words */
+    (void)log_format_parse(settings->log_format, &format);
     log_init("sluice-manager", level, format);
     signal(SIGXFSZ, SIG_IGN); /* a full disk is an error of write(), never the end */
     if (paths_prepare(settings, &program->paths, &err) != 0) {

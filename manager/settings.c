@@ -92,9 +92,10 @@ static const struct option_spec specs[] = {
      "a caller that watches and does not read is ended after it", 1, HOUR_MS},
     {"stop-workers-on-exit", 0, OPTION_BOOL, FIELD(stop_workers_on_exit), "false", NULL,
      "end the workers with the manager (else they run on)", 0, 0},
-    {"log-level", 0, OPTION_STRING, FIELD(log_level), "info", "LEVEL",
-     "debug, info, warn or error; also the workers'", 0, 0},
-    {"log-format", 0, OPTION_STRING, FIELD(log_format), "kv", "FORMAT", "kv or json", 0, 0},
+    {"log-level", 0, OPTION_WORD, FIELD(log_level), "info", "debug|info|warn|error",
+     "what is logged; also the workers'", 0, 0},
+    {"log-format", 0, OPTION_WORD, FIELD(log_format), "kv", "kv|json", "form of the log's lines", 0,
+     0},
     {"origin", 0, OPTION_BOOL, FIELD(origin), "false", NULL,
      "with show-config: and where each value comes from", 0, 0},
     {"help", 'h', OPTION_BOOL, FIELD(help), "false", NULL, "this text", 0, 0},
@@ -207,15 +208,7 @@ static int check(const void *parsed, struct error *err)
 {
     const struct settings *settings = parsed;
     struct settings copy = *settings;
-    enum log_level level;
-    enum log_format format;
-    if (read_texts(&copy, err) != 0)
-        return err->status;
-    if (log_level_parse(settings->log_level, &level) &&
-        log_format_parse(settings->log_format, &format))
-        return 0;
-    return error_set(err, STATUS_INVALID_ARGUMENT,
-                     "--log-level is debug, info, warn or error, --log-format is kv or json");
+    return read_texts(&copy, err);
 }
 
 struct reload *settings_watch(int argc, char *const argv[], const struct settings *settings)
@@ -248,9 +241,9 @@ void settings_reload(struct reload *reload, struct settings *settings)
                   LOG_STR("in_force", "what was read before"));
         notify_status("READY=1", "Settings not reloaded: %s", err.message);
     } else {
-        if (log_level_parse(settings->log_level, &level) &&
-            log_format_parse(settings->log_format, &format))
-            log_set(level, format);
+        (void)log_level_parse(settings->log_level, &level); /* the table knows the words */
+        (void)log_format_parse(settings->log_format, &format);
+        log_set(level, format);
         log_info(LOG_EVENT("settings reloaded"), LOG_STR("set", strbuf_str(&set)),
                  LOG_STR("need_restart", strbuf_str(&restart)));
         notify_status("READY=1", "Managing%s%s%s",

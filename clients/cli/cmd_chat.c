@@ -265,6 +265,7 @@ static void print_param(const struct chat *chat, const struct option_spec *spec)
     const char *text = value;
     switch (spec->type) {
     case OPTION_STRING:
+    case OPTION_WORD:
         memcpy(&text, field, sizeof(text));
         break;
     case OPTION_BOOL:

@@ -71,9 +71,10 @@ static const struct option_spec own_specs[] = {
      "GET /metrics and /healthz over HTTP, also unix:PATH; empty: nowhere", 0, 0},
     {"metrics-aliases", 0, OPTION_STRING, FIELD(gateway.metrics_aliases), "", "NAMES",
      "vllm: also under vLLM's metric names", 0, 0},
-    {"log-level", 0, OPTION_STRING, FIELD(log_level), "info", "LEVEL", "debug, info, warn or error",
-     0, 0},
-    {"log-format", 0, OPTION_STRING, FIELD(log_format), "kv", "FORMAT", "kv or json", 0, 0},
+    {"log-level", 0, OPTION_WORD, FIELD(log_level), "info", "debug|info|warn|error",
+     "what is logged", 0, 0},
+    {"log-format", 0, OPTION_WORD, FIELD(log_format), "kv", "kv|json", "form of the log's lines", 0,
+     0},
     {"origin", 0, OPTION_BOOL, FIELD(origin), "false", NULL,
      "with show-config: and where each value comes from", 0, 0},
     {"help", 'h', OPTION_BOOL, FIELD(help), "false", NULL, "this text", 0, 0},
@@ -161,22 +162,18 @@ struct running {
 /* Rows that a running server takes up. */
 static const char *const live_settings[] = {"log-level", "log-format", "drain-grace", NULL};
 
-static int parse_log(const struct settings *settings, enum log_level *out_level,
-                     enum log_format *out_format, struct error *err)
+/* The table knows their words. */
+static void parse_log(const struct settings *settings, enum log_level *out_level,
+                      enum log_format *out_format)
 {
-    if (log_level_parse(settings->log_level, out_level) &&
-        log_format_parse(settings->log_format, out_format))
-        return 0;
-    return error_set(err, STATUS_INVALID_ARGUMENT,
-                     "--log-level wants debug, info, warn or error; --log-format kv or json");
+    (void)log_level_parse(settings->log_level, out_level);
+    (void)log_format_parse(settings->log_format, out_format);
 }
 
 /* What a start would say of them too. */
 static int check_settings(const void *parsed, struct error *err)
 {
     const struct settings *settings = parsed;
-    enum log_level level;
-    enum log_format format;
     if (!*settings->gateway.manager_socket && !*settings->gateway.routes_file)
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "nothing tells where models are: give --manager STATE/run/manager.sock, "
@@ -185,7 +182,7 @@ static int check_settings(const void *parsed, struct error *err)
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "--takeover: give the --lock-file or --routes-file of the server to "
                          "replace");
-    return parse_log(settings, &level, &format, err);
+    return 0;
 }
 
 /* SIGHUP. */
@@ -199,13 +196,13 @@ static void reload_settings(struct running *running)
     strbuf_init(&set, 0);
     strbuf_init(&restart, 0);
     notify_reloading();
-    if (reload_read(running->reload, &fresh, &set, &restart, &err) != 0 ||
-        parse_log(&fresh, &level, &format, &err) != 0) {
+    if (reload_read(running->reload, &fresh, &set, &restart, &err) != 0) {
         log_error(LOG_EVENT("settings not reloaded"), LOG_STR("message", err.message),
                   LOG_STR("in_force", "what was read before"));
         notify_status("READY=1", "Settings not reloaded: %s", err.message);
     } else {
         *running->settings = fresh;
+        parse_log(&fresh, &level, &format);
         log_set(level, format);
         log_info(LOG_EVENT("settings reloaded"), LOG_STR("set", strbuf_str(&set)),
                  LOG_STR("need_restart", strbuf_str(&restart)));
@@ -432,10 +429,11 @@ static int run_word(const char *word, const struct settings *settings,
 static int start(struct settings *settings, const struct spec_list *list, int argc, char *argv[])
 {
     struct error err;
-    enum log_level level;
-    enum log_format format;
-    if (check_settings(settings, &err) != 0 || parse_log(settings, &level, &format, &err) != 0)
+    enum log_level level = LOG_LEVEL_INFO;
+    enum log_format format = LOG_FORMAT_KV;
+    if (check_settings(settings, &err) != 0)
         return fail(&err, 2);
+    parse_log(settings, &level, &format);
     const struct reload_config config = {
         .section = "server",
         .specs = list->specs,

@@ -182,22 +182,16 @@ static int start(enum settings_mode mode, int argc, char *argv[])
     struct settings settings;
     struct options *options = NULL;
     struct error err;
-    enum log_level level;
-    enum log_format format;
+    enum log_level level = LOG_LEVEL_INFO;
+    enum log_format format = LOG_FORMAT_KV;
     if (settings_parse(mode, argc, argv, &settings, &options, &err) != 0)
         return usage_error(&err);
     int status = 0;
     if (settings.help) {
         print_manual(mode, false);
-    } else if (!log_level_parse(settings.log_level, &level)) {
-        error_set(&err, STATUS_INVALID_ARGUMENT, "--log-level: \"%s\" is not a level",
-                  settings.log_level);
-        status = usage_error(&err);
-    } else if (!log_format_parse(settings.log_format, &format)) {
-        error_set(&err, STATUS_INVALID_ARGUMENT, "--log-format: \"%s\" is not kv or json",
-                  settings.log_format);
-        status = usage_error(&err);
     } else {
+        (void)log_level_parse(settings.log_level, &level); /* the table knows the words */
+        (void)log_format_parse(settings.log_format, &format);
         log_init("sluice-worker", level, format);
         status = run_placed(mode, &settings);
     }

@@ -256,10 +256,11 @@ static const struct grouped_spec table[] = {
       "without the filter of system calls, for a kernel or a debugger that does not bear it", 0,
       0}},
     {GROUP_ALL,
-     {"log-level", 0, OPTION_STRING, FIELD(log_level), "info", "LEVEL",
-      "debug, info, warn or error", 0, 0}},
+     {"log-level", 0, OPTION_WORD, FIELD(log_level), "info", "debug|info|warn|error",
+      "what is logged", 0, 0}},
     {GROUP_ALL,
-     {"log-format", 0, OPTION_STRING, FIELD(log_format), "kv", "FORMAT", "kv or json", 0, 0}},
+     {"log-format", 0, OPTION_WORD, FIELD(log_format), "kv", "kv|json", "form of the log's lines",
+      0, 0}},
     {GROUP_ALL, {"help", 'h', OPTION_BOOL, FIELD(help), "false", NULL, "this text", 0, 0}},
 };
 

@@ -101,7 +101,8 @@ def test_check_config_says_what_a_start_would(program):
     assert f"{bad}:4: [{program.name}] drain-grace is given on line 2 too (5s)" in checked.stderr
     bad.write_text("log_level = loud\n")
     checked, started = program.run("check-config"), program.run()
-    assert checked.returncode == started.returncode == 2 and "--log-level" in checked.stderr
+    assert checked.returncode == started.returncode == 2
+    assert f'{bad}:1: --log-level: "loud" is not debug, info, warn or error' in checked.stderr  # not "--log-level wants", without its place
     assert checked.stderr == started.stderr
     bad.unlink()
     assert program.run("check-config", "--metrics", "nowhere").returncode == 0  # the later flag of argv() empties it

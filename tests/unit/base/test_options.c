@@ -9,7 +9,7 @@
 #include "tests/unit/base/support_cmocka.h"
 
 struct settings {
-    const char *name;
+    const char *name, *form;
     bool quick;
     uint64_t size, wait_ms, memory, any, age_ms;
     double ratio;
@@ -27,6 +27,8 @@ static const struct option_spec specs[] = {
     {"test-memory", 0, OPTION_U64, offsetof(struct settings, memory), "0", "BYTES", "memory", 0,
      1ULL << 50},
     {"test-any", 0, OPTION_U64, offsetof(struct settings, any), "0", "N", "any number", 0, 0},
+    {"test-form", 0, OPTION_WORD, offsetof(struct settings, form), "kv", "kv|json|text", "a form",
+     0, 0},
     {"test-age", 0, OPTION_MS, offsetof(struct settings, age_ms), "0", "TIME", "any time", 0, 0},
 };
 enum { N_SPECS = sizeof(specs) / sizeof(specs[0]) };
@@ -49,14 +51,17 @@ static void test_defaults_then_environment_then_flags(void **state)
     assert_int_equal(parse(&s, &o, &err, 1, none), 0);
     assert_string_equal(s.name, "nobody");
     assert_int_equal(s.size, 4 << 20);
+    assert_string_equal(s.form, "kv");
     assert_int_equal(s.wait_ms, 10000);
     assert_string_equal(options_origin(o, 0), "default");
     options_destroy(o);
     setenv("SLUICE_TEST_NAME", "env", 1);
     setenv("SLUICE_TEST_WAIT", "250ms", 1);
-    const char *flags[] = {"x",  "-n",           "flag", "word", "-q", "--test-size=1G",
-                           "--", "--not-a-flag", NULL};
-    assert_int_equal(parse(&s, &o, &err, 8, flags), 0);
+    const char *flags[] = {
+        "x",  "-n",           "flag", "word", "-q", "--test-size=1G", "--test-form=text",
+        "--", "--not-a-flag", NULL};
+    assert_int_equal(parse(&s, &o, &err, 9, flags), 0);
+    assert_string_equal(s.form, "text");
     assert_string_equal(s.name, "flag");
     assert_int_equal(s.wait_ms, 250);
     assert_int_equal(s.size, 1 << 30);
@@ -92,6 +97,10 @@ static void test_bad_flags_are_named(void **state)
         {"--test-wait", "5 parsecs", "not a time"},
         {"--test-wait", "2h", "between 10 and 3600000 ms"},
         {"--test-ratio", "nan", "not a finite number"},
+        {"--test-form", "yaml", "--test-form: \"yaml\" is not kv, json or text"},
+        {"--test-form", "k", "is not kv, json or text"},
+        {"--test-form", "", "is not kv, json or text"},
+        {"--test-form", "kv|json", "is not kv, json or text"},
         {"--test-quick=maybe", NULL, "not true or false"},
         {"-z", NULL, "-z"},
     };
@@ -127,6 +136,11 @@ static void test_config_file_names_its_bad_line(void **state)
     assert_int_equal(s.size, 2 << 20);
     assert_string_equal(options_origin(o, 2), "file");
     options_destroy(o);
+    static const char word[] = "[unit]\ntest_name = x\ntest_form = loud\n";
+    assert_int_equal(ftruncate(fd, 0), 0);
+    assert_int_equal(pwrite(fd, word, sizeof(word) - 1, 0), (ssize_t)sizeof(word) - 1);
+    assert_int_equal(parse(&s, &o, &err, 3, argv), STATUS_INVALID_ARGUMENT);
+    assert_non_null(strstr(err.message, ":3: --test-form: \"loud\" is not kv, json or text"));
     static const char bad[] = "[unit]\ntest_name = x\ntest_sise = 3\n";
     assert_int_equal(ftruncate(fd, 0), 0);
     assert_int_equal(pwrite(fd, bad, sizeof(bad) - 1, 0), (ssize_t)sizeof(bad) - 1);
