@@ -425,7 +425,7 @@ static int start(struct program *program)
         fprintf(stderr, "sluice-manager: %s\n", err.message);
         return EXIT_BAD_SETTINGS;
     }
-    if (store_lock(program->paths.lock, &program->lock_fd, &err) != 0) {
+    if (store_lock(program->paths.lock, program->paths.database, &program->lock_fd, &err) != 0) {
         fprintf(stderr, "sluice-manager: %s\n", err.message);
         return strcmp(err.reason, "LOCKED") == 0 ? EXIT_LOCKED : EXIT_FAILURE;
     }

@@ -293,7 +293,7 @@ static int run_locked(struct offline *o, const struct command *command,
         print_error(o, err);
         return err->status == STATUS_INVALID_ARGUMENT ? EXIT_USAGE : EXIT_FAILURE;
     }
-    if (store_lock(o->paths.lock, &lock_fd, err) != 0) {
+    if (store_lock(o->paths.lock, o->paths.database, &lock_fd, err) != 0) {
         print_error(o, err);
         return strcmp(err->reason, "LOCKED") == 0 ? EXIT_LOCKED : EXIT_FAILURE;
     }

@@ -63,6 +63,24 @@ def test_check_backup_and_restore(manager, tmp_path):
     assert named.exists() and copy.exists()
 
 
+def test_nothing_is_done_beside_a_manager_whose_lock_file_was_removed(manager, tmp_path):
+    """By whoever takes it for a stale one. A restore replaced the database under the manager, and what that acknowledged was lost."""
+    loaded(manager)
+    assert manager.term() == 0
+    copy = tmp_path / "copy.db"
+    assert offline(manager, "backup", copy).returncode == 0
+    manager.up()
+    manager.register("late", "a")
+    (manager.state / "sluice.lock").unlink()
+    for words in (["restore", copy], ["check"], ["backup", tmp_path / "other.db"], []):
+        refused = offline(manager, *words, *([] if words else ["--worker", BIN / "fake_worker"]))
+        assert refused.returncode == 75 and f"sluice.db: locked by pid {manager.process.pid}" in refused.stderr, (words, refused)
+    manager.register("later", "a")
+    manager.kill()
+    manager.up()
+    assert {m.name for m in manager.rpc.ListModels(manager.m.ListModelsRequest()).models} == {"a", "late", "later"}
+
+
 @pytest.mark.parametrize("sql, kind, text", [
     ("UPDATE replica SET device_group = 'gone'", "reference", "replica r1: there is no device group gone"),
     ("UPDATE replica SET model = 'gone'", "reference", "refers to a row of model_version that is not there"),

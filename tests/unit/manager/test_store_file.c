@@ -278,27 +278,28 @@ static void test_lock_when_held_then_names_the_holder_and_ends_with_it(void **st
     struct fixture *f = *state;
     struct error err;
     int ready[2], fd = -1;
-    char path[128], holder[32];
+    char path[128], none[128], holder[32];
     snprintf(path, sizeof(path), "%s/sluice.lock", f->folder);
+    snprintf(none, sizeof(none), "%s/none.db", f->folder);
     assert_int_equal(pipe(ready), 0);
     pid_t pid = fork();
     if (pid == 0) {
         char c = 'x';
         int lock_fd;
-        if (store_lock(path, &lock_fd, &err) == 0 && write(ready[1], &c, 1) == 1)
+        if (store_lock(path, none, &lock_fd, &err) == 0 && write(ready[1], &c, 1) == 1)
             pause();
         _exit(1);
     }
     char c;
     assert_int_equal(read(ready[0], &c, 1), 1);
-    assert_int_equal(store_lock(path, &fd, &err), STATUS_FAILED_PRECONDITION);
+    assert_int_equal(store_lock(path, none, &fd, &err), STATUS_FAILED_PRECONDITION);
     assert_string_equal(err.reason, "LOCKED");
     snprintf(holder, sizeof(holder), "locked by pid %d", (int)pid);
     assert_non_null(strstr(err.message, holder));
     assert_int_equal(fd, -1);
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
-    assert_int_equal(store_lock(path, &fd, &err), 0); /* the kernel has freed it */
+    assert_int_equal(store_lock(path, none, &fd, &err), 0); /* the kernel has freed it */
     close(fd);
     close(ready[0]);
     close(ready[1]);
