@@ -1,5 +1,9 @@
 #include "manager/operation_view.h"
 
+#include <string.h>
+
+#include "base/error.h"
+#include "manager/device_hold.h"
 #include "manager/manager.h"
 #include "manager/message.h"
 #include "manager/supervise.h"
@@ -131,4 +135,49 @@ const char *operation_view_final_stage(const struct manager *manager, const pb_o
            : state == OPERATION_CANCELLED ? stage_names[STAGE_STOP]
            : replica                      ? failed_stage(replica)
                                           : stage_names[STAGE_START];
+}
+
+/* Of one that replaces or parks what served, and whose new process failed. */
+static const char *what_is_left(const pb_operation *operation)
+{
+    switch ((int)operation->kind) {
+    case OPERATION_PARK:
+        return "; what served has ended and its weights are not kept: unload the version and load "
+               "it "
+               "anew";
+    case OPERATION_RESTART:
+        return "; the process it replaces has ended: restart it again once the cause is gone";
+    case OPERATION_DRAIN:
+        return "; the drained replica has ended: restart the failed one once the cause is gone";
+    default:
+        return "";
+    }
+}
+
+pb_error *operation_view_error(const struct manager *manager, const pb_operation *operation,
+                               const char *reason)
+{
+    struct error err;
+    if (operation->update && operation->update->error)
+        return MESSAGE_COPY(pb_error, operation->update->error);
+    const pb_replica *replica =
+        operation->cancelling ? NULL : operation_view_failed(manager, operation);
+    if (replica && replica->last_error && strcmp(replica->reason, "LOAD_FAILED") == 0)
+        return MESSAGE_COPY(pb_error, replica->last_error);
+    if (replica) {
+        error_set(&err, STATUS_UNAVAILABLE, "replica %s failed (%s)%s%s%s", replica->id,
+                  replica->reason, replica->last_error ? ": " : "",
+                  replica->last_error ? replica->last_error->message : "", what_is_left(operation));
+        error_reason(&err, replica->reason);
+        return (pb_error *)message_from_error(&err);
+    }
+    const pb_group *group = catalog_group(&manager->catalog, operation->device_group);
+    if (reason && !operation->cancelling && group &&
+        device_hold_check(&manager->catalog, group, UINT32_MAX, &err) != 0)
+        return (pb_error *)message_from_error(&err); /* its replicas wait for their devices */
+    error_set(&err, STATUS_CANCELLED, "%s",
+              operation->cancelling ? "cancelled as asked: what it began was taken back"
+                                    : "the version was unloaded before it was ready");
+    error_reason(&err, reason ? reason : "CANCELLED");
+    return (pb_error *)message_from_error(&err);
 }

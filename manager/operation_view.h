@@ -16,3 +16,7 @@ const pb_replica *operation_view_failed(const struct manager *manager,
 /* The stage that is recorded with an end; static, or the catalog's. */
 const char *operation_view_final_stage(const struct manager *manager, const pb_operation *operation,
                                        enum operation_state state);
+/* The error of one that did not end DONE: the first failed replica's own, or the reason it has, and
+ * what is not undone; owned. NULL where memory is exhausted. `reason` may be NULL. */
+pb_error *operation_view_error(const struct manager *manager, const pb_operation *operation,
+                               const char *reason);

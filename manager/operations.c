@@ -11,7 +11,6 @@
 #include "base/hash_map.h"
 #include "base/log.h"
 #include "base/seeded_bug.h"
-#include "manager/device_hold.h"
 #include "manager/failpoint.h"
 #include "manager/loop_queue.h"
 #include "manager/message.h"
@@ -408,6 +407,18 @@ static int run_ending(struct txn *txn, void *arg, struct error *err)
     return prune_ended(txn, err);
 }
 
+/* Replicas that go on, or whose process does, after what drained them. */
+static void forget_drains(struct manager *manager, const pb_operation *operation)
+{
+    if ((int)operation->kind != OPERATION_PARK && (int)operation->kind != OPERATION_RESTART)
+        return;
+    for (size_t i = 0; i < operation->n_replica_ids; i++) {
+        const pb_replica *row = catalog_replica(&manager->catalog, operation->replica_ids[i]);
+        if (row && !row->retiring)
+            supervisor_forget_drain(manager->supervisor, row->id);
+    }
+}
+
 static void end_ending(void *arg, const struct error *status)
 {
     struct ending *ending = arg;
@@ -419,41 +430,14 @@ static void end_ending(void *arg, const struct error *status)
     if (status->status != 0 && entry)
         entry->hold_until_ns = clock_now_ns() + refused_hold_ns;
     if (status->status == 0)
+        forget_drains(manager, ending->operation);
+    if (status->status == 0)
         log_info(LOG_EVENT("operation ended"), LOG_STR("operation", ending->id),
                  LOG_STR("state", operation_state_name(ending->operation->state)));
     message_free(&ending->operation->base);
     free(ending);
     if (status->status != STATUS_CANCELLED)
         manager_changed(manager);
-}
-
-/* The first failed replica's own error, or the reason it has. */
-static pb_error *failure(struct operations *operations, const pb_operation *operation,
-                         const char *reason)
-{
-    struct error err;
-    if (operation->update && operation->update->error)
-        return MESSAGE_COPY(pb_error, operation->update->error);
-    const pb_replica *replica =
-        operation->cancelling ? NULL : operation_view_failed(operations->manager, operation);
-    if (replica && replica->last_error && strcmp(replica->reason, "LOAD_FAILED") == 0)
-        return MESSAGE_COPY(pb_error, replica->last_error);
-    if (replica) {
-        error_set(&err, STATUS_UNAVAILABLE, "replica %s failed (%s)%s%s", replica->id,
-                  replica->reason, replica->last_error ? ": " : "",
-                  replica->last_error ? replica->last_error->message : "");
-        error_reason(&err, replica->reason);
-        return (pb_error *)message_from_error(&err);
-    }
-    const pb_group *group = catalog_group(&operations->manager->catalog, operation->device_group);
-    if (reason && !operation->cancelling && group &&
-        device_hold_check(&operations->manager->catalog, group, UINT32_MAX, &err) != 0)
-        return (pb_error *)message_from_error(&err); /* its replicas wait for their devices */
-    error_set(&err, STATUS_CANCELLED, "%s",
-              operation->cancelling ? "cancelled as asked: what it began was taken back"
-                                    : "the version was unloaded before it was ready");
-    error_reason(&err, reason ? reason : "CANCELLED");
-    return (pb_error *)message_from_error(&err);
 }
 
 /* The operation as it will be recorded; owned. NULL where memory is exhausted. *out_left is its
@@ -469,7 +453,7 @@ static pb_operation *build_end(struct operations *operations, const char *id,
     operation->eta_ms = 0;
     operation->revision = 0;
     if (state != OPERATION_DONE)
-        operation->error = failure(operations, operation, reason);
+        operation->error = operation_view_error(operations->manager, operation, reason);
     operation->result = receipt_build(operations->manager, operation, out_left);
     if (message_set(&operation->stage,
                     operation_view_final_stage(operations->manager, operation, state)) &&

@@ -140,9 +140,10 @@ static void read_device(struct manager *manager, pb_memory *memory)
 /* Gives memory back: all of it, or all but its weights. */
 static bool leaves(const pb_operation *operation, const pb_replica *replica)
 {
+    int kind = (int)operation->kind;
     return concerns(operation, replica->id) &&
-           ((int)operation->kind == OPERATION_UNLOAD || (int)operation->kind == OPERATION_PARK ||
-            replica->retiring);
+           (kind == OPERATION_UNLOAD || kind == OPERATION_PARK || replica->retiring ||
+            (kind == OPERATION_RESTART && (int)replica->state == REPLICA_FAILED));
 }
 
 /* What is held on the devices of the replicas that left: before they did, now, and by those that

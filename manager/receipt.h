@@ -21,14 +21,14 @@ struct receipt_left {
     uint64_t kept_bytes; /* what the keepers of parked weights have besides these */
 };
 
-/* Load: what the workers say they took, per device. Unload, park and whatever else lets replicas
- * go: per device of the group, the bytes that Sluice's workers held before the drain, hold now, and
- * should hold now. On a CPU these are pages
- * only the workers have (anonymous and shared memory), read from the kernel. What "now" counts of
- * a replica that left is its own alone: what is resident of its processes, should one still be
- * there, its packed weights, should any process of this user still have them open, and of a GPU
- * what NVML tells of its processes; so what others on the device take or give back meanwhile makes
- * no difference. NULL where memory is exhausted. */
+/* Load: what the workers say they took, per device. Unload, park, a restart after which nothing
+ * runs and whatever else lets replicas go: per device of the group, the bytes that Sluice's workers
+ * held before the drain, hold now, and should hold now. On a CPU these are pages only the workers
+ * have (anonymous and shared memory), read from the kernel. What "now" counts of a replica that
+ * left is its own alone: what is resident of its processes, should one still be there, its packed
+ * weights, should any process of this user still have them open, and of a GPU what NVML tells of
+ * its processes; so what others on the device take or give back meanwhile makes no difference. NULL
+ * where memory is exhausted. */
 pb_operation_result *receipt_build(struct manager *manager, const pb_operation *operation,
                                    struct receipt_left *out_left);
 

@@ -188,6 +188,8 @@ void slot_forget_drain(struct slot *slot)
     slot->drained_gpu_bytes = 0;
     slot->drained_pid = 0;
     slot->n_drained_inodes = 0;
+    slot->n_finished = slot->n_ended = 0;
+    slot->restarting = false;
 }
 
 uint64_t slot_lingering_bytes(const struct slot *slot)

@@ -68,6 +68,8 @@ static void drain(struct slot *slot)
     slot->grace_ms =
         slot_is_quarantined(slot) ? 0 : operations_grace_ms(manager->operations, slot->id);
     slot_note_drain(slot);
+    const pb_replica *row = catalog_replica(&manager->catalog, slot->id);
+    slot->restarting = row && !row->retiring && row->restart_epoch == row->epoch;
     submit(slot, &(struct record){.kind = RECORD_DRAIN});
 }
 
@@ -212,10 +214,8 @@ static void after_starting(struct slot *slot)
         slot->sizing_until_ns = 0;
         return;
     }
-    if (!slot_is_to_park(slot)) { /* else the receipt of its parking is still to tell of it */
-        slot->n_finished = slot->n_ended = 0;
+    if (!slot_is_to_park(slot) && !slot->restarting) /* else a receipt is still to tell of it */
         slot_forget_drain(slot);
-    }
     if (slot_spawn(slot, &err) != 0) {
         log_error(LOG_EVENT("worker not started"), LOG_STR("replica", slot->id),
                   LOG_STR("why", err.message));
@@ -549,6 +549,13 @@ void supervisor_stop_workers(struct supervisor *supervisor, void (*done)(void *a
     ev_timer_start(supervisor->manager->loop, &supervisor->stop_timer);
     signal_all(supervisor, SIGTERM);
     supervisor_kick(supervisor);
+}
+
+void supervisor_forget_drain(struct supervisor *supervisor, const char *replica_id)
+{
+    struct slot *slot = slot_find(supervisor, replica_id);
+    if (slot)
+        slot_forget_drain(slot);
 }
 
 bool supervisor_view(struct supervisor *supervisor, const char *replica_id,

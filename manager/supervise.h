@@ -67,6 +67,10 @@ bool supervisor_makes_room(struct supervisor *supervisor, const char *replica_id
  * n_users[CPUS_MAX] (base/cpus.h), zeroed by the caller. */
 void supervisor_cpu_users(struct supervisor *supervisor, const char *but_id, uint16_t *n_users);
 
+/* The receipt of what drained it (a restart, a park) has been written: the next one is not to tell
+ * of that again. */
+void supervisor_forget_drain(struct supervisor *supervisor, const char *replica_id);
+
 /* What is seen of a replica beyond its row; valid until the loop goes on. False: nothing is. */
 struct replica_view {
     const pb_status *status;          /* last word of the process that runs, or NULL */

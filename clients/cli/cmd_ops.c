@@ -128,6 +128,12 @@ static void print_details(const Sluice__Manager__V1__Operation *op)
     if (op->result && (op->result->n_finished || op->result->n_ended))
         printf("requests   %" PRIu32 " finished, %" PRIu32 " ended by the drain\n",
                op->result->n_finished, op->result->n_ended);
+    for (size_t i = 0; op->result && i < op->result->n_memory; i++) {
+        const Sluice__V1__DeviceMemory *m = op->result->memory[i];
+        printf("memory     %s: before %s, after %s, expected %s\n", m->device,
+               format_bytes(m->before_bytes, done), format_bytes(m->after_bytes, total),
+               format_bytes(m->expected_bytes, age));
+    }
     if (op->result && op->result->unreleased)
         printf("memory     %s (%s)\n", op->result->unreleased->message,
                op->result->unreleased->reason);

@@ -5,6 +5,9 @@ import time
 
 from conftest import patience
 from manager_program import manager, settle  # noqa: F401 (fixture)
+from test_operations import cli
+from test_park import park
+from test_scale import cancel, drain, restart
 
 MIB = 1 << 20
 PACKED = 6 * MIB
@@ -110,3 +113,43 @@ def test_what_others_hold_or_take_meanwhile_is_not_its_own(manager):  # noqa: F8
     fd = keep_open(b.pid)
     manager.done(manager.unload("a"))
     os.close(fd)
+
+
+def went(o):
+    """(before, after, expected) over all devices."""
+    return tuple(sum(getattr(m, name) for m in o.result.memory) for name in ("before_bytes", "after_bytes", "expected_bytes"))
+
+
+def test_what_failed_half_way_or_was_cancelled_says_what_went(manager):  # noqa: F811
+    """A failed restart had no receipt; after a failed park an unload of nothing said that it had freed what the park had."""
+    good, failed = f"load_ms=60 packs={PACKED} bytes={PACKED}", manager.t.OPERATION_STATE_FAILED
+    manager.up("--crash-limit", "1")
+    loaded(manager)
+
+    def fails(call, *args):
+        manager.script("a", good + " silent crash_ms=20")
+        o = manager.end(call(manager, *args))
+        manager.script("a", good)
+        assert o.state == failed and o.error.reason == "CRASH_LOOP" and o.result.n_finished == 3, o  # as fake_worker.c tells at its end
+        before, after, expected = went(o)
+        assert before > MIB and after == expected == 0, o
+        shown = cli(manager, "ops", "show", o.id)
+        assert "requests   3 finished" in shown and "memory     cpu:0: before " in shown and "after 0 B, expected 0 B" in shown, shown
+        return o.error.message
+
+    assert "the process it replaces has ended: restart it again" in fails(restart, "r1")
+    manager.done(restart(manager, "r1"))
+    assert "the drained replica has ended: restart the failed one" in fails(drain, "r1")
+    (failed_one,) = manager.replicas()
+    manager.done(restart(manager, failed_one.id))
+    assert "its weights are not kept: unload the version and load it anew" in fails(park)
+    o = manager.done(manager.unload("a"))
+    assert went(o) == (0, 0, 0) and o.result.n_finished == 0, o
+    manager.script("a", f"load_ms=60000 packs={PACKED} bytes={PACKED}")
+    load = manager.load("a")
+    manager.wait(lambda: any(r.resident_bytes > MIB for r in manager.replicas()), 8, "it takes memory")
+    cancel(manager, load)
+    o = manager.end(load)
+    before, after, expected = went(o)
+    assert o.state == manager.t.OPERATION_STATE_CANCELLED and before > MIB and after == expected == 0, o
+    assert o.error.message == "cancelled as asked: what it began was taken back"
