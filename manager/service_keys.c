@@ -89,8 +89,11 @@ static int apply_create(struct txn *txn, const ProtobufCMessage *message, void *
     const create_request *request = (const create_request *)message;
     uint64_t number = 0;
     /* Here, not before: who asks the same again gets the same answer, also when the key is past. */
-    if (request->expires_unix_ns < 0 ||
-        (request->expires_unix_ns && request->expires_unix_ns <= clock_wall_ns()))
+    if (request->expires_unix_ns < 0)
+        return error_field(err, "expires_unix_ns",
+                           "is less than 0: want a time before 2262-04-11, which is the last that "
+                           "this field holds, or none: then a key is good until it is revoked");
+    if (request->expires_unix_ns && request->expires_unix_ns <= clock_wall_ns())
         return error_field(err, "expires_unix_ns", "is past");
     if (check_room(txn_catalog(txn), request->name, err) != 0 ||
         txn_next(txn, "api_key", &number, err) != 0)

@@ -98,6 +98,23 @@ static int fill_create(const struct cli *cli, Sluice__Manager__V1__CreateApiKeyR
     return 0;
 }
 
+/* Of a request that was made before: its secret is shown once. */
+static void tell_made_before(const api_key *key)
+{
+    char when[32];
+    if (strcmp(state_of(key), "expired") == 0)
+        fprintf(
+            stderr,
+            "The key %s was made before, by a request of this id, and has expired at %s; revoke "
+            "it and make another.\n",
+            key->name, format_day(key->expires_unix_ns, when));
+    else
+        fprintf(stderr,
+                "The key %s was made before, by a request of this id, and was shown then; revoke "
+                "it and make another if it is lost.\n",
+                key->name);
+}
+
 static int run_create(struct cli *cli)
 {
     Sluice__Manager__V1__CreateApiKeyRequest request =
@@ -117,12 +134,8 @@ static int run_create(struct cli *cli)
         printf("%s\n", response->secret);
     if (response->secret[0])
         fprintf(stderr, "This is the key %s; nobody can show it again.\n", request.name);
-    else
-        fprintf(
-            stderr,
-            "The key %s was made before, by a request of this id, and was shown then; revoke it "
-            "and make another if it is lost.\n",
-            request.name);
+    else if (response->key)
+        tell_made_before(response->key);
     int status = response->secret[0] ? 0 : 1;
     explicit_bzero(response->secret, strlen(response->secret));
     rpc_message_free(message);

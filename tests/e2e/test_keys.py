@@ -109,13 +109,57 @@ def test_what_cannot_be_made_or_revoked(manager):
         assert "name" in fails(C.INVALID_ARGUMENT, create, manager, name)
     for role in (0, 4, 77):
         assert "role: want viewer, operator or admin" in fails(C.INVALID_ARGUMENT, create, manager, "b", role)
-    for past in (1, -1, time.time_ns() - 10**9):
+    for past in (1, time.time_ns() - 10**9):
         assert "expires_unix_ns" in fails(C.INVALID_ARGUMENT, create, manager, "b", expires_unix_ns=past)
+    # A time past 2262 is less than 0 in this field, and was "past".
+    assert "before 2262-04-11" in fails(C.INVALID_ARGUMENT, create, manager, "b", expires_unix_ns=2**63 + 5 - 2**64)
     assert "no key" in fails(C.NOT_FOUND, revoke, manager, "nobody", why="KEY_NOT_FOUND")
     assert "name" in fails(C.INVALID_ARGUMENT, revoke, manager, "")
     soon = create(manager, "soon", expires_unix_ns=time.time_ns() + int(2e9)).secret
     assert answer(manager.channel, SERVICE + "GetStatus", soon)[0] == C.OK
     manager.wait(lambda: answer(manager.channel, SERVICE + "GetStatus", soon)[:2] == (C.UNAUTHENTICATED, "API_KEY_EXPIRED"), 10, "it expires")
+
+
+def test_a_key_begins_with_a_letter_or_a_digit(manager):
+    """One that begins with '-' could not be revoked from the command line, nor be told from a flag in a log."""
+    manager.up()
+    for first in ".-_":
+        for name in (first, first + "a"):
+            assert "must start with a letter or digit" in fails(C.INVALID_ARGUMENT, create, manager, name)
+    for name in ("a.-_", "0", "Z-"):
+        create(manager, name)
+        assert revoke(manager, name).name == name
+    assert listed(manager) == []
+
+
+def test_the_same_request_after_the_key_has_expired_makes_no_other_key(manager):
+    manager.up()
+    socket = ["--manager", f"{manager.state}/run/manager.sock"]
+    until = int(time.time()) + 3
+    day = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(until))
+    command = ["keys", "create", "brief", "--role", "viewer", "--expires", day, "--request-id", "once", *socket]
+    code, secret, err = cli(manager, *command)
+    assert code == 0 and secret.startswith("slk_") and "nobody can show it again" in err, err
+    code, out, err = cli(manager, *command)
+    assert (code, out) == (1, "") and "was made before, by a request of this id, and was shown then" in err, err
+    (key,) = manager.rpc.ListApiKeys(manager.m.ListApiKeysRequest()).keys
+    manager.wait(lambda: answer(manager.channel, SERVICE + "GetStatus", secret.strip())[:2] == (C.UNAUTHENTICATED, "API_KEY_EXPIRED"), 10, "it expires")
+    again = create(manager, "brief", VIEWER_ROLE, expires_unix_ns=until * 10**9, request_id="once")
+    assert again.key == key and again.secret == ""
+    code, out, err = cli(manager, *command)
+    assert (code, out) == (1, "") and f"has expired at {day}; revoke it and make another" in err, err
+    assert list(manager.rpc.ListApiKeys(manager.m.ListApiKeysRequest(include_revoked=True)).keys) == [key]
+    fails(C.INVALID_ARGUMENT, create, manager, "brief", VIEWER_ROLE, request_id="once")  # another request by that id is none
+    assert cli(manager, "keys", "revoke", "brief", *socket)[0] == 0
+
+
+def test_a_key_for_longer_than_times_go_is_refused_with_what_to_write(manager):
+    manager.up()
+    for day in ("2262-04-12T00:00:00Z", "9999-12-31T23:59:59Z"):
+        code, out, err = cli(manager, "keys", "create", "long", "--role", "viewer", "--expires", day, "--manager", f"{manager.state}/run/manager.sock")
+        assert (code, out) == (1, "") and "--expires: want a time before 2262-04-11; without one a key is good until it is revoked" in err, err
+    assert cli(manager, "keys", "create", "long", "--role", "viewer", "--expires", "2262-04-11T00:00:00Z", "--manager", f"{manager.state}/run/manager.sock")[0] == 0
+    assert listed(manager) == [("long", VIEWER_ROLE, False)]
 
 
 def test_over_tls_beside_a_file_and_alone(manager, pki, tmp_path):
