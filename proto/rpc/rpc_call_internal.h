@@ -1,5 +1,5 @@
-/* rpc_call_internal.h: struct rpc_call as rpc_server.c and rpc_call.c share it. Private to
- * proto/rpc.
+/* rpc_call_internal.h: struct rpc_call as rpc_server.c, rpc_call.c and rpc_call_receive.c share it.
+ * Private to proto/rpc.
  *
  * A call is born when a request slot completes, and is "done" when RECV_CLOSE has completed and no
  * batch of it is outstanding; then on_done is called, gRPC's object is let go, and the server's
@@ -109,6 +109,11 @@ void rpc_call_refuse(struct rpc_call *call, const struct error *status);
 bool rpc_call_is_overdue(struct rpc_call *call, int64_t now_ns, int64_t limit_ns);
 /* What was in flight at a look at least limit_ns ago still is (rpc_server_end_stuck). */
 bool rpc_call_is_stuck(struct rpc_call *call, int64_t now_ns, int64_t limit_ns);
+
+/* rpc_call.c: ends the call's life with gRPC once nothing is outstanding. Server thread only. */
+void rpc_call_end_if_over(struct rpc_call *call);
+/* rpc_call_receive.c: a read has ended. */
+void rpc_call_on_read(struct rpc_tag *tag, bool ok);
 
 /* rpc_lane.c: the call's turn. Drops the list's reference. */
 void rpc_call_pump_kicked(struct rpc_call *call);
