@@ -33,6 +33,9 @@ int error_set(struct error *err, int status, const char *format, ...)
 int error_field(struct error *err, const char *field, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* The same where memory is exhausted: RESOURCE_EXHAUSTED, "out of memory". */
+int error_no_memory(struct error *err);
+
 /* Adds the machine-readable reason to an error already set; returns err->status. */
 int error_reason(struct error *err, const char *reason);
 

@@ -167,7 +167,7 @@ int audit_add(struct txn *txn, const struct caller *caller, const char *rpc, con
         about(&event, any_row(&txn->changes[i]));
     }
     if (strbuf_failed(&before) || strbuf_failed(&after))
-        status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        status = error_no_memory(err);
     else if (changed)
         status = add(txn, &event, caller, rpc, request_id, &before, &after, err);
     strbuf_fini(&before);

@@ -71,8 +71,8 @@ int cpu_share_take(const struct manager *manager, const char *replica_id, const 
         return 0;
     }
     uint16_t *n_users = calloc(CPUS_MAX, sizeof(*n_users));
-    int status = n_users ? read_list("config.cpus", list, &topology, &cpus, err)
-                         : error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    int status =
+        n_users ? read_list("config.cpus", list, &topology, &cpus, err) : error_no_memory(err);
     if (status == 0) {
         uint32_t n_cores = topology_n_cores(&topology, &cpus);
         uint32_t each = n_replicas > 1 ? n_cores / n_replicas : n_cores;

@@ -78,11 +78,6 @@ int device_hold_check(const struct catalog *catalog, const pb_group *group, uint
 /* -- transactions ---------------------------------------------------------------------------------
  */
 
-static int out_of_memory(struct error *err)
-{
-    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-}
-
 /* What begins or worsens a hold. */
 struct cause {
     const char *device;
@@ -111,7 +106,7 @@ static int put_hold(struct txn *txn, const struct cause *cause, struct error *er
     if (!hold || (begins && !fill_hold(hold, key, cause))) {
         if (hold)
             message_free(&hold->base);
-        return out_of_memory(err);
+        return error_no_memory(err);
     }
     hold->last_unix_ns = txn_now_unix_ns(txn);
     if (begins)
@@ -207,7 +202,7 @@ int device_hold_release(struct txn *txn, const char *device, pb_hold **out_hold,
     }
     pb_hold *copy = MESSAGE_COPY(pb_hold, hold);
     if (!copy)
-        return out_of_memory(err);
+        return error_no_memory(err);
     struct txn_event event = {
         .type = "device.released", .device = copy->device, .message = copy->reason};
     if (txn_delete(txn, TABLE_DEVICE_HOLD, copy->key, err) != 0 ||
@@ -322,7 +317,7 @@ int device_holds_create(struct manager *manager, struct device_holds **out_holds
 {
     struct device_holds *holds = calloc(1, sizeof(*holds));
     if (!holds)
-        return out_of_memory(err);
+        return error_no_memory(err);
     holds->manager = manager;
     ev_timer_init(&holds->again, on_again, again_s, 0.);
     holds->again.data = holds;

@@ -321,7 +321,7 @@ int device_watch_create(struct manager *manager, struct device_watch **out_watch
     struct device_watch *watch = calloc(1, sizeof(*watch));
     pthread_condattr_t monotonic;
     if (!watch)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_no_memory(err);
     watch->manager = manager;
     watch->begin_ns = clock_now_ns();
     atomic_init(&watch->n_refs, 2);

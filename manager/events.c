@@ -114,7 +114,7 @@ static void read_older(struct watch *watch)
 {
     struct error err;
     struct reading *reading = calloc(1, sizeof(*reading));
-    int status = reading ? 0 : error_set(&err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    int status = reading ? 0 : error_no_memory(&err);
     if (reading) {
         reading->watch = watch;
         reading->from_seq = watch->next_seq;
@@ -225,7 +225,7 @@ void events_watch(void *context, struct rpc_call *call, const ProtobufCMessage *
     struct watch *watch = calloc(1, sizeof(*watch));
     struct error err;
     if (!watch) {
-        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        error_no_memory(&err);
         rpc_call_finish(call, &err);
         return;
     }
@@ -244,7 +244,7 @@ int events_create(struct manager *manager, struct events **out_events, struct er
 {
     struct events *events = calloc(1, sizeof(*events));
     if (!events)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_no_memory(err);
     events->manager = manager;
     *out_events = events;
     return 0;

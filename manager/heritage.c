@@ -126,7 +126,7 @@ static int finish(struct heritage *heritage, struct heritage **out_heritage, str
 {
     if (!heritage || heritage->failed) {
         heritage_destroy(heritage);
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_no_memory(err);
     }
     *out_heritage = heritage;
     return 0;
@@ -234,7 +234,7 @@ int heritage_create(const struct manager *manager, const char *replica_id, size_
         return err->status;
     pb_config *config = config_merge(version->config, deployment->config);
     if (!config)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_no_memory(err);
     char model_path[4096], draft_path[4096], path[4096];
     struct supervisor_promises promises = supervisor_promises(manager->supervisor, replica_id);
     model_path_absolute(manager, version->path, model_path, sizeof(model_path));

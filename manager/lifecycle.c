@@ -142,7 +142,7 @@ pb_operation *lifecycle_operation(struct txn *txn, enum operation_kind kind, con
                      kind == OPERATION_LOAD || kind == OPERATION_WAKE ? "place" : "drain")) {
         if (operation)
             message_free(&operation->base);
-        error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        error_no_memory(err);
         return NULL;
     }
     operation->kind = (Sluice__Manager__V1__OperationKind)kind;
@@ -206,11 +206,6 @@ int lifecycle_put(struct txn *txn, pb_operation *operation, uint32_t grace_ms, s
     return status;
 }
 
-static int no_memory(struct error *err)
-{
-    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-}
-
 int lifecycle_put_replica(struct txn *txn, const struct lifecycle_target *target,
                           pb_operation *operation, struct error *err)
 {
@@ -227,7 +222,7 @@ int lifecycle_put_replica(struct txn *txn, const struct lifecycle_target *target
         !message_set(&replica->device_group, target->group)) {
         if (replica)
             message_free(&replica->base);
-        return no_memory(err);
+        return error_no_memory(err);
     }
     replica->state = (Sluice__Manager__V1__ReplicaState)REPLICA_PENDING;
     replica->generation = 1;
@@ -238,7 +233,7 @@ int lifecycle_retire(struct txn *txn, const char *replica_id, struct error *err)
 {
     pb_replica *replica = MESSAGE_COPY(pb_replica, catalog_replica(txn_catalog(txn), replica_id));
     if (!replica)
-        return no_memory(err);
+        return error_no_memory(err);
     /* One that has failed has nothing left to drain. */
     if ((int)replica->state == REPLICA_FAILED)
         replica->state = (Sluice__Manager__V1__ReplicaState)REPLICA_STOPPED;
@@ -287,7 +282,7 @@ int lifecycle_fill(struct txn *txn, const struct lifecycle_target *target, uint3
             continue;
         n_live++;
         if (!lifecycle_add_replica(operation, replica->id))
-            return no_memory(err);
+            return error_no_memory(err);
     }
     operation->n_replicas_before = n_live;
     operation->n_replicas = n_replicas;
@@ -320,7 +315,7 @@ int lifecycle_set_wanted(struct txn *txn, const struct lifecycle_target *target,
         return txn_delete(txn, TABLE_DEPLOYMENT, key, err);
     pb_deployment *deployment = MESSAGE_COPY(pb_deployment, row);
     if (!deployment)
-        return no_memory(err);
+        return error_no_memory(err);
     deployment->n_replicas = n_replicas;
     deployment->generation++;
     return txn_put(txn, TABLE_DEPLOYMENT, &deployment->base, err);
@@ -336,7 +331,7 @@ int lifecycle_bump(struct txn *txn, const char *model, const char *version, stru
             message_free(&new_version->base);
         if (new_model)
             message_free(&new_model->base);
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_no_memory(err);
     }
     new_version->generation++;
     new_model->generation++;

@@ -49,7 +49,7 @@ int loop_queue_create(struct ev_loop *loop, struct loop_queue **out_queue, struc
 {
     struct loop_queue *queue = calloc(1, sizeof(*queue));
     if (!queue)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_no_memory(err);
     queue->loop = loop;
     queue->tail = &queue->head;
     pthread_mutex_init(&queue->mutex, NULL);

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "manager/pb.h"
+#include "proto/rpc/rpc_message.h"
 
 const char *replica_state_name(int state)
 {
@@ -48,27 +49,6 @@ static ProtobufCMessage *copy_packed(const ProtobufCMessage *message)
     return copy;
 }
 
-static size_t value_bytes(ProtobufCType type)
-{
-    switch (type) {
-    case PROTOBUF_C_TYPE_INT64:
-    case PROTOBUF_C_TYPE_SINT64:
-    case PROTOBUF_C_TYPE_SFIXED64:
-    case PROTOBUF_C_TYPE_UINT64:
-    case PROTOBUF_C_TYPE_FIXED64:
-    case PROTOBUF_C_TYPE_DOUBLE:
-        return sizeof(uint64_t);
-    case PROTOBUF_C_TYPE_STRING:
-        return sizeof(char *);
-    case PROTOBUF_C_TYPE_BYTES:
-        return sizeof(ProtobufCBinaryData);
-    case PROTOBUF_C_TYPE_MESSAGE:
-        return sizeof(ProtobufCMessage *);
-    default:
-        return sizeof(uint32_t);
-    }
-}
-
 /* False where memory is exhausted; `to` is as it was then. */
 static bool copy_value(ProtobufCType type, const void *from, void *to)
 {
@@ -84,7 +64,7 @@ static bool copy_value(ProtobufCType type, const void *from, void *to)
         return true;
     }
     if (type != PROTOBUF_C_TYPE_STRING && type != PROTOBUF_C_TYPE_MESSAGE) {
-        memcpy(to, from, value_bytes(type));
+        memcpy(to, from, rpc_message_value_bytes(type));
         return true;
     }
     memcpy(&value, from, sizeof(value));
@@ -104,7 +84,7 @@ static bool copy_repeated(const ProtobufCFieldDescriptor *field, const ProtobufC
                           ProtobufCMessage *to)
 {
     size_t n, *n_done = (size_t *)(void *)((char *)to + field->quantifier_offset);
-    size_t n_bytes = value_bytes(field->type);
+    size_t n_bytes = rpc_message_value_bytes(field->type);
     const char *values;
     memcpy(&n, (const char *)from + field->quantifier_offset, sizeof(n));
     memcpy(&values, (const char *)from + field->offset, sizeof(values));

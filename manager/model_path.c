@@ -131,7 +131,7 @@ int model_path_of_config(const struct manager *manager, const pb_config *config,
     if (!copy || (*config->draft_model && !message_set(&copy->draft_model, path.recorded))) {
         if (copy)
             message_free(&copy->base);
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_no_memory(err);
     }
     *out_config = copy;
     return 0;

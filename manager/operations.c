@@ -172,7 +172,7 @@ static void show_now(struct watch *watch)
         return;
     }
     if (catalog_operation(&watch->operations->manager->catalog, watch->id)) {
-        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        error_no_memory(&err);
         stream_watch_finish(&watch->stream, &err);
         return;
     }
@@ -236,7 +236,7 @@ void operations_watch(struct operations *operations, struct rpc_call *call, cons
     struct watch *watch = calloc(1, sizeof(*watch) + n_id);
     if (!watch) {
         struct error err;
-        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        error_no_memory(&err);
         rpc_call_finish(call, &err);
         return;
     }
@@ -350,10 +350,10 @@ static int note_on_version(struct txn *txn, const pb_operation *operation, struc
         return 0;
     pb_version *version = MESSAGE_COPY(pb_version, row);
     if (!version)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_no_memory(err);
     if (!message_set_copy(&version->last_error, operation->error)) {
         message_free(&version->base);
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_no_memory(err);
     }
     return txn_put(txn, TABLE_MODEL_VERSION, &version->base, err);
 }
@@ -381,7 +381,7 @@ static int run_ending(struct txn *txn, void *arg, struct error *err)
         return 0;
     pb_operation *operation = MESSAGE_COPY(pb_operation, ending->operation);
     if (!operation)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_no_memory(err);
     operation->updated_unix_ns = operation->ended_unix_ns = txn_now_unix_ns(txn);
     if (note_on_version(txn, operation, err) != 0) {
         message_free(&operation->base);
@@ -559,7 +559,7 @@ int operations_create(struct manager *manager, struct operations **out_operation
 {
     struct operations *operations = calloc(1, sizeof(*operations));
     if (!operations)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_no_memory(err);
     operations->manager = manager;
     *out_operations = operations;
     return 0;

@@ -88,7 +88,7 @@ static int start_tool(struct manager *manager, const struct heritage *heritage,
 {
     struct planning *planning = malloc(sizeof(*planning));
     if (!planning)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_no_memory(err);
     *planning = *wish;
     rpc_call_retain(planning->call);
     const char *const *arguments = (const char *const *)heritage_argv(heritage) + 1;
@@ -125,7 +125,7 @@ int plan_run(struct manager *manager, struct rpc_call *call, const struct plan_w
     if (!config || !group) {
         if (config)
             message_free(&config->base);
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_no_memory(err);
     }
     if (wish->n_replicas && device_hold_check(catalog, group, wish->tp, err) != 0) {
         message_free(&config->base);

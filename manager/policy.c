@@ -173,11 +173,6 @@ struct change {
     char model[MODEL_BYTES];
 };
 
-static int no_memory(struct error *err)
-{
-    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-}
-
 static int load_on(struct txn *txn, const struct change *change, const char *version,
                    const pb_deployment *like, struct error *err)
 {
@@ -190,7 +185,7 @@ static int load_on(struct txn *txn, const struct change *change, const char *ver
     if (!deployment || !message_set(&deployment->version, version)) {
         if (deployment)
             message_free(&deployment->base);
-        return no_memory(err);
+        return error_no_memory(err);
     }
     deployment->generation = 1;
     deployment->parked = 0;
@@ -219,7 +214,7 @@ static int load_like(struct txn *txn, const struct change *change, const char *v
             catalog_deployment(catalog, change->model, version, row->device_group))
             continue;
         pb_deployment *copy = MESSAGE_COPY(pb_deployment, row);
-        int status = copy ? load_on(txn, change, version, copy, err) : no_memory(err);
+        int status = copy ? load_on(txn, change, version, copy, err) : error_no_memory(err);
         if (copy)
             message_free(&copy->base);
         if (status != 0)
@@ -244,7 +239,7 @@ static int unload(struct txn *txn, const struct change *change, const char *vers
         const pb_replica *row = catalog_replica_at(catalog, i);
         if ((int)row->state != REPLICA_STOPPED && strcmp(row->model, change->model) == 0 &&
             strcmp(row->version, version) == 0 && !lifecycle_add_replica(operation, row->id))
-            status = no_memory(err);
+            status = error_no_memory(err);
     }
     for (size_t i = 0; status == 0 && catalog_deployment_at(catalog, i);) {
         const pb_deployment *row = catalog_deployment_at(catalog, i);
@@ -358,7 +353,7 @@ int policies_create(struct manager *manager, struct policies **out_policies, str
 {
     struct policies *policies = calloc(1, sizeof(*policies));
     if (!policies)
-        return no_memory(err);
+        return error_no_memory(err);
     policies->manager = manager;
     ev_timer_init(&policies->timer, on_timer, 0., 0.);
     policies->timer.data = policies;

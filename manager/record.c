@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/error.h"
 #include "base/seeded_bug.h"
 #include "manager/failpoint.h"
 #include "manager/message.h"
@@ -190,7 +191,7 @@ static int run_record(struct txn *txn, void *arg, struct error *err)
     if (!row || !change_row(row, pending, txn_now_unix_ns(txn))) {
         if (row)
             message_free(&row->base);
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_no_memory(err);
     }
     char message[ERROR_MESSAGE_BYTES];
     snprintf(message, sizeof(message), "%s",
@@ -232,7 +233,7 @@ int record_submit(struct slot *slot, const struct record *record, struct error *
 {
     struct pending_record *pending = calloc(1, sizeof(*pending));
     if (!pending)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_no_memory(err);
     pending->supervisor = slot->supervisor;
     pending->record = *record;
     memcpy(pending->id, slot->id, sizeof(pending->id));
@@ -248,7 +249,7 @@ int record_submit(struct slot *slot, const struct record *record, struct error *
     if (slot->last_error.status &&
         !(pending->last_error = (pb_error *)message_from_error(&slot->last_error))) {
         free(pending);
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_no_memory(err);
     }
     int status =
         store_submit_seen(slot->supervisor->manager->store, run_record, record_end, pending, err);

@@ -337,7 +337,7 @@ void routes_watch(void *context, struct rpc_call *call, const ProtobufCMessage *
     }
     free(watch);
     if (err.status == 0)
-        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        error_no_memory(&err);
     rpc_call_finish(call, &err);
 }
 
@@ -380,7 +380,7 @@ int routes_create(struct manager *manager, struct routes **out_routes, struct er
 {
     struct routes *routes = calloc(1, sizeof(*routes));
     if (!routes)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_no_memory(err);
     routes->manager = manager;
     ev_timer_init(&routes->again, on_again, again_s, 0.);
     routes->again.data = routes;

@@ -7,6 +7,7 @@
 #include "base/strbuf.h"
 #include "base/utf8.h"
 #include "manager/table.h"
+#include "proto/rpc/rpc_message.h"
 
 enum {
     MAX_TEXT_BYTES = 160, /* of one string: a chat template may have a megabyte */
@@ -58,26 +59,6 @@ static size_t n_of(const ProtobufCMessage *message, const ProtobufCFieldDescript
     return n;
 }
 
-static size_t bytes_of(ProtobufCType type)
-{
-    switch (type) {
-    case PROTOBUF_C_TYPE_INT64:
-    case PROTOBUF_C_TYPE_SINT64:
-    case PROTOBUF_C_TYPE_SFIXED64:
-    case PROTOBUF_C_TYPE_UINT64:
-    case PROTOBUF_C_TYPE_FIXED64:
-    case PROTOBUF_C_TYPE_DOUBLE:
-        return 8;
-    case PROTOBUF_C_TYPE_STRING:
-    case PROTOBUF_C_TYPE_MESSAGE:
-        return sizeof(void *);
-    case PROTOBUF_C_TYPE_BYTES:
-        return sizeof(ProtobufCBinaryData);
-    default:
-        return 4;
-    }
-}
-
 /* Whether the field says something: a member of a union that is chosen, an optional one that is
  * there, anything else that is not its zero. */
 static bool says_something(const ProtobufCMessage *message, const ProtobufCFieldDescriptor *field)
@@ -100,7 +81,7 @@ static bool says_something(const ProtobufCMessage *message, const ProtobufCField
         return true;
     if (field->label == PROTOBUF_C_LABEL_OPTIONAL)
         return u32_at(quantifier) != 0;
-    return bytes_of(field->type) == 8 ? u64_at(at) != 0 : u32_at(at) != 0;
+    return rpc_message_value_bytes(field->type) == 8 ? u64_at(at) != 0 : u32_at(at) != 0;
 }
 
 static void add_text(const char *text, struct strbuf *out)
@@ -156,7 +137,8 @@ static void add_one(const ProtobufCFieldDescriptor *field, const void *at, int d
         strbuf_printf(out, "%" PRId64, (int64_t)u64_at(at));
         return;
     default:
-        strbuf_printf(out, "%" PRIu64, bytes_of(field->type) == 8 ? u64_at(at) : u32_at(at));
+        strbuf_printf(out, "%" PRIu64,
+                      rpc_message_value_bytes(field->type) == 8 ? u64_at(at) : u32_at(at));
         return;
     }
 }
@@ -172,7 +154,7 @@ static void add_value(const ProtobufCMessage *message, const ProtobufCFieldDescr
     strbuf_add_char(out, '[');
     for (size_t i = 0; i < n_of(message, field); i++) {
         strbuf_add_str(out, i ? ", " : "");
-        add_one(field, items + i * bytes_of(field->type), depth, out);
+        add_one(field, items + i * rpc_message_value_bytes(field->type), depth, out);
     }
     strbuf_add_char(out, ']');
 }
@@ -214,7 +196,7 @@ static bool says_same(const ProtobufCMessage *a, const ProtobufCMessage *b,
     if (field->label != PROTOBUF_C_LABEL_REPEATED && field->type == PROTOBUF_C_TYPE_STRING)
         return strcmp(pointer_at(at_a), pointer_at(at_b)) == 0;
     if (field->label != PROTOBUF_C_LABEL_REPEATED && field->type != PROTOBUF_C_TYPE_MESSAGE)
-        return memcmp(at_a, at_b, bytes_of(field->type)) == 0;
+        return memcmp(at_a, at_b, rpc_message_value_bytes(field->type)) == 0;
     /* As people would tell them apart. */
     struct strbuf text_a, text_b;
     strbuf_init(&text_a, 0);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "manager/audit.h"
 #include "manager/caller.h"
 #include "manager/events.h"
@@ -193,7 +194,7 @@ int service_create(struct manager *manager, struct service **out_service, struct
 {
     struct service *service = calloc(1, sizeof(*service));
     if (!service)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_no_memory(err);
     service->manager = manager;
     *out_service = service;
     return 0;
@@ -225,7 +226,7 @@ static int record(struct txn *txn, const struct changing *changing, struct error
     const struct service_change *change = changing->change;
     ProtobufCMessage *copy = NULL;
     if (change->redact && !(copy = message_copy(changing->response)))
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_no_memory(err);
     if (copy)
         change->redact(copy);
     int status = txn_idempotency_record(txn, changing->request_id, change->method,
@@ -294,7 +295,7 @@ static void submit(struct changing *from)
     struct error err;
     struct changing *changing = malloc(sizeof(*changing));
     if (!changing) {
-        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        error_no_memory(&err);
         service_fail(from->call, &err);
         if (from->change->free_arg)
             from->change->free_arg(from->arg);
@@ -331,7 +332,7 @@ void service_change_copy(struct service *service, struct rpc_call *call,
     assert(change->free_arg);
     void *copy = malloc(n_bytes);
     if (!copy) {
-        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        error_no_memory(&err);
         service_fail(call, &err);
         return;
     }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "manager/build.h"
 #include "manager/device_hold.h"
@@ -19,11 +20,6 @@ typedef Sluice__Manager__V1__DeviceUse device_use;
 typedef Sluice__Manager__V1__ListDevicesResponse list_response;
 typedef Sluice__Manager__V1__ReleaseDeviceRequest release_request;
 typedef Sluice__Manager__V1__ReleaseDeviceResponse release_response;
-
-static int out_of_memory(struct error *err)
-{
-    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-}
 
 /* -- the probe ------------------------------------------------------------------------------------
  */
@@ -66,7 +62,7 @@ static int update_devices(struct txn *txn, const Sluice__Worker__V1__ProbeReport
         changed = true;
         pb_device *device = MESSAGE_COPY(pb_device, probe->devices[i]);
         if (!device)
-            return out_of_memory(err);
+            return error_no_memory(err);
         if (device->figures) /* of that moment, not of the device */
             message_free(&device->figures->base);
         device->figures = NULL;
@@ -97,7 +93,7 @@ static int ensure_cpu_group(struct txn *txn, struct error *err)
     if (!group || !message_set(&group->name, "cpu")) {
         if (group)
             message_free(&group->base);
-        return out_of_memory(err);
+        return error_no_memory(err);
     }
     group->generation = 1;
     group->built_in = 1;
@@ -106,7 +102,7 @@ static int ensure_cpu_group(struct txn *txn, struct error *err)
         if (catalog_device_at(catalog, i)->kind == SLUICE__V1__DEVICE_KIND__DEVICE_KIND_CPU &&
             !service_group_add(group, catalog_device_at(catalog, i)->name)) {
             message_free(&group->base);
-            return out_of_memory(err);
+            return error_no_memory(err);
         }
     if (group->n_devices == 0) {
         message_free(&group->base);
@@ -246,7 +242,7 @@ static void answer_devices(struct service *service, struct rpc_call *call,
     if (response && fill_devices(service, fresh, response)) {
         rpc_call_reply(call, &response->base);
     } else {
-        out_of_memory(&err);
+        error_no_memory(&err);
         service_fail(call, &err);
     }
     if (response)
@@ -290,7 +286,7 @@ static void on_probed(void *arg, const pb_tool *report, const struct error *stat
                  report->probe->cuda_unusable_reason);
         probe->report = MESSAGE_COPY(pb_tool, report);
         if (!probe->report)
-            out_of_memory(&err);
+            error_no_memory(&err);
         else if (store_submit(service->manager->store, run_probe, end_probe, probe, &err) == 0)
             return;
     }
@@ -306,7 +302,7 @@ static int start_probe(struct service *service, struct rpc_call *call, struct er
     static const char *const arguments[] = {"probe", NULL};
     struct probe *probe = calloc(1, sizeof(*probe));
     if (!probe)
-        return out_of_memory(err);
+        return error_no_memory(err);
     probe->service = service;
     if (call) {
         rpc_call_retain(call);
@@ -356,7 +352,7 @@ static int apply_release(struct txn *txn, const ProtobufCMessage *message, void 
         MESSAGE_NEW(release_response, sluice__manager__v1__release_device_response__descriptor);
     (void)arg;
     if (!response)
-        return out_of_memory(err);
+        return error_no_memory(err);
     if (device_hold_release(txn, request->device, &response->hold, err) != 0) {
         message_free(&response->base);
         return err->status;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "manager/build.h"
 #include "manager/message.h"
 #include "manager/names.h"
@@ -14,11 +15,6 @@ typedef Sluice__Manager__V1__CreateDeviceGroupRequest create_request;
 typedef Sluice__Manager__V1__DeleteDeviceGroupRequest delete_request;
 
 enum { MAX_GROUPS = 256 };
-
-static int out_of_memory(struct error *err)
-{
-    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-}
 
 bool service_group_add(pb_group *group, const char *device)
 {
@@ -114,7 +110,7 @@ static int apply_create(struct txn *txn, const ProtobufCMessage *message, void *
             message_free(&group->base);
         if (response)
             message_free(&response->base);
-        return out_of_memory(err);
+        return error_no_memory(err);
     }
     struct txn_event event = {.type = "device_group.created", .device_group = request->name};
     if (txn_put(txn, TABLE_DEVICE_GROUP, &group->base, err) != 0 ||
@@ -140,7 +136,7 @@ void service_create_group(struct service *service, struct rpc_call *call,
     struct error err;
     struct create_args *args = calloc(1, sizeof(*args));
     if (!args)
-        out_of_memory(&err);
+        error_no_memory(&err);
     else
         snprintf(args->cuda_why, sizeof(args->cuda_why), "%s", service->cuda_unusable_reason);
     if (!args || name_check("name", request->name, &err) != 0 ||
@@ -172,7 +168,7 @@ void service_list_groups(struct service *service, struct rpc_call *call,
     if (complete) {
         rpc_call_reply(call, &response->base);
     } else {
-        out_of_memory(&err);
+        error_no_memory(&err);
         service_fail(call, &err);
     }
     if (response)
@@ -218,7 +214,7 @@ static int apply_delete(struct txn *txn, const ProtobufCMessage *message, void *
         txn_event(txn, &event, err) != 0)
         return err->status;
     *out_response = message_new(&sluice__manager__v1__delete_device_group_response__descriptor);
-    return *out_response ? 0 : out_of_memory(err);
+    return *out_response ? 0 : error_no_memory(err);
 }
 
 static const struct service_change delete_change = {

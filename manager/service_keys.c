@@ -6,6 +6,7 @@
 
 #include "base/api_keys.h"
 #include "base/clock.h"
+#include "base/error.h"
 #include "base/log.h"
 #include "base/sha256.h"
 #include "manager/caller.h"
@@ -23,11 +24,6 @@ typedef Sluice__Manager__V1__ListApiKeysRequest list_request;
 typedef Sluice__Manager__V1__ListApiKeysResponse list_response;
 typedef Sluice__Manager__V1__RevokeApiKeyRequest revoke_request;
 typedef Sluice__Manager__V1__RevokeApiKeyResponse revoke_response;
-
-static int out_of_memory(struct error *err)
-{
-    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-}
 
 /* -- CreateApiKey ---------------------------------------------------------------------------------
  */
@@ -108,7 +104,7 @@ static int apply_create(struct txn *txn, const ProtobufCMessage *message, void *
         complete =
             message_set_copy(&response->key, key) && message_set(&response->secret, drawn->secret);
     }
-    int status = complete ? 0 : out_of_memory(err);
+    int status = complete ? 0 : error_no_memory(err);
     if (status == 0)
         status = txn_put(txn, TABLE_API_KEY, &key->base, err);
     else if (key)
@@ -180,7 +176,7 @@ void service_list_keys(struct service *service, struct rpc_call *call,
     if (complete) {
         rpc_call_reply(call, &response->base);
     } else {
-        out_of_memory(&err);
+        error_no_memory(&err);
         service_fail(call, &err);
     }
     if (response)
@@ -255,7 +251,7 @@ static int apply_revoke(struct txn *txn, const ProtobufCMessage *message, void *
         response->in_memory_only = txn_is_in_memory(txn);
         complete = message_set_copy(&response->key, key);
     }
-    int status = complete ? 0 : out_of_memory(err);
+    int status = complete ? 0 : error_no_memory(err);
     if (status == 0 && !again)
         status = txn_put(txn, TABLE_API_KEY, &key->base, err);
     else if (key)

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "base/format.h"
 #include "manager/build.h"
 #include "manager/config_check.h"
@@ -150,7 +151,7 @@ static int put_deployment(struct txn *txn, const pb_version *version, const pb_d
     pb_deployment *deployment =
         kept ? MESSAGE_COPY(pb_deployment, old) : new_deployment(version, args);
     if (!deployment)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_no_memory(err);
     deployment->n_replicas = args->n_replicas;
     deployment->generation = generation + 1;
     return txn_put(txn, TABLE_DEPLOYMENT, &deployment->base, err);
@@ -163,7 +164,7 @@ static int answer(pb_operation *operation, ProtobufCMessage **out_response, stru
     if (!response || !message_set_copy(&response->operation, operation)) {
         if (response)
             message_free(&response->base);
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_no_memory(err);
     }
     *out_response = &response->base;
     return 0;
@@ -218,7 +219,7 @@ static int apply_load(struct txn *txn, const ProtobufCMessage *message, void *ar
     /* Rows move when others are written: work on a copy. */
     pb_version *version = MESSAGE_COPY(pb_version, row);
     if (!version)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_no_memory(err);
     pb_operation *operation =
         lifecycle_operation(txn, OPERATION_LOAD, request->request_id, version->model,
                             version->version, args->group, err);
@@ -380,7 +381,7 @@ static void plan_evict(struct service *service, struct rpc_call *call,
     struct load_args args;
     struct error err;
     if (!evicting) {
-        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        error_no_memory(&err);
         service_fail(call, &err);
         return;
     }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "base/sha256.h"
 #include "manager/build.h"
@@ -137,7 +138,7 @@ static int put_model(struct txn *txn, const char *name, struct error *err)
     if (!model || (!row && !message_set(&model->name, name))) {
         if (model)
             message_free(&model->base);
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_no_memory(err);
     }
     if (!row)
         model->created_unix_ns = txn_now_unix_ns(txn);
@@ -154,7 +155,7 @@ static int put_version(struct txn *txn, const struct registration *registration,
         return err->status;
     pb_version *version = MESSAGE_NEW(pb_version, sluice__manager__v1__model_version__descriptor);
     if (!version)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_no_memory(err);
     bool complete = message_set(&version->model, request->model) &&
                     message_set(&version->version, version_name) &&
                     message_set(&version->path, registration->path.recorded) &&
@@ -169,7 +170,7 @@ static int put_version(struct txn *txn, const struct registration *registration,
         complete = message_append_copy(&version->n_labels, &version->labels, request->labels[i]);
     if (!complete) {
         message_free(&version->base);
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_no_memory(err);
     }
     return txn_put(txn, TABLE_MODEL_VERSION, &version->base, err);
 }
@@ -192,7 +193,7 @@ static int verify_version(struct txn *txn, const struct registration *registrati
     if (!version || !message_set(&version->content_sha256, seen)) {
         if (version)
             message_free(&version->base);
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_no_memory(err);
     }
     version->generation++;
     struct txn_event event = {.type = "model.verified",
@@ -220,7 +221,7 @@ static int answer_register(const struct catalog *catalog, const char *model, con
     if (!response || !response->version) {
         if (response)
             message_free(&response->base);
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_no_memory(err);
     }
     *out_response = &response->base;
     return 0;
@@ -309,7 +310,7 @@ static void on_inspected(void *arg, const pb_tool *report, const struct error *s
     if (err.status == 0)
         check_report(registration, report->inspect, &err);
     if (err.status == 0 && !(registration->info = MESSAGE_COPY(pb_info, report->inspect->info)))
-        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        error_no_memory(&err);
     if (err.status == 0) {
         for (size_t i = 0; i < report->inspect->n_files; i++)
             registration->size_bytes += report->inspect->files[i]->size_bytes;
@@ -352,7 +353,7 @@ void service_register(struct service *service, struct rpc_call *call,
     struct error err;
     struct registration *registration = calloc(1, sizeof(*registration));
     if (!registration) {
-        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        error_no_memory(&err);
         service_fail(call, &err);
         return;
     }
@@ -391,7 +392,7 @@ void service_get_model(struct service *service, struct rpc_call *call,
         if (!row)
             no_model(request->model, &err);
         else if (!(response.model = build_model(catalog, row)))
-            error_set(&err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+            error_no_memory(&err);
     }
     if (err.status == 0)
         rpc_call_reply(call, &response.base);
@@ -444,7 +445,7 @@ void service_list_models(struct service *service, struct rpc_call *call,
         response->generation = catalog->generation;
         rpc_call_reply(call, &response->base);
     } else {
-        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        error_no_memory(&err);
         service_fail(call, &err);
     }
     if (response)
@@ -493,7 +494,7 @@ static int bump_model(struct txn *txn, const char *name, struct error *err)
 {
     pb_model *model = MESSAGE_COPY(pb_model, catalog_model(txn_catalog(txn), name));
     if (!model)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_no_memory(err);
     model->generation++;
     return txn_put(txn, TABLE_MODEL, &model->base, err);
 }
@@ -530,7 +531,7 @@ static int apply_delete(struct txn *txn, const ProtobufCMessage *message, void *
     delete_response *response = MESSAGE_NEW(
         delete_response, sluice__manager__v1__delete_model_version_response__descriptor);
     if (!response)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_no_memory(err);
     response->model_deleted = gone;
     *out_response = &response->base;
     return 0;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "manager/build.h"
 #include "manager/failpoint.h"
 #include "manager/lifecycle.h"
@@ -26,11 +27,6 @@ struct park_args {
     struct lifecycle_limits limits;
     uint32_t grace_ms;
 };
-
-static int out_of_memory(struct error *err)
-{
-    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-}
 
 static int check_names(const wake_request *request, struct error *err)
 {
@@ -91,7 +87,7 @@ static int mark(struct txn *txn, const struct lifecycle_target *target, bool par
         MESSAGE_COPY(pb_deployment, catalog_deployment(txn_catalog(txn), target->model,
                                                        target->version, target->group));
     if (!deployment)
-        return out_of_memory(err);
+        return error_no_memory(err);
     deployment->parked = parked;
     deployment->generation++;
     return txn_put(txn, TABLE_DEPLOYMENT, &deployment->base, err);
@@ -117,7 +113,7 @@ static int apply(struct txn *txn, const wake_request *request, bool parked,
     const pb_deployment *row = find(catalog, request, err);
     pb_deployment *deployment = row ? MESSAGE_COPY(pb_deployment, row) : NULL;
     if (!deployment)
-        return row ? out_of_memory(err) : err->status;
+        return row ? error_no_memory(err) : err->status;
     struct lifecycle_target target = lifecycle_target_of(deployment);
     pb_operation *operation = NULL, *copy = NULL;
     int status = lifecycle_check_free(catalog, &target, &args->limits, err);
@@ -130,7 +126,7 @@ static int apply(struct txn *txn, const wake_request *request, bool parked,
     if (status == 0)
         status = change(txn, deployment, parked, args, operation, err);
     if (status == 0 && !(copy = MESSAGE_COPY(pb_operation, operation)))
-        status = out_of_memory(err);
+        status = error_no_memory(err);
     if (status == 0)
         status = lifecycle_put(txn, operation, args->grace_ms, err);
     else if (operation)
@@ -149,8 +145,8 @@ static int apply_park(struct txn *txn, const ProtobufCMessage *message, void *ar
     const wake_request request = common_of((const park_request *)message);
     park_response *response =
         MESSAGE_NEW(park_response, sluice__manager__v1__park_model_version_response__descriptor);
-    int status =
-        response ? apply(txn, &request, true, arg, &response->operation, err) : out_of_memory(err);
+    int status = response ? apply(txn, &request, true, arg, &response->operation, err)
+                          : error_no_memory(err);
     if (status == 0)
         *out_response = &response->base;
     else if (response)
@@ -165,7 +161,7 @@ static int apply_wake(struct txn *txn, const ProtobufCMessage *message, void *ar
         MESSAGE_NEW(wake_response, sluice__manager__v1__wake_model_version_response__descriptor);
     int status =
         response ? apply(txn, (const wake_request *)message, false, arg, &response->operation, err)
-                 : out_of_memory(err);
+                 : error_no_memory(err);
     if (status == 0)
         *out_response = &response->base;
     else if (response)
@@ -255,7 +251,7 @@ static int apply_demand(struct txn *txn, const ProtobufCMessage *message, void *
     const pb_deployment *sleeper;
     demand_response *response =
         MESSAGE_NEW(demand_response, sluice__manager__v1__wake_version_response__descriptor);
-    int status = response ? 0 : out_of_memory(err);
+    int status = response ? 0 : error_no_memory(err);
     while (status == 0 && (sleeper = find_sleeper(txn_catalog(txn), request, &args->limits))) {
         status = wake_one(txn, sleeper, args, err);
         response->n_woken += status == 0;
@@ -354,7 +350,7 @@ static int plan_park(struct service *service, struct rpc_call *call, const wake_
     }
     if (response)
         message_free(&response->base);
-    return complete ? 0 : out_of_memory(err);
+    return complete ? 0 : error_no_memory(err);
 }
 
 void service_park(struct service *service, struct rpc_call *call, const ProtobufCMessage *message)

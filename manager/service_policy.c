@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "manager/build.h"
 #include "manager/lifecycle.h"
 #include "manager/message.h"
@@ -80,7 +81,7 @@ static int apply_policy(struct txn *txn, const ProtobufCMessage *message, void *
     if (!model || !message_set_copy(&model->policy, policy)) {
         if (model)
             message_free(&model->base);
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_no_memory(err);
     }
     model->generation++;
     char text[256];
@@ -95,7 +96,7 @@ static int apply_policy(struct txn *txn, const ProtobufCMessage *message, void *
     if (!response || !response->model) {
         if (response)
             message_free(&response->base);
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_no_memory(err);
     }
     *out_response = &response->base;
     return 0;

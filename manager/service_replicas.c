@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "manager/audit.h"
 #include "manager/failpoint.h"
 #include "manager/lifecycle.h"
@@ -27,11 +28,6 @@ struct replace_args {
     struct lifecycle_limits limits;
     uint32_t grace_ms;
 };
-
-static int out_of_memory(struct error *err)
-{
-    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-}
 
 /* The replica a request names, where something can be done about it. NULL with err set. */
 static const pb_replica *find_replica(const struct catalog *catalog, const char *id, int has,
@@ -75,7 +71,7 @@ static pb_operation *begin(struct txn *txn, enum operation_kind kind, const char
     if (lifecycle_add_replica(operation, replica->id))
         return operation;
     message_free(&operation->base);
-    out_of_memory(err);
+    error_no_memory(err);
     return NULL;
 }
 
@@ -89,7 +85,7 @@ static int apply_drain(struct txn *txn, const ProtobufCMessage *message, void *a
                      request->expected_generation, err);
     pb_replica *replica = row ? MESSAGE_COPY(pb_replica, row) : NULL;
     if (!replica)
-        return row ? out_of_memory(err) : err->status;
+        return row ? error_no_memory(err) : err->status;
     struct lifecycle_target target = {replica->model, replica->version, replica->device_group};
     pb_operation *operation = begin(txn, OPERATION_DRAIN, request->request_id, replica, args, err);
     drain_response *response =
@@ -100,7 +96,7 @@ static int apply_drain(struct txn *txn, const ProtobufCMessage *message, void *a
     if (status == 0)
         status = lifecycle_put_replica(txn, &target, operation, err);
     if (status == 0 && (!response || !message_set_copy(&response->operation, operation)))
-        status = out_of_memory(err);
+        status = error_no_memory(err);
     if (status == 0)
         status = lifecycle_put(txn, operation, args->grace_ms, err);
     else if (operation)
@@ -123,14 +119,14 @@ static int apply_restart(struct txn *txn, const ProtobufCMessage *message, void 
                      request->expected_generation, err);
     pb_replica *replica = row ? MESSAGE_COPY(pb_replica, row) : NULL;
     if (!replica)
-        return row ? out_of_memory(err) : err->status;
+        return row ? error_no_memory(err) : err->status;
     pb_operation *operation =
         begin(txn, OPERATION_RESTART, request->request_id, replica, args, err);
     restart_response *response =
         MESSAGE_NEW(restart_response, sluice__manager__v1__restart_replica_response__descriptor);
     int status = operation ? 0 : err->status;
     if (status == 0 && (!response || !message_set_copy(&response->operation, operation)))
-        status = out_of_memory(err);
+        status = error_no_memory(err);
     replica->restart_epoch = replica->epoch;
     replica->generation++;
     if (status == 0) {
@@ -268,7 +264,7 @@ static int roll_back(struct txn *txn, pb_operation *operation, uint32_t grace_ms
             return err->status;
         failpoint("cancel.before_commit");
         pb_operation *update = MESSAGE_COPY(pb_operation, operation);
-        return update ? lifecycle_put(txn, update, grace_ms, err) : out_of_memory(err);
+        return update ? lifecycle_put(txn, update, grace_ms, err) : error_no_memory(err);
     }
     for (size_t i = 0; i < operation->n_new_replica_ids; i++) {
         const pb_replica *replica = catalog_replica(catalog, operation->new_replica_ids[i]);
@@ -282,7 +278,7 @@ static int roll_back(struct txn *txn, pb_operation *operation, uint32_t grace_ms
         return err->status;
     failpoint("cancel.before_commit");
     pb_operation *copy = MESSAGE_COPY(pb_operation, operation);
-    return copy ? lifecycle_put(txn, copy, grace_ms, err) : out_of_memory(err);
+    return copy ? lifecycle_put(txn, copy, grace_ms, err) : error_no_memory(err);
 }
 
 struct cancelling {
@@ -312,7 +308,7 @@ static int apply_cancel(struct txn *txn, const ProtobufCMessage *message, void *
                                 (int)old->kind == OPERATION_UPDATE ? "rollback" : "stop"))) {
         if (response)
             message_free(&response->base);
-        return out_of_memory(err);
+        return error_no_memory(err);
     }
     if (!again) {
         response->operation->cancelling = 1;

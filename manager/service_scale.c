@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "manager/build.h"
 #include "manager/failpoint.h"
 #include "manager/heritage.h"
@@ -34,11 +35,6 @@ struct scale_args {
     size_t n_candidates; /* in the order in which they go, as the loop saw them */
     struct candidate candidates[MAX_PER_DEPLOYMENT];
 };
-
-static int out_of_memory(struct error *err)
-{
-    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-}
 
 static int check_request(const struct manager *manager, const scale_request *request,
                          struct scale_args *args, struct error *err)
@@ -130,7 +126,7 @@ static int retire_surplus(struct txn *txn, const struct lifecycle_target *target
         if (!replica)
             break;
         if (!lifecycle_add_replica(operation, replica->id))
-            return out_of_memory(err);
+            return error_no_memory(err);
         if (lifecycle_retire(txn, replica->id, err) != 0)
             return err->status;
         n_live--;
@@ -170,7 +166,7 @@ static int apply_scale(struct txn *txn, const ProtobufCMessage *message, void *a
         return err->status;
     pb_deployment *deployment = MESSAGE_COPY(pb_deployment, row); /* rows move when others change */
     if (!deployment)
-        return out_of_memory(err);
+        return error_no_memory(err);
     struct lifecycle_target target = lifecycle_target_of(deployment);
     pb_operation *operation = NULL;
     scale_response *response = NULL;
@@ -187,7 +183,7 @@ static int apply_scale(struct txn *txn, const ProtobufCMessage *message, void *a
         response = MESSAGE_NEW(scale_response,
                                sluice__manager__v1__scale_model_version_response__descriptor);
         if (!response || !message_set_copy(&response->operation, operation))
-            status = out_of_memory(err);
+            status = error_no_memory(err);
     }
     if (status == 0)
         status = lifecycle_put(txn, operation, args->grace_ms, err);
@@ -245,7 +241,7 @@ static int plan_down(struct manager *manager, struct rpc_call *call,
     }
     if (plan)
         message_free(&plan->base);
-    return complete ? 0 : out_of_memory(err);
+    return complete ? 0 : error_no_memory(err);
 }
 
 static int plan_scale(struct service *service, struct rpc_call *call, const scale_request *request,
@@ -278,7 +274,7 @@ void service_scale(struct service *service, struct rpc_call *call, const Protobu
     struct manager *manager = service->manager;
     struct scale_args *args = calloc(1, sizeof(*args));
     struct error err, ignored;
-    int status = args ? check_request(manager, request, args, &err) : out_of_memory(&err);
+    int status = args ? check_request(manager, request, args, &err) : error_no_memory(&err);
     if (status == 0 && !request->validate_only) {
         const pb_deployment *deployment = find_deployment(&manager->catalog, request, &ignored);
         if (deployment)

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/error.h"
 #include "manager/lifecycle.h"
 #include "manager/message.h"
 #include "manager/names.h"
@@ -18,7 +19,7 @@
 static void fail_memory(struct rpc_call *call)
 {
     struct error err;
-    error_set(&err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    error_no_memory(&err);
     service_fail(call, &err);
 }
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "manager/lifecycle.h"
 #include "manager/message.h"
 #include "manager/names.h"
@@ -14,11 +15,6 @@
 
 typedef Sluice__Manager__V1__SetTrafficRequest set_request;
 typedef Sluice__Manager__V1__SetTrafficResponse set_response;
-
-static int no_memory(struct error *err)
-{
-    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-}
 
 static int check_set(const set_request *request, struct error *err)
 {
@@ -100,7 +96,7 @@ static int apply_set(struct txn *txn, const ProtobufCMessage *message, void *arg
     if (!complete) {
         if (traffic)
             message_free(&traffic->base);
-        return no_memory(err);
+        return error_no_memory(err);
     }
     traffic->sticky = request->sticky;
     if (traffic_put(txn, traffic, NULL, err) != 0)
@@ -111,7 +107,7 @@ static int apply_set(struct txn *txn, const ProtobufCMessage *message, void *arg
         !message_set_copy(&response->traffic, traffic_find(txn_catalog(txn), request->model))) {
         if (response)
             message_free(&response->base);
-        return no_memory(err);
+        return error_no_memory(err);
     }
     *out_response = &response->base;
     return 0;

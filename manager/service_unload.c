@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "manager/build.h"
 #include "manager/failpoint.h"
 #include "manager/lifecycle.h"
@@ -106,7 +107,7 @@ static int collect(const struct catalog *catalog, const unload_request *request,
         if ((int)replica->state != REPLICA_STOPPED &&
             concerns(request, replica->model, replica->version, replica->device_group) &&
             !lifecycle_add_replica(operation, replica->id))
-            return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+            return error_no_memory(err);
     }
     return 0;
 }
@@ -135,7 +136,7 @@ static int unload(struct txn *txn, const unload_request *request, const struct u
         response = MESSAGE_NEW(unload_response,
                                sluice__manager__v1__unload_model_version_response__descriptor);
         if (!response || !message_set_copy(&response->operation, operation))
-            status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+            status = error_no_memory(err);
     }
     if (status == 0)
         status = lifecycle_put(txn, operation, args->grace_ms, err);
@@ -179,7 +180,7 @@ int service_unload_within(struct txn *txn, const struct lifecycle_target *target
         if (!message_append_text(&evicts_for->n_evicted_replica_ids,
                                  &evicts_for->evicted_replica_ids,
                                  response->operation->replica_ids[i]))
-            status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+            status = error_no_memory(err);
     message_free(&response->base);
     return status;
 }
@@ -245,7 +246,7 @@ static int plan(struct service *service, struct rpc_call *call, const unload_req
         response->plan->fits = 1;
         rpc_call_reply(call, &response->base);
     } else {
-        error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        error_no_memory(err);
     }
     if (response)
         message_free(&response->base);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "manager/build.h"
 #include "manager/config_check.h"
 #include "manager/lifecycle.h"
@@ -32,11 +33,6 @@ struct update_args {
     uint32_t grace_ms;
     const struct manager *manager;
 };
-
-static int no_memory(struct error *err)
-{
-    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-}
 
 static int check_gates(const pb_gates *gates, struct error *err)
 {
@@ -148,11 +144,11 @@ static pb_deployment *new_deployment(const struct catalog *catalog, const update
     pb_deployment *deployment = MESSAGE_COPY(pb_deployment, old);
     bool complete = deployment && message_set(&deployment->version, request->version);
     if (!complete)
-        no_memory(err);
+        error_no_memory(err);
     if (complete && request->config) {
         complete = model_path_of_config(args->manager, request->config, &config, err) == 0;
         if (complete && !message_set_copy(&deployment->config, config))
-            complete = no_memory(err) == 0;
+            complete = error_no_memory(err) == 0;
         if (config)
             message_free(&config->base);
     }
@@ -253,7 +249,7 @@ static int begin(struct txn *txn, pb_deployment *deployment, pb_operation *opera
     if (status == 0)
         status = lifecycle_bump(txn, target.model, target.version, err);
     if (status == 0 && !message_set_copy(&response->operation, operation))
-        status = no_memory(err);
+        status = error_no_memory(err);
     if (status == 0)
         return lifecycle_put(txn, operation, args->grace_ms, err);
     message_free(&operation->base);
@@ -323,14 +319,14 @@ static int apply_update(struct txn *txn, const ProtobufCMessage *message, void *
     update_response *response = MESSAGE_NEW(
         update_response, sluice__manager__v1__update_model_version_response__descriptor);
     pb_operation *operation = NULL;
-    int status = response ? 0 : no_memory(err);
+    int status = response ? 0 : error_no_memory(err);
     if (status == 0)
         operation = lifecycle_operation(txn, OPERATION_UPDATE, request->request_id, request->model,
                                         request->version, group, err);
     if (status == 0 && !operation)
         status = err->status;
     if (operation && !fill_update(catalog, request, from, operation))
-        status = no_memory(err);
+        status = error_no_memory(err);
     if (operation && status == 0) {
         status = begin(txn, deployment, operation, args, response, err);
     } else {

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/error.h"
 #include "base/log.h"
 #include "base/seeded_bug.h"
 #include "manager/adopt.h"
@@ -486,7 +487,7 @@ int supervisor_create(struct manager *manager, struct supervisor **out_superviso
 {
     struct supervisor *supervisor = calloc(1, sizeof(*supervisor));
     if (!supervisor)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_no_memory(err);
     supervisor->manager = manager;
     configure(supervisor, &manager->settings);
     oom_watch_init(&supervisor->oom);

@@ -219,7 +219,7 @@ int tool_runner_create(const struct tool_config *config, struct tool_runner **ou
 {
     struct tool_runner *runner = calloc(1, sizeof(*runner));
     if (!runner)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_no_memory(err);
     runner->config = *config;
     if (!runner->config.max_running)
         runner->config.max_running = 4;
@@ -263,7 +263,7 @@ int tool_run(struct tool_runner *runner, const char *const *arguments, tool_done
     }
     struct tool *tool = calloc(1, sizeof(*tool));
     if (!tool)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_no_memory(err);
     tool->runner = runner;
     tool->done = done;
     tool->arg = arg;

@@ -13,11 +13,6 @@
 
 typedef Sluice__Manager__V1__TrafficWeight pb_weight;
 
-static int no_memory(struct error *err)
-{
-    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-}
-
 const pb_traffic *traffic_find(const struct catalog *catalog, const char *model)
 {
     struct row *row = catalog_get(catalog, TABLE_TRAFFIC, model);
@@ -106,7 +101,7 @@ static int bump_model(struct txn *txn, const char *name, struct error *err)
 {
     pb_model *model = MESSAGE_COPY(pb_model, catalog_model(txn_catalog(txn), name));
     if (!model)
-        return no_memory(err);
+        return error_no_memory(err);
     model->generation++;
     return txn_put(txn, TABLE_MODEL, &model->base, err);
 }
@@ -135,7 +130,7 @@ int traffic_forget(struct txn *txn, const char *model, const char *version, stru
         return 0;
     pb_traffic *traffic = MESSAGE_COPY(pb_traffic, row);
     if (!traffic)
-        return no_memory(err);
+        return error_no_memory(err);
     size_t n = 0;
     uint64_t sum = 0;
     for (size_t i = 0; i < traffic->n_weights; i++) {

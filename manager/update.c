@@ -284,7 +284,7 @@ int updates_create(struct manager *manager, struct updates **out_updates, struct
 {
     struct updates *updates = calloc(1, sizeof(*updates));
     if (!updates)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_no_memory(err);
     updates->manager = manager;
     ev_timer_init(&updates->timer, on_timer, look_s, 0.);
     updates->timer.data = updates;

@@ -13,11 +13,6 @@
 #include "manager/traffic.h"
 #include "manager/update.h"
 
-static int no_memory(struct error *err)
-{
-    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-}
-
 int update_check_none(const struct catalog *catalog, const char *model, struct error *err)
 {
     for (size_t i = 0; catalog_operation_at(catalog, i); i++) {
@@ -52,7 +47,7 @@ int update_pin_traffic(struct txn *txn, const pb_operation *operation, uint32_t 
         return traffic_put(txn, traffic, operation->id, err);
     if (traffic)
         message_free(&traffic->base);
-    return no_memory(err);
+    return error_no_memory(err);
 }
 
 int update_begin_rollback(struct txn *txn, pb_operation *operation, struct error *err)
@@ -93,7 +88,7 @@ static int retire_old(struct txn *txn, pb_operation *operation, struct error *er
         if (!is_old || (int)replica->state == REPLICA_STOPPED)
             continue;
         if (!lifecycle_add_replica(operation, replica->id))
-            return no_memory(err);
+            return error_no_memory(err);
         if (!replica->retiring && lifecycle_retire(txn, replica->id, err) != 0)
             return err->status;
     }
@@ -145,7 +140,7 @@ static int settle_traffic(struct txn *txn, const pb_operation *operation, bool w
         return traffic_put(txn, traffic, operation->id, err);
     if (traffic)
         message_free(&traffic->base);
-    return no_memory(err);
+    return error_no_memory(err);
 }
 
 static bool note_failure(pb_update *update, const struct moving *moving)
@@ -201,7 +196,7 @@ static int change(struct txn *txn, pb_operation *operation, const struct moving 
         return retire_old(txn, operation, err);
     case UPDATE_GO_BACK:
         return note_failure(update, moving) ? update_begin_rollback(txn, operation, err)
-                                            : no_memory(err);
+                                            : error_no_memory(err);
     case UPDATE_SETTLE:
         update->phase = (Sluice__Manager__V1__UpdatePhase)UPDATE_END;
         return settle_traffic(txn, operation, went_back, err);
@@ -269,7 +264,7 @@ int update_txn_run(struct txn *txn, void *arg, struct error *err)
     uint32_t grace_ms = (uint32_t)row_extra(row);
     pb_operation *operation = MESSAGE_COPY(pb_operation, old);
     if (!operation)
-        return no_memory(err);
+        return error_no_memory(err);
     failpoint("update.before_write");
     operation->updated_unix_ns = txn_now_unix_ns(txn);
     bool shifting = moving->phase == UPDATE_SHIFT;
@@ -281,7 +276,7 @@ int update_txn_run(struct txn *txn, void *arg, struct error *err)
         change(txn, operation, moving, err) != 0 || !note_stage(operation) ||
         tell(txn, operation, err) != 0) {
         if (!err->status)
-            no_memory(err);
+            error_no_memory(err);
         message_free(&operation->base);
         return err->status;
     }

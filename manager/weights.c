@@ -326,7 +326,7 @@ int weights_create(struct manager *manager, struct weights **out_weights, struct
 {
     struct weights *weights = calloc(1, sizeof(*weights));
     if (!weights)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_no_memory(err);
     weights->manager = manager;
     *out_weights = weights;
     return 0;

@@ -228,7 +228,7 @@ int worker_link_open(struct ev_loop *loop, struct loop_queue *queue, const char 
 {
     struct worker_link *link = calloc(1, sizeof(*link));
     if (!link)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return error_no_memory(err);
     if (strlen(socket_path) >= sizeof(link->socket_path)) {
         free(link);
         return error_set(err, STATUS_INVALID_ARGUMENT, "socket path of %zu bytes; %zu is the limit",

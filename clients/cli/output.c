@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/utf8.h"
+#include "proto/rpc/rpc_message.h"
 
 void table_init(struct table *table, size_t n_columns, const char *const *headers)
 {
@@ -164,28 +165,6 @@ static json_t *scalar_json(const ProtobufCFieldDescriptor *field, const void *at
     }
 }
 
-static size_t scalar_size(const ProtobufCFieldDescriptor *field)
-{
-    switch (field->type) {
-    case PROTOBUF_C_TYPE_INT64:
-    case PROTOBUF_C_TYPE_SINT64:
-    case PROTOBUF_C_TYPE_SFIXED64:
-    case PROTOBUF_C_TYPE_UINT64:
-    case PROTOBUF_C_TYPE_FIXED64:
-    case PROTOBUF_C_TYPE_DOUBLE:
-        return 8;
-    case PROTOBUF_C_TYPE_BOOL:
-        return sizeof(protobuf_c_boolean);
-    case PROTOBUF_C_TYPE_STRING:
-    case PROTOBUF_C_TYPE_MESSAGE:
-        return sizeof(void *);
-    case PROTOBUF_C_TYPE_BYTES:
-        return sizeof(ProtobufCBinaryData);
-    default:
-        return 4;
-    }
-}
-
 /* NULL: an empty list, which only a whole answer names. */
 static json_t *repeated_json(const ProtobufCFieldDescriptor *field, const char *base)
 {
@@ -195,7 +174,8 @@ static json_t *repeated_json(const ProtobufCFieldDescriptor *field, const char *
         return NULL;
     json_t *list = json_array();
     for (size_t i = 0; i < n; i++)
-        json_array_append_new(list, scalar_json(field, items + i * scalar_size(field)));
+        json_array_append_new(list,
+                              scalar_json(field, items + i * rpc_message_value_bytes(field->type)));
     return list;
 }
 

@@ -3,6 +3,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "proto/rpc/rpc_message.h"
 #include "proto/rpc/rpc_wire.h"
 
 /* What is written lies from `at` on. */
@@ -116,18 +117,10 @@ static bool put_value(struct tail *tail, const ProtobufCFieldDescriptor *field, 
     }
 }
 
-static size_t element_bytes(ProtobufCType type)
-{
-    if (type == PROTOBUF_C_TYPE_BYTES)
-        return sizeof(ProtobufCBinaryData);
-    size_t n = number_bytes(type);
-    return n > 0 ? n : sizeof(void *);
-}
-
 static bool put_repeated(struct tail *tail, const ProtobufCFieldDescriptor *field, const void *list,
                          size_t n)
 {
-    size_t size = element_bytes(field->type);
+    size_t size = rpc_message_value_bytes(field->type);
     const uint8_t *values = list, *end = tail->at;
     bool packed = (field->flags & PROTOBUF_C_FIELD_FLAG_PACKED) != 0;
     for (size_t i = n; i-- > 0;)

@@ -365,3 +365,11 @@ int rpc_message_pack(const ProtobufCMessage *message, void **out_bytes, size_t *
     *out_bytes = bytes;
     return 0;
 }
+
+size_t rpc_message_value_bytes(ProtobufCType type)
+{
+    if (type == PROTOBUF_C_TYPE_BYTES)
+        return sizeof(ProtobufCBinaryData);
+    size_t n_bytes = number_bytes(type);
+    return n_bytes > 0 ? n_bytes : sizeof(void *); /* a string, a message */
+}

@@ -29,6 +29,9 @@ int rpc_message_parse_in(struct arena *arena, const ProtobufCMessageDescriptor *
                          const void *bytes, size_t n_bytes, ProtobufCMessage **out_message,
                          struct error *err);
 
+/* What a value of that type takes in a message's struct, and in its array where it is repeated. */
+size_t rpc_message_value_bytes(ProtobufCType type);
+
 /* Serializes into memory of its own (free()). RESOURCE_EXHAUSTED where there is none. */
 int rpc_message_pack(const ProtobufCMessage *message, void **out_bytes, size_t *out_n_bytes,
                      struct error *err);

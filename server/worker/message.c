@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/strbuf.h"
+#include "proto/rpc/rpc_message.h"
 
 enum { MAX_PRINTED_BYTES = 400, SUBSTITUTE = 0x1A };
 
@@ -81,28 +82,6 @@ static void add_string(struct strbuf *out, const char *text)
     strbuf_add_char(out, '"');
 }
 
-static size_t value_size(ProtobufCType type)
-{
-    switch (type) {
-    case PROTOBUF_C_TYPE_INT64:
-    case PROTOBUF_C_TYPE_SINT64:
-    case PROTOBUF_C_TYPE_SFIXED64:
-    case PROTOBUF_C_TYPE_UINT64:
-    case PROTOBUF_C_TYPE_FIXED64:
-    case PROTOBUF_C_TYPE_DOUBLE:
-        return 8;
-    case PROTOBUF_C_TYPE_STRING:
-    case PROTOBUF_C_TYPE_MESSAGE:
-        return sizeof(void *);
-    case PROTOBUF_C_TYPE_BYTES:
-        return sizeof(ProtobufCBinaryData);
-    case PROTOBUF_C_TYPE_BOOL:
-        return sizeof(protobuf_c_boolean);
-    default:
-        return 4;
-    }
-}
-
 static void add_value(const ProtobufCFieldDescriptor *field, const void *value, unsigned indent,
                       struct strbuf *out)
 {
@@ -171,7 +150,7 @@ static bool is_set(const ProtobufCFieldDescriptor *field, const char *base)
     if (field->type == PROTOBUF_C_TYPE_BOOL)
         return true; /* false is an answer: `fits: false` */
     static const char zeros[16];
-    return memcmp(value, zeros, value_size(field->type)) != 0;
+    return memcmp(value, zeros, rpc_message_value_bytes(field->type)) != 0;
 }
 
 static void add_field(const ProtobufCFieldDescriptor *field, const void *value, unsigned indent,
@@ -194,6 +173,6 @@ void message_print(const ProtobufCMessage *message, unsigned indent, struct strb
         size_t n = *(const size_t *)(const void *)(base + field->quantifier_offset);
         const char *items = *(const char *const *)(const void *)(base + field->offset);
         for (size_t k = 0; k < n; k++)
-            add_field(field, items + k * value_size(field->type), indent, out);
+            add_field(field, items + k * rpc_message_value_bytes(field->type), indent, out);
     }
 }
