@@ -7,15 +7,19 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 
-enum { MAX_STATUS = 512 };
+enum { MAX_STATUS = 512, WAIT_MS = 1000 };
 
-void notify_send(const char *state)
+/* Where nobody reads (a service manager that hangs), the queue is full after a few messages, and a
+ * plain send would wait for ever. */
+static void send_state(const char *state, uint32_t wait_ms)
 {
+    const struct timeval wait = {wait_ms / 1000, (suseconds_t)(wait_ms % 1000) * 1000};
     const char *path = getenv("NOTIFY_SOCKET");
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     size_t n_path = path ? strlen(path) : 0;
@@ -28,9 +32,21 @@ void notify_send(const char *state)
     if (fd < 0)
         return;
     socklen_t n_bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n_path);
-    (void)sendto(fd, state, strlen(state), MSG_NOSIGNAL, (const struct sockaddr *)&address,
-                 n_bytes);
+    int flags = MSG_NOSIGNAL;
+    if (wait_ms == 0 || setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof(wait)) != 0)
+        flags |= MSG_DONTWAIT;
+    (void)sendto(fd, state, strlen(state), flags, (const struct sockaddr *)&address, n_bytes);
     close(fd);
+}
+
+void notify_send(const char *state)
+{
+    send_state(state, WAIT_MS);
+}
+
+void notify_watchdog(void)
+{
+    send_state("WATCHDOG=1", 0);
 }
 
 void notify_status(const char *state, const char *format, ...)

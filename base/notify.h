@@ -4,8 +4,11 @@
 
 #include <stdint.h>
 
-/* Sends `state` ("READY=1"). Does nothing where NOTIFY_SOCKET is not set or cannot be reached. */
+/* Sends `state` ("READY=1"). Does nothing where NOTIFY_SOCKET is not set or cannot be reached, and
+ * gives up after a second where nobody reads it. */
 void notify_send(const char *state);
+/* Sends "WATCHDOG=1", and never waits: from threads on which all depends. */
+void notify_watchdog(void);
 /* The same with a line for people, "STATUS=...", as by printf. */
 void notify_status(const char *state, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

@@ -226,8 +226,8 @@ static int set_value(struct parse *p, size_t i, const char *text, enum origin or
     }
     }
     if (want)
-        return error_set(p->err, STATUS_INVALID_ARGUMENT, "--%s: \"%s\" is not %s", spec->name,
-                         text, want);
+        return error_set(p->err, STATUS_INVALID_ARGUMENT, "--%s: \"%.80s%s\" is not %s", spec->name,
+                         text, strlen(text) > 80 ? "..." : "", want);
     return note_given(p, i, text, origin);
 }
 

@@ -201,7 +201,7 @@ static void on_watchdog(struct ev_loop *loop, ev_timer *timer, int events)
     (void)loop;
     (void)timer;
     (void)events;
-    notify_send("WATCHDOG=1");
+    notify_watchdog();
 }
 
 static void start_watchdog(struct program *program)

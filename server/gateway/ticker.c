@@ -63,7 +63,7 @@ static void tell_watchdog(struct gateway *gateway, int64_t now_ns, int64_t *next
 {
     if (!gateway->config.watchdog_ms || now_ns < *next_ns)
         return;
-    notify_send("WATCHDOG=1");
+    notify_watchdog();
     *next_ns = now_ns + (int64_t)gateway->config.watchdog_ms * NS_PER_MS / 3;
 }
 

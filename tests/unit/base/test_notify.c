@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "base/clock.h"
 #include "base/notify.h"
 
 static void expect_arrival(const char *name, const struct sockaddr_un *address, socklen_t n)
@@ -54,6 +55,32 @@ static void test_send_when_there_is_no_socket_then_nothing_happens(void **state)
     notify_send("READY=1");
 }
 
+/* Symptom: with a service manager that hung, the server's ticker and the manager's loop stood still
+ * at their next word to it. */
+static void test_send_when_nobody_reads_then_it_gives_up(void **state)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    char name[64];
+    (void)state;
+    snprintf(name, sizeof(name), "@sluice-notify-full-%d", (int)getpid());
+    snprintf(address.sun_path + 1, sizeof(address.sun_path) - 1, "%s", name + 1);
+    socklen_t n = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(name));
+    int fd = socket(AF_UNIX, SOCK_DGRAM, 0);
+    assert_int_equal(bind(fd, (const struct sockaddr *)&address, n), 0);
+    setenv("NOTIFY_SOCKET", name, 1);
+    alarm(60);
+    int64_t began_ns = clock_now_ns();
+    for (int i = 0; i < 5000; i++) /* more than any queue has room for */
+        notify_watchdog();
+    assert_true(clock_now_ns() - began_ns < 10 * NS_PER_S);
+    began_ns = clock_now_ns();
+    notify_send("STOPPING=1");
+    int64_t took_ns = clock_now_ns() - began_ns;
+    assert_true(took_ns > NS_PER_S / 2 && took_ns < 10 * NS_PER_S);
+    alarm(0);
+    close(fd);
+}
+
 static void test_watchdog_when_asked_of_this_process_then_in_milliseconds(void **state)
 {
     char pid[32];
@@ -77,6 +104,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_send_when_a_path_or_an_abstract_name_then_it_arrives),
         cmocka_unit_test(test_send_when_there_is_no_socket_then_nothing_happens),
+        cmocka_unit_test(test_send_when_nobody_reads_then_it_gives_up),
         cmocka_unit_test(test_watchdog_when_asked_of_this_process_then_in_milliseconds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
