@@ -2,10 +2,10 @@
  * the same within six), no spills; blocks per SM of an H100. Tiles of 8 heads | of 16:
  *
  *   head_dim up to   16-bit                        8-bit
- *        64           99  67  3 | 106  83  2       as 128
- *       128          153  67  3 | 158  83  2       137  71  3 | 163  87  2
- *       192          176  67  2 | 182  83  2       as 256
- *       256          208  83  2 | 216  99  2       203  71  2 | 255  87  2
+ *        64           99  67  3 | 107  83  2       as 128
+ *       128          152  67  3 | 158  83  2       135  71  3 | 162  87  2
+ *       192          178  67  2 | 184  83  2       as 256
+ *       256          204  83  2 | 212  99  2       204  71  2 | 247  87  2
  *
  * Of the 67 KiB 48 are the rings: 3 · 4 warps have 96 KiB under way on an SM, more than twice what
  * 25 B/ns (an H100's 3.35 TB/s over 132 SMs) take in a latency of 1 µs. */

@@ -22,7 +22,7 @@
  * ptxas: attention_decode.cu (bf16|halvesE)Lj128ELb0 registers 160 shared 1024
  * ptxas: attention_decode.cu (bf16|halvesE)Lj128ELb1 registers 160 shared 1024
  * ptxas: attention_decode.cu (bf16|halvesE)Lj192ELb0 registers 184 shared 1024
- * ptxas: attention_decode.cu (bf16|halvesE)Lj192ELb1 registers 176 shared 1024
+ * ptxas: attention_decode.cu (bf16|halvesE)Lj192ELb1 registers 184 shared 1024
  * ptxas: attention_decode.cu (bf16|halvesE)Lj256ELb0 registers 216 shared 1024
  * ptxas: attention_decode.cu (bf16|halvesE)Lj256ELb1 registers 208 shared 1024
  * ptxas: attention_decode.cu codes.*Lj128ELb0 registers 168 shared 1024
@@ -42,14 +42,16 @@
 template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI> struct decode_warp {
     static constexpr uint32_t LOADS = decode_stage_loads(DIM, Kv::elem_bytes);
     static constexpr uint32_t RING = decode_ring_stages(DIM, Kv::elem_bytes);
-    static constexpr uint32_t ELEMS = decode_chunk_elems(Kv::elem_bytes); /* of a load */
-    static constexpr uint32_t KEY_LOADS = LOADS / 2;                      /* of a vector of K */
-    static constexpr uint32_t KEY_STEPS = ELEMS / 4;                      /* mma of one of them */
-    static constexpr uint32_t SETS = LOADS / 4;                           /* loads of a V */
-    static constexpr uint32_t WORD = 4 / Kv::elem_bytes;                  /* elements of 4 bytes */
-    static constexpr uint32_t ROWS = SPLIT ? 1 : 2;                       /* heads of a lane */
+    static constexpr uint32_t KEY_LOADS = decode_key_loads(DIM, Kv::elem_bytes);
+    static constexpr uint32_t KEY_STEPS = decode_key_steps(Kv::elem_bytes);
+    static constexpr uint32_t STEPS = decode_n_steps(DIM, Kv::elem_bytes);
+    static constexpr uint32_t SETS = decode_value_sets(DIM, Kv::elem_bytes);
+    static constexpr uint32_t WORD = decode_word_elems(Kv::elem_bytes);
+    static constexpr uint32_t VALUES = decode_n_values(DIM, Kv::elem_bytes);
+    static constexpr uint32_t AHEAD = RING - 1;     /* stages under way */
+    static constexpr uint32_t ROWS = SPLIT ? 1 : 2; /* heads of a lane */
     static constexpr uint32_t HEADS = SPLIT ? DECODE_SPLIT_HEADS : DECODE_HEADS;
-    static constexpr uint32_t SCORE_BYTES = ROWS * 8; /* of a lane and mma */
+    static constexpr uint32_t WORDS = decode_score_words(ROWS); /* of a lane and mma */
     static constexpr struct decode_memory AT = decode_memory_of(DIM, Kv::elem_bytes, SPLIT);
 
     const struct attention_cuda *a;
@@ -62,7 +64,7 @@ template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI> struct decode_warp 
 
     ATTENTION_METHOD const uint8_t *page(const void *pool, uint32_t position, bool *valid) const
     {
-        uint32_t block = ((const uint32_t *)(memory + AT.blocks))[position >> a->block_shift];
+        uint32_t block = ((const uint32_t *)(memory + AT.blocks))[attention_entry_of(a, position)];
         *valid = attention_sees(seen, position) && block < a->kv.n_blocks;
         return (const uint8_t *)pool + (*valid ? attention_page_at(a, block, i_kv) : 0);
     }
@@ -79,7 +81,7 @@ template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI> struct decode_warp 
     {
         uint32_t *numbers = (uint32_t *)(memory + AT.blocks);
         for (uint32_t i = lane; i < attention_partition_blocks(a); i += 32) {
-            uint32_t position = i << a->block_shift;
+            uint32_t position = attention_entry_begin(a, i);
             bool used = position < seen.end && position + a->kv.block_size > seen.begin;
             numbers[i] = used ? __ldg(a->block_tables + attention_table_at(a, seq, base + position))
                               : a->kv.n_blocks;
@@ -96,7 +98,7 @@ template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI> struct decode_warp 
 
     ATTENTION_METHOD unsigned char *ring_at(uint32_t slot, uint32_t load) const
     {
-        return memory + AT.ring + ((slot * LOADS + load) * 32 + lane) * 16;
+        return memory + decode_ring_at(AT, LOADS, slot, load, lane);
     }
 
     ATTENTION_METHOD void take(uint32_t words[4], uint32_t load) const
@@ -112,7 +114,7 @@ template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI> struct decode_warp 
     {
         for (uint32_t i = 0; i < 2; i++) {
             bool valid;
-            uint32_t position = stage * DECODE_STAGE + decode_key_position(i, g);
+            uint32_t position = decode_stage_begin(stage) + decode_key_position(i, g);
             const uint8_t *from = page(a->kv.k, position, &valid);
             from += attention_vector_in_page(a, position);
 #pragma unroll
@@ -120,8 +122,9 @@ template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI> struct decode_warp 
                 uint32_t elem = decode_key_elem(j, t, Kv::elem_bytes);
                 bool exists = valid && elem < a->kv.head_dim;
                 if (decode_key_elem(j, 0, Kv::elem_bytes) < a->kv.head_dim)
-                    cp_async_16(ring_at(fill, i * KEY_LOADS + j),
-                                exists ? from + elem * Kv::elem_bytes : (const uint8_t *)a->kv.k,
+                    cp_async_16(ring_at(fill, decode_key_load(DIM, Kv::elem_bytes, i, j)),
+                                exists ? from + attention_elem_at(elem, Kv::elem_bytes)
+                                       : (const uint8_t *)a->kv.k,
                                 exists);
             }
         }
@@ -131,15 +134,16 @@ template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI> struct decode_warp 
     {
         for (uint32_t i = 0; i < 4; i++) {
             bool valid;
-            uint32_t position = stage * DECODE_STAGE + decode_value_position(i, t);
+            uint32_t position = decode_stage_begin(stage) + decode_value_position(i, t);
             const uint8_t *from = page(a->kv.v, position, &valid);
             from += attention_vector_in_page(a, position);
 #pragma unroll
             for (uint32_t set = 0; set < SETS; set++) {
                 uint32_t elem = decode_value_elem(set, g, Kv::elem_bytes);
                 bool exists = valid && elem < a->kv.head_dim;
-                cp_async_16(ring_at(fill, set * 4 + i),
-                            exists ? from + elem * Kv::elem_bytes : (const uint8_t *)a->kv.v,
+                cp_async_16(ring_at(fill, decode_value_load(set, i)),
+                            exists ? from + attention_elem_at(elem, Kv::elem_bytes)
+                                   : (const uint8_t *)a->kv.v,
                             exists);
             }
         }
@@ -150,7 +154,7 @@ template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI> struct decode_warp 
     {
         if (stage < DECODE_STAGES)
             copy_keys(stage);
-        else if (stage < 2 * DECODE_STAGES)
+        else if (stage - DECODE_STAGES < DECODE_STAGES)
             copy_values(stage - DECODE_STAGES);
         cp_async_commit();
         fill = fill + 1 == RING ? 0 : fill + 1;
@@ -160,14 +164,14 @@ template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI> struct decode_warp 
     {
         fill = drain = 0;
 #pragma unroll 1
-        for (uint32_t stage = 0; stage + 1 < RING; stage++)
+        for (uint32_t stage = 0; stage < AHEAD; stage++)
             copy_stage(stage);
     }
 
     ATTENTION_METHOD void await_stage(uint32_t stage)
     {
-        copy_stage(stage + RING - 1);
-        cp_async_wait<RING - 1>();
+        copy_stage(stage + AHEAD);
+        cp_async_wait<AHEAD>();
     }
 
     ATTENTION_METHOD void stage_done(void)
@@ -181,13 +185,13 @@ template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI> struct decode_warp 
 #pragma unroll
         for (uint32_t r = 0; r < 2; r++) {
             float x[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-            uint32_t head = attention_head_at(a, i_kv, first_slot + g + 8 * r);
+            uint32_t head = attention_head_at(a, i_kv, first_slot + decode_slot(lane, r));
             if (r < ROWS && head < a->n_heads && elem < a->kv.head_dim)
                 for (uint32_t i = 0; i < 4; i++)
-                    x[i] = __ldg(a->q + attention_q_at(a, a->q_stride, row, head) + elem + i);
+                    x[i] = __ldg(a->q + attention_elem_of(a, a->q_stride, row, head, elem + i));
             if (r < ROWS) {
-                q[r] = Kv::pack(x[0], x[1]);
-                q[2 + r] = Kv::pack(x[2], x[3]);
+                q[decode_query_register(r, 0)] = Kv::pack(x[0], x[1]);
+                q[decode_query_register(r, 1)] = Kv::pack(x[2], x[3]);
             }
             if (SPLIT && r == 0) {
                 q[1] = attention_rest<Kv>(x[0], x[1], q[0]);
@@ -199,7 +203,7 @@ template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI> struct decode_warp 
     /* Scores, then weights, of mma i (of 16 in the partition): words of this lane. */
     ATTENTION_METHOD uint32_t *score_at(uint32_t i) const
     {
-        return (uint32_t *)(memory + AT.scores + (i * 32 + lane) * SCORE_BYTES);
+        return (uint32_t *)(memory + decode_score_at(AT, ROWS, i, lane));
     }
 
     ATTENTION_METHOD void keep_scores(uint32_t i, const float d[4])
@@ -210,14 +214,15 @@ template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI> struct decode_warp 
             uint32_t position = decode_score_position(i, t, c);
             float factor = a->factor;
             if constexpr (Kv::is_coded)
-                factor *= ((const float *)(memory + AT.k_scales))[position] * Kv::unit;
+                factor = attention_key_factor(
+                    factor, ((const float *)(memory + AT.k_scales))[position], Kv::unit);
 #pragma unroll
             for (uint32_t r = 0; r < ROWS; r++) {
-                float dot = SPLIT ? d[c] + d[c + 2] : d[c + 2 * r];
+                float dot = decode_sum_of(d, SPLIT, r, c);
                 float x = -INFINITY;
                 if (attention_sees(seen, position))
                     x = bias[r].of(attention_score(dot, factor, a->softcap), position);
-                scores[r * 2 + c] = __float_as_uint(x);
+                scores[decode_score_word(r, c)] = __float_as_uint(x);
                 max[r] = x > max[r] ? x : max[r];
             }
         }
@@ -225,11 +230,10 @@ template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI> struct decode_warp 
 
     ATTENTION_METHOD void multiply_keys(uint32_t row)
     {
-        uint32_t q[KEY_LOADS * KEY_STEPS][4];
+        uint32_t q[STEPS][4];
 #pragma unroll
-        for (uint32_t k = 0; k < KEY_LOADS * KEY_STEPS; k++)
-            load_query(q[k], row,
-                       decode_key_elem(k / KEY_STEPS, t, Kv::elem_bytes) + k % KEY_STEPS * 4);
+        for (uint32_t k = 0; k < STEPS; k++)
+            load_query(q[k], row, decode_step_elem(k, t, Kv::elem_bytes));
         for (uint32_t r = 0; r < ROWS; r++)
             max[r] = -INFINITY;
 #pragma unroll 1
@@ -243,17 +247,17 @@ template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI> struct decode_warp 
 #pragma unroll
                 for (uint32_t i = 0; i < 2; i++) {
                     uint32_t words[4];
-                    take(words, i * KEY_LOADS + j);
+                    take(words, decode_key_load(DIM, Kv::elem_bytes, i, j));
 #pragma unroll
                     for (uint32_t e = 0; e < KEY_STEPS; e++) {
                         uint32_t b[2];
                         Kv::keys(b, words, e);
-                        Kv::mma(d[i], q[j * KEY_STEPS + e], b);
+                        Kv::mma(d[i], q[decode_step(j, e, Kv::elem_bytes)], b);
                     }
                 }
             }
-            keep_scores(stage * 2, d[0]);
-            keep_scores(stage * 2 + 1, d[1]);
+            keep_scores(decode_score_tile(stage, 0), d[0]);
+            keep_scores(decode_score_tile(stage, 1), d[1]);
             stage_done();
         }
         for (uint32_t r = 0; r < ROWS; r++)
@@ -274,8 +278,8 @@ template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI> struct decode_warp 
     {
         for (uint32_t c = 0; c < 2; c++) {
             const float *scales = (const float *)(memory + AT.v_scales);
-            float w = p[c] > 0.0f ? p[c] * scales[decode_score_position(i, t, c)] : 0.0f;
-            score_at(i)[2 * r + c] = __float_as_uint(w);
+            float w = attention_coded_weight(p[c], scales[decode_score_position(i, t, c)]);
+            score_at(i)[decode_score_word(r, c)] = __float_as_uint(w);
             unit[r] = w > unit[r] ? w : unit[r];
         }
     }
@@ -286,16 +290,16 @@ template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI> struct decode_warp 
         float inv[ROWS];
         for (uint32_t r = 0; r < ROWS; r++) {
             float most = attention_quad_max(unit[r]);
-            inv[r] = most > 0.0f ? 1.0f / most : 0.0f;
-            unit[r] = most * Kv::unit;
+            inv[r] = attention_inverse(most);
+            unit[r] = attention_scaled(most, Kv::unit);
         }
 #pragma unroll 2
-        for (uint32_t i = 0; i < 2 * DECODE_STAGES; i++) {
-            float w[2 * ROWS];
-            for (uint32_t k = 0; k < 2 * ROWS; k++)
-                w[k] = __uint_as_float(score_at(i)[k]);
+        for (uint32_t i = 0; i < DECODE_SCORES; i++) {
+            float w[WORDS];
+            for (uint32_t k = 0; k < WORDS; k++)
+                w[k] = attention_scaled(__uint_as_float(score_at(i)[k]), inv[decode_word_row(k)]);
             for (uint32_t r = 0; r < ROWS; r++)
-                pack_weights(i, r, w[2 * r] * inv[r], w[2 * r + 1] * inv[r]);
+                pack_weights(i, r, w[decode_score_word(r, 0)], w[decode_score_word(r, 1)]);
         }
     }
 
@@ -305,17 +309,18 @@ template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI> struct decode_warp 
         for (uint32_t r = 0; r < ROWS; r++)
             sum[r] = unit[r] = 0.0f;
 #pragma unroll 2
-        for (uint32_t i = 0; i < 2 * DECODE_STAGES; i++) {
-            float p[2 * ROWS];
-            for (uint32_t k = 0; k < 2 * ROWS; k++) {
-                p[k] = attention_exp2(__uint_as_float(score_at(i)[k]) - max[k / 2]);
-                sum[k / 2] += p[k];
+        for (uint32_t i = 0; i < DECODE_SCORES; i++) {
+            float p[WORDS];
+            for (uint32_t k = 0; k < WORDS; k++) {
+                uint32_t r = decode_word_row(k);
+                p[k] = attention_exp2(__uint_as_float(score_at(i)[k]) - max[r]);
+                sum[r] += p[k];
             }
             for (uint32_t r = 0; r < ROWS; r++)
                 if constexpr (Kv::is_coded)
-                    keep_coded_weights(i, r, p + 2 * r);
+                    keep_coded_weights(i, r, p + decode_score_word(r, 0));
                 else
-                    pack_weights(i, r, p[2 * r], p[2 * r + 1]);
+                    pack_weights(i, r, p[decode_score_word(r, 0)], p[decode_score_word(r, 1)]);
         }
         if constexpr (Kv::is_coded)
             pack_coded_weights();
@@ -328,7 +333,7 @@ template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI> struct decode_warp 
         uint32_t v[4][4];
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++)
-            take(v[i], set * 4 + i);
+            take(v[i], decode_value_load(set, i));
 #pragma unroll
         for (uint32_t w = 0; w < 4; w++) {
             uint32_t low[WORD], high[WORD];
@@ -337,7 +342,7 @@ template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI> struct decode_warp 
 #pragma unroll
             for (uint32_t e = 0; e < WORD; e++) {
                 const uint32_t b[2] = {low[e], high[e]};
-                Kv::mma(d[set * ELEMS + w * WORD + e], p, b);
+                Kv::mma(d[decode_value_tile(set, w, e, Kv::elem_bytes)], p, b);
             }
         }
     }
@@ -348,24 +353,26 @@ template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI> struct decode_warp 
         float *out = (float *)memory;
         __syncwarp(); /* all lanes are done with ring and scores */
 #pragma unroll
-        for (uint32_t n = 0; n < SETS * ELEMS; n++)
+        for (uint32_t n = 0; n < VALUES; n++)
 #pragma unroll
             for (uint32_t c = 0; c < 2; c++) {
-                uint32_t elem = decode_value_elem(n / ELEMS, t * 2 + c, Kv::elem_bytes) + n % ELEMS;
+                uint32_t elem = decode_sum_elem(n, t, c, Kv::elem_bytes);
 #pragma unroll
                 for (uint32_t r = 0; r < ROWS; r++) {
-                    float x = SPLIT ? d[n][c] + d[n][c + 2] : d[n][c + 2 * r];
-                    out[(g + 8 * r) * DIM + elem] = Kv::is_coded ? x * unit[r] : x;
+                    float x = decode_sum_of(d[n], SPLIT, r, c);
+                    out[decode_result_at(DIM, decode_slot(lane, r), elem)] =
+                        Kv::is_coded ? attention_scaled(x, unit[r]) : x;
                 }
             }
     }
 
     ATTENTION_METHOD void multiply_values(void)
     {
-        float d[SETS * ELEMS][4] = {};
+        float d[VALUES][4] = {};
 #pragma unroll 1
         for (uint32_t stage = 0; stage < DECODE_STAGES; stage++) {
-            const uint32_t *low = score_at(stage * 2), *high = score_at(stage * 2 + 1);
+            const uint32_t *low = score_at(decode_score_tile(stage, 0));
+            const uint32_t *high = score_at(decode_score_tile(stage, 1));
             const uint32_t p[4] = {low[0], low[1], high[0], high[1]};
             await_stage(DECODE_STAGES + stage);
 #pragma unroll
@@ -380,7 +387,7 @@ template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI> struct decode_warp 
     ATTENTION_METHOD void run(uint32_t row, uint32_t seq, uint32_t base)
     {
         for (uint32_t r = 0; r < ROWS; r++)
-            bias[r].begin(a, attention_head_at(a, i_kv, first_slot + g + 8 * r),
+            bias[r].begin(a, attention_head_at(a, i_kv, first_slot + decode_slot(lane, r)),
                           a->positions[row] - base);
         look_up(seq, base);
         begin_copies();
@@ -399,22 +406,26 @@ template <typename Warp, uint32_t DIM> struct decode_block {
 
     ATTENTION_METHOD unsigned char *memory_of(uint32_t warp) const
     {
-        return shared + warp * Warp::AT.n_bytes;
+        return shared + decode_warp_at(Warp::AT, warp);
     }
 
     /* [warp][2][DECODE_HEADS]: maxima, sums. */
     ATTENTION_METHOD float *stats(uint32_t warp) const
     {
-        return (float *)(shared + CUDA_GROUP_PARTITIONS * Warp::AT.n_bytes) +
-               warp * 2 * DECODE_HEADS;
+        return (float *)(shared + decode_stats_at(Warp::AT, warp));
+    }
+
+    ATTENTION_METHOD float *sums(uint32_t warp) const
+    {
+        return stats(warp) + DECODE_HEADS;
     }
 
     ATTENTION_METHOD void note(const Warp *warp, uint32_t i_warp) const
     {
         if (warp->t == 0)
             for (uint32_t r = 0; r < Warp::ROWS; r++) {
-                stats(i_warp)[warp->g + 8 * r] = warp->max[r];
-                stats(i_warp)[DECODE_HEADS + warp->g + 8 * r] = warp->sum[r];
+                stats(i_warp)[decode_slot(warp->lane, r)] = warp->max[r];
+                sums(i_warp)[decode_slot(warp->lane, r)] = warp->sum[r];
             }
     }
 
@@ -427,8 +438,8 @@ template <typename Warp, uint32_t DIM> struct decode_block {
             max = stats(w)[slot] > max ? stats(w)[slot] : max;
         for (uint32_t w = begin; w < end; w++) {
             float weight = attention_exp2(stats(w)[slot] - max);
-            x = fmaf(((const float *)memory_of(w))[slot * DIM + elem], weight, x);
-            sum = fmaf(stats(w)[DECODE_HEADS + slot], weight, sum);
+            x = fmaf(((const float *)memory_of(w))[decode_result_at(DIM, slot, elem)], weight, x);
+            sum = fmaf(sums(w)[slot], weight, sum);
         }
         *out_x = x;
         *out_max = max;
@@ -438,23 +449,23 @@ template <typename Warp, uint32_t DIM> struct decode_block {
     ATTENTION_METHOD void store(uint32_t group, uint32_t begin, uint32_t end) const
     {
         uint32_t n = a->kv.head_dim;
-        for (uint32_t i = threadIdx.x; i < Warp::HEADS * n; i += DECODE_THREADS) {
-            uint32_t slot = i / n, elem = i % n;
+        for (uint32_t i = threadIdx.x; i < decode_n_items(Warp::HEADS, n); i += DECODE_THREADS) {
+            uint32_t slot = decode_item_slot(i, n), elem = decode_item_elem(i, n);
             uint32_t head = attention_head_at(a, i_kv, first_slot + slot);
             float x, max, sum;
             if (head >= a->n_heads)
                 continue;
             fold(slot, elem, begin, end, &x, &max, &sum);
             if (a->parts == nullptr) {
-                a->y[attention_q_at(a, a->y_stride, a->row_begin + row, head) + elem] =
+                a->y[attention_elem_of(a, a->y_stride, attention_row(a, row), head, elem)] =
                     attention_result(x, sum);
                 continue;
             }
-            float *part = a->parts + decode_part_at(a, row, head, group);
+            float *part = a->parts + decode_part_at(a, row, head, group), *of_all = part + n;
             part[elem] = x;
             if (elem == 0) {
-                part[n] = max;
-                part[n + 1] = sum;
+                of_all[0] = max;
+                of_all[1] = sum;
             }
         }
     }
@@ -468,25 +479,27 @@ static __global__ void __launch_bounds__(DECODE_THREADS, DIM > 128 ? 2 : 3)
     typedef decode_warp<Kv, DIM, SPLIT, ALIBI> Warp;
     CUDA_SHARED(shared);
     cuda_op_begin();
-    uint32_t n_tiles = gridDim.y / a.kv.n_kv_heads, row = a.row_begin + blockIdx.x, first;
-    uint32_t i_warp = threadIdx.x / 32, seq = a.seq_of_row[row];
+    struct attention_tile tile =
+        attention_tile_of(blockIdx.y, gridDim.y, a.kv.n_kv_heads, Warp::HEADS);
+    uint32_t i_warp = cuda_warp_of(threadIdx.x), row = attention_row(&a, blockIdx.x), first;
+    uint32_t seq = a.seq_of_row[row];
     struct decode_block<Warp, DIM> block = {
-        &a, shared, blockIdx.x, blockIdx.y / n_tiles, blockIdx.y % n_tiles *Warp::HEADS
+        &a, shared, blockIdx.x, tile.i_kv, tile.first_slot
     };
     Warp warp;
     warp.a = &a;
     warp.memory = block.memory_of(i_warp);
-    warp.lane = threadIdx.x % 32;
-    warp.g = warp.lane / 4;
-    warp.t = warp.lane % 4;
+    warp.lane = cuda_lane_of(threadIdx.x);
+    warp.g = fragment_group(warp.lane);
+    warp.t = fragment_member(warp.lane);
     warp.i_kv = block.i_kv;
     warp.first_slot = block.first_slot;
     if (seq >= a.n_seqs || !attention_has_heads(&a, block.i_kv, block.first_slot, Warp::HEADS))
         return;
     struct attention_span span = attention_span_of(a.positions[row], a.window);
     uint32_t end = decode_groups(span, a.n_groups, &first);
-    for (uint32_t group = first + blockIdx.z; group < end; group += gridDim.z) {
-        uint32_t base = group * CUDA_GROUP + i_warp * CUDA_PARTITION, from, to;
+    for (uint32_t group = attention_group_of(first, blockIdx.z); group < end; group += gridDim.z) {
+        uint32_t base = attention_partition_begin(group, i_warp), from, to;
         warp.seen = attention_span_within(span, base, CUDA_PARTITION);
         if (warp.seen.begin < warp.seen.end) {
             warp.run(row, seq, base);

@@ -27,6 +27,7 @@ enum {
     DECODE_THREADS = 32 * CUDA_GROUP_PARTITIONS,
     DECODE_STAGE = 16, /* positions of K or V that a lane's loads of one stage cover */
     DECODE_STAGES = CUDA_PARTITION / DECODE_STAGE,
+    DECODE_SCORES = CUDA_PARTITION / 8, /* mma of a partition's scores */
     DECODE_SPLIT_HEADS = 8, /* heads of a tile where each is two rows: high and low halves */
     DECODE_HEADS = 16,      /* heads of a tile where each is one row */
     DECODE_RING = 24,       /* 16-byte loads that a lane has under way, about */

@@ -59,3 +59,77 @@ CUDA_HD float attention_result(float x, float sum)
 {
     return x * (1.0f / sum) + 0.0f;
 }
+
+/* A product of its own, never part of a fused one. */
+CUDA_HD float attention_scaled(float x, float by)
+{
+    return x * by;
+}
+
+/* --- codes: their scales go to the scores and to the weights --- */
+
+/* The factor of a score whose key's code is `unit` · `scale` each. */
+CUDA_HD float attention_key_factor(float factor, float scale, float unit)
+{
+    return factor * (scale * unit);
+}
+
+/* A weight times the scale of its value; where it is none, whatever the scale is. */
+CUDA_HD float attention_coded_weight(float weight, float scale)
+{
+    return weight > 0.0f ? weight * scale : 0.0f;
+}
+
+/* What weights are multiplied by, so that the largest is 1 and f16 holds them. */
+CUDA_HD float attention_inverse(float most)
+{
+    return most > 0.0f ? 1.0f / most : 0.0f;
+}
+
+/* What sums in units of `kept` are in units of `next`: exactly 1 where nothing was added. */
+CUDA_HD float attention_worth(float kept, float next)
+{
+    return next > 0.0f ? kept / next : 0.0f;
+}
+
+/* --- words of a page as operands --- */
+
+/* Step e of a lane's 16 bytes of K, of 16-bit types, as operand B. */
+CUDA_HD void attention_keys(uint32_t b[2], const uint32_t words[4], uint32_t e)
+{
+    b[0] = words[2 * e];
+    b[1] = words[2 * e + 1];
+}
+
+/* Bits of the floats that a pair of bf16 is. */
+CUDA_HD uint32_t attention_bf16_low(uint32_t pair)
+{
+    return pair << 16;
+}
+
+CUDA_HD uint32_t attention_bf16_high(uint32_t pair)
+{
+    return pair & 0xFFFF0000u;
+}
+
+/* Exponents of which all bits are ones where a half is NaN or infinite. */
+enum { ATTENTION_BF16_EXPONENT = 0x7F80, ATTENTION_F16_EXPONENT = 0x7C00 };
+
+/* The halves of a word that are, as ones. */
+CUDA_HD uint32_t attention_broken(uint32_t word, uint32_t exponent)
+{
+    return ((word & exponent) == exponent ? 0xFFFFu : 0u) |
+           ((word >> 16 & exponent) == exponent ? 0xFFFF0000u : 0u);
+}
+
+CUDA_HD uint32_t attention_without(uint32_t word, uint32_t bits)
+{
+    return word & ~bits;
+}
+
+/* Two f8 in the high bytes of a word's halves: exponent and fraction in f16's places are the value
+ * times 2^-8, the exponents' biases being 7 and 15. */
+CUDA_HD uint32_t attention_f8_halves(uint32_t high_bytes)
+{
+    return (high_bytes & 0x80008000u) | (high_bytes >> 1 & 0x3F803F80u);
+}

@@ -17,12 +17,6 @@
 #include "kernels/cuda/attention_types.h"
 #include "kernels/cuda/thread.h"
 
-enum {
-    PLAIN_ELEMS = 256, /* of V that are summed at once */
-    PLAIN_SLOTS = PLAIN_ELEMS / 32,
-    PLAIN_POSITIONS = CUDA_PARTITION / 32
-};
-
 /* A block's shared memory. */
 template <uint32_t MAX_DIM> struct plain_shared {
     float q[PLAIN_HEADS][MAX_DIM];
@@ -95,7 +89,7 @@ template <uint32_t MAX_DIM, bool ALIBI> struct plain_warp {
             for (uint32_t h = 0; h < PLAIN_HEADS; h++)
                 dots[h] = fmaf(shared->q[h][i], k, dots[h]);
         }
-        float factor = a->factor * scale(from, position);
+        float factor = attention_scaled(a->factor, scale(from, position));
 #pragma unroll
         for (uint32_t h = 0; h < PLAIN_HEADS; h++) {
             struct attention_bias<ALIBI> bias;
@@ -110,7 +104,7 @@ template <uint32_t MAX_DIM, bool ALIBI> struct plain_warp {
         float x[PLAIN_POSITIONS][PLAIN_HEADS];
 #pragma unroll
         for (uint32_t i = 0; i < PLAIN_POSITIONS; i++)
-            score_position(i * 32 + lane, x[i]);
+            score_position(plain_item(i, lane), x[i]);
 #pragma unroll
         for (uint32_t h = 0; h < PLAIN_HEADS; h++) {
             float max = -INFINITY, sum = 0.0f;
@@ -120,7 +114,7 @@ template <uint32_t MAX_DIM, bool ALIBI> struct plain_warp {
             for (uint32_t i = 0; i < PLAIN_POSITIONS; i++) {
                 float p = attention_exp2(x[i][h] - max);
                 sum += p;
-                shared->p[i_warp][h][i * 32 + lane] = p;
+                shared->p[i_warp][h][plain_item(i, lane)] = p;
             }
             shared->max[i_warp][h] = max;
             shared->sum[i_warp][h] = plain_warp_sum(sum);
@@ -139,10 +133,10 @@ template <uint32_t MAX_DIM, bool ALIBI> struct plain_warp {
             float factor = scale(from, position), p[PLAIN_HEADS];
 #pragma unroll
             for (uint32_t h = 0; h < PLAIN_HEADS; h++)
-                p[h] = shared->p[i_warp][h][position] * factor;
+                p[h] = attention_scaled(shared->p[i_warp][h][position], factor);
 #pragma unroll
             for (uint32_t s = 0; s < PLAIN_SLOTS; s++) {
-                uint32_t i = begin + s * 32 + lane;
+                uint32_t i = begin + plain_item(s, lane);
                 float v = i < a->kv.head_dim ? plain_element(a->kv.dtype, vector, i) : 0.0f;
 #pragma unroll
                 for (uint32_t h = 0; h < PLAIN_HEADS; h++)
@@ -162,7 +156,7 @@ CUDA_DEVICE void plain_load_queries(const struct attention_cuda *a,
         uint32_t head = attention_head_at(a, i_kv, first_slot + h);
         for (uint32_t i = threadIdx.x; i < a->kv.head_dim; i += DECODE_THREADS)
             shared->q[h][i] =
-                head < a->n_heads ? a->q[attention_q_at(a, a->q_stride, row, head) + i] : 0.0f;
+                head < a->n_heads ? a->q[attention_elem_of(a, a->q_stride, row, head, i)] : 0.0f;
     }
     __syncthreads();
 }
@@ -196,17 +190,18 @@ CUDA_DEVICE void plain_store(const struct attention_cuda *a,
     uint32_t begin, end, n = a->kv.head_dim;
     decode_partitions(span, group, &begin, &end);
     for (uint32_t i = threadIdx.x; i < PLAIN_ELEMS && first + i < n; i += DECODE_THREADS) {
+        uint32_t elem = first + i;
         float max, sum, x = plain_fold(shared, h, i, begin, end, &max, &sum);
         if (a->parts == nullptr) {
-            a->y[attention_q_at(a, a->y_stride, a->row_begin + row, head) + first + i] =
+            a->y[attention_elem_of(a, a->y_stride, attention_row(a, row), head, elem)] =
                 attention_result(x, sum);
             continue;
         }
-        float *part = a->parts + decode_part_at(a, row, head, group);
-        part[first + i] = x;
-        if (first + i == 0) {
-            part[n] = max;
-            part[n + 1] = sum;
+        float *part = a->parts + decode_part_at(a, row, head, group), *of_all = part + n;
+        part[elem] = x;
+        if (elem == 0) {
+            of_all[0] = max;
+            of_all[1] = sum;
         }
     }
 }
@@ -222,7 +217,7 @@ CUDA_DEVICE void plain_finish(const struct plain_warp<MAX_DIM, ALIBI> *warp,
         uint32_t head = attention_head_at(warp->a, warp->i_kv, first_slot + h);
 #pragma unroll
         for (uint32_t s = 0; s < PLAIN_SLOTS; s++)
-            warp->shared->x[warp->i_warp][s * 32 + warp->lane] = d[s][h];
+            warp->shared->x[warp->i_warp][plain_item(s, warp->lane)] = d[s][h];
         __syncthreads();
         if (head < warp->a->n_heads)
             plain_store(warp->a, warp->shared, blockIdx.x, head, h, group, first, span);
@@ -238,19 +233,21 @@ static __global__ void __launch_bounds__(DECODE_THREADS, 3)
     CUDA_SHARED(memory);
     cuda_op_begin();
     struct plain_shared<MAX_DIM> *shared = (struct plain_shared<MAX_DIM> *)memory;
-    uint32_t n_tiles = gridDim.y / a.kv.n_kv_heads, row = a.row_begin + blockIdx.x, first;
-    uint32_t i_kv = blockIdx.y / n_tiles, first_slot = blockIdx.y % n_tiles * PLAIN_HEADS;
+    struct attention_tile tile =
+        attention_tile_of(blockIdx.y, gridDim.y, a.kv.n_kv_heads, PLAIN_HEADS);
+    uint32_t i_kv = tile.i_kv, first_slot = tile.first_slot, first;
+    uint32_t row = attention_row(&a, blockIdx.x);
     struct plain_warp<MAX_DIM, ALIBI> warp = {
-        &a, shared, threadIdx.x / 32, threadIdx.x % 32, i_kv, a.seq_of_row[row], 0, {0, 0},
-            first_slot, a.positions[row]
+        &a, shared, cuda_warp_of(threadIdx.x), cuda_lane_of(threadIdx.x), i_kv, a.seq_of_row[row],
+            0, {0, 0}, first_slot, a.positions[row]
     };
     if (warp.seq >= a.n_seqs || !attention_has_heads(&a, i_kv, first_slot, PLAIN_HEADS))
         return;
     plain_load_queries(&a, shared, row, i_kv, first_slot);
     struct attention_span span = attention_span_of(a.positions[row], a.window);
     uint32_t end = decode_groups(span, a.n_groups, &first);
-    for (uint32_t group = first + blockIdx.z; group < end; group += gridDim.z) {
-        warp.base = group * CUDA_GROUP + warp.i_warp * CUDA_PARTITION;
+    for (uint32_t group = attention_group_of(first, blockIdx.z); group < end; group += gridDim.z) {
+        warp.base = attention_partition_begin(group, warp.i_warp);
         warp.seen = attention_span_within(span, warp.base, CUDA_PARTITION);
         bool sees = warp.seen.begin < warp.seen.end;
         if (sees)
@@ -273,22 +270,25 @@ static __global__ void __launch_bounds__(COMBINE_THREADS)
     CUDA_SHARED(memory);
     cuda_op_begin();
     float *weights = (float *)memory, *sums = weights + COMBINE_CHUNK;
-    uint32_t row = a.row_begin + blockIdx.x, head = blockIdx.y, n = a.kv.head_dim, first;
+    uint32_t row = attention_row(&a, blockIdx.x), head = blockIdx.y, n = a.kv.head_dim, first;
     if (a.seq_of_row[row] >= a.n_seqs)
         return;
     struct attention_span span = attention_span_of(a.positions[row], a.window);
     uint32_t end = decode_groups(span, a.n_groups, &first);
     const float *parts = a.parts + decode_part_at(&a, blockIdx.x, head, 0);
-    size_t step = n + 2;
-    float max = -INFINITY, sum = 0.0f, x[MAX_DIM / COMBINE_THREADS] = {};
-    for (uint32_t group = first + threadIdx.x % 32; group < end; group += 32)
-        max = parts[group * step + n] > max ? parts[group * step + n] : max;
+    float max = -INFINITY, sum = 0.0f, x[combine_elems(MAX_DIM)] = {};
+    for (uint32_t group = attention_group_of(first, cuda_lane_of(threadIdx.x)); group < end;
+         group += CUDA_WARP) {
+        float of_group = parts[combine_part_at(group, n, n)];
+        max = of_group > max ? of_group : max;
+    }
     max = plain_warp_max(max);
     for (uint32_t chunk = first; chunk < end; chunk += COMBINE_CHUNK) {
         uint32_t n_groups = end - chunk < COMBINE_CHUNK ? end - chunk : COMBINE_CHUNK;
         __syncthreads(); /* the last chunk's are read */
         if (threadIdx.x < n_groups) {
-            const float *stats = parts + (chunk + threadIdx.x) * step + n;
+            const float *stats =
+                parts + combine_part_at(attention_group_of(chunk, threadIdx.x), n, n);
             weights[threadIdx.x] = attention_exp2(stats[0] - max);
             sums[threadIdx.x] = stats[1];
         }
@@ -297,16 +297,16 @@ static __global__ void __launch_bounds__(COMBINE_THREADS)
         for (uint32_t i = 0; i < n_groups; i++) {
             sum = fmaf(sums[i], weights[i], sum);
 #pragma unroll
-            for (uint32_t s = 0; s < MAX_DIM / COMBINE_THREADS; s++) {
-                uint32_t elem = s * COMBINE_THREADS + threadIdx.x;
+            for (uint32_t s = 0; s < combine_elems(MAX_DIM); s++) {
+                uint32_t elem = combine_elem(s, threadIdx.x);
                 if (elem < n)
-                    x[s] = fmaf(parts[(chunk + i) * step + elem], weights[i], x[s]);
+                    x[s] = fmaf(parts[combine_part_at(chunk + i, n, elem)], weights[i], x[s]);
             }
         }
     }
-    for (uint32_t s = 0; s < MAX_DIM / COMBINE_THREADS; s++) {
-        uint32_t elem = s * COMBINE_THREADS + threadIdx.x;
+    for (uint32_t s = 0; s < combine_elems(MAX_DIM); s++) {
+        uint32_t elem = combine_elem(s, threadIdx.x);
         if (elem < n)
-            a.y[attention_q_at(&a, a.y_stride, row, head) + elem] = attention_result(x[s], sum);
+            a.y[attention_elem_of(&a, a.y_stride, row, head, elem)] = attention_result(x[s], sum);
     }
 }

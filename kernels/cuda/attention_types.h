@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/cuda/attention_maths.h"
+#include "kernels/cuda/attention_place.h"
 #include "kernels/cuda/ptx.h"
 
 /* A kernel's parts work on one struct of registers: inlined all, or it would lie in memory. */
@@ -22,8 +23,7 @@ struct kv_halves {
     /* Step e (0 or 1) of a lane's 16 bytes of K as operand B. */
     CUDA_DEVICE void keys(uint32_t b[2], const uint32_t words[4], uint32_t e)
     {
-        b[0] = words[2 * e];
-        b[1] = words[2 * e + 1];
+        attention_keys(b, words, e);
     }
 
     /* Elements of one word of V at two positions, as pairs of positions: one per element. */
@@ -35,23 +35,20 @@ struct kv_halves {
 };
 
 struct kv_bf16 : kv_halves {
+    static constexpr uint32_t exponent = ATTENTION_BF16_EXPONENT;
+
     CUDA_DEVICE uint32_t pack(float x, float y)
     {
         return pack_bf16x2(x, y);
     }
     CUDA_DEVICE void unpack(float out[2], uint32_t pair)
     {
-        out[0] = __uint_as_float(pair << 16);
-        out[1] = __uint_as_float(pair & 0xFFFF0000u);
+        out[0] = __uint_as_float(attention_bf16_low(pair));
+        out[1] = __uint_as_float(attention_bf16_high(pair));
     }
     CUDA_DEVICE void mma(float d[4], const uint32_t a[4], const uint32_t b[2])
     {
         mma_m16n8k16_bf16(d, a, b);
-    }
-    /* NaN or infinite: the exponent is all ones. */
-    CUDA_DEVICE bool is_broken(uint32_t half)
-    {
-        return (half & 0x7F80) == 0x7F80;
     }
 };
 
@@ -62,6 +59,8 @@ CUDA_DEVICE float attention_to_f16_range(float x)
 
 /* What types whose operands are f16 share. */
 template <typename Base> struct kv_as_f16 : Base {
+    static constexpr uint32_t exponent = ATTENTION_F16_EXPONENT;
+
     CUDA_DEVICE uint32_t pack(float x, float y)
     {
         return pack_f16x2(attention_to_f16_range(x), attention_to_f16_range(y));
@@ -73,10 +72,6 @@ template <typename Base> struct kv_as_f16 : Base {
     CUDA_DEVICE void mma(float d[4], const uint32_t a[4], const uint32_t b[2])
     {
         mma_m16n8k16_f16(d, a, b);
-    }
-    CUDA_DEVICE bool is_broken(uint32_t half)
-    {
-        return (half & 0x7C00) == 0x7C00;
     }
 };
 
@@ -92,18 +87,13 @@ struct kv_wide_i8 {
     }
 };
 
-/* f8: its exponent and fraction moved to f16's places are the value times 2^-8, the exponents'
- * biases being 7 and 15; kv_write has no NaN among the codes. */
+/* f8: attention_f8_halves(); kv_write has no NaN among the codes. */
 struct kv_wide_f8 {
     static constexpr float unit = 256.0f;
-    CUDA_DEVICE uint32_t move(uint32_t high_bytes)
-    {
-        return (high_bytes & 0x80008000u) | (high_bytes >> 1 & 0x3F803F80u);
-    }
     CUDA_DEVICE void widen(uint32_t pairs[2], uint32_t codes)
     {
-        pairs[0] = move(__byte_perm(codes, 0, 0x1404));
-        pairs[1] = move(__byte_perm(codes, 0, 0x3424));
+        pairs[0] = attention_f8_halves(__byte_perm(codes, 0, 0x1404));
+        pairs[1] = attention_f8_halves(__byte_perm(codes, 0, 0x3424));
     }
 };
 
@@ -154,7 +144,8 @@ template <> struct attention_bias<true> {
 
     ATTENTION_METHOD void begin(const struct attention_cuda *a, uint32_t head, uint32_t position)
     {
-        slope = head < a->n_heads ? __ldg(a->slopes + head) * ATTENTION_LOG2E : 0.0f;
+        slope =
+            head < a->n_heads ? attention_scaled(__ldg(a->slopes + head), ATTENTION_LOG2E) : 0.0f;
         own = position;
     }
     ATTENTION_METHOD float of(float score, uint32_t position) const
@@ -173,16 +164,14 @@ template <typename Kv> CUDA_DEVICE uint32_t attention_rest(float x, float y, uin
 
 CUDA_DEVICE float attention_quad_max(float x)
 {
-    for (int lanes = 1; lanes <= 2; lanes *= 2) {
-        float other = __shfl_xor_sync(0xFFFFFFFFu, x, lanes);
-        x = other > x ? other : x;
-    }
-    return x;
+    float other = __shfl_xor_sync(0xFFFFFFFFu, x, 1);
+    x = other > x ? other : x;
+    other = __shfl_xor_sync(0xFFFFFFFFu, x, 2);
+    return other > x ? other : x;
 }
 
 CUDA_DEVICE float attention_quad_sum(float x)
 {
-    for (int lanes = 1; lanes <= 2; lanes *= 2)
-        x += __shfl_xor_sync(0xFFFFFFFFu, x, lanes);
-    return x;
+    x += __shfl_xor_sync(0xFFFFFFFFu, x, 1);
+    return x + __shfl_xor_sync(0xFFFFFFFFu, x, 2);
 }

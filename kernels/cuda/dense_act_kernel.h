@@ -10,29 +10,16 @@
 #pragma once
 
 #include "kernels/cuda/dense_fragment.h"
-#include "kernels/maths.h"
-
-enum { ACT_THREADS = 128, ACT_COLUMNS = 4, ACT_BLOCK_COLUMNS = ACT_THREADS * ACT_COLUMNS };
-
-#define ACT_TINY 1e-30f /* rows whose largest is below count as this large */
+#include "kernels/cuda/fragment.h"
 
 CUDA_DEVICE float4 act_four(const float *row, uint32_t column, uint32_t k)
 {
-    if (column + ACT_COLUMNS <= k && (uintptr_t)(row + column) % sizeof(float4) == 0)
-        return *(const float4 *)(row + column);
-    float4 x = {column < k ? row[column] : 0.0f, column + 1 < k ? row[column + 1] : 0.0f,
-                column + 2 < k ? row[column + 2] : 0.0f, column + 3 < k ? row[column + 3] : 0.0f};
+    const float *at = row + column;
+    if (column + ACT_COLUMNS <= k && cuda_is_multiple(at, sizeof(float4)))
+        return *(const float4 *)at;
+    float4 x = {column < k ? at[0] : 0.0f, column + 1 < k ? at[1] : 0.0f,
+                column + 2 < k ? at[2] : 0.0f, column + 3 < k ? at[3] : 0.0f};
     return x;
-}
-
-CUDA_DEVICE float act_bounded(float x, float limit)
-{
-    return x > limit ? limit : x < -limit ? -limit : x;
-}
-
-template <enum dense_form FORM> CUDA_DEVICE uint32_t act_half(float x)
-{
-    return FORM == DENSE_F16 ? maths_f32_to_f16(act_bounded(x, 65504.0f)) : maths_f32_to_bf16(x);
 }
 
 /* Grid: columns, rows. */
@@ -41,21 +28,21 @@ static __global__ void act_halves(uint16_t *dst, const float *x, size_t x_stride
                                   uint32_t k)
 {
     cuda_op_begin();
-    uint32_t column = (blockIdx.x * ACT_THREADS + threadIdx.x) * ACT_COLUMNS;
+    uint32_t column = act_column(blockIdx.x, threadIdx.x);
     size_t stride = dense_act_stride(k);
     if (column >= stride)
         return;
     for (uint32_t row = blockIdx.y; row < m; row += gridDim.y) {
-        float4 v = act_four(x + row * x_stride, column, k);
-        uint32_t h[4] = {act_half<FORM>(v.x), act_half<FORM>(v.y), act_half<FORM>(v.z),
-                         act_half<FORM>(v.w)};
+        float4 v = act_four(x + cuda_row(row, x_stride), column, k);
+        uint32_t h[4] = {act_half(v.x, FORM), act_half(v.y, FORM), act_half(v.z, FORM),
+                         act_half(v.w, FORM)};
+        uint16_t *to = dst + cuda_row(row, stride);
         if constexpr (FORM == DENSE_INT8) { /* columns 0 and 2, 1 and 3 are neighbours */
-            uint32_t *to = (uint32_t *)(dst + row * stride);
-            to[dense_paired_at(column) / 2] = h[0] | h[2] << 16;
-            to[dense_paired_at(column + 1) / 2] = h[1] | h[3] << 16;
+            *(uint32_t *)(to + dense_paired_at(column)) = fragment_pair(h[0], h[2]);
+            *(uint32_t *)(to + dense_paired_at(column + 1)) = fragment_pair(h[1], h[3]);
         } else {
-            uint2 pairs = {h[0] | h[1] << 16, h[2] | h[3] << 16};
-            *(uint2 *)(dst + row * stride + column) = pairs;
+            uint2 pairs = {fragment_pair(h[0], h[1]), fragment_pair(h[2], h[3])};
+            *(uint2 *)(to + column) = pairs;
         }
     }
 }
@@ -63,20 +50,21 @@ static __global__ void act_halves(uint16_t *dst, const float *x, size_t x_stride
 /* The largest magnitude of a row, by one block; NaN is left out. */
 CUDA_DEVICE float act_row_largest(const float *row, uint32_t k)
 {
-    __shared__ float warps[ACT_THREADS / DENSE_WARP];
+    __shared__ float warps[ACT_WARPS];
     float largest = 0.0f;
-    for (uint32_t i = threadIdx.x * ACT_COLUMNS; i < k; i += ACT_THREADS * ACT_COLUMNS) {
+#pragma unroll 4 /* loads that do not wait for one another */
+    for (uint32_t i = act_column(0, threadIdx.x); i < k; i += ACT_BLOCK_COLUMNS) {
         float4 v = act_four(row, i, k);
         largest =
             fmaxf(fmaxf(largest, fmaxf(fabsf(v.x), fabsf(v.y))), fmaxf(fabsf(v.z), fabsf(v.w)));
     }
-    for (int step = DENSE_WARP / 2; step > 0; step /= 2)
-        largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, step));
+    for (int lanes = DENSE_WARP / 2; lanes > 0; lanes /= 2)
+        largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, lanes));
     __syncthreads(); /* the row before has been read */
-    if (threadIdx.x % DENSE_WARP == 0)
-        warps[threadIdx.x / DENSE_WARP] = largest;
+    if (cuda_lane_of(threadIdx.x) == 0)
+        warps[cuda_warp_of(threadIdx.x)] = largest;
     __syncthreads();
-    for (uint32_t i = 0; i < ACT_THREADS / DENSE_WARP; i++)
+    for (uint32_t i = 0; i < ACT_WARPS; i++)
         largest = fmaxf(largest, warps[i]);
     return largest;
 }
@@ -86,7 +74,7 @@ static __global__ void act_largest(float *largest, const float *x, size_t x_stri
 {
     cuda_op_begin();
     for (uint32_t row = blockIdx.x; row < m; row += gridDim.x) {
-        float found = act_row_largest(x + row * x_stride, k);
+        float found = act_row_largest(x + cuda_row(row, x_stride), k);
         if (threadIdx.x == 0)
             largest[row] = found;
     }
@@ -98,22 +86,21 @@ static __global__ void act_f8(uint8_t *dst, float *scale, const float *largest, 
                               size_t x_stride, uint32_t m, uint32_t k)
 {
     cuda_op_begin();
-    uint32_t stride = (uint32_t)dense_act_stride(k);
+    size_t stride = dense_act_stride(k);
     for (uint32_t row = blockIdx.x; row < m; row += gridDim.x) {
-        const float *from = x + row * x_stride;
+        const float *from = x + cuda_row(row, x_stride);
         float top = fmaxf(largest ? largest[row] : act_row_largest(from, k), ACT_TINY);
-        float inverse = 448.0f / top;
-        uint32_t *to = (uint32_t *)(dst + (size_t)row * stride);
-        for (uint32_t i = threadIdx.x * ACT_COLUMNS; i < stride; i += ACT_THREADS * ACT_COLUMNS) {
+        float inverse = act_f8_inverse(top);
+        uint8_t *to = dst + cuda_row(row, stride);
+        for (uint32_t i = act_column(0, threadIdx.x); i < stride; i += ACT_BLOCK_COLUMNS) {
             float4 v = act_four(from, i, k);
-            to[i / ACT_COLUMNS] = (uint32_t)maths_f32_to_f8(v.x * inverse) |
-                                  (uint32_t)maths_f32_to_f8(v.y * inverse) << 8 |
-                                  (uint32_t)maths_f32_to_f8(v.z * inverse) << 16 |
-                                  (uint32_t)maths_f32_to_f8(v.w * inverse) << 24;
+            *(uint32_t *)(to + i) =
+                fragment_four(act_f8_code(v.x, inverse), act_f8_code(v.y, inverse),
+                              act_f8_code(v.z, inverse), act_f8_code(v.w, inverse));
         }
         __syncthreads(); /* `scale` may be `largest` */
         if (threadIdx.x == 0)
-            scale[row] = top / 448.0f;
+            scale[row] = act_f8_unit(top);
     }
 }
 
@@ -123,10 +110,10 @@ static __global__ void dense_scale(float *y, size_t y_stride, const float *x, si
                                    uint32_t n)
 {
     cuda_op_begin();
-    uint32_t column = blockIdx.x * ACT_THREADS + threadIdx.x;
+    uint32_t column = cuda_item(blockIdx.x, ACT_THREADS, threadIdx.x);
     if (column >= n)
         return;
     for (uint32_t row = blockIdx.y; row < m; row += gridDim.y)
-        y[row * y_stride + column] =
-            dense_scaled(x[row * x_stride + column], row_scale, col_scale, row, column);
+        y[cuda_element(row, y_stride, column)] =
+            dense_scaled(x[cuda_element(row, x_stride, column)], row_scale, col_scale, row, column);
 }

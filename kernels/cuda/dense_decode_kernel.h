@@ -38,62 +38,8 @@
  */
 #pragma once
 
+#include "kernels/cuda/dense_decode_index.h"
 #include "kernels/cuda/dense_fragment.h"
-#include "kernels/maths.h"
-
-/* A lane's share of a block: g = lane / 4 is its row within 8, t = lane % 4 its place in a group.
- * even, odd: the weights of its first row in row tiles 0 and 1, at its place. */
-struct decode_lane {
-    const unsigned char *even, *odd, *x;
-    size_t half, pair;         /* bytes from a tile's row g to g + 8, from row tile i to i + 2 */
-    size_t x_step;             /* bytes from a token tile to the next */
-    uint32_t w_valid, x_valid; /* bit i: the row of piece i, the token of token tile i is there */
-    uint32_t column, end;      /* of the next group at its place; of the slice */
-};
-
-/* The block's matrix, and its first row of it; all blocks of one matrix are neighbours. */
-CUDA_DEVICE uint32_t decode_part(const struct dense_job &job, uint32_t block_rows,
-                                 uint32_t *out_row)
-{
-    uint32_t block = blockIdx.y, part = 0;
-    for (uint32_t i = 0; i + 1 < DENSE_MAX_PARTS; i++) {
-        uint32_t n_blocks = dense_n_blocks(job.parts[i].n, block_rows);
-        if (!job.gated && part == i && i + 1 < job.n_parts && block >= n_blocks) {
-            block -= n_blocks;
-            part = i + 1;
-        }
-    }
-    *out_row = block * block_rows;
-    return part;
-}
-
-template <enum dense_form FORM>
-CUDA_DEVICE struct decode_lane decode_place(const struct dense_job &job, uint32_t part,
-                                            uint32_t row, uint32_t token, uint32_t slice,
-                                            uint32_t n_pieces, uint32_t n_token_tiles)
-{
-    constexpr uint32_t place = dense_group(FORM) / 4; /* columns of a lane */
-    uint32_t lane = threadIdx.x % DENSE_WARP, g = lane / 4, t = lane % 4;
-    struct decode_lane at = {};
-    at.column = job.slices.bounds[slice] + t * place;
-    at.end = job.slices.bounds[slice + 1];
-    at.half = 8 * job.w_row_bytes;
-    at.pair = (job.gated ? 2 : 4) * at.half;
-    at.even = (const unsigned char *)job.parts[part].w + (row + g) * job.w_row_bytes +
-              (size_t)at.column * dense_weight_bytes(FORM);
-    at.odd = job.gated ? (const unsigned char *)job.parts[1].w +
-                             (at.even - (const unsigned char *)job.parts[0].w)
-                       : at.even + 2 * at.half;
-    for (uint32_t i = 0; i < n_pieces; i++)
-        at.w_valid |= (row + dense_piece_row(i, job.gated) + g < job.parts[part].n ? 1u : 0u) << i;
-    size_t x_bytes = job.x_stride * dense_act_bytes(FORM);
-    at.x = (const unsigned char *)job.x + (token + g) * x_bytes +
-           (size_t)at.column * dense_act_bytes(FORM);
-    at.x_step = DENSE_TOKENS * x_bytes;
-    for (uint32_t i = 0; i < n_token_tiles; i++)
-        at.x_valid |= (token + i * DENSE_TOKENS + g < job.m ? 1u : 0u) << i;
-    return at;
-}
 
 /* Four floats of a row that may begin anywhere and end within them. */
 CUDA_DEVICE void decode_copy_floats(void *shared, const unsigned char *global, uint32_t n)
@@ -106,91 +52,100 @@ CUDA_DEVICE void decode_copy_floats(void *shared, const unsigned char *global, u
 
 /* Begins to copy the lane's weights of the next group into `slot`, its first 16 bytes of a stage.
  */
-template <uint32_t R>
+template <uint32_t N_PIECES>
 CUDA_DEVICE void decode_fetch_weights(unsigned char *slot, struct decode_lane *at, bool inside)
 {
-    constexpr uint32_t piece = DENSE_PIECE * DENSE_WARP;
 #pragma unroll
-    for (uint32_t i = 0; i < 2 * R; i++) {
-        const unsigned char *tile = (i / 2 % 2 ? at->odd : at->even) + i / 4 * at->pair;
-        cp_async_once_16(slot + i * piece, tile + i % 2 * at->half,
-                         inside && (at->w_valid >> i & 1));
-    }
-    at->even += DENSE_LINE;
-    at->odd += DENSE_LINE;
+    for (uint32_t i = 0; i < N_PIECES; i++)
+        cp_async_once_16(slot + decode_weight_piece(i), decode_weights_at(at, i),
+                         inside && cuda_bit(at->w_valid, i));
+    decode_next_weights(at);
 }
 
 /* The same of its tokens, and on to the next group. */
 template <enum dense_form FORM, uint32_t R, uint32_t NT>
 CUDA_DEVICE void decode_fetch_tokens(unsigned char *slot, struct decode_lane *at)
 {
-    constexpr uint32_t piece = DENSE_PIECE * DENSE_WARP;
-    bool inside = at->column < at->end;
-    slot += 2 * R * piece;
+    bool inside = decode_is_inside(at, FORM, 0);
 #pragma unroll
     for (uint32_t i = 0; i < NT; i++) {
-        const unsigned char *x = at->x + i * at->x_step;
-        bool valid = inside && (at->x_valid >> i & 1);
+        const unsigned char *x = decode_tokens_at(at, i);
+        bool valid = inside && cuda_bit(at->x_valid, i);
         if constexpr (FORM == DENSE_INT8) {
-            cp_async_16(slot + 2 * i * piece, x, valid);
-            cp_async_16(slot + (2 * i + 1) * piece, x + DENSE_PIECE, valid);
+            cp_async_16(slot + decode_int8_token_piece(R, i, 0), x, valid);
+            cp_async_16(slot + decode_int8_token_piece(R, i, 1), x + DENSE_PIECE, valid);
         } else if constexpr (FORM == DENSE_F32) {
-            uint32_t left = valid ? at->end - at->column : 0;
-            if (left < 4 || (uintptr_t)x % DENSE_PIECE != 0)
-                decode_copy_floats(slot + i * piece, x, left);
+            uint32_t left = decode_n_floats(at, i);
+            if (left < 4 || !cuda_is_multiple(x, DENSE_PIECE))
+                decode_copy_floats(slot + decode_token_piece(R, i), x, left);
             else
-                cp_async_16(slot + i * piece, x, true);
+                cp_async_16(slot + decode_token_piece(R, i), x, true);
         } else {
-            cp_async_16(slot + i * piece, x, valid);
+            cp_async_16(slot + decode_token_piece(R, i), x, valid);
         }
     }
-    at->column += dense_group(FORM);
-    at->x += dense_group(FORM) * dense_act_bytes(FORM);
+    decode_next_tokens(at, FORM);
 }
 
-template <enum dense_form FORM, uint32_t R, uint32_t NT>
+template <enum dense_form FORM, uint32_t PIECES, uint32_t R, uint32_t NT>
 CUDA_DEVICE void decode_fetch(unsigned char *slot, struct decode_lane *at)
 {
-    decode_fetch_weights<R>(slot, at, at->column < at->end);
+    decode_fetch_weights<PIECES>(slot, at, decode_is_inside(at, FORM, 0));
     decode_fetch_tokens<FORM, R, NT>(slot, at);
 }
 
 /* Fills the ring but for one stage: weights before the op before has ended, then tokens. The first
  * group of copies has all of these weights. */
-template <enum dense_form FORM, uint32_t R, uint32_t NT, uint32_t STAGES>
-CUDA_DEVICE void decode_fill(unsigned char *ring, struct decode_lane *at, uint32_t n_groups,
-                             uint32_t stage_bytes)
+template <enum dense_form FORM, uint32_t TILE, uint32_t SLICES>
+CUDA_DEVICE void decode_fill(unsigned char *ring, struct decode_lane *at, uint32_t n_groups)
 {
+    constexpr struct dense_tile tile = dense_decode_tile(TILE, SLICES);
+    constexpr uint32_t stage_bytes = dense_stage_bytes(FORM, tile), STAGES = tile.n_stages;
 #pragma unroll 1
     for (uint32_t i = 0; i + 1 < STAGES && i < n_groups; i++)
-        decode_fetch_weights<R>(ring + i * stage_bytes, at,
-                                at->column + i * dense_group(FORM) < at->end);
+        decode_fetch_weights<dense_w_pieces(tile)>(ring + cuda_stage_at(i, stage_bytes), at,
+                                                   decode_is_inside(at, FORM, i));
     cuda_op_begin();
 #pragma unroll 1
     for (uint32_t i = 0; i + 1 < STAGES; i++) {
         if (i < n_groups)
-            decode_fetch_tokens<FORM, R, NT>(ring + i * stage_bytes, at);
+            decode_fetch_tokens<FORM, tile.n_row_tiles, tile.n_token_tiles>(
+                ring + cuda_stage_at(i, stage_bytes), at);
         cp_async_commit();
     }
+}
+
+/* A lane's 16 bytes of a piece. */
+CUDA_DEVICE void decode_take(uint32_t words[4], const unsigned char *at)
+{
+    uint4 x = *(const uint4 *)at;
+    words[0] = x.x, words[1] = x.y, words[2] = x.z, words[3] = x.w;
+}
+
+/* Half of them. */
+CUDA_DEVICE void decode_take_half(uint32_t words[2], const unsigned char *at)
+{
+    uint2 x = *(const uint2 *)at;
+    words[0] = x.x, words[1] = x.y;
 }
 
 /* d[row tile][token tile] += a stage's products; f16, bf16. */
 template <enum dense_form FORM, uint32_t R, uint32_t NT>
 CUDA_DEVICE void decode_multiply(float (*d)[NT][4], const unsigned char *slot)
 {
-    constexpr uint32_t piece = DENSE_PIECE * DENSE_WARP;
     uint32_t a[R][2][4];
 #pragma unroll
     for (uint32_t r = 0; r < R; r++) {
-        uint4 low = *(const uint4 *)(slot + 2 * r * piece);
-        uint4 high = *(const uint4 *)(slot + (2 * r + 1) * piece);
-        a[r][0][0] = low.x, a[r][0][1] = high.x, a[r][0][2] = low.y, a[r][0][3] = high.y;
-        a[r][1][0] = low.z, a[r][1][1] = high.z, a[r][1][2] = low.w, a[r][1][3] = high.w;
+        uint32_t low[4], high[4];
+        decode_take(low, slot + decode_tile_piece(r, 0));
+        decode_take(high, slot + decode_tile_piece(r, 1));
+        decode_a(a[r], low, high);
     }
 #pragma unroll
     for (uint32_t i = 0; i < NT; i++) {
-        uint4 x = *(const uint4 *)(slot + (2 * R + i) * piece);
-        const uint32_t b[2][2] = {{x.x, x.y}, {x.z, x.w}};
+        uint32_t x[4], b[2][2];
+        decode_take(x, slot + decode_token_piece(R, i));
+        decode_b(b, x);
 #pragma unroll
         for (uint32_t c = 0; c < 2; c++)
 #pragma unroll
@@ -204,23 +159,40 @@ CUDA_DEVICE void decode_multiply(float (*d)[NT][4], const unsigned char *slot)
 template <uint32_t R, uint32_t NT>
 CUDA_DEVICE void decode_multiply_f8(float (*d)[NT][4], const unsigned char *slot)
 {
-    constexpr uint32_t piece = DENSE_PIECE * DENSE_WARP;
 #pragma unroll 1
-    for (uint32_t c = 0; c < 2; c++, slot += DENSE_PIECE / 2) {
+    for (uint32_t c = 0; c < 2; c++) {
+        const unsigned char *half = slot + decode_f8_at(c);
         uint32_t a[R][4];
 #pragma unroll
         for (uint32_t r = 0; r < R; r++) {
-            uint2 low = *(const uint2 *)(slot + 2 * r * piece);
-            uint2 high = *(const uint2 *)(slot + (2 * r + 1) * piece);
-            a[r][0] = low.x, a[r][1] = high.x, a[r][2] = low.y, a[r][3] = high.y;
+            uint32_t low[2], high[2];
+            decode_take_half(low, half + decode_tile_piece(r, 0));
+            decode_take_half(high, half + decode_tile_piece(r, 1));
+            decode_f8_a(a[r], low, high);
         }
 #pragma unroll
         for (uint32_t i = 0; i < NT; i++) {
-            uint2 x = *(const uint2 *)(slot + (2 * R + i) * piece);
-            const uint32_t b[2] = {x.x, x.y};
+            uint32_t b[2];
+            decode_take_half(b, half + decode_token_piece(R, i));
 #pragma unroll
             for (uint32_t r = 0; r < R; r++)
                 dense_mma<DENSE_F8>(d[r][i], a[r], b);
+        }
+    }
+}
+
+/* A row tile's weights of int8, widened, of all four multiplications. */
+CUDA_DEVICE void decode_widen_tile(uint32_t a[4][4], const unsigned char *slot, uint32_t r)
+{
+#pragma unroll
+    for (uint32_t half = 0; half < 2; half++) {
+        uint32_t words[4];
+        decode_take(words, slot + decode_tile_piece(r, half));
+#pragma unroll
+        for (uint32_t c = 0; c < 4; c++) {
+            uint32_t wide[2];
+            dense_widen(wide, words[c]);
+            decode_int8_a(a[c], wide, half);
         }
     }
 }
@@ -229,92 +201,77 @@ CUDA_DEVICE void decode_multiply_f8(float (*d)[NT][4], const unsigned char *slot
 template <uint32_t R, uint32_t NT>
 CUDA_DEVICE void decode_multiply_int8(float (*d)[NT][4], const unsigned char *slot)
 {
-    constexpr uint32_t piece = DENSE_PIECE * DENSE_WARP;
 #pragma unroll
     for (uint32_t r = 0; r < R; r += 2) {
+        float(*behind)[NT][4] = d + r;
         uint32_t a[2][4][4]; /* [row tile][multiplication] */
-#pragma unroll
-        for (uint32_t i = 0; i < 4; i++) {
-            uint4 w = *(const uint4 *)(slot + (2 * r + i) * piece);
-            const uint32_t words[4] = {w.x, w.y, w.z, w.w};
-#pragma unroll
-            for (uint32_t c = 0; c < 4; c++) {
-                uint32_t wide[2];
-                dense_widen(wide, words[c]);
-                a[i / 2][c][i % 2] = wide[0];
-                a[i / 2][c][i % 2 + 2] = wide[1];
-            }
-        }
+        decode_widen_tile(a[0], slot, r);
+        decode_widen_tile(a[1], slot, r + 1);
 #pragma unroll
         for (uint32_t i = 0; i < NT; i++) {
-            uint4 x = *(const uint4 *)(slot + (2 * R + 2 * i) * piece);
-            uint4 y = *(const uint4 *)(slot + (2 * R + 2 * i + 1) * piece);
-            const uint32_t b[4][2] = {{x.x, y.x}, {x.y, y.y}, {x.z, y.z}, {x.w, y.w}};
+            uint32_t x[4], y[4], b[4][2];
+            decode_take(x, slot + decode_int8_token_piece(R, i, 0));
+            decode_take(y, slot + decode_int8_token_piece(R, i, 1));
+            decode_int8_b(b, x, y);
 #pragma unroll
             for (uint32_t c = 0; c < 4; c++) {
-                dense_mma<DENSE_INT8>(d[r][i], a[0][c], b[c]);
-                dense_mma<DENSE_INT8>(d[r + 1][i], a[1][c], b[c]);
+                dense_mma<DENSE_INT8>(behind[0][i], a[0][c], b[c]);
+                dense_mma<DENSE_INT8>(behind[1][i], a[1][c], b[c]);
             }
         }
     }
 }
 
-/* The same of f32: sums[8·NT] of a lane's two rows in each tile; `stage` is the warp's, for the
- * tokens were copied by other lanes. */
-template <uint32_t R, uint32_t NT>
-CUDA_DEVICE void decode_multiply_f32(float (*sums)[2][DENSE_TOKENS * NT],
-                                     const unsigned char *stage, uint32_t lane)
+/* The same of f32: sums[token] of a lane's row in each piece; `stage` is the warp's, for the tokens
+ * were copied by other lanes. */
+template <uint32_t R, uint32_t PIECES, uint32_t TOKENS>
+CUDA_DEVICE void decode_multiply_f32(float (*sums)[TOKENS], const unsigned char *stage,
+                                     uint32_t lane)
 {
-    constexpr uint32_t piece = DENSE_PIECE * DENSE_WARP;
-    float4 w[2 * R];
+    const unsigned char *slot = stage + decode_own_at(lane);
+    float4 w[PIECES];
 #pragma unroll
-    for (uint32_t i = 0; i < 2 * R; i++)
-        w[i] = *(const float4 *)(stage + i * piece + lane * DENSE_PIECE);
+    for (uint32_t i = 0; i < PIECES; i++)
+        w[i] = *(const float4 *)(slot + decode_weight_piece(i));
 #pragma unroll
-    for (uint32_t i = 0; i < DENSE_TOKENS * NT; i++) {
-        uint32_t at = (i * 4 + lane % 4) * DENSE_PIECE;
-        float4 x = *(const float4 *)(stage + 2 * R * piece + at);
+    for (uint32_t i = 0; i < TOKENS; i++) {
+        float4 four = *(const float4 *)(stage + decode_float_at(R, i, lane));
+        const float x[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
-        for (uint32_t r = 0; r < 2 * R; r++) {
-            float sum = fmaf(w[r].x, x.x, sums[r / 2][r % 2][i]);
-            sum = fmaf(w[r].y, x.y, sum);
-            sum = fmaf(w[r].z, x.z, sum);
-            sums[r / 2][r % 2][i] = fmaf(w[r].w, x.w, sum);
+        for (uint32_t r = 0; r < PIECES; r++) {
+            const float row[4] = {w[r].x, w[r].y, w[r].z, w[r].w};
+            sums[r][i] = dense_chain(sums[r][i], row, x);
         }
     }
 }
 
 /* A slice's sums to out[token][row]. */
-template <uint32_t R, uint32_t NT>
+template <enum dense_form FORM, uint32_t TILE, uint32_t SLICES, uint32_t R, uint32_t NT>
 CUDA_DEVICE void decode_put(float *out, float (*d)[NT][4], uint32_t lane)
 {
-    constexpr uint32_t pitch = R * DENSE_W_ROWS + 4;
-    uint32_t g = lane / 4, t = lane % 4;
+    constexpr struct dense_tile tile = dense_decode_tile(TILE, SLICES);
 #pragma unroll
     for (uint32_t r = 0; r < R; r++)
 #pragma unroll
         for (uint32_t i = 0; i < NT; i++)
 #pragma unroll
-            for (uint32_t e = 0; e < 4; e++) {
-                uint32_t token = i * DENSE_TOKENS + 2 * t + e % 2;
-                out[token * pitch + r * DENSE_W_ROWS + e / 2 * 8 + g] = d[r][i][e];
-            }
+            for (uint32_t e = 0; e < 4; e++)
+                out[decode_sum_at(tile, r, i, e, lane)] = d[r][i][e];
 }
 
-template <uint32_t R, uint32_t NT>
-CUDA_DEVICE void decode_put_f32(float *out, float (*sums)[2][DENSE_TOKENS * NT], uint32_t lane)
+template <uint32_t TILE, uint32_t SLICES, uint32_t N>
+CUDA_DEVICE void decode_put_f32(float *out, float (*sums)[N], uint32_t lane)
 {
-    constexpr uint32_t pitch = R * DENSE_W_ROWS + 4;
-    uint32_t g = lane / 4, t = lane % 4;
+    constexpr struct dense_tile tile = dense_decode_tile(TILE, SLICES);
 #pragma unroll
-    for (uint32_t r = 0; r < 2 * R; r++)
+    for (uint32_t r = 0; r < dense_w_pieces(tile); r++)
 #pragma unroll
-        for (uint32_t i = 0; i < DENSE_TOKENS * NT; i++) {
-            float sum = sums[r / 2][r % 2][i];
+        for (uint32_t i = 0; i < N; i++) {
+            float sum = sums[r][i];
             sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
             sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
-            if (i % 4 == t)
-                out[i * pitch + r * 8 + g] = sum;
+            if (decode_puts_float(i, lane))
+                out[decode_float_sum_at(tile, r, i, lane)] = sum;
         }
 }
 
@@ -326,35 +283,37 @@ CUDA_DEVICE void decode_slice(float *out, unsigned char *ring, const struct dens
     constexpr struct dense_tile tile = dense_decode_tile(TILE, SLICES);
     constexpr uint32_t R = tile.n_row_tiles, NT = tile.n_token_tiles, S = tile.n_stages;
     constexpr uint32_t stage_bytes = dense_stage_bytes(FORM, tile);
-    uint32_t lane = threadIdx.x % DENSE_WARP, own = lane * DENSE_PIECE;
-    uint32_t n_groups =
-        dense_n_groups(job.slices.bounds[slice], job.slices.bounds[slice + 1], dense_group(FORM));
-    float d[R][NT][4] = {}, sums[R][2][DENSE_TOKENS * NT] = {};
-    uint32_t fetched = (S - 1) * stage_bytes, read = 0; /* stages of the ring, in bytes */
-    decode_fill<FORM, R, NT, S>(ring + own, at, n_groups, stage_bytes);
+    constexpr uint32_t PIECES = dense_w_pieces(tile), TOKENS = dense_tile_tokens(tile);
+    uint32_t lane = cuda_lane_of(threadIdx.x);
+    unsigned char *own = ring + decode_own_at(lane);
+    uint32_t n_groups = dense_slice_groups(&job.slices, slice, dense_group(FORM));
+    float d[R][NT][4] = {}, sums[PIECES][TOKENS] = {};
+    uint32_t fetched = cuda_stage_at(S - 1, stage_bytes),
+             read = 0; /* stages of the ring, in bytes */
+    decode_fill<FORM, TILE, SLICES>(own, at, n_groups);
     for (uint32_t i = 0; i < n_groups; i++) {
         cp_async_wait<S - 2>();
         __syncwarp(); /* the stage has come, and the one before it has been read */
-        if (i + S - 1 < n_groups)
-            decode_fetch<FORM, R, NT>(ring + fetched + own, at);
+        if (n_groups - i >= S)
+            decode_fetch<FORM, PIECES, R, NT>(own + fetched, at);
         cp_async_commit();
         if constexpr (FORM == DENSE_F32)
-            decode_multiply_f32<R, NT>(sums, ring + read, lane);
+            decode_multiply_f32<R, PIECES>(sums, ring + read, lane);
         else if constexpr (FORM == DENSE_INT8)
-            decode_multiply_int8<R, NT>(d, ring + read + own);
+            decode_multiply_int8<R, NT>(d, own + read);
         else if constexpr (FORM == DENSE_F8)
-            decode_multiply_f8<R, NT>(d, ring + read + own);
+            decode_multiply_f8<R, NT>(d, own + read);
         else
-            decode_multiply<FORM, R, NT>(d, ring + read + own);
-        fetched = fetched + stage_bytes == S * stage_bytes ? 0 : fetched + stage_bytes;
-        read = read + stage_bytes == S * stage_bytes ? 0 : read + stage_bytes;
+            decode_multiply<FORM, R, NT>(d, own + read);
+        fetched = cuda_ring_next(fetched, stage_bytes, S);
+        read = cuda_ring_next(read, stage_bytes, S);
     }
     cp_async_wait<0>();
     __syncthreads(); /* other warps' rings end where these sums go */
     if constexpr (FORM == DENSE_F32)
-        decode_put_f32<R, NT>(out, sums, lane);
+        decode_put_f32<TILE, SLICES>(out, sums, lane);
     else
-        decode_put<R, NT>(out, d, lane);
+        decode_put<FORM, TILE, SLICES, R>(out, d, lane);
     __syncthreads();
 }
 
@@ -370,37 +329,34 @@ CUDA_DEVICE void decode_store(const struct dense_job &job, uint32_t part, float 
                               uint32_t row)
 {
     const struct dense_part &p = job.parts[part];
-    p.y[token * p.y_stride + row] = y;
+    p.y[cuda_element(token, p.y_stride, row)] = y;
     if (p.sum)
-        p.sum[token * p.sum_stride + row] += y;
+        p.sum[cuda_element(token, p.sum_stride, row)] += y;
 }
 
 /* All results of a block, from the slices' sums in shared memory. */
-template <uint32_t R, uint32_t NT>
-CUDA_DEVICE void decode_results(const struct dense_job &job, const float *sums, uint32_t part,
-                                uint32_t row, uint32_t token)
+template <uint32_t TILE, uint32_t SLICES>
+CUDA_DEVICE void decode_results(const struct dense_job &job, const float *sums,
+                                struct decode_share share)
 {
-    constexpr uint32_t pitch = R * DENSE_W_ROWS + 4, slice_floats = NT * DENSE_TOKENS * pitch;
-    uint32_t rows = R * DENSE_W_ROWS / (job.gated ? 2 : 1), present = job.slices.present;
-    for (uint32_t i = threadIdx.x; i < NT * DENSE_TOKENS * rows; i += blockDim.x) {
-        uint32_t in = i % rows, to_token = token + i / rows, to_row = row + in;
-        if (to_token >= job.m || to_row >= job.parts[part].n)
+    constexpr struct dense_tile tile = dense_decode_tile(TILE, SLICES);
+    constexpr uint32_t slice_floats = decode_slice_floats(tile);
+    uint32_t present = job.slices.present;
+    for (uint32_t i = threadIdx.x; i < decode_n_results(tile, job.gated); i += blockDim.x) {
+        struct decode_result to = decode_result_of(tile, job.gated, share, i);
+        if (to.token >= job.m || to.row >= job.parts[share.part].n)
             continue;
+        float y = dense_tree(sums + to.at, slice_floats, present);
         if (!job.gated) {
-            float y = dense_tree(sums + i / rows * pitch + in, slice_floats, present);
-            decode_store(job, part, decode_finish(job, part, y, to_token, to_row), to_token,
-                         to_row);
+            y = decode_finish(job, share.part, y, to.token, to.row);
+            decode_store(job, share.part, y, to.token, to.row);
             continue;
         }
-        const float *at =
-            sums + i / rows * pitch + in / DENSE_W_ROWS * 2 * DENSE_W_ROWS + in % DENSE_W_ROWS;
-        float gate = dense_tree(at, slice_floats, present);
-        float up = dense_tree(at + DENSE_W_ROWS, slice_floats, present);
-        gate = decode_finish(job, 0, gate, to_token, to_row);
-        up = decode_finish(job, 1, up, to_token, to_row);
-        gate = maths_activate(gate, (enum activation)job.activation) * up;
-        decode_store(job, 0, gate, to_token, to_row);
-        decode_store(job, 1, up, to_token, to_row);
+        float up = dense_tree(sums + decode_up_at(to.at), slice_floats, present);
+        y = decode_finish(job, 0, y, to.token, to.row);
+        up = decode_finish(job, 1, up, to.token, to.row);
+        decode_store(job, 0, dense_gated(y, up, job.activation), to.token, to.row);
+        decode_store(job, 1, up, to.token, to.row);
     }
 }
 
@@ -408,19 +364,17 @@ CUDA_DEVICE void decode_results(const struct dense_job &job, const float *sums, 
  * a warp per slice. SLICES: 8, or DENSE_FEW_SLICES where there are no more.
  * op begins in: decode_fill */
 template <enum dense_form FORM, uint32_t TILE, uint32_t SLICES>
-static __global__ void __launch_bounds__(SLICES *DENSE_WARP, TILE < 2 ? 2 : 1)
+static __global__ void __launch_bounds__(dense_n_threads(SLICES), TILE < 2 ? 2 : 1)
     dense_decode(const struct dense_job job)
 {
     CUDA_SHARED(shared);
     constexpr struct dense_tile tile = dense_decode_tile(TILE, SLICES);
-    constexpr uint32_t R = tile.n_row_tiles, NT = tile.n_token_tiles;
-    uint32_t slice = threadIdx.x / DENSE_WARP, row, token = blockIdx.x * NT * DENSE_TOKENS;
-    uint32_t part = decode_part(job, R * DENSE_W_ROWS / (job.gated ? 2 : 1), &row);
-    struct decode_lane at =
-        decode_place<FORM>(job, part, row, token, slice, dense_w_pieces(tile), NT);
+    uint32_t slice = cuda_warp_of(threadIdx.x);
+    struct decode_share share = decode_share_of(&job, tile, blockIdx.x, blockIdx.y, slice);
+    struct decode_lane at = decode_lane_of(&job, FORM, tile, share, cuda_lane_of(threadIdx.x));
     float *sums = (float *)shared;
-    decode_slice<FORM, TILE, SLICES>(sums + slice * (dense_sums_bytes(tile) / sizeof(float)),
-                                     shared + slice * tile.n_stages * dense_stage_bytes(FORM, tile),
-                                     job, &at, slice);
-    decode_results<R, NT>(job, sums, part, row, token);
+    decode_slice<FORM, TILE, SLICES>(sums + decode_slice_sums(tile, slice),
+                                     shared + decode_slice_ring(FORM, tile, slice), job, &at,
+                                     slice);
+    decode_results<TILE, SLICES>(job, sums, share);
 }

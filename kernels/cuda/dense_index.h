@@ -69,6 +69,20 @@ CUDA_HD size_t dense_act_stride(uint32_t k)
     return cuda_round_up(k, DENSE_ACT_MULTIPLE);
 }
 
+/* What prepares them: a thread has four neighbouring columns. */
+enum {
+    ACT_THREADS = 128,
+    ACT_WARPS = ACT_THREADS / DENSE_WARP,
+    ACT_COLUMNS = 4,
+    ACT_BLOCK_COLUMNS = ACT_THREADS * ACT_COLUMNS
+};
+
+/* A thread's first column. */
+CUDA_HD uint32_t act_column(uint32_t block, uint32_t thread)
+{
+    return (block * ACT_THREADS + thread) * ACT_COLUMNS;
+}
+
 /* Where column k of a row lies in activations for int8 weights, whose bytes 4t … 4t+3 are widened
  * as (0, 2) and (1, 3): so two masks widen four bytes. */
 CUDA_HD uint32_t dense_paired_at(uint32_t k)
@@ -106,6 +120,11 @@ CUDA_HD struct dense_slices dense_slices_of(uint32_t k)
 CUDA_HD uint32_t dense_n_groups(uint32_t begin, uint32_t end, uint32_t group)
 {
     return (end - begin + group - 1) / group;
+}
+
+CUDA_HD uint32_t dense_slice_groups(const struct dense_slices *slices, uint32_t s, uint32_t group)
+{
+    return dense_n_groups(slices->bounds[s], slices->bounds[s + 1], group);
 }
 
 /* --- the decode kernel: one warp per slice --- */
@@ -195,7 +214,7 @@ DENSE_HD uint32_t dense_tile_tokens(struct dense_tile tile)
     return tile.n_token_tiles * DENSE_TOKENS;
 }
 
-CUDA_HD uint32_t dense_n_threads(uint32_t n_slices)
+DENSE_HD uint32_t dense_n_threads(uint32_t n_slices)
 {
     return n_slices * DENSE_WARP;
 }

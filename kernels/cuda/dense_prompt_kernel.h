@@ -23,100 +23,45 @@
 #pragma once
 
 #include "kernels/cuda/dense_fragment.h"
+#include "kernels/cuda/dense_prompt_index.h"
 
-/* What a thread copies: a piece of several rows, for one stage after the other. */
-struct prompt_source {
-    const unsigned char *x, *w;    /* its first row at its place of the next stage */
-    size_t x_step, w_step;         /* bytes to its next row */
-    uint32_t x_at, w_at;           /* its first piece's place in a stage */
-    uint32_t x_valid, w_valid;     /* bit i: its row i is there */
-    uint32_t segment, column, end; /* of the next stage */
-};
-
-enum { PROMPT_PIECES = PROMPT_LINE / DENSE_PIECE, PROMPT_ROWS = PROMPT_THREADS / PROMPT_PIECES };
-
-/* ROWS: weight rows of a stage. */
-template <enum dense_form FORM, uint32_t ROWS = PROMPT_TILE>
-CUDA_DEVICE struct prompt_source prompt_place(const struct dense_job &job, uint32_t token,
-                                              uint32_t row)
-{
-    constexpr uint32_t w_line = prompt_w_line(FORM), w_pieces = w_line / DENSE_PIECE;
-    constexpr uint32_t w_rows = PROMPT_THREADS / w_pieces;
-    uint32_t x_piece = threadIdx.x % PROMPT_PIECES, x_row = threadIdx.x / PROMPT_PIECES;
-    uint32_t w_piece = threadIdx.x % w_pieces, w_row = threadIdx.x / w_pieces;
-    size_t x_bytes = job.x_stride * dense_act_bytes(FORM);
-    struct prompt_source at = {};
-    at.x = (const unsigned char *)job.x + (token + x_row) * x_bytes + x_piece * DENSE_PIECE;
-    at.w = (const unsigned char *)job.parts[0].w + (row + w_row) * job.w_row_bytes +
-           w_piece * DENSE_PIECE;
-    at.x_step = PROMPT_ROWS * x_bytes;
-    at.w_step = w_rows * job.w_row_bytes;
-    at.x_at = prompt_piece_at(x_row, x_piece, PROMPT_LINE);
-    at.w_at = PROMPT_TILE * PROMPT_LINE + prompt_piece_at(w_row, w_piece, w_line);
-    for (uint32_t i = 0; i < PROMPT_TILE / PROMPT_ROWS; i++)
-        at.x_valid |= (token + x_row + i * PROMPT_ROWS < job.m ? 1u : 0u) << i;
-    for (uint32_t i = 0; i < ROWS / w_rows; i++)
-        at.w_valid |= (row + w_row + i * w_rows < job.parts[0].n ? 1u : 0u) << i;
-    return at;
-}
-
-/* On to the segment that holds `column`, the next one's beginning where it ends one. */
-CUDA_DEVICE void prompt_enter(struct prompt_source *at, const struct dense_slices &slices)
-{
-    while (at->segment < slices.count && at->column >= slices.bounds[at->segment + 1])
-        at->segment++;
-    at->end = at->segment < slices.count ? slices.bounds[at->segment + 1] : at->column;
-}
-
-/* Begins to copy a stage and goes on; zeros where all is read. Rows of a thread are a multiple of 8
- * apart, so their pieces are turned alike. */
+/* Begins to copy a stage and goes on; zeros where all is read. */
 template <enum dense_form FORM, uint32_t ROWS = PROMPT_TILE>
 CUDA_DEVICE void prompt_fetch(unsigned char *stage, struct prompt_source *at,
                               const struct dense_slices &slices)
 {
-    constexpr uint32_t w_line = prompt_w_line(FORM), w_pieces = w_line / DENSE_PIECE;
-    constexpr uint32_t w_rows = PROMPT_THREADS / w_pieces;
-    uint32_t left = at->end - at->column;
-    bool x_in = threadIdx.x % PROMPT_PIECES * (DENSE_PIECE / dense_act_bytes(FORM)) < left;
-    bool w_in = threadIdx.x % w_pieces * (DENSE_PIECE / dense_weight_bytes(FORM)) < left;
-    const unsigned char *x = at->x + (size_t)at->column * dense_act_bytes(FORM);
-    const unsigned char *w = at->w + (size_t)at->column * dense_weight_bytes(FORM);
+    bool x_in = prompt_has_x(at, FORM, threadIdx.x), w_in = prompt_has_w(at, FORM, threadIdx.x);
+    const unsigned char *x = prompt_x_of(at, FORM), *w = prompt_w_of(at, FORM);
 #pragma unroll
-    for (uint32_t i = 0; i < PROMPT_TILE / PROMPT_ROWS; i++)
-        cp_async_16(stage + at->x_at + i * PROMPT_ROWS * PROMPT_LINE, x + i * at->x_step,
-                    x_in && (at->x_valid >> i & 1));
+    for (uint32_t i = 0; i < PROMPT_X_COPIES; i++)
+        cp_async_16(stage + prompt_x_place(at, i), x + prompt_row_step(i, at->x_step),
+                    x_in && cuda_bit(at->x_valid, i));
 #pragma unroll
-    for (uint32_t i = 0; i < ROWS / w_rows; i++)
-        cp_async_16(stage + at->w_at + i * w_rows * w_line, w + i * at->w_step,
-                    w_in && (at->w_valid >> i & 1));
-    at->column += left < prompt_step(FORM) ? left : prompt_step(FORM);
-    if (at->column == at->end)
-        prompt_enter(at, slices);
+    for (uint32_t i = 0; i < prompt_w_copies(FORM, ROWS); i++)
+        cp_async_16(stage + prompt_w_place(at, FORM, i), w + prompt_row_step(i, at->w_step),
+                    w_in && cuda_bit(at->w_valid, i));
+    prompt_next(at, FORM, &slices);
 }
 
 /* Fragments of a warp's 32 weight rows for multiplication c of a stage. */
 template <enum dense_form FORM>
 CUDA_DEVICE void prompt_weights(uint32_t b[4][2], const unsigned char *w, uint32_t c)
 {
-    uint32_t lane = threadIdx.x % DENSE_WARP;
+    uint32_t lane = cuda_lane_of(threadIdx.x), r[2][4];
 #pragma unroll
-    for (uint32_t i = 0; i < 2; i++) {
-        uint32_t row = i * 16 + lane % 8 + lane / 16 * 8, piece = 2 * c + lane / 8 % 2, r[4];
-        ldmatrix_x4(r, w + prompt_piece_at(row, piece, PROMPT_LINE));
-        b[2 * i][0] = r[0], b[2 * i][1] = r[1];
-        b[2 * i + 1][0] = r[2], b[2 * i + 1][1] = r[3];
-    }
+    for (uint32_t i = 0; i < 2; i++)
+        ldmatrix_x4(r[i], w + prompt_b_at(i, c, lane));
+    prompt_b(b, r[0]);
+    prompt_b(b + 2, r[1]);
 }
 
 /* The same of int8: a lane's word has four columns of its row. */
 CUDA_DEVICE void prompt_weights_int8(uint32_t b[4][2], const unsigned char *w, uint32_t c)
 {
-    uint32_t lane = threadIdx.x % DENSE_WARP;
+    uint32_t lane = cuda_lane_of(threadIdx.x);
 #pragma unroll
-    for (uint32_t i = 0; i < 4; i++) {
-        uint32_t at = prompt_piece_at(i * 8 + lane / 4, c, prompt_w_line(DENSE_INT8));
-        dense_widen(b[i], *(const uint32_t *)(w + at + lane % 4 * 4));
-    }
+    for (uint32_t i = 0; i < 4; i++)
+        dense_widen(b[i], *(const uint32_t *)(w + prompt_int8_at(i, c, lane)));
 }
 
 /* d[token tile][row tile] += a stage's products. Not unrolled: what the compiler would read ahead
@@ -124,12 +69,10 @@ CUDA_DEVICE void prompt_weights_int8(uint32_t b[4][2], const unsigned char *w, u
 template <enum dense_form FORM>
 CUDA_DEVICE void prompt_multiply(float d[4][4][4], const unsigned char *stage, uint32_t warp)
 {
-    uint32_t lane = threadIdx.x % DENSE_WARP;
-    const unsigned char *w =
-        stage + PROMPT_TILE * PROMPT_LINE + warp % 4 * PROMPT_WARP_COLS * prompt_w_line(FORM);
-    stage += warp / 4 * PROMPT_WARP_ROWS * PROMPT_LINE;
+    uint32_t lane = cuda_lane_of(threadIdx.x);
+    const unsigned char *w = stage + prompt_warp_w(FORM, warp), *x = stage + prompt_warp_x(warp);
 #pragma unroll 1
-    for (uint32_t c = 0; c < PROMPT_LINE / 32; c++) {
+    for (uint32_t c = 0; c < PROMPT_WARP_STEPS; c++) {
         uint32_t a[4][4], b[4][2];
         if constexpr (FORM == DENSE_INT8)
             prompt_weights_int8(b, w, c);
@@ -137,8 +80,7 @@ CUDA_DEVICE void prompt_multiply(float d[4][4][4], const unsigned char *stage, u
             prompt_weights<FORM>(b, w, c);
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++)
-            ldmatrix_x4(
-                a[i], stage + prompt_piece_at(i * 16 + lane % 16, 2 * c + lane / 16, PROMPT_LINE));
+            ldmatrix_x4(a[i], x + prompt_a_at(i, c, lane));
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++)
 #pragma unroll
@@ -160,10 +102,10 @@ template <uint32_t N>
 CUDA_DEVICE void prompt_tree_put(struct prompt_tree<N> *tree, float d[N], uint32_t s,
                                  const struct dense_slices &slices)
 {
-    uint32_t level = 0, present = slices.present >> s & 1;
+    uint32_t level = 0, present = cuda_bit(slices.present, s);
 #pragma unroll 1
-    for (; s >> level & 1; level++) {
-        if (!(tree->present >> level & 1))
+    for (; cuda_bit(s, level); level++) {
+        if (!cuda_bit(tree->present, level))
             continue;
         present = 1;
 #pragma unroll
@@ -172,7 +114,7 @@ CUDA_DEVICE void prompt_tree_put(struct prompt_tree<N> *tree, float d[N], uint32
     }
     if (s + 1 == slices.count)
         return;
-    tree->present = (tree->present & ~(1u << level)) | present << level;
+    tree->present = cuda_with_bit(tree->present, level, present);
 #pragma unroll
     for (uint32_t i = 0; i < N; i++) {
         tree->waiting[level][i] = d[i];
@@ -180,21 +122,22 @@ CUDA_DEVICE void prompt_tree_put(struct prompt_tree<N> *tree, float d[N], uint32
     }
 }
 
+/* token, row: the block's first. */
 CUDA_DEVICE void prompt_store(const struct dense_job &job, float d[4][4][4], uint32_t token,
-                              uint32_t row)
+                              uint32_t row, uint32_t warp)
 {
     const struct dense_part &p = job.parts[0];
-    uint32_t lane = threadIdx.x % DENSE_WARP;
+    uint32_t lane = cuda_lane_of(threadIdx.x);
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++)
 #pragma unroll
         for (uint32_t j = 0; j < 4; j++)
 #pragma unroll
             for (uint32_t e = 0; e < 4; e++) {
-                uint32_t to_token = token + i * 16 + e / 2 * 8 + lane / 4;
-                uint32_t to_row = row + j * 8 + lane % 4 * 2 + e % 2;
+                uint32_t to_token = token + prompt_result_token(warp, i, e, lane);
+                uint32_t to_row = row + prompt_result_row(warp, j, e, lane);
                 if (to_token < job.m && to_row < p.n)
-                    p.y[to_token * p.y_stride + to_row] =
+                    p.y[cuda_element(to_token, p.y_stride, to_row)] =
                         dense_scaled(d[i][j][e], job.x_scale, p.w_scale, to_token, to_row);
             }
 }
@@ -207,31 +150,31 @@ static __global__ void __launch_bounds__(PROMPT_THREADS, FORM == DENSE_F8 ? 1 : 
     CUDA_SHARED(shared);
     cuda_op_begin();
     constexpr uint32_t S = prompt_n_stages(FORM), stage_bytes = prompt_stage_bytes(FORM);
-    uint32_t warp = threadIdx.x / DENSE_WARP, token = blockIdx.x * PROMPT_TILE;
-    uint32_t row = blockIdx.y * PROMPT_TILE, stage = 0;
-    struct prompt_source at = prompt_place<FORM>(job, token, row);
-    struct prompt_tree<64> tree;
+    uint32_t warp = cuda_warp_of(threadIdx.x), token = prompt_first(blockIdx.x, PROMPT_TILE);
+    uint32_t row = prompt_first(blockIdx.y, PROMPT_TILE), stage = 0;
+    struct prompt_source at = prompt_source_of(&job, FORM, PROMPT_TILE, token, row, threadIdx.x);
+    struct prompt_tree<PROMPT_SUMS> tree;
     float d[4][4][4] = {};
     tree.present = 0;
-    prompt_enter(&at, job.slices);
+    prompt_enter(&at, &job.slices);
     for (uint32_t i = 0; i + 1 < S; i++) {
-        prompt_fetch<FORM>(shared + i * stage_bytes, &at, job.slices);
+        prompt_fetch<FORM>(shared + cuda_stage_at(i, stage_bytes), &at, job.slices);
         cp_async_commit();
     }
     for (uint32_t s = 0; s < job.slices.count; s++) {
-        uint32_t n_steps =
-            dense_n_groups(job.slices.bounds[s], job.slices.bounds[s + 1], prompt_step(FORM));
+        uint32_t n_steps = dense_slice_groups(&job.slices, s, prompt_step(FORM));
         for (uint32_t i = 0; i < n_steps; i++) {
             cp_async_wait<S - 2>();
             __syncthreads(); /* the stage has come, and the one before it has been read */
-            prompt_fetch<FORM>(shared + (stage + S - 1) % S * stage_bytes, &at, job.slices);
+            uint32_t free = cuda_stage_after(stage, S - 1, S);
+            prompt_fetch<FORM>(shared + cuda_stage_at(free, stage_bytes), &at, job.slices);
             cp_async_commit();
-            prompt_multiply<FORM>(d, shared + stage * stage_bytes, warp);
-            stage = (stage + 1) % S;
+            prompt_multiply<FORM>(d, shared + cuda_stage_at(stage, stage_bytes), warp);
+            stage = cuda_stage_after(stage, 1, S);
         }
         if (job.slices.count > 1)
             prompt_tree_put(&tree, &d[0][0][0], s, job.slices);
     }
     cp_async_wait<0>();
-    prompt_store(job, d, token + warp / 4 * PROMPT_WARP_ROWS, row + warp % 4 * PROMPT_WARP_COLS);
+    prompt_store(job, d, token, row, warp);
 }

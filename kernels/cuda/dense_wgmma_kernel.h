@@ -36,11 +36,10 @@
 template <enum dense_form FORM>
 CUDA_DEVICE void wgmma_multiply(float d[WGMMA_SUMS], uint32_t stage, uint32_t group)
 {
-    uint32_t x = stage + group * PROMPT_WARP_ROWS * PROMPT_LINE;
-    uint32_t w = stage + PROMPT_TILE * PROMPT_LINE;
+    uint32_t x = wgmma_x_at(stage, group), w = wgmma_w_at(stage);
 #pragma unroll
-    for (uint32_t c = 0; c < PROMPT_LINE / WGMMA_STEP; c++) {
-        uint64_t a = wgmma_matrix(x + c * WGMMA_STEP), b = wgmma_matrix(w + c * WGMMA_STEP);
+    for (uint32_t c = 0; c < PROMPT_WARP_STEPS; c++) {
+        uint64_t a = wgmma_matrix(wgmma_step_at(x, c)), b = wgmma_matrix(wgmma_step_at(w, c));
         if constexpr (FORM == DENSE_F16)
             wgmma_m64n256k16_f16(d, a, b);
         else
@@ -51,7 +50,7 @@ CUDA_DEVICE void wgmma_multiply(float d[WGMMA_SUMS], uint32_t stage, uint32_t gr
 /* Two neighbouring results of a row. */
 CUDA_DEVICE void wgmma_store_pair(float *y, float first, float second, uint32_t n_left)
 {
-    if (n_left > 1 && (uintptr_t)y % sizeof(float2) == 0) {
+    if (n_left > 1 && cuda_is_multiple(y, sizeof(float2))) {
         float2 both = {first, second};
         *(float2 *)y = both;
         return;
@@ -62,23 +61,22 @@ CUDA_DEVICE void wgmma_store_pair(float *y, float first, float second, uint32_t 
         y[1] = second;
 }
 
-/* A thread's results; token and row are its group's first. */
+/* A thread's results; token and row are the block's first. */
 CUDA_DEVICE void wgmma_store(const struct dense_job &job, const float d[WGMMA_SUMS], uint32_t token,
                              uint32_t row)
 {
     const struct dense_part &p = job.parts[0];
-    uint32_t lane = threadIdx.x % DENSE_WARP, warp = threadIdx.x % WGMMA_GROUP / DENSE_WARP;
 #pragma unroll
     for (uint32_t half = 0; half < 2; half++) {
-        uint32_t to_token = token + 16 * warp + 8 * half + lane / 4;
+        uint32_t to_token = token + wgmma_result_token(threadIdx.x, half);
         if (to_token >= job.m)
             continue;
-        float *y = p.y + to_token * p.y_stride;
+        float *y = p.y + cuda_row(to_token, p.y_stride);
 #pragma unroll
-        for (uint32_t j = 0; j < WGMMA_ROWS / 8; j++) {
-            uint32_t to_row = row + 8 * j + lane % 4 * 2;
-            wgmma_store_pair(y + to_row, d[4 * j + 2 * half], d[4 * j + 2 * half + 1],
-                             to_row < p.n ? p.n - to_row : 0);
+        for (uint32_t j = 0; j < WGMMA_ROW_TILES; j++) {
+            uint32_t to_row = row + wgmma_result_row(threadIdx.x, j);
+            const float *two = d + wgmma_sum_at(half, j);
+            wgmma_store_pair(y + to_row, two[0], two[1], to_row < p.n ? p.n - to_row : 0);
         }
     }
 }
@@ -94,39 +92,40 @@ static __global__ void __launch_bounds__(PROMPT_THREADS, 1)
     cuda_op_begin();
     constexpr uint32_t S = WGMMA_STAGES, stage_bytes = wgmma_stage_bytes();
     unsigned char *shared = memory + wgmma_skip(wgmma_address(memory));
-    uint32_t address = wgmma_address(shared), group = threadIdx.x / WGMMA_GROUP, stage = 0;
-    uint32_t token = blockIdx.x * PROMPT_TILE, row = blockIdx.y * WGMMA_ROWS;
-    struct prompt_source at = prompt_place<FORM, WGMMA_ROWS>(job, token, row);
+    uint32_t address = wgmma_address(shared), group = wgmma_group_of(threadIdx.x);
+    uint32_t token = prompt_first(blockIdx.x, PROMPT_TILE), stage = 0;
+    uint32_t row = prompt_first(blockIdx.y, WGMMA_ROWS);
+    struct prompt_source at = prompt_source_of(&job, FORM, WGMMA_ROWS, token, row, threadIdx.x);
     struct prompt_tree<WGMMA_SUMS> tree;
     float d[WGMMA_SUMS] = {};
     tree.present = 0;
-    prompt_enter(&at, job.slices);
+    prompt_enter(&at, &job.slices);
     for (uint32_t i = 0; i + 2 < S; i++) {
-        prompt_fetch<FORM, WGMMA_ROWS>(shared + i * stage_bytes, &at, job.slices);
+        prompt_fetch<FORM, WGMMA_ROWS>(shared + cuda_stage_at(i, stage_bytes), &at, job.slices);
         cp_async_commit();
     }
     for (uint32_t s = 0; s < (SPLIT ? job.slices.count : 1); s++) {
-        uint32_t n_steps =
-            dense_n_groups(job.slices.bounds[s], job.slices.bounds[s + 1], prompt_step(FORM));
+        uint32_t n_steps = dense_slice_groups(&job.slices, s, prompt_step(FORM));
         for (uint32_t i = 0; i < n_steps; i++) {
             cp_async_wait<S - 3>();
             wgmma_fence_shared();
             __syncthreads(); /* the stage has come, and the one before the last has been read */
             wgmma_fence();
-            wgmma_multiply<FORM>(d, address + stage * stage_bytes, group);
+            wgmma_multiply<FORM>(d, address + cuda_stage_at(stage, stage_bytes), group);
             wgmma_commit();
-            prompt_fetch<FORM, WGMMA_ROWS>(shared + (stage + S - 2) % S * stage_bytes, &at,
+            uint32_t free = cuda_stage_after(stage, S - 2, S);
+            prompt_fetch<FORM, WGMMA_ROWS>(shared + cuda_stage_at(free, stage_bytes), &at,
                                            job.slices);
             cp_async_commit();
             wgmma_wait_but_one();
-            stage = (stage + 1) % S;
+            stage = cuda_stage_after(stage, 1, S);
         }
         wgmma_wait(d);
         if (SPLIT)
             prompt_tree_put(&tree, d, s, job.slices);
     }
     cp_async_wait<0>();
-    wgmma_store(job, d, token + group * PROMPT_WARP_ROWS, row);
+    wgmma_store(job, d, token, row);
 #endif
 }
 

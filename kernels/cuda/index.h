@@ -2,6 +2,7 @@
  * GPU (C++) and for the CPU (C11), where tests/unit/kernels/test_cuda_index.c checks them. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -9,6 +10,13 @@
 #define CUDA_HD __host__ __device__ static inline
 #else
 #define CUDA_HD static inline
+#endif
+
+/* Before a loop over registers, whose indices must be constants. */
+#ifdef __CUDA_ARCH__
+#define CUDA_UNROLL _Pragma("unroll")
+#else
+#define CUDA_UNROLL
 #endif
 
 enum {
@@ -77,6 +85,44 @@ CUDA_HD uint32_t cuda_warp_of(uint32_t thread)
 CUDA_HD uint32_t cuda_lane_of(uint32_t thread)
 {
     return thread % CUDA_WARP;
+}
+
+/* --- what is there: bit i of a word --- */
+
+CUDA_HD uint32_t cuda_bit(uint32_t word, uint32_t i)
+{
+    return word >> i & 1;
+}
+
+CUDA_HD uint32_t cuda_with_bit(uint32_t word, uint32_t i, uint32_t bit)
+{
+    return (word & ~(1u << i)) | bit << i;
+}
+
+/* --- a ring of n_stages in shared memory --- */
+
+/* Byte at which stage i begins. */
+CUDA_HD uint32_t cuda_stage_at(uint32_t i, uint32_t n_bytes)
+{
+    return i * n_bytes;
+}
+
+/* The byte at which the stage begins that comes after the one that begins at `at`. */
+CUDA_HD uint32_t cuda_ring_next(uint32_t at, uint32_t n_bytes, uint32_t n_stages)
+{
+    return at + n_bytes == n_stages * n_bytes ? 0 : at + n_bytes;
+}
+
+/* The stage that comes n after stage i. */
+CUDA_HD uint32_t cuda_stage_after(uint32_t i, uint32_t n, uint32_t n_stages)
+{
+    return (i + n) % n_stages;
+}
+
+/* Whether an address is a multiple. */
+CUDA_HD bool cuda_is_multiple(const void *at, uint32_t n_bytes)
+{
+    return (uintptr_t)at % n_bytes == 0;
 }
 
 /* --- arrays of rows --- */

@@ -85,7 +85,7 @@ CUDA_DEVICE const uint8_t *quant_panel(const struct quant_linear *q, uint32_t pa
     const uint8_t *data = part == 0   ? q->parts[0].data
                           : part == 1 ? q->parts[1].data
                                       : q->parts[2].data;
-    return data + local * q->layout.panel_bytes;
+    return data + quant_panel_from(&q->layout, local);
 }
 
 /* Where this thread's 16-byte pieces of the next pair come from; the pointers walk from pair to
@@ -93,14 +93,13 @@ CUDA_DEVICE const uint8_t *quant_panel(const struct quant_linear *q, uint32_t pa
  * of its part of the stage. */
 template <uint32_t FORM, uint32_t KERNEL> struct quant_copies {
     typedef quant_tile<FORM, KERNEL> tile;
-    static constexpr uint32_t OF_CODES = tile::PANELS * (tile::PAIR / 16),
-                              OF_SUPERS = tile::PANELS * (tile::SUPER_BYTES / 8),
-                              OF_TILES = tile::TILES * 32,
-                              OF_SUMS = tile::TILES * (tile::ALL_SUMS / 16);
-    static constexpr uint32_t N_CODES = (OF_CODES + tile::GROUP - 1) / tile::GROUP,
-                              N_SUPERS = (OF_SUPERS + tile::GROUP - 1) / tile::GROUP,
-                              N_TILES = (OF_TILES + tile::GROUP - 1) / tile::GROUP,
-                              N_SUMS = (OF_SUMS + tile::GROUP - 1) / tile::GROUP;
+    static constexpr uint32_t OF_CODES = quant_code_pieces(FORM, KERNEL),
+                              OF_SUPERS = quant_super_pieces(FORM, KERNEL),
+                              OF_SUMS = quant_sum_pieces(FORM, KERNEL);
+    static constexpr uint32_t N_CODES = quant_n_copies(OF_CODES, KERNEL),
+                              N_SUPERS = quant_n_copies(OF_SUPERS, KERNEL),
+                              N_TILES = quant_n_copies(quant_tile_pieces(KERNEL), KERNEL),
+                              N_SUMS = quant_n_copies(OF_SUMS, KERNEL);
     const uint8_t *codes[N_CODES], *supers[N_SUPERS > 0 ? N_SUPERS : 1]; /* supers: the first */
     const uint8_t *lo[N_TILES], *hi[N_TILES], *flags[N_TILES], *sums[N_SUMS];
     bool tile_valid[N_TILES], sums_valid[N_SUMS];
@@ -112,40 +111,38 @@ CUDA_DEVICE void quant_copies_init(quant_copies<FORM, KERNEL> *c, const struct q
                                    uint32_t thread, uint32_t first_panel, uint32_t first_tile,
                                    uint32_t pair)
 {
-    typedef quant_tile<FORM, KERNEL> tile;
-    constexpr uint32_t per_panel = tile::PAIR / 16, per_super = tile::SUPER_BYTES / 8,
-                       per_sums = tile::ALL_SUMS / 16;
     c->thread = thread;
 #pragma unroll
     for (uint32_t i = 0; i < c->N_CODES; i++) {
-        uint32_t at = i * tile::GROUP + thread;
-        c->codes[i] = quant_panel(q, first_panel + at / per_panel) + at % per_panel * 16 +
-                      (size_t)pair * tile::PAIR;
+        uint32_t piece = quant_piece(KERNEL, i, thread);
+        c->codes[i] = quant_panel(q, first_panel + quant_code_panel(FORM, piece)) +
+                      quant_code_from(FORM, piece, pair);
     }
-    if constexpr (tile::SUPER) {
+    if constexpr (quant_is_super(FORM)) {
 #pragma unroll
-        for (uint32_t i = 0; i < c->N_SUPERS; i++)
-            c->supers[i] = quant_panel(q, first_panel + (i * tile::GROUP + thread) / per_super) +
-                           q->layout.supers_at;
+        for (uint32_t i = 0; i < c->N_SUPERS; i++) {
+            uint32_t panel = quant_super_panel(FORM, quant_piece(KERNEL, i, thread));
+            c->supers[i] = quant_panel(q, first_panel + panel) + q->layout.supers_at;
+        }
     }
 #pragma unroll
     for (uint32_t i = 0; i < c->N_TILES; i++) {
-        uint32_t at = i * tile::GROUP + thread, i_tile = first_tile + at / 32;
-        c->tile_valid[i] = i_tile * QUANT_TILE + at % 32 / 4 < q->m;
-        size_t first = (c->tile_valid[i] ? (size_t)i_tile * q->layout.n_pairs : 0) + pair;
-        c->lo[i] = q->act.lo + first * QUANT_FRAGMENT_BYTES + at % 32 * 16;
-        c->hi[i] = q->act.hi + first * QUANT_FRAGMENT_BYTES + at % 32 * 16;
-        c->flags[i] = q->act.sums + first * QUANT_SUMS_BYTES + at % 32 / 4;
+        uint32_t piece = quant_piece(KERNEL, i, thread);
+        uint32_t i_tile = first_tile + quant_piece_tile(piece);
+        c->tile_valid[i] = quant_piece_row(i_tile, piece) < q->m;
+        size_t fragment = quant_fragment_of(&q->layout, c->tile_valid[i] ? i_tile : 0, pair);
+        c->lo[i] = q->act.lo + quant_fragment_from(fragment, piece);
+        c->hi[i] = q->act.hi + quant_fragment_from(fragment, piece);
+        c->flags[i] = q->act.sums + quant_flag_from(fragment, piece);
     }
 #pragma unroll
     for (uint32_t i = 0; i < c->N_SUMS; i++) {
-        uint32_t at = i * tile::GROUP + thread, i_tile = first_tile + at / per_sums;
-        uint32_t piece = at % per_sums * 16;
-        c->sums_valid[i] = i_tile * QUANT_TILE < q->m;
-        size_t first = (c->sums_valid[i] ? (size_t)i_tile * q->layout.n_pairs : 0) + pair;
-        c->sums[i] = (piece < tile::SUMS ? q->act.sums + piece
-                                         : q->act.hi_sums + QUANT_SUMS32_AT + piece - tile::SUMS) +
-                     first * QUANT_SUMS_BYTES;
+        uint32_t piece = quant_piece(KERNEL, i, thread);
+        uint32_t i_tile = first_tile + quant_sum_tile(FORM, piece);
+        c->sums_valid[i] = quant_first_token(i_tile) < q->m;
+        size_t fragment = quant_fragment_of(&q->layout, c->sums_valid[i] ? i_tile : 0, pair);
+        c->sums[i] = (quant_is_hi_sum(FORM, piece) ? q->act.hi_sums : q->act.sums) +
+                     quant_sum_from(FORM, fragment, piece);
     }
 }
 
@@ -166,28 +163,24 @@ CUDA_DEVICE void quant_fetch_hi(quant_copies<FORM, KERNEL> *c, uint8_t *stage,
                                 const bool outliers[])
 {
     typedef quant_tile<FORM, KERNEL> tile;
-    uint8_t *to = stage + tile::HI_AT + c->thread * 16;
+    uint8_t *hi = stage + tile::HI_AT, *to = hi + quant_own_at(c->thread);
 #pragma unroll
     for (uint32_t i = 0; i < c->N_TILES; i++) {
-        cp_async_16(to + i * tile::GROUP * 16, c->hi[i], outliers[i]);
+        cp_async_16(to + quant_copy_at(KERNEL, i), c->hi[i], outliers[i]);
         c->hi[i] += QUANT_FRAGMENT_BYTES;
     }
 }
 
-/* isd and ism of either run of a pair: the same ones where a super-block has both. */
+/* isd and ism of either run of a pair. */
 template <uint32_t FORM, uint32_t KERNEL>
 CUDA_DEVICE void quant_fetch_supers(const quant_copies<FORM, KERNEL> *c,
                                     const struct quant_linear *q, uint8_t *to, uint32_t pair)
 {
-    typedef quant_tile<FORM, KERNEL> tile;
-    constexpr uint32_t per_super = tile::SUPER_BYTES / 8, per_run = tile::SUPER_BYTES / 16;
 #pragma unroll
     for (uint32_t i = 0; i < c->N_SUPERS; i++) {
-        uint32_t at = i * tile::GROUP + c->thread, rest = at % per_super;
-        uint32_t super = (2 * pair + rest / per_run) >> q->layout.super_shift;
-        if (c->OF_SUPERS % tile::GROUP == 0 || at < c->OF_SUPERS)
-            cp_async_16(to + i * tile::GROUP * 16,
-                        c->supers[i] + super * tile::SUPER_BYTES + rest % per_run * 16, true);
+        uint32_t from = quant_super_from(&q->layout, FORM, quant_piece(KERNEL, i, c->thread), pair);
+        if (quant_has_piece(c->OF_SUPERS, KERNEL, i, c->thread))
+            cp_async_16(to + quant_copy_at(KERNEL, i), c->supers[i] + from, true);
     }
 }
 
@@ -197,11 +190,11 @@ CUDA_DEVICE void quant_fetch_weights(quant_copies<FORM, KERNEL> *c, const struct
                                      uint8_t *stage, uint32_t pair)
 {
     typedef quant_tile<FORM, KERNEL> tile;
-    uint8_t *to = stage + c->thread * 16;
+    uint8_t *to = stage + quant_own_at(c->thread);
 #pragma unroll
     for (uint32_t i = 0; i < c->N_CODES; i++) {
-        if (c->OF_CODES % tile::GROUP == 0 || i * tile::GROUP + c->thread < c->OF_CODES)
-            cp_async_16(to + i * tile::GROUP * 16, c->codes[i], true);
+        if (quant_has_piece(c->OF_CODES, KERNEL, i, c->thread))
+            cp_async_16(to + quant_copy_at(KERNEL, i), c->codes[i], true);
         c->codes[i] += tile::PAIR;
     }
     if constexpr (tile::SUPER)
@@ -213,16 +206,17 @@ template <uint32_t FORM, uint32_t KERNEL>
 CUDA_DEVICE void quant_fetch_rows(quant_copies<FORM, KERNEL> *c, uint8_t *stage)
 {
     typedef quant_tile<FORM, KERNEL> tile;
-    uint8_t *to = stage + c->thread * 16;
+    uint8_t *to = stage + quant_own_at(c->thread), *lo = to + tile::LO_AT;
+    uint8_t *sums = to + tile::SUMS_AT;
 #pragma unroll
     for (uint32_t i = 0; i < c->N_TILES; i++) {
-        cp_async_16(to + tile::LO_AT + i * tile::GROUP * 16, c->lo[i], c->tile_valid[i]);
+        cp_async_16(lo + quant_copy_at(KERNEL, i), c->lo[i], c->tile_valid[i]);
         c->lo[i] += QUANT_FRAGMENT_BYTES;
     }
 #pragma unroll
     for (uint32_t i = 0; i < c->N_SUMS; i++) {
-        if (c->OF_SUMS % tile::GROUP == 0 || i * tile::GROUP + c->thread < c->OF_SUMS)
-            cp_async_16(to + tile::SUMS_AT + i * tile::GROUP * 16, c->sums[i], c->sums_valid[i]);
+        if (quant_has_piece(c->OF_SUMS, KERNEL, i, c->thread))
+            cp_async_16(sums + quant_copy_at(KERNEL, i), c->sums[i], c->sums_valid[i]);
         c->sums[i] += QUANT_SUMS_BYTES;
     }
 }
@@ -236,29 +230,30 @@ CUDA_DEVICE void quant_offsets(quant_acc<FORM, KERNEL> *acc, const struct quant_
                                uint32_t share, uint32_t n_shares)
 {
     typedef quant_tile<FORM, KERNEL> tile;
-    const uint32_t g = lane / 4, t = lane % 4, n_tiles = quant_n_tiles(q->m);
+    const uint32_t n_tiles = quant_n_tiles(q->m);
     for (uint32_t chunk = share; chunk < q->layout.n_chunks; chunk += n_shares) {
         uint32_t high[tile::P][4], low[tile::P][4];
 #pragma unroll
         for (uint32_t p = 0; p < tile::P; p++)
 #pragma unroll
             for (uint32_t i = 0; i < 2; i++) {
-                uint32_t group = chunk * 8 + i * 4 + t;
+                uint32_t group = quant_offset_group(chunk, i, lane);
                 uint4 w = make_uint4(0, 0, 0, 0);
                 if (group < q->layout.n_groups)
-                    w = load_once_16(quant_panel(q, first_panel + p) + q->layout.offsets_at +
-                                     group * QUANT_GROUP_BYTES + g * 16);
-                high[p][2 * i] = w.x, high[p][2 * i + 1] = w.y;
-                low[p][2 * i] = w.z, low[p][2 * i + 1] = w.w;
+                    w = load_once_16(quant_panel(q, first_panel + p) +
+                                     quant_offset_from(&q->layout, group, lane));
+                high[p][quant_offset_register(i, 0)] = w.x;
+                high[p][quant_offset_register(i, 1)] = w.y;
+                low[p][quant_offset_register(i, 0)] = w.z;
+                low[p][quant_offset_register(i, 1)] = w.w;
             }
 #pragma unroll
         for (uint32_t nt = 0; nt < tile::NT; nt++) {
             uint32_t i_tile = first_tile + nt < n_tiles ? first_tile + nt : n_tiles - 1;
-            const uint8_t *digits =
-                q->act.digits + ((size_t)i_tile * q->layout.n_chunks + chunk) * QUANT_CHUNK_BYTES;
+            const uint8_t *digits = q->act.digits + quant_digits_from(&q->layout, i_tile, chunk);
 #pragma unroll
             for (uint32_t j = 0; j < QUANT_DIGITS; j++) {
-                uint2 two = *(const uint2 *)(digits + j * 256 + lane * 8);
+                uint2 two = *(const uint2 *)(digits + quant_digit_at(j, lane));
                 uint32_t b[2] = {two.x, two.y};
 #pragma unroll
                 for (uint32_t p = 0; p < tile::P; p++) {
@@ -266,11 +261,14 @@ CUDA_DEVICE void quant_offsets(quant_acc<FORM, KERNEL> *acc, const struct quant_
                     mma_m16n8k32_s8(d, high[p], b);
 #pragma unroll
                     for (uint32_t e = 0; e < 4; e++)
-                        d[e] *= 256;
+                        d[e] = quant_of_high(d[e]);
                     mma_m16n8k32_u8s8(d, low[p], b);
 #pragma unroll
                     for (uint32_t e = 0; e < 4; e++)
-                        acc->t[p][nt][e] += (typename tile::sum)d[e] * (1u << 7 * j);
+                        if constexpr (tile::WIDE)
+                            acc->t[p][nt][e] += quant_digit_wide(d[e], j);
+                        else
+                            acc->t[p][nt][e] += quant_digit_bits(d[e], j);
                 }
             }
         }
@@ -309,11 +307,11 @@ CUDA_DEVICE void quant_put_lanes(const quant_acc<FORM, KERNEL> *acc, const struc
     for (uint32_t nt = 0; nt < tile::NT; nt++)
 #pragma unroll
         for (uint32_t e = 0; e < 4; e++) {
-            uint32_t row = lane / 4 + e / 2 * 8;
-            uint32_t token = (first_tile + nt) * QUANT_TILE + lane % 4 * 2 + e % 2;
+            uint32_t row = fragment_sum_row(lane, e);
+            uint32_t token = quant_token_of(first_tile + nt, lane, e);
             if (tile::P == 2 && gated) {
                 quant_put_gated(q, first_panel, row, token, quant_whole(acc->t[0][nt][e]),
-                                quant_whole(acc->t[tile::P - 1][nt][e]));
+                                quant_whole(acc->t[tile::LAST][nt][e]));
                 continue;
             }
 #pragma unroll
@@ -331,10 +329,9 @@ CUDA_DEVICE void quant_put_groups(const quant_acc<FORM, KERNEL> *acc, const stru
                                   uint8_t *shared, uint32_t first_panel, uint32_t first_tile)
 {
     typedef quant_tile<FORM, KERNEL> tile;
-    constexpr uint32_t stride = quant_sum_stride(FORM, KERNEL), rows = tile::P * QUANT_ROWS,
-                       group_bytes = quant_group_bytes(FORM, KERNEL);
-    uint32_t lane = threadIdx.x % 32, n_groups = blockDim.x / 32;
-    typename tile::sum *own = (typename tile::sum *)(shared + threadIdx.x / 32 * group_bytes);
+    uint32_t lane = cuda_lane_of(threadIdx.x), n_groups = cuda_warp_of(blockDim.x);
+    typename tile::sum *own =
+        (typename tile::sum *)(shared + quant_group_at(FORM, KERNEL, cuda_warp_of(threadIdx.x)));
     __syncthreads(); /* no ring is read any more */
 #pragma unroll
     for (uint32_t p = 0; p < tile::P; p++)
@@ -342,28 +339,30 @@ CUDA_DEVICE void quant_put_groups(const quant_acc<FORM, KERNEL> *acc, const stru
         for (uint32_t nt = 0; nt < tile::NT; nt++)
 #pragma unroll
             for (uint32_t e = 0; e < 4; e++)
-                own[(nt * QUANT_TILE + lane % 4 * 2 + e % 2) * stride + p * QUANT_ROWS + lane / 4 +
-                    e / 2 * 8] = acc->t[p][nt][e];
+                own[quant_sum_place(FORM, KERNEL, nt, p, lane, e)] = acc->t[p][nt][e];
     __syncthreads();
     auto sum_of = [&](uint32_t token, uint32_t row) {
         typename tile::sum sum = 0;
-        for (uint32_t i = 0; i < n_groups; i++)
-            sum += ((const typename tile::sum *)(shared + i * group_bytes))[token * stride + row];
+        for (uint32_t i = 0; i < n_groups; i++) {
+            const uint8_t *of_group = shared + quant_group_at(FORM, KERNEL, i);
+            sum += ((const typename tile::sum *)of_group)[quant_sum_of(FORM, KERNEL, token, row)];
+        }
         return sum;
     };
     bool gated = q->put == QUANT_PUT_GATED && gridDim.z == 1;
-    uint32_t n = gated ? QUANT_ROWS : rows;
-    for (uint32_t i = threadIdx.x; i < tile::NT * QUANT_TILE * n; i += blockDim.x) {
-        uint32_t token = i / n, row = i % n, at = first_tile * QUANT_TILE + token;
-        uint32_t panel = first_panel + row / QUANT_ROWS;
+    uint32_t n = gated ? (uint32_t)QUANT_ROWS : quant_warp_rows(FORM, KERNEL);
+    for (uint32_t i = threadIdx.x; i < quant_n_puts(KERNEL, n); i += blockDim.x) {
+        uint32_t token = quant_put_token(i, n), row = quant_put_row(i, n);
+        uint32_t at = quant_first_token(first_tile) + token;
+        uint32_t panel = first_panel + quant_panel_of_row(row);
         typename tile::sum sum = sum_of(token, row);
         if (gated)
             quant_put_gated(q, panel, row, at, quant_whole(sum),
                             quant_whole(sum_of(token, row + QUANT_ROWS)));
         else if (gridDim.z > 1)
-            quant_store<FORM>(q, panel, row % QUANT_ROWS, at, sum);
+            quant_store<FORM>(q, panel, quant_row_in_panel(row), at, sum);
         else
-            quant_put(q, panel, row % QUANT_ROWS, at, quant_whole(sum));
+            quant_put(q, panel, quant_row_in_panel(row), at, quant_whole(sum));
     }
 }
 
@@ -382,24 +381,25 @@ CUDA_DEVICE void quant_fill(quant_copies<FORM, KERNEL> *c, const struct quant_li
                             uint8_t *ring, uint32_t begin, uint32_t end)
 {
     typedef quant_tile<FORM, KERNEL> tile;
-    bool outliers[tile::N_STAGES - 1][quant_copies<FORM, KERNEL>::N_TILES];
+    bool outliers[tile::AHEAD][quant_copies<FORM, KERNEL>::N_TILES];
 #pragma unroll
-    for (uint32_t i = 0; i < tile::N_STAGES - 1; i++)
+    for (uint32_t i = 0; i < tile::AHEAD; i++)
         if (begin + i < end)
-            quant_fetch_weights<FORM, KERNEL>(c, q, ring + i * tile::STAGE, begin + i);
+            quant_fetch_weights<FORM, KERNEL>(c, q, ring + cuda_stage_at(i, tile::STAGE),
+                                              begin + i);
     cuda_op_begin();
 #pragma unroll
-    for (uint32_t i = 0; i < tile::N_STAGES - 1; i++)
+    for (uint32_t i = 0; i < tile::AHEAD; i++)
         if (begin + i < end)
-            quant_fetch_rows<FORM, KERNEL>(c, ring + i * tile::STAGE);
+            quant_fetch_rows<FORM, KERNEL>(c, ring + cuda_stage_at(i, tile::STAGE));
 #pragma unroll
-    for (uint32_t i = 0; i < tile::N_STAGES - 1; i++)
+    for (uint32_t i = 0; i < tile::AHEAD; i++)
         if (begin + i < end)
             quant_read_flags<FORM, KERNEL>(c, outliers[i]);
 #pragma unroll
-    for (uint32_t i = 0; i < tile::N_STAGES - 1; i++)
+    for (uint32_t i = 0; i < tile::AHEAD; i++)
         if (begin + i < end)
-            quant_fetch_hi<FORM, KERNEL>(c, ring + i * tile::STAGE, outliers[i]);
+            quant_fetch_hi<FORM, KERNEL>(c, ring + cuda_stage_at(i, tile::STAGE), outliers[i]);
     cp_async_commit();
 }
 
@@ -410,23 +410,21 @@ CUDA_DEVICE void quant_walk(quant_acc<FORM, KERNEL> *acc, const struct quant_lin
                             uint32_t share, uint32_t n_shares)
 {
     typedef quant_tile<FORM, KERNEL> tile;
-    uint32_t thread = threadIdx.x % tile::GROUP, lane = thread % 32, warp = thread / 32;
-    uint32_t row_warp = warp / tile::TILE_WARPS, tile_warp = warp % tile::TILE_WARPS;
-    uint32_t warp_tile = tile_warp * tile::NT;
-    constexpr uint32_t flush_runs = quant_flush_runs(FORM);
-    /* a power of two */
-    const uint32_t ends_every = tile::SUPER ? 1u << q->layout.super_shift : flush_runs;
+    uint32_t thread = quant_thread_of(KERNEL, threadIdx.x), lane = cuda_lane_of(thread);
+    uint32_t warp_panel = quant_warp_panel(FORM, KERNEL, thread);
+    uint32_t warp_tile = quant_warp_tile(KERNEL, thread);
+    const uint32_t ends_every = quant_ends_every(&q->layout, FORM);
     uint32_t begin, end;
     cuda_piece(0, q->layout.n_pairs, share, n_shares, &begin, &end);
     quant_copies<FORM, KERNEL> copies;
     quant_copies_init<FORM, KERNEL>(&copies, q, thread, first_panel, first_tile, begin);
     quant_fill<FORM, KERNEL>(&copies, q, ring, begin, end);
     if constexpr (tile::OFFSETS) /* while the ring fills */
-        quant_offsets<FORM, KERNEL>(acc, q, lane, first_panel + row_warp * tile::P,
-                                    first_tile + warp_tile, share, n_shares);
+        quant_offsets<FORM, KERNEL>(acc, q, lane, first_panel + warp_panel, first_tile + warp_tile,
+                                    share, n_shares);
     quant_place_of_warp at;
     at.lane = lane;
-    uint32_t here = 0, next = tile::N_STAGES - 1;
+    uint32_t here = 0, next = tile::AHEAD;
     bool outliers[quant_copies<FORM, KERNEL>::N_TILES]; /* of the next to fetch: a turn ahead */
     if (begin + next < end)
         quant_read_flags<FORM, KERNEL>(&copies, outliers);
@@ -434,23 +432,25 @@ CUDA_DEVICE void quant_walk(quant_acc<FORM, KERNEL> *acc, const struct quant_lin
     for (uint32_t pair = begin; pair < end; pair++) {
         cp_async_wait<tile::N_STAGES - 2>();
         quant_group_sync<FORM, KERNEL>(); /* all have this pair, and left the one before */
-        if (pair + tile::N_STAGES - 1 < end) {
-            uint8_t *to = ring + next * tile::STAGE;
-            quant_fetch_weights<FORM, KERNEL>(&copies, q, to, pair + tile::N_STAGES - 1);
+        if (pair + tile::AHEAD < end) {
+            uint8_t *to = ring + cuda_stage_at(next, tile::STAGE);
+            quant_fetch_weights<FORM, KERNEL>(&copies, q, to, pair + tile::AHEAD);
             quant_fetch_rows<FORM, KERNEL>(&copies, to);
             quant_fetch_hi<FORM, KERNEL>(&copies, to, outliers);
         }
         cp_async_commit();
         if (pair + tile::N_STAGES < end)
             quant_read_flags<FORM, KERNEL>(&copies, outliers);
-        const uint8_t *stage = ring + here * tile::STAGE;
-        at.panels = stage + row_warp * tile::P * tile::PAIR;
-        at.supers = stage + tile::SUPERS_AT + row_warp * tile::P * 2 * tile::SUPER_BYTES;
-        at.lo = stage + tile::LO_AT + warp_tile * QUANT_FRAGMENT_BYTES;
-        at.hi = stage + tile::HI_AT + warp_tile * QUANT_FRAGMENT_BYTES;
-        at.sums = stage + tile::SUMS_AT + warp_tile * tile::ALL_SUMS;
+        const uint8_t *stage = ring + cuda_stage_at(here, tile::STAGE);
+        const uint8_t *supers = stage + tile::SUPERS_AT, *lo = stage + tile::LO_AT;
+        const uint8_t *hi = stage + tile::HI_AT, *sums = stage + tile::SUMS_AT;
+        at.panels = stage + quant_stage_pair(FORM, warp_panel);
+        at.supers = supers + quant_stage_super(FORM, warp_panel, 0);
+        at.lo = lo + quant_stage_fragment(warp_tile);
+        at.hi = hi + quant_stage_fragment(warp_tile);
+        at.sums = sums + quant_stage_sums(FORM, warp_tile);
         at.ends[0] = ends_every == 1;
-        at.ends[1] = ((2 * pair + 2) & (ends_every - 1)) == 0 || pair + 1 == end;
+        at.ends[1] = quant_ends(pair, ends_every) || pair + 1 == end;
         quant_pair<FORM, KERNEL>(acc, &at);
         here = here + 1 == tile::N_STAGES ? 0 : here + 1;
         next = next + 1 == tile::N_STAGES ? 0 : next + 1;
@@ -460,22 +460,23 @@ CUDA_DEVICE void quant_walk(quant_acc<FORM, KERNEL> *acc, const struct quant_lin
 
 /* op begins in: quant_fill */
 template <uint32_t FORM, uint32_t KERNEL>
-static __global__ void __launch_bounds__(32 * quant_max_warps(FORM, KERNEL), 1)
+static __global__ void __launch_bounds__(quant_max_threads(FORM, KERNEL), 1)
     linear_quant(struct quant_linear q)
 {
-    typedef quant_tile<FORM, KERNEL> tile;
     CUDA_SHARED(shared);
-    uint32_t group = threadIdx.x / tile::GROUP, n_groups = blockDim.x / tile::GROUP;
-    uint32_t share = blockIdx.z * n_groups + group, n_shares = gridDim.z * n_groups;
-    uint32_t warp = threadIdx.x % tile::GROUP / 32;
-    uint32_t first_panel = blockIdx.x * tile::PANELS, first_tile = blockIdx.y * tile::TILES;
-    uint32_t warp_panel = first_panel + warp / tile::TILE_WARPS * tile::P;
-    uint32_t warp_tile = first_tile + warp % tile::TILE_WARPS * tile::NT;
+    uint32_t group = quant_group_of(KERNEL, threadIdx.x);
+    uint32_t n_groups = quant_group_of(KERNEL, blockDim.x);
+    uint32_t share = quant_share_of(blockIdx.z, n_groups, group);
+    uint32_t n_shares = quant_share_of(gridDim.z, n_groups, 0);
+    uint32_t first_panel = quant_block_panel(FORM, KERNEL, blockIdx.x);
+    uint32_t first_tile = quant_block_tile(KERNEL, blockIdx.y);
     quant_acc<FORM, KERNEL> acc = {};
-    quant_walk<FORM, KERNEL>(&acc, &q, shared + group * quant_group_bytes(FORM, KERNEL),
-                             first_panel, first_tile, share, n_shares);
+    quant_walk<FORM, KERNEL>(&acc, &q, shared + quant_group_at(FORM, KERNEL, group), first_panel,
+                             first_tile, share, n_shares);
     if constexpr (KERNEL == QUANT_LARGE)
-        quant_put_lanes<FORM, KERNEL>(&acc, &q, threadIdx.x % 32, warp_panel, warp_tile);
+        quant_put_lanes<FORM, KERNEL>(&acc, &q, cuda_lane_of(threadIdx.x),
+                                      first_panel + quant_warp_panel(FORM, KERNEL, threadIdx.x),
+                                      first_tile + quant_warp_tile(KERNEL, threadIdx.x));
     else
         quant_put_groups<FORM, KERNEL>(&acc, &q, shared, first_panel, first_tile);
 }
@@ -486,7 +487,7 @@ static int quant_launch_kernel(void *stream, const struct quant_linear *q,
 {
     dim3 grid(plan->row_blocks, plan->token_blocks, plan->n_splits);
     auto kernel = linear_quant<FORM, KERNEL>;
-    return CUDA_LAUNCH(kernel, grid, plan->n_warps * 32, plan->shared_bytes, stream, *q);
+    return CUDA_LAUNCH(kernel, grid, quant_n_threads(plan), plan->shared_bytes, stream, *q);
 }
 
 template <uint32_t FORM>

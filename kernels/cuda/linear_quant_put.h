@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/linear_quant_args.h"
+#include "kernels/cuda/quant_place.h"
 #include "kernels/cuda/thread.h"
 
 /* The part that a panel is of, and the panel's number there. */
@@ -28,7 +29,7 @@ CUDA_DEVICE struct quant_part quant_part_at(const struct quant_linear *q, uint32
 
 CUDA_DEVICE float quant_scaled(const struct quant_part *part, uint32_t n, float scale, int64_t sum)
 {
-    float y = (float)sum * (part->units[n] * scale);
+    float y = quant_scaled_sum(sum, part->units[n], scale);
     return part->bias ? y + part->bias[n] : y;
 }
 
@@ -71,7 +72,7 @@ CUDA_DEVICE void quant_put_gated(const struct quant_linear *q, uint32_t panel, u
     if (panel >= q->n_panels || n >= gate->n_rows || token >= q->m)
         return;
     float scale = q->act.scale[token], y1 = quant_scaled(up, n, scale, up_sum);
-    float y0 = maths_activate(quant_scaled(gate, n, scale, gate_sum), q->kind) * y1;
+    float y0 = quant_gated(maths_activate(quant_scaled(gate, n, scale, gate_sum), q->kind), y1);
     up->y[cuda_element(token, up->y_stride, n)] = quant_or_nan(y1, scale);
     gate->y[cuda_element(token, gate->y_stride, n)] = quant_or_nan(y0, scale);
 }

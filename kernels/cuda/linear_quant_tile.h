@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/linear_quant_args.h"
 #include "kernels/cuda/ptx.h"
+#include "kernels/cuda/quant_place.h"
 
 template <bool WIDE> struct quant_sum {
     typedef uint32_t type; /* modulo 2^32; T fits (weight_cpu.h, INT4_MAX_K) */
@@ -19,20 +20,13 @@ template <uint32_t FORM, uint32_t KERNEL> struct quant_tile {
                               SUBS = quant_subs(FORM);
     static constexpr bool WIDE = quant_is_wide(FORM), SUPER = quant_is_super(FORM),
                           MINS = quant_has_mins(FORM), OFFSETS = quant_has_offsets(FORM);
-    static constexpr uint32_t ROW_WARPS = quant_row_warps(KERNEL),
-                              TILE_WARPS = quant_tile_warps(KERNEL),
-                              GROUP = ROW_WARPS * TILE_WARPS * 32, /* threads */
-        N_STAGES = quant_n_stages(FORM, KERNEL), STAGE = quant_stage_bytes(FORM, KERNEL);
-    static constexpr uint32_t PAIR = quant_pair_bytes(FORM), SUPER_BYTES = quant_super_bytes(FORM),
-                              SUMS = quant_sums_bytes(FORM),
-                              ALL_SUMS = SUMS + quant_hi_sums_bytes(FORM); /* of a tile */
-    /* A stage: codes and scales of the panels, isd and ism of either run, lo of the tiles, hi,
-     * sums. */
-    static constexpr uint32_t PANELS = ROW_WARPS * P, TILES = TILE_WARPS * NT,
-                              SUPERS_AT = PANELS * PAIR,
-                              LO_AT = SUPERS_AT + PANELS * 2 * SUPER_BYTES,
-                              HI_AT = LO_AT + TILES * QUANT_FRAGMENT_BYTES,
-                              SUMS_AT = HI_AT + TILES * QUANT_FRAGMENT_BYTES;
+    static constexpr uint32_t LAST = P - 1, GROUP = quant_group_threads(KERNEL);
+    static constexpr uint32_t N_STAGES = quant_n_stages(FORM, KERNEL), AHEAD = N_STAGES - 1,
+                              STAGE = quant_stage_bytes(FORM, KERNEL);
+    static constexpr uint32_t PAIR = quant_pair_bytes(FORM), SUMS = quant_sums_bytes(FORM);
+    static constexpr uint32_t SUPERS_AT = quant_supers_at(FORM, KERNEL),
+                              LO_AT = quant_lo_at(FORM, KERNEL), HI_AT = quant_hi_at(FORM, KERNEL),
+                              SUMS_AT = quant_sums_at(FORM, KERNEL);
     typedef typename quant_sum<WIDE>::type sum;
 };
 
@@ -51,95 +45,50 @@ struct quant_place_of_warp {
     bool ends[2]; /* a super-block ends with the run, or what may be added in 32 bits */
 };
 
-/* Modulo 2^32. */
-CUDA_DEVICE int32_t quant_mad(int32_t a, int32_t b, int32_t c)
-{
-    return (int32_t)((uint32_t)a * (uint32_t)b + (uint32_t)c);
-}
-
-/* Of a word with two i16. */
-CUDA_DEVICE int32_t quant_half(uint32_t word, uint32_t i)
-{
-    return i == 0 ? (int32_t)(int16_t)(word & 0xFFFF) : (int32_t)word >> 16;
-}
-
-/* `width` bits of each byte from bit `from` on, put to bit `to`. */
-template <uint32_t FROM, uint32_t TO, uint32_t WIDTH> CUDA_DEVICE uint32_t quant_bits_of(uint32_t x)
-{
-    constexpr uint32_t mask = 0x01010101u * (((1u << WIDTH) - 1) << TO);
-    return (FROM > TO ? x >> (FROM > TO ? FROM - TO : 0) : x << (TO > FROM ? TO - FROM : 0)) & mask;
-}
-
-template <uint32_t FORM, uint32_t RUN>
-CUDA_DEVICE void quant_codes_of_run(uint32_t a[4], uint4 codes, uint2 high)
-{
-    constexpr uint32_t bits = quant_bits(FORM), low = bits >= 4 ? 4 : 2;
-    if constexpr (bits >= 4) {
-        uint32_t x = RUN == 0 ? codes.x : codes.z, y = RUN == 0 ? codes.y : codes.w;
-        a[0] = quant_bits_of<0, 0, 4>(x);
-        a[1] = quant_bits_of<0, 0, 4>(y);
-        a[2] = quant_bits_of<4, 0, 4>(x);
-        a[3] = quant_bits_of<4, 0, 4>(y);
-    } else {
-        uint32_t x = RUN == 0 ? codes.x : codes.y;
-        a[0] = quant_bits_of<0, 0, 2>(x);
-        a[1] = quant_bits_of<2, 0, 2>(x);
-        a[2] = quant_bits_of<4, 0, 2>(x);
-        a[3] = quant_bits_of<6, 0, 2>(x);
-    }
-    if constexpr (bits == 6) {
-        uint32_t x = RUN == 0 ? high.x : high.y;
-        a[0] |= quant_bits_of<0, 4, 2>(x);
-        a[1] |= quant_bits_of<2, 4, 2>(x);
-        a[2] |= quant_bits_of<4, 4, 2>(x);
-        a[3] |= quant_bits_of<6, 4, 2>(x);
-    } else if constexpr (bits % 2 == 1) {
-        a[0] |= quant_bits_of<RUN * 4 + 0, low, 1>(high.x);
-        a[1] |= quant_bits_of<RUN * 4 + 1, low, 1>(high.x);
-        a[2] |= quant_bits_of<RUN * 4 + 2, low, 1>(high.x);
-        a[3] |= quant_bits_of<RUN * 4 + 3, low, 1>(high.x);
-    }
-}
-
 /* The A fragments of both runs of a panel's pair. */
 template <uint32_t FORM>
 CUDA_DEVICE void quant_codes(uint32_t a[2][4], const uint8_t *pair, uint32_t lane)
 {
-    constexpr uint32_t bits = quant_bits(FORM), high_at = quant_code_bytes(FORM);
-    uint4 codes = make_uint4(0, 0, 0, 0);
-    uint2 high = make_uint2(0, 0);
+    constexpr uint32_t bits = quant_bits(FORM);
+    uint32_t codes[4] = {}, high[2] = {};
     if constexpr (bits == 8) {
         for (uint32_t run = 0; run < 2; run++) {
-            codes = *(const uint4 *)(pair + run * 512 + lane * 16);
-            a[run][0] = codes.x, a[run][1] = codes.y, a[run][2] = codes.z, a[run][3] = codes.w;
+            uint4 x = *(const uint4 *)(pair + quant_lane_codes(FORM, run, lane));
+            const uint32_t words[4] = {x.x, x.y, x.z, x.w};
+            quant_fragment_a(FORM, run, a[run], words, high);
         }
         return;
     }
     if constexpr (bits >= 4) {
-        codes = *(const uint4 *)(pair + lane * 16);
+        uint4 x = *(const uint4 *)(pair + quant_lane_codes(FORM, 0, lane));
+        codes[0] = x.x, codes[1] = x.y, codes[2] = x.z, codes[3] = x.w;
     } else {
-        uint2 two = *(const uint2 *)(pair + lane * 8);
-        codes.x = two.x, codes.y = two.y;
+        uint2 x = *(const uint2 *)(pair + quant_lane_codes(FORM, 0, lane));
+        codes[0] = x.x, codes[1] = x.y;
     }
-    if constexpr (bits == 6)
-        high = *(const uint2 *)(pair + high_at + lane * 8);
-    else if constexpr (bits % 2 == 1)
-        high.x = *(const uint32_t *)(pair + high_at + lane * 4);
-    quant_codes_of_run<FORM, 0>(a[0], codes, high);
-    quant_codes_of_run<FORM, 1>(a[1], codes, high);
+    if constexpr (bits == 6) {
+        uint2 x = *(const uint2 *)(pair + quant_lane_high(FORM, lane));
+        high[0] = x.x, high[1] = x.y;
+    } else if constexpr (quant_high_bytes(FORM) > 0) {
+        high[0] = *(const uint32_t *)(pair + quant_lane_high(FORM, lane));
+    }
+    quant_fragment_a(FORM, 0, a[0], codes, high);
+    quant_fragment_a(FORM, 1, a[1], codes, high);
 }
 
 /* Scales (or mins) of both runs: [run][sub][row g, row g+8]. `at` is the pair's. */
 template <uint32_t FORM, bool IS_SIGNED>
-CUDA_DEVICE void quant_scales(int32_t scale[2][quant_subs(FORM)][2], const uint8_t *at, uint32_t g)
+CUDA_DEVICE void quant_scales(int32_t scale[2][quant_subs(FORM)][2], const uint8_t *at,
+                              uint32_t lane)
 {
     constexpr uint32_t subs = quant_subs(FORM);
+    const uint8_t *own = at + quant_lane_scales(FORM, lane);
     uint32_t words[2];
-    if constexpr (quant_is_super(FORM) && subs == 1) {
-        words[0] = *(const uint32_t *)(at + g * 4);
-        words[1] = words[0] >> 16;
+    if constexpr (quant_scales_are_a_word(FORM)) {
+        words[0] = *(const uint32_t *)own;
+        words[1] = quant_second_run(words[0]);
     } else {
-        uint2 two = *(const uint2 *)(at + g * 8);
+        uint2 two = *(const uint2 *)own;
         words[0] = two.x, words[1] = two.y;
     }
 #pragma unroll
@@ -147,12 +96,8 @@ CUDA_DEVICE void quant_scales(int32_t scale[2][quant_subs(FORM)][2], const uint8
 #pragma unroll
         for (uint32_t sub = 0; sub < subs; sub++)
 #pragma unroll
-            for (uint32_t half = 0; half < 2; half++) {
-                uint32_t byte = words[run] >> 8 * (2 * sub + half) & 0xFF;
-                scale[run][sub][half] = !quant_is_super(FORM) ? quant_half(words[run], half)
-                                        : IS_SIGNED           ? (int32_t)(int8_t)byte
-                                                              : (int32_t)byte;
-            }
+            for (uint32_t half = 0; half < 2; half++)
+                scale[run][sub][half] = quant_scale_of(FORM, words[run], sub, half, IS_SIGNED);
 }
 
 /* Σ of the codes less zero, times b, of a sub-block: sums has Σb of the lane's two tokens. */
@@ -160,26 +105,25 @@ template <uint32_t FORM>
 CUDA_DEVICE void quant_product(int32_t d[4], const uint32_t a[4], const uint32_t b[2], uint32_t sub,
                                uint32_t sums)
 {
-    constexpr int32_t zero = quant_zero(FORM);
-    d[0] = d[2] = zero == 0 ? 0 : -zero * quant_half(sums, 0);
-    d[1] = d[3] = zero == 0 ? 0 : -zero * quant_half(sums, 1);
-    if constexpr (quant_subs(FORM) == 2) {
-        uint32_t half[2] = {a[2 * sub], a[2 * sub + 1]};
-        mma_m16n8k16_u8s8(d, half, b[sub]);
-    } else if constexpr (FORM == QUANT_INT8) {
+#pragma unroll
+    for (uint32_t e = 0; e < 4; e++)
+        d[e] = quant_less_zero(FORM, sums, quant_column_half(e));
+    if constexpr (quant_subs(FORM) == 2)
+        mma_m16n8k16_u8s8(d, a + quant_sub_word(sub), b[sub]);
+    else if constexpr (FORM == QUANT_INT8)
         mma_m16n8k32_s8(d, a, b);
-    } else {
+    else
         mma_m16n8k32_u8s8(d, a, b);
-    }
 }
 
-/* isd of a panel and run, ism 32 bytes further. */
-template <typename TILE>
+/* isd of a panel and run, ism QUANT_ISM_AT bytes further. */
+template <uint32_t FORM>
 CUDA_DEVICE uint32_t quant_super_word(const quant_place_of_warp *at, uint32_t p, uint32_t run,
                                       uint32_t offset)
 {
-    const uint8_t *super = at->supers + (p * 2 + run) * TILE::SUPER_BYTES;
-    return *(const uint32_t *)(super + offset + at->lane / 4 * 4);
+    const uint8_t *super = at->supers + quant_stage_super(FORM, p, run);
+    const uint8_t *own = super + quant_lane_super(at->lane);
+    return *(const uint32_t *)(own + offset);
 }
 
 /* What is in 32 bits joins the 64. */
@@ -190,16 +134,18 @@ CUDA_DEVICE void quant_flush(quant_acc<FORM, KERNEL> *acc, const quant_place_of_
     typedef quant_tile<FORM, KERNEL> tile;
     uint32_t isd = 0, ism = 0;
     if constexpr (tile::SUPER)
-        isd = quant_super_word<tile>(at, p, run, 0);
+        isd = quant_super_word<FORM>(at, p, run, 0);
     if constexpr (tile::MINS)
-        ism = quant_super_word<tile>(at, p, run, 32);
+        ism = quant_super_word<FORM>(at, p, run, QUANT_ISM_AT);
 #pragma unroll
     for (uint32_t e = 0; e < 4; e++) {
-        int32_t factor = tile::SUPER ? quant_half(isd, e / 2) : 1;
-        acc->t[p][nt][e] += (int64_t)factor * acc->s[p][nt][e];
+        uint32_t half = quant_row_half(e);
+        int32_t factor = tile::SUPER ? quant_half(isd, half) : 1;
+        acc->t[p][nt][e] = quant_mad_wide(factor, acc->s[p][nt][e], acc->t[p][nt][e]);
         acc->s[p][nt][e] = 0;
         if constexpr (tile::MINS) {
-            acc->t[p][nt][e] += (int64_t)quant_half(ism, e / 2) * acc->m[p][nt][e];
+            acc->t[p][nt][e] =
+                quant_mad_wide(quant_half(ism, half), acc->m[p][nt][e], acc->t[p][nt][e]);
             acc->m[p][nt][e] = 0;
         }
     }
@@ -213,37 +159,52 @@ quant_outliers(quant_acc<FORM, KERNEL> *acc, const quant_place_of_warp *at,
                const int32_t min[][2][quant_subs(FORM)][2], uint32_t nt, uint32_t run)
 {
     typedef quant_tile<FORM, KERNEL> tile;
-    uint32_t t = at->lane % 4;
-    const uint8_t *sums_at = at->sums + nt * tile::ALL_SUMS + tile::SUMS;
-    uint2 four = *(const uint2 *)(at->hi + nt * QUANT_FRAGMENT_BYTES + at->lane * 16 + run * 8);
+    const uint8_t *sums_at = at->sums + quant_stage_sums(FORM, nt);
+    const uint8_t *hi = at->hi + quant_stage_fragment(nt);
+    uint2 four = *(const uint2 *)(hi + quant_lane_hi(at->lane, run));
     uint32_t b[2] = {four.x, four.y};
 #pragma unroll
     for (uint32_t sub = 0; sub < tile::SUBS; sub++) {
-        uint32_t at_sums = tile::SUBS == 1
-                               ? t * 8 + run * 4
-                               : QUANT_SUMS16_AT - QUANT_SUMS32_AT + t * 16 + run * 8 + sub * 4;
-        uint32_t sums = tile::SUMS > 16 ? *(const uint32_t *)(sums_at + at_sums) : 0;
+        uint32_t sums = 0;
+        if constexpr (tile::SUMS > 16)
+            sums = *(const uint32_t *)(sums_at + quant_lane_hi_sums(FORM, at->lane, run, sub));
 #pragma unroll
         for (uint32_t p = 0; p < tile::P; p++) {
             int32_t d[4];
-            uint32_t isd = tile::SUPER ? quant_super_word<tile>(at, p, run, 0) : 0;
-            uint32_t ism = tile::MINS ? quant_super_word<tile>(at, p, run, 32) : 0;
+            uint32_t isd = tile::SUPER ? quant_super_word<FORM>(at, p, run, 0) : 0;
+            uint32_t ism = tile::MINS ? quant_super_word<FORM>(at, p, run, QUANT_ISM_AT) : 0;
             quant_product<FORM>(d, a[p][run], b, sub, sums);
 #pragma unroll
             for (uint32_t e = 0; e < 4; e++) {
-                int32_t factor = 255 * scale[p][run][sub][e / 2];
+                uint32_t half = quant_row_half(e);
+                int32_t factor = quant_outlier_factor(scale[p][run][sub][half]);
                 if constexpr (tile::SUPER)
-                    factor *= quant_half(isd, e / 2);
+                    factor = quant_product_of(factor, quant_half(isd, half));
                 if constexpr (tile::WIDE)
-                    acc->t[p][nt][e] += (int64_t)factor * d[e];
+                    acc->t[p][nt][e] = quant_mad_wide(factor, d[e], acc->t[p][nt][e]);
                 else
-                    acc->t[p][nt][e] += (uint32_t)factor * (uint32_t)d[e];
-                if constexpr (tile::MINS)
-                    acc->t[p][nt][e] +=
-                        (int64_t)(255 * quant_half(ism, e / 2) * min[p][run][sub][e / 2]) *
-                        quant_half(sums, e % 2);
+                    acc->t[p][nt][e] = quant_mad_bits(factor, d[e], acc->t[p][nt][e]);
+                if constexpr (tile::MINS) {
+                    factor = quant_product_of(quant_outlier_factor(quant_half(ism, half)),
+                                              min[p][run][sub][half]);
+                    acc->t[p][nt][e] = quant_mad_wide(
+                        factor, quant_half(sums, quant_column_half(e)), acc->t[p][nt][e]);
+                }
             }
         }
+    }
+}
+
+/* Σlo of the lane's two rows of activations, [run][sub]. */
+template <uint32_t FORM>
+CUDA_DEVICE void quant_lo_sums(uint32_t sums[2][2], const uint8_t *sums_at, uint32_t lane)
+{
+    if constexpr (quant_sums_bytes(FORM) > 16 && quant_subs(FORM) == 1) {
+        uint2 two = *(const uint2 *)(sums_at + quant_lane_sums(FORM, lane));
+        sums[0][0] = two.x, sums[1][0] = two.y;
+    } else if constexpr (quant_sums_bytes(FORM) > 16) {
+        uint4 all = *(const uint4 *)(sums_at + quant_lane_sums(FORM, lane));
+        sums[0][0] = all.x, sums[0][1] = all.y, sums[1][0] = all.z, sums[1][1] = all.w;
     }
 }
 
@@ -252,30 +213,25 @@ template <uint32_t FORM, uint32_t KERNEL>
 CUDA_DEVICE void quant_pair(quant_acc<FORM, KERNEL> *acc, const quant_place_of_warp *at)
 {
     typedef quant_tile<FORM, KERNEL> tile;
-    uint32_t a[tile::P][2][4], g = at->lane / 4, t = at->lane % 4;
+    uint32_t a[tile::P][2][4];
     int32_t scale[tile::P][2][tile::SUBS][2], min[tile::P][2][tile::SUBS][2];
 #pragma unroll
     for (uint32_t p = 0; p < tile::P; p++) {
-        const uint8_t *pair = at->panels + p * tile::PAIR;
+        const uint8_t *pair = at->panels + quant_stage_pair(FORM, p);
         quant_codes<FORM>(a[p], pair, at->lane);
-        quant_scales<FORM, true>(scale[p], pair + quant_scales_at(FORM), g);
+        quant_scales<FORM, true>(scale[p], pair + quant_scales_at(FORM), at->lane);
         if constexpr (tile::MINS)
-            quant_scales<FORM, false>(min[p], pair + quant_mins_at(FORM), g);
+            quant_scales<FORM, false>(min[p], pair + quant_mins_at(FORM), at->lane);
     }
 #pragma unroll
     for (uint32_t nt = 0; nt < tile::NT; nt++) {
-        uint4 four = *(const uint4 *)(at->lo + nt * QUANT_FRAGMENT_BYTES + at->lane * 16);
-        const uint8_t *sums_at = at->sums + nt * tile::ALL_SUMS;
+        const uint8_t *lo = at->lo + quant_stage_fragment(nt);
+        uint4 four = *(const uint4 *)(lo + quant_lane_lo(at->lane));
+        const uint8_t *sums_at = at->sums + quant_stage_sums(FORM, nt);
         uint2 flags = *(const uint2 *)sums_at;
         const uint32_t b[2][2] = {{four.x, four.y}, {four.z, four.w}};
         uint32_t sums[2][2] = {{0, 0}, {0, 0}}; /* [run][sub] */
-        if constexpr (tile::SUMS > 16 && tile::SUBS == 1) {
-            uint2 two = *(const uint2 *)(sums_at + QUANT_SUMS32_AT + t * 8);
-            sums[0][0] = two.x, sums[1][0] = two.y;
-        } else if constexpr (tile::SUMS > 16) {
-            uint4 all = *(const uint4 *)(sums_at + QUANT_SUMS16_AT + t * 16);
-            sums[0][0] = all.x, sums[0][1] = all.y, sums[1][0] = all.z, sums[1][1] = all.w;
-        }
+        quant_lo_sums<FORM>(sums, sums_at, at->lane);
 #pragma unroll
         for (uint32_t run = 0; run < 2; run++)
 #pragma unroll
@@ -286,15 +242,15 @@ CUDA_DEVICE void quant_pair(quant_acc<FORM, KERNEL> *acc, const quant_place_of_w
                     quant_product<FORM>(d, a[p][run], b[run], sub, sums[run][sub]);
 #pragma unroll
                     for (uint32_t e = 0; e < 4; e++) {
-                        int32_t by = scale[p][run][sub][e / 2];
+                        int32_t by = scale[p][run][sub][quant_row_half(e)];
                         if constexpr (tile::WIDE)
                             acc->s[p][nt][e] = quant_mad(by, d[e], acc->s[p][nt][e]);
                         else
-                            acc->t[p][nt][e] += (uint32_t)by * (uint32_t)d[e];
+                            acc->t[p][nt][e] = quant_mad_bits(by, d[e], acc->t[p][nt][e]);
                         if constexpr (tile::MINS)
-                            acc->m[p][nt][e] =
-                                quant_mad(min[p][run][sub][e / 2],
-                                          quant_half(sums[run][sub], e % 2), acc->m[p][nt][e]);
+                            acc->m[p][nt][e] = quant_mad(
+                                min[p][run][sub][quant_row_half(e)],
+                                quant_half(sums[run][sub], quant_column_half(e)), acc->m[p][nt][e]);
                     }
                 }
                 if constexpr (tile::WIDE)
@@ -303,7 +259,7 @@ CUDA_DEVICE void quant_pair(quant_acc<FORM, KERNEL> *acc, const quant_place_of_w
             }
 #pragma unroll
         for (uint32_t run = 0; run < 2; run++)
-            if (((flags.x | flags.y) & 0x01010101u << run) != 0)
+            if (quant_any_flag(flags.x, flags.y, run))
                 quant_outliers<FORM, KERNEL>(acc, at, a, scale, min, nt, run);
     }
 }

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# A .cu file computes no index: offsets into memory, subscripts, strides, and which thread has what are functions of the
-# headers beside it that also compile as C, where unit tests run them. In a .cu file, launchers included, there is
+# What nvcc alone compiles computes no index: offsets into memory, subscripts, strides, which thread has what, and the
+# arithmetic of numbers are functions of the headers beside it that also compile as C, where unit tests run them. That is
+# so in .cu files, launchers included, and in headers that define what only a GPU runs (CUDA_DEVICE, ATTENTION_METHOD, a
+# template). There is
 #
 #   1. no binary * / % << >> & ^ | and no assignment by one of them. Left are: a loop that halves its counter
 #      ("NAME = NAME / 2;" as its first value, "NAME /= 2)" as its step), and |=, which gathers bits
@@ -9,13 +11,14 @@
 #      "pointer + name" or "pointer + function(names)"
 #
 # Comments, strings and lines for the preprocessor are left out. It relies on clang-format: a binary operator stands
-# between spaces or ends its line, a unary one does neither. Headers that only kernels include (*_kernel.h,
-# linear_quant*.h, dense_fragment.h, attention_types.h) are not looked at: which element of a fragment a lane has is
-# written there.
+# between spaces or ends its line, a unary one does neither.
 # usage: index.sh [FILE...]
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
-[ $# -gt 0 ] || set -- kernels/cuda/*.cu
+if [ $# -eq 0 ]; then
+    mapfile -t headers < <(grep -lE '^ *(template <|CUDA_DEVICE |ATTENTION_METHOD )' kernels/cuda/*.h)
+    set -- kernels/cuda/*.cu "${headers[@]}"
+fi
 awk '
     function fail(what) { printf "%s:%d: %s: %s\n", FILENAME, FNR, what, shown; bad = 1 }
 

@@ -1,0 +1,110 @@
+/* fragment.h: which elements of a tile a lane of a warp has, for the multiplications and loads of
+ * ptx.h. Source: PTX ISA 8.x, "Matrix Fragments for mma.m16n8k16", "… mma.m16n8k32", "ldmatrix".
+ * Plain functions of numbers, for the GPU and for the CPU, where
+ * tests/unit/kernels/test_cuda_fragment.c compares them with the ISA's words.
+ *
+ * D[16][8] = A[16][k] · B[k][8]. A register is 32 bits: two elements of 16 bits, which lie along k
+ * (of D: one sum), or four of 8. */
+#pragma once
+
+#include "kernels/cuda/index.h"
+
+/* The ISA's groupID: row of A and of D, column of B. */
+CUDA_HD uint32_t fragment_group(uint32_t lane)
+{
+    return lane / 4;
+}
+
+/* The ISA's threadID_in_group. */
+CUDA_HD uint32_t fragment_member(uint32_t lane)
+{
+    return lane % 4;
+}
+
+/* --- sums: register e of four --- */
+
+CUDA_HD uint32_t fragment_sum_row(uint32_t lane, uint32_t e)
+{
+    return fragment_group(lane) + e / 2 * 8;
+}
+
+CUDA_HD uint32_t fragment_sum_column(uint32_t lane, uint32_t e)
+{
+    return fragment_member(lane) * 2 + e % 2;
+}
+
+/* --- operands: register r; of A four, of B two --- */
+
+CUDA_HD uint32_t fragment_a_row(uint32_t lane, uint32_t r)
+{
+    return fragment_group(lane) + r % 2 * 8;
+}
+
+/* First of the elements along k: 16-bit and 8-bit ones. */
+CUDA_HD uint32_t fragment_a_halves(uint32_t lane, uint32_t r)
+{
+    return fragment_member(lane) * 2 + r / 2 * 8;
+}
+
+CUDA_HD uint32_t fragment_a_bytes(uint32_t lane, uint32_t r)
+{
+    return fragment_member(lane) * 4 + r / 2 * 16;
+}
+
+CUDA_HD uint32_t fragment_b_halves(uint32_t lane, uint32_t r)
+{
+    return fragment_member(lane) * 2 + r * 8;
+}
+
+CUDA_HD uint32_t fragment_b_bytes(uint32_t lane, uint32_t r)
+{
+    return fragment_member(lane) * 4 + r * 16;
+}
+
+/* --- ldmatrix of four 8 × 8 matrices of 16-bit elements: the row, and the 16-byte piece of it,
+ * whose address a lane gives --- */
+
+/* Rows of 16 · 16 of A, k along a row: registers are A's. */
+CUDA_HD uint32_t fragment_load_a_row(uint32_t lane)
+{
+    return lane % 16;
+}
+
+CUDA_HD uint32_t fragment_load_a_piece(uint32_t lane)
+{
+    return lane / 16;
+}
+
+/* Two tiles of eight columns of B, k along a row: registers 0 and 1 are the first one's. */
+CUDA_HD uint32_t fragment_load_b_row(uint32_t lane)
+{
+    return lane % 8 + lane / 16 * 8;
+}
+
+CUDA_HD uint32_t fragment_load_b_piece(uint32_t lane)
+{
+    return lane / 8 % 2;
+}
+
+/* The same where k goes from row to row, transposed as it is loaded. */
+CUDA_HD uint32_t fragment_load_turned_row(uint32_t lane)
+{
+    return lane % 16;
+}
+
+CUDA_HD uint32_t fragment_load_turned_piece(uint32_t lane)
+{
+    return lane / 16;
+}
+
+/* --- words --- */
+
+CUDA_HD uint32_t fragment_pair(uint32_t low, uint32_t high)
+{
+    return low | high << 16;
+}
+
+CUDA_HD uint32_t fragment_four(uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+{
+    return a | b << 8 | c << 16 | d << 24;
+}
