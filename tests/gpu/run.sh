@@ -11,7 +11,7 @@
 # A stage writes its section of RESULTS.md beside this script, or in $OUT where that is set; those of other stages stay. What a
 # machine lacks is told as "skip" with its reason; everything else that does not work fails. The package carries this script.
 # On the emulated GPU (tests/simt): SLUICE_TEST_EMULATED_GPU=1 and SLUICE_CUDA_MODULE; the bench is a small one there, and
-# SLUICE_GPU_STAGE_S and SLUICE_GPU_ALL_S allow for its time. SLUICE_GPU_BUILD=BUILD packs what is built there.
+# SLUICE_GPU_STAGE_S and SLUICE_GPU_ALL_S allow for its time, SLUICE_TEST_STEP and SLUICE_TEST_JOBS shorten the tests. SLUICE_GPU_BUILD=BUILD packs what is built there.
 # CMAKE_CUDA_ARCHITECTURES says for which GPUs; default 9.0 (H100, H200); 80-real is for 8.x. Each takes 11 to 12 MB, and
 # two would be too large.
 set -uo pipefail
@@ -293,10 +293,11 @@ faults() { run_tests faults; }
 
 # Ids of one answer, whatever the steps: chunks, blocks of the cache, other sequences' room, drafts.
 same_ids() {
-    local prompt="abc defg hi abc defg hi abc defg hi" first="" now words
+    local prompt="abc defg hi abc defg hi abc defg hi" first="" now words n=24
+    [ -z "${SLUICE_TEST_EMULATED_GPU:-}" ] || n=6
     for words in "" "--prefill-chunk-tokens 5" "--max-concurrent 16 --max-batch-tokens 32" "--speculate 4" "--prefix-cache=false"; do
         # shellcheck disable=SC2086 # words
-        now=$("$dir/bin/sluice-worker" generate "$dir/tests/golden/tiny/$1.gguf" "$prompt" --raw --ids --max-tokens 24 --temperature 0 \
+        now=$("$dir/bin/sluice-worker" generate "$dir/tests/golden/tiny/$1.gguf" "$prompt" --raw --ids --max-tokens $n --temperature 0 \
             --devices cuda:0 --kv-tokens 2048 $words) || return 1
         [ -n "$first" ] || first=$now
         if [ -z "$now" ] || [ "$now" != "$first" ]; then

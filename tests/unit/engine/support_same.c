@@ -21,6 +21,13 @@ struct job {
 
 static struct job jobs[N];
 
+uint32_t same_n_jobs(void)
+{
+    const char *few = getenv("SLUICE_TEST_JOBS");
+    unsigned long n = few ? strtoul(few, NULL, 10) : N;
+    return n > 0 && n < N ? (uint32_t)n : N;
+}
+
 /* Mixed lengths, some greedy, most drawn, some with penalties, choices and stops. Every fourth
  * prompt begins like the others of its kind. */
 void same_make_jobs(uint32_t vocab, uint32_t max_tokens)
@@ -31,6 +38,8 @@ void same_make_jobs(uint32_t vocab, uint32_t max_tokens)
         {word_a, 1, 0}, {word_b, 2, 1}, {word_c, 3, 2}};
     static const uint32_t allowed[] = {2,  40, 41, 45, 46, 50, 51, 52, 60,  61,
                                        70, 71, 72, 80, 81, 90, 91, 99, 120, 130};
+    if (same_n_jobs() < N)
+        max_tokens = max_tokens / 4 > 5 ? max_tokens / 4 : 5;
     for (uint32_t i = 0; i < N; i++) {
         struct engine_request *req = &jobs[i].req;
         uint32_t n = 1 + (i * 37) % SAME_MAX_PROMPT;
@@ -81,12 +90,12 @@ void same_make_jobs(uint32_t vocab, uint32_t max_tokens)
 
 static void run_all(struct engine *engine, struct run_result *results, bool together)
 {
-    for (uint32_t i = 0; i < N; i++) {
+    for (uint32_t i = 0; i < same_n_jobs(); i++) {
         run_submit(engine, &jobs[i].req, &results[i]);
         if (!together)
             run_wait(engine, &results[i], 1);
     }
-    run_wait(engine, results, N);
+    run_wait(engine, results, same_n_jobs());
 }
 
 static void free_all(struct run_result *results, uint32_t n)
@@ -142,31 +151,33 @@ static void check_variant(const char *model, enum dtype kv_dtype, const struct s
     struct engine *engine = run_open(&cfg);
     struct engine_stats s;
     char what[96];
+    const uint32_t n = same_n_jobs();
     run_all(engine, results, true);
     wait_idle(engine, &s);
-    for (uint32_t i = 0; i < N; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         snprintf(what, sizeof(what), "%s, %s, request %u", model, v->name, i);
         run_assert_same(&results[i], &alone[i], what);
     }
     assert_int_equal(s.n_blocks_free, s.n_blocks);
-    assert_int_equal(s.n_finished, N);
-    if ((s.n_preemptions > 0) != v->expect_preemptions)
+    assert_int_equal(s.n_finished, n);
+    if (n == N && (s.n_preemptions > 0) != v->expect_preemptions)
         fail_msg("%s, %s: %llu preemptions", model, v->name, (unsigned long long)s.n_preemptions);
-    assert_int_equal(s.n_prefix_hit_tokens > 0, !v->no_prefix_cache);
+    if (n == N || v->no_prefix_cache)
+        assert_int_equal(s.n_prefix_hit_tokens > 0, !v->no_prefix_cache);
     assert_true(v->draft_tokens || !s.n_drafted_tokens); /* how many is a matter of time */
     print_message("%s: %llu of %llu drafted tokens accepted\n", v->name,
                   (unsigned long long)s.n_accepted_tokens, (unsigned long long)s.n_drafted_tokens);
-    if (v->draft &&
+    if (n == N && v->draft &&
         (double)s.n_accepted_tokens < v->least_accepted * ((double)s.n_drafted_tokens + 1))
         fail_msg("%s, %s: too few drafts, or too few of them right", model, v->name);
     double batching = (double)s.n_decode_rows / (double)s.n_decode_active;
-    if (batching < v->least_batching)
+    if (n == N && batching < v->least_batching)
         fail_msg("%s, %s: %.2f rows per sequence that could decode", model, v->name, batching);
     double rows = (double)s.n_decode_rows / (double)s.n_decode_steps;
     print_message("%s: %.1f rows per decode step\n", v->name, rows);
-    if (rows < v->least_rows)
+    if (n == N && rows < v->least_rows)
         fail_msg("%s, %s: %.1f rows per decode step", model, v->name, rows);
-    free_all(results, N);
+    free_all(results, n);
     run_close(engine);
 }
 
@@ -185,12 +196,12 @@ void same_check(const char *model, enum dtype kv_dtype, const struct same_varian
     run_all(engine, alone, false);
     run_close(engine);
     uint32_t n_different = 0; /* the model says something */
-    for (uint32_t i = 0; i < N; i++)
+    for (uint32_t i = 0; i < same_n_jobs(); i++)
         n_different += alone[i].choices[0].n_ids > 1 &&
                        alone[i].choices[0].ids[0] != alone[i].choices[0].ids[1];
-    assert_true(n_different > N / 2);
+    assert_true(n_different > same_n_jobs() / 2);
     for (size_t i = 0; i < n_variants; i++)
         if (variants[i].tp == 1 || !getenv("SLUICE_TEST_DEVICE")) /* one GPU is one rank */
             check_variant(model, kv_dtype, &variants[i], alone);
-    free_all(alone, N);
+    free_all(alone, same_n_jobs());
 }

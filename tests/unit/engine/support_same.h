@@ -24,6 +24,10 @@ struct same_variant {
 /* Job i of 64: mixed lengths, some greedy, most drawn, some with penalties, choices, stops and
  * logprobs. Every fourth prompt begins like the others of its kind. Valid until the next make. */
 void same_make_jobs(uint32_t vocab, uint32_t max_tokens);
+/* How many of them are run: all, or as many as SLUICE_TEST_JOBS says, where a step takes seconds
+ * (an emulated GPU); then answers are shorter too, and what only a crowd shows is left out:
+ * preemptions, and how full steps are. */
+uint32_t same_n_jobs(void);
 struct engine_request *same_job(uint32_t i);
 
 /* Runs them alone (as variants[0] says), then every variant's way at once; fails where anything

@@ -71,7 +71,7 @@ static void test_resume_goes_on_as_if_undisturbed(void **state)
     struct engine_config cfg = run_config("q4_1");
     struct engine *engine = run_open(&cfg);
     same_make_jobs(engine_model_info(engine)->vocab_size, 44);
-    for (uint32_t i = 0; i < SAME_N_JOBS; i += 3) {
+    for (uint32_t i = 0; i < same_n_jobs(); i += 3) {
         struct run_result whole, rest;
         struct engine_request req = *same_job(i);
         struct engine_resume resume[RUN_MAX_CHOICES];
