@@ -84,8 +84,8 @@ int lifecycle_check_room(const struct catalog *catalog, const struct lifecycle_l
     return error_reason(err, "TOO_MANY_OPERATIONS");
 }
 
-int lifecycle_check_free(const struct catalog *catalog, const struct lifecycle_target *target,
-                         const struct lifecycle_limits *limits, struct error *err)
+int lifecycle_check_no_operation(const struct catalog *catalog,
+                                 const struct lifecycle_target *target, struct error *err)
 {
     for (size_t i = 0; catalog_operation_at(catalog, i); i++) {
         const pb_operation *operation = catalog_operation_at(catalog, i);
@@ -93,14 +93,23 @@ int lifecycle_check_free(const struct catalog *catalog, const struct lifecycle_t
             /* An update is of two versions: none of the model's may change. */
             ((int)operation->kind != OPERATION_UPDATE && *operation->version && target->version &&
              strcmp(operation->version, target->version) != 0) ||
-            (*operation->device_group && strcmp(operation->device_group, target->group) != 0))
+            (*operation->device_group && target->group &&
+             strcmp(operation->device_group, target->group) != 0))
             continue;
         error_set(err, STATUS_FAILED_PRECONDITION, "operation %s on %s/%s has not ended",
                   operation->id, target->model,
                   target->version ? target->version : operation->version);
         return error_reason(err, "OPERATION_IN_PROGRESS");
     }
-    return lifecycle_check_room(catalog, limits, err);
+    return 0;
+}
+
+int lifecycle_check_free(const struct catalog *catalog, const struct lifecycle_target *target,
+                         const struct lifecycle_limits *limits, struct error *err)
+{
+    return lifecycle_check_no_operation(catalog, target, err) != 0
+               ? err->status
+               : lifecycle_check_room(catalog, limits, err);
 }
 
 static bool is_of(const pb_replica *replica, const struct lifecycle_target *target)

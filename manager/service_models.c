@@ -11,6 +11,7 @@
 #include "manager/build.h"
 #include "manager/config_check.h"
 #include "manager/failpoint.h"
+#include "manager/lifecycle.h"
 #include "manager/message.h"
 #include "manager/model_path.h"
 #include "manager/names.h"
@@ -514,10 +515,14 @@ static int apply_delete(struct txn *txn, const ProtobufCMessage *message, void *
     }
     struct txn_event event = {
         .type = "model.deleted", .model = request->model, .version = request->version};
+    /* One that is open will write of it, and of the model's traffic, once more. */
+    const struct lifecycle_target target = {request->model, request->version, NULL};
     table_key(key, request->model, request->version, NULL);
     if (service_check_generation(key, request->has_expected_generation,
                                  request->expected_generation, version->generation, err) != 0 ||
-        check_unloaded(catalog, version, err) != 0 || delete_replicas(txn, version, err) != 0 ||
+        check_unloaded(catalog, version, err) != 0 ||
+        lifecycle_check_no_operation(catalog, &target, err) != 0 ||
+        delete_replicas(txn, version, err) != 0 ||
         traffic_forget(txn, request->model, request->version, err) != 0 ||
         txn_delete(txn, TABLE_MODEL_VERSION, key, err) != 0 || txn_event(txn, &event, err) != 0)
         return err->status;

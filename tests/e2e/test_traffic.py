@@ -140,6 +140,9 @@ def test_update_loads_beside_shifts_and_unloads_the_old(manager):
     fails(C.FAILED_PRECONDITION, manager.unload, "a", version="1", why="OPERATION_IN_PROGRESS")
     fails(C.FAILED_PRECONDITION, manager.load, "a", version="1", n_replicas=3, why="OPERATION_IN_PROGRESS")
     fails(C.FAILED_PRECONDITION, update, manager, why="OPERATION_IN_PROGRESS")
+    manager.register("a", "one", version="3")  # what an update brings back, or settles, is traffic to versions that are there
+    fails(C.FAILED_PRECONDITION, manager.rpc.DeleteModelVersion,
+          manager.m.DeleteModelVersionRequest(model="a", version="3"), why="OPERATION_IN_PROGRESS")
     done = manager.done(operation)
     assert loaded_versions(manager) == ["2"] and len(manager.replicas()) == len(manager.workers()) == 2
     assert [e.message.split(" %")[0] for e in events(manager, "update.shift")] == ["10", "50", "100"]
