@@ -35,8 +35,8 @@ bool lifecycle_is_open(const pb_operation *operation);
 /* RESOURCE_EXHAUSTED, reason TOO_MANY_OPERATIONS. */
 int lifecycle_check_room(const struct catalog *catalog, const struct lifecycle_limits *limits,
                          struct error *err);
-/* FAILED_PRECONDITION, reason OPERATION_IN_PROGRESS, where an operation on the target is open, whose
- * version and group may be NULL: any of the model, wherever. */
+/* FAILED_PRECONDITION, reason OPERATION_IN_PROGRESS, where an operation on the target is open,
+ * whose version and group may be NULL: any of the model, wherever. */
 int lifecycle_check_no_operation(const struct catalog *catalog,
                                  const struct lifecycle_target *target, struct error *err);
 /* Both. */
