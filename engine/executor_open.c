@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "base/cpu.h"
+#include "base/error.h"
+#include "base/log.h"
 #include "engine/executor_arch.h"
 #include "engine/executor_private.h"
 #include "engine/format/checkpoint.h"
@@ -102,6 +104,19 @@ static int open_cpu(struct executor *ex, const struct executor_config *cfg, stru
     return rc;
 }
 
+/* How its kernels run is known once it has a stream. */
+static void log_kernels(const struct device *gpu)
+{
+    struct backend_module module;
+    struct error unheard;
+    char how[256];
+    if (backend_cuda(&module, &unheard) != 0)
+        return;
+    module.tell(gpu, how, sizeof(how));
+    log_info(LOG_EVENT("kernels"), LOG_STR("set", module.op_table->name),
+             LOG_U64("device", gpu->index), LOG_STR("how", how));
+}
+
 /* All that was planned, at once, but for captured steps: their memory the driver takes itself. */
 static int open_gpu(struct executor *ex, const struct executor_config *cfg, struct error *err)
 {
@@ -115,6 +130,8 @@ static int open_gpu(struct executor *ex, const struct executor_config *cfg, stru
         rc = ops->reserve(ex->gpu, needed + RESERVE_SLACK, err);
     if (!rc)
         rc = ops->stream_create(ex->gpu, 1, &ex->streams[ex->n_ranks - 1], err);
+    if (!rc)
+        log_kernels(ex->gpu);
     return rc;
 }
 

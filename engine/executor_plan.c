@@ -5,7 +5,6 @@
 
 #include "base/cpu.h"
 #include "base/device_name.h"
-#include "base/log.h"
 #include "engine/executor_private.h"
 #include "engine/loader_share.h"
 #include "kernels/backend.h"
@@ -81,14 +80,6 @@ static int check_f8(struct executor *ex, struct error *err)
         ex->gpu->index, device.compute_capability);
 }
 
-static void log_kernels(const struct backend_module *module, const struct device *gpu)
-{
-    char how[256];
-    module->tell(gpu, how, sizeof(how));
-    log_info(LOG_EVENT("kernels"), LOG_STR("set", module->op_table->name),
-             LOG_U64("device", gpu->index), LOG_STR("how", how));
-}
-
 static int open_gpu(struct executor *ex, const struct executor_config *cfg, struct error *err)
 {
     struct backend_module module;
@@ -105,8 +96,6 @@ static int open_gpu(struct executor *ex, const struct executor_config *cfg, stru
         return rc;
     ex->ops[0] = module.op_table;
     rc = module.device_ops->open(index, &ex->gpu, err);
-    if (!rc)
-        log_kernels(&module, ex->gpu);
     return rc || cfg->store != WEIGHT_STORE_F8 ? rc : check_f8(ex, err);
 }
 

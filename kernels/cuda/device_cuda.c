@@ -116,7 +116,8 @@ static int open_device(uint32_t index, struct device **out_device, struct error 
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "cuda:%u: out of memory", index);
     device->base.ops = &device_ops_cuda;
     device->base.index = index;
-    rc = overlap_open(index, major, &device->overlap, &device->why_no_overlap, err);
+    device->major = major;
+    rc = overlap_look(major, &device->why_no_overlap, err);
     if (rc == 0)
         rc = open_linears(device, err);
     if (rc != 0) {
@@ -174,9 +175,30 @@ void device_tell_cuda(const struct device *device, char *out, size_t n_bytes)
 {
     const struct device_cuda *d = (const struct device_cuda *)device;
     const char *prompts = d->why_no_wgmma != NULL ? d->why_no_wgmma : "";
-    snprintf(out, n_bytes, "prompts by %s%s%s%s, %s%s", cuda_prompts_name(d->prompts),
+    const char *later = d->is_tried ? "" : " if a check passes as a model is loaded";
+    if (d->prompts == CUDA_PROMPTS_AUTO)
+        prompts = "wgmma if a check passes as a model is loaded";
+    snprintf(out, n_bytes, "prompts by %s%s%s%s, %s%s",
+             d->prompts == CUDA_PROMPTS_AUTO ? "own" : cuda_prompts_name(d->prompts),
              *prompts ? " (" : "", prompts, *prompts ? ")" : "",
-             d->overlap ? "ops overlap" : "no ops overlap: ", d->overlap ? "" : d->why_no_overlap);
+             d->why_no_overlap != NULL ? "no ops overlap: " : "ops overlap",
+             d->why_no_overlap != NULL ? d->why_no_overlap : later);
+}
+
+/* Runs the kernels that show what a device's others may be, once, before its first memory and
+ * stream: who only looks at a device launches none. */
+static int device_try(struct device_cuda *d, struct error *err)
+{
+    uint32_t index = d->base.index;
+    if (d->is_tried)
+        return 0;
+    int rc = cuda_check(err, index, "opening the device", cudaSetDevice((int)index));
+    if (rc == 0)
+        rc = overlap_open(index, d->major, &d->overlap, &d->why_no_overlap, err);
+    if (rc == 0)
+        rc = prompts_try_cuda(d, err);
+    d->is_tried = rc == 0;
+    return rc;
 }
 
 static int arena_alloc(struct device_cuda *d, size_t n_bytes, void **out_data, struct error *err)
@@ -236,7 +258,9 @@ static int reserve(struct device *device, size_t n_bytes, struct error *err)
     void *arena = NULL;
     if (d->arena.base != NULL)
         return error_set(err, STATUS_INTERNAL, "cuda:%u: memory is reserved twice", device->index);
-    int rc = driver_alloc(device, n_bytes, &arena, err);
+    int rc = device_try(d, err);
+    if (rc == 0)
+        rc = driver_alloc(device, n_bytes, &arena, err);
     if (rc != 0)
         return rc;
     d->arena = (struct arena){.base = arena, .n_bytes = n_bytes};
@@ -293,12 +317,15 @@ static int stream_create(struct device *device, uint32_t n_threads, struct strea
                          struct error *err)
 {
     (void)n_threads;
+    int rc = device_try(device_cuda(device), err);
+    if (rc != 0)
+        return rc;
     struct stream_cuda *s = calloc(1, sizeof(*s));
     if (s == NULL)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "cuda:%u: out of memory", device->index);
     s->base.device = device;
     s->base.ops = op_table_cuda();
-    int rc = cuda_check(err, device->index, "new stream", cudaSetDevice((int)device->index));
+    rc = cuda_check(err, device->index, "new stream", cudaSetDevice((int)device->index));
     if (rc == 0)
         rc = cuda_check(err, device->index, "new stream",
                         cudaStreamCreateWithFlags(&s->handle, cudaStreamNonBlocking));

@@ -20,10 +20,13 @@ struct device_cuda {
     struct arena arena;  /* what reserve() took; else allocations are the driver's */
     struct cublaslt *lt; /* linear_cublaslt.c locks */
     uint32_t max_shared; /* bytes of shared memory that a block may have */
-    bool overlap;        /* overlap.h */
-    const char *why_no_overlap;
-    enum cuda_prompts prompts; /* never CUDA_PROMPTS_AUTO */
-    const char *why_no_wgmma;  /* it was to be tried; NULL: it is used, or nobody asked */
+    int major;           /* of its compute capability */
+    bool is_tried;       /* its kernels: before its first memory or stream, not where it is opened,
+                            which launches none. Until then: */
+    bool overlap;        /* overlap.h; false */
+    const char *why_no_overlap; /* as far as that is known without a launch */
+    enum cuda_prompts prompts;  /* CUDA_PROMPTS_AUTO: not tried yet */
+    const char *why_no_wgmma;   /* it was to be tried; NULL: it is used, or nobody asked */
 };
 
 /* Device memory that grows with use, stream-ordered; never while a graph is captured. */
@@ -82,10 +85,14 @@ int stream_enter(struct stream_cuda *s);
 /* Counts usable devices; the message says why there is none: no driver, a driver too old, no GPU.
  */
 int device_count_cuda(uint32_t *out_n_devices, struct error *err);
-/* prompts_cuda.c: sets device->prompts, as SLUICE_CUDA_PROMPTS has it; the device is current, and
- * our tiled kernel allowed there. FAILED_PRECONDITION where wgmma is asked for and there is none.
- */
+/* overlap.c: what overlap_open() knows without a launch; NULL: nothing speaks against it. */
+int overlap_look(int major, const char **out_why_not, struct error *err);
+/* prompts_cuda.c: sets device->prompts, as SLUICE_CUDA_PROMPTS has it. FAILED_PRECONDITION where
+ * wgmma is asked for on a device that has none. */
 int prompts_open_cuda(struct device_cuda *device, struct error *err);
+/* The same where kernels have to run to know it; the device is current, and our tiled kernel
+ * allowed there. FAILED_PRECONDITION where wgmma is asked for and the build has none. */
+int prompts_try_cuda(struct device_cuda *device, struct error *err);
 /* backend.h, tell. */
 void device_tell_cuda(const struct device *device, char *out, size_t n_bytes);
 /* The highest compute capability of all devices, as 10 · major + minor; 0 where it is unknown. */

@@ -126,15 +126,13 @@ static bool driver_is_new(void)
            runtime >= FIRST_RUNTIME;
 }
 
-int overlap_open(uint32_t index, int major, bool *out_on, const char **out_why_not,
-                 struct error *err)
+int overlap_look(int major, const char **out_why_not, struct error *err)
 {
     const char *wanted = getenv("SLUICE_CUDA_OVERLAP");
     bool is_off = wanted != NULL && strcmp(wanted, "off") == 0;
     if (wanted != NULL && wanted[0] != '\0' && !is_off && strcmp(wanted, "auto") != 0)
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "SLUICE_CUDA_OVERLAP: \"%s\" is neither auto nor off", wanted);
-    int rc = 0;
     *out_why_not = NULL;
     if (is_off)
         *out_why_not = "SLUICE_CUDA_OVERLAP=off";
@@ -142,7 +140,14 @@ int overlap_open(uint32_t index, int major, bool *out_on, const char **out_why_n
         *out_why_not = "compute capability below 9.0";
     else if (!driver_is_new())
         *out_why_not = "CUDA older than 12.3";
-    else
+    return 0;
+}
+
+int overlap_open(uint32_t index, int major, bool *out_on, const char **out_why_not,
+                 struct error *err)
+{
+    int rc = overlap_look(major, out_why_not, err);
+    if (rc == 0 && *out_why_not == NULL)
         rc = probe(index, out_why_not, err);
     *out_on = rc == 0 && *out_why_not == NULL;
     return rc;

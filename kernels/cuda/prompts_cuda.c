@@ -186,44 +186,42 @@ static int wgmma_is_built(uint32_t index, bool *out_is_built, struct error *err)
     return rc;
 }
 
-struct hopper {
-    int major, minor;
-    bool is_built; /* of 9.0 alone is it asked */
-};
+static const char *const not_hopper = "wgmma is of compute capability 9.0";
 
-static int look(uint32_t index, struct hopper *out, struct error *err)
+static int capability_of(uint32_t index, int *out_major, int *out_minor, struct error *err)
 {
     int rc = cuda_check(
         err, index, "wgmma",
-        cudaDeviceGetAttribute(&out->major, cudaDevAttrComputeCapabilityMajor, (int)index));
-    if (rc == 0)
-        rc = cuda_check(
-            err, index, "wgmma",
-            cudaDeviceGetAttribute(&out->minor, cudaDevAttrComputeCapabilityMinor, (int)index));
-    return rc == 0 ? wgmma_is_built(index, &out->is_built, err) : rc;
+        cudaDeviceGetAttribute(out_major, cudaDevAttrComputeCapabilityMajor, (int)index));
+    return rc != 0 ? rc
+                   : cuda_check(err, index, "wgmma",
+                                cudaDeviceGetAttribute(out_minor, cudaDevAttrComputeCapabilityMinor,
+                                                       (int)index));
 }
 
 /* Where prompts are wgmma's by choice, no other product stands in for it. */
-static int demand_wgmma(uint32_t index, const struct hopper *h, struct error *err)
+static int demand_wgmma(uint32_t index, struct error *err)
 {
-    if (h->major != 9 || h->minor != 0 || !h->is_built)
+    bool is_built = false;
+    int rc = wgmma_is_built(index, &is_built, err);
+    if (rc != 0)
+        return rc;
+    if (!is_built)
         return error_set(err, STATUS_FAILED_PRECONDITION,
-                         "SLUICE_CUDA_PROMPTS=wgmma: that is of compute capability 9.0 in a build "
-                         "for 90a; cuda:%u has %d.%d, this build %s it",
-                         index, h->major, h->minor, h->is_built ? "has" : "lacks");
+                         "SLUICE_CUDA_PROMPTS=wgmma: cuda:%u has it, but this build is not for 90a",
+                         index);
     return cuda_check(err, index, "shared memory", cuda_dense_allow_wgmma());
 }
 
-static int try_wgmma(uint32_t index, const struct hopper *h, const char **out_why_not,
-                     struct error *err)
+static int try_wgmma(uint32_t index, const char **out_why_not, struct error *err)
 {
-    if (h->major != 9 || h->minor != 0)
-        *out_why_not = "wgmma is of compute capability 9.0";
-    else if (!h->is_built)
+    bool is_built = false;
+    int rc = wgmma_is_built(index, &is_built, err);
+    if (rc == 0 && !is_built)
         *out_why_not = "this build has no wgmma: it is not for 90a";
-    if (*out_why_not != NULL)
-        return 0;
-    int rc = cuda_check(err, index, "shared memory", cuda_dense_allow_wgmma());
+    if (rc != 0 || !is_built)
+        return rc;
+    rc = cuda_check(err, index, "shared memory", cuda_dense_allow_wgmma());
     return rc == 0 ? check_wgmma(index, out_why_not, err) : rc;
 }
 
@@ -234,15 +232,14 @@ static struct {
     const char *why_not;
 } tried[MAX_DEVICES];
 
-static int try_once(uint32_t index, const struct hopper *h, const char **out_why_not,
-                    struct error *err)
+static int try_once(uint32_t index, const char **out_why_not, struct error *err)
 {
     int rc = 0;
     if (index >= MAX_DEVICES)
-        return try_wgmma(index, h, out_why_not, err);
+        return try_wgmma(index, out_why_not, err);
     pthread_mutex_lock(&tried_lock);
     if (!tried[index].done) {
-        rc = try_wgmma(index, h, &tried[index].why_not, err);
+        rc = try_wgmma(index, &tried[index].why_not, err);
         tried[index].done = rc == 0;
     }
     *out_why_not = tried[index].why_not;
@@ -253,17 +250,35 @@ static int try_once(uint32_t index, const struct hopper *h, const char **out_why
 int prompts_open_cuda(struct device_cuda *device, struct error *err)
 {
     uint32_t index = device->base.index;
-    struct hopper h = {.major = 0};
+    int major = 0, minor = 0;
     device->prompts = op_table_cuda_prompts();
     if (device->prompts == CUDA_PROMPTS_OWN || device->prompts == CUDA_PROMPTS_LT)
         return 0;
-    int rc = look(index, &h, err);
-    if (rc == 0 && device->prompts == CUDA_PROMPTS_WGMMA)
-        return demand_wgmma(index, &h, err);
-    if (rc == 0)
-        rc = try_once(index, &h, &device->why_no_wgmma, err);
+    int rc = capability_of(index, &major, &minor, err);
+    if (rc != 0 || (major == 9 && minor == 0))
+        return rc;
+    if (device->prompts == CUDA_PROMPTS_WGMMA)
+        return error_set(err, STATUS_FAILED_PRECONDITION,
+                         "SLUICE_CUDA_PROMPTS=wgmma: that is of compute capability 9.0 in a build "
+                         "for 90a; cuda:%u has %d.%d",
+                         index, major, minor);
+    device->why_no_wgmma = not_hopper;
+    device->prompts = CUDA_PROMPTS_OWN;
+    op_table_cuda_settle(device->prompts);
+    return 0;
+}
+
+int prompts_try_cuda(struct device_cuda *device, struct error *err)
+{
+    uint32_t index = device->base.index;
+    if (device->prompts == CUDA_PROMPTS_WGMMA)
+        return demand_wgmma(index, err);
+    if (device->prompts != CUDA_PROMPTS_AUTO)
+        return 0;
+    int rc = try_once(index, &device->why_no_wgmma, err);
+    if (rc != 0)
+        return rc;
     device->prompts = device->why_no_wgmma == NULL ? CUDA_PROMPTS_WGMMA : CUDA_PROMPTS_OWN;
-    if (rc == 0)
-        op_table_cuda_settle(device->prompts);
-    return rc;
+    op_table_cuda_settle(device->prompts);
+    return 0;
 }

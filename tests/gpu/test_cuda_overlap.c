@@ -1,5 +1,5 @@
-/* Ops that overlap (kernels/cuda/overlap.h): where they do, who may refuse, what is tried as a
- * device is opened (prompts_cuda.c too), and that a long chain
+/* Ops that overlap (kernels/cuda/overlap.h): where they do, who may refuse, what is tried before
+ * a device is used (prompts_cuda.c too), and that a long chain
  * in which each op reads what the one before wrote, and writes where that one read, gives the bits
  * of ops that run one by one. Needs a GPU, which may be emulated (tests/simt): there one block of
  * each op begins before the op before it has run. */
@@ -26,18 +26,24 @@ enum { M = 37, K = 416, N_LINKS = 12, N_REPLAYS = 3, CHILD_S = 120 };
 
 static struct backend_module module;
 
-/* What the device says of overlaps after it was opened; its message where it is refused. */
-static int open_and_tell(char *out, size_t n_bytes)
+/* What the device says of itself once it was opened (looked: at once, else after it has a stream);
+ * its message where it is refused. */
+static int open_and_tell(bool looked, char *out, size_t n_bytes)
 {
     struct device *device = NULL;
+    struct stream *stream = NULL;
     struct error err = {0};
     int rc = module.device_ops->open(0, &device, &err);
-    if (rc == 0) {
+    if (rc == 0 && !looked)
+        rc = module.device_ops->stream_create(device, 0, &stream, &err);
+    if (rc == 0)
         module.tell(device, out, n_bytes);
-        module.device_ops->close(device);
-    } else {
+    else
         snprintf(out, n_bytes, "%s", err.message);
-    }
+    if (stream != NULL)
+        module.device_ops->stream_destroy(stream);
+    if (device != NULL)
+        module.device_ops->close(device);
     return rc;
 }
 
@@ -47,13 +53,13 @@ test_device_when_opened_then_says_whether_its_ops_overlap_and_refuses_other_word
     char said[ERROR_MESSAGE_BYTES];
     (void)state;
     setenv("SLUICE_CUDA_OVERLAP", "off", 1);
-    assert_int_equal(open_and_tell(said, sizeof(said)), 0);
+    assert_int_equal(open_and_tell(false, said, sizeof(said)), 0);
     assert_non_null(strstr(said, ", no ops overlap: SLUICE_CUDA_OVERLAP=off"));
     setenv("SLUICE_CUDA_OVERLAP", "of", 1);
-    assert_int_equal(open_and_tell(said, sizeof(said)), STATUS_INVALID_ARGUMENT);
+    assert_int_equal(open_and_tell(true, said, sizeof(said)), STATUS_INVALID_ARGUMENT);
     assert_string_equal(said, "SLUICE_CUDA_OVERLAP: \"of\" is neither auto nor off");
     unsetenv("SLUICE_CUDA_OVERLAP");
-    assert_int_equal(open_and_tell(said, sizeof(said)), 0);
+    assert_int_equal(open_and_tell(false, said, sizeof(said)), 0);
     if (test_is_emulated())
         assert_string_equal(said, "prompts by wgmma, ops overlap");
     print_message("%s\n", said);
@@ -140,7 +146,7 @@ static void expect_said(const char *name, const char *value, const char *expecte
         alarm(CHILD_S);
         setenv(name, value, 1);
         struct error err = {0};
-        if (backend_cuda(&module, &err) != 0 || open_and_tell(said, sizeof(said)) != 0)
+        if (backend_cuda(&module, &err) != 0 || open_and_tell(false, said, sizeof(said)) != 0)
             _exit(2);
         fprintf(stderr, "%s=%s: %s\n", name, value, said);
         _exit(strcmp(said, expected) == 0 ? 0 : 1);
@@ -162,6 +168,35 @@ static void test_device_when_overlaps_are_refused_or_unknown_then_ops_run_one_by
     expect_said("SIMT_COMPUTE", "89",
                 "prompts by own (wgmma is of compute capability 9.0), no ops overlap: compute "
                 "capability below 9.0");
+}
+
+/* Who looks at a device, as `sluice devices` does, has it run nothing: one on which the first
+ * kernel ends in an illegal access is opened and described all the same. */
+static void test_device_when_only_looked_at_then_no_kernel_runs(void **state)
+{
+    (void)state;
+    if (!test_is_emulated()) {
+        print_message("left out: a device that fails at its first kernel is the emulated GPU's\n");
+        return;
+    }
+    for (int looked = 1; looked >= 0; looked--) {
+        pid_t pid = fork();
+        if (pid == 0) {
+            char said[ERROR_MESSAGE_BYTES] = "";
+            struct error err = {0};
+            alarm(CHILD_S);
+            setenv("SIMT_FAIL", "1:700", 1);
+            int rc = backend_cuda(&module, &err);
+            rc = rc != 0 ? rc : open_and_tell(looked != 0, said, sizeof(said));
+            fprintf(stderr, "%s: %s\n", looked ? "looked at" : "used", said);
+            bool as_wanted =
+                rc == 0 && strstr(said, "if a check passes as a model is loaded") != NULL;
+            _exit(looked ? !as_wanted : rc == 0);
+        }
+        int status = 0;
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_int_equal(status, 0);
+    }
 }
 
 static void
@@ -194,6 +229,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_device_when_overlaps_are_refused_or_unknown_then_ops_run_one_by_one),
+        cmocka_unit_test(test_device_when_only_looked_at_then_no_kernel_runs),
         cmocka_unit_test(
             test_prompts_when_wgmma_is_not_as_it_should_be_then_they_are_our_tiled_kernels),
         cmocka_unit_test_setup(
