@@ -37,11 +37,6 @@ int error_set(struct error *err, int status, const char *format, ...)
     return status;
 }
 
-int error_no_memory(struct error *err)
-{
-    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-}
-
 int error_field(struct error *err, const char *field, const char *format, ...)
 {
     va_list args;

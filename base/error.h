@@ -33,8 +33,13 @@ int error_set(struct error *err, int status, const char *format, ...)
 int error_field(struct error *err, const char *field, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* The same where memory is exhausted: RESOURCE_EXHAUSTED, "out of memory". */
-int error_no_memory(struct error *err);
+/* The same where memory is exhausted: RESOURCE_EXHAUSTED, "out of memory". Here, so that the
+ * analyzer sees that it is never 0. */
+static inline int error_no_memory(struct error *err)
+{
+    error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    return STATUS_RESOURCE_EXHAUSTED;
+}
 
 /* Adds the machine-readable reason to an error already set; returns err->status. */
 int error_reason(struct error *err, const char *reason);
