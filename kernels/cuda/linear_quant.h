@@ -49,7 +49,8 @@
  * ptxas: linear_quant_8bit.cu ILj3ELj3E registers 168 shared 1024
  * ptxas: linear_quant_8bit.cu ILj4ELj0E registers 96 shared 1024
  * ptxas: linear_quant_8bit.cu ILj4ELj1E registers 144 shared 1024
- * ptxas: linear_quant_8bit.cu ILj4ELj2E registers 200 shared 1024
+ * ptxas: linear_quant_8bit.cu ILj4ELj2E registers 208 shared 1024
+ * ptxas: linear_quant_8bit.cu ILj4ELj2E on sm_90a registers 200 shared 1024
  * ptxas: linear_quant_8bit.cu ILj4ELj3E registers 200 shared 1024
  * ptxas: linear_quant_super.cu ILj5ELj0E registers 112 shared 1024
  * ptxas: linear_quant_super.cu ILj5ELj1E registers 168 shared 1024

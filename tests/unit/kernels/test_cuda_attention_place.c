@@ -320,10 +320,21 @@ static void test_path_d_blocks_keep_warps_apart(void **state)
                 assert_int_equal(tile.i_kv * tiles + tile.first_slot / 8, block);
                 assert_true(tile.i_kv < n && tile.first_slot % 8 == 0);
             }
+    assert_int_equal(decode_n_items(8, 96), 8 * 96);
     for (uint32_t head_dim = 16; head_dim <= 96; head_dim += 16)
         for (uint32_t i = 0; i < decode_n_items(8, head_dim); i++)
             assert_int_equal(
                 decode_item_slot(i, head_dim) * head_dim + decode_item_elem(i, head_dim), i);
+    for (uint32_t elem_bytes = 1; elem_bytes <= 2; elem_bytes++) { /* arrays hold what is used */
+        uint32_t n = 0;
+        for (uint32_t j = 0; j < decode_key_loads(128, elem_bytes); j++)
+            for (uint32_t e = 0; e < decode_key_steps(elem_bytes); e++)
+                assert_int_equal(decode_step(j, e, elem_bytes), n++);
+        assert_int_equal(decode_n_steps(128, elem_bytes), n);
+        assert_int_equal(decode_n_steps(128, elem_bytes) * 16, 128);
+        assert_int_equal(decode_n_values(128, elem_bytes) * 8, 128);
+    }
+    assert_int_equal(attention_group_of(3, 2), 5);
     struct attention_cuda a = {.block_shift = 4, .row_begin = 7};
     assert_int_equal(attention_row(&a, 5), 12);
     for (uint32_t p = 0; p < CUDA_PARTITION; p++)
@@ -538,6 +549,13 @@ static void test_path_p_blocks_cover_rows_scales_and_notes(void **state)
             assert_int_equal(seen, n_rows);
             assert_int_equal(prefill_first_row(n - 1, n, tile), 0);
         }
+    for (uint32_t dim = 64; dim <= 256; dim += 64) { /* registers hold what is used */
+        assert_int_equal(prefill_steps(dim) * 16, dim);
+        assert_int_equal(prefill_kept(dim), dim <= 128 ? dim / 16 : 1);
+        assert_int_equal(prefill_tile_pairs(dim) * 16, prefill_tile_positions(dim));
+        assert_int_equal(prefill_n_tiles(dim) * prefill_tile_positions(dim), CUDA_PARTITION);
+        assert_int_equal(prefill_lanes(dim) * prefill_copies(dim, 2) * 16, 2 * dim);
+    }
     struct attention_cuda a = {.heads_per_kv = 7};
     for (uint32_t query = 0; query < PREFILL_QUERIES; query++)
         assert_int_equal(prefill_query_row(&a, query) * 7 + prefill_query_slot(&a, query), query);

@@ -401,6 +401,28 @@ static void test_a_lane_reads_its_ring_without_meeting_others(void **state)
     }
 }
 
+/* Slices' rings, and afterwards their sums, side by side in a block's shared memory. */
+static void test_slices_of_a_block_keep_apart(void **state)
+{
+    (void)state;
+    for (int f = 0; f < N_DENSE_FORMS; f++)
+        for (uint32_t i = 0; i < dense_n_tiles((enum dense_form)f); i++)
+            for (uint32_t n = 1; n <= CUDA_SEGMENTS; n *= 2) {
+                enum dense_form form = (enum dense_form)f;
+                struct dense_tile tile = dense_decode_tile(i, n);
+                uint32_t ring = tile.n_stages * dense_stage_bytes(form, tile);
+                assert_int_equal(decode_slice_floats(tile) * sizeof(float), dense_sums_bytes(tile));
+                for (uint32_t s = 0; s < n; s++) {
+                    assert_int_equal(decode_slice_ring(form, tile, s), s * ring);
+                    assert_true(decode_slice_ring(form, tile, s) + ring <=
+                                dense_shared_bytes(form, tile, n));
+                    assert_true((decode_slice_sums(tile, s) + decode_slice_floats(tile)) *
+                                    sizeof(float) <=
+                                dense_shared_bytes(form, tile, n));
+                }
+            }
+}
+
 /* --- path P --- */
 
 /* A stage by all threads, each byte of it once. */
@@ -659,6 +681,7 @@ int main(void)
         cmocka_unit_test(test_every_int8_is_widened_exactly),
         cmocka_unit_test(test_path_d_multiplies_every_row_and_token_once),
         cmocka_unit_test(test_a_lane_reads_its_ring_without_meeting_others),
+        cmocka_unit_test(test_slices_of_a_block_keep_apart),
         cmocka_unit_test(test_path_p_multiplies_every_row_and_token_once),
         cmocka_unit_test(test_wgmma_multiplies_every_row_and_token_once),
         cmocka_unit_test(test_the_tree_in_registers_is_the_contracts),
