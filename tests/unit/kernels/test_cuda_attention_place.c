@@ -565,6 +565,7 @@ static void test_path_p_blocks_cover_rows_scales_and_notes(void **state)
         keys += prefill_brings_keys(thread);
     }
     assert_int_equal(keys, CUDA_PARTITION);
+    assert_true(prefill_brings_keys(0) && !prefill_brings_keys(PREFILL_THREADS - 1));
     struct prefill_memory m = prefill_memory_of(128, 1);
     for (uint32_t partition = 0; partition < 5; partition++) {
         assert_int_equal(prefill_scales_at(m.k_scales, partition) - m.k_scales,
@@ -580,6 +581,8 @@ static void test_lanes_and_threads_have_every_element(void **state)
 {
     (void)state;
     uint8_t times[CUDA_ATTENTION_MAX_DIM] = {0};
+    assert_int_equal(combine_elems(CUDA_ATTENTION_MAX_DIM) * COMBINE_THREADS,
+                     CUDA_ATTENTION_MAX_DIM);
     for (uint32_t i = 0; i < combine_elems(CUDA_ATTENTION_MAX_DIM); i++)
         for (uint32_t thread = 0; thread < COMBINE_THREADS; thread++)
             times[combine_elem(i, thread)]++;

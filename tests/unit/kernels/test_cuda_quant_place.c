@@ -629,8 +629,12 @@ static void test_groups_share_pairs_and_memory(void **state)
                             quant_group_panels(form, kernel));
                 assert_true(quant_warp_tile(kernel, thread) < quant_group_tiles(kernel));
             }
-            assert_int_equal(quant_max_threads(form, kernel) / CUDA_WARP,
-                             quant_max_warps(form, kernel));
+            for (uint32_t group = 0; group < 3; group++)
+                assert_int_equal(quant_group_at(form, kernel, group),
+                                 group * quant_group_bytes(form, kernel));
+            struct quant_plan plan = {.n_warps = quant_max_warps(form, kernel)};
+            assert_int_equal(quant_max_threads(form, kernel), plan.n_warps * CUDA_WARP);
+            assert_int_equal(quant_n_threads(&plan), plan.n_warps * CUDA_WARP);
         }
     for (uint32_t n_groups = 1; n_groups <= 8; n_groups *= 2)
         for (uint32_t block = 0; block < 3; block++)
