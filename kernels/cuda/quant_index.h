@@ -575,7 +575,10 @@ CUDA_HD struct quant_plan quant_plan_of(uint32_t form, uint32_t n_panels, uint32
         plan.n_warps /= 2;
     plan.shared_bytes = plan.n_warps / group * bytes;
     uint64_t plane = (uint64_t)m * n_panels * QUANT_ROWS * (quant_is_wide(form) ? 8 : 4);
-    uint64_t splits = plan.kernel == QUANT_ROWS_8 || !blocks ? 1 : n_sms / blocks;
+    plan.n_splits = 1;
+    if (plan.kernel == QUANT_ROWS_8 || !blocks || !plane)
+        return plan;
+    uint64_t splits = n_sms / blocks;
     uint64_t room = QUANT_SPLIT_BYTES / plane;
     uint64_t longest = n_pairs / (QUANT_MIN_SPLIT_PAIRS * (plan.n_warps / group));
     splits = splits < room ? splits : room;
