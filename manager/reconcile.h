@@ -19,7 +19,9 @@
  *
  *   PENDING ─START→ LOADING → WARMING → READY ─DRAIN→ DRAINING → STOPPED
  *      ▲               └───────┴─ exit ─┴──────────────┘ (not wanted: STOPPED)
- *      └─RETRY (backoff) ──────┘   └─FAIL→ FAILED (crash loop, load error, load timeout) */
+ *      └─RETRY (backoff) ──────┘   └─FAIL→ FAILED (crash loop, load error, load timeout)
+ *
+ *   PARKED ─WAKE→ LOADING, of the same process */
 #pragma once
 
 #include <stdbool.h>
@@ -37,8 +39,8 @@ struct reconcile_config {
     uint32_t crash_limit;       /* 1 to RECONCILE_MAX_CRASHES */
     int64_t stable_ns;     /* READY for this long: earlier deaths count no more for the backoff */
     int64_t kill_grace_ns; /* after the drain's deadline, before SIGKILL */
-    int64_t connect_timeout_ns; /* from spawn to the first word over the socket */
-    int64_t load_timeout_ns;    /* from spawn to READY */
+    int64_t connect_timeout_ns; /* from spawn, or a wake, to the first word over the socket */
+    int64_t load_timeout_ns;    /* from spawn, or a wake, to READY */
     int64_t stall_timeout_ns;   /* of standing still: marked; after twice this, SIGKILL */
     int64_t fault_grace_ns;     /* after its device's fault: ends by itself, or SIGKILL */
 };

@@ -393,12 +393,14 @@ static void on_refused(void *arg, const struct error *why)
 static void on_wake(void *arg, const struct error *status)
 {
     struct slot *slot = arg;
-    if (!status->status)
-        return; /* its status tells the rest */
+    /* Its status tells the rest; one that a manager before this had told already does as well. */
+    if (!status->status || strcmp(status->reason, "NOT_PARKED") == 0)
+        return;
     log_info(LOG_EVENT("worker is not woken in place"), LOG_STR("replica", slot->id),
              LOG_I64("pid", slot->process.pid), LOG_STR("why", status->message));
     slot->wake_sent = false;
     slot->wake_failed = true;
+    slot->keeps = slot->status && (int)slot->status->state == WORKER_PARKED;
     slot->sizing_until_ns = 0;
     supervisor_kick(slot->supervisor);
 }

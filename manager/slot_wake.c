@@ -57,7 +57,6 @@ bool slot_wake(struct slot *slot)
     slot->keeps = false;
     slot->started_ns = supervisor_now_ns(slot->supervisor);
     slot->ready_ns = slot->active_ns = 0; /* as one that serves: not idle since it was parked */
-    slot->n_finished = slot->n_ended = 0;
     slot_forget_drain(slot);
     return true;
 }

@@ -18,7 +18,9 @@ static long holder(const char *database)
         return 0;
     bool held = fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
     close(fd);
-    return held ? lock.l_pid : 0;
+    if (!held)
+        return 0;
+    return lock.l_pid > 0 ? lock.l_pid : -1; /* 0: it is of another PID namespace */
 }
 
 /* One that was killed may give up the lock a moment before the database. */

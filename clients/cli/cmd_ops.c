@@ -87,6 +87,8 @@ static void print_ranks(const Sluice__Manager__V1__Operation *op)
     char done[32], total[32];
     for (size_t i = 0; op->n_ranks > 1 && i < op->n_ranks; i++) {
         const Sluice__V1__RankProgress *rank = op->ranks[i]->progress;
+        if (!rank)
+            continue;
         printf("  rank     %s %" PRIu32 ": %s, %s of %s\n", op->ranks[i]->replica_id, rank->rank,
                rank->stage, format_bytes(rank->bytes_done, done),
                format_bytes(rank->bytes_total, total));

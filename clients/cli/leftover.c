@@ -143,8 +143,12 @@ static size_t found_wait(const struct found *found, uint32_t grace_ms)
     int64_t end_ns = clock_now_ns() + (int64_t)grace_ms * NS_PER_MS;
     for (size_t i = 0; i < found->n; i++) {
         struct pollfd end = {.fd = found->fds[i], .events = POLLIN};
-        int64_t left_ms = (end_ns - clock_now_ns()) / NS_PER_MS;
-        if (poll(&end, 1, left_ms > 0 ? (int)left_ms : 0) <= 0)
+        int n_ended;
+        do {
+            int64_t left_ms = (end_ns - clock_now_ns()) / NS_PER_MS;
+            n_ended = poll(&end, 1, left_ms > 0 ? (int)left_ms : 0);
+        } while (n_ended < 0 && errno == EINTR);
+        if (n_ended <= 0)
             return i;
     }
     return found->n;
@@ -211,7 +215,7 @@ static const char *unit_of(pid_t pid, char *words, size_t n_room)
     while (n && words[n - 1] == '\n')
         words[--n] = '\0';
     const char *slash = strrchr(words, '/');
-    return slash && strstr(slash, ".service") ? slash + 1 : "sluice-manager.service";
+    return slash && strstr(slash, ".service") ? slash + 1 : "of systemd";
 }
 
 static void ask_servers(struct cli *cli, struct found *servers)
@@ -249,24 +253,35 @@ struct leftovers {
     struct found *servers, *manager, *workers;
 };
 
+static int check_no_unit(const char *what, pid_t pid, const char *then, struct error *err)
+{
+    char words[16384];
+    const char *unit = pid ? unit_of(pid, words, sizeof(words)) : NULL;
+    if (!unit)
+        return 0;
+    return error_set(err, STATUS_FAILED_PRECONDITION,
+                     "the %s (pid %ld) is the unit %s, which starts it again: stop it with "
+                     "systemctl stop %s, %s",
+                     what, (long)pid, unit, unit, then);
+}
+
 static int find(struct cli *cli, struct leftovers *left, struct error *err)
 {
     static const char *const options[] = {"--manager", "--routes-file", NULL};
-    char words[16384];
     pid_t manager = leftover_manager(cli->state_dir);
-    const char *unit = manager ? unit_of(manager, words, sizeof(words)) : NULL;
-    if (unit)
-        return error_set(
-            err, STATUS_FAILED_PRECONDITION,
-            "the manager (pid %ld) is the unit %s, which starts it again: stop it with "
-            "systemctl stop %s, the server's unit likewise; then the workers, which "
-            "run on, with this again",
-            (long)manager, unit, unit);
+    if (check_no_unit("manager", manager,
+                      "the server's unit likewise; then the workers, which run on, with this again",
+                      err) != 0)
+        return err->status;
     if (manager) {
         found_add(left->manager, manager, "sluice-manager");
         ask_servers(cli, left->servers);
     }
     found_scan(left->servers, cli->state_dir, "sluice-server", options);
+    for (size_t i = 0; i < left->servers->n; i++)
+        if (check_no_unit("server", left->servers->pids[i], "then what runs on with this again",
+                          err) != 0)
+            return err->status;
     return 0;
 }
 

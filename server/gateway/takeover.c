@@ -81,8 +81,12 @@ static int leave_to_next(const char *path, struct takeover *takeover, struct err
     if (next == 0)
         return 0;
     takeover_release(takeover);
-    error_set(err, STATUS_FAILED_PRECONDITION, "%s: locked by pid %ld, which is taking over", path,
-              (long)next);
+    if (next > 0)
+        error_set(err, STATUS_FAILED_PRECONDITION, "%s: locked by pid %ld, which is taking over",
+                  path, (long)next);
+    else
+        error_set(err, STATUS_FAILED_PRECONDITION,
+                  "%s: locked by another process, which is taking over", path);
     return error_reason(err, "LOCKED");
 }
 

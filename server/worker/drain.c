@@ -156,13 +156,13 @@ static void begin(struct worker *worker, const struct wish *wish)
     session_drain_all(worker, left_ms > 0 ? (uint64_t)left_ms : 0);
 }
 
-void drain_wait_for_end(struct worker *worker)
+bool drain_wait_for_end(struct worker *worker)
 {
     struct wish wish = {.deadline_ns = INT64_MAX};
     bool draining = false, ended = false;
     for (;;) {
-        if (unpark_is_asked(worker)) /* what else was asked waits for the load */
-            return;
+        if (!draining && unpark_is_asked(worker)) /* what else was asked waits for the load */
+            return true;
         hear(worker, &wish);
         if (wish.drain && !draining) {
             draining = true;
@@ -173,7 +173,7 @@ void drain_wait_for_end(struct worker *worker)
             answer(worker, wish.calls);
             wish.calls = NULL;
             if (wish.shutdown)
-                return;
+                return false;
         }
         int64_t left_ns = wish.deadline_ns - clock_now_ns();
         if (draining && !idle && left_ns <= 0 && !ended) {

@@ -39,8 +39,8 @@
 #include "server/worker/work_pool.h"
 #include "server/worker/worker.h"
 
-/* Nobody calls one that is parked but the manager, which waits for its end, as a wake has to: it
- * has had its answer, and nobody else is to be told to leave. */
+/* Nobody calls one that is parked but the manager, which waits for its end, as a wake does that
+ * needs another process: it has had its answer, and nobody else is to be told to leave. */
 enum { PARKED_GRACE_MS = 0 };
 enum { MAX_QUEUED_WORK = 4096, MAX_PENDING_BYTES = 64 << 20, END_GRACE_MS = 2000, WARM_TOKENS = 4 };
 
@@ -391,8 +391,8 @@ static bool live_parked(struct worker *worker, struct look *look, bool *out_fail
     } else {
         worker_set_state(worker, SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_PARKED);
         look_begin(look, worker->settings);
-        drain_wait_for_end(worker);
-        if (unpark_take(worker)) {
+        if (drain_wait_for_end(worker)) {
+            unpark_take(worker);
             look_renew(look, worker->settings);
             return true;
         }
@@ -414,6 +414,8 @@ static bool live(struct worker *worker, struct look *look, struct error *err)
     if (worker->settings->place)
         place_log(worker->settings->place);
     int rc = load(worker, look, err);
+    if (!rc && worker->cancel_load) /* weights that are mapped are there before that is looked at */
+        rc = error_set(err, STATUS_CANCELLED, "the load was cancelled");
     look_end(look); /* before it serves: it is memory */
     if (rc && device_is_at_its_end(err))
         device_end(worker, err);
@@ -428,7 +430,7 @@ static bool live(struct worker *worker, struct look *look, struct error *err)
         fail(worker, err);
     if (!rc) {
         be_ready(worker);
-        drain_wait_for_end(worker);
+        (void)drain_wait_for_end(worker);
     }
     drain_answer_all(worker);
     if (!rc || asked)

@@ -155,7 +155,7 @@ static const struct grouped_spec table[] = {
       "descriptors 3 to N+2 are memory to share packed weights in, one per rank", 0, 8}},
     {GROUP_SERVE,
      {"parked", 0, OPTION_BOOL, FIELD(parked), "false", NULL,
-      "keep the memory of --packed-fds for a worker to come, and load nothing", 0, 0}},
+      "keep the memory of --packed-fds and load nothing, until told to serve", 0, 0}},
     {GROUP_SERVE,
      {"drain-grace", 0, OPTION_MS, FIELD(drain_grace_ms), "60s", "TIME",
       "time running requests get after SIGTERM", 0, 86400000}},

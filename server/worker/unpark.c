@@ -9,7 +9,6 @@
 #include "base/log.h"
 #include "base/options.h"
 #include "proto/rpc/rpc_call.h"
-#include "server/worker/place.h"
 #include "server/worker/settings.h"
 #include "server/worker/worker.h"
 
@@ -32,7 +31,7 @@ void unpark_orders_destroy(struct unpark_orders *orders)
 
 /* --- what only a start can set --- */
 
-#define TEXT(field, flag)                                                                          \
+#define FLAG(field, flag)                                                                          \
     {                                                                                              \
         flag, offsetof(struct settings, field)                                                     \
     }
@@ -41,17 +40,16 @@ static const struct {
     size_t offset;
 } texts[] =
     {
-        TEXT(socket, "socket"),       TEXT(exit_report, "exit-report"), TEXT(replica, "replica"),
-        TEXT(metrics, "metrics"),     TEXT(devices, "devices"),         TEXT(cpus, "cpus"),
-        TEXT(log_level, "log-level"), TEXT(log_format, "log-format"),
+        FLAG(socket, "socket"),   FLAG(exit_report, "exit-report"), FLAG(replica, "replica"),
+        FLAG(metrics, "metrics"), FLAG(devices, "devices"),         FLAG(cpus, "cpus"),
 },
   numbers[] = {
-      TEXT(tp, "tp"),
-      TEXT(pp, "pp"),
-      TEXT(threads, "threads"),
-      TEXT(packed_fds, "packed-fds"),
-      TEXT(request_threads, "request-threads"),
-      TEXT(max_message_bytes, "max-message-bytes"),
+      FLAG(tp, "tp"),
+      FLAG(pp, "pp"),
+      FLAG(threads, "threads"),
+      FLAG(packed_fds, "packed-fds"),
+      FLAG(request_threads, "request-threads"),
+      FLAG(max_message_bytes, "max-message-bytes"),
 };
 
 static const char *text_at(const struct settings *settings, size_t offset)
@@ -90,7 +88,11 @@ static int check(const struct settings *now, const struct settings *then, struct
             return differs(numbers[i].flag, err);
     if (then->no_sandbox != now->no_sandbox)
         return differs("no-sandbox", err);
-    return then->parked ? differs("parked", err) : 0;
+    if (!then->parked)
+        return 0;
+    error_set(err, STATUS_FAILED_PRECONDITION,
+              "--parked: it is told to serve, and to keep weights");
+    return error_reason(err, "NEEDS_A_START");
 }
 
 /* --- the call --- */
@@ -135,8 +137,8 @@ static bool is_parked(const struct worker *worker)
 }
 
 /* Two calls at once are read one after the other: parsing flags has a table of its own. */
-static int accept(struct worker *worker, const Sluice__Worker__V1__WakeRequest *request,
-                  struct error *err)
+static int take_orders(struct worker *worker, const Sluice__Worker__V1__WakeRequest *request,
+                       struct error *err)
 {
     struct unpark_orders *orders = NULL;
     int rc = 0;
@@ -163,7 +165,7 @@ void handle_wake(void *context, struct rpc_call *call, const ProtobufCMessage *m
     struct worker *worker = context;
     const Sluice__Worker__V1__WakeResponse reply = SLUICE__WORKER__V1__WAKE_RESPONSE__INIT;
     struct error err;
-    if (accept(worker, (const Sluice__Worker__V1__WakeRequest *)message, &err) != 0) {
+    if (take_orders(worker, (const Sluice__Worker__V1__WakeRequest *)message, &err) != 0) {
         log_info(LOG_EVENT("wake refused"), LOG_STR("reason", err.reason),
                  LOG_STR("message", err.message));
         rpc_call_finish(call, &err);
@@ -182,15 +184,22 @@ bool unpark_is_asked(struct worker *worker)
     return asked;
 }
 
-bool unpark_take(struct worker *worker)
+static void set_log(const struct settings *settings)
 {
-    if (!unpark_is_asked(worker))
-        return false;
+    enum log_level level = LOG_LEVEL_INFO;
+    enum log_format format = LOG_FORMAT_KV;
+    (void)log_level_parse(settings->log_level, &level); /* the table knows the words */
+    (void)log_format_parse(settings->log_format, &format);
+    log_set(level, format);
+}
+
+void unpark_take(struct worker *worker)
+{
     pthread_mutex_lock(&worker->lock);
     worker->orders_taken = true;
     pthread_mutex_unlock(&worker->lock);
     worker->settings = &worker->orders->settings; /* the others stay: threads may be reading them */
+    set_log(worker->settings);
     log_info(LOG_EVENT("woken"), LOG_STR("replica", worker->settings->replica),
              LOG_U64("epoch", worker->settings->epoch));
-    return true;
 }

@@ -17,8 +17,8 @@ void handle_wake(void *context, struct rpc_call *call, const ProtobufCMessage *m
 /* Whether a Wake was accepted that unpark_take() has not taken. Any thread. */
 bool unpark_is_asked(struct worker *worker);
 
-/* Makes the flags that came with it the worker's settings. False where none came. Main thread. */
-bool unpark_take(struct worker *worker);
+/* Makes the flags that came with it the worker's settings. Main thread, where one is asked. */
+void unpark_take(struct worker *worker);
 
 /* NULL is accepted. */
 void unpark_orders_destroy(struct unpark_orders *orders);

@@ -215,3 +215,20 @@ def test_stop_leaves_a_unit_to_systemctl(manager, tmp_path):  # noqa: F811
     refused = stop(manager)
     assert refused.returncode == 1 and f"(pid {manager.process.pid})" in refused.stderr, refused
     assert "systemctl stop " in refused.stderr and manager.process.poll() is None
+
+
+def test_stop_leaves_a_servers_unit_to_systemctl(manager, tmp_path):  # noqa: F811
+    """The manager's has been stopped, as `sluice stop` says; the server's would be back in a moment."""
+    script = tmp_path / "unit"
+    script.write_text(f'#!/bin/sh\nSYSTEMD_EXEC_PID=$$ exec {BIN}/sluice-server --manager {manager.state}/run/manager.sock '
+                      '--listen 127.0.0.1:0 --metrics ""\n')
+    script.chmod(0o755)
+    server = subprocess.Popen([script])
+    try:
+        manager.wait(lambda: "sluice-server" in psutil.Process(server.pid).cmdline()[0], 10, "it runs")
+        refused = stop(manager)
+        assert refused.returncode == 1 and f"the server (pid {server.pid}) is the unit" in refused.stderr, refused
+        assert server.poll() is None
+    finally:
+        server.kill()
+        server.wait()

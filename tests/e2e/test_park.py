@@ -341,6 +341,29 @@ def test_a_worker_says_why_it_does_not_wake(manager):
     assert answer_of(manager) == before
 
 
+@pytest.mark.parametrize("first", ["Wake", "Shutdown"])
+def test_who_is_told_to_serve_and_to_end_ends(manager, first):
+    """At once, before it could hear either: nobody is left who serves what nobody asked for any more."""
+    keeper, before = tiny_parked(manager)
+    worker = manager.stubs.worker
+    flags = pathlib.Path(f"/proc/{keeper.pid}/cmdline").read_text().split("\0")[2:-1]
+    flags.remove("--parked=true")
+    with grpc.insecure_channel(f"unix:{manager.state}/run/{keeper.socket}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        grpc.channel_ready_future(channel).result(patience(10))
+        stub = manager.stubs.worker_grpc.WorkerStub(channel)
+        calls = {"Wake": lambda: stub.Wake.future(worker.WakeRequest(flags=flags), timeout=patience(20)),
+                 "Shutdown": lambda: stub.Shutdown.future(worker.ShutdownRequest(grace_ms=60000), timeout=patience(20))}
+        os.kill(keeper.pid, signal.SIGSTOP)
+        waiting = [calls[name]() for name in sorted(calls, key=lambda name: name != first)]
+        time.sleep(0.1)  # both have been sent
+        os.kill(keeper.pid, signal.SIGCONT)
+        manager.wait(lambda: not psutil.pid_exists(keeper.pid) or psutil.Process(keeper.pid).status() == psutil.STATUS_ZOMBIE, 10, "it ends")
+        assert len(waiting) == 2
+    manager.wait(lambda: states(manager) == ["PARKED"] and manager.replicas()[0].pid != keeper.pid, 20, "another keeps the weights")
+    manager.done(wake(manager))
+    assert answer_of(manager) == before
+
+
 def test_parking_what_cannot_be_parked_says_why(manager):
     manager.up()
     m = manager.m

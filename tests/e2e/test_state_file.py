@@ -1,5 +1,6 @@
 """The manager's database as an operator meets it: check, backup and restore while no manager runs, files that are damaged while the
 workers serve on, and what changed over the restarts between."""
+import fcntl
 import json
 import os
 import signal
@@ -79,6 +80,18 @@ def test_nothing_is_done_beside_a_manager_whose_lock_file_was_removed(manager, t
     manager.kill()
     manager.up()
     assert {m.name for m in manager.rpc.ListModels(manager.m.ListModelsRequest()).models} == {"a", "late", "later"}
+
+
+def test_nothing_is_done_beside_a_holder_of_another_pid_namespace(manager):
+    """As in another container, on the same volume: the kernel says that the database is locked, and by nobody that has a number there."""
+    loaded(manager)
+    assert manager.term() == 0
+    user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    with open(manager.state / "sluice.db", "r+b") as db:
+        fcntl.lockf(db, fcntl.LOCK_EX)
+        refused = subprocess.run(["unshare", *user, "--pid", "--fork", BIN / "sluice-manager", "check", "--state-dir", manager.state],
+                                 capture_output=True, text=True, timeout=patience(30))
+    assert refused.returncode == 75 and "sluice.db: locked by another process" in refused.stderr, refused
 
 
 @pytest.mark.parametrize("sql, kind, text", [

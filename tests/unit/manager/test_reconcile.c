@@ -508,8 +508,6 @@ static void test_crash_loop_when_never_ready_then_fails_however_slow(void **stat
     assert_string_equal(action.reason, "CRASH_LOOP");
 }
 
-/* Symptom: a replica whose killed predecessor took long to end stayed PENDING until something else
- * happened. */
 /* One that keeps weights, of a deployment that is not parked any more. */
 static const struct reconcile_replica woken = {.state = REPLICA_PARKED,
                                                .process = PROCESS_RUNNING,
@@ -567,6 +565,8 @@ static void test_wake_when_another_process_is_due_then_its_keeper_ends(void **st
     assert_string_equal(reason, "PROTOCOL_MISMATCH");
 }
 
+/* Symptom: a replica whose killed predecessor took long to end stayed PENDING until something else
+ * happened. */
 static void test_ghost_when_it_lives_then_it_is_looked_at_again_soon(void **state)
 {
     (void)state;
