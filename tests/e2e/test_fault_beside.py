@@ -111,7 +111,7 @@ def test_f6_a_version_that_dies_at_its_start_is_given_up_and_others_serve_on(liv
     manager.done(manager.unload("bad"))
 
 
-def refused(manager):
+def takes_no_change(manager):
     """A change that a full disk does not take."""
     try:
         manager.register("small", "a")
@@ -135,7 +135,7 @@ def test_f9_a_full_disk_refuses_changes_and_streams_go_on(live):
         assert e.value.code() == C.RESOURCE_EXHAUSTED and reason(e.value) == "STATE_STORE_FULL"
         # What the manager tries the disk with is smaller and may have found room where this had none: now there is none for that either.
         resource.prlimit(manager.process.pid, resource.RLIMIT_FSIZE, (4096, old[1]))
-        manager.wait(lambda: refused(manager), 5, "the disk is full")
+        manager.wait(lambda: takes_no_change(manager), 5, "the disk is full")
         live.load.more(20)
         assert manager.status().store_reason == "STATE_STORE_FULL" and manager.status().n_ready_replicas == 1
         assert "live" in [m.name for m in manager.rpc.ListModels(manager.m.ListModelsRequest()).models]  # it is read
