@@ -22,10 +22,11 @@
 
 enum { WORKER_GRACE_MS = 5000, WORKER_END_MS = 2000 };
 
-pid_t leftover_manager(const char *state_dir)
+/* Of a lock file there; 0: nobody. */
+static pid_t lock_holder(const char *state_dir, const char *name)
 {
     char path[1100], text[32] = {0};
-    snprintf(path, sizeof(path), "%s/sluice.lock", state_dir);
+    snprintf(path, sizeof(path), "%s/%s", state_dir, name);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     long pid = 0;
     if (fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) != 0 && pread(fd, text, sizeof(text) - 1, 0) > 0)
@@ -33,6 +34,11 @@ pid_t leftover_manager(const char *state_dir)
     if (fd >= 0)
         close(fd);
     return pid > 1 ? (pid_t)pid : 0;
+}
+
+pid_t leftover_manager(const char *state_dir)
+{
+    return lock_holder(state_dir, "sluice.lock");
 }
 
 /* What /proc/PID/NAME holds, words that NULs end; the bytes read. */
@@ -278,6 +284,7 @@ static int find(struct cli *cli, struct leftovers *left, struct error *err)
         ask_servers(cli, left->servers);
     }
     found_scan(left->servers, cli->state_dir, "sluice-server", options);
+    found_add(left->servers, lock_holder(cli->state_dir, "routes.pb.lock"), "sluice-server");
     for (size_t i = 0; i < left->servers->n; i++)
         if (check_no_unit("server", left->servers->pids[i], "then what runs on with this again",
                           err) != 0)

@@ -134,6 +134,28 @@ static void line_message(const char *line, char *out, size_t n_out)
     snprintf(out, n_out, "%s", colon ? colon + 2 : line);
 }
 
+/* The last line that tells of something wrong: another thread may have had a word after it. Where
+ * none does, the last of all. Lines before it are cut off. */
+static const char *last_line(char *text)
+{
+    static const char *const calm[] = {" level=info ", " level=debug ", "\"level\":\"info\"",
+                                       "\"level\":\"debug\""};
+    char *of_all = strrchr(text, '\n');
+    of_all = of_all ? of_all + 1 : text;
+    for (char *line = of_all;;) {
+        bool is_calm = false;
+        for (size_t i = 0; i < sizeof(calm) / sizeof(calm[0]); i++)
+            is_calm |= strstr(line, calm[i]) != NULL;
+        if (!is_calm)
+            return line;
+        if (line == text)
+            return of_all;
+        line[-1] = '\0';
+        char *before = strrchr(text, '\n');
+        line = before ? before + 1 : text;
+    }
+}
+
 void child_last_words(const struct child *child, char *out, size_t n_out)
 {
     char text[4096];
@@ -153,8 +175,7 @@ void child_last_words(const struct child *child, char *out, size_t n_out)
     while (n > 0 && text[n - 1] == '\n')
         n--;
     text[n > 0 ? n : 0] = '\0';
-    const char *last = strrchr(text, '\n');
-    line_message(last ? last + 1 : text, out, n_out);
+    line_message(last_line(text), out, n_out);
 }
 
 void child_signal(const struct child *child, int signal_number)

@@ -217,6 +217,20 @@ def test_stop_leaves_a_unit_to_systemctl(manager, tmp_path):  # noqa: F811
     assert "systemctl stop " in refused.stderr and manager.process.poll() is None
 
 
+def test_stop_ends_a_server_whose_manager_is_gone(manager, tmp_path):  # noqa: F811
+    """Of a file of settings, so that no word of its command line says whose it is. It kept the port and the lock, and 0 servers were told."""
+    settings = tmp_path / "settings"
+    settings.write_text(f"[server]\nmanager = {manager.state}/run/manager.sock\nroutes_file = {manager.state}/routes.pb\n"
+                        "listen = 127.0.0.1:0\nmetrics =\n")
+    workers = by_hand(manager, tmp_path)
+    server = subprocess.Popen([BIN / "sluice-server", "--config", settings], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    manager.wait(lambda: len(manager.status().servers) == 1, 10, "the server is known")
+    assert manager.term() == 0
+    stopped = stop(manager)
+    assert stopped.returncode == 0 and "1 server, 1 worker" in stopped.stdout, stopped
+    assert server.wait(5) == 0 and not lives(workers[0])
+
+
 def test_stop_leaves_a_servers_unit_to_systemctl(manager, tmp_path):  # noqa: F811
     """The manager's has been stopped, as `sluice stop` says; the server's would be back in a moment."""
     script = tmp_path / "unit"

@@ -72,6 +72,11 @@ static void test_a_first_start_that_cannot_work_is_told_in_its_own_words(void **
         {"sluice-manager: no room", 74, true, "no room"},
         {"sluice-server: --x: no such option", 2, true, "--x: no such option"},
         {"plain words", 1, false, "plain words"},
+        {"sluice-manager: key.pem: mode 0644\nts=1 level=info event=\"no figures\" why=\"none\"",
+         78, true, "key.pem: mode 0644"},
+        {"ts=1 level=error message=\"no\"\n{\"level\":\"info\",\"message\":\"yes\"}", 78, true,
+         "no"},
+        {"ts=1 level=info message=\"one\"\nts=1 level=info message=\"two\"", 1, false, "two"},
         {"", 0, false, ""},
     };
     char path[] = "/tmp/test_supervise.XXXXXX";
