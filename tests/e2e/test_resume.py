@@ -205,7 +205,12 @@ def stand_still_with_held_text(sluice, stream, pieces, n_chars):
             return None
         stream.update("u", max_tokens=1)
         answer = stream.answers["u"]
-        n = int(re.search(r"below the (\d+) tokens", stream.wait_error("u", len(answer.errors) + 1).message).group(1))
+        below = re.search(r"below the (\d+) tokens", stream.wait_error("u", len(answer.errors) + 1).message)
+        if not below:  # it has ended in the worker, and what tells so is on its way
+            os.kill(running[0], signal.SIGCONT)
+            stream.wait_finished("u")
+            return None
+        n = int(below.group(1))
         held = "".join(pieces[:n])[len(answer.text[0]):]
         if len(held) >= n_chars:
             return running[0], n, held
