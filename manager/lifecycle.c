@@ -5,10 +5,13 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/strbuf.h"
 #include "manager/build.h"
+#include "manager/config_check.h"
 #include "manager/device_hold.h"
 #include "manager/failpoint.h"
 #include "manager/message.h"
+#include "manager/row_text.h"
 #include "manager/store.h"
 
 static bool matches(const pb_deployment *deployment, const char *model, const char *version,
@@ -54,6 +57,28 @@ struct lifecycle_target lifecycle_target_of(const pb_deployment *deployment)
 {
     return (struct lifecycle_target){deployment->model, deployment->version,
                                      deployment->device_group};
+}
+
+int lifecycle_check_same(const pb_deployment *deployment, const pb_deployment *asked,
+                         struct error *err)
+{
+    struct strbuf differences;
+    if (deployment->tp == asked->tp && deployment->pp == asked->pp &&
+        config_equal(deployment->config, asked->config))
+        return 0;
+    strbuf_init(&differences, 0);
+    if (deployment->tp != asked->tp)
+        strbuf_printf(&differences, "; tp is %u, asked %u", deployment->tp, asked->tp);
+    if (deployment->pp != asked->pp)
+        strbuf_printf(&differences, "; pp is %u, asked %u", deployment->pp, asked->pp);
+    message_differences(deployment->config ? &deployment->config->base : NULL,
+                        asked->config ? &asked->config->base : NULL, "config.", &differences);
+    const char *text = strbuf_str(&differences);
+    error_set(err, STATUS_FAILED_PRECONDITION,
+              "%s/%s is loaded on %s with another split or configuration; unload it first%s",
+              deployment->model, deployment->version, deployment->device_group, text);
+    strbuf_fini(&differences);
+    return error_reason(err, "ALREADY_LOADED");
 }
 
 int lifecycle_check_awake(const pb_deployment *deployment, struct error *err)
@@ -274,6 +299,28 @@ static int check_devices(const struct catalog *catalog, const struct lifecycle_t
     return group ? device_hold_check(catalog, group, deployment ? deployment->tp : 1, err) : 0;
 }
 
+/* Failed ones do not count: they are given up for the new ones. */
+int lifecycle_check_fill(const struct catalog *catalog, const struct lifecycle_target *target,
+                         uint32_t n_replicas, const struct lifecycle_limits *limits,
+                         struct error *err)
+{
+    uint64_t n_all = 0, n_live = lifecycle_n_live(catalog, target);
+    for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
+        const pb_replica *replica = catalog_replica_at(catalog, i);
+        n_all += (int)replica->state != REPLICA_STOPPED &&
+                 ((int)replica->state != REPLICA_FAILED || !is_of(replica, target));
+    }
+    uint64_t n_new = n_replicas > n_live ? n_replicas - n_live : 0;
+    if (!n_new || n_all + n_new <= limits->max_replicas)
+        return 0;
+    error_set(err, STATUS_RESOURCE_EXHAUSTED,
+              "n_replicas: %llu replicas are there, %llu more are asked for, and %llu are the "
+              "limit",
+              (unsigned long long)n_all, (unsigned long long)n_new,
+              (unsigned long long)limits->max_replicas);
+    return error_reason(err, "TOO_MANY_REPLICAS");
+}
+
 /* One that drains though nobody retired it was told so by a signal: it is wanted and comes back. */
 int lifecycle_fill(struct txn *txn, const struct lifecycle_target *target, uint32_t n_replicas,
                    const struct lifecycle_limits *limits, pb_operation *operation,
@@ -281,12 +328,10 @@ int lifecycle_fill(struct txn *txn, const struct lifecycle_target *target, uint3
 {
     const struct catalog *catalog = txn_catalog(txn);
     uint32_t n_live = 0;
-    uint64_t n_all = 0;
     if (lifecycle_retire_failed(txn, target, err) != 0)
         return err->status;
     for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
         const pb_replica *replica = catalog_replica_at(catalog, i);
-        n_all += (int)replica->state != REPLICA_STOPPED;
         if (!lifecycle_is_live(replica, target))
             continue;
         n_live++;
@@ -297,17 +342,11 @@ int lifecycle_fill(struct txn *txn, const struct lifecycle_target *target, uint3
     operation->n_replicas = n_replicas;
     if (n_live < n_replicas && check_devices(catalog, target, err) != 0)
         return err->status;
-    for (; n_live < n_replicas; n_live++, n_all++) {
-        if (n_all >= limits->max_replicas) {
-            error_set(err, STATUS_RESOURCE_EXHAUSTED,
-                      "n_replicas: %llu replicas, which is the "
-                      "limit",
-                      (unsigned long long)n_all);
-            return error_reason(err, "TOO_MANY_REPLICAS");
-        }
+    if (lifecycle_check_fill(catalog, target, n_replicas, limits, err) != 0)
+        return err->status;
+    for (; n_live < n_replicas; n_live++)
         if (lifecycle_put_replica(txn, target, operation, err) != 0)
             return err->status;
-    }
     return 0;
 }
 

@@ -27,6 +27,10 @@ struct lifecycle_target {
 const pb_deployment *lifecycle_find(const struct catalog *catalog, const char *model,
                                     const char *version, const char *group, struct error *err);
 struct lifecycle_target lifecycle_target_of(const pb_deployment *deployment);
+/* FAILED_PRECONDITION, reason ALREADY_LOADED, saying what differs, where it has another split or
+ * configuration than `asked`. */
+int lifecycle_check_same(const pb_deployment *deployment, const pb_deployment *asked,
+                         struct error *err);
 /* FAILED_PRECONDITION, reason PARKED, where it is: it is woken first. */
 int lifecycle_check_awake(const pb_deployment *deployment, struct error *err);
 
@@ -56,6 +60,10 @@ bool lifecycle_add_replica(pb_operation *operation, const char *replica_id);
 /* Writes the operation (takes it in any case) and its event. */
 int lifecycle_put(struct txn *txn, pb_operation *operation, uint32_t grace_ms, struct error *err);
 
+/* RESOURCE_EXHAUSTED, reason TOO_MANY_REPLICAS, where lifecycle_fill would be one beyond. */
+int lifecycle_check_fill(const struct catalog *catalog, const struct lifecycle_target *target,
+                         uint32_t n_replicas, const struct lifecycle_limits *limits,
+                         struct error *err);
 /* Makes the target have n_replicas live ones: those that live stay, failed ones are given up for
  * new ones. All of them are the operation's. */
 int lifecycle_fill(struct txn *txn, const struct lifecycle_target *target, uint32_t n_replicas,

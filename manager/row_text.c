@@ -1,4 +1,6 @@
-/* row_text.c: a row as people read it in an audit (row_differences of table.h). */
+/* row_text.c: messages as people read them, and a row in an audit (row_differences of table.h). */
+#include "manager/row_text.h"
+
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -227,6 +229,32 @@ static bool add_difference(const ProtobufCMessage *message, const ProtobufCMessa
     strbuf_printf(out, " %s=", name);
     add_value(message, field, 0, out);
     return true;
+}
+
+static void add_side(const ProtobufCMessage *message, const ProtobufCFieldDescriptor *field,
+                     struct strbuf *out)
+{
+    if (message && says_something(message, field))
+        add_value(message, field, 0, out);
+    else
+        strbuf_add_str(out, "not set");
+}
+
+void message_differences(const ProtobufCMessage *is, const ProtobufCMessage *wanted,
+                         const char *prefix, struct strbuf *out)
+{
+    const ProtobufCMessage *any = is ? is : wanted;
+    for (unsigned i = 0; any && i < any->descriptor->n_fields; i++) {
+        const ProtobufCFieldDescriptor *field = &any->descriptor->fields[i];
+        bool here = is && says_something(is, field),
+             there = wanted && says_something(wanted, field);
+        if (here == there && (!here || says_same(is, wanted, field, out)))
+            continue;
+        strbuf_printf(out, "; %s%s is ", prefix, field->name);
+        add_side(is, field, out);
+        strbuf_add_str(out, ", asked ");
+        add_side(wanted, field, out);
+    }
 }
 
 static bool is_noise(const char *column)

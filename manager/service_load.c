@@ -106,23 +106,60 @@ static bool lives(const struct catalog *catalog, const pb_deployment *deployment
 }
 
 /* What is loaded already must be what is asked for, or less of it. */
-static int check_same(const pb_deployment *deployment, const load_request *request,
-                      const struct load_args *args, struct error *err)
+static int check_same(const pb_deployment *deployment, const struct load_args *args,
+                      struct error *err)
 {
-    if (deployment->tp != args->tp || deployment->pp != args->pp ||
-        !config_equal(deployment->config, args->config)) {
-        error_set(err, STATUS_FAILED_PRECONDITION,
-                  "%s/%s is loaded on %s with another split or configuration; unload it first",
-                  request->model, deployment->version, args->group);
-        return error_reason(err, "ALREADY_LOADED");
+    pb_deployment asked = SLUICE__MANAGER__V1__DEPLOYMENT__INIT;
+    asked.tp = args->tp;
+    asked.pp = args->pp;
+    asked.config = args->config;
+    if (lifecycle_check_same(deployment, &asked, err) != 0)
+        return err->status;
+    if (deployment->n_replicas <= args->n_replicas)
+        return 0;
+    error_set(err, STATUS_FAILED_PRECONDITION,
+              "n_replicas: %s/%s is loaded on %s with %u replicas, asked %u; a load never removes "
+              "any, a scale does",
+              deployment->model, deployment->version, deployment->device_group,
+              deployment->n_replicas, args->n_replicas);
+    return error_reason(err, "ALREADY_LOADED");
+}
+
+/* All that a load is refused for, but what becomes of its replicas. The version's row, borrowed;
+ * NULL with err set. Fills args->config. */
+static const pb_version *check_rows(const struct catalog *catalog, const load_request *request,
+                                    struct load_args *args, struct error *err)
+{
+    const pb_version *row = find_version(catalog, request->model, request->version);
+    char key[TABLE_KEY_BYTES];
+    if (!row) {
+        lifecycle_no_version(request->model, request->version, err);
+        return NULL;
     }
-    if (deployment->n_replicas > args->n_replicas) {
-        error_set(err, STATUS_FAILED_PRECONDITION,
-                  "n_replicas: %s/%s is loaded on %s with %u replicas; a load never removes any",
-                  request->model, deployment->version, args->group, deployment->n_replicas);
-        return error_reason(err, "ALREADY_LOADED");
+    table_key(key, row->model, row->version, NULL);
+    if (service_check_generation(key, request->has_expected_generation,
+                                 request->expected_generation, row->generation, err) != 0 ||
+        config_check_fits("config", request->config, row->info, err) != 0 ||
+        (!args->config &&
+         model_path_of_config(args->manager, request->config, &args->config, err) != 0))
+        return NULL;
+    const pb_group *group = catalog_group(catalog, args->group);
+    if (!group) {
+        no_group(args->group, err);
+        return NULL;
     }
-    return 0;
+    const struct lifecycle_target target = {row->model, row->version, args->group};
+    if (config_check_devices("config", request->config, group, err) != 0 ||
+        config_check_devices("the version's config", row->config, group, err) != 0 ||
+        policy_check_load(catalog, row->model, row->version, err) != 0 ||
+        lifecycle_check_free(catalog, &target, &args->limits, err) != 0)
+        return NULL;
+    const pb_deployment *old = catalog_deployment(catalog, row->model, row->version, args->group);
+    if (old && lives(catalog, old) &&
+        (check_same(old, args, err) != 0 || lifecycle_check_awake(old, err) != 0))
+        return NULL;
+    return lifecycle_check_fill(catalog, &target, args->n_replicas, &args->limits, err) == 0 ? row
+                                                                                             : NULL;
 }
 
 static pb_deployment *new_deployment(const pb_version *version, const struct load_args *args)
@@ -191,31 +228,10 @@ static int apply_load(struct txn *txn, const ProtobufCMessage *message, void *ar
     const load_request *request = (const load_request *)message;
     struct load_args *args = arg;
     const struct catalog *catalog = txn_catalog(txn);
-    const pb_version *row = find_version(catalog, request->model, request->version);
-    char key[TABLE_KEY_BYTES];
+    const pb_version *row = check_rows(catalog, request, args, err);
     if (!row)
-        return lifecycle_no_version(request->model, request->version, err);
-    table_key(key, row->model, row->version, NULL);
-    if (service_check_generation(key, request->has_expected_generation,
-                                 request->expected_generation, row->generation, err) != 0 ||
-        config_check_fits("config", request->config, row->info, err) != 0 ||
-        (!args->config &&
-         model_path_of_config(args->manager, request->config, &args->config, err) != 0))
-        return err->status;
-    const pb_group *group = catalog_group(catalog, args->group);
-    if (!group)
-        return no_group(args->group, err);
-    if (config_check_devices("config", request->config, group, err) != 0 ||
-        config_check_devices("the version's config", row->config, group, err) != 0)
-        return err->status;
-    struct lifecycle_target target = {row->model, row->version, args->group};
-    if (policy_check_load(catalog, row->model, row->version, err) != 0 ||
-        lifecycle_check_free(catalog, &target, &args->limits, err) != 0)
         return err->status;
     const pb_deployment *old = catalog_deployment(catalog, row->model, row->version, args->group);
-    if (old && lives(catalog, old) &&
-        (check_same(old, request, args, err) != 0 || lifecycle_check_awake(old, err) != 0))
-        return err->status;
     /* Rows move when others are written: work on a copy. */
     pb_version *version = MESSAGE_COPY(pb_version, row);
     if (!version)
@@ -226,7 +242,7 @@ static int apply_load(struct txn *txn, const ProtobufCMessage *message, void *ar
     int status = operation ? 0 : err->status;
     if (operation) {
         failpoint("load.before_write");
-        target = (struct lifecycle_target){version->model, version->version, args->group};
+        const struct lifecycle_target target = {version->model, version->version, args->group};
         status = put_deployment(txn, version, old, args, err);
         if (status == 0)
             status = lifecycle_fill(txn, &target, args->n_replicas, &args->limits, operation, err);
@@ -275,34 +291,11 @@ static int plan(struct service *service, struct rpc_call *call, const load_reque
 {
     struct manager *manager = service->manager;
     const struct catalog *catalog = &manager->catalog;
-    const pb_version *version = find_version(catalog, request->model, request->version);
-    char key[TABLE_KEY_BYTES];
+    const pb_version *version = check_rows(catalog, request, args, err);
     if (!version)
-        return lifecycle_no_version(request->model, request->version, err);
-    const pb_group *group = catalog_group(catalog, args->group);
-    if (!group)
-        return no_group(args->group, err);
-    if (config_check_devices("config", request->config, group, err) != 0 ||
-        config_check_devices("the version's config", version->config, group, err) != 0)
         return err->status;
-    table_key(key, version->model, version->version, NULL);
-    if (service_check_generation(key, request->has_expected_generation,
-                                 request->expected_generation, version->generation, err) != 0 ||
-        config_check_fits("config", request->config, version->info, err) != 0 ||
-        model_path_of_config(manager, request->config, &args->config, err) != 0)
-        return err->status;
-    struct lifecycle_target target = {version->model, version->version, args->group};
-    const pb_deployment *old =
-        catalog_deployment(catalog, target.model, target.version, target.group);
+    const struct lifecycle_target target = {version->model, version->version, args->group};
     uint32_t n_live = lifecycle_n_live(catalog, &target);
-    struct error differs;
-    error_clear(&differs);
-    /* Another configuration is planned as if it were alone, and the plan says what is in the way.
-     */
-    if (old && n_live && lifecycle_check_awake(old, err) != 0)
-        return err->status;
-    if (old && n_live && check_same(old, request, args, &differs) != 0)
-        n_live = 0;
     struct plan_wish wish = {.model = target.model,
                              .version = target.version,
                              .group = target.group,
@@ -311,7 +304,6 @@ static int plan(struct service *service, struct rpc_call *call, const load_reque
                              .config = args->config,
                              .n_replicas =
                                  args->n_replicas > n_live ? args->n_replicas - n_live : 0};
-    wish.note = differs.status ? differs.message : NULL;
     return plan_run(manager, call, &wish, answer_fn, arg, err);
 }
 

@@ -54,7 +54,7 @@ static wake_request common_of(const park_request *from)
 
 /* The deployment to be parked or woken, where that can be. */
 static const pb_deployment *find(const struct catalog *catalog, const wake_request *request,
-                                 struct error *err)
+                                 const struct park_args *args, struct error *err)
 {
     const pb_deployment *deployment =
         lifecycle_find(catalog, request->model, request->version, request->device_group, err);
@@ -69,12 +69,17 @@ static const pb_deployment *find(const struct catalog *catalog, const wake_reque
                                  request->expected_generation, version ? version->generation : 0,
                                  err) != 0)
         return NULL;
-    if (group && group->n_devices && strncmp(group->devices[0], "cpu", 3) == 0)
-        return deployment;
-    error_field(err, "device_group", "parking replicas on GPUs is not built yet; %s is of GPUs",
-                deployment->device_group);
-    err->status = STATUS_UNIMPLEMENTED;
-    return NULL;
+    if (!group || !group->n_devices || strncmp(group->devices[0], "cpu", 3) != 0) {
+        error_field(err, "device_group", "parking replicas on GPUs is not built yet; %s is of GPUs",
+                    deployment->device_group);
+        err->status = STATUS_UNIMPLEMENTED;
+        return NULL;
+    }
+    const struct lifecycle_target target = lifecycle_target_of(deployment);
+    if (lifecycle_check_free(catalog, &target, &args->limits, err) != 0 ||
+        lifecycle_check_fill(catalog, &target, deployment->n_replicas, &args->limits, err) != 0)
+        return NULL;
+    return deployment;
 }
 
 /* -- the change -----------------------------------------------------------------------------------
@@ -110,19 +115,16 @@ static int apply(struct txn *txn, const wake_request *request, bool parked,
                  const struct park_args *args, pb_operation **out_operation, struct error *err)
 {
     const struct catalog *catalog = txn_catalog(txn);
-    const pb_deployment *row = find(catalog, request, err);
+    const pb_deployment *row = find(catalog, request, args, err);
     pb_deployment *deployment = row ? MESSAGE_COPY(pb_deployment, row) : NULL;
     if (!deployment)
         return row ? error_no_memory(err) : err->status;
     struct lifecycle_target target = lifecycle_target_of(deployment);
-    pb_operation *operation = NULL, *copy = NULL;
-    int status = lifecycle_check_free(catalog, &target, &args->limits, err);
-    if (status == 0) {
-        operation =
-            lifecycle_operation(txn, parked ? OPERATION_PARK : OPERATION_WAKE, request->request_id,
-                                target.model, target.version, target.group, err);
-        status = operation ? 0 : err->status;
-    }
+    pb_operation *copy = NULL;
+    pb_operation *operation =
+        lifecycle_operation(txn, parked ? OPERATION_PARK : OPERATION_WAKE, request->request_id,
+                            target.model, target.version, target.group, err);
+    int status = operation ? 0 : err->status;
     if (status == 0)
         status = change(txn, deployment, parked, args, operation, err);
     if (status == 0 && !(copy = MESSAGE_COPY(pb_operation, operation)))
@@ -298,10 +300,10 @@ static void answer_wake(struct rpc_call *call, Sluice__V1__Plan *plan, void *arg
 }
 
 static int plan_wake(struct service *service, struct rpc_call *call, const wake_request *request,
-                     struct error *err)
+                     const struct park_args *args, struct error *err)
 {
     const struct catalog *catalog = &service->manager->catalog;
-    const pb_deployment *deployment = find(catalog, request, err);
+    const pb_deployment *deployment = find(catalog, request, args, err);
     if (!deployment)
         return err->status;
     struct plan_wish wish = {.model = deployment->model,
@@ -316,11 +318,11 @@ static int plan_wake(struct service *service, struct rpc_call *call, const wake_
 
 /* What would be given back: all but the weights. */
 static int plan_park(struct service *service, struct rpc_call *call, const wake_request *request,
-                     struct error *err)
+                     const struct park_args *args, struct error *err)
 {
     struct manager *manager = service->manager;
     const struct catalog *catalog = &manager->catalog;
-    const pb_deployment *deployment = find(catalog, request, err);
+    const pb_deployment *deployment = find(catalog, request, args, err);
     if (!deployment)
         return err->status;
     struct lifecycle_target target = lifecycle_target_of(deployment);
@@ -364,7 +366,7 @@ void service_park(struct service *service, struct rpc_call *call, const Protobuf
         status = service_grace(service->manager, from->has_grace_ms, from->grace_ms, &args.grace_ms,
                                &err);
     if (status == 0 && request.validate_only)
-        status = plan_park(service, call, &request, &err);
+        status = plan_park(service, call, &request, &args, &err);
     if (status != 0)
         service_fail(call, &err);
     else if (!request.validate_only)
@@ -379,7 +381,7 @@ void service_wake(struct service *service, struct rpc_call *call, const Protobuf
     struct error err;
     int status = check_names(request, &err);
     if (status == 0 && request->validate_only)
-        status = plan_wake(service, call, request, &err);
+        status = plan_wake(service, call, request, &args, &err);
     if (status != 0)
         service_fail(call, &err);
     else if (!request->validate_only)

@@ -59,15 +59,25 @@ static const pb_deployment *find_deployment(const struct catalog *catalog,
     return lifecycle_find(catalog, request->model, request->version, request->device_group, err);
 }
 
-static int check_generation(const struct catalog *catalog, const scale_request *request,
-                            const pb_deployment *deployment, struct error *err)
+/* What is to be scaled, where that can be now; borrowed. NULL with err set. */
+static const pb_deployment *check_rows(const struct catalog *catalog, const scale_request *request,
+                                       const struct scale_args *args, struct error *err)
 {
-    const pb_version *version = catalog_version(catalog, deployment->model, deployment->version);
+    const pb_deployment *deployment = find_deployment(catalog, request, err);
     char key[TABLE_KEY_BYTES];
+    if (!deployment)
+        return NULL;
+    const pb_version *version = catalog_version(catalog, deployment->model, deployment->version);
+    const struct lifecycle_target target = lifecycle_target_of(deployment);
     table_key(key, deployment->model, deployment->version, NULL);
-    return service_check_generation(key, request->has_expected_generation,
-                                    request->expected_generation, version ? version->generation : 0,
-                                    err);
+    if (service_check_generation(key, request->has_expected_generation,
+                                 request->expected_generation, version ? version->generation : 0,
+                                 err) != 0 ||
+        lifecycle_check_awake(deployment, err) != 0 ||
+        lifecycle_check_free(catalog, &target, &args->limits, err) != 0 ||
+        lifecycle_check_fill(catalog, &target, request->n_replicas, &args->limits, err) != 0)
+        return NULL;
+    return deployment;
 }
 
 /* -- who goes -------------------------------------------------------------------------------------
@@ -160,25 +170,21 @@ static int apply_scale(struct txn *txn, const ProtobufCMessage *message, void *a
     const scale_request *request = (const scale_request *)message;
     const struct scale_args *args = arg;
     const struct catalog *catalog = txn_catalog(txn);
-    const pb_deployment *row = find_deployment(catalog, request, err);
-    if (!row || check_generation(catalog, request, row, err) != 0 ||
-        lifecycle_check_awake(row, err) != 0)
+    const pb_deployment *row = check_rows(catalog, request, args, err);
+    if (!row)
         return err->status;
     pb_deployment *deployment = MESSAGE_COPY(pb_deployment, row); /* rows move when others change */
     if (!deployment)
         return error_no_memory(err);
     struct lifecycle_target target = lifecycle_target_of(deployment);
-    pb_operation *operation = NULL;
     scale_response *response = NULL;
-    int status = lifecycle_check_free(catalog, &target, &args->limits, err);
-    if (status == 0)
-        operation = lifecycle_operation(txn, OPERATION_SCALE, request->request_id, target.model,
-                                        target.version, target.group, err);
+    pb_operation *operation = lifecycle_operation(txn, OPERATION_SCALE, request->request_id,
+                                                  target.model, target.version, target.group, err);
     if (!operation) {
         message_free(&deployment->base);
         return err->status;
     }
-    status = scale(txn, &target, request->n_replicas, args, operation, err);
+    int status = scale(txn, &target, request->n_replicas, args, operation, err);
     if (status == 0) {
         response = MESSAGE_NEW(scale_response,
                                sluice__manager__v1__scale_model_version_response__descriptor);
@@ -249,9 +255,8 @@ static int plan_scale(struct service *service, struct rpc_call *call, const scal
 {
     struct manager *manager = service->manager;
     const struct catalog *catalog = &manager->catalog;
-    const pb_deployment *deployment = find_deployment(catalog, request, err);
-    if (!deployment || check_generation(catalog, request, deployment, err) != 0 ||
-        lifecycle_check_awake(deployment, err) != 0)
+    const pb_deployment *deployment = check_rows(catalog, request, args, err);
+    if (!deployment)
         return err->status;
     list_candidates(manager, deployment, args);
     struct lifecycle_target target = lifecycle_target_of(deployment);

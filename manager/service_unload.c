@@ -99,6 +99,18 @@ static int check_generations(const struct catalog *catalog, const unload_request
     return service_check_generation(key, 1, request->expected_generation, version->generation, err);
 }
 
+/* All that an unload is refused for. */
+static int check_rows(const struct catalog *catalog, const unload_request *request,
+                      const struct unload_args *args, struct error *err)
+{
+    if (check_loaded(catalog, request, err) != 0 || check_generations(catalog, request, err) != 0 ||
+        update_check_none(catalog, request->model, err) != 0 ||
+        (*request->version &&
+         policy_check_unload(catalog, request->model, request->version, err) != 0))
+        return err->status;
+    return lifecycle_check_room(catalog, &args->limits, err);
+}
+
 static int collect(const struct catalog *catalog, const unload_request *request,
                    pb_operation *operation, struct error *err)
 {
@@ -116,11 +128,7 @@ static int unload(struct txn *txn, const unload_request *request, const struct u
                   unload_response **out_response, struct error *err)
 {
     const struct catalog *catalog = txn_catalog(txn);
-    if (check_loaded(catalog, request, err) != 0 || check_generations(catalog, request, err) != 0 ||
-        update_check_none(catalog, request->model, err) != 0 ||
-        (*request->version &&
-         policy_check_unload(catalog, request->model, request->version, err) != 0) ||
-        lifecycle_check_room(catalog, &args->limits, err) != 0)
+    if (check_rows(catalog, request, args, err) != 0)
         return err->status;
     pb_operation *operation =
         lifecycle_operation(txn, OPERATION_UNLOAD, request->request_id, request->model,
@@ -214,11 +222,11 @@ static bool weights_elsewhere(const struct manager *manager, const unload_reques
 }
 
 static int plan(struct service *service, struct rpc_call *call, const unload_request *request,
-                struct error *err)
+                const struct unload_args *args, struct error *err)
 {
     struct manager *manager = service->manager;
     const struct catalog *catalog = &manager->catalog;
-    if (check_loaded(catalog, request, err) != 0 || check_generations(catalog, request, err) != 0)
+    if (check_rows(catalog, request, args, err) != 0)
         return err->status;
     unload_response *response = MESSAGE_NEW(
         unload_response, sluice__manager__v1__unload_model_version_response__descriptor);
@@ -260,7 +268,7 @@ void service_unload(struct service *service, struct rpc_call *call, const Protob
     struct error err;
     int status = check_unload(service->manager, request, &args, &err);
     if (status == 0 && request->validate_only)
-        status = plan(service, call, request, &err);
+        status = plan(service, call, request, &args, &err);
     if (status != 0) {
         service_fail(call, &err);
         return;

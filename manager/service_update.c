@@ -166,21 +166,15 @@ static pb_deployment *new_deployment(const struct catalog *catalog, const update
 /* Loaded already, it must be what it would be, or less of it. */
 static int check_there(const struct catalog *catalog, pb_deployment *deployment, struct error *err)
 {
-    struct lifecycle_target target = {deployment->model, deployment->version,
-                                      deployment->device_group};
+    struct lifecycle_target target = lifecycle_target_of(deployment);
     const pb_deployment *there =
         catalog_deployment(catalog, target.model, target.version, target.group);
     if (!there || !lifecycle_n_live(catalog, &target))
         return 0;
     if (lifecycle_check_awake(there, err) != 0)
         return err->status;
-    if (there->tp != deployment->tp || there->pp != deployment->pp ||
-        !config_equal(there->config, deployment->config)) {
-        error_set(err, STATUS_FAILED_PRECONDITION,
-                  "%s/%s is loaded on %s with another split or configuration; unload it first",
-                  target.model, target.version, target.group);
-        return error_reason(err, "ALREADY_LOADED");
-    }
+    if (lifecycle_check_same(there, deployment, err) != 0)
+        return err->status;
     if (there->n_replicas > deployment->n_replicas)
         deployment->n_replicas = there->n_replicas;
     return 0;
@@ -295,7 +289,11 @@ static pb_deployment *check_update(const struct catalog *catalog, const update_r
     if (!old || check_rows(catalog, request, args, old, err) != 0)
         return NULL;
     pb_deployment *deployment = new_deployment(catalog, request, args, old, err);
-    if (deployment && check_there(catalog, deployment, err) != 0) {
+    const struct lifecycle_target target =
+        deployment ? lifecycle_target_of(deployment) : lifecycle_target_of(old);
+    if (deployment &&
+        (check_there(catalog, deployment, err) != 0 ||
+         lifecycle_check_fill(catalog, &target, deployment->n_replicas, &args->limits, err) != 0)) {
         message_free(&deployment->base);
         return NULL;
     }

@@ -116,8 +116,6 @@ static const struct {
     {"DEVICE_NOT_HELD", "sluice devices", " tells the state of each"},
     {"DEVICE_MEMORY", "sluice ps", " shows what takes memory; sluice unload MODEL frees it"},
     {"VERSION_LOADED", "sluice unload MODEL", " ends its replicas first"},
-    {"ALREADY_LOADED", "sluice unload MODEL",
-     " ends what is loaded; sluice scale MODEL N changes the number of replicas"},
     {"EVENTS_GONE", "sluice events --from N", " reads on from the oldest that is kept"},
     {"REQUEST_ID_REUSED", "", "give another --request-id"},
     {"QUEUE_FULL", "", "ask again in a moment"},
@@ -157,6 +155,15 @@ static bool advice(const struct cli *cli, const struct error *err, struct strbuf
         return strbuf_printf(out, "load it with: sluice load %s%s%s%s",
                              model && !strchr(model, '/') ? model : "NAME",
                              version[0] ? " --version " : "", version, flags);
+    if (strcmp(err->reason, "ALREADY_LOADED") == 0) {
+        const char *name = model && !strchr(model, '/') ? model : "NAME";
+        const char *flag = version[0] ? " --version " : "";
+        if (strncmp(err->message, "n_replicas:", 11) == 0)
+            return strbuf_printf(out, "change the number with: sluice scale %s N%s%s%s", name, flag,
+                                 version, flags);
+        return strbuf_printf(out, "unload it with: sluice unload %s%s%s%s, then load it as wanted",
+                             name, flag, version, flags);
+    }
     if (err->status == STATUS_UNAUTHENTICATED)
         return strbuf_add_str(out, "give a key with --api-key-file or SLUICE_API_KEY, or a "
                                    "certificate with --tls-client-cert");

@@ -92,6 +92,52 @@ def test_an_update_takes_beside_the_old_version_what_its_plan_says(manager):
     fails(C.FAILED_PRECONDITION, ask, validate_only=True, why="NOT_LOADED")  # no other is there any more
 
 
+def test_what_a_call_is_refused_for_its_plan_is_refused_for(manager):
+    """A plan said "fits" of a load that was then refused: it was loaded otherwise, or an operation was under way."""
+    manager.up("--max-replicas", "3")
+    manager.script("a")
+    manager.script("slow", "load_ms=60000")
+    m, t, rpc = manager.m, manager.t, manager.rpc
+    calls = {"load": (rpc.LoadModelVersion, m.LoadModelVersionRequest), "unload": (rpc.UnloadModelVersion, m.UnloadModelVersionRequest),
+             "scale": (rpc.ScaleModelVersion, m.ScaleModelVersionRequest), "park": (rpc.ParkModelVersion, m.ParkModelVersionRequest),
+             "wake": (rpc.WakeModelVersion, m.WakeModelVersionRequest), "update": (rpc.UpdateModelVersion, m.UpdateModelVersionRequest)}
+
+    def refused(what, code, why, **kwargs):
+        call, request = calls[what]
+        texts = [fails(code, call, request(validate_only=planned, **kwargs), why=why) for planned in (True, False)]
+        assert texts[0] == texts[1], (what, texts)
+        return texts[0]
+
+    manager.register("a", version="1")
+    manager.register("a", version="2")
+    manager.done(manager.load("a", version="1", n_replicas=2, config=t.ModelConfig(kv_tokens=512, n_threads=1)))
+    text = refused("load", C.FAILED_PRECONDITION, "ALREADY_LOADED", model="a", version="1", n_replicas=2, tp=2,
+                   config=t.ModelConfig(kv_tokens=4096, n_threads=1, kernels="f32"))
+    for part in ["unload it first", "tp is 1, asked 2", "config.kv_tokens is 512, asked 4096", 'config.kernels is not set, asked "f32"']:
+        assert part in text, text
+    assert "n_threads" not in text, text
+    text = refused("load", C.FAILED_PRECONDITION, "ALREADY_LOADED", model="a", version="1", config=t.ModelConfig(kv_tokens=512, n_threads=1))
+    assert "with 2 replicas, asked 1; a load never removes any, a scale does" in text, text
+    said, there = ["--manager", f"{manager.state}/run/manager.sock"], ["--kv-tokens", "512", "--threads", "1"]
+    code, _, err = cli(manager, "load", "a", "--version", "1", "--kv-tokens", "4096", "--validate-only", *said)
+    assert code and "--kv-tokens is 512, asked 4096; --threads is 1, asked not set" in err and "sluice unload a --version 1" in err, err
+    code, _, err = cli(manager, "load", "a", "--version", "1", "--validate-only", *there, *said)
+    assert code and "sluice scale a N --version 1" in err and "sluice unload" not in err, err
+    for what in ["scale", "load"]:
+        more = {"config": t.ModelConfig(kv_tokens=512, n_threads=1)} if what == "load" else {}
+        refused(what, C.RESOURCE_EXHAUSTED, "TOO_MANY_REPLICAS", model="a", version="1", n_replicas=4, **more)
+    refused("update", C.RESOURCE_EXHAUSTED, "TOO_MANY_REPLICAS", model="a", version="2")
+    manager.register("slow", version="1")
+    o = manager.load("slow")
+    for what, more in {"load": {}, "scale": {"n_replicas": 2}, "park": {}, "wake": {}}.items():
+        assert o.id in refused(what, C.FAILED_PRECONDITION, "OPERATION_IN_PROGRESS", model="slow", **more)
+    rpc.CancelOperation(m.CancelOperationRequest(id=o.id))
+    manager.end(o)
+    rpc.SetVersionPolicy(m.SetVersionPolicyRequest(model="a", policy=t.VersionPolicy(specific=t.SpecificVersions(versions=["1"]))))
+    refused("unload", C.FAILED_PRECONDITION, "VERSION_POLICY", model="a", version="1")
+    refused("load", C.FAILED_PRECONDITION, "VERSION_POLICY", model="a", version="2")
+
+
 def test_an_update_that_does_not_fit_beside_the_old_version_is_told_before(manager):
     up(manager, TINY)
     manager.register("a", version="2")
