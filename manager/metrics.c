@@ -55,7 +55,8 @@ static const struct metric_spec specs[N_FAMILIES] = {
                               .type = METRIC_GAUGE,
                               .labels = {"model", "version", "replica", "state"}},
     [FAMILY_REPLICA_RESTARTS] = {.name = "sluice_manager_replica_restarts_total",
-                                 .help = "Starts of a replica's worker after its first.",
+                                 .help = "Starts of a replica's worker after an end that nobody "
+                                         "asked for.",
                                  .type = METRIC_COUNTER,
                                  BY_REPLICA},
     [FAMILY_REPLICA_RESIDENT] = {.name = "sluice_manager_replica_resident_bytes",

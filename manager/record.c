@@ -53,6 +53,13 @@ static const char *no_death(const struct record *record)
     return NULL;
 }
 
+/* Somebody asked for the end after which the row waits for its next start, for `reason`. */
+static bool was_asked_for(const char *reason)
+{
+    return strcmp(reason, RECONCILE_RESTART) == 0 || strcmp(reason, RECONCILE_PARK) == 0 ||
+           strcmp(reason, RECONCILE_WAKE) == 0;
+}
+
 static bool is_death(const struct record *record)
 {
     return record->kind == RECORD_FAIL || (record->kind == RECORD_RETRY && !no_death(record));
@@ -108,7 +115,7 @@ static bool change_row(pb_replica *row, const struct pending_record *pending, in
     switch (record->kind) {
     case RECORD_STARTING:
         clear_process(row);
-        if (row->epoch)
+        if (row->epoch && !was_asked_for(row->reason))
             row->n_restarts++;
         row->epoch++;
         row->next_start_unix_ns = 0;

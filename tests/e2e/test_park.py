@@ -234,6 +234,31 @@ def test_a_keeper_serves_itself_once_woken(manager):
     assert all(again[id][0] != pid and again[id][1] == epoch + 1 for id, (pid, epoch, _) in keepers.items())
 
 
+def test_only_deaths_that_nobody_asked_for_are_restarts(manager):
+    """`sluice ps` showed RESTARTS 1 after a park, and the alert on restarts fired for versions that were parked and woken."""
+    manager.up()
+    loaded(manager)
+
+    def restarts():
+        (replica,) = manager.replicas()
+        return replica.epoch, replica.n_restarts
+
+    for _ in range(2):
+        manager.done(park(manager))
+        manager.done(wake(manager))
+    epoch, n = restarts()
+    assert n == 0 and epoch >= 3
+    (replica,) = manager.replicas()
+    manager.done(manager.rpc.RestartReplica(manager.m.RestartReplicaRequest(replica_id=replica.id)).operation)
+    assert restarts() == (epoch + 1, 0)
+    manager.kill()
+    manager.up()  # it is a row's
+    os.kill(manager.replicas()[0].pid, signal.SIGKILL)
+    manager.wait(lambda: restarts() == (epoch + 2, 1) and states(manager) == ["READY"], 10, "it is ready again")
+    manager.done(park(manager))
+    assert restarts() == (epoch + 3, 1)
+
+
 @pytest.mark.parametrize("script", ["wakes=no", "wakes=never", "wakes=dies"])
 def test_where_a_keeper_does_not_wake_another_process_does(manager, script):
     manager.up()
