@@ -120,14 +120,14 @@ count_pytest() {
     if [ $rc -ne 0 ]; then tail -n 120 "$log" | sed 's/^/      /'; fi
 }
 
-# fuzz_all: each fuzzer for 10 s, as many side by side as there are processors; each of them counted.
+# fuzz_all: each fuzzer for 6 s, as many side by side as there are processors; each of them counted.
 fuzz_all() {
     local target name running=0
     for target in build/fuzz/bin/fuzz_*; do
         name=$(basename "$target")
         rm -f "$logs/$name.rc"
         (
-            tests/fuzz/run_one.sh "$target" 10 >"$logs/$name.log" 2>&1
+            tests/fuzz/run_one.sh "$target" 6 >"$logs/$name.log" 2>&1
             echo $? >"$logs/$name.rc"
         ) &
         running=$((running + 1))
@@ -136,7 +136,7 @@ fuzz_all() {
     wait
     for target in build/fuzz/bin/fuzz_*; do
         name=$(basename "$target")
-        check "fuzz: $name 10 s" sh -c 'cat "$0.log"; exit "$(cat "$0.rc")"' "$logs/$name"
+        check "fuzz: $name 6 s" sh -c 'cat "$0.log"; exit "$(cat "$0.rc")"' "$logs/$name"
     done
 }
 
@@ -185,9 +185,9 @@ fi
 if wants asan; then
     must "configure (asan)" cmake --preset asan -DSLUICE_PLAIN_FORM_S=ON -DSLUICE_SIMT=OFF # long.sh has the rest
     must "build (asan)" cmake --build build/asan
-    # Of the grids every sixth case, a quarter of the power cuts, no changed descriptors and no planted bugs (which are found without
+    # Of the grids every twelfth case, a sixth of the power cuts, no changed descriptors and no planted bugs (which are found without
     # it): whole they take longer than all the rest, and long.sh has them.
-    SLUICE_TEST_STEP=6 SLUICE_CUTS=60 count_ctest "unit under ASan + UBSan" build/asan -j $(($(nproc) + 1)) -LE "model|accuracy|mutations" \
+    SLUICE_TEST_STEP=12 SLUICE_CUTS=40 count_ctest "unit under ASan + UBSan" build/asan -j $(($(nproc) + 1)) -LE "model|accuracy|mutations" \
         -E _sees_
     SLUICE_BIN=$root/build/asan/bin count_pytest "smoke under ASan + UBSan" tests/e2e/test_smoke.py
 fi

@@ -34,7 +34,7 @@ archive=$(tar -C "$work" -c sluice sluice-server sluice-manager sluice-worker | 
 echo "static: the four together $total bytes, as one .tar.xz $archive"
 [ "$archive" -le $most_bytes ] || die "the archive: $archive bytes, more than $most_bytes"
 # rpc_core.c looks it up by its name, and loses a twentieth of the server's time where it is not found
-nm -D "$work/sluice-server" | grep -q SetMutexDeadlockDetectionMode || die "Abseil's look-up of deadlocks stays on"
+nm -D "$work/sluice-server" | grep SetMutexDeadlockDetectionMode >/dev/null || die "Abseil's look-up of deadlocks stays on"
 
 # As carried to another machine: the stripped copies, in a folder of their own
 address=127.0.0.1:$((20000 + RANDOM % 10000))

@@ -68,7 +68,7 @@ find_leader() {
     [ -n "$leader" ] && [ "$(cat "/proc/$leader/comm")" = systemd ]
 }
 until_true 30 "systemd as PID 1" find_leader
-booted() { inside systemctl is-system-running | grep -qE 'running|degraded'; }
+booted() { inside systemctl is-system-running | grep -E 'running|degraded' >/dev/null; }
 until_true 60 "the system is up" booted
 [ "$(inside readlink /proc/1/exe)" = /usr/lib/systemd/systemd ] || die "PID 1 is not systemd"
 echo "systemd: $(inside systemctl --version | head -n 1) is PID 1"
@@ -155,9 +155,9 @@ inside kill -STOP "$manager_pid"
 manager_is_new() { [ "$(pid_of sluice-manager)" != "$manager_pid" ] && [ "$(show sluice-manager SubState)" = running ]; }
 began=$SECONDS
 until_true 120 "the watchdog" manager_is_new
-inside journalctl -q --no-pager -u sluice-manager | grep -q "Watchdog timeout" || die "it was not the watchdog"
+inside journalctl -q --no-pager -u sluice-manager | grep "Watchdog timeout" >/dev/null || die "it was not the watchdog"
 echo "systemd: a hung manager is back after $((SECONDS - began)) s (WatchdogSec=$(show sluice-manager WatchdogUSec))"
-replicas() { as sluice ps --json | tr ',' '\n' | grep -q '"READY"\|REPLICA_STATE_READY\|"ready"'; }
+replicas() { as sluice ps --json | tr ',' '\n' | grep '"READY"\|REPLICA_STATE_READY\|"ready"' >/dev/null; }
 until_true 30 "the manager has adopted the worker" replicas
 same_streams "the watchdog"
 # Longer than its watchdog without an end
@@ -173,7 +173,7 @@ for unit in sluice-manager sluice-server; do
     pid=$(pid_of $unit)
     inside systemctl reload $unit || die "$unit: reload"
     [ "$(pid_of $unit)" = "$pid" ] && [ "$(show $unit ActiveState)" = active ] || die "$unit: reload ended it"
-    inside journalctl -q --no-pager -u $unit | grep -q "settings reloaded" || die "$unit: reload read no settings"
+    inside journalctl -q --no-pager -u $unit | grep "settings reloaded" >/dev/null || die "$unit: reload read no settings"
 done
 same_streams "a reload"
 inside systemctl stop sluice-manager || die "stop"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Functions that are banned in the product (CONTRIBUTING.md says what to use instead), and unfinished work.
+# Functions that are banned in the product (CONTRIBUTING.md says what to use instead), unfinished work, and checks that may not see.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -18,4 +18,7 @@ for file in $(git ls-files -- 'kernels/cuda/*.[ch]' 'kernels/cuda/*.cu'); do
         NF { before = $0 }' "$file")
     [ -z "$hits" ] || { printf 'unchecked calls of CUDA:\n%s\n' "$hits"; bad=1; }
 done
+# grep -q ends at its first hit, which kills what still writes to it: under pipefail a thing that was found is then one that was not.
+hits=$(git ls-files -- '*.sh' | xargs -r grep -lE '^set -[a-z]*o pipefail' | xargs -r grep -nE '[^|]\|[[:space:]]*grep -[a-zA-Z]*q' || true)
+[ -z "$hits" ] || { printf 'grep -q behind a pipe, with pipefail (use grep ... >/dev/null):\n%s\n' "$hits"; bad=1; }
 exit $bad
