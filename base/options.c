@@ -12,6 +12,7 @@
 #include "base/arena.h"
 #include "base/config_file.h"
 #include "base/error.h"
+#include "base/setting_names.h"
 
 enum origin { ORIGIN_DEFAULT, ORIGIN_FILE, ORIGIN_ENVIRONMENT, ORIGIN_FLAG };
 
@@ -21,6 +22,7 @@ struct given {
     const char *text;  /* NULL: nothing was said */
     const char *place; /* of a file: "FILE:LINE" */
     bool shared;       /* before any section of it */
+    const char *own;   /* what the program's section of the file says, whatever goes before it */
 };
 
 struct options {
@@ -41,6 +43,7 @@ struct parse {
     char *settings;
     const char *place; /* of the file that is read, or NULL */
     bool shared;       /* it stands before any section there */
+    bool some;         /* of the section's rows the table has only some */
     struct error *err;
 };
 
@@ -164,9 +167,12 @@ static int note_given(struct parse *p, size_t i, const char *text, enum origin o
 {
     struct arena *arena = &p->options->arena;
     struct given given = {.origin = origin, .text = arena_strndup(arena, text, strlen(text))};
+    given.own = p->options->given[i].own;
     if (origin == ORIGIN_FILE)
         given.place = arena_strndup(arena, p->place, strlen(p->place));
     given.shared = p->shared;
+    if (origin == ORIGIN_FILE)
+        given.own = p->shared ? NULL : given.text;
     if (!given.text || (origin == ORIGIN_FILE && !given.place))
         return error_set(p->err, STATUS_RESOURCE_EXHAUSTED, "--%s: out of memory",
                          p->options->specs[i].name);
@@ -265,16 +271,6 @@ static int apply_environment(struct parse *p)
     return 0;
 }
 
-static bool same_key(const char *key, const char *name)
-{
-    for (; *key && *name; key++, name++) {
-        char k = *key == '_' ? '-' : *key;
-        if (k != *name)
-            return false;
-    }
-    return !*key && !*name;
-}
-
 /* One file serves all programs. */
 static int check_section(const char *section, struct error *err)
 {
@@ -311,6 +307,21 @@ static int take_value(struct parse *p, size_t i, const char *value)
                      p->options->specs[i].name, line, p->options->given[i].text);
 }
 
+/* A key that no program has, where `section` ("": before any) says whose it should be. */
+static int no_setting(const char *section, const char *key, struct error *err)
+{
+    const char *meant = setting_nearest(key, section[0] ? section : NULL);
+    char name[96] = "";
+    for (size_t i = 0; meant && meant[i] && i + 1 < sizeof(name); i++)
+        name[i] = meant[i] == '-' ? '_' : meant[i]; /* as a file writes it */
+    return error_set(err, STATUS_INVALID_ARGUMENT, "%s%s%s%.80s: no such setting%s%s%s",
+                     section[0] ? "[" : "", section, section[0] ? "] " : "", key,
+                     name[0]      ? "; is "
+                     : section[0] ? ""
+                                  : " of any program",
+                     name, name[0] ? " meant?" : "");
+}
+
 static int take_key(void *user, const char *section, const char *key, const char *value,
                     const char *place, struct error *err)
 {
@@ -320,11 +331,13 @@ static int take_key(void *user, const char *section, const char *key, const char
     p->place = place;
     p->shared = !section[0];
     for (size_t i = 0; i < p->options->n_specs; i++)
-        if (same_key(key, p->options->specs[i].name))
+        if (setting_same_name(key, p->options->specs[i].name))
             return take_value(p, i, value);
-    if (!section[0])
-        return 0; /* keys before any section are shared between programs */
-    return error_set(err, STATUS_INVALID_ARGUMENT, "[%s] %s: no such setting", section, key);
+    /* What stands before any section is shared between programs; [cli] is between commands. */
+    bool shared = !section[0] || strcmp(section, "cli") == 0;
+    if (p->some || (shared && setting_is_known(key, section[0] ? section : NULL)))
+        return 0;
+    return no_setting(section, key, err);
 }
 
 static const char *config_path(int argc, char *const argv[])
@@ -406,37 +419,52 @@ static int apply_flags(struct parse *p, int argc, char *const argv[])
     return 0;
 }
 
-int options_parse(const char *section, const struct option_spec *specs, size_t n_specs, int argc,
-                  char *const argv[], void *settings, struct options **out_options,
-                  struct error *err)
+static int parse_words(struct parse *p, const struct option_spec *specs, size_t n_specs, int argc,
+                       char *const argv[], struct options **out_options)
 {
     struct options *o = calloc(1, sizeof(*o));
     if (!o)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "options: out of memory");
+        return error_set(p->err, STATUS_RESOURCE_EXHAUSTED, "options: out of memory");
     arena_init(&o->arena, 0, 0);
     o->specs = specs;
     o->n_specs = n_specs;
     o->given = calloc(n_specs + 1, sizeof(*o->given));
     o->positionals = calloc((size_t)argc + 1, sizeof(*o->positionals));
-    struct parse p = {.options = o, .section = section, .settings = settings, .err = err};
+    p->options = o;
     int rc = o->given && o->positionals
                  ? 0
-                 : error_set(err, STATUS_RESOURCE_EXHAUSTED, "options: out of memory");
+                 : error_set(p->err, STATUS_RESOURCE_EXHAUSTED, "options: out of memory");
     o->config = config_path(argc, argv);
     if (!rc)
-        rc = apply_defaults(&p);
+        rc = apply_defaults(p);
     if (!rc && o->config)
-        rc = config_file_read(o->config, take_key, &p, err);
+        rc = config_file_read(o->config, take_key, p, p->err);
     if (!rc)
-        rc = apply_environment(&p);
+        rc = apply_environment(p);
     if (!rc)
-        rc = apply_flags(&p, argc, argv);
+        rc = apply_flags(p, argc, argv);
     if (rc) {
         options_destroy(o);
         return rc;
     }
     *out_options = o;
     return 0;
+}
+
+int options_parse(const char *section, const struct option_spec *specs, size_t n_specs, int argc,
+                  char *const argv[], void *settings, struct options **out_options,
+                  struct error *err)
+{
+    struct parse p = {.section = section, .settings = settings, .err = err};
+    return parse_words(&p, specs, n_specs, argc, argv, out_options);
+}
+
+int options_parse_some(const char *section, const struct option_spec *specs, size_t n_specs,
+                       int argc, char *const argv[], void *settings, struct options **out_options,
+                       struct error *err)
+{
+    struct parse p = {.section = section, .settings = settings, .some = true, .err = err};
+    return parse_words(&p, specs, n_specs, argc, argv, out_options);
 }
 
 int options_defaults(const struct option_spec *specs, size_t n_specs, void *settings,
@@ -487,6 +515,23 @@ const char *options_origin(const struct options *options, size_t i_spec)
 {
     static const char *const names[] = {"default", "file", "environment", "flag"};
     return names[options->given[i_spec].origin];
+}
+
+bool options_is_own(const struct options *options, size_t i_spec)
+{
+    const struct given *given = &options->given[i_spec];
+    return given->origin == ORIGIN_FLAG || (given->origin == ORIGIN_FILE && !given->shared);
+}
+
+const char *options_text(const struct options *options, size_t i_spec)
+{
+    const char *text = options->given[i_spec].text;
+    return text ? text : "";
+}
+
+const char *options_own_text(const struct options *options, size_t i_spec)
+{
+    return options->given[i_spec].own;
 }
 
 /* Rows that do something and are no settings. */
@@ -545,44 +590,4 @@ int options_set(struct options *options, void *settings, const char *name, const
     if (i < 0)
         return error_set(err, STATUS_INVALID_ARGUMENT, "--%s: no such option", name);
     return set_value(&p, (size_t)i, text, ORIGIN_FLAG);
-}
-
-const struct option_spec option_config = {"config",
-                                          0,
-                                          OPTION_STRING,
-                                          0,
-                                          "",
-                                          "FILE",
-                                          "settings from an ini file, then conf.d/*.conf beside it",
-                                          0,
-                                          0};
-
-const char options_sources[] =
-    "Each is also an environment variable (--log-level: SLUICE_LOG_LEVEL) and a key of the file "
-    "(log_level).\nA flag goes before the environment, that before the file.";
-
-bool option_shows_default(const struct option_spec *spec)
-{
-    return spec->default_text && spec->default_text[0] && spec->type != OPTION_BOOL;
-}
-
-static void help_row(const struct option_spec *s, struct strbuf *out)
-{
-    char flag[96], letter[8] = "    ";
-    const char *value = s->type == OPTION_BOOL ? "" : s->value_name ? s->value_name : "VALUE";
-    if (s->letter)
-        snprintf(letter, sizeof(letter), "-%c, ", s->letter);
-    snprintf(flag, sizeof(flag), "%s--%s%s%s", letter, s->name, value[0] ? " " : "", value);
-    strbuf_printf(out, "  %-34s %s", flag, s->help);
-    if (option_shows_default(s))
-        strbuf_printf(out, " [%s]", s->default_text);
-    strbuf_add_char(out, '\n');
-}
-
-void options_help(const struct option_spec *specs, size_t n_specs, struct strbuf *out)
-{
-    for (size_t i = 0; i < n_specs; i++)
-        help_row(&specs[i], out);
-    help_row(&option_config, out);
-    strbuf_printf(out, "\n%s\n", options_sources);
 }

@@ -37,7 +37,9 @@ struct options; /* keeps the strings alive */
 /* Parses argv[1..] into `settings` by `specs` (n_specs rows). Non-flag words are collected as
  * positionals ("--" ends flags).
  * "--config FILE" and SLUICE_CONFIG name an ini file (section ignored or named after `section`);
- * conf.d/ *.conf beside it are read after it (config_file.h), the last one to name a key wins.
+ * conf.d/ *.conf beside it are read after it (config_file.h), the last one to name a key wins. A
+ * key that the table has not is refused with what was probably meant, save before any section,
+ * where it may be another program's, and in [cli], where it may be another command's.
  * Twice in one file is INVALID_ARGUMENT with both lines, save once before any section and once in
  * it. Flags that are unknown, lack a value or are out of range: INVALID_ARGUMENT naming the flag,
  * the value and the range. *out_options is owned; strings in `settings` and the positionals are
@@ -45,6 +47,11 @@ struct options; /* keeps the strings alive */
 int options_parse(const char *section, const struct option_spec *specs, size_t n_specs, int argc,
                   char *const argv[], void *settings, struct options **out_options,
                   struct error *err);
+/* The same for a table that has only some of the rows of the program of that name: what its section
+ * says of others is left to that program. */
+int options_parse_some(const char *section, const struct option_spec *specs, size_t n_specs,
+                       int argc, char *const argv[], void *settings, struct options **out_options,
+                       struct error *err);
 void options_destroy(struct options *options);
 
 /* Sets every field that has a default to it; strings are the table's own. What flags, environment
@@ -58,6 +65,13 @@ size_t options_n_positionals(const struct options *options);
 const char *options_positional(const struct options *options, size_t i);
 /* Where a setting came from: "flag", "environment", "file", "default". */
 const char *options_origin(const struct options *options, size_t i_spec);
+/* Whether a flag said it, or the program's own section of the file: to this program alone. */
+bool options_is_own(const struct options *options, size_t i_spec);
+/* A setting as it was written; empty: nothing was said. */
+const char *options_text(const struct options *options, size_t i_spec);
+/* What the program's own section of the file says of it, also where a flag or the environment goes
+ * before that; NULL: nothing. */
+const char *options_own_text(const struct options *options, size_t i_spec);
 /* Appends every setting as a line of a config file, with where it came from as a comment if that is
  * wanted: the flag, the variable, FILE:LINE or "default". */
 void options_show(const struct options *options, bool with_origin, struct strbuf *out);

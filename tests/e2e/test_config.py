@@ -1,5 +1,6 @@
 """Settings of the programs: where they come from, what check-config and show-config say, and SIGHUP."""
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -7,7 +8,8 @@ import time
 
 import pytest
 
-from conftest import BIN, free_port, patience
+from conftest import BIN, ROOT, free_port, patience
+import setting_names
 from test_management import pki  # noqa: F401 (fixture)
 
 COMMANDS = {"server": ["--routes-file", "{d}/routes.pb", "--listen", "{a}", "--metrics", ""],
@@ -86,6 +88,22 @@ def test_each_value_says_where_it_comes_from(program):
     for part in (program.folder / "conf.d").iterdir():
         part.unlink()
     assert program.run("show-config").stdout == plain
+
+
+def test_the_table_of_all_settings_is_the_programs_own():
+    """base/setting_names.c: what it lacks would be refused before any section, what it has too much would pass."""
+    table = dict(re.findall(r'{"([a-z0-9-]+)", ([A-Z |]+)}', (ROOT / "base/setting_names.c").read_text()))
+    assert {name: p.lower().split(" | ") for name, p in table.items()} == setting_names.settings(BIN)
+
+
+def test_a_misspelt_key_before_any_section_is_refused(program):
+    """It was taken for a setting of another program, and had no effect."""
+    program.config.write_text("# all\n\nlog_levle = debug\n\n[server]\n")
+    checked, started = program.run("check-config"), program.run()
+    assert checked.returncode == started.returncode == 2 and checked.stderr == started.stderr
+    assert f"{program.config}:3: log_levle: no such setting; is log_level meant?\n" in checked.stderr
+    program.config.write_text("crash_limit = 3\nmax_calls = 100\nreplicas = 1\n")  # each of another program
+    assert program.run("check-config").returncode == 0
 
 
 def test_check_config_says_what_a_start_would(program):

@@ -169,6 +169,93 @@ static void test_config_file_names_its_bad_line(void **state)
     assert_int_equal(parse(&s, &o, &err, 3, argv), STATUS_NOT_FOUND);
 }
 
+/* One that was misspelt before any section was taken for another program's, without a word. */
+static void test_a_key_that_nobody_has_is_refused_with_what_was_meant(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *section, *text, *says;
+    } cases[] = {
+        {"server", "log_level = warn\nlisten = 127.0.0.1:1\n", NULL},
+        {"server", "crash-limit = 3\nreplicas = 2\nkv_bytes = 1\n", NULL}, /* of other programs */
+        {"server", "\nlog_levle = warn\n", ":2: log_levle: no such setting; is log_level meant?"},
+        {"server", "drain-graze = 1s\n", ":1: drain-graze: no such setting; is drain_grace meant?"},
+        {"server", "listenn = x\n[server]\n", ":1: listenn: no such setting; is listen meant?"},
+        {"server", "nonsense = x\n", ":1: nonsense: no such setting of any program"},
+        {"server", "tq = x\n", ":1: tq: no such setting of any program"},
+        {"server", "nmae = x\n", ":1: nmae: no such setting; is name meant?"},
+        {"server", "[server]\nmax_callz = 1\n",
+         ":2: [server] max_callz: no such setting; is max_calls meant?"},
+        {"server", "[server]\ncrash_limit = 1\n", ":2: [server] crash_limit: no such setting"},
+        {"server", "[manager]\ncrash_limitt = 1\n", NULL}, /* that program says it */
+        {"cli", "[cli]\nreplicas = 2\n", NULL},            /* of another command */
+        {"cli", "[cli]\nreplica_s = 2\n",
+         ":2: [cli] replica_s: no such setting; is replicas meant?"},
+        {"cli", "[cli]\ncrash_limit = 1\n", ":2: [cli] crash_limit: no such setting"},
+    };
+    char path[] = "/tmp/sluice-options-XXXXXX";
+    int fd = mkstemp(path);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct settings s = {0};
+        struct options *o = NULL;
+        struct error err;
+        const char *argv[] = {"x", "--config", path, NULL};
+        assert_int_equal(ftruncate(fd, 0), 0);
+        assert_int_equal(pwrite(fd, cases[i].text, strlen(cases[i].text), 0),
+                         strlen(cases[i].text));
+        int status = options_parse(cases[i].section, specs, N_SPECS, 3,
+                                   (char *const *)(uintptr_t)argv, &s, &o, &err);
+        if (status != (cases[i].says ? STATUS_INVALID_ARGUMENT : 0))
+            fail_msg("%zu: %s", i, status ? err.message : "it is taken");
+        size_t n = strlen(err.message), n_says = cases[i].says ? strlen(cases[i].says) : 0;
+        if (status && (n < n_says || strcmp(err.message + n - n_says, cases[i].says) != 0))
+            fail_msg("%s", err.message);
+        options_destroy(o);
+    }
+    close(fd);
+    unlink(path);
+}
+
+/* What `sluice serve` asks of its programs' settings. */
+static void test_some_rows_of_a_program_are_read_as_it_reads_them(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *flag, *value, *own;
+        bool is_own;
+    } cases[] = {
+        {"", NULL, "nobody", NULL, false},
+        {"[unit]\nother = 1\ntest_name = a\n", NULL, "a", "a", true},
+        {"test_name = a\n[unit]\nother = 1\n", NULL, "a", NULL, false},
+        {"test_name = a\n[unit]\ntest_name = b\n", NULL, "b", "b", true},
+        {"test_name = a\n[unit]\ntest_name = b\n", "--test-name=c", "c", "b", true},
+    };
+    char path[] = "/tmp/sluice-options-XXXXXX";
+    int fd = mkstemp(path);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct settings s = {0};
+        struct options *o = NULL;
+        struct error err;
+        const char *argv[] = {"x", "--config", path, cases[i].flag, NULL};
+        assert_int_equal(ftruncate(fd, 0), 0);
+        assert_int_equal(pwrite(fd, cases[i].text, strlen(cases[i].text), 0),
+                         strlen(cases[i].text));
+        assert_int_equal(options_parse_some("unit", specs, N_SPECS, cases[i].flag ? 4 : 3,
+                                            (char *const *)(uintptr_t)argv, &s, &o, &err),
+                         0);
+        assert_string_equal(s.name, cases[i].value);
+        assert_string_equal(options_text(o, 0), cases[i].value);
+        assert_int_equal(options_is_own(o, 0), cases[i].is_own);
+        if (cases[i].own)
+            assert_string_equal(options_own_text(o, 0), cases[i].own);
+        else
+            assert_null(options_own_text(o, 0));
+        options_destroy(o);
+    }
+    close(fd);
+    unlink(path);
+}
+
 /* The last one won, and said nothing. */
 static void test_a_setting_twice_in_a_file_is_refused_with_both_lines(void **state)
 {
@@ -251,6 +338,8 @@ int main(void)
         cmocka_unit_test(test_bad_flags_are_named),
         cmocka_unit_test(test_a_fraction_for_bytes_is_told_what_to_write),
         cmocka_unit_test(test_config_file_names_its_bad_line),
+        cmocka_unit_test(test_a_key_that_nobody_has_is_refused_with_what_was_meant),
+        cmocka_unit_test(test_some_rows_of_a_program_are_read_as_it_reads_them),
         cmocka_unit_test(test_a_setting_twice_in_a_file_is_refused_with_both_lines),
         cmocka_unit_test(test_an_option_is_set_after_the_parse_as_a_flag_is),
     };

@@ -1,0 +1,35 @@
+#!/usr/bin/env python3
+"""The settings of all programs, as their --help lists them: setting_names.py BIN prints the rows of base/setting_names.c."""
+import pathlib
+import re
+import subprocess
+import sys
+
+PROGRAMS = ["server", "manager", "worker", "cli"]  # as the sections of a file
+NO_SETTINGS = {"help", "man", "origin", "config"}  # rows that do something
+
+
+def rows(*argv):
+    text = subprocess.run([*argv, "--help"], capture_output=True, text=True, check=True).stdout
+    return set(re.findall(r"^ +(?:-\w, )? *--([a-z0-9-]+)", text.split("\noptions:\n")[1], re.M)) - NO_SETTINGS
+
+
+def words(pattern, *argv):
+    """What a program lists by name: its commands, its modes."""
+    return re.findall(pattern, subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split("\n\nexamples:")[0], re.M)
+
+
+def settings(folder):
+    """Name of each setting: the programs that have it."""
+    bin = pathlib.Path(folder)
+    commands = words(r"^  ([a-z]+(?: [a-z]+)?)  +\S", bin / "sluice", "help")
+    modes = [m for m in words(r"^  ([a-z]+)  +\S", bin / "sluice-worker", "--help") if m != "quantize"]
+    found = {"server": rows(bin / "sluice-server") - {"version"}, "manager": rows(bin / "sluice-manager") - {"version"},
+             "worker": set().union(*(rows(bin / "sluice-worker", m) for m in modes)),
+             "cli": set().union(*(rows(bin / "sluice", *c.split()) for c in commands))}
+    return {name: [p for p in PROGRAMS if name in found[p]] for name in sorted(set().union(*found.values()))}
+
+
+if __name__ == "__main__":
+    for name, programs in settings(sys.argv[1]).items():
+        print(f'    {{"{name}", {" | ".join(p.upper() for p in programs)}}},')
