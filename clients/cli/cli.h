@@ -41,6 +41,7 @@ struct cli_settings {
     /* serve */
     const char *listen, *model_root, *log_level;
     const char *metrics, *metrics_aliases, *manager_metrics, *log_format;
+    const char *lock_file; /* the server's, by its own settings */
     /* top */
     bool once;
     uint64_t interval_ms;

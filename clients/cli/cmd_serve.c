@@ -70,7 +70,6 @@ static int prepare_paths(struct serve *s, struct error *err)
     *strrchr(s->bin_dir, '/') = '\0';
     snprintf(s->manager_path, sizeof(s->manager_path), "%s/sluice-manager", s->bin_dir);
     snprintf(s->server_path, sizeof(s->server_path), "%s/sluice-server", s->bin_dir);
-    snprintf(s->worker_path, sizeof(s->worker_path), "%s/sluice-worker", s->bin_dir);
     snprintf(s->manager_log, sizeof(s->manager_log), "%s/log/manager.log", state);
     snprintf(s->server_log, sizeof(s->server_log), "%s/log/server.log", state);
     snprintf(s->socket_path, sizeof(s->socket_path), "%s/run/manager.sock", state);
@@ -85,45 +84,25 @@ static int prepare_paths(struct serve *s, struct error *err)
     return rc ? rc : paths_make_dir(dir, err);
 }
 
-static void prepare_children(struct serve *s)
+/* Sockets and files are this program's to choose; the worker, like all else, is the manager's own
+ * default. */
+static int prepare_children(struct serve *s, struct error *err)
 {
-    const struct cli_settings *set = &s->cli->settings;
-    snprintf(s->grace, sizeof(s->grace), "%llums", (unsigned long long)set->grace_ms);
-    struct child manager = {
+    s->children[0] = (struct child){
         .name = "manager",
         .log_path = s->manager_log,
         .pidfd = -1,
         .argv = {s->manager_path, "--state-dir", s->cli->state_dir, "--socket", s->socket_path,
-                 "--worker", s->worker_path, "--log-level", set->log_level,
                  "--stop-workers-on-exit"},
     };
-    struct child server = {
+    s->children[1] = (struct child){
         .name = "server",
         .log_path = s->server_log,
         .pidfd = -1,
         .argv = {s->server_path, "--manager", s->socket_path, "--routes-file", s->routes_path,
-                 "--listen", set->listen, "--log-level", set->log_level, "--drain-grace", s->grace,
                  "--listen-unix", s->inner_path},
     };
-    child_add_arg(&manager, "--config", options_config(s->cli->options));
-    child_add_arg(&server, "--config", options_config(s->cli->options));
-    child_add_arg(&manager, "--model-root", set->model_root);
-    child_add_word(&manager, "--metrics");
-    child_add_word(&manager, set->manager_metrics);
-    child_add_arg(&manager, "--log-format", set->log_format);
-    child_add_arg(&server, "--log-format", set->log_format);
-    child_add_word(&server, "--metrics"); /* also empty: off is not the same as not said */
-    child_add_word(&server, set->metrics);
-    child_add_arg(&server, "--metrics-aliases", set->metrics_aliases);
-    child_add_arg(&server, "--tls-cert", set->tls_cert);
-    child_add_arg(&server, "--tls-key", set->tls_key);
-    child_add_arg(&server, "--tls-client-ca", set->tls_client_ca);
-    child_add_arg(&server, "--tls-client-auth", set->tls_client_auth);
-    child_add_arg(&server, "--keys-file", set->keys_file);
-    if (set->dial.allow_plaintext_keys)
-        child_add_word(&server, "--allow-plaintext-keys");
-    s->children[0] = manager;
-    s->children[1] = server;
+    return serve_settings_hand_on(s->cli, &s->children[0], &s->children[1], &s->settings, err);
 }
 
 /* Why there is no use in going on, in the child's own words. */
@@ -327,6 +306,8 @@ static int claim_state(struct serve *s, struct error *err)
     char flags[CLI_HINT_BYTES];
     int rc = cli_need_state(s->cli, err);
     if (!rc)
+        rc = prepare_children(s, err);
+    if (!rc)
         rc = check_listeners(&s->cli->settings, err);
     if (!rc)
         rc = prepare_paths(s, err);
@@ -364,9 +345,10 @@ static int run_serve(struct cli *cli)
     struct error err;
     pthread_t loader;
     bool loading = false;
-    if (claim_state(&s, &err) != 0)
+    if (claim_state(&s, &err) != 0) {
+        serve_settings_fini(&s.settings);
         return cli_fail(cli, &err);
-    prepare_children(&s);
+    }
     int rc = open_clients(&s, &err);
     for (int i = 0; !rc && i < 2; i++)
         rc = child_start(&s.children[i], &err);
@@ -384,6 +366,7 @@ static int run_serve(struct cli *cli)
     if (loading)
         pthread_join(loader, NULL); /* its calls fail now that the manager is gone */
     close(s.lock_fd);
+    serve_settings_fini(&s.settings);
     return rc;
 }
 
@@ -415,9 +398,9 @@ static const struct option_spec serve_specs[] = {
      "API keys beyond this machine without TLS", 0, 0},
     {"drain-grace", 0, OPTION_MS, CLI_OPTION(grace_ms), "60s", "TIME",
      "running requests get this long at the end", 0, 86400000},
-    {"log-level", 0, OPTION_STRING, CLI_OPTION(log_level), "info", "debug|info|warn|error",
+    {"log-level", 0, OPTION_WORD, CLI_OPTION(log_level), "info", "debug|info|warn|error",
      "how much is logged", 0, 0},
-    {"log-format", 0, OPTION_STRING, CLI_OPTION(log_format), "kv", "kv|json",
+    {"log-format", 0, OPTION_WORD, CLI_OPTION(log_format), "kv", "kv|json",
      "how all of it is written", 0, 0},
 };
 static const struct manual_example serve_examples[] = {
@@ -433,8 +416,8 @@ const struct cli_command cmd_serve = {
     .description = "Restarts what dies. Ctrl-C or SIGTERM (or `sluice stop`, or the end of its "
                    "terminal) drains and stops "
                    "everything. The file of --config may have sections [server] and [manager] with "
-                   "the options of sluice-server and sluice-manager; what this command itself sets "
-                   "goes before them.",
+                   "the options of sluice-server and sluice-manager: a flag or a key of [cli] goes "
+                   "before them, a default does not.",
     .examples = serve_examples,
     .n_examples = CLI_N(serve_examples),
     .specs = serve_specs,

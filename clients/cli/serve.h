@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "clients/cli/serve_settings.h"
 #include "clients/cli/supervise.h"
 
 struct cli;
@@ -15,7 +16,7 @@ struct serve {
     struct cli *cli;
     int64_t started_unix_ns;
     char bin_dir[PATH_MAX];
-    char manager_path[PATH_MAX + 32], server_path[PATH_MAX + 32], worker_path[PATH_MAX + 32];
+    char manager_path[PATH_MAX + 32], server_path[PATH_MAX + 32];
     char manager_log[1100], server_log[1100], socket_path[1100], routes_path[1100], lock_path[1100];
     char inner_path[1100], inner_target[1200]; /* the server's unix socket, for this program */
     int lock_fd;
@@ -25,7 +26,7 @@ struct serve {
     _Atomic pid_t server_pid; /* of the server that runs now; 0: none */
     _Atomic bool answered[2]; /* the children did, once: their command lines are good */
     char dial[1200];          /* where the data plane is reached from here; empty: unknown */
-    char grace[32];
+    struct serve_settings settings;
 };
 
 /* The loader, a thread's body; arg: the struct serve. Waits for manager and server, which it tells
