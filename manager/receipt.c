@@ -149,7 +149,7 @@ static bool leaves(const pb_operation *operation, const pb_replica *replica)
 /* What is held on the devices of the replicas that left: before they did, now, and by those that
  * stay. Weights that several share count once. */
 static bool fill_released(struct manager *manager, const pb_operation *operation,
-                          pb_operation_result *result, struct receipt_left *left)
+                          pb_operation_result *result)
 {
     const struct catalog *catalog = &manager->catalog;
     struct share_set before = {0}, now = {0}, expected = {0};
@@ -168,12 +168,11 @@ static bool fill_released(struct manager *manager, const pb_operation *operation
                                 : share_set_add(&before, view.drained_bytes,
                                                 view.drained_shared_bytes, view.drained_shared_id);
             bool keeps = (int)operation->kind == OPERATION_PARK && !replica->retiring;
-            uint64_t to_stay = staying || keeps
-                                   ? share_set_add(&expected, staying ? held : view.shared_bytes,
-                                                   view.shared_bytes, view.shared_id)
-                                   : 0;
-            if (keeps)
-                left->kept_bytes += less(held, view.shared_bytes);
+            /* A keeper stays as well: its weights, and what it has read of the file to wake. */
+            uint64_t kept = keeps && held < view.shared_bytes ? view.shared_bytes : held;
+            uint64_t to_stay =
+                staying || keeps ? share_set_add(&expected, kept, view.shared_bytes, view.shared_id)
+                                 : 0;
             const struct held parts = {
                 .before = then,
                 .now = share_set_add(&now, held, view.shared_bytes, view.shared_id),
@@ -298,7 +297,7 @@ static int check_device(const char *device, const struct held *held, pid_t holde
 int receipt_check_released(const pb_operation_result *result, const struct receipt_left *left,
                            const char *then, struct error *err)
 {
-    struct held machine = {.expected = left->kept_bytes};
+    struct held machine = {.expected = 0};
     for (size_t i = 0; i < result->n_memory; i++) {
         const pb_memory *memory = result->memory[i];
         const struct held held = {memory->before_bytes, memory->after_bytes,
@@ -351,7 +350,7 @@ pb_operation_result *receipt_build(struct manager *manager, const pb_operation *
             complete = add_loaded(result, view.status->memory[j], counted / view.status->n_memory);
     }
     if (released && complete)
-        complete = fill_released(manager, operation, result, out_left) &&
+        complete = fill_released(manager, operation, result) &&
                    add_unreleased(manager, operation, result, out_left);
     if (complete)
         return result;

@@ -58,11 +58,11 @@ def test_a_parked_version_keeps_its_weights_alone_and_answers_as_before_once_wok
     o = operation(fresh, "park", "smol")
     assert (o["kind"], o["state"], o["stage"]) == ("OPERATION_KIND_PARK", "OPERATION_STATE_DONE", "done")
     m = o["result"]["memory"][0]
-    weights = int(m["expected_bytes"])
-    assert weights > 90e6 and int(m["before_bytes"]) > int(m["after_bytes"]) >= weights, m
     (replica,) = parked(fresh)
+    weights = int(replica["shared_bytes"])
+    assert weights > 90e6 and int(m["before_bytes"]) > int(m["after_bytes"]) >= weights, m
+    assert abs(int(m["after_bytes"]) - int(m["expected_bytes"])) < 2 << 20, m  # 15 MB apart: what the keeper has read of the file
     assert replica["id"] == serving["id"] and replica["pid"] != serving["pid"] and not alive(serving["pid"])
-    assert int(replica["shared_bytes"]) == weights
     private, shared = memory(replica["pid"])
     assert weights <= shared <= weights + (2 << 20)
     if not sanitized():
