@@ -19,6 +19,7 @@ typedef Sluice__Manager__V1__Operation pb_operation;
 typedef Sluice__Manager__V1__UpdateProgress pb_update;
 typedef Sluice__Manager__V1__UpdateGates pb_gates;
 typedef Sluice__Manager__V1__UpdateFigures pb_figures;
+typedef Sluice__Manager__V1__UpdateStepEnd pb_step_end;
 typedef Sluice__Manager__V1__OperationRank pb_operation_rank;
 typedef Sluice__Manager__V1__OperationResult pb_operation_result;
 typedef Sluice__Manager__V1__Event pb_event;

@@ -82,16 +82,30 @@ go_back(struct update_decision *out, const char *reason, const char *format, ...
     va_end(args);
 }
 
-static uint64_t least_answers(const pb_gates *gates)
+uint64_t update_wanted_answers(const pb_gates *gates)
 {
     return gates->has_min_answers ? gates->min_answers : UPDATE_MIN_ANSWERS;
+}
+
+unsigned update_unmeasured_gates(const pb_gates *gates, const struct update_counts *new_counts,
+                                 const struct update_counts *old_counts)
+{
+    uint64_t n_ended = new_counts->n_ok + new_counts->n_failed;
+    uint64_t least = update_wanted_answers(gates);
+    bool answered = n_ended && n_ended >= least;
+    bool timed = answered && update_ttft_ms(new_counts, gates) > 0;
+    bool compared =
+        timed && old_counts->n_prefilled >= least && update_ttft_ms(old_counts, gates) > 0;
+    return (gates->has_max_error_rate && !answered ? UPDATE_GATE_ERROR_RATE : 0U) |
+           (gates->has_max_ttft_ms && !timed ? UPDATE_GATE_TTFT_MS : 0U) |
+           (gates->has_max_ttft_ratio && !compared ? UPDATE_GATE_TTFT_RATIO : 0U);
 }
 
 static void check_gates(const struct update_look *look, struct update_decision *out)
 {
     const pb_gates *gates = look->gates;
     const struct update_counts *new_counts = &look->new_counts, *old_counts = &look->old_counts;
-    uint64_t least = least_answers(gates);
+    uint64_t least = update_wanted_answers(gates);
     uint64_t n_ended = new_counts->n_ok + new_counts->n_failed;
     double ttft_ms = update_ttft_ms(new_counts, gates), old_ms = update_ttft_ms(old_counts, gates);
     if (n_ended < least || !n_ended)
@@ -120,7 +134,7 @@ static bool step_is_over(const struct update_look *look, struct update_decision 
     bool gated = gates->has_max_error_rate || gates->has_max_ttft_ms || gates->has_max_ttft_ratio;
     int64_t wait_ns = gates->has_max_wait_ms ? (int64_t)gates->max_wait_ms * NS_PER_MS
                                              : UPDATE_WAIT_STEPS * look->step_ns;
-    if (!gated || n_ended >= least_answers(gates))
+    if (!gated || n_ended >= update_wanted_answers(gates))
         return true;
     if (look->held_ns < look->step_ns + wait_ns)
         return false;
@@ -128,14 +142,14 @@ static bool step_is_over(const struct update_look *look, struct update_decision 
         go_back(out, "TOO_FEW_ANSWERS",
                 "%" PRIu64 " answers of the new version in %.3g s, %" PRIu64
                 " are wanted to judge it",
-                n_ended, (double)look->held_ns / NS_PER_S, least_answers(gates));
+                n_ended, (double)look->held_ns / NS_PER_S, update_wanted_answers(gates));
         return false;
     }
     out->unmeasured = true;
     snprintf(out->message, sizeof(out->message),
              "%" PRIu64 " answers of the new version in %.3g s where %" PRIu64
              " were wanted: the gates had too little to look at, and the update goes on",
-             n_ended, (double)look->held_ns / NS_PER_S, least_answers(gates));
+             n_ended, (double)look->held_ns / NS_PER_S, update_wanted_answers(gates));
     return true;
 }
 

@@ -65,6 +65,18 @@ double update_ttft_ms(const struct update_counts *counts, const pb_gates *gates)
 struct update_counts update_counts_since(const struct update_counts *now,
                                          const struct update_counts *then);
 
+/* A gate that is set. */
+enum update_gate {
+    UPDATE_GATE_ERROR_RATE = 1,
+    UPDATE_GATE_TTFT_MS = 2,
+    UPDATE_GATE_TTFT_RATIO = 4,
+};
+
+uint64_t update_wanted_answers(const pb_gates *gates);
+/* Bits of the gates that are set and have too little to look at in a step with these figures. */
+unsigned update_unmeasured_gates(const pb_gates *gates, const struct update_counts *new_counts,
+                                 const struct update_counts *old_counts);
+
 /* The weight of a version in a step of `percent`: `base` is the rule before, whose weights count a
  * hundredfold so that percents of them are whole. */
 uint32_t update_weight(const pb_traffic *base, const char *version, const char *from,

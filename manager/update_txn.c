@@ -167,6 +167,35 @@ bool update_txn_figures(pb_figures **field, const struct update_counts *counts,
     return message_set_copy(field, &figures);
 }
 
+/* What the gates could look at in the step that ends. */
+static bool note_step(pb_update *update, const struct moving *moving)
+{
+    static const struct {
+        unsigned gate;
+        const char *name;
+    } names[] = {{UPDATE_GATE_ERROR_RATE, "max_error_rate"},
+                 {UPDATE_GATE_TTFT_MS, "max_ttft_ms"},
+                 {UPDATE_GATE_TTFT_RATIO, "max_ttft_ratio"}};
+    unsigned gates =
+        update_unmeasured_gates(update->gates, &moving->new_counts, &moving->old_counts);
+    pb_step_end *end = MESSAGE_NEW(pb_step_end, sluice__manager__v1__update_step_end__descriptor);
+    bool complete = end != NULL;
+    for (size_t i = 0; complete && i < sizeof(names) / sizeof(names[0]); i++)
+        if (gates & names[i].gate)
+            complete = message_append_text(&end->n_unmeasured_gates, &end->unmeasured_gates,
+                                           names[i].name);
+    if (complete) {
+        end->percent = update->steps[update->step];
+        end->n_answers = moving->new_counts.n_ok + moving->new_counts.n_failed;
+        end->n_old_answers = moving->old_counts.n_prefilled;
+        end->n_wanted_answers = update_wanted_answers(update->gates);
+        complete = message_append(&update->n_ended_steps, &update->ended_steps, end);
+    }
+    if (!complete && end)
+        message_free(&end->base);
+    return complete;
+}
+
 /* As operation_view.h tells them; recorded, so that who reads the row reads no other. */
 static bool note_stage(pb_operation *operation)
 {
@@ -268,7 +297,10 @@ int update_txn_run(struct txn *txn, void *arg, struct error *err)
     failpoint("update.before_write");
     operation->updated_unix_ns = txn_now_unix_ns(txn);
     bool shifting = moving->phase == UPDATE_SHIFT;
-    if ((shifting && (!update_txn_figures(&operation->update->new_figures, &moving->new_counts,
+    bool goes_on =
+        moving->decision.move == UPDATE_NEXT_STEP || moving->decision.move == UPDATE_RETIRE_OLD;
+    if ((goes_on && !note_step(operation->update, moving)) ||
+        (shifting && (!update_txn_figures(&operation->update->new_figures, &moving->new_counts,
                                           operation->update->gates) ||
                       !update_txn_figures(&operation->update->old_figures, &moving->old_counts,
                                           operation->update->gates))) ||

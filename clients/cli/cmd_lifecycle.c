@@ -252,6 +252,9 @@ static void print_operation(const Sluice__Manager__V1__Operation *op)
     if (op->result && op->result->elapsed_ms)
         printf(" in %s", format_ms(op->result->elapsed_ms, elapsed));
     putchar('\n');
+    if (progress_print_unmeasured(stdout, op, "  ") && op->update->gates &&
+        !op->update->gates->require_answers)
+        puts("  the update went on all the same; with --require-answers it goes back");
     for (size_t i = 0; op->result && i < op->result->n_memory; i++)
         print_memory(op->result->memory[i], load);
     if (op->result && op->result->unreleased)

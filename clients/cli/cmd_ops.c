@@ -105,6 +105,7 @@ static void print_update(const Sluice__Manager__V1__Operation *op)
         progress_print_shift(stdout, op);
         putchar('\n');
     }
+    progress_print_unmeasured(stdout, op, "gates      ");
     if (update->error)
         printf("went back  %s (%s)\n", update->error->message, error_word(update->error));
 }

@@ -65,6 +65,53 @@ void progress_print_shift(FILE *out, const Sluice__Manager__V1__Operation *op)
                 figures->n_ok + figures->n_failed, figures->n_failed, figures->ttft_ms);
 }
 
+static bool has_gate(const Sluice__Manager__V1__UpdateStepEnd *step, const char *gate)
+{
+    for (size_t i = 0; i < step->n_unmeasured_gates; i++)
+        if (strcmp(step->unmeasured_gates[i], gate) == 0)
+            return true;
+    return false;
+}
+
+/* The steps before the one that left the old version nothing to be compared with. */
+static bool compared_before(const Sluice__Manager__V1__UpdateProgress *update, size_t i_step)
+{
+    bool measured = false;
+    for (size_t i = 0; i < i_step; i++)
+        measured |= !has_gate(update->ended_steps[i], "max_ttft_ratio");
+    return measured && update->ended_steps[i_step]->percent == 100;
+}
+
+unsigned progress_print_unmeasured(FILE *out, const Sluice__Manager__V1__Operation *op,
+                                   const char *lead)
+{
+    const Sluice__Manager__V1__UpdateProgress *update = op->update;
+    unsigned n_lines = 0;
+    for (size_t i = 0; update && i < update->n_ended_steps; i++) {
+        const Sluice__Manager__V1__UpdateStepEnd *step = update->ended_steps[i];
+        bool any = false;
+        for (size_t j = 0; j < step->n_unmeasured_gates; j++) {
+            const char *gate = step->unmeasured_gates[j];
+            if (strcmp(gate, "max_ttft_ratio") == 0 && compared_before(update, i))
+                continue;
+            if (any)
+                fputs(", --", out);
+            else
+                fprintf(out, "%snot measured at %" PRIu32 " %%: --", lead, step->percent);
+            for (; *gate; gate++)
+                fputc(*gate == '_' ? '-' : *gate, out);
+            any = true;
+        }
+        if (any)
+            fprintf(out,
+                    " (%" PRIu64 " answers of the new version, %" PRIu64 " of the old one; %" PRIu64
+                    " wanted)\n",
+                    step->n_answers, step->n_old_answers, step->n_wanted_answers);
+        n_lines += any;
+    }
+    return n_lines;
+}
+
 /* A line for each step, and for each quarter of its time. */
 static int shift_line(const Sluice__Manager__V1__Operation *op)
 {

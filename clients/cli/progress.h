@@ -17,6 +17,12 @@ const char *progress_state_text(const Sluice__Manager__V1__Operation *op, char o
  * token 12 ms". */
 void progress_print_shift(FILE *out, const Sluice__Manager__V1__Operation *op);
 
+/* A line for each step of a rolling update from which it went on though gates had too little to
+ * look at, each after `lead`. Returns how many. The gate on the old version's first token is left
+ * out where the old version had no traffic left and an earlier step has measured it. */
+unsigned progress_print_unmeasured(FILE *out, const Sluice__Manager__V1__Operation *op,
+                                   const char *lead);
+
 /* Watches operation `id`; survives a manager restart. *out_operation is the last state, owned
  * (rpc_message_free of &->base.base): the response that carries it. Returns 0 where it ended DONE,
  * else its error. */

@@ -14,6 +14,7 @@ import pytest
 
 from conftest import ROOT, patience
 from manager_program import C, fails, manager, retry, settle  # noqa: F401 (fixtures)
+from test_management import cli
 
 TINY = ROOT / "tests/golden/tiny"
 
@@ -218,6 +219,13 @@ def test_a_step_without_answers_is_held_and_then_told(manager):
     assert time.monotonic() - begin > 3 * 0.3 and done.update.new_figures.n_ok == 0
     told = events(manager, "update.unmeasured")
     assert len(told) == 3 and "0 answers of the new version" in told[0].message and "goes on" in told[0].message
+    assert [(s.percent, s.n_answers, s.n_old_answers, s.n_wanted_answers, list(s.unmeasured_gates)) for s in done.update.ended_steps] == [
+        (p, 0, 0, 20, ["max_error_rate"]) for p in done.update.steps]
+    there = ["--manager", f"{manager.state}/run/manager.sock"]
+    for said in [cli(manager, "ops", "show", done.id, *there), cli(manager, "ops", "watch", done.id, *there)]:  # it said "done"
+        assert said[0] == 0 and all(f"not measured at {p} %: --max-error-rate (0 answers of the new version, 0 of the old one; 20 wanted)" in said[1]
+                                    for p in done.update.steps), said
+    assert "with --require-answers it goes back" in said[1], said
     manager.done(update(manager, "1", step_ms=50, gates={"max_error_rate": 0.1, "max_wait_ms": 0}))  # nor is it held
     manager.done(update(manager, "2", step_ms=50, gates={}))  # without a gate there is nothing to wait for
     assert len(events(manager, "update.unmeasured")) == 6

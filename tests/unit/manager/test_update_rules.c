@@ -252,6 +252,28 @@ static void test_a_step_with_too_few_answers_is_held(void **state)
     assert_int_equal(decide(&look, ""), UPDATE_RETIRE_OLD);
 }
 
+/* An update that had judged nothing ended as a plain "done". */
+static void test_gates_with_too_little_to_look_at_are_told(void **state)
+{
+    (void)state;
+    enum { ERRORS = UPDATE_GATE_ERROR_RATE, RATIO = UPDATE_GATE_TTFT_RATIO };
+    pb_gates gates = gates_of(0.05, 0, 3), all = gates_of(0.05, 100, 3), none = gates_of(0, 0, 0);
+    struct update_counts no = counts(0, 0, 0), few = counts(19, 0, 1), many = counts(20, 0, 1);
+    struct update_counts failed = counts(0, 20, 0);
+    failed.n_prefilled = failed.n_queued = 0; /* none had a first token */
+    none.has_max_error_rate = none.has_max_ttft_ms = none.has_max_ttft_ratio = 0;
+    assert_int_equal(update_unmeasured_gates(&gates, &no, &no), ERRORS | RATIO);
+    assert_int_equal(update_unmeasured_gates(&gates, &few, &many), ERRORS | RATIO);
+    assert_int_equal(update_unmeasured_gates(&gates, &many, &few), RATIO);
+    assert_int_equal(update_unmeasured_gates(&gates, &many, &many), 0);
+    assert_int_equal(update_unmeasured_gates(&all, &failed, &many), UPDATE_GATE_TTFT_MS | RATIO);
+    assert_int_equal(update_unmeasured_gates(&none, &no, &no), 0);
+    gates.has_min_answers = 1;
+    gates.min_answers = 0;
+    assert_int_equal(update_wanted_answers(&gates), 0);
+    assert_int_equal(update_unmeasured_gates(&gates, &no, &no), ERRORS | RATIO);
+}
+
 /* Of the old version's share so many percent, whatever others have; all of it at the end. */
 static void test_steps_move_the_old_versions_share_alone(void **state)
 {
@@ -280,6 +302,7 @@ int main(void)
         cmocka_unit_test(test_the_time_to_the_first_token_is_a_quantile),
         cmocka_unit_test(test_a_quantile_is_of_the_step_alone),
         cmocka_unit_test(test_a_step_with_too_few_answers_is_held),
+        cmocka_unit_test(test_gates_with_too_little_to_look_at_are_told),
         cmocka_unit_test(test_steps_move_the_old_versions_share_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
