@@ -77,6 +77,10 @@ static int prepare_paths(struct serve *s, struct error *err)
     snprintf(s->lock_path, sizeof(s->lock_path), "%s/serve.lock", state);
     snprintf(s->inner_path, sizeof(s->inner_path), "%s/run/server.sock", state);
     snprintf(s->inner_target, sizeof(s->inner_target), "unix:%s", s->inner_path);
+    if (s->cli->settings.lock_file[0])
+        snprintf(s->server_lock, sizeof(s->server_lock), "%s", s->cli->settings.lock_file);
+    else
+        snprintf(s->server_lock, sizeof(s->server_lock), "%s.lock", s->routes_path);
     char dir[1100];
     snprintf(dir, sizeof(dir), "%s/log", state);
     int rc = paths_make_dir(dir, err);
@@ -119,18 +123,47 @@ static int give_up(const struct child *child, struct error *err)
                      child->log_path);
 }
 
-/* Restarts it where it has ended; fails where that has no use. */
-static int watch_child(struct child *child, int64_t now_ns, struct error *err)
+/* What holds the server's lock has taken over from it (sluice-server --takeover): this program's
+ * own would not be let in beside it. */
+static bool follow_successor(const struct serve *s, struct child *server, pid_t before)
+{
+    pid_t pid = leftover_server(s->server_lock);
+    if (pid <= 0 || pid == before || !child_adopt(server, pid))
+        return false;
+    server->proven = true;
+    fprintf(stderr,
+            "another server, pid %d, has taken over from pid %d: it is watched in its place, and "
+            "ended with this program; its log is where it was started\n",
+            (int)pid, (int)before);
+    return true;
+}
+
+/* It has just ended. Fails where there is no use in going on. */
+static int take_end(struct serve *s, struct child *child, pid_t pid, bool adopted,
+                    struct error *err)
 {
     char text[64];
-    if (child_reap(child, now_ns)) {
-        if (child_refused(child))
-            return give_up(child, err);
-        fprintf(stderr, "%s ended: %s; it said more in %s\n", child->name,
-                child_end_text(child, text), child->log_path);
-        if (child_is_hopeless(child))
-            return give_up(child, err);
+    if (!adopted && child_refused(child))
+        return give_up(child, err);
+    if (child == &s->children[1] && follow_successor(s, child, pid))
+        return 0;
+    if (adopted) {
+        child->restart_at_ns = clock_now_ns();
+        fprintf(stderr, "the server that had taken over, pid %d, has ended\n", (int)pid);
+        return 0;
     }
+    fprintf(stderr, "%s ended: %s; it said more in %s\n", child->name, child_end_text(child, text),
+            child->log_path);
+    return child_is_hopeless(child) ? give_up(child, err) : 0;
+}
+
+/* Restarts it where it has ended; fails where that has no use. */
+static int watch_child(struct serve *s, struct child *child, int64_t now_ns, struct error *err)
+{
+    pid_t pid = child->pid;
+    bool adopted = child->adopted;
+    if (child_reap(child, now_ns) && take_end(s, child, pid, adopted, err) != 0)
+        return err->status;
     if (child->pid <= 0 && now_ns >= child->restart_at_ns) {
         child->n_restarts++;
         if (child_start(child, err) != 0) {
@@ -152,6 +185,40 @@ static int wait_ms(const struct serve *s, int64_t now_ns)
     return next <= now_ns ? 0 : (int)((next - now_ns) / NS_PER_MS) + 1;
 }
 
+static bool terminal_is_there(void)
+{
+    int fd = open("/dev/tty", O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+    if (fd >= 0)
+        close(fd);
+    return fd >= 0;
+}
+
+/* SIGHUP: the programs read their settings again. What they say of it is theirs to log; a mistake
+ * in what is of use here too is told here. */
+static void pass_hangup_on(struct serve *s)
+{
+    struct error err;
+    if (serve_settings_reload(s->cli, &s->settings, &s->children[1], &err) != 0)
+        fprintf(stderr, "settings not read again: %s; what was read before is in force\n",
+                err.message);
+    for (int i = 0; i < 2; i++)
+        child_signal(&s->children[i], SIGHUP);
+    fprintf(stderr, "SIGHUP passed on to manager and server; what they make of it is in %s/log\n",
+            s->cli->state_dir);
+}
+
+/* Whether it is a wish to stop. */
+static bool take_signal(struct serve *s)
+{
+    struct signalfd_siginfo info;
+    if (read(s->signals, &info, sizeof(info)) != (ssize_t)sizeof(info))
+        return false;
+    if (info.ssi_signo != SIGHUP || (s->has_terminal && !terminal_is_there()))
+        return true;
+    pass_hangup_on(s);
+    return false;
+}
+
 /* Until a signal, a child that cannot run, or a failed load of what the command line asked for.
  * Returns the exit code. */
 static int supervise(struct serve *s)
@@ -162,7 +229,7 @@ static int supervise(struct serve *s)
         int64_t now = clock_now_ns();
         for (int i = 0; i < 2; i++) {
             s->children[i].proven |= s->answered[i];
-            if (watch_child(&s->children[i], now, &err) != 0) {
+            if (watch_child(s, &s->children[i], now, &err) != 0) {
                 s->cli->ending = true; /* what the loader meets now follows from this */
                 return cli_fail(s->cli, &err);
             }
@@ -175,7 +242,7 @@ static int supervise(struct serve *s)
             {.fd = s->children[1].pidfd, .events = POLLIN},
         };
         poll(fds, 4, wait_ms(s, now));
-        if (fds[0].revents)
+        if (fds[0].revents && take_signal(s))
             return 0;
         if (loading && fds[1].revents) {
             loading = false;
@@ -190,15 +257,28 @@ static int open_signals(struct serve *s, struct error *err)
 {
     struct sigaction hangup;
     sigset_t set;
+    bool nohup = sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler == SIG_IGN;
+    s->has_terminal = !nohup && terminal_is_there();
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);
-    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN)
-        sigaddset(&set, SIGHUP);
+    sigaddset(&set, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
-    s->signals = signalfd(-1, &set, SFD_CLOEXEC);
+    /* Blocked it is seen here all the same, and ends no child that does not yet wait for it. */
+    signal(SIGHUP, SIG_IGN);
+    s->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     s->loaded = eventfd(0, EFD_CLOEXEC);
     return s->signals < 0 || s->loaded < 0 ? error_errno(err, errno, "cannot watch signals") : 0;
+}
+
+/* Who stops has no use for it any more, and it is no wish to hurry. */
+static void drop_hangups(struct serve *s)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    signalfd(s->signals, &set, 0);
 }
 
 static uint64_t count_page(const Sluice__V1__ListModelsResponse *page)
@@ -260,32 +340,46 @@ static bool stop_child(struct serve *s, struct child *child, uint64_t grace_ms)
     return true;
 }
 
-/* The server drains, then the manager ends the workers. Another signal is a hurry: who has not
- * ended a second later is killed, and the workers of a killed manager with it. */
+/* A second wish to stop came: the server's own second one ends it at once. */
+static void stop_server(struct serve *s, struct child *server)
+{
+    uint64_t grace_ms = s->cli->settings.grace_ms;
+    if (!child_wait(server, (uint32_t)grace_ms + STOP_KILL_MS, s->signals))
+        child_signal(server, SIGTERM);
+    stop_child(s, server, 0);
+}
+
+/* The server drains, also one that has taken over and has not yet been seen to, then the manager
+ * ends the workers. Another signal is a hurry: who has not ended a second later is killed, and the
+ * workers of a killed manager with it. */
 static void stop_children(struct serve *s)
 {
     struct child *manager = &s->children[0], *server = &s->children[1];
-    uint64_t grace_ms = s->cli->settings.grace_ms;
+    struct child successor = {.name = "server", .pidfd = -1};
     struct signalfd_siginfo info;
     struct pollfd hurry = {.fd = s->signals, .events = POLLIN};
     fprintf(stderr, "stopping\n");
+    drop_hangups(s);
     uint64_t n = server->pid > 0 ? count_requests(s) : 0;
+    pid_t holder = leftover_server(s->server_lock);
+    if (holder > 0 && holder != server->pid)
+        child_adopt(&successor, holder);
     child_signal(server, SIGTERM);
-    bool ended = child_wait(server, STOP_TALK_MS, -1);
+    child_signal(&successor, SIGTERM);
+    bool ended = child_wait(server, STOP_TALK_MS, -1) && child_wait(&successor, STOP_TALK_MS, -1);
     /* What came until now was not meant as a second wish: `timeout` sends its signal twice. */
     while (poll(&hurry, 1, 0) > 0 && read(s->signals, &info, sizeof(info)) > 0)
         ;
     if (!ended) {
         tell_draining(s, n);
-        if (!child_wait(server, (uint32_t)grace_ms + STOP_KILL_MS, s->signals))
-            child_signal(server, SIGTERM); /* its own second one: it ends at once */
-        stop_child(s, server, 0);
+        stop_server(s, server);
+        stop_server(s, &successor);
     }
     if (poll(&hurry, 1, 0) > 0)
         fprintf(stderr, "stopping now\n");
     bool ran = manager->pid > 0;
     child_signal(manager, SIGTERM);
-    if (stop_child(s, manager, grace_ms + 3 * (uint64_t)STOP_KILL_MS) || !ran)
+    if (stop_child(s, manager, s->cli->settings.grace_ms + 3 * (uint64_t)STOP_KILL_MS) || !ran)
         leftover_kill_workers(s->cli->state_dir);
 }
 
@@ -321,6 +415,13 @@ static int claim_state(struct serve *s, struct error *err)
                          "a manager (pid %ld) runs on %s without a `sluice serve`; end it with: "
                          "sluice stop%s",
                          (long)leftover, s->cli->state_dir,
+                         cli_hint_flags(s->cli, CLI_HINT_STATE, flags));
+    leftover = leftover_server(s->server_lock);
+    if (leftover > 0)
+        return error_set(err, STATUS_FAILED_PRECONDITION,
+                         "a server (pid %ld) has %s without a `sluice serve`; end it with: "
+                         "sluice stop%s",
+                         (long)leftover, s->server_lock,
                          cli_hint_flags(s->cli, CLI_HINT_STATE, flags));
     return open_signals(s, err);
 }
@@ -415,7 +516,9 @@ const struct cli_command cmd_serve = {
     .summary = "start manager and server, load models, keep all running",
     .description = "Restarts what dies. Ctrl-C or SIGTERM (or `sluice stop`, or the end of its "
                    "terminal) drains and stops "
-                   "everything. The file of --config may have sections [server] and [manager] with "
+                   "everything. SIGHUP is passed on: manager and server read their settings again. "
+                   "A server that takes over from its own (sluice-server --takeover) is watched in "
+                   "its place. The file of --config may have sections [server] and [manager] with "
                    "the options of sluice-server and sluice-manager: a flag or a key of [cli] goes "
                    "before them, a default does not.",
     .examples = serve_examples,

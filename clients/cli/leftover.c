@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/lock_file.h"
 #include "clients/cli/cli.h"
 #include "proto/rpc/rpc_message.h"
 #include "sluice/manager/v1/manager.pb-c.h"
@@ -66,6 +67,16 @@ static bool runs_program(pid_t pid, const char *name)
     path[n > 0 ? n : 0] = '\0';
     const char *slash = strrchr(path, '/');
     return slash && strncmp(slash + 1, name, strlen(name)) == 0;
+}
+
+pid_t leftover_server(const char *lock_path)
+{
+    char next[1200];
+    snprintf(next, sizeof(next), "%s.next", lock_path);
+    pid_t pid = lock_file_holder(next); /* the one that will have it goes before the one that has */
+    if (pid == 0)
+        pid = lock_file_holder(lock_path);
+    return pid > 0 && !runs_program(pid, "sluice-server") ? 0 : pid;
 }
 
 /* Whether a program was given a path below one of the folders with an option that says whose it is.

@@ -13,6 +13,10 @@ struct error;
 /* The manager that holds the lock of a state directory; 0: none does. */
 pid_t leftover_manager(const char *state_dir);
 
+/* The server that has that lock file, or is about to take it from another (PATH.next); 0: none;
+ * -1: one that has not said which it is. */
+pid_t leftover_server(const char *lock_path);
+
 struct leftover_ended {
     size_t n_servers, manager /* 0 or 1 */, n_workers;
 };

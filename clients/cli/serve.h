@@ -19,7 +19,9 @@ struct serve {
     char manager_path[PATH_MAX + 32], server_path[PATH_MAX + 32];
     char manager_log[1100], server_log[1100], socket_path[1100], routes_path[1100], lock_path[1100];
     char inner_path[1100], inner_target[1200]; /* the server's unix socket, for this program */
+    char server_lock[1200]; /* who has it serves; the child, or one that took over from it */
     int lock_fd;
+    bool has_terminal;        /* of which the end is told by a SIGHUP too */
     struct child children[2]; /* manager, server */
     int signals, loaded;      /* signalfd; eventfd: the loader is done */
     _Atomic int load_status;  /* 0 or 1, set before `loaded` */

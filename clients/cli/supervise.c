@@ -69,10 +69,33 @@ void child_add_arg(struct child *child, const char *flag, const char *value)
     child_add_word(child, value);
 }
 
+bool child_adopt(struct child *child, pid_t pid)
+{
+    int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    if (fd < 0)
+        return false;
+    child->pid = pid;
+    child->pidfd = fd;
+    child->adopted = true;
+    child->started_ns = clock_now_ns();
+    return true;
+}
+
+static bool has_ended(struct child *child)
+{
+    struct pollfd end = {.fd = child->pidfd, .events = POLLIN};
+    if (child->pid <= 0)
+        return false;
+    if (child->adopted)
+        return poll(&end, 1, 0) > 0;
+    return waitpid(child->pid, &child->last_status, WNOHANG) == child->pid;
+}
+
 bool child_reap(struct child *child, int64_t now_ns)
 {
-    if (child->pid <= 0 || waitpid(child->pid, &child->last_status, WNOHANG) != child->pid)
+    if (!has_ended(child))
         return false;
+    child->adopted = false;
     if (child->pidfd >= 0)
         close(child->pidfd);
     child->pid = 0;
@@ -180,7 +203,9 @@ void child_last_words(const struct child *child, char *out, size_t n_out)
 
 void child_signal(const struct child *child, int signal_number)
 {
-    if (child->pid > 0)
+    if (child->pid > 0 && child->adopted) /* nobody keeps its pid from being another's */
+        syscall(SYS_pidfd_send_signal, child->pidfd, signal_number, NULL, 0);
+    else if (child->pid > 0)
         kill(child->pid, signal_number);
 }
 

@@ -1,6 +1,7 @@
 /* supervise.h: keeps a few child programs running: starts them, restarts what ends (backoff 100 ms
  * → 5 s), stops them in order. One thread. Children run in sessions of their own, so that a Ctrl-C
- * reaches only the supervisor, which then stops them properly. */
+ * reaches only the supervisor, which then stops them properly. SIGHUP is theirs to take up: they
+ * are started with it ignored where the supervisor has it so, until they have set out to. */
 #pragma once
 
 #include <stdbool.h>
@@ -20,6 +21,7 @@ struct child {
     pid_t pid;
     int64_t log_from; /* where the log of this start begins */
     int pidfd;
+    bool adopted; /* not started here: its end is seen, not its status */
     int64_t started_ns, restart_at_ns;
     uint32_t backoff_ms, n_restarts, n_early_ends;
     bool proven;     /* it ran for a while, or answered, once: what ends it is no mistake of its
@@ -33,6 +35,9 @@ void child_add_word(struct child *child, const char *word);
 void child_add_arg(struct child *child, const char *flag, const char *value);
 /* Starts the program with stdout and stderr appended to its log. */
 int child_start(struct child *child, struct error *err);
+/* Takes a process that others started in its place, which was let go or has ended. False where
+ * there is none of that pid, or the kernel is too old to watch one. */
+bool child_adopt(struct child *child, pid_t pid);
 /* Reaps it if it has ended: true then, with the restart time set. */
 bool child_reap(struct child *child, int64_t now_ns);
 /* It ended at once, again and again, and never ran for a while: it never will. */

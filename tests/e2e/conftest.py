@@ -141,12 +141,12 @@ class Sluice:
         self.metrics_address = f"127.0.0.1:{free_port()}"
         return self.start("--metrics", self.metrics_address, *args, **kwargs)
 
-    def start(self, *args, env=None):
-        """`env`: options of the three programs, as SLUICE_STALL_TIMEOUT="2s"."""
+    def start(self, *args, env=None, **kwargs):
+        """`env`: options of the three programs, as SLUICE_STALL_TIMEOUT="2s"; the others are Popen's."""
         self.log = open(self.state / "serve.out", "ab")
         self.process = subprocess.Popen([BIN / "sluice", "serve", "--state-dir", self.state, "--listen", self.address,
                                          "--drain-grace", "5s", *args], stdout=self.log, stderr=self.log,
-                                        env=dict(os.environ, **(env or {})))
+                                        env=dict(os.environ, **(env or {})), **kwargs)
         self.wait(lambda: self.cli("status", check=False).returncode == 0, 20, "the manager answers")
         return self
 

@@ -1,5 +1,6 @@
 """What the command line keeps and where it finds things: one history of several chats, the server of a state directory, the
 end of a terminal, more models than a page has."""
+import fcntl
 import os
 import pathlib
 import re
@@ -7,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
 
@@ -72,12 +74,14 @@ def test_the_state_directory_names_its_server(served, tmp_path):
 @pytest.mark.parametrize("nohup", [False, True])
 def test_the_end_of_its_terminal_drains_serve_unless_told_otherwise(fresh, nohup):
     """It ended at once and left manager, server and workers behind."""
+    ours, its = os.openpty()
     was = signal.signal(signal.SIGHUP, signal.SIG_IGN if nohup else signal.SIG_DFL)  # the test itself may run under nohup
     try:
-        fresh.start()
+        fresh.start(start_new_session=True, preexec_fn=lambda: fcntl.ioctl(its, termios.TIOCSCTTY, 0))
     finally:
         signal.signal(signal.SIGHUP, was)
-    fresh.process.send_signal(signal.SIGHUP)
+        os.close(its)
+    os.close(ours)
     if nohup:
         time.sleep(1)
         assert fresh.process.poll() is None and fresh.children("sluice-manager")

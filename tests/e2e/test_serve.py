@@ -79,8 +79,8 @@ def test_the_sections_of_its_programs_hold_beneath_serve(serving):
 
 
 def test_flag_before_environment_before_file_also_beneath_serve(serving):
-    s = serving.start("log_level = warn\n[cli]\nmetrics = {d}\n[server]\nlisten = {a}\nmetrics = {b}\nlog_format = json\n[manager]\nmetrics = {c}\n",
-                      "--listen", "{f}", "--log-level", "info", env={"SLUICE_MANAGER_METRICS": "{e}", "SLUICE_LOG_FORMAT": "kv"})
+    s = serving.start("log_level = warn\n[cli]\nmetrics = {d}\n[server]\nlisten = {a}\nmetrics = {b}\nlog_format = json\n"
+                      "[manager]\nmetrics = {c}\n", "--listen", "{f}", "--log-level", "info", env={"SLUICE_MANAGER_METRICS": "{e}", "SLUICE_LOG_FORMAT": "kv"})
     assert f"serving on {s.at['f']}, " in s.said()
     assert s.serves("f") and s.has("d", SERVER) and s.has("e", MANAGER)
     assert not any(s.serves(name) for name in "abc")
@@ -106,3 +106,105 @@ def test_a_listener_of_a_section_is_checked_against_the_others(serving):
     result = subprocess.run([BIN / "sluice", "serve", "--state-dir", serving.state / "s", "--config", serving.config], capture_output=True,
                             text=True, timeout=patience(20))
     assert f'{serving.config}:3: --drain-grace: "soon" is not a time' in result.stderr
+
+
+def test_a_hangup_has_both_programs_read_their_settings_again(serving):
+    """It ended serve. A mistake leaves all as it was; a mended file is taken up, also the grace that serve tells."""
+    text = "[server]\nlisten = {a}\nmetrics =\ndrain_grace = 5s\n[manager]\nmetrics =\n"
+    s = serving.start(text)
+    pids = s.children("sluice-server"), s.children("sluice-manager")
+    s.config.write_text(text.format(**s.at) + "[server]\ndrain_graze = 7s\n[manager]\nkill_grace = soon\n")
+    s.process.send_signal(signal.SIGHUP)
+    s.wait(lambda: "SIGHUP passed on" in s.said(), 10, "it passes it on")
+    s.wait(lambda: "[server] drain_graze: no such setting; is drain_grace meant?" in s.logged("server"), 10, "the server names its mistake")
+    s.wait(lambda: 'kill-grace: \\"soon\\" is not a time' in s.logged("manager"), 10, "the manager names its own")
+    s.config.write_text(text.format(**s.at).replace("5s", "7s"))
+    s.process.send_signal(signal.SIGHUP)
+    s.wait(lambda: "event=\"settings reloaded\" set=drain-grace" in s.logged("server"), 10, "the server takes it up")
+    s.wait(lambda: "event=\"settings reloaded\"" in s.logged("manager"), 10, "so does the manager")
+    assert (s.children("sluice-server"), s.children("sluice-manager")) == pids and s.process.poll() is None
+    os.kill(pids[0][0], signal.SIGSTOP)
+    s.process.send_signal(signal.SIGTERM)
+    try:
+        s.wait(lambda: "draining requests, up to 7" in s.said(), 20, "it tells the grace that the server has")
+        s.process.send_signal(signal.SIGHUP)  # no wish to hurry
+    finally:
+        os.kill(pids[0][0], signal.SIGCONT)
+    assert s.process.wait(patience(20)) == 0 and "stopping now" not in s.said()
+
+
+def test_hangups_while_its_programs_start_end_none(serving):
+    serving.config.write_text("[server]\nlisten = {a}\nmetrics =\n[manager]\nmetrics =\n".format(**serving.at))
+    serving.process = subprocess.Popen([BIN / "sluice", "serve", "--state-dir", serving.state, "--config", serving.config],
+                                       stderr=open(serving.state / "serve.out", "ab"))
+
+    def serves():
+        if (serving.state / "log/server.log").exists():
+            serving.process.send_signal(signal.SIGHUP)
+        return "serving on" in serving.said()
+    serving.wait(serves, 20, "it serves")
+    assert " ended" not in serving.said(), serving.said()
+
+
+def take_over(s, *args):
+    """Another server in the place of the one that serve has."""
+    command = [BIN / "sluice-server", "--takeover", "--manager", s.state / "run/manager.sock", "--routes-file", s.state / "routes.pb",
+               "--listen-unix", s.state / "run/server.sock", "--config", s.config, *args]
+    return subprocess.Popen(command, stdout=s.log, stderr=s.log)
+
+
+@pytest.mark.parametrize("end", ["successor", "serve", "serve at once"])
+def test_a_server_that_took_over_is_watched_in_its_place(serving, end):
+    """serve started another one again and again, which found the lock taken, and left that one behind at its end."""
+    s = serving.start("[server]\nlisten = {a}\nmetrics =\n[manager]\nmetrics =\n")
+    first = s.children("sluice-server")[0]
+    if end == "serve at once":
+        os.kill(s.process.pid, signal.SIGSTOP)
+    successor = take_over(s)
+    try:
+        said = f"another server, pid {successor.pid}, has taken over from pid {first}"
+        if end == "serve at once":
+            s.wait(lambda: (s.state / "routes.pb.lock").read_text() == f"{successor.pid}\n", 20, "it has taken over")
+            s.process.send_signal(signal.SIGTERM)
+            s.process.send_signal(signal.SIGCONT)
+        else:
+            s.wait(lambda: said in s.said(), 20, "serve has seen it")
+        if end == "successor":
+            successor.kill()
+            s.wait(lambda: s.children("sluice-server") not in ([], [successor.pid]), 20, "serve starts one of its own again")
+            s.wait(lambda: s.serves("a"), 20, "and it serves")
+            assert f"pid {successor.pid}, has ended" in s.said() and "server started again" in s.said()
+            s.process.send_signal(signal.SIGTERM)
+        elif end == "serve":
+            assert s.serves("a") and "started again" not in s.said()
+            s.process.send_signal(signal.SIGTERM)
+        assert successor.wait(patience(20)) == (-signal.SIGKILL if end == "successor" else 0)
+        assert s.process.wait(patience(20)) == 0
+        assert s.children("sluice-server") == []
+    finally:
+        if successor.poll() is None:
+            successor.kill()
+            successor.wait()
+
+
+def test_a_server_without_a_manager_is_named_before_anything_starts(serving, tmp_path):
+    """"The server cannot run: locked by pid", once the manager had been started."""
+    serving.config.write_text("[server]\nlisten = {a}\nmetrics =\n".format(**serving.at))
+    alone = subprocess.Popen([BIN / "sluice-server", "--routes-file", serving.state / "routes.pb", "--config", serving.config],
+                             stderr=subprocess.DEVNULL)
+    try:
+        lock = serving.state / "routes.pb.lock"
+        serving.process = alone
+        serving.log = None
+        while not (lock.exists() and lock.read_text() == f"{alone.pid}\n"):
+            assert alone.poll() is None
+        result = subprocess.run([BIN / "sluice", "serve", "--state-dir", serving.state, "--config", serving.config], capture_output=True,
+                                text=True, timeout=patience(20))
+        assert result.returncode == 1 and f"a server (pid {alone.pid}) has {lock} without a `sluice serve`" in result.stderr
+        stopped = re.search("end it with: (sluice stop .*) \\(", result.stderr)[1]
+        subprocess.run([BIN / "sluice", *stopped.split()[1:]], check=True, timeout=patience(20))
+        assert alone.wait(patience(20)) == 0
+    finally:
+        if alone.poll() is None:
+            alone.kill()
+            alone.wait()
