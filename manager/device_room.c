@@ -4,6 +4,8 @@
 
 #include "base/clock.h"
 #include "manager/device_watch.h"
+#include "manager/heritage.h"
+#include "manager/message.h"
 #include "manager/names.h"
 #include "manager/slot.h"
 
@@ -169,6 +171,26 @@ static uint64_t wanted_bytes(const struct manager *manager, const struct device_
     if (planned || !info)
         return planned;
     return info->weight_bytes + kv_bytes(info, wish->config);
+}
+
+uint64_t device_room_estimate(const struct manager *manager, const char *replica_id)
+{
+    const struct catalog *catalog = &manager->catalog;
+    const pb_replica *row = catalog_replica(catalog, replica_id);
+    const pb_version *version = row ? catalog_version(catalog, row->model, row->version) : NULL;
+    const pb_deployment *deployment =
+        row ? catalog_deployment(catalog, row->model, row->version, row->device_group) : NULL;
+    pb_config *config =
+        version && deployment ? config_merge(version->config, deployment->config) : NULL;
+    uint64_t n_bytes = 0;
+    if (config && (!version->info || kv_bytes(version->info, config))) {
+        const struct device_wish wish = {
+            .version = version, .group = row->device_group, .config = config};
+        n_bytes = wanted_bytes(manager, &wish);
+    }
+    if (config)
+        message_free(&config->base);
+    return n_bytes;
 }
 
 static struct fit_device look_at_node(const struct manager *manager, const char *device,

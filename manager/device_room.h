@@ -45,6 +45,11 @@ struct device_wish {
 size_t device_room_choose(const struct manager *manager, const struct device_wish *wish,
                           char *devices[], size_t n_devices);
 
+/* Of the machine's memory, what a replica that is to serve will take: as another of its deployment
+ * has planned, else its weights and the KV cache that is asked for. 0: none is, it is what is free.
+ */
+uint64_t device_room_estimate(const struct manager *manager, const char *replica_id);
+
 /* Whether another worker that was started on a GPU of the replica's group has yet to take its
  * memory: what is free there would be counted for both. */
 bool device_room_is_being_taken(const struct manager *manager, const char *replica_id);

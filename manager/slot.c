@@ -51,53 +51,6 @@ static void clear_status(struct slot *slot)
     slot->status = NULL;
 }
 
-uint64_t slot_planned_bytes(const struct slot *slot)
-{
-    uint64_t n_bytes = 0;
-    if (slot->process_state != PROCESS_RUNNING || !slot->status)
-        return 0;
-    for (size_t i = 0; i < slot->status->n_memory; i++)
-        if (strncmp(slot->status->memory[i]->device, "cuda", 4) != 0)
-            n_bytes += slot->status->memory[i]->expected_bytes;
-    return n_bytes;
-}
-
-uint64_t slot_gpu_held_bytes(const struct slot *slot)
-{
-    uint64_t n_bytes = 0;
-    if (slot->process_state != PROCESS_RUNNING || !slot->status)
-        return 0;
-    for (size_t i = 0; i < slot->status->n_memory; i++)
-        if (strncmp(slot->status->memory[i]->device, "cuda", 4) == 0)
-            n_bytes += slot->status->memory[i]->after_bytes;
-    return n_bytes;
-}
-
-bool slot_is_sized(const struct slot *slot)
-{
-    return slot->process_state == PROCESS_RUNNING && slot->status && slot->status->n_memory > 0 &&
-           slot->status->memory[0]->expected_bytes > 0;
-}
-
-uint64_t slot_shared_bytes(const struct slot *slot, uint64_t *out_id)
-{
-    uint64_t n_bytes = 0;
-    *out_id = 0;
-    if (slot->process_state != PROCESS_RUNNING || !slot->status)
-        return 0;
-    for (size_t i = 0; i < slot->status->n_packed; i++) {
-        const Sluice__Worker__V1__PackedMemory *packed = slot->status->packed[i];
-        if (!packed->sealed) {
-            *out_id = 0;
-            return 0;
-        }
-        if (i == 0)
-            *out_id = packed->inode;
-        n_bytes += packed->bytes;
-    }
-    return n_bytes;
-}
-
 bool slot_is_to_park(const struct slot *slot)
 {
     const struct catalog *catalog = &slot->supervisor->manager->catalog;
@@ -119,6 +72,7 @@ void slot_forget(struct slot *slot)
     slot->fenced = slot->refused = slot->permanent = slot->held_back = slot->asked = false;
     slot->drain_sent = slot->kill_sent = slot->keeps = false;
     slot->wake_sent = slot->wake_failed = false;
+    slot->woken_bytes = 0;
     slot->adopted = false;
     slot->ready_ns = slot->started_ns = slot->drain_deadline_ns = slot->sizing_until_ns = 0;
     slot->packed_told = slot->sealed_told = false;
@@ -340,6 +294,8 @@ static void on_status(void *arg, const pb_status *status)
     clear_status(slot);
     slot->status = copy;
     note_gpu(slot, status);
+    if ((int)status->state != WORKER_PARKED && slot_says_size(status))
+        slot->served_bytes = slot_planned_bytes(slot);
     slot->settled = true;
     slot->keeps |= (int)status->state == WORKER_PARKED && !slot->wake_sent;
     if (slot->adopted && *status->cpus) {
@@ -348,7 +304,7 @@ static void on_status(void *arg, const pb_status *status)
     }
     bool woken = slot->wake_sent && (int)status->state == WORKER_PARKED; /* it will say LOADING */
     if (slot->sizing_until_ns && !woken &&
-        (slot_is_sized(slot) || (int)status->state != WORKER_LOADING)) {
+        (slot_says_size(status) || (int)status->state != WORKER_LOADING)) {
         slot->sizing_until_ns = 0;
         changed = true;
     }

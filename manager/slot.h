@@ -35,8 +35,10 @@ struct slot {
     char gpu[24];       /* that its last process said it takes memory of; empty: none did */
     uint64_t gpu_bytes; /* with gpu: how much it planned to take */
     uint64_t drained_gpu_bytes; /* taken of it when its drain began */
-    bool busy;                  /* a record of it is on its way to the store */
-    bool keeps;                 /* its process keeps weights, and serves nothing */
+    uint64_t served_bytes; /* of the machine's memory: planned by its last process that served */
+    uint64_t woken_bytes;  /* which its keeper, told to serve, has yet to say; 0: not known */
+    bool busy;             /* a record of it is on its way to the store */
+    bool keeps;            /* its process keeps weights, and serves nothing */
     bool fenced, refused, permanent, held_back, drain_sent, kill_sent;
     bool wake_sent, wake_failed;   /* it was told to serve in place; it would not, or cannot */
     bool asked;                    /* of the exit report: it ended because it was told to */
@@ -113,11 +115,15 @@ bool slot_can_wake(const struct slot *slot);
 bool slot_wake(struct slot *slot);
 /* Watches a process (takes *process) and opens the line to it. */
 int slot_attach(struct slot *slot, struct process *process, struct error *err);
-/* What its running process will take of the machine's memory; 0: nothing, or it has not said. */
+/* What its running process will take of the machine's memory; 0: nothing, or it has not said. Of
+ * one that is being woken, as long as it has said nothing since, what it will as far as is known.
+ */
 uint64_t slot_planned_bytes(const struct slot *slot);
 /* What its running process has taken of GPUs' memory, as it says. */
 uint64_t slot_gpu_held_bytes(const struct slot *slot);
-/* Whether its running process has said what it will take, of any device. */
+/* Whether it says what its process will take, of any device. */
+bool slot_says_size(const pb_status *status);
+/* Whether that is known of its running process. */
 bool slot_is_sized(const struct slot *slot);
 /* Since when its process stands still; 0: it does not, or that cannot be said. */
 int64_t slot_still_ns(const struct slot *slot);

@@ -551,6 +551,38 @@ def test_a_load_beyond_the_budget_takes_nothing_and_one_that_may_evict_takes_the
     assert models(manager) == ["b", "c"] and len(manager.workers()) == 2
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_one_that_is_woken_counts_with_all_that_it_will_take_before_it_says_so(manager, restarted):
+    """A plan said "fits" beside a version that was being woken: that counted with its weights alone until it spoke again."""
+    budgeted(manager, 260_000_000)
+    for name in ("a", "b"):
+        manager.done(manager.load(name, config=config_of(manager)))
+
+    def plan():
+        return manager.rpc.LoadModelVersion(manager.m.LoadModelVersionRequest(model="c", validate_only=True, config=config_of(manager))).plan
+    missing = plan().devices[0].missing_bytes
+    assert missing > 40_000_000
+    manager.done(park(manager, "b"))
+    assert plan().fits
+    if restarted:
+        manager.kill()
+        budget = ["--memory-budget", "260000000"]
+        manager.up(*budget, worker=BIN / "sluice-worker")
+        settle(manager)
+    (keeper,) = manager.replicas(model="b")
+    os.kill(keeper.pid, signal.SIGSTOP)  # so that it says nothing
+    try:
+        o = wake(manager, "b")
+        manager.wait(lambda: manager.replicas(model="b")[0].state == manager.t.REPLICA_STATE_LOADING, 5, "it is told to serve")
+        said = plan()
+        assert not said.fits and abs(said.devices[0].missing_bytes - missing) < 16 << 20, (said, missing)
+    finally:
+        os.kill(keeper.pid, signal.SIGCONT)
+    manager.done(o)
+    assert [(r.pid, r.state) for r in manager.replicas(model="b")] == [(keeper.pid, manager.t.REPLICA_STATE_READY)]
+    assert abs(plan().devices[0].missing_bytes - missing) < 16 << 20
+
+
 def test_the_one_that_served_last_stays(manager):
     """Of two that may go, the one that was asked last is spared, whichever was loaded first; and one that serves is no candidate."""
     budgeted(manager, 260_000_000)

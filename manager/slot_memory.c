@@ -1,0 +1,64 @@
+/* slot_memory.c: what a replica's process takes, as it says itself (slot.h). */
+#include <string.h>
+
+#include "manager/slot.h"
+
+bool slot_says_size(const pb_status *status)
+{
+    return status->n_memory > 0 && status->memory[0]->expected_bytes > 0;
+}
+
+/* Told to serve, and what it has said is still the keeper's. */
+static bool is_waking(const struct slot *slot)
+{
+    return slot->wake_sent && (!slot->status || (int)slot->status->state == WORKER_PARKED ||
+                               !slot_says_size(slot->status));
+}
+
+uint64_t slot_planned_bytes(const struct slot *slot)
+{
+    uint64_t n_bytes = 0;
+    if (slot->process_state != PROCESS_RUNNING || !slot->status)
+        return 0;
+    for (size_t i = 0; i < slot->status->n_memory; i++)
+        if (strncmp(slot->status->memory[i]->device, "cuda", 4) != 0)
+            n_bytes += slot->status->memory[i]->expected_bytes;
+    return is_waking(slot) && slot->woken_bytes > n_bytes ? slot->woken_bytes : n_bytes;
+}
+
+uint64_t slot_gpu_held_bytes(const struct slot *slot)
+{
+    uint64_t n_bytes = 0;
+    if (slot->process_state != PROCESS_RUNNING || !slot->status)
+        return 0;
+    for (size_t i = 0; i < slot->status->n_memory; i++)
+        if (strncmp(slot->status->memory[i]->device, "cuda", 4) == 0)
+            n_bytes += slot->status->memory[i]->after_bytes;
+    return n_bytes;
+}
+
+bool slot_is_sized(const struct slot *slot)
+{
+    if (slot->process_state != PROCESS_RUNNING || !slot->status)
+        return false;
+    return is_waking(slot) ? slot->woken_bytes > 0 : slot_says_size(slot->status);
+}
+
+uint64_t slot_shared_bytes(const struct slot *slot, uint64_t *out_id)
+{
+    uint64_t n_bytes = 0;
+    *out_id = 0;
+    if (slot->process_state != PROCESS_RUNNING || !slot->status)
+        return 0;
+    for (size_t i = 0; i < slot->status->n_packed; i++) {
+        const Sluice__Worker__V1__PackedMemory *packed = slot->status->packed[i];
+        if (!packed->sealed) {
+            *out_id = 0;
+            return 0;
+        }
+        if (i == 0)
+            *out_id = packed->inode;
+        n_bytes += packed->bytes;
+    }
+    return n_bytes;
+}
