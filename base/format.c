@@ -1,6 +1,7 @@
 #include "base/format.h"
 
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
 
 const char *format_bytes(uint64_t n_bytes, char out[32])
@@ -26,5 +27,17 @@ const char *format_ms(uint64_t ms, char out[32])
         snprintf(out, 32, "%" PRIu64 " min", ms / 60000);
     else
         snprintf(out, 32, "%" PRIu64 " h", ms / 3600000);
+    return out;
+}
+
+const char *format_latency(double ms, char out[32])
+{
+    bool seconds = ms >= 999.5;
+    double value = seconds ? ms / 1000 : ms;
+    snprintf(out, 32, "%.*f %s",
+             value < 9.995   ? 2
+             : value < 99.95 ? 1
+                             : 0,
+             value, seconds ? "s" : "ms");
     return out;
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/format.h"
 #include "manager/traffic.h"
 
 static const double default_quantile = 0.9;
@@ -107,6 +108,7 @@ static void check_gates(const struct update_look *look, struct update_decision *
     const struct update_counts *new_counts = &look->new_counts, *old_counts = &look->old_counts;
     uint64_t least = update_wanted_answers(gates);
     uint64_t n_ended = new_counts->n_ok + new_counts->n_failed;
+    char now[32], before[32];
     double ttft_ms = update_ttft_ms(new_counts, gates), old_ms = update_ttft_ms(old_counts, gates);
     if (n_ended < least || !n_ended)
         return;
@@ -116,14 +118,14 @@ static void check_gates(const struct update_look *look, struct update_decision *
                 "%" PRIu64 " of %" PRIu64 " answers of the new version failed (%.3g), limit %.3g",
                 new_counts->n_failed, n_ended, rate, gates->max_error_rate);
     else if (gates->has_max_ttft_ms && ttft_ms > gates->max_ttft_ms)
-        go_back(out, "TTFT", "the new version's first token takes %.3g ms, limit %.3g ms", ttft_ms,
-                gates->max_ttft_ms);
+        go_back(out, "TTFT", "the new version's first token takes %s, limit %s",
+                format_latency(ttft_ms, now), format_latency(gates->max_ttft_ms, before));
     else if (gates->has_max_ttft_ratio && old_counts->n_prefilled >= least && old_ms > 0 &&
              ttft_ms > gates->max_ttft_ratio * old_ms)
         go_back(out, "TTFT",
-                "the new version's first token takes %.3g ms, the old one's %.3g ms, limit %.3g "
-                "times that",
-                ttft_ms, old_ms, gates->max_ttft_ratio);
+                "the new version's first token takes %s, the old one's %s, limit %.3g times that",
+                format_latency(ttft_ms, now), format_latency(old_ms, before),
+                gates->max_ttft_ratio);
 }
 
 /* The step's time is over. False: its gates had too little to look at so far, and it is held. */

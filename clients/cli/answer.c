@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/format.h"
 #include "clients/cli/cli.h"
 #include "clients/cli/output.h"
 #include "clients/cli/printable.h"
@@ -45,6 +46,8 @@ static void take_end(const Sluice__V1__Finished *finished, struct answer *a)
     a->n_drafted_tokens = finished->receipt->n_drafted_tokens;
     a->n_accepted_tokens = finished->receipt->n_accepted_tokens;
     a->decode_ns = finished->receipt->decode_ns;
+    a->n_resumes = finished->receipt->n_resumes;
+    snprintf(a->replica_id, sizeof(a->replica_id), "%s", finished->receipt->replica_id);
 }
 
 static int on_event(const struct cli *cli, const Sluice__V1__GenerateResponse *response,
@@ -111,11 +114,14 @@ int answer_run(struct cli *cli, struct rpc_client *client,
 
 void answer_print_figures(const struct answer *a)
 {
+    char ttft[32];
     double ttft_ms = a->first_ns ? (double)(a->first_ns - a->start_ns) / 1e6 : 0;
-    /* By the engine's clock where the answer came to its end: several tokens may come at once. */
-    double decode_s =
-        (double)(a->decode_ns ? (int64_t)a->decode_ns : a->last_ns - a->first_ns) / 1e9;
-    fprintf(stderr, "%" PRIu64 " tokens, first after %.0f ms", a->n_tokens, ttft_ms);
+    /* By the engine's clock where the answer came to its end in one replica: several tokens may
+     * come at once. */
+    bool whole = a->decode_ns && !a->n_resumes;
+    double decode_s = (double)(whole ? (int64_t)a->decode_ns : a->last_ns - a->first_ns) / 1e9;
+    fprintf(stderr, "%" PRIu64 " tokens, first after %s", a->n_tokens,
+            format_latency(ttft_ms, ttft));
     if (a->n_tokens > 1 && decode_s > 0)
         fprintf(stderr, ", then %.1f tokens/s", (double)(a->n_tokens - 1) / decode_s);
     if (a->reason == SLUICE__V1__FINISH_REASON__FINISH_REASON_LENGTH)
@@ -123,7 +129,13 @@ void answer_print_figures(const struct answer *a)
     else if (a->reason == SLUICE__V1__FINISH_REASON__FINISH_REASON_CONTEXT_LENGTH)
         fputs("; cut: the context is full", stderr);
     fputc('\n', stderr);
+    if (a->n_resumes)
+        fprintf(stderr,
+                "resumed %" PRIu32 " time%s where a replica was lost or drained; replica %s ended "
+                "it\n",
+                a->n_resumes, a->n_resumes == 1 ? "" : "s", a->replica_id);
     if (a->n_drafted_tokens)
-        fprintf(stderr, "%" PRIu32 " of %" PRIu32 " drafted tokens accepted\n",
-                a->n_accepted_tokens, a->n_drafted_tokens);
+        fprintf(stderr, "%" PRIu32 " of %" PRIu32 " drafted tokens accepted%s\n",
+                a->n_accepted_tokens, a->n_drafted_tokens,
+                a->n_resumes ? " since it was resumed" : "");
 }

@@ -20,7 +20,9 @@ struct answer {
     uint64_t n_tokens;
     uint32_t n_drafted_tokens, n_accepted_tokens; /* as the receipt says */
     uint64_t decode_ns;                           /* from the first token to the last; too */
-    Sluice__V1__FinishReason reason;              /* UNSPECIFIED: it did not finish */
+    uint32_t n_resumes;              /* so are these: what is above is then of its last replica */
+    char replica_id[64];             /* cut; the one that ended it */
+    Sluice__V1__FinishReason reason; /* UNSPECIFIED: it did not finish */
     int64_t start_ns, first_ns, last_ns;
 
     pthread_mutex_t lock; /* of what follows */
@@ -40,5 +42,5 @@ int answer_run(struct cli *cli, struct rpc_client *client,
 /* Ends it from any thread, also before its call has begun; does nothing once it has ended. */
 void answer_cancel(struct answer *answer);
 
-/* Time to first token and tokens/s, and what was drafted, on stderr. */
+/* Time to first token and tokens/s, whether it was resumed, and what was drafted, on stderr. */
 void answer_print_figures(const struct answer *answer);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/format.h"
 #include "clients/cli/cli.h"
 #include "clients/cli/output.h"
 #include "clients/cli/printable.h"
@@ -53,7 +54,7 @@ void progress_print_shift(FILE *out, const Sluice__Manager__V1__Operation *op)
 {
     const Sluice__Manager__V1__UpdateProgress *update = op->update;
     const Sluice__Manager__V1__UpdateFigures *figures = update->new_figures;
-    char now[32], all[32];
+    char now[32], all[32], ttft[32];
     uint64_t ms = step_ms(op);
     fprintf(out, "%" PRIu32 " %% to version %s, ", update->steps[update->step], op->version);
     if (ms <= update->step_ms)
@@ -61,8 +62,9 @@ void progress_print_shift(FILE *out, const Sluice__Manager__V1__Operation *op)
     else
         fprintf(out, "held for more answers for %s", format_ms(ms - update->step_ms, now));
     if (figures && figures->n_ok + figures->n_failed)
-        fprintf(out, ": %" PRIu64 " answers, %" PRIu64 " failed, first token %.3g ms",
-                figures->n_ok + figures->n_failed, figures->n_failed, figures->ttft_ms);
+        fprintf(out, ": %" PRIu64 " answers, %" PRIu64 " failed, first token %s",
+                figures->n_ok + figures->n_failed, figures->n_failed,
+                format_latency(figures->ttft_ms, ttft));
 }
 
 static bool has_gate(const Sluice__Manager__V1__UpdateStepEnd *step, const char *gate)

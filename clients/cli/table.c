@@ -84,7 +84,7 @@ static const struct option_spec sampling_specs[] = {
      "empty: the ready one that was registered last", 0, 0},
     {"system", 0, OPTION_STRING, CLI_OPTION(system), "", "TEXT", "system message", 0, 0},
     {"stats", 0, OPTION_BOOL, CLI_OPTION(stats), "false", NULL,
-     "time to first token and tokens/s on stderr", 0, 0},
+     "time to first token, tokens/s and whether it was resumed, on stderr", 0, 0},
     {"timeout", 0, OPTION_MS, CLI_OPTION(timeout_ms), "0", "TIME", "deadline of an answer; 0: none",
      0, 86400000},
 };

@@ -3,13 +3,14 @@ run gives, on another replica or on the one that was started again."""
 import os
 import re
 import signal
+import subprocess
 import threading
 import time
 
 import grpc
 import pytest
 
-from conftest import model_path, patience
+from conftest import BIN, model_path, patience
 from invariants import worker_processes, worker_status
 from generate_stream import Stream as GenerateStream, alone, quiet
 
@@ -185,6 +186,27 @@ def test_every_kind_of_request_goes_on_where_it_was(sluice, fault):
         assert "stop across the cut" in moved + [name for name in streams if name not in running] and {"emoji", "chinese", "cyrillic"} & set(moved)
     sluice.wait(lambda: len(sluice.ready()) == sluice.n_replicas, 30, "the replica is back")
     sluice.wait(lambda: pid not in [w[2] for w in worker_processes(sluice)], 10, "the old worker is gone")
+
+
+def test_the_stats_of_run_tell_that_it_was_resumed(sluice):
+    """They had the last replica's time for all tokens, and no word of it."""
+    sluice.wait(lambda: len(sluice.ready()) == sluice.n_replicas, 30, "the replicas are ready")
+    command = [BIN / "sluice", "run", "smol", "Write a long story about a lighthouse keeper.", "-n", "400", "--ignore-eos", "--stats",
+               "--speculate", "0", "--server", sluice.address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
+        run.stdout.read(1)
+        began = time.monotonic()
+        run.stdout.read(600)  # more than a third of it
+        running = [(r, pid) for r, _, pid, _ in worker_processes(sluice)
+                   if (status := next(worker_status(sluice, pid), None)) and status.load.n_running]
+        kill(sluice, *running[0])
+        _, said = run.communicate(timeout=patience(90))
+    seconds = time.monotonic() - began
+    assert run.returncode == 0, said
+    assert re.search(r"^resumed 1 time where a replica was lost or drained; replica \S+ ended it$", said.decode(), re.M), said
+    rate = float(re.search(r"then ([0-9.]+) tokens/s", said.decode())[1])
+    assert rate == pytest.approx(399 / seconds, rel=0.15), "of the whole time"
+    sluice.wait(lambda: len(sluice.ready()) == sluice.n_replicas, 30, "the replica is back")
 
 
 def stand_still_with_held_text(sluice, stream, pieces, n_chars):

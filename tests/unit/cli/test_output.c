@@ -40,6 +40,14 @@ static void test_units_and_enums_read_well(void **state)
     assert_string_equal(format_bytes(98701312, out), "94.1 MiB");
     assert_string_equal(format_ms(999, out), "999 ms");
     assert_string_equal(format_ms(1500, out), "1.5 s");
+    assert_string_equal(format_latency(0, out), "0.00 ms");
+    assert_string_equal(format_latency(9.994, out), "9.99 ms");
+    assert_string_equal(format_latency(9.996, out), "10.0 ms");
+    assert_string_equal(format_latency(99.96, out), "100 ms");
+    assert_string_equal(format_latency(999.4, out), "999 ms");
+    assert_string_equal(format_latency(999.9, out), "1.00 s");
+    assert_string_equal(format_latency(1989.8, out), "1.99 s"); /* was "1.99e+03 ms" */
+    assert_string_equal(format_latency(123456, out), "123 s");
     assert_string_equal(enum_short(&sluice__manager__v1__replica_state__descriptor, 4, out),
                         "ready");
     assert_string_equal(enum_short(&sluice__manager__v1__model_version_state__descriptor, 1, out),
