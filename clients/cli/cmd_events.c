@@ -14,10 +14,19 @@
 #include "sluice/manager/v1/manager.pb-c.h"
 
 enum { TAIL_EVENTS = 20, RECONNECT_MS = 200 };
+/* How far back the last ones that are wanted are looked for at first, and how much farther then. */
+enum { LOOK_BACK = 1024, LOOK_FARTHER = 8 };
+
+/* The last events that are wanted. */
+struct tail {
+    uint64_t seqs[TAIL_EVENTS]; /* the Nth at N % TAIL_EVENTS */
+    uint64_t n;                 /* all that were met */
+};
 
 struct cursor {
-    uint64_t next; /* first event not yet seen */
-    uint64_t last; /* where to end; 0: never */
+    uint64_t next;     /* first event not yet seen */
+    uint64_t last;     /* where to end; 0: never */
+    struct tail *tail; /* what is met is noted there, and not printed; or NULL */
 };
 
 static bool matches(const struct cli *cli, const Sluice__Manager__V1__Event *event)
@@ -28,6 +37,12 @@ static bool matches(const struct cli *cli, const Sluice__Manager__V1__Event *eve
            (!s->replica[0] || strcmp(s->replica, event->replica_id) == 0) &&
            (!s->operation[0] || strcmp(s->operation, event->operation_id) == 0) &&
            (!s->type[0] || strncmp(s->type, event->type, strlen(s->type)) == 0);
+}
+
+static bool is_filtered(const struct cli *cli)
+{
+    const struct cli_settings *s = &cli->settings;
+    return cli_word(cli, 0) || s->replica[0] || s->operation[0] || s->type[0];
 }
 
 static void print_fact(const char *value)
@@ -95,7 +110,11 @@ static int read_stream(struct cli *cli, struct rpc_reader *reader, struct cursor
             if (event->seq < cursor->next || (cursor->last && event->seq > cursor->last))
                 continue;
             cursor->next = event->seq + 1;
-            if (matches(cli, event))
+            if (!matches(cli, event))
+                continue;
+            if (cursor->tail)
+                cursor->tail->seqs[cursor->tail->n++ % TAIL_EVENTS] = event->seq;
+            else
                 print_event(&cli->settings, event);
         }
         rpc_message_free(message);
@@ -124,15 +143,45 @@ static int watch(struct cli *cli, struct cursor *cursor, struct error *err)
     return rc;
 }
 
-static int last_seq(struct cli *cli, uint64_t *out, struct error *err)
+/* The oldest and the newest that are kept. */
+static int bounds(struct cli *cli, uint64_t *out_first, uint64_t *out_last, struct error *err)
 {
     Sluice__Manager__V1__GetStatusRequest request = SLUICE__MANAGER__V1__GET_STATUS_REQUEST__INIT;
     ProtobufCMessage *message;
     int rc = cli_call(cli, "GetStatus", &request.base, &message, err);
     if (rc)
         return rc;
-    *out = ((const Sluice__Manager__V1__GetStatusResponse *)message)->last_event_seq;
+    const Sluice__Manager__V1__GetStatusResponse *status =
+        (const Sluice__Manager__V1__GetStatusResponse *)message;
+    *out_last = status->last_event_seq;
+    *out_first = status->first_event_seq ? status->first_event_seq : 1;
     rpc_message_free(message);
+    return 0;
+}
+
+static uint64_t back_from(uint64_t last, uint64_t n, uint64_t first)
+{
+    return last - first >= n ? last - n + 1 : first;
+}
+
+/* Where the last TAIL_EVENTS of those that are wanted begin, of all that are kept. */
+static int find_tail(struct cli *cli, uint64_t first, uint64_t last, uint64_t *out_next,
+                     struct error *err)
+{
+    struct tail tail;
+    uint64_t from, n = LOOK_BACK;
+    do {
+        tail.n = 0;
+        from = back_from(last, n, first);
+        struct cursor cursor = {.next = from, .last = last, .tail = &tail};
+        int rc = watch(cli, &cursor, err);
+        if (rc)
+            return rc;
+        n *= LOOK_FARTHER;
+    } while (tail.n < TAIL_EVENTS && from > first);
+    *out_next = !tail.n                 ? last + 1
+                : tail.n >= TAIL_EVENTS ? tail.seqs[tail.n % TAIL_EVENTS]
+                                        : tail.seqs[0];
     return 0;
 }
 
@@ -167,14 +216,20 @@ static int run_events(struct cli *cli)
 {
     struct error err = {0};
     struct cursor cursor = {0};
-    uint64_t last;
-    int rc = last_seq(cli, &last, &err);
+    uint64_t first, last;
+    int rc = bounds(cli, &first, &last, &err);
     if (rc)
         return cli_fail(cli, &err);
     if (cli_given(cli, "from"))
         cursor.next = cli->settings.from ? cli->settings.from : last + 1;
+    else if (last < first) /* there are none */
+        cursor.next = last + 1;
+    else if (is_filtered(cli))
+        rc = find_tail(cli, first, last, &cursor.next, &err);
     else
-        cursor.next = last > TAIL_EVENTS ? last - TAIL_EVENTS + 1 : 1;
+        cursor.next = back_from(last, TAIL_EVENTS, first);
+    if (rc)
+        return cli_fail(cli, &err);
     if (cli->settings.follow)
         rc = follow(cli, &cursor, &err);
     else if (cursor.next <= last) {
@@ -188,7 +243,7 @@ static const struct option_spec events_specs[] = {
     {"follow", 'f', OPTION_BOOL, CLI_OPTION(follow), "false", NULL,
      "wait for more, also over a restart of the manager", 0, 0},
     {"from", 0, OPTION_U64, CLI_OPTION(from), NULL, "SEQ",
-     "first event; 0: the next one; default: the last 20", 0, 0},
+     "first event; 0: the next one; default: the last 20 of those that are wanted", 0, 0},
     {"type", 0, OPTION_STRING, CLI_OPTION(type), "", "PREFIX",
      "only types that begin so: replica., operation.failed", 0, 0},
     {"replica", 0, OPTION_STRING, CLI_OPTION(replica), "", "REPLICA", "only this replica's", 0, 0},
@@ -197,6 +252,7 @@ static const struct option_spec events_specs[] = {
 };
 static const struct manual_example events_examples[] = {
     {"sluice events", "the last 20"},
+    {"sluice events smol --type operation.", "the last 20 of these, however long ago"},
     {"sluice events smol --follow --type replica.", NULL},
     {"sluice events --type audit. --from 1", "who changed what, as far as it is kept"},
     {"sluice events --from 1 --json | jq -r .type", "all that is kept"},

@@ -1,6 +1,7 @@
 """What the command line keeps and where it finds things: one history of several chats, the server of a state directory, the
 end of a terminal, more models than a page has."""
 import fcntl
+import json
 import os
 import pathlib
 import re
@@ -250,3 +251,26 @@ def test_stop_leaves_a_servers_unit_to_systemctl(manager, tmp_path):  # noqa: F8
     finally:
         server.kill()
         server.wait()
+
+
+def test_the_last_events_are_the_last_of_those_that_are_wanted(manager):  # noqa: F811
+    """Of the last 20 of all: of types that are seldom there was nothing to see."""
+    manager.up("--metrics", "")
+    m = manager.m
+    for i in range(25):
+        manager.rpc.CreateDeviceGroup(m.CreateDeviceGroupRequest(name=f"g{i}", devices=["cpu:0"]))
+    for _ in range(700):  # more than the first look back
+        manager.rpc.CreateDeviceGroup(m.CreateDeviceGroupRequest(name="other", devices=["cpu:0"]))
+        manager.rpc.DeleteDeviceGroup(m.DeleteDeviceGroupRequest(name="other"))
+
+    def groups(*args):
+        result = subprocess.run([BIN / "sluice", "events", *args, "--state-dir", manager.state, "--json"], capture_output=True, text=True,
+                                timeout=patience(60), check=True)
+        return [json.loads(line) for line in result.stdout.splitlines()]
+    everything = groups("--from", "1")
+    assert len(everything) > 1400
+    for kind in ("device_group.deleted", "audit.CreateDeviceGroup", "no.such"):
+        assert groups("--type", kind) == [e for e in everything if e["type"].startswith(kind)][-20:], kind
+    seldom = everything[0]["type"]
+    assert len(groups("--type", seldom)) == min(20, sum(e["type"] == seldom for e in everything))
+    assert groups() == everything[-20:]
