@@ -15,9 +15,11 @@
 #include "base/manual.h"
 #include "base/options.h"
 #include "base/strbuf.h"
+#include "manager/offline_advice.h"
 #include "manager/paths.h"
 #include "manager/settings.h"
 #include "manager/store_check.h"
+#include "manager/store_db.h"
 #include "manager/store_file.h"
 #include "manager/store_lock.h"
 
@@ -93,15 +95,27 @@ static void print_done(struct offline *o, const char *key, const char *path, con
         printf("what was there is kept as %s\n", aside);
 }
 
-static int print_error(const struct offline *o, const struct error *err)
+/* Of a manager that was not started it says to run this command. */
+static void drop_hint(struct error *err)
 {
+    char *hint = strstr(err->message, store_db_restore_hint);
+    if (hint && hint > err->message + 2)
+        hint[-2] = '\0'; /* "; " */
+}
+
+static int print_error(const struct offline *o, struct error *err)
+{
+    drop_hint(err);
     if (o->json)
         print_object(json_pack("{s:b,s:s,s:s,s:s}", "ok", 0, "code", status_name(err->status),
                                "reason", err->reason, "message", err->message));
     fprintf(stderr, "sluice-manager %s: %s\n", o->command, err->message);
-    if (err->status == STATUS_DATA_LOSS || strcmp(err->reason, "STATE_STORE_NEWER") == 0)
-        return EXIT_NOT_GOOD;
-    return EXIT_FAILURE;
+    bool damaged = err->status == STATUS_DATA_LOSS;
+    if (!damaged && strcmp(err->reason, "STATE_STORE_NEWER") != 0)
+        return EXIT_FAILURE;
+    /* A backup that is not good says nothing of the database. */
+    offline_advise(&o->paths, o->file, damaged && !o->file, stderr);
+    return EXIT_NOT_GOOD;
 }
 
 /* -- commands -------------------------------------------------------------------------------------
@@ -136,7 +150,10 @@ static int run_check(struct offline *o, struct error *err)
                r->schema && r->schema < r->schema_known ? " (the next start changes it)" : "",
                r->n_models, r->n_versions, r->n_replicas, r->n_operations, r->n_events);
     }
-    return r->n_problems ? EXIT_NOT_GOOD : EXIT_SUCCESS;
+    if (!r->n_problems)
+        return EXIT_SUCCESS;
+    offline_advise(&o->paths, o->file, !o->file, stderr);
+    return EXIT_NOT_GOOD;
 }
 
 /* A database with problems is neither copied as a backup nor taken from one. */
@@ -303,6 +320,8 @@ static int run_locked(struct offline *o, const struct command *command,
     close(lock_fd);
     if (status == STATUS_INVALID_ARGUMENT) {
         print_error(o, err);
+        if (command->run == run_restore)
+            offline_advise(&o->paths, o->file, false, stderr);
         return EXIT_USAGE;
     }
     return status < 0 ? print_error(o, err) : status;

@@ -3,6 +3,7 @@ workers serve on, and what changed over the restarts between."""
 import fcntl
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -144,7 +145,22 @@ def test_a_damaged_file_is_refused_and_kept_while_workers_serve_on(manager, tmp_
     assert (path.read_bytes() if path.exists() else None) == before  # not a byte of it was changed
     assert manager.workers() == [worker]
     if name != "gone":
-        assert offline(manager, "check").returncode == 65
+        none = offline(manager, "check")  # it named the other command, which named this one
+        assert none.returncode == 65 and f"there is no backup in {manager.state}/backup" in none.stderr, none
+        assert "move it away" in none.stderr and "`sluice-manager check`" not in none.stderr, none
+        folder = manager.state / "backup"
+        folder.mkdir(exist_ok=True)
+        copy = shutil.copy(tmp_path / "copy.db", folder / "sluice-1.db")
+        (folder / "sluice-2.db").write_bytes(before)
+        (folder / "replaced-3.db").write_bytes(before)
+        for words in (["check"], ["restore", folder / "sluice-2.db"], ["backup"], ["restore"]):
+            told = offline(manager, *words)
+            assert told.returncode == (2 if words == ["restore"] else 65), told
+            assert f"  sluice-manager restore {copy} --state-dir {manager.state}\n" in told.stderr, told
+            assert f"{copy} (" in told.stderr and ", good)" in told.stderr and "replaced-3" not in told.stderr, told
+            assert ("sluice-2.db (" in told.stderr) == (words != ["restore", folder / "sluice-2.db"]), told
+            assert "`sluice-manager check`" not in told.stderr, told
+        shutil.rmtree(folder)
         (tmp_path / "bad.db").write_bytes(before)
         bad = offline(manager, "restore", tmp_path / "bad.db")
         assert bad.returncode == 65 and (path.read_bytes() == before), bad

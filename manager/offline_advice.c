@@ -1,0 +1,164 @@
+#include "manager/offline_advice.h"
+
+#include <dirent.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/format.h"
+#include "manager/paths.h"
+#include "manager/store_check.h"
+#include "manager/store_db.h"
+
+enum { MAX_FILES = 64, MAX_TOLD = 5 };
+
+struct copy {
+    char path[PATH_MAX];
+    struct timespec changed;
+    uint64_t n_bytes;
+};
+
+static const char suffix[] = ".db", set_aside[] = "replaced-";
+
+static bool is_copy(const char *name)
+{
+    size_t n = strlen(name), n_suffix = sizeof(suffix) - 1;
+    return n > n_suffix && strcmp(name + n - n_suffix, suffix) == 0 &&
+           strncmp(name, set_aside, sizeof(set_aside) - 1) != 0;
+}
+
+static int newest_first(const void *a, const void *b)
+{
+    const struct timespec *left = &((const struct copy *)a)->changed;
+    const struct timespec *right = &((const struct copy *)b)->changed;
+    if (left->tv_sec != right->tv_sec)
+        return left->tv_sec > right->tv_sec ? -1 : 1;
+    return left->tv_nsec > right->tv_nsec ? -1 : left->tv_nsec < right->tv_nsec;
+}
+
+static size_t list(const char *folder, const char *but, struct copy copies[MAX_FILES])
+{
+    DIR *dir = opendir(folder);
+    const struct dirent *entry;
+    struct stat st, other;
+    bool has_other = but && stat(but, &other) == 0;
+    size_t n = 0;
+    while (dir && n < MAX_FILES && (entry = readdir(dir))) {
+        struct copy *copy = &copies[n];
+        if (!is_copy(entry->d_name) ||
+            (size_t)snprintf(copy->path, sizeof(copy->path), "%s/%s", folder, entry->d_name) >=
+                sizeof(copy->path) ||
+            stat(copy->path, &st) != 0 || !S_ISREG(st.st_mode) ||
+            (has_other && st.st_dev == other.st_dev && st.st_ino == other.st_ino))
+            continue;
+        copy->changed = st.st_mtim;
+        copy->n_bytes = (uint64_t)st.st_size;
+        n++;
+    }
+    if (dir)
+        closedir(dir);
+    qsort(copies, n, sizeof(copies[0]), newest_first);
+    return n;
+}
+
+static bool is_good(const char *path)
+{
+    struct store_db db = {0};
+    struct store_report *report = calloc(1, sizeof(*report));
+    struct error err;
+    bool good = report && store_check_open(path, &db, &err) == 0 &&
+                store_check(&db, path, report, &err) == 0 && report->n_problems == 0;
+    store_db_close(&db);
+    free(report);
+    return good;
+}
+
+/* As a shell takes it for one word. */
+static void print_word(FILE *out, const char *word)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                "/._-+,:@%=";
+    if (*word && strspn(word, plain) == strlen(word)) {
+        fputs(word, out);
+        return;
+    }
+    fputc('\'', out);
+    for (; *word; word++)
+        if (*word == '\'')
+            fputs("'\\''", out);
+        else
+            fputc(*word, out);
+    fputc('\'', out);
+}
+
+static void print_restore(FILE *out, const struct paths *paths, const char *file)
+{
+    fputs("  sluice-manager restore ", out);
+    print_word(out, file);
+    fputs(" --state-dir ", out);
+    print_word(out, paths->state_dir);
+    fputc('\n', out);
+}
+
+static void print_afresh(FILE *out, const struct paths *paths)
+{
+    char aside[PATH_MAX + 48], log[PATH_MAX + 16], when[32];
+    time_t now = time(NULL);
+    struct tm tm;
+    strftime(when, sizeof(when), "%Y%m%dT%H%M%SZ", gmtime_r(&now, &tm));
+    snprintf(aside, sizeof(aside), "%s/damaged-%s", paths->state_dir, when);
+    snprintf(log, sizeof(log), "%s-wal", paths->database);
+    const char *const words[] = {
+        "mkdir", aside, "&& mv", paths->database, access(log, F_OK) == 0 ? log : NULL, aside};
+    fputs("to start with nothing (models are to be registered again), move it away:\n", out);
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        if (!words[i])
+            continue;
+        fputs(i ? " " : "  ", out);
+        if (i == 2 || i == 0)
+            fputs(words[i], out);
+        else
+            print_word(out, words[i]);
+    }
+    fputc('\n', out);
+}
+
+void offline_advise(const struct paths *paths, const char *but, bool nothing_else, FILE *out)
+{
+    char folder[PATH_MAX + 16], size[32];
+    struct copy *copies = calloc(MAX_FILES, sizeof(*copies));
+    const char *best = NULL;
+    snprintf(folder, sizeof(folder), "%s/backup", paths->state_dir);
+    size_t n = copies ? list(folder, but, copies) : 0;
+    for (size_t i = 0; i < n && i < MAX_TOLD; i++) {
+        bool good = is_good(copies[i].path);
+        if (i == 0)
+            fprintf(out, "backups in %s, newest first:\n", folder);
+        fprintf(out, "  %s (%s, %s)\n", copies[i].path, format_bytes(copies[i].n_bytes, size),
+                good ? "good" : "not good");
+        if (good && !best)
+            best = copies[i].path;
+    }
+    if (n > MAX_TOLD)
+        fprintf(out, "  and %zu older\n", n - MAX_TOLD);
+    if (best) {
+        fputs("restore the newest that is good with:\n", out);
+        print_restore(out, paths, best);
+    } else {
+        if (n)
+            fputs("none of these is good", out);
+        else
+            fprintf(out, "there is no backup in %s", folder);
+        fputs("; one that is elsewhere is restored with:\n", out);
+        fputs("  sluice-manager restore FILE --state-dir ", out);
+        print_word(out, paths->state_dir);
+        fputc('\n', out);
+        if (nothing_else)
+            print_afresh(out, paths);
+    }
+    free(copies);
+}

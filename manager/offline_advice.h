@@ -1,0 +1,13 @@
+/* offline_advice.h: what to do about a state database that is not good, in commands to be copied.
+ * For the commands of offline.h, under the lock of the state directory. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdio.h>
+
+struct paths;
+
+/* Looks through the copies in STATE_DIR/backup and says which are good, newest first, and the
+ * command that restores the newest; without one, where `nothing_else`, how to start with nothing.
+ * What a restore has set aside is no backup, nor is `but` (NULL: none). */
+void offline_advise(const struct paths *paths, const char *but, bool nothing_else, FILE *out);
