@@ -59,12 +59,10 @@ bool cli_given(const struct cli *cli, const char *name)
     return false;
 }
 
-/* Adds " --name value", quoted for a shell where it has to be. */
-static void add_flag(struct strbuf *out, const char *name, const char *value)
+void cli_add_quoted(struct strbuf *out, const char *value)
 {
     static const char plain[] =
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_";
-    strbuf_printf(out, " --%s ", name);
     if (value[0] && value[strspn(value, plain)] == '\0') {
         strbuf_add_str(out, value);
         return;
@@ -76,6 +74,12 @@ static void add_flag(struct strbuf *out, const char *name, const char *value)
         else
             strbuf_add_char(out, *p);
     strbuf_add_char(out, '\'');
+}
+
+static void add_flag(struct strbuf *out, const char *name, const char *value)
+{
+    strbuf_printf(out, " --%s ", name);
+    cli_add_quoted(out, value);
 }
 
 const char *cli_hint_flags(const struct cli *cli, unsigned hints, char out[CLI_HINT_BYTES])

@@ -162,6 +162,9 @@ enum cli_hint { CLI_HINT_SERVER = 1, CLI_HINT_LISTEN = 2, CLI_HINT_STATE = 4 };
 enum { CLI_HINT_BYTES = 2560 };
 const char *cli_hint_flags(const struct cli *cli, unsigned hints, char out[CLI_HINT_BYTES]);
 
+/* Appends a word as a shell wants it. */
+void cli_add_quoted(struct strbuf *out, const char *value);
+
 /* Prints "sluice COMMAND: text" and what to do next, where it is known. Returns the exit code 1. */
 int cli_fail(const struct cli *cli, const struct error *err);
 

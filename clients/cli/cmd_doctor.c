@@ -43,6 +43,27 @@ void doctor_add(struct doctor *doctor, enum doctor_level level, const char *chec
     strbuf_fini(&text);
 }
 
+const char *doctor_remedy(const struct doctor *doctor, char out[DOCTOR_REMEDY_BYTES],
+                          const char *format, ...)
+{
+    char flags[CLI_HINT_BYTES];
+    struct strbuf text;
+    va_list args;
+    strbuf_init(&text, DOCTOR_REMEDY_BYTES - 1);
+    va_start(args, format);
+    for (const char *p = format; *p; p++)
+        if (p[0] == '%' && p[1] == 's' && p++)
+            cli_add_quoted(&text, va_arg(args, const char *));
+        else if (p[0] == '%' && p[1] == 'F' && p++)
+            strbuf_add_str(&text, cli_hint_flags(doctor->cli, CLI_HINT_STATE, flags));
+        else
+            strbuf_add_char(&text, *p);
+    va_end(args);
+    snprintf(out, DOCTOR_REMEDY_BYTES, "%s", strbuf_str(&text));
+    strbuf_fini(&text);
+    return out;
+}
+
 void doctor_fini(struct doctor *doctor)
 {
     for (size_t i = 0; i < doctor->n_findings; i++) {
@@ -135,7 +156,7 @@ const struct cli_command cmd_doctor = {
         "offers, the clock), the state directory and who holds its database, the manager and its "
         "servers, the ports, and model files. Changes nothing. A line for each: ok, warn (it "
         "works, less well) or fail, with what to do about it below. Ends with 1 where something is "
-        "wrong.",
+        "wrong. What to do is a command that can be pasted, where there is one.",
     .examples = doctor_examples,
     .n_examples = CLI_N(doctor_examples),
     .specs = doctor_specs,

@@ -25,10 +25,17 @@ struct doctor {
     size_t n_servers;
 };
 
-/* `remedy` NULL: nothing to do. The message is of `format`. */
+/* `remedy` NULL: nothing to do; a command that can be pasted where there is one, and what more is
+ * to be said behind a '#'. The message is of `format`. */
 void doctor_add(struct doctor *doctor, enum doctor_level level, const char *check,
                 const char *remedy, const char *format, ...) __attribute__((format(printf, 5, 6)));
 void doctor_fini(struct doctor *doctor);
+/* A remedy of `format`, in which each %s is a word of the command line and quoted where it has to
+ * be, and each %F stands for the flags that mean the same state directory. Cut where it is too
+ * long; returns out. */
+enum { DOCTOR_REMEDY_BYTES = 4096 };
+const char *doctor_remedy(const struct doctor *doctor, char out[DOCTOR_REMEDY_BYTES],
+                          const char *format, ...);
 
 /* doctor_machine.c: processor and kernels, CUDA, huge pages, limits, the kernel's facilities, the
  * clock. */

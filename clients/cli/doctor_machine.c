@@ -39,13 +39,15 @@ static void check_kernels(struct doctor *doctor, const Sluice__Worker__V1__Probe
 static void check_devices(struct doctor *doctor, const Sluice__Worker__V1__ProbeReport *report)
 {
     size_t n_gpus = 0;
+    char remedy[DOCTOR_REMEDY_BYTES];
     for (size_t i = 0; i < report->n_devices; i++) {
         const Sluice__V1__Device *device = report->devices[i];
         if (strncmp(device->name, "cuda", 4) != 0)
             continue;
         n_gpus++;
         if (device->unusable_reason[0])
-            doctor_add(doctor, DOCTOR_WARN, "cuda", "see what `sluice devices` tells of it",
+            doctor_add(doctor, DOCTOR_WARN, "cuda",
+                       doctor_remedy(doctor, remedy, "sluice devices%F   # tells more of it"),
                        "%s is unusable: %s", device->name, device->unusable_reason);
         else
             doctor_add(doctor, DOCTOR_OK, "cuda", NULL, "%s: %s", device->name,
@@ -105,7 +107,7 @@ static void check_huge_pages(struct doctor *doctor)
     else
         doctor_add(
             doctor, DOCTOR_WARN, "huge pages",
-            choice[0] ? "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, as root"
+            choice[0] ? "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"
                       : "use a kernel with CONFIG_TRANSPARENT_HUGEPAGE",
             "transparent huge pages: %s; the KV cache lies in small pages, which costs speed",
             choice[0] ? choice : "this kernel has none");
@@ -124,11 +126,12 @@ static void check_limits(struct doctor *doctor)
         bool few = files.rlim_max < FEW_FILES; /* the server raises the soft limit itself */
         format_limit(files.rlim_cur, soft);
         format_limit(files.rlim_max, hard);
-        doctor_add(doctor, few ? DOCTOR_WARN : DOCTOR_OK, "open files",
-                   few ? "raise the hard limit (ulimit -Hn 65536, or LimitNOFILE= of the unit): "
-                         "each connection takes a file"
-                       : NULL,
-                   "RLIMIT_NOFILE %s, at most %s", soft, hard);
+        doctor_add(
+            doctor, few ? DOCTOR_WARN : DOCTOR_OK, "open files",
+            few ? "ulimit -Hn 65536   # as root, or LimitNOFILE= of the unit: each connection "
+                  "takes a file"
+                : NULL,
+            "RLIMIT_NOFILE %s, at most %s", soft, hard);
     }
     if (getrlimit(RLIMIT_MEMLOCK, &locked) == 0) {
         format_limit(locked.rlim_cur, soft);
@@ -186,7 +189,7 @@ static void check_clock(struct doctor *doctor)
     bool sane = tm.tm_year + 1900 >= CLOCK_YEAR_MIN && tm.tm_year + 1900 < CLOCK_YEAR_MAX;
     doctor_add(doctor, sane ? DOCTOR_OK : DOCTOR_FAIL, "clock",
                sane ? NULL
-                    : "set it (timedatectl set-ntp true): certificates and records depend on it",
+                    : "sudo timedatectl set-ntp true   # certificates and records depend on it",
                "%s%s", text, sane ? "" : ", which cannot be");
 }
 

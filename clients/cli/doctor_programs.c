@@ -50,6 +50,7 @@ static int check_answer(const char *address, struct error *err)
 static void check_server(struct doctor *doctor, const Sluice__Manager__V1__ServerStatus *server)
 {
     struct error err = {0};
+    char remedy[DOCTOR_REMEDY_BYTES];
     size_t n_sockets = 0;
     if (doctor->n_servers < CLI_N(doctor->server_pids))
         doctor->server_pids[doctor->n_servers++] = server->pid;
@@ -59,7 +60,9 @@ static void check_server(struct doctor *doctor, const Sluice__Manager__V1__Serve
         n_sockets++;
         if (check_answer(server->addresses[i], &err) != 0) {
             doctor_add(doctor, DOCTOR_FAIL, "server",
-                       "see its log; where it hangs, end it (sluice stop) and start it again",
+                       doctor_remedy(doctor, remedy,
+                                     "sluice stop%F; sluice serve%F   # where its log does not "
+                                     "tell why"),
                        "sluice-server, pid %ld, does not answer: %s", (long)server->pid,
                        err.message);
             return;
@@ -89,39 +92,61 @@ static int get_status(struct cli *cli, ProtobufCMessage **out_message, struct er
 }
 
 /* By what is on the disk: a socket that nobody listens on is left by one that was killed. */
-static const char *manager_remedy(const struct cli *cli, const struct error *err)
+static const char *manager_remedy(const struct doctor *doctor, const struct error *err,
+                                  char out[DOCTOR_REMEDY_BYTES])
 {
-    const char *target = cli->manager_target;
+    const char *target = doctor->cli->manager_target;
     const char *path = strncmp(target, "unix:", 5) == 0 ? target + 5 : "";
     if (err->status == STATUS_PERMISSION_DENIED || err->status == STATUS_UNAUTHENTICATED)
         return "run as the manager's user, or give this one a role there (sluice-manager "
                "--manage-keys-file)";
     if (err->status == STATUS_DEADLINE_EXCEEDED)
-        return "it is there and says nothing: see its log; where it hangs, end it and start it "
-               "again";
+        return doctor_remedy(doctor, out,
+                             "sluice stop%F; sluice serve%F   # it is there and says nothing: see "
+                             "its log first");
     if (path[0] && access(path, F_OK) != 0)
-        return "start one: `sluice serve`, or systemctl start sluice-manager";
-    return "see its log; where none runs, start one: `sluice serve`";
+        return doctor_remedy(doctor, out,
+                             "sluice serve%F   # starts one, as systemctl start sluice-manager "
+                             "does of the package's");
+    return doctor_remedy(doctor, out, "sluice serve%F   # where none runs; else see its log");
 }
 
 static void check_store(struct doctor *doctor, const status_response *status)
 {
+    char remedy[DOCTOR_REMEDY_BYTES];
     if (status->store_reason[0])
         doctor_add(doctor, DOCTOR_FAIL, "store",
-                   "make room on its disk, or mend it: changes are refused until then, serving "
-                   "goes on",
+                   doctor_remedy(doctor, remedy,
+                                 "df -h %s   # make room there, or mend it: changes are refused "
+                                 "until then, serving goes on",
+                                 doctor->cli->state_dir),
                    "the manager takes no changes: %s", status->store_reason);
     else
         doctor_add(doctor, DOCTOR_OK, "store", NULL, "schema %u, takes changes",
                    status->store_schema_version);
 }
 
+static const char *server_remedy(const struct doctor *doctor, char out[DOCTOR_REMEDY_BYTES])
+{
+    const char *target = doctor->cli->manager_target;
+    char routes[1100];
+    if (strncmp(target, "unix:", 5) != 0)
+        return "start one there: systemctl start sluice-server, or `sluice serve`";
+    snprintf(routes, sizeof(routes), "%s/routes.pb", doctor->cli->state_dir);
+    return doctor_remedy(doctor, out,
+                         "sluice-server --manager %s --routes-file %s   # starts one, as systemctl "
+                         "start sluice-server does of the package's; one that runs has another "
+                         "--manager",
+                         target + 5, routes);
+}
+
 void doctor_check_programs(struct doctor *doctor)
 {
     ProtobufCMessage *message;
     struct error err;
+    char remedy[DOCTOR_REMEDY_BYTES];
     if (get_status(doctor->cli, &message, &err) != 0) {
-        doctor_add(doctor, DOCTOR_FAIL, "manager", manager_remedy(doctor->cli, &err), "%s",
+        doctor_add(doctor, DOCTOR_FAIL, "manager", manager_remedy(doctor, &err, remedy), "%s",
                    err.message);
         return;
     }
@@ -130,14 +155,14 @@ void doctor_check_programs(struct doctor *doctor)
     check_version(doctor, "manager", "sluice-manager", status->pid, status->software_version);
     check_store(doctor, status);
     if (!status->n_servers)
-        doctor_add(doctor, DOCTOR_FAIL, "server",
-                   "start one: `sluice serve`, or systemctl start sluice-server; where one runs, "
-                   "its --routes is not this manager's",
+        doctor_add(doctor, DOCTOR_FAIL, "server", server_remedy(doctor, remedy),
                    "no server is connected to the manager: nobody takes requests");
     for (size_t i = 0; i < status->n_servers; i++)
         check_server(doctor, status->servers[i]);
     if (status->n_replicas > status->n_ready_replicas)
-        doctor_add(doctor, DOCTOR_WARN, "replicas", "see why: sluice ps, sluice events",
+        doctor_add(doctor, DOCTOR_WARN, "replicas",
+                   doctor_remedy(doctor, remedy,
+                                 "sluice ps%F; sluice events --type replica.%F   # tell why"),
                    "%u of %u are ready", status->n_ready_replicas, status->n_replicas);
     else
         doctor_add(doctor, DOCTOR_OK, "replicas", NULL, "%u of %u are ready",
@@ -203,15 +228,21 @@ static bool is_ours(const struct doctor *doctor, long pid)
 
 static void tell_taken(struct doctor *doctor, const struct port *port, unsigned number)
 {
-    char owner[PORT_OWNER_NAME] = "", remedy[160];
+    char owner[PORT_OWNER_NAME] = "", remedy[256];
     long pid = port_owner(number, owner);
     if (is_ours(doctor, pid)) {
         doctor_add(doctor, DOCTOR_OK, port->name, NULL, "%s, taken by this %s, pid %ld",
                    port->address, owner, pid);
         return;
     }
-    snprintf(remedy, sizeof(remedy), "end it, or give %s another port (%s)", port->program,
-             port->flag);
+    if (pid)
+        snprintf(remedy, sizeof(remedy),
+                 "ps -p %ld -f   # what it is; end it, or give %s another port (%s)", pid,
+                 port->program, port->flag);
+    else
+        snprintf(remedy, sizeof(remedy),
+                 "sudo ss -ltnp 'sport = :%u'   # who it is; end it, or give %s another port (%s)",
+                 number, port->program, port->flag);
     /* What runs already may have been given another address. */
     bool runs = doctor->manager_pid && !cli_given(doctor->cli, port->flag + 2);
     enum doctor_level level = runs ? DOCTOR_WARN : DOCTOR_FAIL;

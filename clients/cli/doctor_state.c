@@ -14,6 +14,7 @@
 #include "base/lock_file.h"
 #include "clients/cli/cli.h"
 #include "clients/cli/doctor.h"
+#include "clients/cli/leftover.h"
 #include "clients/cli/worker_tool.h"
 #include "proto/rpc/rpc_message.h"
 
@@ -37,7 +38,7 @@ static const char *user_name(uid_t uid, char out[64])
 static void check_space(struct doctor *doctor, const char *dir)
 {
     struct statvfs space;
-    char left[32];
+    char left[32], remedy[DOCTOR_REMEDY_BYTES];
     if (statvfs(dir, &space) != 0)
         return;
     uint64_t n_bytes = (uint64_t)space.f_bavail * space.f_frsize;
@@ -45,7 +46,11 @@ static void check_space(struct doctor *doctor, const char *dir)
                               : n_bytes            ? DOCTOR_WARN
                                                    : DOCTOR_FAIL;
     doctor_add(doctor, level, "disk",
-               level ? "free space there: a manager whose disk is full refuses changes" : NULL,
+               level ? doctor_remedy(doctor, remedy,
+                                     "du -xh %s | sort -h | tail   # free space on that disk: a "
+                                     "manager without any refuses changes",
+                                     dir)
+                     : NULL,
                "%s free below %s", format_bytes(n_bytes, left), dir);
 }
 
@@ -53,13 +58,14 @@ static void check_space(struct doctor *doctor, const char *dir)
 static bool check_directory(struct doctor *doctor, const char *dir)
 {
     struct stat at;
-    char owner[64], remedy[PATH_BYTES + 64];
+    char owner[64], remedy[DOCTOR_REMEDY_BYTES];
     if (stat(dir, &at) != 0) {
         bool absent = errno == ENOENT;
         doctor_add(doctor, absent ? DOCTOR_WARN : DOCTOR_FAIL, "state",
-                   absent
-                       ? "nothing has run there yet: `sluice serve` makes it; or give --state-dir"
-                       : "run as the user whose it is, or give --state-dir",
+                   absent ? doctor_remedy(doctor, remedy,
+                                          "sluice serve%F   # nothing has run there yet: it makes "
+                                          "it; or give another --state-dir")
+                          : "run as the user whose it is, or give --state-dir",
                    "%s: %s", dir, strerror(errno));
         return false;
     }
@@ -69,13 +75,20 @@ static bool check_directory(struct doctor *doctor, const char *dir)
     }
     user_name(at.st_uid, owner);
     if (access(dir, R_OK | W_OK | X_OK) != 0) {
-        snprintf(remedy, sizeof(remedy), "run as %s, or: chmod u+rwx %s", owner, dir);
+        if (at.st_uid != geteuid() && (at.st_mode & 0700) == 0700)
+            doctor_remedy(doctor, remedy, "sudo -u %s sluice doctor --state-dir %s", owner, dir);
+        else
+            doctor_remedy(doctor, remedy,
+                          at.st_uid == geteuid() ? "chmod u+rwx %s" : "sudo chmod u+rwx %s", dir);
         doctor_add(doctor, DOCTOR_FAIL, "state", remedy, "%s, of %s, mode %03o: %s", dir, owner,
                    at.st_mode & 0777, strerror(errno));
         return false;
     }
     bool open = (at.st_mode & 0022) != 0, foreign = at.st_uid != geteuid();
-    snprintf(remedy, sizeof(remedy), open ? "chmod go-w %s" : "run as its owner, or chown %s", dir);
+    if (open)
+        doctor_remedy(doctor, remedy, "chmod go-w %s", dir);
+    else
+        doctor_remedy(doctor, remedy, "sudo -u %s sluice doctor --state-dir %s", owner, dir);
     doctor_add(doctor, open || foreign ? DOCTOR_WARN : DOCTOR_OK, "state",
                open || foreign ? remedy : NULL, "%s, of %s, mode %03o%s", dir, owner,
                at.st_mode & 0777,
@@ -87,7 +100,7 @@ static bool check_directory(struct doctor *doctor, const char *dir)
 
 static void check_lock(struct doctor *doctor, const char *dir)
 {
-    char path[PATH_BYTES], link[64], program[PATH_BYTES], remedy[128];
+    char path[PATH_BYTES], link[64], program[PATH_BYTES], remedy[DOCTOR_REMEDY_BYTES], text[32];
     snprintf(path, sizeof(path), "%s/sluice.lock", dir);
     long pid = (long)lock_file_holder(path);
     if (!pid && access(path, R_OK) != 0 && errno != ENOENT) {
@@ -108,12 +121,44 @@ static void check_lock(struct doctor *doctor, const char *dir)
                    pid);
         return;
     }
-    snprintf(remedy, sizeof(remedy), "see what it is (ps -p %ld) and end it: no manager can start",
-             pid);
-    doctor_add(doctor, DOCTOR_FAIL, "database lock",
-               pid > 0 ? remedy : "find it with `lsof`, and end it: no manager can start",
+    snprintf(text, sizeof(text), "%ld", pid);
+    if (pid > 0)
+        doctor_remedy(doctor, remedy,
+                      "ps -p %s -f   # what it is; end it: no manager can start before", text);
+    else
+        doctor_remedy(doctor, remedy, "lsof %s   # what it is; end it: no manager can start before",
+                      path);
+    doctor_add(doctor, DOCTOR_FAIL, "database lock", remedy,
                "%s is held by %s%.200s, pid %ld, and that is no manager", path,
                name ? "" : "a process", name ? name + 1 : "", pid);
+}
+
+/* Of the server that keeps its routes here, beneath `sluice serve` or alone. */
+static void check_server_lock(struct doctor *doctor, const char *dir)
+{
+    char path[PATH_BYTES], remedy[DOCTOR_REMEDY_BYTES];
+    snprintf(path, sizeof(path), "%s/routes.pb.lock", dir);
+    long pid = (long)lock_file_holder(path);
+    bool known = pid > 0 && leftover_server(path) == pid;
+    if (!pid)
+        doctor_add(doctor, DOCTOR_OK, "server lock", NULL,
+                   "free: no server has its routes in this folder");
+    else if (known && leftover_manager(dir))
+        doctor_add(doctor, DOCTOR_OK, "server lock", NULL, "held by sluice-server, pid %ld", pid);
+    else if (known)
+        doctor_add(doctor, DOCTOR_WARN, "server lock",
+                   doctor_remedy(doctor, remedy,
+                                 "sluice stop%F   # ends it; before that `sluice serve` does not "
+                                 "start. A manager that starts finds it again"),
+                   "%s is held by sluice-server, pid %ld, and no manager runs here: it serves the "
+                   "routes that it had last",
+                   path, pid);
+    else
+        doctor_add(doctor, DOCTOR_FAIL, "server lock",
+                   doctor_remedy(doctor, remedy,
+                                 "lsof %s   # what it is; end it: no server can start before",
+                                 path),
+                   "%s is held by a process, pid %ld, and that is no server", path, pid);
 }
 
 void doctor_check_state(struct doctor *doctor)
@@ -129,6 +174,7 @@ void doctor_check_state(struct doctor *doctor)
         return;
     check_space(doctor, dir);
     check_lock(doctor, dir);
+    check_server_lock(doctor, dir);
 }
 
 /* --- the model --- */
@@ -137,6 +183,7 @@ void doctor_check_state(struct doctor *doctor)
 static bool check_readable(struct doctor *doctor, const char *path)
 {
     struct stat at;
+    char remedy[DOCTOR_REMEDY_BYTES];
     if (stat(path, &at) != 0) {
         doctor_add(doctor, DOCTOR_FAIL, "model",
                    errno == EACCES ? "let this user read it" : "give the file's path", "%s: %s",
@@ -149,7 +196,12 @@ static bool check_readable(struct doctor *doctor, const char *path)
         return false;
     }
     if (access(path, R_OK) != 0) {
-        doctor_add(doctor, DOCTOR_FAIL, "model", "chmod u+r, or run as the user whose it is",
+        doctor_add(doctor, DOCTOR_FAIL, "model",
+                   doctor_remedy(doctor, remedy,
+                                 at.st_uid == geteuid()
+                                     ? "chmod u+r %s"
+                                     : "sudo chmod a+r %s   # or run as its user",
+                                 path),
                    "%s: %s", path, strerror(errno));
         return false;
     }

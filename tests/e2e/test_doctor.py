@@ -44,6 +44,10 @@ class Doctor:
         assert result.returncode == (1 if "fail" in levels else 0)
         for finding in self.findings:  # what is wrong comes with what to do
             assert bool(finding["remedy"]) == (finding["level"] != "ok"), finding
+            command = finding["remedy"].split("   # ")[0]
+            if command.split(" ")[0] in ("sluice", "sluice-server", "sudo", "chmod", "ps", "lsof", "du", "df", "echo", "ulimit"):
+                subprocess.run(["bash", "-n", "-c", finding["remedy"]], check=True)
+                assert "`" not in command, finding
 
     def of(self, check, level=None):
         found = [f for f in self.findings if f["check"] == check]
@@ -64,7 +68,7 @@ def test_a_machine_where_nothing_runs(state):
     probe = subprocess.run([BIN / "sluice-worker", "probe", "--text"], capture_output=True, text=True, check=True).stdout
     kernels = re.match(r'"(\w+)" on .*, \d+ CPUs', doctor.of("kernels")[0])
     assert kernels and kernels[1] in probe
-    for check in ("openat2", "pidfd", "memfd sealing", "seccomp", "clock", "database lock", "data plane", "server metrics",
+    for check in ("openat2", "pidfd", "memfd sealing", "seccomp", "clock", "database lock", "server lock", "data plane", "server metrics",
                   "manager metrics", "state"):
         doctor.of(check, "ok")
     for check in ("cuda", "huge pages", "open files", "locked memory", "disk"):
@@ -76,7 +80,7 @@ def test_a_machine_where_nothing_runs(state):
 
 def test_plain_lines_tell_the_same(state):
     result = run("doctor", state=state, check=1)
-    assert re.search(r"^fail  manager  .*\n +-> start one: `sluice serve`", result.stdout, re.M), result.stdout
+    assert re.search(r"^fail  manager  .*\n +-> sluice serve --state-dir /", result.stdout, re.M), result.stdout
     assert re.search(r"^\d+ ok, \d+ to look at, \d+ wrong$", result.stdout, re.M) and "\033" not in result.stdout
 
 
@@ -111,6 +115,41 @@ def test_a_lock_that_no_manager_holds(state):
     assert f"pid {os.getpid()}, and that is no manager" in message and f"ps -p {os.getpid()}" in remedy
 
 
+def pasted(remedy, state):
+    """Into a shell, from any folder."""
+    env = {"PATH": f"{BIN}:{os.environ['PATH']}", "HOME": str(state)}
+    return subprocess.run(["bash", "-c", remedy], cwd="/", env=env, capture_output=True, text=True, timeout=patience(60))
+
+
+def test_a_server_that_holds_the_folder_without_a_manager(tmp_path):
+    """Nothing told of it but the port, were it the default one; and `sluice serve` does not start beside it."""
+    folder = tmp_path / "it's here"
+    folder.mkdir(mode=0o700)
+    lock = folder / "routes.pb.lock"
+    server = subprocess.Popen([BIN / "sluice-server", "--routes-file", folder / "routes.pb", "--metrics", "", "--listen",
+                               f"127.0.0.1:{free_port()}"], stderr=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + patience(20)
+        while not (lock.exists() and lock.read_text() == f"{server.pid}\n"):
+            assert server.poll() is None and time.monotonic() < until
+            time.sleep(0.01)
+        message, remedy = Doctor(folder).of("server lock", "warn")
+        assert message.startswith(f"{lock} is held by sluice-server, pid {server.pid}, and no manager runs here"), message
+        result = pasted(remedy, tmp_path)
+        assert result.returncode == 0 and server.wait(patience(20)) == 0, (remedy, result)
+    finally:
+        if server.poll() is None:
+            server.kill()
+            server.wait()
+    Doctor(folder).of("server lock", "ok")
+    with open(lock, "w") as held:
+        held.write(f"{os.getpid()}\n")
+        held.flush()
+        fcntl.flock(held, fcntl.LOCK_EX)
+        message, remedy = Doctor(folder).of("server lock", "fail")
+    assert f"pid {os.getpid()}, and that is no server" in message and remedy.startswith("lsof '")
+
+
 def test_ports_that_others_have(state):
     with socket.create_server(("127.0.0.1", 0)) as a, socket.create_server(("127.0.0.1", 0)) as b:
         ports = [a.getsockname()[1], free_port(), b.getsockname()[1]]
@@ -118,6 +157,7 @@ def test_ports_that_others_have(state):
         for check, flag, port in (("data plane", "--listen", ports[0]), ("manager metrics", "--manager-metrics", ports[2])):
             message, remedy = doctor.of(check, "fail")
             assert f"127.0.0.1:{port} is taken by python" in message and f"pid {os.getpid()}" in message and flag in remedy
+            assert str(os.getpid()) in pasted(remedy, state).stdout
         doctor.of("server metrics", "ok")
     assert "no address" in Doctor(state, "--metrics", "here").of("server metrics", "fail")[0]
 
@@ -166,6 +206,7 @@ def test_everything_runs(served):
     text = {f["check"]: f for f in findings}
     assert not [f for f in findings if f["level"] == "fail"] and result.returncode == 0, findings
     assert f"sluice-server answers, pid {server}" in text["server"]["message"]
+    assert text["server lock"]["message"] == f"held by sluice-server, pid {server}"
     assert f"taken by this sluice-server, pid {server}" in text["data plane"]["message"]
 
 
