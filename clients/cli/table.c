@@ -100,8 +100,8 @@ static const struct option_spec deploy_specs[] = {
      0, 0},
     {"context-length", 'c', OPTION_U64, CLI_OPTION(context_length), "0", "N",
      "tokens per sequence; 0: the model's", 0, 16777216},
-    {"kv-tokens", 0, OPTION_U64, CLI_OPTION(kv_tokens), "0", "N", "KV pool; 0: by memory", 0,
-     1099511627776},
+    {"kv-tokens", 0, OPTION_U64, CLI_OPTION(kv_tokens), "0", "N",
+     "KV pool, 32 or more; 0: by memory", 0, 1099511627776},
     {"devices", 0, OPTION_STRING, CLI_OPTION(devices), "", "LIST",
      "devices in place of a named group: cuda:0, cpu:0-1, or cuda:0,1, of which a replica takes "
      "one; empty: the group",

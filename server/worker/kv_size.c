@@ -44,6 +44,12 @@ int kv_size_resolve(struct checkpoint *ckpt, const struct settings *settings,
     uint64_t free_bytes;
     ex->max_rows = cfg->max_batch_tokens;
     ex->max_seqs = cfg->max_concurrent;
+    if (ex->kv_tokens && ex->kv_tokens < ex->kv_block_size)
+        return error_field(err, "kv_tokens",
+                           "%" PRIu64 " is less than one block of %" PRIu32
+                           " tokens, the least that holds a prompt and its answer; give %" PRIu32
+                           " or more, or leave it out",
+                           ex->kv_tokens, ex->kv_block_size, ex->kv_block_size);
     if (ex->kv_tokens || (engine_is_on_gpu(cfg) && !settings->kv_bytes))
         return engine_choose_sizes(cfg, ckpt, err);
     probe = *cfg;

@@ -15,7 +15,8 @@ uint64_t kv_size_available(const struct settings *settings, uint64_t *out_free_b
 
 /* Sets cfg->executor.kv_tokens (and max_rows, max_seqs) where the settings give bytes or nothing:
  * bytes are turned into tokens; by default what max_concurrent sequences of full context need, but
- * at most half of what this replica's share of the available memory leaves beside the weights. */
+ * at most half of what this replica's share of the available memory leaves beside the weights.
+ * INVALID_ARGUMENT where tokens or bytes that are given come to less than a block. */
 int kv_size_resolve(struct checkpoint *ckpt, const struct settings *settings,
                     struct engine_config *cfg, struct error *err);
 

@@ -42,6 +42,21 @@ def test_a_load_takes_what_its_plan_says(manager):
         assert abs(max(r.shared_bytes for r in manager.replicas()) - shared) <= 0.02 * shared and shmem >= 0.98 * shared
 
 
+def test_a_cache_in_which_no_request_fits_is_refused(manager):
+    """4 tokens were taken for one block without a word, and every chat was then refused as too long."""
+    up(manager, TINY)
+    config = manager.t.ModelConfig(kv_tokens=31, n_threads=1)
+    plan = manager.rpc.LoadModelVersion
+    text = fails(C.INVALID_ARGUMENT, plan, manager.m.LoadModelVersionRequest(model="a", validate_only=True, config=config))
+    assert "kv_tokens: 31 is less than one block of 32 tokens" in text and "give 32 or more" in text, text
+    o = manager.end(manager.load("a", config=config))
+    assert o.state == manager.t.OPERATION_STATE_FAILED and o.error.message == text, o
+    code, _, err = cli(manager, "load", "a", "--kv-tokens", "4", "--validate-only", "--manager", f"{manager.state}/run/manager.sock")
+    assert code == 1 and "--kv-tokens: 4 is less than one block of 32 tokens" in err, err
+    config.kv_tokens = 32
+    manager.done(manager.load("a", config=config))
+
+
 def test_an_unload_gives_back_what_its_plan_says(manager):
     """Weights that two replicas share were counted twice."""
     up(manager, TINY)
