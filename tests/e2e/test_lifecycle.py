@@ -453,10 +453,10 @@ def test_errors_name_what_is_wrong_and_are_json_where_asked(fresh):
     typed = subprocess.run([*command, "-"], input="Say hello.\n", capture_output=True, text=True, timeout=patience(20))
     assert typed.stdout == fresh.run("smol", "Say hello.", "-n", "4").stdout
     assert "is empty" in subprocess.run([*command, "-"], input="", capture_output=True, text=True, timeout=patience(20)).stderr
-    plan = fresh.cli("load", "smol", "--validate-only", "--kv-tokens", "900000000", check=False)
-    assert plan.returncode == 1 and "does not fit" in plan.stdout
     unloaded = fresh.cli("unload", "smol").stdout
     assert unloaded.startswith("smol: done") and "before" in unloaded
+    plan = fresh.cli("load", "smol", "--validate-only", "--kv-tokens", "900000000", check=False)
+    assert plan.returncode == 1 and "does not fit" in plan.stdout
     loaded = fresh.cli("load", "smol").stdout
     assert "resident; weights, workspace and a full KV pool are" in loaded and "before" not in loaded
     assert json.loads(fresh.cli("stop", "--json").stdout) == {"stopped": True}

@@ -94,10 +94,12 @@ def test_it_is_recorded_and_shown(served, random_model):
 
 
 def test_its_memory_is_planned_and_told(served, random_model):
+    served.cli("register", "planned", model_path(), "--version", "1")
+
     def plan(draft):
         m, t = served.stubs.manager, served.stubs.types
         return served.manager_stub().LoadModelVersion(m.LoadModelVersionRequest(
-            model="wild", version="1", n_replicas=2, validate_only=True, config=t.ModelConfig(kv_tokens=4096, draft_model=draft)),
+            model="planned", version="1", n_replicas=2, validate_only=True, config=t.ModelConfig(kv_tokens=4096, draft_model=draft)),
             timeout=patience(30)).plan
     without, small, twin = plan(""), plan(str(random_model)), plan(model_path())
     assert twin.packed_bytes == 2 * without.packed_bytes and without.packed_bytes < small.packed_bytes < 1.1 * without.packed_bytes
