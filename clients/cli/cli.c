@@ -41,11 +41,14 @@ int cli_split_version(struct cli *cli, struct error *err)
         strchr(word, '/') || !(colon = strchr(word, ':')))
         return 0;
     size_t n = (size_t)(colon - word);
-    if (n == 0 || n >= sizeof(cli->model) || !colon[1])
-        return error_set(err, STATUS_INVALID_ARGUMENT, "\"%.40s\" is no MODEL[:VERSION]", word);
-    if (cli->settings.version[0])
-        return error_set(err, STATUS_INVALID_ARGUMENT, "--version: \"%.40s\" names one already",
-                         word);
+    if (n == 0 || n >= sizeof(cli->model) || !colon[1]) {
+        error_set(err, STATUS_INVALID_ARGUMENT, "\"%.40s\" is no MODEL[:VERSION]", word);
+        return cli_usage(err);
+    }
+    if (cli->settings.version[0]) {
+        error_set(err, STATUS_INVALID_ARGUMENT, "--version: \"%.40s\" names one already", word);
+        return cli_usage(err);
+    }
     snprintf(cli->model, sizeof(cli->model), "%.*s", (int)n, word);
     cli->settings.version = colon + 1;
     return 0;
@@ -178,14 +181,22 @@ static bool advice(const struct cli *cli, const struct error *err, struct strbuf
     return false;
 }
 
+static const char usage_reason[] = "USAGE";
+
+int cli_usage(struct error *err)
+{
+    return error_reason(err, usage_reason);
+}
+
 int cli_fail(const struct cli *cli, const struct error *err)
 {
     struct strbuf hint;
+    bool usage = strcmp(err->reason, usage_reason) == 0;
     if (strcmp(err->reason, "STDOUT_CLOSED") == 0)
         return 1; /* `| head` has had enough: nobody asked why */
     if (cli->settings.json) {
         print_json_error(err);
-        return 1;
+        return usage ? 2 : 1;
     }
     strbuf_init(&hint, 0);
     fprintf(stderr, "sluice %s: ", cli->command->name);
@@ -195,22 +206,23 @@ int cli_fail(const struct cli *cli, const struct error *err)
                    err->message[0] ? err->message : status_name(err->status), &words);
     printable_write(stderr, strbuf_str(&words));
     strbuf_fini(&words);
-    if (err->reason[0])
+    if (err->reason[0] && !usage)
         fprintf(stderr, " (%s, %s)\n", status_name(err->status), err->reason);
     else
         fprintf(stderr, " (%s)\n", status_name(err->status));
     if (advice(cli, err, &hint))
         fprintf(stderr, "%s\n", strbuf_str(&hint));
     strbuf_fini(&hint);
-    return 1;
+    return usage ? 2 : 1;
 }
 
 int cli_need_state(const struct cli *cli, struct error *err)
 {
     if (cli->state_dir[0])
         return 0;
-    return error_set(err, STATUS_INVALID_ARGUMENT,
-                     "--state-dir: give it where neither XDG_STATE_HOME nor HOME is set");
+    error_set(err, STATUS_INVALID_ARGUMENT,
+              "--state-dir: give it where neither XDG_STATE_HOME nor HOME is set");
+    return cli_usage(err);
 }
 
 void cli_resolve_paths(struct cli *cli)

@@ -165,7 +165,11 @@ const char *cli_hint_flags(const struct cli *cli, unsigned hints, char out[CLI_H
 /* Appends a word as a shell wants it. */
 void cli_add_quoted(struct strbuf *out, const char *value);
 
-/* Prints "sluice COMMAND: text" and what to do next, where it is known. Returns the exit code 1. */
+/* Marks an error as wrong usage: what the command line, a variable or the file says cannot be, and
+ * nobody was asked. Returns err->status. */
+int cli_usage(struct error *err);
+/* Prints "sluice COMMAND: text" and what to do next, where it is known. Returns the exit code: 2 of
+ * wrong usage, else 1. */
 int cli_fail(const struct cli *cli, const struct error *err);
 
 /* INVALID_ARGUMENT where no state directory was given and the environment names none. */

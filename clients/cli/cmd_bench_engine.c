@@ -96,8 +96,8 @@ static int run_engine(struct cli *cli)
     Sluice__Worker__V1__ToolReport *report = NULL;
     struct error err;
     if (check(&cli->settings, &err) != 0) {
-        cli_fail(cli, &err);
-        return 2;
+        cli_usage(&err);
+        return cli_fail(cli, &err);
     }
     if (bench(cli, &report, &err) != 0)
         return cli_fail(cli, &err);

@@ -255,8 +255,8 @@ static int run_serve_bench(struct cli *cli)
     struct serve_bench b = {.cli = cli};
     struct error err;
     if (take_settings(&b, &err) != 0) {
-        cli_fail(cli, &err);
-        return 2;
+        cli_usage(&err);
+        return cli_fail(cli, &err);
     }
     struct bench_results *results = calloc(1, sizeof(*results));
     int rc = results ? run_bench(&b, results, &err)

@@ -87,8 +87,8 @@ static int run_completion(struct cli *cli)
         }
     error_set(&err, STATUS_INVALID_ARGUMENT, "\"%s\" is no shell with a completion: %s",
               cli_word(cli, 0), cli->command->arguments);
-    cli_fail(cli, &err);
-    return 2;
+    cli_usage(&err);
+    return cli_fail(cli, &err);
 }
 
 /* --- man --- */
@@ -137,10 +137,11 @@ static int print_page(struct cli *cli, struct error *err)
     struct table_manual manual;
     struct strbuf text;
     const struct cli_command *command = table_find(n_words, words, &n_name);
-    if (n_words && (!command || n_name != n_words))
-        return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "no command \"%s%s%s\"; `sluice help` lists them", words[0],
-                         words[1] ? " " : "", words[1] ? words[1] : "");
+    if (n_words && (!command || n_name != n_words)) {
+        error_set(err, STATUS_INVALID_ARGUMENT, "no command \"%s%s%s\"; `sluice help` lists them",
+                  words[0], words[1] ? " " : "", words[1] ? words[1] : "");
+        return cli_usage(err);
+    }
     if (command)
         table_manual(command, &manual);
     else

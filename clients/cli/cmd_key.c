@@ -26,6 +26,8 @@ static int new_key(const struct cli *cli, const char *tenant, struct error *err)
     int rc = api_key_create(key, err);
     if (!rc)
         rc = api_key_line(tenant, key, cli->settings.role, cli->settings.expires, &line, err);
+    if (rc == STATUS_INVALID_ARGUMENT)
+        cli_usage(err);
     if (!rc && cli->settings.json) {
         printf("{\"key\":\"%s\",\"line\":\"%s\"}\n", key, strbuf_str(&line));
     } else if (!rc) {

@@ -123,8 +123,11 @@ static int run_create(struct cli *cli)
     struct error err;
     char id[UUID_BYTES];
     request.request_id = cli_request_id(cli, id);
-    if (fill_create(cli, &request, &err) != 0 ||
-        cli_call(cli, "CreateApiKey", &request.base, &message, &err) != 0)
+    if (fill_create(cli, &request, &err) != 0) {
+        cli_usage(&err);
+        return cli_fail(cli, &err);
+    }
+    if (cli_call(cli, "CreateApiKey", &request.base, &message, &err) != 0)
         return cli_fail(cli, &err);
     Sluice__Manager__V1__CreateApiKeyResponse *response =
         (Sluice__Manager__V1__CreateApiKeyResponse *)message;

@@ -67,8 +67,8 @@ static int run_policy(struct cli *cli)
     if (n_kinds > 1) {
         error_set(&err, STATUS_INVALID_ARGUMENT,
                   "--latest, --all, --clear and versions exclude one another");
-        cli_fail(cli, &err);
-        return 2;
+        cli_usage(&err);
+        return cli_fail(cli, &err);
     }
     get.model = (char *)(uintptr_t)cli_word(cli, 0);
     int rc =

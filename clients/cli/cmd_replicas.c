@@ -53,8 +53,8 @@ static int run_scale(struct cli *cli)
     ProtobufCMessage *message = NULL;
     struct error err;
     if (parse_count(cli_word(cli, 1), &request.n_replicas, &err) != 0) {
-        cli_fail(cli, &err);
-        return 2;
+        cli_usage(&err);
+        return cli_fail(cli, &err);
     }
     request.model = (char *)(uintptr_t)cli_word(cli, 0);
     request.version = (char *)(uintptr_t)s->version;

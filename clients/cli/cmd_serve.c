@@ -403,6 +403,8 @@ static int claim_state(struct serve *s, struct error *err)
         rc = prepare_children(s, err);
     if (!rc)
         rc = check_listeners(&s->cli->settings, err);
+    if (rc == STATUS_INVALID_ARGUMENT)
+        return cli_usage(err);
     if (!rc)
         rc = prepare_paths(s, err);
     if (!rc)

@@ -114,6 +114,8 @@ static int detokenize(struct cli *cli, const char *text, struct error *err)
     int rc = parse_ids(text, &request.ids, &request.n_ids, err);
     for (size_t i = 2; !rc && cli_word(cli, i); i++)
         rc = parse_ids(cli_word(cli, i), &request.ids, &request.n_ids, err);
+    if (rc == STATUS_INVALID_ARGUMENT && cli_word(cli, 1) && strcmp(cli_word(cli, 1), "-") != 0)
+        cli_usage(err);
     request.model = (char *)(uintptr_t)cli_word(cli, 0);
     request.version = (char *)(uintptr_t)cli->settings.version;
     request.has_skip_special_tokens = cli->settings.special; /* as given: they are shown */
@@ -152,8 +154,8 @@ static int run_tokenize(struct cli *cli)
     const char *text = cli_word(cli, 1);
     bool ids = cli->settings.detokenize;
     if (check_usage(cli, &err) != 0) {
-        cli_fail(cli, &err);
-        return 2;
+        cli_usage(&err);
+        return cli_fail(cli, &err);
     }
     strbuf_init(&typed, TEXT_INPUT_MAX_BYTES);
     int rc = 0;

@@ -114,8 +114,8 @@ static int run_traffic(struct cli *cli)
         (void)parse_weights(cli, weights, &err);
     if (err.status) {
         free(weights);
-        cli_fail(cli, &err);
-        return 2;
+        cli_usage(&err);
+        return cli_fail(cli, &err);
     }
     int rc = sets ? set(cli, weights, &message, &err) : get(cli, &message, &err);
     free(weights);

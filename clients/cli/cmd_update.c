@@ -81,8 +81,8 @@ static int run_update(struct cli *cli)
     else
         error_clear(&err);
     if (err.status || parse_steps(s->steps, steps, &request.n_steps, &err) != 0) {
-        cli_fail(cli, &err);
-        return 2;
+        cli_usage(&err);
+        return cli_fail(cli, &err);
     }
     request.model = (char *)(uintptr_t)cli_word(cli, 0);
     request.version = (char *)(uintptr_t)s->to_version;

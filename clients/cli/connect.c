@@ -26,13 +26,16 @@ static int dial_manager(struct cli *cli, struct error *err)
     const struct cli_dial *dial = &cli->settings.dial;
     if (!cli_dial_is_port(target))
         return cli_dial_open("manager", target, NULL, &cli->manager, err);
-    if ((cli->command->groups & (CLI_DIAL | CLI_MANAGE)) == 0)
-        return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "--manager %s: this command takes the manager's socket only", target);
-    if (!dial->tls && !dial->tls_ca[0])
-        return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "--manager %s: a manager's port speaks TLS; give --tls-ca or --tls",
-                         target);
+    if ((cli->command->groups & (CLI_DIAL | CLI_MANAGE)) == 0) {
+        error_set(err, STATUS_INVALID_ARGUMENT,
+                  "--manager %s: this command takes the manager's socket only", target);
+        return cli_usage(err);
+    }
+    if (!dial->tls && !dial->tls_ca[0]) {
+        error_set(err, STATUS_INVALID_ARGUMENT,
+                  "--manager %s: a manager's port speaks TLS; give --tls-ca or --tls", target);
+        return cli_usage(err);
+    }
     return cli_dial_open("manager", target, dial, &cli->manager, err);
 }
 

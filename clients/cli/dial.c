@@ -96,16 +96,20 @@ int cli_dial_open(const char *option, const char *server, const struct cli_dial 
     if (!rc && !config.tls && !local && (dial->tls_client_cert[0] || dial->tls_client_key[0]))
         rc = error_set(err, STATUS_INVALID_ARGUMENT,
                        "--tls-client-cert: give --tls-ca or --tls with it");
-    if (!rc && !dial->api_key[0] && dial->api_key_file[0]) {
+    if (rc)
+        return cli_usage(err);
+    if (!dial->api_key[0] && dial->api_key_file[0]) {
         rc = read_key(dial->api_key_file, key, sizeof(key), err);
         config.api_key = key;
     }
     if (!rc && config.api_key[0] && !config.tls && !local && !dial->allow_plaintext_keys &&
-        !rpc_listen_is_loopback(host_and_port(server)))
-        rc = error_set(err, STATUS_INVALID_ARGUMENT,
-                       "--%s %s: the API key would cross the network in plain text; give "
-                       "--tls-ca or --tls, or --allow-plaintext-keys where something else encrypts",
-                       option, server);
+        !rpc_listen_is_loopback(host_and_port(server))) {
+        error_set(err, STATUS_INVALID_ARGUMENT,
+                  "--%s %s: the API key would cross the network in plain text; give "
+                  "--tls-ca or --tls, or --allow-plaintext-keys where something else encrypts",
+                  option, server);
+        rc = cli_usage(err);
+    }
     if (!rc)
         rc = rpc_client_create(&config, out_client, err);
     explicit_bzero(key, sizeof(key));

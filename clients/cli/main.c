@@ -70,10 +70,10 @@ static int check_words(const struct cli_command *command, size_t n_words, struct
     table_word_counts(command, &min, &max);
     if (n_words >= min && n_words <= max)
         return 0;
-    return error_set(err, STATUS_INVALID_ARGUMENT,
-                     "usage: sluice %s %s%s[options]   (sluice %s --help tells more)",
-                     command->name, command->arguments, command->arguments[0] ? " " : "",
-                     command->name);
+    error_set(err, STATUS_INVALID_ARGUMENT,
+              "usage: sluice %s %s%s[options]   (sluice %s --help tells more)", command->name,
+              command->arguments, command->arguments[0] ? " " : "", command->name);
+    return cli_usage(err);
 }
 
 static int run_command(const struct cli_command *command, int argc, char *argv[])
@@ -83,6 +83,7 @@ static int run_command(const struct cli_command *command, int argc, char *argv[]
     struct error err;
     if (options_parse("cli", specs, cli.n_specs, argc, argv, &cli.settings, &cli.options, &err) !=
         0) {
+        cli_usage(&err);
         usage_error(command, argc, argv, &err);
         return 2;
     }
@@ -99,7 +100,8 @@ static int run_command(const struct cli_command *command, int argc, char *argv[]
             fprintf(stderr, "%s\n", err.message);
     } else if (cli_split_version(&cli, &err) != 0 ||
                ((command->groups & CLI_SAMPLING) && sampling_check(&cli, &err) != 0)) {
-        cli_fail(&cli, &err);
+        cli_usage(&err);
+        rc = cli_fail(&cli, &err);
     } else {
         rc = command->run(&cli);
     }

@@ -366,7 +366,9 @@ def test_tokenize_shows_pieces_and_chats(served):
     assert "<|im_start|>system\nS." in text and "<|im_start|>user\nHi" in text
     for bad in ("x", "-1", "4294967296", "1.5"):
         result = sluice(served, "tokenize", "smol", "--detokenize", "--", bad, check=False)
-        assert result.returncode == 1 and "token id" in result.stderr
+        assert result.returncode == 2 and "token id" in result.stderr
+    result = sluice(served, "tokenize", "smol", "--detokenize", stdin="x", check=False)
+    assert result.returncode == 1 and "token id" in result.stderr
 
 
 # --- completion and man pages ---

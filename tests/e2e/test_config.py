@@ -265,5 +265,5 @@ def test_serve_refuses_two_listeners_of_one_address(tmp_path):
     port = free_port()
     result = subprocess.run([BIN / "sluice", "serve", "--state-dir", tmp_path / "s", "--listen", f"127.0.0.1:{port}", "--metrics", "",
                              "--manager-metrics", f"localhost:{port}"], capture_output=True, text=True, timeout=patience(30))
-    assert result.returncode == 1 and f"--manager-metrics: localhost:{port} and --listen, 127.0.0.1:{port}" in result.stderr, result
+    assert result.returncode == 2 and f"--manager-metrics: localhost:{port} and --listen, 127.0.0.1:{port}" in result.stderr, result
     assert not (tmp_path / "s/run").exists()

@@ -370,7 +370,7 @@ def test_without_a_home_the_directory_must_be_given():
     bare = {k: v for k, v in os.environ.items() if k not in ("HOME", "XDG_STATE_HOME")}
     for command in ("serve", "ps", "stop"):
         result = subprocess.run([BIN / "sluice", command], env=bare, capture_output=True, text=True, timeout=patience(10))
-        assert result.returncode == 1 and "--state-dir: give it where" in result.stderr, result.stderr
+        assert result.returncode == 2 and "--state-dir: give it where" in result.stderr, result.stderr
 
 
 def test_without_a_port_the_socket_serves(fresh):

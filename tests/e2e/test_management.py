@@ -232,7 +232,7 @@ def test_the_command_line_reaches_a_port(managed, pki):
     code, out, err = cli(managed, "ls", *there)
     assert code == 1 and "API_KEY_MISSING" in err and "--api-key-file" in err, err
     code, out, err = cli(managed, "ls", *there[:2], SLUICE_API_KEY=KEYS["viewer"])
-    assert code == 1 and "a manager's port speaks TLS; give --tls-ca or --tls" in err, err
+    assert code == 2 and "a manager's port speaks TLS; give --tls-ca or --tls" in err, err
     # and its socket as ever, where no key is shown
     code, out, err = cli(managed, "ls", "--manager", f"{managed.state}/run/manager.sock", SLUICE_API_KEY="of the data plane")
     assert code == 0, err
@@ -243,7 +243,7 @@ def test_a_new_key_has_its_role(managed):
     key, line = out.splitlines()
     assert code == 0 and line == key_line("deploy", key, "operator", "2099-01-01T00:00:00Z").strip()
     code, out, err = cli(managed, "key", "new", "deploy", "--role", "root")
-    assert code == 1 and "role: want inference, viewer, operator or admin" in err
+    assert code == 2 and "role: want inference, viewer, operator or admin" in err
 
 
 def refused(tmp_path, *args):

@@ -100,12 +100,12 @@ def test_a_listener_of_a_section_is_checked_against_the_others(serving):
     serving.config.write_text("[server]\nlisten = 127.0.0.1:1\n[manager]\nmetrics = 127.0.0.1:1\n")
     result = subprocess.run([BIN / "sluice", "serve", "--state-dir", serving.state / "s", "--config", serving.config], capture_output=True,
                             text=True, timeout=patience(20), env={k: v for k, v in os.environ.items() if not k.endswith("METRICS")})
-    assert result.returncode == 1 and "--manager-metrics: 127.0.0.1:1 and --listen, 127.0.0.1:1, cannot both be had" in result.stderr
+    assert result.returncode == 2 and "--manager-metrics: 127.0.0.1:1 and --listen, 127.0.0.1:1, cannot both be had" in result.stderr
     assert not (serving.state / "s").exists()
     serving.config.write_text("[server]\n\ndrain_grace = soon\n")
     result = subprocess.run([BIN / "sluice", "serve", "--state-dir", serving.state / "s", "--config", serving.config], capture_output=True,
                             text=True, timeout=patience(20))
-    assert f'{serving.config}:3: --drain-grace: "soon" is not a time' in result.stderr
+    assert result.returncode == 2 and f'{serving.config}:3: --drain-grace: "soon" is not a time' in result.stderr
 
 
 def test_a_hangup_has_both_programs_read_their_settings_again(serving):

@@ -519,7 +519,7 @@ def test_keys_do_not_cross_a_network_in_plain_text_unless_told(tmp_path):
     # The client does not either.
     result = subprocess.run([BIN / "sluice", "run", "m", "x", "--server", "192.0.2.1:8001"], capture_output=True, text=True,
                             env={**os.environ, "SLUICE_API_KEY": key}, timeout=patience(20))
-    assert result.returncode == 1 and "plain text" in result.stderr and key not in result.stderr, result.stderr
+    assert result.returncode == 2 and "plain text" in result.stderr and key not in result.stderr, result.stderr
 
 
 def test_a_certificate_stands_in_for_a_key_but_a_shown_key_must_be_good(server, pki, stubs, tmp_path):
@@ -540,7 +540,7 @@ def test_a_certificate_stands_in_for_a_key_but_a_shown_key_must_be_good(server, 
     (["new", "acme", "--expires", "2027-01-31T00:00:00+01:00"], "expiry: want")])
 def test_key_new_refuses_what_the_file_would(args, text):
     result = subprocess.run([BIN / "sluice", "key", *args], capture_output=True, text=True, timeout=patience(20))
-    assert result.returncode == 1 and text in result.stderr and not result.stdout, result
+    assert result.returncode == 2 and text in result.stderr and not result.stdout, result
 
 
 # --- what belongs to whom, with a model ---
