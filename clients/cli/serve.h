@@ -28,6 +28,7 @@ struct serve {
     _Atomic pid_t server_pid; /* of the server that runs now; 0: none */
     _Atomic bool answered[2]; /* the children did, once: their command lines are good */
     char dial[1200];          /* where the data plane is reached from here; empty: unknown */
+    char address[256];        /* where it listens, of a port that the kernel chose; the loader's */
     struct serve_settings settings;
 };
 

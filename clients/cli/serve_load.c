@@ -39,6 +39,19 @@ static void pause_ms(int64_t ms)
     nanosleep(&pause, NULL);
 }
 
+/* A port that the kernel chose is known once the server has it. */
+static void take_address(struct serve *s, const Sluice__Manager__V1__ServerStatus *server)
+{
+    const char *listen = s->cli->settings.listen;
+    size_t n = strlen(listen);
+    if (n < 2 || strcmp(listen + n - 2, ":0") != 0)
+        return;
+    for (size_t i = 0; i < server->n_addresses; i++)
+        if (server->addresses[i][0] != '/') /* else its unix socket */
+            snprintf(s->address, sizeof(s->address), "%s", server->addresses[i]);
+    cli_dial_address(s->address, s->dial, sizeof(s->dial));
+}
+
 /* The server that runs now follows the manager's routes: it has its address by then. */
 static bool server_is_up(struct serve *s, struct rpc_client *client)
 {
@@ -52,8 +65,11 @@ static bool server_is_up(struct serve *s, struct rpc_client *client)
         return false;
     const Sluice__Manager__V1__GetStatusResponse *known =
         (const Sluice__Manager__V1__GetStatusResponse *)message;
-    for (size_t i = 0; i < known->n_servers; i++)
-        up |= known->servers[i]->pid != 0 && (pid_t)known->servers[i]->pid == s->server_pid;
+    for (size_t i = 0; i < known->n_servers && !up; i++) {
+        up = known->servers[i]->pid != 0 && (pid_t)known->servers[i]->pid == s->server_pid;
+        if (up)
+            take_address(s, known->servers[i]);
+    }
     rpc_message_free(message);
     return up;
 }
@@ -72,8 +88,10 @@ static int wait_for_server(struct serve *s, struct error *err)
     }
     if (!rc)
         fprintf(stderr, "sluice %s: serving on %s, state in %s, logs in %s/log\n", SLUICE_VERSION,
-                set->listen[0] ? set->listen : s->inner_target, s->cli->state_dir,
-                s->cli->state_dir);
+                s->address[0]    ? s->address
+                : set->listen[0] ? set->listen
+                                 : s->inner_target,
+                s->cli->state_dir, s->cli->state_dir);
     if (!rc && set->listen[0] && !set->tls_cert[0] && !set->keys_file[0] &&
         !rpc_listen_is_loopback(set->listen))
         fprintf(stderr,

@@ -65,13 +65,13 @@ def test_wrong_usage_ends_with_2(command):
     assert json.loads(told.stderr)["error"]["reason"] == "USAGE"
 
 
-@pytest.mark.parametrize("args", [[], ["nothing"], ["ops", "nothing"], ["groups", "nothing"], ["help", "nothing"], ["man", "nothing"], ["key"],
-                                  ["completion", "csh"], ["key", "new", "a b"], ["key", "new", "acme", "--role", "king"],
+@pytest.mark.parametrize("args", [[], ["nothing"], ["ops", "nothing"], ["groups", "nothing"], ["help", "nothing"], ["man", "nothing"],
+                                  ["key"], ["completion", "csh"], ["key", "new", "a b"], ["key", "new", "acme", "--role", "king"],
                                   ["key", "new", "acme", "--expires", "soon"], ["keys", "create", "x", "--role", "king"],
                                   ["keys", "create", "x", "--role", "admin", "--expires", "soon"], ["scale", "m", "0"],
                                   ["traffic", "m", "2"], ["traffic", "m", "2=1", "--clear"], ["update", "m"], ["policy", "m", "1", "--all"],
-                                  ["update", "m", "--to", "2", "--steps", "x"], ["tokenize", "m", "a", "b"], ["tokenize", "m", "--detokenize", "x"],
-                                  ["run", "m:", "x"], ["run", "m:1", "x", "--version", "1"], ["run", "m", "x", "--stop", ""],
+                                  ["update", "m", "--to", "2", "--steps", "x"], ["tokenize", "m", "a", "b"],
+                                  ["tokenize", "m", "--detokenize", "x"], ["run", "m:", "x"], ["run", "m:1", "x", "--version", "1"], ["run", "m", "x", "--stop", ""],
                                   ["bench", "engine", "x", "--draft-always"], ["bench", "serve", "x", "--chat"],
                                   ["serve", "--listen", "127.0.0.1:1", "--metrics", "127.0.0.1:1"], ["serve", "--log-level", "loud"]],
                          ids=" ".join)
@@ -80,8 +80,8 @@ def test_words_that_cannot_be_end_with_2(args):
     assert result.returncode == 2 and result.stderr and result.stdout == "", result
 
 
-@pytest.mark.parametrize("args", [["ps"], ["ls"], ["run", "m", "x"], ["stop"], ["tokenize", "m", "x"], ["register", "m", "/nonexistent.gguf"],
-                                  ["bench", "engine", "/nonexistent.gguf"]], ids=" ".join)
+@pytest.mark.parametrize("args", [["ps"], ["ls"], ["run", "m", "x"], ["stop"], ["tokenize", "m", "x"],
+                                  ["register", "m", "/nonexistent.gguf"], ["bench", "engine", "/nonexistent.gguf"]], ids=" ".join)
 def test_what_could_not_be_done_ends_with_1(args, tmp_path):
     result = run(*args, "--server", "127.0.0.1:1", state=tmp_path)
     assert result.returncode == 1 and result.stderr and result.stdout == "", result

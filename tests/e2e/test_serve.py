@@ -8,7 +8,7 @@ import urllib.request
 
 import pytest
 
-from conftest import BIN, Sluice, free_port, patience
+from conftest import BIN, ROOT, Sluice, free_port, patience
 
 
 class Serving(Sluice):
@@ -25,7 +25,7 @@ class Serving(Sluice):
         env = {**{k: v for k, v in os.environ.items() if k not in unset}, **{k: v.format(**self.at) for k, v in (env or {}).items()}}
         self.log = open(self.state / "serve.out", "ab")
         self.process = subprocess.Popen([BIN / "sluice", "serve", "--state-dir", self.state, "--config", self.config,
-                                         *(a.format(**self.at) for a in args)], stdout=self.log, stderr=self.log, env=env)
+                                         *(str(a).format(**self.at) for a in args)], stdout=self.log, stderr=self.log, env=env)
         self.wait(lambda: "serving on" in self.said(), 20, "it serves")
         return self
 
@@ -94,6 +94,16 @@ def test_metrics_that_name_no_program_are_the_servers(serving, env, shared, own)
     section = "[manager]\nmetrics = {c}\n" if own else "[cli]\nmanager_metrics = {c}\n"
     s = serving.start(shared + "[server]\nlisten = {a}\n" + section, env=env)
     assert s.has("b", SERVER) and s.has("c", MANAGER)
+
+
+def test_a_port_that_the_kernel_chose_is_told(serving):
+    """It said "serving on 127.0.0.1:0", and the command that it printed was for the default port."""
+    s = serving.start("[server]\nlisten = 127.0.0.1:0\nmetrics =\n[manager]\nmetrics =\n", ROOT / "tests/golden/tiny/q8_0.gguf",
+                      "--name", "tiny")
+    s.wait(lambda: "ready: " in s.said(), 30, "it is ready")
+    port = int(re.search(r"serving on 127\.0\.0\.1:([0-9]+), ", s.said())[1])
+    assert port and f"ready: sluice run tiny --server 127.0.0.1:{port} " in s.said(), s.said()
+    assert s.cli("run", "tiny", "x", "-n", "1", "--server", f"127.0.0.1:{port}").returncode == 0
 
 
 def test_a_listener_of_a_section_is_checked_against_the_others(serving):
