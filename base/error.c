@@ -87,7 +87,8 @@ int error_prefix(struct error *err, const char *format, ...)
     memcpy(old, err->message, sizeof(old));
     int n = snprintf(err->message, sizeof(err->message), "%s: ", text);
     if (n > 0 && (size_t)n < sizeof(err->message))
-        snprintf(err->message + n, sizeof(err->message) - (size_t)n, "%s", old);
+        snprintf(err->message + n, sizeof(err->message) - (size_t)n, "%.*s",
+                 (int)sizeof(err->message) - n - 1, old);
     repair_utf8(err->message);
     return err->status;
 }
