@@ -449,8 +449,9 @@ static int run_serve(struct cli *cli)
     pthread_t loader;
     bool loading = false;
     if (claim_state(&s, &err) != 0) {
+        int code = cli_fail(cli, &err);
         serve_settings_fini(&s.settings);
-        return cli_fail(cli, &err);
+        return code;
     }
     int rc = open_clients(&s, &err);
     for (int i = 0; !rc && i < 2; i++)

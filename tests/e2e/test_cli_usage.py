@@ -71,8 +71,8 @@ def test_wrong_usage_ends_with_2(command):
                                   ["keys", "create", "x", "--role", "admin", "--expires", "soon"], ["scale", "m", "0"],
                                   ["traffic", "m", "2"], ["traffic", "m", "2=1", "--clear"], ["update", "m"], ["policy", "m", "1", "--all"],
                                   ["update", "m", "--to", "2", "--steps", "x"], ["tokenize", "m", "a", "b"],
-                                  ["tokenize", "m", "--detokenize", "x"], ["run", "m:", "x"], ["run", "m:1", "x", "--version", "1"], ["run", "m", "x", "--stop", ""],
-                                  ["bench", "engine", "x", "--draft-always"], ["bench", "serve", "x", "--chat"],
+                                  ["tokenize", "m", "--detokenize", "x"], ["run", "m:", "x"], ["run", "m:1", "x", "--version", "1"],
+                                  ["run", "m", "x", "--stop", ""], ["bench", "engine", "x", "--draft-always"], ["bench", "serve", "x", "--chat"],
                                   ["serve", "--listen", "127.0.0.1:1", "--metrics", "127.0.0.1:1"], ["serve", "--log-level", "loud"]],
                          ids=" ".join)
 def test_words_that_cannot_be_end_with_2(args):

@@ -80,7 +80,8 @@ def test_the_sections_of_its_programs_hold_beneath_serve(serving):
 
 def test_flag_before_environment_before_file_also_beneath_serve(serving):
     s = serving.start("log_level = warn\n[cli]\nmetrics = {d}\n[server]\nlisten = {a}\nmetrics = {b}\nlog_format = json\n"
-                      "[manager]\nmetrics = {c}\n", "--listen", "{f}", "--log-level", "info", env={"SLUICE_MANAGER_METRICS": "{e}", "SLUICE_LOG_FORMAT": "kv"})
+                      "[manager]\nmetrics = {c}\n", "--listen", "{f}", "--log-level", "info",
+                      env={"SLUICE_MANAGER_METRICS": "{e}", "SLUICE_LOG_FORMAT": "kv"})
     assert f"serving on {s.at['f']}, " in s.said()
     assert s.serves("f") and s.has("d", SERVER) and s.has("e", MANAGER)
     assert not any(s.serves(name) for name in "abc")
