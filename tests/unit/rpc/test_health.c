@@ -89,7 +89,7 @@ static void test_list_when_names_are_set_then_all_are_listed(void **state)
     }
     assert_int_equal(n_found, 2);
     rpc_message_free(message);
-    char name[16];
+    char name[24];
     for (int i = 0; i < 120; i++) {
         snprintf(name, sizeof(name), "many/%d", i);
         rpc_health_set(health, name, true);
