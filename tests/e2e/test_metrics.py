@@ -186,6 +186,11 @@ def test_books_balance_at_every_scrape_under_load(measured):
 
 
 def test_vllm_names_say_the_same(measured):
+    for _ in range(2):
+        measured.generate(measured.request("smol", "Once upon a time", max_tokens=2, ignore_eos=True))
+    call = measured.inference.Generate(measured.request("smol", "One two three", max_tokens=400, ignore_eos=True))
+    next(call)
+    call.cancel()
     scrape = settle(measured)
     same = {"vllm:time_to_first_token_seconds_count": "sluice_time_to_first_token_seconds_count",
             "vllm:inter_token_latency_seconds_sum": "sluice_inter_token_seconds_sum",
