@@ -10,12 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/file.h>
 #include <sys/signalfd.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/lock_file.h"
 #include "clients/cli/cli.h"
 #include "clients/cli/leftover.h"
 #include "clients/cli/output.h"
@@ -27,37 +26,22 @@
 #include "proto/rpc/rpc_message.h"
 #include "sluice/v1/inference.pb-c.h"
 
-enum { LOCK_LOOK_MS = 100 };
 enum { STOP_COUNT_MS = 1000, STOP_TALK_MS = 300, STOP_HURRY_MS = 1000, STOP_KILL_MS = 5000 };
-
-/* Another command's look at the lock holds it for an instant; another `serve` does for good. */
-static bool lock_is_free(int fd)
-{
-    int rc = -1;
-    for (int ms = 0; (rc = flock(fd, LOCK_EX | LOCK_NB)) != 0 && ms < LOCK_LOOK_MS; ms++)
-        poll(NULL, 0, 1);
-    return rc == 0;
-}
 
 /* One `serve` per state directory; the kernel drops the lock however we end. */
 static int take_lock(struct serve *s, struct error *err)
 {
-    char text[32] = {0}, flags[CLI_HINT_BYTES];
-    s->lock_fd = open(s->lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (s->lock_fd < 0)
-        return error_errno(err, errno, "cannot open %s", s->lock_path);
-    if (!lock_is_free(s->lock_fd)) {
-        ssize_t n = pread(s->lock_fd, text, sizeof(text) - 1, 0);
-        text[n > 0 ? n : 0] = '\0';
-        return error_set(err, STATUS_FAILED_PRECONDITION,
-                         "already serving from %s (pid %ld); stop it with: sluice stop%s",
-                         s->cli->state_dir, strtol(text, NULL, 10),
-                         cli_hint_flags(s->cli, CLI_HINT_STATE, flags));
-    }
-    snprintf(text, sizeof(text), "%d\n", (int)getpid());
-    if (ftruncate(s->lock_fd, 0) != 0 || pwrite(s->lock_fd, text, strlen(text), 0) < 0)
-        return error_errno(err, errno, "cannot write %s", s->lock_path);
-    return 0;
+    char flags[CLI_HINT_BYTES], who[32] = "";
+    if (lock_file_take(s->lock_path, &s->lock_fd, err) == 0)
+        return 0;
+    if (strcmp(err->reason, "LOCKED") != 0)
+        return err->status;
+    pid_t pid = lock_file_holder(s->lock_path);
+    if (pid > 0)
+        snprintf(who, sizeof(who), " (pid %d)", (int)pid);
+    return error_set(err, STATUS_FAILED_PRECONDITION,
+                     "already serving from %s%s; stop it with: sluice stop%s", s->cli->state_dir,
+                     who, cli_hint_flags(s->cli, CLI_HINT_STATE, flags));
 }
 
 static int prepare_paths(struct serve *s, struct error *err)
@@ -127,9 +111,14 @@ static int give_up(const struct child *child, struct error *err)
  * own would not be let in beside it. */
 static bool follow_successor(const struct serve *s, struct child *server, pid_t before)
 {
-    pid_t pid = leftover_server(s->server_lock);
-    if (pid <= 0 || pid == before || !child_adopt(server, pid))
+    int pidfd;
+    pid_t pid = leftover_server(s->server_lock, &pidfd);
+    if (pidfd < 0 || pid == before) {
+        if (pidfd >= 0)
+            close(pidfd);
         return false;
+    }
+    child_adopt(server, pid, pidfd);
     server->proven = true;
     fprintf(stderr,
             "another server, pid %d, has taken over from pid %d: it is watched in its place, and "
@@ -361,9 +350,14 @@ static void stop_children(struct serve *s)
     fprintf(stderr, "stopping\n");
     drop_hangups(s);
     uint64_t n = server->pid > 0 ? count_requests(s) : 0;
-    pid_t holder = leftover_server(s->server_lock);
-    if (holder > 0 && holder != server->pid)
-        child_adopt(&successor, holder);
+    int pidfd;
+    pid_t holder = leftover_server(s->server_lock, &pidfd);
+    /* Whoever had it when the server of this program could not start is nobody's successor. */
+    bool was_up = server->proven || s->answered[1];
+    if (pidfd >= 0 && holder != server->pid && was_up)
+        child_adopt(&successor, holder, pidfd);
+    else if (pidfd >= 0)
+        close(pidfd);
     child_signal(server, SIGTERM);
     child_signal(&successor, SIGTERM);
     bool ended = child_wait(server, STOP_TALK_MS, -1) && child_wait(&successor, STOP_TALK_MS, -1);
@@ -418,7 +412,7 @@ static int claim_state(struct serve *s, struct error *err)
                          "sluice stop%s",
                          (long)leftover, s->cli->state_dir,
                          cli_hint_flags(s->cli, CLI_HINT_STATE, flags));
-    leftover = leftover_server(s->server_lock);
+    leftover = leftover_server(s->server_lock, NULL);
     if (leftover > 0)
         return error_set(err, STATUS_FAILED_PRECONDITION,
                          "a server (pid %ld) has %s without a `sluice serve`; end it with: "

@@ -1,12 +1,13 @@
 /* stop: ends what runs of a state directory: its `sluice serve`, or what is there without one. */
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/file.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/lock_file.h"
 #include "clients/cli/cli.h"
 #include "clients/cli/leftover.h"
 
@@ -24,16 +25,23 @@ static void tell_ended(const struct leftover_ended *ended)
            ended->n_workers, plural(ended->n_workers));
 }
 
-/* Granted the lock when the other has ended. */
-static int stop_serve(int lock_fd, struct error *err)
+/* Granted the lock when the other has ended. *out_served: there was one. */
+static int stop_serve(const char *path, int lock_fd, bool *out_served, struct error *err)
 {
-    char text[32] = {0};
-    ssize_t n = pread(lock_fd, text, sizeof(text) - 1, 0);
-    long pid = n > 0 ? strtol(text, NULL, 10) : 0;
-    if (pid <= 1 || kill((pid_t)pid, SIGTERM) != 0)
-        return error_errno(err, errno, "cannot signal pid %ld", pid);
-    flock(lock_fd, LOCK_SH);
-    return 0;
+    int pidfd;
+    pid_t pid;
+    if (leftover_owner(path, lock_fd, &pid, &pidfd, err) != 0)
+        return err->status;
+    *out_served = pid != 0;
+    if (pid == 0)
+        return 0;
+    bool told = syscall(SYS_pidfd_send_signal, pidfd, SIGTERM, NULL, 0) == 0 || errno == ESRCH;
+    int status = told ? 0 : error_errno(err, errno, "cannot signal pid %d", (int)pid);
+    if (pidfd >= 0)
+        close(pidfd);
+    if (told)
+        flock(lock_fd, LOCK_SH);
+    return status;
 }
 
 static int run_stop(struct cli *cli)
@@ -44,9 +52,13 @@ static int run_stop(struct cli *cli)
     if (cli_need_state(cli, &err) != 0)
         return cli_fail(cli, &err);
     snprintf(path, sizeof(path), "%s/serve.lock", cli->state_dir);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    bool serves = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) != 0;
-    int status = serves ? stop_serve(fd, &err) : 0;
+    int fd = -1;
+    bool serves = false;
+    int status = lock_file_open(path, &fd, &err);
+    if (status == 0)
+        status = stop_serve(path, fd, &serves, &err);
+    else if (status == STATUS_NOT_FOUND)
+        status = 0;
     /* Nor does a new one start from here on: the lock is held. */
     if (status == 0)
         status = leftover_stop(cli, LEFTOVER_GRACE_MS, &ended, &err);

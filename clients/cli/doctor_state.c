@@ -139,7 +139,7 @@ static void check_server_lock(struct doctor *doctor, const char *dir)
     char path[PATH_BYTES], remedy[DOCTOR_REMEDY_BYTES];
     snprintf(path, sizeof(path), "%s/routes.pb.lock", dir);
     long pid = (long)lock_file_holder(path);
-    bool known = pid > 0 && leftover_server(path) == pid;
+    bool known = pid > 0 && leftover_server(path, NULL) == pid;
     if (!pid)
         doctor_add(doctor, DOCTOR_OK, "server lock", NULL,
                    "free: no server has its routes in this folder");

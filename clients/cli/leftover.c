@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -22,25 +21,6 @@
 #include "sluice/manager/v1/manager.pb-c.h"
 
 enum { WORKER_GRACE_MS = 5000, WORKER_END_MS = 2000 };
-
-/* Of a lock file there; 0: nobody. */
-static pid_t lock_holder(const char *state_dir, const char *name)
-{
-    char path[1100], text[32] = {0};
-    snprintf(path, sizeof(path), "%s/%s", state_dir, name);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    long pid = 0;
-    if (fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) != 0 && pread(fd, text, sizeof(text) - 1, 0) > 0)
-        pid = strtol(text, NULL, 10);
-    if (fd >= 0)
-        close(fd);
-    return pid > 1 ? (pid_t)pid : 0;
-}
-
-pid_t leftover_manager(const char *state_dir)
-{
-    return lock_holder(state_dir, "sluice.lock");
-}
 
 /* What /proc/PID/NAME holds, words that NULs end; the bytes read. */
 static size_t read_words(pid_t pid, const char *name, char *words, size_t n_room)
@@ -69,14 +49,61 @@ static bool runs_program(pid_t pid, const char *name)
     return slash && strncmp(slash + 1, name, strlen(name)) == 0;
 }
 
-pid_t leftover_server(const char *lock_path)
+pid_t leftover_manager(const char *state_dir)
+{
+    char path[1100];
+    snprintf(path, sizeof(path), "%s/sluice.lock", state_dir);
+    pid_t pid = lock_file_holder(path);
+    return pid > 0 && runs_program(pid, "sluice-manager") ? pid : 0;
+}
+
+int leftover_owner(const char *path, int fd, pid_t *out_pid, int *out_pidfd, struct error *err)
+{
+    enum { TRIES = 20, PAUSE_MS = 10 }; /* who has just taken it is about to say so */
+    pid_t pid = lock_file_owner(fd, out_pidfd);
+    for (int i = 0; pid < 0 && i < TRIES; i++) {
+        poll(NULL, 0, PAUSE_MS);
+        pid = lock_file_owner(fd, out_pidfd);
+    }
+    *out_pid = pid;
+    return pid >= 0 ? 0
+                    : error_set(err, STATUS_FAILED_PRECONDITION,
+                                "%s: held by a process that it does not name, which is left alone; "
+                                "`lsof %s` tells which: end it, then this again",
+                                path, path);
+}
+
+/* Of a lock file; 0: no server, and nothing to close. */
+static pid_t open_server(const char *lock_path, int *out_pidfd)
+{
+    struct error err;
+    int fd;
+    *out_pidfd = -1;
+    if (lock_file_open(lock_path, &fd, &err) != 0)
+        return 0;
+    pid_t pid = lock_file_owner(fd, out_pidfd);
+    close(fd);
+    if (pid <= 0 || runs_program(pid, "sluice-server"))
+        return pid;
+    if (*out_pidfd >= 0)
+        close(*out_pidfd);
+    *out_pidfd = -1;
+    return 0;
+}
+
+pid_t leftover_server(const char *lock_path, int *out_pidfd)
 {
     char next[1200];
+    int pidfd;
     snprintf(next, sizeof(next), "%s.next", lock_path);
-    pid_t pid = lock_file_holder(next); /* the one that will have it goes before the one that has */
+    pid_t pid = open_server(next, &pidfd); /* who will have it goes before who has */
     if (pid == 0)
-        pid = lock_file_holder(lock_path);
-    return pid > 0 && !runs_program(pid, "sluice-server") ? 0 : pid;
+        pid = open_server(lock_path, &pidfd);
+    if (out_pidfd)
+        *out_pidfd = pidfd;
+    else if (pidfd >= 0)
+        close(pidfd);
+    return pid;
 }
 
 /* Whether a program was given a path below one of the folders with an option that says whose it is.
@@ -109,19 +136,50 @@ struct found {
     size_t n;
 };
 
-/* Once, and where it is that program. */
+static bool has_ended(int pidfd)
+{
+    struct pollfd end = {.fd = pidfd, .events = POLLIN};
+    return poll(&end, 1, 0) > 0;
+}
+
+/* Once, and where it is that program. Takes the pidfd. */
+static void found_take(struct found *found, pid_t pid, int pidfd, const char *name)
+{
+    bool wanted = pidfd >= 0 && found->n < MAX_FOUND && pid > 1 && runs_program(pid, name);
+    for (size_t i = 0; wanted && i < found->n; i++)
+        wanted = found->pids[i] != pid;
+    if (wanted) {
+        found->pids[found->n] = pid;
+        found->fds[found->n++] = pidfd;
+    } else if (pidfd >= 0) {
+        close(pidfd);
+    }
+}
+
 static void found_add(struct found *found, pid_t pid, const char *name)
 {
-    for (size_t i = 0; i < found->n; i++)
-        if (found->pids[i] == pid)
-            return;
-    int fd = found->n < MAX_FOUND && pid > 1 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
-    if (fd >= 0 && runs_program(pid, name)) {
-        found->pids[found->n] = pid;
-        found->fds[found->n++] = fd;
-    } else if (fd >= 0) {
-        close(fd);
-    }
+    if (pid > 1)
+        found_take(found, pid, (int)syscall(SYS_pidfd_open, pid, 0), name);
+}
+
+static int found_holder(struct found *found, const char *state_dir, const char *lock,
+                        const char *name, struct error *err)
+{
+    char path[1100];
+    int fd, pidfd;
+    pid_t pid;
+    snprintf(path, sizeof(path), "%s/%s", state_dir, lock);
+    if (lock_file_open(path, &fd, err) != 0)
+        return err->status == STATUS_NOT_FOUND ? 0 : err->status;
+    int status = leftover_owner(path, fd, &pid, &pidfd, err);
+    close(fd);
+    if (status == 0 && pid > 0 && !runs_program(pid, name) && !has_ended(pidfd))
+        status = error_set(err, STATUS_FAILED_PRECONDITION,
+                           "%s: held by pid %d, which is no %s and is left alone: end it, then "
+                           "this again",
+                           path, (int)pid, name);
+    found_take(found, pid, pidfd, name);
+    return status;
 }
 
 /* Programs of that name that the state directory is in the words of. */
@@ -285,17 +343,18 @@ static int check_no_unit(const char *what, pid_t pid, const char *then, struct e
 static int find(struct cli *cli, struct leftovers *left, struct error *err)
 {
     static const char *const options[] = {"--manager", "--routes-file", NULL};
-    pid_t manager = leftover_manager(cli->state_dir);
-    if (check_no_unit("manager", manager,
+    if (found_holder(left->manager, cli->state_dir, "sluice.lock", "sluice-manager", err) != 0)
+        return err->status;
+    bool managed = left->manager->n > 0;
+    if (check_no_unit("manager", managed ? left->manager->pids[0] : 0,
                       "the server's unit likewise; then the workers, which run on, with this again",
                       err) != 0)
         return err->status;
-    if (manager) {
-        found_add(left->manager, manager, "sluice-manager");
+    if (managed)
         ask_servers(cli, left->servers);
-    }
     found_scan(left->servers, cli->state_dir, "sluice-server", options);
-    found_add(left->servers, lock_holder(cli->state_dir, "routes.pb.lock"), "sluice-server");
+    if (found_holder(left->servers, cli->state_dir, "routes.pb.lock", "sluice-server", err) != 0)
+        return err->status;
     for (size_t i = 0; i < left->servers->n; i++)
         if (check_no_unit("server", left->servers->pids[i], "then what runs on with this again",
                           err) != 0)

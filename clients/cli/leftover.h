@@ -14,8 +14,13 @@ struct error;
 pid_t leftover_manager(const char *state_dir);
 
 /* The server that has that lock file, or is about to take it from another (PATH.next); 0: none;
- * -1: one that has not said which it is. */
-pid_t leftover_server(const char *lock_path);
+ * -1: one that cannot be told. out_pidfd (or NULL) as lock_file_owner's. */
+pid_t leftover_server(const char *lock_path, int *out_pidfd);
+
+/* Who has an open lock file of a state directory, of that path; *out_pid 0: nobody, and `fd` has it
+ * shared from here on. *out_pidfd as lock_file_owner's. FAILED_PRECONDITION, with what to do, where
+ * it cannot be told within moments: what has it must not be signalled by its word alone. */
+int leftover_owner(const char *path, int fd, pid_t *out_pid, int *out_pidfd, struct error *err);
 
 struct leftover_ended {
     size_t n_servers, manager /* 0 or 1 */, n_workers;
@@ -24,8 +29,9 @@ struct leftover_ended {
 /* Ends servers, manager and workers of the state directory, in this order: the first two with
  * SIGTERM and up to grace_ms for each kind, workers within seconds, or they are killed. A manager
  * that does not answer is ended too. *out_ended may be all zeros. DEADLINE_EXCEEDED where one has
- * not ended, FAILED_PRECONDITION where the manager is a unit's main process, which would come back.
- */
+ * not ended, FAILED_PRECONDITION where the manager is a unit's main process, which would come back,
+ * or where a lock of the state directory is held by what is neither, or cannot be told: then
+ * nothing was ended. */
 int leftover_stop(struct cli *cli, uint32_t grace_ms, struct leftover_ended *out_ended,
                   struct error *err);
 

@@ -69,16 +69,12 @@ void child_add_arg(struct child *child, const char *flag, const char *value)
     child_add_word(child, value);
 }
 
-bool child_adopt(struct child *child, pid_t pid)
+void child_adopt(struct child *child, pid_t pid, int pidfd)
 {
-    int fd = (int)syscall(SYS_pidfd_open, pid, 0);
-    if (fd < 0)
-        return false;
     child->pid = pid;
-    child->pidfd = fd;
+    child->pidfd = pidfd;
     child->adopted = true;
     child->started_ns = clock_now_ns();
-    return true;
 }
 
 static bool has_ended(struct child *child)

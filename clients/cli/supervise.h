@@ -35,9 +35,9 @@ void child_add_word(struct child *child, const char *word);
 void child_add_arg(struct child *child, const char *flag, const char *value);
 /* Starts the program with stdout and stderr appended to its log. */
 int child_start(struct child *child, struct error *err);
-/* Takes a process that others started in its place, which was let go or has ended. False where
- * there is none of that pid, or the kernel is too old to watch one. */
-bool child_adopt(struct child *child, pid_t pid);
+/* Takes a process that others started in its place, which was let go or has ended, with its pidfd.
+ */
+void child_adopt(struct child *child, pid_t pid, int pidfd);
 /* Reaps it if it has ended: true then, with the restart time set. */
 bool child_reap(struct child *child, int64_t now_ns);
 /* It ended at once, again and again, and never ran for a while: it never will. */

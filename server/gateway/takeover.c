@@ -32,20 +32,22 @@ static bool is_server(int pid)
 /* The process that has the lock, by a descriptor that no other process can come to be. */
 static int find_old(const char *path, struct takeover *takeover, struct error *err)
 {
-    int pid = (int)lock_file_holder(path);
-    if (pid <= 0 || !is_server(pid))
-        return error_set(err, STATUS_FAILED_PRECONDITION,
-                         "%s: what holds it is no server that could be replaced", path);
-    int fd = (int)syscall(SYS_pidfd_open, pid, 0);
-    if (fd < 0)
-        return error_errno(err, errno, "process %d, which holds %s", pid, path);
-    if (lock_file_holder(path) != pid) {
-        close(fd);
+    int fd, pidfd;
+    if (lock_file_open(path, &fd, err) != 0)
+        return err->status;
+    pid_t pid = lock_file_owner(fd, &pidfd);
+    close(fd);
+    if (pid == 0)
         return error_set(err, STATUS_UNAVAILABLE, "%s: its holder is just changing", path);
+    if (pid > 0 && pidfd >= 0 && is_server(pid)) {
+        takeover->old = pidfd;
+        takeover->old_pid = pid;
+        return 0;
     }
-    takeover->old = fd;
-    takeover->old_pid = pid;
-    return 0;
+    if (pidfd >= 0)
+        close(pidfd);
+    return error_set(err, STATUS_FAILED_PRECONDITION,
+                     "%s: what holds it is no server that could be replaced", path);
 }
 
 static int take_next(const char *path, int *out_next, struct error *err)

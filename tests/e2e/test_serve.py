@@ -1,4 +1,5 @@
 """`sluice serve` above its two programs: settings that are theirs, SIGHUP, and a server that took the place of its own."""
+import fcntl
 import os
 import re
 import signal
@@ -219,3 +220,65 @@ def test_a_server_without_a_manager_is_named_before_anything_starts(serving, tmp
         if alone.poll() is None:
             alone.kill()
             alone.wait()
+
+
+@pytest.fixture
+def bystander(tmp_path_factory):
+    """A server of another state directory, on ports of its own."""
+    folder = tmp_path_factory.mktemp("other")
+    server = subprocess.Popen([BIN / "sluice-server", "--routes-file", folder / "routes.pb", "--metrics", "", "--listen",
+                               f"127.0.0.1:{free_port()}"], stderr=open(folder / "log", "ab"))
+    while not (folder / "routes.pb.lock").exists():
+        assert server.poll() is None
+    yield server
+    assert "signal" not in (folder / "log").read_text() and "not handed over" not in (folder / "log").read_text()
+    server.kill()
+    server.wait()
+
+
+def test_what_a_lock_file_says_has_no_other_server_signalled(serving, bystander):
+    """At its end serve ended the server whose pid stood in the lock of its own; a takeover sent that one SIGUSR2."""
+    s = serving.start("[server]\nlisten = {a}\nmetrics =\n[manager]\nmetrics =\n")
+    lock = s.state / "routes.pb.lock"
+    lock.write_text(f"{bystander.pid}\n")
+    successor = take_over(s)
+    assert successor.wait(patience(20)) == 1 and "what holds it is no server that could be replaced" in s.said(), s.said()
+    result = s.cli("stop", check=False)
+    assert result.returncode == 0, result.stderr
+    assert s.process.wait(patience(20)) == 0 and s.children("sluice-server") == []
+    assert bystander.poll() is None
+
+
+@pytest.mark.parametrize("name", ["serve.lock", "sluice.lock", "routes.pb.lock"])
+def test_stop_leaves_alone_what_a_lock_file_names_and_what_has_it(tmp_path, bystander, name):
+    with open(tmp_path / name, "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write(f"{bystander.pid}\n")
+        lock.flush()
+        result = subprocess.run([BIN / "sluice", "stop", "--state-dir", tmp_path], capture_output=True, text=True, timeout=patience(20))
+        assert result.returncode == 1 and f"{tmp_path / name}: held by a process that it does not name" in result.stderr, result.stderr
+        if name == "serve.lock":
+            return
+        lock.seek(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        result = subprocess.run([BIN / "sluice", "stop", "--state-dir", tmp_path], capture_output=True, text=True, timeout=patience(20))
+        assert result.returncode == 1 and f"{tmp_path / name}: held by pid {os.getpid()}, which is no sluice-" in result.stderr, result.stderr
+
+
+@pytest.mark.parametrize("what", ["a FIFO", "a link"])
+@pytest.mark.parametrize("name", ["serve.lock", "sluice.lock", "routes.pb.lock"])
+def test_lock_files_that_are_none_are_named_at_once(tmp_path, name, what):
+    """A FIFO had both commands wait for ever; of a link serve emptied what it led to, and wrote its pid there."""
+    state, precious = tmp_path / "s", tmp_path / "precious"
+    state.mkdir(mode=0o700)
+    precious.write_text("precious")
+    if what == "a FIFO":
+        os.mkfifo(state / name)
+    else:
+        (state / name).symlink_to(precious)
+    said = f"{state / name}: " + ("not a regular file" if what == "a FIFO" else "Too many levels of symbolic links")
+    for command in ("stop", "serve") if name != "routes.pb.lock" else ("stop",):
+        result = subprocess.run([BIN / "sluice", command, "--state-dir", state], capture_output=True, text=True, timeout=patience(20))
+        assert result.returncode == 1 and said in result.stderr, (command, result.stderr)
+    assert precious.read_text() == "precious"

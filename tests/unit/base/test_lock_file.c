@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -237,6 +238,92 @@ static void test_take_when_another_users_process_holds_it_then_it_is_locked_by_t
     close(fd);
 }
 
+/* Of a child that does not take the lock; `open_it`: it has the file open all the same. */
+static pid_t start_bystander(bool open_it, int told[2])
+{
+    char byte;
+    assert_int_equal(pipe(told), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        int fd = open_it ? open(path, O_RDWR | O_CREAT, 0600) : 0;
+        (void)!write(told[1], "", 1);
+        pause();
+        _exit(fd < 0);
+    }
+    assert_int_equal(read(told[0], &byte, 1), 1);
+    return child;
+}
+
+static void say(int fd, pid_t pid)
+{
+    char text[32];
+    int n = snprintf(text, sizeof(text), "%d\n", (int)pid);
+    assert_int_equal(ftruncate(fd, 0), 0);
+    assert_int_equal(pwrite(fd, text, (size_t)n, 0), n);
+}
+
+/* The text was believed: `sluice serve` ended, at its own end, whatever server it named. */
+static void test_owner_when_the_file_names_a_bystander_then_it_is_nobody_to_signal(void **state)
+{
+    (void)state;
+    struct error err;
+    int fd, other, pidfd, told[2];
+    for (int open_it = 0; open_it < 2; open_it++) {
+        pid_t bystander = start_bystander(open_it, told);
+        assert_int_equal(lock_file_take(path, &fd, &err), 0);
+        say(fd, bystander);
+        assert_int_equal(lock_file_holder(path), -1);
+        assert_int_equal(lock_file_open(path, &other, &err), 0);
+        assert_int_equal(lock_file_owner(other, &pidfd), -1);
+        assert_int_equal(pidfd, -1);
+        close(other);
+        assert_int_equal(lock_file_take(path, &other, &err), STATUS_FAILED_PRECONDITION);
+        assert_string_equal(err.reason, "LOCKED");
+        assert_non_null(strstr(err.message, "locked by another process"));
+        say(fd, getpid());
+        assert_int_equal(lock_file_holder(path), getpid());
+        close(fd);
+        kill(bystander, SIGKILL);
+        assert_int_equal(waitpid(bystander, NULL, 0), bystander);
+        close(told[0]);
+        close(told[1]);
+    }
+}
+
+static void test_owner_when_it_is_told_then_its_pidfd_sees_its_end(void **state)
+{
+    (void)state;
+    struct error err;
+    int fd, pidfd, told[2];
+    char byte;
+    assert_int_equal(lock_file_open(path, &fd, &err), STATUS_NOT_FOUND);
+    assert_int_equal(pipe(told), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        bool taken = lock_file_take(path, &fd, &err) == 0;
+        (void)!write(told[1], "", 1);
+        pause();
+        _exit(taken ? 0 : 1);
+    }
+    assert_int_equal(read(told[0], &byte, 1), 1);
+    assert_int_equal(lock_file_open(path, &fd, &err), 0);
+    assert_int_equal(lock_file_owner(fd, &pidfd), child);
+    struct pollfd end = {.fd = pidfd, .events = POLLIN};
+    assert_true(pidfd >= 0);
+    assert_int_equal(poll(&end, 1, 0), 0);
+    kill(child, SIGKILL);
+    assert_int_equal(poll(&end, 1, 20000), 1);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    close(pidfd);
+    assert_int_equal(lock_file_owner(fd, &pidfd), 0);
+    assert_int_equal(pidfd, -1);
+    int other;
+    assert_int_equal(lock_file_take(path, &other, &err), STATUS_FAILED_PRECONDITION); /* shared */
+    close(fd);
+    close(told[0]);
+    close(told[1]);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
@@ -250,6 +337,8 @@ int main(void)
         TEST(test_take_when_it_cannot_be_opened_then_that_is_told),
         TEST(test_take_when_it_is_no_regular_file_then_that_is_told_at_once),
         TEST(test_take_when_another_users_process_holds_it_then_it_is_locked_by_that),
+        TEST(test_owner_when_the_file_names_a_bystander_then_it_is_nobody_to_signal),
+        TEST(test_owner_when_it_is_told_then_its_pidfd_sees_its_end),
     };
 #undef TEST
     return cmocka_run_group_tests_name("lock_file", tests, NULL, NULL);
