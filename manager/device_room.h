@@ -45,9 +45,9 @@ struct device_wish {
 size_t device_room_choose(const struct manager *manager, const struct device_wish *wish,
                           char *devices[], size_t n_devices);
 
-/* Of the machine's memory, what a replica that is to serve will take: as another of its deployment
- * has planned, else its weights and the KV cache that is asked for. 0: none is, it is what is free.
- */
+/* Of the machine's memory, what a replica that is to serve will take, where a KV cache of some size
+ * is asked for: as another of its deployment has planned, else its weights and that. 0: none is
+ * asked for, it is what is free. */
 uint64_t device_room_estimate(const struct manager *manager, const char *replica_id);
 
 /* Whether another worker that was started on a GPU of the replica's group has yet to take its

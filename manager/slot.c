@@ -271,6 +271,14 @@ static void note_gpu(struct slot *slot, const pb_status *status)
     }
 }
 
+/* Or loads to serve. A keeper loads and drains as well, with its weights alone; and one that drains
+ * has said before what it planned. */
+static bool serves(const struct slot *slot, const pb_status *status)
+{
+    return !slot->keeps && (int)status->state != WORKER_PARKED &&
+           (int)status->state != WORKER_DRAINING;
+}
+
 static void on_status(void *arg, const pb_status *status)
 {
     struct slot *slot = arg;
@@ -294,7 +302,7 @@ static void on_status(void *arg, const pb_status *status)
     clear_status(slot);
     slot->status = copy;
     note_gpu(slot, status);
-    if ((int)status->state != WORKER_PARKED && slot_says_size(status))
+    if (serves(slot, status) && slot_says_size(status))
         slot->served_bytes = slot_planned_bytes(slot);
     slot->settled = true;
     slot->keeps |= (int)status->state == WORKER_PARKED && !slot->wake_sent;

@@ -119,6 +119,12 @@ int slot_attach(struct slot *slot, struct process *process, struct error *err);
  * one that is being woken, as long as it has said nothing since, what it will as far as is known.
  */
 uint64_t slot_planned_bytes(const struct slot *slot);
+/* What a replica that keeps weights will take of it once it serves, as far as is known; 0: it is
+ * not. */
+uint64_t slot_serving_bytes(const struct slot *slot);
+/* As slot_planned_bytes; and of one that waits for its turn to be woken what it will take. For a
+ * plan: who starts for good is not held up by those that are to come after it. */
+uint64_t slot_expected_bytes(const struct slot *slot);
 /* What its running process has taken of GPUs' memory, as it says. */
 uint64_t slot_gpu_held_bytes(const struct slot *slot);
 /* Whether it says what its process will take, of any device. */

@@ -1,6 +1,7 @@
 /* slot_memory.c: what a replica's process takes, as it says itself (slot.h). */
 #include <string.h>
 
+#include "manager/device_room.h"
 #include "manager/slot.h"
 
 bool slot_says_size(const pb_status *status)
@@ -24,6 +25,30 @@ uint64_t slot_planned_bytes(const struct slot *slot)
         if (strncmp(slot->status->memory[i]->device, "cuda", 4) != 0)
             n_bytes += slot->status->memory[i]->expected_bytes;
     return is_waking(slot) && slot->woken_bytes > n_bytes ? slot->woken_bytes : n_bytes;
+}
+
+uint64_t slot_serving_bytes(const struct slot *slot)
+{
+    return slot->served_bytes ? slot->served_bytes
+                              : device_room_estimate(slot->supervisor->manager, slot->id);
+}
+
+/* A keeper whose deployment is to serve, and that was not told so yet. */
+static bool waits_to_wake(const struct slot *slot)
+{
+    const struct catalog *catalog = &slot->supervisor->manager->catalog;
+    const pb_replica *row = catalog_replica(catalog, slot->id);
+    const pb_deployment *deployment =
+        row ? catalog_deployment(catalog, row->model, row->version, row->device_group) : NULL;
+    return slot->keeps && slot->process_state == PROCESS_RUNNING && deployment &&
+           !deployment->parked && !row->retiring;
+}
+
+uint64_t slot_expected_bytes(const struct slot *slot)
+{
+    uint64_t planned = slot_planned_bytes(slot);
+    uint64_t n_bytes = waits_to_wake(slot) ? slot_serving_bytes(slot) : 0;
+    return n_bytes > planned ? n_bytes : planned;
 }
 
 uint64_t slot_gpu_held_bytes(const struct slot *slot)

@@ -3,7 +3,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "manager/device_room.h"
 #include "manager/heritage.h"
 #include "manager/slot.h"
 #include "manager/weights.h"
@@ -47,7 +46,6 @@ static int tell(struct slot *slot, struct error *err)
 
 bool slot_wake(struct slot *slot)
 {
-    const struct manager *manager = slot->supervisor->manager;
     struct error err;
     if (tell(slot, &err) != 0) {
         log_info(LOG_EVENT("worker is not woken in place"), LOG_STR("replica", slot->id),
@@ -56,8 +54,7 @@ bool slot_wake(struct slot *slot)
         return false;
     }
     slot->wake_sent = true;
-    slot->woken_bytes =
-        slot->served_bytes ? slot->served_bytes : device_room_estimate(manager, slot->id);
+    slot->woken_bytes = slot_serving_bytes(slot);
     slot->keeps = false;
     slot->started_ns = supervisor_now_ns(slot->supervisor);
     slot->ready_ns = slot->active_ns = 0; /* as one that serves: not idle since it was parked */

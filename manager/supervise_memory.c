@@ -18,10 +18,16 @@ uint64_t share_set_add(struct share_set *set, uint64_t n_bytes, uint64_t shared_
     return n_bytes;
 }
 
-static uint64_t taken_by(const struct slot *slot, struct share_set *set)
+/* `for_plan`: with what those will take that wait for their turn to be woken. */
+static uint64_t planned_by(const struct slot *slot, bool for_plan)
+{
+    return for_plan ? slot_expected_bytes(slot) : slot_planned_bytes(slot);
+}
+
+static uint64_t taken_by(const struct slot *slot, bool for_plan, struct share_set *set)
 {
     uint64_t id, shared = slot_shared_bytes(slot, &id);
-    uint64_t planned = slot_planned_bytes(slot);
+    uint64_t planned = planned_by(slot, for_plan);
     uint64_t held =
         slot->process_state == PROCESS_RUNNING ? process_resident_bytes(slot->process.pid) : 0;
     return share_set_add(set, planned > held ? planned : held, shared, id);
@@ -35,7 +41,7 @@ uint64_t supervisor_taken_bytes(struct supervisor *supervisor, const char *but_i
     const struct slot *slot;
     while (supervisor && (slot = hash_map_next(&supervisor->slots, &cursor, NULL, NULL)))
         if (!but_id || strcmp(slot->id, but_id) != 0)
-            n_bytes += taken_by(slot, &set);
+            n_bytes += taken_by(slot, !but_id, &set);
     return n_bytes;
 }
 
@@ -62,7 +68,7 @@ uint64_t supervisor_taken_on(struct supervisor *supervisor, const char *device, 
         if (slot->process_state != PROCESS_RUNNING || !slot_is_on(slot, device) ||
             (but_id && strcmp(slot->id, but_id) == 0))
             continue;
-        n_bytes += taken_by(slot, &set) / n_devices_of(slot);
+        n_bytes += taken_by(slot, !but_id, &set) / n_devices_of(slot);
         ++*out_n_processes;
     }
     return n_bytes;
@@ -118,7 +124,7 @@ uint64_t supervisor_freed_by(struct supervisor *supervisor, const pb_deployment 
         if (by_node && !slot_is_on(slot, device))
             continue; /* what another node gets back is no help */
         if (!gpu)
-            n_bytes += taken_by(slot, &set) / (by_node ? n_devices_of(slot) : 1);
+            n_bytes += taken_by(slot, true, &set) / (by_node ? n_devices_of(slot) : 1);
         else if (slot_is_on(slot, device))
             n_bytes += slot_gpu_held_bytes(slot);
     }
@@ -175,7 +181,7 @@ struct supervisor_promises supervisor_promises(struct supervisor *supervisor, co
         const struct slot *slot = slot_find(supervisor, row->id);
         if (but_id && strcmp(row->id, but_id) == 0)
             continue;
-        uint64_t planned = slot ? slot_planned_bytes(slot) : 0;
+        uint64_t planned = slot ? planned_by(slot, !but_id) : 0;
         uint64_t resident = planned ? process_resident_bytes(slot->process.pid) : 0;
         const pb_group *group = catalog_group(catalog, row->device_group);
         bool on_gpu = group && group->n_devices && strncmp(group->devices[0], "cuda", 4) == 0;

@@ -551,9 +551,10 @@ def test_a_load_beyond_the_budget_takes_nothing_and_one_that_may_evict_takes_the
     assert models(manager) == ["b", "c"] and len(manager.workers()) == 2
 
 
-@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("restarted", [None, "manager", "keeper"])
 def test_one_that_is_woken_counts_with_all_that_it_will_take_before_it_says_so(manager, restarted):
-    """A plan said "fits" beside a version that was being woken: that counted with its weights alone until it spoke again."""
+    """A plan said "fits" beside a version that was being woken: that counted with its weights alone until it spoke again; also where the
+    keeper had been restarted, whose own size as it drained was taken for what its replica takes when it serves."""
     budgeted(manager, 260_000_000)
     for name in ("a", "b"):
         manager.done(manager.load(name, config=config_of(manager)))
@@ -564,11 +565,14 @@ def test_one_that_is_woken_counts_with_all_that_it_will_take_before_it_says_so(m
     assert missing > 40_000_000
     manager.done(park(manager, "b"))
     assert plan().fits
-    if restarted:
+    if restarted == "manager":
         manager.kill()
         budget = ["--memory-budget", "260000000"]
         manager.up(*budget, worker=BIN / "sluice-worker")
         settle(manager)
+    if restarted == "keeper":
+        (keeper,) = manager.replicas(model="b")
+        manager.done(manager.rpc.RestartReplica(manager.m.RestartReplicaRequest(replica_id=keeper.id)).operation)
     (keeper,) = manager.replicas(model="b")
     os.kill(keeper.pid, signal.SIGSTOP)  # so that it says nothing
     try:
@@ -581,6 +585,33 @@ def test_one_that_is_woken_counts_with_all_that_it_will_take_before_it_says_so(m
     manager.done(o)
     assert [(r.pid, r.state) for r in manager.replicas(model="b")] == [(keeper.pid, manager.t.REPLICA_STATE_READY)]
     assert abs(plan().devices[0].missing_bytes - missing) < 16 << 20
+
+
+def test_one_that_waits_for_its_turn_to_be_woken_counts_in_plans(manager):
+    """One is told to serve after the other; a plan said "fits" until the second was told as well."""
+    budgeted(manager, 400_000_000)
+    for name in ("a", "b"):
+        manager.done(manager.load(name, config=config_of(manager)))
+    missing = plan_of(manager, "c", 2).devices[0].missing_bytes
+    assert missing > 0
+    keepers = []
+    for name in ("a", "b"):
+        manager.done(park(manager, name))
+        keepers += [r.pid for r in manager.replicas(model=name)]
+    assert plan_of(manager, "c", 2).fits
+    os.kill(keepers[0], signal.SIGSTOP)  # so that it says nothing, and the other waits
+    try:
+        first = wake(manager, "a")
+        manager.wait(lambda: manager.replicas(model="a")[0].state == manager.t.REPLICA_STATE_LOADING, 5, "it is told to serve")
+        second = wake(manager, "b")
+        said = plan_of(manager, "c", 2)
+        assert manager.replicas(model="b")[0].state == manager.t.REPLICA_STATE_PARKED
+        assert not said.fits and abs(said.devices[0].missing_bytes - missing) < 16 << 20, (said, missing)
+    finally:
+        os.kill(keepers[0], signal.SIGCONT)
+    manager.done(first)
+    manager.done(second)
+    assert abs(plan_of(manager, "c", 2).devices[0].missing_bytes - missing) < 16 << 20
 
 
 def test_the_one_that_served_last_stays(manager):
