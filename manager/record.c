@@ -37,11 +37,12 @@ static const char *const event_types[] = {
 /* What was asked for is no death, nor is waiting for a device. */
 static const struct {
     const char *reason, *event;
+    bool asked_for;
 } no_deaths[] = {
-    {RECONCILE_RESTART, "replica.restarting"},
-    {RECONCILE_PARK, "replica.parking"},
-    {RECONCILE_WAKE, "replica.waking"},
-    {RECONCILE_QUARANTINED, "replica.held"},
+    {RECONCILE_RESTART, "replica.restarting", true},
+    {RECONCILE_PARK, "replica.parking", true},
+    {RECONCILE_WAKE, "replica.waking", true},
+    {RECONCILE_QUARANTINED, "replica.held", false},
 };
 
 /* The event of a process's end that is no death; NULL: it is one, or no end. */
@@ -53,11 +54,19 @@ static const char *no_death(const struct record *record)
     return NULL;
 }
 
-/* Somebody asked for the end after which the row waits for its next start, for `reason`. */
-static bool was_asked_for(const char *reason)
+bool record_is_asked_for(const char *reason)
 {
-    return strcmp(reason, RECONCILE_RESTART) == 0 || strcmp(reason, RECONCILE_PARK) == 0 ||
-           strcmp(reason, RECONCILE_WAKE) == 0;
+    for (size_t i = 0; i < sizeof(no_deaths) / sizeof(no_deaths[0]); i++)
+        if (strcmp(reason, no_deaths[i].reason) == 0)
+            return no_deaths[i].asked_for;
+    return false;
+}
+
+/* Somebody asked for the end after which the row waits for its next start. A RestartReplica that
+ * waits for a device has that for its reason by then. */
+static bool was_asked_for(const pb_replica *row)
+{
+    return record_is_asked_for(row->reason) || row->restart_epoch == row->epoch;
 }
 
 static bool is_death(const struct record *record)
@@ -115,7 +124,7 @@ static bool change_row(pb_replica *row, const struct pending_record *pending, in
     switch (record->kind) {
     case RECORD_STARTING:
         clear_process(row);
-        if (row->epoch && !was_asked_for(row->reason))
+        if (row->epoch && !was_asked_for(row))
             row->n_restarts++;
         row->epoch++;
         row->next_start_unix_ns = 0;

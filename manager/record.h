@@ -2,6 +2,7 @@
  * row and its event. Loop thread only (the transaction itself runs on the store thread). */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "manager/slot.h"
@@ -26,6 +27,9 @@ struct record {
     int64_t at_ns;            /* RETRY: next start, of supervisor_now_ns */
     bool stalled;             /* STALL */
 };
+
+/* Whether a RETRY with this reason follows an end that somebody asked for. */
+bool record_is_asked_for(const char *reason);
 
 /* Submits it; the slot is busy until it is done. What the record says of the process (pid,
  * numerics, last error) is taken from the slot now. record_done (supervise.c) is called at the end.

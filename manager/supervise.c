@@ -261,9 +261,7 @@ static void after_drain(struct slot *slot)
 /* Asked for: no death. */
 static bool is_asked(const struct record *record)
 {
-    return record->kind == RECORD_RETRY && (strcmp(record->reason, RECONCILE_RESTART) == 0 ||
-                                            strcmp(record->reason, RECONCILE_PARK) == 0 ||
-                                            strcmp(record->reason, RECONCILE_WAKE) == 0);
+    return record->kind == RECORD_RETRY && record_is_asked_for(record->reason);
 }
 
 static bool is_held_back(const struct record *record)

@@ -228,6 +228,22 @@ def test_quarantined_device_is_left_survives_a_restart_and_is_used_again_once_re
     assert "DEVICE_NOT_FOUND" in machine.cli("devices", "release", "cuda:9").stderr
 
 
+def test_restart_that_was_asked_for_is_none_that_nobody_asked_for_also_where_it_waits_for_its_device(machine):
+    m = machine.up().groups(left="cuda:0").manager
+    machine.load("a", "left")
+    replica = machine.replica("a")
+    os.kill(replica.pid, signal.SIGSTOP)  # so that it does not end before its device is put aside
+    m.rpc.RestartReplica(m.m.RestartReplicaRequest(replica_id=replica.id))
+    machine.wait_replica("a", lambda r: r.state == m.t.REPLICA_STATE_DRAINING)
+    machine.xid(0, 48)
+    machine.wait_state("cuda:0", "quarantined")
+    os.kill(replica.pid, signal.SIGCONT)
+    machine.wait_replica("a", is_held(machine))
+    machine.release("cuda:0")
+    again = machine.wait_replica("a", is_ready(machine))
+    assert (again.epoch, again.n_restarts) == (2, 0)
+
+
 def test_load_under_way_on_a_device_that_fails_ends_and_comes_back_with_the_release(machine):
     machine.up().groups(left="cuda:0")
     operation = machine.load("a", "left", "load_ms=60000", wait=False)
