@@ -259,9 +259,12 @@ static int configure(struct store_db *db, struct error *err)
 {
     char mode[16] = "";
     int64_t unused;
+    unsigned version;
     sqlite3_extended_result_codes(db->sqlite, 1);
     sqlite3_busy_timeout(db->sqlite, 0);
+    /* Looked at before its mode is set, which changes the file: it may be another program's. */
     if (store_db_exec(db, "PRAGMA locking_mode = EXCLUSIVE", err) != 0 ||
+        store_migrate_look(db, &version, err) != 0 ||
         store_db_query(db, "PRAGMA journal_mode = WAL", &unused, mode, sizeof(mode), err) != 0)
         return err->status;
     if (strcmp(mode, "wal") != 0)

@@ -16,12 +16,16 @@
 
 int store_migrate_look(struct store_db *db, unsigned *out_version, struct error *err)
 {
-    int64_t version = 0, application = 0;
+    int64_t version = 0, application = 0, n_things = 0;
     if (store_db_query(db, "PRAGMA user_version", &version, NULL, 0, err) != 0 ||
-        store_db_query(db, "PRAGMA application_id", &application, NULL, 0, err) != 0)
+        store_db_query(db, "PRAGMA application_id", &application, NULL, 0, err) != 0 ||
+        store_db_query(db, "SELECT count(*) FROM sqlite_schema", &n_things, NULL, 0, err) != 0)
         return err->status;
     size_t n = schema_n_migrations();
-    if (version < 0 || (version > 0 && application != SCHEMA_APPLICATION_ID)) {
+    /* Without a number of ours only what has nothing in it may become ours. */
+    bool ours = version > 0 ? application == SCHEMA_APPLICATION_ID
+                            : version == 0 && application == 0 && n_things == 0;
+    if (!ours) {
         error_set(err, STATUS_DATA_LOSS, "state store: the file is another program's database; %s",
                   store_db_restore_hint);
         return error_reason(err, "STATE_STORE_DAMAGED");
