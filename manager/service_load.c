@@ -355,10 +355,11 @@ static void load_planned(struct rpc_call *call, Sluice__V1__Plan *plan, void *ar
         uint64_t n_bytes = 0;
         for (size_t i = 0; i < plan->n_devices; i++)
             n_bytes += plan->devices[i]->missing_bytes;
-        error_set(&err, STATUS_RESOURCE_EXHAUSTED,
-                  "%s/%s: %s of memory are missing, and unloading every idle version that is "
-                  "evictable does not make room enough; nothing was unloaded",
-                  plan->model, plan->version, format_bytes(n_bytes, missing));
+        error_set(
+            &err, STATUS_RESOURCE_EXHAUSTED,
+            "%s/%s: %s of memory are missing, and unloading every version that is evictable and "
+            "has been idle for 2 s does not make room enough; nothing was unloaded",
+            plan->model, plan->version, format_bytes(n_bytes, missing));
         error_reason(&err, "DEVICE_MEMORY");
         service_fail(call, &err);
     }

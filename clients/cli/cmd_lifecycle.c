@@ -190,7 +190,13 @@ static void print_going(const Sluice__V1__Plan *plan)
         printf("note: %s\n", plan->notes[i]);
 }
 
-static void print_plan(const Sluice__V1__Plan *plan)
+/* With --evict what the plan names goes first, and then it fits. */
+static bool plan_will_do(const struct cli *cli, const Sluice__V1__Plan *plan)
+{
+    return plan->fits || (cli->settings.evict && plan->n_evictions);
+}
+
+static void print_plan(const struct cli *cli, const Sluice__V1__Plan *plan)
 {
     char weights[32], kv[32], workspace[32], free_bytes[32];
     if (plan->model[0])
@@ -213,14 +219,18 @@ static void print_plan(const Sluice__V1__Plan *plan)
     }
     for (size_t i = 0; i < plan->n_evictions; i++) {
         const Sluice__V1__Eviction *e = plan->evictions[i];
-        printf("to be unloaded first (--evict): replica %s of %s version %s", e->replica_id,
-               e->model, e->version);
+        printf("to be unloaded first%s: replica %s of %s version %s",
+               cli->settings.evict ? "" : " (--evict)", e->replica_id, e->model, e->version);
         if (e->bytes)
             printf(", frees %s", format_bytes(e->bytes, free_bytes));
         putchar('\n');
     }
     printf("KV tokens %" PRIu64 ", replicas %" PRIu32 ", tp %" PRIu32 ": %s\n", plan->n_kv_tokens,
-           plan->n_replicas, plan->tp, plan->fits ? "fits" : "does not fit");
+           plan->n_replicas, plan->tp,
+           plan->fits                ? "fits"
+           : plan_will_do(cli, plan) ? "fits once these are unloaded"
+           : plan->n_evictions       ? "does not fit; with --evict it does"
+                                     : "does not fit");
     for (size_t i = 0; i < plan->n_notes; i++)
         printf("note: %s\n", plan->notes[i]);
 }
@@ -279,7 +289,7 @@ void action_print(const struct cli *cli, const ProtobufCMessage *message)
     else if (message->descriptor == &sluice__manager__v1__watch_operation_response__descriptor)
         print_operation(op);
     else if (cli->settings.validate_only && plan)
-        print_plan(plan);
+        print_plan(cli, plan);
     else if (op)
         printf("operation %s started; follow it with: sluice ops watch %s\n", op->id, op->id);
 }
@@ -287,7 +297,7 @@ void action_print(const struct cli *cli, const ProtobufCMessage *message)
 int action_plan_status(const struct cli *cli, const ProtobufCMessage *message)
 {
     const Sluice__V1__Plan *plan = answer_part(message, "plan");
-    return cli->settings.validate_only && plan && !plan->fits ? 1 : 0;
+    return cli->settings.validate_only && plan && !plan_will_do(cli, plan) ? 1 : 0;
 }
 
 static int run_load(struct cli *cli)

@@ -5,6 +5,7 @@ import pathlib
 import re
 import shutil
 import signal
+import subprocess
 import time
 
 import grpc
@@ -533,6 +534,10 @@ def test_a_load_beyond_the_budget_takes_nothing_and_one_that_may_evict_takes_the
         assert not plan.fits
         return [(e.model, e.version) for e in plan.evictions]
     manager.wait(lambda: evictions() == [("a", "1")], 15, "a is idle, and named by the plan")  # b would free as much, and must not
+    for flags, status, text in ((["--evict"], 0, "fits once these are unloaded"), ([], 1, "does not fit; with --evict it does")):
+        done = subprocess.run([BIN / "sluice", "load", "c", "--validate-only", "--kv-tokens", str(KV_TOKENS), "--threads", "1", *flags,
+                               "--manager", manager.state / "run/manager.sock"], capture_output=True, text=True, timeout=patience(20))
+        assert done.returncode == status and text in done.stdout, (flags, done)
     assert models(manager) == ["a", "b"]  # which is all that the plan did
     o = manager.load("c", config=config_of(manager), evict=True, request_id="once")
     assert manager.load("c", config=config_of(manager), evict=True, request_id="once").id == o.id
