@@ -103,6 +103,15 @@ static void drop_hint(struct error *err)
         hint[-2] = '\0'; /* "; " */
 }
 
+/* Of a backup that is not good: that says nothing of the database, which is not to be replaced for
+ * it. Who restores one wants another. */
+static void advise(const struct offline *o, bool damaged)
+{
+    const char *backup = strcmp(o->command, "backup") != 0 ? o->file : NULL; /* else it is to be */
+    if (!backup || strcmp(o->command, "check") != 0)
+        offline_advise(&o->paths, backup, damaged && !backup, stderr);
+}
+
 static int print_error(const struct offline *o, struct error *err)
 {
     drop_hint(err);
@@ -113,8 +122,7 @@ static int print_error(const struct offline *o, struct error *err)
     bool damaged = err->status == STATUS_DATA_LOSS;
     if (!damaged && strcmp(err->reason, "STATE_STORE_NEWER") != 0)
         return EXIT_FAILURE;
-    /* A backup that is not good says nothing of the database. */
-    offline_advise(&o->paths, o->file, damaged && !o->file, stderr);
+    advise(o, damaged);
     return EXIT_NOT_GOOD;
 }
 
@@ -152,7 +160,7 @@ static int run_check(struct offline *o, struct error *err)
     }
     if (!r->n_problems)
         return EXIT_SUCCESS;
-    offline_advise(&o->paths, o->file, !o->file, stderr);
+    advise(o, true);
     return EXIT_NOT_GOOD;
 }
 

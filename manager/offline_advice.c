@@ -40,29 +40,48 @@ static int newest_first(const void *a, const void *b)
     return left->tv_nsec > right->tv_nsec ? -1 : left->tv_nsec < right->tv_nsec;
 }
 
-static size_t list(const char *folder, const char *but, struct copy copies[MAX_FILES])
+struct copies {
+    size_t n_files, n;             /* that are there; and of those the newest: */
+    struct copy newest[MAX_FILES]; /* in that order once all are listed */
+};
+
+/* In the place of the oldest where there is no other. */
+static void keep_if_new(struct copies *copies, const struct copy *copy)
+{
+    size_t at = copies->n, oldest = 0;
+    copies->n_files++;
+    if (at < MAX_FILES) {
+        copies->newest[copies->n++] = *copy;
+        return;
+    }
+    for (size_t i = 1; i < MAX_FILES; i++)
+        if (newest_first(&copies->newest[i], &copies->newest[oldest]) > 0)
+            oldest = i;
+    if (newest_first(copy, &copies->newest[oldest]) < 0)
+        copies->newest[oldest] = *copy;
+}
+
+static void list(const char *folder, const char *but, struct copies *copies)
 {
     DIR *dir = opendir(folder);
     const struct dirent *entry;
     struct stat st, other;
+    struct copy copy;
     bool has_other = but && stat(but, &other) == 0;
-    size_t n = 0;
-    while (dir && n < MAX_FILES && (entry = readdir(dir))) {
-        struct copy *copy = &copies[n];
+    while (dir && (entry = readdir(dir))) {
         if (!is_copy(entry->d_name) ||
-            (size_t)snprintf(copy->path, sizeof(copy->path), "%s/%s", folder, entry->d_name) >=
-                sizeof(copy->path) ||
-            stat(copy->path, &st) != 0 || !S_ISREG(st.st_mode) ||
+            (size_t)snprintf(copy.path, sizeof(copy.path), "%s/%s", folder, entry->d_name) >=
+                sizeof(copy.path) ||
+            stat(copy.path, &st) != 0 || !S_ISREG(st.st_mode) ||
             (has_other && st.st_dev == other.st_dev && st.st_ino == other.st_ino))
             continue;
-        copy->changed = st.st_mtim;
-        copy->n_bytes = (uint64_t)st.st_size;
-        n++;
+        copy.changed = st.st_mtim;
+        copy.n_bytes = (uint64_t)st.st_size;
+        keep_if_new(copies, &copy);
     }
     if (dir)
         closedir(dir);
-    qsort(copies, n, sizeof(copies[0]), newest_first);
-    return n;
+    qsort(copies->newest, copies->n, sizeof(copies->newest[0]), newest_first);
 }
 
 static bool is_good(const char *path)
@@ -127,29 +146,47 @@ static void print_afresh(FILE *out, const struct paths *paths)
     fputc('\n', out);
 }
 
+/* Of the first few each is told; of the others the first that is good, where none of these is.
+ * Returns the newest that is good, or NULL. */
+static const char *tell_copies(FILE *out, const char *folder, const struct copies *copies)
+{
+    const char *best = NULL;
+    size_t n_told = 0;
+    char size[32];
+    if (copies->n)
+        fprintf(out, "backups in %s, newest first:\n", folder);
+    for (size_t i = 0; i < copies->n && (i < MAX_TOLD || !best); i++) {
+        const struct copy *copy = &copies->newest[i];
+        bool good = is_good(copy->path);
+        if (good && !best)
+            best = copy->path;
+        if (i >= MAX_TOLD && !good)
+            continue;
+        fprintf(out, "  %s (%s, %s)\n", copy->path, format_bytes(copy->n_bytes, size),
+                good ? "good" : "not good");
+        n_told++;
+    }
+    if (copies->n_files > n_told)
+        fprintf(out, "  and %zu more\n", copies->n_files - n_told);
+    return best;
+}
+
 void offline_advise(const struct paths *paths, const char *but, bool nothing_else, FILE *out)
 {
-    char folder[PATH_MAX + 16], size[32];
-    struct copy *copies = calloc(MAX_FILES, sizeof(*copies));
-    const char *best = NULL;
+    char folder[PATH_MAX + 16];
+    struct copies *copies = calloc(1, sizeof(*copies));
+    if (!copies)
+        return;
     snprintf(folder, sizeof(folder), "%s/backup", paths->state_dir);
-    size_t n = copies ? list(folder, but, copies) : 0;
-    for (size_t i = 0; i < n && i < MAX_TOLD; i++) {
-        bool good = is_good(copies[i].path);
-        if (i == 0)
-            fprintf(out, "backups in %s, newest first:\n", folder);
-        fprintf(out, "  %s (%s, %s)\n", copies[i].path, format_bytes(copies[i].n_bytes, size),
-                good ? "good" : "not good");
-        if (good && !best)
-            best = copies[i].path;
-    }
-    if (n > MAX_TOLD)
-        fprintf(out, "  and %zu older\n", n - MAX_TOLD);
+    list(folder, but, copies);
+    const char *best = tell_copies(out, folder, copies);
     if (best) {
         fputs("restore the newest that is good with:\n", out);
         print_restore(out, paths, best);
     } else {
-        if (n)
+        if (copies->n_files > copies->n)
+            fprintf(out, "none of the newest %zu is good", copies->n);
+        else if (copies->n)
             fputs("none of these is good", out);
         else
             fprintf(out, "there is no backup in %s", folder);

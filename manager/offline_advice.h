@@ -7,7 +7,7 @@
 
 struct paths;
 
-/* Looks through the copies in STATE_DIR/backup and says which are good, newest first, and the
- * command that restores the newest; without one, where `nothing_else`, how to start with nothing.
- * What a restore has set aside is no backup, nor is `but` (NULL: none). */
+/* Looks through the newest copies in STATE_DIR/backup, until one is good, says which are, newest
+ * first, and the command that restores the newest that is; without one, where `nothing_else`, how
+ * to start with nothing. What a restore has set aside is no backup, nor is `but` (NULL: none). */
 void offline_advise(const struct paths *paths, const char *but, bool nothing_else, FILE *out);

@@ -7,6 +7,7 @@ import shutil
 import signal
 import sqlite3
 import subprocess
+import time
 
 import pytest
 
@@ -162,6 +163,8 @@ def test_a_damaged_file_is_refused_and_kept_while_workers_serve_on(manager, tmp_
             assert "`sluice-manager check`" not in told.stderr, told
         shutil.rmtree(folder)
         (tmp_path / "bad.db").write_bytes(before)
+        for words in (["backup", tmp_path / "new.db"], ["check"]):  # of a database that is damaged: a file to write to says nothing of it
+            assert "move it away" in offline(manager, *words).stderr, words
         bad = offline(manager, "restore", tmp_path / "bad.db")
         assert bad.returncode == 65 and (path.read_bytes() == before), bad
     good = offline(manager, "restore", tmp_path / "copy.db")
@@ -171,6 +174,45 @@ def test_a_damaged_file_is_refused_and_kept_while_workers_serve_on(manager, tmp_
         assert kept.read_bytes() == before
     manager.up()
     assert manager.workers() == [worker] and manager.status().n_adopted_workers == 1
+
+
+def test_a_bad_backup_is_no_reason_to_replace_a_database_that_is_good(manager, tmp_path):
+    loaded(manager)
+    assert manager.term() == 0
+    assert offline(manager, "backup").returncode == 0
+    (tmp_path / "bad.db").write_bytes(b"no database at all" * 100)
+    bad = offline(manager, "check", tmp_path / "bad.db")
+    assert bad.returncode == 65 and "sluice-manager restore" not in bad.stderr and "move it away" not in bad.stderr, bad
+    bad = offline(manager, "restore", tmp_path / "bad.db")  # who wants one back is told of another
+    assert bad.returncode == 65 and "restore the newest that is good with" in bad.stderr, bad
+
+
+def test_the_newest_good_backup_is_found_among_many(manager, tmp_path):
+    """Those that a folder happens to name first were looked at, and five of them."""
+    loaded(manager)
+    assert manager.term() == 0
+    folder = manager.state / "backup"
+    folder.mkdir(exist_ok=True)
+    assert offline(manager, "backup", folder / "good.db").returncode == 0
+    now = time.time()
+    for i in range(100):
+        old = folder / f"old-{i}.db"
+        shutil.copy(folder / "good.db", old)
+        os.utime(old, (now - 1000 - i, now - 1000 - i))
+    os.utime(folder / "good.db", (now - 100, now - 100))
+    for i in range(6):
+        (folder / f"bad-{i}.db").write_bytes(b"no database at all" * 100)
+        os.utime(folder / f"bad-{i}.db", (now - i, now - i))
+    (manager.state / "sluice.db").write_bytes(b"damaged" * 1000)
+    told = offline(manager, "check")
+    assert told.returncode == 65 and f"  sluice-manager restore {folder}/good.db --state-dir {manager.state}\n" in told.stderr, told
+    lines = [line.split(" (")[0].strip() for line in told.stderr.splitlines() if line.endswith("good)")]
+    assert lines == [*(f"{folder}/bad-{i}.db" for i in range(5)), f"{folder}/good.db"], told
+    assert "  and 101 more\n" in told.stderr, told
+    (folder / "good.db").unlink()
+    for i in range(100):
+        (folder / f"old-{i}.db").write_bytes(b"no database at all" * 100)
+    assert "none of the newest 64 is good" in offline(manager, "check").stderr
 
 
 def test_a_backup_of_a_newer_program_is_refused(manager, tmp_path):
