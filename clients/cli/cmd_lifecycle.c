@@ -253,6 +253,17 @@ static void print_memory(const Sluice__V1__DeviceMemory *m, bool load)
                format_bytes(m->before_bytes, before), after, expected);
 }
 
+/* Whether --require-answers, which looks at those of the new version, would have gone back. */
+static bool lacked_answers(const Sluice__Manager__V1__UpdateProgress *update)
+{
+    for (size_t i = 0; i < update->n_ended_steps; i++) {
+        const Sluice__Manager__V1__UpdateStepEnd *step = update->ended_steps[i];
+        if (step->n_unmeasured_gates && step->n_answers < step->n_wanted_answers)
+            return true;
+    }
+    return false;
+}
+
 static void print_operation(const Sluice__Manager__V1__Operation *op)
 {
     char state[32], elapsed[32];
@@ -263,7 +274,7 @@ static void print_operation(const Sluice__Manager__V1__Operation *op)
         printf(" in %s", format_ms(op->result->elapsed_ms, elapsed));
     putchar('\n');
     if (progress_print_unmeasured(stdout, op, "  ") && op->update->gates &&
-        !op->update->gates->require_answers)
+        !op->update->gates->require_answers && lacked_answers(op->update))
         puts("  the update went on all the same; with --require-answers it goes back");
     for (size_t i = 0; op->result && i < op->result->n_memory; i++)
         print_memory(op->result->memory[i], load);

@@ -234,6 +234,18 @@ def test_a_step_without_answers_is_held_and_then_told(manager):
     assert loaded_versions(manager) == ["2"] and traffic(manager) == {}
 
 
+def test_a_ratio_without_answers_of_the_old_version_is_told_without_a_flag_that_would_not_help(manager):
+    manager.up()
+    manager.script("one", "load_ms=30")
+    manager.script("two", "load_ms=30 answers=1000 ttft_ms=10")
+    manager.register("a", "one", version="1")
+    manager.register("a", "two", version="2")
+    manager.done(manager.load("a", version="1"))
+    done = manager.done(update(manager, step_ms=300, steps=[100], gates={"max_ttft_ratio": 3}))
+    said = cli(manager, "ops", "watch", done.id, "--manager", f"{manager.state}/run/manager.sock")
+    assert "not measured at 100 %: --max-ttft-ratio" in said[1] and "with --require-answers it goes back" not in said[1], said
+
+
 def shifting(manager, operation):
     def look():
         row = manager.rpc.GetOperation(manager.m.GetOperationRequest(id=operation.id)).operation
