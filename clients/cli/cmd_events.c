@@ -164,6 +164,25 @@ static uint64_t back_from(uint64_t last, uint64_t n, uint64_t first)
     return last - first >= n ? last - n + 1 : first;
 }
 
+/* From the oldest that is kept where the first were pruned since `bounds`. */
+static int watch_kept(struct cli *cli, struct cursor *cursor, struct error *err)
+{
+    uint64_t first, last;
+    int rc;
+    while ((rc = watch(cli, cursor, err)) != 0 && strcmp(err->reason, "EVENTS_GONE") == 0) {
+        struct error why = *err;
+        rc = bounds(cli, &first, &last, err);
+        if (rc)
+            return rc;
+        if (first <= cursor->next) { /* then it is not that */
+            *err = why;
+            return why.status;
+        }
+        cursor->next = first;
+    }
+    return rc;
+}
+
 /* Where the last TAIL_EVENTS of those that are wanted begin, of all that are kept. */
 static int find_tail(struct cli *cli, uint64_t first, uint64_t last, uint64_t *out_next,
                      struct error *err)
@@ -174,7 +193,7 @@ static int find_tail(struct cli *cli, uint64_t first, uint64_t last, uint64_t *o
         tail.n = 0;
         from = back_from(last, n, first);
         struct cursor cursor = {.next = from, .last = last, .tail = &tail};
-        int rc = watch(cli, &cursor, err);
+        int rc = watch_kept(cli, &cursor, err);
         if (rc)
             return rc;
         n *= LOOK_FARTHER;
@@ -234,7 +253,7 @@ static int run_events(struct cli *cli)
         rc = follow(cli, &cursor, &err);
     else if (cursor.next <= last) {
         cursor.last = last;
-        rc = watch(cli, &cursor, &err);
+        rc = cli_given(cli, "from") ? watch(cli, &cursor, &err) : watch_kept(cli, &cursor, &err);
     }
     return rc ? cli_fail(cli, &err) : 0;
 }

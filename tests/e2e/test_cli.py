@@ -590,3 +590,44 @@ def test_ls_reads_every_page(served, stubs, tmp_path):
         assert [m["name"] for m in listed["models"]] == names
     finally:
         server.stop(0)
+
+
+def test_events_go_on_from_the_oldest_that_is_kept_where_older_ones_go_meanwhile(served, stubs, tmp_path):
+    """A manager that prunes while a filtered list looks back: it was told that the first were gone, and nothing was printed."""
+    import concurrent.futures
+    import grpc
+    from google.protobuf import any_pb2
+    from google.rpc import error_details_pb2, status_pb2
+    kept = {"first": 1, "last": 1000}
+
+    class Manager(stubs.manager_grpc.ModelManagerServicer):
+        def GetStatus(self, request, context):
+            return stubs.manager.GetStatusResponse(first_event_seq=kept["first"], last_event_seq=kept["last"])
+
+        def WatchEvents(self, request, context):
+            if request.from_seq == 1:
+                kept["first"] = 301
+            if request.from_seq < kept["first"]:
+                detail = any_pb2.Any()
+                detail.Pack(error_details_pb2.ErrorInfo(reason="EVENTS_GONE"))
+                status = status_pb2.Status(code=grpc.StatusCode.OUT_OF_RANGE.value[0], message="gone", details=[detail])
+                context.set_trailing_metadata([("grpc-status-details-bin", status.SerializeToString())])
+                context.abort(grpc.StatusCode.OUT_OF_RANGE, "gone")
+            for first in range(request.from_seq, kept["last"] + 1, 100):
+                yield stubs.manager.WatchEventsResponse(events=[
+                    stubs.types.Event(seq=n, type="model.registered" if n == 400 else "replica.state")
+                    for n in range(first, min(first + 100, kept["last"] + 1))])
+
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(4))
+    stubs.manager_grpc.add_ModelManagerServicer_to_server(Manager(), server)
+    server.add_insecure_port(f"unix:{tmp_path}/m.sock")
+    server.start()
+    try:
+        shown = sluice(served, "events", "--type", "model.", "--manager", tmp_path / "m.sock")
+        assert kept["first"] == 301 and shown.returncode == 0, shown
+        assert [line.split()[0] for line in shown.stdout.splitlines()] == ["400"], shown
+        kept["first"] = 1
+        asked = sluice(served, "events", "--from", "1", "--manager", tmp_path / "m.sock", check=False)  # who asks for one is told
+        assert asked.returncode == 1 and "gone" in asked.stderr, asked
+    finally:
+        server.stop(0)
