@@ -256,10 +256,23 @@ static int apply_defaults(struct parse *p)
     return 0;
 }
 
+/* Rows that do something and are no settings: only the command line has them. `version` is also
+ * the name of a setting, which has a value. */
+static bool is_command(const struct option_spec *spec)
+{
+    static const char *const names[] = {"help", "man", "version", "origin"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (spec->type == OPTION_BOOL && strcmp(spec->name, names[i]) == 0)
+            return true;
+    return false;
+}
+
 static int apply_environment(struct parse *p)
 {
     for (size_t i = 0; i < p->options->n_specs; i++) {
         char name[96];
+        if (is_command(&p->options->specs[i]))
+            continue;
         env_name(p->options->specs[i].name, name, sizeof(name));
         const char *value = getenv(name);
         if (!value)
@@ -330,13 +343,24 @@ static int take_key(void *user, const char *section, const char *key, const char
         return check_section(section, err);
     p->place = place;
     p->shared = !section[0];
-    for (size_t i = 0; i < p->options->n_specs; i++)
-        if (setting_same_name(key, p->options->specs[i].name))
+    bool command = false;
+    for (size_t i = 0; i < p->options->n_specs; i++) {
+        const struct option_spec *spec = &p->options->specs[i];
+        if (!setting_same_name(key, spec->name))
+            continue;
+        if (!is_command(spec))
             return take_value(p, i, value);
+        command = true;
+    }
     /* What stands before any section is shared between programs; [cli] is between commands. */
     bool shared = !section[0] || strcmp(section, "cli") == 0;
     if (p->some || (shared && setting_is_known(key, section[0] ? section : NULL)))
         return 0;
+    if (command)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "%s%s%s%.80s: no setting, but a flag of the command line: take the line "
+                         "out",
+                         section[0] ? "[" : "", section, section[0] ? "] " : "", key);
     return no_setting(section, key, err);
 }
 
@@ -532,16 +556,6 @@ const char *options_text(const struct options *options, size_t i_spec)
 const char *options_own_text(const struct options *options, size_t i_spec)
 {
     return options->given[i_spec].own;
-}
-
-/* Rows that do something and are no settings. */
-static bool is_command(const struct option_spec *spec)
-{
-    static const char *const names[] = {"help", "man", "version", "origin"};
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        if (strcmp(spec->name, names[i]) == 0)
-            return true;
-    return false;
 }
 
 static void add_origin(const struct option_spec *spec, const struct given *given,

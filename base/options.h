@@ -39,7 +39,8 @@ struct options; /* keeps the strings alive */
  * "--config FILE" and SLUICE_CONFIG name an ini file (section ignored or named after `section`);
  * conf.d/ *.conf beside it are read after it (config_file.h), the last one to name a key wins. A
  * key that the table has not is refused with what was probably meant, save before any section,
- * where it may be another program's, and in [cli], where it may be another command's.
+ * where it may be another program's, and in [cli], where it may be another command's. Flags that
+ * are no settings (--help, --man, --version, --origin) are no keys, nor variables.
  * Twice in one file is INVALID_ARGUMENT with both lines, save once before any section and once in
  * it. Flags that are unknown, lack a value or are out of range: INVALID_ARGUMENT naming the flag,
  * the value and the range. *out_options is owned; strings in `settings` and the positionals are

@@ -106,6 +106,19 @@ def test_a_misspelt_key_before_any_section_is_refused(program):
     assert program.run("check-config").returncode == 0
 
 
+@pytest.mark.parametrize("key", ["help", "man", "version", "origin"])
+def test_a_flag_that_is_no_setting_is_no_key(program, key):
+    """It was taken: the program printed its help, or its version, and ended; so did each start of it beneath `sluice serve`."""
+    program.config.write_text(f"\n[{program.name}]\n{key} = true\n")
+    checked, started = program.run("check-config"), program.run()
+    assert checked.returncode == started.returncode == 2 and checked.stderr == started.stderr and not started.stdout
+    assert f"{program.config}:3: [{program.name}] {key}: no setting, but a flag of the command line" in checked.stderr
+    program.config.write_text("version = 3\n")  # of a model, to `sluice`
+    assert program.run("check-config").returncode == 0
+    program.config.write_text("help = true\n")
+    assert f"{program.config}:1: help: no setting, but a flag" in program.run("check-config").stderr
+
+
 def test_check_config_says_what_a_start_would(program):
     assert program.run("check-config").returncode == 0
     bad = program.part("90-bad.conf", f"\n[{program.name}]\ndrain_grace = soon\n")
