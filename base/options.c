@@ -256,22 +256,11 @@ static int apply_defaults(struct parse *p)
     return 0;
 }
 
-/* Rows that do something and are no settings: only the command line has them. `version` is also
- * the name of a setting, which has a value. */
-static bool is_command(const struct option_spec *spec)
-{
-    static const char *const names[] = {"help", "man", "version", "origin"};
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        if (spec->type == OPTION_BOOL && strcmp(spec->name, names[i]) == 0)
-            return true;
-    return false;
-}
-
 static int apply_environment(struct parse *p)
 {
     for (size_t i = 0; i < p->options->n_specs; i++) {
         char name[96];
-        if (is_command(&p->options->specs[i]))
+        if (option_is_command(&p->options->specs[i]))
             continue;
         env_name(p->options->specs[i].name, name, sizeof(name));
         const char *value = getenv(name);
@@ -348,7 +337,7 @@ static int take_key(void *user, const char *section, const char *key, const char
         const struct option_spec *spec = &p->options->specs[i];
         if (!setting_same_name(key, spec->name))
             continue;
-        if (!is_command(spec))
+        if (!option_is_command(spec))
             return take_value(p, i, value);
         command = true;
     }
@@ -585,7 +574,7 @@ void options_show(const struct options *options, bool with_origin, struct strbuf
     for (size_t i = 0; i < options->n_specs; i++) {
         const struct option_spec *spec = &options->specs[i];
         const struct given *given = &options->given[i];
-        if (is_command(spec))
+        if (option_is_command(spec))
             continue;
         for (const char *c = spec->name; *c; c++)
             strbuf_add_char(out, *c == '-' ? '_' : *c);

@@ -84,6 +84,9 @@ int options_set(struct options *options, void *settings, const char *name, const
 /* What every program takes besides its table, and how settings are given but by flag. */
 extern const struct option_spec option_config;
 extern const char options_sources[];
+/* Whether a row does something and is no setting: only the command line has it. (`version` is also
+ * the name of a setting, which has a value.) */
+bool option_is_command(const struct option_spec *spec);
 /* Whether a help should tell the row's default. */
 bool option_shows_default(const struct option_spec *spec);
 

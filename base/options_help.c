@@ -1,5 +1,6 @@
-/* options_help.c: the table of options as text. */
+/* options_help.c: what rows are, and the table of options as text. */
 #include <stdio.h>
+#include <string.h>
 
 #include "base/options.h"
 
@@ -16,6 +17,15 @@ const struct option_spec option_config = {"config",
 const char options_sources[] =
     "Each is also an environment variable (--log-level: SLUICE_LOG_LEVEL) and a key of the file "
     "(log_level).\nA flag goes before the environment, that before the file.";
+
+bool option_is_command(const struct option_spec *spec)
+{
+    static const char *const names[] = {"help", "man", "version", "origin"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (spec->type == OPTION_BOOL && strcmp(spec->name, names[i]) == 0)
+            return true;
+    return false;
+}
 
 bool option_shows_default(const struct option_spec *spec)
 {

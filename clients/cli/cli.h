@@ -84,6 +84,8 @@ struct cli {
     struct cli_settings settings;
     struct options *options;
     const struct cli_command *command;
+    int argc; /* the command's words, as they were parsed */
+    char *const *argv;
     const struct option_spec *specs; /* of the command, all of them */
     size_t n_specs;
     char state_dir[1024];                /* resolved, absolute */

@@ -11,10 +11,12 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/lock_file.h"
+#include "base/strbuf.h"
 #include "clients/cli/cli.h"
 #include "clients/cli/leftover.h"
 #include "clients/cli/output.h"
@@ -22,7 +24,6 @@
 #include "clients/cli/serve.h"
 #include "clients/cli/supervise.h"
 #include "proto/rpc/rpc_client.h"
-#include "proto/rpc/rpc_listeners.h"
 #include "proto/rpc/rpc_message.h"
 #include "sluice/v1/inference.pb-c.h"
 
@@ -127,11 +128,21 @@ static bool follow_successor(const struct serve *s, struct child *server, pid_t 
     return true;
 }
 
+/* Who says by its status that something is wrong has said before what: a mistake in a file that was
+ * edited since, with its line, which is tried again until it is mended. */
+static void tell_end(const struct child *child)
+{
+    char end[64], words[ERROR_MESSAGE_BYTES] = "";
+    if (WIFEXITED(child->last_status) && WEXITSTATUS(child->last_status))
+        child_last_words(child, words, sizeof(words));
+    fprintf(stderr, "%s ended: %s%s%s; it said more in %s\n", child->name,
+            child_end_text(child, end), words[0] ? ": " : "", words, child->log_path);
+}
+
 /* It has just ended. Fails where there is no use in going on. */
 static int take_end(struct serve *s, struct child *child, pid_t pid, bool adopted,
                     struct error *err)
 {
-    char text[64];
     if (!adopted && child_refused(child))
         return give_up(child, err);
     if (child == &s->children[1] && follow_successor(s, child, pid))
@@ -141,8 +152,7 @@ static int take_end(struct serve *s, struct child *child, pid_t pid, bool adopte
         fprintf(stderr, "the server that had taken over, pid %d, has ended\n", (int)pid);
         return 0;
     }
-    fprintf(stderr, "%s ended: %s; it said more in %s\n", child->name, child_end_text(child, text),
-            child->log_path);
+    tell_end(child);
     return child_is_hopeless(child) ? give_up(child, err) : 0;
 }
 
@@ -182,18 +192,46 @@ static bool terminal_is_there(void)
     return fd >= 0;
 }
 
-/* SIGHUP: the programs read their settings again. What they say of it is theirs to log; a mistake
- * in what is of use here too is told here. */
+/* A server that has taken over is adopted once the one before it has ended: until then that one
+ * drains, and takes up nothing. */
+static void signal_successor(const struct serve *s, int signal_number)
+{
+    struct child successor = {.pidfd = -1};
+    int pidfd;
+    pid_t pid = leftover_server(s->server_lock, &pidfd);
+    if (pidfd < 0)
+        return;
+    child_adopt(&successor, pid, pidfd);
+    if (pid != s->children[1].pid)
+        child_signal(&successor, signal_number);
+    close(pidfd);
+}
+
+/* SIGHUP: the programs read their settings again, unless one of them or serve itself refuses what
+ * there is to read. */
 static void pass_hangup_on(struct serve *s)
 {
     struct error err;
-    if (serve_settings_reload(s->cli, &s->settings, &s->children[1], &err) != 0)
-        fprintf(stderr, "settings not read again: %s; what was read before is in force\n",
+    struct strbuf waiting;
+    strbuf_init(&waiting, 0);
+    if (serve_settings_reload(s->cli, &s->settings, &s->children[0], &s->children[1], &waiting,
+                              &err) != 0) {
+        fprintf(stderr,
+                "settings not read again: %s; what was read before is in force, in manager and "
+                "server too\n",
                 err.message);
-    for (int i = 0; i < 2; i++)
-        child_signal(&s->children[i], SIGHUP);
-    fprintf(stderr, "SIGHUP passed on to manager and server; what they make of it is in %s/log\n",
-            s->cli->state_dir);
+    } else {
+        for (int i = 0; i < 2; i++)
+            child_signal(&s->children[i], SIGHUP);
+        signal_successor(s, SIGHUP);
+        fprintf(stderr,
+                "SIGHUP passed on to manager and server; what they make of it is in %s/log\n",
+                s->cli->state_dir);
+        if (waiting.n_bytes)
+            fprintf(stderr, "new values that wait for a restart of `sluice serve`: %s\n",
+                    strbuf_str(&waiting));
+    }
+    strbuf_fini(&waiting);
 }
 
 /* Whether it is a wish to stop. */
@@ -377,17 +415,6 @@ static void stop_children(struct serve *s)
         leftover_kill_workers(s->cli->state_dir);
 }
 
-/* Of two programs the one that came second would say that the address is in use. */
-static int check_listeners(const struct cli_settings *settings, struct error *err)
-{
-    const struct rpc_listener listeners[] = {
-        {"--listen", settings->listen},
-        {"--metrics", settings->metrics},
-        {"--manager-metrics", settings->manager_metrics},
-    };
-    return rpc_listeners_check(listeners, sizeof(listeners) / sizeof(listeners[0]), err);
-}
-
 /* The state directory is this serve's own from here on. */
 static int claim_state(struct serve *s, struct error *err)
 {
@@ -396,7 +423,7 @@ static int claim_state(struct serve *s, struct error *err)
     if (!rc)
         rc = prepare_children(s, err);
     if (!rc)
-        rc = check_listeners(&s->cli->settings, err);
+        rc = serve_settings_check(&s->cli->settings, err);
     if (rc == STATUS_INVALID_ARGUMENT)
         return cli_usage(err);
     if (!rc)
@@ -513,7 +540,8 @@ const struct cli_command cmd_serve = {
     .summary = "start manager and server, load models, keep all running",
     .description = "Restarts what dies. Ctrl-C or SIGTERM (or `sluice stop`, or the end of its "
                    "terminal) drains and stops "
-                   "everything. SIGHUP is passed on: manager and server read their settings again. "
+                   "everything. SIGHUP has manager and server read their settings again, unless "
+                   "one of them, or this program, refuses what is there to read. "
                    "A server that takes over from its own (sluice-server --takeover) is watched in "
                    "its place. The file of --config may have sections [server] and [manager] with "
                    "the options of sluice-server and sluice-manager: a flag or a key of [cli] goes "

@@ -79,7 +79,11 @@ static int check_words(const struct cli_command *command, size_t n_words, struct
 static int run_command(const struct cli_command *command, int argc, char *argv[])
 {
     struct option_spec specs[CLI_MAX_SPECS];
-    struct cli cli = {.command = command, .specs = specs, .n_specs = table_specs(command, specs)};
+    struct cli cli = {.command = command,
+                      .argc = argc,
+                      .argv = argv,
+                      .specs = specs,
+                      .n_specs = table_specs(command, specs)};
     struct error err;
     if (options_parse("cli", specs, cli.n_specs, argc, argv, &cli.settings, &cli.options, &err) !=
         0) {

@@ -1,12 +1,17 @@
 #include "clients/cli/serve_settings.h"
 
 #include <assert.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "base/options.h"
+#include "base/strbuf.h"
 #include "clients/cli/cli.h"
 #include "clients/cli/supervise.h"
+#include "proto/rpc/rpc_listeners.h"
+
+enum { CHECK_MS = 10000 }; /* for a program to look at its settings */
 
 /* Rows of `sluice serve` that are also its programs', by the same name. */
 static const char *const server_flags[] = {
@@ -86,16 +91,26 @@ static int read_rows(const struct cli *cli, const char *section, struct serve_ro
                               err);
 }
 
-/* SLUICE_METRICS, and `metrics` before any section, are the server's: with both programs on one
- * address neither could run. */
+static bool says_metrics(const struct cli *cli, const struct options *own)
+{
+    return strcmp(options_origin(own, find(cli, metrics_here)), "default") != 0;
+}
+
+/* By what serve and what the manager were told. SLUICE_METRICS, and `metrics` before any section,
+ * are the server's: with both programs on one address neither could run. */
+static const char *metrics_of_manager(const struct cli *cli, const struct options *own,
+                                      const struct options *of_manager)
+{
+    const char *section = options_own_text(of_manager, 0);
+    return says_metrics(cli, own) || !section ? options_text(own, find(cli, metrics_here))
+                                              : section;
+}
+
 static int settle_metrics(const struct cli *cli, struct child *manager, struct options *options,
                           struct cli_settings *seen, struct error *err)
 {
-    size_t i = find(cli, metrics_here);
-    const char *given = options_text(cli->options, i), *own = options_own_text(options, 0);
-    bool said = strcmp(options_origin(cli->options, i), "default") != 0;
-    const char *wanted = said || !own ? given : own;
-    if (!said && strcmp(wanted, seen->manager_metrics) == 0)
+    const char *wanted = metrics_of_manager(cli, cli->options, options);
+    if (!says_metrics(cli, cli->options) && strcmp(wanted, seen->manager_metrics) == 0)
         return 0;
     child_add_word(manager, metrics_there);
     child_add_word(manager, wanted);
@@ -130,17 +145,79 @@ int serve_settings_hand_on(struct cli *cli, struct child *manager, struct child 
     return 0;
 }
 
-int serve_settings_reload(struct cli *cli, struct serve_settings *settings,
-                          const struct child *server, struct error *err)
+int serve_settings_check(const struct cli_settings *settings, struct error *err)
 {
-    struct cli_settings fresh;
-    struct options *options;
-    int rc = read_rows(cli, "server", &settings->server, server, &fresh, &options, err);
+    const struct rpc_listener listeners[] = {
+        {"--listen", settings->listen},
+        {"--metrics", settings->metrics},
+        {"--manager-metrics", settings->manager_metrics},
+    };
+    return rpc_listeners_check(listeners, CLI_N(listeners), err);
+}
+
+static bool is_in(const char *const *flags, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(flags[i] + 2, name) == 0)
+            return true;
+    return false;
+}
+
+/* A row that its programs have too is theirs to take up, or to say that it waits, save where it was
+ * or is to be said to serve alone: then it is a word of their command lines. */
+static void list_waiting(const struct cli *cli, const struct options *fresh, struct strbuf *out)
+{
+    for (size_t i = 0; i < cli->n_specs; i++) {
+        const char *name = cli->specs[i].name;
+        bool was = options_is_own(cli->options, i), is = options_is_own(fresh, i);
+        bool same = strcmp(options_text(cli->options, i), options_text(fresh, i)) == 0;
+        bool shared = is_in(server_flags, CLI_N(server_flags), name) ||
+                      is_in(manager_flags, CLI_N(manager_flags), name);
+        if (shared ? was != is || (is && !same) : !same)
+            strbuf_printf(out, "%s%s", out->n_bytes ? " " : "", name);
+    }
+}
+
+struct fresh {
+    struct options *own, *manager, *server;
+    struct cli_settings settings; /* of the server, and what is needed of the others */
+};
+
+static int read_again(const struct cli *cli, struct serve_settings *settings,
+                      const struct child *manager, const struct child *server, struct fresh *out,
+                      struct error *err)
+{
+    struct cli_settings ignored;
+    int rc = options_parse("cli", cli->specs, cli->n_specs, cli->argc, cli->argv, &ignored,
+                           &out->own, err);
+    if (!rc)
+        rc = child_check(manager, "show-config", CHECK_MS, err);
+    if (!rc)
+        rc = child_check(server, "show-config", CHECK_MS, err);
+    if (!rc)
+        rc = read_rows(cli, "manager", &settings->manager, manager, &ignored, &out->manager, err);
+    if (!rc)
+        rc = read_rows(cli, "server", &settings->server, server, &out->settings, &out->server, err);
     if (rc)
         return rc;
-    cli->settings.grace_ms = fresh.grace_ms;
-    options_destroy(options);
-    return 0;
+    out->settings.manager_metrics = metrics_of_manager(cli, out->own, out->manager);
+    return serve_settings_check(&out->settings, err);
+}
+
+int serve_settings_reload(struct cli *cli, struct serve_settings *settings,
+                          const struct child *manager, const struct child *server,
+                          struct strbuf *out_waiting, struct error *err)
+{
+    struct fresh fresh = {0};
+    int rc = read_again(cli, settings, manager, server, &fresh, err);
+    if (rc == 0) {
+        list_waiting(cli, fresh.own, out_waiting);
+        cli->settings.grace_ms = fresh.settings.grace_ms;
+    }
+    options_destroy(fresh.own);
+    options_destroy(fresh.manager);
+    options_destroy(fresh.server);
+    return rc;
 }
 
 void serve_settings_fini(struct serve_settings *settings)

@@ -8,8 +8,10 @@
 #include "base/options.h"
 
 struct cli;
+struct cli_settings;
 struct child;
 struct error;
+struct strbuf;
 
 enum { SERVE_MAX_ROWS = 16 };
 
@@ -28,8 +30,15 @@ struct serve_settings {
  * keys, the grace, the server's lock file. Errors: as options_parse. */
 int serve_settings_hand_on(struct cli *cli, struct child *manager, struct child *server,
                            struct serve_settings *out, struct error *err);
-/* After a SIGHUP: of what they read again only the grace is of use to serve. Errors: as
- * options_parse, and nothing has changed. */
+/* Of two programs on one address the one that came second would say that it is in use.
+ * INVALID_ARGUMENT with both names. */
+int serve_settings_check(const struct cli_settings *settings, struct error *err);
+/* At a SIGHUP, before it is passed on: reads all again by the rules of a start, and has both
+ * programs look at what they are about to read. What any of the three refuses none shall take: the
+ * error is that one's, with file and line, and nothing has changed. Else the grace is taken up, of
+ * what the programs have of use to serve. Appends the names of serve's own settings that wait for
+ * its restart. Waits for the programs, some seconds at most. */
 int serve_settings_reload(struct cli *cli, struct serve_settings *settings,
-                          const struct child *server, struct error *err);
+                          const struct child *manager, const struct child *server,
+                          struct strbuf *out_waiting, struct error *err);
 void serve_settings_fini(struct serve_settings *settings);

@@ -197,6 +197,87 @@ void child_last_words(const struct child *child, char *out, size_t n_out)
     line_message(last_line(text), out, n_out);
 }
 
+static int start_check(const struct child *child, const char *word, int stderr_fd, pid_t *out_pid)
+{
+    const char *argv[CHILD_MAX_ARGS + 1];
+    posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attributes;
+    sigset_t none;
+    size_t n = 0;
+    for (; child->argv[n]; n++)
+        argv[n] = child->argv[n];
+    argv[n++] = word;
+    argv[n] = NULL;
+    sigemptyset(&none);
+    posix_spawn_file_actions_init(&actions);
+    posix_spawnattr_init(&attributes);
+    posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
+    posix_spawn_file_actions_adddup2(&actions, stderr_fd, 2);
+    posix_spawn_file_actions_addclosefrom_np(&actions, 3);
+    posix_spawnattr_setsigmask(&attributes, &none);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK);
+    int rc = posix_spawn(out_pid, argv[0], &actions, &attributes, (char *const *)(uintptr_t)argv,
+                         environ);
+    posix_spawn_file_actions_destroy(&actions);
+    posix_spawnattr_destroy(&attributes);
+    return rc;
+}
+
+/* To the end of a pipe; what finds no room is dropped. False: it did not end in time. */
+static bool read_to_end(int fd, uint32_t timeout_ms, char *out, size_t n_out)
+{
+    char rest[512];
+    size_t n_bytes = 0;
+    int64_t until_ns = clock_now_ns() + (int64_t)timeout_ms * NS_PER_MS;
+    struct pollfd ready = {.fd = fd, .events = POLLIN};
+    ssize_t n = 1;
+    while (n != 0) {
+        int64_t left_ns = until_ns - clock_now_ns();
+        if (left_ns <= 0)
+            break;
+        bool room = n_bytes + 1 < n_out;
+        if (poll(&ready, 1, (int)(left_ns / NS_PER_MS) + 1) <= 0)
+            continue;
+        n = read(fd, room ? out + n_bytes : rest, room ? n_out - 1 - n_bytes : sizeof(rest));
+        if (n > 0 && room)
+            n_bytes += (size_t)n;
+    }
+    while (n_bytes && out[n_bytes - 1] == '\n')
+        n_bytes--;
+    out[n_bytes] = '\0';
+    return n == 0;
+}
+
+int child_check(const struct child *child, const char *word, uint32_t timeout_ms, struct error *err)
+{
+    char text[2048], words[ERROR_MESSAGE_BYTES - 64];
+    int fds[2], status = 0;
+    pid_t pid;
+    if (pipe2(fds, O_CLOEXEC) != 0)
+        return error_errno(err, errno, "cannot make a pipe");
+    int rc = start_check(child, word, fds[1], &pid);
+    close(fds[1]);
+    if (rc) {
+        close(fds[0]);
+        return error_errno(err, rc, "cannot start %s (%s)", child->name, child->argv[0]);
+    }
+    bool ended = read_to_end(fds[0], timeout_ms, text, sizeof(text));
+    close(fds[0]);
+    if (!ended)
+        kill(pid, SIGKILL);
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        continue;
+    if (!ended)
+        return error_set(err, STATUS_DEADLINE_EXCEEDED,
+                         "the %s has not looked at its settings in %u ms", child->name, timeout_ms);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+        return 0;
+    line_message(last_line(text), words, sizeof(words));
+    return error_set(err, STATUS_INVALID_ARGUMENT, "the %s: %s", child->name,
+                     words[0] ? words : "it does not look at its settings");
+}
+
 void child_signal(const struct child *child, int signal_number)
 {
     if (child->pid > 0 && child->adopted) /* nobody keeps its pid from being another's */

@@ -48,6 +48,11 @@ bool child_is_hopeless(const struct child *child);
 bool child_refused(const struct child *child);
 /* The message of the last line its last start wrote to its log; empty where there is none. */
 void child_last_words(const struct child *child, char *out, size_t n_out);
+/* Runs its program once more, with its words and one that has it look at its settings and end.
+ * INVALID_ARGUMENT, "the NAME: ...", with what that one says where it ends otherwise than with 0.
+ * Waits for its end; DEADLINE_EXCEEDED, and it is killed, where that takes longer. */
+int child_check(const struct child *child, const char *word, uint32_t timeout_ms,
+                struct error *err);
 /* No-op where it does not run. */
 void child_signal(const struct child *child, int signal_number);
 /* Whether it has ended within the time, which is cut short once hurry_fd is readable (-1: never).

@@ -120,29 +120,89 @@ def test_a_listener_of_a_section_is_checked_against_the_others(serving):
     assert result.returncode == 2 and f'{serving.config}:3: --drain-grace: "soon" is not a time' in result.stderr
 
 
+def hang_up(s, said):
+    n = s.said().count(said)
+    s.process.send_signal(signal.SIGHUP)
+    s.wait(lambda: s.said().count(said) > n, 20, said)
+
+
+def grace_told(s):
+    """At its end, which follows; the server does not answer."""
+    server = s.children("sluice-server")[0]
+    os.kill(server, signal.SIGSTOP)
+    s.process.send_signal(signal.SIGTERM)
+    try:
+        s.wait(lambda: "draining requests, up to " in s.said(), 20, "it tells the grace that the server has")
+        s.process.send_signal(signal.SIGHUP)  # no wish to hurry
+    finally:
+        os.kill(server, signal.SIGCONT)
+    assert s.process.wait(patience(20)) == 0 and "stopping now" not in s.said()
+    return re.search("draining requests, up to ([0-9.]+ [a-z]+)", s.said())[1]
+
+
 def test_a_hangup_has_both_programs_read_their_settings_again(serving):
-    """It ended serve. A mistake leaves all as it was; a mended file is taken up, also the grace that serve tells."""
+    """It ended serve. A mended file is taken up, also the grace that serve tells."""
     text = "[server]\nlisten = {a}\nmetrics =\ndrain_grace = 5s\n[manager]\nmetrics =\n"
     s = serving.start(text)
     pids = s.children("sluice-server"), s.children("sluice-manager")
     s.config.write_text(text.format(**s.at) + "[server]\ndrain_graze = 7s\n[manager]\nkill_grace = soon\n")
-    s.process.send_signal(signal.SIGHUP)
-    s.wait(lambda: "SIGHUP passed on" in s.said(), 10, "it passes it on")
-    s.wait(lambda: "[server] drain_graze: no such setting; is drain_grace meant?" in s.logged("server"), 10, "the server names its mistake")
-    s.wait(lambda: 'kill-grace: \\"soon\\" is not a time' in s.logged("manager"), 10, "the manager names its own")
+    hang_up(s, f"settings not read again: the manager: {s.config}:10: --kill-grace: \"soon\" is not a time")
+    s.config.write_text(text.format(**s.at) + "[server]\ndrain_graze = 7s\n")
+    hang_up(s, f"settings not read again: the server: {s.config}:8: [server] drain_graze: no such setting; is drain_grace meant?")
     s.config.write_text(text.format(**s.at).replace("5s", "7s"))
-    s.process.send_signal(signal.SIGHUP)
+    hang_up(s, "SIGHUP passed on")
     s.wait(lambda: "event=\"settings reloaded\" set=drain-grace" in s.logged("server"), 10, "the server takes it up")
     s.wait(lambda: "event=\"settings reloaded\"" in s.logged("manager"), 10, "so does the manager")
+    assert "not reloaded" not in s.logged("server") + s.logged("manager")
     assert (s.children("sluice-server"), s.children("sluice-manager")) == pids and s.process.poll() is None
-    os.kill(pids[0][0], signal.SIGSTOP)
-    s.process.send_signal(signal.SIGTERM)
-    try:
-        s.wait(lambda: "draining requests, up to 7" in s.said(), 20, "it tells the grace that the server has")
-        s.process.send_signal(signal.SIGHUP)  # no wish to hurry
-    finally:
-        os.kill(pids[0][0], signal.SIGCONT)
-    assert s.process.wait(patience(20)) == 0 and "stopping now" not in s.said()
+    assert grace_told(s) == "7.0 s"
+
+
+@pytest.mark.parametrize("bad, line, says", [
+    ("[server]\nlisten_unx = 5\n", 7, "the server: {}: [server] listen_unx: no such setting; is listen_unix meant?"),
+    ("[manager]\nmemory_budget = lots\n", None, "the manager: --memory-budget: "),
+    ("[cli]\ndrain_graze = 2s\n", 7, "{}: [cli] drain_graze: no such setting; is drain_grace meant?"),
+    ("[server]\nmetrics = 127.0.0.1:1\n[manager]\nmetrics = 127.0.0.1:1\n", None, "--manager-metrics: 127.0.0.1:1 and --metrics, "),
+], ids=["server", "manager", "cli", "two at one address"])
+def test_a_hangup_takes_a_file_whole_or_not_at_all(serving, bad, line, says):
+    """serve took the grace of a file that the server had refused, and ended it in the middle of its own; a key of [cli] that no start would take
+    was passed by."""
+    text = "drain_grace = {}s\n[server]\nlisten = {}\n[manager]\nkill_grace = 4s\n"
+    s = serving.start(text.format(60, "{a}"), env={"SLUICE_METRICS": "{b}", "SLUICE_MANAGER_METRICS": "{c}"} if line or "lots" in bad else None)
+    s.config.write_text(text.format(1, s.at["a"]) + bad)
+    hang_up(s, "settings not read again: " + says.format(f"{s.config}:{line}"))
+    s.config.write_text(text.format(60, s.at["a"]))
+    hang_up(s, "SIGHUP passed on")
+    for name in ("server", "manager"):
+        s.wait(lambda: "settings reloaded" in s.logged(name), 10, f"the {name} has read it")
+        assert "set=drain-grace" not in s.logged(name), "it had not taken the other one"
+    s.config.write_text(text.format(1, s.at["a"]) + bad)
+    hang_up(s, "settings not read again: " + says.format(f"{s.config}:{line}"))
+    assert grace_told(s) == "60.0 s"
+
+
+def test_a_hangup_names_what_waits_for_another_start(serving):
+    """What is said to serve alone is a word of its programs' command lines: a change was passed by without a word."""
+    text = "[server]\nlisten = {a}\nmetrics =\n[manager]\nmetrics =\n[cli]\nreplicas = 1\n"
+    s = serving.start(text + "drain_grace = 9s\n")
+    hang_up(s, "SIGHUP passed on")
+    s.config.write_text(text.format(**s.at).replace("replicas = 1", "replicas = 2") + "drain_grace = 1s\nlog_level = warn\n")
+    hang_up(s, "new values that wait for a restart of `sluice serve`: ")
+    named = re.search("wait for a restart of `sluice serve`: (.*)", s.said())[1]
+    assert set(named.split()) == {"drain-grace", "log-level", "replicas"}, named
+    assert grace_told(s) == "9.0 s"
+
+
+def test_a_child_that_does_not_come_back_says_why(serving):
+    """After a bad edit it was tried again every few seconds, and serve named only its log."""
+    text = "[server]\nlisten = {a}\nmetrics =\n[manager]\nmetrics =\n"
+    s = serving.start(text)
+    s.config.write_text(text.format(**s.at) + "[server]\nlisten_unx = 5\n")
+    os.kill(s.children("sluice-server")[0], signal.SIGKILL)
+    s.wait(lambda: f"server ended: exit status 2: {s.config}:7: [server] listen_unx: no such setting" in s.said(), 20, "file and line")
+    assert re.search(r"server ended: signal 9 \(Killed\); it said more in ", s.said()), s.said()
+    s.config.write_text(text.format(**s.at))
+    s.wait(lambda: s.serves("a"), 20, "it comes back by itself")
 
 
 def test_hangups_while_its_programs_start_end_none(serving):
@@ -193,6 +253,24 @@ def test_a_server_that_took_over_is_watched_in_its_place(serving, end):
         assert successor.wait(patience(20)) == (-signal.SIGKILL if end == "successor" else 0)
         assert s.process.wait(patience(20)) == 0
         assert s.children("sluice-server") == []
+    finally:
+        if successor.poll() is None:
+            successor.kill()
+            successor.wait()
+
+
+def test_a_hangup_reaches_a_server_that_has_just_taken_over(serving):
+    """While the one before it drains: that one heeds none, and the one that serves was sent none."""
+    s = serving.start("[server]\nlisten = {a}\nmetrics =\n[manager]\nmetrics =\n")
+    os.kill(s.process.pid, signal.SIGSTOP)  # it sees the end of its own server after the SIGHUP
+    successor = take_over(s)
+    try:
+        s.wait(lambda: (s.state / "routes.pb.lock").read_text() == f"{successor.pid}\n", 20, "it has taken over")
+        s.process.send_signal(signal.SIGHUP)
+        os.kill(s.process.pid, signal.SIGCONT)
+        s.wait(lambda: f'pid={successor.pid} event="settings reloaded"' in s.said(), 20, "it reads its settings")
+        s.process.send_signal(signal.SIGTERM)
+        assert s.process.wait(patience(20)) == 0 and successor.wait(patience(20)) == 0
     finally:
         if successor.poll() is None:
             successor.kill()

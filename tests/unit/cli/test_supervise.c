@@ -1,5 +1,6 @@
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -96,12 +97,38 @@ static void test_a_first_start_that_cannot_work_is_told_in_its_own_words(void **
     unlink(path);
 }
 
+static void test_check_when_the_program_refuses_then_its_words_are_told(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *script, *says;
+        int status;
+    } cases[] = {
+        {"exit 0", NULL, 0},
+        {"test \"$0\" = show-config", NULL, 0},
+        {"echo calm >&2", NULL, 0},
+        {"echo out; echo 'sluice-test: a.conf:3: no' >&2; exit 2", "the test: a.conf:3: no",
+         STATUS_INVALID_ARGUMENT},
+        {"exit 3", "the test: it does not look at its settings", STATUS_INVALID_ARGUMENT},
+        {"exec sleep 60", "the test has not looked at its settings in", STATUS_DEADLINE_EXCEEDED},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct child child = {.name = "test", .argv = {"/bin/sh", "-c", cases[i].script}};
+        struct error err;
+        uint32_t ms = cases[i].status == STATUS_DEADLINE_EXCEEDED ? 200 : 20000;
+        int status = child_check(&child, "show-config", ms, &err);
+        if (status != cases[i].status || (status && !strstr(err.message, cases[i].says)))
+            fail_msg("%zu: %d %s", i, status, status ? err.message : "");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_child_that_never_runs_is_given_up),
         cmocka_unit_test(test_a_child_that_ran_is_restarted_for_ever),
         cmocka_unit_test(test_a_first_start_that_cannot_work_is_told_in_its_own_words),
+        cmocka_unit_test(test_check_when_the_program_refuses_then_its_words_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
