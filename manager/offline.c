@@ -1,5 +1,6 @@
 #include "manager/offline.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -120,6 +121,8 @@ static int print_error(const struct offline *o, struct error *err)
                                "reason", err->reason, "message", err->message));
     fprintf(stderr, "sluice-manager %s: %s\n", o->command, err->message);
     bool damaged = err->status == STATUS_DATA_LOSS;
+    if (strcmp(err->reason, "LOCKED") == 0)
+        return EXIT_LOCKED;
     if (!damaged && strcmp(err->reason, "STATE_STORE_NEWER") != 0)
         return EXIT_FAILURE;
     advise(o, damaged);
@@ -140,12 +143,38 @@ static int look(const char *path, struct store_db *db, struct store_report *out,
     return 0;
 }
 
+/* The state directory's own database is a file. Where it is gone and something of it is left there
+ * it has been lost, not never made. */
+static int look_at_place(const struct offline *o, struct error *err)
+{
+    const char *path = o->paths.database;
+    char beside[PATH_MAX + 16];
+    struct stat st;
+    if (stat(path, &st) == 0) {
+        if (S_ISREG(st.st_mode))
+            return 0;
+        error_set(err, STATUS_DATA_LOSS, "%s: not a regular file", path);
+        return error_reason(err, "STATE_STORE_DAMAGED");
+    }
+    if (errno != ENOENT)
+        return error_errno(err, errno, "%s", path);
+    snprintf(beside, sizeof(beside), "%s-wal", path);
+    bool log = stat(beside, &st) == 0 && st.st_size > 0;
+    snprintf(beside, sizeof(beside), "%s/backup", o->paths.state_dir);
+    if (!log && stat(beside, &st) != 0)
+        return error_set(err, STATUS_NOT_FOUND,
+                         "%s: No such file; the first start of a manager makes it", path);
+    error_set(err, STATUS_DATA_LOSS, "%s is gone%s", path,
+              log ? ", and its log sluice.db-wal is there: put the database back" : "");
+    return error_reason(err, "STATE_STORE_DAMAGED");
+}
+
 static int run_check(struct offline *o, struct error *err)
 {
     const char *path = o->file ? o->file : o->paths.database;
     struct store_db db;
     struct store_report *r = &o->report;
-    if (look(path, &db, r, err) != 0)
+    if ((!o->file && look_at_place(o, err) != 0) || look(path, &db, r, err) != 0)
         return err->status;
     store_db_close(&db);
     if (o->json) {
@@ -173,10 +202,34 @@ static int refuse(const char *path, const struct store_report *r, const char *wh
     return error_reason(err, "STATE_STORE_DAMAGED");
 }
 
+/* Where a copy may be written: into a folder that is there, and not under a name that SQLite takes
+ * for the database's own log. */
+static int check_target(const struct offline *o, struct error *err)
+{
+    char folder[PATH_MAX];
+    struct stat st, state;
+    const char *slash = strrchr(o->file, '/'), *name = slash ? slash + 1 : o->file;
+    const char *own = strrchr(o->paths.database, '/') + 1;
+    int n = slash == o->file ? 1 : slash ? (int)(slash - o->file) : 1;
+    if (snprintf(folder, sizeof(folder), "%.*s", n, slash ? o->file : ".") >= (int)sizeof(folder))
+        return error_set(err, STATUS_INVALID_ARGUMENT, "backup FILE: the path is too long");
+    if (stat(folder, &st) != 0)
+        return error_errno(err, errno, "%s", folder);
+    if (strncmp(name, own, strlen(own)) != 0 || stat(o->paths.state_dir, &state) != 0 ||
+        st.st_dev != state.st_dev || st.st_ino != state.st_ino)
+        return 0;
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "%s: names beside the database that begin with %s are the database's own; "
+                     "give the copy another",
+                     o->file, own);
+}
+
 static int run_backup(struct offline *o, struct error *err)
 {
     char to[PATH_MAX];
     struct store_db db;
+    if (look_at_place(o, err) != 0 || (o->file && check_target(o, err) != 0))
+        return err->status;
     if (o->file)
         snprintf(to, sizeof(to), "%s", o->file);
     else if (store_file_backup_path(o->paths.database, "sluice", to, sizeof(to), err) != 0)
@@ -314,13 +367,16 @@ static int run_locked(struct offline *o, const struct command *command,
                       const struct settings *settings, struct error *err)
 {
     int lock_fd = -1;
+    if (command->run == run_check && o->file) { /* a file of its own, wherever it is */
+        int good = run_check(o, err);
+        return good < 0 ? print_error(o, err) : good;
+    }
     if (paths_prepare_state(settings, &o->paths, err) != 0) {
         print_error(o, err);
         return err->status == STATUS_INVALID_ARGUMENT ? EXIT_USAGE : EXIT_FAILURE;
     }
     if (store_lock(o->paths.lock, o->paths.database, &lock_fd, err) != 0) {
-        print_error(o, err);
-        return strcmp(err->reason, "LOCKED") == 0 ? EXIT_LOCKED : EXIT_FAILURE;
+        return print_error(o, err);
     }
     mode_t old_mask = umask(0077);
     int status = command->run(o, err);

@@ -131,8 +131,14 @@ static void print_afresh(FILE *out, const struct paths *paths)
     strftime(when, sizeof(when), "%Y%m%dT%H%M%SZ", gmtime_r(&now, &tm));
     snprintf(aside, sizeof(aside), "%s/damaged-%s", paths->state_dir, when);
     snprintf(log, sizeof(log), "%s-wal", paths->database);
+    const char *const there = access(paths->database, F_OK) == 0 ? paths->database : NULL;
     const char *const words[] = {
-        "mkdir", aside, "&& mv", paths->database, access(log, F_OK) == 0 ? log : NULL, aside};
+        "mkdir", aside, "&& mv", there, access(log, F_OK) == 0 ? log : NULL, aside};
+    if (!words[3] && !words[4]) {
+        fputs("a start of the manager begins with nothing (models are to be registered again)\n",
+              out);
+        return;
+    }
     fputs("to start with nothing (models are to be registered again), move it away:\n", out);
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         if (!words[i])

@@ -145,7 +145,12 @@ def test_a_damaged_file_is_refused_and_kept_while_workers_serve_on(manager, tmp_
     assert "put the database back" in manager.text() if name == "gone" else "`sluice-manager restore BACKUP` sets it aside" in manager.text()
     assert (path.read_bytes() if path.exists() else None) == before  # not a byte of it was changed
     assert manager.workers() == [worker]
-    if name != "gone":
+    if name == "gone":
+        for words in (["check"], ["backup"]):
+            told = offline(manager, *words)
+            assert told.returncode == 65 and "is gone, and its log sluice.db-wal is there" in told.stderr, told
+            assert "there is no backup in" in told.stderr and f"mv {path}-wal {manager.state}/damaged-" in told.stderr, told
+    else:
         none = offline(manager, "check")  # it named the other command, which named this one
         assert none.returncode == 65 and f"there is no backup in {manager.state}/backup" in none.stderr, none
         assert "move it away" in none.stderr and "`sluice-manager check`" not in none.stderr, none
@@ -185,6 +190,31 @@ def test_a_bad_backup_is_no_reason_to_replace_a_database_that_is_good(manager, t
     assert bad.returncode == 65 and "sluice-manager restore" not in bad.stderr and "move it away" not in bad.stderr, bad
     bad = offline(manager, "restore", tmp_path / "bad.db")  # who wants one back is told of another
     assert bad.returncode == 65 and "restore the newest that is good with" in bad.stderr, bad
+
+
+def test_what_a_command_is_given_to_write_or_to_read(manager, tmp_path):
+    loaded(manager)
+    beside = offline(manager, "check", manager.state / "sluice.db")  # which a manager has open
+    assert beside.returncode == 75, beside
+    assert manager.term() == 0
+    for name in ("sluice.db-wal", "sluice.db-journal", "sluice.db.2"):  # SQLite would take it for its own
+        refused = offline(manager, "backup", manager.state / name)
+        assert refused.returncode == 2 and "the database's own" in refused.stderr and not (manager.state / name).exists(), refused
+    refused = offline(manager, "backup", tmp_path / "none" / "x.db")
+    assert refused.returncode == 1 and f"{tmp_path}/none: No such" in refused.stderr, refused
+    copy = tmp_path / "sluice.db"
+    assert offline(manager, "backup", copy).returncode == 0
+    alone = subprocess.run([BIN / "sluice-manager", "check", copy, "--state-dir", tmp_path / "none"], capture_output=True, text=True)
+    assert alone.returncode == 0, alone  # a backup is looked at wherever it is
+    (manager.state / "sluice.db").rename(tmp_path / "kept.db")
+    new = offline(manager, "check")
+    assert new.returncode == 1 and "the first start of a manager makes it" in new.stderr, new
+    shutil.copytree(tmp_path, manager.state / "backup")
+    lost = offline(manager, "check")
+    assert lost.returncode == 65 and "is gone" in lost.stderr and "restore the newest that is good" in lost.stderr, lost
+    os.mkfifo(manager.state / "sluice.db")
+    fifo = offline(manager, "check")
+    assert fifo.returncode == 65 and "not a regular file" in fifo.stderr, fifo
 
 
 def test_the_newest_good_backup_is_found_among_many(manager, tmp_path):
