@@ -91,7 +91,7 @@ static std::vector<uint16_t> whole_numbers(std::vector<int> *out_x, bool is_f16)
         (*out_x)[i] = n;
         while (magnitude >> (exponent + 1) != 0)
             exponent++;
-        int fraction = magnitude - (1 << exponent);
+        int fraction = magnitude == 0 ? 0 : magnitude - (1 << exponent);
         uint32_t bits = is_f16 ? (uint32_t)((exponent + 15) << 10 | fraction << (10 - exponent))
                                : (uint32_t)((exponent + 127) << 7 | fraction << (7 - exponent));
         halves[i] = (uint16_t)(magnitude == 0 ? 0 : bits | (n < 0 ? 0x8000u : 0));
