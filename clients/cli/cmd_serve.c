@@ -89,7 +89,9 @@ static int prepare_children(struct serve *s, struct error *err)
         .log_path = s->server_log,
         .pidfd = -1,
         .argv = {s->server_path, "--manager", s->socket_path, "--routes-file", s->routes_path,
-                 "--listen-unix", s->inner_path},
+                 "--listen-unix", s->inner_path,
+                 /* The file may be changed: where this program looks, its server stays. */
+                 "--lock-file", s->server_lock},
     };
     return serve_settings_hand_on(s->cli, &s->children[0], &s->children[1], &s->settings, err);
 }
@@ -411,8 +413,10 @@ static void stop_children(struct serve *s)
         fprintf(stderr, "stopping now\n");
     bool ran = manager->pid > 0;
     child_signal(manager, SIGTERM);
-    if (stop_child(s, manager, s->cli->settings.grace_ms + 3 * (uint64_t)STOP_KILL_MS) || !ran)
-        leftover_kill_workers(s->cli->state_dir);
+    bool killed = stop_child(s, manager, s->cli->settings.grace_ms + 3 * (uint64_t)STOP_KILL_MS);
+    /* Others may have killed it just before: only one that says so has ended its workers. */
+    if (killed || !ran || manager->last_status != 0)
+        leftover_kill_workers(s->cli);
 }
 
 /* The state directory is this serve's own from here on. */
@@ -453,6 +457,8 @@ static int claim_state(struct serve *s, struct error *err)
 static int open_clients(struct serve *s, struct error *err)
 {
     struct rpc_client *client;
+    /* Whatever manager is set for other commands, this one has its own. */
+    snprintf(s->cli->manager_target, sizeof(s->cli->manager_target), "unix:%s", s->socket_path);
     if (s->cli->settings.listen[0])
         cli_dial_address(s->cli->settings.listen, s->dial, sizeof(s->dial));
     else

@@ -89,8 +89,9 @@ const struct cli_command cmd_stop = {
     .description =
         "Streams finish, up to `--drain-grace` of `sluice serve`; where it drains already, "
         "this ends them at once. Also a manager and servers that were started without `sluice "
-        "serve` end, and the workers that such a manager leaves running; a manager that is a "
-        "systemd unit is left to systemctl. --json prints {\"stopped\":true}.",
+        "serve` end, and the workers that such a manager leaves running, also where run_dir of "
+        "[manager] in the file of --config has them elsewhere; a manager that is a systemd unit is "
+        "left to systemctl. --json prints {\"stopped\":true}.",
     .examples = stop_examples,
     .n_examples = CLI_N(stop_examples),
     .run = run_stop,

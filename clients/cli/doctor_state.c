@@ -15,6 +15,7 @@
 #include "clients/cli/cli.h"
 #include "clients/cli/doctor.h"
 #include "clients/cli/leftover.h"
+#include "clients/cli/program_setting.h"
 #include "clients/cli/worker_tool.h"
 #include "proto/rpc/rpc_message.h"
 
@@ -98,67 +99,116 @@ static bool check_directory(struct doctor *doctor, const char *dir)
     return true;
 }
 
+/* Who has a lock file: 0 nobody, -1 one that cannot be told. False, and it is told, where that
+ * cannot be seen. */
+static bool find_holder(struct doctor *doctor, const char *check, const char *path, pid_t *out_pid)
+{
+    char remedy[DOCTOR_REMEDY_BYTES];
+    struct error err;
+    int fd, pidfd;
+    *out_pid = 0;
+    if (lock_file_open(path, &fd, &err) == 0) {
+        *out_pid = lock_file_owner(fd, &pidfd);
+        if (pidfd >= 0)
+            close(pidfd);
+        close(fd);
+        return true;
+    }
+    if (err.status == STATUS_NOT_FOUND)
+        return true;
+    if (err.status == STATUS_PERMISSION_DENIED)
+        doctor_add(doctor, DOCTOR_FAIL, check, "run as the user whose it is", "%s", err.message);
+    else
+        doctor_add(doctor, DOCTOR_FAIL, check,
+                   doctor_remedy(doctor, remedy, "ls -l %s   # what it is; move it away", path),
+                   "%s", err.message);
+    return false;
+}
+
+/* Held by what is none of the programs that may. */
+static void tell_stranger(struct doctor *doctor, const char *check, const char *path, pid_t pid)
+{
+    char link[64], program[PATH_BYTES], remedy[DOCTOR_REMEDY_BYTES];
+    snprintf(link, sizeof(link), "/proc/%ld/exe", (long)pid);
+    ssize_t n = pid > 0 ? readlink(link, program, sizeof(program) - 1) : 0;
+    program[n > 0 ? n : 0] = '\0';
+    const char *slash = strrchr(program, '/'), *name = slash ? slash + 1 : "a process";
+    bool of_manager = strcmp(check, "database lock") == 0;
+    doctor_remedy(doctor, remedy,
+                  of_manager ? "lsof %s   # what it is; end it: no manager can start before"
+                             : "lsof %s   # what it is; end it: no server can start before",
+                  path);
+    if (pid > 0)
+        doctor_add(doctor, DOCTOR_FAIL, check, remedy,
+                   "%s is held by %.200s, pid %ld, and that is no %s", path, name, (long)pid,
+                   of_manager ? "manager" : "server");
+    else
+        doctor_add(doctor, DOCTOR_FAIL, check, remedy,
+                   "%s is held by a process that it does not name", path);
+}
+
 static void check_lock(struct doctor *doctor, const char *dir)
 {
-    char path[PATH_BYTES], link[64], program[PATH_BYTES], remedy[DOCTOR_REMEDY_BYTES], text[32];
+    char path[PATH_BYTES];
+    pid_t pid;
     snprintf(path, sizeof(path), "%s/sluice.lock", dir);
-    long pid = (long)lock_file_holder(path);
-    if (!pid && access(path, R_OK) != 0 && errno != ENOENT) {
-        doctor_add(doctor, DOCTOR_FAIL, "database lock", "run as the user whose it is", "%s: %s",
-                   path, strerror(errno));
+    if (!find_holder(doctor, "database lock", path, &pid))
         return;
-    }
-    if (!pid) {
+    if (!pid)
         doctor_add(doctor, DOCTOR_OK, "database lock", NULL, "free: no manager runs here");
-        return;
-    }
-    snprintf(link, sizeof(link), "/proc/%ld/exe", pid);
-    ssize_t n = readlink(link, program, sizeof(program) - 1);
-    program[n > 0 ? n : 0] = '\0';
-    const char *name = strrchr(program, '/');
-    if (name && strncmp(name, "/sluice-manager", strlen("/sluice-manager")) == 0) {
+    else if (pid > 0 && leftover_runs(pid, "sluice-manager"))
         doctor_add(doctor, DOCTOR_OK, "database lock", NULL, "held by sluice-manager, pid %ld",
-                   pid);
-        return;
-    }
-    snprintf(text, sizeof(text), "%ld", pid);
-    if (pid > 0)
-        doctor_remedy(doctor, remedy,
-                      "ps -p %s -f   # what it is; end it: no manager can start before", text);
+                   (long)pid);
     else
-        doctor_remedy(doctor, remedy, "lsof %s   # what it is; end it: no manager can start before",
-                      path);
-    doctor_add(doctor, DOCTOR_FAIL, "database lock", remedy,
-               "%s is held by %s%.200s, pid %ld, and that is no manager", path,
-               name ? "" : "a process", name ? name + 1 : "", pid);
+        tell_stranger(doctor, "database lock", path, pid);
+}
+
+/* Whether there is a file for the database to be in: what it holds is `sluice-manager check`'s. */
+static void check_database(struct doctor *doctor, const char *dir)
+{
+    char path[PATH_BYTES], remedy[DOCTOR_REMEDY_BYTES], size[32];
+    struct stat at;
+    snprintf(path, sizeof(path), "%s/sluice.db", dir);
+    if (stat(path, &at) != 0 && errno == ENOENT)
+        doctor_add(doctor, DOCTOR_OK, "database", NULL, "none yet");
+    else if (stat(path, &at) != 0)
+        doctor_add(doctor, DOCTOR_FAIL, "database", "run as the user whose it is", "%s: %s", path,
+                   strerror(errno));
+    else if (!S_ISREG(at.st_mode))
+        doctor_add(doctor, DOCTOR_FAIL, "database",
+                   doctor_remedy(doctor, remedy, "ls -ld %s   # what it is; move it away", path),
+                   "%s: not a regular file", path);
+    else
+        doctor_add(doctor, DOCTOR_OK, "database", NULL, "%s, %s", path,
+                   format_bytes((uint64_t)at.st_size, size));
 }
 
 /* Of the server that keeps its routes here, beneath `sluice serve` or alone. */
 static void check_server_lock(struct doctor *doctor, const char *dir)
 {
     char path[PATH_BYTES], remedy[DOCTOR_REMEDY_BYTES];
-    snprintf(path, sizeof(path), "%s/routes.pb.lock", dir);
-    long pid = (long)lock_file_holder(path);
-    bool known = pid > 0 && leftover_server(path, NULL) == pid;
+    struct error err;
+    pid_t pid;
+    if (program_setting(doctor->cli, "server", "lock-file", path, sizeof(path), &err) != 0 ||
+        !path[0])
+        snprintf(path, sizeof(path), "%s/routes.pb.lock", dir);
+    if (!find_holder(doctor, "server lock", path, &pid))
+        return;
     if (!pid)
-        doctor_add(doctor, DOCTOR_OK, "server lock", NULL,
-                   "free: no server has its routes in this folder");
-    else if (known && leftover_manager(dir))
-        doctor_add(doctor, DOCTOR_OK, "server lock", NULL, "held by sluice-server, pid %ld", pid);
-    else if (known)
+        doctor_add(doctor, DOCTOR_OK, "server lock", NULL, "%s is free: no server has it", path);
+    else if (pid < 0 || !leftover_runs(pid, "sluice-server"))
+        tell_stranger(doctor, "server lock", path, pid);
+    else if (leftover_manager(dir))
+        doctor_add(doctor, DOCTOR_OK, "server lock", NULL, "held by sluice-server, pid %ld",
+                   (long)pid);
+    else
         doctor_add(doctor, DOCTOR_WARN, "server lock",
                    doctor_remedy(doctor, remedy,
                                  "sluice stop%F   # ends it; before that `sluice serve` does not "
                                  "start. A manager that starts finds it again"),
                    "%s is held by sluice-server, pid %ld, and no manager runs here: it serves the "
                    "routes that it had last",
-                   path, pid);
-    else
-        doctor_add(doctor, DOCTOR_FAIL, "server lock",
-                   doctor_remedy(doctor, remedy,
-                                 "lsof %s   # what it is; end it: no server can start before",
-                                 path),
-                   "%s is held by a process, pid %ld, and that is no server", path, pid);
+                   path, (long)pid);
 }
 
 void doctor_check_state(struct doctor *doctor)
@@ -173,6 +223,7 @@ void doctor_check_state(struct doctor *doctor)
     if (!check_directory(doctor, dir))
         return;
     check_space(doctor, dir);
+    check_database(doctor, dir);
     check_lock(doctor, dir);
     check_server_lock(doctor, dir);
 }

@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/lock_file.h"
 #include "clients/cli/cli.h"
+#include "clients/cli/program_setting.h"
 #include "proto/rpc/rpc_message.h"
 #include "sluice/manager/v1/manager.pb-c.h"
 
@@ -38,8 +39,7 @@ static size_t read_words(pid_t pid, const char *name, char *words, size_t n_room
     return n_bytes;
 }
 
-/* A pid from a message may by now be anybody's. */
-static bool runs_program(pid_t pid, const char *name)
+bool leftover_runs(pid_t pid, const char *name)
 {
     char link[64], path[1100];
     snprintf(link, sizeof(link), "/proc/%ld/exe", (long)pid);
@@ -54,7 +54,7 @@ pid_t leftover_manager(const char *state_dir)
     char path[1100];
     snprintf(path, sizeof(path), "%s/sluice.lock", state_dir);
     pid_t pid = lock_file_holder(path);
-    return pid > 0 && runs_program(pid, "sluice-manager") ? pid : 0;
+    return pid > 0 && leftover_runs(pid, "sluice-manager") ? pid : 0;
 }
 
 int leftover_owner(const char *path, int fd, pid_t *out_pid, int *out_pidfd, struct error *err)
@@ -83,7 +83,7 @@ static pid_t open_server(const char *lock_path, int *out_pidfd)
         return 0;
     pid_t pid = lock_file_owner(fd, out_pidfd);
     close(fd);
-    if (pid <= 0 || runs_program(pid, "sluice-server"))
+    if (pid <= 0 || leftover_runs(pid, "sluice-server"))
         return pid;
     if (*out_pidfd >= 0)
         close(*out_pidfd);
@@ -106,9 +106,9 @@ pid_t leftover_server(const char *lock_path, int *out_pidfd)
     return pid;
 }
 
-/* Whether a program was given a path below one of the folders with an option that says whose it is.
- */
-static bool is_told_of(pid_t pid, const char *const *options, const char *const *folders)
+/* Whether a program was given a path that begins so with an option that says whose it is. */
+static bool is_told_of(pid_t pid, const char *const *options, char beginnings[][PATH_MAX],
+                       size_t n_beginnings)
 {
     char words[16384];
     size_t n = read_words(pid, "cmdline", words, sizeof(words));
@@ -118,8 +118,8 @@ static bool is_told_of(pid_t pid, const char *const *options, const char *const 
             if (strncmp(w, *option, n_option) != 0 || (w[n_option] && w[n_option] != '='))
                 continue;
             const char *path = w + n_option + 1; /* in this word, or the one after it */
-            for (const char *const *folder = folders; path < words + n && *folder; folder++)
-                if (strncmp(path, *folder, strlen(*folder)) == 0 && path[strlen(*folder)] == '/')
+            for (size_t i = 0; path < words + n && i < n_beginnings; i++)
+                if (strncmp(path, beginnings[i], strlen(beginnings[i])) == 0)
                     return true;
         }
     return false;
@@ -145,7 +145,7 @@ static bool has_ended(int pidfd)
 /* Once, and where it is that program. Takes the pidfd. */
 static void found_take(struct found *found, pid_t pid, int pidfd, const char *name)
 {
-    bool wanted = pidfd >= 0 && found->n < MAX_FOUND && pid > 1 && runs_program(pid, name);
+    bool wanted = pidfd >= 0 && found->n < MAX_FOUND && pid > 1 && leftover_runs(pid, name);
     for (size_t i = 0; wanted && i < found->n; i++)
         wanted = found->pids[i] != pid;
     if (wanted) {
@@ -173,7 +173,7 @@ static int found_holder(struct found *found, const char *state_dir, const char *
         return err->status == STATUS_NOT_FOUND ? 0 : err->status;
     int status = leftover_owner(path, fd, &pid, &pidfd, err);
     close(fd);
-    if (status == 0 && pid > 0 && !runs_program(pid, name) && !has_ended(pidfd))
+    if (status == 0 && pid > 0 && !leftover_runs(pid, name) && !has_ended(pidfd))
         status = error_set(err, STATUS_FAILED_PRECONDITION,
                            "%s: held by pid %d, which is no %s and is left alone: end it, then "
                            "this again",
@@ -182,27 +182,42 @@ static int found_holder(struct found *found, const char *state_dir, const char *
     return status;
 }
 
-/* Programs of that name that the state directory is in the words of. */
-static void found_scan(struct found *found, const char *state_dir, const char *name,
-                       const char *const *options)
+/* Of a folder's files: as it is written, and without links. */
+static void add_beginnings(const char *folder, const char *rest, char out[][PATH_MAX], size_t *n)
 {
     char real[PATH_MAX];
-    const char *const folders[] = {state_dir, realpath(state_dir, real), NULL};
+    snprintf(out[(*n)++], PATH_MAX, "%.4000s/%s", folder, rest);
+    if (realpath(folder, real))
+        snprintf(out[(*n)++], PATH_MAX, "%.4000s/%s", real, rest);
+}
+
+/* Programs of that name that have the state directory, or its replicas' folder, in their words. */
+static void found_scan(struct found *found, const struct cli *cli, const char *name,
+                       const char *const *options)
+{
+    char beginnings[4][PATH_MAX], run_dir[PATH_MAX];
+    size_t n = 0;
+    struct error err;
+    add_beginnings(cli->state_dir, "", beginnings, &n);
+    if (program_setting(cli, "manager", "run-dir", run_dir, sizeof(run_dir), &err) == 0 &&
+        run_dir[0])
+        add_beginnings(run_dir, "replica-", beginnings, &n);
     DIR *proc = opendir("/proc");
     if (!proc)
         return;
     for (const struct dirent *entry; (entry = readdir(proc)) != NULL;) {
         long pid = strtol(entry->d_name, NULL, 10);
-        if (pid > 1 && runs_program((pid_t)pid, name) && is_told_of((pid_t)pid, options, folders))
+        if (pid > 1 && leftover_runs((pid_t)pid, name) &&
+            is_told_of((pid_t)pid, options, beginnings, n))
             found_add(found, (pid_t)pid, name);
     }
     closedir(proc);
 }
 
-static void found_workers(struct found *found, const char *state_dir)
+static void found_workers(struct found *found, const struct cli *cli)
 {
     static const char *const options[] = {"--socket", NULL};
-    found_scan(found, state_dir, "sluice-worker", options);
+    found_scan(found, cli, "sluice-worker", options);
 }
 
 static void found_fini(struct found *found)
@@ -352,7 +367,7 @@ static int find(struct cli *cli, struct leftovers *left, struct error *err)
         return err->status;
     if (managed)
         ask_servers(cli, left->servers);
-    found_scan(left->servers, cli->state_dir, "sluice-server", options);
+    found_scan(left->servers, cli, "sluice-server", options);
     if (found_holder(left->servers, cli->state_dir, "routes.pb.lock", "sluice-server", err) != 0)
         return err->status;
     for (size_t i = 0; i < left->servers->n; i++)
@@ -371,7 +386,7 @@ static int stop_all(struct cli *cli, const struct leftovers *left, uint32_t grac
         ask_workers(cli, left->workers);
     if (found_stop(left->manager, "sluice-manager", grace_ms, err) != 0)
         return err->status;
-    found_workers(left->workers, cli->state_dir);
+    found_workers(left->workers, cli);
     return found_stop_workers(left->workers, err);
 }
 
@@ -398,13 +413,13 @@ int leftover_stop(struct cli *cli, uint32_t grace_ms, struct leftover_ended *out
     return status;
 }
 
-void leftover_kill_workers(const char *state_dir)
+void leftover_kill_workers(const struct cli *cli)
 {
     struct error err;
-    struct found *workers = leftover_manager(state_dir) ? NULL : calloc(1, sizeof(*workers));
+    struct found *workers = leftover_manager(cli->state_dir) ? NULL : calloc(1, sizeof(*workers));
     if (!workers)
         return;
-    found_workers(workers, state_dir);
+    found_workers(workers, cli);
     if (found_signal(workers, SIGKILL, "sluice-worker", &err) == 0)
         found_wait(workers, WORKER_END_MS);
     found_fini(workers);

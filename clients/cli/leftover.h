@@ -3,12 +3,17 @@
  * manager knows and by their own words. One thread. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
 struct cli;
 struct error;
+
+/* Whether a process runs the program of that name: a pid from a message, or a file, may by now be
+ * anybody's. */
+bool leftover_runs(pid_t pid, const char *name);
 
 /* The manager that holds the lock of a state directory; 0: none does. */
 pid_t leftover_manager(const char *state_dir);
@@ -36,5 +41,5 @@ int leftover_stop(struct cli *cli, uint32_t grace_ms, struct leftover_ended *out
                   struct error *err);
 
 /* Kills the workers of a state directory whose manager is gone; leaves them alone where one runs.
- */
-void leftover_kill_workers(const char *state_dir);
+ * They are found also where [manager] run_dir of the file has their sockets elsewhere. */
+void leftover_kill_workers(const struct cli *cli);

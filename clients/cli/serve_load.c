@@ -96,7 +96,7 @@ static int wait_for_server(struct serve *s, struct error *err)
         !rpc_listen_is_loopback(set->listen))
         fprintf(stderr,
                 "warning: neither TLS nor API keys: anybody who reaches %s may use the models\n",
-                set->listen);
+                s->address[0] ? s->address : set->listen);
     return rc;
 }
 
@@ -131,7 +131,7 @@ static int tell_ready(struct serve *s, const char *name, struct error *err)
     while (!rc && !is_served(client, name)) {
         if (s->cli->ending || clock_now_ns() >= until_ns) {
             fprintf(stderr, "%s is loaded, but not served on %s yet\n", name,
-                    s->cli->settings.listen);
+                    s->address[0] ? s->address : s->cli->settings.listen);
             return 0;
         }
         pause_ms(READY_TRY_MS);

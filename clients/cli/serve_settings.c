@@ -37,6 +37,7 @@ static size_t find(const struct cli *cli, const char *name)
     return i;
 }
 
+/* Its lock file is the last row. */
 static void list_server(const struct cli *cli, struct serve_rows *out)
 {
     out->n = 0;
@@ -165,8 +166,13 @@ static bool is_in(const char *const *flags, size_t n, const char *name)
 
 /* A row that its programs have too is theirs to take up, or to say that it waits, save where it was
  * or is to be said to serve alone: then it is a word of their command lines. */
-static void list_waiting(const struct cli *cli, const struct options *fresh, struct strbuf *out)
+static void list_waiting(const struct cli *cli, const struct serve_rows *of_server,
+                         const struct options *fresh, const struct options *fresh_server,
+                         struct strbuf *out)
 {
+    size_t lock = of_server->n - 1; /* a word of the server's command line */
+    if (strcmp(options_text(of_server->options, lock), options_text(fresh_server, lock)) != 0)
+        strbuf_add_str(out, lock_spec.name);
     for (size_t i = 0; i < cli->n_specs; i++) {
         const char *name = cli->specs[i].name;
         bool was = options_is_own(cli->options, i), is = options_is_own(fresh, i);
@@ -211,7 +217,7 @@ int serve_settings_reload(struct cli *cli, struct serve_settings *settings,
     struct fresh fresh = {0};
     int rc = read_again(cli, settings, manager, server, &fresh, err);
     if (rc == 0) {
-        list_waiting(cli, fresh.own, out_waiting);
+        list_waiting(cli, &settings->server, fresh.own, fresh.server, out_waiting);
         cli->settings.grace_ms = fresh.settings.grace_ms;
     }
     options_destroy(fresh.own);

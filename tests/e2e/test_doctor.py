@@ -68,8 +68,8 @@ def test_a_machine_where_nothing_runs(state):
     probe = subprocess.run([BIN / "sluice-worker", "probe", "--text"], capture_output=True, text=True, check=True).stdout
     kernels = re.match(r'"(\w+)" on .*, \d+ CPUs', doctor.of("kernels")[0])
     assert kernels and kernels[1] in probe
-    for check in ("openat2", "pidfd", "memfd sealing", "seccomp", "clock", "database lock", "server lock", "data plane", "server metrics",
-                  "manager metrics", "state"):
+    for check in ("openat2", "pidfd", "memfd sealing", "seccomp", "clock", "database", "database lock", "server lock", "data plane",
+                  "server metrics", "manager metrics", "state"):
         doctor.of(check, "ok")
     for check in ("cuda", "huge pages", "open files", "locked memory", "disk"):
         doctor.of(check)
@@ -112,7 +112,20 @@ def test_a_lock_that_no_manager_holds(state):
         lock.flush()
         fcntl.flock(lock, fcntl.LOCK_EX)
         message, remedy = Doctor(state).of("database lock", "fail")
-    assert f"pid {os.getpid()}, and that is no manager" in message and f"ps -p {os.getpid()}" in remedy
+    assert f"pid {os.getpid()}, and that is no manager" in message and remedy.startswith(f"lsof {state}/sluice.lock ")
+    with open(state / "routes.pb.lock", "w") as lock:
+        lock.write("1\n")  # another than it
+        lock.flush()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert Doctor(state).of("server lock", "fail")[0] == f"{state}/routes.pb.lock is held by a process that it does not name"
+
+
+def test_what_is_no_file_is_named(state):
+    """Each was told as free."""
+    for name, check in (("sluice.lock", "database lock"), ("routes.pb.lock", "server lock"), ("sluice.db", "database")):
+        os.mkfifo(state / name)
+        message, remedy = Doctor(state).of(check, "fail")
+        assert message == f"{state / name}: not a regular file" and remedy.startswith("ls -l"), (message, remedy)
 
 
 def pasted(remedy, state):
@@ -142,6 +155,13 @@ def test_a_server_that_holds_the_folder_without_a_manager(tmp_path):
             server.kill()
             server.wait()
     Doctor(folder).of("server lock", "ok")
+    config = tmp_path / "sluice.conf"
+    config.write_text(f"[server]\nlock_file = {tmp_path}/elsewhere\n")
+    with open(tmp_path / "elsewhere", "w") as held:  # where the server's own settings have it
+        held.write(f"{os.getpid()}\n")
+        held.flush()
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert "and that is no server" in Doctor(folder, "--config", config).of("server lock", "fail")[0]
     with open(lock, "w") as held:
         held.write(f"{os.getpid()}\n")
         held.flush()

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import urllib.request
 
+import psutil
 import pytest
 
 from conftest import BIN, ROOT, Sluice, free_port, patience
@@ -360,3 +361,77 @@ def test_lock_files_that_are_none_are_named_at_once(tmp_path, name, what):
         result = subprocess.run([BIN / "sluice", command, "--state-dir", state], capture_output=True, text=True, timeout=patience(20))
         assert result.returncode == 1 and said in result.stderr, (command, result.stderr)
     assert precious.read_text() == "precious"
+
+
+TINY = ROOT / "tests/golden/tiny/q8_0.gguf"
+QUIET = "[server]\nlisten = {a}\nmetrics =\n[manager]\nmetrics =\n"
+
+
+def gone(pids):
+    """Or its end is nobody's to see but the machine's first process."""
+    return not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids)
+
+
+@pytest.fixture
+def workers(serving):
+    """Killed at the end where a test has failed."""
+    pids = []
+    yield pids
+    for pid in pids:
+        if not gone([pid]):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_workers_of_a_manager_that_died_just_before_the_stop_end_too(serving, workers):
+    """Nobody did it, and serve ended with 0."""
+    s = serving.start(QUIET, TINY, "--name", "tiny")
+    s.wait(lambda: "ready: " in s.said(), 30, "it is ready")
+    workers += [p.pid for p in psutil.Process(s.children("sluice-manager")[0]).children()]
+    os.kill(s.process.pid, signal.SIGSTOP)
+    os.kill(s.children("sluice-manager")[0], signal.SIGKILL)
+    s.process.send_signal(signal.SIGTERM)
+    s.process.send_signal(signal.SIGCONT)
+    assert s.process.wait(patience(30)) == 0
+    assert workers and gone(workers)
+
+
+@pytest.mark.parametrize("how", ["serve", "stop"])
+def test_workers_whose_sockets_are_elsewhere_are_found(serving, workers, tmp_path_factory, how):
+    """By [manager] run_dir; they were left behind with their memory, and `sluice stop` said that nothing serves."""
+    run_dir = tmp_path_factory.mktemp("run")
+    s = serving.start(QUIET + f"run_dir = {run_dir}\n", TINY, "--name", "tiny")
+    s.wait(lambda: "ready: " in s.said(), 30, "it is ready")
+    workers += [p.pid for p in psutil.Process(s.children("sluice-manager")[0]).children()]
+    others = s.children("sluice-manager") + s.children("sluice-server")
+    if how == "serve":
+        os.kill(s.process.pid, signal.SIGSTOP)
+        os.kill(s.children("sluice-manager")[0], signal.SIGKILL)
+        s.process.send_signal(signal.SIGTERM)
+        s.process.send_signal(signal.SIGCONT)
+        assert s.process.wait(patience(30)) == 0
+    else:
+        for pid in [s.process.pid, *others]:
+            os.kill(pid, signal.SIGKILL)
+        s.process.wait()
+        result = subprocess.run([BIN / "sluice", "stop", "--state-dir", s.state, "--config", s.config], capture_output=True, text=True,
+                                timeout=patience(30))
+        assert result.returncode == 0 and "1 worker" in result.stdout, result
+    assert workers and gone(workers)
+
+
+def test_serve_has_its_own_manager_whatever_others_are_told(serving):
+    """It waited 15 s for the one that SLUICE_MANAGER names, which is for the other commands, and stopped all."""
+    s = serving.start(QUIET, env={"SLUICE_MANAGER": "/nowhere/manager.sock"})
+    assert "serving on" in s.said()
+
+
+def test_a_lock_file_that_changes_in_the_file_waits_for_a_restart(serving, tmp_path):
+    """A server that was started again took the new one, and serve looked for its successor at the old one."""
+    s = serving.start(QUIET)
+    s.config.write_text(QUIET.format(**s.at) + f"[server]\nlock_file = {tmp_path}/other.lock\n")
+    hang_up(s, "new values that wait for a restart of `sluice serve`: lock-file\n")
+    first = s.children("sluice-server")[0]
+    os.kill(first, signal.SIGKILL)
+    lock = s.state / "routes.pb.lock"
+    s.wait(lambda: lock.read_text() not in ("", f"{first}\n"), 20, "it has the lock that it had")
+    assert not (tmp_path / "other.lock").exists() and [int(lock.read_text())] == s.children("sluice-server")
