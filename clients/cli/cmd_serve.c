@@ -99,8 +99,10 @@ static int prepare_children(struct serve *s, struct error *err)
 /* Why there is no use in going on, in the child's own words. */
 static int give_up(const struct child *child, struct error *err)
 {
-    char end[64], words[ERROR_MESSAGE_BYTES / 2];
-    child_last_words(child, words, sizeof(words));
+    enum { AROUND = 64 }; /* bytes of this text */
+    char end[64], words[ERROR_MESSAGE_BYTES];
+    size_t n_log = strlen(child->log_path), n_room = sizeof(words) - AROUND;
+    child_last_words(child, words, n_log < n_room / 2 ? n_room - n_log : n_room / 2);
     if (!words[0])
         snprintf(words, sizeof(words), "ended with %s", child_end_text(child, end));
     /* The manager's --metrics has another name here. */

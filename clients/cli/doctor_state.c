@@ -241,9 +241,9 @@ static bool check_readable(struct doctor *doctor, const char *path)
                    path, strerror(errno));
         return false;
     }
-    if (!S_ISREG(at.st_mode) && !S_ISDIR(at.st_mode)) {
-        doctor_add(doctor, DOCTOR_FAIL, "model", "give a GGUF file",
-                   "%s is neither a regular file nor a folder", path);
+    if (!S_ISREG(at.st_mode)) {
+        doctor_add(doctor, DOCTOR_FAIL, "model", "give a GGUF file", "%s is %s", path,
+                   S_ISDIR(at.st_mode) ? "a folder" : "no regular file");
         return false;
     }
     if (access(path, R_OK) != 0) {

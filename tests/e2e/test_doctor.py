@@ -187,8 +187,10 @@ def test_files_that_are_no_models(state, tmp_path):
     bad.write_text("no model at all")
     with open(model_path(), "rb") as whole:
         cut.write_bytes(whole.read(100000))
-    for path, text in ((bad, "GGUF"), (cut, str(cut)), (tmp_path / "none", "No such file"), ("/dev/null", "neither")):
-        assert text in Doctor(state, path).of("model", "fail")[0]
+    for path, text in ((bad, "GGUF"), (cut, str(cut)), (tmp_path / "none", "No such file"), ("/dev/null", "no regular file"),
+                       (tmp_path, "is a folder")):
+        message, remedy = Doctor(state, path).of("model", "fail")
+        assert text in message and ("damaged" in remedy) == (path in (bad, cut)), (message, remedy)
     assert "llama" in Doctor(state, model_path()).of("model", "ok")[0]
 
 

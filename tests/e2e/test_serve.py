@@ -301,6 +301,14 @@ def test_a_server_without_a_manager_is_named_before_anything_starts(serving, tmp
             alone.wait()
 
 
+def test_why_a_program_cannot_run_is_told_to_its_end(tmp_path):
+    """What to do with a damaged state file was cut off in the middle of a word."""
+    (tmp_path / "sluice.db").write_text("this is no database\n" * 1000)
+    result = subprocess.run([BIN / "sluice", "serve", "--state-dir", tmp_path, "--listen", "127.0.0.1:0", "--metrics", "", "--manager-metrics",
+                             ""], capture_output=True, text=True, timeout=patience(20))
+    assert result.returncode == 1 and f"to start with nothing (log: {tmp_path}/log/manager.log)" in result.stderr, result.stderr
+
+
 @pytest.fixture
 def bystander(tmp_path_factory):
     """A server of another state directory, on ports of its own."""
@@ -343,6 +351,11 @@ def test_stop_leaves_alone_what_a_lock_file_names_and_what_has_it(tmp_path, byst
         lock.flush()
         result = subprocess.run([BIN / "sluice", "stop", "--state-dir", tmp_path], capture_output=True, text=True, timeout=patience(20))
         assert result.returncode == 1 and f"{tmp_path / name}: held by pid {os.getpid()}, which is no sluice-" in result.stderr, result.stderr
+        # Nor does serve send to a command that would end nothing.
+        result = subprocess.run([BIN / "sluice", "serve", "--state-dir", tmp_path, "--listen", "127.0.0.1:0", "--metrics", "",
+                                 "--manager-metrics", ""], capture_output=True, text=True, timeout=patience(20))
+        assert result.returncode == 1 and f"{name}: locked by pid {os.getpid()}" in result.stderr, result.stderr
+        assert "sluice stop" not in result.stderr
 
 
 @pytest.mark.parametrize("what", ["a FIFO", "a link"])
