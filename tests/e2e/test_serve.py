@@ -5,6 +5,7 @@ import re
 import signal
 import socket
 import subprocess
+import time
 import urllib.request
 
 import psutil
@@ -317,10 +318,11 @@ def bystander(tmp_path_factory):
                                f"127.0.0.1:{free_port()}"], stderr=open(folder / "log", "ab"))
     while not (folder / "routes.pb.lock").exists():
         assert server.poll() is None
+        time.sleep(0.01)
     yield server
-    assert "signal" not in (folder / "log").read_text() and "not handed over" not in (folder / "log").read_text()
     server.kill()
     server.wait()
+    assert "signal" not in (folder / "log").read_text() and "not handed over" not in (folder / "log").read_text()
 
 
 def test_what_a_lock_file_says_has_no_other_server_signalled(serving, bystander):
