@@ -95,6 +95,7 @@ static void print_rule(const char *model, const Sluice__Manager__V1__Traffic *tr
         table_add(&table, cells);
     }
     table_print(&table);
+    table_fini(&table);
     if (traffic->sticky)
         printf("sticky: a session_key stays with its version\n");
 }
