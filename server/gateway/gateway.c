@@ -265,8 +265,10 @@ static int start_listening(struct gateway *gateway, struct error *err)
 {
     const struct gateway_config *c = &gateway->config;
     int rc = 0;
+    uint16_t port = atomic_load(&gateway->port);
     if (c->listen[0])
-        rc = rpc_server_listen_tcp(gateway->server, c->listen, &gateway->port, err);
+        rc = rpc_server_listen_tcp(gateway->server, c->listen, &port, err);
+    atomic_store(&gateway->port, port);
     if (!rc)
         rc = gateway_metrics_listen(gateway->metrics, err);
     if (!rc && c->listen_unix[0])
@@ -367,7 +369,7 @@ int gateway_create(const struct gateway_config *config, struct gateway **out_gat
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "server: out of memory");
     gateway->config = *config;
     const char *colon = strrchr(config->listen, ':');
-    gateway->port = colon ? (uint16_t)strtoul(colon + 1, NULL, 10) : 0;
+    atomic_store(&gateway->port, (uint16_t)(colon ? strtoul(colon + 1, NULL, 10) : 0));
     gateway->clock.awake_ns = 1; /* 0 stands for no time */
     atomic_store(&gateway->awake_ns, 1);
     rng_uuid(gateway->server_id);

@@ -62,7 +62,7 @@ struct gateway {
     struct access *access;
     struct rpc_server *server;
     struct rpc_service service;
-    uint16_t port;
+    _Atomic uint16_t port; /* the watch of routes reads it, before a successor listens too */
     struct route_watch *watch;
     struct registry registry;
     struct gateway_metrics *metrics;
