@@ -560,6 +560,8 @@ def test_a_load_beyond_the_budget_takes_nothing_and_one_that_may_evict_takes_the
 def test_one_that_is_woken_counts_with_all_that_it_will_take_before_it_says_so(manager, restarted):
     """A plan said "fits" beside a version that was being woken: that counted with its weights alone until it spoke again; also where the
     keeper had been restarted, whose own size as it drained was taken for what its replica takes when it serves."""
+    if sanitized():
+        pytest.skip("what a keeper has in memory is mostly the sanitizer's")
     budgeted(manager, 260_000_000)
     for name in ("a", "b"):
         manager.done(manager.load(name, config=config_of(manager)))
