@@ -1,7 +1,9 @@
 #include "base/cpus.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <sched.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -161,4 +163,38 @@ int cpus_confine_thread(pthread_t thread, const struct cpus *set, struct error *
     int rc = pthread_setaffinity_np(thread, sizeof(set->words),
                                     (const cpu_set_t *)(const void *)set->words);
     return rc ? refused(rc, set, err) : 0;
+}
+
+/* One look at the threads that there are. *out_n_elsewhere: those that could have run elsewhere. */
+static int confine_tasks(const struct cpus *set, uint32_t *out_n_elsewhere, struct error *err)
+{
+    DIR *tasks = opendir("/proc/self/task");
+    if (!tasks)
+        return error_errno(err, errno, "/proc/self/task");
+    const struct dirent *entry;
+    int rc = 0;
+    while (!rc && (entry = readdir(tasks)) != NULL) {
+        struct cpus now = {{0}};
+        int thread = entry->d_name[0] == '.' ? 0 : (int)strtol(entry->d_name, NULL, 10);
+        if (!thread || syscall(SYS_sched_getaffinity, thread, sizeof(now.words), now.words) < 0)
+            continue; /* it has ended since */
+        cpus_remove(&now, set);
+        if (syscall(SYS_sched_setaffinity, thread, sizeof(set->words), set->words) == 0)
+            *out_n_elsewhere += cpus_next(&now, 0) < CPUS_MAX;
+        else if (errno != ESRCH)
+            rc = refused(errno, set, err);
+    }
+    closedir(tasks);
+    return rc;
+}
+
+int cpus_confine_process(const struct cpus *set, struct error *err)
+{
+    uint32_t n_elsewhere;
+    int rc;
+    do { /* such a one may have started another behind the look */
+        n_elsewhere = 0;
+        rc = confine_tasks(set, &n_elsewhere, err);
+    } while (!rc && n_elsewhere);
+    return rc;
 }

@@ -52,3 +52,5 @@ int cpus_allowed(struct cpus *out, struct error *err);
  * refuses a set of which nothing is allowed. */
 int cpus_confine(const struct cpus *set, struct error *err);
 int cpus_confine_thread(pthread_t thread, const struct cpus *set, struct error *err);
+/* Confines every thread of this process, and so all that they start from then on. */
+int cpus_confine_process(const struct cpus *set, struct error *err);

@@ -7,24 +7,12 @@
 #include "manager/slot.h"
 #include "manager/weights.h"
 
-/* Threads are bound to them as a process starts. */
-static bool is_to_have_cpus(const struct slot *slot)
-{
-    const struct catalog *catalog = &slot->supervisor->manager->catalog;
-    const pb_replica *row = catalog_replica(catalog, slot->id);
-    const pb_deployment *deployment =
-        row ? catalog_deployment(catalog, row->model, row->version, row->device_group) : NULL;
-    const pb_version *version = row ? catalog_version(catalog, row->model, row->version) : NULL;
-    return (deployment && deployment->config && *deployment->config->cpus) ||
-           (version && version->config && *version->config->cpus);
-}
-
 /* Another program may lie there by now: what it loads and how is for a process of its own. */
 bool slot_can_wake(const struct slot *slot)
 {
     const struct manager *manager = slot->supervisor->manager;
     return slot->process_state == PROCESS_RUNNING && slot->link && !slot->wake_failed &&
-           !is_to_have_cpus(slot) && weights_are_whole(manager->weights, slot->id) &&
+           weights_are_whole(manager->weights, slot->id) &&
            process_runs(&slot->process, manager->settings.worker);
 }
 
@@ -34,12 +22,14 @@ static int tell(struct slot *slot, struct error *err)
     struct manager *manager = slot->supervisor->manager;
     struct heritage *heritage = NULL;
     struct weights_fds fds;
-    struct cpus none;
+    struct cpus cpus = {{0}};
     if (!slot_can_wake(slot) || !weights_take(manager->weights, slot->id, &fds))
         return error_set(err, STATUS_UNAVAILABLE, "its process ends, or its weights are gone");
-    int status = heritage_create(manager, slot->id, fds.n_fds, false, &heritage, &none, err);
+    int status = heritage_create(manager, slot->id, fds.n_fds, false, &heritage, &cpus, err);
     if (status == 0)
         status = worker_link_wake(slot->link, heritage_argv(heritage) + N_WORDS, err);
+    if (status == 0)
+        slot->cpus = cpus;
     heritage_destroy(heritage);
     return status;
 }

@@ -413,7 +413,9 @@ static bool live(struct worker *worker, struct look *look, struct error *err)
     log_kernels(worker->settings);
     if (worker->settings->place)
         place_log(worker->settings->place);
-    int rc = load(worker, look, err);
+    int rc = place_failure(worker->settings->place, err); /* a wake's: a start has looked at it */
+    if (!rc)
+        rc = load(worker, look, err);
     if (!rc && worker->cancel_load) /* weights that are mapped are there before that is looked at */
         rc = error_set(err, STATUS_CANCELLED, "the load was cancelled");
     look_end(look); /* before it serves: it is memory */

@@ -1,4 +1,5 @@
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -98,13 +99,27 @@ static int add_gpu_devices(const struct settings *settings, const struct executo
     return 0;
 }
 
+/* Where it is what leaves least. */
+static char *note_budget(const struct settings *settings, struct arena *arena)
+{
+    char left[32], machine[32], text[128];
+    uint64_t free_bytes;
+    if (!settings->memory_limit ||
+        kv_size_available(settings, &free_bytes) != settings->memory_limit)
+        return NULL;
+    snprintf(text, sizeof(text),
+             "the manager's memory_budget leaves %s, of %s that the machine has free",
+             format_bytes(settings->memory_limit, left), format_bytes(free_bytes, machine));
+    return message_text(arena, text);
+}
+
 static int add_notes(const struct settings *settings, const struct model *model,
                      const struct executor_plan *sizes, struct arena *arena, Sluice__V1__Plan *plan,
                      struct error *err)
 {
     struct strbuf text = {0};
     char size[32];
-    plan->notes = arena_calloc(arena, 7, sizeof(*plan->notes));
+    plan->notes = arena_calloc(arena, 8, sizeof(*plan->notes));
     if (!plan->notes)
         return out_of_memory(err);
     if (sizes->context_tokens < model->shape.context_tokens) {
@@ -150,6 +165,8 @@ static int add_notes(const struct settings *settings, const struct model *model,
             format_bytes(sizes->draft_bytes, size));
         plan->notes[plan->n_notes++] = message_text(arena, strbuf_str(&text));
     }
+    if (!sizes->devices[0].is_gpu && (plan->notes[plan->n_notes] = note_budget(settings, arena)))
+        plan->n_notes++;
     if (settings->weights_held)
         plan->notes[plan->n_notes++] =
             message_text(arena, "the weights are in memory already, shared with other replicas");

@@ -9,11 +9,13 @@
 #include "base/log.h"
 #include "base/options.h"
 #include "proto/rpc/rpc_call.h"
+#include "server/worker/place.h"
 #include "server/worker/settings.h"
 #include "server/worker/worker.h"
 
 struct unpark_orders {
     struct settings settings;
+    struct place place; /* where it was given CPUs; else nothing is in it */
     struct options *options;
     char **flags; /* NULL-terminated; the first is the mode's name */
 };
@@ -23,6 +25,7 @@ void unpark_orders_destroy(struct unpark_orders *orders)
     if (!orders)
         return;
     options_destroy(orders->options);
+    place_fini(&orders->place);
     for (size_t i = 0; orders->flags && orders->flags[i]; i++)
         free(orders->flags[i]);
     free((void *)orders->flags);
@@ -41,7 +44,7 @@ static const struct {
 } texts[] =
     {
         FLAG(socket, "socket"),   FLAG(exit_report, "exit-report"), FLAG(replica, "replica"),
-        FLAG(metrics, "metrics"), FLAG(devices, "devices"),         FLAG(cpus, "cpus"),
+        FLAG(metrics, "metrics"), FLAG(devices, "devices"),
 },
   numbers[] = {
       FLAG(tp, "tp"),
@@ -86,6 +89,8 @@ static int check(const struct settings *now, const struct settings *then, struct
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
         if (number_at(now, numbers[i].offset) != number_at(then, numbers[i].offset))
             return differs(numbers[i].flag, err);
+    if (now->cpus && *now->cpus && strcmp(now->cpus, then->cpus) != 0)
+        return differs("cpus", err);
     if (then->no_sandbox != now->no_sandbox)
         return differs("no-sandbox", err);
     if (!then->parked)
@@ -93,6 +98,27 @@ static int check(const struct settings *now, const struct settings *then, struct
     error_set(err, STATUS_FAILED_PRECONDITION,
               "--parked: it is told to serve, and to keep weights");
     return error_reason(err, "NEEDS_A_START");
+}
+
+/* --- CPUs --- */
+
+/* A keeper has none of its own, for it computes nothing. What it starts from now on runs on those
+ * that it is given; so do the threads that it has. */
+static int take_cpus(struct unpark_orders *orders, const struct settings *now, struct error *err)
+{
+    struct settings *then = &orders->settings;
+    then->place = now->place;
+    then->devices = now->devices;
+    if (!*then->cpus)
+        return 0;
+    int rc = place_init(&orders->place, then, "/sys", err);
+    if (!rc)
+        rc = cpus_confine_process(&orders->place.cpus, err);
+    if (rc)
+        return rc;
+    then->place = &orders->place;
+    then->devices = orders->place.devices;
+    return 0;
 }
 
 /* --- the call --- */
@@ -121,14 +147,13 @@ static int read_orders(const struct worker *worker, const Sluice__Worker__V1__Wa
                             &orders->options, err);
     if (!rc)
         rc = check(now, &orders->settings, err);
-    if (rc) {
+    if (!rc)
+        rc = take_cpus(orders, now, err);
+    if (rc)
         unpark_orders_destroy(orders);
-        return rc;
-    }
-    orders->settings.place = now->place; /* where its threads run was decided as it started */
-    orders->settings.devices = now->devices;
-    *out_orders = orders;
-    return 0;
+    else
+        *out_orders = orders;
+    return rc;
 }
 
 static bool is_parked(const struct worker *worker)
@@ -200,6 +225,9 @@ void unpark_take(struct worker *worker)
     pthread_mutex_unlock(&worker->lock);
     worker->settings = &worker->orders->settings; /* the others stay: threads may be reading them */
     set_log(worker->settings);
+    /* Where memory comes from is each thread's own: this one's, and that of those it starts. */
+    if (*worker->orders->settings.cpus)
+        (void)place_enter(&worker->orders->place, &worker->orders->place.failure);
     log_info(LOG_EVENT("woken"), LOG_STR("replica", worker->settings->replica),
              LOG_U64("epoch", worker->settings->epoch));
 }

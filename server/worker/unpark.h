@@ -1,7 +1,8 @@
 /* unpark.h: the manager tells a parked worker to serve, and it does so in place: no process is
  * started, and what a start reads first is there already (look.h). Flags come with the call, as a
- * start would have them. What only a start can set (its number, sockets, CPUs and threads, how its
- * server is made) must be as it is: else the call is refused, and a fresh process is right. */
+ * start would have them; CPUs of its own may be among them, which a keeper has none of. What only a
+ * start can set (its number, sockets, threads, how its server is made) must be as it is: else the
+ * call is refused, and a fresh process is right. */
 #pragma once
 
 #include <stdbool.h>

@@ -288,26 +288,20 @@ def test_a_keeper_of_an_older_program_gives_way_to_one_of_the_new(manager):
     assert os.path.samefile(f"/proc/{woken.pid}/exe", program)
 
 
-def test_one_that_is_to_have_cpus_of_its_own_is_started_on_them(manager):
-    cpu = str(min(os.sched_getaffinity(0)))  # of those that this process, and so the manager, may use
-    manager.up()
-    manager.script("a")
-    manager.register("a", version="1")
-    manager.done(manager.load("a", config=manager.t.ModelConfig(cpus=cpu, n_threads=1)))
-    manager.done(park(manager))
-    (keeper,) = manager.replicas()
-    manager.done(wake(manager))
-    (woken,) = manager.replicas()
-    flags = pathlib.Path(f"/proc/{woken.pid}/cmdline").read_text().split("\0")
-    assert states(manager) == ["READY"] and woken.pid != keeper.pid and flags[flags.index("--cpus") + 1] == cpu
+def may_run_on(pid):
+    """The CPUs of every thread of a process."""
+    sets = set()
+    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        sets.add(frozenset(os.sched_getaffinity(int(task.name))))
+    return sets
 
 
-def tiny_parked(manager):
+def tiny_parked(manager, **config):
     """A real worker's version, parked, and how it answered before."""
     manager.up(worker=BIN / "sluice-worker")
     (manager.models / "a").write_bytes(TINY.read_bytes())
     manager.register("a", version="1")
-    manager.done(manager.load("a", config=manager.t.ModelConfig(kv_tokens=512, n_threads=1)))
+    manager.done(manager.load("a", config=manager.t.ModelConfig(kv_tokens=512, n_threads=1, **config)))
     before = answer_of(manager)
     manager.done(park(manager))
     return manager.replicas()[0], before
@@ -366,6 +360,41 @@ def test_a_worker_says_why_it_does_not_wake(manager):
         manager.done(wake(manager))
         assert told() == (C.FAILED_PRECONDITION, "NOT_PARKED")
     assert answer_of(manager) == before
+
+
+def test_one_that_is_to_have_cpus_of_its_own_gets_them_as_it_wakes(manager):
+    """Also the threads that it had as a keeper, which had none of its own."""
+    mine = os.sched_getaffinity(0)  # what this process, and so the manager, may use
+    if len(mine) < 2:
+        pytest.skip("one CPU: nothing to choose from")
+    cpu = min(mine)
+    keeper, before = tiny_parked(manager, cpus=str(cpu))
+    assert may_run_on(keeper.pid) == {frozenset(mine)}
+    manager.done(wake(manager))
+    (woken,) = manager.replicas()
+    assert states(manager) == ["READY"] and woken.pid == keeper.pid
+    assert may_run_on(woken.pid) == {frozenset({cpu})}
+    assert answer_of(manager) == before
+    manager.kill()
+    manager.up(worker=BIN / "sluice-worker")  # which asks it what it has
+    assert manager.replicas()[0].pid == keeper.pid
+    manager.done(park(manager))
+    assert may_run_on(manager.replicas()[0].pid) == {frozenset(mine)}
+
+
+def test_cpus_that_cannot_be_had_leave_a_keeper_as_it_was(manager):
+    keeper, before = tiny_parked(manager)
+    worker = manager.stubs.worker
+    was = may_run_on(keeper.pid)
+    flags = pathlib.Path(f"/proc/{keeper.pid}/cmdline").read_text().split("\0")[2:-1]
+    flags.remove("--parked=true")
+    with grpc.insecure_channel(f"unix:{manager.state}/run/{keeper.socket}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        stub = manager.stubs.worker_grpc.WorkerStub(channel)
+        for cpus in ("8000", "node:63", "junk"):
+            fails(C.INVALID_ARGUMENT, stub.Wake, worker.WakeRequest(flags=[*flags, "--cpus", cpus]), timeout=patience(10))
+    assert may_run_on(keeper.pid) == was and states(manager) == ["PARKED"]
+    manager.done(wake(manager))
+    assert manager.replicas()[0].pid == keeper.pid and answer_of(manager) == before
 
 
 @pytest.mark.parametrize("first", ["Wake", "Shutdown"])

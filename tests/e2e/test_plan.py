@@ -165,7 +165,8 @@ def test_an_update_that_does_not_fit_beside_the_old_version_is_told_before(manag
     code, out, err = cli(manager, *ask, "--json")
     plan = json.loads(out)["plan"]
     assert code == 1 and not plan["fits"] and int(plan["devices"][0]["missing_bytes"]) > 0, (code, out, err)
-    assert " are missing" in cli(manager, *ask)[1] and len(manager.workers()) == 1
+    out = cli(manager, *ask)[1]
+    assert " are missing" in out and "note: the manager's memory_budget leaves " in out and len(manager.workers()) == 1
 
 
 def test_a_load_tells_bytes_of_each_rank_and_how_long_it_still_takes(manager):

@@ -1,4 +1,6 @@
 /* Lists of CPUs as people and the kernel write them, and the affinity of threads. */
+#include <pthread.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -113,6 +115,41 @@ static void test_a_confined_thread_hands_its_cpus_on(void **state)
     assert_string_equal(err.message, "confining a thread to CPUs 4095: Invalid argument");
 }
 
+static sem_t go;
+
+static void *see_later(void *arg)
+{
+    while (sem_wait(&go) != 0)
+        ;
+    return see(arg);
+}
+
+static void test_a_confined_process_has_no_thread_elsewhere(void **state)
+{
+    (void)state;
+    struct cpus all, one = {{0}}, seen[3], none = {{0}};
+    struct error err;
+    pthread_t threads[3];
+    assert_int_equal(cpus_allowed(&all, &err), 0);
+    cpus_add(&one, cpus_next(&all, 0));
+    cpus_add(&none, CPUS_MAX - 1);
+    assert_int_equal(sem_init(&go, 0, 0), 0);
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, see_later, &seen[i]), 0);
+    assert_true(cpus_confine_process(&none, &err) < 0);
+    assert_int_equal(cpus_confine_process(&one, &err), 0);
+    for (size_t i = 0; i < 3; i++)
+        sem_post(&go);
+    for (size_t i = 0; i < 3; i++) {
+        pthread_join(threads[i], NULL);
+        assert_true(cpus_equal(&seen[i], &one));
+    }
+    sem_destroy(&go);
+    assert_int_equal(cpus_confine_process(&all, &err), 0);
+    assert_int_equal(cpus_allowed(&seen[0], &err), 0);
+    assert_true(cpus_equal(&seen[0], &all)); /* told so itself, not only its threads */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -120,6 +157,7 @@ int main(void)
         cmocka_unit_test(test_what_is_no_list_is_named),
         cmocka_unit_test(test_sets_are_counted_and_walked),
         cmocka_unit_test(test_a_confined_thread_hands_its_cpus_on),
+        cmocka_unit_test(test_a_confined_process_has_no_thread_elsewhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
