@@ -10,6 +10,8 @@
 
 #include "base/error.h"
 #include "base/format.h"
+#include "base/shell_word.h"
+#include "base/strbuf.h"
 #include "manager/paths.h"
 #include "manager/store_check.h"
 #include "manager/store_db.h"
@@ -96,22 +98,12 @@ static bool is_good(const char *path)
     return good;
 }
 
-/* As a shell takes it for one word. */
 static void print_word(FILE *out, const char *word)
 {
-    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-                                "/._-+,:@%=";
-    if (*word && strspn(word, plain) == strlen(word)) {
-        fputs(word, out);
-        return;
-    }
-    fputc('\'', out);
-    for (; *word; word++)
-        if (*word == '\'')
-            fputs("'\\''", out);
-        else
-            fputc(*word, out);
-    fputc('\'', out);
+    struct strbuf text = {0};
+    shell_word_add(&text, word);
+    fputs(strbuf_str(&text), out);
+    strbuf_fini(&text);
 }
 
 static void print_restore(FILE *out, const struct paths *paths, const char *file)

@@ -164,20 +164,19 @@ enum cli_hint { CLI_HINT_SERVER = 1, CLI_HINT_LISTEN = 2, CLI_HINT_STATE = 4 };
 enum { CLI_HINT_BYTES = 2560 };
 const char *cli_hint_flags(const struct cli *cli, unsigned hints, char out[CLI_HINT_BYTES]);
 
-/* Appends a word as a shell wants it. */
-void cli_add_quoted(struct strbuf *out, const char *value);
-
+#define CLI_USAGE_REASON "USAGE" /* of an error that cli_usage() marked */
 /* Marks an error as wrong usage: what the command line, a variable or the file says cannot be, and
  * nobody was asked. Returns err->status. */
 int cli_usage(struct error *err);
-/* Prints "sluice COMMAND: text" and what to do next, where it is known. Returns the exit code: 2 of
- * wrong usage, else 1. */
+/* fail.c: prints "sluice COMMAND: text" and what to do next, where it is known. Returns the exit
+ * code: 2 of wrong usage, else 1. */
 int cli_fail(const struct cli *cli, const struct error *err);
 
 /* INVALID_ARGUMENT where no state directory was given and the environment names none. */
 int cli_need_state(const struct cli *cli, struct error *err);
 
-/* --state-dir, else $XDG_STATE_HOME/sluice, else ~/.local/state/sluice. */
+/* --state-dir, else $XDG_STATE_HOME/sluice, else ~/.local/state/sluice; and the manager's address
+ * (connect.c). */
 void cli_resolve_paths(struct cli *cli);
 
 /* Exit code of a run that was told to end and printed what there was: as of a Ctrl-C. */

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "clients/cli/cli.h"
+#include "clients/cli/paths.h"
 #include "clients/cli/printable.h"
 #include "proto/rpc/rpc_client.h"
 #include "proto/rpc/rpc_message.h"
@@ -213,4 +214,24 @@ int cli_call_server(struct cli *cli, const char *method, const ProtobufCMessage 
     if (!rc && !cli->settings.json)
         printable_message(*out_response);
     return rc;
+}
+
+void cli_resolve_paths(struct cli *cli)
+{
+    const char *given = cli->settings.state_dir;
+    char here[sizeof(cli->state_dir)];
+    if (given[0] && given[0] != '/' && getcwd(here, sizeof(here)))
+        paths_join(here, given, cli->state_dir, sizeof(cli->state_dir));
+    else if (given[0])
+        snprintf(cli->state_dir, sizeof(cli->state_dir), "%s", given);
+    else if (paths_default_state(cli->state_dir, sizeof(cli->state_dir)) != 0)
+        cli->state_dir[0] = '\0'; /* cli_need_state says so where it matters */
+    if (cli_dial_is_port(cli->settings.manager))
+        snprintf(cli->manager_target, sizeof(cli->manager_target), "%s", cli->settings.manager);
+    else if (cli->settings.manager[0])
+        snprintf(cli->manager_target, sizeof(cli->manager_target), "unix:%s",
+                 cli->settings.manager);
+    else
+        snprintf(cli->manager_target, sizeof(cli->manager_target), "unix:%s/run/manager.sock",
+                 cli->state_dir);
 }
