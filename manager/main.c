@@ -19,6 +19,7 @@
 #include "base/notify.h"
 #include "base/options.h"
 #include "base/reload.h"
+#include "base/shell_word.h"
 #include "base/strbuf.h"
 #include "manager/device_hold.h"
 #include "manager/device_watch.h"
@@ -37,6 +38,7 @@
 #include "manager/service.h"
 #include "manager/settings.h"
 #include "manager/store.h"
+#include "manager/store_db.h"
 #include "manager/store_lock.h"
 #include "manager/supervise.h"
 #include "manager/tool.h"
@@ -336,6 +338,22 @@ static void explain_full(const struct paths *paths, struct error *err)
     error_reason(err, "STATE_STORE_FULL");
 }
 
+/* What a client is told names no path; who starts it is to paste a command. That one tells the
+ * next, with the backups that there are. */
+static void explain_damaged(const struct paths *paths, struct error *err)
+{
+    char *hint = strstr(err->message, store_db_restore_hint);
+    struct strbuf folder = {0};
+    if (!hint)
+        return;
+    shell_word_add(&folder, paths->state_dir);
+    snprintf(hint, sizeof(err->message) - (size_t)(hint - err->message),
+             "it was left as it is; what is wrong and what to do tells: sluice-manager check "
+             "--state-dir %s",
+             strbuf_str(&folder));
+    strbuf_fini(&folder);
+}
+
 static int exit_of(int status, const struct error *err)
 {
     if (status == STATUS_INVALID_ARGUMENT || status == STATUS_ALREADY_EXISTS)
@@ -354,6 +372,7 @@ static int run(struct program *program)
         status = start_server(program, &err);
     if (status != 0) {
         explain_full(&program->paths, &err);
+        explain_damaged(&program->paths, &err);
         log_error(LOG_EVENT("not started"), LOG_STR("why", err.message));
         fprintf(stderr, "sluice-manager: %s\n", err.message);
     } else {

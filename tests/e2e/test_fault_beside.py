@@ -252,7 +252,7 @@ def test_f13_a_damaged_database_starts_no_manager_and_streams_go_on(live, tmp_pa
         assert offline(manager, "backup", tmp_path / "copy.db").returncode == 0
         damage_pages(manager.state / "sluice.db")
         manager.start()
-        assert manager.process.wait(patience(10)) == 1 and "sluice-manager restore BACKUP" in manager.text()
+        assert manager.process.wait(patience(10)) == 1 and f"sluice-manager check --state-dir {manager.state}" in manager.text()
         live.load.more(40)
         assert offline(manager, "restore", tmp_path / "copy.db").returncode == 0
         live.up()

@@ -142,7 +142,7 @@ def test_a_damaged_file_is_refused_and_kept_while_workers_serve_on(manager, tmp_
     before = path.read_bytes() if path.exists() else None
     manager.start()
     assert manager.process.wait(patience(10)) == 1
-    assert "put the database back" in manager.text() if name == "gone" else "`sluice-manager restore BACKUP` sets it aside" in manager.text()
+    assert "put the database back" in manager.text() if name == "gone" else f"what to do tells: sluice-manager check --state-dir {manager.state}\n" in manager.text()
     assert (path.read_bytes() if path.exists() else None) == before  # not a byte of it was changed
     assert manager.workers() == [worker]
     if name == "gone":
