@@ -30,17 +30,34 @@ static const struct {
     {"max_batch_tokens", "max-batch-tokens"},
     {"max_concurrent_requests", "max-concurrent"},
     {"max_draft_tokens", "speculate"},
+    {"max_error_rate", "max-error-rate"},
     {"max_input_tokens", "max-input-tokens"},
     {"max_total_tokens", "max-total-tokens"},
+    {"max_ttft_ms", "max-ttft-ms"},
+    {"max_ttft_ratio", "max-ttft-ratio"},
+    {"max_wait_ms", "max-wait"},
+    {"min_answers", "min-answers"},
     {"n_replicas", "replicas"},
     {"n_threads", "threads"},
     {"placement", "placement"},
     {"request_id", "request-id"},
+    {"step_ms", "step"},
+    {"steps", "steps"},
     {"target_itl_ms", "target-itl-ms"},
     {"tp", "tp"},
+    {"ttft_quantile", "ttft-quantile"},
     {"version", "version"},
     {"wake_on_demand", "wake-on-demand"},
     {"weight_format", "weight-format"},
+};
+
+/* Calls that an error advises. */
+static const struct {
+    const char *call, *command;
+} calls[] = {
+    {"CancelOperation", "sluice ops cancel"}, {"LoadModelVersion", "sluice load"},
+    {"SetVersionPolicy", "sluice policy"},    {"UnloadModelVersion", "sluice unload"},
+    {"WakeModelVersion", "sluice wake"},
 };
 
 static bool is_word_char(char c)
@@ -66,21 +83,41 @@ static const char *flag_of(const struct option_spec *specs, size_t n_specs, cons
     return NULL;
 }
 
+static const char *command_of(const char *word, size_t n_bytes)
+{
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
+        if (strlen(calls[i].call) == n_bytes && memcmp(calls[i].call, word, n_bytes) == 0)
+            return calls[i].command;
+    return NULL;
+}
+
+/* Bytes of the message's name that the field lies in, "config." or "gates."; 0: none. */
+static size_t prefix_of(const char *at)
+{
+    static const char *const messages[] = {"config.", "gates."};
+    for (size_t i = 0; i < sizeof(messages) / sizeof(messages[0]); i++)
+        if (strncmp(at, messages[i], strlen(messages[i])) == 0)
+            return strlen(messages[i]);
+    return 0;
+}
+
 void flag_words_add(const struct option_spec *specs, size_t n_specs, const char *message,
                     struct strbuf *out)
 {
-    static const char config[] = "config.";
     const char *at = message;
     while (*at) {
-        bool prefixed = strncmp(at, config, sizeof(config) - 1) == 0;
-        const char *word = prefixed ? at + sizeof(config) - 1 : at;
+        size_t n_prefix = prefix_of(at);
+        const char *word = at + n_prefix;
         size_t n = 0;
         while (is_word_char(word[n]))
             n++;
-        bool is_field = prefixed || memchr(word, '_', n) || (at == message && word[n] == ':');
+        bool is_field = n_prefix || memchr(word, '_', n) || (at == message && word[n] == ':');
         const char *flag = is_field ? flag_of(specs, n_specs, word, n) : NULL;
+        const char *command = n_prefix ? NULL : command_of(word, n);
         if (flag)
             strbuf_printf(out, "--%s", flag);
+        else if (command)
+            strbuf_add_str(out, command);
         else
             strbuf_add(out, at, (size_t)(word - at) + n);
         at = word + n;

@@ -11,8 +11,9 @@
 #include "clients/cli/flag_words.h"
 
 static const struct option_spec specs[] = {
-    {.name = "gpu-memory"}, {.name = "gpu-layers"}, {.name = "devices"}, {.name = "kernels"},
-    {.name = "kv-tokens"},  {.name = "replicas"},   {.name = "expires"},
+    {.name = "gpu-memory"}, {.name = "gpu-layers"},    {.name = "devices"},
+    {.name = "kernels"},    {.name = "kv-tokens"},     {.name = "replicas"},
+    {.name = "expires"},    {.name = "ttft-quantile"}, {.name = "steps"},
 };
 
 static void test_fields_are_told_as_the_flags_they_are(void **state)
@@ -34,6 +35,12 @@ static void test_fields_are_told_as_the_flags_they_are(void **state)
         {"expires_unix_ns: is past", "--expires: is past"},
         {"my_gpu_layers and gpu_layers_2", "my_gpu_layers and gpu_layers_2"},
         {"config.json", "config.json"},
+        {"gates.ttft_quantile: 2 is not", "--ttft-quantile: 2 is not"},
+        {"steps: the last one is 10, not 100", "--steps: the last one is 10, not 100"},
+        {"the gates.max_ttft_ms", "the gates.max_ttft_ms"}, /* there is no such option */
+        {"it is parked; WakeModelVersion wakes it", "it is parked; sluice wake wakes it"},
+        {"LoadModelVersions and config.LoadModelVersion",
+         "LoadModelVersions and config.LoadModelVersion"},
         {"", ""},
     };
     (void)state;
