@@ -51,13 +51,18 @@ static bool is_listed(pid_t pid, const struct stat *file)
     return found;
 }
 
-/* Whether its descriptor of that name is of the file, and has the lock. */
-static bool locks(pid_t pid, int descriptors, const char *name, const struct stat *file)
+/* Whether its descriptor of that name is of the file, and has the lock. *denied is set where that
+ * is none of ours to see: a process with more capabilities shows its folder, and nothing in it. */
+static bool locks(pid_t pid, int descriptors, const char *name, const struct stat *file,
+                  bool *denied)
 {
     struct stat at;
     char path[64];
-    if (fstatat(descriptors, name, &at, 0) != 0 || at.st_ino != file->st_ino ||
-        at.st_dev != file->st_dev)
+    if (fstatat(descriptors, name, &at, 0) != 0) {
+        *denied |= errno == EACCES || errno == EPERM;
+        return false;
+    }
+    if (at.st_ino != file->st_ino || at.st_dev != file->st_dev)
         return false;
     snprintf(path, sizeof(path), "/proc/%d/fdinfo/%.16s", (int)pid, name);
     FILE *info = fopen(path, "re");
@@ -73,7 +78,7 @@ static bool has_lock(pid_t pid, int fd)
 {
     char path[32];
     struct stat file;
-    bool found = false;
+    bool found = false, denied = false;
     snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
     if (fstat(fd, &file) != 0)
         return false;
@@ -81,9 +86,10 @@ static bool has_lock(pid_t pid, int fd)
     if (!descriptors)
         return errno == EACCES && is_listed(pid, &file);
     for (const struct dirent *entry; !found && (entry = readdir(descriptors)) != NULL;)
-        found = entry->d_name[0] != '.' && locks(pid, dirfd(descriptors), entry->d_name, &file);
+        found = entry->d_name[0] != '.' &&
+                locks(pid, dirfd(descriptors), entry->d_name, &file, &denied);
     closedir(descriptors);
-    return found;
+    return found || (denied && is_listed(pid, &file));
 }
 
 /* The process that a locked file names, where it is the one that has the lock; -1: it names none,

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/format.h"
 #include "base/heap.h"
+#include "base/lock_file.h"
 #include "base/log.h"
 #include "base/notify.h"
 #include "base/options.h"
@@ -62,7 +63,7 @@ struct program {
     struct manager manager; /* first */
     struct paths paths;
     struct rpc_service tables[SERVICE_COUNT];
-    int lock_fd;
+    int lock_fd, run_lock_fd; /* of the state directory and of the replicas' folder */
     ev_async store_wake;
     ev_timer store_again;
     ev_signal on_term, on_int, on_hup;
@@ -422,6 +423,21 @@ static int run_locked(struct program *program)
     return status;
 }
 
+/* Another manager would take the workers in it for some that nobody owns. Where no file can be
+ * made, on a full disk, it goes on without. */
+static int lock_run_dir(struct program *program, struct error *err)
+{
+    if (lock_file_take(program->paths.run_lock, &program->run_lock_fd, err) == 0)
+        return 0;
+    program->run_lock_fd = -1;
+    if (strcmp(err->reason, "LOCKED") == 0) {
+        error_prefix(err, "--run-dir: of another manager");
+        return err->status;
+    }
+    log_warn(LOG_EVENT("run directory is not locked"), LOG_STR("why", err->message));
+    return 0;
+}
+
 static int start(struct program *program)
 {
     struct settings *settings = &program->manager.settings;
@@ -448,7 +464,13 @@ static int start(struct program *program)
         fprintf(stderr, "sluice-manager: %s\n", err.message);
         return strcmp(err.reason, "LOCKED") == 0 ? EXIT_LOCKED : EXIT_FAILURE;
     }
-    int status = run_locked(program);
+    int status = EXIT_LOCKED;
+    if (lock_run_dir(program, &err) == 0)
+        status = run_locked(program);
+    else
+        fprintf(stderr, "sluice-manager: %s\n", err.message);
+    if (program->run_lock_fd >= 0)
+        close(program->run_lock_fd);
     close(program->lock_fd);
     return status;
 }

@@ -138,7 +138,8 @@ static const struct metric_spec specs[N_FAMILIES] = {
                      .labels = {"action"}},
     [FAMILY_TAKEN] = {.name = "sluice_manager_memory_taken_bytes",
                       .help = "Of the machine's memory what workers plan to take or hold; weights "
-                              "that several share count once.",
+                              "that several share count once, a parked replica that is being "
+                              "woken counts whole.",
                       .type = METRIC_GAUGE},
     [FAMILY_BUDGET] = {.name = "sluice_manager_memory_budget_bytes",
                        .help = "What they may take together; 0: what is free.",

@@ -369,15 +369,15 @@ static int run_locked(struct offline *o, const struct command *command,
     int lock_fd = -1;
     if (command->run == run_check && o->file) { /* a file of its own, wherever it is */
         int good = run_check(o, err);
-        return good < 0 ? print_error(o, err) : good;
+        int code = good < 0 || good == STATUS_INVALID_ARGUMENT ? print_error(o, err) : good;
+        return good == STATUS_INVALID_ARGUMENT ? EXIT_USAGE : code;
     }
     if (paths_prepare_state(settings, &o->paths, err) != 0) {
         print_error(o, err);
         return err->status == STATUS_INVALID_ARGUMENT ? EXIT_USAGE : EXIT_FAILURE;
     }
-    if (store_lock(o->paths.lock, o->paths.database, &lock_fd, err) != 0) {
+    if (store_lock(o->paths.lock, o->paths.database, &lock_fd, err) != 0)
         return print_error(o, err);
-    }
     mode_t old_mask = umask(0077);
     int status = command->run(o, err);
     umask(old_mask);

@@ -150,6 +150,7 @@ static int find_all(const struct settings *settings, bool make, struct paths *pa
         return error_errno(err, errno, "--run-dir: %s", paths->run_dir);
     if (check_socket("run-dir", strlen(paths->run_dir) + sizeof(longest_worker_socket) - 1,
                      paths->run_dir, err) != 0 ||
+        join("run-dir", paths->run_dir, "manager.lock", paths->run_lock, err) != 0 ||
         prepare_socket(settings, paths, err) != 0 ||
         find_worker(settings->worker, paths->worker, err) != 0)
         return err->status;

@@ -14,6 +14,7 @@ struct paths {
     char socket[PATH_MAX];
     char database[PATH_MAX];
     char lock[PATH_MAX];
+    char run_lock[PATH_MAX]; /* in run_dir, which is one manager's */
     char worker[PATH_MAX];
     char model_root[PATH_MAX];
 };

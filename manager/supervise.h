@@ -46,7 +46,9 @@ struct supervisor_promises {
 struct supervisor_promises supervisor_promises(struct supervisor *supervisor, const char *but_id);
 
 /* Of the machine's memory what the processes of all replicas but `but_id` (NULL: all) plan to take
- * or hold, whichever is more; packed weights that several share count once. */
+ * or hold, whichever is more; packed weights that several share count once. A keeper that waits for
+ * its turn to be woken counts as one that serves for a plan (NULL), and with its weights for what
+ * starts before it. */
 uint64_t supervisor_taken_bytes(struct supervisor *supervisor, const char *but_id);
 /* The same of one device alone ("cpu:1"): what is on several devices is in equal parts on each, and
  * weights that replicas on several share count on each. *out_n_processes: of those on it. */

@@ -40,6 +40,10 @@ static int take_lock(struct serve *s, struct error *err)
     pid_t pid = lock_file_holder(s->lock_path);
     if (pid > 0)
         snprintf(who, sizeof(who), " (pid %d)", (int)pid);
+    if (pid == 0) /* shared, by a `sluice stop` until all has ended */
+        return error_set(err, STATUS_FAILED_PRECONDITION,
+                         "what served from %s is being stopped; try again when that is done",
+                         s->cli->state_dir);
     return error_set(err, STATUS_FAILED_PRECONDITION,
                      "already serving from %s%s; stop it with: sluice stop%s", s->cli->state_dir,
                      who, cli_hint_flags(s->cli, CLI_HINT_STATE, flags));
@@ -439,7 +443,7 @@ static int claim_state(struct serve *s, struct error *err)
     if (rc)
         return rc;
     pid_t leftover = leftover_manager(s->cli->state_dir);
-    if (leftover)
+    if (leftover > 0) /* else the manager itself says what is in its way */
         return error_set(err, STATUS_FAILED_PRECONDITION,
                          "a manager (pid %ld) runs on %s without a `sluice serve`; end it with: "
                          "sluice stop%s",

@@ -166,10 +166,15 @@ static void check_lock(struct doctor *doctor, const char *dir)
 /* Whether there is a file for the database to be in: what it holds is `sluice-manager check`'s. */
 static void check_database(struct doctor *doctor, const char *dir)
 {
-    char path[PATH_BYTES], remedy[DOCTOR_REMEDY_BYTES], size[32];
-    struct stat at;
+    char path[PATH_BYTES], log[PATH_BYTES + 8], remedy[DOCTOR_REMEDY_BYTES], size[32];
+    struct stat at, left;
     snprintf(path, sizeof(path), "%s/sluice.db", dir);
-    if (stat(path, &at) != 0 && errno == ENOENT)
+    snprintf(log, sizeof(log), "%s-wal", path);
+    if (stat(path, &at) != 0 && errno == ENOENT && stat(log, &left) == 0 && left.st_size > 0)
+        doctor_add(doctor, DOCTOR_FAIL, "database",
+                   doctor_remedy(doctor, remedy, "sluice-manager check --state-dir %s", dir),
+                   "%s is gone and its log is there: no manager starts", path);
+    else if (stat(path, &at) != 0 && errno == ENOENT)
         doctor_add(doctor, DOCTOR_OK, "database", NULL, "none yet");
     else if (stat(path, &at) != 0)
         doctor_add(doctor, DOCTOR_FAIL, "database", "run as the user whose it is", "%s: %s", path,

@@ -18,6 +18,7 @@
 #include "base/lock_file.h"
 #include "clients/cli/cli.h"
 #include "clients/cli/program_setting.h"
+#include "proto/rpc/rpc_client.h"
 #include "proto/rpc/rpc_message.h"
 #include "sluice/manager/v1/manager.pb-c.h"
 
@@ -54,7 +55,7 @@ pid_t leftover_manager(const char *state_dir)
     char path[1100];
     snprintf(path, sizeof(path), "%s/sluice.lock", state_dir);
     pid_t pid = lock_file_holder(path);
-    return pid > 0 && leftover_runs(pid, "sluice-manager") ? pid : 0;
+    return pid <= 0 || leftover_runs(pid, "sluice-manager") ? pid : 0;
 }
 
 int leftover_owner(const char *path, int fd, pid_t *out_pid, int *out_pidfd, struct error *err)
@@ -191,17 +192,28 @@ static void add_beginnings(const char *folder, const char *rest, char out[][PATH
         snprintf(out[(*n)++], PATH_MAX, "%.4000s/%s", real, rest);
 }
 
+/* [manager] run_dir of the file, where it is no living manager's: that may be another one's, of the
+ * same file and another state directory, and what runs there is its own. */
+static void add_run_dir(const struct cli *cli, char out[][PATH_MAX], size_t *n)
+{
+    char run_dir[PATH_MAX], lock[PATH_MAX + 16];
+    struct error err;
+    if (program_setting(cli, "manager", "run-dir", run_dir, sizeof(run_dir), &err) != 0 ||
+        !run_dir[0])
+        return;
+    snprintf(lock, sizeof(lock), "%s/manager.lock", run_dir);
+    if (lock_file_holder(lock) == 0)
+        add_beginnings(run_dir, "replica-", out, n);
+}
+
 /* Programs of that name that have the state directory, or its replicas' folder, in their words. */
 static void found_scan(struct found *found, const struct cli *cli, const char *name,
                        const char *const *options)
 {
-    char beginnings[4][PATH_MAX], run_dir[PATH_MAX];
+    char beginnings[4][PATH_MAX];
     size_t n = 0;
-    struct error err;
     add_beginnings(cli->state_dir, "", beginnings, &n);
-    if (program_setting(cli, "manager", "run-dir", run_dir, sizeof(run_dir), &err) == 0 &&
-        run_dir[0])
-        add_beginnings(run_dir, "replica-", beginnings, &n);
+    add_run_dir(cli, beginnings, &n);
     DIR *proc = opendir("/proc");
     if (!proc)
         return;
@@ -308,12 +320,40 @@ static const char *unit_of(pid_t pid, char *words, size_t n_room)
     return slash && strstr(slash, ".service") ? slash + 1 : "of systemd";
 }
 
-static void ask_servers(struct cli *cli, struct found *servers)
+/* Of the manager that has the state directory: what the command line, the file or SLUICE_MANAGER
+ * names may be another. Owned (rpc_message_free); NULL: it does not answer. */
+static ProtobufCMessage *ask_status(struct cli *cli, pid_t manager)
 {
     Sluice__Manager__V1__GetStatusRequest request = SLUICE__MANAGER__V1__GET_STATUS_REQUEST__INIT;
     ProtobufCMessage *message = NULL;
     struct error err;
     if (cli_call(cli, "GetStatus", &request.base, &message, &err) != 0)
+        return NULL;
+    if (((const Sluice__Manager__V1__GetStatusResponse *)message)->pid == (uint32_t)manager)
+        return message;
+    rpc_message_free(message);
+    return NULL;
+}
+
+/* Also where another than the usual socket is set, for this manager or for another. */
+static ProtobufCMessage *ask_own(struct cli *cli, pid_t manager)
+{
+    ProtobufCMessage *message = ask_status(cli, manager);
+    if (message)
+        return message;
+    rpc_client_destroy(cli->manager);
+    cli->manager = NULL;
+    snprintf(cli->manager_target, sizeof(cli->manager_target), "unix:%s/run/manager.sock",
+             cli->state_dir);
+    return ask_status(cli, manager);
+}
+
+/* *out_answers: whether it does, and so can be asked on. */
+static void ask_servers(struct cli *cli, pid_t manager, struct found *servers, bool *out_answers)
+{
+    ProtobufCMessage *message = ask_own(cli, manager);
+    *out_answers = message != NULL;
+    if (!message)
         return;
     const Sluice__Manager__V1__GetStatusResponse *known =
         (const Sluice__Manager__V1__GetStatusResponse *)message;
@@ -341,6 +381,7 @@ static void ask_workers(struct cli *cli, struct found *workers)
 
 struct leftovers {
     struct found *servers, *manager, *workers;
+    bool manager_answers;
 };
 
 static int check_no_unit(const char *what, pid_t pid, const char *then, struct error *err)
@@ -366,7 +407,7 @@ static int find(struct cli *cli, struct leftovers *left, struct error *err)
                       err) != 0)
         return err->status;
     if (managed)
-        ask_servers(cli, left->servers);
+        ask_servers(cli, left->manager->pids[0], left->servers, &left->manager_answers);
     found_scan(left->servers, cli, "sluice-server", options);
     if (found_holder(left->servers, cli->state_dir, "routes.pb.lock", "sluice-server", err) != 0)
         return err->status;
@@ -382,7 +423,7 @@ static int stop_all(struct cli *cli, const struct leftovers *left, uint32_t grac
 {
     if (found_stop(left->servers, "sluice-server", grace_ms, err) != 0)
         return err->status;
-    if (left->manager->n)
+    if (left->manager_answers)
         ask_workers(cli, left->workers);
     if (found_stop(left->manager, "sluice-manager", grace_ms, err) != 0)
         return err->status;

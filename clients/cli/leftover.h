@@ -15,7 +15,8 @@ struct error;
  * anybody's. */
 bool leftover_runs(pid_t pid, const char *name);
 
-/* The manager that holds the lock of a state directory; 0: none does. */
+/* The manager that holds the lock of a state directory; 0: none does; -1: something that cannot be
+ * told, as one that has just taken it. */
 pid_t leftover_manager(const char *state_dir);
 
 /* The server that has that lock file, or is about to take it from another (PATH.next); 0: none;
@@ -41,5 +42,6 @@ int leftover_stop(struct cli *cli, uint32_t grace_ms, struct leftover_ended *out
                   struct error *err);
 
 /* Kills the workers of a state directory whose manager is gone; leaves them alone where one runs.
- * They are found also where [manager] run_dir of the file has their sockets elsewhere. */
+ * They are found also where [manager] run_dir of the file has their sockets elsewhere, in a folder
+ * that no living manager has. */
 void leftover_kill_workers(const struct cli *cli);

@@ -1,6 +1,7 @@
-/* place.h: where a worker's threads run and where its memory lies, decided once at start from what
- * it was told (--devices, --cpus, --threads, --tp) and from the machine's topology. By the main
- * thread before there are others, which inherit what is set here; read only afterwards.
+/* place.h: where a worker's threads run and where its memory lies, decided once from what it was
+ * told (--devices, --cpus, --threads, --tp) and from the machine's topology. By the main thread
+ * before there are others, which inherit what is set here; of a keeper that is given CPUs as it is
+ * woken by the call's thread, which moves those that there are (unpark.c). Read only afterwards.
  *
  *   told --cpus      the process runs on these CPUs alone and each compute thread stays on one, for
  *                    they are its own;

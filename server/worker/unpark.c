@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/memory_policy.h"
 #include "base/options.h"
 #include "proto/rpc/rpc_call.h"
 #include "server/worker/place.h"
@@ -226,8 +227,11 @@ void unpark_take(struct worker *worker)
     worker->settings = &worker->orders->settings; /* the others stay: threads may be reading them */
     set_log(worker->settings);
     /* Where memory comes from is each thread's own: this one's, and that of those it starts. */
-    if (*worker->orders->settings.cpus)
+    if (*worker->orders->settings.cpus) {
+        struct error why;
+        memory_policy_set(NULL, 0, &why); /* of its start, where it has one */
         (void)place_enter(&worker->orders->place, &worker->orders->place.failure);
+    }
     log_info(LOG_EVENT("woken"), LOG_STR("replica", worker->settings->replica),
              LOG_U64("epoch", worker->settings->epoch));
 }

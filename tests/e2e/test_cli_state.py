@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from conftest import BIN, model_path, patience
-from manager_program import manager  # noqa: F401 (fixture)
+from manager_program import Manager, manager  # noqa: F401 (fixture)
 from test_cli import environment, terminal  # noqa: F401 (fixture)
 
 
@@ -208,6 +208,34 @@ def test_stop_ends_workers_of_a_run_directory_elsewhere(manager, tmp_path):  # n
     (manager.state / "run").mkdir(parents=True)
     workers = by_hand(manager, tmp_path, "--run-dir", run, "--socket", socket)
     assert stop(manager, "--json").stdout == '{"stopped":true}\n' and not lives(workers[0])
+
+
+def test_stop_leaves_the_workers_of_another_manager_alone(manager, tmp_path):  # noqa: F811
+    """Of the same file, whose run_dir it read, and not its state_dir: they were killed under the manager that serves with them."""
+    run = tmp_path / "elsewhere"
+    (manager.state / "run").mkdir(parents=True)
+    workers = by_hand(manager, tmp_path, "--run-dir", run, "--socket", manager.state / "run/manager.sock")
+    settings = tmp_path / "settings"
+    settings.write_text(f"[manager]\nstate_dir = {manager.state}\nrun_dir = {run}\n")
+    (tmp_path / "nothing").mkdir()
+    stopped = subprocess.run([BIN / "sluice", "stop", "--state-dir", tmp_path / "nothing", "--config", settings], capture_output=True, text=True,
+                             timeout=patience(30))
+    assert stopped.returncode == 1 and "nothing is serving" in stopped.stderr and lives(workers[0]), stopped
+    assert manager.process.poll() is None
+
+
+def test_stop_asks_no_other_manager_what_to_end(manager, tmp_path_factory, stubs):  # noqa: F811
+    """SLUICE_MANAGER names another one for the other commands: its servers and workers were ended."""
+    workers = by_hand(manager, tmp_path_factory.mktemp("w"))
+    other = Manager(tmp_path_factory.mktemp("o"), stubs)
+    try:
+        theirs = by_hand(other, tmp_path_factory.mktemp("w"))
+        stopped = subprocess.run([BIN / "sluice", "stop", "--state-dir", manager.state], capture_output=True, text=True, timeout=patience(30),
+                                 env=dict(os.environ, SLUICE_MANAGER=f"{other.state}/run/manager.sock"))
+        assert stopped.returncode == 0 and "1 worker" in stopped.stdout and not lives(workers[0]), stopped
+        assert lives(theirs[0]) and other.process.poll() is None
+    finally:
+        other.clean()
 
 
 def test_stop_leaves_a_unit_to_systemctl(manager, tmp_path):  # noqa: F811

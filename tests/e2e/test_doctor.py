@@ -128,6 +128,14 @@ def test_what_is_no_file_is_named(state):
         assert message == f"{state / name}: not a regular file" and remedy.startswith("ls -l"), (message, remedy)
 
 
+def test_a_log_without_its_database_is_wrong(state):
+    """It was told as "none yet"; no manager starts there."""
+    (state / "sluice.db-wal").write_bytes(b"what is left of it")
+    message, remedy = Doctor(state).of("database", "fail")
+    assert message.startswith(f"{state}/sluice.db is gone") and remedy == f"sluice-manager check --state-dir {state}", (message, remedy)
+    assert pasted(remedy, state).returncode == 65
+
+
 def pasted(remedy, state):
     """Into a shell, from any folder."""
     env = {"PATH": f"{BIN}:{os.environ['PATH']}", "HOME": str(state)}

@@ -281,6 +281,21 @@ def test_second_manager_is_refused_at_once(manager):
     assert manager.status().pid == manager.process.pid
 
 
+def test_a_run_directory_is_one_managers(manager, tmp_path):
+    """Another one, of another state directory, took the workers in it for some that nobody owns and killed them."""
+    manager.up()
+    manager.script("a")
+    manager.register("a")
+    manager.done(manager.load("a"))
+    workers = manager.workers()
+    began = time.monotonic()
+    second = subprocess.run([BIN / "sluice-manager", "--state-dir", tmp_path / "other", "--run-dir", manager.state / "run", "--worker",
+                             BIN / "fake_worker", "--metrics", ""], capture_output=True, text=True, timeout=patience(5))
+    assert second.returncode == 75 and f"run-dir: of another manager: {manager.state}/run/manager.lock: locked by pid {manager.process.pid}" in second.stderr, second
+    assert time.monotonic() - began < patience(1)
+    assert manager.workers() == workers and manager.status().pid == manager.process.pid
+
+
 @pytest.mark.parametrize("args, code, text", [
     (["--state-dir", "/tmp/" + "x" * 120], 2, "107 is the limit"),
     (["--state-dir", "/dev/null"], 2, "not a folder"),

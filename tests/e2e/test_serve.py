@@ -307,7 +307,7 @@ def test_why_a_program_cannot_run_is_told_to_its_end(tmp_path):
     (tmp_path / "sluice.db").write_text("this is no database\n" * 1000)
     result = subprocess.run([BIN / "sluice", "serve", "--state-dir", tmp_path, "--listen", "127.0.0.1:0", "--metrics", "", "--manager-metrics",
                              ""], capture_output=True, text=True, timeout=patience(20))
-    assert result.returncode == 1 and f"to start with nothing (log: {tmp_path}/log/manager.log)" in result.stderr, result.stderr
+    assert result.returncode == 1 and f"sluice-manager check --state-dir {tmp_path} (log: {tmp_path}/log/manager.log)" in result.stderr, result.stderr
 
 
 @pytest.fixture

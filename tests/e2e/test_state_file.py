@@ -292,7 +292,7 @@ def test_an_older_schema_is_copied_before_it_is_changed(manager):
 
 @pytest.mark.parametrize("args, code, text", [
     (["restore"], 2, "which backup"), (["check", "a", "b"], 2, "one file at most"), (["backup", "--surprise"], 2, "surprise"),
-    (["check", "/nonexistent/sluice.db"], 1, "No such file"), (["check", "--help"], 0, "Exit status"),
+    (["check", "/nonexistent/sluice.db"], 1, "No such file"), (["check", "/tmp"], 2, "not a regular file"), (["check", "--help"], 0, "Exit status"),
 ])
 def test_usage(manager, args, code, text):
     manager.state.mkdir(exist_ok=True)
