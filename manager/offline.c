@@ -369,7 +369,7 @@ static int run_locked(struct offline *o, const struct command *command,
     int lock_fd = -1;
     if (command->run == run_check && o->file) { /* a file of its own, wherever it is */
         int good = run_check(o, err);
-        int code = good < 0 || good == STATUS_INVALID_ARGUMENT ? print_error(o, err) : good;
+        int code = good < 0 ? print_error(o, err) : good;
         return good == STATUS_INVALID_ARGUMENT ? EXIT_USAGE : code;
     }
     if (paths_prepare_state(settings, &o->paths, err) != 0) {

@@ -91,7 +91,7 @@ def test_a_first_start_on_a_full_disk_says_so_and_leaves_nothing(manager):
         if not mounted:
             pytest.skip("only root mounts a small disk")
         filler = manager.state / "filler"
-        for n_kib in (8, 72, 160):  # no file has room, the first pages have, the log has and the database not
+        for n_kib in (12, 72, 160):  # no file has room, the first pages have, the log has and the database not
             with open(filler, "wb") as f:
                 f.truncate(0)
                 os.posix_fallocate(f.fileno(), 0, (2048 - n_kib) << 10)

@@ -75,7 +75,7 @@ def test_a_parked_version_keeps_its_weights_alone_and_answers_as_before_once_wok
     fresh.wait(lambda: fails_parked(fresh, request), 10, "the server has heard that it is parked")
     for command in (["scale", "smol", "2"], ["load", "smol", "--kv-tokens", "8192"]):
         refused = fresh.cli(*command, check=False)
-        assert refused.returncode and "parked" in refused.stderr and "Wake" in refused.stderr, refused.stderr
+        assert refused.returncode and "parked" in refused.stderr and "sluice wake" in refused.stderr, refused.stderr
     again = operation(fresh, "park", "smol")  # it is already
     assert again["state"] == "OPERATION_STATE_DONE" and [r["pid"] for r in parked(fresh)] == [replica["pid"]]
 
