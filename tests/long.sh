@@ -43,10 +43,15 @@ part_tidy() { # clang-tidy with its analyzer as deep as it goes by default
     run "clang-tidy" tests/lint/tidy.sh build/dev
 }
 
-part_sanitizers() { # address + undefined behaviour over every unit test and every end-to-end test
+# Address + undefined behaviour over every unit test and every end-to-end test. Of the kernels' grids every fourth case, and every
+# sixteenth on the emulated GPU: whole they take hours so, and `accuracy` and `simt` have them whole.
+part_sanitizers() {
     run "configure asan" cmake --preset asan -DSLUICE_PLAIN_KERNELS=OFF -DSLUICE_PLAIN_FORM_S=OFF -DSLUICE_SIMT=ON
     run "build asan" build asan
-    run "unit tests under ASan + UBSan" ctest --test-dir build/asan --output-on-failure --timeout 1500 -j 3 -LE "model|accuracy"
+    SLUICE_TEST_STEP=4 run "unit tests under ASan + UBSan" ctest --test-dir build/asan --output-on-failure --timeout 1500 -j 3 \
+        -LE "model|accuracy|simt"
+    SLUICE_TEST_STEP=16 run "the CUDA backend in the emulated GPU under ASan + UBSan" ctest --test-dir build/asan --output-on-failure \
+        --timeout 1500 -j 2 -L simt
     run "configure asan for whole programs" cmake --preset asan -DSLUICE_PLAIN_KERNELS=ON
     run "build asan for whole programs" build asan
     run "unit tests with the sample model under ASan + UBSan" ctest --test-dir build/asan --output-on-failure --timeout 1500 -j 2 \
@@ -91,8 +96,9 @@ part_fuzz() { # ≥ 60 s and ≥ 10⁵ runs each; then a planted bug must be fou
     run "planted bug" tests/fuzz/seeded_bug.sh
 }
 
-part_accuracy() { # logits, perplexity, KL and greedy agreement on the sample model
+part_accuracy() { # logits, perplexity, KL and greedy agreement on the sample model; every case of the kernels' grids
     run "build dev" build dev
+    run "kernels, whole grids" ctest --test-dir build/dev --output-on-failure --timeout 1500 -j 2 -R test_kernels -LE "simt|model|accuracy"
     run "accuracy" build/dev/bin/accuracy
     run "engine on the sample model" ctest --test-dir build/dev --output-on-failure -L model
 }
