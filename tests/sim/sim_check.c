@@ -78,9 +78,12 @@ static const struct {
     {"replica.stalled", RUNS, REPLICA_LOADING, true},
     {"replica.moving", RUNS, REPLICA_LOADING, true},
     {"replica.loading", RUNS, REPLICA_LOADING, false},
-    {"replica.warming", BIT(REPLICA_LOADING) | BIT(REPLICA_WARMING), REPLICA_WARMING, false},
+    /* from DRAINING, as the two below: what it was to go for is over before it was told, as where
+     * its device was released, or where the answer to its wake was lost and it wakes all the same
+     */
+    {"replica.warming", BIT(REPLICA_LOADING) | BIT(REPLICA_WARMING) | BIT(REPLICA_DRAINING),
+     REPLICA_WARMING, false},
     {"replica.ready", RUNS, REPLICA_READY, false},
-    /* from DRAINING: as one that serves, where what it was to go for is over before it was told */
     {"replica.parked", BIT(REPLICA_LOADING) | BIT(REPLICA_PARKED) | BIT(REPLICA_DRAINING),
      REPLICA_PARKED, false},
     {"replica.draining", RUNS, REPLICA_DRAINING, false},
