@@ -5,13 +5,16 @@ Starts `sluice-manager` in a folder of its own with real workers, loads, parks, 
 file in the page cache (or, `--evict`, put out of it before each load and each wake: a load that is cold), and prints medians: milliseconds of a cold load, of parking and of waking as the operations' receipts tell them,
 the ratio of wake to load, the CPU time of the worker that was started by each (which others on the machine change less), and the stages of both as the events tell when they came (ms since the operation began) and the worker's log what it took.
 
-  tests/bench/bench_wake.py --bin build/release/bin [--runs 5] [--evict] [--json] MODEL... [-- LOAD FLAGS]
+With `--upgrade` the worker's program is replaced before each wake, as a package does: then a process of the new one wakes the version.
+
+  tests/bench/bench_wake.py --bin build/release/bin [--runs 5] [--evict] [--upgrade] [--json] MODEL... [-- LOAD FLAGS]
 """
 import argparse
 import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import statistics
 import subprocess
@@ -24,13 +27,21 @@ class Manager:
     def __init__(self, bin_folder, folder):
         self.bin, self.folder = bin_folder, folder
         self.log = open(f"{folder}/log", "wb")
-        self.process = subprocess.Popen([f"{bin_folder}/sluice-manager", "--state-dir", f"{folder}/s", "--metrics", "", "--stop-workers-on-exit"],
+        self.worker = f"{folder}/sluice-worker"
+        self.upgrade()
+        self.process = subprocess.Popen([f"{bin_folder}/sluice-manager", "--state-dir", f"{folder}/s", "--metrics", "", "--stop-workers-on-exit",
+                                         "--worker", self.worker],
                                         stdout=self.log, stderr=self.log)
         until = time.monotonic() + 20
         while subprocess.run([f"{bin_folder}/sluice", "status", "--state-dir", f"{folder}/s"], capture_output=True).returncode:
             if time.monotonic() > until or self.process.poll() is not None:
                 sys.exit(pathlib.Path(f"{folder}/log").read_text())
             time.sleep(0.05)
+
+    def upgrade(self):
+        """Another file of the same program, as a package puts it in its place."""
+        shutil.copy(f"{self.bin}/sluice-worker", f"{self.worker}.new")
+        os.rename(f"{self.worker}.new", self.worker)
 
     def cli(self, *args):
         run = subprocess.run([f"{self.bin}/sluice", *args, "--state-dir", f"{self.folder}/s"], capture_output=True, text=True)
@@ -80,11 +91,13 @@ def evict(path):
     os.close(fd)
 
 
-def measure(manager, name, flags, path):
+def measure(manager, name, flags, path, upgrade):
     times, stages, cpu = {}, {}, {}
     for what, args in (("load", ["load", name, *flags]), ("park", ["park", name]), ("wake", ["wake", name])):
         if path:
             evict(path)
+        if upgrade and what == "wake":
+            manager.upgrade()
         o = manager.operation(*args)
         times[what] = float(o["result"]["elapsed_ms"])
         cpu[what] = manager.cpu_ms(o["replica_ids"][0])
@@ -99,6 +112,7 @@ def main():
     parser.add_argument("--bin", required=True)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--evict", action="store_true")
+    parser.add_argument("--upgrade", action="store_true")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("models", nargs="+")
     argv, flags = sys.argv[1:], []
@@ -113,7 +127,7 @@ def main():
                 manager.cli("register", f"m{i}", os.path.abspath(model), "--version", "1")
                 manager.operation("load", f"m{i}", *flags)  # the file is read once
                 manager.operation("unload", f"m{i}")
-            seen = [[measure(manager, f"m{i}", flags, args.models[i] if args.evict else None) for i in range(len(args.models))] for _ in range(args.runs)]
+            seen = [[measure(manager, f"m{i}", flags, args.models[i] if args.evict else None, args.upgrade) for i in range(len(args.models))] for _ in range(args.runs)]
         finally:
             manager.end()
     for i, model in enumerate(args.models):
