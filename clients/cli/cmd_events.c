@@ -164,21 +164,35 @@ static uint64_t back_from(uint64_t last, uint64_t n, uint64_t first)
     return last - first >= n ? last - n + 1 : first;
 }
 
-/* From the oldest that is kept where the first were pruned since `bounds`. */
-static int watch_kept(struct cli *cli, struct cursor *cursor, struct error *err)
+static bool are_gone(int rc, const struct error *err)
+{
+    return rc && strcmp(err->reason, "EVENTS_GONE") == 0;
+}
+
+/* To the oldest that is kept, where the first were pruned since `bounds`. */
+static int skip_gone(struct cli *cli, struct cursor *cursor, struct error *err)
 {
     uint64_t first, last;
-    int rc;
-    while ((rc = watch(cli, cursor, err)) != 0 && strcmp(err->reason, "EVENTS_GONE") == 0) {
-        struct error why = *err;
-        rc = bounds(cli, &first, &last, err);
+    struct error why = *err;
+    int rc = bounds(cli, &first, &last, err);
+    if (rc)
+        return rc;
+    if (first <= cursor->next) { /* then it is not that */
+        *err = why;
+        return why.status;
+    }
+    cursor->next = first;
+    return 0;
+}
+
+static int watch_kept(struct cli *cli, struct cursor *cursor, struct error *err)
+{
+    int rc = watch(cli, cursor, err);
+    while (are_gone(rc, err)) {
+        rc = skip_gone(cli, cursor, err);
         if (rc)
             return rc;
-        if (first <= cursor->next) { /* then it is not that */
-            *err = why;
-            return why.status;
-        }
-        cursor->next = first;
+        rc = watch(cli, cursor, err);
     }
     return rc;
 }
@@ -212,10 +226,17 @@ static bool passing(int rc)
 
 static int follow(struct cli *cli, struct cursor *cursor, struct error *err)
 {
-    bool told = false;
+    bool told = false, begun = cli_given(cli, "from"); /* whoever gave it wants them all */
     for (;;) {
         uint64_t before = cursor->next;
         int rc = watch(cli, cursor, err);
+        begun |= cursor->next != before;
+        if (!begun && are_gone(rc, err)) {
+            rc = skip_gone(cli, cursor, err);
+            if (rc)
+                return rc;
+            continue;
+        }
         if (!passing(rc))
             return rc;
         if (strcmp(err->reason, "STDOUT_CLOSED") == 0)
