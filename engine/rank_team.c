@@ -44,6 +44,7 @@ static void *member_main(void *ctx)
     struct member *member = ctx;
     struct rank_team *team = member->team;
     uint32_t seen = 0;
+    pthread_setname_np(pthread_self(), "sluice-rank");
     for (;;) {
         wait_change(&team->generation, seen);
         seen = atomic_load(&team->generation);

@@ -387,6 +387,8 @@ static void test_graphs_beyond_the_plan_give_way(void **state)
     run.generated = true;
     for (size_t i = 0; i < N; i++) {
         for (int round = 0; round < ROUNDS; round++) {
+            if (run.n_seqs)
+                free(run.seqs[0].table);
             run.n_seqs = 0; /* from its beginning again */
             model_run_add(&run, ids[0], N_TOKENS);
             model_run_push(&run, 0, rows[i], 1);

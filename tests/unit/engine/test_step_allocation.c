@@ -1,13 +1,19 @@
 /* A step takes no memory: malloc and its kin are counted by this program's own definitions (under
  * sanitizers, which bring theirs, by their hook). */
+#include <dirent.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "support_model.h"
 #include "support_tiny.h"
@@ -69,6 +75,38 @@ static void start_counting(void)
 }
 #endif
 
+static bool has_begun(const char *thread)
+{
+    char path[64], name[32] = "", mine[32] = "";
+    snprintf(path, sizeof(path), "/proc/self/task/%.20s/comm", thread);
+    FILE *file = fopen(path, "re");
+    if (file && !fgets(name, sizeof(name), file))
+        name[0] = '\0';
+    if (file)
+        fclose(file);
+    name[strcspn(name, "\n")] = '\0';
+    pthread_getname_np(pthread_self(), mine, sizeof(mine));
+    return strcmp(name, mine) != 0;
+}
+
+/* A thread has the name of who made it until it runs, and a sanitizer takes memory for it then. */
+static void wait_for_threads(void)
+{
+    enum { PATIENCE_S = 20 };
+    int64_t until_ns = clock_now_ns() + PATIENCE_S * NS_PER_S;
+    unsigned n_waiting;
+    do {
+        assert_true(clock_now_ns() < until_ns);
+        DIR *threads = opendir("/proc/self/task");
+        const struct dirent *entry;
+        assert_non_null(threads);
+        n_waiting = 0;
+        while ((entry = readdir(threads)) != NULL)
+            n_waiting += entry->d_name[0] != '.' && !has_begun(entry->d_name);
+        closedir(threads);
+    } while (n_waiting > 1); /* this one */
+}
+
 static void test_step_and_sample_allocate_nothing(void **state)
 {
     static const char *const kernels[] = {"f32", "ref", "auto"};
@@ -95,6 +133,7 @@ static void test_step_and_sample_allocate_nothing(void **state)
                                                    .typical_p = 1,
                                                    .repetition_penalty = 1,
                                                    .seed = 5};
+            wait_for_threads();
             /* The very first step too: nothing is put off to it. */
             static const uint32_t pieces[] = {64, 1, 40, 1, 1};
             for (int i = 0; i < 5; i++) {
