@@ -34,15 +34,13 @@ step "packages"
 etc/install_deps.sh build
 
 step "build"
-if [ -f "$build/build.ninja" ]; then
-    cmake --build "$build" -- --quiet 2>&1 | tail -n 3
-else
+if [ ! -f "$build/build.ninja" ]; then
     # A CUDA compiler that is there is used; without one the CPU build is complete.
     if [ -x /usr/local/cuda/bin/nvcc ]; then export PATH=$PATH:/usr/local/cuda/bin; fi
     cmake --preset release >build-configure.log 2>&1 || { cat build-configure.log >&2; exit 1; }
     rm -f build-configure.log
-    cmake --build "$build"
 fi
+cmake --build "$build"
 bin=$PWD/$build/bin
 
 step "model"

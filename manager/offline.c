@@ -121,8 +121,12 @@ static int print_error(const struct offline *o, struct error *err)
                                "reason", err->reason, "message", err->message));
     fprintf(stderr, "sluice-manager %s: %s\n", o->command, err->message);
     bool damaged = err->status == STATUS_DATA_LOSS;
-    if (strcmp(err->reason, "LOCKED") == 0)
+    if (strcmp(err->reason, "LOCKED") == 0) {
+        fputs("a manager runs on it: stop that first, with `sluice stop`, or `systemctl stop "
+              "sluice-manager`\n",
+              stderr);
         return EXIT_LOCKED;
+    }
     if (!damaged && strcmp(err->reason, "STATE_STORE_NEWER") != 0)
         return EXIT_FAILURE;
     advise(o, damaged);

@@ -94,7 +94,8 @@ static const struct option_spec specs[] = {
 };
 static const struct manual_example examples[] = {
     {"sluice policy smol", "show it"},
-    {"sluice policy smol --latest 1", "what is registered next takes the loaded one's place"},
+    {"sluice policy smol --latest 1",
+     "the newest takes the loaded one's place: now, and as one is registered"},
     {"sluice policy smol 1 3", "these two"},
 };
 
@@ -102,7 +103,8 @@ const struct cli_command cmd_policy = {
     .name = "policy",
     .arguments = "MODEL [VERSION...]",
     .summary = "show or set which versions are kept loaded",
-    .description = "What the policy wants is loaded as the loaded version registered last is; what "
+    .description = "It holds at once. What the policy wants is loaded as the loaded version "
+                   "registered last is; what "
                    "it does not want is unloaded once one that it wants is ready.",
     .examples = examples,
     .n_examples = CLI_N(examples),

@@ -184,8 +184,9 @@ static void check_database(struct doctor *doctor, const char *dir)
                    doctor_remedy(doctor, remedy, "ls -ld %s   # what it is; move it away", path),
                    "%s: not a regular file", path);
     else
-        doctor_add(doctor, DOCTOR_OK, "database", NULL, "%s, %s", path,
-                   format_bytes((uint64_t)at.st_size, size));
+        doctor_add(doctor, DOCTOR_OK, "database", NULL,
+                   "%s, %s; what is in it tells, while no manager runs, `sluice-manager check`",
+                   path, format_bytes((uint64_t)at.st_size, size));
 }
 
 /* Of the server that keeps its routes here, beneath `sluice serve` or alone. */

@@ -27,17 +27,27 @@ static const struct {
     {"DEVICE_QUARANTINED", "sluice devices", " tells why and since when"},
     {"DEVICE_NOT_HELD", "sluice devices", " tells the state of each"},
     {"DEVICE_MEMORY", "sluice ps", " shows what takes memory; sluice unload MODEL frees it"},
-    {"VERSION_LOADED", "sluice unload MODEL", " ends its replicas first"},
     {"EVENTS_GONE", "sluice events --from N", " reads on from the oldest that is kept"},
     {"REQUEST_ID_REUSED", "", "give another --request-id"},
     {"QUEUE_FULL", "", "ask again in a moment"},
 };
 
+/* That the command means: what is advised must not end the model's other versions. */
+static const char *version_of(const struct cli *cli)
+{
+    const char *const said[] = {cli->settings.version, cli->settings.to_version,
+                                strcmp(cli->command->name, "rm") == 0 ? cli_word(cli, 1) : NULL};
+    for (size_t i = 0; i < CLI_N(said); i++)
+        if (said[i] && said[i][0])
+            return said[i];
+    return "";
+}
+
 static bool advice(const struct cli *cli, const struct error *err, struct strbuf *out)
 {
     char flags[CLI_HINT_BYTES];
     const char *model = cli_word(cli, 0), *connection = NULL;
-    const char *version = cli->settings.version ? cli->settings.version : "";
+    const char *version = version_of(cli);
     if (strcmp(cli->command->name, "serve") == 0)
         return false; /* it is what the others are advised to run */
     bool by_port = (cli->command->groups & CLI_MANAGE) && cli_dial_is_port(cli->manager_target);
@@ -76,6 +86,10 @@ static bool advice(const struct cli *cli, const struct error *err, struct strbuf
         return strbuf_printf(out, "unload it with: sluice unload %s%s%s%s, then load it as wanted",
                              name, flag, version, flags);
     }
+    if (strcmp(err->reason, "VERSION_LOADED") == 0)
+        return strbuf_printf(out, "sluice unload %s%s%s%s ends its replicas first",
+                             model && !strchr(model, '/') ? model : "MODEL",
+                             version[0] ? " --version " : "", version, flags);
     if (err->status == STATUS_UNAUTHENTICATED)
         return strbuf_add_str(out, "give a key with --api-key-file or SLUICE_API_KEY, or a "
                                    "certificate with --tls-client-cert");

@@ -96,7 +96,9 @@ static const struct option_spec deploy_specs[] = {
     {"threads", 't', OPTION_U64, CLI_OPTION(threads), "0", "N",
      "compute threads per replica; 0: one per core that it may use", 0, 1024},
     {"cpus", 0, OPTION_STRING, CLI_OPTION(cpus), "", "LIST",
-     "CPUs (0-7,16-23 or node:0) that replicas share out, each its own; empty: wherever they may",
+     "CPUs (0-7,16-23 or node:0) that replicas share out, each its own while there are enough; "
+     "empty: "
+     "wherever they may",
      0, 0},
     {"context-length", 'c', OPTION_U64, CLI_OPTION(context_length), "0", "N",
      "tokens per sequence; 0: the model's", 0, 16777216},

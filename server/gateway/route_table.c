@@ -260,10 +260,9 @@ bool route_is_parked(const route *r)
 static int take(const route *r, const route **out_route, struct error *err)
 {
     if (route_is_parked(r) && !r->wakes) {
-        error_set(
-            err, STATUS_FAILED_PRECONDITION,
-            "version: \"%s\" of model \"%s\" is parked; WakeModelVersion (sluice wake) wakes it",
-            r->version, r->model);
+        error_set(err, STATUS_FAILED_PRECONDITION,
+                  "version \"%s\" of model \"%s\" is parked; WakeModelVersion wakes it", r->version,
+                  r->model);
         return error_reason(err, "MODEL_PARKED");
     }
     *out_route = r;

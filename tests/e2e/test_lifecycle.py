@@ -365,6 +365,18 @@ def test_scaling_what_is_not_loaded_names_the_command_that_loads_it(fresh):
     assert "NOT_LOADED" in refused and "load it with" not in refused, refused
 
 
+def test_what_is_advised_for_one_version_leaves_the_others_alone(fresh):
+    """`sluice unload NAME`, as it was advised, ends every version."""
+    fresh.start()
+    for version in ("1", "2"):
+        fresh.cli("register", "tiny", ROOT / "tests/golden/tiny/q8_0.gguf", "--version", version)
+        fresh.cli("load", "tiny", "--version", version, "--kv-tokens", "512", "--threads", version)
+    for command in (["update", "tiny", "--to", "2"], ["rm", "tiny", "2"], ["load", "tiny", "--version", "2", "--kv-tokens", "1024"]):
+        refused = fresh.cli(*command, check=False)
+        assert refused.returncode == 1 and "sluice unload tiny --version 2 --state-dir" in refused.stderr, refused
+    assert len(fresh.ready()) == 2
+
+
 def test_without_a_home_the_directory_must_be_given():
     """It was made in the root of the file system."""
     bare = {k: v for k, v in os.environ.items() if k not in ("HOME", "XDG_STATE_HOME")}

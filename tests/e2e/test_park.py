@@ -103,7 +103,7 @@ def fails_parked(sluice, request):
     with pytest.raises(grpc.RpcError) as caught:
         sluice.generate(request)
     return (caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION and reason(caught.value) == "MODEL_PARKED" and
-            "sluice wake" in caught.value.details())
+            "WakeModelVersion wakes it" in caught.value.details())
 
 
 def test_parked_weights_outlive_kills_of_the_manager_and_of_their_keeper(fresh):
