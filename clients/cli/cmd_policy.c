@@ -105,7 +105,8 @@ const struct cli_command cmd_policy = {
     .summary = "show or set which versions are kept loaded",
     .description = "It holds at once. What the policy wants is loaded as the loaded version "
                    "registered last is; what "
-                   "it does not want is unloaded once one that it wants is ready.",
+                   "it does not want is unloaded once one that it wants is ready. Where no version "
+                   "is loaded, as after `sluice unload MODEL`, it waits until one is.",
     .examples = examples,
     .n_examples = CLI_N(examples),
     .specs = specs,
