@@ -222,6 +222,7 @@ def test_stop_leaves_the_workers_of_another_manager_alone(manager, tmp_path):  #
                              timeout=patience(30))
     assert stopped.returncode == 1 and "nothing is serving" in stopped.stderr and lives(workers[0]), stopped
     assert manager.process.poll() is None
+    assert stop(manager).returncode == 0 and not lives(workers[0])
 
 
 def test_stop_asks_no_other_manager_what_to_end(manager, tmp_path_factory, stubs):  # noqa: F811
