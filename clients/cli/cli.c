@@ -74,6 +74,8 @@ const char *cli_hint_flags(const struct cli *cli, unsigned hints, char out[CLI_H
         add_flag(&text, "server", s->server);
     if ((hints & CLI_HINT_LISTEN) && elsewhere && strncmp(s->server, "unix:", 5) != 0)
         add_flag(&text, "listen", s->server);
+    if ((hints & CLI_HINT_STATE) && cli_given(cli, "manager"))
+        add_flag(&text, "manager", s->manager);
     if ((hints & CLI_HINT_STATE) && s->state_dir[0])
         add_flag(&text, "state-dir", s->state_dir);
     snprintf(out, CLI_HINT_BYTES, "%s", strbuf_str(&text));

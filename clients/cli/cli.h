@@ -161,7 +161,7 @@ int cli_call_server(struct cli *cli, const char *method, const ProtobufCMessage 
 /* What a command that is suggested must be given to mean the same manager and server: " --server
  * ADDR:PORT", " --state-dir DIR"; nothing for what is the default. Returns out. */
 enum cli_hint { CLI_HINT_SERVER = 1, CLI_HINT_LISTEN = 2, CLI_HINT_STATE = 4 };
-enum { CLI_HINT_BYTES = 2560 };
+enum { CLI_HINT_BYTES = 2560, CLI_VERSION_BYTES = 128 };
 const char *cli_hint_flags(const struct cli *cli, unsigned hints, char out[CLI_HINT_BYTES]);
 
 #define CLI_USAGE_REASON "USAGE" /* of an error that cli_usage() marked */

@@ -32,6 +32,18 @@ static const struct {
     {"QUEUE_FULL", "", "ask again in a moment"},
 };
 
+/* The version that a message of the manager is about, "MODEL/VERSION is loaded ..."; empty: none.
+ */
+static const char *version_in(const char *message, const char *model, char out[CLI_VERSION_BYTES])
+{
+    const char *at = model ? strstr(message, model) : NULL;
+    size_t n = model ? strlen(model) : 0;
+    bool found = at && (at == message || at[-1] == ' ') && at[n] == '/';
+    snprintf(out, CLI_VERSION_BYTES, "%.*s", found ? (int)strcspn(at + n + 1, " ") : 0,
+             found ? at + n + 1 : "");
+    return out;
+}
+
 /* That the command means: what is advised must not end the model's other versions. */
 static const char *version_of(const struct cli *cli)
 {
@@ -45,7 +57,7 @@ static const char *version_of(const struct cli *cli)
 
 static bool advice(const struct cli *cli, const struct error *err, struct strbuf *out)
 {
-    char flags[CLI_HINT_BYTES];
+    char flags[CLI_HINT_BYTES], seen[CLI_VERSION_BYTES];
     const char *model = cli_word(cli, 0), *connection = NULL;
     const char *version = version_of(cli);
     if (strcmp(cli->command->name, "serve") == 0)
@@ -79,12 +91,15 @@ static bool advice(const struct cli *cli, const struct error *err, struct strbuf
                              version[0] ? " --version " : "", version, flags);
     if (strcmp(err->reason, "ALREADY_LOADED") == 0) {
         const char *name = model && !strchr(model, '/') ? model : "NAME";
+        const char *group = cli_given(cli, "group") ? cli->settings.device_group : "";
+        version = version[0] ? version : version_in(err->message, model, seen);
         const char *flag = version[0] ? " --version " : "";
         if (strncmp(err->message, "n_replicas:", 11) == 0)
             return strbuf_printf(out, "change the number with: sluice scale %s N%s%s%s", name, flag,
                                  version, flags);
-        return strbuf_printf(out, "unload it with: sluice unload %s%s%s%s, then load it as wanted",
-                             name, flag, version, flags);
+        return strbuf_printf(out,
+                             "unload it with: sluice unload %s%s%s%s%s%s, then load it as wanted",
+                             name, flag, version, group[0] ? " --group " : "", group, flags);
     }
     if (strcmp(err->reason, "VERSION_LOADED") == 0)
         return strbuf_printf(out, "sluice unload %s%s%s%s ends its replicas first",

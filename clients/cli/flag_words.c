@@ -106,6 +106,12 @@ void flag_words_add(const struct option_spec *specs, size_t n_specs, const char 
 {
     const char *at = message;
     while (*at) {
+        const char *end = *at == '"' ? strchr(at + 1, '"') : NULL;
+        if (end) { /* what somebody called something stays as it is */
+            strbuf_add(out, at, (size_t)(end - at) + 1);
+            at = end + 1;
+            continue;
+        }
         size_t n_prefix = prefix_of(at);
         const char *word = at + n_prefix;
         size_t n = 0;
@@ -121,7 +127,9 @@ void flag_words_add(const struct option_spec *specs, size_t n_specs, const char 
         else
             strbuf_add(out, at, (size_t)(word - at) + n);
         at = word + n;
-        while (*at && !is_word_char(*at))
+        while (*at && !is_word_char(*at) && *at != '"')
+            strbuf_add_char(out, *at++);
+        if (*at == '"' && !strchr(at + 1, '"'))
             strbuf_add_char(out, *at++);
     }
 }

@@ -10,6 +10,7 @@ struct strbuf;
 /* Appends the message with each field's name for which the command has a flag as that flag:
  * "config.gpu_memory_bytes: ..." as "--gpu-memory: ...". A name that is a plain word ("devices") is
  * a field only where the message begins with it, or behind "config." or "gates.".
- * "LoadModelVersion" is "sluice load", and so with the other calls that errors advise. */
+ * "LoadModelVersion" is "sluice load", and so with the other calls that errors advise. What stands
+ * in double quotes stays as it is. */
 void flag_words_add(const struct option_spec *specs, size_t n_specs, const char *message,
                     struct strbuf *out);

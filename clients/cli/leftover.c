@@ -107,20 +107,56 @@ pid_t leftover_server(const char *lock_path, int *out_pidfd)
     return pid;
 }
 
-/* Whether a program was given a path that begins so with an option that says whose it is. */
-static bool is_told_of(pid_t pid, const char *const *options, char beginnings[][PATH_MAX],
-                       size_t n_beginnings)
+/* What programs of a state directory have in their words: an option, and a path that is one of
+ * these, or, of workers, a socket in a replica's folder of one of these. */
+struct told {
+    const char *const *options;
+    bool in_replica; /* PATH/replica-ID/worker.sock */
+    char paths[8][PATH_MAX];
+    size_t n_paths;
+};
+
+/* As it is written, and without links. */
+static void told_add(struct told *told, const char *folder, const char *name)
+{
+    enum { CAPACITY = sizeof(told->paths) / sizeof(told->paths[0]) };
+    char real[PATH_MAX];
+    if (told->n_paths + 2 > CAPACITY)
+        return;
+    snprintf(told->paths[told->n_paths++], PATH_MAX, "%.4000s%s%s", folder, *name ? "/" : "", name);
+    if (realpath(folder, real))
+        snprintf(told->paths[told->n_paths++], PATH_MAX, "%.4000s%s%s", real, *name ? "/" : "",
+                 name);
+}
+
+/* Whether it lies in a folder of replicas, and that is not a living manager's: a lock file there
+ * says so. */
+static bool is_of_replica(const char *path, const char *folder)
+{
+    static const char replica[] = "/replica-", lock_name[] = "/manager.lock";
+    char lock[PATH_MAX + sizeof(lock_name)];
+    size_t n = strlen(folder);
+    if (strncmp(path, folder, n) != 0 || strncmp(path + n, replica, sizeof(replica) - 1) != 0)
+        return false;
+    snprintf(lock, sizeof(lock), "%s%s", folder, lock_name);
+    return lock_file_holder(lock) == 0;
+}
+
+static bool is_told_of(pid_t pid, const struct told *told)
 {
     char words[16384];
     size_t n = read_words(pid, "cmdline", words, sizeof(words));
     for (const char *w = words; w < words + n; w += strlen(w) + 1)
-        for (const char *const *option = options; *option; option++) {
+        for (const char *const *option = told->options; *option; option++) {
             size_t n_option = strlen(*option);
             if (strncmp(w, *option, n_option) != 0 || (w[n_option] && w[n_option] != '='))
                 continue;
             const char *path = w + n_option + 1; /* in this word, or the one after it */
-            for (size_t i = 0; path < words + n && i < n_beginnings; i++)
-                if (strncmp(path, beginnings[i], strlen(beginnings[i])) == 0)
+            if (strncmp(path, "unix:", 5) == 0)
+                path += 5;
+            for (size_t i = 0; path < words + n && i < told->n_paths; i++)
+                if (told->in_replica ? is_of_replica(path, told->paths[i])
+                                     : strcmp(path, told->paths[i]) == 0)
                     return true;
         }
     return false;
@@ -183,53 +219,51 @@ static int found_holder(struct found *found, const char *state_dir, const char *
     return status;
 }
 
-/* Of a folder's files: as it is written, and without links. */
-static void add_beginnings(const char *folder, const char *rest, char out[][PATH_MAX], size_t *n)
+/* [manager] run_dir of the file, where that is of this state directory. */
+static void add_run_dir(const struct cli *cli, struct told *told)
 {
-    char real[PATH_MAX];
-    snprintf(out[(*n)++], PATH_MAX, "%.4000s/%s", folder, rest);
-    if (realpath(folder, real))
-        snprintf(out[(*n)++], PATH_MAX, "%.4000s/%s", real, rest);
-}
-
-/* [manager] run_dir of the file, where it is no living manager's: that may be another one's, of the
- * same file and another state directory, and what runs there is its own. */
-static void add_run_dir(const struct cli *cli, char out[][PATH_MAX], size_t *n)
-{
-    char run_dir[PATH_MAX], lock[PATH_MAX + 16];
+    char run_dir[PATH_MAX], state_dir[PATH_MAX];
     struct error err;
-    if (program_setting(cli, "manager", "run-dir", run_dir, sizeof(run_dir), &err) != 0 ||
-        !run_dir[0])
-        return;
-    snprintf(lock, sizeof(lock), "%s/manager.lock", run_dir);
-    if (lock_file_holder(lock) == 0)
-        add_beginnings(run_dir, "replica-", out, n);
+    if (program_setting(cli, "manager", "run-dir", run_dir, sizeof(run_dir), &err) == 0 &&
+        program_setting(cli, "manager", "state-dir", state_dir, sizeof(state_dir), &err) == 0 &&
+        run_dir[0] && (!state_dir[0] || strcmp(state_dir, cli->state_dir) == 0))
+        told_add(told, run_dir, "");
 }
 
-/* Programs of that name that have the state directory, or its replicas' folder, in their words. */
-static void found_scan(struct found *found, const struct cli *cli, const char *name,
-                       const char *const *options)
+/* Programs of that name that were told so. */
+static void found_scan(struct found *found, const char *name, const struct told *told)
 {
-    char beginnings[4][PATH_MAX];
-    size_t n = 0;
-    add_beginnings(cli->state_dir, "", beginnings, &n);
-    add_run_dir(cli, beginnings, &n);
     DIR *proc = opendir("/proc");
     if (!proc)
         return;
     for (const struct dirent *entry; (entry = readdir(proc)) != NULL;) {
         long pid = strtol(entry->d_name, NULL, 10);
-        if (pid > 1 && leftover_runs((pid_t)pid, name) &&
-            is_told_of((pid_t)pid, options, beginnings, n))
+        if (pid > 1 && leftover_runs((pid_t)pid, name) && is_told_of((pid_t)pid, told))
             found_add(found, (pid_t)pid, name);
     }
     closedir(proc);
 }
 
-static void found_workers(struct found *found, const struct cli *cli)
+static void found_servers(struct found *found, const struct cli *cli)
+{
+    static const char *const options[] = {"--manager", "--routes-file", NULL};
+    struct told told = {.options = options};
+    told_add(&told, cli->state_dir, "run/manager.sock");
+    told_add(&told, cli->state_dir, "routes.pb");
+    found_scan(found, "sluice-server", &told);
+}
+
+/* `run_dir`: that its manager had; NULL: not known. */
+static void found_workers(struct found *found, const struct cli *cli, const char *run_dir)
 {
     static const char *const options[] = {"--socket", NULL};
-    found_scan(found, cli, "sluice-worker", options);
+    struct told told = {.options = options, .in_replica = true};
+    told_add(&told, cli->state_dir, "run");
+    if (run_dir && run_dir[0])
+        told_add(&told, run_dir, "");
+    else
+        add_run_dir(cli, &told);
+    found_scan(found, "sluice-worker", &told);
 }
 
 static void found_fini(struct found *found)
@@ -320,6 +354,24 @@ static const char *unit_of(pid_t pid, char *words, size_t n_room)
     return slash && strstr(slash, ".service") ? slash + 1 : "of systemd";
 }
 
+/* The --run-dir that a manager was started with; empty: none. It may be of its working directory.
+ */
+static void find_run_dir(pid_t manager, char out[PATH_MAX])
+{
+    static const char option[] = "--run-dir";
+    char words[16384], link[64], folder[PATH_MAX] = "";
+    size_t n = read_words(manager, "cmdline", words, sizeof(words)), n_option = sizeof(option) - 1;
+    const char *given = "";
+    for (const char *w = words; w < words + n; w += strlen(w) + 1)
+        if (strncmp(w, option, n_option) == 0 && (!w[n_option] || w[n_option] == '=') &&
+            w + n_option + 1 < words + n)
+            given = w + n_option + 1;
+    snprintf(link, sizeof(link), "/proc/%ld/cwd", (long)manager);
+    ssize_t n_folder = given[0] && given[0] != '/' ? readlink(link, folder, sizeof(folder) - 1) : 0;
+    folder[n_folder > 0 ? n_folder : 0] = '\0';
+    snprintf(out, PATH_MAX, "%.2000s%s%.2000s", folder, folder[0] ? "/" : "", given);
+}
+
 /* Of the manager that has the state directory: what the command line, the file or SLUICE_MANAGER
  * names may be another. Owned (rpc_message_free); NULL: it does not answer. */
 static ProtobufCMessage *ask_status(struct cli *cli, pid_t manager)
@@ -336,29 +388,34 @@ static ProtobufCMessage *ask_status(struct cli *cli, pid_t manager)
 }
 
 /* Also where another than the usual socket is set, for this manager or for another. */
-static ProtobufCMessage *ask_own(struct cli *cli, pid_t manager)
+static ProtobufCMessage *ask_own(struct cli *cli, pid_t manager, const char *run_dir)
 {
     ProtobufCMessage *message = ask_status(cli, manager);
     if (message)
         return message;
     rpc_client_destroy(cli->manager);
     cli->manager = NULL;
-    snprintf(cli->manager_target, sizeof(cli->manager_target), "unix:%s/run/manager.sock",
-             cli->state_dir);
+    snprintf(cli->manager_target, sizeof(cli->manager_target), "unix:%.1000s%s/manager.sock",
+             run_dir[0] ? run_dir : cli->state_dir, run_dir[0] ? "" : "/run");
     return ask_status(cli, manager);
 }
 
-/* *out_answers: whether it does, and so can be asked on. */
-static void ask_servers(struct cli *cli, pid_t manager, struct found *servers, bool *out_answers)
+struct leftovers {
+    struct found *servers, *manager, *workers;
+    bool manager_answers;
+    char run_dir[PATH_MAX]; /* that the manager was started with; empty: not by its command line */
+};
+
+static void ask_servers(struct cli *cli, struct leftovers *left)
 {
-    ProtobufCMessage *message = ask_own(cli, manager);
-    *out_answers = message != NULL;
+    ProtobufCMessage *message = ask_own(cli, left->manager->pids[0], left->run_dir);
+    left->manager_answers = message != NULL;
     if (!message)
         return;
     const Sluice__Manager__V1__GetStatusResponse *known =
         (const Sluice__Manager__V1__GetStatusResponse *)message;
     for (size_t i = 0; i < known->n_servers; i++)
-        found_add(servers, (pid_t)known->servers[i]->pid, "sluice-server");
+        found_add(left->servers, (pid_t)known->servers[i]->pid, "sluice-server");
     rpc_message_free(message);
 }
 
@@ -379,11 +436,6 @@ static void ask_workers(struct cli *cli, struct found *workers)
     rpc_message_free(message);
 }
 
-struct leftovers {
-    struct found *servers, *manager, *workers;
-    bool manager_answers;
-};
-
 static int check_no_unit(const char *what, pid_t pid, const char *then, struct error *err)
 {
     char words[16384];
@@ -398,7 +450,6 @@ static int check_no_unit(const char *what, pid_t pid, const char *then, struct e
 
 static int find(struct cli *cli, struct leftovers *left, struct error *err)
 {
-    static const char *const options[] = {"--manager", "--routes-file", NULL};
     if (found_holder(left->manager, cli->state_dir, "sluice.lock", "sluice-manager", err) != 0)
         return err->status;
     bool managed = left->manager->n > 0;
@@ -407,8 +458,10 @@ static int find(struct cli *cli, struct leftovers *left, struct error *err)
                       err) != 0)
         return err->status;
     if (managed)
-        ask_servers(cli, left->manager->pids[0], left->servers, &left->manager_answers);
-    found_scan(left->servers, cli, "sluice-server", options);
+        find_run_dir(left->manager->pids[0], left->run_dir);
+    if (managed)
+        ask_servers(cli, left);
+    found_servers(left->servers, cli);
     if (found_holder(left->servers, cli->state_dir, "routes.pb.lock", "sluice-server", err) != 0)
         return err->status;
     for (size_t i = 0; i < left->servers->n; i++)
@@ -427,7 +480,7 @@ static int stop_all(struct cli *cli, const struct leftovers *left, uint32_t grac
         ask_workers(cli, left->workers);
     if (found_stop(left->manager, "sluice-manager", grace_ms, err) != 0)
         return err->status;
-    found_workers(left->workers, cli);
+    found_workers(left->workers, cli, left->run_dir);
     return found_stop_workers(left->workers, err);
 }
 
@@ -460,7 +513,7 @@ void leftover_kill_workers(const struct cli *cli)
     struct found *workers = leftover_manager(cli->state_dir) ? NULL : calloc(1, sizeof(*workers));
     if (!workers)
         return;
-    found_workers(workers, cli);
+    found_workers(workers, cli, NULL);
     if (found_signal(workers, SIGKILL, "sluice-worker", &err) == 0)
         found_wait(workers, WORKER_END_MS);
     found_fini(workers);

@@ -210,6 +210,28 @@ def test_stop_ends_workers_of_a_run_directory_elsewhere(manager, tmp_path):  # n
     assert stop(manager, "--json").stdout == '{"stopped":true}\n' and not lives(workers[0])
 
 
+def test_stop_leaves_what_lies_below_its_state_directory_alone(manager, tmp_path):  # noqa: F811
+    """Another state directory: its worker was ended, for its socket's path begins alike."""
+    workers = by_hand(manager, tmp_path)
+    for upper in (manager.folder, tmp_path / "link"):
+        if upper != manager.folder:
+            upper.symlink_to(manager.folder)
+        stopped = subprocess.run([BIN / "sluice", "stop", "--state-dir", upper], capture_output=True, text=True, timeout=patience(30))
+        assert stopped.returncode == 1 and "nothing is serving" in stopped.stderr and lives(workers[0]), stopped
+
+
+def test_stop_asks_the_manager_where_it_was_told_to_be(manager, tmp_path):  # noqa: F811
+    """By --run-dir: its workers were left, and nothing was said of them."""
+    run = tmp_path / "r"
+    (tmp_path / "w").mkdir()
+    manager.state.mkdir(exist_ok=True)
+    (manager.state / "run").symlink_to(run)  # where the test's own client looks
+    workers = by_hand(manager, tmp_path / "w", "--run-dir", run)
+    (manager.state / "run").unlink()
+    stopped = stop(manager)
+    assert stopped.returncode == 0 and "the manager, 0 servers, 1 worker" in stopped.stdout and not lives(workers[0]), stopped
+
+
 def test_stop_leaves_the_workers_of_another_manager_alone(manager, tmp_path):  # noqa: F811
     """Of the same file, whose run_dir it read, and not its state_dir: they were killed under the manager that serves with them."""
     run = tmp_path / "elsewhere"

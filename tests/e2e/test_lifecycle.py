@@ -371,7 +371,8 @@ def test_what_is_advised_for_one_version_leaves_the_others_alone(fresh):
     for version in ("1", "2"):
         fresh.cli("register", "tiny", ROOT / "tests/golden/tiny/q8_0.gguf", "--version", version)
         fresh.cli("load", "tiny", "--version", version, "--kv-tokens", "512", "--threads", version)
-    for command in (["update", "tiny", "--to", "2"], ["rm", "tiny", "2"], ["load", "tiny", "--version", "2", "--kv-tokens", "1024"]):
+    for command in (["update", "tiny", "--to", "2"], ["rm", "tiny", "2"], ["load", "tiny", "--version", "2", "--kv-tokens", "1024"],
+                    ["load", "tiny", "--kv-tokens", "1024"]):
         refused = fresh.cli(*command, check=False)
         assert refused.returncode == 1 and "sluice unload tiny --version 2 --state-dir" in refused.stderr, refused
     assert len(fresh.ready()) == 2

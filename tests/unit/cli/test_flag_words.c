@@ -39,6 +39,9 @@ static void test_fields_are_told_as_the_flags_they_are(void **state)
         {"steps: the last one is 10, not 100", "--steps: the last one is 10, not 100"},
         {"the gates.max_ttft_ms", "the gates.max_ttft_ms"}, /* there is no such option */
         {"it is parked; WakeModelVersion wakes it", "it is parked; sluice wake wakes it"},
+        {"no model \"kv_tokens\"", "no model \"kv_tokens\""},
+        {"\"LoadModelVersion\" is loaded; kv_tokens: \"",
+         "\"LoadModelVersion\" is loaded; --kv-tokens: \""},
         {"LoadModelVersions and config.LoadModelVersion",
          "LoadModelVersions and config.LoadModelVersion"},
         {"", ""},
