@@ -374,6 +374,17 @@ void service_park(struct service *service, struct rpc_call *call, const Protobuf
                             sizeof(args));
 }
 
+/* Before the keepers are told, which would give their weights up where they cannot serve. */
+static int check_room(struct service *service, const wake_request *request,
+                      const struct park_args *args, struct error *err)
+{
+    struct error why; /* of what cannot be woken the change says so, or that it was done before */
+    const pb_deployment *deployment = find(&service->manager->catalog, request, args, &why);
+    return deployment && deployment->parked
+               ? supervisor_check_wake(service->manager->supervisor, deployment, err)
+               : 0;
+}
+
 void service_wake(struct service *service, struct rpc_call *call, const ProtobufCMessage *message)
 {
     const wake_request *request = (const wake_request *)message;
@@ -382,6 +393,8 @@ void service_wake(struct service *service, struct rpc_call *call, const Protobuf
     int status = check_names(request, &err);
     if (status == 0 && request->validate_only)
         status = plan_wake(service, call, request, &args, &err);
+    else if (status == 0)
+        status = check_room(service, request, &args, &err);
     if (status != 0)
         service_fail(call, &err);
     else if (!request->validate_only)
@@ -400,7 +413,12 @@ void service_wake_on_demand(struct service *service, struct rpc_call *call,
         service_fail(call, &err);
         return;
     }
-    if (find_sleeper(&service->manager->catalog, request, &args.limits)) {
+    const pb_deployment *sleeper = find_sleeper(&service->manager->catalog, request, &args.limits);
+    if (sleeper && supervisor_check_wake(service->manager->supervisor, sleeper, &err) != 0) {
+        service_fail(call, &err);
+        return;
+    }
+    if (sleeper) {
         service_change_copy(service, call, message, "", &demand_change, &args, sizeof(args));
         return;
     }

@@ -304,6 +304,7 @@ static void on_status(void *arg, const pb_status *status)
     note_gpu(slot, status);
     if (serves(slot, status) && slot_says_size(status))
         slot->served_bytes = slot_planned_bytes(slot);
+    slot_note_shared(slot);
     slot->settled = true;
     slot->keeps |= (int)status->state == WORKER_PARKED && !slot->wake_sent;
     if (slot->adopted && *status->cpus) {

@@ -36,9 +36,11 @@ struct slot {
     uint64_t gpu_bytes; /* with gpu: how much it planned to take */
     uint64_t drained_gpu_bytes; /* taken of it when its drain began */
     uint64_t served_bytes; /* of the machine's memory: planned by its last process that served */
-    uint64_t woken_bytes;  /* which its keeper, told to serve, has yet to say; 0: not known */
-    bool busy;             /* a record of it is on its way to the store */
-    bool keeps;            /* its process keeps weights, and serves nothing */
+    uint64_t shared_bytes,
+        shared_id;        /* of packed weights, as its last process said that has some */
+    uint64_t woken_bytes; /* which its keeper, told to serve, has yet to say; 0: not known */
+    bool busy;            /* a record of it is on its way to the store */
+    bool keeps;           /* its process keeps weights, and serves nothing */
     bool fenced, refused, permanent, held_back, drain_sent, kill_sent;
     bool wake_sent, wake_failed;   /* it was told to serve in place; it would not, or cannot */
     bool asked;                    /* of the exit report: it ended because it was told to */
@@ -149,6 +151,10 @@ uint64_t slot_lingering_bytes(const struct slot *slot);
 const char *slot_stage(const struct slot *slot);
 /* Its packed weights, where others can share them; 0: not. The id is the same for all that do. */
 uint64_t slot_shared_bytes(const struct slot *slot, uint64_t *out_id);
+/* Keeps that of the process that is there now, for when it is gone. */
+void slot_note_shared(struct slot *slot);
+/* Whether it has no process, as after a crash, and is to have one again that serves. */
+bool slot_comes_back(const struct slot *slot);
 /* Whether its deployment is to be parked. */
 bool slot_is_to_park(const struct slot *slot);
 /* Whether its process, or what it is recorded on, has to do with the device. */

@@ -44,6 +44,17 @@ static bool waits_to_wake(const struct slot *slot)
            !deployment->parked && !row->retiring;
 }
 
+bool slot_comes_back(const struct slot *slot)
+{
+    const struct catalog *catalog = &slot->supervisor->manager->catalog;
+    const pb_replica *row = catalog_replica(catalog, slot->id);
+    const pb_deployment *deployment =
+        row ? catalog_deployment(catalog, row->model, row->version, row->device_group) : NULL;
+    return slot->process_state == PROCESS_NONE && deployment && !deployment->parked &&
+           !row->retiring &&
+           ((int)row->state == REPLICA_PENDING || (int)row->state == REPLICA_LOADING);
+}
+
 uint64_t slot_expected_bytes(const struct slot *slot)
 {
     uint64_t planned = slot_planned_bytes(slot);
@@ -67,6 +78,15 @@ bool slot_is_sized(const struct slot *slot)
     if (slot->process_state != PROCESS_RUNNING || !slot->status)
         return false;
     return is_waking(slot) ? slot->woken_bytes > 0 : slot_says_size(slot->status);
+}
+
+void slot_note_shared(struct slot *slot)
+{
+    uint64_t id, n_bytes = slot_shared_bytes(slot, &id);
+    if (!id)
+        return;
+    slot->shared_bytes = n_bytes;
+    slot->shared_id = id;
 }
 
 uint64_t slot_shared_bytes(const struct slot *slot, uint64_t *out_id)

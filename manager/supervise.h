@@ -48,16 +48,21 @@ struct supervisor_promises supervisor_promises(struct supervisor *supervisor, co
 /* Of the machine's memory what the processes of all replicas but `but_id` (NULL: all) plan to take
  * or hold, whichever is more; packed weights that several share count once. A keeper that waits for
  * its turn to be woken counts as one that serves for a plan (NULL), and with its weights for what
- * starts before it. */
+ * starts before it; one that died and is to come back with what it served with. */
 uint64_t supervisor_taken_bytes(struct supervisor *supervisor, const char *but_id);
 /* The same of one device alone ("cpu:1"): what is on several devices is in equal parts on each, and
  * weights that replicas on several share count on each. *out_n_processes: of those on it. */
 uint64_t supervisor_taken_on(struct supervisor *supervisor, const char *device, const char *but_id,
                              uint32_t *out_n_processes);
-/* What --memory-budget leaves for one more on these devices, at least 1; 0: there is no budget. */
+/* What --memory-budget leaves for one more on these devices, or for `but_id` beside its weights
+ * that are kept, at least 1; 0: there is no budget. */
 uint64_t supervisor_budget_left(struct supervisor *supervisor, const char *but_id,
                                 char *const *devices, size_t n_devices);
-/* The same of one deployment alone, on all its devices, or of a GPU's memory ("cuda:0"). */
+/* Whether --memory-budget has room for a parked deployment's replicas to serve: RESOURCE_EXHAUSTED,
+ * reason DEVICE_MEMORY. What is not known yet of their size is no reason. */
+int supervisor_check_wake(struct supervisor *supervisor, const pb_deployment *deployment,
+                          struct error *err);
+/* What is taken of one deployment alone, on all its devices, or of a GPU's memory ("cuda:0"). */
 uint64_t supervisor_freed_by(struct supervisor *supervisor, const pb_deployment *deployment,
                              const char *device);
 /* How long a deployment has served nobody; -1: it serves, or not all of its replicas are ready. */

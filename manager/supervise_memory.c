@@ -1,9 +1,12 @@
 /* supervise_memory.c: what replicas take and were promised, and which of them are idle. */
 #include <string.h>
 
+#include "base/error.h"
+#include "base/format.h"
 #include "base/seeded_bug.h"
 #include "manager/lifecycle.h"
 #include "manager/slot.h"
+#include "manager/weights.h"
 
 uint64_t share_set_add(struct share_set *set, uint64_t n_bytes, uint64_t shared_bytes, uint64_t id)
 {
@@ -27,6 +30,9 @@ static uint64_t planned_by(const struct slot *slot, bool for_plan)
 static uint64_t taken_by(const struct slot *slot, bool for_plan, struct share_set *set)
 {
     uint64_t id, shared = slot_shared_bytes(slot, &id);
+    /* What it is to come back to is not another's meanwhile. */
+    if (slot_comes_back(slot))
+        return share_set_add(set, slot->served_bytes, slot->shared_bytes, slot->shared_id);
     uint64_t planned = planned_by(slot, for_plan);
     uint64_t held =
         slot->process_state == PROCESS_RUNNING ? process_resident_bytes(slot->process.pid) : 0;
@@ -79,19 +85,37 @@ static uint64_t less(uint64_t a, uint64_t b)
     return a > b ? a - b : 0;
 }
 
+/* Of the packed weights that are kept for a replica, those that are its alone: whoever maps them
+ * takes them for there already. */
+static uint64_t kept_alone(struct supervisor *supervisor, const char *id)
+{
+    const struct slot *slot = id ? slot_find(supervisor, id) : NULL;
+    const struct slot *other;
+    size_t cursor = 0;
+    if (!slot || !slot->shared_id || !weights_are_whole(supervisor->manager->weights, id))
+        return 0;
+    while ((other = hash_map_next(&supervisor->slots, &cursor, NULL, NULL)))
+        if (other != slot && other->shared_id == slot->shared_id &&
+            (other->process_state == PROCESS_RUNNING || slot_comes_back(other)))
+            return 0; /* counted with that one */
+    return slot->shared_bytes;
+}
+
 uint64_t supervisor_budget_left(struct supervisor *supervisor, const char *but_id,
                                 char *const *devices, size_t n_devices)
 {
     const struct memory_budget *budget =
         supervisor ? &supervisor->manager->settings.memory_budget : NULL;
     uint64_t left = UINT64_MAX, of_node;
+    uint64_t kept = supervisor ? kept_alone(supervisor, but_id) : 0;
     if (budget && budget->total_bytes)
-        left = less(budget->total_bytes, supervisor_taken_bytes(supervisor, but_id));
+        left = less(budget->total_bytes, supervisor_taken_bytes(supervisor, but_id) + kept);
     for (size_t i = 0; budget && i < n_devices; i++) {
         uint32_t n_processes;
         if (!memory_budget_of(budget, devices[i], &of_node))
             continue;
-        of_node = less(of_node, supervisor_taken_on(supervisor, devices[i], but_id, &n_processes));
+        of_node = less(of_node, supervisor_taken_on(supervisor, devices[i], but_id, &n_processes) +
+                                    kept / n_devices);
         /* It will be on all of them in equal parts. */
         of_node = of_node < UINT64_MAX / n_devices ? of_node * n_devices : UINT64_MAX;
         left = of_node < left ? of_node : left;
@@ -106,6 +130,36 @@ static bool is_of(const pb_replica *row, const pb_deployment *deployment)
     return strcmp(row->model, deployment->model) == 0 &&
            strcmp(row->version, deployment->version) == 0 &&
            strcmp(row->device_group, deployment->device_group) == 0;
+}
+
+int supervisor_check_wake(struct supervisor *supervisor, const pb_deployment *deployment,
+                          struct error *err)
+{
+    const struct catalog *catalog = &supervisor->manager->catalog;
+    uint64_t total = supervisor->manager->settings.memory_budget.total_bytes, n_bytes = 0;
+    struct share_set set = {0};
+    size_t cursor = 0;
+    const struct slot *slot;
+    char missing[32], left[32];
+    if (!total)
+        return 0;
+    uint64_t others = 0;
+    while ((slot = hash_map_next(&supervisor->slots, &cursor, NULL, NULL))) {
+        const pb_replica *row = catalog_replica(catalog, slot->id);
+        if (!row || !is_of(row, deployment))
+            others += taken_by(slot, true, &set);
+        else if (slot->process_state == PROCESS_RUNNING)
+            n_bytes +=
+                share_set_add(&set, slot_serving_bytes(slot), slot->shared_bytes, slot->shared_id);
+    }
+    if (others + n_bytes <= total)
+        return 0;
+    error_set(err, STATUS_RESOURCE_EXHAUSTED,
+              "%s/%s takes %s once it is woken, the manager's memory_budget leaves %s; unload "
+              "something, or park it",
+              deployment->model, deployment->version, format_bytes(n_bytes, missing),
+              format_bytes(less(total, others), left));
+    return error_reason(err, "DEVICE_MEMORY");
 }
 
 uint64_t supervisor_freed_by(struct supervisor *supervisor, const pb_deployment *deployment,

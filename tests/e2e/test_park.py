@@ -535,8 +535,8 @@ def config_of(manager, **kwargs):
     return manager.t.ModelConfig(kv_tokens=KV_TOKENS, n_threads=1, **kwargs)
 
 
-def budgeted(manager, n_bytes):
-    manager.up("--memory-budget", str(n_bytes), worker=BIN / "sluice-worker")
+def budgeted(manager, n_bytes, *args):
+    manager.up("--memory-budget", str(n_bytes), *args, worker=BIN / "sluice-worker")
     for name in ("a", "b", "c", "d"):
         (manager.models / name).write_bytes(TINY.read_bytes())
         manager.register(name, version="1")
@@ -648,6 +648,58 @@ def test_one_that_waits_for_its_turn_to_be_woken_counts_in_plans(manager):
     manager.done(first)
     manager.done(second)
     assert abs(plan_of(manager, "c", 2).devices[0].missing_bytes - missing) < 16 << 20
+
+
+@pytest.mark.parametrize("how", ["asked", "on demand"])
+def test_a_wake_beyond_the_budget_is_refused_and_it_stays_parked(manager, how):
+    """Its plan said that it does not fit, and it was done: what is kept of a replica counted for nothing as it was woken."""
+    budgeted(manager, 260_000_000)
+    for name in ("a", "b"):
+        manager.done(manager.load(name, config=config_of(manager, wake_on_demand=how == "on demand")))
+    manager.done(park(manager, "b"))
+    (keeper,) = manager.replicas(model="b")
+    manager.done(manager.load("c", config=config_of(manager)))
+    if how == "asked":
+        told = fails(C.RESOURCE_EXHAUSTED, wake, manager, "b", why="DEVICE_MEMORY")
+    else:
+        routing = manager.stubs.routing_grpc.RoutingStub(manager.channel)
+        told = fails(C.RESOURCE_EXHAUSTED, routing.WakeVersion, manager.stubs.routing.WakeVersionRequest(model="b", version="1"), why="DEVICE_MEMORY")
+    assert "memory_budget leaves" in told, told
+    assert [(r.pid, r.state) for r in manager.replicas(model="b")] == [(keeper.pid, manager.t.REPLICA_STATE_PARKED)]
+    manager.done(manager.unload("c"))
+    manager.done(wake(manager, "b"))
+    assert manager.replicas(model="b")[0].pid == keeper.pid and models(manager) == ["a", "b"]
+
+
+def test_the_weights_that_are_kept_count_as_it_is_woken(manager):
+    """They are there already, and so counted for nothing: what served then was over the budget by them."""
+    budgeted(manager, 230 << 20)
+    shutil.copy(model_path(), manager.models / "s")
+    manager.register("s", version="1")
+    manager.done(manager.load("s", config=manager.t.ModelConfig(kv_tokens=512, n_threads=1)))
+    serving = manager.replicas(model="s")[0]
+    manager.done(park(manager, "s"))
+    manager.done(manager.load("a", config=config_of(manager)))  # beside the weights of 90 MB
+    assert "memory_budget leaves" in fails(C.RESOURCE_EXHAUSTED, wake, manager, "s", why="DEVICE_MEMORY")
+    manager.done(manager.unload("a"))
+    manager.done(wake(manager, "s"))
+    assert serving.id == manager.replicas(model="s")[0].id and models(manager) == ["s"]
+
+
+def test_what_one_that_crashed_comes_back_to_is_not_given_away(manager):
+    """In its back-off it counted for nothing: another took the room, and both were over the budget, or it failed for good."""
+    budgeted(manager, 260_000_000, "--restart-backoff-initial", "3s", "--restart-backoff-max", "3s")
+    for name in ("a", "b"):
+        manager.done(manager.load(name, config=config_of(manager)))
+    (victim,) = manager.replicas(model="b")
+    os.kill(victim.pid, signal.SIGKILL)
+    manager.wait(lambda: manager.replicas(model="b")[0].state == manager.t.REPLICA_STATE_PENDING, 5, "it waits for its start")
+    assert not plan_of(manager, "c").fits
+    o = manager.end(manager.load("c", config=config_of(manager)))
+    assert manager.replicas(model="b")[0].state == manager.t.REPLICA_STATE_PENDING, "void: it is back already"
+    assert o.state == manager.t.OPERATION_STATE_FAILED and "memory_budget" in o.error.message, o
+    manager.wait(lambda: models(manager) == ["a", "b"], 20, "it is back")
+    assert len(manager.workers()) == 2
 
 
 def test_the_one_that_served_last_stays(manager):
