@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every test, with shortened timers (35 minutes on 2 cores; 25 are the aim): installs what it needs, builds, runs, ends with `N passed, N failed`.
+# Every test, with shortened timers (40 minutes on 2 cores; 25 are the aim): installs what it needs, builds, runs, ends with `N passed, N failed`.
 #   tests/run.sh            everything
 #   tests/run.sh PART...    only some: lint unit asan fuzz e2e
 # A missing prerequisite fails the run, and so does a test that is skipped. Up to twenty tests of a part that fail beside others are run
