@@ -362,11 +362,11 @@ def test_a_worker_says_why_it_does_not_wake(manager):
     assert answer_of(manager) == before
 
 
+@pytest.mark.alone  # files that run side by side have one CPU each
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 def test_one_that_is_to_have_cpus_of_its_own_gets_them_as_it_wakes(manager):
     """Also the threads that it had as a keeper, which had none of its own."""
     mine = os.sched_getaffinity(0)  # what this process, and so the manager, may use
-    if len(mine) < 2:
-        pytest.skip("one CPU: nothing to choose from")
     cpu = min(mine)
     keeper, before = tiny_parked(manager, cpus=str(cpu))
     assert may_run_on(keeper.pid) == {frozenset(mine)}
