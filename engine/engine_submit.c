@@ -50,7 +50,7 @@ static int check_open(struct engine *e, struct error *err)
 {
     if (atomic_load(&e->failed)) {
         *err = e->failure;
-        return refuse(e, err, "DEVICE_FAILED");
+        return refuse(e, err, "ENGINE_FAILED");
     }
     if (atomic_load(&e->draining)) {
         error_set(err, STATUS_UNAVAILABLE, "draining: no new requests are taken");

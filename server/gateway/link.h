@@ -91,6 +91,9 @@ int link_submit(struct link *link, struct relay *relay, struct error *err);
 void link_cancel(struct link *link, uint64_t id);
 /* The worker refuses what it is sent: no new requests until it is linked again. */
 void link_set_draining(struct link *link);
+/* The worker refused or gave back what it was asked because it ends: it drains, or its engine
+ * failed. Another one may be asked. */
+bool link_is_ending(const struct error *refusal);
 /* Whether the worker behind the stream does not keep up with what is sent to it: what a client asks
  * for must then be refused, RESOURCE_EXHAUSTED as said in *err. On the stream itself, as the
  * following. */

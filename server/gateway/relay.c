@@ -201,7 +201,7 @@ static enum relay_progress take_item(struct relay *relay, const Sluice__Worker__
         return item->error ? RELAY_OVER : RELAY_GOES_ON;
     if (item->error) {
         error_from_wire(item->error, &err);
-        if (err.status == STATUS_UNAVAILABLE && strcmp(err.reason, "DRAINING") == 0)
+        if (link_is_ending(&err))
             return RELAY_MOVES;
         if (is_for_queue(&err) && relay->resumed_lost_ns)
             return RELAY_WAITS;

@@ -166,7 +166,7 @@ void relay_release(struct relay *relay);
 enum relay_progress {
     RELAY_GOES_ON,
     RELAY_OVER,
-    RELAY_MOVES, /* the worker drains and will not finish it: relay_on_lost is next */
+    RELAY_MOVES, /* the worker ends and will not finish it: relay_on_lost is next */
     RELAY_WAITS, /* it was accepted long ago, and the worker has no place now: relay_on_refused */
     RELAY_ELSEWHERE, /* the worker's queue is too long for it: relay_on_turned_away */
 };

@@ -103,8 +103,7 @@ static bool is_lost(struct text_forward *forward, const struct error *status)
 {
     if (status->status == STATUS_CANCELLED)
         return !is_over(forward);
-    return status->status == STATUS_UNAVAILABLE &&
-           (!status->reason[0] || strcmp(status->reason, "DRAINING") == 0);
+    return (status->status == STATUS_UNAVAILABLE && !status->reason[0]) || link_is_ending(status);
 }
 
 /* Its replica was lost or does not answer: what is asked changes nothing, so another is asked,

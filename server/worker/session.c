@@ -170,7 +170,8 @@ static int on_hello(struct session *session, const Sluice__Worker__V1__Hello *he
     if (rc)
         return rc;
     struct engine *engine = worker_engine(session->worker, err);
-    if (!engine)
+    /* One that failed ends in a moment, and would be given streams again until then. */
+    if (!engine || engine_health(engine, err) != 0)
         return err->status;
     send_hello(session, engine);
     pthread_mutex_lock(&session->lock);

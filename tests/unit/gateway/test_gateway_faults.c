@@ -300,6 +300,23 @@ static void test_a_draining_worker_gets_nothing_new_and_gives_back_what_runs(voi
     fixture_stop(&f);
 }
 
+/* Between the failure of its engine and its end a worker can be linked again and refuses: the
+ * client was told, with the text of the device's error, though another replica serves. */
+static void test_a_worker_whose_engine_failed_is_passed_over_until_it_ends(void **state)
+{
+    (void)state;
+    struct client_request request = {.seed = 8, .max_tokens = 60};
+    fixture_init(&f);
+    f.workers[0].fail_status = STATUS_UNAVAILABLE;
+    f.workers[0].fail_reason = "ENGINE_FAILED";
+    fixture_start(&f, 2);
+    for (int i = 0; i < 8; i++)
+        client_run(&f, &request);
+    assert_int_equal(f.workers[0].n_submits, 1);
+    assert_int_equal(f.workers[1].n_submits, 8);
+    fixture_stop(&f);
+}
+
 /* A request that had reached a version as it was taken out of the traffic, and had nothing of an
  * answer: it was ended REPLICA_LOST, though another version could take it. One that named the
  * version is still told. */
@@ -602,6 +619,8 @@ int main(int argc, char *argv[])
         cmocka_unit_test_setup(
             test_a_version_that_goes_away_then_its_unbegun_requests_go_to_another, forget),
         cmocka_unit_test_setup(test_a_draining_worker_gets_nothing_new_and_gives_back_what_runs,
+                               forget),
+        cmocka_unit_test_setup(test_a_worker_whose_engine_failed_is_passed_over_until_it_ends,
                                forget),
         cmocka_unit_test_setup(test_a_text_call_at_a_worker_that_ends_is_asked_elsewhere, forget),
         cmocka_unit_test_setup(test_a_text_call_that_waits_and_is_cancelled_is_not_kept, forget),
