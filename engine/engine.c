@@ -352,6 +352,12 @@ void engine_get_packed(const struct engine *e, struct executor_packed *out_packe
     executor_get_packed(e->executor, out_packed);
 }
 
+int engine_keep(const struct engine *e, const struct executor_keep *terms,
+                struct executor_packed *out_kept, struct error *err)
+{
+    return executor_keep(e->executor, terms, out_kept, err);
+}
+
 const struct executor_plan *engine_memory(const struct engine *e)
 {
     return &e->memory;

@@ -93,6 +93,9 @@ bool engine_gpu_memory(const struct engine *engine, uint64_t *out_total_bytes,
 /* The draft model's file name, and the longest sequence that it drafts for; NULL and 0 without. */
 const char *engine_draft_name(const struct engine *engine, uint32_t *out_context_tokens);
 void engine_get_packed(const struct engine *engine, struct executor_packed *out_packed);
+/* As executor_keep(). Any thread, one at a time, until engine_close(). */
+int engine_keep(const struct engine *engine, const struct executor_keep *terms,
+                struct executor_packed *out_kept, struct error *err);
 const char *engine_numerics_id(const struct engine *engine);
 /* 64 hex digits: identity of the loaded version (DESIGN section 6). */
 const char *engine_weights_digest(const struct engine *engine);

@@ -40,7 +40,7 @@ void executor_get_packed(const struct executor *ex, struct executor_packed *out_
 {
     *out_packed = (struct executor_packed){
         .n_ranks = ex->n_cpu_ranks,
-        .mapped = ex->weights[0].origin == LOADER_MAPPED,
+        .mapped = ex->gpu ? ex->from_image : ex->weights[0].origin == LOADER_MAPPED,
         .why = ex->not_shared.status ? ex->not_shared.message : "",
     };
     for (uint32_t r = 0; r < ex->n_cpu_ranks; r++) {

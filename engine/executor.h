@@ -48,9 +48,12 @@ struct executor_config {
      * process may. Borrowed for the call. */
     const struct cpus *thread_cpus;
     const uint16_t *rank_nodes; /* [tp] whose memory holds a rank's weights; NULL: not said */
-    const int *packed_fds;      /* [tp] memory to share packed weights in, borrowed; or NULL */
-    struct executor *beside;    /* open and closed later: its device and the threads of its first
-                                   rank serve this one too, in turns (tp 1, equal kernels); or NULL */
+    /* Memory to share packed weights in, one per CPU rank, borrowed; or NULL. After them, where the
+     * weights of a GPU were kept (executor_keep), their image. */
+    const int *packed_fds;
+    uint32_t n_packed_fds;
+    struct executor *beside; /* open and closed later: its device and the threads of its first
+                                rank serve this one too, in turns (tp 1, equal kernels); or NULL */
     /* Of memory that will be taken besides; what is free must do. And of those for captured steps.
      */
     uint64_t other_bytes, other_graph_bytes;
@@ -135,6 +138,20 @@ bool executor_gpu_memory(const struct executor *ex, uint64_t *out_total_bytes,
 /* Of devices[].graph_bytes what captured steps take now, by count. Engine thread. */
 uint64_t executor_graphs_taken(const struct executor *ex);
 void executor_get_packed(const struct executor *ex, struct executor_packed *out_packed);
+
+/* On what terms host memory may be taken for weights that a GPU has. */
+struct executor_keep {
+    uint32_t n_threads;        /* that copy; 0: as many as there are CPUs */
+    uint64_t promised_bytes;   /* of what is free, to others */
+    uint64_t limit_bytes;      /* of a budget; 0: none */
+    const atomic_bool *cancel; /* may be NULL */
+};
+/* Copies the weights of the GPU into sealed host memory, for whoever serves them later; those of
+ * CPU ranks lie in such memory already. out_kept->fds are owned by the caller. Any thread, one at a
+ * time, also while steps run. RESOURCE_EXHAUSTED (reason HOST_MEMORY) with the bytes needed and
+ * free before any is taken; FAILED_PRECONDITION where there is no GPU; CANCELLED. */
+int executor_keep(const struct executor *ex, const struct executor_keep *terms,
+                  struct executor_packed *out_kept, struct error *err);
 /* True where a step goes on while executor_step() has returned already, until executor_sample():
  * the caller may use the time. */
 bool executor_is_async(const struct executor *ex);

@@ -10,6 +10,7 @@
 #include "engine/executor_private.h"
 #include "engine/format/checkpoint.h"
 #include "engine/loader_device.h"
+#include "engine/loader_image.h"
 #include "kernels/backend.h"
 #include "kernels/thread_pool.h"
 
@@ -179,7 +180,7 @@ static int load_cpu(struct executor *ex, const struct executor_config *cfg,
         .progress_ctx = ctx,
         .cancel = cancel,
         .rank_nodes = cfg->rank_nodes,
-        .shared_fds = ex->gpu ? NULL : cfg->packed_fds,
+        .shared_fds = cfg->n_packed_fds >= ex->n_cpu_ranks ? cfg->packed_fds : NULL,
     };
     rc = loader_load(&job, ex->weights, &ex->not_shared, err);
     thread_pool_destroy(pool);
@@ -211,6 +212,12 @@ static int load_gpu(struct executor *ex, const struct executor_config *cfg,
         .progress_ctx = ctx,
         .cancel = cancel,
     };
+    uint32_t i = ex->n_cpu_ranks; /* of the image, where there is one */
+    bool has_image = cfg->packed_fds && cfg->n_packed_fds > i;
+    if (has_image && loader_image_check(cfg->packed_fds[i], plan, &ex->not_shared) == 0) {
+        ex->from_image = true;
+        return loader_image_load(&job, cfg->packed_fds[i], ex->device_weights, err);
+    }
     return loader_device_load(&job, ex->device_weights, err);
 }
 

@@ -356,7 +356,7 @@ int executor_prepare(struct executor *ex, const struct checkpoint *ckpt, const s
         ex->actual.workspace_bytes += ex->actual.devices[i].workspace_bytes;
     }
     struct error why;
-    if (cfg->packed_fds && !ex->gpu &&
+    if (cfg->packed_fds && !ex->gpu && cfg->n_packed_fds == ex->n_ranks &&
         loader_share_look(cfg->packed_fds, ex->plans, ex->n_ranks, &why) == LOADER_SHARE_MAP)
         ex->actual.shared_bytes = ex->actual.weights_bytes;
     ex->n_sampled = cfg->n_sampled && cfg->n_sampled < ex->model.shape.vocab_size

@@ -32,6 +32,7 @@ struct executor {
     struct packed_weights weights[MAX_RANKS]; /* of CPU ranks */
     struct weight **device_weights;           /* of the GPU's, [n_places] */
     void *device_memory;                      /* that they lie in */
+    bool from_image;                          /* they were kept (executor_keep) */
     bool is_guest;                            /* devices and streams are another executor's */
     struct device *cpu, *gpu;                 /* NULL: not used */
     struct stream *streams[MAX_RANKS];

@@ -258,8 +258,11 @@ int loader_load(const struct loader_job *job, struct packed_weights *out_weights
         memories[r] = (struct loader_memory){.fd = -1};
     pthread_mutex_init(&load.lock, NULL);
     int rc = run(&load);
-    for (; !rc && n_sealed < job->n_ranks; n_sealed++)
-        rc = loader_memory_seal(&memories[n_sealed], &job->plans[n_sealed], &sealed[n_sealed], err);
+    for (; !rc && n_sealed < job->n_ranks; n_sealed++) {
+        rc = loader_memory_seal(&memories[n_sealed], &job->plans[n_sealed], err);
+        if (!rc)
+            rc = loader_memory_map(&memories[n_sealed], &sealed[n_sealed], err);
+    }
     for (uint32_t r = 0; r < job->n_ranks; r++) {
         loader_memory_fini(&memories[r]);
         sealed[r].origin = load.fills_shared ? LOADER_FILLED : LOADER_OWN;

@@ -203,7 +203,8 @@ static void pack_tasks(void *ctx, uint32_t index, uint32_t n_threads)
         fail(load, rc, &err);
 }
 
-static int bind(const struct loader_device_job *job, struct weight **out_weights, struct error *err)
+int loader_device_bind(const struct loader_device_job *job, struct weight **out_weights,
+                       struct error *err)
 {
     int rc = 0;
     for (uint32_t i = 0; !rc && i < job->plan->n_places; i++)
@@ -240,7 +241,7 @@ int loader_device_load(const struct loader_device_job *job, struct weight **out_
         release_hand(&load, &load.hands[i]);
     pthread_mutex_destroy(&load.lock);
     free(load.tasks);
-    return rc ? rc : bind(job, out_weights, err);
+    return rc ? rc : loader_device_bind(job, out_weights, err);
 }
 
 void loader_device_unload(const struct op_table *ops, const struct rank_plan *plan,

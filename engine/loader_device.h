@@ -31,5 +31,8 @@ struct loader_device_job {
  * failure. Errors as loader_load(). */
 int loader_device_load(const struct loader_device_job *job, struct weight **out_weights,
                        struct error *err);
+/* The weights of memory that is filled already (loader_image.h). */
+int loader_device_bind(const struct loader_device_job *job, struct weight **out_weights,
+                       struct error *err);
 void loader_device_unload(const struct op_table *ops, const struct rank_plan *plan,
                           struct weight **weights);

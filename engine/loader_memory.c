@@ -59,10 +59,15 @@ void loader_memory_make_huge(const struct loader_memory *memory, uint64_t begin,
         madvise(memory->base + begin, end - begin, MADV_COLLAPSE); /* a wish, too */
 }
 
+uint64_t loader_memory_bytes(const struct rank_plan *plan)
+{
+    return plan->weights_bytes + (plan->header_bytes ? 0 : LOADER_HEADER_BYTES);
+}
+
 int loader_memory_init(struct loader_memory *memory, const struct rank_plan *plan, int fd,
                        struct error *err)
 {
-    *memory = (struct loader_memory){.fd = -1, .n_bytes = plan->weights_bytes};
+    *memory = (struct loader_memory){.fd = -1, .n_bytes = loader_memory_bytes(plan)};
     memory->fd = fd < 0 ? memfd_create("sluice-weights", MFD_CLOEXEC | MFD_ALLOW_SEALING)
                         : fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (memory->fd < 0)
@@ -132,19 +137,25 @@ static int map_readonly(int fd, uint64_t n_bytes, struct packed_weights *out_wei
 }
 
 int loader_memory_seal(struct loader_memory *memory, const struct rank_plan *plan,
-                       struct packed_weights *out_weights, struct error *err)
+                       struct error *err)
 {
     struct packed_header *header = (struct packed_header *)(void *)memory->base;
     memcpy(header->magic, LOADER_MAGIC, LOADER_MAGIC_BYTES);
     header->version = LOADER_VERSION;
     header->n_weights = plan->n_places;
-    header->total_bytes = plan->weights_bytes;
+    header->total_bytes = memory->n_bytes;
     memcpy(header->digest, plan->digest, SHA256_BYTES);
     /* The write seal is refused while a writable mapping exists. */
     munmap(memory->base, memory->n_bytes);
     memory->base = NULL;
     if (fcntl(memory->fd, F_ADD_SEALS, SEALS | F_SEAL_SEAL) != 0)
         return error_errno(err, errno, "sealing the packed weights");
+    return 0;
+}
+
+int loader_memory_map(struct loader_memory *memory, struct packed_weights *out_weights,
+                      struct error *err)
+{
     int rc = map_readonly(memory->fd, memory->n_bytes, out_weights, err);
     if (rc == 0)
         memory->fd = -1;
@@ -169,6 +180,7 @@ int loader_memory_check(int fd, const struct rank_plan *plan, struct error *err)
 {
     struct packed_header header;
     struct stat st;
+    uint64_t n_bytes = loader_memory_bytes(plan);
     int seals = fcntl(fd, F_GET_SEALS);
     if (seals < 0)
         return mismatch(err, "not a memfd");
@@ -176,18 +188,17 @@ int loader_memory_check(int fd, const struct rank_plan *plan, struct error *err)
         return mismatch(err, "not sealed: seals 0x%x, expected 0x%x", seals, SEALS);
     if (fstat(fd, &st) != 0)
         return error_errno(err, errno, "packed weights");
-    if (st.st_size < 0 || (uint64_t)st.st_size != plan->weights_bytes)
-        return mismatch(err, "%lld bytes, expected %" PRIu64, (long long)st.st_size,
-                        plan->weights_bytes);
+    if (st.st_size < 0 || (uint64_t)st.st_size != n_bytes)
+        return mismatch(err, "%lld bytes, expected %" PRIu64, (long long)st.st_size, n_bytes);
     if (pread(fd, &header, sizeof(header), 0) != (ssize_t)sizeof(header))
         return mismatch(err, "header cannot be read");
     if (memcmp(header.magic, LOADER_MAGIC, LOADER_MAGIC_BYTES) != 0)
         return mismatch(err, "offset 0: no packed header");
     if (header.version != LOADER_VERSION)
         return mismatch(err, "version %u, expected %d", header.version, LOADER_VERSION);
-    if (header.total_bytes != plan->weights_bytes || header.n_weights != plan->n_places)
+    if (header.total_bytes != n_bytes || header.n_weights != plan->n_places)
         return mismatch(err, "%u weights in %" PRIu64 " bytes, expected %u in %" PRIu64,
-                        header.n_weights, header.total_bytes, plan->n_places, plan->weights_bytes);
+                        header.n_weights, header.total_bytes, plan->n_places, n_bytes);
     if (memcmp(header.digest, plan->digest, SHA256_BYTES) != 0)
         return mismatch(err, "they belong to another checkpoint, kernel set or rank");
     return 0;
@@ -197,7 +208,7 @@ int loader_map_sealed(int fd, const struct rank_plan *plan, struct packed_weight
                       struct error *err)
 {
     int rc = loader_memory_check(fd, plan, err);
-    return rc ? rc : map_readonly(fd, plan->weights_bytes, out_weights, err);
+    return rc ? rc : map_readonly(fd, loader_memory_bytes(plan), out_weights, err);
 }
 
 void loader_unmap(struct packed_weights *weights)

@@ -11,6 +11,9 @@ struct error;
 enum { LOADER_MAGIC_BYTES = 8, LOADER_VERSION = 1 };
 #define LOADER_MAGIC "SLUICEPW"
 
+/* Of the whole memory, header included: a device's plan has no header, what is kept of it has. */
+uint64_t loader_memory_bytes(const struct rank_plan *plan);
+
 struct loader_memory {
     int fd;
     unsigned char *base; /* writable, 2 MiB aligned, zeroed */
@@ -30,7 +33,9 @@ void loader_memory_make_huge(const struct loader_memory *memory, uint64_t begin,
 /* FAILED_PRECONDITION (reason PACKED_MISMATCH) unless `fd` is sealed memory of this plan. */
 int loader_memory_check(int fd, const struct rank_plan *plan, struct error *err);
 
-/* Writes the header, ends the writable mapping, seals, and maps again read-only. Takes the memory
- * on success. */
+/* Writes the header, ends the writable mapping, and seals. */
 int loader_memory_seal(struct loader_memory *memory, const struct rank_plan *plan,
-                       struct packed_weights *out_weights, struct error *err);
+                       struct error *err);
+/* Maps sealed memory read-only. Takes the memory on success. */
+int loader_memory_map(struct loader_memory *memory, struct packed_weights *out_weights,
+                      struct error *err);

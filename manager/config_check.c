@@ -172,12 +172,8 @@ int config_check_devices(const char *field, const pb_config *config, const pb_gr
     char text[128];
     if (!config || !group->n_devices)
         return 0;
-    if (strncmp(group->devices[0], "cuda", 4) == 0) {
-        if (!config->has_idle_after_ms || strcmp(config->idle_action, "unload") == 0)
-            return 0;
-        bad(field, "idle_action", err, "parking replicas on GPUs is not built yet; unload is");
-        return err->status = STATUS_UNIMPLEMENTED;
-    }
+    if (strncmp(group->devices[0], "cuda", 4) == 0)
+        return 0;
     const char *member = strcmp(config->kv_dtype, "fp8") == 0                  ? "kv_dtype"
                          : config->has_gpu_layers                              ? "gpu_layers"
                          : config->has_gpu_memory_bytes                        ? "gpu_memory_bytes"

@@ -8,6 +8,7 @@
 #include "manager/message.h"
 #include "manager/names.h"
 #include "manager/slot.h"
+#include "manager/weights.h"
 
 /* From its start until it has taken its memory: its driver may be slow to start. Who takes longer
  * is waited for no more; what it has said that it plans counts. */
@@ -91,6 +92,14 @@ static void add_waiting(const struct catalog *catalog, const struct slot *slot,
     room->n_unsized += !budget;
 }
 
+/* One that keeps weights in the machine's memory, or comes back as one, has nothing on a device. */
+static bool keeps_or_will(const struct manager *manager, const struct slot *slot)
+{
+    if (slot && slot->process_state == PROCESS_RUNNING)
+        return slot->keeps;
+    return slot && slot_is_to_park(slot) && weights_are_whole(manager->weights, slot->id);
+}
+
 /* As far as is known; the driver's own word is asked by the worker. */
 static uint64_t available(const struct manager *manager, const pb_device *device,
                           const struct device_room *room)
@@ -119,6 +128,8 @@ void device_room_look(const struct manager *manager, const char *device, const c
         const pb_replica *row = catalog_replica_at(catalog, i);
         const struct slot *slot = slot_find(manager->supervisor, row->id);
         if (but_id && strcmp(row->id, but_id) == 0)
+            continue;
+        if (keeps_or_will(manager, slot))
             continue;
         if (!slot || slot->process_state != PROCESS_RUNNING)
             add_waiting(catalog, slot, row, device, !but_id, &room);

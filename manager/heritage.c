@@ -274,7 +274,8 @@ int heritage_create(const struct manager *manager, const char *replica_id, size_
         .limit_bytes = supervisor_budget_left(manager->supervisor, replica_id, usable, n_usable),
         .gpu_promised_bytes = room.promised_bytes,
         .gpu_held_bytes = room.held_bytes,
-        .shared = n_packed_fds && promises.n_unsized == promises.n_unsized_same,
+        .shared = n_packed_fds && strncmp(group->devices[0], "cuda", 4) != 0 &&
+                  promises.n_unsized == promises.n_unsized_same,
     };
     struct heritage *heritage = strbuf_failed(&cpus_text) ? NULL : create("serve");
     if (heritage) {

@@ -126,6 +126,7 @@ void idle_look(struct manager *manager)
         struct error err;
         if (idle_ns < (seeded_bug("I2_parks_the_busy") ? 0 : after_ns) ||
             lifecycle_check_free(catalog, &target, &limits, &err) != 0 ||
+            (park && !supervisor_can_keep(manager->supervisor, d)) ||
             (!park && policy_check_unload(catalog, d->model, d->version, &err) != 0))
             continue;
         act(manager, d, park, idle_ns);

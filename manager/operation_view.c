@@ -6,6 +6,7 @@
 #include "manager/device_hold.h"
 #include "manager/manager.h"
 #include "manager/message.h"
+#include "manager/reconcile.h"
 #include "manager/supervise.h"
 #include "manager/update.h"
 
@@ -131,10 +132,11 @@ const char *operation_view_final_stage(const struct manager *manager, const pb_o
     const pb_replica *replica = operation_view_failed(manager, operation);
     if (state == OPERATION_FAILED && operation->update)
         return operation->update->failed_stage;
-    return state == OPERATION_DONE        ? stage_names[STAGE_DONE]
-           : state == OPERATION_CANCELLED ? stage_names[STAGE_STOP]
-           : replica                      ? failed_stage(replica)
-                                          : stage_names[STAGE_START];
+    return state == OPERATION_DONE                  ? stage_names[STAGE_DONE]
+           : state == OPERATION_CANCELLED           ? stage_names[STAGE_STOP]
+           : replica                                ? failed_stage(replica)
+           : (int)operation->kind == OPERATION_PARK ? stage_names[STAGE_DRAIN]
+                                                    : stage_names[STAGE_START];
 }
 
 /* Of one that replaces or parks what served, and whose new process failed. */
@@ -171,6 +173,9 @@ pb_error *operation_view_error(const struct manager *manager, const pb_operation
         error_reason(&err, replica->reason);
         return (pb_error *)message_from_error(&err);
     }
+    if (reason && strcmp(reason, RECONCILE_NOT_KEPT) == 0 &&
+        supervisor_why_not_kept(manager->supervisor, operation, &err))
+        return (pb_error *)message_from_error(&err);
     const pb_group *group = catalog_group(&manager->catalog, operation->device_group);
     if (reason && !operation->cancelling && group &&
         device_hold_check(&manager->catalog, group, UINT32_MAX, &err) != 0)

@@ -373,6 +373,28 @@ static int tell_unreleased(struct txn *txn, const pb_operation *done, struct err
     return why ? txn_event(txn, &event, err) : 0;
 }
 
+/* Whose weights could not be kept serves on as before: it is not to be parked any more. */
+static int unpark(struct txn *txn, const pb_operation *done, struct error *err)
+{
+    const struct catalog *catalog = txn_catalog(txn);
+    const pb_deployment *row =
+        catalog_deployment(catalog, done->model, done->version, done->device_group);
+    if ((int)done->kind != OPERATION_PARK || (int)done->state != OPERATION_FAILED || !row ||
+        !row->parked)
+        return 0;
+    for (size_t i = 0; i < done->n_replica_ids; i++) {
+        const pb_replica *replica = catalog_replica(catalog, done->replica_ids[i]);
+        if (replica && !replica->retiring && (int)replica->state != REPLICA_READY)
+            return 0; /* what it kept is to stay parked */
+    }
+    pb_deployment *deployment = MESSAGE_COPY(pb_deployment, row);
+    if (!deployment)
+        return error_no_memory(err);
+    deployment->parked = 0;
+    deployment->generation++;
+    return txn_put(txn, TABLE_DEPLOYMENT, &deployment->base, err);
+}
+
 static int run_ending(struct txn *txn, void *arg, struct error *err)
 {
     struct ending *ending = arg;
@@ -383,7 +405,7 @@ static int run_ending(struct txn *txn, void *arg, struct error *err)
     if (!operation)
         return error_no_memory(err);
     operation->updated_unix_ns = operation->ended_unix_ns = txn_now_unix_ns(txn);
-    if (note_on_version(txn, operation, err) != 0) {
+    if (note_on_version(txn, operation, err) != 0 || unpark(txn, operation, err) != 0) {
         message_free(&operation->base);
         return err->status;
     }

@@ -66,6 +66,10 @@ static void fill_replica(struct supervisor *supervisor, const pb_replica *row, i
     out->drain_sent = slot->drain_sent;
     out->can_wake = slot->link && !slot->wake_failed;
     out->wake_sent = slot->wake_sent;
+    out->must_keep = slot_must_keep(slot);
+    out->keep_sent = slot->keep_sent;
+    out->keep_at_ns = slot->keep_at_ns;
+    out->keep_failed = slot_keep_failed(slot);
     out->kill_sent = slot->kill_sent;
     out->started_ns = slot->started_ns;
     out->next_start_ns = slot->next_start_ns;

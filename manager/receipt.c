@@ -64,7 +64,7 @@ static bool concerns(const pb_operation *operation, const char *replica_id)
     return false;
 }
 
-static void read_free_memory(uint64_t *out_free, uint64_t *out_total)
+void receipt_machine_memory(uint64_t *out_free, uint64_t *out_total)
 {
     FILE *file = fopen("/proc/meminfo", "re");
     char line[128];
@@ -128,7 +128,7 @@ static void read_device(struct manager *manager, pb_memory *memory)
     const pb_device *device = catalog_device(&manager->catalog, memory->device);
     struct device_view view;
     if (!is_gpu(memory)) {
-        read_free_memory(&memory->free_bytes, &memory->total_bytes);
+        receipt_machine_memory(&memory->free_bytes, &memory->total_bytes);
         return;
     }
     if (!device || !device_watch_view(manager->device_watch, device, &view) || !view.sampled)

@@ -37,3 +37,6 @@ pb_operation_result *receipt_build(struct manager *manager, const pb_operation *
  * what was done all the same. */
 int receipt_check_released(const pb_operation_result *result, const struct receipt_left *left,
                            const char *then, struct error *err);
+
+/* The machine's memory; left as they are where that cannot be read. */
+void receipt_machine_memory(uint64_t *out_free_bytes, uint64_t *out_total_bytes);

@@ -254,12 +254,52 @@ static void wake(struct pass *pass, size_t i, const struct reconcile_replica *re
         (void)watch_stall(pass, i, replica);
 }
 
+/* Its weights lie on a GPU: they are copied before its process ends, while it serves on. */
+static bool keeps_first(const struct reconcile_replica *replica)
+{
+    return is_of_other_kind(replica) && replica->parked && replica->must_keep;
+}
+
+/* It was asked, or has answered that it did and its status is still to be heard. */
+static bool is_keeping(const struct pass *pass, const struct reconcile_replica *replica)
+{
+    return replica->process == PROCESS_RUNNING &&
+           (replica->keep_sent ||
+            (replica->must_keep && !replica->keep_failed && replica->keep_at_ns > pass->now_ns));
+}
+
+/* One of a deployment does it for all. */
+static bool another_keeps(const struct pass *pass, size_t i)
+{
+    const struct reconcile_input *input = pass->input;
+    size_t deployment = input->replicas[i].deployment;
+    for (size_t j = 0; j < input->n_replicas; j++)
+        if (j != i && input->replicas[j].deployment == deployment &&
+            is_keeping(pass, &input->replicas[j]))
+            return true;
+    for (size_t j = 0; j < pass->n_actions; j++)
+        if (pass->actions[j].type == ACTION_KEEP &&
+            input->replicas[pass->actions[j].index].deployment == deployment)
+            return true;
+    return false;
+}
+
+/* True where it is asked to in this pass. */
+static bool ask_to_keep(struct pass *pass, size_t i, const struct reconcile_replica *replica)
+{
+    if (replica->keep_sent || another_keeps(pass, i) || !due(pass, replica->keep_at_ns))
+        return false;
+    act(pass, (struct action){.type = ACTION_KEEP, .index = i});
+    return true;
+}
+
 static void look_after(struct pass *pass, size_t i, const struct reconcile_replica *replica)
 {
     const struct reconcile_config *config = pass->config;
+    bool keeps = keeps_first(replica);
     bool loads = replica->worker == WORKER_LOADING || replica->worker == WORKER_WARMING;
     if (replica->evacuate || (replica->restart && replica->worker != WORKER_FAILED) ||
-        (is_of_other_kind(replica) && !wakes_in_place(replica)) || replica->drain_sent)
+        (is_of_other_kind(replica) && !wakes_in_place(replica) && !keeps) || replica->drain_sent)
         end_process(pass, i, replica);
     else if (wakes_in_place(replica))
         wake(pass, i, replica);
@@ -279,7 +319,7 @@ static void look_after(struct pass *pass, size_t i, const struct reconcile_repli
         kill_once(pass, i, replica, "DRAIN_TIMEOUT");
     else if (replica->fault_ns && due(pass, replica->fault_ns + config->fault_grace_ns))
         kill_once(pass, i, replica, "DEVICE_FAULT");
-    else if (!watch_stall(pass, i, replica))
+    else if (!(keeps && ask_to_keep(pass, i, replica)) && !watch_stall(pass, i, replica))
         follow(pass, i, replica);
 }
 
@@ -321,6 +361,7 @@ struct tally {
     size_t n_on_their_way; /* neither where they are to be nor past hope */
     size_t n_failed;
     size_t n_live;     /* of all: not stopped */
+    bool not_kept;     /* one that was to be parked serves on, as its weights could not be kept */
     bool not_wanted;   /* one that was to be READY is wanted no more */
     bool still_leaves; /* one that is to end has not */
 };
@@ -345,6 +386,8 @@ static struct tally count_members(const struct pass *pass,
         else if ((replica->state == REPLICA_FAILED && !replica->restart) ||
                  (replica->blocked && replica->process == PROCESS_NONE))
             tally.n_failed++;
+        else if (replica->keep_failed)
+            tally.not_kept = true;
         else
             tally.n_on_their_way +=
                 replica->state != (replica->parked ? REPLICA_PARKED : REPLICA_READY) ||
@@ -368,8 +411,10 @@ static void finish_operation(struct pass *pass, size_t i,
     } else if (tally.not_wanted) {
         finish(pass, i, OPERATION_CANCELLED, "UNLOADED");
     } else if (tally.n_on_their_way == 0) {
-        finish(pass, i, tally.n_failed ? OPERATION_FAILED : OPERATION_DONE,
-               tally.n_failed ? "REPLICA_FAILED" : NULL);
+        finish(pass, i, tally.n_failed || tally.not_kept ? OPERATION_FAILED : OPERATION_DONE,
+               tally.n_failed   ? "REPLICA_FAILED"
+               : tally.not_kept ? RECONCILE_NOT_KEPT
+                                : NULL);
     }
 }
 

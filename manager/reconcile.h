@@ -75,6 +75,10 @@ struct reconcile_replica {
     bool drain_sent, kill_sent;
     bool can_wake;             /* its process, which keeps weights, may be told to serve */
     bool wake_sent;            /* and was */
+    bool must_keep;            /* to be parked, and its weights lie on a GPU alone */
+    bool keep_sent;            /* it was asked to copy them, and has not answered */
+    bool keep_failed;          /* that did not go: it serves on */
+    int64_t keep_at_ns;        /* not to be asked before */
     bool retiring;             /* recorded: it is to end, and does not count */
     bool restart;              /* recorded: its process is to give way to a new one */
     bool stalled;              /* recorded */
@@ -118,10 +122,12 @@ struct reconcile_input {
 #define RECONCILE_PARK        "PARK"
 #define RECONCILE_WAKE        "WAKE"
 #define RECONCILE_QUARANTINED "DEVICE_QUARANTINED"
+#define RECONCILE_NOT_KEPT    "WEIGHTS_NOT_KEPT" /* of an operation that was to park */
 
 enum action_type {
     ACTION_START,  /* record LOADING and the next epoch, then spawn */
     ACTION_WAKE,   /* record LOADING, then tell its process to serve */
+    ACTION_KEEP,   /* ask its process to copy the weights that are to be kept */
     ACTION_STATE,  /* record `state` as the worker reports it */
     ACTION_RETRY,  /* record PENDING, next start at `at_ns`, and forget the process; reason
                       RECONCILE_RESTART, _PARK or _WAKE: it was asked for and is no death; nor is

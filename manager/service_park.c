@@ -4,15 +4,19 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/format.h"
 #include "manager/build.h"
+#include "manager/cpu_share.h"
 #include "manager/failpoint.h"
 #include "manager/lifecycle.h"
 #include "manager/message.h"
 #include "manager/names.h"
 #include "manager/plan.h"
+#include "manager/receipt.h"
 #include "manager/service.h"
 #include "manager/store.h"
 #include "manager/supervise.h"
+#include "manager/weights.h"
 #include "proto/rpc/rpc_call.h"
 
 typedef Sluice__Manager__V1__ParkModelVersionRequest park_request;
@@ -60,7 +64,6 @@ static const pb_deployment *find(const struct catalog *catalog, const wake_reque
         lifecycle_find(catalog, request->model, request->version, request->device_group, err);
     const pb_version *version =
         deployment ? catalog_version(catalog, deployment->model, deployment->version) : NULL;
-    const pb_group *group = deployment ? catalog_group(catalog, deployment->device_group) : NULL;
     char key[TABLE_KEY_BYTES];
     if (!deployment)
         return NULL;
@@ -69,12 +72,6 @@ static const pb_deployment *find(const struct catalog *catalog, const wake_reque
                                  request->expected_generation, version ? version->generation : 0,
                                  err) != 0)
         return NULL;
-    if (!group || !group->n_devices || strncmp(group->devices[0], "cpu", 3) != 0) {
-        error_field(err, "device_group", "parking replicas on GPUs is not built yet; %s is of GPUs",
-                    deployment->device_group);
-        err->status = STATUS_UNIMPLEMENTED;
-        return NULL;
-    }
     const struct lifecycle_target target = lifecycle_target_of(deployment);
     if (lifecycle_check_free(catalog, &target, &args->limits, err) != 0 ||
         lifecycle_check_fill(catalog, &target, deployment->n_replicas, &args->limits, err) != 0)
@@ -316,7 +313,48 @@ static int plan_wake(struct service *service, struct rpc_call *call, const wake_
     return plan_run(service->manager, call, &wish, answer_wake, NULL, err);
 }
 
-/* What would be given back: all but the weights. */
+/* Weights that lie on a GPU are copied once, for all replicas, before they go. */
+static bool plan_copy(const struct manager *manager, Sluice__V1__Plan *plan, uint64_t n_bytes)
+{
+    uint64_t free_bytes = 0, total_bytes;
+    uint64_t promised = supervisor_promises(manager->supervisor, NULL).n_bytes;
+    uint64_t budget = supervisor_budget_left(manager->supervisor, NULL, NULL, 0);
+    char needed[32], left[32], text[160];
+    receipt_machine_memory(&free_bytes, &total_bytes);
+    free_bytes = free_bytes > promised ? free_bytes - promised : 0;
+    if (budget && budget < free_bytes)
+        free_bytes = budget;
+    plan->packed_bytes = n_bytes;
+    plan->fits = n_bytes <= free_bytes;
+    snprintf(text, sizeof(text), "%s of weights are copied into the machine's memory first; %s %s",
+             format_bytes(n_bytes, needed), format_bytes(free_bytes, left),
+             plan->fits ? "are free for it" : "are free, so it would be refused");
+    return message_append_text(&plan->n_notes, &plan->notes, text);
+}
+
+/* What the replica gives back: all but the weights; of a GPU, these as well. *n_copied: of those
+ * that nobody keeps yet, the most that a replica has. */
+static bool plan_leaving(const struct manager *manager, const pb_replica *replica,
+                         Sluice__V1__Plan *plan, uint64_t *n_copied)
+{
+    struct replica_view view = {0};
+    uint64_t n_on_gpu = 0;
+    plan->n_replicas++;
+    supervisor_view(manager->supervisor, replica->id, &view);
+    for (size_t i = 0; view.status && i < view.status->n_memory; i++) {
+        const pb_memory *memory = view.status->memory[i];
+        bool on_gpu = strncmp(memory->device, "cuda", 4) == 0;
+        n_on_gpu += on_gpu ? memory->weight_bytes : 0;
+        if (!build_plan_memory(plan, memory))
+            return false;
+        if (!on_gpu)
+            plan->devices[plan->n_devices - 1]->weight_bytes = 0;
+    }
+    if (n_on_gpu > *n_copied && !weights_are_whole(manager->weights, replica->id))
+        *n_copied = n_on_gpu;
+    return true;
+}
+
 static int plan_park(struct service *service, struct rpc_call *call, const wake_request *request,
                      const struct park_args *args, struct error *err)
 {
@@ -333,23 +371,18 @@ static int plan_park(struct service *service, struct rpc_call *call, const wake_
     bool complete = response && response->plan &&
                     message_set(&response->plan->model, target.model) &&
                     message_set(&response->plan->version, target.version);
+    uint64_t n_copied = 0;
+    if (complete)
+        response->plan->fits = 1;
     for (size_t i = 0; complete && catalog_replica_at(catalog, i); i++) {
         const pb_replica *replica = catalog_replica_at(catalog, i);
-        struct replica_view view = {0};
-        if (!lifecycle_is_live(replica, &target) || (int)replica->state == REPLICA_PARKED)
-            continue;
-        response->plan->n_replicas++;
-        supervisor_view(manager->supervisor, replica->id, &view);
-        for (size_t j = 0; complete && view.status && j < view.status->n_memory; j++) {
-            complete = build_plan_memory(response->plan, view.status->memory[j]);
-            if (complete)
-                response->plan->devices[response->plan->n_devices - 1]->weight_bytes = 0;
-        }
+        if (lifecycle_is_live(replica, &target) && (int)replica->state != REPLICA_PARKED)
+            complete = plan_leaving(manager, replica, response->plan, &n_copied);
     }
-    if (complete) {
-        response->plan->fits = 1;
+    if (complete && n_copied)
+        complete = plan_copy(manager, response->plan, n_copied);
+    if (complete)
         rpc_call_reply(call, &response->base);
-    }
     if (response)
         message_free(&response->base);
     return complete ? 0 : error_no_memory(err);
@@ -374,15 +407,29 @@ void service_park(struct service *service, struct rpc_call *call, const Protobuf
                             sizeof(args));
 }
 
+/* Those that it was loaded with may have gone since. */
+static int check_cpus(const struct catalog *catalog, const pb_deployment *deployment,
+                      struct error *err)
+{
+    const pb_version *version = catalog_version(catalog, deployment->model, deployment->version);
+    const pb_config *configs[] = {deployment->config, version ? version->config : NULL};
+    for (size_t i = 0; i < 2; i++)
+        if (configs[i] && *configs[i]->cpus)
+            return cpu_share_check("config.cpus", configs[i]->cpus, err);
+    return 0;
+}
+
 /* Before the keepers are told, which would give their weights up where they cannot serve. */
 static int check_room(struct service *service, const wake_request *request,
                       const struct park_args *args, struct error *err)
 {
     struct error why; /* of what cannot be woken the change says so, or that it was done before */
     const pb_deployment *deployment = find(&service->manager->catalog, request, args, &why);
-    return deployment && deployment->parked
-               ? supervisor_check_wake(service->manager->supervisor, deployment, err)
-               : 0;
+    if (!deployment || !deployment->parked)
+        return 0;
+    return check_cpus(&service->manager->catalog, deployment, err) != 0
+               ? err->status
+               : supervisor_check_wake(service->manager->supervisor, deployment, err);
 }
 
 void service_wake(struct service *service, struct rpc_call *call, const ProtobufCMessage *message)

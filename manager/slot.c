@@ -71,7 +71,9 @@ void slot_forget(struct slot *slot)
     slot->process_state = PROCESS_NONE;
     slot->fenced = slot->refused = slot->permanent = slot->held_back = slot->asked = false;
     slot->drain_sent = slot->kill_sent = slot->keeps = false;
-    slot->wake_sent = slot->wake_failed = false;
+    slot->wake_sent = slot->wake_failed = slot->keep_sent = false;
+    slot->keep_at_ns = 0;
+    slot->n_keeps = 0;
     slot->woken_bytes = 0;
     slot->adopted = false;
     slot->ready_ns = slot->started_ns = slot->drain_deadline_ns = slot->sizing_until_ns = 0;
@@ -240,7 +242,13 @@ static bool tell_weights(struct slot *slot)
         for (size_t i = 0; i < status->n_packed; i++)
             sealed &= status->packed[i]->sealed;
     }
-    if (slot->sealed_told || (slot->packed_told && !sealed) || (!status->n_packed && !sealed))
+    /* What a GPU has is in memory only once it was asked for, long after the load, and not for
+     * long.
+     */
+    slot->packed_told &= status->n_packed > 0;
+    bool again = status->n_packed && !slot->packed_told;
+    if ((slot->sealed_told && !again) || (slot->packed_told && !sealed) ||
+        (!status->n_packed && !sealed))
         return false;
     slot->packed_told = true;
     slot->sealed_told = sealed;
@@ -370,10 +378,16 @@ static void on_wake(void *arg, const struct error *status)
     supervisor_kick(slot->supervisor);
 }
 
+static void on_keep(void *arg, const struct error *status)
+{
+    slot_on_keep(arg, status);
+}
+
 static const struct worker_link_events link_events = {
     .on_status = on_status,
     .on_refused = on_refused,
     .on_wake = on_wake,
+    .on_keep = on_keep,
     .on_shutdown = on_shutdown,
 };
 
@@ -510,13 +524,13 @@ int slot_attach(struct slot *slot, struct process *process, struct error *err)
     return 0;
 }
 
-/* NULL where memory is exhausted: it will say itself. */
-static char *given_devices(char *const *argv)
+void slot_note_devices(struct slot *slot, char *const *argv)
 {
-    for (size_t i = 0; argv[i]; i++)
+    free(slot->devices);
+    slot->devices = NULL;
+    for (size_t i = 0; argv[i] && !slot->devices; i++)
         if (strcmp(argv[i], "--devices") == 0 && argv[i + 1])
-            return strdup(argv[i + 1]);
-    return NULL;
+            slot->devices = strdup(argv[i + 1]); /* NULL: its process will say itself */
 }
 
 int slot_spawn(struct slot *slot, struct error *err)
@@ -549,7 +563,7 @@ int slot_spawn(struct slot *slot, struct error *err)
     if (status == 0) {
         slot->cpus = cpus;
         slot->keeps = keeps;
-        slot->devices = given_devices(heritage_argv(heritage));
+        slot_note_devices(slot, heritage_argv(heritage));
     }
     if (status != 0 && process.pidfd >= 0)
         slot_haunt(slot, &process);

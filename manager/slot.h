@@ -43,6 +43,11 @@ struct slot {
     bool keeps;           /* its process keeps weights, and serves nothing */
     bool fenced, refused, permanent, held_back, drain_sent, kill_sent;
     bool wake_sent, wake_failed;   /* it was told to serve in place; it would not, or cannot */
+    bool keep_sent;                /* it was asked to copy its weights, and has not answered */
+    int64_t keep_at_ns;            /* not to be asked again before */
+    uint32_t n_keeps;              /* copies that it said are whole */
+    uint64_t keep_failed;          /* generation of the deployment whose parking failed; 0: none */
+    struct error keep_error;       /* with keep_failed */
     bool asked;                    /* of the exit report: it ended because it was told to */
     bool packed_told, sealed_told; /* weights_told has heard of its packed memory */
     bool settled;                  /* adopted, and has said what it is */
@@ -115,6 +120,16 @@ bool slot_can_wake(const struct slot *slot);
 /* Tells it, with the flags that a process started now would get. Of a replica recorded as LOADING.
  * False where it cannot be told: then slot->wake_failed, as where it refuses later. */
 bool slot_wake(struct slot *slot);
+/* Keeps the devices that its process was given with these flags. */
+void slot_note_devices(struct slot *slot, char *const *argv);
+/* Whether its process, which is to be parked, has weights on a GPU that nobody has kept. */
+bool slot_must_keep(const struct slot *slot);
+/* Whether they could not be kept when its deployment was told to park last, a moment ago. */
+bool slot_keep_failed(const struct slot *slot);
+/* Asks its process for a copy of them. */
+void slot_keep(struct slot *slot);
+/* The answer: status 0, or why there is none. */
+void slot_on_keep(struct slot *slot, const struct error *status);
 /* Watches a process (takes *process) and opens the line to it. */
 int slot_attach(struct slot *slot, struct process *process, struct error *err);
 /* What its running process will take of the machine's memory; 0: nothing, or it has not said. Of

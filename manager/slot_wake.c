@@ -28,8 +28,10 @@ static int tell(struct slot *slot, struct error *err)
     int status = heritage_create(manager, slot->id, fds.n_fds, false, &heritage, &cpus, err);
     if (status == 0)
         status = worker_link_wake(slot->link, heritage_argv(heritage) + N_WORDS, err);
-    if (status == 0)
+    if (status == 0) {
         slot->cpus = cpus;
+        slot_note_devices(slot, heritage_argv(heritage));
+    }
     heritage_destroy(heritage);
     return status;
 }

@@ -161,6 +161,9 @@ static void carry_out(struct supervisor *supervisor, const struct picture *pictu
     case ACTION_WAKE:
         wake(slot);
         return;
+    case ACTION_KEEP:
+        slot_keep(slot);
+        return;
     case ACTION_STATE:
         failpoint(action->state == REPLICA_READY ? "ready.before_record" : "state.before_record");
         record.kind = RECORD_STATE;

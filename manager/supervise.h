@@ -67,6 +67,8 @@ uint64_t supervisor_freed_by(struct supervisor *supervisor, const pb_deployment 
                              const char *device);
 /* How long a deployment has served nobody; -1: it serves, or not all of its replicas are ready. */
 int64_t supervisor_idle_ns(struct supervisor *supervisor, const pb_deployment *deployment);
+/* False for a while after its weights could not be kept. */
+bool supervisor_can_keep(struct supervisor *supervisor, const pb_deployment *deployment);
 /* Whether what was evicted for the replica is still there. */
 bool supervisor_makes_room(struct supervisor *supervisor, const char *replica_id);
 
@@ -77,6 +79,9 @@ void supervisor_cpu_users(struct supervisor *supervisor, const char *but_id, uin
 /* The receipt of what drained it (a restart, a park) has been written: the next one is not to tell
  * of that again. */
 void supervisor_forget_drain(struct supervisor *supervisor, const char *replica_id);
+/* Why the replicas of an operation that was to park them serve on. False: none has said. */
+bool supervisor_why_not_kept(struct supervisor *supervisor, const pb_operation *operation,
+                             struct error *out_why);
 
 /* What is seen of a replica beyond its row; valid until the loop goes on. False: nothing is. */
 struct replica_view {

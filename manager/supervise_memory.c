@@ -4,7 +4,9 @@
 #include "base/error.h"
 #include "base/format.h"
 #include "base/seeded_bug.h"
+#include "manager/device_room.h"
 #include "manager/lifecycle.h"
+#include "manager/names.h"
 #include "manager/slot.h"
 #include "manager/weights.h"
 
@@ -132,15 +134,52 @@ static bool is_of(const pb_replica *row, const pb_deployment *deployment)
            strcmp(row->device_group, deployment->device_group) == 0;
 }
 
+/* Each replica goes where most is left. */
+static int check_wake_on_gpus(struct supervisor *supervisor, const pb_deployment *deployment,
+                              const pb_group *group, struct error *err)
+{
+    const struct catalog *catalog = &supervisor->manager->catalog;
+    uint64_t taken[DEVICES_MAX] = {0};
+    char missing[32], left[32];
+    for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
+        const struct slot *slot = slot_find(supervisor, catalog_replica_at(catalog, i)->id);
+        uint64_t most = 0;
+        size_t best = 0;
+        if (!slot || !slot->keeps || !is_of(catalog_replica_at(catalog, i), deployment))
+            continue;
+        for (size_t d = 0; d < group->n_devices && d < DEVICES_MAX; d++) {
+            struct device_room room;
+            device_room_look(supervisor->manager, group->devices[d], NULL, &room);
+            uint64_t of_device = less(room.available_bytes, taken[d]);
+            best = of_device > most ? d : best;
+            most = of_device > most ? of_device : most;
+        }
+        taken[best] += slot->gpu_bytes;
+        if (slot->gpu_bytes <= most)
+            continue;
+        error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                  "%s/%s takes %s of a GPU once it is woken, %s has %s; unload something there, or "
+                  "park it",
+                  deployment->model, deployment->version, format_bytes(slot->gpu_bytes, missing),
+                  group->n_devices == 1 ? group->devices[0] : group->name,
+                  format_bytes(most, left));
+        return error_reason(err, "DEVICE_MEMORY");
+    }
+    return 0;
+}
+
 int supervisor_check_wake(struct supervisor *supervisor, const pb_deployment *deployment,
                           struct error *err)
 {
     const struct catalog *catalog = &supervisor->manager->catalog;
+    const pb_group *group = catalog_group(catalog, deployment->device_group);
     uint64_t total = supervisor->manager->settings.memory_budget.total_bytes, n_bytes = 0;
     struct share_set set = {0};
     size_t cursor = 0;
     const struct slot *slot;
     char missing[32], left[32];
+    if (group && group->n_devices && strncmp(group->devices[0], "cuda", 4) == 0)
+        return check_wake_on_gpus(supervisor, deployment, group, err);
     if (!total)
         return 0;
     uint64_t others = 0;

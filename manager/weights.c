@@ -24,6 +24,7 @@ enum {
 /* The memory of one deployment with one packing. */
 struct set {
     struct set *next;
+    bool of_gpu; /* an image of what lay there, and the CPU ranks' beside it; always sealed */
     char key[KEY_BYTES];
     char filler[SLOT_ID_BYTES]; /* replica that fills it; empty: none */
     size_t n_fds;
@@ -43,18 +44,23 @@ static void make_key(char out[KEY_BYTES], const char *model, const char *version
     snprintf(out, KEY_BYTES, "%s tp%u %.32s", key, tp, kernels);
 }
 
+static bool is_of_gpus(const pb_group *group)
+{
+    return strncmp(group->devices[0], "cuda", 4) == 0;
+}
+
 /* The key of what a deployment's workers pack now, and their number of ranks; 0: they share
- * nothing.
- */
+ * nothing. */
 static uint32_t deployment_key(const struct weights *weights, const pb_deployment *deployment,
-                               char out[KEY_BYTES])
+                               char out[KEY_BYTES], bool *out_of_gpu)
 {
     const struct catalog *catalog = &weights->manager->catalog;
     const pb_version *version = catalog_version(catalog, deployment->model, deployment->version);
     const pb_group *group = catalog_group(catalog, deployment->device_group);
-    if (!version || !group || !group->n_devices || strncmp(group->devices[0], "cpu", 3) != 0 ||
-        deployment->tp < 1 || deployment->tp > WEIGHTS_MAX_RANKS)
+    if (!version || !group || !group->n_devices || deployment->tp < 1 ||
+        deployment->tp > WEIGHTS_MAX_RANKS)
         return 0;
+    *out_of_gpu = is_of_gpus(group);
     const char *kernels = deployment->config && *deployment->config->kernels
                               ? deployment->config->kernels
                           : version->config ? version->config->kernels
@@ -65,13 +71,13 @@ static uint32_t deployment_key(const struct weights *weights, const pb_deploymen
 }
 
 static uint32_t replica_key(const struct weights *weights, const char *replica_id,
-                            char out[KEY_BYTES])
+                            char out[KEY_BYTES], bool *out_of_gpu)
 {
     const struct catalog *catalog = &weights->manager->catalog;
     const pb_replica *row = catalog_replica(catalog, replica_id);
     const pb_deployment *deployment =
         row ? catalog_deployment(catalog, row->model, row->version, row->device_group) : NULL;
-    return deployment ? deployment_key(weights, deployment, out) : 0;
+    return deployment ? deployment_key(weights, deployment, out, out_of_gpu) : 0;
 }
 
 static struct set *find(struct weights *weights, const char *key)
@@ -163,10 +169,11 @@ static bool may_yet_tell(const struct weights *weights, const char *key)
     struct supervisor *supervisor = weights->manager->supervisor;
     const struct catalog *catalog = &weights->manager->catalog;
     char other[KEY_BYTES];
+    bool of_gpu;
     for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
         const char *id = catalog_replica_at(catalog, i)->id;
         const struct slot *slot = slot_find(supervisor, id);
-        if (slot && slot->adopted && !slot->settled && replica_key(weights, id, other) &&
+        if (slot && slot->adopted && !slot->settled && replica_key(weights, id, other, &of_gpu) &&
             strcmp(other, key) == 0)
             return !supervisor->settled_timeout;
     }
@@ -176,11 +183,14 @@ static bool may_yet_tell(const struct weights *weights, const char *key)
 bool weights_take(struct weights *weights, const char *replica_id, struct weights_fds *out_fds)
 {
     char key[KEY_BYTES];
-    uint32_t n_ranks = replica_key(weights, replica_id, key);
+    bool of_gpu = false;
+    uint32_t n_ranks = replica_key(weights, replica_id, key, &of_gpu);
     out_fds->n_fds = 0;
     if (!n_ranks)
         return true;
     struct set *set = find(weights, key);
+    if (!set && of_gpu) /* nobody fills it by loading */
+        return !may_yet_tell(weights, key);
     if (set && !is_sealed(set)) {
         bool mine = strcmp(set->filler, replica_id) == 0;
         if (!mine && fills(weights, set->filler))
@@ -247,12 +257,33 @@ static bool same_memory(const struct set *set, const pb_status *status)
     return set->n_fds == status->n_packed;
 }
 
+static bool take_over_image(struct weights *weights, const char *key, const char *replica_id,
+                            pid_t pid, const pb_status *status)
+{
+    if (!status->n_packed || status->n_packed > WEIGHTS_MAX_RANKS)
+        return false;
+    struct set *set = reopen(weights, key, replica_id, pid, status);
+    if (set && !is_sealed(set)) {
+        drop(weights, set);
+        return false;
+    }
+    if (!set)
+        return false;
+    set->of_gpu = true;
+    set->filler[0] = '\0';
+    log_info(LOG_EVENT("weights of a GPU taken over"), LOG_STR("replica", replica_id));
+    return true;
+}
+
 bool weights_told(struct weights *weights, const char *replica_id, pid_t pid,
                   const pb_status *status)
 {
     char key[KEY_BYTES];
-    uint32_t n_ranks = replica_key(weights, replica_id, key);
+    bool of_gpu = false;
+    uint32_t n_ranks = replica_key(weights, replica_id, key, &of_gpu);
     struct set *set = n_ranks ? find(weights, key) : NULL;
+    if (n_ranks && of_gpu)
+        return !set && take_over_image(weights, key, replica_id, pid, status);
     bool sealed = status->n_packed == n_ranks;
     for (size_t i = 0; i < status->n_packed; i++)
         sealed &= status->packed[i]->sealed;
@@ -283,15 +314,25 @@ bool weights_told(struct weights *weights, const char *replica_id, pid_t pid,
     return false;
 }
 
+/* Of a GPU's, who serves has them there, and needs no second copy unless it is to be parked. */
+static bool has_all(const struct catalog *catalog, const pb_replica *row)
+{
+    const pb_deployment *deployment =
+        catalog_deployment(catalog, row->model, row->version, row->device_group);
+    return (int)row->state == REPLICA_READY && (!deployment || !deployment->parked);
+}
+
 /* Whether somebody of the deployment lives or is to come. */
 static bool has_users(const struct weights *weights, const struct set *set)
 {
     const struct catalog *catalog = &weights->manager->catalog;
     char key[KEY_BYTES];
+    bool of_gpu;
     for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
         const pb_replica *row = catalog_replica_at(catalog, i);
         if ((int)row->state != REPLICA_STOPPED && (int)row->state != REPLICA_FAILED &&
-            replica_key(weights, row->id, key) && strcmp(key, set->key) == 0)
+            replica_key(weights, row->id, key, &of_gpu) && strcmp(key, set->key) == 0 &&
+            !(of_gpu && has_all(catalog, row)))
             return true;
     }
     return false;
@@ -309,7 +350,8 @@ void weights_sweep(struct weights *weights)
 bool weights_are_whole(struct weights *weights, const char *replica_id)
 {
     char key[KEY_BYTES];
-    struct set *set = replica_key(weights, replica_id, key) ? find(weights, key) : NULL;
+    bool of_gpu;
+    struct set *set = replica_key(weights, replica_id, key, &of_gpu) ? find(weights, key) : NULL;
     return set && is_sealed(set);
 }
 
@@ -319,7 +361,7 @@ bool weights_are_held(struct weights *weights, const char *model, const char *ve
     char key[KEY_BYTES];
     make_key(key, model, version, group, tp, kernels);
     struct set *set = find(weights, key);
-    return set && is_sealed(set);
+    return set && is_sealed(set) && !set->of_gpu; /* a GPU takes them all the same */
 }
 
 int weights_create(struct manager *manager, struct weights **out_weights, struct error *err)

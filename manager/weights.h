@@ -5,6 +5,10 @@
  * sooner). One that dies half way leaves nothing: the next is given fresh memory. What a worker
  * finds is checked by the worker; here only the seals are looked at.
  *
+ * Weights that lie on a GPU are not shared. One that is to be parked copies them into such memory
+ * of its own making, which is taken over from it as from an adopted one, and let go of once the
+ * version serves again.
+ *
  * The descriptors are let go as soon as nobody is to come who could use them: with the last worker
  * that maps it the memory is free. A manager that adopts a worker takes the memory over through
  * /proc/PID/fd. Loop thread only. */

@@ -22,6 +22,7 @@ enum {
     INTERVAL_BUSY_MS = 50,    /* while loading: progress is to be seen */
     SHUTDOWN_EXTRA_MS = 5000, /* beyond the grace, for the answer */
     WAKE_MS = 5000,
+    KEEP_MS = 600000, /* to copy what a GPU has, by a slow bus */
 };
 static const double socket_poll_s = 0.01; /* until the worker has bound its socket */
 static const double retry_s = 0.1;
@@ -323,6 +324,39 @@ int worker_link_wake(struct worker_link *link, char *const *flags, struct error 
     link_retain(link);
     int status = rpc_client_unary_async(link->client, &sluice__worker__v1__worker__descriptor,
                                         "Wake", &request.base, &options, on_wake_reply, link, err);
+    if (status != 0)
+        link_unretain(link);
+    return status;
+}
+
+static void deliver_keep(void *arg)
+{
+    struct news *news = arg;
+    if (!news->link->closed)
+        news->link->events->on_keep(news->link->arg, &news->err);
+    news_free(news);
+}
+
+static void on_keep_reply(void *arg, const ProtobufCMessage *response, const struct error *status)
+{
+    (void)response;
+    post(arg, NULL, deliver_keep, NULL, status);
+    link_release(arg);
+}
+
+int worker_link_keep(struct worker_link *link, uint64_t promised_bytes, uint64_t limit_bytes,
+                     struct error *err)
+{
+    Sluice__Worker__V1__KeepWeightsRequest request = SLUICE__WORKER__V1__KEEP_WEIGHTS_REQUEST__INIT;
+    struct rpc_call_options options = {.timeout_ms = KEEP_MS};
+    if (!link->client)
+        return error_set(err, STATUS_UNAVAILABLE, "the worker has not opened its socket");
+    request.promised_bytes = promised_bytes;
+    request.limit_bytes = limit_bytes;
+    link_retain(link);
+    int status =
+        rpc_client_unary_async(link->client, &sluice__worker__v1__worker__descriptor, "KeepWeights",
+                               &request.base, &options, on_keep_reply, link, err);
     if (status != 0)
         link_unretain(link);
     return status;

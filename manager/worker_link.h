@@ -19,6 +19,8 @@ struct worker_link_events {
     void (*on_refused)(void *arg, const struct error *why);
     /* The answer to worker_link_wake: status 0, or why it is not woken. */
     void (*on_wake)(void *arg, const struct error *status);
+    /* The answer to worker_link_keep: status 0, or why nothing is kept. */
+    void (*on_keep)(void *arg, const struct error *status);
     /* The answer to worker_link_shutdown: borrowed; NULL where it failed or never came. */
     void (*on_shutdown)(void *arg, const Sluice__Worker__V1__ShutdownResponse *response,
                         const struct error *status);
@@ -34,6 +36,11 @@ void worker_link_close(struct worker_link *link); /* NULL is accepted */
 /* Tells a worker that is parked to serve, with the flags (NULL-terminated) that one would be
  * started with now. */
 int worker_link_wake(struct worker_link *link, char *const *flags, struct error *err);
+
+/* Asks a worker to copy what its GPU has of the weights into the machine's memory, of whose free
+ * bytes so many are promised to others; limit_bytes: of a budget, 0: none. Its status names it. */
+int worker_link_keep(struct worker_link *link, uint64_t promised_bytes, uint64_t limit_bytes,
+                     struct error *err);
 
 /* Asks the worker to drain within grace_ms and end. */
 int worker_link_shutdown(struct worker_link *link, uint32_t grace_ms, struct error *err);

@@ -188,6 +188,8 @@ static void print_going(const Sluice__V1__Plan *plan)
     printf("replicas %" PRIu32 "\n", plan->n_replicas);
     for (size_t i = 0; i < plan->n_notes; i++)
         printf("note: %s\n", plan->notes[i]);
+    if (!plan->fits)
+        printf("does not fit\n");
 }
 
 /* With --evict what the plan names goes first, and then it fits. */

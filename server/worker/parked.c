@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
@@ -52,6 +53,10 @@ int parked_keep(struct worker *worker, struct error *err)
             return rc;
         plan.weights_bytes += worker->kept.n_bytes[r];
     }
+    /* It has no device but the machine's memory, also where those are weights of a GPU. */
+    plan.n_devices = 1;
+    snprintf(plan.devices[0].name, sizeof(plan.devices[0].name), "cpu");
+    plan.devices[0].weights_bytes = plan.weights_bytes;
     worker_set_planned(worker, &plan);
     log_info(LOG_EVENT("parked"), LOG_STR("replica", worker->settings->replica),
              LOG_U64("epoch", worker->settings->epoch), LOG_U64("bytes", plan.weights_bytes));

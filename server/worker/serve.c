@@ -24,6 +24,7 @@
 #include "server/worker/exit_report.h"
 #include "server/worker/facts.h"
 #include "server/worker/heartbeat.h"
+#include "server/worker/keep.h"
 #include "server/worker/kv_size.h"
 #include "server/worker/look.h"
 #include "server/worker/message.h"
@@ -50,6 +51,7 @@ static const struct rpc_method methods[] = {
     {"Drain", RPC_SHAPE_UNARY, handle_drain},
     {"Shutdown", RPC_SHAPE_UNARY, handle_shutdown},
     {"Wake", RPC_SHAPE_UNARY, handle_wake},
+    {"KeepWeights", RPC_SHAPE_UNARY, handle_keep_weights},
     {"Tokenize", RPC_SHAPE_UNARY, handle_tokenize},
     {"Detokenize", RPC_SHAPE_UNARY, handle_detokenize},
     {"ApplyChatTemplate", RPC_SHAPE_UNARY, handle_apply_chat_template},
@@ -152,7 +154,8 @@ static int publish_facts(struct worker *worker, const struct checkpoint *ckpt,
 /* Weights that another process has packed have been through steps, on this machine with these
  * kernels: who wakes a version, or has a replica more, does not wait for steps that nobody asked
  * for. Most of them is zeroing pages of the KV pool, which the first request then does for itself.
- */
+ * Of a GPU's, whose image is brought back, most is the driver's making kernels ready as they are
+ * first used, and captured steps. */
 static bool is_to_be_warmed(const struct worker *worker)
 {
     struct executor_packed packed;
@@ -281,6 +284,7 @@ static int load(struct worker *worker, struct look *look, struct error *err)
     if (!worker->orders) /* else it has kept them */
         take_packed_fds(worker);
     cfg.executor.packed_fds = worker->settings->packed_fds ? worker->packed_fds : NULL;
+    cfg.executor.n_packed_fds = (uint32_t)worker->settings->packed_fds;
     rc = open_engine(worker, &cfg, look, err);
     if (rc)
         return rc;
@@ -438,6 +442,7 @@ static bool live(struct worker *worker, struct look *look, struct error *err)
     if (!rc || asked)
         worker_set_state(worker, SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_STOPPED);
     session_finish_all(worker);
+    keep_stop(&worker->keep);
     atomic_store(&worker->ending, true);
     wake_signal(&worker->events);
     wake_signal(&worker->heartbeat);

@@ -335,7 +335,10 @@ static int take_positionals(enum settings_mode mode, const struct options *optio
                          modes[mode].usage);
     if (mode == MODE_SERVE && !s->socket[0])
         return error_set(err, STATUS_INVALID_ARGUMENT, "--socket: no path given");
-    if (mode == MODE_SERVE && s->packed_fds && s->packed_fds != s->tp)
+    /* Of a GPU's the last is the image of what lies there; those of layers on the CPU go before. */
+    bool on_gpu = strncmp(s->devices, "cuda", 4) == 0;
+    if (mode == MODE_SERVE && s->packed_fds &&
+        (on_gpu ? s->packed_fds < s->tp : s->packed_fds != s->tp))
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "--packed-fds: %llu descriptors for %llu ranks",
                          (unsigned long long)s->packed_fds, (unsigned long long)s->tp);

@@ -65,7 +65,7 @@ static uint64_t graph_bytes(const struct engine *engine, const struct executor_d
 /* A device's part of the plan, which is what is there once the engine is. A GPU's is taken at once,
  * before the first weight is read; what captured steps take comes as they are captured, and what is
  * not yet is promised to them. */
-static void device_memory(struct worker *worker, const struct engine *engine,
+static void device_memory(struct worker *worker, const struct engine *engine, bool parked,
                           const struct executor_device *d, struct arena *arena,
                           Sluice__V1__DeviceMemory *row)
 {
@@ -78,7 +78,7 @@ static void device_memory(struct worker *worker, const struct engine *engine,
         row->after_bytes = engine ? bytes : process_memory_bytes();
     else if (taken)
         row->after_bytes = bytes - d->graph_bytes + graph_bytes(engine, d);
-    if (engine) {
+    if (engine || parked) {
         row->weight_bytes = d->weights_bytes;
         row->kv_bytes = d->kv_bytes;
         row->workspace_bytes = d->workspace_bytes;
@@ -90,7 +90,7 @@ static void device_memory(struct worker *worker, const struct engine *engine,
 }
 
 /* A row per device that holds layers. */
-static size_t gpu_memory(struct worker *worker, const struct engine *engine,
+static size_t gpu_memory(struct worker *worker, const struct engine *engine, bool parked,
                          const struct executor_plan *plan, struct arena *arena,
                          Sluice__V1__DeviceMemory ***out_memory)
 {
@@ -99,7 +99,7 @@ static size_t gpu_memory(struct worker *worker, const struct engine *engine,
     if (!list || !rows)
         return 0;
     for (uint32_t i = 0; i < plan->n_devices; i++) {
-        device_memory(worker, engine, &plan->devices[i], arena, &rows[i]);
+        device_memory(worker, engine, parked, &plan->devices[i], arena, &rows[i]);
         list[i] = &rows[i];
     }
     *out_memory = list;
@@ -129,7 +129,7 @@ void status_memory(struct worker *worker, struct arena *arena, size_t *out_n,
     else if (parked) /* it has all that it planned: the weights */
         plan = planned;
     if (strncmp(worker->settings->devices, "cuda", 4) == 0) {
-        *out_n = gpu_memory(worker, engine, engine ? &plan : &planned, arena, out_memory);
+        *out_n = gpu_memory(worker, engine, parked, engine ? &plan : &planned, arena, out_memory);
         return;
     }
     process_machine_memory(&total_bytes, &free_bytes);
@@ -222,15 +222,10 @@ static bool is_sealed(int fd)
     return seals >= 0 && (seals & F_SEAL_WRITE);
 }
 
-/* Where the packed weights lie or, while they are packed, will lie. */
-static void add_packed(struct worker *worker, struct engine *engine, struct arena *arena,
-                       Sluice__Worker__V1__WorkerStatus *status)
+static void list_packed(const struct executor_packed *from, bool loaded, struct arena *arena,
+                        Sluice__Worker__V1__WorkerStatus *status)
 {
-    struct executor_packed packed = {.n_ranks = (uint32_t)worker->settings->packed_fds};
-    if (engine)
-        engine_get_packed(engine, &packed);
-    else
-        memcpy(packed.fds, worker->packed_fds, sizeof(packed.fds));
+    struct executor_packed packed = *from;
     Sluice__Worker__V1__PackedMemory **list = arena_calloc(arena, packed.n_ranks, sizeof(*list));
     Sluice__Worker__V1__PackedMemory *rows = arena_calloc(arena, packed.n_ranks, sizeof(*rows));
     if (!list || !rows)
@@ -244,13 +239,32 @@ static void add_packed(struct worker *worker, struct engine *engine, struct aren
         rows[r].fd = packed.fds[r];
         rows[r].inode = st.st_ino;
         rows[r].sealed = is_sealed(packed.fds[r]);
-        rows[r].bytes = engine || !rows[r].sealed ? packed.n_bytes[r] : (uint64_t)st.st_size;
-        rows[r].mapped = engine ? packed.mapped : rows[r].sealed;
+        rows[r].bytes = loaded || !rows[r].sealed ? packed.n_bytes[r] : (uint64_t)st.st_size;
+        rows[r].mapped = loaded ? packed.mapped : rows[r].sealed;
         list[r] = &rows[r];
     }
     status->packed = list;
     status->n_packed = packed.n_ranks;
-    status->packed_note = message_text(arena, engine ? packed.why : "");
+    status->packed_note = message_text(arena, loaded ? packed.why : "");
+}
+
+/* Where the packed weights lie or, while they are packed, will lie; of a GPU's, what is kept of
+ * them now: others cannot use what lies there. */
+static void add_packed(struct worker *worker, struct engine *engine, struct arena *arena,
+                       Sluice__Worker__V1__WorkerStatus *status)
+{
+    struct executor_packed packed = {.n_ranks = (uint32_t)worker->settings->packed_fds};
+    bool on_gpu = strncmp(worker->settings->devices, "cuda", 4) == 0;
+    if (engine && on_gpu) {
+        list_packed(keep_begin(&worker->keep), true, arena, status);
+        keep_done(&worker->keep);
+        return;
+    }
+    if (engine)
+        engine_get_packed(engine, &packed);
+    else
+        memcpy(packed.fds, worker->packed_fds, sizeof(packed.fds));
+    list_packed(&packed, engine != NULL, arena, status);
 }
 
 static char *own_cpus(const struct settings *settings, struct arena *arena)

@@ -44,8 +44,10 @@ static const struct {
     size_t offset;
 } texts[] =
     {
-        FLAG(socket, "socket"),   FLAG(exit_report, "exit-report"), FLAG(replica, "replica"),
-        FLAG(metrics, "metrics"), FLAG(devices, "devices"),
+        FLAG(socket, "socket"),
+        FLAG(exit_report, "exit-report"),
+        FLAG(replica, "replica"),
+        FLAG(metrics, "metrics"),
 },
   numbers[] = {
       FLAG(tp, "tp"),
@@ -77,6 +79,12 @@ static int differs(const char *flag, struct error *err)
     return error_reason(err, "NEEDS_A_START");
 }
 
+/* A keeper has none open: whichever has room now is as good. */
+static bool is_gpu(const char *devices)
+{
+    return strncmp(devices, "cuda", 4) == 0;
+}
+
 static int check(const struct settings *now, const struct settings *then, struct error *err)
 {
     if (then->epoch != now->epoch) {
@@ -87,6 +95,9 @@ static int check(const struct settings *now, const struct settings *then, struct
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
         if (strcmp(text_at(now, texts[i].offset), text_at(then, texts[i].offset)) != 0)
             return differs(texts[i].flag, err);
+    if (strcmp(now->devices, then->devices) != 0 &&
+        !(is_gpu(now->devices) && is_gpu(then->devices)))
+        return differs("devices", err);
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
         if (number_at(now, numbers[i].offset) != number_at(then, numbers[i].offset))
             return differs(numbers[i].flag, err);
@@ -109,7 +120,8 @@ static int take_cpus(struct unpark_orders *orders, const struct settings *now, s
 {
     struct settings *then = &orders->settings;
     then->place = now->place;
-    then->devices = now->devices;
+    if (!is_gpu(then->devices))
+        then->devices = now->devices;
     if (!*then->cpus)
         return 0;
     int rc = place_init(&orders->place, then, "/sys", err);

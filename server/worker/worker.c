@@ -17,6 +17,7 @@ void worker_init(struct worker *worker, const struct settings *settings)
     worker->started_ns = clock_now_ns();
     worker->state = SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_LOADING;
     pthread_mutex_init(&worker->lock, NULL);
+    keep_init(&worker->keep);
     wake_init(&worker->events);
     wake_init(&worker->status);
     wake_init(&worker->main);
@@ -26,6 +27,7 @@ void worker_init(struct worker *worker, const struct settings *settings)
 
 void worker_fini(struct worker *worker)
 {
+    keep_fini(&worker->keep);
     engine_close(worker->engine);
     parked_let_go(&worker->kept);
     unpark_orders_destroy(worker->orders);

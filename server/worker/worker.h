@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "engine/executor.h"
 #include "engine/template/chat_template.h"
+#include "server/worker/keep.h"
 #include "server/worker/parked.h"
 #include "server/worker/wake.h"
 #include "sluice/worker/v1/worker.pb-c.h"
@@ -55,6 +56,7 @@ struct worker {
     uint32_t kv_block_tokens;
     int packed_fds[WORKER_MAX_RANKS]; /* handed to us, to share packed weights in */
     struct kept_weights kept;         /* parked.h; main thread only */
+    struct keep keep;
     struct arena facts;
     Sluice__V1__ModelInfo *info;
 

@@ -382,6 +382,26 @@ def test_one_that_is_to_have_cpus_of_its_own_gets_them_as_it_wakes(manager):
     assert may_run_on(manager.replicas()[0].pid) == {frozenset(mine)}
 
 
+@pytest.mark.alone  # files that run side by side have one CPU each
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+def test_a_wake_to_cpus_that_are_gone_is_refused_and_it_stays_parked(manager):
+    """Its keeper ended for a process that could not start, and the weights were packed anew."""
+    mine = sorted(os.sched_getaffinity(0))
+    keeper, before = tiny_parked(manager, cpus=str(mine[-1]))
+    manager.kill()
+    os.sched_setaffinity(0, mine[:1])
+    try:
+        manager.up(worker=BIN / "sluice-worker")
+        assert "config.cpus" in fails(C.INVALID_ARGUMENT, wake, manager)
+        assert states(manager) == ["PARKED"] and manager.replicas()[0].pid == keeper.pid
+        manager.kill()
+    finally:
+        os.sched_setaffinity(0, mine)
+    manager.up(worker=BIN / "sluice-worker")
+    manager.done(wake(manager))
+    assert states(manager) == ["READY"] and answer_of(manager) == before
+
+
 def test_cpus_that_cannot_be_had_leave_a_keeper_as_it_was(manager):
     keeper, before = tiny_parked(manager)
     worker = manager.stubs.worker

@@ -68,6 +68,7 @@ struct sim_process {
     char devices[32]; /* as it was given them: "cpu:0", "cuda:0,cuda:1" */
     bool gpu;
     bool keeps;          /* weights, and serves nothing */
+    bool image;          /* of a GPU's weights is in memory */
     bool works;          /* requests come, until turns_ns */
     bool fails_requests; /* all of them */
     int64_t turns_ns;
@@ -344,6 +345,7 @@ void sim_check_step(void);
 /* RevokeApiKey was answered. */
 void sim_check_revoked(const char *id, bool in_memory_only);
 void sim_check_spawn(const char *replica_id, uint64_t epoch);
+void sim_check_shutdown(const struct sim_process *process);
 void sim_check_kill(const struct sim_process *process);
 void sim_check_routes(const pb_route_table *table);
 void sim_check_before_crash(void);

@@ -10,6 +10,7 @@
 #include "manager/store.h"
 #include "manager/supervise.h"
 #include "manager/transition.h"
+#include "manager/weights.h"
 #include "tests/sim/sim.h"
 
 enum { MAX_REPLICAS = 1024, MAX_ROWS = 1024, ANY_STATE = 0 };
@@ -235,6 +236,22 @@ void sim_check_spawn(const char *replica_id, uint64_t epoch)
     if (row && row->retiring)
         sim_broken("I2: %s starts, and nobody wants it", replica_id);
     seen.begun[number_of(replica_id)] = false;
+}
+
+/* One that is parked serves until its weights are kept: on a GPU they are nowhere else. */
+void sim_check_shutdown(const struct sim_process *process)
+{
+    const struct catalog *catalog = &sim.manager.catalog;
+    const pb_replica *row = catalog_replica(catalog, process->replica_id);
+    const pb_deployment *deployment =
+        row ? catalog_deployment(catalog, row->model, row->version, row->device_group) : NULL;
+    if (!process->gpu || process->state != WORKER_READY || process->asked || sim.stopping ||
+        !deployment || !deployment->parked || row->retiring || row->epoch != process->epoch ||
+        row->restart_epoch == row->epoch || catalog_count(catalog, TABLE_DEVICE_HOLD))
+        return;
+    if (!weights_are_held(sim.manager.weights, row->model, row->version, row->device_group, 1, ""))
+        sim_broken("I2: pid %d of %s ends to be parked, and its weights with it", (int)process->pid,
+                   row->id);
 }
 
 /* SIGKILL for one that did nothing wrong and that everybody wants: a clock's jump, a pause of the

@@ -15,7 +15,7 @@ struct worker_link {
     void *arg;
     uint32_t calm_ms;
     int64_t next_ns;
-    bool asked, wakes; /* a Shutdown, a Wake is to be answered */
+    bool asked, wakes, keeps; /* a Shutdown, a Wake, a KeepWeights is to be answered */
     uint64_t wakes_epoch;
     struct sim_process *process; /* at its socket, as of n_changes */
     uint64_t n_changes;
@@ -113,6 +113,7 @@ int worker_link_shutdown(struct worker_link *link, uint32_t grace_ms, struct err
         return 0;
     sim_trace("shutdown of %s pid %d, grace %u ms", process->replica_id, (int)process->pid,
               grace_ms);
+    sim_check_shutdown(process);
     link->asked = true;
     process->asked = true;
     if (!process->stopped && !process->killed)
@@ -162,6 +163,45 @@ static void answer_wake(struct worker_link *link, struct sim_process *process)
     link->events->on_wake(link->arg, &status);
 }
 
+int worker_link_keep(struct worker_link *link, uint64_t promised_bytes, uint64_t limit_bytes,
+                     struct error *err)
+{
+    const struct sim_process *process = at_socket(link);
+    (void)promised_bytes;
+    (void)limit_bytes;
+    if (!process)
+        return error_set(err, STATUS_UNAVAILABLE, "the worker has not opened its socket");
+    if (sim.dead)
+        return 0;
+    sim_trace("pid %d of %s is to keep its weights", (int)process->pid, link->replica_id);
+    if (!process->gpu || process->keeps)
+        sim_broken("I2: %s has no weights on a GPU, and is to keep them", link->replica_id);
+    link->keeps = true;
+    link->next_ns = sim_soon(0, 3000);
+    return 0;
+}
+
+/* One in nine is of a program before the call; some have no memory for it. */
+static void answer_keep(struct worker_link *link, struct sim_process *process)
+{
+    struct error status;
+    error_clear(&status);
+    link->keeps = false;
+    if (!sim.quiet_phase && process->pid % 9 == 0)
+        error_set(&status, STATUS_UNIMPLEMENTED, "no such method");
+    else if (process->hung)
+        error_set(&status, STATUS_DEADLINE_EXCEEDED, "no answer");
+    else if (process->state != WORKER_READY && process->state != WORKER_DRAINING)
+        error_set(&status, STATUS_UNAVAILABLE, "the model is being loaded");
+    else if (!sim.quiet_phase && sim_chance(10))
+        error_set(&status, STATUS_RESOURCE_EXHAUSTED, "no memory to keep weights");
+    else
+        process->image = true;
+    if (!status.status && sim.links_lossy && sim_chance(50))
+        error_set(&status, STATUS_UNAVAILABLE, "the connection was lost");
+    link->events->on_keep(link->arg, &status);
+}
+
 int64_t sim_link_next_ns(struct worker_link *link)
 {
     const struct sim_process *process = at_socket(link);
@@ -196,7 +236,8 @@ static size_t tell_memory(const struct sim_process *process, char names[sizeof(p
                           pb_memory out[MAX_DEVICES])
 {
     size_t n = 0;
-    snprintf(names, sizeof(process->devices), "%s", *process->devices ? process->devices : "cpu:0");
+    bool of_machine = !*process->devices || (process->gpu && process->keeps);
+    snprintf(names, sizeof(process->devices), "%s", of_machine ? "cpu:0" : process->devices);
     for (char *name = names, *rest; name && n < MAX_DEVICES; name = rest) {
         if ((rest = strchr(name, ',')))
             *rest++ = '\0';
@@ -275,7 +316,7 @@ static void say(struct worker_link *link, struct sim_process *process)
     packed.inode = 1 + process->start_ticks;
     packed.bytes = sim_kept_bytes;
     packed.sealed = process->state != WORKER_LOADING;
-    if (!process->gpu) {
+    if (!process->gpu || process->image || process->keeps) {
         status.packed = all_packed;
         status.n_packed = 1;
     }
@@ -312,6 +353,10 @@ void sim_link_step(struct worker_link *link)
         return;
     if (link->wakes) {
         answer_wake(link, process);
+        return;
+    }
+    if (link->keeps) {
+        answer_keep(link, process);
         return;
     }
     bool calm = process->state == WORKER_READY || process->state == WORKER_FAILED ||

@@ -160,7 +160,7 @@ void sim_process_drain(struct sim_process *process, uint32_t grace_ms)
 /* As one that was started to serve: what befalls those in a load befalls it. */
 void sim_process_wake(struct sim_process *process)
 {
-    process->keeps = false;
+    process->keeps = process->image = false;
     process->unwell |= sim.memory_in > 0 || sim.links_lossy;
     sim.stats.n_woken++;
     sim_trace("worker %s pid %d epoch %llu is woken", process->replica_id, (int)process->pid,

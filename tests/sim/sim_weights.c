@@ -81,10 +81,40 @@ bool weights_told(struct weights *weights, const char *replica_id, pid_t pid,
     return sim_chance(10);
 }
 
+/* Of GPUs: all serve from there, and none is to be parked. */
+static bool is_of_no_use(const struct catalog *catalog, const pb_deployment *deployment)
+{
+    const pb_group *group = catalog_group(catalog, deployment->device_group);
+    if (!group || !group->n_devices || strncmp(group->devices[0], "cuda", 4) != 0 ||
+        deployment->parked)
+        return false;
+    for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
+        const pb_replica *row = catalog_replica_at(catalog, i);
+        if (strcmp(row->model, deployment->model) == 0 &&
+            strcmp(row->version, deployment->version) == 0 &&
+            strcmp(row->device_group, deployment->device_group) == 0 &&
+            (int)row->state != REPLICA_STOPPED && (int)row->state != REPLICA_READY)
+            return false;
+    }
+    return true;
+}
+
+static bool is_needed(const struct catalog *catalog, const char *key)
+{
+    for (size_t i = 0; catalog_deployment_at(catalog, i); i++) {
+        const pb_deployment *deployment = catalog_deployment_at(catalog, i);
+        char other[TABLE_KEY_BYTES];
+        table_key(other, deployment->model, deployment->version, deployment->device_group);
+        if (strcmp(other, key) == 0)
+            return !is_of_no_use(catalog, deployment);
+    }
+    return false;
+}
+
 void weights_sweep(struct weights *weights)
 {
     for (size_t i = weights->n_keys; i-- > 0;)
-        if (!catalog_get(&weights->manager->catalog, TABLE_DEPLOYMENT, weights->keys[i]))
+        if (!is_needed(&weights->manager->catalog, weights->keys[i]))
             memcpy(weights->keys[i], weights->keys[--weights->n_keys], TABLE_KEY_BYTES);
 }
 

@@ -1,7 +1,6 @@
 /* A checkpoint brought onto a device by slices: each row once and where it belongs, by any number
  * of threads; slices that are not written again before they were copied, and are read and packed
- * while others are copied; failures that end the load and leave nothing. The device is made up: it
- * copies as late as it may. */
+ * while others are copied; failures that end the load and leave nothing. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,151 +13,14 @@
 #include "base/error.h"
 #include "engine/format/checkpoint.h"
 #include "engine/loader_device.h"
-#include "kernels/device.h"
 #include "kernels/ops.h"
+#include "support_late_device.h"
 #include "support_tiny.h"
 
-/* --- a device that is late --- */
-
-enum { MAX_COPIES = 512 };
-
-struct late_stream {
-    struct stream base;
-    struct {
-        void *to;
-        const void *from;
-        size_t n_bytes;
-    } copies[MAX_COPIES];
-    size_t n_queued, n_done, n_whole; /* whole slices are queued so far */
-};
-
-struct event {
-    struct late_stream *stream;
-    size_t at;
-};
-
-static struct {
-    atomic_int n_live; /* streams, events, memory of the host */
-    atomic_int n_uploads, n_tasks;
-    atomic_int
-        n_beside; /* uploads of a slice that was read and packed while another's was under way */
-    int fail_upload, fail_host, fail_pack; /* that number of a call fails; 0: none */
-    atomic_int n_host, n_packs;
-    size_t most_slice;
-} late;
-
-static void do_copies(struct late_stream *s, size_t end)
-{
-    for (; s->n_done < end; s->n_done++)
-        memcpy(s->copies[s->n_done].to, s->copies[s->n_done].from, s->copies[s->n_done].n_bytes);
-}
-
-static int alloc_host(struct device *device, size_t n_bytes, void **out_data, struct error *err)
-{
-    (void)device;
-    if (atomic_fetch_add(&late.n_host, 1) + 1 == late.fail_host)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no pinned memory");
-    *out_data = aligned_alloc(256, (n_bytes + 255) / 256 * 256);
-    assert_non_null(*out_data);
-    late.most_slice = n_bytes;
-    atomic_fetch_add(&late.n_live, 1);
-    return 0;
-}
-
-static void free_host(struct device *device, void *data, size_t n_bytes)
-{
-    (void)device;
-    assert_int_equal(n_bytes, late.most_slice);
-    free(data);
-    atomic_fetch_sub(&late.n_live, 1);
-}
-
-static int stream_create(struct device *device, uint32_t n_threads, struct stream **out_stream,
-                         struct error *err)
-{
-    struct late_stream *s = calloc(1, sizeof(*s));
-    (void)n_threads, (void)err;
-    assert_non_null(s);
-    s->base.device = device;
-    *out_stream = &s->base;
-    atomic_fetch_add(&late.n_live, 1);
-    return 0;
-}
-
-static void stream_destroy(struct stream *stream)
-{
-    free(stream);
-    atomic_fetch_sub(&late.n_live, 1);
-}
-
-static int stream_sync(struct stream *stream, struct error *err)
-{
-    struct late_stream *s = (struct late_stream *)stream;
-    do_copies(s, s->n_queued);
-    if (late.fail_upload && atomic_load(&late.n_uploads) >= late.fail_upload)
-        return error_set(err, STATUS_INTERNAL, "the device failed");
-    return 0;
-}
-
-static int upload(struct stream *stream, void *to, const void *from, size_t n_bytes)
-{
-    struct late_stream *s = (struct late_stream *)stream;
-    if (atomic_fetch_add(&late.n_uploads, 1) + 1 == late.fail_upload)
-        return STATUS_INTERNAL;
-    assert_true(s->n_queued < MAX_COPIES);
-    atomic_fetch_add(&late.n_beside, s->n_done < s->n_whole);
-    s->copies[s->n_queued].to = to;
-    s->copies[s->n_queued].from = from;
-    s->copies[s->n_queued++].n_bytes = n_bytes;
-    return 0;
-}
-
-static int event_create(struct device *device, struct event **out_event, struct error *err)
-{
-    (void)device, (void)err;
-    *out_event = calloc(1, sizeof(**out_event));
-    assert_non_null(*out_event);
-    atomic_fetch_add(&late.n_live, 1);
-    return 0;
-}
-
-static void event_destroy(struct event *event)
-{
-    free(event);
-    atomic_fetch_sub(&late.n_live, 1);
-}
-
-static int event_record(struct stream *stream, struct event *event)
-{
-    event->stream = (struct late_stream *)stream;
-    event->at = event->stream->n_whole = event->stream->n_queued;
-    return 0;
-}
-
-static int event_wait(struct event *event, struct error *err)
-{
-    (void)err;
-    if (event->stream)
-        do_copies(event->stream, event->at);
-    return 0;
-}
-
-static const struct device_ops device_ops = {
-    .name = "late",
-    .alloc_host = alloc_host,
-    .free_host = free_host,
-    .stream_create = stream_create,
-    .stream_destroy = stream_destroy,
-    .stream_sync = stream_sync,
-    .upload = upload,
-    .event_create = event_create,
-    .event_destroy = event_destroy,
-    .event_record = event_record,
-    .event_wait = event_wait,
-};
-static struct device device = {.ops = &device_ops};
-
 /* --- weights that are kept as the file has them --- */
+
+static atomic_int n_packs;
+static int fail_pack; /* that number of a slice is not packed; 0: none */
 
 static size_t row_bytes(const struct weight_desc *desc)
 {
@@ -184,8 +46,7 @@ static int pack_slice(const struct weight_desc *desc, uint32_t row_begin, uint32
     size_t n = n_rows * row_bytes(desc), half = n / 2, at = row_begin * row_bytes(desc);
     assert_int_equal(row_begin % WEIGHT_PACK_ROWS, 0);
     assert_true(n_rows > 0 && row_begin + n_rows <= desc->n_rows);
-    atomic_fetch_add(&late.n_tasks, 1);
-    if (atomic_fetch_add(&late.n_packs, 1) + 1 == late.fail_pack)
+    if (atomic_fetch_add(&n_packs, 1) + 1 == fail_pack)
         return error_set(err, STATUS_FAILED_PRECONDITION, "row %u is not finite", row_begin);
     memcpy((char *)slice + 64, raw, half);
     memcpy(slice, (const char *)raw + half, n - half < 64 ? n - half : 64);
@@ -248,7 +109,9 @@ static void open_loaded(struct loaded *l)
     spec.ffn = 16384;
     spec.biases = true;
     memset(l, 0, sizeof(*l));
-    memset(&late, 0, sizeof(late));
+    late_reset();
+    atomic_store(&n_packs, 0);
+    fail_pack = 0;
     l->ckpt = tiny_open(&spec);
     assert_int_equal(op_table_cpu("ref", &cpu, &err), 0);
     l->ops = *cpu;
@@ -285,7 +148,7 @@ static int load(struct loaded *l, uint32_t n_threads, const atomic_bool *cancel,
     struct loader_device_job job = {.model = &l->model,
                                     .ops = &l->ops,
                                     .plan = &l->plan,
-                                    .device = &device,
+                                    .device = &late_device,
                                     .memory = l->memory,
                                     .n_threads = n_threads,
                                     .i_rank = 3,
@@ -331,9 +194,10 @@ static void test_every_row_is_brought_once_by_any_number_of_threads(void **state
             free(wanted);
         }
         assert_true(most >= 3); /* more than a thread has places for */
-        assert_int_equal(atomic_load(&late.n_tasks), n_slices);
-        assert_int_equal(atomic_load(&late.n_host), 2 * (threads[t] < 8 ? threads[t] : 8));
-        assert_int_equal(late.most_slice, (4 << 20) + 64);  /* 64 rows of the widest */
+        assert_int_equal(atomic_load(&n_packs), n_slices);
+        assert_int_equal(atomic_load(&late.n_calls[LATE_ALLOC_HOST]),
+                         2 * (threads[t] < 8 ? threads[t] : 8));
+        assert_int_equal(late.slice_bytes, (4 << 20) + 64); /* 64 rows of the widest */
         uint32_t n_first = threads[t] < 8 ? threads[t] : 8; /* slices, at most, that go alone */
         assert_true(n_first < n_slices && late.n_beside >= 2 * (int)(n_slices - n_first));
         assert_true(l.total == l.plan.weights_bytes && l.told <= l.total && l.told > l.total / 2);
@@ -347,8 +211,8 @@ static void test_a_failure_ends_the_load_and_leaves_nothing(void **state)
         int upload, host, pack, status;
         const char *text;
     } rows[] = {
-        {1, 0, 0, STATUS_INTERNAL, "the device failed"},
-        {6, 0, 0, STATUS_INTERNAL, "the device failed"},
+        {1, 0, 0, STATUS_INTERNAL, "the device failed: upload"},
+        {6, 0, 0, STATUS_INTERNAL, "the device failed: upload"},
         {0, 1, 0, STATUS_RESOURCE_EXHAUSTED, "staging memory: no pinned memory"},
         {0, 4, 0, STATUS_RESOURCE_EXHAUSTED, "staging memory: no pinned memory"},
         {0, 0, 1, STATUS_FAILED_PRECONDITION, "tensor \""},
@@ -359,9 +223,9 @@ static void test_a_failure_ends_the_load_and_leaves_nothing(void **state)
         struct loaded l;
         struct error err = {0};
         open_loaded(&l);
-        late.fail_upload = rows[i].upload;
-        late.fail_host = rows[i].host;
-        late.fail_pack = rows[i].pack;
+        late.fail_at[LATE_UPLOAD] = rows[i].upload;
+        late.fail_at[LATE_ALLOC_HOST] = rows[i].host;
+        fail_pack = rows[i].pack;
         assert_int_equal(load(&l, 2, NULL, &err), rows[i].status);
         if (!strstr(err.message, rows[i].text))
             fail_msg("\"%s\" has no \"%s\"", err.message, rows[i].text);
@@ -381,7 +245,7 @@ static void test_a_load_that_is_cancelled_ends(void **state)
     (void)state;
     open_loaded(&l);
     assert_int_equal(load(&l, 2, &cancel, &err), STATUS_CANCELLED);
-    assert_int_equal(atomic_load(&late.n_tasks), 0);
+    assert_int_equal(atomic_load(&n_packs), 0);
     close_loaded(&l);
 }
 

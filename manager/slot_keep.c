@@ -1,0 +1,107 @@
+/* slot_keep.c: before a replica on a GPU is parked, its weights are copied into the machine's
+ * memory (slot.h, weights.h). */
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/seeded_bug.h"
+#include "manager/slot.h"
+#include "manager/weights.h"
+
+/* Until it is asked again: what it answered and what its status says come by two ways. */
+static const int64_t again_ns = NS_PER_S;
+/* The same after it could not: other memory may be free by then. An operation does not wait for it.
+ */
+static const int64_t retry_ns = 60 * NS_PER_S;
+/* Copies that it had and this process could not take over: another would be no better. */
+enum { MAX_KEEPS = 5 };
+
+static const pb_deployment *deployment_of(const struct slot *slot)
+{
+    const struct catalog *catalog = &slot->supervisor->manager->catalog;
+    const pb_replica *row = catalog_replica(catalog, slot->id);
+    return row ? catalog_deployment(catalog, row->model, row->version, row->device_group) : NULL;
+}
+
+static bool is_on_gpu(const struct slot *slot)
+{
+    const struct catalog *catalog = &slot->supervisor->manager->catalog;
+    const pb_replica *row = catalog_replica(catalog, slot->id);
+    const pb_group *group = row ? catalog_group(catalog, row->device_group) : NULL;
+    return group && group->n_devices && strncmp(group->devices[0], "cuda", 4) == 0;
+}
+
+bool slot_must_keep(const struct slot *slot)
+{
+    return slot->process_state == PROCESS_RUNNING && slot->link && !slot->keeps &&
+           slot_is_to_park(slot) && is_on_gpu(slot) && !seeded_bug("I2_parks_what_is_not_kept") &&
+           !weights_are_whole(slot->supervisor->manager->weights, slot->id);
+}
+
+bool slot_keep_failed(const struct slot *slot)
+{
+    const pb_deployment *deployment = slot->keep_failed ? deployment_of(slot) : NULL;
+    return deployment && deployment->parked && deployment->generation == slot->keep_failed &&
+           supervisor_now_ns(slot->supervisor) < slot->keep_at_ns;
+}
+
+static void fail(struct slot *slot, const struct error *why)
+{
+    const pb_deployment *deployment = deployment_of(slot);
+    log_warn(LOG_EVENT("weights not kept"), LOG_STR("replica", slot->id),
+             LOG_STR("reason", why->reason), LOG_STR("message", why->message));
+    slot->keep_at_ns = supervisor_now_ns(slot->supervisor) + retry_ns;
+    slot->keep_failed = deployment ? deployment->generation : 0;
+    slot->keep_error = *why;
+}
+
+void slot_keep(struct slot *slot)
+{
+    struct supervisor *supervisor = slot->supervisor;
+    struct supervisor_promises promises = supervisor_promises(supervisor, NULL);
+    struct error err;
+    slot->keep_sent =
+        worker_link_keep(slot->link, promises.n_bytes,
+                         supervisor_budget_left(supervisor, NULL, NULL, 0), &err) == 0;
+    if (!slot->keep_sent)
+        slot->keep_at_ns = supervisor_now_ns(supervisor) + again_ns;
+}
+
+void slot_on_keep(struct slot *slot, const struct error *status)
+{
+    struct error err = *status;
+    slot->keep_sent = false;
+    slot->keep_at_ns = supervisor_now_ns(slot->supervisor) + again_ns;
+    if (!status->status && ++slot->n_keeps > MAX_KEEPS)
+        error_set(&err, STATUS_INTERNAL,
+                  "the worker keeps its weights, but they cannot be taken over");
+    if (err.status && err.status != STATUS_UNAVAILABLE && err.status != STATUS_CANCELLED)
+        fail(slot, &err);
+    supervisor_kick(slot->supervisor);
+}
+
+bool supervisor_why_not_kept(struct supervisor *supervisor, const pb_operation *operation,
+                             struct error *out_why)
+{
+    for (size_t i = 0; i < operation->n_replica_ids; i++) {
+        const struct slot *slot = slot_find(supervisor, operation->replica_ids[i]);
+        if (!slot || !slot_keep_failed(slot))
+            continue;
+        *out_why = slot->keep_error;
+        error_prefix(out_why, "not parked, it serves on");
+        return true;
+    }
+    return false;
+}
+
+bool supervisor_can_keep(struct supervisor *supervisor, const pb_deployment *deployment)
+{
+    int64_t now_ns = supervisor_now_ns(supervisor);
+    size_t cursor = 0;
+    const struct slot *slot;
+    while ((slot = hash_map_next(&supervisor->slots, &cursor, NULL, NULL)))
+        if (slot->keep_failed && now_ns < slot->keep_at_ns && deployment_of(slot) == deployment)
+            return false;
+    return true;
+}

@@ -1,0 +1,196 @@
+"""Parking on a GPU: its memory goes to others while the weights stay in the machine's, and come back from there.
+The GPU is emulated (tests/simt), everything else is real."""
+import json
+import os
+import pathlib
+import signal
+import threading
+import time
+
+import psutil
+import pytest
+
+from conftest import alive, patience
+from test_devices import Card
+from test_gpu import ENV, LONG, SIMT, TINY
+from test_park import operation, parked
+
+pytestmark = [
+    pytest.mark.emulated,
+    pytest.mark.skipif(not SIMT.exists(), reason="the emulated GPU needs the CUDA toolkit's headers"),
+]
+LIMITS = ("--devices", "cuda:0", "--max-concurrent", "8")
+
+
+def loaded(sluice, *flags, file="q4_1.gguf", memory="64M", env=None):
+    sluice.start(env={**ENV, **(env or {})})
+    sluice.cli("register", "tiny", TINY / file, "--version", "1")
+    sluice.cli("load", "tiny", *LIMITS, "--gpu-memory", memory, *flags)
+    sluice.wait(lambda: sluice.run("tiny", "a", "-n", "1", check=False).returncode == 0, 30, "the model answers")
+    return sluice.ready()
+
+
+def ask(sluice, n=16, prompt=LONG):
+    return sluice.request("tiny", prompt, max_tokens=n, ignore_eos=True, temperature=0)
+
+
+def answers(sluice, request):
+    """As soon as the server has heard that it serves."""
+    sluice.wait(lambda: sluice.run("tiny", "a", "-n", "1", check=False).returncode == 0, 30, "the model answers")
+    return sluice.generate(request)[1]
+
+
+def by_device(memory):
+    return {m["device"]: m for m in memory}
+
+
+def kept_in(pid):
+    """Descriptors of weights that a process has open."""
+    return [fd.name for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir() if fd.is_symlink() and "sluice-weights" in os.readlink(fd)]
+
+
+def manager_of(sluice):
+    (pid,) = sluice.children("sluice-manager")
+    return pid
+
+
+@pytest.mark.parametrize("file, flags", [("q4_1.gguf", ()), ("bf16.gguf", ()), ("q8_0.gguf", ("--gpu-layers", "1")),
+                                         ("bf16.gguf", ("--weight-format", "int8"))], ids=["quantized", "dense", "layers on the CPU", "packed smaller"])
+def test_a_parked_version_has_nothing_on_its_gpu_and_answers_as_before_once_woken(fresh, file, flags):
+    (serving,) = loaded(fresh, *flags, file=file)
+    before = answers(fresh, ask(fresh))
+    plan = json.loads(fresh.cli("park", "tiny", "--validate-only", "--json").stdout)["plan"]
+    gpu = by_device(plan["devices"])["cuda:0"]
+    assert plan["fits"] and int(gpu["weight_bytes"]) == int(plan["packed_bytes"]) > 0 and int(gpu["kv_bytes"]) > 0, plan
+    assert "copied into the machine's memory" in plan["notes"][0] and [r["pid"] for r in fresh.ready()] == [serving["pid"]]
+
+    o = operation(fresh, "park", "tiny")
+    assert (o["kind"], o["state"], o["stage"]) == ("OPERATION_KIND_PARK", "OPERATION_STATE_DONE", "done"), o
+    memory = by_device(o["result"]["memory"])
+    assert int(memory["cuda:0"]["before_bytes"]) > 20e6 and int(memory["cuda:0"]["after_bytes"]) == 0 == int(memory["cuda:0"]["expected_bytes"]), memory
+    (keeper,) = parked(fresh)
+    assert keeper["id"] == serving["id"] and keeper["pid"] != serving["pid"] and not alive(serving["pid"])
+    assert [m["device"] for m in keeper["memory"]] == ["cpu"] and int(keeper["shared_bytes"]) >= int(plan["packed_bytes"]), keeper
+    assert len(kept_in(keeper["pid"])) == (2 if "--gpu-layers" in flags else 1)
+    assert not any("libsluice_cuda" in m.path for m in psutil.Process(keeper["pid"]).memory_maps()), "it has the backend open"
+
+    o = operation(fresh, "wake", "tiny")
+    assert o["state"] == "OPERATION_STATE_DONE", o
+    (woken,) = fresh.ready()
+    assert woken["pid"] == keeper["pid"] and "cuda:0" in by_device(woken["memory"])
+    assert answers(fresh, ask(fresh)) == before
+    log = (fresh.state / f"run/replica-{woken['id']}/log").read_text()
+    assert 'event="weights mapped"' in log.split("event=woken")[1], log
+    fresh.wait(lambda: not kept_in(manager_of(fresh)), 10, "the copy is let go of")
+    if "--gpu-layers" not in flags:
+        fresh.wait(lambda: not kept_in(woken["pid"]), 10, "by both")
+    again = operation(fresh, "park", "tiny")
+    assert again["state"] == "OPERATION_STATE_DONE" and operation(fresh, "wake", "tiny")["state"] == "OPERATION_STATE_DONE"
+    assert answers(fresh, ask(fresh)) == before
+
+
+def test_streams_that_run_as_it_is_parked_finish_whole(fresh):
+    loaded(fresh)
+    reference = answers(fresh, ask(fresh, 200))
+    got = []
+    threads = [threading.Thread(target=lambda: got.append(fresh.generate(ask(fresh, 200))[1])) for _ in range(4)]
+    for t in threads:
+        t.start()
+    fresh.wait(lambda: any(int(r.get("load", {}).get("n_running", 0)) for r in fresh.ready()) or got, 20, "they run")
+    assert operation(fresh, "park", "tiny")["state"] == "OPERATION_STATE_DONE"
+    for t in threads:
+        t.join(patience(60))
+    assert got == [reference] * 4 and parked(fresh)
+
+
+def test_another_takes_the_gpu_meanwhile_and_the_wake_waits_until_it_has_gone(fresh, tmp_path, monkeypatch):
+    card = Card(tmp_path, monkeypatch)
+    card.always(f"SIMT_DEVICE_BYTES={96 << 20}")  # room for one at a time
+    sizes = ("--kv-tokens", "65536", "--kv-dtype", "f32")
+    loaded(fresh, *sizes, memory="80M", env=card.env)
+    before = answers(fresh, ask(fresh))
+    fresh.cli("register", "other", TINY / "q8_0.gguf", "--version", "1")
+    full = fresh.cli("load", "other", *LIMITS, *sizes, "--gpu-memory", "80M", check=False)
+    assert full.returncode and "cuda:0" in full.stderr, full
+    operation(fresh, "park", "tiny")
+    fresh.cli("load", "other", *LIMITS, *sizes, "--gpu-memory", "80M")
+    refused = fresh.cli("wake", "tiny", check=False)
+    assert refused.returncode and "cuda:0" in refused.stderr and "unload something there, or park it" in refused.stderr, refused
+    (keeper,) = parked(fresh)
+    operation(fresh, "park", "other")
+    assert len(parked(fresh)) == 2
+    assert operation(fresh, "wake", "tiny")["state"] == "OPERATION_STATE_DONE"
+    assert [r["id"] for r in fresh.ready()] == [keeper["id"]] and answers(fresh, ask(fresh)) == before
+
+
+def test_where_the_machine_has_no_room_for_the_weights_it_serves_on_and_is_not_parked(fresh):
+    (serving,) = loaded(fresh, file="bf16.gguf", env={"SLUICE_MEMORY_BUDGET": "48K"})
+    before = answers(fresh, ask(fresh))
+    plan = fresh.cli("park", "tiny", "--validate-only", check=False)
+    assert plan.returncode == 1 and "so it would be refused" in plan.stdout and "does not fit" in plan.stdout, plan
+    refused = fresh.cli("park", "tiny", check=False)
+    assert refused.returncode and "not parked, it serves on" in refused.stderr and "of the machine's memory" in refused.stderr, refused
+    assert [(r["pid"], r["epoch"]) for r in fresh.ready()] == [(serving["pid"], serving["epoch"])]
+    version = json.loads(fresh.cli("show", "tiny", "--json").stdout)["model"]["versions"][0]
+    assert not version["deployments"][0].get("parked") and not kept_in(serving["pid"])
+    assert answers(fresh, ask(fresh)) == before
+    fresh.cli("scale", "tiny", "1")  # what a parked one refuses
+
+
+def test_a_keeper_or_manager_that_dies_costs_no_weights(fresh):
+    loaded(fresh)
+    before = answers(fresh, ask(fresh))
+    operation(fresh, "park", "tiny")
+    (keeper,) = parked(fresh)
+    os.kill(keeper["pid"], signal.SIGKILL)
+    fresh.wait(lambda: [r["pid"] for r in parked(fresh)] not in ([], [keeper["pid"]]), 20, "another keeps them")
+    log = (fresh.state / f"run/replica-{keeper['id']}/log").read_text()
+    assert 'event=ready' not in log.split("event=parked")[1], "it was loaded anew"
+    os.kill(manager_of(fresh), signal.SIGKILL)
+    fresh.wait(lambda: fresh.cli("status", check=False).returncode == 0 and len(parked(fresh)) == 1, 20, "the next manager has it")
+    (adopted,) = parked(fresh)
+    os.kill(adopted["pid"], signal.SIGKILL)  # what it adopted it took over
+    fresh.wait(lambda: [r["pid"] for r in parked(fresh)] not in ([], [adopted["pid"]]), 20, "another keeps them")
+    assert operation(fresh, "wake", "tiny")["state"] == "OPERATION_STATE_DONE"
+    assert answers(fresh, ask(fresh)) == before
+
+
+def test_a_worker_that_dies_as_it_is_to_keep_them_comes_back_and_is_parked(fresh):
+    (serving,) = loaded(fresh)
+    before = answers(fresh, ask(fresh))
+    os.kill(serving["pid"], signal.SIGSTOP)
+    fresh.cli("park", "tiny", "--no-wait")
+    os.kill(serving["pid"], signal.SIGKILL)
+    fresh.wait(lambda: [r["id"] for r in parked(fresh)] == [serving["id"]], 30, "it is parked")
+    assert operation(fresh, "wake", "tiny")["state"] == "OPERATION_STATE_DONE" and answers(fresh, ask(fresh)) == before
+
+
+def test_replicas_share_one_copy_and_unloading_gives_it_back(fresh):
+    loaded(fresh, memory="32M")
+    fresh.cli("scale", "tiny", "2")
+    operation(fresh, "park", "tiny")
+    keepers = parked(fresh)
+    assert len(keepers) == 2 and len({os.stat(f"/proc/{r['pid']}/fd/3").st_ino for r in keepers}) == 1
+    logs = "".join((fresh.state / f"run/replica-{r['id']}/log").read_text() for r in keepers)
+    assert logs.count('event="weights kept"') == 1
+    o = operation(fresh, "unload", "tiny")
+    assert o["state"] == "OPERATION_STATE_DONE" and int(by_device(o["result"]["memory"])["cpu"]["after_bytes"]) == 0, o
+    assert not kept_in(manager_of(fresh))
+
+
+def test_an_idle_one_is_parked_and_a_request_wakes_it(fresh):
+    (serving,) = loaded(fresh, "--idle-after", "1s", "--wake-on-demand")
+    before = answers(fresh, ask(fresh))
+    fresh.wait(lambda: len(parked(fresh)) == 1, 20, "it is parked for being idle")
+    assert fresh.generate(ask(fresh))[1] == before  # it waits for the wake
+    assert fresh.ready() and not alive(serving["pid"])
+
+
+def test_one_that_cannot_be_kept_is_not_tried_again_and_again_for_being_idle(fresh):
+    (serving,) = loaded(fresh, "--idle-after", "1s", file="bf16.gguf", env={"SLUICE_MEMORY_BUDGET": "48K"})
+
+    def failures():
+        return [line for line in fresh.cli("events", "--json").stdout.splitlines() if '"operation.failed"' in line]
+    fresh.wait(failures, 20, "it was tried")
+    time.sleep(patience(3))
+    assert len(failures()) == 1 and [r["pid"] for r in fresh.ready()] == [serving["pid"]], failures()
