@@ -1,5 +1,6 @@
 /* bench_load.c: loads of files with real bytes, out of the disk and out of the machine's memory,
- * beside what disk and bus give by themselves. */
+ * beside what disk and bus give by themselves; and what parking makes of one: the copy that is kept
+ * of the device's weights, and a load out of that. */
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -94,7 +95,11 @@ static void forget(const char *path)
     close(fd);
 }
 
-static double load_seconds(struct bench *b, const struct bench_format *format, const char *path)
+/* from: what was kept of it before, or NULL; out_kept, out_keep_s: a copy that is kept of this one,
+ * owned, and what that took; or NULL. */
+static double load_seconds(const struct bench_format *format, const char *path,
+                           const struct executor_packed *from, struct executor_packed *out_kept,
+                           double *out_keep_s)
 {
     struct executor_config cfg = {.device = "cuda:0",
                                   .kernels = "auto",
@@ -106,16 +111,28 @@ static double load_seconds(struct bench *b, const struct bench_format *format, c
                                   .kv_tokens = 256,
                                   .max_rows = 64,
                                   .max_seqs = 1,
-                                  .max_context_tokens = 256};
+                                  .max_context_tokens = 256,
+                                  .packed_fds = from ? from->fds : NULL,
+                                  .n_packed_fds = from ? from->n_ranks : 0};
     struct checkpoint *ckpt = NULL;
     struct executor *ex = NULL;
     struct error err = {0};
-    (void)b;
+    struct executor_packed used;
     int64_t begin = clock_now_ns();
     if (checkpoint_open(path, &ckpt, &err) != 0 ||
         executor_open(ckpt, &cfg, NULL, NULL, NULL, &ex, &err) != 0)
         bench_die(&err);
     double s = (double)(clock_now_ns() - begin) * 1e-9;
+    executor_get_packed(ex, &used);
+    if (used.mapped != (from != NULL)) {
+        fprintf(stderr, "bench_load: what was kept is not used: %s\n", used.why);
+        exit(1);
+    }
+    begin = clock_now_ns();
+    if (out_kept && executor_keep(ex, &(struct executor_keep){.n_threads = 0}, out_kept, &err) != 0)
+        bench_die(&err);
+    if (out_keep_s)
+        *out_keep_s = (double)(clock_now_ns() - begin) * 1e-9;
     executor_close(ex);
     checkpoint_close(ckpt);
     return s;
@@ -137,16 +154,27 @@ static void load_format(struct bench *b, const struct bench_format *format, doub
     spec.n_layers = b->small ? 2 : 8;
     if (big_write(&spec, path, true, &err) != 0 || stat(path, &st) != 0)
         bench_die(&err);
-    double bytes = (double)st.st_size;
+    double bytes = (double)st.st_size, keep_s, cold_s, warm_s;
+    struct executor_packed kept;
     printf("| %s | %.2f |", format->name, bytes * 1e-9);
     forget(path);
     double disk = read_rate(path);
     forget(path);
-    print_load(bytes, load_seconds(b, format, path), disk, bus);
+    cold_s = load_seconds(format, path, NULL, NULL, NULL);
+    print_load(bytes, cold_s, disk, bus);
     read_rate(path);
     double memory = read_rate(path);
-    print_load(bytes, load_seconds(b, format, path), memory, bus);
-    printf("\n");
+    warm_s = load_seconds(format, path, NULL, &kept, &keep_s);
+    print_load(bytes, warm_s, memory, bus);
+    double wake_s = load_seconds(format, path, &kept, NULL, NULL);
+    double kept_bytes = 0;
+    for (uint32_t r = 0; r < kept.n_ranks; r++) {
+        kept_bytes += (double)kept.n_bytes[r];
+        close(kept.fds[r]);
+    }
+    printf(" %.2f s, %.0f %% | %.2f s, %.0f %% | %.0f %% | %.0f %% |\n", keep_s,
+           kept_bytes / keep_s / bus * 100, wake_s, kept_bytes / wake_s / bus * 100,
+           wake_s / cold_s * 100, wake_s / warm_s * 100);
     unlink(path);
 }
 
@@ -164,11 +192,15 @@ void bench_load(struct bench *b)
         return;
     }
     snprintf(path, sizeof(path), "%s/bench_load.%ld.gguf", b->directory, (long)getpid());
-    printf("Loads of eight layers of an 8B Llama's shape, real bytes: %% of the slower of reading "
-           "(by the loader's threads and pieces, GB/s) and the bus (pinned memory to the device, "
-           "%.1f GB/s). First after the file was dropped from the machine's memory.\n\n| weights | "
-           "GB | disk | load | memory | load |\n| --- | --- | --- | --- | --- | --- |\n",
-           bus * 1e-9);
+    printf(
+        "Loads of eight layers of an 8B Llama's shape, real bytes: %% of the slower of reading "
+        "(by the loader's threads and pieces, GB/s) and the bus (pinned memory to the device, "
+        "%.1f GB/s). First after the file was dropped from the machine's memory. Parking: the copy "
+        "that is kept, and a load out of it, each with its %% of the bus; and that load in %% of "
+        "the two before.\n\n| weights | GB | disk | load | memory | load | kept | woken | of disk "
+        "| "
+        "of memory |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+        bus * 1e-9);
     for (size_t i = 0; i < sizeof(formats) / sizeof(formats[0]); i++)
         load_format(b, &formats[i], bus, path);
     printf("\n");
