@@ -160,28 +160,27 @@ static void move_slices(void *ctx, uint32_t index, uint32_t n_threads)
         fail(move, rc, &err);
 }
 
-static int run(const struct loader_device_job *job, unsigned char *host, bool saves,
-               struct error *err)
+static int run(struct move *move)
 {
-    struct move move = {.job = job, .host = host, .saves = saves, .err = err};
+    const struct loader_device_job *job = move->job;
     struct thread_pool *pool = NULL;
     uint64_t n_slices = (job->plan->weights_bytes + SLICE_BYTES - 1) / SLICE_BYTES;
     uint32_t n = job->n_threads < MAX_THREADS ? job->n_threads : MAX_THREADS;
     int rc = 0;
     n = n_slices < n ? (uint32_t)n_slices : n;
-    pthread_mutex_init(&move.lock, NULL);
-    for (; !rc && move.n_hands < n; move.n_hands++)
-        rc = prepare_hand(&move, &move.hands[move.n_hands]);
+    pthread_mutex_init(&move->lock, NULL);
+    for (; !rc && move->n_hands < n; move->n_hands++)
+        rc = prepare_hand(move, &move->hands[move->n_hands]);
     if (!rc)
-        rc = thread_pool_create(n, &pool, err);
+        rc = thread_pool_create(n, &pool, move->err);
     if (!rc) {
-        thread_pool_run(pool, move_slices, &move);
-        rc = move.rc;
+        thread_pool_run(pool, move_slices, move);
+        rc = move->rc;
     }
     thread_pool_destroy(pool);
-    for (uint32_t i = 0; i < move.n_hands; i++)
-        release_hand(&move, &move.hands[i]);
-    pthread_mutex_destroy(&move.lock);
+    for (uint32_t i = 0; i < move->n_hands; i++)
+        release_hand(move, &move->hands[i]);
+    pthread_mutex_destroy(&move->lock);
     return rc;
 }
 
@@ -193,10 +192,13 @@ uint64_t loader_image_bytes(const struct rank_plan *plan)
 int loader_image_save(const struct loader_device_job *job, struct packed_weights *out_image,
                       struct error *err)
 {
+    struct move move = {.job = job, .saves = true, .err = err};
     struct loader_memory memory;
     int rc = loader_memory_init(&memory, job->plan, -1, err);
-    if (!rc)
-        rc = run(job, memory.base + LOADER_HEADER_BYTES, true, err);
+    if (!rc) {
+        move.host = memory.base + LOADER_HEADER_BYTES;
+        rc = run(&move);
+    }
     if (!rc)
         rc = loader_memory_seal(&memory, job->plan, err);
     if (!rc) { /* not mapped again: who serves has them on the device */
@@ -215,6 +217,7 @@ int loader_image_check(int fd, const struct rank_plan *plan, struct error *err)
 int loader_image_load(const struct loader_device_job *job, int fd, struct weight **out_weights,
                       struct error *err)
 {
+    struct move move = {.job = job, .err = err};
     uint64_t n_bytes = loader_image_bytes(job->plan);
     /* Kernels before 6.7 refuse a shared mapping of a write-sealed file even for reading. */
     void *base = mmap(NULL, n_bytes, PROT_READ, MAP_SHARED, fd, 0);
@@ -222,7 +225,8 @@ int loader_image_load(const struct loader_device_job *job, int fd, struct weight
         base = mmap(NULL, n_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
     if (base == MAP_FAILED)
         return error_errno(err, errno, "mapping %" PRIu64 " bytes of kept weights", n_bytes);
-    int rc = run(job, (unsigned char *)base + LOADER_HEADER_BYTES, false, err);
+    move.host = (unsigned char *)base + LOADER_HEADER_BYTES;
+    int rc = run(&move);
     munmap(base, n_bytes);
     return rc ? rc : loader_device_bind(job, out_weights, err);
 }

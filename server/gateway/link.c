@@ -269,9 +269,8 @@ static void on_message(void *arg, struct rpc_stream *stream, const ProtobufCMess
 
 bool link_is_ending(const struct error *refusal)
 {
-    return refusal->status == STATUS_UNAVAILABLE &&
-           (strcmp(refusal->reason, "DRAINING") == 0 ||
-            strcmp(refusal->reason, "ENGINE_FAILED") == 0);
+    return refusal->status == STATUS_UNAVAILABLE && (strcmp(refusal->reason, "DRAINING") == 0 ||
+                                                     strcmp(refusal->reason, "ENGINE_FAILED") == 0);
 }
 
 void link_set_draining(struct link *link)
