@@ -166,7 +166,7 @@ static void open_connection(struct rpc_connection *connection, const struct rpc_
     int64_t now_ns = clock_now_ns();
     bool late = accept != NULL && accept->leaving, tls = accept != NULL && accept->config.tls;
     pthread_mutex_lock(&connection->out_lock);
-    connection->tls = tls;
+    atomic_store(&connection->tls, tls);
     connection->records.serial++;
     connection->records.n_sent = 0;
     connection->records.n_own = connection->records.n_own_sent = 0;

@@ -46,7 +46,7 @@ struct rpc_records {
 struct rpc_connection {
     _Atomic(ino_t) inode; /* of the socket that was accepted as this descriptor; 0: none */
     struct rpc_accept *accept;
-    bool tls;             /* the guard is in the SSL */
+    atomic_bool tls;      /* the guard is in the SSL */
     pthread_mutex_t lock; /* of the guard: one thread reads, another writes */
     struct rpc_guard guard;
     atomic_bool open;   /* not closed since it was accepted */

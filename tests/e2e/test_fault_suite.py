@@ -165,7 +165,8 @@ def test_f4_f5_without_a_replica_in_time_it_is_told(tmp_path, stubs):
             with pytest.raises(grpc.RpcError) as e:
                 list(late)
             assert e.value.code() == UNAVAILABLE
-            assert details(e.value)[0] == "REPLICA_LOST" and details(e.value)[1] is not None
+            # The second where it came after the worker was gone, as to a slow server.
+            assert details(e.value)[0] in ("REPLICA_LOST", "NO_REPLICA_READY") and details(e.value)[1] is not None
             with pytest.raises(grpc.RpcError) as e:
                 list(fresh)
                 list(stub.Generate(long_prompt(sluice, 2, max_tokens=4), timeout=patience(60)))

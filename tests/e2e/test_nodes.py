@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from conftest import BIN
+from conftest import BIN, sanitized
 from manager_program import C, fails, manager  # noqa: F401 (fixture)
 
 M = 1_000_000
@@ -46,6 +46,7 @@ def test_without_a_policy_a_replica_takes_every_node(manager):  # noqa: F811
     assert load(manager, "a", 10 * M) == ("cpu:0,cpu:1", 0)
 
 
+@pytest.mark.skipif(sanitized(), reason="sanitizers have memory of their own")
 def test_spread_takes_the_nodes_in_turn_and_a_load_may_ask_for_another_policy(manager):  # noqa: F811
     manager.up("--placement", "spread", "--memory-budget", f"node:0={100 * M},node:1={300 * M}")
     assert load(manager, "a", 50 * M) == ("cpu:1", 300 * M), "none has a process: the one with more room"
@@ -59,6 +60,7 @@ def test_spread_takes_the_nodes_in_turn_and_a_load_may_ask_for_another_policy(ma
     assert load(manager, "f", 60 * M)[0] == "cpu:0"
 
 
+@pytest.mark.skipif(sanitized(), reason="sanitizers have memory of their own")
 def test_pack_fills_a_node_before_it_takes_the_next_and_a_new_manager_knows_who_is_where(manager):  # noqa: F811
     manager.up("--placement", "pack", "--memory-budget", f"{1000 * M},node:0={100 * M},node:1={120 * M}")
     assert load(manager, "a", 40 * M) == ("cpu:0", 100 * M)

@@ -670,6 +670,7 @@ def test_one_that_waits_for_its_turn_to_be_woken_counts_in_plans(manager):
     assert abs(plan_of(manager, "c", 2).devices[0].missing_bytes - missing) < 16 << 20
 
 
+@pytest.mark.skipif(sanitized(), reason="sanitizers have memory of their own")
 @pytest.mark.parametrize("how", ["asked", "on demand"])
 def test_a_wake_beyond_the_budget_is_refused_and_it_stays_parked(manager, how):
     """Its plan said that it does not fit, and it was done: what is kept of a replica counted for nothing as it was woken."""
@@ -691,6 +692,7 @@ def test_a_wake_beyond_the_budget_is_refused_and_it_stays_parked(manager, how):
     assert manager.replicas(model="b")[0].pid == keeper.pid and models(manager) == ["a", "b"]
 
 
+@pytest.mark.skipif(sanitized(), reason="sanitizers have memory of their own")
 def test_the_weights_that_are_kept_count_as_it_is_woken(manager):
     """They are there already, and so counted for nothing: what served then was over the budget by them."""
     budgeted(manager, 230 << 20)

@@ -296,8 +296,9 @@ def test_cancelled_load_is_rolled_back_whole(manager):
 def test_what_removes_replicas_cannot_be_cancelled(manager):
     manager.up()
     loaded(manager, "load_ms=20 stubborn", n=2)
-    for begin in (lambda: scale(manager, "a", 1, grace_ms=2000), lambda: restart(manager, "r1", grace_ms=2000),
-                  lambda: manager.unload("a", grace_ms=2000)): # they drain for so long: time for the call
+    grace = int(patience(2) * 1000)  # they drain for so long: time for the call
+    for begin in (lambda: scale(manager, "a", 1, grace_ms=grace), lambda: restart(manager, "r1", grace_ms=grace),
+                  lambda: manager.unload("a", grace_ms=grace)):
         operation = begin()
         assert '"drain"' in fails(C.FAILED_PRECONDITION, cancel, manager, operation, why="CANNOT_CANCEL")
         manager.done(operation)

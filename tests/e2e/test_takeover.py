@@ -321,6 +321,7 @@ def test_a_successor_that_is_killed_later_leaves_no_name_behind(shared):
     successor = subprocess.Popen(p.command("--takeover", "--takeover-timeout", "60s"), stdout=p.log, stderr=p.log)
     try:
         p.wait(lambda: p.unix.stat().st_ino != file, "its socket is there")
+        time.sleep(patience(0.2))  # it asks the old one then, and waits for it
         os.kill(successor.pid, signal.SIGSTOP)
     finally:
         os.kill(p.server.pid, signal.SIGCONT)
@@ -340,6 +341,7 @@ def test_the_lock_between_two_servers_is_nobody_elses(shared):
     successor = subprocess.Popen(p.command("--takeover", "--takeover-timeout", "60s"), stdout=p.log, stderr=p.log)
     try:
         p.wait(lambda: p.unix.stat().st_ino != file, "it listens")
+        time.sleep(patience(0.2))  # and asks the old one
         os.kill(successor.pid, signal.SIGSTOP)
         os.kill(p.server.pid, signal.SIGCONT)
         assert p.server.wait(patience(30)) == 0
