@@ -1,11 +1,12 @@
 /* executor_keep.c: what a GPU has of the weights is kept in the machine's memory (executor.h). */
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
+#include <stdio.h>
 #include <unistd.h>
 
 #include "base/cpu.h"
 #include "base/error.h"
+#include "base/format.h"
 #include "engine/executor_private.h"
 #include "engine/loader.h"
 #include "engine/loader_image.h"
@@ -34,11 +35,16 @@ static int check_room(uint64_t n_bytes, const struct executor_keep *terms, struc
         room = terms->limit_bytes;
     if (n_bytes <= room)
         return 0;
+    char needed[32], left[32], free_bytes[32], promised[32], budget[64] = "", limit[32];
+    if (terms->limit_bytes)
+        snprintf(budget, sizeof(budget), ", a memory budget leaves %s",
+                 format_bytes(terms->limit_bytes > 1 ? terms->limit_bytes : 0, limit));
     error_set(err, STATUS_RESOURCE_EXHAUSTED,
-              "keeping the weights takes %" PRIu64 " bytes of the machine's memory, %" PRIu64
-              " may be taken (%" PRIu64 " free, %" PRIu64 " promised to others%s)",
-              n_bytes, room, memory.free_bytes, terms->promised_bytes,
-              terms->limit_bytes ? ", and a budget" : "");
+              "keeping the weights takes %s of the machine's memory, %s may be taken (%s free, %s "
+              "promised to others%s)",
+              format_bytes(n_bytes, needed), format_bytes(room > 1 ? room : 0, left),
+              format_bytes(memory.free_bytes, free_bytes),
+              format_bytes(terms->promised_bytes, promised), budget);
     return error_reason(err, "HOST_MEMORY");
 }
 

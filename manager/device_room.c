@@ -8,7 +8,6 @@
 #include "manager/message.h"
 #include "manager/names.h"
 #include "manager/slot.h"
-#include "manager/weights.h"
 
 /* From its start until it has taken its memory: its driver may be slow to start. Who takes longer
  * is waited for no more; what it has said that it plans counts. */
@@ -92,12 +91,13 @@ static void add_waiting(const struct catalog *catalog, const struct slot *slot,
     room->n_unsized += !budget;
 }
 
-/* One that keeps weights in the machine's memory, or comes back as one, has nothing on a device. */
-static bool keeps_or_will(const struct manager *manager, const struct slot *slot)
+/* One that keeps weights in the machine's memory, or comes back as one, has nothing on a device;
+ * and one that has lost them waits until there is room (slot_waits_for_gpu). */
+static bool keeps_or_will(const struct slot *slot)
 {
     if (slot && slot->process_state == PROCESS_RUNNING)
         return slot->keeps;
-    return slot && slot_is_to_park(slot) && weights_are_whole(manager->weights, slot->id);
+    return slot && slot_is_to_park(slot);
 }
 
 /* As far as is known; the driver's own word is asked by the worker. */
@@ -129,7 +129,7 @@ void device_room_look(const struct manager *manager, const char *device, const c
         const struct slot *slot = slot_find(manager->supervisor, row->id);
         if (but_id && strcmp(row->id, but_id) == 0)
             continue;
-        if (keeps_or_will(manager, slot))
+        if (keeps_or_will(slot))
             continue;
         if (!slot || slot->process_state != PROCESS_RUNNING)
             add_waiting(catalog, slot, row, device, !but_id, &room);
@@ -204,6 +204,27 @@ uint64_t device_room_estimate(const struct manager *manager, const char *replica
     return n_bytes;
 }
 
+uint64_t device_room_of_gpu(const struct manager *manager, const char *replica_id)
+{
+    const struct catalog *catalog = &manager->catalog;
+    const struct slot *slot = slot_find(manager->supervisor, replica_id);
+    const pb_replica *row = catalog_replica(catalog, replica_id);
+    const pb_version *version = row ? catalog_version(catalog, row->model, row->version) : NULL;
+    uint64_t n_bytes = slot ? slot->gpu_bytes : 0;
+    if (!n_bytes && row)
+        n_bytes = budget_of(catalog, row);
+    return !n_bytes && version && version->info ? version->info->weight_bytes : n_bytes;
+}
+
+/* As its load says; of one that is woken what it took before. */
+static uint64_t wanted_of_gpu(const struct manager *manager, const struct device_wish *wish)
+{
+    const struct slot *slot =
+        wish->but_id && manager->supervisor ? slot_find(manager->supervisor, wish->but_id) : NULL;
+    return !wish->config->gpu_memory_bytes && slot ? slot->gpu_bytes
+                                                   : wish->config->gpu_memory_bytes;
+}
+
 static struct fit_device look_at_node(const struct manager *manager, const char *device,
                                       const char *but_id)
 {
@@ -237,9 +258,8 @@ size_t device_room_choose(const struct manager *manager, const struct device_wis
                                       .room_bytes = room.available_bytes,
                                       .n_processes = room.n_processes};
     }
-    devices[0] =
-        devices[fit_choose(policy, fits, n_devices,
-                           gpu ? wish->config->gpu_memory_bytes : wanted_bytes(manager, wish))];
+    devices[0] = devices[fit_choose(
+        policy, fits, n_devices, gpu ? wanted_of_gpu(manager, wish) : wanted_bytes(manager, wish))];
     return 1;
 }
 

@@ -38,10 +38,10 @@ struct device_wish {
 
 /* A replica of one rank takes one device of its group, as `placement` of its configuration, or of
  * the manager, says (fit.h): of the GPUs one always, of the CPU's nodes where that is not "auto".
- * devices[0] becomes that device. What it wants is known of a GPU where `gpu_memory_bytes` says so;
- * of a node it is what a live replica of the same deployment has planned, else what the file and
- * the KV cache that is asked for come to. Returns how many devices the replica gets: 1, or
- * n_devices where it takes all. */
+ * devices[0] becomes that device. What it wants is known of a GPU where `gpu_memory_bytes` says so,
+ * or where it had a process before that served; of a node it is what a live replica of the same
+ * deployment has planned, else what the file and the KV cache that is asked for come to. Returns
+ * how many devices the replica gets: 1, or n_devices where it takes all. */
 size_t device_room_choose(const struct manager *manager, const struct device_wish *wish,
                           char *devices[], size_t n_devices);
 
@@ -49,6 +49,10 @@ size_t device_room_choose(const struct manager *manager, const struct device_wis
  * is asked for: as another of its deployment has planned, else its weights and that. 0: none is
  * asked for, it is what is free. */
 uint64_t device_room_estimate(const struct manager *manager, const char *replica_id);
+
+/* Of a GPU's, what a replica that is woken will take, as far as is known: what its last process
+ * that served planned, else what its load allows it, else its weights. */
+uint64_t device_room_of_gpu(const struct manager *manager, const char *replica_id);
 
 /* Whether another worker that was started on a GPU of the replica's group has yet to take its
  * memory: what is free there would be counted for both. */

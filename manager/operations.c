@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/seeded_bug.h"
 #include "manager/failpoint.h"
+#include "manager/lifecycle.h"
 #include "manager/loop_queue.h"
 #include "manager/message.h"
 #include "manager/operation_view.h"
@@ -325,6 +326,7 @@ struct ending {
     struct operations *operations;
     char id[ID_BYTES];
     pb_operation *operation; /* as it will be recorded; owned */
+    bool not_kept;           /* it was to park what serves on, as its weights could not be kept */
 };
 
 static int prune_ended(struct txn *txn, struct error *err)
@@ -374,17 +376,18 @@ static int tell_unreleased(struct txn *txn, const pb_operation *done, struct err
 }
 
 /* Whose weights could not be kept serves on as before: it is not to be parked any more. */
-static int unpark(struct txn *txn, const pb_operation *done, struct error *err)
+static int unpark(struct txn *txn, const struct ending *ending, struct error *err)
 {
+    const pb_operation *done = ending->operation;
     const struct catalog *catalog = txn_catalog(txn);
     const pb_deployment *row =
         catalog_deployment(catalog, done->model, done->version, done->device_group);
-    if ((int)done->kind != OPERATION_PARK || (int)done->state != OPERATION_FAILED || !row ||
-        !row->parked)
+    if (!ending->not_kept || !row || !row->parked)
         return 0;
     for (size_t i = 0; i < done->n_replica_ids; i++) {
         const pb_replica *replica = catalog_replica(catalog, done->replica_ids[i]);
-        if (replica && !replica->retiring && (int)replica->state != REPLICA_READY)
+        if (replica && !replica->retiring && (int)replica->state != REPLICA_READY &&
+            (int)replica->state != REPLICA_FAILED)
             return 0; /* what it kept is to stay parked */
     }
     pb_deployment *deployment = MESSAGE_COPY(pb_deployment, row);
@@ -392,7 +395,9 @@ static int unpark(struct txn *txn, const pb_operation *done, struct error *err)
         return error_no_memory(err);
     deployment->parked = 0;
     deployment->generation++;
-    return txn_put(txn, TABLE_DEPLOYMENT, &deployment->base, err);
+    return txn_put(txn, TABLE_DEPLOYMENT, &deployment->base, err) != 0
+               ? err->status
+               : lifecycle_bump(txn, done->model, done->version, err);
 }
 
 static int run_ending(struct txn *txn, void *arg, struct error *err)
@@ -405,7 +410,8 @@ static int run_ending(struct txn *txn, void *arg, struct error *err)
     if (!operation)
         return error_no_memory(err);
     operation->updated_unix_ns = operation->ended_unix_ns = txn_now_unix_ns(txn);
-    if (note_on_version(txn, operation, err) != 0 || unpark(txn, operation, err) != 0) {
+    if ((!ending->not_kept && note_on_version(txn, operation, err) != 0) ||
+        unpark(txn, ending, err) != 0) {
         message_free(&operation->base);
         return err->status;
     }
@@ -565,6 +571,9 @@ void operations_finish(struct operations *operations, const char *id, enum opera
         ending->operation->result->elapsed_ms =
             (uint64_t)(entry->age_ns + clock_now_ns() - entry->since_ns) / NS_PER_MS;
         ending->operations = operations;
+        ending->not_kept =
+            (int)ending->operation->kind == OPERATION_PARK && state == OPERATION_FAILED &&
+            supervisor_why_not_kept(operations->manager->supervisor, ending->operation, &err);
         memcpy(ending->id, entry->id, sizeof(ending->id));
         if (store_submit(operations->manager->store, run_ending, end_ending, ending, &err) == 0) {
             entry->busy = true;

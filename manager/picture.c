@@ -68,8 +68,8 @@ static void fill_replica(struct supervisor *supervisor, const pb_replica *row, i
     out->wake_sent = slot->wake_sent;
     out->must_keep = slot_must_keep(slot);
     out->keep_sent = slot->keep_sent;
-    out->keep_at_ns = slot->keep_at_ns;
-    out->keep_failed = slot_keep_failed(slot);
+    out->keep_at_ns = slot_keep_at_ns(slot);
+    out->keep_failed = out->must_keep && slot_keep_failed(slot); /* else another did it */
     out->kill_sent = slot->kill_sent;
     out->started_ns = slot->started_ns;
     out->next_start_ns = slot->next_start_ns;

@@ -142,7 +142,8 @@ static bool leaves(const pb_operation *operation, const pb_replica *replica)
 {
     int kind = (int)operation->kind;
     return concerns(operation, replica->id) &&
-           (kind == OPERATION_UNLOAD || kind == OPERATION_PARK || replica->retiring ||
+           (kind == OPERATION_UNLOAD || replica->retiring ||
+            (kind == OPERATION_PARK && (int)replica->state != REPLICA_READY) || /* else not kept */
             (kind == OPERATION_RESTART && (int)replica->state == REPLICA_FAILED));
 }
 

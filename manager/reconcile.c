@@ -268,18 +268,16 @@ static bool is_keeping(const struct pass *pass, const struct reconcile_replica *
             (replica->must_keep && !replica->keep_failed && replica->keep_at_ns > pass->now_ns));
 }
 
-/* One of a deployment does it for all. */
+/* One of a deployment does it for all; and two at once would each take memory that both think is
+ * free. */
 static bool another_keeps(const struct pass *pass, size_t i)
 {
     const struct reconcile_input *input = pass->input;
-    size_t deployment = input->replicas[i].deployment;
     for (size_t j = 0; j < input->n_replicas; j++)
-        if (j != i && input->replicas[j].deployment == deployment &&
-            is_keeping(pass, &input->replicas[j]))
+        if (j != i && is_keeping(pass, &input->replicas[j]))
             return true;
     for (size_t j = 0; j < pass->n_actions; j++)
-        if (pass->actions[j].type == ACTION_KEEP &&
-            input->replicas[pass->actions[j].index].deployment == deployment)
+        if (pass->actions[j].type == ACTION_KEEP)
             return true;
     return false;
 }
@@ -287,7 +285,8 @@ static bool another_keeps(const struct pass *pass, size_t i)
 /* True where it is asked to in this pass. */
 static bool ask_to_keep(struct pass *pass, size_t i, const struct reconcile_replica *replica)
 {
-    if (replica->keep_sent || another_keeps(pass, i) || !due(pass, replica->keep_at_ns))
+    if (replica->state != REPLICA_READY || replica->fault_ns || /* it may be wrong */
+        replica->keep_sent || another_keeps(pass, i) || !due(pass, replica->keep_at_ns))
         return false;
     act(pass, (struct action){.type = ACTION_KEEP, .index = i});
     return true;
@@ -319,7 +318,7 @@ static void look_after(struct pass *pass, size_t i, const struct reconcile_repli
         kill_once(pass, i, replica, "DRAIN_TIMEOUT");
     else if (replica->fault_ns && due(pass, replica->fault_ns + config->fault_grace_ns))
         kill_once(pass, i, replica, "DEVICE_FAULT");
-    else if (!(keeps && ask_to_keep(pass, i, replica)) && !watch_stall(pass, i, replica))
+    else if (!watch_stall(pass, i, replica) && !(keeps && ask_to_keep(pass, i, replica)))
         follow(pass, i, replica);
 }
 

@@ -321,6 +321,7 @@ static bool plan_copy(const struct manager *manager, Sluice__V1__Plan *plan, uin
     uint64_t budget = supervisor_budget_left(manager->supervisor, NULL, NULL, 0);
     char needed[32], left[32], text[160];
     receipt_machine_memory(&free_bytes, &total_bytes);
+    promised += 64ULL << 20; /* that the worker leaves in any case (engine/executor_keep.c) */
     free_bytes = free_bytes > promised ? free_bytes - promised : 0;
     if (budget && budget < free_bytes)
         free_bytes = budget;
@@ -419,17 +420,21 @@ static int check_cpus(const struct catalog *catalog, const pb_deployment *deploy
     return 0;
 }
 
-/* Before the keepers are told, which would give their weights up where they cannot serve. */
+/* Before its keepers are told, which would give their weights up where they cannot serve. */
+static int check_sleeper(struct service *service, const pb_deployment *deployment,
+                         struct error *err)
+{
+    return check_cpus(&service->manager->catalog, deployment, err) != 0
+               ? err->status
+               : supervisor_check_wake(service->manager->supervisor, deployment, err);
+}
+
 static int check_room(struct service *service, const wake_request *request,
                       const struct park_args *args, struct error *err)
 {
     struct error why; /* of what cannot be woken the change says so, or that it was done before */
     const pb_deployment *deployment = find(&service->manager->catalog, request, args, &why);
-    if (!deployment || !deployment->parked)
-        return 0;
-    return check_cpus(&service->manager->catalog, deployment, err) != 0
-               ? err->status
-               : supervisor_check_wake(service->manager->supervisor, deployment, err);
+    return deployment && deployment->parked ? check_sleeper(service, deployment, err) : 0;
 }
 
 void service_wake(struct service *service, struct rpc_call *call, const ProtobufCMessage *message)
@@ -461,7 +466,7 @@ void service_wake_on_demand(struct service *service, struct rpc_call *call,
         return;
     }
     const pb_deployment *sleeper = find_sleeper(&service->manager->catalog, request, &args.limits);
-    if (sleeper && supervisor_check_wake(service->manager->supervisor, sleeper, &err) != 0) {
+    if (sleeper && check_sleeper(service, sleeper, &err) != 0) {
         service_fail(call, &err);
         return;
     }

@@ -73,7 +73,7 @@ void slot_forget(struct slot *slot)
     slot->drain_sent = slot->kill_sent = slot->keeps = false;
     slot->wake_sent = slot->wake_failed = slot->keep_sent = false;
     slot->keep_at_ns = 0;
-    slot->n_keeps = 0;
+    slot->n_keeps = slot->n_keep_tries = 0;
     slot->woken_bytes = 0;
     slot->adopted = false;
     slot->ready_ns = slot->started_ns = slot->drain_deadline_ns = slot->sizing_until_ns = 0;
@@ -242,15 +242,13 @@ static bool tell_weights(struct slot *slot)
         for (size_t i = 0; i < status->n_packed; i++)
             sealed &= status->packed[i]->sealed;
     }
-    /* What a GPU has is in memory only once it was asked for, long after the load, and not for
-     * long.
-     */
+    /* What a GPU has is in memory only once it was asked for, long after the load. */
     slot->packed_told &= status->n_packed > 0;
     bool again = status->n_packed && !slot->packed_told;
     if ((slot->sealed_told && !again) || (slot->packed_told && !sealed) ||
         (!status->n_packed && !sealed))
         return false;
-    slot->packed_told = true;
+    slot->packed_told = status->n_packed > 0;
     slot->sealed_told = sealed;
     return weights_told(slot->supervisor->manager->weights, slot->id, slot->process.pid, status);
 }
@@ -325,8 +323,10 @@ static void on_status(void *arg, const pb_status *status)
         slot->sizing_until_ns = 0;
         changed = true;
     }
-    if (tell_weights(slot))
+    if (tell_weights(slot)) {
+        slot->n_keeps = slot->n_keep_tries = 0;
         changed = true;
+    }
     if (status->error) {
         message_to_error(&status->error->base, &slot->last_error);
         slot->permanent = cannot_help(slot->last_error.status);

@@ -42,15 +42,15 @@ struct slot {
     bool busy;            /* a record of it is on its way to the store */
     bool keeps;           /* its process keeps weights, and serves nothing */
     bool fenced, refused, permanent, held_back, drain_sent, kill_sent;
-    bool wake_sent, wake_failed;   /* it was told to serve in place; it would not, or cannot */
-    bool keep_sent;                /* it was asked to copy its weights, and has not answered */
-    int64_t keep_at_ns;            /* not to be asked again before */
-    uint32_t n_keeps;              /* copies that it said are whole */
-    uint64_t keep_failed;          /* generation of the deployment whose parking failed; 0: none */
-    struct error keep_error;       /* with keep_failed */
-    bool asked;                    /* of the exit report: it ended because it was told to */
-    bool packed_told, sealed_told; /* weights_told has heard of its packed memory */
-    bool settled;                  /* adopted, and has said what it is */
+    bool wake_sent, wake_failed;    /* it was told to serve in place; it would not, or cannot */
+    bool keep_sent;                 /* it was asked to copy its weights, and has not answered */
+    int64_t keep_at_ns;             /* not to be asked again before */
+    uint32_t n_keeps, n_keep_tries; /* copies that it said are whole; answers that it cannot yet */
+    uint64_t keep_failed;           /* generation of the deployment whose parking failed; 0: none */
+    struct error keep_error;        /* with keep_failed */
+    bool asked;                     /* of the exit report: it ended because it was told to */
+    bool packed_told, sealed_told;  /* weights_told has heard of its packed memory */
+    bool settled;                   /* adopted, and has said what it is */
     bool adopted;
     int64_t hold_until_ns; /* after a refused record: not before */
     int64_t started_ns, next_start_ns, ready_ns, drain_deadline_ns;
@@ -122,10 +122,15 @@ bool slot_can_wake(const struct slot *slot);
 bool slot_wake(struct slot *slot);
 /* Keeps the devices that its process was given with these flags. */
 void slot_note_devices(struct slot *slot, char *const *argv);
+/* Whether it is to load on a GPU for nothing but to be parked, as after a restart of the machine,
+ * and another comes first, or there is no room: it takes nothing from who serves. */
+bool slot_waits_for_gpu(const struct slot *slot);
 /* Whether its process, which is to be parked, has weights on a GPU that nobody has kept. */
 bool slot_must_keep(const struct slot *slot);
 /* Whether they could not be kept when its deployment was told to park last, a moment ago. */
 bool slot_keep_failed(const struct slot *slot);
+/* When it may be asked for a copy of them: not at once again, unless it is told to park anew. */
+int64_t slot_keep_at_ns(const struct slot *slot);
 /* Asks its process for a copy of them. */
 void slot_keep(struct slot *slot);
 /* The answer: status 0, or why there is none. */

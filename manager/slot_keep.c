@@ -6,16 +6,16 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/seeded_bug.h"
+#include "manager/device_room.h"
 #include "manager/slot.h"
 #include "manager/weights.h"
 
 /* Until it is asked again: what it answered and what its status says come by two ways. */
 static const int64_t again_ns = NS_PER_S;
-/* The same after it could not: other memory may be free by then. An operation does not wait for it.
- */
+/* After it could not: other memory may be free by then. An operation does not wait for it. */
 static const int64_t retry_ns = 60 * NS_PER_S;
 /* Copies that it had and this process could not take over: another would be no better. */
-enum { MAX_KEEPS = 5 };
+enum { MAX_KEEPS = 5, MAX_TRIES = 600 };
 
 static const pb_deployment *deployment_of(const struct slot *slot)
 {
@@ -46,6 +46,57 @@ bool slot_keep_failed(const struct slot *slot)
            supervisor_now_ns(slot->supervisor) < slot->keep_at_ns;
 }
 
+/* A row that is to serve and whose process does not say that it does. */
+static bool is_on_its_way(struct supervisor *supervisor, const pb_replica *row)
+{
+    const struct slot *slot = slot_find(supervisor, row->id);
+    bool serves = slot && slot->process_state == PROCESS_RUNNING && slot->status &&
+                  (int)slot->status->state == WORKER_READY;
+    return !row->retiring && (int)row->state != REPLICA_STOPPED &&
+           (int)row->state != REPLICA_FAILED && !serves;
+}
+
+/* Somebody who is to serve from a GPU is on the way there. */
+static bool another_is_to_serve(struct supervisor *supervisor)
+{
+    const struct catalog *catalog = &supervisor->manager->catalog;
+    for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
+        const pb_replica *row = catalog_replica_at(catalog, i);
+        const pb_group *group = catalog_group(catalog, row->device_group);
+        const pb_deployment *deployment =
+            catalog_deployment(catalog, row->model, row->version, row->device_group);
+        if (deployment && !deployment->parked && group && group->n_devices &&
+            strncmp(group->devices[0], "cuda", 4) == 0 && is_on_its_way(supervisor, row))
+            return true;
+    }
+    return false;
+}
+
+bool slot_waits_for_gpu(const struct slot *slot)
+{
+    const struct manager *manager = slot->supervisor->manager;
+    const pb_replica *row = catalog_replica(&manager->catalog, slot->id);
+    const pb_group *group = row ? catalog_group(&manager->catalog, row->device_group) : NULL;
+    if (!group || !is_on_gpu(slot) || !slot_is_to_park(slot) ||
+        weights_are_whole(manager->weights, slot->id))
+        return false;
+    if (another_is_to_serve(slot->supervisor))
+        return true;
+    for (size_t i = 0; i < group->n_devices; i++) {
+        struct device_room room;
+        device_room_look(manager, group->devices[i], slot->id, &room);
+        if (room.is_there && room.available_bytes >= device_room_of_gpu(manager, slot->id))
+            return false;
+    }
+    return true;
+}
+
+int64_t slot_keep_at_ns(const struct slot *slot)
+{
+    const pb_deployment *deployment = slot->keep_failed ? deployment_of(slot) : NULL;
+    return deployment && deployment->generation != slot->keep_failed ? 0 : slot->keep_at_ns;
+}
+
 static void fail(struct slot *slot, const struct error *why)
 {
     const pb_deployment *deployment = deployment_of(slot);
@@ -61,6 +112,7 @@ void slot_keep(struct slot *slot)
     struct supervisor *supervisor = slot->supervisor;
     struct supervisor_promises promises = supervisor_promises(supervisor, NULL);
     struct error err;
+    slot->keep_failed = 0;
     slot->keep_sent =
         worker_link_keep(slot->link, promises.n_bytes,
                          supervisor_budget_left(supervisor, NULL, NULL, 0), &err) == 0;
@@ -73,6 +125,10 @@ void slot_on_keep(struct slot *slot, const struct error *status)
     struct error err = *status;
     slot->keep_sent = false;
     slot->keep_at_ns = supervisor_now_ns(slot->supervisor) + again_ns;
+    bool again = err.status == STATUS_UNAVAILABLE || err.status == STATUS_CANCELLED;
+    if (again && ++slot->n_keep_tries > MAX_TRIES)
+        error_set(&err, STATUS_INTERNAL, "the worker did not come to keep its weights: %s",
+                  status->message);
     if (!status->status && ++slot->n_keeps > MAX_KEEPS)
         error_set(&err, STATUS_INTERNAL,
                   "the worker keeps its weights, but they cannot be taken over");

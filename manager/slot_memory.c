@@ -62,6 +62,15 @@ uint64_t slot_expected_bytes(const struct slot *slot)
     return n_bytes > planned ? n_bytes : planned;
 }
 
+/* Then what it has packed is a copy for others, beside what it plans (weights_image_at). */
+static bool has_gpu_memory(const struct slot *slot)
+{
+    for (size_t i = 0; i < slot->status->n_memory; i++)
+        if (strncmp(slot->status->memory[i]->device, "cuda", 4) == 0)
+            return true;
+    return false;
+}
+
 uint64_t slot_gpu_held_bytes(const struct slot *slot)
 {
     uint64_t n_bytes = 0;
@@ -83,7 +92,8 @@ bool slot_is_sized(const struct slot *slot)
 void slot_note_shared(struct slot *slot)
 {
     uint64_t id, n_bytes = slot_shared_bytes(slot, &id);
-    if (!id)
+    bool serves = slot->status && (int)slot->status->state == WORKER_READY;
+    if (!id && !serves) /* who serves and has none has them on a GPU, or for itself */
         return;
     slot->shared_bytes = n_bytes;
     slot->shared_id = id;
@@ -93,7 +103,7 @@ uint64_t slot_shared_bytes(const struct slot *slot, uint64_t *out_id)
 {
     uint64_t n_bytes = 0;
     *out_id = 0;
-    if (slot->process_state != PROCESS_RUNNING || !slot->status)
+    if (slot->process_state != PROCESS_RUNNING || !slot->status || has_gpu_memory(slot))
         return 0;
     for (size_t i = 0; i < slot->status->n_packed; i++) {
         const Sluice__Worker__V1__PackedMemory *packed = slot->status->packed[i];

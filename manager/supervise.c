@@ -99,12 +99,24 @@ static bool another_sizes(struct supervisor *supervisor, const struct slot *but,
     return false;
 }
 
+/* Weights are being copied: what that takes of the machine's memory is not told by anybody yet. */
+static bool somebody_keeps(struct supervisor *supervisor)
+{
+    size_t cursor = 0;
+    const struct slot *slot;
+    while ((slot = hash_map_next(&supervisor->slots, &cursor, NULL, NULL)))
+        if (slot->keep_sent && slot->process_state == PROCESS_RUNNING)
+            return true;
+    return false;
+}
+
 /* Whether memory may be taken for it now; where not, it is looked at again soon. */
 static bool is_its_turn(struct slot *slot)
 {
     int64_t now_ns = supervisor_now_ns(slot->supervisor);
     struct weights_fds fds;
-    if (another_sizes(slot->supervisor, slot, now_ns) ||
+    if (slot_waits_for_gpu(slot) || somebody_keeps(slot->supervisor) ||
+        another_sizes(slot->supervisor, slot, now_ns) ||
         device_room_is_being_taken(slot->supervisor->manager, slot->id) ||
         supervisor_makes_room(slot->supervisor, slot->id) ||
         !weights_take(slot->supervisor->manager->weights, slot->id, &fds)) {

@@ -20,6 +20,8 @@ bool slot_is_on(const struct slot *slot, const char *device)
 {
     const struct catalog *catalog = &slot->supervisor->manager->catalog;
     const pb_status *status = slot->status;
+    if (slot->keeps && slot->process_state == PROCESS_RUNNING && strncmp(device, "cuda", 4) == 0)
+        return false; /* it has none open, whichever it was given */
     if (slot->devices)
         return in_list(slot->devices, device);
     for (size_t i = 0; status && i < status->n_memory; i++)

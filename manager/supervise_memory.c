@@ -41,6 +41,16 @@ static uint64_t taken_by(const struct slot *slot, bool for_plan, struct share_se
     return share_set_add(set, planned > held ? planned : held, shared, id);
 }
 
+/* Of GPUs' weights that are kept, those that no keeper has mapped: it is still to come. */
+static uint64_t taken_by_images(const struct supervisor *supervisor, struct share_set *set)
+{
+    uint64_t n_bytes = 0, image, id;
+    for (size_t i = 0; supervisor && weights_image_at(supervisor->manager->weights, i, &image, &id);
+         i++)
+        n_bytes += share_set_add(set, image, image, id);
+    return n_bytes;
+}
+
 uint64_t supervisor_taken_bytes(struct supervisor *supervisor, const char *but_id)
 {
     struct share_set set = {0};
@@ -50,7 +60,7 @@ uint64_t supervisor_taken_bytes(struct supervisor *supervisor, const char *but_i
     while (supervisor && (slot = hash_map_next(&supervisor->slots, &cursor, NULL, NULL)))
         if (!but_id || strcmp(slot->id, but_id) != 0)
             n_bytes += taken_by(slot, !but_id, &set);
-    return n_bytes;
+    return n_bytes + taken_by_images(supervisor, &set);
 }
 
 /* How many devices its process is on; it is on one at least. */
@@ -145,7 +155,8 @@ static int check_wake_on_gpus(struct supervisor *supervisor, const pb_deployment
         const struct slot *slot = slot_find(supervisor, catalog_replica_at(catalog, i)->id);
         uint64_t most = 0;
         size_t best = 0;
-        if (!slot || !slot->keeps || !is_of(catalog_replica_at(catalog, i), deployment))
+        bool serves = slot && slot->process_state == PROCESS_RUNNING && !slot->keeps;
+        if (!slot || serves || !is_of(catalog_replica_at(catalog, i), deployment))
             continue;
         for (size_t d = 0; d < group->n_devices && d < DEVICES_MAX; d++) {
             struct device_room room;
@@ -154,13 +165,14 @@ static int check_wake_on_gpus(struct supervisor *supervisor, const pb_deployment
             best = of_device > most ? d : best;
             most = of_device > most ? of_device : most;
         }
-        taken[best] += slot->gpu_bytes;
-        if (slot->gpu_bytes <= most)
+        uint64_t needed = device_room_of_gpu(supervisor->manager, slot->id);
+        taken[best] += needed;
+        if (needed <= most)
             continue;
         error_set(err, STATUS_RESOURCE_EXHAUSTED,
                   "%s/%s takes %s of a GPU once it is woken, %s has %s; unload something there, or "
                   "park it",
-                  deployment->model, deployment->version, format_bytes(slot->gpu_bytes, missing),
+                  deployment->model, deployment->version, format_bytes(needed, missing),
                   group->n_devices == 1 ? group->devices[0] : group->name,
                   format_bytes(most, left));
         return error_reason(err, "DEVICE_MEMORY");
@@ -178,10 +190,11 @@ int supervisor_check_wake(struct supervisor *supervisor, const pb_deployment *de
     size_t cursor = 0;
     const struct slot *slot;
     char missing[32], left[32];
+    int status = 0;
     if (group && group->n_devices && strncmp(group->devices[0], "cuda", 4) == 0)
-        return check_wake_on_gpus(supervisor, deployment, group, err);
-    if (!total)
-        return 0;
+        status = check_wake_on_gpus(supervisor, deployment, group, err);
+    if (status != 0 || !total)
+        return status;
     uint64_t others = 0;
     while ((slot = hash_map_next(&supervisor->slots, &cursor, NULL, NULL))) {
         const pb_replica *row = catalog_replica(catalog, slot->id);

@@ -347,6 +347,22 @@ void weights_sweep(struct weights *weights)
     }
 }
 
+bool weights_image_at(const struct weights *weights, size_t i, uint64_t *out_bytes,
+                      uint64_t *out_id)
+{
+    const struct set *set = weights->sets;
+    struct stat st;
+    for (; set && (!set->of_gpu || i-- > 0); set = set->next)
+        ;
+    *out_bytes = *out_id = 0;
+    for (size_t k = 0; set && k < set->n_fds; k++)
+        if (fstat(set->fds[k], &st) == 0) {
+            *out_bytes += (uint64_t)st.st_size;
+            *out_id = k ? *out_id : st.st_ino;
+        }
+    return set != NULL;
+}
+
 bool weights_are_whole(struct weights *weights, const char *replica_id)
 {
     char key[KEY_BYTES];

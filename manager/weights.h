@@ -46,6 +46,10 @@ bool weights_told(struct weights *weights, const char *replica_id, pid_t pid,
                   const pb_status *status);
 /* Lets go of what nobody can use any more. */
 void weights_sweep(struct weights *weights);
+/* Images of GPUs' weights that are held, 0 and on: bytes, and an id as that of replicas that have
+ * them. False: there are no more. */
+bool weights_image_at(const struct weights *weights, size_t i, uint64_t *out_bytes,
+                      uint64_t *out_id);
 /* Whether the replica would find its weights in memory, packed and sealed. */
 bool weights_are_whole(struct weights *weights, const char *replica_id);
 /* Whether new replicas would find the weights in memory. */

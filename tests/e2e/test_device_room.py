@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from conftest import alive
-from manager_program import C, fails, manager  # noqa: F401 (fixture)
+from conftest import alive, patience
+from manager_program import C, fails, manager, retry, settle  # noqa: F401 (fixture)
 from test_devices import GPU, Machine, is_ready
+from test_park import park, wake
 
 G = 1_000_000_000
 
@@ -188,13 +189,238 @@ def test_scaling_down_has_failed_where_the_driver_still_counts_memory_for_the_pr
     assert {r.device: (r.after_bytes, r.expected_bytes) for r in o.result.memory}["cuda:0"] == (20 * G, 20 * G), o.result
 
 
-def test_replicas_on_gpus_are_not_parked_yet_and_that_is_said(machine):
+# -- parking: the weights go into the machine's memory, and the GPU to others
+
+
+def parked(machine):
+    return lambda replica: replica.state == machine.manager.t.REPLICA_STATE_PARKED
+
+
+def deployment(machine, model="a"):
+    (version,) = machine.manager.rpc.GetModel(machine.manager.m.GetModelRequest(model=model)).model.versions
+    return version.deployments[0]
+
+
+def kept_in(pid):
+    """Packed weights that a process has open."""
+    return [fd.name for fd in Path(f"/proc/{pid}/fd").iterdir() if fd.is_symlink() and "sluice-weights" in os.readlink(fd)]
+
+
+def refused_park(machine, model="a"):
+    """Its error. Nothing was to come back."""
+    o = machine.manager.end(park(machine.manager, model))
+    assert o.state == machine.manager.t.OPERATION_STATE_FAILED and o.error.reason == "HOST_MEMORY" and o.stage == "drain", o
+    assert not o.result.HasField("unreleased") and not machine.events("memory.not_released"), o
+    return o.error.message
+
+
+def test_a_parked_version_leaves_its_gpu_to_another_and_comes_back_in_place(machine):
+    m = machine.up().groups(left="cuda:0").manager
+    m.done(load(machine, "a", "left", f"load_ms=60 gpu={40 * G}", 40 * G))
+    serving = machine.replica("a")
+    assert not kept_in(serving.pid) and not kept_in(m.process.pid), "what lies on a GPU is nowhere else"
+    o = m.done(park(m))
+    assert {r.device: (r.before_bytes, r.after_bytes, r.expected_bytes) for r in o.result.memory}["cuda:0"] == (40 * G, 0, 0), o.result
+    keeper = machine.replica("a")
+    assert parked(machine)(keeper) and keeper.id == serving.id and keeper.pid != serving.pid and not alive(serving.pid)
+    assert keeper.shared_id and len(kept_in(keeper.pid)) == len(kept_in(m.process.pid)) == 1 and m.workers() == [keeper.pid]
+    assert machine.device("cuda:0").planned_bytes == 0
+
+    m.done(load(machine, "b", "left", f"load_ms=60 gpu={45 * G}", 45 * G))
+    assert told(machine.replica("b").pid) == ("cuda:0", 0, 0), "nothing of it is promised to the one that is parked"
+    said = fails(C.RESOURCE_EXHAUSTED, wake, m, why="DEVICE_MEMORY")
+    assert "a/1 takes 37.3 GiB of a GPU once it is woken, cuda:0 has 32.6 GiB; unload something there, or park it" in said
+    settle(m)
+    assert parked(machine)(machine.replica("a")) and machine.replica("a").pid == keeper.pid and deployment(machine).parked
+    m.done(park(m, "b"))
+    assert machine.device("cuda:0").planned_bytes == 0 and len(kept_in(m.process.pid)) == 2
+    m.done(wake(m))
+    woken = machine.replica("a")
+    assert is_ready(machine)(woken) and (woken.pid, woken.epoch, woken.n_restarts) == (keeper.pid, keeper.epoch, 0)
+    assert machine.device("cuda:0").planned_bytes == 40 * G and [r.device for r in woken.memory] == ["cuda:0"]
+    m.wait(lambda: len(kept_in(m.process.pid)) == 1 and not kept_in(woken.pid), 5, "what is on the GPU again is let go of")
+    fails(C.RESOURCE_EXHAUSTED, wake, m, "b", why="DEVICE_MEMORY")
+    m.done(m.unload("a"))
+    m.done(wake(m, "b"))
+
+
+@pytest.mark.parametrize("budget", [40 * G, None])
+def test_it_is_woken_on_the_gpu_that_has_room_by_then(machine, budget):
+    """A keeper has none open: whichever it served on before. Where its load says nothing, what it took there is what it wants."""
+    m = machine.up().groups(both="cuda:0 cuda:1", left="cuda:0", right="cuda:1").manager
+    m.done(load(machine, "a", "both", f"load_ms=60 gpu={40 * G}", budget))
+    assert told(machine.replica("a").pid)[0] == "cuda:0"
+    m.done(park(m))
+    keeper = machine.replica("a")
+    m.done(load(machine, "b", "left", f"load_ms=60 gpu={45 * G}", 45 * G))
+    for name in ("c", "d"):  # more processes, and more room
+        m.done(load(machine, name, "right", f"load_ms=60 gpu={G}", G))
+    m.done(wake(m))
+    woken = machine.replica("a")
+    assert woken.pid == keeper.pid and [r.device for r in woken.memory] == ["cuda:1"], woken
+    assert {name: machine.device(name).planned_bytes for name in ("cuda:0", "cuda:1")} == {"cuda:0": 45 * G, "cuda:1": 42 * G}
+    assert woken.id in machine.device("cuda:1").replica_ids and woken.id not in machine.device("cuda:0").replica_ids
+
+
+def test_replicas_are_kept_once_and_come_back_one_after_the_other(machine):
+    m = machine.up().groups(both="cuda:0 cuda:1").manager
+    machine.manager.script("a", f"load_ms=60 gpu={40 * G} keeps_slow=300")
+    m.register("a")
+    m.done(m.load("a", device_group="both", n_replicas=2))
+    m.done(park(m))
+    assert len({r.shared_id for r in m.replicas()}) == 1 and len(kept_in(m.process.pid)) == 1
+    keepers = {r.id: r.pid for r in m.replicas()}
+    m.done(wake(m))
+    assert {r.id: r.pid for r in m.replicas()} == keepers and sorted(r.memory[0].device for r in m.replicas()) == ["cuda:0", "cuda:1"]
+
+
+def test_one_whose_weights_cannot_be_kept_serves_on_and_is_parked_once_they_can(machine):
+    m = machine.up().groups(left="cuda:0").manager
+    m.done(load(machine, "a", "left", f"load_ms=60 gpu={5 * G} keeps_not"))
+    serving = machine.replica("a")
+    for _ in range(2):
+        said = refused_park(machine)
+        assert "not parked, it serves on: keeping the weights takes 5000000 bytes of the machine's memory" in said, said
+        now = machine.replica("a")
+        assert is_ready(machine)(now) and (now.pid, now.epoch) == (serving.pid, serving.epoch) and not deployment(machine).parked
+    (version,) = m.rpc.GetModel(m.m.GetModelRequest(model="a")).model.versions
+    assert not version.HasField("last_error"), version  # that is of loads
+    m.done(m.rpc.ScaleModelVersion(m.m.ScaleModelVersionRequest(model="a", n_replicas=1)).operation)  # as nothing else is refused
+    assert not machine.events("replica.draining"), "no request was turned away"
+    m.script("a", f"load_ms=60 gpu={5 * G}")
+    m.done(park(m))
+    assert parked(machine)(machine.replica("a")) and machine.device("cuda:0").planned_bytes == 0
+
+
+def test_where_one_replica_cannot_keep_them_another_does(machine):
+    """Also where the first takes its time to end: it is on its way, and not what the operation says."""
+    m = machine.up("--drain-grace", "20s").groups(both="cuda:0 cuda:1").manager
+    m.script("a", "load_ms=60 keeps_slow=1000")
+    m.register("a")
+    m.done(m.load("a", device_group="both", n_replicas=2))
+    first, second = sorted(m.replicas(), key=lambda r: int(r.id[1:]))
+    m.script("a", f"load_ms=60 keeps_slow=1000 keeps_not={first.id}")
+    operation = park(m)
+    time.sleep(0.5)  # it was asked, and the other was
+    os.kill(first.pid, signal.SIGSTOP)
+    try:
+        m.wait(lambda: any(map(parked(machine), m.replicas())), 8, "the other is parked")
+        time.sleep(2.5)  # what is to come back is waited for for two seconds
+        open_yet = m.rpc.GetOperation(m.m.GetOperationRequest(id=operation.id)).operation
+    finally:
+        os.kill(first.pid, signal.SIGCONT)
+    assert open_yet.state == m.t.OPERATION_STATE_RUNNING, open_yet
+    m.done(operation)
+    assert all(map(parked(machine), m.replicas())) and len({r.shared_id for r in m.replicas()}) == 1
+
+
+def test_a_manager_that_dies_as_weights_are_copied_is_followed_by_one_that_parks(machine):
+    m = machine.up().groups(left="cuda:0").manager
+    m.done(load(machine, "a", "left", f"load_ms=60 gpu={5 * G} keeps_slow=3000"))
+    serving = machine.replica("a")
+    operation = park(m, request_id="once")
+    time.sleep(0.5)
+    m.kill()
+    assert alive(serving.pid)
+    m.up(env=machine.env)
+    assert machine.replica("a").pid == serving.pid and is_ready(machine)(machine.replica("a")), "it serves meanwhile"
+    assert park(m, request_id="once").id == operation.id
+    m.done(operation)
+    keeper = machine.replica("a")
+    assert parked(machine)(keeper) and keeper.epoch == serving.epoch + 1 and m.workers() == [keeper.pid]
+
+
+@pytest.mark.parametrize("point", ["park.before_commit", "drain.before_record", "drain.after_record", "start.before_record", "start.after_record",
+                                   "spawn.after", "state.after_record", "finish.before_record"])
+def test_killed_in_the_middle_of_parking_on_gpus(machine, point):
+    m = machine.up().groups(both="cuda:0 cuda:1").manager
+    m.script("a")
+    m.register("a")
+    m.done(m.load("a", device_group="both", n_replicas=2))
+    m.term()
+    m.up(env=dict(machine.env, SLUICE_FAILPOINT=point))
+    operation = retry(m, lambda: park(m, request_id="once"))
+    assert m.process.wait(patience(10)) == -signal.SIGKILL
+    machine.up()
+    again = park(m, request_id="once")
+    assert not operation or again.id == operation.id
+    m.done(again)
+    settle(m)
+    assert len(m.replicas()) == len(m.workers()) == 2 and all(map(parked(machine), m.replicas()))
+
+
+def test_weights_that_are_lost_are_loaded_and_kept_again(machine):
+    """It is asked for them as soon as it says that it serves, and has them by its next word."""
     m = machine.up().groups(left="cuda:0").manager
     m.done(load(machine, "a", "left", f"load_ms=60 gpu={5 * G}"))
-    pid = machine.replica("a").pid
-    assert "device_group" in fails(C.UNIMPLEMENTED, m.rpc.ParkModelVersion, m.m.ParkModelVersionRequest(model="a"))
-    config = m.t.ModelConfig(idle_after_ms=1000)
-    m.script("b")
-    m.register("b")
-    assert "idle_action" in fails(C.UNIMPLEMENTED, m.load, "b", device_group="left", config=config)
-    assert machine.replica("a").pid == pid
+    m.done(park(m))
+    keeper = machine.replica("a")
+    m.kill()
+    os.kill(keeper.pid, signal.SIGKILL)
+    m.up(env=machine.env)
+    again = machine.wait_replica("a", lambda r: parked(machine)(r) and r.pid != keeper.pid)
+    assert again.shared_id and machine.device("cuda:0").planned_bytes == 0
+    m.done(wake(m))
+    assert machine.replica("a").pid == again.pid
+
+
+def test_weights_that_are_lost_take_nothing_of_a_gpu_from_one_that_serves(machine):
+    """They are loaded for nothing but to be parked again."""
+    m = machine.up().groups(left="cuda:0").manager
+    m.done(load(machine, "a", "left", f"load_ms=60 gpu={40 * G}", 40 * G))
+    m.done(park(m))
+    m.done(load(machine, "b", "left", f"load_ms=60 gpu={45 * G}", 45 * G))
+    keeper = machine.replica("a")
+    m.kill()
+    os.kill(keeper.pid, signal.SIGKILL)
+    machine.up()
+    machine.wait_replica("a", lambda r: r.state == m.t.REPLICA_STATE_PENDING)
+    time.sleep(1)
+    assert m.workers() == [machine.replica("b").pid] and machine.replica("a").state == m.t.REPLICA_STATE_PENDING
+    m.done(m.unload("b"))
+    machine.wait_replica("a", parked(machine))
+
+
+def test_a_manager_that_was_started_since_refuses_a_wake_without_room_as_well(machine):
+    """A keeper tells nothing of what it takes of a GPU once it serves."""
+    m = machine.up().groups(left="cuda:0").manager
+    m.done(load(machine, "a", "left", f"load_ms=60 gpu={40 * G}", 40 * G))
+    m.done(park(m))
+    keeper = machine.replica("a")
+    m.done(load(machine, "b", "left", f"load_ms=60 gpu={45 * G}", 45 * G))
+    m.kill()
+    machine.up()
+    settle(m)
+    fails(C.RESOURCE_EXHAUSTED, wake, m, why="DEVICE_MEMORY")
+    assert parked(machine)(machine.replica("a")) and machine.replica("a").pid == keeper.pid
+    m.done(m.unload("b"))
+    m.done(wake(m))
+
+
+def test_one_that_is_woken_as_it_is_copied_can_be_parked_again(machine):
+    """Weights that were lost with a manager and their keeper are copied again with no operation open. Nobody took that copy."""
+    m = machine.up().groups(left="cuda:0").manager
+    m.done(load(machine, "a", "left", f"load_ms=60 gpu={5 * G}"))
+    m.done(park(m))
+    keeper = machine.replica("a")
+    m.script("a", f"load_ms=60 gpu={5 * G} keeps_slow=3000 keeps_for=1000")
+    m.kill()
+    os.kill(keeper.pid, signal.SIGKILL)
+    m.up(env=machine.env)
+    serving = machine.wait_replica("a", lambda r: is_ready(machine)(r) and r.pid != keeper.pid)
+    time.sleep(0.3)  # it was asked
+    m.done(wake(m))
+    assert is_ready(machine)(machine.replica("a")) and machine.replica("a").pid == serving.pid and not kept_in(serving.pid)
+    m.wait(lambda: kept_in(serving.pid), 8, "it has a copy")
+    m.wait(lambda: not kept_in(serving.pid), 8, "and lets go of it")
+    assert not kept_in(m.process.pid) and is_ready(machine)(machine.replica("a"))
+    m.done(park(m))
+
+
+def test_an_idle_one_is_parked(machine):
+    m = machine.up().groups(left="cuda:0").manager
+    m.script("a")
+    m.register("a")
+    m.done(m.load("a", device_group="left", config=m.t.ModelConfig(idle_after_ms=1000)))
+    machine.wait_replica("a", parked(machine))
+    assert machine.events("version.idle")[0].message.endswith(": park")

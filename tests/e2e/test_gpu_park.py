@@ -155,6 +155,31 @@ def test_a_keeper_or_manager_that_dies_costs_no_weights(fresh):
     assert answers(fresh, ask(fresh)) == before
 
 
+def test_after_a_reboot_one_that_is_to_be_parked_takes_nothing_from_who_serves(fresh, tmp_path, monkeypatch):
+    """It is loaded for nothing but to be parked: it came first, and the other was FAILED for want of memory."""
+    card = Card(tmp_path, monkeypatch)
+    card.always(f"SIMT_DEVICE_BYTES={96 << 20}")  # room for one at a time
+    sizes = ("--kv-tokens", "65536", "--kv-dtype", "f32")
+    loaded(fresh, *sizes, memory="80M", env=card.env)
+    before = answers(fresh, ask(fresh))
+    fresh.cli("register", "other", TINY / "q8_0.gguf", "--version", "1")
+    operation(fresh, "park", "tiny")
+    fresh.cli("load", "other", *LIMITS, *sizes, "--gpu-memory", "80M")
+    manager, workers = manager_of(fresh), [r["pid"] for r in parked(fresh) + fresh.ready()]
+    os.kill(manager, signal.SIGSTOP)  # else it starts others as they end
+    for pid in (*workers, manager):
+        os.kill(pid, signal.SIGKILL)
+    fresh.wait(lambda: fresh.cli("status", check=False).returncode == 0 and [r["model"] for r in fresh.ready()] == ["other"], 30, "who serves is back")
+    time.sleep(patience(2))
+    assert [r["model"] for r in fresh.ready()] == ["other"] and parked(fresh) == []
+    refused = fresh.cli("wake", "tiny", check=False)
+    assert refused.returncode and "of a GPU once it is woken" in refused.stderr, refused
+    operation(fresh, "unload", "other")
+    fresh.wait(lambda: [r["model"] for r in parked(fresh)] == ["tiny"], 30, "its turn has come")
+    operation(fresh, "wake", "tiny")
+    assert answers(fresh, ask(fresh)) == before
+
+
 def test_a_worker_that_dies_as_it_is_to_keep_them_comes_back_and_is_parked(fresh):
     (serving,) = loaded(fresh)
     before = answers(fresh, ask(fresh))

@@ -417,7 +417,11 @@ bool sim_check_is_at_rest(void)
             return false;
     for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
         const pb_replica *row = catalog_replica_at(catalog, i);
-        if (!is_settled(row) || row->stalled || (is_up(row) && !sim_process_live(row->id)))
+        const pb_deployment *deployment =
+            catalog_deployment(catalog, row->model, row->version, row->device_group);
+        bool to_park = (int)row->state == REPLICA_READY && deployment && deployment->parked;
+        if (!is_settled(row) || row->stalled || to_park ||
+            (is_up(row) && !sim_process_live(row->id)))
             return false;
     }
     for (size_t i = 0; i < sim.n_processes; i++) {

@@ -12,10 +12,15 @@ char *fake_word(const char *text)
     return (char *)(uintptr_t)text;
 }
 
+long fake_number_in(const char *script, const char *name, long otherwise)
+{
+    const char *at = strstr(script, name);
+    return at ? strtol(at + strlen(name), NULL, 10) : otherwise;
+}
+
 long fake_number(const char *name, long otherwise)
 {
-    const char *at = strstr(fake_script, name);
-    return at ? strtol(at + strlen(name), NULL, 10) : otherwise;
+    return fake_number_in(fake_script, name, otherwise);
 }
 
 bool fake_has(const char *name)
@@ -23,11 +28,16 @@ bool fake_has(const char *name)
     return strstr(fake_script, name) != NULL;
 }
 
-void fake_read_script(const char *path)
+void fake_read(const char *path, char script[FAKE_SCRIPT_BYTES])
 {
     FILE *file = fopen(path, "re");
-    size_t n = file ? fread(fake_script, 1, sizeof(fake_script) - 1, file) : 0;
-    fake_script[n] = '\0';
+    size_t n = file ? fread(script, 1, FAKE_SCRIPT_BYTES - 1, file) : 0;
+    script[n] = '\0';
     if (file)
         fclose(file);
+}
+
+void fake_read_script(const char *path)
+{
+    fake_read(path, fake_script);
 }

@@ -8,8 +8,11 @@ enum { FAKE_SCRIPT_BYTES = 4096 };
 extern char fake_script[FAKE_SCRIPT_BYTES];
 
 void fake_read_script(const char *path);
+/* As it is now, for what a test changes while the worker runs. */
+void fake_read(const char *path, char script[FAKE_SCRIPT_BYTES]);
 /* N of "name=N"; `name` ends with the equals sign. */
 long fake_number(const char *name, long otherwise);
+long fake_number_in(const char *script, const char *name, long otherwise);
 bool fake_has(const char *name);
 /* protobuf-c's strings are not const; packing only reads them. */
 char *fake_word(const char *text);

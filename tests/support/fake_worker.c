@@ -29,6 +29,10 @@
  *   protocol_ms=N     with it: so long after its start, and 1 before
  *   looks_not         at the versions its peers speak: it answers all the same
  *   wakes=HOW         told to serve while parked: no (knows no such call), never (answers), dies
+ *   keeps_not         on a GPU, asked to keep its weights: has no memory for them; keeps_not=rN:
+ *                     that replica alone. This and the next two as the file is by then
+ *   keeps_slow=N      it takes so long to
+ *   keeps_for=N       lets go of them after so long, where it serves on (default 10000)
  *   bad               inspect finds a broken file
  *   slow_tool         one-shot modes never end
  *   crash_tool        one-shot modes die */
@@ -40,8 +44,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -51,13 +53,15 @@
 #include "sluice/worker/v1/report.pb-c.h"
 #include "sluice/worker/v1/worker.pb-c.h"
 #include "tests/support/echo_serve.h"
+#include "tests/support/fake_packed.h"
 #include "tests/support/fake_script.h"
 
 enum { MAX_WATCHES = 16, N_STEPS = 10, TURN_MS = 10, MAX_PENDING_BYTES = 64 << 20 };
 
 static const char *socket_path, *exit_path, *replica_id, *epoch_text, *model_path, *packed_text;
-static const char *cpus_text, *devices_text;
-static _Atomic int64_t started_ns; /* or was woken */
+static const char *cpus_text, *first_devices;
+static const char *_Atomic devices_text; /* as it was started or woken with */
+static _Atomic int64_t started_ns;       /* or was woken */
 static _Atomic bool draining, shutting_down;
 static _Atomic bool has_served; /* a Serve stream was opened: what is told of requests is true */
 static _Atomic uint32_t n_finished, n_ended;
@@ -124,81 +128,11 @@ static uint32_t own_protocol(void)
     return age_ms() >= fake_number("protocol_ms=", 0) ? (uint32_t)fake_number("protocol=", 1) : 1;
 }
 
-/* -- packed weights -------------------------------------------------------------------------------
- */
-
-enum { FIRST_FD = 3, MAX_RANKS = 8 };
 static _Atomic bool parked; /* --parked, and not woken */
-static size_t n_packed_fds;
-static int packed_fds[MAX_RANKS];
-static _Atomic bool packed_mapped, packed_whole;
-static char packed_note[64];
 
-static bool is_sealed(int fd)
+static bool is_on_gpu(void)
 {
-    int seals = fcntl(fd, F_GET_SEALS);
-    return seals >= 0 && (seals & F_SEAL_WRITE);
-}
-
-/* At the start: what it was handed is empty, or full and of the same fake_script, or of no use. */
-static void look_at_packed(void)
-{
-    char text[FAKE_SCRIPT_BYTES];
-    for (size_t i = 0; i < n_packed_fds; i++) {
-        packed_fds[i] = FIRST_FD + (int)i;
-        if (!is_sealed(packed_fds[i]))
-            continue;
-        ssize_t n = pread(packed_fds[i], text, sizeof(text) - 1, 0);
-        text[n > 0 ? n : 0] = '\0';
-        packed_mapped = strcmp(text, fake_script) == 0;
-        if (!packed_mapped)
-            snprintf(packed_note, sizeof(packed_note), "packed weights: of another script");
-        if (!packed_mapped)
-            packed_fds[i] = memfd_create("sluice-weights", MFD_ALLOW_SEALING | MFD_CLOEXEC);
-    }
-}
-
-/* Half way: some of it is there; at the end of packing all is, and sealed. */
-static void fill_packed(bool whole)
-{
-    static bool began;
-    size_t n = strlen(fake_script);
-    if (packed_mapped || packed_whole || (began && !whole) || fake_has("packs_not"))
-        return;
-    for (size_t i = 0; i < n_packed_fds; i++) {
-        if (pwrite(packed_fds[i], fake_script, whole ? n : n / 2, 0) < 0)
-            perror("packed");
-        if (whole && fake_number("packs=", 0) &&
-            posix_fallocate(packed_fds[i], 0, fake_number("packs=", 0)) != 0)
-            perror("packed");
-        if (whole)
-            fcntl(packed_fds[i], F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK);
-    }
-    began = true;
-    packed_whole = whole;
-}
-
-/* rows and list have MAX_RANKS places and live as long as the status. */
-static void add_packed(Sluice__Worker__V1__WorkerStatus *status,
-                       Sluice__Worker__V1__PackedMemory *rows,
-                       Sluice__Worker__V1__PackedMemory **list)
-{
-    struct stat st;
-    for (size_t i = 0; i < n_packed_fds && !fake_has("packs_not"); i++) {
-        sluice__worker__v1__packed_memory__init(&rows[i]);
-        if (fstat(packed_fds[i], &st) != 0)
-            return;
-        rows[i].rank = (uint32_t)i;
-        rows[i].fd = packed_fds[i];
-        rows[i].inode = st.st_ino;
-        rows[i].bytes = (uint64_t)fake_number("bytes=", 1000000);
-        rows[i].sealed = is_sealed(packed_fds[i]);
-        rows[i].mapped = packed_mapped;
-        list[i] = &rows[i];
-        status->n_packed = i + 1;
-    }
-    status->packed = list;
-    status->packed_note = packed_note;
+    return devices_text && strncmp(devices_text, "cuda", 4) == 0;
 }
 
 static Sluice__Worker__V1__WorkerState state_now(void)
@@ -208,8 +142,7 @@ static Sluice__Worker__V1__WorkerState state_now(void)
         return SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_DRAINING;
     if (parked)
         return SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_PARKED;
-    bool packs = n_packed_fds && !packed_mapped && !packed_whole && !fake_has("packs_not");
-    if (age_ms() < load_ms * 9 / 10 || packs ||
+    if (age_ms() < load_ms * 9 / 10 || fake_packed_is_due() ||
         (fake_number("fail=", 0) && !fake_number("fail_ms=", 0)))
         return SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_LOADING;
     if (fake_has("fails_and_stays") && age_ms() >= load_ms)
@@ -267,7 +200,9 @@ static void send_status(struct rpc_call *call)
     Sluice__V1__DeviceMemory memory = SLUICE__V1__DEVICE_MEMORY__INIT, *memories[1] = {&memory};
     static char pack[] = "pack";
     char device[64] = "cpu:0";
-    if (devices_text && strchr(devices_text, ':'))
+    if (parked && is_on_gpu()) /* it has nothing there */
+        snprintf(device, sizeof(device), "cpu");
+    else if (devices_text && strchr(devices_text, ':'))
         snprintf(device, sizeof(device), "%.*s", (int)strcspn(devices_text, ","), devices_text);
     Sluice__Worker__V1__Load load = SLUICE__WORKER__V1__LOAD__INIT;
     Sluice__Worker__V1__WorkerCounters counters;
@@ -297,8 +232,8 @@ static void send_status(struct rpc_call *call)
     status.n_ranks = status.n_memory = 1;
     status.ranks = ranks;
     status.memory = memories;
-    Sluice__Worker__V1__PackedMemory packed_rows[MAX_RANKS], *packed_list[MAX_RANKS];
-    add_packed(&status, packed_rows, packed_list);
+    Sluice__Worker__V1__PackedMemory packed_rows[FAKE_MAX_RANKS], *packed_list[FAKE_MAX_RANKS];
+    fake_packed_tell(&status, packed_rows, packed_list);
     echo_fill_load(echo, &load);
     if (fake_has("queued")) {
         load.n_ready = load.n_running = 1;
@@ -423,6 +358,8 @@ static void on_shutdown(void *context, struct rpc_call *call, const ProtobufCMes
 
 static void on_wake(void *context, struct rpc_call *call, const ProtobufCMessage *message)
 {
+    const Sluice__Worker__V1__WakeRequest *request =
+        (const Sluice__Worker__V1__WakeRequest *)message;
     Sluice__Worker__V1__WakeResponse response = SLUICE__WORKER__V1__WAKE_RESPONSE__INIT;
     if (fake_has("wakes=dies"))
         abort();
@@ -432,9 +369,25 @@ static void on_wake(void *context, struct rpc_call *call, const ProtobufCMessage
         rpc_call_retain(call);
     if (fake_has("wakes="))
         return;
+    for (size_t i = 0; i + 1 < request->n_flags; i++)
+        if (strcmp(request->flags[i], "--devices") == 0)
+            devices_text = strdup(request->flags[i + 1]);
     started_ns = clock_now_ns();
     parked = false;
     (void)rpc_call_reply(call, &response.base);
+}
+
+static void on_keep(void *context, struct rpc_call *call, const ProtobufCMessage *message)
+{
+    struct error err;
+    (void)context;
+    (void)message;
+    if (state_now() == SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_READY) {
+        fake_packed_keep(call, replica_id);
+        return;
+    }
+    error_set(&err, STATUS_UNAVAILABLE, "the worker is not ready");
+    rpc_call_finish(call, &err);
 }
 
 static void on_serve(void *context, struct rpc_call *call, const ProtobufCMessage *message)
@@ -475,6 +428,7 @@ static const struct rpc_method methods[] = {
     {"Drain", RPC_SHAPE_UNARY, on_drain},
     {"Shutdown", RPC_SHAPE_UNARY, on_shutdown},
     {"Wake", RPC_SHAPE_UNARY, on_wake},
+    {"KeepWeights", RPC_SHAPE_UNARY, on_keep},
     {"Tokenize", RPC_SHAPE_UNARY, on_tokenize},
     {"Detokenize", RPC_SHAPE_UNARY, rpc_unimplemented},
     {"ApplyChatTemplate", RPC_SHAPE_UNARY, rpc_unimplemented},
@@ -508,7 +462,9 @@ static void turn(void)
     nanosleep(&pause_time, NULL);
     int64_t load_ms = fake_number("load_ms=", 100);
     if (age_ms() >= load_ms * 4 / 10)
-        fill_packed(age_ms() >= load_ms * 9 / 10);
+        fake_packed_fill(age_ms() >= load_ms * 9 / 10);
+    if (state_now() == SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_READY)
+        fake_packed_serves();
     if (crash_ms >= 0 && age_ms() >= crash_ms)
         abort();
     if (fake_has("fault=") && age_ms() >= load_ms + fake_number("fault=", 0))
@@ -532,7 +488,8 @@ static int serve(void)
     struct rpc_server *server = NULL;
     struct error err;
     started_ns = clock_now_ns();
-    look_at_packed();
+    fake_packed_init(packed_text ? strtoul(packed_text, NULL, 10) % (FAKE_MAX_RANKS + 1) : 0,
+                     is_on_gpu(), model_path);
     signal(SIGTERM, on_term);
     const struct echo_config echoes = {
         .replica_id = replica_id,
@@ -584,7 +541,7 @@ int main(int argc, char *argv[])
                              : strcmp(argv[i], "--model") == 0       ? &model_path
                              : strcmp(argv[i], "--packed-fds") == 0  ? &packed_text
                              : strcmp(argv[i], "--cpus") == 0        ? &cpus_text
-                             : strcmp(argv[i], "--devices") == 0     ? &devices_text
+                             : strcmp(argv[i], "--devices") == 0     ? &first_devices
                                                                      : NULL;
         if (value)
             *value = argv[++i];
@@ -593,8 +550,7 @@ int main(int argc, char *argv[])
         parked = parked || strcmp(argv[i], "--parked=true") == 0;
     if (model_path)
         fake_read_script(model_path);
-    if (packed_text)
-        n_packed_fds = strtoul(packed_text, NULL, 10) % (MAX_RANKS + 1);
+    devices_text = first_devices;
     if (strcmp(mode, "serve") == 0 && socket_path && exit_path && replica_id && epoch_text)
         return serve();
     return fake_tool(mode);

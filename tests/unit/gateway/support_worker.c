@@ -409,6 +409,7 @@ void fake_worker_start(struct fake_worker *worker)
         {"Tokenize", RPC_SHAPE_UNARY, handle_tokenize},
         {"Detokenize", RPC_SHAPE_UNARY, rpc_unimplemented},
         {"Wake", RPC_SHAPE_UNARY, rpc_unimplemented},
+        {"KeepWeights", RPC_SHAPE_UNARY, rpc_unimplemented},
         {"ApplyChatTemplate", RPC_SHAPE_UNARY, rpc_unimplemented},
     };
     struct rpc_service service = {&sluice__worker__v1__worker__descriptor, methods,

@@ -3,10 +3,13 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "base/log.h"
+#include "proto/rpc/rpc_client.h"
+#include "proto/rpc/rpc_message.h"
 #include "support_worker.h"
 
 static struct test_worker shared;
@@ -309,6 +312,57 @@ static void test_serve_when_greeting_is_wrong_then_refused(void **state)
     test_stream_close(&s);
 }
 
+/* The status of a KeepWeights, which is answered once the worker has its socket. */
+static int keep_weights(struct test_worker *worker, struct error *err)
+{
+    Sluice__Worker__V1__KeepWeightsRequest request = SLUICE__WORKER__V1__KEEP_WEIGHTS_REQUEST__INIT;
+    struct rpc_call_options options = {.timeout_ms = 20000, .wait_for_ready = true};
+    ProtobufCMessage *reply = NULL;
+    int rc = rpc_client_unary(worker->client, &sluice__worker__v1__worker__descriptor,
+                              "KeepWeights", &request.base, &options, &reply, err);
+    rpc_message_free(reply);
+    return rc;
+}
+
+/* What lies in the machine's memory needs no copy there. It serves on. */
+static void test_keep_weights_when_on_the_cpu_then_refused_each_time(void **state)
+{
+    struct test_stream s;
+    struct text_request r;
+    struct error err;
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(keep_weights(&shared, &err), STATUS_FAILED_PRECONDITION);
+        assert_string_equal(err.message, "no weights on a GPU to keep");
+    }
+    Sluice__Worker__V1__WorkerStatus *status = test_worker_status(&shared);
+    assert_int_equal(status->state, SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_READY);
+    rpc_message_free(&status->base);
+    test_stream_open(&s, &shared, TEST_EPOCH);
+    text_request_init(&r, "it serves on", 2);
+    test_stream_submit(&s, 1, &r.request);
+    assert_false(test_stream_wait(&s, 1)->failed);
+    test_stream_close(&s);
+}
+
+static void test_keep_weights_when_it_loads_then_unavailable_until_it_serves(void **state)
+{
+    enum { MAX_CALLS = 20000 };
+    struct test_worker loading;
+    struct error err = {0};
+    int n_calls = 0;
+    (void)state;
+    test_worker_start(&loading, TEST_SAMPLE_MODEL, NULL, false);
+    while (keep_weights(&loading, &err) == STATUS_UNAVAILABLE && n_calls < MAX_CALLS) {
+        assert_string_equal(err.message, "the model is being loaded");
+        n_calls++;
+        usleep(3000);
+    }
+    assert_true(n_calls > 0);
+    assert_int_equal(err.status, STATUS_FAILED_PRECONDITION);
+    test_worker_stop(&loading, 1000);
+}
+
 int main(void)
 {
     log_init("test", LOG_LEVEL_ERROR, LOG_FORMAT_KV); /* before there are threads */
@@ -319,6 +373,8 @@ int main(void)
             test_frame_when_its_first_item_is_taken_back_then_the_others_are_sent_once),
         cmocka_unit_test(test_submit_when_deadline_is_over_then_never_begun),
         cmocka_unit_test(test_serve_when_greeting_is_wrong_then_refused),
+        cmocka_unit_test(test_keep_weights_when_on_the_cpu_then_refused_each_time),
+        cmocka_unit_test(test_keep_weights_when_it_loads_then_unavailable_until_it_serves),
     };
     return cmocka_run_group_tests(tests, start_shared, stop_shared);
 }
