@@ -434,10 +434,12 @@ static const struct rpc_method methods[] = {
     {"ApplyChatTemplate", RPC_SHAPE_UNARY, rpc_unimplemented},
 };
 
+static bool stubborn; /* of the script */
+
 static void on_term(int signal_number)
 {
     (void)signal_number;
-    if (!fake_has("stubborn"))
+    if (!stubborn)
         shutting_down = true;
 }
 
@@ -490,6 +492,7 @@ static int serve(void)
     started_ns = clock_now_ns();
     fake_packed_init(packed_text ? strtoul(packed_text, NULL, 10) % (FAKE_MAX_RANKS + 1) : 0,
                      is_on_gpu(), model_path);
+    stubborn = fake_has("stubborn");
     signal(SIGTERM, on_term);
     const struct echo_config echoes = {
         .replica_id = replica_id,
