@@ -313,6 +313,8 @@ static void on_status(void *arg, const pb_status *status)
     slot_note_shared(slot);
     slot->settled = true;
     slot->keeps |= (int)status->state == WORKER_PARKED && !slot->wake_sent;
+    if ((int)status->state == WORKER_WARMING || (int)status->state == WORKER_READY)
+        slot->keeps = false; /* it woke, though the answer to its wake was lost */
     if (slot->adopted && *status->cpus) {
         struct error why;
         (void)cpus_parse("cpus", status->cpus, &slot->cpus, &why);
