@@ -105,6 +105,7 @@ static void fail(struct slot *slot, const struct error *why)
     slot->keep_at_ns = supervisor_now_ns(slot->supervisor) + retry_ns;
     slot->keep_failed = deployment ? deployment->generation : 0;
     slot->keep_error = *why;
+    slot->n_keeps = slot->n_keep_tries = 0; /* the next time it is told to park begins anew */
 }
 
 void slot_keep(struct slot *slot)

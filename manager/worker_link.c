@@ -263,6 +263,21 @@ void worker_link_close(struct worker_link *link)
     link_release(link);
 }
 
+/* The reply, which comes in any case where this returns 0, lets the link go. */
+static int ask(struct worker_link *link, const char *method, const ProtobufCMessage *request,
+               uint64_t timeout_ms, rpc_reply_fn *on_reply, struct error *err)
+{
+    struct rpc_call_options options = {.timeout_ms = timeout_ms};
+    if (!link->client)
+        return error_set(err, STATUS_UNAVAILABLE, "the worker has not opened its socket");
+    link_retain(link);
+    int status = rpc_client_unary_async(link->client, &sluice__worker__v1__worker__descriptor,
+                                        method, request, &options, on_reply, link, err);
+    if (status != 0)
+        link_unretain(link);
+    return status;
+}
+
 static void deliver_shutdown(void *arg)
 {
     struct news *news = arg;
@@ -283,18 +298,10 @@ static void on_shutdown_reply(void *arg, const ProtobufCMessage *response,
 int worker_link_shutdown(struct worker_link *link, uint32_t grace_ms, struct error *err)
 {
     Sluice__Worker__V1__ShutdownRequest request = SLUICE__WORKER__V1__SHUTDOWN_REQUEST__INIT;
-    struct rpc_call_options options = {.timeout_ms = (uint64_t)grace_ms + SHUTDOWN_EXTRA_MS};
-    if (!link->client)
-        return error_set(err, STATUS_UNAVAILABLE, "the worker has not opened its socket");
     request.has_grace_ms = 1;
     request.grace_ms = grace_ms;
-    link_retain(link);
-    int status =
-        rpc_client_unary_async(link->client, &sluice__worker__v1__worker__descriptor, "Shutdown",
-                               &request.base, &options, on_shutdown_reply, link, err);
-    if (status != 0)
-        link_unretain(link);
-    return status;
+    return ask(link, "Shutdown", &request.base, (uint64_t)grace_ms + SHUTDOWN_EXTRA_MS,
+               on_shutdown_reply, err);
 }
 
 static void deliver_wake(void *arg)
@@ -315,18 +322,10 @@ static void on_wake_reply(void *arg, const ProtobufCMessage *response, const str
 int worker_link_wake(struct worker_link *link, char *const *flags, struct error *err)
 {
     Sluice__Worker__V1__WakeRequest request = SLUICE__WORKER__V1__WAKE_REQUEST__INIT;
-    struct rpc_call_options options = {.timeout_ms = WAKE_MS};
-    if (!link->client)
-        return error_set(err, STATUS_UNAVAILABLE, "the worker has not opened its socket");
     request.flags = (char **)(uintptr_t)flags;
     while (flags[request.n_flags])
         request.n_flags++;
-    link_retain(link);
-    int status = rpc_client_unary_async(link->client, &sluice__worker__v1__worker__descriptor,
-                                        "Wake", &request.base, &options, on_wake_reply, link, err);
-    if (status != 0)
-        link_unretain(link);
-    return status;
+    return ask(link, "Wake", &request.base, WAKE_MS, on_wake_reply, err);
 }
 
 static void deliver_keep(void *arg)
@@ -348,16 +347,7 @@ int worker_link_keep(struct worker_link *link, uint64_t promised_bytes, uint64_t
                      struct error *err)
 {
     Sluice__Worker__V1__KeepWeightsRequest request = SLUICE__WORKER__V1__KEEP_WEIGHTS_REQUEST__INIT;
-    struct rpc_call_options options = {.timeout_ms = KEEP_MS};
-    if (!link->client)
-        return error_set(err, STATUS_UNAVAILABLE, "the worker has not opened its socket");
     request.promised_bytes = promised_bytes;
     request.limit_bytes = limit_bytes;
-    link_retain(link);
-    int status =
-        rpc_client_unary_async(link->client, &sluice__worker__v1__worker__descriptor, "KeepWeights",
-                               &request.base, &options, on_keep_reply, link, err);
-    if (status != 0)
-        link_unretain(link);
-    return status;
+    return ask(link, "KeepWeights", &request.base, KEEP_MS, on_keep_reply, err);
 }

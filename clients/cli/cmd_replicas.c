@@ -195,9 +195,11 @@ const struct cli_command cmd_park = {
     .name = "park",
     .arguments = "MODEL",
     .summary = "keep a version's weights in memory, and nothing else",
-    .description = "Running requests get the grace; then a process keeps the packed weights: no KV "
-                   "cache, no threads that compute. `sluice wake` makes it serve again in a "
-                   "fraction of a load's time.",
+    .description =
+        "Running requests get the grace; then a process keeps the packed weights: no KV "
+        "cache, no threads that compute. `sluice wake` makes it serve again in a "
+        "fraction of a load's time. Of a version on GPUs the weights are copied into the "
+        "machine's memory before; where there is no room for them it serves on.",
     .examples = park_examples,
     .n_examples = CLI_N(park_examples),
     .specs = scale_specs,

@@ -152,7 +152,9 @@ static const struct grouped_spec table[] = {
       "GET /metrics over HTTP, on unix:PATH or ADDR:PORT; empty: nowhere", 0, 0}},
     {GROUP_SERVE,
      {"packed-fds", 0, OPTION_U64, FIELD(packed_fds), "0", "N",
-      "descriptors 3 to N+2 are memory to share packed weights in, one per rank", 0, 8}},
+      "descriptors 3 to N+2 are memory to share packed weights in, one per rank; on a GPU the last "
+      "is a copy of what lay there",
+      0, 8}},
     {GROUP_SERVE,
      {"parked", 0, OPTION_BOOL, FIELD(parked), "false", NULL,
       "keep the memory of --packed-fds and load nothing, until told to serve", 0, 0}},
