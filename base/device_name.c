@@ -57,3 +57,8 @@ bool device_name_meant(const char *text, char *out, size_t n_bytes)
     strbuf_fini(&list);
     return good;
 }
+
+bool device_name_is_gpu(const char *list)
+{
+    return list && strncmp(list, "cuda", 4) == 0;
+}

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/device_name.h"
 #include "base/error.h"
 #include "engine/draft_model.h"
 #include "engine/engine_private.h"
@@ -157,7 +158,7 @@ static int choose_gpu_tokens(struct checkpoint *ckpt, struct engine_config *cfg,
 
 bool engine_is_on_gpu(const struct engine_config *cfg)
 {
-    return cfg->executor.device && strncmp(cfg->executor.device, "cuda", 4) == 0;
+    return device_name_is_gpu(cfg->executor.device);
 }
 
 bool engine_gpu_memory(const struct engine *engine, uint64_t *out_total_bytes,

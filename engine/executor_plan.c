@@ -24,7 +24,7 @@ uint32_t executor_thread_share(const struct executor_config *cfg, uint32_t rank)
 
 static bool wants_gpu(const struct executor_config *cfg)
 {
-    return cfg->device && strncmp(cfg->device, "cuda", 4) == 0;
+    return device_name_is_gpu(cfg->device);
 }
 
 static int check_config(const struct executor_config *cfg, struct error *err)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/device_name.h"
 #include "base/error.h"
 #include "base/utf8.h"
 #include "manager/cpu_share.h"
@@ -172,7 +173,7 @@ int config_check_devices(const char *field, const pb_config *config, const pb_gr
     char text[128];
     if (!config || !group->n_devices)
         return 0;
-    if (strncmp(group->devices[0], "cuda", 4) == 0)
+    if (device_name_is_gpu(group->devices[0]))
         return 0;
     const char *member = strcmp(config->kv_dtype, "fp8") == 0                  ? "kv_dtype"
                          : config->has_gpu_layers                              ? "gpu_layers"

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/device_name.h"
 #include "manager/device_watch.h"
 #include "manager/heritage.h"
 #include "manager/message.h"
@@ -20,7 +21,7 @@ static uint64_t less(uint64_t a, uint64_t b)
 
 static bool is_gpu(const char *device)
 {
-    return strncmp(device, "cuda", 4) == 0;
+    return device_name_is_gpu(device);
 }
 
 static const pb_memory *row_of(const struct slot *slot, const char *device)

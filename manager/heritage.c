@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/cpus.h"
+#include "base/device_name.h"
 #include "base/error.h"
 #include "base/strbuf.h"
 #include "manager/cpu_share.h"
@@ -274,7 +275,7 @@ int heritage_create(const struct manager *manager, const char *replica_id, size_
         .limit_bytes = supervisor_budget_left(manager->supervisor, replica_id, usable, n_usable),
         .gpu_promised_bytes = room.promised_bytes,
         .gpu_held_bytes = room.held_bytes,
-        .shared = n_packed_fds && strncmp(group->devices[0], "cuda", 4) != 0 &&
+        .shared = n_packed_fds && !device_name_is_gpu(group->devices[0]) &&
                   promises.n_unsized == promises.n_unsized_same,
     };
     struct heritage *heritage = strbuf_failed(&cpus_text) ? NULL : create("serve");

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/device_name.h"
 #include "base/error.h"
 #include "manager/device_watch.h"
 #include "manager/message.h"
@@ -35,7 +36,7 @@ static uint64_t less(uint64_t a, uint64_t b)
 
 static bool is_gpu(const pb_memory *memory)
 {
-    return strncmp(memory->device, "cuda", 4) == 0;
+    return device_name_is_gpu(memory->device);
 }
 
 /* `counted_bytes` of its weights are another replica's too, and counted there. */

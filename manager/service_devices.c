@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/device_name.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "manager/build.h"
@@ -132,7 +133,7 @@ static bool is_on_another(const struct replica_view *view, const pb_device *devi
         const char *name = view->status->memory[i]->device;
         if (strcmp(name, device->name) == 0)
             return false;
-        says |= strncmp(name, "cuda", 4) == 0;
+        says |= device_name_is_gpu(name);
     }
     return says;
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/device_name.h"
 #include "base/error.h"
 #include "manager/build.h"
 #include "manager/message.h"
@@ -41,7 +42,7 @@ static int check_devices(const struct catalog *catalog, const struct device_name
         struct row *row = catalog_get(catalog, TABLE_DEVICE, names->names[i]);
         const pb_device *device = row ? (const pb_device *)row_message(row) : NULL;
         if (!device) {
-            bool gpu = strncmp(names->names[i], "cuda", 4) == 0;
+            bool gpu = device_name_is_gpu(names->names[i]);
             error_set(err, STATUS_NOT_FOUND, "devices: this machine has no %s%s%.200s",
                       names->names[i], gpu && *cuda_why ? ": " : "", gpu ? cuda_why : "");
             return error_reason(err, "DEVICE_NOT_FOUND");

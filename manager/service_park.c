@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/device_name.h"
 #include "base/error.h"
 #include "base/format.h"
 #include "manager/build.h"
@@ -344,7 +345,7 @@ static bool plan_leaving(const struct manager *manager, const pb_replica *replic
     supervisor_view(manager->supervisor, replica->id, &view);
     for (size_t i = 0; view.status && i < view.status->n_memory; i++) {
         const pb_memory *memory = view.status->memory[i];
-        bool on_gpu = strncmp(memory->device, "cuda", 4) == 0;
+        bool on_gpu = device_name_is_gpu(memory->device);
         n_on_gpu += on_gpu ? memory->weight_bytes : 0;
         if (!build_plan_memory(plan, memory))
             return false;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/device_name.h"
 #include "base/log.h"
 #include "manager/device_hold.h"
 #include "manager/heritage.h"
@@ -270,7 +271,7 @@ static void note_gpu(struct slot *slot, const pb_status *status)
 {
     for (size_t i = 0; i < status->n_memory; i++) {
         const pb_memory *memory = status->memory[i];
-        if (strncmp(memory->device, "cuda", 4) != 0 || !memory->expected_bytes)
+        if (!device_name_is_gpu(memory->device) || !memory->expected_bytes)
             continue;
         snprintf(slot->gpu, sizeof(slot->gpu), "%s", memory->device);
         slot->gpu_bytes = memory->expected_bytes;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/device_name.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/seeded_bug.h"
@@ -29,7 +30,7 @@ static bool is_on_gpu(const struct slot *slot)
     const struct catalog *catalog = &slot->supervisor->manager->catalog;
     const pb_replica *row = catalog_replica(catalog, slot->id);
     const pb_group *group = row ? catalog_group(catalog, row->device_group) : NULL;
-    return group && group->n_devices && strncmp(group->devices[0], "cuda", 4) == 0;
+    return group && group->n_devices && device_name_is_gpu(group->devices[0]);
 }
 
 bool slot_must_keep(const struct slot *slot)
@@ -66,7 +67,7 @@ static bool another_is_to_serve(struct supervisor *supervisor)
         const pb_deployment *deployment =
             catalog_deployment(catalog, row->model, row->version, row->device_group);
         if (deployment && !deployment->parked && group && group->n_devices &&
-            strncmp(group->devices[0], "cuda", 4) == 0 && is_on_its_way(supervisor, row))
+            device_name_is_gpu(group->devices[0]) && is_on_its_way(supervisor, row))
             return true;
     }
     return false;

@@ -1,6 +1,7 @@
 /* slot_memory.c: what a replica's process takes, as it says itself (slot.h). */
 #include <string.h>
 
+#include "base/device_name.h"
 #include "manager/device_room.h"
 #include "manager/slot.h"
 
@@ -22,7 +23,7 @@ uint64_t slot_planned_bytes(const struct slot *slot)
     if (slot->process_state != PROCESS_RUNNING || !slot->status)
         return 0;
     for (size_t i = 0; i < slot->status->n_memory; i++)
-        if (strncmp(slot->status->memory[i]->device, "cuda", 4) != 0)
+        if (!device_name_is_gpu(slot->status->memory[i]->device))
             n_bytes += slot->status->memory[i]->expected_bytes;
     return is_waking(slot) && slot->woken_bytes > n_bytes ? slot->woken_bytes : n_bytes;
 }
@@ -66,7 +67,7 @@ uint64_t slot_expected_bytes(const struct slot *slot)
 static bool has_gpu_memory(const struct slot *slot)
 {
     for (size_t i = 0; i < slot->status->n_memory; i++)
-        if (strncmp(slot->status->memory[i]->device, "cuda", 4) == 0)
+        if (device_name_is_gpu(slot->status->memory[i]->device))
             return true;
     return false;
 }
@@ -77,7 +78,7 @@ uint64_t slot_gpu_held_bytes(const struct slot *slot)
     if (slot->process_state != PROCESS_RUNNING || !slot->status)
         return 0;
     for (size_t i = 0; i < slot->status->n_memory; i++)
-        if (strncmp(slot->status->memory[i]->device, "cuda", 4) == 0)
+        if (device_name_is_gpu(slot->status->memory[i]->device))
             n_bytes += slot->status->memory[i]->after_bytes;
     return n_bytes;
 }

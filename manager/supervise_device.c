@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/device_name.h"
 #include "manager/device_hold.h"
 #include "manager/slot.h"
 
@@ -20,7 +21,7 @@ bool slot_is_on(const struct slot *slot, const char *device)
 {
     const struct catalog *catalog = &slot->supervisor->manager->catalog;
     const pb_status *status = slot->status;
-    if (slot->keeps && slot->process_state == PROCESS_RUNNING && strncmp(device, "cuda", 4) == 0)
+    if (slot->keeps && slot->process_state == PROCESS_RUNNING && device_name_is_gpu(device))
         return false; /* it has none open, whichever it was given */
     if (slot->devices)
         return in_list(slot->devices, device);

@@ -1,6 +1,7 @@
 /* supervise_memory.c: what replicas take and were promised, and which of them are idle. */
 #include <string.h>
 
+#include "base/device_name.h"
 #include "base/error.h"
 #include "base/format.h"
 #include "base/seeded_bug.h"
@@ -191,7 +192,7 @@ int supervisor_check_wake(struct supervisor *supervisor, const pb_deployment *de
     const struct slot *slot;
     char missing[32], left[32];
     int status = 0;
-    if (group && group->n_devices && strncmp(group->devices[0], "cuda", 4) == 0)
+    if (group && group->n_devices && device_name_is_gpu(group->devices[0]))
         status = check_wake_on_gpus(supervisor, deployment, group, err);
     if (status != 0 || !total)
         return status;
@@ -218,7 +219,7 @@ uint64_t supervisor_freed_by(struct supervisor *supervisor, const pb_deployment 
                              const char *device)
 {
     const struct catalog *catalog = &supervisor->manager->catalog;
-    bool gpu = strncmp(device, "cuda", 4) == 0;
+    bool gpu = device_name_is_gpu(device);
     uint64_t n_bytes = 0, of_node;
     bool by_node = memory_budget_of(&supervisor->manager->settings.memory_budget, device, &of_node);
     struct share_set set = {0};
@@ -290,7 +291,7 @@ struct supervisor_promises supervisor_promises(struct supervisor *supervisor, co
         uint64_t planned = slot ? planned_by(slot, !but_id) : 0;
         uint64_t resident = planned ? process_resident_bytes(slot->process.pid) : 0;
         const pb_group *group = catalog_group(catalog, row->device_group);
-        bool on_gpu = group && group->n_devices && strncmp(group->devices[0], "cuda", 4) == 0;
+        bool on_gpu = group && group->n_devices && device_name_is_gpu(group->devices[0]);
         if (slot && slot_is_sized(slot))
             promises.n_bytes += planned > resident ? planned - resident : 0;
         else if (!row->retiring && !on_gpu &&

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/device_name.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "manager/heritage.h"
@@ -46,7 +47,7 @@ static void make_key(char out[KEY_BYTES], const char *model, const char *version
 
 static bool is_of_gpus(const pb_group *group)
 {
-    return strncmp(group->devices[0], "cuda", 4) == 0;
+    return device_name_is_gpu(group->devices[0]);
 }
 
 /* The key of what a deployment's workers pack now, and their number of ranks; 0: they share

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/device_name.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/strbuf.h"
@@ -134,7 +135,7 @@ static void place_mode(enum settings_mode mode, struct settings *settings, struc
 static int harden(enum settings_mode mode, const struct settings *settings, struct error *err)
 {
     bool one_shot = mode != MODE_SERVE && mode != MODE_GENERATE && mode != MODE_BENCH;
-    bool gpu = settings->devices && strstr(settings->devices, "cuda");
+    bool gpu = device_name_is_gpu(settings->devices);
     const struct sandbox_wishes wishes = {
         .network = gpu && settings->tp * settings->pp > 1,
         .connect = gpu || mode == MODE_PROBE,

@@ -61,7 +61,7 @@ static int take_devices(struct place *place, const char *list, struct cpus *set,
         return 0;
     }
     snprintf(place->devices, sizeof(place->devices), "%s", list);
-    if (strncmp(list, "cuda", 4) == 0) { /* threads beside a GPU */
+    if (device_name_is_gpu(list)) { /* threads beside a GPU */
         *set = place->topology.online;
         return 0;
     }

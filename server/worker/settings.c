@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/device_name.h"
 #include "base/error.h"
 #include "base/manual.h"
 #include "base/strbuf.h"
@@ -338,7 +339,7 @@ static int take_positionals(enum settings_mode mode, const struct options *optio
     if (mode == MODE_SERVE && !s->socket[0])
         return error_set(err, STATUS_INVALID_ARGUMENT, "--socket: no path given");
     /* Of a GPU's the last is the image of what lies there; those of layers on the CPU go before. */
-    bool on_gpu = strncmp(s->devices, "cuda", 4) == 0;
+    bool on_gpu = device_name_is_gpu(s->devices);
     if (mode == MODE_SERVE && s->packed_fds &&
         (on_gpu ? s->packed_fds < s->tp : s->packed_fds != s->tp))
         return error_set(err, STATUS_INVALID_ARGUMENT,
@@ -474,7 +475,7 @@ static int gpu_options(const struct settings *s, struct executor_config *cfg, st
     int rc = weight_store(s->weight_format, &cfg->store, err);
     if (rc)
         return rc;
-    if (strncmp(s->devices, "cuda", 4) == 0) {
+    if (device_name_is_gpu(s->devices)) {
         cfg->device = s->devices;
         cfg->gpu_layers = s->gpu_layers ? (uint32_t)s->gpu_layers : EXECUTOR_GPU_LAYERS_AUTO;
         cfg->gpu_memory_bytes = s->gpu_memory;

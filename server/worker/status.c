@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/cpus.h"
+#include "base/device_name.h"
 #include "base/strbuf.h"
 #include "engine/engine.h"
 #include "proto/rpc/rpc_call.h"
@@ -128,7 +129,7 @@ void status_memory(struct worker *worker, struct arena *arena, size_t *out_n,
         plan = *engine_memory(engine);
     else if (parked) /* it has all that it planned: the weights */
         plan = planned;
-    if (strncmp(worker->settings->devices, "cuda", 4) == 0) {
+    if (device_name_is_gpu(worker->settings->devices)) {
         *out_n = gpu_memory(worker, engine, parked, engine ? &plan : &planned, arena, out_memory);
         return;
     }
@@ -254,7 +255,7 @@ static void add_packed(struct worker *worker, struct engine *engine, struct aren
                        Sluice__Worker__V1__WorkerStatus *status)
 {
     struct executor_packed packed = {.n_ranks = (uint32_t)worker->settings->packed_fds};
-    bool on_gpu = strncmp(worker->settings->devices, "cuda", 4) == 0;
+    bool on_gpu = device_name_is_gpu(worker->settings->devices);
     if (engine && on_gpu) {
         list_packed(keep_begin(&worker->keep), true, arena, status);
         keep_done(&worker->keep);

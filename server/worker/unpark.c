@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/device_name.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/memory_policy.h"
@@ -82,7 +83,7 @@ static int differs(const char *flag, struct error *err)
 /* A keeper has none open: whichever has room now is as good. */
 static bool is_gpu(const char *devices)
 {
-    return strncmp(devices, "cuda", 4) == 0;
+    return device_name_is_gpu(devices);
 }
 
 static int check(const struct settings *now, const struct settings *then, struct error *err)

@@ -47,11 +47,21 @@ static void test_a_list_that_is_too_long_is_left_out(void **state)
     assert_false(device_name_meant("0", meant, 0));
 }
 
+static void test_gpus_are_told_from_cpus(void **state)
+{
+    (void)state;
+    assert_true(device_name_is_gpu("cuda:0,1"));
+    assert_false(device_name_is_gpu("cpu:0-1"));
+    assert_false(device_name_is_gpu(""));
+    assert_false(device_name_is_gpu(NULL));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_was_meant_is_told),
         cmocka_unit_test(test_a_list_that_is_too_long_is_left_out),
+        cmocka_unit_test(test_gpus_are_told_from_cpus),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
