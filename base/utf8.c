@@ -28,23 +28,35 @@ size_t utf8_decode(const char *text, size_t n_bytes, uint32_t *out_code_point)
     return length;
 }
 
-/* From i on, up to n_bytes, past what is ASCII: eight bytes at a time while there are so many. */
-static size_t skip_ascii(const char *text, size_t i, size_t n_bytes)
+/* Eight bytes of the text from i on, zeros after its end, so that none is read past it; the first
+ * is the lowest. */
+static uint64_t eight_from(const char *text, size_t i, size_t n_bytes)
 {
-    for (uint64_t eight; i + sizeof(eight) <= n_bytes; i += sizeof(eight)) {
+    uint64_t eight = 0;
+    uint32_t first, last;
+    size_t n = n_bytes - i;
+    if (n >= 8) {
         memcpy(&eight, text + i, sizeof(eight));
-        if (eight & UINT64_C(0x8080808080808080))
-            break;
+    } else if (n >= 4) { /* two loads that overlap */
+        memcpy(&first, text + i, sizeof(first));
+        memcpy(&last, text + n_bytes - sizeof(last), sizeof(last));
+        eight = first | (uint64_t)last << (8 * (n - 4));
+    } else {
+        for (size_t k = 0; k < n; k++)
+            eight |= (uint64_t)(unsigned char)text[i + k] << (8 * k);
     }
-    while (i < n_bytes && (unsigned char)text[i] < 0x80)
-        i++;
-    return i;
+    return eight;
 }
 
 bool utf8_valid(const char *text, size_t n_bytes, size_t *out_offset)
 {
-    size_t i = 0;
-    while ((i = skip_ascii(text, i, n_bytes)) < n_bytes) {
+    for (size_t i = 0; i < n_bytes;) {
+        uint64_t high = eight_from(text, i, n_bytes) & UINT64_C(0x8080808080808080);
+        if (!high) {
+            i += 8;
+            continue;
+        }
+        i += (size_t)__builtin_ctzll(high) / 8; /* past what is ASCII */
         uint32_t point;
         size_t length = utf8_decode(text + i, n_bytes - i, &point);
         if (!length) {

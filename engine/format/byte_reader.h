@@ -3,6 +3,7 @@
  * leave the file or the limit. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -27,5 +28,18 @@ void byte_reader_fini(struct byte_reader *reader);
 uint64_t byte_reader_left(const struct byte_reader *reader);
 /* Exactly n_bytes, which the caller has checked against byte_reader_left(). */
 int byte_reader_take(struct byte_reader *reader, void *dst, size_t n_bytes, struct error *err);
+/* n_bytes that lie in the buffer, to be looked at in place; NULL where not all of them do, which
+ * says nothing of the source. What was looked at is taken by byte_reader_skip(). */
+static inline const unsigned char *byte_reader_ahead(const struct byte_reader *reader,
+                                                     uint64_t n_bytes)
+{
+    bool there = n_bytes <= reader->n_buffer - reader->n_used;
+    return there ? reader->buffer + reader->n_used : NULL;
+}
+static inline void byte_reader_skip(struct byte_reader *reader, size_t n_bytes)
+{
+    reader->n_used += n_bytes;
+    reader->offset += n_bytes;
+}
 /* Digest of all consumed bytes followed by the file's size (8 bytes, little-endian). Once. */
 void byte_reader_digest(struct byte_reader *reader, uint8_t out_digest[SHA256_BYTES]);

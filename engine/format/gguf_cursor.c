@@ -68,15 +68,25 @@ int gguf_read_u32(struct gguf *g, uint32_t *out, struct error *err)
     return rc;
 }
 
+static uint64_t u64_of(const unsigned char b[8])
+{
+    return (uint64_t)b[0] | (uint64_t)b[1] << 8 | (uint64_t)b[2] << 16 | (uint64_t)b[3] << 24 |
+           (uint64_t)b[4] << 32 | (uint64_t)b[5] << 40 | (uint64_t)b[6] << 48 |
+           (uint64_t)b[7] << 56;
+}
+
 int gguf_read_u64(struct gguf *g, uint64_t *out, struct error *err)
 {
     unsigned char b[8];
-    uint64_t value = 0;
+    const unsigned char *ahead = byte_reader_ahead(&g->reader, sizeof(b));
+    if (ahead) { /* the length of nearly each string */
+        *out = u64_of(ahead);
+        byte_reader_skip(&g->reader, sizeof(b));
+        return 0;
+    }
     int rc = gguf_read_bytes(g, b, sizeof(b), err);
-    for (int i = 7; !rc && i >= 0; i--)
-        value = value << 8 | b[i];
     if (!rc)
-        *out = value;
+        *out = u64_of(b);
     return rc;
 }
 

@@ -68,11 +68,16 @@ static int gather_string(struct gguf *g, struct gathered *text, struct error *er
         return gguf_bad(g, start, err,
                         "the array's strings are over the limit of %d bytes together",
                         GGUF_MAX_ARRAY_STRING_BYTES);
-    rc = gguf_need(g, length, err);
+    const unsigned char *ahead = byte_reader_ahead(&g->reader, length);
+    rc = ahead ? 0 : gguf_need(g, length, err);
     if (!rc)
         rc = make_room(g, text, length, err);
-    if (!rc && length)
+    if (!rc && ahead) {
+        memcpy(text->data + text->n_bytes, ahead, (size_t)length);
+        byte_reader_skip(&g->reader, (size_t)length);
+    } else if (!rc && length) {
         rc = byte_reader_take(&g->reader, text->data + text->n_bytes, (size_t)length, err);
+    }
     if (rc)
         return rc;
     if (length && !utf8_valid((const char *)text->data + text->n_bytes, (size_t)length, &wrong))

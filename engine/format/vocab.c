@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/hash_map.h"
 #include "base/rng.h"
 #include "base/utf8.h"
 #include "engine/format/checkpoint.h"
@@ -80,6 +79,51 @@ static int byte_token(const char *text, size_t n)
 
 /* --- index --- */
 
+/* Keyed by two words nobody outside knows: a product of what was read and what is secret, folded
+ * (the multiply-mix of wyhash). Each factor has a secret in it, so that no text can make one zero.
+ */
+__extension__ typedef unsigned __int128 wide;
+
+static uint64_t fold(uint64_t a, uint64_t b)
+{
+    wide product = (wide)a * b;
+    return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
+static uint64_t eight_at(const char *p)
+{
+    uint64_t word;
+    memcpy(&word, p, sizeof(word));
+    return word;
+}
+
+static uint64_t four_at(const char *p)
+{
+    uint32_t word;
+    memcpy(&word, p, sizeof(word));
+    return word;
+}
+
+static uint64_t hash_spelling(const struct vocab *vocab, const char *p, size_t n_bytes)
+{
+    const uint64_t secret = vocab->seed[1];
+    uint64_t h = vocab->seed[0] ^ n_bytes, a = 0, b = 0;
+    size_t n = n_bytes;
+    for (; n > 16; n -= 16, p += 16)
+        h = fold(eight_at(p) ^ secret, eight_at(p + 8) ^ h);
+    if (n >= 8) { /* what is left, by loads that overlap */
+        a = eight_at(p);
+        b = eight_at(p + n - 8);
+    } else if (n >= 4) {
+        a = four_at(p);
+        b = four_at(p + n - 4);
+    } else if (n) {
+        a = (uint64_t)(unsigned char)p[0] << 16 | (uint64_t)(unsigned char)p[n / 2] << 8 |
+            (unsigned char)p[n - 1];
+    }
+    return fold(fold(a ^ secret, b ^ h) ^ vocab->seed[0], secret ^ n_bytes);
+}
+
 /* How many slots ahead of use are fetched. */
 enum { N_AHEAD = 16 };
 
@@ -124,7 +168,7 @@ static struct vocab_slot *slot_of(const struct vocab *vocab, const struct vocab_
 
 int32_t vocab_find_bytes(const struct vocab *vocab, const char *bytes, size_t n_bytes)
 {
-    uint64_t hash = hash_bytes(bytes, n_bytes, vocab->seed);
+    uint64_t hash = hash_spelling(vocab, bytes, n_bytes);
     return (int32_t)slot_of(vocab, &vocab->by_bytes, bytes, n_bytes, hash)->id_plus_1 - 1;
 }
 
@@ -148,13 +192,14 @@ static void next_candidate(const struct vocab *vocab, struct search *search)
 
 static uint64_t hash_key(const struct vocab *vocab, const struct vocab_key *key)
 {
+    char joined[TOKENIZER_MAX_TOKEN_BYTES];
     if (key->skipped >= key->n_bytes)
-        return hash_bytes(key->text, key->n_bytes, vocab->seed);
-    struct hash_stream stream;
-    hash_begin(&stream, vocab->seed);
-    hash_add(&stream, key->text, key->skipped);
-    hash_add(&stream, key->text + key->skipped + 1, key->n_bytes - key->skipped - 1);
-    return hash_end(&stream);
+        return hash_spelling(vocab, key->text, key->n_bytes);
+    if (key->n_bytes - 1 > sizeof(joined)) /* no token's: found under no hash */
+        return 0;
+    memcpy(joined, key->text, key->skipped);
+    memcpy(joined + key->skipped, key->text + key->skipped + 1, key->n_bytes - key->skipped - 1);
+    return hash_spelling(vocab, joined, key->n_bytes - 1);
 }
 
 static bool is_key(const struct token *t, const struct vocab_key *key)
@@ -322,19 +367,20 @@ static void index_bytes(struct vocab *vocab, const uint64_t *hashes)
 static int make_indices(struct vocab *vocab, const struct checkpoint *ckpt, struct error *err)
 {
     uint64_t *hashes = calloc(vocab->n_tokens, sizeof(*hashes));
-    vocab->seed = rng_u64();
+    vocab->seed[0] = rng_u64();
+    vocab->seed[1] = rng_u64();
     int rc = hashes ? 0 : out_of_memory(err);
     if (!rc)
         rc = index_init(&vocab->by_text, &vocab->arena, vocab->n_tokens, err);
     if (!rc)
         rc = index_init(&vocab->by_bytes, &vocab->arena, vocab->n_tokens, err);
     for (uint32_t i = 0; !rc && i < vocab->n_tokens; i++)
-        hashes[i] = hash_bytes(vocab->tokens[i].text, vocab->tokens[i].n_text, vocab->seed);
+        hashes[i] = hash_spelling(vocab, vocab->tokens[i].text, vocab->tokens[i].n_text);
     if (!rc)
         rc = index_texts(vocab, ckpt, hashes, err);
     for (uint32_t i = 0; !rc && i < vocab->n_tokens; i++)
         if (vocab->tokens[i].bytes != vocab->tokens[i].text)
-            hashes[i] = hash_bytes(vocab->tokens[i].bytes, vocab->tokens[i].n_bytes, vocab->seed);
+            hashes[i] = hash_spelling(vocab, vocab->tokens[i].bytes, vocab->tokens[i].n_bytes);
     if (!rc)
         index_bytes(vocab, hashes);
     free(hashes);
