@@ -29,13 +29,13 @@ static int check_room(uint64_t n_bytes, const struct executor_keep *terms, struc
     backend_cpu()->close(cpu);
     if (rc)
         return rc;
-    uint64_t taken = terms->promised_bytes + SPARE_BYTES;
-    uint64_t room = memory.free_bytes > taken ? memory.free_bytes - taken : 0;
+    uint64_t free_bytes = memory.free_bytes > SPARE_BYTES ? memory.free_bytes - SPARE_BYTES : 0;
+    uint64_t room = free_bytes > terms->promised_bytes ? free_bytes - terms->promised_bytes : 0;
     if (terms->limit_bytes && terms->limit_bytes < room)
         room = terms->limit_bytes;
     if (n_bytes <= room)
         return 0;
-    char needed[32], left[32], free_bytes[32], promised[32], budget[64] = "", limit[32];
+    char needed[32], left[32], free_text[32], promised[32], budget[64] = "", limit[32];
     if (terms->limit_bytes)
         snprintf(budget, sizeof(budget), ", a memory budget leaves %s",
                  format_bytes(terms->limit_bytes > 1 ? terms->limit_bytes : 0, limit));
@@ -43,7 +43,7 @@ static int check_room(uint64_t n_bytes, const struct executor_keep *terms, struc
               "keeping the weights takes %s of the machine's memory, %s may be taken (%s free, %s "
               "promised to others%s)",
               format_bytes(n_bytes, needed), format_bytes(room > 1 ? room : 0, left),
-              format_bytes(memory.free_bytes, free_bytes),
+              format_bytes(memory.free_bytes, free_text),
               format_bytes(terms->promised_bytes, promised), budget);
     return error_reason(err, "HOST_MEMORY");
 }

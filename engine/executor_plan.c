@@ -356,9 +356,11 @@ int executor_prepare(struct executor *ex, const struct checkpoint *ckpt, const s
         ex->actual.workspace_bytes += ex->actual.devices[i].workspace_bytes;
     }
     struct error why;
-    if (cfg->packed_fds && !ex->gpu && cfg->n_packed_fds == ex->n_ranks &&
-        loader_share_look(cfg->packed_fds, ex->plans, ex->n_ranks, &why) == LOADER_SHARE_MAP)
-        ex->actual.shared_bytes = ex->actual.weights_bytes;
+    /* Behind those of the ranks on the CPU lies the image of what a GPU had. */
+    if (cfg->packed_fds && ex->n_cpu_ranks &&
+        cfg->n_packed_fds == ex->n_cpu_ranks + (ex->gpu ? 1 : 0) &&
+        loader_share_look(cfg->packed_fds, ex->plans, ex->n_cpu_ranks, &why) == LOADER_SHARE_MAP)
+        ex->actual.shared_bytes = ex->actual.devices[0].weights_bytes;
     ex->n_sampled = cfg->n_sampled && cfg->n_sampled < ex->model.shape.vocab_size
                         ? cfg->n_sampled
                         : ex->model.shape.vocab_size;

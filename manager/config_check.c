@@ -126,9 +126,10 @@ int config_check(const char *field, const pb_config *config, struct error *err)
                     config->target_itl_ms, MAX_TARGET_MS, err) != 0)
         return err->status;
     if (config->has_idle_after_ms && config->idle_after_ms < MIN_IDLE_MS)
-        return bad(field, "idle_after_ms", err,
-                   "is less than 1000 ms, how often workers say whether they are idle: give 1000 "
-                   "or more, or leave it out to keep the version");
+        return bad(
+            field, "idle_after_ms", err,
+            "is less than 1000 ms (1s), how often workers say whether they are idle: give that "
+            "or more, or leave it out to keep the version");
     if (*config->idle_action && !config->has_idle_after_ms)
         return bad(field, "idle_action", err,
                    "says what is done with an idle version, and not when: give idle_after_ms too, "

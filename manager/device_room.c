@@ -92,6 +92,19 @@ static void add_waiting(const struct catalog *catalog, const struct slot *slot,
     room->n_unsized += !budget;
 }
 
+/* Its deployment is to serve: it takes its memory again in a moment, where it was or, if it never
+ * was, on the only device of its group. */
+static void add_waking(const struct manager *manager, const struct slot *slot,
+                       const pb_replica *row, const char *device, struct device_room *room)
+{
+    const pb_group *group = catalog_group(&manager->catalog, row->device_group);
+    bool is_only = group && group->n_devices == 1 && strcmp(group->devices[0], device) == 0;
+    if (*slot->gpu ? strcmp(slot->gpu, device) != 0 : !is_only)
+        return;
+    room->n_processes++;
+    room->promised_bytes += device_room_of_gpu(manager, row->id);
+}
+
 /* One that keeps weights in the machine's memory, or comes back as one, has nothing on a device;
  * and one that has lost them waits until there is room (slot_waits_for_gpu). */
 static bool keeps_or_will(const struct slot *slot)
@@ -130,6 +143,8 @@ void device_room_look(const struct manager *manager, const char *device, const c
         const struct slot *slot = slot_find(manager->supervisor, row->id);
         if (but_id && strcmp(row->id, but_id) == 0)
             continue;
+        if (slot && slot_waits_to_wake(slot))
+            add_waking(manager, slot, row, device, &room);
         if (keeps_or_will(slot))
             continue;
         if (!slot || slot->process_state != PROCESS_RUNNING)

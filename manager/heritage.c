@@ -215,6 +215,15 @@ static int write_template(const struct manager *manager, const char *replica_id,
                : error_errno(err, written < 0 ? err_no : ENOSPC, "chat_template.jinja");
 }
 
+/* One that keeps weights opens none of them, whoever holds them. */
+static size_t all_of(const pb_group *group, char *out_devices[DEVICES_MAX])
+{
+    size_t n = group->n_devices < DEVICES_MAX ? group->n_devices : DEVICES_MAX;
+    for (size_t i = 0; i < n; i++)
+        out_devices[i] = group->devices[i];
+    return n;
+}
+
 int heritage_create(const struct manager *manager, const char *replica_id, size_t n_packed_fds,
                     bool keeps, struct heritage **out_heritage, struct cpus *out_cpus,
                     struct error *err)
@@ -231,7 +240,7 @@ int heritage_create(const struct manager *manager, const char *replica_id, size_
     if (!version || !deployment || !group)
         return error_set(err, STATUS_NOT_FOUND, "replica %s has lost its version or device group",
                          replica_id);
-    if (device_hold_check(catalog, group, deployment->tp, err) != 0)
+    if (!keeps && device_hold_check(catalog, group, deployment->tp, err) != 0)
         return err->status;
     pb_config *config = config_merge(version->config, deployment->config);
     if (!config)
@@ -251,7 +260,7 @@ int heritage_create(const struct manager *manager, const char *replica_id, size_
     }
     struct strbuf cpus_text = {0};
     cpus_format(&cpus, &cpus_text);
-    size_t n_usable = device_hold_choose(catalog, group, usable);
+    size_t n_usable = keeps ? all_of(group, usable) : device_hold_choose(catalog, group, usable);
     struct device_room room = {0};
     const struct device_wish wish = {.but_id = replica_id,
                                      .version = version,

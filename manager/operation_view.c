@@ -176,6 +176,15 @@ pb_error *operation_view_error(const struct manager *manager, const pb_operation
     if (reason && strcmp(reason, RECONCILE_NOT_KEPT) == 0 &&
         supervisor_why_not_kept(manager->supervisor, operation, &err))
         return (pb_error *)message_from_error(&err);
+    if (reason && strcmp(reason, RECONCILE_NOTHING_KEPT) == 0) {
+        error_set(&err, STATUS_RESOURCE_EXHAUSTED,
+                  "%s/%s stays parked, and nothing of it is kept: its process ended before its "
+                  "weights were copied, and the GPUs of %s have no room to load them again; a wake "
+                  "reads its file",
+                  operation->model, operation->version, operation->device_group);
+        error_reason(&err, reason);
+        return (pb_error *)message_from_error(&err);
+    }
     const pb_group *group = catalog_group(&manager->catalog, operation->device_group);
     if (reason && !operation->cancelling && group &&
         device_hold_check(&manager->catalog, group, UINT32_MAX, &err) != 0)

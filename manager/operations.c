@@ -17,6 +17,7 @@
 #include "manager/message.h"
 #include "manager/operation_view.h"
 #include "manager/receipt.h"
+#include "manager/reconcile.h"
 #include "manager/store.h"
 #include "manager/stream_watch.h"
 #include "manager/supervise.h"
@@ -348,6 +349,7 @@ static int note_on_version(struct txn *txn, const pb_operation *operation, struc
     const pb_version *row = catalog_version(txn_catalog(txn), operation->model, operation->version);
     if ((int)operation->kind == OPERATION_UNLOAD || (int)operation->state == OPERATION_CANCELLED ||
         (operation->error && strcmp(operation->error->reason, "MEMORY_NOT_RELEASED") == 0) ||
+        (operation->error && strcmp(operation->error->reason, RECONCILE_NOTHING_KEPT) == 0) ||
         !row || (!operation->error && !row->last_error))
         return 0;
     pb_version *version = MESSAGE_COPY(pb_version, row);

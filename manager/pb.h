@@ -14,6 +14,7 @@ typedef Sluice__Manager__V1__ModelConfig pb_config;
 typedef Sluice__Manager__V1__Deployment pb_deployment;
 typedef Sluice__Manager__V1__DeviceGroup pb_group;
 typedef Sluice__Manager__V1__Replica pb_replica;
+typedef Sluice__Manager__V1__ReplicaFootprint pb_footprint;
 typedef Sluice__Manager__V1__Traffic pb_traffic;
 typedef Sluice__Manager__V1__Operation pb_operation;
 typedef Sluice__Manager__V1__UpdateProgress pb_update;

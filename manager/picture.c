@@ -36,6 +36,13 @@ static bool is_blocked(const struct catalog *catalog, const pb_replica *row)
     return group && device_hold_check(catalog, group, deployment ? deployment->tp : 1, &err) != 0;
 }
 
+/* Who is to keep weights that are in memory opens no device: one that is held is no matter. */
+static bool keeps_or_will(const struct slot *slot)
+{
+    return slot_is_to_park(slot) &&
+           (slot->keeps || weights_are_whole(slot->supervisor->manager->weights, slot->id));
+}
+
 static void fill_replica(struct supervisor *supervisor, const pb_replica *row, int64_t now_ns,
                          struct reconcile_replica *out)
 {
@@ -69,6 +76,7 @@ static void fill_replica(struct supervisor *supervisor, const pb_replica *row, i
     out->must_keep = slot_must_keep(slot);
     out->keep_sent = slot->keep_sent;
     out->keep_at_ns = slot_keep_at_ns(slot);
+    out->lacks_room = slot_lacks_gpu(slot);
     out->keep_failed = out->must_keep && slot_keep_failed(slot); /* else another did it */
     out->kill_sent = slot->kill_sent;
     out->started_ns = slot->started_ns;
@@ -82,7 +90,7 @@ static void fill_replica(struct supervisor *supervisor, const pb_replica *row, i
     out->still_ns = slot_still_ns(slot);
     out->ghost = slot_has_ghost(slot);
     out->fault_ns = slot->fault_ns;
-    out->blocked = is_blocked(catalog, row);
+    out->blocked = is_blocked(catalog, row) && !keeps_or_will(slot);
     out->blocked_told = strcmp(row->reason, RECONCILE_QUARANTINED) == 0;
     out->evacuate = slot_is_quarantined(slot);
 }
@@ -111,7 +119,7 @@ bool picture_take(struct supervisor *supervisor, int64_t now_ns, struct picture 
             n_operations++;
             n_members += catalog_operation_at(catalog, i)->n_replica_ids;
         }
-    memset(picture, 0, sizeof(*picture));
+    *picture = (struct picture){.clock_ns = clock_now_ns()};
     if (!allocate(picture, n_deployments, n_replicas, n_operations, n_members))
         return false;
     for (size_t i = 0; i < n_deployments; i++)
@@ -128,7 +136,7 @@ bool picture_take(struct supervisor *supervisor, int64_t now_ns, struct picture 
             .kind = (enum operation_kind)row->kind,
             .replicas = &picture->members[n_members],
             .n_replicas = row->n_replica_ids,
-            .busy = operations_busy(supervisor->manager->operations, row->id, clock_now_ns()),
+            .busy = operations_busy(supervisor->manager->operations, row->id, picture->clock_ns),
             .cancelling = row->cancelling,
         };
         for (size_t j = 0; j < row->n_replica_ids; j++)

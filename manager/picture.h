@@ -15,6 +15,8 @@ struct picture {
     const char **operation_ids;
     size_t *members; /* replica indices of all operations, one after the other */
     struct action *actions;
+    int64_t clock_ns; /* clock_now_ns() at which operations were looked at: whose hold ends later
+                         has yet to be waited for, however long the rest of the pass takes */
 };
 
 /* False where memory is exhausted. picture_fini() afterwards in any case. */

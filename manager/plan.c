@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/device_name.h"
 #include "base/error.h"
+#include "base/format.h"
 #include "manager/device_hold.h"
 #include "manager/device_room.h"
 #include "manager/evict.h"
@@ -175,4 +177,34 @@ int plan_run(struct manager *manager, struct rpc_call *call, const struct plan_w
     heritage_destroy(heritage);
     message_free(&config->base);
     return status;
+}
+
+static bool is_auto(const pb_config *config)
+{
+    return !config || !*config->placement || strcmp(config->placement, "auto") == 0;
+}
+
+bool plan_is_of_all(const struct manager *manager, const struct plan_wish *wish)
+{
+    const struct catalog *catalog = &manager->catalog;
+    const pb_version *version = catalog_version(catalog, wish->model, wish->version);
+    const pb_group *group = catalog_group(catalog, wish->group);
+    if (!version || !group || !group->n_devices)
+        return false;
+    return group->n_devices == 1 || wish->tp > 1 ||
+           (!device_name_is_gpu(group->devices[0]) && manager->settings.placement == FIT_AUTO &&
+            is_auto(version->config) && is_auto(wish->config));
+}
+
+void plan_does_not_fit(const Sluice__V1__Plan *plan, const char *then, struct error *err)
+{
+    char missing[32];
+    uint64_t n_bytes = 0;
+    for (size_t i = 0; i < plan->n_devices; i++)
+        n_bytes += plan->devices[i]->missing_bytes;
+    error_set(err, STATUS_RESOURCE_EXHAUSTED, "%s/%s: %s of memory are missing%s%s; %s",
+              plan->model, plan->version, format_bytes(n_bytes, missing),
+              plan->n_replicas > 1 ? " for all" : "", plan->n_replicas > 1 ? " replicas" : "",
+              then);
+    error_reason(err, "DEVICE_MEMORY");
 }

@@ -2,6 +2,8 @@
  * process of its own. Loop thread only. */
 #pragma once
 
+#include <stdbool.h>
+
 #include "manager/manager.h"
 #include "manager/pb.h"
 
@@ -16,6 +18,14 @@ struct plan_wish {
     uint32_t n_replicas;     /* new ones, beyond those that live; 0: nothing is to be done */
     const char *note;        /* goes into the plan; or NULL */
 };
+
+/* Whether a plan of several replicas tells whether all of them fit: each takes all devices of its
+ * group, and not one that is chosen when it starts. `config` as in plan_wish. */
+bool plan_is_of_all(const struct manager *manager, const struct plan_wish *wish);
+
+/* RESOURCE_EXHAUSTED, reason DEVICE_MEMORY: what is missing for all that was planned; `then` is
+ * the end of its sentence. */
+void plan_does_not_fit(const Sluice__V1__Plan *plan, const char *then, struct error *err);
 
 /* Called once, with the plan (borrowed); NULL: there is none, and the call has been failed. */
 typedef void plan_answer_fn(struct rpc_call *call, Sluice__V1__Plan *plan, void *arg);

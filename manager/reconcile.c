@@ -103,7 +103,7 @@ static void bury(struct pass *pass, size_t i, const struct reconcile_replica *re
     if (replica->permanent)
         act(pass, (struct action){.type = ACTION_FAIL, .index = i, .reason = "LOAD_FAILED"});
     else if (crash_loop(pass->config, &deaths, pass->now_ns))
-        act(pass, (struct action){.type = ACTION_FAIL, .index = i, .reason = "CRASH_LOOP"});
+        act(pass, (struct action){.type = ACTION_FAIL, .index = i, .reason = RECONCILE_CRASH_LOOP});
     else
         act(pass,
             (struct action){.type = ACTION_RETRY,
@@ -361,6 +361,7 @@ struct tally {
     size_t n_failed;
     size_t n_live;     /* of all: not stopped */
     bool not_kept;     /* one that was to be parked serves on, as its weights could not be kept */
+    bool nothing_kept; /* one that is to be parked has nothing to be kept, and cannot load it */
     bool not_wanted;   /* one that was to be READY is wanted no more */
     bool still_leaves; /* one that is to end has not */
 };
@@ -387,6 +388,8 @@ static struct tally count_members(const struct pass *pass,
             tally.n_failed++;
         else if (replica->keep_failed)
             tally.not_kept = true;
+        else if (replica->lacks_room && replica->process == PROCESS_NONE && replica->parked)
+            tally.nothing_kept = true;
         else
             tally.n_on_their_way +=
                 replica->state != (replica->parked ? REPLICA_PARKED : REPLICA_READY) ||
@@ -410,10 +413,12 @@ static void finish_operation(struct pass *pass, size_t i,
     } else if (tally.not_wanted) {
         finish(pass, i, OPERATION_CANCELLED, "UNLOADED");
     } else if (tally.n_on_their_way == 0) {
-        finish(pass, i, tally.n_failed || tally.not_kept ? OPERATION_FAILED : OPERATION_DONE,
-               tally.n_failed   ? "REPLICA_FAILED"
-               : tally.not_kept ? RECONCILE_NOT_KEPT
-                                : NULL);
+        bool failed = tally.n_failed || tally.not_kept || tally.nothing_kept;
+        finish(pass, i, failed ? OPERATION_FAILED : OPERATION_DONE,
+               tally.n_failed       ? "REPLICA_FAILED"
+               : tally.not_kept     ? RECONCILE_NOT_KEPT
+               : tally.nothing_kept ? RECONCILE_NOTHING_KEPT
+                                    : NULL);
     }
 }
 

@@ -73,11 +73,13 @@ struct reconcile_replica {
     bool permanent; /* PROCESS_EXITED: the exit report says that trying again cannot help */
     bool held_back; /* PROCESS_EXITED: it was not started, for its devices were just put aside */
     bool drain_sent, kill_sent;
-    bool can_wake;             /* its process, which keeps weights, may be told to serve */
-    bool wake_sent;            /* and was */
-    bool must_keep;            /* to be parked, and its weights lie on a GPU alone */
-    bool keep_sent;            /* it was asked to copy them, and has not answered */
-    bool keep_failed;          /* that did not go: it serves on */
+    bool can_wake;    /* its process, which keeps weights, may be told to serve */
+    bool wake_sent;   /* and was */
+    bool must_keep;   /* to be parked, and its weights lie on a GPU alone */
+    bool keep_sent;   /* it was asked to copy them, and has not answered */
+    bool keep_failed; /* that did not go: it serves on */
+    bool lacks_room; /* to be parked, nothing of it is kept, and no GPU has room to load it for that
+                      */
     int64_t keep_at_ns;        /* not to be asked before */
     bool retiring;             /* recorded: it is to end, and does not count */
     bool restart;              /* recorded: its process is to give way to a new one */
@@ -121,8 +123,11 @@ struct reconcile_input {
 #define RECONCILE_RESTART     "RESTART"
 #define RECONCILE_PARK        "PARK"
 #define RECONCILE_WAKE        "WAKE"
+#define RECONCILE_CRASH_LOOP  "CRASH_LOOP"
 #define RECONCILE_QUARANTINED "DEVICE_QUARANTINED"
-#define RECONCILE_NOT_KEPT    "WEIGHTS_NOT_KEPT" /* of an operation that was to park */
+/* Of an operation that was to park: it serves on; it does not, and is loaded anew when woken. */
+#define RECONCILE_NOT_KEPT     "WEIGHTS_NOT_KEPT"
+#define RECONCILE_NOTHING_KEPT "NOTHING_KEPT"
 
 enum action_type {
     ACTION_START,  /* record LOADING and the next epoch, then spawn */

@@ -22,8 +22,10 @@ struct pending_record {
     uint64_t start_ticks;
     int64_t wait_ns; /* RETRY: until the next start */
     char numerics_id[256];
-    const char *stage;    /* RETRY, FAIL: how far the process was; static */
-    pb_error *last_error; /* owned */
+    const char *stage;              /* RETRY, FAIL: how far the process was; static */
+    pb_error *last_error;           /* owned */
+    uint64_t host_bytes, gpu_bytes; /* STATE: it planned; 0: it has not said */
+    char gpu[24];
 };
 
 static const char *const event_types[] = {
@@ -98,6 +100,20 @@ static const char *event_type(const struct record *record)
     }
 }
 
+/* A manager that is started after it was parked goes by it. */
+static bool set_served(pb_replica *row, const struct pending_record *pending)
+{
+    if (!pending->host_bytes && !pending->gpu_bytes)
+        return true;
+    if (!row->served)
+        row->served = MESSAGE_NEW(pb_footprint, sluice__manager__v1__replica_footprint__descriptor);
+    if (!row->served)
+        return false;
+    row->served->host_bytes = pending->host_bytes;
+    row->served->gpu_bytes = pending->gpu_bytes;
+    return message_set(&row->served->gpu, pending->gpu);
+}
+
 static bool set_state(pb_replica *row, enum replica_state state, const char *reason)
 {
     row->state = (Sluice__Manager__V1__ReplicaState)state;
@@ -147,7 +163,8 @@ static bool change_row(pb_replica *row, const struct pending_record *pending, in
                    message_set(&row->numerics_id, pending->numerics_id);
         if (record->state == REPLICA_READY) {
             row->ready_unix_ns = now_unix_ns;
-            complete = complete && message_set_copy(&row->last_error, pending->last_error);
+            complete = complete && message_set_copy(&row->last_error, pending->last_error) &&
+                       set_served(row, pending);
         }
         break;
     case RECORD_RETRY:
@@ -262,6 +279,9 @@ int record_submit(struct slot *slot, const struct record *record, struct error *
     if (slot->status)
         snprintf(pending->numerics_id, sizeof(pending->numerics_id), "%s",
                  slot->status->numerics_id);
+    pending->host_bytes = slot->served_bytes;
+    pending->gpu_bytes = slot->gpu_bytes;
+    snprintf(pending->gpu, sizeof(pending->gpu), "%s", slot->gpu);
     if (slot->last_error.status &&
         !(pending->last_error = (pb_error *)message_from_error(&slot->last_error))) {
         free(pending);

@@ -41,6 +41,7 @@ bool service_group_add(pb_group *group, const char *device);
 
 struct service {
     struct manager *manager;
+    struct waking *waking;          /* wakes on their way to the store (service_park.c) */
     bool probing;                   /* the look at the start has not ended */
     char cuda_unusable_reason[256]; /* of the last probe */
 };

@@ -128,7 +128,7 @@ static int run_probe(struct txn *txn, void *arg, struct error *err)
 /* A replica of one rank takes one GPU of its group, and says which. */
 static bool is_on_another(const struct replica_view *view, const pb_device *device)
 {
-    bool says = false;
+    bool says = view->status && (int)view->status->state == WORKER_PARKED;
     for (size_t i = 0; view->status && i < view->status->n_memory; i++) {
         const char *name = view->status->memory[i]->device;
         if (strcmp(name, device->name) == 0)

@@ -307,8 +307,24 @@ static int plan(struct service *service, struct rpc_call *call, const load_reque
     return plan_run(manager, call, &wish, answer_fn, arg, err);
 }
 
-/* -- evict ----------------------------------------------------------------------------------------
+/* -- planned first --------------------------------------------------------------------------------
  */
+
+/* What is to be unloaded for it is found by a plan; and several replicas are all of them loaded or
+ * none: each looks for itself whether it fits, and those that come first would. */
+static bool is_planned_first(const struct manager *manager, const load_request *request,
+                             const struct load_args *args)
+{
+    const pb_version *version = find_version(&manager->catalog, request->model, request->version);
+    if (!version) /* the change says so */
+        return request->evict;
+    const struct plan_wish wish = {.model = version->model,
+                                   .version = version->version,
+                                   .group = args->group,
+                                   .tp = args->tp,
+                                   .config = request->config};
+    return request->evict || (request->n_replicas > 1 && plan_is_of_all(manager, &wish));
+}
 
 struct evicting {
     struct load_args args; /* first: free_args frees the whole */
@@ -344,30 +360,26 @@ static void load_planned(struct rpc_call *call, Sluice__V1__Plan *plan, void *ar
     const load_request *request = (const load_request *)evicting->request;
     struct manager *manager = evicting->service->manager;
     struct error err;
-    bool fits = plan && (plan->fits || plan->n_evictions);
-    for (size_t i = 0; fits && i < plan->n_evictions; i++)
+    bool fits = plan && (plan->fits || (request->evict && plan->n_evictions));
+    for (size_t i = 0; fits && request->evict && i < plan->n_evictions; i++)
         fits = add_evicted(&evicting->args, &manager->catalog, plan->evictions[i]);
     if (fits) {
         service_change_copy(evicting->service, call, evicting->request, request->request_id,
                             &load_change, &evicting->args, sizeof(evicting->args));
     } else if (plan) {
-        char missing[32];
-        uint64_t n_bytes = 0;
-        for (size_t i = 0; i < plan->n_devices; i++)
-            n_bytes += plan->devices[i]->missing_bytes;
-        error_set(
-            &err, STATUS_RESOURCE_EXHAUSTED,
-            "%s/%s: %s of memory are missing, and unloading every version that is evictable and "
-            "has been idle for 2 s does not make room enough; nothing was unloaded",
-            plan->model, plan->version, format_bytes(n_bytes, missing));
-        error_reason(&err, "DEVICE_MEMORY");
+        plan_does_not_fit(plan,
+                          request->evict
+                              ? "unloading every version that is evictable and has been idle for "
+                                "2 s does not make room enough; nothing was unloaded"
+                              : "nothing was loaded",
+                          &err);
         service_fail(call, &err);
     }
     free(evicting);
 }
 
 /* Takes `arg`. */
-static void plan_evict(struct service *service, struct rpc_call *call,
+static void plan_first(struct service *service, struct rpc_call *call,
                        const ProtobufCMessage *message, void *arg)
 {
     struct evicting *evicting = arg;
@@ -398,6 +410,7 @@ void service_load(struct service *service, struct rpc_call *call, const Protobuf
     int status = check_load(service->manager, request, &args, &err);
     if (status == 0 && request->validate_only)
         status = plan(service, call, request, &args, answer_plan, NULL, &err);
+    bool plans = status == 0 && is_planned_first(service->manager, request, &args);
     fini_args(&args);
     if (status != 0) {
         service_fail(call, &err);
@@ -405,11 +418,11 @@ void service_load(struct service *service, struct rpc_call *call, const Protobuf
     }
     if (request->validate_only)
         return;
-    if (request->evict) {
+    if (plans) {
         struct evicting *copy = calloc(1, sizeof(*copy));
         if (copy)
             copy->args = args;
-        service_once(service, call, message, request->request_id, &load_change, copy, plan_evict);
+        service_once(service, call, message, request->request_id, &load_change, copy, plan_first);
         return;
     }
     service_change_copy(service, call, message, request->request_id, &load_change, &args,

@@ -8,6 +8,7 @@
 #include "base/format.h"
 #include "manager/build.h"
 #include "manager/cpu_share.h"
+#include "manager/device_hold.h"
 #include "manager/failpoint.h"
 #include "manager/lifecycle.h"
 #include "manager/message.h"
@@ -32,6 +33,28 @@ struct park_args {
     struct lifecycle_limits limits;
     uint32_t grace_ms;
 };
+
+/* A wake on its way to the store, of a version in these groups: it was found to have room, and what
+ * it takes is not another's meanwhile. */
+enum { MAX_WOKEN = 16 };
+struct waking {
+    struct park_args park;
+    struct service *service;
+    struct waking *next; /* of service->waking */
+    char model[NAME_MAX_BYTES + 1], version[VERSION_MAX_BYTES + 1];
+    char groups[MAX_WOKEN][NAME_MAX_BYTES + 1];
+    size_t n_groups;
+};
+
+static void end_waking(void *arg)
+{
+    struct waking *waking = arg, **at = &waking->service->waking;
+    while (*at && *at != waking)
+        at = &(*at)->next;
+    if (*at)
+        *at = waking->next;
+    free(waking);
+}
 
 static int check_names(const wake_request *request, struct error *err)
 {
@@ -159,9 +182,9 @@ static int apply_wake(struct txn *txn, const ProtobufCMessage *message, void *ar
 {
     wake_response *response =
         MESSAGE_NEW(wake_response, sluice__manager__v1__wake_model_version_response__descriptor);
-    int status =
-        response ? apply(txn, (const wake_request *)message, false, arg, &response->operation, err)
-                 : error_no_memory(err);
+    int status = response ? apply(txn, (const wake_request *)message, false,
+                                  &((const struct waking *)arg)->park, &response->operation, err)
+                          : error_no_memory(err);
     if (status == 0)
         *out_response = &response->base;
     else if (response)
@@ -207,21 +230,16 @@ bool service_wakes_on_demand(const struct catalog *catalog, const pb_deployment 
     return version && version->config && version->config->wake_on_demand;
 }
 
-/* One that is parked, may be woken by a request, and is not being changed. */
-static const pb_deployment *find_sleeper(const struct catalog *catalog,
-                                         const demand_request *request,
-                                         const struct lifecycle_limits *limits)
+/* Parked, may be woken by a request, and not being changed. */
+static bool is_sleeper(const struct catalog *catalog, const pb_deployment *deployment,
+                       const demand_request *request, const struct lifecycle_limits *limits)
 {
-    for (size_t i = 0; catalog_deployment_at(catalog, i); i++) {
-        const pb_deployment *d = catalog_deployment_at(catalog, i);
-        const struct lifecycle_target target = lifecycle_target_of(d);
-        struct error err;
-        if (d->parked && strcmp(d->model, request->model) == 0 &&
-            strcmp(d->version, request->version) == 0 && service_wakes_on_demand(catalog, d) &&
-            lifecycle_check_free(catalog, &target, limits, &err) == 0)
-            return d;
-    }
-    return NULL;
+    const struct lifecycle_target target = lifecycle_target_of(deployment);
+    struct error err;
+    return deployment->parked && strcmp(deployment->model, request->model) == 0 &&
+           strcmp(deployment->version, request->version) == 0 &&
+           service_wakes_on_demand(catalog, deployment) &&
+           lifecycle_check_free(catalog, &target, limits, &err) == 0;
 }
 
 static int wake_one(struct txn *txn, const pb_deployment *deployment, const struct park_args *args,
@@ -247,13 +265,17 @@ static int apply_demand(struct txn *txn, const ProtobufCMessage *message, void *
                         ProtobufCMessage **out_response, struct error *err)
 {
     const demand_request *request = (const demand_request *)message;
-    const struct park_args *args = arg;
-    const pb_deployment *sleeper;
+    const struct waking *args = arg;
+    const struct catalog *catalog = txn_catalog(txn);
     demand_response *response =
         MESSAGE_NEW(demand_response, sluice__manager__v1__wake_version_response__descriptor);
     int status = response ? 0 : error_no_memory(err);
-    while (status == 0 && (sleeper = find_sleeper(txn_catalog(txn), request, &args->limits))) {
-        status = wake_one(txn, sleeper, args, err);
+    for (size_t i = 0; status == 0 && i < args->n_groups; i++) {
+        const pb_deployment *sleeper =
+            catalog_deployment(catalog, request->model, request->version, args->groups[i]);
+        if (!sleeper || !is_sleeper(catalog, sleeper, request, &args->park.limits))
+            continue; /* it was woken, or is being changed, since it was looked at */
+        status = wake_one(txn, sleeper, &args->park, err);
         response->n_woken += status == 0;
     }
     if (status == 0)
@@ -267,7 +289,7 @@ static const struct service_change demand_change = {
     .method = "WakeVersion",
     .response_type = &sluice__manager__v1__wake_version_response__descriptor,
     .apply = apply_demand,
-    .free_arg = free,
+    .free_arg = end_waking,
 };
 
 static const struct service_change park_change = {
@@ -281,7 +303,7 @@ static const struct service_change wake_change = {
     .method = "WakeModelVersion",
     .response_type = &sluice__manager__v1__wake_model_version_response__descriptor,
     .apply = apply_wake,
-    .free_arg = free,
+    .free_arg = end_waking,
 };
 
 /* -- validate_only --------------------------------------------------------------------------------
@@ -421,60 +443,146 @@ static int check_cpus(const struct catalog *catalog, const pb_deployment *deploy
     return 0;
 }
 
-/* Before its keepers are told, which would give their weights up where they cannot serve. */
-static int check_sleeper(struct service *service, const pb_deployment *deployment,
-                         struct error *err)
+/* What wakes at once is looked at together: those on their way, and one more. */
+enum { MAX_WAKING = 64 };
+struct wakes {
+    const pb_deployment *deployments[MAX_WAKING];
+    size_t n;
+};
+
+static bool has(const struct wakes *wakes, const pb_deployment *deployment)
 {
-    return check_cpus(&service->manager->catalog, deployment, err) != 0
-               ? err->status
-               : supervisor_check_wake(service->manager->supervisor, deployment, err);
+    for (size_t i = 0; i < wakes->n; i++)
+        if (wakes->deployments[i] == deployment)
+            return true;
+    return false;
 }
 
-static int check_room(struct service *service, const wake_request *request,
-                      const struct park_args *args, struct error *err)
+static void look_at_waking(const struct service *service, struct wakes *wakes)
+{
+    const struct catalog *catalog = &service->manager->catalog;
+    wakes->n = 0;
+    for (const struct waking *waking = service->waking; waking; waking = waking->next)
+        for (size_t i = 0; i < waking->n_groups; i++) {
+            const pb_deployment *deployment =
+                catalog_deployment(catalog, waking->model, waking->version, waking->groups[i]);
+            if (deployment && deployment->parked && wakes->n < MAX_WAKING &&
+                !has(wakes, deployment))
+                wakes->deployments[wakes->n++] = deployment;
+        }
+}
+
+/* Whether it can be woken where those are; then it is one of them. Before its keepers are told,
+ * which would give their weights up where they cannot serve. */
+static int add_sleeper(struct service *service, struct wakes *wakes,
+                       const pb_deployment *deployment, struct error *err)
+{
+    const struct catalog *catalog = &service->manager->catalog;
+    const pb_group *group = catalog_group(catalog, deployment->device_group);
+    if (has(wakes, deployment)) /* it is on its way: the change says so */
+        return 0;
+    if (wakes->n == MAX_WAKING) {
+        error_set(err, STATUS_RESOURCE_EXHAUSTED, "%d versions are being woken; try again",
+                  MAX_WAKING);
+        return error_reason(err, "STORE_BUSY");
+    }
+    wakes->deployments[wakes->n] = deployment;
+    if (check_cpus(catalog, deployment, err) != 0 ||
+        (group && device_hold_check(catalog, group, deployment->tp, err) != 0) ||
+        supervisor_check_wake(service->manager->supervisor, wakes->deployments, wakes->n + 1,
+                              err) != 0)
+        return err->status;
+    wakes->n++;
+    return 0;
+}
+
+/* Submits it, as `waking` is: what it names takes its room until that is recorded. */
+static void submit_wake(struct service *service, struct rpc_call *call,
+                        const ProtobufCMessage *message, const char *request_id,
+                        const struct service_change *change, const struct waking *waking)
+{
+    struct waking *copy = malloc(sizeof(*copy));
+    struct error err;
+    if (!copy) {
+        error_no_memory(&err);
+        service_fail(call, &err);
+        return;
+    }
+    *copy = *waking;
+    copy->service = service;
+    copy->next = service->waking;
+    service->waking = copy;
+    service_change(service, call, message, request_id, change, copy);
+}
+
+static void note_waking(struct waking *waking, const pb_deployment *deployment)
+{
+    snprintf(waking->model, sizeof(waking->model), "%s", deployment->model);
+    snprintf(waking->version, sizeof(waking->version), "%s", deployment->version);
+    snprintf(waking->groups[waking->n_groups++], sizeof(waking->groups[0]), "%s",
+             deployment->device_group);
+}
+
+static int check_room(struct service *service, const wake_request *request, struct waking *waking,
+                      struct error *err)
 {
     struct error why; /* of what cannot be woken the change says so, or that it was done before */
-    const pb_deployment *deployment = find(&service->manager->catalog, request, args, &why);
-    return deployment && deployment->parked ? check_sleeper(service, deployment, err) : 0;
+    struct wakes wakes;
+    const pb_deployment *deployment =
+        find(&service->manager->catalog, request, &waking->park, &why);
+    if (!deployment || !deployment->parked)
+        return 0;
+    look_at_waking(service, &wakes);
+    if (add_sleeper(service, &wakes, deployment, err) != 0)
+        return err->status;
+    note_waking(waking, deployment);
+    return 0;
 }
 
 void service_wake(struct service *service, struct rpc_call *call, const ProtobufCMessage *message)
 {
     const wake_request *request = (const wake_request *)message;
-    struct park_args args = {.limits = service_limits(service->manager)};
+    struct waking waking = {.park.limits = service_limits(service->manager)};
     struct error err;
     int status = check_names(request, &err);
     if (status == 0 && request->validate_only)
-        status = plan_wake(service, call, request, &args, &err);
+        status = plan_wake(service, call, request, &waking.park, &err);
     else if (status == 0)
-        status = check_room(service, request, &args, &err);
+        status = check_room(service, request, &waking, &err);
     if (status != 0)
         service_fail(call, &err);
     else if (!request->validate_only)
-        service_change_copy(service, call, message, request->request_id, &wake_change, &args,
-                            sizeof(args));
+        submit_wake(service, call, message, request->request_id, &wake_change, &waking);
 }
 
 void service_wake_on_demand(struct service *service, struct rpc_call *call,
                             const ProtobufCMessage *message)
 {
     const demand_request *request = (const demand_request *)message;
-    struct park_args args = {.limits = service_limits(service->manager)};
-    struct error err;
+    const struct catalog *catalog = &service->manager->catalog;
+    struct waking waking = {.park.limits = service_limits(service->manager)};
+    struct wakes wakes;
+    struct error err, why = {0};
     if (name_check("model", request->model, &err) != 0 ||
         version_check("version", request->version, &err) != 0) {
         service_fail(call, &err);
         return;
     }
-    const pb_deployment *sleeper = find_sleeper(&service->manager->catalog, request, &args.limits);
-    if (sleeper && check_sleeper(service, sleeper, &err) != 0) {
-        service_fail(call, &err);
-        return;
-    }
-    if (sleeper) {
-        service_change_copy(service, call, message, "", &demand_change, &args, sizeof(args));
-        return;
+    look_at_waking(service, &wakes);
+    for (size_t i = 0; waking.n_groups < MAX_WOKEN && catalog_deployment_at(catalog, i); i++) {
+        const pb_deployment *sleeper = catalog_deployment_at(catalog, i);
+        if (!is_sleeper(catalog, sleeper, request, &waking.park.limits))
+            continue;
+        if (add_sleeper(service, &wakes, sleeper, &err) == 0)
+            note_waking(&waking, sleeper);
+        else if (!why.status) /* another group may have room */
+            why = err;
     }
     demand_response none = SLUICE__MANAGER__V1__WAKE_VERSION_RESPONSE__INIT;
-    rpc_call_reply(call, &none.base); /* awake, or on its way: nothing is written */
+    if (waking.n_groups)
+        submit_wake(service, call, message, "", &demand_change, &waking);
+    else if (why.status)
+        service_fail(call, &why);
+    else /* awake, or on its way: nothing is written */
+        rpc_call_reply(call, &none.base);
 }

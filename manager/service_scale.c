@@ -250,6 +250,22 @@ static int plan_down(struct manager *manager, struct rpc_call *call,
     return complete ? 0 : error_no_memory(err);
 }
 
+static int plan_up(struct manager *manager, struct rpc_call *call, const scale_request *request,
+                   const pb_deployment *deployment, plan_answer_fn *answer, void *arg,
+                   struct error *err)
+{
+    struct lifecycle_target target = lifecycle_target_of(deployment);
+    uint32_t n_live = lifecycle_n_live(&manager->catalog, &target);
+    struct plan_wish wish = {.model = target.model,
+                             .version = target.version,
+                             .group = target.group,
+                             .tp = deployment->tp,
+                             .pp = deployment->pp,
+                             .config = deployment->config,
+                             .n_replicas = request->n_replicas - n_live};
+    return plan_run(manager, call, &wish, answer, arg, err);
+}
+
 static int plan_scale(struct service *service, struct rpc_call *call, const scale_request *request,
                       struct scale_args *args, struct error *err)
 {
@@ -261,16 +277,79 @@ static int plan_scale(struct service *service, struct rpc_call *call, const scal
     list_candidates(manager, deployment, args);
     struct lifecycle_target target = lifecycle_target_of(deployment);
     uint32_t n_live = lifecycle_n_live(catalog, &target);
-    if (request->n_replicas <= n_live)
-        return plan_down(manager, call, deployment, args, n_live - request->n_replicas, err);
-    struct plan_wish wish = {.model = target.model,
-                             .version = target.version,
-                             .group = target.group,
-                             .tp = deployment->tp,
-                             .pp = deployment->pp,
-                             .config = deployment->config,
-                             .n_replicas = request->n_replicas - n_live};
-    return plan_run(manager, call, &wish, answer_plan, NULL, err);
+    return request->n_replicas <= n_live
+               ? plan_down(manager, call, deployment, args, n_live - request->n_replicas, err)
+               : plan_up(manager, call, request, deployment, answer_plan, NULL, err);
+}
+
+/* -- more of them ---------------------------------------------------------------------------------
+ */
+
+struct growing {
+    struct service *service;
+    const ProtobufCMessage *request; /* lives as long as the call */
+    struct scale_args *args;         /* owned */
+};
+
+/* Takes `arg`. */
+static void scale_planned(struct rpc_call *call, Sluice__V1__Plan *plan, void *arg)
+{
+    struct growing *growing = arg;
+    struct error err;
+    if (plan && plan->fits) {
+        service_change(growing->service, call, growing->request,
+                       ((const scale_request *)growing->request)->request_id, &scale_change,
+                       growing->args);
+        growing->args = NULL;
+    } else if (plan) {
+        plan_does_not_fit(plan, "it stays as it is", &err);
+        service_fail(call, &err);
+    }
+    free(growing->args);
+    free(growing);
+}
+
+/* By more than one: all of them or none, as a load (service_load.c). */
+static bool grows_by_several(const struct manager *manager, const pb_deployment *deployment,
+                             const scale_request *request)
+{
+    const struct lifecycle_target target = lifecycle_target_of(deployment);
+    uint32_t n_live = lifecycle_n_live(&manager->catalog, &target);
+    const struct plan_wish wish = {.model = deployment->model,
+                                   .version = deployment->version,
+                                   .group = deployment->device_group,
+                                   .tp = deployment->tp,
+                                   .config = deployment->config};
+    return request->n_replicas > n_live && request->n_replicas - n_live > 1 &&
+           plan_is_of_all(manager, &wish);
+}
+
+/* Takes `arg`: args. */
+static void plan_growth(struct service *service, struct rpc_call *call,
+                        const ProtobufCMessage *message, void *arg)
+{
+    const scale_request *request = (const scale_request *)message;
+    struct error err;
+    const pb_deployment *deployment = find_deployment(&service->manager->catalog, request, &err);
+    if (!deployment || !grows_by_several(service->manager, deployment, request)) {
+        service_change(service, call, message, request->request_id, &scale_change, arg);
+        return; /* another change came before it */
+    }
+    struct growing *growing = calloc(1, sizeof(*growing));
+    if (!growing) {
+        free(arg);
+        error_no_memory(&err);
+        service_fail(call, &err);
+        return;
+    }
+    *growing = (struct growing){.service = service, .request = message, .args = arg};
+    deployment = check_rows(&service->manager->catalog, request, growing->args, &err);
+    if (deployment &&
+        plan_up(service->manager, call, request, deployment, scale_planned, growing, &err) == 0)
+        return;
+    service_fail(call, &err);
+    free(growing->args);
+    free(growing);
 }
 
 void service_scale(struct service *service, struct rpc_call *call, const ProtobufCMessage *message)
@@ -284,7 +363,11 @@ void service_scale(struct service *service, struct rpc_call *call, const Protobu
         const pb_deployment *deployment = find_deployment(&manager->catalog, request, &ignored);
         if (deployment)
             list_candidates(manager, deployment, args);
-        service_change(service, call, message, request->request_id, &scale_change, args);
+        if (deployment && grows_by_several(manager, deployment, request))
+            service_once(service, call, message, request->request_id, &scale_change, args,
+                         plan_growth);
+        else
+            service_change(service, call, message, request->request_id, &scale_change, args);
         return;
     }
     if (status == 0)

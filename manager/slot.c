@@ -28,6 +28,17 @@ struct slot *slot_find(struct supervisor *supervisor, const char *id)
     return hash_map_get_str(&supervisor->slots, id);
 }
 
+/* What a manager before this one saw it take. */
+static void recall_served(struct slot *slot)
+{
+    const pb_replica *row = catalog_replica(&slot->supervisor->manager->catalog, slot->id);
+    if (!row || !row->served)
+        return;
+    slot->served_bytes = row->served->host_bytes;
+    slot->gpu_bytes = row->served->gpu_bytes;
+    snprintf(slot->gpu, sizeof(slot->gpu), "%s", row->served->gpu);
+}
+
 struct slot *slot_ensure(struct supervisor *supervisor, const char *id)
 {
     struct slot *slot = slot_find(supervisor, id);
@@ -42,6 +53,7 @@ struct slot *slot_ensure(struct supervisor *supervisor, const char *id)
         free(slot);
         return NULL;
     }
+    recall_served(slot);
     return slot;
 }
 
@@ -74,7 +86,7 @@ void slot_forget(struct slot *slot)
     slot->drain_sent = slot->kill_sent = slot->keeps = false;
     slot->wake_sent = slot->wake_failed = slot->keep_sent = false;
     slot->keep_at_ns = 0;
-    slot->n_keeps = slot->n_keep_tries = 0;
+    slot->n_keeps = slot->n_keep_tries = slot->n_keep_failures = 0;
     slot->woken_bytes = 0;
     slot->adopted = false;
     slot->ready_ns = slot->started_ns = slot->drain_deadline_ns = slot->sizing_until_ns = 0;
@@ -286,6 +298,14 @@ static bool serves(const struct slot *slot, const pb_status *status)
            (int)status->state != WORKER_DRAINING;
 }
 
+static bool take_weights(struct slot *slot)
+{
+    if (!tell_weights(slot))
+        return false;
+    slot->n_keeps = slot->n_keep_tries = slot->n_keep_failures = 0;
+    return true;
+}
+
 static void on_status(void *arg, const pb_status *status)
 {
     struct slot *slot = arg;
@@ -314,7 +334,8 @@ static void on_status(void *arg, const pb_status *status)
     slot_note_shared(slot);
     slot->settled = true;
     slot->keeps |= (int)status->state == WORKER_PARKED && !slot->wake_sent;
-    if ((int)status->state == WORKER_WARMING || (int)status->state == WORKER_READY)
+    if ((int)status->state == WORKER_WARMING || (int)status->state == WORKER_READY ||
+        ((int)status->state == WORKER_LOADING && slot->wake_failed))
         slot->keeps = false; /* it woke, though the answer to its wake was lost */
     if (slot->adopted && *status->cpus) {
         struct error why;
@@ -326,10 +347,7 @@ static void on_status(void *arg, const pb_status *status)
         slot->sizing_until_ns = 0;
         changed = true;
     }
-    if (tell_weights(slot)) {
-        slot->n_keeps = slot->n_keep_tries = 0;
-        changed = true;
-    }
+    changed |= take_weights(slot);
     if (status->error) {
         message_to_error(&status->error->base, &slot->last_error);
         slot->permanent = cannot_help(slot->last_error.status);
@@ -383,7 +401,12 @@ static void on_wake(void *arg, const struct error *status)
 
 static void on_keep(void *arg, const struct error *status)
 {
-    slot_on_keep(arg, status);
+    struct slot *slot = arg;
+    /* A copy that was made before may not have been taken over, or was let go of since. */
+    slot->packed_told &= status->status != 0;
+    if (!status->status && slot->status && slot->status->n_packed && take_weights(slot))
+        manager_changed(slot->supervisor->manager);
+    slot_on_keep(slot, status);
 }
 
 static const struct worker_link_events link_events = {

@@ -46,6 +46,7 @@ struct slot {
     bool keep_sent;                 /* it was asked to copy its weights, and has not answered */
     int64_t keep_at_ns;             /* not to be asked again before */
     uint32_t n_keeps, n_keep_tries; /* copies that it said are whole; answers that it cannot yet */
+    uint32_t n_keep_failures;       /* in a row */
     uint64_t keep_failed;           /* generation of the deployment whose parking failed; 0: none */
     struct error keep_error;        /* with keep_failed */
     bool asked;                     /* of the exit report: it ended because it was told to */
@@ -125,6 +126,8 @@ void slot_note_devices(struct slot *slot, char *const *argv);
 /* Whether it is to load on a GPU for nothing but to be parked, as after a restart of the machine,
  * and another comes first, or there is no room: it takes nothing from who serves. */
 bool slot_waits_for_gpu(const struct slot *slot);
+/* Whether it has no process for that, and there is no room as far as can be seen. */
+bool slot_lacks_gpu(const struct slot *slot);
 /* Whether its process, which is to be parked, has weights on a GPU that nobody has kept. */
 bool slot_must_keep(const struct slot *slot);
 /* Whether they could not be kept when its deployment was told to park last, a moment ago. */
@@ -147,6 +150,15 @@ uint64_t slot_serving_bytes(const struct slot *slot);
 /* As slot_planned_bytes; and of one that waits for its turn to be woken what it will take. For a
  * plan: who starts for good is not held up by those that are to come after it. */
 uint64_t slot_expected_bytes(const struct slot *slot);
+/* Whether its group is of GPUs. */
+bool slot_is_on_gpus(const struct slot *slot);
+/* Whether it keeps weights, its deployment is to serve, and it was not told so yet. */
+bool slot_waits_to_wake(const struct slot *slot);
+/* What it takes of the machine's memory to copy the weights that it has on a GPU: while it does. */
+uint64_t slot_copying_bytes(const struct slot *slot);
+/* Of the weights that it keeps for a GPU those that stay on the CPU, as layers that had no room on
+ * the GPU: a wake maps them and takes no more for them. */
+uint64_t slot_kept_cpu_bytes(const struct slot *slot);
 /* What its running process has taken of GPUs' memory, as it says. */
 uint64_t slot_gpu_held_bytes(const struct slot *slot);
 /* Whether it says what its process will take, of any device. */

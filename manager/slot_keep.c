@@ -3,18 +3,20 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/device_name.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/seeded_bug.h"
+#include "manager/device_hold.h"
 #include "manager/device_room.h"
 #include "manager/slot.h"
 #include "manager/weights.h"
 
 /* Until it is asked again: what it answered and what its status says come by two ways. */
 static const int64_t again_ns = NS_PER_S;
-/* After it could not: other memory may be free by then. An operation does not wait for it. */
+/* After it could not: other memory may be free by then. An operation does not wait for it. Doubled
+ * each time, since whoever is idle is tried again and again, and each try is an operation. */
 static const int64_t retry_ns = 60 * NS_PER_S;
+enum { MAX_RETRY_DOUBLINGS = 6 };
 /* Copies that it had and this process could not take over: another would be no better. */
 enum { MAX_KEEPS = 5, MAX_TRIES = 600 };
 
@@ -25,18 +27,11 @@ static const pb_deployment *deployment_of(const struct slot *slot)
     return row ? catalog_deployment(catalog, row->model, row->version, row->device_group) : NULL;
 }
 
-static bool is_on_gpu(const struct slot *slot)
-{
-    const struct catalog *catalog = &slot->supervisor->manager->catalog;
-    const pb_replica *row = catalog_replica(catalog, slot->id);
-    const pb_group *group = row ? catalog_group(catalog, row->device_group) : NULL;
-    return group && group->n_devices && device_name_is_gpu(group->devices[0]);
-}
-
 bool slot_must_keep(const struct slot *slot)
 {
     return slot->process_state == PROCESS_RUNNING && slot->link && !slot->keeps &&
-           slot_is_to_park(slot) && is_on_gpu(slot) && !seeded_bug("I2_parks_what_is_not_kept") &&
+           slot_is_to_park(slot) && slot_is_on_gpus(slot) &&
+           !seeded_bug("I2_parks_what_is_not_kept") &&
            !weights_are_whole(slot->supervisor->manager->weights, slot->id);
 }
 
@@ -57,8 +52,16 @@ static bool is_on_its_way(struct supervisor *supervisor, const pb_replica *row)
            (int)row->state != REPLICA_FAILED && !serves;
 }
 
-/* Somebody who is to serve from a GPU is on the way there. */
-static bool another_is_to_serve(struct supervisor *supervisor)
+static bool is_one_of(const char *device, char *const *devices, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(devices[i], device) == 0)
+            return true;
+    return false;
+}
+
+/* Somebody who is to serve is on the way to one of these devices, and none keeps it from there. */
+static bool another_is_to_serve(struct supervisor *supervisor, char *const *devices, size_t n)
 {
     const struct catalog *catalog = &supervisor->manager->catalog;
     for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
@@ -66,30 +69,53 @@ static bool another_is_to_serve(struct supervisor *supervisor)
         const pb_group *group = catalog_group(catalog, row->device_group);
         const pb_deployment *deployment =
             catalog_deployment(catalog, row->model, row->version, row->device_group);
-        if (deployment && !deployment->parked && group && group->n_devices &&
-            device_name_is_gpu(group->devices[0]) && is_on_its_way(supervisor, row))
-            return true;
+        struct error err;
+        if (!group || !deployment || deployment->parked ||
+            device_hold_check(catalog, group, deployment->tp, &err) != 0 ||
+            !is_on_its_way(supervisor, row))
+            continue;
+        for (size_t d = 0; d < group->n_devices; d++)
+            if (is_one_of(group->devices[d], devices, n))
+                return true;
     }
     return false;
 }
 
-bool slot_waits_for_gpu(const struct slot *slot)
+/* What it waits for that is to load on a GPU for nothing but to be parked. */
+enum wait_for { WAIT_NONE, WAIT_ANOTHER, WAIT_ROOM };
+
+static enum wait_for waits_for(const struct slot *slot)
 {
     const struct manager *manager = slot->supervisor->manager;
     const pb_replica *row = catalog_replica(&manager->catalog, slot->id);
     const pb_group *group = row ? catalog_group(&manager->catalog, row->device_group) : NULL;
-    if (!group || !is_on_gpu(slot) || !slot_is_to_park(slot) ||
+    char *usable[DEVICES_MAX];
+    if (!group || !slot_is_on_gpus(slot) || !slot_is_to_park(slot) ||
         weights_are_whole(manager->weights, slot->id))
-        return false;
-    if (another_is_to_serve(slot->supervisor))
-        return true;
-    for (size_t i = 0; i < group->n_devices; i++) {
+        return WAIT_NONE;
+    size_t n_usable = device_hold_choose(&manager->catalog, group, usable);
+    if (another_is_to_serve(slot->supervisor, usable, n_usable))
+        return WAIT_ANOTHER;
+    for (size_t i = 0; i < n_usable; i++) {
         struct device_room room;
-        device_room_look(manager, group->devices[i], slot->id, &room);
+        device_room_look(manager, usable[i], slot->id, &room);
         if (room.is_there && room.available_bytes >= device_room_of_gpu(manager, slot->id))
-            return false;
+            return WAIT_NONE;
     }
-    return true;
+    return WAIT_ROOM;
+}
+
+bool slot_waits_for_gpu(const struct slot *slot)
+{
+    return waits_for(slot) != WAIT_NONE;
+}
+
+bool slot_lacks_gpu(const struct slot *slot)
+{
+    const pb_replica *row = catalog_replica(&slot->supervisor->manager->catalog, slot->id);
+    return row && slot->process_state == PROCESS_NONE && !slot->busy && !row->retiring &&
+           ((int)row->state == REPLICA_PENDING || (int)row->state == REPLICA_PARKED) &&
+           waits_for(slot) == WAIT_ROOM;
 }
 
 int64_t slot_keep_at_ns(const struct slot *slot)
@@ -103,7 +129,8 @@ static void fail(struct slot *slot, const struct error *why)
     const pb_deployment *deployment = deployment_of(slot);
     log_warn(LOG_EVENT("weights not kept"), LOG_STR("replica", slot->id),
              LOG_STR("reason", why->reason), LOG_STR("message", why->message));
-    slot->keep_at_ns = supervisor_now_ns(slot->supervisor) + retry_ns;
+    slot->keep_at_ns = supervisor_now_ns(slot->supervisor) + (retry_ns << slot->n_keep_failures);
+    slot->n_keep_failures += slot->n_keep_failures < MAX_RETRY_DOUBLINGS;
     slot->keep_failed = deployment ? deployment->generation : 0;
     slot->keep_error = *why;
     slot->n_keeps = slot->n_keep_tries = 0; /* the next time it is told to park begins anew */
@@ -134,6 +161,8 @@ void slot_on_keep(struct slot *slot, const struct error *status)
     if (!status->status && ++slot->n_keeps > MAX_KEEPS)
         error_set(&err, STATUS_INTERNAL,
                   "the worker keeps its weights, but they cannot be taken over");
+    if (err.status && !err.reason[0])
+        error_reason(&err, RECONCILE_NOT_KEPT);
     if (err.status && err.status != STATUS_UNAVAILABLE && err.status != STATUS_CANCELLED)
         fail(slot, &err);
     supervisor_kick(slot->supervisor);

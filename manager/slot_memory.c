@@ -10,6 +10,14 @@ bool slot_says_size(const pb_status *status)
     return status->n_memory > 0 && status->memory[0]->expected_bytes > 0;
 }
 
+bool slot_is_on_gpus(const struct slot *slot)
+{
+    const struct catalog *catalog = &slot->supervisor->manager->catalog;
+    const pb_replica *row = catalog_replica(catalog, slot->id);
+    const pb_group *group = row ? catalog_group(catalog, row->device_group) : NULL;
+    return group && group->n_devices && device_name_is_gpu(group->devices[0]);
+}
+
 /* Told to serve, and what it has said is still the keeper's. */
 static bool is_waking(const struct slot *slot)
 {
@@ -30,12 +38,13 @@ uint64_t slot_planned_bytes(const struct slot *slot)
 
 uint64_t slot_serving_bytes(const struct slot *slot)
 {
-    return slot->served_bytes ? slot->served_bytes
-                              : device_room_estimate(slot->supervisor->manager, slot->id);
+    const struct manager *manager = slot->supervisor->manager;
+    if (slot->served_bytes || slot_is_on_gpus(slot)) /* there the weights are not the machine's */
+        return slot->served_bytes;
+    return device_room_estimate(manager, slot->id);
 }
 
-/* A keeper whose deployment is to serve, and that was not told so yet. */
-static bool waits_to_wake(const struct slot *slot)
+bool slot_waits_to_wake(const struct slot *slot)
 {
     const struct catalog *catalog = &slot->supervisor->manager->catalog;
     const pb_replica *row = catalog_replica(catalog, slot->id);
@@ -59,7 +68,7 @@ bool slot_comes_back(const struct slot *slot)
 uint64_t slot_expected_bytes(const struct slot *slot)
 {
     uint64_t planned = slot_planned_bytes(slot);
-    uint64_t n_bytes = waits_to_wake(slot) ? slot_serving_bytes(slot) : 0;
+    uint64_t n_bytes = slot_waits_to_wake(slot) ? slot_serving_bytes(slot) : 0;
     return n_bytes > planned ? n_bytes : planned;
 }
 
@@ -70,6 +79,27 @@ static bool has_gpu_memory(const struct slot *slot)
         if (device_name_is_gpu(slot->status->memory[i]->device))
             return true;
     return false;
+}
+
+uint64_t slot_copying_bytes(const struct slot *slot)
+{
+    uint64_t n_bytes = 0;
+    if (!slot->keep_sent || slot->process_state != PROCESS_RUNNING || !slot->status)
+        return 0;
+    for (size_t i = 0; i < slot->status->n_memory; i++)
+        if (device_name_is_gpu(slot->status->memory[i]->device))
+            n_bytes += slot->status->memory[i]->weight_bytes;
+    return n_bytes;
+}
+
+uint64_t slot_kept_cpu_bytes(const struct slot *slot)
+{
+    uint64_t n_bytes = 0;
+    if (!slot->keeps || slot->process_state != PROCESS_RUNNING || !slot->status)
+        return 0;
+    for (size_t i = 0; i + 1 < slot->status->n_packed; i++) /* the last is the GPU's image */
+        n_bytes += slot->status->packed[i]->bytes;
+    return n_bytes;
 }
 
 uint64_t slot_gpu_held_bytes(const struct slot *slot)

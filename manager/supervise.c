@@ -99,24 +99,12 @@ static bool another_sizes(struct supervisor *supervisor, const struct slot *but,
     return false;
 }
 
-/* Weights are being copied: what that takes of the machine's memory is not told by anybody yet. */
-static bool somebody_keeps(struct supervisor *supervisor)
-{
-    size_t cursor = 0;
-    const struct slot *slot;
-    while ((slot = hash_map_next(&supervisor->slots, &cursor, NULL, NULL)))
-        if (slot->keep_sent && slot->process_state == PROCESS_RUNNING)
-            return true;
-    return false;
-}
-
 /* Whether memory may be taken for it now; where not, it is looked at again soon. */
 static bool is_its_turn(struct slot *slot)
 {
     int64_t now_ns = supervisor_now_ns(slot->supervisor);
     struct weights_fds fds;
-    if (slot_waits_for_gpu(slot) || somebody_keeps(slot->supervisor) ||
-        another_sizes(slot->supervisor, slot, now_ns) ||
+    if (slot_waits_for_gpu(slot) || another_sizes(slot->supervisor, slot, now_ns) ||
         device_room_is_being_taken(slot->supervisor->manager, slot->id) ||
         supervisor_makes_room(slot->supervisor, slot->id) ||
         !weights_take(slot->supervisor->manager->weights, slot->id, &fds)) {
@@ -173,8 +161,11 @@ static void carry_out(struct supervisor *supervisor, const struct picture *pictu
     case ACTION_WAKE:
         wake(slot);
         return;
-    case ACTION_KEEP:
-        slot_keep(slot);
+    case ACTION_KEEP: /* nobody knows yet what one that starts will take */
+        if (another_sizes(supervisor, slot, supervisor_now_ns(supervisor)))
+            slot->hold_until_ns = supervisor_now_ns(supervisor) + sizing_hold_ns;
+        else
+            slot_keep(slot);
         return;
     case ACTION_STATE:
         failpoint(action->state == REPLICA_READY ? "ready.before_record" : "state.before_record");
@@ -365,7 +356,9 @@ static void drop_slots(struct supervisor *supervisor)
     }
 }
 
-static int64_t earliest_hold(struct supervisor *supervisor, int64_t now_ns)
+/* `now_ns` and `clock_ns` are those of the picture: what was held then and is not any more was
+ * passed over, and is to be looked at at once. */
+static int64_t earliest_hold(struct supervisor *supervisor, int64_t now_ns, int64_t clock_ns)
 {
     int64_t at = INT64_MAX;
     size_t cursor = 0;
@@ -373,10 +366,9 @@ static int64_t earliest_hold(struct supervisor *supervisor, int64_t now_ns)
     while ((slot = hash_map_next(&supervisor->slots, &cursor, NULL, NULL)))
         if (slot->hold_until_ns > now_ns && slot->hold_until_ns < at)
             at = slot->hold_until_ns;
-    int64_t wall_ns = clock_now_ns();
-    int64_t operations_at = operations_hold_ns(supervisor->manager->operations, wall_ns);
-    if (operations_at != INT64_MAX && operations_at - wall_ns < at - now_ns)
-        at = now_ns + operations_at - wall_ns;
+    int64_t operations_at = operations_hold_ns(supervisor->manager->operations, clock_ns);
+    if (operations_at != INT64_MAX && operations_at - clock_ns < at - now_ns)
+        at = now_ns + operations_at - clock_ns;
     return at;
 }
 
@@ -416,7 +408,7 @@ static void run(struct supervisor *supervisor)
     picture_fini(&picture);
     drop_slots(supervisor);
     weights_sweep(supervisor->manager->weights);
-    int64_t hold_ns = earliest_hold(supervisor, now_ns);
+    int64_t hold_ns = earliest_hold(supervisor, now_ns, picture.clock_ns);
     wake_ns = hold_ns < wake_ns ? hold_ns : wake_ns;
     if (wake_ns == INT64_MAX)
         return;

@@ -58,10 +58,11 @@ uint64_t supervisor_taken_on(struct supervisor *supervisor, const char *device, 
  * that are kept, at least 1; 0: there is no budget. */
 uint64_t supervisor_budget_left(struct supervisor *supervisor, const char *but_id,
                                 char *const *devices, size_t n_devices);
-/* Whether --memory-budget has room for a parked deployment's replicas to serve: RESOURCE_EXHAUSTED,
- * reason DEVICE_MEMORY. What is not known yet of their size is no reason. */
-int supervisor_check_wake(struct supervisor *supervisor, const pb_deployment *deployment,
-                          struct error *err);
+/* Whether the last of n parked deployments has room for its replicas to serve where those before it
+ * do as well: on its GPUs that nothing holds, and in --memory-budget. RESOURCE_EXHAUSTED, reason
+ * DEVICE_MEMORY. What is not known yet of their size is no reason. */
+int supervisor_check_wake(struct supervisor *supervisor, const pb_deployment *const *deployments,
+                          size_t n, struct error *err);
 /* What is taken of one deployment alone, on all its devices, or of a GPU's memory ("cuda:0"). */
 uint64_t supervisor_freed_by(struct supervisor *supervisor, const pb_deployment *deployment,
                              const char *device);

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/format.h"
 #include "base/seeded_bug.h"
+#include "manager/device_hold.h"
 #include "manager/device_room.h"
 #include "manager/lifecycle.h"
 #include "manager/names.h"
@@ -39,7 +40,8 @@ static uint64_t taken_by(const struct slot *slot, bool for_plan, struct share_se
     uint64_t planned = planned_by(slot, for_plan);
     uint64_t held =
         slot->process_state == PROCESS_RUNNING ? process_resident_bytes(slot->process.pid) : 0;
-    return share_set_add(set, planned > held ? planned : held, shared, id);
+    return share_set_add(set, planned > held ? planned : held, shared, id) +
+           slot_copying_bytes(slot);
 }
 
 /* Of GPUs' weights that are kept, those that no keeper has mapped: it is still to come. */
@@ -99,13 +101,14 @@ static uint64_t less(uint64_t a, uint64_t b)
 }
 
 /* Of the packed weights that are kept for a replica, those that are its alone: whoever maps them
- * takes them for there already. */
+ * takes them for there already. A GPU's image is counted by itself (taken_by_images). */
 static uint64_t kept_alone(struct supervisor *supervisor, const char *id)
 {
     const struct slot *slot = id ? slot_find(supervisor, id) : NULL;
     const struct slot *other;
     size_t cursor = 0;
-    if (!slot || !slot->shared_id || !weights_are_whole(supervisor->manager->weights, id))
+    if (!slot || !slot->shared_id || slot_is_on_gpus(slot) ||
+        !weights_are_whole(supervisor->manager->weights, id))
         return 0;
     while ((other = hash_map_next(&supervisor->slots, &cursor, NULL, NULL)))
         if (other != slot && other->shared_id == slot->shared_id &&
@@ -145,74 +148,129 @@ static bool is_of(const pb_replica *row, const pb_deployment *deployment)
            strcmp(row->device_group, deployment->device_group) == 0;
 }
 
-/* Each replica goes where most is left. */
-static int check_wake_on_gpus(struct supervisor *supervisor, const pb_deployment *deployment,
-                              const pb_group *group, struct error *err)
+/* What those that are to be woken will take of each device. */
+struct wake_tally {
+    const char *devices[DEVICES_MAX];
+    uint64_t taken[DEVICES_MAX];
+    size_t n_devices;
+};
+
+/* NULL: there are more devices than can be. */
+static uint64_t *taken_of(struct wake_tally *tally, const char *device)
+{
+    for (size_t i = 0; i < tally->n_devices; i++)
+        if (strcmp(tally->devices[i], device) == 0)
+            return &tally->taken[i];
+    if (tally->n_devices == DEVICES_MAX)
+        return NULL;
+    tally->devices[tally->n_devices] = device;
+    tally->taken[tally->n_devices] = 0;
+    return &tally->taken[tally->n_devices++];
+}
+
+static bool sleeps_in(struct supervisor *supervisor, const pb_replica *row,
+                      const pb_deployment *deployment)
+{
+    const struct slot *slot = slot_find(supervisor, row->id);
+    bool serves = slot && slot->process_state == PROCESS_RUNNING && !slot->keeps;
+    return slot && !serves && !row->retiring && (int)row->state != REPLICA_STOPPED &&
+           is_of(row, deployment);
+}
+
+/* Each replica goes where most is left; what the deployments before took stays taken. */
+static int add_wake_on_gpus(struct supervisor *supervisor, const pb_deployment *deployment,
+                            const pb_group *group, struct wake_tally *tally, struct error *err)
 {
     const struct catalog *catalog = &supervisor->manager->catalog;
-    uint64_t taken[DEVICES_MAX] = {0};
+    char *usable[DEVICES_MAX];
+    size_t n_usable = device_hold_choose(catalog, group, usable);
     char missing[32], left[32];
     for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
-        const struct slot *slot = slot_find(supervisor, catalog_replica_at(catalog, i)->id);
-        uint64_t most = 0;
-        size_t best = 0;
-        bool serves = slot && slot->process_state == PROCESS_RUNNING && !slot->keeps;
-        if (!slot || serves || !is_of(catalog_replica_at(catalog, i), deployment))
+        const pb_replica *row = catalog_replica_at(catalog, i);
+        uint64_t most = 0, *best = NULL;
+        if (!sleeps_in(supervisor, row, deployment))
             continue;
-        for (size_t d = 0; d < group->n_devices && d < DEVICES_MAX; d++) {
+        for (size_t d = 0; d < n_usable; d++) {
             struct device_room room;
-            device_room_look(supervisor->manager, group->devices[d], NULL, &room);
-            uint64_t of_device = less(room.available_bytes, taken[d]);
-            best = of_device > most ? d : best;
-            most = of_device > most ? of_device : most;
+            uint64_t *taken = taken_of(tally, usable[d]);
+            device_room_look(supervisor->manager, usable[d], NULL, &room);
+            uint64_t of_device = taken ? less(room.available_bytes, *taken) : 0;
+            if (!best || of_device > most) {
+                best = taken;
+                most = of_device;
+            }
         }
-        uint64_t needed = device_room_of_gpu(supervisor->manager, slot->id);
-        taken[best] += needed;
+        uint64_t needed = device_room_of_gpu(supervisor->manager, row->id);
+        if (best)
+            *best += needed;
         if (needed <= most)
             continue;
         error_set(err, STATUS_RESOURCE_EXHAUSTED,
                   "%s/%s takes %s of a GPU once it is woken, %s has %s; unload something there, or "
                   "park it",
                   deployment->model, deployment->version, format_bytes(needed, missing),
-                  group->n_devices == 1 ? group->devices[0] : group->name,
-                  format_bytes(most, left));
+                  n_usable == 1 ? usable[0] : group->name, format_bytes(most, left));
         return error_reason(err, "DEVICE_MEMORY");
     }
     return 0;
 }
 
-int supervisor_check_wake(struct supervisor *supervisor, const pb_deployment *deployment,
-                          struct error *err)
+static bool is_of_one(const pb_replica *row, const pb_deployment *const *deployments, size_t n)
+{
+    for (size_t i = 0; row && i < n; i++)
+        if (is_of(row, deployments[i]))
+            return true;
+    return false;
+}
+
+/* Of the machine's memory, where that has a budget. */
+static int check_wake_in_budget(struct supervisor *supervisor,
+                                const pb_deployment *const *deployments, size_t n,
+                                struct error *err)
 {
     const struct catalog *catalog = &supervisor->manager->catalog;
-    const pb_group *group = catalog_group(catalog, deployment->device_group);
-    uint64_t total = supervisor->manager->settings.memory_budget.total_bytes, n_bytes = 0;
+    const pb_deployment *last = deployments[n - 1];
+    uint64_t total = supervisor->manager->settings.memory_budget.total_bytes;
+    uint64_t n_bytes = 0, others = 0;
     struct share_set set = {0};
     size_t cursor = 0;
     const struct slot *slot;
     char missing[32], left[32];
-    int status = 0;
-    if (group && group->n_devices && device_name_is_gpu(group->devices[0]))
-        status = check_wake_on_gpus(supervisor, deployment, group, err);
-    if (status != 0 || !total)
-        return status;
-    uint64_t others = 0;
     while ((slot = hash_map_next(&supervisor->slots, &cursor, NULL, NULL))) {
         const pb_replica *row = catalog_replica(catalog, slot->id);
-        if (!row || !is_of(row, deployment))
+        uint64_t serving = slot_serving_bytes(slot);
+        if (!is_of_one(row, deployments, n))
             others += taken_by(slot, true, &set);
-        else if (slot->process_state == PROCESS_RUNNING)
-            n_bytes +=
-                share_set_add(&set, slot_serving_bytes(slot), slot->shared_bytes, slot->shared_id);
+        else if (slot->process_state != PROCESS_RUNNING)
+            continue;
+        else if (slot_is_on_gpus(slot))
+            n_bytes += less(serving, slot_kept_cpu_bytes(slot)); /* counted with the image */
+        else
+            n_bytes += share_set_add(&set, serving, slot->shared_bytes, slot->shared_id);
     }
-    if (others + n_bytes <= total)
+    others += taken_by_images(supervisor, &set);
+    if (!total || others + n_bytes <= total)
         return 0;
     error_set(err, STATUS_RESOURCE_EXHAUSTED,
               "%s/%s takes %s once it is woken, the manager's memory_budget leaves %s; unload "
               "something, or park it",
-              deployment->model, deployment->version, format_bytes(n_bytes, missing),
+              last->model, last->version, format_bytes(n_bytes, missing),
               format_bytes(less(total, others), left));
     return error_reason(err, "DEVICE_MEMORY");
+}
+
+int supervisor_check_wake(struct supervisor *supervisor, const pb_deployment *const *deployments,
+                          size_t n, struct error *err)
+{
+    struct wake_tally tally = {.n_devices = 0};
+    for (size_t i = 0; i < n; i++) {
+        const pb_group *group =
+            catalog_group(&supervisor->manager->catalog, deployments[i]->device_group);
+        if (group && group->n_devices && device_name_is_gpu(group->devices[0]) &&
+            add_wake_on_gpus(supervisor, deployments[i], group, &tally, err) != 0)
+            return err->status;
+    }
+    return check_wake_in_budget(supervisor, deployments, n, err);
 }
 
 uint64_t supervisor_freed_by(struct supervisor *supervisor, const pb_deployment *deployment,
@@ -290,8 +348,8 @@ struct supervisor_promises supervisor_promises(struct supervisor *supervisor, co
             continue;
         uint64_t planned = slot ? planned_by(slot, !but_id) : 0;
         uint64_t resident = planned ? process_resident_bytes(slot->process.pid) : 0;
-        const pb_group *group = catalog_group(catalog, row->device_group);
-        bool on_gpu = group && group->n_devices && device_name_is_gpu(group->devices[0]);
+        bool on_gpu = slot && slot_is_on_gpus(slot);
+        promises.n_bytes += slot ? slot_copying_bytes(slot) : 0;
         if (slot && slot_is_sized(slot))
             promises.n_bytes += planned > resident ? planned - resident : 0;
         else if (!row->retiring && !on_gpu &&

@@ -323,6 +323,17 @@ static bool has_all(const struct catalog *catalog, const pb_replica *row)
     return (int)row->state == REPLICA_READY && (!deployment || !deployment->parked);
 }
 
+/* One that failed comes back when it is told to, and a GPU's image spares it the file: memory that
+ * was full of another's a moment ago is no reason to give it up. One that died again and again
+ * gives all back. */
+static bool may_come_back(const pb_replica *row, bool of_gpu)
+{
+    if ((int)row->state == REPLICA_STOPPED)
+        return false;
+    return (int)row->state != REPLICA_FAILED ||
+           (of_gpu && strcmp(row->reason, RECONCILE_CRASH_LOOP) != 0);
+}
+
 /* Whether somebody of the deployment lives or is to come. */
 static bool has_users(const struct weights *weights, const struct set *set)
 {
@@ -331,9 +342,8 @@ static bool has_users(const struct weights *weights, const struct set *set)
     bool of_gpu;
     for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
         const pb_replica *row = catalog_replica_at(catalog, i);
-        if ((int)row->state != REPLICA_STOPPED && (int)row->state != REPLICA_FAILED &&
-            replica_key(weights, row->id, key, &of_gpu) && strcmp(key, set->key) == 0 &&
-            !(of_gpu && has_all(catalog, row)))
+        if (replica_key(weights, row->id, key, &of_gpu) && strcmp(key, set->key) == 0 &&
+            may_come_back(row, of_gpu) && !(of_gpu && has_all(catalog, row)))
             return true;
     }
     return false;

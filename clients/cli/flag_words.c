@@ -119,7 +119,8 @@ void flag_words_add(const struct option_spec *specs, size_t n_specs, const char 
             n++;
         bool is_field = n_prefix || memchr(word, '_', n) || (at == message && word[n] == ':');
         const char *flag = is_field ? flag_of(specs, n_specs, word, n) : NULL;
-        const char *command = n_prefix ? NULL : command_of(word, n);
+        bool is_path = at > message && (at[-1] == '/' || at[-1] == '.'); /* as it is on the wire */
+        const char *command = n_prefix || is_path ? NULL : command_of(word, n);
         if (flag)
             strbuf_printf(out, "--%s", flag);
         else if (command)

@@ -115,11 +115,14 @@ enum gateway_prospect gateway_prospect(struct gateway *gateway, const char *mode
     struct route_table *routes = gateway_routes(gateway);
     const struct route_wish wish = {.model = model, .version = version};
     if (route_table_pick(routes, &wish, &found, &err) == 0) {
+        /* No room, say: that is waited for, but no longer than for one that comes up. */
+        bool wakes = found->wakes && !(route_is_parked(found) &&
+                                       route_watch_refused(gateway->watch, model, version, NULL));
         prospect = PROSPECT_LOADED;
         for (size_t i = 0; i < found->n_replicas; i++)
             if (replica_is_coming(found->replicas[i]->state) ||
                 (found->wakes && sleeps(found->replicas[i]->state)))
-                prospect = found->wakes ? PROSPECT_WAKING : PROSPECT_COMING;
+                prospect = wakes ? PROSPECT_WAKING : PROSPECT_COMING;
         if (found->wakes && route_is_parked(found))
             route_watch_wake(gateway->watch, found);
     }
@@ -155,22 +158,45 @@ void dispatch_settle_refusal(struct gateway *gateway, const struct relay *relay,
 
 /* --- waiting --- */
 
+void gateway_no_replica(struct gateway *gateway, const char *model, const char *version,
+                        struct error *err)
+{
+    struct error why;
+    if (route_watch_refused(gateway->watch, model, version, &why)) {
+        bool full = why.status == STATUS_RESOURCE_EXHAUSTED;
+        error_set(err, full ? STATUS_RESOURCE_EXHAUSTED : STATUS_UNAVAILABLE,
+                  "model: \"%s\" version \"%s\" is parked and cannot be woken: %s", model, version,
+                  why.message);
+        error_reason(err, why.reason[0] ? why.reason : "PARKED");
+    } else {
+        error_set(err, STATUS_UNAVAILABLE, "model: no replica of \"%s\" version \"%s\" is ready",
+                  model, version);
+        error_reason(err, "NO_REPLICA_READY");
+    }
+    err->retry_after_ms = 1000;
+}
+
 static int without_replica(struct gateway *gateway, struct relay *relay, bool was_lost,
                            struct error *err)
 {
     gateway_count_refusal(gateway, was_lost ? LIMIT_RESUME : LIMIT_REPLICA_WAIT);
-    if (was_lost) {
+    if (was_lost && gateway_prospect(gateway, relay->model, relay->version) == PROSPECT_NONE) {
+        error_set(err, STATUS_UNAVAILABLE,
+                  "version \"%s\" of \"%s\" was unloaded before the answer was whole; tokens sent: "
+                  "%llu",
+                  relay->version, relay->model, (unsigned long long)relay_n_released(relay));
+        error_reason(err, "VERSION_UNLOADED");
+        error_tokens_sent(err, relay_n_released(relay));
+    } else if (was_lost) {
         error_set(err, STATUS_UNAVAILABLE,
                   "the replica was lost and no other came back in time; tokens sent: %llu",
                   (unsigned long long)relay_n_released(relay));
         error_reason(err, "REPLICA_LOST");
         error_tokens_sent(err, relay_n_released(relay));
+        err->retry_after_ms = 1000;
     } else {
-        error_set(err, STATUS_UNAVAILABLE, "model: no replica of \"%s\" version \"%s\" is ready",
-                  relay->model, relay->version);
-        error_reason(err, "NO_REPLICA_READY");
+        gateway_no_replica(gateway, relay->model, relay->version, err);
     }
-    err->retry_after_ms = 1000;
     return err->status;
 }
 

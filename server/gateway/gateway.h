@@ -152,9 +152,14 @@ enum gateway_prospect {
     PROSPECT_COMING, /* one is ready or on its way there: a link to it may come up soon */
     PROSPECT_WAKING, /* it is parked or was until now, and is woken for who waits */
 };
-/* Of one that is parked and may be woken by a request the manager is asked to wake it. */
+/* Of one that is parked and may be woken by a request the manager is asked to wake it; where it
+ * refuses, that is COMING: it may yet have room. */
 enum gateway_prospect gateway_prospect(struct gateway *gateway, const char *model,
                                        const char *version);
+/* The error of a request that has waited long enough: no replica is ready, or why what is parked is
+ * not woken. */
+void gateway_no_replica(struct gateway *gateway, const char *model, const char *version,
+                        struct error *err);
 
 /* Sends a relay to a replica, or queues it until one is there or its time is over. */
 void gateway_dispatch(struct gateway *gateway, struct relay *relay);

@@ -418,11 +418,15 @@ static int run_word(const char *word, const struct settings *settings,
         fprintf(stderr, "sluice-server: unexpected word \"%.80s\" (see --help)\n", word);
         return 2;
     }
-    if (check_settings(settings, &err) != 0)
+    bool has_source = *settings->gateway.manager_socket || *settings->gateway.routes_file;
+    if (has_source && check_settings(settings, &err) != 0)
         return fail(&err, 2);
     if (gateway_check(&settings->gateway, &err) != 0)
         return fail(&err, exit_code(&err));
-    puts("sluice-server: the settings are good");
+    /* A unit's file leaves that to its command line, as `sluice serve` does. */
+    puts(has_source ? "sluice-server: the settings are good"
+                    : "sluice-server: the settings are good; where models are (--manager) is for "
+                      "the command line to tell");
     return 0;
 }
 

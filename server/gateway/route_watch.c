@@ -17,11 +17,21 @@
 #include "server/gateway/gateway.h"
 
 enum { RETRY_MS = 200, ASK_AGAIN_MS = 1000, ASK_TIMEOUT_MS = 5000, MAX_DEMANDS = 16 };
+/* A refusal is what holds until the next answer; without one it holds no longer. */
+enum { REFUSED_MS = 2 * (ASK_AGAIN_MS + ASK_TIMEOUT_MS) };
 
 /* A version that the manager was asked to wake. */
 struct demand {
     char model[65], version[33];
     int64_t asked_ns;
+    int64_t refused_ns; /* when the answer came that it is not woken; 0: it is, or none came yet */
+    struct error refusal; /* with refused_ns */
+};
+
+/* A question on its way. */
+struct question {
+    struct route_watch *watch;
+    char model[65], version[33];
 };
 
 struct route_watch {
@@ -120,37 +130,77 @@ static void follow(struct route_watch *watch)
     rpc_reader_close(reader);
 }
 
+/* Under the lock; NULL: nobody asked for it of late. */
+static struct demand *find_demand(struct route_watch *watch, const char *model, const char *version)
+{
+    for (size_t i = 0; i < MAX_DEMANDS; i++)
+        if (strcmp(watch->demands[i].model, model) == 0 &&
+            strcmp(watch->demands[i].version, version) == 0)
+            return &watch->demands[i];
+    return NULL;
+}
+
 /* Whether it is time to ask for it (again); then it counts as asked. */
 static bool is_to_ask(struct route_watch *watch, const route *parked)
 {
     int64_t now_ns = clock_now_ns();
-    struct demand *oldest = &watch->demands[0], *found = NULL;
-    for (size_t i = 0; i < MAX_DEMANDS; i++) {
-        struct demand *demand = &watch->demands[i];
-        if (demand->asked_ns < oldest->asked_ns)
-            oldest = demand;
-        if (strcmp(demand->model, parked->model) == 0 &&
-            strcmp(demand->version, parked->version) == 0)
-            found = demand;
-    }
-    struct demand *demand = found ? found : oldest;
+    struct demand *found = find_demand(watch, parked->model, parked->version);
+    struct demand *demand = found ? found : &watch->demands[0];
+    for (size_t i = 1; !found && i < MAX_DEMANDS; i++) /* the oldest gives way */
+        if (watch->demands[i].asked_ns < demand->asked_ns)
+            demand = &watch->demands[i];
     if (demand->asked_ns && now_ns - demand->asked_ns < ASK_AGAIN_MS * NS_PER_MS)
         return false; /* this one; or as many others within the second */
+    if (!found)
+        demand->refused_ns = 0;
     snprintf(demand->model, sizeof(demand->model), "%s", parked->model);
     snprintf(demand->version, sizeof(demand->version), "%s", parked->version);
     demand->asked_ns = now_ns;
     return true;
 }
 
+/* The manager's own word, which it would say again; not that it is away. */
+static bool is_refusal(const struct error *status)
+{
+    return status->status == STATUS_RESOURCE_EXHAUSTED ||
+           status->status == STATUS_FAILED_PRECONDITION ||
+           status->status == STATUS_INVALID_ARGUMENT;
+}
+
+bool route_watch_refused(struct route_watch *watch, const char *model, const char *version,
+                         struct error *out_why)
+{
+    if (!watch)
+        return false;
+    pthread_mutex_lock(&watch->lock);
+    const struct demand *demand = find_demand(watch, model, version);
+    bool refused = demand && demand->refused_ns &&
+                   clock_now_ns() - demand->refused_ns < REFUSED_MS * NS_PER_MS;
+    if (refused && out_why)
+        *out_why = demand->refusal;
+    pthread_mutex_unlock(&watch->lock);
+    return refused;
+}
+
 static void on_woken(void *arg, const ProtobufCMessage *message, const struct error *status)
 {
-    struct route_watch *watch = arg;
+    struct question *question = arg;
+    struct route_watch *watch = question->watch;
     const Sluice__Manager__V1__WakeVersionResponse *response =
         (const Sluice__Manager__V1__WakeVersionResponse *)message;
+    pthread_mutex_lock(&watch->lock);
+    struct demand *demand = find_demand(watch, question->model, question->version);
+    if (demand)
+        demand->refused_ns = !response && is_refusal(status) ? clock_now_ns() : 0;
+    if (demand && demand->refused_ns)
+        demand->refusal = *status;
+    pthread_mutex_unlock(&watch->lock);
     if (!response)
-        log_warn(LOG_EVENT("parked version not woken"), LOG_STR("why", status->message));
+        log_warn(LOG_EVENT("parked version not woken"), LOG_STR("model", question->model),
+                 LOG_STR("version", question->version), LOG_STR("why", status->message));
     else if (response->n_woken)
         gateway_count_event(watch->gateway, GATEWAY_WAKE);
+    free(question);
 }
 
 void route_watch_wake(struct route_watch *watch, const route *parked)
@@ -159,18 +209,24 @@ void route_watch_wake(struct route_watch *watch, const route *parked)
         SLUICE__MANAGER__V1__WAKE_VERSION_REQUEST__INIT;
     const struct rpc_call_options options = {.timeout_ms = ASK_TIMEOUT_MS};
     struct error err;
-    if (!watch)
+    struct question *question = watch ? malloc(sizeof(*question)) : NULL;
+    if (!question) /* asked for again in a moment */
         return;
+    question->watch = watch;
+    snprintf(question->model, sizeof(question->model), "%s", parked->model);
+    snprintf(question->version, sizeof(question->version), "%s", parked->version);
     request.server_id = watch->gateway->server_id;
     request.model = parked->model;
     request.version = parked->version;
     pthread_mutex_lock(&watch->lock); /* the client is there until `stopping` */
     bool asks = !watch->stopping && is_to_ask(watch, parked);
-    int rc =
-        asks ? rpc_client_unary_async(watch->client, &sluice__manager__v1__routing__descriptor,
-                                      "WakeVersion", &request.base, &options, on_woken, watch, &err)
-             : 0;
+    int rc = asks ? rpc_client_unary_async(watch->client, &sluice__manager__v1__routing__descriptor,
+                                           "WakeVersion", &request.base, &options, on_woken,
+                                           question, &err)
+                  : 0;
     pthread_mutex_unlock(&watch->lock);
+    if (rc || !asks)
+        free(question);
     if (rc)
         log_warn(LOG_EVENT("parked version not woken"), LOG_STR("why", err.message));
     else if (asks)

@@ -3,6 +3,8 @@
  * gateway_apply_routes and to the file the server starts from without a manager. */
 #pragma once
 
+#include <stdbool.h>
+
 #include "server/gateway/route_table.h"
 
 struct error;
@@ -15,6 +17,10 @@ int route_watch_create(struct gateway *gateway, struct route_watch **out_watch, 
 /* Asks the manager to wake a version that is parked, no oftener than once a second for each; counts
  * where it did. Returns at once. Any thread; `watch` may be NULL: there is no manager to ask. */
 void route_watch_wake(struct route_watch *watch, const route *parked);
+/* Whether the manager has just refused to wake it (*out_why, its words; may be NULL): there is no
+ * room, say. It is asked again as long as anybody waits. Any thread; `watch` may be NULL. */
+bool route_watch_refused(struct route_watch *watch, const char *model, const char *version,
+                         struct error *out_why);
 /* Follows and asks no more. NULL is accepted. */
 void route_watch_stop(struct route_watch *watch);
 /* After route_watch_stop, when nobody can call route_watch_wake any more. */

@@ -163,10 +163,7 @@ static void forward_fail(struct text_forward *forward, const struct error *err)
 static void fail_without_replica(struct text_forward *forward)
 {
     struct error err;
-    error_set(&err, STATUS_UNAVAILABLE, "model: no replica of \"%s\" version \"%s\" is ready",
-              forward->model, forward->version);
-    error_reason(&err, "NO_REPLICA_READY");
-    err.retry_after_ms = 1000;
+    gateway_no_replica(forward->gateway, forward->model, forward->version, &err);
     forward_fail(forward, &err);
 }
 

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "engine/engine.h"
 #include "proto/rpc/rpc_call.h"
+#include "server/worker/device_end.h"
 #include "server/worker/settings.h"
 #include "server/worker/worker.h"
 
@@ -88,6 +89,8 @@ static void *run(void *arg)
     };
     int64_t start_ns = clock_now_ns();
     int rc = engine_keep(worker->engine, &terms, &kept, &err);
+    if (rc && device_is_at_its_end(&err)) /* no step may come by to find it so */
+        device_end(worker, &err);
     pthread_mutex_lock(&keep->lock);
     struct rpc_call *call = keep->call;
     keep->call = NULL;

@@ -120,7 +120,8 @@ static int check_devices(const struct settings *settings, const struct executor_
 {
     for (uint32_t i = 0; i < plan->n_devices; i++) {
         const struct executor_device *d = &plan->devices[i];
-        uint64_t needed = d->weights_bytes + d->kv_bytes + d->workspace_bytes, free_bytes;
+        uint64_t held = d->is_gpu ? 0 : plan->shared_bytes, free_bytes;
+        uint64_t needed = d->weights_bytes - held + d->kv_bytes + d->workspace_bytes;
         uint64_t machine = kv_size_available(settings, &free_bytes);
         uint64_t available = d->is_gpu ? d->limit_bytes : machine;
         if (needed > available)

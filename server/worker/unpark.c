@@ -148,6 +148,26 @@ static int copy_flags(struct unpark_orders *orders, const Sluice__Worker__V1__Wa
     return orders->flags[request->n_flags] ? 0 : -1;
 }
 
+/* What a person may write on a command line and a manager never sends: it would read another file,
+ * or do nothing. */
+static int check_flags(const Sluice__Worker__V1__WakeRequest *request, struct error *err)
+{
+    static const char *const others[] = {"--help", "-h", "--config"};
+    for (size_t i = 0; i < request->n_flags; i++)
+        for (size_t k = 0; k < sizeof(others) / sizeof(others[0]); k++)
+            if (strncmp(request->flags[i], others[k], strlen(others[k])) == 0)
+                return error_set(err, STATUS_INVALID_ARGUMENT, "flags: %s is none of a wake",
+                                 others[k]);
+    return 0;
+}
+
+static int check_words(const struct unpark_orders *orders, struct error *err)
+{
+    return options_n_positionals(orders->options)
+               ? error_set(err, STATUS_INVALID_ARGUMENT, "flags: a word that is none")
+               : 0;
+}
+
 static int read_orders(const struct worker *worker, const Sluice__Worker__V1__WakeRequest *request,
                        struct unpark_orders **out_orders, struct error *err)
 {
@@ -157,8 +177,12 @@ static int read_orders(const struct worker *worker, const Sluice__Worker__V1__Wa
     if (!orders || copy_flags(orders, request) != 0)
         rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "wake: out of memory");
     if (!rc)
+        rc = check_flags(request, err);
+    if (!rc)
         rc = settings_parse(MODE_SERVE, (int)request->n_flags + 1, orders->flags, &orders->settings,
                             &orders->options, err);
+    if (!rc)
+        rc = check_words(orders, err);
     if (!rc)
         rc = check(now, &orders->settings, err);
     if (!rc)

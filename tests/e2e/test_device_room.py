@@ -91,6 +91,7 @@ def test_replica_goes_to_a_gpu_that_is_there(machine):
     machine.write()
     machine.env["SLUICE_FAKE_GPUS"] = "1"
     machine.up()
+    machine.manager.wait(lambda: "cuda:1" not in machine.devices(), 10, "the devices have been looked at")
     machine.manager.done(load(machine, "b", "both", "load_ms=60"))
     assert told(machine.replica("b").pid)[0] == "cuda:0"
     assert {name: list(d.replica_ids) for name, d in machine.devices().items() if name.startswith("cuda")} == {

@@ -50,12 +50,16 @@ static void put_deployment(const char *group, bool parked)
     put(TABLE_DEPLOYMENT, &deployment->base);
 }
 
+static const char *reason = ""; /* of those that failed */
+
 static void put_replica(const char *id, const char *group, enum replica_state state)
 {
     pb_replica *replica = MESSAGE_NEW(pb_replica, sluice__manager__v1__replica__descriptor);
     assert_true(message_set(&replica->id, id) && message_set(&replica->model, "m") &&
                 message_set(&replica->version, "1") && message_set(&replica->device_group, group));
     replica->state = (Sluice__Manager__V1__ReplicaState)state;
+    if (state == REPLICA_FAILED)
+        assert_true(message_set(&replica->reason, reason));
     put(TABLE_REPLICA, &replica->base);
 }
 
@@ -302,9 +306,10 @@ static const struct stay stays[] = {
     {"one is woken, one still loads", false, {REPLICA_READY, REPLICA_LOADING}, true},
     {"one is woken, one still warms", false, {REPLICA_WARMING, REPLICA_READY}, true},
     {"one is woken, one comes back", false, {REPLICA_PENDING, REPLICA_READY}, true},
-    {"one is woken, one failed", false, {REPLICA_READY, REPLICA_FAILED}, false},
+    {"one is woken, one failed", false, {REPLICA_READY, REPLICA_FAILED}, true},
+    {"its wake failed", false, {REPLICA_FAILED, REPLICA_FAILED}, true},
     {"it serves", false, {REPLICA_READY, REPLICA_READY}, false},
-    {"nobody is to come", true, {REPLICA_FAILED, REPLICA_STOPPED}, false},
+    {"nobody is to come", true, {REPLICA_STOPPED, REPLICA_STOPPED}, false},
 };
 
 static void test_image_is_held_until_all_serve_again_from_their_gpu(void **state)
@@ -313,6 +318,7 @@ static void test_image_is_held_until_all_serve_again_from_their_gpu(void **state
     for (size_t i = 0; i < sizeof(stays) / sizeof(stays[0]); i++) {
         struct weights_fds fds;
         put_deployment("gpu", stays[i].parked);
+        reason = "LOAD_FAILED";
         put_replica("r1", "gpu", stays[i].states[0]);
         put_replica("r2", "gpu", stays[i].states[1]);
         assert_true(tell("r1", memories, 1, 0) || i > 0); /* or it is still held */
@@ -324,6 +330,17 @@ static void test_image_is_held_until_all_serve_again_from_their_gpu(void **state
             fail_msg("%s: %s", stays[i].name, is_open ? "held" : "let go of");
         assert_int_equal(weights_are_whole(manager.weights, "r1"), stays[i].stays);
     }
+}
+
+static void test_image_is_let_go_of_where_all_died_again_and_again(void **state)
+{
+    (void)state;
+    assert_true(tell("r1", memories, 1, 0));
+    reason = RECONCILE_CRASH_LOOP;
+    put_replica("r1", "gpu", REPLICA_FAILED);
+    put_replica("r2", "gpu", REPLICA_FAILED);
+    weights_sweep(manager.weights);
+    assert_false(weights_are_whole(manager.weights, "r1"));
 }
 
 static void test_image_is_let_go_of_with_its_deployment(void **state)
@@ -360,6 +377,7 @@ int main(void)
         TEST(test_image_is_no_memory_that_a_new_replica_need_not_take),
         TEST(test_images_that_are_held_are_told_and_no_weights_of_cpus),
         TEST(test_image_is_held_until_all_serve_again_from_their_gpu),
+        TEST(test_image_is_let_go_of_where_all_died_again_and_again),
         TEST(test_image_is_let_go_of_with_its_deployment),
     };
     log_init("test", LOG_LEVEL_ERROR, LOG_FORMAT_KV);

@@ -1,0 +1,277 @@
+"""What is parked of GPUs is woken only where it can serve, all of it together, and what is kept of it is not lost for another's sake. GPUs and
+workers are fake (test_devices.py) but where the emulated one is named."""
+import os
+import resource
+import signal
+import threading
+import time
+
+import pytest
+
+from conftest import alive, patience
+from manager_program import C, fails, manager  # noqa: F401 (fixture)
+from test_device_room import G, deployment, kept_in, load, machine  # noqa: F401 (fixture)
+from test_devices import Card, is_held, is_ready
+from test_gpu import ENV, TINY
+from test_gpu_park import LIMITS, loaded, manager_of
+from test_park import operation, park, wake
+from test_park import parked as sleepers
+
+
+def finished(manager, operation):  # noqa: F811
+    """One that waits for a copy, or a load."""
+    ended = manager.end(operation, 20000)
+    assert ended.state == manager.t.OPERATION_STATE_DONE, ended
+
+
+def asleep(machine):  # noqa: F811
+    """Processes that keep weights."""
+    return [r.pid for r in machine.manager.replicas() if r.state == machine.manager.t.REPLICA_STATE_PARKED]
+
+
+def answers(calls):
+    """Of calls that were begun at once: the errors."""
+    errors = []
+    for call in calls:
+        error = call.exception()
+        if error:
+            errors.append(error)
+    return errors
+
+
+@pytest.mark.parametrize("beside_a_copy", [False, True])
+def test_of_two_wakes_that_have_no_room_together_one_is_refused(machine, beside_a_copy):
+    m = machine.up().groups(left="cuda:0", right="cuda:1").manager
+    for name, n in (("a", 40), ("b", 45)):
+        m.done(load(machine, name, "left", f"load_ms=60 gpu={n * G}", n * G))
+        m.done(park(m, name))
+    m.done(load(machine, "c", "right", f"load_ms=60 gpu={G} keeps_slow=2000", G))
+    if beside_a_copy:
+        park(m, "c")
+        time.sleep(0.3)
+    errors = answers([m.rpc.WakeModelVersion.future(m.m.WakeModelVersionRequest(model=name)) for name in "ab"])
+    assert [e.code() for e in errors] == [C.RESOURCE_EXHAUSTED], errors
+    assert "unload something there" in errors[0].details()
+    m.wait(lambda: is_ready(machine)(machine.replica("a")) or is_ready(machine)(machine.replica("b")), 20, "one serves")
+    assert machine.device("cuda:0").planned_bytes in (40 * G, 45 * G)
+    assert sum(deployment(machine, name).parked for name in "ab") == 1, "the other stays as it was"
+
+
+def test_what_could_not_be_woken_after_all_is_not_given_up(fresh, tmp_path, monkeypatch):
+    """Neither says how much it takes before it loads, so both are let. What the one lacked is there later: its file is not read again."""
+    card = Card(tmp_path, monkeypatch)
+    card.always(f"SIMT_DEVICE_BYTES={96 << 20}")
+    sizes = ("--kv-tokens", "65536", "--kv-dtype", "f32")
+    loaded(fresh, *sizes, memory="80M", env=card.env)
+    fresh.cli("register", "other", TINY / "q8_0.gguf", "--version", "1")
+    operation(fresh, "park", "tiny")
+    fresh.cli("load", "other", *LIMITS, *sizes, "--gpu-memory", "80M")
+    operation(fresh, "park", "other")
+    assert len(kept_in(manager_of(fresh))) == 2 and len(sleepers(fresh)) == 2
+    said = {}
+    calls = [threading.Thread(target=lambda name=name: said.update({name: fresh.cli("wake", name, check=False)})) for name in ("tiny", "other")]
+    for call in calls:
+        call.start()
+    for call in calls:
+        call.join()
+    woken = [name for name, result in said.items() if result.returncode == 0]
+    lost = ({"tiny", "other"} - set(woken)).pop()
+    assert len(woken) == 1 and "DEVICE_MEMORY" in said[lost].stderr, said
+    assert len(kept_in(manager_of(fresh))) == 1, "its weights are still kept"
+    fresh.cli("unload", woken[0])
+    if lost not in [r["model"] for r in sleepers(fresh)]:  # it had been told before the other took the memory
+        fresh.cli("restart", lost)
+    else:
+        fresh.cli("wake", lost)
+    assert [r["state"] for r in fresh.replicas() if r["model"] == lost] == ["REPLICA_STATE_READY"]
+    assert not kept_in(manager_of(fresh)), "who serves has them on the GPU"
+
+
+def test_a_request_wakes_the_groups_that_have_room(machine):
+    m = machine.up().groups(left="cuda:0", right="cuda:1").manager
+    m.script("a", f"load_ms=60 gpu={40 * G}")
+    m.register("a", version="1")
+    config = m.t.ModelConfig(gpu_memory_bytes=40 * G, wake_on_demand=True)
+    for group in ("left", "right"):
+        m.done(m.load("a", device_group=group, config=config))
+        m.done(m.rpc.ParkModelVersion(m.m.ParkModelVersionRequest(model="a", version="1", device_group=group)).operation)
+    m.done(load(machine, "b", "left", f"load_ms=60 gpu={45 * G}", 45 * G))  # the first that is looked at
+    demand = m.stubs.routing.WakeVersionRequest(model="a", version="1")
+    routing = m.stubs.routing_grpc.RoutingStub(m.channel)
+    assert routing.WakeVersion(demand).n_woken == 1
+    m.wait(lambda: any(r.device_group == "right" and r.state == m.t.REPLICA_STATE_READY for r in m.replicas()), 10, "it serves")
+    assert machine.device("cuda:0").planned_bytes == 45 * G and machine.device("cuda:1").planned_bytes == 40 * G
+    assert {r.device_group for r in m.replicas() if r.state == m.t.REPLICA_STATE_PARKED} == {"left"}
+    fails(C.RESOURCE_EXHAUSTED, routing.WakeVersion, demand, why="DEVICE_MEMORY")  # what sleeps has no room, though another serves
+
+
+def test_a_device_that_is_quarantined_wakes_nobody_and_costs_nothing_that_is_kept(machine):
+    m = machine.up().groups(left="cuda:0").manager
+    m.done(load(machine, "a", "left", f"load_ms=60 gpu={5 * G}"))
+    m.done(park(m))
+    keeper = machine.replica("a").pid
+    assert not machine.device("cuda:0").replica_ids, "it is on no GPU"
+    machine.xid(0, 48)
+    machine.wait_state("cuda:0", "quarantined")
+    fails(C.FAILED_PRECONDITION, wake, m, why="DEVICE_QUARANTINED")
+    assert asleep(machine) == [keeper] and deployment(machine).parked
+    os.kill(keeper, signal.SIGKILL)  # another is started, which opens no device either
+    machine.wait_replica("a", lambda r: r.state == m.t.REPLICA_STATE_PARKED and r.pid not in (0, keeper))
+    m.kill()
+    m.up(env=machine.env)
+    assert len(asleep(machine)) == 1
+    m.wait(lambda: kept_in(m.process.pid), 5, "the manager has them again")
+
+
+def test_room_on_a_quarantined_gpu_is_none(machine):
+    m = machine.up().groups(both="cuda:0 cuda:1", right="cuda:1").manager
+    m.done(load(machine, "a", "both", f"load_ms=60 gpu={40 * G}", 40 * G))
+    m.done(park(m))
+    m.done(load(machine, "b", "right", f"load_ms=60 gpu={45 * G}", 45 * G))
+    machine.xid(0, 48)
+    machine.wait_state("cuda:0", "quarantined")
+    fails(C.RESOURCE_EXHAUSTED, wake, m, why="DEVICE_MEMORY")
+    assert machine.device("cuda:1").planned_bytes == 45 * G and len(asleep(machine)) == 1
+
+
+def test_a_park_does_not_wait_for_who_cannot_start_on_another_gpu(machine):
+    m = machine.up().groups(left="cuda:0", right="cuda:1").manager
+    m.done(load(machine, "a", "left", f"load_ms=60 gpu={5 * G} keeps_slow=1000"))
+    m.done(load(machine, "b", "right", f"load_ms=60 gpu={5 * G}"))
+    machine.xid(1, 48)
+    machine.wait_replica("b", is_held(machine))
+    running = park(m)
+    time.sleep(0.5)
+    os.kill(machine.replica("a").pid, signal.SIGKILL)  # it loads again, and is parked then
+    finished(m, running)
+    assert len(asleep(machine)) == 1
+
+
+def test_a_copy_that_was_let_go_of_is_taken_over_when_it_is_told_of_again(machine):
+    m = machine.up().groups(left="cuda:0").manager
+    m.done(load(machine, "a", "left", f"load_ms=60 gpu={5 * G}"))
+    m.done(park(m))
+    keeper = machine.replica("a").pid
+    m.script("a", f"load_ms=60 gpu={5 * G} keeps_slow=1500")
+    m.kill()
+    os.kill(keeper, signal.SIGKILL)  # as after a restart of the machine: it loads, and copies with nobody's operation
+    m.up(env=machine.env)
+    serving = machine.wait_replica("a", lambda r: is_ready(machine)(r) and r.pid != keeper)
+    time.sleep(0.3)
+    m.done(wake(m))
+    m.wait(lambda: kept_in(serving.pid), 8, "it has the copy, which nobody needs")
+    time.sleep(0.5)
+    finished(m, park(m))
+    assert len(asleep(machine)) == 1
+
+
+def test_a_copy_that_could_not_be_taken_over_once_is_the_next_time(machine):
+    m = machine.up().groups(left="cuda:0").manager
+    m.done(load(machine, "a", "left", f"load_ms=60 gpu={5 * G} keeps_slow=1500"))
+    pid = m.process.pid
+    running = park(m)
+    time.sleep(0.5)
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (64, before[1]))  # its copies have higher numbers
+    m.wait(lambda: "packed weights cannot be taken over" in (m.folder / "log").read_text(), 10, "it cannot")
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+    finished(m, running)
+    assert len(asleep(machine)) == 1
+
+
+def test_a_copy_holds_up_nobody_else(machine):
+    m = machine.up().groups(left="cuda:0").manager
+    m.done(load(machine, "a", "left", f"load_ms=60 gpu={5 * G} keeps_slow=6000"))
+    m.script("b")
+    m.register("b")
+    m.done(m.load("b"))
+    running = park(m)
+    time.sleep(0.3)
+    died = machine.replica("b").pid
+    os.kill(died, signal.SIGKILL)
+    m.wait(lambda: is_ready(machine)(machine.replica("b")) and machine.replica("b").pid != died, patience(4), "another serves again")
+    assert alive(machine.replica("a").pid) and not asleep(machine)
+    finished(m, running)
+
+
+def test_layers_on_the_cpu_are_counted_once_in_a_budget(fresh):
+    """The image of the GPU's, and beside it the weights of the layers that had no room there."""
+    fresh.start(env={**ENV, "SLUICE_MEMORY_BUDGET": "300M"})
+    fresh.cli("register", "smol", os.environ["SLUICE_TEST_MODEL"], "--version", "1")
+    fresh.cli("load", "smol", "--devices", "cuda:0", "--max-concurrent", "1", "--gpu-memory", "128M", "--gpu-layers", "1", "--kv-tokens", "512",
+              "--context-length", "512")
+    operation(fresh, "park", "smol")
+    keeper = sleepers(fresh)[0]["pid"]
+    operation(fresh, "wake", "smol")
+    assert [(r["state"], r["pid"]) for r in fresh.replicas()] == [("REPLICA_STATE_READY", keeper)], "in place"
+
+
+def test_replicas_that_have_stopped_need_no_room(machine):
+    m = machine.up().groups(left="cuda:0").manager
+    for _ in range(2):
+        m.done(load(machine, "a", "left", f"load_ms=60 gpu={50 * G}"))
+        m.done(m.unload("a"))
+    m.done(m.load("a", device_group="left"))
+    m.done(park(m))
+    m.done(wake(m))
+
+
+@pytest.mark.parametrize("killed", ["the manager", "all"])
+def test_what_it_took_is_known_to_a_manager_that_is_started_after_it(machine, killed):
+    """Its load names no gpu_memory: only what it said when it served tells."""
+    m = machine.up().groups(left="cuda:0").manager
+    m.done(load(machine, "a", "left", f"load_ms=60 gpu={40 * G}"))
+    assert machine.replica("a").served.gpu_bytes == 40 * G and machine.replica("a").served.gpu == "cuda:0"
+    m.done(park(m))
+    m.done(load(machine, "b", "left", f"load_ms=60 gpu={45 * G}", 45 * G))
+    before = asleep(machine)
+    m.kill()
+    if killed == "all":
+        for replica in ("a", "b"):
+            for pid in m.workers():
+                os.kill(pid, signal.SIGKILL)
+    m.up(env=machine.env)
+    machine.wait_replica("b", is_ready(machine))
+    fails(C.RESOURCE_EXHAUSTED, wake, m, why="DEVICE_MEMORY")
+    assert asleep(machine) == ([] if killed == "all" else before), "it takes nothing from who serves"
+    assert deployment(machine).parked and machine.device("cuda:0").planned_bytes == 45 * G
+    m.done(m.unload("b"))
+    m.wait(lambda: asleep(machine), 10, "there is room to load it, and it is kept again")
+    m.done(wake(m))
+
+
+def test_a_park_whose_worker_died_without_room_to_load_it_again_ends(machine):
+    m = machine.up("--restart-backoff-initial", "500ms").groups(left="cuda:0").manager
+    m.done(load(machine, "a", "left", f"load_ms=60 gpu={40 * G} keeps_slow=1500"))
+    running = park(m)
+    time.sleep(0.3)
+    os.kill(machine.replica("a").pid, signal.SIGKILL)
+    m.done(load(machine, "b", "left", f"load_ms=60 gpu={45 * G}", 45 * G))
+    ended = m.end(running, 20000)
+    assert ended.state == m.t.OPERATION_STATE_FAILED and ended.error.reason == "NOTHING_KEPT", ended
+    assert "a/1 stays parked, and nothing of it is kept" in ended.error.message and "a wake reads its file" in ended.error.message
+    assert deployment(machine).parked and not asleep(machine)
+    fails(C.RESOURCE_EXHAUSTED, wake, m, why="DEVICE_MEMORY")
+    m.done(m.unload("b"))
+    m.wait(lambda: asleep(machine), 15, "it is loaded, and kept")
+
+
+def test_a_request_that_cannot_wake_its_version_is_told_why(fresh, tmp_path, monkeypatch):
+    """It waited for its deadline, or for ever."""
+    card = Card(tmp_path, monkeypatch)
+    card.always(f"SIMT_DEVICE_BYTES={96 << 20}")
+    sizes = ("--kv-tokens", "65536", "--kv-dtype", "f32", "--gpu-memory", "80M")
+    fresh.start(env=card.env)
+    for name in ("tiny", "other"):
+        fresh.cli("register", name, TINY / "q8_0.gguf", "--version", "1")
+    fresh.cli("load", "tiny", *LIMITS, *sizes, "--wake-on-demand")
+    operation(fresh, "park", "tiny")
+    fresh.cli("load", "other", *LIMITS, *sizes)
+    since = time.monotonic()
+    refused = fresh.run("tiny", "ab", "-n", "1", "--raw", check=False)
+    assert refused.returncode == 1 and "DEVICE_MEMORY" in refused.stderr, refused
+    assert 'model: "tiny" version "1" is parked and cannot be woken: tiny/1 takes' in refused.stderr, refused.stderr
+    assert 3 < time.monotonic() - since < patience(30), "as long as for a replica that comes up"
+    assert [r["model"] for r in sleepers(fresh)] == ["tiny"]
+    fresh.cli("unload", "other")
+    assert fresh.run("tiny", "ab", "-n", "1", "--raw").returncode == 0
