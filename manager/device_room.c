@@ -131,6 +131,12 @@ static uint64_t available(const struct manager *manager, const pb_device *device
     return of_free < of_total ? of_free : of_total;
 }
 
+/* One that was adopted and has yet to say what it is on: as it was when it served last. */
+static bool was_on(const struct slot *slot, const char *device)
+{
+    return !slot->status && !slot->devices && strcmp(slot->gpu, device) == 0;
+}
+
 void device_room_look(const struct manager *manager, const char *device, const char *but_id,
                       struct device_room *out_room)
 {
@@ -149,7 +155,7 @@ void device_room_look(const struct manager *manager, const char *device, const c
             continue;
         if (!slot || slot->process_state != PROCESS_RUNNING)
             add_waiting(catalog, slot, row, device, !but_id, &room);
-        else if (slot_is_on(slot, device))
+        else if (slot_is_on(slot, device) || was_on(slot, device))
             add_running(catalog, slot, row, device, &room);
     }
     room.is_there = at != NULL;

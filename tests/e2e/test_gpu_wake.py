@@ -225,23 +225,24 @@ def test_what_it_took_is_known_to_a_manager_that_is_started_after_it(machine, ki
     m.done(park(m))
     m.done(load(machine, "b", "left", f"load_ms=60 gpu={45 * G}", 45 * G))
     before = asleep(machine)
+    gone = m.workers() if killed == "all" else []
     m.kill()
-    if killed == "all":
-        for replica in ("a", "b"):
-            for pid in m.workers():
-                os.kill(pid, signal.SIGKILL)
+    for pid in gone:
+        os.kill(pid, signal.SIGKILL)
     m.up(env=machine.env)
-    machine.wait_replica("b", is_ready(machine))
+    machine.wait_replica("b", lambda r: is_ready(machine)(r) and r.pid not in gone)
+    m.wait(lambda: not set(asleep(machine)) & set(gone), 10, "its end is recorded")
     fails(C.RESOURCE_EXHAUSTED, wake, m, why="DEVICE_MEMORY")
     assert asleep(machine) == ([] if killed == "all" else before), "it takes nothing from who serves"
-    assert deployment(machine).parked and machine.device("cuda:0").planned_bytes == 45 * G
+    assert deployment(machine).parked
+    m.wait(lambda: machine.device("cuda:0").planned_bytes == 45 * G, 10, "who serves has said what it takes")
     m.done(m.unload("b"))
     m.wait(lambda: asleep(machine), 10, "there is room to load it, and it is kept again")
     m.done(wake(m))
 
 
 def test_a_park_whose_worker_died_without_room_to_load_it_again_ends(machine):
-    m = machine.up("--restart-backoff-initial", "500ms").groups(left="cuda:0").manager
+    m = machine.up("--restart-backoff-initial", "8s").groups(left="cuda:0").manager
     m.done(load(machine, "a", "left", f"load_ms=60 gpu={40 * G} keeps_slow=1500"))
     running = park(m)
     time.sleep(0.3)
