@@ -209,7 +209,9 @@ static void print_version(const Sluice__Manager__V1__ModelVersion *v)
     if (v->content_sha256[0])
         printf("contents    %s\n", v->content_sha256);
     if (v->last_error && v->last_error->message[0])
-        printf("last error  %s (%s)\n", v->last_error->message, v->last_error->reason);
+        printf("last error  %s%s%s%s\n", v->last_error->message,
+               v->last_error->reason[0] ? " (" : "", v->last_error->reason,
+               v->last_error->reason[0] ? ")" : "");
 }
 
 static int run_show(struct cli *cli)
