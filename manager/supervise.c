@@ -366,6 +366,8 @@ static int64_t earliest_hold(struct supervisor *supervisor, int64_t now_ns, int6
     while ((slot = hash_map_next(&supervisor->slots, &cursor, NULL, NULL)))
         if (slot->hold_until_ns > now_ns && slot->hold_until_ns < at)
             at = slot->hold_until_ns;
+    if (seeded_bug("I2_misses_a_hold_that_ended"))
+        clock_ns = clock_now_ns();
     int64_t operations_at = operations_hold_ns(supervisor->manager->operations, clock_ns);
     if (operations_at != INT64_MAX && operations_at - clock_ns < at - now_ns)
         at = now_ns + operations_at - clock_ns;

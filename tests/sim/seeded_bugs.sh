@@ -5,8 +5,9 @@ sim=${1:?usage: seeded_bugs.sh SLUICE_SIM}
 failed=0
 for bug in I1_acknowledges_before_commit I1_forgets_the_request I2_forgets_replica I2_leaves_an_operation_open I2_skips_a_state \
     I2_counts_its_own_pause I5_keeps_a_promise I6_starts_a_second_worker I7_routes_the_unloaded I8_loses_an_event \
-    I7_routes_the_parked I2_takes_back_both_versions I2_keeps_the_old_traffic I2_parks_the_busy I2_parks_what_is_not_kept; do
-    said=$(SLUICE_SEEDED_BUG=$bug "$sim" --histories 2000)
+    I7_routes_the_parked I2_takes_back_both_versions I2_keeps_the_old_traffic I2_parks_the_busy I2_parks_what_is_not_kept \
+    I2_misses_a_hold_that_ended; do
+    said=$(SLUICE_SEEDED_BUG=$bug "$sim" --histories 4000)
     rc=$?
     # A replica that is forgotten is a row that is gone, or one of which nothing can be recorded.
     wanted=${bug%%_*}

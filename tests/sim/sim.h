@@ -135,6 +135,7 @@ struct sim {
     bool broken; /* an invariant does not hold; `why` */
     char why[512];
     int64_t now_ns, wall_offset_ns;
+    int64_t began_ns; /* when the step that runs did */
     uint64_t order, ticks;
 
     bool up, dead; /* a manager is there; it has been killed and does not know */

@@ -341,6 +341,7 @@ static void step(int64_t until_ns)
 {
     sim.stats.n_steps++;
     elapse();
+    sim.began_ns = sim.now_ns;
     if (sim.up && (sim.dead || sim.workers_ended)) {
         if (!sim.dead)
             end_watches();
@@ -388,7 +389,7 @@ static void reset(uint64_t seed)
     sim.verbose = verbose;
     sim.history_seed = seed;
     sim.n_process_changes = 1;
-    sim.now_ns = 1000 * NS_PER_S;
+    sim.now_ns = sim.began_ns = 1000 * NS_PER_S;
     sim.wall_offset_ns = 1700000000LL * NS_PER_S;
     sim_seed(seed);
     sim_client_reset();
