@@ -19,11 +19,24 @@ static const char *error_word(const Sluice__V1__Error *error)
     return error->reason[0] ? error->reason : status_name(status_from_grpc(error->code));
 }
 
+/* Of an update that shifts traffic the new version's part of it; else of the bytes. */
+static void format_done(const Sluice__Manager__V1__Operation *op, char *out, size_t n_bytes)
+{
+    const Sluice__Manager__V1__UpdateProgress *update = op->update;
+    bool shifts = update && !op->ended_unix_ns && update->step < update->n_steps &&
+                  update->phase == SLUICE__MANAGER__V1__UPDATE_PHASE__UPDATE_PHASE_SHIFT;
+    if (shifts)
+        snprintf(out, n_bytes, "%" PRIu32 " %%", update->steps[update->step]);
+    else if (op->bytes_total)
+        snprintf(out, n_bytes, "%.0f %%", 100 * (double)op->bytes_done / (double)op->bytes_total);
+    else
+        snprintf(out, n_bytes, "%s", "");
+}
+
 static void operation_row(const Sluice__Manager__V1__Operation *op, struct table *table)
 {
     char kind[32], state[32], done[32], age[32], reason[96];
-    double part = op->bytes_total ? (double)op->bytes_done / (double)op->bytes_total : 0;
-    snprintf(done, sizeof(done), op->bytes_total ? "%.0f %%" : "", part * 100);
+    format_done(op, done, sizeof(done));
     snprintf(reason, sizeof(reason), "%s", op->error ? error_word(op->error) : "");
     const char *cells[] = {
         op->id,
