@@ -36,35 +36,16 @@ static void free_key(struct hash_map_entry *e)
         free(e->key.far);
 }
 
-void hash_begin(struct hash_stream *stream, uint64_t seed)
-{
-    stream->state = 0xcbf29ce484222325ULL ^ seed;
-}
-
-void hash_add(struct hash_stream *stream, const void *bytes, size_t n_bytes)
+uint64_t hash_bytes(const void *bytes, size_t n_bytes, uint64_t seed)
 {
     const unsigned char *p = bytes;
-    uint64_t h = stream->state;
+    uint64_t h = 0xcbf29ce484222325ULL ^ seed;
     for (size_t i = 0; i < n_bytes; i++)
         h = (h ^ p[i]) * 0x100000001b3ULL;
-    stream->state = h;
-}
-
-uint64_t hash_end(const struct hash_stream *stream)
-{
-    uint64_t h = stream->state;
     h ^= h >> 33;
     h *= 0xff51afd7ed558ccdULL;
     h ^= h >> 33;
     return h;
-}
-
-uint64_t hash_bytes(const void *bytes, size_t n_bytes, uint64_t seed)
-{
-    struct hash_stream stream;
-    hash_begin(&stream, seed);
-    hash_add(&stream, bytes, n_bytes);
-    return hash_end(&stream);
 }
 
 /* SipHash-1-3 (Aumasson, Bernstein 2012; one round per word, three at the end), keyed per map:

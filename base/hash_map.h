@@ -40,11 +40,3 @@ void *hash_map_next(const struct hash_map *map, size_t *cursor, const void **out
 /* A hash without a secret, the same in every process: 64 bits, FNV-1a folded by a final mix; not
  * for hostile keys in bulk. */
 uint64_t hash_bytes(const void *bytes, size_t n_bytes, uint64_t seed);
-
-/* The same of bytes that come in pieces: hash_add() for each, in order. */
-struct hash_stream {
-    uint64_t state;
-};
-void hash_begin(struct hash_stream *stream, uint64_t seed);
-void hash_add(struct hash_stream *stream, const void *bytes, size_t n_bytes);
-uint64_t hash_end(const struct hash_stream *stream);

@@ -132,8 +132,9 @@ static void run_items(void *ctx, uint32_t index, uint32_t n_threads)
     }
     for (uint32_t i = 0; !rc && work->settled && i < STAGING_SLOTS; i++)
         rc = settle(staging, &hand->slots[i], &err);
-    if (!rc)
-        rc = job->device->ops->stream_sync(hand->stream, &err);
+    struct error late;
+    int late_rc = job->device->ops->stream_sync(hand->stream, rc ? &late : &err);
+    rc = rc ? rc : late_rc;
     if (rc)
         fail(staging, rc, &err);
 }

@@ -60,7 +60,7 @@ static void add_running(const struct catalog *catalog, const struct slot *slot,
     uint64_t planned = memory ? memory->expected_bytes : 0;
     bool ends = (slot->status && (int)slot->status->state == WORKER_FAILED) || !comes_back(row);
     if (!planned && !ends) {
-        planned = strcmp(slot->gpu, device) == 0 ? slot->gpu_bytes : budget_of(catalog, row);
+        planned = slot->gpu_bytes ? slot->gpu_bytes : budget_of(catalog, row);
         room->n_unsized += !planned;
     }
     if (ends || held > planned)

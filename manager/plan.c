@@ -184,12 +184,22 @@ static bool is_auto(const pb_config *config)
     return !config || !*config->placement || strcmp(config->placement, "auto") == 0;
 }
 
+static bool has_size(const pb_config *config)
+{
+    return config &&
+           (config->has_gpu_memory_bytes || config->has_kv_bytes || config->has_kv_tokens);
+}
+
 bool plan_is_of_all(const struct manager *manager, const struct plan_wish *wish)
 {
     const struct catalog *catalog = &manager->catalog;
     const pb_version *version = catalog_version(catalog, wish->model, wish->version);
     const pb_group *group = catalog_group(catalog, wish->group);
     if (!version || !group || !group->n_devices)
+        return false;
+    /* One on a GPU that is told no size is planned to take most of what is free; so is the next. */
+    if (device_name_is_gpu(group->devices[0]) && !has_size(version->config) &&
+        !has_size(wish->config))
         return false;
     return group->n_devices == 1 || wish->tp > 1 ||
            (!device_name_is_gpu(group->devices[0]) && manager->settings.placement == FIT_AUTO &&

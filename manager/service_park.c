@@ -48,7 +48,9 @@ struct waking {
 
 static void end_waking(void *arg)
 {
-    struct waking *waking = arg, **at = &waking->service->waking;
+    struct waking *waking = arg, **at = waking ? &waking->service->waking : NULL;
+    if (!waking)
+        return;
     while (*at && *at != waking)
         at = &(*at)->next;
     if (*at)
@@ -526,7 +528,7 @@ static void note_waking(struct waking *waking, const pb_deployment *deployment)
 static int check_room(struct service *service, const wake_request *request, struct waking *waking,
                       struct error *err)
 {
-    struct error why; /* of what cannot be woken the change says so, or that it was done before */
+    struct error why; /* of what cannot be woken the change says so */
     struct wakes wakes;
     const pb_deployment *deployment =
         find(&service->manager->catalog, request, &waking->park, &why);
@@ -539,20 +541,32 @@ static int check_room(struct service *service, const wake_request *request, stru
     return 0;
 }
 
-void service_wake(struct service *service, struct rpc_call *call, const ProtobufCMessage *message)
+/* One that was answered before is answered so again, whatever room there is now. */
+static void wake_anew(struct service *service, struct rpc_call *call,
+                      const ProtobufCMessage *message, void *arg)
 {
     const wake_request *request = (const wake_request *)message;
     struct waking waking = {.park.limits = service_limits(service->manager)};
     struct error err;
+    (void)arg;
+    if (check_room(service, request, &waking, &err) != 0)
+        service_fail(call, &err);
+    else
+        submit_wake(service, call, message, request->request_id, &wake_change, &waking);
+}
+
+void service_wake(struct service *service, struct rpc_call *call, const ProtobufCMessage *message)
+{
+    const wake_request *request = (const wake_request *)message;
+    const struct park_args args = {.limits = service_limits(service->manager)};
+    struct error err;
     int status = check_names(request, &err);
     if (status == 0 && request->validate_only)
-        status = plan_wake(service, call, request, &waking.park, &err);
-    else if (status == 0)
-        status = check_room(service, request, &waking, &err);
+        status = plan_wake(service, call, request, &args, &err);
     if (status != 0)
         service_fail(call, &err);
     else if (!request->validate_only)
-        submit_wake(service, call, message, request->request_id, &wake_change, &waking);
+        service_once(service, call, message, request->request_id, &wake_change, NULL, wake_anew);
 }
 
 void service_wake_on_demand(struct service *service, struct rpc_call *call,

@@ -35,6 +35,7 @@ static void recall_served(struct slot *slot)
     if (!row || !row->served)
         return;
     slot->served_bytes = row->served->host_bytes;
+    slot->served_before = true;
     slot->gpu_bytes = row->served->gpu_bytes;
     snprintf(slot->gpu, sizeof(slot->gpu), "%s", row->served->gpu);
 }
@@ -329,8 +330,10 @@ static void on_status(void *arg, const pb_status *status)
     clear_status(slot);
     slot->status = copy;
     note_gpu(slot, status);
-    if (serves(slot, status) && slot_says_size(status))
+    if (serves(slot, status) && slot_says_size(status)) {
         slot->served_bytes = slot_planned_bytes(slot);
+        slot->served_before = false;
+    }
     slot_note_shared(slot);
     slot->settled = true;
     slot->keeps |= (int)status->state == WORKER_PARKED && !slot->wake_sent;

@@ -39,8 +39,10 @@ struct slot {
     uint64_t shared_bytes,
         shared_id;        /* of packed weights, as its last process said that has some */
     uint64_t woken_bytes; /* which its keeper, told to serve, has yet to say; 0: not known */
-    bool busy;            /* a record of it is on its way to the store */
-    bool keeps;           /* its process keeps weights, and serves nothing */
+    bool served_before;   /* served_bytes are of a process that a manager before this one saw */
+    uint64_t keep_resident_bytes; /* with keep_sent: resident as it was asked */
+    bool busy;                    /* a record of it is on its way to the store */
+    bool keeps;                   /* its process keeps weights, and serves nothing */
     bool fenced, refused, permanent, held_back, drain_sent, kill_sent;
     bool wake_sent, wake_failed;    /* it was told to serve in place; it would not, or cannot */
     bool keep_sent;                 /* it was asked to copy its weights, and has not answered */
@@ -154,7 +156,8 @@ uint64_t slot_expected_bytes(const struct slot *slot);
 bool slot_is_on_gpus(const struct slot *slot);
 /* Whether it keeps weights, its deployment is to serve, and it was not told so yet. */
 bool slot_waits_to_wake(const struct slot *slot);
-/* What it takes of the machine's memory to copy the weights that it has on a GPU: while it does. */
+/* What it has yet to take of the machine's memory to copy the weights that it has on a GPU: while
+ * it does. */
 uint64_t slot_copying_bytes(const struct slot *slot);
 /* Of the weights that it keeps for a GPU those that stay on the CPU, as layers that had no room on
  * the GPU: a wake maps them and takes no more for them. */

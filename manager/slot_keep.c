@@ -115,6 +115,7 @@ bool slot_lacks_gpu(const struct slot *slot)
     const pb_replica *row = catalog_replica(&slot->supervisor->manager->catalog, slot->id);
     return row && slot->process_state == PROCESS_NONE && !slot->busy && !row->retiring &&
            ((int)row->state == REPLICA_PENDING || (int)row->state == REPLICA_PARKED) &&
+           supervisor_settled(slot->supervisor) && /* a keeper may yet say what it has */
            waits_for(slot) == WAIT_ROOM;
 }
 
@@ -142,6 +143,7 @@ void slot_keep(struct slot *slot)
     struct supervisor_promises promises = supervisor_promises(supervisor, NULL);
     struct error err;
     slot->keep_failed = 0;
+    slot->keep_resident_bytes = process_resident_bytes(slot->process.pid);
     slot->keep_sent =
         worker_link_keep(slot->link, promises.n_bytes,
                          supervisor_budget_left(supervisor, NULL, NULL, 0), &err) == 0;

@@ -89,7 +89,10 @@ uint64_t slot_copying_bytes(const struct slot *slot)
     for (size_t i = 0; i < slot->status->n_memory; i++)
         if (device_name_is_gpu(slot->status->memory[i]->device))
             n_bytes += slot->status->memory[i]->weight_bytes;
-    return n_bytes;
+    uint64_t resident = process_resident_bytes(slot->process.pid);
+    uint64_t copied =
+        resident > slot->keep_resident_bytes ? resident - slot->keep_resident_bytes : 0;
+    return n_bytes > copied ? n_bytes - copied : 0;
 }
 
 uint64_t slot_kept_cpu_bytes(const struct slot *slot)

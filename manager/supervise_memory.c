@@ -34,7 +34,10 @@ static uint64_t planned_by(const struct slot *slot, bool for_plan)
 static uint64_t taken_by(const struct slot *slot, bool for_plan, struct share_set *set)
 {
     uint64_t id, shared = slot_shared_bytes(slot, &id);
-    /* What it is to come back to is not another's meanwhile. */
+    /* What it is to come back to is not another's meanwhile; but of what it shares with others of
+     * its deployment on CPUs, after a manager's start, it would be counted for each. */
+    if (slot_comes_back(slot) && !slot->shared_id && !slot_is_on_gpus(slot) && slot->served_before)
+        return 0;
     if (slot_comes_back(slot))
         return share_set_add(set, slot->served_bytes, slot->shared_bytes, slot->shared_id);
     uint64_t planned = planned_by(slot, for_plan);
@@ -179,7 +182,8 @@ static bool sleeps_in(struct supervisor *supervisor, const pb_replica *row,
 
 /* Each replica goes where most is left; what the deployments before took stays taken. */
 static int add_wake_on_gpus(struct supervisor *supervisor, const pb_deployment *deployment,
-                            const pb_group *group, struct wake_tally *tally, struct error *err)
+                            const pb_group *group, bool is_judged, struct wake_tally *tally,
+                            struct error *err)
 {
     const struct catalog *catalog = &supervisor->manager->catalog;
     char *usable[DEVICES_MAX];
@@ -203,7 +207,7 @@ static int add_wake_on_gpus(struct supervisor *supervisor, const pb_deployment *
         uint64_t needed = device_room_of_gpu(supervisor->manager, row->id);
         if (best)
             *best += needed;
-        if (needed <= most)
+        if (needed <= most || !is_judged)
             continue;
         error_set(err, STATUS_RESOURCE_EXHAUSTED,
                   "%s/%s takes %s of a GPU once it is woken, %s has %s; unload something there, or "
@@ -239,14 +243,15 @@ static int check_wake_in_budget(struct supervisor *supervisor,
     while ((slot = hash_map_next(&supervisor->slots, &cursor, NULL, NULL))) {
         const pb_replica *row = catalog_replica(catalog, slot->id);
         uint64_t serving = slot_serving_bytes(slot);
+        uint64_t *sum = row && is_of(row, last) ? &n_bytes : &others;
         if (!is_of_one(row, deployments, n))
             others += taken_by(slot, true, &set);
         else if (slot->process_state != PROCESS_RUNNING)
             continue;
         else if (slot_is_on_gpus(slot))
-            n_bytes += less(serving, slot_kept_cpu_bytes(slot)); /* counted with the image */
+            *sum += less(serving, slot_kept_cpu_bytes(slot)); /* counted with the image */
         else
-            n_bytes += share_set_add(&set, serving, slot->shared_bytes, slot->shared_id);
+            *sum += share_set_add(&set, serving, slot->shared_bytes, slot->shared_id);
     }
     others += taken_by_images(supervisor, &set);
     if (!total || others + n_bytes <= total)
@@ -267,7 +272,7 @@ int supervisor_check_wake(struct supervisor *supervisor, const pb_deployment *co
         const pb_group *group =
             catalog_group(&supervisor->manager->catalog, deployments[i]->device_group);
         if (group && group->n_devices && device_name_is_gpu(group->devices[0]) &&
-            add_wake_on_gpus(supervisor, deployments[i], group, &tally, err) != 0)
+            add_wake_on_gpus(supervisor, deployments[i], group, i + 1 == n, &tally, err) != 0)
             return err->status;
     }
     return check_wake_in_budget(supervisor, deployments, n, err);

@@ -158,11 +158,27 @@ void dispatch_settle_refusal(struct gateway *gateway, const struct relay *relay,
 
 /* --- waiting --- */
 
+/* Whether the version is meant to be served; *out_parked: it is asleep, whoever may wake it. */
+static bool is_routed(struct gateway *gateway, const char *model, const char *version,
+                      bool *out_parked)
+{
+    struct error err;
+    const route *found;
+    struct route_table *routes = gateway_routes(gateway);
+    const struct route_wish wish = {.model = model, .version = version};
+    bool routed = route_table_pick(routes, &wish, &found, &err) == 0;
+    *out_parked = routed ? route_is_parked(found) : strcmp(err.reason, "MODEL_PARKED") == 0;
+    route_table_release(routes);
+    return routed;
+}
+
 void gateway_no_replica(struct gateway *gateway, const char *model, const char *version,
                         struct error *err)
 {
     struct error why;
-    if (route_watch_refused(gateway->watch, model, version, &why)) {
+    bool parked;
+    (void)is_routed(gateway, model, version, &parked);
+    if (parked && route_watch_refused(gateway->watch, model, version, &why)) {
         bool full = why.status == STATUS_RESOURCE_EXHAUSTED;
         error_set(err, full ? STATUS_RESOURCE_EXHAUSTED : STATUS_UNAVAILABLE,
                   "model: \"%s\" version \"%s\" is parked and cannot be woken: %s", model, version,
@@ -180,12 +196,13 @@ static int without_replica(struct gateway *gateway, struct relay *relay, bool wa
                            struct error *err)
 {
     gateway_count_refusal(gateway, was_lost ? LIMIT_RESUME : LIMIT_REPLICA_WAIT);
-    if (was_lost && gateway_prospect(gateway, relay->model, relay->version) == PROSPECT_NONE) {
+    bool parked, routed = is_routed(gateway, relay->model, relay->version, &parked);
+    if (was_lost && (parked || !routed)) {
         error_set(err, STATUS_UNAVAILABLE,
-                  "version \"%s\" of \"%s\" was unloaded before the answer was whole; tokens sent: "
-                  "%llu",
-                  relay->version, relay->model, (unsigned long long)relay_n_released(relay));
-        error_reason(err, "VERSION_UNLOADED");
+                  "version \"%s\" of \"%s\" was %s before the answer was whole; tokens sent: %llu",
+                  relay->version, relay->model, parked ? "parked" : "unloaded",
+                  (unsigned long long)relay_n_released(relay));
+        error_reason(err, parked ? "MODEL_PARKED" : "VERSION_UNLOADED");
         error_tokens_sent(err, relay_n_released(relay));
     } else if (was_lost) {
         error_set(err, STATUS_UNAVAILABLE,

@@ -17,7 +17,7 @@
 #include "server/gateway/gateway.h"
 
 enum { RETRY_MS = 200, ASK_AGAIN_MS = 1000, ASK_TIMEOUT_MS = 5000, MAX_DEMANDS = 16 };
-/* A refusal is what holds until the next answer; without one it holds no longer. */
+/* A refusal holds until the next answer, or that there is none; and no longer than that takes. */
 enum { REFUSED_MS = 2 * (ASK_AGAIN_MS + ASK_TIMEOUT_MS) };
 
 /* A version that the manager was asked to wake. */

@@ -1,7 +1,11 @@
 """Several replicas are loaded all of them or none: each looks for itself whether it fits, and those that come first would."""
+import os
+import shutil
+import signal
+
 import pytest
 
-from conftest import sanitized
+from conftest import BIN, model_path, sanitized
 from manager_program import C, fails, manager  # noqa: F401 (fixture)
 from test_park import budgeted, config_of, models
 
@@ -39,3 +43,24 @@ def test_a_version_that_cannot_grow_so_far_stays_as_it_is(manager):  # noqa: F81
     assert manager.rpc.GetModel(manager.m.GetModelRequest(model="a")).model.versions[0].deployments[0].n_replicas == 1
     manager.done(scale(manager, 2).operation)
     assert models(manager) == ["a", "a"]
+
+
+def test_those_that_share_their_weights_all_come_back_after_all_were_killed(manager):  # noqa: F811
+    """What each took when it served last has the weights in it, which they have once."""
+    manager.up(worker=BIN / "sluice-worker")
+    shutil.copy(model_path(), manager.models / "s")
+    manager.register("s", version="1")
+    request = manager.m.LoadModelVersionRequest(model="s", version="1", n_replicas=2, config=config_of(manager))
+    manager.done(manager.rpc.LoadModelVersion(request).operation)
+    (one, two) = manager.replicas()
+    assert one.shared_id and one.shared_id == two.shared_id
+    (memory,) = one.memory
+    budget = 2 * memory.expected_bytes - memory.weight_bytes + (24 << 20)
+    assert memory.weight_bytes > 64 << 20
+    gone = manager.workers()
+    manager.kill()
+    for pid in gone:
+        os.kill(pid, signal.SIGKILL)
+    manager.up("--memory-budget", str(budget), worker=BIN / "sluice-worker")
+    manager.wait(lambda: [r.pid not in gone and r.state == manager.t.REPLICA_STATE_READY for r in manager.replicas()] == [True, True], 60,
+                 "both serve again")

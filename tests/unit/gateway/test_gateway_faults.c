@@ -341,7 +341,7 @@ static void test_a_version_that_goes_away_then_its_unbegun_requests_go_to_anothe
     fake_worker_drain(&f.workers[1], true);
     client_expect_whole(&moved, &any);
     assert_int_equal(client_wait_end(&lost), STATUS_UNAVAILABLE);
-    assert_string_equal(lost.status.reason, "REPLICA_LOST");
+    assert_string_equal(lost.status.reason, "VERSION_UNLOADED");
     client_close(&moved);
     client_close(&lost);
     fixture_stop(&f);
