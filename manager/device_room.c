@@ -92,14 +92,15 @@ static void add_waiting(const struct catalog *catalog, const struct slot *slot,
     room->n_unsized += !budget;
 }
 
-/* Its deployment is to serve: it takes its memory again in a moment, where it was or, if it never
- * was, on the only device of its group. */
+/* Its deployment is to serve: it takes its memory again in a moment, where room was found for it,
+ * or where it was, or on the only device of its group. */
 static void add_waking(const struct manager *manager, const struct slot *slot,
                        const pb_replica *row, const char *device, struct device_room *room)
 {
     const pb_group *group = catalog_group(&manager->catalog, row->device_group);
     bool is_only = group && group->n_devices == 1 && strcmp(group->devices[0], device) == 0;
-    if (*slot->gpu ? strcmp(slot->gpu, device) != 0 : !is_only)
+    const char *at = *slot->wake_gpu ? slot->wake_gpu : slot->gpu;
+    if (*at ? strcmp(at, device) != 0 : !is_only)
         return;
     room->n_processes++;
     room->promised_bytes += device_room_of_gpu(manager, row->id);

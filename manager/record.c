@@ -160,11 +160,11 @@ static bool change_row(pb_replica *row, const struct pending_record *pending, in
             row->start_ticks = pending->start_ticks;
         }
         complete = set_state(row, record->state, record->reason) &&
-                   message_set(&row->numerics_id, pending->numerics_id);
+                   message_set(&row->numerics_id, pending->numerics_id) &&
+                   (record->state == REPLICA_LOADING || set_served(row, pending));
         if (record->state == REPLICA_READY) {
             row->ready_unix_ns = now_unix_ns;
-            complete = complete && message_set_copy(&row->last_error, pending->last_error) &&
-                       set_served(row, pending);
+            complete = complete && message_set_copy(&row->last_error, pending->last_error);
         }
         break;
     case RECORD_RETRY:
@@ -183,7 +183,8 @@ static bool change_row(pb_replica *row, const struct pending_record *pending, in
     case RECORD_DRAIN:
         complete =
             set_state(row, seeded_bug("I2_skips_a_state") ? REPLICA_STOPPED : REPLICA_DRAINING,
-                      record->reason);
+                      record->reason) &&
+            set_served(row, pending);
         break;
     case RECORD_WAKE:
         row->ready_unix_ns = 0;

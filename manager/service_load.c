@@ -323,7 +323,10 @@ static bool is_planned_first(const struct manager *manager, const load_request *
                                    .group = args->group,
                                    .tp = args->tp,
                                    .config = request->config};
-    return request->evict || (request->n_replicas > 1 && plan_is_of_all(manager, &wish));
+    const struct lifecycle_target target = {version->model, version->version, args->group};
+    uint32_t n_live = lifecycle_n_live(&manager->catalog, &target);
+    bool adds = request->n_replicas > 1 && request->n_replicas > n_live;
+    return request->evict || (adds && plan_is_of_all(manager, &wish));
 }
 
 struct evicting {

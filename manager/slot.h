@@ -34,6 +34,7 @@ struct slot {
     char *devices;      /* that its process was given, "cuda:0,cuda:1"; NULL: not known; owned */
     char gpu[24];       /* that its last process said it takes memory of; empty: none did */
     uint64_t gpu_bytes; /* with gpu: how much it planned to take */
+    char wake_gpu[24];  /* where its wake was found to have room; empty: nobody looked */
     uint64_t drained_gpu_bytes; /* taken of it when its drain began */
     uint64_t served_bytes; /* of the machine's memory: planned by its last process that served */
     uint64_t shared_bytes,

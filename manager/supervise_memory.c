@@ -1,4 +1,5 @@
 /* supervise_memory.c: what replicas take and were promised, and which of them are idle. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/device_name.h"
@@ -205,8 +206,12 @@ static int add_wake_on_gpus(struct supervisor *supervisor, const pb_deployment *
             }
         }
         uint64_t needed = device_room_of_gpu(supervisor->manager, row->id);
-        if (best)
+        if (best) {
+            struct slot *slot = slot_find(supervisor, row->id);
             *best += needed;
+            snprintf(slot->wake_gpu, sizeof(slot->wake_gpu), "%s",
+                     tally->devices[best - tally->taken]);
+        }
         if (needed <= most || !is_judged)
             continue;
         error_set(err, STATUS_RESOURCE_EXHAUSTED,

@@ -49,6 +49,7 @@ static const struct {
         FLAG(exit_report, "exit-report"),
         FLAG(replica, "replica"),
         FLAG(metrics, "metrics"),
+        FLAG(model, "model"),
 },
   numbers[] = {
       FLAG(tp, "tp"),

@@ -276,3 +276,23 @@ def test_a_request_that_cannot_wake_its_version_is_told_why(fresh, tmp_path, mon
     assert [r["model"] for r in sleepers(fresh)] == ["tiny"]
     fresh.cli("unload", "other")
     assert fresh.run("tiny", "ab", "-n", "1", "--raw").returncode == 0
+
+
+def test_a_wake_counts_where_it_found_room(machine):
+    """It was on one GPU of its group, goes to the other, and waits for its turn to be told: what it takes there is not another's."""
+    m = machine.up().groups(both="cuda:0 cuda:1", left="cuda:0", right="cuda:1").manager
+    m.done(load(machine, "a", "both", f"load_ms=60 gpu={40 * G}"))
+    assert machine.replica("a").served.gpu == "cuda:0"
+    m.done(park(m, "a"))
+    m.done(load(machine, "f", "left", f"load_ms=60 gpu={45 * G}", 45 * G))
+    m.done(load(machine, "b", "right", f"load_ms=60 gpu={45 * G}", 45 * G))
+    m.done(park(m, "b"))
+    slow = load(machine, "c", "right", f"load_ms=3000 gpu={G} taking_ms=2500", G)
+    machine.wait_replica("c", lambda r: r.pid)
+    woken = wake(m, "a")
+    time.sleep(0.2)
+    fails(C.RESOURCE_EXHAUSTED, wake, m, "b", why="DEVICE_MEMORY")
+    finished(m, slow)
+    finished(m, woken)
+    assert machine.device("cuda:0").planned_bytes == 45 * G and machine.device("cuda:1").planned_bytes == 41 * G
+    assert deployment(machine, "b").parked

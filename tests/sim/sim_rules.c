@@ -105,7 +105,10 @@ static int64_t idle_after_ns(const pb_event *event)
     return version && version->config ? (int64_t)version->config->idle_after_ms * NS_PER_MS : 0;
 }
 
-/* What its workers told of requests at this very moment may have come after the decision. */
+/* What its workers told of requests a moment ago may have come after the decision, which is on its
+ * way to the store for some steps. */
+static const int64_t moment_ns = 20 * NS_PER_MS;
+
 static void check_idle(const pb_event *event)
 {
     int64_t after_ns = idle_after_ns(event);
@@ -116,7 +119,7 @@ static void check_idle(const pb_event *event)
         if (!row || strcmp(row->model, event->model) != 0 ||
             strcmp(row->version, event->version) != 0 ||
             strcmp(row->device_group, event->device_group) != 0 || !process->told_ns ||
-            row->epoch != process->epoch || process->told_ns == sim.now_ns)
+            row->epoch != process->epoch || sim.now_ns - process->told_ns < moment_ns)
             continue;
         if (sim.now_ns - process->told_ns < after_ns)
             sim_broken("I2: %s/%s is taken for idle, and %s had requests %" PRId64 " ms ago",
