@@ -45,10 +45,8 @@ static const struct {
     size_t offset;
 } texts[] =
     {
-        FLAG(socket, "socket"),
-        FLAG(exit_report, "exit-report"),
-        FLAG(replica, "replica"),
-        FLAG(metrics, "metrics"),
+        FLAG(socket, "socket"),   FLAG(exit_report, "exit-report"),
+        FLAG(replica, "replica"), FLAG(metrics, "metrics"),
         FLAG(model, "model"),
 },
   numbers[] = {
