@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from conftest import alive, patience
+from conftest import alive, patience, sanitized
 from manager_program import C, fails, manager  # noqa: F401 (fixture)
 from test_device_room import G, deployment, kept_in, load, machine  # noqa: F401 (fixture)
 from test_devices import Card, is_held, is_ready
@@ -194,6 +194,7 @@ def test_a_copy_holds_up_nobody_else(machine):
     finished(m, running)
 
 
+@pytest.mark.skipif(sanitized(), reason="sanitizers have memory of their own")
 def test_layers_on_the_cpu_are_counted_once_in_a_budget(fresh):
     """The image of the GPU's, and beside it the weights of the layers that had no room there."""
     fresh.start(env={**ENV, "SLUICE_MEMORY_BUDGET": "300M"})

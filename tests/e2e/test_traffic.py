@@ -1,6 +1,5 @@
 """Versions beside one another: weights, sticky sessions, rolling updates that go back by themselves, and streams that
 notice none of it. Fake workers first (tests/support/fake_worker.c), the real programs at the end."""
-import collections
 import json
 import os
 import random
@@ -494,19 +493,14 @@ class Load:
 
     def only(self, version, n):
         """From some reply on, once the server has the rule, n more are all of this version. A client may wait for an old one's answer while
-        others have many: so each has had two by then."""
-        latest = 2 * len(self.threads)  # more than are on their way
-
+        others have many: so each has had one of it last by then, and began the next after that."""
         def settled():
-            since = self.replies[begin:]
-            if {v for v, _ in since[-latest:]} != {version}:
-                return False
-            counts = collections.Counter(i for _, i in since)
-            return len(counts) == len(self.threads) and min(counts.values()) >= 2
+            latest = {i: v for v, i in self.replies[begin:]}
+            return len(latest) == len(self.threads) and set(latest.values()) == {version}
 
         with self.lock:
             begin = len(self.replies)
-            assert self.lock.wait_for(lambda: self.errors or (len(self.replies) >= begin + latest and settled()), patience(60))
+            assert self.lock.wait_for(lambda: self.errors or settled(), patience(60))
             begin = len(self.replies)
         self.go_on(n)
         with self.lock:
