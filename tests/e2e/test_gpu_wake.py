@@ -80,7 +80,7 @@ def test_what_could_not_be_woken_after_all_is_not_given_up(fresh, tmp_path, monk
     assert len(kept_in(manager_of(fresh))) == 1, "its weights are still kept"
     fresh.cli("unload", woken[0])
     if lost not in [r["model"] for r in sleepers(fresh)]:  # it had been told before the other took the memory
-        fresh.cli("restart", lost)
+        fresh.cli("restart", next(r["id"] for r in fresh.replicas() if r["model"] == lost and r["state"] == "REPLICA_STATE_FAILED"))
     else:
         fresh.cli("wake", lost)
     assert [r["state"] for r in fresh.replicas() if r["model"] == lost] == ["REPLICA_STATE_READY"]
