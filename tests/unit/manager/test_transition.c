@@ -22,7 +22,7 @@ static const char *const replicas[] = {
     "++-+++-+", /* READY */
     "++++++++", /* DRAINING */
     "-----+--", /* STOPPED: the end */
-    "++-+++++", /* PARKED */
+    "++++++++", /* PARKED */
     "+----+-+", /* FAILED */
 };
 
