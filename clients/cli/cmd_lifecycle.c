@@ -428,7 +428,9 @@ const struct cli_command cmd_load = {
     .name = "load",
     .arguments = "MODEL",
     .summary = "start replicas of a registered model",
-    .description = "Shows the progress of reading and packing; ends when every replica is ready.",
+    .description =
+        "Shows the progress of reading and packing; ends when every replica is ready. Of several "
+        "all are loaded or none, where a plan can tell of all.",
     .examples = load_examples,
     .n_examples = CLI_N(load_examples),
     .specs = load_specs,

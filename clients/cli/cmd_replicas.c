@@ -183,7 +183,8 @@ const struct cli_command cmd_scale = {
     .summary = "change how many replicas serve a version",
     .description = "New replicas share the packed "
                    "weights of those that run; those that go finish their requests within the "
-                   "grace. Ends when it is so.",
+                   "grace. Of several more all are added or none, where a plan can tell of all. "
+                   "Ends when it is so.",
     .examples = scale_examples,
     .n_examples = CLI_N(scale_examples),
     .specs = scale_specs,
