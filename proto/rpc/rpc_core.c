@@ -92,10 +92,11 @@ int rpc_core_check_threads(unsigned n, struct error *err)
     return 0;
 }
 
+/* Whoever comes last frees it: the thread where it is left behind, else the one that waits. */
 struct last_call {
     pthread_mutex_t lock;
     pthread_cond_t done;
-    bool is_done;
+    bool is_done, is_left;
 };
 
 static void *shut_down(void *arg)
@@ -104,8 +105,11 @@ static void *shut_down(void *arg)
     grpc_shutdown();
     pthread_mutex_lock(&last->lock);
     last->is_done = true;
+    bool is_left = last->is_left;
     pthread_cond_signal(&last->done);
     pthread_mutex_unlock(&last->lock);
+    if (is_left)
+        free(last);
     return NULL;
 }
 
@@ -119,7 +123,8 @@ void rpc_core_fini(void)
     struct timespec until;
     struct last_call *last = malloc(sizeof(*last));
     if (last != NULL)
-        *last = (struct last_call){PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
+        *last =
+            (struct last_call){PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false, false};
     if (last == NULL || pthread_create(&thread, NULL, shut_down, last) != 0) {
         free(last);
         grpc_shutdown();
@@ -131,6 +136,7 @@ void rpc_core_fini(void)
     for (int rc = 0; !last->is_done && rc == 0;)
         rc = pthread_cond_clockwait(&last->done, &last->lock, CLOCK_MONOTONIC, &until);
     bool is_done = last->is_done;
+    last->is_left = !is_done;
     pthread_mutex_unlock(&last->lock);
     if (is_done) {
         pthread_join(thread, NULL);

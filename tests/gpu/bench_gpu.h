@@ -10,6 +10,7 @@
 struct bench {
     bool small;
     const char *parts, *models, *directory;
+    const char *formats; /* of weights, in bench_linears(); "": all */
     struct backend_module module;
     struct device *device;
     struct stream *stream;

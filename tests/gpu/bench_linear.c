@@ -156,7 +156,8 @@ void bench_linears(struct bench *b)
     printf("\n| --- | --- | --- | --- | --- | --- | --- | --- |\n");
     for (uint32_t f = 0; f < N_FORMATS; f++) {
         struct linear_job job;
-        if (!format_runs(b, &formats[f]))
+        bool is_asked = !*b->formats || strstr(b->formats, formats[f].name);
+        if (!is_asked || !format_runs(b, &formats[f]))
             continue;
         open_linear(b, &job, formats[f].type, formats[f].store, b->small ? 65 : 2048, n, k);
         printf("| %s | %.3f |", formats[f].name, (double)job.weight_bytes / n / k);

@@ -101,26 +101,36 @@ static void run_model(struct bench *b, const struct bench_format *format, const 
     enum { STEPS = 64, DEPTH = 512 };
     struct big_spec spec = b->small ? big_spec_small(format->type) : big_spec_8b(format->type);
     struct executor_config cfg = base_config;
-    struct bench_run_config run_cfg = {.block_size = 32,
-                                       .max_rows = b->small ? 128 : 8192,
-                                       .chunk = b->small ? 64 : 2048,
-                                       .max_seqs = b->small ? 4 : 128,
-                                       .max_positions = b->small ? 256 : 8192 + 64};
+    uint32_t depth = b->small ? 16 : DEPTH, steps = b->small ? 3 : STEPS;
+    /* One long sequence, or all of them at the depth of the decode: both have the same cache. */
+    struct bench_run_config prefill_cfg = {.block_size = 32,
+                                           .max_rows = b->small ? 128 : 8192,
+                                           .chunk = b->small ? 64 : 2048,
+                                           .max_seqs = 1,
+                                           .max_positions = b->small ? 256 : 8192 + 64};
+    struct bench_run_config decode_cfg = prefill_cfg;
+    decode_cfg.max_seqs = b->small ? 4 : 128;
+    decode_cfg.max_positions = b->small ? 64 : DEPTH + 128;
     struct checkpoint *ckpt = NULL;
     struct executor *ex = NULL;
-    struct bench_run *run = NULL;
+    struct bench_run *prefill = NULL, *decode = NULL;
     struct error err = {0};
-    uint32_t depth = b->small ? 16 : DEPTH, steps = b->small ? 3 : STEPS;
     cfg.store = format->store;
-    cfg.max_rows = run_cfg.max_rows;
-    cfg.max_seqs = run_cfg.max_seqs;
-    cfg.max_context_tokens = run_cfg.max_positions;
-    /* One long sequence, or all of them at the depth of the decode. */
-    cfg.kv_tokens = bench_run_kv_tokens(&run_cfg);
+    cfg.max_rows = prefill_cfg.max_rows;
+    cfg.max_seqs = decode_cfg.max_seqs;
+    cfg.max_context_tokens = prefill_cfg.max_positions;
+    cfg.kv_tokens = bench_run_kv_tokens(&decode_cfg);
+    if (cfg.kv_tokens < bench_run_kv_tokens(&prefill_cfg))
+        cfg.kv_tokens = bench_run_kv_tokens(&prefill_cfg);
     if (big_write(&spec, path, false, &err) != 0 || checkpoint_open(path, &ckpt, &err) != 0 ||
         executor_open(ckpt, &cfg, NULL, NULL, NULL, &ex, &err) != 0)
         bench_die(&err);
-    if (big_fill(ex, &err) != 0 || bench_run_create(ex, &run_cfg, &run, &err) != 0)
+    if (executor_actual(ex)->n_devices != 1) {
+        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "%s: not all layers fit the GPU", format->name);
+        bench_die(&err);
+    }
+    if (big_fill(ex, &err) != 0 || bench_run_create(ex, &prefill_cfg, &prefill, &err) != 0 ||
+        bench_run_create(ex, &decode_cfg, &decode, &err) != 0)
         bench_die(&err);
     double weights = (double)executor_actual(ex)->weights_bytes;
     printf("| %s | %.2f |", format->name, weights * 1e-9);
@@ -128,20 +138,20 @@ static void run_model(struct bench *b, const struct bench_format *format, const 
         uint32_t n = b->small ? 64 : prompts[i];
         int64_t ns[5];
         for (int r = 0; r < 5; r++)
-            if (bench_run_prefill(run, 1, n, &ns[r], &err) != 0)
+            if (bench_run_prefill(prefill, 1, n, &ns[r], &err) != 0)
                 bench_die(&err);
         double s = median_of(ns, 5) * 1e-9;
         double flops = 2.0 * n * LAYER_WEIGHTS_8B;
         printf(" %.0f (%.0f %%) |", n / s, b->small ? 0.0 : flops / s / b->bf16_flops * 100);
         fflush(stdout);
     }
-    if (bench_run_deepen(run, depth, &err) != 0)
+    if (bench_run_deepen(decode, depth, &err) != 0)
         bench_die(&err);
     for (size_t i = 0; i < 4; i++) {
-        uint32_t n = batches[i] < run_cfg.max_seqs ? batches[i] : run_cfg.max_seqs;
+        uint32_t n = batches[i] < decode_cfg.max_seqs ? batches[i] : decode_cfg.max_seqs;
         int64_t ns[STEPS];
-        if (bench_run_decode(run, n, 4, ns, &err) != 0 ||
-            bench_run_decode(run, n, steps, ns, &err) != 0)
+        if (bench_run_decode(decode, n, 4, ns, &err) != 0 ||
+            bench_run_decode(decode, n, steps, ns, &err) != 0)
             bench_die(&err);
         double s = median_of(ns, steps) * 1e-9;
         /* Weights but the embedding, and the cache of n sequences. */
@@ -153,8 +163,9 @@ static void run_model(struct bench *b, const struct bench_format *format, const 
     printf("\n");
     if (format->type == DTYPE_BF16 && format->store == WEIGHT_STORE_SOURCE)
         bench_determinism(b, ex, b->small ? 2 : 32, b->small ? 16 : 256, depth,
-                          executor_actual(ex)->n_blocks / run_cfg.max_seqs);
-    bench_run_destroy(run);
+                          executor_actual(ex)->n_blocks / decode_cfg.max_seqs);
+    bench_run_destroy(decode);
+    bench_run_destroy(prefill);
     executor_close(ex);
     checkpoint_close(ckpt);
     unlink(path);
