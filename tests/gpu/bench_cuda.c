@@ -3,12 +3,14 @@
  * 8B-Llama shape with random weights, a file for each (bench_*.c). Prints Markdown tables;
  * tests/gpu/run.sh bench puts them into RESULTS.md.
  *
- *   bench_cuda [--small] [--parts LIST] [--models bf16,q8_0,q4_k,fp8] [--formats LIST] [--directory
- * DIR] bench_cuda --write q8_0|bf16 FILE    the 8B shape without its bytes, for bench_between
+ *   bench_cuda [--small] [--once] [--parts LIST] [--models LIST] [--formats LIST] [--directory DIR]
+ *   bench_cuda --write q8_0|bf16 FILE    the 8B shape without its bytes, for bench_between
  *
- * --parts: of linears,rows,paths,attention,sampler,pack,load,models; default all. --formats: of
- * weights, in "linears". --small runs tiny
- * shapes once: whether it runs at all, also on tests/simt. */
+ * --parts: of linears,rows,paths,attention,sampler,pack,load,models; default all.
+ * --models: of bf16,q8_0,q4_k,fp8; default all.
+ * --formats: of weights, in "linears"; default all.
+ * --small: tiny shapes once: whether it runs at all, also on tests/simt.
+ * --once: each op once, under a profiler. */
 #include <stdio.h>
 #include <string.h>
 
@@ -37,7 +39,8 @@ static void measure_copy(struct bench *b)
     job.a = bench_allocate(b, job.n_bytes);
     job.b = bench_allocate(b, job.n_bytes);
     /* A card that was idle takes a while until its clocks are up. */
-    for (int64_t begin = clock_now_ns(); !b->small && clock_now_ns() - begin < NS_PER_S / 2;)
+    for (int64_t begin = clock_now_ns();
+         !b->small && !b->once && clock_now_ns() - begin < NS_PER_S / 2;)
         bench_time_captured(b, call_copy, &job, 2);
     double s = bench_time_captured(b, call_copy, &job, 2);
     b->copy_bytes_per_s = 2 * (double)job.n_bytes / s;
@@ -63,7 +66,7 @@ static int write_model(const struct bench *b, const char *format, const char *pa
 
 static int usage(void)
 {
-    fprintf(stderr, "usage: bench_cuda [--small] [--parts LIST] [--models LIST] "
+    fprintf(stderr, "usage: bench_cuda [--small] [--once] [--parts LIST] [--models LIST] "
                     "[--formats LIST] [--directory DIR] [--write FORMAT FILE]\n");
     return 2;
 }
@@ -98,6 +101,8 @@ int main(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--small") == 0)
             b.small = true;
+        else if (strcmp(argv[i], "--once") == 0)
+            b.once = true;
         else if (strcmp(argv[i], "--parts") == 0 && i + 1 < argc)
             b.parts = argv[++i];
         else if (strcmp(argv[i], "--models") == 0 && i + 1 < argc)

@@ -79,7 +79,8 @@ double bench_time_captured(struct bench *b, bench_call *call, void *job, uint32_
     struct error err = {0};
     struct graph *graph = NULL;
     double times[BENCH_REPEATS];
-    uint32_t n = b->small ? 1 : rotate * 4;
+    const int n_repeats = b->once ? 1 : BENCH_REPEATS;
+    uint32_t n = b->small || b->once ? 1 : rotate * 4;
     for (uint32_t i = 0; i < rotate; i++)
         if (call(b, job, i) != 0)
             bench_sync(b);
@@ -90,34 +91,33 @@ double bench_time_captured(struct bench *b, bench_call *call, void *job, uint32_
         call(b, job, i % rotate);
     if (ops->capture_end(b->stream, &graph, &err) != 0)
         bench_die(&err);
-    for (int r = 0; r < BENCH_REPEATS; r++) {
+    for (int r = 0; r < n_repeats; r++) {
         int64_t begin = clock_now_ns();
         ops->graph_launch(b->stream, graph);
         bench_sync(b);
         times[r] = (double)(clock_now_ns() - begin) * 1e-9 / n;
-        if (b->small)
-            times[BENCH_REPEATS / 2] = times[r];
     }
-    qsort(times, BENCH_REPEATS, sizeof(times[0]), bench_by_value);
+    qsort(times, (size_t)n_repeats, sizeof(times[0]), bench_by_value);
     ops->graph_destroy(graph);
-    return times[BENCH_REPEATS / 2];
+    return times[n_repeats / 2];
 }
 
 double bench_time_queued(struct bench *b, bench_call *call, void *job, uint32_t rotate)
 {
     double times[BENCH_REPEATS];
-    uint32_t n = b->small ? 1 : rotate * 50;
+    const int n_repeats = b->once ? 1 : BENCH_REPEATS;
+    uint32_t n = b->small || b->once ? 1 : rotate * 50;
     for (uint32_t i = 0; i < rotate; i++)
         if (call(b, job, i) != 0)
             bench_sync(b);
     bench_sync(b);
-    for (int r = 0; r < BENCH_REPEATS; r++) {
+    for (int r = 0; r < n_repeats; r++) {
         int64_t begin = clock_now_ns();
         for (uint32_t i = 0; i < n; i++)
             call(b, job, i % rotate);
         bench_sync(b);
         times[r] = (double)(clock_now_ns() - begin) * 1e-9 / n;
     }
-    qsort(times, BENCH_REPEATS, sizeof(times[0]), bench_by_value);
-    return times[BENCH_REPEATS / 2];
+    qsort(times, (size_t)n_repeats, sizeof(times[0]), bench_by_value);
+    return times[n_repeats / 2];
 }

@@ -9,6 +9,7 @@
 
 struct bench {
     bool small;
+    bool once; /* each call once, for a profiler */
     const char *parts, *models, *directory;
     const char *formats; /* of weights, in bench_linears(); "": all */
     struct backend_module module;
