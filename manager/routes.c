@@ -67,6 +67,14 @@ static uint32_t concurrent_limit(const pb_status *status, const pb_version *vers
     return DEFAULT_CONCURRENT;
 }
 
+/* Of a version that is parked and whose process is gone: it is not on its way, it sleeps. */
+static bool sleeps_without_keeper(const struct catalog *catalog, const pb_replica *row)
+{
+    const pb_deployment *deployment =
+        catalog_deployment(catalog, row->model, row->version, row->device_group);
+    return (int)row->state == REPLICA_PENDING && deployment && deployment->parked;
+}
+
 /* False where memory is exhausted: a table that lacks a replica would end its streams. */
 static bool add_replica(struct routes *routes, pb_route *route, const pb_replica *row,
                         const pb_version *version, const char *key)
@@ -88,6 +96,8 @@ static bool add_replica(struct routes *routes, pb_route *route, const pb_replica
     snprintf(path, sizeof(path), "%s/%s", manager->settings.run_dir, row->socket);
     replica->epoch = row->epoch;
     replica->state = row->state;
+    if (sleeps_without_keeper(&manager->catalog, row))
+        replica->state = SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PARKED;
     replica->stalled = row->stalled;
     replica->max_concurrent_requests = concurrent_limit(view.status, version);
     /* One that is on its way is listed too: a server lets requests wait for it. */

@@ -512,8 +512,11 @@ static void submit_wake(struct service *service, struct rpc_call *call,
     }
     *copy = *waking;
     copy->service = service;
-    copy->next = service->waking;
-    service->waking = copy;
+    copy->next = NULL;
+    struct waking **last = &service->waking; /* they stay in the order they were judged in */
+    while (*last)
+        last = &(*last)->next;
+    *last = copy;
     service_change(service, call, message, request_id, change, copy);
 }
 
@@ -528,11 +531,12 @@ static void note_waking(struct waking *waking, const pb_deployment *deployment)
 static int check_room(struct service *service, const wake_request *request, struct waking *waking,
                       struct error *err)
 {
-    struct error why; /* of what cannot be woken the change says so */
     struct wakes wakes;
-    const pb_deployment *deployment =
-        find(&service->manager->catalog, request, &waking->park, &why);
-    if (!deployment || !deployment->parked)
+    const pb_deployment *deployment = find(&service->manager->catalog, request, &waking->park, err);
+    if (!deployment) /* a park that ends now, say: later the change would find it parked, unjudged
+                      */
+        return err->status;
+    if (!deployment->parked)
         return 0;
     look_at_waking(service, &wakes);
     if (add_sleeper(service, &wakes, deployment, err) != 0)

@@ -157,9 +157,9 @@ uint64_t slot_expected_bytes(const struct slot *slot);
 bool slot_is_on_gpus(const struct slot *slot);
 /* Whether it keeps weights, its deployment is to serve, and it was not told so yet. */
 bool slot_waits_to_wake(const struct slot *slot);
-/* What it has yet to take of the machine's memory to copy the weights that it has on a GPU: while
- * it does. */
-uint64_t slot_copying_bytes(const struct slot *slot);
+/* What a copy of the weights that it has on a GPU takes of the machine's memory, while it makes
+ * one, and how much of that its process has taken already, beside what it plans. */
+uint64_t slot_copy_bytes(const struct slot *slot, uint64_t *out_copied);
 /* Of the weights that it keeps for a GPU those that stay on the CPU, as layers that had no room on
  * the GPU: a wake maps them and takes no more for them. */
 uint64_t slot_kept_cpu_bytes(const struct slot *slot);

@@ -81,18 +81,20 @@ static bool has_gpu_memory(const struct slot *slot)
     return false;
 }
 
-uint64_t slot_copying_bytes(const struct slot *slot)
+uint64_t slot_copy_bytes(const struct slot *slot, uint64_t *out_copied)
 {
     uint64_t n_bytes = 0;
+    *out_copied = 0;
     if (!slot->keep_sent || slot->process_state != PROCESS_RUNNING || !slot->status)
         return 0;
     for (size_t i = 0; i < slot->status->n_memory; i++)
         if (device_name_is_gpu(slot->status->memory[i]->device))
             n_bytes += slot->status->memory[i]->weight_bytes;
     uint64_t resident = process_resident_bytes(slot->process.pid);
-    uint64_t copied =
+    uint64_t grown =
         resident > slot->keep_resident_bytes ? resident - slot->keep_resident_bytes : 0;
-    return n_bytes > copied ? n_bytes - copied : 0;
+    *out_copied = grown < n_bytes ? grown : n_bytes;
+    return n_bytes;
 }
 
 uint64_t slot_kept_cpu_bytes(const struct slot *slot)

@@ -26,6 +26,11 @@ uint64_t share_set_add(struct share_set *set, uint64_t n_bytes, uint64_t shared_
     return n_bytes;
 }
 
+static uint64_t less(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
 /* `for_plan`: with what those will take that wait for their turn to be woken. */
 static uint64_t planned_by(const struct slot *slot, bool for_plan)
 {
@@ -41,11 +46,11 @@ static uint64_t taken_by(const struct slot *slot, bool for_plan, struct share_se
         return 0;
     if (slot_comes_back(slot))
         return share_set_add(set, slot->served_bytes, slot->shared_bytes, slot->shared_id);
-    uint64_t planned = planned_by(slot, for_plan);
+    uint64_t planned = planned_by(slot, for_plan), copied, copy = slot_copy_bytes(slot, &copied);
     uint64_t held =
         slot->process_state == PROCESS_RUNNING ? process_resident_bytes(slot->process.pid) : 0;
-    return share_set_add(set, planned > held ? planned : held, shared, id) +
-           slot_copying_bytes(slot);
+    held = less(held, copied);
+    return share_set_add(set, planned > held ? planned : held, shared, id) + copy;
 }
 
 /* Of GPUs' weights that are kept, those that no keeper has mapped: it is still to come. */
@@ -97,11 +102,6 @@ uint64_t supervisor_taken_on(struct supervisor *supervisor, const char *device, 
         ++*out_n_processes;
     }
     return n_bytes;
-}
-
-static uint64_t less(uint64_t a, uint64_t b)
-{
-    return a > b ? a - b : 0;
 }
 
 /* Of the packed weights that are kept for a replica, those that are its alone: whoever maps them
@@ -181,10 +181,25 @@ static bool sleeps_in(struct supervisor *supervisor, const pb_replica *row,
            is_of(row, deployment);
 }
 
+/* Those of a deployment that was judged before are where they were found room. */
+static void add_judged(struct supervisor *supervisor, const pb_deployment *deployment,
+                       struct wake_tally *tally)
+{
+    const struct catalog *catalog = &supervisor->manager->catalog;
+    for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
+        const pb_replica *row = catalog_replica_at(catalog, i);
+        const struct slot *slot = slot_find(supervisor, row->id);
+        if (!sleeps_in(supervisor, row, deployment) || !slot->wake_gpu[0])
+            continue;
+        uint64_t *taken = taken_of(tally, slot->wake_gpu);
+        if (taken)
+            *taken += device_room_of_gpu(supervisor->manager, row->id);
+    }
+}
+
 /* Each replica goes where most is left; what the deployments before took stays taken. */
 static int add_wake_on_gpus(struct supervisor *supervisor, const pb_deployment *deployment,
-                            const pb_group *group, bool is_judged, struct wake_tally *tally,
-                            struct error *err)
+                            const pb_group *group, struct wake_tally *tally, struct error *err)
 {
     const struct catalog *catalog = &supervisor->manager->catalog;
     char *usable[DEVICES_MAX];
@@ -212,7 +227,7 @@ static int add_wake_on_gpus(struct supervisor *supervisor, const pb_deployment *
             snprintf(slot->wake_gpu, sizeof(slot->wake_gpu), "%s",
                      tally->devices[best - tally->taken]);
         }
-        if (needed <= most || !is_judged)
+        if (needed <= most)
             continue;
         error_set(err, STATUS_RESOURCE_EXHAUSTED,
                   "%s/%s takes %s of a GPU once it is woken, %s has %s; unload something there, or "
@@ -276,8 +291,11 @@ int supervisor_check_wake(struct supervisor *supervisor, const pb_deployment *co
     for (size_t i = 0; i < n; i++) {
         const pb_group *group =
             catalog_group(&supervisor->manager->catalog, deployments[i]->device_group);
-        if (group && group->n_devices && device_name_is_gpu(group->devices[0]) &&
-            add_wake_on_gpus(supervisor, deployments[i], group, i + 1 == n, &tally, err) != 0)
+        if (!group || !group->n_devices || !device_name_is_gpu(group->devices[0]))
+            continue;
+        if (i + 1 < n)
+            add_judged(supervisor, deployments[i], &tally);
+        else if (add_wake_on_gpus(supervisor, deployments[i], group, &tally, err) != 0)
             return err->status;
     }
     return check_wake_in_budget(supervisor, deployments, n, err);
@@ -357,11 +375,12 @@ struct supervisor_promises supervisor_promises(struct supervisor *supervisor, co
         if (but_id && strcmp(row->id, but_id) == 0)
             continue;
         uint64_t planned = slot ? planned_by(slot, !but_id) : 0;
+        uint64_t copied = 0, copy = slot ? slot_copy_bytes(slot, &copied) : 0;
         uint64_t resident = planned ? process_resident_bytes(slot->process.pid) : 0;
         bool on_gpu = slot && slot_is_on_gpus(slot);
-        promises.n_bytes += slot ? slot_copying_bytes(slot) : 0;
+        promises.n_bytes += copy - copied;
         if (slot && slot_is_sized(slot))
-            promises.n_bytes += planned > resident ? planned - resident : 0;
+            promises.n_bytes += less(planned, less(resident, copied));
         else if (!row->retiring && !on_gpu &&
                  ((int)row->state == REPLICA_PENDING ||
                   ((int)row->state == REPLICA_FAILED && seeded_bug("I5_keeps_a_promise")) ||
