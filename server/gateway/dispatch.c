@@ -90,20 +90,35 @@ bool gateway_takes_requests(void *arg, const route *wanted)
     return found;
 }
 
-/* A replica that is ready (a link to it may yet be made) or on its way there. */
-static bool replica_is_coming(Sluice__Manager__V1__ReplicaState state)
+static bool has_replica_in(const route *r, Sluice__Manager__V1__ReplicaState state)
 {
-    return state == SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PENDING ||
-           state == SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_LOADING ||
-           state == SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_WARMING ||
-           state == SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_READY;
+    for (size_t i = 0; i < r->n_replicas; i++)
+        if (r->replicas[i]->state == state)
+            return true;
+    return false;
 }
 
-/* Parked, or between the process that kept it and the one that is to serve. */
-static bool sleeps(Sluice__Manager__V1__ReplicaState state)
+/* Whether a version that requests wake is on its way: its keeper, say, drains or is told to serve.
+ * One that is pending may be so for ever, and so may a parked one that is not woken. */
+static bool is_waking(const route *r, bool is_woken)
 {
-    return state == SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PARKED ||
-           state == SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_DRAINING;
+    return has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_READY) ||
+           has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_LOADING) ||
+           has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_WARMING) ||
+           has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_DRAINING) ||
+           (is_woken &&
+            has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PARKED));
+}
+
+/* A replica that is ready (a link to it may yet be made) or on its way there. */
+static bool is_coming(const route *r)
+{
+    return has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_READY) ||
+           has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PENDING) ||
+           has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_LOADING) ||
+           has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_WARMING) ||
+           (r->wakes &&
+            has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PARKED));
 }
 
 enum gateway_prospect gateway_prospect(struct gateway *gateway, const char *model,
@@ -115,16 +130,20 @@ enum gateway_prospect gateway_prospect(struct gateway *gateway, const char *mode
     struct route_table *routes = gateway_routes(gateway);
     const struct route_wish wish = {.model = model, .version = version};
     if (route_table_pick(routes, &wish, &found, &err) == 0) {
-        /* No room, say: that is waited for, but no longer than for one that comes up. */
-        bool wakes = found->wakes && !(route_is_parked(found) &&
-                                       route_watch_refused(gateway->watch, model, version, NULL));
-        prospect = PROSPECT_LOADED;
-        for (size_t i = 0; i < found->n_replicas; i++)
-            if (replica_is_coming(found->replicas[i]->state) ||
-                (found->wakes && sleeps(found->replicas[i]->state)))
-                prospect = wakes ? PROSPECT_WAKING : PROSPECT_COMING;
-        if (found->wakes && route_is_parked(found))
+        /* Nothing serves: whatever else comes, those that sleep are wanted. */
+        bool is_asked =
+            found->wakes &&
+            has_replica_in(found, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PARKED) &&
+            !has_replica_in(found, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_READY);
+        if (is_asked)
             route_watch_wake(gateway->watch, found);
+        /* No room, say, or nobody to ask: that is waited for, but no longer than for one that
+         * comes up. */
+        bool is_woken = is_asked && gateway->watch &&
+                        !route_watch_refused(gateway->watch, model, version, NULL);
+        prospect = found->wakes && is_waking(found, is_woken) ? PROSPECT_WAKING
+                   : is_coming(found)                         ? PROSPECT_COMING
+                                                              : PROSPECT_LOADED;
     }
     route_table_release(routes);
     return prospect;
@@ -176,9 +195,7 @@ void gateway_no_replica(struct gateway *gateway, const char *model, const char *
                         struct error *err)
 {
     struct error why;
-    bool parked;
-    (void)is_routed(gateway, model, version, &parked);
-    if (parked && route_watch_refused(gateway->watch, model, version, &why)) {
+    if (route_watch_refused(gateway->watch, model, version, &why)) {
         bool full = why.status == STATUS_RESOURCE_EXHAUSTED;
         error_set(err, full ? STATUS_RESOURCE_EXHAUSTED : STATUS_UNAVAILABLE,
                   "model: \"%s\" version \"%s\" is parked and cannot be woken: %s", model, version,
@@ -204,6 +221,8 @@ static int without_replica(struct gateway *gateway, struct relay *relay, bool wa
                   (unsigned long long)relay_n_released(relay));
         error_reason(err, parked ? "MODEL_PARKED" : "VERSION_UNLOADED");
         error_tokens_sent(err, relay_n_released(relay));
+        if (parked && routed) /* another request may wake it */
+            err->retry_after_ms = 1000;
     } else if (was_lost) {
         error_set(err, STATUS_UNAVAILABLE,
                   "the replica was lost and no other came back in time; tokens sent: %llu",
@@ -242,8 +261,11 @@ static bool may_wait(struct gateway *gateway, struct relay *relay, bool was_lost
     int64_t since_ns = was_lost ? relay_lost_since(relay, awake_ns) : relay->waits_ns;
     uint64_t limit_ms =
         was_lost ? gateway->config.limits.resume_ms : gateway->config.limits.replica_wait_ms;
-    if (prospect == PROSPECT_WAKING && !was_lost)
-        return true; /* within its deadline */
+    if (prospect == PROSPECT_WAKING && !was_lost) {
+        relay->waits_ns =
+            awake_ns; /* within its deadline; and if it comes to nothing, so long more */
+        return true;
+    }
     return prospect >= (was_lost ? PROSPECT_LOADED : PROSPECT_COMING) &&
            awake_ns - since_ns <= (int64_t)limit_ms * NS_PER_MS;
 }

@@ -150,7 +150,7 @@ enum gateway_prospect {
     PROSPECT_NONE,   /* it is not meant to be served any more */
     PROSPECT_LOADED, /* it is, and nothing is on its way */
     PROSPECT_COMING, /* one is ready or on its way there: a link to it may come up soon */
-    PROSPECT_WAKING, /* it is parked or was until now, and is woken for who waits */
+    PROSPECT_WAKING, /* it was parked, and is woken for who waits */
 };
 /* Of one that is parked and may be woken by a request the manager is asked to wake it; where it
  * refuses, that is COMING: it may yet have room. */

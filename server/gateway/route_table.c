@@ -251,10 +251,15 @@ static const route *pick_default(const struct route_table *table, const char *mo
 
 bool route_is_parked(const route *r)
 {
-    for (size_t i = 0; i < r->n_replicas; i++)
-        if ((int)r->replicas[i]->state != SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PARKED)
+    bool parked = false;
+    for (size_t i = 0; i < r->n_replicas; i++) {
+        int state = (int)r->replicas[i]->state;
+        parked |= state == SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PARKED;
+        if (state != SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PARKED &&
+            state != SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_FAILED)
             return false;
-    return r->n_replicas > 0;
+    }
+    return parked;
 }
 
 static int take(const route *r, const route **out_route, struct error *err)

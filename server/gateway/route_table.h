@@ -26,7 +26,8 @@ void route_table_release(struct route_table *table); /* NULL is accepted */
 
 const Sluice__Manager__V1__RouteTable *route_table_message(const struct route_table *table);
 
-/* Loaded, with nothing served and nothing on its way, because it is parked. */
+/* Loaded, with nothing served and nothing on its way, because it is parked (but for what failed).
+ */
 bool route_is_parked(const route *r);
 
 /* What a request asks for, and what is known beyond the table. NULL texts are empty. */

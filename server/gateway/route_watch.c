@@ -159,14 +159,6 @@ static bool is_to_ask(struct route_watch *watch, const route *parked)
     return true;
 }
 
-/* The manager's own word, which it would say again; not that it is away. */
-static bool is_refusal(const struct error *status)
-{
-    return status->status == STATUS_RESOURCE_EXHAUSTED ||
-           status->status == STATUS_FAILED_PRECONDITION ||
-           status->status == STATUS_INVALID_ARGUMENT;
-}
-
 bool route_watch_refused(struct route_watch *watch, const char *model, const char *version,
                          struct error *out_why)
 {
@@ -191,7 +183,7 @@ static void on_woken(void *arg, const ProtobufCMessage *message, const struct er
     pthread_mutex_lock(&watch->lock);
     struct demand *demand = find_demand(watch, question->model, question->version);
     if (demand)
-        demand->refused_ns = !response && is_refusal(status) ? clock_now_ns() : 0;
+        demand->refused_ns = response ? 0 : clock_now_ns();
     if (demand && demand->refused_ns)
         demand->refusal = *status;
     pthread_mutex_unlock(&watch->lock);

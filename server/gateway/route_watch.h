@@ -18,7 +18,8 @@ int route_watch_create(struct gateway *gateway, struct route_watch **out_watch, 
  * where it did. Returns at once. Any thread; `watch` may be NULL: there is no manager to ask. */
 void route_watch_wake(struct route_watch *watch, const route *parked);
 /* Whether the manager has just refused to wake it (*out_why, its words; may be NULL): there is no
- * room, say. It is asked again as long as anybody waits. Any thread; `watch` may be NULL. */
+ * room, say; or it did not answer. It is asked again as long as anybody waits. Any thread; `watch`
+ * may be NULL. */
 bool route_watch_refused(struct route_watch *watch, const char *model, const char *version,
                          struct error *out_why);
 /* Follows and asks no more. NULL is accepted. */

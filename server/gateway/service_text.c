@@ -219,6 +219,8 @@ static void dispatch(struct text_forward *forward)
         return;
     }
     enum gateway_prospect prospect = gateway_prospect(gateway, forward->model, forward->version);
+    if (prospect == PROSPECT_WAKING) /* and if it comes to nothing, so long more */
+        forward->waits_ns = ticker_awake_ns(gateway);
     bool waits =
         prospect == PROSPECT_WAKING || (prospect == PROSPECT_COMING && waited_ns < limit_ns);
     if (waits && now_ns < deadline)

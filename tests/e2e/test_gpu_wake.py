@@ -29,6 +29,15 @@ def asleep(machine):  # noqa: F811
     return [r.pid for r in machine.manager.replicas() if r.state == machine.manager.t.REPLICA_STATE_PARKED]
 
 
+def told(manager, model):  # noqa: F811
+    """The states of its replicas, as servers are told them."""
+    stub = manager.stubs.routing_grpc.RoutingStub(manager.channel)
+    watch = stub.WatchRoutes(manager.stubs.routing.WatchRoutesRequest(server_id="test"), timeout=patience(10))
+    table = next(iter(watch))
+    watch.cancel()
+    return [replica.state for route in table.routes if route.model == model for replica in route.replicas]
+
+
 def answers(calls):
     """Of calls that were begun at once: the errors."""
     errors = []
@@ -55,6 +64,22 @@ def test_of_two_wakes_that_have_no_room_together_one_is_refused(machine, beside_
     m.wait(lambda: is_ready(machine)(machine.replica("a")) or is_ready(machine)(machine.replica("b")), 20, "one serves")
     assert machine.device("cuda:0").planned_bytes in (40 * G, 45 * G)
     assert sum(deployment(machine, name).parked for name in "ab") == 1, "the other stays as it was"
+
+
+def test_of_three_wakes_at_once_none_takes_the_room_that_another_was_found(machine):
+    """Sixty go to the GPU with more left, twenty to the other; ten more have no room. Placed anew from the last one on they had."""
+    m = machine.up().groups(both="cuda:0 cuda:1", left="cuda:0", right="cuda:1").manager
+    sizes = {"a": 60, "b": 20, "c": 10}
+    for name, n in sizes.items():
+        m.done(load(machine, name, "both", f"load_ms=60 gpu={n * G}", n * G))
+        m.done(park(m, name))
+    m.done(load(machine, "f", "left", f"load_ms=60 gpu={20 * G}", 20 * G))
+    m.done(load(machine, "g", "right", f"load_ms=60 gpu={60 * G}", 60 * G))
+    errors = answers([m.rpc.WakeModelVersion.future(m.m.WakeModelVersionRequest(model=name)) for name in sizes])
+    assert [e.code() for e in errors] == [C.RESOURCE_EXHAUSTED], errors
+    m.wait(lambda: sum(is_ready(machine)(machine.replica(name)) for name in sizes) == 2, 20, "the others serve")
+    assert sum(deployment(machine, name).parked for name in sizes) == 1
+    assert not [r for r in m.replicas() if r.state == m.t.REPLICA_STATE_FAILED]
 
 
 def test_what_could_not_be_woken_after_all_is_not_given_up(fresh, tmp_path, monkeypatch):
@@ -253,6 +278,7 @@ def test_a_park_whose_worker_died_without_room_to_load_it_again_ends(machine):
     assert ended.state == m.t.OPERATION_STATE_FAILED and ended.error.reason == "NOTHING_KEPT", ended
     assert "a/1 stays parked, and nothing of it is kept" in ended.error.message and "a wake reads its file" in ended.error.message
     assert deployment(machine).parked and not asleep(machine)
+    assert told(m, "a") == [m.t.REPLICA_STATE_PARKED], "servers let no request wait for it as for one that comes up"
     fails(C.RESOURCE_EXHAUSTED, wake, m, why="DEVICE_MEMORY")
     m.done(m.unload("b"))
     m.wait(lambda: asleep(machine), 15, "it is loaded, and kept")

@@ -90,8 +90,15 @@ static void handle_wake(void *context, struct rpc_call *call, const ProtobufCMes
     Sluice__Manager__V1__WakeVersionResponse response =
         SLUICE__MANAGER__V1__WAKE_VERSION_RESPONSE__INIT;
     (void)message;
-    response.n_woken = 1;
+    struct error err;
     manager->n_wakes++;
+    if (manager->refuses_wakes) {
+        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "no room");
+        error_reason(&err, "DEVICE_MEMORY");
+        rpc_call_finish(call, &err);
+        return;
+    }
+    response.n_woken = 1;
     rpc_call_reply(call, &response.base);
 }
 
@@ -138,16 +145,17 @@ void fixture_routes(struct fixture *f, const struct fixture_route *routes, size_
         rows[i].info = f->info;
         rows[i].replicas = replica_list[i];
         for (unsigned k = 0; k < FIXTURE_WORKERS; k++) {
-            bool draining = routes[i].draining >> k & 1;
-            if (!(routes[i].workers >> k & 1) && !draining)
+            bool draining = routes[i].draining >> k & 1, pending = f->pending >> k & 1;
+            if (!(routes[i].workers >> k & 1) && !draining && !pending)
                 continue;
             Sluice__Manager__V1__RouteReplica *replica = &replicas[i][k];
             *replica = (Sluice__Manager__V1__RouteReplica)SLUICE__MANAGER__V1__ROUTE_REPLICA__INIT;
             replica->id = f->workers[k].replica_id;
             replica->epoch = f->workers[k].epoch;
-            if (!f->parked)
+            if (!f->parked && !pending)
                 replica->socket_path = f->workers[k].socket;
-            replica->state = f->parked  ? SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PARKED
+            replica->state = pending     ? SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PENDING
+                             : f->parked ? SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PARKED
                              : draining ? SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_DRAINING
                                         : SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_READY;
             replica_list[i][rows[i].n_replicas++] = replica;

@@ -29,6 +29,7 @@ struct fake_manager {
     struct watcher *watchers;
     _Atomic unsigned n_watches; /* ever */
     _Atomic unsigned n_wakes;   /* WakeVersion, ever */
+    _Atomic bool refuses_wakes; /* as where there is no room */
     void *table;                /* packed */
     size_t n_table;
     _Atomic uint64_t known_generation; /* of the last watch */
@@ -51,6 +52,7 @@ struct fixture {
     struct rpc_client *client;
     uint64_t generation;
     bool parked, wakes;          /* of every version: its replicas; and a request may wake it */
+    unsigned pending;            /* bit i: worker i is on its way, whatever the routes say */
     Sluice__V1__ModelInfo *info; /* of every version; NULL: the routes do not tell */
 };
 

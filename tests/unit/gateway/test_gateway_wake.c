@@ -21,11 +21,12 @@ static int forget(void **state)
     return 0;
 }
 
-/* The gateway with one worker, which the routes say is parked. Nobody waits for a replica that is
- * not woken. */
-static void start(bool wakes)
+/* The gateway with one worker, which the routes say is parked, or pending. Nobody waits for a
+ * replica that is not woken. */
+static void start(bool wakes, unsigned pending)
 {
     fixture_init(&f);
+    f.pending = pending;
     f.parked = true;
     f.wakes = wakes;
     f.config.limits.replica_wait_ms = 1;
@@ -52,7 +53,7 @@ static void test_requests_wake_it_once_and_are_answered(void **state)
     struct client_request requests[N_STREAMS] = {{.seed = 0}};
     static struct client_stream streams[N_STREAMS];
     (void)state;
-    start(true);
+    start(true, 0);
     for (unsigned i = 0; i < N_STREAMS; i++) {
         requests[i] = (struct client_request){.seed = i + 1, .max_tokens = 5};
         client_open(&f, &requests[i], &streams[i]);
@@ -77,7 +78,7 @@ static void test_who_has_no_more_time_is_told_so(void **state)
     struct client_request request = {.seed = 3, .max_tokens = 5, .timeout_ms = 1000};
     struct error err;
     (void)state;
-    start(true);
+    start(true, 0);
     assert_int_equal(client_fail(&f, &request, &err), STATUS_DEADLINE_EXCEEDED);
     assert_in_range(f.manager.n_wakes, 1, 3); /* once a second, and the clock is not ours */
     fixture_wait_rest(&f);
@@ -89,9 +90,59 @@ static void test_one_that_no_request_may_wake_is_refused(void **state)
     struct client_request request = {.seed = 3, .max_tokens = 5};
     struct error err;
     (void)state;
-    start(false);
+    start(false, 0);
     assert_int_equal(client_fail(&f, &request, &err), STATUS_FAILED_PRECONDITION);
     assert_string_equal(err.reason, "MODEL_PARKED");
+    assert_int_equal(f.manager.n_wakes, 0);
+    fixture_wait_rest(&f);
+    fixture_stop(&f);
+}
+
+/* Symptom: the other group's, which has no device, kept the manager from being asked, and the
+ * request waited for ever. */
+static void test_one_is_woken_where_another_replica_is_pending(void **state)
+{
+    struct client_request request = {.seed = 3, .max_tokens = 5};
+    static struct client_stream stream;
+    (void)state;
+    start(true, 2);
+    client_open(&f, &request, &stream);
+    wait_wakes(1);
+    f.parked = false;
+    f.pending = 0;
+    fixture_routes(&f, &ready, 1);
+    client_expect_whole(&stream, &request);
+    client_close(&stream);
+    fixture_wait_rest(&f);
+    fixture_stop(&f);
+}
+
+static void test_one_that_the_manager_does_not_wake_is_not_waited_for(void **state)
+{
+    struct client_request request = {.seed = 3, .max_tokens = 5, .timeout_ms = 20000};
+    struct error err;
+    (void)state;
+    start(true, 2);
+    f.manager.refuses_wakes = true;
+    int64_t begin_ns = clock_now_ns();
+    assert_int_equal(client_fail(&f, &request, &err), STATUS_RESOURCE_EXHAUSTED);
+    assert_string_equal(err.reason, "DEVICE_MEMORY");
+    assert_true(clock_now_ns() - begin_ns < 10 * NS_PER_S);
+    fixture_wait_rest(&f);
+    fixture_stop(&f);
+}
+
+/* Symptom: where requests may wake a version, one that never came up was waited for without end. */
+static void test_one_that_stays_pending_is_waited_for_as_any_other(void **state)
+{
+    struct client_request request = {.seed = 3, .max_tokens = 5, .timeout_ms = 20000};
+    struct error err;
+    (void)state;
+    start(true, 1);
+    int64_t begin_ns = clock_now_ns();
+    assert_int_equal(client_fail(&f, &request, &err), STATUS_UNAVAILABLE);
+    assert_string_equal(err.reason, "NO_REPLICA_READY");
+    assert_true(clock_now_ns() - begin_ns < 10 * NS_PER_S);
     assert_int_equal(f.manager.n_wakes, 0);
     fixture_wait_rest(&f);
     fixture_stop(&f);
@@ -103,6 +154,9 @@ int main(void)
         cmocka_unit_test_setup(test_requests_wake_it_once_and_are_answered, forget),
         cmocka_unit_test_setup(test_who_has_no_more_time_is_told_so, forget),
         cmocka_unit_test_setup(test_one_that_no_request_may_wake_is_refused, forget),
+        cmocka_unit_test_setup(test_one_is_woken_where_another_replica_is_pending, forget),
+        cmocka_unit_test_setup(test_one_that_the_manager_does_not_wake_is_not_waited_for, forget),
+        cmocka_unit_test_setup(test_one_that_stays_pending_is_waited_for_as_any_other, forget),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
