@@ -80,11 +80,6 @@ int kv_size_resolve(struct checkpoint *ckpt, const struct settings *settings,
     return 0;
 }
 
-static double gib(uint64_t n_bytes)
-{
-    return (double)n_bytes / (double)(1ULL << 30);
-}
-
 /* In units that suit each, since a device may have megabytes of a budget left. */
 static int does_not_fit(const struct executor_device *d, uint64_t needed, uint64_t available,
                         uint64_t free_bytes, uint64_t promised_bytes, struct error *err)
@@ -143,24 +138,29 @@ int kv_size_check(struct checkpoint *ckpt, const struct settings *settings,
     uint64_t weights = new_weights(settings, out_plan);
     uint64_t needed = weights + out_plan->kv_bytes + out_plan->workspace_bytes;
     uint64_t available = kv_size_available(settings, &free_bytes);
+    bool is_budget = settings->memory_limit && settings->memory_limit == available;
+    char sizes[7][32];
     if (!settings->kv_tokens && !settings->kv_bytes)
         available = share_of(settings, out_plan, available);
     if (needed <= available)
         return 0;
-    if (settings->memory_limit == available)
+    format_bytes(needed, sizes[0]);
+    format_bytes(weights, sizes[1]);
+    format_bytes(out_plan->kv_bytes, sizes[2]);
+    format_bytes(out_plan->workspace_bytes, sizes[3]);
+    format_bytes(available, sizes[4]);
+    if (is_budget)
         error_set(err, STATUS_RESOURCE_EXHAUSTED,
-                  "%.2f GiB of memory needed (weights %.2f, KV cache %.2f, workspace %.2f), the "
-                  "manager's memory_budget leaves %.2f GiB; lower kv_tokens or context_length, or "
-                  "unload something",
-                  gib(needed), gib(weights), gib(out_plan->kv_bytes),
-                  gib(out_plan->workspace_bytes), gib(available));
+                  "%s of memory needed (weights %s, KV cache %s, workspace %s), the manager's "
+                  "memory_budget leaves %s; lower kv_tokens or context_length, or unload something",
+                  sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]);
     else
-        error_set(
-            err, STATUS_RESOURCE_EXHAUSTED,
-            "%.2f GiB of memory needed (weights %.2f, KV cache %.2f, workspace %.2f), %.2f GiB "
-            "available (%.2f GiB free, of which %.2f GiB are promised to other replicas); lower "
-            "kv_tokens or context_length, or unload something",
-            gib(needed), gib(weights), gib(out_plan->kv_bytes), gib(out_plan->workspace_bytes),
-            gib(available), gib(free_bytes), gib(settings->memory_promised));
+        error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                  "%s of memory needed (weights %s, KV cache %s, workspace %s), %s available (%s "
+                  "free, of which %s are promised to other replicas); lower kv_tokens or "
+                  "context_length, or unload something",
+                  sizes[0], sizes[1], sizes[2], sizes[3], sizes[4],
+                  format_bytes(free_bytes, sizes[5]),
+                  format_bytes(settings->memory_promised, sizes[6]));
     return error_reason(err, "DEVICE_MEMORY");
 }
