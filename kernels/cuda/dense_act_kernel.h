@@ -60,7 +60,7 @@ CUDA_DEVICE float act_row_largest(const float *row, uint32_t k)
 {
     __shared__ float warps[ACT_WARPS];
     float largest = 0.0f;
-    for (uint32_t i = act_column(0, threadIdx.x); i < k; i += ACT_BATCH * ACT_BLOCK_COLUMNS) {
+    for (uint32_t i = act_column(0, threadIdx.x); i < k; i += ACT_BATCH_COLUMNS) {
         float4 v[ACT_BATCH];
         act_batch(v, row, i, k);
 #pragma unroll
@@ -102,8 +102,7 @@ static __global__ void act_f8(uint8_t *dst, float *scale, const float *largest, 
         float top = fmaxf(largest ? largest[row] : act_row_largest(from, k), ACT_TINY);
         float inverse = act_f8_inverse(top);
         uint8_t *to = dst + cuda_row(row, stride);
-        for (uint32_t i = act_column(0, threadIdx.x); i < stride;
-             i += ACT_BATCH * ACT_BLOCK_COLUMNS) {
+        for (uint32_t i = act_column(0, threadIdx.x); i < stride; i += ACT_BATCH_COLUMNS) {
             float4 v[ACT_BATCH];
             act_batch(v, from, i, k);
 #pragma unroll

@@ -75,7 +75,8 @@ enum {
     ACT_WARPS = ACT_THREADS / DENSE_WARP,
     ACT_COLUMNS = 4,
     ACT_BLOCK_COLUMNS = ACT_THREADS * ACT_COLUMNS,
-    ACT_BATCH = 4 /* fours of a thread under way at once, where a block has a whole row */
+    ACT_BATCH = 4, /* fours of a thread under way at once, where a block has a whole row */
+    ACT_BATCH_COLUMNS = ACT_BATCH * ACT_BLOCK_COLUMNS
 };
 
 /* A thread's first column. */
