@@ -247,6 +247,7 @@ static int step_by_ops(struct decoder *dec, const struct step_batch *batch)
     int rc = decoder_inputs_upload(dec, batch, batch->n_rows, batch->n_sample_rows);
     dec->stream->roles = dec->inputs.roles;
     dec->stream->n_roles = dec->inputs.n_roles;
+    dec->stream->mix_products = dec->cfg.mix_roles;
     if (rc)
         return rc;
     return decoder_queue_step(dec, batch->n_rows, batch->n_sample_rows, batch->n_seqs,

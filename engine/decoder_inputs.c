@@ -52,10 +52,6 @@ static void find_roles(struct decoder *dec, const struct step_batch *batch)
             in->roles[in->n_roles++] = (struct role_run){.begin = r, .generated = generated};
         in->roles[in->n_roles - 1].n_rows++;
     }
-    if (dec->cfg.mix_roles && in->n_roles > 1) {
-        in->roles[0] = (struct role_run){.begin = 0, .n_rows = batch->n_rows};
-        in->n_roles = 1;
-    }
 }
 
 static size_t blocks_of(const struct decoder *dec, const struct step_batch *batch, uint32_t s)

@@ -31,8 +31,8 @@ struct executor_config {
      * is not free any more. Nothing of the rest is counted as free. */
     uint64_t gpu_promised_bytes, gpu_held_bytes;
     enum weight_store store; /* of dense linears on a GPU */
-    /* On a GPU: a step with prompts in it takes all its rows by path P, so that a generated token's
-     * bits may depend on what else runs. */
+    /* On a GPU: a step with prompts in it multiplies all its rows by path P, so that a generated
+     * token's bits may depend on what else runs. */
     bool mix_roles;
     const char
         *kernels; /* of the CPU: "auto", "f32", "ref", "avx2", "avx512", "avx512_bf16", "amx" */

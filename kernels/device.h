@@ -110,4 +110,7 @@ struct stream {
      * and D differ in bits. n_roles 0: all rows are path D. Borrowed. */
     const struct role_run *roles;
     uint32_t n_roles;
+    /* Linears take rows of both roles as one product, by path P. Attention does not: its path P
+     * goes through the sequences of neighbouring rows one after the other. */
+    bool mix_products;
 };

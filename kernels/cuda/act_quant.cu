@@ -15,11 +15,10 @@
 CUDA_DEVICE float add_lane(float sum, const float *staged, uint32_t from, uint32_t to,
                            uint32_t begin, uint32_t end, uint32_t lane)
 {
-    uint32_t last = to < end ? to : end;
-#pragma unroll 8
-    for (uint32_t i = act_quant_lane_first(from, begin, lane); i < last; i += CUDA_LANES)
-        sum += fabsf(staged[act_quant_staged_at(i, from)]);
-    return sum;
+    uint32_t last = to < end ? to : end, first = act_quant_lane_first(from, begin, lane);
+    return first < last ? block_chain(staged + act_quant_staged_at(first, from), last - first,
+                                      BLOCK_TERM_MAGNITUDE, 0.0f, sum)
+                        : sum;
 }
 
 /* Σ|x| and max|x| of a row to every thread; the row (or its end) stays staged. */

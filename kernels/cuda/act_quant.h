@@ -1,7 +1,7 @@
 /* act_quant.h: integer activations of one row by one block (act_quant.cu), and an embedding's row
  * out of a quantized weight (there too): plain data that host and kernels share. */
 /* What the compiler is held to (tests/lint/ptxas.sh):
- * ptxas: act_quant.cu rows registers 48 shared 8192 stack 64
+ * ptxas: act_quant.cu rows registers 64 shared 8192 stack 64
  */
 #pragma once
 

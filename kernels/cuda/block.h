@@ -3,6 +3,8 @@
  * trees and never depend on the number of threads where floats are summed. */
 #pragma once
 
+#include <math.h>
+
 #include "kernels/cuda/index.h"
 
 #ifdef __cplusplus
@@ -33,7 +35,8 @@ struct block {
 #define BLOCK_FN static inline
 #endif
 
-/* Before a loop whose loads should not wait for one another. */
+/* Before a loop whose loads should not wait for one another. Only one of a fixed number of steps is
+ * unrolled so: where it may end at each step, the loads stay behind the branches. */
 #ifdef __CUDACC__
 #define BLOCK_UNROLL     _Pragma("unroll 16")
 #define BLOCK_UNROLL_FEW _Pragma("unroll 4")
@@ -130,6 +133,38 @@ BLOCK_FN float block_max(const struct block *b, float x)
     float result = floats[0];
     block_sync(b);
     return result;
+}
+
+/* What a lane's chain adds of each element. */
+enum block_term { BLOCK_TERM_SELF, BLOCK_TERM_MAGNITUDE, BLOCK_TERM_SQUARE /* of x − mean */ };
+
+enum { BLOCK_AHEAD = 16 }; /* elements that are loaded before the first of them is added */
+
+BLOCK_FN float block_add_term(float sum, float x, enum block_term term, float mean)
+{
+    if (term == BLOCK_TERM_SQUARE)
+        return fmaf(x - mean, x - mean, sum);
+    return sum + (term == BLOCK_TERM_MAGNITUDE ? fabsf(x) : x);
+}
+
+/* A lane's chain on from `sum`: terms of x[0], x[16], x[32] and so on below n, in shared memory.
+ * An addition takes 4 cycles and a load 30: elements come in batches, or each would wait for its
+ * own load. `term` is a constant. */
+BLOCK_FN float block_chain(const float *x, uint32_t n, enum block_term term, float mean, float sum)
+{
+    uint32_t i = 0;
+    for (; i + (BLOCK_AHEAD - 1) * CUDA_LANES < n; i += BLOCK_AHEAD * CUDA_LANES) {
+        float ahead[BLOCK_AHEAD];
+        BLOCK_UNROLL
+        for (uint32_t j = 0; j < BLOCK_AHEAD; j++)
+            ahead[j] = x[i + j * CUDA_LANES];
+        BLOCK_UNROLL
+        for (uint32_t j = 0; j < BLOCK_AHEAD; j++)
+            sum = block_add_term(sum, ahead[j], term, mean);
+    }
+    for (; i < n; i += CUDA_LANES)
+        sum = block_add_term(sum, x[i], term, mean);
+    return sum;
 }
 
 /* Adds lanes [0, 16) of each group by the tree 8 4 2 1; group g's sum ends in lane 16·g. */

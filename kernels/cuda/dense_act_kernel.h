@@ -22,6 +22,14 @@ CUDA_DEVICE float4 act_four(const float *row, uint32_t column, uint32_t k)
     return x;
 }
 
+/* ACT_BATCH fours of a thread whose first is at column i, zero beyond k: all under way at once. */
+CUDA_DEVICE void act_batch(float4 v[ACT_BATCH], const float *row, uint32_t i, uint32_t k)
+{
+#pragma unroll
+    for (uint32_t j = 0; j < ACT_BATCH; j++)
+        v[j] = act_four(row, act_batch_column(i, j), k);
+}
+
 /* Grid: columns, rows. */
 template <enum dense_form FORM>
 static __global__ void act_halves(uint16_t *dst, const float *x, size_t x_stride, uint32_t m,
@@ -52,11 +60,13 @@ CUDA_DEVICE float act_row_largest(const float *row, uint32_t k)
 {
     __shared__ float warps[ACT_WARPS];
     float largest = 0.0f;
-#pragma unroll 4 /* loads that do not wait for one another */
-    for (uint32_t i = act_column(0, threadIdx.x); i < k; i += ACT_BLOCK_COLUMNS) {
-        float4 v = act_four(row, i, k);
-        largest =
-            fmaxf(fmaxf(largest, fmaxf(fabsf(v.x), fabsf(v.y))), fmaxf(fabsf(v.z), fabsf(v.w)));
+    for (uint32_t i = act_column(0, threadIdx.x); i < k; i += ACT_BATCH_COLUMNS) {
+        float4 v[ACT_BATCH];
+        act_batch(v, row, i, k);
+#pragma unroll
+        for (uint32_t j = 0; j < ACT_BATCH; j++)
+            largest = fmaxf(fmaxf(largest, fmaxf(fabsf(v[j].x), fabsf(v[j].y))),
+                            fmaxf(fabsf(v[j].z), fabsf(v[j].w)));
     }
     for (int lanes = DENSE_WARP / 2; lanes > 0; lanes /= 2)
         largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, lanes));
@@ -92,11 +102,17 @@ static __global__ void act_f8(uint8_t *dst, float *scale, const float *largest, 
         float top = fmaxf(largest ? largest[row] : act_row_largest(from, k), ACT_TINY);
         float inverse = act_f8_inverse(top);
         uint8_t *to = dst + cuda_row(row, stride);
-        for (uint32_t i = act_column(0, threadIdx.x); i < stride; i += ACT_BLOCK_COLUMNS) {
-            float4 v = act_four(from, i, k);
-            *(uint32_t *)(to + i) =
-                fragment_four(act_f8_code(v.x, inverse), act_f8_code(v.y, inverse),
-                              act_f8_code(v.z, inverse), act_f8_code(v.w, inverse));
+        for (uint32_t i = act_column(0, threadIdx.x); i < stride; i += ACT_BATCH_COLUMNS) {
+            float4 v[ACT_BATCH];
+            act_batch(v, from, i, k);
+#pragma unroll
+            for (uint32_t j = 0; j < ACT_BATCH; j++) {
+                uint32_t column = act_batch_column(i, j);
+                if (column < stride)
+                    *(uint32_t *)(to + column) =
+                        fragment_four(act_f8_code(v[j].x, inverse), act_f8_code(v[j].y, inverse),
+                                      act_f8_code(v[j].z, inverse), act_f8_code(v[j].w, inverse));
+            }
         }
         __syncthreads(); /* `scale` may be `largest` */
         if (threadIdx.x == 0)

@@ -74,13 +74,21 @@ enum {
     ACT_THREADS = 128,
     ACT_WARPS = ACT_THREADS / DENSE_WARP,
     ACT_COLUMNS = 4,
-    ACT_BLOCK_COLUMNS = ACT_THREADS * ACT_COLUMNS
+    ACT_BLOCK_COLUMNS = ACT_THREADS * ACT_COLUMNS,
+    ACT_BATCH = 4, /* fours of a thread under way at once, where a block has a whole row */
+    ACT_BATCH_COLUMNS = ACT_BATCH * ACT_BLOCK_COLUMNS
 };
 
 /* A thread's first column. */
 CUDA_HD uint32_t act_column(uint32_t block, uint32_t thread)
 {
     return (block * ACT_THREADS + thread) * ACT_COLUMNS;
+}
+
+/* The first column of four `j` of a thread whose first column is i. */
+CUDA_HD uint32_t act_batch_column(uint32_t i, uint32_t j)
+{
+    return i + j * ACT_BLOCK_COLUMNS;
 }
 
 /* Where column k of a row lies in activations for int8 weights, whose bytes 4t … 4t+3 are widened

@@ -22,9 +22,10 @@ struct sample_state;
 int cuda_launch_rms_norm(void *stream, float *y, size_t y_stride, const float *x, size_t x_stride,
                          const float *w, uint32_t n_rows, uint32_t n_cols, float eps);
 
-/* The ops of row_ops.h over rows; strides in elements. One block a row (kv_write: a row and KV
- * head, gather_rows: y[r] = x[index[r]]). `positions`, `slots`, `index`, `ids` are on the device;
- * an id that there is no row of gives NaN, a slot beyond the pool is left out. */
+/* The ops of row_ops.h over rows; strides in elements. One block a row (add, act_mul: a piece of a
+ * row; kv_write: a row and KV head; gather_rows: y[r] = x[index[r]]). `positions`, `slots`,
+ * `index`, `ids` are on the device; an id that there is no row of gives NaN, a slot beyond the pool
+ * is left out. */
 int cuda_launch_embed(void *stream, float *y, size_t y_stride, const uint32_t *ids, uint32_t n_rows,
                       const struct embed_cuda *w);
 int cuda_launch_layer_norm(void *stream, float *y, size_t y_stride, const float *x, size_t x_stride,

@@ -125,6 +125,10 @@ static int run_roles(struct stream_cuda *s, enum dense_form form, const struct d
             return stream_fail(s, STATUS_INTERNAL, "linear: roles are of other rows");
     if (next != job->m)
         return stream_fail(s, STATUS_INTERNAL, "linear: rows without a role");
+    if (n_runs > 1 && s->base.mix_products) {
+        const struct role_run mixed = {0, job->m, false};
+        return run_rows(s, form, job, &mixed, w);
+    }
     int rc = 0;
     for (uint32_t i = 0; rc == 0 && i < n_runs; i++)
         rc = run_rows(s, form, job, &runs[i], w);

@@ -2,12 +2,12 @@
  * lanes of fused multiply-adds, the tree 8 4 2 1, correctly rounded division and square root.
  *
  * A lane's chain of n/16 additions is the contract's, so rows come into shared memory first, 16
- * bytes per thread at a time, and 16 threads per row walk there: 4096 columns are 256 additions of
- * 4 cycles each, under a microsecond, where loads from memory within the chain took twenty. Short
+ * bytes per thread at a time, and 16 threads per row walk there (block_chain): 4096 columns are 256
+ * additions of 4 cycles each and 16 loads of 30, under a microsecond. Short
  * rows share a block. Rows beyond NORM_CHUNK come in pieces, twice (layer norm: three times).
  * Bytes: 8·m·n + 4·n (8·n with a bias). */
 /* What the compiler is held to (tests/lint/ptxas.sh):
- * ptxas: norm.cu norm_blocks registers 40
+ * ptxas: norm.cu norm_blocks registers 80
  */
 #pragma once
 
@@ -20,7 +20,8 @@ enum {
     NORM_CHUNK = 8192, /* columns in shared memory at once; a multiple of the lanes */
     NORM_STAGED = (NORM_CHUNK + 31) / 32 * 32 + CUDA_LANES, /* floats of a row in pieces */
     NORM_MAX_ROWS = 8, /* of a block: its sums lie in the block's lanes */
-    NORM_SHORT = 2048  /* elements that rows which share a block come to */
+    NORM_SHORT = 2048, /* elements that rows which share a block come to */
+    NORM_BATCH = 4     /* of four columns: what a thread loads before it uses the first */
 };
 
 /* arXiv 1910.07467, eq. 4; with `centred` y = (x − mean) / √(var + eps) · w + bias. y may be x. */
@@ -77,6 +78,16 @@ BLOCK_FN bool norm_is_aligned(const void *p)
     return (uintptr_t)p % sizeof(struct norm_four) == 0;
 }
 
+BLOCK_FN struct norm_four norm_load(const float *x)
+{
+    return *(const struct norm_four *)(const void *)x;
+}
+
+BLOCK_FN void norm_store(float *y, const struct norm_four *four)
+{
+    *(struct norm_four *)(void *)y = *four;
+}
+
 /* Columns [begin, begin + n) of rows [row, row + n_rows) to `stage`. */
 BLOCK_FN void norm_stage(const struct block *b, float *stage, const struct norm_rows *job,
                          uint32_t row, uint32_t n_rows, uint32_t begin, uint32_t n)
@@ -85,31 +96,26 @@ BLOCK_FN void norm_stage(const struct block *b, float *stage, const struct norm_
     bool aligned = norm_is_aligned(x) && job->x_stride % 4 == 0;
     uint32_t pitch = norm_pitch(job->n), fours = aligned ? n / 4 : 0, rest = n - 4 * fours;
     block_sync(b); /* what was staged has been read */
-    for (uint32_t i = b->tid; i < n_rows * fours; i += b->n_threads) {
-        uint32_t r = i / fours, at = i % fours * 4;
-        *(struct norm_four *)(void *)(stage + r * pitch + at) =
-            *(const struct norm_four *)(const void *)(x + r * job->x_stride + at);
+    for (uint32_t i = b->tid; i < n_rows * fours; i += NORM_BATCH * b->n_threads) {
+        struct norm_four batch[NORM_BATCH];
+        BLOCK_UNROLL
+        for (uint32_t j = 0; j < NORM_BATCH; j++) {
+            uint32_t item = i + j * b->n_threads;
+            if (item < n_rows * fours)
+                batch[j] = norm_load(x + item / fours * job->x_stride + item % fours * 4);
+        }
+        BLOCK_UNROLL
+        for (uint32_t j = 0; j < NORM_BATCH; j++) {
+            uint32_t item = i + j * b->n_threads;
+            if (item < n_rows * fours)
+                norm_store(stage + item / fours * pitch + item % fours * 4, &batch[j]);
+        }
     }
     for (uint32_t i = b->tid; i < n_rows * rest; i += b->n_threads) {
         uint32_t r = i / rest, at = 4 * fours + i % rest;
         stage[r * pitch + at] = x[r * job->x_stride + at];
     }
     block_sync(b);
-}
-
-/* A lane's chain over staged columns: of x, or of the squares of x − mean. */
-BLOCK_FN float norm_walk(const float *x, uint32_t n, bool squares, float mean, float sum)
-{
-    if (squares) {
-        BLOCK_UNROLL
-        for (uint32_t i = 0; i < n; i += CUDA_LANES)
-            sum = fmaf(x[i] - mean, x[i] - mean, sum);
-    } else {
-        BLOCK_UNROLL
-        for (uint32_t i = 0; i < n; i += CUDA_LANES)
-            sum += x[i];
-    }
-    return sum;
 }
 
 /* The rows' sums into lanes[16 · r]; means NULL: of x, else of squares. Ends with the last columns
@@ -125,8 +131,11 @@ BLOCK_FN void norm_sums(const struct block *b, float *stage, const struct norm_r
             norm_stage(b, stage, job, row, n_rows, begin, n);
         for (uint32_t l = b->tid; l < n_rows * CUDA_LANES; l += b->n_threads) {
             uint32_t r = l / CUDA_LANES, lane = l % CUDA_LANES;
-            lanes[l] = norm_walk(stage + r * pitch + lane, n > lane ? n - lane : 0, means != NULL,
-                                 means ? means[r] : 0.0f, begin > 0 ? lanes[l] : 0.0f);
+            const float *x = stage + r * pitch + lane;
+            float sum = begin > 0 ? lanes[l] : 0.0f;
+            uint32_t n_left = n > lane ? n - lane : 0;
+            lanes[l] = means ? block_chain(x, n_left, BLOCK_TERM_SQUARE, means[r], sum)
+                             : block_chain(x, n_left, BLOCK_TERM_SELF, 0.0f, sum);
         }
     }
     block_fold_lanes(b, lanes, n_rows);
@@ -138,6 +147,18 @@ BLOCK_FN float norm_value(const struct norm_rows *job, float x, float mean, floa
     return job->bias ? normed + job->bias[i] : normed;
 }
 
+/* Columns [at, at + 4) of a row, whose weights and biases are there. */
+BLOCK_FN void norm_put_four(const struct norm_rows *job, float *y, struct norm_four x, float mean,
+                            float scale, const struct norm_four *w, const struct norm_four *bias)
+{
+    BLOCK_UNROLL_FEW
+    for (uint32_t e = 0; e < 4; e++) {
+        float normed = (x.at[e] - mean) * scale * w->at[e];
+        x.at[e] = job->bias ? normed + bias->at[e] : normed;
+    }
+    norm_store(y, &x);
+}
+
 /* y of rows whose mean and scale are known, from the stage where it holds them whole. */
 BLOCK_FN void norm_put(const struct block *b, const float *stage, const struct norm_rows *job,
                        uint32_t row, uint32_t n_rows, const float *means, const float *scales)
@@ -147,14 +168,27 @@ BLOCK_FN void norm_put(const struct block *b, const float *stage, const struct n
     const float *from = whole ? stage : job->x + row * job->x_stride;
     float *y = job->y + row * job->y_stride;
     bool aligned = norm_is_aligned(y) && job->y_stride % 4 == 0 && norm_is_aligned(from) &&
-                   from_stride % 4 == 0;
+                   from_stride % 4 == 0 && norm_is_aligned(job->w) && norm_is_aligned(job->bias);
     uint32_t n = job->n, fours = aligned ? n / 4 : 0, rest = n - 4 * fours;
-    for (uint32_t i = b->tid; i < n_rows * fours; i += b->n_threads) {
-        uint32_t r = i / fours, at = i % fours * 4;
-        struct norm_four x = *(const struct norm_four *)(const void *)(from + r * from_stride + at);
-        for (uint32_t e = 0; e < 4; e++)
-            x.at[e] = norm_value(job, x.at[e], means[r], scales[r], at + e);
-        *(struct norm_four *)(void *)(y + r * job->y_stride + at) = x;
+    for (uint32_t i = b->tid; i < n_rows * fours; i += NORM_BATCH * b->n_threads) {
+        struct norm_four x[NORM_BATCH], w[NORM_BATCH], bias[NORM_BATCH];
+        BLOCK_UNROLL
+        for (uint32_t j = 0; j < NORM_BATCH; j++) {
+            uint32_t item = i + j * b->n_threads, at = item % fours * 4;
+            if (item < n_rows * fours) {
+                w[j] = norm_load(job->w + at);
+                if (job->bias)
+                    bias[j] = norm_load(job->bias + at);
+                x[j] = norm_load(from + item / fours * from_stride + at);
+            }
+        }
+        BLOCK_UNROLL
+        for (uint32_t j = 0; j < NORM_BATCH; j++) {
+            uint32_t item = i + j * b->n_threads, r = item / fours;
+            if (item < n_rows * fours)
+                norm_put_four(job, y + r * job->y_stride + item % fours * 4, x[j], means[r],
+                              scales[r], &w[j], &bias[j]);
+        }
     }
     for (uint32_t i = b->tid; i < n_rows * rest; i += b->n_threads) {
         uint32_t r = i / rest, at = 4 * fours + i % rest;

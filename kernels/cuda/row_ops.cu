@@ -28,8 +28,10 @@ static __global__ void add_rows(float *y, size_t y_stride, const float *x, size_
 {
     cuda_op_begin();
     struct block b = this_block(nullptr);
-    for (uint32_t row = blockIdx.x; row < n_rows; row += gridDim.x)
-        add_row(&b, y + cuda_row(row, y_stride), x + cuda_row(row, x_stride), n_cols);
+    uint32_t begin = row_piece_begin(blockIdx.x), n = row_piece_columns(n_cols, blockIdx.x);
+    for (uint32_t row = blockIdx.y; row < n_rows; row += gridDim.y)
+        add_row(&b, y + cuda_element(row, y_stride, begin), x + cuda_element(row, x_stride, begin),
+                n);
 }
 
 static __global__ void act_mul_rows(float *y, size_t y_stride, const float *gate,
@@ -38,9 +40,11 @@ static __global__ void act_mul_rows(float *y, size_t y_stride, const float *gate
 {
     cuda_op_begin();
     struct block b = this_block(nullptr);
-    for (uint32_t row = blockIdx.x; row < n_rows; row += gridDim.x)
-        act_mul_row(&b, y + cuda_row(row, y_stride), gate + cuda_row(row, gate_stride),
-                    up ? up + cuda_row(row, up_stride) : nullptr, n_cols, kind);
+    uint32_t begin = row_piece_begin(blockIdx.x), n = row_piece_columns(n_cols, blockIdx.x);
+    for (uint32_t row = blockIdx.y; row < n_rows; row += gridDim.y)
+        act_mul_row(&b, y + cuda_element(row, y_stride, begin),
+                    gate + cuda_element(row, gate_stride, begin),
+                    up ? up + cuda_element(row, up_stride, begin) : nullptr, n, kind);
 }
 
 static __global__ void rope_rows(float *x, size_t x_stride, uint32_t n_rows, uint32_t n_heads,
@@ -95,6 +99,11 @@ static __global__ void gather_rows(float *y, size_t y_stride, const float *x, si
         copy_row(&b, y + cuda_row(row, y_stride), x + cuda_row(index[row], x_stride), n_cols);
 }
 
+static dim3 pieces(uint32_t n_rows, uint32_t n_cols)
+{
+    return dim3(row_n_pieces(n_cols), cuda_n_blocks(n_rows, 1, MAX_BLOCKS));
+}
+
 #define LAUNCH(kernel, n_items, n_threads, ...)                                                    \
     return CUDA_LAUNCH(kernel, cuda_n_blocks(n_items, 1, MAX_BLOCKS), n_threads, 0, stream,        \
                        __VA_ARGS__)
@@ -108,15 +117,17 @@ int cuda_launch_embed(void *stream, float *y, size_t y_stride, const uint32_t *i
 int cuda_launch_add(void *stream, float *y, size_t y_stride, const float *x, size_t x_stride,
                     uint32_t n_rows, uint32_t n_cols)
 {
-    LAUNCH(add_rows, n_rows, BLOCK_MAX_THREADS, y, y_stride, x, x_stride, n_rows, n_cols);
+    return CUDA_LAUNCH(add_rows, pieces(n_rows, n_cols), BLOCK_MAX_THREADS, 0, stream, y, y_stride,
+                       x, x_stride, n_rows, n_cols);
 }
 
 int cuda_launch_act_mul(void *stream, float *y, size_t y_stride, const float *gate,
                         size_t gate_stride, const float *up, size_t up_stride, uint32_t n_rows,
                         uint32_t n_cols, int kind)
 {
-    LAUNCH(act_mul_rows, n_rows, BLOCK_MAX_THREADS, y, y_stride, gate, gate_stride, up, up_stride,
-           n_rows, n_cols, (enum activation)kind);
+    return CUDA_LAUNCH(act_mul_rows, pieces(n_rows, n_cols), BLOCK_MAX_THREADS, 0, stream, y,
+                       y_stride, gate, gate_stride, up, up_stride, n_rows, n_cols,
+                       (enum activation)kind);
 }
 
 int cuda_launch_rope(void *stream, float *x, size_t x_stride, uint32_t n_rows, uint32_t n_heads,

@@ -1,5 +1,6 @@
-/* row_ops.h: the plain ops of a step, each for one row by one block: the bits of kernels/cpu/ref_*.
- * Bounds: all but embed read and write each element once, so memory binds; bytes are given.
+/* row_ops.h: the plain ops of a step, each for one row (or a piece of it) by one block: the bits of
+ * kernels/cpu/ref_*. Bounds: all but embed read and write each element once, so memory binds; bytes
+ * are given.
  *
  * ptxas: row_ops.cu (embed|add|act_mul|rope|kv_write|gather)_rows registers 48 shared 4096
  * ptxas: row_ops.cu rope_kv_rows registers 56 shared 4096
@@ -17,6 +18,27 @@
 #define ROW_BF16_TINY 2.775557561562891351e-17f /* 2^-55 */
 
 enum { ROPE_ROW_PAIRS = 64 }; /* of a head, whose sines and cosines are made at once */
+
+/* Where each element is by itself, blocks share a row: one row of a wide model would be a memory's
+ * latency after the other. A thread loads ROW_BATCH elements before it uses the first. */
+enum { ROW_BATCH = 4, ROW_PIECE = ROW_BATCH * BLOCK_MAX_THREADS };
+
+/* Blocks that a row of n columns takes; the first column of the `piece`-th, and how many it has. */
+CUDA_HD uint32_t row_n_pieces(uint32_t n)
+{
+    return n / ROW_PIECE + (n % ROW_PIECE > 0);
+}
+
+CUDA_HD uint32_t row_piece_begin(uint32_t piece)
+{
+    return piece * ROW_PIECE;
+}
+
+CUDA_HD uint32_t row_piece_columns(uint32_t n, uint32_t piece)
+{
+    uint32_t left = n - row_piece_begin(piece);
+    return left < ROW_PIECE ? left : (uint32_t)ROW_PIECE;
+}
 
 /* An embedding: raw rows as the checkpoint has them. */
 struct embed_cuda {
@@ -57,17 +79,39 @@ BLOCK_FN void embed_codes_row(const struct block *b, float *y, const uint8_t *co
 /* y[n] += x[n]; also a bias. Bytes: 12·n. */
 BLOCK_FN void add_row(const struct block *b, float *y, const float *x, uint32_t n)
 {
-    for (uint32_t i = b->tid; i < n; i += b->n_threads)
-        y[i] += x[i];
+    for (uint32_t i = b->tid; i < n; i += ROW_BATCH * b->n_threads) {
+        float sums[ROW_BATCH];
+        BLOCK_UNROLL_FEW
+        for (uint32_t j = 0; j < ROW_BATCH; j++) {
+            uint32_t at = i + j * b->n_threads;
+            if (at < n)
+                sums[j] = y[at] + x[at];
+        }
+        BLOCK_UNROLL_FEW
+        for (uint32_t j = 0; j < ROW_BATCH; j++)
+            if (i + j * b->n_threads < n)
+                y[i + j * b->n_threads] = sums[j];
+    }
 }
 
 /* y[n] = activation(gate) · up (NULL: activation alone); y may be gate. Bytes: 12·n. */
 BLOCK_FN void act_mul_row(const struct block *b, float *y, const float *gate, const float *up,
                           uint32_t n, enum activation kind)
 {
-    for (uint32_t i = b->tid; i < n; i += b->n_threads) {
-        float x = maths_activate(gate[i], kind);
-        y[i] = up ? x * up[i] : x;
+    for (uint32_t i = b->tid; i < n; i += ROW_BATCH * b->n_threads) {
+        float gates[ROW_BATCH], ups[ROW_BATCH];
+        BLOCK_UNROLL_FEW
+        for (uint32_t j = 0; j < ROW_BATCH; j++) {
+            uint32_t at = i + j * b->n_threads;
+            gates[j] = at < n ? gate[at] : 0.0f;
+            ups[j] = up && at < n ? up[at] : 0.0f;
+        }
+        BLOCK_UNROLL_FEW
+        for (uint32_t j = 0; j < ROW_BATCH; j++) {
+            float x = maths_activate(gates[j], kind);
+            if (i + j * b->n_threads < n)
+                y[i + j * b->n_threads] = up ? x * ups[j] : x;
+        }
     }
 }
 

@@ -60,13 +60,8 @@ BLOCK_FN void sample_sum_segment(const struct sample_row *r, uint32_t phase, uin
         float *stage = r->shared->stage[turn];
         sample_fill(r, phase, f, stage, begin, n, largest);
         block_sync(&r->block);
-        for (uint32_t l = r->block.tid; l < CUDA_LANES; l += r->block.n_threads) {
-            float sum = lanes[l];
-            BLOCK_UNROLL
-            for (uint32_t i = l; i < n; i += CUDA_LANES)
-                sum += stage[i];
-            lanes[l] = sum;
-        }
+        for (uint32_t l = r->block.tid; l < CUDA_LANES && l < n; l += r->block.n_threads)
+            lanes[l] = block_chain(stage + l, n - l, BLOCK_TERM_SELF, 0.0f, lanes[l]);
         if (phase == SAMPLE_DRAW)
             sample_piece_sums(r, stage, n, s, (begin - from) / SAMPLE_PIECE);
     }

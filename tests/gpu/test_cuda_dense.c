@@ -130,6 +130,7 @@ static void test_runs_of_roles_take_their_path_each(void **state)
     static const struct role_run runs[] = {{0, 3, true},   {3, 0, false}, {3, 20, false},
                                            {23, 1, false}, {24, 9, true}, {33, 7, false}};
     struct random random = test_random(77);
+    uint32_t n_others = 0; /* whose paths have other bits here */
     for (uint32_t i = 0; i < N_DENSE_KINDS; i++) {
         if (!kind_runs[i])
             continue;
@@ -148,10 +149,16 @@ static void test_runs_of_roles_take_their_path_each(void **state)
             assert_same_bits(mixed + runs[r].begin * N,
                              by_path[runs[r].generated ? 0 : 1] + runs[r].begin * N,
                              runs[r].n_rows * N * sizeof(float), dense_kinds[i].name);
+        gpu.stream->mix_products = true; /* all of them by path P */
+        dense_run(weight.w, device_x, M, 1, runs, sizeof(runs) / sizeof(runs[0]), mixed);
+        gpu.stream->mix_products = false;
+        assert_same_bits(mixed, by_path[1], sizeof(mixed), dense_kinds[i].name);
+        n_others += memcmp(by_path[0], by_path[1], sizeof(mixed)) != 0;
         dense_weight_drop(&weight);
         gpu_drop(device_x, 0);
         free(x);
     }
+    assert_true(n_others > 0);
 }
 
 /* --- ranks --- */
