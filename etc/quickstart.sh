@@ -8,6 +8,7 @@
 #   SLUICE_MODEL    another GGUF file than the sample model
 #   SLUICE_STATE    state directory (default ~/.local/state/sluice-quickstart)
 #   SLUICE_LISTEN   address of the data plane (default 127.0.0.1:8001)
+#   SLUICE_CUDA     OFF: build without the kernels for GPUs, which take some minutes where there is a CUDA compiler
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,7 +17,7 @@ once=no
 for word in "$@"; do
     case "$word" in
     --once) once=yes ;;
-    -h | --help) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 0 ;;
     -*) echo "quickstart: no option $word (see --help)" >&2; exit 2 ;;
     *) prompt=$word ;;
     esac
@@ -37,7 +38,10 @@ step "build"
 if [ ! -f "$build/build.ninja" ]; then
     # A CUDA compiler that is there is used; without one the CPU build is complete.
     if [ -x /usr/local/cuda/bin/nvcc ]; then export PATH=$PATH:/usr/local/cuda/bin; fi
-    cmake --preset release >build-configure.log 2>&1 || { cat build-configure.log >&2; exit 1; }
+    if [ "${SLUICE_CUDA:-AUTO}" = AUTO ] && command -v nvcc >/dev/null; then
+        echo "a CUDA compiler is here: the kernels for GPUs take some minutes more; SLUICE_CUDA=OFF leaves them out"
+    fi
+    cmake --preset release -DSLUICE_CUDA="${SLUICE_CUDA:-AUTO}" >build-configure.log 2>&1 || { cat build-configure.log >&2; exit 1; }
     rm -f build-configure.log
 fi
 cmake --build "$build"

@@ -317,7 +317,7 @@ static const struct option_spec serve_specs[] = {
     {"timeout", 0, OPTION_MS, CLI_OPTION(timeout_ms), "0", "TIME", "deadline of a request; 0: none",
      0, 86400000},
     {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION",
-     "empty: the ready one that was registered last", 0, 0},
+     "empty: by the model's traffic, else the ready one that was registered last", 0, 0},
 };
 static const struct manual_example serve_examples[] = {
     {"sluice bench serve smol --clients 32 --requests 256 --warmup 32", NULL},

@@ -31,12 +31,12 @@ static int new_key(const struct cli *cli, const char *tenant, struct error *err)
     if (!rc && cli->settings.json) {
         printf("{\"key\":\"%s\",\"line\":\"%s\"}\n", key, strbuf_str(&line));
     } else if (!rc) {
-        printf("%s\n", key);
-        fprintf(stderr,
-                "This is the key; nobody can show it again. Its line for the --keys-file of the "
-                "server, or of the manager where it has a management role, which they read within "
-                "a second:\n");
-        printf("%s\n", strbuf_str(&line));
+        fprintf(
+            stderr,
+            "The key, which nobody can show again, and below it the line for the --keys-file of "
+            "the server, or of the manager where it has a management role; they read that "
+            "within a second:\n");
+        printf("%s\n%s\n", key, strbuf_str(&line));
     }
     if (!rc && has_expired(cli->settings.expires))
         fprintf(stderr, "sluice key new: --expires %s is past: the key is good for nothing\n",

@@ -182,7 +182,7 @@ static const struct option_spec tokenize_specs[] = {
     {"no-bos", 0, OPTION_BOOL, CLI_OPTION(no_bos), "false", NULL,
      "nothing is added before and after the text", 0, 0},
     {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION",
-     "empty: the ready one that was registered last", 0, 0},
+     "empty: by the model's traffic, else the ready one that was registered last", 0, 0},
 };
 static const struct manual_example tokenize_examples[] = {
     {"sluice tokenize smol \"Hello, world\"", NULL},

@@ -123,7 +123,8 @@ static const struct option_spec specs[] = {
      "of the new version; default: as many as of the old", 1, 64},
     {"steps", 0, OPTION_STRING, CLI_OPTION(steps), "", "LIST",
      "percents of the old version's traffic, one after the other; default: 10,50,100", 0, 0},
-    {"step", 0, OPTION_MS, CLI_OPTION(step_ms), "30s", "TIME", "how long each lasts", 0, 86400000},
+    {"step", 0, OPTION_MS, CLI_OPTION(step_ms), "30s", "TIME",
+     "how long each lasts, and then up to --max-wait more", 0, 86400000},
     {"max-error-rate", 0, OPTION_F64, CLI_OPTION(max_error_rate), "0.05", "X",
      "goes back where more of the new version's answers fail, 0 to 1", 0, 0},
     {"max-ttft-ratio", 0, OPTION_F64, CLI_OPTION(max_ttft_ratio), "3", "X",
@@ -131,7 +132,8 @@ static const struct option_spec specs[] = {
     {"max-ttft-ms", 0, OPTION_F64, CLI_OPTION(max_ttft_ms), NULL, "MS",
      "or longer than this; in place of the ratio where that is not given", 0, 0},
     {"min-answers", 0, OPTION_U64, CLI_OPTION(min_answers), "20", "N",
-     "answers in a step from which on these count; a step with fewer is held", 0, 4294967295},
+     "answers in a step from which on these count; a step with fewer is held (--max-wait)", 0,
+     4294967295},
     {"ttft-quantile", 0, OPTION_F64, CLI_OPTION(ttft_quantile), "0.9", "X",
      "of its answers whose first token counts: 0.9: nine of ten had it by then; 0: the mean", 0, 0},
     {"max-wait", 0, OPTION_MS, CLI_OPTION(max_wait_ms), NULL, "TIME",
@@ -155,7 +157,8 @@ const struct cli_command cmd_update = {
     .description =
         "Loads the new version beside the old one, moves traffic in steps, then drains and unloads "
         "the old one. Goes back by itself where the new version does not start, loses a replica or "
-        "crosses a limit below. It is an operation of the manager: it goes on when this command "
+        "crosses a limit below. Without traffic each step takes --step and --max-wait. It is an "
+        "operation of the manager: it goes on when this command "
         "is ended, and `sluice ops cancel` takes it back.",
     .examples = examples,
     .n_examples = CLI_N(examples),

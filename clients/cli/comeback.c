@@ -36,15 +36,63 @@ static bool is_asked_since(const Sluice__Manager__V1__ListOperationsResponse *li
     return false;
 }
 
-/* How many versions of the model come back; a line for each on stderr. */
-static size_t tell_versions(const Sluice__Manager__V1__Model *model,
+/* What its replicas have failed of, where all of them had before `before_unix_ns` (INT64_MAX: at
+ * any time): false where one is tried since. *out_id: a replica; "" where there is none. */
+static bool why_failed(struct cli *cli, const Sluice__Manager__V1__ModelVersion *version,
+                       int64_t before_unix_ns, char out[ERROR_MESSAGE_BYTES], char out_id[64])
+{
+    Sluice__Manager__V1__ListReplicasRequest request =
+        SLUICE__MANAGER__V1__LIST_REPLICAS_REQUEST__INIT;
+    ProtobufCMessage *message = NULL;
+    struct error err;
+    bool all = true;
+    snprintf(out, ERROR_MESSAGE_BYTES, "its replicas failed");
+    out_id[0] = '\0';
+    request.model = version->model;
+    request.version = version->version;
+    if (cli_call(cli, "ListReplicas", &request.base, &message, &err) != 0)
+        return before_unix_ns == INT64_MAX;
+    const Sluice__Manager__V1__ListReplicasResponse *list =
+        (const Sluice__Manager__V1__ListReplicasResponse *)message;
+    for (size_t i = 0; i < list->n_replicas; i++) {
+        const Sluice__Manager__V1__Replica *replica = list->replicas[i];
+        bool failed = replica->state == SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_FAILED;
+        all = all && failed && replica->started_unix_ns < before_unix_ns;
+        if (!replica->last_error || !replica->last_error->message[0])
+            continue;
+        snprintf(out, ERROR_MESSAGE_BYTES, "%s", replica->last_error->message);
+        snprintf(out_id, 64, "%s", replica->id);
+    }
+    rpc_message_free(message);
+    return before_unix_ns == INT64_MAX || (all && out_id[0]);
+}
+
+static bool tell_failed_before(struct cli *cli, const Sluice__Manager__V1__ModelVersion *version,
+                               int64_t since_unix_ns)
+{
+    char words[ERROR_MESSAGE_BYTES], id[64];
+    if (version->state != SLUICE__MANAGER__V1__MODEL_VERSION_STATE__MODEL_VERSION_STATE_FAILED ||
+        !why_failed(cli, version, since_unix_ns, words, id))
+        return false;
+    fprintf(stderr,
+            "not loaded again: %s version %s, which had failed (sluice restart %s tries it): ",
+            version->model, version->version, id);
+    printable_write(stderr, words);
+    fputc('\n', stderr);
+    return true;
+}
+
+/* How many versions of the model come back; a line for each on stderr. One that failed under the
+ * manager before this one stays as it was, and is not started. */
+static size_t tell_versions(struct cli *cli, const Sluice__Manager__V1__Model *model,
                             const Sluice__Manager__V1__ListOperationsResponse *list,
                             int64_t since_unix_ns)
 {
     size_t n_back = 0;
     for (size_t i = 0; i < model->n_versions; i++) {
         uint64_t n = wanted(model->versions[i]);
-        if (n == 0 || is_asked_since(list, model->versions[i], since_unix_ns))
+        if (n == 0 || is_asked_since(list, model->versions[i], since_unix_ns) ||
+            tell_failed_before(cli, model->versions[i], since_unix_ns))
             continue;
         fprintf(stderr, "loading again: %s version %s, %" PRIu64 " replica%s\n", model->name,
                 model->versions[i]->version, n, n == 1 ? "" : "s");
@@ -53,7 +101,7 @@ static size_t tell_versions(const Sluice__Manager__V1__Model *model,
     return n_back;
 }
 
-static void tell_page(const Sluice__Manager__V1__ListModelsResponse *page,
+static void tell_page(struct cli *cli, const Sluice__Manager__V1__ListModelsResponse *page,
                       const Sluice__Manager__V1__ListOperationsResponse *list,
                       int64_t since_unix_ns, struct comeback *out)
 {
@@ -61,7 +109,7 @@ static void tell_page(const Sluice__Manager__V1__ListModelsResponse *page,
     for (size_t i = 0; i < page->n_models; i++) {
         if (out->n_models == COMEBACK_MODELS)
             n_more++;
-        else if (tell_versions(page->models[i], list, since_unix_ns))
+        else if (tell_versions(cli, page->models[i], list, since_unix_ns))
             snprintf(out->names[out->n_models++], sizeof(out->names[0]), "%s",
                      page->models[i]->name);
     }
@@ -83,7 +131,7 @@ int comeback_tell(struct cli *cli, int64_t since_unix_ns, struct comeback *out, 
         rc = cli_call(cli, "ListOperations", &operations.base, &list, err);
     if (!rc) {
         printable_message(page);
-        tell_page((const Sluice__Manager__V1__ListModelsResponse *)page,
+        tell_page(cli, (const Sluice__Manager__V1__ListModelsResponse *)page,
                   (const Sluice__Manager__V1__ListOperationsResponse *)list, since_unix_ns, out);
     }
     rpc_message_free(page);
@@ -104,34 +152,13 @@ static bool is_settled(const Sluice__Manager__V1__Model *model, bool *ready)
     return *ready || n_open == 0;
 }
 
-/* The last error of a replica of the version; the fallback where none left one. */
-static void replica_words(struct cli *cli, const Sluice__Manager__V1__ModelVersion *version,
-                          char out[ERROR_MESSAGE_BYTES])
-{
-    Sluice__Manager__V1__ListReplicasRequest request =
-        SLUICE__MANAGER__V1__LIST_REPLICAS_REQUEST__INIT;
-    ProtobufCMessage *message = NULL;
-    struct error err;
-    snprintf(out, ERROR_MESSAGE_BYTES, "its replicas failed");
-    request.model = version->model;
-    request.version = version->version;
-    if (cli_call(cli, "ListReplicas", &request.base, &message, &err) != 0)
-        return;
-    const Sluice__Manager__V1__ListReplicasResponse *list =
-        (const Sluice__Manager__V1__ListReplicasResponse *)message;
-    for (size_t i = 0; i < list->n_replicas; i++)
-        if (list->replicas[i]->last_error && list->replicas[i]->last_error->message[0])
-            snprintf(out, ERROR_MESSAGE_BYTES, "%s", list->replicas[i]->last_error->message);
-    rpc_message_free(message);
-}
-
 static void tell_failures(struct cli *cli, const Sluice__Manager__V1__Model *model)
 {
     for (size_t i = 0; i < model->n_versions; i++) {
-        char words[ERROR_MESSAGE_BYTES];
+        char words[ERROR_MESSAGE_BYTES], id[64];
         if (!wanted(model->versions[i]))
             continue;
-        replica_words(cli, model->versions[i], words);
+        (void)why_failed(cli, model->versions[i], INT64_MAX, words, id);
         fprintf(stderr, "%s version %s does not come back: ", model->name,
                 model->versions[i]->version);
         printable_write(stderr, words);

@@ -81,7 +81,7 @@ static const struct option_spec sampling_specs[] = {
     {"priority", 0, OPTION_STRING, CLI_OPTION(priority), "", "N",
      "-100 to 100: who comes first where requests wait; default: 0", 0, 0},
     {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION",
-     "empty: the ready one that was registered last", 0, 0},
+     "empty: by the model's traffic, else the ready one that was registered last", 0, 0},
     {"system", 0, OPTION_STRING, CLI_OPTION(system), "", "TEXT", "system message", 0, 0},
     {"stats", 0, OPTION_BOOL, CLI_OPTION(stats), "false", NULL,
      "time to first token, tokens/s and whether it was resumed, on stderr", 0, 0},

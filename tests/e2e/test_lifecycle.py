@@ -208,6 +208,17 @@ def test_what_cannot_come_back_is_named(fresh, tmp_path):
     sluice.wait(lambda: "ready: sluice run smol" in said(), 20, "the other does")
     line = next(at for at in said().splitlines() if "does not come back" in at)
     assert line.endswith(": gone.gguf: No such file or directory") and "ready: sluice run gone" not in said(), said()
+    shutil.copy(model_path(), file)
+    sluice.stop()
+    before = len(said())
+    sluice.start()
+    again = lambda: said() if len(said()) < before else said()[before:]  # noqa: E731
+    sluice.wait(lambda: "ready: sluice run smol" in again(), 60, "the other comes back")
+    replica = next(r["id"] for r in sluice.replicas() if r["model"] == "gone")
+    assert f"not loaded again: gone version 1, which had failed (sluice restart {replica} tries it): gone.gguf: " in again(), again()
+    assert "loading again: gone" not in again() and "gone version 1 does not come back" not in again(), again()
+    sluice.cli("restart", replica)
+    assert sluice.run("gone", "hi", "-n", "1").returncode == 0
 
 
 def test_serve_takes_up_what_an_earlier_one_left(fresh):
