@@ -3,7 +3,8 @@
 #
 #   tests/gpu/run.sh package [DIR]    on a build machine: release build, put into DIR (build/gpu) with the libraries it needs, and
 #                                     DIR.tar.gz of it, less than half as large
-#   tests/gpu/run.sh STAGE [DIR]      on the GPU machine: ops, model, memory, faults, serve or bench (each at most 8 minutes)
+#   tests/gpu/run.sh STAGE [DIR]      on the GPU machine: ops, model, memory, faults, serve or bench (each at most 8 minutes);
+#                                     or profile: what Nsight Compute says of FORMATS (q4_0), into profile.ncu-rep beside RESULTS.md
 #   tests/gpu/run.sh all [DIR]        all of them (at most 25 minutes)
 #   tests/gpu/run.sh join FILE...     one RESULTS.md out of those of several runs: of each stage the last
 #   tests/gpu/run.sh programs         what each stage runs of the tests: STAGE SECONDS PROGRAM PATTERN VARIABLES...
@@ -12,6 +13,7 @@
 # machine lacks is told as "skip" with its reason; everything else that does not work fails. The package carries this script.
 # On the emulated GPU (tests/simt): SLUICE_TEST_EMULATED_GPU=1 and SLUICE_CUDA_MODULE; the bench is a small one there, and
 # SLUICE_GPU_STAGE_S and SLUICE_GPU_ALL_S allow for its time, SLUICE_TEST_STEP and SLUICE_TEST_JOBS shorten the tests. SLUICE_GPU_BUILD=BUILD packs what is built there.
+# Tests of a stage run side by side, one to two processors, but for those of "memory", which look at all of it. SLUICE_GPU_JOBS: how many.
 # CMAKE_CUDA_ARCHITECTURES says for which GPUs; default 9.0 (H100, H200); 80-real is for 8.x. Each takes 11 to 12 MB, and
 # two would be too large.
 set -uo pipefail
@@ -30,7 +32,7 @@ all_s=${SLUICE_GPU_ALL_S:-1500}
 emulated=${SLUICE_TEST_EMULATED_GPU:-}
 
 usage() {
-    sed -n '2,17s/^# \{0,1\}//p' "$0"
+    sed -n '2,19s/^# \{0,1\}//p' "$0"
     exit 2
 }
 
@@ -53,10 +55,10 @@ model   240 test_gpu_cuda_model     *bits*
 model   240 test_gpu_cuda_model     *layers*
 model   180 test_gpu_cuda_model_formats *
 model   120 test_gpu_cuda_model_tokens *
-model   120 test_gpu_cuda_model_ahead *
 memory  300 test_gpu_cuda_model     *memory*
 memory  120 test_gpu_cuda_model     *captured*
 memory  120 test_gpu_cuda_model     *graphs*
+memory  120 test_gpu_cuda_model_ahead *
 faults  120 test_gpu_cuda_model     *refused*
 faults  180 test_gpu_cuda_fault     *
 serve   300 test_gpu_engine         *64_alone*
@@ -155,9 +157,11 @@ run() {
     fi
 }
 
-# The tests of a stage. Nothing may read this loop's input.
+# The tests of a stage, side by side. Nothing may read this loop's input.
 run_tests() {
-    local of seconds program pattern variables n=0
+    local of seconds program pattern variables n=0 at_once=${SLUICE_GPU_JOBS:-$((($(nproc) + 1) / 2))} pids=() pid logs
+    logs=$(mktemp -d) || exit 1
+    if [ "$1" = memory ]; then at_once=1; fi
     while read -r of seconds program pattern variables; do
         [ "$of" = "$1" ] || continue
         n=$((n + 1))
@@ -169,9 +173,18 @@ run_tests() {
             say "skip  $program $variables: no $(cublaslt_name) on this machine"
             continue
         fi
-        # shellcheck disable=SC2086 # variables are words
-        run "$program $pattern $variables" "$seconds" env $variables SLUICE_TEST_FILTER="$pattern" "$dir/bin/$program" </dev/null
+        while [ "$(jobs -rp | wc -l)" -ge "$at_once" ]; do wait -n; done
+        (
+            failed=0
+            # shellcheck disable=SC2086 # variables are words
+            run "$program $pattern $variables" "$seconds" env $variables SLUICE_TEST_FILTER="$pattern" "$dir/bin/$program"
+            exit $failed
+        ) </dev/null >"$logs/$n" 2>&1 &
+        pids+=($!)
     done < <(programs)
+    for pid in "${pids[@]}"; do wait "$pid" || failed=1; done
+    cat "$logs"/* 2>/dev/null
+    rm -rf "$logs"
     if [ $n -eq 0 ]; then
         say "FAIL  $1: none of its tests was run"
         failed=1
@@ -232,7 +245,7 @@ open_results() {
 
 # Sections of FILE..., of each stage the last.
 join() {
-    awk -v stages="ops model memory faults serve bench" '
+    awk -v stages="ops model memory faults serve bench profile" '
         BEGIN { n = split(stages, stage, " "); for (i = 1; i <= n; i++) known["## " stage[i]] = 1 }
         FNR == 1 { at = "" }
         $0 in known { at = $0; text[at] = "" }
@@ -276,9 +289,20 @@ ops() {
         return
     fi
     for tool in memcheck racecheck synccheck; do
-        run "compute-sanitizer $tool" 120 compute-sanitizer --tool $tool --error-exitcode 9 "$dir/bin/bench_cuda" --small \
+        run "compute-sanitizer $tool" 120 compute-sanitizer --tool $tool --error-exitcode 9 "$dir/bin/bench_cuda" --small --once \
             --parts linears,rows,paths,attention,sampler --directory "${TMPDIR:-/tmp}"
     done
+}
+
+# Registers, stalls and shares of peak of a format's linears at 1 to 2048 rows.
+profile() {
+    if ! command -v ncu >/dev/null; then
+        say "skip  profile: no ncu on this machine"
+        return
+    fi
+    run "profile of ${FORMATS:-q4_0}" 240 ncu -f -o "$(dirname "$results")/profile" --set detailed --import-source no \
+        -k "regex:linear_quant|dense_decode|dense_prompt|dense_wgmma" "$dir/bin/bench_cuda" --once --parts linears \
+        --formats "${FORMATS:-q4_0}"
 }
 
 model() { run_tests model; }
@@ -390,7 +414,7 @@ case $stage in
 package) package; exit ;;
 programs) programs; exit ;;
 join) shift; join "$@"; exit ;;
-ops | model | memory | faults | serve | bench | all) ;;
+ops | model | memory | faults | serve | bench | profile | all) ;;
 *) usage ;;
 esac
 prepare

@@ -142,7 +142,8 @@ static void test_lengths_around_partitions_and_groups(void **state)
         }
 }
 
-/* Contexts as models have them; too much for the emulated GPU. */
+/* Contexts as models have them; too much for the emulated GPU. Few rows, and many heads for one
+ * type of cache alone: the reference is one thread's. */
 static void test_long_contexts_are_near_f64(void **state)
 {
     (void)state;
@@ -152,12 +153,12 @@ static void test_long_contexts_are_near_f64(void **state)
         return;
     }
     for (uint32_t t = 0; t < N_TYPES; t++)
-        for (uint32_t heads_per_kv = 4; heads_per_kv <= 16; heads_per_kv *= 4) {
+        for (uint32_t heads_per_kv = 4; heads_per_kv <= (t ? 4U : 16U); heads_per_kv *= 4) {
             struct gpu_setup s = {types[t], 128, 2,    heads_per_kv,
                                   32,       0,   0.0f, {8191, 16385, 40000, 0}};
             struct gpu_row rows[4 * 8];
             struct gpu_world w = gpu_world_create(&s, &r);
-            uint32_t n = some_rows(&w, 3, rows);
+            uint32_t n = some_rows(&w, 1, rows);
             check_rows(&w, rows, n, true);
             check_rows(&w, rows, n, false);
             gpu_world_destroy(&w);
