@@ -26,7 +26,11 @@ static const char *const asked[N_TABLES][6] = {
     [TABLE_REPLICA] = {"retiring", "restart_epoch"},
     [TABLE_TRAFFIC] = {"weights"},
     [TABLE_OPERATION] = {"cancelling", "replica_ids", "update"},
+    [TABLE_API_KEY] = {"revoked_by"},
 };
+
+/* What a row is known by beside its key: told also where it did not change. */
+static const char *const known_by[N_TABLES] = {[TABLE_API_KEY] = "name"};
 
 static const void *field_at(const ProtobufCMessage *message, const ProtobufCFieldDescriptor *field)
 {
@@ -271,8 +275,11 @@ void row_differences(const struct row *row, const struct row *other, struct strb
     const ProtobufCMessage *message = row_message(row), *before = other ? row_message(other) : NULL;
     const char *const *names = asked[row_table(row)];
     bool any = false;
+    const char *name = known_by[row_table(row)];
+    if (name)
+        any |= add_difference(message, NULL, name, false, out);
     for (size_t i = spec->n_key; i < table_n_columns(spec); i++)
-        if (!is_noise(spec->columns[i]))
+        if (!is_noise(spec->columns[i]) && (!name || strcmp(spec->columns[i], name) != 0))
             any |= add_difference(message, before, spec->columns[i], true, out);
     for (size_t i = 0; i < sizeof(asked[0]) / sizeof(asked[0][0]) && names[i]; i++)
         any |= add_difference(message, before, names[i], false, out);

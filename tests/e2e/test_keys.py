@@ -92,7 +92,8 @@ def test_the_secret_is_kept_nowhere(manager):
     assert first.type == "audit.CreateApiKey" and first.attributes["caller"].startswith("uid:") and first.attributes["request_id"] == "r1"
     assert 'name="ops" role=MANAGEMENT_ROLE_OPERATOR' in first.attributes["after"]
     assert last.type == "audit.RevokeApiKey" and last.attributes["caller"] == "key:root" and last.attributes["role"] == "admin"
-    assert "api_key k1" in last.attributes["after"]
+    assert last.attributes["before"] == 'api_key k1: name="ops"', last.attributes
+    assert last.attributes["after"] == 'api_key k1: name="ops" revoked_by="key:root"', last.attributes
     for text in [manager.text(), str(events)]:
         assert one.secret not in text and one.key.sha256 not in text and admin not in text
     manager.term()
