@@ -67,14 +67,6 @@ static uint32_t concurrent_limit(const pb_status *status, const pb_version *vers
     return DEFAULT_CONCURRENT;
 }
 
-/* Of a version that is parked and whose process is gone: it is not on its way, it sleeps. */
-static bool sleeps_without_keeper(const struct catalog *catalog, const pb_replica *row)
-{
-    const pb_deployment *deployment =
-        catalog_deployment(catalog, row->model, row->version, row->device_group);
-    return (int)row->state == REPLICA_PENDING && deployment && deployment->parked;
-}
-
 /* False where memory is exhausted: a table that lacks a replica would end its streams. */
 static bool add_replica(struct routes *routes, pb_route *route, const pb_replica *row,
                         const pb_version *version, const char *key)
@@ -96,7 +88,7 @@ static bool add_replica(struct routes *routes, pb_route *route, const pb_replica
     snprintf(path, sizeof(path), "%s/%s", manager->settings.run_dir, row->socket);
     replica->epoch = row->epoch;
     replica->state = row->state;
-    if (sleeps_without_keeper(&manager->catalog, row))
+    if (view.sleeps) /* pending, but not on its way: the next process does not serve */
         replica->state = SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PARKED;
     replica->stalled = row->stalled;
     replica->max_concurrent_requests = concurrent_limit(view.status, version);
@@ -155,12 +147,17 @@ static bool has_ready(const pb_route *route)
     return false;
 }
 
+/* As servers see it (route_is_parked): what failed beside it serves nobody either. */
 static bool is_parked(const pb_route *route)
 {
-    for (size_t i = 0; i < route->n_replicas; i++)
-        if ((int)route->replicas[i]->state != REPLICA_PARKED)
+    bool parked = false;
+    for (size_t i = 0; i < route->n_replicas; i++) {
+        int state = (int)route->replicas[i]->state;
+        parked |= state == REPLICA_PARKED;
+        if (state != REPLICA_PARKED && state != REPLICA_FAILED)
             return false;
-    return route->n_replicas > 0;
+    }
+    return parked;
 }
 
 /* The default of each model: the ready version registered last, else the loaded one, else the

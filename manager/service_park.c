@@ -244,6 +244,49 @@ static bool is_sleeper(const struct catalog *catalog, const pb_deployment *deplo
            lifecycle_check_free(catalog, &target, limits, &err) == 0;
 }
 
+/* Whether a replica of the deployment may yet serve. */
+static bool may_serve(const struct catalog *catalog, const pb_deployment *deployment)
+{
+    for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
+        const pb_replica *row = catalog_replica_at(catalog, i);
+        if (strcmp(row->model, deployment->model) == 0 &&
+            strcmp(row->version, deployment->version) == 0 &&
+            strcmp(row->device_group, deployment->device_group) == 0 &&
+            (int)row->state != REPLICA_FAILED && (int)row->state != REPLICA_STOPPED)
+            return true;
+    }
+    return false;
+}
+
+/* Why nothing of the version is woken, where nothing of it is on its way either: who waits is told,
+ * and does not wait for ever. */
+static int why_asleep(const struct catalog *catalog, const demand_request *request,
+                      const struct lifecycle_limits *limits, struct error *err)
+{
+    struct error why = {0};
+    for (size_t i = 0; catalog_deployment_at(catalog, i); i++) {
+        const pb_deployment *deployment = catalog_deployment_at(catalog, i);
+        const struct lifecycle_target target = lifecycle_target_of(deployment);
+        if (strcmp(deployment->model, request->model) != 0 ||
+            strcmp(deployment->version, request->version) != 0)
+            continue;
+        if (!deployment->parked && may_serve(catalog, deployment))
+            return 0;
+        if (!deployment->parked || why.status)
+            continue;
+        if (service_wakes_on_demand(catalog, deployment)) {
+            (void)lifecycle_check_free(catalog, &target, limits, &why);
+        } else {
+            error_set(&why, STATUS_FAILED_PRECONDITION,
+                      "%s/%s is parked on %s, and no request wakes it there", deployment->model,
+                      deployment->version, deployment->device_group);
+            error_reason(&why, "PARKED");
+        }
+    }
+    *err = why;
+    return why.status;
+}
+
 static int wake_one(struct txn *txn, const pb_deployment *deployment, const struct park_args *args,
                     struct error *err)
 {
@@ -599,7 +642,7 @@ void service_wake_on_demand(struct service *service, struct rpc_call *call,
     demand_response none = SLUICE__MANAGER__V1__WAKE_VERSION_RESPONSE__INIT;
     if (waking.n_groups)
         submit_wake(service, call, message, "", &demand_change, &waking);
-    else if (why.status)
+    else if (why.status || why_asleep(catalog, request, &waking.park.limits, &why) != 0)
         service_fail(call, &why);
     else /* awake, or on its way: nothing is written */
         rpc_call_reply(call, &none.base);

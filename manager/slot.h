@@ -129,6 +129,9 @@ void slot_note_devices(struct slot *slot, char *const *argv);
 /* Whether it is to load on a GPU for nothing but to be parked, as after a restart of the machine,
  * and another comes first, or there is no room: it takes nothing from who serves. */
 bool slot_waits_for_gpu(const struct slot *slot);
+/* Whether its version is parked, it has no process, and the next one will not serve: a keeper, or
+ * one that waits as above. Another, whose weights on a GPU are still to be copied, serves first. */
+bool slot_sleeps(const struct slot *slot);
 /* Whether it has no process for that, and there is no room as far as can be seen. */
 bool slot_lacks_gpu(const struct slot *slot);
 /* Whether its process, which is to be parked, has weights on a GPU that nobody has kept. */

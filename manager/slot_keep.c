@@ -110,6 +110,16 @@ bool slot_waits_for_gpu(const struct slot *slot)
     return waits_for(slot) != WAIT_NONE;
 }
 
+bool slot_sleeps(const struct slot *slot)
+{
+    const pb_replica *row = catalog_replica(&slot->supervisor->manager->catalog, slot->id);
+    const pb_deployment *deployment = deployment_of(slot);
+    return row && (int)row->state == REPLICA_PENDING && deployment && deployment->parked &&
+           (!slot_is_on_gpus(slot) ||
+            weights_are_whole(slot->supervisor->manager->weights, slot->id) ||
+            slot_waits_for_gpu(slot));
+}
+
 bool slot_lacks_gpu(const struct slot *slot)
 {
     const pb_replica *row = catalog_replica(&slot->supervisor->manager->catalog, slot->id);

@@ -96,9 +96,11 @@ struct replica_view {
     uint64_t drained_shared_bytes, drained_shared_id; /* of drained_bytes */
     const char *gpu;                                  /* that it is or was on; empty: on none */
     uint64_t gpu_bytes, drained_gpu_bytes;            /* taken of it, now and at the drain */
-    uint64_t lingering_bytes;       /* resident of processes that should have ended */
-    pid_t drained_pid;              /* of the process that drained last; 0: none did */
-    int64_t ended_unix_ns;          /* when one was seen to end */
+    uint64_t lingering_bytes; /* resident of processes that should have ended */
+    pid_t drained_pid;        /* of the process that drained last; 0: none did */
+    int64_t ended_unix_ns;    /* when one was seen to end */
+    bool sleeps; /* its version is parked, it has no process, and the next one is a keeper or waits
+                    for room */
     const uint64_t *drained_inodes; /* of the packed memory of the process that drained last */
     size_t n_drained_inodes;
 };

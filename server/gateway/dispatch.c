@@ -98,16 +98,29 @@ static bool has_replica_in(const route *r, Sluice__Manager__V1__ReplicaState sta
     return false;
 }
 
-/* Whether a version that requests wake is on its way: its keeper, say, drains or is told to serve.
- * One that is pending may be so for ever, and so may a parked one that is not woken. */
-static bool is_waking(const route *r, bool is_woken)
+/* One that stands still takes no requests. */
+static bool has_serving(const route *r)
 {
-    return has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_READY) ||
-           has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_LOADING) ||
-           has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_WARMING) ||
-           has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_DRAINING) ||
-           (is_woken &&
-            has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PARKED));
+    for (size_t i = 0; i < r->n_replicas; i++)
+        if (r->replicas[i]->state == SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_READY &&
+            !r->replicas[i]->stalled)
+            return true;
+    return false;
+}
+
+/* Whether a version that requests wake is on its way: its keeper, say, drains or is told to serve.
+ * One that is pending may be so for ever, unless it was just woken, and so may a parked one that is
+ * not. */
+static bool is_waking(struct gateway *gateway, const route *r, bool is_asked)
+{
+    struct route_watch *watch = gateway->watch;
+    return (is_asked && watch && !route_watch_refused(watch, r->model, r->version, NULL)) ||
+           (route_watch_connected(watch) &&
+            (has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_LOADING) ||
+             has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_WARMING) ||
+             has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_DRAINING) ||
+             (has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PENDING) &&
+              route_watch_woke(watch, r->model, r->version))));
 }
 
 /* A replica that is ready (a link to it may yet be made) or on its way there. */
@@ -134,16 +147,14 @@ enum gateway_prospect gateway_prospect(struct gateway *gateway, const char *mode
         bool is_asked =
             found->wakes &&
             has_replica_in(found, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PARKED) &&
-            !has_replica_in(found, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_READY);
+            !has_serving(found);
         if (is_asked)
             route_watch_wake(gateway->watch, found);
         /* No room, say, or nobody to ask: that is waited for, but no longer than for one that
          * comes up. */
-        bool is_woken = is_asked && gateway->watch &&
-                        !route_watch_refused(gateway->watch, model, version, NULL);
-        prospect = found->wakes && is_waking(found, is_woken) ? PROSPECT_WAKING
-                   : is_coming(found)                         ? PROSPECT_COMING
-                                                              : PROSPECT_LOADED;
+        prospect = found->wakes && is_waking(gateway, found, is_asked) ? PROSPECT_WAKING
+                   : is_coming(found)                                  ? PROSPECT_COMING
+                                                                       : PROSPECT_LOADED;
     }
     route_table_release(routes);
     return prospect;
@@ -191,11 +202,25 @@ static bool is_routed(struct gateway *gateway, const char *model, const char *ve
     return routed;
 }
 
+/* Some replica of it sleeps: a refusal to wake it is still the reason. */
+static bool is_asleep(struct gateway *gateway, const char *model, const char *version)
+{
+    struct error err;
+    const route *found;
+    struct route_table *routes = gateway_routes(gateway);
+    const struct route_wish wish = {.model = model, .version = version};
+    bool asleep = route_table_pick(routes, &wish, &found, &err) == 0 &&
+                  has_replica_in(found, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PARKED);
+    route_table_release(routes);
+    return asleep;
+}
+
 void gateway_no_replica(struct gateway *gateway, const char *model, const char *version,
                         struct error *err)
 {
     struct error why;
-    if (route_watch_refused(gateway->watch, model, version, &why)) {
+    if (is_asleep(gateway, model, version) &&
+        route_watch_refused(gateway->watch, model, version, &why)) {
         bool full = why.status == STATUS_RESOURCE_EXHAUSTED;
         error_set(err, full ? STATUS_RESOURCE_EXHAUSTED : STATUS_UNAVAILABLE,
                   "model: \"%s\" version \"%s\" is parked and cannot be woken: %s", model, version,

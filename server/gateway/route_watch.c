@@ -1,6 +1,7 @@
 #include "server/gateway/route_watch.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,15 +17,18 @@
 #include "proto/rpc/rpc_stream.h"
 #include "server/gateway/gateway.h"
 
-enum { RETRY_MS = 200, ASK_AGAIN_MS = 1000, ASK_TIMEOUT_MS = 5000, MAX_DEMANDS = 16 };
-/* A refusal holds until the next answer, or that there is none; and no longer than that takes. */
-enum { REFUSED_MS = 2 * (ASK_AGAIN_MS + ASK_TIMEOUT_MS) };
+enum { RETRY_MS = 200, ASK_AGAIN_MS = 1000, ASK_TIMEOUT_MS = 5000, MAX_DEMANDS = 128 };
+/* A refusal holds until the next answer, or that there is none; and no longer than that takes. What
+ * was woken may wait so long for its turn to start. */
+enum { REFUSED_MS = 2 * (ASK_AGAIN_MS + ASK_TIMEOUT_MS), WOKEN_MS = 60000 };
 
 /* A version that the manager was asked to wake. */
 struct demand {
     char model[65], version[33];
     int64_t asked_ns;
-    int64_t refused_ns; /* when the answer came that it is not woken; 0: it is, or none came yet */
+    int64_t answered_ns;  /* when that was asked which was answered last */
+    int64_t woken_ns;     /* when the answer came that it is woken; 0: never */
+    int64_t refused_ns;   /* when the answer came that it is not; 0: it is, or none came yet */
     struct error refusal; /* with refused_ns */
 };
 
@@ -32,6 +36,7 @@ struct demand {
 struct question {
     struct route_watch *watch;
     char model[65], version[33];
+    int64_t asked_ns;
 };
 
 struct route_watch {
@@ -42,7 +47,7 @@ struct route_watch {
     pthread_cond_t wake;
     bool stopping;
     struct rpc_reader *reader;          /* the one open now, for cancelling */
-    bool connected;                     /* for logging changes only */
+    atomic_bool connected;              /* the manager sends its routes */
     struct demand demands[MAX_DEMANDS]; /* the latest, under the lock */
 };
 
@@ -152,7 +157,7 @@ static bool is_to_ask(struct route_watch *watch, const route *parked)
     if (demand->asked_ns && now_ns - demand->asked_ns < ASK_AGAIN_MS * NS_PER_MS)
         return false; /* this one; or as many others within the second */
     if (!found)
-        demand->refused_ns = 0;
+        *demand = (struct demand){.model = ""};
     snprintf(demand->model, sizeof(demand->model), "%s", parked->model);
     snprintf(demand->version, sizeof(demand->version), "%s", parked->version);
     demand->asked_ns = now_ns;
@@ -174,6 +179,39 @@ bool route_watch_refused(struct route_watch *watch, const char *model, const cha
     return refused;
 }
 
+bool route_watch_connected(const struct route_watch *watch)
+{
+    return watch && atomic_load(&watch->connected);
+}
+
+bool route_watch_woke(struct route_watch *watch, const char *model, const char *version)
+{
+    if (!watch)
+        return false;
+    pthread_mutex_lock(&watch->lock);
+    const struct demand *demand = find_demand(watch, model, version);
+    bool woke =
+        demand && demand->woken_ns && clock_now_ns() - demand->woken_ns < WOKEN_MS * NS_PER_MS;
+    pthread_mutex_unlock(&watch->lock);
+    return woke;
+}
+
+/* Under the lock. What was asked before another that was answered already says nothing any more. */
+static void note_answer(struct demand *demand, const struct question *question, uint32_t n_woken,
+                        const struct error *refusal)
+{
+    if (question->asked_ns < demand->answered_ns)
+        return;
+    demand->answered_ns = question->asked_ns;
+    demand->refused_ns = refusal ? clock_now_ns() : 0;
+    if (n_woken)
+        demand->woken_ns = clock_now_ns();
+    if (refusal)
+        demand->refusal = *refusal;
+    if (refusal && !refusal->reason[0]) /* gRPC's own text names our socket */
+        error_set(&demand->refusal, STATUS_UNAVAILABLE, "the manager does not answer");
+}
+
 static void on_woken(void *arg, const ProtobufCMessage *message, const struct error *status)
 {
     struct question *question = arg;
@@ -183,9 +221,7 @@ static void on_woken(void *arg, const ProtobufCMessage *message, const struct er
     pthread_mutex_lock(&watch->lock);
     struct demand *demand = find_demand(watch, question->model, question->version);
     if (demand)
-        demand->refused_ns = response ? 0 : clock_now_ns();
-    if (demand && demand->refused_ns)
-        demand->refusal = *status;
+        note_answer(demand, question, response ? response->n_woken : 0, response ? NULL : status);
     pthread_mutex_unlock(&watch->lock);
     if (!response)
         log_warn(LOG_EVENT("parked version not woken"), LOG_STR("model", question->model),
@@ -212,6 +248,7 @@ void route_watch_wake(struct route_watch *watch, const route *parked)
     request.version = parked->version;
     pthread_mutex_lock(&watch->lock); /* the client is there until `stopping` */
     bool asks = !watch->stopping && is_to_ask(watch, parked);
+    question->asked_ns = clock_now_ns();
     int rc = asks ? rpc_client_unary_async(watch->client, &sluice__manager__v1__routing__descriptor,
                                            "WakeVersion", &request.base, &options, on_woken,
                                            question, &err)

@@ -17,6 +17,10 @@ int route_watch_create(struct gateway *gateway, struct route_watch **out_watch, 
 /* Asks the manager to wake a version that is parked, no oftener than once a second for each; counts
  * where it did. Returns at once. Any thread; `watch` may be NULL: there is no manager to ask. */
 void route_watch_wake(struct route_watch *watch, const route *parked);
+/* Whether the manager sends its routes: else those there are may be old. Any thread. */
+bool route_watch_connected(const struct route_watch *watch);
+/* Whether the manager woke it for this server within the last minute. Any thread. */
+bool route_watch_woke(struct route_watch *watch, const char *model, const char *version);
 /* Whether the manager has just refused to wake it (*out_why, its words; may be NULL): there is no
  * room, say; or it did not answer. It is asked again as long as anybody waits. Any thread; `watch`
  * may be NULL. */

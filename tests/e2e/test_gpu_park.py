@@ -190,6 +190,22 @@ def test_a_worker_that_dies_as_it_is_to_keep_them_comes_back_and_is_parked(fresh
     assert operation(fresh, "wake", "tiny")["state"] == "OPERATION_STATE_DONE" and answers(fresh, ask(fresh)) == before
 
 
+def test_a_stream_of_a_worker_that_dies_as_it_is_to_keep_them_goes_on(fresh):
+    """It comes back and serves until they are kept: servers are not told that it is parked."""
+    (serving,) = loaded(fresh)
+    reference = answers(fresh, ask(fresh, 200))
+    got = []
+    stream = threading.Thread(target=lambda: got.append(fresh.generate(ask(fresh, 200))[1]))
+    stream.start()
+    fresh.wait(lambda: any(int(r.get("n_running", 0)) for r in fresh.ready()) or got, 20, "it runs")
+    os.kill(serving["pid"], signal.SIGSTOP)
+    fresh.cli("park", "tiny", "--no-wait", "--grace", "120s")
+    os.kill(serving["pid"], signal.SIGKILL)
+    stream.join(patience(60))
+    assert got == [reference]
+    fresh.wait(lambda: [r["id"] for r in parked(fresh)] == [serving["id"]], 30, "it is parked")
+
+
 def test_replicas_share_one_copy_and_unloading_gives_it_back(fresh):
     loaded(fresh, memory="32M")
     fresh.cli("scale", "tiny", "2")

@@ -161,7 +161,7 @@ run() {
 run_tests() {
     local of seconds program pattern variables n=0 at_once=${SLUICE_GPU_JOBS:-$((($(nproc) + 1) / 2))} pids=() pid logs
     logs=$(mktemp -d) || exit 1
-    if [ "$1" = memory ]; then at_once=1; fi
+    if [ "$1" = memory ] || [ "$at_once" -lt 1 ]; then at_once=1; fi
     while read -r of seconds program pattern variables; do
         [ "$of" = "$1" ] || continue
         n=$((n + 1))
@@ -177,13 +177,13 @@ run_tests() {
         (
             failed=0
             # shellcheck disable=SC2086 # variables are words
-            run "$program $pattern $variables" "$seconds" env $variables SLUICE_TEST_FILTER="$pattern" "$dir/bin/$program"
+            run "$program $pattern $variables" "$seconds" env $variables SLUICE_TEST_FILTER="$pattern" "$dir/bin/$program" >"$logs/$n" 2>&1
+            cat "$logs/$n" # at once: a stage may be ended from outside
             exit $failed
-        ) </dev/null >"$logs/$n" 2>&1 &
+        ) </dev/null &
         pids+=($!)
     done < <(programs)
     for pid in "${pids[@]}"; do wait "$pid" || failed=1; done
-    cat "$logs"/* 2>/dev/null
     rm -rf "$logs"
     if [ $n -eq 0 ]; then
         say "FAIL  $1: none of its tests was run"
@@ -419,7 +419,11 @@ ops | model | memory | faults | serve | bench | profile | all) ;;
 esac
 prepare
 open_results
-trap end_section EXIT
+end_tests() {
+    local job
+    for job in $(jobs -p); do pkill -P "$job"; kill "$job"; done 2>/dev/null
+}
+trap 'end_tests; end_section' EXIT
 if [ "$stage" = all ]; then
     for name in ops model memory faults serve; do run_stage $name $((all_s - stage_s)); done # the bench has its time
     run_stage bench "$all_s"

@@ -21,15 +21,15 @@ static int forget(void **state)
     return 0;
 }
 
-/* The gateway with one worker, which the routes say is parked, or pending. Nobody waits for a
- * replica that is not woken. */
-static void start(bool wakes, unsigned pending)
+/* The gateway with one worker, which the routes say is parked, or pending; a request waits so long
+ * for a replica that is not woken, or for the link to one. */
+static void start(bool wakes, unsigned pending, uint64_t replica_wait_ms)
 {
     fixture_init(&f);
     f.pending = pending;
     f.parked = true;
     f.wakes = wakes;
-    f.config.limits.replica_wait_ms = 1;
+    f.config.limits.replica_wait_ms = replica_wait_ms;
     fake_worker_start(&f.workers[0]);
     fixture_routes(&f, &ready, 1);
     fixture_start_gateway(&f);
@@ -53,7 +53,7 @@ static void test_requests_wake_it_once_and_are_answered(void **state)
     struct client_request requests[N_STREAMS] = {{.seed = 0}};
     static struct client_stream streams[N_STREAMS];
     (void)state;
-    start(true, 0);
+    start(true, 0, 1);
     for (unsigned i = 0; i < N_STREAMS; i++) {
         requests[i] = (struct client_request){.seed = i + 1, .max_tokens = 5};
         client_open(&f, &requests[i], &streams[i]);
@@ -78,7 +78,7 @@ static void test_who_has_no_more_time_is_told_so(void **state)
     struct client_request request = {.seed = 3, .max_tokens = 5, .timeout_ms = 1000};
     struct error err;
     (void)state;
-    start(true, 0);
+    start(true, 0, 1);
     assert_int_equal(client_fail(&f, &request, &err), STATUS_DEADLINE_EXCEEDED);
     assert_in_range(f.manager.n_wakes, 1, 3); /* once a second, and the clock is not ours */
     fixture_wait_rest(&f);
@@ -90,7 +90,7 @@ static void test_one_that_no_request_may_wake_is_refused(void **state)
     struct client_request request = {.seed = 3, .max_tokens = 5};
     struct error err;
     (void)state;
-    start(false, 0);
+    start(false, 0, 1);
     assert_int_equal(client_fail(&f, &request, &err), STATUS_FAILED_PRECONDITION);
     assert_string_equal(err.reason, "MODEL_PARKED");
     assert_int_equal(f.manager.n_wakes, 0);
@@ -105,7 +105,7 @@ static void test_one_is_woken_where_another_replica_is_pending(void **state)
     struct client_request request = {.seed = 3, .max_tokens = 5};
     static struct client_stream stream;
     (void)state;
-    start(true, 2);
+    start(true, 2, 5000);
     client_open(&f, &request, &stream);
     wait_wakes(1);
     f.parked = false;
@@ -122,7 +122,7 @@ static void test_one_that_the_manager_does_not_wake_is_not_waited_for(void **sta
     struct client_request request = {.seed = 3, .max_tokens = 5, .timeout_ms = 20000};
     struct error err;
     (void)state;
-    start(true, 2);
+    start(true, 2, 1);
     f.manager.refuses_wakes = true;
     int64_t begin_ns = clock_now_ns();
     assert_int_equal(client_fail(&f, &request, &err), STATUS_RESOURCE_EXHAUSTED);
@@ -138,7 +138,7 @@ static void test_one_that_stays_pending_is_waited_for_as_any_other(void **state)
     struct client_request request = {.seed = 3, .max_tokens = 5, .timeout_ms = 20000};
     struct error err;
     (void)state;
-    start(true, 1);
+    start(true, 1, 1);
     int64_t begin_ns = clock_now_ns();
     assert_int_equal(client_fail(&f, &request, &err), STATUS_UNAVAILABLE);
     assert_string_equal(err.reason, "NO_REPLICA_READY");
