@@ -130,6 +130,24 @@ def test_a_request_wakes_the_groups_that_have_room(machine):
     fails(C.RESOURCE_EXHAUSTED, routing.WakeVersion, demand, why="DEVICE_MEMORY")  # what sleeps has no room, though another serves
 
 
+def test_who_asks_for_what_no_request_wakes_is_told_why(machine):
+    """That nothing was woken, and no more, had servers wait for it without end."""
+    m = machine.up().groups(left="cuda:0", right="cuda:1").manager
+    routing = m.stubs.routing_grpc.RoutingStub(m.channel)
+    m.done(load(machine, "a", "left", f"load_ms=60 gpu={G}"))
+    m.done(park(m))
+    assert "no request wakes it there" in fails(C.FAILED_PRECONDITION, routing.WakeVersion, m.stubs.routing.WakeVersionRequest(model="a", version="1"), why="PARKED")
+    m.script("b", f"load_ms=60 gpu={G} keeps_slow=1500")
+    m.register("b", version="1")
+    demand = m.stubs.routing.WakeVersionRequest(model="b", version="1")
+    m.done(m.load("b", device_group="right", config=m.t.ModelConfig(wake_on_demand=True)))
+    assert routing.WakeVersion(demand).n_woken == 0, "it serves"
+    parking = park(m, "b")
+    fails(C.FAILED_PRECONDITION, routing.WakeVersion, demand, why="OPERATION_IN_PROGRESS")
+    finished(m, parking)
+    assert routing.WakeVersion(demand).n_woken == 1
+
+
 def test_a_device_that_is_quarantined_wakes_nobody_and_costs_nothing_that_is_kept(machine):
     m = machine.up().groups(left="cuda:0").manager
     m.done(load(machine, "a", "left", f"load_ms=60 gpu={5 * G}"))
