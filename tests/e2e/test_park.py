@@ -628,6 +628,7 @@ def test_one_that_is_woken_counts_with_all_that_it_will_take_before_it_says_so(m
         budget = ["--memory-budget", "260000000"]
         manager.up(*budget, worker=BIN / "sluice-worker")
         settle(manager)
+        manager.wait(lambda: plan().promised_bytes > 40_000_000, 5, "the other has told what it takes")
     if restarted == "keeper":
         (keeper,) = manager.replicas(model="b")
         manager.done(manager.rpc.RestartReplica(manager.m.RestartReplicaRequest(replica_id=keeper.id)).operation)
