@@ -157,7 +157,7 @@ int executor_keep(const struct executor *ex, const struct executor_keep *terms,
 bool executor_is_async(const struct executor *ex);
 /* "cpu/avx512/…/bf16/<build>": equal ids promise equal bits. Borrowed. */
 const char *executor_numerics_id(const struct executor *ex);
-/* Whether a step of rows of both roles takes all of them by path P. */
+/* Whether a step of rows of both roles makes the products of all of them by path P. */
 bool executor_mixes_roles(const struct executor *ex);
 
 /* The calling thread is to make the steps: confines it as the config says of the first thread. */

@@ -115,9 +115,22 @@ static bool keeps_or_will(const struct slot *slot)
     return slot && slot_is_to_park(slot);
 }
 
-/* As far as is known; the driver's own word is asked by the worker. */
-static uint64_t available(const struct manager *manager, const pb_device *device,
-                          const struct device_room *room)
+/* When a process that served there was seen to end last; 0: none was. */
+static int64_t last_end_unix_ns(const struct manager *manager, const char *device)
+{
+    int64_t last_ns = 0;
+    size_t cursor = 0;
+    const struct slot *slot;
+    while (manager->supervisor &&
+           (slot = hash_map_next(&manager->supervisor->slots, &cursor, NULL, NULL)))
+        if (strcmp(slot->gpu, device) == 0 && slot->ended_unix_ns > last_ns)
+            last_ns = slot->ended_unix_ns;
+    return last_ns;
+}
+
+/* What is available, as far as is known; the driver's own word is asked by the worker. */
+static void look_at_free(const struct manager *manager, const pb_device *device,
+                         struct device_room *room)
 {
     struct device_view view;
     uint64_t total = device->memory_total_bytes;
@@ -127,9 +140,10 @@ static uint64_t available(const struct manager *manager, const pb_device *device
         total = view.figures.memory_total_bytes;
         of_free = less(less(total, view.figures.memory_used_bytes),
                        less(room->promised_bytes, room->held_bytes));
+        room->is_old = view.sampled_unix_ns < last_end_unix_ns(manager, device->name);
     }
-    uint64_t of_total = less(total, room->promised_bytes);
-    return of_free < of_total ? of_free : of_total;
+    room->unpromised_bytes = less(total, room->promised_bytes);
+    room->available_bytes = of_free < room->unpromised_bytes ? of_free : room->unpromised_bytes;
 }
 
 /* One that was adopted and has yet to say what it is on: as it was when it served last. */
@@ -160,7 +174,8 @@ void device_room_look(const struct manager *manager, const char *device, const c
             add_running(catalog, slot, row, device, &room);
     }
     room.is_there = at != NULL;
-    room.available_bytes = at ? available(manager, at, &room) : 0;
+    if (at)
+        look_at_free(manager, at, &room);
     *out_room = room;
 }
 

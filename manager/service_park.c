@@ -244,15 +244,17 @@ static bool is_sleeper(const struct catalog *catalog, const pb_deployment *deplo
            lifecycle_check_free(catalog, &target, limits, &err) == 0;
 }
 
-/* Whether a replica of the deployment may yet serve. */
+/* Whether a replica of the deployment is on its way, or serves. One that is pending may be so for
+ * good; whoever had it woken knows (route_watch_woke()). */
 static bool may_serve(const struct catalog *catalog, const pb_deployment *deployment)
 {
     for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
         const pb_replica *row = catalog_replica_at(catalog, i);
         if (strcmp(row->model, deployment->model) == 0 &&
             strcmp(row->version, deployment->version) == 0 &&
-            strcmp(row->device_group, deployment->device_group) == 0 &&
-            (int)row->state != REPLICA_FAILED && (int)row->state != REPLICA_STOPPED)
+            strcmp(row->device_group, deployment->device_group) == 0 && !row->retiring &&
+            (int)row->state != REPLICA_PENDING && (int)row->state != REPLICA_FAILED &&
+            (int)row->state != REPLICA_STOPPED)
             return true;
     }
     return false;

@@ -21,6 +21,7 @@
 #include "manager/operations.h"
 #include "manager/picture.h"
 #include "manager/record.h"
+#include "manager/routes.h"
 #include "manager/run_folder.h"
 #include "manager/slot.h"
 #include "manager/store.h"
@@ -389,6 +390,21 @@ static bool check_stopped(struct supervisor *supervisor)
     return true;
 }
 
+/* Servers are told so of each: with a device's memory it changes without a change of any row. */
+static void look_who_sleeps(struct supervisor *supervisor)
+{
+    size_t cursor = 0;
+    struct slot *slot;
+    bool changed = false;
+    while ((slot = hash_map_next(&supervisor->slots, &cursor, NULL, NULL))) {
+        bool sleeps = slot_sleeps(slot);
+        changed |= sleeps != slot->sleeps;
+        slot->sleeps = sleeps;
+    }
+    if (changed)
+        routes_changed(supervisor->manager->routes);
+}
+
 static void run(struct supervisor *supervisor)
 {
     struct ev_loop *loop = supervisor->manager->loop;
@@ -410,6 +426,7 @@ static void run(struct supervisor *supervisor)
     picture_fini(&picture);
     drop_slots(supervisor);
     weights_sweep(supervisor->manager->weights);
+    look_who_sleeps(supervisor);
     int64_t hold_ns = earliest_hold(supervisor, now_ns, picture.clock_ns);
     wake_ns = hold_ns < wake_ns ? hold_ns : wake_ns;
     if (wake_ns == INT64_MAX)

@@ -227,7 +227,7 @@ static void print_plan(const struct cli *cli, const Sluice__V1__Plan *plan)
             printf(", frees %s", format_bytes(e->bytes, free_bytes));
         putchar('\n');
     }
-    printf("KV tokens %" PRIu64 ", new replicas %" PRIu32 ", tp %" PRIu32 ": %s\n",
+    printf("KV tokens %" PRIu64 ", more replicas %" PRIu32 ", tp %" PRIu32 ": %s\n",
            plan->n_kv_tokens, plan->n_replicas, plan->tp,
            plan->fits                ? "fits"
            : plan_will_do(cli, plan) ? "fits once these are unloaded"

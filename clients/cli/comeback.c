@@ -36,50 +36,83 @@ static bool is_asked_since(const Sluice__Manager__V1__ListOperationsResponse *li
     return false;
 }
 
-/* What its replicas have failed of, where all of them had before `before_unix_ns` (INT64_MAX: at
- * any time): false where one is tried since. *out_id: a replica; "" where there is none. */
-static bool why_failed(struct cli *cli, const Sluice__Manager__V1__ModelVersion *version,
-                       int64_t before_unix_ns, char out[ERROR_MESSAGE_BYTES], char out_id[64])
+/* Replicas of a version that somebody asked for and has not parked. */
+struct tally {
+    uint64_t n_failed_before, n_failed_since; /* some moment */
+    uint64_t n_others;                        /* ready, or on their way */
+    char id[64];                              /* one that had failed before */
+    char why_before[ERROR_MESSAGE_BYTES], why_since[ERROR_MESSAGE_BYTES];
+};
+
+static bool is_wanted_on(const Sluice__Manager__V1__ModelVersion *version, const char *group)
+{
+    for (size_t i = 0; i < version->n_deployments; i++)
+        if (strcmp(version->deployments[i]->device_group, group) == 0)
+            return !version->deployments[i]->parked;
+    return false;
+}
+
+static void count(struct tally *tally, const Sluice__Manager__V1__Replica *replica,
+                  int64_t since_unix_ns)
+{
+    const char *why = replica->last_error ? replica->last_error->message : "";
+    if (replica->state != SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_FAILED) {
+        tally->n_others++;
+    } else if (replica->started_unix_ns < since_unix_ns) {
+        tally->n_failed_before++;
+        snprintf(tally->id, sizeof(tally->id), "%s", replica->id);
+        snprintf(tally->why_before, sizeof(tally->why_before), "%s",
+                 *why ? why : "its process failed");
+    } else {
+        tally->n_failed_since++;
+        if (*why)
+            snprintf(tally->why_since, sizeof(tally->why_since), "%s", why);
+    }
+}
+
+/* False where the manager does not say. */
+static bool count_replicas(struct cli *cli, const Sluice__Manager__V1__ModelVersion *version,
+                           int64_t since_unix_ns, struct tally *out)
 {
     Sluice__Manager__V1__ListReplicasRequest request =
         SLUICE__MANAGER__V1__LIST_REPLICAS_REQUEST__INIT;
     ProtobufCMessage *message = NULL;
     struct error err;
-    bool all = true;
-    snprintf(out, ERROR_MESSAGE_BYTES, "its replicas failed");
-    out_id[0] = '\0';
+    *out = (struct tally){.why_since = "its replicas failed"};
     request.model = version->model;
     request.version = version->version;
     if (cli_call(cli, "ListReplicas", &request.base, &message, &err) != 0)
-        return before_unix_ns == INT64_MAX;
+        return false;
     const Sluice__Manager__V1__ListReplicasResponse *list =
         (const Sluice__Manager__V1__ListReplicasResponse *)message;
     for (size_t i = 0; i < list->n_replicas; i++) {
         const Sluice__Manager__V1__Replica *replica = list->replicas[i];
-        bool failed = replica->state == SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_FAILED;
-        all = all && failed && replica->started_unix_ns < before_unix_ns;
-        if (!replica->last_error || !replica->last_error->message[0])
-            continue;
-        snprintf(out, ERROR_MESSAGE_BYTES, "%s", replica->last_error->message);
-        snprintf(out_id, 64, "%s", replica->id);
+        if (is_wanted_on(version, replica->device_group) && !replica->retiring &&
+            replica->state != SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_STOPPED)
+            count(out, replica, since_unix_ns);
     }
     rpc_message_free(message);
-    return before_unix_ns == INT64_MAX || (all && out_id[0]);
+    return true;
 }
 
-static bool tell_failed_before(struct cli *cli, const Sluice__Manager__V1__ModelVersion *version,
-                               int64_t since_unix_ns)
+/* Of n replicas; how many. */
+static uint64_t tell_failed_before(struct cli *cli,
+                                   const Sluice__Manager__V1__ModelVersion *version, uint64_t n,
+                                   int64_t since_unix_ns)
 {
-    char words[ERROR_MESSAGE_BYTES], id[64];
-    if (version->state != SLUICE__MANAGER__V1__MODEL_VERSION_STATE__MODEL_VERSION_STATE_FAILED ||
-        !why_failed(cli, version, since_unix_ns, words, id))
-        return false;
+    struct tally tally;
+    if (!count_replicas(cli, version, since_unix_ns, &tally) || !tally.n_failed_before)
+        return 0;
+    uint64_t n_failed = tally.n_failed_before < n ? tally.n_failed_before : n;
+    fprintf(stderr, "not loaded again: ");
+    if (n_failed < n)
+        fprintf(stderr, "%" PRIu64 " of %" PRIu64 " replicas of ", n_failed, n);
     fprintf(stderr,
-            "not loaded again: %s version %s, which had failed (sluice restart %s tries it): ",
-            version->model, version->version, id);
-    printable_write(stderr, words);
+            "%s version %s, which had failed (sluice restart %s tries it): ", version->model,
+            version->version, tally.id);
+    printable_write(stderr, tally.why_before);
     fputc('\n', stderr);
-    return true;
+    return n_failed;
 }
 
 /* How many versions of the model come back; a line for each on stderr. One that failed under the
@@ -91,8 +124,10 @@ static size_t tell_versions(struct cli *cli, const Sluice__Manager__V1__Model *m
     size_t n_back = 0;
     for (size_t i = 0; i < model->n_versions; i++) {
         uint64_t n = wanted(model->versions[i]);
-        if (n == 0 || is_asked_since(list, model->versions[i], since_unix_ns) ||
-            tell_failed_before(cli, model->versions[i], since_unix_ns))
+        if (n == 0 || is_asked_since(list, model->versions[i], since_unix_ns))
+            continue;
+        n -= tell_failed_before(cli, model->versions[i], n, since_unix_ns);
+        if (n == 0)
             continue;
         fprintf(stderr, "loading again: %s version %s, %" PRIu64 " replica%s\n", model->name,
                 model->versions[i]->version, n, n == 1 ? "" : "s");
@@ -139,34 +174,52 @@ int comeback_tell(struct cli *cli, int64_t since_unix_ns, struct comeback *out, 
     return rc;
 }
 
-/* True when there is no more to wait for: a version is ready, or each that is wanted has failed. */
-static bool is_settled(const Sluice__Manager__V1__Model *model, bool *ready)
+/* Whether a replica that is wanted may yet come up, as far as the manager says. */
+static bool is_open(struct cli *cli, const Sluice__Manager__V1__ModelVersion *version,
+                    int64_t since_unix_ns)
 {
-    size_t n_open = 0;
-    for (size_t i = 0; i < model->n_versions; i++) {
-        const Sluice__Manager__V1__ModelVersion *v = model->versions[i];
-        *ready |= wanted(v) && v->n_ready_replicas > 0;
-        n_open += wanted(v) &&
-                  v->state != SLUICE__MANAGER__V1__MODEL_VERSION_STATE__MODEL_VERSION_STATE_FAILED;
-    }
-    return *ready || n_open == 0;
+    struct tally tally;
+    uint64_t n = wanted(version);
+    if (!n ||
+        version->state == SLUICE__MANAGER__V1__MODEL_VERSION_STATE__MODEL_VERSION_STATE_FAILED)
+        return false;
+    if (!count_replicas(cli, version, since_unix_ns, &tally))
+        return true;
+    return tally.n_others || tally.n_failed_before + tally.n_failed_since < n;
 }
 
-static void tell_failures(struct cli *cli, const Sluice__Manager__V1__Model *model)
+/* True when there is no more to wait for: a version is ready, or all that is wanted has failed. */
+static bool is_settled(struct cli *cli, const Sluice__Manager__V1__Model *model,
+                       int64_t since_unix_ns, bool *ready)
+{
+    bool open = false;
+    for (size_t i = 0; i < model->n_versions; i++)
+        *ready |= wanted(model->versions[i]) && model->versions[i]->n_ready_replicas > 0;
+    for (size_t i = 0; !*ready && !open && i < model->n_versions; i++)
+        open = is_open(cli, model->versions[i], since_unix_ns);
+    return !open;
+}
+
+/* Those that had failed before were told of. */
+static void tell_failures(struct cli *cli, const Sluice__Manager__V1__Model *model,
+                          int64_t since_unix_ns)
 {
     for (size_t i = 0; i < model->n_versions; i++) {
-        char words[ERROR_MESSAGE_BYTES], id[64];
+        struct tally tally;
         if (!wanted(model->versions[i]))
             continue;
-        (void)why_failed(cli, model->versions[i], INT64_MAX, words, id);
+        if (count_replicas(cli, model->versions[i], since_unix_ns, &tally) &&
+            tally.n_failed_before && !tally.n_failed_since)
+            continue;
         fprintf(stderr, "%s version %s does not come back: ", model->name,
                 model->versions[i]->version);
-        printable_write(stderr, words);
+        printable_write(stderr, tally.why_since);
         fputc('\n', stderr);
     }
 }
 
-int comeback_wait(struct cli *cli, const char *name, bool *ready, struct error *err)
+int comeback_wait(struct cli *cli, const char *name, int64_t since_unix_ns, bool *ready,
+                  struct error *err)
 {
     const struct timespec pause = {.tv_nsec = TRY_MS * NS_PER_MS};
     Sluice__Manager__V1__GetModelRequest request = SLUICE__MANAGER__V1__GET_MODEL_REQUEST__INIT;
@@ -182,9 +235,9 @@ int comeback_wait(struct cli *cli, const char *name, bool *ready, struct error *
         printable_message(message);
         const Sluice__Manager__V1__Model *model =
             ((const Sluice__Manager__V1__GetModelResponse *)message)->model;
-        settled = !model || is_settled(model, ready);
+        settled = !model || is_settled(cli, model, since_unix_ns, ready);
         if (settled && model && !*ready)
-            tell_failures(cli, model);
+            tell_failures(cli, model, since_unix_ns);
         rpc_message_free(message);
         if (!settled)
             nanosleep(&pause, NULL);

@@ -21,6 +21,8 @@ struct comeback {
  */
 int comeback_tell(struct cli *cli, int64_t since_unix_ns, struct comeback *out, struct error *err);
 
-/* Waits until a replica of the model is ready (*ready), or says why none will be. Ends with neither
- * where the program does, or where somebody has unloaded it meanwhile. */
-int comeback_wait(struct cli *cli, const char *name, bool *ready, struct error *err);
+/* Waits until a replica of the model is ready (*ready), or says why none will be, beside those that
+ * had failed before since_unix_ns (comeback_tell() has told of them). Ends with neither where the
+ * program does, or where somebody has unloaded it meanwhile. */
+int comeback_wait(struct cli *cli, const char *name, int64_t since_unix_ns, bool *ready,
+                  struct error *err);

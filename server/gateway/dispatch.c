@@ -114,7 +114,7 @@ static bool has_serving(const route *r)
 static bool is_waking(struct gateway *gateway, const route *r, bool is_asked)
 {
     struct route_watch *watch = gateway->watch;
-    return (is_asked && watch && !route_watch_refused(watch, r->model, r->version, NULL)) ||
+    return (is_asked && route_watch_hopes(watch, r->model, r->version)) ||
            (route_watch_connected(watch) &&
             (has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_LOADING) ||
              has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_WARMING) ||
@@ -130,8 +130,9 @@ static bool is_coming(const route *r)
            has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PENDING) ||
            has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_LOADING) ||
            has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_WARMING) ||
-           (r->wakes &&
-            has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PARKED));
+           (r->wakes && /* one that drains is parked then, or another keeper comes */
+            (has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PARKED) ||
+             has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_DRAINING)));
 }
 
 enum gateway_prospect gateway_prospect(struct gateway *gateway, const char *model,

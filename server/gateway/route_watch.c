@@ -27,7 +27,7 @@ struct demand {
     char model[65], version[33];
     int64_t asked_ns;
     int64_t answered_ns;  /* when that was asked which was answered last */
-    int64_t woken_ns;     /* when the answer came that it is woken; 0: never */
+    int64_t woken_ns;     /* when the answer came that it is woken or was; 0: never */
     int64_t refused_ns;   /* when the answer came that it is not; 0: it is, or none came yet */
     struct error refusal; /* with refused_ns */
 };
@@ -164,6 +164,12 @@ static bool is_to_ask(struct route_watch *watch, const route *parked)
     return true;
 }
 
+/* Under the lock. */
+static bool is_refused(const struct demand *demand)
+{
+    return demand->refused_ns && clock_now_ns() - demand->refused_ns < REFUSED_MS * NS_PER_MS;
+}
+
 bool route_watch_refused(struct route_watch *watch, const char *model, const char *version,
                          struct error *out_why)
 {
@@ -171,12 +177,22 @@ bool route_watch_refused(struct route_watch *watch, const char *model, const cha
         return false;
     pthread_mutex_lock(&watch->lock);
     const struct demand *demand = find_demand(watch, model, version);
-    bool refused = demand && demand->refused_ns &&
-                   clock_now_ns() - demand->refused_ns < REFUSED_MS * NS_PER_MS;
+    bool refused = demand && is_refused(demand);
     if (refused && out_why)
         *out_why = demand->refusal;
     pthread_mutex_unlock(&watch->lock);
     return refused;
+}
+
+bool route_watch_hopes(struct route_watch *watch, const char *model, const char *version)
+{
+    if (!watch)
+        return false;
+    pthread_mutex_lock(&watch->lock);
+    const struct demand *demand = find_demand(watch, model, version);
+    bool hopes = demand && !is_refused(demand);
+    pthread_mutex_unlock(&watch->lock);
+    return hopes;
 }
 
 bool route_watch_connected(const struct route_watch *watch)
@@ -197,18 +213,22 @@ bool route_watch_woke(struct route_watch *watch, const char *model, const char *
 }
 
 /* Under the lock. What was asked before another that was answered already says nothing any more. */
-static void note_answer(struct demand *demand, const struct question *question, uint32_t n_woken,
+static void note_answer(struct demand *demand, const struct question *question,
                         const struct error *refusal)
 {
+    bool unanswered =
+        refusal && !refusal->reason[0] &&
+        (refusal->status == STATUS_UNAVAILABLE || refusal->status == STATUS_DEADLINE_EXCEEDED ||
+         refusal->status == STATUS_CANCELLED);
     if (question->asked_ns < demand->answered_ns)
         return;
     demand->answered_ns = question->asked_ns;
     demand->refused_ns = refusal ? clock_now_ns() : 0;
-    if (n_woken)
-        demand->woken_ns = clock_now_ns();
     if (refusal)
         demand->refusal = *refusal;
-    if (refusal && !refusal->reason[0]) /* gRPC's own text names our socket */
+    else /* now, or by another server a moment ago */
+        demand->woken_ns = clock_now_ns();
+    if (unanswered) /* gRPC's own text names our socket */
         error_set(&demand->refusal, STATUS_UNAVAILABLE, "the manager does not answer");
 }
 
@@ -221,7 +241,7 @@ static void on_woken(void *arg, const ProtobufCMessage *message, const struct er
     pthread_mutex_lock(&watch->lock);
     struct demand *demand = find_demand(watch, question->model, question->version);
     if (demand)
-        note_answer(demand, question, response ? response->n_woken : 0, response ? NULL : status);
+        note_answer(demand, question, response ? NULL : status);
     pthread_mutex_unlock(&watch->lock);
     if (!response)
         log_warn(LOG_EVENT("parked version not woken"), LOG_STR("model", question->model),

@@ -19,7 +19,12 @@ int route_watch_create(struct gateway *gateway, struct route_watch **out_watch, 
 void route_watch_wake(struct route_watch *watch, const route *parked);
 /* Whether the manager sends its routes: else those there are may be old. Any thread. */
 bool route_watch_connected(const struct route_watch *watch);
-/* Whether the manager woke it for this server within the last minute. Any thread. */
+/* Whether the manager was asked to wake it and has not just refused: an answer is yet to come, or
+ * it said that it is on its way. False also where more versions are wanted at once than it is asked
+ * for. Any thread; `watch` may be NULL. */
+bool route_watch_hopes(struct route_watch *watch, const char *model, const char *version);
+/* Whether the manager said within the last minute that it wakes it, or that it is on its way. Any
+ * thread. */
 bool route_watch_woke(struct route_watch *watch, const char *model, const char *version);
 /* Whether the manager has just refused to wake it (*out_why, its words; may be NULL): there is no
  * room, say; or it did not answer. It is asked again as long as anybody waits. Any thread; `watch`

@@ -18,6 +18,11 @@ uint64_t kv_size_available(const struct settings *settings, uint64_t *out_free_b
     return settings->memory_limit && settings->memory_limit < left ? settings->memory_limit : left;
 }
 
+uint64_t kv_size_budget_left(const struct settings *settings)
+{
+    return settings->memory_limit > 1 ? settings->memory_limit : 0; /* 0 would be no limit */
+}
+
 /* Of the weights what this replica brings into memory: only a draft model's where another has
  * brought the model's. */
 static uint64_t new_weights(const struct settings *settings, const struct executor_plan *plan)
@@ -139,7 +144,8 @@ int kv_size_check(struct checkpoint *ckpt, const struct settings *settings,
     uint64_t needed = weights + out_plan->kv_bytes + out_plan->workspace_bytes;
     uint64_t available = kv_size_available(settings, &free_bytes);
     bool is_budget = settings->memory_limit && settings->memory_limit == available;
-    char sizes[7][32];
+    uint64_t left = kv_size_budget_left(settings);
+    char sizes[8][32];
     if (!settings->kv_tokens && !settings->kv_bytes)
         available = share_of(settings, out_plan, available);
     if (needed <= available)
@@ -149,11 +155,19 @@ int kv_size_check(struct checkpoint *ckpt, const struct settings *settings,
     format_bytes(out_plan->kv_bytes, sizes[2]);
     format_bytes(out_plan->workspace_bytes, sizes[3]);
     format_bytes(available, sizes[4]);
-    if (is_budget)
+    format_bytes(left, sizes[7]);
+    if (is_budget && available < left)
+        error_set(
+            err, STATUS_RESOURCE_EXHAUSTED,
+            "%s of memory needed (weights %s, KV cache %s, workspace %s), a replica's share of "
+            "the %s that the manager's memory_budget leaves is %s; lower kv_tokens or "
+            "context_length, load fewer replicas, or unload something",
+            sizes[0], sizes[1], sizes[2], sizes[3], sizes[7], sizes[4]);
+    else if (is_budget)
         error_set(err, STATUS_RESOURCE_EXHAUSTED,
                   "%s of memory needed (weights %s, KV cache %s, workspace %s), the manager's "
                   "memory_budget leaves %s; lower kv_tokens or context_length, or unload something",
-                  sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]);
+                  sizes[0], sizes[1], sizes[2], sizes[3], sizes[7]);
     else
         error_set(err, STATUS_RESOURCE_EXHAUSTED,
                   "%s of memory needed (weights %s, KV cache %s, workspace %s), %s available (%s "

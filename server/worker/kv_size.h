@@ -13,6 +13,9 @@ struct settings;
  * taken as it is touched, so what is free now may be spoken for. *out_free_bytes: without that. */
 uint64_t kv_size_available(const struct settings *settings, uint64_t *out_free_bytes);
 
+/* What the manager's memory_budget leaves. There is one, settings->memory_limit is not 0. */
+uint64_t kv_size_budget_left(const struct settings *settings);
+
 /* Sets cfg->executor.kv_tokens (and max_rows, max_seqs) where the settings give bytes or nothing:
  * bytes are turned into tokens; by default what max_concurrent sequences of full context need, but
  * at most half of what this replica's share of the available memory leaves beside the weights.

@@ -393,8 +393,10 @@ static bool live_parked(struct worker *worker, struct look *look, bool *out_fail
     if (failed) {
         fail(worker, err);
     } else {
-        worker_set_state(worker, SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_PARKED);
+        struct error unread; /* told by the wake, which looks again */
         look_begin(look, worker->settings);
+        (void)look_wait(look, &unread); /* whatever becomes of the file once it is parked */
+        worker_set_state(worker, SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_PARKED);
         if (drain_wait_for_end(worker)) {
             unpark_take(worker);
             look_renew(look, worker->settings);

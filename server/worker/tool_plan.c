@@ -109,7 +109,7 @@ static char *note_budget(const struct settings *settings, struct arena *arena)
         return NULL;
     snprintf(text, sizeof(text),
              "the manager's memory_budget leaves %s, of %s that the machine has free",
-             format_bytes(settings->memory_limit, left), format_bytes(free_bytes, machine));
+             format_bytes(kv_size_budget_left(settings), left), format_bytes(free_bytes, machine));
     return message_text(arena, text);
 }
 

@@ -10,7 +10,7 @@ import time
 import psutil
 import pytest
 
-from conftest import alive, patience
+from conftest import BIN, alive, patience
 from test_devices import Card
 from test_gpu import ENV, LONG, SIMT, TINY
 from test_park import operation, parked
@@ -190,9 +190,13 @@ def test_a_worker_that_dies_as_it_is_to_keep_them_comes_back_and_is_parked(fresh
     assert operation(fresh, "wake", "tiny")["state"] == "OPERATION_STATE_DONE" and answers(fresh, ask(fresh)) == before
 
 
-def test_a_stream_of_a_worker_that_dies_as_it_is_to_keep_them_goes_on(fresh):
-    """It comes back and serves until they are kept: servers are not told that it is parked."""
-    (serving,) = loaded(fresh)
+@pytest.mark.parametrize("told", [False, True], ids=["", "NVML still tells of the dead"])
+def test_a_stream_of_a_worker_that_dies_as_it_is_to_keep_them_goes_on(fresh, tmp_path, told):
+    """It comes back and serves until they are kept: servers are not told that it is parked. What NVML told before its end counts what it had."""
+    (tmp_path / "nvml").write_text(f"gpu 0 uuid=GPU-73000000-0000-0000-0000-000000000000 bus=00000000:00:00.0 total={1 << 30} used={(1 << 30) - (32 << 20)}\n")
+    (serving,) = loaded(fresh, env={"SLUICE_NVML_LIBRARY": str(BIN / "fake_nvml.so"), "SLUICE_FAKE_NVML": str(tmp_path / "nvml")} if told else None)
+    if told:
+        fresh.wait(lambda: "figures" in json.loads(fresh.cli("devices", "--json").stdout)["devices"][1]["device"], 10, "NVML tells of it")
     reference = answers(fresh, ask(fresh, 200))
     got = []
     stream = threading.Thread(target=lambda: got.append(fresh.generate(ask(fresh, 200))[1]))

@@ -148,6 +148,21 @@ def test_who_asks_for_what_no_request_wakes_is_told_why(machine):
     assert routing.WakeVersion(demand).n_woken == 1
 
 
+def test_what_is_pending_for_good_does_not_keep_who_asks_from_an_answer(machine):
+    """Servers were told that it is on its way, and waited without end."""
+    m = machine.up().groups(left="cuda:0", right="cuda:1").manager
+    routing = m.stubs.routing_grpc.RoutingStub(m.channel)
+    m.done(load(machine, "a", "left", f"load_ms=60 gpu={G}"))
+    m.done(park(m))
+    m.done(m.load("a", device_group="right", config=m.t.ModelConfig(wake_on_demand=True)))
+    demand = m.stubs.routing.WakeVersionRequest(model="a", version="1")
+    assert routing.WakeVersion(demand).n_woken == 0, "it serves"
+    machine.xid(1, 48)
+    machine.wait_state("cuda:1", "quarantined")
+    m.wait(lambda: sorted(r.state for r in m.replicas()) == sorted([m.t.REPLICA_STATE_PARKED, m.t.REPLICA_STATE_PENDING]), 20, "the other waits for its GPU")
+    assert "no request wakes it there" in fails(C.FAILED_PRECONDITION, routing.WakeVersion, demand, why="PARKED")
+
+
 def test_a_device_that_is_quarantined_wakes_nobody_and_costs_nothing_that_is_kept(machine):
     m = machine.up().groups(left="cuda:0").manager
     m.done(load(machine, "a", "left", f"load_ms=60 gpu={5 * G}"))

@@ -319,7 +319,6 @@ def test_what_befell_the_file_while_parked_does_not_change_an_answer(manager, wh
     if what == "its times":
         os.utime(manager.models / "a", (1, 1))  # it is read again, and is the one that is pinned
     elif what == "removed":
-        time.sleep(patience(0.3))  # a keeper is one before it has read the header
         os.unlink(manager.models / "a")  # the weights are in memory, and its header is
     manager.done(wake(manager))
     (woken,) = manager.replicas()

@@ -92,6 +92,11 @@ static void handle_wake(void *context, struct rpc_call *call, const ProtobufCMes
     (void)message;
     struct error err;
     manager->n_wakes++;
+    if (manager->refusal) {
+        error_set(&err, STATUS_INVALID_ARGUMENT, "%s", manager->refusal);
+        rpc_call_finish(call, &err);
+        return;
+    }
     if (manager->refuses_wakes) {
         error_set(&err, STATUS_RESOURCE_EXHAUSTED, "no room");
         error_reason(&err, "DEVICE_MEMORY");

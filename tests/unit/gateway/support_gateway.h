@@ -30,6 +30,7 @@ struct fake_manager {
     _Atomic unsigned n_watches; /* ever */
     _Atomic unsigned n_wakes;   /* WakeVersion, ever */
     _Atomic bool refuses_wakes; /* as where there is no room */
+    const char *refusal;        /* or in these words, without a reason */
     void *table;                /* packed */
     size_t n_table;
     _Atomic uint64_t known_generation; /* of the last watch */

@@ -148,6 +148,40 @@ static void test_one_that_stays_pending_is_waited_for_as_any_other(void **state)
     fixture_stop(&f);
 }
 
+/* Symptom: it was told that the manager does not answer. */
+static void test_a_refusal_is_told_in_its_own_words(void **state)
+{
+    struct client_request request = {.seed = 3, .max_tokens = 5, .timeout_ms = 20000};
+    struct error err;
+    (void)state;
+    start(true, 0, 1);
+    f.manager.refusal = "config.cpus: CPU 8 may not be used";
+    assert_int_equal(client_fail(&f, &request, &err), STATUS_UNAVAILABLE);
+    assert_non_null(strstr(err.message, "cannot be woken: config.cpus: CPU 8 may not be used"));
+    fixture_wait_rest(&f);
+    fixture_stop(&f);
+}
+
+/* Symptom: who waited for one that is being parked, to be woken then, was refused at once where the
+ * manager went away meanwhile. */
+static void test_one_that_drains_is_waited_for_without_a_manager(void **state)
+{
+    struct client_request request = {.seed = 3, .max_tokens = 5, .timeout_ms = 20000};
+    struct error err;
+    (void)state;
+    start(true, 0, 2000);
+    f.parked = false;
+    fixture_routes(&f, &leaving, 1);
+    fixture_pause_ms(300);
+    fake_manager_kill(&f.manager);
+    int64_t begin_ns = clock_now_ns();
+    assert_int_equal(client_fail(&f, &request, &err), STATUS_UNAVAILABLE);
+    assert_string_equal(err.reason, "NO_REPLICA_READY");
+    assert_in_range(clock_now_ns() - begin_ns, 1500 * NS_PER_MS, 15 * NS_PER_S);
+    fixture_wait_rest(&f);
+    fixture_stop(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -157,6 +191,8 @@ int main(void)
         cmocka_unit_test_setup(test_one_is_woken_where_another_replica_is_pending, forget),
         cmocka_unit_test_setup(test_one_that_the_manager_does_not_wake_is_not_waited_for, forget),
         cmocka_unit_test_setup(test_one_that_stays_pending_is_waited_for_as_any_other, forget),
+        cmocka_unit_test_setup(test_a_refusal_is_told_in_its_own_words, forget),
+        cmocka_unit_test_setup(test_one_that_drains_is_waited_for_without_a_manager, forget),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
