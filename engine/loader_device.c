@@ -88,7 +88,8 @@ static int pack_task(struct staging *staging, struct staging_hand *hand, uint64_
         checkpoint_read_tensor_rows(ckpt, place->tensor, row, task->n_rows, hand->scratch, err);
     if (rc)
         return rc;
-    checkpoint_drop_tensor_rows(ckpt, place->tensor, row, task->n_rows);
+    /* The file's pages stay: nothing else in the machine's memory would bring a process back that
+     * dies, and the kernel takes them where it needs them. */
     rc = staging_slot(staging, hand, &slot, err);
     if (rc)
         return rc;

@@ -203,7 +203,7 @@ def memory_returns(s, args):
 
 
 def refused(s, args):
-    done = s.run("load", "tiny", "--devices", s.device, "--gpu-memory", "4000G")
+    done = s.run("load", "tiny", "--devices", s.device, "--kv-tokens", "1000000000")
     check(done.returncode == 1 and "RESOURCE_EXHAUSTED" in done.stderr and not s.ready("tiny"), done.stderr)
     return "more than the device has: " + re.sub(r"\s+", " ", done.stderr.split(" (RESOURCE")[0])[:200]
 
