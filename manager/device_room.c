@@ -115,17 +115,18 @@ static bool keeps_or_will(const struct slot *slot)
     return slot && slot_is_to_park(slot);
 }
 
-/* When a process that served there was seen to end last; 0: none was. */
-static int64_t last_end_unix_ns(const struct manager *manager, const char *device)
+/* What processes had there that have ended since NVML was asked: it tells of it as used. */
+static uint64_t ended_since(const struct manager *manager, const char *device,
+                            int64_t sampled_unix_ns)
 {
-    int64_t last_ns = 0;
+    uint64_t n_bytes = 0;
     size_t cursor = 0;
     const struct slot *slot;
     while (manager->supervisor &&
            (slot = hash_map_next(&manager->supervisor->slots, &cursor, NULL, NULL)))
-        if (strcmp(slot->gpu, device) == 0 && slot->ended_unix_ns > last_ns)
-            last_ns = slot->ended_unix_ns;
-    return last_ns;
+        if (strcmp(slot->gpu, device) == 0 && slot->ended_unix_ns > sampled_unix_ns)
+            n_bytes += slot->ended_gpu_bytes;
+    return n_bytes;
 }
 
 /* What is available, as far as is known; the driver's own word is asked by the worker. */
@@ -140,10 +141,12 @@ static void look_at_free(const struct manager *manager, const pb_device *device,
         total = view.figures.memory_total_bytes;
         of_free = less(less(total, view.figures.memory_used_bytes),
                        less(room->promised_bytes, room->held_bytes));
-        room->is_old = view.sampled_unix_ns < last_end_unix_ns(manager, device->name);
+        room->ended_bytes = ended_since(manager, device->name, view.sampled_unix_ns);
     }
-    room->unpromised_bytes = less(total, room->promised_bytes);
-    room->available_bytes = of_free < room->unpromised_bytes ? of_free : room->unpromised_bytes;
+    uint64_t of_total = less(total, room->promised_bytes);
+    room->available_bytes = of_free < of_total ? of_free : of_total;
+    if (room->ended_bytes > of_total - room->available_bytes)
+        room->ended_bytes = of_total - room->available_bytes;
 }
 
 /* One that was adopted and has yet to say what it is on: as it was when it served last. */

@@ -17,11 +17,10 @@ struct device_room {
      * whichever is more; and of that what they hold. */
     uint64_t promised_bytes, held_bytes;
     uint32_t n_processes;
-    uint32_t n_unsized;        /* replicas there, or to come, that have not said what they take */
-    bool is_there;             /* the machine has the device, as far as the last probe tells */
-    bool is_old;               /* NVML was asked before a process that served there ended */
-    uint64_t unpromised_bytes; /* not promised, whoever uses it */
-    uint64_t available_bytes;  /* neither used nor promised, as far as NVML and the probe tell */
+    uint32_t n_unsized;       /* replicas there, or to come, that have not said what they take */
+    bool is_there;            /* the machine has the device, as far as the last probe tells */
+    uint64_t available_bytes; /* neither used nor promised, as far as NVML and the probe tell */
+    uint64_t ended_bytes;     /* more, which processes had that ended since NVML was asked */
 };
 
 /* Of all replicas but `but_id`. NULL: of all, and budgets count too of those whose process is still

@@ -128,12 +128,13 @@ static void sample(struct device_watch *watch, struct nvml *nvml)
     for (uint32_t i = 0; i < watch->n_seen; i++) {
         struct nvml_figures figures;
         struct error err;
+        int64_t now_unix_ns = clock_wall_ns(); /* what ends while it answers may be in it, or not */
         int rc = nvml_sample(nvml, i, &figures, &err);
         pthread_mutex_lock(&watch->lock);
         struct device_view *view = &watch->seen[i].view;
         bool news = rc && !*view->error;
         view->sampled = !rc;
-        view->sampled_unix_ns = clock_wall_ns();
+        view->sampled_unix_ns = now_unix_ns;
         watch->seen[i].sampled_ns = clock_now_ns();
         watch->seen[i].told_stale = false;
         snprintf(view->error, sizeof(view->error), "%.127s", rc ? err.message : "");

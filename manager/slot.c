@@ -500,6 +500,7 @@ static void on_exit_seen(struct ev_loop *loop, ev_io *watcher, int events)
     if (!process_ended(&slot->process, &slot->end))
         return;
     ev_io_stop(loop, watcher);
+    slot->ended_gpu_bytes = slot_gpu_held_bytes(slot);
     slot->process_state = PROCESS_EXITED;
     slot->ended_unix_ns = clock_wall_ns();
     weights_ended(manager->weights, slot->id);

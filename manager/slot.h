@@ -75,9 +75,9 @@ struct slot {
     uint64_t drained_ticks;
     uint64_t drained_inodes[WEIGHTS_MAX_RANKS]; /* of the packed memory that it had */
     size_t n_drained_inodes;
-    bool restarting;       /* that drain was a restart's, whose receipt is still to tell of it */
-    int64_t ended_unix_ns; /* when a process of it was seen to end */
-    bool sleeps;           /* slot_sleeps(), as servers were told */
+    bool restarting;          /* that drain was a restart's, whose receipt is still to tell of it */
+    int64_t ended_unix_ns;    /* when a process of it was seen to end */
+    uint64_t ended_gpu_bytes; /* of GPUs' memory, what it had by then */
     uint32_t n_finished, n_ended;
     int64_t sizing_until_ns; /* started, and has not said what memory it plans */
     struct error last_error; /* status 0: none */

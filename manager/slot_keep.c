@@ -99,9 +99,8 @@ static enum wait_for waits_for(const struct slot *slot)
     for (size_t i = 0; i < n_usable; i++) {
         struct device_room room;
         device_room_look(manager, usable[i], slot->id, &room);
-        /* Before NVML is asked again it tells of what the dead had. */
-        uint64_t left = room.is_old ? room.unpromised_bytes : room.available_bytes;
-        if (room.is_there && left >= device_room_of_gpu(manager, slot->id))
+        if (room.is_there &&
+            room.available_bytes + room.ended_bytes >= device_room_of_gpu(manager, slot->id))
             return WAIT_NONE;
     }
     return WAIT_ROOM;

@@ -390,21 +390,6 @@ static bool check_stopped(struct supervisor *supervisor)
     return true;
 }
 
-/* Servers are told so of each: with a device's memory it changes without a change of any row. */
-static void look_who_sleeps(struct supervisor *supervisor)
-{
-    size_t cursor = 0;
-    struct slot *slot;
-    bool changed = false;
-    while ((slot = hash_map_next(&supervisor->slots, &cursor, NULL, NULL))) {
-        bool sleeps = slot_sleeps(slot);
-        changed |= sleeps != slot->sleeps;
-        slot->sleeps = sleeps;
-    }
-    if (changed)
-        routes_changed(supervisor->manager->routes);
-}
-
 static void run(struct supervisor *supervisor)
 {
     struct ev_loop *loop = supervisor->manager->loop;
@@ -426,7 +411,6 @@ static void run(struct supervisor *supervisor)
     picture_fini(&picture);
     drop_slots(supervisor);
     weights_sweep(supervisor->manager->weights);
-    look_who_sleeps(supervisor);
     int64_t hold_ns = earliest_hold(supervisor, now_ns, picture.clock_ns);
     wake_ns = hold_ns < wake_ns ? hold_ns : wake_ns;
     if (wake_ns == INT64_MAX)
@@ -434,6 +418,20 @@ static void run(struct supervisor *supervisor)
     double delay = (double)(wake_ns - now_ns) / 1e9;
     ev_timer_set(&supervisor->wake, delay > 0.001 ? delay : 0.001, 0.);
     ev_timer_start(loop, &supervisor->wake);
+}
+
+/* Whether a replica sleeps or is on its way changes with a device's memory, with no row. */
+static bool may_wait_for_gpu(struct supervisor *supervisor)
+{
+    const struct catalog *catalog = &supervisor->manager->catalog;
+    for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
+        const pb_replica *row = catalog_replica_at(catalog, i);
+        const struct slot *slot = slot_find(supervisor, row->id);
+        if ((int)row->state == REPLICA_PENDING && slot && slot_is_on_gpus(slot) &&
+            slot_is_to_park(slot))
+            return true;
+    }
+    return false;
 }
 
 static void on_tick(struct ev_loop *loop, ev_timer *timer, int events)
@@ -444,6 +442,8 @@ static void on_tick(struct ev_loop *loop, ev_timer *timer, int events)
     oom_watch_look(&supervisor->oom, supervisor_now_ns(supervisor));
     store_flush(supervisor->manager->store);
     idle_look(supervisor->manager);
+    if (!supervisor->stopping && may_wait_for_gpu(supervisor))
+        routes_changed(supervisor->manager->routes);
 }
 
 static void on_timer(struct ev_loop *loop, ev_timer *timer, int events)

@@ -13,7 +13,9 @@ enum { COMEBACK_MODELS = 64 }; /* models that are told of; more are counted */
 
 struct comeback {
     char names[COMEBACK_MODELS][68];
-    size_t n_models; /* in names */
+    size_t n_models;                /* in names */
+    char told[COMEBACK_MODELS][64]; /* ids of replicas that had failed before */
+    size_t n_told;
 };
 
 /* The models of which replicas are wanted, a line for each version of them on stderr; without what
@@ -21,8 +23,8 @@ struct comeback {
  */
 int comeback_tell(struct cli *cli, int64_t since_unix_ns, struct comeback *out, struct error *err);
 
-/* Waits until a replica of the model is ready (*ready), or says why none will be, beside those that
- * had failed before since_unix_ns (comeback_tell() has told of them). Ends with neither where the
- * program does, or where somebody has unloaded it meanwhile. */
-int comeback_wait(struct cli *cli, const char *name, int64_t since_unix_ns, bool *ready,
+/* Waits until a replica of names[i_model] is ready (*ready), or says why none will be, beside those
+ * of which was told that they had failed. Ends with neither where the program does, or where
+ * somebody has unloaded it meanwhile. */
+int comeback_wait(struct cli *cli, const struct comeback *back, size_t i_model, bool *ready,
                   struct error *err);

@@ -205,7 +205,7 @@ static void follow_comeback(struct serve *s)
     int rc = comeback_tell(s->cli, s->started_unix_ns, &back, &err);
     for (size_t i = 0; !rc && i < back.n_models && !s->cli->ending; i++) {
         bool ready;
-        rc = comeback_wait(s->cli, back.names[i], s->started_unix_ns, &ready, &err);
+        rc = comeback_wait(s->cli, &back, i, &ready, &err);
         if (!rc && ready)
             rc = tell_ready(s, back.names[i], &err);
     }

@@ -203,15 +203,20 @@ static bool is_routed(struct gateway *gateway, const char *model, const char *ve
     return routed;
 }
 
-/* Some replica of it sleeps: a refusal to wake it is still the reason. */
-static bool is_asleep(struct gateway *gateway, const char *model, const char *version)
+/* Some replica of it sleeps: a refusal to wake it is still the reason. Where no request wakes it,
+ * only if no other is to come. */
+static bool is_asleep(struct gateway *gateway, const char *model, const char *version,
+                      const struct error *why)
 {
     struct error err;
     const route *found;
     struct route_table *routes = gateway_routes(gateway);
     const struct route_wish wish = {.model = model, .version = version};
-    bool asleep = route_table_pick(routes, &wish, &found, &err) == 0 &&
-                  has_replica_in(found, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PARKED);
+    bool asleep =
+        route_table_pick(routes, &wish, &found, &err) == 0 &&
+        has_replica_in(found, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PARKED) &&
+        (strcmp(why->reason, "PARKED") != 0 ||
+         !has_replica_in(found, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PENDING));
     route_table_release(routes);
     return asleep;
 }
@@ -220,8 +225,8 @@ void gateway_no_replica(struct gateway *gateway, const char *model, const char *
                         struct error *err)
 {
     struct error why;
-    if (is_asleep(gateway, model, version) &&
-        route_watch_refused(gateway->watch, model, version, &why)) {
+    if (route_watch_refused(gateway->watch, model, version, &why) &&
+        is_asleep(gateway, model, version, &why)) {
         bool full = why.status == STATUS_RESOURCE_EXHAUSTED;
         error_set(err, full ? STATUS_RESOURCE_EXHAUSTED : STATUS_UNAVAILABLE,
                   "model: \"%s\" version \"%s\" is parked and cannot be woken: %s", model, version,

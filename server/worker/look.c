@@ -1,6 +1,7 @@
 #include "server/worker/look.h"
 
 #include <string.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "engine/format/checkpoint.h"
@@ -32,6 +33,18 @@ static void join(struct look *look)
     if (look->runs)
         pthread_join(look->thread, NULL);
     look->runs = false;
+}
+
+bool look_wait_ms(struct look *look, uint32_t ms)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += ms % 1000 * NS_PER_MS;
+    until.tv_sec += ms / 1000 + until.tv_nsec / NS_PER_S;
+    until.tv_nsec %= NS_PER_S;
+    if (look->runs && pthread_timedjoin_np(look->thread, NULL, &until) == 0)
+        look->runs = false;
+    return !look->runs;
 }
 
 static bool is_current(const struct look *look, const struct settings *settings)

@@ -1,6 +1,6 @@
 /* look.h: reads a model file's header and vocabulary on a thread of its own, while the process
  * makes its server: neither needs the other, and who starts a version waits for both. One that is
- * parked reads them once it is, and has them when it is woken. */
+ * parked reads them too, and has them when it is woken. */
 #pragma once
 
 #include <pthread.h>
@@ -32,6 +32,9 @@ void look_begin(struct look *look, const struct settings *settings);
  * read, is no model, or is another than the one that is pinned (facts_check_digest()). look->ckpt
  * is there where this is 0; whether look->tokenizer is, tokenizer_rc says. */
 int look_wait(struct look *look, struct error *err);
+
+/* Waits so long at most for the reading to end: whether it has. */
+bool look_wait_ms(struct look *look, uint32_t ms);
 
 /* Waits if need be, and reads the file again unless what was read is what `settings` ask for and
  * the file is as it was: who was parked meanwhile goes on with what it has. From here on settings

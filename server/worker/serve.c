@@ -43,6 +43,8 @@
 /* Nobody calls one that is parked but the manager, which waits for its end, as a wake does that
  * needs another process: it has had its answer, and nobody else is to be told to leave. */
 enum { PARKED_GRACE_MS = 0 };
+/* A disk that hangs does not keep a version from being parked. */
+enum { LOOK_MS = 2000 };
 enum { MAX_QUEUED_WORK = 4096, MAX_PENDING_BYTES = 64 << 20, END_GRACE_MS = 2000, WARM_TOKENS = 4 };
 
 static const struct rpc_method methods[] = {
@@ -388,14 +390,13 @@ static void fail(struct worker *worker, const struct error *why)
 static bool live_parked(struct worker *worker, struct look *look, bool *out_failed,
                         struct error *err)
 {
+    look_begin(look, worker->settings);
     take_packed_fds(worker);
+    (void)look_wait_ms(look, LOOK_MS); /* then it does not matter what becomes of the file */
     bool failed = parked_keep(worker, err) != 0;
     if (failed) {
         fail(worker, err);
     } else {
-        struct error unread; /* told by the wake, which looks again */
-        look_begin(look, worker->settings);
-        (void)look_wait(look, &unread); /* whatever becomes of the file once it is parked */
         worker_set_state(worker, SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_PARKED);
         if (drain_wait_for_end(worker)) {
             unpark_take(worker);

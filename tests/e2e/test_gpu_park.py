@@ -198,6 +198,10 @@ def test_a_stream_of_a_worker_that_dies_as_it_is_to_keep_them_goes_on(fresh, tmp
     if told:
         fresh.wait(lambda: "figures" in json.loads(fresh.cli("devices", "--json").stdout)["devices"][1]["device"], 10, "NVML tells of it")
     reference = answers(fresh, ask(fresh, 200))
+    if told:
+        with open(tmp_path / "nvml", "a") as scenario:
+            scenario.write("hangs\n")  # it tells nothing new
+        time.sleep(patience(1.2))  # it is asked once a second
     got = []
     stream = threading.Thread(target=lambda: got.append(fresh.generate(ask(fresh, 200))[1]))
     stream.start()
